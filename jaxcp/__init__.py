@@ -1,0 +1,47 @@
+"""Exact conformal prediction as JAX programs."""
+
+from jaxcp import datasets, metrics, plotting, scores, sets
+from jaxcp.calibration import (
+    Calibration,
+    GroupCalibration,
+    SplitConformal,
+    calibrate,
+    calibrate_groups,
+    split_conformal,
+)
+from jaxcp.quantiles import (
+    conformal_p_value,
+    conformal_quantile,
+    conformal_rank,
+    grouped_conformal_quantile,
+    soft_conformal_quantile,
+    weighted_conformal_quantile,
+)
+from jaxcp.selection import kth_smallest, weighted_select
+from jaxcp.simulation import coverage_law, simulate
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Calibration",
+    "GroupCalibration",
+    "SplitConformal",
+    "calibrate",
+    "calibrate_groups",
+    "conformal_p_value",
+    "conformal_quantile",
+    "conformal_rank",
+    "coverage_law",
+    "datasets",
+    "grouped_conformal_quantile",
+    "kth_smallest",
+    "metrics",
+    "plotting",
+    "scores",
+    "sets",
+    "simulate",
+    "soft_conformal_quantile",
+    "split_conformal",
+    "weighted_conformal_quantile",
+    "weighted_select",
+]

@@ -1,0 +1,165 @@
+"""Arguments at the public door: converted once, checked where their values are known."""
+
+from collections.abc import Callable
+from decimal import Decimal
+from fractions import Fraction
+from numbers import Real
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.typing import ArrayLike
+
+from jaxcp._types import PyTree
+
+Alpha = Array | np.ndarray  # a jax array of floats, or a numpy array of Fractions
+
+
+def as_alpha(alpha: Any) -> Alpha:
+    """Returns a level read exactly: numbers as the decimal they print as.
+
+    Jax arrays are taken as they are and may have any value; everything else becomes a
+    numpy array of Fractions and must lie in (0, 1).
+    """
+    if isinstance(alpha, Array):
+        return alpha
+    values = np.asarray(alpha, dtype=None if _is_numeric(alpha) else object)
+    exact = np.empty(values.shape, object)
+    for index in np.ndindex(values.shape):
+        exact[index] = _as_fraction(values[index])
+    return exact
+
+
+def alpha_as_float(alpha: Alpha) -> Array:
+    """Returns the level as an array of floats."""
+    return jnp.asarray(alpha.astype(float)) if isinstance(alpha, np.ndarray) else alpha
+
+
+def as_arrays(tree: PyTree) -> PyTree:
+    """Returns `tree` with its numpy, pandas, torch and list leaves as jax arrays.
+
+    A list of numbers, or of lists of them, is an array; every other container is kept.
+    """
+    return jax.tree.map(_as_array, tree, is_leaf=_is_array_like)
+
+
+def num_rows(**named: PyTree) -> int:
+    """Returns the common length of the leading axes of all leaves."""
+    (first, expected), *others = (
+        (name, _leading(name, tree)) for name, tree in named.items() if tree is not None
+    )
+    for name, rows in others:
+        if rows != expected:
+            raise ValueError(
+                f"expected {name} with {expected} rows like {first}, got {rows}"
+            )
+    return expected
+
+
+def share_alpha(alpha: Alpha, c: int) -> Alpha:
+    """Returns a scalar level shared out equally over `c` components, shape (c,)."""
+    if isinstance(alpha, np.ndarray):
+        return np.full(c, alpha.item() / c, object)
+    return jnp.broadcast_to(alpha / c, (c,))
+
+
+def check_not_nan(name: str, tree: PyTree, mask: ArrayLike | None = None) -> None:
+    """Raises ValueError if a concrete leaf has a NaN in a row that `mask` keeps."""
+    for leaf in jax.tree.leaves(tree):
+        if jnp.issubdtype(leaf.dtype, jnp.inexact):
+            check_values(lambda x: ~np.isnan(x), f"{name} without NaN", leaf, mask)
+
+
+def check_values(
+    valid: Callable[[np.ndarray], np.ndarray],
+    expected: str,
+    values: ArrayLike,
+    mask: ArrayLike | None = None,
+) -> None:
+    """Raises ValueError if a concrete value (in a row that `mask` keeps) is not valid."""
+    if not (is_concrete(values) and is_concrete(mask)):
+        return
+    values = np.asarray(values)
+    bad = ~np.asarray(valid(values), bool)
+    if mask is not None:
+        bad &= np.asarray(mask, bool).reshape((-1,) + (1,) * (bad.ndim - 1))
+    if bad.any():
+        where = tuple(int(i) for i in np.argwhere(bad)[0])
+        at = f" at {where if len(where) > 1 else where[0]}" if where else ""
+        what = values[where] if bad.shape == values.shape else values[where[0]]
+        raise ValueError(f"expected {expected}, got {what}{at}")
+
+
+def check_labels(
+    name: str, labels: ArrayLike, num_classes: int, mask: ArrayLike | None = None
+) -> None:
+    """Raises ValueError unless labels are integers in 0, ..., num_classes - 1."""
+    labels = jnp.asarray(labels)
+    if not jnp.issubdtype(labels.dtype, jnp.integer):
+        raise ValueError(f"expected {name} of an integer type, got {labels.dtype}")
+    check_values(
+        lambda v: (v >= 0) & (v < num_classes),
+        f"{name} in 0, ..., {num_classes - 1}",
+        labels,
+        mask,
+    )
+
+
+def check_weights(name: str, weights: ArrayLike) -> None:
+    """Raises ValueError if a concrete weight is negative, infinite or NaN."""
+    check_values(
+        lambda w: np.isfinite(w) & (w >= 0), f"finite {name} >= 0", jnp.asarray(weights)
+    )
+
+
+def is_concrete(x: Any) -> bool:
+    """Returns whether the values of `x` can be looked at here."""
+    if isinstance(x, jax.core.Tracer):
+        return False
+    return not isinstance(x, Array) or x.is_fully_addressable
+
+
+def _is_numeric(alpha):
+    return isinstance(alpha, np.ndarray | np.generic)
+
+
+def _as_fraction(value):
+    if isinstance(value, bool | np.bool_) or not isinstance(value, Real | Decimal):
+        raise ValueError(f"expected alpha as numbers, got {type(value).__name__}")
+    finite = np.isfinite(float(value))
+    rational = isinstance(value, Fraction | Decimal)
+    exact = Fraction(value if rational else str(value)) if finite else Fraction(-1)
+    if not 0 < exact < 1:
+        raise ValueError(f"expected alpha in (0, 1), got {value}")
+    return exact
+
+
+def _is_array_like(x):
+    if isinstance(x, list):
+        return all(isinstance(v, list | Real | np.generic) for v in x) and all(
+            isinstance(v, Real | np.generic) for v in jax.tree.leaves(x)
+        )
+    return hasattr(x, "to_numpy") or hasattr(x, "detach")  # pandas, torch
+
+
+def _as_array(x):
+    if hasattr(x, "to_numpy"):
+        x = x.to_numpy()
+    elif hasattr(x, "detach"):
+        x = x.detach().numpy()
+    return jnp.asarray(x)
+
+
+def _leading(name, tree):
+    leaves = jax.tree.leaves(tree)
+    if not leaves:
+        raise ValueError(f"expected {name} as arrays, got {tree!r}")
+    shapes = [jnp.shape(leaf) for leaf in leaves]
+    if not all(shapes):
+        raise ValueError(f"expected {name} with a leading axis, got a scalar")
+    rows = {shape[0] for shape in shapes}
+    if len(rows) > 1:
+        raise ValueError(f"expected {name} of one length, got {sorted(rows)}")
+    return rows.pop()

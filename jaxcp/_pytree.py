@@ -1,0 +1,47 @@
+"""Frozen dataclasses that jit, vmap, grad and scan see through."""
+
+import dataclasses
+from typing import Any, TypeVar, dataclass_transform
+
+import jax
+
+_Class = TypeVar("_Class", bound=type)
+
+
+def static(**kwargs: Any) -> Any:
+    """Returns a dataclass field that is part of the structure, not a leaf."""
+    return dataclasses.field(metadata={"static": True}, **kwargs)
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(static,))
+def pytree(cls: _Class) -> _Class:
+    """Returns `cls` as a frozen dataclass whose non-static fields are pytree leaves."""
+    cls = dataclasses.dataclass(frozen=True)(cls)
+    fields = dataclasses.fields(cls)
+    leaves = tuple(f.name for f in fields if not f.metadata.get("static"))
+    statics = tuple(f.name for f in fields if f.metadata.get("static"))
+
+    def flatten(value):
+        return (
+            tuple(getattr(value, name) for name in leaves),
+            tuple(getattr(value, name) for name in statics),
+        )
+
+    def flatten_with_keys(value):
+        children, structure = flatten(value)
+        keys = (jax.tree_util.GetAttrKey(name) for name in leaves)
+        return tuple(zip(keys, children, strict=True)), structure
+
+    def unflatten(structure, children):
+        # Past __init__: a transformation may put placeholders where arrays were.
+        value = object.__new__(cls)
+        for name, child in zip(leaves, children, strict=True):
+            object.__setattr__(value, name, child)
+        for name, child in zip(statics, structure, strict=True):
+            object.__setattr__(value, name, child)
+        return value
+
+    # With keys, not `register_dataclass`: under that registration two classes with
+    # the same fields compare equal, and jit may run the program of the wrong one.
+    jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
+    return cls

@@ -1,0 +1,325 @@
+"""Scores of labels 0, ..., k - 1 from predicted probabilities.
+
+Masses of labels are added up in fixed point: integers, so that calibration and
+prediction agree to the last bit whatever the order of the sum, the batch or the device.
+"""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jax.typing import ArrayLike
+
+from jaxcp import _checks
+from jaxcp._pytree import pytree, static
+from jaxcp._types import PyTree
+from jaxcp.selection import as_float, bisect_keys, to_keys
+from jaxcp.sets import LabelSet
+
+
+@pytree
+class LAC:
+    """One minus the probability of the label: 1 - p_y, the smallest sets on average.
+
+    `pred` is p, shape (k,).
+
+    Guarantee:
+      1 - alpha for exchangeable data.
+
+    References:
+      Sadinle, Lei, Wasserman, Least Ambiguous Set-Valued Classifiers, 2019.
+
+    Example:
+      >>> LAC().invert(jnp.array([0.5, 0.3, 0.2]), 0.75).mask
+      Array([ True,  True, False], dtype=bool)
+    """
+
+    def labels(self, pred: Array) -> Array:
+        """Returns 1 - p of every label, shape (k,)."""
+        return 1 - pred
+
+    def __call__(self, pred: Array, y: Array) -> Array:
+        """Returns 1 - p_y, shape (); +inf for a label out of range."""
+        return _in_range(self.labels(pred)[y], y, len(pred))
+
+    def invert(self, pred: Array, q: Array) -> LabelSet:
+        """Returns {y : 1 - p_y <= q}; `q` may hold one threshold a label, shape (k,)."""
+        return LabelSet(self.labels(pred) <= q)
+
+    def check(self, preds: Array, y: Array | None = None, mask=None) -> None:
+        """Raises ValueError unless rows are probabilities and labels fit them."""
+        _check_probabilities(preds, mask)
+        _check_targets(preds, y, mask)
+
+
+class _Ranked:
+    """A score that grows along the labels in order of falling probability.
+
+    Equal probabilities rank by label. A class offers `__call__`, `_parts`, which gives
+    (p, u), and `_last(mass, members)`: the score of the last of the first labels, which
+    have this mass together (in units), before any randomisation.
+    """
+
+    inclusive = False
+
+    def labels(self, pred: PyTree) -> Array:
+        """Returns the score of every label, shape (k,)."""
+        p, _ = self._parts(pred)
+        return jax.vmap(partial(self, pred))(jnp.arange(len(p)))
+
+    def invert(self, pred: PyTree, q: Array) -> LabelSet:
+        """Returns {y : score <= q}; `q` may hold one threshold a label, shape (k,)."""
+        if jnp.ndim(q):
+            return LabelSet(self.labels(pred) <= q)
+        p, _ = self._parts(pred)
+        label = jnp.arange(len(p))
+        first_out = _crossing(p, lambda *prefix: self._last(*prefix) <= q)
+        mask = _before(p, first_out) | (first_out == len(p))
+        # With u > 0 the label that crosses may itself score q or less.
+        mask |= (label == first_out) & (self(pred, first_out) <= q)
+        mask &= (q >= 0) & ~jnp.any(jnp.isnan(p))
+        if self.inclusive:
+            mask |= label == self._next(pred, mask, q)
+        return LabelSet(mask)
+
+    def _next(self, pred, mask, q):
+        """Returns the first label after `mask` if its labels score less than q, or k."""
+        keys = to_keys(self._parts(pred)[0])
+        k, info = len(keys), jnp.iinfo(keys.dtype)
+        last = k - 1 - jnp.argmin(jnp.where(mask, keys, info.max)[::-1])
+        reached = jnp.any(mask) & (self(pred, last) >= q)
+        following = jnp.argmax(jnp.where(mask, info.min, keys))
+        return jnp.where(reached | jnp.all(mask), k, following)
+
+
+class _Adaptive(_Ranked):
+    """Cumulative probability, plus `_penalty(rank)`."""
+
+    def __call__(self, pred: PyTree, y: Array) -> Array:
+        """Returns the score of label `y`, shape (); +inf for a label out of range."""
+        p, u = self._parts(pred)
+        before = _before(p, y)
+        score = _mass(p, u, before, y) + self._penalty(before, 1)
+        return _in_range(score, y, len(p))
+
+    def check(self, preds: PyTree, y: Array | None = None, mask=None) -> None:
+        """Raises ValueError unless rows are probabilities and labels fit them."""
+        if self.randomized and not (
+            isinstance(preds, tuple | list) and len(preds) == 2
+        ):
+            raise ValueError(
+                "expected preds as a pair (probabilities (n, k), uniforms (n,)) for a "
+                f"randomised score, got {jax.tree.map(jnp.shape, preds)}"
+            )
+        p, u = preds if self.randomized else (preds, 0.0)
+        _check_probabilities(p, mask)
+        _check_targets(p, y, mask)
+        _checks.check_values(lambda v: (v >= 0) & (v <= 1), "uniforms in [0, 1]", u)
+
+    def _parts(self, pred):
+        p, u = pred if self.randomized else (pred, 0.0)
+        p = jnp.clip(p.astype(jnp.promote_types(p.dtype, jnp.float32)), 0, 1)
+        return p, jnp.asarray(u, p.dtype)
+
+    def _last(self, mass, members):
+        mass = jnp.minimum(mass, _one(mass.dtype))
+        return _from_units(mass) + self._penalty(members, 0)
+
+    def _penalty(self, members, more):
+        """Returns the penalty of rank `more` + the number of `members`."""
+        return 0.0
+
+
+@pytree
+class APS(_Adaptive):
+    """The probability of the labels ranked before the label, plus its own.
+
+    `pred` is p, shape (k,). With `randomized=True` it is (p, u), u uniform on [0, 1] and
+    drawn by the caller for each row; the score then counts (1 - u) p_y for the label. The
+    last rank's mass is exactly 1.
+
+    Args:
+      randomized: Whether `pred` carries a uniform: exact coverage in smaller sets.
+      inclusive: Whether sets add the label that crosses the threshold. They are then
+        never empty, and what most texts and libraries return; calibration is the same.
+
+    Guarantee:
+      1 - alpha for exchangeable data.
+
+    References:
+      Romano, Sesia, Candes, Classification with Valid and Adaptive Coverage, 2020.
+
+    Example:
+      >>> APS().invert(jnp.array([0.5, 0.3, 0.2]), 0.85).mask
+      Array([ True,  True, False], dtype=bool)
+    """
+
+    randomized: bool = static(default=False)
+    inclusive: bool = static(default=False)
+
+
+@pytree
+class RAPS(_Adaptive):
+    """APS plus penalty * max(rank - k_reg, 0), with ranks counted from 1.
+
+    Args:
+      penalty: Price of each rank beyond `k_reg`, >= 0, shape ().
+      k_reg: Number of ranks without a price, >= 0, shape ().
+      randomized: Whether `pred` is (p, u) as for `APS`.
+      inclusive: Whether sets add the label that crosses the threshold, as for `APS`.
+
+    Guarantee:
+      1 - alpha for exchangeable data, if penalty and k_reg are chosen on other data.
+
+    References:
+      Angelopoulos, Bates, Malik, Jordan, Uncertainty Sets for Image Classifiers Using
+      Conformal Prediction, 2021.
+
+    Example:
+      >>> RAPS(0.1, 1).invert(jnp.array([0.5, 0.3, 0.2]), 0.95).mask
+      Array([ True,  True, False], dtype=bool)
+    """
+
+    penalty: ArrayLike
+    k_reg: ArrayLike
+    randomized: bool = static(default=False)
+    inclusive: bool = static(default=False)
+
+    def check(self, preds: PyTree, y: Array | None = None, mask=None) -> None:
+        """Raises ValueError as for `APS`, or if penalty or k_reg are negative."""
+        super().check(preds, y, mask)
+        _checks.check_values(lambda v: v >= 0, "penalty >= 0", self.penalty)
+        _checks.check_values(lambda v: v >= 0, "k_reg >= 0", self.k_reg)
+
+    def _penalty(self, members, more):
+        excess = jnp.maximum(jnp.arange(len(members) + 1) - self.k_reg, 0)
+        # The barrier keeps compilers from fusing the product into the sum with the mass,
+        # which would round differently at calibration and at prediction.
+        table = lax.optimization_barrier(self.penalty * excess)
+        return table[more + jnp.sum(members)]
+
+
+@pytree
+class TopK(_Ranked):
+    """The rank of the label, counted from 1: sets are the q most probable labels.
+
+    `pred` is p, shape (k,): probabilities or any other label scores, larger for likelier.
+
+    Guarantee:
+      1 - alpha for exchangeable data.
+
+    References:
+      Angelopoulos, Bates, Malik, Jordan, Uncertainty Sets for Image Classifiers Using
+      Conformal Prediction, 2021, baseline.
+
+    Example:
+      >>> TopK()(jnp.array([0.5, 0.2, 0.3]), 2)
+      Array(2., dtype=float32)
+    """
+
+    def __call__(self, pred: Array, y: Array) -> Array:
+        """Returns the rank of label `y`, shape (); +inf for a label out of range."""
+        rank = 1 + jnp.sum(_before(pred, y))
+        return _in_range(rank.astype(as_float(pred).dtype), y, len(pred))
+
+    def check(self, preds: Array, y: Array | None = None, mask=None) -> None:
+        """Raises ValueError unless labels fit the predictions."""
+        _check_targets(preds, y, mask)
+
+    def _parts(self, pred):
+        return pred, None
+
+    def _last(self, mass, members):
+        return jnp.sum(members)
+
+
+def _before(p, y):
+    """Returns which labels rank before `y`: more probable, or as much and lower."""
+    keys, label = to_keys(p), jnp.arange(len(p))
+    return (keys > keys[y]) | ((keys == keys[y]) & (label < y))
+
+
+def _crossing(p, fits):
+    """Returns the first label by rank with which `fits(mass, members)` fails, or k."""
+    keys, units, k = to_keys(p), _to_units(p), len(p)
+    label = jnp.arange(k, dtype=jnp.int16 if k < 2**15 else int)
+
+    def all_fit(members):
+        mass = jnp.sum(jnp.where(members, units, 0), dtype=units.dtype)
+        return fits(mass, members)
+
+    level = bisect_keys(lambda key: ~all_fit(keys >= key), keys.dtype)
+    above, tied = keys > level, keys == level
+    first_out = bisect_keys(
+        lambda y: all_fit(above | (tied & (label < y))),
+        label.dtype,
+        bits=k.bit_length(),
+    )
+    return jnp.minimum(first_out.astype(int), k)
+
+
+@jax.custom_jvp
+def _mass(p, u, before, y):
+    """Returns the mass before `y` plus (1 - u) times its own, at most 1."""
+    units = _to_units(p)
+    one = _one(units.dtype)
+    head = jnp.minimum(jnp.sum(jnp.where(before, units, 0), dtype=units.dtype), one)
+    own = jnp.minimum(units[y], one - head)
+    part = jnp.round(u * own).astype(units.dtype)
+    # A NaN anywhere is the row's, not a zero among the probabilities.
+    return jnp.where(jnp.any(jnp.isnan(p)), jnp.nan, _from_units(head + own - part))
+
+
+@_mass.defjvp
+def _mass_jvp(primals, tangents):
+    p, u, before, y = primals
+    dp, du, *_ = tangents
+    slope = jnp.sum(jnp.where(before, dp, 0)) + (1 - u) * dp[y] - p[y] * du
+    return _mass(*primals), slope
+
+
+def _to_units(p):
+    """Returns p in units of 2^-30 (2^-60 for float64), with the last rank up to 1."""
+    dtype = jnp.int64 if p.dtype == jnp.float64 else jnp.int32
+    units = jnp.round(p * _one(dtype)).astype(dtype)
+    lacking = jnp.maximum(_one(dtype) - jnp.sum(units, dtype=dtype), 0)
+    last = len(p) - 1 - jnp.argmin(to_keys(p)[::-1])
+    return units + jnp.where(jnp.arange(len(p)) == last, lacking, 0)
+
+
+def _from_units(mass):
+    dtype = jnp.float64 if mass.dtype == jnp.int64 else jnp.float32
+    return mass.astype(dtype) / _one(mass.dtype)
+
+
+def _one(dtype):
+    return 2**60 if dtype == jnp.int64 else 2**30
+
+
+def _in_range(score, y, k):
+    return jnp.where((y >= 0) & (y < k), score, jnp.inf)
+
+
+def _check_probabilities(p, mask):
+    _check_matrix(p)
+    _checks.check_values(lambda v: v >= 0, "probabilities >= 0", p, mask)
+    if _checks.is_concrete(p):
+        rounding = max(1e-3, 8 * float(jnp.finfo(as_float(p).dtype).eps))
+        sums = np.asarray(p).sum(axis=1, dtype=float)
+        expected = "probabilities that sum to 1 in each row"
+        _checks.check_values(lambda s: abs(s - 1) <= rounding, expected, sums, mask)
+
+
+def _check_targets(p, y, mask):
+    _check_matrix(p)
+    if y is not None:
+        _checks.check_labels("y", y, p.shape[1], mask)
+
+
+def _check_matrix(p):
+    if jnp.ndim(p) != 2 or p.shape[1] == 0:
+        raise ValueError(
+            f"expected preds of shape (n, k), one column a label, got {jnp.shape(p)}"
+        )

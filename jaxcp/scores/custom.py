@@ -1,0 +1,42 @@
+"""A score of the user's own."""
+
+from collections.abc import Callable
+
+from jax import Array
+
+from jaxcp._pytree import pytree, static
+from jaxcp._types import PyTree, Set
+from jaxcp.sets import LevelSet
+
+
+@pytree
+class Custom:
+    """Any function of a prediction and a target as a nonconformity score.
+
+    Args:
+      evaluate: Returns the score of one example, `(pred, y) -> ()` or `(c,)`; larger
+        means stranger.
+      inverse: Returns {y : all(evaluate(pred, y) <= q)} as a set, `(pred, q) -> Set`.
+        Without it the sets are `LevelSet`s, which know membership but not size.
+
+    Guarantee:
+      1 - alpha for exchangeable data, whatever the function.
+
+    Example:
+      >>> score = Custom(lambda pred, y: jnp.abs(jnp.log(y / pred)))
+      >>> score.invert(jnp.array(2.0), jnp.log(2.0)).contains(3.0)
+      Array(True, dtype=bool)
+    """
+
+    evaluate: Callable[[PyTree, Array], Array] = static()
+    inverse: Callable[[PyTree, Array], Set] | None = static(default=None)
+
+    def __call__(self, pred: PyTree, y: Array) -> Array:
+        """Returns evaluate(pred, y), shape () or (c,)."""
+        return self.evaluate(pred, y)
+
+    def invert(self, pred: PyTree, q: Array) -> Set:
+        """Returns inverse(pred, q), or the level set at q."""
+        if self.inverse is None:
+            return LevelSet(self, pred, q)
+        return self.inverse(pred, q)

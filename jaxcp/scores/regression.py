@@ -1,0 +1,242 @@
+"""Scores of a number, or of several numbers with one component each."""
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from jaxcp import _checks
+from jaxcp._pytree import pytree
+from jaxcp._types import PyTree
+from jaxcp.sets import Box, Interval
+
+
+@pytree
+class Absolute:
+    """The distance of the target from the prediction: abs(y - mu).
+
+    `pred` is mu, shape () or (d,); with d outputs there are d components and the sets
+    are boxes (family-wise: alpha is split over the outputs).
+
+    Guarantee:
+      1 - alpha for exchangeable data.
+
+    References:
+      Papadopoulos et al., Inductive Confidence Machines for Regression, 2002.
+      Lei et al., Distribution-Free Predictive Inference for Regression, 2018.
+
+    Example:
+      >>> Absolute()(jnp.array(1.0), jnp.array(3.0))
+      Array(2., dtype=float32)
+    """
+
+    def __call__(self, pred: Array, y: Array) -> Array:
+        """Returns abs(y - mu), shape () or (d,)."""
+        return jnp.abs(y - _like(y, pred))
+
+    def invert(self, pred: Array, q: Array) -> Interval | Box:
+        """Returns [mu - q, mu + q]."""
+        return _between(pred - q, pred + q)
+
+
+@pytree
+class Signed:
+    """The two signed errors (mu - y, y - mu), calibrated apart at alpha / 2 each.
+
+    `pred` is mu, shape () or (d,), with 2 or 2 d components. For skewed errors the
+    interval [mu - q_0, mu + q_1] is not symmetric.
+
+    Guarantee:
+      1 - alpha for exchangeable data (union bound over the sides).
+
+    References:
+      Linusson, Johansson, Lofstrom, Signed-Error Conformal Regression, 2014.
+
+    Example:
+      >>> Signed()(jnp.array(1.0), jnp.array(3.0))
+      Array([-2.,  2.], dtype=float32)
+    """
+
+    def __call__(self, pred: Array, y: Array) -> Array:
+        """Returns (mu - y, y - mu), shape (2,) or (2 d,)."""
+        return _sides(pred, pred, y)
+
+    def invert(self, pred: Array, q: Array) -> Interval | Box:
+        """Returns [mu - q_0, mu + q_1]."""
+        return _widened(pred, pred, q)
+
+
+@pytree
+class Normalized:
+    """The error in units of the predicted scale: abs(y - mu) / sigma.
+
+    `pred` is (mu, sigma), each of shape () or (d,). Where sigma is not positive and
+    finite nothing is known of the scale: the score is -inf and the set the whole line.
+
+    Guarantee:
+      1 - alpha for exchangeable data.
+
+    References:
+      Papadopoulos, Gammerman, Vovk, Normalized Nonconformity Measures for Regression
+      Conformal Prediction, 2008.
+
+    Example:
+      >>> Normalized()((jnp.array(1.0), jnp.array(4.0)), jnp.array(3.0))
+      Array(0.5, dtype=float32)
+    """
+
+    def __call__(self, pred: tuple[Array, Array], y: Array) -> Array:
+        """Returns abs(y - mu) / sigma, shape () or (d,)."""
+        mu, sigma = (_like(y, part) for part in pred)
+        known, sigma = _positive(sigma)
+        return jnp.where(known, jnp.abs(y - mu) / sigma, -jnp.inf)
+
+    def invert(self, pred: tuple[Array, Array], q: Array) -> Interval | Box:
+        """Returns [mu - q sigma, mu + q sigma]."""
+        mu, sigma = pred
+        known, sigma = _positive(sigma)
+        half = jnp.where(known, q * sigma, jnp.inf)
+        return _between(mu - half, mu + half)
+
+    def check(self, preds: PyTree, y: Array | None = None, mask=None) -> None:
+        """Raises ValueError unless preds are pairs and, at calibration, sigma > 0."""
+        _, sigma = _check_pairs("(mu, sigma)", preds)
+        if y is not None:
+            _checks.check_values(lambda s: s > 0, "sigma > 0", sigma, mask)
+
+
+@pytree
+class Gamma:
+    """The error in units of the prediction: abs(y - mu) / mu, for mu > 0.
+
+    `pred` is mu, shape () or (d,).
+
+    Guarantee:
+      1 - alpha for exchangeable data.
+
+    References:
+      Cordier et al., Flexible and Systematic Uncertainty Estimation with Conformal
+      Prediction via the MAPIE library, 2023.
+
+    Example:
+      >>> Gamma()(jnp.array(2.0), jnp.array(3.0))
+      Array(0.5, dtype=float32)
+    """
+
+    def __call__(self, pred: Array, y: Array) -> Array:
+        """Returns abs(y - mu) / mu, shape () or (d,)."""
+        return Normalized()((pred, pred), y)
+
+    def invert(self, pred: Array, q: Array) -> Interval | Box:
+        """Returns [mu - q mu, mu + q mu]."""
+        return Normalized().invert((pred, pred), q)
+
+    def check(self, preds: PyTree, y: Array | None = None, mask=None) -> None:
+        """Raises ValueError unless all predictions are positive."""
+        _checks.check_values(lambda mu: mu > 0, "preds > 0", preds, mask)
+
+
+@pytree
+class CQR:
+    """How far the target lies outside of two predicted quantiles.
+
+    max(lower - y, y - upper), negative inside. `pred` is (lower, upper), each of shape
+    () or (d,). A negative threshold narrows the band and may empty it.
+
+    Guarantee:
+      1 - alpha for exchangeable data, whatever the levels of the two quantiles.
+
+    References:
+      Romano, Patterson, Candes, Conformalized Quantile Regression, 2019.
+
+    Example:
+      >>> CQR()((jnp.array(0.0), jnp.array(2.0)), jnp.array(3.0))
+      Array(1., dtype=float32)
+    """
+
+    def __call__(self, pred: tuple[Array, Array], y: Array) -> Array:
+        """Returns max(lower - y, y - upper), shape () or (d,)."""
+        lower, upper = (_like(y, part) for part in pred)
+        return jnp.maximum(lower - y, y - upper)
+
+    def invert(self, pred: tuple[Array, Array], q: Array) -> Interval | Box:
+        """Returns [lower - q, upper + q]."""
+        lower, upper = pred
+        return _between(lower - q, upper + q)
+
+    def check(self, preds: PyTree, y: Array | None = None, mask=None) -> None:
+        """Raises ValueError unless preds are pairs."""
+        _check_pairs("(lower, upper)", preds)
+
+
+@pytree
+class AsymmetricCQR:
+    """The two sides (lower - y, y - upper) of CQR, calibrated apart at alpha / 2 each.
+
+    `pred` is (lower, upper), each of shape () or (d,), with 2 or 2 d components. Give
+    `alpha` as a pair for other shares.
+
+    Guarantee:
+      1 - alpha for exchangeable data (union bound over the sides).
+
+    References:
+      Romano, Patterson, Candes, Conformalized Quantile Regression, 2019, theorem 2.
+
+    Example:
+      >>> AsymmetricCQR()((jnp.array(0.0), jnp.array(2.0)), jnp.array(3.0))
+      Array([-3.,  1.], dtype=float32)
+    """
+
+    def __call__(self, pred: tuple[Array, Array], y: Array) -> Array:
+        """Returns (lower - y, y - upper), shape (2,) or (2 d,)."""
+        return _sides(*pred, y)
+
+    def invert(self, pred: tuple[Array, Array], q: Array) -> Interval | Box:
+        """Returns [lower - q_0, upper + q_1]."""
+        return _widened(*pred, q)
+
+    def check(self, preds: PyTree, y: Array | None = None, mask=None) -> None:
+        """Raises ValueError unless preds are pairs."""
+        _check_pairs("(lower, upper)", preds)
+
+
+def _like(y, pred):
+    """Returns `pred` in the shape of `y`; a single output may come as () or (1,)."""
+    if jnp.shape(pred) == jnp.shape(y):
+        return pred
+    if jnp.size(pred) == 1 == jnp.size(y):
+        return jnp.reshape(pred, jnp.shape(y))
+    raise ValueError(
+        f"expected a prediction of shape {jnp.shape(y)} for each target, like y, "
+        f"got {jnp.shape(pred)}"
+    )
+
+
+def _between(lower, upper):
+    return Interval(lower, upper) if jnp.ndim(lower) == 0 else Box(lower, upper)
+
+
+def _sides(lower, upper, y):
+    below, above = _like(y, lower) - y, y - _like(y, upper)
+    return jnp.concatenate([jnp.atleast_1d(below), jnp.atleast_1d(above)])
+
+
+def _widened(lower, upper, q):
+    shape = (2, *jnp.shape(lower))
+    q = jnp.reshape(q, shape) if jnp.ndim(q) else jnp.broadcast_to(q, shape)
+    return _between(lower - q[0], upper + q[1])
+
+
+def _positive(sigma):
+    """Returns where `sigma` is positive and finite, and `sigma` with 1 elsewhere."""
+    known = (sigma > 0) & jnp.isfinite(sigma)
+    return known, jnp.where(known, sigma, 1)
+
+
+def _check_pairs(expected, preds):
+    """Returns the two halves of `preds`: a pair of arrays or an array (n, 2)."""
+    if isinstance(preds, Array) and preds.ndim == 2 and preds.shape[1] == 2:
+        return preds[:, 0], preds[:, 1]
+    if isinstance(preds, tuple | list) and len(preds) == 2:
+        return tuple(preds)
+    shapes = jax.tree.map(jnp.shape, preds)
+    raise ValueError(f"expected preds as a pair {expected} of arrays, got {shapes}")
