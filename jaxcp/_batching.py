@@ -7,9 +7,7 @@ from jax import Array, lax
 
 from jaxcp._types import PyTree
 
-_BLOCK = (
-    2**19
-)  # numbers in a block: 2 MB in single precision, a share of a core's cache
+_BLOCK = 2**19  # numbers in a block: 2 MB in single precision, to fit a cache
 _WIDE = 64  # numbers in a row from which passes over the row outweigh the loop
 
 

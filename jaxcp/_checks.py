@@ -1,4 +1,4 @@
-"""Arguments at the public door: converted once, checked where their values are known."""
+"""Arguments at the public door: converted, and checked where values are known."""
 
 from collections.abc import Callable
 from decimal import Decimal
@@ -78,7 +78,7 @@ def check_values(
     values: ArrayLike,
     mask: ArrayLike | None = None,
 ) -> None:
-    """Raises ValueError if a concrete value (in a row that `mask` keeps) is not valid."""
+    """Raises ValueError if a concrete value, in a row that `mask` keeps, is invalid."""
     if not (is_concrete(values) and is_concrete(mask)):
         return
     values = np.asarray(values)

@@ -13,7 +13,6 @@ from jaxcp._pytree import pytree, static
 from jaxcp._types import Predict, PyTree, Score, Set
 from jaxcp.quantiles import (
     conformal_p_value,
-    conformal_quantile,
     conformal_rank,
     grouped_conformal_quantile,
     weighted_conformal_quantile,
@@ -83,8 +82,8 @@ class Calibration:
           Sets with leading axis m, e.g. `Interval` with ends of shape (m,).
 
         Raises:
-          ValueError: if a number `alpha` is outside (0, 1), a concrete prediction is NaN
-            or no valid prediction of the score, or lengths differ.
+          ValueError: if a number `alpha` is outside (0, 1), a concrete prediction is
+            NaN or not valid for the score, or lengths differ.
 
         Guarantee:
           P(Y in set) >= 1 - alpha, on average over calibration and test data, if
@@ -250,8 +249,8 @@ def split_conformal(
     """Returns a conformal predictor from a fitted model and a calibration set.
 
     Args:
-      predict: Prediction function `(params, x) -> preds`, over the leading axis of x; it
-        need not be jax.
+      predict: Prediction function `(params, x) -> preds`, over the leading axis of x;
+        it need not be jax.
       params: First argument of `predict`, any pytree (also None).
       score: Nonconformity score of one example.
       x: Inputs of the calibration set, whatever `predict` takes.
@@ -328,14 +327,14 @@ class GroupCalibration:
           preds: Predictions, a pytree with leading axis m.
           alpha: Miscoverage level as for `Calibration.quantile`.
           groups: Group of each test point, int, shape (m,). Without it the groups are
-            the labels: label c is kept iff its score is within the threshold of class c.
+            the labels: label c is kept iff its score is within class c's threshold.
 
         Returns:
           Sets with leading axis m.
 
         Raises:
-          ValueError: if lengths differ, a concrete group is out of range, or `groups` is
-            missing though the score is not one of labels.
+          ValueError: if lengths differ, a concrete group is out of range, or `groups`
+            is missing though the score is not one of labels.
 
         Guarantee:
           1 - alpha within every group, or for every class.
@@ -371,7 +370,7 @@ class GroupCalibration:
         k = jax.eval_shape(jax.vmap(self.score.labels), preds).shape[1]
         if k != self.num_groups:
             raise ValueError(
-                f"expected predictions of {self.num_groups} classes, one a group, got {k}"
+                f"expected predictions of {self.num_groups} classes (groups), got {k}"
             )
 
 

@@ -15,8 +15,8 @@ __all__ = ["coverage", "group_coverage", "mean_size"]
 def coverage(sets: Set, y: ArrayLike) -> Array:
     """Returns the share of targets that lie in their sets: mean 1(y in C).
 
-    Ends are closed and infinite sets count like others. A NaN in a set or a target makes
-    the result NaN: it is never silently "not covered".
+    Ends are closed and infinite sets count like others. A NaN in a set or a target
+    makes the result NaN: it is never silently "not covered".
 
     Args:
       sets: Sets with leading axis m, as a predictor returns them.
@@ -26,8 +26,8 @@ def coverage(sets: Set, y: ArrayLike) -> Array:
       Coverage in [0, 1], shape (); NaN for no rows.
 
     Raises:
-      ValueError: if lengths differ, a concrete target is NaN, or labels are not integers
-        in the range of the sets.
+      ValueError: if lengths differ, a concrete target is NaN, or labels are not
+        integers in the range of the sets.
 
     Example:
       >>> from jaxcp.sets import Interval
@@ -125,6 +125,6 @@ def _mean_size(sets):
 
 @jax.jit
 def _group_coverage(sets, y, groups, names):
-    members = groups == names[:, None]
+    members = groups[None] == names[:, None]
     covered = jnp.sum(jnp.where(members, _covered(sets, y)[None], 0), axis=1)
     return covered / jnp.sum(members, axis=1)

@@ -120,7 +120,8 @@ def plot_coverage(
       ValueError: if `alpha` is outside (0, 1).
 
     Example:
-      >>> ax = plot_coverage(jax.random.beta(jax.random.key(0), 90, 10, (500,)), 99, 0.1)
+      >>> samples = jax.random.beta(jax.random.key(0), 90, 10, (500,))
+      >>> ax = plot_coverage(samples, 99, 0.1)
     """
     samples = np.ravel(samples)
     a, b = coverage_law(n, alpha)

@@ -25,8 +25,8 @@ def conformal_rank(count: ArrayLike, alpha: ArrayLike) -> Array:
 
     k = ceil((n + 1)(1 - alpha)) = n + 1 - floor(alpha (n + 1)), in [0, n + 1].
 
-    A level that is a number (or numpy array, Fraction, Decimal) is read as the decimal it
-    prints as and the rank is computed in integers; write 0.1, not `1 - 0.9`, and
+    A level that is a number (or numpy array, Fraction, Decimal) is read as the decimal
+    it prints as and the rank is computed in integers; write 0.1, not `1 - 0.9`, and
     `Fraction(1, 3)` for a third. A jax array is taken with its rounding error, which
     `floor(alpha (n + 1) (1 + 3 eps))` undoes.
 
@@ -39,8 +39,8 @@ def conformal_rank(count: ArrayLike, alpha: ArrayLike) -> Array:
       `alpha` >= 1 gives 0 (-inf, the empty set), <= 0 or NaN gives n + 1.
 
     Raises:
-      ValueError: if `count` is negative or not an integer, or a number `alpha` is not in
-        (0, 1).
+      ValueError: if `count` is negative or not an integer, or a number `alpha` is not
+        in (0, 1).
 
     Example:
       >>> conformal_rank(9, 0.1), conformal_rank(8, 0.1)
@@ -136,8 +136,8 @@ def weighted_conformal_quantile(
       weigh enough.
 
     Raises:
-      ValueError: if `scores` and `weights` are not of one shape (n,), a concrete weight is
-        negative or not finite, or a number `alpha` is outside (0, 1).
+      ValueError: if `scores` and `weights` are not of one shape (n,), a concrete weight
+        is negative or not finite, or a number `alpha` is outside (0, 1).
 
     Guarantee:
       1 - alpha if the weights are the likelihood ratio of test to calibration inputs
@@ -145,8 +145,8 @@ def weighted_conformal_quantile(
       the weighted total variation distance from exchangeability (NexCP).
 
     References:
-      Tibshirani, Barber, Candes, Ramdas, Conformal Prediction Under Covariate Shift, 2019.
-      Barber, Candes, Ramdas, Tibshirani, Conformal Prediction Beyond Exchangeability, 2023.
+      Tibshirani et al., Conformal Prediction Under Covariate Shift, 2019.
+      Barber et al., Conformal Prediction Beyond Exchangeability, 2023.
 
     Example:
       >>> weighted_conformal_quantile(jnp.arange(1.0, 5.0), jnp.ones(4), 0.4)
@@ -206,8 +206,8 @@ def grouped_conformal_quantile(
     _checks.check_labels("groups", groups, num_groups, mask)
     if scores.ndim != 1:
         raise ValueError(f"expected scores of shape (n,), got {scores.shape}")
-    members = groups == jnp.arange(num_groups)[:, None]
-    members = members if mask is None else members & mask.astype(bool)
+    members = groups[None] == jnp.arange(num_groups)[:, None]
+    members = members if mask is None else members & mask.astype(bool)[None]
     rank = conformal_rank(jnp.sum(members, axis=1), alpha)
     return _grouped(scores, rank, members)
 
@@ -238,7 +238,7 @@ def soft_conformal_quantile(
       None: recalibrate with `conformal_quantile` on fresh data after training.
 
     Example:
-      >>> soft_conformal_quantile(jnp.arange(1.0, 10.0), 0.2, bandwidth=0.01)
+      >>> soft_conformal_quantile(jnp.arange(1.0, 10.0), 0.2, bandwidth=0.01).round(3)
       Array(8., dtype=float32)
     """
     scores, bandwidth = _checks.as_arrays((scores, bandwidth))
@@ -266,8 +266,8 @@ def conformal_p_value(
     Args:
       scores: Nonconformity scores, shape (n,). NaN counts as +inf.
       score: Score of the test point, shape (). NaN counts as +inf.
-      u: 1 for the conservative p-value, a uniform number in [0, 1] for the smoothed one,
-        shape ().
+      u: 1 for the conservative p-value, a uniform number in [0, 1] for the smoothed
+        one, shape ().
       weights: Weights >= 0 of the calibration scores, shape (n,). Defaults to ones.
       test_weight: Weight of the test point, shape ().
 
@@ -279,8 +279,8 @@ def conformal_p_value(
         concrete `u` or weight is out of range.
 
     Guarantee:
-      P(p <= alpha) <= alpha if all n + 1 scores are exchangeable; uniform on [0, 1] with
-      a uniform `u`, ties or not.
+      P(p <= alpha) <= alpha if all n + 1 scores are exchangeable; uniform on [0, 1]
+      with a uniform `u`, ties or not.
 
     References:
       Vovk, Gammerman, Shafer, Algorithmic Learning in a Random World, 2005.
@@ -309,7 +309,7 @@ def _exact_rank(n, alpha):
 
 
 def _integer_ratio(alpha):
-    """Returns numerators and denominators that give the same ranks below 2^30 scores."""
+    """Returns numerators and denominators that give the same ranks, n + 1 < 2^30."""
     exact = [_largest_below(a, 2**30) for a in alpha.ravel()]
     ratio = np.array([(a.numerator, a.denominator) for a in exact], int)
     return ratio.reshape(*alpha.shape, 2)[..., 0], ratio.reshape(*alpha.shape, 2)[
@@ -374,9 +374,7 @@ def _weighted(scores, weights, alpha, test_weight):
     # the smallest v with mass{S > v} <= spare is minus the smallest u with
     # mass{-S <= u} > spare.
     weights = jnp.where(weights > 0, weights, 0)
-    dtype = jnp.promote_types(
-        weights.dtype, jnp.promote_types(alpha.dtype, jnp.float32)
-    )
+    dtype = jnp.result_type(weights.dtype, alpha.dtype, jnp.float32)
     weights, alpha = weights.astype(dtype), alpha.astype(dtype)
     test_weight = test_weight.astype(dtype)
     total = jnp.sum(weights) + test_weight

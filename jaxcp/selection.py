@@ -15,6 +15,8 @@ import numpy as np
 from jax import Array, lax
 from jax.typing import ArrayLike, DTypeLike
 
+from jaxcp import _checks
+
 # From this many levels of one array on, one sort of its integers beats as many
 # bisections (`python -m experiments.kernel_speed` prints the crossover).
 _SORT_LEVELS = 4
@@ -56,7 +58,7 @@ def kth_smallest(
       >>> kth_smallest(jnp.array([3.0, 1.0, 2.0]), 2)
       Array(2., dtype=float32)
     """
-    x, k = jnp.asarray(x), jnp.asarray(k)
+    x, k, where = _checks.as_arrays((x, k, where))
     _check_vector(x, "where", where)
     if not jnp.issubdtype(k.dtype, jnp.integer) or k.ndim > 1:
         raise ValueError(
@@ -64,7 +66,7 @@ def kth_smallest(
         )
     if nearest < 1:
         raise ValueError(f"expected nearest >= 1, got {nearest}")
-    where = None if where is None else jnp.asarray(where, bool)
+    where = None if where is None else where.astype(bool)
     return _kth_smallest(x, k, where, axis_name, nearest)
 
 
@@ -97,7 +99,7 @@ def weighted_select(
       >>> weighted_select(jnp.array([3.0, 1.0, 2.0]), jnp.array([0.2, 0.5, 0.3]), 0.6)
       Array(2., dtype=float32)
     """
-    x, weights = as_float(x), as_float(weights)
+    x, weights = (as_float(v) for v in _checks.as_arrays((x, weights)))
     _check_vector(x, "weights", weights)
     return _weighted_select(x, weights, target, axis_name)
 
@@ -151,8 +153,8 @@ def as_float(x: ArrayLike) -> Array:
 def _check_vector(x, name, mass):
     if x.ndim != 1:
         raise ValueError(f"expected x of shape (n,), got {x.shape}; batch with vmap")
-    if mass is not None and jnp.shape(mass) != x.shape:
-        raise ValueError(f"expected {name} of shape {x.shape}, got {jnp.shape(mass)}")
+    if mass is not None and mass.shape != x.shape:
+        raise ValueError(f"expected {name} of shape {x.shape}, got {mass.shape}")
 
 
 @partial(jax.jit, static_argnames=("axis_name", "nearest"))
@@ -181,7 +183,7 @@ def _select(x, mass, target, axis_name, nearest):
 @_select.defjvp
 def _select_jvp(axis_name, nearest, primals, tangents):
     value = _select(*primals, axis_name, nearest)
-    x, mass, target = primals
+    x, mass, _ = primals
     mean = partial(_mean_tangent, x, mass, tangents[0], axis_name, nearest)
     return value, mean(value) if value.ndim == 0 else jax.vmap(mean)(value)
 
@@ -204,7 +206,7 @@ def _mean_tangent(x, mass, dx, axis_name, nearest, value):
 
 
 def _find(keys, mass, target, axis_name):
-    """Returns the smallest key whose mass reaches `target`, the highest if none does."""
+    """Returns the first key whose mass reaches `target`, the highest if none does."""
     if mass is not None and mass.dtype == bool:
         keys, mass = jnp.where(mass, keys, jnp.iinfo(keys.dtype).max), None
     if axis_name is not None:

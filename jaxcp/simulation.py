@@ -1,4 +1,4 @@
-"""Coverage simulations: many replicates of one trial, and the law they should follow."""
+"""Coverage simulations: replicates of one trial, and the law they should follow."""
 
 from collections.abc import Callable, Iterator
 from functools import partial

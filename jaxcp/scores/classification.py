@@ -4,12 +4,10 @@ Masses of labels are added up in fixed point: integers, so that calibration and
 prediction agree to the last bit whatever the order of the sum, the batch or the device.
 """
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, lax
+from jax import Array
 from jax.typing import ArrayLike
 
 from jaxcp import _checks
@@ -45,7 +43,7 @@ class LAC:
         return _in_range(self.labels(pred)[y], y, len(pred))
 
     def invert(self, pred: Array, q: Array) -> LabelSet:
-        """Returns {y : 1 - p_y <= q}; `q` may hold one threshold a label, shape (k,)."""
+        """Returns {y : 1 - p_y <= q}; `q` may be one threshold a label, shape (k,)."""
         return LabelSet(self.labels(pred) <= q)
 
     def check(self, preds: Array, y: Array | None = None, mask=None) -> None:
@@ -57,20 +55,15 @@ class LAC:
 class _Ranked:
     """A score that grows along the labels in order of falling probability.
 
-    Equal probabilities rank by label. A class offers `__call__`, `_parts`, which gives
-    (p, u), and `_last(mass, members)`: the score of the last of the first labels, which
-    have this mass together (in units), before any randomisation.
+    Equal probabilities rank by label. A class offers `__call__`, `labels`, `_parts`,
+    which gives (p, u), and `_last(mass, members)`: the score of the last of the first
+    labels, which have this mass together (in units), before any randomisation.
     """
 
     inclusive = False
 
-    def labels(self, pred: PyTree) -> Array:
-        """Returns the score of every label, shape (k,)."""
-        p, _ = self._parts(pred)
-        return jax.vmap(partial(self, pred))(jnp.arange(len(p)))
-
     def invert(self, pred: PyTree, q: Array) -> LabelSet:
-        """Returns {y : score <= q}; `q` may hold one threshold a label, shape (k,)."""
+        """Returns {y : score <= q}; `q` may be one threshold a label, shape (k,)."""
         if jnp.ndim(q):
             return LabelSet(self.labels(pred) <= q)
         p, _ = self._parts(pred)
@@ -85,7 +78,7 @@ class _Ranked:
         return LabelSet(mask)
 
     def _next(self, pred, mask, q):
-        """Returns the first label after `mask` if its labels score less than q, or k."""
+        """Returns the next label if those in `mask` score less than q, else k."""
         keys = to_keys(self._parts(pred)[0])
         k, info = len(keys), jnp.iinfo(keys.dtype)
         last = k - 1 - jnp.argmin(jnp.where(mask, keys, info.max)[::-1])
@@ -97,11 +90,16 @@ class _Ranked:
 class _Adaptive(_Ranked):
     """Cumulative probability, plus `_penalty(rank)`."""
 
+    def labels(self, pred: PyTree) -> Array:
+        """Returns the score of every label, shape (k,)."""
+        p, u = self._parts(pred)
+        return _masses(p, u) + self._penalty(_ranks(p))
+
     def __call__(self, pred: PyTree, y: Array) -> Array:
         """Returns the score of label `y`, shape (); +inf for a label out of range."""
         p, u = self._parts(pred)
         before = _before(p, y)
-        score = _mass(p, u, before, y) + self._penalty(before, 1)
+        score = _mass(p, u, before, y) + self._penalty(1 + jnp.sum(before))
         return _in_range(score, y, len(p))
 
     def check(self, preds: PyTree, y: Array | None = None, mask=None) -> None:
@@ -125,10 +123,9 @@ class _Adaptive(_Ranked):
 
     def _last(self, mass, members):
         mass = jnp.minimum(mass, _one(mass.dtype))
-        return _from_units(mass) + self._penalty(members, 0)
+        return _from_units(mass) + self._penalty(jnp.sum(members))
 
-    def _penalty(self, members, more):
-        """Returns the penalty of rank `more` + the number of `members`."""
+    def _penalty(self, rank):
         return 0.0
 
 
@@ -136,9 +133,9 @@ class _Adaptive(_Ranked):
 class APS(_Adaptive):
     """The probability of the labels ranked before the label, plus its own.
 
-    `pred` is p, shape (k,). With `randomized=True` it is (p, u), u uniform on [0, 1] and
-    drawn by the caller for each row; the score then counts (1 - u) p_y for the label. The
-    last rank's mass is exactly 1.
+    `pred` is p, shape (k,). With `randomized=True` it is (p, u), u uniform on [0, 1]
+    and drawn by the caller for each row; the score then counts (1 - u) p_y for the
+    label. The last rank's mass is exactly 1.
 
     Args:
       randomized: Whether `pred` carries a uniform: exact coverage in smaller sets.
@@ -193,19 +190,17 @@ class RAPS(_Adaptive):
         _checks.check_values(lambda v: v >= 0, "penalty >= 0", self.penalty)
         _checks.check_values(lambda v: v >= 0, "k_reg >= 0", self.k_reg)
 
-    def _penalty(self, members, more):
-        excess = jnp.maximum(jnp.arange(len(members) + 1) - self.k_reg, 0)
-        # The barrier keeps compilers from fusing the product into the sum with the mass,
-        # which would round differently at calibration and at prediction.
-        table = lax.optimization_barrier(self.penalty * excess)
-        return table[more + jnp.sum(members)]
+    def _penalty(self, rank):
+        # The positive part last: between the product and the sum with the mass it keeps
+        # compilers from fusing the two, which would round differently here and there.
+        return jnp.maximum(self.penalty * (rank - self.k_reg), 0)
 
 
 @pytree
 class TopK(_Ranked):
     """The rank of the label, counted from 1: sets are the q most probable labels.
 
-    `pred` is p, shape (k,): probabilities or any other label scores, larger for likelier.
+    `pred` is p, shape (k,): probabilities or other values, larger for likelier labels.
 
     Guarantee:
       1 - alpha for exchangeable data.
@@ -218,6 +213,10 @@ class TopK(_Ranked):
       >>> TopK()(jnp.array([0.5, 0.2, 0.3]), 2)
       Array(2., dtype=float32)
     """
+
+    def labels(self, pred: Array) -> Array:
+        """Returns the rank of every label, shape (k,)."""
+        return _ranks(pred).astype(as_float(pred).dtype)
 
     def __call__(self, pred: Array, y: Array) -> Array:
         """Returns the rank of label `y`, shape (); +inf for a label out of range."""
@@ -239,6 +238,15 @@ def _before(p, y):
     """Returns which labels rank before `y`: more probable, or as much and lower."""
     keys, label = to_keys(p), jnp.arange(len(p))
     return (keys > keys[y]) | ((keys == keys[y]) & (label < y))
+
+
+def _order(p):
+    """Returns the labels from rank 1 to rank k, by one sort of integers."""
+    return jnp.argsort(-to_keys(p), stable=True)
+
+
+def _ranks(p):
+    return 1 + jnp.argsort(_order(p))
 
 
 def _crossing(p, fits):
@@ -278,6 +286,26 @@ def _mass_jvp(primals, tangents):
     dp, du, *_ = tangents
     slope = jnp.sum(jnp.where(before, dp, 0)) + (1 - u) * dp[y] - p[y] * du
     return _mass(*primals), slope
+
+
+@jax.custom_jvp
+def _masses(p, u):
+    """Returns `_mass` of every label, shape (k,), the same to the last bit."""
+    units, order = _to_units(p), _order(p)
+    one, back = _one(units.dtype), jnp.argsort(order)
+    through = jnp.cumsum(units[order], dtype=units.dtype)[back]
+    head = jnp.minimum(through - units, one)
+    own = jnp.minimum(units, one - head)
+    part = jnp.round(u * own).astype(units.dtype)
+    return jnp.where(jnp.any(jnp.isnan(p)), jnp.nan, _from_units(head + own - part))
+
+
+@_masses.defjvp
+def _masses_jvp(primals, tangents):
+    (p, u), (dp, du) = primals, tangents
+    order = _order(p)
+    through = jnp.cumsum(dp[order])[jnp.argsort(order)]
+    return _masses(p, u), through - u * dp - p * du
 
 
 def _to_units(p):

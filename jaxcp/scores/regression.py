@@ -94,7 +94,9 @@ class Normalized:
         """Returns [mu - q sigma, mu + q sigma]."""
         mu, sigma = pred
         known, sigma = _positive(sigma)
-        half = jnp.where(known, q * sigma, jnp.inf)
+        # Infinite thresholds stay out of the product: its gradient would be NaN.
+        half = jnp.where(jnp.isfinite(q), jnp.where(jnp.isfinite(q), q, 0) * sigma, q)
+        half = jnp.where(known, half, jnp.inf)
         return _between(mu - half, mu + half)
 
     def check(self, preds: PyTree, y: Array | None = None, mask=None) -> None:

@@ -1,0 +1,138 @@
+"""One table of scores drives the law, transform and coverage tests."""
+
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxcp import scores
+from jaxcp.sets import Interval
+
+
+@dataclass(frozen=True)
+class Case:
+    """A score with a law of (pred, y) for one example: `draw(key) -> (pred, y)`."""
+
+    score: Any
+    draw: Callable
+    exact: bool = False  # whether sets and scores agree to the last bit
+
+    def batch(self, key, n):
+        return _draw(self.draw, key, n)
+
+
+@partial(jax.jit, static_argnums=(0, 2))
+def _draw(draw, key, n):
+    return jax.vmap(draw)(jax.random.split(key, n))
+
+
+@jax.jit
+def scores_of(score, preds, y):
+    return jax.vmap(score)(preds, y)
+
+
+@jax.jit
+def labels_of(score, preds):
+    return jax.vmap(score.labels)(preds)
+
+
+@jax.jit
+def sets_of(score, preds, q):
+    return jax.vmap(score.invert)(preds, q)
+
+
+@jax.jit
+def inside(sets, y):
+    return jax.vmap(lambda s, target: s.contains(target))(sets, y)
+
+
+def _point(shape=()):
+    def draw(key):
+        mu, noise = jax.random.normal(key, (2, *shape))
+        return 3 * mu, 3 * mu + noise
+
+    return draw
+
+
+def _scaled(lowest):
+    def draw(key):
+        mu, noise = jax.random.normal(key, (2,))
+        sigma = jax.random.uniform(jax.random.fold_in(key, 2), (), minval=lowest)
+        return (mu, sigma), mu + jnp.abs(sigma) * noise
+
+    return draw
+
+
+def _band(shape=()):
+    def draw(key):
+        mu, noise, half = jax.random.normal(key, (3, *shape))
+        return (mu - half, mu + half), mu + noise  # half of the bands are crossed
+
+    return draw
+
+
+def _positive(key):
+    mu, noise = jax.random.normal(key, (2,))
+    return jnp.exp(mu), jnp.exp(mu) * (1 + 0.3 * noise)
+
+
+def _labels(k, randomized=False, ties=False):
+    def draw(key):
+        key_p, key_y, key_u, key_t = jax.random.split(key, 4)
+        p = jax.nn.softmax(2 * jax.random.normal(key_p, (k,)))
+        if ties:  # shares of eight votes: equal probabilities, and zeros
+            votes = jax.random.categorical(key_t, jnp.log(p), shape=(8,))
+            p = jnp.mean(jax.nn.one_hot(votes, k), axis=0)
+        y = jax.random.categorical(key_y, jnp.log(p))
+        return ((p, jax.random.uniform(key_u)) if randomized else p), y
+
+    return draw
+
+
+def _distance(pred, y):
+    return jnp.abs(y - pred) / (1 + jnp.abs(pred))
+
+
+def _around(pred, q):
+    return Interval(pred - q * (1 + jnp.abs(pred)), pred + q * (1 + jnp.abs(pred)))
+
+
+CASES = {
+    "absolute": Case(scores.Absolute(), _point()),
+    "absolute-3d": Case(scores.Absolute(), _point((3,))),
+    "signed": Case(scores.Signed(), _point()),
+    "normalized": Case(scores.Normalized(), _scaled(0.1)),
+    "normalized-bad-sigma": Case(scores.Normalized(), _scaled(-0.5)),
+    "cqr": Case(scores.CQR(), _band()),
+    "asymmetric-cqr": Case(scores.AsymmetricCQR(), _band()),
+    "gamma": Case(scores.Gamma(), _positive),
+    "lac": Case(scores.LAC(), _labels(5), exact=True),
+    "aps": Case(scores.APS(), _labels(7, ties=True), exact=True),
+    "aps-one-class": Case(scores.APS(), _labels(1), exact=True),
+    "aps-randomized": Case(scores.APS(True), _labels(5, True), exact=True),
+    "raps": Case(scores.RAPS(0.0137, 2), _labels(30), exact=True),
+    "raps-randomized": Case(scores.RAPS(0.3, 1, True), _labels(6, True), exact=True),
+    "topk": Case(scores.TopK(), _labels(7, ties=True), exact=True),
+    "custom": Case(scores.Custom(_distance, _around), _point()),
+    "custom-level-set": Case(scores.Custom(_distance), _point()),
+}
+LABELS = [name for name, case in CASES.items() if hasattr(case.score, "labels")]
+
+
+def components(case):
+    """Returns the number of components of the scores of a case."""
+    pred, y = jax.eval_shape(case.draw, jax.random.key(0))
+    return int(np.prod(jax.eval_shape(case.score, pred, y).shape))
+
+
+def reference(name):
+    """Returns the arrays of a reference file, by case where it has cases."""
+    path = Path(__file__).parent / "reference" / f"{name}.npz"
+    assert zipfile.is_zipfile(path)
+    return dict(np.load(path, allow_pickle=False))

@@ -1,0 +1,136 @@
+"""Laws of every score, over ten thousand random cases each."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+import jaxcp
+from helpers import CASES, LABELS, components, inside, labels_of, scores_of, sets_of
+
+NUM_CASES = 10_000
+all_scores = pytest.mark.parametrize("name", CASES)
+
+
+@all_scores
+def test_inversion(name, key):
+    """invert(pred, q) contains y exactly where all(score(pred, y) <= q)."""
+    case = CASES[name]
+    key_data, key_q = jax.random.split(key)
+    pred, y = case.batch(key_data, NUM_CASES)
+    shape = (NUM_CASES, c) if (c := components(case)) > 1 else (NUM_CASES,)
+    q = 3 * jax.random.normal(key_q, shape)
+    if case.exact:  # thresholds on the boundary: scores of other labels
+        labels = labels_of(case.score, pred)
+        q = labels[jnp.arange(NUM_CASES), jnp.arange(NUM_CASES) % labels.shape[1]]
+        y = jnp.arange(NUM_CASES) // labels.shape[1] % labels.shape[1]
+    _check_inversion(case, pred, y, q)
+    for special in [jnp.inf, -jnp.inf, 0.0]:
+        _check_inversion(case, pred, y, jnp.full(shape, special))
+
+
+def _check_inversion(case, pred, y, q):
+    contained = inside(sets_of(case.score, pred, q), y)
+    scores = scores_of(case.score, pred, y)
+    expected = np.asarray(scores <= q)
+    # Real targets may lie on the boundary within rounding; labels may not.
+    near = np.abs(np.asarray(scores) - q) < 1e-5 * (1 + np.abs(q))
+    near = np.zeros_like(near) if case.exact else near & np.isfinite(q)
+    if expected.ndim > 1:
+        expected, near = expected.all(axis=1), near.any(axis=1)
+    assert_array_equal(np.asarray(contained)[~near], expected[~near])
+    assert np.mean(near) < 0.5
+
+
+@pytest.mark.parametrize("name", LABELS)
+def test_labels_are_the_scores(name, key):
+    case = CASES[name]
+    pred, y = case.batch(key, NUM_CASES)
+    labels = labels_of(case.score, pred)
+    k = labels.shape[1]
+    for y in [*range(k), -1, k, 99]:
+        scores = scores_of(case.score, pred, jnp.full(NUM_CASES, y))
+        assert_array_equal(scores, labels[:, y] if 0 <= y < k else np.inf)
+
+
+@pytest.mark.parametrize("name", LABELS)
+def test_a_threshold_for_each_label_gives_the_same_sets(name, key):
+    case = CASES[name]
+    pred, _ = case.batch(key, NUM_CASES)
+    labels = labels_of(case.score, pred)
+    q = labels[:, 0]
+    each = sets_of(case.score, pred, jnp.broadcast_to(q[:, None], labels.shape))
+    assert_array_equal(sets_of(case.score, pred, q).mask, each.mask)
+
+
+@all_scores
+def test_sets_grow_with_the_threshold(name, key):
+    case = CASES[name]
+    key_data, key_q, key_more = jax.random.split(key, 3)
+    pred, y = case.batch(key_data, NUM_CASES)
+    shape = (NUM_CASES, c) if (c := components(case)) > 1 else (NUM_CASES,)
+    q = jax.random.normal(key_q, shape)
+    more = q + jax.random.exponential(key_more, shape)
+    small, large = (inside(sets_of(case.score, pred, v), y) for v in (q, more))
+    assert np.all(small <= large)
+    assert np.all(inside(sets_of(case.score, pred, jnp.full(shape, jnp.inf)), y))
+
+
+@all_scores
+def test_order_of_the_calibration_set_does_not_matter(name, key):
+    case = CASES[name]
+    pred, y = case.batch(key, NUM_CASES)
+    order = jax.random.permutation(jax.random.key(1), NUM_CASES)
+    shuffled = jax.tree.map(lambda v: v[order], (pred, y))
+    alphas = [0.001, 0.1, 0.5, 0.9] if components(case) == 1 else 0.1
+    one = jaxcp.calibrate(case.score, pred, y, mask=_usable(case, pred))
+    two = jaxcp.calibrate(case.score, *shuffled, mask=_usable(case, shuffled[0]))
+    assert_array_equal(one.quantile(alphas), two.quantile(alphas))
+
+
+def _usable(case, pred):
+    """Leaves out rows with sigma <= 0, which the door refuses."""
+    if not isinstance(case.score, jaxcp.scores.Normalized):
+        return None
+    return pred[1] > 0
+
+
+@all_scores
+def test_sets_are_nested_in_alpha(name, key):
+    case = CASES[name]
+    pred, y = case.batch(key, NUM_CASES)
+    cp = jaxcp.calibrate(case.score, pred, y, mask=_usable(case, pred))
+    before = np.ones(NUM_CASES, bool)
+    for alpha in [0.00001, 0.01, 0.1, 0.3, 0.6, 0.9]:
+        contained = inside(cp(pred, alpha), y)
+        assert np.all(contained <= before)
+        before = np.asarray(contained)
+
+
+def test_penalty_zero_is_aps(key):
+    for randomized, name in [(False, "aps"), (True, "aps-randomized")]:
+        pred, _ = CASES[name].batch(key, NUM_CASES)
+        aps = jaxcp.scores.APS(randomized)
+        raps = jaxcp.scores.RAPS(0.0, 3, randomized)
+        assert_array_equal(labels_of(raps, pred), labels_of(aps, pred))
+
+
+def test_constant_sigma_and_constant_bands_are_split(key):
+    mu, y = CASES["absolute"].batch(key, 200)
+    split = jaxcp.calibrate(jaxcp.scores.Absolute(), mu, y)(mu, 0.1)
+    scaled = jaxcp.calibrate(jaxcp.scores.Normalized(), (mu, 0 * mu + 2), y)
+    banded = jaxcp.calibrate(jaxcp.scores.CQR(), (mu - 3, mu + 3), y)
+    for cp, pred in [(scaled, (mu, 0 * mu + 2)), (banded, (mu - 3, mu + 3))]:
+        sets = cp(pred, 0.1)
+        np.testing.assert_allclose(sets.lower, split.lower, atol=1e-5)
+        np.testing.assert_allclose(sets.upper, split.upper, atol=1e-5)
+
+
+def test_shift_and_scale_of_the_target_carry_over(key):
+    mu, y = CASES["absolute"].batch(key, 200)
+    cp = jaxcp.calibrate(jaxcp.scores.Absolute(), mu, y)(mu, 0.1)
+    moved = jaxcp.calibrate(jaxcp.scores.Absolute(), 4 * mu + 1, 4 * y + 1)
+    sets = moved(4 * mu + 1, 0.1)
+    np.testing.assert_allclose(sets.lower, 4 * cp.lower + 1, atol=1e-4)
+    np.testing.assert_allclose(sets.upper, 4 * cp.upper + 1, atol=1e-4)

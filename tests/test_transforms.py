@@ -1,0 +1,192 @@
+"""Every score and predictor under jit, vmap, grad and in both precisions."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+import jaxcp
+from helpers import CASES, LABELS, components
+
+all_scores = pytest.mark.parametrize("name", CASES)
+GOOD = [name for name in CASES if "bad" not in name]  # what the door accepts
+good_scores = pytest.mark.parametrize("name", GOOD)
+
+
+def assert_leaves_close(a, b):
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        assert jnp.result_type(x) == jnp.result_type(y)
+        assert_allclose(
+            np.asarray(x, float), np.asarray(y, float), rtol=1e-6, atol=1e-6
+        )
+
+
+def row(tree, i):
+    return jax.tree.map(lambda v: v[i], tree)
+
+
+def pipeline(score, preds, y, alpha):
+    cp = jaxcp.calibrate(score, preds, y)
+    return cp, cp(preds, alpha), cp.p_values(preds, y)
+
+
+@good_scores
+def test_jit_is_eager_and_vmap_is_a_loop(name, key):
+    """Also: a batch of calibrations leaves vmap and goes through scan."""
+    case = CASES[name]
+    batches = jax.vmap(lambda k: case.batch(k, 20))(jax.random.split(key, 3))
+    run = jax.jit(jax.vmap(pipeline, in_axes=(None, 0, 0, None)))
+    together = run(case.score, *batches, 0.2)
+
+    @jax.jit
+    def quantiles(calibrations):
+        return jax.lax.scan(lambda _, cp: (0, cp.quantile(0.2)), 0, calibrations)[1]
+
+    calibrations = together[0]
+    if jax.tree.leaves(case.score):  # a batch of scores comes out with hyperparameters
+        assert jax.tree.leaves(calibrations.score)[0].shape[0] == 3
+    scanned = quantiles(calibrations)
+    for i in range(3):
+        alone = pipeline(case.score, *row(batches, i), 0.2)
+        assert_leaves_close(row(together[1:], i), alone[1:])
+        assert_allclose(scanned[i], alone[0].quantile(0.2), rtol=1e-6)
+
+
+@good_scores
+def test_second_call_and_new_levels_trace_nothing(name, key):
+    case = CASES[name]
+    preds, y = case.batch(key, 20)
+    new = case.batch(jax.random.key(1), 20)
+    pipeline(case.score, preds, y, 0.1)
+    with jax.no_tracing():
+        pipeline(case.score, *new, 0.3)
+
+
+@all_scores
+def test_gradients_are_finite(name, key):
+    case = CASES[name]
+    pred, y = case.draw(key)
+    wrt = (0,) if jnp.issubdtype(y.dtype, jnp.integer) else (0, 1)
+    slopes = jax.jit(jax.grad(lambda p, t: jnp.sum(case.score(p, t)), wrt))(pred, y)
+    assert all(np.all(np.isfinite(v)) for v in jax.tree.leaves(slopes))
+
+
+@pytest.mark.parametrize("alpha", [0.2, 0.001], ids=["finite", "infinite"])
+@pytest.mark.parametrize(
+    "name", [n for n in GOOD if n not in LABELS and not n.startswith("custom")]
+)
+def test_gradients_through_calibration_and_set_are_finite(name, alpha, key):
+    case = CASES[name]
+    preds, y = case.batch(key, 20)
+
+    def total(preds, y):
+        sets = jaxcp.calibrate(case.score, preds, y)(preds, alpha)
+        ends = [
+            v for v in jax.tree.leaves(sets) if jnp.issubdtype(v.dtype, jnp.floating)
+        ]
+        return sum(jnp.sum(jnp.where(jnp.isfinite(v), v, 0)) for v in ends)
+
+    slopes = jax.jit(jax.grad(total, (0, 1)))(preds, y)
+    assert all(np.all(np.isfinite(v)) for v in jax.tree.leaves(slopes))
+
+
+@pytest.mark.parametrize("name", LABELS)
+def test_label_gradients_are_those_of_each_label(name, key):
+    """The sorted form of all labels differentiates like the sum for one label."""
+    case = CASES[name]
+    pred, _ = case.draw(key)
+    jacobian = jax.jit(jax.jacrev(case.score.labels))(pred)
+    k = jax.tree.leaves(jacobian)[0].shape[0]
+    each = jax.jit(jax.vmap(jax.grad(case.score), (None, 0)))(pred, jnp.arange(k))
+    for a, b in zip(jax.tree.leaves(jacobian), jax.tree.leaves(each), strict=True):
+        assert_allclose(a, b, atol=1e-6)
+
+
+def test_aps_gradient_is_its_finite_difference():
+    p, u = jnp.array([0.45, 0.3, 0.15, 0.1]), jnp.array(0.4)
+    score = jax.jit(jaxcp.scores.RAPS(0.2, 1, randomized=True).__call__)
+    for y in range(3):  # the mass of the last rank is 1 by definition
+        dp, du = jax.grad(score)((p, u), y)
+        step = 1e-2
+        for j in range(4):
+            shift = step * jnp.eye(4)[j]
+            change = score((p + shift, u), y) - score((p - shift, u), y)
+            assert_allclose(dp[j], change / (2 * step), atol=1e-4)
+        change = score((p, u + step), y) - score((p, u - step), y)
+        assert_allclose(du, change / (2 * step), atol=1e-4)
+
+
+@all_scores
+def test_values_flatten_and_come_back(name, key):
+    case = CASES[name]
+    leaves, structure = jax.tree.flatten(case.score)
+    again = jax.tree.unflatten(structure, leaves)
+    pred, y = case.draw(key)
+    assert_array_equal(again(pred, y), case.score(pred, y))
+    assert jax.tree.structure(again) == structure
+    paths = jax.tree_util.tree_flatten_with_path(case.score)[0]
+    assert len(paths) == len(leaves)
+    with pytest.raises(AttributeError):
+        case.score.penalty = 3.0
+
+
+def test_hyperparameters_batch_and_differentiate(key):
+    preds, y = CASES["raps"].batch(key, 50)
+
+    def threshold(penalty):
+        score = jaxcp.scores.RAPS(penalty, 2)
+        return jaxcp.calibrate(score, preds, y).quantile(0.1)
+
+    penalties = jnp.array([0.0, 0.1, 1.0])
+    together = jax.jit(jax.vmap(threshold))(penalties)
+    assert_allclose(together, [threshold(v) for v in penalties], rtol=1e-6)
+    assert np.isfinite(jax.jit(jax.grad(threshold))(0.1))
+
+
+def test_every_pair_of_scores_through_one_jitted_function():
+    """Classes with equal fields must not share a compiled program."""
+
+    @jax.jit
+    def ends(score, pred, q):
+        sets = score.invert(pred, q)
+        return jnp.stack([jnp.max(sets.lower), jnp.max(sets.upper)])
+
+    lower, upper = jnp.array(1.0), jnp.array(2.0)
+    pairs = {
+        jaxcp.scores.Normalized(): [-3.0, 5.0],
+        jaxcp.scores.CQR(): [-1.0, 4.0],
+        jaxcp.scores.AsymmetricCQR(): [-1.0, 4.0],
+    }
+    for (a, at_a), (b, at_b) in itertools.permutations(pairs.items(), 2):
+        assert_allclose(ends(a, (lower, upper), 2.0), at_a)
+        assert_allclose(ends(b, (lower, upper), 2.0), at_b)
+        same = jax.tree.structure(a) == jax.tree.structure(b)
+        assert not same
+    structures = [
+        jax.tree.structure(getattr(jaxcp.scores, name)())
+        for name in jaxcp.scores.__all__
+        if name not in ("RAPS", "Custom")
+    ]
+    assert len(set(structures)) == len(structures)
+
+
+@good_scores
+def test_results_follow_the_precision_of_the_input(name, key):
+    case = CASES[name]
+    preds, y = case.batch(key, 20)
+    dtypes = ["float32"] + ["float64"] * jax.config.jax_enable_x64
+    for dtype in dtypes:
+
+        def cast(v, dtype=dtype):
+            return v.astype(dtype) if jnp.issubdtype(v.dtype, jnp.floating) else v
+
+        data = jax.tree.map(cast, (preds, y))
+        cp = jaxcp.calibrate(case.score, *data)
+        assert cp.scores.dtype == dtype
+        assert cp.quantile(0.2).dtype == dtype
+        for leaf in jax.tree.leaves(cp(data[0], 0.2)):
+            assert leaf.dtype in (jnp.dtype(dtype), jnp.dtype(bool))
+    assert components(case) >= 1
