@@ -1,0 +1,180 @@
+from fractions import Fraction
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+import jaxcp
+from helpers import CASES, inside, labels_of
+from jaxcp import scores
+
+
+def toy(n=19):
+    return jaxcp.calibrate(scores.Absolute(), jnp.zeros(n), jnp.arange(1.0, n + 1))
+
+
+def test_split_conformal_is_calibrate_on_predictions():
+    def predict(slope, x):
+        return slope * x[:, 0]
+
+    x, y = jaxcp.datasets.heteroscedastic(jax.random.key(0), 50)
+    cp = jaxcp.split_conformal(predict, 0.5, scores.Absolute(), x, y)
+    direct = jaxcp.calibrate(scores.Absolute(), 0.5 * x[:, 0], y)
+    assert_array_equal(cp(x, 0.1).upper, direct(0.5 * x[:, 0], 0.1).upper)
+    paths = jax.vmap(
+        lambda slope: jaxcp.split_conformal(predict, slope, scores.Absolute(), x, y)
+    )(jnp.array([0.0, 0.5]))
+    widths = jax.vmap(lambda c: jaxcp.metrics.mean_size(c(x, 0.1)))(paths)
+    assert_allclose(widths[1], jaxcp.metrics.mean_size(cp(x, 0.1)), rtol=1e-6)
+
+
+def test_one_calibration_serves_every_level():
+    cp = toy()
+    assert_array_equal(cp.quantile([0.05, 0.1, 0.5, 0.01]), [19, 18, 10, np.inf])
+    assert cp.quantile(Fraction(1, 3)) == 14
+    for alpha, q in [(0.05, 19.0), (0.5, 10.0), (0.04, np.inf)]:
+        sets = cp(jnp.array([1.0, 2.0]), alpha)
+        assert_array_equal(sets.upper, [1 + q, 2 + q])
+        assert_array_equal(sets.lower, [1 - q, 2 - q])
+
+
+def test_traced_level():
+    sets = jax.vmap(lambda a: toy()(jnp.zeros(1), a))(
+        jnp.array([0.05, 0.5, 0.04, 1.5, -1])
+    )
+    assert_array_equal(sets.upper[:, 0], [19, 10, np.inf, -np.inf, np.inf])
+
+
+@pytest.mark.parametrize("n", [0, 1, 8])
+def test_too_few_rows_give_infinite_sets(n):
+    sets = toy(n)(jnp.zeros(2), 0.1)
+    assert np.all(np.isinf(sets.size()))
+    assert jaxcp.metrics.coverage(sets, jnp.array([1e30, -1e30])) == 1
+    labels = jaxcp.calibrate(scores.APS(), jnp.full((n, 3), 1 / 3), jnp.zeros(n, int))
+    assert np.all(labels(jnp.full((2, 3), 1 / 3), 0.1).mask)
+
+
+def test_one_row_is_enough_for_half():
+    assert toy(1).quantile(0.5) == 1
+
+
+def test_zero_test_rows():
+    assert toy()(jnp.zeros(0), 0.1).lower.shape == (0,)
+
+
+def test_all_scores_equal():
+    cp = jaxcp.calibrate(scores.Absolute(), jnp.zeros(30), jnp.full(30, 2.0))
+    for alpha in [0.1, 0.5, 0.9]:
+        assert cp.quantile(alpha) == 2
+
+
+def test_components_share_the_level():
+    y = jnp.stack([jnp.arange(1.0, 40.0), -jnp.arange(1.0, 40.0)], axis=1)
+    cp = jaxcp.calibrate(scores.Absolute(), jnp.zeros((39, 2)), y)
+    assert_array_equal(cp.quantile(0.1), [38, 38])  # 0.05 each
+    assert_array_equal(cp.quantile([0.025, 0.075]), [39, 37])
+    assert_array_equal(cp.quantile(jnp.array([0.025, 0.075])), [39, 37])
+    sets = cp(jnp.zeros((3, 2)), 0.1)
+    assert isinstance(sets, jaxcp.sets.Box)
+    assert_array_equal(sets.upper, np.full((3, 2), 38))
+
+
+def test_a_single_output_may_come_as_a_column():
+    y = jnp.arange(1.0, 20.0)
+    for preds, targets in [(jnp.zeros((19, 1)), y), (jnp.zeros(19), y[:, None])]:
+        cp = jaxcp.calibrate(scores.Absolute(), preds, targets)
+        assert cp.scores.size == 19
+        assert_array_equal(cp.quantile(0.1).ravel(), [18])
+        assert jaxcp.metrics.coverage(cp(preds, 0.1), targets) == np.float32(18 / 19)
+
+
+def test_mask_is_the_same_as_leaving_rows_out(key):
+    preds, y = CASES["cqr"].batch(key, 40)
+    mask = np.arange(40) % 3 > 0
+    kept = jax.tree.map(lambda v: v[mask], (preds, y))
+    weights = np.linspace(1, 2, 40)
+    padded = jaxcp.calibrate(scores.CQR(), preds, y, mask=mask)
+    short = jaxcp.calibrate(scores.CQR(), *kept)
+    assert padded.quantile(0.1) == short.quantile(0.1)
+    assert_allclose(padded.p_values(preds, y), short.p_values(preds, y), rtol=1e-6)
+    padded = jaxcp.calibrate(scores.CQR(), preds, y, mask=mask, weights=weights)
+    short = jaxcp.calibrate(scores.CQR(), *kept, weights=weights[mask])
+    assert padded.quantile(0.1) == short.quantile(0.1)
+
+
+def test_weights():
+    cp = toy()
+    unit = jaxcp.calibrate(
+        scores.Absolute(), jnp.zeros(19), jnp.arange(1.0, 20.0), weights=jnp.ones(19)
+    )
+    for alpha in [0.04, 0.05, 0.1, 0.33, 0.999]:
+        assert unit.quantile(alpha) == cp.quantile(alpha)
+    heavy = unit.quantile(0.1, test_weight=5.0)
+    assert heavy == np.inf
+    sets = unit(jnp.zeros(2), 0.1, test_weights=jnp.array([1.0, 5.0]))
+    assert_array_equal(sets.upper, [18, np.inf])
+    p = unit.p_values(jnp.zeros(2), jnp.array([18.5, 0.0]), test_weights=jnp.ones(2))
+    assert_allclose(p, [0.1, 1.0])
+
+
+def test_sets_are_where_p_values_exceed_alpha(key):
+    for name in ["absolute", "aps", "lac"]:
+        case = CASES[name]
+        preds, y = case.batch(key, 39)
+        cp = jaxcp.calibrate(case.score, preds, y)
+        assert_array_equal(inside(cp(preds, 0.3), y), cp.p_values(preds, y) > 0.3)
+
+
+def test_smoothed_p_values():
+    cp = toy(9)
+    p = cp.p_values(jnp.zeros(2), jnp.array([9.0, 9.0]), u=jnp.array([0.0, 0.5]))
+    assert_allclose(p, [0.0, 0.1])
+
+
+def test_groups_with_components_and_labels(key):
+    preds, y = CASES["asymmetric-cqr"].batch(key, 200)
+    groups = np.arange(200) % 3
+    cp = jaxcp.calibrate_groups(scores.AsymmetricCQR(), preds, y, groups, num_groups=4)
+    q = cp.quantile(0.2)
+    assert q.shape == (4, 2)
+    for g in range(3):
+        rows = jax.tree.map(lambda v, g=g: v[groups == g], (preds, y))
+        alone = jaxcp.calibrate(scores.AsymmetricCQR(), *rows)
+        assert_array_equal(q[g], alone.quantile(0.2))
+        sets = cp(rows[0], 0.2, np.full(len(rows[1]), g))
+        assert_allclose(sets.lower, alone(rows[0], 0.2).lower, rtol=1e-6)
+    assert np.all(np.isinf(cp(jax.tree.map(lambda v: v[:1], preds), 0.2, [3]).size()))
+
+
+def test_one_group_is_split():
+    data = jnp.zeros(19), jnp.arange(1.0, 20.0)
+    groups = jaxcp.calibrate_groups(
+        scores.Absolute(), *data, np.zeros(19, int), num_groups=1
+    )
+    sets = groups(jnp.zeros(3), 0.1, np.zeros(3, int))
+    assert_array_equal(sets.upper, toy()(jnp.zeros(3), 0.1).upper)
+
+
+@pytest.mark.parametrize("name", ["aps", "raps-randomized", "topk"])
+def test_class_wise_sets_of_ranked_scores(name, key):
+    case = CASES[name]
+    preds, y = case.batch(key, 300)
+    labels = np.asarray(labels_of(case.score, preds))
+    cp = jaxcp.calibrate_groups(case.score, preds, y, y, num_groups=labels.shape[1])
+    assert_array_equal(cp(preds, 0.2).mask, labels <= np.asarray(cp.quantile(0.2)))
+
+
+def test_values_pass_through_jit_whole():
+    cp = jax.jit(lambda c: jax.tree.map(lambda v: v + 1, c))(toy())
+    assert isinstance(cp, jaxcp.Calibration)
+    assert_array_equal(cp.scores, toy().scores + 1)
+    groups = jaxcp.calibrate_groups(
+        scores.Absolute(), jnp.zeros(4), jnp.ones(4), [0, 0, 1, 1], num_groups=2
+    )
+    assert jax.jit(lambda c: c.quantile(0.5))(groups).shape == (2,)
+    split = jaxcp.split_conformal(
+        lambda p, x: p * x, 2.0, scores.Absolute(), jnp.ones(9), jnp.ones(9)
+    )
+    assert jax.jit(lambda c, x: c(x, 0.1))(split, jnp.ones(3)).upper.shape == (3,)

@@ -1,0 +1,49 @@
+import jax.numpy as jnp
+import matplotlib
+import numpy as np
+import pytest
+
+from jaxcp import plotting
+from jaxcp.sets import Interval, LabelSet
+
+matplotlib.use("Agg")
+
+
+@pytest.fixture(autouse=True)
+def close_figures():
+    import matplotlib.pyplot as plt
+
+    yield
+    plt.close("all")
+
+
+def test_intervals():
+    sets = Interval(jnp.array([0.0, -jnp.inf, 2.0]), jnp.array([1.0, jnp.inf, 1.0]))
+    ax = plotting.plot_intervals(jnp.arange(3.0), sets, [0.5, 3.0, 1.5])
+    covered, missed = (line.get_xdata() for line in ax.get_lines())
+    assert list(covered) == [0, 1]
+    assert list(missed) == [2]
+    assert plotting.plot_intervals(jnp.arange(3.0)[:, None], sets, ax=ax) is ax
+    with pytest.raises(ValueError, match=r"ends of shape \(2,\), got \(3,\)"):
+        plotting.plot_intervals(jnp.arange(2.0), sets)
+    with pytest.raises(ValueError, match=r"y of shape \(3,\), got \(2,\)"):
+        plotting.plot_intervals(jnp.arange(3.0), sets, [1.0, 2.0])
+
+
+def test_label_sets():
+    sets = LabelSet(jnp.array([[True, False, False], [True, True, False]]))
+    ax = plotting.plot_label_sets(sets, [0, 2])
+    rings = ax.collections[-1]
+    assert [tuple(p) for p in rings.get_offsets()] == [(0.5, 0.5), (2.5, 1.5)]
+    assert not np.allclose(*rings.get_edgecolors())  # the second set misses
+    with pytest.raises(ValueError, match=r"y of shape \(2,\), got \(3,\)"):
+        plotting.plot_label_sets(sets, [0, 1, 2])
+
+
+def test_coverage_density_has_mass_one():
+    samples = np.random.default_rng(0).beta(90, 10, 500)
+    ax = plotting.plot_coverage(samples, 99, 0.1)
+    x, density = ax.get_lines()[0].get_data()
+    assert abs(np.trapezoid(density, x) - 1) < 0.01
+    infinite = plotting.plot_coverage(np.ones(10), 5, 0.1)
+    assert len(infinite.get_lines()) == 1  # no law to draw: coverage is 1
