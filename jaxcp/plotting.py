@@ -44,16 +44,16 @@ def plot_intervals(
     x, lower, upper = np.ravel(x), np.asarray(sets.lower), np.asarray(sets.upper)
     _check_shape("ends", (x.size,), lower.shape)
     ax = _new_axes() if ax is None else ax
-    order = np.argsort(x, kind="stable")
     ends = np.concatenate([lower, upper] + ([] if y is None else [np.asarray(y)]))
     low, high = _frame(ends[np.isfinite(ends)])
-    ax.fill_between(
-        x[order],
-        np.maximum(lower[order], low),
-        np.maximum(np.minimum(upper[order], high), np.maximum(lower[order], low)),
+    drawn = lower <= upper
+    ax.vlines(
+        x[drawn],
+        np.maximum(lower[drawn], low),
+        np.minimum(upper[drawn], high),
         color=_COVERED,
-        alpha=0.25,
-        linewidth=0,
+        alpha=0.4,
+        linewidth=max(1.0, min(4.0, 300 / max(x.size, 1))),
         label="prediction interval",
     )
     if y is not None:

@@ -286,8 +286,8 @@ def conformal_p_value(
       Vovk, Gammerman, Shafer, Algorithmic Learning in a Random World, 2005.
 
     Example:
-      >>> conformal_p_value(jnp.arange(1.0, 10.0), 8.5)
-      Array(0.2, dtype=float32)
+      >>> round(conformal_p_value(jnp.arange(1.0, 10.0), 8.5).item(), 6)
+      0.2
     """
     scores, score, u, weights, test_weight = _checks.as_arrays(
         (scores, score, u, weights, test_weight)
@@ -427,4 +427,5 @@ def _p_value(scores, score, u, weights, test_weight):
     keys, key = to_keys(scores), to_keys(score.astype(scores.dtype))
     above = jnp.sum(jnp.where(keys > key, weights, 0))
     equal = jnp.sum(jnp.where(keys == key, weights, 0))
+    u, test_weight = as_float(u), as_float(test_weight)
     return (above + u * (equal + test_weight)) / (jnp.sum(weights) + test_weight)

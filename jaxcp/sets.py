@@ -18,8 +18,8 @@ class Interval:
       upper: Upper end, shape (); may be +inf.
 
     Example:
-      >>> Interval(jnp.array(0.0), jnp.array(2.0)).size()
-      Array(2., dtype=float32, weak_type=True)
+      >>> Interval(jnp.asarray(0.0), jnp.asarray(2.0)).size().item()
+      2.0
     """
 
     lower: Array

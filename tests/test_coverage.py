@@ -9,7 +9,7 @@ from scipy import stats
 import jaxcp
 from helpers import CASES, components
 
-NUM_TRIALS = 10_000
+NUM_TRIALS = 5000
 UNTIED = {"absolute", "normalized", "cqr", "asymmetric-cqr", "gamma", "custom"}
 RANDOM = {"aps-randomized"}  # randomised scores without atoms
 

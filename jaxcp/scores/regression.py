@@ -25,8 +25,8 @@ class Absolute:
       Lei et al., Distribution-Free Predictive Inference for Regression, 2018.
 
     Example:
-      >>> Absolute()(jnp.array(1.0), jnp.array(3.0))
-      Array(2., dtype=float32)
+      >>> Absolute()(jnp.asarray(1.0), jnp.asarray(3.0)).item()
+      2.0
     """
 
     def __call__(self, pred: Array, y: Array) -> Array:
@@ -52,8 +52,8 @@ class Signed:
       Linusson, Johansson, Lofstrom, Signed-Error Conformal Regression, 2014.
 
     Example:
-      >>> Signed()(jnp.array(1.0), jnp.array(3.0))
-      Array([-2.,  2.], dtype=float32)
+      >>> Signed()(jnp.asarray(1.0), jnp.asarray(3.0)).tolist()
+      [-2.0, 2.0]
     """
 
     def __call__(self, pred: Array, y: Array) -> Array:
@@ -80,8 +80,8 @@ class Normalized:
       Conformal Prediction, 2008.
 
     Example:
-      >>> Normalized()((jnp.array(1.0), jnp.array(4.0)), jnp.array(3.0))
-      Array(0.5, dtype=float32)
+      >>> Normalized()((jnp.asarray(1.0), jnp.asarray(4.0)), jnp.asarray(3.0)).item()
+      0.5
     """
 
     def __call__(self, pred: tuple[Array, Array], y: Array) -> Array:
@@ -120,8 +120,8 @@ class Gamma:
       Prediction via the MAPIE library, 2023.
 
     Example:
-      >>> Gamma()(jnp.array(2.0), jnp.array(3.0))
-      Array(0.5, dtype=float32)
+      >>> Gamma()(jnp.asarray(2.0), jnp.asarray(3.0)).item()
+      0.5
     """
 
     def __call__(self, pred: Array, y: Array) -> Array:
@@ -151,8 +151,8 @@ class CQR:
       Romano, Patterson, Candes, Conformalized Quantile Regression, 2019.
 
     Example:
-      >>> CQR()((jnp.array(0.0), jnp.array(2.0)), jnp.array(3.0))
-      Array(1., dtype=float32)
+      >>> CQR()((jnp.asarray(0.0), jnp.asarray(2.0)), jnp.asarray(3.0)).item()
+      1.0
     """
 
     def __call__(self, pred: tuple[Array, Array], y: Array) -> Array:
@@ -184,8 +184,9 @@ class AsymmetricCQR:
       Romano, Patterson, Candes, Conformalized Quantile Regression, 2019, theorem 2.
 
     Example:
-      >>> AsymmetricCQR()((jnp.array(0.0), jnp.array(2.0)), jnp.array(3.0))
-      Array([-3.,  1.], dtype=float32)
+      >>> pred = jnp.asarray(0.0), jnp.asarray(2.0)
+      >>> AsymmetricCQR()(pred, jnp.asarray(3.0)).tolist()
+      [-3.0, 1.0]
     """
 
     def __call__(self, pred: tuple[Array, Array], y: Array) -> Array:

@@ -1,0 +1,1 @@
+"""Experiments: `python -m experiments.NAME` from the root of the repository."""

@@ -1,0 +1,83 @@
+"""Side-by-side times, tables on the terminal, and results on disk."""
+
+import csv
+import json
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import numpy as np
+
+
+def median_seconds(calls: dict[str, Callable], repeats: int = 15) -> dict[str, float]:
+    """Returns the median seconds of each call, taken in turns after a warm-up.
+
+    The calls alternate, so that a machine that slows down slows all of them down.
+    """
+    for call in calls.values():
+        jax.block_until_ready(call())
+    times = {name: [] for name in calls}
+    for _ in range(repeats):
+        for name, call in calls.items():
+            start = time.perf_counter()
+            jax.block_until_ready(call())
+            times[name].append(time.perf_counter() - start)
+    return {name: float(np.median(seconds)) for name, seconds in times.items()}
+
+
+def format_row(row: dict, widths: dict[str, int]) -> str:
+    """Returns one line of a table: text to the left, numbers to the right."""
+    cells = []
+    for name, width in widths.items():
+        text = "" if row.get(name) is None else str(row[name])
+        cells.append(
+            text.ljust(width) if name == next(iter(widths)) else text.rjust(width)
+        )
+    return "  ".join(cells).rstrip()
+
+
+def print_table(title: str, rows: list[dict]) -> None:
+    """Prints rows under their column names."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    shown = [{k: _shorten(v) for k, v in row.items()} for row in rows]
+    widths = {n: max(len(n), *(len(str(r.get(n, ""))) for r in shown)) for n in names}
+    print(f"\n{title}")
+    print(format_row({name: name for name in names}, widths))
+    for row in shown:
+        print(format_row(row, widths))
+
+
+def save_results(out: Path, name: str, rows: list[dict], settings: dict) -> None:
+    """Writes `name.csv` and `name.json`, the latter with settings and versions."""
+    out.mkdir(parents=True, exist_ok=True)
+    names = list(dict.fromkeys(key for row in rows for key in row))
+    with (out / f"{name}.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, names)
+        writer.writeheader()
+        writer.writerows(rows)
+    about = {"settings": settings, "machine": machine(), "rows": rows}
+    (out / f"{name}.json").write_text(json.dumps(about, indent=1) + "\n")
+
+
+def machine() -> dict:
+    """Returns what the numbers were measured on."""
+    return {
+        "jax": jax.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+        "device": jax.devices()[0].device_kind,
+        "processor": platform.machine(),
+        "cores": len(jax.devices()) if jax.default_backend() != "cpu" else _cores(),
+    }
+
+
+def _cores():
+    import os
+
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
+
+
+def _shorten(value):
+    return f"{value:.3g}" if isinstance(value, float) else value

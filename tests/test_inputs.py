@@ -1,0 +1,278 @@
+"""Wrong calls: the message says what was expected and what came."""
+
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.testing import assert_array_equal
+
+import jaxcp
+from jaxcp import metrics, scores
+from jaxcp.sets import Interval, LabelSet
+
+X = jnp.arange(1.0, 10.0)
+P = jnp.full((9, 3), 1 / 3)
+Y = jnp.arange(9) % 3
+CP = jaxcp.calibrate(scores.Absolute(), jnp.zeros(9), X)
+LABELS = jaxcp.calibrate(scores.LAC(), P, Y)
+GROUPS = jaxcp.calibrate_groups(scores.Absolute(), X, X, Y, num_groups=3)
+
+
+def calibrate(score, preds, y, **options):
+    return lambda: jaxcp.calibrate(score, preds, y, **options)
+
+
+WRONG = {
+    "unequal lengths": (
+        calibrate(scores.Absolute(), X, X[:8]),
+        "expected y with 9 rows like preds, got 8",
+    ),
+    "unequal parts": (
+        calibrate(scores.CQR(), (X, X[:8]), X),
+        r"expected preds of one length, got \[8, 9\]",
+    ),
+    "no rows": (
+        calibrate(scores.Absolute(), 1.0, X),
+        "expected preds with a leading axis, got a scalar",
+    ),
+    "nothing": (
+        calibrate(scores.Absolute(), (), X),
+        r"expected preds as arrays, got \(\)",
+    ),
+    "alpha 0": (lambda: CP(X, 0), r"alpha in \(0, 1\), got 0"),
+    "alpha 1": (lambda: CP(X, 1.0), r"alpha in \(0, 1\), got 1.0"),
+    "alpha negative": (lambda: CP.quantile(-0.1), r"alpha in \(0, 1\), got -0.1"),
+    "alpha in percent": (lambda: CP.quantile(10), r"alpha in \(0, 1\), got 10"),
+    "alpha NaN": (lambda: CP.quantile(float("nan")), r"alpha in \(0, 1\), got nan"),
+    "alpha in a list": (lambda: CP.quantile([0.1, 2]), r"alpha in \(0, 1\), got 2"),
+    "alpha as text": (lambda: CP.quantile("0.1"), "alpha as numbers, got str"),
+    "several alphas": (
+        lambda: CP(X, [0.1, 0.2]),
+        r"alpha of shape \(\) or \(\), got \(2,\)",
+    ),
+    "alphas for components": (
+        lambda: jaxcp.calibrate(scores.Signed(), X, X)(X, [0.1, 0.2, 0.3]),
+        r"alpha of shape \(\) or \(2,\), got \(3,\)",
+    ),
+    "labels from 1": (
+        calibrate(scores.LAC(), P, Y + 1),
+        r"expected y in 0, ..., 2, got 3 at 2",
+    ),
+    "labels from 1, APS": (calibrate(scores.APS(), P, Y + 1), "y in 0, ..., 2, got 3"),
+    "labels below 0": (
+        calibrate(scores.TopK(), P, Y - 1),
+        "y in 0, ..., 2, got -1 at 0",
+    ),
+    "float labels": (
+        calibrate(scores.LAC(), P, Y.astype(float)),
+        "expected y of an integer type, got float",
+    ),
+    "logits": (
+        calibrate(scores.LAC(), jnp.ones((9, 3)), Y),
+        "probabilities that sum to 1 in each row, got 3.0 at 0",
+    ),
+    "negative probabilities": (
+        calibrate(scores.APS(), P.at[2].set(jnp.array([1.2, -0.2, 0.0])), Y),
+        r"probabilities >= 0, got -0.2\d* at \(2, 1\)",
+    ),
+    "logits at prediction": (
+        lambda: LABELS(jnp.ones((2, 3)), 0.1),
+        "probabilities that sum to 1 in each row, got 3.0 at 0",
+    ),
+    "one probability": (
+        calibrate(scores.LAC(), X, Y),
+        r"preds of shape \(n, k\), one column a label, got \(9,\)",
+    ),
+    "no uniforms": (
+        calibrate(scores.APS(randomized=True), P, Y),
+        r"pair \(probabilities \(n, k\), uniforms \(n,\)\)",
+    ),
+    "uniforms out of range": (
+        calibrate(scores.APS(randomized=True), (P, X), Y),
+        r"uniforms in \[0, 1\], got 2.0 at 1",
+    ),
+    "negative penalty": (
+        calibrate(scores.RAPS(-1.0, 2), P, Y),
+        "penalty >= 0, got -1.0",
+    ),
+    "negative k_reg": (calibrate(scores.RAPS(1.0, -2), P, Y), "k_reg >= 0, got -2"),
+    "negative weights": (
+        calibrate(scores.Absolute(), X, X, weights=X - 3),
+        "finite weights >= 0, got -2.0 at 0",
+    ),
+    "infinite weights": (
+        calibrate(scores.Absolute(), X, X, weights=X / 0),
+        "finite weights >= 0, got inf at 0",
+    ),
+    "too few weights": (
+        calibrate(scores.Absolute(), X, X, weights=X[:3]),
+        "expected weights with 9 rows like preds, got 3",
+    ),
+    "too short a mask": (
+        calibrate(scores.Absolute(), X, X, mask=[True]),
+        "expected mask with 9 rows like preds, got 1",
+    ),
+    "test weights without weights": (
+        lambda: CP(X, 0.1, test_weights=X),
+        "test_weights only with calibration weights",
+    ),
+    "NaN predictions": (
+        calibrate(scores.Absolute(), X.at[4].set(jnp.nan), X),
+        "expected preds without NaN, got nan at 4",
+    ),
+    "NaN targets": (
+        calibrate(scores.Absolute(), X, X.at[4].set(jnp.nan)),
+        "expected y without NaN, got nan at 4",
+    ),
+    "NaN at prediction": (
+        lambda: CP(X.at[4].set(jnp.nan), 0.1),
+        "expected preds without NaN, got nan at 4",
+    ),
+    "sigma of 0": (
+        calibrate(scores.Normalized(), (X, X - 1), X),
+        "expected sigma > 0, got 0.0 at 0",
+    ),
+    "sigma missing": (
+        calibrate(scores.Normalized(), X, X),
+        r"pair \(mu, sigma\) of arrays, got \(9,\)",
+    ),
+    "quantiles missing": (
+        calibrate(scores.CQR(), jnp.ones((9, 3)), X),
+        r"pair \(lower, upper\) of arrays, got \(9, 3\)",
+    ),
+    "negative predictions": (
+        calibrate(scores.Gamma(), X - 2, X),
+        "expected preds > 0, got -1.0 at 0",
+    ),
+    "outputs unlike targets": (
+        calibrate(scores.Absolute(), P, X),
+        r"prediction of shape \(\) for each target, like y, got \(3,\)",
+    ),
+    "group out of range": (
+        lambda: jaxcp.calibrate_groups(scores.Absolute(), X, X, Y, num_groups=2),
+        r"groups in 0, ..., 1, got 2 at 2",
+    ),
+    "float groups": (
+        lambda: jaxcp.calibrate_groups(scores.Absolute(), X, X, X, num_groups=9),
+        "groups of an integer type, got float",
+    ),
+    "test groups missing": (
+        lambda: GROUPS(X, 0.1),
+        "group of each test point, got groups=None",
+    ),
+    "test group out of range": (
+        lambda: GROUPS(X, 0.1, Y + 1),
+        "groups in 0, ..., 2, got 3",
+    ),
+    "classes unlike groups": (
+        lambda: jaxcp.calibrate_groups(scores.LAC(), P, Y, Y * 0, num_groups=1)(P, 0.1),
+        r"1 classes \(groups\), got 3",
+    ),
+    "count of scores": (
+        lambda: jaxcp.conformal_rank(9.0, 0.1),
+        "expected an integer count, got float",
+    ),
+    "negative count": (lambda: jaxcp.conformal_rank(-1, 0.1), "count >= 0, got -1"),
+    "scalar scores": (
+        lambda: jaxcp.conformal_quantile(1.0, 0.1),
+        "scores with a leading axis, got a scalar",
+    ),
+    "bandwidth of 0": (
+        lambda: jaxcp.soft_conformal_quantile(X, 0.1, bandwidth=0.0),
+        "bandwidth > 0, got 0.0",
+    ),
+    "u out of range": (
+        lambda: jaxcp.conformal_p_value(X, 1.0, u=2.0),
+        r"u in \[0, 1\], got 2.0",
+    ),
+    "weights unlike scores": (
+        lambda: jaxcp.weighted_conformal_quantile(X, X[:2], 0.1),
+        r"one shape \(n,\), got \(9,\) and \(2,\)",
+    ),
+    "coverage of unequal lengths": (
+        lambda: metrics.coverage(Interval(X, X), X[:3]),
+        "expected y with 9 rows like sets, got 3",
+    ),
+    "coverage of labels from 1": (
+        lambda: metrics.coverage(LabelSet(P > 0), Y + 1),
+        "y in 0, ..., 2, got 3",
+    ),
+    "coverage of float labels": (
+        lambda: metrics.coverage(LabelSet(P > 0), X),
+        "y of an integer type, got float",
+    ),
+    "coverage of groups": (
+        lambda: metrics.group_coverage(Interval(X, X), X, Y, num_groups=2),
+        "groups in 0, ..., 1, got 2",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_calls_say_what_was_expected(name):
+    call, message = WRONG[name]
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_masked_rows_are_not_checked():
+    y = X.at[4].set(jnp.nan)
+    mask = jnp.arange(9) != 4
+    cp = jaxcp.calibrate(scores.Absolute(), jnp.zeros(9), y, mask=mask)
+    assert cp.quantile(0.2) == 9
+    sigma = jnp.where(mask, 1.0, -1.0)
+    jaxcp.calibrate(scores.Normalized(), (X, sigma), X, mask=mask)
+
+
+def test_traced_values_never_raise():
+    import jax
+
+    bad = X.at[4].set(jnp.nan)
+    sets = jax.jit(lambda p, y: jaxcp.calibrate(scores.Absolute(), p, y)(X, 0.1))(
+        X, bad
+    )
+    assert np.all(np.isinf(sets.upper))  # the NaN score counts as infinite
+    labels = jax.jit(lambda p, y: jaxcp.calibrate(scores.APS(), p, y)(P, 0.1))(P, Y + 1)
+    assert np.all(labels.mask)
+
+
+@pytest.mark.parametrize(
+    "convert",
+    [
+        np.asarray,
+        lambda v: np.asarray(v).tolist(),
+        lambda v: pd.DataFrame(v) if np.ndim(v) > 1 else pd.Series(v),
+        lambda v: np.asarray(v, np.float64 if np.asarray(v).dtype.kind == "f" else int),
+    ],
+    ids=["numpy", "lists", "pandas", "wide"],
+)
+def test_every_kind_of_array_is_accepted(convert):
+    x, p, y = convert(np.asarray(X)), convert(np.asarray(P)), convert(np.asarray(Y))
+    zeros = convert(np.zeros(9))
+    cp = jaxcp.calibrate(scores.Absolute(), zeros, x, weights=convert(np.ones(9)))
+    assert cp.quantile(0.1) == 9
+    assert_array_equal(cp(zeros, 0.1).upper, np.full(9, 9))
+    pair = jaxcp.calibrate(scores.CQR(), (zeros, x), x)
+    assert_array_equal(pair.scores, np.zeros(9))
+    labels = jaxcp.calibrate(scores.LAC(), p, y)
+    assert metrics.coverage(labels(p, 0.2), y) == 1
+    groups = jaxcp.calibrate_groups(scores.Absolute(), zeros, x, y, num_groups=3)
+    assert_array_equal(groups(zeros, 0.5, y).upper[:3], [4, 5, 6])
+    assert jaxcp.conformal_quantile(x, 0.2) == 8
+    assert jaxcp.kth_smallest(x, 3) == 3
+
+
+def test_torch_tensors_are_accepted():
+    torch = pytest.importorskip("torch")
+    x = torch.arange(1.0, 10.0, requires_grad=True)
+    cp = jaxcp.calibrate(scores.Absolute(), torch.zeros(9), x)
+    assert cp.quantile(0.1) == 9
+    assert_array_equal(cp(torch.zeros(2), 0.2).upper, [8, 8])
+
+
+def test_integer_data():
+    cp = jaxcp.calibrate(scores.Absolute(), np.zeros(9, int), np.arange(1, 10))
+    assert cp.quantile(0.2) == 8
+    assert jnp.issubdtype(cp.quantile(0.2).dtype, jnp.floating)
+    assert_array_equal(cp(np.array([1, 2]), 0.2).upper, [9, 10])
+    assert np.all(np.isinf(cp(np.array([1, 2]), 0.01).size()))
