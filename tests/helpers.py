@@ -3,7 +3,7 @@
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,8 @@ import numpy as np
 from jaxcp import scores
 from jaxcp.sets import Interval
 
+NUM_CASES = 10_000
+
 
 @dataclass(frozen=True)
 class Case:
@@ -23,13 +25,18 @@ class Case:
     draw: Callable
     exact: bool = False  # whether sets and scores agree to the last bit
 
-    def batch(self, key, n):
-        return _draw(self.draw, key, n)
+    def batch(self, n, start=0):
+        """Returns rows of a pool that is drawn once: random draws compile slowly."""
+        return jax.tree.map(lambda v: v[start : start + n], _pool(self.draw))
+
+    def one(self):
+        return jax.tree.map(lambda v: jnp.asarray(v[0]), _pool(self.draw))
 
 
-@partial(jax.jit, static_argnums=(0, 2))
-def _draw(draw, key, n):
-    return jax.vmap(draw)(jax.random.split(key, n))
+@cache
+def _pool(draw):
+    rows = jax.jit(jax.vmap(draw))(jax.random.split(jax.random.key(0), NUM_CASES))
+    return jax.tree.map(np.asarray, rows)
 
 
 @jax.jit
@@ -127,8 +134,8 @@ LABELS = [name for name, case in CASES.items() if hasattr(case.score, "labels")]
 
 def components(case):
     """Returns the number of components of the scores of a case."""
-    pred, y = jax.eval_shape(case.draw, jax.random.key(0))
-    return int(np.prod(jax.eval_shape(case.score, pred, y).shape))
+    shape = jax.eval_shape(lambda key: case.score(*case.draw(key)), jax.random.key(0))
+    return int(np.prod(shape.shape))
 
 
 def reference(name):

@@ -90,8 +90,8 @@ def test_a_single_output_may_come_as_a_column():
         assert jaxcp.metrics.coverage(cp(preds, 0.1), targets) == np.float32(18 / 19)
 
 
-def test_mask_is_the_same_as_leaving_rows_out(key):
-    preds, y = CASES["cqr"].batch(key, 40)
+def test_mask_is_the_same_as_leaving_rows_out():
+    preds, y = CASES["cqr"].batch(40)
     mask = np.arange(40) % 3 > 0
     kept = jax.tree.map(lambda v: v[mask], (preds, y))
     weights = np.linspace(1, 2, 40)
@@ -119,10 +119,10 @@ def test_weights():
     assert_allclose(p, [0.1, 1.0])
 
 
-def test_sets_are_where_p_values_exceed_alpha(key):
+def test_sets_are_where_p_values_exceed_alpha():
     for name in ["absolute", "aps", "lac"]:
         case = CASES[name]
-        preds, y = case.batch(key, 39)
+        preds, y = case.batch(39)
         cp = jaxcp.calibrate(case.score, preds, y)
         assert_array_equal(inside(cp(preds, 0.3), y), cp.p_values(preds, y) > 0.3)
 
@@ -133,8 +133,8 @@ def test_smoothed_p_values():
     assert_allclose(p, [0.0, 0.1])
 
 
-def test_groups_with_components_and_labels(key):
-    preds, y = CASES["asymmetric-cqr"].batch(key, 200)
+def test_groups_with_components_and_labels():
+    preds, y = CASES["asymmetric-cqr"].batch(200)
     groups = np.arange(200) % 3
     cp = jaxcp.calibrate_groups(scores.AsymmetricCQR(), preds, y, groups, num_groups=4)
     q = cp.quantile(0.2)
@@ -158,9 +158,9 @@ def test_one_group_is_split():
 
 
 @pytest.mark.parametrize("name", ["aps", "raps-randomized", "topk"])
-def test_class_wise_sets_of_ranked_scores(name, key):
+def test_class_wise_sets_of_ranked_scores(name):
     case = CASES[name]
-    preds, y = case.batch(key, 300)
+    preds, y = case.batch(300)
     labels = np.asarray(labels_of(case.score, preds))
     cp = jaxcp.calibrate_groups(case.score, preds, y, y, num_groups=labels.shape[1])
     assert_array_equal(cp(preds, 0.2).mask, labels <= np.asarray(cp.quantile(0.2)))

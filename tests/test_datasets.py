@@ -38,7 +38,7 @@ def test_class_posterior_is_exact(key):
 def test_generators_are_pure_and_batch(key):
     keys = jax.random.split(key, 3)
     for generate in [datasets.linear, datasets.heteroscedastic, datasets.classes]:
-        batch = jax.vmap(lambda k, g=generate: g(k, 6))(keys)
-        alone = generate(keys[1], 6)
+        batch = jax.jit(jax.vmap(lambda k, g=generate: g(k, 6)))(keys)
+        alone = jax.jit(generate, static_argnums=1)(keys[1], 6)
         assert_allclose(batch[0][1], alone[0], rtol=1e-5)
         assert_allclose(batch[1][1], alone[1], rtol=1e-5)

@@ -7,20 +7,27 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import jaxcp
-from helpers import CASES, LABELS, components, inside, labels_of, scores_of, sets_of
+from helpers import (
+    CASES,
+    LABELS,
+    NUM_CASES,
+    components,
+    inside,
+    labels_of,
+    scores_of,
+    sets_of,
+)
 
-NUM_CASES = 10_000
 all_scores = pytest.mark.parametrize("name", CASES)
 
 
 @all_scores
-def test_inversion(name, key):
+def test_inversion(name):
     """invert(pred, q) contains y exactly where all(score(pred, y) <= q)."""
     case = CASES[name]
-    key_data, key_q = jax.random.split(key)
-    pred, y = case.batch(key_data, NUM_CASES)
+    pred, y = case.batch(NUM_CASES)
     shape = (NUM_CASES, c) if (c := components(case)) > 1 else (NUM_CASES,)
-    q = 3 * jax.random.normal(key_q, shape)
+    q = 3 * jax.random.normal(jax.random.key(1), shape)
     if case.exact:  # thresholds on the boundary: scores of other labels
         labels = labels_of(case.score, pred)
         q = labels[jnp.arange(NUM_CASES), jnp.arange(NUM_CASES) % labels.shape[1]]
@@ -44,9 +51,9 @@ def _check_inversion(case, pred, y, q):
 
 
 @pytest.mark.parametrize("name", LABELS)
-def test_labels_are_the_scores(name, key):
+def test_labels_are_the_scores(name):
     case = CASES[name]
-    pred, y = case.batch(key, NUM_CASES)
+    pred, y = case.batch(NUM_CASES)
     labels = labels_of(case.score, pred)
     k = labels.shape[1]
     for y in [*range(k), -1, k, 99]:
@@ -55,9 +62,9 @@ def test_labels_are_the_scores(name, key):
 
 
 @pytest.mark.parametrize("name", LABELS)
-def test_a_threshold_for_each_label_gives_the_same_sets(name, key):
+def test_a_threshold_for_each_label_gives_the_same_sets(name):
     case = CASES[name]
-    pred, _ = case.batch(key, NUM_CASES)
+    pred, _ = case.batch(NUM_CASES)
     labels = labels_of(case.score, pred)
     q = labels[:, 0]
     each = sets_of(case.score, pred, jnp.broadcast_to(q[:, None], labels.shape))
@@ -65,22 +72,21 @@ def test_a_threshold_for_each_label_gives_the_same_sets(name, key):
 
 
 @all_scores
-def test_sets_grow_with_the_threshold(name, key):
+def test_sets_grow_with_the_threshold(name):
     case = CASES[name]
-    key_data, key_q, key_more = jax.random.split(key, 3)
-    pred, y = case.batch(key_data, NUM_CASES)
+    pred, y = case.batch(NUM_CASES)
     shape = (NUM_CASES, c) if (c := components(case)) > 1 else (NUM_CASES,)
-    q = jax.random.normal(key_q, shape)
-    more = q + jax.random.exponential(key_more, shape)
+    q = jax.random.normal(jax.random.key(1), shape)
+    more = q + jax.random.exponential(jax.random.key(2), shape)
     small, large = (inside(sets_of(case.score, pred, v), y) for v in (q, more))
     assert np.all(small <= large)
     assert np.all(inside(sets_of(case.score, pred, jnp.full(shape, jnp.inf)), y))
 
 
 @all_scores
-def test_order_of_the_calibration_set_does_not_matter(name, key):
+def test_order_of_the_calibration_set_does_not_matter(name):
     case = CASES[name]
-    pred, y = case.batch(key, NUM_CASES)
+    pred, y = case.batch(NUM_CASES)
     order = jax.random.permutation(jax.random.key(1), NUM_CASES)
     shuffled = jax.tree.map(lambda v: v[order], (pred, y))
     alphas = [0.001, 0.1, 0.5, 0.9] if components(case) == 1 else 0.1
@@ -97,9 +103,9 @@ def _usable(case, pred):
 
 
 @all_scores
-def test_sets_are_nested_in_alpha(name, key):
+def test_sets_are_nested_in_alpha(name):
     case = CASES[name]
-    pred, y = case.batch(key, NUM_CASES)
+    pred, y = case.batch(NUM_CASES)
     cp = jaxcp.calibrate(case.score, pred, y, mask=_usable(case, pred))
     before = np.ones(NUM_CASES, bool)
     for alpha in [0.00001, 0.01, 0.1, 0.3, 0.6, 0.9]:
@@ -108,16 +114,16 @@ def test_sets_are_nested_in_alpha(name, key):
         before = np.asarray(contained)
 
 
-def test_penalty_zero_is_aps(key):
+def test_penalty_zero_is_aps():
     for randomized, name in [(False, "aps"), (True, "aps-randomized")]:
-        pred, _ = CASES[name].batch(key, NUM_CASES)
+        pred, _ = CASES[name].batch(NUM_CASES)
         aps = jaxcp.scores.APS(randomized)
         raps = jaxcp.scores.RAPS(0.0, 3, randomized)
         assert_array_equal(labels_of(raps, pred), labels_of(aps, pred))
 
 
-def test_constant_sigma_and_constant_bands_are_split(key):
-    mu, y = CASES["absolute"].batch(key, 200)
+def test_constant_sigma_and_constant_bands_are_split():
+    mu, y = CASES["absolute"].batch(200)
     split = jaxcp.calibrate(jaxcp.scores.Absolute(), mu, y)(mu, 0.1)
     scaled = jaxcp.calibrate(jaxcp.scores.Normalized(), (mu, 0 * mu + 2), y)
     banded = jaxcp.calibrate(jaxcp.scores.CQR(), (mu - 3, mu + 3), y)
@@ -127,8 +133,8 @@ def test_constant_sigma_and_constant_bands_are_split(key):
         np.testing.assert_allclose(sets.upper, split.upper, atol=1e-5)
 
 
-def test_shift_and_scale_of_the_target_carry_over(key):
-    mu, y = CASES["absolute"].batch(key, 200)
+def test_shift_and_scale_of_the_target_carry_over():
+    mu, y = CASES["absolute"].batch(200)
     cp = jaxcp.calibrate(jaxcp.scores.Absolute(), mu, y)(mu, 0.1)
     moved = jaxcp.calibrate(jaxcp.scores.Absolute(), 4 * mu + 1, 4 * y + 1)
     sets = moved(4 * mu + 1, 0.1)
