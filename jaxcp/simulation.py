@@ -5,6 +5,7 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
@@ -54,10 +55,13 @@ def simulate(
         shapes = jax.eval_shape(partial(_run, trial), key, jnp.arange(1))
         return jax.tree.map(lambda s: jnp.zeros((0, *s.shape[1:]), s.dtype), shapes)
     batches = [
-        _run(trial, key, start + jnp.arange(size))
+        jax.device_get(_run(trial, key, start + jnp.arange(size)))
         for start in _starts(num_trials, size, progress)
     ]
-    return jax.tree.map(lambda *parts: jnp.concatenate(parts)[:num_trials], *batches)
+    # On the host: a program that joins a thousand arrays would take long to compile.
+    return jax.tree.map(
+        lambda *parts: jnp.asarray(np.concatenate(parts)[:num_trials]), *batches
+    )
 
 
 def coverage_law(n: int, alpha: ArrayLike) -> tuple[int, int]:

@@ -91,13 +91,14 @@ def _positive(key):
 
 def _labels(k, randomized=False, ties=False):
     def draw(key):
-        key_p, key_y, key_u, key_t = jax.random.split(key, 4)
-        p = jax.nn.softmax(2 * jax.random.normal(key_p, (k,)))
-        if ties:  # shares of eight votes: equal probabilities, and zeros
-            votes = jax.random.categorical(key_t, jnp.log(p), shape=(8,))
-            p = jnp.mean(jax.nn.one_hot(votes, k), axis=0)
-        y = jax.random.categorical(key_y, jnp.log(p))
-        return ((p, jax.random.uniform(key_u)) if randomized else p), y
+        noise = jax.random.uniform(key, (2 * k + 1,), minval=1e-6)
+        p = jax.nn.softmax(5 * noise[:k])
+        if ties:  # in eighths: equal probabilities, and zeros
+            eighths = jnp.floor(8 * p) / 8
+            p = eighths.at[jnp.argmax(p)].add(1 - jnp.sum(eighths))
+        gumbel = -jnp.log(-jnp.log(noise[k:-1]))
+        y = jnp.argmax(jnp.log(p) + gumbel)
+        return ((p, noise[-1]) if randomized else p), y
 
     return draw
 
