@@ -87,7 +87,8 @@ def test_a_single_output_may_come_as_a_column():
         cp = jaxcp.calibrate(scores.Absolute(), preds, targets)
         assert cp.scores.size == 19
         assert_array_equal(cp.quantile(0.1).ravel(), [18])
-        assert jaxcp.metrics.coverage(cp(preds, 0.1), targets) == np.float32(18 / 19)
+        coverage = jaxcp.metrics.coverage(cp(preds, 0.1), targets)
+        assert_allclose(coverage, 18 / 19, rtol=1e-6)
 
 
 def test_mask_is_the_same_as_leaving_rows_out():

@@ -292,4 +292,4 @@ def test_p_value_and_quantile_agree():
         q = jaxcp.conformal_quantile(scores, alpha)
         for score in np.unique(scores):
             p = jaxcp.conformal_p_value(scores, score)
-            assert bool(np.float32(score) <= q) == bool(p > np.float32(alpha))
+            assert bool(jnp.asarray(score) <= q) == bool(p > jnp.asarray(alpha))
