@@ -3,20 +3,19 @@
 from jaxcp import datasets, metrics, plotting, scores, sets
 from jaxcp.calibration import (
     Calibration,
-    GroupCalibration,
     SplitConformal,
     calibrate,
-    calibrate_groups,
     split_conformal,
 )
+from jaxcp.groups import GroupCalibration, calibrate_groups
+from jaxcp.pvalues import conformal_p_value
 from jaxcp.quantiles import (
-    conformal_p_value,
     conformal_quantile,
-    conformal_rank,
     grouped_conformal_quantile,
     soft_conformal_quantile,
     weighted_conformal_quantile,
 )
+from jaxcp.ranks import conformal_rank
 from jaxcp.selection import kth_smallest, weighted_select
 from jaxcp.simulation import coverage_law, simulate
 

@@ -1,11 +1,11 @@
-"""Batches of rows that stay in the cache."""
+"""Scores and their sets over the rows of a batch."""
 
 from collections.abc import Callable
 
 import jax
 from jax import Array, lax
 
-from jaxcp._types import PyTree
+from jaxcp._types import PyTree, Score, Set
 
 _BLOCK = 2**19  # numbers in a block: 2 MB in single precision, to fit a cache
 _WIDE = 64  # numbers in a row from which passes over the row outweigh the loop
@@ -23,3 +23,21 @@ def map_rows(fn: Callable[..., PyTree], *rows: PyTree) -> PyTree:
     if width < _WIDE or num_rows * width <= _BLOCK:
         return jax.vmap(fn)(*rows)
     return lax.map(lambda row: fn(*row), rows, batch_size=max(_BLOCK // width, 1))
+
+
+@jax.jit
+def evaluate(score: Score, preds: PyTree, y: Array) -> Array:
+    """Returns the score of every row."""
+    return jax.vmap(score)(preds, y)
+
+
+@jax.jit
+def invert(score: Score, preds: PyTree, q: Array) -> Set:
+    """Returns the set of every row at one threshold."""
+    return map_rows(lambda pred: score.invert(pred, q), preds)
+
+
+@jax.jit
+def invert_each(score: Score, preds: PyTree, q: Array) -> Set:
+    """Returns the set of every row at a threshold of its own."""
+    return map_rows(score.invert, preds, q)

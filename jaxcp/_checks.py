@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
-from jaxcp._types import PyTree
+from jaxcp._types import PyTree, Score
 
 Alpha = Array | np.ndarray  # a jax array of floats, or a numpy array of Fractions
 
@@ -58,8 +58,15 @@ def num_rows(**named: PyTree) -> int:
     return expected
 
 
-def share_alpha(alpha: Alpha, c: int) -> Alpha:
-    """Returns a scalar level shared out equally over `c` components, shape (c,)."""
+def split_alpha(alpha: Alpha, scores: Array) -> Alpha:
+    """Returns the level of each component: a scalar is shared out equally."""
+    if scores.ndim == 1:
+        return alpha
+    c = scores.shape[1]
+    if alpha.shape not in ((), (c,)):
+        raise ValueError(f"expected alpha of shape () or ({c},), got {alpha.shape}")
+    if alpha.ndim:
+        return alpha
     if isinstance(alpha, np.ndarray):
         return np.full(c, alpha.item() / c, object)
     return jnp.broadcast_to(alpha / c, (c,))
@@ -92,6 +99,41 @@ def check_values(
         raise ValueError(f"expected {expected}, got {what}{at}")
 
 
+def check_preds(
+    score: Score, preds: PyTree, y: Array | None = None, mask: Array | None = None
+) -> None:
+    """Raises ValueError for NaN, or for what the score says that it cannot use."""
+    check_not_nan("preds", preds, mask)
+    check_not_nan("y", y, mask)
+    if hasattr(score, "check"):
+        score.check(preds, y, mask)
+
+
+def check_given(**named: Any) -> None:
+    """Raises ValueError for arguments that are None, or scores that are classes."""
+    for name, value in named.items():
+        if value is None or isinstance(value, type):
+            raise ValueError(f"expected {name} as a value, got {value}")
+    score = named.get("score")
+    if "score" in named and not hasattr(score, "invert"):
+        raise ValueError(
+            f"expected a score with an inverse, got {type(score).__name__}; "
+            "scores.Custom makes one of a function"
+        )
+
+
+def check_vectors(**named: Array | None) -> None:
+    """Raises ValueError unless each array given has one axis."""
+    for name, value in named.items():
+        if value is not None and value.ndim != 1:
+            raise ValueError(f"expected {name} of shape (n,), got {value.shape}")
+
+
+def check_uniforms(name: str, u: ArrayLike, mask: ArrayLike | None = None) -> None:
+    """Raises ValueError if a concrete value is outside [0, 1]."""
+    check_values(lambda v: (v >= 0) & (v <= 1), f"{name} in [0, 1]", u, mask)
+
+
 def check_labels(
     name: str, labels: ArrayLike, num_classes: int, mask: ArrayLike | None = None
 ) -> None:
@@ -107,11 +149,17 @@ def check_labels(
     )
 
 
-def check_weights(name: str, weights: ArrayLike) -> None:
+def check_weights(name: str, weights: ArrayLike, mask: ArrayLike | None = None) -> None:
     """Raises ValueError if a concrete weight is negative, infinite or NaN."""
-    check_values(
-        lambda w: np.isfinite(w) & (w >= 0), f"finite {name} >= 0", jnp.asarray(weights)
-    )
+    weights = jnp.asarray(weights)
+    valid = f"finite {name} >= 0"
+    check_values(lambda w: np.isfinite(w) & (w >= 0), valid, weights, mask)
+
+
+def check_count(name: str, count: int, at_least: int) -> None:
+    """Raises ValueError unless `count` is an int and large enough."""
+    if not isinstance(count, int | np.integer) or count < at_least:
+        raise ValueError(f"expected {name} as an int >= {at_least}, got {count}")
 
 
 def is_concrete(x: Any) -> bool:
@@ -148,8 +196,13 @@ def _as_array(x):
     if hasattr(x, "to_numpy"):
         x = x.to_numpy()
     elif hasattr(x, "detach"):
-        x = x.detach().numpy()
-    return jnp.asarray(x)
+        x = x.detach().float() if "bfloat16" in str(x.dtype) else x.detach()
+        x = x.numpy()
+    try:
+        return jnp.asarray(x)
+    except TypeError as error:
+        kind = getattr(x, "dtype", type(x).__name__)
+        raise ValueError(f"expected arrays of numbers, got {kind}") from error
 
 
 def _leading(name, tree):

@@ -1,22 +1,17 @@
 """Split conformal prediction: calibrate scores once, ask for sets at any level."""
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
 from jaxcp import _checks
-from jaxcp._batching import map_rows
+from jaxcp._batching import evaluate, invert, invert_each
 from jaxcp._pytree import pytree, static
 from jaxcp._types import Predict, PyTree, Score, Set
-from jaxcp.quantiles import (
-    conformal_p_value,
-    conformal_rank,
-    grouped_conformal_quantile,
-    weighted_conformal_quantile,
-)
+from jaxcp.pvalues import conformal_p_value
+from jaxcp.quantiles import weighted_conformal_quantile
+from jaxcp.ranks import conformal_rank
 from jaxcp.selection import kth_smallest
 
 
@@ -36,14 +31,17 @@ class Calibration:
     weights: Array | None = None
     mask: Array | None = None
 
-    def quantile(self, alpha: ArrayLike, *, test_weight: ArrayLike = 1.0) -> Array:
+    def quantile(
+        self, alpha: ArrayLike, *, test_weight: ArrayLike | None = None
+    ) -> Array:
         """Returns the threshold at level alpha.
 
         Args:
           alpha: Miscoverage level, shape (); without components also (a,) for several
             levels. With c components a scalar is family-wise and split to alpha / c
             (Bonferroni); shape (c,) splits it otherwise.
-          test_weight: Weight of the test point, shape (), if there are weights.
+          test_weight: Weight of the test point, shape (), for calibrations with
+            weights. Defaults to 1.
 
         Returns:
           Threshold, shape () or (c,) or (a,), in units of the score; +inf where there
@@ -60,7 +58,7 @@ class Calibration:
           >>> calibrate(Absolute(), jnp.zeros(9), jnp.arange(1.0, 10.0)).quantile(0.2)
           Array(8., dtype=float32)
         """
-        _checks.check_weights("test_weight", test_weight)
+        self._check_test_weights("test_weight", test_weight)
         return _threshold(self, self._level(alpha), test_weight)
 
     def __call__(
@@ -98,11 +96,9 @@ class Calibration:
         """
         preds, test_weights = _checks.as_arrays((preds, test_weights))
         _checks.num_rows(preds=preds, test_weights=test_weights)
-        _check_preds(self.score, preds)
-        if test_weights is not None and self.weights is None:
-            raise ValueError("expected test_weights only with calibration weights")
-        if test_weights is not None:
-            _checks.check_weights("test_weights", test_weights)
+        _checks.check_preds(self.score, preds)
+        _checks.check_vectors(test_weights=test_weights)
+        self._check_test_weights("test_weights", test_weights)
         level = self._level(alpha)
         if level.ndim > self.scores.ndim - 1:
             raise ValueError(
@@ -145,14 +141,24 @@ class Calibration:
         """
         preds, y, u, test_weights = _checks.as_arrays((preds, y, u, test_weights))
         m = _checks.num_rows(preds=preds, y=y, u=u, test_weights=test_weights)
-        _check_preds(self.score, preds, y)
+        _checks.check_preds(self.score, preds, y)
+        _checks.check_vectors(u=u, test_weights=test_weights)
+        self._check_test_weights("test_weights", test_weights)
+        if u is not None:
+            _checks.check_uniforms("u", u)
         u = jnp.ones(m) if u is None else u
         test_weights = jnp.ones(m) if test_weights is None else test_weights
         return _p_values(self, preds, y, u, test_weights)
 
+    def _check_test_weights(self, name, test_weights):
+        if test_weights is not None and self.weights is None:
+            raise ValueError(f"expected {name} only with calibration weights")
+        if test_weights is not None:
+            _checks.check_weights(name, test_weights)
+
     def _level(self, alpha):
         """Returns what the level comes to: ranks, or floats where there are weights."""
-        alpha = _split(_checks.as_alpha(alpha), self.scores)
+        alpha = _checks.split_alpha(_checks.as_alpha(alpha), self.scores)
         if self.weights is not None:
             return _checks.alpha_as_float(alpha)
         count = len(self.scores) if self.mask is None else jnp.sum(self.mask)
@@ -201,13 +207,15 @@ def calibrate(
       Array([8.], dtype=float32)
     """
     preds, y, weights, mask = _checks.as_arrays((preds, y, weights, mask))
+    _checks.check_given(score=score, preds=preds, y=y)
     _checks.num_rows(preds=preds, y=y, weights=weights, mask=mask)
     mask = None if mask is None else mask.astype(bool)
-    _check_preds(score, preds, y, mask)
+    _checks.check_vectors(weights=weights, mask=mask)
+    _checks.check_preds(score, preds, y, mask)
     if weights is not None:
-        _checks.check_weights("weights", weights)
+        _checks.check_weights("weights", weights, mask)
         weights = weights if mask is None else jnp.where(mask, weights, 0)
-    return Calibration(score, _evaluate(score, preds, y), weights, mask)
+    return Calibration(score, evaluate(score, preds, y), weights, mask)
 
 
 @pytree
@@ -285,168 +293,6 @@ def split_conformal(
     return SplitConformal(predict, params, calibration)
 
 
-@pytree
-class GroupCalibration:
-    """Calibration scores with groups: one threshold a group (Mondrian).
-
-    Args:
-      score: The nonconformity score.
-      scores: Scores of the calibration set, shape (n,) or (n, c).
-      groups: Group of each row in 0, ..., num_groups - 1, shape (n,).
-      mask: True where a row counts, shape (n,), or None.
-      num_groups: Number of groups g.
-    """
-
-    score: Score
-    scores: Array
-    groups: Array
-    mask: Array | None
-    num_groups: int = static()
-
-    def quantile(self, alpha: ArrayLike) -> Array:
-        """Returns the threshold of each group, shape (g,) or (g, c).
-
-        +inf for a group with too few scores; `alpha` as for `Calibration.quantile`.
-        """
-        alpha = _split(_checks.as_alpha(alpha), self.scores)
-        select = partial(grouped_conformal_quantile, num_groups=self.num_groups)
-        if self.scores.ndim == 1:
-            return select(self.scores, self.groups, alpha, mask=self.mask)
-        columns = [
-            select(self.scores[:, j], self.groups, alpha[j], mask=self.mask)
-            for j in range(self.scores.shape[1])
-        ]
-        return jnp.stack(columns, axis=1)
-
-    def __call__(
-        self, preds: PyTree, alpha: ArrayLike, groups: ArrayLike | None = None
-    ) -> Set:
-        """Returns the prediction sets, each at the threshold of its group.
-
-        Args:
-          preds: Predictions, a pytree with leading axis m.
-          alpha: Miscoverage level as for `Calibration.quantile`.
-          groups: Group of each test point, int, shape (m,). Without it the groups are
-            the labels: label c is kept iff its score is within class c's threshold.
-
-        Returns:
-          Sets with leading axis m.
-
-        Raises:
-          ValueError: if lengths differ, a concrete group is out of range, or `groups`
-            is missing though the score is not one of labels.
-
-        Guarantee:
-          1 - alpha within every group, or for every class.
-
-        Example:
-          >>> from jaxcp.scores import Absolute
-          >>> groups = jnp.array([0, 0, 1, 1])
-          >>> y = jnp.array([1.0, 2.0, 10.0, 20.0])
-          >>> cp = calibrate_groups(Absolute(), jnp.zeros(4), y, groups, num_groups=2)
-          >>> cp(jnp.zeros(2), 0.4, jnp.array([0, 1])).upper
-          Array([ 2., 20.], dtype=float32)
-        """
-        preds, groups = _checks.as_arrays((preds, groups))
-        _checks.num_rows(preds=preds, groups=groups)
-        _check_preds(self.score, preds)
-        q = self.quantile(alpha)
-        if groups is not None:
-            _checks.check_labels("groups", groups, self.num_groups)
-            inside = (groups >= 0) & (groups < self.num_groups)
-            inside = inside.reshape(-1, *(1,) * (q.ndim - 1))
-            return _invert_each(
-                self.score, preds, jnp.where(inside, q[groups], jnp.inf)
-            )
-        self._check_classes(preds)
-        return _invert(self.score, preds, q)
-
-    def _check_classes(self, preds):
-        if not hasattr(self.score, "labels"):
-            raise ValueError(
-                "expected the group of each test point, got groups=None; only scores "
-                "of labels have classes for groups"
-            )
-        k = jax.eval_shape(jax.vmap(self.score.labels), preds).shape[1]
-        if k != self.num_groups:
-            raise ValueError(
-                f"expected predictions of {self.num_groups} classes (groups), got {k}"
-            )
-
-
-def calibrate_groups(
-    score: Score,
-    preds: PyTree,
-    y: ArrayLike,
-    groups: ArrayLike,
-    *,
-    num_groups: int,
-    mask: ArrayLike | None = None,
-) -> GroupCalibration:
-    """Returns the calibration of a score with one threshold a group (Mondrian).
-
-    With `groups=y` for labels the sets are class-conditional: ask for them without
-    groups.
-
-    Args:
-      score: Nonconformity score of one example.
-      preds: Predictions for the calibration set, a pytree with leading axis n.
-      y: Targets, shape (n, ...), or labels 0, ..., k - 1.
-      groups: Group of each row in 0, ..., num_groups - 1, int, shape (n,).
-      num_groups: Number of groups g (of classes k, for class-conditional sets).
-      mask: True where a row counts, shape (n,). Defaults to all rows.
-
-    Returns:
-      A `GroupCalibration`: call it with predictions, alpha and groups.
-
-    Raises:
-      ValueError: as `calibrate`, and if a concrete group is out of range.
-
-    Guarantee:
-      1 - alpha within every group, if its examples are exchangeable. A group with fewer
-      than 1/alpha - 1 rows has infinite sets.
-
-    References:
-      Vovk, Conditional Validity of Inductive Conformal Predictors, 2012.
-
-    Example:
-      >>> from jaxcp.scores import LAC
-      >>> p = jnp.array([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7], [0.4, 0.6]])
-      >>> y = jnp.array([0, 0, 1, 1])
-      >>> cp = calibrate_groups(LAC(), p, y, y, num_groups=2)
-      >>> cp(jnp.array([[0.85, 0.15]]), alpha=0.4).mask
-      Array([[ True, False]], dtype=bool)
-    """
-    preds, y, groups, mask = _checks.as_arrays((preds, y, groups, mask))
-    _checks.num_rows(preds=preds, y=y, groups=groups, mask=mask)
-    mask = None if mask is None else mask.astype(bool)
-    _check_preds(score, preds, y, mask)
-    _checks.check_labels("groups", groups, num_groups, mask)
-    return GroupCalibration(score, _evaluate(score, preds, y), groups, mask, num_groups)
-
-
-def _check_preds(score, preds, y=None, mask=None):
-    _checks.check_not_nan("preds", preds, mask)
-    _checks.check_not_nan("y", y, mask)
-    if hasattr(score, "check"):
-        score.check(preds, y, mask)
-
-
-def _split(alpha, scores):
-    """Returns the level of each component: a scalar is shared out equally."""
-    if scores.ndim == 1:
-        return alpha
-    c = scores.shape[1]
-    if alpha.shape not in ((), (c,)):
-        raise ValueError(f"expected alpha of shape () or ({c},), got {alpha.shape}")
-    return alpha if alpha.ndim else _checks.share_alpha(alpha, c)
-
-
-@jax.jit
-def _evaluate(score, preds, y):
-    return jax.vmap(score)(preds, y)
-
-
 @jax.jit
 def _threshold(calibration, level, test_weight):
     scores, weights = calibration.scores, calibration.weights
@@ -455,31 +301,28 @@ def _threshold(calibration, level, test_weight):
         if weights is None:
             return kth_smallest(column, level, where=calibration.mask)
         return weighted_conformal_quantile(
-            column, weights, level, test_weight=test_weight
+            column,
+            weights,
+            level,
+            test_weight=1.0 if test_weight is None else test_weight,
         )
 
     if scores.ndim == 1:
-        return select(scores, level)
-    return jax.vmap(select, (1, 0))(scores, level)
-
-
-@jax.jit
-def _invert(score, preds, q):
-    return map_rows(lambda pred: score.invert(pred, q), preds)
-
-
-@jax.jit
-def _invert_each(score, preds, q):
-    return map_rows(score.invert, preds, q)
+        return (
+            select(scores, level)
+            if weights is None
+            else jnp.vectorize(lambda v: select(scores, v))(level)
+        )
+    return jax.vmap(select)(scores.T, level)
 
 
 @jax.jit
 def _sets(calibration, preds, level, test_weights):
     if test_weights is None:
-        q = _threshold(calibration, level, 1.0)
-        return _invert(calibration.score, preds, q)
+        q = _threshold(calibration, level, None)
+        return invert(calibration.score, preds, q)
     q = jax.vmap(_threshold, (None, None, 0))(calibration, level, test_weights)
-    return _invert_each(calibration.score, preds, q)
+    return invert_each(calibration.score, preds, q)
 
 
 @jax.jit
@@ -497,7 +340,7 @@ def _p_values(calibration, preds, y, u, test_weights):
     if scores.ndim == 1:
         each = jax.vmap(p_value, (None, 0, 0, 0))
         return each(calibration.scores, scores, u, test_weights)
-    components = jax.vmap(p_value, (1, 0, None, None))
+    components = jax.vmap(p_value, (0, 0, None, None))
     each = jax.vmap(components, (None, 0, 0, 0))
-    p = each(calibration.scores, scores, u, test_weights)
+    p = each(calibration.scores.T, scores, u, test_weights)
     return jnp.minimum(1, scores.shape[1] * jnp.min(p, axis=1))

@@ -1,5 +1,7 @@
 """How well prediction sets do: one function per metric, for every kind of set."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -86,6 +88,7 @@ def group_coverage(
     sets, y = _check(sets, y)
     groups = _checks.as_arrays(groups)
     _checks.num_rows(y=y, groups=groups)
+    _checks.check_count("num_groups", num_groups, 1)
     _checks.check_labels("groups", groups, num_groups)
     return _group_coverage(sets, y, groups, jnp.arange(num_groups))
 
@@ -94,6 +97,10 @@ def _check(sets, y):
     sets, y = _checks.as_arrays((sets, y))
     _checks.num_rows(sets=sets, y=y)
     _checks.check_not_nan("y", y)
+    inner = jnp.shape(y)[1:]
+    ends = jnp.shape(sets.lower)[1:] if hasattr(sets, "lower") else inner
+    if ends != inner and not math.prod(ends) == math.prod(inner) == 1:
+        raise ValueError(f"expected y of shape (m, *{ends}) like sets, got {y.shape}")
     if isinstance(sets, LabelSet):
         _checks.check_labels("y", y, sets.mask.shape[-1])
     return sets, y
@@ -125,6 +132,6 @@ def _mean_size(sets):
 
 @jax.jit
 def _group_coverage(sets, y, groups, names):
-    members = groups[None] == names[:, None]
+    members = groups.astype(int)[None] == names[:, None]
     covered = jnp.sum(jnp.where(members, _covered(sets, y)[None], 0), axis=1)
     return covered / jnp.sum(members, axis=1)

@@ -128,8 +128,9 @@ def plot_coverage(
     ax = _new_axes() if ax is None else ax
     ax.hist(samples, bins="auto", density=True, color=_COVERED, alpha=0.4, label="seen")
     if b > 0:
+        mean = a / (a + b)
         width = 5 * math.sqrt(a * b / (a + b + 1)) / (a + b)
-        grid = np.linspace(max(a / (a + b) - width, 1e-6), 1 - 1e-6, 400)
+        grid = np.linspace(max(mean - width, 1e-6), min(mean + width, 1 - 1e-6), 400)
         log_norm = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
         density = np.exp(log_norm + (a - 1) * np.log(grid) + (b - 1) * np.log1p(-grid))
         ax.plot(grid, density, color=_TRUTH, label=f"Beta({a}, {b})")

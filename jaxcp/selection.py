@@ -60,6 +60,8 @@ def kth_smallest(
     """
     x, k, where = _checks.as_arrays((x, k, where))
     _check_vector(x, "where", where)
+    if not jnp.issubdtype(x.dtype, jnp.floating) and not _is_integer(x.dtype):
+        raise ValueError(f"expected x of real numbers, got {x.dtype}")
     if not jnp.issubdtype(k.dtype, jnp.integer) or k.ndim > 1:
         raise ValueError(
             f"expected an integer k of shape () or (a,), got {k.dtype}{k.shape}"
@@ -67,7 +69,7 @@ def kth_smallest(
     if nearest < 1:
         raise ValueError(f"expected nearest >= 1, got {nearest}")
     where = None if where is None else where.astype(bool)
-    return _kth_smallest(x, k, where, axis_name, nearest)
+    return _kth_smallest(x, k.astype(int), where, axis_name, nearest)
 
 
 def weighted_select(
@@ -101,6 +103,8 @@ def weighted_select(
     """
     x, weights = (as_float(v) for v in _checks.as_arrays((x, weights)))
     _check_vector(x, "weights", weights)
+    if jnp.ndim(target):
+        raise ValueError(f"expected target of shape (), got {jnp.shape(target)}")
     return _weighted_select(x, weights, target, axis_name)
 
 
@@ -120,7 +124,10 @@ def bisect_keys(
         )
         return jnp.where(falls_short(candidate), candidate, key)
 
-    return lax.fori_loop(0, bits, settle_bit, jnp.full((), start, dtype))
+    start = jnp.full((), start, dtype)
+    # Inside shard_map a carry must vary over the mesh like what the step makes of it.
+    start += 0 * falls_short(start).astype(dtype)
+    return lax.fori_loop(0, bits, settle_bit, start)
 
 
 def to_keys(x: Array) -> Array:
@@ -129,7 +136,10 @@ def to_keys(x: Array) -> Array:
         return _integer_keys(x)
     key, infinity = _key_type(x.dtype)
     lowest, highest = jnp.iinfo(key).min, jnp.iinfo(key).max
-    bits = lax.bitcast_convert_type(x, key)
+    # XLA folds the bitcast of a constant wrongly if its axes are permuted. A choice
+    # that it cannot foresee hides constants from it, and costs nothing.
+    never = lax.optimization_barrier(jnp.zeros((), bool))
+    bits = lax.bitcast_convert_type(jnp.where(never, 0, x), key)
     keys = jnp.where(bits < 0, lowest - bits, bits)  # sign and magnitude, negated
     return jnp.where((bits & highest) > infinity, infinity, keys)
 
@@ -148,6 +158,15 @@ def as_float(x: ArrayLike) -> Array:
     """Returns `x` as an array of floats: integers become the default float."""
     x = jnp.asarray(x)
     return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(float)
+
+
+def at_least_single(x: Array) -> Array:
+    """Returns floats in which sums are taken: single precision or the wider `x`."""
+    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+
+
+def _is_integer(dtype):
+    return dtype.kind in "iub"
 
 
 def _check_vector(x, name, mass):
@@ -170,7 +189,7 @@ def _kth_smallest(x, k, where, axis_name, nearest):
 
 @partial(jax.jit, static_argnames="axis_name")
 def _weighted_select(x, weights, target, axis_name):
-    weights = jnp.where(weights > 0, weights, 0)
+    weights = at_least_single(jnp.where(weights > 0, weights, 0))
     return _select(x, weights, jnp.asarray(target, weights.dtype), axis_name, 1)
 
 
@@ -198,32 +217,37 @@ def _mean_tangent(x, mass, dx, axis_name, nearest, value):
     radius = 0 if nearest == 1 else _select(distance, None, rank, axis_name, 1)
     counts &= distance <= radius
     weights = counts if mass is None else jnp.where(counts, mass, 0)
-    weights = weights.astype(x.dtype)
+    weights = weights.astype(at_least_single(x).dtype)
     total, moment = jnp.sum(weights), jnp.sum(weights * jnp.where(counts, dx, 0))
     if axis_name is not None:
         total, moment = lax.psum((total, moment), axis_name)
-    return moment / jnp.where(total > 0, total, 1)
+    return (moment / jnp.where(total > 0, total, 1)).astype(x.dtype)
 
 
 def _find(keys, mass, target, axis_name):
     """Returns the first key whose mass reaches `target`, the highest if none does."""
     if mass is not None and mass.dtype == bool:
         keys, mass = jnp.where(mass, keys, jnp.iinfo(keys.dtype).max), None
-    if axis_name is not None:
-        find = partial(_find_by_digits, keys, mass, axis_name=axis_name)
+    if axis_name is not None and mass is None:
+        find = partial(_find_by_digits, keys, axis_name=axis_name)
     elif mass is None and target.size >= _SORT_LEVELS and keys.size > 0:
         find = partial(_pick, lax.sort(keys))
     else:
-        find = partial(_find_by_bits, keys, mass)
+        find = partial(_find_by_bits, keys, mass, axis_name)
     return find(target) if target.ndim == 0 else jax.vmap(find)(target)
 
 
-def _find_by_bits(keys, mass, target):
-    below = _count_below if mass is None else _mass_below
-    return bisect_keys(lambda key: below(keys, mass, key) < target, keys.dtype)
+def _find_by_bits(keys, mass, axis_name, target):
+    def falls_short(key):
+        if mass is None:
+            return _count_below(keys, key) < target
+        below = jnp.sum(jnp.where(keys < key, mass, 0))
+        return (below if axis_name is None else lax.psum(below, axis_name)) < target
+
+    return bisect_keys(falls_short, keys.dtype)
 
 
-def _count_below(keys, _, key):
+def _count_below(keys, key):
     if keys.size >= 2**24:
         return jnp.sum(keys < key)
     # Half the memory traffic of a sum of integers, and as exact: the ones are added up
@@ -232,23 +256,17 @@ def _count_below(keys, _, key):
     return jnp.sum(ones, dtype=jnp.float32).astype(int)
 
 
-def _mass_below(keys, mass, key):
-    return jnp.sum(jnp.where(keys < key, mass, 0))
-
-
-def _find_by_digits(keys, mass, target, *, axis_name):
+def _find_by_digits(keys, target, *, axis_name):
     """Settles a digit of the key with each histogram, which is summed over shards."""
-    mass = jnp.ones((), int) if mass is None else mass
-    target = target.astype(mass.dtype)
     lowest, bits = jnp.iinfo(keys.dtype).min, jnp.iinfo(keys.dtype).bits
     width = min(bits, _DIGIT)
     codes = lax.bitcast_convert_type(keys ^ lowest, jnp.dtype(f"uint{bits}"))
-    found, below = jnp.zeros((), codes.dtype), jnp.zeros((), mass.dtype)
+    found, below = jnp.zeros((), codes.dtype), jnp.zeros((), int)
     active = jnp.ones(keys.shape, bool)
     for shift in range(bits - width, -1, -width):
         digits = ((codes >> shift) & (2**width - 1)).astype(int)
-        histogram = jnp.zeros(2**width, mass.dtype).at[digits]
-        histogram = lax.psum(histogram.add(jnp.where(active, mass, 0)), axis_name)
+        histogram = jnp.zeros(2**width, int).at[digits]
+        histogram = lax.psum(histogram.add(active.astype(int)), axis_name)
         up_to = below + jnp.cumsum(histogram)
         digit = jnp.minimum(jnp.sum(up_to < target), 2**width - 1)
         below = jnp.where(digit > 0, up_to[digit - 1], below)

@@ -77,7 +77,7 @@ class LabelSet:
 
     def contains(self, y: Array) -> Array:
         """Returns whether label `y` is in the set; labels out of range are not."""
-        y = jnp.asarray(y)
+        y = jnp.asarray(y).astype(int)  # a narrow type may not hold every label
         inside = self.mask.at[y].get(mode="fill", fill_value=False)
         return inside & (y >= 0)  # a negative index would count from the end
 

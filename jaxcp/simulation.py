@@ -9,8 +9,9 @@ import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
+from jaxcp import _checks
 from jaxcp._types import PyTree
-from jaxcp.quantiles import conformal_rank
+from jaxcp.ranks import conformal_rank
 
 
 def simulate(
@@ -21,7 +22,7 @@ def simulate(
     batch_size: int | None = None,
     progress: bool = False,
 ) -> PyTree:
-    """Returns the results of independent replicates of a trial.
+    """Returns the results of independent replicates of a trial, from outside of jit.
 
     Replicate i gets the key `fold_in(key, i)`, so that the results do not depend on the
     batch size. Batches run as one jitted, vmapped program each; define `trial` once and
@@ -46,10 +47,9 @@ def simulate(
       >>> simulate(trial, jax.random.key(0), num_trials=500)["mean"].shape
       (500,)
     """
-    if num_trials < 0:
-        raise ValueError(f"expected num_trials >= 0, got {num_trials}")
-    if batch_size is not None and batch_size < 1:
-        raise ValueError(f"expected batch_size >= 1, got {batch_size}")
+    _checks.check_count("num_trials", num_trials, 0)
+    if batch_size is not None:
+        _checks.check_count("batch_size", batch_size, 1)
     size = max(min(batch_size or 1000, num_trials), 1)
     if num_trials == 0:
         shapes = jax.eval_shape(partial(_run, trial), key, jnp.arange(1))
@@ -87,6 +87,9 @@ def coverage_law(n: int, alpha: ArrayLike) -> tuple[int, int]:
       >>> coverage_law(99, 0.1)
       (90, 10)
     """
+    _checks.check_count("n", n, 0)
+    if np.ndim(alpha):
+        raise ValueError(f"expected alpha of shape (), got {np.shape(alpha)}")
     k = int(conformal_rank(n, alpha))
     return k, n + 1 - k
 

@@ -179,3 +179,38 @@ def test_values_pass_through_jit_whole():
         lambda p, x: p * x, 2.0, scores.Absolute(), jnp.ones(9), jnp.ones(9)
     )
     assert jax.jit(lambda c, x: c(x, 0.1))(split, jnp.ones(3)).upper.shape == (3,)
+
+
+def test_labels_and_groups_of_narrow_types():
+    p, y = jnp.full((4, 200), 1 / 200), jnp.array([0, 1, 2, 100], jnp.int8)
+    for score in [scores.LAC(), scores.APS(), scores.TopK()]:
+        cp = jaxcp.calibrate(score, p, y)
+        assert_array_equal(cp.scores, jaxcp.calibrate(score, p, y.astype(int)).scores)
+        assert np.all(np.isfinite(cp.scores))
+        contained = inside(cp(p, 0.3), y)
+        assert_array_equal(contained, cp.scores <= cp.quantile(0.3))
+    groups = jaxcp.calibrate_groups(
+        scores.Absolute(), jnp.zeros(4), jnp.arange(4.0), 0 * y, num_groups=200
+    )
+    assert_array_equal(groups(jnp.zeros(4), 0.5, 0 * y).upper, np.full(4, 2))
+
+
+def test_votes_as_unsigned_integers():
+    votes = jnp.array([0, 5, 3], jnp.uint8)
+    assert_array_equal(scores.TopK().labels(votes), [3, 1, 2])
+    assert [int(scores.TopK()(votes, y)) for y in range(3)] == [3, 1, 2]
+
+
+def test_class_wise_sets_trace_once():
+    p, y = jnp.full((9, 3), 1 / 3), jnp.arange(9) % 3
+    cp = jaxcp.calibrate_groups(scores.APS(), p, y, y, num_groups=3)
+    cp(p, 0.3)
+    with jax.no_tracing():
+        cp(p, 0.4)
+
+
+def test_several_levels_with_weights():
+    cp = jaxcp.calibrate(
+        scores.Absolute(), jnp.zeros(19), jnp.arange(1.0, 20.0), weights=jnp.ones(19)
+    )
+    assert_array_equal(cp.quantile([0.05, 0.1, 0.5]), [19, 18, 10])

@@ -8,7 +8,7 @@ from numpy.testing import assert_array_equal
 
 import jaxcp
 from jaxcp import metrics, scores
-from jaxcp.sets import Interval, LabelSet
+from jaxcp.sets import Box, Interval, LabelSet
 
 X = jnp.arange(1.0, 10.0)
 P = jnp.full((9, 3), 1 / 3)
@@ -168,6 +168,70 @@ WRONG = {
         lambda: jaxcp.calibrate_groups(scores.LAC(), P, Y, Y * 0, num_groups=1)(P, 0.1),
         r"1 classes \(groups\), got 3",
     ),
+    "negative test weights": (
+        lambda: jaxcp.calibrate(scores.Absolute(), X, X, weights=X).p_values(
+            X, X, test_weights=-X
+        ),
+        "finite test_weights >= 0, got -1.0 at 0",
+    ),
+    "test weight without weights": (
+        lambda: CP.quantile(0.1, test_weight=2.0),
+        "test_weight only with calibration weights",
+    ),
+    "p-value uniforms": (
+        lambda: CP.p_values(X, X, u=X),
+        r"u in \[0, 1\], got 2.0 at 1",
+    ),
+    "a vector for a score": (
+        lambda: jaxcp.conformal_p_value(X, X),
+        r"score, u and test_weight of shape \(\)",
+    ),
+    "uniforms of every label": (
+        calibrate(scores.APS(randomized=True), (P, P), Y),
+        r"uniforms \(n,\)\) for a randomised score",
+    ),
+    "labels in a column": (
+        calibrate(scores.LAC(), P, Y[:, None]),
+        r"y of shape \(n,\), got \(9, 1\)",
+    ),
+    "weights in a column": (
+        calibrate(scores.Absolute(), X, X, weights=X[:, None]),
+        r"weights of shape \(n,\), got \(9, 1\)",
+    ),
+    "text": (
+        calibrate(scores.Absolute(), X, ["a"] * 9),
+        "expected arrays of numbers, got str",
+    ),
+    "no predictions": (
+        calibrate(scores.Absolute(), None, X),
+        "expected preds as a value, got None",
+    ),
+    "a class for a score": (
+        calibrate(scores.Absolute, X, X),
+        "expected score as a value, got <class",
+    ),
+    "a function for a score": (
+        calibrate(lambda pred, y: y, X, X),
+        "score with an inverse, got function",
+    ),
+    "no groups": (
+        lambda: jaxcp.calibrate_groups(scores.Absolute(), X, X, Y, num_groups=0),
+        "num_groups as an int >= 1, got 0",
+    ),
+    "levels unlike groups": (
+        lambda: jaxcp.grouped_conformal_quantile(X, Y, [0.1, 0.2], num_groups=3),
+        r"alpha of shape \(\) or \(3,\), one a group, got \(2,\)",
+    ),
+    "inclusive class-wise sets": (
+        lambda: jaxcp.calibrate_groups(
+            scores.APS(inclusive=True), P, Y, Y, num_groups=3
+        )(P, 0.1),
+        "class-wise sets need inclusive=False",
+    ),
+    "targets unlike boxes": (
+        lambda: metrics.coverage(Box(P, P), X),
+        r"y of shape \(m, \*\(3,\)\) like sets, got \(9,\)",
+    ),
     "count of scores": (
         lambda: jaxcp.conformal_rank(9.0, 0.1),
         "expected an integer count, got float",
@@ -220,6 +284,8 @@ def test_masked_rows_are_not_checked():
     mask = jnp.arange(9) != 4
     cp = jaxcp.calibrate(scores.Absolute(), jnp.zeros(9), y, mask=mask)
     assert cp.quantile(0.2) == 9
+    weights = jnp.where(mask, 1.0, jnp.nan)
+    jaxcp.calibrate(scores.Absolute(), jnp.zeros(9), y, mask=mask, weights=weights)
     sigma = jnp.where(mask, 1.0, -1.0)
     jaxcp.calibrate(scores.Normalized(), (X, sigma), X, mask=mask)
 

@@ -114,6 +114,41 @@ def test_sets_are_nested_in_alpha(name):
         before = np.asarray(contained)
 
 
+@pytest.mark.parametrize(
+    "score, pred",
+    [
+        (jaxcp.scores.Absolute(), -2.3),
+        (jaxcp.scores.Signed(), -2.3),
+        (jaxcp.scores.Normalized(), (-2.3, 0.7)),
+        (jaxcp.scores.CQR(), (-2.3, -2.2)),
+        (jaxcp.scores.AsymmetricCQR(), (-2.3, -2.2)),
+        (jaxcp.scores.Gamma(), 0.3),
+    ],
+    ids=lambda v: type(v).__name__,
+)
+def test_rounding_loses_no_target(score, pred):
+    """Sets keep the targets whose score is the threshold, whatever mu + q rounds to."""
+    y = np.random.default_rng(0).poisson(3, 2000).astype(np.float32)
+    preds = jax.tree.map(lambda v: jnp.full(2000, v), pred)
+    cp = jaxcp.calibrate(score, preds, y)
+    for alpha in [0.05, 0.2, 0.4, 0.7]:
+        below = np.asarray(scores_of(score, preds, y)) <= np.asarray(cp.quantile(alpha))
+        within = below.reshape(2000, -1).all(axis=1)
+        assert_array_equal(inside(cp(preds, alpha), y), within)
+
+
+@pytest.mark.parametrize("name", ["absolute", "signed", "cqr", "lac", "raps"])
+def test_calibrations_that_are_constants_of_a_program(name):
+    case = CASES[name]
+    preds, y = jax.tree.map(jnp.asarray, case.batch(60))
+    for options in [{}, {"mask": y > -1}, {"weights": jnp.linspace(1, 2, 60)}]:
+        cp = jaxcp.calibrate(case.score, preds, y, **options)
+        closed = jax.jit(lambda cp=cp: (cp.quantile(0.2), cp.p_values(preds, y)))()
+        open_ = cp.quantile(0.2), cp.p_values(preds, y)
+        for a, b in zip(closed, open_, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-6)
+
+
 def test_penalty_zero_is_aps():
     for randomized, name in [(False, "aps"), (True, "aps-randomized")]:
         pred, _ = CASES[name].batch(NUM_CASES)

@@ -293,3 +293,39 @@ def test_p_value_and_quantile_agree():
         for score in np.unique(scores):
             p = jaxcp.conformal_p_value(scores, score)
             assert bool(jnp.asarray(score) <= q) == bool(p > jnp.asarray(alpha))
+
+
+def test_no_rows_of_several_columns():
+    assert_array_equal(
+        jaxcp.conformal_quantile(np.zeros((0, 3)), 0.1), np.full(3, np.inf)
+    )
+
+
+def test_weights_of_nothing_and_of_any_scale():
+    scores = jnp.arange(1.0, 20.0)
+    none = jaxcp.weighted_conformal_quantile(scores, 0 * scores, 0.1, test_weight=0.0)
+    assert none == np.inf
+    assert (
+        jaxcp.conformal_p_value(scores, 3.0, weights=0 * scores, test_weight=0.0) == 1
+    )
+    for scale in [1e-37, 3e37]:
+        weights = jnp.full(19, scale)
+        q = jaxcp.weighted_conformal_quantile(scores, weights, 0.1, test_weight=scale)
+        assert q == 18
+
+
+def test_thresholds_have_no_gradient_in_their_weights():
+    scores = jax.random.normal(jax.random.key(0), (50,))
+
+    def threshold(weights):
+        return jaxcp.weighted_conformal_quantile(scores, weights, 0.1)
+
+    assert_array_equal(jax.grad(threshold)(jnp.ones(50)), np.zeros(50))
+
+
+def test_narrow_counts_and_weights():
+    assert jaxcp.conformal_rank(jnp.array(127, jnp.int8), 0.1) == 116
+    p = jaxcp.conformal_p_value(
+        jnp.linspace(0, 1, 70_000), 0.9, weights=jnp.ones(70_000, jnp.float16)
+    )
+    assert_allclose(p, 0.1, rtol=1e-3)

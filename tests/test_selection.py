@@ -245,6 +245,55 @@ def test_integers_inside_a_differentiated_function():
     assert_allclose(jax.grad(loss)(jnp.array([2.0, 3.0])), [2, 2])
 
 
+def test_constants_with_permuted_axes():
+    """XLA once folded the bits of such constants in the wrong order."""
+    x = jnp.abs(jax.random.normal(jax.random.key(0), (99, 3))) * jnp.array(
+        [[0.1, 1, 9]]
+    )
+
+    def select(v):
+        return jax.vmap(lambda s: kth_smallest(jnp.where(s > 2, 2, s), 50), 1)(v)
+
+    assert_array_equal(jax.jit(lambda: select(x))(), jax.jit(select)(x))
+
+
+def test_sharded_weights_select_an_element():
+    for seed in range(20):
+        key_x, key_w = jax.random.split(jax.random.key(seed))
+        x = jax.random.normal(key_x, (2, 100))
+        w = jax.random.uniform(key_w, (2, 100))
+        target = jnp.cumsum(w.ravel()[jnp.argsort(x.ravel())])[150]
+        shard = jax.vmap(
+            lambda v, u, t=target: weighted_select(v, u, t, axis_name="shards"),
+            axis_name="shards",
+        )
+        assert np.isin(shard(x, w)[0], x)
+
+
+def test_rows_sharded_over_a_mesh():
+    """The kernel inside shard_map, with its default checks."""
+    auto = (jax.sharding.AxisType.Auto,)
+    mesh = jax.make_mesh((2,), ("rows",), axis_types=auto)
+    spec = jax.sharding.PartitionSpec("rows")
+    x = jax.random.normal(jax.random.key(0), (4, 20))
+
+    def each(rows):
+        return jax.vmap(lambda r: kth_smallest(r, 7, where=r > -1))(rows)
+
+    sharded = jax.shard_map(each, mesh=mesh, in_specs=spec, out_specs=spec)
+    assert_array_equal(jax.jit(sharded)(x), each(x))
+
+
+def test_narrow_types_do_not_overflow():
+    x = jnp.arange(1000.0)
+    assert_array_equal(kth_smallest(x, jnp.array([1, 5], jnp.int8)), [0, 4])
+    ones = jnp.ones(5000, jnp.float16)
+    assert weighted_select(jnp.arange(5000.0), ones, 3001) == 3000
+    zeros = jnp.zeros(70_000, jnp.float16)
+    slope = jax.grad(kth_smallest)(zeros, 3).astype(float)
+    assert_allclose(jnp.sum(slope), 1, rtol=0.01)
+
+
 def test_errors_say_what_was_expected():
     x = jnp.arange(3.0)
     with pytest.raises(ValueError, match=r"shape \(n,\), got \(1, 3\)"):
@@ -257,3 +306,7 @@ def test_errors_say_what_was_expected():
         kth_smallest(x, 1, nearest=0)
     with pytest.raises(ValueError, match=r"weights of shape \(3,\), got \(2,\)"):
         weighted_select(x, jnp.ones(2), 1.0)
+    with pytest.raises(ValueError, match=r"target of shape \(\), got \(2,\)"):
+        weighted_select(x, x, jnp.ones(2))
+    with pytest.raises(ValueError, match="real numbers, got complex"):
+        kth_smallest(x * 1j, 1)

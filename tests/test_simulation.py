@@ -48,9 +48,9 @@ def test_progress_is_shown(key, capfd):
 
 
 def test_errors(key):
-    with pytest.raises(ValueError, match="num_trials >= 0, got -1"):
+    with pytest.raises(ValueError, match="num_trials as an int >= 0, got -1"):
         jaxcp.simulate(trial, key, -1)
-    with pytest.raises(ValueError, match="batch_size >= 1, got 0"):
+    with pytest.raises(ValueError, match="batch_size as an int >= 1, got 0"):
         jaxcp.simulate(trial, key, 3, batch_size=0)
 
 

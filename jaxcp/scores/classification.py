@@ -1,8 +1,4 @@
-"""Scores of labels 0, ..., k - 1 from predicted probabilities.
-
-Masses of labels are added up in fixed point: integers, so that calibration and
-prediction agree to the last bit whatever the order of the sum, the batch or the device.
-"""
+"""Scores of labels 0, ..., k - 1 from predicted probabilities."""
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +9,8 @@ from jax.typing import ArrayLike
 from jaxcp import _checks
 from jaxcp._pytree import pytree, static
 from jaxcp._types import PyTree
-from jaxcp.selection import as_float, bisect_keys, to_keys
+from jaxcp.scores import _ranking
+from jaxcp.selection import as_float, to_keys
 from jaxcp.sets import LabelSet
 
 
@@ -64,12 +61,17 @@ class _Ranked:
 
     def invert(self, pred: PyTree, q: Array) -> LabelSet:
         """Returns {y : score <= q}; `q` may be one threshold a label, shape (k,)."""
+        if jnp.ndim(q) and self.inclusive:
+            raise ValueError(
+                "expected one threshold for inclusive sets, got one a label: no label "
+                "crosses them all; class-wise sets need inclusive=False"
+            )
         if jnp.ndim(q):
             return LabelSet(self.labels(pred) <= q)
         p, _ = self._parts(pred)
         label = jnp.arange(len(p))
-        first_out = _crossing(p, lambda *prefix: self._last(*prefix) <= q)
-        mask = _before(p, first_out) | (first_out == len(p))
+        first_out = _ranking.crossing(p, lambda *prefix: self._last(*prefix) <= q)
+        mask = _ranking.before(p, first_out) | (first_out == len(p))
         # With u > 0 the label that crosses may itself score q or less.
         mask |= (label == first_out) & (self(pred, first_out) <= q)
         mask &= (q >= 0) & ~jnp.any(jnp.isnan(p))
@@ -93,28 +95,28 @@ class _Adaptive(_Ranked):
     def labels(self, pred: PyTree) -> Array:
         """Returns the score of every label, shape (k,)."""
         p, u = self._parts(pred)
-        return _masses(p, u) + self._penalty(_ranks(p))
+        return _ranking.masses(p, u) + self._penalty(_ranking.ranks(p))
 
     def __call__(self, pred: PyTree, y: Array) -> Array:
         """Returns the score of label `y`, shape (); +inf for a label out of range."""
         p, u = self._parts(pred)
-        before = _before(p, y)
-        score = _mass(p, u, before, y) + self._penalty(1 + jnp.sum(before))
+        before = _ranking.before(p, y)
+        score = _ranking.mass_of(p, u, before, y) + self._penalty(1 + jnp.sum(before))
         return _in_range(score, y, len(p))
 
     def check(self, preds: PyTree, y: Array | None = None, mask=None) -> None:
         """Raises ValueError unless rows are probabilities and labels fit them."""
-        if self.randomized and not (
-            isinstance(preds, tuple | list) and len(preds) == 2
-        ):
+        pair = isinstance(preds, tuple | list) and len(preds) == 2
+        if self.randomized and (not pair or jnp.ndim(preds[1]) != 1):
             raise ValueError(
                 "expected preds as a pair (probabilities (n, k), uniforms (n,)) for a "
                 f"randomised score, got {jax.tree.map(jnp.shape, preds)}"
             )
-        p, u = preds if self.randomized else (preds, 0.0)
+        p, u = preds if self.randomized else (preds, None)
         _check_probabilities(p, mask)
         _check_targets(p, y, mask)
-        _checks.check_values(lambda v: (v >= 0) & (v <= 1), "uniforms in [0, 1]", u)
+        if u is not None:
+            _checks.check_uniforms("uniforms", u, mask)
 
     def _parts(self, pred):
         p, u = pred if self.randomized else (pred, 0.0)
@@ -122,8 +124,8 @@ class _Adaptive(_Ranked):
         return p, jnp.asarray(u, p.dtype)
 
     def _last(self, mass, members):
-        mass = jnp.minimum(mass, _one(mass.dtype))
-        return _from_units(mass) + self._penalty(jnp.sum(members))
+        mass = jnp.minimum(mass, _ranking.one(mass.dtype))
+        return _ranking.from_units(mass) + self._penalty(jnp.sum(members))
 
     def _penalty(self, rank):
         return 0.0
@@ -135,7 +137,7 @@ class APS(_Adaptive):
 
     `pred` is p, shape (k,). With `randomized=True` it is (p, u), u uniform on [0, 1]
     and drawn by the caller for each row; the score then counts (1 - u) p_y for the
-    label. The last rank's mass is exactly 1.
+    label. The last rank's mass is exactly 1. Scores have at least single precision.
 
     Args:
       randomized: Whether `pred` carries a uniform: exact coverage in smaller sets.
@@ -216,11 +218,11 @@ class TopK(_Ranked):
 
     def labels(self, pred: Array) -> Array:
         """Returns the rank of every label, shape (k,)."""
-        return _ranks(pred).astype(as_float(pred).dtype)
+        return _ranking.ranks(pred).astype(as_float(pred).dtype)
 
     def __call__(self, pred: Array, y: Array) -> Array:
         """Returns the rank of label `y`, shape (); +inf for a label out of range."""
-        rank = 1 + jnp.sum(_before(pred, y))
+        rank = 1 + jnp.sum(_ranking.before(pred, y))
         return _in_range(rank.astype(as_float(pred).dtype), y, len(pred))
 
     def check(self, preds: Array, y: Array | None = None, mask=None) -> None:
@@ -234,99 +236,8 @@ class TopK(_Ranked):
         return jnp.sum(members)
 
 
-def _before(p, y):
-    """Returns which labels rank before `y`: more probable, or as much and lower."""
-    keys, label = to_keys(p), jnp.arange(len(p))
-    return (keys > keys[y]) | ((keys == keys[y]) & (label < y))
-
-
-def _order(p):
-    """Returns the labels from rank 1 to rank k, by one sort of integers."""
-    return jnp.argsort(-to_keys(p), stable=True)
-
-
-def _ranks(p):
-    return 1 + jnp.argsort(_order(p))
-
-
-def _crossing(p, fits):
-    """Returns the first label by rank with which `fits(mass, members)` fails, or k."""
-    keys, units, k = to_keys(p), _to_units(p), len(p)
-    label = jnp.arange(k, dtype=jnp.int16 if k < 2**15 else int)
-
-    def all_fit(members):
-        mass = jnp.sum(jnp.where(members, units, 0), dtype=units.dtype)
-        return fits(mass, members)
-
-    level = bisect_keys(lambda key: ~all_fit(keys >= key), keys.dtype)
-    above, tied = keys > level, keys == level
-    first_out = bisect_keys(
-        lambda y: all_fit(above | (tied & (label < y))),
-        label.dtype,
-        bits=k.bit_length(),
-    )
-    return jnp.minimum(first_out.astype(int), k)
-
-
-@jax.custom_jvp
-def _mass(p, u, before, y):
-    """Returns the mass before `y` plus (1 - u) times its own, at most 1."""
-    units = _to_units(p)
-    one = _one(units.dtype)
-    head = jnp.minimum(jnp.sum(jnp.where(before, units, 0), dtype=units.dtype), one)
-    own = jnp.minimum(units[y], one - head)
-    part = jnp.round(u * own).astype(units.dtype)
-    # A NaN anywhere is the row's, not a zero among the probabilities.
-    return jnp.where(jnp.any(jnp.isnan(p)), jnp.nan, _from_units(head + own - part))
-
-
-@_mass.defjvp
-def _mass_jvp(primals, tangents):
-    p, u, before, y = primals
-    dp, du, *_ = tangents
-    slope = jnp.sum(jnp.where(before, dp, 0)) + (1 - u) * dp[y] - p[y] * du
-    return _mass(*primals), slope
-
-
-@jax.custom_jvp
-def _masses(p, u):
-    """Returns `_mass` of every label, shape (k,), the same to the last bit."""
-    units, order = _to_units(p), _order(p)
-    one, back = _one(units.dtype), jnp.argsort(order)
-    through = jnp.cumsum(units[order], dtype=units.dtype)[back]
-    head = jnp.minimum(through - units, one)
-    own = jnp.minimum(units, one - head)
-    part = jnp.round(u * own).astype(units.dtype)
-    return jnp.where(jnp.any(jnp.isnan(p)), jnp.nan, _from_units(head + own - part))
-
-
-@_masses.defjvp
-def _masses_jvp(primals, tangents):
-    (p, u), (dp, du) = primals, tangents
-    order = _order(p)
-    through = jnp.cumsum(dp[order])[jnp.argsort(order)]
-    return _masses(p, u), through - u * dp - p * du
-
-
-def _to_units(p):
-    """Returns p in units of 2^-30 (2^-60 for float64), with the last rank up to 1."""
-    dtype = jnp.int64 if p.dtype == jnp.float64 else jnp.int32
-    units = jnp.round(p * _one(dtype)).astype(dtype)
-    lacking = jnp.maximum(_one(dtype) - jnp.sum(units, dtype=dtype), 0)
-    last = len(p) - 1 - jnp.argmin(to_keys(p)[::-1])
-    return units + jnp.where(jnp.arange(len(p)) == last, lacking, 0)
-
-
-def _from_units(mass):
-    dtype = jnp.float64 if mass.dtype == jnp.int64 else jnp.float32
-    return mass.astype(dtype) / _one(mass.dtype)
-
-
-def _one(dtype):
-    return 2**60 if dtype == jnp.int64 else 2**30
-
-
 def _in_range(score, y, k):
+    y = y.astype(int) if hasattr(y, "astype") else y  # narrow types cannot hold k
     return jnp.where((y >= 0) & (y < k), score, jnp.inf)
 
 
@@ -343,6 +254,7 @@ def _check_probabilities(p, mask):
 def _check_targets(p, y, mask):
     _check_matrix(p)
     if y is not None:
+        _checks.check_vectors(y=y)
         _checks.check_labels("y", y, p.shape[1], mask)
 
 

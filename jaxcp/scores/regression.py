@@ -35,7 +35,8 @@ class Absolute:
 
     def invert(self, pred: Array, q: Array) -> Interval | Box:
         """Returns [mu - q, mu + q]."""
-        return _between(pred - q, pred + q)
+        ends = pred - q, pred + q
+        return _closed(ends, lambda y: self(pred, y) <= q, jnp.abs(pred) + jnp.abs(q))
 
 
 @pytree
@@ -97,7 +98,8 @@ class Normalized:
         # Infinite thresholds stay out of the product: its gradient would be NaN.
         half = jnp.where(jnp.isfinite(q), jnp.where(jnp.isfinite(q), q, 0) * sigma, q)
         half = jnp.where(known, half, jnp.inf)
-        return _between(mu - half, mu + half)
+        ends, rounding = (mu - half, mu + half), jnp.abs(mu) + jnp.abs(half)
+        return _closed(ends, lambda y: self(pred, y) <= q, rounding)
 
     def check(self, preds: PyTree, y: Array | None = None, mask=None) -> None:
         """Raises ValueError unless preds are pairs and, at calibration, sigma > 0."""
@@ -163,7 +165,9 @@ class CQR:
     def invert(self, pred: tuple[Array, Array], q: Array) -> Interval | Box:
         """Returns [lower - q, upper + q]."""
         lower, upper = pred
-        return _between(lower - q, upper + q)
+        rounding = jnp.maximum(jnp.abs(lower), jnp.abs(upper)) + jnp.abs(q)
+        ends = lower - q, upper + q
+        return _closed(ends, lambda y: self(pred, y) <= q, rounding)
 
     def check(self, preds: PyTree, y: Array | None = None, mask=None) -> None:
         """Raises ValueError unless preds are pairs."""
@@ -214,8 +218,24 @@ def _like(y, pred):
     )
 
 
-def _between(lower, upper):
+def _closed(ends, inside, magnitude):
+    """Returns [lower, upper] with ends moved out by rounding where they must be.
+
+    `mu + q` may round to below the very target whose score rounds to q. An end moves if
+    a target just beyond it is inside, by the rounding error of numbers of `magnitude`.
+    """
+    lower = _moved_out(ends[0], -jnp.inf, inside, magnitude)
+    upper = _moved_out(ends[1], jnp.inf, inside, magnitude)
     return Interval(lower, upper) if jnp.ndim(lower) == 0 else Box(lower, upper)
+
+
+def _moved_out(end, away, inside, magnitude):
+    at, magnitude = jax.lax.stop_gradient((end, magnitude))
+    beyond = inside(jnp.nextafter(at, jnp.full_like(at, away)))
+    pad = 2 * jnp.finfo(at.dtype).eps * magnitude * jnp.sign(away)
+    return end + jnp.where(beyond & jnp.isfinite(at) & (at != 0), pad, 0).astype(
+        at.dtype
+    )
 
 
 def _sides(lower, upper, y):
@@ -226,7 +246,12 @@ def _sides(lower, upper, y):
 def _widened(lower, upper, q):
     shape = (2, *jnp.shape(lower))
     q = jnp.reshape(q, shape) if jnp.ndim(q) else jnp.broadcast_to(q, shape)
-    return _between(lower - q[0], upper + q[1])
+
+    def inside(y):  # beyond one end only that end's side counts
+        return jnp.where(y < lower - q[0], lower - y <= q[0], y - upper <= q[1])
+
+    rounding = jnp.maximum(jnp.abs(lower), jnp.abs(upper)) + jnp.max(jnp.abs(q), axis=0)
+    return _closed((lower - q[0], upper + q[1]), inside, rounding)
 
 
 def _positive(sigma):

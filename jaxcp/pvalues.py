@@ -1,0 +1,90 @@
+"""Conformal p-values: how exceptional a score is among calibration scores."""
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.typing import ArrayLike
+
+from jaxcp import _checks
+from jaxcp.selection import as_float, at_least_single, to_keys
+
+
+def conformal_p_value(
+    scores: ArrayLike,
+    score: ArrayLike,
+    *,
+    u: ArrayLike = 1.0,
+    weights: ArrayLike | None = None,
+    test_weight: ArrayLike = 1.0,
+) -> Array:
+    """Returns how exceptional a score is among calibration scores.
+
+    p = (#{S_i > s} + u (1 + #{S_i = s})) / (n + 1); with weights, the counts are masses
+    and the 1 is the weight of the test point.
+
+    Args:
+      scores: Nonconformity scores, shape (n,). NaN counts as +inf.
+      score: Score of the test point, shape (). NaN counts as +inf.
+      u: 1 for the conservative p-value, a uniform number in [0, 1] for the smoothed
+        one, shape ().
+      weights: Weights >= 0 of the calibration scores, shape (n,). Defaults to ones.
+      test_weight: Weight of the test point, shape ().
+
+    Returns:
+      p-value in [0, 1], shape (), a float.
+
+    Raises:
+      ValueError: if `scores` is not of shape (n,), `weights` has another shape, or a
+        concrete `u` or weight is out of range.
+
+    Guarantee:
+      P(p <= alpha) <= alpha if all n + 1 scores are exchangeable; uniform on [0, 1]
+      with a uniform `u`, ties or not.
+
+    References:
+      Vovk, Gammerman, Shafer, Algorithmic Learning in a Random World, 2005.
+
+    Example:
+      >>> round(conformal_p_value(jnp.arange(1.0, 10.0), 8.5).item(), 6)
+      0.2
+    """
+    scores, score, u, weights, test_weight = _checks.as_arrays(
+        (scores, score, u, weights, test_weight)
+    )
+    shapes = score.shape, u.shape, test_weight.shape
+    if any(shapes):
+        raise ValueError(
+            f"expected score, u and test_weight of shape (), got {shapes}; use jax.vmap"
+        )
+    if scores.ndim != 1 or (weights is not None and weights.shape != scores.shape):
+        shapes = scores.shape, None if weights is None else weights.shape
+        raise ValueError(
+            f"expected scores, and weights if any, of shape (n,), got {shapes}"
+        )
+    _checks.check_uniforms("u", u)
+    _checks.check_weights("test_weight", test_weight)
+    if weights is not None:
+        _checks.check_weights("weights", weights)
+    return _p_value(as_float(scores), as_float(score), u, weights, test_weight)
+
+
+def unit_scale(weights: Array, test_weight: Array) -> tuple[Array, Array]:
+    """Returns weights divided by the largest: sums neither overflow nor vanish."""
+    largest = jnp.max(weights, initial=test_weight)
+    largest = jnp.where(largest > 0, largest, 1)
+    return weights / largest, test_weight / largest
+
+
+@jax.jit
+def _p_value(scores, score, u, weights, test_weight):
+    u, test_weight = as_float(u), at_least_single(as_float(test_weight))
+    if weights is None:
+        weights = jnp.ones(scores.shape, int)
+    elif jnp.issubdtype(weights.dtype, jnp.floating):
+        weights, test_weight = unit_scale(at_least_single(weights), test_weight)
+    keys, key = to_keys(scores), to_keys(score.astype(scores.dtype))
+    above = jnp.sum(jnp.where(keys > key, weights, 0))
+    equal = jnp.sum(jnp.where(keys == key, weights, 0))
+    total = jnp.sum(weights) + test_weight
+    p = (above + u * (equal + test_weight)) / jnp.where(total > 0, total, 1)
+    return jnp.where(total > 0, p, 1)  # no weight at all: no evidence
