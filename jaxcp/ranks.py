@@ -22,7 +22,7 @@ def conformal_rank(count: ArrayLike, alpha: ArrayLike) -> Array:
     it prints as and the rank is computed in integers; write 0.1, not `1 - 0.9`, and
     `Fraction(1, 3)` for a third. A jax array is taken with its rounding error, which
     `floor(alpha (n + 1) (1 + 3 eps))` undoes; in single precision that is exact for
-    levels of three decimals and n up to 2000, of two up to 15,000, and for 0.1, 0.05 or
+    levels of three decimals and n up to 2000, of two up to 20,000, and for 0.1, 0.05 or
     0.01 far beyond.
 
     Args:

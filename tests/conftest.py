@@ -2,6 +2,9 @@ import os
 import tempfile
 from pathlib import Path
 
+# Compiling is most of the time of the suite, and a fifth shorter at this level.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=1")
+
 import jax
 import pytest
 

@@ -130,6 +130,19 @@ CASES = {
     "custom": Case(scores.Custom(_distance, _around), _point()),
     "custom-level-set": Case(scores.Custom(_distance), _point()),
 }
+ONE_OF_EACH = [
+    "absolute",
+    "signed",
+    "normalized",
+    "cqr",
+    "asymmetric-cqr",
+    "gamma",
+    "lac",
+    "aps",
+    "raps-randomized",
+    "topk",
+    "custom",
+]
 LABELS = [name for name, case in CASES.items() if hasattr(case.score, "labels")]
 
 

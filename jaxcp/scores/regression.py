@@ -221,8 +221,9 @@ def _like(y, pred):
 def _closed(ends, inside, magnitude):
     """Returns [lower, upper] with ends moved out by rounding where they must be.
 
-    `mu + q` may round to below the very target whose score rounds to q. An end moves if
-    a target just beyond it is inside, by the rounding error of numbers of `magnitude`.
+    `mu + q` may round to below the very target whose score rounds to q. An end moves
+    by one number if the next target is still inside, and by the rounding error of
+    numbers of `magnitude` if the one after it is inside too.
     """
     lower = _moved_out(ends[0], -jnp.inf, inside, magnitude)
     upper = _moved_out(ends[1], jnp.inf, inside, magnitude)
@@ -231,11 +232,11 @@ def _closed(ends, inside, magnitude):
 
 def _moved_out(end, away, inside, magnitude):
     at, magnitude = jax.lax.stop_gradient((end, magnitude))
-    beyond = inside(jnp.nextafter(at, jnp.full_like(at, away)))
-    pad = 2 * jnp.finfo(at.dtype).eps * magnitude * jnp.sign(away)
-    return end + jnp.where(beyond & jnp.isfinite(at) & (at != 0), pad, 0).astype(
-        at.dtype
-    )
+    first = jnp.nextafter(at, jnp.full_like(at, away))
+    second = jnp.nextafter(first, jnp.full_like(at, away))
+    rounding = 2 * jnp.finfo(at.dtype).eps * magnitude * jnp.sign(away)
+    step = jnp.where(inside(second), rounding, first - at).astype(at.dtype)
+    return end + jnp.where(inside(first) & jnp.isfinite(first) & (at != 0), step, 0)
 
 
 def _sides(lower, upper, y):
