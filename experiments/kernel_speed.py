@@ -74,7 +74,7 @@ def level_times() -> list[dict]:
         x = jax.random.normal(jax.random.key(0), (n,))
         for count in LEVELS:
             k = jnp.linspace(1, n, count).astype(int)
-            sorted_k = jnp.resize(k, max(count, 4))
+            sorted_k = jnp.resize(k, max(count, 8))
             times = median_seconds(
                 {
                     "bisect": lambda x=x, k=k: _BISECT(x, k),
@@ -94,7 +94,7 @@ def level_times() -> list[dict]:
 
 
 _BISECT = jax.jit(jax.vmap(jaxcp.kth_smallest, (None, 0)))
-_SORT = jax.jit(jaxcp.kth_smallest)  # sorts from four levels on
+_SORT = jax.jit(jaxcp.kth_smallest)  # sorts from eight levels on
 
 
 def label_data() -> tuple[np.ndarray, np.ndarray, np.ndarray]:

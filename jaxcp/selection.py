@@ -19,7 +19,7 @@ from jaxcp import _checks
 
 # From this many levels of one array on, one sort of its integers beats as many
 # bisections (`python -m experiments.kernel_speed` prints the crossover).
-_SORT_LEVELS = 4
+_SORT_LEVELS = 8
 # Bits settled by one histogram of sharded scores: wide, for a sum over processes takes
 # as long for 65536 numbers as for one.
 _DIGIT = 16
