@@ -16,19 +16,6 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_num_cpu_devices", 2)  # for the tests of sharded scores
 
 
-def pytest_addoption(parser):
-    parser.addoption("--slow", action="store_true", help="also run the slow tests")
-
-
-def pytest_collection_modifyitems(config, items):
-    if config.getoption("--slow"):
-        return
-    skip = pytest.mark.skip(reason="slow: run with --slow")
-    for item in items:
-        if "slow" in item.keywords:
-            item.add_marker(skip)
-
-
 @pytest.fixture
 def key():
     return jax.random.key(0)
