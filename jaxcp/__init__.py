@@ -1,11 +1,19 @@
 """Exact conformal prediction as JAX programs."""
 
-from jaxcp import datasets, metrics, plotting, scores, sets
+from jaxcp import datasets, learners, metrics, plotting, resampling, scores, sets
 from jaxcp.calibration import (
     Calibration,
     SplitConformal,
     calibrate,
     split_conformal,
+)
+from jaxcp.cross import (
+    CrossConformal,
+    cross_conformal,
+    cv_plus,
+    enbpi,
+    jackknife_plus,
+    jackknife_plus_after_bootstrap,
 )
 from jaxcp.groups import GroupCalibration, calibrate_groups
 from jaxcp.pvalues import conformal_p_value
@@ -23,6 +31,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Calibration",
+    "CrossConformal",
     "GroupCalibration",
     "SplitConformal",
     "calibrate",
@@ -31,11 +40,18 @@ __all__ = [
     "conformal_quantile",
     "conformal_rank",
     "coverage_law",
+    "cross_conformal",
+    "cv_plus",
     "datasets",
+    "enbpi",
     "grouped_conformal_quantile",
+    "jackknife_plus",
+    "jackknife_plus_after_bootstrap",
     "kth_smallest",
+    "learners",
     "metrics",
     "plotting",
+    "resampling",
     "scores",
     "sets",
     "simulate",

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import jax
+import jax.numpy as jnp
 from jax import Array, lax
 
 from jaxcp._types import PyTree, Score, Set
@@ -23,6 +24,31 @@ def map_rows(fn: Callable[..., PyTree], *rows: PyTree) -> PyTree:
     if width < _WIDE or num_rows * width <= _BLOCK:
         return jax.vmap(fn)(*rows)
     return lax.map(lambda row: fn(*row), rows, batch_size=max(_BLOCK // width, 1))
+
+
+def map_blocks(fn: Callable[..., PyTree], *rows: PyTree, width: int) -> PyTree:
+    """Returns `fn(*rows)` of batches, in blocks so that memory stays small.
+
+    Args:
+      fn: Function of batches, row by row.
+      *rows: Pytrees with one leading axis.
+      width: Numbers that `fn` makes of each row on its way.
+
+    Returns:
+      What `fn` returns for all rows.
+    """
+    num_rows = jax.tree.leaves(rows)[0].shape[0]
+    size = max(_BLOCK // max(width, 1), 1)
+    if num_rows <= size:
+        return fn(*rows)
+    done = num_rows - num_rows % size
+    blocks = jax.tree.map(lambda v: v[:done].reshape(-1, size, *v.shape[1:]), rows)
+    out = lax.map(lambda block: fn(*block), blocks)
+    out = jax.tree.map(lambda v: v.reshape(done, *v.shape[2:]), out)
+    if done == num_rows:
+        return out
+    rest = fn(*jax.tree.map(lambda v: v[done:], rows))
+    return jax.tree.map(lambda *parts: jnp.concatenate(parts), out, rest)
 
 
 @jax.jit

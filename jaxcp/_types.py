@@ -10,6 +10,23 @@ Predict = Callable[[PyTree, PyTree], PyTree]  # (params, x) -> preds
 
 
 @runtime_checkable
+class Learner(Protocol):
+    """A model class: pure functions that fit and predict.
+
+    Hyperparameters are fields of a pytree. A learner may also offer `leave_one_out(x,
+    y)`: the parameters of all n refits without one row, stacked along a leading axis,
+    in closed form. Parameters that are the same in every fit may be wrapped in
+    `learners.Shared`; they are then kept once.
+    """
+
+    def fit(self, key: Array, x: PyTree, y: Array, weights: Array) -> PyTree:
+        """Returns parameters; `weights` of shape (n,) are >= 0, 0 leaves a row out."""
+
+    def predict(self, params: PyTree, x: PyTree) -> PyTree:
+        """Returns predictions: leading axis m of x to leading axis m of preds."""
+
+
+@runtime_checkable
 class Set(Protocol):
     """A prediction set for one example."""
 

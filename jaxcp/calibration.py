@@ -8,11 +8,9 @@ from jax.typing import ArrayLike
 from jaxcp import _checks
 from jaxcp._batching import evaluate, invert, invert_each
 from jaxcp._pytree import pytree, static
+from jaxcp._thresholds import level_of, threshold
 from jaxcp._types import Predict, PyTree, Score, Set
 from jaxcp.pvalues import conformal_p_value
-from jaxcp.quantiles import weighted_conformal_quantile
-from jaxcp.ranks import conformal_rank
-from jaxcp.selection import kth_smallest
 
 
 @pytree
@@ -59,7 +57,7 @@ class Calibration:
           Array(8., dtype=float32)
         """
         self._check_test_weights("test_weight", test_weight)
-        return _threshold(self, self._level(alpha), test_weight)
+        return threshold(self, level_of(self, alpha), test_weight)
 
     def __call__(
         self,
@@ -99,7 +97,7 @@ class Calibration:
         _checks.check_preds(self.score, preds)
         _checks.check_vectors(test_weights=test_weights)
         self._check_test_weights("test_weights", test_weights)
-        level = self._level(alpha)
+        level = level_of(self, alpha)
         if level.ndim > self.scores.ndim - 1:
             raise ValueError(
                 f"expected alpha of shape {self.scores.shape[1:]} or (), got "
@@ -155,14 +153,6 @@ class Calibration:
             raise ValueError(f"expected {name} only with calibration weights")
         if test_weights is not None:
             _checks.check_weights(name, test_weights)
-
-    def _level(self, alpha):
-        """Returns what the level comes to: ranks, or floats where there are weights."""
-        alpha = _checks.split_alpha(_checks.as_alpha(alpha), self.scores)
-        if self.weights is not None:
-            return _checks.alpha_as_float(alpha)
-        count = len(self.scores) if self.mask is None else jnp.sum(self.mask)
-        return conformal_rank(count, alpha)
 
 
 def calibrate(
@@ -294,34 +284,11 @@ def split_conformal(
 
 
 @jax.jit
-def _threshold(calibration, level, test_weight):
-    scores, weights = calibration.scores, calibration.weights
-
-    def select(column, level):
-        if weights is None:
-            return kth_smallest(column, level, where=calibration.mask)
-        return weighted_conformal_quantile(
-            column,
-            weights,
-            level,
-            test_weight=1.0 if test_weight is None else test_weight,
-        )
-
-    if scores.ndim == 1:
-        return (
-            select(scores, level)
-            if weights is None
-            else jnp.vectorize(lambda v: select(scores, v))(level)
-        )
-    return jax.vmap(select)(scores.T, level)
-
-
-@jax.jit
 def _sets(calibration, preds, level, test_weights):
     if test_weights is None:
-        q = _threshold(calibration, level, None)
+        q = threshold(calibration, level, None)
         return invert(calibration.score, preds, q)
-    q = jax.vmap(_threshold, (None, None, 0))(calibration, level, test_weights)
+    q = jax.vmap(threshold, (None, None, 0))(calibration, level, test_weights)
     return invert_each(calibration.score, preds, q)
 
 

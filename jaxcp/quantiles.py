@@ -225,6 +225,21 @@ def soft_conformal_quantile(
     return _soft_quantile(scores, rank, bandwidth.astype(scores.dtype))
 
 
+def spare_mass(weights: Array, alpha: Array, test_weight: Array) -> tuple[Array, Array]:
+    """Returns weights on a unit scale, and what may weigh more than the threshold.
+
+    alpha (w_1 + ... + w_{n+1}) - w_{n+1}: negative where nothing may, as where there is
+    no weight at all.
+    """
+    dtype = jnp.result_type(weights.dtype, alpha.dtype, jnp.float32)
+    weights = jnp.where(weights > 0, weights, 0).astype(dtype)
+    weights, test_weight = unit_scale(weights, test_weight.astype(dtype))
+    total = jnp.sum(weights) + test_weight
+    exact = 1 + 3 * jnp.finfo(dtype).eps  # undoes the rounding of the level
+    spare = alpha.astype(dtype) * total * exact - test_weight
+    return weights, jnp.where(total > 0, spare, -1)
+
+
 @partial(jax.jit, static_argnames=("axis_name", "nearest"))
 def _columns(scores, rank, mask, axis_name, nearest):
     def select(column, k):
@@ -245,18 +260,11 @@ def _weighted(scores, weights, alpha, test_weight):
     # mass{-S <= u} > spare.
     # Nothing but the scores has a gradient: the threshold is one of them.
     weights, alpha, test_weight = lax.stop_gradient((weights, alpha, test_weight))
-    dtype = jnp.result_type(weights.dtype, alpha.dtype, jnp.float32)
-    weights, alpha = (
-        jnp.where(weights > 0, weights, 0).astype(dtype),
-        alpha.astype(dtype),
-    )
-    weights, test_weight = unit_scale(weights, test_weight.astype(dtype))
-    total = jnp.sum(weights) + test_weight
-    spare = alpha * total * (1 + 3 * jnp.finfo(dtype).eps) - test_weight
+    weights, spare = spare_mass(weights, alpha, test_weight)
     negated = -jnp.where(jnp.isnan(scores), jnp.inf, scores)
-    above = jnp.maximum(jnp.nextafter(spare, jnp.inf), jnp.finfo(dtype).tiny)
-    target = jnp.where((spare < 0) | (total == 0), 0, above)
-    return -weighted_select(negated, weights, target)
+    tiny = jnp.finfo(spare.dtype).tiny
+    above = jnp.maximum(jnp.nextafter(spare, jnp.inf), tiny)
+    return -weighted_select(negated, weights, jnp.where(spare < 0, 0, above))
 
 
 @jax.jit

@@ -223,10 +223,11 @@ def _closed(ends, inside, magnitude):
 
     `mu + q` may round to below the very target whose score rounds to q. An end moves
     by one number if the next target is still inside, and by the rounding error of
-    numbers of `magnitude` if the one after it is inside too.
+    numbers of `magnitude` (of each end, if it is a pair) if the one after it is too.
     """
-    lower = _moved_out(ends[0], -jnp.inf, inside, magnitude)
-    upper = _moved_out(ends[1], jnp.inf, inside, magnitude)
+    magnitude = magnitude if isinstance(magnitude, tuple) else (magnitude, magnitude)
+    lower = _moved_out(ends[0], -jnp.inf, inside, magnitude[0])
+    upper = _moved_out(ends[1], jnp.inf, inside, magnitude[1])
     return Interval(lower, upper) if jnp.ndim(lower) == 0 else Box(lower, upper)
 
 
@@ -251,7 +252,7 @@ def _widened(lower, upper, q):
     def inside(y):  # beyond one end only that end's side counts
         return jnp.where(y < lower - q[0], lower - y <= q[0], y - upper <= q[1])
 
-    rounding = jnp.maximum(jnp.abs(lower), jnp.abs(upper)) + jnp.max(jnp.abs(q), axis=0)
+    rounding = jnp.abs(lower) + jnp.abs(q[0]), jnp.abs(upper) + jnp.abs(q[1])
     return _closed((lower - q[0], upper + q[1]), inside, rounding)
 
 

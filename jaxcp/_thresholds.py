@@ -1,0 +1,47 @@
+"""From levels to thresholds, for anything with scores, weights and a mask."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.typing import ArrayLike
+
+from jaxcp import _checks
+from jaxcp.quantiles import weighted_conformal_quantile
+from jaxcp.ranks import conformal_rank
+from jaxcp.selection import kth_smallest
+
+
+def level_of(calibration: Any, alpha: ArrayLike) -> Array:
+    """Returns what a level comes to: ranks, or floats where there are weights."""
+    alpha = _checks.split_alpha(_checks.as_alpha(alpha), calibration.scores)
+    if calibration.weights is not None:
+        return _checks.alpha_as_float(alpha)
+    mask = calibration.mask
+    count = len(calibration.scores) if mask is None else jnp.sum(mask)
+    return conformal_rank(count, alpha)
+
+
+@jax.jit
+def threshold(calibration: Any, level: Array, test_weight: Array | None) -> Array:
+    """Returns the threshold at what `level_of` made of a level, shape () or (c,)."""
+    scores, weights = calibration.scores, calibration.weights
+
+    def select(column, level):
+        if weights is None:
+            return kth_smallest(column, level, where=calibration.mask)
+        return weighted_conformal_quantile(
+            column,
+            weights,
+            level,
+            test_weight=1.0 if test_weight is None else test_weight,
+        )
+
+    if scores.ndim == 1:
+        return (
+            select(scores, level)
+            if weights is None
+            else jnp.vectorize(lambda v: select(scores, v))(level)
+        )
+    return jax.vmap(select)(scores.T, level)

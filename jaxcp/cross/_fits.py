@@ -1,0 +1,144 @@
+"""Many fits of one learner, and predictions for each row without its own target."""
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from jaxcp._batching import map_blocks
+from jaxcp._pytree import pytree, static
+from jaxcp._types import Learner, PyTree
+from jaxcp.learners import _shared
+from jaxcp.selection import as_float, kth_smallest
+
+_FIT_NUMBERS = 2**26  # numbers of data in one program of fits: 256 MB in single precision
+
+
+@pytree
+class Fits:
+    """b fits of a learner, and which rows each was fitted without.
+
+    Args:
+      learner: The learner.
+      params: Parameters of the fits, leading axis b except in shared parts.
+      fold: The one fit without each row, int of shape (n,), or None.
+      held_out: True where a fit is without a row, shape (b, n), if `fold` is None.
+      count: Number of fits b.
+      aggregation: "mean" or "median" of the fits without a row.
+    """
+
+    learner: Learner
+    params: PyTree
+    fold: Array | None
+    held_out: Array | None
+    count: int = static()
+    aggregation: str = static(default="mean")
+
+    def predict(self, x: PyTree) -> PyTree:
+        """Returns predictions of all fits, leading axes (b, m)."""
+        return jax.vmap(self.learner.predict, (_shared.axes(self.params), None))(
+            self.params, x
+        )
+
+    def by_input(self, x: PyTree) -> PyTree:
+        """Returns predictions of all fits, leading axes (m, b)."""
+        return jax.tree.map(lambda v: jnp.swapaxes(v, 0, 1), self.predict(x))
+
+    def without_each(self, preds: PyTree) -> PyTree:
+        """Returns predictions without each row, (b, ...) to (n, ...), at one input."""
+        if self.fold is not None:
+            return jax.tree.map(lambda v: v[self.fold], preds)
+        return jax.vmap(self._aggregate, (None, 1))(preds, self.held_out)
+
+    def of_rows(self, x: PyTree) -> PyTree:
+        """Returns the prediction of every training row without it, leading axis n."""
+        if self.fold is not None and self.count >= len(self.fold):
+            # A fit for each row: n predictions, not n^2.
+            each = _shared.take(self.params, self.fold)
+            one = lambda params, row: self.learner.predict(params, _one_row(row))  # noqa: E731
+            preds = jax.vmap(one, (_shared.axes(each), 0))(each, x)
+            return jax.tree.map(lambda v: v[:, 0], preds)
+        if self.fold is not None:
+            index, pick = self.fold, lambda v, i: jax.tree.map(lambda p: p[i], v)
+        else:
+            index, pick = self.held_out.T, self._aggregate
+        block = lambda rows, i: jax.vmap(pick)(self.by_input(rows), i)  # noqa: E731
+        return map_blocks(block, x, index, width=self.count)
+
+    def center(self, preds: PyTree) -> PyTree:
+        """Returns the mean over training rows of `without_each`, (b, ...) to (...)."""
+        if self.fold is None and self.aggregation != "mean":
+            mask, each = self.mask, self.without_each(preds)
+            return jax.tree.map(lambda v: _mean(v, mask), each)
+        if self.fold is not None:
+            fits = jnp.arange(self.count)[:, None]
+            shares = jnp.mean(self.fold[None] == fits, axis=1)
+        else:
+            held = self.held_out / jnp.maximum(jnp.sum(self.held_out, axis=0), 1)[None]
+            shares = jnp.sum(held, axis=1)
+        return jax.tree.map(lambda v: _mean(v, shares), preds)
+
+    @property
+    def mask(self) -> Array | None:
+        """True where some fit is without the row, shape (n,); None if for all."""
+        return None if self.fold is not None else jnp.any(self.held_out, axis=0)
+
+    def _aggregate(self, preds, held):
+        combine = _mean if self.aggregation == "mean" else _median
+        return jax.tree.map(lambda v: combine(v, held), preds)
+
+
+def fit_all(
+    learner: Learner,
+    keys: Array,
+    x: PyTree,
+    y: Array,
+    weights: Array,
+    batch_size: int | None,
+) -> PyTree:
+    """Returns the parameters of a fit for each row of weights, in one program."""
+    b, n = weights.shape
+    width = sum(leaf.size for leaf in jax.tree.leaves((x, y))) or 1
+    size = batch_size or max(_FIT_NUMBERS // width, 1)
+
+    def own(key, row):
+        return jax.tree.map(
+            lambda part: None if _shared.is_shared(part) else part,
+            learner.fit(key, x, y, row),
+            is_leaf=_shared.is_shared,
+        )
+
+    if size >= b:
+        params = jax.vmap(own)(keys, weights)
+    else:
+        params = lax.map(lambda row: own(*row), (keys, weights), batch_size=size)
+    # The shared parts of one fit; the rest of it is not computed.
+    first = learner.fit(keys[0], x, y, weights[0])
+    return jax.tree.map(
+        lambda part, own: part if _shared.is_shared(part) else own,
+        first,
+        params,
+        is_leaf=_shared.is_shared,
+    )
+
+
+def _one_row(x):
+    return jax.tree.map(lambda v: v[None], x)
+
+
+def _mean(values, weights):
+    """Returns the weighted mean over the leading axis; 0 without any weight."""
+    values = as_float(values)
+    total = jnp.sum(weights)
+    shares = (weights / jnp.where(total > 0, total, 1)).astype(values.dtype)
+    return jnp.tensordot(shares, values, 1, precision="highest")
+
+
+def _median(values, held):
+    """Returns the median over the leading axis of the fits in `held`; 0 of none."""
+    values = as_float(values)
+    count = jnp.sum(held)
+    ranks = jnp.stack([(count + 1) // 2, count // 2 + 1])
+    columns = values.reshape(len(values), -1).T
+    middle = jax.vmap(lambda v: kth_smallest(v, ranks, where=held))(columns)
+    middle = jnp.where(count > 0, middle, 0)
+    return jnp.mean(middle, axis=1).reshape(values.shape[1:])

@@ -1,0 +1,143 @@
+"""One set from the sets of many held-out fits, each at the score of its own row.
+
+With C_i = {y : s(f_-i(x), y) <= R_i}, y is kept iff #{i : R_i < s(f_-i(x), y)} < k:
+iff more than n - k of the C_i contain it. For intervals this is the k-th smallest upper
+and the k-th largest lower end, the hull that jackknife+ and CV+ report.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from jaxcp._pytree import pytree
+from jaxcp._types import PyTree, Score, Set
+from jaxcp.quantiles import spare_mass, weighted_conformal_quantile
+from jaxcp.selection import as_float, kth_smallest
+from jaxcp.sets import LabelSet
+
+
+@pytree
+class VoteSet:
+    """The targets in enough of n sets, known by membership alone.
+
+    Args:
+      sets: The sets, leading axes (c, n): c components of n rows.
+      weights: Weight of each row's vote, shape (n,).
+      spare: Weight that the votes of each component must exceed, shape (c,).
+    """
+
+    sets: Set
+    weights: Array
+    spare: Array
+
+    def contains(self, y: Array) -> Array:
+        """Returns whether `y` has the votes, bool of shape ()."""
+        votes = jax.vmap(jax.vmap(lambda s: s.contains(y)))(self.sets)
+        won = jnp.sum(jnp.where(votes, self.weights[None], 0), axis=1)
+        return jnp.all(won > self.spare)
+
+    def size(self) -> Array:
+        """Raises ValueError: only membership is known."""
+        raise ValueError(
+            "expected a set with a closed-form size, got votes of many sets: give the "
+            "score an inverse that returns an Interval, a Box or a LabelSet"
+        )
+
+
+@pytree
+class Ballot:
+    """What decides which votes suffice.
+
+    Args:
+      level: Rank k, or the level as a float where there are weights, shape ().
+      mask: True for the rows that vote, shape (n,), or None.
+      weights: Weights of the rows, shape (n,), or None.
+      test_weight: Weight of the test point, shape (); 1 where there are no weights.
+    """
+
+    level: Array
+    mask: Array | None
+    weights: Array | None
+    test_weight: Array
+
+    def last_end(self, ends: Array) -> Array:
+        """Returns the k-th smallest upper end, (n, ...) to (...)."""
+        columns = ends.reshape(len(ends), -1).T
+        return jax.vmap(self._select)(columns).reshape(ends.shape[1:])
+
+    def tally(self, n: int) -> tuple[Array, Array]:
+        """Returns the weight of each vote, shape (n,), and what must be exceeded."""
+        if self.weights is not None:
+            return spare_mass(as_float(self.weights), self.level, self.test_weight)
+        votes = jnp.ones(n, int) if self.mask is None else self.mask.astype(int)
+        return votes, jnp.sum(votes) - self.level
+
+    def _select(self, ends):
+        if self.weights is None:
+            return kth_smallest(ends, self.level, where=self.mask)
+        return weighted_conformal_quantile(
+            ends, self.weights, self.level, test_weight=self.test_weight
+        )
+
+
+def plus(score: Score, preds: PyTree, scores: Array, ballot: Ballot) -> Set:
+    """Returns the "+" set of one input.
+
+    Args:
+      score: The nonconformity score.
+      preds: Predictions without each row, leading axis n.
+      scores: Scores of the rows, shape (n,) or (n, c).
+      ballot: The ballot; its level has shape () or, with components, (c,).
+
+    Returns:
+      The set: like those of the score where they are intervals, boxes or labels. With
+      components the intersection of the sets of each.
+    """
+    if hasattr(score, "labels") and not getattr(score, "inclusive", False):
+        return count_labels(jax.vmap(score.labels)(preds), scores, ballot)
+    thresholds, levels = by_component(scores), jnp.atleast_1d(ballot.level)
+    sets = jax.vmap(jax.vmap(score.invert), (None, 0))(preds, thresholds)
+    ballots = Ballot(levels, ballot.mask, ballot.weights, ballot.test_weight)
+    axes = Ballot(0, None, None, None)
+    if hasattr(sets, "lower"):
+        last_end = jax.vmap(Ballot.last_end, (axes, 0))
+        lower, upper = -last_end(ballots, -sets.lower), last_end(ballots, sets.upper)
+        return type(sets)(jnp.max(lower, axis=0), jnp.min(upper, axis=0))
+    votes, spare = jax.vmap(Ballot.tally, (axes, None))(ballots, len(scores))
+    if isinstance(sets, LabelSet):
+        won = jnp.sum(jnp.where(sets.mask, votes[:, :, None], 0), axis=1)
+        return LabelSet(jnp.all(won > spare[:, None], axis=0))
+    return VoteSet(sets, votes[0], spare)
+
+
+def count_labels(labels: Array, scores: Array, ballot: Ballot) -> LabelSet:
+    """Returns the "+" set from the scores of labels without each row, shape (n, k)."""
+    votes, spare = ballot.tally(len(scores))
+    inside = labels <= scores[:, None]
+    return LabelSet(jnp.sum(jnp.where(inside, votes[:, None], 0), axis=0) > spare)
+
+
+def minmax(score: Score, preds: PyTree, q: Array, mask: Array | None) -> Set:
+    """Returns the hull of the sets of one input at one threshold for all rows."""
+    sets = jax.vmap(score.invert, (0, None))(preds, q)
+    votes = jnp.ones(len(jax.tree.leaves(preds)[0]), bool) if mask is None else mask
+    if hasattr(sets, "lower"):
+        known = votes.reshape(-1, *(1,) * (sets.lower.ndim - 1))
+        lower = jnp.where(jnp.isnan(sets.lower), -jnp.inf, sets.lower)
+        upper = jnp.where(jnp.isnan(sets.upper), jnp.inf, sets.upper)
+        return type(sets)(
+            jnp.min(jnp.where(known, lower, jnp.inf), axis=0),
+            jnp.max(jnp.where(known, upper, -jnp.inf), axis=0),
+        )
+    if isinstance(sets, LabelSet):
+        return LabelSet(jnp.any(sets.mask & votes[:, None], axis=0))
+    one = jax.tree.map(lambda v: v[None], sets)
+    return VoteSet(one, votes.astype(int), jnp.zeros(1, int))
+
+
+def by_component(scores: Array) -> Array:
+    """Returns thresholds that bind one component each: (c, n) or (c, n, c)."""
+    if scores.ndim == 1:
+        return scores[None]
+    own = jnp.eye(scores.shape[1], dtype=bool)[:, None]
+    return jnp.where(own, scores[None], jnp.inf)

@@ -1,0 +1,271 @@
+"""Calibration on the training rows themselves, by fits that leave rows out."""
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.typing import ArrayLike
+
+from jaxcp import _checks
+from jaxcp._batching import map_blocks
+from jaxcp._pytree import pytree
+from jaxcp._thresholds import level_of, threshold
+from jaxcp._types import PyTree, Set
+from jaxcp.calibration import Calibration
+from jaxcp.cross import _folds, _votes
+from jaxcp.cross._fits import Fits
+from jaxcp.ranks import conformal_rank
+from jaxcp.selection import kth_smallest
+from jaxcp.sets import Interval
+
+# Rows in a fold from which a binary search beats a pass over its scores.
+_LONG_FOLDS = 64
+
+
+@pytree
+class CrossConformal:
+    """Fits that leave rows out, with the score of every row under those without it.
+
+    Made by `cross_conformal`, `jackknife_plus`, `cv_plus`, `enbpi` and
+    `jackknife_plus_after_bootstrap`. Calling it gives the "+" sets; `minmax` and `naive`
+    are the other two ways to use the same fits.
+
+    Args:
+      fits: The fits and which rows they left out.
+      full: Parameters of the fit on all rows, for `naive`.
+      calibration: The calibration of the held-out scores.
+    """
+
+    fits: Fits
+    full: PyTree
+    calibration: Calibration
+
+    @property
+    def scores(self) -> Array:
+        """Held-out scores, shape (n,) or (n, c); of no use where `mask` is False."""
+        return self.calibration.scores
+
+    @property
+    def mask(self) -> Array | None:
+        """True for rows that some fit left out, shape (n,); None if that is all."""
+        return self.calibration.mask
+
+    def __call__(
+        self, x: PyTree, alpha: ArrayLike, *, test_weights: ArrayLike | None = None
+    ) -> Set:
+        """Returns the "+" sets at new inputs.
+
+        With held-out fits f_-i and scores R_i, k = n + 1 - floor(alpha (n + 1)): the
+        k-th largest lower and the k-th smallest upper end of {y : s(f_-i(x), y) <= R_i};
+        of labels, those with #{i : R_i < s(f_-i(x), y)} < k.
+
+        Args:
+          x: Inputs, a pytree with leading axis m.
+          alpha: Miscoverage level, shape (), or (c,) for scores with c components,
+            whose sets are intersected (a scalar is split to alpha / c).
+          test_weights: Weight of each test point, shape (m,), for calibrations with
+            weights. Defaults to 1.
+
+        Returns:
+          Sets with leading axis m: `Interval`, `Box` or `LabelSet` as of the score,
+          infinite ends where the rank leaves 1, ..., n. Of scores without such sets:
+          sets that know membership only.
+
+        Raises:
+          ValueError: if a number `alpha` is outside (0, 1), or lengths differ.
+
+        Guarantee:
+          P(Y in set) >= 1 - 2 alpha for exchangeable rows and a learner that treats
+          them alike (K folds: minus a term below sqrt(2 / n)); about 1 - alpha for
+          stable learners. `enbpi` has an asymptotic guarantee.
+
+        References:
+          Barber et al., Predictive Inference with the Jackknife+, 2021.
+
+        Example:
+          >>> from jaxcp import jackknife_plus, learners, scores
+          >>> x = jnp.arange(9.0)[:, None]
+          >>> y = x[:, 0] + jnp.where(x[:, 0] % 2, 1.0, -1.0)
+          >>> key, ridge = jax.random.key(0), learners.Ridge(1.0)
+          >>> cp = jackknife_plus(key, ridge, scores.Absolute(), x, y)
+          >>> cp(jnp.array([[4.0]]), alpha=0.2).upper.round(1)
+          Array([5.3], dtype=float32)
+        """
+        x, test_weights = self._check(x, test_weights)
+        level = level_of(self.calibration, alpha)
+        self._check_level(level)
+        return _plus(self, x, level, test_weights)
+
+    def minmax(
+        self, x: PyTree, alpha: ArrayLike, *, test_weights: ArrayLike | None = None
+    ) -> Set:
+        """Returns the hull of all held-out fits' sets: [min f_-i - q, max f_-i + q].
+
+        q is the conformal quantile of the held-out scores; of labels, the union of the
+        sets of all fits. Arguments, errors and types of sets as for the "+" sets.
+
+        Guarantee:
+          P(Y in set) >= 1 - alpha for exchangeable rows; usually far more.
+
+        References:
+          Barber et al., Predictive Inference with the Jackknife+, 2021, theorem 2.
+        """
+        x, test_weights = self._check(x, test_weights)
+        level = level_of(self.calibration, alpha)
+        self._check_level(level)
+        return _minmax(self, x, level, test_weights)
+
+    def naive(
+        self, x: PyTree, alpha: ArrayLike, *, test_weights: ArrayLike | None = None
+    ) -> Set:
+        """Returns the sets of the fit on all rows: the jackknife, f(x) -/+ q.
+
+        Arguments, errors and types of sets as for the "+" sets.
+
+        Guarantee:
+          None: coverage may be anything, and falls to a half where the number of
+          features is the number of rows. About 1 - alpha for stable learners.
+
+        References:
+          Barber et al., Predictive Inference with the Jackknife+, 2021, section 1.2.
+        """
+        x, test_weights = self._check(x, test_weights)
+        preds = _predict(self.fits.learner, self.full, x)
+        return self.calibration(preds, alpha, test_weights=test_weights)
+
+    def aggregate(self, x: PyTree, *, alpha: ArrayLike | None = None) -> PyTree:
+        """Returns one prediction for each input from the fits that leave rows out.
+
+        The mean of f_-i(x) over the n rows: the centre of EnbPI (journal version).
+
+        Args:
+          x: Inputs, a pytree with leading axis m.
+          alpha: A level, shape (): the ceil((1 - alpha) n)-th smallest of f_-i(x)
+            instead of the mean, the centre of the first version of EnbPI.
+
+        Returns:
+          Predictions with leading axis m, like those of the learner.
+
+        Raises:
+          ValueError: if a number `alpha` is outside (0, 1).
+
+        References:
+          Xu and Xie, Conformal Prediction for Time Series, 2021 and 2023.
+        """
+        x, _ = self._check(x, None)
+        if alpha is None:
+            return _center(self, x)
+        mask, n = self.mask, len(self.scores)
+        count = n if mask is None else jnp.sum(mask)
+        rank = conformal_rank(count - 1, alpha)  # n - floor(alpha n)
+        if rank.ndim:
+            raise ValueError(f"expected alpha of shape (), got {rank.shape}")
+        return _upper_center(self, x, rank)
+
+    def _check(self, x, test_weights):
+        x, test_weights = _checks.as_arrays((x, test_weights))
+        _checks.num_rows(x=x, test_weights=test_weights)
+        _checks.check_vectors(test_weights=test_weights)
+        if test_weights is not None and self.calibration.weights is None:
+            raise ValueError("expected test_weights only with calibration weights")
+        if test_weights is not None:
+            _checks.check_weights("test_weights", test_weights)
+        return x, test_weights
+
+    def _check_level(self, level):
+        if level.ndim > self.scores.ndim - 1:
+            raise ValueError(
+                f"expected alpha of shape {self.scores.shape[1:]} or (), got "
+                f"{level.shape}; use jax.vmap for sets at several levels"
+            )
+
+
+@jax.jit
+def _plus(cp, x, level, test_weights):
+    score, fits, of = cp.calibration.score, cp.fits, cp.calibration
+    n, m = len(of.scores), len(jax.tree.leaves(x)[0])
+    if _has_long_folds(cp, x):
+        return _plus_of_folds(cp, x, level)
+    test_weights = jnp.ones(m) if test_weights is None else test_weights
+
+    def one(preds, test_weight):
+        ballot = _votes.Ballot(level, of.mask, of.weights, test_weight)
+        return _votes.plus(score, fits.without_each(preds), of.scores, ballot)
+
+    def block(x, test_weights):
+        return jax.vmap(one)(fits.by_input(x), test_weights)
+
+    return map_blocks(block, x, test_weights, width=n)
+
+
+def _plus_of_folds(cp, x, level):
+    score, fits = cp.calibration.score, cp.fits
+    folds = _folds.sort_folds(cp.scores, fits.fold, fits.count)
+
+    def one(preds):
+        if hasattr(score, "labels"):
+            labels = jax.vmap(score.labels)(preds)
+            return _folds.plus_labels(labels, jax.tree.map(lambda v: v[0], folds), level)
+        return _folds.plus_interval(score, preds, folds, jnp.atleast_1d(level))
+
+    block = lambda x: jax.vmap(one)(fits.by_input(x))  # noqa: E731
+    return map_blocks(block, x, width=_LONG_FOLDS * fits.count)
+
+
+def _has_long_folds(cp, x):
+    """Returns whether the sorted scores of folds give the same sets faster."""
+    score, fits, of = cp.calibration.score, cp.fits, cp.calibration
+    if fits.fold is None or of.weights is not None:
+        return False
+    if len(of.scores) < _LONG_FOLDS * fits.count:
+        return False
+    if hasattr(score, "labels"):
+        return not getattr(score, "inclusive", False)
+    preds = jax.eval_shape(fits.predict, x)
+    pred = jax.tree.map(lambda v: jnp.zeros(v.shape[2:], v.dtype), preds)
+    kind = jax.eval_shape(score.invert, pred, of.scores[0])
+    return isinstance(kind, Interval)
+
+
+@jax.jit
+def _minmax(cp, x, level, test_weights):
+    score, fits, of = cp.calibration.score, cp.fits, cp.calibration
+    m = len(jax.tree.leaves(x)[0])
+    q = threshold(of, level, None)
+    q = jnp.broadcast_to(q[None], (m, *q.shape))
+    if test_weights is not None:
+        q = jax.vmap(threshold, (None, None, 0))(of, level, test_weights)
+
+    def one(preds, q):
+        if fits.fold is not None:  # the fits themselves: each left some row out
+            return _votes.minmax(score, preds, q, None)
+        return _votes.minmax(score, fits.without_each(preds), q, fits.mask)
+
+    block = lambda x, q: jax.vmap(one)(fits.by_input(x), q)  # noqa: E731
+    width = fits.count if fits.fold is not None else len(of.scores)
+    return map_blocks(block, x, q, width=width)
+
+
+@jax.jit
+def _center(cp, x):
+    fits = cp.fits
+    block = lambda x: jax.vmap(fits.center)(fits.by_input(x))  # noqa: E731
+    return map_blocks(block, x, width=len(cp.scores))
+
+
+@jax.jit
+def _upper_center(cp, x, rank):
+    def one(preds):
+        return jax.tree.map(quantile, cp.fits.without_each(preds))
+
+    def quantile(values):
+        columns = values.reshape(len(values), -1).T
+        select = lambda v: kth_smallest(v, rank, where=cp.mask)  # noqa: E731
+        return jax.vmap(select)(columns).reshape(values.shape[1:])
+
+    block = lambda x: jax.vmap(one)(cp.fits.by_input(x))  # noqa: E731
+    return map_blocks(block, x, width=len(cp.scores))
+
+
+@jax.jit
+def _predict(learner, params, x):
+    return learner.predict(params, x)

@@ -1,0 +1,17 @@
+"""Models that are fitted with weights, many at once in one program."""
+
+from jaxcp.learners._shared import Shared
+from jaxcp.learners.general import FunctionLearner, GradientLearner, MeanScale
+from jaxcp.learners.linear import QuantileRidge, Ridge
+from jaxcp.learners.neighbors import KernelRidge, NearestNeighbors
+
+__all__ = [
+    "FunctionLearner",
+    "GradientLearner",
+    "KernelRidge",
+    "MeanScale",
+    "NearestNeighbors",
+    "QuantileRidge",
+    "Ridge",
+    "Shared",
+]

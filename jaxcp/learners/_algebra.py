@@ -1,0 +1,84 @@
+"""Weighted least squares in primal and dual form, and each fit without one row.
+
+With `s` the square roots of the weights and A = diag(s) K diag(s) + penalty I, the dual
+coefficients are linear in the targets: c = M y with M = diag(s) A^-1 diag(s), or, with
+an unpenalised intercept u'y, M and u from the inverse of A bordered by s. Leaving row i
+out of a linear system changes its solution by a multiple of column i of the inverse.
+"""
+
+from functools import partial
+
+import jax.numpy as jnp
+from jax import Array
+from jax.typing import ArrayLike
+
+# Accelerators would round the products to 10 bits.
+dot = partial(jnp.matmul, precision="highest")
+
+
+def centers(x: Array, weights: Array, intercept: bool) -> Array:
+    """Returns the weighted mean of each column, or zeros without an intercept."""
+    if not intercept:
+        return jnp.zeros(x.shape[1:], x.dtype)
+    total = jnp.sum(weights)
+    return dot(weights, x) / jnp.where(total > 0, total, 1)
+
+
+def primal(x: Array, y: Array, penalty: ArrayLike, weights: Array) -> Array:
+    """Returns argmin_b sum_i w_i (y_i - x_i b)^2 + penalty |b|^2, shape (p, d)."""
+    weighted = weights[:, None] * x
+    gram = dot(weighted.T, x) + penalty * jnp.eye(x.shape[1], dtype=x.dtype)
+    return jnp.linalg.solve(gram, dot(weighted.T, y))
+
+
+def primal_without_each(
+    x: Array, y: Array, penalty: ArrayLike, intercept: bool
+) -> tuple[Array, Array]:
+    """Returns coefficients (n, p, d) and intercepts (n, d) of all leave-one-out fits.
+
+    `x` and `y` are centred if there is an intercept, so that the Gram matrix of (1, x)
+    has two blocks. R_i = (y_i - fit_i) / (1 - H_ii) and b_-i = b - G^-1 x_i R_i.
+    """
+    n, p = x.shape
+    gram = dot(x.T, x) + penalty * jnp.eye(p, dtype=x.dtype)
+    coef = jnp.linalg.solve(gram, dot(x.T, y))
+    leverages = jnp.linalg.solve(gram, x.T).T  # G^-1 x_i in row i
+    share = 1 / n if intercept else 0.0
+    own = share + jnp.sum(x * leverages, axis=1)
+    held_out = (y - dot(x, coef)) / (1 - own)[:, None]
+    coefs = coef[None] - leverages[:, :, None] * held_out[:, None, :]
+    return coefs, -share * held_out
+
+
+def dual(
+    gram: Array, penalty: ArrayLike, weights: Array, intercept: bool
+) -> tuple[Array, Array]:
+    """Returns (M, u): coefficients of the rows are M y and the intercept is u'y."""
+    root = jnp.sqrt(weights)
+    diagonal = penalty + (weights == 0)  # rows left out: coefficient 0, and no 0 / 0
+    system = root[:, None] * gram * root[None] + jnp.diag(diagonal.astype(gram.dtype))
+    if not intercept:
+        inverse = jnp.linalg.inv(system)
+        return root[:, None] * inverse * root[None], jnp.zeros_like(root)
+    # The coefficients sum to zero, so a constant in the kernel changes nothing, and
+    # keeps the matrix regular where centred rows interpolate.
+    scale = jnp.mean(jnp.diag(gram)) + 1
+    inverse = jnp.linalg.inv(system + scale * root[:, None] * root[None])
+    column = dot(inverse, root)
+    u = column / jnp.where(jnp.any(weights > 0), dot(root, column), 1)
+    inverse = inverse - column[:, None] * u[None]
+    return root[:, None] * inverse * root[None], root * u
+
+
+def dual_without_each(
+    gram: Array, y: Array, penalty: ArrayLike, intercept: bool
+) -> tuple[Array, Array]:
+    """Returns dual coefficients (n, n, d) and intercepts (n, d) of leave-one-out fits.
+
+    R_i = c_i / M_ii and c_-i = c - M_i R_i, whose i-th entry is 0.
+    """
+    inverse, u = dual(gram, penalty, jnp.ones(len(y), y.dtype), intercept)
+    coef = dot(inverse, y)
+    held_out = coef / jnp.diag(inverse)[:, None]
+    coefs = coef[None] - inverse.T[:, :, None] * held_out[:, None, :]
+    return coefs, dot(u, y)[None] - u[:, None] * held_out

@@ -1,0 +1,46 @@
+"""Parts of the parameters that all fits have in common."""
+
+import jax
+from jax import Array
+
+from jaxcp._pytree import pytree
+from jaxcp._types import PyTree
+
+
+@pytree
+class Shared:
+    """A part of a learner's parameters that is the same whatever the weights.
+
+    A learner that keeps its training inputs wraps them, so that n refits keep them
+    once, and what all fits compute from them (a kernel matrix) is computed once.
+
+    Args:
+      value: Any pytree that does not depend on the key or the weights.
+
+    Example:
+      >>> Shared(jnp.zeros(3)).value.shape
+      (3,)
+    """
+
+    value: PyTree
+
+
+def axes(params: PyTree) -> PyTree:
+    """Returns the axis of the fits for each part: None for what they share."""
+    return jax.tree.map(
+        lambda part: None if isinstance(part, Shared) else 0, params, is_leaf=is_shared
+    )
+
+
+def take(params: PyTree, index: Array) -> PyTree:
+    """Returns the parameters of the fits `index`, shared parts as they are."""
+    return jax.tree.map(
+        lambda part: part if isinstance(part, Shared) else part[index],
+        params,
+        is_leaf=is_shared,
+    )
+
+
+def is_shared(part: PyTree) -> bool:
+    """Returns whether a part of the parameters is shared."""
+    return isinstance(part, Shared)

@@ -1,0 +1,153 @@
+"""Learners made of the user's own functions, and of other learners."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.typing import ArrayLike
+
+from jaxcp._pytree import pytree, static
+from jaxcp._types import Learner, PyTree
+from jaxcp.selection import as_float
+
+
+@pytree
+class FunctionLearner:
+    """A pair of pure functions as a learner.
+
+    Args:
+      fit: `(key, x, y, weights) -> params`; it sees the weights with their zeros, and
+        has to leave those rows out.
+      predict: `(params, x) -> preds`, over the leading axis of x.
+
+    Example:
+      >>> mean = FunctionLearner(
+      ...     lambda key, x, y, weights: weights @ y / weights.sum(),
+      ...     lambda params, x: jnp.full(len(x), params),
+      ... )
+      >>> x, y = jnp.zeros((3, 1)), jnp.array([1.0, 2.0, 9.0])
+      >>> mean.fit(jax.random.key(0), x, y, jnp.array([1.0, 1.0, 0.0])).item()
+      1.5
+    """
+
+    fit: Callable[[Array, PyTree, Array, Array], PyTree] = static()
+    predict: Callable[[PyTree, PyTree], PyTree] = static()
+
+
+@pytree
+class GradientLearner:
+    """Any differentiable model, trained by an optax optimizer in one scan.
+
+    Mini-batches are drawn with replacement, each row in proportion to its weight; rows
+    of weight zero are never seen. Without a batch size every step takes the weighted
+    mean loss of all rows. Define functions and optimizer once: each new one compiles.
+
+    Args:
+      init: `key -> params`.
+      predict: `(params, x) -> preds`, over the leading axis of x.
+      loss: `(pred, y) -> ()` for one example.
+      optimizer: An `optax.GradientTransformation`.
+      num_steps: Number of optimizer steps.
+      batch_size: Rows in a mini-batch, or None for all.
+
+    Example:
+      >>> import optax
+      >>> learner = GradientLearner(
+      ...     init=lambda key: jnp.zeros(()),
+      ...     predict=lambda params, x: params * x[:, 0],
+      ...     loss=optax.squared_error,
+      ...     optimizer=optax.sgd(0.1),
+      ...     num_steps=50,
+      ... )
+      >>> x = jnp.array([[1.0], [2.0]])
+      >>> learner.fit(jax.random.key(0), x, 3 * x[:, 0], jnp.ones(2)).round(3).item()
+      3.0
+    """
+
+    init: Callable[[Array], PyTree] = static()
+    predict: Callable[[PyTree, PyTree], PyTree] = static()
+    loss: Callable[[PyTree, Array], Array] = static()
+    optimizer: PyTree = static()
+    num_steps: int = static()
+    batch_size: int | None = static(default=None)
+
+    def fit(self, key: Array, x: PyTree, y: Array, weights: Array) -> PyTree:
+        """Returns the parameters after the last step."""
+        import optax
+
+        key_init, key_steps = jax.random.split(key)
+        params = self.init(key_init)
+        weights = as_float(weights)
+        mass = jnp.cumsum(weights)
+
+        def step(carry, key):
+            params, state = carry
+            rows = None if self.batch_size is None else self._draw(key, mass)
+            grads = jax.grad(self._mean_loss)(params, x, y, weights, rows)
+            updates, state = self.optimizer.update(grads, state, params)
+            return (optax.apply_updates(params, updates), state), None
+
+        keys = jax.random.split(key_steps, self.num_steps)
+        start = params, self.optimizer.init(params)
+        return lax.scan(step, start, keys)[0][0]
+
+    def _draw(self, key, mass):
+        u = jax.random.uniform(key, (self.batch_size,), mass.dtype)
+        # In (0, total]: the first row that reaches it has a weight.
+        return jnp.searchsorted(mass, mass[-1] * (1 - u))
+
+    def _mean_loss(self, params, x, y, weights, rows):
+        if rows is not None:
+            x, y = jax.tree.map(lambda v: v[rows], (x, y))
+            return jnp.mean(jax.vmap(self.loss)(self.predict(params, x), y))
+        losses = jax.vmap(self.loss)(self.predict(params, x), y)
+        total = jnp.sum(weights)
+        return jnp.sum(weights * losses) / jnp.where(total > 0, total, 1)
+
+
+@pytree
+class MeanScale:
+    """A learner of the mean and one of the size of its errors: predictions (mu, sigma).
+
+    sigma is fitted to abs(y - mu) on the rows that mu was fitted on, and is at least
+    `floor` times the mean of these. `Normalized` reads such predictions; adaptive
+    EnbPI is `enbpi` with the two.
+
+    Args:
+      mean: Learner of the target.
+      scale: Learner of the absolute errors.
+      floor: Smallest sigma, as a share of the mean absolute error, shape ().
+
+    References:
+      Papadopoulos, Gammerman, Vovk, Normalized Nonconformity Measures for Regression
+      Conformal Prediction, 2008.
+
+    Example:
+      >>> from jaxcp.learners import Ridge
+      >>> learner = MeanScale(Ridge(1.0), Ridge(1.0))
+      >>> x, y = jnp.zeros((4, 1)), jnp.array([1.0, -1.0, 1.0, -1.0])
+      >>> params = learner.fit(jax.random.key(0), x, y, jnp.ones(4))
+      >>> learner.predict(params, x[:1])
+      (Array([0.], dtype=float32), Array([1.], dtype=float32))
+    """
+
+    mean: Learner
+    scale: Learner
+    floor: ArrayLike = 0.1
+
+    def fit(self, key: Array, x: PyTree, y: Array, weights: Array) -> PyTree:
+        """Returns the parameters of both learners and the smallest scale."""
+        key_mean, key_scale = jax.random.split(key)
+        mean = self.mean.fit(key_mean, x, y, weights)
+        errors = jnp.abs(y - self.mean.predict(mean, x))
+        scale = self.scale.fit(key_scale, x, errors, weights)
+        total = jnp.sum(weights)
+        lowest = jnp.tensordot(weights, errors, 1) / jnp.where(total > 0, total, 1)
+        return mean, scale, self.floor * lowest
+
+    def predict(self, params: PyTree, x: PyTree) -> tuple[Array, Array]:
+        """Returns (mu, sigma), each like the targets."""
+        mean, scale, lowest = params
+        sigma = self.scale.predict(scale, x)
+        return self.mean.predict(mean, x), jnp.maximum(sigma, lowest[None])

@@ -1,0 +1,181 @@
+"""Models that keep their training rows: kernel ridge and nearest neighbours."""
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.typing import ArrayLike
+
+from jaxcp._pytree import pytree, static
+from jaxcp.learners import _algebra
+from jaxcp.learners._algebra import dot
+from jaxcp.learners._shared import Shared
+from jaxcp.learners.linear import _columns, _matrix
+from jaxcp.selection import as_float, weighted_select
+
+
+@pytree
+class KernelFit:
+    """Training rows with their dual coefficients. Made by `KernelRidge`."""
+
+    x: Shared
+    coef: Array
+
+
+@pytree
+class KernelRidge:
+    """Kernel ridge regression with k(x, z) = exp(-|(x - z) / lengthscale|^2 / 2).
+
+    Coefficients c = (K + penalty I)^-1 y: the mean of a Gaussian process with noise
+    variance `penalty`. `x` has shape (n, p), `y` (n,) or (n, d), around zero: there is
+    no intercept. A row of weight w has noise variance penalty / w.
+
+    Offers `leave_one_out`: all n refits from one inverse.
+
+    Args:
+      penalty: Noise variance, >= 0, shape (); zero interpolates.
+      lengthscale: Distance over which the kernel falls, > 0, shape () or (p,).
+
+    References:
+      Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, 5.4.2.
+
+    Example:
+      >>> x = jnp.arange(3.0)[:, None]
+      >>> learner = KernelRidge(1e-6, 1.0)
+      >>> params = learner.fit(jax.random.key(0), x, jnp.sin(x[:, 0]), jnp.ones(3))
+      >>> learner.predict(params, x[1:2]).round(2)
+      Array([0.84], dtype=float32)
+    """
+
+    penalty: ArrayLike
+    lengthscale: ArrayLike = 1.0
+
+    def fit(self, key: Array, x: Array, y: Array, weights: Array) -> KernelFit:
+        """Returns the weighted fit; the key is not used."""
+        del key
+        x, y, weights = _matrix(x), as_float(y), as_float(weights)
+        inverse, _ = _algebra.dual(self._kernel(x, x), self.penalty, weights, False)
+        return KernelFit(Shared(x), dot(inverse, _columns(y)).reshape(y.shape))
+
+    def predict(self, params: KernelFit, x: Array) -> Array:
+        """Returns k(x, x_train) @ coef, shape (m, ...)."""
+        values = dot(self._kernel(_matrix(x), params.x.value), _columns(params.coef))
+        return values.reshape(-1, *params.coef.shape[1:])
+
+    def leave_one_out(self, x: Array, y: Array) -> KernelFit:
+        """Returns the n fits without one row each, stacked."""
+        x, y = _matrix(x), as_float(y)
+        gram = self._kernel(x, x)
+        coefs, _ = _algebra.dual_without_each(gram, _columns(y), self.penalty, False)
+        return KernelFit(Shared(x), coefs.reshape(len(y), *y.shape))
+
+    def _kernel(self, x, z):
+        scale = jnp.broadcast_to(jnp.asarray(self.lengthscale, x.dtype), x.shape[1:])
+        return jnp.exp(-0.5 * square_distances(x / scale[None], z / scale[None]))
+
+
+@pytree
+class NeighborsFit:
+    """Training rows with their weights. Made by `NearestNeighbors`.
+
+    Args:
+      x: Training inputs, shape (n, p).
+      y: Training targets, shape (n, ...).
+      weights: Weight of each row, shape (n,).
+      left_out: A row to leave out although it has a weight, int of shape (), or None.
+    """
+
+    x: Shared
+    y: Shared
+    weights: Array | Shared
+    left_out: Array | None = None
+
+
+@pytree
+class NearestNeighbors:
+    """The mean target of the k nearest training rows, by Euclidean distance.
+
+    A row of weight w counts as w rows; rows at the same distance share what is left of
+    the k. `x` has shape (n, p), `y` (n,) or (n, d). With fewer than k rows: their mean.
+
+    Offers `leave_one_out`: neighbours are looked up once, not once a refit.
+
+    Args:
+      num_neighbors: Number of neighbours k, at least 1.
+
+    References:
+      Cover and Hart, Nearest Neighbor Pattern Classification, 1967.
+
+    Example:
+      >>> x, y = jnp.arange(4.0)[:, None], jnp.array([0.0, 1.0, 2.0, 9.0])
+      >>> learner = NearestNeighbors(2)
+      >>> params = learner.fit(jax.random.key(0), x, y, jnp.ones(4))
+      >>> learner.predict(params, jnp.array([[0.4]]))
+      Array([0.5], dtype=float32)
+    """
+
+    num_neighbors: int = static()
+
+    def fit(self, key: Array, x: Array, y: Array, weights: Array) -> NeighborsFit:
+        """Returns the training rows; the key is not used."""
+        del key
+        return NeighborsFit(Shared(_matrix(x)), Shared(as_float(y)), as_float(weights))
+
+    def predict(self, params: NeighborsFit, x: Array) -> Array:
+        """Returns the mean target of the nearest rows, shape (m, ...)."""
+        x, rows, y = _matrix(x), params.x.value, params.y.value
+        weights = params.weights
+        weights = weights.value if isinstance(weights, Shared) else weights
+        distances = square_distances(x, rows)
+        i, targets = params.left_out, _columns(y)
+        means = jax.vmap(lambda d: self._mean(d, targets, weights, i))(distances)
+        return means.reshape(-1, *y.shape[1:])
+
+    def leave_one_out(self, x: Array, y: Array) -> NeighborsFit:
+        """Returns the n fits without one row each, stacked."""
+        x, y = _matrix(x), as_float(y)
+        ones = Shared(jnp.ones(len(x), x.dtype))
+        return NeighborsFit(Shared(x), Shared(y), ones, jnp.arange(len(x)))
+
+    def _mean(self, distances, y, weights, left_out):
+        k = self.num_neighbors
+        near = _within(distances, y, weights, k)
+        if left_out is None:
+            return _mean_of(*near, k)
+        # Nothing but the choice and the correction below depends on the row left out:
+        # without it, the k nearest are the k nearest, or k + 1 minus the row.
+        far = _within(distances, y, weights, k + 1)
+        away, row = distances[left_out], y[left_out]
+        pick = lambda a, b: jnp.where(away <= near[0], b, a)  # noqa: E731
+        radius, counts, sums = jax.tree.map(pick, near, far)
+        at = jnp.stack([away < radius, away == radius]).astype(y.dtype)
+        return _mean_of(radius, counts - at, sums - at[:, None] * row[None], k)
+
+
+def square_distances(x: Array, z: Array) -> Array:
+    """Returns the squared Euclidean distances of rows, shape (m, n)."""
+    if x.shape[1] <= 4:
+        return jnp.sum((x[:, None] - z[None]) ** 2, axis=-1)
+    # Centred: a far origin would cost all digits of the differences.
+    center = jnp.mean(z, axis=0, keepdims=True)
+    x, z = x - center, z - center
+    norms = jnp.sum(x**2, axis=1)[:, None] + jnp.sum(z**2, axis=1)[None]
+    return jnp.maximum(norms - 2 * dot(x, z.T), 0)
+
+
+def _within(distances, y, weights, k):
+    """Returns the radius of k rows, and counts (2,) and sums (2, d) in and on it."""
+    radius = weighted_select(distances, weights, k)
+    parts = jnp.stack([distances < radius, distances == radius])
+    parts = jnp.where(parts, weights[None], 0)
+    return radius, jnp.sum(parts, axis=1), dot(parts, y)
+
+
+def _mean_of(radius, counts, sums, k):
+    """Returns the mean of k rows: all inside of the radius and a share of those on it.
+
+    With fewer than k rows the radius is infinite and the mean is of all.
+    """
+    share = (k - counts[0]) / jnp.where(counts[1] > 0, counts[1], 1)
+    share = jnp.where(jnp.isfinite(radius), share, 1)
+    total = counts[0] + share * counts[1]
+    return (sums[0] + share * sums[1]) / jnp.where(total > 0, total, 1)

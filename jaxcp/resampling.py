@@ -1,0 +1,167 @@
+"""Resampling plans as training weights (b, n): row j fits model j, zero is held out."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from jaxcp import _checks
+
+__all__ = ["block_bootstrap", "bootstrap", "k_fold", "leave_one_out", "subsample"]
+
+
+def leave_one_out(n: int) -> Array:
+    """Returns the weights of n fits, the i-th without row i: 1 - identity.
+
+    Args:
+      n: Number of rows, at least 2.
+
+    Returns:
+      Training weights, shape (n, n).
+
+    Raises:
+      ValueError: if n is less than 2.
+
+    Example:
+      >>> leave_one_out(3).tolist()
+      [[0.0, 1.0, 1.0], [1.0, 0.0, 1.0], [1.0, 1.0, 0.0]]
+    """
+    _checks.check_count("n", n, 2)
+    return 1 - jnp.eye(n)
+
+
+def k_fold(key: Array, n: int, num_folds: int) -> Array:
+    """Returns the weights of K fits, each without one fold of a random partition.
+
+    Fold sizes differ by at most one; K = n is leave-one-out in random order.
+
+    Args:
+      key: Random key, from `jax.random.key`.
+      n: Number of rows.
+      num_folds: Number of folds K, from 2 to n.
+
+    Returns:
+      Training weights in {0, 1}, shape (num_folds, n).
+
+    Raises:
+      ValueError: if `num_folds` is not in 2, ..., n.
+
+    Example:
+      >>> k_fold(jax.random.key(0), 7, 3).sum(axis=1).tolist()
+      [4.0, 5.0, 5.0]
+    """
+    _check_folds(n, num_folds)
+    fold = jax.random.permutation(key, jnp.arange(n) % num_folds)
+    return (fold[None] != jnp.arange(num_folds)[:, None]).astype(float)
+
+
+def bootstrap(key: Array, n: int, num_resamples: int) -> Array:
+    """Returns how often each row is drawn in n draws with replacement.
+
+    A row is held out of a resample with probability (1 - 1/n)^n, about 0.37.
+
+    Args:
+      key: Random key.
+      n: Number of rows, at least 1.
+      num_resamples: Number of resamples b.
+
+    Returns:
+      Training weights, whole numbers that sum to n in each row, shape (b, n).
+
+    Raises:
+      ValueError: if a count is not positive.
+
+    References:
+      Efron, Bootstrap Methods: Another Look at the Jackknife, 1979.
+
+    Example:
+      >>> bootstrap(jax.random.key(0), 5, 2).sum(axis=1).tolist()
+      [5.0, 5.0]
+    """
+    return block_bootstrap(key, n, num_resamples, 1)
+
+
+def block_bootstrap(
+    key: Array, n: int, num_resamples: int, block_size: int, *, moving: bool = True
+) -> Array:
+    """Returns how often each row is drawn when blocks are drawn with replacement.
+
+    Blocks of consecutive rows keep the dependence of a series. ceil(n / block_size)
+    blocks make a resample.
+
+    Args:
+      key: Random key.
+      n: Number of rows, in order of time.
+      num_resamples: Number of resamples b.
+      block_size: Rows in a block, from 1 to n.
+      moving: Whether a block may start at any row from which it fits (the last block
+        drawn is then cut so that each resample has n rows). Otherwise the blocks are
+        rows 0 to s - 1, s to 2s - 1 and so on; the last may be shorter.
+
+    Returns:
+      Training weights, whole numbers, shape (b, n).
+
+    Raises:
+      ValueError: if a count is not positive or `block_size` exceeds n.
+
+    References:
+      Kunsch, The Jackknife and the Bootstrap for General Stationary Observations, 1989
+      (moving); Carlstein, The Use of Subseries Values for Estimating the Variance, 1986
+      (non-overlapping).
+
+    Example:
+      >>> block_bootstrap(jax.random.key(0), 6, 1, 3).sum().item()
+      6.0
+    """
+    _checks.check_count("n", n, 1)
+    _checks.check_count("num_resamples", num_resamples, 1)
+    _checks.check_count("block_size", block_size, 1)
+    if block_size > n:
+        raise ValueError(f"expected block_size <= n = {n}, got {block_size}")
+    num_blocks = -(-n // block_size)
+    shape = (num_resamples, num_blocks, 1)
+    if moving:
+        start = jax.random.randint(key, shape, 0, n - block_size + 1)
+    else:
+        start = block_size * jax.random.randint(key, shape, 0, num_blocks)
+    drawn = (start + jnp.arange(block_size)[None, None]).reshape(num_resamples, -1)
+    drawn = drawn[:, :n] if moving else drawn
+    # Rows past the end, of a last block that is shorter, are dropped.
+    count = lambda rows: jnp.zeros(n).at[rows].add(1.0, mode="drop")  # noqa: E731
+    return jax.vmap(count)(drawn)
+
+
+def subsample(key: Array, n: int, num_resamples: int, size: int) -> Array:
+    """Returns which rows are drawn in `size` draws without replacement.
+
+    Args:
+      key: Random key.
+      n: Number of rows.
+      num_resamples: Number of resamples b.
+      size: Rows in a resample, from 1 to n - 1.
+
+    Returns:
+      Training weights in {0, 1} that sum to `size` in each row, shape (b, n).
+
+    Raises:
+      ValueError: if a count is out of range.
+
+    Example:
+      >>> subsample(jax.random.key(0), 5, 2, 3).sum(axis=1).tolist()
+      [3.0, 3.0]
+    """
+    _checks.check_count("n", n, 2)
+    _checks.check_count("num_resamples", num_resamples, 1)
+    _checks.check_count("size", size, 1)
+    if size >= n:
+        raise ValueError(f"expected size < n = {n}, got {size}: no row is held out")
+    keys = jax.random.split(key, num_resamples)
+    first = (np.arange(n) < size).astype(float)
+    return jax.vmap(jax.random.permutation, (0, None))(keys, jnp.asarray(first))
+
+
+def _check_folds(n, num_folds):
+    _checks.check_count("n", n, 2)
+    _checks.check_count("num_folds", num_folds, 2)
+    if num_folds > n:
+        raise ValueError(f"expected num_folds <= n = {n}, got {num_folds}")
