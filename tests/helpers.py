@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.testing import assert_allclose
 
 from jaxcp import scores
 from jaxcp.sets import Interval
@@ -157,3 +158,33 @@ def reference(name):
     path = Path(__file__).parent / "reference" / f"{name}.npz"
     assert zipfile.is_zipfile(path)
     return dict(np.load(path, allow_pickle=False))
+
+
+def cases(name):
+    """Returns the arrays of each case of a reference file, by the case's name."""
+    separator = "__" if name.startswith("mapie") else "_"
+    by_case = {}
+    for array, value in reference(name).items():
+        case, _, what = array.partition(separator)
+        by_case.setdefault(case, {})[what] = value
+    return by_case
+
+
+def assert_intervals(sets, lower, upper, **tolerance):
+    tolerance = {"rtol": 1e-5, "atol": 1e-5} | tolerance
+    assert_allclose(sets.lower, lower, **tolerance)
+    assert_allclose(sets.upper, upper, **tolerance)
+
+
+def one_side_over(scale, center=lambda pred: pred[0]):
+    """The signed error in units of `scale(pred)`, a component for each side."""
+
+    def evaluate(pred, y):
+        error = (y - center(pred)) / scale(pred)
+        return jnp.stack([-error, error])
+
+    def inverse(pred, q):
+        mu, sigma = center(pred), scale(pred)
+        return Interval(mu - q[0] * sigma, mu + q[1] * sigma)
+
+    return scores.Custom(evaluate, inverse)

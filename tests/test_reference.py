@@ -8,28 +8,12 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import jaxcp
 import references
-from helpers import labels_of, reference
+from helpers import assert_intervals, cases, labels_of, one_side_over, reference
 from jaxcp import scores
 from jaxcp.sets import Interval
 
 
-def cases(file):
-    """Returns the arrays of each case of a reference file, without the case's name."""
-    arrays = reference(file)
-    separator = "__" if file.startswith("mapie") else "_"
-    by_case = {}
-    for name, value in arrays.items():
-        case, _, what = name.partition(separator)
-        by_case.setdefault(case, {})[what] = value
-    return list(by_case.values())
-
-
-def assert_intervals(sets, lower, upper):
-    assert_allclose(sets.lower, lower, rtol=1e-5, atol=1e-5)
-    assert_allclose(sets.upper, upper, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("case", cases("puncc/split_cp"))
+@pytest.mark.parametrize("case", cases("puncc/split_cp").values())
 def test_split(case):
     cp = jaxcp.calibrate(scores.Absolute(), case["cal_pred"], case["cal_true"])
     for i, alpha in enumerate(case["alphas"]):
@@ -43,7 +27,7 @@ def test_split(case):
             assert_intervals(sets, case["puncc_lo"][i], case["puncc_hi"][i])
 
 
-@pytest.mark.parametrize("case", cases("puncc/lacp"))
+@pytest.mark.parametrize("case", cases("puncc/lacp").values())
 def test_locally_adaptive(case):
     mask = case["cal_pred"][:, 1] > 0  # the reference drops rows without a scale
     cp = jaxcp.calibrate(
@@ -56,7 +40,7 @@ def test_locally_adaptive(case):
         assert_intervals(sets, case["puncc_lo"][i], case["puncc_hi"][i])
 
 
-@pytest.mark.parametrize("case", cases("puncc/cqr"))
+@pytest.mark.parametrize("case", cases("puncc/cqr").values())
 def test_cqr(case):
     cp = jaxcp.calibrate(scores.CQR(), case["cal_pred"], case["cal_true"])
     assert_allclose(cp.scores, case["puncc_scores"], atol=1e-5)
@@ -65,7 +49,7 @@ def test_cqr(case):
         assert_intervals(sets, case["puncc_lo"][i], case["puncc_hi"][i])
 
 
-@pytest.mark.parametrize("case", cases("puncc/weighted_split"))
+@pytest.mark.parametrize("case", cases("puncc/weighted_split").values())
 def test_weighted_split(case):
     cp = jaxcp.calibrate(
         scores.Absolute(), case["cal_pred"], case["cal_true"], weights=case["weights"]
@@ -111,7 +95,7 @@ def test_leverage_weights_as_a_custom_score():
         assert_intervals(sets, case["puncc_lo"][i], case["puncc_hi"][i])
 
 
-@pytest.mark.parametrize("case", cases("puncc/lac"))
+@pytest.mark.parametrize("case", cases("puncc/lac").values())
 def test_lac(case):
     cp = jaxcp.calibrate(scores.LAC(), case["cal_proba"], case["cal_label"])
     for i, alpha in enumerate(case["alphas"]):
@@ -120,7 +104,7 @@ def test_lac(case):
         assert_array_equal(sets.mask, case["puncc_sets"][i])
 
 
-@pytest.mark.parametrize("case", cases("puncc/classwise_lac"))
+@pytest.mark.parametrize("case", cases("puncc/classwise_lac").values())
 def test_classwise_lac(case):
     y = case["cal_label"]
     k = case["cal_proba"].shape[1]
@@ -134,7 +118,7 @@ def test_classwise_lac(case):
 @pytest.mark.parametrize("file", ["puncc/aps", "puncc/raps"])
 @pytest.mark.parametrize("randomized", [False, True])
 def test_aps_and_raps(file, randomized):
-    for case in cases(file):
+    for case in cases(file).values():
         calibration, test = case["cal_proba"], case["test_proba"]
         if randomized:
             calibration, test = (calibration, case["u_cal"]), (test, case["u_test"])
@@ -162,19 +146,6 @@ def test_sets_do_not_depend_on_the_number_of_test_rows():
     assert_array_equal(sets.mask, case["exact_incl_sets"])
 
 
-def one_side_over(scale):
-    """The signed error in units of `scale(pred)`, a component for each side."""
-
-    def evaluate(pred, y):
-        error = (y - pred[0]) / scale(pred)
-        return jnp.stack([-error, error])
-
-    def inverse(pred, q):
-        return Interval(pred[0] - q[0] * scale(pred), pred[0] + q[1] * scale(pred))
-
-    return scores.Custom(evaluate, inverse)
-
-
 MAPIE_REGRESSION = {
     "abs": (scores.Absolute(), "pred"),
     "abs_asym": (scores.Signed(), "pred"),
@@ -189,7 +160,7 @@ MAPIE_REGRESSION = {
 
 
 @pytest.mark.parametrize("name", MAPIE_REGRESSION)
-@pytest.mark.parametrize("case", cases("mapie/split_regression"))
+@pytest.mark.parametrize("case", cases("mapie/split_regression").values())
 def test_mapie_regression(case, name):
     score, kind = MAPIE_REGRESSION[name]
 
@@ -205,7 +176,7 @@ def test_mapie_regression(case, name):
         assert_intervals(sets, published[:, 0, i], published[:, 1, i])
 
 
-@pytest.mark.parametrize("case", cases("mapie/cqr"))
+@pytest.mark.parametrize("case", cases("mapie/cqr").values())
 def test_mapie_cqr(case):
     for i, level in enumerate(case["levels"]):
         alpha = round(1 - level, 12)
@@ -217,7 +188,7 @@ def test_mapie_cqr(case):
 
 
 @pytest.mark.parametrize(
-    "case", [c for c in cases("mapie/sets") if "p_cal" in c and "q_aps" in c]
+    "case", [c for c in cases("mapie/sets").values() if "p_cal" in c and "q_aps" in c]
 )
 def test_mapie_sets(case):
     """Compared where no score lies within rounding of the threshold."""
