@@ -1,6 +1,15 @@
 """Exact conformal prediction as JAX programs."""
 
-from jaxcp import datasets, learners, metrics, plotting, resampling, scores, sets
+from jaxcp import (
+    datasets,
+    learners,
+    metrics,
+    online,
+    plotting,
+    resampling,
+    scores,
+    sets,
+)
 from jaxcp.calibration import (
     Calibration,
     SplitConformal,
@@ -50,6 +59,7 @@ __all__ = [
     "kth_smallest",
     "learners",
     "metrics",
+    "online",
     "plotting",
     "resampling",
     "scores",

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
 from jax import Array
+from jax.typing import ArrayLike
 
 PyTree = Any  # any nest of arrays
 Predict = Callable[[PyTree, PyTree], PyTree]  # (params, x) -> preds
@@ -58,3 +59,30 @@ class LabelScore(Score, Protocol):
 
     def labels(self, pred: PyTree) -> Array:
         """Returns the score of every label, shape (k,)."""
+
+
+@runtime_checkable
+class Online(Protocol):
+    """A method that keeps sets calibrated on a stream, one example at a time.
+
+    The state is a pytree of arrays: save it, load it and go on.
+    """
+
+    def init(self, scores: Array, alpha: ArrayLike) -> PyTree:
+        """Returns the state before the stream, from past scores in order of time."""
+
+    def step(
+        self, state: PyTree, pred: PyTree, y: Array, alpha: ArrayLike
+    ) -> tuple[PyTree, Set]:
+        """Returns the next state and the set that was predicted before `y` came."""
+
+
+@runtime_checkable
+class Scorecaster(Protocol):
+    """A forecast of the next score's quantile from the scores so far."""
+
+    def init(self, scores: Array, alpha: ArrayLike) -> tuple[PyTree, Array]:
+        """Returns the state after past scores and the first forecast, shape ()."""
+
+    def step(self, state: PyTree, score: Array) -> tuple[PyTree, Array]:
+        """Returns the state after one more score and the next forecast, shape ()."""

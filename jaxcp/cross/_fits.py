@@ -10,7 +10,9 @@ from jaxcp._types import Learner, PyTree
 from jaxcp.learners import _shared
 from jaxcp.selection import as_float, kth_smallest
 
-_FIT_NUMBERS = 2**26  # numbers of data in one program of fits: 256 MB in single precision
+_FIT_NUMBERS = (
+    2**26
+)  # numbers of data in one program of fits: 256 MB in single precision
 
 
 @pytree
@@ -96,7 +98,6 @@ def fit_all(
     batch_size: int | None,
 ) -> PyTree:
     """Returns the parameters of a fit for each row of weights, in one program."""
-    b, n = weights.shape
     width = sum(leaf.size for leaf in jax.tree.leaves((x, y))) or 1
     size = batch_size or max(_FIT_NUMBERS // width, 1)
 
@@ -107,7 +108,7 @@ def fit_all(
             is_leaf=_shared.is_shared,
         )
 
-    if size >= b:
+    if size >= len(weights):
         params = jax.vmap(own)(keys, weights)
     else:
         params = lax.map(lambda row: own(*row), (keys, weights), batch_size=size)

@@ -41,7 +41,9 @@ class SortedFolds:
             )
 
         bounds = self.starts[:-1], self.starts[1:]
-        vary = 0 * reached(bounds[0]).astype(int)  # carries vary like the step's results
+        vary = 0 * reached(bounds[0]).astype(
+            int
+        )  # carries vary like the step's results
         bounds = jax.tree.map(lambda v: v + vary, bounds)
         num_steps = len(self.thresholds).bit_length()
         return lax.fori_loop(0, num_steps, halve, bounds)[0]

@@ -26,8 +26,8 @@ class CrossConformal:
     """Fits that leave rows out, with the score of every row under those without it.
 
     Made by `cross_conformal`, `jackknife_plus`, `cv_plus`, `enbpi` and
-    `jackknife_plus_after_bootstrap`. Calling it gives the "+" sets; `minmax` and `naive`
-    are the other two ways to use the same fits.
+    `jackknife_plus_after_bootstrap`. Calling it gives the "+" sets; `minmax` and
+    `naive` are the other two ways to use the same fits.
 
     Args:
       fits: The fits and which rows they left out.
@@ -54,9 +54,10 @@ class CrossConformal:
     ) -> Set:
         """Returns the "+" sets at new inputs.
 
-        With held-out fits f_-i and scores R_i, k = n + 1 - floor(alpha (n + 1)): the
-        k-th largest lower and the k-th smallest upper end of {y : s(f_-i(x), y) <= R_i};
-        of labels, those with #{i : R_i < s(f_-i(x), y)} < k.
+        With held-out fits f_-i, scores R_i and k = n + 1 - floor(alpha (n + 1)): the
+        k-th largest lower and the k-th smallest upper end of the n sets
+        {y : s(f_-i(x), y) <= R_i}; of labels, those y with #{i : R_i < s(f_-i(x), y)}
+        below k.
 
         Args:
           x: Inputs, a pytree with leading axis m.
@@ -87,8 +88,8 @@ class CrossConformal:
           >>> y = x[:, 0] + jnp.where(x[:, 0] % 2, 1.0, -1.0)
           >>> key, ridge = jax.random.key(0), learners.Ridge(1.0)
           >>> cp = jackknife_plus(key, ridge, scores.Absolute(), x, y)
-          >>> cp(jnp.array([[4.0]]), alpha=0.2).upper.round(1)
-          Array([5.3], dtype=float32)
+          >>> round(cp(jnp.array([[4.0]]), alpha=0.2).upper.item(), 1)
+          5.3
         """
         x, test_weights = self._check(x, test_weights)
         level = level_of(self.calibration, alpha)
@@ -204,7 +205,9 @@ def _plus_of_folds(cp, x, level):
     def one(preds):
         if hasattr(score, "labels"):
             labels = jax.vmap(score.labels)(preds)
-            return _folds.plus_labels(labels, jax.tree.map(lambda v: v[0], folds), level)
+            return _folds.plus_labels(
+                labels, jax.tree.map(lambda v: v[0], folds), level
+            )
         return _folds.plus_interval(score, preds, folds, jnp.atleast_1d(level))
 
     block = lambda x: jax.vmap(one)(fits.by_input(x))  # noqa: E731

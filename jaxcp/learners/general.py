@@ -61,7 +61,8 @@ class GradientLearner:
       ...     num_steps=50,
       ... )
       >>> x = jnp.array([[1.0], [2.0]])
-      >>> learner.fit(jax.random.key(0), x, 3 * x[:, 0], jnp.ones(2)).round(3).item()
+      >>> params = learner.fit(jax.random.key(0), x, 3 * x[:, 0], jnp.ones(2))
+      >>> round(params.item(), 3)
       3.0
     """
 

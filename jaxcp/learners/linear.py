@@ -52,8 +52,8 @@ class Ridge:
       >>> x, y = jnp.array([[0.0], [1.0], [2.0]]), jnp.array([1.0, 3.0, 5.0])
       >>> learner = Ridge(0.0)
       >>> params = learner.fit(jax.random.key(0), x, y, jnp.ones(3))
-      >>> learner.predict(params, jnp.array([[3.0]])).round(3)
-      Array([7.], dtype=float32)
+      >>> round(learner.predict(params, jnp.array([[3.0]])).item(), 3)
+      7.0
     """
 
     penalty: ArrayLike
@@ -128,8 +128,8 @@ class QuantileRidge:
       >>> x, y = jnp.zeros((5, 1)), jnp.array([1.0, 2.0, 3.0, 4.0, 9.0])
       >>> learner = QuantileRidge((0.5,), 1.0)
       >>> params = learner.fit(jax.random.key(0), x, y, jnp.ones(5))
-      >>> learner.predict(params, x[:1])[0].round(1)
-      Array([3.], dtype=float32)
+      >>> round(learner.predict(params, x[:1])[0].item(), 1)
+      3.0
     """
 
     levels: tuple[ArrayLike, ...]

@@ -42,8 +42,8 @@ class KernelRidge:
       >>> x = jnp.arange(3.0)[:, None]
       >>> learner = KernelRidge(1e-6, 1.0)
       >>> params = learner.fit(jax.random.key(0), x, jnp.sin(x[:, 0]), jnp.ones(3))
-      >>> learner.predict(params, x[1:2]).round(2)
-      Array([0.84], dtype=float32)
+      >>> round(learner.predict(params, x[1:2]).item(), 2)
+      0.84
     """
 
     penalty: ArrayLike

@@ -1,0 +1,17 @@
+"""Methods that keep prediction sets calibrated on a stream, by one scan."""
+
+from jaxcp.online.adaptive import ACI, DtACI
+from jaxcp.online.stream import run
+from jaxcp.online.tracking import PID, SFOGD
+from jaxcp.online.windows import NexCP, SlidingWindow, nexcp_weights
+
+__all__ = [
+    "ACI",
+    "PID",
+    "SFOGD",
+    "DtACI",
+    "NexCP",
+    "SlidingWindow",
+    "nexcp_weights",
+    "run",
+]

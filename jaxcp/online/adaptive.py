@@ -1,0 +1,221 @@
+"""Methods that adapt the level: ACI, and DtACI over many step sizes."""
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.typing import ArrayLike
+
+from jaxcp import _checks
+from jaxcp._pytree import pytree, static
+from jaxcp._types import Score
+from jaxcp.online.stream import Stream, past_scores
+from jaxcp.online.windows import Window, make_window, pick
+from jaxcp.ranks import conformal_rank
+
+
+@pytree
+class Level:
+    """A family-wise level and the share of it that each component has."""
+
+    total: Array
+    share: Array
+
+
+@pytree
+class ACIState:
+    """State of `ACI`: the window of scores and the level of the next set."""
+
+    window: Window
+    alpha: Array
+
+
+class _Adaptive(Stream):
+    """A method whose sets are those of a window at a level of its own."""
+
+    def _window(self, scores):
+        scores = past_scores(scores)
+        if self.window is not None:
+            _checks.check_count("window", self.window, 1)
+            if self.window > len(scores):
+                raise ValueError(
+                    f"expected at least window = {self.window} past scores, got "
+                    f"{len(scores)}"
+                )
+            scores = scores[-self.window :]
+        return make_window(scores)
+
+    def _level(self, state, alpha):
+        return _level(state.window.scores, alpha)
+
+    def _quantile(self, window, alpha, level):
+        """Returns the threshold at a level that may leave (0, 1)."""
+        # Beyond 1 the set is empty and at 0 or below it is everything.
+        return pick(
+            window.ordered, conformal_rank(len(window.scores), alpha * level.share)
+        )
+
+    def _push(self, window, pred, y):
+        return window.push(self.score(pred, y)) if self.rolling else window
+
+
+def _level(scores: Array, alpha: ArrayLike) -> Level:
+    alpha = _checks.split_alpha(_checks.as_alpha(alpha), scores)
+    alpha = _checks.alpha_as_float(alpha)
+    total = jnp.sum(alpha)
+    return Level(total, alpha / total)
+
+
+@pytree
+class ACI(_Adaptive):
+    """Adaptive conformal inference: alpha <- alpha + step_size (target - error).
+
+    The set is that of the window of past scores at the current level: everything at a
+    level <= 0, empty at a level >= 1; the level is not clipped.
+
+    Args:
+      score: The nonconformity score.
+      step_size: How far one error moves the level, >= 0, shape (); 0 is static.
+      window: Number of latest past scores that `init` keeps. Defaults to all.
+      rolling: Whether new scores replace the oldest.
+
+    Guarantee:
+      On every sequence |mean error - alpha| <= (max(a, 1 - a) + step_size) / (step_size
+      T) with a the level at the start, whatever the data and predictions (scores that
+      give no infinite sets at a finite threshold).
+
+    References:
+      Gibbs and Candes, Adaptive Conformal Inference Under Distribution Shift, 2021.
+
+    Example:
+      >>> from jaxcp import online, scores
+      >>> method = online.ACI(scores.Absolute(), step_size=0.05)
+      >>> state = method.init(jnp.arange(1.0, 20.0), 0.1)
+      >>> state, sets = method.step(state, jnp.array(0.0), jnp.array(99.0), 0.1)
+      >>> round(state.alpha.item(), 3)  # a miss: the next sets are larger
+      0.055
+    """
+
+    score: Score
+    step_size: ArrayLike
+    window: int | None = static(default=None)
+    rolling: bool = static(default=True)
+
+    def init(self, scores: ArrayLike, alpha: ArrayLike) -> ACIState:
+        """Returns the state after past scores, shape (n,) or (n, c), by time."""
+        _checks.check_values(lambda g: g >= 0, "step_size >= 0", self.step_size)
+        window = self._window(scores)
+        return ACIState(window, _level(window.scores, alpha).total)
+
+    def _threshold(self, state, level):
+        return self._quantile(state.window, state.alpha, level)
+
+    def _learn(self, state, pred, y, level, q):
+        error = 1.0 - self.score.invert(pred, q).contains(y)
+        alpha = state.alpha + self.step_size * (level.total - error)
+        window = self._push(state.window, pred, y)
+        return ACIState(window, alpha.astype(state.alpha.dtype))
+
+
+@pytree
+class DtACIState:
+    """State of `DtACI`: the window, and the level and weight of each expert."""
+
+    window: Window
+    alphas: Array
+    weights: Array
+
+    @property
+    def alpha(self) -> Array:
+        """The level of the next set: the weighted mean of the experts'."""
+        return jnp.sum(self.weights * self.alphas) / jnp.sum(self.weights)
+
+
+@pytree
+class DtACI(_Adaptive):
+    """Dynamically-tuned ACI: experts with a step size each, weighted by their losses.
+
+    Each expert is an `ACI`; the level played is the weighted mean of theirs. The loss
+    of an expert is the pinball loss of its level at beta, the largest level that covers
+    (the p-value of the target): weights <- (1 - sigma) weights exp(-eta loss) / sum +
+    sigma / K with sigma = 1 / (2 I) and eta = sqrt(3 / I) sqrt((log(K I) + 2) /
+    ((1 - a)^2 a^3 + a^2 (1 - a)^3)).
+
+    Args:
+      score: The nonconformity score.
+      step_sizes: Step sizes of the experts, shape (K,).
+      interval: Number of steps I over which the regret is small, shape ().
+      window: Number of latest past scores that `init` keeps. Defaults to all.
+      rolling: Whether new scores replace the oldest.
+
+    Guarantee:
+      Long-run coverage tends to 1 - alpha on every sequence as eta and sigma tend to 0,
+      and the regret against the best sequence of levels is bounded on every interval of
+      length I.
+
+    References:
+      Gibbs and Candes, Conformal Inference for Online Prediction with Arbitrary
+      Distribution Shifts, 2024.
+
+    Example:
+      >>> from jaxcp import online, scores
+      >>> method = online.DtACI(scores.Absolute(), jnp.array([0.001, 0.01, 0.1]))
+      >>> state = method.init(jnp.arange(1.0, 20.0), 0.1)
+      >>> y = 100 * jnp.arange(1.0, 10.0)
+      >>> state, sets = online.run(method, state, jnp.zeros(9), y, 0.1)
+      >>> bool(state.weights[2] > state.weights[0])  # the shift favours large steps
+      True
+    """
+
+    score: Score
+    step_sizes: ArrayLike
+    interval: ArrayLike = 500
+    window: int | None = static(default=None)
+    rolling: bool = static(default=True)
+
+    def init(self, scores: ArrayLike, alpha: ArrayLike) -> DtACIState:
+        """Returns the state after past scores, shape (n,) or (n, c), by time."""
+        _checks.check_values(lambda g: g >= 0, "step_sizes >= 0", self.step_sizes)
+        window, count = self._window(scores), len(self._steps())
+        total = _level(window.scores, alpha).total
+        weights = jnp.full(count, 1 / count, total.dtype)
+        return DtACIState(window, jnp.full(count, total), weights)
+
+    def _threshold(self, state, level):
+        return self._quantile(state.window, state.alpha, level)
+
+    def _learn(self, state, pred, y, level, q):
+        def missed(alpha):
+            q = self._quantile(state.window, alpha, level)
+            return 1.0 - self.score.invert(pred, q).contains(y)
+
+        target, score = level.total, self.score(pred, y)
+        moves = self._steps() * (target - jax.vmap(missed)(state.alphas))
+        beta = _largest_level(state.window.ordered, score, level.share)
+        losses = target * (beta - state.alphas) - jnp.minimum(beta - state.alphas, 0)
+        sigma, eta = self._rates(target, len(state.alphas))
+        # Less the smallest loss, which cancels, so that they do not all vanish.
+        shares = state.weights * jnp.exp(-eta * (losses - jnp.min(losses)))
+        shares = (1 - sigma) * shares / jnp.sum(shares) + sigma / len(shares)
+        dtype = state.alphas.dtype
+        return DtACIState(
+            self._push(state.window, pred, y),
+            (state.alphas + moves).astype(dtype),
+            shares.astype(dtype),
+        )
+
+    def _steps(self):
+        return jnp.atleast_1d(jnp.asarray(self.step_sizes, float))
+
+    def _rates(self, a, count):
+        length = jnp.asarray(self.interval, float)
+        spread = (1 - a) ** 2 * a**3 + a**2 * (1 - a) ** 3
+        eta = jnp.sqrt(3 / length * (jnp.log(count * length) + 2) / spread)
+        return 1 / (2 * length), eta
+
+
+def _largest_level(ordered, score, share):
+    """Returns sup{b : the set at level b has the target}: its p-value."""
+    score = jnp.where(jnp.isnan(score), jnp.inf, score)
+    score = score if ordered.ndim == 1 else score[None]
+    p = (1 + jnp.sum(ordered >= score, axis=0)) / (len(ordered) + 1)
+    return jnp.minimum(jnp.min(p / share), 1)

@@ -1,0 +1,110 @@
+"""What all online methods share: a step is a prediction and what is learnt of it."""
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.typing import ArrayLike
+
+from jaxcp import _checks
+from jaxcp._types import Online, PyTree, Score, Set
+
+
+class Stream:
+    """A method made of `init`, `_level`, `_threshold` and `_learn`.
+
+    `_level(state, alpha)` is what a level comes to, computed once for a stream;
+    `_threshold(state, level)` the threshold of the next set; `_learn(state, pred, y,
+    level, q)` the state after the target came.
+    """
+
+    def predict(self, state: PyTree, pred: PyTree, alpha: ArrayLike) -> Set:
+        """Returns the set for the next target, before it is known."""
+        q = self._threshold(state, self._level(state, alpha))
+        return self.score.invert(pred, q)
+
+    def update(self, state: PyTree, pred: PyTree, y: Array, alpha: ArrayLike) -> PyTree:
+        """Returns the state after the target `y` of `pred` became known."""
+        return self.step(state, pred, y, alpha)[0]
+
+    def step(
+        self, state: PyTree, pred: PyTree, y: Array, alpha: ArrayLike
+    ) -> tuple[PyTree, Set]:
+        """Returns the next state and the set that was predicted before `y` came."""
+        return self._advance(state, pred, y, self._level(state, alpha))
+
+    def _advance(self, state, pred, y, level):
+        q = self._threshold(state, level)
+        return self._learn(state, pred, y, level, q), self.score.invert(pred, q)
+
+
+def run(
+    method: Online, state: PyTree, preds: PyTree, y: ArrayLike, alpha: ArrayLike
+) -> tuple[PyTree, Set]:
+    """Returns the state after a stream and the sets predicted along it.
+
+    One `lax.scan` of `method.step`. Feed a stream in pieces by passing the state on;
+    `jax.vmap` runs many series, step sizes or methods' hyperparameters at once.
+
+    Args:
+      method: An online method, from `jaxcp.online`.
+      state: Its state, from `method.init` or from an earlier run.
+      preds: Predictions in order of time, a pytree with leading axis t; each may use
+        the targets before it.
+      y: Targets, shape (t, ...), or labels.
+      alpha: Miscoverage level, shape (), or (c,) for scores with c components.
+
+    Returns:
+      (state, sets): the state after the last target, and sets with leading axis t, each
+      predicted before its target was seen.
+
+    Raises:
+      ValueError: if lengths differ, a concrete prediction or target is NaN or not valid
+        for the score, or a number `alpha` is outside (0, 1).
+
+    Guarantee:
+      That of the method.
+
+    Example:
+      >>> from jaxcp import online, scores
+      >>> method = online.ACI(scores.Absolute(), step_size=0.05)
+      >>> state = method.init(jnp.arange(1.0, 20.0), 0.1)
+      >>> y = 30 * jnp.sin(jnp.arange(100.0))
+      >>> state, sets = run(method, state, jnp.zeros(100), y, 0.1)
+      >>> round(jnp.mean(abs(y) <= sets.upper).item(), 2)
+      0.9
+    """
+    preds, y = _checks.as_arrays((preds, y))
+    _checks.num_rows(preds=preds, y=y)
+    _checks.check_given(score=method.score, preds=preds, y=y)
+    _checks.check_preds(method.score, preds, y)
+    return _run(method, state, preds, y, method._level(state, alpha))
+
+
+def past_scores(scores: ArrayLike) -> Array:
+    """Returns scores of the past as floats, after looking at them at the door."""
+    scores = _checks.as_arrays(scores)
+    if scores.ndim not in (1, 2) or not len(scores):
+        raise ValueError(
+            "expected at least one past score, of shape (n,) or (n, c), got "
+            f"{scores.shape}; jnp.full(n, jnp.inf) starts a stream without a past"
+        )
+    return scores if jnp.issubdtype(scores.dtype, jnp.floating) else scores * 1.0
+
+
+def errors(score: Score, pred: PyTree, y: Array, q: Array) -> Array:
+    """Returns 1 where the set at `q` misses `y`, else 0, shape () or (c,).
+
+    With components each is judged by the set that binds it alone.
+    """
+    missed = lambda q: 1.0 - score.invert(pred, q).contains(y)  # noqa: E731
+    if q.ndim == 0:
+        return missed(q)
+    return jax.vmap(missed)(jnp.where(jnp.eye(len(q), dtype=bool), q[None], jnp.inf))
+
+
+@jax.jit
+def _run(method, state, preds, y, level):
+    def step(state, row):
+        return method._advance(state, *row, level)
+
+    return lax.scan(step, state, (preds, y))

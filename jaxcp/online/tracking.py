@@ -1,0 +1,192 @@
+"""Methods that move the threshold itself: quantile tracking, PID and SF-OGD."""
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.typing import ArrayLike
+
+from jaxcp import _checks
+from jaxcp._pytree import pytree
+from jaxcp._types import PyTree, Score, Scorecaster
+from jaxcp.online.stream import Stream, errors, past_scores
+from jaxcp.ranks import conformal_rank
+from jaxcp.selection import kth_smallest
+
+
+@pytree
+class PIDState:
+    """State of `PID`: the tracked quantile, summed errors, steps, and the forecast."""
+
+    quantile: Array
+    excess: Array
+    steps: Array
+    forecast: Array
+    scorecaster: PyTree
+
+
+class _Tracking(Stream):
+    """A method whose state has the threshold in `quantile`."""
+
+    def _level(self, state, alpha):
+        alpha = _checks.split_alpha(_checks.as_alpha(alpha), state.quantile[None])
+        return _checks.alpha_as_float(alpha)
+
+
+@pytree
+class PID(_Tracking):
+    """Conformal PID control: quantile tracking, an integrator and a scorecaster.
+
+    q_{t+1} = [q_t + step_size (error_t - alpha)] + r_t(sum of errors - alpha) + g_t in
+    units of the score. The bracket alone, the default, is quantile tracking. The
+    integrator is r_t(e) = integral_gain tan(e log(t + 1) / (t saturation)), infinite
+    beyond a quarter turn; g_t forecasts the next quantile from the scores so far.
+
+    Args:
+      score: The nonconformity score.
+      step_size: How far one error moves the threshold, >= 0, shape (), in units of the
+        score: about a tenth of the largest recent score.
+      integral_gain: Gain of the integrator, >= 0, shape (), in units of the score.
+      saturation: Excess of errors (times log(t + 1) / t) at which the integrator nears
+        infinity, > 0, shape ().
+      scorecaster: A `Scorecaster`, or None. A pytree with `init(scores, alpha) ->
+        (state, forecast)` and `step(state, score) -> (state, forecast)`.
+
+    Guarantee:
+      On every sequence with scores in [0, b] quantile tracking has |mean error - alpha|
+      <= (b + step_size) / (step_size T). With a scorecaster the same holds if scores
+      less their forecasts are bounded; the integrator works for unbounded scores.
+
+    References:
+      Angelopoulos, Candes, Tibshirani, Conformal PID Control for Time Series, 2023.
+
+    Example:
+      >>> from jaxcp import online, scores
+      >>> tracking = online.PID(scores.Absolute(), step_size=0.5)
+      >>> state = tracking.init(jnp.arange(1.0, 10.0), 0.2)
+      >>> state, sets = online.run(tracking, state, jnp.zeros(2), jnp.full(2, 9.0), 0.2)
+      >>> [round(end, 2) for end in sets.upper.tolist()]
+      [8.0, 8.4]
+    """
+
+    score: Score
+    step_size: ArrayLike
+    integral_gain: ArrayLike = 0.0
+    saturation: ArrayLike = 1.0
+    scorecaster: Scorecaster | None = None
+
+    def init(self, scores: ArrayLike, alpha: ArrayLike) -> PIDState:
+        """Returns the state that starts at the conformal quantile of past scores.
+
+        With a scorecaster it starts at its forecast. Too few scores for the level start
+        at the largest finite one.
+        """
+        for name in ("step_size", "integral_gain"):
+            _checks.check_values(lambda g: g >= 0, f"{name} >= 0", getattr(self, name))
+        _checks.check_values(lambda c: c > 0, "saturation > 0", self.saturation)
+        scores = past_scores(scores)
+        quantile = _first_quantile(scores, alpha)
+        forecast, cast = jnp.zeros_like(quantile), None
+        if self.scorecaster is not None:
+            cast, forecast = self.scorecaster.init(scores, alpha)
+            forecast = jnp.asarray(forecast, quantile.dtype)
+            quantile = jnp.zeros_like(quantile)
+        excess = jnp.zeros(quantile.shape)
+        return PIDState(quantile, excess, jnp.zeros((), int), forecast, cast)
+
+    def _threshold(self, state, level):
+        threshold = state.quantile + self._integral(state) + state.forecast
+        return threshold.astype(state.quantile.dtype)
+
+    def _learn(self, state, pred, y, level, q):
+        excess = errors(self.score, pred, y, q) - level
+        quantile = state.quantile + self.step_size * excess
+        forecast, cast = state.forecast, state.scorecaster
+        if self.scorecaster is not None:
+            cast, forecast = self.scorecaster.step(cast, self.score(pred, y))
+            forecast = jnp.asarray(forecast, state.forecast.dtype)
+        return PIDState(
+            quantile.astype(state.quantile.dtype),
+            (state.excess + excess).astype(state.excess.dtype),
+            state.steps + 1,
+            forecast,
+            cast,
+        )
+
+    def _integral(self, state):
+        steps = jnp.maximum(state.steps, 1)
+        angle = state.excess * jnp.log(steps + 1.0) / (steps * self.saturation)
+        inside = jnp.abs(angle) < jnp.pi / 2
+        turn = jnp.tan(jnp.where(inside, angle, 0))
+        turn = jnp.where(inside, turn, jnp.sign(angle) * jnp.inf)
+        works = (jnp.asarray(self.integral_gain) > 0) & (state.excess != 0)
+        return jnp.where(works, self.integral_gain * jnp.where(works, turn, 0), 0)
+
+
+@pytree
+class SFOGDState:
+    """State of `SFOGD`: the threshold and the sum of squared gradients."""
+
+    quantile: Array
+    squares: Array
+
+
+@pytree
+class SFOGD(_Tracking):
+    """Scale-free online gradient descent on the pinball loss of the threshold.
+
+    q <- q - (step_size / sqrt(3)) g / sqrt(sum of g^2), g = alpha - error the gradient
+    of the pinball loss at level 1 - alpha.
+
+    Args:
+      score: The nonconformity score.
+      step_size: Size of the thresholds' range, > 0, shape (), in units of the score.
+
+    Guarantee:
+      Asymptotic: |mean error - alpha| = O(T^(-1/4) log T) on every sequence of bounded
+      scores; regret O(sqrt(T)) on every interval.
+
+    References:
+      Bhatnagar, Wang, Xiong, Bai, Improved Online Conformal Prediction via Strongly
+      Adaptive Online Learning, 2023.
+
+    Example:
+      >>> from jaxcp import online, scores
+      >>> method = online.SFOGD(scores.Absolute(), step_size=3.0)
+      >>> state = method.init(jnp.arange(1.0, 10.0), 0.2)
+      >>> state, _ = method.step(state, jnp.array(0.0), jnp.array(9.0), 0.2)
+      >>> round(state.quantile.item(), 2)
+      9.73
+    """
+
+    score: Score
+    step_size: ArrayLike
+
+    def init(self, scores: ArrayLike, alpha: ArrayLike) -> SFOGDState:
+        """Returns the state that starts at the conformal quantile of past scores."""
+        _checks.check_values(lambda g: g > 0, "step_size > 0", self.step_size)
+        quantile = _first_quantile(past_scores(scores), alpha)
+        return SFOGDState(quantile, jnp.zeros(quantile.shape))
+
+    def _threshold(self, state, level):
+        return state.quantile
+
+    def _learn(self, state, pred, y, level, q):
+        gradient = level - errors(self.score, pred, y, q)
+        squares = state.squares + gradient**2
+        size = jnp.where(squares > 0, jnp.sqrt(jnp.where(squares > 0, squares, 1)), 1)
+        quantile = state.quantile - self.step_size / 3**0.5 * gradient / size
+        return SFOGDState(
+            quantile.astype(state.quantile.dtype), squares.astype(state.squares.dtype)
+        )
+
+
+def _first_quantile(scores: Array, alpha: ArrayLike) -> Array:
+    """Returns the conformal quantile, or the largest finite score where it is +inf."""
+    alpha = _checks.split_alpha(_checks.as_alpha(alpha), scores)
+    rank = conformal_rank(len(scores), alpha)
+    select = kth_smallest if scores.ndim == 1 else jax.vmap(kth_smallest, (1, 0))
+    quantile = select(scores, rank)
+    finite = jnp.isfinite(scores)
+    largest = jnp.max(jnp.where(finite, scores, -jnp.inf), axis=0)
+    largest = jnp.where(jnp.any(finite, axis=0), largest, 0)
+    return jnp.where(jnp.isfinite(quantile), quantile, largest)

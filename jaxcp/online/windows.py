@@ -1,0 +1,221 @@
+"""Windows of the latest scores: sliding, and weighted by age."""
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.typing import ArrayLike
+
+from jaxcp import _checks
+from jaxcp._pytree import pytree, static
+from jaxcp._types import Score
+from jaxcp.online.stream import Stream, past_scores
+from jaxcp.quantiles import weighted_conformal_quantile
+from jaxcp.ranks import conformal_rank
+
+
+@pytree
+class Window:
+    """The latest w scores. Kept sorted: a new one shifts those between it and the old.
+
+    A stream asks for a threshold at every step: keeping the order costs one pass where
+    selection would take thirty.
+
+    Args:
+      scores: A ring in order of time, shape (w,) or (w, c).
+      ordered: The same scores in order of size, along the first axis.
+      oldest: Place of the oldest score, int of shape ().
+    """
+
+    scores: Array
+    ordered: Array
+    oldest: Array
+
+    def push(self, score: Array) -> "Window":
+        """Returns the window with a new score in the place of the oldest."""
+        score = jnp.where(jnp.isnan(score), jnp.inf, score).astype(self.scores.dtype)
+        scores = self.scores.at[self.oldest].set(score)
+        gone = self.scores[self.oldest]
+        replace = _replace if score.ndim == 0 else jax.vmap(_replace, 1, 1)
+        if score.ndim:
+            replace = jax.vmap(_replace, in_axes=(1, 0, 0), out_axes=1)
+        ordered = replace(self.ordered, gone, score)
+        return Window(scores, ordered, (self.oldest + 1) % len(scores))
+
+
+def make_window(scores: Array) -> Window:
+    """Returns the window of scores in order of time."""
+    scores = jnp.where(jnp.isnan(scores), jnp.inf, scores)
+    return Window(scores, jnp.sort(scores, axis=0), jnp.zeros((), int))
+
+
+def pick(ordered: Array, rank: Array) -> Array:
+    """Returns the scores of a rank, () or (c,); -inf below 1 and +inf beyond all."""
+    if ordered.ndim == 2:
+        return jax.vmap(pick, (1, 0))(ordered, rank)
+    w = len(ordered)
+    value = ordered[jnp.clip(rank - 1, 0, w - 1)]
+    return jnp.where(rank < 1, -jnp.inf, jnp.where(rank > w, jnp.inf, value))
+
+
+def nexcp_weights(n: int, decay: ArrayLike) -> Array:
+    """Returns weights that fade with age: decay^(n + 1 - i) for the i-th of n rows.
+
+    Args:
+      n: Number of rows in order of time, the newest last.
+      decay: Factor in (0, 1] from one row to the one before it, shape ().
+
+    Returns:
+      Weights for `calibrate`, for `calibration_weights` of `cv_plus` and others, or for
+      `weighted_conformal_quantile`, shape (n,). The test point has weight 1.
+
+    Raises:
+      ValueError: if a concrete `decay` is outside (0, 1].
+
+    Guarantee:
+      1 - alpha minus the weighted total variation distance from exchangeability.
+
+    References:
+      Barber et al., Conformal Prediction Beyond Exchangeability, 2023.
+
+    Example:
+      >>> nexcp_weights(3, 0.5).tolist()
+      [0.125, 0.25, 0.5]
+    """
+    _checks.check_count("n", n, 0)
+    _checks.check_values(lambda d: (d > 0) & (d <= 1), "decay in (0, 1]", decay)
+    return jnp.asarray(decay, float) ** jnp.arange(n, 0, -1)
+
+
+@pytree
+class SlidingState:
+    """State of `SlidingWindow`: the window, the scores in use, and steps so far."""
+
+    window: Window
+    ordered: Array
+    steps: Array
+
+
+@pytree
+class SlidingWindow(Stream):
+    """The conformal quantile of the latest scores: EnbPI's rolling threshold.
+
+    The window has the length of the past scores. After each `every`-th step its oldest
+    scores leave and the newest `every` enter, across runs: the state persists.
+
+    Args:
+      score: The nonconformity score.
+      every: Steps between updates, at least 1; may exceed the length of a run.
+      empirical: Whether the threshold is the ceil((1 - alpha) w)-th smallest of the w
+        scores, as in the papers, instead of the conformal rank
+        ceil((1 - alpha)(w + 1)), which is never narrower.
+
+    Guarantee:
+      Asymptotic: conditional coverage tends to 1 - alpha for strongly mixing errors and
+      consistent predictions (EnbPI). 1 - alpha if the window and the next score are
+      exchangeable and `empirical` is False.
+
+    References:
+      Xu and Xie, Conformal Prediction Interval for Dynamic Time-Series, 2021.
+
+    Example:
+      >>> from jaxcp import online, scores
+      >>> method = online.SlidingWindow(scores.Absolute(), every=2)
+      >>> state = method.init(jnp.arange(1.0, 10.0), 0.2)
+      >>> y = jnp.arange(20.0, 24.0)
+      >>> state, sets = online.run(method, state, jnp.zeros(4), y, 0.2)
+      >>> sets.upper.tolist()
+      [8.0, 8.0, 20.0, 20.0]
+    """
+
+    score: Score
+    every: int = static(default=1)
+    empirical: bool = static(default=False)
+
+    def init(self, scores: ArrayLike, alpha: ArrayLike) -> SlidingState:
+        """Returns the state after past scores, shape (w,) or (w, c), by time."""
+        del alpha  # every step is given its own
+        _checks.check_count("every", self.every, 1)
+        window = make_window(past_scores(scores))
+        return SlidingState(window, window.ordered, jnp.zeros((), int))
+
+    def _level(self, state, alpha):
+        scores = state.window.scores
+        alpha = _checks.split_alpha(_checks.as_alpha(alpha), scores)
+        # n - floor(alpha n) is the conformal rank of one score less.
+        return conformal_rank(len(scores) - self.empirical, alpha)
+
+    def _threshold(self, state, level):
+        return pick(state.ordered, level)
+
+    def _learn(self, state, pred, y, level, q):
+        window = state.window.push(self.score(pred, y))
+        steps = (state.steps + 1) % self.every
+        ordered = jnp.where(steps == 0, window.ordered, state.ordered)
+        return SlidingState(window, ordered, steps)
+
+
+@pytree
+class NexCP(Stream):
+    """The weighted conformal quantile of the latest scores, weights falling with age.
+
+    The newest of the w scores has weight `decay`, the one before it decay^2, and the
+    test point 1 (`nexcp_weights`).
+
+    Args:
+      score: The nonconformity score.
+      decay: Factor from one score to the one before it, in (0, 1], shape ().
+
+    Guarantee:
+      1 - alpha minus the weighted total variation distance from exchangeability, for
+      any data.
+
+    References:
+      Barber et al., Conformal Prediction Beyond Exchangeability, 2023.
+
+    Example:
+      >>> from jaxcp import online, scores
+      >>> method = online.NexCP(scores.Absolute(), 0.9)
+      >>> state = method.init(jnp.arange(20.0), 0.2)
+      >>> method.predict(state, jnp.array(0.0), 0.2).upper
+      Array(19., dtype=float32)
+    """
+
+    score: Score
+    decay: ArrayLike
+
+    def init(self, scores: ArrayLike, alpha: ArrayLike) -> Array:
+        """Returns the past scores, shape (w,) or (w, c): the state is the window."""
+        del alpha
+        _checks.check_values(
+            lambda d: (d > 0) & (d <= 1), "decay in (0, 1]", self.decay
+        )
+        return past_scores(scores)
+
+    def _level(self, state, alpha):
+        alpha = _checks.split_alpha(_checks.as_alpha(alpha), state)
+        return _checks.alpha_as_float(alpha)
+
+    def _threshold(self, state, level):
+        weights = nexcp_weights(len(state), self.decay)
+        quantile = lambda scores, a: weighted_conformal_quantile(scores, weights, a)  # noqa: E731
+        return (
+            quantile(state, level)
+            if state.ndim == 1
+            else jax.vmap(quantile, (1, 0))(state, level)
+        )
+
+    def _learn(self, state, pred, y, level, q):
+        score = self.score(pred, y).astype(state.dtype)
+        return jnp.concatenate([state[1:], score[None]])
+
+
+def _replace(ordered: Array, old: Array, new: Array) -> Array:
+    """Returns sorted values with one `old` replaced by `new`, in order."""
+    place = jnp.arange(len(ordered))
+    leaves = jnp.sum(ordered < old)
+    enters = jnp.sum(ordered < new) - (old < new)  # among those that stay
+    up = jnp.concatenate([ordered[1:], ordered[-1:]])
+    down = jnp.concatenate([ordered[:1], ordered[:-1]])
+    moved = jnp.where((leaves <= place) & (place < enters), up, ordered)
+    moved = jnp.where((enters < place) & (place <= leaves), down, moved)
+    return jnp.where(place == enters, new, moved)
