@@ -68,7 +68,9 @@ class Online(Protocol):
     The state is a pytree of arrays: save it, load it and go on.
     """
 
-    def init(self, scores: Array, alpha: ArrayLike) -> PyTree:
+    def init(
+        self, scores: Array, alpha: ArrayLike, *, mask: ArrayLike | None = None
+    ) -> PyTree:
         """Returns the state before the stream, from past scores in order of time."""
 
     def step(

@@ -62,3 +62,53 @@ def inclusive_set(label_scores_, p, q):
         if label_scores_[label] >= q:
             break
     return keep
+
+
+def ridge(x, y, penalty):
+    """Coefficients with the intercept last, which is not penalised."""
+    design = np.column_stack([x, np.ones(len(x))])
+    price = np.diag([penalty] * x.shape[1] + [0.0])
+    return np.linalg.solve(design.T @ design + price, design.T @ y)
+
+
+def jackknife(x, y, x_new, penalty, alpha):
+    """Jackknife+, minmax and the plain jackknife of a ridge: Barber et al., 2021."""
+    n = len(y)
+    design = np.column_stack([x_new, np.ones(len(x_new))])
+    preds, residuals = np.empty((n, len(x_new))), np.empty(n)
+    for i in range(n):
+        keep = np.arange(n) != i
+        coef = ridge(x[keep], y[keep], penalty)
+        residuals[i] = abs(y[i] - np.append(x[i], 1) @ coef)
+        preds[i] = design @ coef
+    full = design @ ridge(x, y, penalty)
+    q = conformal_quantile(residuals, alpha)
+    return {
+        "plus": plus_interval(preds, residuals, alpha),
+        "minmax": (preds.min(axis=0) - q, preds.max(axis=0) + q),
+        "naive": (full - q, full + q),
+    }
+
+
+def plus_interval(preds, residuals, alpha):
+    """The k-th smallest of f + R and the floor(alpha (n + 1))-th smallest of f - R."""
+    n, m = preds.shape
+    k = rank(n, alpha)
+    lower, upper = preds - residuals[:, None], preds + residuals[:, None]
+    return (
+        np.array([kth_smallest(lower[:, j], n + 1 - k) for j in range(m)]),
+        np.array([kth_smallest(upper[:, j], k) for j in range(m)]),
+    )
+
+
+def weighted_plus_interval(preds, residuals, weights, test_weight, alpha):
+    """Weighted quantiles with the test point's atom at -inf and at +inf."""
+    upper = [
+        weighted_conformal_quantile(column, weights, alpha, test_weight)
+        for column in (preds + residuals[:, None]).T
+    ]
+    lower = [
+        -weighted_conformal_quantile(-column, weights, alpha, test_weight)
+        for column in (preds - residuals[:, None]).T
+    ]
+    return np.array(lower), np.array(upper)

@@ -1,7 +1,6 @@
 """Jackknife+, CV+ and their relatives against published implementations."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
@@ -9,30 +8,7 @@ from numpy.testing import assert_allclose
 import jaxcp
 from helpers import assert_intervals, cases, one_side_over
 from jaxcp import scores
-from jaxcp.learners import FunctionLearner
-
-# A learner that looks its predictions up: x holds one column for each stored model,
-# in the order of the weights, then one for the model on all rows.
-STORED = FunctionLearner(
-    lambda key, x, y, weights: _which_model(x, weights),
-    lambda model, x: jax.tree.map(lambda v: v[:, model], x["preds"]),
-)
-
-
-def _which_model(x, weights):
-    return jnp.argmax(jnp.all(x["bags"] == weights[:, None], axis=0))
-
-
-def of_stored(score, preds, y, weights, **options):
-    """Returns cross-conformal prediction from predictions (n, b + 1) that are given."""
-    bags = np.vstack([weights, np.ones(len(y))]).T
-    key, x = jax.random.key(0), {"preds": preds, "bags": bags}
-    return jaxcp.cross_conformal(key, STORED, score, x, y, weights, **options)
-
-
-def inputs(preds, b):
-    rows = len(jax.tree.leaves(preds)[0])
-    return {"preds": preds, "bags": np.zeros((rows, b + 1))}
+from stored import inputs, of_stored
 
 
 def weights_of_folds(fold):

@@ -67,10 +67,11 @@ class Fits:
         return map_blocks(block, x, index, width=self.count)
 
     def center(self, preds: PyTree) -> PyTree:
-        """Returns the mean over training rows of `without_each`, (b, ...) to (...)."""
-        if self.fold is None and self.aggregation != "mean":
+        """Returns the mean or median of `without_each`, (b, ...) to (...)."""
+        if self.aggregation == "median":
             mask, each = self.mask, self.without_each(preds)
-            return jax.tree.map(lambda v: _mean(v, mask), each)
+            mask = jnp.ones(len(self.fold), bool) if mask is None else mask
+            return jax.tree.map(lambda v: _median(v, mask), each)
         if self.fold is not None:
             fits = jnp.arange(self.count)[:, None]
             shares = jnp.mean(self.fold[None] == fits, axis=1)

@@ -136,12 +136,13 @@ class CrossConformal:
     def aggregate(self, x: PyTree, *, alpha: ArrayLike | None = None) -> PyTree:
         """Returns one prediction for each input from the fits that leave rows out.
 
-        The mean of f_-i(x) over the n rows: the centre of EnbPI (journal version).
+        The mean of f_-i(x) over the n rows (their median, if fits are aggregated so):
+        the centre of EnbPI, journal version.
 
         Args:
           x: Inputs, a pytree with leading axis m.
           alpha: A level, shape (): the ceil((1 - alpha) n)-th smallest of f_-i(x)
-            instead of the mean, the centre of the first version of EnbPI.
+            instead, the centre of the first version of EnbPI.
 
         Returns:
           Predictions with leading axis m, like those of the learner.

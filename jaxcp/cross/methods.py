@@ -320,7 +320,7 @@ def enbpi(
       >>> key, ridge, score = jax.random.key(1), learners.Ridge(1.0), scores.Absolute()
       >>> cp = enbpi(key, ridge, score, x[:40], y[:40], num_resamples=20)
       >>> window = online.SlidingWindow(score)
-      >>> state = window.init(cp.scores, 0.1)
+      >>> state = window.init(cp.scores, 0.1, mask=cp.mask)
       >>> state, sets = online.run(window, state, cp.aggregate(x[40:]), y[40:], 0.1)
       >>> sets.lower.shape
       (20,)

@@ -32,8 +32,8 @@ class ACIState:
 class _Adaptive(Stream):
     """A method whose sets are those of a window at a level of its own."""
 
-    def _window(self, scores):
-        scores = past_scores(scores)
+    def _window(self, scores, mask):
+        scores = past_scores(scores, mask)
         if self.window is not None:
             _checks.check_count("window", self.window, 1)
             if self.window > len(scores):
@@ -42,7 +42,8 @@ class _Adaptive(Stream):
                     f"{len(scores)}"
                 )
             scores = scores[-self.window :]
-        return make_window(scores)
+            mask = None if mask is None else jnp.asarray(mask)[-self.window :]
+        return make_window(scores, mask)
 
     def _level(self, state, alpha):
         return _level(state.window.scores, alpha)
@@ -51,7 +52,8 @@ class _Adaptive(Stream):
         """Returns the threshold at a level that may leave (0, 1)."""
         # Beyond 1 the set is empty and at 0 or below it is everything.
         return pick(
-            window.ordered, conformal_rank(len(window.scores), alpha * level.share)
+            window.ordered,
+            conformal_rank(jnp.asarray(window.size), alpha * level.share),
         )
 
     def _push(self, window, pred, y):
@@ -100,10 +102,15 @@ class ACI(_Adaptive):
     window: int | None = static(default=None)
     rolling: bool = static(default=True)
 
-    def init(self, scores: ArrayLike, alpha: ArrayLike) -> ACIState:
-        """Returns the state after past scores, shape (n,) or (n, c), by time."""
+    def init(
+        self, scores: ArrayLike, alpha: ArrayLike, *, mask: ArrayLike | None = None
+    ) -> ACIState:
+        """Returns the state after past scores, shape (n,) or (n, c), by time.
+
+        Rows where `mask`, shape (n,), is False are absent, as for `SlidingWindow`.
+        """
         _checks.check_values(lambda g: g >= 0, "step_size >= 0", self.step_size)
-        window = self._window(scores)
+        window = self._window(scores, mask)
         return ACIState(window, _level(window.scores, alpha).total)
 
     def _threshold(self, state, level):
@@ -172,10 +179,15 @@ class DtACI(_Adaptive):
     window: int | None = static(default=None)
     rolling: bool = static(default=True)
 
-    def init(self, scores: ArrayLike, alpha: ArrayLike) -> DtACIState:
-        """Returns the state after past scores, shape (n,) or (n, c), by time."""
+    def init(
+        self, scores: ArrayLike, alpha: ArrayLike, *, mask: ArrayLike | None = None
+    ) -> DtACIState:
+        """Returns the state after past scores, shape (n,) or (n, c), by time.
+
+        Rows where `mask`, shape (n,), is False are absent, as for `SlidingWindow`.
+        """
         _checks.check_values(lambda g: g >= 0, "step_sizes >= 0", self.step_sizes)
-        window, count = self._window(scores), len(self._steps())
+        window, count = self._window(scores, mask), len(self._steps())
         total = _level(window.scores, alpha).total
         weights = jnp.full(count, 1 / count, total.dtype)
         return DtACIState(window, jnp.full(count, total), weights)
@@ -190,7 +202,7 @@ class DtACI(_Adaptive):
 
         target, score = level.total, self.score(pred, y)
         moves = self._steps() * (target - jax.vmap(missed)(state.alphas))
-        beta = _largest_level(state.window.ordered, score, level.share)
+        beta = _largest_level(state.window, score, level.share)
         losses = target * (beta - state.alphas) - jnp.minimum(beta - state.alphas, 0)
         sigma, eta = self._rates(target, len(state.alphas))
         # Less the smallest loss, which cancels, so that they do not all vanish.
@@ -213,9 +225,10 @@ class DtACI(_Adaptive):
         return 1 / (2 * length), eta
 
 
-def _largest_level(ordered, score, share):
+def _largest_level(window, score, share):
     """Returns sup{b : the set at level b has the target}: its p-value."""
     score = jnp.where(jnp.isnan(score), jnp.inf, score)
-    score = score if ordered.ndim == 1 else score[None]
-    p = (1 + jnp.sum(ordered >= score, axis=0)) / (len(ordered) + 1)
-    return jnp.minimum(jnp.min(p / share), 1)
+    score = score if window.ordered.ndim == 1 else score[None]
+    absent = len(window.ordered) - window.size  # +inf in `ordered`
+    at_least = jnp.sum(window.ordered >= score, axis=0) - absent
+    return jnp.minimum(jnp.min((1 + at_least) / (window.size + 1) / share), 1)

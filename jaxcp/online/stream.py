@@ -7,6 +7,7 @@ from jax.typing import ArrayLike
 
 from jaxcp import _checks
 from jaxcp._types import Online, PyTree, Score, Set
+from jaxcp.selection import as_float
 
 
 class Stream:
@@ -80,15 +81,22 @@ def run(
     return _run(method, state, preds, y, method._level(state, alpha))
 
 
-def past_scores(scores: ArrayLike) -> Array:
-    """Returns scores of the past as floats, after looking at them at the door."""
-    scores = _checks.as_arrays(scores)
+def past_scores(scores: ArrayLike, mask: ArrayLike | None) -> Array:
+    """Returns scores of the past as floats, NaN where there is none."""
+    scores, mask = _checks.as_arrays((scores, mask))
     if scores.ndim not in (1, 2) or not len(scores):
         raise ValueError(
-            "expected at least one past score, of shape (n,) or (n, c), got "
-            f"{scores.shape}; jnp.full(n, jnp.inf) starts a stream without a past"
+            "expected past scores of shape (n,) or (n, c), at least one, got "
+            f"{scores.shape}; a mask of False starts a stream without a past"
         )
-    return scores if jnp.issubdtype(scores.dtype, jnp.floating) else scores * 1.0
+    _checks.num_rows(scores=scores, mask=mask)
+    _checks.check_vectors(mask=mask)
+    scores = as_float(scores)
+    scores = jnp.where(jnp.isnan(scores), jnp.inf, scores)
+    if mask is None:
+        return scores
+    mask = mask.astype(bool).reshape(-1, *(1,) * (scores.ndim - 1))
+    return jnp.where(mask, scores, jnp.nan)
 
 
 def errors(score: Score, pred: PyTree, y: Array, q: Array) -> Array:

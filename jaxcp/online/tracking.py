@@ -74,16 +74,18 @@ class PID(_Tracking):
     saturation: ArrayLike = 1.0
     scorecaster: Scorecaster | None = None
 
-    def init(self, scores: ArrayLike, alpha: ArrayLike) -> PIDState:
+    def init(
+        self, scores: ArrayLike, alpha: ArrayLike, *, mask: ArrayLike | None = None
+    ) -> PIDState:
         """Returns the state that starts at the conformal quantile of past scores.
 
         With a scorecaster it starts at its forecast. Too few scores for the level start
-        at the largest finite one.
+        at the largest finite one, or at 0. Rows where `mask` is False are absent.
         """
         for name in ("step_size", "integral_gain"):
             _checks.check_values(lambda g: g >= 0, f"{name} >= 0", getattr(self, name))
         _checks.check_values(lambda c: c > 0, "saturation > 0", self.saturation)
-        scores = past_scores(scores)
+        scores = past_scores(scores, mask)
         quantile = _first_quantile(scores, alpha)
         forecast, cast = jnp.zeros_like(quantile), None
         if self.scorecaster is not None:
@@ -161,10 +163,15 @@ class SFOGD(_Tracking):
     score: Score
     step_size: ArrayLike
 
-    def init(self, scores: ArrayLike, alpha: ArrayLike) -> SFOGDState:
-        """Returns the state that starts at the conformal quantile of past scores."""
+    def init(
+        self, scores: ArrayLike, alpha: ArrayLike, *, mask: ArrayLike | None = None
+    ) -> SFOGDState:
+        """Returns the state that starts at the conformal quantile of past scores.
+
+        Rows where `mask`, shape (n,), is False are absent.
+        """
         _checks.check_values(lambda g: g > 0, "step_size > 0", self.step_size)
-        quantile = _first_quantile(past_scores(scores), alpha)
+        quantile = _first_quantile(past_scores(scores, mask), alpha)
         return SFOGDState(quantile, jnp.zeros(quantile.shape))
 
     def _threshold(self, state, level):
@@ -183,10 +190,11 @@ class SFOGD(_Tracking):
 def _first_quantile(scores: Array, alpha: ArrayLike) -> Array:
     """Returns the conformal quantile, or the largest finite score where it is +inf."""
     alpha = _checks.split_alpha(_checks.as_alpha(alpha), scores)
-    rank = conformal_rank(len(scores), alpha)
-    select = kth_smallest if scores.ndim == 1 else jax.vmap(kth_smallest, (1, 0))
-    quantile = select(scores, rank)
-    finite = jnp.isfinite(scores)
+    known = ~jnp.isnan(scores if scores.ndim == 1 else scores[:, 0])
+    rank = conformal_rank(jnp.sum(known), alpha)
+    select = lambda column, k: kth_smallest(column, k, where=known)  # noqa: E731
+    select = select if scores.ndim == 1 else jax.vmap(select, (1, 0))
+    quantile, finite = select(scores, rank), jnp.isfinite(scores)
     largest = jnp.max(jnp.where(finite, scores, -jnp.inf), axis=0)
     largest = jnp.where(jnp.any(finite, axis=0), largest, 0)
     return jnp.where(jnp.isfinite(quantile), quantile, largest)

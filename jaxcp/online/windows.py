@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
@@ -21,31 +22,40 @@ class Window:
     selection would take thirty.
 
     Args:
-      scores: A ring in order of time, shape (w,) or (w, c).
-      ordered: The same scores in order of size, along the first axis.
+      scores: A ring in order of time, shape (w,) or (w, c); NaN where one is absent.
+      ordered: The same scores in order of size, along the first axis; +inf for none.
       oldest: Place of the oldest score, int of shape ().
+      count: Number of scores, int of shape (), or None for w.
     """
 
     scores: Array
     ordered: Array
     oldest: Array
+    count: Array | None
 
     def push(self, score: Array) -> "Window":
         """Returns the window with a new score in the place of the oldest."""
         score = jnp.where(jnp.isnan(score), jnp.inf, score).astype(self.scores.dtype)
         scores = self.scores.at[self.oldest].set(score)
-        gone = self.scores[self.oldest]
-        replace = _replace if score.ndim == 0 else jax.vmap(_replace, 1, 1)
-        if score.ndim:
-            replace = jax.vmap(_replace, in_axes=(1, 0, 0), out_axes=1)
+        gone, count = self.scores[self.oldest], self.count
+        if count is not None:
+            count = count + jnp.isnan(gone if gone.ndim == 0 else gone[0])
+            gone = jnp.where(jnp.isnan(gone), jnp.inf, gone)
+        replace = jax.vmap(_replace, (1, 0, 0), 1) if score.ndim else _replace
         ordered = replace(self.ordered, gone, score)
-        return Window(scores, ordered, (self.oldest + 1) % len(scores))
+        return Window(scores, ordered, (self.oldest + 1) % len(scores), count)
+
+    @property
+    def size(self) -> Array | int:
+        """The number of scores in the window."""
+        return len(self.scores) if self.count is None else self.count
 
 
-def make_window(scores: Array) -> Window:
-    """Returns the window of scores in order of time."""
-    scores = jnp.where(jnp.isnan(scores), jnp.inf, scores)
-    return Window(scores, jnp.sort(scores, axis=0), jnp.zeros((), int))
+def make_window(scores: Array, mask: Array | None) -> Window:
+    """Returns the window of past scores in order of time."""
+    ordered = jnp.sort(jnp.where(jnp.isnan(scores), jnp.inf, scores), axis=0)
+    count = None if mask is None else jnp.sum(jnp.asarray(mask).astype(bool))
+    return Window(scores, ordered, jnp.zeros((), int), count)
 
 
 def pick(ordered: Array, rank: Array) -> Array:
@@ -88,10 +98,10 @@ def nexcp_weights(n: int, decay: ArrayLike) -> Array:
 
 @pytree
 class SlidingState:
-    """State of `SlidingWindow`: the window, the scores in use, and steps so far."""
+    """State of `SlidingWindow`: the window, the one in use, and steps since then."""
 
     window: Window
-    ordered: Array
+    used: Window
     steps: Array
 
 
@@ -131,27 +141,39 @@ class SlidingWindow(Stream):
     every: int = static(default=1)
     empirical: bool = static(default=False)
 
-    def init(self, scores: ArrayLike, alpha: ArrayLike) -> SlidingState:
-        """Returns the state after past scores, shape (w,) or (w, c), by time."""
+    def init(
+        self, scores: ArrayLike, alpha: ArrayLike, *, mask: ArrayLike | None = None
+    ) -> SlidingState:
+        """Returns the state after past scores, shape (w,) or (w, c), by time.
+
+        The window has their length w. Rows where `mask`, shape (w,), is False are
+        absent, and make room first: all False starts a stream without a past.
+        """
         del alpha  # every step is given its own
         _checks.check_count("every", self.every, 1)
-        window = make_window(past_scores(scores))
-        return SlidingState(window, window.ordered, jnp.zeros((), int))
+        window = make_window(past_scores(scores, mask), mask)
+        return SlidingState(window, window, jnp.zeros((), int))
 
     def _level(self, state, alpha):
-        scores = state.window.scores
-        alpha = _checks.split_alpha(_checks.as_alpha(alpha), scores)
-        # n - floor(alpha n) is the conformal rank of one score less.
-        return conformal_rank(len(scores) - self.empirical, alpha)
+        """Returns the rank, or the ranks of 0, ..., w scores if some are absent."""
+        window = state.window
+        alpha = _checks.split_alpha(_checks.as_alpha(alpha), window.scores)
+        counts = np.asarray(len(window.scores))
+        if window.count is not None:
+            counts = np.arange(counts + 1).reshape(-1, *(1,) * alpha.ndim)
+        # w - floor(alpha w), the empirical rank, is the conformal one of w - 1 scores.
+        return conformal_rank(np.maximum(counts - self.empirical, 0), alpha)
 
     def _threshold(self, state, level):
-        return pick(state.ordered, level)
+        used = state.used
+        return pick(used.ordered, level if used.count is None else level[used.count])
 
     def _learn(self, state, pred, y, level, q):
         window = state.window.push(self.score(pred, y))
         steps = (state.steps + 1) % self.every
-        ordered = jnp.where(steps == 0, window.ordered, state.ordered)
-        return SlidingState(window, ordered, steps)
+        update = lambda new, old: jnp.where(steps == 0, new, old)  # noqa: E731
+        used = window if self.every == 1 else jax.tree.map(update, window, state.used)
+        return SlidingState(window, used, steps)
 
 
 @pytree
@@ -183,13 +205,18 @@ class NexCP(Stream):
     score: Score
     decay: ArrayLike
 
-    def init(self, scores: ArrayLike, alpha: ArrayLike) -> Array:
-        """Returns the past scores, shape (w,) or (w, c): the state is the window."""
+    def init(
+        self, scores: ArrayLike, alpha: ArrayLike, *, mask: ArrayLike | None = None
+    ) -> Array:
+        """Returns the past scores, shape (w,) or (w, c): the state is the window.
+
+        Rows where `mask`, shape (w,), is False are absent: NaN in the state.
+        """
         del alpha
         _checks.check_values(
             lambda d: (d > 0) & (d <= 1), "decay in (0, 1]", self.decay
         )
-        return past_scores(scores)
+        return past_scores(scores, mask)
 
     def _level(self, state, alpha):
         alpha = _checks.split_alpha(_checks.as_alpha(alpha), state)
@@ -197,7 +224,11 @@ class NexCP(Stream):
 
     def _threshold(self, state, level):
         weights = nexcp_weights(len(state), self.decay)
-        quantile = lambda scores, a: weighted_conformal_quantile(scores, weights, a)  # noqa: E731
+
+        def quantile(scores, alpha):
+            known = jnp.where(jnp.isnan(scores), 0, weights)
+            return weighted_conformal_quantile(scores, known, alpha)
+
         return (
             quantile(state, level)
             if state.ndim == 1
@@ -206,6 +237,7 @@ class NexCP(Stream):
 
     def _learn(self, state, pred, y, level, q):
         score = self.score(pred, y).astype(state.dtype)
+        score = jnp.where(jnp.isnan(score), jnp.inf, score)
         return jnp.concatenate([state[1:], score[None]])
 
 

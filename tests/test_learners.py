@@ -1,0 +1,193 @@
+"""Learners against numpy, scikit-learn, and themselves without the shortcuts."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+from numpy.testing import assert_allclose
+from sklearn import linear_model, neighbors
+
+import references
+from jaxcp import learners, resampling
+from jaxcp.learners import _shared
+
+CLOSED_FORM = {
+    "ridge": learners.Ridge(0.3),
+    "ridge without intercept": learners.Ridge(0.3, intercept=False),
+    "least squares": learners.Ridge(0.0),
+    "kernel ridge": learners.KernelRidge(0.1, 2.0),
+    "neighbours": learners.NearestNeighbors(3),
+    "more neighbours than rows": learners.NearestNeighbors(50),
+}
+ALL = CLOSED_FORM | {
+    "quantiles": learners.QuantileRidge((0.2, 0.8), 0.1),
+    "mean and scale": learners.MeanScale(learners.Ridge(0.3), learners.Ridge(0.3)),
+}
+
+
+def data(n=20, p=5, d=()):
+    rng = np.random.default_rng(0)
+    x = 3 + rng.normal(size=(n, p))
+    y = rng.normal(size=(n, *d)) + x[:, :1].reshape(n, *(1,) * len(d))
+    return x, y
+
+
+@jax.jit
+def fit_and_predict(learner, x, y, weights, x_new):
+    params = learner.fit(jax.random.key(0), x, y, weights)
+    return learner.predict(params, x_new)
+
+
+@jax.jit
+def refits_and_shortcut(learner, x, y):
+    refit = jax.vmap(fit_and_predict, (None, None, None, 0, None))
+    params = learner.leave_one_out(x, y)
+    predict = jax.vmap(learner.predict, (_shared.axes(params), None))
+    weights = resampling.leave_one_out(len(y))
+    return refit(learner, x, y, weights, x + 0.1), predict(params, x + 0.1)
+
+
+@pytest.mark.parametrize(
+    "name, shape",
+    [
+        *[(name, (20, 5, ())) for name in CLOSED_FORM],
+        ("ridge", (12, 11, (2,))),
+        ("least squares", (12, 30, (2,))),
+        ("ridge without intercept", (12, 12, ())),
+    ],
+)
+def test_closed_form_equals_all_refits(name, shape):
+    with jax.enable_x64(True):
+        x, y = (jnp.asarray(v) for v in data(*shape))
+        refits, shortcut = refits_and_shortcut(CLOSED_FORM[name], x, y)
+        assert_allclose(shortcut, refits, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_weights_are_repeated_rows(name):
+    """A row of weight 2 counts as two rows, one of weight 0 as none."""
+    learner, (x, y) = ALL[name], data()
+    weights = np.arange(20) % 3
+    repeated = np.repeat(np.arange(20), weights)
+    with jax.enable_x64(True):
+        ours = fit_and_predict(learner, x, y, jnp.asarray(weights, float), x)
+        if name.startswith("kernel"):  # two rows at one place: half the noise
+            penalty = np.diag(np.where(weights, 0.1 / np.maximum(weights, 1), 1e12))
+            gram = np.exp(-((x[:, None] - x[None]) ** 2).sum(-1) / 8)
+            expected = gram @ np.linalg.solve(gram + penalty, y)
+        else:
+            ones = jnp.ones(len(repeated))
+            expected = fit_and_predict(learner, x[repeated], y[repeated], ones, x)
+        for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(expected), strict=True):
+            assert_allclose(a, b, rtol=1e-6, atol=1e-6)
+
+
+def test_ridge_is_the_ridge_of_the_books():
+    x, y = data()
+    ours = fit_and_predict(learners.Ridge(0.7), x, y, jnp.ones(20), x)
+    design = np.column_stack([x, np.ones(20)])
+    assert_allclose(ours, design @ references.ridge(x, y, 0.7), rtol=1e-4)
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+def test_no_penalty_gives_the_minimum_norm(intercept):
+    with jax.enable_x64(True):
+        x, y = data(10, 30)
+        params = learners.Ridge(0.0, intercept=intercept).fit(
+            jax.random.key(0), x, y, jnp.ones(10)
+        )
+        center, level = (x.mean(axis=0), y.mean()) if intercept else (0 * x[0], 0.0)
+        expected = np.linalg.pinv(x - center) @ (y - level)
+        assert_allclose(params.coef, expected, rtol=1e-8)
+
+
+def test_neighbours_of_scikit_learn():
+    x, y = data(50, 3)
+    ours = fit_and_predict(learners.NearestNeighbors(4), x, y, jnp.ones(50), x + 0.1)
+    theirs = neighbors.KNeighborsRegressor(4).fit(x, y).predict(x + 0.1)
+    assert_allclose(ours, theirs, rtol=1e-5)
+
+
+@pytest.mark.parametrize("level", [0.05, 0.5, 0.9])
+def test_quantiles_of_scikit_learn(level):
+    x, y = data(100, 3)
+    ours = fit_and_predict(
+        learners.QuantileRidge((level,), 1e-6), x, y, jnp.ones(100), x
+    )
+    theirs = linear_model.QuantileRegressor(quantile=level, alpha=0).fit(x, y)
+
+    def loss(pred):
+        return np.maximum(level * (y - pred), (level - 1) * (y - pred)).sum()
+
+    assert loss(np.asarray(ours[0])) < 1.001 * loss(theirs.predict(x))
+    assert_allclose(ours[0], theirs.predict(x), atol=0.1)
+
+
+@pytest.mark.parametrize("batch_size", [None, 4])
+def test_gradient_learner_never_sees_rows_left_out(batch_size):
+    """A flax network, through the whole batch and through drawn mini-batches."""
+    x, y = data(16, 2)
+    structure, _ = nnx.split(nnx.Linear(2, 1, rngs=nnx.Rngs(0)))
+    learner = learners.GradientLearner(
+        init=lambda key: nnx.split(nnx.Linear(2, 1, rngs=nnx.Rngs(key)))[1],
+        predict=lambda params, x: nnx.merge(structure, params)(x)[:, 0],
+        loss=optax.squared_error,
+        optimizer=optax.adam(0.1),
+        num_steps=300,
+        batch_size=batch_size,
+    )
+    weights = jnp.asarray(np.arange(16) % 3, float)
+    spoilt = jnp.where(weights == 0, jnp.nan if batch_size else 1e6, jnp.asarray(y))
+    fit = jax.jit(learner.fit)
+    params, same = (
+        fit(jax.random.key(0), jnp.asarray(x), t, weights)
+        for t in (jnp.asarray(y), spoilt)
+    )
+    for a, b in zip(jax.tree.leaves(params), jax.tree.leaves(same), strict=True):
+        assert_allclose(a, b)
+    ols = fit_and_predict(learners.Ridge(0.0), x, y, weights, x)
+    error = np.asarray(learner.predict(params, jnp.asarray(x)) - ols)
+    assert np.abs(error).mean() < (1.0 if batch_size else 0.2)
+
+
+def test_scales_stay_above_the_floor():
+    x, y = data()
+    far = x.mean(axis=0) + 100 * (x - x.mean(axis=0))
+    learner = learners.MeanScale(learners.Ridge(0.3), learners.Ridge(0.3), floor=0.5)
+    mu, sigma = fit_and_predict(learner, x, y, jnp.ones(20), far)
+    mean, _ = fit_and_predict(learner, x, y, jnp.ones(20), x)
+    assert mu.shape == sigma.shape == (20,)
+    assert_allclose(np.min(sigma), 0.5 * np.mean(np.abs(y - mean)), rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda t: learners.Ridge(t),
+        lambda t: learners.KernelRidge(t, 2.0),
+        lambda t: learners.KernelRidge(0.5, t),
+    ],
+)
+def test_gradients_in_hyperparameters(make):
+    with jax.enable_x64(True):
+        x, y = (jnp.asarray(v) for v in data(12, 3))
+
+        def total(t):
+            params = make(t).leave_one_out(x, y)
+            predict = jax.vmap(make(t).predict, (_shared.axes(params), None))
+            return jnp.sum(predict(params, x) ** 2)
+
+        total = jax.jit(total)
+        slope = jax.jit(jax.grad(total))(1.3)
+        change = (total(1.3 + 1e-5) - total(1.3 - 1e-5)) / 2e-5
+        assert_allclose(slope, change, rtol=1e-5)
+
+
+def test_inputs_of_another_shape():
+    for learner in (learners.Ridge(1.0), learners.KernelRidge(1.0)):
+        with pytest.raises(
+            ValueError, match=r"expected x of shape \(n, p\), got \(3,\)"
+        ):
+            learner.fit(jax.random.key(0), jnp.ones(3), jnp.ones(3), jnp.ones(3))
