@@ -1,0 +1,389 @@
+"""Jackknife+, CV+ and relatives against loops written from the papers."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+import jaxcp
+import references
+from helpers import assert_intervals
+from jaxcp import datasets, learners, resampling, scores
+from jaxcp.cross import _votes, conformal
+from jaxcp.sets import Box, Interval, LabelSet
+from stored import inputs, of_stored
+
+KEY = jax.random.key(0)
+RIDGE, ABSOLUTE = learners.Ridge(0.5), scores.Absolute()
+N, M = 30, 8
+
+
+def data(n=N, m=M, p=3):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(n + m, p)).astype(np.float32)
+    y = (x.sum(axis=1) + rng.normal(size=n + m)).astype(np.float32)
+    return x[:n], y[:n], x[n:], y[n:]
+
+
+X, Y, X_NEW, Y_NEW = data()
+
+
+@pytest.fixture(scope="module")
+def jackknife():
+    return jaxcp.jackknife_plus(KEY, RIDGE, ABSOLUTE, X, Y)
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.25, 0.5, 0.9, 0.03])
+def test_jackknife_family_against_the_loop(jackknife, alpha):
+    loop = references.jackknife(
+        *(np.float64(v) for v in (X, Y, X_NEW)), 0.5, str(alpha)
+    )
+    ways = {"plus": jackknife, "minmax": jackknife.minmax, "naive": jackknife.naive}
+    for name, way in ways.items():
+        assert_intervals(way(X_NEW, alpha), *loop[name])
+    assert np.all(np.isinf(loop["plus"][1])) == (alpha < 1 / (N + 1))
+
+
+def test_closed_form_equals_refits_to_the_last_digits():
+    with jax.enable_x64(True):
+        x, y, new = (jnp.asarray(v, float) for v in (X, Y, X_NEW))
+        for learner in (
+            RIDGE,
+            learners.KernelRidge(0.3, 2.0),
+            learners.NearestNeighbors(4),
+        ):
+            closed = jaxcp.jackknife_plus(KEY, learner, ABSOLUTE, x, y)
+            weights = resampling.leave_one_out(N)
+            refits = jaxcp.cross_conformal(KEY, learner, ABSOLUTE, x, y, weights)
+            assert_allclose(closed.scores, refits.scores, rtol=1e-8, atol=1e-8)
+            sets = refits(new, 0.1)
+            exact = {"rtol": 1e-8, "atol": 1e-8}
+            assert_intervals(closed(new, 0.1), sets.lower, sets.upper, **exact)
+
+
+def test_as_many_folds_as_rows_are_the_jackknife(jackknife):
+    folds = jaxcp.cv_plus(KEY, RIDGE, ABSOLUTE, X, Y, num_folds=N)
+    assert_allclose(folds.scores, jackknife.scores, rtol=1e-4, atol=1e-5)
+    for way in ("__call__", "minmax", "naive"):
+        sets = getattr(jackknife, way)(X_NEW, 0.2)
+        assert_intervals(getattr(folds, way)(X_NEW, 0.2), sets.lower, sets.upper)
+
+
+@pytest.mark.parametrize("num_folds", [2, 3, 7])
+def test_cv_plus_against_the_loop(num_folds):
+    cp = jaxcp.cv_plus(KEY, RIDGE, ABSOLUTE, X, Y, num_folds=num_folds)
+    fold = np.asarray(cp.fits.fold)
+    assert np.ptp(np.bincount(fold)) <= 1
+    preds, residuals = np.empty((N, M)), np.empty(N)
+    for i in range(N):
+        coef = references.ridge(X[fold != fold[i]], Y[fold != fold[i]], 0.5)
+        residuals[i] = abs(Y[i] - np.append(X[i], 1) @ coef)
+        preds[i] = np.column_stack([X_NEW, np.ones(M)]) @ coef
+    assert_allclose(cp.scores, residuals, rtol=1e-4, atol=1e-5)
+    loop = references.plus_interval(preds, residuals, "0.2")
+    assert_intervals(cp(X_NEW, 0.2), *loop)
+
+
+ROWS = 190  # in three folds: just below where folds count as long
+STORED = np.random.default_rng(1).normal(size=(ROWS, 4)).round(1)  # with ties
+FOLD = np.minimum(np.arange(ROWS) // 60, 2)  # uneven: 60, 60, 70
+FOLD_WEIGHTS = (FOLD[None] != np.arange(3)[:, None]).astype(float)
+LONG = {
+    "absolute": (ABSOLUTE, STORED),
+    "signed": (scores.Signed(), STORED),
+    "cqr": (scores.CQR(), (STORED - 0.5, STORED + 0.4)),
+    "normalized": (scores.Normalized(), (STORED, 0.1 + np.abs(STORED))),
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_long_folds_give_the_same_sets(name):
+    """Sorted scores of a few folds against a pass over all scores."""
+    score, preds = LONG[name]
+    y = np.random.default_rng(2).normal(size=ROWS).round(1)
+    cp = of_stored(score, preds, y, FOLD_WEIGHTS)
+    x = inputs(jax.tree.map(lambda v: v[:20], preds), 3)
+    assert not conformal._has_long_folds(cp, x)
+    long = jax.jit(conformal._plus_of_folds)
+    for alpha in (0.001, 0.1, 0.5):
+        rank = jaxcp.conformal_rank(ROWS, alpha / (2 if name == "signed" else 1))
+        level = jnp.broadcast_to(rank, cp.scores.shape[1:])
+        sets, expected = long(cp, x, level), cp(x, alpha)
+        # Ends that are moved out by rounding need not grow with scores that tie but
+        # for rounding.
+        assert_intervals(sets, expected.lower, expected.upper, rtol=1e-6, atol=1e-6)
+
+
+def test_long_folds_have_the_same_gradients():
+    x, y, x_new, _ = data(200)
+
+    def ends(penalty, way):
+        cp = jaxcp.cv_plus(KEY, learners.Ridge(penalty), ABSOLUTE, x, y, num_folds=3)
+        assert conformal._has_long_folds(cp, x_new)
+        rank = jaxcp.conformal_rank(200, 0.1)
+        ballot = _votes.Ballot(rank, None, None, jnp.ones(()))
+
+        def one(preds):
+            preds = cp.fits.without_each(preds)
+            return _votes.plus(ABSOLUTE, preds, cp.scores, ballot)
+
+        sets = (
+            cp(x_new, 0.1) if way == "long" else jax.vmap(one)(cp.fits.by_input(x_new))
+        )
+        return sets.lower, sets.upper
+
+    one, other = (
+        jax.jacfwd(lambda p, w=way: ends(p, w))(0.5) for way in ("long", "short")
+    )
+    assert_allclose(one, other, rtol=1e-3, atol=1e-5)
+    assert np.all(np.abs(np.asarray(one)) > 0)
+
+
+@jax.jit
+def centroids(key, x, y, weights):
+    del key
+    member = weights[None] * (y[None] == jnp.arange(3)[:, None])
+    return member @ x / jnp.maximum(jnp.sum(member, axis=1), 1)[:, None]
+
+
+CLASSIFIER = learners.FunctionLearner(
+    centroids, lambda c, x: jax.nn.softmax(2 * x @ c.T - jnp.sum(c**2, axis=1)[None])
+)
+CLASSES = datasets.classes(jax.random.key(3), 212)
+
+
+@pytest.mark.parametrize("n", [40, 200], ids=["short folds", "long folds"])
+@pytest.mark.parametrize(
+    "score",
+    [scores.LAC(), scores.APS(), scores.RAPS(0.1, 1), scores.TopK()],
+    ids=lambda s: type(s).__name__,
+)
+def test_labels_are_counted(score, n):
+    """A label is kept iff fewer than k scores are below its own: by brute force."""
+    x, y = CLASSES
+    cp = jaxcp.cv_plus(KEY, CLASSIFIER, score, x[:n], y[:n], num_folds=3)
+    assert conformal._has_long_folds(cp, x[200:]) == (n == 200)
+    each = jax.jit(jax.vmap(jax.vmap(score.labels)))(cp.fits.predict(x[200:]))
+    labels = np.asarray(each)[np.asarray(cp.fits.fold)]
+    below = np.sum(np.asarray(cp.scores)[:, None, None] < labels, axis=0)
+    for alpha in ("0.02", "0.1", "0.4"):
+        expected = below < references.rank(n, alpha)
+        assert_array_equal(cp(x[200:], float(alpha)).mask, expected)
+
+
+def test_inclusive_label_sets_are_supersets():
+    x, y = CLASSES
+    plain, inclusive = (
+        jaxcp.cv_plus(KEY, CLASSIFIER, score, x[:40], y[:40], num_folds=4)
+        for score in (scores.APS(), scores.APS(inclusive=True))
+    )
+    assert_array_equal(plain.scores, inclusive.scores)
+    for way in ("__call__", "minmax", "naive"):
+        small, large = (getattr(cp, way)(x[200:], 0.2) for cp in (plain, inclusive))
+        assert np.all(small.mask <= large.mask)
+        assert np.any(small.mask < large.mask)
+
+
+def test_minmax_and_naive_label_sets(jackknife):
+    x, y = CLASSES
+    cp = jaxcp.cv_plus(KEY, CLASSIFIER, scores.LAC(), x[:40], y[:40], num_folds=4)
+    q = float(cp.calibration.quantile(0.2))
+    preds = np.asarray(cp.fits.predict(x[200:]))
+    assert_array_equal(cp.minmax(x[200:], 0.2).mask, np.any(1 - preds <= q, axis=0))
+    full = np.asarray(CLASSIFIER.predict(cp.full, x[200:]))
+    assert_array_equal(cp.naive(x[200:], 0.2).mask, 1 - full <= q)
+
+
+def test_weights_against_the_loop(jackknife):
+    weights = np.linspace(0.2, 2.0, N).astype(np.float32)
+    test_weights = np.linspace(0.1, 9.0, M).astype(np.float32)
+    cp = jaxcp.jackknife_plus(KEY, RIDGE, ABSOLUTE, X, Y, calibration_weights=weights)
+    preds, residuals = np.asarray(cp.fits.predict(X_NEW)), np.asarray(cp.scores)
+    for alpha in (0.1, 0.3):
+        sets = cp(X_NEW, alpha, test_weights=test_weights)
+        for j in range(M):
+            expected = references.weighted_plus_interval(
+                preds[:, j : j + 1], residuals, weights, test_weights[j], alpha
+            )
+            assert_allclose(sets.lower[j], expected[0][0], rtol=1e-5, atol=1e-5)
+            assert_allclose(sets.upper[j], expected[1][0], rtol=1e-5, atol=1e-5)
+        # Where the test point outweighs what may be missed, its set is infinite.
+        assert np.isinf(sets.upper[-1]) == (alpha == 0.1)
+        unit = jaxcp.jackknife_plus(
+            KEY, RIDGE, ABSOLUTE, X, Y, calibration_weights=jnp.ones(N)
+        )
+        for way in ("__call__", "minmax", "naive"):
+            ours, plain = (getattr(c, way)(X_NEW, alpha) for c in (unit, jackknife))
+            assert_array_equal(ours.upper, plain.upper)
+            assert_array_equal(ours.lower, plain.lower)
+
+
+def test_vectors_have_boxes_family_wise(jackknife):
+    y = np.stack([Y, -Y], axis=1)
+    cp = jaxcp.jackknife_plus(KEY, RIDGE, ABSOLUTE, X, y)
+    box, side = cp(X_NEW, 0.2), jackknife(X_NEW, 0.1)
+    assert isinstance(box, Box)
+    assert_intervals(
+        box,
+        *(
+            np.stack(v, axis=1)
+            for v in ((side.lower, -side.upper), (side.upper, -side.lower))
+        ),
+    )
+    other = cp(X_NEW, [0.1, 0.3])
+    assert_allclose(other.upper[:, 0], side.upper, rtol=1e-5)
+
+
+def test_a_score_without_an_inverse_votes(jackknife):
+    distance = scores.Custom(lambda pred, y: jnp.abs(y - pred))
+    cp = jaxcp.jackknife_plus(KEY, RIDGE, distance, X, Y)
+    grid = jnp.linspace(-6, 6, 101)
+    for way in ("__call__", "minmax"):
+        votes, sets = (getattr(c, way)(X_NEW, 0.2) for c in (cp, jackknife))
+        inside = jax.vmap(lambda s: jax.vmap(s.contains)(grid))(votes)
+        expected = jax.vmap(lambda s: jax.vmap(s.contains)(grid))(sets)
+        # The hull of the votes is the interval; here the votes have no gaps.
+        assert np.mean(inside != expected) < 0.01
+    with pytest.raises(ValueError, match="closed-form size"):
+        jaxcp.metrics.mean_size(cp(X_NEW, 0.2))
+
+
+@pytest.mark.parametrize("aggregation", ["mean", "median"])
+def test_bootstrap_against_the_loop(aggregation):
+    bags = np.random.default_rng(0).poisson(1, (9, N)).astype(float)
+    bags[:, 3] = 1  # in every bag
+    cp = jaxcp.cross_conformal(
+        KEY, RIDGE, ABSOLUTE, X, Y, bags, aggregation=aggregation
+    )
+    combine = {"mean": np.mean, "median": np.median}[aggregation]
+    own, new = np.asarray(cp.fits.predict(X)), np.asarray(cp.fits.predict(X_NEW))
+    held = bags == 0
+    kept = held.any(axis=0)
+    assert_array_equal(cp.mask, kept)
+    residuals = [abs(Y[i] - combine(own[held[:, i], i])) for i in range(N) if kept[i]]
+    preds = np.array([combine(new[held[:, i]], axis=0) for i in range(N) if kept[i]])
+    assert_allclose(cp.scores[kept], residuals, rtol=1e-5, atol=1e-5)
+    loop = references.plus_interval(preds, np.array(residuals), "0.2")
+    assert_intervals(cp(X_NEW, 0.2), *loop)
+    q = references.conformal_quantile(residuals, "0.2")
+    assert_intervals(
+        cp.minmax(X_NEW, 0.2), preds.min(axis=0) - q, preds.max(axis=0) + q
+    )
+    assert_allclose(cp.aggregate(X_NEW), combine(preds, axis=0), rtol=1e-4, atol=1e-5)
+    k = len(preds) - int(0.2 * len(preds))
+    assert_allclose(
+        cp.aggregate(X_NEW, alpha=0.2),
+        np.sort(preds, axis=0)[k - 1],
+        rtol=1e-5,
+        atol=1e-5,
+    )
+
+
+def test_rows_in_every_bag():
+    everything = jnp.ones((3, N))
+    with pytest.raises(ValueError, match="some row with weight 0 in a resample"):
+        jaxcp.cross_conformal(KEY, RIDGE, ABSOLUTE, X, Y, everything)
+    traced = jax.jit(
+        lambda w: jaxcp.cross_conformal(KEY, RIDGE, ABSOLUTE, X, Y, w)(X_NEW, 0.2)
+    )
+    assert np.all(np.isinf(traced(everything).upper))
+    # A bag with every row holds nothing out, and changes nothing.
+    weights = resampling.k_fold(KEY, N, 3)
+    sets = traced(jnp.concatenate([weights, everything[:1]]))
+    expected = traced(weights)
+    assert_intervals(sets, expected.lower, expected.upper)
+
+
+def test_few_rows_and_few_inputs(jackknife):
+    for n in (2, 3):
+        cp = jaxcp.jackknife_plus(KEY, RIDGE, ABSOLUTE, X[:n], Y[:n])
+        assert np.all(np.isinf(cp(X_NEW, 0.1).upper))
+        assert np.all(np.isfinite(cp(X_NEW, 0.5).upper))
+    cv = jaxcp.cv_plus(KEY, RIDGE, ABSOLUTE, X[:2], Y[:2], num_folds=2)
+    assert np.all(np.isfinite(cv(X_NEW, 0.5).upper))
+    whole = jackknife(X_NEW, 0.2)
+    one, none = jackknife(X_NEW[:1], 0.2), jackknife(X_NEW[:0], 0.2)
+    assert_allclose(one.upper, whole.upper[:1], rtol=1e-6)
+    assert none.upper.shape == (0,)
+    assert jackknife.minmax(X_NEW[:0], 0.2).upper.shape == (0,)
+    assert jackknife.aggregate(X_NEW[:0]).shape == (0,)
+
+
+def test_fits_in_batches_are_the_same_fits():
+    weights = resampling.bootstrap(KEY, N, 7)
+    kernel = learners.KernelRidge(0.3, 2.0)
+    for learner in (RIDGE, kernel):
+        cps = [
+            jaxcp.cross_conformal(
+                KEY, learner, ABSOLUTE, X, Y, weights, batch_size=size
+            )
+            for size in (None, 3)
+        ]
+        assert_allclose(cps[0].scores, cps[1].scores, rtol=1e-5, atol=1e-5)
+        a, b = (jax.tree.leaves(cp.fits.params) for cp in cps)
+        assert [v.shape for v in a] == [v.shape for v in b]
+    # The training rows that all fits share are kept once.
+    assert cps[1].fits.params.x.value.shape == X.shape
+
+
+def test_many_inputs_go_in_blocks(monkeypatch, jackknife):
+    from jaxcp import _batching
+
+    def double(x):
+        assert len(x) <= 4  # a block, or the rest of 13 rows
+        return {"a": 2 * x}
+
+    monkeypatch.setattr(_batching, "_BLOCK", 20)
+    for m in (0, 4, 12, 13):
+        x = jnp.arange(float(m))
+        out = _batching.map_blocks(double, x, width=5)
+        assert_array_equal(out["a"], 2 * x)
+
+
+def test_penalty_path_is_one_call_and_leaves_vmap():
+    penalties = jnp.array([0.1, 0.5, 2.0])
+
+    @jax.jit
+    def fit(penalty):
+        return jaxcp.jackknife_plus(KEY, learners.Ridge(penalty), ABSOLUTE, X, Y)
+
+    paths = jax.vmap(fit)(penalties)
+    sets = jax.vmap(lambda cp: cp(X_NEW, 0.2))(paths)
+    for i, penalty in enumerate(penalties):
+        alone = fit(penalty)(X_NEW, 0.2)
+        assert_allclose(sets.lower[i], alone.lower, rtol=1e-5, atol=1e-5)
+        assert_allclose(sets.upper[i], alone.upper, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("alpha", [0.2, 0.001], ids=["finite", "infinite"])
+def test_gradients_through_all_of_it(alpha):
+    def width(penalty, x):
+        cp = jaxcp.jackknife_plus(KEY, learners.Ridge(penalty), ABSOLUTE, x, Y)
+        sets = [way(X_NEW, alpha) for way in (cp, cp.minmax, cp.naive)]
+        ends = [v for s in sets for v in (s.lower, s.upper)]
+        return sum(jnp.sum(jnp.where(jnp.isfinite(v), v, 0) ** 2) for v in ends)
+
+    width = jax.jit(width)
+    slopes = jax.jit(jax.grad(width, (0, 1)))(0.5, X)
+    assert all(np.all(np.isfinite(v)) for v in slopes)
+    if alpha == 0.2:
+        change = (width(0.51, X) - width(0.49, X)) / 0.02
+        assert_allclose(slopes[0], change, rtol=0.05)
+
+
+def test_new_data_trace_nothing():
+    def run(x, y, x_new):
+        cp = jaxcp.cv_plus(KEY, RIDGE, ABSOLUTE, x, y, num_folds=3)
+        return cp(x_new, 0.1), cp.minmax(x_new, 0.2), cp.aggregate(x_new)
+
+    run(X, Y, X_NEW)
+    with jax.no_tracing():
+        run(X + 1, Y - 1, X_NEW + 1)
+
+
+def test_kinds_of_sets(jackknife):
+    assert isinstance(jackknife(X_NEW, 0.1), Interval)
+    x, y = CLASSES
+    cp = jaxcp.jackknife_plus(KEY, CLASSIFIER, scores.LAC(), x[:20], y[:20])
+    assert isinstance(cp(x[200:], 0.1), LabelSet)
