@@ -1,0 +1,79 @@
+"""Coverage of jackknife+, CV+ and relatives over replicates, within 4 standard errors."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxcp
+from jaxcp import datasets, learners, metrics, online, scores
+
+NUM_TRIALS, N, ALPHA = 2000, 20, 0.2
+LEAST_SQUARES = learners.Ridge(0.0, intercept=False)
+
+
+def coverages(num_features, method):
+    """Returns the mean coverage of each kind of set, and its standard error."""
+
+    def trial(key):
+        key_data, key_fit = jax.random.split(key)
+        x, y = datasets.linear(key_data, N + 5, num_features=num_features)
+        cp = method(key_fit, LEAST_SQUARES, scores.Absolute(), x[:N], y[:N])
+        ways = {"plus": cp, "minmax": cp.minmax, "naive": cp.naive}
+        return {k: metrics.coverage(f(x[N:], ALPHA), y[N:]) for k, f in ways.items()}
+
+    results = jaxcp.simulate(trial, jax.random.key(0), NUM_TRIALS)
+    return {
+        name: (np.mean(v), 4 * np.std(v) / NUM_TRIALS**0.5)
+        for name, v in results.items()
+    }
+
+
+def test_jackknife_plus_where_the_jackknife_collapses():
+    """As many features as rows: interpolation, whose residuals say nothing."""
+    mean = coverages(N, jaxcp.jackknife_plus)
+    assert mean["naive"][0] + mean["naive"][1] < 1 - 2 * ALPHA
+    assert mean["plus"][0] > 1 - 2 * ALPHA - mean["plus"][1]
+    assert mean["minmax"][0] > 1 - ALPHA - mean["minmax"][1]
+
+
+@pytest.mark.parametrize("name", ["jackknife", "cv", "bootstrap"])
+def test_stable_learners_have_about_the_level(name):
+    def method(*args):
+        if name == "cv":
+            return jaxcp.cv_plus(*args, num_folds=4)
+        if name == "bootstrap":
+            more = {"num_resamples": 20}
+            return jaxcp.jackknife_plus_after_bootstrap(*args, **more)
+        return jaxcp.jackknife_plus(*args)
+
+    mean = coverages(2, method)
+    assert abs(mean["plus"][0] - (1 - ALPHA)) < 0.04
+    assert mean["minmax"][0] > 1 - ALPHA - mean["minmax"][1]
+
+
+def test_enbpi_covers_a_dependent_series():
+    """An autoregression with a shift half way, where a frozen threshold fails."""
+    steps, n = 3000, 500
+    noise = jax.random.normal(jax.random.key(0), (steps,))
+    noise *= jnp.where(jnp.arange(steps) < 1000, 1.0, 2.0)
+
+    def step(last, e):
+        y = 0.8 * last + e
+        return y, y
+
+    y = jax.lax.scan(step, 0.0, noise)[1]
+    x, y = y[:-1, None], y[1:]
+    score = scores.Absolute()
+    cp = jaxcp.enbpi(
+        jax.random.key(1), learners.Ridge(1.0), score, x[:n], y[:n],
+        num_resamples=15, block_size=10,
+    )  # fmt: skip
+    center, coverage = cp.aggregate(x[n:]), {}
+    for every in (1, 10**6):
+        window = online.SlidingWindow(score, every=every)
+        state = window.init(cp.scores, 0.1, mask=cp.mask)
+        _, sets = online.run(window, state, center, y[n:], 0.1)
+        coverage[every] = metrics.coverage(sets, y[n:])
+    assert abs(coverage[1] - 0.9) < 0.02
+    assert coverage[10**6] < 0.75
