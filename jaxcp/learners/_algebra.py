@@ -8,12 +8,36 @@ out of a linear system changes its solution by a multiple of column i of the inv
 
 from functools import partial
 
+import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 from jax.typing import ArrayLike
 
 # Accelerators would round the products to 10 bits.
 dot = partial(jnp.matmul, precision="highest")
+
+
+def solve(matrix: Array, targets: Array) -> Array:
+    """Returns the solution for a positive definite matrix, NaN if it is not."""
+    return lax.custom_linear_solve(
+        partial(dot, matrix),
+        targets,
+        lambda _, b: lax.platform_dependent(
+            matrix, b, cpu=_cholesky_each, default=_cholesky
+        ),
+        symmetric=True,
+    )
+
+
+def _cholesky(matrix, targets):
+    factor = jnp.linalg.cholesky(matrix, symmetrize_input=False)
+    return jax.scipy.linalg.cho_solve((factor, True), targets)
+
+
+# One by one under vmap: jaxlib 0.10 hands a batch of LAPACK calls to a pool and waits
+# for it in a thread of the same pool. As many batches at a time as the CPU has cores
+# wait for each other without end.
+_cholesky_each = jax.custom_batching.sequential_vmap(_cholesky)
 
 
 def centers(x: Array, weights: Array, intercept: bool) -> Array:
@@ -28,7 +52,7 @@ def primal(x: Array, y: Array, penalty: ArrayLike, weights: Array) -> Array:
     """Returns argmin_b sum_i w_i (y_i - x_i b)^2 + penalty |b|^2, shape (p, d)."""
     weighted = weights[:, None] * x
     gram = dot(weighted.T, x) + penalty * jnp.eye(x.shape[1], dtype=x.dtype)
-    return jnp.linalg.solve(gram, dot(weighted.T, y))
+    return solve(gram, dot(weighted.T, y))
 
 
 def primal_without_each(
@@ -41,8 +65,8 @@ def primal_without_each(
     """
     n, p = x.shape
     gram = dot(x.T, x) + penalty * jnp.eye(p, dtype=x.dtype)
-    coef = jnp.linalg.solve(gram, dot(x.T, y))
-    leverages = jnp.linalg.solve(gram, x.T).T  # G^-1 x_i in row i
+    coef = solve(gram, dot(x.T, y))
+    leverages = solve(gram, x.T).T  # G^-1 x_i in row i
     share = 1 / n if intercept else 0.0
     own = share + jnp.sum(x * leverages, axis=1)
     held_out = (y - dot(x, coef)) / (1 - own)[:, None]
@@ -57,13 +81,14 @@ def dual(
     root = jnp.sqrt(weights)
     diagonal = penalty + (weights == 0)  # rows left out: coefficient 0, and no 0 / 0
     system = root[:, None] * gram * root[None] + jnp.diag(diagonal.astype(gram.dtype))
+    identity = jnp.eye(len(root), dtype=gram.dtype)
     if not intercept:
-        inverse = jnp.linalg.inv(system)
+        inverse = solve(system, identity)
         return root[:, None] * inverse * root[None], jnp.zeros_like(root)
     # The coefficients sum to zero, so a constant in the kernel changes nothing, and
     # keeps the matrix regular where centred rows interpolate.
     scale = jnp.mean(jnp.diag(gram)) + 1
-    inverse = jnp.linalg.inv(system + scale * root[:, None] * root[None])
+    inverse = solve(system + scale * root[:, None] * root[None], identity)
     column = dot(inverse, root)
     u = column / jnp.where(jnp.any(weights > 0), dot(root, column), 1)
     inverse = inverse - column[:, None] * u[None]

@@ -171,7 +171,7 @@ class QuantileRidge:
             curvature = weights / (2 * (width + jnp.abs(y - dot(design, coef))))
             gram = dot((curvature[:, None] * design).T, design) + jnp.diag(price)
             pull = dot(design.T, curvature * y + weights * (level - 0.5))
-            return jnp.linalg.solve(gram, pull), None
+            return _algebra.solve(gram, pull), None
 
         start = jnp.zeros(design.shape[1], y.dtype)
         start = start + 0 * (jnp.sum(weights) + level)  # varies like the step's result
