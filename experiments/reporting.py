@@ -80,4 +80,4 @@ def _cores():
 
 
 def _shorten(value):
-    return f"{value:.3g}" if isinstance(value, float) else value
+    return f"{value:.4g}" if isinstance(value, float) else value

@@ -8,19 +8,23 @@ import matplotlib
 import numpy as np
 
 import jaxcp
+from experiments.showcase_streams import METHODS, Series, sets_of
 from jaxcp import plotting, scores
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 
-def draw(out: Path, table: list[dict], pools: dict, alpha: float) -> list[Path]:
+def draw(
+    out: Path, table: list[dict], pools: dict, stream: Series, alpha: float
+) -> list[Path]:
     """Writes all figures as PNG and returns their paths."""
     figures = {
         "showcase_coverage": lambda: draw_table(table, alpha),
         "showcase_intervals": lambda: draw_intervals(pools["diabetes"], alpha),
         "showcase_label_sets": lambda: draw_label_sets(pools["digits"], alpha),
         "showcase_law": lambda: draw_law(alpha),
+        "showcase_streams": lambda: draw_streams(stream, alpha),
     }
     paths = []
     for name, make in figures.items():
@@ -38,7 +42,7 @@ def draw_table(table, alpha):
     )
     place = np.arange(len(table))[::-1]
     coverage, error, worst = (
-        np.array([line[name] for line in table])
+        np.array([line[name] or 0 for line in table])
         for name in ("coverage", "+-", "worst group")
     )
     ax.axvline(1 - alpha, color="tab:red", linestyle="--", label=r"target $1 - \alpha$")
@@ -98,3 +102,18 @@ def draw_law(alpha, n=100):
     ax = plotting.plot_coverage(samples, n, alpha)
     ax.set_title(f"{len(samples)} calibration sets of {n} rows")
     return ax.figure
+
+
+def draw_streams(series, alpha, window=250):
+    """Draws the coverage of the last steps along a series, for every stream method."""
+    figure, ax = plt.subplots(figsize=(10, 4.5), layout="constrained")
+    for name in METHODS:
+        sets = sets_of(name, series, alpha)
+        covered = np.asarray((sets.lower <= series.y) & (series.y <= sets.upper))
+        rolling = np.convolve(covered, np.ones(window) / window, mode="valid")
+        ax.plot(np.arange(len(rolling)) + window, rolling, linewidth=1.2, label=name)
+    ax.axhline(1 - alpha, color="black", linestyle="--", linewidth=0.8)
+    ax.set(xlabel="step", ylabel=f"coverage of the last {window} steps")
+    ax.set_title(f"{series.data} series")
+    ax.legend(frameon=False, ncol=3)
+    return figure
