@@ -15,13 +15,13 @@ def test_the_examples_run_in_order(capsys):
     covered = names["covered"]
     assert covered.shape == (100_000,)
     assert abs(float(covered.mean()) - 0.9) < 4 * 0.3 / 100_000**0.5
-    assert len(BLOCKS) == 5
+    assert len(BLOCKS) == 7
 
 
 def test_the_gate_runs_the_test_command():
     if not (ROOT / ".ci").exists():
         pytest.skip("not in a checkout")
-    command = re.search(r"^python3 .* -m pytest$", README, flags=re.MULTILINE).group()
+    command = re.search(r"^python3 .* -m pytest -n 2$", README, flags=re.MULTILINE).group()
     assert command in (ROOT / ".ci" / "run").read_text()
 
 
