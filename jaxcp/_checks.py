@@ -114,6 +114,14 @@ def check_given(**named: Any) -> None:
     for name, value in named.items():
         if value is None or isinstance(value, type):
             raise ValueError(f"expected {name} as a value, got {value}")
+    learner = named.get("learner")
+    if "learner" in named and not (
+        hasattr(learner, "fit") and hasattr(learner, "predict")
+    ):
+        raise ValueError(
+            f"expected a learner with fit and predict, got {type(learner).__name__}; "
+            "learners.FunctionLearner makes one of two functions"
+        )
     score = named.get("score")
     if "score" in named and not hasattr(score, "invert"):
         raise ValueError(

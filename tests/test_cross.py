@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import jaxcp
 import references
-from helpers import assert_intervals
+from helpers import CASES, ONE_OF_EACH, assert_intervals, inside
 from jaxcp import datasets, learners, resampling, scores
 from jaxcp.cross import _votes, conformal
 from jaxcp.sets import Box, Interval, LabelSet
@@ -387,3 +387,21 @@ def test_kinds_of_sets(jackknife):
     x, y = CLASSES
     cp = jaxcp.jackknife_plus(KEY, CLASSIFIER, scores.LAC(), x[:20], y[:20])
     assert isinstance(cp(x[200:], 0.1), LabelSet)
+
+
+@pytest.mark.parametrize("name", ONE_OF_EACH)
+def test_sets_of_every_score(name):
+    """More in minmax than in "+", more at a smaller level, whatever the score."""
+    case = CASES[name]
+    preds, y = case.batch(40)
+    columns = jax.tree.map(lambda v: np.stack([v, np.roll(v, 1, 0), v], 1), preds)
+    fold = np.arange(40) % 2
+    weights = (fold[None] != np.arange(2)[:, None]).astype(float)
+    cp = of_stored(case.score, columns, y, weights)
+    x = inputs(jax.tree.map(lambda v: v[:10], columns), 2)
+    ways = [cp(x, 0.1), cp.minmax(x, 0.1), cp(x, 0.7), cp.minmax(x, 0.7), cp(x, 0.01)]
+    target = case.batch(10, start=50)[1]
+    small, widest, narrow, wide, everything = (inside(s, target) for s in ways)
+    assert np.all(narrow <= wide) and np.all(small <= widest)
+    assert np.all(narrow <= small) and np.all(everything)
+    assert np.mean(narrow) < 1

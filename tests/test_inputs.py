@@ -1,5 +1,6 @@
 """Wrong calls: the message says what was expected and what came."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
@@ -7,7 +8,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import jaxcp
-from jaxcp import metrics, scores
+from jaxcp import learners, metrics, online, resampling, scores
 from jaxcp.sets import Box, Interval, LabelSet
 
 X = jnp.arange(1.0, 10.0)
@@ -22,10 +23,135 @@ def calibrate(score, preds, y, **options):
     return lambda: jaxcp.calibrate(score, preds, y, **options)
 
 
+KEY, RIDGE, ABSOLUTE = jax.random.key(0), learners.Ridge(1.0), scores.Absolute()
+X2 = X[:, None] ** jnp.arange(1, 3)[None]
+
+
+def cross(x=X2, y=X, weights=None, learner=RIDGE, score=ABSOLUTE, **options):
+    weights = resampling.leave_one_out(9) if weights is None else weights
+    return lambda: jaxcp.cross_conformal(KEY, learner, score, x, y, weights, **options)
+
+
+def stream(method, past=X, preds=X, y=X, alpha=0.1, **options):
+    def run():
+        state = method.init(past, alpha, **options)
+        return online.run(method, state, preds, y, alpha)
+
+    return run
+
+
+CROSS = jaxcp.jackknife_plus(KEY, RIDGE, ABSOLUTE, X2, X)
 WRONG = {
     "unequal lengths": (
         calibrate(scores.Absolute(), X, X[:8]),
         "expected y with 9 rows like preds, got 8",
+    ),
+    "cross, unequal lengths": (cross(y=X[:8]), "expected x with 8 rows like y, got 9"),
+    "cross, weights of other rows": (
+        cross(weights=jnp.ones((3, 8))),
+        r"expected weights of shape \(b, 9\), got \(3, 8\)",
+    ),
+    "cross, weights as a vector": (
+        cross(weights=jnp.ones(9)),
+        r"weights of shape \(b, 9\), got \(9,\)",
+    ),
+    "cross, negative weights": (cross(weights=-jnp.eye(9)), "finite weights >= 0"),
+    "cross, nothing left out": (
+        cross(weights=jnp.ones((3, 9))),
+        "expected some row with weight 0 in a resample",
+    ),
+    "cross, aggregation": (
+        cross(aggregation="mode"),
+        "expected aggregation mean or median, got 'mode'",
+    ),
+    "cross, batch size": (cross(batch_size=0), "expected batch_size as an int >= 1"),
+    "cross, learner as a class": (
+        cross(learner=learners.Ridge),
+        "expected learner as a value, got <class",
+    ),
+    "cross, a function as learner": (
+        cross(learner=jnp.mean),
+        "expected a learner with fit and predict",
+    ),
+    "cross, NaN targets": (
+        cross(y=X.at[2].set(jnp.nan)),
+        "y without NaN, got nan at 2",
+    ),
+    "cross, inputs as a vector": (cross(x=X), r"x of shape \(n, p\), got \(9,\)"),
+    "cross, calibration weights": (
+        cross(calibration_weights=-X),
+        "expected finite weights >= 0, got -1.0 at 0",
+    ),
+    "one row": (
+        lambda: jaxcp.jackknife_plus(KEY, RIDGE, ABSOLUTE, X2[:1], X[:1]),
+        "expected the number of rows as an int >= 2, got 1",
+    ),
+    "too many folds": (
+        lambda: jaxcp.cv_plus(KEY, RIDGE, ABSOLUTE, X2, X, num_folds=10),
+        "expected num_folds <= n = 9, got 10",
+    ),
+    "one fold": (
+        lambda: resampling.k_fold(KEY, 9, 1),
+        "expected num_folds as an int >= 2, got 1",
+    ),
+    "long blocks": (
+        lambda: resampling.block_bootstrap(KEY, 9, 3, 10),
+        "expected block_size <= n = 9, got 10",
+    ),
+    "no resamples": (
+        lambda: resampling.bootstrap(KEY, 9, 0),
+        "expected num_resamples as an int >= 1, got 0",
+    ),
+    "all rows in every subsample": (
+        lambda: resampling.subsample(KEY, 9, 3, 9),
+        "expected size < n = 9, got 9",
+    ),
+    "cross, alpha": (lambda: CROSS(X2, 1.5), r"alpha in \(0, 1\), got 1.5"),
+    "cross, several alphas": (
+        lambda: CROSS(X2, [0.1, 0.2]),
+        r"alpha of shape \(\) or \(\), got \(2,\)",
+    ),
+    "cross, test weights without weights": (
+        lambda: CROSS(X2, 0.1, test_weights=X),
+        "expected test_weights only with calibration weights",
+    ),
+    "no past scores": (
+        stream(online.ACI(ABSOLUTE, 0.1), past=X[:0]),
+        r"expected past scores of shape \(n,\) or \(n, c\), at least one, got \(0,\)",
+    ),
+    "past scores of another score": (
+        stream(online.ACI(scores.Signed(), 0.1)),
+        r"expected past scores with components \(2,\), as of preds and y, got \(\)",
+    ),
+    "long window": (
+        stream(online.ACI(ABSOLUTE, 0.1, window=10)),
+        "expected at least window = 10 past scores, got 9",
+    ),
+    "mask of another length": (
+        stream(online.ACI(ABSOLUTE, 0.1), mask=jnp.ones(8, bool)),
+        "expected mask with 9 rows like scores, got 8",
+    ),
+    "negative step": (stream(online.ACI(ABSOLUTE, -0.1)), "expected step_size >= 0"),
+    "no step of SF-OGD": (stream(online.SFOGD(ABSOLUTE, 0.0)), "step_size > 0"),
+    "no update": (
+        stream(online.SlidingWindow(ABSOLUTE, every=0)),
+        "expected every as an int >= 1, got 0",
+    ),
+    "growing weights": (
+        stream(online.NexCP(ABSOLUTE, 1.1)),
+        r"expected decay in \(0, 1\], got 1.1",
+    ),
+    "stream, unequal lengths": (
+        stream(online.PID(ABSOLUTE, 0.1), y=X[:8]),
+        "expected y with 9 rows like preds, got 8",
+    ),
+    "stream, NaN": (
+        stream(online.PID(ABSOLUTE, 0.1), y=X.at[1].set(jnp.nan)),
+        "expected y without NaN, got nan at 1",
+    ),
+    "stream, alpha": (
+        stream(online.PID(ABSOLUTE, 0.1), alpha=1),
+        r"alpha in \(0, 1\), got 1",
     ),
     "unequal parts": (
         calibrate(scores.CQR(), (X, X[:8]), X),

@@ -21,7 +21,7 @@ def test_the_examples_run_in_order(capsys):
 def test_the_gate_runs_the_test_command():
     if not (ROOT / ".ci").exists():
         pytest.skip("not in a checkout")
-    command = re.search(r"^python3 .* -m pytest -n 2$", README, flags=re.MULTILINE).group()
+    command = re.search(r"^python3 .* -m pytest -n 2$", README, re.MULTILINE).group()
     assert command in (ROOT / ".ci" / "run").read_text()
 
 

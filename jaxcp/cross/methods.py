@@ -70,14 +70,12 @@ def cross_conformal(
       >>> cp(x[:2], alpha=0.1).lower.shape
       (2,)
     """
-    x, y, weights, calibration_weights = _checks.as_arrays(
-        (x, y, weights, calibration_weights)
-    )
-    _checks.check_given(learner=learner, score=score, y=y)
-    n = _checks.num_rows(y=y, x=x)
+    x, y, n = _data(learner, score, x, y)
+    weights = _checks.as_arrays(weights)
     if weights.ndim != 2 or weights.shape[1] != n or not len(weights):
         raise ValueError(f"expected weights of shape (b, {n}), got {weights.shape}")
     _checks.check_weights("weights", weights)
+    _check_options(aggregation, batch_size)
     fold, held_out = None, weights == 0
     if _checks.is_concrete(weights) and bool(jnp.all(jnp.sum(held_out, axis=0) == 1)):
         fold, held_out = jnp.argmax(held_out, axis=0), None
@@ -133,10 +131,9 @@ def jackknife_plus(
       >>> paths.scores.shape
       (7, 30)
     """
-    x, y, calibration_weights = _checks.as_arrays((x, y, calibration_weights))
-    _checks.check_given(learner=learner, score=score, y=y)
-    n = _checks.num_rows(y=y, x=x)
+    x, y, n = _data(learner, score, x, y)
     _checks.check_count("the number of rows", n, 2)
+    _check_options("mean", batch_size)
     weights = None if hasattr(learner, "leave_one_out") else resampling.leave_one_out(n)
     fits, full, preds = _fit(
         key, learner, x, y, weights, jnp.arange(n), None, batch_size, "mean"
@@ -189,9 +186,8 @@ def cv_plus(
       >>> cp(x[:2], alpha=0.1).upper.shape
       (2,)
     """
-    x, y, calibration_weights = _checks.as_arrays((x, y, calibration_weights))
-    _checks.check_given(learner=learner, score=score, y=y)
-    n = _checks.num_rows(y=y, x=x)
+    x, y, n = _data(learner, score, x, y)
+    _check_options("mean", batch_size)
     key_folds, key_fits = jax.random.split(key)
     weights = resampling.k_fold(key_folds, n, num_folds)
     fold = jnp.argmin(weights, axis=0)
@@ -325,8 +321,7 @@ def enbpi(
       >>> sets.lower.shape
       (20,)
     """
-    x, y = _checks.as_arrays((x, y))
-    n = _checks.num_rows(y=y, x=x)
+    x, y, n = _data(learner, score, x, y)
     key_bags, key_fits = jax.random.split(key)
     bags = resampling.block_bootstrap(
         key_bags, n, num_resamples, block_size, moving=moving
@@ -360,6 +355,22 @@ def _fit(key, learner, x, y, weights, fold, held_out, batch_size, aggregation):
         params = _shared.take(params, slice(count))
     fits = Fits(learner, params, fold, held_out, count, aggregation)
     return fits, full, fits.of_rows(x)
+
+
+def _data(learner, score, x, y):
+    """Returns inputs and targets as arrays, and the number of rows."""
+    x, y = _checks.as_arrays((x, y))
+    _checks.check_given(learner=learner, score=score, y=y)
+    n = _checks.num_rows(y=y, x=x)
+    _checks.check_not_nan("y", y)
+    return x, y, n
+
+
+def _check_options(aggregation, batch_size):
+    if aggregation not in ("mean", "median"):
+        raise ValueError(f"expected aggregation mean or median, got {aggregation!r}")
+    if batch_size is not None:
+        _checks.check_count("batch_size", batch_size, 1)
 
 
 def _calibrated(fits, full, score, preds, y, weights):

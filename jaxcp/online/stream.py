@@ -6,6 +6,7 @@ from jax import Array, lax
 from jax.typing import ArrayLike
 
 from jaxcp import _checks
+from jaxcp._batching import evaluate
 from jaxcp._types import Online, PyTree, Score, Set
 from jaxcp.selection import as_float
 
@@ -78,7 +79,15 @@ def run(
     _checks.num_rows(preds=preds, y=y)
     _checks.check_given(score=method.score, preds=preds, y=y)
     _checks.check_preds(method.score, preds, y)
-    return _run(method, state, preds, y, method._level(state, alpha))
+    level = method._level(state, alpha)
+    scores = jax.eval_shape(evaluate, method.score, preds, y).shape[1:]
+    past = jax.eval_shape(method._threshold, state, level).shape
+    if scores != past:
+        raise ValueError(
+            f"expected past scores with components {scores}, as of preds and y, got "
+            f"{past} in the state"
+        )
+    return _run(method, state, preds, y, level)
 
 
 def past_scores(scores: ArrayLike, mask: ArrayLike | None) -> Array:
