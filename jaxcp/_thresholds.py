@@ -23,6 +23,29 @@ def level_of(calibration: Any, alpha: ArrayLike) -> Array:
     return conformal_rank(count, alpha)
 
 
+def set_level_of(calibration: Any, alpha: ArrayLike) -> Array:
+    """Returns `level_of` for sets, which have one level (or one a component)."""
+    level = level_of(calibration, alpha)
+    expected = calibration.scores.shape[1:]
+    if level.ndim > len(expected):
+        raise ValueError(
+            f"expected alpha of shape {expected} or (), got {level.shape}; use "
+            "jax.vmap for sets at several levels"
+        )
+    return level
+
+
+def check_test_weights(
+    calibration: Any, test_weights: ArrayLike | None, name: str = "test_weights"
+) -> None:
+    """Raises ValueError for weights of test points that do not fit."""
+    if test_weights is None:
+        return
+    if calibration.weights is None:
+        raise ValueError(f"expected {name} only with calibration weights")
+    _checks.check_weights(name, test_weights)
+
+
 @jax.jit
 def threshold(calibration: Any, level: Array, test_weight: Array | None) -> Array:
     """Returns the threshold at what `level_of` made of a level, shape () or (c,)."""

@@ -8,7 +8,12 @@ from jax.typing import ArrayLike
 from jaxcp import _checks
 from jaxcp._batching import evaluate, invert, invert_each
 from jaxcp._pytree import pytree, static
-from jaxcp._thresholds import level_of, threshold
+from jaxcp._thresholds import (
+    check_test_weights,
+    level_of,
+    set_level_of,
+    threshold,
+)
 from jaxcp._types import Predict, PyTree, Score, Set
 from jaxcp.pvalues import conformal_p_value
 
@@ -56,7 +61,7 @@ class Calibration:
           >>> calibrate(Absolute(), jnp.zeros(9), jnp.arange(1.0, 10.0)).quantile(0.2)
           Array(8., dtype=float32)
         """
-        self._check_test_weights("test_weight", test_weight)
+        check_test_weights(self, test_weight, "test_weight")
         return threshold(self, level_of(self, alpha), test_weight)
 
     def __call__(
@@ -96,13 +101,8 @@ class Calibration:
         _checks.num_rows(preds=preds, test_weights=test_weights)
         _checks.check_preds(self.score, preds)
         _checks.check_vectors(test_weights=test_weights)
-        self._check_test_weights("test_weights", test_weights)
-        level = level_of(self, alpha)
-        if level.ndim > self.scores.ndim - 1:
-            raise ValueError(
-                f"expected alpha of shape {self.scores.shape[1:]} or (), got "
-                f"{level.shape}; use jax.vmap for sets at several levels"
-            )
+        check_test_weights(self, test_weights)
+        level = set_level_of(self, alpha)
         return _sets(self, preds, level, test_weights)
 
     def p_values(
@@ -141,18 +141,12 @@ class Calibration:
         m = _checks.num_rows(preds=preds, y=y, u=u, test_weights=test_weights)
         _checks.check_preds(self.score, preds, y)
         _checks.check_vectors(u=u, test_weights=test_weights)
-        self._check_test_weights("test_weights", test_weights)
+        check_test_weights(self, test_weights)
         if u is not None:
             _checks.check_uniforms("u", u)
         u = jnp.ones(m) if u is None else u
         test_weights = jnp.ones(m) if test_weights is None else test_weights
         return _p_values(self, preds, y, u, test_weights)
-
-    def _check_test_weights(self, name, test_weights):
-        if test_weights is not None and self.weights is None:
-            raise ValueError(f"expected {name} only with calibration weights")
-        if test_weights is not None:
-            _checks.check_weights(name, test_weights)
 
 
 def calibrate(

@@ -75,6 +75,21 @@ def unit_scale(weights: Array, test_weight: Array) -> tuple[Array, Array]:
     return weights / largest, test_weight / largest
 
 
+def spare_mass(weights: Array, alpha: Array, test_weight: Array) -> tuple[Array, Array]:
+    """Returns weights on a unit scale, and what may weigh more than the threshold.
+
+    alpha (w_1 + ... + w_{n+1}) - w_{n+1}: negative where nothing may, as where there is
+    no weight at all.
+    """
+    dtype = jnp.result_type(weights.dtype, alpha.dtype, jnp.float32)
+    weights = jnp.where(weights > 0, weights, 0).astype(dtype)
+    weights, test_weight = unit_scale(weights, test_weight.astype(dtype))
+    total = jnp.sum(weights) + test_weight
+    exact = 1 + 3 * jnp.finfo(dtype).eps  # undoes the rounding of the level
+    spare = alpha.astype(dtype) * total * exact - test_weight
+    return weights, jnp.where(total > 0, spare, -1)
+
+
 @jax.jit
 def _p_value(scores, score, u, weights, test_weight):
     u, test_weight = as_float(u), at_least_single(as_float(test_weight))

@@ -8,7 +8,7 @@ from jax import Array, lax
 from jax.typing import ArrayLike
 
 from jaxcp import _checks
-from jaxcp.pvalues import unit_scale
+from jaxcp.pvalues import spare_mass
 from jaxcp.ranks import conformal_rank
 from jaxcp.selection import (
     as_float,
@@ -223,21 +223,6 @@ def soft_conformal_quantile(
         shapes = f"{rank.shape} and {bandwidth.shape}"
         raise ValueError(f"expected alpha and bandwidth of shape (), got {shapes}")
     return _soft_quantile(scores, rank, bandwidth.astype(scores.dtype))
-
-
-def spare_mass(weights: Array, alpha: Array, test_weight: Array) -> tuple[Array, Array]:
-    """Returns weights on a unit scale, and what may weigh more than the threshold.
-
-    alpha (w_1 + ... + w_{n+1}) - w_{n+1}: negative where nothing may, as where there is
-    no weight at all.
-    """
-    dtype = jnp.result_type(weights.dtype, alpha.dtype, jnp.float32)
-    weights = jnp.where(weights > 0, weights, 0).astype(dtype)
-    weights, test_weight = unit_scale(weights, test_weight.astype(dtype))
-    total = jnp.sum(weights) + test_weight
-    exact = 1 + 3 * jnp.finfo(dtype).eps  # undoes the rounding of the level
-    spare = alpha.astype(dtype) * total * exact - test_weight
-    return weights, jnp.where(total > 0, spare, -1)
 
 
 @partial(jax.jit, static_argnames=("axis_name", "nearest"))

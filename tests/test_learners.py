@@ -9,6 +9,7 @@ from flax import nnx
 from numpy.testing import assert_allclose
 from sklearn import linear_model, neighbors
 
+import jaxcp
 import references
 from jaxcp import learners, resampling
 from jaxcp.learners import _shared
@@ -191,3 +192,16 @@ def test_inputs_of_another_shape():
             ValueError, match=r"expected x of shape \(n, p\), got \(3,\)"
         ):
             learner.fit(jax.random.key(0), jnp.ones(3), jnp.ones(3), jnp.ones(3))
+
+
+def test_many_solves_at_a_time_do_not_wait_for_each_other(key):
+    """Several batches of factorisations in one program: jaxlib 0.10 can hang on them."""
+    ridge = learners.Ridge(0.1)
+
+    def trial(key):
+        x = jax.random.normal(key, (40, 4))
+        parts = [x[10 * i : 10 * (i + 1)] for i in range(4)]
+        fits = [ridge.fit(key, part, part[:, 0], jnp.ones(10)) for part in parts]
+        return sum(jnp.sum(fit.coef) for fit in fits)
+
+    assert np.all(np.isfinite(jaxcp.simulate(trial, key, 1000)))

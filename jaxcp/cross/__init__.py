@@ -1,13 +1,8 @@
 """Calibration without a held-out set: jackknife+, CV+, bootstrap, EnbPI."""
 
+from jaxcp.cross.bootstrap import enbpi, jackknife_plus_after_bootstrap
 from jaxcp.cross.conformal import CrossConformal
-from jaxcp.cross.methods import (
-    cross_conformal,
-    cv_plus,
-    enbpi,
-    jackknife_plus,
-    jackknife_plus_after_bootstrap,
-)
+from jaxcp.cross.methods import cross_conformal, cv_plus, jackknife_plus
 
 __all__ = [
     "CrossConformal",

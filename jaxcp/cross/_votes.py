@@ -11,7 +11,8 @@ from jax import Array
 
 from jaxcp._pytree import pytree
 from jaxcp._types import PyTree, Score, Set
-from jaxcp.quantiles import spare_mass, weighted_conformal_quantile
+from jaxcp.pvalues import spare_mass
+from jaxcp.quantiles import weighted_conformal_quantile
 from jaxcp.selection import as_float, kth_smallest
 from jaxcp.sets import LabelSet
 

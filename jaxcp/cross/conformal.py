@@ -8,7 +8,7 @@ from jax.typing import ArrayLike
 from jaxcp import _checks
 from jaxcp._batching import map_blocks
 from jaxcp._pytree import pytree
-from jaxcp._thresholds import level_of, threshold
+from jaxcp._thresholds import check_test_weights, set_level_of, threshold
 from jaxcp._types import PyTree, Set
 from jaxcp.calibration import Calibration
 from jaxcp.cross import _folds, _votes
@@ -91,10 +91,7 @@ class CrossConformal:
           >>> round(cp(jnp.array([[4.0]]), alpha=0.2).upper.item(), 1)
           5.3
         """
-        x, test_weights = self._check(x, test_weights)
-        level = level_of(self.calibration, alpha)
-        self._check_level(level)
-        return _plus(self, x, level, test_weights)
+        return _plus(self, *self._check(x, alpha, test_weights))
 
     def minmax(
         self, x: PyTree, alpha: ArrayLike, *, test_weights: ArrayLike | None = None
@@ -110,10 +107,7 @@ class CrossConformal:
         References:
           Barber et al., Predictive Inference with the Jackknife+, 2021, theorem 2.
         """
-        x, test_weights = self._check(x, test_weights)
-        level = level_of(self.calibration, alpha)
-        self._check_level(level)
-        return _minmax(self, x, level, test_weights)
+        return _minmax(self, *self._check(x, alpha, test_weights))
 
     def naive(
         self, x: PyTree, alpha: ArrayLike, *, test_weights: ArrayLike | None = None
@@ -129,7 +123,7 @@ class CrossConformal:
         References:
           Barber et al., Predictive Inference with the Jackknife+, 2021, section 1.2.
         """
-        x, test_weights = self._check(x, test_weights)
+        x = _checks.as_arrays(x)
         preds = _predict(self.fits.learner, self.full, x)
         return self.calibration(preds, alpha, test_weights=test_weights)
 
@@ -153,7 +147,8 @@ class CrossConformal:
         References:
           Xu and Xie, Conformal Prediction for Time Series, 2021 and 2023.
         """
-        x, _ = self._check(x, None)
+        x = _checks.as_arrays(x)
+        _checks.num_rows(x=x)
         if alpha is None:
             return _center(self, x)
         mask, n = self.mask, len(self.scores)
@@ -163,22 +158,13 @@ class CrossConformal:
             raise ValueError(f"expected alpha of shape (), got {rank.shape}")
         return _upper_center(self, x, rank)
 
-    def _check(self, x, test_weights):
+    def _check(self, x, alpha, test_weights):
+        """Returns inputs, level and weights, or raises ValueError."""
         x, test_weights = _checks.as_arrays((x, test_weights))
         _checks.num_rows(x=x, test_weights=test_weights)
         _checks.check_vectors(test_weights=test_weights)
-        if test_weights is not None and self.calibration.weights is None:
-            raise ValueError("expected test_weights only with calibration weights")
-        if test_weights is not None:
-            _checks.check_weights("test_weights", test_weights)
-        return x, test_weights
-
-    def _check_level(self, level):
-        if level.ndim > self.scores.ndim - 1:
-            raise ValueError(
-                f"expected alpha of shape {self.scores.shape[1:]} or (), got "
-                f"{level.shape}; use jax.vmap for sets at several levels"
-            )
+        check_test_weights(self.calibration, test_weights)
+        return x, set_level_of(self.calibration, alpha), test_weights
 
 
 @jax.jit

@@ -1,4 +1,4 @@
-"""The verbs: jackknife+, CV+, jackknife+-after-bootstrap and EnbPI by one code path."""
+"""The verbs: any resampling plan, jackknife+ and CV+."""
 
 from functools import partial
 
@@ -70,7 +70,7 @@ def cross_conformal(
       >>> cp(x[:2], alpha=0.1).lower.shape
       (2,)
     """
-    x, y, n = _data(learner, score, x, y)
+    x, y, n = check_data(learner, score, x, y)
     weights = _checks.as_arrays(weights)
     if weights.ndim != 2 or weights.shape[1] != n or not len(weights):
         raise ValueError(f"expected weights of shape (b, {n}), got {weights.shape}")
@@ -131,7 +131,7 @@ def jackknife_plus(
       >>> paths.scores.shape
       (7, 30)
     """
-    x, y, n = _data(learner, score, x, y)
+    x, y, n = check_data(learner, score, x, y)
     _checks.check_count("the number of rows", n, 2)
     _check_options("mean", batch_size)
     weights = None if hasattr(learner, "leave_one_out") else resampling.leave_one_out(n)
@@ -186,7 +186,7 @@ def cv_plus(
       >>> cp(x[:2], alpha=0.1).upper.shape
       (2,)
     """
-    x, y, n = _data(learner, score, x, y)
+    x, y, n = check_data(learner, score, x, y)
     _check_options("mean", batch_size)
     key_folds, key_fits = jax.random.split(key)
     weights = resampling.k_fold(key_folds, n, num_folds)
@@ -195,148 +195,6 @@ def cv_plus(
         key_fits, learner, x, y, weights, fold, None, batch_size, "mean"
     )
     return _calibrated(fits, full, score, preds, y, calibration_weights)
-
-
-def jackknife_plus_after_bootstrap(
-    key: Array,
-    learner: Learner,
-    score: Score,
-    x: PyTree,
-    y: ArrayLike,
-    *,
-    num_resamples: int,
-    aggregation: str = "mean",
-    calibration_weights: ArrayLike | None = None,
-    batch_size: int | None = None,
-) -> CrossConformal:
-    """Returns the jackknife+ of a bagged learner, at the price of one bagging.
-
-    Row i is predicted by the mean (or median) of the bootstrap fits whose bag lacks it.
-
-    Args:
-      key: Random key, for the bags and the fits.
-      learner: A learner.
-      score: Nonconformity score of one example.
-      x: Inputs, a pytree with leading axis n.
-      y: Targets, shape (n, ...), or labels 0, ..., k - 1.
-      num_resamples: Number of bootstrap resamples b; a row is in every bag with
-        probability about 0.63^b, and is then masked out.
-      aggregation: "mean" or "median".
-      calibration_weights: Weights of the rows' scores, shape (n,).
-      batch_size: Fits that run at a time.
-
-    Returns:
-      A `CrossConformal`.
-
-    Raises:
-      ValueError: as `cross_conformal`.
-
-    Guarantee:
-      1 - 2 alpha for exchangeable rows if the number of resamples is itself drawn, from
-      Binomial(B, (1 - 1/(n + 1))^n); about 1 - alpha in practice.
-
-    References:
-      Kim, Xu, Barber, Predictive Inference Is Free with the Jackknife+-after-Bootstrap,
-      2020.
-
-    Example:
-      >>> from jaxcp import datasets, learners, scores
-      >>> x, y = datasets.linear(jax.random.key(0), 30)
-      >>> key, ridge = jax.random.key(1), learners.Ridge(1.0)
-      >>> cp = jackknife_plus_after_bootstrap(
-      ...     key, ridge, scores.Absolute(), x, y, num_resamples=20
-      ... )
-      >>> cp.scores.shape
-      (30,)
-    """
-    return enbpi(
-        key,
-        learner,
-        score,
-        x,
-        y,
-        num_resamples=num_resamples,
-        aggregation=aggregation,
-        calibration_weights=calibration_weights,
-        batch_size=batch_size,
-    )
-
-
-def enbpi(
-    key: Array,
-    learner: Learner,
-    score: Score,
-    x: PyTree,
-    y: ArrayLike,
-    *,
-    num_resamples: int,
-    block_size: int = 1,
-    moving: bool = True,
-    aggregation: str = "mean",
-    calibration_weights: ArrayLike | None = None,
-    batch_size: int | None = None,
-) -> CrossConformal:
-    """Returns EnbPI's bootstrap ensemble of a time series with out-of-bag residuals.
-
-    `cp.aggregate(x)` is the centre at new inputs and `cp.scores` are the residuals in
-    order of time: give them to `online.SlidingWindow`, whose state persists and which
-    drops the `every` oldest for the newest. With predictions (mu, sigma), as of
-    `learners.MeanScale`, and the score `Normalized` this is adaptive EnbPI.
-
-    Args:
-      key: Random key, for the bags and the fits.
-      learner: A learner.
-      score: Nonconformity score of one example.
-      x: Inputs in order of time, a pytree with leading axis n.
-      y: Targets, shape (n, ...).
-      num_resamples: Number of bootstrap resamples b.
-      block_size: Rows in a block of the bootstrap; more than 1 keeps dependence.
-      moving: Whether blocks may start at any row, as for `resampling.block_bootstrap`.
-      aggregation: "mean" or "median" of the fits whose bag lacks a row.
-      calibration_weights: Weights of the rows' scores, shape (n,).
-      batch_size: Fits that run at a time.
-
-    Returns:
-      A `CrossConformal`; calling it gives jackknife+-after-bootstrap sets.
-
-    Raises:
-      ValueError: as `cross_conformal`, and if `block_size` is not in 1, ..., n.
-
-    Guarantee:
-      Asymptotic, with the sliding window: conditional coverage tends to 1 - alpha for
-      strongly mixing errors and consistent predictions. None in finite samples.
-
-    References:
-      Xu and Xie, Conformal Prediction Interval for Dynamic Time-Series, 2021; Conformal
-      Prediction for Time Series, 2023.
-
-    Example:
-      >>> from jaxcp import datasets, learners, online, scores
-      >>> x, y = datasets.linear(jax.random.key(0), 60)
-      >>> key, ridge, score = jax.random.key(1), learners.Ridge(1.0), scores.Absolute()
-      >>> cp = enbpi(key, ridge, score, x[:40], y[:40], num_resamples=20)
-      >>> window = online.SlidingWindow(score)
-      >>> state = window.init(cp.scores, 0.1, mask=cp.mask)
-      >>> state, sets = online.run(window, state, cp.aggregate(x[40:]), y[40:], 0.1)
-      >>> sets.lower.shape
-      (20,)
-    """
-    x, y, n = _data(learner, score, x, y)
-    key_bags, key_fits = jax.random.split(key)
-    bags = resampling.block_bootstrap(
-        key_bags, n, num_resamples, block_size, moving=moving
-    )
-    return cross_conformal(
-        key_fits,
-        learner,
-        score,
-        x,
-        y,
-        bags,
-        aggregation=aggregation,
-        calibration_weights=calibration_weights,
-        batch_size=batch_size,
-    )
 
 
 @partial(jax.jit, static_argnames=("batch_size", "aggregation"))
@@ -357,7 +215,7 @@ def _fit(key, learner, x, y, weights, fold, held_out, batch_size, aggregation):
     return fits, full, fits.of_rows(x)
 
 
-def _data(learner, score, x, y):
+def check_data(learner, score, x, y):
     """Returns inputs and targets as arrays, and the number of rows."""
     x, y = _checks.as_arrays((x, y))
     _checks.check_given(learner=learner, score=score, y=y)

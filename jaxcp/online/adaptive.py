@@ -82,8 +82,9 @@ class ACI(_Adaptive):
 
     Guarantee:
       On every sequence |mean error - alpha| <= (max(a, 1 - a) + step_size) / (step_size
-      T) with a the level at the start, whatever the data and predictions (scores that
-      give no infinite sets at a finite threshold).
+      T) with a the level at the start, whatever the data and predictions, for scores
+      whose sets are empty at -inf and everything at +inf (all but `Normalized` and
+      `Gamma` where the scale is not positive).
 
     References:
       Gibbs and Candes, Adaptive Conformal Inference Under Distribution Shift, 2021.

@@ -1,0 +1,152 @@
+"""The verbs that aggregate bootstrap fits: jackknife+-after-bootstrap and EnbPI."""
+
+import jax
+from jax import Array
+from jax.typing import ArrayLike
+
+from jaxcp import resampling
+from jaxcp._types import Learner, PyTree, Score
+from jaxcp.cross.conformal import CrossConformal
+from jaxcp.cross.methods import check_data, cross_conformal
+
+
+def jackknife_plus_after_bootstrap(
+    key: Array,
+    learner: Learner,
+    score: Score,
+    x: PyTree,
+    y: ArrayLike,
+    *,
+    num_resamples: int,
+    aggregation: str = "mean",
+    calibration_weights: ArrayLike | None = None,
+    batch_size: int | None = None,
+) -> CrossConformal:
+    """Returns the jackknife+ of a bagged learner, at the price of one bagging.
+
+    Row i is predicted by the mean (or median) of the bootstrap fits whose bag lacks it.
+
+    Args:
+      key: Random key, for the bags and the fits.
+      learner: A learner.
+      score: Nonconformity score of one example.
+      x: Inputs, a pytree with leading axis n.
+      y: Targets, shape (n, ...), or labels 0, ..., k - 1.
+      num_resamples: Number of bootstrap resamples b; a row is in every bag with
+        probability about 0.63^b, and is then masked out.
+      aggregation: "mean" or "median".
+      calibration_weights: Weights of the rows' scores, shape (n,).
+      batch_size: Fits that run at a time.
+
+    Returns:
+      A `CrossConformal`.
+
+    Raises:
+      ValueError: as `cross_conformal`.
+
+    Guarantee:
+      1 - 2 alpha for exchangeable rows if the number of resamples is itself drawn, from
+      Binomial(B, (1 - 1/(n + 1))^n); about 1 - alpha in practice.
+
+    References:
+      Kim, Xu, Barber, Predictive Inference Is Free with the Jackknife+-after-Bootstrap,
+      2020.
+
+    Example:
+      >>> from jaxcp import datasets, learners, scores
+      >>> x, y = datasets.linear(jax.random.key(0), 30)
+      >>> key, ridge = jax.random.key(1), learners.Ridge(1.0)
+      >>> cp = jackknife_plus_after_bootstrap(
+      ...     key, ridge, scores.Absolute(), x, y, num_resamples=20
+      ... )
+      >>> cp.scores.shape
+      (30,)
+    """
+    return enbpi(
+        key,
+        learner,
+        score,
+        x,
+        y,
+        num_resamples=num_resamples,
+        aggregation=aggregation,
+        calibration_weights=calibration_weights,
+        batch_size=batch_size,
+    )
+
+
+def enbpi(
+    key: Array,
+    learner: Learner,
+    score: Score,
+    x: PyTree,
+    y: ArrayLike,
+    *,
+    num_resamples: int,
+    block_size: int = 1,
+    moving: bool = True,
+    aggregation: str = "mean",
+    calibration_weights: ArrayLike | None = None,
+    batch_size: int | None = None,
+) -> CrossConformal:
+    """Returns EnbPI's bootstrap ensemble of a time series with out-of-bag residuals.
+
+    `cp.aggregate(x)` is the centre at new inputs and `cp.scores` are the residuals in
+    order of time: give them to `online.SlidingWindow`, whose state persists and which
+    drops the `every` oldest for the newest. With predictions (mu, sigma), as of
+    `learners.MeanScale`, and the score `Normalized` this is adaptive EnbPI.
+
+    Args:
+      key: Random key, for the bags and the fits.
+      learner: A learner.
+      score: Nonconformity score of one example.
+      x: Inputs in order of time, a pytree with leading axis n.
+      y: Targets, shape (n, ...).
+      num_resamples: Number of bootstrap resamples b.
+      block_size: Rows in a block of the bootstrap; more than 1 keeps dependence.
+      moving: Whether blocks may start at any row, as for `resampling.block_bootstrap`.
+      aggregation: "mean" or "median" of the fits whose bag lacks a row.
+      calibration_weights: Weights of the rows' scores, shape (n,).
+      batch_size: Fits that run at a time.
+
+    Returns:
+      A `CrossConformal`; calling it gives jackknife+-after-bootstrap sets.
+
+    Raises:
+      ValueError: as `cross_conformal`, and if `block_size` is not in 1, ..., n.
+
+    Guarantee:
+      Asymptotic, with the sliding window: conditional coverage tends to 1 - alpha for
+      strongly mixing errors and consistent predictions. None in finite samples.
+
+    References:
+      Xu and Xie, Conformal Prediction Interval for Dynamic Time-Series, 2021; Conformal
+      Prediction for Time Series, 2023.
+
+    Example:
+      >>> from jaxcp import datasets, learners, online, scores
+      >>> x, y = datasets.linear(jax.random.key(0), 60)
+      >>> key, ridge, score = jax.random.key(1), learners.Ridge(1.0), scores.Absolute()
+      >>> cp = enbpi(key, ridge, score, x[:40], y[:40], num_resamples=20)
+      >>> window = online.SlidingWindow(score)
+      >>> state = window.init(cp.scores, 0.1, mask=cp.mask)
+      >>> state, sets = online.run(window, state, cp.aggregate(x[40:]), y[40:], 0.1)
+      >>> sets.lower.shape
+      (20,)
+    """
+    x, y, n = check_data(learner, score, x, y)
+    key_bags, key_fits = jax.random.split(key)
+    bags = resampling.block_bootstrap(
+        key_bags, n, num_resamples, block_size, moving=moving
+    )
+    return cross_conformal(
+        key_fits,
+        learner,
+        score,
+        x,
+        y,
+        bags,
+        aggregation=aggregation,
+        calibration_weights=calibration_weights,
+        batch_size=batch_size,
+    )
