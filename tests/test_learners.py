@@ -195,7 +195,7 @@ def test_inputs_of_another_shape():
 
 
 def test_many_solves_at_a_time_do_not_wait_for_each_other(key):
-    """Several batches of factorisations in one program: jaxlib 0.10 can hang on them."""
+    """Several batches of factorisations in one program, which can hang jaxlib 0.10."""
     ridge = learners.Ridge(0.1)
 
     def trial(key):
