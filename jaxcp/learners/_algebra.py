@@ -18,26 +18,21 @@ dot = partial(jnp.matmul, precision="highest")
 
 
 def solve(matrix: Array, targets: Array) -> Array:
-    """Returns the solution for a positive definite matrix, NaN if it is not."""
+    """Returns the solution of a symmetric system, by LU: it may be nearly singular."""
     return lax.custom_linear_solve(
         partial(dot, matrix),
         targets,
         lambda _, b: lax.platform_dependent(
-            matrix, b, cpu=_cholesky_each, default=_cholesky
+            matrix, b, cpu=_solve_each, default=jnp.linalg.solve
         ),
         symmetric=True,
     )
 
 
-def _cholesky(matrix, targets):
-    factor = jnp.linalg.cholesky(matrix, symmetrize_input=False)
-    return jax.scipy.linalg.cho_solve((factor, True), targets)
-
-
 # One by one under vmap: jaxlib 0.10 hands a batch of LAPACK calls to a pool and waits
 # for it in a thread of the same pool. As many batches at a time as the CPU has cores
 # wait for each other without end.
-_cholesky_each = jax.custom_batching.sequential_vmap(_cholesky)
+_solve_each = jax.custom_batching.sequential_vmap(jnp.linalg.solve)
 
 
 def centers(x: Array, weights: Array, intercept: bool) -> Array:
