@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import jaxcp
 import references
 from helpers import CASES, ONE_OF_EACH, assert_intervals, inside
-from jaxcp import datasets, learners, resampling, scores
+from jaxcp import datasets, learners, online, resampling, scores
 from jaxcp.cross import _votes, conformal
 from jaxcp.sets import Box, Interval, LabelSet
 from stored import inputs, of_stored
@@ -405,3 +405,37 @@ def test_sets_of_every_score(name):
     assert np.all(narrow <= wide) and np.all(small <= widest)
     assert np.all(narrow <= small) and np.all(everything)
     assert np.mean(narrow) < 1
+
+
+FOLLOWERS = {
+    "ridge": (RIDGE, ABSOLUTE),
+    "kernel": (learners.KernelRidge(0.3), ABSOLUTE),
+    "neighbours": (learners.NearestNeighbors(3), ABSOLUTE),
+    "quantiles": (learners.QuantileRidge((0.1, 0.9), 1.0), scores.CQR()),
+    "scale": (learners.MeanScale(RIDGE, RIDGE), scores.Normalized()),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("name", FOLLOWERS)
+def test_results_have_the_type_of_the_data(name, dtype):
+    """Also where double precision is the default type of weights and levels."""
+    learner, score = FOLLOWERS[name]
+
+    def run(x, y):
+        cps = [
+            jaxcp.jackknife_plus(KEY, learner, score, x, y),
+            jaxcp.jackknife_plus_after_bootstrap(
+                KEY, learner, score, x, y, num_resamples=5
+            ),
+        ]
+        ways = [w(x, 0.1) for cp in cps for w in (cp, cp.minmax, cp.naive)]
+        window = online.SlidingWindow(score)
+        state = window.init(cps[0].scores, 0.1)
+        stream = online.run(window, state, cps[0].aggregate(x), y, 0.1)[1]
+        return ways, cps[1].scores, cps[1].aggregate(x), stream
+
+    with jax.enable_x64(True):
+        shapes = [jax.ShapeDtypeStruct(s, dtype) for s in ((9, 2), (9,))]
+        results = jax.tree.leaves(jax.eval_shape(run, *shapes))
+    assert {v.dtype.name for v in results} == {dtype}

@@ -13,20 +13,27 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.typing import ArrayLike
 
+from jaxcp.selection import at_least_single
+
 # Accelerators would round the products to 10 bits.
 dot = partial(jnp.matmul, precision="highest")
 
 
 def solve(matrix: Array, targets: Array) -> Array:
-    """Returns the solution of a symmetric system, by LU: it may be nearly singular."""
-    return lax.custom_linear_solve(
-        partial(dot, matrix),
-        targets,
-        lambda _, b: lax.platform_dependent(
-            matrix, b, cpu=_solve_each, default=jnp.linalg.solve
-        ),
-        symmetric=True,
-    )
+    """Returns the solution of a symmetric system, by LU: it may be nearly singular.
+
+    In single precision or the wider type of the system: LAPACK has no narrower one.
+    """
+    dtype = targets.dtype
+    matrix, targets = at_least_single(matrix), at_least_single(targets)
+
+    def by_platform(_, b):
+        solves = {"cpu": _solve_each, "default": jnp.linalg.solve}
+        return lax.platform_dependent(matrix, b, **solves)
+
+    matvec = partial(dot, matrix)
+    solution = lax.custom_linear_solve(matvec, targets, by_platform, symmetric=True)
+    return solution.astype(dtype)
 
 
 # One by one under vmap: jaxlib 0.10 hands a batch of LAPACK calls to a pool and waits

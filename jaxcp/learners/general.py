@@ -143,6 +143,7 @@ class MeanScale:
         mean = self.mean.fit(key_mean, x, y, weights)
         errors = jnp.abs(y - self.mean.predict(mean, x))
         scale = self.scale.fit(key_scale, x, errors, weights)
+        weights = jnp.asarray(weights, errors.dtype)
         total = jnp.sum(weights)
         lowest = jnp.tensordot(weights, errors, 1) / jnp.where(total > 0, total, 1)
         return mean, scale, self.floor * lowest

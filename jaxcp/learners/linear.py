@@ -62,7 +62,8 @@ class Ridge:
     def fit(self, key: Array, x: Array, y: Array, weights: Array) -> LinearFit:
         """Returns the weighted fit; the key is not used."""
         del key
-        x, y, weights = _matrix(x), as_float(y), as_float(weights)
+        x, y = _matrix(x), as_float(y)
+        weights = jnp.asarray(weights, x.dtype)
         center, level = (
             _algebra.centers(v, weights, self.intercept) for v in (x, _columns(y))
         )
@@ -139,7 +140,8 @@ class QuantileRidge:
     def fit(self, key: Array, x: Array, y: Array, weights: Array) -> LinearFit:
         """Returns the fits of all levels, stacked; the key is not used."""
         del key
-        x, y, weights = _matrix(x), as_float(y), as_float(weights)
+        x, y = _matrix(x), as_float(y)
+        weights = jnp.asarray(weights, x.dtype)
         center = _algebra.centers(x, weights, self.intercept)
         design = x - center[None]
         if self.intercept:

@@ -52,7 +52,8 @@ class KernelRidge:
     def fit(self, key: Array, x: Array, y: Array, weights: Array) -> KernelFit:
         """Returns the weighted fit; the key is not used."""
         del key
-        x, y, weights = _matrix(x), as_float(y), as_float(weights)
+        x, y = _matrix(x), as_float(y)
+        weights = jnp.asarray(weights, x.dtype)
         inverse, _ = _algebra.dual(self._kernel(x, x), self.penalty, weights, False)
         return KernelFit(Shared(x), dot(inverse, _columns(y)).reshape(y.shape))
 
@@ -118,7 +119,8 @@ class NearestNeighbors:
     def fit(self, key: Array, x: Array, y: Array, weights: Array) -> NeighborsFit:
         """Returns the training rows; the key is not used."""
         del key
-        return NeighborsFit(Shared(_matrix(x)), Shared(as_float(y)), as_float(weights))
+        x, y = _matrix(x), as_float(y)
+        return NeighborsFit(Shared(x), Shared(y), jnp.asarray(weights, y.dtype))
 
     def predict(self, params: NeighborsFit, x: Array) -> Array:
         """Returns the mean target of the nearest rows, shape (m, ...)."""
@@ -133,7 +135,7 @@ class NearestNeighbors:
     def leave_one_out(self, x: Array, y: Array) -> NeighborsFit:
         """Returns the n fits without one row each, stacked."""
         x, y = _matrix(x), as_float(y)
-        ones = Shared(jnp.ones(len(x), x.dtype))
+        ones = Shared(jnp.ones(len(x), y.dtype))
         return NeighborsFit(Shared(x), Shared(y), ones, jnp.arange(len(x)))
 
     def _mean(self, distances, y, weights, left_out):
