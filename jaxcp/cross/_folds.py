@@ -41,9 +41,8 @@ class SortedFolds:
             )
 
         bounds = self.starts[:-1], self.starts[1:]
-        vary = 0 * reached(bounds[0]).astype(
-            int
-        )  # carries vary like the step's results
+        # Inside shard_map a carry must vary over the mesh like the step's results.
+        vary = 0 * reached(bounds[0]).astype(int)
         bounds = jax.tree.map(lambda v: v + vary, bounds)
         num_steps = len(self.thresholds).bit_length()
         return lax.fori_loop(0, num_steps, halve, bounds)[0]
@@ -92,17 +91,16 @@ def plus_labels(labels: Array, folds: SortedFolds, rank: Array) -> LabelSet:
 
 def _select(ends, folds, rank):
     """Returns the rank-th smallest of all ends; one of them, for its gradient."""
-    dtype = ends(folds.starts[:-1] * 0).dtype
+    starts, stops = folds.starts[:-1], folds.starts[1:]
     keys = lambda at: to_keys(lax.stop_gradient(ends(at)))  # noqa: E731
+    places = lambda key: folds.first(lambda at: keys(at) >= key)  # noqa: E731
 
     def falls_short(key):
-        return jnp.sum(folds.first(lambda at: keys(at) >= key) - starts) < rank
+        return jnp.sum(places(key) - starts) < rank
 
-    starts = folds.starts[:-1]
-    key = bisect_keys(falls_short, to_keys(jnp.zeros((), dtype)).dtype)
-    at = folds.first(lambda at: keys(at) >= key)
-    inside = at < folds.starts[1:]
-    at = jnp.minimum(at, len(folds.thresholds) - 1)
-    found = inside & (keys(at) == key)
+    shape = jax.eval_shape(lambda at: (ends(at), keys(at)), starts)
+    key = bisect_keys(falls_short, shape[1].dtype)
+    at = jnp.minimum(places(key), len(folds.thresholds) - 1)
+    found = (places(key) < stops) & (keys(at) == key)
     fit = jnp.argmax(found)
-    return jnp.where(found[fit], ends(at)[fit], from_keys(key, dtype))
+    return jnp.where(found[fit], ends(at)[fit], from_keys(key, shape[0].dtype))

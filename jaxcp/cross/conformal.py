@@ -177,7 +177,7 @@ def _plus(cp, x, level, test_weights):
 
     def one(preds, test_weight):
         ballot = _votes.Ballot(level, of.mask, of.weights, test_weight)
-        return _votes.plus(score, fits.without_each(preds), of.scores, ballot)
+        return _votes.plus(score, fits.without_each(preds), _known(of.scores), ballot)
 
     def block(x, test_weights):
         return jax.vmap(one)(fits.by_input(x), test_weights)
@@ -187,7 +187,7 @@ def _plus(cp, x, level, test_weights):
 
 def _plus_of_folds(cp, x, level):
     score, fits = cp.calibration.score, cp.fits
-    folds = _folds.sort_folds(cp.scores, fits.fold, fits.count)
+    folds = _folds.sort_folds(_known(cp.scores), fits.fold, fits.count)
 
     def one(preds):
         if hasattr(score, "labels"):
@@ -199,6 +199,11 @@ def _plus_of_folds(cp, x, level):
 
     block = lambda x: jax.vmap(one)(fits.by_input(x))  # noqa: E731
     return map_blocks(block, x, width=_LONG_FOLDS * fits.count)
+
+
+def _known(scores):
+    """Returns scores with +inf for NaN: a row without a score excludes nothing."""
+    return jnp.where(jnp.isnan(scores), jnp.inf, scores)
 
 
 def _has_long_folds(cp, x):
