@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
-from jaxcp._types import PyTree, Score
+from jaxcp._types import Learner, PyTree, Score
 
 Alpha = Array | np.ndarray  # a jax array of floats, or a numpy array of Fractions
 
@@ -114,20 +114,43 @@ def check_given(**named: Any) -> None:
     for name, value in named.items():
         if value is None or isinstance(value, type):
             raise ValueError(f"expected {name} as a value, got {value}")
-    learner = named.get("learner")
-    if "learner" in named and not (
-        hasattr(learner, "fit") and hasattr(learner, "predict")
-    ):
-        raise ValueError(
-            f"expected a learner with fit and predict, got {type(learner).__name__}; "
-            "learners.FunctionLearner makes one of two functions"
-        )
     score = named.get("score")
     if "score" in named and not hasattr(score, "invert"):
         raise ValueError(
             f"expected a score with an inverse, got {type(score).__name__}; "
             "scores.Custom makes one of a function"
         )
+
+
+def check_learner(learner: Learner, x: PyTree, y: Array) -> None:
+    """Raises ValueError for what is no learner, or what it cannot be fitted with."""
+    check_given(learner=learner)
+    if not (hasattr(learner, "fit") and hasattr(learner, "predict")):
+        raise ValueError(
+            f"expected a learner with fit and predict, got {type(learner).__name__}; "
+            "learners.FunctionLearner makes one of two functions"
+        )
+    if hasattr(learner, "check"):
+        learner.check(x, y)
+
+
+def check_key(key: Any) -> None:
+    """Raises ValueError unless `key` is a random key."""
+    dtype = getattr(key, "dtype", None)
+    legacy = dtype == np.uint32 and np.shape(key) == (2,)
+    if dtype is None or not (legacy or jnp.issubdtype(dtype, jax.dtypes.prng_key)):
+        kind = type(key).__name__ if dtype is None else f"{dtype}{np.shape(key)}"
+        raise ValueError(f"expected a key from jax.random.key, got {kind}")
+    if not legacy and key.ndim:
+        raise ValueError(f"expected one key, got keys of shape {key.shape}")
+
+
+def check_scalars(**named: ArrayLike) -> None:
+    """Raises ValueError unless each value is one number."""
+    for name, value in named.items():
+        if jnp.ndim(value):
+            shape = jnp.shape(value)
+            raise ValueError(f"expected {name} of shape (), got {shape}; use jax.vmap")
 
 
 def check_vectors(**named: Array | None) -> None:

@@ -17,7 +17,8 @@ class Learner(Protocol):
     Hyperparameters are fields of a pytree. A learner may also offer `leave_one_out(x,
     y)`: the parameters of all n refits without one row, stacked along a leading axis,
     in closed form. Parameters that are the same in every fit may be wrapped in
-    `learners.Shared`; they are then kept once.
+    `learners.Shared`; they are then kept once. `check(x, y)`, if there is one, raises
+    ValueError for what the learner cannot be fitted with.
     """
 
     def fit(self, key: Array, x: PyTree, y: Array, weights: Array) -> PyTree:

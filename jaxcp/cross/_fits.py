@@ -37,9 +37,9 @@ class Fits:
 
     def predict(self, x: PyTree) -> PyTree:
         """Returns predictions of all fits, leading axes (b, m)."""
-        return jax.vmap(self.learner.predict, (_shared.axes(self.params), None))(
-            self.params, x
-        )
+        axes = _shared.axes(self.params), None
+        predict = jax.vmap(self.learner.predict, axes, axis_size=self.count)
+        return predict(self.params, x)
 
     def by_input(self, x: PyTree) -> PyTree:
         """Returns predictions of all fits, leading axes (m, b)."""
@@ -99,6 +99,18 @@ def fit_all(
     batch_size: int | None,
 ) -> PyTree:
     """Returns the parameters of a fit for each row of weights, in one program."""
+    fit = lambda key, row: learner.fit(key, x, y, row)  # noqa: E731
+    first = jax.eval_shape(fit, keys[0], weights[0])
+    try:  # where a shared part is not: jax says so
+        each = jax.vmap(fit, out_axes=_shared.axes(first))
+        jax.eval_shape(each, keys, weights)
+    except ValueError as error:
+        if "out_axes" not in str(error):
+            raise
+        raise ValueError(
+            "expected parts of the parameters in learners.Shared to depend on x alone, "
+            f"got one that varies with key, y or weights: {error}"
+        ) from error
     width = sum(leaf.size for leaf in jax.tree.leaves((x, y))) or 1
     size = batch_size or max(_FIT_NUMBERS // width, 1)
 
@@ -132,6 +144,9 @@ def _mean(values, weights):
     values = as_float(values)
     total = jnp.sum(weights)
     shares = (weights / jnp.where(total > 0, total, 1)).astype(values.dtype)
+    # A fit that diverged spoils only the rows that use it.
+    used = (shares > 0).reshape(-1, *(1,) * (values.ndim - 1))
+    values = jnp.where(used, values, 0)
     return jnp.tensordot(shares, values, 1, precision="highest")
 
 

@@ -10,7 +10,7 @@ from jax import Array, lax
 
 from jaxcp._pytree import pytree
 from jaxcp._types import PyTree, Score
-from jaxcp.cross._votes import by_component
+from jaxcp.cross._votes import by_component, largest
 from jaxcp.selection import bisect_keys, from_keys, to_keys
 from jaxcp.sets import Interval, LabelSet
 
@@ -76,7 +76,7 @@ def plus_interval(
 
     lower = jax.vmap(lambda *of: -ends("lower", *of))(folds, ranks)
     upper = jax.vmap(lambda *of: ends("upper", *of))(folds, ranks)
-    return Interval(jnp.max(lower, axis=0), jnp.min(upper, axis=0))
+    return Interval(largest(lower), -largest(-upper))
 
 
 def plus_labels(labels: Array, folds: SortedFolds, rank: Array) -> LabelSet:

@@ -7,7 +7,7 @@ and the k-th largest lower end, the hull that jackknife+ and CV+ report.
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 
 from jaxcp._pytree import pytree
 from jaxcp._types import PyTree, Score, Set
@@ -103,7 +103,7 @@ def plus(score: Score, preds: PyTree, scores: Array, ballot: Ballot) -> Set:
     if hasattr(sets, "lower"):
         last_end = jax.vmap(Ballot.last_end, (axes, 0))
         lower, upper = -last_end(ballots, -sets.lower), last_end(ballots, sets.upper)
-        return type(sets)(jnp.max(lower, axis=0), jnp.min(upper, axis=0))
+        return type(sets)(largest(lower), -largest(-upper))
     votes, spare = jax.vmap(Ballot.tally, (axes, None))(ballots, len(scores))
     if isinstance(sets, LabelSet):
         won = jnp.sum(jnp.where(sets.mask, votes[:, :, None], 0), axis=1)
@@ -122,18 +122,30 @@ def minmax(score: Score, preds: PyTree, q: Array, mask: Array | None) -> Set:
     """Returns the hull of the sets of one input at one threshold for all rows."""
     sets = jax.vmap(score.invert, (0, None))(preds, q)
     votes = jnp.ones(len(jax.tree.leaves(preds)[0]), bool) if mask is None else mask
+    nothing = ~jnp.any(votes)  # nothing is known: the set is everything
     if hasattr(sets, "lower"):
         known = votes.reshape(-1, *(1,) * (sets.lower.ndim - 1))
         lower = jnp.where(jnp.isnan(sets.lower), -jnp.inf, sets.lower)
         upper = jnp.where(jnp.isnan(sets.upper), jnp.inf, sets.upper)
+        lower = -largest(jnp.where(known, -lower, -jnp.inf))
+        upper = largest(jnp.where(known, upper, -jnp.inf))
         return type(sets)(
-            jnp.min(jnp.where(known, lower, jnp.inf), axis=0),
-            jnp.max(jnp.where(known, upper, -jnp.inf), axis=0),
+            jnp.where(nothing, -jnp.inf, lower), jnp.where(nothing, jnp.inf, upper)
         )
     if isinstance(sets, LabelSet):
-        return LabelSet(jnp.any(sets.mask & votes[:, None], axis=0))
+        return LabelSet(jnp.any(sets.mask & votes[:, None], axis=0) | nothing)
     one = jax.tree.map(lambda v: v[None], sets)
-    return VoteSet(one, votes.astype(int), jnp.zeros(1, int))
+    return VoteSet(one, votes.astype(int), -nothing.astype(int)[None])
+
+
+def largest(values: Array) -> Array:
+    """Returns the largest over the leading axis.
+
+    By its place: the gradient of `jnp.max` compares values with their maximum, and is
+    NaN where a compiler rounds the two differently.
+    """
+    place = jnp.argmax(lax.stop_gradient(values), axis=0)
+    return jnp.take_along_axis(values, place[None], axis=0)[0]
 
 
 def by_component(scores: Array) -> Array:

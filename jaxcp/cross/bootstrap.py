@@ -134,7 +134,7 @@ def enbpi(
       >>> sets.lower.shape
       (20,)
     """
-    x, y, n = check_data(learner, score, x, y)
+    x, y, n = check_data(key, learner, score, x, y)
     key_bags, key_fits = jax.random.split(key)
     bags = resampling.block_bootstrap(
         key_bags, n, num_resamples, block_size, moving=moving

@@ -1,5 +1,7 @@
 """Calibration on the training rows themselves, by fits that leave rows out."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -123,6 +125,7 @@ class CrossConformal:
         References:
           Barber et al., Predictive Inference with the Jackknife+, 2021, section 1.2.
         """
+        _checks.check_given(x=x)
         x = _checks.as_arrays(x)
         preds = _predict(self.fits.learner, self.full, x)
         return self.calibration(preds, alpha, test_weights=test_weights)
@@ -160,6 +163,7 @@ class CrossConformal:
 
     def _check(self, x, alpha, test_weights):
         """Returns inputs, level and weights, or raises ValueError."""
+        _checks.check_given(x=x)
         x, test_weights = _checks.as_arrays((x, test_weights))
         _checks.num_rows(x=x, test_weights=test_weights)
         _checks.check_vectors(test_weights=test_weights)
@@ -182,7 +186,7 @@ def _plus(cp, x, level, test_weights):
     def block(x, test_weights):
         return jax.vmap(one)(fits.by_input(x), test_weights)
 
-    return map_blocks(block, x, test_weights, width=n)
+    return map_blocks(block, x, test_weights, width=n * _width(cp, x))
 
 
 def _plus_of_folds(cp, x, level):
@@ -198,7 +202,14 @@ def _plus_of_folds(cp, x, level):
         return _folds.plus_interval(score, preds, folds, jnp.atleast_1d(level))
 
     block = lambda x: jax.vmap(one)(fits.by_input(x))  # noqa: E731
-    return map_blocks(block, x, width=_LONG_FOLDS * fits.count)
+    return map_blocks(block, x, width=_LONG_FOLDS * fits.count * _width(cp, x))
+
+
+def _width(cp, x):
+    """Returns how many numbers a set is made of for each fit: predictions, times c."""
+    preds = jax.eval_shape(cp.fits.predict, x)
+    numbers = sum(math.prod(leaf.shape[2:]) for leaf in jax.tree.leaves(preds))
+    return max(numbers, 1) * math.prod(cp.scores.shape[1:])
 
 
 def _known(scores):
@@ -231,20 +242,22 @@ def _minmax(cp, x, level, test_weights):
         q = jax.vmap(threshold, (None, None, 0))(of, level, test_weights)
 
     def one(preds, q):
-        if fits.fold is not None:  # the fits themselves: each left some row out
-            return _votes.minmax(score, preds, q, None)
+        if fits.fold is not None:  # the fits themselves, that left some row out
+            return _votes.minmax(score, preds, q, used)
         return _votes.minmax(score, fits.without_each(preds), q, fits.mask)
 
+    if fits.fold is not None:
+        used = jnp.zeros(fits.count, bool).at[fits.fold].set(True)
     block = lambda x, q: jax.vmap(one)(fits.by_input(x), q)  # noqa: E731
-    width = fits.count if fits.fold is not None else len(of.scores)
-    return map_blocks(block, x, q, width=width)
+    rows = fits.count if fits.fold is not None else len(of.scores)
+    return map_blocks(block, x, q, width=rows * _width(cp, x))
 
 
 @jax.jit
 def _center(cp, x):
     fits = cp.fits
     block = lambda x: jax.vmap(fits.center)(fits.by_input(x))  # noqa: E731
-    return map_blocks(block, x, width=len(cp.scores))
+    return map_blocks(block, x, width=len(cp.scores) * _width(cp, x))
 
 
 @jax.jit
@@ -258,7 +271,7 @@ def _upper_center(cp, x, rank):
         return jax.vmap(select)(columns).reshape(values.shape[1:])
 
     block = lambda x: jax.vmap(one)(cp.fits.by_input(x))  # noqa: E731
-    return map_blocks(block, x, width=len(cp.scores))
+    return map_blocks(block, x, width=len(cp.scores) * _width(cp, x))
 
 
 @jax.jit

@@ -40,7 +40,8 @@ def cross_conformal(
       x: Inputs, whatever the learner takes, a pytree with leading axis n.
       y: Targets, shape (n, ...), in their own units, or labels 0, ..., k - 1.
       weights: Training weights >= 0, shape (b, n), e.g. from `jaxcp.resampling`.
-      aggregation: "mean" or "median" of the fits without a row.
+      aggregation: "mean" or "median" of the fits without a row. Medians of
+        probabilities need not sum to 1: use the mean for labels.
       calibration_weights: Weights >= 0 of the rows' scores, shape (n,), as for
         `calibrate`. The sets are normalised once over all rows, with an infinite atom
         for the test point at both ends.
@@ -70,7 +71,8 @@ def cross_conformal(
       >>> cp(x[:2], alpha=0.1).lower.shape
       (2,)
     """
-    x, y, n = check_data(learner, score, x, y)
+    x, y, n = check_data(key, learner, score, x, y)
+    _checks.check_given(weights=weights)
     weights = _checks.as_arrays(weights)
     if weights.ndim != 2 or weights.shape[1] != n or not len(weights):
         raise ValueError(f"expected weights of shape (b, {n}), got {weights.shape}")
@@ -131,7 +133,7 @@ def jackknife_plus(
       >>> paths.scores.shape
       (7, 30)
     """
-    x, y, n = check_data(learner, score, x, y)
+    x, y, n = check_data(key, learner, score, x, y)
     _checks.check_count("the number of rows", n, 2)
     _check_options("mean", batch_size)
     weights = None if hasattr(learner, "leave_one_out") else resampling.leave_one_out(n)
@@ -186,7 +188,7 @@ def cv_plus(
       >>> cp(x[:2], alpha=0.1).upper.shape
       (2,)
     """
-    x, y, n = check_data(learner, score, x, y)
+    x, y, n = check_data(key, learner, score, x, y)
     _check_options("mean", batch_size)
     key_folds, key_fits = jax.random.split(key)
     weights = resampling.k_fold(key_folds, n, num_folds)
@@ -215,12 +217,14 @@ def _fit(key, learner, x, y, weights, fold, held_out, batch_size, aggregation):
     return fits, full, fits.of_rows(x)
 
 
-def check_data(learner, score, x, y):
+def check_data(key, learner, score, x, y):
     """Returns inputs and targets as arrays, and the number of rows."""
     x, y = _checks.as_arrays((x, y))
-    _checks.check_given(learner=learner, score=score, y=y)
+    _checks.check_key(key)
+    _checks.check_given(score=score, x=x, y=y)
     n = _checks.num_rows(y=y, x=x)
     _checks.check_not_nan("y", y)
+    _checks.check_learner(learner, x, y)
     return x, y, n
 
 

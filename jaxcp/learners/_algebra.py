@@ -42,6 +42,15 @@ def solve(matrix: Array, targets: Array) -> Array:
 _solve_each = jax.custom_batching.sequential_vmap(jnp.linalg.solve)
 
 
+def in_single(x: Array, y: Array, weights: Array) -> tuple[Array, Array, Array]:
+    """Returns data in single precision or a wider type: sums of n rows overflow half.
+
+    The type is that of the data, also where that of the weights is wider.
+    """
+    x, y = at_least_single(x), at_least_single(y)
+    return x, y, weights.astype(x.dtype)
+
+
 def centers(x: Array, weights: Array, intercept: bool) -> Array:
     """Returns the weighted mean of each column, or zeros without an intercept."""
     if not intercept:

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.typing import ArrayLike
 
+from jaxcp import _checks
 from jaxcp._pytree import pytree, static
 from jaxcp._types import Learner, PyTree
 from jaxcp.selection import as_float
@@ -93,6 +94,12 @@ class GradientLearner:
         start = params, self.optimizer.init(params)
         return lax.scan(step, start, keys)[0][0]
 
+    def check(self, x: PyTree, y: Array) -> None:
+        """Raises ValueError unless steps and rows of a mini-batch are counts."""
+        _checks.check_count("num_steps", self.num_steps, 0)
+        if self.batch_size is not None:
+            _checks.check_count("batch_size", self.batch_size, 1)
+
     def _draw(self, key, mass):
         u = jax.random.uniform(key, (self.batch_size,), mass.dtype)
         # In (0, total]: the first row that reaches it has a weight.
@@ -101,8 +108,13 @@ class GradientLearner:
     def _mean_loss(self, params, x, y, weights, rows):
         if rows is not None:
             x, y = jax.tree.map(lambda v: v[rows], (x, y))
-            return jnp.mean(jax.vmap(self.loss)(self.predict(params, x), y))
         losses = jax.vmap(self.loss)(self.predict(params, x), y)
+        if losses.ndim != 1:
+            raise ValueError(
+                f"expected a loss of shape () for one example, got {losses.shape[1:]}"
+            )
+        if rows is not None:
+            return jnp.mean(losses)
         total = jnp.sum(weights)
         return jnp.sum(weights * losses) / jnp.where(total > 0, total, 1)
 
@@ -147,6 +159,12 @@ class MeanScale:
         total = jnp.sum(weights)
         lowest = jnp.tensordot(weights, errors, 1) / jnp.where(total > 0, total, 1)
         return mean, scale, self.floor * lowest
+
+    def check(self, x: PyTree, y: Array) -> None:
+        """Raises ValueError for a negative floor, or as the two learners."""
+        _checks.check_values(lambda v: v >= 0, "floor >= 0", self.floor)
+        for learner in (self.mean, self.scale):
+            _checks.check_learner(learner, x, y)
 
     def predict(self, params: PyTree, x: PyTree) -> tuple[Array, Array]:
         """Returns (mu, sigma), each like the targets."""

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.typing import ArrayLike
 
+from jaxcp import _checks
 from jaxcp._pytree import pytree, static
 from jaxcp._types import PyTree
 from jaxcp.learners import _algebra
@@ -36,8 +37,9 @@ class Ridge:
 
     `x` has shape (n, p), `y` (n,) or (n, d); predictions are like `y`. The intercept a
     is not penalised. With at least as many features as rows the dual form is solved, so
-    that a penalty of zero gives the least squares fit of minimum norm; with fewer it
-    needs columns that are linearly independent within every resample.
+    that a penalty of zero gives the least squares fit of minimum norm. It needs
+    linearly independent rows then, and with fewer features independent columns, within
+    every resample; otherwise predictions are NaN.
 
     Offers `leave_one_out`: all n refits from one solve.
 
@@ -62,8 +64,8 @@ class Ridge:
     def fit(self, key: Array, x: Array, y: Array, weights: Array) -> LinearFit:
         """Returns the weighted fit; the key is not used."""
         del key
-        x, y = _matrix(x), as_float(y)
-        weights = jnp.asarray(weights, x.dtype)
+        dtype = as_float(y).dtype
+        x, y, weights = _algebra.in_single(_matrix(x), as_float(y), weights)
         center, level = (
             _algebra.centers(v, weights, self.intercept) for v in (x, _columns(y))
         )
@@ -75,7 +77,7 @@ class Ridge:
             coef, level = dot(x.T, dot(inverse, targets)), level + dot(u, targets)
         else:
             coef = _algebra.primal(x, targets, self.penalty, weights)
-        return _linear_fit(coef, level - dot(center, coef), y)
+        return _linear_fit(coef, level - dot(center, coef), y, dtype)
 
     def predict(self, params: LinearFit, x: Array) -> Array:
         """Returns x @ coef + intercept, shape (m, ...)."""
@@ -83,8 +85,8 @@ class Ridge:
 
     def leave_one_out(self, x: Array, y: Array) -> LinearFit:
         """Returns the n fits without one row each, stacked."""
-        x, y = _matrix(x), as_float(y)
-        ones = jnp.ones(len(x), x.dtype)
+        dtype, ones = as_float(y).dtype, jnp.ones(len(x))
+        x, y, ones = _algebra.in_single(_matrix(x), as_float(y), ones)
         center, level = (
             _algebra.centers(v, ones, self.intercept) for v in (x, _columns(y))
         )
@@ -99,7 +101,12 @@ class Ridge:
                 x, targets, self.penalty, self.intercept
             )
         levels = level[None] + shifts - dot(center, coefs)
-        return jax.vmap(lambda c, a: _linear_fit(c, a, y))(coefs, levels)
+        return jax.vmap(lambda c, a: _linear_fit(c, a, y, dtype))(coefs, levels)
+
+    def check(self, x: Array, y: Array) -> None:
+        """Raises ValueError for a negative penalty, or inputs not of shape (n, p)."""
+        _matrix(x)
+        _checks.check_values(lambda v: v >= 0, "penalty >= 0", self.penalty)
 
     def _is_dual(self, x):
         return x.shape[1] + self.intercept >= x.shape[0]
@@ -140,30 +147,43 @@ class QuantileRidge:
     def fit(self, key: Array, x: Array, y: Array, weights: Array) -> LinearFit:
         """Returns the fits of all levels, stacked; the key is not used."""
         del key
-        x, y = _matrix(x), as_float(y)
-        weights = jnp.asarray(weights, x.dtype)
+        dtype = as_float(y).dtype
+        x, y, weights = _algebra.in_single(_matrix(x), as_float(y), weights)
         center = _algebra.centers(x, weights, self.intercept)
         design = x - center[None]
         if self.intercept:
             design = jnp.append(design, jnp.ones((len(x), 1), x.dtype), axis=1)
         levels = jnp.stack([jnp.asarray(level, y.dtype) for level in self.levels])
         fit = lambda level: self._fit_level(design, y, weights, level)  # noqa: E731
-        coefs = jax.vmap(fit)(levels)
-        if not self.intercept:
-            return LinearFit(coefs, jnp.zeros(len(levels), y.dtype))
-        coefs, level = coefs[:, :-1], coefs[:, -1]
-        return LinearFit(coefs, level - dot(coefs, center))
+        coefs, level = jax.vmap(fit)(levels), jnp.zeros(len(levels), y.dtype)
+        if self.intercept:
+            coefs, level = coefs[:, :-1], coefs[:, -1]
+        level = level - dot(coefs, center)
+        return LinearFit(coefs.astype(dtype), level.astype(dtype))
 
     def predict(self, params: LinearFit, x: Array) -> tuple[Array, ...]:
         """Returns the predicted quantiles, a tuple of arrays (m,)."""
         return tuple(jax.vmap(_predict, (0, None))(params, x))
+
+    def check(self, x: Array, y: Array) -> None:
+        """Raises ValueError for levels outside (0, 1) or targets not of shape (n,)."""
+        _matrix(x)
+        if not isinstance(self.levels, tuple | list) or not self.levels:
+            raise ValueError(f"expected levels as a tuple, got {self.levels!r}")
+        for level in self.levels:
+            inside = lambda v: (v > 0) & (v < 1)  # noqa: E731
+            _checks.check_values(inside, "levels in (0, 1)", level)
+        _checks.check_values(lambda v: v >= 0, "penalty >= 0", self.penalty)
+        _checks.check_vectors(y=y)
 
     def _fit_level(self, design, y, weights, level):
         total = jnp.sum(weights)
         total = jnp.where(total > 0, total, 1)
         spread = y - dot(weights, y) / total
         width = _ROUNDING * jnp.sqrt(dot(weights, spread**2) / total)
-        width = jnp.maximum(width, jnp.finfo(y.dtype).tiny)
+        # Also where the targets are constant, or all zero.
+        eps, tiny = jnp.finfo(y.dtype).eps, jnp.finfo(y.dtype).tiny
+        width = jnp.maximum(width, eps**0.5 * jnp.max(jnp.abs(y), initial=tiny**0.5))
         # Zero for the intercept, the last column; a trace keeps it invertible.
         price = jnp.full(design.shape[1], 2.0, y.dtype) * self.penalty
         price = price.at[-1].set(jnp.finfo(y.dtype).tiny) if self.intercept else price
@@ -181,21 +201,24 @@ class QuantileRidge:
 
 
 def _predict(params, x):
-    slopes = jnp.tensordot(_matrix(x), params.coef, 1, precision="highest")
+    x = _matrix(x, len(params.coef))
+    slopes = jnp.tensordot(x, params.coef, 1, precision="highest")
     return slopes + params.intercept[None]
 
 
-def _linear_fit(coef: Array, intercept: Array, y: Array) -> LinearFit:
-    return LinearFit(
-        coef.reshape(coef.shape[0], *y.shape[1:]), intercept.reshape(y.shape[1:])
-    )
+def _linear_fit(coef, intercept, y, dtype):
+    coef, intercept = coef.astype(dtype), intercept.astype(dtype)
+    shape = y.shape[1:]
+    return LinearFit(coef.reshape(len(coef), *shape), intercept.reshape(shape))
 
 
 def _columns(y: Array) -> Array:
     return y.reshape(len(y), -1)
 
 
-def _matrix(x: PyTree) -> Array:
+def _matrix(x: PyTree, num_columns: int | None = None) -> Array:
     if jnp.ndim(x) != 2:
         raise ValueError(f"expected x of shape (n, p), got {jnp.shape(x)}")
+    if num_columns is not None and x.shape[1] != num_columns:
+        raise ValueError(f"expected x with {num_columns} columns, got {x.shape[1]}")
     return as_float(x)

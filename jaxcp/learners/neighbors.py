@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
+from jaxcp import _checks
 from jaxcp._pytree import pytree, static
 from jaxcp.learners import _algebra
 from jaxcp.learners._algebra import dot
@@ -32,7 +33,7 @@ class KernelRidge:
     Offers `leave_one_out`: all n refits from one inverse.
 
     Args:
-      penalty: Noise variance, >= 0, shape (); zero interpolates.
+      penalty: Noise variance, >= 0, shape (); zero interpolates rows that differ.
       lengthscale: Distance over which the kernel falls, > 0, shape () or (p,).
 
     References:
@@ -53,21 +54,32 @@ class KernelRidge:
         """Returns the weighted fit; the key is not used."""
         del key
         x, y = _matrix(x), as_float(y)
-        weights = jnp.asarray(weights, x.dtype)
-        inverse, _ = _algebra.dual(self._kernel(x, x), self.penalty, weights, False)
-        return KernelFit(Shared(x), dot(inverse, _columns(y)).reshape(y.shape))
+        rows, targets, weights = _algebra.in_single(x, y, weights)
+        gram = self._kernel(rows, rows)
+        inverse, _ = _algebra.dual(gram, self.penalty, weights, False)
+        coef = dot(inverse, _columns(targets)).reshape(y.shape)
+        return KernelFit(Shared(x), coef.astype(y.dtype))
 
     def predict(self, params: KernelFit, x: Array) -> Array:
         """Returns k(x, x_train) @ coef, shape (m, ...)."""
-        values = dot(self._kernel(_matrix(x), params.x.value), _columns(params.coef))
+        rows = params.x.value
+        x = _matrix(x, rows.shape[1])
+        values = dot(self._kernel(x, rows), _columns(params.coef))
         return values.reshape(-1, *params.coef.shape[1:])
 
     def leave_one_out(self, x: Array, y: Array) -> KernelFit:
         """Returns the n fits without one row each, stacked."""
         x, y = _matrix(x), as_float(y)
-        gram = self._kernel(x, x)
-        coefs, _ = _algebra.dual_without_each(gram, _columns(y), self.penalty, False)
-        return KernelFit(Shared(x), coefs.reshape(len(y), *y.shape))
+        rows, targets, _ = _algebra.in_single(x, y, jnp.ones(len(x)))
+        gram, targets = self._kernel(rows, rows), _columns(targets)
+        coefs, _ = _algebra.dual_without_each(gram, targets, self.penalty, False)
+        return KernelFit(Shared(x), coefs.reshape(len(y), *y.shape).astype(y.dtype))
+
+    def check(self, x: Array, y: Array) -> None:
+        """Raises ValueError for a negative penalty or a lengthscale not above 0."""
+        _matrix(x)
+        _checks.check_values(lambda v: v >= 0, "penalty >= 0", self.penalty)
+        _checks.check_values(lambda v: v > 0, "lengthscale > 0", self.lengthscale)
 
     def _kernel(self, x, z):
         scale = jnp.broadcast_to(jnp.asarray(self.lengthscale, x.dtype), x.shape[1:])
@@ -86,7 +98,7 @@ class NeighborsFit:
     """
 
     x: Shared
-    y: Shared
+    y: Array | Shared
     weights: Array | Shared
     left_out: Array | None = None
 
@@ -120,13 +132,16 @@ class NearestNeighbors:
         """Returns the training rows; the key is not used."""
         del key
         x, y = _matrix(x), as_float(y)
-        return NeighborsFit(Shared(x), Shared(y), jnp.asarray(weights, y.dtype))
+        # Targets are not shared: a learner made of this one may fit each to its own.
+        return NeighborsFit(Shared(x), y, jnp.asarray(weights, y.dtype))
 
     def predict(self, params: NeighborsFit, x: Array) -> Array:
         """Returns the mean target of the nearest rows, shape (m, ...)."""
-        x, rows, y = _matrix(x), params.x.value, params.y.value
-        weights = params.weights
-        weights = weights.value if isinstance(weights, Shared) else weights
+        x, rows = _matrix(x, params.x.value.shape[1]), params.x.value
+        y, weights = (
+            part.value if isinstance(part, Shared) else part
+            for part in (params.y, params.weights)
+        )
         distances = square_distances(x, rows)
         i, targets = params.left_out, _columns(y)
         means = jax.vmap(lambda d: self._mean(d, targets, weights, i))(distances)
@@ -137,6 +152,11 @@ class NearestNeighbors:
         x, y = _matrix(x), as_float(y)
         ones = Shared(jnp.ones(len(x), y.dtype))
         return NeighborsFit(Shared(x), Shared(y), ones, jnp.arange(len(x)))
+
+    def check(self, x: Array, y: Array) -> None:
+        """Raises ValueError unless the number of neighbours is an int >= 1."""
+        _matrix(x)
+        _checks.check_count("num_neighbors", self.num_neighbors, 1)
 
     def _mean(self, distances, y, weights, left_out):
         k = self.num_neighbors
@@ -154,14 +174,11 @@ class NearestNeighbors:
 
 
 def square_distances(x: Array, z: Array) -> Array:
-    """Returns the squared Euclidean distances of rows, shape (m, n)."""
-    if x.shape[1] <= 4:
-        return jnp.sum((x[:, None] - z[None]) ** 2, axis=-1)
-    # Centred: a far origin would cost all digits of the differences.
-    center = jnp.mean(z, axis=0, keepdims=True)
-    x, z = x - center, z - center
-    norms = jnp.sum(x**2, axis=1)[:, None] + jnp.sum(z**2, axis=1)[None]
-    return jnp.maximum(norms - 2 * dot(x, z.T), 0)
+    """Returns the squared Euclidean distances of rows, shape (m, n).
+
+    From differences, not from products: equal distances stay equal.
+    """
+    return jnp.sum((x[:, None] - z[None]) ** 2, axis=-1)
 
 
 def _within(distances, y, weights, k):

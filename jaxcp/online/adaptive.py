@@ -1,5 +1,7 @@
 """Methods that adapt the level: ACI, and DtACI over many step sizes."""
 
+from typing import ClassVar
+
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -8,7 +10,7 @@ from jax.typing import ArrayLike
 from jaxcp import _checks
 from jaxcp._pytree import pytree, static
 from jaxcp._types import Score
-from jaxcp.online.stream import Stream, past_scores
+from jaxcp.online.stream import Stream, past_scores, split_level
 from jaxcp.online.windows import Window, make_window, pick
 from jaxcp.ranks import conformal_rank
 
@@ -50,19 +52,16 @@ class _Adaptive(Stream):
 
     def _quantile(self, window, alpha, level):
         """Returns the threshold at a level that may leave (0, 1)."""
-        # Beyond 1 the set is empty and at 0 or below it is everything.
-        return pick(
-            window.ordered,
-            conformal_rank(jnp.asarray(window.size), alpha * level.share),
-        )
+        # At 1 or beyond the set is empty, at 0 or below it is everything.
+        rank = conformal_rank(jnp.asarray(window.size), alpha * level.share)
+        return pick(window.ordered, jnp.where(alpha >= 1, 0, rank))
 
     def _push(self, window, pred, y):
         return window.push(self.score(pred, y)) if self.rolling else window
 
 
 def _level(scores: Array, alpha: ArrayLike) -> Level:
-    alpha = _checks.split_alpha(_checks.as_alpha(alpha), scores)
-    alpha = _checks.alpha_as_float(alpha)
+    alpha = _checks.alpha_as_float(split_level(alpha, scores))
     total = jnp.sum(alpha)
     return Level(total, alpha / total)
 
@@ -102,6 +101,7 @@ class ACI(_Adaptive):
     step_size: ArrayLike
     window: int | None = static(default=None)
     rolling: bool = static(default=True)
+    state_type: ClassVar = ACIState
 
     def init(
         self, scores: ArrayLike, alpha: ArrayLike, *, mask: ArrayLike | None = None
@@ -110,6 +110,7 @@ class ACI(_Adaptive):
 
         Rows where `mask`, shape (n,), is False are absent, as for `SlidingWindow`.
         """
+        _checks.check_scalars(step_size=self.step_size)
         _checks.check_values(lambda g: g >= 0, "step_size >= 0", self.step_size)
         window = self._window(scores, mask)
         return ACIState(window, _level(window.scores, alpha).total)
@@ -179,6 +180,7 @@ class DtACI(_Adaptive):
     interval: ArrayLike = 500
     window: int | None = static(default=None)
     rolling: bool = static(default=True)
+    state_type: ClassVar = DtACIState
 
     def init(
         self, scores: ArrayLike, alpha: ArrayLike, *, mask: ArrayLike | None = None
@@ -188,6 +190,8 @@ class DtACI(_Adaptive):
         Rows where `mask`, shape (n,), is False are absent, as for `SlidingWindow`.
         """
         _checks.check_values(lambda g: g >= 0, "step_sizes >= 0", self.step_sizes)
+        _checks.check_scalars(interval=self.interval)
+        _checks.check_values(lambda i: i >= 1, "interval >= 1", self.interval)
         window, count = self._window(scores, mask), len(self._steps())
         total = _level(window.scores, alpha).total
         weights = jnp.full(count, 1 / count, total.dtype)

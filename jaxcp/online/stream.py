@@ -7,6 +7,7 @@ from jax.typing import ArrayLike
 
 from jaxcp import _checks
 from jaxcp._batching import evaluate
+from jaxcp._checks import Alpha
 from jaxcp._types import Online, PyTree, Score, Set
 from jaxcp.selection import as_float
 
@@ -76,8 +77,15 @@ def run(
       0.9
     """
     preds, y = _checks.as_arrays((preds, y))
+    _checks.check_given(method=method, preds=preds, y=y)
+    _checks.check_given(score=method.score)
     _checks.num_rows(preds=preds, y=y)
-    _checks.check_given(score=method.score, preds=preds, y=y)
+    expected = getattr(method, "state_type", object)
+    if not isinstance(state, expected):
+        raise ValueError(
+            f"expected a state of {type(method).__name__}, {expected.__name__}, got "
+            f"{type(state).__name__}"
+        )
     _checks.check_preds(method.score, preds, y)
     level = method._level(state, alpha)
     scores = jax.eval_shape(evaluate, method.score, preds, y).shape[1:]
@@ -106,6 +114,15 @@ def past_scores(scores: ArrayLike, mask: ArrayLike | None) -> Array:
         return scores
     mask = mask.astype(bool).reshape(-1, *(1,) * (scores.ndim - 1))
     return jnp.where(mask, scores, jnp.nan)
+
+
+def split_level(alpha: ArrayLike, scores: Array) -> Alpha:
+    """Returns the level, one for each component of past scores (n,) or (n, c)."""
+    alpha = _checks.split_alpha(_checks.as_alpha(alpha), scores)
+    if alpha.ndim > scores.ndim - 1:
+        expected = scores.shape[1:]
+        raise ValueError(f"expected alpha of shape {expected}, got {alpha.shape}")
+    return alpha
 
 
 def errors(score: Score, pred: PyTree, y: Array, q: Array) -> Array:

@@ -1,5 +1,7 @@
 """Methods that move the threshold itself: quantile tracking, PID and SF-OGD."""
 
+from typing import ClassVar
+
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -8,7 +10,7 @@ from jax.typing import ArrayLike
 from jaxcp import _checks
 from jaxcp._pytree import pytree
 from jaxcp._types import PyTree, Score, Scorecaster
-from jaxcp.online.stream import Stream, errors, past_scores
+from jaxcp.online.stream import Stream, errors, past_scores, split_level
 from jaxcp.ranks import conformal_rank
 from jaxcp.selection import kth_smallest
 
@@ -28,8 +30,7 @@ class _Tracking(Stream):
     """A method whose state has the threshold in `quantile`."""
 
     def _level(self, state, alpha):
-        alpha = _checks.split_alpha(_checks.as_alpha(alpha), state.quantile[None])
-        return _checks.alpha_as_float(alpha)
+        return _checks.alpha_as_float(split_level(alpha, state.quantile[None]))
 
 
 @pytree
@@ -73,6 +74,7 @@ class PID(_Tracking):
     integral_gain: ArrayLike = 0.0
     saturation: ArrayLike = 1.0
     scorecaster: Scorecaster | None = None
+    state_type: ClassVar = PIDState
 
     def init(
         self, scores: ArrayLike, alpha: ArrayLike, *, mask: ArrayLike | None = None
@@ -82,7 +84,11 @@ class PID(_Tracking):
         With a scorecaster it starts at its forecast. Too few scores for the level start
         at the largest finite one, or at 0. Rows where `mask` is False are absent.
         """
-        for name in ("step_size", "integral_gain"):
+        gains = {"step_size": self.step_size, "integral_gain": self.integral_gain}
+        _checks.check_scalars(**gains, saturation=self.saturation)
+        if self.scorecaster is not None and mask is not None:
+            raise ValueError("expected no mask with a scorecaster: it reads all scores")
+        for name in gains:
             _checks.check_values(lambda g: g >= 0, f"{name} >= 0", getattr(self, name))
         _checks.check_values(lambda c: c > 0, "saturation > 0", self.saturation)
         scores = past_scores(scores, mask)
@@ -162,6 +168,7 @@ class SFOGD(_Tracking):
 
     score: Score
     step_size: ArrayLike
+    state_type: ClassVar = SFOGDState
 
     def init(
         self, scores: ArrayLike, alpha: ArrayLike, *, mask: ArrayLike | None = None
@@ -170,6 +177,7 @@ class SFOGD(_Tracking):
 
         Rows where `mask`, shape (n,), is False are absent.
         """
+        _checks.check_scalars(step_size=self.step_size)
         _checks.check_values(lambda g: g > 0, "step_size > 0", self.step_size)
         quantile = _first_quantile(past_scores(scores, mask), alpha)
         return SFOGDState(quantile, jnp.zeros(quantile.shape))
@@ -189,7 +197,7 @@ class SFOGD(_Tracking):
 
 def _first_quantile(scores: Array, alpha: ArrayLike) -> Array:
     """Returns the conformal quantile, or the largest finite score where it is +inf."""
-    alpha = _checks.split_alpha(_checks.as_alpha(alpha), scores)
+    alpha = split_level(alpha, scores)
     known = ~jnp.isnan(scores if scores.ndim == 1 else scores[:, 0])
     rank = conformal_rank(jnp.sum(known), alpha)
     select = lambda column, k: kth_smallest(column, k, where=known)  # noqa: E731

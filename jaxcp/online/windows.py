@@ -1,5 +1,7 @@
 """Windows of the latest scores: sliding, and weighted by age."""
 
+from typing import ClassVar
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +11,7 @@ from jax.typing import ArrayLike
 from jaxcp import _checks
 from jaxcp._pytree import pytree, static
 from jaxcp._types import Score
-from jaxcp.online.stream import Stream, past_scores
+from jaxcp.online.stream import Stream, past_scores, split_level
 from jaxcp.quantiles import weighted_conformal_quantile
 from jaxcp.ranks import conformal_rank
 
@@ -140,6 +142,7 @@ class SlidingWindow(Stream):
     score: Score
     every: int = static(default=1)
     empirical: bool = static(default=False)
+    state_type: ClassVar = SlidingState
 
     def init(
         self, scores: ArrayLike, alpha: ArrayLike, *, mask: ArrayLike | None = None
@@ -157,7 +160,7 @@ class SlidingWindow(Stream):
     def _level(self, state, alpha):
         """Returns the rank, or the ranks of 0, ..., w scores if some are absent."""
         window = state.window
-        alpha = _checks.split_alpha(_checks.as_alpha(alpha), window.scores)
+        alpha = split_level(alpha, window.scores)
         counts = np.asarray(len(window.scores))
         if window.count is not None:
             counts = np.arange(counts + 1).reshape(-1, *(1,) * alpha.ndim)
@@ -213,14 +216,14 @@ class NexCP(Stream):
         Rows where `mask`, shape (w,), is False are absent: NaN in the state.
         """
         del alpha
+        _checks.check_scalars(decay=self.decay)
         _checks.check_values(
             lambda d: (d > 0) & (d <= 1), "decay in (0, 1]", self.decay
         )
         return past_scores(scores, mask)
 
     def _level(self, state, alpha):
-        alpha = _checks.split_alpha(_checks.as_alpha(alpha), state)
-        return _checks.alpha_as_float(alpha)
+        return _checks.alpha_as_float(split_level(alpha, state))
 
     def _threshold(self, state, level):
         weights = nexcp_weights(len(state), self.decay)
