@@ -295,6 +295,90 @@ def test_rows_in_every_bag():
     assert_intervals(sets, expected.lower, expected.upper)
 
 
+def test_nothing_left_out_is_everything():
+    """Under jit, where the weights cannot be looked at: of every kind of set."""
+    x, y = CLASSES
+
+    @jax.jit
+    def sets(weights):
+        of_labels = jaxcp.cross_conformal(
+            KEY, CLASSIFIER, scores.LAC(), x[:N], y[:N], weights
+        )
+        of_numbers = jaxcp.cross_conformal(KEY, RIDGE, ABSOLUTE, X, Y, weights)
+        return [
+            way(new, 0.3)
+            for cp, new in ((of_labels, x[200:]), (of_numbers, X_NEW))
+            for way in (cp, cp.minmax, cp.naive)
+        ]
+
+    for s in sets(jnp.ones((3, N))):
+        assert np.all(s.mask if isinstance(s, LabelSet) else np.isinf(s.upper))
+        assert isinstance(s, LabelSet) or np.all(s.lower == -np.inf)
+
+
+def test_a_fit_on_all_rows_is_in_no_set():
+    """Beside folds it holds nothing out: minmax leaves it aside, traced or not."""
+    far = learners.FunctionLearner(
+        lambda key, x, y, w: jnp.where(jnp.sum(w) == N, 99.0, 0.0),
+        lambda params, x: jnp.full(len(x), params),
+    )
+    weights = jnp.concatenate([resampling.k_fold(KEY, N, 3), jnp.ones((1, N))])
+
+    def run(weights):
+        cp = jaxcp.cross_conformal(KEY, far, ABSOLUTE, X, Y, weights)
+        return cp.minmax(X_NEW, 0.3)
+
+    eager, traced = run(weights), jax.jit(run)(weights)
+    assert_intervals(eager, traced.lower, traced.upper)
+    assert np.all(eager.upper < 99)
+
+
+def test_a_fit_that_diverged_spoils_its_own_rows_only():
+    diverging = learners.FunctionLearner(
+        lambda key, x, y, w: jnp.where(w[0] == 0, jnp.inf, w @ y / jnp.sum(w)),
+        lambda params, x: jnp.full(len(x), params),
+    )
+    bags = resampling.bootstrap(KEY, N, 12)
+    cp = jaxcp.cross_conformal(KEY, diverging, ABSOLUTE, X, Y, bags)
+    used = np.asarray((bags[:, :1] == 0) & (bags == 0)).any(axis=0)
+    assert_array_equal(np.isfinite(cp.scores), ~used)
+    assert 0 < used.sum() < N
+
+
+def test_learners_of_learners_are_held_out():
+    """Neighbours of the errors of a mean: each fit has targets of its own."""
+    both = learners.MeanScale(RIDGE, learners.NearestNeighbors(5))
+    weights = resampling.k_fold(KEY, N, 3)
+    cp = jaxcp.cross_conformal(KEY, both, scores.Normalized(), X, Y, weights)
+    for j, keep in enumerate(np.asarray(weights) > 0):
+        ones = jnp.ones(keep.sum())
+        params = both.fit(KEY, X[keep], Y[keep], ones)
+        mu, sigma = both.predict(params, X[~keep])
+        assert_allclose(cp.scores[~keep], abs(Y[~keep] - mu) / sigma, rtol=1e-4)
+        assert np.asarray(cp.fits.fold)[~keep].tolist() == [j] * (~keep).sum()
+
+
+def test_parameters_that_are_not_shared():
+    wrong = learners.FunctionLearner(
+        lambda key, x, y, w: learners.Shared(w @ y), lambda p, x: x[:, 0] * p.value
+    )
+    with pytest.raises(ValueError, match="Shared to depend on x alone"):
+        jaxcp.cv_plus(KEY, wrong, ABSOLUTE, X, Y, num_folds=3)
+
+
+@pytest.mark.parametrize("params", [(), None, learners.Shared(jnp.zeros(2))], ids=str)
+def test_models_without_parameters(params):
+    fixed = learners.FunctionLearner(lambda *_: params, lambda p, x: x[:, 0])
+    for cp in (
+        jaxcp.cv_plus(KEY, fixed, ABSOLUTE, X, Y, num_folds=3),
+        jaxcp.jackknife_plus(KEY, fixed, ABSOLUTE, X, Y),
+    ):
+        assert_allclose(cp.scores, np.abs(Y - X[:, 0]), rtol=1e-6)
+        sets = cp(X_NEW, 0.2)
+        q = cp.calibration.quantile(0.2)
+        assert_intervals(sets, X_NEW[:, 0] - q, X_NEW[:, 0] + q)
+
+
 def test_few_rows_and_few_inputs(jackknife):
     for n in (2, 3):
         cp = jaxcp.jackknife_plus(KEY, RIDGE, ABSOLUTE, X[:n], Y[:n])

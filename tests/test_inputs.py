@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pandas as pd
 import pytest
 from numpy.testing import assert_array_equal
@@ -81,6 +82,93 @@ WRONG = {
     "cross, calibration weights": (
         cross(calibration_weights=-X),
         "expected finite weights >= 0, got -1.0 at 0",
+    ),
+    "cross, no weights": (
+        lambda: jaxcp.cross_conformal(KEY, RIDGE, ABSOLUTE, X2, X, None),
+        "expected weights as a value, got None",
+    ),
+    "cross, a number as key": (
+        lambda: jaxcp.jackknife_plus(0, RIDGE, ABSOLUTE, X2, X),
+        "expected a key from jax.random.key, got int",
+    ),
+    "cross, several keys": (
+        lambda: jaxcp.jackknife_plus(KEY[None], RIDGE, ABSOLUTE, X2, X),
+        r"expected one key, got keys of shape \(1,\)",
+    ),
+    "cross, no inputs": (lambda: CROSS(None, 0.1), "expected x as a value, got None"),
+    "cross, other columns": (
+        lambda: CROSS(X2[:, :1], 0.1),
+        "expected x with 2 columns, got 1",
+    ),
+    "cross, other columns of neighbours": (
+        lambda: jaxcp.jackknife_plus(
+            KEY, learners.NearestNeighbors(2), ABSOLUTE, X2, X
+        )(X2[:, :1], 0.1),
+        "expected x with 2 columns, got 1",
+    ),
+    "negative penalty of a ridge": (
+        cross(learner=learners.Ridge(-1.0)),
+        "expected penalty >= 0, got -1.0",
+    ),
+    "no lengthscale": (
+        cross(learner=learners.KernelRidge(1.0, 0.0)),
+        "expected lengthscale > 0, got 0.0",
+    ),
+    "no neighbours": (
+        cross(learner=learners.NearestNeighbors(0)),
+        "expected num_neighbors as an int >= 1, got 0",
+    ),
+    "levels of quantiles": (
+        cross(learner=learners.QuantileRidge((0.5, 1.5), 1.0), score=scores.CQR()),
+        r"expected levels in \(0, 1\), got 1.5",
+    ),
+    "one level of quantiles": (
+        cross(learner=learners.QuantileRidge(0.5, 1.0), score=scores.CQR()),
+        "expected levels as a tuple, got 0.5",
+    ),
+    "quantiles of vectors": (
+        cross(
+            y=X2, learner=learners.QuantileRidge((0.1, 0.9), 1.0), score=scores.CQR()
+        ),
+        r"expected y of shape \(n,\), got \(9, 2\)",
+    ),
+    "loss of many examples": (
+        cross(
+            learner=learners.GradientLearner(
+                init=lambda key: jnp.zeros(2),
+                predict=lambda params, x: (x @ params)[:, None],
+                loss=lambda pred, y: (pred - y) ** 2,
+                optimizer=optax.sgd(0.1),
+                num_steps=2,
+            )
+        ),
+        r"expected a loss of shape \(\) for one example, got \(1,\)",
+    ),
+    "method as a class": (
+        lambda: online.run(online.ACI, None, X, X, 0.1),
+        "expected method as a value, got <class",
+    ),
+    "state of another method": (
+        lambda: online.run(
+            online.ACI(ABSOLUTE, 0.1),
+            online.PID(ABSOLUTE, 0.1).init(X, 0.1),
+            X,
+            X,
+            0.1,
+        ),
+        "expected a state of ACI, ACIState, got PIDState",
+    ),
+    "several steps": (
+        stream(online.PID(ABSOLUTE, X)),
+        r"expected step_size of shape \(\), got \(9,\); use jax.vmap",
+    ),
+    "stream, several alphas": (
+        stream(online.SlidingWindow(ABSOLUTE), alpha=[0.1, 0.2]),
+        r"expected alpha of shape \(\), got \(2,\)",
+    ),
+    "scorecaster with a mask": (
+        stream(online.PID(ABSOLUTE, 0.1, scorecaster=RIDGE), mask=X > 2),
+        "expected no mask with a scorecaster",
     ),
     "one row": (
         lambda: jaxcp.jackknife_plus(KEY, RIDGE, ABSOLUTE, X2[:1], X[:1]),

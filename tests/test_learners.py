@@ -111,6 +111,50 @@ def test_neighbours_of_scikit_learn():
     assert_allclose(ours, theirs, rtol=1e-5)
 
 
+@pytest.mark.parametrize("p", [2, 6, 12])
+def test_ties_between_neighbours_are_shared(p):
+    """Binary features: many rows at one distance, whatever their number."""
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(0, 2, (60, p)).astype(float), rng.normal(size=60)
+    ours = fit_and_predict(learners.NearestNeighbors(5), x, y, jnp.ones(60), x)
+    for i in range(60):
+        d = np.sum((x - x[i]) ** 2, axis=1)
+        radius = np.sort(d)[4]
+        inner, edge = y[d < radius], y[d == radius]
+        mean = (inner.sum() + (5 - len(inner)) * edge.mean()) / 5
+        assert_allclose(ours[i], mean, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("value", [0.0, 5.0])
+def test_quantiles_of_constant_targets(value):
+    x, _ = data()
+    learner = learners.QuantileRidge((0.1, 0.9), 0.1)
+    ours = fit_and_predict(learner, x, jnp.full(20, value), jnp.ones(20), x)
+    assert_allclose(ours, np.full((2, 20), value), atol=0.01)
+
+
+def test_gradient_of_quantiles_is_that_of_the_solution():
+    with jax.enable_x64(True):
+        x, y = (jnp.asarray(v) for v in data(400, 5))
+
+        @jax.jit
+        def total(penalty):
+            learner = learners.QuantileRidge((0.1, 0.9), penalty)
+            low, high = fit_and_predict(learner, x, y, jnp.ones(400), x)
+            return jnp.sum(high) - jnp.sum(low)
+
+        slope = jax.grad(total)(5.0)
+        assert_allclose(slope, (total(5.25) - total(4.75)) / 0.5, rtol=0.3)
+
+
+def test_half_precision_of_many_rows():
+    x = jnp.ones((70_000, 1), jnp.float16) * (jnp.arange(70_000) % 7)[:, None]
+    x = x.astype(jnp.float16)
+    ours = fit_and_predict(learners.Ridge(1.0), x, x[:, 0] + 1, jnp.ones(70_000), x[:7])
+    assert ours.dtype == jnp.float16
+    assert_allclose(ours, np.arange(7) + 1, atol=0.01)
+
+
 @pytest.mark.parametrize("level", [0.05, 0.5, 0.9])
 def test_quantiles_of_scikit_learn(level):
     x, y = data(100, 3)

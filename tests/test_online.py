@@ -396,6 +396,20 @@ def test_components_share_the_level():
         assert abs(np.mean(side) - 0.1) < 0.02
 
 
+@pytest.mark.parametrize("shape", [(), (3,)])
+@pytest.mark.parametrize("score", [ABSOLUTE, SIGNED], ids=["absolute", "signed"])
+def test_bound_of_aci_with_components(score, shape):
+    """The family's level is what leaves (0, 1), not a component's share of it."""
+    t, step = 500, 0.05
+    past = jax.vmap(score)(jnp.zeros((40, *shape)), jnp.ones((40, *shape)))
+    method = online.ACI(score, step, rolling=False)
+    for y in (jnp.zeros((t, *shape)), jnp.full((t, *shape), 9.0)):
+        state = method.init(past, 0.1)
+        _, sets = online.run(method, state, jnp.zeros_like(y), y, 0.1)
+        errors = 1 - float(metrics.coverage(sets, y))
+        assert abs(errors - 0.1) <= (0.9 + step) / (step * t) + 1e-5
+
+
 def test_labels_on_a_stream():
     rng = np.random.default_rng(0)
     p = rng.dirichlet(np.ones(4), 600).astype(np.float32)

@@ -188,16 +188,31 @@ class QuantileRidge:
         price = jnp.full(design.shape[1], 2.0, y.dtype) * self.penalty
         price = price.at[-1].set(jnp.finfo(y.dtype).tiny) if self.intercept else price
 
+        def curvature(coef):
+            return weights / (2 * (width + jnp.abs(y - dot(design, coef))))
+
+        def slope(coef):  # of the smoothed objective: 0 at the solution
+            push = curvature(coef) * (y - dot(design, coef)) + weights * (level - 0.5)
+            return price * coef - dot(design.T, push)
+
         def improve(coef, _):
             # |r| / 2 <= r^2 / (4 |r_0|) + |r_0| / 4 around the last residual r_0.
-            curvature = weights / (2 * (width + jnp.abs(y - dot(design, coef))))
-            gram = dot((curvature[:, None] * design).T, design) + jnp.diag(price)
-            pull = dot(design.T, curvature * y + weights * (level - 0.5))
+            bend = curvature(coef)
+            gram = dot((bend[:, None] * design).T, design) + jnp.diag(price)
+            pull = dot(design.T, bend * y + weights * (level - 0.5))
             return _algebra.solve(gram, pull), None
 
+        def iterate(_, start):
+            start = start + 0 * (jnp.sum(weights) + level)  # varies like the result
+            return lax.scan(improve, start, length=_NUM_STEPS)[0]
+
+        # Differentiated as the root that it is, not through the iterations.
         start = jnp.zeros(design.shape[1], y.dtype)
-        start = start + 0 * (jnp.sum(weights) + level)  # varies like the step's result
-        return lax.scan(improve, start, length=_NUM_STEPS)[0]
+        return lax.custom_root(slope, start, iterate, _solve_linear)
+
+
+def _solve_linear(linear, target):
+    return _algebra.solve(jax.jacobian(linear)(target), target)
 
 
 def _predict(params, x):
