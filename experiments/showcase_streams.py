@@ -58,7 +58,7 @@ def load(key: Array, folder: Path | None) -> Series:
 
 def sets_of(name: str, series: Series, alpha: float):
     """Returns the intervals of one method along the series."""
-    method = METHODS[name](float(jnp.max(series.past)))
+    method = METHODS[name](jnp.max(series.past))
     state = method.init(series.past, alpha, mask=series.mask)
     return online.run(method, state, series.preds, series.y, alpha)[1]
 

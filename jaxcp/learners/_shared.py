@@ -9,13 +9,15 @@ from jaxcp._types import PyTree
 
 @pytree
 class Shared:
-    """A part of a learner's parameters that is the same whatever the weights.
+    """A part of a learner's parameters that depends on the inputs x alone.
 
     A learner that keeps its training inputs wraps them, so that n refits keep them
-    once, and what all fits compute from them (a kernel matrix) is computed once.
+    once, and what all fits compute from them (a kernel matrix) is computed once. A part
+    that varies with the key or the weights raises ValueError; targets may vary where
+    one learner is fitted to what another leaves, as in `MeanScale`.
 
     Args:
-      value: Any pytree that does not depend on the key or the weights.
+      value: Any pytree computed from x.
 
     Example:
       >>> Shared(jnp.zeros(3)).value.shape
