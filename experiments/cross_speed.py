@@ -25,10 +25,11 @@ from sklearn.neural_network import MLPRegressor
 import jaxcp
 from experiments.networks import MLP
 from experiments.reporting import median_seconds, print_table, save_results
-from jaxcp import datasets, learners, online, scores
+from jaxcp import datasets, learners, metrics, online, scores
 
 ALPHA, PENALTY = 0.1, 1.0
 NUM_ROWS, NUM_FEATURES = 2000, 20  # of the ridge
+NUM_TRIALS = 100_000
 NUM_NETWORKS, NUM_HIDDEN, NUM_STEPS = 200, 32, 300
 ABSOLUTE = scores.Absolute()
 
@@ -99,6 +100,40 @@ def ridge_times() -> list[dict]:
             "s": seconds,
             "jaxcp / it": times["jaxcp"] / seconds,
             "bar": bars.get(name, "at most 2"),
+        }
+        for name, seconds in times.items()
+    ]
+
+
+def replicate(key: jax.Array) -> jax.Array:
+    """Returns the coverage of jackknife+ on one data set of 50 rows and 20 inputs."""
+    key_data, key_fit = jax.random.split(key)
+    x, y = datasets.linear(key_data, 70)
+    ridge = learners.Ridge(PENALTY)
+    cp = jaxcp.jackknife_plus(key_fit, ridge, ABSOLUTE, x[:50], y[:50])
+    return metrics.coverage(cp(x[50:], ALPHA), y[50:])
+
+
+def replicate_times() -> list[dict]:
+    """Times a coverage simulation against a numpy loop over part of the replicates."""
+    rng, key = np.random.default_rng(0), jax.random.key(0)
+
+    def by_numpy():
+        for _ in range(NUM_TRIALS // 50):
+            x = rng.normal(size=(70, 5))
+            y = x.sum(axis=1) / 5**0.5 + rng.normal(size=70)
+            numpy_jackknife_plus(x[:50], y[:50], x[50:])
+
+    def ours():
+        return jaxcp.simulate(replicate, key, NUM_TRIALS)
+
+    times = median_seconds({"jaxcp": ours, "numpy loop": by_numpy}, repeats=3)
+    times["numpy loop"] *= 50
+    return [
+        {
+            f"{NUM_TRIALS} x (50 rows, jackknife+, 20 inputs)": name,
+            "s": seconds,
+            "jaxcp / it": times["jaxcp"] / seconds,
         }
         for name, seconds in times.items()
     ]
@@ -251,6 +286,7 @@ def main() -> None:
     args = parser.parse_args()
     tables = {
         "ridge": ridge_times,
+        "replicates": replicate_times,
         "streams": stream_times,
         "large": large_cv_plus,
         "networks": network_times,
