@@ -322,13 +322,16 @@ def test_pieces_and_saved_states_go_on(name, tmp_path):
 def test_steps_are_the_run_and_predict_comes_before(name):
     method, state = METHODS[name], start(name)
     _, sets = online.run(method, state, PREDS[:3], Y[:3], 0.1)
-    step = jax.jit(lambda state, pred, y: method.step(state, pred, y, 0.1))
-    predict = jax.jit(lambda state, pred: method.predict(state, pred, 0.1))
     for t in range(3):
-        before = predict(state, PREDS[t])
-        state, now = step(state, PREDS[t], Y[t])
+        before = method.predict(state, PREDS[t], 0.1)
+        after, now = method.step(state, PREDS[t], Y[t], 0.1)
         assert_array_equal(before.upper, now.upper)
         assert_allclose(now.upper, sets.upper[t], rtol=1e-6)
+        state = method.update(state, float(PREDS[t]), float(Y[t]), 0.1)
+        for a, b in zip(jax.tree.leaves(state), jax.tree.leaves(after), strict=True):
+            assert_allclose(a, b, rtol=1e-6)
+    with jax.no_tracing():  # a live stream compiles once
+        method.step(state, PREDS[0], Y[0], 0.1)
 
 
 @each_method

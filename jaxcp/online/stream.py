@@ -22,8 +22,8 @@ class Stream:
 
     def predict(self, state: PyTree, pred: PyTree, alpha: ArrayLike) -> Set:
         """Returns the set for the next target, before it is known."""
-        q = self._threshold(state, self._level(state, alpha))
-        return self.score.invert(pred, q)
+        pred = _checks.as_arrays(pred)
+        return _predict(self, state, pred, self._level(state, alpha))
 
     def update(self, state: PyTree, pred: PyTree, y: Array, alpha: ArrayLike) -> PyTree:
         """Returns the state after the target `y` of `pred` became known."""
@@ -33,7 +33,8 @@ class Stream:
         self, state: PyTree, pred: PyTree, y: Array, alpha: ArrayLike
     ) -> tuple[PyTree, Set]:
         """Returns the next state and the set that was predicted before `y` came."""
-        return self._advance(state, pred, y, self._level(state, alpha))
+        pred, y = _checks.as_arrays((pred, y))
+        return _step(self, state, pred, y, self._level(state, alpha))
 
     def _advance(self, state, pred, y, level):
         q = self._threshold(state, level)
@@ -87,15 +88,7 @@ def run(
             f"{type(state).__name__}"
         )
     _checks.check_preds(method.score, preds, y)
-    level = method._level(state, alpha)
-    scores = jax.eval_shape(evaluate, method.score, preds, y).shape[1:]
-    past = jax.eval_shape(method._threshold, state, level).shape
-    if scores != past:
-        raise ValueError(
-            f"expected past scores with components {scores}, as of preds and y, got "
-            f"{past} in the state"
-        )
-    return _run(method, state, preds, y, level)
+    return _run(method, state, preds, y, method._level(state, alpha))
 
 
 def past_scores(scores: ArrayLike, mask: ArrayLike | None) -> Array:
@@ -137,8 +130,31 @@ def errors(score: Score, pred: PyTree, y: Array, q: Array) -> Array:
 
 
 @jax.jit
+def _predict(method, state, pred, level):
+    return method.score.invert(pred, method._threshold(state, level))
+
+
+@jax.jit
+def _step(method, state, pred, y, level):
+    return method._advance(state, pred, y, level)
+
+
+@jax.jit
 def _run(method, state, preds, y, level):
+    _check_components(method, state, preds, y, level)
+
     def step(state, row):
         return method._advance(state, *row, level)
 
     return lax.scan(step, state, (preds, y))
+
+
+def _check_components(method, state, preds, y, level):
+    """Raises ValueError, while tracing, if the past scores are of another score."""
+    scores = jax.eval_shape(evaluate, method.score, preds, y).shape[1:]
+    past = jax.eval_shape(method._threshold, state, level).shape
+    if scores != past:
+        raise ValueError(
+            f"expected past scores with components {scores}, as of preds and y, got "
+            f"{past} in the state"
+        )
