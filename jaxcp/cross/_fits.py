@@ -10,9 +10,8 @@ from jaxcp._types import Learner, PyTree
 from jaxcp.learners import _shared
 from jaxcp.selection import as_float, kth_smallest
 
-_FIT_NUMBERS = (
-    2**26
-)  # numbers of data in one program of fits: 256 MB in single precision
+# Numbers of data that the fits of one program see: 256 MB in single precision.
+_FIT_NUMBERS = 2**26
 
 
 @pytree
