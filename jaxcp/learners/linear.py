@@ -64,20 +64,14 @@ class Ridge:
     def fit(self, key: Array, x: Array, y: Array, weights: Array) -> LinearFit:
         """Returns the weighted fit; the key is not used."""
         del key
-        dtype = as_float(y).dtype
-        x, y, weights = _algebra.in_single(_matrix(x), as_float(y), weights)
-        center, level = (
-            _algebra.centers(v, weights, self.intercept) for v in (x, _columns(y))
-        )
-        x, targets = x - center[None], _columns(y) - level[None]
+        x, targets, weights, center, level = self._centered(x, y, weights)
         if self._is_dual(x):
-            inverse, u = _algebra.dual(
-                dot(x, x.T), self.penalty, weights, self.intercept
-            )
+            gram = dot(x, x.T)
+            inverse, u = _algebra.dual(gram, self.penalty, weights, self.intercept)
             coef, level = dot(x.T, dot(inverse, targets)), level + dot(u, targets)
         else:
             coef = _algebra.primal(x, targets, self.penalty, weights)
-        return _linear_fit(coef, level - dot(center, coef), y, dtype)
+        return _linear_fit(coef, level - dot(center, coef), y)
 
     def predict(self, params: LinearFit, x: Array) -> Array:
         """Returns x @ coef + intercept, shape (m, ...)."""
@@ -85,28 +79,26 @@ class Ridge:
 
     def leave_one_out(self, x: Array, y: Array) -> LinearFit:
         """Returns the n fits without one row each, stacked."""
-        dtype, ones = as_float(y).dtype, jnp.ones(len(x))
-        x, y, ones = _algebra.in_single(_matrix(x), as_float(y), ones)
-        center, level = (
-            _algebra.centers(v, ones, self.intercept) for v in (x, _columns(y))
-        )
-        x, targets = x - center[None], _columns(y) - level[None]
+        x, targets, _, center, level = self._centered(x, y, jnp.ones(len(x)))
+        options = targets, self.penalty, self.intercept
         if self._is_dual(x):
-            duals, shifts = _algebra.dual_without_each(
-                dot(x, x.T), targets, self.penalty, self.intercept
-            )
+            duals, shifts = _algebra.dual_without_each(dot(x, x.T), *options)
             coefs = jnp.einsum("np,ind->ipd", x, duals, precision="highest")
         else:
-            coefs, shifts = _algebra.primal_without_each(
-                x, targets, self.penalty, self.intercept
-            )
+            coefs, shifts = _algebra.primal_without_each(x, *options)
         levels = level[None] + shifts - dot(center, coefs)
-        return jax.vmap(lambda c, a: _linear_fit(c, a, y, dtype))(coefs, levels)
+        return jax.vmap(lambda c, a: _linear_fit(c, a, y))(coefs, levels)
 
     def check(self, x: Array, y: Array) -> None:
         """Raises ValueError for a negative penalty, or inputs not of shape (n, p)."""
         _matrix(x)
         _checks.check_values(lambda v: v >= 0, "penalty >= 0", self.penalty)
+
+    def _centered(self, x, y, weights):
+        """Returns data about their weighted means, weights, and the means."""
+        x, y, weights = _algebra.in_single(_matrix(x), _columns(as_float(y)), weights)
+        center, level = (_algebra.centers(v, weights, self.intercept) for v in (x, y))
+        return x - center[None], y - level[None], weights, center, level
 
     def _is_dual(self, x):
         return x.shape[1] + self.intercept >= x.shape[0]
@@ -221,9 +213,10 @@ def _predict(params, x):
     return slopes + params.intercept[None]
 
 
-def _linear_fit(coef, intercept, y, dtype):
+def _linear_fit(coef, intercept, y):
+    """Returns the fit in the type and the shape of the targets."""
+    dtype, shape = as_float(y).dtype, y.shape[1:]
     coef, intercept = coef.astype(dtype), intercept.astype(dtype)
-    shape = y.shape[1:]
     return LinearFit(coef.reshape(len(coef), *shape), intercept.reshape(shape))
 
 
