@@ -24,7 +24,7 @@ from sklearn.neural_network import MLPRegressor
 
 import jaxcp
 from experiments.networks import MLP
-from experiments.reporting import median_seconds, print_table, save_results
+from experiments.reporting import median_seconds, run_tables
 from jaxcp import datasets, learners, metrics, online, scores
 
 ALPHA, PENALTY = 0.1, 1.0
@@ -291,11 +291,8 @@ def main() -> None:
         "large": large_cv_plus,
         "networks": network_times,
     }
-    for name, measure in tables.items():
-        rows = measure()
-        print_table(f"{name} (medians after compilation)", rows)
-        settings = {"alpha": ALPHA, "penalty": PENALTY, "dtype": "float32"}
-        save_results(args.out, f"cross_speed_{name}", rows, settings)
+    settings = {"alpha": ALPHA, "penalty": PENALTY, "dtype": "float32"}
+    run_tables(args.out, "cross_speed", tables, settings)
 
 
 if __name__ == "__main__":

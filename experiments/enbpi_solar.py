@@ -16,7 +16,7 @@ import matplotlib
 from jax import Array
 
 import jaxcp
-from experiments.reporting import print_table, save_results
+from experiments.reporting import print_table, save_figure, save_results
 from experiments.series import solar
 from jaxcp import learners, metrics, online, plotting, scores
 from jaxcp.sets import Interval
@@ -114,9 +114,7 @@ def main() -> None:
     print_table(f"solar radiation, alpha = {ALPHA}", table)
     settings = {"alpha": ALPHA, "resamples": NUM_RESAMPLES, "seed": 0}
     save_results(args.out, "enbpi_solar", table, settings)
-    path = args.out / "enbpi_solar.png"
-    draw(x, y, n, sets).savefig(path, dpi=120)
-    print(f"figure: {path}")
+    save_figure(draw(x, y, n, sets), args.out, "enbpi_solar")
 
 
 if __name__ == "__main__":

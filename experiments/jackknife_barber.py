@@ -17,7 +17,7 @@ from jax import Array
 from tqdm.auto import tqdm
 
 import jaxcp
-from experiments.reporting import print_table, save_results
+from experiments.reporting import print_table, save_figure, save_results
 from jaxcp import learners, metrics, scores
 
 matplotlib.use("Agg")
@@ -110,9 +110,7 @@ def main() -> None:
     print_table(f"coverage at alpha = {ALPHA}, n = {NUM_ROWS}", table)
     settings = {"alpha": ALPHA, "n": NUM_ROWS, "trials": NUM_TRIALS, "seed": 0}
     save_results(args.out, "jackknife_barber", table, settings)
-    path = args.out / "jackknife_barber.png"
-    draw(table).savefig(path, dpi=120)
-    print(f"figure: {path}")
+    save_figure(draw(table), args.out, "jackknife_barber")
 
 
 if __name__ == "__main__":

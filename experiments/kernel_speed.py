@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxcp
-from experiments.reporting import median_seconds, print_table, save_results
+from experiments.reporting import median_seconds, run_tables
 from jaxcp import scores
 
 ALPHA = 0.1
@@ -282,11 +282,8 @@ def main() -> None:
         "labels": lambda: label_times(args.puncc_python),
         "replicates": replicate_times,
     }
-    for name, measure in tables.items():
-        rows = measure()
-        print_table(f"{name} (medians after compilation)", rows)
-        settings = {"alpha": ALPHA, "shapes": SHAPES, "dtype": "float32"}
-        save_results(args.out, f"kernel_speed_{name}", rows, settings)
+    settings = {"alpha": ALPHA, "shapes": SHAPES, "dtype": "float32"}
+    run_tables(args.out, "kernel_speed", tables, settings)
 
 
 if __name__ == "__main__":

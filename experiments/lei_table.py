@@ -19,7 +19,7 @@ import numpy as np
 from jax import Array
 
 import jaxcp
-from experiments.reporting import print_table, save_results
+from experiments.reporting import print_table, save_figure, save_results
 from jaxcp import learners, metrics, scores
 from jaxcp.sets import Interval
 
@@ -104,9 +104,7 @@ def main() -> None:
     print_table(f"setting A, alpha = {ALPHA}, {NUM_TRIALS} replicates", rows)
     settings = {"alpha": ALPHA, "n": NUM_ROWS, "trials": NUM_TRIALS, "seed": 0}
     save_results(args.out, "lei_table", rows, settings)
-    path = args.out / "lei_table.png"
-    draw(rows).savefig(path, dpi=120)
-    print(f"figure: {path}")
+    save_figure(draw(rows), args.out, "lei_table")
 
 
 if __name__ == "__main__":

@@ -6,9 +6,13 @@ import platform
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def median_seconds(calls: dict[str, Callable], repeats: int = 15) -> dict[str, float]:
@@ -59,6 +63,24 @@ def save_results(out: Path, name: str, rows: list[dict], settings: dict) -> None
         writer.writerows(rows)
     about = {"settings": settings, "machine": machine(), "rows": rows}
     (out / f"{name}.json").write_text(json.dumps(about, indent=1) + "\n")
+
+
+def run_tables(
+    out: Path, prefix: str, tables: dict[str, Callable], settings: dict
+) -> None:
+    """Measures, prints and saves one table after the other."""
+    for name, measure in tables.items():
+        rows = measure()
+        print_table(f"{name} (medians after compilation)", rows)
+        save_results(out, f"{prefix}_{name}", rows, settings)
+
+
+def save_figure(figure: "Figure", out: Path, name: str) -> None:
+    """Writes `name.png` and prints where it is."""
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / f"{name}.png"
+    figure.savefig(path, dpi=120)
+    print(f"figure: {path}")
 
 
 def machine() -> dict:

@@ -1,4 +1,4 @@
-"""From levels to thresholds, for anything with scores, weights and a mask."""
+"""From levels to thresholds, sets and p-values, for scores, weights and a mask."""
 
 from typing import Any
 
@@ -8,6 +8,9 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from jaxcp import _checks
+from jaxcp._batching import invert, invert_each
+from jaxcp._types import PyTree, Set
+from jaxcp.pvalues import conformal_p_value
 from jaxcp.quantiles import weighted_conformal_quantile
 from jaxcp.ranks import conformal_rank
 from jaxcp.selection import kth_smallest
@@ -68,3 +71,39 @@ def threshold(calibration: Any, level: Array, test_weight: Array | None) -> Arra
             else jnp.vectorize(lambda v: select(scores, v))(level)
         )
     return jax.vmap(select)(scores.T, level)
+
+
+@jax.jit
+def sets_of(
+    calibration: Any, preds: PyTree, level: Array, test_weights: Array | None
+) -> Set:
+    """Returns the sets of a batch of predictions."""
+    if test_weights is None:
+        q = threshold(calibration, level, None)
+        return invert(calibration.score, preds, q)
+    q = jax.vmap(threshold, (None, None, 0))(calibration, level, test_weights)
+    return invert_each(calibration.score, preds, q)
+
+
+@jax.jit
+def p_values_of(
+    calibration: Any, preds: PyTree, y: Array, u: Array, test_weights: Array
+) -> Array:
+    """Returns the p-values of a batch of examples, shape (m,)."""
+    weights = calibration.weights
+    if weights is None and calibration.mask is not None:
+        weights = calibration.mask.astype(int)
+
+    def p_value(column, score, u, test_weight):
+        return conformal_p_value(
+            column, score, u=u, weights=weights, test_weight=test_weight
+        )
+
+    scores = jax.vmap(calibration.score)(preds, y)
+    if scores.ndim == 1:
+        each = jax.vmap(p_value, (None, 0, 0, 0))
+        return each(calibration.scores, scores, u, test_weights)
+    components = jax.vmap(p_value, (0, 0, None, None))
+    each = jax.vmap(components, (None, 0, 0, 0))
+    p = each(calibration.scores.T, scores, u, test_weights)
+    return jnp.minimum(1, scores.shape[1] * jnp.min(p, axis=1))

@@ -1,21 +1,21 @@
 """Split conformal prediction: calibrate scores once, ask for sets at any level."""
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
 from jaxcp import _checks
-from jaxcp._batching import evaluate, invert, invert_each
+from jaxcp._batching import evaluate
 from jaxcp._pytree import pytree, static
 from jaxcp._thresholds import (
     check_test_weights,
     level_of,
+    p_values_of,
     set_level_of,
+    sets_of,
     threshold,
 )
 from jaxcp._types import Predict, PyTree, Score, Set
-from jaxcp.pvalues import conformal_p_value
 
 
 @pytree
@@ -103,7 +103,7 @@ class Calibration:
         _checks.check_vectors(test_weights=test_weights)
         check_test_weights(self, test_weights)
         level = set_level_of(self, alpha)
-        return _sets(self, preds, level, test_weights)
+        return sets_of(self, preds, level, test_weights)
 
     def p_values(
         self,
@@ -146,7 +146,7 @@ class Calibration:
             _checks.check_uniforms("u", u)
         u = jnp.ones(m) if u is None else u
         test_weights = jnp.ones(m) if test_weights is None else test_weights
-        return _p_values(self, preds, y, u, test_weights)
+        return p_values_of(self, preds, y, u, test_weights)
 
 
 def calibrate(
@@ -275,33 +275,3 @@ def split_conformal(
     preds = predict(params, x)
     calibration = calibrate(score, preds, y, weights=weights, mask=mask)
     return SplitConformal(predict, params, calibration)
-
-
-@jax.jit
-def _sets(calibration, preds, level, test_weights):
-    if test_weights is None:
-        q = threshold(calibration, level, None)
-        return invert(calibration.score, preds, q)
-    q = jax.vmap(threshold, (None, None, 0))(calibration, level, test_weights)
-    return invert_each(calibration.score, preds, q)
-
-
-@jax.jit
-def _p_values(calibration, preds, y, u, test_weights):
-    weights = calibration.weights
-    if weights is None and calibration.mask is not None:
-        weights = calibration.mask.astype(int)
-
-    def p_value(column, score, u, test_weight):
-        return conformal_p_value(
-            column, score, u=u, weights=weights, test_weight=test_weight
-        )
-
-    scores = jax.vmap(calibration.score)(preds, y)
-    if scores.ndim == 1:
-        each = jax.vmap(p_value, (None, 0, 0, 0))
-        return each(calibration.scores, scores, u, test_weights)
-    components = jax.vmap(p_value, (0, 0, None, None))
-    each = jax.vmap(components, (None, 0, 0, 0))
-    p = each(calibration.scores.T, scores, u, test_weights)
-    return jnp.minimum(1, scores.shape[1] * jnp.min(p, axis=1))

@@ -380,6 +380,8 @@ def test_models_without_parameters(params):
 
 
 def test_few_rows_and_few_inputs(jackknife):
+    one = jaxcp.cross_conformal(KEY, RIDGE, ABSOLUTE, X[:1], Y[:1], jnp.zeros((2, 1)))
+    assert np.all(np.isinf(one(X_NEW, 0.1).upper))
     for n in (2, 3):
         cp = jaxcp.jackknife_plus(KEY, RIDGE, ABSOLUTE, X[:n], Y[:n])
         assert np.all(np.isinf(cp(X_NEW, 0.1).upper))

@@ -170,6 +170,10 @@ WRONG = {
         stream(online.PID(ABSOLUTE, 0.1, scorecaster=RIDGE), mask=X > 2),
         "expected no mask with a scorecaster",
     ),
+    "cross, zero rows": (
+        cross(x=X2[:0], y=X[:0], weights=jnp.zeros((2, 0))),
+        "expected the number of rows as an int >= 1, got 0",
+    ),
     "one row": (
         lambda: jaxcp.jackknife_plus(KEY, RIDGE, ABSOLUTE, X2[:1], X[:1]),
         "expected the number of rows as an int >= 2, got 1",

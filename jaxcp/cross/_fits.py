@@ -1,5 +1,7 @@
 """Many fits of one learner, and predictions for each row without its own target."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
@@ -99,10 +101,32 @@ def fit_all(
 ) -> PyTree:
     """Returns the parameters of a fit for each row of weights, in one program."""
     fit = lambda key, row: learner.fit(key, x, y, row)  # noqa: E731
-    first = jax.eval_shape(fit, keys[0], weights[0])
-    try:  # where a shared part is not: jax says so
-        each = jax.vmap(fit, out_axes=_shared.axes(first))
-        jax.eval_shape(each, keys, weights)
+    axes = _shared.axes(jax.eval_shape(fit, keys[0], weights[0]))
+    together = partial(_with_shared_parts, jax.vmap(fit, out_axes=axes))
+    width = sum(leaf.size for leaf in jax.tree.leaves((x, y))) or 1
+    size = batch_size or max(_FIT_NUMBERS // width, 1)
+    if size >= len(weights):
+        return together(keys, weights)
+    jax.eval_shape(together, keys, weights)
+
+    def own(row):
+        part = lambda p: None if _shared.is_shared(p) else p  # noqa: E731
+        return jax.tree.map(part, fit(*row), is_leaf=_shared.is_shared)
+
+    params = lax.map(own, (keys, weights), batch_size=size)
+    # The shared parts of one fit; the rest of it is not computed.
+    return jax.tree.map(
+        lambda part, own: part if _shared.is_shared(part) else own,
+        fit(keys[0], weights[0]),
+        params,
+        is_leaf=_shared.is_shared,
+    )
+
+
+def _with_shared_parts(fits, keys, weights):
+    """Returns all fits; raises ValueError where a shared part differs between them."""
+    try:
+        return fits(keys, weights)
     except ValueError as error:
         if "out_axes" not in str(error):
             raise
@@ -110,28 +134,6 @@ def fit_all(
             "expected parts of the parameters in learners.Shared to depend on x alone, "
             f"got one that varies with key, y or weights: {error}"
         ) from error
-    width = sum(leaf.size for leaf in jax.tree.leaves((x, y))) or 1
-    size = batch_size or max(_FIT_NUMBERS // width, 1)
-
-    def own(key, row):
-        return jax.tree.map(
-            lambda part: None if _shared.is_shared(part) else part,
-            learner.fit(key, x, y, row),
-            is_leaf=_shared.is_shared,
-        )
-
-    if size >= len(weights):
-        params = jax.vmap(own)(keys, weights)
-    else:
-        params = lax.map(lambda row: own(*row), (keys, weights), batch_size=size)
-    # The shared parts of one fit; the rest of it is not computed.
-    first = learner.fit(keys[0], x, y, weights[0])
-    return jax.tree.map(
-        lambda part, own: part if _shared.is_shared(part) else own,
-        first,
-        params,
-        is_leaf=_shared.is_shared,
-    )
 
 
 def _one_row(x):

@@ -223,6 +223,7 @@ def check_data(key, learner, score, x, y):
     _checks.check_key(key)
     _checks.check_given(score=score, x=x, y=y)
     n = _checks.num_rows(y=y, x=x)
+    _checks.check_count("the number of rows", n, 1)
     _checks.check_not_nan("y", y)
     _checks.check_learner(learner, x, y)
     return x, y, n
