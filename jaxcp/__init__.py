@@ -24,6 +24,7 @@ from jaxcp.cross import (
     jackknife_plus,
     jackknife_plus_after_bootstrap,
 )
+from jaxcp.empirical import empirical_quantile
 from jaxcp.groups import GroupCalibration, calibrate_groups
 from jaxcp.pvalues import conformal_p_value
 from jaxcp.quantiles import (
@@ -33,8 +34,10 @@ from jaxcp.quantiles import (
     weighted_conformal_quantile,
 )
 from jaxcp.ranks import conformal_rank
+from jaxcp.sampling import draw
 from jaxcp.selection import kth_smallest, weighted_select
 from jaxcp.simulation import coverage_law, simulate
+from jaxcp.volumes import volume
 
 __version__ = "0.1.0"
 
@@ -52,6 +55,8 @@ __all__ = [
     "cross_conformal",
     "cv_plus",
     "datasets",
+    "draw",
+    "empirical_quantile",
     "enbpi",
     "grouped_conformal_quantile",
     "jackknife_plus",
@@ -67,6 +72,7 @@ __all__ = [
     "simulate",
     "soft_conformal_quantile",
     "split_conformal",
+    "volume",
     "weighted_conformal_quantile",
     "weighted_select",
 ]

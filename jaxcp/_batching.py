@@ -54,7 +54,7 @@ def map_blocks(fn: Callable[..., PyTree], *rows: PyTree, width: int) -> PyTree:
 @jax.jit
 def evaluate(score: Score, preds: PyTree, y: Array) -> Array:
     """Returns the score of every row."""
-    return jax.vmap(score)(preds, y)
+    return map_rows(score, preds, y)
 
 
 @jax.jit

@@ -1,9 +1,13 @@
 """Frozen dataclasses that jit, vmap, grad and scan see through."""
 
 import dataclasses
+import functools
+from collections.abc import Callable
 from typing import Any, TypeVar, dataclass_transform
 
 import jax
+import numpy as np
+from jax.tree_util import Partial
 
 _Class = TypeVar("_Class", bound=type)
 
@@ -45,3 +49,17 @@ def pytree(cls: _Class) -> _Class:
     # the same fields compare equal, and jit may run the program of the wrong one.
     jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
     return cls
+
+
+def as_function(name: str, function: Callable) -> Partial:
+    """Returns a function as a pytree: arrays bound by `partial` become leaves."""
+    if isinstance(function, Partial):
+        return function
+    if not callable(function):
+        raise ValueError(f"expected {name} as a function, got {function!r}")
+    if isinstance(function, functools.partial):
+        leaves = jax.tree.leaves((function.args, function.keywords))
+        arrays = float, jax.Array, np.ndarray, np.generic  # integers may be sizes
+        if all(isinstance(leaf, arrays) for leaf in leaves):
+            return Partial(function.func, *function.args, **function.keywords)
+    return Partial(function)

@@ -6,6 +6,7 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from jaxcp import _checks
+from jaxcp._geometry import square_distances
 from jaxcp._pytree import pytree, static
 from jaxcp.learners import _algebra
 from jaxcp.learners._algebra import dot
@@ -171,14 +172,6 @@ class NearestNeighbors:
         radius, counts, sums = jax.tree.map(pick, near, far)
         at = jnp.stack([away < radius, away == radius]).astype(y.dtype)
         return _mean_of(radius, counts - at, sums - at[:, None] * row[None], k)
-
-
-def square_distances(x: Array, z: Array) -> Array:
-    """Returns the squared Euclidean distances of rows, shape (m, n).
-
-    From differences, not from products: equal distances stay equal.
-    """
-    return jnp.sum((x[:, None] - z[None]) ** 2, axis=-1)
 
 
 def _within(distances, y, weights, k):

@@ -1,7 +1,10 @@
 """Nonconformity scores. Each describes one example and carries its own inverse."""
 
+from jaxcp.scores.cdf import CDF
 from jaxcp.scores.classification import APS, LAC, RAPS, TopK
 from jaxcp.scores.custom import Custom
+from jaxcp.scores.generative import Density, Latent
+from jaxcp.scores.multioutput import CP2PCP, HDPCP, PCP, Mahalanobis, Rectangle
 from jaxcp.scores.regression import (
     CQR,
     Absolute,
@@ -13,14 +16,22 @@ from jaxcp.scores.regression import (
 
 __all__ = [
     "APS",
+    "CDF",
+    "CP2PCP",
     "CQR",
+    "HDPCP",
     "LAC",
+    "PCP",
     "RAPS",
     "Absolute",
     "AsymmetricCQR",
     "Custom",
+    "Density",
     "Gamma",
+    "Latent",
+    "Mahalanobis",
     "Normalized",
+    "Rectangle",
     "Signed",
     "TopK",
 ]

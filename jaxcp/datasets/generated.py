@@ -1,10 +1,8 @@
-"""Generated data with known laws, as pure functions of a key."""
+"""Data for one output or a label, as pure functions of a key."""
 
 import jax
 import jax.numpy as jnp
 from jax import Array
-
-__all__ = ["class_posterior", "classes", "heteroscedastic", "linear"]
 
 
 def linear(

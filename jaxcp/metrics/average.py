@@ -1,4 +1,4 @@
-"""How well prediction sets do: one function per metric, for every kind of set."""
+"""Averages over sets: coverage, size, coverage within groups."""
 
 import math
 
@@ -10,8 +10,6 @@ from jax.typing import ArrayLike
 from jaxcp import _checks
 from jaxcp._types import Set
 from jaxcp.sets import LabelSet
-
-__all__ = ["coverage", "group_coverage", "mean_size"]
 
 
 def coverage(sets: Set, y: ArrayLike) -> Array:
@@ -36,7 +34,7 @@ def coverage(sets: Set, y: ArrayLike) -> Array:
       >>> coverage(Interval(jnp.zeros(2), jnp.ones(2)), jnp.array([0.5, 2.0]))
       Array(0.5, dtype=float32)
     """
-    sets, y = _check(sets, y)
+    sets, y = check_sets(sets, y)
     return _coverage(sets, y)
 
 
@@ -85,7 +83,7 @@ def group_coverage(
       >>> group_coverage(sets, y, jnp.array([0, 0, 1]), num_groups=2)
       Array([0.5, 1. ], dtype=float32)
     """
-    sets, y = _check(sets, y)
+    sets, y = check_sets(sets, y)
     groups = _checks.as_arrays(groups)
     _checks.num_rows(y=y, groups=groups)
     _checks.check_count("num_groups", num_groups, 1)
@@ -93,7 +91,8 @@ def group_coverage(
     return _group_coverage(sets, y, groups, jnp.arange(num_groups))
 
 
-def _check(sets, y):
+def check_sets(sets: Set, y: ArrayLike) -> tuple[Set, Array]:
+    """Returns sets and targets as arrays, after checks."""
     sets, y = _checks.as_arrays((sets, y))
     _checks.num_rows(sets=sets, y=y)
     _checks.check_not_nan("y", y)
@@ -106,7 +105,7 @@ def _check(sets, y):
     return sets, y
 
 
-def _covered(sets, y):
+def is_covered(sets: Set, y: Array) -> Array:
     """Returns 1 or 0 for each row, NaN where the set or the target has a NaN."""
 
     def one(s, target):
@@ -122,7 +121,7 @@ def _covered(sets, y):
 
 @jax.jit
 def _coverage(sets, y):
-    return jnp.mean(_covered(sets, y))
+    return jnp.mean(is_covered(sets, y))
 
 
 @jax.jit
@@ -133,5 +132,5 @@ def _mean_size(sets):
 @jax.jit
 def _group_coverage(sets, y, groups, names):
     members = groups.astype(int)[None] == names[:, None]
-    covered = jnp.sum(jnp.where(members, _covered(sets, y)[None], 0), axis=1)
+    covered = jnp.sum(jnp.where(members, is_covered(sets, y)[None], 0), axis=1)
     return covered / jnp.sum(members, axis=1)

@@ -1,0 +1,140 @@
+"""Distances, norms and volumes in R^d, by the same arithmetic wherever they are used.
+
+Distances are sums of squared differences, never differences of products: far from the
+origin, where the latter lose all digits, ranks stay what they are.
+"""
+
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from jaxcp.selection import as_float
+
+_UNROLLED = 16  # dimensions up to which a sum over them is written out
+
+
+@jax.custom_jvp
+def nearest_distance(y: Array, centers: Array) -> Array:
+    """Returns the distance of a point (d,) from the nearest of points (l, d)."""
+    squares = fold_squares(jnp.minimum, lambda square: square, y, centers)
+    return jnp.sqrt(squares)
+
+
+@nearest_distance.defjvp
+def _nearest_distance_jvp(primals, tangents):
+    y, centers = primals
+    distance = nearest_distance(y, centers)
+    nearest = jnp.argmin(square_distances(y[None], centers)[0])
+    moved = tangents[0] - tangents[1][nearest]
+    along = jnp.sum((y - centers[nearest]) * moved)
+    return distance, jnp.where(distance > 0, along / _positive(distance), 0)
+
+
+def as_points(y: Array, points: Array) -> tuple[Array, Array]:
+    """Returns a target (d,) and points (l, d) as floats; () and (l,) are d = 1."""
+    y, points = jnp.atleast_1d(as_float(y)), as_float(points)
+    points = points[:, None] if points.ndim == 1 else points
+    if y.ndim != 1 or points.shape[1:] != y.shape or len(points) == 0:
+        raise ValueError(
+            f"expected points of shape (l, {y.size}) for a target of shape {y.shape}, "
+            f"l >= 1, got {points.shape}"
+        )
+    return y, points
+
+
+def fold_squares(
+    combine: Callable[[Array, Array], Array],
+    each: Callable[[Array], Array],
+    y: Array,
+    centers: Array,
+) -> Array:
+    """Returns `each(squared distance)` of a point from l >= 1 points, combined.
+
+    One centre after the other: under `vmap` the points lie on the lanes, and no array
+    of all distances is made.
+    """
+    columns = [y[j] for j in range(len(y))] if len(y) <= _UNROLLED else None
+
+    def square(center):
+        if columns is None:
+            return jnp.sum(_square(y - center))
+        return sum(_square(v - center[j]) for j, v in enumerate(columns))
+
+    def step(i, done):
+        return combine(done, each(square(centers[i])))
+
+    return lax.fori_loop(1, len(centers), step, each(square(centers[0])))
+
+
+def square_distances(x: Array, z: Array) -> Array:
+    """Returns the squared Euclidean distances of rows, shape (m, n).
+
+    From differences, not from products: equal distances stay equal.
+    """
+    return jnp.sum((x[:, None] - z[None]) ** 2, axis=-1)
+
+
+def norm(v: Array) -> Array:
+    """Returns the Euclidean norm of a vector, with gradient zero at zero."""
+    square = jnp.sum(v * v)
+    return jnp.where(square == 0, 0, jnp.sqrt(jnp.where(square == 0, 1, square)))
+
+
+def whiten(scale: Array, residual: Array) -> Array:
+    """Returns scale^-1 residual, `scale` a diagonal (d,) or lower triangular (d, d)."""
+    if scale.ndim == 1:
+        return residual / scale
+    columns = jnp.arange(len(residual))
+
+    def settle(i, z):
+        known = jnp.sum(jnp.where(columns < i, scale[i] * z, 0))
+        return z.at[i].set((z[i] - known) / scale[i, i])
+
+    return lax.fori_loop(0, len(residual), settle, residual)
+
+
+def diagonal(scale: Array) -> Array:
+    """Returns the diagonal (d,) of a scale of shape (d,) or (d, d)."""
+    return scale if scale.ndim == 1 else jnp.diagonal(scale)
+
+
+def log_abs_det(matrix: Array) -> Array:
+    """Returns log abs(det) of a small matrix (d, d), by elimination.
+
+    Plain operations: batches of LAPACK calls are slow, or hang, on a CPU.
+    """
+    d = len(matrix)
+    rows = jnp.arange(d)
+
+    def eliminate(i, carry):
+        matrix, total = carry
+        column = jnp.abs(jnp.where(rows >= i, matrix[:, i], 0))
+        pivot = jnp.argmax(lax.stop_gradient(column))
+        row, other = matrix[pivot], matrix[i]
+        matrix = matrix.at[pivot].set(other).at[i].set(row)
+        singular = row[i] == 0
+        factors = jnp.where(rows > i, matrix[:, i] / jnp.where(singular, 1, row[i]), 0)
+        size = jnp.where(singular, 1, jnp.abs(row[i]))
+        total += jnp.where(singular, -jnp.inf, jnp.log(size))
+        return matrix - factors[:, None] * row[None], total
+
+    start = matrix, jnp.zeros((), matrix.dtype) * matrix[0, 0]
+    return lax.fori_loop(0, d, eliminate, start)[1]
+
+
+def log_unit_ball(d: int) -> float:
+    """Returns the log volume of the ball of radius 1 in d dimensions."""
+    return 0.5 * d * math.log(math.pi) - math.lgamma(0.5 * d + 1)
+
+
+def _square(difference):
+    # The maximum keeps compilers from fusing the product with the sum that follows,
+    # which would round differently in one program than in another.
+    return jnp.maximum(difference * difference, 0)
+
+
+def _positive(x):
+    return jnp.where(x > 0, x, 1)

@@ -1,0 +1,117 @@
+"""Mixtures of Gaussians with diagonal covariances, and models that predict them."""
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.scipy.special import log_ndtr, ndtri
+from jax.scipy.stats import norm
+
+from jaxcp._pytree import pytree
+from jaxcp._types import PyTree
+from jaxcp.selection import bisect_keys, from_keys, to_keys
+
+
+@pytree
+class Mixture:
+    """The law with density sum_c w_c prod_j N(y_j; mean_cj, scale_cj^2).
+
+    Args:
+      log_weights: Logs of the weights, up to a constant, shape (c,).
+      means: Shape (c, d).
+      scales: Standard deviations, shape (c, d).
+    """
+
+    log_weights: Array
+    means: Array
+    scales: Array
+
+    def log_prob(self, y: Array) -> Array:
+        """Returns the log density at `y`, shape ()."""
+        parts = norm.logpdf(y[None], self.means, self.scales)
+        logs = jax.nn.log_softmax(self.log_weights) + jnp.sum(parts, axis=1)
+        return jax.nn.logsumexp(logs)
+
+    def sample(self, key: Array, n: int) -> Array:
+        """Returns n draws, shape (n, d)."""
+        key_which, key_noise = jax.random.split(key)
+        mass = jnp.cumsum(jax.nn.softmax(self.log_weights))
+        u = jax.random.uniform(key_which, (n,), mass.dtype, maxval=mass[-1])
+        which = jnp.searchsorted(mass, u, side="right")
+        which = jnp.minimum(which, len(mass) - 1)
+        noise = jax.random.normal(key_noise, (n, self.means.shape[1]), mass.dtype)
+        return self.means[which] + self.scales[which] * noise
+
+    def to_latent(self, y: Array) -> Array:
+        """Returns the Knothe-Rosenblatt code of `y`, standard normal under the law."""
+
+        def settle(log_weights, inputs):
+            target, mean, scale = inputs
+            code = _normal_score(log_weights, (target - mean) / scale)
+            return _given(log_weights, target, mean, scale), code
+
+        start = jax.nn.log_softmax(self.log_weights)
+        return lax.scan(settle, start, (y, self.means.T, self.scales.T))[1]
+
+    def from_latent(self, z: Array) -> Array:
+        """Returns the `y` whose code is `z`, shape (d,), by bisection."""
+
+        def settle(log_weights, inputs):
+            code, mean, scale = inputs
+            target = _quantile(log_weights, mean, scale, code)
+            return _given(log_weights, target, mean, scale), target
+
+        start = jax.nn.log_softmax(self.log_weights)
+        return lax.scan(settle, start, (z, self.means.T, self.scales.T))[1]
+
+
+class MixtureModel:
+    """The functions of a model whose law at x is `mixture(params, x)`."""
+
+    def sample(self, params: PyTree, key: Array, x: Array, n: int) -> Array:
+        """Returns n draws of y given x, shape (n, d)."""
+        return self.mixture(params, x).sample(key, n)
+
+    def log_prob(self, params: PyTree, x: Array, y: Array) -> Array:
+        """Returns the log density of y given x, shape ()."""
+        return self.mixture(params, x).log_prob(jnp.atleast_1d(y))
+
+    def to_latent(self, params: PyTree, x: Array, y: Array) -> Array:
+        """Returns the Knothe-Rosenblatt code of y given x, shape (d,)."""
+        return self.mixture(params, x).to_latent(jnp.atleast_1d(y))
+
+    def from_latent(self, params: PyTree, x: Array, z: Array) -> Array:
+        """Returns the y whose code given x is z, shape (d,)."""
+        return self.mixture(params, x).from_latent(z)
+
+
+def _given(log_weights, target, mean, scale):
+    """Returns the log weights given one more coordinate."""
+    return jax.nn.log_softmax(log_weights + norm.logpdf(target, mean, scale))
+
+
+def _normal_score(log_weights, u):
+    """Returns the normal quantile of sum_c w_c Phi(u_c), from the smaller tail."""
+    if len(u) == 1:
+        return u[0]
+    below = jax.nn.logsumexp(log_weights + log_ndtr(u))
+    above = jax.nn.logsumexp(log_weights + log_ndtr(-u))
+    lowest = jnp.log(jnp.finfo(u.dtype).tiny)
+    tail = ndtri(jnp.exp(jnp.maximum(jnp.minimum(below, above), lowest)))
+    return jnp.where(below < above, tail, -tail)
+
+
+def _quantile(log_weights, mean, scale, code):
+    """Returns the coordinate with this code, with its implicit derivatives."""
+    if len(mean) == 1:
+        return mean[0] + scale[0] * code
+    fixed = lax.stop_gradient((log_weights, mean, scale, code))
+
+    def falls_short(key):
+        value = from_keys(key, mean.dtype)
+        return _normal_score(fixed[0], (value - fixed[1]) / fixed[2]) < fixed[3]
+
+    target = from_keys(bisect_keys(falls_short, to_keys(mean).dtype), mean.dtype)
+    gap = _normal_score(log_weights, (target - mean) / scale) - code
+    density = jax.nn.logsumexp(fixed[0] + norm.logpdf(target, *fixed[1:3]))
+    slope = jnp.exp(norm.logpdf(fixed[3]) - density)
+    return target - slope * (gap - lax.stop_gradient(gap))

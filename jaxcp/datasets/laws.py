@@ -1,0 +1,129 @@
+"""Laws of two outputs given one input, as data and as models that know the truth.
+
+A law draws data, `law.draw(key, n)`, and offers the functions of a model with `params`
+None: `sample`, `log_prob`, `to_latent` and `from_latent`. `scores.Density.of(law, None)`
+is thus the density score of the true law.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.typing import ArrayLike
+
+from jaxcp._mixtures import Mixture, MixtureModel
+from jaxcp._pytree import pytree, static
+from jaxcp._types import PyTree
+
+
+class _Law(MixtureModel):
+    """Data of a law, from its mixture of Gaussians at x."""
+
+    num_targets = 2
+
+    def draw(self, key: Array, n: int) -> tuple[Array, Array]:
+        """Returns (x, y) of shapes (n, 1) and (n, d)."""
+        key_x, key_y = jax.random.split(key)
+        low, high = self.support
+        x = jax.random.uniform(key_x, (n, 1), minval=low, maxval=high)
+        return x, self.targets(key_y, x)
+
+    def targets(self, key: Array, x: Array) -> Array:
+        """Returns a target for each input, shapes (n, 1) to (n, d)."""
+        keys = jax.random.split(key, len(x))
+        one = lambda k, v: self.sample(None, k, v, 1)[0]  # noqa: E731
+        return jax.vmap(one)(keys, x)
+
+
+@pytree
+class Unimodal(_Law):
+    """y ~ noise N(0, x^(2 power) I_d), x ~ U(0.5, 2).
+
+    Args:
+      power: How the spread changes with x, shape ().
+      noise: Factor of the spread, shape (): 1/2 makes a model that is too sure.
+      num_targets: Number of outputs d.
+
+    Example:
+      >>> x, y = Unimodal().draw(jax.random.key(0), 10)
+      >>> x.shape, y.shape
+      ((10, 1), (10, 2))
+    """
+
+    power: ArrayLike = 1.0
+    noise: ArrayLike = 1.0
+    num_targets: int = static(default=2)
+    support = (0.5, 2.0)
+
+    def mixture(self, params: PyTree, x: Array) -> Mixture:
+        """Returns the law at x."""
+        scales = jnp.broadcast_to(self.noise * x**self.power, (1, self.num_targets))
+        return Mixture(jnp.zeros_like(x), jnp.zeros_like(scales), scales)
+
+
+@pytree
+class Bimodal(_Law):
+    """y ~ 1/2 N((4, 4), x^(2 power) I) + 1/2 N((-4, -4), x^(-2 power) I), x ~ U(0.5, 2).
+
+    Args:
+      power: How the spreads change with x, shape ().
+
+    Example:
+      >>> Bimodal().draw(jax.random.key(0), 10)[1].shape
+      (10, 2)
+    """
+
+    power: ArrayLike = 1.0
+    support = (0.5, 2.0)
+
+    def mixture(self, params: PyTree, x: Array) -> Mixture:
+        """Returns the law at x."""
+        scale = jnp.reshape(x, ()) ** self.power
+        means = jnp.array([[4.0, 4.0], [-4.0, -4.0]])
+        scales = jnp.stack([scale, 1 / scale])[:, None] * jnp.ones((1, 2))
+        return Mixture(jnp.zeros(2), means, scales)
+
+
+@pytree
+class OneMoon(_Law):
+    """A moon that shrinks with x ~ U(0, 1): 100 Gaussians along an arc.
+
+    With angles a_i = i pi / 99 their centres are (1.3 - x) (cos a_i, 0.5 - sin a_i) and
+    their standard deviation is 0.2.
+
+    Example:
+      >>> OneMoon().draw(jax.random.key(0), 10)[1].shape
+      (10, 2)
+    """
+
+    support = (0.0, 1.0)
+
+    def mixture(self, params: PyTree, x: Array) -> Mixture:
+        """Returns the law at x."""
+        angles = jnp.arange(100) * (jnp.pi / 99)
+        arc = jnp.stack([jnp.cos(angles), 0.5 - jnp.sin(angles)], axis=1)
+        means = (1.3 - jnp.reshape(x, ())) * arc
+        return Mixture(jnp.zeros(100), means, jnp.full((100, 2), 0.2))
+
+
+@pytree
+class DelBarrio(_Law):
+    """y = (x, x^2) + (1 + 1.5 sin^2(pi x / 2)) e, x ~ U(-2, 2), e ~ N(0, I).
+
+    References:
+      Del Barrio, Gonzalez Sanz, Hallin, Nonparametric Multiple-Output Center-Outward
+      Quantile Regression, 2024.
+
+    Example:
+      >>> DelBarrio().draw(jax.random.key(0), 10)[1].shape
+      (10, 2)
+    """
+
+    support = (-2.0, 2.0)
+
+    def mixture(self, params: PyTree, x: Array) -> Mixture:
+        """Returns the law at x."""
+        x = jnp.reshape(x, ())
+        scale = 1 + 1.5 * jnp.sin(0.5 * jnp.pi * x) ** 2
+        return Mixture(
+            jnp.zeros(1), jnp.stack([x, x**2])[None], jnp.full((1, 2), 1.0) * scale
+        )

@@ -1,0 +1,145 @@
+"""Training of a network in one scan, on standardised data."""
+
+from collections.abc import Callable
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+from jax import Array, lax
+from jax.typing import ArrayLike
+
+from jaxcp import _checks
+from jaxcp._pytree import pytree, static
+from jaxcp._types import PyTree
+from jaxcp.selection import as_float
+
+
+@pytree
+class Fitted:
+    """Parameters of a trained network. Made by the `fit` of a model.
+
+    Args:
+      structure: What `nnx.split` takes apart from the state.
+      state: The weights.
+      x_center, x_scale: Mean and standard deviation of the inputs, shape (p,).
+      y_center, y_scale: Mean and standard deviation of the targets, shape (d,).
+      losses: Loss at every training step, shape (num_steps,).
+    """
+
+    structure: nnx.GraphDef = static()
+    state: PyTree
+    x_center: Array
+    x_scale: Array
+    y_center: Array
+    y_scale: Array
+    losses: Array
+
+    @property
+    def num_targets(self) -> int:
+        """Returns the number of outputs d."""
+        return self.y_center.shape[-1]
+
+    def trained(self) -> nnx.Module:
+        """Returns the network with its weights."""
+        return nnx.merge(self.structure, self.state)
+
+    def inputs(self, x: Array) -> Array:
+        """Returns an input on the scale of the network, shape (p,)."""
+        return (jnp.atleast_1d(x) - self.x_center) / self.x_scale
+
+    def targets(self, y: Array) -> Array:
+        """Returns a target on the scale of the network, shape (d,)."""
+        return (jnp.atleast_1d(y) - self.y_center) / self.y_scale
+
+    def outputs(self, v: Array) -> Array:
+        """Returns values of the network in units of the targets."""
+        return self.y_center + self.y_scale * v
+
+    def log_scale(self) -> Array:
+        """Returns the log density that standardising takes away, shape ()."""
+        return jnp.sum(jnp.log(self.y_scale))
+
+
+class Perceptron(nnx.Module):
+    """Two hidden layers; the last one starts at zero: training starts at N(0, I)."""
+
+    def __init__(self, num_in: int, num_hidden: int, num_out: int, *, rngs: nnx.Rngs):
+        self.first = nnx.Linear(num_in, num_hidden, rngs=rngs)
+        self.second = nnx.Linear(num_hidden, num_hidden, rngs=rngs)
+        zeros = nnx.initializers.zeros
+        self.last = nnx.Linear(num_hidden, num_out, kernel_init=zeros, rngs=rngs)
+
+    def __call__(self, x: Array) -> Array:
+        hidden = nnx.silu(self.first(x))
+        return self.last(nnx.silu(self.second(hidden)))
+
+
+def fit(
+    key: Array,
+    model: PyTree,
+    loss: Callable[[nnx.Module, Array, Array, Array], Array],
+    x: ArrayLike,
+    y: ArrayLike,
+) -> Fitted:
+    """Returns the network with a small mean `loss(network, key, x, y)` of one example.
+
+    Args:
+      key: Random key, of the initial weights and the mini-batches.
+      model: Has `num_steps`, `batch_size`, `step_size`, `num_hidden`, and a function
+        `network(rngs, p, d)`.
+      loss: Loss of one standardised example; the key is its own at every step.
+      x: Inputs, shape (n, p) or (n,).
+      y: Targets, shape (n, d) or (n,).
+    """
+    x, y = (as_float(v) for v in _checks.as_arrays((x, y)))
+    n = _checks.num_rows(y=y, x=x)
+    _checks.check_key(key)
+    for name in ("num_steps", "batch_size", "num_hidden"):
+        _checks.check_count(name, getattr(model, name), 1)
+    if n == 0 or x.ndim > 2 or y.ndim > 2:
+        raise ValueError(
+            "expected x of shape (n, p) and y of shape (n, d) with n >= 1, got "
+            f"{x.shape} and {y.shape}"
+        )
+    _checks.check_not_nan("x", x)
+    _checks.check_not_nan("y", y)
+    x, y = x.reshape(n, -1), y.reshape(n, -1)
+    key_init, key_steps = jax.random.split(key)
+    return _fit(key_init, key_steps, x, y, model, loss)
+
+
+@partial(jax.jit, static_argnames=("model", "loss"))
+def _fit(key_init, key_steps, x, y, model, loss):
+    network = model.network(nnx.Rngs(key_init), x.shape[1], y.shape[1])
+    structure, state = nnx.split(network)
+    moments = *_moments(x), *_moments(y)
+    scales = Fitted(structure, state, *moments, jnp.zeros(0))
+    x, y = jax.vmap(scales.inputs)(x), jax.vmap(scales.targets)(y)
+    schedule = optax.cosine_decay_schedule(model.step_size, model.num_steps)
+    optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(schedule))
+
+    def mean_loss(state, key, rows):
+        network = nnx.merge(structure, state)
+        keys = jax.random.split(key, len(rows))
+        each = jax.vmap(lambda k, u, v: loss(network, k, u, v))
+        return jnp.mean(each(keys, x[rows], y[rows]))
+
+    def step(carry, key):
+        state, memory = carry
+        key_rows, key_loss = jax.random.split(key)
+        rows = jax.random.randint(key_rows, (model.batch_size,), 0, len(x))
+        value, slope = jax.value_and_grad(mean_loss)(state, key_loss, rows)
+        updates, memory = optimizer.update(slope, memory, state)
+        return (optax.apply_updates(state, updates), memory), value
+
+    start = state, optimizer.init(state)
+    keys = jax.random.split(key_steps, model.num_steps)
+    (state, _), losses = lax.scan(step, start, keys)
+    return Fitted(structure, state, *moments, losses)
+
+
+def _moments(values):
+    scale = jnp.std(values, axis=0)
+    return jnp.mean(values, axis=0), jnp.where(scale > 0, scale, 1)

@@ -1,0 +1,113 @@
+"""A normalising flow of affine couplings, conditional on the input."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import Array
+from jax.typing import ArrayLike
+
+from jaxcp._pytree import pytree, static
+from jaxcp.models._training import Fitted, Perceptron, fit
+
+_LARGEST = 2.0  # of the log scale of one coupling
+
+
+@pytree
+class CouplingFlow:
+    """A conditional normalising flow: density, sampler, and inverse both ways.
+
+    Each coupling shifts and scales every other output by functions of the rest and of
+    x. With one output it is a Gaussian with a mean and a scale.
+
+    Args:
+      num_couplings: Number of couplings.
+      num_hidden: Width of the two hidden layers of each.
+      num_steps: Number of training steps.
+      batch_size: Rows in a mini-batch, drawn with replacement.
+      step_size: First step size of Adam, which falls to 0 along a cosine.
+
+    References:
+      Dinh, Sohl-Dickstein, Bengio, Density Estimation Using Real NVP, 2017.
+      Winkler et al., Learning Likelihoods with Conditional Normalizing Flows, 2019.
+
+    Example:
+      >>> x = jnp.linspace(0.0, 1.0, 50)[:, None]
+      >>> y = jnp.concatenate([x, x**2], axis=1)
+      >>> flow = CouplingFlow(num_couplings=2, num_steps=5)
+      >>> params = flow.fit(jax.random.key(0), x, y)
+      >>> flow.sample(params, jax.random.key(1), x[0], 10).shape
+      (10, 2)
+    """
+
+    num_couplings: int = static(default=8)
+    num_hidden: int = static(default=32)
+    num_steps: int = static(default=1500)
+    batch_size: int = static(default=256)
+    step_size: float = static(default=3e-3)
+
+    def fit(self, key: Array, x: ArrayLike, y: ArrayLike) -> Fitted:
+        """Returns parameters of high likelihood; x (n, p), y (n, d)."""
+        return fit(key, self, _loss, x, y)
+
+    def sample(self, params: Fitted, key: Array, x: Array, n: int) -> Array:
+        """Returns n draws of y given x, shape (n, d)."""
+        z = jax.random.normal(key, (n, params.num_targets), params.y_center.dtype)
+        return jax.vmap(self.from_latent, (None, None, 0))(params, x, z)
+
+    def log_prob(self, params: Fitted, x: Array, y: Array) -> Array:
+        """Returns the log density of y given x, shape ()."""
+        inside = params.trained().log_prob(params.inputs(x), params.targets(y))
+        return inside - params.log_scale()
+
+    def to_latent(self, params: Fitted, x: Array, y: Array) -> Array:
+        """Returns the latent code of y given x, shape (d,)."""
+        return params.trained().inverse(params.inputs(x), params.targets(y))[0]
+
+    def from_latent(self, params: Fitted, x: Array, z: Array) -> Array:
+        """Returns the y whose code given x is z, shape (d,)."""
+        return params.outputs(params.trained().forward(params.inputs(x), z))
+
+    def network(self, rngs: nnx.Rngs, num_inputs: int, num_targets: int) -> nnx.Module:
+        """Returns an untrained network on standardised data."""
+        return _Couplings(num_inputs, num_targets, self, rngs)
+
+
+class _Couplings(nnx.Module):
+    def __init__(self, num_inputs, num_targets, sizes, rngs):
+        width = num_targets + num_inputs, sizes.num_hidden, 2 * num_targets
+        layers = [Perceptron(*width, rngs=rngs) for _ in range(sizes.num_couplings)]
+        self.layers = nnx.List(layers)
+
+    def inverse(self, x, y):
+        """Returns the latent code and the log of the determinant on the way."""
+        log_det = jnp.zeros((), y.dtype)
+        for i, layer in enumerate(self.layers):
+            shift, log_scale = _affine(layer, i, x, y)
+            y = (y - shift) * jnp.exp(-log_scale)
+            log_det -= jnp.sum(log_scale)
+        return y, log_det
+
+    def forward(self, x, z):
+        for i, layer in reversed(list(enumerate(self.layers))):
+            shift, log_scale = _affine(layer, i, x, z)
+            z = z * jnp.exp(log_scale) + shift
+        return z
+
+    def log_prob(self, x, y):
+        z, log_det = self.inverse(x, y)
+        return jnp.sum(jax.scipy.stats.norm.logpdf(z)) + log_det
+
+
+def _affine(layer, i, x, y):
+    """Returns shift and log scale, zero for the outputs that coupling i reads."""
+    moves = jnp.arange(len(y)) % 2 == i % 2
+    moves = moves if len(y) > 1 else jnp.ones(1, bool)
+    out = layer(jnp.concatenate([jnp.where(moves, 0, y), x]))
+    shift, log_scale = jnp.split(out, 2)
+    log_scale = _LARGEST * jnp.tanh(log_scale / _LARGEST)
+    return jnp.where(moves, shift, 0), jnp.where(moves, log_scale, 0)
+
+
+def _loss(network, key, x, y):
+    del key
+    return -network.log_prob(x, y)

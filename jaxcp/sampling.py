@@ -1,0 +1,86 @@
+"""Draws of a model at every input, with a key for each of them."""
+
+from collections.abc import Callable
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.typing import ArrayLike
+
+from jaxcp import _checks
+from jaxcp._batching import map_rows
+from jaxcp._pytree import as_function
+from jaxcp._types import PyTree
+
+
+def draw(
+    key: Array,
+    sample: Callable[[Array, PyTree, int], Array],
+    x: PyTree,
+    num_draws: int,
+    *,
+    role: int = 0,
+    indices: ArrayLike | None = None,
+) -> Array:
+    """Returns draws of a model at every input, for scores that read draws.
+
+    The input with index i gets the key fold_in(fold_in(key, role), i): its draws, and
+    so its region, depend neither on the other inputs nor on the batch or the call.
+
+    Args:
+      key: Random key. Calibration and test inputs need different keys (or indices): the
+        guarantee asks for draws that are fresh for every example.
+      sample: `(key, x, n) -> (n, d)`, draws at one input. Bind parameters by
+        `functools.partial(model.sample, params)`: then new ones compile nothing.
+      x: Inputs, a pytree with leading axis n.
+      num_draws: Number of draws l at each input.
+      role: What the draws are for, an int: use different ones for the draws of the base
+        score and those of `scores.CDF`, which must be independent.
+      indices: Index of each input, int, shape (n,). Defaults to 0, ..., n - 1; give it
+        where inputs come in batches or in another order.
+
+    Returns:
+      Draws, shape (n, l, d), in units of the targets.
+
+    Raises:
+      ValueError: if lengths differ, `num_draws` is not a positive int, or the function
+        returns something else than `num_draws` rows.
+
+    Example:
+      >>> sample = lambda key, x, n: x[None] + jax.random.normal(key, (n, 2))
+      >>> x = jnp.zeros((5, 1))
+      >>> draws = draw(jax.random.key(0), sample, x, 100)
+      >>> draws.shape
+      (5, 100, 2)
+      >>> alone = draw(jax.random.key(0), sample, x[3:4], 100, indices=[3])
+      >>> jnp.array_equal(alone[0], draws[3]).item()
+      True
+    """
+    x, indices = _checks.as_arrays((x, indices))
+    n = _checks.num_rows(x=x, indices=indices)
+    _checks.check_key(key)
+    _checks.check_count("num_draws", num_draws, 1)
+    indices = jnp.arange(n) if indices is None else indices
+    _checks.check_vectors(indices=indices)
+    if not jnp.issubdtype(indices.dtype, jnp.integer):
+        raise ValueError(f"expected indices of an integer type, got {indices.dtype}")
+    sample = as_function("sample", sample)
+    return _draw(key, sample, x, role, indices, int(num_draws))
+
+
+@partial(jax.jit, static_argnames="num_draws")
+def _draw(key, sample, x, role, indices, num_draws):
+    key = jax.random.fold_in(key, role)
+
+    def one(inputs, i):
+        draws = sample(jax.random.fold_in(key, i), inputs, num_draws)
+        shape = jax.tree.map(jnp.shape, draws)
+        if not isinstance(shape, tuple) or shape[:1] != (num_draws,):
+            raise ValueError(
+                f"expected sample(key, x, {num_draws}) of shape ({num_draws}, d), got "
+                f"{shape}"
+            )
+        return draws
+
+    return map_rows(one, x, indices)

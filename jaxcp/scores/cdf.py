@@ -1,0 +1,138 @@
+"""The rank of a score among the scores of draws from the model: any CDF score."""
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from jaxcp import _checks
+from jaxcp._pytree import pytree, static
+from jaxcp._types import PyTree, Score, Set
+from jaxcp.scores import _extended
+from jaxcp.selection import as_float, at_least_single, kth_smallest
+
+
+@pytree
+class CDF:
+    """How many draws of the model are no stranger than the target, by a base score.
+
+    #{k : base(Y_k) <= base(y)}, an integer count as a float: conditionally adaptive
+    whatever the base. `CDF(Density(log_prob))` is C-HDR, `CDF(PCP())` is C-PCP.
+
+    `pred` is (base prediction, draws) or, randomised, (base prediction, draws, u): K
+    draws of the model, shape (K, ...) with the shape of a target, independent of draws
+    in the base prediction, and a uniform u. Sets are those of the base score at a
+    threshold of the input's own, an order statistic of its K draw scores. A calibrated
+    rank of K is the whole space: the model is too narrow, or K < 1 / alpha - 1.
+
+    Args:
+      base: The base score, with values of shape ().
+      extended: Whether the rank is interpolated between the draw scores and goes on
+        beyond them, linearly above and exponentially below: no ties, and sets that are
+        finite where those of the base score are, whatever the model.
+      randomized: Whether ties are broken by u: #{<} + u (1 + #{=}). With a perfect
+        model the score is then continuous and uniform given the input, for every K.
+
+    Guarantee:
+      1 - alpha for exchangeable data and draws that are fresh for every example. With
+      a perfect model the coverage given x and the draws has variance about
+      alpha (1 - alpha) / (K + 2) around 1 - alpha: K >= 10 / alpha is advised.
+
+    References:
+      Chernozhukov, Wuthrich, Zhu, Distributional Conformal Prediction, 2021.
+      Dheur et al., A Unified Comparative Study with Generalized Conformity Scores for
+      Multi-Output Conformal Regression, 2025.
+
+    Example:
+      >>> from jaxcp.scores import Absolute
+      >>> pred = jnp.array(0.0), jnp.array([1.0, -2.0, 3.0, -4.0])
+      >>> CDF(Absolute())(pred, jnp.array(2.5)).item()
+      2.0
+      >>> CDF(Absolute()).invert(pred, 2.0).contains(2.9).item()
+      True
+    """
+
+    base: Score
+    extended: bool = static(default=False)
+    randomized: bool = static(default=False)
+
+    def __post_init__(self):
+        if self.extended and self.randomized:
+            raise ValueError("expected extended or randomized, got both: one suffices")
+
+    def __call__(self, pred: PyTree, y: Array) -> Array:
+        """Returns the rank of `y`, shape (): in 0, ..., K unless extended."""
+        base_pred, draws, u = self._parts(pred)
+        score = _known(self.base(base_pred, y))
+        if self.extended:
+            return _extended.rank(draws, score)
+        return _rank(draws, score, u)
+
+    def invert(self, pred: PyTree, q: Array) -> Set:
+        """Returns the set of the base score at the threshold of this input."""
+        return self.base.invert(pred[0], self.threshold(pred, q))
+
+    def threshold(self, pred: PyTree, q: Array) -> Array:
+        """Returns the base score's threshold for rank q, shape ().
+
+        A count is at most m where the base score is below the (m + 1)-th smallest draw
+        score: the threshold is the last number below that one, +inf from rank K on.
+        """
+        _, draws, u = self._parts(pred)
+        q = jnp.asarray(q, at_least_single(draws).dtype)
+        if self.extended:
+            return _extended.threshold(draws, q)
+        return _threshold(draws, q, u)
+
+    def check(self, preds: PyTree, y: Array | None = None, mask=None) -> None:
+        """Raises ValueError unless preds are what the score and its base read."""
+        names = ["base prediction", "draws", "u"][: 2 + self.randomized]
+        preds = _checks.check_tuple(f"({', '.join(names)})", preds, len(names))
+        _checks.check_draws(preds[1], y)
+        if self.randomized:
+            _checks.check_vectors(u=preds[2])
+            _checks.check_uniforms("u", preds[2], mask)
+        if hasattr(self.base, "check"):
+            self.base.check(preds[0], y, mask)
+
+    def _parts(self, pred):
+        """Returns the base prediction, the scores of the draws and u, or None."""
+        scores = jax.vmap(self.base, (None, 0))(pred[0], pred[1])
+        if scores.ndim != 1:
+            raise ValueError(
+                f"expected a base score of shape (), got components {scores.shape[1:]}"
+            )
+        return pred[0], _known(scores), pred[2] if self.randomized else None
+
+
+def _rank(draws, score, u):
+    """Returns #{<=}, or #{<} + u (1 + #{=})."""
+    dtype = at_least_single(draws).dtype  # narrow types do not count far
+    less, equal = (jnp.sum(v).astype(dtype) for v in (draws < score, draws == score))
+    if u is None:
+        return less + equal
+    # The maximum keeps compilers from fusing product and sum, which would round apart.
+    return less + jnp.maximum(u.astype(dtype) * (1 + equal), 0)
+
+
+def _threshold(draws, q, u):
+    """Returns the last number whose rank is at most q; ranks are monotone."""
+    count = len(draws)
+    q = jnp.clip(q, -1, count + 1)
+    if u is None:
+        rank = jnp.floor(q)
+    else:  # the largest one with rank + u <= q, whatever q - u rounds to
+        rank = jnp.floor(q - u)
+        rank = jnp.where(rank + 1 + u <= q, rank + 1, rank)
+        rank = jnp.where(rank + u > q, rank - 1, rank)
+    first_out = kth_smallest(draws, rank.astype(int) + 1)
+    last_in = _extended.just_below(first_out)
+    if u is not None:  # ties may still be in
+        tied = (rank >= 0) & (_rank(draws, first_out, u) <= q)
+        last_in = jnp.where(tied, first_out, last_in)
+    return jnp.where(rank >= count, jnp.inf, last_in)
+
+
+def _known(scores):
+    """Returns scores as floats, NaN as the worst."""
+    scores = as_float(scores)
+    return jnp.where(jnp.isnan(scores), jnp.inf, scores)

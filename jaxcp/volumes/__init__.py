@@ -1,0 +1,5 @@
+"""Volumes of prediction sets: closed forms and unbiased estimates, in logs."""
+
+from jaxcp.volumes.estimate import volume
+
+__all__ = ["volume"]
