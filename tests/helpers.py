@@ -112,6 +112,82 @@ def _around(pred, q):
     return Interval(pred - q * (1 + jnp.abs(pred)), pred + q * (1 + jnp.abs(pred)))
 
 
+def _box(key):
+    mu, half, noise = jax.random.normal(key, (3, 2))
+    return (mu - half, mu + half), mu + 2 * noise
+
+
+def _ellipsoid(shape):
+    def draw(key):
+        mu, noise, *rows = jax.random.normal(key, (4, 2))
+        scale = jnp.tril(jnp.stack(rows), -1) + jnp.diag(jnp.exp(rows[0]))
+        scale = jnp.diagonal(scale) if shape == 1 else scale
+        return (mu, scale), mu + 3 * noise
+
+    return draw
+
+
+def _draws(*sizes, d=2, ties=False):
+    """Sets of draws of N(mu, I) around their common mu, and a target from the same."""
+
+    def draw(key):
+        points = jax.random.normal(key, (sum(sizes) + 2, d))
+        points = jnp.round(points) if ties else points
+        mu, y, points = 5 * points[0], points[1], points[2:] + 5 * points[0][None]
+        ends = np.cumsum(sizes)
+        parts = [points[b - a : b] for a, b in zip(sizes, ends, strict=True)]
+        return (tuple(parts) if len(parts) > 1 else parts[0]), mu + y
+
+    return draw
+
+
+def _ranked(draw):
+    """Draws with log densities that fall with the distance from their mean."""
+
+    def with_densities(key):
+        points, y = draw(key)
+        away = points - jnp.mean(points, axis=0)[None]
+        return (points, -jnp.sum(away**2, axis=1)), y
+
+    return with_densities
+
+
+def _uniform(draw):
+    def with_uniform(key):
+        pred, y = draw(key)
+        return (*pred, jax.random.uniform(jax.random.fold_in(key, 1))), y
+
+    return with_uniform
+
+
+def _centered(num_draws, randomized=False, d=2, ties=False):
+    """A mean as base prediction, draws around it, and a uniform."""
+    draw_points = _draws(1, num_draws, d=d, ties=ties)
+
+    def draw(key):
+        (mu, draws), y = draw_points(key)
+        u = jax.random.uniform(jax.random.fold_in(key, 1))
+        return ((mu[0], draws, u) if randomized else (mu[0], draws)), y
+
+    return draw
+
+
+def _scalars(num_draws):
+    draw_points = _centered(num_draws, d=1)
+
+    def draw(key):
+        (mu, draws), y = draw_points(key)
+        return (mu[0], draws[:, 0]), y[0]
+
+    return draw
+
+
+def _log_normal(mu, y):
+    return -jnp.sum((y - mu) ** 2) / 2
+
+
+DENSITY = scores.Density(_log_normal)
+
 CASES = {
     "absolute": Case(scores.Absolute(), _point()),
     "absolute-3d": Case(scores.Absolute(), _point((3,))),
@@ -130,6 +206,25 @@ CASES = {
     "topk": Case(scores.TopK(), _labels(7, ties=True), exact=True),
     "custom": Case(scores.Custom(_distance, _around), _point()),
     "custom-level-set": Case(scores.Custom(_distance), _point()),
+    "rectangle": Case(scores.Rectangle(), _box),
+    "mahalanobis": Case(scores.Mahalanobis(), _ellipsoid(2)),
+    "mahalanobis-diagonal": Case(scores.Mahalanobis(), _ellipsoid(1)),
+    "density": Case(DENSITY, _point((2,))),
+    "latent": Case(scores.Latent(lambda mu, y: (y - mu) / 2), _point((2,))),
+    "pcp": Case(scores.PCP(), _draws(7)),
+    "hdpcp": Case(scores.HDPCP(0.3), _ranked(_draws(8))),
+    "cp2pcp": Case(scores.CP2PCP(0.2), _draws(5, 6)),
+    "c-pcp": Case(scores.CDF(scores.PCP()), _draws(4, 9)),
+    "c-pcp-extended": Case(scores.CDF(scores.PCP(), extended=True), _draws(4, 9)),
+    "c-pcp-ties": Case(
+        scores.CDF(scores.PCP(), randomized=True), _uniform(_draws(3, 9, ties=True))
+    ),
+    "c-hdr": Case(scores.CDF(DENSITY), _centered(9)),
+    "c-hdr-extended-ties": Case(
+        scores.CDF(DENSITY, extended=True), _centered(9, ties=True)
+    ),
+    "c-hdr-one-draw": Case(scores.CDF(DENSITY, randomized=True), _centered(1, True)),
+    "cdf-absolute": Case(scores.CDF(scores.Absolute()), _scalars(9)),
 }
 ONE_OF_EACH = [
     "absolute",
@@ -143,6 +238,16 @@ ONE_OF_EACH = [
     "raps-randomized",
     "topk",
     "custom",
+    "rectangle",
+    "mahalanobis",
+    "density",
+    "latent",
+    "pcp",
+    "hdpcp",
+    "cp2pcp",
+    "c-pcp",
+    "c-pcp-extended",
+    "c-pcp-ties",
 ]
 LABELS = [name for name, case in CASES.items() if hasattr(case.score, "labels")]
 

@@ -11,7 +11,9 @@ from helpers import CASES, ONE_OF_EACH, components
 
 NUM_TRIALS = 5000
 UNTIED = {"absolute", "normalized", "cqr", "asymmetric-cqr", "gamma", "custom"}
-RANDOM = {"aps-randomized"}  # randomised scores without atoms
+UNTIED |= {"rectangle", "mahalanobis", "density", "latent", "pcp", "hdpcp", "cp2pcp"}
+UNTIED |= {"c-pcp-extended"}
+RANDOM = {"aps-randomized", "c-pcp-ties"}  # randomised scores without atoms
 
 
 def test_split_coverage_follows_its_beta_law(key):

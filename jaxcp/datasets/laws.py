@@ -1,8 +1,8 @@
 """Laws of two outputs given one input, as data and as models that know the truth.
 
 A law draws data, `law.draw(key, n)`, and offers the functions of a model with `params`
-None: `sample`, `log_prob`, `to_latent` and `from_latent`. `scores.Density.of(law, None)`
-is thus the density score of the true law.
+None: `sample`, `log_prob`, `to_latent` and `from_latent`. Thus `Density.of(law, None)`
+is the density score of the true law.
 """
 
 import jax
@@ -62,10 +62,10 @@ class Unimodal(_Law):
 
 @pytree
 class Bimodal(_Law):
-    """y ~ 1/2 N((4, 4), x^(2 power) I) + 1/2 N((-4, -4), x^(-2 power) I), x ~ U(0.5, 2).
+    """y ~ 1/2 N((4, 4), x^(2 p) I) + 1/2 N((-4, -4), x^(-2 p) I), x ~ U(0.5, 2).
 
     Args:
-      power: How the spreads change with x, shape ().
+      power: How the spreads change with x, p, shape ().
 
     Example:
       >>> Bimodal().draw(jax.random.key(0), 10)[1].shape

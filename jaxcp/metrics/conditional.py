@@ -26,7 +26,7 @@ def conditional_coverage_error(
     *,
     num_cells: int = 20,
 ) -> tuple[Array, Array]:
-    """Returns the squared error of coverage within cells of inputs, and its noise floor.
+    """Returns the squared error of coverage in cells of inputs, and its noise floor.
 
     CEC-X = sum_j (m_j / m) (coverage_j - (1 - alpha))^2 over cells of k-means on x,
     each column on the scale of its standard deviation. Sets that cover each x with
@@ -81,7 +81,7 @@ def worst_slab_coverage(
     share: float = 0.1,
     num_directions: int = 500,
 ) -> Array:
-    """Returns the coverage within the worst slab of inputs, on rows it was not found on.
+    """Returns the coverage in the worst slab of inputs, on rows it was not found on.
 
     A slab is {x : a <= v'x <= b} with at least a `share` of the rows. Half of the rows,
     at random, find the slab of least coverage among random directions v; the other half

@@ -50,7 +50,7 @@ class GaussianNetwork:
         """Returns n draws of y given x, shape (n, d)."""
         z = jax.random.normal(key, (n, params.num_targets), params.y_center.dtype)
         mu, scale = self._at(params, x)
-        return mu + jnp.sum(scale[None] * z[:, None], axis=2)
+        return mu[None] + jnp.sum(scale[None] * z[:, None], axis=2)
 
     def log_prob(self, params: Fitted, x: Array, y: Array) -> Array:
         """Returns the log density of y given x, shape ()."""

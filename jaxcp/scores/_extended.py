@@ -37,7 +37,8 @@ def threshold(draws: Array, q: Array) -> Array:
     inside = jnp.where(gap > 0, lower + safe * gap, just_below(lower))
     log_share = jnp.log(jnp.where(safe > 0, safe, 1))
     before = jnp.where(safe > 0, upper + spread * log_share, -jnp.inf)
-    inner = jnp.clip(safe, 0, 1)
+    eps = jnp.finfo(q.dtype).eps
+    inner = jnp.clip(safe, eps, 1 - eps)
     anywhere = jnp.log(inner) - jnp.log1p(-inner)
     value = _choose(below, above, inside, lower + spread * safe, before, anywhere)
     value = jnp.where(q < 0, -jnp.inf, value)

@@ -2,7 +2,7 @@
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import Array
 
 from jaxcp import _checks
 from jaxcp._pytree import pytree, static

@@ -107,13 +107,15 @@ class Latent:
     def of(cls, model: Any, params: PyTree, *, dim: int | None = None) -> "Latent":
         """Returns the score of a model with `to_latent(params, x, y)`; `pred` is x.
 
-        For volumes, `dim` is the number of outputs d, by default `params.num_targets`
-        if there is one, and the model needs `from_latent(params, x, z)`.
+        For volumes, `dim` is the number of outputs d, by default `num_targets` of the
+        parameters or the model, and the model needs `from_latent(params, x, z)`.
         """
         inverse = _function(model, "to_latent", "a latent score")
         forward = getattr(model, "from_latent", None)
         forward = None if forward is None else Partial(forward, params)
-        dim = getattr(params, "num_targets", None) if dim is None else dim
+        if dim is None:
+            known = getattr(model, "num_targets", None)
+            dim = getattr(params, "num_targets", known)
         return cls(Partial(inverse, params), forward, dim)
 
     def __call__(self, pred: PyTree, y: Array) -> Array:

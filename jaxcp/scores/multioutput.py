@@ -129,7 +129,8 @@ class Mahalanobis:
             expected = "a lower triangular scale (e.g. from a Cholesky decomposition)"
             _checks.check_values(lower, expected, scale, mask)
         if y is not None:
-            diagonal = jax.vmap(_geometry.diagonal)(scale)
+            full = jnp.ndim(scale) == 3
+            diagonal = jnp.diagonal(scale, axis1=1, axis2=2) if full else scale
             _checks.check_values(lambda s: s > 0, "scales > 0", diagonal, mask)
 
 
@@ -259,7 +260,8 @@ class CP2PCP:
         """Returns the balls of radius q quantile_(1 - alpha)(PCP(Y_k))."""
         scale = self._scale(pred)
         radius = jnp.where(jnp.isfinite(q), q, 0) * scale
-        radius += lax.stop_gradient(_last_within(radius, scale, q) - radius)
+        fixed = lax.stop_gradient((radius, scale, q))
+        radius += _last_within(*fixed) - fixed[0]
         return Balls(pred[0], jnp.where(jnp.isfinite(q), radius, q))
 
     def check(self, preds: PyTree, y: Array | None = None, mask=None) -> None:

@@ -1,5 +1,7 @@
 """The volume of a union of balls, by the method of Karp and Luby."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -16,7 +18,7 @@ def log_volume_of_balls(
     A uniform point of a ball chosen at random lies in N balls: l V_d r^d E[1 / N]. The
     gradient is an estimate too, by the part of the surface that no other ball covers.
     """
-    l, d = centers.shape
+    count, d = centers.shape
     u = _points.uniforms(key, num_samples, d + 2, centers.dtype, sobol)
     if not sobol:  # every ball has its share of the points
         strata = jnp.arange(num_samples, dtype=u.dtype)
@@ -24,7 +26,7 @@ def log_volume_of_balls(
     solid = (radius > 0) & (radius < jnp.inf)
     radius_or_one = jnp.where(solid, radius, 1)
     shares, error = _log_share(centers, radius_or_one, u)
-    logs = jnp.log(jnp.asarray(l, u.dtype)) + _geometry.log_unit_ball(d)
+    logs = math.log(count) + _geometry.log_unit_ball(d)
     logs = logs + d * jnp.log(jax.lax.stop_gradient(radius_or_one)) + shares
     empty_or_all = jnp.where(radius > 0, jnp.inf, -jnp.inf)
     return jnp.where(solid, logs, empty_or_all), jnp.where(solid, error, 0)

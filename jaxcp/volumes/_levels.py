@@ -75,7 +75,8 @@ def log_volume_of_image(
 
     around = jax.vmap(forward)(latent(key_box, max(num_samples // 4, 2)))
     lower, upper = jnp.min(around, axis=0), jnp.max(around, axis=0)
-    lower, upper = lax.stop_gradient((lower, upper))
+    margin = (upper - lower) / 20  # what the first points have missed
+    lower, upper = lax.stop_gradient((lower - margin, upper + margin))
     z = latent(key_ball, half)
     stretches = jax.vmap(stretch)(z)
     cube = _points.uniforms(key_cube, half, d, r.dtype, sobol)

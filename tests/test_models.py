@@ -1,0 +1,147 @@
+"""Generative models: consistent with themselves, close to a law they can express."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+import jaxcp
+from jaxcp import _geometry, datasets, metrics, models, scores
+
+KEY = jax.random.key(0)
+LAW = datasets.OneMoon()
+SMALL = {
+    "coupling": models.CouplingFlow(num_couplings=4, num_hidden=16, num_steps=300),
+    "mixture": models.MixtureNetwork(num_components=4, num_hidden=16, num_steps=300),
+    "gaussian": models.GaussianNetwork(num_hidden=16, num_steps=300),
+    "matching": models.FlowMatching(num_hidden=16, num_steps=300),
+}
+all_models = pytest.mark.parametrize("name", SMALL)
+densities = pytest.mark.parametrize("name", [n for n in SMALL if n != "matching"])
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    x, y = LAW.draw(KEY, 1500)
+    # On other scales: training must not depend on units.
+    x, y = 100 + 10 * x, jnp.array([[5.0, 0.01]]) * y
+    return x, y, {name: m.fit(jax.random.key(1), x, y) for name, m in SMALL.items()}
+
+
+@all_models
+def test_training_lowers_the_loss(name, fitted):
+    losses = fitted[2][name].losses
+    assert losses.shape == (300,)
+    assert np.mean(losses[-50:]) < np.mean(losses[:20]) - 0.05
+    assert fitted[2][name].num_targets == 2
+
+
+@all_models
+def test_codes_go_there_and_back(name, fitted):
+    x, y, params = fitted
+    model = SMALL[name]
+    there = jax.jit(jax.vmap(model.to_latent, (None, 0, 0)))
+    back = jax.jit(jax.vmap(model.from_latent, (None, 0, 0)))
+    z = there(params[name], x[:200], y[:200])
+    again = back(params[name], x[:200], z) / jnp.array([[5.0, 0.01]])
+    assert_allclose(again, y[:200] / jnp.array([[5.0, 0.01]]), atol=2e-3)
+
+
+@densities
+def test_densities_are_those_of_the_map(name, fitted):
+    """log f(y) = log N(z) - log abs(det dy / dz)."""
+    x, y, params = fitted
+    model, params = SMALL[name], params[name]
+
+    def both(x, y):
+        z = model.to_latent(params, x, y)
+        jacobian = jax.jacfwd(lambda v: model.from_latent(params, x, v))(z)
+        log_normal = jnp.sum(jax.scipy.stats.norm.logpdf(z))
+        by_map = log_normal - _geometry.log_abs_det(jacobian)
+        return model.log_prob(params, x, y), by_map
+
+    assert_allclose(*jax.jit(jax.vmap(both))(x[:100], y[:100]), rtol=1e-3, atol=2e-3)
+
+
+@all_models
+def test_draws_have_standard_normal_codes(name, fitted):
+    x, _, params = fitted
+    model, params = SMALL[name], params[name]
+    draws = jax.jit(model.sample, static_argnums=3)(params, KEY, x[0], 2000)
+    assert draws.shape == (2000, 2)
+    z = jax.jit(jax.vmap(model.to_latent, (None, None, 0)))(params, x[0], draws)
+    assert np.all(np.abs(np.mean(z, axis=0)) < 4 / 2000**0.5)
+    assert_allclose(np.std(z, axis=0), 1, atol=4 / 2000**0.5)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [models.CouplingFlow(2, 16, 400), models.GaussianNetwork(16, 400)],
+    ids=lambda m: type(m).__name__,
+)
+def test_a_gaussian_law_is_learnt(model):
+    """One output, numbers as inputs: y ~ N(x, (x / 2)^2)."""
+    x = jax.random.uniform(KEY, (3000,), minval=1.0, maxval=3.0)
+    y = x + x / 2 * jax.random.normal(jax.random.key(1), (3000,))
+    params = model.fit(jax.random.key(2), x, y)
+    found = jax.vmap(model.log_prob, (None, 0, 0))(params, x, y)
+    exact = jax.scipy.stats.norm.logpdf(y, x, x / 2)
+    assert abs(np.mean(exact - found)) < 0.02
+    assert model.sample(params, KEY, x[0], 5).shape == (5, 1)
+
+
+def test_fits_are_reproducible_and_equal_models_share_a_program():
+    x, y = LAW.draw(KEY, 100)
+    make = lambda: models.GaussianNetwork(num_hidden=8, num_steps=5)  # noqa: E731
+    first = make().fit(jax.random.key(1), x, y)
+    with jax.no_tracing():
+        again = make().fit(jax.random.key(1), x, y)
+    assert_array_equal(first.losses, again.losses)
+    assert not np.array_equal(make().fit(jax.random.key(2), x, y).losses, again.losses)
+
+
+def test_mahalanobis_of_a_network(fitted):
+    x, y, params = fitted
+    model, params = SMALL["gaussian"], params["gaussian"]
+    preds = model.predict(params, x)
+    assert np.all(np.triu(preds[1], 1) == 0)
+    cp = jaxcp.calibrate(scores.Mahalanobis(), preds, y)
+    codes = jax.vmap(model.to_latent, (None, 0, 0))(params, x, y)
+    assert_allclose(cp.scores, np.linalg.norm(codes, axis=1), rtol=1e-4)
+    sets = cp(preds, 0.2)
+    assert_allclose(metrics.coverage(sets, y), 0.8, atol=0.01)
+    assert np.isfinite(metrics.mean_size(sets))
+
+
+def test_what_a_model_lacks_is_said(fitted):
+    params = fitted[2]["matching"]
+    expected = (
+        "model with log_prob for a density score, got FlowMatching with sample, to"
+    )
+    with pytest.raises(ValueError, match=expected):
+        scores.Density.of(SMALL["matching"], params)
+
+
+def test_every_model_calibrates(fitted):
+    """C-PCP on draws and L-CP on codes, from the same four functions."""
+    x, y, params = fitted
+    model, params = SMALL["matching"], params["matching"]
+    latent = jaxcp.calibrate(scores.Latent.of(model, params), x[:500], y[:500])
+    covered = metrics.coverage(latent(x[500:1000], 0.2), y[500:1000])
+    assert abs(covered - 0.8) < 4 * (0.16 * 2 / 500) ** 0.5
+
+
+def test_wrong_data():
+    model = models.GaussianNetwork(num_hidden=4, num_steps=2)
+    x = jnp.ones((5, 1))
+    for data, message in [
+        ((x, jnp.ones((4, 2))), "expected x with 4 rows like y, got 5"),
+        ((x, x.at[2].set(jnp.nan)), "expected y without NaN"),
+        ((x[:0], x[:0]), "with n >= 1"),
+        ((x[None], x[None]), "expected x of shape"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            model.fit(KEY, *data)
+    with pytest.raises(ValueError, match="num_steps as an int >= 1, got 0"):
+        models.GaussianNetwork(num_steps=0).fit(KEY, x, x)

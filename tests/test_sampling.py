@@ -1,0 +1,63 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+import jaxcp
+
+KEY = jax.random.key(0)
+
+
+def sample(key, x, n):
+    return x[None] + jax.random.normal(key, (n, 2))
+
+
+def test_draws_depend_on_key_role_and_index_alone():
+    x = jnp.arange(12.0).reshape(6, 2)
+    all_ = jaxcp.draw(KEY, sample, x, 5)
+    assert all_.shape == (6, 5, 2)
+    part = jaxcp.draw(KEY, sample, x[jnp.array([4, 1])], 5, indices=[4, 1])
+    assert_array_equal(part, all_[jnp.array([4, 1])])
+    for other in [
+        jaxcp.draw(KEY, sample, x, 5, role=1),
+        jaxcp.draw(jax.random.key(1), sample, x, 5),
+        jaxcp.draw(KEY, sample, x, 5, indices=jnp.arange(6) + 6),
+    ]:
+        assert not np.any(other == all_)
+    expected = jax.random.fold_in(jax.random.fold_in(KEY, 0), 3)
+    np.testing.assert_allclose(all_[3], sample(expected, x[3], 5), rtol=1e-6)
+
+
+def test_bound_parameters_compile_nothing_anew():
+    x = jnp.zeros((3, 2))
+
+    def scaled(scale, key, x, n):
+        return scale * sample(key, x, n)
+
+    from functools import partial
+
+    jaxcp.draw(KEY, partial(scaled, jnp.array(1.0)), x, 4)
+    with jax.no_tracing():
+        jaxcp.draw(KEY, partial(scaled, jnp.array(2.0)), x, 4)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"sample": lambda k, x, n: jnp.zeros((n + 1, 2))}, r"sample\(key, x, 4\) of"),
+        (
+            {"sample": lambda k, x, n: (jnp.zeros((n, 2)),) * 2},
+            r"sample\(key, x, 4\) of",
+        ),
+        ({"sample": 3.0}, "expected sample as a function, got 3.0"),
+        ({"num_draws": 0}, "num_draws as an int >= 1, got 0"),
+        ({"indices": [0.5, 1.0]}, "indices of an integer type"),
+        ({"indices": [0]}, "indices with 2 rows like x, got 1"),
+        ({"key": 3}, "expected a key"),
+    ],
+)
+def test_wrong_calls(change, message):
+    call = {"key": KEY, "sample": sample, "x": jnp.zeros((2, 2)), "num_draws": 4}
+    with pytest.raises(ValueError, match=message):
+        jaxcp.draw(**(call | change))
