@@ -1,6 +1,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from numpy.testing import assert_allclose
 
 from jaxcp import datasets
@@ -42,3 +43,56 @@ def test_generators_are_pure_and_batch(key):
         alone = jax.jit(generate, static_argnums=1)(keys[1], 6)
         assert_allclose(batch[0][1], alone[0], rtol=1e-5)
         assert_allclose(batch[1][1], alone[1], rtol=1e-5)
+
+
+LAWS = {
+    "unimodal": datasets.Unimodal(),
+    "half noise": datasets.Unimodal(noise=0.5, num_targets=3),
+    "bimodal": datasets.Bimodal(),
+    "one moon": datasets.OneMoon(),
+    "del Barrio": datasets.DelBarrio(),
+}
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_laws_are_models_of_their_own_data(name, key):
+    """Codes are standard normal, go back, and their map has the density as Jacobian."""
+    law = LAWS[name]
+    x, y = law.draw(key, 4000)
+    d = law.num_targets
+    assert x.shape == (4000, 1) and y.shape == (4000, d)
+    low, high = law.support
+    assert low <= x.min() and x.max() <= high
+    z = jax.jit(jax.vmap(law.to_latent, (None, 0, 0)))(None, x, y)
+    assert_allclose(np.mean(z, axis=0), np.zeros(d), atol=4 / 4000**0.5)
+    assert_allclose(np.cov(z.T), np.eye(d), atol=6 / 4000**0.5)
+    back = jax.jit(jax.vmap(law.from_latent, (None, 0, 0)))
+    assert_allclose(back(None, x[:500], z[:500]), y[:500], atol=1e-3)
+
+    def by_map(x, y):
+        jacobian = jax.jacfwd(lambda v: law.to_latent(None, x, v))(y)
+        log_normal = jnp.sum(jax.scipy.stats.norm.logpdf(law.to_latent(None, x, y)))
+        return log_normal + jnp.log(jnp.prod(jnp.diagonal(jacobian)))  # triangular
+
+    densities = jax.vmap(law.log_prob, (None, 0, 0))(None, x[:200], y[:200])
+    assert_allclose(jax.jit(jax.vmap(by_map))(x[:200], y[:200]), densities, atol=1e-2)
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_draws_of_laws_are_their_data(name, key):
+    law = LAWS[name]
+    low, high = law.support
+    x = jnp.full((4000, 1), 0.3 * low + 0.7 * high)
+    draws = law.sample(None, key, x[0], 4000)
+    y = law.targets(jax.random.key(1), x)
+    assert_allclose(np.mean(draws, 0), np.mean(y, 0), atol=6 * np.std(y) / 4000**0.5)
+    assert_allclose(np.cov(draws.T), np.cov(y.T), atol=0.12 * np.var(y))
+
+
+def test_log_densities_of_laws_integrate_to_one():
+    side = jnp.linspace(-12.0, 12.0, 241)
+    grid = jnp.stack(jnp.meshgrid(side, side), axis=-1).reshape(-1, 2)
+    for name in ("unimodal", "bimodal", "one moon", "del Barrio"):
+        law = LAWS[name]
+        logs = jax.vmap(lambda v, m=law: m.log_prob(None, jnp.ones(1), v))(grid)
+        assert_allclose(jnp.sum(jnp.exp(logs)) * (side[1] - side[0]) ** 2, 1, rtol=1e-3)

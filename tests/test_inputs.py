@@ -10,7 +10,7 @@ from numpy.testing import assert_array_equal
 
 import jaxcp
 from jaxcp import learners, metrics, online, resampling, scores
-from jaxcp.sets import Box, Interval, LabelSet
+from jaxcp.sets import Balls, Box, Interval, LabelSet, membership
 
 X = jnp.arange(1.0, 10.0)
 P = jnp.full((9, 3), 1 / 3)
@@ -42,7 +42,150 @@ def stream(method, past=X, preds=X, y=X, alpha=0.1, **options):
 
 
 CROSS = jaxcp.jackknife_plus(KEY, RIDGE, ABSOLUTE, X2, X)
+DRAWS = jnp.zeros((9, 5, 2))
+DISC = Balls(jnp.zeros((1, 2)), jnp.array(1.0))
+SETS9 = Interval(X - 1, X + 1)
+
+
+def multi(score, preds, y=X2):
+    return calibrate(score, preds, y)
+
+
 WRONG = {
+    "sampler of another shape": (
+        multi(scores.PCP(), jnp.zeros((9, 5, 3))),
+        r"expected draws of shape \(n, l, 2\), l >= 1, got \(9, 5, 3\)",
+    ),
+    "no draws": (multi(scores.PCP(), DRAWS[:, :0]), r"l >= 1, got \(9, 0, 2\)"),
+    "NaN draws": (multi(scores.PCP(), DRAWS.at[1].set(jnp.nan)), "preds without NaN"),
+    "one draw a row": (multi(scores.PCP(), DRAWS[:, 0]), r"draws of shape \(n, l, 2\)"),
+    "CDF without draws": (
+        multi(scores.CDF(scores.PCP()), DRAWS),
+        r"preds as a tuple \(base prediction, draws\), got \(9, 5, 2\)",
+    ),
+    "CDF, draws of another shape": (
+        multi(scores.CDF(scores.PCP()), (DRAWS, DRAWS[..., :1])),
+        r"draws of shape \(n, l, 2\), l >= 1, got \(9, 5, 1\)",
+    ),
+    "CDF, base with the wrong draws": (
+        multi(scores.CDF(scores.PCP()), (DRAWS[..., :1], DRAWS)),
+        r"draws of shape \(n, l, 2\), l >= 1, got \(9, 5, 1\)",
+    ),
+    "CDF, no uniform": (
+        multi(scores.CDF(scores.PCP(), randomized=True), (DRAWS, DRAWS)),
+        r"a tuple \(base prediction, draws, u\)",
+    ),
+    "CDF, uniform out of range": (
+        multi(scores.CDF(scores.PCP(), randomized=True), (DRAWS, DRAWS, X)),
+        r"u in \[0, 1\], got 2.0",
+    ),
+    "CDF, extended and randomised": (
+        lambda: scores.CDF(scores.PCP(), extended=True, randomized=True),
+        "extended or randomized, got both",
+    ),
+    "CDF of components": (
+        multi(scores.CDF(scores.Absolute()), (X2, DRAWS)),
+        r"base score of shape \(\), got components \(2,\)",
+    ),
+    "HDPCP, alpha": (
+        multi(scores.HDPCP(1.5), (DRAWS, DRAWS[..., 0])),
+        r"alpha in \(0, 1\), got 1.5",
+    ),
+    "HDPCP, densities of another shape": (
+        multi(scores.HDPCP(0.1), (DRAWS, DRAWS[:, 0])),
+        r"log densities of shape \(9, 5\) like the draws, got \(9, 2\)",
+    ),
+    "CP2PCP without a pair": (
+        multi(scores.CP2PCP(0.1), DRAWS),
+        "reference draws, draws",
+    ),
+    "Mahalanobis, scale of another shape": (
+        multi(scores.Mahalanobis(), (X2, DRAWS)),
+        r"scale of shape \(n, d\) or \(n, d, d\), got \(9, 2\) and \(9, 5, 2\)",
+    ),
+    "Mahalanobis, a covariance": (
+        multi(scores.Mahalanobis(), (X2, jnp.ones((9, 2, 2)))),
+        "expected a lower triangular scale",
+    ),
+    "Mahalanobis, no scale": (
+        multi(scores.Mahalanobis(), (X2, 0 * X2)),
+        "scales > 0, got 0.0",
+    ),
+    "Rectangle without a pair": (multi(scores.Rectangle(), DRAWS), "as a pair"),
+    "Rectangle.bounds, alpha": (
+        lambda: scores.Rectangle.bounds(DRAWS, 2),
+        r"alpha in \(0, 1\), got 2",
+    ),
+    "a density that is no function": (
+        lambda: scores.Density(3.0),
+        "expected log_prob as a function, got 3.0",
+    ),
+    "a model without a density": (
+        lambda: scores.Density.of(RIDGE, None),
+        "model with log_prob for a density score, got Ridge with none of",
+    ),
+    "points that do not fit": (
+        lambda: membership(DISC, DRAWS[0, :, :1]),
+        r"points of shape \(l, 1\) for a target of shape \(1,\), l >= 1, got \(1, 2\)",
+    ),
+    "NaN points": (
+        lambda: membership(DISC, jnp.full((2, 2), jnp.nan)),
+        "points without NaN",
+    ),
+    "volume of labels": (
+        lambda: jaxcp.volume(KEY, LabelSet(jnp.ones(3, bool))),
+        "or Latent score, got LabelSet",
+    ),
+    "volume of any score": (
+        lambda: jaxcp.volume(KEY, scores.Custom(jnp.maximum).invert(X, X)),
+        "got LevelSet of the score Custom",
+    ),
+    "volume without a sampler": (
+        lambda: jaxcp.volume(KEY, scores.Density(jnp.dot).invert(X, 1.0)),
+        "Density score with `sample`",
+    ),
+    "volume without a forward map": (
+        lambda: jaxcp.volume(KEY, scores.Latent(jnp.dot).invert(X, 1.0)),
+        "Latent score with `forward` and `dim`",
+    ),
+    "volume from Sobol points of a sampler": (
+        lambda: jaxcp.volume(
+            KEY, scores.Density(jnp.dot, jnp.dot).invert(X, 1.0), sobol=True
+        ),
+        "sobol=False",
+    ),
+    "volume from no points": (
+        lambda: jaxcp.volume(KEY, DISC, 0),
+        "num_samples as an int",
+    ),
+    "volume without a key": (
+        lambda: jaxcp.volume(0, DISC),
+        "a key from jax.random.key",
+    ),
+    "quantile of nothing": (
+        lambda: jaxcp.empirical_quantile(X[:0], 0.5),
+        r"values of shape \(l, ...\), got \(0,\)",
+    ),
+    "quantile at no level": (
+        lambda: jaxcp.empirical_quantile(X, 1.5),
+        r"level in \[0, 1\], got 1.5",
+    ),
+    "conditional error, inputs of other rows": (
+        lambda: metrics.conditional_coverage_error(KEY, SETS9, X, X[:8], 0.1),
+        "x with 9 rows like y, got 8",
+    ),
+    "conditional error, NaN inputs": (
+        lambda: metrics.conditional_coverage_error(KEY, SETS9, X, X * jnp.nan, 0.1),
+        "x without NaN",
+    ),
+    "conditional error, no cells": (
+        lambda: metrics.conditional_coverage_error(KEY, SETS9, X, X, 0.1, num_cells=0),
+        "num_cells as an int >= 1, got 0",
+    ),
+    "worst slab, share": (
+        lambda: metrics.worst_slab_coverage(KEY, SETS9, X, X, share=0.0),
+        r"share in \(0, 1\], got 0.0",
+    ),
     "unequal lengths": (
         calibrate(scores.Absolute(), X, X[:8]),
         "expected y with 9 rows like preds, got 8",

@@ -81,3 +81,90 @@ def test_metrics_batch_over_levels():
     sets, y = Interval(lower, -lower), jnp.array([0.0, 0.5, -2.0])
     both = jax.vmap(metrics.coverage, (0, None))(sets, y)
     assert_allclose(both, [1 / 3, 2 / 3])
+
+
+def covering(x, rate, key):
+    """Intervals that cover the target 0 with probability rate(x), independently."""
+    hit = jax.random.uniform(key, x.shape[:1]) < rate
+    return Interval(jnp.where(hit, -1.0, 1.0), jnp.full(x.shape[0], 2.0))
+
+
+def test_conditional_error_is_its_noise_floor_or_more():
+    """Over many test sets: the floor exactly when coverage does not depend on x."""
+    m, alpha = 400, 0.2
+
+    def trial(key):
+        key_x, key_hit, key_cells = jax.random.split(key, 3)
+        x = jax.random.normal(key_x, (m, 3))
+        right = jnp.where(x[:, 0] > 0, 0.95, 0.65)
+        return [
+            metrics.conditional_coverage_error(
+                key_cells, covering(x, rate, key_hit), jnp.zeros(m), x, alpha
+            )
+            for rate in (jnp.full(m, 0.8), right)
+        ]
+
+    keys = jax.random.split(jax.random.key(0), 300)
+    even, uneven = jax.jit(jax.vmap(trial))(keys)
+    spread = np.std(even[0]) / len(keys) ** 0.5
+    assert abs(np.mean(even[0]) - np.mean(even[1])) < 4 * spread
+    assert_allclose(np.max(even[1]), 20 * 0.16 / m, rtol=1e-5)
+    # Cells are cut at x = 0 by few, so nearly all of the 0.15^2 is seen.
+    assert 0.01 < np.mean(uneven[0]) - np.mean(uneven[1]) < 0.0225
+
+
+def test_conditional_error_by_hand():
+    """Two far cells, covered 3 of 4 times and 0 of 2."""
+    x = jnp.array([0.0, 0.1, 0.2, 0.3, 9.0, 9.1])
+    y = jnp.array([0.0, 0.0, 0.0, 5.0, 5.0, 5.0])
+    sets = Interval(-jnp.ones(6), jnp.ones(6))
+    found = metrics.conditional_coverage_error(
+        jax.random.key(0), sets, y, x, 0.1, num_cells=2
+    )
+    expected = 4 / 6 * (0.75 - 0.9) ** 2 + 2 / 6 * 0.9**2
+    assert_allclose(found, [expected, 2 * 0.09 / 6], rtol=1e-5)
+    one = metrics.conditional_coverage_error(
+        jax.random.key(0), sets, y, x, 0.1, num_cells=1
+    )
+    assert_allclose(one, [(0.5 - 0.9) ** 2, 0.09 / 6], rtol=1e-5)
+
+
+def test_worst_slab_is_found_and_told_on_other_rows():
+    m = 2000
+    x = jax.random.normal(jax.random.key(0), (m, 2))
+    bad = x @ jnp.array([0.6, 0.8]) > 1.0  # a sixth of the rows
+    key = jax.random.key(1)
+    uneven = covering(x, jnp.where(bad, 0.3, 0.9), key)
+    even = covering(x, jnp.full(m, 0.8), key)
+    run = jax.jit(
+        lambda sets: metrics.worst_slab_coverage(
+            key, sets, jnp.zeros(m), x, num_directions=200
+        )
+    )
+    assert abs(run(uneven) - 0.3) < 0.15
+    assert abs(run(even) - 0.8) < 0.12  # searching alone would find less
+
+
+def test_worst_slab_against_all_slabs():
+    """In one dimension, against all runs of rows of at least the share."""
+    from jaxcp.metrics.conditional import _worst_run
+
+    hits = np.asarray(jax.random.bernoulli(jax.random.key(2), 0.8, (60,)), float)
+    runs = [(hits[i:j].mean(), i, j - 1) for i in range(60) for j in range(i + 7, 61)]
+    mean, first, last = _worst_run(jnp.asarray(hits), 7)
+    assert_allclose(mean, min(runs)[0], rtol=1e-6)
+    assert_allclose(hits[int(first) : int(last) + 1].mean(), mean, rtol=1e-6)
+
+
+def test_conditional_metrics_of_few_rows():
+    key, nothing = jax.random.key(0), Interval(jnp.zeros(0), jnp.zeros(0))
+    none = jnp.zeros(0)
+    assert np.isnan(metrics.worst_slab_coverage(key, nothing, none, none))
+    nan = metrics.conditional_coverage_error(key, nothing, none, none, 0.1)
+    assert np.all(np.isnan(nan))
+    one = Interval(jnp.zeros(1), jnp.ones(1))
+    found = metrics.conditional_coverage_error(
+        key, one, jnp.zeros(1), jnp.zeros(1), 0.1
+    )
+    assert_allclose(found, [0.01, 0.09], rtol=1e-5)
+    assert np.isnan(metrics.worst_slab_coverage(key, one, jnp.zeros(1), jnp.zeros(1)))

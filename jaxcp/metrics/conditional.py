@@ -1,5 +1,6 @@
 """Coverage given the input, as far as a test set can tell."""
 
+import math
 from functools import partial
 
 import jax
@@ -68,8 +69,10 @@ def conditional_coverage_error(
     _checks.check_scalars(alpha=alpha)
     _checks.check_key(key)
     _checks.check_count("num_cells", num_cells, 1)
+    if len(x) == 0:
+        return jnp.full((), jnp.nan), jnp.full((), jnp.nan)
     alpha = _checks.alpha_as_float(alpha)
-    return _cell_error(key, sets, y, x, alpha, min(num_cells, max(len(x), 1)))
+    return _cell_error(key, sets, y, x, alpha, min(num_cells, len(x)))
 
 
 def worst_slab_coverage(
@@ -129,7 +132,7 @@ def _inputs(x, y):
     x = as_float(_checks.as_arrays(x))
     _checks.num_rows(y=y, x=x)
     _checks.check_not_nan("x", x)
-    return x.reshape(len(x), -1)
+    return x.reshape(len(x), math.prod(x.shape[1:]))
 
 
 @partial(jax.jit, static_argnames="num_cells")
