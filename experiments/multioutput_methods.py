@@ -17,12 +17,17 @@ REFERENCE, RANK = 0, 1  # roles of draws: of the base score, and to rank it amon
 
 @dataclass(frozen=True)
 class Source:
-    """A model with parameters, and the key of its draws at a set of inputs."""
+    """A model with parameters, and the key of its draws at a set of inputs.
+
+    Parameters are leaves of the scores and so of every set; `frozen` makes them
+    constants of the program instead, for many sets in one.
+    """
 
     model: object
     params: object
     key: Array
     num_draws: int = 100
+    frozen: bool = False
 
     def draws(self, x: Array, role: int) -> Array:
         """Returns draws at every input, shape (n, num_draws, d)."""
@@ -31,11 +36,26 @@ class Source:
 
     def density(self) -> scores.Density:
         """Returns the density score, or raises ValueError for what the model lacks."""
-        return scores.Density.of(self.model, self.params)
+        score = scores.Density.of(self.model, self.params)
+        return score if not self.frozen else _with_constants(score)
 
     def latent(self) -> scores.Latent:
         """Returns the latent score, or raises ValueError for what the model lacks."""
-        return scores.Latent.of(self.model, self.params)
+        score = scores.Latent.of(self.model, self.params)
+        return score if not self.frozen else _with_constants(score)
+
+
+def _with_constants(score):
+    """Returns the score with its functions closed over their parameters."""
+    leaves = jax.tree.leaves(score)
+    functions = [
+        getattr(score, name)
+        for name in ("log_prob", "sample", "inverse", "forward")
+        if hasattr(score, name)
+    ]
+    closed = [lambda *args, f=f: f(*args) for f in functions]
+    dim = [score.dim] if hasattr(score, "dim") else []
+    return type(score)(*closed, *dim) if leaves else score
 
 
 @dataclass(frozen=True)
@@ -76,27 +96,36 @@ def ranked(source: Source, x: Array) -> tuple[Array, Array]:
     return x, source.draws(x, RANK)
 
 
-METHODS = [
-    Method(
-        "M-CP",
-        lambda s: scores.Rectangle(),
-        lambda s, x: scores.Rectangle.bounds(s.draws(x, REFERENCE), ALPHA),
-    ),
-    Method(
-        "Mahalanobis",
-        lambda s: scores.Mahalanobis(),
-        lambda s, x: moments(s.draws(x, REFERENCE)),
-    ),
-    Method("DR-CP", lambda s: s.density(), lambda s, x: x),
-    Method("C-HDR", lambda s: scores.CDF(s.density()), ranked),
-    Method("C-HDR, extended", lambda s: scores.CDF(s.density(), extended=True), ranked),
-    Method("PCP", lambda s: scores.PCP(), lambda s, x: s.draws(x, REFERENCE)),
-    Method("HD-PCP", lambda s: scores.HDPCP(ALPHA), with_densities),
-    Method("C-PCP", lambda s: scores.CDF(scores.PCP()), both),
-    Method("C-PCP, extended", lambda s: scores.CDF(scores.PCP(), extended=True), both),
-    Method("CP2-PCP", lambda s: scores.CP2PCP(ALPHA), both),
-    Method("L-CP", lambda s: s.latent(), lambda s, x: x),
-]
+def all_methods(alpha: float) -> list[Method]:
+    """Returns the methods; some scores and predictions depend on the level."""
+    return [
+        Method(
+            "M-CP",
+            lambda s: scores.Rectangle(),
+            lambda s, x: scores.Rectangle.bounds(s.draws(x, REFERENCE), alpha),
+        ),
+        Method(
+            "Mahalanobis",
+            lambda s: scores.Mahalanobis(),
+            lambda s, x: moments(s.draws(x, REFERENCE)),
+        ),
+        Method("DR-CP", lambda s: s.density(), lambda s, x: x),
+        Method("C-HDR", lambda s: scores.CDF(s.density()), ranked),
+        Method(
+            "C-HDR, extended", lambda s: scores.CDF(s.density(), extended=True), ranked
+        ),
+        Method("PCP", lambda s: scores.PCP(), lambda s, x: s.draws(x, REFERENCE)),
+        Method("HD-PCP", lambda s: scores.HDPCP(alpha), with_densities),
+        Method("C-PCP", lambda s: scores.CDF(scores.PCP()), both),
+        Method(
+            "C-PCP, extended", lambda s: scores.CDF(scores.PCP(), extended=True), both
+        ),
+        Method("CP2-PCP", lambda s: scores.CP2PCP(alpha), both),
+        Method("L-CP", lambda s: s.latent(), lambda s, x: x),
+    ]
+
+
+METHODS = all_methods(ALPHA)
 
 
 def calibrated(method: Method, source: Source, x: Array, y: Array):
