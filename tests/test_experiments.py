@@ -10,10 +10,13 @@ from experiments import (
     enbpi_solar,
     jackknife_barber,
     lei_table,
+    multioutput_data,
+    multioutput_toys,
     series,
     showcase_streams,
 )
-from jaxcp import online
+from experiments.multioutput_methods import METHODS, Source, calibrated, offered
+from jaxcp import datasets, models, online
 
 KEY = jax.random.key(0)
 
@@ -48,3 +51,45 @@ def test_solar_data_that_are_not_there(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"solar_atlanta\.csv, hourly rows"):
         series.solar(tmp_path)
     assert list(enbpi_solar.PUBLISHED) == [876, 1654, 2433]
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
+def test_multioutput_methods(method):
+    law = datasets.Unimodal()
+    source = Source(law, None, KEY, num_draws=10)
+
+    def covered():
+        x, y = law.draw(KEY, 20)
+        sets = calibrated(method, source, x, y)(method.preds(source, x), 0.2)
+        return jax.vmap(lambda s, v: s.contains(v))(sets, y)
+
+    assert jax.eval_shape(covered).shape == (20,)
+
+
+def test_what_models_serve():
+    without_density = {
+        m.name for m in offered(Source(models.FlowMatching(), None, KEY))
+    }
+    lacking = {m.name for m in METHODS} - without_density
+    assert lacking == {"DR-CP", "C-HDR", "C-HDR, extended", "HD-PCP"}
+    assert len(offered(Source(models.CouplingFlow(), None, KEY))) == len(METHODS)
+
+
+def test_exact_values_of_the_toy_laws():
+    """The unimodal law in closed form: 15.453, 17.697 and 100 x 0.015673."""
+    exact = multioutput_toys.exact_values(datasets.Unimodal(), 10.0)
+    assert abs(exact["DR-CP"][0] - 1.567) < 0.01
+    assert abs(exact["DR-CP"][1] - 15.453) < 0.05
+    assert abs(exact["C-HDR"][1] - 17.697) < 0.05
+    assert abs(exact["L-CP"][1] - 17.697) < 0.05
+
+
+def test_buildings(tmp_path):
+    x, y = multioutput_data.like_energy(KEY, 50)
+    assert x.shape == (50, 8) and y.shape == (50, 2)
+    with pytest.raises(FileNotFoundError, match=r"energy\.csv, energy efficiency"):
+        multioutput_data.energy(tmp_path)
+    rows = "X1,X2,X3,X4,X5,X6,X7,X8,Y1,Y2\n1,2,3,4,5,6,7,8,9,10\n"
+    (tmp_path / "energy.csv").write_text(rows)
+    x, y = multioutput_data.energy(tmp_path)
+    assert x.tolist() == [[1, 2, 3, 4, 5, 6, 7, 8]] and y.tolist() == [[9, 10]]
