@@ -115,7 +115,7 @@ def all_methods(alpha: float) -> list[Method]:
             "C-HDR, extended", lambda s: scores.CDF(s.density(), extended=True), ranked
         ),
         Method("PCP", lambda s: scores.PCP(), lambda s, x: s.draws(x, REFERENCE)),
-        Method("HD-PCP", lambda s: scores.HDPCP(alpha), with_densities),
+        Method("HD-PCP", lambda s: s.density() and scores.HDPCP(alpha), with_densities),
         Method("C-PCP", lambda s: scores.CDF(scores.PCP()), both),
         Method(
             "C-PCP, extended", lambda s: scores.CDF(scores.PCP(), extended=True), both
@@ -139,9 +139,9 @@ def offered(source: Source) -> list[Method]:
     def serves(method):
         try:
             method.score(source)
-            return method.name != "HD-PCP" or source.density() is not None
         except ValueError:
             return False
+        return True
 
     return [method for method in METHODS if serves(method)]
 

@@ -212,7 +212,7 @@ def buildings(key: Array, folder: Path | None) -> list[Method]:
     x, y, key_fit = _shuffled(key_fit, x, y)
     y = (y - y[:369].mean(0)) / y[:369].std(0)
     groups = (x[:, 4] > jnp.median(x[:, 4])).astype(int)
-    flow = models.CouplingFlow(num_couplings=4, num_steps=400)
+    flow = models.CouplingFlow(num_couplings=2, num_hidden=16, num_steps=400)
     params = flow.fit(key_fit, x[:369], y[:369])
     rest = slice(369, None)
     source = Source(flow, params, key_draws, frozen=True)

@@ -51,9 +51,24 @@ def map_blocks(fn: Callable[..., PyTree], *rows: PyTree, width: int) -> PyTree:
     return jax.tree.map(lambda *parts: jnp.concatenate(parts), out, rest)
 
 
-@jax.jit
 def evaluate(score: Score, preds: PyTree, y: Array) -> Array:
     """Returns the score of every row."""
+    if all(_on_one_device(leaf) for leaf in jax.tree.leaves((preds, y))):
+        return _evaluate_in_blocks(score, preds, y)
+    return _evaluate(score, preds, y)  # blocks would gather rows of many devices
+
+
+def _on_one_device(leaf):
+    return isinstance(leaf, jax.core.Tracer) or len(leaf.devices()) == 1
+
+
+@jax.jit
+def _evaluate(score, preds, y):
+    return jax.vmap(score)(preds, y)
+
+
+@jax.jit
+def _evaluate_in_blocks(score, preds, y):
     return map_rows(score, preds, y)
 
 

@@ -148,6 +148,10 @@ class Ellipsoid:
 
     def contains(self, y: Array) -> Array:
         """Returns whether `y`, shape (d,), is in the ellipsoid, bool of shape ()."""
+        if jnp.shape(y) != self.center.shape:
+            raise ValueError(
+                f"expected a target of shape {self.center.shape}, got {jnp.shape(y)}"
+            )
         z = _geometry.whiten(self.scale, y - self.center)
         return _geometry.norm(z) <= self.radius
 
@@ -216,6 +220,11 @@ def membership(region: Set, points: ArrayLike) -> Array:
     region, points = _checks.as_arrays((region, points))
     _checks.num_rows(points=points)
     _checks.check_not_nan("points", points)
+    found = jax.eval_shape(_membership, region, points).shape
+    if found != points.shape[:1]:
+        raise ValueError(
+            f"expected one set, without a leading axis, got sets of shape {found[1:]}"
+        )
     return _membership(region, points)
 
 

@@ -10,7 +10,7 @@ from numpy.testing import assert_array_equal
 
 import jaxcp
 from jaxcp import learners, metrics, online, resampling, scores
-from jaxcp.sets import Balls, Box, Interval, LabelSet, membership
+from jaxcp.sets import Balls, Box, Ellipsoid, Interval, LabelSet, membership
 
 X = jnp.arange(1.0, 10.0)
 P = jnp.full((9, 3), 1 / 3)
@@ -128,6 +128,18 @@ WRONG = {
         lambda: membership(DISC, DRAWS[0, :, :1]),
         r"points of shape \(l, 1\) for a target of shape \(1,\), l >= 1, got \(1, 2\)",
     ),
+    "points and many sets": (
+        lambda: membership(SETS9, X),
+        r"expected one set, without a leading axis, got sets of shape \(9,\)",
+    ),
+    "ellipsoid and other targets": (
+        lambda: metrics.coverage(Ellipsoid(X2, X2, X), X[:, None]),
+        r"target of shape \(2,\), got \(1,\)",
+    ),
+    "volume of many sets": (
+        lambda: jaxcp.volume(KEY, Balls(DRAWS, X)),
+        "expected one Balls, got several: use jax.vmap",
+    ),
     "NaN points": (
         lambda: membership(DISC, jnp.full((2, 2), jnp.nan)),
         "points without NaN",
@@ -137,7 +149,7 @@ WRONG = {
         "or Latent score, got LabelSet",
     ),
     "volume of any score": (
-        lambda: jaxcp.volume(KEY, scores.Custom(jnp.maximum).invert(X, X)),
+        lambda: jaxcp.volume(KEY, scores.Custom(jnp.maximum).invert(X, 1.0)),
         "got LevelSet of the score Custom",
     ),
     "volume without a sampler": (

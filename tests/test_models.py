@@ -132,6 +132,29 @@ def test_every_model_calibrates(fitted):
     assert abs(covered - 0.8) < 4 * (0.16 * 2 / 500) ** 0.5
 
 
+def test_a_trained_flow_covers_and_adapts():
+    """One moon: coverage 0.8, CEC-X near its noise floor, for C-HDR and L-CP."""
+    flow, n = models.CouplingFlow(), 2000
+    params = flow.fit(jax.random.key(1), *LAW.draw(KEY, 6000))
+    x, y = LAW.draw(jax.random.key(2), 2 * n)
+    density = scores.Density.of(flow, params)
+    sample = jax.tree_util.Partial(flow.sample, params)
+    ranked = x, jaxcp.draw(jax.random.key(3), sample, x, 100)
+    latent = scores.Latent.of(flow, params)
+    for score, preds in [(scores.CDF(density), ranked), (latent, x)]:
+        old, new = (jax.tree.map(lambda v, p=p: v[p], preds) for p in (OLD, NEW))
+        sets = jaxcp.calibrate(score, old, y[OLD])(new, 0.2)
+        covered = metrics.coverage(sets, y[NEW])
+        assert abs(covered - 0.8) < 4 * (0.16 * 2 / n) ** 0.5
+        error, floor = metrics.conditional_coverage_error(
+            jax.random.key(4), sets, y[NEW], x[NEW], 0.2
+        )
+        assert error < 3 * floor
+
+
+OLD, NEW = slice(2000), slice(2000, None)
+
+
 def test_wrong_data():
     model = models.GaussianNetwork(num_hidden=4, num_steps=2)
     x = jnp.ones((5, 1))

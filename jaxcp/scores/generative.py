@@ -19,8 +19,9 @@ class Density:
 
     `pred` is whatever the functions take, such as the input x itself. Give parameters
     by `functools.partial(log_prob, params)`: they are then leaves of the score, so that
-    new ones compile nothing and all is differentiable in them. `Density.of(model,
-    params)` does that for a model with `log_prob(params, x, y)`.
+    new ones compile nothing and all is differentiable in them; every set carries them.
+    `Density.of(model, params)` does that for a model with `log_prob(params, x, y)`. A
+    function that closes over its parameters makes them constants of the program.
 
     Args:
       log_prob: `(pred, y) -> ()`, the log density at `y`; -inf and NaN are the worst.

@@ -64,6 +64,13 @@ def volume(
 
 
 def _check(region, sobol):
+    axes = {Interval: 0, Box: 1, Ellipsoid: 0, Balls: 0, LevelSet: 0}.get(type(region))
+    ends = [jnp.ndim(getattr(region, n, 0)) for n in ("lower", "radius", "level")]
+    if axes is not None and max(ends) > axes:
+        raise ValueError(
+            f"expected one {type(region).__name__}, got several: use jax.vmap or "
+            "metrics.mean_volume"
+        )
     closed = isinstance(region, Interval | Box | Ellipsoid)
     score = region.score if isinstance(region, LevelSet) else None
     if isinstance(score, Density):
