@@ -194,6 +194,14 @@ def check_count(name: str, count: int, at_least: int) -> None:
         raise ValueError(f"expected {name} as an int >= {at_least}, got {count}")
 
 
+def as_vector(name: str, value: ArrayLike, size: int) -> Array:
+    """Returns one row of shape (size,); a number is a row of one."""
+    value = jnp.atleast_1d(value)
+    if value.shape != (size,):
+        raise ValueError(f"expected {name} of shape ({size},), got {value.shape}")
+    return value
+
+
 def check_tuple(expected: str, preds: PyTree, length: int) -> tuple:
     """Returns `preds` if it is a tuple or list of `length` parts, raises otherwise."""
     if isinstance(preds, tuple | list) and len(preds) == length:

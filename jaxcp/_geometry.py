@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from jaxcp.selection import as_float
+from jaxcp.selection import as_float, at_least_single
 
 _UNROLLED = 16  # dimensions up to which a sum over them is written out
 
@@ -19,8 +19,9 @@ _UNROLLED = 16  # dimensions up to which a sum over them is written out
 @jax.custom_jvp
 def nearest_distance(y: Array, centers: Array) -> Array:
     """Returns the distance of a point (d,) from the nearest of points (l, d)."""
-    squares = fold_squares(jnp.minimum, lambda square: square, y, centers)
-    return jnp.sqrt(squares)
+    wide = at_least_single(y), at_least_single(centers)  # squares of halves overflow
+    square = fold_squares(jnp.minimum, lambda square: square, *wide)
+    return jnp.sqrt(square).astype(jnp.result_type(y, centers))
 
 
 @nearest_distance.defjvp
@@ -29,8 +30,10 @@ def _nearest_distance_jvp(primals, tangents):
     distance = nearest_distance(y, centers)
     nearest = jnp.argmin(square_distances(y[None], centers)[0])
     moved = tangents[0] - tangents[1][nearest]
-    along = jnp.sum((y - centers[nearest]) * moved)
-    return distance, jnp.where(distance > 0, along / _positive(distance), 0)
+    smooth = (distance > 0) & (distance < jnp.inf)
+    direction = jnp.where(smooth, y - centers[nearest], 0)
+    slope = jnp.sum(direction * moved) / jnp.where(smooth, distance, 1)
+    return distance, slope.astype(distance.dtype)
 
 
 def as_points(y: Array, points: Array) -> tuple[Array, Array]:
@@ -80,7 +83,9 @@ def square_distances(x: Array, z: Array) -> Array:
 def norm(v: Array) -> Array:
     """Returns the Euclidean norm of a vector, with gradient zero at zero."""
     square = jnp.sum(v * v)
-    return jnp.where(square == 0, 0, jnp.sqrt(jnp.where(square == 0, 1, square)))
+    smooth = (square > 0) & (square < jnp.inf)
+    v = jnp.where(smooth, v, 1)
+    return jnp.where(smooth, jnp.sqrt(jnp.sum(v * v)), lax.stop_gradient(square))
 
 
 def whiten(scale: Array, residual: Array) -> Array:
@@ -134,7 +139,3 @@ def _square(difference):
     # The maximum keeps compilers from fusing the product with the sum that follows,
     # which would round differently in one program than in another.
     return jnp.maximum(difference * difference, 0)
-
-
-def _positive(x):
-    return jnp.where(x > 0, x, 1)

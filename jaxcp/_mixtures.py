@@ -6,6 +6,7 @@ from jax import Array, lax
 from jax.scipy.special import log_ndtr, ndtri
 from jax.scipy.stats import norm
 
+from jaxcp import _checks
 from jaxcp._pytree import pytree
 from jaxcp._types import PyTree
 from jaxcp.selection import bisect_keys, from_keys, to_keys
@@ -27,6 +28,7 @@ class Mixture:
 
     def log_prob(self, y: Array) -> Array:
         """Returns the log density at `y`, shape ()."""
+        y = _checks.as_vector("y", y, self.means.shape[1])
         parts = norm.logpdf(y[None], self.means, self.scales)
         logs = jax.nn.log_softmax(self.log_weights) + jnp.sum(parts, axis=1)
         return jax.nn.logsumexp(logs)
@@ -49,8 +51,8 @@ class Mixture:
             code = _normal_score(log_weights, (target - mean) / scale)
             return _given(log_weights, target, mean, scale), code
 
-        start = jax.nn.log_softmax(self.log_weights)
-        return lax.scan(settle, start, (y, self.means.T, self.scales.T))[1]
+        y = _checks.as_vector("y", y, self.means.shape[1])
+        return self._scan(settle, y)
 
     def from_latent(self, z: Array) -> Array:
         """Returns the `y` whose code is `z`, shape (d,), by bisection."""
@@ -60,8 +62,15 @@ class Mixture:
             target = _quantile(log_weights, mean, scale, code)
             return _given(log_weights, target, mean, scale), target
 
-        start = jax.nn.log_softmax(self.log_weights)
-        return lax.scan(settle, start, (z, self.means.T, self.scales.T))[1]
+        z = _checks.as_vector("z", z, self.means.shape[1])
+        return self._scan(settle, z)
+
+    def _scan(self, settle, values):
+        """Returns what `settle` makes of one coordinate after the other."""
+        parts = self.log_weights, values, self.means.T, self.scales.T
+        dtype = jnp.result_type(*parts)
+        log_weights, *coordinates = (part.astype(dtype) for part in parts)
+        return lax.scan(settle, jax.nn.log_softmax(log_weights), tuple(coordinates))[1]
 
 
 class MixtureModel:
@@ -73,11 +82,11 @@ class MixtureModel:
 
     def log_prob(self, params: PyTree, x: Array, y: Array) -> Array:
         """Returns the log density of y given x, shape ()."""
-        return self.mixture(params, x).log_prob(jnp.atleast_1d(y))
+        return self.mixture(params, x).log_prob(y)
 
     def to_latent(self, params: PyTree, x: Array, y: Array) -> Array:
         """Returns the Knothe-Rosenblatt code of y given x, shape (d,)."""
-        return self.mixture(params, x).to_latent(jnp.atleast_1d(y))
+        return self.mixture(params, x).to_latent(y)
 
     def from_latent(self, params: PyTree, x: Array, z: Array) -> Array:
         """Returns the y whose code given x is z, shape (d,)."""
@@ -95,9 +104,31 @@ def _normal_score(log_weights, u):
         return u[0]
     below = jax.nn.logsumexp(log_weights + log_ndtr(u))
     above = jax.nn.logsumexp(log_weights + log_ndtr(-u))
-    lowest = jnp.log(jnp.finfo(u.dtype).tiny)
-    tail = ndtri(jnp.exp(jnp.maximum(jnp.minimum(below, above), lowest)))
+    tail = _log_tail_quantile(jnp.minimum(below, above))
     return jnp.where(below < above, tail, -tail)
+
+
+@jax.custom_jvp
+def _log_tail_quantile(log_p):
+    """Returns the z <= 0 with log Phi(z) = log_p, also where Phi(z) underflows."""
+    z = ndtri(jnp.exp(jnp.maximum(log_p, -60)))
+
+    far = (log_p < -60) & jnp.isfinite(log_p)
+    start = -jnp.sqrt(-2 * jnp.where(far, log_p, -60))
+
+    def newton(_, z):  # Phi / phi is 1 / |z| within one part in z^2
+        return z + (log_ndtr(z) - jnp.where(far, log_p, -60)) / z
+
+    beyond = lax.fori_loop(0, 4, newton, start)
+    return jnp.where(far, beyond, jnp.where(log_p == -jnp.inf, -jnp.inf, z))
+
+
+@_log_tail_quantile.defjvp
+def _log_tail_quantile_jvp(primals, tangents):
+    z = _log_tail_quantile(*primals)
+    near = jnp.clip(z, -50, 0)
+    ratio = jnp.exp(log_ndtr(near) - norm.logpdf(near))  # Phi / phi
+    return z, tangents[0] * jnp.where(z > -50, ratio, -1 / jnp.minimum(z, -1))
 
 
 def _quantile(log_weights, mean, scale, code):

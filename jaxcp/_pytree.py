@@ -52,14 +52,18 @@ def pytree(cls: _Class) -> _Class:
 
 
 def as_function(name: str, function: Callable) -> Partial:
-    """Returns a function as a pytree: arrays bound by `partial` become leaves."""
+    """Returns a function as a pytree: arrays bound by `partial` become leaves.
+
+    If something else than arrays is bound, or an integer by itself, all is static.
+    """
     if isinstance(function, Partial):
         return function
     if not callable(function):
         raise ValueError(f"expected {name} as a function, got {function!r}")
     if isinstance(function, functools.partial):
-        leaves = jax.tree.leaves((function.args, function.keywords))
-        arrays = float, jax.Array, np.ndarray, np.generic  # integers may be sizes
-        if all(isinstance(leaf, arrays) for leaf in leaves):
+        bound = [*function.args, *function.keywords.values()]
+        numeric = int, float, jax.Array, np.ndarray, np.generic
+        arrays = all(isinstance(leaf, numeric) for leaf in jax.tree.leaves(bound))
+        if arrays and not any(isinstance(v, int) for v in bound):  # an int is a size
             return Partial(function.func, *function.args, **function.keywords)
     return Partial(function)

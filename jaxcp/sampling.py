@@ -5,13 +5,14 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 from jax.typing import ArrayLike
 
 from jaxcp import _checks
-from jaxcp._batching import map_rows
 from jaxcp._pytree import as_function
 from jaxcp._types import PyTree
+
+_DRAWS_AT_A_TIME = 2**17  # a model may need much memory for each
 
 
 def draw(
@@ -26,11 +27,13 @@ def draw(
     """Returns draws of a model at every input, for scores that read draws.
 
     The input with index i gets the key fold_in(fold_in(key, role), i): its draws, and
-    so its region, depend neither on the other inputs nor on the batch or the call.
+    so its region, depend neither on the other inputs nor on the batch or the call (but
+    for rounding, where the model's arithmetic depends on the batch).
 
     Args:
-      key: Random key. Calibration and test inputs need different keys (or indices): the
-        guarantee asks for draws that are fresh for every example.
+      key: Random key that made nothing else, the data least of all. Calibration and
+        test inputs need different keys (or indices): the guarantee asks for draws that
+        are fresh for every example.
       sample: `(key, x, n) -> (n, d)`, draws at one input. Bind parameters by
         `functools.partial(model.sample, params)`: then new ones compile nothing.
       x: Inputs, a pytree with leading axis n.
@@ -61,6 +64,7 @@ def draw(
     n = _checks.num_rows(x=x, indices=indices)
     _checks.check_key(key)
     _checks.check_count("num_draws", num_draws, 1)
+    _checks.check_count("role", role, 0)
     indices = jnp.arange(n) if indices is None else indices
     _checks.check_vectors(indices=indices)
     if not jnp.issubdtype(indices.dtype, jnp.integer):
@@ -83,4 +87,5 @@ def _draw(key, sample, x, role, indices, num_draws):
             )
         return draws
 
-    return map_rows(one, x, indices)
+    at_a_time = max(_DRAWS_AT_A_TIME // num_draws, 1)
+    return lax.map(lambda row: one(*row), (x, indices), batch_size=at_a_time)

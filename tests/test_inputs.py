@@ -9,7 +9,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import jaxcp
-from jaxcp import learners, metrics, online, resampling, scores
+from jaxcp import datasets, learners, metrics, online, resampling, scores
 from jaxcp.sets import Balls, Box, Ellipsoid, Interval, LabelSet, membership
 
 X = jnp.arange(1.0, 10.0)
@@ -78,6 +78,15 @@ WRONG = {
     "CDF, uniform out of range": (
         multi(scores.CDF(scores.PCP(), randomized=True), (DRAWS, DRAWS, X)),
         r"u in \[0, 1\], got 2.0",
+    ),
+    "CDF of a class": (lambda: scores.CDF(scores.PCP), "base as a value, got <class"),
+    "a density of each output": (
+        multi(scores.Density(lambda pred, y: -(y**2)), X2),
+        r"log_prob\(pred, y\) of shape \(\), got \(2,\)",
+    ),
+    "a law and targets of another size": (
+        multi(scores.Density.of(datasets.Unimodal(), None), X[:, None], X),
+        r"y of shape \(2,\), got \(1,\)",
     ),
     "CDF, extended and randomised": (
         lambda: scores.CDF(scores.PCP(), extended=True, randomized=True),

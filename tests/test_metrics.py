@@ -168,3 +168,13 @@ def test_conditional_metrics_of_few_rows():
     )
     assert_allclose(found, [0.01, 0.09], rtol=1e-5)
     assert np.isnan(metrics.worst_slab_coverage(key, one, jnp.zeros(1), jnp.zeros(1)))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_worst_slab_of_discrete_inputs(seed):
+    """Rows at one place are in a slab together, found as told."""
+    x = jax.random.randint(jax.random.key(0), (2000, 3), 0, 2)
+    bad = jnp.all(x == 1, axis=1)
+    sets = Interval(jnp.zeros(2000), jnp.where(bad, -1.0, 1.0))
+    y = jnp.full(2000, 0.5)
+    assert metrics.worst_slab_coverage(jax.random.key(seed), sets, y, x) == 0

@@ -1,5 +1,7 @@
 """Scores of several outputs: what laws, references and coverage do not say."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -139,10 +141,11 @@ def test_extended_ranks_of_degenerate_draws(mc):
 def test_a_model_with_half_the_noise():
     """Counts report the whole space, extended ranks finite sets that cover 0.8."""
     law, model = datasets.Unimodal(), datasets.Unimodal(noise=0.5)
-    x, y = law.draw(KEY, 4000)
+    x, y = law.draw(KEY, 2000)
     density = scores.Density.of(model, None)
-    mc, references = draws(KEY, x, 100, 1, model), draws(KEY, x, 100, 2, model)
-    old, new = slice(2000), slice(2000, None)
+    key = jax.random.key(7)  # the key of the data would draw the same noise again
+    mc, references = draws(key, x, 50, 1, model), draws(key, x, 50, 2, model)
+    old, new = slice(1000), slice(1000, None)
     for base, pred in [(density, x), (scores.PCP(), references)]:
         for extended in (False, True):
             score = scores.CDF(base, extended=extended)
@@ -152,7 +155,7 @@ def test_a_model_with_half_the_noise():
             covered = metrics.coverage(sets, y[new])
             assert np.all(np.isfinite(level)) == extended
             if extended:
-                assert abs(covered - 0.8) < 4 * np.sqrt(0.16 * 2 / 2000)
+                assert abs(covered - 0.8) < 4 * np.sqrt(0.16 * 2 / 1000)
             else:
                 assert covered == 1
                 assert metrics.mean_volume(KEY, sets, 10).mean == np.inf
@@ -297,7 +300,7 @@ def test_membership_of_many_points_in_bounded_memory():
     assert run.memory_analysis().temp_size_in_bytes < 40_000 * 20  # distances: 3.2 MB
 
 
-@pytest.mark.parametrize("name", ["pcp", "c-pcp", "c-hdr", "mahalanobis"])
+@pytest.mark.parametrize("name", ["pcp", "c-pcp", "mahalanobis"])
 def test_sets_are_the_level_sets_of_their_scores(name):
     """In one program and in others: balls and counts agree to the last bit."""
     case = CASES[name]
@@ -306,10 +309,10 @@ def test_sets_are_the_level_sets_of_their_scores(name):
     for alpha in (0.1, 0.5):
         eager = [
             bool(case.score.invert(row(preds, i), cp.quantile(alpha)).contains(y[i]))
-            for i in range(20)
+            for i in range(5)
         ]
         expected = cp.scores <= cp.quantile(alpha)
-        assert_array_equal(eager, expected[:20])
+        assert_array_equal(eager, expected[:5])
         assert_array_equal(inside(cp(preds, alpha), y), expected)
         q = jnp.full(500, cp.quantile(alpha))
         assert_array_equal(inside(sets_of(case.score, preds, q), y), expected)
@@ -317,3 +320,92 @@ def test_sets_are_the_level_sets_of_their_scores(name):
 
 def row(tree, i):
     return jax.tree.map(lambda v: jnp.asarray(v[i]), tree)
+
+
+def test_targets_that_equal_a_draw_tie_with_it():
+    """Also by a network, whose arithmetic depends on the batch."""
+    from jaxcp import models
+
+    model = models.GaussianNetwork(num_hidden=8, num_steps=5)
+    x = jax.random.normal(KEY, (300, 3))
+    params = model.fit(KEY, x, x[:, :2])
+    y = x[:, 1:]
+    same = jnp.broadcast_to(y[:, None], (300, 5, 2))
+    score = scores.CDF(scores.Density.of(model, params))
+    assert_array_equal(jaxcp.calibrate(score, (x, same), y).scores, 5)
+
+
+def last_within(inside, thresholds):
+    """Whether each threshold is inside and the next number is not."""
+    after = np.nextafter(np.asarray(thresholds), np.float32(np.inf))
+    return bool(jnp.all(inside(thresholds)) & ~jnp.any(inside(jnp.asarray(after))))
+
+
+def test_radii_of_cp2pcp_are_the_last_within():
+    key_q, key_scale = jax.random.split(KEY)
+    q = jax.random.uniform(key_q, (2000,), minval=0.1, maxval=5.0)
+    scale = jax.random.uniform(key_scale, (2000,), minval=0.1, maxval=5.0)
+    score = scores.CP2PCP(0.5)
+    pred = jnp.zeros((2000, 1, 1)), scale[:, None, None]
+    radius = jax.jit(jax.vmap(score.invert))(pred, q).radius
+    inside = lambda r: jax.jit(jax.vmap(score))(pred, r[:, None]) <= q  # noqa: E731
+    assert last_within(inside, radius)
+    for scale, q, expected in [
+        (1e10, 1e30, np.inf),  # all finite numbers are within
+        (0.0, 2.0, 0.0),
+        (1.0, np.inf, np.inf),
+    ]:
+        pred = jnp.zeros((1, 1)), jnp.full((4, 1), scale)
+        found = score.invert(pred, jnp.array(q)).radius
+        assert found == expected or (expected == np.inf and found > 1e38)
+        assert not np.isnan(found)
+
+
+def test_extended_thresholds_are_the_last_within():
+    score = scores.CDF(scores.Custom(lambda pred, y: y), extended=True)
+    draws_of = jax.random.normal(KEY, (2000, 7))
+    q = jax.random.uniform(jax.random.key(1), (2000,), minval=0.01, maxval=9.0)
+    pred = jnp.zeros(2000), draws_of
+    found = jax.jit(jax.vmap(score.threshold))(pred, q)
+    inside = lambda s: jax.jit(jax.vmap(score))(pred, s) <= q  # noqa: E731
+    assert last_within(inside, found)
+
+
+def test_gradients_at_infinity_are_finite():
+    far = jnp.array([jnp.inf, 0.0])
+    latent = scores.Latent(lambda pred, y: y)
+    assert np.all(np.isfinite(jax.grad(latent, 1)(None, far)))
+    slopes = jax.grad(scores.PCP(), (0, 1))(far[None], jnp.zeros(2))
+    assert all(np.all(np.isfinite(v)) for v in slopes)
+    assert latent(None, far) == scores.PCP()(far[None], jnp.zeros(2)) == np.inf
+
+
+def test_distances_in_half_precision_do_not_overflow():
+    points = jnp.zeros((1, 2), jnp.float16)
+    distance = scores.PCP()(points, jnp.array([300.0, 400.0], jnp.float16))
+    assert distance == 500 and distance.dtype == jnp.float16
+
+
+def test_codes_of_a_mixture_far_out():
+    """Between two modes of one law the code is near that of the nearer mode."""
+    from jaxcp._mixtures import Mixture
+
+    law = Mixture(jnp.zeros(2), jnp.array([[-1.0], [1.0]]), jnp.ones((2, 1)))
+    y = jnp.array([-40.0, -15.0, -9.0, 0.0, 9.0, 15.0, 40.0])[:, None]
+    z = jax.vmap(law.to_latent)(y)
+    assert_allclose(z[:, 0], np.sign(y[:, 0]) * (np.abs(y[:, 0]) - 1), atol=0.12)
+    assert_allclose(jax.vmap(law.from_latent)(z), y, rtol=1e-5, atol=1e-5)
+    slopes = jax.vmap(jax.jacfwd(law.to_latent))(y)
+    assert np.all(np.isfinite(slopes)) and np.all(slopes[np.array([0, -1])] > 0.9)
+
+
+def test_integers_inside_of_bound_parameters_stay_leaves():
+    def log_prob(params, pred, y):
+        return -jnp.sum((y - params["center"]) ** 2) * params["power"]
+
+    params = {"center": jnp.zeros(2), "power": 2}
+    score = scores.Density(partial(log_prob, params))
+    assert len(jax.tree.leaves(score)) == 2
+    sized = scores.Density(partial(lambda n, pred, y: -jnp.sum(y[:n] ** 2), 1))
+    assert jax.tree.leaves(sized) == []
+    assert jax.jit(sized)(None, jnp.array([2.0, 3.0])) == 4

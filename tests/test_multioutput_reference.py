@@ -119,7 +119,7 @@ def test_thresholds_at_each_input(file, name):
         expected = data[f"thr_{name}_test"][i]
         assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
         whole = np.isinf(q) or q == 1
-        assert np.all(np.isinf(found)) == whole
+        assert_array_equal(np.isinf(found), whole)
 
 
 @pytest.mark.parametrize("case", ["smooth", "ties"])

@@ -52,6 +52,7 @@ def test_bound_parameters_compile_nothing_anew():
         ),
         ({"sample": 3.0}, "expected sample as a function, got 3.0"),
         ({"num_draws": 0}, "num_draws as an int >= 1, got 0"),
+        ({"role": 0.7}, "role as an int >= 0, got 0.7"),
         ({"indices": [0.5, 1.0]}, "indices of an integer type"),
         ({"indices": [0]}, "indices with 2 rows like x, got 1"),
         ({"key": 3}, "expected a key"),

@@ -246,3 +246,47 @@ def test_sobol_points_are_uniform_whatever_the_scramble():
         pairs = (u[:, :2] * 16).astype(int)
         assert len({tuple(p) for p in pairs}) == 256  # and in each of 16 x 16 squares
     assert not np.allclose(u, _points.uniforms(KEYS[5], 256, 3, jnp.float32, True))
+
+
+def test_densities_that_vanish_have_gradients():
+    half = scores.Density(
+        lambda p, y: jnp.where(y[0] > 0, -0.5 * jnp.sum(y**2), -jnp.inf),
+        lambda key, p, n: jax.random.normal(key, (n, 2)),
+    )
+    log_volume = lambda level: jaxcp.volume(KEYS[0], half.invert(0.0, level), 500)[0]  # noqa: E731
+    value, slope = jax.value_and_grad(log_volume)(1.0)
+    assert np.isfinite(value) and np.isfinite(slope)
+
+
+@pytest.mark.parametrize("dtype", [jnp.int32, jnp.float16, jnp.bfloat16])
+def test_unions_in_other_types(dtype):
+    balls = Balls(jnp.array([[0, 0], [9, 0]], dtype), jnp.array(1.0, jnp.float16))
+    log_volume, _ = jaxcp.volume(KEYS[0], balls, 50)
+    assert_allclose(float(log_volume), np.log(2 * np.pi), rtol=1e-2)
+
+
+@pytest.mark.parametrize(
+    "region",
+    [
+        with_radius(BALL, jnp.nan),
+        Balls(jnp.full((1, 2), jnp.nan), jnp.array(1.0)),
+        Ellipsoid(jnp.zeros(2), jnp.eye(2), jnp.array(jnp.nan)),
+        Interval(jnp.array(jnp.nan), jnp.array(1.0)),
+        scores.Density(log_normal, sample_normal).invert(
+            jnp.eye(2), jnp.array(jnp.nan)
+        ),
+    ],
+    ids=lambda r: type(r).__name__,
+)
+def test_a_set_with_a_nan_has_no_volume(region):
+    assert np.all(np.isnan(jaxcp.volume(KEYS[0], region, 20)))
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e5])
+def test_copies_of_a_ball_cost_nothing(offset):
+    """Wherever they are: 90 copies of one ball beside ten others."""
+    few = jax.random.normal(KEYS[0], (10, 2)) + offset
+    many = jnp.concatenate([few, jnp.broadcast_to(few[0], (90, 2))])
+    alone = jaxcp.volume(KEYS[1], Balls(few, jnp.array(0.5)), 2000)
+    crowded = jaxcp.volume(KEYS[1], Balls(many, jnp.array(0.5)), 2000)
+    assert_allclose(crowded, alone, rtol=1e-4, atol=1e-4)

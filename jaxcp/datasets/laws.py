@@ -10,9 +10,11 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
+from jaxcp import _checks
 from jaxcp._mixtures import Mixture, MixtureModel
 from jaxcp._pytree import pytree, static
 from jaxcp._types import PyTree
+from jaxcp.selection import as_float
 
 
 class _Law(MixtureModel):
@@ -56,8 +58,9 @@ class Unimodal(_Law):
 
     def mixture(self, params: PyTree, x: Array) -> Mixture:
         """Returns the law at x."""
-        scales = jnp.broadcast_to(self.noise * x**self.power, (1, self.num_targets))
-        return Mixture(jnp.zeros_like(x), jnp.zeros_like(scales), scales)
+        x = _number(x)
+        scales = jnp.ones((1, self.num_targets), x.dtype) * self.noise * x**self.power
+        return _mixture(x, jnp.zeros_like(scales), scales)
 
 
 @pytree
@@ -77,10 +80,11 @@ class Bimodal(_Law):
 
     def mixture(self, params: PyTree, x: Array) -> Mixture:
         """Returns the law at x."""
-        scale = jnp.reshape(x, ()) ** self.power
+        x = _number(x)
+        scale = x**self.power
         means = jnp.array([[4.0, 4.0], [-4.0, -4.0]])
         scales = jnp.stack([scale, 1 / scale])[:, None] * jnp.ones((1, 2))
-        return Mixture(jnp.zeros(2), means, scales)
+        return _mixture(x, means, scales)
 
 
 @pytree
@@ -101,8 +105,8 @@ class OneMoon(_Law):
         """Returns the law at x."""
         angles = jnp.arange(100) * (jnp.pi / 99)
         arc = jnp.stack([jnp.cos(angles), 0.5 - jnp.sin(angles)], axis=1)
-        means = (1.3 - jnp.reshape(x, ())) * arc
-        return Mixture(jnp.zeros(100), means, jnp.full((100, 2), 0.2))
+        x = _number(x)
+        return _mixture(x, (1.3 - x) * arc, jnp.full((100, 2), 0.2))
 
 
 @pytree
@@ -122,8 +126,16 @@ class DelBarrio(_Law):
 
     def mixture(self, params: PyTree, x: Array) -> Mixture:
         """Returns the law at x."""
-        x = jnp.reshape(x, ())
+        x = _number(x)
         scale = 1 + 1.5 * jnp.sin(0.5 * jnp.pi * x) ** 2
-        return Mixture(
-            jnp.zeros(1), jnp.stack([x, x**2])[None], jnp.full((1, 2), 1.0) * scale
-        )
+        return _mixture(x, jnp.stack([x, x**2])[None], scale * jnp.ones((1, 2)))
+
+
+def _number(x):
+    return _checks.as_vector("x", as_float(x), 1)[0]
+
+
+def _mixture(x, means, scales):
+    """Returns the mixture with equal weights, in the type of x."""
+    means, scales = means.astype(x.dtype), scales.astype(x.dtype)
+    return Mixture(jnp.zeros(len(means), x.dtype), means, scales)

@@ -1,11 +1,11 @@
 """Coverage given the input, as far as a test set can tell."""
 
 import math
+from fractions import Fraction
 from functools import partial
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array, lax
 from jax.typing import ArrayLike
 
@@ -120,11 +120,12 @@ def worst_slab_coverage(
     x = _inputs(x, y)
     _checks.check_key(key)
     _checks.check_values(lambda s: (s > 0) & (s <= 1), "share in (0, 1]", share)
+    share = Fraction(str(share))
     _checks.check_count("num_directions", num_directions, 1)
     num_found = len(x) // 2
     if num_found == 0:
         return jnp.full((), jnp.nan)
-    shortest = max(int(np.ceil(share * num_found)), 1)
+    shortest = math.ceil(share * num_found)
     return _worst_slab(key, sets, y, x, num_found, shortest, num_directions)
 
 
@@ -174,17 +175,23 @@ def _worst_slab(key, sets, y, x, num_found, shortest, num_directions):
     directions /= jax.vmap(norm)(directions)[:, None]
 
     def search(direction):
-        along = _along(x[found], direction)
-        places = jnp.argsort(along)
-        mean, first, last = _worst_run(hits[found][places], shortest)
-        return mean, along[places][first], along[places][last]
+        along = jnp.sum(x * direction[None], axis=1)
+        places = jnp.argsort(along[found])
+        ordered = along[found][places]
+        mean, first, last = _worst_run(_shared(hits[found][places], ordered), shortest)
+        inside = (along[told] >= ordered[first]) & (along[told] <= ordered[last])
+        return mean, jnp.sum(jnp.where(inside, hits[told], 0)) / jnp.sum(inside)
 
-    means, lowest, highest = lax.map(search, directions, batch_size=32)
-    worst = jnp.argmin(means)
-    along = _along(x[told], directions[worst])
-    inside = (along >= lowest[worst]) & (along <= highest[worst])
-    rate = jnp.sum(jnp.where(inside, hits[told], 0)) / jnp.sum(inside)
-    return rate + 0 * jnp.sum(hits)  # NaN if any is unknown
+    means, rates = lax.map(search, directions, batch_size=32)
+    return rates[jnp.argmin(means)] + 0 * jnp.sum(hits)  # NaN if any is unknown
+
+
+def _shared(hits, ordered):
+    """Returns the mean hit of rows at the same place, which no slab can tell apart."""
+    group = jnp.cumsum(jnp.diff(ordered, prepend=ordered[:1]) > 0)
+    sums = jnp.zeros_like(hits).at[group].add(hits)
+    counts = jnp.zeros_like(hits).at[group].add(1)
+    return sums[group] / counts[group]
 
 
 def _worst_run(hits, shortest):
@@ -210,10 +217,6 @@ def _worst_run(hits, shortest):
 
     start = sums[-1] / n, jnp.zeros((), int), jnp.full((), n - 1)
     return lax.fori_loop(shortest, min(2 * shortest, n + 1), lengthen, start)
-
-
-def _along(x, direction):
-    return jnp.matmul(x, direction, precision="highest")
 
 
 def _scaled(x):

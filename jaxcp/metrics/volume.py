@@ -40,7 +40,10 @@ class MeanVolume:
     @property
     def standard_error(self) -> Array:
         """Returns the standard error of the mean volume over sets, shape ()."""
-        return jnp.std(jnp.exp(self.log_volumes)) / jnp.sqrt(len(self.log_volumes))
+        finite = jnp.all(self.log_volumes < jnp.inf)
+        volumes = jnp.exp(jnp.where(finite, self.log_volumes, 0))
+        error = jnp.std(volumes) / jnp.sqrt(len(volumes))
+        return jnp.where(finite, error, jnp.inf)
 
 
 def mean_volume(

@@ -1,10 +1,12 @@
 """Training of a network in one scan, on standardised data."""
 
+import dataclasses
 from collections.abc import Callable
 from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import nnx
 from jax import Array, lax
@@ -47,11 +49,13 @@ class Fitted:
 
     def inputs(self, x: Array) -> Array:
         """Returns an input on the scale of the network, shape (p,)."""
-        return (jnp.atleast_1d(x) - self.x_center) / self.x_scale
+        x = _checks.as_vector("x", x, self.x_center.shape[-1])
+        return (x - self.x_center) / self.x_scale
 
     def targets(self, y: Array) -> Array:
         """Returns a target on the scale of the network, shape (d,)."""
-        return (jnp.atleast_1d(y) - self.y_center) / self.y_scale
+        y = _checks.as_vector("y", y, self.num_targets)
+        return (y - self.y_center) / self.y_scale
 
     def outputs(self, v: Array) -> Array:
         """Returns values of the network in units of the targets."""
@@ -96,18 +100,26 @@ def fit(
     x, y = (as_float(v) for v in _checks.as_arrays((x, y)))
     n = _checks.num_rows(y=y, x=x)
     _checks.check_key(key)
-    for name in ("num_steps", "batch_size", "num_hidden"):
-        _checks.check_count(name, getattr(model, name), 1)
+    _check_sizes(model)
     if n == 0 or x.ndim > 2 or y.ndim > 2:
         raise ValueError(
             "expected x of shape (n, p) and y of shape (n, d) with n >= 1, got "
             f"{x.shape} and {y.shape}"
         )
-    _checks.check_not_nan("x", x)
-    _checks.check_not_nan("y", y)
+    for name, values in (("x", x), ("y", y)):
+        _checks.check_values(np.isfinite, f"finite {name}", values)
     x, y = x.reshape(n, -1), y.reshape(n, -1)
     key_init, key_steps = jax.random.split(key)
     return _fit(key_init, key_steps, x, y, model, loss)
+
+
+def _check_sizes(model):
+    for field in dataclasses.fields(model):
+        if field.name != "step_size":
+            _checks.check_count(field.name, getattr(model, field.name), 1)
+    step_size = model.step_size
+    if not isinstance(step_size, int | float) or not 0 < step_size < np.inf:
+        raise ValueError(f"expected step_size as a number > 0, got {step_size}")
 
 
 @partial(jax.jit, static_argnames=("model", "loss"))
@@ -141,5 +153,6 @@ def _fit(key_init, key_steps, x, y, model, loss):
 
 
 def _moments(values):
-    scale = jnp.std(values, axis=0)
+    # From the first row: a constant column has no spread, not that of its rounding.
+    scale = jnp.std(values - values[:1], axis=0)
     return jnp.mean(values, axis=0), jnp.where(scale > 0, scale, 1)

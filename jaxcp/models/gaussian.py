@@ -6,7 +6,7 @@ from flax import nnx
 from jax import Array
 from jax.typing import ArrayLike
 
-from jaxcp import _geometry
+from jaxcp import _checks, _geometry
 from jaxcp._pytree import pytree, static
 from jaxcp.models._training import Fitted, Perceptron, fit
 
@@ -62,7 +62,7 @@ class GaussianNetwork:
     def to_latent(self, params: Fitted, x: Array, y: Array) -> Array:
         """Returns scale^-1 (y - mu), shape (d,)."""
         mu, scale = self._at(params, x)
-        return _geometry.whiten(scale, jnp.atleast_1d(y) - mu)
+        return _geometry.whiten(scale, _checks.as_vector("y", y, len(mu)) - mu)
 
     def from_latent(self, params: Fitted, x: Array, z: Array) -> Array:
         """Returns mu + scale z, shape (d,)."""

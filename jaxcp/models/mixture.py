@@ -66,7 +66,9 @@ class _Mixtures(nnx.Module):
         width = num_inputs, sizes.num_hidden, c * (1 + 2 * num_targets)
         self.body = Perceptron(*width, rngs=rngs)
         # Components that start alike would stay alike.
-        self.starts = nnx.Param(jax.random.normal(rngs(), (c, num_targets)))
+        dtype = self.body.last.kernel[...].dtype
+        starts = jax.random.normal(rngs(), (c, num_targets), dtype)
+        self.starts = nnx.Param(starts)
 
     def __call__(self, x):
         c, d = self.starts.shape

@@ -4,45 +4,83 @@ Linear through (W_(i), i); above the last finite W linear with slope 1 / spread,
 the first exponential. Infinite draw scores are not joined by lines.
 """
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from jaxcp.selection import at_least_single, kth_smallest
+from jaxcp.selection import (
+    at_least_single,
+    bisect_keys,
+    from_keys,
+    kth_smallest,
+    to_keys,
+)
+
+
+class _Piece(NamedTuple):
+    """The piece of the function between W_(count) and W_(count + 1)."""
+
+    count: Array
+    lower: Array  # 0 if infinite
+    upper: Array
+    below: Array  # whether lower is finite
+    above: Array
+    spread: Array
+
+    def rank(self, score):
+        """Returns the rank of a finite score of this piece."""
+        gap = self.upper - self.lower
+        inside = (score - self.lower) / jnp.where(gap > 0, gap, 1)
+        beyond = (score - self.lower) / self.spread
+        before = jnp.exp(jnp.minimum(score - self.upper, 0) / self.spread)
+        anywhere = jax.nn.sigmoid(score)
+        return self.count + self._choose(inside, beyond, before, anywhere)
+
+    def score(self, rank):
+        """Returns the score of a rank, but for rounding."""
+        share = rank - self.count
+        share = jnp.where(jnp.isfinite(share) & (share > 0), share, 0)
+        eps = jnp.finfo(share.dtype).eps
+        inner = jnp.clip(share, eps, 1 - eps)
+        before = self.upper + self.spread * jnp.log(inner)
+        anywhere = jnp.log(inner) - jnp.log1p(-inner)
+        inside = self.lower + share * (self.upper - self.lower)
+        beyond = self.lower + share * self.spread
+        return self._choose(inside, beyond, before, anywhere)
+
+    def _choose(self, inside, beyond, before, anywhere):
+        only_below = jnp.where(self.below, beyond, anywhere)
+        between = jnp.where(self.below, inside, before)
+        return jnp.where(self.above, between, only_below)
 
 
 def rank(draws: Array, score: Array) -> Array:
     """Returns the extended rank of a score, shape (); +inf for +inf."""
+    finite = jnp.isfinite(score)
     count = jnp.sum(draws <= score)
-    lower, upper, below, above = _ends(draws, count)
-    spread, finite = _spread(draws), jnp.isfinite(score)
-    s = jnp.where(finite, score, 0)
-    inside = (s - lower) / jnp.where(upper > lower, upper - lower, 1)
-    beyond = (s - lower) / spread
-    before = jnp.exp(jnp.minimum(s - upper, 0) / spread)
-    anywhere = jax.nn.sigmoid(s)  # no draw score is finite
-    share = _choose(below, above, inside, beyond, before, anywhere)
-    share = jnp.where(finite, share, jnp.where(score > 0, jnp.inf, 0))
-    return count.astype(at_least_single(draws).dtype) + share
+    value = _piece(draws, count).rank(jnp.where(finite, score, 0))
+    at_infinity = jnp.where(score > 0, jnp.inf, count)
+    return jnp.where(finite, value, at_infinity)
 
 
 def threshold(draws: Array, q: Array) -> Array:
     """Returns the last number whose extended rank is at most q, shape ()."""
     count = jnp.clip(jnp.floor(q), 0, jnp.sum(draws < jnp.inf)).astype(int)
-    share = q - count
-    safe = jnp.where(jnp.isfinite(share) & (share > 0), share, 0)
-    lower, upper, below, above = _ends(draws, count)
-    spread = _spread(draws)
-    gap = upper - lower
-    inside = jnp.where(gap > 0, lower + safe * gap, just_below(lower))
-    log_share = jnp.log(jnp.where(safe > 0, safe, 1))
-    before = jnp.where(safe > 0, upper + spread * log_share, -jnp.inf)
-    eps = jnp.finfo(q.dtype).eps
-    inner = jnp.clip(safe, eps, 1 - eps)
-    anywhere = jnp.log(inner) - jnp.log1p(-inner)
-    value = _choose(below, above, inside, lower + spread * safe, before, anywhere)
-    value = jnp.where(q < 0, -jnp.inf, value)
-    return jnp.where(q == jnp.inf, jnp.inf, value).astype(draws.dtype)
+    piece = _piece(draws, count)
+    fixed, level = lax.stop_gradient((piece, q))
+    end = jnp.where(fixed.above, fixed.upper, jnp.inf)
+
+    def inside(key):
+        score = from_keys(key, draws.dtype)
+        return (score == -jnp.inf) | ((score < end) & (fixed.rank(score) <= level))
+
+    found = from_keys(bisect_keys(inside, to_keys(draws).dtype), draws.dtype)
+    moves = piece.score(q)
+    moves = jnp.where(jnp.isfinite(moves) & jnp.isfinite(found), moves, 0)
+    value = found + (moves - lax.stop_gradient(moves)).astype(draws.dtype)
+    return jnp.where(q == jnp.inf, jnp.inf, value)
 
 
 def just_below(x: Array) -> Array:
@@ -55,25 +93,19 @@ def just_below(x: Array) -> Array:
     return jnp.where(finite, x + step, below)
 
 
-def _ends(draws, count):
-    """Returns W_(count), W_(count + 1) (0 if infinite), and which are finite."""
+def _piece(draws, count):
     lower, upper = kth_smallest(draws, jnp.stack([count, count + 1]))
     below, above = jnp.isfinite(lower), jnp.isfinite(upper)
-    return jnp.where(below, lower, 0), jnp.where(above, upper, 0), below, above
-
-
-def _choose(below, above, inside, beyond, before, anywhere):
-    only_below = jnp.where(below, beyond, anywhere)
-    return jnp.where(above, jnp.where(below, inside, before), only_below)
+    ends = jnp.where(below, lower, 0), jnp.where(above, upper, 0)
+    count = count.astype(at_least_single(draws).dtype)
+    return _Piece(count, *ends, below, above, _spread(draws))
 
 
 def _spread(draws):
     """Returns W_(.9K) - W_(.5K), or what else says how far draw scores are apart."""
     k = len(draws)
-    ranks = jnp.stack(
-        [1, jnp.sum(jnp.isfinite(draws)), (k + 1) // 2, (9 * k + 9) // 10]
-    )
-    first, last, middle, high = kth_smallest(draws, ranks)
+    ranks = [1, jnp.sum(jnp.isfinite(draws)), (k + 1) // 2, (9 * k + 9) // 10]
+    first, last, middle, high = kth_smallest(draws, jnp.stack(ranks))
     spread = jnp.ones_like(first)
     for candidate in (jnp.abs(first), last - first, high - middle):
         usable = jnp.isfinite(candidate) & (candidate > 0)

@@ -22,7 +22,8 @@ class CDF:
     draws of the model, shape (K, ...) with the shape of a target, independent of draws
     in the base prediction, and a uniform u. Sets are those of the base score at a
     threshold of the input's own, an order statistic of its K draw scores. A calibrated
-    rank of K is the whole space: the model is too narrow, or K < 1 / alpha - 1.
+    rank of K is the whole space: the model is too narrow, or K < 1 / alpha - 1. Targets
+    whose base score is -inf are in every set, also where their rank is too high.
 
     Args:
       base: The base score, with values of shape ().
@@ -58,14 +59,16 @@ class CDF:
     def __post_init__(self):
         if self.extended and self.randomized:
             raise ValueError("expected extended or randomized, got both: one suffices")
+        _checks.check_given(base=self.base)
 
     def __call__(self, pred: PyTree, y: Array) -> Array:
         """Returns the rank of `y`, shape (): in 0, ..., K unless extended."""
-        base_pred, draws, u = self._parts(pred)
-        score = _known(self.base(base_pred, y))
+        y = jnp.reshape(y, pred[1].shape[1:])
+        # Beside the draws, so that a target that equals one of them has its score.
+        scores = self._scores(pred[0], jnp.concatenate([y[None], pred[1]]))
         if self.extended:
-            return _extended.rank(draws, score)
-        return _rank(draws, score, u)
+            return _extended.rank(scores[1:], scores[0])
+        return _rank(scores[1:], scores[0], self._uniform(pred))
 
     def invert(self, pred: PyTree, q: Array) -> Set:
         """Returns the set of the base score at the threshold of this input."""
@@ -77,11 +80,11 @@ class CDF:
         A count is at most m where the base score is below the (m + 1)-th smallest draw
         score: the threshold is the last number below that one, +inf from rank K on.
         """
-        _, draws, u = self._parts(pred)
+        draws = self._scores(*pred[:2])
         q = jnp.asarray(q, at_least_single(draws).dtype)
         if self.extended:
             return _extended.threshold(draws, q)
-        return _threshold(draws, q, u)
+        return _threshold(draws, q, self._uniform(pred))
 
     def check(self, preds: PyTree, y: Array | None = None, mask=None) -> None:
         """Raises ValueError unless preds are what the score and its base read."""
@@ -94,14 +97,17 @@ class CDF:
         if hasattr(self.base, "check"):
             self.base.check(preds[0], y, mask)
 
-    def _parts(self, pred):
-        """Returns the base prediction, the scores of the draws and u, or None."""
-        scores = jax.vmap(self.base, (None, 0))(pred[0], pred[1])
+    def _uniform(self, pred):
+        return jnp.asarray(pred[2]) if self.randomized else None
+
+    def _scores(self, base_pred, points):
+        scores = jax.vmap(self.base, (None, 0))(base_pred, points)
         if scores.ndim != 1:
             raise ValueError(
                 f"expected a base score of shape (), got components {scores.shape[1:]}"
             )
-        return pred[0], _known(scores), pred[2] if self.randomized else None
+        scores = as_float(scores)
+        return jnp.where(jnp.isnan(scores), jnp.inf, scores)  # NaN is the worst
 
 
 def _rank(draws, score, u):
@@ -130,9 +136,3 @@ def _threshold(draws, q, u):
         tied = (rank >= 0) & (_rank(draws, first_out, u) <= q)
         last_in = jnp.where(tied, first_out, last_in)
     return jnp.where(rank >= count, jnp.inf, last_in)
-
-
-def _known(scores):
-    """Returns scores as floats, NaN as the worst."""
-    scores = as_float(scores)
-    return jnp.where(jnp.isnan(scores), jnp.inf, scores)

@@ -60,6 +60,10 @@ class Density:
     def __call__(self, pred: PyTree, y: Array) -> Array:
         """Returns -log f(y), shape (); +inf where the density is 0 or NaN."""
         log_prob = self.log_prob(pred, y)
+        if jnp.ndim(log_prob):
+            raise ValueError(
+                f"expected log_prob(pred, y) of shape (), got {jnp.shape(log_prob)}"
+            )
         unknown = jnp.isnan(log_prob)
         return jnp.where(unknown, jnp.inf, -jnp.where(unknown, 0, log_prob))
 

@@ -11,7 +11,14 @@ from jaxcp._pytree import pytree
 from jaxcp._types import PyTree
 from jaxcp.empirical import empirical_quantile
 from jaxcp.scores.regression import CQR
-from jaxcp.selection import as_float, at_least_single, kth_smallest, to_keys
+from jaxcp.selection import (
+    as_float,
+    at_least_single,
+    bisect_keys,
+    from_keys,
+    kth_smallest,
+    to_keys,
+)
 from jaxcp.sets import Balls, Box, Ellipsoid, Interval
 
 
@@ -252,17 +259,22 @@ class CP2PCP:
 
     def __call__(self, pred: tuple[Array, Array], y: Array) -> Array:
         """Returns PCP(y) / quantile_(1 - alpha)(PCP(Y_k)), shape ()."""
-        distance, scale = PCP()(pred[0], y), self._scale(pred)
-        ratio = distance / jnp.where(scale > 0, scale, 1)
-        return jnp.where(scale > 0, ratio, jnp.where(distance > 0, jnp.inf, 0))
+        return _ratio(PCP()(pred[0], y), self._scale(pred))
 
     def invert(self, pred: tuple[Array, Array], q: Array) -> Balls:
         """Returns the balls of radius q quantile_(1 - alpha)(PCP(Y_k))."""
         scale = self._scale(pred)
-        radius = jnp.where(jnp.isfinite(q), q, 0) * scale
-        fixed = lax.stop_gradient((radius, scale, q))
-        radius += _last_within(*fixed) - fixed[0]
-        return Balls(pred[0], jnp.where(jnp.isfinite(q), radius, q))
+        fixed = lax.stop_gradient((scale, jnp.asarray(q, scale.dtype)))
+
+        def inside(key):  # the product q scale may round to below a distance inside
+            return _ratio(from_keys(key, scale.dtype), fixed[0]) <= fixed[1]
+
+        radius = from_keys(bisect_keys(inside, to_keys(scale).dtype), scale.dtype)
+        finite = jnp.isfinite(q) & jnp.isfinite(scale) & jnp.isfinite(radius)
+        product = jnp.where(finite, q, 0) * jnp.where(finite, scale, 0)
+        finite &= jnp.isfinite(product)
+        slope = jnp.where(finite, product - lax.stop_gradient(product), 0)
+        return Balls(pred[0], radius + slope)
 
     def check(self, preds: PyTree, y: Array | None = None, mask=None) -> None:
         """Raises ValueError unless preds are two sets of draws."""
@@ -278,12 +290,9 @@ class CP2PCP:
         return empirical_quantile(distances, 1 - alpha)
 
 
-def _last_within(radius, scale, q):
-    """Returns the last number by `scale` at most q: the product may round below it."""
-    for _ in range(2):
-        more = jnp.nextafter(radius, jnp.full_like(radius, jnp.inf))
-        radius = jnp.where((more / scale <= q) & jnp.isfinite(more), more, radius)
-    return radius
+def _ratio(distance, scale):
+    ratio = distance / jnp.where(scale > 0, scale, 1)
+    return jnp.where(scale > 0, ratio, jnp.where(distance > 0, jnp.inf, 0))
 
 
 def _ceil(count, alpha):

@@ -1,10 +1,8 @@
 """The volume of a union of balls, by the method of Karp and Luby."""
 
-import math
-
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 
 from jaxcp import _geometry
 from jaxcp.volumes import _points
@@ -18,7 +16,11 @@ def log_volume_of_balls(
     A uniform point of a ball chosen at random lies in N balls: l V_d r^d E[1 / N]. The
     gradient is an estimate too, by the part of the surface that no other ball covers.
     """
-    count, d = centers.shape
+    d = centers.shape[1]
+    # Far from zero, points would round out of their own ball.
+    centers = centers - lax.stop_gradient(jnp.mean(centers, axis=0, keepdims=True))
+    single = _first_of_equals(lax.stop_gradient(centers))
+    centers = jnp.where(single[:, None], centers, jnp.inf)  # balls that hold nothing
     u = _points.uniforms(key, num_samples, d + 2, centers.dtype, sobol)
     if not sobol:  # every ball has its share of the points
         strata = jnp.arange(num_samples, dtype=u.dtype)
@@ -26,8 +28,8 @@ def log_volume_of_balls(
     solid = (radius > 0) & (radius < jnp.inf)
     radius_or_one = jnp.where(solid, radius, 1)
     shares, error = _log_share(centers, radius_or_one, u)
-    logs = math.log(count) + _geometry.log_unit_ball(d)
-    logs = logs + d * jnp.log(jax.lax.stop_gradient(radius_or_one)) + shares
+    logs = jnp.log(jnp.sum(single).astype(u.dtype)) + _geometry.log_unit_ball(d)
+    logs = logs + d * jnp.log(lax.stop_gradient(radius_or_one)) + shares
     empty_or_all = jnp.where(radius > 0, jnp.inf, -jnp.inf)
     return jnp.where(solid, logs, empty_or_all), jnp.where(solid, error, 0)
 
@@ -73,7 +75,17 @@ def _log_share_jvp(primals, tangents):
 
 
 def _chosen(centers, u):
-    return jnp.minimum((u[:, 0] * len(centers)).astype(int), len(centers) - 1)
+    """Returns the ball of each point, from those with a finite centre."""
+    places = jnp.cumsum(jnp.all(jnp.isfinite(centers), axis=1))
+    rank = jnp.floor(u[:, 0] * places[-1]).astype(int) + 1
+    return jnp.searchsorted(places, jnp.minimum(rank, places[-1]))
+
+
+def _first_of_equals(centers):
+    """Returns which centres are finite and no copy of an earlier one."""
+    equal = jnp.all(centers[:, None] == centers[None], axis=2)
+    first = jnp.argmax(equal, axis=1) == jnp.arange(len(centers))
+    return first & jnp.all(jnp.isfinite(centers), axis=1)
 
 
 def _same(square):

@@ -32,7 +32,7 @@ def log_volume_by_density(
     spread = jnp.std(jnp.where(known, fixed, jnp.mean(fixed, where=known)))
     width = jnp.where(spread > 0, spread, 1) * num_samples ** (-1 / 3)
     finite_level = jnp.where(jnp.isfinite(level), level, 0)
-    soft = jax.nn.sigmoid((finite_level - jnp.where(known, scores, fixed * 0)) / width)
+    soft = jax.nn.sigmoid((finite_level - jnp.where(known, scores, 0)) / width)
     soft = jnp.where(known, soft, 0)
     share = weights * (inside + soft - lax.stop_gradient(soft))
     mean, error = _log_mean(share)

@@ -1,5 +1,6 @@
 """One estimator for each kind of set."""
 
+import functools
 from functools import partial
 
 import jax
@@ -9,6 +10,7 @@ from jax import Array
 from jaxcp import _checks
 from jaxcp._types import Set
 from jaxcp.scores.generative import Density, Latent
+from jaxcp.selection import as_float, at_least_single
 from jaxcp.sets import Balls, Box, Ellipsoid, Interval, LevelSet
 from jaxcp.volumes._balls import log_volume_of_balls
 from jaxcp.volumes._levels import log_volume_by_density, log_volume_of_image
@@ -39,7 +41,8 @@ def volume(
     Returns:
       (log volume, standard error of the log), each of shape (), the volume in units of
       the targets to the power of d. (+inf, 0) for the whole space, (-inf, 0) for an
-      empty or flat set, (-inf, inf) where no point of the estimate fell into the set.
+      empty or flat set, (-inf, inf) where no point of the estimate fell into the set;
+      NaN for a set with a NaN.
       Both are differentiable in the set; gradients are estimates like the value.
 
     Raises:
@@ -60,7 +63,9 @@ def volume(
     _checks.check_count("num_samples", num_samples, 1)
     region = _checks.as_arrays(region)
     _check(region, sobol)
-    return _volume(key, region, int(num_samples), bool(sobol))
+    log_volume, error = _volume(key, region, int(num_samples), bool(sobol))
+    unknown = _any_nan(region)
+    return tuple(jnp.where(unknown, jnp.nan, v) for v in (log_volume, error))
 
 
 def _check(region, sobol):
@@ -106,9 +111,12 @@ def _volume(key, region, num_samples, sobol):
         )
         return log_volume, jnp.zeros_like(log_volume)
     if isinstance(region, Balls):
-        centers = region.centers.reshape(len(region.centers), -1)
-        found = log_volume_of_balls(key, centers, region.radius, num_samples, sobol)
-        return _with_rounding(*found)
+        centers, radius = as_float(region.centers), as_float(region.radius)
+        dtype = jnp.result_type(centers, radius)
+        centers = at_least_single(centers.reshape(len(centers), -1))
+        radius = radius.astype(centers.dtype)
+        found = log_volume_of_balls(key, centers, radius, num_samples, sobol)
+        return tuple(v.astype(dtype) for v in _with_rounding(*found))
     score, pred, level = region.score, region.pred, region.level
     if isinstance(score, Density):
         found = log_volume_by_density(key, score, pred, level, num_samples)
@@ -123,6 +131,13 @@ def _with_rounding(log_volume, error):
     size = jnp.where(jnp.isfinite(log_volume), 1 + jnp.abs(log_volume), 0)
     rounding = 4 * jnp.finfo(log_volume.dtype).eps * jax.lax.stop_gradient(size)
     return log_volume, error + rounding
+
+
+def _any_nan(region):
+    known = region.level if isinstance(region, LevelSet) else region
+    leaves = (as_float(leaf) for leaf in jax.tree.leaves(known))
+    unknown = jnp.zeros((), bool)
+    return functools.reduce(lambda a, v: a | jnp.any(jnp.isnan(v)), leaves, unknown)
 
 
 def _log_box(lower, upper):
