@@ -54,7 +54,7 @@ LAWS = {
 }
 
 
-@pytest.mark.parametrize("name", LAWS)
+@pytest.mark.parametrize("name", ["half noise", "bimodal", "one moon"])
 def test_laws_are_models_of_their_own_data(name, key):
     """Codes are standard normal, go back, and their map has the density as Jacobian."""
     law = LAWS[name]

@@ -177,4 +177,5 @@ def test_worst_slab_of_discrete_inputs(seed):
     bad = jnp.all(x == 1, axis=1)
     sets = Interval(jnp.zeros(2000), jnp.where(bad, -1.0, 1.0))
     y = jnp.full(2000, 0.5)
-    assert metrics.worst_slab_coverage(jax.random.key(seed), sets, y, x) == 0
+    key = jax.random.key(seed)
+    assert metrics.worst_slab_coverage(key, sets, y, x, num_directions=100) == 0

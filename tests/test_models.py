@@ -12,10 +12,10 @@ from jaxcp import _geometry, datasets, metrics, models, scores
 KEY = jax.random.key(0)
 LAW = datasets.OneMoon()
 SMALL = {
-    "coupling": models.CouplingFlow(num_couplings=4, num_hidden=16, num_steps=300),
-    "mixture": models.MixtureNetwork(num_components=4, num_hidden=16, num_steps=300),
-    "gaussian": models.GaussianNetwork(num_hidden=16, num_steps=300),
-    "matching": models.FlowMatching(num_hidden=16, num_steps=300),
+    "coupling": models.CouplingFlow(num_couplings=4, num_hidden=16, num_steps=150),
+    "mixture": models.MixtureNetwork(num_components=4, num_hidden=16, num_steps=150),
+    "gaussian": models.GaussianNetwork(num_hidden=16, num_steps=150),
+    "matching": models.FlowMatching(num_hidden=16, num_steps=150),
 }
 all_models = pytest.mark.parametrize("name", SMALL)
 densities = pytest.mark.parametrize("name", [n for n in SMALL if n != "matching"])
@@ -32,7 +32,7 @@ def fitted():
 @all_models
 def test_training_lowers_the_loss(name, fitted):
     losses = fitted[2][name].losses
-    assert losses.shape == (300,)
+    assert losses.shape == (150,)
     assert np.mean(losses[-50:]) < np.mean(losses[:20]) - 0.05
     assert fitted[2][name].num_targets == 2
 
@@ -134,12 +134,12 @@ def test_every_model_calibrates(fitted):
 
 def test_a_trained_flow_covers_and_adapts():
     """One moon: coverage 0.8, CEC-X near its noise floor, for C-HDR and L-CP."""
-    n, flow = 1000, models.CouplingFlow(6, 24, num_steps=600)
+    n, flow = 1000, models.CouplingFlow(6, 24, num_steps=500)
     params = flow.fit(jax.random.key(1), *LAW.draw(KEY, 6000))
     x, y = LAW.draw(jax.random.key(2), 2 * n)
     density = scores.Density.of(flow, params)
     sample = jax.tree_util.Partial(flow.sample, params)
-    ranked = x, jaxcp.draw(jax.random.key(3), sample, x, 50)
+    ranked = x, jaxcp.draw(jax.random.key(3), sample, x, 40)
     latent = scores.Latent.of(flow, params)
     for score, preds in [(scores.CDF(density), ranked), (latent, x)]:
         old, new = (jax.tree.map(lambda v, p=p: v[p], preds) for p in (OLD, NEW))

