@@ -5,12 +5,13 @@ from pathlib import Path
 import jaxlib
 
 # Compiling is most of the time of the suite, and takes half as long with little
-# optimisation. An unknown flag ends the process, so the last one is for versions known
+# optimisation. An unknown flag ends the process, so the last ones are for versions known
 # to have it. `XLA_FLAGS= pytest` runs what users run.
 _FLAGS = ["--xla_backend_optimization_level=0"]
 if jaxlib.__version__.startswith("0.10."):
     _FLAGS += ["--xla_llvm_disable_expensive_passes=true"]
     _FLAGS += ["--xla_cpu_use_fusion_emitters=false"]
+    _FLAGS += ["--xla_cpu_parallel_codegen_split_count=1"]
 os.environ.setdefault("XLA_FLAGS", " ".join(_FLAGS))
 
 import jax  # noqa: E402

@@ -214,7 +214,6 @@ CASES = {
     "c-pcp-ties": Case(
         scores.CDF(scores.PCP(), randomized=True), _uniform(_draws(3, 9, ties=True))
     ),
-    "c-hdr": Case(scores.CDF(DENSITY), _centered(9)),
     "c-hdr-extended-ties": Case(
         scores.CDF(DENSITY, extended=True), _centered(9, ties=True)
     ),
