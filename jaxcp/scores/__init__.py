@@ -3,8 +3,9 @@
 from jaxcp.scores.cdf import CDF
 from jaxcp.scores.classification import APS, LAC, RAPS, TopK
 from jaxcp.scores.custom import Custom
+from jaxcp.scores.draws import CP2PCP, HDPCP, PCP
 from jaxcp.scores.generative import Density, Latent
-from jaxcp.scores.multioutput import CP2PCP, HDPCP, PCP, Mahalanobis, Rectangle
+from jaxcp.scores.multioutput import Mahalanobis, Rectangle
 from jaxcp.scores.regression import (
     CQR,
     Absolute,

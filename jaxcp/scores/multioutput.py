@@ -1,4 +1,4 @@
-"""Scores of several outputs together, from predicted boxes, ellipsoids and draws."""
+"""Scores of several outputs together, from predicted boxes and ellipsoids."""
 
 import jax
 import jax.numpy as jnp
@@ -11,15 +11,7 @@ from jaxcp._pytree import pytree
 from jaxcp._types import PyTree
 from jaxcp.empirical import empirical_quantile
 from jaxcp.scores.regression import CQR
-from jaxcp.selection import (
-    as_float,
-    at_least_single,
-    bisect_keys,
-    from_keys,
-    kth_smallest,
-    to_keys,
-)
-from jaxcp.sets import Balls, Box, Ellipsoid, Interval
+from jaxcp.sets import Box, Ellipsoid, Interval
 
 
 @pytree
@@ -141,175 +133,9 @@ class Mahalanobis:
             _checks.check_values(lambda s: s > 0, "scales > 0", diagonal, mask)
 
 
-@pytree
-class PCP:
-    """The distance of the target from the nearest draw of the model: PCP.
-
-    `pred` are draws from the predicted law, shape (l, d), in units of the targets. The
-    sets are unions of l balls of one radius.
-
-    Guarantee:
-      1 - alpha for exchangeable data and draws that are fresh for every example.
-
-    References:
-      Wang et al., Probabilistic Conformal Prediction Using Conditional Random Samples,
-      2023.
-
-    Example:
-      >>> draws = jnp.array([[0.0, 0.0], [10.0, 0.0]])
-      >>> PCP()(draws, jnp.array([3.0, 4.0])).item()
-      5.0
-    """
-
-    def __call__(self, pred: Array, y: Array) -> Array:
-        """Returns min_l norm(y - draw_l), shape ()."""
-        return _geometry.nearest_distance(*_geometry.as_points(y, pred))
-
-    def invert(self, pred: Array, q: Array) -> Balls:
-        """Returns the balls of radius q around the draws."""
-        return Balls(pred, q)
-
-    def check(self, preds: Array, y: Array | None = None, mask=None) -> None:
-        """Raises ValueError unless preds are draws of the shape of the targets."""
-        _checks.check_draws(preds, y)
-
-
-@pytree
-class HDPCP:
-    """The distance from the nearest draw of high density: HD-PCP.
-
-    `PCP` with the max(1, floor((1 - alpha) l)) draws of highest density alone (of equal
-    densities the first). `pred` is (draws, log densities), shapes (l, d) and (l,).
-
-    Args:
-      alpha: Share of the draws that is left out, in (0, 1), shape ().
-
-    Guarantee:
-      1 - alpha for exchangeable data and draws that are fresh for every example.
-
-    References:
-      Wang et al., Probabilistic Conformal Prediction Using Conditional Random Samples,
-      2023.
-
-    Example:
-      >>> pred = jnp.array([[0.0], [1.0], [5.0]]), jnp.array([-1.0, -2.0, -9.0])
-      >>> HDPCP(0.3)(pred, jnp.array([5.0])).item()
-      4.0
-    """
-
-    alpha: ArrayLike
-
-    def __call__(self, pred: tuple[Array, Array], y: Array) -> Array:
-        """Returns the distance from the nearest of the draws kept, shape ()."""
-        return PCP()(self._kept(pred), y)
-
-    def invert(self, pred: tuple[Array, Array], q: Array) -> Balls:
-        """Returns the balls of radius q around the draws kept."""
-        return PCP().invert(self._kept(pred), q)
-
-    def check(self, preds: PyTree, y: Array | None = None, mask=None) -> None:
-        """Raises ValueError unless preds are draws with a log density each."""
-        draws, log_densities = _checks.check_tuple("(draws, log densities)", preds, 2)
-        _checks.check_draws(draws, y)
-        _check_alpha(self.alpha)
-        if log_densities.shape != draws.shape[:2]:
-            raise ValueError(
-                f"expected log densities of shape {draws.shape[:2]} like the draws, "
-                f"got {log_densities.shape}"
-            )
-
-    def _kept(self, pred):
-        """Returns the draws with copies of the densest in place of those left out."""
-        draws, log_densities = pred
-        strangeness = to_keys(-log_densities)
-        count = jnp.maximum(len(draws) - _ceil(len(draws), self.alpha), 1)
-        last = to_keys(kth_smallest(-log_densities, count))
-        tied = strangeness == last
-        room = count - jnp.sum(strangeness < last)
-        keep = (strangeness < last) | (tied & (jnp.cumsum(tied) <= room))
-        keep = keep.reshape(-1, *(1,) * (draws.ndim - 1))
-        return jnp.where(keep, draws, draws[jnp.argmin(strangeness)])
-
-
-@pytree
-class CP2PCP:
-    """The distance from the nearest draw, in units of its predicted quantile: CP2-PCP.
-
-    PCP(y) / quantile_(1 - alpha)(PCP(Y_k)), interpolated. `pred` is (reference draws,
-    draws), shapes (l, d) and (k, d), independent of each other. The sets are unions of
-    balls whose radius depends on the input.
-
-    Args:
-      alpha: Level of the quantile, in (0, 1), shape ().
-
-    Guarantee:
-      1 - alpha for exchangeable data and draws that are fresh for every example.
-
-    References:
-      Plassier et al., Probabilistic Conformal Prediction with Approximate Conditional
-      Validity, 2025.
-
-    Example:
-      >>> pred = jnp.zeros((1, 1)), jnp.arange(1.0, 4.0)[:, None]
-      >>> CP2PCP(0.5)(pred, jnp.array([5.0])).item()
-      2.5
-    """
-
-    alpha: ArrayLike
-
-    def __call__(self, pred: tuple[Array, Array], y: Array) -> Array:
-        """Returns PCP(y) / quantile_(1 - alpha)(PCP(Y_k)), shape ()."""
-        return _ratio(PCP()(pred[0], y), self._scale(pred))
-
-    def invert(self, pred: tuple[Array, Array], q: Array) -> Balls:
-        """Returns the balls of radius q quantile_(1 - alpha)(PCP(Y_k))."""
-        scale = self._scale(pred)
-        fixed = lax.stop_gradient((scale, jnp.asarray(q, scale.dtype)))
-
-        def inside(key):  # the product q scale may round to below a distance inside
-            return _ratio(from_keys(key, scale.dtype), fixed[0]) <= fixed[1]
-
-        radius = from_keys(bisect_keys(inside, to_keys(scale).dtype), scale.dtype)
-        finite = jnp.isfinite(q) & jnp.isfinite(scale) & jnp.isfinite(radius)
-        product = jnp.where(finite, q, 0) * jnp.where(finite, scale, 0)
-        finite &= jnp.isfinite(product)
-        slope = jnp.where(finite, product - lax.stop_gradient(product), 0)
-        return Balls(pred[0], radius + slope)
-
-    def check(self, preds: PyTree, y: Array | None = None, mask=None) -> None:
-        """Raises ValueError unless preds are two sets of draws."""
-        references, draws = _checks.check_tuple("(reference draws, draws)", preds, 2)
-        _checks.check_draws(references, y)
-        _checks.check_draws(draws, y)
-        _check_alpha(self.alpha)
-
-    def _scale(self, pred):
-        references, draws = pred
-        distances = jax.vmap(PCP(), (None, 0))(references, draws)
-        alpha = jnp.asarray(self.alpha, at_least_single(distances).dtype)
-        return empirical_quantile(distances, 1 - alpha)
-
-
-def _ratio(distance, scale):
-    ratio = distance / jnp.where(scale > 0, scale, 1)
-    return jnp.where(scale > 0, ratio, jnp.where(distance > 0, jnp.inf, 0))
-
-
-def _ceil(count, alpha):
-    """Returns ceil(count alpha), as `conformal_rank` reads a level with rounding."""
-    alpha = at_least_single(as_float(alpha))
-    exact = 1 - 3 * jnp.finfo(alpha.dtype).eps
-    return jnp.ceil(count * alpha * exact).astype(int)
-
-
 def _known(scale):
     """Returns whether all scales are positive and finite, and `scale` or ones."""
     diagonal = _geometry.diagonal(scale)
     known = jnp.all((diagonal > 0) & jnp.isfinite(diagonal))
     unit = jnp.ones_like(scale) if scale.ndim == 1 else jnp.eye(len(scale))
     return known, jnp.where(known, scale, unit.astype(scale.dtype))
-
-
-def _check_alpha(alpha):
-    _checks.check_scalars(alpha=alpha)
-    _checks.check_values(lambda a: (a > 0) & (a < 1), "alpha in (0, 1)", alpha)
