@@ -120,7 +120,7 @@ WRONG = {
         multi(scores.Mahalanobis(), (X2, 0 * X2)),
         "scales > 0, got 0.0",
     ),
-    "Rectangle without a pair": (multi(scores.Rectangle(), DRAWS), "as a pair"),
+    "Rectangle without a pair": (multi(scores.Rectangle(), DRAWS), "as a tuple"),
     "Rectangle.bounds, alpha": (
         lambda: scores.Rectangle.bounds(DRAWS, 2),
         r"alpha in \(0, 1\), got 2",
@@ -516,11 +516,11 @@ WRONG = {
     ),
     "sigma missing": (
         calibrate(scores.Normalized(), X, X),
-        r"pair \(mu, sigma\) of arrays, got \(9,\)",
+        r"tuple \(mu, sigma\), got \(9,\)",
     ),
     "quantiles missing": (
         calibrate(scores.CQR(), jnp.ones((9, 3)), X),
-        r"pair \(lower, upper\) of arrays, got \(9, 3\)",
+        r"tuple \(lower, upper\), got \(9, 3\)",
     ),
     "negative predictions": (
         calibrate(scores.Gamma(), X - 2, X),

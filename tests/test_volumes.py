@@ -287,3 +287,13 @@ def test_copies_of_a_ball_cost_nothing(offset):
     alone = jaxcp.volume(KEYS[1], Balls(few, jnp.array(0.5)), 2000)
     crowded = jaxcp.volume(KEYS[1], Balls(many, jnp.array(0.5)), 2000)
     assert_allclose(crowded, alone, atol=2e-3)  # points on the edge round apart
+
+
+def test_balls_at_infinity_hold_nothing():
+    """A draw that overflowed neither counts nor spoils the others."""
+    far = jnp.array([[0.0, 0.0], [jnp.inf, 0.0], [9.0, 0.0]])
+    log_volume = lambda r: jaxcp.volume(KEYS[0], Balls(far, r), 200)[0]  # noqa: E731
+    value, slope = jax.value_and_grad(log_volume)(1.0)
+    assert_allclose([value, slope], [np.log(2 * np.pi), 2.0], rtol=1e-4)
+    nowhere = Balls(jnp.full((2, 2), jnp.inf), jnp.array(1.0))
+    assert_array_equal(jaxcp.volume(KEYS[0], nowhere, 50), [-np.inf, 0])

@@ -266,7 +266,4 @@ def _check_pairs(expected, preds):
     """Returns the two halves of `preds`: a pair of arrays or an array (n, 2)."""
     if isinstance(preds, Array) and preds.ndim == 2 and preds.shape[1] == 2:
         return preds[:, 0], preds[:, 1]
-    if isinstance(preds, tuple | list) and len(preds) == 2:
-        return tuple(preds)
-    shapes = jax.tree.map(jnp.shape, preds)
-    raise ValueError(f"expected preds as a pair {expected} of arrays, got {shapes}")
+    return _checks.check_tuple(expected, preds, 2)

@@ -17,20 +17,21 @@ def log_volume_of_balls(
     gradient is an estimate too, by the part of the surface that no other ball covers.
     """
     d = centers.shape[1]
-    # Far from zero, points would round out of their own ball.
-    centers = centers - lax.stop_gradient(jnp.mean(centers, axis=0, keepdims=True))
     single = _first_of_equals(lax.stop_gradient(centers))
-    centers = jnp.where(single[:, None], centers, jnp.inf)  # balls that hold nothing
+    middle = jnp.mean(centers, axis=0, keepdims=True, where=single[:, None])
+    # Far from zero, points would round out of their own ball; copies hold nothing new.
+    shifted = centers - lax.stop_gradient(middle)
+    centers = jnp.where(single[:, None], shifted, jnp.inf)
     u = _points.uniforms(key, num_samples, d + 2, centers.dtype, sobol)
     if not sobol:  # every ball has its share of the points
         strata = jnp.arange(num_samples, dtype=u.dtype)
         u = u.at[:, 0].set((strata + u[:, 0]) / num_samples)
-    solid = (radius > 0) & (radius < jnp.inf)
+    solid = (radius > 0) & (radius < jnp.inf) & jnp.any(single)
     radius_or_one = jnp.where(solid, radius, 1)
     shares, error = _log_share(centers, radius_or_one, u)
     logs = jnp.log(jnp.sum(single).astype(u.dtype)) + _geometry.log_unit_ball(d)
     logs = logs + d * jnp.log(lax.stop_gradient(radius_or_one)) + shares
-    empty_or_all = jnp.where(radius > 0, jnp.inf, -jnp.inf)
+    empty_or_all = jnp.where(radius == jnp.inf, jnp.inf, -jnp.inf)
     return jnp.where(solid, logs, empty_or_all), jnp.where(solid, error, 0)
 
 
