@@ -2,9 +2,11 @@
 
 from jaxcp import (
     datasets,
+    detection,
     learners,
     metrics,
     online,
+    outliers,
     plotting,
     resampling,
     scores,
@@ -55,6 +57,7 @@ __all__ = [
     "cross_conformal",
     "cv_plus",
     "datasets",
+    "detection",
     "draw",
     "empirical_quantile",
     "enbpi",
@@ -65,6 +68,7 @@ __all__ = [
     "learners",
     "metrics",
     "online",
+    "outliers",
     "plotting",
     "resampling",
     "scores",

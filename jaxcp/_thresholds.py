@@ -10,7 +10,7 @@ from jax.typing import ArrayLike
 from jaxcp import _checks
 from jaxcp._batching import invert, invert_each
 from jaxcp._types import PyTree, Set
-from jaxcp.pvalues import conformal_p_value
+from jaxcp.pvalues import p_values_among
 from jaxcp.quantiles import weighted_conformal_quantile
 from jaxcp.ranks import conformal_rank
 from jaxcp.selection import kth_smallest
@@ -93,17 +93,9 @@ def p_values_of(
     weights = calibration.weights
     if weights is None and calibration.mask is not None:
         weights = calibration.mask.astype(int)
-
-    def p_value(column, score, u, test_weight):
-        return conformal_p_value(
-            column, score, u=u, weights=weights, test_weight=test_weight
-        )
-
     scores = jax.vmap(calibration.score)(preds, y)
     if scores.ndim == 1:
-        each = jax.vmap(p_value, (None, 0, 0, 0))
-        return each(calibration.scores, scores, u, test_weights)
-    components = jax.vmap(p_value, (0, 0, None, None))
-    each = jax.vmap(components, (None, 0, 0, 0))
-    p = each(calibration.scores.T, scores, u, test_weights)
+        return p_values_among(calibration.scores, scores, u, weights, test_weights)
+    columns = jax.vmap(p_values_among, (1, 1, None, None, None), 1)
+    p = columns(calibration.scores, scores, u, weights, test_weights)
     return jnp.minimum(1, scores.shape[1] * jnp.min(p, axis=1))

@@ -40,7 +40,7 @@ def plot_intervals(
       ValueError: if lengths differ.
 
     Example:
-      >>> ax = plot_intervals(jnp.arange(2.0), sets.Interval(jnp.zeros(2), jnp.ones(2)))
+      >>> ax = plot_intervals(jnp.arange(2.0), jaxcp.sets.Interval(jnp.zeros(2), jnp.ones(2)))
     """
     x, lower, upper = np.ravel(x), np.asarray(sets.lower), np.asarray(sets.upper)
     _check_shape("ends", (x.size,), lower.shape)
@@ -85,7 +85,7 @@ def plot_label_sets(
       ValueError: if lengths differ.
 
     Example:
-      >>> ax = plot_label_sets(sets.LabelSet(jnp.eye(3, dtype=bool)), jnp.arange(3))
+      >>> ax = plot_label_sets(jaxcp.sets.LabelSet(jnp.eye(3, dtype=bool)), jnp.arange(3))
     """
     mask = np.asarray(sets.mask)
     m, k = mask.shape
@@ -130,7 +130,7 @@ def plot_region(
       ValueError: if there are no finite bounds, or the set is not one of two outputs.
 
     Example:
-      >>> balls = sets.Balls(jnp.zeros((1, 2)), jnp.array(1.0))
+      >>> balls = jaxcp.sets.Balls(jnp.zeros((1, 2)), jnp.array(1.0))
       >>> ax = plot_region(balls, y=jnp.array([[0.5, 0.5], [2.0, 0.0]]))
     """
     lower, upper = _corners(region, bounds)

@@ -2,7 +2,7 @@
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 from jax.typing import ArrayLike
 
 from jaxcp import _checks
@@ -68,6 +68,50 @@ def conformal_p_value(
     return _p_value(as_float(scores), as_float(score), u, weights, test_weight)
 
 
+def p_values_among(
+    scores: Array,
+    test_scores: Array,
+    u: ArrayLike = 1.0,
+    weights: Array | None = None,
+    test_weights: ArrayLike = 1.0,
+) -> Array:
+    """Returns the p-value of each of many scores, shape (m,), from one sort.
+
+    `scores` and `weights` are of shape (n,), `test_scores` (m,), `u` and `test_weights`
+    () or (m,).
+    """
+    test_weights, factor = at_least_single(as_float(test_weights)), 1
+    if weights is not None and jnp.issubdtype(weights.dtype, jnp.floating):
+        largest = jnp.max(at_least_single(weights), initial=0)
+        weights = at_least_single(weights) / jnp.where(largest > 0, largest, 1)
+        scale = jnp.maximum(largest, test_weights)
+        scale = jnp.where(scale > 0, scale, 1)
+        test_weights, factor = test_weights / scale, largest / scale
+    masses = masses_from(scores, test_scores, weights)
+    through, above, total = (factor * mass for mass in masses)
+    return _share(above, through - above, total, as_float(u), test_weights)
+
+
+def masses_from(
+    scores: Array, test_scores: Array, weights: Array | None = None
+) -> tuple[Array, Array, Array]:
+    """Returns the mass of scores >= and > each test score, (m,), and of all, ().
+
+    Counts, int, without weights.
+    """
+    keys = to_keys(as_float(scores))
+    test_keys = to_keys(as_float(test_scores).astype(as_float(scores).dtype))
+    if weights is None:
+        keys, mass = lax.sort(keys), jnp.arange(len(keys), -1, -1)
+    else:
+        keys, weights = lax.sort((keys, weights), num_keys=1)
+        mass = jnp.append(jnp.cumsum(weights[::-1])[::-1], 0)
+    at_least, above = (
+        mass[jnp.searchsorted(keys, test_keys, side=side)] for side in ("left", "right")
+    )
+    return at_least, above, mass[0]
+
+
 def unit_scale(weights: Array, test_weight: Array) -> tuple[Array, Array]:
     """Returns weights divided by the largest: sums neither overflow nor vanish."""
     largest = jnp.max(weights, initial=test_weight)
@@ -100,6 +144,12 @@ def _p_value(scores, score, u, weights, test_weight):
     keys, key = to_keys(scores), to_keys(score.astype(scores.dtype))
     above = jnp.sum(jnp.where(keys > key, weights, 0))
     equal = jnp.sum(jnp.where(keys == key, weights, 0))
-    total = jnp.sum(weights) + test_weight
+    return _share(above, equal, jnp.sum(weights), u, test_weight)
+
+
+def _share(above, equal, total, u, test_weight):
+    # A known total would be divided by as a product with its rounded inverse, and 10 /
+    # 1000 would not be 0.01.
+    total = lax.optimization_barrier(jnp.asarray(total + test_weight))
     p = (above + u * (equal + test_weight)) / jnp.where(total > 0, total, 1)
     return jnp.where(total > 0, p, 1)  # no weight at all: no evidence

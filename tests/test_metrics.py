@@ -147,7 +147,7 @@ def test_worst_slab_is_found_and_told_on_other_rows():
 
 def test_worst_slab_against_all_slabs():
     """In one dimension, against all runs of rows of at least the share."""
-    from jaxcp.metrics.conditional import _worst_run
+    from jaxcp.metrics.slabs import _worst_run
 
     hits = np.asarray(jax.random.bernoulli(jax.random.key(2), 0.8, (60,)), float)
     runs = [(hits[i:j].mean(), i, j - 1) for i in range(60) for j in range(i + 7, 61)]

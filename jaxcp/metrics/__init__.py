@@ -1,15 +1,51 @@
-"""How well prediction sets do: one function per metric, for every kind of set."""
+"""How well prediction sets do: one function per metric, for every kind of set.
 
-from jaxcp.metrics.average import coverage, group_coverage, mean_size
-from jaxcp.metrics.conditional import conditional_coverage_error, worst_slab_coverage
+At several levels: `jax.vmap(metrics.coverage, (0, None))(sets, y)`.
+"""
+
+from jaxcp.metrics.average import coverage, empty_rate, mean_size, singleton_rate
+from jaxcp.metrics.conditional import conditional_coverage_error, excess_coverage_risk
+from jaxcp.metrics.dependence import hsic
+from jaxcp.metrics.groups import class_coverage, coverage_gap, group_coverage
+from jaxcp.metrics.intervals import (
+    coverage_width_criterion,
+    interval_score,
+    khosravi_coverage_width_criterion,
+    pinball_score,
+    winkler_score,
+)
+from jaxcp.metrics.overlap import iou
+from jaxcp.metrics.overview import summary
+from jaxcp.metrics.slabs import worst_slab_coverage
+from jaxcp.metrics.strata import (
+    min_size_stratified_coverage,
+    size_stratified_coverage,
+    size_stratified_coverage_violation,
+)
 from jaxcp.metrics.volume import MeanVolume, mean_volume
 
 __all__ = [
     "MeanVolume",
+    "class_coverage",
     "conditional_coverage_error",
     "coverage",
+    "coverage_gap",
+    "coverage_width_criterion",
+    "empty_rate",
+    "excess_coverage_risk",
     "group_coverage",
+    "hsic",
+    "interval_score",
+    "iou",
+    "khosravi_coverage_width_criterion",
     "mean_size",
     "mean_volume",
+    "min_size_stratified_coverage",
+    "pinball_score",
+    "singleton_rate",
+    "size_stratified_coverage",
+    "size_stratified_coverage_violation",
+    "summary",
+    "winkler_score",
     "worst_slab_coverage",
 ]

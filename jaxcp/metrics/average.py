@@ -1,4 +1,4 @@
-"""Averages over sets: coverage, size, coverage within groups."""
+"""Averages over sets: coverage, size, and how often they are empty or sure."""
 
 import math
 
@@ -8,8 +8,8 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from jaxcp import _checks
-from jaxcp._types import Set
-from jaxcp.sets import LabelSet
+from jaxcp._types import PyTree, Set
+from jaxcp.sets import BoundingBox, LabelSet
 
 
 def coverage(sets: Set, y: ArrayLike) -> Array:
@@ -59,36 +59,49 @@ def mean_size(sets: Set) -> Array:
     return _mean_size(_checks.as_arrays(sets))
 
 
-def group_coverage(
-    sets: Set, y: ArrayLike, groups: ArrayLike, *, num_groups: int
-) -> Array:
-    """Returns the coverage within each group.
+def empty_rate(sets: Set) -> Array:
+    """Returns the share of sets that are empty.
+
+    Crossed intervals and boxes, label sets without a label, radii below 0. An interval
+    of one point is not empty.
 
     Args:
-      sets: Sets with leading axis m.
-      y: Targets, shape (m, ...).
-      groups: Group of each row in 0, ..., num_groups - 1, int, shape (m,).
-      num_groups: Number of groups g.
+      sets: Sets with leading axis m. A set of your own may have `is_empty()`; without
+        it, it is empty where its size is 0.
 
     Returns:
-      Coverage of each group, shape (g,); NaN for an empty group, so take
-      `jnp.nanmin` for the worst.
+      Share in [0, 1], shape (); NaN for no sets, or if a set has a NaN.
 
     Raises:
-      ValueError: as `coverage`, and if a concrete group is out of range.
+      ValueError: for sets known by membership alone.
 
     Example:
       >>> from jaxcp.sets import Interval
-      >>> sets, y = Interval(jnp.zeros(3), jnp.ones(3)), jnp.array([0.5, 2.0, 0.1])
-      >>> group_coverage(sets, y, jnp.array([0, 0, 1]), num_groups=2)
-      Array([0.5, 1. ], dtype=float32)
+      >>> empty_rate(Interval(jnp.zeros(2), jnp.array([0.0, -1.0])))
+      Array(0.5, dtype=float32)
     """
-    sets, y = check_sets(sets, y)
-    groups = _checks.as_arrays(groups)
-    _checks.num_rows(y=y, groups=groups)
-    _checks.check_count("num_groups", num_groups, 1)
-    _checks.check_labels("groups", groups, num_groups)
-    return _group_coverage(sets, y, groups, jnp.arange(num_groups))
+    return _empty_rate(_checks.as_arrays(sets))
+
+
+def singleton_rate(sets: LabelSet) -> Array:
+    """Returns the share of label sets with exactly one label.
+
+    Args:
+      sets: Label sets with a mask of shape (m, k).
+
+    Returns:
+      Share in [0, 1], shape (); NaN for no sets.
+
+    Raises:
+      ValueError: for sets of another kind.
+
+    Example:
+      >>> from jaxcp.sets import LabelSet
+      >>> singleton_rate(LabelSet(jnp.array([[True, False], [True, True]])))
+      Array(0.5, dtype=float32)
+    """
+    check_kind(LabelSet, sets)
+    return _singleton_rate(_checks.as_arrays(sets))
 
 
 def check_sets(sets: Set, y: ArrayLike) -> tuple[Set, Array]:
@@ -97,7 +110,7 @@ def check_sets(sets: Set, y: ArrayLike) -> tuple[Set, Array]:
     _checks.num_rows(sets=sets, y=y)
     _checks.check_not_nan("y", y)
     inner = jnp.shape(y)[1:]
-    ends = jnp.shape(sets.lower)[1:] if hasattr(sets, "lower") else inner
+    ends = _target_shape(sets, inner)
     if ends != inner and not math.prod(ends) == math.prod(inner) == 1:
         raise ValueError(f"expected y of shape (m, *{ends}) like sets, got {y.shape}")
     if isinstance(sets, LabelSet):
@@ -105,18 +118,53 @@ def check_sets(sets: Set, y: ArrayLike) -> tuple[Set, Array]:
     return sets, y
 
 
+def check_kind(kind: type, sets: Set) -> None:
+    """Raises ValueError for sets of another kind."""
+    if not isinstance(sets, kind):
+        name = type(sets).__name__
+        raise ValueError(f"expected sets of kind {kind.__name__}, got {name}")
+
+
 def is_covered(sets: Set, y: Array) -> Array:
     """Returns 1 or 0 for each row, NaN where the set or the target has a NaN."""
+    covered = jax.vmap(lambda s, target: s.contains(target))(sets, y)
+    return where_known(covered, (sets, y))
 
-    def one(s, target):
-        leaves = (jnp.asarray(leaf) for leaf in jax.tree.leaves((s, target)))
-        floats = (leaf for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.floating))
-        unknown = sum(
-            (jnp.any(jnp.isnan(leaf)) for leaf in floats), jnp.zeros((), bool)
-        )
-        return jnp.where(unknown, jnp.nan, s.contains(target))
 
-    return jax.vmap(one)(sets, y)
+def check_level(alpha: ArrayLike) -> Array:
+    """Returns one miscoverage level as a float, after checks."""
+    alpha = _checks.as_alpha(alpha)
+    _checks.check_scalars(alpha=alpha)
+    return _checks.alpha_as_float(alpha)
+
+
+def sizes_of(sets: Set, sizes: ArrayLike | None) -> Array:
+    """Returns the size of every set, or the sizes given for them, after checks."""
+    if sizes is None:
+        return _sizes(sets)
+    sizes = _checks.as_arrays(sizes)
+    _checks.num_rows(sets=sets, sizes=sizes)
+    _checks.check_vectors(sizes=sizes)
+    _checks.check_not_nan("sizes", sizes)
+    return sizes
+
+
+def where_known(values: Array, rows: PyTree) -> Array:
+    """Returns `values`, shape (m,), as floats, NaN where a row of `rows` has a NaN."""
+    values = values.astype(float) if values.dtype.kind in "biu" else values
+    for leaf in jax.tree.leaves(rows):
+        if jnp.issubdtype(leaf.dtype, jnp.floating):
+            unknown = jnp.any(
+                jnp.isnan(leaf.reshape(len(leaf), math.prod(leaf.shape[1:]))), axis=1
+            )
+            values = jnp.where(unknown, jnp.nan, values)
+    return values
+
+
+def _target_shape(sets, default):
+    if isinstance(sets, BoundingBox):
+        return (4,)
+    return jnp.shape(sets.lower)[1:] if hasattr(sets, "lower") else default
 
 
 @jax.jit
@@ -126,11 +174,22 @@ def _coverage(sets, y):
 
 @jax.jit
 def _mean_size(sets):
-    return jnp.mean(jax.vmap(lambda s: s.size())(sets))
+    return jnp.mean(_sizes(sets))
 
 
 @jax.jit
-def _group_coverage(sets, y, groups, names):
-    members = groups.astype(int)[None] == names[:, None]
-    covered = jnp.sum(jnp.where(members, is_covered(sets, y)[None], 0), axis=1)
-    return covered / jnp.sum(members, axis=1)
+def _sizes(sets):
+    return jax.vmap(lambda s: s.size())(sets)
+
+
+@jax.jit
+def _empty_rate(sets):
+    def is_empty(s):
+        return s.is_empty() if hasattr(s, "is_empty") else s.size() == 0
+
+    return jnp.mean(where_known(jax.vmap(is_empty)(sets), sets))
+
+
+@jax.jit
+def _singleton_rate(sets):
+    return jnp.mean(jnp.sum(sets.mask, axis=1) == 1)

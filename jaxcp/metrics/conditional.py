@@ -1,7 +1,6 @@
 """Coverage given the input, as far as a test set can tell."""
 
 import math
-from fractions import Fraction
 from functools import partial
 
 import jax
@@ -10,9 +9,9 @@ from jax import Array, lax
 from jax.typing import ArrayLike
 
 from jaxcp import _checks
-from jaxcp._geometry import norm, square_distances
+from jaxcp._geometry import square_distances
 from jaxcp._types import Set
-from jaxcp.metrics.average import check_sets, is_covered
+from jaxcp.metrics.average import check_level, check_sets, is_covered
 from jaxcp.selection import as_float
 
 _KMEANS_STEPS = 25
@@ -64,81 +63,73 @@ def conditional_coverage_error(
       (0.25, 0.005)
     """
     sets, y = check_sets(sets, y)
-    x = _inputs(x, y)
-    alpha = _checks.as_alpha(alpha)
-    _checks.check_scalars(alpha=alpha)
+    x = inputs_of(x, y)
+    alpha = check_level(alpha)
     _checks.check_key(key)
     _checks.check_count("num_cells", num_cells, 1)
     if len(x) == 0:
         return jnp.full((), jnp.nan), jnp.full((), jnp.nan)
-    alpha = _checks.alpha_as_float(alpha)
     return _cell_error(key, sets, y, x, alpha, min(num_cells, len(x)))
 
 
-def worst_slab_coverage(
-    key: Array,
-    sets: Set,
-    y: ArrayLike,
-    x: ArrayLike,
-    *,
-    share: float = 0.1,
-    num_directions: int = 500,
+def excess_coverage_risk(
+    sets: Set, y: ArrayLike, rates: ArrayLike, alpha: ArrayLike
 ) -> Array:
-    """Returns the coverage in the worst slab of inputs, on rows it was not found on.
+    """Returns how much predicted rates of coverage know that 1 - alpha does not: ERT.
 
-    A slab is {x : a <= v'x <= b} with at least a `share` of the rows. Half of the rows,
-    at random, find the slab of least coverage among random directions v; the other half
-    tells its coverage. Found and told on the same rows it would be too low.
+    mean of (covered - (1 - alpha)) sign(rate - (1 - alpha)), the excess risk of the
+    level over the rates in the loss of absolute deviations. With the true rates p(x) it
+    is the mean of abs(p(x) - (1 - alpha)) on average; other rates give less.
 
     Args:
-      key: Random key of the halves and the directions.
       sets: Sets with leading axis m.
       y: Targets, shape (m, ...), or labels.
-      x: Inputs, shape (m, p) or (m,); columns are put on one scale.
-      share: Least share of rows in a slab, in (0, 1].
-      num_directions: Number of directions.
+      rates: Probabilities of coverage at each input from a classifier that was fitted
+        on other rows (out of fold), shape (m,).
+      alpha: Miscoverage level of the sets, shape ().
 
     Returns:
-      Coverage in the slab, shape (); NaN if no row of the second half is in it.
+      Excess risk in [-1, 1], shape (); about 0 where nothing predicts coverage. NaN for
+      no rows.
 
     Raises:
-      ValueError: as `coverage`, if a concrete input is NaN, `share` is outside (0, 1],
-        or `num_directions` is not a positive int.
+      ValueError: as `coverage`, if a concrete rate is outside [0, 1], or a number
+        `alpha` is outside (0, 1).
 
     References:
-      Cauchois, Gupta, Duchi, Knowing what You Know: valid and validated confidence sets
-      in multiclass and multilabel prediction, 2021.
+      Braun et al., Conditional Coverage Diagnostics for Conformal Prediction, 2025.
 
     Example:
       >>> from jaxcp.sets import Interval
-      >>> x = jnp.linspace(0.0, 1.0, 200)
-      >>> never_right_of_half = Interval(jnp.zeros(200), jnp.where(x < 0.5, 9.0, -1.0))
-      >>> worst_slab_coverage(jax.random.key(0), never_right_of_half, x, x).item()
-      0.0
+      >>> sets, y = Interval(jnp.zeros(4), jnp.ones(4)), jnp.array([0.5, 0.5, 2.0, 2.0])
+      >>> excess_coverage_risk(sets, y, jnp.array([0.9, 0.9, 0.1, 0.1]), 0.5).item()
+      0.5
     """
     sets, y = check_sets(sets, y)
-    x = _inputs(x, y)
-    _checks.check_key(key)
-    _checks.check_values(lambda s: (s > 0) & (s <= 1), "share in (0, 1]", share)
-    share = Fraction(str(share))
-    _checks.check_count("num_directions", num_directions, 1)
-    num_found = len(x) // 2
-    if num_found == 0:
-        return jnp.full((), jnp.nan)
-    shortest = math.ceil(share * num_found)
-    return _worst_slab(key, sets, y, x, num_found, shortest, num_directions)
+    rates = _checks.as_arrays(rates)
+    _checks.num_rows(y=y, rates=rates)
+    _checks.check_vectors(rates=rates)
+    _checks.check_values(lambda p: (p >= 0) & (p <= 1), "rates in [0, 1]", rates)
+    return _excess_risk(sets, y, rates, check_level(alpha))
 
 
-def _inputs(x, y):
+def inputs_of(x, y):
+    """Returns inputs as floats of shape (m, p), after checks."""
     x = as_float(_checks.as_arrays(x))
     _checks.num_rows(y=y, x=x)
     _checks.check_not_nan("x", x)
     return x.reshape(len(x), math.prod(x.shape[1:]))
 
 
+@jax.jit
+def _excess_risk(sets, y, rates, alpha):
+    error = is_covered(sets, y) - (1 - alpha)
+    return jnp.mean(error * jnp.sign(rates - (1 - alpha)))
+
+
 @partial(jax.jit, static_argnames="num_cells")
 def _cell_error(key, sets, y, x, alpha, num_cells):
-    cells = _cells(key, _scaled(x), num_cells)
+    cells = _cells(key, standardized(x), num_cells)
     members = cells[None] == jnp.arange(num_cells)[:, None]
     counts = jnp.sum(members, axis=1)
     hits = jnp.sum(jnp.where(members, is_covered(sets, y)[None], 0), axis=1)
@@ -164,62 +155,8 @@ def _cells(key, x, num_cells):
     return nearest(lax.fori_loop(0, _KMEANS_STEPS, step, start))
 
 
-@partial(jax.jit, static_argnames=("num_found", "shortest", "num_directions"))
-def _worst_slab(key, sets, y, x, num_found, shortest, num_directions):
-    key_order, key_directions = jax.random.split(key)
-    hits, x = is_covered(sets, y), _scaled(x)
-    order = jax.random.permutation(key_order, len(x))
-    found, told = order[:num_found], order[num_found:]
-    shape = num_directions, x.shape[1]
-    directions = jax.random.normal(key_directions, shape, x.dtype)
-    directions /= jax.vmap(norm)(directions)[:, None]
-
-    def search(direction):
-        along = jnp.sum(x * direction[None], axis=1)
-        places = jnp.argsort(along[found])
-        ordered = along[found][places]
-        mean, first, last = _worst_run(_shared(hits[found][places], ordered), shortest)
-        inside = (along[told] >= ordered[first]) & (along[told] <= ordered[last])
-        return mean, jnp.sum(jnp.where(inside, hits[told], 0)) / jnp.sum(inside)
-
-    means, rates = lax.map(search, directions, batch_size=32)
-    return rates[jnp.argmin(means)] + 0 * jnp.sum(hits)  # NaN if any is unknown
-
-
-def _shared(hits, ordered):
-    """Returns the mean hit of rows at the same place, which no slab can tell apart."""
-    group = jnp.cumsum(jnp.diff(ordered, prepend=ordered[:1]) > 0)
-    sums = jnp.zeros_like(hits).at[group].add(hits)
-    counts = jnp.zeros_like(hits).at[group].add(1)
-    return sums[group] / counts[group]
-
-
-def _worst_run(hits, shortest):
-    """Returns mean, first and last place of the worst run of rows.
-
-    Of runs of `shortest` rows or more it has fewer than twice as many: a longer one
-    falls into two, one of which is no better.
-    """
-    n = len(hits)
-    sums = jnp.concatenate([jnp.zeros(1, hits.dtype), jnp.cumsum(hits)])
-    first = jnp.arange(n)
-
-    def lengthen(length, best):
-        last = first + length - 1
-        means = (sums[jnp.minimum(last + 1, n)] - sums[:-1]) / length
-        means = jnp.where(last < n, means, jnp.inf)
-        at = jnp.argmin(means)
-        return jax.tree.map(
-            lambda new, old: jnp.where(means[at] < best[0], new, old),
-            (means[at], at, last[at]),
-            best,
-        )
-
-    start = sums[-1] / n, jnp.zeros((), int), jnp.full((), n - 1)
-    return lax.fori_loop(shortest, min(2 * shortest, n + 1), lengthen, start)
-
-
-def _scaled(x):
+def standardized(x: Array) -> Array:
+    """Returns columns with mean 0 and standard deviation 1, or 0 if constant."""
     scale = jnp.std(x, axis=0, keepdims=True)
     center = jnp.mean(x, axis=0, keepdims=True)
     return (x - center) / jnp.where(scale > 0, scale, 1)

@@ -1,5 +1,6 @@
 """Nonconformity scores. Each describes one example and carries its own inverse."""
 
+from jaxcp.scores.boxes import BoxOffset
 from jaxcp.scores.cdf import CDF
 from jaxcp.scores.classification import APS, LAC, RAPS, TopK
 from jaxcp.scores.custom import Custom
@@ -26,6 +27,7 @@ __all__ = [
     "RAPS",
     "Absolute",
     "AsymmetricCQR",
+    "BoxOffset",
     "Custom",
     "Density",
     "Gamma",

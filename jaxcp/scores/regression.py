@@ -1,12 +1,12 @@
 """Scores of a number, or of several numbers with one component each."""
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 
 from jaxcp import _checks
 from jaxcp._pytree import pytree
 from jaxcp._types import PyTree
+from jaxcp.scores._rounding import moved_out
 from jaxcp.sets import Box, Interval
 
 
@@ -221,23 +221,12 @@ def _like(y, pred):
 def _closed(ends, inside, magnitude):
     """Returns [lower, upper] with ends moved out by rounding where they must be.
 
-    `mu + q` may round to below the very target whose score rounds to q. An end moves
-    by one number if the next target is still inside, and by the rounding error of
-    numbers of `magnitude` (of each end, if it is a pair) if the one after it is too.
+    `magnitude` is that of the numbers added, of each end if it is a pair.
     """
     magnitude = magnitude if isinstance(magnitude, tuple) else (magnitude, magnitude)
-    lower = _moved_out(ends[0], -jnp.inf, inside, magnitude[0])
-    upper = _moved_out(ends[1], jnp.inf, inside, magnitude[1])
+    lower = moved_out(ends[0], -jnp.inf, inside, magnitude[0])
+    upper = moved_out(ends[1], jnp.inf, inside, magnitude[1])
     return Interval(lower, upper) if jnp.ndim(lower) == 0 else Box(lower, upper)
-
-
-def _moved_out(end, away, inside, magnitude):
-    at, magnitude = jax.lax.stop_gradient((end, magnitude))
-    first = jnp.nextafter(at, jnp.full_like(at, away))
-    second = jnp.nextafter(first, jnp.full_like(at, away))
-    rounding = 2 * jnp.finfo(at.dtype).eps * magnitude * jnp.sign(away)
-    step = jnp.where(inside(second), rounding, first - at).astype(at.dtype)
-    return end + jnp.where(inside(first) & jnp.isfinite(first) & (at != 0), step, 0)
 
 
 def _sides(lower, upper, y):

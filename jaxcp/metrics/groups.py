@@ -1,0 +1,136 @@
+"""Coverage within groups and classes, and how far it is from its level."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.typing import ArrayLike
+
+from jaxcp import _checks
+from jaxcp._types import Set
+from jaxcp.metrics.average import check_kind, check_level, check_sets, is_covered
+from jaxcp.sets import LabelSet
+
+
+def group_coverage(
+    sets: Set, y: ArrayLike, groups: ArrayLike, *, num_groups: int
+) -> Array:
+    """Returns the coverage within each group.
+
+    Args:
+      sets: Sets with leading axis m.
+      y: Targets, shape (m, ...).
+      groups: Group of each row in 0, ..., num_groups - 1, int, shape (m,).
+      num_groups: Number of groups g.
+
+    Returns:
+      Coverage of each group, shape (g,); NaN for an empty group, so take
+      `jnp.nanmin` for the worst.
+
+    Raises:
+      ValueError: as `coverage`, and if a concrete group is out of range.
+
+    Example:
+      >>> from jaxcp.sets import Interval
+      >>> sets, y = Interval(jnp.zeros(3), jnp.ones(3)), jnp.array([0.5, 2.0, 0.1])
+      >>> group_coverage(sets, y, jnp.array([0, 0, 1]), num_groups=2)
+      Array([0.5, 1. ], dtype=float32)
+    """
+    sets, y = check_sets(sets, y)
+    groups = _check_groups(y, groups, num_groups)
+    return _group_coverage(sets, y, groups, jnp.arange(num_groups))
+
+
+def class_coverage(sets: LabelSet, y: ArrayLike) -> Array:
+    """Returns the coverage of each class: `group_coverage` with groups y.
+
+    Args:
+      sets: Label sets with a mask of shape (m, k).
+      y: True labels 0, ..., k - 1, int, shape (m,).
+
+    Returns:
+      Coverage of each class, shape (k,); NaN for a class without rows.
+
+    Raises:
+      ValueError: as `coverage`, and for sets of another kind.
+
+    Example:
+      >>> sets = LabelSet(jnp.array([[True, False], [True, True], [True, False]]))
+      >>> class_coverage(sets, jnp.array([0, 1, 1]))
+      Array([1. , 0.5], dtype=float32)
+    """
+    check_kind(LabelSet, sets)
+    return group_coverage(sets, y, y, num_groups=np.shape(sets.mask)[-1])
+
+
+def coverage_gap(
+    sets: Set,
+    y: ArrayLike,
+    groups: ArrayLike,
+    alpha: ArrayLike,
+    *,
+    num_groups: int,
+    weighted: bool = False,
+) -> Array:
+    """Returns the mean distance of the coverage of groups from 1 - alpha: CovGap.
+
+    Args:
+      sets: Sets with leading axis m.
+      y: Targets, shape (m, ...).
+      groups: Group of each row in 0, ..., num_groups - 1, int, shape (m,).
+      alpha: Miscoverage level of the sets, shape ().
+      num_groups: Number of groups; those without rows are left out.
+      weighted: Whether a group counts by its rows, not as one.
+
+    Returns:
+      Gap in [0, 1], shape () (the paper's is 100 times as large); NaN for no rows.
+
+    Raises:
+      ValueError: as `group_coverage`, or if a number `alpha` is outside (0, 1).
+
+    References:
+      Ding et al., Class-Conditional Conformal Prediction with Many Classes, 2023.
+
+    Example:
+      >>> from jaxcp.sets import Interval
+      >>> sets, y = Interval(jnp.zeros(3), jnp.ones(3)), jnp.array([0.5, 2.0, 0.1])
+      >>> groups = jnp.array([0, 0, 1])
+      >>> round(coverage_gap(sets, y, groups, 0.2, num_groups=2).item(), 4)
+      0.25
+    """
+    sets, y = check_sets(sets, y)
+    groups = _check_groups(y, groups, num_groups)
+    alpha = check_level(alpha)
+    return _coverage_gap(sets, y, groups, jnp.arange(num_groups), alpha, weighted)
+
+
+def rates_of(covered: Array, groups: Array, names: Array) -> tuple[Array, Array]:
+    """Returns the mean of `covered` within each of the groups, and their counts."""
+    members = groups.astype(int)[None] == names[:, None]
+    counts = jnp.sum(members, axis=1)
+    hits = jnp.sum(jnp.where(members, covered[None], 0), axis=1)
+    return hits / counts, counts
+
+
+def _check_groups(y, groups, num_groups):
+    groups = _checks.as_arrays(groups)
+    _checks.num_rows(y=y, groups=groups)
+    _checks.check_vectors(groups=groups)
+    _checks.check_count("num_groups", num_groups, 1)
+    _checks.check_labels("groups", groups, num_groups)
+    return groups
+
+
+@jax.jit
+def _group_coverage(sets, y, groups, names):
+    return rates_of(is_covered(sets, y), groups, names)[0]
+
+
+@partial(jax.jit, static_argnames="weighted")
+def _coverage_gap(sets, y, groups, names, alpha, weighted):
+    rates, counts = rates_of(is_covered(sets, y), groups, names)
+    gaps = jnp.where(counts > 0, jnp.abs(rates - (1 - alpha)), 0)
+    shares = counts if weighted else counts > 0
+    return jnp.sum(shares * gaps) / jnp.sum(shares)

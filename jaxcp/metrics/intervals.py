@@ -1,0 +1,227 @@
+"""Scores of intervals and quantiles, and criteria of coverage and width together."""
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.typing import ArrayLike
+
+from jaxcp import _checks
+from jaxcp.metrics.average import check_kind, check_level, check_sets, is_covered
+from jaxcp.selection import as_float
+from jaxcp.sets import Interval
+
+
+def interval_score(sets: Interval, y: ArrayLike, alpha: ArrayLike) -> Array:
+    """Returns the interval score of every row: width, and a fine for a miss.
+
+    width + (2 / alpha) (lower - y)+ + (2 / alpha) (y - upper)+. It is proper: least, on
+    average, for the alpha/2 and 1 - alpha/2 quantiles.
+
+    Args:
+      sets: Intervals with ends of shape (m,).
+      y: Targets, shape (m,).
+      alpha: Miscoverage level of the intervals, shape ().
+
+    Returns:
+      Scores, shape (m,), in units of the target; less is better, +inf for infinite
+      intervals. A crossed interval has width 0 and pays for both ends.
+
+    Raises:
+      ValueError: as `coverage`, for sets of another kind, or if a number `alpha` is
+        outside (0, 1).
+
+    References:
+      Gneiting, Raftery, Strictly Proper Scoring Rules, Prediction, and Estimation,
+      2007.
+
+    Example:
+      >>> sets = Interval(jnp.zeros(2), jnp.ones(2))
+      >>> interval_score(sets, jnp.array([0.5, 1.5]), alpha=0.5)
+      Array([1., 3.], dtype=float32)
+    """
+    sets, y, alpha = _check(sets, y, alpha)
+    return _interval_score(sets, y, alpha)
+
+
+def winkler_score(sets: Interval, y: ArrayLike, alpha: ArrayLike) -> Array:
+    """Returns the mean interval score: Winkler's, also MWI.
+
+    Args:
+      sets: Intervals with ends of shape (m,).
+      y: Targets, shape (m,).
+      alpha: Miscoverage level of the intervals, shape ().
+
+    Returns:
+      Mean of `interval_score`, shape (), in units of the target; less is better.
+
+    Raises:
+      ValueError: as `interval_score`.
+
+    References:
+      Winkler, A Decision-Theoretic Approach to Interval Estimation, 1972.
+
+    Example:
+      >>> sets = Interval(jnp.zeros(2), jnp.ones(2))
+      >>> winkler_score(sets, jnp.array([0.5, 1.5]), alpha=0.5)
+      Array(2., dtype=float32)
+    """
+    return jnp.mean(interval_score(sets, y, alpha))
+
+
+def pinball_score(preds: ArrayLike, y: ArrayLike, level: ArrayLike) -> Array:
+    """Returns the mean pinball loss of predicted quantiles.
+
+    mean of max(level (y - q), (level - 1) (y - q)), least for the true quantile.
+
+    Args:
+      preds: Predicted quantiles, shape (m,), or (m, a) for several levels.
+      y: Targets, shape (m,).
+      level: Level of the quantiles in (0, 1), shape (), or (a,).
+
+    Returns:
+      Mean loss, shape () or (a,), in units of the target; less is better.
+
+    Raises:
+      ValueError: if lengths differ, a concrete value is NaN, or a number `level` is
+        outside (0, 1).
+
+    References:
+      Koenker, Bassett, Regression Quantiles, 1978.
+
+    Example:
+      >>> round(pinball_score(jnp.zeros(2), jnp.array([1.0, -1.0]), 0.9).item(), 6)
+      0.5
+    """
+    preds, y, level = _checks.as_arrays((preds, y, level))
+    m = _checks.num_rows(preds=preds, y=y)
+    _checks.check_not_nan("preds", preds)
+    _checks.check_not_nan("y", y)
+    _checks.check_values(lambda v: (v > 0) & (v < 1), "level in (0, 1)", level)
+    if y.ndim != 1 or preds.shape != (m, *level.shape) or level.ndim > 1:
+        raise ValueError(
+            "expected preds, y and level of shapes (m,), (m,) and (), or (m, a), (m,) "
+            f"and (a,), got {preds.shape}, {y.shape} and {level.shape}"
+        )
+    return _pinball(as_float(preds), as_float(y), as_float(level))
+
+
+def coverage_width_criterion(
+    sets: Interval, y: ArrayLike, alpha: ArrayLike, *, eta: ArrayLike
+) -> Array:
+    """Returns a criterion that falls with the width and with the error of coverage.
+
+    (1 - mean width / range(y)) exp(-eta (coverage - (1 - alpha))^2): CWC.
+
+    Args:
+      sets: Intervals with ends of shape (m,).
+      y: Targets, shape (m,).
+      alpha: Miscoverage level of the intervals, shape ().
+      eta: Weight of the error of coverage, shape ().
+
+    Returns:
+      Criterion, shape (); more is better, 1 is the most. -inf where the mean width is
+      infinite or, with widths above 0, all targets are the same.
+
+    Raises:
+      ValueError: as `interval_score`.
+
+    References:
+      Cordier et al., Flexible and Systematic Uncertainty Estimation with Conformal
+      Prediction via the MAPIE library, 2023.
+
+    Example:
+      >>> sets = Interval(jnp.zeros(2), jnp.ones(2))
+      >>> y = jnp.array([0.0, 4.0])
+      >>> round(coverage_width_criterion(sets, y, 0.5, eta=10.0).item(), 6)
+      0.75
+    """
+    sets, y, alpha = _check(sets, y, alpha)
+    _checks.check_scalars(eta=eta)
+    return _criterion(sets, y, alpha, eta)
+
+
+def khosravi_coverage_width_criterion(
+    sets: Interval, y: ArrayLike, alpha: ArrayLike, *, eta: ArrayLike
+) -> Array:
+    """Returns a criterion that rises with the width and where coverage falls short.
+
+    w (1 + 1(coverage < 1 - alpha) exp(-eta (coverage - (1 - alpha)))) with the mean
+    width w in units of range(y): CWC with PINAW.
+
+    Args:
+      sets: Intervals with ends of shape (m,).
+      y: Targets, shape (m,).
+      alpha: Miscoverage level of the intervals, shape ().
+      eta: Weight of missing coverage, shape (), e.g. 50.
+
+    Returns:
+      Criterion >= 0, shape (); less is better. +inf where the mean width is infinite
+      or, with widths above 0, all targets are the same.
+
+    Raises:
+      ValueError: as `interval_score`.
+
+    References:
+      Khosravi et al., Lower Upper Bound Estimation Method for Construction of Neural
+      Network-Based Prediction Intervals, 2011.
+
+    Example:
+      >>> sets = Interval(jnp.zeros(2), jnp.ones(2))
+      >>> y = jnp.array([0.0, 4.0])
+      >>> khosravi_coverage_width_criterion(sets, y, 0.5, eta=50.0).item()
+      0.25
+    """
+    sets, y, alpha = _check(sets, y, alpha)
+    _checks.check_scalars(eta=eta)
+    return _khosravi_criterion(sets, y, alpha, eta)
+
+
+def _check(sets, y, alpha):
+    check_kind(Interval, sets)
+    sets, y = check_sets(sets, y)
+    y = y.reshape(len(y))  # a single output may come with an axis
+    return (
+        Interval(sets.lower.reshape(y.shape), sets.upper.reshape(y.shape)),
+        y,
+        (check_level(alpha)),
+    )
+
+
+@jax.jit
+def _interval_score(sets, y, alpha):
+    fine = jnp.maximum(sets.lower - y, 0) + jnp.maximum(y - sets.upper, 0)
+    return jax.vmap(lambda s: s.size())(sets) + 2 / alpha * fine
+
+
+@jax.jit
+def _pinball(preds, y, level):
+    error = y.reshape(-1, *(1,) * level.ndim) - preds
+    level = jnp.broadcast_to(level, error.shape)
+    return jnp.mean(jnp.maximum(level * error, (level - 1) * error), axis=0)
+
+
+@jax.jit
+def _criterion(sets, y, alpha, eta):
+    width, error = _relative_width(sets, y), _coverage_error(sets, y, alpha)
+    finite = jnp.isfinite(width)
+    value = (1 - jnp.where(finite, width, 0)) * jnp.exp(-eta * error**2)
+    return jnp.where(finite, value, -width)
+
+
+@jax.jit
+def _khosravi_criterion(sets, y, alpha, eta):
+    width, error = _relative_width(sets, y), _coverage_error(sets, y, alpha)
+    fine = jnp.exp(-eta * jnp.minimum(error, 0)) * (error < 0)
+    return jnp.where(width > 0, width * (1 + fine), width)
+
+
+def _coverage_error(sets, y, alpha):
+    return jnp.mean(is_covered(sets, y)) - (1 - alpha)
+
+
+def _relative_width(sets, y):
+    """Returns the mean width over the range of the targets; 0/0 is 0."""
+    width = jnp.mean(jax.vmap(lambda s: s.size())(sets))
+    span = jnp.max(y) - jnp.min(y)
+    ratio = width / jnp.where(span > 0, span, 1)
+    return jnp.where(span > 0, ratio, jnp.where(width > 0, jnp.inf, width))

@@ -1,0 +1,112 @@
+"""All metrics that apply to some sets, in one dict."""
+
+from typing import Any
+
+import jax
+import numpy as np
+from jax import Array
+from jax.typing import ArrayLike
+
+from jaxcp import _checks
+from jaxcp._types import Set
+from jaxcp.metrics.average import (
+    check_level,
+    coverage,
+    empty_rate,
+    mean_size,
+    singleton_rate,
+)
+from jaxcp.metrics.dependence import hsic
+from jaxcp.metrics.groups import class_coverage, coverage_gap, group_coverage
+from jaxcp.metrics.intervals import coverage_width_criterion, winkler_score
+from jaxcp.metrics.strata import (
+    min_size_stratified_coverage,
+    size_stratified_coverage_violation,
+)
+from jaxcp.sets import Interval, LabelSet
+
+_ETA = 30.0  # the weight of the coverage in the criterion of coverage and width
+
+
+def summary(
+    sets: Set,
+    y: ArrayLike,
+    alpha: ArrayLike,
+    groups: ArrayLike | None = None,
+    *,
+    num_groups: int | None = None,
+    num_bins: int = 5,
+) -> dict[str, Array]:
+    """Returns all metrics that apply to the sets, by name.
+
+    Args:
+      sets: Sets with leading axis m.
+      y: Targets, shape (m, ...), or labels.
+      alpha: Miscoverage level of the sets, shape ().
+      groups: Group of each row, int, shape (m,).
+      num_groups: Number of groups. Defaults to the largest one of `groups` plus 1,
+        which has to be known: give it inside jit.
+      num_bins: Number of strata of size, of equally many rows (at most m); label sets
+        have one for each size.
+
+    Returns:
+      A dict from the name of a metric to its value: "coverage" always; "empty_rate",
+      "mean_size", "min_size_stratified_coverage", "size_stratified_coverage_violation"
+      and "hsic" (median heuristic) for sets with a size; "winkler_score" and
+      "coverage_width_criterion" (eta = 30) for intervals; "singleton_rate" and
+      "class_coverage" for label sets; "group_coverage" and "coverage_gap" with groups.
+      Values are of shape (), of classes (k,) and of groups (g,).
+
+    Raises:
+      ValueError: as the metrics, or if the number of groups is not known.
+
+    Example:
+      >>> from jaxcp.sets import Interval
+      >>> sets, y = Interval(jnp.zeros(4), jnp.ones(4)), jnp.array([0.1, 0.5, 2.0, 0.9])
+      >>> found = summary(sets, y, alpha=0.2)
+      >>> found["coverage"].item(), found["mean_size"].item()
+      (0.75, 1.0)
+    """
+    sets, y = _checks.as_arrays((sets, y))
+    alpha = check_level(alpha)
+    found = {"coverage": coverage(sets, y)}
+    if _has_size(sets):
+        bins = {} if isinstance(sets, LabelSet) else {"num_bins": num_bins}
+        found |= {
+            "mean_size": mean_size(sets),
+            "empty_rate": empty_rate(sets),
+            "min_size_stratified_coverage": min_size_stratified_coverage(
+                sets, y, **bins
+            ),
+            "size_stratified_coverage_violation": size_stratified_coverage_violation(
+                sets, y, alpha, **bins
+            ),
+            "hsic": hsic(sets, y, bandwidths=None),
+        }
+    if isinstance(sets, Interval):
+        found["winkler_score"] = winkler_score(sets, y, alpha)
+        found["coverage_width_criterion"] = coverage_width_criterion(
+            sets, y, alpha, eta=_ETA
+        )
+    if isinstance(sets, LabelSet):
+        found["singleton_rate"] = singleton_rate(sets)
+        found["class_coverage"] = class_coverage(sets, y)
+    if groups is not None:
+        count = _count(groups) if num_groups is None else num_groups
+        found["group_coverage"] = group_coverage(sets, y, groups, num_groups=count)
+        found["coverage_gap"] = coverage_gap(sets, y, groups, alpha, num_groups=count)
+    return found
+
+
+def _has_size(sets: Any) -> bool:
+    try:
+        jax.eval_shape(jax.vmap(lambda s: s.size()), sets)
+    except ValueError:
+        return False
+    return True
+
+
+def _count(groups):
+    if not _checks.is_concrete(groups):
+        raise ValueError("expected num_groups with traced groups, got None")
+    return int(np.max(np.asarray(groups), initial=0)) + 1

@@ -1,0 +1,253 @@
+"""Conformal test martingales: evidence that a stream has changed, in logarithms."""
+
+import math
+from typing import Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.typing import ArrayLike
+
+from jaxcp import _checks
+from jaxcp._pytree import pytree, static
+from jaxcp._types import PyTree
+from jaxcp.selection import as_float, at_least_single
+
+
+@runtime_checkable
+class Martingale(Protocol):
+    """A strategy that bets against uniform p-values, starting with a capital of 1."""
+
+    def init(self) -> PyTree:
+        """Returns the state before the first p-value."""
+
+    def step(self, state: PyTree, p_value: Array) -> tuple[PyTree, Array]:
+        """Returns the state after a p-value and the log of the capital, shape ()."""
+
+
+@pytree
+class PowerMartingale:
+    """Bets epsilon p^(epsilon - 1) on every p-value: on small ones, more or less.
+
+    Args:
+      epsilon: In (0, 1), shape (); 1 bets nothing, small values bet on very small p.
+
+    Guarantee:
+      P(the capital ever reaches c) <= 1/c for independent uniform p-values.
+
+    References:
+      Vovk, Nouretdinov, Gammerman, Testing Exchangeability On-Line, 2003.
+
+    Example:
+      >>> _, log_capital = watch(PowerMartingale(0.5), jnp.array([0.01, 0.01]))
+      >>> log_capital.round(2)
+      Array([1.61, 3.22], dtype=float32)
+    """
+
+    epsilon: ArrayLike
+
+    def init(self) -> Array:
+        """Returns the log of the capital, shape ()."""
+        return jnp.zeros(())
+
+    def step(self, state: Array, p_value: Array) -> tuple[Array, Array]:
+        """Returns the log of the capital after a bet, twice."""
+        state = state + _log_bet(self.epsilon, p_value)
+        return state, state
+
+    def check(self) -> None:
+        """Raises ValueError if a concrete epsilon is outside (0, 1]."""
+        valid = "epsilon in (0, 1]"
+        _checks.check_values(lambda v: (v > 0) & (v <= 1), valid, self.epsilon)
+
+
+@pytree
+class MixtureMartingale:
+    """Shares the capital out to power martingales with epsilons all over (0, 1).
+
+    A mean over a grid of midpoints: no epsilon to choose, at the price of a factor.
+
+    Args:
+      num_powers: Number of power martingales.
+
+    Guarantee:
+      P(the capital ever reaches c) <= 1/c for independent uniform p-values.
+
+    References:
+      Vovk, Nouretdinov, Gammerman, Testing Exchangeability On-Line, 2003.
+
+    Example:
+      >>> _, log_capital = watch(MixtureMartingale(), jnp.full(3, 0.01))
+      >>> log_capital.round(2)
+      Array([1.49, 3.24, 5.1 ], dtype=float32)
+    """
+
+    num_powers: int = static(default=32)
+
+    def init(self) -> Array:
+        """Returns the log of the capital of each martingale, shape (num_powers,)."""
+        return jnp.zeros(self.num_powers)
+
+    def step(self, state: Array, p_value: Array) -> tuple[Array, Array]:
+        """Returns the logs after a bet, and the log of their mean."""
+        epsilons = (jnp.arange(self.num_powers) + 0.5) / self.num_powers
+        state = state + _log_bet(epsilons, p_value)
+        return state, jax.nn.logsumexp(state) - math.log(self.num_powers)
+
+    def check(self) -> None:
+        """Raises ValueError unless `num_powers` is a positive int."""
+        _checks.check_count("num_powers", self.num_powers, 1)
+
+
+@pytree
+class SimpleJumper:
+    """Bets 1 + epsilon (p - 1/2) with epsilons -1, 0, 1, and jumps between them.
+
+    Before every bet each epsilon gives the share `jump` of its capital to all three. It
+    notices p-values that turn small, large, or small again.
+
+    Args:
+      jump: Share in [0, 1], shape ().
+
+    Guarantee:
+      P(the capital ever reaches c) <= 1/c for independent uniform p-values.
+
+    References:
+      Vovk et al., Retrain or Not Retrain: Conformal Test Martingales for Change-Point
+      Detection, 2021.
+
+    Example:
+      >>> _, log_capital = watch(SimpleJumper(), jnp.full(100, 0.05))
+      >>> round(log_capital[-1].item(), 2)
+      34.93
+    """
+
+    jump: ArrayLike = 0.01
+
+    def init(self) -> tuple[Array, Array]:
+        """Returns the log of the capital, and the share of each epsilon in it."""
+        return jnp.zeros(()), jnp.full(3, 1 / 3)
+
+    def step(
+        self, state: tuple[Array, Array], p_value: Array
+    ) -> tuple[tuple[Array, Array], Array]:
+        """Returns the state after a bet, and the log of the capital."""
+        log_capital, shares = state
+        epsilons = jnp.array([-1.0, 0.0, 1.0])
+        edge = jnp.clip(jnp.where(jnp.isnan(p_value), 0.5, p_value), 0, 1) - 0.5
+        shares = ((1 - self.jump) * shares + self.jump / 3) * (1 + epsilons * edge)
+        growth = jnp.sum(shares)
+        log_capital = log_capital + jnp.log(growth)
+        return (log_capital, shares / growth), log_capital
+
+    def check(self) -> None:
+        """Raises ValueError if a concrete jump is outside [0, 1]."""
+        _checks.check_values(lambda v: (v >= 0) & (v <= 1), "jump in [0, 1]", self.jump)
+
+
+def watch(
+    martingale: Martingale, p_values: ArrayLike, state: PyTree | None = None
+) -> tuple[PyTree, Array]:
+    """Returns the log of the capital of a test martingale along a stream of p-values.
+
+    One `lax.scan`; the state goes on with later p-values.
+
+    Args:
+      martingale: `PowerMartingale`, `MixtureMartingale`, `SimpleJumper`, or anything
+        with their methods.
+      p_values: Smoothed p-values in order of time, shape (t,), independent and uniform
+        as long as nothing changes: those of `sequential_p_values`. A NaN is no bet.
+      state: State to go on from. Defaults to `martingale.init()`.
+
+    Returns:
+      (state after the stream, log of the capital after each p-value, shape (t,)). It
+      reaches `alarm_level(alpha)` with probability at most alpha if nothing changes.
+
+    Raises:
+      ValueError: if a concrete p-value is outside [0, 1] or a parameter of the
+        martingale is not valid.
+
+    Guarantee:
+      P(the capital ever reaches c) <= 1/c on exchangeable streams, at any time (Ville).
+
+    References:
+      Vovk, Testing Randomness Online, 2021.
+
+    Example:
+      >>> scores = jnp.arange(40.0)  # ever stranger
+      >>> u = jax.random.uniform(jax.random.key(0), (40,))
+      >>> p_values = jaxcp.outliers.sequential_p_values(scores, u)
+      >>> _, log_capital = watch(SimpleJumper(), p_values)
+      >>> (log_capital >= alarm_level(0.01)).any().item()
+      True
+    """
+    p_values = at_least_single(as_float(_checks.as_arrays(p_values)))
+    _checks.check_given(martingale=martingale)
+    if not isinstance(martingale, Martingale):
+        kind = type(martingale).__name__
+        raise ValueError(f"expected a martingale with init and step, got {kind}")
+    _checks.check_vectors(p_values=p_values)
+    valid = "p_values in [0, 1]"
+    _checks.check_values(lambda p: ~((p < 0) | (p > 1)), valid, p_values)
+    if hasattr(martingale, "check"):
+        martingale.check()
+    state = martingale.init() if state is None else state
+    return _watch(martingale, p_values, state)
+
+
+def alarm_level(alpha: ArrayLike) -> Array:
+    """Returns the log of the capital at which to raise an alarm: log(1 / alpha).
+
+    Args:
+      alpha: Probability of a false alarm, ever, in (0, 1), any shape.
+
+    Returns:
+      log(1 / alpha), the shape of `alpha`.
+
+    Raises:
+      ValueError: if a number `alpha` is outside (0, 1).
+
+    Guarantee:
+      P(the log of the capital ever reaches it) <= alpha on exchangeable streams.
+
+    References:
+      Ville, Etude critique de la notion de collectif, 1939.
+
+    Example:
+      >>> alarm_level(0.01).round(4)
+      Array(4.6052, dtype=float32)
+    """
+    return -jnp.log(_checks.alpha_as_float(_checks.as_alpha(alpha)))
+
+
+def _log_bet(epsilon, p_value):
+    """Returns log(epsilon p^(epsilon - 1)), which for p = 0 would be infinite for good.
+
+    A bet of less than the true one, as here, keeps the guarantee.
+    """
+    tiny = jnp.finfo(p_value.dtype).tiny
+    log_p = jnp.log(jnp.clip(p_value, tiny, 1))
+    bet = jnp.log(epsilon) + (epsilon - 1) * log_p
+    return jnp.where(jnp.isnan(p_value), 0, bet)
+
+
+def _like(p_values):
+    def cast(v):
+        v = jnp.asarray(v)
+        floating = jnp.issubdtype(v.dtype, jnp.floating)
+        return v.astype(p_values.dtype) if floating else v
+
+    return cast
+
+
+@jax.jit
+def _watch(martingale, p_values, state):
+    # A carry keeps its type: floats have that of the p-values.
+    def as_carry(state):
+        return jax.tree.map(_like(p_values), state)
+
+    def step(state, p_value):
+        state, log_capital = martingale.step(state, p_value)
+        return as_carry(state), log_capital
+
+    return lax.scan(step, as_carry(state), p_values)

@@ -1,0 +1,283 @@
+"""How strange test scores are among those of a calibration set."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jax.typing import ArrayLike
+
+from jaxcp import _checks
+from jaxcp.pvalues import masses_from, p_values_among
+from jaxcp.quantiles import conformal_quantile
+from jaxcp.selection import as_float
+
+
+def is_outlier(
+    scores: ArrayLike,
+    test_scores: ArrayLike,
+    alpha: ArrayLike,
+    *,
+    mask: ArrayLike | None = None,
+) -> Array:
+    """Returns which test scores lie above the conformal threshold.
+
+    S > `conformal_quantile(scores, alpha)`, which is p <= alpha for the p-value of
+    `outlier_p_values`. One such test for each row: among many rows false alarms add up,
+    see `benjamini_hochberg`.
+
+    Args:
+      scores: Anomaly scores of nominal rows that the detector was not fitted on, shape
+        (n,); larger is stranger. NaN counts as +inf.
+      test_scores: Scores of the rows to judge, shape (m,). NaN counts as +inf.
+      alpha: Level, shape (): the false positive rate.
+      mask: True where a calibration row counts, shape (n,).
+
+    Returns:
+      Whether each row is an outlier, bool of shape (m,); False for all of them if n <
+      1/alpha - 1.
+
+    Raises:
+      ValueError: if shapes do not fit, a concrete calibration score is NaN, or a number
+        `alpha` is outside (0, 1).
+
+    Guarantee:
+      P(a nominal row is called an outlier) <= alpha, if it is exchangeable with the
+      calibration rows.
+
+    References:
+      Laxhammar, Falkman, Conformal Prediction for Distribution-Independent Anomaly
+      Detection in Streaming Vessel Data, 2010.
+
+    Example:
+      >>> is_outlier(jnp.arange(9.0), jnp.array([7.5, 8.5]), alpha=0.1)
+      Array([False,  True], dtype=bool)
+    """
+    scores, test_scores, mask = _check(scores, test_scores, mask)
+    alpha = _checks.as_alpha(alpha)
+    _checks.check_scalars(alpha=alpha)
+    threshold = conformal_quantile(scores, alpha, mask=mask)
+    test_scores = as_float(test_scores)
+    return jnp.where(jnp.isnan(test_scores), jnp.inf, test_scores) > threshold
+
+
+def outlier_p_values(
+    scores: ArrayLike,
+    test_scores: ArrayLike,
+    *,
+    u: ArrayLike | None = None,
+    weights: ArrayLike | None = None,
+    test_weights: ArrayLike | None = None,
+    mask: ArrayLike | None = None,
+) -> Array:
+    """Returns the conformal p-value of every test score; small means strange.
+
+    p = (1 + #{S_i >= s}) / (n + 1), or smoothed by uniforms u: (#{S_i > s} + u (1 +
+    #{S_i = s})) / (n + 1). With weights the counts are masses, and the 1 is the weight
+    of the test row. One sort serves all test scores.
+
+    Args:
+      scores: Anomaly scores of nominal rows that the detector was not fitted on, shape
+        (n,); larger is stranger. NaN counts as +inf.
+      test_scores: Scores of the rows to judge, shape (m,). NaN counts as +inf.
+      u: Uniforms in [0, 1] for smoothed p-values, shape (m,).
+      weights: Weights >= 0 of the calibration rows, shape (n,): likelihood ratios of
+        test to calibration inputs.
+      test_weights: Weights of the test rows, shape (m,). Defaults to 1.
+      mask: True where a calibration row counts, shape (n,).
+
+    Returns:
+      p-values in [0, 1], shape (m,).
+
+    Raises:
+      ValueError: if shapes do not fit, a concrete calibration score is NaN, a weight is
+        negative or not finite, a uniform is outside [0, 1], or test weights come
+        without weights.
+
+    Guarantee:
+      P(p <= t) <= t for a nominal row, for all t, if it is exchangeable with the
+      calibration rows (with weights: if these are the true likelihood ratios);
+      smoothed, p is uniform. That holds on average over calibration sets; p-values of
+      several rows share one and are positively dependent.
+
+    References:
+      Vovk, Gammerman, Shafer, Algorithmic Learning in a Random World, 2005.
+      Bates et al., Testing for Outliers with Conformal p-values, 2023.
+      Jin, Candes, Model-free Selective Inference under Covariate Shift, 2023.
+
+    Example:
+      >>> outlier_p_values(jnp.arange(9.0), jnp.array([7.5, 8.5]))
+      Array([0.2, 0.1], dtype=float32)
+    """
+    scores, test_scores, mask = _check(scores, test_scores, mask)
+    u, weights, test_weights = _checks.as_arrays((u, weights, test_weights))
+    _checks.num_rows(scores=scores, weights=weights)
+    _checks.num_rows(test_scores=test_scores, u=u, test_weights=test_weights)
+    _checks.check_vectors(u=u, weights=weights, test_weights=test_weights)
+    if u is not None:
+        _checks.check_uniforms("u", u)
+    if weights is not None:
+        _checks.check_weights("weights", weights, mask)
+    if test_weights is not None:
+        if weights is None:
+            raise ValueError("expected test_weights only with weights")
+        _checks.check_weights("test_weights", test_weights)
+    return _p_values(scores, test_scores, u, weights, test_weights, mask)
+
+
+def grouped_outlier_p_values(
+    scores: ArrayLike,
+    groups: ArrayLike,
+    test_scores: ArrayLike,
+    test_groups: ArrayLike,
+    *,
+    num_groups: int,
+    u: ArrayLike | None = None,
+    mask: ArrayLike | None = None,
+) -> Array:
+    """Returns p-values among the calibration rows of the same group (Mondrian).
+
+    Args:
+      scores: Anomaly scores of nominal rows, shape (n,); larger is stranger.
+      groups: Their groups in 0, ..., num_groups - 1, int, shape (n,).
+      test_scores: Scores of the rows to judge, shape (m,).
+      test_groups: Their groups, int, shape (m,).
+      num_groups: Number of groups.
+      u: Uniforms in [0, 1] for smoothed p-values, shape (m,).
+      mask: True where a calibration row counts, shape (n,).
+
+    Returns:
+      p-values in [0, 1], shape (m,); 1 (or u) in a group without calibration rows.
+
+    Raises:
+      ValueError: as `outlier_p_values`, or if a concrete group is out of range.
+
+    Guarantee:
+      P(p <= t) <= t within every group, if its rows are exchangeable.
+
+    References:
+      Vovk, Conditional Validity of Inductive Conformal Predictors, 2012.
+
+    Example:
+      >>> scores, groups = jnp.array([1.0, 2.0, 10.0, 20.0]), jnp.array([0, 0, 1, 1])
+      >>> test, test_groups = jnp.array([5.0, 5.0]), jnp.array([0, 1])
+      >>> grouped_outlier_p_values(scores, groups, test, test_groups, num_groups=2)
+      Array([0.33333334, 1.        ], dtype=float32)
+    """
+    scores, test_scores, mask = _check(scores, test_scores, mask)
+    groups, test_groups, u = _checks.as_arrays((groups, test_groups, u))
+    _checks.num_rows(scores=scores, groups=groups)
+    _checks.num_rows(test_scores=test_scores, test_groups=test_groups, u=u)
+    _checks.check_vectors(groups=groups, test_groups=test_groups, u=u)
+    _checks.check_count("num_groups", num_groups, 1)
+    _checks.check_labels("groups", groups, num_groups, mask)
+    _checks.check_labels("test_groups", test_groups, num_groups)
+    if u is not None:
+        _checks.check_uniforms("u", u)
+    names = jnp.arange(num_groups)
+    return _grouped(scores, groups, test_scores, test_groups, names, u, mask)
+
+
+def conditional_outlier_p_values(
+    scores: ArrayLike,
+    test_scores: ArrayLike,
+    delta: float,
+    *,
+    method: str = "simes",
+) -> Array:
+    """Returns p-values that are valid given the calibration set, for nearly every one.
+
+    b_r with r = 1 + #{S_i >= s} and b_(n+1) = 1, where b_1 <= ... <= b_n bound the
+    order statistics of n uniforms together with probability 1 - delta: by the
+    generalised Simes inequality with n // 2 factors, tight for small p-values, or by
+    that of Dvoretzky, Kiefer and Wolfowitz, b_r = r / n + sqrt(log(2 / delta) / (2 n)).
+
+    Args:
+      scores: Anomaly scores of nominal rows, shape (n,); larger is stranger.
+      test_scores: Scores of the rows to judge, shape (m,).
+      delta: Probability of a calibration set that is misleading, a number in (0, 1).
+      method: "simes" or "dkw".
+
+    Returns:
+      p-values in [0, 1], shape (m,), never below the marginal ones.
+
+    Raises:
+      ValueError: as `outlier_p_values`, if `delta` is not a number in (0, 1), or for
+        another method.
+
+    Guarantee:
+      With probability >= 1 - delta over calibration sets, P(p <= t) <= t for all t
+      given the set, for nominal rows that are i.i.d. with a continuous score. Such
+      p-values of several rows are independent: `fisher_test` may combine them.
+
+    References:
+      Bates et al., Testing for Outliers with Conformal p-values, 2023.
+
+    Example:
+      >>> scores, test = jnp.arange(999.0), jnp.array([998.5])
+      >>> p = conditional_outlier_p_values(scores, test, delta=0.1)
+      >>> round(p.item(), 4)  # 0.001 on average over calibration sets
+      0.0046
+    """
+    scores, test_scores, _ = _check(scores, test_scores, None)
+    _checks.check_values(lambda v: (v > 0) & (v < 1), "delta in (0, 1)", delta)
+    bounds = {"simes": _simes_bounds, "dkw": _dkw_bounds}
+    if method not in bounds:
+        raise ValueError(f"expected method as one of {list(bounds)}, got {method!r}")
+    table = np.append(bounds[method](len(scores), float(delta)), 1.0)
+    return _look_up(scores, test_scores, jnp.asarray(table))
+
+
+def _check(scores, test_scores, mask):
+    scores, test_scores, mask = _checks.as_arrays((scores, test_scores, mask))
+    _checks.num_rows(scores=scores, mask=mask)
+    _checks.num_rows(test_scores=test_scores)
+    _checks.check_vectors(scores=scores, test_scores=test_scores, mask=mask)
+    _checks.check_not_nan("scores", scores, mask)
+    return scores, test_scores, None if mask is None else mask.astype(bool)
+
+
+@jax.jit
+def _p_values(scores, test_scores, u, weights, test_weights, mask):
+    if mask is not None:
+        ones = jnp.ones(len(scores), int) if weights is None else weights
+        weights = jnp.where(mask, ones, 0)
+    u = 1.0 if u is None else u
+    test_weights = 1.0 if test_weights is None else test_weights
+    return p_values_among(scores, test_scores, u, weights, test_weights)
+
+
+@jax.jit
+def _grouped(scores, groups, test_scores, test_groups, names, u, mask):
+    def among(name):
+        member = groups.astype(int) == name
+        member = member if mask is None else member & mask
+        return _p_values(scores, test_scores, u, None, None, member)
+
+    by_group = lax.map(among, names)
+    own = test_groups.astype(int)[None] == names[:, None]
+    return jnp.where(jnp.any(own, axis=0), jnp.sum(own * by_group, axis=0), 1)
+
+
+@jax.jit
+def _look_up(scores, test_scores, table):
+    at_least, _, _ = masses_from(scores, test_scores)
+    return table[at_least]
+
+
+def _simes_bounds(n, delta):
+    """Returns b_1, ..., b_n; b_(n+1-i) = 1 - (delta prod_(j<k) (i-j) / (n-j))^(1/k)."""
+    if n == 0:
+        return np.zeros(0)
+    k = max(n // 2, 1)
+    i = np.arange(n, k, -1.0)
+    # From i to i - 1 the product shrinks by (i - k) / i; it is 0 for i < k.
+    log_product = np.append(0.0, np.cumsum(np.log((i - k) / i)))
+    bounds = -np.expm1((math.log(delta) + log_product) / k)
+    return np.append(bounds, np.ones(k - 1))
+
+
+def _dkw_bounds(n, delta):
+    half_width = math.sqrt(math.log(2 / delta) / (2 * max(n, 1)))
+    return np.minimum(np.arange(1, n + 1) / max(n, 1) + half_width, 1)

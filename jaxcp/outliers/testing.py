@@ -1,0 +1,190 @@
+"""Many p-values at once: which to reject, and whether any is false."""
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.typing import ArrayLike
+
+from jaxcp import _checks
+from jaxcp.selection import as_float, at_least_single, from_keys, to_keys
+
+
+def benjamini_hochberg(p_values: ArrayLike, level: ArrayLike) -> Array:
+    """Returns which rows are discoveries, with a bound on the false ones among them.
+
+    The p-values up to the largest p_(i) <= level i / m.
+
+    Args:
+      p_values: p-values, shape (m,). NaN is never a discovery.
+      level: False discovery rate in (0, 1), shape ().
+
+    Returns:
+      Discoveries, bool of shape (m,).
+
+    Raises:
+      ValueError: if a concrete p-value is negative, or `level` outside (0, 1).
+
+    Guarantee:
+      The expected share of false discoveries is at most level times the share of
+      nominal rows, for independent p-values and for those of `outlier_p_values`, which
+      are positively dependent (PRDS).
+
+    References:
+      Benjamini, Hochberg, Controlling the False Discovery Rate, 1995.
+      Bates et al., Testing for Outliers with Conformal p-values, 2023, theorem 2.
+
+    Example:
+      >>> benjamini_hochberg(jnp.array([0.01, 0.5, 0.04]), level=0.1)
+      Array([ True, False,  True], dtype=bool)
+    """
+    p_values, level = _check(p_values), _check_level(level)
+    return _step_up(p_values, level, jnp.ones((), p_values.dtype))
+
+
+def storey_benjamini_hochberg(
+    p_values: ArrayLike, level: ArrayLike, *, threshold: ArrayLike = 0.5
+) -> Array:
+    """Returns discoveries, more of them where few rows are nominal.
+
+    Benjamini-Hochberg at level / pi with the estimate pi = (1 + #{p > threshold}) / (m
+    (1 - threshold)) of the share of nominal rows, among the p-values up to `threshold`.
+
+    Args:
+      p_values: p-values, shape (m,). NaN counts as nominal.
+      level: False discovery rate in (0, 1), shape ().
+      threshold: p-values above it are counted as nominal, in (0, 1), shape ().
+
+    Returns:
+      Discoveries, bool of shape (m,).
+
+    Raises:
+      ValueError: if a concrete p-value is negative, or `level` or `threshold` is
+        outside (0, 1).
+
+    Guarantee:
+      The expected share of false discoveries is at most `level` for independent
+      p-values, and for those of `outlier_p_values`.
+
+    References:
+      Storey, Taylor, Siegmund, Strong Control, Conservative Point Estimation and
+      Simultaneous Conservative Consistency of False Discovery Rates, 2004.
+      Bates et al., Testing for Outliers with Conformal p-values, 2023.
+
+    Example:
+      >>> p = jnp.array([0.01, 0.02, 0.03, 0.09, 0.5])
+      >>> benjamini_hochberg(p, 0.1).sum().item()
+      3
+      >>> storey_benjamini_hochberg(p, 0.1).sum().item()
+      4
+    """
+    p_values, level = _check(p_values), _check_level(level)
+    _checks.check_scalars(threshold=threshold)
+    _checks.check_values(lambda v: (v > 0) & (v < 1), "threshold in (0, 1)", threshold)
+    return _storey(p_values, level, as_float(threshold))
+
+
+def simes_test(p_values: ArrayLike) -> Array:
+    """Returns one p-value for the claim that all rows are nominal: min_i m p_(i) / i.
+
+    Args:
+      p_values: p-values, shape (m,).
+
+    Returns:
+      p-value in [0, 1], shape (); 1 for no rows.
+
+    Raises:
+      ValueError: if a concrete p-value is negative.
+
+    Guarantee:
+      P(p <= t) <= t if all rows are nominal, for independent p-values and for those of
+      `outlier_p_values`.
+
+    References:
+      Simes, An Improved Bonferroni Procedure for Multiple Tests of Significance, 1986.
+
+    Example:
+      >>> round(simes_test(jnp.array([0.04, 0.01, 0.5])).item(), 4)
+      0.03
+    """
+    return _simes(_check(p_values))
+
+
+def fisher_test(p_values: ArrayLike) -> Array:
+    """Returns one p-value for the claim that all rows are nominal, from their product.
+
+    P(chi^2 with 2 m degrees of freedom >= -2 sum log p).
+
+    Args:
+      p_values: Independent p-values, shape (m,).
+
+    Returns:
+      p-value in [0, 1], shape (); 1 for no rows.
+
+    Raises:
+      ValueError: if a concrete p-value is negative.
+
+    Guarantee:
+      P(p <= t) <= t if all rows are nominal and their p-values independent. Those of
+      `outlier_p_values` share a calibration set and are not: with m of the order of n
+      false alarms are frequent. `conditional_outlier_p_values` are, with probability 1
+      - delta.
+
+    References:
+      Fisher, Statistical Methods for Research Workers, 1925.
+      Bates et al., Testing for Outliers with Conformal p-values, 2023, section 2.3.
+
+    Example:
+      >>> round(fisher_test(jnp.array([0.05, 0.1])).item(), 4)
+      0.0315
+    """
+    return _fisher(_check(p_values))
+
+
+def _check(p_values):
+    p_values = at_least_single(as_float(_checks.as_arrays(p_values)))
+    _checks.check_vectors(p_values=p_values)
+    _checks.check_values(lambda p: ~(p < 0), "p_values >= 0", p_values)
+    return p_values
+
+
+def _check_level(level):
+    _checks.check_scalars(level=level)
+    _checks.check_values(lambda v: (v > 0) & (v < 1), "level in (0, 1)", level)
+    return as_float(level)
+
+
+@jax.jit
+def _step_up(p_values, level, limit):
+    """Returns p up to the largest p_(i) <= level i / m, of those <= `limit`."""
+    ordered = from_keys(lax.sort(to_keys(p_values)), p_values.dtype)
+    m = len(ordered)
+    # Conformal p-values are fractions that may equal level i / m but for rounding.
+    exact = 1 + 4 * jnp.finfo(ordered.dtype).eps
+    fits = (m * ordered <= level * jnp.arange(1, m + 1) * exact) & (ordered <= limit)
+    largest = jnp.max(jnp.where(fits, ordered, -1), initial=-1)
+    return p_values <= largest
+
+
+@jax.jit
+def _storey(p_values, level, threshold):
+    count = jnp.sum(~(p_values <= threshold))
+    share = (1 + count) / (max(len(p_values), 1) * (1 - threshold))
+    return _step_up(p_values, level / share, threshold)
+
+
+@jax.jit
+def _simes(p_values):
+    ordered = from_keys(lax.sort(to_keys(p_values)), p_values.dtype)
+    m = len(ordered)
+    return jnp.min(m * ordered / jnp.arange(1, m + 1), initial=1)
+
+
+@jax.jit
+def _fisher(p_values):
+    if len(p_values) == 0:
+        return jnp.ones((), p_values.dtype)
+    half = -jnp.sum(jnp.log(jnp.where(p_values < 1, p_values, 1)))
+    shape = jnp.asarray(float(len(p_values)), p_values.dtype)
+    finite = jnp.isfinite(half)
+    tail = jax.scipy.special.gammaincc(shape, jnp.where(finite, half, 1))
+    return jnp.where(finite, tail, 0)

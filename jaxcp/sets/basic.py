@@ -1,0 +1,147 @@
+"""Sets with ends or members: intervals, boxes, bounding boxes, labels."""
+
+import jax.numpy as jnp
+from jax import Array
+
+from jaxcp._pytree import pytree, static
+
+
+@pytree
+class Interval:
+    """The closed interval [lower, upper]; empty where it is crossed, lower > upper.
+
+    Args:
+      lower: Lower end, shape (), in units of the target; may be -inf.
+      upper: Upper end, shape (); may be +inf.
+
+    Example:
+      >>> Interval(jnp.asarray(0.0), jnp.asarray(2.0)).size().item()
+      2.0
+    """
+
+    lower: Array
+    upper: Array
+
+    def contains(self, y: Array) -> Array:
+        """Returns whether lower <= y <= upper, bool of shape ()."""
+        return (self.lower <= y) & (y <= self.upper)
+
+    def size(self) -> Array:
+        """Returns the width, shape (), in units of the target; 0 if crossed."""
+        return _width(self.lower, self.upper)
+
+    def is_empty(self) -> Array:
+        """Returns whether the ends are crossed, bool of shape ()."""
+        return self.lower > self.upper
+
+
+@pytree
+class Box:
+    """The closed box of all y with lower_j <= y_j <= upper_j in every dimension j.
+
+    Args:
+      lower: Lower corner, shape (d,), in units of the targets; may have -inf.
+      upper: Upper corner, shape (d,); may have +inf.
+
+    Example:
+      >>> Box(jnp.zeros(2), jnp.array([2.0, 3.0])).size()
+      Array(6., dtype=float32)
+    """
+
+    lower: Array
+    upper: Array
+
+    def contains(self, y: Array) -> Array:
+        """Returns whether `y`, shape (d,), is in the box, bool of shape ()."""
+        return jnp.all((self.lower <= y) & (y <= self.upper))
+
+    def size(self) -> Array:
+        """Returns the volume, shape (); 0 if the box is crossed in any dimension."""
+        widths = _width(self.lower, self.upper)
+        flat = widths == 0  # also with an infinite side: 0 * inf is 0 here
+        return jnp.where(jnp.any(flat), 0, jnp.prod(jnp.where(flat, 1, widths)))
+
+    def is_empty(self) -> Array:
+        """Returns whether the box is crossed in any dimension, bool of shape ()."""
+        return jnp.any(self.lower > self.upper)
+
+
+@pytree
+class BoundingBox:
+    """A set of boxes (x_min, y_min, x_max, y_max): those inside, or around, this one.
+
+    An outer box holds every box that lies in it; an inner box, `inner=True`, holds
+    every box that it lies in. Made by `scores.BoxOffset`.
+
+    Args:
+      lower: Corner (x_min, y_min), shape (2,), in pixels; may have -inf.
+      upper: Corner (x_max, y_max), shape (2,), in pixels; may have +inf.
+      inner: Whether the boxes of the set lie around this one, not in it.
+
+    Example:
+      >>> outer = BoundingBox(jnp.zeros(2), jnp.array([4.0, 3.0]))
+      >>> outer.contains(jnp.array([1.0, 1.0, 4.0, 2.0])).item(), outer.size().item()
+      (True, 12.0)
+    """
+
+    lower: Array
+    upper: Array
+    inner: bool = static(default=False)
+
+    def contains(self, y: Array) -> Array:
+        """Returns whether the box `y`, shape (4,), is in the set, bool of shape ()."""
+        lower, upper = y[:2], y[2:]
+        if self.inner:
+            return jnp.all((lower <= self.lower) & (self.upper <= upper))
+        return jnp.all((self.lower <= lower) & (upper <= self.upper))
+
+    def size(self) -> Array:
+        """Returns the area, shape (), in square pixels; 0 if the box is crossed.
+
+        A small outer box says much, and so does a large inner one.
+        """
+        return Box(self.lower, self.upper).size()
+
+    def is_empty(self) -> Array:
+        """Returns whether no box is in the set, bool of shape ()."""
+        empty = Box(self.lower, self.upper).is_empty()
+        # Whatever the corners of an inner box, some boxes are around it.
+        return jnp.zeros_like(empty) if self.inner else empty
+
+    def corners(self) -> Array:
+        """Returns (x_min, y_min, x_max, y_max), shape (4,), or (m, 4) of a batch."""
+        return jnp.concatenate([self.lower, self.upper], axis=-1)
+
+
+@pytree
+class LabelSet:
+    """A set of labels out of 0, ..., k - 1; it may be empty.
+
+    Args:
+      mask: True for the labels in the set, bool of shape (k,).
+
+    Example:
+      >>> LabelSet(jnp.array([True, False, True])).contains(2)
+      Array(True, dtype=bool)
+    """
+
+    mask: Array
+
+    def contains(self, y: Array) -> Array:
+        """Returns whether label `y` is in the set; labels out of range are not."""
+        y = jnp.asarray(y).astype(int)  # a narrow type may not hold every label
+        inside = self.mask.at[y].get(mode="fill", fill_value=False)
+        return inside & (y >= 0)  # a negative index would count from the end
+
+    def size(self) -> Array:
+        """Returns the number of labels, int of shape ()."""
+        return jnp.sum(self.mask)
+
+    def is_empty(self) -> Array:
+        """Returns whether there is no label in the set, bool of shape ()."""
+        return ~jnp.any(self.mask)
+
+
+def _width(lower, upper):
+    # Not `upper - lower` at crossed ends: inf - inf would be NaN. NaN ends give NaN.
+    return jnp.where(upper <= lower, 0, upper - jnp.where(upper <= lower, 0, lower))

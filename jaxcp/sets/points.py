@@ -1,0 +1,46 @@
+"""Membership of many points in one set."""
+
+import jax
+from jax import Array, lax
+from jax.typing import ArrayLike
+
+from jaxcp import _checks
+from jaxcp._types import Set
+
+_POINTS_AT_A_TIME = 2**14
+
+
+def membership(region: Set, points: ArrayLike) -> Array:
+    """Returns which of many points are in one set.
+
+    In blocks, so that a million points take little memory.
+
+    Args:
+      region: One set, without a leading axis.
+      points: Candidate targets, shape (g, ...), each as the set's `contains` takes it.
+
+    Returns:
+      Membership of each point, bool of shape (g,).
+
+    Raises:
+      ValueError: if a concrete point is NaN, or does not fit the set.
+
+    Example:
+      >>> disc = jaxcp.sets.Balls(jnp.zeros((1, 2)), jnp.array(1.0))
+      >>> membership(disc, jnp.array([[0.5, 0.5], [1.0, 1.0]]))
+      Array([ True, False], dtype=bool)
+    """
+    region, points = _checks.as_arrays((region, points))
+    _checks.num_rows(points=points)
+    _checks.check_not_nan("points", points)
+    found = jax.eval_shape(_membership, region, points).shape
+    if found != points.shape[:1]:
+        raise ValueError(
+            f"expected one set, without a leading axis, got sets of shape {found[1:]}"
+        )
+    return _membership(region, points)
+
+
+@jax.jit
+def _membership(region, points):
+    return lax.map(region.contains, points, batch_size=_POINTS_AT_A_TIME)

@@ -1,0 +1,122 @@
+"""Sets in several dimensions that are given by distances or by scores."""
+
+import jax.numpy as jnp
+from jax import Array
+
+from jaxcp import _geometry
+from jaxcp._pytree import pytree
+from jaxcp._types import PyTree, Score
+
+
+@pytree
+class Balls:
+    """The union of l closed balls of one radius: y within it of some centre.
+
+    Args:
+      centers: Centres, shape (l, d), in units of the targets; (l,) for numbers.
+      radius: Radius, shape (); +inf is the whole space, below 0 the set is empty.
+
+    Example:
+      >>> balls = Balls(jnp.array([[0.0, 0.0], [3.0, 0.0]]), jnp.array(1.0))
+      >>> balls.contains(jnp.array([3.5, 0.0]))
+      Array(True, dtype=bool)
+    """
+
+    centers: Array
+    radius: Array
+
+    def contains(self, y: Array) -> Array:
+        """Returns whether `y`, shape (d,), is in a ball, bool of shape ()."""
+        distance = _geometry.nearest_distance(*_geometry.as_points(y, self.centers))
+        return distance <= self.radius
+
+    def size(self) -> Array:
+        """Raises ValueError: the volume of a union of balls has to be estimated."""
+        raise ValueError(_no_size("a union of Balls"))
+
+    def is_empty(self) -> Array:
+        """Returns whether the radius is below 0, bool of shape ()."""
+        return self.radius < 0
+
+
+@pytree
+class Ellipsoid:
+    """The ellipsoid of all y with norm(scale^-1 (y - center)) <= radius.
+
+    Args:
+      center: Centre, shape (d,), in units of the targets.
+      scale: Half axes at radius 1, shape (d,), or a lower triangular factor of the
+        matrix of the ellipsoid, shape (d, d), in units of the targets.
+      radius: Shape (); +inf is the whole space, below 0 the set is empty.
+
+    Example:
+      >>> disc = Ellipsoid(jnp.zeros(2), jnp.ones(2), jnp.array(2.0))
+      >>> round(disc.size().item(), 4)
+      12.5664
+    """
+
+    center: Array
+    scale: Array
+    radius: Array
+
+    def contains(self, y: Array) -> Array:
+        """Returns whether `y`, shape (d,), is in the ellipsoid, bool of shape ()."""
+        if jnp.shape(y) != self.center.shape:
+            raise ValueError(
+                f"expected a target of shape {self.center.shape}, got {jnp.shape(y)}"
+            )
+        z = _geometry.whiten(self.scale, y - self.center)
+        return _geometry.norm(z) <= self.radius
+
+    def log_size(self) -> Array:
+        """Returns the log of the volume, shape (); -inf if it is empty or flat."""
+        axes = jnp.abs(_geometry.diagonal(self.scale))
+        d = len(axes)
+        solid = (self.radius > 0) & jnp.all(axes > 0)
+        radius = jnp.where(solid, self.radius, 1)
+        logs = d * jnp.log(radius) + jnp.sum(jnp.log(jnp.where(solid, axes, 1)))
+        return jnp.where(solid, _geometry.log_unit_ball(d) + logs, -jnp.inf)
+
+    def size(self) -> Array:
+        """Returns the volume, shape (), in units of the targets to the power of d."""
+        return jnp.exp(self.log_size())
+
+    def is_empty(self) -> Array:
+        """Returns whether the radius is below 0, bool of shape ()."""
+        return self.radius < 0
+
+
+@pytree
+class LevelSet:
+    """The set {y : score(pred, y) <= level} of any score, known by membership alone.
+
+    Args:
+      score: The nonconformity score.
+      pred: The prediction that the score reads, any pytree.
+      level: Threshold, shape () or (c,) for scores with components.
+
+    Example:
+      >>> from jaxcp.scores import Absolute
+      >>> LevelSet(Absolute(), jnp.array(0.0), jnp.array(1.0)).contains(0.5)
+      Array(True, dtype=bool)
+    """
+
+    score: Score
+    pred: PyTree
+    level: Array
+
+    def contains(self, y: Array) -> Array:
+        """Returns whether all(score(pred, y) <= level), bool of shape ()."""
+        return jnp.all(self.score(self.pred, y) <= self.level)
+
+    def size(self) -> Array:
+        """Raises ValueError: a level set has no size in closed form."""
+        raise ValueError(_no_size("a LevelSet"))
+
+
+def _no_size(what):
+    return (
+        f"expected a set with a closed-form size, got {what}: estimate it with "
+        "jaxcp.volume, or give the score an inverse that returns an Interval, a Box, "
+        "an Ellipsoid or a LabelSet"
+    )
