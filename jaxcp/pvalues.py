@@ -144,12 +144,14 @@ def _p_value(scores, score, u, weights, test_weight):
     keys, key = to_keys(scores), to_keys(score.astype(scores.dtype))
     above = jnp.sum(jnp.where(keys > key, weights, 0))
     equal = jnp.sum(jnp.where(keys == key, weights, 0))
-    return _share(above, equal, jnp.sum(weights), u, test_weight)
+    below = jnp.sum(jnp.where(keys < key, weights, 0))
+    return _share(above, equal, above + equal + below, u, test_weight)
 
 
 def _share(above, equal, total, u, test_weight):
-    # A known total would be divided by as a product with its rounded inverse, and 10 /
-    # 1000 would not be 0.01.
-    total = lax.optimization_barrier(jnp.asarray(total + test_weight))
+    # XLA divides many numbers by one as a product with its rounded inverse: 10 / 1000
+    # would not be 0.01. So each has a divisor of its own.
+    total = jnp.broadcast_to(total + test_weight, jnp.shape(above))
+    total = lax.optimization_barrier(total)
     p = (above + u * (equal + test_weight)) / jnp.where(total > 0, total, 1)
     return jnp.where(total > 0, p, 1)  # no weight at all: no evidence

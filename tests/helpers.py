@@ -117,6 +117,14 @@ def _box(key):
     return (mu - half, mu + half), mu + 2 * noise
 
 
+def _bounding_box(key):
+    place, sides, noise = jax.random.normal(key, (3, 4))
+    lower, sides = 3 * place[:2], jnp.exp(sides[:2])
+    true = lower + 0.5 * noise[:2]
+    true = jnp.concatenate([true, true + sides * jnp.exp(0.5 * noise[2:])])
+    return jnp.concatenate([lower, lower + sides]), true
+
+
 def _ellipsoid(key):
     mu, noise, *rows = jax.random.normal(key, (4, 2))
     scale = jnp.tril(jnp.stack(rows), -1) + jnp.diag(jnp.exp(rows[0]))
@@ -203,6 +211,9 @@ CASES = {
     "custom": Case(scores.Custom(_distance, _around), _point()),
     "custom-level-set": Case(scores.Custom(_distance), _point()),
     "rectangle": Case(scores.Rectangle(), _box),
+    "box-offset": Case(scores.BoxOffset(), _bounding_box),
+    "box-inner": Case(scores.BoxOffset(inner=True, relative=True), _bounding_box),
+    "box-maximum": Case(scores.BoxOffset(relative=True, maximum=True), _bounding_box),
     "mahalanobis": Case(scores.Mahalanobis(), _ellipsoid),
     "density": Case(DENSITY, _point((2,))),
     "latent": Case(scores.Latent(lambda mu, y: (y - mu) / 2), _point((2,))),
@@ -231,6 +242,7 @@ ONE_OF_EACH = [
     "raps-randomized",
     "topk",
     "custom",
+    "box-maximum",
     "mahalanobis",
     "latent",
     "cp2pcp",

@@ -11,7 +11,7 @@ from helpers import CASES, ONE_OF_EACH, components
 
 NUM_TRIALS = 5000
 UNTIED = {"absolute", "normalized", "cqr", "asymmetric-cqr", "gamma", "custom"}
-UNTIED |= {"mahalanobis", "latent", "cp2pcp", "c-pcp-extended"}
+UNTIED |= {"box-maximum", "mahalanobis", "latent", "cp2pcp", "c-pcp-extended"}
 RANDOM = {"aps-randomized", "c-pcp-ties"}  # randomised scores without atoms
 
 

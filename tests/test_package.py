@@ -30,6 +30,7 @@ NAMESPACES = [
     models,
     jaxcp.online,
     jaxcp.outliers,
+    jaxcp.plotting,
     jaxcp.resampling,
     jaxcp.scores,
     jaxcp.sets,

@@ -2,14 +2,17 @@
 
 from jaxcp.datasets.generated import class_posterior, classes, heteroscedastic, linear
 from jaxcp.datasets.laws import Bimodal, DelBarrio, OneMoon, Unimodal
+from jaxcp.datasets.objects import Scenes, scenes
 
 __all__ = [
     "Bimodal",
     "DelBarrio",
     "OneMoon",
+    "Scenes",
     "Unimodal",
     "class_posterior",
     "classes",
     "heteroscedastic",
     "linear",
+    "scenes",
 ]

@@ -222,6 +222,6 @@ def _coverage_error(sets, y, alpha):
 def _relative_width(sets, y):
     """Returns the mean width over the range of the targets; 0/0 is 0."""
     width = jnp.mean(jax.vmap(lambda s: s.size())(sets))
-    span = jnp.max(y) - jnp.min(y)
+    span = jnp.max(y, initial=-jnp.inf) - jnp.min(y, initial=jnp.inf)
     ratio = width / jnp.where(span > 0, span, 1)
     return jnp.where(span > 0, ratio, jnp.where(width > 0, jnp.inf, width))

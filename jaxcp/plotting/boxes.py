@@ -1,0 +1,84 @@
+"""Boxes on an image."""
+
+from typing import TYPE_CHECKING
+
+import jax
+import numpy as np
+from jax.typing import ArrayLike
+
+from jaxcp.plotting._axes import COVERED, MISSED, check_shape, new_axes
+from jaxcp.sets import BoundingBox
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+_PREDICTED, _TRUE = "white", "gold"
+
+
+def plot_boxes(
+    image: ArrayLike,
+    sets: BoundingBox | None = None,
+    *,
+    preds: ArrayLike | None = None,
+    true: ArrayLike | None = None,
+    ax: "Axes | None" = None,
+) -> "Axes":
+    """Returns axes with an image and predicted, true and conformal boxes on it.
+
+    Args:
+      image: Pixels, shape (height, width), or (height, width, 3).
+      sets: Conformal boxes with corners of shape (b, 2), outer or inner. With as many
+        true boxes, in the same order, those that miss are red.
+      preds: Predicted boxes (x_min, y_min, x_max, y_max), shape (b, 4): dashed.
+      true: True boxes, shape (t, 4).
+      ax: Axes to draw on. Defaults to new ones.
+
+    Returns:
+      The axes.
+
+    Raises:
+      ValueError: if boxes are not of shape (..., 4).
+
+    Example:
+      >>> box = jnp.array([[2.0, 3.0, 10.0, 8.0]])
+      >>> outer = BoundingBox(box[:, :2] - 1, box[:, 2:] + 1)
+      >>> ax = plot_boxes(jnp.zeros((12, 16)), outer, preds=box, true=box + 0.5)
+    """
+    ax = new_axes() if ax is None else ax
+    ax.imshow(np.asarray(image), cmap="gray")
+    height, width = np.shape(image)[:2]
+    true = None if true is None else _boxes("true", true)
+    if preds is not None:
+        _draw(ax, _boxes("preds", preds), "predicted", _PREDICTED, linestyle="--")
+    if true is not None:
+        _draw(ax, true, "true", _TRUE)
+    if sets is not None:
+        name = "inner box" if sets.inner else "outer box"
+        corners = np.asarray(sets.corners())
+        hit = np.ones(len(corners), bool)
+        if true is not None and len(true) == len(corners):
+            hit = np.asarray(jax.vmap(lambda s, y: s.contains(y))(sets, true))
+        _draw(ax, corners[hit], name, COVERED, linewidth=2)
+        _draw(ax, corners[~hit], f"{name}, misses", MISSED, linewidth=2)
+    ax.set(xlim=(-0.5, width - 0.5), ylim=(height - 0.5, -0.5), xticks=[], yticks=[])
+    ax.legend(loc="upper right", fontsize="small")
+    return ax
+
+
+def _boxes(name, boxes):
+    boxes = np.asarray(boxes)
+    check_shape(name, (len(boxes), 4), boxes.shape)
+    return boxes
+
+
+def _draw(ax, boxes, label, color, **style):
+    """Draws boxes, infinite sides outside of the frame; one of them has the label."""
+    from matplotlib.patches import Rectangle
+
+    for i, (left, top, right, bottom) in enumerate(np.clip(boxes, -1e4, 1e4)):
+        if left <= right and top <= bottom:
+            size = right - left, bottom - top
+            name = label if i == 0 else None
+            style |= {"edgecolor": color, "label": name, "fill": False}
+            ax.add_patch(Rectangle((left, top), *size, **style))

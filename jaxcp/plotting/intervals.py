@@ -1,0 +1,105 @@
+"""Intervals along an input, and label sets."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from jax.typing import ArrayLike
+
+from jaxcp.plotting._axes import COVERED, MISSED, TRUTH, check_shape, new_axes
+from jaxcp.sets import Interval, LabelSet
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def plot_intervals(
+    x: ArrayLike,
+    sets: Interval,
+    y: ArrayLike | None = None,
+    *,
+    ax: "Axes | None" = None,
+) -> "Axes":
+    """Returns axes with intervals along one input; missed targets are red.
+
+    Args:
+      x: Position of each interval, shape (m,) or (m, 1).
+      sets: Intervals with ends of shape (m,). Infinite ends reach the frame.
+      y: Targets, shape (m,), drawn as points.
+      ax: Axes to draw on. Defaults to new ones.
+
+    Returns:
+      The axes.
+
+    Raises:
+      ValueError: if lengths differ.
+
+    Example:
+      >>> ax = plot_intervals(jnp.arange(2.0), Interval(jnp.zeros(2), jnp.ones(2)))
+    """
+    x, lower, upper = np.ravel(x), np.asarray(sets.lower), np.asarray(sets.upper)
+    check_shape("ends", (x.size,), lower.shape)
+    ax = new_axes() if ax is None else ax
+    ends = np.concatenate([lower, upper] + ([] if y is None else [np.asarray(y)]))
+    low, high = _frame(ends[np.isfinite(ends)])
+    drawn = lower <= upper
+    ax.vlines(
+        x[drawn],
+        np.maximum(lower[drawn], low),
+        np.minimum(upper[drawn], high),
+        color=COVERED,
+        alpha=0.4,
+        linewidth=max(1.0, min(4.0, 300 / max(x.size, 1))),
+        label="prediction interval",
+    )
+    if y is not None:
+        y = np.asarray(y)
+        check_shape("y", x.shape, y.shape)
+        inside = (lower <= y) & (y <= upper)
+        ax.plot(x[inside], y[inside], ".", color=TRUTH, ms=3, label="covered")
+        ax.plot(x[~inside], y[~inside], ".", color=MISSED, ms=5, label="missed")
+    ax.set(xlabel="input", ylabel="target", ylim=(low, high))
+    ax.legend(frameon=False)
+    return ax
+
+
+def plot_label_sets(
+    sets: LabelSet, y: ArrayLike | None = None, *, ax: "Axes | None" = None
+) -> "Axes":
+    """Returns axes with a row of cells for each set; the true label is ringed.
+
+    Args:
+      sets: Label sets with a mask of shape (m, k).
+      y: True labels, int of shape (m,); the ring is red where the set misses.
+      ax: Axes to draw on. Defaults to new ones.
+
+    Returns:
+      The axes.
+
+    Raises:
+      ValueError: if lengths differ.
+
+    Example:
+      >>> ax = plot_label_sets(LabelSet(jnp.eye(3, dtype=bool)), jnp.arange(3))
+    """
+    mask = np.asarray(sets.mask)
+    m, k = mask.shape
+    ax = new_axes() if ax is None else ax
+    ax.pcolormesh(mask, cmap="Blues", vmin=0, vmax=1.8, edgecolors="white", linewidth=1)
+    if y is not None:
+        y = np.asarray(y)
+        check_shape("y", (m,), y.shape)
+        colors = np.where(mask[np.arange(m), y], TRUTH, MISSED)
+        ax.scatter(
+            y + 0.5, np.arange(m) + 0.5, 40, facecolors="none", edgecolors=colors
+        )
+    ax.set(xticks=np.arange(k) + 0.5, xticklabels=range(k), yticks=[])
+    ax.set(xlabel="label", ylabel="example", ylim=(m, 0))
+    return ax
+
+
+def _frame(finite):
+    if finite.size == 0:
+        return -1.0, 1.0
+    low, high = float(finite.min()), float(finite.max())
+    pad = 0.05 * (high - low) or 1.0
+    return low - pad, high + pad

@@ -1,0 +1,58 @@
+"""Histograms of p-values."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from jax.typing import ArrayLike
+
+from jaxcp.plotting._axes import COVERED, MISSED, TRUTH, check_shape, new_axes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def plot_p_values(
+    p_values: ArrayLike,
+    is_nominal: ArrayLike | None = None,
+    *,
+    num_bins: int = 20,
+    ax: "Axes | None" = None,
+) -> "Axes":
+    """Returns axes with a histogram of p-values; those of nominal rows are uniform.
+
+    Args:
+      p_values: p-values, shape (m,).
+      is_nominal: True for nominal rows, bool of shape (m,), which are drawn apart.
+      num_bins: Number of bins of [0, 1].
+      ax: Axes to draw on. Defaults to new ones.
+
+    Returns:
+      The axes.
+
+    Raises:
+      ValueError: if lengths differ.
+
+    Example:
+      >>> ax = plot_p_values(jax.random.uniform(jax.random.key(0), (500,)))
+    """
+    p_values = np.ravel(p_values)
+    parts = {"all rows": (np.ones(p_values.shape, bool), COVERED)}
+    if is_nominal is not None:
+        is_nominal = np.asarray(is_nominal, bool)
+        check_shape("is_nominal", p_values.shape, is_nominal.shape)
+        parts = {"nominal": (is_nominal, COVERED), "outliers": (~is_nominal, MISSED)}
+    ax = new_axes() if ax is None else ax
+    for name, (rows, color) in parts.items():
+        if rows.any():
+            ax.hist(
+                p_values[rows],
+                bins=np.linspace(0, 1, num_bins + 1),
+                density=True,
+                color=color,
+                alpha=0.4,
+                label=f"{name} ({rows.sum()})",
+            )
+    ax.axhline(1, color=TRUTH, linestyle="--", linewidth=0.8, label="uniform")
+    ax.set(xlabel="p-value", ylabel="density", xlim=(0, 1))
+    ax.legend(frameon=False)
+    return ax

@@ -1,0 +1,267 @@
+"""Metrics of size and dependence, of intervals, and their summary."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from jaxcp import metrics
+from jaxcp.sets import Balls, BoundingBox, Box, Ellipsoid, Interval, LabelSet, LevelSet
+
+INF = np.inf
+
+
+def sized(sizes, covered):
+    """Intervals of given sizes that hold 0 or do not."""
+    lower = jnp.where(jnp.asarray(covered), 0.0, 1.0)
+    return Interval(lower, lower + jnp.asarray(sizes)), jnp.zeros(len(sizes))
+
+
+def test_strata_of_equally_many_rows():
+    """Ties in the order of the rows; the first strata are longer; no row is lost."""
+    sets, y = sized([2.0, 1, 2, INF, 1, 2, 0], [1, 1, 0, 1, 0, 1, 1])
+    found = metrics.size_stratified_coverage(sets, y, num_bins=3)
+    assert_allclose(found, [2 / 3, 1 / 2, 1])  # sizes 0 1 1 | 2 2 | 2 inf
+    assert_allclose(metrics.size_stratified_coverage(sets, y, num_bins=1), 5 / 7)
+    many = metrics.size_stratified_coverage(sets, y, num_bins=9)
+    assert_array_equal(many, [1, 1, 0, 1, 0, 1, 1, np.nan, np.nan])
+    assert metrics.min_size_stratified_coverage(sets, y, num_bins=9) == 0
+    violation = metrics.size_stratified_coverage_violation(sets, y, 0.25, num_bins=3)
+    assert_allclose(violation, 0.25)
+
+
+def test_strata_between_edges():
+    sets, y = sized([0.0, 1, 2, 3, 10, INF], [1, 0, 1, 1, 0, 1])
+    found = metrics.size_stratified_coverage(sets, y, edges=(1, 3, 5))
+    assert_array_equal(found, [0.5, 1, np.nan, 0.5])
+    labels = LabelSet(jnp.tril(jnp.ones((4, 4), bool)))  # sizes 1, 2, 3, 4
+    rows = jnp.array([0, 3, 1, 3])
+    each = metrics.size_stratified_coverage(labels, rows)
+    assert_array_equal(each, [np.nan, 1, 0, 1, 1])
+    halves = metrics.size_stratified_coverage(labels, rows, num_ranges=2)
+    assert_array_equal(halves, [0.5, 1])  # sizes 0 to 2, and 3 to 4
+
+
+def test_sizes_may_be_given():
+    """For sets without a size in closed form: here estimated volumes."""
+    balls = Balls(jnp.zeros((4, 1, 2)), jnp.array([1.0, 2.0, 3.0, 4.0]))
+    y = jnp.full((4, 2), 1.5)
+    volumes = metrics.mean_volume(jax.random.key(0), balls, 10).log_volumes
+    found = metrics.size_stratified_coverage(balls, y, num_bins=2, sizes=volumes)
+    assert_array_equal(found, [0, 1])
+    assert metrics.hsic(balls, y, sizes=volumes) > 0
+    with pytest.raises(ValueError, match="closed-form size"):
+        metrics.hsic(balls, y)
+
+
+def hsic_by_loops(sizes, covered, s1, s2):
+    """trace(K H L H) from whole matrices."""
+    n = len(sizes)
+    with np.errstate(invalid="ignore"):
+        away = np.where(sizes[:, None] == sizes, 0, sizes[:, None] - sizes)
+    k = np.exp(-(away**2) / s1)
+    l_ = np.exp(-np.float64(covered[:, None] != covered) / s2)
+    h = np.eye(n) - 1 / n
+    return np.sqrt(np.trace(k @ h @ l_ @ h)) / (n - 1)
+
+
+def test_hsic_against_matrices():
+    rng = np.random.default_rng(0)
+    sizes, covered = rng.exponential(size=60), rng.random(60) < 0.7
+    sizes[:7] = INF  # infinite sets are alike, and far from the others
+    sets, y = sized(sizes, covered)
+    for s1, s2 in [(1.0, 1.0), (0.1, 3.0)]:
+        found = metrics.hsic(sets, y, bandwidths=(s1, s2), sizes=sizes)
+        assert_allclose(found, hsic_by_loops(sizes, covered, s1, s2), rtol=1e-5)
+    finite = sizes[np.isfinite(sizes)]
+    away = np.abs(np.subtract.outer(finite, finite))[np.triu_indices(53, 1)]
+    median = np.sort(away)[(len(away) + 1) // 2 - 1]
+    found = metrics.hsic(sets, y, bandwidths=None, sizes=sizes)
+    expected = hsic_by_loops(sizes, covered, 2 * median**2, 2.0)
+    assert_allclose(found, expected, rtol=1e-4)
+
+
+def test_hsic_is_zero_where_nothing_varies():
+    for sizes, covered in [
+        (np.ones(50), np.arange(50) % 3 == 0),
+        (np.arange(1.0, 51), np.ones(50)),
+        (np.arange(1.0, 51), np.zeros(50)),
+    ]:
+        sets, y = sized(sizes, covered)
+        for bandwidths in [(1.0, 1.0), None]:
+            options = {"bandwidths": bandwidths, "sizes": jnp.asarray(sizes)}
+            value, slope = jax.value_and_grad(
+                lambda o, s=sets, y=y: metrics.hsic(s, y, **o), allow_int=True
+            )(options)
+            assert value == 0
+            assert np.all(np.isfinite(slope["sizes"]))
+    assert np.isnan(metrics.hsic(*sized([1.0], [1])))
+
+
+def test_hsic_keeps_little_memory_and_differentiates():
+    """No m x m matrix: neither going forward nor back."""
+    m = 6000
+    sizes = jnp.linspace(0.1, 3.0, m)
+    sets, y = sized(sizes, np.arange(m) % 3 > 0)
+
+    def value(sizes):
+        return metrics.hsic(sets, y, sizes=sizes)
+
+    for run in (value, jax.grad(value)):
+        memory = jax.jit(run).lower(sizes).compile().memory_analysis()
+        assert memory.temp_size_in_bytes < m * m  # a quarter of it in single precision
+    few = sizes[:: m // 40]
+    sets, y = sized(few, np.arange(len(few)) % 3 > 0)
+    slope = jax.grad(value)(few)
+    step = 1e-2 * jnp.cos(jnp.arange(len(few)))
+    change = value(few + step) - value(few - step)
+    assert_allclose(jnp.sum(slope * 2 * step), change, rtol=0.02)
+
+
+def test_interval_scores_by_hand():
+    sets = Interval(jnp.array([0.0, 0.0, 2.0, -INF]), jnp.array([1.0, 1.0, 1.0, INF]))
+    y = jnp.array([0.5, 3.0, 1.5, 0.0])
+    found = metrics.interval_score(sets, y, 0.5)
+    assert_allclose(found, [1, 1 + 4 * 2, 4 * 0.5 + 4 * 0.5, INF])
+    assert metrics.winkler_score(sets, y, 0.5) == INF
+    slope = jax.grad(lambda u: metrics.winkler_score(Interval(u * 0, u), y, 0.5))
+    assert_allclose(slope(jnp.full(4, 1.0)), [0.25, (1 - 4) / 4, (1 - 4) / 4, 0.25])
+
+
+def test_pinball_score_of_several_levels():
+    y = jnp.array([1.0, -1.0, 3.0])
+    preds, levels = jnp.zeros((3, 2)), jnp.array([0.1, 0.9])
+    found = metrics.pinball_score(preds, y, levels)
+    assert_allclose(found, [(0.1 + 0.9 + 0.3) / 3, (0.9 + 0.1 + 2.7) / 3], rtol=1e-6)
+    assert_allclose(metrics.pinball_score(preds[:, 1], y, 0.9), found[1])
+
+
+def test_criteria_of_coverage_and_width():
+    sets = Interval(jnp.zeros(4), jnp.ones(4))
+    y = jnp.array([0.5, 0.5, 0.5, 4.5])  # coverage 3/4, width 1 of a range of 4
+    cwc = metrics.coverage_width_criterion(sets, y, 0.1, eta=2.0)
+    assert_allclose(cwc, 0.75 * np.exp(-2 * 0.15**2), rtol=1e-6)
+    khosravi = metrics.khosravi_coverage_width_criterion
+    assert_allclose(khosravi(sets, y, 0.1, eta=2.0), (1 + np.exp(0.3)) / 4, rtol=1e-5)
+    assert_allclose(khosravi(sets, y, 0.25, eta=2.0), 0.25)  # covered: no fine
+    same = jnp.full(4, 0.5)
+    assert metrics.coverage_width_criterion(sets, same, 0.1, eta=2.0) == -INF
+    assert khosravi(sets, same, 0.1, eta=2.0) == INF
+    points = Interval(same, same)
+    assert_allclose(khosravi(points, same, 0.1, eta=2.0), 0)
+    infinite = Interval(jnp.full(4, -INF), jnp.full(4, INF))
+    for eta in (0.0, 1e9):
+        cwc = metrics.coverage_width_criterion(infinite, y, 0.1, eta=eta)
+        assert cwc == -INF
+        assert khosravi(infinite, y, 0.1, eta=eta) == INF
+
+
+def test_empty_sets_and_singletons():
+    lower = jnp.array([0.0, 1.0, 0.0])
+    assert_allclose(metrics.empty_rate(Interval(lower, jnp.zeros(3))), 1 / 3)
+    corners = jnp.zeros((3, 2)), jnp.array([[1.0, -1.0], [0.0, 0.0], [1.0, 1.0]])
+    assert_allclose(metrics.empty_rate(Box(*corners)), 1 / 3)
+    assert_allclose(metrics.empty_rate(BoundingBox(*corners)), 1 / 3)
+    assert metrics.empty_rate(BoundingBox(*corners, inner=True)) == 0
+    radius = jnp.array([-1.0, 0.0, INF])
+    assert_allclose(metrics.empty_rate(Balls(jnp.zeros((3, 1, 2)), radius)), 1 / 3)
+    ellipsoids = Ellipsoid(jnp.zeros((3, 2)), jnp.ones((3, 2)), radius)
+    assert_allclose(metrics.empty_rate(ellipsoids), 1 / 3)
+    labels = LabelSet(jnp.array([[0, 0, 0], [0, 1, 0], [1, 1, 1]], bool))
+    assert_allclose(metrics.empty_rate(labels), 1 / 3)
+    assert_allclose(metrics.singleton_rate(labels), 1 / 3)
+    assert np.isnan(metrics.empty_rate(Interval(lower, jnp.array([0, np.nan, 0]))))
+    one_class = LabelSet(jnp.ones((3, 1), bool))
+    assert metrics.singleton_rate(one_class) == 1
+    assert metrics.class_coverage(one_class, jnp.zeros(3, int)) == 1
+
+
+def test_gap_of_groups():
+    sets, y = sized(np.ones(6), [1, 0, 1, 1, 1, 0])
+    groups = jnp.array([0, 0, 2, 2, 2, 2])  # coverage 1/2 and 3/4, group 1 is empty
+    gap = metrics.coverage_gap(sets, y, groups, 0.1, num_groups=3)
+    assert_allclose(gap, (0.4 + 0.15) / 2, rtol=1e-5)
+    weighted = metrics.coverage_gap(sets, y, groups, 0.1, num_groups=3, weighted=True)
+    assert_allclose(weighted, (2 * 0.4 + 4 * 0.15) / 6, rtol=1e-5)
+
+
+def test_excess_risk_of_the_truth_is_the_mean_error():
+    """Rates on the right side of the level see its whole distance from coverage."""
+    keys = jax.random.split(jax.random.key(0), 2)
+    rates = jnp.where(jax.random.uniform(keys[0], (20_000,)) < 0.5, 0.95, 0.75)
+    covered = jax.random.uniform(keys[1], rates.shape) < rates
+    sets, y = sized(np.ones(len(rates)), covered)
+    risk = metrics.excess_coverage_risk(sets, y, rates, 0.1)
+    error = 4 * np.sqrt(0.12 / len(rates))
+    assert abs(risk - (0.05 + 0.15) / 2) < error
+    knows_nothing = metrics.excess_coverage_risk(
+        sets, y, jnp.full_like(rates, 0.9), 0.1
+    )
+    assert knows_nothing == 0
+
+
+def test_iou_of_flat_infinite_and_apart_boxes():
+    boxes = jnp.array(
+        [[0, 0, 2, 2], [1, 1, 3, 3], [5, 5, 6, 6], [1, 1, 1, 4], [-INF, -INF, INF, INF]]
+    )
+    found = metrics.iou(boxes, boxes)
+    assert_allclose(found[0], [1, 1 / 7, 0, 0, 0], rtol=1e-6)
+    assert_array_equal(found, found.T)
+    assert found[3, 3] == 0
+    assert metrics.iou(boxes[0], boxes[1]).shape == ()
+    assert metrics.iou(boxes[0], boxes).shape == (5,)
+    whole = metrics.iou(boxes[:2].astype(int), boxes[:2].astype(int))
+    assert_allclose(whole, found[:2, :2], rtol=1e-6)
+    slope = jax.jit(jax.grad(lambda b: jnp.sum(metrics.iou(b, boxes[:4]))))(boxes[:4])
+    assert np.all(np.isfinite(slope))
+
+
+def test_summary_has_what_applies():
+    sets, y = sized([1.0, 2.0, 3.0, 4.0], [1, 0, 1, 1])
+    found = metrics.summary(sets, y, 0.1, groups=[0, 0, 1, 1], num_bins=2)
+    assert found["coverage"] == 0.75
+    assert_array_equal(found["group_coverage"], [0.5, 1])
+    assert found["min_size_stratified_coverage"] == 0.5
+    assert_allclose(found["coverage_gap"], 0.25, rtol=1e-5)
+    assert_allclose(found["winkler_score"], (1 + 2 + 20 + 3 + 4) / 4)
+    assert set(found) >= {"mean_size", "empty_rate", "hsic", "coverage_width_criterion"}
+    labels = metrics.summary(LabelSet(jnp.eye(3, dtype=bool)), jnp.arange(3), 0.1)
+    assert labels["singleton_rate"] == 1
+    assert labels["class_coverage"].shape == (3,)
+    levels = LevelSet(lambda pred, y: abs(y - pred), jnp.zeros(3), jnp.ones(3))
+    with pytest.raises(ValueError, match="arrays of numbers"):
+        metrics.summary(levels, jnp.zeros(3), 0.1)  # a function is no pytree
+
+
+def test_summary_over_levels_is_each_level():
+    """Every metric batches over levels, with and without jit."""
+    widths = jnp.array([0.5, 1.0, 2.0])
+    y = jax.random.normal(jax.random.key(0), (30,))
+    scale = jnp.linspace(0.5, 2.0, 30)
+    sets = Interval(-widths[:, None] * scale[None], widths[:, None] * scale[None])
+    alphas, groups = jnp.array([0.5, 0.3, 0.1]), jnp.arange(30) % 2
+
+    def run(sets, alpha):
+        return metrics.summary(sets, y, alpha, groups, num_groups=2)
+
+    together = jax.jit(jax.vmap(run))(sets, alphas)
+    for i, alpha in enumerate(alphas):
+        alone = run(Interval(sets.lower[i], sets.upper[i]), alpha)
+        for name, value in alone.items():
+            assert_allclose(together[name][i], value, rtol=1e-4, atol=1e-6)
+
+
+def test_metrics_of_no_rows_are_nan():
+    nothing, y = Interval(jnp.zeros(0), jnp.zeros(0)), jnp.zeros(0)
+    for name, value in metrics.summary(nothing, y, 0.1, y.astype(int)).items():
+        assert np.all(np.isnan(value)), name
+
+
+def test_nan_is_never_silently_not_covered():
+    sets, y = sized([1.0, jnp.nan, 3.0, 4.0], [1, 1, 1, 1])
+    strata = metrics.size_stratified_coverage(sets, y, num_bins=2)
+    assert_array_equal(strata, [1, np.nan])
+    assert np.isnan(metrics.min_size_stratified_coverage(sets, y, num_bins=2))
+    for name in ("hsic", "winkler_score", "coverage_width_criterion", "empty_rate"):
+        assert np.isnan(metrics.summary(sets, y, 0.1)[name]), name

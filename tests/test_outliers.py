@@ -1,0 +1,275 @@
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy import integrate, stats
+
+import jaxcp
+import references
+from helpers import cases
+from jaxcp import outliers
+
+STREAMS = cases("mapie/exchangeability_streams")
+MARTINGALES = [
+    outliers.PowerMartingale(0.7),
+    outliers.MixtureMartingale(),
+    outliers.SimpleJumper(),
+]
+
+
+@pytest.mark.parametrize("case", cases("puncc/anomaly").values())
+def test_agreement_with_the_published(case):
+    scores, test = case["cal_scores"], case["test_scores"]
+    p = outliers.outlier_p_values(scores, test)
+    assert_allclose(p, case["exact_pvalue"], rtol=1e-6)
+    for i, alpha in enumerate(case["alphas"]):
+        flagged = outliers.is_outlier(scores, test, alpha)
+        assert_array_equal(flagged, case["exact_is_anomaly"][i])
+        threshold = jaxcp.conformal_quantile(scores, alpha)
+        assert_allclose(threshold, case["exact_threshold"][i], rtol=1e-6)
+
+
+@pytest.mark.parametrize("n", [0, 1, 9, 99, 199, 999])
+def test_p_values_are_fractions_to_the_last_bit(n):
+    """k / (n + 1) as it is nearest, so that p <= alpha is the test at level alpha."""
+    scores, test = jnp.arange(float(n)), jnp.arange(n + 1) - 0.5
+    ranks = np.arange(n + 1, 0, -1, dtype=np.float32)
+    p = outliers.outlier_p_values(scores, test)
+    assert_array_equal(p, ranks / np.float32(n + 1))
+    for alpha in (0.01, 0.05, 0.1, 0.3):
+        flagged = outliers.is_outlier(scores, test, alpha)
+        assert_array_equal(flagged, np.asarray(p) <= np.float32(alpha))
+
+
+def test_p_values_against_loops_with_ties_infinities_and_nan():
+    rng = np.random.default_rng(0)
+    scores = np.round(rng.normal(size=60), 1)
+    scores[:3], scores[3] = np.inf, -np.inf
+    test = np.append(np.round(rng.normal(size=40), 1), [np.inf, -np.inf, np.nan])
+    u, weights = rng.random(43), rng.exponential(size=60)
+    test_weights = rng.exponential(size=43)
+    smooth = outliers.outlier_p_values(scores, test, u=u)
+    weighted = outliers.outlier_p_values(
+        scores, test, u=u, weights=weights, test_weights=test_weights
+    )
+    for i, s in enumerate(np.where(np.isnan(test), np.inf, test)):
+        assert_allclose(smooth[i], references.p_value(scores, s, u[i]), rtol=1e-5)
+        above, equal = weights[scores > s].sum(), weights[scores == s].sum()
+        share = above + u[i] * (equal + test_weights[i])
+        expected = share / (weights.sum() + test_weights[i])
+        assert_allclose(weighted[i], expected, rtol=1e-5)
+        alone = jaxcp.conformal_p_value(
+            scores, s, u=u[i], weights=weights, test_weight=test_weights[i]
+        )
+        assert_allclose(alone, expected, rtol=1e-5)
+    mask = np.arange(60) % 3 > 0
+    masked = outliers.outlier_p_values(scores, test, u=u, mask=mask)
+    some = outliers.outlier_p_values(scores[mask], test, u=u)
+    assert_array_equal(masked, some)
+    both = outliers.outlier_p_values(scores, test, weights=weights, mask=mask)
+    some = outliers.outlier_p_values(scores[mask], test, weights=weights[mask])
+    assert_allclose(both, some, rtol=1e-5)
+    flagged = outliers.is_outlier(scores, test, 0.3, mask=mask)
+    assert_array_equal(flagged, outliers.is_outlier(scores[mask], test, 0.3))
+
+
+def test_weights_of_any_scale():
+    scores, test = jnp.arange(4.0), jnp.array([1.5, 9.0])
+    plain = outliers.outlier_p_values(scores, test)
+    for scale in (1e-30, 1.0, 1e30):
+        ones = jnp.full(4, scale)
+        found = outliers.outlier_p_values(
+            scores, test, weights=ones, test_weights=jnp.full(2, scale)
+        )
+        assert_allclose(found, plain, rtol=1e-6)
+    nothing = outliers.outlier_p_values(
+        scores, test, weights=jnp.zeros(4), test_weights=jnp.array([0.0, 1e30])
+    )
+    assert_array_equal(nothing, [1, 1])
+
+
+def test_grouped_p_values_are_those_of_each_group():
+    rng = np.random.default_rng(1)
+    scores, test = rng.normal(size=50), rng.normal(size=30)
+    groups, test_groups = rng.integers(0, 3, 50), rng.integers(0, 4, 30)
+    u = rng.random(30)
+    found = outliers.grouped_outlier_p_values(
+        scores, groups, test, test_groups, num_groups=4, u=u
+    )
+    for g in range(4):  # the last one has no calibration rows
+        own = test_groups == g
+        expected = outliers.outlier_p_values(scores[groups == g], test[own], u=u[own])
+        assert_allclose(found[own], expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("method", ["simes", "dkw"])
+def test_conditional_p_values_hold_for_most_calibration_sets(method):
+    """The share of sets that mislead is at most delta; for Simes it is delta."""
+    n, delta, trials = 40, 0.2, 10_000
+    grid = -jnp.arange(1.0, n + 1)  # a score between the ranks: r = 1, ..., n
+    p = outliers.conditional_outlier_p_values(grid, grid + 0.5, delta, method=method)
+    assert np.all(np.diff(p) >= 0)
+    assert np.all(p >= jnp.arange(1, n + 1) / (n + 1))
+    # Given the set, P(p <= p_r) is the probability above its (n + 1 - r)-th score.
+    uniforms = jax.random.uniform(jax.random.key(0), (trials, n))
+    valid = jnp.mean(jnp.all(jnp.sort(uniforms, axis=1) <= p[None], axis=1))
+    error = 4 * np.sqrt(delta * (1 - delta) / trials)
+    assert valid > 1 - delta - error
+    assert method != "simes" or valid < 1 - delta + error
+    p_value = partial(outliers.conditional_outlier_p_values, method=method)
+    assert p_value(grid, jnp.full(1, -99.0), delta) == 1
+    one = p_value(grid[:1], jnp.zeros(1), delta)
+    assert_allclose(one, [1 - delta] if method == "simes" else 1, rtol=1e-6)
+
+
+def test_sequential_p_values_against_loops():
+    for digits in (0, 1, 6):
+        scores = np.round(np.random.default_rng(digits).normal(size=157), digits)
+        scores[50:60], scores[5] = np.inf, np.nan
+        u = np.random.default_rng(9).random(157)
+        seen = np.where(np.isnan(scores), np.inf, scores)
+        expected = [
+            ((seen[: t + 1] > s).sum() + u[t] * (seen[: t + 1] == s).sum()) / (t + 1)
+            for t, s in enumerate(seen)
+        ]
+        found = outliers.sequential_p_values(scores, u)
+        assert_allclose(found, expected, rtol=1e-5)
+    assert outliers.sequential_p_values(jnp.zeros(0), jnp.zeros(0)).shape == (0,)
+    assert_allclose(outliers.sequential_p_values([3.0], [0.3]), [0.3], rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_streams_agree_with_the_published(name):
+    case = STREAMS[name]
+    scores = np.abs(case["y"] - case["pred"])
+    p = outliers.sequential_p_values(scores, case["u"])
+    # Some scores differ by less than single precision tells.
+    assert_allclose(p, case["pvalue"], atol=1e-6 if name != "ties" else 0.05)
+    jumper = outliers.SimpleJumper({"shift": 0.05}.get(name, 0.01))
+    _, log_capital = outliers.watch(jumper, case["pvalue"])
+    assert_allclose(log_capital, np.log(case["jumper"]), atol=1e-4)
+
+
+def test_martingales_by_formula():
+    p = np.random.default_rng(0).random(200) ** 1.5
+    _, power = outliers.watch(outliers.PowerMartingale(0.4), p)
+    assert_allclose(power, np.cumsum(np.log(0.4) - 0.6 * np.log(p)), rtol=1e-4)
+    _, mixture = outliers.watch(outliers.MixtureMartingale(200), p)
+
+    def capital(epsilon, t):
+        return np.exp(t * np.log(epsilon) + (epsilon - 1) * np.log(p[:t]).sum())
+
+    for t in (1, 20, 200):  # the integral over epsilon, to which the grid tends
+        exact = integrate.quad(capital, 1e-9, 1, args=(t,))[0]
+        assert_allclose(mixture[t - 1], np.log(exact), atol=0.02)
+
+
+@pytest.mark.parametrize("martingale", MARTINGALES, ids=lambda m: type(m).__name__)
+def test_a_stream_in_two_parts_with_odd_p_values(martingale):
+    p = jnp.array([0.5, jnp.nan, 0.0, 1.0, 1e-9, 0.3])
+    _, whole = jax.jit(outliers.watch)(martingale, p)
+    assert np.all(np.isfinite(whole))
+    assert whole[1] == whole[0] or isinstance(martingale, outliers.SimpleJumper)
+    state, first = jax.jit(outliers.watch)(martingale, p[:2])
+    _, second = jax.jit(outliers.watch)(martingale, p[2:], state)
+    assert_allclose(jnp.append(first, second), whole, rtol=1e-5)
+    rates = jax.grad(lambda m: outliers.watch(m, p)[1][-1])
+    for slope in jax.tree.leaves(rates(martingale)):
+        assert np.isfinite(slope)
+
+
+def test_a_strategy_of_ones_own():
+    class Doubling:
+        """Bets everything on p < 1/2; keeps a count of wins, an integer."""
+
+        def init(self):
+            return jnp.zeros((), int), 0.0
+
+        def step(self, state, p_value):
+            wins, capital = state
+            win = p_value < 0.5
+            capital = capital + jnp.where(win, jnp.log(2.0), -jnp.inf)
+            return (wins + win, capital), capital
+
+    jax.tree_util.register_static(Doubling)
+    (wins, _), log_capital = outliers.watch(Doubling(), [0.1, 0.2, 0.7])
+    assert wins == 2
+    assert_allclose(log_capital, [np.log(2), np.log(4), -np.inf], rtol=1e-6)
+    with pytest.raises(ValueError, match="martingale with init and step, got float"):
+        outliers.watch(0.5, [0.1])
+
+
+def step_up(p, level):
+    """Benjamini-Hochberg from the paper."""
+    order = np.argsort(p)
+    fits = np.flatnonzero(p[order] <= level * np.arange(1, len(p) + 1) / len(p) + 1e-12)
+    found = np.zeros(len(p), bool)
+    found[order[: fits[-1] + 1 if len(fits) else 0]] = True
+    return found
+
+
+def test_discoveries_against_loops():
+    rng = np.random.default_rng(0)
+    for scale in (1, 3, 30):
+        p = rng.random(80) ** scale
+        for level in (0.05, 0.2):
+            found = outliers.benjamini_hochberg(p, level)
+            assert_array_equal(found, step_up(p, level))
+            share = (1 + np.sum(p > 0.4)) / (80 * 0.6)
+            found = outliers.storey_benjamini_hochberg(p, level, threshold=0.4)
+            assert_array_equal(found, step_up(p, level / share) & (p <= 0.4))
+    fractions = np.array([1, 2, 3, 4, 5]) / 50  # level i / m, but for rounding
+    assert np.all(outliers.benjamini_hochberg(fractions, 0.1))
+    assert not np.any(outliers.benjamini_hochberg(fractions + 0.001, 0.1))
+    nan = outliers.benjamini_hochberg(jnp.array([0.001, jnp.nan]), 0.1)
+    assert_array_equal(nan, [True, False])
+    assert outliers.benjamini_hochberg(jnp.zeros(0), 0.1).shape == (0,)
+
+
+def test_tests_of_a_batch():
+    rng = np.random.default_rng(0)
+    for m in (1, 5, 200):
+        p = rng.random(m)
+        expected = stats.combine_pvalues(p, "fisher").pvalue
+        assert_allclose(outliers.fisher_test(p), expected, rtol=1e-4)
+        ordered = np.sort(p) * m / np.arange(1, m + 1)
+        assert_allclose(outliers.simes_test(p), min(ordered.min(), 1), rtol=1e-5)
+    assert outliers.fisher_test(jnp.zeros(3)) == 0
+    assert outliers.fisher_test(jnp.ones(3)) == 1
+    assert outliers.fisher_test(jnp.zeros(0)) == outliers.simes_test(jnp.zeros(0)) == 1
+
+
+def test_everything_is_pure():
+    """Under jit and vmap as one by one, and no new trace on the second call."""
+    keys = jax.random.split(jax.random.key(0), 3)
+    scores = jax.random.normal(keys[0], (3, 40))
+    test = jax.random.normal(keys[1], (3, 25))
+    u = jax.random.uniform(keys[2], (3, 25))
+
+    def run(scores, test, u):
+        p = outliers.outlier_p_values(scores, test, u=u)
+        groups = jnp.arange(40) % 2, jnp.arange(25) % 2
+        return {
+            "conditional": outliers.conditional_outlier_p_values(scores, test, 0.1),
+            "grouped": outliers.grouped_outlier_p_values(
+                scores, groups[0], test, groups[1], num_groups=2
+            ),
+            "flags": outliers.is_outlier(scores, test, 0.2),
+            "found": outliers.storey_benjamini_hochberg(p, 0.5),
+            "tests": [outliers.fisher_test(p), outliers.simes_test(p)],
+            "stream": outliers.watch(
+                outliers.SimpleJumper(), outliers.sequential_p_values(test, u)
+            ),
+        }
+
+    together = jax.jit(jax.vmap(run))(scores, test, u)
+    for i in range(3):
+        alone = run(scores[i], test[i], u[i])
+        mine = jax.tree.map(lambda v, i=i: v[i], together)
+        for a, b in zip(jax.tree.leaves(mine), jax.tree.leaves(alone), strict=True):
+            assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+    with jax.no_tracing():
+        run(scores[1], test[1], u[1])
