@@ -53,6 +53,15 @@ def print_table(title: str, rows: list[dict]) -> None:
         print(format_row(row, widths))
 
 
+def print_summary(title: str, summary: dict) -> None:
+    """Prints the metrics of some sets, as `metrics.summary` returns them."""
+    rows = [
+        {"metric": name, "value": "  ".join(f"{v:.4g}" for v in np.ravel(value))}
+        for name, value in summary.items()
+    ]
+    print_table(title, rows)
+
+
 def save_results(out: Path, name: str, rows: list[dict], settings: dict) -> None:
     """Writes `name.csv` and `name.json`, the latter with settings and versions."""
     out.mkdir(parents=True, exist_ok=True)

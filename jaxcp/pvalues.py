@@ -144,14 +144,12 @@ def _p_value(scores, score, u, weights, test_weight):
     keys, key = to_keys(scores), to_keys(score.astype(scores.dtype))
     above = jnp.sum(jnp.where(keys > key, weights, 0))
     equal = jnp.sum(jnp.where(keys == key, weights, 0))
-    below = jnp.sum(jnp.where(keys < key, weights, 0))
-    return _share(above, equal, above + equal + below, u, test_weight)
+    return _share(above, equal, jnp.sum(weights), u, test_weight)
 
 
 def _share(above, equal, total, u, test_weight):
     # XLA divides many numbers by one as a product with its rounded inverse: 10 / 1000
-    # would not be 0.01. So each has a divisor of its own.
-    total = jnp.broadcast_to(total + test_weight, jnp.shape(above))
-    total = lax.optimization_barrier(total)
+    # would not be 0.01. A choice that it cannot foresee gives each its own divisor.
+    total = jnp.where(above >= 0, total + test_weight, above)
     p = (above + u * (equal + test_weight)) / jnp.where(total > 0, total, 1)
     return jnp.where(total > 0, p, 1)  # no weight at all: no evidence

@@ -42,6 +42,11 @@ def test_p_values_are_fractions_to_the_last_bit(n):
     for alpha in (0.01, 0.05, 0.1, 0.3):
         flagged = outliers.is_outlier(scores, test, alpha)
         assert_array_equal(flagged, np.asarray(p) <= np.float32(alpha))
+    many = jax.jit(jax.vmap(outliers.outlier_p_values))
+    batch = many(jnp.stack([scores] * 3), jnp.stack([test] * 3))
+    one_by_one = jax.jit(jax.vmap(jaxcp.conformal_p_value, (None, 0)))(scores, test)
+    assert_array_equal(batch[2], p)
+    assert_array_equal(one_by_one, p)
 
 
 def test_p_values_against_loops_with_ties_infinities_and_nan():

@@ -197,20 +197,21 @@ def _ends(count, num_runs):
 
 @partial(jax.jit, static_argnames="num_bins")
 def _rates_by_count(sets, y, sizes, num_bins):
-    place = jnp.argsort(jnp.argsort(to_keys(sizes), stable=True))
-    strata = jnp.searchsorted(_ends(len(sizes), num_bins), place, side="right")
-    return _rates(sets, y, sizes, strata, num_bins)
+    ends, places = _ends(len(sizes), num_bins), np.arange(len(sizes))
+    strata = jnp.asarray(np.searchsorted(ends, places, side="right"))
+    order = jnp.argsort(to_keys(sizes), stable=True)
+    return rates_of(_covered(sets, y, sizes)[order], strata, jnp.arange(num_bins))
 
 
 @jax.jit
 def _rates_by_edges(sets, y, sizes, edges):
     strata = jnp.searchsorted(edges, sizes, side="left")
-    return _rates(sets, y, sizes, strata, len(edges) + 1)
+    names = jnp.arange(len(edges) + 1)
+    return rates_of(_covered(sets, y, sizes), strata, names)
 
 
-def _rates(sets, y, sizes, strata, num_strata):
-    covered = where_known(is_covered(sets, y), sizes)
-    return rates_of(covered, strata, jnp.arange(num_strata))
+def _covered(sets, y, sizes):
+    return where_known(is_covered(sets, y), sizes)
 
 
 def _largest(values, counts):
