@@ -9,11 +9,13 @@ k / (n + 1). The jackknife family fits on the calibration rows themselves. The s
 methods run once along an hourly series: solar radiation with `--data DIR`, else a
 generated one; their worst group is the worst tenth of the stream. Two outputs, the
 loads of buildings, are those of energy.csv with `--data DIR`, else generated; their
-size is a volume.
+size is a volume. For anomalies the coverage is one minus the false positive rate and
+the size the share of anomalies let through; for boxes the size is an area.
 """
 
 import argparse
 import time
+from itertools import chain
 from pathlib import Path
 
 import jax
@@ -23,7 +25,7 @@ from jax import Array
 from tqdm.auto import tqdm
 
 import jaxcp
-from experiments import showcase_figures, showcase_streams
+from experiments import showcase_detection, showcase_figures, showcase_streams
 from experiments.reporting import format_row, save_results
 from experiments.showcase_methods import ALPHA, NUM_METHODS, Method, all_methods
 from jaxcp import metrics
@@ -86,11 +88,15 @@ def main() -> None:
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     key_models, key_splits, key_stream = jax.random.split(jax.random.key(0), 3)
+    key_more = jax.random.fold_in(key_models, 4)  # the split has used 0 to 3
     print(format_row({name: name for name in WIDTHS}, WIDTHS))
     table, pools = [], {}
-    total = NUM_METHODS + len(showcase_streams.METHODS)
+    total = NUM_METHODS + showcase_detection.NUM_METHODS + len(showcase_streams.METHODS)
     with tqdm(desc="methods", total=total, unit="method") as bar:
-        for i, method in enumerate(all_methods(key_models, args.data)):
+        methods = chain(
+            all_methods(key_models, args.data), showcase_detection.all_methods(key_more)
+        )
+        for i, method in enumerate(methods):
             table.append(evaluate(method, jax.random.fold_in(key_splits, i)))
             pools[method.pool.data] = method.pool
             bar.write(format_line(table[-1]))

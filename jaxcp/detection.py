@@ -248,11 +248,14 @@ def _padded_boxes(name, images):
 def _padded_like(name, images, mask):
     """Returns one number for every box, (g, b), 0 for padding."""
     arrays = _as_numpy(images, (0,))
-    shapes, expected = [v.shape for v in arrays], [(n,) for n in mask.sum(axis=1)]
-    if shapes != expected:
-        raise ValueError(
-            f"expected {name} of shapes {expected}, one for each box, got {shapes}"
-        )
+    if len(arrays) != len(mask):
+        raise ValueError(f"expected {name} of {len(mask)} images, got {len(arrays)}")
+    for i, (values, count) in enumerate(zip(arrays, mask.sum(axis=1), strict=True)):
+        if values.shape != (count,):
+            expected = f"({count},), one for each box"
+            raise ValueError(
+                f"expected {name}[{i}] of shape {expected}, got {values.shape}"
+            )
     padded = np.zeros(mask.shape, np.result_type(bool, *(v.dtype for v in arrays)))
     padded[mask] = np.concatenate([*arrays, np.zeros(0, padded.dtype)])
     return padded

@@ -9,8 +9,25 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import jaxcp
-from jaxcp import datasets, learners, metrics, online, resampling, scores
-from jaxcp.sets import Balls, Box, Ellipsoid, Interval, LabelSet, membership
+from jaxcp import (
+    datasets,
+    detection,
+    learners,
+    metrics,
+    online,
+    outliers,
+    resampling,
+    scores,
+)
+from jaxcp.sets import (
+    Balls,
+    BoundingBox,
+    Box,
+    Ellipsoid,
+    Interval,
+    LabelSet,
+    membership,
+)
 
 X = jnp.arange(1.0, 10.0)
 P = jnp.full((9, 3), 1 / 3)
@@ -51,7 +68,234 @@ def multi(score, preds, y=X2):
     return calibrate(score, preds, y)
 
 
+BOXES = jnp.array([[0.0, 0.0, 2.0, 2.0], [1.0, 1.0, 3.0, 3.0]])
+CROSSED = BOXES[:, jnp.array([2, 1, 0, 3])]
+P_VALUES = X / 10
+
+
+def boxes(preds=BOXES, true=BOXES, score=None, **options):
+    score = scores.BoxOffset(**options) if score is None else score
+    return lambda: jaxcp.calibrate(score, preds, true)
+
+
+def images(preds=(BOXES,), true=(BOXES,), min_iou=0.5, **options):
+    return lambda: detection.match_images(preds, true, min_iou=min_iou, **options)
+
+
 WRONG = {
+    "crossed boxes": (
+        boxes(preds=CROSSED),
+        r"preds with x_min <= x_max and y_min <= y_max, got \[2. 0. 0. 2.\] at 0",
+    ),
+    "crossed true boxes": (boxes(true=CROSSED), "expected y with x_min <= x_max"),
+    "boxes of three numbers": (
+        boxes(preds=BOXES[:, :3]),
+        r"preds of shape \(n, 4\), x_min, y_min, x_max, y_max, got \(2, 3\)",
+    ),
+    "flat boxes, relative": (
+        boxes(preds=BOXES.at[1, 2].set(1.0), relative=True),
+        "preds with width and height > 0",
+    ),
+    "NaN boxes": (boxes(preds=BOXES.at[1, 1].set(jnp.nan)), "preds without NaN"),
+    "coverage of boxes": (
+        lambda: metrics.coverage(BoundingBox(BOXES[:, :2], BOXES[:, 2:]), BOXES[:, :2]),
+        r"y of shape \(m, \*\(4,\)\) like sets, got \(2, 2\)",
+    ),
+    "IoU of crossed boxes": (lambda: metrics.iou(BOXES, CROSSED), "b with x_min <="),
+    "IoU of points": (lambda: metrics.iou(BOXES, X2), r"b of shape \(..., 4\)"),
+    "IoU threshold in percent": (images(min_iou=50), r"min_iou in \[0, 1\], got 50"),
+    "IoU threshold below 0": (
+        lambda: detection.match_boxes(BOXES, BOXES, min_iou=-0.1),
+        r"min_iou in \[0, 1\], got -0.1",
+    ),
+    "several images at once": (
+        lambda: detection.match_boxes(BOXES[None], BOXES, min_iou=0.5),
+        r"one image, shape \(b, 4\), got \(1, 2, 4\); use jax.vmap",
+    ),
+    "mask of boxes": (
+        lambda: detection.match_boxes(BOXES, BOXES, min_iou=0.5, pred_mask=[True]),
+        "mask with 2 rows like boxes, got 1",
+    ),
+    "other images": (
+        images(true=(BOXES, BOXES)),
+        "true_boxes of 1 images like pred_boxes, got 2",
+    ),
+    "crossed boxes of an image": (
+        images(preds=(CROSSED,)),
+        r"pred_boxes\[0\] with x_min <= x_max",
+    ),
+    "a box for an image": (images(preds=(BOXES[0],)), r"pred_boxes\[0\] of shape"),
+    "labels of one side": (
+        images(pred_labels=([0, 1],)),
+        "pred_labels and true_labels together, got one",
+    ),
+    "labels of too few boxes": (
+        images(pred_labels=([0],), true_labels=([0, 1],)),
+        r"pred_labels\[0\] of shape \(2,\), one for each box, got \(1,\)",
+    ),
+    "labels of other images": (
+        images(pred_labels=([0, 1], [0]), true_labels=([0, 1],)),
+        "pred_labels of 1 images, got 2",
+    ),
+    "float labels of boxes": (
+        images(pred_labels=([0.5, 1],), true_labels=([0, 1],)),
+        "pred_labels of an integer type",
+    ),
+    "confidences alone": (
+        images(confidences=([0.5, 0.6],)),
+        "confidences and min_confidence together, got one",
+    ),
+    "a confidence for each class, no classes": (
+        images(confidences=([0.5, 0.6],), min_confidence=[0.1, 0.2]),
+        r"min_confidence of shape \(\), or \(k,\) with labels, got \(2,\)",
+    ),
+    "a class without a confidence": (
+        images(
+            confidences=([0.5, 0.6],),
+            min_confidence=[0.1, 0.2],
+            pred_labels=([0, 2],),
+            true_labels=([0, 1],),
+        ),
+        "pred_labels in 0, ..., 1, got 2",
+    ),
+    "miss rate": (lambda: datasets.scenes(KEY, 2, miss_rate=2.0), "miss_rate in"),
+    "bias of two sides": (
+        lambda: datasets.scenes(KEY, 2, bias=(1.0, 2.0)),
+        r"bias of shape \(4,\), got \(2,\)",
+    ),
+    "outlier, alpha": (
+        lambda: outliers.is_outlier(X, X, 5),
+        r"alpha in \(0, 1\), got 5",
+    ),
+    "outlier scores in a column": (
+        lambda: outliers.outlier_p_values(X[:, None], X),
+        r"scores of shape \(n,\), got \(9, 1\)",
+    ),
+    "NaN calibration scores": (
+        lambda: outliers.outlier_p_values(X.at[2].set(jnp.nan), X),
+        "scores without NaN, got nan at 2",
+    ),
+    "uniforms of another length": (
+        lambda: outliers.outlier_p_values(X, X, u=P_VALUES[:3]),
+        "u with 9 rows like test_scores, got 3",
+    ),
+    "outlier weights of another length": (
+        lambda: outliers.outlier_p_values(X, X, weights=X[:3]),
+        "weights with 9 rows like scores, got 3",
+    ),
+    "outlier test weights alone": (
+        lambda: outliers.outlier_p_values(X, X, test_weights=X),
+        "test_weights only with weights",
+    ),
+    "outlier groups": (
+        lambda: outliers.grouped_outlier_p_values(X, Y, X, Y + 1, num_groups=3),
+        "test_groups in 0, ..., 2, got 3",
+    ),
+    "delta": (
+        lambda: outliers.conditional_outlier_p_values(X, X, 1.0),
+        r"delta in \(0, 1\), got 1.0",
+    ),
+    "conditional p-values of another kind": (
+        lambda: outliers.conditional_outlier_p_values(X, X, 0.1, method="exact"),
+        r"method as one of \['simes', 'dkw'\], got 'exact'",
+    ),
+    "negative p-values": (
+        lambda: outliers.benjamini_hochberg(-P_VALUES, 0.1),
+        "p_values >= 0, got -0.1",
+    ),
+    "false discovery rate in percent": (
+        lambda: outliers.benjamini_hochberg(P_VALUES, 10),
+        r"level in \(0, 1\), got 10",
+    ),
+    "Storey's threshold": (
+        lambda: outliers.storey_benjamini_hochberg(P_VALUES, 0.1, threshold=1),
+        r"threshold in \(0, 1\), got 1",
+    ),
+    "p-values above 1 in a stream": (
+        lambda: outliers.watch(outliers.SimpleJumper(), X),
+        r"p_values in \[0, 1\], got 2.0 at 1",
+    ),
+    "a power above 1": (
+        lambda: outliers.watch(outliers.PowerMartingale(2.0), P_VALUES),
+        r"epsilon in \(0, 1\], got 2.0",
+    ),
+    "a jump above 1": (
+        lambda: outliers.watch(outliers.SimpleJumper(1.5), P_VALUES),
+        r"jump in \[0, 1\], got 1.5",
+    ),
+    "a mixture of nothing": (
+        lambda: outliers.watch(outliers.MixtureMartingale(0), P_VALUES),
+        "num_powers as an int >= 1, got 0",
+    ),
+    "a class for a martingale": (
+        lambda: outliers.watch(outliers.SimpleJumper, P_VALUES),
+        "martingale as a value, got <class",
+    ),
+    "alarm level": (lambda: outliers.alarm_level(0), r"alpha in \(0, 1\), got 0"),
+    "strata in two ways": (
+        lambda: metrics.size_stratified_coverage(SETS9, X, num_bins=2, edges=[1]),
+        "one of num_bins, num_ranges and edges .* got 2 for Interval",
+    ),
+    "strata in no way": (
+        lambda: metrics.size_stratified_coverage(SETS9, X),
+        "got 0 for Interval",
+    ),
+    "ranges of widths": (
+        lambda: metrics.size_stratified_coverage(SETS9, X, num_ranges=2),
+        "num_ranges only for label sets, got Interval",
+    ),
+    "too many ranges": (
+        lambda: metrics.size_stratified_coverage(LabelSet(P > 0), Y, num_ranges=5),
+        "num_ranges <= 4, got 5",
+    ),
+    "edges that fall": (
+        lambda: metrics.size_stratified_coverage(SETS9, X, edges=[2, 1]),
+        "edges that increase",
+    ),
+    "sizes of another length": (
+        lambda: metrics.hsic(SETS9, X, sizes=X[:3]),
+        "sizes with 9 rows like sets, got 3",
+    ),
+    "a bandwidth of 0": (
+        lambda: metrics.hsic(SETS9, X, bandwidths=(1.0, 0.0)),
+        "bandwidths > 0, got 0.0",
+    ),
+    "one bandwidth": (
+        lambda: metrics.hsic(SETS9, X, bandwidths=(1.0,)),
+        "expected two bandwidths, got 1",
+    ),
+    "interval score of labels": (
+        lambda: metrics.winkler_score(LabelSet(P > 0), Y, 0.1),
+        "sets of kind Interval, got LabelSet",
+    ),
+    "singletons of intervals": (
+        lambda: metrics.singleton_rate(SETS9),
+        "sets of kind LabelSet, got Interval",
+    ),
+    "pinball score of a band": (
+        lambda: metrics.pinball_score(P, X, 0.1),
+        r"or \(m, a\), \(m,\) and \(a,\), got \(9, 3\), \(9,\) and \(\)",
+    ),
+    "pinball level": (
+        lambda: metrics.pinball_score(X, X, 1.0),
+        r"level in \(0, 1\), got 1.0",
+    ),
+    "rates of coverage": (
+        lambda: metrics.excess_coverage_risk(SETS9, X, X, 0.1),
+        r"rates in \[0, 1\], got 2.0 at 1",
+    ),
+    "directions of other inputs": (
+        lambda: metrics.worst_slab_coverage(KEY, SETS9, X, X2, directions=P),
+        r"directions of shape \(v, 2\), got \(9, 3\)",
+    ),
+    "summary, alpha": (
+        lambda: metrics.summary(SETS9, X, 90),
+        r"alpha in \(0, 1\), got 90",
+    ),
+    "summary, traced groups": (
+        lambda: jax.jit(lambda g: metrics.summary(SETS9, X, 0.1, g))(Y),
+        "num_groups with traced groups, got None",
+    ),
     "sampler of another shape": (
         multi(scores.PCP(), jnp.zeros((9, 5, 3))),
         r"expected draws of shape \(n, l, 2\), l >= 1, got \(9, 5, 3\)",

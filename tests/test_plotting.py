@@ -5,7 +5,7 @@ import pytest
 
 from jaxcp import plotting
 from jaxcp.scores import Density
-from jaxcp.sets import Balls, Box, Ellipsoid, Interval, LabelSet, LevelSet
+from jaxcp.sets import Balls, BoundingBox, Box, Ellipsoid, Interval, LabelSet, LevelSet
 
 matplotlib.use("Agg")
 
@@ -88,3 +88,60 @@ def test_regions_that_fill_or_miss_the_frame():
         plotting.plot_region(Balls(jnp.zeros((1, 3)), jnp.array(1.0)))
     with pytest.raises(ValueError, match=r"y of shape \(3, 2\), got \(3,\)"):
         plotting.plot_region(PLANE, y=jnp.zeros(3))
+
+
+def test_boxes():
+    lower = jnp.array([[1.0, 1.0], [-jnp.inf, 2.0], [5.0, 5.0]])
+    upper = jnp.array([[4.0, 4.0], [9.0, 8.0], [4.0, 6.0]])  # the last one is crossed
+    true = [[2.0, 2.0, 3.0, 3.0], [1.0, 1.0, 3.0, 3.0], [5.0, 5.0, 6.0, 6.0]]
+    ax = plotting.plot_boxes(
+        np.zeros((10, 12)), BoundingBox(lower, upper), preds=true, true=true
+    )
+    names = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert names == ["predicted", "true", "outer box", "outer box, misses"]
+    assert len(ax.patches) == 3 + 3 + 2
+    assert ax.get_xlim() == (-0.5, 11.5)
+    assert ax.get_ylim() == (9.5, -0.5)  # images grow downwards
+    inner = BoundingBox(lower[:1], upper[:1], inner=True)
+    ax = plotting.plot_boxes(np.zeros((10, 12, 3)), inner)
+    assert ax.get_legend().get_texts()[0].get_text() == "inner box"
+    with pytest.raises(ValueError, match=r"preds of shape \(1, 4\), got \(1, 3\)"):
+        plotting.plot_boxes(np.zeros((10, 12)), preds=[[1, 2, 3]])
+
+
+def test_p_values():
+    p = np.linspace(0, 1, 101)
+    ax = plotting.plot_p_values(p, p > 0.5, num_bins=10)
+    names = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert set(names) == {"nominal (50)", "outliers (51)", "uniform"}
+    heights = [bar.get_height() for bar in ax.patches]
+    assert np.isclose(sum(heights), 20)  # two densities of ten bins
+    with pytest.raises(ValueError, match=r"is_nominal of shape \(101,\), got \(3,\)"):
+        plotting.plot_p_values(p, [True] * 3)
+    assert len(plotting.plot_p_values([]).patches) == 0
+
+
+def test_size_stratified_coverage():
+    y = jnp.arange(10.0)
+    half = jnp.where(y < 5, -1.0, 1.0) * (1 + y)
+    ax = plotting.plot_size_stratified_coverage(
+        Interval(y - half, y + half), y, 0.1, num_bins=2
+    )
+    assert [bar.get_height() for bar in ax.patches] == [0, 1]
+    assert [text.get_text() for text in ax.get_xticklabels()] == ["0", "16"]
+    labels = LabelSet(jnp.tril(jnp.ones((4, 4), bool)))
+    ax = plotting.plot_size_stratified_coverage(labels, jnp.arange(4), 0.1, num_bins=6)
+    assert len(ax.patches) == 6  # two of them are empty
+
+
+def test_coverage_curve():
+    alphas = [0.5, 0.1, 0.3]
+    ax = plotting.plot_coverage_curve(alphas, [0.5, 0.9, 0.7], label="a")
+    exact, curve = ax.get_lines()
+    np.testing.assert_allclose(curve.get_xdata(), [0.5, 0.7, 0.9])
+    np.testing.assert_allclose(curve.get_ydata(), [0.5, 0.7, 0.9])
+    assert list(exact.get_ydata()) == [0, 1]
+    again = plotting.plot_coverage_curve(alphas, np.ones((4, 3)), label="b", ax=ax)
+    assert again is ax and len(ax.get_lines()) == 3
+    with pytest.raises(ValueError, match=r"coverages of shape \(3,\), got \(2,\)"):
+        plotting.plot_coverage_curve(alphas, [0.5, 0.9])

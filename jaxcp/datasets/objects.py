@@ -1,5 +1,7 @@
 """Objects in images, and a detector that is biased, noisy and misses some."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -97,41 +99,50 @@ def scenes(
     _checks.check_values(lambda v: v >= 0, "noise >= 0", noise)
     bias = _checks.as_vector("bias", jnp.asarray(bias), 4)
 
+    keys = jax.random.split(key, num_images)
+    return _scenes(keys, bias, noise, miss_rate, image_size, max_objects, num_false)
+
+
+@partial(jax.jit, static_argnames=("max_objects", "num_false"))
+def _scenes(keys, bias, noise, miss_rate, image_size, max_objects, num_false):
     def one(key):
-        keys = jax.random.split(key, 6)
-        true = _boxes(keys[0], max_objects, image_size)
-        there = _up_to(keys[1], max_objects)
-        found = there & jax.random.bernoulli(keys[2], 1 - miss_rate, there.shape)
-        seen = _seen(keys[3], true, bias, noise)
-        false = _boxes(keys[4], num_false, image_size)
-        key_false, key_order, key_confidence = jax.random.split(keys[5], 3)
-        preds = jnp.concatenate([seen, false])
-        some = jnp.append(found, _up_to(key_false, num_false))
-        uniform = jax.random.uniform(key_confidence, some.shape)
-        is_object = jnp.arange(len(some)) < max_objects
-        confidences = jnp.where(is_object, uniform**0.3, uniform**2)
-        order = jax.random.permutation(key_order, len(some))
-        return Scenes(true, there, preds[order], some[order], confidences[order])
+        key_true, key_pred, key_false, key_order = jax.random.split(key, 4)
+        true, there = _objects(key_true, max_objects, image_size)
+        preds, some, confidences = _detections(
+            key_pred, true, there, bias, noise, miss_rate
+        )
+        false, also, doubts = _false_alarms(key_false, num_false, image_size)
+        order = jax.random.permutation(key_order, max_objects + num_false)
+        preds = jnp.concatenate([preds, false])[order]
+        some = jnp.append(some, also)[order]
+        return Scenes(true, there, preds, some, jnp.append(confidences, doubts)[order])
 
-    return jax.vmap(one)(jax.random.split(key, num_images))
+    return jax.vmap(one)(keys)
 
 
-def _boxes(key, count, image_size):
-    key_place, key_size = jax.random.split(key)
+def _objects(key, count, image_size):
+    """Returns boxes of objects and which of them are there: the first 0, ..., count."""
+    key_place, key_size, key_count = jax.random.split(key, 3)
     sides = jax.random.uniform(key_size, (count, 2), minval=24.0, maxval=96.0)
     lower = jax.random.uniform(key_place, (count, 2)) * (image_size - sides)
-    return jnp.concatenate([lower, lower + sides], axis=1)
+    there = jnp.arange(count) < jax.random.randint(key_count, (), 0, count + 1)
+    return jnp.concatenate([lower, lower + sides], axis=1), there
 
 
-def _seen(key, true, bias, noise):
-    """Returns true boxes with errors, and with their corners in order."""
+def _detections(key, true, there, bias, noise, miss_rate):
+    """Returns true boxes with errors, corners in order, those found, confidences."""
+    key_noise, key_found, key_confidence = jax.random.split(key, 3)
     sides = jnp.tile(true[:, 2:] - true[:, :2], 2)
-    errors = bias[None] + noise * sides * jax.random.normal(key, true.shape)
+    errors = bias[None] + noise * sides * jax.random.normal(key_noise, true.shape)
     lower, upper = jnp.split(true + errors, 2, axis=1)
     corners = jnp.minimum(lower, upper), jnp.maximum(lower, upper)
-    return jnp.concatenate(corners, axis=1)
+    found = there & jax.random.bernoulli(key_found, 1 - miss_rate, there.shape)
+    confidences = jax.random.uniform(key_confidence, there.shape) ** 0.3
+    return jnp.concatenate(corners, axis=1), found, confidences
 
 
-def _up_to(key, count):
-    """Returns a mask of the first 0, ..., count places, each number as likely."""
-    return jnp.arange(count) < jax.random.randint(key, (), 0, count + 1)
+def _false_alarms(key, count, image_size):
+    """Returns boxes of nothing, which of them are there, and low confidences."""
+    key_boxes, key_confidence = jax.random.split(key)
+    boxes, there = _objects(key_boxes, count, image_size)
+    return boxes, there, jax.random.uniform(key_confidence, (count,)) ** 2
