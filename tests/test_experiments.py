@@ -1,11 +1,15 @@
 """The experiments still fit the library: traced, not run."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import pytest
 
 pytest.importorskip("experiments", reason="run as `python -m pytest` from the root")
 from experiments import (
+    anomaly,
+    boxes,
     cross_speed,
     enbpi_solar,
     jackknife_barber,
@@ -13,6 +17,7 @@ from experiments import (
     multioutput_data,
     multioutput_toys,
     series,
+    showcase_detection,
     showcase_streams,
 )
 from experiments.multioutput_methods import METHODS, Source, calibrated, offered
@@ -93,3 +98,32 @@ def test_buildings(tmp_path):
     (tmp_path / "energy.csv").write_text(rows)
     x, y = multioutput_data.energy(tmp_path)
     assert x.tolist() == [[1, 2, 3, 4, 5, 6, 7, 8]] and y.tolist() == [[9, 10]]
+
+
+def test_anomalies_and_boxes():
+    pool = anomaly.Pool(jnp.arange(100.0), jnp.arange(50.0), 59, 20)
+    rates = jax.eval_shape(lambda: anomaly.trial(pool, KEY))
+    lines = {name: rate["power"].shape for name, rate in rates.items()}
+    kinds = (anomaly.EACH, anomaly.GIVEN, anomaly.BH, anomaly.STOREY)
+    assert lines == dict.fromkeys(kinds, (len(anomaly.LEVELS),))
+    found = jax.eval_shape(boxes.trial, KEY)
+    assert set(found) == {*boxes.METHODS, "n"}
+    assert boxes.render(jnp.array([[10.0, 10.0, 30.0, 20.0]])).shape == (256, 256)
+
+
+def test_detection_in_the_showcase():
+    methods = list(showcase_detection.objects(KEY))
+    assert len(methods) + len(anomaly.DETECTORS) == showcase_detection.NUM_METHODS
+    pool = methods[0].pool
+    rows = jnp.arange(30)
+    for method in methods:
+        sets = jax.eval_shape(lambda m=method: m.sets(pool, rows, rows))
+        assert sets.lower.shape == (30, 2)
+    pool = replace(pool, y=jnp.arange(100.0))
+    quiet = jax.eval_shape(lambda: showcase_detection.quiet(pool, rows, rows))
+    assert quiet.upper.shape == (30,)
+
+
+def test_mnist_that_is_not_there(tmp_path):
+    with pytest.raises(FileNotFoundError, match="ten thousand digits of MNIST"):
+        anomaly.digits(tmp_path)
