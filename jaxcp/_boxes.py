@@ -1,11 +1,11 @@
 """Boxes (x_min, y_min, x_max, y_max) in the plane."""
 
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 from jax.typing import ArrayLike
 
 from jaxcp import _checks
-from jaxcp.selection import as_float
+from jaxcp.selection import as_float, at_least_single
 
 
 def check_boxes(name: str, boxes: Array, mask: ArrayLike | None = None) -> None:
@@ -25,14 +25,17 @@ def check_boxes(name: str, boxes: Array, mask: ArrayLike | None = None) -> None:
 
 
 def overlap(a: Array, b: Array) -> Array:
-    """Returns the intersection over union of two boxes of shape (4,)."""
-    a, b = as_float(a), as_float(b)
-    lower, upper = jnp.maximum(a[:2], b[:2]), jnp.minimum(a[2:], b[2:])
-    both = jnp.prod(jnp.maximum(upper - lower, 0))
-    either = _area(a) + _area(b) - both
-    some = (both > 0) & (either < jnp.inf)
-    return jnp.where(some, both / jnp.where(some, either, 1), 0)
-
-
-def _area(box):
-    return jnp.prod(jnp.maximum(box[2:] - box[:2], 0))
+    """Returns the intersection over union of two boxes of shape (4,), 0 if infinite."""
+    boxes = at_least_single(jnp.stack([as_float(a), as_float(b)]))
+    finite = jnp.all(jnp.isfinite(boxes))
+    lower, upper = jnp.split(jnp.where(finite, boxes, 0), 2, axis=1)
+    sides = jnp.maximum(upper - lower, 0)
+    shared = jnp.minimum(*upper) - jnp.maximum(*lower)
+    # In units of the larger sides no area overflows or vanishes.
+    unit = lax.stop_gradient(jnp.max(sides, axis=0))
+    unit = jnp.where(unit > 0, unit, 1)
+    both = jnp.prod(jnp.maximum(shared, 0) / unit)
+    area, other = jnp.prod(sides / unit[None], axis=1)
+    either = area + other - both
+    ratio = jnp.where(both > 0, both / jnp.where(both > 0, either, 1), 0)
+    return jnp.where(jnp.any(jnp.isnan(boxes)), jnp.nan, ratio)

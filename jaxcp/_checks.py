@@ -46,6 +46,14 @@ def as_arrays(tree: PyTree) -> PyTree:
     return jax.tree.map(_as_array, tree, is_leaf=_is_array_like)
 
 
+def as_array(name: str, value: Any) -> Array:
+    """Returns one array, also of a tuple; raises ValueError for what is none."""
+    array = as_arrays(list(value) if isinstance(value, tuple) else value)
+    if not isinstance(array, Array):
+        raise ValueError(f"expected {name} as an array, got {type(value).__name__}")
+    return array
+
+
 def num_rows(**named: PyTree) -> int:
     """Returns the common length of the leading axes of all leaves."""
     (first, expected), *others = (
@@ -149,6 +157,8 @@ def check_key(key: Any) -> None:
 def check_scalars(**named: ArrayLike) -> None:
     """Raises ValueError unless each value is one number."""
     for name, value in named.items():
+        if value is None or isinstance(value, str):
+            raise ValueError(f"expected {name} as a number, got {value!r}")
         if jnp.ndim(value):
             shape = jnp.shape(value)
             raise ValueError(f"expected {name} of shape (), got {shape}; use jax.vmap")
@@ -171,7 +181,7 @@ def check_labels(
 ) -> None:
     """Raises ValueError unless labels are integers in 0, ..., num_classes - 1."""
     labels = jnp.asarray(labels)
-    if not jnp.issubdtype(labels.dtype, jnp.integer):
+    if labels.size and not jnp.issubdtype(labels.dtype, jnp.integer):
         raise ValueError(f"expected {name} of an integer type, got {labels.dtype}")
     check_values(
         lambda v: (v >= 0) & (v < num_classes),
@@ -190,7 +200,8 @@ def check_weights(name: str, weights: ArrayLike, mask: ArrayLike | None = None) 
 
 def check_count(name: str, count: int, at_least: int) -> None:
     """Raises ValueError unless `count` is an int and large enough."""
-    if not isinstance(count, int | np.integer) or count < at_least:
+    is_int = isinstance(count, int | np.integer) and not isinstance(count, bool)
+    if not is_int or count < at_least:
         raise ValueError(f"expected {name} as an int >= {at_least}, got {count}")
 
 
@@ -260,7 +271,10 @@ def _as_array(x):
         x = x.detach().float() if "bfloat16" in str(x.dtype) else x.detach()
         x = x.numpy()
     try:
-        return jnp.asarray(x)
+        x = jnp.asarray(x)
+        # A difference of two narrow integers may not be one.
+        narrow = jnp.issubdtype(x.dtype, jnp.integer) and x.dtype.itemsize < 4
+        return x.astype(int) if narrow else x
     except TypeError as error:
         kind = getattr(x, "dtype", type(x).__name__)
         raise ValueError(f"expected arrays of numbers, got {kind}") from error

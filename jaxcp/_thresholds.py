@@ -92,7 +92,7 @@ def p_values_of(
     """Returns the p-values of a batch of examples, shape (m,)."""
     weights = calibration.weights
     if weights is None and calibration.mask is not None:
-        weights = calibration.mask.astype(int)
+        weights = calibration.mask
     scores = jax.vmap(calibration.score)(preds, y)
     if scores.ndim == 1:
         return p_values_among(calibration.scores, scores, u, weights, test_weights)

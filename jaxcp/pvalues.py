@@ -6,6 +6,7 @@ from jax import Array, lax
 from jax.typing import ArrayLike
 
 from jaxcp import _checks
+from jaxcp._numbers import quotient
 from jaxcp.selection import as_float, at_least_single, to_keys
 
 
@@ -78,18 +79,21 @@ def p_values_among(
     """Returns the p-value of each of many scores, shape (m,), from one sort.
 
     `scores` and `weights` are of shape (n,), `test_scores` (m,), `u` and `test_weights`
-    () or (m,).
+    () or (m,). Weights may be a mask.
     """
     test_weights, factor = at_least_single(as_float(test_weights)), 1
-    if weights is not None and jnp.issubdtype(weights.dtype, jnp.floating):
-        largest = jnp.max(at_least_single(weights), initial=0)
-        weights = at_least_single(weights) / jnp.where(largest > 0, largest, 1)
+    if weights is not None and weights.dtype == bool:
+        weights = weights.astype(int)
+    elif weights is not None:
+        weights = at_least_single(as_float(weights))
+        largest = jnp.max(weights, initial=0)
+        weights = quotient(weights, jnp.where(largest > 0, largest, 1))
         scale = jnp.maximum(largest, test_weights)
         scale = jnp.where(scale > 0, scale, 1)
         test_weights, factor = test_weights / scale, largest / scale
     masses = masses_from(scores, test_scores, weights)
-    through, above, total = (factor * mass for mass in masses)
-    return _share(above, through - above, total, as_float(u), test_weights)
+    at_least, above, total = (factor * mass for mass in masses)
+    return share_of(above, at_least - above, total, as_float(u), test_weights)
 
 
 def masses_from(
@@ -99,17 +103,33 @@ def masses_from(
 
     Counts, int, without weights.
     """
-    keys = to_keys(as_float(scores))
-    test_keys = to_keys(as_float(test_scores).astype(as_float(scores).dtype))
+    keys, test_keys = _keys_of(scores, test_scores)
     if weights is None:
         keys, mass = lax.sort(keys), jnp.arange(len(keys), -1, -1)
     else:
         keys, weights = lax.sort((keys, weights), num_keys=1)
         mass = jnp.append(jnp.cumsum(weights[::-1])[::-1], 0)
+        mass = lax.cummin(mass)  # a sum may round to more than one of more terms
     at_least, above = (
         mass[jnp.searchsorted(keys, test_keys, side=side)] for side in ("left", "right")
     )
     return at_least, above, mass[0]
+
+
+def _keys_of(scores, test_scores):
+    scores, test_scores = as_float(scores), as_float(test_scores)
+    dtype = jnp.promote_types(scores.dtype, test_scores.dtype)
+    return to_keys(scores.astype(dtype)), to_keys(test_scores.astype(dtype))
+
+
+def share_of(
+    above: Array, equal: Array, total: Array, u: Array, test_weight: Array
+) -> Array:
+    """Returns the p-value of a test score with these masses above and equal to it."""
+    total = total + test_weight
+    p = quotient(above + u * (equal + test_weight), jnp.where(total > 0, total, 1))
+    # No weight at all is no evidence.
+    return jnp.where(total > 0, jnp.minimum(p, 1), 1)
 
 
 def unit_scale(weights: Array, test_weight: Array) -> tuple[Array, Array]:
@@ -139,17 +159,10 @@ def _p_value(scores, score, u, weights, test_weight):
     u, test_weight = as_float(u), at_least_single(as_float(test_weight))
     if weights is None:
         weights = jnp.ones(scores.shape, int)
-    elif jnp.issubdtype(weights.dtype, jnp.floating):
-        weights, test_weight = unit_scale(at_least_single(weights), test_weight)
-    keys, key = to_keys(scores), to_keys(score.astype(scores.dtype))
+    else:
+        weights = at_least_single(as_float(weights))
+        weights, test_weight = unit_scale(weights, test_weight)
+    keys, key = _keys_of(scores, score)
     above = jnp.sum(jnp.where(keys > key, weights, 0))
     equal = jnp.sum(jnp.where(keys == key, weights, 0))
-    return _share(above, equal, jnp.sum(weights), u, test_weight)
-
-
-def _share(above, equal, total, u, test_weight):
-    # XLA divides many numbers by one as a product with its rounded inverse: 10 / 1000
-    # would not be 0.01. A choice that it cannot foresee gives each its own divisor.
-    total = jnp.where(above >= 0, total + test_weight, above)
-    p = (above + u * (equal + test_weight)) / jnp.where(total > 0, total, 1)
-    return jnp.where(total > 0, p, 1)  # no weight at all: no evidence
+    return share_of(above, equal, jnp.sum(weights), u, test_weight)

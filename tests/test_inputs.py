@@ -99,7 +99,7 @@ WRONG = {
     "NaN boxes": (boxes(preds=BOXES.at[1, 1].set(jnp.nan)), "preds without NaN"),
     "coverage of boxes": (
         lambda: metrics.coverage(BoundingBox(BOXES[:, :2], BOXES[:, 2:]), BOXES[:, :2]),
-        r"y of shape \(m, \*\(4,\)\) like sets, got \(2, 2\)",
+        r"y of shape \(2, 4\) like sets, got \(2, 2\)",
     ),
     "IoU of crossed boxes": (lambda: metrics.iou(BOXES, CROSSED), "b with x_min <="),
     "IoU of points": (lambda: metrics.iou(BOXES, X2), r"b of shape \(..., 4\)"),
@@ -232,6 +232,86 @@ WRONG = {
         "martingale as a value, got <class",
     ),
     "alarm level": (lambda: outliers.alarm_level(0), r"alpha in \(0, 1\), got 0"),
+    "no sets": (lambda: metrics.coverage((X, X), X), "sets with contains"),
+    "a class for sets": (lambda: metrics.mean_size(Interval), "sets with contains"),
+    "no targets": (
+        lambda: metrics.coverage(SETS9, None),
+        "y as an array, got NoneType",
+    ),
+    "a mask of numbers": (
+        lambda: metrics.mean_size(LabelSet(P)),
+        r"a mask of shape \(m, k\), bool, got float\d+\(9, 3\)",
+    ),
+    "one label set": (
+        lambda: metrics.empty_rate(LabelSet(Y > 0)),
+        r"a mask of shape \(m, k\), bool, got bool\(9,\)",
+    ),
+    "corners of three": (
+        lambda: metrics.coverage(BoundingBox(P, P), jnp.ones((9, 4))),
+        r"ends of shape \(9, 2\), got \(9, 3\) and \(9, 3\)",
+    ),
+    "several targets for a label set": (
+        lambda: metrics.coverage(LabelSet(P > 0), P.astype(int)),
+        r"y of shape \(9,\) like sets, got \(9, 3\)",
+    ),
+    "an IoU of nothing": (lambda: metrics.iou(None, BOXES), "a as an array"),
+    "a bandwidth for both": (
+        lambda: metrics.hsic(SETS9, X, bandwidths=1.0),
+        "two bandwidths or None, got 1.0",
+    ),
+    "eta of nothing": (
+        lambda: metrics.coverage_width_criterion(SETS9, X, 0.1, eta=None),
+        "eta as a number, got None",
+    ),
+    "edges of nothing": (
+        lambda: metrics.size_stratified_coverage(SETS9, X, edges=[jnp.nan]),
+        "edges without NaN",
+    ),
+    "a flag for a count": (
+        lambda: metrics.size_stratified_coverage(SETS9, X, num_bins=True),
+        "num_bins as an int >= 1, got True",
+    ),
+    "no directions": (
+        lambda: metrics.worst_slab_coverage(KEY, SETS9, X, X2, directions=X2[:0]),
+        r"v >= 1, got \(0, 2\)",
+    ),
+    "a traced share": (
+        lambda: jax.jit(
+            lambda s: metrics.worst_slab_coverage(KEY, SETS9, X, X2, share=s)
+        )(0.1),
+        "share as a number, got",
+    ),
+    "infinite inputs": (
+        lambda: metrics.worst_slab_coverage(KEY, SETS9, X, X2.at[1, 0].set(jnp.inf)),
+        r"finite x, got inf at \(1, 0\)",
+    ),
+    "several powers": (
+        lambda: outliers.watch(outliers.PowerMartingale(P_VALUES), P_VALUES),
+        r"epsilon of shape \(\), got \(9,\); use jax.vmap",
+    ),
+    "no level": (
+        lambda: outliers.benjamini_hochberg(P_VALUES, None),
+        "level as a number, got None",
+    ),
+    "no delta": (
+        lambda: outliers.conditional_outlier_p_values(X, X, None),
+        "delta as a number, got NoneType",
+    ),
+    "no lists of boxes": (images(preds=None), "pred_boxes as a list of arrays"),
+    "traced lists of boxes": (
+        lambda: jax.jit(lambda b: images(preds=(b,))().matched)(BOXES),
+        r"use jax.vmap\(match_boxes\)",
+    ),
+    "a mask of two axes": (
+        lambda: detection.match_boxes(
+            BOXES, BOXES, min_iou=0.5, pred_mask=[[True], [True]]
+        ),
+        r"mask of shape \(n,\), got \(2, 1\)",
+    ),
+    "small images": (
+        lambda: datasets.scenes(KEY, 2, image_size=10.0),
+        "image_size >= 96, got 10.0",
+    ),
     "strata in two ways": (
         lambda: metrics.size_stratified_coverage(SETS9, X, num_bins=2, edges=[1]),
         "one of num_bins, num_ranges and edges .* got 2 for Interval",
@@ -262,7 +342,7 @@ WRONG = {
     ),
     "one bandwidth": (
         lambda: metrics.hsic(SETS9, X, bandwidths=(1.0,)),
-        "expected two bandwidths, got 1",
+        r"expected two bandwidths or None, got \(1.0,\)",
     ),
     "interval score of labels": (
         lambda: metrics.winkler_score(LabelSet(P > 0), Y, 0.1),
@@ -286,7 +366,7 @@ WRONG = {
     ),
     "directions of other inputs": (
         lambda: metrics.worst_slab_coverage(KEY, SETS9, X, X2, directions=P),
-        r"directions of shape \(v, 2\), got \(9, 3\)",
+        r"directions of shape \(v, 2\), v >= 1, got \(9, 3\)",
     ),
     "summary, alpha": (
         lambda: metrics.summary(SETS9, X, 90),
@@ -441,7 +521,7 @@ WRONG = {
     ),
     "conditional error, NaN inputs": (
         lambda: metrics.conditional_coverage_error(KEY, SETS9, X, X * jnp.nan, 0.1),
-        "x without NaN",
+        "expected finite x, got nan at 0",
     ),
     "conditional error, no cells": (
         lambda: metrics.conditional_coverage_error(KEY, SETS9, X, X, 0.1, num_cells=0),
@@ -856,7 +936,7 @@ WRONG = {
     ),
     "targets unlike boxes": (
         lambda: metrics.coverage(Box(P, P), X),
-        r"y of shape \(m, \*\(3,\)\) like sets, got \(9,\)",
+        r"y of shape \(9, 3\) like sets, got \(9,\)",
     ),
     "count of scores": (
         lambda: jaxcp.conformal_rank(9.0, 0.1),

@@ -5,6 +5,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from jaxcp import metrics
+from jaxcp.metrics.slabs import _worst_run
 from jaxcp.scores import Absolute
 from jaxcp.sets import Box, Interval, LabelSet, LevelSet
 
@@ -145,15 +146,22 @@ def test_worst_slab_is_found_and_told_on_other_rows():
     assert abs(run(even) - 0.8) < 0.12  # searching alone would find less
 
 
-def test_worst_slab_against_all_slabs():
-    """In one dimension, against all runs of rows of at least the share."""
-    from jaxcp.metrics.slabs import _worst_run
-
-    hits = np.asarray(jax.random.bernoulli(jax.random.key(2), 0.8, (60,)), float)
-    runs = [(hits[i:j].mean(), i, j - 1) for i in range(60) for j in range(i + 7, 61)]
-    mean, first, last = _worst_run(jnp.asarray(hits), 7)
-    assert_allclose(mean, min(runs)[0], rtol=1e-6)
-    assert_allclose(hits[int(first) : int(last) + 1].mean(), mean, rtol=1e-6)
+@pytest.mark.parametrize("num_places", [7, 10_000])
+def test_worst_slab_against_all_slabs(num_places):
+    """Against all runs of rows of at least the share that cut no place in two."""
+    rng = np.random.default_rng(num_places)
+    run = jax.jit(_worst_run, static_argnums=2)
+    for _ in range(20):
+        places = np.sort(rng.integers(num_places, size=60))
+        hits = (rng.random(60) < 0.8).astype(float)
+        starts = [i for i in range(60) if i == 0 or places[i] > places[i - 1]]
+        runs = [
+            hits[i:j].mean() for i in starts for j in [*starts[1:], 60] if j >= i + 7
+        ]
+        mean, first, last = run(jnp.asarray(hits), jnp.asarray(places), 7)
+        assert_allclose(mean, min(runs), rtol=1e-6)
+        assert_allclose(hits[int(first) : int(last) + 1].mean(), mean, rtol=1e-6)
+        assert int(first) in starts and int(last) + 1 in [*starts, 60]
 
 
 def test_conditional_metrics_of_few_rows():

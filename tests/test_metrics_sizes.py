@@ -43,6 +43,38 @@ def test_strata_between_edges():
     assert_array_equal(halves, [0.5, 1])  # sizes 0 to 2, and 3 to 4
 
 
+def test_targets_and_ends_with_an_axis_of_one():
+    """(m, 1) for a single output is (m,): for every metric, and without m x m."""
+    y = jnp.array([0.5, 0.5, 2.0, 0.5])
+    sets = Interval(jnp.zeros(4), jnp.array([1.0, 2.0, 3.0, 0.2]))
+    column = Interval(sets.lower[:, None], sets.upper[:, None])
+    groups, x = jnp.array([0, 0, 1, 1]), jnp.arange(4.0)
+    plain = metrics.summary(sets, y, 0.1, groups, num_bins=2)
+    for ends, target in [(sets, y[:, None]), (column, y), (column, y[:, None])]:
+        found = metrics.summary(ends, target, 0.1, groups, num_bins=2)
+        for name, value in plain.items():
+            assert_array_equal(found[name], value, err_msg=name)
+        risk = metrics.excess_coverage_risk(ends, target, x / 4, 0.5)
+        assert risk == metrics.excess_coverage_risk(sets, y, x / 4, 0.5)
+        slab = metrics.worst_slab_coverage(jax.random.key(0), ends, target, x)
+        assert slab.shape == ()
+    labels = LabelSet(jnp.eye(3, dtype=bool))
+    assert metrics.coverage(labels, jnp.array([[0], [1], [1]])) == np.float32(2 / 3)
+
+
+@pytest.mark.parametrize("m", [10, 41, 47, 55, 61, 1000])
+def test_rates_are_fractions_to_the_last_bit(m):
+    sets, y = sized(np.ones(m), np.arange(m) > 0)
+    dtype = metrics.coverage(sets, y).dtype.type
+    assert metrics.coverage(sets, y) == dtype(m - 1) / dtype(m)
+    assert jax.jit(metrics.coverage)(*sized(np.ones(m), np.ones(m))) == 1
+    assert metrics.empty_rate(Interval(jnp.ones(m), jnp.zeros(m))) == 1
+    batch = jax.vmap(metrics.coverage)(
+        Interval(*jnp.stack([sets.lower, sets.upper])[:, None]), y[None]
+    )
+    assert batch[0] == metrics.coverage(sets, y)
+
+
 def test_sizes_may_be_given():
     """For sets without a size in closed form: here estimated volumes."""
     balls = Balls(jnp.zeros((4, 1, 2)), jnp.array([1.0, 2.0, 3.0, 4.0]))
@@ -99,6 +131,16 @@ def test_hsic_is_zero_where_nothing_varies():
     assert np.isnan(metrics.hsic(*sized([1.0], [1])))
 
 
+@pytest.mark.parametrize("scale", [1e-30, 1e-10, 1e10, 1e30])
+def test_the_median_heuristic_has_no_units(scale):
+    rng = np.random.default_rng(0)
+    sizes, covered = rng.exponential(size=60), rng.random(60) < 0.7
+    sets, y = sized(sizes, covered)
+    plain = metrics.hsic(sets, y, bandwidths=None, sizes=sizes)
+    found = metrics.hsic(sets, y, bandwidths=None, sizes=scale * sizes)
+    assert_allclose(found, plain, rtol=1e-4)
+
+
 def test_hsic_keeps_little_memory_and_differentiates():
     """No m x m matrix: neither going forward nor back."""
     m = 6000
@@ -148,6 +190,12 @@ def test_criteria_of_coverage_and_width():
     same = jnp.full(4, 0.5)
     assert metrics.coverage_width_criterion(sets, same, 0.1, eta=2.0) == -INF
     assert khosravi(sets, same, 0.1, eta=2.0) == INF
+    for m, alpha in [(100, 0.05), (35, 0.2), (20, 0.15), (100, 0.01), (1000, 0.1)]:
+        sets, _ = sized(np.ones(m), np.arange(m) >= round(alpha * m))
+        wide = jnp.zeros(m).at[0].set(-4.0)  # a range of 4, and no target gained
+        wide = wide if round(alpha * m) else jnp.zeros(m)
+        exact = khosravi(sets, wide, alpha, eta=50.0)
+        assert_allclose(exact, 0.25, rtol=1e-5)  # covered as asked: no fine
     points = Interval(same, same)
     assert_allclose(khosravi(points, same, 0.1, eta=2.0), 0)
     infinite = Interval(jnp.full(4, -INF), jnp.full(4, INF))
@@ -199,6 +247,9 @@ def test_excess_risk_of_the_truth_is_the_mean_error():
         sets, y, jnp.full_like(rates, 0.9), 0.1
     )
     assert knows_nothing == 0
+    for alpha in (0.09, 0.16, 0.29, 0.33):
+        level = jnp.full_like(rates, 1 - alpha)
+        assert metrics.excess_coverage_risk(sets, y, level, alpha) == 0
 
 
 def test_iou_of_flat_infinite_and_apart_boxes():
@@ -211,9 +262,16 @@ def test_iou_of_flat_infinite_and_apart_boxes():
     assert found[3, 3] == 0
     assert metrics.iou(boxes[0], boxes[1]).shape == ()
     assert metrics.iou(boxes[0], boxes).shape == (5,)
+    for scale in (1e-20, 1e18):
+        assert_allclose(
+            metrics.iou(scale * boxes[0], scale * boxes[1]), 1 / 7, rtol=1e-5
+        )
+    half = jnp.array([[0, 0, 300, 300]], jnp.float16)
+    assert metrics.iou(half, half) == 1
+    assert np.isnan(jax.jit(metrics.iou)(boxes[0], jnp.full(4, jnp.nan)))
     whole = metrics.iou(boxes[:2].astype(int), boxes[:2].astype(int))
     assert_allclose(whole, found[:2, :2], rtol=1e-6)
-    slope = jax.jit(jax.grad(lambda b: jnp.sum(metrics.iou(b, boxes[:4]))))(boxes[:4])
+    slope = jax.jit(jax.grad(lambda b: jnp.sum(metrics.iou(b, boxes))))(boxes)
     assert np.all(np.isfinite(slope))
 
 

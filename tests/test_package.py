@@ -96,7 +96,7 @@ def test_import_is_light():
 
 ORDER = [
     {"_pytree", "_types"},
-    {"_checks", "_batching"},
+    {"_checks", "_batching", "_numbers"},
     {"selection", "sampling"},
     {"ranks", "pvalues", "empirical", "_boxes", "_geometry", "_mixtures"},
     {"quantiles", "sets"},
@@ -133,6 +133,7 @@ def test_the_one_kernel_does_the_selecting():
         "_folds.py": {"lexsort"},
         "windows.py": {"sort"},
         "dependence.py": {"sort"},
+        "scoring.py": {"sort"},
         "sequential.py": {"sort"},
         "testing.py": {"sort"},
         "slabs.py": {"argsort"},

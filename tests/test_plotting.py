@@ -102,6 +102,9 @@ def test_boxes():
     assert len(ax.patches) == 3 + 3 + 2
     assert ax.get_xlim() == (-0.5, 11.5)
     assert ax.get_ylim() == (9.5, -0.5)  # images grow downwards
+    wide = plotting.plot_boxes(np.zeros((5, 20_000)), true=[[15_000, 1, 15_500, 3]])
+    assert wide.patches[0].get_bbox().bounds == (15_000, 1, 500, 2)
+    assert len(plotting.plot_boxes(np.zeros((5, 5)), true=[]).patches) == 0
     inner = BoundingBox(lower[:1], upper[:1], inner=True)
     ax = plotting.plot_boxes(np.zeros((10, 12, 3)), inner)
     assert ax.get_legend().get_texts()[0].get_text() == "inner box"
@@ -119,6 +122,8 @@ def test_p_values():
     with pytest.raises(ValueError, match=r"is_nominal of shape \(101,\), got \(3,\)"):
         plotting.plot_p_values(p, [True] * 3)
     assert len(plotting.plot_p_values([]).patches) == 0
+    with pytest.raises(ValueError, match=r"p_values in \[0, 1\], got 2.0 at 0"):
+        plotting.plot_p_values([2.0])
 
 
 def test_size_stratified_coverage():

@@ -73,7 +73,7 @@ def scenes(
       key: Random key.
       num_images: Number of images g.
       max_objects: Most objects in an image t.
-      image_size: Width and height of the images in pixels.
+      image_size: Width and height of the images in pixels, at least 96.
       bias: Mean error of x_min, y_min, x_max and y_max in pixels, shape (4,); by
         default predictions are short by 6 pixels at the max sides.
       noise: Standard deviation of the errors, in widths and heights of the object.
@@ -96,8 +96,10 @@ def scenes(
     _checks.check_count("max_objects", max_objects, 1)
     _checks.check_count("num_false", num_false, 0)
     _checks.check_uniforms("miss_rate", miss_rate)
-    _checks.check_values(lambda v: v >= 0, "noise >= 0", noise)
+    _checks.check_weights("noise", noise)
+    _checks.check_values(lambda v: v >= 96, "image_size >= 96", image_size)
     bias = _checks.as_vector("bias", jnp.asarray(bias), 4)
+    _checks.check_values(np.isfinite, "finite bias", bias)
 
     keys = jax.random.split(key, num_images)
     return _scenes(keys, bias, noise, miss_rate, image_size, max_objects, num_false)

@@ -8,8 +8,9 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from jaxcp import _checks
+from jaxcp._numbers import mean
 from jaxcp._types import PyTree, Set
-from jaxcp.sets import BoundingBox, LabelSet
+from jaxcp.sets import BoundingBox, Interval, LabelSet
 
 
 def coverage(sets: Set, y: ArrayLike) -> Array:
@@ -56,7 +57,7 @@ def mean_size(sets: Set) -> Array:
       >>> mean_size(Interval(jnp.zeros(2), jnp.array([1.0, 2.0])))
       Array(1.5, dtype=float32)
     """
-    return _mean_size(_checks.as_arrays(sets))
+    return _mean_size(as_batch(sets))
 
 
 def empty_rate(sets: Set) -> Array:
@@ -80,7 +81,7 @@ def empty_rate(sets: Set) -> Array:
       >>> empty_rate(Interval(jnp.zeros(2), jnp.array([0.0, -1.0])))
       Array(0.5, dtype=float32)
     """
-    return _empty_rate(_checks.as_arrays(sets))
+    return _empty_rate(as_batch(sets))
 
 
 def singleton_rate(sets: LabelSet) -> Array:
@@ -101,21 +102,45 @@ def singleton_rate(sets: LabelSet) -> Array:
       Array(0.5, dtype=float32)
     """
     check_kind(LabelSet, sets)
-    return _singleton_rate(_checks.as_arrays(sets))
+    return _singleton_rate(as_batch(sets))
 
 
 def check_sets(sets: Set, y: ArrayLike) -> tuple[Set, Array]:
-    """Returns sets and targets as arrays, after checks."""
-    sets, y = _checks.as_arrays((sets, y))
+    """Returns sets and targets as arrays, one target shaped as each set takes it."""
+    sets, y = as_batch(sets), _checks.as_array("y", y)
     _checks.num_rows(sets=sets, y=y)
     _checks.check_not_nan("y", y)
-    inner = jnp.shape(y)[1:]
-    ends = _target_shape(sets, inner)
-    if ends != inner and not math.prod(ends) == math.prod(inner) == 1:
-        raise ValueError(f"expected y of shape (m, *{ends}) like sets, got {y.shape}")
+    expected = y.shape[:1] + _target_shape(sets, y.shape[1:])
+    if y.shape != expected and not y.size == math.prod(expected) == len(y):
+        raise ValueError(f"expected y of shape {expected} like sets, got {y.shape}")
+    y = y.reshape(expected)  # a single output may come with an axis or without
     if isinstance(sets, LabelSet):
         _checks.check_labels("y", y, sets.mask.shape[-1])
+    found = jax.eval_shape(_contained, sets, y).shape
+    if found != y.shape[:1]:
+        raise ValueError(
+            f"expected y with one target for each set, got {y.shape} for "
+            f"{type(sets).__name__}"
+        )
     return sets, y
+
+
+def as_batch(sets: Set) -> Set:
+    """Returns sets as arrays with a leading axis, after checks."""
+    if isinstance(sets, type) or not hasattr(sets, "contains"):
+        raise ValueError(f"expected sets with contains(y), got {type(sets).__name__}")
+    sets = _checks.as_arrays(sets)
+    m = _checks.num_rows(sets=sets)
+    if isinstance(sets, LabelSet) and (sets.mask.ndim != 2 or sets.mask.dtype != bool):
+        mask = f"{sets.mask.dtype}{sets.mask.shape}"
+        raise ValueError(f"expected a mask of shape (m, k), bool, got {mask}")
+    if isinstance(sets, Interval) and sets.lower.size == sets.upper.size == m:
+        return Interval(sets.lower.reshape(m), sets.upper.reshape(m))
+    inner = {Interval: (), BoundingBox: (2,)}.get(type(sets))
+    if inner is not None and not sets.lower.shape == sets.upper.shape == (m, *inner):
+        shapes = f"{sets.lower.shape} and {sets.upper.shape}"
+        raise ValueError(f"expected ends of shape {(m, *inner)}, got {shapes}")
+    return sets
 
 
 def check_kind(kind: type, sets: Set) -> None:
@@ -127,8 +152,11 @@ def check_kind(kind: type, sets: Set) -> None:
 
 def is_covered(sets: Set, y: Array) -> Array:
     """Returns 1 or 0 for each row, NaN where the set or the target has a NaN."""
-    covered = jax.vmap(lambda s, target: s.contains(target))(sets, y)
-    return where_known(covered, (sets, y))
+    return where_known(_contained(sets, y), (sets, y))
+
+
+def _contained(sets, y):
+    return jax.vmap(lambda s, target: s.contains(target))(sets, y)
 
 
 def check_level(alpha: ArrayLike) -> Array:
@@ -138,11 +166,17 @@ def check_level(alpha: ArrayLike) -> Array:
     return _checks.alpha_as_float(alpha)
 
 
+def above_level(rates: Array, alpha: Array) -> Array:
+    """Returns rates - (1 - alpha), 0 where they are the same but for rounding."""
+    error = rates - (1 - alpha)
+    return jnp.where(jnp.abs(error) < 4 * jnp.finfo(error.dtype).eps, 0, error)
+
+
 def sizes_of(sets: Set, sizes: ArrayLike | None) -> Array:
     """Returns the size of every set, or the sizes given for them, after checks."""
     if sizes is None:
         return _sizes(sets)
-    sizes = _checks.as_arrays(sizes)
+    sizes = _checks.as_array("sizes", sizes)
     _checks.num_rows(sets=sets, sizes=sizes)
     _checks.check_vectors(sizes=sizes)
     _checks.check_not_nan("sizes", sizes)
@@ -162,19 +196,19 @@ def where_known(values: Array, rows: PyTree) -> Array:
 
 
 def _target_shape(sets, default):
-    if isinstance(sets, BoundingBox):
-        return (4,)
+    if isinstance(sets, BoundingBox | LabelSet):
+        return (4,) if isinstance(sets, BoundingBox) else ()
     return jnp.shape(sets.lower)[1:] if hasattr(sets, "lower") else default
 
 
 @jax.jit
 def _coverage(sets, y):
-    return jnp.mean(is_covered(sets, y))
+    return mean(is_covered(sets, y))
 
 
 @jax.jit
 def _mean_size(sets):
-    return jnp.mean(_sizes(sets))
+    return mean(_sizes(sets))
 
 
 @jax.jit
@@ -187,9 +221,9 @@ def _empty_rate(sets):
     def is_empty(s):
         return s.is_empty() if hasattr(s, "is_empty") else s.size() == 0
 
-    return jnp.mean(where_known(jax.vmap(is_empty)(sets), sets))
+    return mean(where_known(jax.vmap(is_empty)(sets), sets))
 
 
 @jax.jit
 def _singleton_rate(sets):
-    return jnp.mean(jnp.sum(sets.mask, axis=1) == 1)
+    return mean(jnp.sum(sets.mask, axis=1) == 1)

@@ -5,14 +5,17 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 from jax.typing import ArrayLike
 
 from jaxcp import _checks
 from jaxcp._geometry import square_distances
+from jaxcp._numbers import mean
 from jaxcp._types import Set
-from jaxcp.metrics.average import check_level, check_sets, is_covered
-from jaxcp.selection import as_float
+from jaxcp.metrics.average import above_level, check_level, check_sets, is_covered
+from jaxcp.metrics.groups import rates_of
+from jaxcp.selection import as_float, at_least_single
 
 _KMEANS_STEPS = 25
 
@@ -106,7 +109,7 @@ def excess_coverage_risk(
       0.5
     """
     sets, y = check_sets(sets, y)
-    rates = _checks.as_arrays(rates)
+    rates = as_float(_checks.as_array("rates", rates))
     _checks.num_rows(y=y, rates=rates)
     _checks.check_vectors(rates=rates)
     _checks.check_values(lambda p: (p >= 0) & (p <= 1), "rates in [0, 1]", rates)
@@ -115,26 +118,24 @@ def excess_coverage_risk(
 
 def inputs_of(x, y):
     """Returns inputs as floats of shape (m, p), after checks."""
-    x = as_float(_checks.as_arrays(x))
+    x = at_least_single(as_float(_checks.as_array("x", x)))
     _checks.num_rows(y=y, x=x)
-    _checks.check_not_nan("x", x)
+    _checks.check_values(np.isfinite, "finite x", x)
     return x.reshape(len(x), math.prod(x.shape[1:]))
 
 
 @jax.jit
 def _excess_risk(sets, y, rates, alpha):
     error = is_covered(sets, y) - (1 - alpha)
-    return jnp.mean(error * jnp.sign(rates - (1 - alpha)))
+    return mean(error * jnp.sign(above_level(rates, alpha)))
 
 
 @partial(jax.jit, static_argnames="num_cells")
 def _cell_error(key, sets, y, x, alpha, num_cells):
     cells = _cells(key, standardized(x), num_cells)
-    members = cells[None] == jnp.arange(num_cells)[:, None]
-    counts = jnp.sum(members, axis=1)
-    hits = jnp.sum(jnp.where(members, is_covered(sets, y)[None], 0), axis=1)
-    rates = hits / jnp.where(counts > 0, counts, 1)
-    error = jnp.sum(counts / len(x) * (rates - (1 - alpha)) ** 2)
+    rates, counts = rates_of(is_covered(sets, y), cells, num_cells)
+    errors = jnp.where(counts > 0, rates - (1 - alpha), 0) ** 2
+    error = jnp.sum(counts / len(x) * errors)
     floor = jnp.sum(counts > 0) * alpha * (1 - alpha) / len(x)
     return error, floor
 
@@ -157,6 +158,8 @@ def _cells(key, x, num_cells):
 
 def standardized(x: Array) -> Array:
     """Returns columns with mean 0 and standard deviation 1, or 0 if constant."""
+    largest = jnp.max(jnp.abs(x), axis=0, keepdims=True)
+    x = x / jnp.where(largest > 0, largest, 1)  # no square that overflows
     scale = jnp.std(x, axis=0, keepdims=True)
     center = jnp.mean(x, axis=0, keepdims=True)
     return (x - center) / jnp.where(scale > 0, scale, 1)

@@ -56,9 +56,9 @@ def hsic(
     sets, y = check_sets(sets, y)
     sizes = sizes_of(sets, sizes)
     if bandwidths is not None:
-        bandwidths = tuple(_checks.as_arrays(tuple(bandwidths)))
-        if len(bandwidths) != 2:
-            raise ValueError(f"expected two bandwidths, got {len(bandwidths)}")
+        if not isinstance(bandwidths, tuple | list) or len(bandwidths) != 2:
+            raise ValueError(f"expected two bandwidths or None, got {bandwidths}")
+        bandwidths = tuple(_checks.as_array("bandwidths", s) for s in bandwidths)
         for bandwidth in bandwidths:
             _checks.check_scalars(bandwidths=bandwidth)
             _checks.check_values(lambda s: s > 0, "bandwidths > 0", bandwidth)
@@ -74,7 +74,8 @@ def _hsic(sets, y, sizes, bandwidths):
     if m < 2:
         return jnp.full((), jnp.nan, sizes.dtype)
     if bandwidths is None:
-        bandwidths = 2 * _median_distance(lax.stop_gradient(sizes)) ** 2, 2.0
+        median = _median_distance(lax.stop_gradient(sizes))
+        sizes, bandwidths = sizes / median, (2.0, 2.0)  # no square that overflows
     centred = (m * covered - jnp.sum(covered)) / m  # 0 to the last bit if all are one
     form = _distance_form(sizes, centred, bandwidths[0])
     return -2 * jnp.expm1(-1 / bandwidths[1]) * jnp.maximum(form, 0) / float(m - 1) ** 2

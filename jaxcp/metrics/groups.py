@@ -40,7 +40,7 @@ def group_coverage(
     """
     sets, y = check_sets(sets, y)
     groups = _check_groups(y, groups, num_groups)
-    return _group_coverage(sets, y, groups, jnp.arange(num_groups))
+    return _group_coverage(sets, y, groups, num_groups)
 
 
 def class_coverage(sets: LabelSet, y: ArrayLike) -> Array:
@@ -103,19 +103,22 @@ def coverage_gap(
     sets, y = check_sets(sets, y)
     groups = _check_groups(y, groups, num_groups)
     alpha = check_level(alpha)
-    return _coverage_gap(sets, y, groups, jnp.arange(num_groups), alpha, weighted)
+    return _coverage_gap(sets, y, groups, num_groups, alpha, weighted)
 
 
-def rates_of(covered: Array, groups: Array, names: Array) -> tuple[Array, Array]:
-    """Returns the mean of `covered` within each of the groups, and their counts."""
-    members = groups.astype(int)[None] == names[:, None]
-    counts = jnp.sum(members, axis=1)
-    hits = jnp.sum(jnp.where(members, covered[None], 0), axis=1)
+def rates_of(covered: Array, groups: Array, num_groups: int) -> tuple[Array, Array]:
+    """Returns the mean of `covered` within each group, and the number of its rows."""
+    groups = groups.astype(int)
+    groups = jnp.where(groups < 0, num_groups, groups)  # would count from the end
+    totals = jnp.zeros((num_groups, 2), covered.dtype)
+    rows = jnp.stack([covered, jnp.ones_like(covered)], axis=1)
+    hits, counts = totals.at[groups].add(rows, mode="drop").T
     return hits / counts, counts
 
 
 def _check_groups(y, groups, num_groups):
-    groups = _checks.as_arrays(groups)
+    groups = _checks.as_array("groups", groups)
+    groups = groups.astype(int) if groups.dtype == bool else groups
     _checks.num_rows(y=y, groups=groups)
     _checks.check_vectors(groups=groups)
     _checks.check_count("num_groups", num_groups, 1)
@@ -123,14 +126,14 @@ def _check_groups(y, groups, num_groups):
     return groups
 
 
-@jax.jit
-def _group_coverage(sets, y, groups, names):
-    return rates_of(is_covered(sets, y), groups, names)[0]
+@partial(jax.jit, static_argnames="num_groups")
+def _group_coverage(sets, y, groups, num_groups):
+    return rates_of(is_covered(sets, y), groups, num_groups)[0]
 
 
-@partial(jax.jit, static_argnames="weighted")
-def _coverage_gap(sets, y, groups, names, alpha, weighted):
-    rates, counts = rates_of(is_covered(sets, y), groups, names)
+@partial(jax.jit, static_argnames=("num_groups", "weighted"))
+def _coverage_gap(sets, y, groups, num_groups, alpha, weighted):
+    rates, counts = rates_of(is_covered(sets, y), groups, num_groups)
     gaps = jnp.where(counts > 0, jnp.abs(rates - (1 - alpha)), 0)
     shares = counts if weighted else counts > 0
     return jnp.sum(shares * gaps) / jnp.sum(shares)

@@ -6,7 +6,16 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from jaxcp import _checks
-from jaxcp.metrics.average import check_kind, check_level, check_sets, is_covered
+from jaxcp._numbers import mean
+from jaxcp.metrics.average import (
+    above_level,
+    check_kind,
+    check_level,
+    check_sets,
+    is_covered,
+    sizes_of,
+    where_known,
+)
 from jaxcp.selection import as_float
 from jaxcp.sets import Interval
 
@@ -65,7 +74,7 @@ def winkler_score(sets: Interval, y: ArrayLike, alpha: ArrayLike) -> Array:
       >>> winkler_score(sets, jnp.array([0.5, 1.5]), alpha=0.5)
       Array(2., dtype=float32)
     """
-    return jnp.mean(interval_score(sets, y, alpha))
+    return mean(interval_score(sets, y, alpha))
 
 
 def pinball_score(preds: ArrayLike, y: ArrayLike, level: ArrayLike) -> Array:
@@ -92,7 +101,8 @@ def pinball_score(preds: ArrayLike, y: ArrayLike, level: ArrayLike) -> Array:
       >>> round(pinball_score(jnp.zeros(2), jnp.array([1.0, -1.0]), 0.9).item(), 6)
       0.5
     """
-    preds, y, level = _checks.as_arrays((preds, y, level))
+    preds, y = _checks.as_array("preds", preds), _checks.as_array("y", y)
+    level = _checks.as_array("level", level)
     m = _checks.num_rows(preds=preds, y=y)
     _checks.check_not_nan("preds", preds)
     _checks.check_not_nan("y", y)
@@ -179,25 +189,22 @@ def khosravi_coverage_width_criterion(
 def _check(sets, y, alpha):
     check_kind(Interval, sets)
     sets, y = check_sets(sets, y)
-    y = y.reshape(len(y))  # a single output may come with an axis
-    return (
-        Interval(sets.lower.reshape(y.shape), sets.upper.reshape(y.shape)),
-        y,
-        (check_level(alpha)),
-    )
+    return sets, y, check_level(alpha)
 
 
 @jax.jit
 def _interval_score(sets, y, alpha):
-    fine = jnp.maximum(sets.lower - y, 0) + jnp.maximum(y - sets.upper, 0)
-    return jax.vmap(lambda s: s.size())(sets) + 2 / alpha * fine
+    below = jnp.where(y < sets.lower, sets.lower - y, 0)  # not inf - inf inside
+    above = jnp.where(y > sets.upper, y - sets.upper, 0)
+    scores = sizes_of(sets, None) + 2 / alpha * (below + above)
+    return where_known(scores, (sets, y))
 
 
 @jax.jit
 def _pinball(preds, y, level):
     error = y.reshape(-1, *(1,) * level.ndim) - preds
     level = jnp.broadcast_to(level, error.shape)
-    return jnp.mean(jnp.maximum(level * error, (level - 1) * error), axis=0)
+    return mean(jnp.maximum(level * error, (level - 1) * error))
 
 
 @jax.jit
@@ -216,12 +223,12 @@ def _khosravi_criterion(sets, y, alpha, eta):
 
 
 def _coverage_error(sets, y, alpha):
-    return jnp.mean(is_covered(sets, y)) - (1 - alpha)
+    return above_level(mean(is_covered(sets, y)), alpha)
 
 
 def _relative_width(sets, y):
     """Returns the mean width over the range of the targets; 0/0 is 0."""
-    width = jnp.mean(jax.vmap(lambda s: s.size())(sets))
+    width = mean(sizes_of(sets, None))
     span = jnp.max(y, initial=-jnp.inf) - jnp.min(y, initial=jnp.inf)
     ratio = width / jnp.where(span > 0, span, 1)
     return jnp.where(span > 0, ratio, jnp.where(width > 0, jnp.inf, width))

@@ -30,7 +30,7 @@ def iou(a: ArrayLike, b: ArrayLike) -> Array:
       >>> iou(a, b).round(4)
       Array([0.3333, 0.    ], dtype=float32)
     """
-    a, b = _checks.as_arrays((a, b))
+    a, b = _checks.as_array("a", a), _checks.as_array("b", b)
     _boxes.check_boxes("a", a)
     _boxes.check_boxes("b", b)
     return _iou(a, b)

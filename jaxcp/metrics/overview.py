@@ -11,6 +11,7 @@ from jaxcp import _checks
 from jaxcp._types import Set
 from jaxcp.metrics.average import (
     check_level,
+    check_sets,
     coverage,
     empty_rate,
     mean_size,
@@ -25,6 +26,7 @@ from jaxcp.metrics.strata import (
 )
 from jaxcp.sets import Interval, LabelSet
 
+_HSIC_ROWS = 20_000
 _ETA = 30.0  # the weight of the coverage in the criterion of coverage and width
 
 
@@ -52,7 +54,8 @@ def summary(
     Returns:
       A dict from the name of a metric to its value: "coverage" always; "empty_rate",
       "mean_size", "min_size_stratified_coverage", "size_stratified_coverage_violation"
-      and "hsic" (median heuristic) for sets with a size; "winkler_score" and
+      and "hsic" (median heuristic; up to 20,000 rows, for it takes O(m^2)) for sets
+      with a size; "winkler_score" and
       "coverage_width_criterion" (eta = 30) for intervals; "singleton_rate" and
       "class_coverage" for label sets; "group_coverage" and "coverage_gap" with groups.
       Values are of shape (), of classes (k,) and of groups (g,).
@@ -67,8 +70,7 @@ def summary(
       >>> found["coverage"].item(), found["mean_size"].item()
       (0.75, 1.0)
     """
-    sets, y = _checks.as_arrays((sets, y))
-    alpha = check_level(alpha)
+    (sets, y), alpha = check_sets(sets, y), check_level(alpha)
     found = {"coverage": coverage(sets, y)}
     if _has_size(sets):
         bins = {} if isinstance(sets, LabelSet) else {"num_bins": num_bins}
@@ -81,8 +83,9 @@ def summary(
             "size_stratified_coverage_violation": size_stratified_coverage_violation(
                 sets, y, alpha, **bins
             ),
-            "hsic": hsic(sets, y, bandwidths=None),
         }
+        if len(y) <= _HSIC_ROWS:
+            found["hsic"] = hsic(sets, y, bandwidths=None)
     if isinstance(sets, Interval):
         found["winkler_score"] = winkler_score(sets, y, alpha)
         found["coverage_width_criterion"] = coverage_width_criterion(
@@ -100,10 +103,14 @@ def summary(
 
 def _has_size(sets: Any) -> bool:
     try:
-        jax.eval_shape(jax.vmap(lambda s: s.size()), sets)
+        jax.eval_shape(_sizes, sets)
     except ValueError:
         return False
     return True
+
+
+def _sizes(sets):
+    return jax.vmap(lambda s: s.size())(sets)
 
 
 def _count(groups):

@@ -3,6 +3,7 @@
 import math
 from fractions import Fraction
 from functools import partial
+from numbers import Real
 
 import jax
 import jax.numpy as jnp
@@ -65,6 +66,8 @@ def worst_slab_coverage(
     sets, y = check_sets(sets, y)
     x = inputs_of(x, y)
     _checks.check_key(key)
+    if not isinstance(share, Real):
+        raise ValueError(f"expected share as a number, got {type(share).__name__}")
     _checks.check_values(lambda s: (s > 0) & (s <= 1), "share in (0, 1]", share)
     share = Fraction(str(share))
     _checks.check_count("num_directions", num_directions, 1)
@@ -75,9 +78,10 @@ def worst_slab_coverage(
     if directions is None:
         x = standardized(x)
         directions = _directions(key_directions, x, num_directions)
-    directions = _checks.as_arrays(directions).astype(x.dtype)
-    if directions.ndim != 2 or directions.shape[1:] != x.shape[1:]:
-        expected = f"(v, {x.shape[1]})"
+    directions = _checks.as_array("directions", directions).astype(x.dtype)
+    fits = directions.ndim == 2 and directions.shape[1:] == x.shape[1:]
+    if not fits or len(directions) == 0:
+        expected = f"(v, {x.shape[1]}), v >= 1"
         raise ValueError(
             f"expected directions of shape {expected}, got {directions.shape}"
         )
@@ -101,7 +105,7 @@ def _worst_slab(key, sets, y, x, directions, num_found, shortest, holdout):
         along = jnp.sum(x * direction[None], axis=1)
         places = jnp.argsort(along[found])
         ordered = along[found][places]
-        mean, first, last = _worst_run(_shared(hits[found][places], ordered), shortest)
+        mean, first, last = _worst_run(hits[found][places], ordered, shortest)
         inside = (along[told] >= ordered[first]) & (along[told] <= ordered[last])
         return mean, jnp.sum(jnp.where(inside, hits[told], 0)) / jnp.sum(inside)
 
@@ -109,34 +113,32 @@ def _worst_slab(key, sets, y, x, directions, num_found, shortest, holdout):
     return rates[jnp.argmin(means)] + 0 * jnp.sum(hits)  # NaN if any is unknown
 
 
-def _shared(hits, ordered):
-    """Returns the mean hit of rows at the same place, which no slab can tell apart."""
-    group = jnp.cumsum(jnp.diff(ordered, prepend=ordered[:1]) > 0)
-    sums = jnp.zeros_like(hits).at[group].add(hits)
-    counts = jnp.zeros_like(hits).at[group].add(1)
-    return sums[group] / counts[group]
+def _worst_run(hits, places, shortest):
+    """Returns mean, first and last row of the worst run of at least `shortest` rows.
 
-
-def _worst_run(hits, shortest):
-    """Returns mean, first and last place of the worst run of rows.
-
-    Of runs of `shortest` rows or more it has fewer than twice as many: a longer one
-    falls into two, one of which is no better.
+    Rows at one place are in a run together. A run has a mean below some rate if the sum
+    of (rate - hit) over it is positive: the run of the largest sum is found by running
+    minima, and its mean is the next rate, until nothing is gained (Dinkelbach).
     """
-    n = len(hits)
-    sums = jnp.concatenate([jnp.zeros(1, hits.dtype), jnp.cumsum(hits)])
-    first = jnp.arange(n)
+    n, edge = len(hits), jnp.diff(places) > 0
+    starts, ends = jnp.append(True, edge), jnp.append(edge, True)
+    sums = jnp.append(0, jnp.cumsum(hits))
 
-    def lengthen(length, best):
-        last = first + length - 1
-        means = (sums[jnp.minimum(last + 1, n)] - sums[:-1]) / length
-        means = jnp.where(last < n, means, jnp.inf)
-        at = jnp.argmin(means)
-        return jax.tree.map(
-            lambda new, old: jnp.where(means[at] < best[0], new, old),
-            (means[at], at, last[at]),
-            best,
-        )
+    def worst_below(rate):
+        gain = rate * jnp.arange(n + 1) - sums
+        before = jnp.where(starts, gain[:-1], jnp.inf)
+        least = lax.cummin(before)[: n + 1 - shortest]
+        gained = jnp.where(ends[shortest - 1 :], gain[shortest:] - least, -jnp.inf)
+        at = jnp.argmax(gained)
+        first = jnp.argmin(jnp.where(jnp.arange(n) <= at, before, jnp.inf))
+        last = at + shortest - 1
+        return (sums[last + 1] - sums[first]) / (last + 1 - first), first, last
 
-    start = sums[-1] / n, jnp.zeros((), int), jnp.full((), n - 1)
-    return lax.fori_loop(shortest, min(2 * shortest, n + 1), lengthen, start)
+    def step(carry):
+        _, best = carry
+        new = worst_below(best[0])
+        better = new[0] < best[0]
+        return better, jax.tree.map(lambda a, b: jnp.where(better, a, b), new, best)
+
+    whole = sums[-1] / n, jnp.zeros((), int), jnp.full((), n - 1)
+    return lax.while_loop(lambda carry: carry[0], step, (jnp.array(True), whole))[1]

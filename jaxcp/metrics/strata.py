@@ -167,7 +167,8 @@ def _strata(sets, y, num_bins, num_ranges, edges, sizes):
         _checks.check_count("num_bins", num_bins, 1)
         return _rates_by_count(sets, y, sizes, num_bins)
     edges = _label_edges(sets, num_ranges) if edges is None else edges
-    edges = as_float(_checks.as_arrays(edges))
+    edges = as_float(_checks.as_array("edges", edges))
+    _checks.check_not_nan("edges", edges)
     if edges.ndim != 1:
         raise ValueError(f"expected edges of shape (g - 1,), got {edges.shape}")
     increasing = "edges that increase"
@@ -200,14 +201,13 @@ def _rates_by_count(sets, y, sizes, num_bins):
     ends, places = _ends(len(sizes), num_bins), np.arange(len(sizes))
     strata = jnp.asarray(np.searchsorted(ends, places, side="right"))
     order = jnp.argsort(to_keys(sizes), stable=True)
-    return rates_of(_covered(sets, y, sizes)[order], strata, jnp.arange(num_bins))
+    return rates_of(_covered(sets, y, sizes)[order], strata, num_bins)
 
 
 @jax.jit
 def _rates_by_edges(sets, y, sizes, edges):
     strata = jnp.searchsorted(edges, sizes, side="left")
-    names = jnp.arange(len(edges) + 1)
-    return rates_of(_covered(sets, y, sizes), strata, names)
+    return rates_of(_covered(sets, y, sizes), strata, len(edges) + 1)
 
 
 def _covered(sets, y, sizes):

@@ -57,6 +57,7 @@ class PowerMartingale:
 
     def check(self) -> None:
         """Raises ValueError if a concrete epsilon is outside (0, 1]."""
+        _checks.check_scalars(epsilon=self.epsilon)
         valid = "epsilon in (0, 1]"
         _checks.check_values(lambda v: (v > 0) & (v <= 1), valid, self.epsilon)
 
@@ -142,6 +143,7 @@ class SimpleJumper:
 
     def check(self) -> None:
         """Raises ValueError if a concrete jump is outside [0, 1]."""
+        _checks.check_scalars(jump=self.jump)
         _checks.check_values(lambda v: (v >= 0) & (v <= 1), "jump in [0, 1]", self.jump)
 
 
@@ -181,7 +183,7 @@ def watch(
       >>> (log_capital >= alarm_level(0.01)).any().item()
       True
     """
-    p_values = at_least_single(as_float(_checks.as_arrays(p_values)))
+    p_values = at_least_single(as_float(_checks.as_array("p_values", p_values)))
     _checks.check_given(martingale=martingale)
     if not isinstance(martingale, Martingale):
         kind = type(martingale).__name__

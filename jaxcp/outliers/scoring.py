@@ -1,6 +1,8 @@
 """How strange test scores are among those of a calibration set."""
 
 import math
+from functools import partial
+from numbers import Real
 
 import jax
 import jax.numpy as jnp
@@ -9,9 +11,9 @@ from jax import Array, lax
 from jax.typing import ArrayLike
 
 from jaxcp import _checks
-from jaxcp.pvalues import masses_from, p_values_among
+from jaxcp.pvalues import masses_from, p_values_among, share_of
 from jaxcp.quantiles import conformal_quantile
-from jaxcp.selection import as_float
+from jaxcp.selection import as_float, to_keys
 
 
 def is_outlier(
@@ -29,7 +31,7 @@ def is_outlier(
 
     Args:
       scores: Anomaly scores of nominal rows that the detector was not fitted on, shape
-        (n,); larger is stranger. NaN counts as +inf.
+        (n,); larger is stranger. A traced NaN counts as +inf.
       test_scores: Scores of the rows to judge, shape (m,). NaN counts as +inf.
       alpha: Level, shape (): the false positive rate.
       mask: True where a calibration row counts, shape (n,).
@@ -79,7 +81,7 @@ def outlier_p_values(
 
     Args:
       scores: Anomaly scores of nominal rows that the detector was not fitted on, shape
-        (n,); larger is stranger. NaN counts as +inf.
+        (n,); larger is stranger. A traced NaN counts as +inf.
       test_scores: Scores of the rows to judge, shape (m,). NaN counts as +inf.
       u: Uniforms in [0, 1] for smoothed p-values, shape (m,).
       weights: Weights >= 0 of the calibration rows, shape (n,): likelihood ratios of
@@ -99,7 +101,7 @@ def outlier_p_values(
       P(p <= t) <= t for a nominal row, for all t, if it is exchangeable with the
       calibration rows (with weights: if these are the true likelihood ratios);
       smoothed, p is uniform. That holds on average over calibration sets; p-values of
-      several rows share one and are positively dependent.
+      several rows share one and are dependent (without weights, positively).
 
     References:
       Vovk, Gammerman, Shafer, Algorithmic Learning in a Random World, 2005.
@@ -175,8 +177,7 @@ def grouped_outlier_p_values(
     _checks.check_labels("test_groups", test_groups, num_groups)
     if u is not None:
         _checks.check_uniforms("u", u)
-    names = jnp.arange(num_groups)
-    return _grouped(scores, groups, test_scores, test_groups, names, u, mask)
+    return _grouped(scores, groups, test_scores, test_groups, num_groups, u, mask)
 
 
 def conditional_outlier_p_values(
@@ -200,7 +201,7 @@ def conditional_outlier_p_values(
       method: "simes" or "dkw".
 
     Returns:
-      p-values in [0, 1], shape (m,), never below the marginal ones.
+      p-values in [0, 1], shape (m,).
 
     Raises:
       ValueError: as `outlier_p_values`, if `delta` is not a number in (0, 1), or for
@@ -221,6 +222,8 @@ def conditional_outlier_p_values(
       0.0046
     """
     scores, test_scores, _ = _check(scores, test_scores, None)
+    if not isinstance(delta, Real):  # a table is made of it outside of jit
+        raise ValueError(f"expected delta as a number, got {type(delta).__name__}")
     _checks.check_values(lambda v: (v > 0) & (v < 1), "delta in (0, 1)", delta)
     bounds = {"simes": _simes_bounds, "dkw": _dkw_bounds}
     if method not in bounds:
@@ -230,7 +233,8 @@ def conditional_outlier_p_values(
 
 
 def _check(scores, test_scores, mask):
-    scores, test_scores, mask = _checks.as_arrays((scores, test_scores, mask))
+    scores = _checks.as_array("scores", scores)
+    test_scores, mask = _checks.as_arrays((test_scores, mask))
     _checks.num_rows(scores=scores, mask=mask)
     _checks.num_rows(test_scores=test_scores)
     _checks.check_vectors(scores=scores, test_scores=test_scores, mask=mask)
@@ -241,23 +245,37 @@ def _check(scores, test_scores, mask):
 @jax.jit
 def _p_values(scores, test_scores, u, weights, test_weights, mask):
     if mask is not None:
-        ones = jnp.ones(len(scores), int) if weights is None else weights
-        weights = jnp.where(mask, ones, 0)
+        weights = mask if weights is None else jnp.where(mask, weights, 0)
     u = 1.0 if u is None else u
     test_weights = 1.0 if test_weights is None else test_weights
     return p_values_among(scores, test_scores, u, weights, test_weights)
 
 
-@jax.jit
-def _grouped(scores, groups, test_scores, test_groups, names, u, mask):
-    def among(name):
-        member = groups.astype(int) == name
-        member = member if mask is None else member & mask
-        return _p_values(scores, test_scores, u, None, None, member)
+@partial(jax.jit, static_argnames="num_groups")
+def _grouped(scores, groups, test_scores, test_groups, num_groups, u, mask):
+    n, beyond = len(scores), num_groups  # where rows that do not count come to lie
+    groups = jnp.append(groups.astype(int), test_groups.astype(int))
+    counted = jnp.ones(n, bool) if mask is None else mask
+    counted = jnp.append(counted, jnp.ones(len(test_scores), bool))
+    known = (groups >= 0) & (groups < num_groups)
+    groups = jnp.where(counted & known, groups, beyond)
+    ranks = _ranks_in_order(groups, jnp.append(scores, test_scores))
+    at_least, above, _ = masses_from(ranks[:n], ranks[n:])
+    rows = jnp.zeros(beyond + 1, int).at[groups[:n]].add(1)
+    in_later_groups = (jnp.sum(rows) - jnp.cumsum(rows))[groups[n:]]
+    u = jnp.ones(()) if u is None else as_float(u)
+    total = jnp.where(known[n:], rows[groups[n:]], 0)
+    above, equal = above - in_later_groups, at_least - above
+    p = share_of(above, equal, total, u, jnp.ones(()))
+    return jnp.where(known[n:], p, 1)
 
-    by_group = lax.map(among, names)
-    own = test_groups.astype(int)[None] == names[:, None]
-    return jnp.where(jnp.any(own, axis=0), jnp.sum(own * by_group, axis=0), 1)
+
+def _ranks_in_order(groups, scores):
+    """Returns ranks by group and then by score, the same for the same score."""
+    keys, places = to_keys(as_float(scores)), jnp.arange(len(groups))
+    groups, keys, places = lax.sort((groups, keys, places), num_keys=2)
+    changes = (jnp.diff(groups, prepend=-1) != 0) | (jnp.diff(keys, prepend=0) != 0)
+    return jnp.zeros_like(places).at[places].set(jnp.cumsum(changes))
 
 
 @jax.jit

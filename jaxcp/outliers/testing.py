@@ -1,5 +1,7 @@
 """Many p-values at once: which to reject, and whether any is false."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
@@ -7,6 +9,8 @@ from jax.typing import ArrayLike
 
 from jaxcp import _checks
 from jaxcp.selection import as_float, at_least_single, from_keys, to_keys
+
+_LARGE = 500  # p-values from which on a normal approximation is the more exact
 
 
 def benjamini_hochberg(p_values: ArrayLike, level: ArrayLike) -> Array:
@@ -26,8 +30,8 @@ def benjamini_hochberg(p_values: ArrayLike, level: ArrayLike) -> Array:
 
     Guarantee:
       The expected share of false discoveries is at most level times the share of
-      nominal rows, for independent p-values and for those of `outlier_p_values`, which
-      are positively dependent (PRDS).
+      nominal rows, for independent p-values and for those of `outlier_p_values` without
+      weights, which are positively dependent (PRDS).
 
     References:
       Benjamini, Hochberg, Controlling the False Discovery Rate, 1995.
@@ -63,7 +67,8 @@ def storey_benjamini_hochberg(
 
     Guarantee:
       The expected share of false discoveries is at most `level` for independent
-      p-values, and for those of `outlier_p_values`.
+      p-values, and for those of `outlier_p_values` without weights and uniforms (smooth
+      ones that share a small calibration set may exceed it).
 
     References:
       Storey, Taylor, Siegmund, Strong Control, Conservative Point Estimation and
@@ -97,7 +102,7 @@ def simes_test(p_values: ArrayLike) -> Array:
 
     Guarantee:
       P(p <= t) <= t if all rows are nominal, for independent p-values and for those of
-      `outlier_p_values`.
+      `outlier_p_values` without weights.
 
     References:
       Simes, An Improved Bonferroni Procedure for Multiple Tests of Significance, 1986.
@@ -141,7 +146,7 @@ def fisher_test(p_values: ArrayLike) -> Array:
 
 
 def _check(p_values):
-    p_values = at_least_single(as_float(_checks.as_arrays(p_values)))
+    p_values = at_least_single(as_float(_checks.as_array("p_values", p_values)))
     _checks.check_vectors(p_values=p_values)
     _checks.check_values(lambda p: ~(p < 0), "p_values >= 0", p_values)
     return p_values
@@ -181,10 +186,15 @@ def _simes(p_values):
 
 @jax.jit
 def _fisher(p_values):
-    if len(p_values) == 0:
+    m, positive = len(p_values), p_values > 0
+    if m == 0:
         return jnp.ones((), p_values.dtype)
-    half = -jnp.sum(jnp.log(jnp.where(p_values < 1, p_values, 1)))
-    shape = jnp.asarray(float(len(p_values)), p_values.dtype)
-    finite = jnp.isfinite(half)
-    tail = jax.scipy.special.gammaincc(shape, jnp.where(finite, half, 1))
-    return jnp.where(finite, tail, 0)
+    logs = jnp.log(jnp.where(positive, jnp.minimum(p_values, 1), 1))
+    if m < _LARGE:
+        tail = jax.scipy.special.gammaincc(jnp.full((), m, logs.dtype), -jnp.sum(logs))
+    else:  # the cube root of the statistic is nearly normal (Wilson, Hilferty 1931)
+        excess = jnp.maximum(-jnp.sum(1 + logs) / m, -1)
+        root = jnp.expm1(jnp.log1p(excess) / 3)
+        tail = jax.scipy.special.erfc(3 * math.sqrt(m / 2) * (root + 1 / (9 * m))) / 2
+    tail = jnp.where(jnp.any(p_values == 0), 0, tail)
+    return jnp.where(jnp.any(jnp.isnan(p_values)), jnp.nan, tail)

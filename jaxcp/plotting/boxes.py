@@ -55,20 +55,22 @@ def plot_boxes(
         _draw(ax, true, "true", _TRUE)
     if sets is not None:
         name = "inner box" if sets.inner else "outer box"
-        corners = np.asarray(sets.corners())
+        corners = _boxes("sets", sets.corners())
         hit = np.ones(len(corners), bool)
         if true is not None and len(true) == len(corners):
             hit = np.asarray(jax.vmap(lambda s, y: s.contains(y))(sets, true))
         _draw(ax, corners[hit], name, COVERED, linewidth=2)
         _draw(ax, corners[~hit], f"{name}, misses", MISSED, linewidth=2)
     ax.set(xlim=(-0.5, width - 0.5), ylim=(height - 0.5, -0.5), xticks=[], yticks=[])
-    ax.legend(loc="upper right", fontsize="small")
+    if ax.get_legend_handles_labels()[0]:
+        ax.legend(loc="upper right", fontsize="small")
     return ax
 
 
 def _boxes(name, boxes):
-    boxes = np.asarray(boxes)
-    check_shape(name, (len(boxes), 4), boxes.shape)
+    boxes = np.asarray(boxes, float)
+    boxes = boxes.reshape(0, 4) if boxes.size == 0 else boxes
+    check_shape(name, (boxes.shape[0], 4), boxes.shape)
     return boxes
 
 
@@ -76,9 +78,11 @@ def _draw(ax, boxes, label, color, **style):
     """Draws boxes, infinite sides outside of the frame; one of them has the label."""
     from matplotlib.patches import Rectangle
 
-    for i, (left, top, right, bottom) in enumerate(np.clip(boxes, -1e4, 1e4)):
-        if left <= right and top <= bottom:
-            size = right - left, bottom - top
-            name = label if i == 0 else None
-            style |= {"edgecolor": color, "label": name, "fill": False}
-            ax.add_patch(Rectangle((left, top), *size, **style))
+    left, top, right, bottom = boxes.T
+    boxes = boxes[(left <= right) & (top <= bottom)]
+    far = 10 * np.max(np.abs([*ax.get_xlim(), *ax.get_ylim(), 1]))
+    boxes = np.where(np.isinf(boxes), np.sign(boxes) * far, boxes)
+    for i, (left, top, right, bottom) in enumerate(boxes):
+        size = right - left, bottom - top
+        style |= {"edgecolor": color, "label": label if i == 0 else None}
+        ax.add_patch(Rectangle((left, top), *size, fill=False, **style))

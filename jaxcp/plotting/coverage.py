@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from jax.typing import ArrayLike
 
-from jaxcp import metrics
+from jaxcp import _checks, metrics
 from jaxcp._types import Set
 from jaxcp.plotting._axes import COVERED, MISSED, TRUTH, check_shape, new_axes
 from jaxcp.simulation import coverage_law
@@ -93,7 +93,8 @@ def plot_coverage_curve(
         color = line.get_color()
         ax.fill_between(levels, mean - spread, mean + spread, color=color, alpha=0.2)
     ax.set(xlabel=r"level $1 - \alpha$", ylabel="coverage")
-    ax.legend(frameon=False)
+    if ax.get_legend_handles_labels()[0]:
+        ax.legend(frameon=False)
     return ax
 
 
@@ -126,6 +127,8 @@ def plot_size_stratified_coverage(
       >>> y = jnp.linspace(-1.0, 1.0, 50)
       >>> ax = plot_size_stratified_coverage(Interval(y - y**2, y + y**2), y, 0.1)
     """
+    _checks.check_uniforms("alpha", alpha)
+    sets = _checks.as_arrays(sets)
     rates = metrics.size_stratified_coverage(sets, y, num_bins=num_bins)
     sizes = np.sort(np.asarray(jax.vmap(lambda s: s.size())(sets)))
     strata = np.array_split(sizes, num_bins)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jax.typing import ArrayLike
 
+from jaxcp import _checks
 from jaxcp.plotting._axes import COVERED, MISSED, TRUTH, check_shape, new_axes
 
 if TYPE_CHECKING:
@@ -30,12 +31,14 @@ def plot_p_values(
       The axes.
 
     Raises:
-      ValueError: if lengths differ.
+      ValueError: if lengths differ or a p-value is outside [0, 1].
 
     Example:
       >>> ax = plot_p_values(jax.random.uniform(jax.random.key(0), (500,)))
     """
     p_values = np.ravel(p_values)
+    _checks.check_uniforms("p_values", p_values)
+    _checks.check_count("num_bins", num_bins, 1)
     parts = {"all rows": (np.ones(p_values.shape, bool), COVERED)}
     if is_nominal is not None:
         is_nominal = np.asarray(is_nominal, bool)

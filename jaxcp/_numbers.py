@@ -1,0 +1,23 @@
+"""Arithmetic that rounds once, as on paper."""
+
+import jax.numpy as jnp
+from jax import Array
+from jax.typing import ArrayLike
+
+
+def quotient(numerator: ArrayLike, divisor: ArrayLike) -> Array:
+    """Returns numerator / divisor as the nearest float, also under jit.
+
+    XLA divides many numbers by one, or one by a constant, as a product with a rounded
+    inverse: 10 / 1000 would not be 0.01, nor 41 / 41 be 1. A choice that it cannot
+    foresee gives each number a divisor of its own.
+    """
+    numerator = jnp.asarray(numerator)
+    if not jnp.issubdtype(numerator.dtype, jnp.floating):
+        numerator = numerator.astype(float)
+    return numerator / jnp.where(numerator == numerator, divisor, numerator)
+
+
+def mean(values: Array) -> Array:
+    """Returns the mean over the first axis; NaN for no rows."""
+    return quotient(jnp.sum(values, axis=0), len(values))

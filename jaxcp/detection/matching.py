@@ -1,0 +1,213 @@
+"""Predicted and true boxes of images, matched one to one."""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.typing import ArrayLike
+
+from jaxcp import _boxes, _checks
+from jaxcp._pytree import pytree
+from jaxcp.detection._padding import (
+    least_confidence,
+    padded_boxes,
+    padded_labels,
+    padded_like,
+)
+
+
+@pytree
+class BoxPairs:
+    """Every true box of some images with the prediction matched to it, if any.
+
+    Made by `match_images`. Index it with the mask for the pairs alone:
+    `pairs.preds[pairs.matched]`.
+
+    Args:
+      preds: Predicted boxes, shape (n, 4); of no meaning where there is no match.
+      true: True boxes, shape (n, 4), image after image, padding included.
+      matched: Whether the row is a pair, bool of shape (n,).
+      present: Whether there is a true box, not padding, bool of shape (n,).
+    """
+
+    preds: Array
+    true: Array
+    matched: Array
+    present: Array
+
+
+def match_boxes(
+    pred_boxes: ArrayLike,
+    true_boxes: ArrayLike,
+    *,
+    min_iou: ArrayLike,
+    pred_mask: ArrayLike | None = None,
+    true_mask: ArrayLike | None = None,
+) -> tuple[Array, Array]:
+    """Returns which prediction belongs to each true box of one image.
+
+    The one-to-one matching of largest total IoU (Hungarian algorithm), of which pairs
+    with IoU > min_iou are kept. `jax.vmap` matches many images of padded boxes.
+
+    Args:
+      pred_boxes: Predicted boxes (x_min, y_min, x_max, y_max), shape (b, 4).
+      true_boxes: True boxes, shape (t, 4).
+      min_iou: Least IoU of a match in [0, 1], shape (). With a high one fewer objects
+        have a guarantee, and those that have it are the easier ones.
+      pred_mask: False for padding, shape (b,).
+      true_mask: False for padding, shape (t,).
+
+    Returns:
+      (index of the matched prediction, int of shape (t,), -1 without a match; whether
+      there is a match, bool of shape (t,)).
+
+    Raises:
+      ValueError: if shapes do not fit, a concrete box is NaN or crossed, or `min_iou`
+        is outside [0, 1].
+
+    References:
+      Kuhn, The Hungarian Method for the Assignment Problem, 1955.
+
+    Example:
+      >>> preds = jnp.array([[5.0, 5.0, 9.0, 9.0], [0.0, 0.0, 2.0, 2.0]])
+      >>> true = jnp.array([[0.0, 0.0, 2.0, 3.0], [20.0, 20.0, 22.0, 22.0]])
+      >>> index, matched = match_boxes(preds, true, min_iou=0.5)
+      >>> index.tolist(), matched.tolist()
+      ([1, -1], [True, False])
+    """
+    pred_boxes, true_boxes = (
+        v.reshape(0, 4) if v.shape == (0,) else v  # an image without a box
+        for v in (
+            _checks.as_array("pred_boxes", pred_boxes),
+            _checks.as_array("true_boxes", true_boxes),
+        )
+    )
+    pred_mask, true_mask = _checks.as_arrays((pred_mask, true_mask))
+    _check_one_image("pred_boxes", pred_boxes, pred_mask)
+    _check_one_image("true_boxes", true_boxes, true_mask)
+    _check_min_iou(min_iou)
+    allowed = _mask(pred_boxes, pred_mask)[:, None] & _mask(true_boxes, true_mask)[None]
+    return _match(pred_boxes, true_boxes, allowed, min_iou)
+
+
+def match_images(
+    pred_boxes: Sequence[ArrayLike],
+    true_boxes: Sequence[ArrayLike],
+    *,
+    min_iou: ArrayLike,
+    pred_labels: Sequence[ArrayLike] | None = None,
+    true_labels: Sequence[ArrayLike] | None = None,
+    confidences: Sequence[ArrayLike] | None = None,
+    min_confidence: ArrayLike | None = None,
+) -> BoxPairs:
+    """Returns the matched boxes of many images, each with its own number of boxes.
+
+    Images are padded and masked, and matched in one call. With labels only boxes of one
+    class match; predictions with a confidence below `min_confidence` are dropped first.
+
+    Args:
+      pred_boxes: Predicted boxes of each image, arrays of shape (b_i, 4), b_i >= 0.
+      true_boxes: True boxes of each image, arrays of shape (t_i, 4).
+      min_iou: Least IoU of a match in [0, 1].
+      pred_labels: Classes of the predictions, int arrays of shape (b_i,).
+      true_labels: Classes of the true boxes, int arrays of shape (t_i,).
+      confidences: Confidences of the predictions, arrays of shape (b_i,).
+      min_confidence: Least confidence that counts, a number, or with labels one for
+        each class, shape (k,).
+
+    Returns:
+      A `BoxPairs`.
+
+    Raises:
+      ValueError: if lengths differ, boxes are NaN or crossed, `min_iou` is outside [0,
+        1], labels come for one side only or are out of range, or confidences come
+        without a least one or the other way round.
+
+    Example:
+      >>> box = jnp.array([[0.0, 0.0, 2.0, 2.0]])
+      >>> pairs = match_images([box, box[:0]], [box, box], min_iou=0.5)
+      >>> pairs.matched.tolist()
+      [True, False]
+    """
+    _check_min_iou(min_iou)
+    preds, pred_mask = padded_boxes("pred_boxes", pred_boxes)
+    true, true_mask = padded_boxes("true_boxes", true_boxes)
+    if len(preds) != len(true):
+        raise ValueError(
+            f"expected true_boxes of {len(preds)} images like pred_boxes, "
+            f"got {len(true)}"
+        )
+    allowed = pred_mask[:, :, None] & true_mask[:, None, :]
+    if (pred_labels is None) != (true_labels is None):
+        raise ValueError("expected pred_labels and true_labels together, got one")
+    if pred_labels is not None:
+        pred_labels = padded_labels("pred_labels", pred_labels, pred_mask)
+        true_labels = padded_labels("true_labels", true_labels, true_mask)
+        allowed &= pred_labels[:, :, None] == true_labels[:, None, :]
+    if (confidences is None) != (min_confidence is None):
+        raise ValueError("expected confidences and min_confidence together, got one")
+    if confidences is not None:
+        confidences = padded_like("confidences", confidences, pred_mask)
+        _checks.check_not_nan("confidences", confidences)
+        least = least_confidence(min_confidence, pred_labels, pred_mask)
+        allowed &= (confidences >= least)[:, :, None]
+    index = _match_by_size(preds, true, pred_mask, true_mask, allowed, min_iou)
+    found = true  # of no meaning where there is no match
+    if preds.shape[1]:
+        found = np.take_along_axis(preds, index.clip(0)[:, :, None], axis=1)
+    rows = (found.reshape(-1, 4), true.reshape(-1, 4), index.ravel() >= 0)
+    return BoxPairs(*(jnp.asarray(v) for v in (*rows, true_mask.ravel())))
+
+
+def _match_by_size(preds, true, pred_mask, true_mask, allowed, min_iou):
+    """Returns the index of each true box's match, or -1, images of a size together.
+
+    One crowded image would otherwise pad, and so slow down, all the others.
+    """
+    index = np.full(true_mask.shape, -1)
+    counts = np.maximum(pred_mask.sum(axis=1), true_mask.sum(axis=1))
+    sizes = 16 * 4 ** np.ceil(np.log(np.maximum(counts / 16, 1)) / np.log(4))
+    match = jax.vmap(_match, (0, 0, 0, None))
+    for size in np.unique(sizes[counts > 0]).astype(int):
+        rows = np.flatnonzero(sizes == size)
+        part = allowed[rows, :size, :size]
+        some, _ = match(preds[rows, :size], true[rows, :size], part, min_iou)
+        index[rows, :size] = some
+    return index
+
+
+def _check_one_image(name, boxes, mask):
+    if boxes.ndim != 2:
+        raise ValueError(
+            f"expected {name} of one image, shape (b, 4), got {boxes.shape}; use "
+            "jax.vmap on padded boxes, or match_images"
+        )
+    _checks.num_rows(boxes=boxes, mask=mask)
+    _checks.check_vectors(mask=mask)
+    _boxes.check_boxes(name, boxes, mask)
+
+
+def _check_min_iou(min_iou):
+    _checks.check_scalars(min_iou=min_iou)
+    _checks.check_values(lambda v: (v >= 0) & (v <= 1), "min_iou in [0, 1]", min_iou)
+
+
+def _mask(boxes, mask):
+    return jnp.ones(len(boxes), bool) if mask is None else mask.astype(bool)
+
+
+@jax.jit
+def _match(pred_boxes, true_boxes, allowed, min_iou):
+    from optax import assignment
+
+    (b, t), no_match = allowed.shape, -jnp.ones(len(true_boxes), int)
+    if b == 0 or t == 0:
+        return no_match, no_match >= 0
+    overlaps = jax.vmap(jax.vmap(_boxes.overlap, (None, 0)), (0, None))
+    iou = overlaps(pred_boxes, true_boxes)
+    iou = jnp.where(allowed & ~jnp.isnan(iou), iou, 0)
+    pred, true = assignment.hungarian_algorithm(-iou)
+    index = no_match.at[true].set(jnp.where(iou[pred, true] > min_iou, pred, -1))
+    return index, index >= 0
