@@ -9,7 +9,7 @@ from scipy import stats
 import jaxcp
 from helpers import CASES, ONE_OF_EACH, components
 
-NUM_TRIALS = 5000
+NUM_TRIALS = 4000
 UNTIED = {"absolute", "normalized", "cqr", "asymmetric-cqr", "gamma", "custom"}
 UNTIED |= {"box-maximum", "mahalanobis", "latent", "cp2pcp", "c-pcp-extended"}
 RANDOM = {"aps-randomized", "c-pcp-ties"}  # randomised scores without atoms

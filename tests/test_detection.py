@@ -166,7 +166,7 @@ def test_classes_match_their_own_with_confidences_of_their_own():
         pred_labels=[[1], []],
         true_labels=[[1], []],
     )
-    assert some.matched.tolist() == [True]
+    assert some.matched.tolist() == [True, False]  # the second row is padding
 
 
 def test_no_images_and_no_pairs():

@@ -32,7 +32,7 @@ def test_agreement_with_the_published(case):
         assert_allclose(threshold, case["exact_threshold"][i], rtol=1e-6)
 
 
-@pytest.mark.parametrize("n", [0, 1, 9, 99, 199, 999])
+@pytest.mark.parametrize("n", [0, 1, 9, 999])
 def test_p_values_are_fractions_to_the_last_bit(n):
     """k / (n + 1) as it is nearest, so that p <= alpha is the test at level alpha."""
     scores, test = jnp.arange(float(n)), jnp.arange(n + 1) - 0.5

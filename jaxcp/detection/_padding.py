@@ -41,6 +41,7 @@ def padded_like(name: str, images: Iterable, mask: np.ndarray) -> np.ndarray:
     dtypes = [v.dtype for v in arrays if v.size]  # an empty list has no type
     padded = np.zeros(mask.shape, np.result_type(bool, *dtypes))
     padded[mask] = np.concatenate([v for v in arrays if v.size] or [padded[mask]])
+    _checks.check_not_nan(name, padded)
     return padded
 
 

@@ -139,42 +139,50 @@ def match_images(
             f"expected true_boxes of {len(preds)} images like pred_boxes, "
             f"got {len(true)}"
         )
-    allowed = pred_mask[:, :, None] & true_mask[:, None, :]
-    if (pred_labels is None) != (true_labels is None):
-        raise ValueError("expected pred_labels and true_labels together, got one")
-    if pred_labels is not None:
-        pred_labels = padded_labels("pred_labels", pred_labels, pred_mask)
-        true_labels = padded_labels("true_labels", true_labels, true_mask)
-        allowed &= pred_labels[:, :, None] == true_labels[:, None, :]
-    if (confidences is None) != (min_confidence is None):
-        raise ValueError("expected confidences and min_confidence together, got one")
-    if confidences is not None:
+    labels, counted = None, (pred_mask, true_mask)
+    if _both(pred_labels=pred_labels, true_labels=true_labels):
+        labels = (
+            padded_labels("pred_labels", pred_labels, pred_mask),
+            padded_labels("true_labels", true_labels, true_mask),
+        )
+    if _both(confidences=confidences, min_confidence=min_confidence):
         confidences = padded_like("confidences", confidences, pred_mask)
-        _checks.check_not_nan("confidences", confidences)
-        least = least_confidence(min_confidence, pred_labels, pred_mask)
-        allowed &= (confidences >= least)[:, :, None]
-    index = _match_by_size(preds, true, pred_mask, true_mask, allowed, min_iou)
+        classes = None if labels is None else labels[0]
+        least = least_confidence(min_confidence, classes, pred_mask)
+        counted = pred_mask & (confidences >= least), true_mask
+    counts = np.maximum(pred_mask.sum(axis=1), true_mask.sum(axis=1))
+    index = _match_by_size(preds, true, counts, counted, labels, min_iou)
     found = true  # of no meaning where there is no match
     if preds.shape[1]:
         found = np.take_along_axis(preds, index.clip(0)[:, :, None], axis=1)
-    rows = (found.reshape(-1, 4), true.reshape(-1, 4), index.ravel() >= 0)
-    return BoxPairs(*(jnp.asarray(v) for v in (*rows, true_mask.ravel())))
+    rows = found.reshape(-1, 4), true.reshape(-1, 4), index.ravel() >= 0
+    return BoxPairs(*map(jnp.asarray, (*rows, true_mask.ravel())))
 
 
-def _match_by_size(preds, true, pred_mask, true_mask, allowed, min_iou):
+def _both(**pair):
+    """Returns whether both are given; raises ValueError if one of them is."""
+    given = [value is not None for value in pair.values()]
+    if any(given) and not all(given):
+        raise ValueError(f"expected {' and '.join(pair)} together, got one")
+    return all(given)
+
+
+def _match_by_size(preds, true, counts, counted, labels, min_iou):
     """Returns the index of each true box's match, or -1, images of a size together.
 
     One crowded image would otherwise pad, and so slow down, all the others.
     """
-    index = np.full(true_mask.shape, -1)
-    counts = np.maximum(pred_mask.sum(axis=1), true_mask.sum(axis=1))
+    index = np.full(true.shape[:2], -1)
     sizes = 16 * 4 ** np.ceil(np.log(np.maximum(counts / 16, 1)) / np.log(4))
     match = jax.vmap(_match, (0, 0, 0, None))
     for size in np.unique(sizes[counts > 0]).astype(int):
         rows = np.flatnonzero(sizes == size)
-        part = allowed[rows, :size, :size]
-        some, _ = match(preds[rows, :size], true[rows, :size], part, min_iou)
-        index[rows, :size] = some
+        part = [v[rows, :size] for v in (preds, true, *counted)]
+        allowed = part[2][:, :, None] & part[3][:, None, :]
+        if labels is not None:
+            mine, others = (v[rows, :size] for v in labels)
+            allowed &= mine[:, :, None] == others[:, None, :]
+        index[rows, :size] = match(*part[:2], allowed, min_iou)[0]
     return index
 
 
