@@ -59,7 +59,7 @@ def objects(key: Array) -> Iterator[Method]:
     pool = Pool("objects", true, true, groups, 2, 199, {"boxes": preds})
     for name, score in {
         "boxes, four quantiles": scores.BoxOffset(),
-        "boxes, maximum": scores.BoxOffset(relative=True, maximum=True),
+        "boxes, maximum": scores.BoxOffset(maximum=True),
         "inner boxes, maximum": scores.BoxOffset(inner=True, maximum=True),
     }.items():
         yield Method(name, pool, split(score, "boxes"))

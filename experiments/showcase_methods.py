@@ -258,7 +258,7 @@ def all_methods(key: Array, folder: Path | None) -> Iterator[Method]:
     yield Method("jackknife, no guarantee", pool, resampled(jackknife, "naive"))
     yield Method("jackknife-minmax", pool, resampled(jackknife, "minmax"))
     yield Method("CV+", pool, resampled(folds))
-    yield Method("CV+, CQR", pool, resampled(quantile_folds))
+    yield Method("CV+, CQR", pool, resampled(quantile_folds), num_splits=200)
     yield Method("CV+, normalised", pool, resampled(scaled_folds))
     yield Method("jackknife+ after boot.", pool, resampled(bagged))
     for pool in (
