@@ -310,6 +310,16 @@ def test_summary_over_levels_is_each_level():
             assert_allclose(together[name][i], value, rtol=1e-4, atol=1e-6)
 
 
+def test_second_call_traces_nothing():
+    sets, y = sized([1.0, 2.0, 3.0, 4.0], [1, 0, 1, 1])
+    labels = LabelSet(jnp.eye(4, dtype=bool))
+    metrics.summary(sets, y, 0.1, groups=[0, 0, 1, 1], num_bins=2)
+    metrics.summary(labels, jnp.arange(4), 0.1)
+    with jax.no_tracing():
+        metrics.summary(sets, y + 1, 0.2, groups=[0, 1, 0, 1], num_bins=2)
+        metrics.summary(labels, jnp.arange(4), 0.2)
+
+
 def test_metrics_of_no_rows_are_nan():
     nothing, y = Interval(jnp.zeros(0), jnp.zeros(0)), jnp.zeros(0)
     for name, value in metrics.summary(nothing, y, 0.1, y.astype(int)).items():

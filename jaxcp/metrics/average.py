@@ -155,6 +155,7 @@ def is_covered(sets: Set, y: Array) -> Array:
     return where_known(_contained(sets, y), (sets, y))
 
 
+@jax.jit
 def _contained(sets, y):
     return jax.vmap(lambda s, target: s.contains(target))(sets, y)
 
@@ -175,12 +176,18 @@ def above_level(rates: Array, alpha: Array) -> Array:
 def sizes_of(sets: Set, sizes: ArrayLike | None) -> Array:
     """Returns the size of every set, or the sizes given for them, after checks."""
     if sizes is None:
-        return _sizes(sets)
+        return closed_form_sizes(sets)
     sizes = _checks.as_array("sizes", sizes)
     _checks.num_rows(sets=sets, sizes=sizes)
     _checks.check_vectors(sizes=sizes)
     _checks.check_not_nan("sizes", sizes)
     return sizes
+
+
+@jax.jit
+def closed_form_sizes(sets: Set) -> Array:
+    """Returns the size of every set, shape (m,); ValueError where it has no formula."""
+    return jax.vmap(lambda s: s.size())(sets)
 
 
 def where_known(values: Array, rows: PyTree) -> Array:
@@ -208,12 +215,7 @@ def _coverage(sets, y):
 
 @jax.jit
 def _mean_size(sets):
-    return mean(_sizes(sets))
-
-
-@jax.jit
-def _sizes(sets):
-    return jax.vmap(lambda s: s.size())(sets)
+    return mean(closed_form_sizes(sets))
 
 
 @jax.jit

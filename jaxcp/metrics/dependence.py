@@ -31,7 +31,7 @@ def hsic(
       y: Targets, shape (m, ...), or labels.
       bandwidths: (s_1, s_2) > 0 for sizes, in their units squared, and for coverage.
         None takes twice the squared median distance between different values (the
-        median heuristic), so that the units do not matter.
+        median heuristic), so that the units do not matter; gradients take it as given.
       rooted: Whether to take the root; without it the value is trace / (m - 1)^2.
       sizes: Sizes to go by, shape (m,). Defaults to those of the sets.
 

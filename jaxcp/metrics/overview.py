@@ -12,6 +12,7 @@ from jaxcp._types import Set
 from jaxcp.metrics.average import (
     check_level,
     check_sets,
+    closed_form_sizes,
     coverage,
     empty_rate,
     mean_size,
@@ -103,14 +104,10 @@ def summary(
 
 def _has_size(sets: Any) -> bool:
     try:
-        jax.eval_shape(_sizes, sets)
+        jax.eval_shape(closed_form_sizes, sets)
     except ValueError:
         return False
     return True
-
-
-def _sizes(sets):
-    return jax.vmap(lambda s: s.size())(sets)
 
 
 def _count(groups):

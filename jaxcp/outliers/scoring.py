@@ -234,7 +234,8 @@ def conditional_outlier_p_values(
 
 def _check(scores, test_scores, mask):
     scores = _checks.as_array("scores", scores)
-    test_scores, mask = _checks.as_arrays((test_scores, mask))
+    test_scores = _checks.as_array("test_scores", test_scores)
+    mask = _checks.as_arrays(mask)
     _checks.num_rows(scores=scores, mask=mask)
     _checks.num_rows(test_scores=test_scores)
     _checks.check_vectors(scores=scores, test_scores=test_scores, mask=mask)

@@ -63,7 +63,8 @@ def plot_boxes(
         _draw(ax, corners[~hit], f"{name}, misses", MISSED, linewidth=2)
     ax.set(xlim=(-0.5, width - 0.5), ylim=(height - 0.5, -0.5), xticks=[], yticks=[])
     if ax.get_legend_handles_labels()[0]:
-        ax.legend(loc="upper right", fontsize="small")
+        below = {"loc": "upper center", "bbox_to_anchor": (0.5, 0.0)}
+        ax.legend(**below, ncols=4, fontsize="small", facecolor="silver")
     return ax
 
 
