@@ -312,12 +312,13 @@ def test_summary_over_levels_is_each_level():
 
 def test_second_call_traces_nothing():
     sets, y = sized([1.0, 2.0, 3.0, 4.0], [1, 0, 1, 1])
-    labels = LabelSet(jnp.eye(4, dtype=bool))
-    metrics.summary(sets, y, 0.1, groups=[0, 0, 1, 1], num_bins=2)
-    metrics.summary(labels, jnp.arange(4), 0.1)
+    labels, rows = LabelSet(jnp.eye(4, dtype=bool)), jnp.arange(4)
+    others, groups = y + 1, rows % 2
+    metrics.summary(sets, y, 0.1, groups, num_bins=2)
+    metrics.summary(labels, rows, 0.1)
     with jax.no_tracing():
-        metrics.summary(sets, y + 1, 0.2, groups=[0, 1, 0, 1], num_bins=2)
-        metrics.summary(labels, jnp.arange(4), 0.2)
+        metrics.summary(sets, others, 0.2, groups, num_bins=2)
+        metrics.summary(labels, rows, 0.2)
 
 
 def test_metrics_of_no_rows_are_nan():
