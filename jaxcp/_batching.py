@@ -53,6 +53,7 @@ def map_blocks(fn: Callable[..., PyTree], *rows: PyTree, width: int) -> PyTree:
 
 def evaluate(score: Score, preds: PyTree, y: Array) -> Array:
     """Returns the score of every row."""
+    preds, y = widened((preds, y))
     if all(_on_one_device(leaf) for leaf in jax.tree.leaves((preds, y))):
         return _evaluate_in_blocks(score, preds, y)
     return _evaluate(score, preds, y)  # blocks would gather rows of many devices
@@ -75,10 +76,21 @@ def _evaluate_in_blocks(score, preds, y):
 @jax.jit
 def invert(score: Score, preds: PyTree, q: Array) -> Set:
     """Returns the set of every row at one threshold."""
-    return map_rows(lambda pred: score.invert(pred, q), preds)
+    return map_rows(lambda pred: score.invert(pred, q), widened(preds))
 
 
 @jax.jit
 def invert_each(score: Score, preds: PyTree, q: Array) -> Set:
     """Returns the set of every row at a threshold of its own."""
-    return map_rows(score.invert, preds, q)
+    return map_rows(score.invert, widened(preds), q)
+
+
+def widened(tree: PyTree) -> PyTree:
+    """Returns narrow and unsigned integers as default ones, whose differences fit."""
+
+    def widen(v):
+        unsigned = jnp.issubdtype(v.dtype, jnp.unsignedinteger)
+        narrow = jnp.issubdtype(v.dtype, jnp.integer) and v.dtype.itemsize < 4
+        return v.astype(int) if unsigned or narrow else v
+
+    return jax.tree.map(widen, tree)

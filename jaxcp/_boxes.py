@@ -5,6 +5,7 @@ from jax import Array, lax
 from jax.typing import ArrayLike
 
 from jaxcp import _checks
+from jaxcp._numbers import quotient
 from jaxcp.selection import as_float, at_least_single
 
 
@@ -26,7 +27,7 @@ def check_boxes(name: str, boxes: Array, mask: ArrayLike | None = None) -> None:
 
 def overlap(a: Array, b: Array) -> Array:
     """Returns the intersection over union of two boxes of shape (4,), 0 if infinite."""
-    boxes = at_least_single(jnp.stack([as_float(a), as_float(b)]))
+    boxes = at_least_single(jnp.stack([as_float(a), as_float(b)])) / 2
     finite = jnp.all(jnp.isfinite(boxes))
     lower, upper = jnp.split(jnp.where(finite, boxes, 0), 2, axis=1)
     sides = jnp.maximum(upper - lower, 0)
@@ -34,8 +35,8 @@ def overlap(a: Array, b: Array) -> Array:
     # In units of the larger sides no area overflows or vanishes.
     unit = lax.stop_gradient(jnp.max(sides, axis=0))
     unit = jnp.where(unit > 0, unit, 1)
-    both = jnp.prod(jnp.maximum(shared, 0) / unit)
-    area, other = jnp.prod(sides / unit[None], axis=1)
+    both = jnp.prod(quotient(jnp.maximum(shared, 0), unit))
+    area, other = jnp.prod(quotient(sides, unit[None]), axis=1)
     either = area + other - both
     ratio = jnp.where(both > 0, both / jnp.where(both > 0, either, 1), 0)
     return jnp.where(jnp.any(jnp.isnan(boxes)), jnp.nan, ratio)

@@ -54,6 +54,12 @@ def as_array(name: str, value: Any) -> Array:
     return array
 
 
+def as_groups(name: str, value: Any) -> Array:
+    """Returns groups or labels as an array; flags, and no rows at all, as integers."""
+    array = as_array(name, value)
+    return array.astype(int) if array.dtype == bool or array.size == 0 else array
+
+
 def num_rows(**named: PyTree) -> int:
     """Returns the common length of the leading axes of all leaves."""
     (first, expected), *others = (
@@ -181,7 +187,7 @@ def check_labels(
 ) -> None:
     """Raises ValueError unless labels are integers in 0, ..., num_classes - 1."""
     labels = jnp.asarray(labels)
-    if labels.size and not jnp.issubdtype(labels.dtype, jnp.integer):
+    if not jnp.issubdtype(labels.dtype, jnp.integer):
         raise ValueError(f"expected {name} of an integer type, got {labels.dtype}")
     check_values(
         lambda v: (v >= 0) & (v < num_classes),
@@ -271,10 +277,7 @@ def _as_array(x):
         x = x.detach().float() if "bfloat16" in str(x.dtype) else x.detach()
         x = x.numpy()
     try:
-        x = jnp.asarray(x)
-        # A difference of two narrow integers may not be one.
-        narrow = jnp.issubdtype(x.dtype, jnp.integer) and x.dtype.itemsize < 4
-        return x.astype(int) if narrow else x
+        return jnp.asarray(x)
     except TypeError as error:
         kind = getattr(x, "dtype", type(x).__name__)
         raise ValueError(f"expected arrays of numbers, got {kind}") from error

@@ -19,5 +19,9 @@ def quotient(numerator: ArrayLike, divisor: ArrayLike) -> Array:
 
 
 def mean(values: Array) -> Array:
-    """Returns the mean over the first axis; NaN for no rows."""
-    return quotient(jnp.sum(values, axis=0), len(values))
+    """Returns the mean over the first axis, in the dtype of floats; NaN for no rows."""
+    values = jnp.asarray(values)
+    floating = jnp.issubdtype(values.dtype, jnp.floating)
+    dtype = values.dtype if floating else jnp.asarray(0.0).dtype
+    wide = values.astype(jnp.promote_types(dtype, jnp.float32))  # halves overflow
+    return quotient(jnp.sum(wide, axis=0), len(values)).astype(dtype)

@@ -8,7 +8,7 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from jaxcp import _checks
-from jaxcp._batching import invert, invert_each
+from jaxcp._batching import invert, invert_each, widened
 from jaxcp._types import PyTree, Set
 from jaxcp.pvalues import p_values_among
 from jaxcp.quantiles import weighted_conformal_quantile
@@ -93,7 +93,7 @@ def p_values_of(
     weights = calibration.weights
     if weights is None and calibration.mask is not None:
         weights = calibration.mask
-    scores = jax.vmap(calibration.score)(preds, y)
+    scores = jax.vmap(calibration.score)(*widened((preds, y)))
     if scores.ndim == 1:
         return p_values_among(calibration.scores, scores, u, weights, test_weights)
     columns = jax.vmap(p_values_among, (1, 1, None, None, None), 1)

@@ -103,7 +103,13 @@ def masses_from(
 
     Counts, int, without weights.
     """
-    keys, test_keys = _keys_of(scores, test_scores)
+    return masses_of_keys(*_keys_of(scores, test_scores), weights)
+
+
+def masses_of_keys(
+    keys: Array, test_keys: Array, weights: Array | None = None
+) -> tuple[Array, Array, Array]:
+    """Returns `masses_from` for integers in the order of scores."""
     if weights is None:
         keys, mass = lax.sort(keys), jnp.arange(len(keys), -1, -1)
     else:

@@ -144,8 +144,9 @@ def test_a_crowded_image_is_matched_apart():
 def test_boxes_of_small_integers():
     preds = np.array([[10, 10, 50, 50], [12, 9, 60, 60], [30, 30, 90, 99]], np.uint8)
     true = np.array([[8, 11, 52, 49], [12, 12, 66, 66], [28, 31, 91, 90]], np.uint8)
-    cp = jaxcp.calibrate(scores.BoxOffset(), preds, true)
-    assert_array_equal(cp.scores[0], [2, -1, 2, -1])
+    for kind in (np.uint8, np.uint16, np.uint32):
+        cp = jaxcp.calibrate(scores.BoxOffset(), preds.astype(kind), true.astype(kind))
+        assert_array_equal(cp.scores[0], [2, -1, 2, -1])
     cp = jaxcp.calibrate(scores.BoxOffset(maximum=True), preds, true)
     assert_allclose(cp(preds[:1], 0.3).corners(), [[4, 4, 56, 56]], rtol=1e-6)
 
@@ -156,6 +157,9 @@ def test_classes_match_their_own_with_confidences_of_their_own():
     options = {"pred_labels": [[1, 0]], "true_labels": [[0, 1]], "min_iou": 0.3}
     pairs = detection.match_images(preds, true, **options)
     assert_allclose(pairs.preds, np.stack([box + 0.1, box]), rtol=1e-6)
+    for least in (0.3, [0.3, 0.3]):  # as confident as asked is enough
+        exactly = {"confidences": [[0.3, 0.3]], "min_confidence": least}
+        assert detection.match_images(preds, true, **options, **exactly).matched.all()
     options |= {"confidences": [[0.6, 0.6]], "min_confidence": [0.5, 0.7]}
     pairs = detection.match_images(preds, true, **options)
     assert pairs.matched.tolist() == [True, False]

@@ -7,6 +7,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from jaxcp import metrics
+from jaxcp._pytree import pytree
 from jaxcp.sets import Balls, BoundingBox, Box, Ellipsoid, Interval, LabelSet, LevelSet
 
 INF = np.inf
@@ -58,8 +59,9 @@ def test_targets_and_ends_with_an_axis_of_one():
         assert risk == metrics.excess_coverage_risk(sets, y, x / 4, 0.5)
         slab = metrics.worst_slab_coverage(jax.random.key(0), ends, target, x)
         assert slab.shape == ()
-    labels = LabelSet(jnp.eye(3, dtype=bool))
-    assert_allclose(metrics.coverage(labels, jnp.array([[0], [1], [1]])), 2 / 3)
+    labels, rows = LabelSet(jnp.eye(3, dtype=bool)), jnp.array([[0], [1], [1]])
+    assert_allclose(metrics.coverage(labels, rows), 2 / 3)
+    assert_array_equal(metrics.class_coverage(labels, rows), [1, 0.5, np.nan])
 
 
 @pytest.mark.parametrize("m", [10, 41, 1000])
@@ -73,6 +75,33 @@ def test_rates_are_fractions_to_the_last_bit(m):
         Interval(*jnp.stack([sets.lower, sets.upper])[:, None]), y[None]
     )
     assert batch[0] == metrics.coverage(sets, y)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
+def test_sums_of_halves_do_not_overflow(dtype):
+    sets = Interval(jnp.zeros(70_000, dtype), jnp.full(70_000, 100, dtype))
+    assert metrics.mean_size(sets) == 100
+    assert metrics.mean_size(sets).dtype == dtype
+    found = metrics.pinball_score(sets.lower, sets.upper, 0.5)
+    assert found == 50
+    rates = jnp.full(4, 0.9, dtype)
+    sets, y = sized(np.ones(4), [1, 1, 1, 0])
+    assert metrics.excess_coverage_risk(sets, y, rates, 0.1) == 0
+
+
+def test_targets_of_integers_and_sets_of_ones_own():
+    sets, y = Interval(jnp.zeros(4), jnp.ones(4)), np.array([0, 1, 2, 4], np.uint8)
+    for kind in (np.uint8, np.int32, float):
+        cwc = metrics.coverage_width_criterion(sets, y.astype(kind), 0.5, eta=10.0)
+        assert_allclose(cwc, 0.75)
+
+    @pytree
+    class HalfOpen(Interval):
+        def contains(self, y):
+            return (self.lower <= y) & (y < self.upper)
+
+    half_open = HalfOpen(jnp.zeros(2), jnp.ones(2))
+    assert metrics.coverage(half_open, jnp.array([0.5, 1.0])) == 0.5
 
 
 def test_sizes_may_be_given():
@@ -262,6 +291,10 @@ def test_iou_of_flat_infinite_and_apart_boxes():
     assert found[3, 3] == 0
     assert metrics.iou(boxes[0], boxes[1]).shape == ()
     assert metrics.iou(boxes[0], boxes).shape == (5,)
+    far = jnp.array([-3e38, -3e38, 3e38, 3e38])
+    assert metrics.iou(far, far) == 1
+    wide, flat = jnp.array([0, 0, 1e38, 1.0]), jnp.array([0, 0, 1e38, 0.5])
+    assert_allclose(metrics.iou(wide, flat), 0.5, rtol=1e-6)
     for scale in (1e-20, 1e18):
         assert_allclose(
             metrics.iou(scale * boxes[0], scale * boxes[1]), 1 / 7, rtol=1e-5

@@ -108,7 +108,7 @@ def test_boxes():
     inner = BoundingBox(lower[:1], upper[:1], inner=True)
     ax = plotting.plot_boxes(np.zeros((10, 12, 3)), inner)
     assert ax.get_legend().get_texts()[0].get_text() == "inner box"
-    with pytest.raises(ValueError, match=r"preds of shape \(1, 4\), got \(1, 3\)"):
+    with pytest.raises(ValueError, match=r"preds of shape \(b, 4\), got \(1, 3\)"):
         plotting.plot_boxes(np.zeros((10, 12)), preds=[[1, 2, 3]])
 
 
@@ -133,6 +133,9 @@ def test_size_stratified_coverage():
         Interval(y - half, y + half), y, 0.1, num_bins=2
     )
     assert [bar.get_height() for bar in ax.patches] == [0, 1]
+    assert [text.get_text() for text in ax.get_xticklabels()] == ["0", "16"]
+    column = Interval((y - half)[:, None], (y + half)[:, None])
+    ax = plotting.plot_size_stratified_coverage(column, y, 0.1, num_bins=2)
     assert [text.get_text() for text in ax.get_xticklabels()] == ["0", "16"]
     labels = LabelSet(jnp.tril(jnp.ones((4, 4), bool)))
     ax = plotting.plot_size_stratified_coverage(labels, jnp.arange(4), 0.1, num_bins=6)

@@ -81,7 +81,7 @@ def _as_numpy(name, images, empty):
             "jax.vmap(match_boxes) on padded boxes"
         )
     arrays = [
-        np.asarray(v if isinstance(v, list) else _checks.as_array(name, v))
+        np.asarray(_checks.as_array(name, np.asarray(v) if isinstance(v, list) else v))
         for v in images
     ]
     return [v if v.size else v.reshape(empty) for v in arrays]

@@ -115,6 +115,7 @@ def check_sets(sets: Set, y: ArrayLike) -> tuple[Set, Array]:
         raise ValueError(f"expected y of shape {expected} like sets, got {y.shape}")
     y = y.reshape(expected)  # a single output may come with an axis or without
     if isinstance(sets, LabelSet):
+        y = _checks.as_groups("y", y)
         _checks.check_labels("y", y, sets.mask.shape[-1])
     found = jax.eval_shape(_contained, sets, y).shape
     if found != y.shape[:1]:
@@ -134,7 +135,7 @@ def as_batch(sets: Set) -> Set:
     if isinstance(sets, LabelSet) and (sets.mask.ndim != 2 or sets.mask.dtype != bool):
         mask = f"{sets.mask.dtype}{sets.mask.shape}"
         raise ValueError(f"expected a mask of shape (m, k), bool, got {mask}")
-    if isinstance(sets, Interval) and sets.lower.size == sets.upper.size == m:
+    if type(sets) is Interval and sets.lower.size == sets.upper.size == m:
         return Interval(sets.lower.reshape(m), sets.upper.reshape(m))
     inner = {Interval: (), BoundingBox: (2,)}.get(type(sets))
     if inner is not None and not sets.lower.shape == sets.upper.shape == (m, *inner):
@@ -170,7 +171,7 @@ def check_level(alpha: ArrayLike) -> Array:
 def above_level(rates: Array, alpha: Array) -> Array:
     """Returns rates - (1 - alpha), 0 where they are the same but for rounding."""
     error = rates - (1 - alpha)
-    return jnp.where(jnp.abs(error) < 4 * jnp.finfo(error.dtype).eps, 0, error)
+    return jnp.where(jnp.abs(error) < 4 * jnp.finfo(rates.dtype).eps, 0, error)
 
 
 def sizes_of(sets: Set, sizes: ArrayLike | None) -> Array:

@@ -4,7 +4,6 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
@@ -62,7 +61,8 @@ def class_coverage(sets: LabelSet, y: ArrayLike) -> Array:
       Array([1. , 0.5], dtype=float32)
     """
     check_kind(LabelSet, sets)
-    return group_coverage(sets, y, y, num_groups=np.shape(sets.mask)[-1])
+    sets, y = check_sets(sets, y)
+    return _group_coverage(sets, y, y, sets.mask.shape[1])
 
 
 def coverage_gap(
@@ -117,8 +117,7 @@ def rates_of(covered: Array, groups: Array, num_groups: int) -> tuple[Array, Arr
 
 
 def _check_groups(y, groups, num_groups):
-    groups = _checks.as_array("groups", groups)
-    groups = groups.astype(int) if groups.dtype == bool else groups
+    groups = _checks.as_groups("groups", groups)
     _checks.num_rows(y=y, groups=groups)
     _checks.check_vectors(groups=groups)
     _checks.check_count("num_groups", num_groups, 1)

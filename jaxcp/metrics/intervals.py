@@ -189,7 +189,7 @@ def khosravi_coverage_width_criterion(
 def _check(sets, y, alpha):
     check_kind(Interval, sets)
     sets, y = check_sets(sets, y)
-    return sets, y, check_level(alpha)
+    return sets, as_float(y), check_level(alpha)
 
 
 @jax.jit

@@ -3,6 +3,7 @@
 A score may come from any detector; larger means stranger.
 """
 
+from jaxcp.outliers.conditional import conditional_outlier_p_values
 from jaxcp.outliers.martingales import (
     MixtureMartingale,
     PowerMartingale,
@@ -11,7 +12,6 @@ from jaxcp.outliers.martingales import (
     watch,
 )
 from jaxcp.outliers.scoring import (
-    conditional_outlier_p_values,
     grouped_outlier_p_values,
     is_outlier,
     outlier_p_values,

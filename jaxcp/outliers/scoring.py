@@ -1,17 +1,14 @@
 """How strange test scores are among those of a calibration set."""
 
-import math
 from functools import partial
-from numbers import Real
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array, lax
 from jax.typing import ArrayLike
 
 from jaxcp import _checks
-from jaxcp.pvalues import masses_from, p_values_among, share_of
+from jaxcp.pvalues import masses_of_keys, p_values_among, share_of
 from jaxcp.quantiles import conformal_quantile
 from jaxcp.selection import as_float, to_keys
 
@@ -56,7 +53,7 @@ def is_outlier(
       >>> is_outlier(jnp.arange(9.0), jnp.array([7.5, 8.5]), alpha=0.1)
       Array([False,  True], dtype=bool)
     """
-    scores, test_scores, mask = _check(scores, test_scores, mask)
+    scores, test_scores, mask = check_scores(scores, test_scores, mask)
     alpha = _checks.as_alpha(alpha)
     _checks.check_scalars(alpha=alpha)
     threshold = conformal_quantile(scores, alpha, mask=mask)
@@ -112,7 +109,7 @@ def outlier_p_values(
       >>> outlier_p_values(jnp.arange(9.0), jnp.array([7.5, 8.5]))
       Array([0.2, 0.1], dtype=float32)
     """
-    scores, test_scores, mask = _check(scores, test_scores, mask)
+    scores, test_scores, mask = check_scores(scores, test_scores, mask)
     u, weights, test_weights = _checks.as_arrays((u, weights, test_weights))
     _checks.num_rows(scores=scores, weights=weights)
     _checks.num_rows(test_scores=test_scores, u=u, test_weights=test_weights)
@@ -167,8 +164,9 @@ def grouped_outlier_p_values(
       >>> grouped_outlier_p_values(scores, groups, test, test_groups, num_groups=2)
       Array([0.33333334, 1.        ], dtype=float32)
     """
-    scores, test_scores, mask = _check(scores, test_scores, mask)
-    groups, test_groups, u = _checks.as_arrays((groups, test_groups, u))
+    scores, test_scores, mask = check_scores(scores, test_scores, mask)
+    groups = _checks.as_groups("groups", groups)
+    test_groups, u = _checks.as_groups("test_groups", test_groups), _checks.as_arrays(u)
     _checks.num_rows(scores=scores, groups=groups)
     _checks.num_rows(test_scores=test_scores, test_groups=test_groups, u=u)
     _checks.check_vectors(groups=groups, test_groups=test_groups, u=u)
@@ -180,59 +178,10 @@ def grouped_outlier_p_values(
     return _grouped(scores, groups, test_scores, test_groups, num_groups, u, mask)
 
 
-def conditional_outlier_p_values(
-    scores: ArrayLike,
-    test_scores: ArrayLike,
-    delta: float,
-    *,
-    method: str = "simes",
-) -> Array:
-    """Returns p-values that are valid given the calibration set, for nearly every one.
-
-    b_r with r = 1 + #{S_i >= s} and b_(n+1) = 1, where b_1 <= ... <= b_n bound the
-    order statistics of n uniforms together with probability 1 - delta: by the
-    generalised Simes inequality with n // 2 factors, tight for small p-values, or by
-    that of Dvoretzky, Kiefer and Wolfowitz, b_r = r / n + sqrt(log(2 / delta) / (2 n)).
-
-    Args:
-      scores: Anomaly scores of nominal rows, shape (n,); larger is stranger.
-      test_scores: Scores of the rows to judge, shape (m,).
-      delta: Probability of a calibration set that is misleading, a number in (0, 1).
-      method: "simes" or "dkw".
-
-    Returns:
-      p-values in [0, 1], shape (m,).
-
-    Raises:
-      ValueError: as `outlier_p_values`, if `delta` is not a number in (0, 1), or for
-        another method.
-
-    Guarantee:
-      With probability >= 1 - delta over calibration sets, P(p <= t) <= t for all t
-      given the set, for nominal rows that are i.i.d. with a continuous score. Such
-      p-values of several rows are independent: `fisher_test` may combine them.
-
-    References:
-      Bates et al., Testing for Outliers with Conformal p-values, 2023.
-
-    Example:
-      >>> scores, test = jnp.arange(999.0), jnp.array([998.5])
-      >>> p = conditional_outlier_p_values(scores, test, delta=0.1)
-      >>> round(p.item(), 4)  # 0.001 on average over calibration sets
-      0.0046
-    """
-    scores, test_scores, _ = _check(scores, test_scores, None)
-    if not isinstance(delta, Real):  # a table is made of it outside of jit
-        raise ValueError(f"expected delta as a number, got {type(delta).__name__}")
-    _checks.check_values(lambda v: (v > 0) & (v < 1), "delta in (0, 1)", delta)
-    bounds = {"simes": _simes_bounds, "dkw": _dkw_bounds}
-    if method not in bounds:
-        raise ValueError(f"expected method as one of {list(bounds)}, got {method!r}")
-    table = np.append(bounds[method](len(scores), float(delta)), 1.0)
-    return _look_up(scores, test_scores, jnp.asarray(table))
-
-
-def _check(scores, test_scores, mask):
+def check_scores(
+    scores: ArrayLike, test_scores: ArrayLike, mask: ArrayLike | None
+) -> tuple[Array, Array, Array | None]:
+    """Returns scores and a mask as arrays, after checks."""
     scores = _checks.as_array("scores", scores)
     test_scores = _checks.as_array("test_scores", test_scores)
     mask = _checks.as_arrays(mask)
@@ -261,7 +210,7 @@ def _grouped(scores, groups, test_scores, test_groups, num_groups, u, mask):
     known = (groups >= 0) & (groups < num_groups)
     groups = jnp.where(counted & known, groups, beyond)
     ranks = _ranks_in_order(groups, jnp.append(scores, test_scores))
-    at_least, above, _ = masses_from(ranks[:n], ranks[n:])
+    at_least, above, _ = masses_of_keys(ranks[:n], ranks[n:])
     rows = jnp.zeros(beyond + 1, int).at[groups[:n]].add(1)
     in_later_groups = (jnp.sum(rows) - jnp.cumsum(rows))[groups[n:]]
     u = jnp.ones(()) if u is None else as_float(u)
@@ -277,26 +226,3 @@ def _ranks_in_order(groups, scores):
     groups, keys, places = lax.sort((groups, keys, places), num_keys=2)
     changes = (jnp.diff(groups, prepend=-1) != 0) | (jnp.diff(keys, prepend=0) != 0)
     return jnp.zeros_like(places).at[places].set(jnp.cumsum(changes))
-
-
-@jax.jit
-def _look_up(scores, test_scores, table):
-    at_least, _, _ = masses_from(scores, test_scores)
-    return table[at_least]
-
-
-def _simes_bounds(n, delta):
-    """Returns b_1, ..., b_n; b_(n+1-i) = 1 - (delta prod_(j<k) (i-j) / (n-j))^(1/k)."""
-    if n == 0:
-        return np.zeros(0)
-    k = max(n // 2, 1)
-    i = np.arange(n, k, -1.0)
-    # From i to i - 1 the product shrinks by (i - k) / i; it is 0 for i < k.
-    log_product = np.append(0.0, np.cumsum(np.log((i - k) / i)))
-    bounds = -np.expm1((math.log(delta) + log_product) / k)
-    return np.append(bounds, np.ones(k - 1))
-
-
-def _dkw_bounds(n, delta):
-    half_width = math.sqrt(math.log(2 / delta) / (2 * max(n, 1)))
-    return np.minimum(np.arange(1, n + 1) / max(n, 1) + half_width, 1)

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 from jax.typing import ArrayLike
 
-from jaxcp.plotting._axes import COVERED, MISSED, check_shape, new_axes
+from jaxcp.plotting._axes import COVERED, MISSED, new_axes
 from jaxcp.sets import BoundingBox
 
 if TYPE_CHECKING:
@@ -71,7 +71,8 @@ def plot_boxes(
 def _boxes(name, boxes):
     boxes = np.asarray(boxes, float)
     boxes = boxes.reshape(0, 4) if boxes.size == 0 else boxes
-    check_shape(name, (boxes.shape[0], 4), boxes.shape)
+    if boxes.ndim != 2 or boxes.shape[1] != 4:
+        raise ValueError(f"expected {name} of shape (b, 4), got {boxes.shape}")
     return boxes
 
 

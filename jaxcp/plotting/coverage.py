@@ -3,12 +3,12 @@
 import math
 from typing import TYPE_CHECKING
 
-import jax
 import numpy as np
 from jax.typing import ArrayLike
 
 from jaxcp import _checks, metrics
 from jaxcp._types import Set
+from jaxcp.metrics.average import as_batch, closed_form_sizes
 from jaxcp.plotting._axes import COVERED, MISSED, TRUTH, check_shape, new_axes
 from jaxcp.simulation import coverage_law
 
@@ -128,9 +128,9 @@ def plot_size_stratified_coverage(
       >>> ax = plot_size_stratified_coverage(Interval(y - y**2, y + y**2), y, 0.1)
     """
     _checks.check_uniforms("alpha", alpha)
-    sets = _checks.as_arrays(sets)
+    sets = as_batch(sets)
     rates = metrics.size_stratified_coverage(sets, y, num_bins=num_bins)
-    sizes = np.sort(np.asarray(jax.vmap(lambda s: s.size())(sets)))
+    sizes = np.sort(np.asarray(closed_form_sizes(sets)))
     strata = np.array_split(sizes, num_bins)
     counts = np.array([max(len(v), 1) for v in strata])
     names = [f"{v.mean():.3g}" if len(v) else "" for v in strata]
