@@ -110,8 +110,7 @@ def check_values(
     if bad.any():
         where = tuple(int(i) for i in np.argwhere(bad)[0])
         at = f" at {where if len(where) > 1 else where[0]}" if where else ""
-        what = values[where] if bad.shape == values.shape else values[where[0]]
-        raise ValueError(f"expected {expected}, got {what}{at}")
+        raise ValueError(f"expected {expected}, got {values[where]}{at}")
 
 
 def check_preds(

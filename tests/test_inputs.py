@@ -102,6 +102,14 @@ WRONG = {
         r"y of shape \(2, 4\) like sets, got \(2, 2\)",
     ),
     "IoU of crossed boxes": (lambda: metrics.iou(BOXES, CROSSED), "b with x_min <="),
+    "IoU of one crossed box": (
+        lambda: metrics.iou([3, 0, 1, 1], BOXES),
+        r"a with x_min <= x_max and y_min <= y_max, got \[3 0 1 1\]$",
+    ),
+    "no uniforms of a stream": (
+        lambda: outliers.sequential_p_values(X, None),
+        "u as an array, got NoneType",
+    ),
     "IoU of points": (lambda: metrics.iou(BOXES, X2), r"b of shape \(..., 4\)"),
     "IoU threshold in percent": (images(min_iou=50), r"min_iou in \[0, 1\], got 50"),
     "IoU threshold below 0": (

@@ -116,7 +116,7 @@ def excess_coverage_risk(
     return _excess_risk(sets, y, rates, check_level(alpha))
 
 
-def inputs_of(x, y):
+def inputs_of(x: ArrayLike, y: Array) -> Array:
     """Returns inputs as floats of shape (m, p), after checks."""
     x = at_least_single(as_float(_checks.as_array("x", x)))
     _checks.num_rows(y=y, x=x)

@@ -1,5 +1,7 @@
 """Dependence between the size of a set and whether it covers."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
@@ -62,12 +64,11 @@ def hsic(
         for bandwidth in bandwidths:
             _checks.check_scalars(bandwidths=bandwidth)
             _checks.check_values(lambda s: s > 0, "bandwidths > 0", bandwidth)
-    unrooted = _hsic(sets, y, sizes, bandwidths)
-    return _root(unrooted) if rooted else unrooted
+    return _hsic(sets, y, sizes, bandwidths, rooted)
 
 
-@jax.jit
-def _hsic(sets, y, sizes, bandwidths):
+@partial(jax.jit, static_argnames="rooted")
+def _hsic(sets, y, sizes, bandwidths, rooted):
     sizes = at_least_single(as_float(sizes))
     covered = where_known(is_covered(sets, y), sizes).astype(sizes.dtype)
     m = len(covered)
@@ -78,7 +79,9 @@ def _hsic(sets, y, sizes, bandwidths):
         sizes, bandwidths = sizes / median, (2.0, 2.0)  # no square that overflows
     centred = (m * covered - jnp.sum(covered)) / m  # 0 to the last bit if all are one
     form = _distance_form(sizes, centred, bandwidths[0])
-    return -2 * jnp.expm1(-1 / bandwidths[1]) * jnp.maximum(form, 0) / float(m - 1) ** 2
+    trace = -2 * jnp.expm1(-1 / bandwidths[1]) * jnp.maximum(form, 0)
+    unrooted = trace / float(m - 1) ** 2
+    return _root(unrooted) if rooted else unrooted
 
 
 def _distance_form(sizes, centred, bandwidth):

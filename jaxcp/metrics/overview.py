@@ -56,9 +56,9 @@ def summary(
       A dict from the name of a metric to its value: "coverage" always; "empty_rate",
       "mean_size", "min_size_stratified_coverage", "size_stratified_coverage_violation"
       and "hsic" (median heuristic; up to 20,000 rows, for it takes O(m^2)) for sets
-      with a size; "winkler_score" and
-      "coverage_width_criterion" (eta = 30) for intervals; "singleton_rate" and
-      "class_coverage" for label sets; "group_coverage" and "coverage_gap" with groups.
+      with a size; "winkler_score" and "coverage_width_criterion" (eta = 30) for
+      intervals; "singleton_rate" and "class_coverage" for label sets; "group_coverage"
+      and "coverage_gap" with groups.
       Values are of shape (), of classes (k,) and of groups (g,).
 
     Raises:

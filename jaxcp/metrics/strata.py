@@ -214,6 +214,7 @@ def _covered(sets, y, sizes):
     return where_known(is_covered(sets, y), sizes)
 
 
+@jax.jit
 def _largest(values, counts):
     """Returns the largest of `values` of strata with rows; NaN if one is, or none."""
     largest = jnp.max(jnp.where(counts > 0, values, -jnp.inf))

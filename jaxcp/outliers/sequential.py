@@ -38,7 +38,7 @@ def sequential_p_values(scores: ArrayLike, u: ArrayLike) -> Array:
       >>> sequential_p_values(jnp.array([1.0, 3.0, 2.0, 3.0]), jnp.full(4, 0.5))
       Array([0.5 , 0.25, 0.5 , 0.25], dtype=float32)
     """
-    scores, u = _checks.as_arrays((scores, u))
+    scores, u = _checks.as_array("scores", scores), _checks.as_array("u", u)
     _checks.num_rows(scores=scores, u=u)
     _checks.check_vectors(scores=scores, u=u)
     _checks.check_uniforms("u", u)
@@ -62,7 +62,8 @@ def counts_before(scores: Array) -> tuple[Array, Array]:
     keys, n = to_keys(scores), len(scores)
     ordered = lax.sort(keys)
     rank = jnp.searchsorted(ordered, keys)  # equal scores have one rank
-    num_below = jnp.searchsorted(lax.sort(rank), jnp.arange(n + 1))
+    ranks = jnp.searchsorted(ordered, ordered)
+    num_below = jnp.searchsorted(ranks, jnp.arange(n + 1))
     num_bits = max(n - 1, 0).bit_length()
 
     def split_runs(i, carry):

@@ -158,11 +158,14 @@ def _check_level(level):
     return as_float(level)
 
 
+def _in_order(p_values):
+    return from_keys(lax.sort(to_keys(p_values)), p_values.dtype)
+
+
 @jax.jit
 def _step_up(p_values, level, limit):
     """Returns p up to the largest p_(i) <= level i / m, of those <= `limit`."""
-    ordered = from_keys(lax.sort(to_keys(p_values)), p_values.dtype)
-    m = len(ordered)
+    ordered, m = _in_order(p_values), len(p_values)
     # Conformal p-values are fractions that may equal level i / m but for rounding.
     exact = 1 + 4 * jnp.finfo(ordered.dtype).eps
     fits = (m * ordered <= level * jnp.arange(1, m + 1) * exact) & (ordered <= limit)
@@ -179,8 +182,7 @@ def _storey(p_values, level, threshold):
 
 @jax.jit
 def _simes(p_values):
-    ordered = from_keys(lax.sort(to_keys(p_values)), p_values.dtype)
-    m = len(ordered)
+    ordered, m = _in_order(p_values), len(p_values)
     return jnp.min(m * ordered / jnp.arange(1, m + 1), initial=1)
 
 
