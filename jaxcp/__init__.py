@@ -1,6 +1,7 @@
 """Exact conformal prediction as JAX programs."""
 
 from jaxcp import (
+    certificates,
     datasets,
     detection,
     learners,
@@ -11,6 +12,7 @@ from jaxcp import (
     resampling,
     scores,
     sets,
+    simulation,
 )
 from jaxcp.calibration import (
     Calibration,
@@ -18,6 +20,7 @@ from jaxcp.calibration import (
     calibrate,
     split_conformal,
 )
+from jaxcp.certificates import coverage_law
 from jaxcp.cross import (
     CrossConformal,
     cross_conformal,
@@ -38,7 +41,7 @@ from jaxcp.quantiles import (
 from jaxcp.ranks import conformal_rank
 from jaxcp.sampling import draw
 from jaxcp.selection import kth_smallest, weighted_select
-from jaxcp.simulation import coverage_law, simulate
+from jaxcp.simulation import simulate
 from jaxcp.volumes import volume
 
 __version__ = "0.1.0"
@@ -50,6 +53,7 @@ __all__ = [
     "SplitConformal",
     "calibrate",
     "calibrate_groups",
+    "certificates",
     "conformal_p_value",
     "conformal_quantile",
     "conformal_rank",
@@ -74,6 +78,7 @@ __all__ = [
     "scores",
     "sets",
     "simulate",
+    "simulation",
     "soft_conformal_quantile",
     "split_conformal",
     "volume",

@@ -1,0 +1,41 @@
+"""Files that are whole or not there, whenever the process is killed."""
+
+import contextlib
+import os
+from pathlib import Path
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Writes a file that exists only once it is on the disk whole.
+
+    Raises:
+      OSError: if it cannot be written; what was there before is kept.
+    """
+    draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
+    try:
+        with draft.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            draft.unlink()
+        raise
+    _sync_folder(path.parent)
+
+
+def remove_drafts(folder: Path) -> None:
+    """Removes what killed processes were writing."""
+    for draft in folder.glob(".*.draft"):
+        draft.unlink(missing_ok=True)
+
+
+def _sync_folder(folder):
+    """Makes the name of a new file last as well, where systems can do that."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

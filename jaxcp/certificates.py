@@ -1,0 +1,337 @@
+"""Validity certificates: what coverage must be, and a test whether it is.
+
+On the host, in integers and double precision: single precision gets the tails of a Beta
+law with 10^7 calibration scores wrong. The laws hold for every predictor whose
+threshold is a conformal quantile of continuous scores, of this library or another.
+"""
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from jax.typing import ArrayLike
+
+from jaxcp import _checks, _counts
+from jaxcp.ranks import conformal_rank
+
+Alternative = Literal["two-sided", "less", "greater"]
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What split conformal coverage with continuous scores is. Made by `certificate`.
+
+    Args:
+      n: Number of calibration scores.
+      alpha: Miscoverage level, exactly.
+      rank: Which order statistic is the threshold, k, from 1; n + 1 means +inf.
+    """
+
+    n: int
+    alpha: Fraction
+    rank: int
+
+    @property
+    def coverage(self) -> float:
+        """The exact marginal coverage k / (n + 1)."""
+        return self.rank / (self.n + 1)
+
+    @property
+    def law(self) -> tuple[int, int]:
+        """(a, b) of the Beta law of coverage given the calibration set."""
+        return self.rank, self.n + 1 - self.rank
+
+    @property
+    def standard_deviation(self) -> float:
+        """Standard deviation of coverage given the calibration set."""
+        mean = self.coverage
+        return (mean * (1 - mean) / (self.n + 2)) ** 0.5
+
+    def probability(self, lower: float, upper: float = 1.0) -> float:
+        """Returns how often coverage given the calibration set is in between.
+
+        Args:
+          lower: Smallest coverage, inclusive.
+          upper: Largest coverage, inclusive.
+        """
+        below, above = _tails(*self.law, lower, upper)
+        return float(max(1 - below - above, 0))
+
+    def interval(self, probability: float) -> tuple[float, float]:
+        """Returns the central interval that holds coverage given the calibration set.
+
+        Args:
+          probability: How often it does, in (0, 1), over calibration sets.
+        """
+        _check_share("probability", probability)
+        tail = (1 - probability) / 2
+        return _beta_quantile(*self.law, tail), _beta_quantile(*self.law, 1 - tail)
+
+    def lower_bound(self, probability: float) -> float:
+        """Returns the coverage that is reached with this probability.
+
+        Args:
+          probability: How often, in (0, 1), over calibration sets.
+        """
+        _check_share("probability", probability)
+        return _beta_quantile(*self.law, 1 - probability)
+
+    def num_needed(self, slack: float, probability: float) -> int:
+        """Returns `calibration_size` at this level."""
+        return calibration_size(self.alpha, slack, probability)
+
+
+def certificate(n: int, alpha: Any) -> Certificate:
+    """Returns what coverage at level alpha must be with n calibration scores.
+
+    The threshold is the k-th smallest score, k = n + 1 - floor(alpha (n + 1)); coverage
+    is k / (n + 1) on average and Beta(k, n + 1 - k) given the calibration set.
+
+    Args:
+      n: Number of calibration scores.
+      alpha: Miscoverage level in (0, 1), a number, read as the decimal it prints as.
+
+    Returns:
+      A `Certificate`: `rank`, `coverage`, `law`, `interval(probability)`,
+      `lower_bound(probability)`, `probability(lower, upper)` and
+      `num_needed(slack, probability)`.
+
+    Raises:
+      ValueError: if `alpha` is outside (0, 1) or n is negative.
+
+    Guarantee:
+      Exact for continuous exchangeable scores (given the set: i.i.d.). Scores that tie
+      cover at least as often.
+
+    References:
+      Vovk, Conditional Validity of Inductive Conformal Predictors, 2012.
+
+    Example:
+      >>> proof = certificate(99, 0.1)
+      >>> proof.rank, proof.coverage, proof.law
+      (90, 0.9, (90, 10))
+      >>> round(proof.lower_bound(0.9), 3)
+      0.861
+      >>> proof.num_needed(slack=0.01, probability=0.9)
+      2491
+    """
+    _checks.check_count("n", n, 0)
+    return Certificate(int(n), _one_level(alpha), int(conformal_rank(n, alpha)))
+
+
+def coverage_law(n: int, alpha: ArrayLike) -> tuple[int, int]:
+    """Returns the Beta law of split coverage given the calibration set, for any n.
+
+    With continuous scores P(Y in set | calibration set) ~ Beta(k, n + 1 - k), k the
+    conformal rank; its mean k / (n + 1) is the exact coverage.
+
+    Args:
+      n: Number of calibration scores.
+      alpha: Miscoverage level in (0, 1), a number.
+
+    Returns:
+      (a, b) of the Beta law. b = 0 means that sets are infinite: coverage is 1.
+
+    Raises:
+      ValueError: if `alpha` is outside (0, 1) or n is negative.
+
+    References:
+      Vovk, Conditional Validity of Inductive Conformal Predictors, 2012.
+
+    Example:
+      >>> coverage_law(99, 0.1)
+      (90, 10)
+    """
+    return certificate(n, alpha).law
+
+
+def calibration_size(alpha: Any, slack: float, probability: float) -> int:
+    """Returns how many calibration scores keep coverage within a slack.
+
+    The smallest n from which on the central interval that holds coverage with this
+    probability, over calibration sets, lies within 1 - alpha +- slack.
+
+    Args:
+      alpha: Miscoverage level in (0, 1), a number.
+      slack: Largest distance of coverage from 1 - alpha, in (0, 1).
+      probability: How often it is kept, in (0, 1); coverage is too low, and too high,
+        with at most half of the rest.
+
+    Returns:
+      Number of calibration scores.
+
+    Raises:
+      ValueError: if an argument is outside (0, 1).
+
+    Guarantee:
+      Exact for continuous i.i.d. scores.
+
+    References:
+      Angelopoulos, Bates, Conformal Prediction: A Gentle Introduction, 2023, Table 1.
+
+    Example:
+      >>> calibration_size(0.1, slack=0.05, probability=0.9)
+      102
+    """
+    level = _one_level(alpha)
+    _check_share("slack", slack)
+    _check_share("probability", probability)
+    # The rank jumps, and so the tails move in teeth of about 1 / alpha sizes.
+    tooth = min(max(level.denominator, 100), 10_000)
+
+    def kept(start: int) -> np.ndarray:
+        n = np.arange(start, start + tooth)
+        ranks = n + 1 - (n + 1) * level.numerator // level.denominator
+        lower, upper = float(1 - level) - slack, float(1 - level) + slack
+        low, high = _tails(ranks, n + 1 - ranks, lower, upper)
+        return np.maximum(low, high) <= (1 - probability) / 2
+
+    fails, holds = -1, 1  # in teeth; sizes below 0 fail
+    while not kept(holds * tooth).all():
+        fails, holds = holds, 2 * holds
+    while holds - fails > 1:
+        middle = (holds + fails) // 2
+        if kept(middle * tooth).all():
+            holds = middle
+        else:
+            fails = middle
+    if fails < 0:
+        return 0
+    return fails * tooth + int(np.flatnonzero(~kept(fails * tooth))[-1]) + 1
+
+
+class CoverageTest(NamedTuple):
+    """Result of `test_coverage`.
+
+    Args:
+      p_value: Probability of counts as extreme, if the predictor is valid.
+      coverage: Share of covered test points.
+      expected: Exact coverage k / (n + 1).
+      standard_error: Standard deviation of `coverage`, if the predictor is valid.
+    """
+
+    p_value: float
+    coverage: float
+    expected: float
+    standard_error: float
+
+
+def test_coverage(
+    covered: ArrayLike,
+    n: int,
+    alpha: Any,
+    *,
+    num_test: int | None = None,
+    alternative: Alternative = "two-sided",
+) -> CoverageTest:
+    """Returns whether observed coverage is what a valid predictor has.
+
+    Given its calibration set a valid predictor covers Beta(k, n + 1 - k) of test
+    points, so that of m test points it covers BetaBinomial(m, k, n + 1 - k) many. The
+    test compares the number over all r calibration sets with its exact law.
+
+    Args:
+      covered: True where a set covered its target, bool of shape (r, m): m test points
+        for each of r independent calibration sets; (m,) for one calibration set. Or,
+        with `num_test`, how many were covered, int of shape (r,) or ().
+      n: Number of scores of each calibration set.
+      alpha: Miscoverage level in (0, 1), a number.
+      num_test: Number of test points m of each calibration set, if `covered` counts.
+      alternative: "two-sided"; or "less", which only sees coverage that is too low and
+        is the one to use where scores tie; or "greater".
+
+    Returns:
+      `CoverageTest(p_value, coverage, expected, standard_error)`, floats; a p-value is
+      at least 1e-300.
+
+    Raises:
+      ValueError: if `covered` has another shape or type, holds counts outside of
+        0, ..., m, or there is nothing to test; or if `alpha` is outside (0, 1).
+
+    Guarantee:
+      P(p_value <= t) <= t for i.i.d. data with continuous scores and every predictor
+      whose sets are those of the conformal quantile.
+
+    References:
+      Vovk, Conditional Validity of Inductive Conformal Predictors, 2012.
+
+    Example:
+      >>> scores = jax.random.normal(jax.random.key(0), (500, 101))
+      >>> q = jax.vmap(lambda s: jaxcp.conformal_quantile(s, 0.1))(scores[:, :100])
+      >>> test_coverage(scores[:, 100:] <= q[:, None], 100, 0.1).p_value > 0.01
+      True
+      >>> clipped = jnp.quantile(scores[:, :100], 0.9, axis=1)
+      >>> wrong = jnp.tile(scores[:, 100:] <= clipped[:, None] - 0.3, (9, 1))
+      >>> test_coverage(wrong, 100, 0.1, alternative="less").p_value < 1e-6
+      True
+    """
+    proof = certificate(n, alpha)
+    counts, m = _as_counts(covered, num_test)
+    if alternative not in ("two-sided", "less", "greater"):
+        raise ValueError(f"expected a known alternative, got {alternative!r}")
+    below, above = _counts.tails(*proof.law, m, len(counts), int(counts.sum()))
+    two_sided = 2 * min(below, above)
+    p_value = {"two-sided": two_sided, "less": below, "greater": above}[alternative]
+    points, mean = m * len(counts), proof.coverage
+    spread = mean * (1 - mean) * (proof.n + 1 + m) / (proof.n + 2)
+    return CoverageTest(
+        float(np.clip(p_value, 1e-300, 1)),
+        float(counts.sum() / points),
+        mean,
+        (spread / points) ** 0.5,
+    )
+
+
+test_coverage.__test__ = False  # for pytest, where its name says otherwise
+
+
+def _as_counts(covered, num_test):
+    """Returns how many of m test points each calibration set covered, and m."""
+    covered = np.asarray(covered)
+    if num_test is None:
+        if covered.dtype != bool or covered.ndim not in (1, 2) or not covered.size:
+            raise ValueError(
+                "expected covered as flags of shape (r, m) or (m,), or counts with "
+                f"num_test, got {covered.dtype}{covered.shape}"
+            )
+        rows = np.atleast_2d(covered)
+        return rows.sum(axis=1), rows.shape[1]
+    _checks.check_count("num_test", num_test, 1)
+    if covered.dtype.kind not in "iu" or covered.ndim > 1 or not covered.size:
+        found = f"{covered.dtype}{covered.shape}"
+        raise ValueError(f"expected covered as counts of shape (r,) or (), got {found}")
+    expected = f"counts in 0, ..., {num_test}"
+    _checks.check_values(lambda v: (v >= 0) & (v <= num_test), expected, covered)
+    return np.atleast_1d(covered).astype(np.int64), int(num_test)
+
+
+def _tails(a, b, lower, upper):
+    """Returns the Beta mass below `lower` and above `upper`; b = 0: an atom at 1."""
+    from scipy.special import betainc, betaincc  # scipy comes with jax
+
+    positive = np.maximum(b, 1)
+    below = betainc(a, positive, np.clip(lower, 0, 1))
+    above = betaincc(a, positive, np.clip(upper, 0, 1))
+    atom = np.equal(b, 0)
+    return np.where(atom, lower > 1, below), np.where(atom, upper < 1, above)
+
+
+def _beta_quantile(a, b, level):
+    from scipy.special import betaincinv
+
+    return 1.0 if b == 0 else float(betaincinv(a, b, level))
+
+
+def _check_share(name, value):
+    if not 0 < value < 1:
+        raise ValueError(f"expected {name} in (0, 1), got {value}")
+
+
+def _one_level(alpha):
+    level = _checks.as_alpha(alpha)
+    if not isinstance(level, np.ndarray):
+        raise ValueError("expected alpha as a number, got a jax array")
+    if level.ndim:
+        raise ValueError(f"expected alpha of shape (), got {level.shape}")
+    return level.item()

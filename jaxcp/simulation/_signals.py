@@ -1,0 +1,49 @@
+"""Interrupts that wait for the end of a chunk."""
+
+import contextlib
+import signal
+import threading
+from types import FrameType, TracebackType
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class PatientStop:
+    """Context in which Ctrl-C and SIGTERM are noted; a second one acts at once.
+
+    Handlers are a matter of the main thread: in others nothing is noted.
+    """
+
+    def __init__(self) -> None:
+        self.signal = 0
+        self._handlers: dict[int, object] = {}
+
+    def __enter__(self) -> "PatientStop":
+        if threading.current_thread() is threading.main_thread():
+            for number in _SIGNALS:
+                self._handlers[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._restore()
+
+    def deliver(self, number: int) -> None:
+        """Lets a noted signal, of this process or another, do what it does."""
+        self._restore()
+        signal.raise_signal(signal.Signals(number))
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.signal = number
+        self._restore()
+
+    def _restore(self) -> None:
+        for number, handler in self._handlers.items():
+            with contextlib.suppress(ValueError):
+                # None: a handler that is not of Python, and cannot be put back.
+                signal.signal(number, handler or signal.SIG_DFL)  # type: ignore
+        self._handlers = {}

@@ -1,0 +1,201 @@
+"""Checkpoints: a folder with the settings of a simulation and a file for each chunk."""
+
+import hashlib
+import io
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax import Array
+from jax.extend import core
+
+from jaxcp._files import remove_drafts, write_whole
+from jaxcp._types import PyTree
+
+Span = tuple[int, int]
+Statistics = list[dict[str, np.ndarray]]
+_SETTINGS = "simulation.json"
+
+
+class Checkpoint:
+    """The folder of a simulation, to be written by one process at a time.
+
+    Args:
+      path: The folder, made if it is not there.
+      settings: What must be the same when the simulation goes on.
+      num_trials: Number of replicates that are asked for.
+    """
+
+    def __init__(self, path: Path, settings: dict[str, Any], num_trials: int) -> None:
+        self.path = path
+        path.mkdir(parents=True, exist_ok=True)
+        self._lock = _locked(path)
+        remove_drafts(path)
+        self._compare(settings)
+        last = max((stop for _, stop in self._files()), default=0)
+        if last > num_trials:
+            self.close()
+            raise ValueError(
+                f"expected num_trials >= {last}, of which the checkpoint {path} has "
+                f"results, got {num_trials}"
+            )
+
+    def save(self, span: Span, statistics: Statistics) -> None:
+        """Writes the statistics of the replicates start, ..., stop - 1."""
+        names = {
+            f"{i}.{name}": value
+            for i, chunk in enumerate(statistics)
+            for name, value in chunk.items()
+        }
+        content = io.BytesIO()
+        np.savez(content, **{k: _plain(v) for k, v in names.items()})
+        path = self.path / f"{span[0]:010d}-{span[1]:010d}.npz"
+        try:
+            write_whole(path, content.getvalue())
+        except OSError as error:
+            error.add_note(
+                f"Replicates {span[0]} to {span[1] - 1} could not be saved; earlier "
+                f"ones are kept in {self.path}, from where the same call goes on."
+            )
+            raise
+
+    def load(self, leaves: list[jax.ShapeDtypeStruct]) -> dict[Span, Statistics]:
+        """Returns the statistics of all chunks that were saved."""
+        return {span: _read(path, leaves) for span, path in self._files().items()}
+
+    def close(self) -> None:
+        """Lets other processes use the folder."""
+        self._lock.close()
+
+    def _files(self) -> dict[Span, Path]:
+        spans = {}
+        for path in sorted(self.path.glob("*-*.npz")):
+            start, _, stop = path.stem.partition("-")
+            spans[int(start), int(stop)] = path
+        return spans
+
+    def _compare(self, settings):
+        path = self.path / _SETTINGS
+        settings = json.loads(json.dumps(settings))
+        if not path.exists():
+            strangers = [p.name for p in self.path.iterdir() if p.name[0] != "."]
+            if strangers:
+                self.close()
+                raise ValueError(
+                    f"expected checkpoint as a new folder or one of a simulation, got "
+                    f"{self.path} with {strangers[0]}"
+                )
+            write_whole(path, json.dumps(settings, indent=1).encode() + b"\n")
+            return
+        before = json.loads(path.read_text())
+        for name in settings:
+            if before.get(name) != settings[name] and name != "versions":
+                self.close()
+                raise ValueError(_difference(self.path, name, before, settings))
+
+
+def settings_of(
+    trial: Callable[[Array], PyTree], key: Array, leaves: dict, statistics: list
+) -> dict[str, Any]:
+    """Returns what tells one simulation from another, as JSON."""
+    typed = jax.numpy.issubdtype(key.dtype, jax.dtypes.prng_key)
+    return {
+        "key": np.asarray(jax.random.key_data(key) if typed else key).tolist(),
+        "kind of key": str(jax.random.key_impl(key)) if typed else "legacy",
+        "results": {k: f"{v.dtype}{list(v.shape)}" for k, v in leaves.items()},
+        "statistics": [repr(s) for s in statistics],
+        "trial": _digest(trial, key),
+        "versions": {"jax": jax.__version__, "numpy": np.__version__},
+    }
+
+
+def _difference(path, name, before, now):
+    found = f"{name} {before.get(name)}", f"{name} {now[name]}"
+    if name == "trial":
+        found = "another trial", "this one"
+        if before.get("versions") != now["versions"]:
+            found = f"another trial, or the same under {before['versions']}", "this one"
+    return (
+        f"expected the simulation that the checkpoint {path} holds, with {found[0]}, "
+        f"got {found[1]}; choose another folder"
+    )
+
+
+def _digest(trial, key):
+    """Returns a fingerprint of the program that a trial is, and of its constants."""
+    program = jax.make_jaxpr(trial)(key)
+    # Addresses of functions differ from one process to the next.
+    text = re.sub(r"0x[0-9a-f]+", "", str(program))
+    digest = hashlib.sha256(text.encode())
+    for constant in _constants(program):
+        value = np.asarray(constant)
+        digest.update(f"{value.dtype}{value.shape}".encode() + value.tobytes())
+    return digest.hexdigest()
+
+
+def _constants(program):
+    """Yields the arrays that a program and those inside of it have closed over."""
+    if isinstance(program, core.ClosedJaxpr):
+        yield from (c for c in program.consts if not _is_key(c))
+        yield from (jax.random.key_data(c) for c in program.consts if _is_key(c))
+        program = program.jaxpr
+    for equation in program.eqns:
+        for value in jax.tree.leaves(
+            list(equation.params.values()), is_leaf=_is_program
+        ):
+            if _is_program(value):
+                yield from _constants(value)
+        yield from (v.val for v in equation.invars if isinstance(v, core.Literal))
+
+
+def _is_program(value):
+    return isinstance(value, core.ClosedJaxpr | core.Jaxpr)
+
+
+def _is_key(value):
+    return jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key)
+
+
+def _locked(path):
+    """Returns an open file that one process at a time, while it lives, can have."""
+    file = (path / ".lock").open("w")
+    try:
+        import fcntl
+    except ImportError:  # not on every system
+        return file
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        raise ValueError(
+            f"expected a checkpoint that nobody writes, got {path}, which another "
+            "process is using"
+        ) from None
+    return file
+
+
+def _plain(value):
+    """Returns an array of a type that numpy files know; others as bytes."""
+    return value.view(f"u{value.itemsize}") if value.dtype.kind == "V" else value
+
+
+def _read(path, leaves):
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+    except Exception as error:
+        raise ValueError(
+            f"expected a chunk of a simulation in {path}, which cannot be read; "
+            "without that file its replicates run again"
+        ) from error
+    statistics = [{} for _ in leaves]
+    for name, value in arrays.items():
+        index, _, what = name.partition(".")
+        dtype = leaves[int(index)].dtype
+        special = what == "values" and np.dtype(dtype).kind == "V"
+        statistics[int(index)][what] = value.view(dtype) if special else value
+    return statistics

@@ -1,0 +1,267 @@
+"""Many replicates of one trial, in chunks: to report, to save, to stop after."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax import Array
+from jax.sharding import Mesh
+
+from jaxcp import _checks
+from jaxcp._types import PyTree
+from jaxcp.simulation import _agreement, _programs
+from jaxcp.simulation._signals import PatientStop
+from jaxcp.simulation._storage import Checkpoint, Span, Statistics, settings_of
+from jaxcp.simulation.statistics import Statistic, statistics_of
+
+# Seconds that a chunk lasts, between these where batches are short enough.
+_SHORT, _LONG = 0.5, 2.0
+_MOST = 2**32  # replicates that can be told apart by a key
+
+
+def simulate(
+    trial: Callable[[Array], PyTree],
+    key: Array,
+    num_trials: int,
+    *,
+    batch_size: int | None = None,
+    mesh: Mesh | None = None,
+    reduce: Any = None,
+    checkpoint: str | Path | None = None,
+    progress: bool = False,
+) -> PyTree:
+    """Returns the results of independent replicates of a trial, from outside of jit.
+
+    Replicate i gets the key `fold_in(key, i)`. Each device runs batches of one size, a
+    jitted, vmapped program each, so that results depend neither on the number of
+    devices and processes nor on interruptions; a longer simulation begins with a
+    shorter one. Define `trial` once and a second call compiles nothing.
+
+    With a checkpoint the simulation can be killed at any time, and the same call, on
+    any number of devices, goes on: each chunk of about a second is a file, written
+    whole or not at all. Ctrl-C and SIGTERM then stop after the running chunk (a second
+    one at once). More trials than before may be asked for.
+
+    Under `jax.distributed` (see `jaxcp.distributed`) all processes make the same call
+    and get the same results; process 0 writes the checkpoint.
+
+    Args:
+      trial: Pure function of a key that returns a pytree of arrays.
+      key: Random key, from `jax.random.key`.
+      num_trials: Number of replicates r, at most 2^32.
+      batch_size: Replicates at once on each device: a matter of memory and speed only.
+        Defaults to as many as fit 16 MiB (a GPU: 1 GiB) by the compiler's account, if
+        that makes 16 batches. Choose it for trials of seconds.
+      mesh: Devices to share the replicates out to, along all axes. Defaults to all
+        devices, or to `jax_default_device` if set; as few as there are batches.
+      reduce: Statistics in place of results: `simulation.Total()` (integers),
+        `simulation.Moments()` or `simulation.Quantiles(levels)`, one for all leaves or
+        a pytree of them that is a prefix of the result; None keeps a leaf's values.
+      checkpoint: Folder of a simulation to save and to go on with.
+      progress: Whether to show a progress bar (needs tqdm).
+
+    Returns:
+      The results of `trial` with a leading axis r, or the statistics: exact, numpy
+      arrays of 64 bits, independent of the batch size.
+
+    Raises:
+      ValueError: if an argument is out of range, the trial returns something else than
+        arrays of numbers, a statistic does not fit a result, or the checkpoint is of
+        another trial, key, result or statistic, of more trials, or in use.
+      OSError: if the checkpoint cannot be written. Chunks written before are kept.
+      RuntimeError: if another process of the program ended.
+
+    Example:
+      >>> trial = lambda key: {"mean": jnp.mean(jax.random.normal(key, (10,)))}
+      >>> simulate(trial, jax.random.key(0), num_trials=500)["mean"].shape
+      (500,)
+      >>> from jaxcp.simulation import Moments
+      >>> out = simulate(trial, jax.random.key(0), num_trials=500, reduce=Moments())
+      >>> out["mean"].count, out["mean"].mean.dtype
+      (500, dtype('float64'))
+    """
+    plan = _plan(trial, key, num_trials, batch_size, mesh, reduce)
+    with ExitStack() as stack:
+        folder, done = _opened(plan, checkpoint, stack)
+        try:
+            _run_missing(plan, folder, checkpoint, done, progress)
+        except jax.errors.JaxRuntimeError as error:
+            if not plan.together:
+                raise
+            raise RuntimeError(
+                "another process of this program ended or cannot be reached; start all "
+                "of them again"
+                + (f": finished chunks are in {checkpoint}" if checkpoint else "")
+            ) from error
+    return plan.combined(done)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What is run, and how it is shared out."""
+
+    trial: Callable[[Array], PyTree]
+    key: Array
+    num_trials: int
+    width: int
+    mesh: Mesh | None
+    shapes: PyTree
+    statistics: list[Statistic]
+
+    @property
+    def together(self) -> bool:
+        return self.mesh is not None and self.mesh.is_multi_process
+
+    @property
+    def step(self) -> int:
+        """Replicates in one batch of all devices."""
+        return self.width * (1 if self.mesh is None else self.mesh.size)
+
+    def statistics_of(self, span: Span) -> Statistics:
+        """Runs the replicates start, ..., stop - 1."""
+        run = partial(_programs.run_batch, self.trial, self.key)
+        start, stop = span
+        parts = [
+            jax.tree.leaves(run(first, width=self.width, mesh=self.mesh))
+            for first in range(start, stop, self.step)
+        ]
+        columns = zip(*jax.device_get(parts), strict=True)
+        values = [np.concatenate(column)[: stop - start] for column in columns]
+        return [s.of_chunk(v) for s, v in zip(self.statistics, values, strict=True)]
+
+    def combined(self, done: dict[Span, Statistics]) -> PyTree:
+        """Returns what the statistics of all chunks amount to."""
+        leaves, structure = jax.tree.flatten(self.shapes)
+        chunks = [done[span] for span in sorted(done)]
+        return jax.tree.unflatten(
+            structure,
+            [
+                statistic.combine([chunk[i] for chunk in chunks], leaf)
+                for i, (statistic, leaf) in enumerate(
+                    zip(self.statistics, leaves, strict=True)
+                )
+            ],
+        )
+
+
+def _plan(trial, key, num_trials, batch_size, mesh, reduce):
+    _checks.check_key(key)
+    _checks.check_count("num_trials", num_trials, 0)
+    if num_trials > _MOST:
+        raise ValueError(f"expected num_trials <= 2^32, got {num_trials}")
+    if batch_size is not None:
+        _checks.check_count("batch_size", batch_size, 1)
+    if mesh is not None and not isinstance(mesh, Mesh):
+        raise ValueError(f"expected mesh from jax.make_mesh, got {type(mesh).__name__}")
+    if not callable(trial):
+        raise ValueError(f"expected trial as a function of a key, got {trial!r}")
+    width = batch_size or _programs.automatic_width(trial, key, num_trials)
+    width = max(min(width, num_trials), 1)
+    mesh = _programs.mesh_of(mesh, -(-max(num_trials, 1) // width))
+    shapes = _programs.shapes_of(trial, key, width=width, mesh=mesh)
+    statistics = statistics_of(reduce, shapes)
+    for statistic, leaf in zip(statistics, jax.tree.leaves(shapes), strict=True):
+        statistic.of_chunk(np.zeros((1, *leaf.shape), leaf.dtype))  # may refuse it
+    return _Plan(trial, key, num_trials, width, mesh, shapes, statistics)
+
+
+def _opened(plan, checkpoint, stack):
+    """Returns the folder, in process 0, and the chunks in it, in every process."""
+    if checkpoint is None:
+        return None, {}
+    named, _ = jax.tree_util.tree_flatten_with_path(plan.shapes)
+    leaves = {jax.tree_util.keystr(path): leaf for path, leaf in named}
+    folders = []
+
+    def chunks():
+        settings = settings_of(plan.trial, plan.key, leaves, plan.statistics)
+        folders.append(Checkpoint(Path(checkpoint), settings, plan.num_trials))
+        stack.callback(folders[0].close)
+        return folders[0].load(list(leaves.values()))
+
+    done = _agreement.from_first(chunks, together=plan.together)
+    return (folders[0] if folders else None), done
+
+
+def _run_missing(plan, folder, checkpoint, done, progress):
+    """Runs the replicates that are not done, chunk by chunk."""
+    pace, finished = _Pace(plan.step), sum(stop - start for start, stop in done)
+    saved = checkpoint is not None
+    with ExitStack() as stack:
+        bar = stack.enter_context(_bar(plan.num_trials, finished, progress))
+        patient = stack.enter_context(PatientStop() if saved else nullcontext())
+        for span in _spans(_gaps(done, plan.num_trials), pace):
+            began, error = time.perf_counter(), None
+            done[span] = plan.statistics_of(span)
+            seconds = time.perf_counter() - began
+            try:
+                if folder is not None:
+                    folder.save(span, done[span])
+            except OSError as raised:
+                error = raised
+            number = patient.signal if patient else 0
+            seconds, number, failed = _agreement.largest(
+                seconds, number, error is not None, together=plan.together
+            )
+            if failed:
+                raise error or RuntimeError("process 0 could not save its chunk")
+            bar.update(span[1] - span[0])
+            pace.adapt(seconds)
+            if number:
+                patient.deliver(int(number))
+
+
+class _Pace:
+    """How many replicates a chunk has, so that it lasts about a second."""
+
+    def __init__(self, step: int) -> None:
+        self.step, self.batches = step, 1
+
+    @property
+    def size(self) -> int:
+        return self.step * self.batches
+
+    def adapt(self, seconds: float) -> None:
+        if seconds < _SHORT:
+            self.batches *= 2
+        elif seconds > _LONG:
+            self.batches = max(self.batches // 2, 1)
+
+
+def _gaps(done: dict[Span, Statistics], num_trials: int) -> list[Span]:
+    """Returns the spans of replicates between those that are done."""
+    ends = [0, *(stop for _, stop in sorted(done))]
+    starts = [*(start for start, _ in sorted(done)), num_trials]
+    return [(a, b) for a, b in zip(ends, starts, strict=True) if a < b]
+
+
+def _spans(gaps: list[Span], pace: _Pace) -> Iterator[Span]:
+    for start, end in gaps:
+        while start < end:
+            stop = min(start + pace.size, end)
+            yield start, stop
+            start = stop
+
+
+def _bar(total, finished, progress):
+    if not progress or jax.process_index() > 0:
+        return _Silent()
+    from tqdm.auto import tqdm
+
+    return tqdm(total=total, initial=finished, unit="trial", unit_scale=True)
+
+
+class _Silent(nullcontext):
+    """A progress bar that nobody sees."""
+
+    def __enter__(self) -> "_Silent":
+        return self
+
+    def update(self, count: int) -> None:
+        """Shows nothing."""

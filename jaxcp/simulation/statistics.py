@@ -1,0 +1,220 @@
+"""Statistics of replicates that do not depend on how replicates were grouped.
+
+Each leaf of a trial's result has a statistic: numbers of a chunk of replicates
+(`of_chunk`), and what chunks amount to together (`combine`). Counts are integers, sums
+of floats are exact, quantiles are order statistics: no chunk size, number of devices
+or interruption changes a bit of them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxcp._types import PyTree
+from jaxcp.selection import kth_smallest
+from jaxcp.simulation._exact import exact_moments
+
+Chunk = dict[str, np.ndarray]
+
+
+class Statistic(Protocol):
+    """A statistic of one leaf of a trial's result."""
+
+    def of_chunk(self, values: np.ndarray) -> Chunk:
+        """Returns the numbers to keep of replicates, values of shape (r, ...)."""
+        ...
+
+    def combine(self, chunks: list[Chunk], leaf: jax.ShapeDtypeStruct) -> Any:
+        """Returns the statistic of all chunks, in order; `leaf` is of one replicate."""
+        ...
+
+
+class Estimate(NamedTuple):
+    """What `Moments` says of a leaf, each an array of the leaf's shape.
+
+    Args:
+      mean: Mean over the replicates, NaN without any.
+      standard_error: Of the mean: sqrt(variance / count).
+      variance: Sample variance, with count - 1; NaN if a value is not finite (or beyond
+        1e150).
+      minimum: Smallest value; NaN if any is.
+      maximum: Largest value; NaN if any is.
+      count: Number of replicates.
+    """
+
+    mean: np.ndarray
+    standard_error: np.ndarray
+    variance: np.ndarray
+    minimum: np.ndarray
+    maximum: np.ndarray
+    count: int
+
+
+@dataclass(frozen=True)
+class Every:
+    """All values, in order: what `simulate` returns without a statistic."""
+
+    def of_chunk(self, values: np.ndarray) -> Chunk:
+        """Returns the values."""
+        return {"values": values}
+
+    def combine(self, chunks: list[Chunk], leaf: jax.ShapeDtypeStruct) -> jax.Array:
+        """Returns the values of all chunks, shape (r, ...)."""
+        # On the host: a program that joins a thousand arrays would compile for long.
+        return jnp.asarray(_joined(chunks, leaf))
+
+
+@dataclass(frozen=True)
+class Total:
+    """The sum of integers or flags over replicates, exactly.
+
+    A sum is an integer of 64 bits, also where jax counts in 32: a count in single
+    precision stops at 16,777,216.
+
+    Example:
+      >>> trial = lambda key: jax.random.uniform(key, (3,)) < 0.5
+      >>> totals = jaxcp.simulate(trial, jax.random.key(0), 1000, reduce=Total())
+      >>> totals.dtype, totals.shape
+      (dtype('int64'), (3,))
+    """
+
+    def of_chunk(self, values: np.ndarray) -> Chunk:
+        """Returns the sums of a chunk."""
+        if values.dtype.kind not in "biu":
+            raise ValueError(
+                f"expected integers or flags for Total, got {values.dtype}; use Moments"
+            )
+        return {"total": np.sum(values, axis=0, dtype=np.int64)}
+
+    def combine(self, chunks: list[Chunk], leaf: jax.ShapeDtypeStruct) -> np.ndarray:
+        """Returns the sums of all chunks."""
+        zero = np.zeros(leaf.shape, np.int64)
+        return np.sum([zero, *(c["total"] for c in chunks)], axis=0, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Mean, standard error, variance, minimum and maximum over replicates.
+
+    Sums of values and of their squares are exact (up to underflow); the mean and the
+    variance are rounded once, to double precision. An infinite value makes the mean
+    infinite, and it says so rather than leaving the value out.
+
+    Example:
+      >>> trial = lambda key: {"width": jax.random.uniform(key)}
+      >>> out = jaxcp.simulate(trial, jax.random.key(0), 1000, reduce=Moments())
+      >>> bool(abs(out["width"].mean - 0.5) < 4 * out["width"].standard_error)
+      True
+    """
+
+    def of_chunk(self, values: np.ndarray) -> Chunk:
+        """Returns exact sums of a chunk, as fractions in text."""
+        if values.dtype.kind == "c":
+            raise ValueError(f"expected real numbers for Moments, got {values.dtype}")
+        return exact_moments(values)
+
+    def combine(self, chunks: list[Chunk], leaf: jax.ShapeDtypeStruct) -> Estimate:
+        """Returns the `Estimate` of all chunks."""
+        count = sum(int(c["count"]) for c in chunks)
+        if count == 0:
+            return Estimate(*(np.full(leaf.shape, np.nan) for _ in range(5)), 0)
+        total, squares = (_sum_of_fractions(chunks, k) for k in ("sum", "squares"))
+        with np.errstate(invalid="ignore"):
+            infinite = np.sum([c["infinite"] for c in chunks], axis=0)
+        finite, small = (
+            np.all([c[k] for c in chunks], axis=0) for k in ("finite", "small")
+        )
+        mean = np.where(finite, _as_float(total / count), infinite)
+        spread = (squares - total * total / count) / max(count - 1, 1)
+        variance = np.where(small & (count > 1), _as_float(spread), np.nan)
+        return Estimate(
+            mean,
+            np.sqrt(variance / count),
+            variance,
+            np.min([c["minimum"] for c in chunks], axis=0),
+            np.max([c["maximum"] for c in chunks], axis=0),
+            count,
+        )
+
+
+@dataclass(frozen=True)
+class Quantiles:
+    """Order statistics over replicates: the smallest v with share{x <= v} >= level.
+
+    Exact: the values of the leaf are kept, four bytes each in single precision, and
+    selected among at the end.
+
+    Args:
+      levels: Levels in (0, 1], numbers, read as the decimals they print as.
+
+    Example:
+      >>> trial = lambda key: jax.random.uniform(key)
+      >>> halves = Quantiles((0.25, 0.5, 0.75))
+      >>> jaxcp.simulate(trial, jax.random.key(0), 1000, reduce=halves).shape
+      (3,)
+    """
+
+    levels: Sequence[float]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "levels", tuple(np.ravel(self.levels).tolist()))
+        if not self.levels or not all(0 < level <= 1 for level in self.levels):
+            raise ValueError(f"expected levels in (0, 1], got {self.levels}")
+
+    def of_chunk(self, values: np.ndarray) -> Chunk:
+        """Returns the values."""
+        if values.dtype.kind == "c":
+            raise ValueError(f"expected real numbers for Quantiles, got {values.dtype}")
+        return {"values": values}
+
+    def combine(self, chunks: list[Chunk], leaf: jax.ShapeDtypeStruct) -> np.ndarray:
+        """Returns the quantiles, shape (number of levels, ...)."""
+        values = _joined(chunks, leaf)
+        shape = (len(self.levels), *leaf.shape)
+        if len(values) == 0:
+            return np.full(shape, np.nan)
+        ranks = [-(-Fraction(str(v)) * len(values) // 1) for v in self.levels]
+        ranks = jnp.asarray([int(k) for k in ranks])
+        columns = values.reshape(len(values), -1).T
+        picked = [np.asarray(kth_smallest(column, ranks)) for column in columns]
+        return np.stack(picked, axis=1).reshape(shape)
+
+
+def statistics_of(reduce: Any, results: PyTree) -> list[Statistic]:
+    """Returns the statistic of each leaf; `reduce` is a prefix of the results' tree."""
+    is_leaf = lambda v: v is None or hasattr(v, "of_chunk")  # noqa: E731
+    try:
+        tree = jax.tree.broadcast(reduce, results, is_leaf=is_leaf)
+    except ValueError as error:
+        raise ValueError(
+            "expected reduce as a statistic, or a pytree of them that is a prefix of "
+            f"what the trial returns, {jax.tree.structure(results)}, got {reduce!r}"
+        ) from error
+    found = jax.tree.leaves(tree, is_leaf=is_leaf)
+    for statistic in found:
+        if statistic is None:
+            continue
+        if isinstance(statistic, type) or not hasattr(statistic, "of_chunk"):
+            raise ValueError(
+                f"expected reduce as statistics, e.g. Moments(), got {statistic!r}"
+            )
+    return [Every() if statistic is None else statistic for statistic in found]
+
+
+def _joined(chunks, leaf):
+    empty = np.zeros((0, *leaf.shape), leaf.dtype)
+    return np.concatenate([empty, *(c["values"] for c in chunks)])
+
+
+def _sum_of_fractions(chunks, name):
+    parts = [np.vectorize(Fraction, otypes=[object])(c[name]) for c in chunks]
+    return np.sum(parts, axis=0)
+
+
+def _as_float(fractions):
+    return np.asarray(fractions, float)
