@@ -4,6 +4,7 @@ from jaxcp import (
     certificates,
     datasets,
     detection,
+    distributed,
     learners,
     metrics,
     online,
@@ -20,7 +21,7 @@ from jaxcp.calibration import (
     calibrate,
     split_conformal,
 )
-from jaxcp.certificates import coverage_law
+from jaxcp.certificates.laws import coverage_law
 from jaxcp.cross import (
     CrossConformal,
     cross_conformal,
@@ -41,7 +42,8 @@ from jaxcp.quantiles import (
 from jaxcp.ranks import conformal_rank
 from jaxcp.sampling import draw
 from jaxcp.selection import kth_smallest, weighted_select
-from jaxcp.simulation import simulate
+from jaxcp.sharding import sharded_conformal_quantile
+from jaxcp.simulation.replicates import simulate
 from jaxcp.volumes import volume
 
 __version__ = "0.1.0"
@@ -62,6 +64,7 @@ __all__ = [
     "cv_plus",
     "datasets",
     "detection",
+    "distributed",
     "draw",
     "empirical_quantile",
     "enbpi",
@@ -77,6 +80,7 @@ __all__ = [
     "resampling",
     "scores",
     "sets",
+    "sharded_conformal_quantile",
     "simulate",
     "simulation",
     "soft_conformal_quantile",

@@ -2,6 +2,8 @@
 
 import contextlib
 import os
+import time
+import uuid
 from pathlib import Path
 
 
@@ -11,7 +13,7 @@ def write_whole(path: Path, content: bytes) -> None:
     Raises:
       OSError: if it cannot be written; what was there before is kept.
     """
-    draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
+    draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}.draft")
     try:
         with draft.open("wb") as file:
             file.write(content)
@@ -25,10 +27,12 @@ def write_whole(path: Path, content: bytes) -> None:
     _sync_folder(path.parent)
 
 
-def remove_drafts(folder: Path) -> None:
-    """Removes what killed processes were writing."""
+def remove_drafts(folder: Path, older_than: float = 0) -> None:
+    """Removes what killed processes were writing so many seconds ago."""
     for draft in folder.glob(".*.draft"):
-        draft.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            if time.time() - draft.stat().st_mtime >= older_than:
+                draft.unlink()
 
 
 def _sync_folder(folder):

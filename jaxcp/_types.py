@@ -8,6 +8,7 @@ from jax.typing import ArrayLike
 
 PyTree = Any  # any nest of arrays
 Predict = Callable[[PyTree, PyTree], PyTree]  # (params, x) -> preds
+AxisName = str | tuple[str, ...] | None  # of a mapped axis, as in `jax.lax.psum`
 
 
 @runtime_checkable

@@ -1,5 +1,7 @@
 """Split conformal prediction: calibrate scores once, ask for sets at any level."""
 
+from typing import Any
+
 import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
@@ -16,6 +18,7 @@ from jaxcp._thresholds import (
     threshold,
 )
 from jaxcp._types import Predict, PyTree, Score, Set
+from jaxcp.certificates import Certificate, certificate
 
 
 @pytree
@@ -104,6 +107,40 @@ class Calibration:
         check_test_weights(self, test_weights)
         level = set_level_of(self, alpha)
         return sets_of(self, preds, level, test_weights)
+
+    def certificate(self, alpha: Any) -> Certificate:
+        """Returns what the coverage of the sets at level alpha is, exactly.
+
+        Args:
+          alpha: Miscoverage level in (0, 1), a number.
+
+        Returns:
+          A `certificates.Certificate` for the number of rows that count.
+
+        Raises:
+          ValueError: if `alpha` is outside (0, 1), the scores have several components
+            or weights, whose coverage has no such law, or the mask is traced.
+
+        Guarantee:
+          Exact for exchangeable scores that do not tie; scores that tie cover at least
+          as often.
+
+        Example:
+          >>> from jaxcp.scores import Absolute
+          >>> cp = calibrate(Absolute(), jnp.zeros(9), jnp.arange(1.0, 10.0))
+          >>> cp.certificate(0.2).law
+          (8, 2)
+        """
+        if self.weights is not None or self.scores.ndim > 1:
+            raise ValueError(
+                "expected a calibration without weights or several components, whose "
+                f"coverage has no exact law, got scores of shape {self.scores.shape}"
+                + ("" if self.weights is None else " with weights")
+            )
+        if not _checks.is_concrete(self.mask):
+            raise ValueError("expected a mask with values, got a traced one")
+        count = len(self.scores) if self.mask is None else int(jnp.sum(self.mask))
+        return certificate(count, alpha)
 
     def p_values(
         self,

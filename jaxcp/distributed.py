@@ -20,10 +20,13 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 
 import jax
+
+__all__ = ["initialize", "launch"]
 
 _ADDRESS, _NUMBER, _ID = (
     "JAX_COORDINATOR_ADDRESS",
@@ -86,6 +89,15 @@ def initialize(
         raise ValueError(
             f"expected process_id in 0, ..., {number - 1}, got {process_id}"
         )
+    # Without its peers jax ends the process, from C++: say why before it does.
+    message = (
+        f"jaxcp.distributed: expected {number or 'all'} processes at "
+        f"{address or 'the coordinator'} within {connect_timeout} s, and some did not "
+        "come; are all of them running, and can they reach that address?\n"
+    )
+    warning = threading.Timer(0.98 * connect_timeout, sys.stderr.write, [message])
+    warning.daemon = True
+    warning.start()
     try:
         jax.distributed.initialize(
             address,
@@ -97,11 +109,9 @@ def initialize(
             shutdown_timeout_seconds=heartbeat_timeout,
         )
     except jax.errors.JaxRuntimeError as error:
-        raise RuntimeError(
-            f"expected {number or 'all'} processes at {address or 'the coordinator'} "
-            f"within {connect_timeout} s; are all of them running, and can they reach "
-            "that address?"
-        ) from error
+        raise RuntimeError(message.strip()) from error
+    finally:
+        warning.cancel()
 
 
 def launch(

@@ -7,6 +7,7 @@ from jax.typing import ArrayLike
 
 from jaxcp import _checks
 from jaxcp._numbers import quotient
+from jaxcp._types import AxisName
 from jaxcp.selection import as_float, at_least_single, to_keys
 
 
@@ -138,14 +139,19 @@ def share_of(
     return jnp.where(total > 0, jnp.minimum(p, 1), 1)
 
 
-def unit_scale(weights: Array, test_weight: Array) -> tuple[Array, Array]:
+def unit_scale(
+    weights: Array, test_weight: Array, axis_name: AxisName = None
+) -> tuple[Array, Array]:
     """Returns weights divided by the largest: sums neither overflow nor vanish."""
     largest = jnp.max(weights, initial=test_weight)
+    largest = largest if axis_name is None else lax.pmax(largest, axis_name)
     largest = jnp.where(largest > 0, largest, 1)
     return weights / largest, test_weight / largest
 
 
-def spare_mass(weights: Array, alpha: Array, test_weight: Array) -> tuple[Array, Array]:
+def spare_mass(
+    weights: Array, alpha: Array, test_weight: Array, axis_name: AxisName = None
+) -> tuple[Array, Array]:
     """Returns weights on a unit scale, and what may weigh more than the threshold.
 
     alpha (w_1 + ... + w_{n+1}) - w_{n+1}: negative where nothing may, as where there is
@@ -153,8 +159,11 @@ def spare_mass(weights: Array, alpha: Array, test_weight: Array) -> tuple[Array,
     """
     dtype = jnp.result_type(weights.dtype, alpha.dtype, jnp.float32)
     weights = jnp.where(weights > 0, weights, 0).astype(dtype)
-    weights, test_weight = unit_scale(weights, test_weight.astype(dtype))
-    total = jnp.sum(weights) + test_weight
+    test_weight = test_weight.astype(dtype)
+    weights, test_weight = unit_scale(weights, test_weight, axis_name)
+    total = jnp.sum(weights)
+    total = total if axis_name is None else lax.psum(total, axis_name)
+    total += test_weight
     exact = 1 + 3 * jnp.finfo(dtype).eps  # undoes the rounding of the level
     spare = alpha.astype(dtype) * total * exact - test_weight
     return weights, jnp.where(total > 0, spare, -1)

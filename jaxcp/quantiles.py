@@ -8,6 +8,7 @@ from jax import Array, lax
 from jax.typing import ArrayLike
 
 from jaxcp import _checks
+from jaxcp._types import AxisName
 from jaxcp.pvalues import spare_mass
 from jaxcp.ranks import conformal_rank
 from jaxcp.selection import (
@@ -26,7 +27,7 @@ def conformal_quantile(
     alpha: ArrayLike,
     *,
     mask: ArrayLike | None = None,
-    axis_name: str | tuple[str, ...] | None = None,
+    axis_name: AxisName = None,
     nearest: int = 1,
 ) -> Array:
     """Returns the finite-sample (1 - alpha) quantile of calibration scores.
@@ -65,15 +66,7 @@ def conformal_quantile(
     count = n if mask is None else jnp.sum(mask)
     count = count if axis_name is None else lax.psum(count, axis_name)
     rank = conformal_rank(count, alpha)
-    if scores.ndim > 1:
-        shape = jnp.broadcast_shapes(scores.shape[1:], rank.shape)
-        pad = (1,) * (len(shape) - scores.ndim + 1)
-        scores = scores.reshape(n, *pad, *scores.shape[1:])
-        scores, rank = (
-            jnp.broadcast_to(scores, (n, *shape)),
-            jnp.broadcast_to(rank, shape),
-        )
-    return _columns(scores, rank, mask, axis_name, nearest)
+    return thresholds(scores, rank, mask, axis_name, nearest)
 
 
 def weighted_conformal_quantile(
@@ -82,6 +75,7 @@ def weighted_conformal_quantile(
     alpha: ArrayLike,
     *,
     test_weight: ArrayLike = 1.0,
+    axis_name: AxisName = None,
 ) -> Array:
     """Returns the (1 - alpha) quantile of weighted scores with the test point's atom.
 
@@ -94,6 +88,7 @@ def weighted_conformal_quantile(
       weights: Weights >= 0 on any common scale, shape (n,); 0 leaves a score out.
       alpha: Miscoverage level, shape ().
       test_weight: Weight of the test point on the same scale, shape ().
+      axis_name: Mapped axis over which `scores` and `weights` are sharded.
 
     Returns:
       Threshold, shape (), dtype of `scores`; +inf where the scores below +inf do not
@@ -129,7 +124,8 @@ def weighted_conformal_quantile(
     alpha = _checks.alpha_as_float(_checks.as_alpha(alpha))
     if alpha.shape:
         raise ValueError(f"expected alpha of shape (), got {alpha.shape}; use jax.vmap")
-    return _weighted(as_float(scores), as_float(weights), alpha, as_float(test_weight))
+    scores, weights = as_float(scores), as_float(weights)
+    return weighted_threshold(scores, weights, alpha, as_float(test_weight), axis_name)
 
 
 def grouped_conformal_quantile(
@@ -226,7 +222,21 @@ def soft_conformal_quantile(
 
 
 @partial(jax.jit, static_argnames=("axis_name", "nearest"))
-def _columns(scores, rank, mask, axis_name, nearest):
+def thresholds(
+    scores: Array,
+    rank: Array,
+    mask: Array | None,
+    axis_name: AxisName = None,
+    nearest: int = 1,
+) -> Array:
+    """Returns order statistics of the columns of `scores`, which `rank` may add to."""
+    if scores.ndim > 1:
+        n, *columns = scores.shape
+        shape = jnp.broadcast_shapes(tuple(columns), rank.shape)
+        pad = (1,) * (len(shape) - len(columns))
+        scores = jnp.broadcast_to(scores.reshape(n, *pad, *columns), (n, *shape))
+        rank = jnp.broadcast_to(rank, shape)
+
     def select(column, k):
         return kth_smallest(column, k, where=mask, axis_name=axis_name, nearest=nearest)
 
@@ -238,18 +248,26 @@ def _columns(scores, rank, mask, axis_name, nearest):
     return flat.reshape(rank.shape)
 
 
-@jax.jit
-def _weighted(scores, weights, alpha, test_weight):
+@partial(jax.jit, static_argnames="axis_name")
+def weighted_threshold(
+    scores: Array,
+    weights: Array,
+    alpha: Array,
+    test_weight: Array,
+    axis_name: AxisName = None,
+) -> Array:
+    """Returns `weighted_conformal_quantile` of checked arguments."""
     # From above, where the masses compared are small and so are their rounding errors:
     # the smallest v with mass{S > v} <= spare is minus the smallest u with
     # mass{-S <= u} > spare.
     # Nothing but the scores has a gradient: the threshold is one of them.
     weights, alpha, test_weight = lax.stop_gradient((weights, alpha, test_weight))
-    weights, spare = spare_mass(weights, alpha, test_weight)
+    weights, spare = spare_mass(weights, alpha, test_weight, axis_name)
     negated = -jnp.where(jnp.isnan(scores), jnp.inf, scores)
     tiny = jnp.finfo(spare.dtype).tiny
     above = jnp.maximum(jnp.nextafter(spare, jnp.inf), tiny)
-    return -weighted_select(negated, weights, jnp.where(spare < 0, 0, above))
+    target = jnp.where(spare < 0, 0, above)
+    return -weighted_select(negated, weights, target, axis_name=axis_name)
 
 
 @jax.jit

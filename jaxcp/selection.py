@@ -16,6 +16,7 @@ from jax import Array, lax
 from jax.typing import ArrayLike, DTypeLike
 
 from jaxcp import _checks
+from jaxcp._types import AxisName
 
 # From this many levels of one array on, one sort of its integers beats as many
 # bisections (`python -m experiments.kernel_speed` prints the crossover).
@@ -30,7 +31,7 @@ def kth_smallest(
     k: ArrayLike,
     *,
     where: ArrayLike | None = None,
-    axis_name: str | tuple[str, ...] | None = None,
+    axis_name: AxisName = None,
     nearest: int = 1,
 ) -> Array:
     """Returns the k-th smallest value of `x`, exactly.
@@ -77,7 +78,7 @@ def weighted_select(
     weights: ArrayLike,
     target: ArrayLike,
     *,
-    axis_name: str | tuple[str, ...] | None = None,
+    axis_name: AxisName = None,
 ) -> Array:
     """Returns the smallest value of `x` at which the weight up to it reaches `target`.
 

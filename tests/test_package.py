@@ -23,8 +23,10 @@ MODULES = [
 
 NAMESPACES = [
     jaxcp,
+    jaxcp.certificates,
     jaxcp.datasets,
     jaxcp.detection,
+    jaxcp.distributed,
     jaxcp.learners,
     jaxcp.metrics,
     models,
@@ -34,6 +36,7 @@ NAMESPACES = [
     jaxcp.resampling,
     jaxcp.scores,
     jaxcp.sets,
+    jaxcp.simulation,
 ]
 # Methods of these are verbs of their own, and documented as such.
 VERBS = ["quantile", "__call__", "minmax", "naive", "aggregate", "init", "fit"]
@@ -95,18 +98,18 @@ def test_import_is_light():
 
 
 ORDER = [
-    {"_pytree", "_types"},
+    {"_pytree", "_types", "_files", "_progress"},
     {"_checks", "_batching", "_numbers"},
     {"selection", "sampling"},
     {"ranks", "pvalues", "empirical", "_boxes", "_geometry", "_mixtures"},
-    {"quantiles", "sets"},
-    {"scores"},
+    {"quantiles", "sets", "certificates"},
+    {"scores", "sharding"},
     {"_thresholds", "volumes"},
     {"calibration", "groups"},
     {"resampling", "learners"},
     {"cross", "outliers", "detection"},
     {"online"},
-    {"metrics", "simulation", "datasets", "models"},
+    {"metrics", "simulation", "distributed", "datasets", "models"},
     {"plotting"},
 ]
 

@@ -1,6 +1,14 @@
 """Replicates of a trial at scale: statistics, checkpoints, grids of cells."""
 
-from jaxcp.simulation.replicates import simulate
+from jaxcp.simulation.grids import run_grid
 from jaxcp.simulation.statistics import Estimate, Moments, Quantiles, Total
+from jaxcp.simulation.tables import collect
 
-__all__ = ["Estimate", "Moments", "Quantiles", "Total", "simulate"]
+__all__ = [
+    "Estimate",
+    "Moments",
+    "Quantiles",
+    "Total",
+    "collect",
+    "run_grid",
+]

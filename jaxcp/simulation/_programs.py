@@ -42,8 +42,7 @@ def shapes_of(
 ) -> PyTree:
     """Returns shapes and dtypes of the results of one replicate."""
     key_data, impl = _parts(key)
-    run = partial(_run, trial=trial, impl=impl, width=width, mesh=mesh)
-    rows = jax.eval_shape(run, key_data, np.uint32(0))
+    rows = _run.eval_shape(key_data, np.uint32(0), trial, impl, width, mesh)
     return jax.tree.map(lambda v: jax.ShapeDtypeStruct(v.shape[1:], v.dtype), rows)
 
 

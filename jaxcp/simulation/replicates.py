@@ -14,6 +14,7 @@ from jax import Array
 from jax.sharding import Mesh
 
 from jaxcp import _checks
+from jaxcp._progress import progress_bar
 from jaxcp._types import PyTree
 from jaxcp.simulation import _agreement, _programs
 from jaxcp.simulation._signals import PatientStop
@@ -194,7 +195,10 @@ def _run_missing(plan, folder, checkpoint, done, progress):
     pace, finished = _Pace(plan.step), sum(stop - start for start, stop in done)
     saved = checkpoint is not None
     with ExitStack() as stack:
-        bar = stack.enter_context(_bar(plan.num_trials, finished, progress))
+        shown = progress and jax.process_index() == 0
+        bar = stack.enter_context(
+            progress_bar(plan.num_trials, finished, "trial", shown)
+        )
         patient = stack.enter_context(PatientStop() if saved else nullcontext())
         for span in _spans(_gaps(done, plan.num_trials), pace):
             began, error = time.perf_counter(), None
@@ -247,21 +251,3 @@ def _spans(gaps: list[Span], pace: _Pace) -> Iterator[Span]:
             stop = min(start + pace.size, end)
             yield start, stop
             start = stop
-
-
-def _bar(total, finished, progress):
-    if not progress or jax.process_index() > 0:
-        return _Silent()
-    from tqdm.auto import tqdm
-
-    return tqdm(total=total, initial=finished, unit="trial", unit_scale=True)
-
-
-class _Silent(nullcontext):
-    """A progress bar that nobody sees."""
-
-    def __enter__(self) -> "_Silent":
-        return self
-
-    def update(self, count: int) -> None:
-        """Shows nothing."""

@@ -35,7 +35,7 @@ class Statistic(Protocol):
 
 
 class Estimate(NamedTuple):
-    """What `Moments` says of a leaf, each an array of the leaf's shape.
+    """What replicates of a leaf are like, arrays of its shape. Made by `Moments`.
 
     Args:
       mean: Mean over the replicates, NaN without any.

@@ -1,0 +1,117 @@
+"""A test whether observed coverage is what it must be."""
+
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from jax.typing import ArrayLike
+
+from jaxcp import _checks
+from jaxcp.certificates import _counts
+from jaxcp.certificates.laws import certificate
+
+Alternative = Literal["two-sided", "less", "greater"]
+
+
+class CoverageTest(NamedTuple):
+    """How well observed coverage fits its law. Made by `test_coverage`.
+
+    Args:
+      p_value: Probability of counts as extreme, if the predictor is valid.
+      coverage: Share of covered test points.
+      expected: Exact coverage k / (n + 1).
+      standard_error: Standard deviation of `coverage`, if the predictor is valid.
+    """
+
+    p_value: float
+    coverage: float
+    expected: float
+    standard_error: float
+
+
+def test_coverage(
+    covered: ArrayLike,
+    n: int,
+    alpha: Any,
+    *,
+    num_test: int | None = None,
+    alternative: Alternative = "two-sided",
+) -> CoverageTest:
+    """Returns whether observed coverage is what a valid predictor has.
+
+    Given its calibration set a valid predictor covers Beta(k, n + 1 - k) of test
+    points, so that of m test points it covers BetaBinomial(m, k, n + 1 - k) many. The
+    test compares the number over all r calibration sets with its exact law.
+
+    Args:
+      covered: True where a set covered its target, bool of shape (r, m): m test points
+        for each of r independent calibration sets; (m,) for one calibration set. Or,
+        with `num_test`, how many were covered, int of shape (r,) or ().
+      n: Number of scores of each calibration set.
+      alpha: Miscoverage level in (0, 1), a number.
+      num_test: Number of test points m of each calibration set, if `covered` counts.
+      alternative: "two-sided"; or "less", which only sees coverage that is too low and
+        is the one to use where scores tie; or "greater".
+
+    Returns:
+      `CoverageTest(p_value, coverage, expected, standard_error)`, floats; a p-value is
+      at least 1e-300.
+
+    Raises:
+      ValueError: if `covered` has another shape or type, holds counts outside of
+        0, ..., m, or there is nothing to test; or if `alpha` is outside (0, 1).
+
+    Guarantee:
+      P(p_value <= t) <= t for i.i.d. data with continuous scores and every predictor
+      whose sets are those of the conformal quantile.
+
+    References:
+      Vovk, Conditional Validity of Inductive Conformal Predictors, 2012.
+
+    Example:
+      >>> scores = jax.random.normal(jax.random.key(0), (500, 101))
+      >>> q = jax.vmap(lambda s: jaxcp.conformal_quantile(s, 0.1))(scores[:, :100])
+      >>> test_coverage(scores[:, 100:] <= q[:, None], 100, 0.1).p_value > 0.01
+      True
+      >>> clipped = jnp.quantile(scores[:, :100], 0.9, axis=1)
+      >>> wrong = jnp.tile(scores[:, 100:] <= clipped[:, None] - 0.3, (9, 1))
+      >>> test_coverage(wrong, 100, 0.1, alternative="less").p_value < 1e-6
+      True
+    """
+    proof = certificate(n, alpha)
+    counts, m = _as_counts(covered, num_test)
+    if alternative not in ("two-sided", "less", "greater"):
+        raise ValueError(f"expected a known alternative, got {alternative!r}")
+    below, above = _counts.tails(*proof.law, m, len(counts), int(counts.sum()))
+    two_sided = 2 * min(below, above)
+    p_value = {"two-sided": two_sided, "less": below, "greater": above}[alternative]
+    points, mean = m * len(counts), proof.coverage
+    spread = mean * (1 - mean) * (proof.n + 1 + m) / (proof.n + 2)
+    return CoverageTest(
+        float(np.clip(p_value, 1e-300, 1)),
+        float(counts.sum() / points),
+        mean,
+        (spread / points) ** 0.5,
+    )
+
+
+test_coverage.__test__ = False  # for pytest, where its name says otherwise
+
+
+def _as_counts(covered, num_test):
+    """Returns how many of m test points each calibration set covered, and m."""
+    covered = np.asarray(covered)
+    if num_test is None:
+        if covered.dtype != bool or covered.ndim not in (1, 2) or not covered.size:
+            raise ValueError(
+                "expected covered as flags of shape (r, m) or (m,), or counts with "
+                f"num_test, got {covered.dtype}{covered.shape}"
+            )
+        rows = np.atleast_2d(covered)
+        return rows.sum(axis=1), rows.shape[1]
+    _checks.check_count("num_test", num_test, 1)
+    if covered.dtype.kind not in "iu" or covered.ndim > 1 or not covered.size:
+        found = f"{covered.dtype}{covered.shape}"
+        raise ValueError(f"expected covered as counts of shape (r,) or (), got {found}")
+    expected = f"counts in 0, ..., {num_test}"
+    _checks.check_values(lambda v: (v >= 0) & (v <= num_test), expected, covered)
+    return np.atleast_1d(covered).astype(np.int64), int(num_test)

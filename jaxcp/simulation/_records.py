@@ -1,0 +1,121 @@
+"""Records of cells: one line of JSON each, with where it comes from."""
+
+import hashlib
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxcp._files import write_whole
+
+Record = dict[str, Any]
+_NOT_FINITE = {"NaN": np.nan, "Infinity": np.inf, "-Infinity": -np.inf}
+_LIBRARIES = ("jaxcp", "jax", "jaxlib", "numpy")
+
+
+def name_of(origin: Record, cell: Mapping[str, Any]) -> str:
+    """Returns the name of a cell: of its function, revision and settings."""
+    if not isinstance(cell, Mapping) or not all(isinstance(k, str) for k in cell):
+        raise ValueError(f"expected cells as dicts of settings by name, got {cell!r}")
+    text = json.dumps(origin | {"settings": plain(cell)}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:20]
+
+
+def plain(value: Any) -> Any:
+    """Returns what JSON can hold: arrays as lists, infinities and NaN as text."""
+    if isinstance(value, Mapping):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(v) for v in value]
+    if isinstance(value, jax.Array | np.ndarray | np.generic):
+        return plain(np.asarray(value).tolist())
+    if isinstance(value, float) and not np.isfinite(value):
+        return "NaN" if np.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise ValueError(
+        f"expected what JSON can hold, got {type(value).__name__}: {value!r}"
+    )
+
+
+def _numbers(value):
+    """Returns JSON with its infinities and NaN as floats again."""
+    if isinstance(value, dict):
+        return {k: _numbers(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_numbers(v) for v in value]
+    return _NOT_FINITE.get(value, value) if isinstance(value, str) else value
+
+
+def kept(out: Path, name: str, record: Record) -> Record:
+    """Writes a record, a failure beside where its success will be."""
+    failed = out / f"{name}.failed.json"
+    path = failed if record["status"] == "failed" else out / f"{name}.json"
+    write_whole(path, json.dumps(record).encode() + b"\n")
+    if path != failed:
+        failed.unlink(missing_ok=True)
+    return _numbers(record)
+
+
+def finished(out: Path, name: str) -> Record | None:
+    """Returns the record of a cell that has one."""
+    path = out / f"{name}.json"
+    return read(path) if path.exists() else None
+
+
+def read(path: Path) -> Record:
+    """Returns the record in a file."""
+    try:
+        return _numbers(json.loads(path.read_text()))
+    except ValueError as error:
+        raise ValueError(
+            f"expected the record of a cell in {path}, which cannot be read; without "
+            "that file the cell runs again"
+        ) from error
+
+
+def commit_of(fn: Callable) -> str | None:
+    """Returns the git commit of the function's file, with a + if it has changed."""
+    file = getattr(sys.modules.get(fn.__module__), "__file__", None)
+    folder = Path(file).parent if file else Path.cwd()
+    try:
+        commit, changed = (
+            subprocess.run(
+                ["git", "-C", str(folder), *command],
+                capture_output=True,
+                text=True,
+                check=True,
+                timeout=10,
+            ).stdout.strip()
+            for command in (["rev-parse", "HEAD"], ["status", "--porcelain", "-uno"])
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return commit + ("+" if changed else "")
+
+
+def surroundings() -> Record:
+    """Returns what a cell ran on."""
+    return {
+        "versions": _versions(),
+        "device": jax.devices()[0].device_kind,
+        "host": f"{platform.node()}:{os.getpid()}",
+    }
+
+
+def _versions():
+    found = {"python": platform.python_version()}
+    for name in _LIBRARIES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = None
+    return found

@@ -1,0 +1,147 @@
+"""Grids of independent cells: a file for each, on any executor, resumable."""
+
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import BrokenExecutor, Executor, Future, as_completed
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from jaxcp._files import remove_drafts
+from jaxcp._progress import progress_bar
+from jaxcp.simulation._records import (
+    Record,
+    commit_of,
+    finished,
+    kept,
+    name_of,
+    plain,
+    surroundings,
+)
+
+
+def run_grid(
+    fn: Callable[..., Any],
+    cells: Iterable[Mapping[str, Any]],
+    out: str | Path,
+    executor: Executor | None = None,
+    *,
+    revision: str = "",
+    progress: bool = False,
+) -> list[Record]:
+    """Returns the records of independent cells, each run once and kept in a file.
+
+    `fn(**cell)` is called for every cell that has no file yet. A finished cell is one
+    line of JSON in `out`, written whole or not at all: the run can be killed at any
+    time, and the same call goes on. A cell that raises is recorded with its traceback,
+    the others finish, and it is tried again next time.
+
+    Any executor will do. Process pools must start their workers afresh, since a fork of
+    a process that runs jax hangs: `ProcessPoolExecutor(mp_context=get_context(
+    "spawn"))`. Dask also brings back the cells of a worker that dies: `distributed.
+    Client(n_workers=4).get_executor()` on this machine, and the same with the clusters
+    of dask-jobqueue on SLURM or of dask-kubernetes.
+
+    Args:
+      fn: Function of the settings of a cell, by name, that returns a dict of results
+        (or a list of them: several rows of one cell): numbers, text, arrays.
+      cells: Settings of each cell: dicts of what JSON can hold. A "seed" among them is
+        recorded as such.
+      out: Folder of the files, made if it is not there.
+      executor: Where cells run. Defaults to this process, one after the other.
+      revision: What tells this version of `fn` from others that had the same name.
+      progress: Whether to show a progress bar (needs tqdm).
+
+    Returns:
+      A record for each cell, in order: "status" ("done" or "failed"), "settings",
+      "results" or "error", "seconds", "finished", and where they come from ("function",
+      "revision", "commit", "versions", "device"). Equal cells share one.
+
+    Raises:
+      ValueError: if a cell is no dict, or holds what JSON cannot.
+      OSError: if `out` cannot be written. Finished cells are kept.
+      RuntimeError: if the executor broke, as pools do when a worker is killed. Finished
+        cells are kept.
+
+    Example:
+      >>> import tempfile
+      >>> def cell(n, alpha):
+      ...     return {"coverage": jaxcp.certificates.certificate(n, alpha).coverage}
+      >>> cells = [{"n": n, "alpha": 0.1} for n in (9, 19, 99)]
+      >>> with tempfile.TemporaryDirectory() as out:
+      ...     records = run_grid(cell, cells, out)
+      >>> [record["results"]["coverage"] for record in records]
+      [0.9, 0.9, 0.9]
+    """
+    if not hasattr(fn, "__qualname__"):
+        raise ValueError(f"expected fn as a function with a name, got {fn!r}")
+    out = Path(out)
+    out.mkdir(parents=True, exist_ok=True)
+    remove_drafts(out, older_than=3600)  # younger ones may be of another process
+    origin = {"function": fn.__qualname__, "revision": revision}
+    named = [(name_of(origin, cell), dict(cell)) for cell in cells]
+    records = {name: finished(out, name) for name, _ in named}
+    todo = {name: cell for name, cell in named if records[name] is None}
+    origin["commit"] = commit_of(fn)
+    with progress_bar(len(records), len(records) - len(todo), "cell", progress) as bar:
+        for name, record in _results(fn, todo, executor):
+            records[name] = kept(out, name, origin | record)
+            bar.update(1)
+            if record["status"] == "failed":
+                last = record["error"].strip().splitlines()[-1]
+                print(f"cell {todo[name]} failed: {last}", file=sys.stderr)
+    return [records[name] for name, _ in named]
+
+
+def _results(fn, todo, executor) -> Iterator[tuple[str, Record]]:
+    """Yields names and records as cells finish."""
+    if executor is None:
+        yield from ((name, _run_cell(fn, cell)) for name, cell in todo.items())
+        return
+    futures = {executor.submit(_run_cell, fn, v): name for name, v in todo.items()}
+    try:
+        for future in as_completed(futures):
+            yield futures[future], _result(future, todo[futures[future]])
+    finally:
+        for future in futures:
+            future.cancel()
+
+
+def _result(future: Future, settings: Mapping[str, Any]) -> Record:
+    try:
+        return future.result()
+    except BrokenExecutor as error:
+        raise RuntimeError(
+            "the executor broke, as pools do when a worker is killed; finished cells "
+            "are kept, and the same call runs the others"
+        ) from error
+    except Exception as error:  # did not reach the worker, or could not come back
+        text = "".join(traceback.format_exception(error))
+        return {"status": "failed", "settings": plain(settings), "error": text}
+
+
+def _run_cell(fn: Callable[..., Any], cell: Mapping[str, Any]) -> Record:
+    """Returns the record of one cell; runs where the executor wants it to."""
+    start = time.perf_counter()
+    try:
+        results = fn(**cell)
+        if not isinstance(results, Mapping | list):
+            kind = type(results).__name__
+            raise ValueError(
+                f"expected a dict of results, or a list of them, got {kind}"
+            )
+        outcome = {"status": "done", "results": plain(results)}
+    except Exception:
+        outcome = {"status": "failed", "error": traceback.format_exc()}
+    return (
+        outcome
+        | surroundings()
+        | {
+            "settings": plain(cell),
+            "seed": plain(cell.get("seed")),
+            "seconds": time.perf_counter() - start,
+            "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
+    )
