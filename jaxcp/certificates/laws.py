@@ -105,7 +105,7 @@ def certificate(n: int, alpha: Any) -> Certificate:
       >>> proof.rank, proof.coverage, proof.law
       (90, 0.9, (90, 10))
       >>> round(proof.lower_bound(0.9), 3)
-      0.861
+      0.86
       >>> proof.num_needed(slack=0.01, probability=0.9)
       2520
     """

@@ -13,10 +13,9 @@ from jax.sharding import PartitionSpec as P
 
 from jaxcp._types import PyTree
 
-# Memory of one batch on one device: to fit the cache of a core, or to fill a GPU.
-_BUDGET = {"cpu": 2**24}
-_LARGE_BUDGET = 2**30
-_PROBE = 256  # replicates in the program whose memory is measured
+# Memory, and replicates, of one batch on one device: a cache of a core, or a GPU full.
+_BUDGET, _BUDGET_ELSEWHERE = {"cpu": 2**24}, 2**30
+_WIDEST, _WIDEST_ELSEWHERE = {"cpu": 2**12}, 2**17
 _FEW = 16  # batches that there should be at least: to share out, to report, to save
 
 
@@ -46,26 +45,41 @@ def shapes_of(
     return jax.tree.map(lambda v: jax.ShapeDtypeStruct(v.shape[1:], v.dtype), rows)
 
 
-def automatic_width(
-    trial: Callable[[Array], PyTree], key: Array, num_trials: int
-) -> int:
-    """Returns how many replicates fit the memory of a batch, a power of two."""
-    key_data, impl = _parts(key)
-    few = max(-(-num_trials // _FEW), 1)
-    fits = _width_that_fits(trial, key_data.shape, impl)
-    return min(fits, 2 ** (few - 1).bit_length())
+def layout(
+    trial: Callable[[Array], PyTree],
+    key: Array,
+    num_trials: int,
+    batch_size: int | None,
+    mesh: Mesh | None,
+) -> tuple[int, Mesh | None]:
+    """Returns the replicates in a batch of one device, and the mesh to run on.
+
+    None is the default device alone. An automatic batch starts large, and shrinks if
+    the compiler says that it would not fit the memory meant for it.
+    """
+    width = max(min(batch_size or _most(), num_trials), 1)
+    if batch_size is None:
+        width = min(width, -(-num_trials // _FEW)) or 1
+        width = 2 ** (width - 1).bit_length()
+        on = _mesh_for(mesh, num_trials, width)
+        key_data, impl = _parts(key)
+        width = min(width, _width_that_fits(trial, key_data.shape, impl, width, on))
+    return width, _mesh_for(mesh, num_trials, width)
 
 
-def mesh_of(mesh: Mesh | None, num_batches: int) -> Mesh | None:
-    """Returns the mesh to run on, None for the default device alone."""
+def _mesh_for(mesh, num_trials, width):
     if mesh is not None:
         return mesh
     devices = jax.devices()
     if jax.process_count() == 1:
-        devices = devices[:num_batches]
+        devices = devices[: -(-max(num_trials, 1) // width)]
     if jax.config.jax_default_device is not None or len(devices) == 1:
         return None
     return Mesh(np.array(devices), ("replicates",))
+
+
+def _most():
+    return _WIDEST.get(jax.default_backend(), _WIDEST_ELSEWHERE)
 
 
 def _parts(key):
@@ -124,14 +138,14 @@ def _checked(results):
 
 
 @lru_cache(maxsize=256)
-def _width_that_fits(trial, key_shape, impl) -> int:
+def _width_that_fits(trial, key_shape, impl, width, mesh):
     key_data = jax.ShapeDtypeStruct(key_shape, jnp.uint32)
     first = jax.ShapeDtypeStruct((), jnp.uint32)
-    lowered = _run.lower(key_data, first, trial, impl, _PROBE, None)
+    lowered = _run.lower(key_data, first, trial, impl, width, mesh)
     memory: Any = lowered.compile().memory_analysis()
     if memory is None:  # not known on every kind of device
-        return _PROBE
+        return width
     used = memory.temp_size_in_bytes + memory.output_size_in_bytes
-    budget = _BUDGET.get(jax.default_backend(), _LARGE_BUDGET)
-    fits = max(budget * _PROBE // max(used, 1), 1)
+    budget = _BUDGET.get(jax.default_backend(), _BUDGET_ELSEWHERE)
+    fits = max(budget * width // max(used, 1), 1)
     return 2 ** (int(fits).bit_length() - 1)

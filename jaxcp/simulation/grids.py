@@ -9,8 +9,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import jax
+
 from jaxcp._files import remove_drafts
 from jaxcp._progress import progress_bar
+from jaxcp.simulation._agreement import from_first
 from jaxcp.simulation._records import (
     Record,
     commit_of,
@@ -38,11 +41,13 @@ def run_grid(
     time, and the same call goes on. A cell that raises is recorded with its traceback,
     the others finish, and it is tried again next time.
 
-    Any executor will do. Process pools must start their workers afresh, since a fork of
-    a process that runs jax hangs: `ProcessPoolExecutor(mp_context=get_context(
-    "spawn"))`. Dask also brings back the cells of a worker that dies: `distributed.
-    Client(n_workers=4).get_executor()` on this machine, and the same with the clusters
-    of dask-jobqueue on SLURM or of dask-kubernetes.
+    Without an executor, all processes of one program (`jaxcp.distributed`) run each
+    cell together. Otherwise any executor will do. Process pools must start their
+    workers afresh, since a fork of a process that runs jax hangs:
+    `ProcessPoolExecutor(mp_context=get_context("spawn"))`. Dask also brings back the
+    cells of a worker that dies: `Client(n_workers=4).get_executor()` of
+    `dask.distributed` on this machine, and the same with the clusters of dask-jobqueue
+    on SLURM or of dask-kubernetes.
 
     Args:
       fn: Function of the settings of a cell, by name, that returns a dict of results
@@ -82,12 +87,16 @@ def run_grid(
     remove_drafts(out, older_than=3600)  # younger ones may be of another process
     origin = {"function": fn.__qualname__, "revision": revision}
     named = [(name_of(origin, cell), dict(cell)) for cell in cells]
-    records = {name: finished(out, name) for name, _ in named}
+    together = executor is None and jax.process_count() > 1
+    records = from_first(
+        lambda: {name: finished(out, name) for name, _ in named}, together=together
+    )
+    writes = not together or jax.process_index() == 0
     todo = {name: cell for name, cell in named if records[name] is None}
     origin["commit"] = commit_of(fn)
     with progress_bar(len(records), len(records) - len(todo), "cell", progress) as bar:
         for name, record in _results(fn, todo, executor):
-            records[name] = kept(out, name, origin | record)
+            records[name] = kept(out if writes else None, name, origin | record)
             bar.update(1)
             if record["status"] == "failed":
                 last = record["error"].strip().splitlines()[-1]

@@ -57,8 +57,8 @@ def simulate(
       key: Random key, from `jax.random.key`.
       num_trials: Number of replicates r, at most 2^32.
       batch_size: Replicates at once on each device: a matter of memory and speed only.
-        Defaults to as many as fit 16 MiB (a GPU: 1 GiB) by the compiler's account, if
-        that makes 16 batches. Choose it for trials of seconds.
+        Defaults to as many as fit 16 MiB (a GPU: 1 GiB) by the compiler's account, at
+        most 4096 (a GPU: 131,072) and a 16th of all. Choose it for trials of seconds.
       mesh: Devices to share the replicates out to, along all axes. Defaults to all
         devices, or to `jax_default_device` if set; as few as there are batches.
       reduce: Statistics in place of results: `simulation.Total()` (integers),
@@ -162,9 +162,7 @@ def _plan(trial, key, num_trials, batch_size, mesh, reduce):
         raise ValueError(f"expected mesh from jax.make_mesh, got {type(mesh).__name__}")
     if not callable(trial):
         raise ValueError(f"expected trial as a function of a key, got {trial!r}")
-    width = batch_size or _programs.automatic_width(trial, key, num_trials)
-    width = max(min(width, num_trials), 1)
-    mesh = _programs.mesh_of(mesh, -(-max(num_trials, 1) // width))
+    width, mesh = _programs.layout(trial, key, num_trials, batch_size, mesh)
     shapes = _programs.shapes_of(trial, key, width=width, mesh=mesh)
     statistics = statistics_of(reduce, shapes)
     for statistic, leaf in zip(statistics, jax.tree.leaves(shapes), strict=True):
