@@ -1,7 +1,6 @@
 """Conformal ranks: which order statistic is the threshold, in integers."""
 
 from fractions import Fraction
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -51,12 +50,15 @@ def conformal_rank(count: ArrayLike, alpha: ArrayLike) -> Array:
         return _guarded_rank(jnp.asarray(count), as_float(alpha))
     if isinstance(count, Array):
         return _integer_rank(count, *_integer_ratio(alpha))
-    return jnp.asarray(np.asarray(_exact_rank(count.astype(object), alpha), int))
+    return jnp.asarray(np.asarray(_exact_ranks(count.astype(object), alpha), int))
 
 
-@partial(np.frompyfunc, nin=2, nout=1)
-def _exact_rank(n, alpha):
+def exact_rank(n: int, alpha: Fraction) -> int:
+    """Returns the conformal rank as a Python integer, also while jax traces."""
     return n + 1 - alpha.numerator * (n + 1) // alpha.denominator
+
+
+_exact_ranks = np.frompyfunc(exact_rank, nin=2, nout=1)
 
 
 def _integer_ratio(alpha):

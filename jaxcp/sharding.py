@@ -62,6 +62,7 @@ def sharded_conformal_quantile(
     """
     if not isinstance(mesh, Mesh):
         raise ValueError(f"expected mesh from jax.make_mesh, got {type(mesh).__name__}")
+    mesh = Mesh(mesh.devices, mesh.axis_names)  # with Auto axes, whatever it had
     scores, mask, weights = (_as_rows(v) for v in (scores, mask, weights))
     n = _checks.num_rows(scores=scores, mask=mask, weights=weights)
     _checks.check_vectors(mask=mask, weights=weights)

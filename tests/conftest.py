@@ -22,7 +22,7 @@ _CACHE = Path(tempfile.gettempdir()) / f"jaxcp-test-cache-{os.getuid()}"
 jax.config.update("jax_compilation_cache_dir", str(_CACHE))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 jax.config.update("jax_numpy_rank_promotion", "raise")
-jax.config.update("jax_num_cpu_devices", 2)  # for the tests of sharded scores
+jax.config.update("jax_num_cpu_devices", 4)  # for the tests of meshes
 
 
 @pytest.fixture

@@ -1,16 +1,35 @@
+import hashlib
+import math
+import resource
+import shutil
+from fractions import Fraction
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from numpy.testing import assert_array_equal
-from scipy import stats
+from numpy.testing import assert_allclose, assert_array_equal
 
 import jaxcp
+from jaxcp.simulation import Moments, Quantiles, Total
+from jaxcp.simulation._programs import layout
 
 
 def trial(key):
     x = jax.random.normal(key, (5,))
     return {"mean": jnp.mean(x), "all": x, "count": jnp.sum(x > 0)}
+
+
+STATISTICS = {"mean": Moments(), "all": Quantiles((0.1, 0.5)), "count": Total()}
+
+
+def mesh_of(count):
+    return jax.make_mesh((count,), ("shards",), devices=jax.devices()[:count])
+
+
+def digest(tree):
+    leaves = [np.asarray(v) for v in jax.tree.leaves(tree)]
+    return hashlib.sha256(b"".join(v.tobytes() for v in leaves)).hexdigest()
 
 
 def test_results_do_not_depend_on_the_batch_size(key):
@@ -24,10 +43,89 @@ def test_results_do_not_depend_on_the_batch_size(key):
     assert len(np.unique(longer["mean"])) == 30
 
 
+def test_a_replicate_is_the_trial_of_its_key(key):
+    every = jaxcp.simulate(trial, key, 9, batch_size=2)
+    alone = jax.jit(trial)(jax.random.fold_in(key, 7))
+    jax.tree.map(lambda v, w: assert_allclose(v[7], w, rtol=1e-6), every, alone)
+
+
+@pytest.mark.parametrize("reduce", [None, STATISTICS], ids=["values", "statistics"])
+def test_results_do_not_depend_on_the_devices(reduce, key):
+    options = {"batch_size": 4, "reduce": reduce}
+    alone = jaxcp.simulate(trial, key, 50, mesh=mesh_of(1), **options)
+    for count in (2, 4):
+        mesh = mesh_of(count)
+        assert digest(jaxcp.simulate(trial, key, 50, mesh=mesh, **options)) == digest(
+            alone
+        )
+    square = jax.make_mesh((2, 2), ("a", "b"))
+    assert digest(jaxcp.simulate(trial, key, 50, mesh=square, **options)) == digest(
+        alone
+    )
+    assert digest(jaxcp.simulate(trial, key, 50, **options)) == digest(alone)
+
+
+def test_statistics_are_those_of_the_values(key):
+    values = jax.tree.map(np.asarray, jaxcp.simulate(trial, key, 400))
+    out = jaxcp.simulate(trial, key, 400, batch_size=7, reduce=STATISTICS)
+    assert out["count"] == values["count"].sum() and out["count"].dtype == np.int64
+    mean = values["mean"].astype(float)
+    assert out["mean"].count == 400
+    assert out["mean"].mean == math.fsum(mean) / 400
+    assert_allclose(out["mean"].variance, np.var(mean, ddof=1), rtol=1e-12)
+    assert_allclose(out["mean"].standard_error, np.std(mean, ddof=1) / 20, rtol=1e-12)
+    assert (out["mean"].minimum, out["mean"].maximum) == (mean.min(), mean.max())
+    quantile = np.quantile(values["all"], [0.1, 0.5], axis=0, method="inverted_cdf")
+    assert_array_equal(out["all"], quantile)
+    partly = jaxcp.simulate(trial, key, 400, reduce=STATISTICS | {"all": None})
+    assert_array_equal(partly["all"], values["all"])
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.int32, bool])
+def test_moments_are_exact(dtype):
+    """Whatever the order and the sizes: against sums of fractions."""
+    rng = np.random.default_rng(0)
+    scale = 10.0 ** rng.integers(-3, 4, (90, 3))
+    values = (rng.normal(size=(90, 3)) * scale).astype(dtype)
+    leaf = jax.ShapeDtypeStruct((3,), np.float32)
+    whole = Moments().combine([Moments().of_chunk(values)], leaf)
+    shuffled = rng.permutation(values)
+    cuts = [shuffled[:1], shuffled[1:50], shuffled[50:]]
+    parts = Moments().combine([Moments().of_chunk(v) for v in cuts], leaf)
+    jax.tree.map(assert_array_equal, whole, parts)
+    wide = values.astype(float)
+    means = [float(sum(map(Fraction, column)) / 90) for column in wide.T.tolist()]
+    assert_array_equal(whole.mean, means)
+    assert_allclose(whole.variance, wide.var(axis=0, ddof=1), rtol=1e-12)
+
+
+def test_moments_say_where_values_are_not_finite():
+    columns = [[1, np.inf], [np.inf, -np.inf], [1, np.nan], [1e200, 1e200], [3, 1]]
+    values = np.array(columns, float).T
+    leaf = jax.ShapeDtypeStruct((5,), float)
+    out = Moments().combine([Moments().of_chunk(v[None]) for v in values], leaf)
+    assert_array_equal(out.mean, [np.inf, np.nan, np.nan, 1e200, 2])
+    assert_array_equal(out.variance, [np.nan] * 4 + [2])
+    assert_array_equal(out.maximum, [np.inf, np.inf, np.nan, 1e200, 3])
+    alone = Moments().combine([Moments().of_chunk(values[:1])], leaf)
+    assert np.isnan(alone.variance).all()
+
+
+def test_totals_count_beyond_single_precision():
+    ones = np.ones(2**20, np.int32)
+    leaf = jax.ShapeDtypeStruct((), np.int32)
+    chunks = [Total().of_chunk(ones * 2**12) for _ in range(3)]
+    assert Total().combine([*chunks, Total().of_chunk(ones[:1])], leaf) == 3 * 2**32 + 1
+
+
 def test_no_trials_keep_their_shapes(key):
     empty = jaxcp.simulate(trial, key, 0)
     assert empty["all"].shape == (0, 5)
     assert empty["count"].dtype == jaxcp.simulate(trial, key, 1)["count"].dtype
+    none = jaxcp.simulate(trial, key, 0, reduce=STATISTICS)
+    assert none["count"] == 0 and none["mean"].count == 0
+    assert np.isnan(none["mean"].mean) and np.isnan(none["all"]).all()
+    assert none["all"].shape == (2, 5)
 
 
 def test_second_call_traces_nothing(key):
@@ -37,9 +135,23 @@ def test_second_call_traces_nothing(key):
         traces.append(1)
         return jax.random.normal(key)
 
-    jaxcp.simulate(counted, key, 10, batch_size=5)
-    jaxcp.simulate(counted, jax.random.key(1), 20, batch_size=5)
+    jaxcp.simulate(counted, key, 20, batch_size=5)
+    jaxcp.simulate(counted, jax.random.key(1), 40, batch_size=5)
     assert len(traces) == 1
+    jaxcp.simulate(counted, key, 64)
+    jaxcp.simulate(counted, jax.random.key(1), 64)
+    assert len(traces) == 2
+
+
+def test_automatic_batches_fit_their_memory(key):
+    """A trial of 4 MiB: few at once, where a small one runs by the hundreds."""
+
+    def width(size):
+        trial = lambda key: jnp.cumsum(jax.random.normal(key, (size,)))[-1] > 0  # noqa: E731
+        return layout(trial, key, 10**6, None, mesh_of(1))[0]
+
+    assert width(10) == 4096
+    assert 1 <= width(2**20) <= 4
 
 
 def test_progress_is_shown(key, capfd):
@@ -47,28 +159,151 @@ def test_progress_is_shown(key, capfd):
     assert "10.0/10.0" in capfd.readouterr().err
 
 
+def test_checkpoints_go_on(key, tmp_path):
+    """With another batch size, more trials, other devices; nothing runs twice."""
+    path = tmp_path / "run" / "one"
+    whole = digest(jaxcp.simulate(trial, key, 60, reduce=STATISTICS))
+    options = {"reduce": STATISTICS, "checkpoint": path}
+    jaxcp.simulate(trial, key, 25, batch_size=4, mesh=mesh_of(1), **options)
+    before = {p.name: p.read_bytes() for p in path.glob("*.npz")}
+    more = jaxcp.simulate(trial, key, 60, batch_size=7, mesh=mesh_of(2), **options)
+    assert digest(more) == whole
+    assert all((path / name).read_bytes() == v for name, v in before.items())
+    spans = sorted(tuple(map(int, p.stem.split("-"))) for p in path.glob("*.npz"))
+    assert [a for a, _ in spans] == [0, *(b for _, b in spans[:-1])]
+    assert spans[-1][1] == 60
+    next(path.glob("*.npz")).unlink()  # a gap is filled
+    assert digest(jaxcp.simulate(trial, key, 60, **options)) == whole
+    values = jaxcp.simulate(trial, key, 30, batch_size=9, checkpoint=tmp_path / "raw")
+    again = jaxcp.simulate(trial, key, 30, checkpoint=tmp_path / "raw")
+    assert digest(values) == digest(again)
+
+
+def test_checkpoints_of_narrow_floats(key, tmp_path):
+    half = lambda key: jax.random.normal(key, (2,), jnp.bfloat16)  # noqa: E731
+    first = jaxcp.simulate(half, key, 8, batch_size=2, checkpoint=tmp_path / "c")
+    again = jaxcp.simulate(half, key, 8, checkpoint=tmp_path / "c")
+    assert again.dtype == jnp.bfloat16
+    assert_array_equal(first, again)
+
+
+def closing_over(constant):
+    constant = jnp.asarray(constant)
+    inner = jax.jit(lambda x: x * constant)
+    return lambda key: inner(jax.random.normal(key))
+
+
+def test_another_simulation_is_refused(key, tmp_path):
+    path = tmp_path / "c"
+    one, other = closing_over([1.0, 2.0]), closing_over([1.0, 3.0])
+    jaxcp.simulate(one, key, 10, batch_size=5, checkpoint=path)
+    kept = sorted(p.name for p in path.iterdir())
+    with pytest.raises(ValueError, match="with another trial, got this one"):
+        jaxcp.simulate(other, key, 10, checkpoint=path)
+    with pytest.raises(ValueError, match=r"with key \[0, 0\], got key \[0, 1\]"):
+        jaxcp.simulate(one, jax.random.key(1), 10, checkpoint=path)
+    with pytest.raises(ValueError, match=r"statistics .*Every.*got statistics .*Mom"):
+        jaxcp.simulate(one, key, 10, checkpoint=path, reduce=Moments())
+    with pytest.raises(ValueError, match=r"results .*float32\[2\].*got results"):
+        jaxcp.simulate(lambda k: jnp.zeros(3), key, 10, checkpoint=path)
+    with pytest.raises(ValueError, match="num_trials >= 10, of which the checkpoint"):
+        jaxcp.simulate(one, key, 9, checkpoint=path)
+    assert sorted(p.name for p in path.iterdir()) == kept
+    jaxcp.simulate(closing_over([1.0, 2.0]), key, 10, checkpoint=path)  # the same
+
+
+def test_folders_that_cannot_be_checkpoints(key, tmp_path):
+    (tmp_path / "thesis.tex").write_text("precious")
+    with pytest.raises(ValueError, match=r"got .* with thesis\.tex"):
+        jaxcp.simulate(trial, key, 3, checkpoint=tmp_path)
+    with pytest.raises(OSError, match=r"thesis\.tex"):
+        jaxcp.simulate(trial, key, 3, checkpoint=tmp_path / "thesis.tex" / "c")
+    path = tmp_path / "c"
+    jaxcp.simulate(trial, key, 6, batch_size=3, checkpoint=path)
+    with (path / ".lock").open("w") as lock:
+        import fcntl
+
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(ValueError, match="another process is using"):
+            jaxcp.simulate(trial, key, 6, checkpoint=path)
+    first = min(path.glob("*.npz"))
+    first.write_bytes(first.read_bytes()[:50])
+    with pytest.raises(ValueError, match=r"chunk .*-.*\.npz, which cannot be read"):
+        jaxcp.simulate(trial, key, 6, checkpoint=path)
+
+
+def test_a_full_disk_keeps_earlier_chunks(key, tmp_path):
+    """A limit on the size of files stands in for a disk without room."""
+    wide = lambda key: jax.random.normal(key, (3000,))  # noqa: E731
+    path = tmp_path / "c"
+    options = {"batch_size": 2, "mesh": mesh_of(1), "checkpoint": path}
+    jaxcp.simulate(wide, key, 2, **options)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8_000, hard))
+    try:
+        with pytest.raises(OSError, match="large") as caught:
+            jaxcp.simulate(wide, key, 6, **options)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert "Replicates 2 to 3 could not be saved" in caught.value.__notes__[0]
+    assert [p.name for p in path.glob("*.npz")] == ["0000000000-0000000002.npz"]
+    assert not list(path.glob("*.draft"))
+    out = jaxcp.simulate(wide, key, 6, **options)
+    assert_array_equal(out, jaxcp.simulate(wide, key, 6, batch_size=2))
+
+
+def test_what_trials_may_return(key):
+    number = jaxcp.simulate(lambda key: 1.0, key, 3)
+    assert_array_equal(number, np.ones(3, np.float32))
+    for bad, message in {
+        lambda key: "text": "arrays of numbers, got str",
+        lambda key: {"a": {"b": "text"}}: r"got str at \['a'\]\['b'\]",
+        lambda key: {"k": key}: "got key<fry> at",
+        lambda key: None: "returns arrays, got None",
+    }.items():
+        with pytest.raises(ValueError, match=message):
+            jaxcp.simulate(bad, key, 3)
+
+
+def test_a_trial_that_changes_shape_is_refused(key, tmp_path):
+    sizes = iter(range(1, 9))
+    growing = lambda key: jax.random.normal(key, (next(sizes),))  # noqa: E731
+    path = tmp_path / "c"
+    with pytest.raises(ValueError, match=r"with (results|another)"):
+        jaxcp.simulate(growing, key, 4, batch_size=2, checkpoint=path)
+        jaxcp.simulate(growing, key, 4, batch_size=1, checkpoint=path)
+    shutil.rmtree(path)
+
+
 def test_errors(key):
-    with pytest.raises(ValueError, match="num_trials as an int >= 0, got -1"):
-        jaxcp.simulate(trial, key, -1)
-    with pytest.raises(ValueError, match="batch_size as an int >= 1, got 0"):
-        jaxcp.simulate(trial, key, 3, batch_size=0)
+    for name, value, message in [
+        ("num_trials", -1, "num_trials as an int >= 0, got -1"),
+        ("num_trials", 2**32 + 1, r"num_trials <= 2\^32"),
+        ("batch_size", 0, "batch_size as an int >= 1, got 0"),
+        ("key", 3, "a key from jax.random.key, got int"),
+        ("trial", 3, "trial as a function of a key, got 3"),
+        ("mesh", 2, "mesh from jax.make_mesh, got int"),
+        ("reduce", Moments, "statistics, e.g. Moments"),
+        ("reduce", {"mean": Moments()}, "a prefix of what the trial returns"),
+        ("reduce", "mean", "got 'mean'"),
+        ("reduce", Total(), "integers or flags for Total, got float32; use Moments"),
+    ]:
+        arguments = {"trial": trial, "key": key, "num_trials": 3} | {name: value}
+        with pytest.raises(ValueError, match=message):
+            jaxcp.simulate(**arguments)
+    with pytest.raises(ValueError, match=r"levels in \(0, 1\], got \(0.0,\)"):
+        Quantiles((0.0,))
 
 
-def test_coverage_law():
-    assert jaxcp.coverage_law(99, 0.1) == (90, 10)
-    assert jaxcp.coverage_law(8, 0.1) == (9, 0)
-    with pytest.raises(ValueError, match=r"alpha in \(0, 1\), got 1.5"):
-        jaxcp.coverage_law(9, 1.5)
+def test_a_million_replicates_follow_the_beta_law(key):
+    """Mean within 4 standard errors of k / (n + 1), variance within 2 %."""
+    n, alpha = 100, 0.1
 
+    def coverage(key):
+        # Order statistics of uniform scores are what thresholds are.
+        return jaxcp.conformal_quantile(jax.random.uniform(key, (n,)), alpha)
 
-@pytest.mark.parametrize(
-    "eps, n", [(0.05, 102), (0.01, 2491), (0.005, 9812), (0.001, 244390)]
-)
-def test_published_calibration_sizes(eps, n):
-    """From n rows on, abs(coverage - 0.9) <= eps with probability 0.9."""
-
-    def probability(n):
-        law = stats.beta(*jaxcp.coverage_law(n, 0.1))
-        return law.cdf(0.9 + eps) - law.cdf(0.9 - eps)
-
-    assert probability(n) >= 0.9 > probability(int(0.8 * n))
+    out = jaxcp.simulate(coverage, key, 100_000, reduce=Moments())
+    proof = jaxcp.certificates.certificate(n, alpha)
+    assert abs(out.mean - proof.coverage) < 4 * out.standard_error
+    assert_allclose(out.variance, proof.standard_deviation**2, rtol=0.02)

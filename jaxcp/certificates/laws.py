@@ -8,7 +8,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from jaxcp import _checks
-from jaxcp.ranks import conformal_rank
+from jaxcp.ranks import exact_rank
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,8 @@ def certificate(n: int, alpha: Any) -> Certificate:
       2520
     """
     _checks.check_count("n", n, 0)
-    return Certificate(int(n), _one_level(alpha), int(conformal_rank(n, alpha)))
+    level = _one_level(alpha)
+    return Certificate(int(n), level, exact_rank(int(n), level))
 
 
 def coverage_law(n: int, alpha: ArrayLike) -> tuple[int, int]:
@@ -177,7 +178,7 @@ def calibration_size(alpha: Any, slack: float, probability: float) -> int:
 
     def kept(start: int) -> np.ndarray:
         n = np.arange(start, start + tooth)
-        ranks = n + 1 - (n + 1) * level.numerator // level.denominator
+        ranks = np.array([exact_rank(int(v), level) for v in n])
         lower, upper = float(1 - level) - slack, float(1 - level) + slack
         low, high = _tails(ranks, n + 1 - ranks, lower, upper)
         return np.maximum(low, high) <= (1 - probability) / 2

@@ -69,7 +69,7 @@ def layout(
 
 def _mesh_for(mesh, num_trials, width):
     if mesh is not None:
-        return mesh
+        return Mesh(mesh.devices, mesh.axis_names)  # with Auto axes, whatever it had
     devices = jax.devices()
     if jax.process_count() == 1:
         devices = devices[: -(-max(num_trials, 1) // width)]

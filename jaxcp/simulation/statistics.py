@@ -131,6 +131,7 @@ class Moments:
         )
         mean = np.where(finite, _as_float(total / count), infinite)
         spread = (squares - total * total / count) / max(count - 1, 1)
+        spread = np.where(small, spread, Fraction(0))
         variance = np.where(small & (count > 1), _as_float(spread), np.nan)
         return Estimate(
             mean,

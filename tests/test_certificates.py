@@ -1,0 +1,177 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from scipy import stats
+
+import jaxcp
+from jaxcp import certificates
+from jaxcp.certificates import calibration_size, certificate
+from jaxcp.scores import Absolute, Signed
+
+
+def check(*args, **options):
+    return certificates.test_coverage(*args, **options)
+
+
+@pytest.mark.parametrize("n, alpha", [(1, 0.5), (9, 0.1), (20, 0.1), (99, 0.05)])
+def test_certificate_is_the_beta_law(n, alpha):
+    proof = certificate(n, alpha)
+    k = int(np.ceil(round((n + 1) * (1 - alpha), 9)))
+    law = stats.beta(k, n + 1 - k)
+    assert proof.rank == k and proof.law == (k, n + 1 - k)
+    assert_allclose(proof.coverage, law.mean(), rtol=1e-15)
+    assert_allclose(proof.standard_deviation, law.std(), rtol=1e-12)
+    assert_allclose(proof.interval(0.8), law.ppf([0.1, 0.9]), rtol=1e-12)
+    assert_allclose(proof.lower_bound(0.9), law.ppf(0.1), rtol=1e-12)
+    between = law.cdf(0.95) - law.cdf(0.7)
+    assert_allclose(proof.probability(0.7, 0.95), between, rtol=1e-10, atol=1e-15)
+
+
+def test_too_few_scores_are_certain_to_cover():
+    proof = certificate(3, 0.1)
+    assert proof.law == (4, 0) and proof.coverage == 1.0
+    assert proof.interval(0.9) == (1.0, 1.0) and proof.lower_bound(0.99) == 1.0
+    assert proof.probability(0.5) == 1.0 and proof.probability(0.5, 0.9) == 0.0
+    assert check(np.ones(5, bool), 3, 0.1).p_value == 1.0
+    assert check(np.zeros(5, bool), 3, 0.1).p_value < 1e-200
+
+
+def test_ten_million_scores_in_double_precision():
+    """Normal approximation: mean 0.9, sd sqrt(0.09 / n); float32 has none of it."""
+    proof = certificate(10**7, 0.1)
+    low, high = proof.interval(0.9)
+    assert_allclose([low - 0.9, high - 0.9], [-1.5604e-4, 1.5604e-4], rtol=2e-3)
+    assert_allclose(proof.probability(low, high), 0.9, rtol=1e-9)
+
+
+@pytest.mark.parametrize("eps", [0.1, 0.05, 0.02])
+def test_calibration_size_is_the_last_crossing(eps):
+    """Against all sizes: half of the slack in each tail, from that size on."""
+
+    def kept(n):
+        low, high = certificate(n, 0.1).interval(0.9)
+        return low >= 0.9 - eps - 1e-12 and high <= 0.9 + eps + 1e-12
+
+    size = calibration_size(0.1, eps, 0.9)
+    assert not kept(size - 1)
+    assert all(kept(n) for n in range(size, 2 * size))
+    assert certificate(5, 0.1).num_needed(eps, 0.9) == size
+
+
+@pytest.mark.parametrize(
+    "eps, n",
+    [(0.1, 22), (0.05, 102), (0.01, 2491), (0.005, 9812), (0.001, 244390)],
+)
+def test_published_calibration_sizes(eps, n):
+    """Each is a size at which the slack is kept, and not at one less."""
+
+    def kept(n):
+        low, high = certificate(n, 0.1).interval(0.9)
+        return low >= 0.9 - eps and high <= 0.9 + eps
+
+    assert kept(n) and not kept(n - 1)
+    assert n <= calibration_size(0.1, eps, 0.9) < 1.5 * n
+
+
+@pytest.mark.parametrize(
+    "n, alpha, m, r",
+    [
+        (9, 0.1, 1, 1),
+        (99, 0.1, 20, 1),
+        (99, 0.1, 20, 7),
+        (4, 0.5, 5, 3),
+        (1, 0.5, 1, 50),
+    ],
+)
+def test_p_values_are_those_of_the_convolved_law(n, alpha, m, r):
+    mass = stats.betabinom.pmf(np.arange(m + 1), m, *certificate(n, alpha).law)
+    law = np.ones(1)
+    for _ in range(r):
+        law = np.convolve(law, mass)
+    for total in {0, 1, r * m // 2, int(0.9 * r * m), r * m}:
+        counts = np.full(r, total // r) + (np.arange(r) < total % r)
+        below, above = law[: total + 1].sum(), law[total:].sum()
+        for side, p in {
+            "less": below,
+            "greater": above,
+            "two-sided": min(2 * min(below, above), 1),
+        }.items():
+            got = check(counts, n, alpha, num_test=m, alternative=side)
+            assert_allclose(got.p_value, min(p, 1), rtol=1e-8)
+
+
+def test_a_million_replicates_and_tiny_p_values():
+    """Against the binomial law: one test point for each calibration set."""
+    counts = np.arange(10**6) < 900_990 + 3000
+    result = check(counts.astype(int), 100, 0.1, num_test=1)
+    exact = 2 * stats.binom.sf(counts.sum() - 1, 10**6, 91 / 101)
+    assert exact < 1e-20
+    assert_allclose(result.p_value, exact, rtol=1e-6)
+    assert_allclose(result.standard_error, np.sqrt(91 * 10 / 101**2 / 1e6), rtol=1e-9)
+    # A window of the law, not all of its numbers.
+    wide = check(np.full(10**6, 91), 100, 0.1, num_test=100)
+    z = (0.91 - 91 / 101) / wide.standard_error
+    assert 1e-300 <= wide.p_value < 1e-200 and z > 100
+
+
+def test_shapes_of_covered():
+    flags = np.arange(60).reshape(6, 10) % 10 > 0
+    many = check(flags, 20, 0.1)
+    assert many == check(flags.sum(axis=1), 20, 0.1, num_test=10)
+    assert check(flags[0], 20, 0.1) == check(9, 20, 0.1, num_test=10)
+    assert many.coverage == 0.9 and many.expected == 19 / 21
+    assert check(jnp.asarray(flags), 20, 0.1) == many
+
+
+def test_standard_error_is_that_of_the_mean():
+    draws = stats.betabinom(10, 19, 2).rvs((4000, 6), random_state=0) / 10
+    expected = check(np.full(6, 9), 20, 0.1, num_test=10).standard_error
+    assert_allclose(draws.mean(axis=1).std(), expected, rtol=0.05)
+
+
+def test_certificate_of_a_calibration():
+    x = jnp.arange(20.0)
+    cp = jaxcp.calibrate(Absolute(), jnp.zeros(20), x)
+    assert cp.certificate(0.1) == certificate(20, 0.1)
+    masked = jaxcp.calibrate(Absolute(), jnp.zeros(20), x, mask=x < 9)
+    assert masked.certificate(0.1).n == 9
+    inside = jax.jit(lambda y: cp.certificate(0.1).coverage + 0 * y)(1.0)
+    assert_allclose(inside, 19 / 21, rtol=1e-6)
+    weighted = jaxcp.calibrate(Absolute(), jnp.zeros(20), x, weights=jnp.ones(20))
+    with pytest.raises(ValueError, match="without weights"):
+        weighted.certificate(0.1)
+    with pytest.raises(ValueError, match=r"several components.*\(20, 2\)"):
+        jaxcp.calibrate(Signed(), jnp.zeros(20), x).certificate(0.1)
+    with pytest.raises(ValueError, match="a mask with values, got a traced one"):
+        jax.jit(lambda m: jaxcp.calibrate(Absolute(), x, x, mask=m).certificate(0.1).n)(
+            x < 3
+        )
+
+
+def test_errors():
+    for call, message in {
+        lambda: certificate(-1, 0.1): "n as an int >= 0, got -1",
+        lambda: certificate(9, 1.5): r"alpha in \(0, 1\), got 1.5",
+        lambda: certificate(9, jnp.array(0.1)): "alpha as a number, got a jax array",
+        lambda: certificate(9, [0.1, 0.2]): r"alpha of shape \(\), got \(2,\)",
+        lambda: certificate(9, 0.1).interval(1.0): r"probability in \(0, 1\), got 1.0",
+        lambda: certificate(9, 0.1).lower_bound(0): r"probability in \(0, 1\), got 0",
+        lambda: calibration_size(0.1, 0.0, 0.9): r"slack in \(0, 1\), got 0.0",
+        lambda: check(np.ones(3), 9, 0.1): r"as flags.*got float64\(3,\)",
+        lambda: check(np.ones((0, 2), bool), 9, 0.1): r"got bool\(0, 2\)",
+        lambda: check([5, 11], 9, 0.1, num_test=10): r"0, ..., 10, got 11 at 1",
+        lambda: check(np.ones(3), 9, 0.1, num_test=10): "as counts of shape",
+        lambda: check([1], 9, 0.1, num_test=0): "num_test as an int >= 1, got 0",
+        lambda: check([1], 9, 0.1, num_test=1, alternative="lower"): "'lower'",
+    }.items():
+        with pytest.raises(ValueError, match=message):
+            call()
+
+
+def test_coverage_law():
+    assert jaxcp.coverage_law(99, 0.1) == (90, 10)
+    assert jaxcp.coverage_law(8, 0.1) == (9, 0)
+    with pytest.raises(ValueError, match=r"alpha in \(0, 1\), got 1.5"):
+        jaxcp.coverage_law(9, 1.5)

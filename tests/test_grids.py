@@ -1,0 +1,180 @@
+import csv
+import json
+import math
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxcp
+from jaxcp.simulation import collect, run_grid
+
+CALLS = []
+
+
+def square(x, seed=0):
+    CALLS.append(x)
+    if x == 13:
+        raise ArithmeticError("unlucky")
+    return {"square": x * x, "odd": x % 2 == 1}
+
+
+@pytest.fixture(autouse=True)
+def calls():
+    CALLS.clear()
+
+
+@pytest.mark.parametrize("workers", [None, 3])
+def test_each_cell_runs_once(workers, tmp_path):
+    executor = workers and ThreadPoolExecutor(workers)
+    cells = [{"x": x, "seed": 7} for x in (3, 1, 2, 1)]
+    records = run_grid(square, cells, tmp_path, executor)
+    assert [r["results"]["square"] for r in records] == [9, 1, 4, 1]
+    assert sorted(CALLS) == [1, 2, 3]
+    again = run_grid(square, [*cells, {"x": 5}], tmp_path, executor)
+    assert again[:4] == records and again[4]["results"] == {"square": 25, "odd": True}
+    assert sorted(CALLS) == [1, 2, 3, 5]
+    files = list(tmp_path.glob("*.json"))
+    assert len(files) == 4
+    assert all(file.read_text().count("\n") == 1 for file in files)
+
+
+def test_records_say_where_they_come_from(tmp_path):
+    (record,) = run_grid(square, [{"x": 2, "seed": 7}], tmp_path, revision="b")
+    assert record["settings"] == {"x": 2, "seed": 7} and record["seed"] == 7
+    assert record["function"] == "square" and record["revision"] == "b"
+    assert record["versions"]["jax"] == jax.__version__
+    assert record["device"] == jax.devices()[0].device_kind
+    assert record["seconds"] >= 0 and record["finished"].endswith("+00:00")
+    assert "commit" in record
+    run_grid(square, [{"seed": 7, "x": 2}], tmp_path, revision="b")  # another order
+    run_grid(square, [{"x": 2, "seed": 7}], tmp_path, revision="c")
+    assert CALLS == [2, 2]
+
+
+def test_failures_are_recorded_and_tried_again(tmp_path, capsys):
+    cells = [{"x": 1}, {"x": 13}, {"x": 2}]
+    records = run_grid(square, cells, tmp_path)
+    assert [r["status"] for r in records] == ["done", "failed", "done"]
+    assert "ArithmeticError: unlucky" in records[1]["error"]
+    assert "Traceback" in records[1]["error"]
+    assert "{'x': 13} failed: ArithmeticError" in capsys.readouterr().err
+    assert len(list(tmp_path.glob("*.failed.json"))) == 1
+    assert [row["x"] for row in collect(tmp_path)] == [1, 2]
+    run_grid(square, cells, tmp_path)
+    assert CALLS == [1, 13, 2, 13]
+
+    def square_(x):
+        return {"square": x * x}
+
+    square_.__qualname__ = "square"  # mended
+    assert run_grid(square_, cells, tmp_path)[1]["results"] == {"square": 169}
+    assert not list(tmp_path.glob("*.failed.json"))
+
+
+def test_results_come_back_as_they_were(tmp_path):
+    def numbers(kind):
+        return {
+            "array": jnp.arange(3.0),
+            "scalar": np.float32(0.5),
+            "count": np.int64(2**40),
+            "infinite": [math.inf, -math.inf, math.nan],
+            "flag": np.bool_(True),
+            "nothing": None,
+        }
+
+    for _ in range(2):  # fresh, and from the file
+        (record,) = run_grid(numbers, [{"kind": "a"}], tmp_path)
+        results = record["results"]
+        assert results["array"] == [0.0, 1.0, 2.0] and results["scalar"] == 0.5
+        assert results["count"] == 2**40 and results["flag"] is True
+        assert results["infinite"][:2] == [math.inf, -math.inf]
+        assert math.isnan(results["infinite"][2]) and results["nothing"] is None
+    text = next(tmp_path.glob("*.json")).read_text()
+    json.loads(text, parse_constant=lambda c: pytest.fail(f"{c} is no JSON"))
+
+
+def test_tables(tmp_path):
+    def levels(n):
+        return [{"alpha": a, "rank": n - 10 * a} for a in (0.1, 0.2)]
+
+    out = tmp_path / "cells"
+    run_grid(levels, [{"n": 20}, {"n": 9}], out)
+    rows = collect(out, tmp_path / "table.csv")
+    assert [(r["n"], r["alpha"], r["rank"]) for r in rows] == [
+        (9, 0.1, 8.0),
+        (9, 0.2, 7.0),
+        (20, 0.1, 19.0),
+        (20, 0.2, 18.0),
+    ]
+    with (tmp_path / "table.csv").open() as file:
+        read = list(csv.DictReader(file))
+    assert [row["n"] for row in read] == ["9", "9", "20", "20"]
+    assert list(read[0]) == ["n", "alpha", "rank", "seconds"]
+    with pytest.raises(ValueError, match=r"ends in \.csv or \.parquet"):
+        collect(out, tmp_path / "table.xls")
+    polars = pytest.importorskip("polars")
+    collect(out, tmp_path / "table.parquet")
+    assert polars.read_parquet(tmp_path / "table.parquet")["n"].to_list() == [
+        9,
+        9,
+        20,
+        20,
+    ]
+
+
+def test_a_broken_executor_keeps_what_is_done(tmp_path):
+    class Breaking(ThreadPoolExecutor):
+        def submit(self, fn, /, *args):
+            future = super().submit(fn, *args)
+            if args[1]["x"] == 3:
+                future.result()
+                future = type(future)()
+                future.set_exception(BrokenProcessPool("a worker died"))
+            return future
+
+    with pytest.raises(RuntimeError, match=r"the executor broke.*finished cells are"):
+        run_grid(square, [{"x": 1}, {"x": 3}], tmp_path, Breaking(1))
+    records = run_grid(square, [{"x": 1}, {"x": 3}], tmp_path)
+    assert [r["status"] for r in records] == ["done", "done"]
+
+
+def test_errors(tmp_path):
+    with pytest.raises(ValueError, match="cells as dicts of settings by name, got 3"):
+        run_grid(square, [3], tmp_path)
+    with pytest.raises(ValueError, match="what JSON can hold, got function"):
+        run_grid(square, [{"x": square}], tmp_path)
+    with pytest.raises(ValueError, match="fn as a function with a name, got 3"):
+        run_grid(3, [], tmp_path)
+    with pytest.raises(ValueError, match="the folder of a grid"):
+        collect(tmp_path / "nowhere")
+    (record,) = run_grid(lambda: 3, [{}], tmp_path)
+    assert "expected a dict of results, or a list of them, got int" in record["error"]
+    (record,) = run_grid(lambda: {"f": square}, [{}], tmp_path)
+    assert "what JSON can hold, got function" in record["error"]
+    (tmp_path / "x.json").write_text('{"half":')
+    with pytest.raises(ValueError, match=r"record of a cell in .*x\.json"):
+        collect(tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="file"):
+        run_grid(square, [{"x": 1}], tmp_path / "file" / "out")
+    assert run_grid(square, [], tmp_path) == []
+
+
+def test_cells_that_simulate(key, tmp_path):
+    def coverage(n, seed):
+        def trial(key):
+            q = jaxcp.conformal_quantile(jax.random.uniform(key, (n,)), 0.1)
+            return jnp.minimum(q, 1)
+
+        moments = jaxcp.simulation.Moments()
+        out = jaxcp.simulate(trial, jax.random.key(seed), 2000, reduce=moments)
+        return {"mean": out.mean, "error": out.standard_error}
+
+    for record in run_grid(coverage, [{"n": n, "seed": 0} for n in (9, 30)], tmp_path):
+        results, n = record["results"], record["settings"]["n"]
+        exact = jaxcp.certificates.certificate(n, 0.1).coverage
+        assert abs(results["mean"] - exact) < 4 * results["error"]
