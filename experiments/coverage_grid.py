@@ -5,9 +5,11 @@
 The rows of the table are method x n x law x alpha; a cell of the grid is one method at
 one n, one program for all laws and levels, in a file of its own: the run can be killed,
 and the same command goes on. `--executor dask` runs cells in worker processes,
-`--processes 2` each cell in two processes that make one program. A p-value says whether
-coverage is what it must be: by its exact law (two-sided) where there is one, else
-whether it is below what the method promises.
+`--processes 2` each cell in two processes that make one program.
+
+A p-value says whether coverage is what it must be: by its exact law (two-sided) where
+there is one, else whether it is below what the method promises. The oracle covers at
+every x: label sets, which need to cover only on average, can be smaller than its sets.
 """
 
 import math
@@ -155,7 +157,7 @@ def plot(rows: list[dict], n: int, alpha: float):
         style = {"=": "|", ">=": 9}.get(row["must be"])
         if style:
             at = row["level"], names.index(name)
-            axes[0].plot(*at, marker=style, color="black", ms=9)
+            axes[0].plot(*at, marker=style, color="black", ms=5)
     axes[0].axvline(1 - alpha, color="gray", linewidth=0.8)
     axes[0].set(
         xlabel="coverage", title=f"n = {n}, alpha = {alpha}; | exact, > promised"

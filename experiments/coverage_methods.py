@@ -227,7 +227,7 @@ METHODS = [
         level=None,
     ),
     Method("quantile tracking", streamed(online.PID(ABSOLUTE, 0.05)), level=None),
-    Method("SF-OGD", streamed(online.SFOGD(ABSOLUTE, 0.5)), level=None),
+    Method("SF-OGD", streamed(online.SFOGD(ABSOLUTE, 0.05)), level=None),
     Method("LAC", split(scores.LAC(), p, "label"), oracle=LABELS),
     Method("APS", split(scores.APS(), p, "label"), oracle=LABELS),
     Method(

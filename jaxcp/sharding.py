@@ -101,6 +101,8 @@ def _spread(columns, n, mesh):
         widths = ((0, pad),) + ((0, 0),) * (x.ndim - 1)
         if not _checks.is_concrete(x):  # also rows that are spread over processes
             return jax.jit(partial(jnp.pad, pad_width=widths), out_shardings=rows)(x)
+        if isinstance(x, np.ndarray):  # in the type that devices will give it
+            x = x.astype(jax.dtypes.canonicalize_dtype(x.dtype), copy=False)
         x = (jnp if isinstance(x, Array) else np).pad(x, widths) if pad else x
         return jax.device_put(x, rows)
 

@@ -1,0 +1,228 @@
+"""Known faults of real libraries, put in one by one: the certificates catch each.
+
+Every setting returns what the right method covers, and what faulty ones do, on the same
+data. A fault must be caught with p < 1e-6, the right method must not be at 1e-4.
+"""
+
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+from scipy import stats
+
+import jaxcp
+from jaxcp import certificates, learners, scores
+from jaxcp.certificates import certificate
+from jaxcp.sets import BoundingBox, Interval
+
+ALPHA, CAUGHT, ALARM = 0.1, 1e-6, 1e-4
+SPLIT_SIZE, NUM_TEST = 20, 20
+
+
+def contains(sets, y):
+    return jax.vmap(lambda s, v: s.contains(v))(sets, y)
+
+
+def thresholds(s):
+    """The threshold of n scores, as it is and as it is often computed."""
+    n, ordered = len(s), jnp.sort(s)
+    k = certificate(n, ALPHA).rank
+    level = np.ceil((n + 1) * (1 - ALPHA)) / n
+    return {
+        "right": jaxcp.conformal_quantile(s, ALPHA),
+        "rank + 1": ordered[k],
+        "rank - 1": ordered[k - 2],
+        "interpolation": jnp.quantile(s, level),
+        "no finite-sample correction": ordered[int(np.ceil(n * (1 - ALPHA))) - 1],
+        "wrong tail": ordered[n - k],
+    }
+
+
+def split(key):
+    s = jnp.abs(jax.random.normal(key, (SPLIT_SIZE + NUM_TEST,)))
+    q = thresholds(s[:SPLIT_SIZE])
+    return {name: jnp.sum(s[SPLIT_SIZE:] <= v) for name, v in q.items()}
+
+
+def few_scores(key):
+    """Five scores are too few for this level: the threshold is infinite."""
+    s = jnp.abs(jax.random.normal(key, (5 + NUM_TEST,)))
+    right = jaxcp.conformal_quantile(s[:5], ALPHA)
+    covered = {"right": right, "clipped to the largest score": jnp.max(s[:5])}
+    return {name: jnp.sum(s[5:] <= q) for name, q in covered.items()}
+
+
+def labels(key):
+    """Sets of labels; the fault keeps the two most probable ones at most."""
+    key_p, key_y = jax.random.split(key)
+    p = jax.nn.softmax(2 * jax.random.normal(key_p, (SPLIT_SIZE + NUM_TEST, 6)))
+    y = jax.random.categorical(key_y, 0.4 * jnp.log(p))
+    cp = jaxcp.calibrate(scores.LAC(), p[:SPLIT_SIZE], y[:SPLIT_SIZE])
+    new, y = p[SPLIT_SIZE:], y[SPLIT_SIZE:]
+    covered = contains(cp(new, ALPHA), y)
+    rank = jnp.sum(new > jnp.take_along_axis(new, y[:, None], axis=1), axis=1)
+    return {
+        "right": jnp.sum(covered),
+        "set size capped": jnp.sum(covered & (rank < 2)),
+    }
+
+
+def boxes(key):
+    """Boxes; the fault has one sign for all sides, so that two of them shrink."""
+    e = jax.random.normal(key, (SPLIT_SIZE + NUM_TEST, 4))
+    true = jnp.array([40.0, 40.0, 80.0, 80.0])[None] + e
+    pred = jnp.broadcast_to(jnp.array([40.0, 40.0, 80.0, 80.0]), true.shape)
+    score = scores.BoxOffset(maximum=True)
+    cp = jaxcp.calibrate(score, pred[:SPLIT_SIZE], true[:SPLIT_SIZE])
+    new, y, q = pred[SPLIT_SIZE:], true[SPLIT_SIZE:], cp.quantile(ALPHA)
+    flipped = BoundingBox(new[:, :2] - q, new[:, 2:] - q)
+    return {
+        "right": jnp.sum(contains(cp(new, ALPHA), y)),
+        "sign flipped on two box sides": jnp.sum(contains(flipped, y)),
+    }
+
+
+def draws(key):
+    """C-PCP; the fault predicts with draws that have two roles at once."""
+    key_y, key_a, key_b = jax.random.split(key, 3)
+    rows = SPLIT_SIZE + NUM_TEST
+    y = jax.random.normal(key_y, (rows, 2))
+    first, second = (jax.random.normal(k, (rows, 12, 2)) for k in (key_a, key_b))
+    score = scores.CDF(scores.PCP(), extended=True)
+    old, new = slice(SPLIT_SIZE), slice(SPLIT_SIZE, None)
+    cp = jaxcp.calibrate(score, (first[old], second[old]), y[old])
+    right, shared = (cp((first[new], v[new]), ALPHA) for v in (second, first))
+    return {
+        "right": jnp.sum(contains(right, y[new])),
+        "draws shared between roles": jnp.sum(contains(shared, y[new])),
+    }
+
+
+def shift(key):
+    """Weights under a covariate shift, one test point: at least 1 - alpha."""
+    key_x, key_y = jax.random.split(key)
+    n = 200
+    x = jax.random.normal(key_x, (n + 1,)).at[n].add(1.0)
+    y = jnp.abs(jnp.exp(x) * jax.random.normal(key_y, (n + 1,)))
+    w = jnp.exp(x)
+    s = y[:n]
+
+    def threshold(weights, test_weight):
+        return jaxcp.weighted_conformal_quantile(
+            s, weights, ALPHA, test_weight=test_weight
+        )
+
+    few = slice(30)  # rows, of which the test point is one in weight
+    atomless = jaxcp.weighted_select(s[few], w[few], (1 - ALPHA) * jnp.sum(w[few]))
+    q = {
+        "right": threshold(w[:n], w[n]),
+        "misaligned weights": threshold(jnp.roll(w[:n], 1), w[n]),
+        "test point's atom missing": atomless,
+    }
+    return {name: jnp.sum(y[n:] <= v) for name, v in q.items()}
+
+
+def folds(key):
+    """CV+ of a model that nearly interpolates: at least 1 - 2 alpha - slack."""
+    key_x, key_y, key_fit = jax.random.split(key, 3)
+    n, ridge, absolute = 40, learners.Ridge(1e-2), scores.Absolute()
+    x = jax.random.normal(key_x, (n + 1, 28))
+    y = jax.random.normal(key_y, (n + 1,))
+    cp = jaxcp.cv_plus(key_fit, ridge, absolute, x[:n], y[:n], num_folds=5)
+    fitted = ridge.predict(cp.full, x)
+    q = jaxcp.conformal_quantile(jnp.abs(y[:n] - fitted[:n]), ALPHA)
+    wrong = Interval(fitted[n:] - q, fitted[n:] + q)  # of models that saw the row
+    return {
+        "right": jnp.sum(contains(cp(x[n:], ALPHA), y[n:])),
+        "residuals of the wrong fold": jnp.sum(contains(wrong, y[n:])),
+    }
+
+
+EXACT = {split: SPLIT_SIZE, few_scores: 5, labels: SPLIT_SIZE, boxes: SPLIT_SIZE}
+EXACT |= {draws: SPLIT_SIZE}
+AT_LEAST = {shift: 1 - ALPHA, folds: 1 - 2 * ALPHA - (1 - 5 / 40) / 6}
+NUM_TRIALS = {split: 100_000, draws: 400, shift: 10_000}
+FAULTS = {
+    split: [
+        "rank + 1",
+        "rank - 1",
+        "interpolation",
+        "no finite-sample correction",
+        "wrong tail",
+    ],
+    few_scores: ["clipped to the largest score"],
+    labels: ["set size capped"],
+    boxes: ["sign flipped on two box sides"],
+    draws: ["draws shared between roles"],
+    shift: ["misaligned weights", "test point's atom missing"],
+    folds: ["residuals of the wrong fold"],
+}
+
+
+@cache
+def counts(setting):
+    num_trials = NUM_TRIALS.get(setting, 2000)
+    out = jaxcp.simulate(setting, jax.random.key(1), num_trials)
+    return jax.tree.map(np.asarray, out)
+
+
+def p_value(setting, name):
+    """The certificate where there is an exact law, else the binomial bound."""
+    covered = counts(setting)[name]
+    if setting in EXACT:
+        return certificates.test_coverage(
+            covered, EXACT[setting], ALPHA, num_test=NUM_TEST
+        ).p_value
+    return stats.binom.cdf(covered.sum(), len(covered), AT_LEAST[setting])
+
+
+@pytest.mark.parametrize("setting", FAULTS, ids=lambda s: s.__name__)
+def test_faults_are_caught_and_the_right_method_is_not(setting):
+    assert set(counts(setting)) == {"right", *FAULTS[setting]}
+    assert p_value(setting, "right") > ALARM
+    for fault in FAULTS[setting]:
+        assert p_value(setting, fault) < CAUGHT, fault
+
+
+def test_there_are_twelve_faults():
+    names = [name for faults in FAULTS.values() for name in faults]
+    assert len(set(names)) == 12
+
+
+def test_a_thousand_clean_runs_raise_no_alarm(key):
+    """And their p-values are not too small, as those of an exact test are not."""
+
+    def covered(key):
+        s = jax.random.uniform(key, (200, SPLIT_SIZE + 5))
+        q = jax.vmap(lambda row: jaxcp.conformal_quantile(row, ALPHA))(
+            s[:, :SPLIT_SIZE]
+        )
+        return jnp.sum(s[:, SPLIT_SIZE:] <= q[:, None], axis=1)
+
+    runs = np.asarray(jaxcp.simulate(covered, key, 1000, batch_size=1000))
+    p = np.array(
+        [
+            certificates.test_coverage(run, SPLIT_SIZE, ALPHA, num_test=5).p_value
+            for run in runs
+        ]
+    )
+    assert p.min() > ALARM
+    for level in (0.01, 0.05, 0.2, 0.5):
+        assert np.mean(p <= level) < level + 4 * np.sqrt(level * (1 - level) / 1000)
+    assert np.mean(p <= 0.2) > 0.1  # nor much too large
+
+
+def test_faults_break_laws_that_need_no_simulation():
+    """The rank of n scores, and the atom of the test point, by hand."""
+    s = jnp.arange(1.0, SPLIT_SIZE + 1)
+    k = certificate(SPLIT_SIZE, ALPHA).rank
+    q = thresholds(s)
+    assert q["right"] == k
+    wrong = jnp.stack([v for name, v in q.items() if name != "right"])
+    assert not jnp.any(wrong == k)
+    assert_array_equal(
+        jaxcp.weighted_conformal_quantile(s, jnp.ones(SPLIT_SIZE), ALPHA), q["right"]
+    )

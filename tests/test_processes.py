@@ -1,0 +1,244 @@
+"""What only several processes can show: kills, workers and programs of many."""
+
+import hashlib
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxcp
+from jaxcp import distributed
+from jaxcp.simulation import Moments, Quantiles, Total, collect, run_grid
+
+pytestmark = pytest.mark.slow
+ROOT = Path(jaxcp.__file__).parents[1]
+
+
+def trial(key):
+    x = jnp.abs(jax.random.normal(key, (3000,)))
+    return {"q": jaxcp.conformal_quantile(x, 0.1), "low": x[:3] < 1, "x": x[0]}
+
+
+STATISTICS = {"q": Moments(), "low": Total(), "x": Quantiles((0.5,))}
+
+
+def digest(tree):
+    leaves = [np.asarray(v) for v in jax.tree.leaves(tree)]
+    return hashlib.sha256(b"".join(v.tobytes() for v in leaves)).hexdigest()
+
+
+def simulated(num_trials, checkpoint=None):
+    return jaxcp.simulate(
+        trial,
+        jax.random.key(0),
+        num_trials,
+        batch_size=64,
+        reduce=STATISTICS,
+        checkpoint=checkpoint,
+    )
+
+
+def slow_square(x, log):
+    time.sleep(0.03)
+    with Path(log).open("a") as file:
+        file.write(f"{x}\n")
+    return {"square": x * x}
+
+
+def dies_once(x, marker):
+    if x == 2 and not Path(marker).exists():
+        Path(marker).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    if x == 5:
+        raise ArithmeticError("unlucky")
+    return {"square": x * x}
+
+
+def start(call, devices=1, **environment):
+    """Starts a process that runs a line of Python on this module's names."""
+    code = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+    code += "from jaxcp import distributed\n"
+    code += (
+        "if 'JAX_PROCESS_ID' in __import__('os').environ: distributed.initialize()\n"
+    )
+    code += f"from test_processes import *\n{call}"
+    environment |= {
+        "PYTHONPATH": str(ROOT),
+        "JAX_NUM_CPU_DEVICES": str(devices),
+        "JAX_COMPILATION_CACHE_DIR": jax.config.jax_compilation_cache_dir or "",
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    }
+    return subprocess.Popen(
+        [sys.executable, "-c", code],
+        env=os.environ | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def wait_for_more(folder, pattern, count, process):
+    """Waits until there are more files than so many, or the process has ended."""
+    end = time.monotonic() + 60
+    while len(list(folder.glob(pattern))) <= count and process.poll() is None:
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def contents(folder, pattern):
+    return {path.name: path.read_bytes() for path in folder.glob(pattern)}
+
+
+def test_a_simulation_that_is_killed_ten_times(tmp_path):
+    """Every chunk that was finished is kept as it was, on any number of devices."""
+    num_trials, kept = 12_000, {}
+    for i in range(10):
+        call = f"simulated({num_trials}, {str(tmp_path / 'run')!r})"
+        process = start(call, devices=(1, 2, 4)[i % 3])
+        wait_for_more(tmp_path / "run", "*.npz", len(kept), process)
+        time.sleep(random.Random(i).uniform(0, 0.4))
+        process.kill()
+        process.wait()
+        now = contents(tmp_path / "run", "*.npz")
+        assert kept.items() <= now.items() and len(now) > len(kept)
+        kept = now
+    finished = digest(simulated(num_trials, tmp_path / "run"))
+    spans = sorted(tuple(map(int, name[:-4].split("-"))) for name in kept)
+    assert all(a < b for a, b in spans)
+    assert all(b <= c for (_, b), (c, _) in pairwise(spans))
+    assert kept.items() <= contents(tmp_path / "run", "*.npz").items()
+    assert finished == digest(simulated(num_trials))
+
+
+def test_a_grid_that_is_killed_ten_times(tmp_path):
+    """Cells that have a file never run again, and every file can be read."""
+    out, log, kept = tmp_path / "out", tmp_path / "log", {}
+    cells = [{"x": x, "log": str(log)} for x in range(300)]
+    call = f"run_grid(slow_square, {cells!r}, {str(out)!r})"
+    for i in range(10):
+        process = start(call)
+        wait_for_more(out, "*.json", len(kept), process)
+        time.sleep(random.Random(i).uniform(0, 0.3))
+        process.kill()
+        process.wait()
+        now = contents(out, "*.json")
+        assert kept.items() <= now.items() and len(now) > len(kept)
+        kept = now
+        assert len(collect(out)) == len(kept)
+    before = len(log.read_text().splitlines())
+    assert len(kept) <= before <= len(kept) + 10  # the running cell of each kill
+    records = run_grid(slow_square, cells, out)
+    assert [r["results"]["square"] for r in records] == [x * x for x in range(300)]
+    assert len(log.read_text().splitlines()) == before + 300 - len(kept)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_stop_after_the_chunk(number, tmp_path):
+    process = start(f"simulated(10**6, {str(tmp_path / 'run')!r})")
+    wait_for_more(tmp_path / "run", "*.npz", 0, process)
+    before = len(contents(tmp_path / "run", "*.npz"))
+    process.send_signal(number)
+    text, _ = process.communicate(timeout=30)
+    assert len(contents(tmp_path / "run", "*.npz")) > before
+    if number == signal.SIGINT:
+        assert process.returncode in (1, -signal.SIGINT)
+        assert "KeyboardInterrupt" in text
+    else:
+        assert process.returncode == -signal.SIGTERM
+
+
+def test_two_processes_are_one_program(tmp_path, capfd, monkeypatch):
+    """The same bits as in one process; all stop, and go on, together."""
+    whole = digest(simulated(4000))
+    folder = os.pathsep.join([str(ROOT), str(Path(__file__).parent)])
+    monkeypatch.setenv("PYTHONPATH", folder)
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys\n"
+        "from jaxcp import distributed\n"
+        "distributed.initialize()\n"
+        "import jax, numpy as np\n"
+        "import jaxcp\n"
+        "from test_processes import digest, simulated\n"
+        "x = np.random.default_rng(0).normal(size=1001)\n"
+        "mesh = jax.make_mesh((jax.device_count(),), ('a',))\n"
+        "q = jaxcp.sharded_conformal_quantile(x, 0.1, mesh)\n"
+        "assert q == jaxcp.conformal_quantile(x, 0.1)\n"
+        "print('digest', digest(simulated(4000, sys.argv[1])), jax.device_count())\n"
+    )
+    for _ in range(2):  # fresh, and from the checkpoint
+        command = [str(script), str(tmp_path / "run")]
+        assert distributed.launch(2, command) == [0, 0]
+        lines = [v for v in capfd.readouterr().out.splitlines() if "digest" in v]
+        assert lines == [f"digest {whole} 2"] * 2
+
+
+def two(call):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    return [
+        start(
+            call,
+            JAX_COORDINATOR_ADDRESS=address,
+            JAX_NUM_PROCESSES="2",
+            JAX_PROCESS_ID=str(i),
+        )
+        for i in range(2)
+    ]
+
+
+def test_peers_stop_together_and_notice_a_death(tmp_path):
+    call = f"simulated(10**6, {str(tmp_path / 'run')!r})"
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        before = len(contents(tmp_path / "run", "*.npz"))
+        first, second = two(call)
+        wait_for_more(tmp_path / "run", "*.npz", before, first)
+        (second if number == signal.SIGTERM else first).send_signal(number)
+        texts = [process.communicate(timeout=60)[0] for process in (first, second)]
+        if number == signal.SIGTERM:  # a notice to one stops both
+            assert first.returncode == second.returncode == -signal.SIGTERM
+        else:
+            assert second.returncode != 0
+            assert "another process of this program ended" in texts[1]
+            assert "finished chunks are in" in texts[1]
+
+
+def test_a_missing_peer_is_named():
+    code = "from jaxcp import distributed; distributed.initialize("
+    code += "'127.0.0.1:1', 2, 1, connect_timeout=2)"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert "expected 2 processes at 127.0.0.1:1 within 2 s" in done.stderr
+
+
+def test_dask_brings_back_the_cells_of_a_dead_worker(tmp_path, monkeypatch):
+    pytest.importorskip("distributed")
+    from dask.distributed import Client
+
+    folder = os.pathsep.join([str(ROOT), str(Path(__file__).parent)])
+    monkeypatch.setenv("PYTHONPATH", folder)
+    cells = [{"x": x, "marker": str(tmp_path / "marker")} for x in range(8)]
+    with Client(n_workers=2, threads_per_worker=1, dashboard_address=None) as client:
+        records = run_grid(dies_once, cells, tmp_path / "out", client.get_executor())
+    assert (tmp_path / "marker").exists()
+    assert [r["status"] for r in records] == ["done"] * 5 + ["failed"] + ["done"] * 2
+    assert "ArithmeticError: unlucky" in records[5]["error"]
+    assert len(collect(tmp_path / "out")) == 7
