@@ -195,9 +195,14 @@ def _free_port():
 
 
 def _from_environment(value, name):
-    if value is None and name in os.environ:
-        value = int(os.environ[name])
-    return value
+    if value is not None or name not in os.environ:
+        return value
+    try:
+        return int(os.environ[name])
+    except ValueError:
+        raise ValueError(
+            f"expected {name} as an int, got {os.environ[name]!r}"
+        ) from None
 
 
 def _mpi():

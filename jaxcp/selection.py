@@ -251,10 +251,8 @@ def _find_by_bits(keys, mass, axis_name, target):
 def _count_below(keys, key):
     if keys.size >= 2**24:
         return jnp.sum(keys < key)
-    # Half the memory traffic of a sum of integers, and as exact: the ones are added up
-    # in float32, which counts to 2^24.
-    ones = (keys < key).astype(jnp.bfloat16)
-    return jnp.sum(ones, dtype=jnp.float32).astype(int)
+    # As exact as a sum of integers, and faster: float32 counts to 2^24.
+    return jnp.sum((keys < key).astype(jnp.float32)).astype(int)
 
 
 def _find_by_digits(keys, target, *, axis_name):

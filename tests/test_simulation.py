@@ -291,6 +291,8 @@ def test_errors(key):
         arguments = {"trial": trial, "key": key, "num_trials": 3} | {name: value}
         with pytest.raises(ValueError, match=message):
             jaxcp.simulate(**arguments)
+    with pytest.raises(ValueError, match="call simulate outside of jit"):
+        jax.jit(lambda k: jaxcp.simulate(trial, k, 3))(key)
     with pytest.raises(ValueError, match=r"levels in \(0, 1\], got \(0.0,\)"):
         Quantiles((0.0,))
 

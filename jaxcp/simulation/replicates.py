@@ -153,6 +153,8 @@ class _Plan:
 
 def _plan(trial, key, num_trials, batch_size, mesh, reduce):
     _checks.check_key(key)
+    if not _checks.is_concrete(key):
+        raise ValueError("expected a key with values: call simulate outside of jit")
     _checks.check_count("num_trials", num_trials, 0)
     if num_trials > _MOST:
         raise ValueError(f"expected num_trials <= 2^32, got {num_trials}")
