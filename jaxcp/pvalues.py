@@ -6,6 +6,7 @@ from jax import Array, lax
 from jax.typing import ArrayLike
 
 from jaxcp import _checks
+from jaxcp._masses import total_mass
 from jaxcp._numbers import quotient
 from jaxcp._types import AxisName
 from jaxcp.selection import as_float, at_least_single, to_keys
@@ -161,9 +162,7 @@ def spare_mass(
     weights = jnp.where(weights > 0, weights, 0).astype(dtype)
     test_weight = test_weight.astype(dtype)
     weights, test_weight = unit_scale(weights, test_weight, axis_name)
-    total = jnp.sum(weights)
-    total = total if axis_name is None else lax.psum(total, axis_name)
-    total += test_weight
+    total = total_mass(weights, axis_name) + test_weight
     exact = 1 + 3 * jnp.finfo(dtype).eps  # undoes the rounding of the level
     spare = alpha.astype(dtype) * total * exact - test_weight
     return weights, jnp.where(total > 0, spare, -1)

@@ -16,6 +16,7 @@ from jax import Array, lax
 from jax.typing import ArrayLike, DTypeLike
 
 from jaxcp import _checks
+from jaxcp._masses import masses_of
 from jaxcp._types import AxisName
 
 # From this many levels of one array on, one sort of its integers beats as many
@@ -239,11 +240,12 @@ def _find(keys, mass, target, axis_name):
 
 
 def _find_by_bits(keys, mass, axis_name, target):
+    masses = None if mass is None else masses_of(mass, axis_name)
+
     def falls_short(key):
         if mass is None:
             return _count_below(keys, key) < target
-        below = jnp.sum(jnp.where(keys < key, mass, 0))
-        return (below if axis_name is None else lax.psum(below, axis_name)) < target
+        return masses.falls_short(keys < key, target, axis_name)
 
     return bisect_keys(falls_short, keys.dtype)
 

@@ -51,9 +51,7 @@ def sharded_conformal_quantile(
         or a number `alpha` is outside (0, 1).
 
     Guarantee:
-      As `conformal_quantile` and `weighted_conformal_quantile`. Sums of weights are
-      rounded in another order than on one device, which shows only where a mass meets
-      the level to within rounding; sums of integers are exact.
+      As `conformal_quantile` and `weighted_conformal_quantile`.
 
     Example:
       >>> mesh = jax.make_mesh((jax.device_count(),), ("rows",))

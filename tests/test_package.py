@@ -99,7 +99,7 @@ def test_import_is_light():
 
 ORDER = [
     {"_pytree", "_types", "_files", "_progress"},
-    {"_checks", "_batching", "_numbers"},
+    {"_checks", "_batching", "_numbers", "_masses"},
     {"selection", "sampling"},
     {"ranks", "pvalues", "empirical", "_boxes", "_geometry", "_mixtures"},
     {"quantiles", "sets", "certificates"},
