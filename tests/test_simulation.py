@@ -2,7 +2,9 @@ import hashlib
 import math
 import resource
 import shutil
+from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -250,6 +252,21 @@ def test_a_full_disk_keeps_earlier_chunks(key, tmp_path):
     assert not list(path.glob("*.draft"))
     out = jaxcp.simulate(wide, key, 6, **options)
     assert_array_equal(out, jaxcp.simulate(wide, key, 6, batch_size=2))
+
+
+def test_trials_may_be_objects_with_arrays(key):
+    @jax.tree_util.register_dataclass
+    @dataclass(frozen=True)
+    class Scaled:
+        scale: jax.Array
+
+        def __call__(self, key):
+            return self.scale * jax.random.normal(key)
+
+    scaled = Scaled(jnp.array([1.0, 2.0]))  # its hash would be that of an array
+    out = jaxcp.simulate(scaled, key, 5)
+    assert_array_equal(out, jaxcp.simulate(lambda key: scaled(key), key, 5))
+    assert_array_equal(jaxcp.simulate(partial(Scaled.__call__, scaled), key, 5), out)
 
 
 def test_what_trials_may_return(key):

@@ -123,9 +123,7 @@ def _checked(results):
     for path, leaf in jax.tree_util.tree_leaves_with_path(results):
         dtype = getattr(leaf, "dtype", None)
         extended = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.extended)
-        if extended or not isinstance(
-            leaf, Array | np.ndarray | np.generic | int | float
-        ):
+        if extended or not isinstance(leaf, _NUMBERS):
             name, kind = jax.tree_util.keystr(path), type(leaf).__name__
             kind = f"{dtype}" if extended else kind
             raise ValueError(

@@ -23,6 +23,7 @@ from jaxcp.simulation.statistics import Statistic, statistics_of
 
 # Seconds that a chunk lasts, between these where batches are short enough.
 _SHORT, _LONG = 0.5, 2.0
+_LARGEST = 2**28  # bytes of results in a chunk, if a batch has fewer
 _MOST = 2**32  # replicates that can be told apart by a key
 
 
@@ -164,12 +165,22 @@ def _plan(trial, key, num_trials, batch_size, mesh, reduce):
         raise ValueError(f"expected mesh from jax.make_mesh, got {type(mesh).__name__}")
     if not callable(trial):
         raise ValueError(f"expected trial as a function of a key, got {trial!r}")
+    trial = _hashable(trial)
     width, mesh = _programs.layout(trial, key, num_trials, batch_size, mesh)
     shapes = _programs.shapes_of(trial, key, width=width, mesh=mesh)
     statistics = statistics_of(reduce, shapes)
     for statistic, leaf in zip(statistics, jax.tree.leaves(shapes), strict=True):
         statistic.of_chunk(np.zeros((1, *leaf.shape), leaf.dtype))  # may refuse it
     return _Plan(trial, key, num_trials, width, mesh, shapes, statistics)
+
+
+def _hashable(trial):
+    """Returns a trial that jit can tell from others: arrays in it cannot be compared."""
+    try:
+        hash(trial)
+    except TypeError:
+        return lambda key: trial(key)
+    return trial
 
 
 def _opened(plan, checkpoint, stack):
@@ -192,7 +203,7 @@ def _opened(plan, checkpoint, stack):
 
 def _run_missing(plan, folder, checkpoint, done, progress):
     """Runs the replicates that are not done, chunk by chunk."""
-    pace, finished = _Pace(plan.step), sum(stop - start for start, stop in done)
+    pace, finished = _Pace(plan), sum(stop - start for start, stop in done)
     saved = checkpoint is not None
     with ExitStack() as stack:
         shown = progress and jax.process_index() == 0
@@ -224,8 +235,11 @@ def _run_missing(plan, folder, checkpoint, done, progress):
 class _Pace:
     """How many replicates a chunk has, so that it lasts about a second."""
 
-    def __init__(self, step: int) -> None:
-        self.step, self.batches = step, 1
+    def __init__(self, plan: _Plan) -> None:
+        leaves = jax.tree.leaves(plan.shapes)
+        batch = plan.step * sum(v.size * v.dtype.itemsize for v in leaves)
+        self.most = max(_LARGEST // max(batch, 1), 1)
+        self.step, self.batches = plan.step, 1
 
     @property
     def size(self) -> int:
@@ -233,7 +247,7 @@ class _Pace:
 
     def adapt(self, seconds: float) -> None:
         if seconds < _SHORT:
-            self.batches *= 2
+            self.batches = min(2 * self.batches, self.most)
         elif seconds > _LONG:
             self.batches = max(self.batches // 2, 1)
 
