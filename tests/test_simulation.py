@@ -314,7 +314,10 @@ def test_errors(key):
         Quantiles((0.0,))
 
 
-def test_a_million_replicates_follow_the_beta_law(key):
+@pytest.mark.parametrize(
+    "num_trials", [100_000, pytest.param(1_000_000, marks=pytest.mark.slow)]
+)
+def test_many_replicates_follow_the_beta_law(num_trials, key):
     """Mean within 4 standard errors of k / (n + 1), variance within 2 %."""
     n, alpha = 100, 0.1
 
@@ -322,7 +325,7 @@ def test_a_million_replicates_follow_the_beta_law(key):
         # Order statistics of uniform scores are what thresholds are.
         return jaxcp.conformal_quantile(jax.random.uniform(key, (n,)), alpha)
 
-    out = jaxcp.simulate(coverage, key, 100_000, reduce=Moments())
+    out = jaxcp.simulate(coverage, key, num_trials, reduce=Moments())
     proof = jaxcp.certificates.certificate(n, alpha)
     assert abs(out.mean - proof.coverage) < 4 * out.standard_error
     assert_allclose(out.variance, proof.standard_deviation**2, rtol=0.02)

@@ -175,7 +175,7 @@ def _plan(trial, key, num_trials, batch_size, mesh, reduce):
 
 
 def _hashable(trial):
-    """Returns a trial that jit can tell from others: arrays in it cannot be compared."""
+    """Returns a trial that jit can compare with others, as arrays cannot be."""
     try:
         hash(trial)
     except TypeError:
