@@ -28,7 +28,7 @@ def exact_moments(values: np.ndarray) -> dict[str, np.ndarray]:
     return {
         "count": np.asarray(len(values)),
         "sum": exact_sum(np.where(finite, wide, 0)).astype(str),
-        "squares": squares.astype(str),
+        "squares": np.asarray(squares, object).astype(str),
         "finite": finite.all(axis=0),
         "small": small.all(axis=0),
         "infinite": infinite,
