@@ -38,7 +38,7 @@ from experiments.coverage_laws import (
     oracle_width,
 )
 from experiments.coverage_methods import METHODS, Method
-from experiments.reporting import print_table, save_figure
+from experiments.reporting import print_table, save_figure, save_results
 from jaxcp import certificates, distributed, metrics, simulation
 
 matplotlib.use("Agg")
@@ -197,7 +197,8 @@ def run(settings: Settings) -> None:
         if record["status"] == "done"
         for row in record["results"]
     ]
-    simulation.collect(folder, settings.out / "coverage_grid.csv")
+    about = {"alphas": ALPHAS, "sizes": settings.sizes, "seed": settings.seed}
+    save_results(settings.out, "coverage_grid", rows, about)
     for alpha in ALPHAS:
         shown = [row for row in rows if row["alpha"] == alpha]
         hidden = ("alpha", "num_trials", "seed", "size", "oracle")

@@ -1,8 +1,9 @@
 """Sums of weights that do not depend on their order, nor on how they are sharded.
 
 Weights become integers of two words, a leading and a following one, whose sums are
-exact. The words are floats, for their sums are fast: in single precision they hold 44 -
-log2(n) bits of the total. Of very many weights they are integers, with 60 - log2(n).
+exact. Of up to 2048 weights the words are floats, for their sums are fast: in single
+precision they hold 33 bits of the total. Of more they are integers, and hold 60 -
+log2(n). Padding with zeros changes the words only where it passes a power of two.
 """
 
 from typing import NamedTuple
@@ -12,7 +13,7 @@ from jax import Array, lax
 
 from jaxcp._types import AxisName
 
-_MANY = 2**16  # weights from which on floats would hold too few bits
+_FEW = 11  # log2 of the number of weights up to which floats hold enough bits
 
 
 class Masses(NamedTuple):
@@ -42,25 +43,28 @@ class Masses(NamedTuple):
 def masses_of(weights: Array, axis_name: AxisName = None) -> Masses:
     """Returns weights >= 0 of shape (n,), one shard of them, as integers.
 
-    Weights beyond the largest float / 4n count as that.
+    Infinite weights count as the largest float.
     """
     info = jnp.finfo(weights.dtype)
     n = int(weights.size * (1 if axis_name is None else lax.psum(1, axis_name)))
-    many = n >= _MANY
-    word, dtype = (
-        (info.bits, f"int{info.bits}") if many else (info.nmant + 1, info.dtype)
-    )
-    word -= 2
-    bits = word - max(n - 1, 0).bit_length()
-    weights = jnp.minimum(weights, info.max / (4 * max(n, 1)))
+    log_n = max((n - 1).bit_length(), _FEW)
+    few = log_n == _FEW
+    word = info.nmant - 1 if few else info.bits - 2
+    dtype = info.dtype if few else f"int{info.bits}"
+    bits = word - log_n
+    weights = jnp.minimum(weights, info.max)
+    largest = jnp.max(weights, initial=0)
+    largest = largest if axis_name is None else lax.pmax(largest, axis_name)
+    unit = jnp.frexp(largest)[1]
+    scaled = _times_power(weights, -unit)  # at most 1: their sum does not overflow
     # Rounded sums of other orders have the same exponent, but near a power of two,
     # which totals often are: move those away from where it changes.
-    exponent = jnp.frexp(2**0.5 * _sum(weights, axis_name))[1]
-    half = (word - exponent) // 2  # in two steps, of which none leaves the range
-    scaled = weights * _power(half, weights) * _power(word - exponent - half, weights)
+    exponent = jnp.frexp(2**0.5 * _sum(scaled, axis_name))[1]
+    scaled = _times_power(scaled, word - exponent)
     leading = jnp.round(scaled)
     following = jnp.round((scaled - leading) * 2.0**bits)
-    return Masses(leading.astype(dtype), following.astype(dtype), exponent, word, bits)
+    words = leading.astype(dtype), following.astype(dtype)
+    return Masses(*words, exponent + unit, word, bits)
 
 
 def total_mass(weights: Array, axis_name: AxisName = None) -> Array:
@@ -74,8 +78,10 @@ def total_mass(weights: Array, axis_name: AxisName = None) -> Array:
     return jnp.ldexp(leading, scale) + jnp.ldexp(following, scale - masses.bits)
 
 
-def _power(exponent, like):
-    return jnp.ldexp(jnp.ones((), like.dtype), exponent)
+def _times_power(values, exponent):
+    """Returns values 2^exponent, in two steps of which none leaves the range."""
+    half, one = exponent // 2, jnp.ones((), values.dtype)
+    return values * jnp.ldexp(one, half) * jnp.ldexp(one, exponent - half)
 
 
 def _sum(values, axis_name):

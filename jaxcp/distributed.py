@@ -148,18 +148,16 @@ def launch(
         _NUMBER: str(num_processes),
         "JAX_NUM_CPU_DEVICES": str(devices),
     }
-    processes = [
-        subprocess.Popen(
-            [sys.executable, *command], env=os.environ | shared | {_ID: str(i)}
-        )
-        for i in range(num_processes)
-    ]
-    handlers = {
-        number: signal.signal(number, lambda n, _: _send(processes, n))
-        for number in (signal.SIGINT, signal.SIGTERM)
-        if signal.getsignal(number) is not None
-    }
+    processes, handlers = [], {}
     try:
+        for i in range(num_processes):
+            environment = os.environ | shared | {_ID: str(i)}
+            arguments = [sys.executable, *command]
+            processes.append(subprocess.Popen(arguments, env=environment))
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                handler = signal.signal(number, lambda n, _: _send(processes, n))
+                handlers[number] = handler or signal.SIG_DFL
         return _wait(processes)
     finally:
         _send(processes, signal.SIGKILL)

@@ -28,8 +28,8 @@ def sharded_conformal_quantile(
     """Returns the conformal quantile of scores spread over the devices of a mesh.
 
     The one of all scores together, to the last bit: the k-th smallest, k = n + 1 -
-    floor(alpha (n + 1)). Rows are padded to equal shards; no device holds, or sees,
-    those of another: 32 bits of the threshold take two sums of 65,536 counts.
+    floor(alpha (n + 1)). Rows are padded to equal shards, and stay where they are: 32
+    bits of the threshold take two sums of 65,536 counts over the devices.
 
     Args:
       scores: Nonconformity scores, shape (n, ...): an array of the host (in a program
@@ -61,6 +61,7 @@ def sharded_conformal_quantile(
     if not isinstance(mesh, Mesh):
         raise ValueError(f"expected mesh from jax.make_mesh, got {type(mesh).__name__}")
     mesh = Mesh(mesh.devices, mesh.axis_names)  # with Auto axes, whatever it had
+    _checks.check_given(scores=scores)
     scores, mask, weights = (_as_rows(v) for v in (scores, mask, weights))
     n = _checks.num_rows(scores=scores, mask=mask, weights=weights)
     _checks.check_vectors(mask=mask, weights=weights)

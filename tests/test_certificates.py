@@ -1,3 +1,5 @@
+from fractions import Fraction
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -58,6 +60,20 @@ def test_calibration_size_is_the_last_crossing(eps):
     assert not kept(size - 1)
     assert all(kept(n) for n in range(size, 2 * size))
     assert certificate(5, 0.1).num_needed(eps, 0.9) == size
+
+
+@pytest.mark.parametrize("alpha", [0.002, 0.5, 0.997, Fraction(1, 3), 0.0123])
+def test_calibration_sizes_of_other_levels(alpha):
+    """Also where infinite sets, of coverage 1, are within the slack."""
+    slack = min(1.5 * float(min(alpha, 1 - alpha)), 0.1)
+    size = calibration_size(alpha, slack, 0.95)
+
+    def kept(n):
+        low, high = certificate(n, alpha).interval(0.95)
+        return low >= 1 - alpha - slack and high <= 1 - alpha + slack
+
+    assert size > 1 and not kept(size - 1)
+    assert all(kept(n) for n in range(size, size + 1500, 7))
 
 
 @pytest.mark.parametrize(

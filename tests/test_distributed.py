@@ -40,7 +40,7 @@ def test_launchers_of_mpi_that_jax_does_not_know(monkeypatch):
 def test_launch_returns_the_statuses():
     code = "import os, sys; sys.exit(3 * int(os.environ['JAX_PROCESS_ID']))"
     assert distributed.launch(3, ["-c", code]) == [0, 3, 6]
-    code = "import os; print(os.environ['JAX_NUM_CPU_DEVICES'] == '5')"
+    code = "import os, sys; sys.exit(os.environ['JAX_NUM_CPU_DEVICES'] != '5')"
     assert distributed.launch(1, ["-c", code], devices=5) == [0]
 
 

@@ -130,16 +130,33 @@ def test_a_broken_executor_keeps_what_is_done(tmp_path):
     class Breaking(ThreadPoolExecutor):
         def submit(self, fn, /, *args):
             future = super().submit(fn, *args)
-            if args[1]["x"] == 3:
-                future.result()
+            future.result()
+            if args[1]["x"] in (3, 4, 5):
                 future = type(future)()
                 future.set_exception(BrokenProcessPool("a worker died"))
+            if args[1]["x"] == 9:
+                raise BrokenProcessPool("no more workers")
             return future
 
+    cells = [{"x": x} for x in (3, 1, 4, 2, 5, 6, 9, 7)]
     with pytest.raises(RuntimeError, match=r"the executor broke.*finished cells are"):
-        run_grid(square, [{"x": 1}, {"x": 3}], tmp_path, Breaking(1))
-    records = run_grid(square, [{"x": 1}, {"x": 3}], tmp_path)
-    assert [r["status"] for r in records] == ["done", "done"]
+        run_grid(square, cells, tmp_path, Breaking(1))
+    assert [row["x"] for row in collect(tmp_path)] == [1, 2, 6]
+    records = run_grid(square, cells, tmp_path)
+    assert all(r["status"] == "done" for r in records)
+
+
+def test_rows_of_several_revisions_are_told_apart(tmp_path):
+    def greedy(x):
+        x.append(3)  # what is recorded are the settings as they were given
+        return {"length": len(x), "seconds": 0.5}
+
+    for revision in ("a", "b"):
+        (record,) = run_grid(greedy, [{"x": [1]}], tmp_path, revision=revision)
+        assert record["settings"] == {"x": [1]}
+    rows = collect(tmp_path)
+    assert [row["revision"] for row in rows] == ["a", "b"]
+    assert all(row["seconds"] == 0.5 for row in rows)
 
 
 def test_errors(tmp_path):
@@ -147,17 +164,24 @@ def test_errors(tmp_path):
         run_grid(square, [3], tmp_path)
     with pytest.raises(ValueError, match="what JSON can hold, got function"):
         run_grid(square, [{"x": square}], tmp_path)
-    with pytest.raises(ValueError, match="fn as a function with a name, got 3"):
+    with pytest.raises(
+        ValueError, match=r"a function with a name, or a revision.*got 3"
+    ):
         run_grid(3, [], tmp_path)
     with pytest.raises(ValueError, match="the folder of a grid"):
         collect(tmp_path / "nowhere")
-    (record,) = run_grid(lambda: 3, [{}], tmp_path)
-    assert "expected a dict of results, or a list of them, got int" in record["error"]
-    (record,) = run_grid(lambda: {"f": square}, [{}], tmp_path)
+    with pytest.raises(ValueError, match=r"a revision to tell it from others"):
+        run_grid(lambda: {}, [{}], tmp_path)
+    (record,) = run_grid(lambda: 3, [{}], tmp_path, revision="a")
+    assert "or a list of them, got int" in record["error"]
+    (record,) = run_grid(lambda: [1.0, 2.0], [{}], tmp_path, revision="b")
+    assert "or a list of them, got list" in record["error"]
+    (record,) = run_grid(lambda: {"f": square}, [{}], tmp_path, revision="c")
     assert "what JSON can hold, got function" in record["error"]
-    (tmp_path / "x.json").write_text('{"half":')
-    with pytest.raises(ValueError, match=r"record of a cell in .*x\.json"):
-        collect(tmp_path)
+    for text in ('{"half":', "[]", '{"status": 3}'):
+        (tmp_path / "x.json").write_text(text)
+        with pytest.raises(ValueError, match=r"record of a cell in .*x\.json"):
+            collect(tmp_path)
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="file"):
         run_grid(square, [{"x": 1}], tmp_path / "file" / "out")

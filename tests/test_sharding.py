@@ -73,6 +73,19 @@ def test_random_weights_of_shards():
     assert_array_equal(found, np.stack(whole))
 
 
+@pytest.mark.parametrize("n", [2048, 5000])
+def test_words_of_weights_do_not_depend_on_the_padding(n):
+    """Of floats and of integers: weights whose masses meet the levels."""
+    x, mesh = np.random.default_rng(4).normal(size=n), mesh_of(4)
+    w = np.where(np.arange(n) % 2 == 0, 1 / 3, 1.0)
+    for size in (n, n - 1, n - 3):
+        found = sharded_conformal_quantile(x[:size], ALPHAS, mesh, weights=w[:size])
+        whole = jax.vmap(
+            lambda a, s=size: jaxcp.weighted_conformal_quantile(x[:s], w[:s], a)
+        )(jnp.asarray(ALPHAS))
+        assert_array_equal(found, whole)
+
+
 def test_columns_and_placed_rows():
     rng, mesh = np.random.default_rng(3), mesh_of(2)
     x = rng.normal(size=(51, 3, 2))

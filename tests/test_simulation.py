@@ -1,7 +1,10 @@
+import gc
 import hashlib
 import math
 import resource
 import shutil
+import signal
+import weakref
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
@@ -13,8 +16,10 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import jaxcp
+from jaxcp.scores import Absolute
 from jaxcp.simulation import Moments, Quantiles, Total
 from jaxcp.simulation._programs import layout
+from jaxcp.simulation._signals import PatientStop
 
 
 def trial(key):
@@ -99,6 +104,70 @@ def test_moments_are_exact(dtype):
     means = [float(sum(map(Fraction, column)) / 90) for column in wide.T.tolist()]
     assert_array_equal(whole.mean, means)
     assert_allclose(whole.variance, wide.var(axis=0, ddof=1), rtol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint64])
+def test_moments_and_totals_of_large_integers(dtype):
+    """Neither doubles nor 64 bits hold their squares and sums."""
+    largest = np.iinfo(dtype).max - 9
+    values = np.full(40, largest, dtype) + np.arange(40).astype(dtype) % 3
+    leaf = jax.ShapeDtypeStruct((), dtype)
+    chunks = [values[:15], values[15:]]
+    out = Moments().combine([Moments().of_chunk(v) for v in chunks], leaf)
+    whole = [int(v) for v in values]
+    assert out.mean == float(Fraction(sum(whole), 40))
+    assert_allclose(out.variance, np.var(np.arange(40) % 3, ddof=1), rtol=1e-12)
+    assert Total().combine([Total().of_chunk(v) for v in chunks], leaf) == sum(whole)
+    quantiles = Quantiles(0.5)
+    picked = quantiles.combine([quantiles.of_chunk(v) for v in chunks], leaf)
+    assert picked == sorted(whole)[19] and picked.dtype == dtype
+
+
+def test_quantiles_read_levels_as_decimals():
+    leaf = jax.ShapeDtypeStruct((), np.float32)
+    chunk = {"values": np.arange(1.0, 11.0, dtype=np.float32)}
+    for level in (0.1, np.float32(0.1), Fraction(1, 10)):
+        assert Quantiles((level,)).combine([chunk], leaf) == 1.0
+    empty = jax.ShapeDtypeStruct((0,), np.float32)
+    none = {"values": np.zeros((3, 0), np.float32)}
+    assert Quantiles((0.1, 0.5)).combine([none], empty).shape == (2, 0)
+    with pytest.raises(ValueError, match=r"numbers in \(0, 1\], got \[True\]"):
+        Quantiles((True,))
+
+
+def test_results_with_nothing_in_a_field(key):
+    def trial(key):
+        preds, y = jnp.zeros(9), jax.random.normal(key, (9,))
+        return {"cp": jaxcp.calibrate(Absolute(), preds, y), "none": None}
+
+    out = jaxcp.simulate(trial, key, 7)
+    assert out["cp"].scores.shape == (7, 9) and out["cp"].weights is None
+    mean = jaxcp.simulate(trial, key, 7, reduce=Moments())["cp"].scores.mean
+    assert_allclose(mean, out["cp"].scores.mean(axis=0), rtol=1e-6)
+
+
+def test_counts_of_numpy_and_keys_of_other_kinds(key):
+    out = jaxcp.simulate(trial, key, np.int64(40))
+    assert digest(out) == digest(jaxcp.simulate(trial, key, 40, batch_size=np.int8(4)))
+    legacy = jaxcp.simulate(trial, jax.random.PRNGKey(0), 40)
+    assert_array_equal(legacy["all"], out["all"])
+    with pytest.raises(ValueError, match=r"expected a threefry key, got .*rbg"):
+        jaxcp.simulate(trial, jax.random.key(0, impl="rbg"), 4)
+
+
+def test_trials_are_let_go(key):
+    """What a trial closes over is kept for some later calls, not for ever."""
+
+    def make():
+        data = np.zeros(10)
+        alive.append(weakref.ref(data.base if data.base is not None else data))
+        return lambda key: jax.random.normal(key) + data.sum()
+
+    alive = []
+    for _ in range(34):
+        jaxcp.simulate(make(), key, 1, batch_size=1)
+    gc.collect()
+    assert sum(ref() is not None for ref in alive) < 34
 
 
 def test_moments_say_where_values_are_not_finite():
@@ -229,8 +298,20 @@ def test_folders_that_cannot_be_checkpoints(key, tmp_path):
         with pytest.raises(ValueError, match="another process is using"):
             jaxcp.simulate(trial, key, 6, checkpoint=path)
     first = min(path.glob("*.npz"))
-    first.write_bytes(first.read_bytes()[:50])
-    with pytest.raises(ValueError, match=r"chunk .*-.*\.npz, which cannot be read"):
+    whole = first.read_bytes()
+    for damaged in (whole[:50], b"", whole):
+        first.write_bytes(damaged)
+        if damaged is whole:  # another number of values than its name says
+            first.rename(path / "0000000000-0000000002.npz")
+        with pytest.raises(ValueError, match=r"chunk .*-.*\.npz, which cannot be read"):
+            jaxcp.simulate(trial, key, 6, checkpoint=path)
+    (path / "0000000000-0000000002.npz").unlink()
+    (path / "notes.npz").write_bytes(whole)
+    with pytest.raises(ValueError, match=r"chunks of a simulation only, got .*notes"):
+        jaxcp.simulate(trial, key, 6, checkpoint=path)
+    (path / "notes.npz").unlink()
+    (path / "simulation.json").write_text('{"key"')
+    with pytest.raises(ValueError, match=r"settings of a simulation in .*\.json"):
         jaxcp.simulate(trial, key, 6, checkpoint=path)
 
 
@@ -269,6 +350,33 @@ def test_trials_may_be_objects_with_arrays(key):
     assert_array_equal(jaxcp.simulate(partial(Scaled.__call__, scaled), key, 5), out)
 
 
+def test_checkpoints_go_on_with_their_batch_size(key, tmp_path):
+    """So that a sum of many floats has the same bits, whoever goes on."""
+    mean = lambda key: jnp.mean(jax.random.normal(key, (999,)))  # noqa: E731
+    path = tmp_path / "c"
+    jaxcp.simulate(mean, key, 30, batch_size=5, checkpoint=path)
+    more = jaxcp.simulate(mean, key, 300, checkpoint=path)
+    assert digest(more) == digest(jaxcp.simulate(mean, key, 300, batch_size=5))
+
+
+def test_a_signal_is_delivered_once(key, tmp_path):
+    """To a handler that only takes note, and also if the chunk cannot be saved."""
+    noted = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: noted.append(number))
+    try:
+        with PatientStop() as patient:
+            signal.raise_signal(signal.SIGTERM)
+            assert noted == [] and patient.signal == signal.SIGTERM
+            patient.deliver(patient.signal)
+            assert noted == [signal.SIGTERM] and patient.signal == 0
+        with pytest.raises(OSError, match="full"), PatientStop():
+            signal.raise_signal(signal.SIGTERM)
+            raise OSError("full")
+        assert noted == [signal.SIGTERM] * 2
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def test_what_trials_may_return(key):
     number = jaxcp.simulate(lambda key: 1.0, key, 3)
     assert_array_equal(number, np.ones(3))
@@ -277,6 +385,7 @@ def test_what_trials_may_return(key):
         lambda key: {"a": {"b": "text"}}: r"got str at \['a'\]\['b'\]",
         lambda key: {"k": key}: "got key<fry> at",
         lambda key: None: "returns arrays, got None",
+        lambda key: np.array(["a"]): "arrays of numbers, got <U1",
     }.items():
         with pytest.raises(ValueError, match=message):
             jaxcp.simulate(bad, key, 3)
@@ -310,7 +419,7 @@ def test_errors(key):
             jaxcp.simulate(**arguments)
     with pytest.raises(ValueError, match="call simulate outside of jit"):
         jax.jit(lambda k: jaxcp.simulate(trial, k, 3))(key)
-    with pytest.raises(ValueError, match=r"levels in \(0, 1\], got \(0.0,\)"):
+    with pytest.raises(ValueError, match=r"numbers in \(0, 1\], got \[0.0\]"):
         Quantiles((0.0,))
 
 

@@ -71,7 +71,7 @@ def _law_around(mass, num_sets, total):
     largest = num_sets * (len(mass) - 1)
     size = largest + 1
     if size > _ALL:
-        spread = np.sqrt(num_sets * (mass @ x**2.0 - (mass @ x) ** 2))
+        spread = np.sqrt(num_sets * (mass @ (x - mass @ x) ** 2))
         size = int(min(size, max(2 * _SPREADS * spread, 1024)))
     size = 2 ** int(np.ceil(np.log2(max(size, 2))))
     # On a circle of this size; around the mean, so that powers lose no digits.

@@ -1,5 +1,6 @@
 """What the coverage of split conformal prediction must be."""
 
+import math
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -173,17 +174,21 @@ def calibration_size(alpha: Any, slack: float, probability: float) -> int:
     level = _one_level(alpha)
     _check_share("slack", slack)
     _check_share("probability", probability)
-    # The rank jumps, and so the tails move in teeth of about 1 / alpha sizes.
-    tooth = min(max(level.denominator, 100), 10_000)
+    # The rank jumps, and so the tails move in teeth of 1 / alpha sizes. The first tooth
+    # has infinite sets: a coverage of 1, which may be near enough while others are not.
+    tooth = max(math.ceil(2 / min(level, 1 - level)), 100)
 
     def kept(start: int) -> np.ndarray:
         n = np.arange(start, start + tooth)
-        ranks = np.array([exact_rank(int(v), level) for v in n])
+        if (start + tooth) * level.numerator >= 2**63:
+            n = n.astype(object)
+        ranks = n + 1 - (n + 1) * level.numerator // level.denominator
         lower, upper = float(1 - level) - slack, float(1 - level) + slack
-        low, high = _tails(ranks, n + 1 - ranks, lower, upper)
+        a, b = ranks.astype(float), (n + 1 - ranks).astype(float)
+        low, high = _tails(a, b, lower, upper)
         return np.maximum(low, high) <= (1 - probability) / 2
 
-    fails, holds = -1, 1  # in teeth; sizes below 0 fail
+    fails, holds = 0, 1  # in teeth
     while not kept(holds * tooth).all():
         fails, holds = holds, 2 * holds
     while holds - fails > 1:
@@ -192,9 +197,8 @@ def calibration_size(alpha: Any, slack: float, probability: float) -> int:
             holds = middle
         else:
             fails = middle
-    if fails < 0:
-        return 0
-    return fails * tooth + int(np.flatnonzero(~kept(fails * tooth))[-1]) + 1
+    failing = np.flatnonzero(~kept(fails * tooth))
+    return fails * tooth + int(failing[-1]) + 1 if failing.size else 0
 
 
 def _tails(a, b, lower, upper):

@@ -14,6 +14,8 @@ def exact_moments(values: np.ndarray) -> dict[str, np.ndarray]:
     finite: of these `finite` tells, with `infinite` their own sum. Squares leave out
     values too large for them, too: of these `small` tells.
     """
+    if values.dtype.kind in "biu":
+        return _integer_moments(values)
     wide = values.astype(float)
     finite, small = np.isfinite(wide), np.abs(wide) < _HUGE
     kept = np.where(small, wide, 0)
@@ -32,6 +34,27 @@ def exact_moments(values: np.ndarray) -> dict[str, np.ndarray]:
         "finite": finite.all(axis=0),
         "small": small.all(axis=0),
         "infinite": infinite,
+        "minimum": wide.min(axis=0),
+        "maximum": wide.max(axis=0),
+    }
+
+
+def _integer_moments(values):
+    """Returns `exact_moments` of integers, which doubles may not hold."""
+    wide = values.astype(float)
+    if np.all(np.abs(wide) < 2**26):  # their squares are doubles, too
+        total, squares = exact_sum(wide), exact_sum(wide * wide)
+    else:
+        whole = values.astype(object)
+        total, squares = np.sum(whole, axis=0), np.sum(whole * whole, axis=0)
+    shape = values.shape[1:]
+    return {
+        "count": np.asarray(len(values)),
+        "sum": np.asarray(total, object).astype(str),
+        "squares": np.asarray(squares, object).astype(str),
+        "finite": np.ones(shape, bool),
+        "small": np.ones(shape, bool),
+        "infinite": np.zeros(shape),
         "minimum": wide.min(axis=0),
         "maximum": wide.max(axis=0),
     }

@@ -33,7 +33,7 @@ def run_batch(
     many devices there are.
     """
     key_data, impl = _parts(key)
-    return _run(key_data, np.uint32(first), trial, impl, width, mesh)
+    return _program(trial, impl, width, mesh)(key_data, np.uint32(first))
 
 
 def shapes_of(
@@ -41,7 +41,8 @@ def shapes_of(
 ) -> PyTree:
     """Returns shapes and dtypes of the results of one replicate."""
     key_data, impl = _parts(key)
-    rows = _run.eval_shape(key_data, np.uint32(0), trial, impl, width, mesh)
+    program = _program(trial, impl, width, mesh)
+    rows = program.eval_shape(key_data, np.uint32(0))
     return jax.tree.map(lambda v: jax.ShapeDtypeStruct(v.shape[1:], v.dtype), rows)
 
 
@@ -62,9 +63,15 @@ def layout(
         width = min(width, -(-num_trials // _FEW)) or 1
         width = 2 ** (width - 1).bit_length()
         on = _mesh_for(mesh, num_trials, width)
-        key_data, impl = _parts(key)
-        width = min(width, _width_that_fits(trial, key_data.shape, impl, width, on))
+        width = min(width, _width_that_fits(trial, key, width, on))
     return width, _mesh_for(mesh, num_trials, width)
+
+
+def spans_processes(mesh: Mesh | None) -> bool:
+    """Returns whether a simulation on this mesh runs in several processes at once."""
+    if mesh is not None:
+        return mesh.is_multi_process
+    return jax.process_count() > 1 and jax.config.jax_default_device is None
 
 
 def _mesh_for(mesh, num_trials, width):
@@ -89,15 +96,25 @@ def _parts(key):
     return np.asarray(jax.random.key_data(key)), jax.random.key_impl(key)
 
 
-@partial(jax.jit, static_argnames=("trial", "impl", "width", "mesh"))
-def _run(key_data, first, trial, impl, width, mesh):
+def kind_of(key: Array) -> str:
+    """Returns the name of the random bits of a key."""
+    return str(jax.random.key_impl(key))
+
+
+@lru_cache(maxsize=32)  # what trials close over is let go again
+def _program(trial, impl, width, mesh):
+    """Returns the jitted program of a batch: `(key_data, first) -> results`."""
+
     def replicates(key_data, first):
-        key = (
-            key_data if impl is None else jax.random.wrap_key_data(key_data, impl=impl)
-        )
+        typed = impl is not None
+        key = jax.random.wrap_key_data(key_data, impl=impl) if typed else key_data
         indices = first + jnp.arange(width, dtype=jnp.uint32)
         return jax.vmap(lambda i: _checked(trial(jax.random.fold_in(key, i))))(indices)
 
+    return jax.jit(partial(_on_devices, replicates, width, mesh))
+
+
+def _on_devices(replicates, width, mesh, key_data, first):
     if mesh is None:
         return replicates(key_data, first)
     axes = mesh.axis_names
@@ -122,10 +139,11 @@ def _checked(results):
     """Returns the results of a trial, if all of them are numbers."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(results):
         dtype = getattr(leaf, "dtype", None)
-        extended = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.extended)
-        if extended or not isinstance(leaf, _NUMBERS):
+        numeric = jnp.issubdtype(dtype, np.number) or jnp.issubdtype(dtype, np.bool_)
+        strange = dtype is not None and not numeric
+        if strange or not isinstance(leaf, _NUMBERS):
             name, kind = jax.tree_util.keystr(path), type(leaf).__name__
-            kind = f"{dtype}" if extended else kind
+            kind = f"{dtype}" if strange else kind
             raise ValueError(
                 f"expected a trial that returns arrays of numbers, got {kind}"
                 + (f" at {name}" if name else "")
@@ -135,12 +153,10 @@ def _checked(results):
     return results
 
 
-@lru_cache(maxsize=256)
-def _width_that_fits(trial, key_shape, impl, width, mesh):
-    key_data = jax.ShapeDtypeStruct(key_shape, jnp.uint32)
-    first = jax.ShapeDtypeStruct((), jnp.uint32)
-    lowered = _run.lower(key_data, first, trial, impl, width, mesh)
-    memory: Any = lowered.compile().memory_analysis()
+def _width_that_fits(trial, key, width, mesh):
+    key_data, impl = _parts(key)
+    lowered = _program(trial, impl, width, mesh).lower(key_data, np.uint32(0))
+    memory: Any = lowered.compile().memory_analysis()  # kept for the call
     if memory is None:  # not known on every kind of device
         return width
     used = memory.temp_size_in_bytes + memory.output_size_in_bytes

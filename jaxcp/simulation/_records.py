@@ -76,8 +76,11 @@ def finished(out: Path, name: str) -> Record | None:
 def read(path: Path) -> Record:
     """Returns the record in a file."""
     try:
-        return _numbers(json.loads(path.read_text()))
-    except ValueError as error:
+        record = _numbers(json.loads(path.read_text()))
+        if record["status"] not in ("done", "failed"):
+            raise ValueError(record["status"])
+        return record
+    except (ValueError, KeyError, TypeError) as error:
         raise ValueError(
             f"expected the record of a cell in {path}, which cannot be read; without "
             "that file the cell runs again"
@@ -86,7 +89,8 @@ def read(path: Path) -> Record:
 
 def commit_of(fn: Callable) -> str | None:
     """Returns the git commit of the function's file, with a + if it has changed."""
-    file = getattr(sys.modules.get(fn.__module__), "__file__", None)
+    module = sys.modules.get(getattr(fn, "__module__", ""))
+    file = getattr(module, "__file__", None)
     folder = Path(file).parent if file else Path.cwd()
     try:
         commit, changed = (

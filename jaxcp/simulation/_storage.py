@@ -1,5 +1,6 @@
 """Checkpoints: a folder with the settings of a simulation and a file for each chunk."""
 
+import errno
 import hashlib
 import io
 import json
@@ -34,14 +35,20 @@ class Checkpoint:
         self.path = path
         path.mkdir(parents=True, exist_ok=True)
         self._lock = _locked(path)
-        remove_drafts(path)
+        try:
+            self._open(settings, num_trials)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, settings, num_trials):
+        remove_drafts(self.path)
         self._compare(settings)
         last = max((stop for _, stop in self._files()), default=0)
         if last > num_trials:
-            self.close()
             raise ValueError(
-                f"expected num_trials >= {last}, of which the checkpoint {path} has "
-                f"results, got {num_trials}"
+                f"expected num_trials >= {last}, of which the checkpoint {self.path} "
+                f"has results, got {num_trials}"
             )
 
     def save(self, span: Span, statistics: Statistics) -> None:
@@ -65,7 +72,8 @@ class Checkpoint:
 
     def load(self, leaves: list[jax.ShapeDtypeStruct]) -> dict[Span, Statistics]:
         """Returns the statistics of all chunks that were saved."""
-        return {span: _read(path, leaves) for span, path in self._files().items()}
+        files = self._files()
+        return {span: _read(path, leaves, span) for span, path in files.items()}
 
     def close(self) -> None:
         """Lets other processes use the folder."""
@@ -73,9 +81,11 @@ class Checkpoint:
 
     def _files(self) -> dict[Span, Path]:
         spans = {}
-        for path in sorted(self.path.glob("*-*.npz")):
-            start, _, stop = path.stem.partition("-")
-            spans[int(start), int(stop)] = path
+        for path in sorted(self.path.glob("*.npz")):
+            digits = re.fullmatch(r"(\d{10})-(\d{10})", path.stem)
+            if digits is None:
+                raise ValueError(f"expected chunks of a simulation only, got {path}")
+            spans[int(digits[1]), int(digits[2])] = path
         return spans
 
     def _compare(self, settings):
@@ -84,18 +94,23 @@ class Checkpoint:
         if not path.exists():
             strangers = [p.name for p in self.path.iterdir() if p.name[0] != "."]
             if strangers:
-                self.close()
                 raise ValueError(
                     f"expected checkpoint as a new folder or one of a simulation, got "
                     f"{self.path} with {strangers[0]}"
                 )
             write_whole(path, json.dumps(settings, indent=1).encode() + b"\n")
             return
-        before = json.loads(path.read_text())
+        before = _read_settings(path)
         for name in settings:
-            if before.get(name) != settings[name] and name != "versions":
-                self.close()
+            same = before.get(name) == settings[name]
+            if not same and name not in ("versions", "batch size"):
                 raise ValueError(_difference(self.path, name, before, settings))
+
+
+def saved_width(path: Path) -> int | None:
+    """Returns the batch size of the simulation in a folder, None without one."""
+    settings = path / _SETTINGS
+    return _read_settings(settings).get("batch size") if settings.exists() else None
 
 
 def settings_of(
@@ -169,7 +184,9 @@ def _locked(path):
         return file
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except OSError as error:
+        if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+            return file  # some file systems have no locks
         file.close()
         raise ValueError(
             f"expected a checkpoint that nobody writes, got {path}, which another "
@@ -183,19 +200,34 @@ def _plain(value):
     return value.view(f"u{value.itemsize}") if value.dtype.kind == "V" else value
 
 
-def _read(path, leaves):
+def _read_settings(path):
+    try:
+        return dict(json.loads(path.read_text()))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"expected the settings of a simulation in {path}") from error
+
+
+def _read(path, leaves, span):
     try:
         with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
+            statistics = _by_leaf(file, leaves)
+        values = [v["values"] for v in statistics if "values" in v]
+        if any(len(v) != span[1] - span[0] for v in values):
+            raise ValueError(f"not {span[1] - span[0]} values")
+        return statistics
     except Exception as error:
         raise ValueError(
             f"expected a chunk of a simulation in {path}, which cannot be read; "
             "without that file its replicates run again"
         ) from error
+
+
+def _by_leaf(arrays, leaves):
+    """Returns the arrays of each leaf, in its type where it is not one of numpy's."""
     statistics = [{} for _ in leaves]
-    for name, value in arrays.items():
+    for name in arrays:
         index, _, what = name.partition(".")
-        dtype = leaves[int(index)].dtype
+        dtype, value = leaves[int(index)].dtype, arrays[name]
         special = what == "values" and np.dtype(dtype).kind == "V"
         statistics[int(index)][what] = value.view(dtype) if special else value
     return statistics

@@ -80,12 +80,16 @@ def run_grid(
       >>> [record["results"]["coverage"] for record in records]
       [0.9, 0.9, 0.9]
     """
-    if not hasattr(fn, "__qualname__"):
-        raise ValueError(f"expected fn as a function with a name, got {fn!r}")
-    out = Path(out)
+    name = getattr(fn, "__qualname__", "<lambda>")
+    if name.endswith("<lambda>") and not revision:
+        raise ValueError(
+            "expected fn as a function with a name, or a revision to tell it from "
+            f"others, got {fn!r}"
+        )
+    out = Path(out).expanduser()
     out.mkdir(parents=True, exist_ok=True)
     remove_drafts(out, older_than=3600)  # younger ones may be of another process
-    origin = {"function": fn.__qualname__, "revision": revision}
+    origin = {"function": name, "revision": revision}
     named = [(name_of(origin, cell), dict(cell)) for cell in cells]
     together = executor is None and jax.process_count() > 1
     records = from_first(
@@ -105,38 +109,49 @@ def run_grid(
 
 
 def _results(fn, todo, executor) -> Iterator[tuple[str, Record]]:
-    """Yields names and records as cells finish."""
+    """Yields names and records as cells finish, those of a broken executor as well."""
     if executor is None:
         yield from ((name, _run_cell(fn, cell)) for name, cell in todo.items())
         return
-    futures = {executor.submit(_run_cell, fn, v): name for name, v in todo.items()}
+    futures, broken = {}, None
     try:
+        try:
+            for name, cell in todo.items():
+                futures[executor.submit(_run_cell, fn, cell)] = name
+        except BrokenExecutor as error:
+            broken = error
         for future in as_completed(futures):
-            yield futures[future], _result(future, todo[futures[future]])
+            try:
+                yield futures[future], _result(future, todo[futures[future]])
+            except BrokenExecutor as error:
+                broken = error
     finally:
         for future in futures:
             future.cancel()
+    if broken is not None:
+        raise RuntimeError(
+            "the executor broke, as pools do when a worker is killed; finished cells "
+            "are kept, and the same call runs the others"
+        ) from broken
 
 
 def _result(future: Future, settings: Mapping[str, Any]) -> Record:
     try:
         return future.result()
-    except BrokenExecutor as error:
-        raise RuntimeError(
-            "the executor broke, as pools do when a worker is killed; finished cells "
-            "are kept, and the same call runs the others"
-        ) from error
+    except BrokenExecutor:
+        raise
     except Exception as error:  # did not reach the worker, or could not come back
         text = "".join(traceback.format_exception(error))
-        return {"status": "failed", "settings": plain(settings), "error": text}
+        return _record(settings, {"status": "failed", "error": text})
 
 
 def _run_cell(fn: Callable[..., Any], cell: Mapping[str, Any]) -> Record:
     """Returns the record of one cell; runs where the executor wants it to."""
-    start = time.perf_counter()
+    start, settings = time.perf_counter(), plain(cell)
     try:
         results = fn(**cell)
-        if not isinstance(results, Mapping | list):
+        rows = results if isinstance(results, list) else [results]
+        if not all(isinstance(row, Mapping) for row in rows):
             kind = type(results).__name__
             raise ValueError(
                 f"expected a dict of results, or a list of them, got {kind}"
@@ -144,13 +159,11 @@ def _run_cell(fn: Callable[..., Any], cell: Mapping[str, Any]) -> Record:
         outcome = {"status": "done", "results": plain(results)}
     except Exception:
         outcome = {"status": "failed", "error": traceback.format_exc()}
-    return (
-        outcome
-        | surroundings()
-        | {
-            "settings": plain(cell),
-            "seed": plain(cell.get("seed")),
-            "seconds": time.perf_counter() - start,
-            "finished": datetime.now(UTC).isoformat(timespec="seconds"),
-        }
-    )
+    return _record(settings, outcome | {"seconds": time.perf_counter() - start})
+
+
+def _record(settings, outcome):
+    """Returns an outcome with what it was made of, and where."""
+    finished = datetime.now(UTC).isoformat(timespec="seconds")
+    about = {"settings": plain(settings), "seed": plain(settings.get("seed"))}
+    return {"seconds": None} | outcome | about | {"finished": finished} | surroundings()

@@ -18,7 +18,13 @@ from jaxcp._progress import progress_bar
 from jaxcp._types import PyTree
 from jaxcp.simulation import _agreement, _programs
 from jaxcp.simulation._signals import PatientStop
-from jaxcp.simulation._storage import Checkpoint, Span, Statistics, settings_of
+from jaxcp.simulation._storage import (
+    Checkpoint,
+    Span,
+    Statistics,
+    saved_width,
+    settings_of,
+)
 from jaxcp.simulation.statistics import Statistic, statistics_of
 
 # Seconds that a chunk lasts, between these where batches are short enough.
@@ -42,13 +48,15 @@ def simulate(
 
     Replicate i gets the key `fold_in(key, i)`. Each device runs batches of one size, a
     jitted, vmapped program each, so that results depend neither on the number of
-    devices and processes nor on interruptions; a longer simulation begins with a
-    shorter one. Define `trial` once and a second call compiles nothing.
+    devices and processes nor on interruptions, to the last bit. (They depend on the
+    batch size, and with it on the number of trials, as rounding does: XLA may add
+    floats in another order.) Define `trial` once and a second call compiles nothing;
+    like jit, it sees what the trial closes over as it was at the first call.
 
     With a checkpoint the simulation can be killed at any time, and the same call, on
-    any number of devices, goes on: each chunk of about a second is a file, written
-    whole or not at all. Ctrl-C and SIGTERM then stop after the running chunk (a second
-    one at once). More trials than before may be asked for.
+    any number of devices, goes on with its batch size: each chunk of about a second is
+    a file, written whole or not at all. Ctrl-C and SIGTERM then stop after the running
+    chunk (a second one at once). More trials than before may be asked for.
 
     Under `jax.distributed` (see `jaxcp.distributed`) all processes make the same call
     and get the same results; process 0 writes the checkpoint.
@@ -69,13 +77,14 @@ def simulate(
       progress: Whether to show a progress bar (needs tqdm).
 
     Returns:
-      The results of `trial` with a leading axis r, or the statistics: exact, numpy
-      arrays of 64 bits, independent of the batch size.
+      The results of `trial` with a leading axis r, or the statistics of these: exact,
+      whatever the chunks, in numpy arrays of 64 bits (quantiles: of the leaf's type).
 
     Raises:
-      ValueError: if an argument is out of range, the trial returns something else than
-        arrays of numbers, a statistic does not fit a result, or the checkpoint is of
-        another trial, key, result or statistic, of more trials, or in use.
+      ValueError: if an argument is out of range, the key is of the kind "rbg", the
+        trial returns something else than arrays of numbers, a statistic does not fit a
+        result, or the checkpoint is of another trial, key, result or statistic, of more
+        trials, or in use.
       OSError: if the checkpoint cannot be written. Chunks written before are kept.
       RuntimeError: if another process of the program ended.
 
@@ -88,6 +97,14 @@ def simulate(
       >>> out["mean"].count, out["mean"].mean.dtype
       (500, dtype('float64'))
     """
+    _check(trial, key, num_trials, batch_size, mesh)
+    if checkpoint is not None:
+        checkpoint = Path(checkpoint).expanduser()
+        together = _programs.spans_processes(mesh)
+        before = _agreement.from_first(
+            partial(saved_width, checkpoint), together=together
+        )
+        batch_size = batch_size or before
     plan = _plan(trial, key, num_trials, batch_size, mesh, reduce)
     with ExitStack() as stack:
         folder, done = _opened(plan, checkpoint, stack)
@@ -152,10 +169,16 @@ class _Plan:
         )
 
 
-def _plan(trial, key, num_trials, batch_size, mesh, reduce):
+def _check(trial, key, num_trials, batch_size, mesh):
     _checks.check_key(key)
     if not _checks.is_concrete(key):
         raise ValueError("expected a key with values: call simulate outside of jit")
+    kind = _programs.kind_of(key)
+    if "rbg" in kind:
+        raise ValueError(
+            f"expected a threefry key, got {kind}: under vmap, draws of one depend on "
+            "the batch"
+        )
     _checks.check_count("num_trials", num_trials, 0)
     if num_trials > _MOST:
         raise ValueError(f"expected num_trials <= 2^32, got {num_trials}")
@@ -165,7 +188,11 @@ def _plan(trial, key, num_trials, batch_size, mesh, reduce):
         raise ValueError(f"expected mesh from jax.make_mesh, got {type(mesh).__name__}")
     if not callable(trial):
         raise ValueError(f"expected trial as a function of a key, got {trial!r}")
-    trial = _hashable(trial)
+
+
+def _plan(trial, key, num_trials, batch_size, mesh, reduce):
+    trial, num_trials = _hashable(trial), int(num_trials)
+    batch_size = None if batch_size is None else int(batch_size)
     width, mesh = _programs.layout(trial, key, num_trials, batch_size, mesh)
     shapes = _programs.shapes_of(trial, key, width=width, mesh=mesh)
     statistics = statistics_of(reduce, shapes)
@@ -193,7 +220,8 @@ def _opened(plan, checkpoint, stack):
 
     def chunks():
         settings = settings_of(plan.trial, plan.key, leaves, plan.statistics)
-        folders.append(Checkpoint(Path(checkpoint), settings, plan.num_trials))
+        settings["batch size"] = plan.width
+        folders.append(Checkpoint(checkpoint, settings, plan.num_trials))
         stack.callback(folders[0].close)
         return folders[0].load(list(leaves.values()))
 
@@ -228,7 +256,7 @@ def _run_missing(plan, folder, checkpoint, done, progress):
                 raise error or RuntimeError("process 0 could not save its chunk")
             bar.update(span[1] - span[0])
             pace.adapt(seconds)
-            if number:
+            if patient:
                 patient.deliver(int(number))
 
 

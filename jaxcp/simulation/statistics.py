@@ -6,9 +6,11 @@ of floats are exact, quantiles are order statistics: no chunk size, number of de
 or interruption changes a bit of them.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from numbers import Real
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -73,8 +75,8 @@ class Every:
 class Total:
     """The sum of integers or flags over replicates, exactly.
 
-    A sum is an integer of 64 bits, also where jax counts in 32: a count in single
-    precision stops at 16,777,216.
+    A sum is an integer of 64 bits, also where jax counts in 32 (a count in single
+    precision stops at 16,777,216), and a Python integer where those are too few.
 
     Example:
       >>> trial = lambda key: jax.random.uniform(key, (3,)) < 0.5
@@ -89,12 +91,24 @@ class Total:
             raise ValueError(
                 f"expected integers or flags for Total, got {values.dtype}; use Moments"
             )
-        return {"total": np.sum(values, axis=0, dtype=np.int64)}
+        high, low = (
+            (values >> 32, values & 0xFFFFFFFF)
+            if values.itemsize > 4
+            else (np.zeros_like(values), values)
+        )
+        halves = {"high": high, "low": low}
+        return {k: np.sum(v, axis=0, dtype=np.int64) for k, v in halves.items()}
 
     def combine(self, chunks: list[Chunk], leaf: jax.ShapeDtypeStruct) -> np.ndarray:
         """Returns the sums of all chunks."""
-        zero = np.zeros(leaf.shape, np.int64)
-        return np.sum([zero, *(c["total"] for c in chunks)], axis=0, dtype=np.int64)
+        zero = np.zeros(leaf.shape, object)
+        high, low = (
+            np.sum([zero, *(c[k].astype(object) for c in chunks)], axis=0)
+            for k in ("high", "low")
+        )
+        total = np.asarray(high * 2**32 + low, object)
+        fits = np.abs(total) < 2**63
+        return total.astype(np.int64) if np.all(fits) else total
 
 
 @dataclass(frozen=True)
@@ -148,10 +162,10 @@ class Quantiles:
     """Order statistics over replicates: the smallest v with share{x <= v} >= level.
 
     Exact: the values of the leaf are kept, four bytes each in single precision, and
-    selected among at the end.
+    selected among at the end. The quantiles have the leaf's type; NaN counts as +inf.
 
     Args:
-      levels: Levels in (0, 1], numbers, read as the decimals they print as.
+      levels: Level or levels in (0, 1], numbers, read as the decimals they print as.
 
     Example:
       >>> trial = lambda key: jax.random.uniform(key)
@@ -160,12 +174,14 @@ class Quantiles:
       (3,)
     """
 
-    levels: Sequence[float]
+    levels: float | Sequence[float]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "levels", tuple(np.ravel(self.levels).tolist()))
-        if not self.levels or not all(0 < level <= 1 for level in self.levels):
-            raise ValueError(f"expected levels in (0, 1], got {self.levels}")
+        levels = [self.levels] if np.ndim(self.levels) == 0 else list(self.levels)
+        numbers = all(isinstance(v, Real) and not isinstance(v, bool) for v in levels)
+        if not levels or not numbers or not all(0 < level <= 1 for level in levels):
+            raise ValueError(f"expected levels as numbers in (0, 1], got {levels}")
+        object.__setattr__(self, "levels", tuple(Fraction(str(v)) for v in levels))
 
     def of_chunk(self, values: np.ndarray) -> Chunk:
         """Returns the values."""
@@ -177,34 +193,35 @@ class Quantiles:
         """Returns the quantiles, shape (number of levels, ...)."""
         values = _joined(chunks, leaf)
         shape = (len(self.levels), *leaf.shape)
-        if len(values) == 0:
+        if values.size == 0:
             return np.full(shape, np.nan)
-        ranks = [-(-Fraction(str(v)) * len(values) // 1) for v in self.levels]
-        ranks = jnp.asarray([int(k) for k in ranks])
+        ranks = np.array([math.ceil(level * len(values)) for level in self.levels])
+        if values.dtype.kind in "biu":  # the kernel would make floats of them
+            return np.partition(values, ranks - 1, axis=0)[ranks - 1]
         columns = values.reshape(len(values), -1).T
-        picked = [np.asarray(kth_smallest(column, ranks)) for column in columns]
+        picked = [np.asarray(kth_smallest(c, jnp.asarray(ranks))) for c in columns]
         return np.stack(picked, axis=1).reshape(shape)
 
 
 def statistics_of(reduce: Any, results: PyTree) -> list[Statistic]:
     """Returns the statistic of each leaf; `reduce` is a prefix of the results' tree."""
-    is_leaf = lambda v: v is None or hasattr(v, "of_chunk")  # noqa: E731
+    is_one = lambda v: hasattr(v, "of_chunk")  # noqa: E731
+    every = lambda v: Every() if v is None else v  # noqa: E731
+    given = jax.tree.map(every, reduce, is_leaf=lambda v: v is None or is_one(v))
     try:
-        tree = jax.tree.broadcast(reduce, results, is_leaf=is_leaf)
+        tree = jax.tree.broadcast(given, results, is_leaf=is_one)
     except ValueError as error:
         raise ValueError(
             "expected reduce as a statistic, or a pytree of them that is a prefix of "
             f"what the trial returns, {jax.tree.structure(results)}, got {reduce!r}"
         ) from error
-    found = jax.tree.leaves(tree, is_leaf=is_leaf)
+    found = jax.tree.leaves(tree, is_leaf=is_one)
     for statistic in found:
-        if statistic is None:
-            continue
-        if isinstance(statistic, type) or not hasattr(statistic, "of_chunk"):
+        if isinstance(statistic, type) or not is_one(statistic):
             raise ValueError(
                 f"expected reduce as statistics, e.g. Moments(), got {statistic!r}"
             )
-    return [Every() if statistic is None else statistic for statistic in found]
+    return found
 
 
 def _joined(chunks, leaf):

@@ -18,7 +18,8 @@ def collect(out: str | Path, table: str | Path | None = None) -> list[dict[str, 
 
     Returns:
       A dict for each row, ordered by settings: the settings of the cell, its results
-      and its seconds. A result named like a setting is in its place.
+      (one that is named like a setting takes its place) and its seconds. Cells of
+      several functions or revisions come with a column that tells.
 
     Raises:
       ValueError: if there is no such folder, a file in it is no cell, or the table has
@@ -29,27 +30,34 @@ def collect(out: str | Path, table: str | Path | None = None) -> list[dict[str, 
       >>> import tempfile
       >>> from jaxcp.simulation import run_grid
       >>> with tempfile.TemporaryDirectory() as out:
-      ...     _ = run_grid(lambda n: {"square": n**2}, [{"n": 3}, {"n": 2}], out)
+      ...     square = lambda n: {"square": n**2}
+      ...     _ = run_grid(square, [{"n": 3}, {"n": 2}], out, revision="a")
       ...     rows = collect(out)
       >>> [(row["n"], row["square"]) for row in rows]
       [(2, 4), (3, 9)]
     """
-    out = Path(out)
+    out = Path(out).expanduser()
     if not out.is_dir():
         raise ValueError(f"expected the folder of a grid, got {out}")
     records = [read(path) for path in out.glob("*.json")]
     done = [r for r in records if r["status"] == "done"]
-    rows = [row for record in done for row in _rows(record)]
+    varying = [
+        name
+        for name in ("function", "revision")
+        if len({record.get(name) for record in done}) > 1
+    ]
+    rows = [row for record in done for row in _rows(record, varying)]
     rows.sort(key=lambda row: [_sortable(v) for v in row.values()])
     if table is not None:
         _write_table(Path(table), rows)
     return rows
 
 
-def _rows(record):
+def _rows(record, varying):
+    about = {name: record.get(name) for name in varying} | record["settings"]
     results = record["results"]
     for result in results if isinstance(results, list) else [results]:
-        yield record["settings"] | result | {"seconds": record["seconds"]}
+        yield about | result | {"seconds": result.get("seconds", record["seconds"])}
 
 
 def _sortable(value):
