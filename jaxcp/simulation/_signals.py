@@ -31,14 +31,14 @@ class PatientStop:
         traceback: TracebackType | None,
     ) -> None:
         self._restore()
-        self.deliver(self.signal)
+        if self.signal:
+            self.deliver(self.signal)
 
     def deliver(self, number: int) -> None:
         """Lets a noted signal, of this process or another, do what it does, once."""
         self._restore()
         self.signal = 0
-        if number:
-            signal.raise_signal(signal.Signals(number))
+        signal.raise_signal(signal.Signals(number))
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.signal = number
