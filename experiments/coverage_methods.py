@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 import jaxcp
@@ -199,7 +200,7 @@ def p_u(problem: Problem) -> tuple[Array, Array]:
 
 ABSOLUTE = scores.Absolute()
 WIDTH, LABELS = "width", "labels"
-STEPS = jnp.array([0.001, 0.01, 0.1])
+STEPS = np.array([0.001, 0.01, 0.1], np.float32)  # jax must not start at import
 UNTIED = ("Mahalanobis", "DR-CP", "PCP", "HD-PCP", "CP2-PCP", "L-CP")
 EXTENDED = ("C-PCP, extended", "C-HDR, extended")
 

@@ -4,12 +4,16 @@ from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
+from scipy import stats
 
 pytest.importorskip("experiments", reason="run as `python -m pytest` from the root")
 from experiments import (
     anomaly,
     boxes,
+    coverage_grid,
+    coverage_laws,
     cross_speed,
     enbpi_solar,
     jackknife_barber,
@@ -19,6 +23,8 @@ from experiments import (
     series,
     showcase_detection,
     showcase_streams,
+    simulation_speed,
+    which_rank,
 )
 from experiments.multioutput_methods import METHODS, Source, calibrated, offered
 from jaxcp import datasets, models, online
@@ -127,3 +133,51 @@ def test_detection_in_the_showcase():
 def test_mnist_that_is_not_there(tmp_path):
     with pytest.raises(FileNotFoundError, match="ten thousand digits of MNIST"):
         anomaly.digits(tmp_path)
+
+
+GRID = ["split", "Mondrian", "weighted, shifted x", "CV+", "EnbPI", "SF-OGD"]
+GRID += ["class-wise LAC", "is_outlier", "boxes, maximum", "C-PCP"]
+
+
+@pytest.mark.parametrize("name", GRID)
+def test_methods_of_the_coverage_grid(name):
+    method = coverage_grid.BY_NAME[name]
+    law = jax.ShapeDtypeStruct((), int)
+    out = jax.eval_shape(lambda law: coverage_grid.one(method, KEY, law, 20), law)
+    levels = len(coverage_grid.ALPHAS)
+    assert out["covered"].shape == out["size"].shape == (levels,)
+
+
+def test_the_coverage_grid_has_every_method_and_judges_them():
+    assert len(coverage_grid.BY_NAME) == len(coverage_grid.METHODS) >= 41
+    exact, promised = (coverage_grid.BY_NAME[v] for v in ("split", "jackknife+"))
+    counts = stats.betabinom(20, 19, 2).rvs(2000, random_state=0)
+    right = coverage_grid.judged(exact, counts, 20, 0.1)
+    assert right["level"] == 19 / 21 and right["p-value"] > 1e-4
+    assert coverage_grid.judged(exact, counts - (counts > 0), 20, 0.1)["p-value"] < 1e-6
+    assert coverage_grid.judged(promised, counts, 20, 0.1)["p-value"] > 0.5
+    assert coverage_grid.judged(promised, counts // 2, 20, 0.1)["p-value"] < 1e-6
+
+
+def test_oracles_of_the_four_laws():
+    """Normal: 2 x 1.645. Exponential: from the lower end, -log alpha."""
+    widths = [coverage_laws.oracle_width(law, 0.1) for law in coverage_laws.LAWS]
+    expected = [3.2897, 3.2897, 2 * stats.t(3).ppf(0.95), np.log(10)]
+    np.testing.assert_allclose(widths, expected, rtol=1e-4)
+    assert 1 < coverage_laws.oracle_labels("normal", 0.1) < 5
+
+
+def test_which_rank():
+    """Linear interpolation of n = 9 scores at 0.9 is 8.2; at least one row for each."""
+    rows = {row["threshold"]: row for row in which_rank.rows()}
+    assert rows["jaxcp"]["right"] == "5 of 5"
+    assert rows["np.quantile(s, 1 - a)"]["n = 9"] == 8.2
+    assert rows["np.quantile(s, 1 - a)"]["right"] == "0 of 5"
+    assert rows["sorted(s)[ceil((n+1)(1-a)) - 1], clipped"]["right"] == "4 of 5"
+
+
+def test_the_timed_simulation():
+    mean, variance = simulation_speed.by_numpy(8000)
+    ours = simulation_speed.run(8000)
+    assert abs(mean - ours.mean) < 6 * ours.standard_error
+    assert abs(variance / ours.variance - 1) < 0.2
