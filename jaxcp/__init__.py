@@ -15,12 +15,7 @@ from jaxcp import (
     sets,
     simulation,
 )
-from jaxcp.calibration import (
-    Calibration,
-    SplitConformal,
-    calibrate,
-    split_conformal,
-)
+from jaxcp.calibration import Calibration, calibrate
 from jaxcp.certificates.laws import coverage_law
 from jaxcp.cross import (
     CrossConformal,
@@ -36,7 +31,6 @@ from jaxcp.pvalues import conformal_p_value
 from jaxcp.quantiles import (
     conformal_quantile,
     grouped_conformal_quantile,
-    soft_conformal_quantile,
     weighted_conformal_quantile,
 )
 from jaxcp.ranks import conformal_rank
@@ -44,6 +38,8 @@ from jaxcp.sampling import draw
 from jaxcp.selection import kth_smallest, weighted_select
 from jaxcp.sharding import sharded_conformal_quantile
 from jaxcp.simulation.replicates import simulate
+from jaxcp.softening import soft_conformal_quantile
+from jaxcp.splitting import SplitConformal, split_conformal
 from jaxcp.volumes import volume
 
 __version__ = "0.1.0"
