@@ -62,7 +62,7 @@ def kth_smallest(
     """
     x, k, where = _checks.as_arrays((x, k, where))
     _check_vector(x, "where", where)
-    if not jnp.issubdtype(x.dtype, jnp.floating) and not _is_integer(x.dtype):
+    if not jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.kind not in "iub":
         raise ValueError(f"expected x of real numbers, got {x.dtype}")
     if not jnp.issubdtype(k.dtype, jnp.integer) or k.ndim > 1:
         raise ValueError(
@@ -165,10 +165,6 @@ def as_float(x: ArrayLike) -> Array:
 def at_least_single(x: Array) -> Array:
     """Returns floats in which sums are taken: single precision or the wider `x`."""
     return x.astype(jnp.promote_types(x.dtype, jnp.float32))
-
-
-def _is_integer(dtype):
-    return dtype.kind in "iub"
 
 
 def _check_vector(x, name, mass):
