@@ -75,7 +75,7 @@ def total_mass(weights: Array, axis_name: AxisName = None) -> Array:
         for v in (masses.leading, masses.following)
     )
     scale = masses.exponent - masses.word
-    return jnp.ldexp(leading, scale) + jnp.ldexp(following, scale - masses.bits)
+    return _times_power(leading, scale) + _times_power(following, scale - masses.bits)
 
 
 def _times_power(values, exponent):

@@ -175,6 +175,7 @@ def test_errors():
         lambda: certificate(9, 0.1).interval(1.0): r"probability in \(0, 1\), got 1.0",
         lambda: certificate(9, 0.1).lower_bound(0): r"probability in \(0, 1\), got 0",
         lambda: calibration_size(0.1, 0.0, 0.9): r"slack in \(0, 1\), got 0.0",
+        lambda: calibration_size(1e-7, 0.1, 0.9): r"\[1e-6, 1 - 1e-6\], got 1e-07",
         lambda: check(np.ones(3), 9, 0.1): r"as flags.*got float64\(3,\)",
         lambda: check(np.ones((0, 2), bool), 9, 0.1): r"got bool\(0, 2\)",
         lambda: check([5, 11], 9, 0.1, num_test=10): r"0, ..., 10, got 11 at 1",

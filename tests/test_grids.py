@@ -172,6 +172,8 @@ def test_errors(tmp_path):
         collect(tmp_path / "nowhere")
     with pytest.raises(ValueError, match=r"a revision to tell it from others"):
         run_grid(lambda: {}, [{}], tmp_path)
+    with pytest.raises(ValueError, match=r"a revision to tell it from others"):
+        run_grid([].append, [{}], tmp_path)  # of one list or another
     (record,) = run_grid(lambda: 3, [{}], tmp_path, revision="a")
     assert "or a list of them, got int" in record["error"]
     (record,) = run_grid(lambda: [1.0, 2.0], [{}], tmp_path, revision="b")

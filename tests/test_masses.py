@@ -15,7 +15,7 @@ def weights_like(kind, n, rng):
         "uniform": rng.random(n),
         "heavy": rng.exponential(size=n) ** 6,
         "tenths": np.full(n, 0.1),
-        "tiny": 1e-30 * rng.random(n),
+        "tiny": 1e-32 * rng.random(n),
         "zero": np.zeros(n),
     }[kind].astype(np.float32)
 

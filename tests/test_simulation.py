@@ -1,5 +1,6 @@
 import gc
 import hashlib
+import json
 import math
 import os
 import resource
@@ -171,13 +172,14 @@ def test_trials_are_let_go(key):
 
 
 def test_moments_say_where_values_are_not_finite():
-    columns = [[1, np.inf], [np.inf, -np.inf], [1, np.nan], [1e200, 1e200], [3, 1]]
+    big = np.finfo(float).max
+    columns = [[1, np.inf], [np.inf, -np.inf], [1, np.nan], [big, big], [3, 1]]
     values = np.array(columns, float).T
     leaf = jax.ShapeDtypeStruct((5,), float)
     out = Moments().combine([Moments().of_chunk(v[None]) for v in values], leaf)
-    assert_array_equal(out.mean, [np.inf, np.nan, np.nan, 1e200, 2])
+    assert_array_equal(out.mean, [np.inf, np.nan, np.nan, big, 2])
     assert_array_equal(out.variance, [np.nan] * 4 + [2])
-    assert_array_equal(out.maximum, [np.inf, np.inf, np.nan, 1e200, 3])
+    assert_array_equal(out.maximum, [np.inf, np.inf, np.nan, big, 3])
     alone = Moments().combine([Moments().of_chunk(values[:1])], leaf)
     assert np.isnan(alone.variance).all()
 
@@ -354,9 +356,36 @@ def test_checkpoints_go_on_with_their_batch_size(key, tmp_path):
     """So that a sum of many floats has the same bits, whoever goes on."""
     mean = lambda key: jnp.mean(jax.random.normal(key, (999,)))  # noqa: E731
     path = tmp_path / "c"
-    jaxcp.simulate(mean, key, 30, batch_size=5, checkpoint=path)
-    more = jaxcp.simulate(mean, key, 300, checkpoint=path)
-    assert digest(more) == digest(jaxcp.simulate(mean, key, 300, batch_size=5))
+    whole = digest(jaxcp.simulate(mean, key, 300, batch_size=5, checkpoint=path))
+    for chunk in list(path.glob("*.npz"))[1:]:
+        chunk.unlink()
+    assert digest(jaxcp.simulate(mean, key, 300, checkpoint=path)) == whole
+    # Many more trials have a size of their own: one at a time would take long.
+    jaxcp.simulate(mean, key, 40_000, checkpoint=path)
+    assert json.loads((path / "simulation.json").read_text())["batch size"] > 1000
+
+
+@pytest.mark.parametrize("name", ["values", "count"])
+def test_chunks_that_do_not_fit_are_refused(name, key, tmp_path):
+    reduce = {"values": None, "count": Moments()}[name]
+    options = {"batch_size": 2, "mesh": mesh_of(1), "reduce": reduce}
+    one = lambda key: jax.random.normal(key)  # noqa: E731
+    path = tmp_path / "c"
+    jaxcp.simulate(one, key, 6, checkpoint=path, **options)
+    first = path / "0000000000-0000000002.npz"
+    whole = first.read_bytes()
+    for other in ("0000000000-0000000003", "0000000001-0000000004"):
+        (path / f"{other}.npz").write_bytes(whole)
+        with pytest.raises(ValueError, match="chunks that do not overlap, got"):
+            jaxcp.simulate(one, key, 6, checkpoint=path, **options)
+        (path / f"{other}.npz").unlink()
+    with np.load(first) as file:
+        arrays = dict(file)
+    wrong = {"values": np.zeros(2, complex), "count": np.asarray(7)}[name]
+    for damaged in (arrays | {f"0.{name}": wrong}, {"1.sum": wrong}, {}):
+        np.savez(first, **damaged)
+        with pytest.raises(ValueError, match=r"0000000002\.npz, which cannot be read"):
+            jaxcp.simulate(one, key, 6, checkpoint=path, **options)
 
 
 def test_a_signal_is_delivered_once(key, tmp_path):

@@ -11,6 +11,8 @@ from jax.typing import ArrayLike
 from jaxcp import _checks
 from jaxcp.ranks import exact_rank
 
+_FINEST = Fraction(1, 10**6)
+
 
 @dataclass(frozen=True)
 class Certificate:
@@ -159,7 +161,8 @@ def calibration_size(alpha: Any, slack: float, probability: float) -> int:
       Number of calibration scores.
 
     Raises:
-      ValueError: if an argument is outside (0, 1).
+      ValueError: if an argument is outside (0, 1), or the level nearer than 1e-6 to
+        its ends, where the search would take long.
 
     Guarantee:
       Exact for continuous i.i.d. scores.
@@ -174,6 +177,8 @@ def calibration_size(alpha: Any, slack: float, probability: float) -> int:
     level = _one_level(alpha)
     _check_share("slack", slack)
     _check_share("probability", probability)
+    if not _FINEST <= level <= 1 - _FINEST:
+        raise ValueError(f"expected alpha in [1e-6, 1 - 1e-6], got {alpha}")
     # The rank jumps, and so the tails move in teeth of 1 / alpha sizes. The first tooth
     # has infinite sets: a coverage of 1, which may be near enough while others are not.
     tooth = max(math.ceil(2 / min(level, 1 - level)), 100)

@@ -71,7 +71,7 @@ def exact_sum(values: np.ndarray) -> np.ndarray:
     bits = 52 - len(values).bit_length()
     while rest.any():
         unit = np.frexp(np.max(np.abs(rest), axis=0))[1] - bits
-        leading = np.rint(np.ldexp(rest, -unit))
+        leading = np.trunc(np.ldexp(rest, -unit))
         sums = leading.sum(axis=0)
         for i, (s, u) in enumerate(zip(sums.tolist(), unit.tolist(), strict=True)):
             total[i] += int(s) * Fraction(2) ** u

@@ -20,6 +20,7 @@ from jaxcp._types import PyTree
 Span = tuple[int, int]
 Statistics = list[dict[str, np.ndarray]]
 _SETTINGS = "simulation.json"
+_MAY_CHANGE = ("versions", "batch size", "trials")  # when a simulation goes on
 
 
 class Checkpoint:
@@ -70,10 +71,13 @@ class Checkpoint:
             )
             raise
 
-    def load(self, leaves: list[jax.ShapeDtypeStruct]) -> dict[Span, Statistics]:
-        """Returns the statistics of all chunks that were saved."""
+    def load(self, probes: Statistics) -> dict[Span, Statistics]:
+        """Returns the statistics of all chunks that were saved.
+
+        `probes` are those of one replicate, to compare with.
+        """
         files = self._files()
-        return {span: _read(path, leaves, span) for span, path in files.items()}
+        return {span: _read(path, probes, span) for span, path in files.items()}
 
     def close(self) -> None:
         """Lets other processes use the folder."""
@@ -86,6 +90,11 @@ class Checkpoint:
             if digits is None:
                 raise ValueError(f"expected chunks of a simulation only, got {path}")
             spans[int(digits[1]), int(digits[2])] = path
+        stops = [0, *(stop for _, stop in spans)]
+        for (start, stop), before in zip(spans, stops, strict=False):
+            if not before <= start < stop:
+                path = spans[start, stop]
+                raise ValueError(f"expected chunks that do not overlap, got {path}")
         return spans
 
     def _compare(self, settings):
@@ -98,19 +107,25 @@ class Checkpoint:
                     f"expected checkpoint as a new folder or one of a simulation, got "
                     f"{self.path} with {strangers[0]}"
                 )
-            write_whole(path, json.dumps(settings, indent=1).encode() + b"\n")
-            return
+            return self._write(settings)
         before = _read_settings(path)
         for name in settings:
             same = before.get(name) == settings[name]
-            if not same and name not in ("versions", "batch size"):
+            if not same and name not in _MAY_CHANGE:
                 raise ValueError(_difference(self.path, name, before, settings))
+        if before != settings:
+            self._write(settings)
+
+    def _write(self, settings):
+        content = json.dumps(settings, indent=1).encode() + b"\n"
+        write_whole(self.path / _SETTINGS, content)
 
 
-def saved_width(path: Path) -> int | None:
-    """Returns the batch size of the simulation in a folder, None without one."""
+def saved_width(path: Path, num_trials: int) -> int | None:
+    """Returns the batch size of a simulation of so many trials in a folder, if any."""
     settings = path / _SETTINGS
-    return _read_settings(settings).get("batch size") if settings.exists() else None
+    before = _read_settings(settings) if settings.exists() else {}
+    return before.get("batch size") if before.get("trials") == num_trials else None
 
 
 def settings_of(
@@ -207,14 +222,15 @@ def _read_settings(path):
         raise ValueError(f"expected the settings of a simulation in {path}") from error
 
 
-def _read(path, leaves, span):
+def _read(path, probes, span):
+    """Returns the statistics in a file, if they are of so many replicates."""
+    size = span[1] - span[0]
     try:
         with np.load(path, allow_pickle=False) as file:
-            statistics = _by_leaf(file, leaves)
-        values = [v["values"] for v in statistics if "values" in v]
-        if any(len(v) != span[1] - span[0] for v in values):
-            raise ValueError(f"not {span[1] - span[0]} values")
-        return statistics
+            return [
+                {k: _like(k, v, file[f"{i}.{k}"], size) for k, v in probe.items()}
+                for i, probe in enumerate(probes)
+            ]
     except Exception as error:
         raise ValueError(
             f"expected a chunk of a simulation in {path}, which cannot be read; "
@@ -222,12 +238,13 @@ def _read(path, leaves, span):
         ) from error
 
 
-def _by_leaf(arrays, leaves):
-    """Returns the arrays of each leaf, in its type where it is not one of numpy's."""
-    statistics = [{} for _ in leaves]
-    for name in arrays:
-        index, _, what = name.partition(".")
-        dtype, value = leaves[int(index)].dtype, arrays[name]
-        special = what == "values" and np.dtype(dtype).kind == "V"
-        statistics[int(index)][what] = value.view(dtype) if special else value
-    return statistics
+def _like(name, probe, value, size):
+    """Returns an array of a chunk, if it is like that of one replicate."""
+    shape, same = probe.shape, True
+    if name == "values":
+        shape = (size, *probe.shape[1:])
+        value = value.view(probe.dtype) if probe.dtype.kind == "V" else value
+        same = value.dtype == probe.dtype
+    if value.shape != shape or not same or (name == "count" and value != size):
+        raise ValueError(f"{name} of {size} replicates, not {value.dtype}{value.shape}")
+    return value

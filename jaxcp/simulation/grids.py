@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import BrokenExecutor, Executor, Future, as_completed
 from datetime import UTC, datetime
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import jax
@@ -51,7 +52,8 @@ def run_grid(
 
     Args:
       fn: Function of the settings of a cell, by name, that returns a dict of results
-        (or a list of them: several rows of one cell): numbers, text, arrays.
+        (or a list of them: several rows of one cell): numbers, arrays, and text, of
+        which "NaN", "Infinity" and "-Infinity" are read as numbers.
       cells: Settings of each cell: dicts of what JSON can hold. A "seed" among them is
         recorded as such.
       out: Folder of the files, made if it is not there.
@@ -81,7 +83,8 @@ def run_grid(
       [0.9, 0.9, 0.9]
     """
     name = getattr(fn, "__qualname__", "<lambda>")
-    if name.endswith("<lambda>") and not revision:
+    bound = not isinstance(getattr(fn, "__self__", None), ModuleType | None)
+    if (name.endswith("<lambda>") or bound) and not revision:
         raise ValueError(
             "expected fn as a function with a name, or a revision to tell it from "
             f"others, got {fn!r}"

@@ -54,8 +54,8 @@ def simulate(
     like jit, it sees what the trial closes over as it was at the first call.
 
     With a checkpoint the simulation can be killed at any time, and the same call, on
-    any number of devices, goes on with its batch size: each chunk of about a second is
-    a file, written whole or not at all. Ctrl-C and SIGTERM then stop after the running
+    any number of devices, goes on to the same bits: each chunk of about a second is a
+    file, written whole or not at all. Ctrl-C and SIGTERM then stop after the running
     chunk (a second one at once). More trials than before may be asked for.
 
     Under `jax.distributed` (see `jaxcp.distributed`) all processes make the same call
@@ -102,7 +102,7 @@ def simulate(
         checkpoint = Path(checkpoint).expanduser()
         together = _programs.spans_processes(mesh)
         before = _agreement.from_first(
-            partial(saved_width, checkpoint), together=together
+            partial(saved_width, checkpoint, num_trials), together=together
         )
         batch_size = batch_size or before
     plan = _plan(trial, key, num_trials, batch_size, mesh, reduce)
@@ -132,6 +132,7 @@ class _Plan:
     mesh: Mesh | None
     shapes: PyTree
     statistics: list[Statistic]
+    probes: Statistics  # of one replicate
 
     @property
     def together(self) -> bool:
@@ -196,9 +197,10 @@ def _plan(trial, key, num_trials, batch_size, mesh, reduce):
     width, mesh = _programs.layout(trial, key, num_trials, batch_size, mesh)
     shapes = _programs.shapes_of(trial, key, width=width, mesh=mesh)
     statistics = statistics_of(reduce, shapes)
-    for statistic, leaf in zip(statistics, jax.tree.leaves(shapes), strict=True):
-        statistic.of_chunk(np.zeros((1, *leaf.shape), leaf.dtype))  # may refuse it
-    return _Plan(trial, key, num_trials, width, mesh, shapes, statistics)
+    one = [np.zeros((1, *v.shape), v.dtype) for v in jax.tree.leaves(shapes)]
+    # A statistic may refuse what it cannot do.
+    probes = [s.of_chunk(v) for s, v in zip(statistics, one, strict=True)]
+    return _Plan(trial, key, num_trials, width, mesh, shapes, statistics, probes)
 
 
 def _hashable(trial):
@@ -220,10 +222,10 @@ def _opened(plan, checkpoint, stack):
 
     def chunks():
         settings = settings_of(plan.trial, plan.key, leaves, plan.statistics)
-        settings["batch size"] = plan.width
+        settings |= {"batch size": plan.width, "trials": plan.num_trials}
         folders.append(Checkpoint(checkpoint, settings, plan.num_trials))
         stack.callback(folders[0].close)
-        return folders[0].load(list(leaves.values()))
+        return folders[0].load(plan.probes)
 
     done = _agreement.from_first(chunks, together=plan.together)
     return (folders[0] if folders else None), done
