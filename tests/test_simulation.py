@@ -354,14 +354,14 @@ def test_trials_may_be_objects_with_arrays(key):
 
 def test_checkpoints_go_on_with_their_batch_size(key, tmp_path):
     """So that a sum of many floats has the same bits, whoever goes on."""
-    mean = lambda key: jnp.mean(jax.random.normal(key, (999,)))  # noqa: E731
+    mean = lambda key: jnp.mean(jax.random.normal(key, (99,)))  # noqa: E731
     path = tmp_path / "c"
     whole = digest(jaxcp.simulate(mean, key, 300, batch_size=5, checkpoint=path))
     for chunk in list(path.glob("*.npz"))[1:]:
         chunk.unlink()
     assert digest(jaxcp.simulate(mean, key, 300, checkpoint=path)) == whole
     # Many more trials have a size of their own: one at a time would take long.
-    jaxcp.simulate(mean, key, 40_000, checkpoint=path)
+    jaxcp.simulate(mean, key, 20_000, checkpoint=path)
     assert json.loads((path / "simulation.json").read_text())["batch size"] > 1000
 
 
