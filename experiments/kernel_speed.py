@@ -230,6 +230,33 @@ def puncc_seconds(python: str) -> float:
     return json.loads(run.stdout.splitlines()[-1])
 
 
+def weighted_times() -> list[dict]:
+    """Times weighted conformal quantiles against those without weights."""
+    rows = []
+    for shape in SHAPES:
+        x = jax.random.normal(jax.random.key(0), shape)
+        w = jax.random.uniform(jax.random.key(1), shape)
+        plain = jax.jit(jax.vmap(lambda s: jaxcp.conformal_quantile(s, ALPHA)))
+        weighted = jax.jit(
+            jax.vmap(lambda s, v: jaxcp.weighted_conformal_quantile(s, v, ALPHA))
+        )
+        times = median_seconds(
+            {
+                "plain": lambda f=plain, x=x: f(x),
+                "weighted": lambda f=weighted, x=x, w=w: f(x, w),
+            }
+        )
+        rows.append(
+            {
+                "conformal quantile": f"{shape[0]} x {shape[1]}",
+                "plain ms": 1e3 * times["plain"],
+                "weighted ms": 1e3 * times["weighted"],
+                "weighted / plain": times["weighted"] / times["plain"],
+            }
+        )
+    return rows
+
+
 def replicate(key):
     """Draws 100 scores and calibrates."""
     draws = jnp.abs(jax.random.normal(key, (TRIAL_SIZE,)))
@@ -279,6 +306,7 @@ def main() -> None:
     tables = {
         "kernel": kth_smallest_times,
         "levels": level_times,
+        "weights": weighted_times,
         "labels": lambda: label_times(args.puncc_python),
         "replicates": replicate_times,
     }

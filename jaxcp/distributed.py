@@ -64,7 +64,8 @@ def initialize(
 
     Raises:
       ValueError: if there is no cluster and an argument is missing or out of range.
-      RuntimeError: if jax has started already or processes are missing.
+      RuntimeError: if jax has started already. (A process whose peers do not come is
+        ended by jax itself, after a message on stderr that says so.)
 
     Returns:
       None.

@@ -5,7 +5,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jax.typing import ArrayLike
@@ -66,7 +66,7 @@ def sharded_conformal_quantile(
     n = _checks.num_rows(scores=scores, mask=mask, weights=weights)
     _checks.check_vectors(mask=mask, weights=weights)
     if weights is None:
-        count = n if mask is None else jnp.sum(mask.astype(bool))
+        count = n if mask is None else mask.astype(bool).sum()
         rank = conformal_rank(count, alpha)
         scores, mask = _spread((scores, mask), n, mesh)
         return _sharded(scores, rank, mask, mesh)
@@ -97,15 +97,21 @@ def _spread(columns, n, mesh):
     rows = NamedSharding(mesh, P(mesh.axis_names))
 
     def place(x):
-        widths = ((0, pad),) + ((0, 0),) * (x.ndim - 1)
         if not _checks.is_concrete(x):  # also rows that are spread over processes
-            return jax.jit(partial(jnp.pad, pad_width=widths), out_shardings=rows)(x)
+            return _padded(x, pad, rows)
         if isinstance(x, np.ndarray):  # in the type that devices will give it
             x = x.astype(jax.dtypes.canonicalize_dtype(x.dtype), copy=False)
+        widths = ((0, pad),) + ((0, 0),) * (x.ndim - 1)
         x = (jnp if isinstance(x, Array) else np).pad(x, widths) if pad else x
         return jax.device_put(x, rows)
 
     return place(scores), None if mass is None else place(mass)
+
+
+@partial(jax.jit, static_argnames=("pad", "rows"))
+def _padded(x, pad, rows):
+    padded = jnp.pad(x, ((0, pad),) + ((0, 0),) * (x.ndim - 1))
+    return lax.with_sharding_constraint(padded, rows)
 
 
 @partial(jax.jit, static_argnames="mesh")

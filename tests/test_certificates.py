@@ -9,7 +9,7 @@ from scipy import stats
 
 import jaxcp
 from jaxcp import certificates
-from jaxcp.certificates import calibration_size, certificate
+from jaxcp.certificates import _counts, calibration_size, certificate
 from jaxcp.scores import Absolute, Signed
 
 
@@ -130,6 +130,17 @@ def test_a_million_replicates_and_tiny_p_values():
     wide = check(np.full(10**6, 91), 100, 0.1, num_test=100)
     z = (0.91 - 91 / 101) / wide.standard_error
     assert 1e-300 <= wide.p_value < 1e-200 and z > 100
+
+
+def test_a_window_of_the_law_has_the_tails_of_all(monkeypatch):
+    """Where all the numbers a sum can be are too many, only those near it count."""
+    counts = np.array([17, 18, 20, 15, 19] * 40)
+    every = check(counts, 20, 0.1, num_test=20)
+    far = check(counts - 5, 20, 0.1, num_test=20)
+    monkeypatch.setattr(_counts, "_ALL", 512)
+    assert_allclose(check(counts, 20, 0.1, num_test=20), every, rtol=1e-9)
+    assert_allclose(check(counts - 5, 20, 0.1, num_test=20), far, rtol=1e-8)
+    assert far.p_value < 1e-30 < every.p_value
 
 
 def test_shapes_of_covered():

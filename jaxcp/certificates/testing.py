@@ -69,12 +69,12 @@ def test_coverage(
 
     Example:
       >>> scores = jax.random.normal(jax.random.key(0), (500, 101))
-      >>> q = jax.vmap(lambda s: jaxcp.conformal_quantile(s, 0.1))(scores[:, :100])
-      >>> test_coverage(scores[:, 100:] <= q[:, None], 100, 0.1).p_value > 0.01
+      >>> quantile = jax.vmap(jaxcp.conformal_quantile, (0, None))
+      >>> q = quantile(scores[:, :100], jnp.array([0.1, 0.2]))
+      >>> right, wrong = scores[:, 100:] <= q[:, :1], scores[:, 100:] <= q[:, 1:]
+      >>> test_coverage(right, 100, 0.1).p_value > 0.01
       True
-      >>> clipped = jnp.quantile(scores[:, :100], 0.9, axis=1)
-      >>> wrong = jnp.tile(scores[:, 100:] <= clipped[:, None] - 0.3, (9, 1))
-      >>> test_coverage(wrong, 100, 0.1, alternative="less").p_value < 1e-6
+      >>> test_coverage(wrong, 100, 0.1).p_value < 1e-6
       True
     """
     proof = certificate(n, alpha)

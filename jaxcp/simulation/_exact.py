@@ -14,22 +14,17 @@ def exact_moments(values: np.ndarray) -> dict[str, np.ndarray]:
     finite: of these `finite` tells, with `infinite` their own sum. Squares leave out
     values too large for them, too: of these `small` tells.
     """
-    if values.dtype.kind in "biu":
-        return _integer_moments(values)
     wide = values.astype(float)
     finite, small = np.isfinite(wide), np.abs(wide) < _HUGE
-    kept = np.where(small, wide, 0)
-    # Two halves of the digits, the products of which are exact.
-    high = _leading_digits(kept) if values.itemsize > 4 else kept
-    low = kept - high
-    squares = exact_sum(high * high)
-    if low.any():
-        squares = squares + exact_sum(2 * high * low) + exact_sum(low * low)
+    if values.dtype.kind in "biu":
+        total, squares = _integer_sums(values)
+    else:
+        total, squares = exact_sum(np.where(finite, wide, 0)), _squares(wide, small)
     with np.errstate(invalid="ignore"):
         infinite = np.sum(np.where(finite, 0, wide), axis=0)
     return {
         "count": np.asarray(len(values)),
-        "sum": exact_sum(np.where(finite, wide, 0)).astype(str),
+        "sum": np.asarray(total, object).astype(str),
         "squares": np.asarray(squares, object).astype(str),
         "finite": finite.all(axis=0),
         "small": small.all(axis=0),
@@ -39,25 +34,24 @@ def exact_moments(values: np.ndarray) -> dict[str, np.ndarray]:
     }
 
 
-def _integer_moments(values):
-    """Returns `exact_moments` of integers, which doubles may not hold."""
+def _squares(values, small):
+    """Returns the sum of squares: of two halves of the digits, whose are exact."""
+    kept = np.where(small, values, 0)
+    high = _leading_digits(kept)
+    low = kept - high
+    squares = exact_sum(high * high)
+    if low.any():
+        squares = squares + exact_sum(2 * high * low) + exact_sum(low * low)
+    return squares
+
+
+def _integer_sums(values):
+    """Returns the sums of integers and of their squares, which doubles may not hold."""
     wide = values.astype(float)
     if np.all(np.abs(wide) < 2**26):  # their squares are doubles, too
-        total, squares = exact_sum(wide), exact_sum(wide * wide)
-    else:
-        whole = values.astype(object)
-        total, squares = np.sum(whole, axis=0), np.sum(whole * whole, axis=0)
-    shape = values.shape[1:]
-    return {
-        "count": np.asarray(len(values)),
-        "sum": np.asarray(total, object).astype(str),
-        "squares": np.asarray(squares, object).astype(str),
-        "finite": np.ones(shape, bool),
-        "small": np.ones(shape, bool),
-        "infinite": np.zeros(shape),
-        "minimum": wide.min(axis=0),
-        "maximum": wide.max(axis=0),
-    }
+        return exact_sum(wide), exact_sum(wide * wide)
+    whole = values.astype(object)
+    return np.sum(whole, axis=0), np.sum(whole * whole, axis=0)
 
 
 def exact_sum(values: np.ndarray) -> np.ndarray:

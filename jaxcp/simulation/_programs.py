@@ -32,7 +32,7 @@ def run_batch(
     Each device of the mesh runs one program of `width` replicates, the same one however
     many devices there are.
     """
-    key_data, impl = _parts(key)
+    key_data, impl = parts_of(key)
     return _program(trial, impl, width, mesh)(key_data, np.uint32(first))
 
 
@@ -40,7 +40,7 @@ def shapes_of(
     trial: Callable[[Array], PyTree], key: Array, *, width: int, mesh: Mesh | None
 ) -> PyTree:
     """Returns shapes and dtypes of the results of one replicate."""
-    key_data, impl = _parts(key)
+    key_data, impl = parts_of(key)
     program = _program(trial, impl, width, mesh)
     rows = program.eval_shape(key_data, np.uint32(0))
     return jax.tree.map(lambda v: jax.ShapeDtypeStruct(v.shape[1:], v.dtype), rows)
@@ -62,6 +62,7 @@ def layout(
     if batch_size is None:
         width = min(width, -(-num_trials // _FEW)) or 1
         width = 2 ** (width - 1).bit_length()
+    if batch_size is None and width > 1:
         on = _mesh_for(mesh, num_trials, width)
         width = min(width, _width_that_fits(trial, key, width, on))
     return width, _mesh_for(mesh, num_trials, width)
@@ -89,8 +90,8 @@ def _most():
     return _WIDEST.get(jax.default_backend(), _WIDEST_ELSEWHERE)
 
 
-def _parts(key):
-    """Returns a key as numbers, which every process can pass, and its kind."""
+def parts_of(key: Array) -> tuple[np.ndarray, Any]:
+    """Returns a key as numbers, which every process can pass, and its kind, if any."""
     if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
         return np.asarray(key), None
     return np.asarray(jax.random.key_data(key)), jax.random.key_impl(key)
@@ -154,7 +155,7 @@ def _checked(results):
 
 
 def _width_that_fits(trial, key, width, mesh):
-    key_data, impl = _parts(key)
+    key_data, impl = parts_of(key)
     lowered = _program(trial, impl, width, mesh).lower(key_data, np.uint32(0))
     memory: Any = lowered.compile().memory_analysis()  # kept for the call
     if memory is None:  # not known on every kind of device

@@ -16,6 +16,7 @@ from jax.extend import core
 
 from jaxcp._files import remove_drafts, write_whole
 from jaxcp._types import PyTree
+from jaxcp.simulation._programs import parts_of
 
 Span = tuple[int, int]
 Statistics = list[dict[str, np.ndarray]]
@@ -132,10 +133,10 @@ def settings_of(
     trial: Callable[[Array], PyTree], key: Array, leaves: dict, statistics: list
 ) -> dict[str, Any]:
     """Returns what tells one simulation from another, as JSON."""
-    typed = jax.numpy.issubdtype(key.dtype, jax.dtypes.prng_key)
+    key_data, kind = parts_of(key)
     return {
-        "key": np.asarray(jax.random.key_data(key) if typed else key).tolist(),
-        "kind of key": str(jax.random.key_impl(key)) if typed else "legacy",
+        "key": key_data.tolist(),
+        "kind of key": "legacy" if kind is None else str(kind),
         "results": {k: f"{v.dtype}{list(v.shape)}" for k, v in leaves.items()},
         "statistics": [repr(s) for s in statistics],
         "trial": _digest(trial, key),

@@ -82,9 +82,9 @@ def run_grid(
       >>> [record["results"]["coverage"] for record in records]
       [0.9, 0.9, 0.9]
     """
-    name = getattr(fn, "__qualname__", "<lambda>")
+    function = getattr(fn, "__qualname__", "<lambda>")
     bound = not isinstance(getattr(fn, "__self__", None), ModuleType | None)
-    if (name.endswith("<lambda>") or bound) and not revision:
+    if (function.endswith("<lambda>") or bound) and not revision:
         raise ValueError(
             "expected fn as a function with a name, or a revision to tell it from "
             f"others, got {fn!r}"
@@ -92,7 +92,7 @@ def run_grid(
     out = Path(out).expanduser()
     out.mkdir(parents=True, exist_ok=True)
     remove_drafts(out, older_than=3600)  # younger ones may be of another process
-    origin = {"function": name, "revision": revision}
+    origin = {"function": function, "revision": revision}
     named = [(name_of(origin, cell), dict(cell)) for cell in cells]
     together = executor is None and jax.process_count() > 1
     records = from_first(

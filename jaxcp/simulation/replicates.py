@@ -98,26 +98,24 @@ def simulate(
       (500, dtype('float64'))
     """
     _check(trial, key, num_trials, batch_size, mesh)
-    if checkpoint is not None:
-        checkpoint = Path(checkpoint).expanduser()
-        together = _programs.spans_processes(mesh)
-        before = _agreement.from_first(
-            partial(saved_width, checkpoint, num_trials), together=together
-        )
-        batch_size = batch_size or before
-    plan = _plan(trial, key, num_trials, batch_size, mesh, reduce)
-    with ExitStack() as stack:
-        folder, done = _opened(plan, checkpoint, stack)
-        try:
+    together = _programs.spans_processes(mesh)
+    checkpoint = None if checkpoint is None else Path(checkpoint).expanduser()
+    try:
+        if checkpoint is not None:
+            before = partial(saved_width, checkpoint, num_trials)
+            batch_size = batch_size or _agreement.from_first(before, together=together)
+        plan = _plan(trial, key, num_trials, batch_size, mesh, reduce)
+        with ExitStack() as stack:
+            folder, done = _opened(plan, checkpoint, stack)
             _run_missing(plan, folder, checkpoint, done, progress)
-        except jax.errors.JaxRuntimeError as error:
-            if not plan.together:
-                raise
-            raise RuntimeError(
-                "another process of this program ended or cannot be reached; start all "
-                "of them again"
-                + (f": finished chunks are in {checkpoint}" if checkpoint else "")
-            ) from error
+    except jax.errors.JaxRuntimeError as error:
+        if not together:
+            raise
+        raise RuntimeError(
+            "another process of this program ended or cannot be reached; start all "
+            "of them again"
+            + (f": finished chunks are in {checkpoint}" if checkpoint else "")
+        ) from error
     return plan.combined(done)
 
 
