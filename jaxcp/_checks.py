@@ -207,7 +207,7 @@ def check_count(name: str, count: int, at_least: int) -> None:
     """Raises ValueError unless `count` is an int and large enough."""
     is_int = isinstance(count, int | np.integer) and not isinstance(count, bool)
     if not is_int or count < at_least:
-        raise ValueError(f"expected {name} as an int >= {at_least}, got {count}")
+        raise ValueError(f"expected {name} as an int >= {at_least}, got {count!r}")
 
 
 def as_vector(name: str, value: ArrayLike, size: int) -> Array:
