@@ -67,3 +67,11 @@ def as_function(name: str, function: Callable) -> Partial:
         if arrays and not any(isinstance(v, int) for v in bound):  # an int is a size
             return Partial(function.func, *function.args, **function.keywords)
     return Partial(function)
+
+
+def keep_functions(value: Any, *names: str) -> None:
+    """Turns the fields with these names, of a new value, into pytrees or None."""
+    for name in names:
+        function = getattr(value, name)
+        if function is not None:
+            object.__setattr__(value, name, as_function(name, function))

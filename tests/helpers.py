@@ -104,6 +104,16 @@ def _labels(k, randomized=False, ties=False):
     return draw
 
 
+def _logits(k):
+    draw_labels = _labels(k)
+
+    def draw(key):
+        p, y = draw_labels(key)
+        return jnp.log(p), y
+
+    return draw
+
+
 def _distance(pred, y):
     return jnp.abs(y - pred) / (1 + jnp.abs(pred))
 
@@ -202,6 +212,7 @@ CASES = {
     "asymmetric-cqr": Case(scores.AsymmetricCQR(), _band()),
     "gamma": Case(scores.Gamma(), _positive),
     "lac": Case(scores.LAC(), _labels(5), exact=True),
+    "log-lac": Case(scores.LogLAC(), _logits(5), exact=True),
     "aps": Case(scores.APS(), _labels(7, ties=True), exact=True),
     "aps-one-class": Case(scores.APS(), _labels(1), exact=True),
     "aps-randomized": Case(scores.APS(True), _labels(5, True), exact=True),

@@ -1,8 +1,9 @@
 """Nonconformity scores. Each describes one example and carries its own inverse."""
 
+from jaxcp.scores.ambiguity import LAC, LogLAC
 from jaxcp.scores.boxes import BoxOffset
 from jaxcp.scores.cdf import CDF
-from jaxcp.scores.classification import APS, LAC, RAPS, TopK
+from jaxcp.scores.classification import APS, RAPS, TopK
 from jaxcp.scores.custom import Custom
 from jaxcp.scores.draws import CP2PCP, HDPCP, PCP
 from jaxcp.scores.generative import Density, Latent
@@ -32,6 +33,7 @@ __all__ = [
     "Density",
     "Gamma",
     "Latent",
+    "LogLAC",
     "Mahalanobis",
     "Normalized",
     "Rectangle",

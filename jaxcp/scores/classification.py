@@ -1,8 +1,7 @@
-"""Scores of labels 0, ..., k - 1 from predicted probabilities."""
+"""Scores of a label by its place among the labels, from predicted probabilities."""
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
@@ -10,43 +9,9 @@ from jaxcp import _checks
 from jaxcp._pytree import pytree, static
 from jaxcp._types import PyTree
 from jaxcp.scores import _ranking
+from jaxcp.scores._labels import check_probabilities, check_targets, in_range
 from jaxcp.selection import as_float, to_keys
 from jaxcp.sets import LabelSet
-
-
-@pytree
-class LAC:
-    """One minus the probability of the label: 1 - p_y, the smallest sets on average.
-
-    `pred` is p, shape (k,).
-
-    Guarantee:
-      1 - alpha for exchangeable data.
-
-    References:
-      Sadinle, Lei, Wasserman, Least Ambiguous Set-Valued Classifiers, 2019.
-
-    Example:
-      >>> LAC().invert(jnp.array([0.5, 0.3, 0.2]), 0.75).mask
-      Array([ True,  True, False], dtype=bool)
-    """
-
-    def labels(self, pred: Array) -> Array:
-        """Returns 1 - p of every label, shape (k,)."""
-        return 1 - pred
-
-    def __call__(self, pred: Array, y: Array) -> Array:
-        """Returns 1 - p_y, shape (); +inf for a label out of range."""
-        return _in_range(self.labels(pred)[y], y, len(pred))
-
-    def invert(self, pred: Array, q: Array) -> LabelSet:
-        """Returns {y : 1 - p_y <= q}; `q` may be one threshold a label, shape (k,)."""
-        return LabelSet(self.labels(pred) <= q)
-
-    def check(self, preds: Array, y: Array | None = None, mask=None) -> None:
-        """Raises ValueError unless rows are probabilities and labels fit them."""
-        _check_probabilities(preds, mask)
-        _check_targets(preds, y, mask)
 
 
 class _Ranked:
@@ -102,7 +67,7 @@ class _Adaptive(_Ranked):
         p, u = self._parts(pred)
         before = _ranking.before(p, y)
         score = _ranking.mass_of(p, u, before, y) + self._penalty(1 + jnp.sum(before))
-        return _in_range(score, y, len(p))
+        return in_range(score, y, len(p))
 
     def check(self, preds: PyTree, y: Array | None = None, mask=None) -> None:
         """Raises ValueError unless rows are probabilities and labels fit them."""
@@ -113,8 +78,8 @@ class _Adaptive(_Ranked):
                 f"randomised score, got {jax.tree.map(jnp.shape, preds)}"
             )
         p, u = preds if self.randomized else (preds, None)
-        _check_probabilities(p, mask)
-        _check_targets(p, y, mask)
+        check_probabilities(p, mask)
+        check_targets(p, y, mask)
         if u is not None:
             _checks.check_uniforms("uniforms", u, mask)
 
@@ -223,43 +188,14 @@ class TopK(_Ranked):
     def __call__(self, pred: Array, y: Array) -> Array:
         """Returns the rank of label `y`, shape (); +inf for a label out of range."""
         rank = 1 + jnp.sum(_ranking.before(pred, y))
-        return _in_range(rank.astype(as_float(pred).dtype), y, len(pred))
+        return in_range(rank.astype(as_float(pred).dtype), y, len(pred))
 
     def check(self, preds: Array, y: Array | None = None, mask=None) -> None:
         """Raises ValueError unless labels fit the predictions."""
-        _check_targets(preds, y, mask)
+        check_targets(preds, y, mask)
 
     def _parts(self, pred):
         return pred, None
 
     def _last(self, mass, members):
         return jnp.sum(members)
-
-
-def _in_range(score, y, k):
-    y = y.astype(int) if hasattr(y, "astype") else y  # narrow types cannot hold k
-    return jnp.where((y >= 0) & (y < k), score, jnp.inf)
-
-
-def _check_probabilities(p, mask):
-    _check_matrix(p)
-    _checks.check_values(lambda v: v >= 0, "probabilities >= 0", p, mask)
-    if _checks.is_concrete(p):
-        rounding = max(1e-3, 8 * float(jnp.finfo(as_float(p).dtype).eps))
-        sums = np.asarray(p).sum(axis=1, dtype=float)
-        expected = "probabilities that sum to 1 in each row"
-        _checks.check_values(lambda s: abs(s - 1) <= rounding, expected, sums, mask)
-
-
-def _check_targets(p, y, mask):
-    _check_matrix(p)
-    if y is not None:
-        _checks.check_vectors(y=y)
-        _checks.check_labels("y", y, p.shape[1], mask)
-
-
-def _check_matrix(p):
-    if jnp.ndim(p) != 2 or p.shape[1] == 0:
-        raise ValueError(
-            f"expected preds of shape (n, k), one column a label, got {jnp.shape(p)}"
-        )

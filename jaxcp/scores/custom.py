@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from jax import Array
 
-from jaxcp._pytree import pytree, static
+from jaxcp._pytree import keep_functions, pytree
 from jaxcp._types import PyTree, Set
 from jaxcp.sets import LevelSet
 
@@ -12,6 +12,9 @@ from jaxcp.sets import LevelSet
 @pytree
 class Custom:
     """Any function of a prediction and a target as a nonconformity score.
+
+    Parameters bound by `functools.partial(evaluate, params)` are leaves of the score:
+    new ones compile nothing, and `training.train_score` learns them.
 
     Args:
       evaluate: Returns the score of one example, `(pred, y) -> ()` or `(c,)`; larger
@@ -28,8 +31,11 @@ class Custom:
       Array(True, dtype=bool)
     """
 
-    evaluate: Callable[[PyTree, Array], Array] = static()
-    inverse: Callable[[PyTree, Array], Set] | None = static(default=None)
+    evaluate: Callable[[PyTree, Array], Array]
+    inverse: Callable[[PyTree, Array], Set] | None = None
+
+    def __post_init__(self):
+        keep_functions(self, "evaluate", "inverse")
 
     def __call__(self, pred: PyTree, y: Array) -> Array:
         """Returns evaluate(pred, y), shape () or (c,)."""

@@ -8,7 +8,7 @@ from jax import Array
 from jax.tree_util import Partial
 
 from jaxcp import _geometry
-from jaxcp._pytree import as_function, pytree, static
+from jaxcp._pytree import keep_functions, pytree, static
 from jaxcp._types import PyTree
 from jaxcp.sets import LevelSet
 
@@ -47,7 +47,7 @@ class Density:
     sample: Callable[[Array, PyTree, int], Array] | None = None
 
     def __post_init__(self):
-        _keep_functions(self, "log_prob", "sample")
+        keep_functions(self, "log_prob", "sample")
 
     @classmethod
     def of(cls, model: Any, params: PyTree) -> "Density":
@@ -106,7 +106,7 @@ class Latent:
     dim: int | None = static(default=None)
 
     def __post_init__(self):
-        _keep_functions(self, "inverse", "forward")
+        keep_functions(self, "inverse", "forward")
 
     @classmethod
     def of(cls, model: Any, params: PyTree, *, dim: int | None = None) -> "Latent":
@@ -132,13 +132,6 @@ class Latent:
     def invert(self, pred: PyTree, q: Array) -> LevelSet:
         """Returns {y : norm(inverse(pred, y)) <= q}."""
         return LevelSet(self, pred, q)
-
-
-def _keep_functions(score, *names):
-    for name in names:
-        function = getattr(score, name)
-        if function is not None:
-            object.__setattr__(score, name, as_function(name, function))
 
 
 def _function(model, name, purpose):
