@@ -14,6 +14,7 @@ from jaxcp import (
     scores,
     sets,
     simulation,
+    training,
 )
 from jaxcp.calibration import Calibration, calibrate
 from jaxcp.certificates.laws import coverage_law
@@ -81,6 +82,7 @@ __all__ = [
     "simulation",
     "soft_conformal_quantile",
     "split_conformal",
+    "training",
     "volume",
     "weighted_conformal_quantile",
     "weighted_select",

@@ -176,7 +176,7 @@ def grouped_conformal_quantile(
 def thresholds(
     scores: Array,
     rank: Array,
-    mask: Array | None,
+    mask: Array | None = None,
     axis_name: AxisName = None,
     nearest: int = 1,
 ) -> Array:

@@ -1,4 +1,6 @@
-"""A smooth stand-in for the conformal quantile, to train through."""
+"""Conformal quantiles with smooth gradients, to train through."""
+
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -12,27 +14,30 @@ from jaxcp.selection import (
     at_least_single,
     bisect_keys,
     from_keys,
+    kth_smallest,
     to_keys,
 )
 
 
 def soft_conformal_quantile(
-    scores: ArrayLike, alpha: ArrayLike, *, bandwidth: ArrayLike
+    scores: ArrayLike, alpha: ArrayLike, *, bandwidth: ArrayLike, hard: bool = False
 ) -> Array:
     """Returns a smooth stand-in for the conformal quantile, for training.
 
     The root t of sum_i sigmoid((t - S_i) / bandwidth) = k - 1/2 with k the conformal
     rank; its limit for bandwidth -> 0 is `conformal_quantile`. The gradient is the
-    kernel-weighted mean of the score gradients.
+    kernel-weighted mean of the score gradients. With `hard=True` the value is the
+    `conformal_quantile` itself, and the gradient the kernel-weighted mean around it.
 
     Args:
       scores: Nonconformity scores, shape (n,), finite.
       alpha: Miscoverage level, shape ().
       bandwidth: Width of the smoothing > 0, shape (), in units of the score.
+      hard: Whether the value is exact and only the gradient smooth.
 
     Returns:
       Soft threshold, shape (), dtype of `scores`; +inf where k = n + 1, with a gradient
-      of zero.
+      of zero. NaN scores and infinite ones have a gradient of zero too.
 
     Raises:
       ValueError: if `scores` is not of shape (n,), a concrete `bandwidth` is not
@@ -40,6 +45,9 @@ def soft_conformal_quantile(
 
     Guarantee:
       None: recalibrate with `conformal_quantile` on fresh data after training.
+
+    References:
+      Noorani et al., Conformal Risk Minimization with Variance Reduction, 2024.
 
     Example:
       >>> soft_conformal_quantile(jnp.arange(1.0, 10.0), 0.2, bandwidth=0.01).round(3)
@@ -54,35 +62,61 @@ def soft_conformal_quantile(
     if rank.ndim or bandwidth.ndim:
         shapes = f"{rank.shape} and {bandwidth.shape}"
         raise ValueError(f"expected alpha and bandwidth of shape (), got {shapes}")
-    return _soft_quantile(scores, rank, bandwidth.astype(scores.dtype))
+    return soft_order_statistic(scores, rank, bandwidth, hard)
 
 
-@jax.jit
-def _soft_quantile(scores, rank, bandwidth):
+@partial(jax.jit, static_argnames="hard")
+def soft_order_statistic(
+    scores: Array, rank: Array, bandwidth: ArrayLike, hard: bool = False
+) -> Array:
+    """Returns `soft_conformal_quantile` at a rank, of checked arguments."""
+    bandwidth = jnp.asarray(bandwidth, scores.dtype)
     possible = rank <= scores.size
     # A traced level may ask for rank 0; half a count below the first score stands in.
-    target = jnp.clip(rank, 1, scores.size) - 0.5
+    rank = jnp.clip(rank, 1, scores.size)
     scores = jnp.where(possible, scores, lax.stop_gradient(scores))
-    root = _soft_root(scores, bandwidth, target)
-    return jnp.where(possible, root, jnp.inf)
+    find = _hard_root if hard else _soft_root
+    return jnp.where(possible, find(scores, bandwidth, rank), jnp.inf)
 
 
 @jax.custom_jvp
-def _soft_root(scores, bandwidth, target):
+def _soft_root(scores, bandwidth, rank):
     def falls_short(key):
         value = from_keys(key, scores.dtype)
         steps = jax.nn.sigmoid(at_least_single((value - scores) / bandwidth))
-        return jnp.sum(steps) < target
+        return jnp.sum(steps) < rank - 0.5
 
     return from_keys(bisect_keys(falls_short, to_keys(scores).dtype), scores.dtype)
 
 
 @_soft_root.defjvp
 def _soft_root_jvp(primals, tangents):
-    scores, bandwidth, target = primals
-    root = _soft_root(scores, bandwidth, target)
-    z = (root - scores) / bandwidth
-    z = jnp.where(jnp.isfinite(z), z, 0)
-    kernel = jax.nn.softmax(jax.nn.log_sigmoid(z) + jax.nn.log_sigmoid(-z))
+    root = _soft_root(*primals)
+    kernel, z = _kernel(root, *primals[:2])
     # Implicit differentiation of the root; z d(bandwidth) is its shift by rescaling.
-    return root, jnp.sum(kernel * (tangents[0] + z * tangents[1]))
+    slopes = jnp.where(kernel > 0, tangents[0] + z * tangents[1], 0)
+    return root, jnp.sum(kernel * slopes)
+
+
+@jax.custom_jvp
+def _hard_root(scores, bandwidth, rank):
+    del bandwidth  # only the tangent depends on it
+    return kth_smallest(scores, rank)
+
+
+@_hard_root.defjvp
+def _hard_root_jvp(primals, tangents):
+    root = _hard_root(*primals)
+    kernel, _ = _kernel(root, *primals[:2])
+    return root, jnp.sum(kernel * jnp.where(kernel > 0, tangents[0], 0))
+
+
+def _kernel(root, scores, bandwidth):
+    """Returns weights that sum to one, largest at `root`, and distances from it."""
+    z = (root - scores) / bandwidth
+    known = jnp.isfinite(z)
+    z = jnp.where(known, z, 0)
+    # Some score is near: the root is one, or shares half a count among log(2 n) of z.
+    kernel = jnp.where(known, jax.nn.sigmoid(z) * jax.nn.sigmoid(-z), 0)
+    total = jnp.sum(at_least_single(kernel)).astype(kernel.dtype)
+    return kernel / jnp.where(total > 0, total, 1), z

@@ -112,3 +112,19 @@ def weighted_plus_interval(preds, residuals, weights, test_weight, alpha):
         for column in (preds - residuals[:, None]).T
     ]
     return np.array(lower), np.array(upper)
+
+
+def soft_members(labels, q, temperature):
+    """Soft membership of every label (Stutz et al. 2022, eq. 3)."""
+    return 1 / (1 + np.exp(-(q - labels) / temperature))
+
+
+def conformal_training_loss(cal, labels, y, alpha, temperature, kappa, w, loss_matrix):
+    """Stutz et al. 2022, eqs. 4, 5 and 8, row by row, at the exact threshold."""
+    q, total = conformal_quantile(cal, alpha), 0.0
+    for scores, target in zip(labels, y, strict=True):
+        member = soft_members(scores, q, temperature)
+        total += w[target] * max(member.sum() - kappa, 0)
+        for c, m in enumerate(member):
+            total += loss_matrix[target, c] * (1 - m if c == target else m)
+    return total / len(y)

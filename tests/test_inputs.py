@@ -18,6 +18,7 @@ from jaxcp import (
     outliers,
     resampling,
     scores,
+    training,
 )
 from jaxcp.sets import (
     Balls,
@@ -35,6 +36,11 @@ Y = jnp.arange(9) % 3
 CP = jaxcp.calibrate(scores.Absolute(), jnp.zeros(9), X)
 LABELS = jaxcp.calibrate(scores.LAC(), P, Y)
 GROUPS = jaxcp.calibrate_groups(scores.Absolute(), X, X, Y, num_groups=3)
+
+
+def train_loss(alpha=0.1, **options):
+    options |= {"temperature": 1.0}
+    return training.conformal_training_loss(scores.LAC(), P, Y, P, alpha, **options)
 
 
 def calibrate(score, preds, y, **options):
@@ -958,6 +964,86 @@ WRONG = {
     "bandwidth of 0": (
         lambda: jaxcp.soft_conformal_quantile(X, 0.1, bandwidth=0.0),
         "bandwidth > 0, got 0.0",
+    ),
+    "logits of +inf": (
+        lambda: jaxcp.calibrate(scores.LogLAC(), P.at[2, 1].set(jnp.inf), Y),
+        r"logits below \+inf, got inf at \(2, 1\)",
+    ),
+    "temperature of 0": (
+        lambda: training.soft_size(scores.LAC(), P, 0.5, temperature=0.0),
+        "temperature > 0, got 0.0",
+    ),
+    "several temperatures": (
+        lambda: training.soft_size(scores.LAC(), P, 0.5, temperature=X),
+        r"temperature of shape \(\), got \(9,\)",
+    ),
+    "soft size of a level set": (
+        lambda: training.soft_size(scores.Custom(jnp.maximum), X, 1.0, temperature=1.0),
+        "sets with ends or members .*, got LevelSet",
+    ),
+    "soft size of balls without a key": (
+        lambda: training.soft_size(scores.PCP(), P[:, :, None], 1.0, temperature=1.0),
+        "expected a key for unions of balls",
+    ),
+    "soft size at thresholds of many rows": (
+        lambda: training.soft_size(scores.LAC(), P, X, temperature=1.0),
+        r"q of shape \(\) or \(3,\), got \(9,\)",
+    ),
+    "soft membership at thresholds of many rows": (
+        lambda: training.soft_membership(scores.LAC(), P, Y, X, temperature=1.0),
+        r"q of shape \(\) or \(3,\), got \(9,\)",
+    ),
+    "soft membership of fewer targets": (
+        lambda: training.soft_membership(scores.LAC(), P, Y[1:], 1.0, temperature=1.0),
+        "y with 9 rows like preds, got 8",
+    ),
+    "training loss with two gradients": (
+        lambda: train_loss(bandwidth=0.1, nearest=3),
+        "one of bandwidth and nearest, got 0.1 and 3",
+    ),
+    "training loss at alpha 1": (
+        lambda: train_loss(alpha=1.0),
+        r"alpha in \(0, 1\), got 1.0",
+    ),
+    "training loss at two levels": (
+        lambda: train_loss(alpha=jnp.array([0.1, 0.2])),
+        r"alpha of shape \(\), got \(2,\); use jax.vmap",
+    ),
+    "training loss of the nearest none": (
+        lambda: train_loss(nearest=0),
+        "nearest as an int >= 1, got 0",
+    ),
+    "training loss with weights without labels": (
+        lambda: train_loss(size_weights=jnp.ones(3)),
+        "expected y, which size and classification weights go by",
+    ),
+    "training loss with weights of other labels": (
+        lambda: train_loss(y=Y, size_weights=jnp.ones(2)),
+        r"size_weights of shape \(3,\), got \(2,\)",
+    ),
+    "training loss with negative weights": (
+        lambda: train_loss(y=Y, classification_weights=-jnp.eye(3)),
+        "finite classification_weights >= 0, got -1.0",
+    ),
+    "training a score without hyperparameters": (
+        lambda: training.train_score(
+            KEY, scores.APS(), P, Y, 0.1, optimizer=optax.sgd(1.0), num_steps=1
+        ),
+        "a score with hyperparameters, got APS",
+    ),
+    "training a score by no optimizer": (
+        lambda: training.train_score(
+            KEY, scores.RAPS(0.1, 1), P, Y, 0.1, optimizer=0.1, num_steps=1
+        ),
+        "optimizer from optax, got float",
+    ),
+    "choosing a score of one": (
+        lambda: training.select_score(KEY, scores.RAPS(0.1, 1), P, Y, 0.1),
+        "hyperparameters with one leading axis of candidates",
+    ),
+    "choosing a score by one row": (
+        lambda: training.select_score(KEY, scores.RAPS(X, 1), P[:1], Y[:1], 0.1),
+        "at least 2 rows, one for each half, got 1",
     ),
     "u out of range": (
         lambda: jaxcp.conformal_p_value(X, 1.0, u=2.0),

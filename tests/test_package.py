@@ -37,6 +37,7 @@ NAMESPACES = [
     jaxcp.scores,
     jaxcp.sets,
     jaxcp.simulation,
+    jaxcp.training,
 ]
 # Methods of these are verbs of their own, and documented as such.
 VERBS = ["quantile", "__call__", "minmax", "naive", "aggregate", "init", "fit"]
@@ -106,7 +107,7 @@ ORDER = [
     {"scores", "sharding"},
     {"_thresholds", "volumes"},
     {"calibration", "groups"},
-    {"splitting", "resampling", "learners"},
+    {"splitting", "resampling", "learners", "training"},
     {"cross", "outliers", "detection"},
     {"online"},
     {"metrics", "simulation", "distributed", "datasets", "models"},

@@ -1,0 +1,18 @@
+"""Training through calibration: soft sets, the loss of their size, learned scores.
+
+Train on one part of the data, then calibrate exactly on rows that the training did not
+see: the sets of `jaxcp.calibrate` then cover with probability >= 1 - alpha, whatever
+was trained and however. Nothing trained has a guarantee before that.
+"""
+
+from jaxcp.training.losses import conformal_training_loss
+from jaxcp.training.soft import soft_membership, soft_size
+from jaxcp.training.tuning import select_score, train_score
+
+__all__ = [
+    "conformal_training_loss",
+    "select_score",
+    "soft_membership",
+    "soft_size",
+    "train_score",
+]

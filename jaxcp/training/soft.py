@@ -1,0 +1,235 @@
+"""Sets with soft edges: membership and size that have gradients in the threshold."""
+
+from dataclasses import replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.typing import ArrayLike
+
+from jaxcp import _checks
+from jaxcp._batching import evaluate, widened
+from jaxcp._types import PyTree, Score, Set
+from jaxcp.selection import as_float
+from jaxcp.sets import Balls, BoundingBox, Box, Ellipsoid, Interval
+from jaxcp.volumes._balls import log_volume_of_balls
+
+
+def soft_membership(
+    score: Score, preds: PyTree, y: ArrayLike, q: ArrayLike, *, temperature: ArrayLike
+) -> Array:
+    """Returns how far targets are inside their sets, between 0 and 1.
+
+    sigmoid((q - S) / temperature), 1/2 on the edge; with components their product. For
+    temperature -> 0 it is the indicator of score(pred, y) <= q.
+
+    Args:
+      score: Nonconformity score of one example.
+      preds: Predictions, a pytree with leading axis m.
+      y: Targets, shape (m, ...).
+      q: Threshold, shape (), or (c,) with components, or (k,) for one a label; in units
+        of the score.
+      temperature: Softness of the edge > 0, shape (), in units of the score.
+
+    Returns:
+      Soft membership, shape (m,). Where score or threshold is infinite it is 0 or 1,
+      with a gradient of zero.
+
+    Raises:
+      ValueError: if lengths differ, shapes of `q` and the score do not fit, a concrete
+        temperature is not positive, or predictions or targets are not valid for the
+        score.
+
+    References:
+      Stutz, Dvijotham, Cemgil, Doucet, Learning Optimal Conformal Classifiers, 2022.
+
+    Example:
+      >>> from jaxcp.scores import Absolute
+      >>> y = jnp.array([0.0, 1.0, 9.0])
+      >>> soft_membership(Absolute(), jnp.zeros(3), y, 1.0, temperature=0.1).round(3)
+      Array([1. , 0.5, 0. ], dtype=float32)
+    """
+    preds, y, q = _checks.as_arrays((preds, y, q))
+    _checks.check_given(score=score, preds=preds, y=y)
+    _checks.num_rows(preds=preds, y=y)
+    _checks.check_preds(score, preds, y)
+    check_positive(temperature=temperature)
+    _check_threshold(score, preds, y, q)
+    return memberships(score, preds, y, as_float(q), temperature)
+
+
+def soft_size(
+    score: Score,
+    preds: PyTree,
+    q: ArrayLike,
+    *,
+    temperature: ArrayLike,
+    key: Array | None = None,
+    num_samples: int = 64,
+) -> Array:
+    """Returns the sizes of sets with soft edges, to make small by training.
+
+    Labels: the sum of their soft memberships. Intervals, boxes and ellipsoids: their
+    width or volume with every length w (a side, a radius) as temperature *
+    log(1 + exp(w / temperature)), so that crossed ends have a gradient too. Unions of
+    balls: the volume itself, estimated with its gradient as in `jaxcp.volume`. For
+    temperature -> 0 these are the sizes of the sets.
+
+    Args:
+      score: Nonconformity score of one example.
+      preds: Predictions, a pytree with leading axis m.
+      q: Threshold, shape (), or (c,) with components, or (k,) for one a label; in units
+        of the score.
+      temperature: Softness of the edges > 0, shape (): in units of the score for
+        labels, of the target for other sets.
+      key: Random key for unions of balls, whose volume is estimated.
+      num_samples: Points in each union of balls.
+
+    Returns:
+      Soft sizes, shape (m,): counts of labels, widths, areas or volumes in units of the
+      target. +inf for a set without end; its gradient is zero.
+
+    Raises:
+      ValueError: if sets are known by membership alone (no size to make small), balls
+        come without a key, `q` does not fit, a concrete temperature is not positive, or
+        predictions are not valid for the score.
+
+    References:
+      Stutz, Dvijotham, Cemgil, Doucet, Learning Optimal Conformal Classifiers, 2022.
+
+    Example:
+      >>> from jaxcp.scores import LAC
+      >>> p = jnp.array([[0.7, 0.2, 0.1]])
+      >>> round(soft_size(LAC(), p, 0.8, temperature=0.01).item(), 3)
+      1.5
+    """
+    preds, q = _checks.as_arrays((preds, q))
+    _checks.check_given(score=score, preds=preds)
+    _checks.num_rows(preds=preds)
+    _checks.check_preds(score, preds)
+    _checks.check_count("num_samples", num_samples, 1)
+    check_positive(temperature=temperature)
+    _check_threshold(score, preds, None, q)
+    if key is not None:
+        _checks.check_key(key)
+    return sizes(score, preds, as_float(q), temperature, key, num_samples)
+
+
+def check_positive(**named: ArrayLike) -> None:
+    """Raises ValueError unless each value is one number, above 0 where it is known."""
+    _checks.check_scalars(**named)
+    for name, value in named.items():
+        _checks.check_values(lambda v: v > 0, f"{name} > 0", value)
+
+
+@jax.jit
+def memberships(
+    score: Score, preds: PyTree, y: Array, q: Array, temperature: Array
+) -> Array:
+    """Returns `soft_membership` of checked arguments."""
+    scores = evaluate(score, preds, y)
+    q = q[y] if q.ndim and hasattr(score, "labels") else q
+    q = q[None] if scores.ndim > q.ndim > 0 else q
+    parts = _step(scores, q, temperature)
+    return parts if parts.ndim == 1 else jnp.prod(parts, axis=1)
+
+
+def label_memberships(
+    score: Score, preds: PyTree, q: Array, temperature: ArrayLike
+) -> Array:
+    """Returns the soft membership of every label, shape (m, k)."""
+    labels = jax.vmap(score.labels)(preds)
+    return _step(labels, q[None] if q.ndim else q, temperature)
+
+
+@partial(jax.jit, static_argnames="num_samples")
+def sizes(
+    score: Score,
+    preds: PyTree,
+    q: Array,
+    temperature: Array,
+    key: Array | None,
+    num_samples: int,
+) -> Array:
+    """Returns `soft_size` of checked arguments."""
+    preds = widened(preds)
+    if hasattr(score, "labels"):
+        return jnp.sum(label_memberships(score, preds, q, temperature), axis=1)
+    sets = jax.vmap(lambda pred: score.invert(pred, q))(preds)
+    size = partial(_size, temperature=temperature)
+    if not isinstance(sets, Balls):
+        return jax.vmap(size)(sets)
+    if key is None:
+        raise ValueError(
+            "expected a key for unions of balls, whose volume is estimated"
+        )
+    keys = jax.random.split(key, jnp.shape(sets.radius)[0])
+    return jax.vmap(partial(_union, num_samples))(keys, sets)
+
+
+def _size(region: Set, temperature):
+    if isinstance(region, Interval):
+        return _length(region.lower, region.upper, temperature)
+    if isinstance(region, Box | BoundingBox):
+        return _product(_length(region.lower, region.upper, temperature))
+    if isinstance(region, Ellipsoid):
+        radius = _softplus(region.radius, temperature)
+        known = jnp.isfinite(radius)
+        volume = replace(region, radius=jnp.where(known, radius, 0)).size()
+        return jnp.where(known, volume, jnp.inf)
+    raise ValueError(
+        "expected sets with ends or members (intervals, boxes, ellipsoids, labels or "
+        f"unions of balls), got {type(region).__name__}: its size has no gradient"
+    )
+
+
+def _union(num_samples, key, balls):
+    centers, known = balls.centers, jnp.isfinite(balls.radius)
+    centers = centers[:, None] if centers.ndim == 1 else centers
+    radius = jnp.where(known, balls.radius, 1)
+    log_volume, _ = log_volume_of_balls(key, centers, radius, num_samples, False)
+    return jnp.where(known, jnp.exp(log_volume), jnp.maximum(balls.radius, 0))
+
+
+def _step(score, q, temperature):
+    """sigmoid((q - score) / temperature), and the hard step where one is infinite."""
+    known = jnp.isfinite(score) & jnp.isfinite(q)
+    gap = jnp.where(known, q, 0) - jnp.where(known, score, 0)
+    return jnp.where(
+        known, jax.nn.sigmoid(gap / jnp.asarray(temperature, gap.dtype)), score <= q
+    )
+
+
+def _length(lower, upper, temperature):
+    known = jnp.isfinite(lower) & jnp.isfinite(upper)
+    length = jnp.where(known, upper, 0) - jnp.where(known, lower, 0)
+    # Ends that are infinite and crossed hold nothing.
+    return jnp.where(
+        known, _softplus(length, temperature), jnp.where(lower <= upper, jnp.inf, 0)
+    )
+
+
+def _softplus(length, temperature):
+    known, temperature = jnp.isfinite(length), jnp.asarray(temperature, length.dtype)
+    soft = temperature * jax.nn.softplus(jnp.where(known, length, 0) / temperature)
+    return jnp.where(known, soft, jnp.maximum(length, 0))
+
+
+def _product(sides):
+    """The product of sides, +inf with zero gradient if one of them is."""
+    known = jnp.all(jnp.isfinite(sides))
+    return jnp.where(known, jnp.prod(jnp.where(known, sides, 1)), jnp.inf)
+
+
+def _check_threshold(score, preds, y, q):
+    if y is None and not hasattr(score, "labels"):
+        return  # without targets nobody knows how many components there are
+    scores = () if y is None else jax.eval_shape(evaluate, score, preds, y).shape[1:]
+    shapes = {(), scores}
+    if hasattr(score, "labels"):
+        labels = jax.eval_shape(jax.vmap(score.labels), preds)
+        shapes.add(labels.shape[1:])
+    if q.shape not in shapes:
+        expected = " or ".join(map(str, sorted(shapes)))
+        raise ValueError(f"expected q of shape {expected}, got {q.shape}")

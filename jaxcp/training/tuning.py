@@ -1,0 +1,213 @@
+"""Hyperparameters of a score: learned by gradient, or chosen from a grid."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.typing import ArrayLike
+
+from jaxcp import _checks
+from jaxcp._batching import evaluate, invert
+from jaxcp._types import PyTree, Score
+from jaxcp.quantiles import thresholds
+from jaxcp.ranks import conformal_rank
+from jaxcp.selection import as_float
+from jaxcp.training.losses import loss_of, prepare
+
+
+def train_score(
+    key: Array,
+    score: Score,
+    preds: PyTree,
+    y: ArrayLike,
+    alpha: ArrayLike,
+    *,
+    optimizer: Any,
+    num_steps: int,
+    project: Callable[[Score], Score] | None = None,
+    **options: Any,
+) -> Score:
+    """Returns the score with hyperparameters trained towards small sets.
+
+    Every step deals the rows into two halves at random and takes a gradient step on
+    the `conformal_training_loss` of the one calibrated by the other. All leaves of the
+    score are trained: the penalty of `RAPS`, the parameters of a `Custom` score.
+
+    Args:
+      key: Random key.
+      score: Where to start. Hyperparameters that are integers become floats.
+      preds: Predictions, a pytree with leading axis n >= 2.
+      y: Targets, shape (n, ...).
+      alpha: Miscoverage level, shape (), or (c,) for scores with components.
+      optimizer: An `optax.GradientTransformation`.
+      num_steps: Number of steps.
+      project: Keeps hyperparameters in range, a function from score to score; such as
+        `lambda s: RAPS(jnp.maximum(s.penalty, 0), 2)`, which also holds k_reg.
+      **options: Options of `conformal_training_loss`: temperature, and if need be
+        bandwidth, nearest, target_size, size_weights, classification_weights.
+
+    Returns:
+      The trained score.
+
+    Raises:
+      ValueError: if the score has no hyperparameters, there are fewer than two rows, or
+        arguments are not valid for `conformal_training_loss`.
+
+    Guarantee:
+      None on these rows. 1 - alpha after `jaxcp.calibrate(score, ...)` on other rows.
+
+    References:
+      Stutz, Dvijotham, Cemgil, Doucet, Learning Optimal Conformal Classifiers, 2022.
+
+    Example:
+      >>> import functools, optax
+      >>> from jaxcp import scores, sets
+      >>> def error(center, pred, y):
+      ...     return jnp.abs(y - center)
+      >>> def interval(pred, q):  # its width does not depend on the center
+      ...     return sets.Interval(pred - q, pred + q)
+      >>> start = scores.Custom(functools.partial(error, jnp.array(0.0)), interval)
+      >>> y = 3 + jnp.linspace(-1, 1, 40)
+      >>> how = {"optimizer": optax.adam(0.2), "num_steps": 100, "temperature": 0.1}
+      >>> score = train_score(jax.random.key(0), start, 0 * y, y, 0.2, **how)
+      >>> jax.tree.leaves(score)[0].round().item()
+      3.0
+    """
+    preds, y = _checks.as_arrays((preds, y))
+    _checks.check_key(key)
+    _checks.check_given(score=score, preds=preds, y=y)
+    n = _check_rows(preds, y)
+    _checks.check_count("num_steps", num_steps, 0)
+    if not jax.tree.leaves(score):
+        kind = type(score).__name__
+        raise ValueError(f"expected a score with hyperparameters, got {kind}")
+    if not hasattr(optimizer, "update"):
+        kind = type(optimizer).__name__
+        raise ValueError(f"expected optimizer from optax, got {kind}")
+    _checks.check_preds(score, preds, y)
+    score = jax.tree.map(as_float, score)
+    objective = prepare(score, *_halves((preds, y), jnp.arange(n)), alpha, **options)
+    return _train(key, objective, score, (preds, y), optimizer, num_steps, project)
+
+
+def select_score(
+    key: Array,
+    scores: Score,
+    preds: PyTree,
+    y: ArrayLike,
+    alpha: ArrayLike,
+    *,
+    num_splits: int = 10,
+) -> Score:
+    """Returns the score, of a grid of them, whose sets are the smallest.
+
+    Every candidate is calibrated, exactly, on one half of the rows and its sets of the
+    other half are measured; sizes are means over random splits.
+
+    Args:
+      key: Random key.
+      scores: A score whose hyperparameters have a leading axis of g candidates, such
+        as `RAPS(jnp.array([0.0, 0.01, 0.1]), 2)`; single ones serve all candidates.
+      preds: Predictions, a pytree with leading axis n >= 2.
+      y: Targets, shape (n, ...).
+      alpha: Miscoverage level, shape (), or (c,) for scores with components.
+      num_splits: Number of random splits.
+
+    Returns:
+      The first of the best candidates, a score like `scores` without the axis.
+
+    Raises:
+      ValueError: if no hyperparameter has a leading axis or their lengths differ, there
+        are fewer than two rows, or the sets have no size in closed form.
+
+    Guarantee:
+      None on these rows. 1 - alpha after `jaxcp.calibrate(score, ...)` on other rows.
+
+    References:
+      Angelopoulos, Bates, Malik, Jordan, Uncertainty Sets for Image Classifiers Using
+      Conformal Prediction, 2021, appendix E.
+
+    Example:
+      >>> from jaxcp.scores import RAPS
+      >>> p = jax.nn.softmax(jax.random.normal(jax.random.key(0), (50, 20)))
+      >>> grid = RAPS(jnp.array([0.0, 0.1]), 1)
+      >>> y = jnp.argmax(p, axis=1)
+      >>> round(select_score(jax.random.key(1), grid, p, y, 0.1).penalty.item(), 3)
+      0.1
+    """
+    preds, y = _checks.as_arrays((preds, y))
+    _checks.check_key(key)
+    _checks.check_given(score=scores, preds=preds, y=y)
+    n = _check_rows(preds, y)
+    _checks.check_count("num_splits", num_splits, 1)
+    scores = _candidates(scores)
+    _checks.check_preds(jax.tree.map(lambda v: v[0], scores), preds, y)
+    columns = jax.eval_shape(evaluate, jax.tree.map(lambda v: v[0], scores), preds, y)
+    level = _checks.split_alpha(_checks.as_alpha(alpha), columns)
+    rank = conformal_rank((n + 1) // 2, level)
+    return _select(key, scores, (preds, y), rank, num_splits)
+
+
+@partial(jax.jit, static_argnames=("optimizer", "num_steps", "project"))
+def _train(key, objective, score, rows, optimizer, num_steps, project):
+    n = len(rows[1])
+
+    def step(carry, key):
+        score, state = carry
+        key_order, key_balls = jax.random.split(key)
+        halves = _halves(rows, jax.random.permutation(key_order, n))
+        slopes = jax.grad(lambda s: loss_of(objective, s, *halves, key_balls))(score)
+        updates, state = optimizer.update(slopes, state, score)
+        score = jax.tree.map(jnp.add, score, updates)
+        return (score if project is None else project(score), state), None
+
+    start = score, optimizer.init(score)
+    return lax.scan(step, start, jax.random.split(key, num_steps))[0][0]
+
+
+@partial(jax.jit, static_argnames="num_splits")
+def _select(key, scores, rows, rank, num_splits):
+    n = len(rows[1])
+
+    def mean_sizes(key):
+        calibration, (preds, _) = _halves(rows, jax.random.permutation(key, n))
+
+        def mean_size(score):
+            q = thresholds(as_float(evaluate(score, *calibration)), rank)
+            return jnp.mean(jax.vmap(lambda s: s.size())(invert(score, preds, q)))
+
+        return lax.map(mean_size, scores)
+
+    means = lax.map(mean_sizes, jax.random.split(key, num_splits))
+    best = jnp.argmin(jnp.mean(means, axis=0))
+    return jax.tree.map(lambda v: v[best], scores)
+
+
+def _halves(rows, order):
+    """Returns rows in this order as two halves, the first the larger if they differ."""
+    half = (len(order) + 1) // 2
+    parts = order[:half], order[half:]
+    return [jax.tree.map(lambda v, part=part: v[part], rows) for part in parts]
+
+
+def _candidates(scores):
+    """Returns candidates with one leading axis; single hyperparameters are repeated."""
+    scores = jax.tree.map(jnp.asarray, scores)
+    lengths = sorted({v.shape[0] for v in jax.tree.leaves(scores) if v.ndim})
+    if len(lengths) != 1 or not lengths[0]:
+        raise ValueError(
+            "expected hyperparameters with one leading axis of candidates, "
+            f"got {jax.tree.map(jnp.shape, jax.tree.leaves(scores))}"
+        )
+    repeat = lambda v: v if v.ndim else jnp.broadcast_to(v, lengths)  # noqa: E731
+    return jax.tree.map(repeat, scores)
+
+
+def _check_rows(preds, y):
+    n = _checks.num_rows(preds=preds, y=y)
+    if n < 2:
+        raise ValueError(f"expected at least 2 rows, one for each half, got {n}")
+    return n

@@ -1,0 +1,364 @@
+"""Soft sets, conformal training, and what is learned through it."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+from numpy.testing import assert_allclose, assert_array_equal
+
+import jaxcp
+import references
+from helpers import CASES, components, labels_of, scores_of, sets_of
+from jaxcp import learners, metrics, scores, training
+
+SIZED = [
+    "absolute",
+    "absolute-3d",
+    "normalized",
+    "cqr",
+    "asymmetric-cqr",
+    "gamma",
+    "rectangle",
+    "box-maximum",
+    "mahalanobis",
+    "lac",
+    "log-lac",
+    "aps",
+    "raps-randomized",
+]
+KEY = jax.random.key(0)
+BALLS = ["pcp", "c-pcp"]
+
+
+def floats(tree):
+    """Numpy's rows as the default floats, so that the double leg tests doubles."""
+    cast = lambda v: jnp.asarray(v, float if v.dtype.kind == "f" else int)  # noqa: E731
+    return jax.tree.map(cast, tree)
+
+
+def data(name, n=20, start=0):
+    return floats(CASES[name].batch(n, start))
+
+
+def loss_of(score, cal, new, alpha, **options):
+    options = {"temperature": 0.3} | options
+    return training.conformal_training_loss(score, *cal, new[0], alpha, **options)
+
+
+def central(fn, step=1e-3):
+    return (fn(step) - fn(-step)) / (2 * step)
+
+
+@pytest.mark.parametrize("name", SIZED)
+def test_soft_sizes_tend_to_the_sizes(name):
+    case = CASES[name]
+    preds, _ = data(name)
+    q = jnp.full((components(case),), 0.52) if components(case) > 1 else jnp.array(0.52)
+    soft = training.soft_size(case.score, preds, q, temperature=1e-5)
+    many = jnp.broadcast_to(q[None], (len(soft), *q.shape))
+    hard = jax.jit(jax.vmap(lambda s: s.size()))(sets_of(case.score, preds, many))
+    assert_allclose(soft, hard, rtol=1e-4, atol=1e-4)
+
+
+def test_soft_sizes_by_hand():
+    p = jnp.array([[0.7, 0.2, 0.1]])
+    by_hand = references.soft_members(1 - np.asarray(p[0]), 0.75, 0.1).sum()
+    soft = training.soft_size(scores.LAC(), p, 0.75, temperature=0.1)
+    assert_allclose(soft, [by_hand], rtol=1e-5)
+    each = jnp.array([0.3, 0.8, -jnp.inf])  # a threshold for every label
+    by_hand = references.soft_members(1 - np.asarray(p[0]), each, 0.1).sum()
+    soft = training.soft_size(scores.LAC(), p, each, temperature=0.1)
+    assert_allclose(soft, [by_hand], rtol=1e-5)
+    band = jnp.array([1.0]), jnp.array([0.0])  # crossed by 1 - 2 q
+    soft = training.soft_size(scores.CQR(), band, 0.25, temperature=0.5)
+    assert_allclose(soft, 0.5 * np.log(1 + np.exp([-0.5 / 0.5])), rtol=1e-5)
+
+
+def test_soft_memberships_by_hand():
+    y, q, t = jnp.array([0.3, 2.0]), 0.5, 0.2
+    inside = training.soft_membership(
+        scores.Absolute(), jnp.zeros(2), y, q, temperature=t
+    )
+    assert_allclose(inside, references.soft_members(np.asarray(y), q, t), rtol=1e-5)
+    ends = jnp.array([0.1, 0.4])
+    sides = training.soft_membership(
+        scores.Signed(), jnp.zeros(2), y, ends, temperature=t
+    )
+    by_hand = [references.soft_members(np.array([-v, v]), ends, t).prod() for v in y]
+    assert_allclose(sides, by_hand, rtol=1e-5)
+    p, labels = jnp.array([[0.7, 0.3]] * 2), jnp.array([0, 1])
+    each = training.soft_membership(
+        scores.LAC(), p, labels, jnp.array([0.3, jnp.inf]), temperature=t
+    )
+    assert_allclose(each, [0.5, 1], rtol=1e-6)
+
+
+def test_unions_of_balls():
+    """On the line, with overlap: the width is 2 r + 1, and moves with the ends."""
+    draws, points = jnp.array([[[0.0], [1.0]]]), 512
+
+    def width(draws, r):
+        return training.soft_size(
+            scores.PCP(), draws, r, temperature=0.1, key=KEY, num_samples=points
+        )[0]
+
+    size, slopes = jax.jit(jax.value_and_grad(width, (0, 1)))(draws, 1.0)
+    assert_allclose(size, 3.0, rtol=0.05)
+    assert_allclose(slopes[0][0, :, 0], [-1, 1], atol=0.1)
+    assert_allclose(slopes[1], 2.0, atol=0.1)
+    assert width(draws, jnp.inf) == jnp.inf and width(draws, -1.0) == 0
+
+
+@pytest.mark.parametrize("name", ["log-lac", "normalized", "asymmetric-cqr"])
+def test_gradients_are_finite_differences(name):
+    """Of the smoothed objective, in a direction of all predictions and the scale."""
+    case = CASES[name]
+    rows = data(name, 40)
+    cal, new = (jax.tree.map(lambda v, i=i: v[i::2], rows) for i in (0, 1))
+    leaves, structure = jax.tree.flatten((cal[0], new[0]))
+    keys = jax.random.split(KEY, len(leaves))
+    way = [jax.random.normal(k, v.shape) for k, v in zip(keys, leaves, strict=True)]
+
+    @jax.jit
+    def loss(t):
+        moved = [v + t * w for v, w in zip(leaves, way, strict=True)]
+        preds_cal, preds = jax.tree.unflatten(structure, moved)
+        weights = {"y": new[1], "classification_weights": 0.7}
+        return training.conformal_training_loss(
+            case.score,
+            preds_cal,
+            cal[1],
+            preds,
+            0.2,
+            temperature=0.3,
+            bandwidth=0.5,
+            **weights,
+        )
+
+    assert_allclose(jax.jit(jax.grad(loss))(0.0), central(loss, 2e-3), rtol=1e-2)
+
+
+@pytest.mark.parametrize("name", ["lac", "aps"])
+def test_loss_is_that_of_the_paper(name):
+    case = CASES[name]
+    cal, (preds, y) = data(name, 30), data(name, 12, 30)
+    k = preds.shape[1]
+    w, matrix = jnp.arange(1.0, k + 1), jax.random.uniform(KEY, (k, k))
+    labels = np.asarray(labels_of(case.score, preds))
+    expected = partial(
+        references.conformal_training_loss,
+        np.asarray(scores_of(case.score, *cal)),
+        labels,
+        y,
+        "0.2",
+        0.1,
+    )
+    options = {"size_weights": w, "classification_weights": matrix, "target_size": 1}
+    loss = partial(loss_of, case.score, cal, (preds, y), 0.2, temperature=0.1, y=y)
+    assert_allclose(loss(**options), expected(1, w, matrix), rtol=1e-5)
+    missed = expected(0, np.ones(k), 2 * np.eye(k))
+    assert_allclose(loss(classification_weights=2.0), missed, rtol=1e-5)
+
+
+def test_gradients_through_the_exact_threshold():
+    """Exact forward; backward one score, the nearest ones, or a kernel of them."""
+    s, way = jax.random.normal(KEY, (2, 99))
+    exact = jaxcp.conformal_quantile(s, 0.2)
+    order = np.argsort(np.abs(s - exact))
+
+    def slope(fn):
+        value, tangent = jax.jvp(fn, (s,), (way,))
+        assert value == exact  # to the last bit
+        return tangent
+
+    for m in (1, 7):
+        nearest = slope(lambda v, m=m: jaxcp.conformal_quantile(v, 0.2, nearest=m))
+        assert_allclose(nearest, np.mean(way[order[:m]]), rtol=1e-5)
+    kernel = slope(
+        lambda v: jaxcp.soft_conformal_quantile(v, 0.2, bandwidth=0.1, hard=True)
+    )
+    weights = 1 / np.cosh((np.asarray(s) - exact) / 0.2) ** 2
+    assert_allclose(kernel, np.sum(weights * way) / np.sum(weights), rtol=1e-4)
+
+
+def test_nearest_does_not_touch_the_value():
+    cal, new = data("log-lac", 40), data("log-lac", 12, 40)
+    losses = [loss_of(scores.LogLAC(), cal, new, 0.2, nearest=m) for m in (1, 5, 40)]
+    assert (
+        losses[0] == losses[1] == losses[2] == loss_of(scores.LogLAC(), cal, new, 0.2)
+    )
+
+
+@pytest.mark.parametrize("name", [*SIZED, *BALLS])
+def test_gradients_are_finite(name):
+    """And zero where the threshold is infinite, also in the options."""
+    cal, new = data(name), data(name, 5, 20)
+    score, key = CASES[name].score, KEY if name in BALLS else None
+
+    def loss(preds, temperature, alpha):
+        options = {"temperature": temperature, "key": key}
+        if name not in BALLS:
+            options |= {"y": new[1], "classification_weights": 0.1}
+        return training.conformal_training_loss(
+            score, preds[0], cal[1], preds[1], alpha, **options
+        )
+
+    k = jax.tree.leaves(new[0])[0].shape[1] if hasattr(score, "labels") else np.inf
+    both = jax.jit(jax.value_and_grad(loss, (0, 1)))  # a traced level: one program
+    for alpha in (0.2, 0.001):
+        value, slopes = both((cal[0], new[0]), jnp.asarray(0.3, float), alpha)
+        leaves = jax.tree.leaves(slopes)
+        assert all(np.all(np.isfinite(v)) for v in leaves)
+        assert value.dtype == leaves[0].dtype == jnp.asarray(0.0).dtype
+        assert (value == k) == (alpha == 0.001)
+    assert all(np.all(v == 0) for v in leaves)
+
+
+def test_batches_and_calls_that_trace_nothing():
+    cal, new = data("cqr", 60), data("cqr", 30, 60)
+    three = jax.tree.map(lambda v: v.reshape(3, -1), (cal, new))
+    loss = lambda cal, new: loss_of(scores.CQR(), cal, new, 0.2)  # noqa: E731
+    together = jax.vmap(loss)(*three)
+    row = partial(jax.tree.map, lambda v: v[1])
+    alone = loss(*row(three))
+    assert_allclose(together[1], alone, rtol=1e-6)
+    later = jax.tree.map(lambda v: v[2], three)
+    with jax.no_tracing():
+        loss_of(scores.CQR(), *later, 0.1, temperature=0.5)
+
+
+def test_a_network_is_trained_through_its_threshold():
+    """A step of nnx on the width of intervals lowers it, for three seeds at once."""
+    x = jax.random.normal(KEY, (64, 2))
+    y = x[:, 0] * (1 + x[:, 1] ** 2)
+
+    def width(model, x, y):
+        mu, log_sigma = model(x).T
+        preds = mu, jnp.exp(log_sigma)
+        cal, new = (jax.tree.map(lambda v, i=i: v[i::2], preds) for i in (0, 1))
+        return training.conformal_training_loss(
+            scores.Normalized(), cal, y[::2], new, 0.1, temperature=0.1
+        )
+
+    @nnx.vmap(in_axes=(0, None, None))
+    def trained(key, x, y):
+        model = nnx.Linear(2, 2, rngs=nnx.Rngs(key))
+        optimizer = nnx.Optimizer(model, optax.adam(0.05), wrt=nnx.Param)
+        before, slopes = nnx.value_and_grad(width)(model, x, y)
+        optimizer.update(model, slopes)
+        return before, width(model, x, y)
+
+    before, after = jax.jit(trained)(jax.random.split(KEY, 3), x, y)
+    assert np.all(after < before) and before.shape == (3,)
+
+
+def raps_data(n):
+    """Classes whose tail is noise: a penalty pays."""
+    key_p, key_y = jax.random.split(KEY)
+    noise = jax.random.normal(key_p, (n, 10))
+    y = jax.random.randint(key_y, (n,), 0, 10)
+    logits = noise + 2 * (jnp.arange(10)[None] == y[:, None])
+    return jax.nn.softmax(logits), y
+
+
+def test_a_penalty_is_learned_and_chosen():
+    p, y = raps_data(300)
+    how = {"optimizer": optax.adam(0.05), "num_steps": 40, "temperature": 0.05}
+    hold = lambda s: scores.RAPS(jnp.maximum(s.penalty, 0), 1.0)  # noqa: E731
+    trained = training.train_score(
+        KEY, scores.RAPS(0.0, 1), p[:200], y[:200], 0.1, project=hold, **how
+    )
+    assert trained.penalty > 0.05 and trained.k_reg == 1
+    grid = scores.RAPS(jnp.array([0.0, 0.1, 0.3]), 1)
+    chosen = training.select_score(KEY, grid, p[:200], y[:200], 0.1)
+
+    def size(score):
+        score = jax.tree.map(jnp.float32, score)
+        return metrics.mean_size(jaxcp.calibrate(score, p[:200], y[:200])(p, 0.1))
+
+    assert size(trained) < size(scores.RAPS(0.0, 1))
+    assert size(chosen) < size(scores.RAPS(0.0, 1))
+
+
+def test_the_choice_is_that_of_a_loop():
+    """Over the random splits: exact thresholds, sizes by the sets themselves."""
+    mu, y = data("absolute", 31)
+    score = scores.Custom(
+        partial(lambda power, mu, y: jnp.abs(y - mu) ** power, jnp.array([0.5, 1, 2])),
+        lambda mu, q: jaxcp.sets.Interval(mu - q, mu + q),
+    )
+    chosen = training.select_score(KEY, score, mu, y, 0.1, num_splits=3)
+    means = np.zeros(3)
+    for key in jax.random.split(KEY, 3):
+        old = jax.random.permutation(key, 31)[:16]
+        for i, power in enumerate([0.5, 1, 2]):
+            residuals = np.abs(np.asarray(y - mu))[old] ** power
+            means[i] += 2 * references.conformal_quantile(residuals, "0.1")
+    assert jax.tree.leaves(chosen)[0] == [0.5, 1, 2][int(np.argmin(means))]
+
+
+def test_trained_scores_cover_after_calibration():
+    """Within 4 standard errors of k / (n + 1), over 400 trainings in one program."""
+    alpha, n = 0.2, 19
+
+    def trial(key):
+        key_x, key_train = jax.random.split(key)
+        x, noise = jax.random.normal(key_x, (2, 60))
+        y = x + jnp.exp(x) * noise
+        old, new = (x[:40], y[:40]), (x[40:], y[40:])
+        scale = lambda a, x, y: jnp.abs(y - x) * jnp.exp(-a * x)  # noqa: E731
+        ends = lambda a, x, q: jaxcp.sets.Interval(  # noqa: E731
+            x - q * jnp.exp(a * x), x + q * jnp.exp(a * x)
+        )
+        a = jnp.zeros(())
+        start = scores.Custom(partial(scale, a), partial(ends, a))
+        tie = lambda s: jax.tree.map(lambda _: jax.tree.leaves(s)[0], s)  # noqa: E731
+        score = training.train_score(
+            key_train,
+            start,
+            *old,
+            alpha,
+            optimizer=optax.sgd(0.02),
+            num_steps=3,
+            temperature=0.1,
+            project=tie,
+        )
+        preds, targets = new
+        cp = jaxcp.calibrate(score, preds[:n], targets[:n])
+        return cp(preds[n:], alpha).contains(targets[n:])[0], jax.tree.leaves(score)[0]
+
+    covered, slopes = jax.jit(jax.vmap(trial))(jax.random.split(KEY, 400))
+    assert np.ptp(slopes) > 0
+    assert abs(covered.mean() - 16 / 20) < 4 * (0.8 * 0.2 / 400) ** 0.5
+
+
+def test_a_penalty_of_many_fits_has_a_gradient():
+    """The width of jackknife+ intervals, in the penalty of the ridge."""
+    x, y = jax.random.normal(KEY, (12, 3)), jnp.arange(12.0) % 5
+
+    @jax.jit
+    def width(log_penalty):
+        ridge = learners.Ridge(jnp.exp(log_penalty))
+        cp = jaxcp.jackknife_plus(KEY, ridge, scores.Absolute(), x, y)
+        return metrics.mean_size(cp(x[:4], alpha=0.2))
+
+    assert_allclose(
+        jax.grad(width)(0.3), central(lambda t: width(0.3 + t), 1e-2), rtol=0.02
+    )
+
+
+def test_parameters_of_a_custom_score_are_leaves():
+    power = scores.Custom(partial(lambda a, mu, y: jnp.abs(y - mu) ** a, 2.0))
+    assert jax.tree.leaves(power) == [2.0]
+    slope = jax.grad(lambda s: s(jnp.array(0.0), jnp.array(3.0)))(power)
+    assert_allclose(jax.tree.leaves(slope)[0], 9 * np.log(3), rtol=1e-5)
+    assert_array_equal(
+        jax.vmap(lambda s: s(0.0, 3.0))(
+            jax.tree.map(lambda _: jnp.array([1.0, 2.0]), power)
+        ),
+        [3, 9],
+    )
