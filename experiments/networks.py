@@ -1,12 +1,15 @@
 """Small flax networks as pure functions, trained in one scan."""
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 from flax import nnx
 from jax import Array
+
+PyTree = Any
 
 
 class MLP(nnx.Module):
@@ -36,26 +39,37 @@ def train(
     seed = jax.random.bits(key)
     network = MLP(x.shape[1], num_hidden, num_out, rngs=nnx.Rngs(int(seed)))
     structure, params = nnx.split(network)
-    optimizer = optax.adamw(
-        optax.cosine_decay_schedule(step_size, num_steps), weight_decay=decay
-    )
 
     def outputs(params, x):
         return nnx.merge(structure, params)(x)
 
-    @jax.jit
-    def fit(params):
-        def step(carry, _):
-            params, state = carry
-            slope = jax.grad(lambda p: jnp.mean(loss(outputs(p, x), y)))(params)
-            updates, state = optimizer.update(slope, state, params)
-            return (optax.apply_updates(params, updates), state), None
+    def mean_loss(params, _):
+        return jnp.mean(loss(outputs(params, x), y))
 
-        carry = params, optimizer.init(params)
-        return jax.lax.scan(step, carry, length=num_steps)[0][0]
-
+    steps = jnp.arange(num_steps)
+    fit = jax.jit(lambda p: minimise(mean_loss, p, steps, step_size, decay))
     trained = fit(params)
     return jax.jit(lambda x: outputs(trained, x))
+
+
+def minimise(
+    loss: Callable[[PyTree, Array], Array],
+    params: PyTree,
+    steps: Array,
+    step_size: float,
+    decay: float = 0.0,
+) -> PyTree:
+    """Returns parameters after Adam's steps, each on `loss(params, steps[i])`."""
+    schedule = optax.cosine_decay_schedule(step_size, len(steps))
+    optimizer = optax.adamw(schedule, weight_decay=decay)
+
+    def take(carry, step):
+        params, state = carry
+        slope = jax.grad(loss)(params, step)
+        updates, state = optimizer.update(slope, state, params)
+        return (optax.apply_updates(params, updates), state), None
+
+    return jax.lax.scan(take, (params, optimizer.init(params)), steps)[0][0]
 
 
 def gaussian_loss(out: Array, y: Array) -> Array:

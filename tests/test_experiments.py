@@ -12,6 +12,7 @@ pytest.importorskip("experiments", reason="run as `python -m pytest` from the ro
 from experiments import (
     anomaly,
     boxes,
+    conformal_training,
     coverage_grid,
     coverage_laws,
     cross_speed,
@@ -24,7 +25,9 @@ from experiments import (
     showcase_detection,
     showcase_streams,
     simulation_speed,
+    threshold_gradients,
     which_rank,
+    width_training,
 )
 from experiments.multioutput_methods import METHODS, Source, calibrated, offered
 from jaxcp import datasets, models, online
@@ -115,6 +118,39 @@ def test_anomalies_and_boxes():
     found = jax.eval_shape(boxes.trial, KEY)
     assert set(found) == {*boxes.METHODS, "n"}
     assert boxes.render(jnp.array([[10.0, 10.0, 30.0, 20.0]])).shape == (256, 256)
+
+
+@pytest.mark.parametrize("name", conformal_training.METHODS)
+def test_conformal_training(name):
+    options = conformal_training.METHODS[name]
+    x, y = jnp.ones((40, 3)), jnp.arange(40) % 10
+    found = jax.eval_shape(lambda: conformal_training.trial(x, y, options, 2, KEY))
+    assert {"APS", "LAC", "APS coverage", "LAC coverage"} < set(found)
+    base = {what: np.full(2, 2.0) for what in found}
+    lines = conformal_training.table({"cross-entropy": base, name: base})
+    assert lines[-1]["APS change, %"] == 0
+
+
+@pytest.mark.parametrize("name", width_training.METHODS)
+def test_width_training(name):
+    x, y = jnp.ones((40, 3)), jnp.arange(40.0)
+    found = jax.eval_shape(lambda: width_training.trial(x, y, name, KEY))
+    assert set(found) == {"width", "coverage", "worst fifth"}
+
+
+def test_concrete_that_is_not_there(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"concrete\.csv, concrete strength"):
+        width_training.concrete(tmp_path)
+
+
+def test_slopes_of_the_threshold():
+    """The slope of the population's threshold is that of its closed form."""
+    tau = lambda d: stats.norm.ppf(0.95) * (1 + 4 * d**2) ** 0.5  # noqa: E731
+    # Scores abs(y - theta x) have d = 1/2 - theta.
+    slope = -(tau(0.5 + 1e-4) - tau(0.5 - 1e-4)) / 2e-4
+    assert abs(threshold_gradients.true_slope() - slope) < 1e-6
+    errors = jax.eval_shape(lambda: threshold_gradients.trial(50, KEY))
+    assert set(errors) == set(threshold_gradients.COLORS)
 
 
 def test_detection_in_the_showcase():
