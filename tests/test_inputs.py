@@ -965,6 +965,14 @@ WRONG = {
         lambda: jaxcp.soft_conformal_quantile(X, 0.1, bandwidth=0.0),
         "bandwidth > 0, got 0.0",
     ),
+    "points that are not in the plane": (
+        lambda: datasets.class_posterior(P),
+        r"x of shape \(n, 2\), got \(9, 3\)",
+    ),
+    "data of minus one row": (
+        lambda: datasets.linear(KEY, -1),
+        "n as an int >= 0, got -1",
+    ),
     "logits of +inf": (
         lambda: jaxcp.calibrate(scores.LogLAC(), P.at[2, 1].set(jnp.inf), Y),
         r"logits below \+inf, got inf at \(2, 1\)",

@@ -80,6 +80,7 @@ def test_public_names_are_documented(value):
     if not isinstance(value, type):
         assert "Args:" in text
         assert "Returns:" in text
+        assert "Raises:" in text
     if value.__module__.startswith("jaxcp.scores"):
         assert "Guarantee:" in text
 

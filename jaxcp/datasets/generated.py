@@ -4,6 +4,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from jaxcp import _checks
+
 
 def linear(
     key: Array, n: int, *, num_features: int = 5, noise: float = 1.0
@@ -19,11 +21,15 @@ def linear(
     Returns:
       (x, y) of shapes (n, num_features) and (n,).
 
+    Raises:
+      ValueError: if `n` is not a count.
+
     Example:
       >>> x, y = linear(jax.random.key(0), 10)
       >>> x.shape, y.shape
       ((10, 5), (10,))
     """
+    _checks.check_count("n", n, 0)
     key_x, key_y = jax.random.split(key)
     x = jax.random.normal(key_x, (n, num_features))
     mean = jnp.sum(x, axis=1) / jnp.sqrt(num_features)
@@ -40,11 +46,15 @@ def heteroscedastic(key: Array, n: int) -> tuple[Array, Array]:
     Returns:
       (x, y) of shapes (n, 1) and (n,).
 
+    Raises:
+      ValueError: if `n` is not a count.
+
     Example:
       >>> x, y = heteroscedastic(jax.random.key(0), 10)
       >>> x.shape, y.shape
       ((10, 1), (10,))
     """
+    _checks.check_count("n", n, 0)
     key_x, key_y = jax.random.split(key)
     x = jax.random.uniform(key_x, (n, 1), maxval=2.0)
     noise = jax.random.normal(key_y, (n,))
@@ -68,11 +78,15 @@ def classes(
     Returns:
       (x, y) of shapes (n, 2) and (n,), y int in 0, ..., k - 1.
 
+    Raises:
+      ValueError: if `n` is not a count.
+
     Example:
       >>> x, y = classes(jax.random.key(0), 10)
       >>> x.shape, y.shape
       ((10, 2), (10,))
     """
+    _checks.check_count("n", n, 0)
     key_y, key_x = jax.random.split(key)
     y = jax.random.randint(key_y, (n,), 0, num_classes)
     centers = _centers(num_classes, separation)
@@ -92,10 +106,15 @@ def class_posterior(
     Returns:
       Probabilities, shape (n, k).
 
+    Raises:
+      ValueError: if `x` is not of shape (n, 2).
+
     Example:
       >>> class_posterior(jnp.zeros((1, 2)), num_classes=2)
       Array([[0.5, 0.5]], dtype=float32)
     """
+    if jnp.ndim(x) != 2 or x.shape[1] != 2:
+        raise ValueError(f"expected x of shape (n, 2), got {jnp.shape(x)}")
     # The norms of x and of the centres are the same for all classes and cancel.
     return jax.nn.softmax(x @ _centers(num_classes, separation).T)
 

@@ -39,7 +39,8 @@ class Ridge:
     is not penalised. With at least as many features as rows the dual form is solved, so
     that a penalty of zero gives the least squares fit of minimum norm. It needs
     linearly independent rows then, and with fewer features independent columns, within
-    every resample; otherwise predictions are NaN.
+    every resample; otherwise a penalty of zero leaves the fit to rounding errors (or
+    NaN). Give resamples with fewer rows than features a penalty.
 
     Offers `leave_one_out`: all n refits from one solve.
 

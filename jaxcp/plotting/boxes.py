@@ -27,7 +27,8 @@ def plot_boxes(
     """Returns axes with an image and predicted, true and conformal boxes on it.
 
     Args:
-      image: Pixels, shape (height, width), or (height, width, 3).
+      image: Pixels, shape (height, width), or (height, width, 3): floats in [0, 1],
+        flags, or integers up to 255.
       sets: Conformal boxes with corners of shape (b, 2), outer or inner. With as many
         true boxes, in the same order, those that miss are red.
       preds: Predicted boxes (x_min, y_min, x_max, y_max), shape (b, 4): dashed.
@@ -46,8 +47,10 @@ def plot_boxes(
       >>> ax = plot_boxes(jnp.zeros((12, 16)), outer, preds=box, true=box + 0.5)
     """
     ax = new_axes() if ax is None else ax
-    ax.imshow(np.asarray(image), cmap="gray")
-    height, width = np.shape(image)[:2]
+    image = np.asarray(image)
+    highest = 1 if image.dtype.kind in "fb" else 255
+    ax.imshow(image, cmap="gray", vmin=0, vmax=highest)
+    height, width = image.shape[:2]
     true = None if true is None else _boxes("true", true)
     if preds is not None:
         _draw(ax, _boxes("preds", preds), "predicted", _PREDICTED, linestyle="--")

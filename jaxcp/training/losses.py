@@ -58,6 +58,7 @@ def conformal_training_loss(
       bandwidth: Softness of the threshold > 0, shape (), in units of the score.
       nearest: Scores whose gradients are averaged, without a bandwidth. Defaults to
         sqrt(n), whose variance falls with n; 1 is the gradient of the threshold itself.
+        Many more are biased: as their mean is below q, scales in the score drift.
       target_size: Size that costs nothing, shape (), in units of the size.
       y: Targets of the other half, shape (m, ...), for the options that need them.
       size_weights: Weight w >= 0 of the size by true label, shape (k,). Defaults to 1.

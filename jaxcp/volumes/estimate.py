@@ -28,7 +28,7 @@ def volume(
     * `LevelSet` of a `Latent` with its `forward` map: uniform latent points, weighted
       by abs(det) of the Jacobian, together with uniform points around their images.
 
-    Batch with `jax.vmap` over keys and sets, or use `metrics.volumes`.
+    Batch with `jax.vmap` over keys and sets, or use `metrics.mean_volume`.
 
     Args:
       key: Random key; not used by closed forms.

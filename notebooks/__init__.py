@@ -1,0 +1,1 @@
+"""Notebooks: percent scripts are the source, the executed .ipynb lie beside them."""
