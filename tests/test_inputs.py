@@ -993,6 +993,15 @@ WRONG = {
         lambda: training.soft_size(scores.PCP(), P[:, :, None], 1.0, temperature=1.0),
         "expected a key for unions of balls",
     ),
+    "soft size of inner boxes": (
+        lambda: training.soft_size(
+            scores.BoxOffset(inner=True, maximum=True),
+            jnp.ones((9, 4)),
+            1.0,
+            temperature=1.0,
+        ),
+        "sets to make small, got inner boxes",
+    ),
     "soft size at thresholds of many rows": (
         lambda: training.soft_size(scores.LAC(), P, X, temperature=1.0),
         r"q of shape \(\) or \(3,\), got \(9,\)",

@@ -336,19 +336,20 @@ def test_trained_scores_cover_after_calibration():
     assert abs(covered.mean() - 16 / 20) < 4 * (0.8 * 0.2 / 400) ** 0.5
 
 
-def test_a_penalty_of_many_fits_has_a_gradient():
-    """The width of jackknife+ intervals, in the penalty of the ridge."""
-    x, y = jax.random.normal(KEY, (12, 3)), jnp.arange(12.0) % 5
+def test_penalty_and_bandwidth_of_many_fits_have_gradients():
+    """The width of jackknife+ intervals, in the logs of what a kernel ridge takes."""
+    x, y = jax.random.normal(KEY, (12, 2)), jnp.arange(12.0) % 5
 
     @jax.jit
-    def width(log_penalty):
-        ridge = learners.Ridge(jnp.exp(log_penalty))
+    def width(logs):
+        ridge = learners.KernelRidge(*jnp.exp(logs))
         cp = jaxcp.jackknife_plus(KEY, ridge, scores.Absolute(), x, y)
         return metrics.mean_size(cp(x[:4], alpha=0.2))
 
-    assert_allclose(
-        jax.grad(width)(0.3), central(lambda t: width(0.3 + t), 1e-2), rtol=0.02
-    )
+    logs = jnp.array([0.5, 0.3])
+    for slope, way in zip(jax.grad(width)(logs), jnp.eye(2), strict=True):
+        change = central(lambda t, w=way: width(logs + t * w), 3e-2)
+        assert_allclose(slope, change, rtol=0.02)
 
 
 def test_parameters_of_a_custom_score_are_leaves():

@@ -82,7 +82,7 @@ def soft_size(
       q: Threshold, shape (), or (c,) with components, or (k,) for one a label; in units
         of the score.
       temperature: Softness of the edges > 0, shape (): in units of the score for
-        labels, of the target for other sets.
+        labels and ellipsoids, of the target for other sets.
       key: Random key for unions of balls, whose volume is estimated.
       num_samples: Points in each union of balls.
 
@@ -91,9 +91,10 @@ def soft_size(
       target. +inf for a set without end; its gradient is zero.
 
     Raises:
-      ValueError: if sets are known by membership alone (no size to make small), balls
-        come without a key, `q` does not fit, a concrete temperature is not positive, or
-        predictions are not valid for the score.
+      ValueError: if sets are known by membership alone (no size to make small) or are
+        inner boxes (whose size is to be large), balls come without a key, `q` does not
+        fit, a concrete temperature is not positive, or predictions are not valid for
+        the score.
 
     References:
       Stutz, Dvijotham, Cemgil, Doucet, Learning Optimal Conformal Classifiers, 2022.
@@ -171,6 +172,8 @@ def sizes(
 def _size(region: Set, temperature):
     if isinstance(region, Interval):
         return _length(region.lower, region.upper, temperature)
+    if isinstance(region, BoundingBox) and region.inner:
+        raise ValueError("expected sets to make small, got inner boxes: large is good")
     if isinstance(region, Box | BoundingBox):
         return _product(_length(region.lower, region.upper, temperature))
     if isinstance(region, Ellipsoid):
