@@ -105,21 +105,22 @@ def trial(x: Array, y: Array, options: dict | None, num_steps: int, key: Array) 
 
 
 def table(results: dict[str, dict]) -> list[dict]:
-    """Returns a line for each way to train: means over splits and standard errors."""
-    base = results["cross-entropy"]
-    root, lines = len(base["APS"]) ** 0.5, []
-    for name, of in results.items():
-        line = {"training": name, "accuracy": float(of["accuracy"].mean())}
-        for score in JUDGED:
-            change = 100 * (of[score] / base[score] - 1)
-            line[f"{score} size"] = float(of[score].mean())
-            line[f"{score} +-"] = float(of[score].std() / root)
-            line[f"{score} change, %"] = float(change.mean())
-            line[f"{score} change +-"] = float(change.std() / root)
-            line[f"{score} coverage"] = float(of[f"{score} coverage"].mean())
-            line[f"{score} cov. +-"] = float(of[f"{score} coverage"].std() / root)
-        line["APS published"] = PUBLISHED.get(name)
-        lines.append(line)
+    """Returns a line for each score and way to train: means over splits and errors."""
+    base, lines = results["cross-entropy"], []
+    for score in JUDGED:
+        for name, of in results.items():
+            columns = {
+                "size": of[score],
+                "change, %": 100 * (of[score] / base[score] - 1),
+                "coverage": of[f"{score} coverage"],
+            }
+            line = {"sets": score, "training": name}
+            for what, values in columns.items():
+                line[what] = float(values.mean())
+                line[f"{what} +-"] = float(values.std() / len(values) ** 0.5)
+            line["accuracy"] = float(of["accuracy"].mean())
+            line["published"] = PUBLISHED.get(name) if score == "APS" else None
+            lines.append(line)
     return lines
 
 

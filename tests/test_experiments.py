@@ -128,7 +128,8 @@ def test_conformal_training(name):
     assert {"APS", "LAC", "APS coverage", "LAC coverage"} < set(found)
     base = {what: np.full(2, 2.0) for what in found}
     lines = conformal_training.table({"cross-entropy": base, name: base})
-    assert lines[-1]["APS change, %"] == 0
+    assert {line["sets"] for line in lines} == {"APS", "LAC"}
+    assert lines[-1]["change, %"] == 0 and lines[-1]["size"] == 2
 
 
 @pytest.mark.parametrize("name", width_training.METHODS)
