@@ -36,8 +36,8 @@ def soft_conformal_quantile(
       hard: Whether the value is exact and only the gradient smooth.
 
     Returns:
-      Soft threshold, shape (), dtype of `scores`; +inf where k = n + 1, with a gradient
-      of zero. NaN scores and infinite ones have a gradient of zero too.
+      Soft threshold, shape (), dtype of `scores`; +inf where the exact one is, with a
+      gradient of zero. NaN scores and infinite ones have a gradient of zero too.
 
     Raises:
       ValueError: if `scores` is not of shape (n,), a concrete `bandwidth` is not
@@ -71,7 +71,8 @@ def soft_order_statistic(
 ) -> Array:
     """Returns `soft_conformal_quantile` at a rank, of checked arguments."""
     bandwidth = jnp.asarray(bandwidth, scores.dtype)
-    possible = rank <= scores.size
+    scores = jnp.where(jnp.isnan(scores), jnp.inf, scores)
+    possible = rank <= jnp.sum(scores < jnp.inf)
     # A traced level may ask for rank 0; half a count below the first score stands in.
     rank = jnp.clip(rank, 1, scores.size)
     scores = jnp.where(possible, scores, lax.stop_gradient(scores))

@@ -43,6 +43,12 @@ def train_loss(alpha=0.1, **options):
     return training.conformal_training_loss(scores.LAC(), P, Y, P, alpha, **options)
 
 
+def train_score(score=None, **options):
+    score = scores.RAPS(0.1, 1) if score is None else score
+    options = {"optimizer": optax.sgd(1.0), "num_steps": 1} | options
+    return training.train_score(KEY, score, P, Y, 0.1, temperature=1.0, **options)
+
+
 def calibrate(score, preds, y, **options):
     return lambda: jaxcp.calibrate(score, preds, y, **options)
 
@@ -987,7 +993,7 @@ WRONG = {
     ),
     "soft size of a level set": (
         lambda: training.soft_size(scores.Custom(jnp.maximum), X, 1.0, temperature=1.0),
-        "sets with ends or members .*, got LevelSet",
+        "a score with a method `labels`, got LevelSet",
     ),
     "soft size of balls without a key": (
         lambda: training.soft_size(scores.PCP(), P[:, :, None], 1.0, temperature=1.0),
@@ -1043,16 +1049,46 @@ WRONG = {
         "finite classification_weights >= 0, got -1.0",
     ),
     "training a score without hyperparameters": (
-        lambda: training.train_score(
-            KEY, scores.APS(), P, Y, 0.1, optimizer=optax.sgd(1.0), num_steps=1
-        ),
+        lambda: train_score(scores.APS()),
         "a score with hyperparameters, got APS",
     ),
     "training a score by no optimizer": (
-        lambda: training.train_score(
-            KEY, scores.RAPS(0.1, 1), P, Y, 0.1, optimizer=0.1, num_steps=1
-        ),
+        lambda: train_score(optimizer=0.1),
         "optimizer from optax, got float",
+    ),
+    "training a score by a projection to another": (
+        lambda: train_score(project=lambda s: s.penalty),
+        "project to return a score like its argument, of RAPS",
+    ),
+    "training a score by a projection that is none": (
+        lambda: train_score(project=0.1),
+        "project as a function, got 0.1",
+    ),
+    "training an inclusive score": (
+        lambda: training.soft_size(scores.APS(inclusive=True), P, 0.5, temperature=1.0),
+        "inclusive=False to train with, got inclusive=True",
+    ),
+    "training loss of halves with other labels": (
+        lambda: training.conformal_training_loss(
+            scores.LAC(), P, Y, jnp.full((9, 2), 0.5), 0.1, temperature=1.0
+        ),
+        r"preds with rows of shape \(3,\) like preds_cal, got \(2,\)",
+    ),
+    "training loss of no sets": (
+        lambda: training.conformal_training_loss(
+            scores.LAC(), P, Y, P[:0], 0.1, temperature=1.0
+        ),
+        "preds with at least 1 row, got 0",
+    ),
+    "choosing a score that is not valid": (
+        lambda: training.select_score(KEY, scores.RAPS([0.1, -1.0], 1), P, Y, 0.1),
+        "penalty >= 0, got -1.0",
+    ),
+    "soft size of balls at three thresholds": (
+        lambda: training.soft_size(
+            scores.PCP(), P[:, :, None], X[:3], temperature=1.0, key=KEY
+        ),
+        r"q of shape \(\), got \(3,\)",
     ),
     "choosing a score of one": (
         lambda: training.select_score(KEY, scores.RAPS(0.1, 1), P, Y, 0.1),

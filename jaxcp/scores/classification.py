@@ -158,9 +158,11 @@ class RAPS(_Adaptive):
         _checks.check_values(lambda v: v >= 0, "k_reg >= 0", self.k_reg)
 
     def _penalty(self, rank):
-        # The positive part last: between the product and the sum with the mass it keeps
+        # The choice last: between the product and the sum with the mass it keeps
         # compilers from fusing the two, which would round differently here and there.
-        return jnp.maximum(self.penalty * (rank - self.k_reg), 0)
+        # Not a maximum, whose slope at a penalty of 0 is half of each side's.
+        over = rank - self.k_reg
+        return jnp.where((over > 0) & ~(self.penalty < 0), self.penalty * over, 0)
 
 
 @pytree

@@ -153,7 +153,8 @@ def prepare(
     """Returns the objective of checked arguments, for halves of these shapes."""
     _checks.check_given(score=score, preds=new[0])
     n = _checks.num_rows(preds_cal=calibration[0], y_cal=calibration[1])
-    _checks.num_rows(preds=new[0], y=new[1])
+    m = _checks.num_rows(preds=new[0], y=new[1])
+    _check_alike(m, calibration, new)
     _checks.check_preds(score, *calibration)
     _checks.check_preds(score, *new)
     _checks.check_scalars(target_size=target_size)
@@ -172,7 +173,10 @@ def prepare(
     if level.shape != scores.shape[1:]:
         raise ValueError(f"expected alpha of shape (), got {level.shape}; use jax.vmap")
     rank = conformal_rank(n, level)
-    return Objective(rank, temperature, bandwidth, target_size, *weights, nearest)
+    # Of one type whatever they come as, so that new ones trace nothing.
+    given = temperature, bandwidth, target_size
+    numbers = (None if v is None else jnp.asarray(v, float) for v in given)
+    return Objective(rank, *numbers, *weights, nearest)
 
 
 @jax.jit
@@ -189,7 +193,7 @@ def loss_of(
     size = soft.sizes(score, preds, q, temperature, key, _NUM_SAMPLES)
     size = jnp.maximum(size - jnp.asarray(objective.target_size, size.dtype), 0)
     if objective.size_weights is not None:
-        by_row = objective.size_weights[y].astype(size.dtype)
+        by_row = soft.at_labels(objective.size_weights, y).astype(size.dtype)
         size = jnp.where(by_row > 0, by_row * size, 0)  # 0 * inf is 0 here
     weights = objective.classification_weights
     if weights is None:
@@ -199,7 +203,8 @@ def loss_of(
         return jnp.mean(size + weights.astype(size.dtype) * outside)
     members = soft.label_memberships(score, preds, q, temperature)
     true = y[:, None] == jnp.arange(members.shape[1])[None]
-    costs = weights[y].astype(size.dtype) * jnp.where(true, 1 - members, members)
+    costs = soft.at_labels(weights, y).astype(size.dtype)
+    costs *= jnp.where(true, 1 - members, members)
     return jnp.mean(size + jnp.sum(costs, axis=1))
 
 
@@ -217,10 +222,23 @@ def _check_weights(score, preds, y, size_weights, weights):
             _check_labels_of(score, preds, name, value.shape, ndim)
 
 
+def _check_alike(m, calibration, new):
+    """Raises ValueError unless there are rows, each like those that calibrate."""
+    if m == 0:
+        raise ValueError("expected preds with at least 1 row, got 0")
+    for name, cal, other in zip(("preds", "y"), calibration, new, strict=True):
+        shapes = [jax.tree.map(lambda v: v.shape[1:], tree) for tree in (cal, other)]
+        if other is not None and shapes[0] != shapes[1]:
+            raise ValueError(
+                f"expected {name} with rows of shape {shapes[0]} like {name}_cal, "
+                f"got {shapes[1]}"
+            )
+
+
 def _check_labels_of(score, preds, name, shape, ndim):
     if not hasattr(score, "labels"):
         kind = type(score).__name__
         raise ValueError(f"expected a score of labels for {name}, got {kind}")
-    k = jax.eval_shape(jax.vmap(score.labels), preds).shape[1]
+    k = jax.eval_shape(soft.labels_of, score, preds).shape[1]
     if shape != (k,) * ndim:
         raise ValueError(f"expected {name} of shape {(k,) * ndim}, got {shape}")

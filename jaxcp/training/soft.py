@@ -9,7 +9,7 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from jaxcp import _checks
-from jaxcp._batching import evaluate, widened
+from jaxcp._batching import evaluate, invert, widened
 from jaxcp._types import PyTree, Score, Set
 from jaxcp.selection import as_float
 from jaxcp.sets import Balls, BoundingBox, Box, Ellipsoid, Interval
@@ -22,7 +22,8 @@ def soft_membership(
     """Returns how far targets are inside their sets, between 0 and 1.
 
     sigmoid((q - S) / temperature), 1/2 on the edge; with components their product. For
-    temperature -> 0 it is the indicator of score(pred, y) <= q.
+    temperature -> 0 it is the indicator of score(pred, y) <= q, but for scores equal to
+    q, which stay at 1/2.
 
     Args:
       score: Nonconformity score of one example.
@@ -34,7 +35,7 @@ def soft_membership(
 
     Returns:
       Soft membership, shape (m,). Where score or threshold is infinite it is 0 or 1,
-      with a gradient of zero.
+      with a gradient of zero; NaN stays NaN.
 
     Raises:
       ValueError: if lengths differ, shapes of `q` and the score do not fit, a concrete
@@ -74,7 +75,8 @@ def soft_size(
     width or volume with every length w (a side, a radius) as temperature *
     log(1 + exp(w / temperature)), so that crossed ends have a gradient too. Unions of
     balls: the volume itself, estimated with its gradient as in `jaxcp.volume`. For
-    temperature -> 0 these are the sizes of the sets.
+    temperature -> 0 these are the sizes of the sets, but that a label whose score is
+    equal to q counts 1/2: as many do for `TopK`.
 
     Args:
       score: Nonconformity score of one example.
@@ -88,13 +90,13 @@ def soft_size(
 
     Returns:
       Soft sizes, shape (m,): counts of labels, widths, areas or volumes in units of the
-      target. +inf for a set without end; its gradient is zero.
+      target. +inf for a set without end; its gradient is zero. NaN stays NaN.
 
     Raises:
-      ValueError: if sets are known by membership alone (no size to make small) or are
-        inner boxes (whose size is to be large), balls come without a key, `q` does not
-        fit, a concrete temperature is not positive, or predictions are not valid for
-        the score.
+      ValueError: if sets are known by membership alone (no size to make small), are
+        inner boxes (whose size is to be large) or inclusive (train without, calibrate
+        with), balls come without a key, `q` does not fit, a concrete temperature is not
+        positive, or predictions are not valid for the score.
 
     References:
       Stutz, Dvijotham, Cemgil, Doucet, Learning Optimal Conformal Classifiers, 2022.
@@ -130,7 +132,7 @@ def memberships(
 ) -> Array:
     """Returns `soft_membership` of checked arguments."""
     scores = evaluate(score, preds, y)
-    q = q[y] if q.ndim and hasattr(score, "labels") else q
+    q = at_labels(q, y) if q.ndim and hasattr(score, "labels") else q
     q = q[None] if scores.ndim > q.ndim > 0 else q
     parts = _step(scores, q, temperature)
     return parts if parts.ndim == 1 else jnp.prod(parts, axis=1)
@@ -140,7 +142,12 @@ def label_memberships(
     score: Score, preds: PyTree, q: Array, temperature: ArrayLike
 ) -> Array:
     """Returns the soft membership of every label, shape (m, k)."""
-    labels = jax.vmap(score.labels)(preds)
+    if getattr(score, "inclusive", False):
+        raise ValueError(
+            "expected a score with inclusive=False to train with, got inclusive=True: "
+            "calibrate with it afterwards"
+        )
+    labels = labels_of(score, preds)
     return _step(labels, q[None] if q.ndim else q, temperature)
 
 
@@ -169,21 +176,40 @@ def sizes(
     return jax.vmap(partial(_union, num_samples))(keys, sets)
 
 
-def _size(region: Set, temperature):
-    if isinstance(region, Interval):
-        return _length(region.lower, region.upper, temperature)
+@jax.jit
+def labels_of(score: Score, preds: PyTree) -> Array:
+    """Returns the score of every label of every row, shape (m, k)."""
+    return jax.vmap(score.labels)(preds)
+
+
+def at_labels(values: Array, y: Array) -> Array:
+    """Returns values[y], and 0 for labels out of range."""
+    y = y.astype(int)  # narrow types cannot hold every label
+    rows = values.at[y].get(mode="fill", fill_value=0)
+    known = (y >= 0).reshape(y.shape + (1,) * (values.ndim - 1))
+    return jnp.where(known, rows, 0)
+
+
+def check_large_is_bad(region: Set) -> None:
+    """Raises ValueError for inner boxes, which say the more the larger they are."""
     if isinstance(region, BoundingBox) and region.inner:
         raise ValueError("expected sets to make small, got inner boxes: large is good")
+
+
+def _size(region: Set, temperature):
+    check_large_is_bad(region)
+    if isinstance(region, Interval):
+        return _length(region.lower, region.upper, temperature)
     if isinstance(region, Box | BoundingBox):
         return _product(_length(region.lower, region.upper, temperature))
     if isinstance(region, Ellipsoid):
         radius = _softplus(region.radius, temperature)
         known = jnp.isfinite(radius)
         volume = replace(region, radius=jnp.where(known, radius, 0)).size()
-        return jnp.where(known, volume, jnp.inf)
+        return jnp.where(known, volume, radius)
     raise ValueError(
-        "expected sets with ends or members (intervals, boxes, ellipsoids, labels or "
-        f"unions of balls), got {type(region).__name__}: its size has no gradient"
+        "expected intervals, boxes, ellipsoids, unions of balls, or a score with a "
+        f"method `labels`, got {type(region).__name__}: its size has no gradient"
     )
 
 
@@ -199,40 +225,55 @@ def _step(score, q, temperature):
     """sigmoid((q - score) / temperature), and the hard step where one is infinite."""
     known = jnp.isfinite(score) & jnp.isfinite(q)
     gap = jnp.where(known, q, 0) - jnp.where(known, score, 0)
-    return jnp.where(
-        known, jax.nn.sigmoid(gap / jnp.asarray(temperature, gap.dtype)), score <= q
-    )
+    soft = jax.nn.sigmoid(gap / jnp.asarray(temperature, gap.dtype))
+    hard = jnp.where(jnp.isnan(score) | jnp.isnan(q), jnp.nan, score <= q)
+    return jnp.where(known, soft, hard)
 
 
 def _length(lower, upper, temperature):
     known = jnp.isfinite(lower) & jnp.isfinite(upper)
     length = jnp.where(known, upper, 0) - jnp.where(known, lower, 0)
-    # Ends that are infinite and crossed hold nothing.
-    return jnp.where(
-        known, _softplus(length, temperature), jnp.where(lower <= upper, jnp.inf, 0)
-    )
+    # Ends that are infinite and crossed hold nothing. NaN stays NaN.
+    hard = jnp.where(lower <= upper, jnp.inf, jnp.where(lower > upper, 0, jnp.nan))
+    return jnp.where(known, _softplus(length, temperature), hard)
 
 
 def _softplus(length, temperature):
     known, temperature = jnp.isfinite(length), jnp.asarray(temperature, length.dtype)
-    soft = temperature * jax.nn.softplus(jnp.where(known, length, 0) / temperature)
-    return jnp.where(known, soft, jnp.maximum(length, 0))
+    part = jnp.where(known, length, 0)
+    # Not the softplus of length / temperature, which may overflow.
+    soft = temperature * jnp.log1p(jnp.exp(-jnp.abs(part) / temperature))
+    return jnp.maximum(length, 0) + jnp.where(known, soft, 0)
 
 
 def _product(sides):
     """The product of sides, +inf with zero gradient if one of them is."""
     known = jnp.all(jnp.isfinite(sides))
-    return jnp.where(known, jnp.prod(jnp.where(known, sides, 1)), jnp.inf)
+    hard = jnp.where(jnp.any(jnp.isnan(sides)), jnp.nan, jnp.inf)
+    return jnp.where(known, jnp.prod(jnp.where(known, sides, 1)), hard)
 
 
 def _check_threshold(score, preds, y, q):
-    if y is None and not hasattr(score, "labels"):
-        return  # without targets nobody knows how many components there are
-    scores = () if y is None else jax.eval_shape(evaluate, score, preds, y).shape[1:]
-    shapes = {(), scores}
+    if q.ndim == 0:
+        return
+    shapes = []
     if hasattr(score, "labels"):
-        labels = jax.eval_shape(jax.vmap(score.labels), preds)
-        shapes.add(labels.shape[1:])
+        shapes.append(jax.eval_shape(labels_of, score, preds).shape[1:])
+    if y is not None:
+        shapes.append(jax.eval_shape(evaluate, score, preds, y).shape[1:])
+    elif not shapes:
+        shapes += [q.shape] if _inverts(score, preds, q) else []
     if q.shape not in shapes:
-        expected = " or ".join(map(str, sorted(shapes)))
-        raise ValueError(f"expected q of shape {expected}, got {q.shape}")
+        known = " or ".join(map(str, sorted({(), *shapes})))
+        raise ValueError(f"expected q of shape {known}, got {q.shape}")
+
+
+def _inverts(score, preds, q):
+    """Returns whether sets at a threshold of this shape are like those at a number."""
+    try:
+        found, expected = (
+            jax.eval_shape(invert, score, preds, v) for v in (q, jnp.zeros((), q.dtype))
+        )
+    except (TypeError, ValueError):
+        return False
+    return jax.tree.map(jnp.shape, found) == jax.tree.map(jnp.shape, expected)

@@ -16,6 +16,7 @@ from jaxcp.quantiles import thresholds
 from jaxcp.ranks import conformal_rank
 from jaxcp.selection import as_float
 from jaxcp.training.losses import loss_of, prepare
+from jaxcp.training.soft import check_large_is_bad
 
 
 def train_score(
@@ -27,8 +28,13 @@ def train_score(
     *,
     optimizer: Any,
     num_steps: int,
+    temperature: ArrayLike,
     project: Callable[[Score], Score] | None = None,
-    **options: Any,
+    bandwidth: ArrayLike | None = None,
+    nearest: int | None = None,
+    target_size: ArrayLike = 0.0,
+    size_weights: ArrayLike | None = None,
+    classification_weights: ArrayLike | None = None,
 ) -> Score:
     """Returns the score with hyperparameters trained towards small sets.
 
@@ -44,17 +50,23 @@ def train_score(
       alpha: Miscoverage level, shape (), or (c,) for scores with components.
       optimizer: An `optax.GradientTransformation`.
       num_steps: Number of steps.
+      temperature: Softness of the sets > 0, shape (), as in `soft_size`.
       project: Keeps hyperparameters in range, a function from score to score; such as
-        `lambda s: RAPS(jnp.maximum(s.penalty, 0), 2)`, which also holds k_reg.
-      **options: Options of `conformal_training_loss`: temperature, and if need be
-        bandwidth, nearest, target_size, size_weights, classification_weights.
+        `lambda s: RAPS(jnp.maximum(s.penalty, 0), 2)`, which also holds k_reg. Without
+        it a penalty may end below 0, and `jaxcp.calibrate` refuses the score.
+      bandwidth: As in `conformal_training_loss`, and so are the following options.
+      nearest: Scores whose gradients are averaged, without a bandwidth.
+      target_size: Size that costs nothing, shape (), in units of the size.
+      size_weights: Weight of the size by true label, shape (k,).
+      classification_weights: Weights of missed and other labels, shape () or (k, k).
 
     Returns:
       The trained score.
 
     Raises:
-      ValueError: if the score has no hyperparameters, there are fewer than two rows, or
-        arguments are not valid for `conformal_training_loss`.
+      ValueError: if the score has no hyperparameters, `project` changes what it is made
+        of, there are fewer than two rows, or arguments are not valid for
+        `conformal_training_loss`.
 
     Guarantee:
       None on these rows. 1 - alpha after `jaxcp.calibrate(score, ...)` on other rows.
@@ -76,7 +88,8 @@ def train_score(
       >>> jax.tree.leaves(score)[0].round().item()
       3.0
     """
-    preds, y = _checks.as_arrays((preds, y))
+    given = preds, y, size_weights, classification_weights
+    preds, y, size_weights, classification_weights = _checks.as_arrays(given)
     _checks.check_key(key)
     _checks.check_given(score=score, preds=preds, y=y)
     n = _check_rows(preds, y)
@@ -84,12 +97,23 @@ def train_score(
     if not jax.tree.leaves(score):
         kind = type(score).__name__
         raise ValueError(f"expected a score with hyperparameters, got {kind}")
-    if not hasattr(optimizer, "update"):
+    if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
         kind = type(optimizer).__name__
         raise ValueError(f"expected optimizer from optax, got {kind}")
     _checks.check_preds(score, preds, y)
     score = jax.tree.map(as_float, score)
-    objective = prepare(score, *_halves((preds, y), jnp.arange(n)), alpha, **options)
+    _check_project(project, score)
+    objective = prepare(
+        score,
+        *_halves((preds, y), jnp.arange(n)),
+        alpha,
+        temperature=temperature,
+        bandwidth=bandwidth,
+        nearest=nearest,
+        target_size=target_size,
+        size_weights=size_weights,
+        classification_weights=classification_weights,
+    )
     return _train(key, objective, score, (preds, y), optimizer, num_steps, project)
 
 
@@ -120,8 +144,9 @@ def select_score(
       The first of the best candidates, a score like `scores` without the axis.
 
     Raises:
-      ValueError: if no hyperparameter has a leading axis or their lengths differ, there
-        are fewer than two rows, or the sets have no size in closed form.
+      ValueError: if no hyperparameter has a leading axis or their lengths differ, a
+        candidate is not valid, there are fewer than two rows, or the sets have no size
+        in closed form, or one that should be large (inner boxes).
 
     Guarantee:
       None on these rows. 1 - alpha after `jaxcp.calibrate(score, ...)` on other rows.
@@ -143,8 +168,9 @@ def select_score(
     _checks.check_given(score=scores, preds=preds, y=y)
     n = _check_rows(preds, y)
     _checks.check_count("num_splits", num_splits, 1)
-    scores = _candidates(scores)
-    _checks.check_preds(jax.tree.map(lambda v: v[0], scores), preds, y)
+    scores = _candidates(_checks.as_arrays(scores))
+    for i in range(len(jax.tree.leaves(scores)[0])):
+        _checks.check_preds(jax.tree.map(lambda v, i=i: v[i], scores), preds, y)
     columns = jax.eval_shape(evaluate, jax.tree.map(lambda v: v[0], scores), preds, y)
     level = _checks.split_alpha(_checks.as_alpha(alpha), columns)
     rank = conformal_rank((n + 1) // 2, level)
@@ -161,8 +187,11 @@ def _train(key, objective, score, rows, optimizer, num_steps, project):
         halves = _halves(rows, jax.random.permutation(key_order, n))
         slopes = jax.grad(lambda s: loss_of(objective, s, *halves, key_balls))(score)
         updates, state = optimizer.update(slopes, state, score)
-        score = jax.tree.map(jnp.add, score, updates)
-        return (score if project is None else project(score), state), None
+        moved = jax.tree.map(jnp.add, score, updates)
+        moved = moved if project is None else project(moved)
+        # What a projection puts in place of a leaf may be of another type.
+        score = jax.tree.map(lambda old, v: jnp.asarray(v, old.dtype), score, moved)
+        return (score, state), None
 
     start = score, optimizer.init(score)
     return lax.scan(step, start, jax.random.split(key, num_steps))[0][0]
@@ -177,12 +206,15 @@ def _select(key, scores, rows, rank, num_splits):
 
         def mean_size(score):
             q = thresholds(as_float(evaluate(score, *calibration)), rank)
-            return jnp.mean(jax.vmap(lambda s: s.size())(invert(score, preds, q)))
+            sets = invert(score, preds, q)
+            check_large_is_bad(sets)
+            return jnp.mean(jax.vmap(lambda s: s.size())(sets))
 
         return lax.map(mean_size, scores)
 
     means = lax.map(mean_sizes, jax.random.split(key, num_splits))
-    best = jnp.argmin(jnp.mean(means, axis=0))
+    means = jnp.mean(means, axis=0)
+    best = jnp.argmin(jnp.where(jnp.isnan(means), jnp.inf, means))
     return jax.tree.map(lambda v: v[best], scores)
 
 
@@ -204,6 +236,22 @@ def _candidates(scores):
         )
     repeat = lambda v: v if v.ndim else jnp.broadcast_to(v, lengths)  # noqa: E731
     return jax.tree.map(repeat, scores)
+
+
+def _check_project(project, score):
+    if project is None:
+        return
+    if not callable(project):
+        raise ValueError(f"expected project as a function, got {project!r}")
+    before, after = score, jax.eval_shape(project, score)
+    structures = [jax.tree.structure(v) for v in (before, after)]
+    shapes = [jax.tree.map(jnp.shape, jax.tree.leaves(v)) for v in (before, after)]
+    if structures[0] != structures[1] or shapes[0] != shapes[1]:
+        raise ValueError(
+            "expected project to return a score like its argument, of "
+            f"{type(score).__name__} with leaves of shapes {shapes[0]}, got "
+            f"{type(after).__name__} with {shapes[1]}"
+        )
 
 
 def _check_rows(preds, y):
