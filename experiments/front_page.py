@@ -37,7 +37,7 @@ def intervals(key: Array, ax: plt.Axes) -> None:
 def region(key: Array, ax: plt.Axes) -> None:
     """Draws the region of two outputs at one input, from draws of a sampler."""
     law = datasets.OneMoon()
-    key_old, key_draws, key_new = jax.random.split(key, 3)
+    key_old, key_draws, key_new, key_targets = jax.random.split(key, 4)
     x, y = law.draw(key_old, NUM_ROWS)
 
     def draws(key, x):
@@ -47,7 +47,7 @@ def region(key: Array, ax: plt.Axes) -> None:
     c_pcp = jaxcp.calibrate(scores.CDF(scores.PCP()), draws(key_draws, x), y)
     at = jnp.full((400, *x.shape[1:]), 0.25)
     sets = c_pcp(draws(key_new, at[:1]), ALPHA)
-    targets = law.sample((), key, at[0], 400)
+    targets = law.sample((), key_targets, at[0], 400)
     bounds = Box(targets.min(axis=0) - 0.3, targets.max(axis=0) + 0.3)
     one = jax.tree.map(lambda v: v[0], sets)
     plotting.plot_region(one, bounds, targets, ax=ax)

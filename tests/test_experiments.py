@@ -122,9 +122,8 @@ def test_anomalies_and_boxes():
 
 @pytest.mark.parametrize("name", conformal_training.METHODS)
 def test_conformal_training(name):
-    options = conformal_training.METHODS[name]
     x, y = jnp.ones((40, 3)), jnp.arange(40) % 10
-    found = jax.eval_shape(lambda: conformal_training.trial(x, y, options, 2, KEY))
+    found = jax.eval_shape(lambda: conformal_training.trial(x, y, name, 2, KEY))
     assert {"APS", "LAC", "APS coverage", "LAC coverage"} < set(found)
     base = {what: np.full(2, 2.0) for what in found}
     lines = conformal_training.table({"cross-entropy": base, name: base})
@@ -135,13 +134,21 @@ def test_conformal_training(name):
 @pytest.mark.parametrize("name", width_training.METHODS)
 def test_width_training(name):
     x, y = jnp.ones((40, 3)), jnp.arange(40.0)
-    found = jax.eval_shape(lambda: width_training.trial(x, y, name, KEY))
+    found = jax.eval_shape(lambda: width_training.trial(x, y, name, (4, 0.1), KEY))
     assert set(found) == {"width", "coverage", "worst fifth"}
 
 
 def test_concrete_that_is_not_there(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"concrete\.csv, concrete strength"):
         width_training.concrete(tmp_path)
+
+
+def test_the_narrowest_of_all_budgets(monkeypatch):
+    widths = {300: 3.0, 600: 1.0, 1200: 2.0}
+    trial = lambda x, y, method, budget, key: {"width": widths[budget[0]] + 0 * key}  # noqa: E731
+    monkeypatch.setattr(width_training, "trial", trial)
+    found = width_training.best(None, None, "CQR, pinball", jnp.zeros(3))
+    assert found["budget"][0] == 600 and np.all(found["width"] == 1)
 
 
 def test_slopes_of_the_threshold():

@@ -40,7 +40,8 @@ def train_score(
 
     Every step deals the rows into two halves at random and takes a gradient step on
     the `conformal_training_loss` of the one calibrated by the other. All leaves of the
-    score are trained: the penalty of `RAPS`, the parameters of a `Custom` score.
+    score are trained: the penalty of `RAPS`, the parameters of a `Custom` score. Define
+    optimizer and projection once: each new one compiles.
 
     Args:
       key: Random key.
@@ -146,7 +147,7 @@ def select_score(
     Raises:
       ValueError: if no hyperparameter has a leading axis or their lengths differ, a
         candidate is not valid, there are fewer than two rows, or the sets have no size
-        in closed form, or one that should be large (inner boxes).
+        in closed form or, as inner boxes, one that is to be large.
 
     Guarantee:
       None on these rows. 1 - alpha after `jaxcp.calibrate(score, ...)` on other rows.
