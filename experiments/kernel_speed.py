@@ -26,7 +26,6 @@ BEYOND_CACHE = [(1, 10_000_000), (10_000, 1024), (100_000, 100)]  # without a ba
 AT_MOST = {(10_000, 100): 5.0}  # times np.partition; 2.0 elsewhere
 LEVELS = [1, 2, 3, 4, 8, 32]
 NUM_CLASSES, NUM_ROWS = 1000, 5000
-NUM_TRIALS, TRIAL_SIZE, TRIAL_BATCH = 1_000_000, 100, 10_000
 
 
 def kth_smallest_times() -> list[dict]:
@@ -257,46 +256,6 @@ def weighted_times() -> list[dict]:
     return rows
 
 
-def replicate(key):
-    """Draws 100 scores and calibrates."""
-    draws = jnp.abs(jax.random.normal(key, (TRIAL_SIZE,)))
-    return jaxcp.conformal_quantile(draws, ALPHA)
-
-
-def replicate_times() -> list[dict]:
-    """Times 10^6 replicates of {draw 100 scores, calibrate}."""
-    key = jax.random.key(0)
-    rng = np.random.default_rng(0)
-    k = int(jaxcp.conformal_rank(TRIAL_SIZE, ALPHA))
-
-    def by_numpy():
-        thresholds = []
-        for _ in range(NUM_TRIALS // TRIAL_BATCH):
-            shape = (TRIAL_BATCH, TRIAL_SIZE)
-            draws = np.abs(rng.standard_normal(shape, dtype=np.float32))
-            thresholds.append(np.partition(draws, k - 1, axis=1)[:, k - 1])
-        return np.concatenate(thresholds)
-
-    times = median_seconds(
-        {
-            "jaxcp": lambda: jaxcp.simulate(
-                replicate, key, NUM_TRIALS, batch_size=TRIAL_BATCH
-            ),
-            "numpy": by_numpy,
-        },
-        repeats=3,
-    )
-    return [
-        {
-            "10^6 x {draw 100 scores, calibrate}": name,
-            "s": seconds,
-            "jaxcp / it": times["jaxcp"] / seconds,
-            "at most": 2.5 if name == "numpy" else None,
-        }
-        for name, seconds in times.items()
-    ]
-
-
 def main() -> None:
     """Prints and saves all tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -308,7 +267,6 @@ def main() -> None:
         "levels": level_times,
         "weights": weighted_times,
         "labels": lambda: label_times(args.puncc_python),
-        "replicates": replicate_times,
     }
     settings = {"alpha": ALPHA, "shapes": SHAPES, "dtype": "float32"}
     run_tables(args.out, "kernel_speed", tables, settings)
