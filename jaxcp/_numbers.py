@@ -2,7 +2,7 @@
 
 import jax.numpy as jnp
 from jax import Array
-from jax.typing import ArrayLike
+from jax.typing import ArrayLike, DTypeLike
 
 
 def quotient(numerator: ArrayLike, divisor: ArrayLike) -> Array:
@@ -25,3 +25,8 @@ def mean(values: Array) -> Array:
     dtype = values.dtype if floating else jnp.asarray(0.0).dtype
     wide = values.astype(jnp.promote_types(dtype, jnp.float32))  # halves overflow
     return quotient(jnp.sum(wide, axis=0), len(values)).astype(dtype)
+
+
+def positive(value: ArrayLike, dtype: DTypeLike) -> Array:
+    """Returns a width above 0 in this type, in which it may have been rounded to 0."""
+    return jnp.maximum(jnp.asarray(value, dtype), jnp.finfo(dtype).tiny)

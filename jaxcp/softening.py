@@ -8,6 +8,7 @@ from jax import Array, lax
 from jax.typing import ArrayLike
 
 from jaxcp import _checks
+from jaxcp._numbers import positive
 from jaxcp.ranks import conformal_rank
 from jaxcp.selection import (
     as_float,
@@ -70,7 +71,7 @@ def soft_order_statistic(
     scores: Array, rank: Array, bandwidth: ArrayLike, hard: bool = False
 ) -> Array:
     """Returns `soft_conformal_quantile` at a rank, of checked arguments."""
-    bandwidth = jnp.asarray(bandwidth, scores.dtype)
+    bandwidth = positive(bandwidth, scores.dtype)
     scores = jnp.where(jnp.isnan(scores), jnp.inf, scores)
     possible = rank <= jnp.sum(scores < jnp.inf)
     # A traced level may ask for rank 0; half a count below the first score stands in.

@@ -47,7 +47,7 @@ def read_source(path: Path) -> NotebookNode:
 def is_current(path: Path) -> bool:
     """Returns whether the notebook beside a script has its cells, executed in full."""
     beside = path.with_suffix(".ipynb")
-    if not beside.exists():
+    if not beside.exists() or beside.stat().st_size > BYTES:
         return False
     built = nbformat.read(beside, as_version=4)
     cells = [

@@ -1058,7 +1058,7 @@ WRONG = {
     ),
     "training a score by a projection to another": (
         lambda: train_score(project=lambda s: s.penalty),
-        "project to return a score like its argument, of RAPS",
+        "project to return a score like its argument, .*RAPS",
     ),
     "training a score by a projection that is none": (
         lambda: train_score(project=0.1),
@@ -1072,7 +1072,7 @@ WRONG = {
         lambda: training.conformal_training_loss(
             scores.LAC(), P, Y, jnp.full((9, 2), 0.5), 0.1, temperature=1.0
         ),
-        r"preds with rows of shape \(3,\) like preds_cal, got \(2,\)",
+        r"preds with rows of shapes \[\(3,\)\] like preds_cal, got \[\(2,\)\]",
     ),
     "training loss of no sets": (
         lambda: training.conformal_training_loss(
@@ -1089,6 +1089,20 @@ WRONG = {
             scores.PCP(), P[:, :, None], X[:3], temperature=1.0, key=KEY
         ),
         r"q of shape \(\), got \(3,\)",
+    ),
+    "training a score by too few rows": (
+        lambda: train_score(),
+        "expected more rows, got 9: half of them have an infinite threshold",
+    ),
+    "choosing a score by too few rows": (
+        lambda: training.select_score(KEY, scores.RAPS([0.1, 1.0], 1), P, Y, 0.1),
+        "expected more rows, got 9: half of them have an infinite threshold",
+    ),
+    "choosing a score at two levels": (
+        lambda: training.select_score(
+            KEY, scores.RAPS([0.1, 1.0], 1), P, Y, [0.1, 0.2]
+        ),
+        r"alpha of shape \(\), got \(2,\); use jax.vmap",
     ),
     "choosing a score of one": (
         lambda: training.select_score(KEY, scores.RAPS(0.1, 1), P, Y, 0.1),

@@ -1,6 +1,7 @@
 """Soft sets, conformal training, and what is learned through it."""
 
 import contextlib
+import dataclasses
 from functools import partial
 
 import jax
@@ -33,6 +34,7 @@ SIZED = [
 ]
 KEY = jax.random.key(0)
 BALLS = ["pcp", "c-pcp"]
+TINY = {"temperature": 1e-3, "key": KEY}
 
 
 def floats(tree):
@@ -245,8 +247,46 @@ def test_soft_thresholds_are_infinite_where_exact_ones_are():
 def test_lengths_do_not_overflow():
     q = jnp.float16(100)
     mu = jnp.zeros(2, jnp.float16)
-    soft = training.soft_size(scores.Absolute(), mu, q, temperature=1e-3)
-    assert soft.dtype == jnp.float16 and np.all(soft == 200)
+
+    def size(temperature):
+        soft = training.soft_size(scores.Absolute(), mu, q, temperature=temperature)
+        return jnp.sum(soft)
+
+    value, slope = jax.value_and_grad(size)(1e-3)
+    assert value.dtype == jnp.float16 and value == 400 and slope == 0
+    for narrow in (1e-8, 1e-3):  # the first rounds to 0
+        y = jnp.array([99.0, 100, 101], jnp.float16)
+        inside = training.soft_membership(
+            scores.Absolute(), jnp.zeros_like(y), y, q, temperature=narrow
+        )
+        assert_array_equal(inside, [1, 0.5, 0])
+        soft = jaxcp.soft_conformal_quantile(y, 0.5, bandwidth=narrow)
+        assert_allclose(soft, 100, rtol=1e-3)
+
+
+def test_scores_whose_inverse_reads_each_threshold():
+    """Components, and boxes that are open on one side and crossed on the other."""
+    sides = scores.Custom(
+        lambda mu, y: jnp.stack([mu - y, y - mu]),
+        lambda mu, q: jaxcp.sets.Interval(mu - q[0], mu + q[1]),
+    )
+    soft = partial(training.soft_size, sides, jnp.zeros(2), temperature=1e-3)
+    assert_allclose(soft(jnp.array([1.0, 2.0])), [3, 3], rtol=1e-5)
+    with pytest.raises(ValueError, match=r"expected q of shape"):
+        training.soft_size(scores.PCP(), jnp.zeros((2, 3, 1)), jnp.ones(3), **TINY)
+    ends = jnp.array([jnp.inf, -jnp.inf])
+    empty = training.soft_size(scores.Absolute(), jnp.zeros((2, 2)), ends, **TINY)
+    assert_array_equal(empty, [0, 0])
+
+
+def test_unsigned_logits():
+    z = jnp.asarray(np.random.RandomState(0).randint(0, 5, (60, 5)), jnp.uint8)
+    y = jnp.arange(60) % 5
+    loss = partial(
+        loss_of, scores.LogLAC(), (z[:30], y[:30]), (z[30:], None), 0.2, y=y[30:]
+    )
+    every = loss(classification_weights=jnp.eye(5))
+    assert_allclose(every, loss(classification_weights=1.0), rtol=1e-5)
 
 
 def test_labels_of_narrow_types_and_out_of_range():
@@ -270,6 +310,8 @@ def test_slopes_of_a_penalty():
 
     assert_array_equal(jax.jit(jax.jacfwd(labels))(0.0), [0, 0, 1, 2])
     assert_array_equal(jax.jit(labels)(-1.0), scores.APS().labels(p))
+    free = jax.grad(lambda v: scores.RAPS(v, jnp.inf).labels(p).sum())(0.1)
+    assert free == 0
 
 
 def test_batches_and_calls_that_trace_nothing():
@@ -335,7 +377,10 @@ def raps_data(n):
 def test_a_penalty_is_learned_and_chosen():
     p, y = raps_data(300)
     how = {"optimizer": optax.adam(0.05), "num_steps": 40, "temperature": 0.05}
-    hold = lambda s: scores.RAPS(jnp.maximum(s.penalty, 0), 1)  # noqa: E731
+
+    def hold(s):
+        return dataclasses.replace(s, penalty=jnp.maximum(s.penalty, 0), k_reg=1)
+
     trained = training.train_score(
         KEY, scores.RAPS(0.0, 1), p[:200], y[:200], 0.1, project=hold, **how
     )

@@ -162,7 +162,8 @@ class RAPS(_Adaptive):
         # compilers from fusing the two, which would round differently here and there.
         # Not a maximum, whose slope at a penalty of 0 is half of each side's.
         over = rank - self.k_reg
-        return jnp.where((over > 0) & ~(self.penalty < 0), self.penalty * over, 0)
+        price = self.penalty * jnp.where(over > 0, over, 0)
+        return jnp.where((over > 0) & ~(self.penalty < 0), price, 0)
 
 
 @pytree

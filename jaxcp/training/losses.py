@@ -71,9 +71,9 @@ def conformal_training_loss(
       for alpha, sets are infinite (all labels) and the gradient is zero.
 
     Raises:
-      ValueError: if lengths differ, both `bandwidth` and `nearest` are given, an option
-        lacks `y`, a number `alpha` is outside (0, 1), or arguments are not valid for
-        `soft_size`.
+      ValueError: if lengths differ or rows of the halves are unlike, both `bandwidth`
+        and `nearest` are given, an option lacks `y`, a number `alpha` is outside
+        (0, 1), or arguments are not valid for `soft_size`.
 
     Guarantee:
       None: calibrate the trained model with `jaxcp.calibrate` on rows that training did
@@ -169,14 +169,19 @@ def prepare(
     weights = size_weights, classification_weights
     _check_weights(score, *new, *weights)
     scores = jax.eval_shape(evaluate, score, *calibration)
-    level = _checks.split_alpha(_checks.as_alpha(alpha), scores)
-    if level.shape != scores.shape[1:]:
-        raise ValueError(f"expected alpha of shape (), got {level.shape}; use jax.vmap")
-    rank = conformal_rank(n, level)
+    rank = rank_of(alpha, scores)
     # Of one type whatever they come as, so that new ones trace nothing.
     given = temperature, bandwidth, target_size
     numbers = (None if v is None else jnp.asarray(v, float) for v in given)
     return Objective(rank, *numbers, *weights, nearest)
+
+
+def rank_of(alpha: ArrayLike, scores: jax.ShapeDtypeStruct) -> Array:
+    """Returns the rank of the threshold of these scores, shape () or (c,)."""
+    level = _checks.split_alpha(_checks.as_alpha(alpha), scores)
+    if level.shape != scores.shape[1:]:
+        raise ValueError(f"expected alpha of shape (), got {level.shape}; use jax.vmap")
+    return conformal_rank(scores.shape[0], level)
 
 
 @jax.jit
@@ -227,10 +232,11 @@ def _check_alike(m, calibration, new):
     if m == 0:
         raise ValueError("expected preds with at least 1 row, got 0")
     for name, cal, other in zip(("preds", "y"), calibration, new, strict=True):
-        shapes = [jax.tree.map(lambda v: v.shape[1:], tree) for tree in (cal, other)]
+        leaves = (jax.tree.leaves(tree) for tree in (cal, other))
+        shapes = [[v.shape[1:] for v in each] for each in leaves]
         if other is not None and shapes[0] != shapes[1]:
             raise ValueError(
-                f"expected {name} with rows of shape {shapes[0]} like {name}_cal, "
+                f"expected {name} with rows of shapes {shapes[0]} like {name}_cal, "
                 f"got {shapes[1]}"
             )
 

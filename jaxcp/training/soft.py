@@ -10,10 +10,13 @@ from jax.typing import ArrayLike
 
 from jaxcp import _checks
 from jaxcp._batching import evaluate, invert, widened
+from jaxcp._numbers import positive
 from jaxcp._types import PyTree, Score, Set
-from jaxcp.selection import as_float
+from jaxcp.selection import as_float, at_least_single
 from jaxcp.sets import Balls, BoundingBox, Box, Ellipsoid, Interval
 from jaxcp.volumes._balls import log_volume_of_balls
+
+_FAR = 50.0  # temperatures from which on a sigmoid is 0 or 1, as is its slope
 
 
 def soft_membership(
@@ -147,7 +150,7 @@ def label_memberships(
             "expected a score with inclusive=False to train with, got inclusive=True: "
             "calibrate with it afterwards"
         )
-    labels = labels_of(score, preds)
+    labels = labels_of(score, widened(preds))
     return _step(labels, q[None] if q.ndim else q, temperature)
 
 
@@ -222,12 +225,12 @@ def _union(num_samples, key, balls):
 
 
 def _step(score, q, temperature):
-    """sigmoid((q - score) / temperature), and the hard step where one is infinite."""
+    """sigmoid((q - score) / temperature), and the hard step where that is 0 or 1."""
     known = jnp.isfinite(score) & jnp.isfinite(q)
     gap = jnp.where(known, q, 0) - jnp.where(known, score, 0)
-    soft = jax.nn.sigmoid(gap / jnp.asarray(temperature, gap.dtype))
+    near, ratio = _near(gap, known, temperature)
     hard = jnp.where(jnp.isnan(score) | jnp.isnan(q), jnp.nan, score <= q)
-    return jnp.where(known, soft, hard)
+    return jnp.where(near, jax.nn.sigmoid(ratio).astype(gap.dtype), hard)
 
 
 def _length(lower, upper, temperature):
@@ -239,17 +242,25 @@ def _length(lower, upper, temperature):
 
 
 def _softplus(length, temperature):
-    known, temperature = jnp.isfinite(length), jnp.asarray(temperature, length.dtype)
-    part = jnp.where(known, length, 0)
+    near, ratio = _near(length, jnp.isfinite(length), temperature)
     # Not the softplus of length / temperature, which may overflow.
-    soft = temperature * jnp.log1p(jnp.exp(-jnp.abs(part) / temperature))
-    return jnp.maximum(length, 0) + jnp.where(known, soft, 0)
+    soft = temperature * jnp.log1p(jnp.exp(-jnp.abs(ratio)))
+    return jnp.maximum(length, 0) + jnp.where(near, soft, 0).astype(length.dtype)
+
+
+def _near(value, known, temperature):
+    """Returns where a value is near 0, and its ratio to the temperature there."""
+    wide = at_least_single(value)
+    temperature = positive(temperature, wide.dtype)
+    near = known & (jnp.abs(wide) < _FAR * temperature)
+    return near, jnp.where(near, wide, 0) / jnp.where(near, temperature, 1)
 
 
 def _product(sides):
     """The product of sides, +inf with zero gradient if one of them is."""
     known = jnp.all(jnp.isfinite(sides))
-    hard = jnp.where(jnp.any(jnp.isnan(sides)), jnp.nan, jnp.inf)
+    hard = jnp.where(jnp.any(sides == 0), 0, jnp.inf)  # crossed at infinity: empty
+    hard = jnp.where(jnp.any(jnp.isnan(sides)), jnp.nan, hard)
     return jnp.where(known, jnp.prod(jnp.where(known, sides, 1)), hard)
 
 
@@ -269,11 +280,12 @@ def _check_threshold(score, preds, y, q):
 
 
 def _inverts(score, preds, q):
-    """Returns whether sets at a threshold of this shape are like those at a number."""
-    try:
-        found, expected = (
-            jax.eval_shape(invert, score, preds, v) for v in (q, jnp.zeros((), q.dtype))
-        )
-    except (TypeError, ValueError):
-        return False
-    return jax.tree.map(jnp.shape, found) == jax.tree.map(jnp.shape, expected)
+    """Returns whether there are sets at q, like those at a number if there are any."""
+    shapes = []
+    for threshold in (q, jnp.zeros((), q.dtype)):
+        try:
+            sets = jax.eval_shape(invert, score, preds, threshold)
+        except (IndexError, TypeError, ValueError):
+            sets = None  # an inverse may well ask for a threshold of each component
+        shapes.append(jax.tree.map(jnp.shape, sets))
+    return shapes[0] is not None and shapes[1] in (None, shapes[0])

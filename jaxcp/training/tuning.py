@@ -13,9 +13,8 @@ from jaxcp import _checks
 from jaxcp._batching import evaluate, invert
 from jaxcp._types import PyTree, Score
 from jaxcp.quantiles import thresholds
-from jaxcp.ranks import conformal_rank
 from jaxcp.selection import as_float
-from jaxcp.training.losses import loss_of, prepare
+from jaxcp.training.losses import loss_of, prepare, rank_of
 from jaxcp.training.soft import check_large_is_bad
 
 
@@ -53,8 +52,9 @@ def train_score(
       num_steps: Number of steps.
       temperature: Softness of the sets > 0, shape (), as in `soft_size`.
       project: Keeps hyperparameters in range, a function from score to score; such as
-        `lambda s: RAPS(jnp.maximum(s.penalty, 0), 2)`, which also holds k_reg. Without
-        it a penalty may end below 0, and `jaxcp.calibrate` refuses the score.
+        `lambda s: replace(s, penalty=jnp.maximum(s.penalty, 0), k_reg=2)` by
+        `dataclasses.replace`, which also holds k_reg. Without it a penalty may end
+        below 0, and `jaxcp.calibrate` refuses the score.
       bandwidth: As in `conformal_training_loss`, and so are the following options.
       nearest: Scores whose gradients are averaged, without a bandwidth.
       target_size: Size that costs nothing, shape (), in units of the size.
@@ -66,8 +66,8 @@ def train_score(
 
     Raises:
       ValueError: if the score has no hyperparameters, `project` changes what it is made
-        of, there are fewer than two rows, or arguments are not valid for
-        `conformal_training_loss`.
+        of, there are fewer than two rows or too few for alpha, or arguments are not
+        valid for `conformal_training_loss`.
 
     Guarantee:
       None on these rows. 1 - alpha after `jaxcp.calibrate(score, ...)` on other rows.
@@ -115,6 +115,7 @@ def train_score(
         size_weights=size_weights,
         classification_weights=classification_weights,
     )
+    _check_enough(n, objective.rank)
     return _train(key, objective, score, (preds, y), optimizer, num_steps, project)
 
 
@@ -146,8 +147,8 @@ def select_score(
 
     Raises:
       ValueError: if no hyperparameter has a leading axis or their lengths differ, a
-        candidate is not valid, there are fewer than two rows, or the sets have no size
-        in closed form or, as inner boxes, one that is to be large.
+        candidate is not valid, there are fewer than two rows or too few for alpha, or
+        the sets have no size in closed form or, as inner boxes, one to be large.
 
     Guarantee:
       None on these rows. 1 - alpha after `jaxcp.calibrate(score, ...)` on other rows.
@@ -172,9 +173,10 @@ def select_score(
     scores = _candidates(_checks.as_arrays(scores))
     for i in range(len(jax.tree.leaves(scores)[0])):
         _checks.check_preds(jax.tree.map(lambda v, i=i: v[i], scores), preds, y)
-    columns = jax.eval_shape(evaluate, jax.tree.map(lambda v: v[0], scores), preds, y)
-    level = _checks.split_alpha(_checks.as_alpha(alpha), columns)
-    rank = conformal_rank((n + 1) // 2, level)
+    first = jax.tree.map(lambda v: v[0], scores)
+    calibration, _ = _halves((preds, y), jnp.arange(n))
+    rank = rank_of(alpha, jax.eval_shape(evaluate, first, *calibration))
+    _check_enough(n, rank)
     return _select(key, scores, (preds, y), rank, num_splits)
 
 
@@ -249,9 +251,18 @@ def _check_project(project, score):
     shapes = [jax.tree.map(jnp.shape, jax.tree.leaves(v)) for v in (before, after)]
     if structures[0] != structures[1] or shapes[0] != shapes[1]:
         raise ValueError(
-            "expected project to return a score like its argument, of "
-            f"{type(score).__name__} with leaves of shapes {shapes[0]}, got "
-            f"{type(after).__name__} with {shapes[1]}"
+            "expected project to return a score like its argument, "
+            f"{structures[0]} with leaves of shapes {shapes[0]}, got {structures[1]} "
+            f"with {shapes[1]}"
+        )
+
+
+def _check_enough(n, rank):
+    """Raises ValueError if a half of n rows has an infinite threshold, if known."""
+    if _checks.is_concrete(rank) and int(jnp.max(rank)) > (n + 1) // 2:
+        raise ValueError(
+            f"expected more rows, got {n}: half of them have an infinite threshold at "
+            "this alpha"
         )
 
 
