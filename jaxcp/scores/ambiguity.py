@@ -7,6 +7,7 @@ from jax import Array
 from jaxcp import _checks
 from jaxcp._pytree import pytree
 from jaxcp.scores._labels import check_probabilities, check_targets, in_range
+from jaxcp.selection import as_float
 from jaxcp.sets import LabelSet
 
 
@@ -67,7 +68,7 @@ class LogLAC:
 
     def labels(self, pred: Array) -> Array:
         """Returns -log p of every label, shape (k,); +inf for a logit of -inf."""
-        return -jax.nn.log_softmax(pred)
+        return -jax.nn.log_softmax(as_float(pred))
 
     def __call__(self, pred: Array, y: Array) -> Array:
         """Returns -log p_y, shape (); +inf for a label out of range."""
