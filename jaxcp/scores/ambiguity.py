@@ -11,8 +11,20 @@ from jaxcp.selection import as_float
 from jaxcp.sets import LabelSet
 
 
+class _Alone:
+    """A score of each label by itself; a class offers `labels`."""
+
+    def __call__(self, pred: Array, y: Array) -> Array:
+        """Returns the score of label `y`, shape (); +inf for a label out of range."""
+        return in_range(self.labels(pred)[y], y, len(pred))
+
+    def invert(self, pred: Array, q: Array) -> LabelSet:
+        """Returns {y : score <= q}; `q` may be one threshold a label, shape (k,)."""
+        return LabelSet(self.labels(pred) <= q)
+
+
 @pytree
-class LAC:
+class LAC(_Alone):
     """One minus the probability of the label: 1 - p_y, the smallest sets on average.
 
     `pred` is p, shape (k,).
@@ -32,14 +44,6 @@ class LAC:
         """Returns 1 - p of every label, shape (k,)."""
         return 1 - pred
 
-    def __call__(self, pred: Array, y: Array) -> Array:
-        """Returns 1 - p_y, shape (); +inf for a label out of range."""
-        return in_range(self.labels(pred)[y], y, len(pred))
-
-    def invert(self, pred: Array, q: Array) -> LabelSet:
-        """Returns {y : 1 - p_y <= q}; `q` may be one threshold a label, shape (k,)."""
-        return LabelSet(self.labels(pred) <= q)
-
     def check(self, preds: Array, y: Array | None = None, mask=None) -> None:
         """Raises ValueError unless rows are probabilities and labels fit them."""
         check_probabilities(preds, mask)
@@ -47,7 +51,7 @@ class LAC:
 
 
 @pytree
-class LogLAC:
+class LogLAC(_Alone):
     """Minus the log probability of the label: -log p_y, for training.
 
     `pred` are logits, shape (k,), on any scale: -log softmax. The sets at a calibrated
@@ -69,14 +73,6 @@ class LogLAC:
     def labels(self, pred: Array) -> Array:
         """Returns -log p of every label, shape (k,); +inf for a logit of -inf."""
         return -jax.nn.log_softmax(as_float(pred))
-
-    def __call__(self, pred: Array, y: Array) -> Array:
-        """Returns -log p_y, shape (); +inf for a label out of range."""
-        return in_range(self.labels(pred)[y], y, len(pred))
-
-    def invert(self, pred: Array, q: Array) -> LabelSet:
-        """Returns {y : -log p_y <= q}; `q` may be one threshold a label, (k,)."""
-        return LabelSet(self.labels(pred) <= q)
 
     def check(self, preds: Array, y: Array | None = None, mask=None) -> None:
         """Raises ValueError unless there are logits and labels fit them."""

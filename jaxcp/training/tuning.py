@@ -171,9 +171,10 @@ def select_score(
     n = _check_rows(preds, y)
     _checks.check_count("num_splits", num_splits, 1)
     scores = _candidates(_checks.as_arrays(scores))
-    for i in range(len(jax.tree.leaves(scores)[0])):
-        _checks.check_preds(jax.tree.map(lambda v, i=i: v[i], scores), preds, y)
-    first = jax.tree.map(lambda v: v[0], scores)
+    first, *others = _each(scores)
+    _checks.check_preds(first, preds, y)
+    for score in others:  # its hyperparameters; the rows have been checked
+        _checks.check_preds(score, *jax.tree.map(lambda v: v[:1], (preds, y)))
     calibration, _ = _halves((preds, y), jnp.arange(n))
     rank = rank_of(alpha, jax.eval_shape(evaluate, first, *calibration))
     _check_enough(n, rank)
@@ -239,6 +240,11 @@ def _candidates(scores):
         )
     repeat = lambda v: v if v.ndim else jnp.broadcast_to(v, lengths)  # noqa: E731
     return jax.tree.map(repeat, scores)
+
+
+def _each(scores):
+    count = len(jax.tree.leaves(scores)[0])
+    return [jax.tree.map(lambda v, i=i: v[i], scores) for i in range(count)]
 
 
 def _check_project(project, score):
