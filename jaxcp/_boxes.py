@@ -2,10 +2,10 @@
 
 import jax.numpy as jnp
 from jax import Array, lax
-from jax.typing import ArrayLike
 
 from jaxcp import _checks
 from jaxcp._numbers import quotient
+from jaxcp._types import ArrayLike
 from jaxcp.selection import as_float, at_least_single
 
 

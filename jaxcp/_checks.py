@@ -11,9 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.typing import ArrayLike
 
-from jaxcp._types import Learner, PyTree, Score
+from jaxcp._types import ArrayLike, Learner, PyTree, Score
 
 Alpha = Array | np.ndarray  # a jax array of floats, or a numpy array of Fractions
 
@@ -73,7 +72,7 @@ def num_rows(**named: PyTree) -> int:
     return expected
 
 
-def split_alpha(alpha: Alpha, scores: Array) -> Alpha:
+def split_alpha(alpha: Alpha, scores: Array | jax.ShapeDtypeStruct) -> Alpha:
     """Returns the level of each component: a scalar is shared out equally."""
     if scores.ndim == 1:
         return alpha
@@ -159,7 +158,7 @@ def check_key(key: Any) -> None:
         raise ValueError(f"expected one key, got keys of shape {key.shape}")
 
 
-def check_scalars(**named: ArrayLike) -> None:
+def check_scalars(**named: Any) -> None:
     """Raises ValueError unless each value is one number."""
     for name, value in named.items():
         if value is None or isinstance(value, str):
@@ -210,7 +209,7 @@ def check_count(name: str, count: int, at_least: int) -> None:
         raise ValueError(f"expected {name} as an int >= {at_least}, got {count!r}")
 
 
-def as_vector(name: str, value: ArrayLike, size: int) -> Array:
+def as_vector(name: str, value: Array | float, size: int) -> Array:
     """Returns one row of shape (size,); a number is a row of one."""
     value = jnp.atleast_1d(value)
     if value.shape != (size,):
@@ -254,8 +253,8 @@ def _as_fraction(value):
     if isinstance(value, bool | np.bool_) or not isinstance(value, Real | Decimal):
         raise ValueError(f"expected alpha as numbers, got {type(value).__name__}")
     finite = np.isfinite(float(value))
-    rational = isinstance(value, Fraction | Decimal)
-    exact = Fraction(value if rational else str(value)) if finite else Fraction(-1)
+    digits = value if isinstance(value, Fraction | Decimal) else str(value)
+    exact = Fraction(digits) if finite else Fraction(-1)
     if not 0 < exact < 1:
         raise ValueError(f"expected alpha in (0, 1), got {value}")
     return exact

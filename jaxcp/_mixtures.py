@@ -1,5 +1,7 @@
 """Mixtures of Gaussians with diagonal covariances, and models that predict them."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
@@ -75,6 +77,8 @@ class Mixture:
 
 class MixtureModel:
     """The functions of a model whose law at x is `mixture(params, x)`."""
+
+    mixture: Callable[[PyTree, Array], Mixture]
 
     def sample(self, params: PyTree, key: Array, x: Array, n: int) -> Array:
         """Returns n draws of y given x, shape (n, d)."""

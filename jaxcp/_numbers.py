@@ -2,10 +2,12 @@
 
 import jax.numpy as jnp
 from jax import Array
-from jax.typing import ArrayLike, DTypeLike
+from jax.typing import DTypeLike
+
+from jaxcp._types import Number
 
 
-def quotient(numerator: ArrayLike, divisor: ArrayLike) -> Array:
+def quotient(numerator: Number, divisor: Number) -> Array:
     """Returns numerator / divisor as the nearest float, also under jit.
 
     XLA divides many numbers by one, or one by a constant, as a product with a rounded
@@ -27,6 +29,6 @@ def mean(values: Array) -> Array:
     return quotient(jnp.sum(wide, axis=0), len(values)).astype(dtype)
 
 
-def positive(value: ArrayLike, dtype: DTypeLike) -> Array:
+def positive(value: Number, dtype: DTypeLike) -> Array:
     """Returns a width above 0 in this type, in which it may have been rounded to 0."""
     return jnp.maximum(jnp.asarray(value, dtype), jnp.finfo(dtype).tiny)

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jax.tree_util import Partial
 
-_Class = TypeVar("_Class", bound=type)
+_Class = TypeVar("_Class")
 
 
 def static(**kwargs: Any) -> Any:
@@ -18,10 +18,10 @@ def static(**kwargs: Any) -> Any:
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(static,))
-def pytree(cls: _Class) -> _Class:
+def pytree(cls: type[_Class]) -> type[_Class]:
     """Returns `cls` as a frozen dataclass whose non-static fields are pytree leaves."""
     cls = dataclasses.dataclass(frozen=True)(cls)
-    fields = dataclasses.fields(cls)
+    fields = dataclasses.fields(cls)  # type: ignore[arg-type]  # a dataclass now
     leaves = tuple(f.name for f in fields if not f.metadata.get("static"))
     statics = tuple(f.name for f in fields if f.metadata.get("static"))
 

@@ -5,11 +5,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.typing import ArrayLike
 
 from jaxcp import _checks
 from jaxcp._batching import invert, invert_each, widened
-from jaxcp._types import PyTree, Set
+from jaxcp._types import AnySet, ArrayLike, PyTree
 from jaxcp.pvalues import p_values_among
 from jaxcp.quantiles import weighted_conformal_quantile
 from jaxcp.ranks import conformal_rank
@@ -76,7 +75,7 @@ def threshold(calibration: Any, level: Array, test_weight: Array | None) -> Arra
 @jax.jit
 def sets_of(
     calibration: Any, preds: PyTree, level: Array, test_weights: Array | None
-) -> Set:
+) -> AnySet:
     """Returns the sets of a batch of predictions."""
     if test_weights is None:
         q = threshold(calibration, level, None)

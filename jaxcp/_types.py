@@ -1,11 +1,21 @@
 """The contracts: what a score, a set and a prediction function must offer."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
+import jax
 from jax import Array
-from jax.typing import ArrayLike
 
+
+class _HasArray(Protocol):
+    """An array of numpy, pandas or torch."""
+
+    def __array__(self) -> Any:
+        """Returns it as a numpy array."""
+
+
+Number = jax.typing.ArrayLike  # of Python or numpy, or an array of jax
+ArrayLike = Number | _HasArray | Sequence[Any]  # all that public verbs take for one
 PyTree = Any  # any nest of arrays
 Predict = Callable[[PyTree, PyTree], PyTree]  # (params, x) -> preds
 AxisName = str | tuple[str, ...] | None  # of a mapped axis, as in `jax.lax.psum`
@@ -38,6 +48,11 @@ class Set(Protocol):
 
     def size(self) -> Array:
         """Returns the width, count or volume of the set, shape ()."""
+
+
+# What a predictor returns: a `Set`, or a batch of them, of the kind that its score
+# gives (Interval, LabelSet, ...). Which one no annotation of a predictor can say.
+AnySet = Any
 
 
 @runtime_checkable

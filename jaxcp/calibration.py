@@ -4,7 +4,6 @@ from typing import Any
 
 import jax.numpy as jnp
 from jax import Array
-from jax.typing import ArrayLike
 
 from jaxcp import _checks
 from jaxcp._batching import evaluate
@@ -17,7 +16,7 @@ from jaxcp._thresholds import (
     sets_of,
     threshold,
 )
-from jaxcp._types import PyTree, Score, Set
+from jaxcp._types import AnySet, ArrayLike, PyTree, Score
 from jaxcp.certificates import Certificate, certificate
 
 
@@ -73,7 +72,7 @@ class Calibration:
         alpha: ArrayLike,
         *,
         test_weights: ArrayLike | None = None,
-    ) -> Set:
+    ) -> AnySet:
         """Returns the prediction sets of new predictions.
 
         Args:

@@ -3,9 +3,9 @@
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.typing import ArrayLike
 
 from jaxcp import _checks
+from jaxcp._types import ArrayLike
 from jaxcp.selection import as_float, at_least_single, kth_smallest
 
 

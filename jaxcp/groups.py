@@ -3,12 +3,11 @@
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.typing import ArrayLike
 
 from jaxcp import _checks
 from jaxcp._batching import evaluate, invert, invert_each
 from jaxcp._pytree import pytree, static
-from jaxcp._types import PyTree, Score, Set
+from jaxcp._types import AnySet, ArrayLike, PyTree, Score
 from jaxcp.quantiles import grouped_conformal_quantile
 
 
@@ -48,7 +47,7 @@ class GroupCalibration:
 
     def __call__(
         self, preds: PyTree, alpha: ArrayLike, groups: ArrayLike | None = None
-    ) -> Set:
+    ) -> AnySet:
         """Returns the prediction sets, each at the threshold of its group.
 
         Args:

@@ -3,12 +3,11 @@
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jax.typing import ArrayLike
 
 from jaxcp import _checks
 from jaxcp._masses import total_mass
 from jaxcp._numbers import quotient
-from jaxcp._types import AxisName
+from jaxcp._types import ArrayLike, AxisName, Number
 from jaxcp.selection import as_float, at_least_single, to_keys
 
 
@@ -74,9 +73,9 @@ def conformal_p_value(
 def p_values_among(
     scores: Array,
     test_scores: Array,
-    u: ArrayLike = 1.0,
+    u: Number = 1.0,
     weights: Array | None = None,
-    test_weights: ArrayLike = 1.0,
+    test_weights: Number = 1.0,
 ) -> Array:
     """Returns the p-value of each of many scores, shape (m,), from one sort.
 
@@ -124,7 +123,7 @@ def masses_of_keys(
     return at_least, above, mass[0]
 
 
-def _keys_of(scores, test_scores):
+def _keys_of(scores: Array, test_scores: Array) -> tuple[Array, Array]:
     scores, test_scores = as_float(scores), as_float(test_scores)
     dtype = jnp.promote_types(scores.dtype, test_scores.dtype)
     return to_keys(scores.astype(dtype)), to_keys(test_scores.astype(dtype))

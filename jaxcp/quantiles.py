@@ -5,10 +5,9 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jax.typing import ArrayLike
 
 from jaxcp import _checks
-from jaxcp._types import AxisName
+from jaxcp._types import ArrayLike, AxisName
 from jaxcp.pvalues import spare_mass
 from jaxcp.ranks import conformal_rank
 from jaxcp.selection import as_float, kth_smallest, weighted_select

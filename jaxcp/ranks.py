@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
-from jax.typing import ArrayLike
 
 from jaxcp import _checks
+from jaxcp._types import ArrayLike
 from jaxcp.selection import as_float
 
 

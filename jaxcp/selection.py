@@ -13,11 +13,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
-from jax.typing import ArrayLike, DTypeLike
+from jax.typing import DTypeLike
 
 from jaxcp import _checks
 from jaxcp._masses import masses_of
-from jaxcp._types import AxisName
+from jaxcp._types import ArrayLike, AxisName, Number
 
 # From this many levels of one array on, one sort of its integers beats as many
 # bisections (`python -m experiments.kernel_speed` prints the crossover).
@@ -77,7 +77,7 @@ def kth_smallest(
 def weighted_select(
     x: ArrayLike,
     weights: ArrayLike,
-    target: ArrayLike,
+    target: Number,
     *,
     axis_name: AxisName = None,
 ) -> Array:
@@ -156,7 +156,7 @@ def from_keys(keys: Array, dtype: DTypeLike) -> Array:
     return lax.bitcast_convert_type(bits, dtype)
 
 
-def as_float(x: ArrayLike) -> Array:
+def as_float(x: Number) -> Array:
     """Returns `x` as an array of floats: integers become the default float."""
     x = jnp.asarray(x)
     return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(float)
@@ -239,7 +239,7 @@ def _find_by_bits(keys, mass, axis_name, target):
     masses = None if mass is None else masses_of(mass, axis_name)
 
     def falls_short(key):
-        if mass is None:
+        if masses is None:
             return _count_below(keys, key) < target
         return masses.falls_short(keys < key, target, axis_name)
 

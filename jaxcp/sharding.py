@@ -8,9 +8,9 @@ import numpy as np
 from jax import Array, lax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from jax.typing import ArrayLike
 
 from jaxcp import _checks
+from jaxcp._types import ArrayLike
 from jaxcp.quantiles import thresholds, weighted_threshold
 from jaxcp.ranks import conformal_rank
 from jaxcp.selection import as_float

@@ -5,10 +5,10 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jax.typing import ArrayLike
 
 from jaxcp import _checks
 from jaxcp._numbers import positive
+from jaxcp._types import ArrayLike, Number
 from jaxcp.ranks import conformal_rank
 from jaxcp.selection import (
     as_float,
@@ -68,7 +68,7 @@ def soft_conformal_quantile(
 
 @partial(jax.jit, static_argnames="hard")
 def soft_order_statistic(
-    scores: Array, rank: Array, bandwidth: ArrayLike, hard: bool = False
+    scores: Array, rank: Array, bandwidth: Number, hard: bool = False
 ) -> Array:
     """Returns `soft_conformal_quantile` at a rank, of checked arguments."""
     bandwidth = positive(bandwidth, scores.dtype)

@@ -1,9 +1,7 @@
 """Split conformal prediction: a prediction function with its calibration."""
 
-from jax.typing import ArrayLike
-
 from jaxcp._pytree import pytree, static
-from jaxcp._types import Predict, PyTree, Score, Set
+from jaxcp._types import AnySet, ArrayLike, Predict, PyTree, Score
 from jaxcp.calibration import Calibration, calibrate
 
 
@@ -23,7 +21,7 @@ class SplitConformal:
 
     def __call__(
         self, x: PyTree, alpha: ArrayLike, *, test_weights: ArrayLike | None = None
-    ) -> Set:
+    ) -> AnySet:
         """Returns the prediction sets at inputs `x`, a pytree with leading axis m.
 
         `alpha`, `test_weights`, errors and guarantee are those of calling a

@@ -25,6 +25,16 @@ CLOSED_FORM = {
 ALL = CLOSED_FORM | {
     "quantiles": learners.QuantileRidge((0.2, 0.8), 0.1),
     "mean and scale": learners.MeanScale(learners.Ridge(0.3), learners.Ridge(0.3)),
+    "two functions": learners.FunctionLearner(
+        learners.Ridge(0.3).fit, learners.Ridge(0.3).predict
+    ),
+    "gradient": learners.GradientLearner(
+        init=lambda key: jnp.zeros(5),
+        predict=lambda coef, x: x @ coef,
+        loss=optax.squared_error,
+        optimizer=optax.sgd(0.01),
+        num_steps=20,
+    ),
 }
 
 
@@ -64,6 +74,11 @@ def test_closed_form_equals_all_refits(name, shape):
         x, y = (jnp.asarray(v) for v in data(*shape))
         refits, shortcut = refits_and_shortcut(CLOSED_FORM[name], x, y)
         assert_allclose(shortcut, refits, rtol=1e-8, atol=1e-8)
+
+
+def test_the_table_has_every_learner():
+    names = {type(learner).__name__ for learner in ALL.values()}
+    assert names == set(learners.__all__) - {"Shared"}
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -13,6 +13,7 @@ import jaxcp
 import references
 from jaxcp import metrics, online, scores
 from jaxcp.online import windows
+from jaxcp.sets import Interval
 
 ABSOLUTE, SIGNED = scores.Absolute(), scores.Signed()
 PAST = jnp.asarray(np.random.default_rng(0).exponential(size=50).astype(np.float32))
@@ -29,6 +30,30 @@ METHODS = {
     "sf-ogd": online.SFOGD(ABSOLUTE, 3.0),
 }
 each_method = pytest.mark.parametrize("name", METHODS)
+
+
+def test_the_table_has_every_method():
+    names = {type(method).__name__ for method in METHODS.values()}
+    assert names == set(online.__all__) - {"nexcp_weights", "run"}
+
+
+def test_a_method_of_ones_own_runs():
+    """The last error is the radius of the next interval: two functions are enough."""
+
+    class LastError:
+        def init(self, scores, alpha, *, mask=None):
+            return scores[-1]
+
+        def step(self, state, pred, y, alpha):
+            return jnp.abs(y - pred), Interval(pred - state, pred + state)
+
+    method = LastError()
+    state, sets = online.run(method, method.init(PAST, 0.1), PREDS, Y, 0.1)
+    errors = np.abs(Y - PREDS)
+    assert state == errors[-1]
+    assert_allclose(sets.upper, PREDS + np.append(PAST[-1], errors[:-1]), rtol=1e-6)
+    with pytest.raises(ValueError, match="a method with init and step, got Absolute"):
+        online.run(ABSOLUTE, state, PREDS, Y, 0.1)
 
 
 def stream(t=T, seed=1):

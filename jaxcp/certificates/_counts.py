@@ -18,7 +18,8 @@ def tails(a: int, b: int, m: int, num_sets: int, total: int) -> tuple[float, flo
     log_mass = log_beta_binomial(a, b, m)
     if num_sets == 1:
         sides = log_mass[: total + 1], log_mass[total:]
-        return tuple(float(np.exp(min(_log_sum(side), 0))) for side in sides)
+        below, above = (float(np.exp(min(_log_sum(side), 0))) for side in sides)
+        return below, above
     tilt = _tilt_to(log_mass, total / num_sets)
     tilted = log_mass + tilt * np.arange(m + 1)
     log_norm = _log_sum(tilted)

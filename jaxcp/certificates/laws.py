@@ -6,9 +6,9 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
-from jax.typing import ArrayLike
 
 from jaxcp import _checks
+from jaxcp._types import ArrayLike
 from jaxcp.ranks import exact_rank
 
 _FINEST = Fraction(1, 10**6)

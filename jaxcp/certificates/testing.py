@@ -3,9 +3,9 @@
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from jax.typing import ArrayLike
 
 from jaxcp import _checks
+from jaxcp._types import ArrayLike
 from jaxcp.certificates import _counts
 from jaxcp.certificates.laws import certificate
 
@@ -94,7 +94,8 @@ def test_coverage(
     )
 
 
-test_coverage.__test__ = False  # for pytest, where its name says otherwise
+# For pytest, where its name says otherwise.
+test_coverage.__test__ = False  # type: ignore[attr-defined]  # of a function
 
 
 def _as_counts(covered, num_test):

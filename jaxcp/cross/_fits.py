@@ -1,6 +1,7 @@
 """Many fits of one learner, and predictions for each row without its own target."""
 
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -31,8 +32,8 @@ class Fits:
 
     learner: Learner
     params: PyTree
-    fold: Array | None
-    held_out: Array | None
+    fold: Any  # an Array, or None where `held_out` is one
+    held_out: Any
     count: int = static()
     aggregation: str = static(default="mean")
 

@@ -4,12 +4,14 @@ For one fold the ends f_-k(x) + R_i increase with R_i, so that a binary search c
 those below a value; the value itself is found bit by bit, as by the one kernel.
 """
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
 from jaxcp._pytree import pytree
-from jaxcp._types import PyTree, Score
+from jaxcp._types import AnySet, PyTree, Score
 from jaxcp.cross._votes import by_component, largest
 from jaxcp.selection import bisect_keys, from_keys, to_keys
 from jaxcp.sets import Interval, LabelSet
@@ -27,7 +29,7 @@ class SortedFolds:
     thresholds: Array
     starts: Array
 
-    def first(self, reached) -> Array:
+    def first(self, reached: Callable[[Array], Array]) -> Array:
         """Returns the first place of each fold where `reached(place)`; monotone."""
 
         def halve(_, bounds):
@@ -68,7 +70,7 @@ def plus_interval(
 
     def ends(side, folds, rank):
         def end(pred, threshold):
-            interval = score.invert(pred, threshold)
+            interval: AnySet = score.invert(pred, threshold)
             return -interval.lower if side == "lower" else interval.upper
 
         each = jax.vmap(end)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from jaxcp._pytree import pytree
-from jaxcp._types import PyTree, Score, Set
+from jaxcp._types import AnySet, PyTree, Score, Set
 from jaxcp.pvalues import spare_mass
 from jaxcp.quantiles import weighted_conformal_quantile
 from jaxcp.selection import as_float, kth_smallest
@@ -97,9 +97,9 @@ def plus(score: Score, preds: PyTree, scores: Array, ballot: Ballot) -> Set:
     if hasattr(score, "labels") and not getattr(score, "inclusive", False):
         return count_labels(jax.vmap(score.labels)(preds), scores, ballot)
     thresholds, levels = by_component(scores), jnp.atleast_1d(ballot.level)
-    sets = jax.vmap(jax.vmap(score.invert), (None, 0))(preds, thresholds)
+    sets: AnySet = jax.vmap(jax.vmap(score.invert), (None, 0))(preds, thresholds)
     ballots = Ballot(levels, ballot.mask, ballot.weights, ballot.test_weight)
-    axes = Ballot(0, None, None, None)
+    axes = Ballot(0, None, None, None)  # type: ignore[arg-type]  # axes, no arrays
     if hasattr(sets, "lower"):
         last_end = jax.vmap(Ballot.last_end, (axes, 0))
         lower, upper = -last_end(ballots, -sets.lower), last_end(ballots, sets.upper)
@@ -120,7 +120,7 @@ def count_labels(labels: Array, scores: Array, ballot: Ballot) -> LabelSet:
 
 def minmax(score: Score, preds: PyTree, q: Array, mask: Array | None) -> Set:
     """Returns the hull of the sets of one input at one threshold for all rows."""
-    sets = jax.vmap(score.invert, (0, None))(preds, q)
+    sets: AnySet = jax.vmap(score.invert, (0, None))(preds, q)
     votes = jnp.ones(len(jax.tree.leaves(preds)[0]), bool) if mask is None else mask
     nothing = ~jnp.any(votes)  # nothing is known: the set is everything
     if hasattr(sets, "lower"):

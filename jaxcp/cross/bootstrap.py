@@ -2,12 +2,11 @@
 
 import jax
 from jax import Array
-from jax.typing import ArrayLike
 
 from jaxcp import resampling
-from jaxcp._types import Learner, PyTree, Score
+from jaxcp._types import ArrayLike, Learner, PyTree, Score
+from jaxcp.cross._plans import Plan, carry_out, check_data
 from jaxcp.cross.conformal import CrossConformal
-from jaxcp.cross.methods import check_data, cross_conformal
 
 
 def jackknife_plus_after_bootstrap(
@@ -139,14 +138,5 @@ def enbpi(
     bags = resampling.block_bootstrap(
         key_bags, n, num_resamples, block_size, moving=moving
     )
-    return cross_conformal(
-        key_fits,
-        learner,
-        score,
-        x,
-        y,
-        bags,
-        aggregation=aggregation,
-        calibration_weights=calibration_weights,
-        batch_size=batch_size,
-    )
+    plan = Plan(bags, None, aggregation, batch_size)
+    return carry_out(plan, key_fits, learner, score, x, y, calibration_weights)

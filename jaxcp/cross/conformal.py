@@ -5,13 +5,12 @@ import math
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.typing import ArrayLike
 
 from jaxcp import _checks
 from jaxcp._batching import map_blocks
 from jaxcp._pytree import pytree
 from jaxcp._thresholds import check_test_weights, set_level_of, threshold
-from jaxcp._types import PyTree, Set
+from jaxcp._types import AnySet, ArrayLike, PyTree
 from jaxcp.calibration import Calibration
 from jaxcp.cross import _folds, _votes
 from jaxcp.cross._fits import Fits
@@ -53,7 +52,7 @@ class CrossConformal:
 
     def __call__(
         self, x: PyTree, alpha: ArrayLike, *, test_weights: ArrayLike | None = None
-    ) -> Set:
+    ) -> AnySet:
         """Returns the "+" sets at new inputs.
 
         With held-out fits f_-i, scores R_i and k = n + 1 - floor(alpha (n + 1)): the
@@ -97,7 +96,7 @@ class CrossConformal:
 
     def minmax(
         self, x: PyTree, alpha: ArrayLike, *, test_weights: ArrayLike | None = None
-    ) -> Set:
+    ) -> AnySet:
         """Returns the hull of all held-out fits' sets: [min f_-i - q, max f_-i + q].
 
         q is the conformal quantile of the held-out scores; of labels, the union of the
@@ -113,7 +112,7 @@ class CrossConformal:
 
     def naive(
         self, x: PyTree, alpha: ArrayLike, *, test_weights: ArrayLike | None = None
-    ) -> Set:
+    ) -> AnySet:
         """Returns the sets of the fit on all rows: the jackknife, f(x) -/+ q.
 
         Arguments, errors and types of sets as for the "+" sets.

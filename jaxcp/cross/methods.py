@@ -1,18 +1,13 @@
 """The verbs: any resampling plan, jackknife+ and CV+."""
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.typing import ArrayLike
 
 from jaxcp import _checks, resampling
-from jaxcp._types import Learner, PyTree, Score
-from jaxcp.calibration import calibrate
-from jaxcp.cross._fits import Fits, fit_all
+from jaxcp._types import ArrayLike, Learner, PyTree, Score
+from jaxcp.cross._plans import Plan, carry_out, check_data
 from jaxcp.cross.conformal import CrossConformal
-from jaxcp.learners import _shared
 
 
 def cross_conformal(
@@ -77,14 +72,8 @@ def cross_conformal(
     if weights.ndim != 2 or weights.shape[1] != n or not len(weights):
         raise ValueError(f"expected weights of shape (b, {n}), got {weights.shape}")
     _checks.check_weights("weights", weights)
-    _check_options(aggregation, batch_size)
-    fold, held_out = None, weights == 0
-    if _checks.is_concrete(weights) and bool(jnp.all(jnp.sum(held_out, axis=0) == 1)):
-        fold, held_out = jnp.argmax(held_out, axis=0), None
-    fits, full, preds = _fit(
-        key, learner, x, y, weights, fold, held_out, batch_size, aggregation
-    )
-    return _calibrated(fits, full, score, preds, y, calibration_weights)
+    plan = Plan(weights, None, aggregation, batch_size)
+    return carry_out(plan, key, learner, score, x, y, calibration_weights)
 
 
 def jackknife_plus(
@@ -135,12 +124,9 @@ def jackknife_plus(
     """
     x, y, n = check_data(key, learner, score, x, y)
     _checks.check_count("the number of rows", n, 2)
-    _check_options("mean", batch_size)
     weights = None if hasattr(learner, "leave_one_out") else resampling.leave_one_out(n)
-    fits, full, preds = _fit(
-        key, learner, x, y, weights, jnp.arange(n), None, batch_size, "mean"
-    )
-    return _calibrated(fits, full, score, preds, y, calibration_weights)
+    plan = Plan(weights, jnp.arange(n), "mean", batch_size)
+    return carry_out(plan, key, learner, score, x, y, calibration_weights)
 
 
 def cv_plus(
@@ -189,62 +175,7 @@ def cv_plus(
       (2,)
     """
     x, y, n = check_data(key, learner, score, x, y)
-    _check_options("mean", batch_size)
     key_folds, key_fits = jax.random.split(key)
     weights = resampling.k_fold(key_folds, n, num_folds)
-    fold = jnp.argmin(weights, axis=0)
-    fits, full, preds = _fit(
-        key_fits, learner, x, y, weights, fold, None, batch_size, "mean"
-    )
-    return _calibrated(fits, full, score, preds, y, calibration_weights)
-
-
-@partial(jax.jit, static_argnames=("batch_size", "aggregation"))
-def _fit(key, learner, x, y, weights, fold, held_out, batch_size, aggregation):
-    """Returns the fits, the fit on all rows and each row's held-out prediction."""
-    ones = jnp.ones((1, len(y)))
-    if weights is None:
-        params, count = learner.leave_one_out(x, y), len(y)
-        full = learner.fit(key, x, y, ones[0])
-    else:
-        count = len(weights)
-        keys, weights = jax.random.split(key, count + 1), weights.astype(ones.dtype)
-        everything = jnp.concatenate([weights, ones])
-        params = fit_all(learner, keys, x, y, everything, batch_size)
-        full = _shared.take(params, -1)
-        params = _shared.take(params, slice(count))
-    fits = Fits(learner, params, fold, held_out, count, aggregation)
-    return fits, full, fits.of_rows(x)
-
-
-def check_data(key, learner, score, x, y):
-    """Returns inputs and targets as arrays, and the number of rows."""
-    x, y = _checks.as_arrays((x, y))
-    _checks.check_key(key)
-    _checks.check_given(score=score, x=x, y=y)
-    n = _checks.num_rows(y=y, x=x)
-    _checks.check_count("the number of rows", n, 1)
-    _checks.check_not_nan("y", y)
-    _checks.check_learner(learner, x, y)
-    return x, y, n
-
-
-def _check_options(aggregation, batch_size):
-    if aggregation not in ("mean", "median"):
-        raise ValueError(f"expected aggregation mean or median, got {aggregation!r}")
-    if batch_size is not None:
-        _checks.check_count("batch_size", batch_size, 1)
-
-
-def _calibrated(fits, full, score, preds, y, weights):
-    """Returns the calibration of held-out predictions; rows without one are masked."""
-    mask = fits.mask
-    if mask is not None and _checks.is_concrete(mask):
-        if not bool(jnp.any(mask)):
-            raise ValueError(
-                "expected some row with weight 0 in a resample, got resamples that "
-                "all hold every row"
-            )
-        mask = None if bool(jnp.all(mask)) else mask
-    calibration = calibrate(score, preds, y, weights=weights, mask=mask)
-    return CrossConformal(fits, full, calibration)
+    plan = Plan(weights, jnp.argmin(weights, axis=0), "mean", batch_size)
+    return carry_out(plan, key_fits, learner, score, x, y, calibration_weights)

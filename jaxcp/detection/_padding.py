@@ -1,16 +1,16 @@
 """Lists of arrays, one for each image, as padded arrays with a mask; on the host."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
 
 from jaxcp import _boxes, _checks
 
 
-def padded_boxes(name: str, images: Iterable) -> tuple[np.ndarray, np.ndarray]:
+def padded_boxes(name: str, images: Any) -> tuple[np.ndarray, np.ndarray]:
     """Returns boxes of all images, (g, b, 4), and which are no padding, (g, b)."""
     arrays = _as_numpy(name, images, (0, 4))
     for i, boxes in enumerate(arrays):
@@ -27,7 +27,7 @@ def padded_boxes(name: str, images: Iterable) -> tuple[np.ndarray, np.ndarray]:
     return padded, mask
 
 
-def padded_like(name: str, images: Iterable, mask: np.ndarray) -> np.ndarray:
+def padded_like(name: str, images: Any, mask: np.ndarray) -> np.ndarray:
     """Returns one number for every box, (g, b), 0 for padding."""
     arrays = _as_numpy(name, images, (0,))
     if len(arrays) != len(mask):
@@ -45,7 +45,7 @@ def padded_like(name: str, images: Iterable, mask: np.ndarray) -> np.ndarray:
     return padded
 
 
-def padded_labels(name: str, images: Iterable, mask: np.ndarray) -> np.ndarray:
+def padded_labels(name: str, images: Any, mask: np.ndarray) -> np.ndarray:
     """Returns the class of every box, (g, b), 0 for padding."""
     labels = padded_like(name, images, mask)
     if mask.any() and not np.issubdtype(labels.dtype, np.integer):
@@ -54,7 +54,7 @@ def padded_labels(name: str, images: Iterable, mask: np.ndarray) -> np.ndarray:
 
 
 def least_confidence(
-    min_confidence: ArrayLike, labels: np.ndarray | None, mask: np.ndarray
+    min_confidence: Any, labels: np.ndarray | None, mask: np.ndarray
 ) -> np.ndarray:
     """Returns the least confidence that counts for every box, shape () or (g, b)."""
     least = np.asarray(_checks.as_array("min_confidence", min_confidence))

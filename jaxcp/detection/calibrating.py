@@ -2,9 +2,7 @@
 
 from collections.abc import Sequence
 
-from jax.typing import ArrayLike
-
-from jaxcp._types import Score
+from jaxcp._types import ArrayLike, Score
 from jaxcp.calibration import Calibration, calibrate
 from jaxcp.detection.matching import match_images
 

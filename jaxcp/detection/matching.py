@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.typing import ArrayLike
 
 from jaxcp import _boxes, _checks
 from jaxcp._pytree import pytree
+from jaxcp._types import ArrayLike
 from jaxcp.detection._padding import (
     least_confidence,
     padded_boxes,

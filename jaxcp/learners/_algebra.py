@@ -11,8 +11,8 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jax.typing import ArrayLike
 
+from jaxcp._types import Number
 from jaxcp.selection import at_least_single
 
 # Accelerators would round the products to 10 bits.
@@ -59,7 +59,7 @@ def centers(x: Array, weights: Array, intercept: bool) -> Array:
     return dot(weights, x) / jnp.where(total > 0, total, 1)
 
 
-def primal(x: Array, y: Array, penalty: ArrayLike, weights: Array) -> Array:
+def primal(x: Array, y: Array, penalty: Number, weights: Array) -> Array:
     """Returns argmin_b sum_i w_i (y_i - x_i b)^2 + penalty |b|^2, shape (p, d)."""
     weighted = weights[:, None] * x
     gram = dot(weighted.T, x) + penalty * jnp.eye(x.shape[1], dtype=x.dtype)
@@ -67,7 +67,7 @@ def primal(x: Array, y: Array, penalty: ArrayLike, weights: Array) -> Array:
 
 
 def primal_without_each(
-    x: Array, y: Array, penalty: ArrayLike, intercept: bool
+    x: Array, y: Array, penalty: Number, intercept: bool
 ) -> tuple[Array, Array]:
     """Returns coefficients (n, p, d) and intercepts (n, d) of all leave-one-out fits.
 
@@ -86,7 +86,7 @@ def primal_without_each(
 
 
 def dual(
-    gram: Array, penalty: ArrayLike, weights: Array, intercept: bool
+    gram: Array, penalty: Number, weights: Array, intercept: bool
 ) -> tuple[Array, Array]:
     """Returns (M, u): coefficients of the rows are M y and the intercept is u'y."""
     root = jnp.sqrt(weights)
@@ -107,7 +107,7 @@ def dual(
 
 
 def dual_without_each(
-    gram: Array, y: Array, penalty: ArrayLike, intercept: bool
+    gram: Array, y: Array, penalty: Number, intercept: bool
 ) -> tuple[Array, Array]:
     """Returns dual coefficients (n, n, d) and intercepts (n, d) of leave-one-out fits.
 

@@ -34,7 +34,7 @@ def axes(params: PyTree) -> PyTree:
     )
 
 
-def take(params: PyTree, index: Array) -> PyTree:
+def take(params: PyTree, index: Array | int | slice) -> PyTree:
     """Returns the parameters of the fits `index`, shared parts as they are."""
     return jax.tree.map(
         lambda part: part if isinstance(part, Shared) else part[index],

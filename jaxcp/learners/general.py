@@ -5,11 +5,10 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jax.typing import ArrayLike
 
 from jaxcp import _checks
 from jaxcp._pytree import pytree, static
-from jaxcp._types import Learner, PyTree
+from jaxcp._types import Learner, Number, PyTree
 from jaxcp.selection import as_float
 
 
@@ -85,7 +84,9 @@ class GradientLearner:
 
         def step(carry, key):
             params, state = carry
-            rows = None if self.batch_size is None else self._draw(key, mass)
+            rows = (
+                None if self.batch_size is None else _draw(key, mass, self.batch_size)
+            )
             grads = jax.grad(self._mean_loss)(params, x, y, weights, rows)
             updates, state = self.optimizer.update(grads, state, params)
             return (optax.apply_updates(params, updates), state), None
@@ -99,11 +100,6 @@ class GradientLearner:
         _checks.check_count("num_steps", self.num_steps, 0)
         if self.batch_size is not None:
             _checks.check_count("batch_size", self.batch_size, 1)
-
-    def _draw(self, key, mass):
-        u = jax.random.uniform(key, (self.batch_size,), mass.dtype)
-        # In (0, total]: the first row that reaches it has a weight.
-        return jnp.searchsorted(mass, mass[-1] * (1 - u))
 
     def _mean_loss(self, params, x, y, weights, rows):
         if rows is not None:
@@ -147,7 +143,7 @@ class MeanScale:
 
     mean: Learner
     scale: Learner
-    floor: ArrayLike = 0.1
+    floor: Number = 0.1
 
     def fit(self, key: Array, x: PyTree, y: Array, weights: Array) -> PyTree:
         """Returns the parameters of both learners and the smallest scale."""
@@ -171,3 +167,9 @@ class MeanScale:
         mean, scale, lowest = params
         sigma = self.scale.predict(scale, x)
         return self.mean.predict(mean, x), jnp.maximum(sigma, lowest[None])
+
+
+def _draw(key, mass, size):
+    u = jax.random.uniform(key, (size,), mass.dtype)
+    # In (0, total]: the first row that reaches it has a weight.
+    return jnp.searchsorted(mass, mass[-1] * (1 - u))

@@ -3,11 +3,10 @@
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jax.typing import ArrayLike
 
 from jaxcp import _checks
 from jaxcp._pytree import pytree, static
-from jaxcp._types import PyTree
+from jaxcp._types import Number, PyTree
 from jaxcp.learners import _algebra
 from jaxcp.learners._algebra import dot
 from jaxcp.selection import as_float
@@ -59,7 +58,7 @@ class Ridge:
       7.0
     """
 
-    penalty: ArrayLike
+    penalty: Number
     intercept: bool = static(default=True)
 
     def fit(self, key: Array, x: Array, y: Array, weights: Array) -> LinearFit:
@@ -133,8 +132,8 @@ class QuantileRidge:
       3.0
     """
 
-    levels: tuple[ArrayLike, ...]
-    penalty: ArrayLike
+    levels: tuple[Number, ...]
+    penalty: Number
     intercept: bool = static(default=True)
 
     def fit(self, key: Array, x: Array, y: Array, weights: Array) -> LinearFit:

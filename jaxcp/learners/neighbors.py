@@ -3,11 +3,11 @@
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.typing import ArrayLike
 
 from jaxcp import _checks
 from jaxcp._geometry import square_distances
 from jaxcp._pytree import pytree, static
+from jaxcp._types import Number
 from jaxcp.learners import _algebra
 from jaxcp.learners._algebra import dot
 from jaxcp.learners._shared import Shared
@@ -48,8 +48,8 @@ class KernelRidge:
       0.84
     """
 
-    penalty: ArrayLike
-    lengthscale: ArrayLike = 1.0
+    penalty: Number
+    lengthscale: Number = 1.0
 
     def fit(self, key: Array, x: Array, y: Array, weights: Array) -> KernelFit:
         """Returns the weighted fit; the key is not used."""
@@ -174,7 +174,9 @@ class NearestNeighbors:
         return _mean_of(radius, counts - at, sums - at[:, None] * row[None], k)
 
 
-def _within(distances, y, weights, k):
+def _within(
+    distances: Array, y: Array, weights: Array, k: int
+) -> tuple[Array, Array, Array]:
     """Returns the radius of k rows, and counts (2,) and sums (2, d) in and on it."""
     radius = weighted_select(distances, weights, k)
     parts = jnp.stack([distances < radius, distances == radius])

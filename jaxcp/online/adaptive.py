@@ -5,11 +5,10 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.typing import ArrayLike
 
 from jaxcp import _checks
 from jaxcp._pytree import pytree, static
-from jaxcp._types import Score
+from jaxcp._types import ArrayLike, Number, Score
 from jaxcp.online.stream import Stream, past_scores, split_level
 from jaxcp.online.windows import Window, make_window, pick
 from jaxcp.ranks import conformal_rank
@@ -33,6 +32,9 @@ class ACIState:
 
 class _Adaptive(Stream):
     """A method whose sets are those of a window at a level of its own."""
+
+    window: int | None
+    rolling: bool
 
     def _window(self, scores, mask):
         scores = past_scores(scores, mask)
@@ -98,7 +100,7 @@ class ACI(_Adaptive):
     """
 
     score: Score
-    step_size: ArrayLike
+    step_size: Number
     window: int | None = static(default=None)
     rolling: bool = static(default=True)
     state_type: ClassVar = ACIState
@@ -177,7 +179,7 @@ class DtACI(_Adaptive):
 
     score: Score
     step_sizes: ArrayLike
-    interval: ArrayLike = 500
+    interval: Number = 500
     window: int | None = static(default=None)
     rolling: bool = static(default=True)
     state_type: ClassVar = DtACIState

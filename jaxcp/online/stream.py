@@ -1,14 +1,15 @@
 """What all online methods share: a step is a prediction and what is learnt of it."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jax.typing import ArrayLike
 
 from jaxcp import _checks
 from jaxcp._batching import evaluate
 from jaxcp._checks import Alpha
-from jaxcp._types import Online, PyTree, Score, Set
+from jaxcp._types import AnySet, ArrayLike, Online, PyTree, Score
 from jaxcp.selection import as_float
 
 
@@ -20,18 +21,25 @@ class Stream:
     level, q)` the state after the target came.
     """
 
-    def predict(self, state: PyTree, pred: PyTree, alpha: ArrayLike) -> Set:
+    score: Score
+    _level: Callable[[PyTree, ArrayLike], PyTree]
+    _threshold: Callable[[PyTree, PyTree], Array]
+    _learn: Callable[[PyTree, PyTree, Array, PyTree, Array], PyTree]
+
+    def predict(self, state: PyTree, pred: PyTree, alpha: ArrayLike) -> AnySet:
         """Returns the set for the next target, before it is known."""
         pred = _checks.as_arrays(pred)
         return _predict(self, state, pred, self._level(state, alpha))
 
-    def update(self, state: PyTree, pred: PyTree, y: Array, alpha: ArrayLike) -> PyTree:
+    def update(
+        self, state: PyTree, pred: PyTree, y: ArrayLike, alpha: ArrayLike
+    ) -> PyTree:
         """Returns the state after the target `y` of `pred` became known."""
         return self.step(state, pred, y, alpha)[0]
 
     def step(
-        self, state: PyTree, pred: PyTree, y: Array, alpha: ArrayLike
-    ) -> tuple[PyTree, Set]:
+        self, state: PyTree, pred: PyTree, y: ArrayLike, alpha: ArrayLike
+    ) -> tuple[PyTree, AnySet]:
         """Returns the next state and the set that was predicted before `y` came."""
         pred, y = _checks.as_arrays((pred, y))
         return _step(self, state, pred, y, self._level(state, alpha))
@@ -43,10 +51,11 @@ class Stream:
 
 def run(
     method: Online, state: PyTree, preds: PyTree, y: ArrayLike, alpha: ArrayLike
-) -> tuple[PyTree, Set]:
+) -> tuple[PyTree, AnySet]:
     """Returns the state after a stream and the sets predicted along it.
 
-    One `lax.scan` of `method.step`. Feed a stream in pieces by passing the state on;
+    One `lax.scan` of `method.step`, also of a method of your own with `init` and
+    `step(state, pred, y, alpha) -> (state, set)`. Feed a stream in pieces by passing the state on;
     `jax.vmap` runs many series, step sizes or methods' hyperparameters at once.
 
     Args:
@@ -79,8 +88,10 @@ def run(
     """
     preds, y = _checks.as_arrays((preds, y))
     _checks.check_given(method=method, preds=preds, y=y)
-    _checks.check_given(score=method.score)
     _checks.num_rows(preds=preds, y=y)
+    if not isinstance(method, Stream):
+        return _run_steps(method, state, preds, y, alpha)
+    _checks.check_given(score=method.score)
     expected = getattr(method, "state_type", object)
     if not isinstance(state, expected):
         raise ValueError(
@@ -146,6 +157,14 @@ def _run(method, state, preds, y, level):
     def step(state, row):
         return method._advance(state, *row, level)
 
+    return lax.scan(step, state, (preds, y))
+
+
+def _run_steps(method, state, preds, y, alpha):
+    if not hasattr(method, "step"):
+        kind = type(method).__name__
+        raise ValueError(f"expected a method with init and step, got {kind}")
+    step = lambda state, row: method.step(state, *row, alpha)  # noqa: E731
     return lax.scan(step, state, (preds, y))
 
 

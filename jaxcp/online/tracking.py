@@ -5,11 +5,10 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.typing import ArrayLike
 
 from jaxcp import _checks
 from jaxcp._pytree import pytree
-from jaxcp._types import PyTree, Score, Scorecaster
+from jaxcp._types import ArrayLike, Number, PyTree, Score, Scorecaster
 from jaxcp.online.stream import Stream, errors, past_scores, split_level
 from jaxcp.ranks import conformal_rank
 from jaxcp.selection import kth_smallest
@@ -70,9 +69,9 @@ class PID(_Tracking):
     """
 
     score: Score
-    step_size: ArrayLike
-    integral_gain: ArrayLike = 0.0
-    saturation: ArrayLike = 1.0
+    step_size: Number
+    integral_gain: Number = 0.0
+    saturation: Number = 1.0
     scorecaster: Scorecaster | None = None
     state_type: ClassVar = PIDState
 
@@ -167,7 +166,7 @@ class SFOGD(_Tracking):
     """
 
     score: Score
-    step_size: ArrayLike
+    step_size: Number
     state_type: ClassVar = SFOGDState
 
     def init(

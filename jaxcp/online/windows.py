@@ -6,11 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.typing import ArrayLike
 
 from jaxcp import _checks
 from jaxcp._pytree import pytree, static
-from jaxcp._types import Score
+from jaxcp._types import ArrayLike, Number, Score
 from jaxcp.online.stream import Stream, past_scores, split_level
 from jaxcp.quantiles import weighted_conformal_quantile
 from jaxcp.ranks import conformal_rank
@@ -53,7 +52,7 @@ class Window:
         return len(self.scores) if self.count is None else self.count
 
 
-def make_window(scores: Array, mask: Array | None) -> Window:
+def make_window(scores: Array, mask: ArrayLike | None) -> Window:
     """Returns the window of past scores in order of time."""
     ordered = jnp.sort(jnp.where(jnp.isnan(scores), jnp.inf, scores), axis=0)
     count = None if mask is None else jnp.sum(jnp.asarray(mask).astype(bool))
@@ -163,7 +162,7 @@ class SlidingWindow(Stream):
         alpha = split_level(alpha, window.scores)
         counts = np.asarray(len(window.scores))
         if window.count is not None:
-            counts = np.arange(counts + 1).reshape(-1, *(1,) * alpha.ndim)
+            counts = np.arange(len(window.scores) + 1).reshape(-1, *(1,) * alpha.ndim)
         # w - floor(alpha w), the empirical rank, is the conformal one of w - 1 scores.
         return conformal_rank(np.maximum(counts - self.empirical, 0), alpha)
 
@@ -206,7 +205,7 @@ class NexCP(Stream):
     """
 
     score: Score
-    decay: ArrayLike
+    decay: Number
 
     def init(
         self, scores: ArrayLike, alpha: ArrayLike, *, mask: ArrayLike | None = None

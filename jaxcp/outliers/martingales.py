@@ -6,11 +6,10 @@ from typing import Protocol, runtime_checkable
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jax.typing import ArrayLike
 
 from jaxcp import _checks
 from jaxcp._pytree import pytree, static
-from jaxcp._types import PyTree
+from jaxcp._types import ArrayLike, Number, PyTree
 from jaxcp.selection import as_float, at_least_single
 
 
@@ -44,7 +43,7 @@ class PowerMartingale:
       Array([1.61, 3.22], dtype=float32)
     """
 
-    epsilon: ArrayLike
+    epsilon: Number
 
     def init(self) -> Array:
         """Returns the log of the capital, shape ()."""
@@ -123,7 +122,7 @@ class SimpleJumper:
       35.42
     """
 
-    jump: ArrayLike = 0.01
+    jump: Number = 0.01
 
     def init(self) -> tuple[Array, Array]:
         """Returns the log of the capital, and the share of each epsilon in it."""
@@ -136,7 +135,7 @@ class SimpleJumper:
         log_capital, shares = state
         epsilons = jnp.array([-1.0, 0.0, 1.0])
         edge = jnp.clip(jnp.where(jnp.isnan(p_value), 0.5, p_value), 0, 1) - 0.5
-        shares = ((1 - self.jump) * shares + self.jump / 3) * (1 + epsilons * edge)
+        shares = (shares * (1 - self.jump) + self.jump / 3) * (1 + epsilons * edge)
         growth = jnp.sum(shares)
         log_capital = log_capital + jnp.log(growth)
         return (log_capital, shares / growth), log_capital

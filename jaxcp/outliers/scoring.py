@@ -5,9 +5,9 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jax.typing import ArrayLike
 
 from jaxcp import _checks
+from jaxcp._types import ArrayLike
 from jaxcp.pvalues import masses_of_keys, p_values_among, share_of
 from jaxcp.quantiles import conformal_quantile
 from jaxcp.selection import as_float, to_keys

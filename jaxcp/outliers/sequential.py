@@ -3,9 +3,9 @@
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jax.typing import ArrayLike
 
 from jaxcp import _checks
+from jaxcp._types import ArrayLike
 from jaxcp.selection import as_float, at_least_single, to_keys
 
 
@@ -81,4 +81,5 @@ def counts_before(scores: Array) -> tuple[Array, Array]:
     start = rank, jnp.arange(n), jnp.zeros(n, rank.dtype)
     rank, time, above = lax.fori_loop(0, num_bits, split_runs, start)
     equal = jnp.arange(n) - num_below[rank]
-    return tuple(jnp.zeros_like(v).at[time].set(v) for v in (above, equal))
+    above, equal = (jnp.zeros_like(v).at[time].set(v) for v in (above, equal))
+    return above, equal

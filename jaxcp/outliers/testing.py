@@ -5,9 +5,9 @@ import math
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jax.typing import ArrayLike
 
 from jaxcp import _checks
+from jaxcp._types import ArrayLike, Number
 from jaxcp.selection import as_float, at_least_single, from_keys, to_keys
 
 _LARGE = 500  # p-values from which on a normal approximation is the more exact
@@ -46,7 +46,7 @@ def benjamini_hochberg(p_values: ArrayLike, level: ArrayLike) -> Array:
 
 
 def storey_benjamini_hochberg(
-    p_values: ArrayLike, level: ArrayLike, *, threshold: ArrayLike = 0.5
+    p_values: ArrayLike, level: ArrayLike, *, threshold: Number = 0.5
 ) -> Array:
     """Returns discoveries, more of them where few rows are nominal.
 

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
-from jax.typing import ArrayLike
 
+from jaxcp._types import ArrayLike
 from jaxcp.plotting._axes import COVERED, MISSED, new_axes
 from jaxcp.sets import BoundingBox
 
@@ -66,8 +66,8 @@ def plot_boxes(
         _draw(ax, corners[~hit], f"{name}, misses", MISSED, linewidth=2)
     ax.set(xlim=(-0.5, width - 0.5), ylim=(height - 0.5, -0.5), xticks=[], yticks=[])
     if ax.get_legend_handles_labels()[0]:
-        below = {"loc": "upper center", "bbox_to_anchor": (0.5, 0.0)}
-        ax.legend(**below, ncols=4, fontsize="small", facecolor="silver")
+        look = {"ncols": 4, "fontsize": "small", "facecolor": "silver"}
+        ax.legend(loc="upper center", bbox_to_anchor=(0.5, 0.0), **look)
     return ax
 
 

@@ -4,10 +4,9 @@ import math
 from typing import TYPE_CHECKING
 
 import numpy as np
-from jax.typing import ArrayLike
 
 from jaxcp import _checks, metrics
-from jaxcp._types import Set
+from jaxcp._types import ArrayLike, Set
 from jaxcp.certificates.laws import coverage_law
 from jaxcp.metrics.average import as_batch, closed_form_sizes
 from jaxcp.plotting._axes import COVERED, MISSED, TRUTH, check_shape, new_axes

@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING
 
 import numpy as np
-from jax.typing import ArrayLike
 
+from jaxcp._types import ArrayLike
 from jaxcp.plotting._axes import COVERED, MISSED, TRUTH, check_shape, new_axes
 from jaxcp.sets import Interval, LabelSet
 
@@ -88,7 +88,7 @@ def plot_label_sets(
     if y is not None:
         y = np.asarray(y)
         check_shape("y", (m,), y.shape)
-        colors = np.where(mask[np.arange(m), y], TRUTH, MISSED)
+        colors = np.where(mask[np.arange(m), y], TRUTH, MISSED).tolist()
         ax.scatter(
             y + 0.5, np.arange(m) + 0.5, 40, facecolors="none", edgecolors=colors
         )

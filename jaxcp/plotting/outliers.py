@@ -3,9 +3,9 @@
 from typing import TYPE_CHECKING
 
 import numpy as np
-from jax.typing import ArrayLike
 
 from jaxcp import _checks
+from jaxcp._types import ArrayLike
 from jaxcp.plotting._axes import COVERED, MISSED, TRUTH, check_shape, new_axes
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def plot_p_values(
         if rows.any():
             ax.hist(
                 p_values[rows],
-                bins=np.linspace(0, 1, num_bins + 1),
+                bins=np.linspace(0, 1, num_bins + 1).tolist(),
                 density=True,
                 color=color,
                 alpha=0.4,

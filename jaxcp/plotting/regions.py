@@ -3,9 +3,8 @@
 from typing import TYPE_CHECKING
 
 import numpy as np
-from jax.typing import ArrayLike
 
-from jaxcp._types import Set
+from jaxcp._types import ArrayLike, Set
 from jaxcp.plotting._axes import COVERED, MISSED, TRUTH, check_shape, new_axes
 from jaxcp.sets import Balls, Box, Ellipsoid, membership
 

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from jaxcp._types import Number
 from jaxcp.selection import (
     at_least_single,
     bisect_keys,
@@ -20,9 +21,9 @@ from jaxcp.selection import (
 
 
 class _Piece(NamedTuple):
-    """The piece of the function between W_(count) and W_(count + 1)."""
+    """The piece of the function between W_(place) and W_(place + 1)."""
 
-    count: Array
+    place: Array
     lower: Array  # 0 if infinite
     upper: Array
     below: Array  # whether lower is finite
@@ -36,11 +37,11 @@ class _Piece(NamedTuple):
         beyond = (score - self.lower) / self.spread
         before = jnp.exp(jnp.minimum(score - self.upper, 0) / self.spread)
         anywhere = jax.nn.sigmoid(score)
-        return self.count + self._choose(inside, beyond, before, anywhere)
+        return self.place + self._choose(inside, beyond, before, anywhere)
 
     def score(self, rank):
         """Returns the score of a rank, but for rounding."""
-        share = rank - self.count
+        share = rank - self.place
         share = jnp.where(jnp.isfinite(share) & (share > 0), share, 0)
         eps = jnp.finfo(share.dtype).eps
         inner = jnp.clip(share, eps, 1 - eps)
@@ -104,7 +105,12 @@ def _piece(draws, count):
 def _spread(draws):
     """Returns W_(.9K) - W_(.5K), or what else says how far draw scores are apart."""
     k = len(draws)
-    ranks = [1, jnp.sum(jnp.isfinite(draws)), (k + 1) // 2, (9 * k + 9) // 10]
+    ranks: list[Number] = [
+        1,
+        jnp.sum(jnp.isfinite(draws)),
+        (k + 1) // 2,
+        (9 * k + 9) // 10,
+    ]
     first, last, middle, high = kth_smallest(draws, jnp.stack(ranks))
     spread = jnp.ones_like(first)
     for candidate in (jnp.abs(first), last - first, high - middle):

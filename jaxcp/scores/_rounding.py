@@ -5,11 +5,12 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.typing import ArrayLike
+
+from jaxcp._types import Number
 
 
 def moved_out(
-    end: Array, away: ArrayLike, inside: Callable[[Array], Array], magnitude: Array
+    end: Array, away: Number, inside: Callable[[Array], Array], magnitude: Array
 ) -> Array:
     """Returns `end`, moved towards `away` by rounding where it must be.
 

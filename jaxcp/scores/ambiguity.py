@@ -1,5 +1,7 @@
 """Scores of a label by its own probability alone."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -13,6 +15,8 @@ from jaxcp.sets import LabelSet
 
 class _Alone:
     """A score of each label by itself; a class offers `labels`."""
+
+    labels: Callable[[Array], Array]
 
     def __call__(self, pred: Array, y: Array) -> Array:
         """Returns the score of label `y`, shape (); +inf for a label out of range."""
@@ -44,7 +48,9 @@ class LAC(_Alone):
         """Returns 1 - p of every label, shape (k,)."""
         return 1 - pred
 
-    def check(self, preds: Array, y: Array | None = None, mask=None) -> None:
+    def check(
+        self, preds: Array, y: Array | None = None, mask: Array | None = None
+    ) -> None:
         """Raises ValueError unless rows are probabilities and labels fit them."""
         check_probabilities(preds, mask)
         check_targets(preds, y, mask)
@@ -74,7 +80,9 @@ class LogLAC(_Alone):
         """Returns -log p of every label, shape (k,); +inf for a logit of -inf."""
         return -jax.nn.log_softmax(as_float(pred))
 
-    def check(self, preds: Array, y: Array | None = None, mask=None) -> None:
+    def check(
+        self, preds: Array, y: Array | None = None, mask: Array | None = None
+    ) -> None:
         """Raises ValueError unless there are logits and labels fit them."""
         check_targets(preds, y, mask)
         _checks.check_values(lambda z: z < jnp.inf, "logits below +inf", preds, mask)

@@ -70,7 +70,9 @@ class BoxOffset:
         )
         return BoundingBox(ends[:2], ends[2:], self.inner)
 
-    def check(self, preds: PyTree, y: Array | None = None, mask=None) -> None:
+    def check(
+        self, preds: PyTree, y: Array | None = None, mask: Array | None = None
+    ) -> None:
         """Raises ValueError unless boxes are of shape (n, 4) and ordered."""
         _check("preds", preds, mask)
         if y is not None:

@@ -6,7 +6,7 @@ from jax import Array
 
 from jaxcp import _checks
 from jaxcp._pytree import pytree, static
-from jaxcp._types import PyTree, Score, Set
+from jaxcp._types import AnySet, PyTree, Score
 from jaxcp.scores import _extended
 from jaxcp.selection import as_float, at_least_single, kth_smallest
 
@@ -70,7 +70,7 @@ class CDF:
             return _extended.rank(scores[1:], scores[0])
         return _rank(scores[1:], scores[0], self._uniform(pred))
 
-    def invert(self, pred: PyTree, q: Array) -> Set:
+    def invert(self, pred: PyTree, q: Array) -> AnySet:
         """Returns the set of the base score at the threshold of this input."""
         return self.base.invert(pred[0], self.threshold(pred, q))
 
@@ -86,7 +86,9 @@ class CDF:
             return _extended.threshold(draws, q)
         return _threshold(draws, q, self._uniform(pred))
 
-    def check(self, preds: PyTree, y: Array | None = None, mask=None) -> None:
+    def check(
+        self, preds: PyTree, y: Array | None = None, mask: Array | None = None
+    ) -> None:
         """Raises ValueError unless preds are what the score and its base read."""
         names = ["base prediction", "draws", "u"][: 2 + self.randomized]
         preds = _checks.check_tuple(f"({', '.join(names)})", preds, len(names))

@@ -1,13 +1,14 @@
 """Scores of a label by its place among the labels, from predicted probabilities."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.typing import ArrayLike
 
 from jaxcp import _checks
 from jaxcp._pytree import pytree, static
-from jaxcp._types import PyTree
+from jaxcp._types import Number, PyTree
 from jaxcp.scores import _ranking
 from jaxcp.scores._labels import check_probabilities, check_targets, in_range
 from jaxcp.selection import as_float, to_keys
@@ -23,6 +24,10 @@ class _Ranked:
     """
 
     inclusive = False
+    __call__: Callable[..., Array]
+    labels: Callable[[PyTree], Array]
+    _parts: Callable[[PyTree], tuple[Array, Array]]
+    _last: Callable[[Array, Array], Array]
 
     def invert(self, pred: PyTree, q: Array) -> LabelSet:
         """Returns {y : score <= q}; `q` may be one threshold a label, shape (k,)."""
@@ -57,6 +62,8 @@ class _Ranked:
 class _Adaptive(_Ranked):
     """Cumulative probability, plus `_penalty(rank)`."""
 
+    randomized: bool
+
     def labels(self, pred: PyTree) -> Array:
         """Returns the score of every label, shape (k,)."""
         p, u = self._parts(pred)
@@ -69,7 +76,9 @@ class _Adaptive(_Ranked):
         score = _ranking.mass_of(p, u, before, y) + self._penalty(1 + jnp.sum(before))
         return in_range(score, y, len(p))
 
-    def check(self, preds: PyTree, y: Array | None = None, mask=None) -> None:
+    def check(
+        self, preds: PyTree, y: Array | None = None, mask: Array | None = None
+    ) -> None:
         """Raises ValueError unless rows are probabilities and labels fit them."""
         pair = isinstance(preds, tuple | list) and len(preds) == 2
         if self.randomized and (not pair or jnp.ndim(preds[1]) != 1):
@@ -146,12 +155,14 @@ class RAPS(_Adaptive):
       Array([ True,  True, False], dtype=bool)
     """
 
-    penalty: ArrayLike
-    k_reg: ArrayLike
+    penalty: Number
+    k_reg: Number
     randomized: bool = static(default=False)
     inclusive: bool = static(default=False)
 
-    def check(self, preds: PyTree, y: Array | None = None, mask=None) -> None:
+    def check(
+        self, preds: PyTree, y: Array | None = None, mask: Array | None = None
+    ) -> None:
         """Raises ValueError as for `APS`, or if penalty or k_reg are negative."""
         super().check(preds, y, mask)
         _checks.check_values(lambda v: v >= 0, "penalty >= 0", self.penalty)
@@ -163,7 +174,7 @@ class RAPS(_Adaptive):
         # Not a maximum, whose slope at a penalty of 0 is half of each side's.
         over = rank - self.k_reg
         price = self.penalty * jnp.where(over > 0, over, 0)
-        return jnp.where((over > 0) & ~(self.penalty < 0), price, 0)
+        return jnp.where((over > 0) & ~jnp.less(self.penalty, 0), price, 0)
 
 
 @pytree
@@ -193,7 +204,9 @@ class TopK(_Ranked):
         rank = 1 + jnp.sum(_ranking.before(pred, y))
         return in_range(rank.astype(as_float(pred).dtype), y, len(pred))
 
-    def check(self, preds: Array, y: Array | None = None, mask=None) -> None:
+    def check(
+        self, preds: Array, y: Array | None = None, mask: Array | None = None
+    ) -> None:
         """Raises ValueError unless labels fit the predictions."""
         check_targets(preds, y, mask)
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from jax import Array
 
 from jaxcp._pytree import keep_functions, pytree
-from jaxcp._types import PyTree, Set
+from jaxcp._types import AnySet, PyTree, Set
 from jaxcp.sets import LevelSet
 
 
@@ -41,7 +41,7 @@ class Custom:
         """Returns evaluate(pred, y), shape () or (c,)."""
         return self.evaluate(pred, y)
 
-    def invert(self, pred: PyTree, q: Array) -> Set:
+    def invert(self, pred: PyTree, q: Array) -> AnySet:
         """Returns inverse(pred, q), or the level set at q."""
         if self.inverse is None:
             return LevelSet(self, pred, q)

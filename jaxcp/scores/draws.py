@@ -3,11 +3,10 @@
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jax.typing import ArrayLike
 
 from jaxcp import _checks, _geometry
 from jaxcp._pytree import pytree
-from jaxcp._types import PyTree
+from jaxcp._types import ArrayLike, PyTree
 from jaxcp.empirical import empirical_quantile
 from jaxcp.selection import (
     as_float,
@@ -48,7 +47,9 @@ class PCP:
         """Returns the balls of radius q around the draws."""
         return Balls(pred, q)
 
-    def check(self, preds: Array, y: Array | None = None, mask=None) -> None:
+    def check(
+        self, preds: Array, y: Array | None = None, mask: Array | None = None
+    ) -> None:
         """Raises ValueError unless preds are draws of the shape of the targets."""
         _checks.check_draws(preds, y)
 
@@ -86,7 +87,9 @@ class HDPCP:
         """Returns the balls of radius q around the draws kept."""
         return PCP().invert(self._kept(pred), q)
 
-    def check(self, preds: PyTree, y: Array | None = None, mask=None) -> None:
+    def check(
+        self, preds: PyTree, y: Array | None = None, mask: Array | None = None
+    ) -> None:
         """Raises ValueError unless preds are draws with a log density each."""
         draws, log_densities = _checks.check_tuple("(draws, log densities)", preds, 2)
         _checks.check_draws(draws, y)
@@ -155,7 +158,9 @@ class CP2PCP:
         slope = jnp.where(finite, product - lax.stop_gradient(product), 0)
         return Balls(pred[0], radius + slope)
 
-    def check(self, preds: PyTree, y: Array | None = None, mask=None) -> None:
+    def check(
+        self, preds: PyTree, y: Array | None = None, mask: Array | None = None
+    ) -> None:
         """Raises ValueError unless preds are two sets of draws."""
         references, draws = _checks.check_tuple("(reference draws, draws)", preds, 2)
         _checks.check_draws(references, y)

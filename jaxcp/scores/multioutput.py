@@ -4,11 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
-from jax.typing import ArrayLike
 
 from jaxcp import _checks, _geometry
 from jaxcp._pytree import pytree
-from jaxcp._types import PyTree
+from jaxcp._types import ArrayLike, PyTree
 from jaxcp.empirical import empirical_quantile
 from jaxcp.scores.regression import CQR
 from jaxcp.sets import Box, Ellipsoid, Interval
@@ -46,7 +45,9 @@ class Rectangle:
         """Returns the box with corners lower - q and upper + q."""
         return CQR().invert(pred, q)
 
-    def check(self, preds: PyTree, y: Array | None = None, mask=None) -> None:
+    def check(
+        self, preds: PyTree, y: Array | None = None, mask: Array | None = None
+    ) -> None:
         """Raises ValueError unless preds are pairs."""
         CQR().check(preds, y, mask)
 
@@ -114,7 +115,9 @@ class Mahalanobis:
         known, scale = _known(scale)
         return Ellipsoid(mu, scale, jnp.where(known, q, jnp.inf))
 
-    def check(self, preds: PyTree, y: Array | None = None, mask=None) -> None:
+    def check(
+        self, preds: PyTree, y: Array | None = None, mask: Array | None = None
+    ) -> None:
         """Raises ValueError unless preds are pairs with valid scales."""
         mu, scale = _checks.check_tuple("(mu, scale)", preds, 2)
         d = jnp.shape(mu)[-1]

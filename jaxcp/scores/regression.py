@@ -101,7 +101,9 @@ class Normalized:
         ends, rounding = (mu - half, mu + half), jnp.abs(mu) + jnp.abs(half)
         return _closed(ends, lambda y: self(pred, y) <= q, rounding)
 
-    def check(self, preds: PyTree, y: Array | None = None, mask=None) -> None:
+    def check(
+        self, preds: PyTree, y: Array | None = None, mask: Array | None = None
+    ) -> None:
         """Raises ValueError unless preds are pairs and, at calibration, sigma > 0."""
         _, sigma = _check_pairs("(mu, sigma)", preds)
         if y is not None:
@@ -134,7 +136,9 @@ class Gamma:
         """Returns [mu - q mu, mu + q mu]."""
         return Normalized().invert((pred, pred), q)
 
-    def check(self, preds: PyTree, y: Array | None = None, mask=None) -> None:
+    def check(
+        self, preds: PyTree, y: Array | None = None, mask: Array | None = None
+    ) -> None:
         """Raises ValueError unless all predictions are positive."""
         _checks.check_values(lambda mu: mu > 0, "preds > 0", preds, mask)
 
@@ -169,7 +173,9 @@ class CQR:
         ends = lower - q, upper + q
         return _closed(ends, lambda y: self(pred, y) <= q, rounding)
 
-    def check(self, preds: PyTree, y: Array | None = None, mask=None) -> None:
+    def check(
+        self, preds: PyTree, y: Array | None = None, mask: Array | None = None
+    ) -> None:
         """Raises ValueError unless preds are pairs."""
         _check_pairs("(lower, upper)", preds)
 
@@ -201,7 +207,9 @@ class AsymmetricCQR:
         """Returns [lower - q_0, upper + q_1]."""
         return _widened(*pred, q)
 
-    def check(self, preds: PyTree, y: Array | None = None, mask=None) -> None:
+    def check(
+        self, preds: PyTree, y: Array | None = None, mask: Array | None = None
+    ) -> None:
         """Raises ValueError unless preds are pairs."""
         _check_pairs("(lower, upper)", preds)
 

@@ -4,6 +4,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxcp._pytree import pytree, static
+from jaxcp._types import Number
 
 
 @pytree
@@ -22,7 +23,7 @@ class Interval:
     lower: Array
     upper: Array
 
-    def contains(self, y: Array) -> Array:
+    def contains(self, y: Number) -> Array:
         """Returns whether lower <= y <= upper, bool of shape ()."""
         return (self.lower <= y) & (y <= self.upper)
 
@@ -127,7 +128,7 @@ class LabelSet:
 
     mask: Array
 
-    def contains(self, y: Array) -> Array:
+    def contains(self, y: Number) -> Array:
         """Returns whether label `y` is in the set; labels out of range are not."""
         y = jnp.asarray(y).astype(int)  # a narrow type may not hold every label
         inside = self.mask.at[y].get(mode="fill", fill_value=False)

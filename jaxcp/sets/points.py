@@ -2,10 +2,9 @@
 
 import jax
 from jax import Array, lax
-from jax.typing import ArrayLike
 
 from jaxcp import _checks
-from jaxcp._types import Set
+from jaxcp._types import ArrayLike, Set
 
 _POINTS_AT_A_TIME = 2**14
 

@@ -6,12 +6,11 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.typing import ArrayLike
 
 from jaxcp import _checks
 from jaxcp._batching import evaluate
 from jaxcp._pytree import pytree, static
-from jaxcp._types import PyTree, Score
+from jaxcp._types import ArrayLike, Number, PyTree, Score
 from jaxcp.quantiles import thresholds
 from jaxcp.ranks import conformal_rank
 from jaxcp.selection import as_float
@@ -118,9 +117,9 @@ class Objective:
     """A conformal training loss: the rank of its threshold, and its options."""
 
     rank: Array
-    temperature: ArrayLike
-    bandwidth: ArrayLike | None
-    target_size: ArrayLike
+    temperature: Number
+    bandwidth: Number | None
+    target_size: Number
     size_weights: Array | None
     classification_weights: Array | None
     nearest: int = static()
@@ -172,8 +171,8 @@ def prepare(
     rank = rank_of(alpha, scores)
     # Of one type whatever they come as, so that new ones trace nothing.
     given = temperature, bandwidth, target_size
-    numbers = (None if v is None else jnp.asarray(v, float) for v in given)
-    return Objective(rank, *numbers, *weights, nearest)
+    temperature, bandwidth, size = jax.tree.map(lambda v: jnp.asarray(v, float), given)
+    return Objective(rank, temperature, bandwidth, size, *weights, nearest)
 
 
 def rank_of(alpha: ArrayLike, scores: jax.ShapeDtypeStruct) -> Array:
@@ -189,7 +188,7 @@ def loss_of(
     objective: Objective,
     score: Score,
     calibration: tuple[PyTree, Array],
-    new: tuple[PyTree, Array | None],
+    new: tuple[PyTree, PyTree],
     key: Array | None,
 ) -> Array:
     """Returns `conformal_training_loss` of checked arguments."""

@@ -6,12 +6,11 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.typing import ArrayLike
 
 from jaxcp import _checks
 from jaxcp._batching import evaluate, invert, widened
 from jaxcp._numbers import positive
-from jaxcp._types import PyTree, Score, Set
+from jaxcp._types import ArrayLike, LabelScore, PyTree, Score, Set
 from jaxcp.selection import as_float, at_least_single
 from jaxcp.sets import Balls, BoundingBox, Box, Ellipsoid, Interval
 from jaxcp.volumes._balls import log_volume_of_balls
@@ -180,7 +179,7 @@ def sizes(
 
 
 @jax.jit
-def labels_of(score: Score, preds: PyTree) -> Array:
+def labels_of(score: LabelScore, preds: PyTree) -> Array:
     """Returns the score of every label of every row, shape (m, k)."""
     return jax.vmap(score.labels)(preds)
 
@@ -199,7 +198,7 @@ def check_large_is_bad(region: Set) -> None:
         raise ValueError("expected sets to make small, got inner boxes: large is good")
 
 
-def _size(region: Set, temperature):
+def _size(region: Set, temperature: Array) -> Array:
     check_large_is_bad(region)
     if isinstance(region, Interval):
         return _length(region.lower, region.upper, temperature)

@@ -2,25 +2,26 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jax.typing import ArrayLike
 
 from jaxcp import _checks
 from jaxcp._batching import evaluate, invert
-from jaxcp._types import PyTree, Score
+from jaxcp._types import ArrayLike, PyTree, Score
 from jaxcp.quantiles import thresholds
 from jaxcp.selection import as_float
 from jaxcp.training.losses import loss_of, prepare, rank_of
 from jaxcp.training.soft import check_large_is_bad
 
+_Score = TypeVar("_Score", bound=Score)
+
 
 def train_score(
     key: Array,
-    score: Score,
+    score: _Score,
     preds: PyTree,
     y: ArrayLike,
     alpha: ArrayLike,
@@ -28,13 +29,13 @@ def train_score(
     optimizer: Any,
     num_steps: int,
     temperature: ArrayLike,
-    project: Callable[[Score], Score] | None = None,
+    project: Callable[[_Score], _Score] | None = None,
     bandwidth: ArrayLike | None = None,
     nearest: int | None = None,
     target_size: ArrayLike = 0.0,
     size_weights: ArrayLike | None = None,
     classification_weights: ArrayLike | None = None,
-) -> Score:
+) -> _Score:
     """Returns the score with hyperparameters trained towards small sets.
 
     Every step deals the rows into two halves at random and takes a gradient step on
@@ -104,9 +105,11 @@ def train_score(
     _checks.check_preds(score, preds, y)
     score = jax.tree.map(as_float, score)
     _check_project(project, score)
+    calibration, new = _halves((preds, y), jnp.arange(n))
     objective = prepare(
         score,
-        *_halves((preds, y), jnp.arange(n)),
+        calibration,
+        new,
         alpha,
         temperature=temperature,
         bandwidth=bandwidth,
@@ -121,13 +124,13 @@ def train_score(
 
 def select_score(
     key: Array,
-    scores: Score,
+    scores: _Score,
     preds: PyTree,
     y: ArrayLike,
     alpha: ArrayLike,
     *,
     num_splits: int = 10,
-) -> Score:
+) -> _Score:
     """Returns the score, of a grid of them, whose sets are the smallest.
 
     Every candidate is calibrated, exactly, on one half of the rows and its sets of the
@@ -253,7 +256,7 @@ def _check_project(project, score):
     if not callable(project):
         raise ValueError(f"expected project as a function, got {project!r}")
     before, after = score, jax.eval_shape(project, score)
-    structures = [jax.tree.structure(v) for v in (before, after)]
+    structures: list[Any] = [jax.tree.structure(v) for v in (before, after)]
     shapes = [jax.tree.map(jnp.shape, jax.tree.leaves(v)) for v in (before, after)]
     if structures[0] != structures[1] or shapes[0] != shapes[1]:
         raise ValueError(

@@ -1,0 +1,113 @@
+"""From rows and a plan, of which fits leave which rows out, to held-out scores."""
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from jaxcp import _checks
+from jaxcp._types import ArrayLike, Learner, PyTree, Score
+from jaxcp.calibration import calibrate
+from jaxcp.cross._fits import Fits, fit_all
+from jaxcp.cross.conformal import CrossConformal
+from jaxcp.learners import _shared
+
+
+class Plan(NamedTuple):
+    """Which fits leave which rows out, and what becomes of them.
+
+    Args:
+      weights: Training weights, shape (b, n), 0 for a row that is left out; None for
+        the learner's closed form of leaving out one row each.
+      fold: The one fit without each row, int of shape (n,); None if there may be more.
+      aggregation: "mean" or "median" of the fits without a row.
+      batch_size: Fits that run at a time, or None.
+    """
+
+    weights: Array | None
+    fold: Array | None = None
+    aggregation: str = "mean"
+    batch_size: int | None = None
+
+
+def check_data(
+    key: Array, learner: Learner, score: Score, x: PyTree, y: ArrayLike
+) -> tuple[PyTree, Array, int]:
+    """Returns inputs and targets as arrays, and the number of rows."""
+    x, y = _checks.as_arrays((x, y))
+    _checks.check_key(key)
+    _checks.check_given(score=score, x=x, y=y)
+    n = _checks.num_rows(y=y, x=x)
+    _checks.check_count("the number of rows", n, 1)
+    _checks.check_not_nan("y", y)
+    _checks.check_learner(learner, x, y)
+    return x, y, n
+
+
+def carry_out(
+    plan: Plan,
+    key: Array,
+    learner: Learner,
+    score: Score,
+    x: PyTree,
+    y: Array,
+    calibration_weights: ArrayLike | None,
+) -> CrossConformal:
+    """Returns the fits of a plan with each row's score under those without it."""
+    if plan.aggregation not in ("mean", "median"):
+        raise ValueError(
+            f"expected aggregation mean or median, got {plan.aggregation!r}"
+        )
+    if plan.batch_size is not None:
+        _checks.check_count("batch_size", plan.batch_size, 1)
+    fold, held_out = _held_out(plan)
+    fits, full, preds = _fit(
+        key, learner, x, y, plan.weights, fold, held_out, *plan[2:]
+    )
+    mask = _rows_left_out(fits)
+    calibration = calibrate(score, preds, y, weights=calibration_weights, mask=mask)
+    return CrossConformal(fits, full, calibration)
+
+
+def _held_out(plan):
+    """Returns the one fit without each row, or else which fits are without it."""
+    if plan.fold is not None:
+        return plan.fold, None
+    held_out = plan.weights == 0
+    once = jnp.sum(held_out, axis=0) == 1
+    if _checks.is_concrete(once) and bool(jnp.all(once)):
+        return jnp.argmax(held_out, axis=0), None
+    return None, held_out
+
+
+@partial(jax.jit, static_argnames=("aggregation", "batch_size"))
+def _fit(key, learner, x, y, weights, fold, held_out, aggregation, batch_size):
+    """Returns the fits, the fit on all rows and each row's held-out prediction."""
+    ones = jnp.ones((1, len(y)))
+    if weights is None:
+        params, count = learner.leave_one_out(x, y), len(y)
+        full = learner.fit(key, x, y, ones[0])
+    else:
+        count = len(weights)
+        keys, weights = jax.random.split(key, count + 1), weights.astype(ones.dtype)
+        everything = jnp.concatenate([weights, ones])
+        params = fit_all(learner, keys, x, y, everything, batch_size)
+        full = _shared.take(params, -1)
+        params = _shared.take(params, slice(count))
+    fits = Fits(learner, params, fold, held_out, count, aggregation)
+    return fits, full, fits.of_rows(x)
+
+
+def _rows_left_out(fits):
+    """Returns which rows have a score, None if all; raises ValueError if none has."""
+    mask = fits.mask
+    if mask is None or not _checks.is_concrete(mask):
+        return mask
+    if not bool(jnp.any(mask)):
+        raise ValueError(
+            "expected some row with weight 0 in a resample, got resamples that all "
+            "hold every row"
+        )
+    return None if bool(jnp.all(mask)) else mask
