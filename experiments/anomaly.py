@@ -10,7 +10,6 @@ joined by anomalies. Over such splits the false positive rate at level alpha is 
 floor(alpha (n + 1)) / (n + 1), and the false discovery rate is bounded by the level.
 """
 
-import argparse
 import gzip
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,7 @@ from jax import Array
 
 import jaxcp
 from experiments import networks
-from experiments.reporting import print_table, save_figure, save_results
+from experiments.reporting import arguments, print_table, save_figure, save_results
 from jaxcp import outliers, plotting
 
 matplotlib.use("Agg")
@@ -214,8 +213,7 @@ def draw_stream(pools: dict[str, Pool], key: Array):
 
 def main() -> None:
     """Prints the table, saves it and the figures."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=Path("results"))
+    parser = arguments(__doc__)
     parser.add_argument("--data", type=Path, help="folder with MNIST's test images")
     parser.add_argument("--digit", type=int, default=1, help="the nominal digit")
     args = parser.parse_args()

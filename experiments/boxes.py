@@ -9,9 +9,6 @@ its exact value for the maximum over the sides (the level, for Bonferroni), and 
 units of the true area (outer boxes: less is better; inner boxes: more).
 """
 
-import argparse
-from pathlib import Path
-
 import jax
 import jax.numpy as jnp
 import matplotlib
@@ -19,7 +16,13 @@ import numpy as np
 from jax import Array
 
 import jaxcp
-from experiments.reporting import print_summary, print_table, save_figure, save_results
+from experiments.reporting import (
+    arguments,
+    print_summary,
+    print_table,
+    save_figure,
+    save_results,
+)
 from jaxcp import datasets, detection, metrics, plotting, scores
 
 matplotlib.use("Agg")
@@ -133,9 +136,7 @@ def draw(key: Array):
 
 def main() -> None:
     """Prints the table, saves it and the figure."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=Path("results"))
-    args = parser.parse_args()
+    args = arguments(__doc__).parse_args()
     key_trials, key_picture, key_one = jax.random.split(jax.random.key(0), 3)
     results = jaxcp.simulate(
         trial, key_trials, NUM_TRIALS, batch_size=50, progress=True

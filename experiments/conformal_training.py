@@ -18,7 +18,6 @@ by side in one program; they share images, so that errors are a little larger th
 Numbers: `experiments.width_training` does the same for the width of intervals.
 """
 
-import argparse
 from functools import partial
 from pathlib import Path
 
@@ -34,7 +33,7 @@ import jaxcp
 from experiments import width_training
 from experiments.anomaly import digits
 from experiments.networks import minimise
-from experiments.reporting import print_table, save_figure, save_results
+from experiments.reporting import arguments, print_table, save_figure, save_results
 from jaxcp import metrics, scores, training
 
 matplotlib.use("Agg")
@@ -158,8 +157,7 @@ def draw(results: dict[str, dict]):
 
 def main() -> None:
     """Prints the tables, saves them and the figures."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=Path("results"))
+    parser = arguments(__doc__)
     parser.add_argument("--data", type=Path, help="folder with MNIST and regression")
     parser.add_argument("--seeds", type=int, default=NUM_SEEDS)
     args = parser.parse_args()

@@ -18,7 +18,6 @@ Without `--data` the rows are those of scikit-learn's diabetes, with a tilt of t
 and nothing published.
 """
 
-import argparse
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -32,7 +31,7 @@ from flax import nnx
 from jax import Array
 
 import jaxcp
-from experiments.reporting import print_table, save_figure, save_results
+from experiments.reporting import arguments, print_table, save_figure, save_results
 from jaxcp import learners, metrics, scores
 
 matplotlib.use("Agg")
@@ -223,8 +222,7 @@ def draw(data: Data, results: dict) -> plt.Figure:
 
 def main() -> None:
     """Prints and saves the table and the figure."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=Path("results"))
+    parser = arguments(__doc__)
     parser.add_argument("--data", type=Path, help="folder with airfoil.txt")
     parser.add_argument("--trials", type=int, default=NUM_TRIALS)
     args = parser.parse_args()

@@ -5,14 +5,12 @@
 Medians after compilation, taken in turns; MAPIE where it is installed.
 """
 
-import argparse
 import importlib.util
 import json
 import subprocess
 import sys
 import time
 import warnings
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +22,7 @@ from sklearn.neural_network import MLPRegressor
 
 import jaxcp
 from experiments.networks import MLP
-from experiments.reporting import median_seconds, run_tables
+from experiments.reporting import arguments, median_seconds, run_tables
 from jaxcp import datasets, learners, metrics, online, scores
 
 ALPHA, PENALTY = 0.1, 1.0
@@ -281,9 +279,7 @@ def stream_time(name: str, method, size: int, at_least: float | None) -> dict:
 
 def main() -> None:
     """Prints and saves all tables."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=Path("results"))
-    args = parser.parse_args()
+    args = arguments(__doc__).parse_args()
     tables = {
         "ridge": ridge_times,
         "replicates": replicate_times,

@@ -7,7 +7,6 @@ bootstrap fits, mean aggregation, an update after every hour, window = training 
 alpha = 0.1. DIR holds solar_atlanta.csv: 8760 hours from the NSRDB.
 """
 
-import argparse
 from pathlib import Path
 
 import jax
@@ -16,7 +15,7 @@ import matplotlib
 from jax import Array
 
 import jaxcp
-from experiments.reporting import print_table, save_figure, save_results
+from experiments.reporting import arguments, print_table, save_figure, save_results
 from experiments.series import solar
 from jaxcp import learners, metrics, online, plotting, scores
 from jaxcp.sets import Interval
@@ -103,9 +102,8 @@ def draw(x: Array, y: Array, n: int, sets: Interval) -> plt.Figure:
 
 def main() -> None:
     """Prints and saves the table and the figure."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--out", type=Path, default=Path("results"))
     args = parser.parse_args()
     (x, y), key, table = solar(args.data), jax.random.key(0), []
     for n in PUBLISHED:

@@ -6,9 +6,6 @@ n = 100 rows, X ~ N(0, I_d), y = x'b + N(0, 1), b of length sqrt(10) in a random
 direction, least squares of minimum norm, alpha = 0.1, for d from 5 to 200.
 """
 
-import argparse
-from pathlib import Path
-
 import jax
 import jax.numpy as jnp
 import matplotlib
@@ -17,7 +14,7 @@ from jax import Array
 from tqdm.auto import tqdm
 
 import jaxcp
-from experiments.reporting import print_table, save_figure, save_results
+from experiments.reporting import arguments, print_table, save_figure, save_results
 from jaxcp import learners, metrics, scores
 
 matplotlib.use("Agg")
@@ -99,9 +96,7 @@ def draw(table: list[dict]) -> plt.Figure:
 
 def main() -> None:
     """Prints and saves the table and the figure."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=Path("results"))
-    args = parser.parse_args()
+    args = arguments(__doc__).parse_args()
     # At d = n the Gram matrix is nearly singular.
     jax.config.update("jax_enable_x64", True)
     key, table = jax.random.key(0), []

@@ -5,7 +5,6 @@ All times are medians in milliseconds after compilation, taken in turns. MAPIE i
 if it is installed here, PUNCC with an interpreter of its own (it needs numpy < 2).
 """
 
-import argparse
 import importlib.util
 import json
 import subprocess
@@ -17,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxcp
-from experiments.reporting import median_seconds, run_tables
+from experiments.reporting import arguments, median_seconds, run_tables
 from jaxcp import scores
 
 ALPHA = 0.1
@@ -258,8 +257,7 @@ def weighted_times() -> list[dict]:
 
 def main() -> None:
     """Prints and saves all tables."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=Path("results"))
+    parser = arguments(__doc__)
     parser.add_argument("--puncc-python", help="an interpreter with puncc installed")
     args = parser.parse_args()
     tables = {

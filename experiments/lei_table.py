@@ -9,9 +9,6 @@ published jackknife takes the ceil(n (1 - alpha))-th residual, ours the conforma
 ceil((n + 1) (1 - alpha)): both are shown.
 """
 
-import argparse
-from pathlib import Path
-
 import jax
 import jax.numpy as jnp
 import matplotlib
@@ -19,7 +16,7 @@ import numpy as np
 from jax import Array
 
 import jaxcp
-from experiments.reporting import print_table, save_figure, save_results
+from experiments.reporting import arguments, print_table, save_figure, save_results
 from jaxcp import learners, metrics, scores
 from jaxcp.sets import Interval
 
@@ -97,9 +94,7 @@ def draw(rows: list[dict]) -> plt.Figure:
 
 def main() -> None:
     """Prints and saves the table and the figure."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=Path("results"))
-    args = parser.parse_args()
+    args = arguments(__doc__).parse_args()
     rows = table()
     print_table(f"setting A, alpha = {ALPHA}, {NUM_TRIALS} replicates", rows)
     settings = {"alpha": ALPHA, "n": NUM_ROWS, "trials": NUM_TRIALS, "seed": 0}

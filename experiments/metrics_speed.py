@@ -7,13 +7,11 @@ installed. "jaxcp / it" above 1 means that we lose. The last table has the tempo
 memory of HSIC, which grows with the number of rows and not with its square.
 """
 
-import argparse
 import importlib.util
 import time
 import tracemalloc
 import warnings
 from functools import partial
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +19,7 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 from scipy.stats import false_discovery_control
 
-from experiments.reporting import median_seconds, run_tables
+from experiments.reporting import arguments, median_seconds, run_tables
 from jaxcp import detection, metrics, outliers
 from jaxcp.sets import Interval
 
@@ -215,9 +213,7 @@ def memory() -> list[dict]:
 
 def main() -> None:
     """Prints and saves all tables."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=Path("results"))
-    args = parser.parse_args()
+    args = arguments(__doc__).parse_args()
     tables = {
         "metrics": metric_times,
         "outliers": outlier_times,

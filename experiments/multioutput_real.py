@@ -6,7 +6,6 @@ volumes are in units of the training targets' standard deviations, to the power 
 DIR holds energy.csv and house.csv.
 """
 
-import argparse
 import time
 from pathlib import Path
 
@@ -25,7 +24,7 @@ from experiments.multioutput_methods import (
     calibrated,
     offered,
 )
-from experiments.reporting import print_table, save_figure, save_results
+from experiments.reporting import arguments, print_table, save_figure, save_results
 from jaxcp import metrics, models, plotting
 from jaxcp.sets import Box
 
@@ -127,11 +126,10 @@ def draw(name: str, parts: list):
 
 def main() -> None:
     """Prints and saves a table for every data set and model, and draws regions."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument(
         "--data", type=Path, required=True, help="folder with the files"
     )
-    parser.add_argument("--out", type=Path, default=Path("results"))
     args = parser.parse_args()
     settings = {"alpha": ALPHA, "splits": NUM_SEEDS, "sizes": SIZES, "steps": STEPS}
     table = []

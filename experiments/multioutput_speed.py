@@ -6,9 +6,7 @@ in numpy. Times are medians after compilation, taken in turns; training is timed
 with its compilation.
 """
 
-import argparse
 import time
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +14,7 @@ import numpy as np
 from jax import lax
 
 import jaxcp
-from experiments.reporting import median_seconds, run_tables
+from experiments.reporting import arguments, median_seconds, run_tables
 from jaxcp import datasets, models, scores
 from jaxcp.sets import Balls
 
@@ -162,9 +160,7 @@ def training_times() -> list[dict]:
 
 def main() -> None:
     """Prints and saves all tables."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=Path("results"))
-    args = parser.parse_args()
+    args = arguments(__doc__).parse_args()
     tables = {
         "scores": score_times,
         "membership": membership_times,

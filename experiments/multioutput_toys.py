@@ -7,10 +7,8 @@ without its noise, which stands beside it. Exact values are integrals over fine 
 for infinitely many calibration rows and draws. Errors are over calibration sets.
 """
 
-import argparse
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +24,7 @@ from experiments.multioutput_methods import (
     conditional_coverage,
     offered,
 )
-from experiments.reporting import print_table, save_figure, save_results
+from experiments.reporting import arguments, print_table, save_figure, save_results
 from jaxcp import datasets, metrics, models, plotting
 from jaxcp.sets import Box
 
@@ -204,8 +202,7 @@ def draw_regions(law_name: str, model_name: str, model, params):
 
 def main() -> None:
     """Prints and saves a table for every law and model, and draws regions."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=Path("results"))
+    parser = arguments(__doc__)
     parser.add_argument("--laws", nargs="*", default=list(LAWS), choices=list(LAWS))
     args = parser.parse_args()
     settings = {"alpha": ALPHA, "n": NUM_CALIBRATION, "draws": 100}

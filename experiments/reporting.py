@@ -1,8 +1,10 @@
 """Side-by-side times, tables on the terminal, and results on disk."""
 
+import argparse
 import csv
 import json
 import platform
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +15,17 @@ import numpy as np
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+def arguments(doc: str) -> argparse.ArgumentParser:
+    """Returns the options of an experiment: the folder of its results, to start with.
+
+    Args:
+      doc: The docstring of its module, whose first line says what it is.
+    """
+    parser = argparse.ArgumentParser(description=doc.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=Path("results"))
+    return parser
 
 
 def median_seconds(calls: dict[str, Callable], repeats: int = 15) -> dict[str, float]:
@@ -70,7 +83,8 @@ def save_results(out: Path, name: str, rows: list[dict], settings: dict) -> None
         writer = csv.DictWriter(file, names)
         writer.writeheader()
         writer.writerows(rows)
-    about = {"settings": settings, "machine": machine(), "rows": rows}
+    about = {"settings": settings, "machine": machine(), "commit": commit()}
+    about |= {"rows": rows}
     (out / f"{name}.json").write_text(json.dumps(about, indent=1) + "\n")
 
 
@@ -92,6 +106,14 @@ def save_figure(figure: "Figure", out: Path, name: str) -> None:
     print(f"figure: {path}")
 
 
+def commit() -> str | None:
+    """Returns the commit of the code, with "+" after it if files were changed since."""
+    code = ("--", "jaxcp", "experiments/*.py")
+    name = _git("rev-parse", "--short=10", "HEAD")
+    changed = _git("status", "--porcelain", "--untracked-files=no", *code)
+    return f"{name}+" if name and changed else name
+
+
 def machine() -> dict:
     """Returns what the numbers were measured on."""
     return {
@@ -102,6 +124,15 @@ def machine() -> dict:
         "processor": platform.machine(),
         "cores": len(jax.devices()) if jax.default_backend() != "cpu" else _cores(),
     }
+
+
+def _git(*words):
+    here = Path(__file__).parent.parent
+    try:
+        done = subprocess.run(["git", *words], cwd=here, capture_output=True, text=True)
+    except FileNotFoundError:
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
 
 
 def _cores():

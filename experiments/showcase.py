@@ -14,7 +14,6 @@ false positive rate and the size the share of anomalies let through; for boxes t
 is an area.
 """
 
-import argparse
 import time
 from itertools import chain
 from pathlib import Path
@@ -27,7 +26,7 @@ from tqdm.auto import tqdm
 
 import jaxcp
 from experiments import showcase_detection, showcase_figures, showcase_streams
-from experiments.reporting import format_row, save_results
+from experiments.reporting import arguments, format_row, save_results
 from experiments.showcase_methods import ALPHA, NUM_METHODS, Method, all_methods
 from jaxcp import metrics
 
@@ -81,8 +80,7 @@ def evaluate(method: Method, key: Array) -> dict:
 
 def main() -> None:
     """Prints the table line by line and saves it with its figures."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=Path("results"))
+    parser = arguments(__doc__)
     parser.add_argument(
         "--data", type=Path, help="folder with solar_atlanta.csv and energy.csv"
     )

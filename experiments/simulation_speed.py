@@ -8,7 +8,6 @@ Peers are timed on fewer replicates, and their time is scaled. Tasks on several 
 run in processes of their own, since devices are counted when jax starts.
 """
 
-import argparse
 import importlib.util
 import json
 import os
@@ -26,7 +25,7 @@ from jax import Array
 from scipy.special import erf
 
 import jaxcp
-from experiments.reporting import median_seconds, run_tables
+from experiments.reporting import arguments, median_seconds, run_tables
 from jaxcp import simulation
 
 ALPHA, N, NUM_TRIALS, NUM_SCORES = 0.1, 100, 1_000_000, 10_000_000
@@ -219,8 +218,7 @@ def _task(name):
 
 def main() -> None:
     """Prints and saves all tables."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=Path("results"))
+    parser = arguments(__doc__)
     parser.add_argument("--task", choices=["simulate", "quantile"], help="one, timed")
     args = parser.parse_args()
     if args.task:

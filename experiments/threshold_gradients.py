@@ -18,10 +18,8 @@ expected slope of a score that is equal to tau. A batch of n scores estimates it
 Bias, standard deviation and root mean squared error over 20,000 batches of each size.
 """
 
-import argparse
 import math
 from functools import partial
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +29,7 @@ from jax import Array
 from scipy.stats import norm
 
 import jaxcp
-from experiments.reporting import print_table, save_figure, save_results
+from experiments.reporting import arguments, print_table, save_figure, save_results
 from jaxcp import simulation
 
 matplotlib.use("Agg")
@@ -119,9 +117,7 @@ def draw(lines: list[dict]):
 
 def main() -> None:
     """Prints the table, saves it and the figure."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=Path("results"))
-    args = parser.parse_args()
+    args = arguments(__doc__).parse_args()
     keys = jax.random.split(jax.random.key(0), len(SIZES))
     lines = [line for of in zip(SIZES, keys, strict=True) for line in table(*of)]
     title = f"d tau / d theta = {true_slope():.4f}, {NUM_TRIALS} batches of each size"

@@ -9,17 +9,15 @@ ceil((n + 1) (1 - alpha)), and infinite if that is n + 1; to refuse is right the
 Libraries take part where they are installed.
 """
 
-import argparse
 import importlib.util
 import warnings
 from collections.abc import Callable
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 
 import jaxcp
-from experiments.reporting import print_table, save_results
+from experiments.reporting import arguments, print_table, save_results
 
 ALPHA, SIZES = 0.1, (5, 9, 20, 99, 100)
 
@@ -137,9 +135,7 @@ def exact_rank(n: int, alpha: float) -> float:
 
 def main() -> None:
     """Prints and saves the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=Path("results"))
-    args = parser.parse_args()
+    args = arguments(__doc__).parse_args()
     exact = {"threshold": "conformal rank"}
     exact |= {f"n = {n}": exact_rank(n, ALPHA) for n in SIZES}
     table = [exact, *rows()]

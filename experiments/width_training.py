@@ -17,7 +17,6 @@ width and coverage stands how low coverage is in the worst of five groups of equ
 by width: what the mean width does not ask for, it need not keep.
 """
 
-import argparse
 from functools import partial
 from pathlib import Path
 
@@ -31,7 +30,7 @@ from jax import Array
 import jaxcp
 from experiments import covariate_shift
 from experiments.networks import MLP, gaussian_loss, minimise, pinball_loss
-from experiments.reporting import print_table, save_figure, save_results
+from experiments.reporting import arguments, print_table, save_figure, save_results
 from jaxcp import metrics, scores, training
 
 matplotlib.use("Agg")
@@ -191,8 +190,7 @@ def run(folder: Path | None, out: Path, num_seeds: int = NUM_SEEDS) -> None:
 
 def main() -> None:
     """Runs the experiment."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=Path("results"))
+    parser = arguments(__doc__)
     parser.add_argument("--data", type=Path, help="folder with airfoil and concrete")
     args = parser.parse_args()
     run(args.data, args.out)

@@ -1,0 +1,169 @@
+"""Where the figures of the experiments must lie: speeds, exact and published values.
+
+A line of `BARS` is (row, column, limit): a row has these values, whatever the columns
+they stand in, and the limit is read as it stands, "<= 2", ">= 8", "0.8 +- 0.01", "1 to
+2", or "0.8 +- 3 errors" for as many of the standard errors beside the figure.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+EMPIRICAL = "EnbPI, empirical quantile"
+
+BARS = {
+    "kernel_speed_kth_smallest": [
+        line
+        for shape, most in {
+            "1000 x 1000": 2,
+            "100 x 10000": 2,
+            "1 x 1000000": 2,
+            "10000 x 100": 5,
+        }.items()
+        for line in (
+            (shape, "jaxcp / numpy", f"<= {most}"),
+            (shape, "sort / jaxcp", ">= 8"),
+            (shape, "compile s", "<= 0.5"),
+            (shape, "copies of x", "<= 3"),
+        )
+    ],
+    "kernel_speed_labels": [
+        ("numpy", "times jaxcp", ">= 1"),
+        ("MAPIE", "times jaxcp", ">= 3"),
+        ("PUNCC", "times jaxcp", ">= 3"),
+    ],
+    "cross_speed_ridge": [
+        ("jaxcp", "s", "<= 0.3"),
+        ("numpy, float32", "jaxcp / it", "<= 2"),
+        ("MAPIE", "jaxcp / it", "<= 0.1"),
+    ],
+    "cross_speed_networks": [
+        ("jaxcp, flax", "s", "<= 2.5"),
+        ("loop, scikit-learn", "it / jaxcp", ">= 8"),
+    ],
+    "cross_speed_large": [("n = 10^5, m = 10^4, K = 10", "GiB of the process", "<= 1")],
+    "cross_speed_streams": [
+        ("window of 2000, every = 1", "million steps / s", ">= 0.01"),
+        ("ACI, window of 500", "million steps / s", ">= 0.1"),
+        ("quantile tracking", "million steps / s", ">= 10"),
+    ],
+    "multioutput_speed_scores": [
+        (2, "jaxcp s", "<= 0.15"),
+        (16, "jaxcp s", "<= 0.4"),
+        (2, "temporaries MB", "<= 200"),
+        (16, "temporaries MB", "<= 200"),
+    ],
+    "multioutput_speed_membership": [(1_000_000, "jaxcp s", "<= 0.5")],
+    "multioutput_speed_training": [
+        (name, "s with compilation", "<= 20")
+        for name in ("CouplingFlow", "FlowMatching", "GaussianNetwork")
+    ],
+    "metrics_speed_metrics": [("HSIC, 2000 rows", "s", "<= 0.05")],
+    "metrics_speed_outliers": [
+        ("10^5 p-values among 10^5 scores", "s", "<= 0.1"),
+        ("SimpleJumper, 10^6 p-values", "s", "<= 1"),
+        ("MixtureMartingale, 10^6 p-values", "s", "<= 1"),
+        ("PowerMartingale, 10^6 p-values", "s", "<= 1"),
+    ],
+    "metrics_speed_memory": [(100_000, "MiB", "<= 100")],
+    "simulation_speed_replicates": [
+        ("numpy", "jaxcp / it", "<= 2.5"),
+        ("crepes", "jaxcp / it", "<= 0.2"),
+        ("MAPIE", "jaxcp / it", "<= 0.01"),
+    ],
+    "simulation_speed_overheads": [("progress and checkpoint", "overhead", "<= 0.03")],
+    "simulation_speed_devices": [("1 device", "it / 2 devices", ">= 1.6")],
+    "simulation_speed_quantiles": [("sharded over 2 CPU devices", "s", "<= 0.3")],
+    "enbpi_solar": [
+        line
+        for hours, coverage, width in (
+            (876, 0.895, 271.9),
+            (1654, 0.904, 290.0),
+            (2433, 0.908, 298.0),
+        )
+        for line in (
+            ((hours, EMPIRICAL), "coverage", f"{coverage} +- 0.01"),
+            ((hours, EMPIRICAL), "width", f"{width} +- 2 %"),
+        )
+    ],
+    "jackknife_barber": [
+        ((100, "jackknife"), "coverage", "<= 0.65"),
+        ((100, "jackknife+"), "coverage", ">= 0.88"),
+    ],
+    "covariate_shift": [
+        ("no shift", "coverage", "0.902 +- 0.01"),
+        ("shift, unweighted", "coverage", "0.823 +- 0.01"),
+        ("shift, oracle", "coverage", "0.909 +- 0.01"),
+        ("no shift", "length", "16.09 +- 2 %"),
+        ("shift, unweighted", "length", "16.08 +- 2 %"),
+        ("shift, oracle", "length", "20.94 +- 2 %"),
+    ],
+    "multioutput_toys": [
+        (("unimodal", "true law", "DR-CP"), "cond. x100", "1.35 to 1.8"),
+        (("unimodal", "true law", "C-HDR"), "cond. x100", "<= 0.22"),
+        (("unimodal", "true law", "C-PCP"), "cond. x100", "<= 0.22"),
+        (("unimodal", "true law", "L-CP"), "cond. x100", "<= 0.03"),
+        (("unimodal", "true law", "DR-CP"), "volume", "15.453 +- 3 errors"),
+        (("unimodal", "true law", "L-CP"), "volume", "17.697 +- 3 errors"),
+        (("unimodal", "half the noise", "C-HDR"), "volume", ">= inf"),
+        (("unimodal", "half the noise", "C-HDR, extended"), "coverage", "0.8 +- 0.02"),
+        (("one moon", "coupling flow", "C-HDR"), "coverage", "0.8 +- 0.03"),
+        (("one moon", "coupling flow", "L-CP"), "coverage", "0.8 +- 0.03"),
+    ],
+    "threshold_gradients": [((4000, "nearest"), "rmse", "<= 0.25")],
+    "conformal_training": [
+        (("APS", "conformal, nearest"), "change, %", "<= -5"),
+        (("APS", "conformal, nearest"), "coverage", "0.99 +- 3 errors"),
+    ],
+    "runs": [("showcase", "seconds", "<= 90"), ("showcase", "peak GiB", "<= 2")],
+}
+
+WHY = {  # a bar that is missed
+    ("simulation_speed_devices", "1 device"): "one device already runs its large "
+    "operations on both cores",
+}
+
+
+class Figure(NamedTuple):
+    """One figure beside its bar."""
+
+    table: str
+    row: str
+    column: str
+    limit: str
+    value: float
+    met: bool
+    why: str
+
+
+def judge(tables: dict[str, list[dict]]) -> Iterator[Figure]:
+    """Yields every figure that is there, beside its bar."""
+    for table, lines in BARS.items():
+        for key, column, limit in lines:
+            values = key if isinstance(key, tuple) else (key,)
+            row = _find(tables.get(table, []), values)
+            if row is None or row.get(column) is None:
+                continue
+            met = _holds(limit, row[column], row.get(f"{column} +-", row.get("+-")))
+            name, why = ", ".join(map(str, values)), WHY.get((table, values[0]), "")
+            yield Figure(table, name, column, limit, row[column], met, why)
+
+
+def _find(rows, values):
+    """Returns the first row that has all of these values."""
+    return next((r for r in rows if all(v in r.values() for v in values)), None)
+
+
+def _holds(limit: str, value: float, error: float | None) -> bool:
+    """Returns whether a figure is where it must be."""
+    first, _, rest = limit.partition(" ")
+    if first == "<=":
+        return value <= float(rest)
+    if first == ">=":
+        return value >= float(rest)
+    middle, (word, _, amount) = float(first), rest.partition(" ")
+    if word == "to":
+        return middle <= value <= float(amount)
+    amount, _, unit = amount.partition(" ")
+    scale = {"": 1.0, "%": middle / 100, "errors": error or math.nan}[unit]
+    return abs(value - middle) <= float(amount) * scale

@@ -1,0 +1,118 @@
+"""The report on all experiments, from the tables that they saved."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from experiments.bars import judge
+
+LONG = 60  # rows, beyond which a table is told in a few lines
+HEAD = """# Results
+
+Written by `python -m experiments.results`, from the tables of every experiment; do not
+edit. A ratio in which we lose is **bold**.
+"""
+
+
+def report(out: Path) -> str:
+    """Returns the report on the tables in the folders of `out`, as Markdown."""
+    saved = {}
+    for path in sorted(out.glob("*/*.json")):
+        content = json.loads(path.read_text())
+        if "rows" in content:
+            saved[path.stem] = content
+    runs = [json.loads(p.read_text()) for p in sorted(out.glob("*/run.json"))]
+    tables = {name: content["rows"] for name, content in saved.items()}
+    tables["runs"] = [{k: run[k] for k in RUN_COLUMNS} for run in runs]
+    parts = [HEAD, _about(saved, runs), _bars(tables)]
+    parts += [_section(name, tables[name], saved.get(name)) for name in tables]
+    return "\n".join(parts)
+
+
+RUN_COLUMNS = ("experiment", "seconds", "peak GiB")
+
+
+def markdown(rows: list[dict]) -> str:
+    """Returns a table, numbers to four digits, losing ratios bold."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    lines = [names, ["---"] * len(names)]
+    lines += [[_shown(name, row.get(name)) for name in names] for row in rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def is_loss(column: str, value: float) -> bool:
+    """Returns whether a ratio says that something else is better than we are."""
+    if column.startswith("jaxcp / "):
+        return value > 1
+    return column in ("times jaxcp", "sort / jaxcp", "it / jaxcp") and value < 1
+
+
+def _shown(column, value):
+    if value is None:
+        return ""
+    if not isinstance(value, float):
+        return str(value).replace("|", "\\|")
+    text = f"{value:.4g}"
+    return f"**{text}**" if is_loss(column, value) else text
+
+
+def _about(saved, runs):
+    """Returns the commit and the machine of the experiments."""
+    commits = sorted({run["commit"] or "unknown" for run in runs})
+    machines = {json.dumps(content["machine"]) for content in saved.values()}
+    total = sum(run["seconds"] for run in runs) / 60
+    failed = [run["experiment"] for run in runs if run["status"]]
+    lines = [f"- commit: {', '.join(commits)}; {total:.0f} minutes in all"]
+    for machine in sorted(machines):
+        told = ", ".join(f"{k} {v}" for k, v in json.loads(machine).items())
+        lines.append(f"- machine: {told}")
+    lines += [f"- failed: {', '.join(failed)}"] if failed else []
+    return "\n".join(lines) + "\n"
+
+
+def _bars(tables):
+    """Returns every figure beside its bar, the missed ones first."""
+    figures = sorted(judge(tables), key=lambda f: f.met)
+    missed = sum(not f.met for f in figures)
+    rows = [
+        {
+            "experiment": f.table,
+            "row": f.row,
+            "figure": f.column,
+            "bar": f.limit,
+            "seen": f.value,
+            "": "met" if f.met else f"**missed**{': ' * bool(f.why)}{f.why}",
+        }
+        for f in figures
+    ]
+    title = f"## Bars: {len(figures) - missed} met, {missed} missed"
+    return f"{title}\n\n{markdown(rows)}"
+
+
+def _section(name, rows, content):
+    """Returns a table under its name and settings, a long one in short."""
+    settings = (content or {}).get("settings", {})
+    told = "; ".join(f"{key}: {value}" for key, value in settings.items())
+    lines = [f"## {name}\n"] + ([f"{told}\n"] if told else [])
+    if len(rows) > LONG:
+        lines.append(f"{len(rows)} rows; by method, over all of them:\n")
+        rows = list(_by_method(rows))
+    return "\n".join([*lines, markdown(rows)])
+
+
+def _by_method(rows: list[dict]) -> Iterator[dict]:
+    """Yields a row for each method and level: the range of coverages."""
+    groups: dict[tuple, list[dict]] = {}
+    for row in rows:
+        groups.setdefault((row["method"], row.get("alpha")), []).append(row)
+    for (method, alpha), mine in groups.items():
+        coverages = [row["coverage"] for row in mine]
+        tested = [row["p-value"] for row in mine if row.get("p-value") is not None]
+        yield {
+            "method": method,
+            "alpha": alpha,
+            "rows": len(mine),
+            "least coverage": min(coverages),
+            "largest coverage": max(coverages),
+            "smallest p-value": min(tested, default=None),
+        }

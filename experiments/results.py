@@ -1,0 +1,121 @@
+"""Every experiment at one commit, and `experiments/RESULTS.md` from what they save.
+
+`python -m experiments.results --data DIR [--out DIR] [--puncc-python PATH]`
+
+Each experiment runs in a process of its own, one after the other, so that nothing
+disturbs the timed ones. A run that was stopped goes on where it was: what this commit
+has finished is not run again. `--only NAME ...` runs these, `--report` writes the
+report from what is there. Without `--data` the published results on real data are left
+out. All of it takes about an hour on two cores.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from tqdm import tqdm
+
+from experiments.report import report
+from experiments.reporting import arguments, commit
+
+TIMED = [
+    "kernel_speed",
+    "cross_speed",
+    "metrics_speed",
+    "multioutput_speed",
+    "simulation_speed",
+    "first_calls",
+]
+MEASURED = [
+    "showcase",
+    "which_rank",
+    "jackknife_barber",
+    "lei_table",
+    "enbpi_solar",
+    "covariate_shift",
+    "anomaly",
+    "boxes",
+    "threshold_gradients",
+    "conformal_training",
+    "multioutput_toys",
+    "multioutput_real",
+    "coverage_grid",
+]
+WITH_DATA = {"showcase", "covariate_shift", "anomaly", "conformal_training"}
+ONLY_WITH_DATA = {"enbpi_solar", "multioutput_real"}
+
+
+def command(name: str, folder: Path, data: Path | None, puncc: str | None) -> list[str]:
+    """Returns the command line of an experiment."""
+    words = [sys.executable, "-m", f"experiments.{name}", "--out", str(folder)]
+    if data is not None and name in WITH_DATA | ONLY_WITH_DATA:
+        words += ["--data", str(data)]
+    if puncc is not None and name == "kernel_speed":
+        words += ["--puncc-python", puncc]
+    return words
+
+
+def run(name: str, folder: Path, words: list[str]) -> dict:
+    """Runs one experiment and returns how it ended; its output goes to `log.txt`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    start = time.perf_counter()
+    with (folder / "log.txt").open("w") as log:
+        process = subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT)
+        try:
+            _, status, usage = os.wait4(process.pid, 0)
+        except BaseException:
+            process.kill()
+            raise
+    ended = {
+        "experiment": name,
+        "status": os.waitstatus_to_exitcode(status),
+        "seconds": time.perf_counter() - start,
+        "peak GiB": usage.ru_maxrss / 2**20,
+        "commit": commit(),
+    }
+    (folder / "run.json").write_text(json.dumps(ended) + "\n")
+    return ended
+
+
+def is_done(folder: Path) -> bool:
+    """Returns whether an experiment has ended well at this commit."""
+    path = folder / "run.json"
+    ended = json.loads(path.read_text()) if path.exists() else {}
+    return ended.get("status") == 0 and ended["commit"] == commit()
+
+
+def main() -> None:
+    """Runs what is missing and writes the report."""
+    parser = arguments(__doc__)
+    parser.add_argument("--data", type=Path, help="folder with the real data")
+    parser.add_argument("--puncc-python", help="an interpreter with puncc installed")
+    parser.add_argument("--only", nargs="*", default=TIMED + MEASURED)
+    parser.add_argument("--report", action="store_true", help="run nothing")
+    args = parser.parse_args()
+    unknown = set(args.only) - {*TIMED, *MEASURED}
+    if unknown:
+        parser.error(f"expected names among {TIMED + MEASURED}, got {sorted(unknown)}")
+    names = [
+        name
+        for name in args.only
+        if not (args.report or is_done(args.out / name))
+        and (args.data is not None or name not in ONLY_WITH_DATA)
+    ]
+    failed = []
+    for name in (bar := tqdm(names, unit="experiment")):
+        bar.set_postfix_str(name)
+        words = command(name, args.out / name, args.data, args.puncc_python)
+        if run(name, args.out / name, words)["status"]:
+            failed.append(name)
+    path = Path(__file__).parent / "RESULTS.md"
+    path.write_text(report(args.out))
+    print(f"report: {path}")
+    if failed:
+        sys.exit(f"failed, see log.txt of each: {', '.join(failed)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""The report on all experiments: every figure beside its bar, and losses marked."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("experiments", reason="run as `python -m pytest` from the root")
+from experiments import bars, reporting, results
+from experiments.report import is_loss, report
+
+EXPERIMENTS = {*results.TIMED, *results.MEASURED}
+
+
+@pytest.mark.parametrize(
+    "limit, value, error, holds",
+    [
+        ("<= 2", 2.0, None, True),
+        ("<= 2", 2.1, None, False),
+        (">= 8", 7.9, None, False),
+        (">= inf", float("inf"), None, True),
+        ("1.35 to 1.8", 1.5, None, True),
+        ("1.35 to 1.8", 1.9, None, False),
+        ("0.895 +- 0.01", 0.9049, None, True),
+        ("0.895 +- 0.01", 0.906, None, False),
+        ("270 +- 2 %", 275.0, None, True),
+        ("270 +- 2 %", 276.0, None, False),
+        ("0.99 +- 3 errors", 0.98, 0.004, True),
+        ("0.99 +- 3 errors", 0.98, 0.003, False),
+        ("0.99 +- 3 errors", 0.99, None, False),
+        ("<= 2", float("nan"), None, False),
+    ],
+)
+def test_limits_are_read_as_they_stand(limit, value, error, holds):
+    assert bars._holds(limit, value, error) is holds
+
+
+def test_bars_are_of_experiments_and_experiments_are_all_run():
+    for table in bars.BARS:
+        assert table == "runs" or any(table.startswith(name) for name in EXPERIMENTS)
+    files = Path(results.__file__).parent.glob("*.py")
+    with_main = {f.stem for f in files if "def main()" in f.read_text()}
+    others = {"front_page", "results", "width_training"}  # the last by another
+    assert with_main == EXPERIMENTS | others
+
+
+def test_a_ratio_above_one_is_a_loss_or_a_gain():
+    assert is_loss("jaxcp / numpy", 1.2) and not is_loss("jaxcp / numpy", 0.9)
+    assert is_loss("times jaxcp", 0.9) and not is_loss("times jaxcp", 3.0)
+    assert not is_loss("coverage", 1.2)
+
+
+def save(folder, name, rows):
+    """Saves a table as the experiment does, and how its run ended."""
+    reporting.save_results(folder / name, name, rows, {"alpha": 0.1})
+    ended = results.run(name, folder / name, [sys.executable, "-c", "print('done')"])
+    assert ended["status"] == 0 and ended["seconds"] > 0
+    assert (folder / name / "log.txt").read_text() == "done\n"
+
+
+def test_the_report_has_every_table_and_says_what_is_missed(tmp_path):
+    rows = [
+        {"d": 100, "method": "jackknife", "coverage": 0.54},
+        {"d": 100, "method": "jackknife+", "coverage": 0.8},
+    ]
+    save(tmp_path, "jackknife_barber", rows)
+    times = [{"task": "HSIC | 2", "by": "numpy", "s": 0.25, "jaxcp / it": 1.5}]
+    save(tmp_path, "metrics_speed", times)
+    text = report(tmp_path)
+    assert "## Bars: 1 met, 1 missed" in text
+    missed, met = (row for row in text.splitlines() if "| 100, jackknife" in row)
+    assert "| 100, jackknife+ | coverage | >= 0.88 | 0.8 | **missed** |" in missed
+    assert "| 0.54 | met |" in met
+    assert "| HSIC \\| 2 | numpy | 0.25 | **1.5** |" in text
+    assert "## jackknife_barber\n\nalpha: 0.1\n" in text
+    assert f"jax {json.dumps(reporting.machine()['jax']).strip(chr(34))}" in text
+
+
+def test_long_tables_are_told_by_method(tmp_path):
+    row = {"method": "split", "alpha": 0.1, "p-value": 0.5}
+    rows = [row | {"coverage": 0.9 + i / 1000} for i in range(70)]
+    save(tmp_path, "coverage_grid", rows)
+    assert "| split | 0.1 | 70 | 0.9 | 0.969 | 0.5 |" in report(tmp_path)
+
+
+def test_what_is_done_is_not_run_again(tmp_path, monkeypatch):
+    save(tmp_path, "lei_table", [{"method": "split"}])
+    assert results.is_done(tmp_path / "lei_table")
+    assert not results.is_done(tmp_path / "boxes")
+    monkeypatch.setattr(results, "commit", lambda: "another")
+    assert not results.is_done(tmp_path / "lei_table")
+    failed = results.run("boxes", tmp_path / "boxes", [sys.executable, "-c", "1 / 0"])
+    assert failed["status"] == 1 and not results.is_done(tmp_path / "boxes")
+
+
+def test_data_go_where_they_are_read():
+    words = results.command("enbpi_solar", Path("out"), Path("data"), "python")
+    assert words[-2:] == ["--data", "data"]
+    assert "--data" not in results.command("boxes", Path("out"), Path("data"), None)
+    words = results.command("kernel_speed", Path("out"), None, "python")
+    assert words[-2:] == ["--puncc-python", "python"]
