@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from jaxcp._types import PyTree, Score, Set
+from jaxcp._types import AnySet, PyTree, Score
 
 _BLOCK = 2**19  # numbers in a block: 2 MB in single precision, to fit a cache
 _WIDE = 64  # numbers in a row from which passes over the row outweigh the loop
@@ -23,7 +23,29 @@ def map_rows(fn: Callable[..., PyTree], *rows: PyTree) -> PyTree:
     width = sum(leaf.size for leaf in leaves) // max(num_rows, 1)
     if width < _WIDE or num_rows * width <= _BLOCK:
         return jax.vmap(fn)(*rows)
-    return lax.map(lambda row: fn(*row), rows, batch_size=max(_BLOCK // width, 1))
+    return map_evenly(fn, *rows, at_a_time=max(_BLOCK // width, 1))
+
+
+def map_evenly(fn: Callable[..., PyTree], *rows: PyTree, at_a_time: int) -> PyTree:
+    """Returns `jax.vmap(fn)(*rows)`, in blocks of one size, at most `at_a_time`.
+
+    The last block is filled up with the first rows: `lax.map(batch_size=)` has another
+    program for what remains, and takes twice as long to compile.
+    """
+    num_rows = jax.tree.leaves(rows)[0].shape[0]
+    num_blocks = -(-num_rows // at_a_time)
+    if num_blocks <= 1:
+        return jax.vmap(fn)(*rows)
+    size = -(-num_rows // num_blocks)
+    missing = num_blocks * size - num_rows
+
+    def blocks(v):
+        filled = jnp.concatenate([v, v[:missing]]) if missing else v
+        return filled.reshape(num_blocks, size, *v.shape[1:])
+
+    block = jax.vmap(fn)
+    out = lax.map(lambda rows: block(*rows), jax.tree.map(blocks, rows))
+    return jax.tree.map(lambda v: v.reshape(-1, *v.shape[2:])[:num_rows], out)
 
 
 def map_blocks(fn: Callable[..., PyTree], *rows: PyTree, width: int) -> PyTree:
@@ -74,13 +96,13 @@ def _evaluate_in_blocks(score, preds, y):
 
 
 @jax.jit
-def invert(score: Score, preds: PyTree, q: Array) -> Set:
+def invert(score: Score, preds: PyTree, q: Array) -> AnySet:
     """Returns the set of every row at one threshold."""
     return map_rows(lambda pred: score.invert(pred, q), widened(preds))
 
 
 @jax.jit
-def invert_each(score: Score, preds: PyTree, q: Array) -> Set:
+def invert_each(score: Score, preds: PyTree, q: Array) -> AnySet:
     """Returns the set of every row at a threshold of its own."""
     return map_rows(score.invert, widened(preds), q)
 

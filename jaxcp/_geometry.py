@@ -16,18 +16,23 @@ from jaxcp.selection import as_float, at_least_single
 _UNROLLED = 16  # dimensions up to which a sum over them is written out
 
 
-@jax.custom_jvp
+@jax.jit
 def nearest_distance(y: Array, centers: Array) -> Array:
     """Returns the distance of a point (d,) from the nearest of points (l, d)."""
+    return _nearest_distance(y, centers)
+
+
+@jax.custom_jvp
+def _nearest_distance(y, centers):
     wide = at_least_single(y), at_least_single(centers)  # squares of halves overflow
     square = fold_squares(jnp.minimum, lambda square: square, *wide)
     return jnp.sqrt(square).astype(jnp.result_type(y, centers))
 
 
-@nearest_distance.defjvp
+@_nearest_distance.defjvp
 def _nearest_distance_jvp(primals, tangents):
     y, centers = primals
-    distance = nearest_distance(y, centers)
+    distance = _nearest_distance(y, centers)
     nearest = jnp.argmin(square_distances(y[None], centers)[0])
     moved = tangents[0] - tangents[1][nearest]
     smooth = (distance > 0) & (distance < jnp.inf)
@@ -88,6 +93,7 @@ def norm(v: Array) -> Array:
     return jnp.where(smooth, jnp.sqrt(jnp.sum(v * v)), lax.stop_gradient(square))
 
 
+@jax.jit
 def whiten(scale: Array, residual: Array) -> Array:
     """Returns scale^-1 residual, `scale` a diagonal (d,) or lower triangular (d, d)."""
     if scale.ndim == 1:
@@ -106,6 +112,7 @@ def diagonal(scale: Array) -> Array:
     return scale if scale.ndim == 1 else jnp.diagonal(scale)
 
 
+@jax.jit
 def log_abs_det(matrix: Array) -> Array:
     """Returns log abs(det) of a small matrix (d, d), by elimination.
 

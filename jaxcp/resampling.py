@@ -1,8 +1,9 @@
 """Resampling plans as training weights (b, n): row j fits model j, zero is held out."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 
 from jaxcp import _checks
@@ -51,8 +52,7 @@ def k_fold(key: Array, n: int, num_folds: int) -> Array:
       [4.0, 5.0, 5.0]
     """
     _check_folds(n, num_folds)
-    fold = jax.random.permutation(key, jnp.arange(n) % num_folds)
-    return (fold[None] != jnp.arange(num_folds)[:, None]).astype(float)
+    return _k_fold(key, int(n), int(num_folds))
 
 
 def bootstrap(key: Array, n: int, num_resamples: int) -> Array:
@@ -118,17 +118,8 @@ def block_bootstrap(
     _checks.check_count("block_size", block_size, 1)
     if block_size > n:
         raise ValueError(f"expected block_size <= n = {n}, got {block_size}")
-    num_blocks = -(-n // block_size)
-    shape = (num_resamples, num_blocks, 1)
-    if moving:
-        start = jax.random.randint(key, shape, 0, n - block_size + 1)
-    else:
-        start = block_size * jax.random.randint(key, shape, 0, num_blocks)
-    drawn = (start + jnp.arange(block_size)[None, None]).reshape(num_resamples, -1)
-    drawn = drawn[:, :n] if moving else drawn
-    # Rows past the end, of a last block that is shorter, are dropped.
-    count = lambda rows: jnp.zeros(n).at[rows].add(1.0, mode="drop")  # noqa: E731
-    return jax.vmap(count)(drawn)
+    sizes = int(n), int(num_resamples), int(block_size)
+    return _block_bootstrap(key, *sizes, bool(moving))
 
 
 def subsample(key: Array, n: int, num_resamples: int, size: int) -> Array:
@@ -155,9 +146,7 @@ def subsample(key: Array, n: int, num_resamples: int, size: int) -> Array:
     _checks.check_count("size", size, 1)
     if size >= n:
         raise ValueError(f"expected size < n = {n}, got {size}: no row is held out")
-    keys = jax.random.split(key, num_resamples)
-    first = (np.arange(n) < size).astype(float)
-    return jax.vmap(jax.random.permutation, (0, None))(keys, jnp.asarray(first))
+    return _subsample(key, int(n), int(num_resamples), int(size))
 
 
 def _check_folds(n, num_folds):
@@ -165,3 +154,31 @@ def _check_folds(n, num_folds):
     _checks.check_count("num_folds", num_folds, 2)
     if num_folds > n:
         raise ValueError(f"expected num_folds <= n = {n}, got {num_folds}")
+
+
+@partial(jax.jit, static_argnums=(1, 2))
+def _k_fold(key, n, num_folds):
+    fold = jax.random.permutation(key, jnp.arange(n) % num_folds)
+    return (fold[None] != jnp.arange(num_folds)[:, None]).astype(float)
+
+
+@partial(jax.jit, static_argnums=(1, 2, 3, 4))
+def _block_bootstrap(key, n, num_resamples, block_size, moving):
+    num_blocks = -(-n // block_size)
+    shape = (num_resamples, num_blocks, 1)
+    if moving:
+        start = jax.random.randint(key, shape, 0, n - block_size + 1)
+    else:
+        start = block_size * jax.random.randint(key, shape, 0, num_blocks)
+    drawn = (start + jnp.arange(block_size)[None, None]).reshape(num_resamples, -1)
+    drawn = drawn[:, :n] if moving else drawn
+    # Rows past the end, of a last block that is shorter, are dropped.
+    count = lambda rows: jnp.zeros(n).at[rows].add(1.0, mode="drop")  # noqa: E731
+    return jax.vmap(count)(drawn)
+
+
+@partial(jax.jit, static_argnums=(1, 2, 3))
+def _subsample(key, n, num_resamples, size):
+    keys = jax.random.split(key, num_resamples)
+    first = (jnp.arange(n) < size).astype(float)
+    return jax.vmap(jax.random.permutation, (0, None))(keys, first)

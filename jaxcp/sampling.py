@@ -5,12 +5,12 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
-from jax.typing import ArrayLike
+from jax import Array
 
 from jaxcp import _checks
+from jaxcp._batching import map_evenly
 from jaxcp._pytree import as_function
-from jaxcp._types import PyTree
+from jaxcp._types import ArrayLike, PyTree
 
 _DRAWS_AT_A_TIME = 2**17  # a model may need much memory for each
 
@@ -88,4 +88,4 @@ def _draw(key, sample, x, role, indices, num_draws):
         return draws
 
     at_a_time = max(_DRAWS_AT_A_TIME // num_draws, 1)
-    return lax.map(lambda row: one(*row), (x, indices), batch_size=at_a_time)
+    return map_evenly(one, x, indices, at_a_time=at_a_time)

@@ -5,9 +5,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import Array
 
-from jaxcp._batching import map_blocks
+from jaxcp._batching import map_blocks, map_evenly
 from jaxcp._pytree import pytree, static
 from jaxcp._types import Learner, PyTree
 from jaxcp.learners import _shared
@@ -110,11 +110,11 @@ def fit_all(
         return together(keys, weights)
     jax.eval_shape(together, keys, weights)
 
-    def own(row):
+    def own(key, row):
         part = lambda p: None if _shared.is_shared(p) else p  # noqa: E731
-        return jax.tree.map(part, fit(*row), is_leaf=_shared.is_shared)
+        return jax.tree.map(part, fit(key, row), is_leaf=_shared.is_shared)
 
-    params = lax.map(own, (keys, weights), batch_size=size)
+    params = map_evenly(own, keys, weights, at_a_time=size)
     # The shared parts of one fit; the rest of it is not computed.
     return jax.tree.map(
         lambda part, own: part if _shared.is_shared(part) else own,

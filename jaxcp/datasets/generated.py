@@ -1,5 +1,7 @@
 """Data for one output or a label, as pure functions of a key."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -30,6 +32,11 @@ def linear(
       ((10, 5), (10,))
     """
     _checks.check_count("n", n, 0)
+    return _linear(key, n, num_features, noise)
+
+
+@partial(jax.jit, static_argnames=("n", "num_features"))
+def _linear(key, n, num_features, noise):
     key_x, key_y = jax.random.split(key)
     x = jax.random.normal(key_x, (n, num_features))
     mean = jnp.sum(x, axis=1) / jnp.sqrt(num_features)
@@ -55,6 +62,11 @@ def heteroscedastic(key: Array, n: int) -> tuple[Array, Array]:
       ((10, 1), (10,))
     """
     _checks.check_count("n", n, 0)
+    return _heteroscedastic(key, n)
+
+
+@partial(jax.jit, static_argnames="n")
+def _heteroscedastic(key, n):
     key_x, key_y = jax.random.split(key)
     x = jax.random.uniform(key_x, (n, 1), maxval=2.0)
     noise = jax.random.normal(key_y, (n,))
@@ -87,6 +99,11 @@ def classes(
       ((10, 2), (10,))
     """
     _checks.check_count("n", n, 0)
+    return _classes(key, n, num_classes, separation)
+
+
+@partial(jax.jit, static_argnames=("n", "num_classes"))
+def _classes(key, n, num_classes, separation):
     key_y, key_x = jax.random.split(key)
     y = jax.random.randint(key_y, (n,), 0, num_classes)
     centers = _centers(num_classes, separation)

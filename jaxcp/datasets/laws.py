@@ -5,15 +5,16 @@ None: `sample`, `log_prob`, `to_latent` and `from_latent`. Thus `Density.of(law,
 is the density score of the true law.
 """
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.typing import ArrayLike
 
 from jaxcp import _checks
 from jaxcp._mixtures import Mixture, MixtureModel
 from jaxcp._pytree import pytree, static
-from jaxcp._types import PyTree
+from jaxcp._types import Number, PyTree
 from jaxcp.selection import as_float
 
 
@@ -21,19 +22,30 @@ class _Law(MixtureModel):
     """Data of a law, from its mixture of Gaussians at x."""
 
     num_targets = 2
+    support: tuple[float, float]  # of x
 
     def draw(self, key: Array, n: int) -> tuple[Array, Array]:
         """Returns (x, y) of shapes (n, 1) and (n, d)."""
-        key_x, key_y = jax.random.split(key)
-        low, high = self.support
-        x = jax.random.uniform(key_x, (n, 1), minval=low, maxval=high)
-        return x, self.targets(key_y, x)
+        _checks.check_count("n", n, 0)
+        return _draw(self, key, n)
 
     def targets(self, key: Array, x: Array) -> Array:
         """Returns a target for each input, shapes (n, 1) to (n, d)."""
-        keys = jax.random.split(key, len(x))
-        one = lambda k, v: self.sample(None, k, v, 1)[0]  # noqa: E731
-        return jax.vmap(one)(keys, x)
+        return _targets(self, key, x)
+
+
+@partial(jax.jit, static_argnames="n")
+def _draw(law, key, n):
+    key_x, key_y = jax.random.split(key)
+    low, high = law.support
+    x = jax.random.uniform(key_x, (n, 1), minval=low, maxval=high)
+    return x, _targets(law, key_y, x)
+
+
+@jax.jit
+def _targets(law, key, x):
+    one = lambda k, v: law.sample(None, k, v, 1)[0]  # noqa: E731
+    return jax.vmap(one)(jax.random.split(key, len(x)), x)
 
 
 @pytree
@@ -51,8 +63,8 @@ class Unimodal(_Law):
       ((10, 1), (10, 2))
     """
 
-    power: ArrayLike = 1.0
-    noise: ArrayLike = 1.0
+    power: Number = 1.0
+    noise: Number = 1.0
     num_targets: int = static(default=2)
     support = (0.5, 2.0)
 
@@ -75,7 +87,7 @@ class Bimodal(_Law):
       (10, 2)
     """
 
-    power: ArrayLike = 1.0
+    power: Number = 1.0
     support = (0.5, 2.0)
 
     def mixture(self, params: PyTree, x: Array) -> Mixture:

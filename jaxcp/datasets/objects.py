@@ -1,15 +1,16 @@
 """Objects in images, and a detector that is biased, noisy and misses some."""
 
+from collections.abc import Sequence
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.typing import ArrayLike
 
 from jaxcp import _checks
 from jaxcp._pytree import pytree
+from jaxcp._types import ArrayLike
 
 
 @pytree
@@ -45,10 +46,11 @@ class Scenes:
             )
         )
         ragged = [(preds, some), (true, there), (confidences, some)]
-        return tuple(
+        preds, true, confidences = (
             [v[m] for v, m in zip(values, masks, strict=True)]
             for values, masks in ragged
         )
+        return preds, true, confidences
 
 
 def scenes(
@@ -57,7 +59,7 @@ def scenes(
     *,
     max_objects: int = 6,
     image_size: float = 256.0,
-    bias: ArrayLike = (0.0, 0.0, -6.0, -6.0),
+    bias: ArrayLike | Sequence[float] = (0.0, 0.0, -6.0, -6.0),
     noise: float = 0.04,
     miss_rate: float = 0.1,
     num_false: int = 2,

@@ -75,25 +75,7 @@ class GradientLearner:
 
     def fit(self, key: Array, x: PyTree, y: Array, weights: Array) -> PyTree:
         """Returns the parameters after the last step."""
-        import optax
-
-        key_init, key_steps = jax.random.split(key)
-        params = self.init(key_init)
-        weights = as_float(weights)
-        mass = jnp.cumsum(weights)
-
-        def step(carry, key):
-            params, state = carry
-            rows = (
-                None if self.batch_size is None else _draw(key, mass, self.batch_size)
-            )
-            grads = jax.grad(self._mean_loss)(params, x, y, weights, rows)
-            updates, state = self.optimizer.update(grads, state, params)
-            return (optax.apply_updates(params, updates), state), None
-
-        keys = jax.random.split(key_steps, self.num_steps)
-        start = params, self.optimizer.init(params)
-        return lax.scan(step, start, keys)[0][0]
+        return _descend(self, key, x, y, weights)
 
     def check(self, x: PyTree, y: Array) -> None:
         """Raises ValueError unless steps and rows of a mini-batch are counts."""
@@ -167,6 +149,27 @@ class MeanScale:
         mean, scale, lowest = params
         sigma = self.scale.predict(scale, x)
         return self.mean.predict(mean, x), jnp.maximum(sigma, lowest[None])
+
+
+@jax.jit
+def _descend(learner, key, x, y, weights):
+    """Returns the parameters of a `GradientLearner` after the last step."""
+    import optax
+
+    key_init, key_steps = jax.random.split(key)
+    params, weights = learner.init(key_init), as_float(weights)
+    mass, size = jnp.cumsum(weights), learner.batch_size
+
+    def step(carry, key):
+        params, state = carry
+        rows = None if size is None else _draw(key, mass, size)
+        grads = jax.grad(learner._mean_loss)(params, x, y, weights, rows)
+        updates, state = learner.optimizer.update(grads, state, params)
+        return (optax.apply_updates(params, updates), state), None
+
+    keys = jax.random.split(key_steps, learner.num_steps)
+    start = params, learner.optimizer.init(params)
+    return lax.scan(step, start, keys)[0][0]
 
 
 def _draw(key, mass, size):

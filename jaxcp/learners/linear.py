@@ -139,19 +139,7 @@ class QuantileRidge:
     def fit(self, key: Array, x: Array, y: Array, weights: Array) -> LinearFit:
         """Returns the fits of all levels, stacked; the key is not used."""
         del key
-        dtype = as_float(y).dtype
-        x, y, weights = _algebra.in_single(_matrix(x), as_float(y), weights)
-        center = _algebra.centers(x, weights, self.intercept)
-        design = x - center[None]
-        if self.intercept:
-            design = jnp.append(design, jnp.ones((len(x), 1), x.dtype), axis=1)
-        levels = jnp.stack([jnp.asarray(level, y.dtype) for level in self.levels])
-        fit = lambda level: self._fit_level(design, y, weights, level)  # noqa: E731
-        coefs, level = jax.vmap(fit)(levels), jnp.zeros(len(levels), y.dtype)
-        if self.intercept:
-            coefs, level = coefs[:, :-1], coefs[:, -1]
-        level = level - dot(coefs, center)
-        return LinearFit(coefs.astype(dtype), level.astype(dtype))
+        return _fit_levels(self, _matrix(x), as_float(y), weights)
 
     def predict(self, params: LinearFit, x: Array) -> tuple[Array, ...]:
         """Returns the predicted quantiles, a tuple of arrays (m,)."""
@@ -201,6 +189,24 @@ class QuantileRidge:
         # Differentiated as the root that it is, not through the iterations.
         start = jnp.zeros(design.shape[1], y.dtype)
         return lax.custom_root(slope, start, iterate, _solve_linear)
+
+
+@jax.jit
+def _fit_levels(learner, x, y, weights):
+    """Returns the fits of all levels of a `QuantileRidge`."""
+    dtype = y.dtype
+    x, y, weights = _algebra.in_single(x, y, weights)
+    center = _algebra.centers(x, weights, learner.intercept)
+    design = x - center[None]
+    if learner.intercept:
+        design = jnp.append(design, jnp.ones((len(x), 1), x.dtype), axis=1)
+    levels = jnp.stack([jnp.asarray(level, y.dtype) for level in learner.levels])
+    fit = lambda level: learner._fit_level(design, y, weights, level)  # noqa: E731
+    coefs, level = jax.vmap(fit)(levels), jnp.zeros(len(levels), y.dtype)
+    if learner.intercept:
+        coefs, level = coefs[:, :-1], coefs[:, -1]
+    level = level - dot(coefs, center)
+    return LinearFit(coefs.astype(dtype), level.astype(dtype))
 
 
 def _solve_linear(linear, target):

@@ -5,11 +5,10 @@ import math
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.typing import ArrayLike
 
 from jaxcp import _checks
 from jaxcp._numbers import mean
-from jaxcp._types import PyTree, Set
+from jaxcp._types import AnySet, ArrayLike, PyTree, Set
 from jaxcp.sets import BoundingBox, Interval, LabelSet
 
 
@@ -105,7 +104,7 @@ def singleton_rate(sets: LabelSet) -> Array:
     return _singleton_rate(as_batch(sets))
 
 
-def check_sets(sets: Set, y: ArrayLike) -> tuple[Set, Array]:
+def check_sets(sets: Set, y: ArrayLike) -> tuple[AnySet, Array]:
     """Returns sets and targets as arrays, one target shaped as each set takes it."""
     sets, y = as_batch(sets), _checks.as_array("y", y)
     _checks.num_rows(sets=sets, y=y)
@@ -126,7 +125,7 @@ def check_sets(sets: Set, y: ArrayLike) -> tuple[Set, Array]:
     return sets, y
 
 
-def as_batch(sets: Set) -> Set:
+def as_batch(sets: Set) -> AnySet:
     """Returns sets as arrays with a leading axis, after checks."""
     if isinstance(sets, type) or not hasattr(sets, "contains"):
         raise ValueError(f"expected sets with contains(y), got {type(sets).__name__}")

@@ -7,12 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
-from jax.typing import ArrayLike
 
 from jaxcp import _checks
 from jaxcp._geometry import square_distances
 from jaxcp._numbers import mean
-from jaxcp._types import Set
+from jaxcp._types import ArrayLike, Set
 from jaxcp.metrics.average import above_level, check_level, check_sets, is_covered
 from jaxcp.metrics.groups import rates_of
 from jaxcp.selection import as_float, at_least_single

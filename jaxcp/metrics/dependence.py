@@ -5,11 +5,10 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jax.typing import ArrayLike
 
 from jaxcp import _checks
 from jaxcp._batching import map_blocks
-from jaxcp._types import Set
+from jaxcp._types import ArrayLike, Set
 from jaxcp.metrics.average import check_sets, is_covered, sizes_of, where_known
 from jaxcp.selection import as_float, at_least_single, bisect_keys, from_keys, to_keys
 

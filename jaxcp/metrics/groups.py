@@ -5,10 +5,9 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.typing import ArrayLike
 
 from jaxcp import _checks
-from jaxcp._types import Set
+from jaxcp._types import ArrayLike, Set
 from jaxcp.metrics.average import check_kind, check_level, check_sets, is_covered
 from jaxcp.sets import LabelSet
 
@@ -38,7 +37,7 @@ def group_coverage(
       Array([0.5, 1. ], dtype=float32)
     """
     sets, y = check_sets(sets, y)
-    groups = _check_groups(y, groups, num_groups)
+    groups = check_groups(y, groups, num_groups)
     return _group_coverage(sets, y, groups, num_groups)
 
 
@@ -101,7 +100,7 @@ def coverage_gap(
       0.25
     """
     sets, y = check_sets(sets, y)
-    groups = _check_groups(y, groups, num_groups)
+    groups = check_groups(y, groups, num_groups)
     alpha = check_level(alpha)
     return _coverage_gap(sets, y, groups, num_groups, alpha, weighted)
 
@@ -116,7 +115,8 @@ def rates_of(covered: Array, groups: Array, num_groups: int) -> tuple[Array, Arr
     return hits / counts, counts
 
 
-def _check_groups(y, groups, num_groups):
+def check_groups(y: Array, groups: ArrayLike, num_groups: int) -> Array:
+    """Returns the group of each row as an array, after checks."""
     groups = _checks.as_groups("groups", groups)
     _checks.num_rows(y=y, groups=groups)
     _checks.check_vectors(groups=groups)

@@ -3,10 +3,10 @@
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.typing import ArrayLike
 
 from jaxcp import _checks
 from jaxcp._numbers import mean
+from jaxcp._types import ArrayLike
 from jaxcp.metrics.average import (
     above_level,
     check_kind,

@@ -2,9 +2,9 @@
 
 import jax
 from jax import Array
-from jax.typing import ArrayLike
 
 from jaxcp import _boxes, _checks
+from jaxcp._types import ArrayLike
 
 
 def iou(a: ArrayLike, b: ArrayLike) -> Array:

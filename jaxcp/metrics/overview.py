@@ -1,14 +1,14 @@
 """All metrics that apply to some sets, in one dict."""
 
+from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
 from jax import Array
-from jax.typing import ArrayLike
 
 from jaxcp import _checks
-from jaxcp._types import Set
+from jaxcp._types import ArrayLike, Set
 from jaxcp.metrics.average import (
     check_level,
     check_sets,
@@ -19,7 +19,12 @@ from jaxcp.metrics.average import (
     singleton_rate,
 )
 from jaxcp.metrics.dependence import hsic
-from jaxcp.metrics.groups import class_coverage, coverage_gap, group_coverage
+from jaxcp.metrics.groups import (
+    check_groups,
+    class_coverage,
+    coverage_gap,
+    group_coverage,
+)
 from jaxcp.metrics.intervals import coverage_width_criterion, winkler_score
 from jaxcp.metrics.strata import (
     min_size_stratified_coverage,
@@ -72,19 +77,28 @@ def summary(
       (0.75, 1.0)
     """
     (sets, y), alpha = check_sets(sets, y), check_level(alpha)
+    _checks.check_count("num_bins", num_bins, 1)
+    if groups is not None:
+        groups = _checks.as_groups("groups", groups)
+        num_groups = _count(groups) if num_groups is None else num_groups
+        groups = check_groups(y, groups, num_groups)
+    return _summary(sets, y, alpha, groups, num_groups, num_bins)
+
+
+@partial(jax.jit, static_argnames=("num_groups", "num_bins"))
+def _summary(sets, y, alpha, groups, num_groups, num_bins):
+    """Returns `summary` of checked arguments, in one program."""
     found = {"coverage": coverage(sets, y)}
     if _has_size(sets):
         bins = {} if isinstance(sets, LabelSet) else {"num_bins": num_bins}
-        found |= {
-            "mean_size": mean_size(sets),
-            "empty_rate": empty_rate(sets),
-            "min_size_stratified_coverage": min_size_stratified_coverage(
-                sets, y, **bins
-            ),
-            "size_stratified_coverage_violation": size_stratified_coverage_violation(
-                sets, y, alpha, **bins
-            ),
-        }
+        found["mean_size"] = mean_size(sets)
+        found["empty_rate"] = empty_rate(sets)
+        found["min_size_stratified_coverage"] = min_size_stratified_coverage(
+            sets, y, **bins
+        )
+        found["size_stratified_coverage_violation"] = (
+            size_stratified_coverage_violation(sets, y, alpha, **bins)
+        )
         if len(y) <= _HSIC_ROWS:
             found["hsic"] = hsic(sets, y, bandwidths=None)
     if isinstance(sets, Interval):
@@ -96,9 +110,9 @@ def summary(
         found["singleton_rate"] = singleton_rate(sets)
         found["class_coverage"] = class_coverage(sets, y)
     if groups is not None:
-        count = _count(groups) if num_groups is None else num_groups
-        found["group_coverage"] = group_coverage(sets, y, groups, num_groups=count)
-        found["coverage_gap"] = coverage_gap(sets, y, groups, alpha, num_groups=count)
+        of = {"num_groups": num_groups}
+        found["group_coverage"] = group_coverage(sets, y, groups, **of)
+        found["coverage_gap"] = coverage_gap(sets, y, groups, alpha, **of)
     return found
 
 

@@ -8,11 +8,11 @@ from numbers import Real
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jax.typing import ArrayLike
 
 from jaxcp import _checks
+from jaxcp._batching import map_evenly
 from jaxcp._geometry import norm
-from jaxcp._types import Set
+from jaxcp._types import ArrayLike, Set
 from jaxcp.metrics.average import check_sets, is_covered
 from jaxcp.metrics.conditional import inputs_of, standardized
 
@@ -95,7 +95,7 @@ def _directions(key, x, num_directions):
     return directions / jax.vmap(norm)(directions)[:, None]
 
 
-@partial(jax.jit, static_argnames=("num_found", "shortest", "holdout"))
+@partial(jax.jit, static_argnames=("num_found", "holdout"))
 def _worst_slab(key, sets, y, x, directions, num_found, shortest, holdout):
     hits = is_covered(sets, y)
     order = jax.random.permutation(key, len(x))
@@ -109,7 +109,7 @@ def _worst_slab(key, sets, y, x, directions, num_found, shortest, holdout):
         inside = (along[told] >= ordered[first]) & (along[told] <= ordered[last])
         return mean, jnp.sum(jnp.where(inside, hits[told], 0)) / jnp.sum(inside)
 
-    means, rates = lax.map(search, directions, batch_size=32)
+    means, rates = map_evenly(search, directions, at_a_time=32)
     return rates[jnp.argmin(means)] + 0 * jnp.sum(hits)  # NaN if any is unknown
 
 
@@ -123,15 +123,16 @@ def _worst_run(hits, places, shortest):
     n, edge = len(hits), jnp.diff(places) > 0
     starts, ends = jnp.append(True, edge), jnp.append(edge, True)
     sums = jnp.append(0, jnp.cumsum(hits))
+    none = jnp.full(n, jnp.inf, sums.dtype)  # no run starts before the first row
 
     def worst_below(rate):
         gain = rate * jnp.arange(n + 1) - sums
         before = jnp.where(starts, gain[:-1], jnp.inf)
-        least = lax.cummin(before)[: n + 1 - shortest]
-        gained = jnp.where(ends[shortest - 1 :], gain[shortest:] - least, -jnp.inf)
-        at = jnp.argmax(gained)
-        first = jnp.argmin(jnp.where(jnp.arange(n) <= at, before, jnp.inf))
-        last = at + shortest - 1
+        least = jnp.append(none, lax.cummin(before))
+        least = lax.dynamic_slice_in_dim(least, n + 1 - shortest, n)  # of each last row
+        last = jnp.argmax(jnp.where(ends, gain[1:] - least, -jnp.inf))
+        allowed = jnp.arange(n) <= last + 1 - shortest
+        first = jnp.argmin(jnp.where(allowed, before, jnp.inf))
         return (sums[last + 1] - sums[first]) / (last + 1 - first), first, last
 
     def step(carry):

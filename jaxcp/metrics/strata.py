@@ -6,10 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.typing import ArrayLike
 
 from jaxcp import _checks
-from jaxcp._types import Set
+from jaxcp._types import ArrayLike, Set
 from jaxcp.metrics.average import (
     check_level,
     check_sets,

@@ -4,9 +4,10 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import Array
 
 from jaxcp import _checks
+from jaxcp._batching import map_evenly
 from jaxcp._pytree import pytree
 from jaxcp._types import Set
 from jaxcp.volumes import volume
@@ -79,8 +80,7 @@ def mean_volume(
 
 @partial(jax.jit, static_argnames=("num_samples", "sobol"))
 def _mean_volume(key, sets, indices, num_samples, sobol):
-    def one(inputs):
-        region, i = inputs
+    def one(region, i):
         return volume(jax.random.fold_in(key, i), region, num_samples, sobol=sobol)
 
-    return MeanVolume(*lax.map(one, (sets, indices), batch_size=_AT_A_TIME))
+    return MeanVolume(*map_evenly(one, sets, indices, at_a_time=_AT_A_TIME))

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,11 +11,10 @@ import numpy as np
 import optax
 from flax import nnx
 from jax import Array, lax
-from jax.typing import ArrayLike
 
 from jaxcp import _checks
 from jaxcp._pytree import pytree, static
-from jaxcp._types import PyTree
+from jaxcp._types import ArrayLike, PyTree
 from jaxcp.selection import as_float
 
 
@@ -43,7 +43,7 @@ class Fitted:
         """Returns the number of outputs d."""
         return self.y_center.shape[-1]
 
-    def trained(self) -> nnx.Module:
+    def trained(self) -> Any:
         """Returns the network with its weights."""
         return nnx.merge(self.structure, self.state)
 
@@ -83,7 +83,7 @@ class Perceptron(nnx.Module):
 def fit(
     key: Array,
     model: PyTree,
-    loss: Callable[[nnx.Module, Array, Array, Array], Array],
+    loss: Callable[[Any, Array, Array, Array], Array],
     x: ArrayLike,
     y: ArrayLike,
 ) -> Fitted:
@@ -110,7 +110,8 @@ def fit(
         _checks.check_values(np.isfinite, f"finite {name}", values)
     x, y = x.reshape(n, -1), y.reshape(n, -1)
     key_init, key_steps = jax.random.split(key)
-    return _fit(key_init, key_steps, x, y, model, loss)
+    sizes = dataclasses.replace(model, step_size=1.0)  # a new step compiles nothing
+    return _fit(key_init, key_steps, x, y, model.step_size, sizes, loss)
 
 
 def _check_sizes(model):
@@ -123,13 +124,13 @@ def _check_sizes(model):
 
 
 @partial(jax.jit, static_argnames=("model", "loss"))
-def _fit(key_init, key_steps, x, y, model, loss):
+def _fit(key_init, key_steps, x, y, step_size, model, loss):
     network = model.network(nnx.Rngs(key_init), x.shape[1], y.shape[1])
     structure, state = nnx.split(network)
     moments = *_moments(x), *_moments(y)
     scales = Fitted(structure, state, *moments, jnp.zeros(0))
     x, y = jax.vmap(scales.inputs)(x), jax.vmap(scales.targets)(y)
-    schedule = optax.cosine_decay_schedule(model.step_size, model.num_steps)
+    schedule = optax.cosine_decay_schedule(step_size, model.num_steps)
     optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(schedule))
 
     def mean_loss(state, key, rows):
@@ -152,7 +153,7 @@ def _fit(key_init, key_steps, x, y, model, loss):
     return Fitted(structure, state, *moments, losses)
 
 
-def _moments(values):
+def _moments(values: Array) -> tuple[Array, Array]:
     # From the first row: a constant column has no spread, not that of its rounding.
     scale = jnp.std(values - values[:1], axis=0)
     return jnp.mean(values, axis=0), jnp.where(scale > 0, scale, 1)

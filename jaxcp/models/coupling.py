@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
-from jax.typing import ArrayLike
 
 from jaxcp._pytree import pytree, static
+from jaxcp._types import ArrayLike
 from jaxcp.models._training import Fitted, Perceptron, fit
 
 _LARGEST = 2.0  # of the log scale of one coupling

@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
-from jax.typing import ArrayLike
 
 from jaxcp import _checks, _geometry
 from jaxcp._pytree import pytree, static
+from jaxcp._types import ArrayLike
 from jaxcp.models._training import Fitted, Perceptron, fit
 
 

@@ -1,12 +1,14 @@
 """Conditional flow matching."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array, lax
-from jax.typing import ArrayLike
 
 from jaxcp._pytree import pytree, static
+from jaxcp._types import ArrayLike
 from jaxcp.models._training import Fitted, Perceptron, fit
 
 
@@ -54,30 +56,33 @@ class FlowMatching:
 
     def to_latent(self, params: Fitted, x: Array, y: Array) -> Array:
         """Returns the latent code of y given x, shape (d,)."""
-        return self._carried(params, x, params.targets(y), 1.0, 0.0)
+        return _carried(self, params, x, params.targets(y), 1.0, 0.0)
 
     def from_latent(self, params: Fitted, x: Array, z: Array) -> Array:
         """Returns the y that code z is carried to given x, shape (d,)."""
-        return params.outputs(self._carried(params, x, z, 0.0, 1.0))
-
-    def _carried(self, params, x, start, t_start, t_end):
-        network, x = params.trained(), params.inputs(x)
-        step = (t_end - t_start) / self.num_stages
-        velocity = lambda t, v: network(t, v, x)  # noqa: E731
-
-        def advance(v, t):
-            k1 = velocity(t, v)
-            k2 = velocity(t + step / 2, v + step / 2 * k1)
-            k3 = velocity(t + step / 2, v + step / 2 * k2)
-            k4 = velocity(t + step, v + step * k3)
-            return v + step / 6 * (k1 + 2 * k2 + 2 * k3 + k4), None
-
-        times = t_start + step * jnp.arange(self.num_stages, dtype=start.dtype)
-        return lax.scan(advance, start, times)[0]
+        return params.outputs(_carried(self, params, x, z, 0.0, 1.0))
 
     def network(self, rngs: nnx.Rngs, num_inputs: int, num_targets: int) -> nnx.Module:
         """Returns an untrained network on standardised data."""
         return _Velocity(num_inputs, num_targets, self, rngs)
+
+
+@partial(jax.jit, static_argnames=("t_start", "t_end"))
+def _carried(model, params, x, start, t_start, t_end):
+    """Returns where the flow carries a point from one time to another."""
+    network, x = params.trained(), params.inputs(x)
+    step = (t_end - t_start) / model.num_stages
+    velocity = lambda t, v: network(t, v, x)  # noqa: E731
+
+    def advance(v, t):
+        k1 = velocity(t, v)
+        k2 = velocity(t + step / 2, v + step / 2 * k1)
+        k3 = velocity(t + step / 2, v + step / 2 * k2)
+        k4 = velocity(t + step, v + step * k3)
+        return v + step / 6 * (k1 + 2 * k2 + 2 * k3 + k4), None
+
+    times = t_start + step * jnp.arange(model.num_stages, dtype=start.dtype)
+    return lax.scan(advance, start, times)[0]
 
 
 class _Velocity(nnx.Module):

@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
-from jax.typing import ArrayLike
 
 from jaxcp._mixtures import Mixture, MixtureModel
 from jaxcp._pytree import pytree, static
+from jaxcp._types import ArrayLike
 from jaxcp.models._training import Fitted, Perceptron, fit
 
 _LARGEST = 6.0  # of the log scales

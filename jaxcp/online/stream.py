@@ -55,8 +55,8 @@ def run(
     """Returns the state after a stream and the sets predicted along it.
 
     One `lax.scan` of `method.step`, also of a method of your own with `init` and
-    `step(state, pred, y, alpha) -> (state, set)`. Feed a stream in pieces by passing the state on;
-    `jax.vmap` runs many series, step sizes or methods' hyperparameters at once.
+    `step(state, pred, y, alpha) -> (state, set)`. Feed a stream in pieces by passing
+    the state on; `jax.vmap` runs many series or hyperparameters at once.
 
     Args:
       method: An online method, from `jaxcp.online`.

@@ -38,16 +38,7 @@ class _Ranked:
             )
         if jnp.ndim(q):
             return LabelSet(self.labels(pred) <= q)
-        p, _ = self._parts(pred)
-        label = jnp.arange(len(p))
-        first_out = _ranking.crossing(p, lambda *prefix: self._last(*prefix) <= q)
-        mask = _ranking.before(p, first_out) | (first_out == len(p))
-        # With u > 0 the label that crosses may itself score q or less.
-        mask |= (label == first_out) & (self(pred, first_out) <= q)
-        mask &= (q >= 0) & ~jnp.any(jnp.isnan(p))
-        if self.inclusive:
-            mask |= label == self._next(pred, mask, q)
-        return LabelSet(mask)
+        return _prefix(self, pred, q)
 
     def _next(self, pred, mask, q):
         """Returns the next label if those in `mask` score less than q, else k."""
@@ -57,6 +48,21 @@ class _Ranked:
         reached = jnp.any(mask) & (self(pred, last) >= q)
         following = jnp.argmax(jnp.where(mask, info.min, keys))
         return jnp.where(reached | jnp.all(mask), k, following)
+
+
+@jax.jit
+def _prefix(score, pred, q):
+    """Returns the labels that score at most q: the first ones by rank."""
+    p, _ = score._parts(pred)
+    label = jnp.arange(len(p))
+    first_out = _ranking.crossing(p, lambda *prefix: score._last(*prefix) <= q)
+    mask = _ranking.before(p, first_out) | (first_out == len(p))
+    # With u > 0 the label that crosses may itself score q or less.
+    mask |= (label == first_out) & (score(pred, first_out) <= q)
+    mask &= (q >= 0) & ~jnp.any(jnp.isnan(p))
+    if score.inclusive:
+        mask |= label == score._next(pred, mask, q)
+    return LabelSet(mask)
 
 
 class _Adaptive(_Ranked):

@@ -1,9 +1,10 @@
 """Membership of many points in one set."""
 
 import jax
-from jax import Array, lax
+from jax import Array
 
 from jaxcp import _checks
+from jaxcp._batching import map_evenly
 from jaxcp._types import ArrayLike, Set
 
 _POINTS_AT_A_TIME = 2**14
@@ -42,4 +43,4 @@ def membership(region: Set, points: ArrayLike) -> Array:
 
 @jax.jit
 def _membership(region, points):
-    return lax.map(region.contains, points, batch_size=_POINTS_AT_A_TIME)
+    return map_evenly(region.contains, points, at_a_time=_POINTS_AT_A_TIME)

@@ -72,7 +72,7 @@ def spans_processes(mesh: Mesh | None) -> bool:
     """Returns whether a simulation on this mesh runs in several processes at once."""
     if mesh is not None:
         return mesh.is_multi_process
-    return jax.process_count() > 1 and jax.config.jax_default_device is None
+    return jax.process_count() > 1 and _default_device() is None
 
 
 def _mesh_for(mesh, num_trials, width):
@@ -81,9 +81,13 @@ def _mesh_for(mesh, num_trials, width):
     devices = jax.devices()
     if jax.process_count() == 1:
         devices = devices[: -(-max(num_trials, 1) // width)]
-    if jax.config.jax_default_device is not None or len(devices) == 1:
+    if _default_device() is not None or len(devices) == 1:
         return None
     return Mesh(np.array(devices), ("replicates",))
+
+
+def _default_device():
+    return jax.config.jax_default_device  # type: ignore[attr-defined]  # made by jax
 
 
 def _most():
@@ -139,7 +143,7 @@ _NUMBERS = Array | np.ndarray | np.generic | int | float
 def _checked(results):
     """Returns the results of a trial, if all of them are numbers."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(results):
-        dtype = getattr(leaf, "dtype", None)
+        dtype: Any = getattr(leaf, "dtype", None)
         numeric = jnp.issubdtype(dtype, np.number) or jnp.issubdtype(dtype, np.bool_)
         strange = dtype is not None and not numeric
         if strange or not isinstance(leaf, _NUMBERS):

@@ -118,7 +118,7 @@ def surroundings() -> Record:
 
 
 def _versions():
-    found = {"python": platform.python_version()}
+    found: dict[str, str | None] = {"python": platform.python_version()}
     for name in _LIBRARIES:
         try:
             found[name] = version(name)

@@ -4,6 +4,7 @@ import contextlib
 import signal
 import threading
 from types import FrameType, TracebackType
+from typing import Any
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -16,7 +17,7 @@ class PatientStop:
 
     def __init__(self) -> None:
         self.signal = 0
-        self._handlers: dict[int, object] = {}
+        self._handlers: dict[int, Any] = {}
 
     def __enter__(self) -> "PatientStop":
         if threading.current_thread() is threading.main_thread():
@@ -48,5 +49,5 @@ class PatientStop:
         for number, handler in self._handlers.items():
             with contextlib.suppress(ValueError):
                 # None: a handler that is not of Python, and cannot be put back.
-                signal.signal(number, handler or signal.SIG_DFL)  # type: ignore
+                signal.signal(number, handler or signal.SIG_DFL)
         self._handlers = {}

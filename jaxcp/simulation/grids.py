@@ -95,7 +95,7 @@ def run_grid(
     origin = {"function": function, "revision": revision}
     named = [(name_of(origin, cell), dict(cell)) for cell in cells]
     together = executor is None and jax.process_count() > 1
-    records = from_first(
+    records: dict[str, Any] = from_first(
         lambda: {name: finished(out, name) for name, _ in named}, together=together
     )
     writes = not together or jax.process_index() == 0
@@ -111,7 +111,9 @@ def run_grid(
     return [records[name] for name, _ in named]
 
 
-def _results(fn, todo, executor) -> Iterator[tuple[str, Record]]:
+def _results(
+    fn: Callable[..., Any], todo: dict[str, Any], executor: Executor | None
+) -> Iterator[tuple[str, Record]]:
     """Yields names and records as cells finish, those of a broken executor as well."""
     if executor is None:
         yield from ((name, _run_cell(fn, cell)) for name, cell in todo.items())

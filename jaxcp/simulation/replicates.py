@@ -256,7 +256,7 @@ def _run_missing(plan, folder, checkpoint, done, progress):
                 raise error or RuntimeError("process 0 could not save its chunk")
             bar.update(span[1] - span[0])
             pace.adapt(seconds)
-            if number:
+            if patient and number:
                 patient.deliver(int(number))
 
 

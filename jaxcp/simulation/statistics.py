@@ -54,7 +54,7 @@ class Estimate(NamedTuple):
     variance: np.ndarray
     minimum: np.ndarray
     maximum: np.ndarray
-    count: int
+    count: int  # type: ignore[assignment]  # a field, not the method of tuples
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Total:
             else (np.zeros_like(values), values)
         )
         halves = {"high": high, "low": low}
-        return {k: np.sum(v, axis=0, dtype=np.int64) for k, v in halves.items()}
+        return {k: v.sum(axis=0, dtype=np.int64) for k, v in halves.items()}
 
     def combine(self, chunks: list[Chunk], leaf: jax.ShapeDtypeStruct) -> np.ndarray:
         """Returns the sums of all chunks."""
@@ -136,7 +136,8 @@ class Moments:
         """Returns the `Estimate` of all chunks."""
         count = sum(int(c["count"]) for c in chunks)
         if count == 0:
-            return Estimate(*(np.full(leaf.shape, np.nan) for _ in range(5)), 0)
+            unknown = (np.full(leaf.shape, np.nan) for _ in range(5))
+            return Estimate._make([*unknown, 0])
         total, squares = (_sum_of_fractions(chunks, k) for k in ("sum", "squares"))
         with np.errstate(invalid="ignore"):
             infinite = np.sum([c["infinite"] for c in chunks], axis=0)
@@ -145,7 +146,7 @@ class Moments:
         )
         mean = np.where(finite, _as_float(total / count), infinite)
         spread = (squares - total * total / count) / max(count - 1, 1)
-        spread = np.where(small, spread, Fraction(0))
+        spread = np.where(small, spread, np.asarray(Fraction(0)))
         variance = np.where(small & (count > 1), _as_float(spread), np.nan)
         return Estimate(
             mean,
@@ -177,7 +178,8 @@ class Quantiles:
     levels: float | Sequence[float]
 
     def __post_init__(self) -> None:
-        levels = [self.levels] if np.ndim(self.levels) == 0 else list(self.levels)
+        given: Any = self.levels
+        levels = [given] if np.ndim(given) == 0 else list(given)
         numbers = all(isinstance(v, Real) and not isinstance(v, bool) for v in levels)
         if not levels or not numbers or not all(0 < level <= 1 for level in levels):
             raise ValueError(f"expected levels as numbers in (0, 1], got {levels}")
@@ -192,10 +194,11 @@ class Quantiles:
     def combine(self, chunks: list[Chunk], leaf: jax.ShapeDtypeStruct) -> np.ndarray:
         """Returns the quantiles, shape (number of levels, ...)."""
         values = _joined(chunks, leaf)
-        shape = (len(self.levels), *leaf.shape)
+        levels: Any = self.levels  # a tuple by now
+        shape = (len(levels), *leaf.shape)
         if values.size == 0:
             return np.full(shape, np.nan)
-        ranks = np.array([math.ceil(level * len(values)) for level in self.levels])
+        ranks = np.array([math.ceil(level * len(values)) for level in levels])
         if values.dtype.kind in "biu":  # the kernel would make floats of them
             return np.partition(values, ranks - 1, axis=0)[ranks - 1]
         columns = values.reshape(len(values), -1).T

@@ -73,12 +73,14 @@ def log_volume_of_image(
         u = _points.uniforms(key, n, d + 1, r.dtype, sobol)
         return r * _points.in_ball(u)
 
-    around = jax.vmap(forward)(latent(key_box, max(num_samples // 4, 2)))
+    z = latent(key_ball, half)
+    stretches = jax.vmap(stretch)(z)
+    first = latent(key_box, max(num_samples // 4, 2))
+    images = jax.vmap(forward)(jnp.concatenate([first, z]))  # one large program
+    around = images[: len(first)]
     lower, upper = jnp.min(around, axis=0), jnp.max(around, axis=0)
     margin = (upper - lower) / 20  # what the first points have missed
     lower, upper = lax.stop_gradient((lower - margin, upper + margin))
-    z = latent(key_ball, half)
-    stretches = jax.vmap(stretch)(z)
     cube = _points.uniforms(key_cube, half, d, r.dtype, sobol)
     y = lower[None] + (upper - lower)[None] * cube
     codes = jax.vmap(inverse)(y)
@@ -92,7 +94,7 @@ def log_volume_of_image(
         of_box = jnp.where(boxed, -log_box, -jnp.inf)
         return jnp.log(2.0) - jnp.logaddexp(-log_ball - stretches, of_box)
 
-    of_ball = log_weights(stretches, in_box(jax.vmap(forward)(z)))
+    of_ball = log_weights(stretches, in_box(images[len(first) :]))
     of_cube = log_weights(jax.vmap(stretch)(codes), True)
     of_cube = jnp.where(inside, of_cube, -jnp.inf)
     value, error = _log_mean_of_halves(*lax.stop_gradient((of_ball, of_cube)))

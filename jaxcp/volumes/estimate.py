@@ -65,7 +65,8 @@ def volume(
     _check(region, sobol)
     log_volume, error = _volume(key, region, int(num_samples), bool(sobol))
     unknown = _any_nan(region)
-    return tuple(jnp.where(unknown, jnp.nan, v) for v in (log_volume, error))
+    log_volume, error = (jnp.where(unknown, jnp.nan, v) for v in (log_volume, error))
+    return log_volume, error
 
 
 def _check(region, sobol):
