@@ -74,6 +74,11 @@ BARS = {
     "simulation_speed_overheads": [("progress and checkpoint", "overhead", "<= 0.03")],
     "simulation_speed_devices": [("1 device", "it / 2 devices", ">= 1.6")],
     "simulation_speed_quantiles": [("sharded over 2 CPU devices", "s", "<= 0.3")],
+    "first_calls_counts": [
+        ("first call above 2 s", "count", "<= 0"),
+        ("compiled again for other data", "count", "<= 0"),
+        ("compiled again for other numbers", "count", "<= 0"),
+    ],
     "enbpi_solar": [
         line
         for hours, coverage, width in (
@@ -121,6 +126,11 @@ BARS = {
 WHY = {  # a bar that is missed
     ("simulation_speed_devices", "1 device"): "one device already runs its large "
     "operations on both cores",
+    ("first_calls_counts", "first call above 2 s"): "fits of generative models and "
+    "`scenes`, with a dozen draws each; examples that draw, resample, fit and predict",
+    ("first_calls_counts", "compiled again for other data"): "examples that make an "
+    "optimizer of optax, which is made of new functions each time",
+    ("first_calls_counts", "compiled again for other numbers"): "the same",
 }
 
 

@@ -26,6 +26,7 @@ EVENTS = {
     "/jax/core/compile/jaxpr_trace_duration": "traces",
     "/jax/core/compile/backend_compile_duration": "programs",
 }
+AT_MOST = 2.0  # seconds of a first call, on two cores
 LEFT_OUT = {"jaxcp.distributed"}  # starts processes
 SHAPES = {"array", "arange", "linspace", "logspace", "zeros", "ones", "full"}
 COUNTS = dict.fromkeys(EVENTS.values(), 0)
@@ -129,6 +130,17 @@ def main() -> None:
     rows.sort(key=lambda row: -row["first s"])
     print_table("the examples of all docstrings", rows)
     save_results(args.out, "first_calls", rows, {"examples": len(rows)})
+    counts = [
+        {"examples": f"first call above {AT_MOST:g} s", "count": 0},
+        {"examples": "compiled again for other data", "count": 0},
+        {"examples": "compiled again for other numbers", "count": 0},
+    ]
+    for row in rows:
+        counts[0]["count"] += row["first s"] > AT_MOST
+        counts[1]["count"] += row["other data, programs"] > 0
+        counts[2]["count"] += row["other numbers, programs"] > 0
+    print_table(f"of {len(rows)} examples", counts)
+    save_results(args.out, "first_calls_counts", counts, {"examples": len(rows)})
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ def test_there_are_nine_stories():
     assert [path.name[:2] for path in SOURCES] == [f"0{i}" for i in range(1, 10)]
 
 
+@pytest.mark.slow
 @each
 def test_notebook(path, monkeypatch):
     """The source, with small sizes; its last cell asserts the claim."""
