@@ -124,8 +124,18 @@ BARS = {
 }
 
 WHY = {  # a bar that is missed
+    **{
+        ("kernel_speed_kth_smallest", shape): "three copies, and the state of the "
+        "search, some numbers for each row"
+        for shape in ("1000 x 1000", "100 x 10000", "10000 x 100")
+    },
     ("simulation_speed_devices", "1 device"): "one device already runs its large "
     "operations on both cores",
+    (
+        "runs",
+        "showcase",
+    ): "set for 23 methods, of which there are 55 now; each compiles "
+    "a program of its own, for 1 to 6 s",
     ("first_calls_counts", "first call above 2 s"): "fits of generative models and "
     "`scenes`, with a dozen draws each; examples that draw, resample, fit and predict",
     ("first_calls_counts", "compiled again for other data"): "examples that make an "

@@ -7,6 +7,7 @@ from pathlib import Path
 from experiments.bars import judge
 
 LONG = 60  # rows, beyond which a table is told in a few lines
+RUN_COLUMNS = ("experiment", "seconds", "peak GiB")
 HEAD = """# Results
 
 Written by `python -m experiments.results`, from the tables of every experiment; do not
@@ -27,9 +28,6 @@ def report(out: Path) -> str:
     parts = [HEAD, _about(saved, runs), _bars(tables)]
     parts += [_section(name, tables[name], saved.get(name)) for name in tables]
     return "\n".join(parts)
-
-
-RUN_COLUMNS = ("experiment", "seconds", "peak GiB")
 
 
 def markdown(rows: list[dict]) -> str:

@@ -328,10 +328,6 @@ WRONG = {
         ),
         r"mask of shape \(n,\), got \(2, 1\)",
     ),
-    "small images": (
-        lambda: datasets.scenes(KEY, 2, image_size=10.0),
-        "image_size >= 96, got 10.0",
-    ),
     "strata in two ways": (
         lambda: metrics.size_stratified_coverage(SETS9, X, num_bins=2, edges=[1]),
         "one of num_bins, num_ranges and edges .* got 2 for Interval",

@@ -12,6 +12,8 @@ from jaxcp import _checks
 from jaxcp._pytree import pytree
 from jaxcp._types import ArrayLike
 
+_NUM_OBJECTS, _NUM_FALSE, _SIZE = 6, 2, 256.0  # most in an image, and its side
+
 
 @pytree
 class Scenes:
@@ -57,78 +59,68 @@ def scenes(
     key: Array,
     num_images: int,
     *,
-    max_objects: int = 6,
-    image_size: float = 256.0,
     bias: ArrayLike | Sequence[float] = (0.0, 0.0, -6.0, -6.0),
     noise: float = 0.04,
     miss_rate: float = 0.1,
-    num_false: int = 2,
 ) -> Scenes:
     """Returns images of objects as a detector sees them.
 
-    An image has 0, ..., max_objects objects with sides of 24 to 96 pixels. Each is
+    An image of 256 x 256 pixels has 0, ..., 6 objects with sides of 24 to 96. Each is
     missed with probability `miss_rate`, else predicted with errors: `bias` plus normal
-    noise that grows with the width or the height. Up to `num_false` predictions are of
-    nothing and have lower confidences, as a rule.
+    noise that grows with the width or the height. Up to two predictions are of nothing
+    and have lower confidences, as a rule.
 
     Args:
       key: Random key.
       num_images: Number of images g.
-      max_objects: Most objects in an image t.
-      image_size: Width and height of the images in pixels, at least 96.
       bias: Mean error of x_min, y_min, x_max and y_max in pixels, shape (4,); by
         default predictions are short by 6 pixels at the max sides.
       noise: Standard deviation of the errors, in widths and heights of the object.
       miss_rate: Probability that an object has no prediction.
-      num_false: Most false predictions in an image; b = t + num_false.
 
     Returns:
-      A `Scenes`; `lists()` takes the padding away.
+      A `Scenes` with t = 6 and b = 8; `lists()` takes the padding away.
 
     Raises:
       ValueError: if a number is out of range.
 
     Example:
-      >>> images = scenes(jax.random.key(0), 3, max_objects=4)
+      >>> images = scenes(jax.random.key(0), 3)
       >>> images.true_boxes.shape, images.pred_boxes.shape
-      ((3, 4, 4), (3, 6, 4))
+      ((3, 6, 4), (3, 8, 4))
     """
     _checks.check_key(key)
     _checks.check_count("num_images", num_images, 0)
-    _checks.check_count("max_objects", max_objects, 1)
-    _checks.check_count("num_false", num_false, 0)
     _checks.check_uniforms("miss_rate", miss_rate)
     _checks.check_weights("noise", noise)
-    _checks.check_values(lambda v: v >= 96, "image_size >= 96", image_size)
     bias = _checks.as_vector("bias", jnp.asarray(bias), 4)
     _checks.check_values(np.isfinite, "finite bias", bias)
 
-    keys = jax.random.split(key, num_images)
-    return _scenes(keys, bias, noise, miss_rate, image_size, max_objects, num_false)
+    return _scenes(key, num_images, bias, noise, miss_rate)
 
 
-@partial(jax.jit, static_argnames=("max_objects", "num_false"))
-def _scenes(keys, bias, noise, miss_rate, image_size, max_objects, num_false):
+@partial(jax.jit, static_argnames="num_images")
+def _scenes(key, num_images, bias, noise, miss_rate):
     def one(key):
         key_true, key_pred, key_false, key_order = jax.random.split(key, 4)
-        true, there = _objects(key_true, max_objects, image_size)
+        true, there = _objects(key_true, _NUM_OBJECTS)
         preds, some, confidences = _detections(
             key_pred, true, there, bias, noise, miss_rate
         )
-        false, also, doubts = _false_alarms(key_false, num_false, image_size)
-        order = jax.random.permutation(key_order, max_objects + num_false)
+        false, also, doubts = _false_alarms(key_false)
+        order = jax.random.permutation(key_order, _NUM_OBJECTS + _NUM_FALSE)
         preds = jnp.concatenate([preds, false])[order]
         some = jnp.append(some, also)[order]
         return Scenes(true, there, preds, some, jnp.append(confidences, doubts)[order])
 
-    return jax.vmap(one)(keys)
+    return jax.vmap(one)(jax.random.split(key, num_images))
 
 
-def _objects(key, count, image_size):
+def _objects(key, count):
     """Returns boxes of objects and which of them are there: the first 0, ..., count."""
     key_place, key_size, key_count = jax.random.split(key, 3)
     sides = jax.random.uniform(key_size, (count, 2), minval=24.0, maxval=96.0)
-    lower = jax.random.uniform(key_place, (count, 2)) * (image_size - sides)
+    lower = jax.random.uniform(key_place, (count, 2)) * (_SIZE - sides)
     there = jnp.arange(count) < jax.random.randint(key_count, (), 0, count + 1)
     return jnp.concatenate([lower, lower + sides], axis=1), there
 
@@ -145,8 +137,8 @@ def _detections(key, true, there, bias, noise, miss_rate):
     return jnp.concatenate(corners, axis=1), found, confidences
 
 
-def _false_alarms(key, count, image_size):
+def _false_alarms(key):
     """Returns boxes of nothing, which of them are there, and low confidences."""
     key_boxes, key_confidence = jax.random.split(key)
-    boxes, there = _objects(key_boxes, count, image_size)
-    return boxes, there, jax.random.uniform(key_confidence, (count,)) ** 2
+    boxes, there = _objects(key_boxes, _NUM_FALSE)
+    return boxes, there, jax.random.uniform(key_confidence, (_NUM_FALSE,)) ** 2
