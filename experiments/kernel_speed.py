@@ -61,7 +61,7 @@ def kth_smallest_times() -> list[dict]:
                 "sort / jaxcp": times["sort"] / times["jaxcp"] if barred else None,
                 "at least": 8.0 if barred else None,
                 "compile s": seconds,
-                "copies of x": 1 + memory.temp_size_in_bytes / x.nbytes,
+                "copies of x": round(1 + memory.temp_size_in_bytes / x.nbytes, 1),
             }
         )
     return rows

@@ -1,12 +1,14 @@
 """The report on all experiments, from the tables that they saved."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 from experiments.bars import judge
 
-LONG = 60  # rows, beyond which a table is told in a few lines
+LONG, SHOWN = 60, 25  # rows beyond which a table is told in short, and rows shown
+VERDICTS = {False: "**missed**", True: "met", None: "not measured"}  # sorted so
 RUN_COLUMNS = ("experiment", "seconds", "peak GiB")
 HEAD = """# Results
 
@@ -70,8 +72,8 @@ def _about(saved, runs):
 
 def _bars(tables):
     """Returns every figure beside its bar, the missed ones first."""
-    figures = sorted(judge(tables), key=lambda f: f.met)
-    missed = sum(not f.met for f in figures)
+    figures = sorted(judge(tables), key=lambda f: VERDICTS[f.met])
+    count = Counter(f.met for f in figures)
     rows = [
         {
             "experiment": f.table,
@@ -79,12 +81,12 @@ def _bars(tables):
             "figure": f.column,
             "bar": f.limit,
             "seen": f.value,
-            "": "met" if f.met else f"**missed**{': ' * bool(f.why)}{f.why}",
+            "": VERDICTS[f.met] + (f": {f.why}" if f.met is False and f.why else ""),
         }
         for f in figures
     ]
-    title = f"## Bars: {len(figures) - missed} met, {missed} missed"
-    return f"{title}\n\n{markdown(rows)}"
+    told = f"{count[True]} met, {count[False]} missed, {count[None]} not measured"
+    return f"## Bars: {told}\n\n{markdown(rows)}"
 
 
 def _section(name, rows, content):
@@ -92,9 +94,12 @@ def _section(name, rows, content):
     settings = (content or {}).get("settings", {})
     told = "; ".join(f"{key}: {value}" for key, value in settings.items())
     lines = [f"## {name}\n"] + ([f"{told}\n"] if told else [])
-    if len(rows) > LONG:
+    if len(rows) > LONG and "coverage" in rows[0]:
         lines.append(f"{len(rows)} rows; by method, over all of them:\n")
         rows = list(_by_method(rows))
+    elif len(rows) > LONG:
+        lines.append(f"The first {SHOWN} of {len(rows)} rows:\n")
+        rows = rows[:SHOWN]
     return "\n".join([*lines, markdown(rows)])
 
 

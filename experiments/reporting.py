@@ -121,9 +121,17 @@ def machine() -> dict:
         "numpy": np.__version__,
         "python": platform.python_version(),
         "device": jax.devices()[0].device_kind,
-        "processor": platform.machine(),
+        "processor": _processor(),
         "cores": len(jax.devices()) if jax.default_backend() != "cpu" else _cores(),
     }
+
+
+def _processor():
+    """Returns the name of the processor, where the system tells it."""
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text().splitlines() if path.exists() else []
+    names = (line.split(":")[1].strip() for line in lines if "model name" in line)
+    return next(names, platform.processor() or platform.machine())
 
 
 def _git(*words):
