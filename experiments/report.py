@@ -94,7 +94,7 @@ def _section(name, rows, content):
     settings = (content or {}).get("settings", {})
     told = "; ".join(f"{key}: {value}" for key, value in settings.items())
     lines = [f"## {name}\n"] + ([f"{told}\n"] if told else [])
-    if len(rows) > LONG and "coverage" in rows[0]:
+    if len(rows) > LONG and {"method", "coverage"} <= set(rows[0]):
         lines.append(f"{len(rows)} rows; by method, over all of them:\n")
         rows = list(_by_method(rows))
     elif len(rows) > LONG:

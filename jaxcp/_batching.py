@@ -40,7 +40,8 @@ def map_evenly(fn: Callable[..., PyTree], *rows: PyTree, at_a_time: int) -> PyTr
     missing = num_blocks * size - num_rows
 
     def blocks(v):
-        filled = jnp.concatenate([v, v[:missing]]) if missing else v
+        again = lax.stop_gradient(v[:missing])
+        filled = jnp.concatenate([v, again]) if missing else v
         return filled.reshape(num_blocks, size, *v.shape[1:])
 
     block = jax.vmap(fn)

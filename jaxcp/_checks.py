@@ -1,6 +1,5 @@
 """Arguments at the public door: converted, and checked where values are known."""
 
-import math
 from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
@@ -66,8 +65,9 @@ def num_rows(**named: PyTree) -> int:
     )
     for name, rows in others:
         if rows != expected:
+            listed = _listed(named[first], rows) or _listed(named[name], expected)
             raise ValueError(
-                f"expected {name} with {expected} rows like {first}, got {rows}"
+                f"expected {name} with {expected} rows like {first}, got {rows}{listed}"
             )
     return expected
 
@@ -125,13 +125,30 @@ def check_preds(
 def check_given(**named: Any) -> None:
     """Raises ValueError for arguments that are None, or scores that are classes."""
     for name, value in named.items():
-        if value is None or isinstance(value, type):
-            raise ValueError(f"expected {name} as a value, got {value}")
+        if value is None:
+            raise ValueError(f"expected {name} as a value, got None")
+        if isinstance(value, type):
+            call = value.__name__
+            raise ValueError(
+                f"expected {name} as a value, got the class {call}; write {call}(...)"
+            )
     score = named.get("score")
     if "score" in named and not hasattr(score, "invert"):
         raise ValueError(
             f"expected a score with an inverse, got {type(score).__name__}; "
             "scores.Custom makes one of a function"
+        )
+    if "score" in named:
+        check_pytree("score", score, "scores.Custom(evaluate, inverse)")
+
+
+def check_pytree(name: str, value: Any, instead: str) -> None:
+    """Raises ValueError for a value of a class that jax does not know."""
+    leaves = jax.tree.leaves(value)
+    if len(leaves) == 1 and leaves[0] is value:
+        raise ValueError(
+            f"expected {name} as a pytree, got {type(value).__name__}; decorate its "
+            f"class with jax.tree_util.register_static, or use {instead}"
         )
 
 
@@ -143,6 +160,7 @@ def check_learner(learner: Learner, x: PyTree, y: Array) -> None:
             f"expected a learner with fit and predict, got {type(learner).__name__}; "
             "learners.FunctionLearner makes one of two functions"
         )
+    check_pytree("learner", learner, "learners.FunctionLearner(fit, predict)")
     if hasattr(learner, "check"):
         learner.check(x, y)
 
@@ -161,7 +179,7 @@ def check_key(key: Any) -> None:
 def check_scalars(**named: Any) -> None:
     """Raises ValueError unless each value is one number."""
     for name, value in named.items():
-        if value is None or isinstance(value, str):
+        if not (isinstance(value, Real) or hasattr(value, "dtype")):
             raise ValueError(f"expected {name} as a number, got {value!r}")
         if jnp.ndim(value):
             shape = jnp.shape(value)
@@ -217,27 +235,6 @@ def as_vector(name: str, value: Array | float, size: int) -> Array:
     return value
 
 
-def check_tuple(expected: str, preds: PyTree, length: int) -> tuple:
-    """Returns `preds` if it is a tuple or list of `length` parts, raises otherwise."""
-    if isinstance(preds, tuple | list) and len(preds) == length:
-        return tuple(preds)
-    shapes = jax.tree.map(jnp.shape, preds)
-    raise ValueError(f"expected preds as a tuple {expected}, got {shapes}")
-
-
-def check_draws(draws: Array, y: Array | None = None) -> None:
-    """Raises ValueError unless there are draws for each row, shaped like targets."""
-    shape = jax.tree.map(jnp.shape, draws)
-    fits = hasattr(draws, "ndim") and draws.ndim > 1 and shape[1] > 0
-    if y is not None and fits:  # a single output may have an axis or not
-        inner = shape[2:], y.shape[1:]
-        fits = inner[0] == inner[1] or math.prod(inner[0]) == 1 == math.prod(inner[1])
-    if not fits:
-        like = ["d"] if y is None else [str(v) for v in y.shape[1:]]
-        expected = ", ".join(["n", "l", *like])
-        raise ValueError(f"expected draws of shape ({expected}), l >= 1, got {shape}")
-
-
 def is_concrete(x: Any) -> bool:
     """Returns whether the values of `x` can be looked at here."""
     if isinstance(x, jax.core.Tracer):
@@ -256,7 +253,9 @@ def _as_fraction(value):
     digits = value if isinstance(value, Fraction | Decimal) else str(value)
     exact = Fraction(digits) if finite else Fraction(-1)
     if not 0 < exact < 1:
-        raise ValueError(f"expected alpha in (0, 1), got {value}")
+        raise ValueError(
+            f"expected alpha in (0, 1), got {value}; 0.1 is for sets that cover 90 %"
+        )
     return exact
 
 
@@ -281,13 +280,21 @@ def _as_array(x):
         raise ValueError(f"expected arrays of numbers, got {kind}") from error
 
 
+def _listed(tree, rows):
+    """Returns what to say of a list with an array for each row, instead of an array."""
+    if not isinstance(tree, list) or len(tree) != rows:
+        return ""
+    return f"; a list of {rows} arrays is so many outputs, jnp.stack makes rows of them"
+
+
 def _leading(name, tree):
     leaves = jax.tree.leaves(tree)
     if not leaves:
         raise ValueError(f"expected {name} as arrays, got {tree!r}")
     shapes = [jnp.shape(leaf) for leaf in leaves]
     if not all(shapes):
-        raise ValueError(f"expected {name} with a leading axis, got a scalar")
+        listed = _listed(tree, len(leaves))
+        raise ValueError(f"expected {name} with a leading axis, got a scalar{listed}")
     rows = {shape[0] for shape in shapes}
     if len(rows) > 1:
         raise ValueError(f"expected {name} of one length, got {sorted(rows)}")

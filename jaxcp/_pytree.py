@@ -10,6 +10,7 @@ import numpy as np
 from jax.tree_util import Partial
 
 _Class = TypeVar("_Class")
+_FEW = 20  # numbers of an array that is shown in full
 
 
 def static(**kwargs: Any) -> Any:
@@ -20,7 +21,7 @@ def static(**kwargs: Any) -> Any:
 @dataclass_transform(frozen_default=True, field_specifiers=(static,))
 def pytree(cls: type[_Class]) -> type[_Class]:
     """Returns `cls` as a frozen dataclass whose non-static fields are pytree leaves."""
-    cls = dataclasses.dataclass(frozen=True)(cls)
+    cls = dataclasses.dataclass(frozen=True, repr=False)(cls)
     fields = dataclasses.fields(cls)  # type: ignore[arg-type]  # a dataclass now
     leaves = tuple(f.name for f in fields if not f.metadata.get("static"))
     statics = tuple(f.name for f in fields if f.metadata.get("static"))
@@ -45,10 +46,30 @@ def pytree(cls: type[_Class]) -> type[_Class]:
             object.__setattr__(value, name, child)
         return value
 
+    if "__repr__" not in vars(cls):
+        cls.__repr__ = _repr  # type: ignore[method-assign]
     # With keys, not `register_dataclass`: under that registration two classes with
     # the same fields compare equal, and jit may run the program of the wrong one.
     jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
     return cls
+
+
+def _repr(value):
+    """Returns the fields by name, large arrays by type and shape."""
+    names = [field.name for field in dataclasses.fields(value)]
+    fields = (f"{name}={_shown(getattr(value, name))}" for name in names)
+    return f"{type(value).__name__}({', '.join(fields)})"
+
+
+def _shown(value):
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{k!r}: {_shown(v)}' for k, v in value.items())}}}"
+    if type(value) in (list, tuple):
+        start, end = "[]" if isinstance(value, list) else "()"
+        return f"{start}{', '.join(map(_shown, value))}{end}"
+    if getattr(value, "size", 0) > _FEW:
+        return f"{value.dtype}[{','.join(map(str, value.shape))}]"
+    return repr(value)
 
 
 def as_function(name: str, function: Callable) -> Partial:

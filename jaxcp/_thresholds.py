@@ -30,9 +30,10 @@ def set_level_of(calibration: Any, alpha: ArrayLike) -> Array:
     level = level_of(calibration, alpha)
     expected = calibration.scores.shape[1:]
     if level.ndim > len(expected):
+        shapes = f"{expected} or ()" if expected else "()"
         raise ValueError(
-            f"expected alpha of shape {expected} or (), got {level.shape}; use "
-            "jax.vmap for sets at several levels"
+            f"expected alpha of shape {shapes}, got {level.shape}; use jax.vmap for "
+            "sets at several levels"
         )
     return level
 

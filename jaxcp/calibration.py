@@ -2,12 +2,13 @@
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
 from jaxcp import _checks
 from jaxcp._batching import evaluate
-from jaxcp._pytree import pytree
+from jaxcp._pytree import pytree, static
 from jaxcp._thresholds import (
     check_test_weights,
     level_of,
@@ -29,12 +30,14 @@ class Calibration:
       scores: Scores of the calibration set, shape (n,) or (n, c).
       weights: Weights >= 0 of the calibration set, shape (n,), or None.
       mask: True where a row counts, shape (n,), or None.
+      row_shapes: Shapes of one prediction, which later ones must have, or None.
     """
 
     score: Score
     scores: Array
     weights: Array | None = None
     mask: Array | None = None
+    row_shapes: tuple[tuple[int, ...], ...] | None = static(default=None)
 
     def quantile(
         self, alpha: ArrayLike, *, test_weight: ArrayLike | None = None
@@ -86,7 +89,8 @@ class Calibration:
 
         Raises:
           ValueError: if a number `alpha` is outside (0, 1), a concrete prediction is
-            NaN or not valid for the score, or lengths differ.
+            NaN or not valid for the score, or lengths differ or shapes of predictions
+            from those at calibration.
 
         Guarantee:
           P(Y in set) >= 1 - alpha, on average over calibration and test data, if
@@ -101,6 +105,7 @@ class Calibration:
         """
         preds, test_weights = _checks.as_arrays((preds, test_weights))
         _checks.num_rows(preds=preds, test_weights=test_weights)
+        _check_row_shapes(self.score, preds, self.row_shapes)
         _checks.check_preds(self.score, preds)
         _checks.check_vectors(test_weights=test_weights)
         check_test_weights(self, test_weights)
@@ -175,6 +180,7 @@ class Calibration:
         """
         preds, y, u, test_weights = _checks.as_arrays((preds, y, u, test_weights))
         m = _checks.num_rows(preds=preds, y=y, u=u, test_weights=test_weights)
+        _check_row_shapes(self.score, preds, self.row_shapes)
         _checks.check_preds(self.score, preds, y)
         _checks.check_vectors(u=u, test_weights=test_weights)
         check_test_weights(self, test_weights)
@@ -235,4 +241,33 @@ def calibrate(
     if weights is not None:
         _checks.check_weights("weights", weights, mask)
         weights = weights if mask is None else jnp.where(mask, weights, 0)
-    return Calibration(score, evaluate(score, preds, y), weights, mask)
+    shapes = _row_shapes(preds)
+    return Calibration(score, evaluate(score, preds, y), weights, mask, shapes)
+
+
+def _row_shapes(preds: PyTree) -> tuple[tuple[int, ...], ...]:
+    """Returns the shape of one row of every array of predictions."""
+    return tuple(leaf.shape[1:] for leaf in jax.tree.leaves(preds))
+
+
+def _check_row_shapes(
+    score: Score, preds: PyTree, expected: tuple[tuple[int, ...], ...] | None
+) -> None:
+    """Raises ValueError for predictions of other shapes than those at calibration.
+
+    The number of draws, the first axis of a row, may differ, but not that of labels.
+    """
+
+    def fits(known: tuple[int, ...], new: tuple[int, ...]) -> bool:
+        free = 0 if hasattr(score, "labels") else 1
+        return len(known) == len(new) and known[free:] == new[free:]
+
+    found = _row_shapes(preds)
+    if expected is None or len(found) != len(expected):
+        return  # parts that were one array, as an array of pairs: the score may take it
+    if not all(map(fits, expected, found)):
+        shapes = ", ".join(map(str, expected)), ", ".join(map(str, found))
+        raise ValueError(
+            f"expected preds with rows of shape {shapes[0]} as at calibration, got "
+            f"{shapes[1]}"
+        )

@@ -1,8 +1,13 @@
 """Split conformal prediction: a prediction function with its calibration."""
 
+from typing import Any
+
+from jax import Array
+
 from jaxcp._pytree import pytree, static
 from jaxcp._types import AnySet, ArrayLike, Predict, PyTree, Score
 from jaxcp.calibration import Calibration, calibrate
+from jaxcp.certificates import Certificate
 
 
 @pytree
@@ -29,6 +34,23 @@ class SplitConformal:
         """
         preds = self.predict(self.params, x)
         return self.calibration(preds, alpha, test_weights=test_weights)
+
+    @property
+    def scores(self) -> Array:
+        """Scores of the calibration set, shape (n,) or (n, c)."""
+        return self.calibration.scores
+
+    def quantile(self, alpha: ArrayLike) -> Array:
+        """Returns the threshold at level alpha: `Calibration.quantile`."""
+        return self.calibration.quantile(alpha)
+
+    def certificate(self, alpha: Any) -> Certificate:
+        """Returns what the coverage at level alpha is: `Calibration.certificate`."""
+        return self.calibration.certificate(alpha)
+
+    def p_values(self, x: PyTree, y: ArrayLike, *, u: ArrayLike | None = None) -> Array:
+        """Returns how exceptional targets at inputs are: `Calibration.p_values`."""
+        return self.calibration.p_values(self.predict(self.params, x), y, u=u)
 
 
 def split_conformal(
@@ -57,7 +79,7 @@ def split_conformal(
       A `SplitConformal`: call it with inputs and alpha.
 
     Raises:
-      ValueError: as `calibrate`.
+      ValueError: as `calibrate`, and if `predict` is no function.
 
     Guarantee:
       P(Y in set) >= 1 - alpha if calibration and test examples are exchangeable and the
@@ -75,6 +97,12 @@ def split_conformal(
       >>> cp(jnp.array([3.0]), alpha=0.1).upper
       Array([7.], dtype=float32)
     """
+    if not callable(predict):
+        kind = type(predict).__name__
+        raise ValueError(
+            f"expected predict(params, x) as a function, got {kind}; of a fitted model "
+            "lambda _, x: model.predict(x) makes one, with params None"
+        )
     preds = predict(params, x)
     calibration = calibrate(score, preds, y, weights=weights, mask=mask)
     return SplitConformal(predict, params, calibration)

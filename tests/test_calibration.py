@@ -28,6 +28,10 @@ def test_split_conformal_is_calibrate_on_predictions():
     )(jnp.array([0.0, 0.5]))
     widths = jax.vmap(lambda c: jaxcp.metrics.mean_size(c(x, 0.1)))(paths)
     assert_allclose(widths[1], jaxcp.metrics.mean_size(cp(x, 0.1)), rtol=1e-6)
+    assert cp.quantile(0.1) == direct.quantile(0.1)
+    assert_array_equal(cp.scores, direct.scores)
+    assert cp.certificate(0.1) == direct.certificate(0.1)
+    assert_array_equal(cp.p_values(x, y), direct.p_values(0.5 * x[:, 0], y))
 
 
 def test_one_calibration_serves_every_level():
@@ -214,3 +218,30 @@ def test_several_levels_with_weights():
         scores.Absolute(), jnp.zeros(19), jnp.arange(1.0, 20.0), weights=jnp.ones(19)
     )
     assert_array_equal(cp.quantile([0.05, 0.1, 0.5]), [19, 18, 10])
+
+
+def test_predictions_are_shaped_as_at_calibration():
+    """Another number of draws will do; of outputs, of labels, of axes it will not."""
+    draws, y = jnp.ones((9, 5, 2)), jnp.zeros((9, 2))
+    cp = jaxcp.calibrate(scores.PCP(), draws, y)
+    assert cp(draws[:, :3], 0.2).centers.shape == (9, 3, 2)
+    for wrong in (draws[:, :, :1], draws[:, 0]):
+        with pytest.raises(ValueError, match=r"rows of shape \(5, 2\) as at"):
+            cp(wrong, 0.2)
+    with pytest.raises(ValueError, match=r"rows of shape \(\) as at calibration"):
+        toy().p_values(jnp.zeros((4, 1)), jnp.zeros(4))
+    unknown = jaxcp.Calibration(cp.score, cp.scores)  # made by hand
+    assert unknown(draws, 0.2).centers.shape == draws.shape
+
+
+def test_large_arrays_are_shown_by_type_and_shape():
+    cp = jaxcp.calibrate(
+        scores.RAPS(0.1, 2), jnp.full((30, 2), 0.5), jnp.arange(30) % 2
+    )
+    shown = repr(cp)
+    assert "RAPS(penalty=0.1, k_reg=2, randomized=False" in shown
+    assert f"scores={cp.scores.dtype}[30]" in shown and "mask=None" in shown
+    assert "[1., 2.]" in repr(jaxcp.sets.Interval(jnp.array([1.0, 2.0]), None))
+    nested = jaxcp.SplitConformal(None, {"w": [jnp.ones((4, 9)), (1, "a")]}, None)
+    wide = jnp.ones(()).dtype
+    assert f"params={{'w': [{wide}[4,9], (1, 'a')]}}" in repr(nested)

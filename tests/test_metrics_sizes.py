@@ -367,3 +367,13 @@ def test_nan_is_never_silently_not_covered():
     assert np.isnan(metrics.min_size_stratified_coverage(sets, y, num_bins=2))
     for name in ("hsic", "winkler_score", "coverage_width_criterion", "empty_rate"):
         assert np.isnan(metrics.summary(sets, y, 0.1)[name]), name
+
+
+def test_a_summary_has_its_order_and_bins_only_where_they_count():
+    labels = LabelSet(jnp.array([[True, False], [True, True]]))
+    found = metrics.summary(labels, jnp.array([0, 1]), 0.1, num_bins=0)
+    assert list(found)[:2] == ["coverage", "mean_size"]
+    assert list(found)[-2:] == ["singleton_rate", "class_coverage"]
+    sets, y = sized([1.0, 2.0], [1, 0])
+    with pytest.raises(ValueError, match="num_bins as an int >= 1, got 0"):
+        metrics.summary(sets, y, 0.1, num_bins=0)

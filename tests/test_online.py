@@ -52,6 +52,8 @@ def test_a_method_of_ones_own_runs():
     errors = np.abs(Y - PREDS)
     assert state == errors[-1]
     assert_allclose(sets.upper, PREDS + np.append(PAST[-1], errors[:-1]), rtol=1e-6)
+    with pytest.raises(ValueError, match=r"alpha in \(0, 1\), got 7"):
+        online.run(method, state, PREDS, Y, 7)
     with pytest.raises(ValueError, match="a method with init and step, got Absolute"):
         online.run(ABSOLUTE, state, PREDS, Y, 0.1)
 

@@ -90,14 +90,29 @@ def test_long_tables_are_told_by_method(tmp_path):
     rows = [row | {"coverage": 0.9 + i / 1000} for i in range(70)]
     save(tmp_path, "coverage_grid", rows)
     assert "| split | 0.1 | 70 | 0.9 | 0.969 | 0.5 |" in report(tmp_path)
+    save(tmp_path, "first_calls", [{"example": f"call {i}"} for i in range(70)])
+    assert "The first 25 of 70 rows:" in report(tmp_path)
+
+
+def test_a_part_of_the_tables_does_not_replace_the_report(tmp_path, monkeypatch):
+    save(tmp_path, "boxes", [{"method": "maximum", "coverage": 0.9}])
+    committed = Path(results.__file__).parent / "RESULTS.md"
+    before = committed.read_text()
+    words = ["results", "--report", "--out", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", words)
+    results.main()
+    assert committed.read_text() == before
+    assert "## boxes" in (tmp_path / "RESULTS.md").read_text()
 
 
 def test_what_is_done_is_not_run_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(results, "commit", lambda: "one")
     save(tmp_path, "lei_table", [{"method": "split"}])
     assert results.is_done(tmp_path / "lei_table")
     assert not results.is_done(tmp_path / "boxes")
-    monkeypatch.setattr(results, "commit", lambda: "another")
-    assert not results.is_done(tmp_path / "lei_table")
+    for now in ("another", "one+", None):
+        monkeypatch.setattr(results, "commit", lambda now=now: now)
+        assert not results.is_done(tmp_path / "lei_table")
     failed = results.run("boxes", tmp_path / "boxes", [sys.executable, "-c", "1 / 0"])
     assert failed["status"] == 1 and not results.is_done(tmp_path / "boxes")
 

@@ -2,9 +2,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from numpy.testing import assert_array_equal
+from numpy.testing import assert_allclose, assert_array_equal
 
 import jaxcp
+from jaxcp._batching import map_evenly
 
 KEY = jax.random.key(0)
 
@@ -62,3 +63,16 @@ def test_wrong_calls(change, message):
     call = {"key": KEY, "sample": sample, "x": jnp.zeros((2, 2)), "num_draws": 4}
     with pytest.raises(ValueError, match=message):
         jaxcp.draw(**(call | change))
+
+
+def test_blocks_of_one_size_are_the_rows():
+    """Rows that fill up the last block count for nothing, slopes included."""
+    rows = jnp.arange(7.0)
+    for at_a_time in (1, 2, 3, 6, 7, 8):
+        found = map_evenly(jnp.sqrt, rows, at_a_time=at_a_time)
+        assert_allclose(found, np.sqrt(rows), rtol=1e-6)
+        total = lambda v, b=at_a_time: jnp.sum(map_evenly(jnp.sqrt, v, at_a_time=b))  # noqa: E731
+        slopes = jax.grad(total)(rows)
+        assert slopes[0] == np.inf
+        assert_allclose(slopes[1:], 0.5 / np.sqrt(rows[1:]), rtol=1e-6)
+    assert map_evenly(jnp.sqrt, rows[:0], at_a_time=3).shape == (0,)

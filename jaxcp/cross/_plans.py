@@ -63,9 +63,9 @@ def carry_out(
     if plan.batch_size is not None:
         _checks.check_count("batch_size", plan.batch_size, 1)
     fold, held_out = _held_out(plan)
-    fits, full, preds = _fit(
-        key, learner, x, y, plan.weights, fold, held_out, *plan[2:]
-    )
+    how = {"aggregation": plan.aggregation, "batch_size": plan.batch_size}
+    rows = plan.weights, fold, held_out
+    fits, full, preds = _fit(key, learner, x, y, *rows, **how)
     mask = _rows_left_out(fits)
     calibration = calibrate(score, preds, y, weights=calibration_weights, mask=mask)
     return CrossConformal(fits, full, calibration)

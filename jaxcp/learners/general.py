@@ -41,7 +41,8 @@ class GradientLearner:
 
     Mini-batches are drawn with replacement, each row in proportion to its weight; rows
     of weight zero are never seen. Without a batch size every step takes the weighted
-    mean loss of all rows. Define functions and optimizer once: each new one compiles.
+    mean loss of all rows. Functions have to be pure, for they are traced once; define
+    them and the optimizer once, for each new one compiles.
 
     Args:
       init: `key -> params`.
@@ -153,7 +154,6 @@ class MeanScale:
 
 @jax.jit
 def _descend(learner, key, x, y, weights):
-    """Returns the parameters of a `GradientLearner` after the last step."""
     import optax
 
     key_init, key_steps = jax.random.split(key)

@@ -33,6 +33,20 @@ from jaxcp.metrics.strata import (
 from jaxcp.sets import Interval, LabelSet
 
 _HSIC_ROWS = 20_000
+_ORDER = [
+    "coverage",
+    "mean_size",
+    "empty_rate",
+    "min_size_stratified_coverage",
+    "size_stratified_coverage_violation",
+    "hsic",
+    "winkler_score",
+    "coverage_width_criterion",
+    "singleton_rate",
+    "class_coverage",
+    "group_coverage",
+    "coverage_gap",
+]
 _ETA = 30.0  # the weight of the coverage in the criterion of coverage and width
 
 
@@ -77,12 +91,17 @@ def summary(
       (0.75, 1.0)
     """
     (sets, y), alpha = check_sets(sets, y), check_level(alpha)
-    _checks.check_count("num_bins", num_bins, 1)
-    if groups is not None:
+    if groups is None:
+        num_groups = None
+    else:
         groups = _checks.as_groups("groups", groups)
         num_groups = _count(groups) if num_groups is None else num_groups
         groups = check_groups(y, groups, num_groups)
-    return _summary(sets, y, alpha, groups, num_groups, num_bins)
+    by_bins = _has_size(sets) and not isinstance(sets, LabelSet)
+    if by_bins:
+        _checks.check_count("num_bins", num_bins, 1)
+    found = _summary(sets, y, alpha, groups, num_groups, num_bins if by_bins else None)
+    return {name: found[name] for name in _ORDER if name in found}
 
 
 @partial(jax.jit, static_argnames=("num_groups", "num_bins"))
@@ -90,7 +109,7 @@ def _summary(sets, y, alpha, groups, num_groups, num_bins):
     """Returns `summary` of checked arguments, in one program."""
     found = {"coverage": coverage(sets, y)}
     if _has_size(sets):
-        bins = {} if isinstance(sets, LabelSet) else {"num_bins": num_bins}
+        bins = {"num_bins": num_bins}  # None for label sets: one for each size
         found["mean_size"] = mean_size(sets)
         found["empty_rate"] = empty_rate(sets)
         found["min_size_stratified_coverage"] = min_size_stratified_coverage(

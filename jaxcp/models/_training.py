@@ -111,7 +111,7 @@ def fit(
     x, y = x.reshape(n, -1), y.reshape(n, -1)
     key_init, key_steps = jax.random.split(key)
     sizes = dataclasses.replace(model, step_size=1.0)  # a new step compiles nothing
-    return _fit(key_init, key_steps, x, y, model.step_size, sizes, loss)
+    return _fit(key_init, key_steps, x, y, float(model.step_size), sizes, loss)
 
 
 def _check_sizes(model):

@@ -56,7 +56,8 @@ def run(
 
     One `lax.scan` of `method.step`, also of a method of your own with `init` and
     `step(state, pred, y, alpha) -> (state, set)`. Feed a stream in pieces by passing
-    the state on; `jax.vmap` runs many series or hyperparameters at once.
+    the state on; `jax.vmap` runs many series or hyperparameters at once. (A method of
+    your own is traced at every call: wrap calls that you repeat in `jax.jit`.)
 
     Args:
       method: An online method, from `jaxcp.online`.
@@ -164,6 +165,7 @@ def _run_steps(method, state, preds, y, alpha):
     if not hasattr(method, "step"):
         kind = type(method).__name__
         raise ValueError(f"expected a method with init and step, got {kind}")
+    _checks.as_alpha(alpha)  # the method is given it as it came
     step = lambda state, row: method.step(state, *row, alpha)  # noqa: E731
     return lax.scan(step, state, (preds, y))
 

@@ -17,7 +17,8 @@ def in_range(score: Array, y: Array, k: int) -> Array:
 def check_probabilities(p: Array, mask: Array | None) -> None:
     """Raises ValueError unless concrete rows are probabilities."""
     check_matrix(p)
-    _checks.check_values(lambda v: v >= 0, "probabilities >= 0", p, mask)
+    expected = "probabilities >= 0 (of logits: jax.nn.softmax)"
+    _checks.check_values(lambda v: v >= 0, expected, p, mask)
     if _checks.is_concrete(p):
         rounding = max(1e-3, 8 * float(jnp.finfo(as_float(p).dtype).eps))
         sums = np.asarray(p).sum(axis=1, dtype=float)

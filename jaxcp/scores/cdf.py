@@ -8,6 +8,7 @@ from jaxcp import _checks
 from jaxcp._pytree import pytree, static
 from jaxcp._types import AnySet, PyTree, Score
 from jaxcp.scores import _extended
+from jaxcp.scores._preds import check_draws, check_tuple
 from jaxcp.selection import as_float, at_least_single, kth_smallest
 
 
@@ -91,8 +92,13 @@ class CDF:
     ) -> None:
         """Raises ValueError unless preds are what the score and its base read."""
         names = ["base prediction", "draws", "u"][: 2 + self.randomized]
-        preds = _checks.check_tuple(f"({', '.join(names)})", preds, len(names))
-        _checks.check_draws(preds[1], y)
+        preds = check_tuple(f"({', '.join(names)})", preds, len(names))
+        check_draws(preds[1], y)
+        if any(leaf is preds[1] for leaf in jax.tree.leaves(preds[0])):
+            raise ValueError(
+                "expected draws independent of the base prediction, got the same ones "
+                "twice; jaxcp.draw has roles for the two"
+            )
         if self.randomized:
             _checks.check_vectors(u=preds[2])
             _checks.check_uniforms("u", preds[2], mask)

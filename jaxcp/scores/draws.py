@@ -8,6 +8,7 @@ from jaxcp import _checks, _geometry
 from jaxcp._pytree import pytree
 from jaxcp._types import ArrayLike, PyTree
 from jaxcp.empirical import empirical_quantile
+from jaxcp.scores._preds import check_draws, check_tuple
 from jaxcp.selection import (
     as_float,
     at_least_single,
@@ -51,7 +52,7 @@ class PCP:
         self, preds: Array, y: Array | None = None, mask: Array | None = None
     ) -> None:
         """Raises ValueError unless preds are draws of the shape of the targets."""
-        _checks.check_draws(preds, y)
+        check_draws(preds, y)
 
 
 @pytree
@@ -91,8 +92,8 @@ class HDPCP:
         self, preds: PyTree, y: Array | None = None, mask: Array | None = None
     ) -> None:
         """Raises ValueError unless preds are draws with a log density each."""
-        draws, log_densities = _checks.check_tuple("(draws, log densities)", preds, 2)
-        _checks.check_draws(draws, y)
+        draws, log_densities = check_tuple("(draws, log densities)", preds, 2)
+        check_draws(draws, y)
         _check_alpha(self.alpha)
         if log_densities.shape != draws.shape[:2]:
             raise ValueError(
@@ -162,9 +163,9 @@ class CP2PCP:
         self, preds: PyTree, y: Array | None = None, mask: Array | None = None
     ) -> None:
         """Raises ValueError unless preds are two sets of draws."""
-        references, draws = _checks.check_tuple("(reference draws, draws)", preds, 2)
-        _checks.check_draws(references, y)
-        _checks.check_draws(draws, y)
+        references, draws = check_tuple("(reference draws, draws)", preds, 2)
+        check_draws(references, y)
+        check_draws(draws, y)
         _check_alpha(self.alpha)
 
     def _scale(self, pred):

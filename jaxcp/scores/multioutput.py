@@ -9,6 +9,7 @@ from jaxcp import _checks, _geometry
 from jaxcp._pytree import pytree
 from jaxcp._types import ArrayLike, PyTree
 from jaxcp.empirical import empirical_quantile
+from jaxcp.scores._preds import check_draws, check_tuple
 from jaxcp.scores.regression import CQR
 from jaxcp.sets import Box, Ellipsoid, Interval
 
@@ -67,7 +68,7 @@ class Rectangle:
           ValueError: if `draws` has another number of axes or alpha is outside (0, 1).
         """
         draws = _checks.as_arrays(draws)
-        _checks.check_draws(draws)
+        check_draws(draws)
         alpha = _checks.alpha_as_float(_checks.as_alpha(alpha))
         _checks.check_scalars(alpha=alpha)
         each = jax.vmap(empirical_quantile, (0, None))
@@ -119,7 +120,7 @@ class Mahalanobis:
         self, preds: PyTree, y: Array | None = None, mask: Array | None = None
     ) -> None:
         """Raises ValueError unless preds are pairs with valid scales."""
-        mu, scale = _checks.check_tuple("(mu, scale)", preds, 2)
+        mu, scale = check_tuple("(mu, scale)", preds, 2)
         d = jnp.shape(mu)[-1]
         if jnp.ndim(mu) != 2 or jnp.shape(scale)[1:] not in ((d,), (d, d)):
             raise ValueError(

@@ -6,6 +6,7 @@ from jax import Array
 from jaxcp import _checks
 from jaxcp._pytree import pytree
 from jaxcp._types import PyTree
+from jaxcp.scores._preds import check_tuple
 from jaxcp.scores._rounding import moved_out
 from jaxcp.sets import Box, Interval
 
@@ -263,4 +264,4 @@ def _check_pairs(expected, preds):
     """Returns the two halves of `preds`: a pair of arrays or an array (n, 2)."""
     if isinstance(preds, Array) and preds.ndim == 2 and preds.shape[1] == 2:
         return preds[:, 0], preds[:, 1]
-    return _checks.check_tuple(expected, preds, 2)
+    return check_tuple(expected, preds, 2)
