@@ -7,7 +7,7 @@ from pathlib import Path
 
 from experiments.bars import judge
 
-LONG, SHOWN = 60, 25  # rows beyond which a table is told in short, and rows shown
+LONG, SHOWN = 100, 25  # rows beyond which a table is told in short, and rows shown
 VERDICTS = {False: "**missed**", True: "met", None: "not measured"}  # sorted so
 RUN_COLUMNS = ("experiment", "seconds", "peak GiB")
 HEAD = """# Results

@@ -30,6 +30,10 @@ from experiments.reporting import arguments, format_row, save_results
 from experiments.showcase_methods import ALPHA, NUM_METHODS, Method, all_methods
 from jaxcp import metrics
 
+LEGEND = """# coverage: mean over random splits, or over a stream; +-: its standard error
+# mean size: width of intervals, number of labels, area, volume, share let through
+# worst group: coverage of the worst half of the rows, class, or tenth of a stream
+# without a guarantee, for contrast: unweighted, the jackknife, never updated"""
 WIDTHS = {
     "method": 24,
     "coverage": 8,
@@ -91,7 +95,7 @@ def main() -> None:
     print(format_row({name: name for name in WIDTHS}, WIDTHS))
     table, pools = [], {}
     total = NUM_METHODS + showcase_detection.NUM_METHODS + len(showcase_streams.METHODS)
-    with tqdm(desc="methods", total=total, unit="method") as bar:
+    with tqdm(desc="methods", total=total, unit="method", disable=None) as bar:
         methods = chain(
             all_methods(key_models, args.data), showcase_detection.all_methods(key_more)
         )
@@ -105,6 +109,7 @@ def main() -> None:
             table.append(line)
             bar.write(format_line(line))
             bar.update()
+    print(LEGEND)
     settings = {
         "alpha": ALPHA,
         "splits": {"": 400, "CV+, CQR": 200, "two outputs": 20},

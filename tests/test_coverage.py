@@ -9,6 +9,8 @@ from scipy import stats
 import jaxcp
 from helpers import CASES, ONE_OF_EACH, components
 
+pytestmark = pytest.mark.slow
+
 NUM_TRIALS = 4000
 UNTIED = {"absolute", "normalized", "cqr", "asymmetric-cqr", "gamma", "custom"}
 UNTIED |= {"box-maximum", "mahalanobis", "latent", "cp2pcp", "c-pcp-extended"}

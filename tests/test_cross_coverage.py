@@ -8,6 +8,8 @@ import pytest
 import jaxcp
 from jaxcp import datasets, learners, metrics, online, scores
 
+pytestmark = pytest.mark.slow
+
 NUM_TRIALS, N, ALPHA = 2000, 20, 0.2
 LEAST_SQUARES = learners.Ridge(0.0, intercept=False)
 

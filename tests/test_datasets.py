@@ -6,6 +6,8 @@ from numpy.testing import assert_allclose
 
 from jaxcp import datasets
 
+pytestmark = pytest.mark.slow
+
 
 def test_linear(key):
     x, y = datasets.linear(key, 20_000, num_features=4, noise=0.5)

@@ -9,6 +9,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 import jaxcp
 from jaxcp import _geometry, datasets, metrics, models, scores
 
+pytestmark = pytest.mark.slow
+
 KEY = jax.random.key(0)
 LAW = datasets.OneMoon()
 SMALL = {

@@ -120,6 +120,7 @@ def test_extended_ranks_join_the_counts():
     assert_array_equal(rank(jnp.array([jnp.inf, -jnp.inf])), [np.inf, 0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "mc",
     [[2.0], [2.0, 2.0, 2.0], [1.0, np.inf, np.inf], [np.inf] * 3, [-np.inf, 1.0, 2.0]],
@@ -138,6 +139,7 @@ def test_extended_ranks_of_degenerate_draws(mc):
     assert_array_equal(found, within)
 
 
+@pytest.mark.slow
 def test_a_model_with_half_the_noise():
     """Counts report the whole space, extended ranks finite sets that cover 0.8."""
     law, model = datasets.Unimodal(), datasets.Unimodal(noise=0.5)
@@ -166,6 +168,7 @@ def unimodal_coverage(law, x, q_of_x):
     return 1 - jnp.exp(-(q_of_x**2) / 2)
 
 
+@pytest.mark.slow
 def test_conditional_error_with_the_true_law():
     """Against exact values: the unimodal law, p = 1, d = 2, alpha = 0.2."""
     law, m = datasets.Unimodal(), 4000
@@ -186,6 +189,7 @@ def test_conditional_error_with_the_true_law():
     assert_allclose(jnp.mean(jnp.pi * radius**2 * grid[:, 0] ** 2), 17.697, rtol=0.03)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_draws, bar", [(100, 0.22), (300, 0.09)])
 def test_conditional_error_of_counts(num_draws, bar):
     """p (1 - p) / (K + 2) is 0.157 at K = 100 and 0.053 at K = 300, times 100."""
@@ -201,6 +205,7 @@ def test_conditional_error_of_counts(num_draws, bar):
     assert 100 * jnp.mean((coverage - 0.8) ** 2) < bar
 
 
+@pytest.mark.slow
 def test_regions_do_not_depend_on_batch_order_or_call():
     law, score = datasets.Unimodal(), C_PCP
     x, y = law.draw(KEY, 60)
@@ -386,6 +391,7 @@ def test_distances_in_half_precision_do_not_overflow():
     assert distance == 500 and distance.dtype == jnp.float16
 
 
+@pytest.mark.slow
 def test_codes_of_a_mixture_far_out():
     """Between two modes of one law the code is near that of the nearer mode."""
     from jaxcp._mixtures import Mixture

@@ -18,6 +18,8 @@ from jaxcp import certificates, learners, scores
 from jaxcp.certificates import certificate
 from jaxcp.sets import BoundingBox, Interval
 
+pytestmark = pytest.mark.slow
+
 ALPHA, CAUGHT, ALARM = 0.1, 1e-6, 1e-4
 SPLIT_SIZE, NUM_TEST = 20, 20
 

@@ -8,6 +8,8 @@ from scipy import stats
 
 from jaxcp import outliers
 
+pytestmark = pytest.mark.slow
+
 NUM_TRIALS = 10_000
 N, M, NUM_NOMINAL = 60, 30, 20
 LEVELS = (0.05, 0.1, 0.2, 0.5)

@@ -8,6 +8,8 @@ import jaxcp
 from jaxcp import sharded_conformal_quantile
 from jaxcp.sharding import _sharded
 
+pytestmark = pytest.mark.slow
+
 ALPHAS = np.array([0.01, 0.05, 0.1, 0.3, 0.5, 0.9, 0.99])
 
 

@@ -9,6 +9,8 @@ from helpers import reference
 from jaxcp import scores
 from jaxcp.sets import Balls, Box, Ellipsoid, Interval
 
+pytestmark = pytest.mark.slow
+
 EXACT = reference("multioutput/volumes_exact")
 KEYS = jax.random.split(jax.random.key(0), 12)
 
