@@ -30,7 +30,7 @@ from experiments.reporting import arguments, format_row, save_results
 from experiments.showcase_methods import ALPHA, NUM_METHODS, Method, all_methods
 from jaxcp import metrics
 
-LEGEND = """# coverage: mean over random splits, or over a stream; +-: its standard error
+LEGEND = """# coverage: mean over splits, or over a stream; +-: its standard error
 # mean size: width of intervals, number of labels, area, volume, share let through
 # worst group: coverage of the worst half of the rows, class, or tenth of a stream
 # without a guarantee, for contrast: unweighted, the jackknife, never updated"""
