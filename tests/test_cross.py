@@ -45,6 +45,7 @@ def test_jackknife_family_against_the_loop(jackknife, alpha):
     assert np.all(np.isinf(loop["plus"][1])) == (alpha < 1 / (N + 1))
 
 
+@pytest.mark.slow
 def test_closed_form_equals_refits_to_the_last_digits():
     with jax.enable_x64(True):
         x, y, new = (jnp.asarray(v, float) for v in (X, Y, X_NEW))
@@ -115,6 +116,7 @@ def test_long_folds_give_the_same_sets(name):
         assert_intervals(sets, expected.lower, expected.upper, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_long_folds_have_the_same_gradients():
     x, y, x_new, _ = data(200)
 
@@ -379,6 +381,7 @@ def test_models_without_parameters(params):
         assert_intervals(sets, X_NEW[:, 0] - q, X_NEW[:, 0] + q)
 
 
+@pytest.mark.slow
 def test_few_rows_and_few_inputs(jackknife):
     one = jaxcp.cross_conformal(KEY, RIDGE, ABSOLUTE, X[:1], Y[:1], jnp.zeros((2, 1)))
     assert np.all(np.isinf(one(X_NEW, 0.1).upper))

@@ -184,6 +184,7 @@ def test_no_images_and_no_pairs():
     assert box.size() == np.inf
 
 
+@pytest.mark.slow
 def test_a_detector_six_pixels_short_on_two_sides():
     """One sign for all sides, as in the theory text, covers nothing here."""
     key_true, key_noise = jax.random.split(jax.random.key(0))
@@ -206,6 +207,7 @@ def test_a_detector_six_pixels_short_on_two_sides():
     )
 
 
+@pytest.mark.slow
 def test_coverage_of_boxes_over_replicates():
     """The maximum covers exactly k / (n + 1); Bonferroni at least 1 - alpha."""
     n, alpha, trials = 39, 0.2, 10_000

@@ -90,6 +90,7 @@ def covering(x, rate, key):
     return Interval(jnp.where(hit, -1.0, 1.0), jnp.full(x.shape[0], 2.0))
 
 
+@pytest.mark.slow
 def test_conditional_error_is_its_noise_floor_or_more():
     """Over many test sets: the floor exactly when coverage does not depend on x."""
     m, alpha = 400, 0.2

@@ -124,6 +124,7 @@ def test_weighted_p_values_are_in_order_and_at_most_one():
     assert np.all(np.diff(p) <= 0)
 
 
+@pytest.mark.slow
 def test_grouped_p_values_are_those_of_each_group():
     rng = np.random.default_rng(1)
     scores, test = (np.round(rng.normal(size=n), 1) for n in (50, 30))
@@ -291,6 +292,7 @@ def test_tests_of_a_batch():
     assert outliers.fisher_test(jnp.zeros(0)) == outliers.simes_test(jnp.zeros(0)) == 1
 
 
+@pytest.mark.slow
 def test_everything_is_pure():
     """Under jit and vmap as one by one, and no new trace on the second call."""
     keys = jax.random.split(jax.random.key(0), 3)

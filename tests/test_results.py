@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("experiments", reason="run as `python -m pytest` from the root")
 from experiments import bars, reporting, results
-from experiments.report import is_loss, report
+from experiments.report import LONG, SHOWN, is_loss, report
 
 EXPERIMENTS = {*results.TIMED, *results.MEASURED}
 
@@ -87,11 +87,11 @@ def test_the_report_has_every_table_and_says_what_is_missed(tmp_path):
 
 def test_long_tables_are_told_by_method(tmp_path):
     row = {"method": "split", "alpha": 0.1, "p-value": 0.5}
-    rows = [row | {"coverage": 0.9 + i / 1000} for i in range(70)]
+    rows = [row | {"coverage": 0.8 + i / 1000} for i in range(LONG + 1)]
     save(tmp_path, "coverage_grid", rows)
-    assert "| split | 0.1 | 70 | 0.9 | 0.969 | 0.5 |" in report(tmp_path)
-    save(tmp_path, "first_calls", [{"example": f"call {i}"} for i in range(70)])
-    assert "The first 25 of 70 rows:" in report(tmp_path)
+    assert f"| split | 0.1 | {LONG + 1} | 0.8 | 0.9 | 0.5 |" in report(tmp_path)
+    save(tmp_path, "first_calls", [{"example": f"call {i}"} for i in range(LONG + 1)])
+    assert f"The first {SHOWN} of {LONG + 1} rows:" in report(tmp_path)
 
 
 def test_a_part_of_the_tables_does_not_replace_the_report(tmp_path, monkeypatch):

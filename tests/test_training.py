@@ -17,6 +17,8 @@ import references
 from helpers import CASES, components, labels_of, scores_of, sets_of
 from jaxcp import learners, metrics, scores, training
 
+pytestmark = pytest.mark.slow
+
 SIZED = [
     "absolute",
     "absolute-3d",
