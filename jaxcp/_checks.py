@@ -24,7 +24,8 @@ def as_alpha(alpha: Any) -> Alpha:
     """
     if isinstance(alpha, Array):
         return alpha
-    values = np.asarray(alpha, dtype=None if _is_numeric(alpha) else object)
+    numeric = isinstance(alpha, np.ndarray | np.generic)
+    values = np.asarray(alpha, dtype=None if numeric else object)
     exact = np.empty(values.shape, object)
     for index in np.ndindex(values.shape):
         exact[index] = _as_fraction(values[index])
@@ -240,10 +241,6 @@ def is_concrete(x: Any) -> bool:
     if isinstance(x, jax.core.Tracer):
         return False
     return not isinstance(x, Array) or x.is_fully_addressable
-
-
-def _is_numeric(alpha):
-    return isinstance(alpha, np.ndarray | np.generic)
 
 
 def _as_fraction(value):
