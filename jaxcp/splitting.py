@@ -40,17 +40,27 @@ class SplitConformal:
         """Scores of the calibration set, shape (n,) or (n, c)."""
         return self.calibration.scores
 
-    def quantile(self, alpha: ArrayLike) -> Array:
+    def quantile(
+        self, alpha: ArrayLike, *, test_weight: ArrayLike | None = None
+    ) -> Array:
         """Returns the threshold at level alpha: `Calibration.quantile`."""
-        return self.calibration.quantile(alpha)
+        return self.calibration.quantile(alpha, test_weight=test_weight)
 
     def certificate(self, alpha: Any) -> Certificate:
         """Returns what the coverage at level alpha is: `Calibration.certificate`."""
         return self.calibration.certificate(alpha)
 
-    def p_values(self, x: PyTree, y: ArrayLike, *, u: ArrayLike | None = None) -> Array:
+    def p_values(
+        self,
+        x: PyTree,
+        y: ArrayLike,
+        *,
+        u: ArrayLike | None = None,
+        test_weights: ArrayLike | None = None,
+    ) -> Array:
         """Returns how exceptional targets at inputs are: `Calibration.p_values`."""
-        return self.calibration.p_values(self.predict(self.params, x), y, u=u)
+        preds = self.predict(self.params, x)
+        return self.calibration.p_values(preds, y, u=u, test_weights=test_weights)
 
 
 def split_conformal(

@@ -32,6 +32,12 @@ def test_split_conformal_is_calibrate_on_predictions():
     assert_array_equal(cp.scores, direct.scores)
     assert cp.certificate(0.1) == direct.certificate(0.1)
     assert_array_equal(cp.p_values(x, y), direct.p_values(0.5 * x[:, 0], y))
+    weights = {"weights": jnp.ones(50)}
+    weighted = jaxcp.split_conformal(predict, 0.5, scores.Absolute(), x, y, **weights)
+    heavy = weighted.p_values(x, y, test_weights=jnp.full(50, 9.0))
+    assert np.all(heavy > weighted.p_values(x, y) - 1e-6) and heavy.min() > 0.15
+    assert weighted.quantile(0.1) == cp.quantile(0.1)
+    assert weighted.quantile(0.1, test_weight=9.0) == np.inf
 
 
 def test_one_calibration_serves_every_level():
