@@ -16,6 +16,7 @@ from jaxcp import (
     simulation,
     training,
 )
+from jaxcp._pytree import pytree, static
 from jaxcp.calibration import Calibration, calibrate
 from jaxcp.certificates.laws import coverage_law
 from jaxcp.cross import (
@@ -53,8 +54,8 @@ __all__ = [
     "detection", "distributed", "draw", "empirical_quantile", "enbpi",
     "grouped_conformal_quantile", "jackknife_plus", "jackknife_plus_after_bootstrap",
     "kth_smallest", "learners", "metrics", "online", "outliers", "plotting",
-    "resampling", "scores", "sets", "sharded_conformal_quantile", "simulate",
-    "simulation", "soft_conformal_quantile", "split_conformal", "training", "volume",
+    "pytree", "resampling", "scores", "sets", "sharded_conformal_quantile", "simulate",
+    "simulation", "soft_conformal_quantile", "split_conformal", "static", "training", "volume",
     "weighted_conformal_quantile", "weighted_select",
 ]
 # fmt: on

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from jaxcp._classes import jit
 from jaxcp._types import AnySet, PyTree, Score
 
 _BLOCK = 2**19  # numbers in a block: 2 MB in single precision, to fit a cache
@@ -86,23 +87,23 @@ def _on_one_device(leaf):
     return isinstance(leaf, jax.core.Tracer) or len(leaf.devices()) == 1
 
 
-@jax.jit
+@jit
 def _evaluate(score, preds, y):
     return jax.vmap(score)(preds, y)
 
 
-@jax.jit
+@jit
 def _evaluate_in_blocks(score, preds, y):
     return map_rows(score, preds, y)
 
 
-@jax.jit
+@jit
 def invert(score: Score, preds: PyTree, q: Array) -> AnySet:
     """Returns the set of every row at one threshold."""
     return map_rows(lambda pred: score.invert(pred, q), widened(preds))
 
 
-@jax.jit
+@jit
 def invert_each(score: Score, preds: PyTree, q: Array) -> AnySet:
     """Returns the set of every row at a threshold of its own."""
     return map_rows(score.invert, widened(preds), q)

@@ -9,28 +9,78 @@ import jax
 import numpy as np
 from jax.tree_util import Partial
 
+from jaxcp._classes import classes_of, is_ours
+
 _Class = TypeVar("_Class")
 _FEW = 20  # numbers of an array that is shown in full
 
 
 def static(**kwargs: Any) -> Any:
-    """Returns a dataclass field that is part of the structure, not a leaf."""
+    """Returns a field of a `pytree` that is part of the structure, not a leaf.
+
+    For functions, flags, names and sizes: a new value compiles anew.
+
+    Args:
+      **kwargs: Arguments of `dataclasses.field`, such as `default`.
+
+    Returns:
+      The field.
+
+    Raises:
+      TypeError: as `dataclasses.field`.
+
+    Example:
+      >>> @jaxcp.pytree
+      ... class Power:
+      ...     factor: float
+      ...     exponent: int = jaxcp.static(default=2)
+      >>> jax.tree.leaves(Power(3.0))
+      [3.0]
+    """
     return dataclasses.field(metadata={"static": True}, **kwargs)
 
 
-@dataclass_transform(frozen_default=True, field_specifiers=(static,))
+@dataclass_transform(eq_default=False, frozen_default=True, field_specifiers=(static,))
 def pytree(cls: type[_Class]) -> type[_Class]:
-    """Returns `cls` as a frozen dataclass whose non-static fields are pytree leaves."""
-    cls = dataclasses.dataclass(frozen=True, repr=False)(cls)
+    """Returns `cls` as a frozen dataclass whose non-static fields are pytree leaves.
+
+    The decorator for scores, learners, sets and online methods of your own: they then
+    pass through jit, vmap, grad and scan, and no program of another class, however
+    alike, is run for them. Values compare and hash by identity.
+
+    Args:
+      cls: A class with annotated fields, as for `dataclasses.dataclass`.
+
+    Returns:
+      The class itself, with `__init__`, and a `__repr__` that names large arrays by
+      type and shape.
+
+    Raises:
+      TypeError: as `dataclasses.dataclass`, for instance for a field without a default
+        after one with a default.
+
+    Example:
+      >>> @jaxcp.pytree
+      ... class Scaled:
+      ...     factor: float
+      ...     def __call__(self, pred, y):
+      ...         return self.factor * jnp.abs(y - pred)
+      ...     def invert(self, pred, q):
+      ...         half = q / self.factor
+      ...         return jaxcp.sets.Interval(pred - half, pred + half)
+      >>> cp = jaxcp.calibrate(Scaled(2.0), jnp.zeros(9), jnp.arange(1.0, 10.0))
+      >>> cp(jnp.zeros(1), alpha=0.2).upper
+      Array([8.], dtype=float32)
+    """
+    cls = dataclasses.dataclass(frozen=True, repr=False, eq=False)(cls)
     fields = dataclasses.fields(cls)  # type: ignore[arg-type]  # a dataclass now
     leaves = tuple(f.name for f in fields if not f.metadata.get("static"))
     statics = tuple(f.name for f in fields if f.metadata.get("static"))
 
     def flatten(value):
-        return (
-            tuple(getattr(value, name) for name in leaves),
-            tuple(getattr(value, name) for name in statics),
-        )
+        children = tuple(getattr(value, name) for name in leaves)
+        structure = tuple(getattr(value, name) for name in statics)
+        return children, (structure, classes_of(*children))
 
     def flatten_with_keys(value):
         children, structure = flatten(value)
@@ -42,7 +92,7 @@ def pytree(cls: type[_Class]) -> type[_Class]:
         value = object.__new__(cls)
         for name, child in zip(leaves, children, strict=True):
             object.__setattr__(value, name, child)
-        for name, child in zip(statics, structure, strict=True):
+        for name, child in zip(statics, structure[0], strict=True):
             object.__setattr__(value, name, child)
         return value
 
@@ -51,6 +101,7 @@ def pytree(cls: type[_Class]) -> type[_Class]:
     # With keys, not `register_dataclass`: under that registration two classes with
     # the same fields compare equal, and jit may run the program of the wrong one.
     jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
+    is_ours(cls)
     return cls
 
 
@@ -66,8 +117,9 @@ def _shown(value):
         return f"{{{', '.join(f'{k!r}: {_shown(v)}' for k, v in value.items())}}}"
     if type(value) in (list, tuple):
         start, end = "[]" if isinstance(value, list) else "()"
+        end = "," + end if type(value) is tuple and len(value) == 1 else end
         return f"{start}{', '.join(map(_shown, value))}{end}"
-    if getattr(value, "size", 0) > _FEW:
+    if hasattr(value, "dtype") and value.size > _FEW:
         return f"{value.dtype}[{','.join(map(str, value.shape))}]"
     return repr(value)
 

@@ -8,6 +8,7 @@ from jax import Array
 
 from jaxcp import _checks
 from jaxcp._batching import invert, invert_each, widened
+from jaxcp._classes import jit
 from jaxcp._types import AnySet, ArrayLike, PyTree
 from jaxcp.pvalues import p_values_among
 from jaxcp.quantiles import weighted_conformal_quantile
@@ -49,7 +50,7 @@ def check_test_weights(
     _checks.check_weights(name, test_weights)
 
 
-@jax.jit
+@jit
 def threshold(calibration: Any, level: Array, test_weight: Array | None) -> Array:
     """Returns the threshold at what `level_of` made of a level, shape () or (c,)."""
     scores, weights = calibration.scores, calibration.weights
@@ -73,7 +74,7 @@ def threshold(calibration: Any, level: Array, test_weight: Array | None) -> Arra
     return jax.vmap(select)(scores.T, level)
 
 
-@jax.jit
+@jit
 def sets_of(
     calibration: Any, preds: PyTree, level: Array, test_weights: Array | None
 ) -> AnySet:
@@ -85,7 +86,7 @@ def sets_of(
     return invert_each(calibration.score, preds, q)
 
 
-@jax.jit
+@jit
 def p_values_of(
     calibration: Any, preds: PyTree, y: Array, u: Array, test_weights: Array
 ) -> Array:

@@ -6,6 +6,7 @@ from jax import Array
 
 from jaxcp import _checks
 from jaxcp._batching import evaluate, invert, invert_each
+from jaxcp._classes import jit
 from jaxcp._pytree import pytree, static
 from jaxcp._types import AnySet, ArrayLike, PyTree, Score
 from jaxcp.quantiles import grouped_conformal_quantile
@@ -154,6 +155,6 @@ def calibrate_groups(
     return GroupCalibration(score, evaluate(score, preds, y), groups, mask, num_groups)
 
 
-@jax.jit
+@jit
 def _labels(score, preds):
     return jax.vmap(score.labels)(preds)

@@ -1,7 +1,6 @@
 """Draws of a model at every input, with a key for each of them."""
 
 from collections.abc import Callable
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +8,7 @@ from jax import Array
 
 from jaxcp import _checks
 from jaxcp._batching import map_evenly
+from jaxcp._classes import jit
 from jaxcp._pytree import as_function
 from jaxcp._types import ArrayLike, PyTree
 
@@ -73,7 +73,7 @@ def draw(
     return _draw(key, sample, x, role, indices, int(num_draws))
 
 
-@partial(jax.jit, static_argnames="num_draws")
+@jit(static_argnames="num_draws")
 def _draw(key, sample, x, role, indices, num_draws):
     key = jax.random.fold_in(key, role)
 

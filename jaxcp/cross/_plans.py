@@ -1,6 +1,5 @@
 """From rows and a plan, of which fits leave which rows out, to held-out scores."""
 
-from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -8,6 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxcp import _checks
+from jaxcp._classes import jit
 from jaxcp._types import ArrayLike, Learner, PyTree, Score
 from jaxcp.calibration import calibrate
 from jaxcp.cross._fits import Fits, fit_all
@@ -82,7 +82,7 @@ def _held_out(plan):
     return None, held_out
 
 
-@partial(jax.jit, static_argnames=("aggregation", "batch_size"))
+@jit(static_argnames=("aggregation", "batch_size"))
 def _fit(key, learner, x, y, weights, fold, held_out, aggregation, batch_size):
     """Returns the fits, the fit on all rows and each row's held-out prediction."""
     ones = jnp.ones((1, len(y)))

@@ -8,6 +8,7 @@ from jax import Array
 
 from jaxcp import _checks
 from jaxcp._batching import map_blocks
+from jaxcp._classes import jit
 from jaxcp._pytree import pytree
 from jaxcp._thresholds import check_test_weights, set_level_of, threshold
 from jaxcp._types import AnySet, ArrayLike, PyTree
@@ -170,7 +171,7 @@ class CrossConformal:
         return x, set_level_of(self.calibration, alpha), test_weights
 
 
-@jax.jit
+@jit
 def _plus(cp, x, level, test_weights):
     score, fits, of = cp.calibration.score, cp.fits, cp.calibration
     n, m = len(of.scores), len(jax.tree.leaves(x)[0])
@@ -231,7 +232,7 @@ def _has_long_folds(cp, x):
     return isinstance(kind, Interval)
 
 
-@jax.jit
+@jit
 def _minmax(cp, x, level, test_weights):
     score, fits, of = cp.calibration.score, cp.fits, cp.calibration
     m = len(jax.tree.leaves(x)[0])
@@ -252,14 +253,14 @@ def _minmax(cp, x, level, test_weights):
     return map_blocks(block, x, q, width=rows * _width(cp, x))
 
 
-@jax.jit
+@jit
 def _center(cp, x):
     fits = cp.fits
     block = lambda x: jax.vmap(fits.center)(fits.by_input(x))  # noqa: E731
     return map_blocks(block, x, width=len(cp.scores) * _width(cp, x))
 
 
-@jax.jit
+@jit
 def _upper_center(cp, x, rank):
     def one(preds):
         return jax.tree.map(quantile, cp.fits.without_each(preds))
@@ -273,6 +274,6 @@ def _upper_center(cp, x, rank):
     return map_blocks(block, x, width=len(cp.scores) * _width(cp, x))
 
 
-@jax.jit
+@jit
 def _predict(learner, params, x):
     return learner.predict(params, x)

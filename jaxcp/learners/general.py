@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from jaxcp import _checks
+from jaxcp._classes import jit
 from jaxcp._pytree import pytree, static
 from jaxcp._types import Learner, Number, PyTree
 from jaxcp.selection import as_float
@@ -152,7 +153,7 @@ class MeanScale:
         return self.mean.predict(mean, x), jnp.maximum(sigma, lowest[None])
 
 
-@jax.jit
+@jit
 def _descend(learner, key, x, y, weights):
     import optax
 

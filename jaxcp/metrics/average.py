@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxcp import _checks
+from jaxcp._classes import jit
 from jaxcp._numbers import mean
 from jaxcp._types import AnySet, ArrayLike, PyTree, Set
 from jaxcp.sets import BoundingBox, Interval, LabelSet
@@ -155,7 +156,7 @@ def is_covered(sets: Set, y: Array) -> Array:
     return where_known(_contained(sets, y), (sets, y))
 
 
-@jax.jit
+@jit
 def _contained(sets, y):
     return jax.vmap(lambda s, target: s.contains(target))(sets, y)
 
@@ -184,7 +185,7 @@ def sizes_of(sets: Set, sizes: ArrayLike | None) -> Array:
     return sizes
 
 
-@jax.jit
+@jit
 def closed_form_sizes(sets: Set) -> Array:
     """Returns the size of every set, shape (m,); ValueError where it has no formula."""
     return jax.vmap(lambda s: s.size())(sets)
@@ -208,17 +209,17 @@ def _target_shape(sets, default):
     return jnp.shape(sets.lower)[1:] if hasattr(sets, "lower") else default
 
 
-@jax.jit
+@jit
 def _coverage(sets, y):
     return mean(is_covered(sets, y))
 
 
-@jax.jit
+@jit
 def _mean_size(sets):
     return mean(closed_form_sizes(sets))
 
 
-@jax.jit
+@jit
 def _empty_rate(sets):
     def is_empty(s):
         return s.is_empty() if hasattr(s, "is_empty") else s.size() == 0
@@ -226,6 +227,6 @@ def _empty_rate(sets):
     return mean(where_known(jax.vmap(is_empty)(sets), sets))
 
 
-@jax.jit
+@jit
 def _singleton_rate(sets):
     return mean(jnp.sum(sets.mask, axis=1) == 1)

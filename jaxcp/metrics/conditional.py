@@ -1,7 +1,6 @@
 """Coverage given the input, as far as a test set can tell."""
 
 import math
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +8,7 @@ import numpy as np
 from jax import Array, lax
 
 from jaxcp import _checks
+from jaxcp._classes import jit
 from jaxcp._geometry import square_distances
 from jaxcp._numbers import mean
 from jaxcp._types import ArrayLike, Set
@@ -123,13 +123,13 @@ def inputs_of(x: ArrayLike, y: Array) -> Array:
     return x.reshape(len(x), math.prod(x.shape[1:]))
 
 
-@jax.jit
+@jit
 def _excess_risk(sets, y, rates, alpha):
     error = is_covered(sets, y) - (1 - alpha)
     return mean(error * jnp.sign(above_level(rates, alpha)))
 
 
-@partial(jax.jit, static_argnames="num_cells")
+@jit(static_argnames="num_cells")
 def _cell_error(key, sets, y, x, alpha, num_cells):
     cells = _cells(key, standardized(x), num_cells)
     rates, counts = rates_of(is_covered(sets, y), cells, num_cells)

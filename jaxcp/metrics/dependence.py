@@ -1,13 +1,12 @@
 """Dependence between the size of a set and whether it covers."""
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
 from jaxcp import _checks
 from jaxcp._batching import map_blocks
+from jaxcp._classes import jit
 from jaxcp._types import ArrayLike, Set
 from jaxcp.metrics.average import check_sets, is_covered, sizes_of, where_known
 from jaxcp.selection import as_float, at_least_single, bisect_keys, from_keys, to_keys
@@ -66,7 +65,7 @@ def hsic(
     return _hsic(sets, y, sizes, bandwidths, rooted)
 
 
-@partial(jax.jit, static_argnames="rooted")
+@jit(static_argnames="rooted")
 def _hsic(sets, y, sizes, bandwidths, rooted):
     sizes = at_least_single(as_float(sizes))
     covered = where_known(is_covered(sets, y), sizes).astype(sizes.dtype)

@@ -1,12 +1,10 @@
 """Coverage within groups and classes, and how far it is from its level."""
 
-from functools import partial
-
-import jax
 import jax.numpy as jnp
 from jax import Array
 
 from jaxcp import _checks
+from jaxcp._classes import jit
 from jaxcp._types import ArrayLike, Set
 from jaxcp.metrics.average import check_kind, check_level, check_sets, is_covered
 from jaxcp.sets import LabelSet
@@ -125,12 +123,12 @@ def check_groups(y: Array, groups: ArrayLike, num_groups: int) -> Array:
     return groups
 
 
-@partial(jax.jit, static_argnames="num_groups")
+@jit(static_argnames="num_groups")
 def _group_coverage(sets, y, groups, num_groups):
     return rates_of(is_covered(sets, y), groups, num_groups)[0]
 
 
-@partial(jax.jit, static_argnames=("num_groups", "weighted"))
+@jit(static_argnames=("num_groups", "weighted"))
 def _coverage_gap(sets, y, groups, num_groups, alpha, weighted):
     rates, counts = rates_of(is_covered(sets, y), groups, num_groups)
     gaps = jnp.where(counts > 0, jnp.abs(rates - (1 - alpha)), 0)

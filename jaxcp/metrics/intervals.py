@@ -1,10 +1,10 @@
 """Scores of intervals and quantiles, and criteria of coverage and width together."""
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 
 from jaxcp import _checks
+from jaxcp._classes import jit
 from jaxcp._numbers import mean
 from jaxcp._types import ArrayLike
 from jaxcp.metrics.average import (
@@ -192,7 +192,7 @@ def _check(sets, y, alpha):
     return sets, as_float(y), check_level(alpha)
 
 
-@jax.jit
+@jit
 def _interval_score(sets, y, alpha):
     below = jnp.where(y < sets.lower, sets.lower - y, 0)  # not inf - inf inside
     above = jnp.where(y > sets.upper, y - sets.upper, 0)
@@ -200,14 +200,14 @@ def _interval_score(sets, y, alpha):
     return where_known(scores, (sets, y))
 
 
-@jax.jit
+@jit
 def _pinball(preds, y, level):
     error = y.reshape(-1, *(1,) * level.ndim) - preds
     level = jnp.broadcast_to(level, error.shape)
     return mean(jnp.maximum(level * error, (level - 1) * error))
 
 
-@jax.jit
+@jit
 def _criterion(sets, y, alpha, eta):
     width, error = _relative_width(sets, y), _coverage_error(sets, y, alpha)
     finite = jnp.isfinite(width)
@@ -215,7 +215,7 @@ def _criterion(sets, y, alpha, eta):
     return jnp.where(finite, value, -width)
 
 
-@jax.jit
+@jit
 def _khosravi_criterion(sets, y, alpha, eta):
     width, error = _relative_width(sets, y), _coverage_error(sets, y, alpha)
     fine = jnp.exp(-eta * jnp.minimum(error, 0)) * (error < 0)

@@ -1,6 +1,5 @@
 """All metrics that apply to some sets, in one dict."""
 
-from functools import partial
 from typing import Any
 
 import jax
@@ -8,6 +7,7 @@ import numpy as np
 from jax import Array
 
 from jaxcp import _checks
+from jaxcp._classes import jit
 from jaxcp._types import ArrayLike, Set
 from jaxcp.metrics.average import (
     check_level,
@@ -104,7 +104,7 @@ def summary(
     return {name: found[name] for name in _ORDER if name in found}
 
 
-@partial(jax.jit, static_argnames=("num_groups", "num_bins"))
+@jit(static_argnames=("num_groups", "num_bins"))
 def _summary(sets, y, alpha, groups, num_groups, num_bins):
     """Returns `summary` of checked arguments, in one program."""
     found = {"coverage": coverage(sets, y)}

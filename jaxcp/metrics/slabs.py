@@ -2,7 +2,6 @@
 
 import math
 from fractions import Fraction
-from functools import partial
 from numbers import Real
 
 import jax
@@ -11,6 +10,7 @@ from jax import Array, lax
 
 from jaxcp import _checks
 from jaxcp._batching import map_evenly
+from jaxcp._classes import jit
 from jaxcp._geometry import norm
 from jaxcp._types import ArrayLike, Set
 from jaxcp.metrics.average import check_sets, is_covered
@@ -89,13 +89,13 @@ def worst_slab_coverage(
     return _worst_slab(key_order, sets, y, x, directions, num_found, shortest, holdout)
 
 
-@partial(jax.jit, static_argnames="num_directions")
+@jit(static_argnames="num_directions")
 def _directions(key, x, num_directions):
     directions = jax.random.normal(key, (num_directions, x.shape[1]), x.dtype)
     return directions / jax.vmap(norm)(directions)[:, None]
 
 
-@partial(jax.jit, static_argnames=("num_found", "holdout"))
+@jit(static_argnames=("num_found", "holdout"))
 def _worst_slab(key, sets, y, x, directions, num_found, shortest, holdout):
     hits = is_covered(sets, y)
     order = jax.random.permutation(key, len(x))

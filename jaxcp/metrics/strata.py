@@ -1,13 +1,11 @@
 """Coverage of sets of similar size: good sets are large where it is hard."""
 
-from functools import partial
-
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
 from jaxcp import _checks
+from jaxcp._classes import jit
 from jaxcp._types import ArrayLike, Set
 from jaxcp.metrics.average import (
     check_level,
@@ -195,7 +193,7 @@ def _ends(count, num_runs):
     return np.cumsum(length + (np.arange(num_runs) < longer))
 
 
-@partial(jax.jit, static_argnames="num_bins")
+@jit(static_argnames="num_bins")
 def _rates_by_count(sets, y, sizes, num_bins):
     ends, places = _ends(len(sizes), num_bins), np.arange(len(sizes))
     strata = jnp.asarray(np.searchsorted(ends, places, side="right"))
@@ -203,7 +201,7 @@ def _rates_by_count(sets, y, sizes, num_bins):
     return rates_of(_covered(sets, y, sizes)[order], strata, num_bins)
 
 
-@jax.jit
+@jit
 def _rates_by_edges(sets, y, sizes, edges):
     strata = jnp.searchsorted(edges, sizes, side="left")
     return rates_of(_covered(sets, y, sizes), strata, len(edges) + 1)
@@ -213,7 +211,7 @@ def _covered(sets, y, sizes):
     return where_known(is_covered(sets, y), sizes)
 
 
-@jax.jit
+@jit
 def _largest(values, counts):
     """Returns the largest of `values` of strata with rows; NaN if one is, or none."""
     largest = jnp.max(jnp.where(counts > 0, values, -jnp.inf))

@@ -1,13 +1,12 @@
 """Average volumes of sets in several dimensions."""
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from jaxcp import _checks
 from jaxcp._batching import map_evenly
+from jaxcp._classes import jit
 from jaxcp._pytree import pytree
 from jaxcp._types import Set
 from jaxcp.volumes import volume
@@ -78,7 +77,7 @@ def mean_volume(
     return _mean_volume(key, sets, jnp.arange(m), num_samples, sobol)
 
 
-@partial(jax.jit, static_argnames=("num_samples", "sobol"))
+@jit(static_argnames=("num_samples", "sobol"))
 def _mean_volume(key, sets, indices, num_samples, sobol):
     def one(region, i):
         return volume(jax.random.fold_in(key, i), region, num_samples, sobol=sobol)

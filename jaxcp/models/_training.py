@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax
@@ -13,6 +12,7 @@ from flax import nnx
 from jax import Array, lax
 
 from jaxcp import _checks
+from jaxcp._classes import jit
 from jaxcp._pytree import pytree, static
 from jaxcp._types import ArrayLike, PyTree
 from jaxcp.selection import as_float
@@ -123,7 +123,7 @@ def _check_sizes(model):
         raise ValueError(f"expected step_size as a number > 0, got {step_size}")
 
 
-@partial(jax.jit, static_argnames=("model", "loss"))
+@jit(static_argnames=("model", "loss"))
 def _fit(key_init, key_steps, x, y, step_size, model, loss):
     network = model.network(nnx.Rngs(key_init), x.shape[1], y.shape[1])
     structure, state = nnx.split(network)

@@ -1,12 +1,11 @@
 """Conditional flow matching."""
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array, lax
 
+from jaxcp._classes import jit
 from jaxcp._pytree import pytree, static
 from jaxcp._types import ArrayLike
 from jaxcp.models._training import Fitted, Perceptron, fit
@@ -67,7 +66,7 @@ class FlowMatching:
         return _Velocity(num_inputs, num_targets, self, rngs)
 
 
-@partial(jax.jit, static_argnames=("t_start", "t_end"))
+@jit(static_argnames=("t_start", "t_end"))
 def _carried(model, params, x, start, t_start, t_end):
     """Returns where the flow carries a point from one time to another."""
     network, x = params.trained(), params.inputs(x)

@@ -9,6 +9,7 @@ from jax import Array, lax
 from jaxcp import _checks
 from jaxcp._batching import evaluate
 from jaxcp._checks import Alpha
+from jaxcp._classes import jit
 from jaxcp._types import AnySet, ArrayLike, Online, PyTree, Score
 from jaxcp.selection import as_float
 
@@ -141,17 +142,17 @@ def errors(score: Score, pred: PyTree, y: Array, q: Array) -> Array:
     return jax.vmap(missed)(jnp.where(jnp.eye(len(q), dtype=bool), q[None], jnp.inf))
 
 
-@jax.jit
+@jit
 def _predict(method, state, pred, level):
     return method.score.invert(pred, method._threshold(state, level))
 
 
-@jax.jit
+@jit
 def _step(method, state, pred, y, level):
     return method._advance(state, pred, y, level)
 
 
-@jax.jit
+@jit
 def _run(method, state, preds, y, level):
     _check_components(method, state, preds, y, level)
 

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxcp import _checks
+from jaxcp._classes import jit
 from jaxcp._pytree import pytree, static
 from jaxcp._types import Number, PyTree
 from jaxcp.scores import _ranking
@@ -50,7 +51,7 @@ class _Ranked:
         return jnp.where(reached | jnp.all(mask), k, following)
 
 
-@jax.jit
+@jit
 def _prefix(score, pred, q):
     """Returns the labels that score at most q: the first ones by rank."""
     p, _ = score._parts(pred)

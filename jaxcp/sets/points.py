@@ -5,6 +5,7 @@ from jax import Array
 
 from jaxcp import _checks
 from jaxcp._batching import map_evenly
+from jaxcp._classes import jit
 from jaxcp._types import ArrayLike, Set
 
 _POINTS_AT_A_TIME = 2**14
@@ -41,6 +42,6 @@ def membership(region: Set, points: ArrayLike) -> Array:
     return _membership(region, points)
 
 
-@jax.jit
+@jit
 def _membership(region, points):
     return map_evenly(region.contains, points, at_a_time=_POINTS_AT_A_TIME)

@@ -9,6 +9,7 @@ from jax import Array
 
 from jaxcp import _checks
 from jaxcp._batching import evaluate
+from jaxcp._classes import jit
 from jaxcp._pytree import pytree, static
 from jaxcp._types import ArrayLike, Number, PyTree, Score
 from jaxcp.quantiles import thresholds
@@ -183,7 +184,7 @@ def rank_of(alpha: ArrayLike, scores: jax.ShapeDtypeStruct) -> Array:
     return conformal_rank(scores.shape[0], level)
 
 
-@jax.jit
+@jit
 def loss_of(
     objective: Objective,
     score: Score,

@@ -9,6 +9,7 @@ from jax import Array
 
 from jaxcp import _checks
 from jaxcp._batching import evaluate, invert, widened
+from jaxcp._classes import jit
 from jaxcp._numbers import positive
 from jaxcp._types import ArrayLike, LabelScore, PyTree, Score, Set
 from jaxcp.selection import as_float, at_least_single
@@ -128,7 +129,7 @@ def check_positive(**named: ArrayLike) -> None:
         _checks.check_values(lambda v: v > 0, f"{name} > 0", value)
 
 
-@jax.jit
+@jit
 def memberships(
     score: Score, preds: PyTree, y: Array, q: Array, temperature: Array
 ) -> Array:
@@ -153,7 +154,7 @@ def label_memberships(
     return _step(labels, q[None] if q.ndim else q, temperature)
 
 
-@partial(jax.jit, static_argnames="num_samples")
+@jit(static_argnames="num_samples")
 def sizes(
     score: Score,
     preds: PyTree,
@@ -178,7 +179,7 @@ def sizes(
     return jax.vmap(partial(_union, num_samples))(keys, sets)
 
 
-@jax.jit
+@jit
 def labels_of(score: LabelScore, preds: PyTree) -> Array:
     """Returns the score of every label of every row, shape (m, k)."""
     return jax.vmap(score.labels)(preds)

@@ -1,7 +1,6 @@
 """Hyperparameters of a score: learned by gradient, or chosen from a grid."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, TypeVar
 
 import jax
@@ -10,6 +9,7 @@ from jax import Array, lax
 
 from jaxcp import _checks
 from jaxcp._batching import evaluate, invert
+from jaxcp._classes import jit
 from jaxcp._types import ArrayLike, PyTree, Score
 from jaxcp.quantiles import thresholds
 from jaxcp.selection import as_float
@@ -184,7 +184,7 @@ def select_score(
     return _select(key, scores, (preds, y), rank, num_splits)
 
 
-@partial(jax.jit, static_argnames=("optimizer", "num_steps", "project"))
+@jit(static_argnames=("optimizer", "num_steps", "project"))
 def _train(key, objective, score, rows, optimizer, num_steps, project):
     n = len(rows[1])
 
@@ -204,7 +204,7 @@ def _train(key, objective, score, rows, optimizer, num_steps, project):
     return lax.scan(step, start, jax.random.split(key, num_steps))[0][0]
 
 
-@partial(jax.jit, static_argnames="num_splits")
+@jit(static_argnames="num_splits")
 def _select(key, scores, rows, rank, num_splits):
     n = len(rows[1])
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxcp import _checks
+from jaxcp._classes import jit
 from jaxcp._types import Set
 from jaxcp.scores.generative import Density, Latent
 from jaxcp.selection import as_float, at_least_single
@@ -101,7 +102,7 @@ def _check(region, sobol):
         )
 
 
-@partial(jax.jit, static_argnames=("num_samples", "sobol"))
+@jit(static_argnames=("num_samples", "sobol"))
 def _volume(key, region, num_samples, sobol):
     if isinstance(region, Ellipsoid):
         log_volume = region.log_size()

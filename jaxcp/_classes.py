@@ -1,0 +1,79 @@
+"""The classes of pytree nodes: part of the key of every program that is kept.
+
+Two classes under `jax.tree_util.register_dataclass` that have the same fields compare
+equal in jax, whose caches may then run the program of the wrong one.
+"""
+
+import functools
+import inspect
+import weakref
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+from jax.tree_util import Partial, default_registry
+
+_Function = TypeVar("_Function", bound=Callable)
+# What a walk over a tree does at a value: go by, stop, go on, or note its class too.
+_LEAF, _OURS, _CONTAINER, _FOREIGN = range(4)
+_kinds: weakref.WeakKeyDictionary[type, int] = weakref.WeakKeyDictionary()
+
+
+def jit(
+    function: _Function | None = None, *, static_argnames: str | tuple[str, ...] = ()
+) -> _Function:
+    """Returns `jax.jit` of a function of the user's objects, told apart by class."""
+    if function is None:
+        return functools.partial(jit, static_argnames=static_argnames)  # type: ignore[return-value]
+
+    @functools.wraps(function)
+    def program(*args, _classes, **kwargs):
+        return function(*args, **kwargs)
+
+    # Where jax looks for what static names are.
+    own = inspect.signature(function)
+    last = inspect.Parameter("_classes", inspect.Parameter.KEYWORD_ONLY)
+    program.__signature__ = own.replace(parameters=[*own.parameters.values(), last])  # type: ignore[attr-defined]
+    names = (static_argnames,) if isinstance(static_argnames, str) else static_argnames
+    compiled = jax.jit(program, static_argnames=(*names, "_classes"))
+
+    @functools.wraps(function)
+    def call(*args, **kwargs):
+        classes = classes_of(*args, *kwargs.values())
+        return compiled(*args, _classes=classes, **kwargs)
+
+    return call  # type: ignore[return-value]
+
+
+def classes_of(*values: Any) -> tuple[type, ...]:
+    """Returns the classes of pytree nodes in `values`, down to a `pytree` of ours.
+
+    Its own structure holds the classes inside of it.
+    """
+    found: list[type] = []
+    for value in values:
+        if _kind(type(value)) in (_CONTAINER, _FOREIGN):
+            jax.tree.flatten(value, is_leaf=functools.partial(_note, found))
+    return tuple(found)
+
+
+def is_ours(cls: type) -> None:
+    """Makes known that the structure of `cls` holds the classes inside of it."""
+    _kinds[cls] = _OURS
+
+
+def _note(found, value):
+    kind = _kind(type(value))
+    if kind == _FOREIGN:
+        found.append(type(value))
+    return kind == _OURS
+
+
+def _kind(cls):
+    kind = _kinds.get(cls)
+    if kind is None:
+        node = issubclass(cls, tuple) or default_registry.is_node(cls)
+        builtin = cls in (tuple, list, dict, Partial)
+        kind = _CONTAINER if builtin else _FOREIGN if node else _LEAF
+        _kinds[cls] = _LEAF if cls is type(None) else kind
+    return kind
