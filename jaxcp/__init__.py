@@ -55,7 +55,7 @@ __all__ = [
     "grouped_conformal_quantile", "jackknife_plus", "jackknife_plus_after_bootstrap",
     "kth_smallest", "learners", "metrics", "online", "outliers", "plotting",
     "pytree", "resampling", "scores", "sets", "sharded_conformal_quantile", "simulate",
-    "simulation", "soft_conformal_quantile", "split_conformal", "static", "training", "volume",
-    "weighted_conformal_quantile", "weighted_select",
+    "simulation", "soft_conformal_quantile", "split_conformal", "static", "training",
+    "volume", "weighted_conformal_quantile", "weighted_select",
 ]
 # fmt: on

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
 from jaxcp._classes import jit
@@ -110,11 +111,17 @@ def invert_each(score: Score, preds: PyTree, q: Array) -> AnySet:
 
 
 def widened(tree: PyTree) -> PyTree:
-    """Returns narrow and unsigned integers as default ones, whose differences fit."""
+    """Returns narrow and unsigned integers as default ones, whose differences fit.
+
+    As floats where default integers do not hold them all.
+    """
+    default = jnp.asarray(0).dtype
 
     def widen(v):
         unsigned = jnp.issubdtype(v.dtype, jnp.unsignedinteger)
         narrow = jnp.issubdtype(v.dtype, jnp.integer) and v.dtype.itemsize < 4
-        return v.astype(int) if unsigned or narrow else v
+        if not (unsigned or narrow):
+            return v
+        return v.astype(default if np.can_cast(v.dtype, default) else float)
 
     return jax.tree.map(widen, tree)

@@ -11,52 +11,37 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from jaxcp._arrays import is_concrete
 from jaxcp._types import ArrayLike, Learner, PyTree, Score
 
 Alpha = Array | np.ndarray  # a jax array of floats, or a numpy array of Fractions
+_DIGITS = 6  # of a decimal that a float is taken for, within rounding
 
 
 def as_alpha(alpha: Any) -> Alpha:
     """Returns a level read exactly: numbers as the decimal they print as.
 
-    Jax arrays are taken as they are and may have any value; everything else becomes a
-    numpy array of Fractions and must lie in (0, 1).
+    A float that is a decimal of at most 6 digits but for rounding, as `1 - 0.9` is, is
+    that decimal. Numbers become a numpy array of Fractions; jax arrays are taken as
+    they are. Both must lie in (0, 1), where values are known: traced ones may not.
     """
     if isinstance(alpha, Array):
+        if is_concrete(alpha):
+            values = np.asarray(alpha)
+            _check_levels(values, values)
         return alpha
     numeric = isinstance(alpha, np.ndarray | np.generic)
     values = np.asarray(alpha, dtype=None if numeric else object)
     exact = np.empty(values.shape, object)
     for index in np.ndindex(values.shape):
         exact[index] = _as_fraction(values[index])
+    _check_levels(exact, values)
     return exact
 
 
 def alpha_as_float(alpha: Alpha) -> Array:
     """Returns the level as an array of floats."""
     return jnp.asarray(alpha.astype(float)) if isinstance(alpha, np.ndarray) else alpha
-
-
-def as_arrays(tree: PyTree) -> PyTree:
-    """Returns `tree` with its numpy, pandas, torch and list leaves as jax arrays.
-
-    A list of numbers, or of lists of them, is an array; every other container is kept.
-    """
-    return jax.tree.map(_as_array, tree, is_leaf=_is_array_like)
-
-
-def as_array(name: str, value: Any) -> Array:
-    """Returns one array, also of a tuple; raises ValueError for what is none."""
-    array = as_arrays(list(value) if isinstance(value, tuple) else value)
-    if not isinstance(array, Array):
-        raise ValueError(f"expected {name} as an array, got {type(value).__name__}")
-    return array
-
-
-def as_groups(name: str, value: Any) -> Array:
-    """Returns groups or labels as an array; flags, and no rows at all, as integers."""
-    array = as_array(name, value)
-    return array.astype(int) if array.dtype == bool or array.size == 0 else array
 
 
 def num_rows(**named: PyTree) -> int:
@@ -128,6 +113,9 @@ def check_given(**named: Any) -> None:
     for name, value in named.items():
         if value is None:
             raise ValueError(f"expected {name} as a value, got None")
+        if name in ("preds", "y") and hasattr(value, "contains"):
+            kind = type(value).__name__
+            raise ValueError(f"expected {name} as arrays, got sets of kind {kind}")
         if isinstance(value, type):
             call = value.__name__
             raise ValueError(
@@ -149,7 +137,7 @@ def check_pytree(name: str, value: Any, instead: str) -> None:
     if len(leaves) == 1 and leaves[0] is value:
         raise ValueError(
             f"expected {name} as a pytree, got {type(value).__name__}; decorate its "
-            f"class with jax.tree_util.register_static, or use {instead}"
+            f"class with jaxcp.pytree, or use {instead}"
         )
 
 
@@ -203,15 +191,15 @@ def check_labels(
     name: str, labels: ArrayLike, num_classes: int, mask: ArrayLike | None = None
 ) -> None:
     """Raises ValueError unless labels are integers in 0, ..., num_classes - 1."""
-    labels = jnp.asarray(labels)
+    labels, expected = jnp.asarray(labels), f"{name} in 0, ..., {num_classes - 1}"
     if not jnp.issubdtype(labels.dtype, jnp.integer):
-        raise ValueError(f"expected {name} of an integer type, got {labels.dtype}")
-    check_values(
-        lambda v: (v >= 0) & (v < num_classes),
-        f"{name} in 0, ..., {num_classes - 1}",
-        labels,
-        mask,
-    )
+        # Integers beyond those of jax have come in as floats.
+        check_values(lambda v: ~(abs(v) >= 2**31), expected, labels, mask)
+        raise ValueError(
+            f"expected {name} of an integer type, got {labels.dtype}; "
+            "numpy.unique(labels, return_inverse=True)[1] codes any as 0, 1, ..."
+        )
+    check_values(lambda v: (v >= 0) & (v < num_classes), expected, labels, mask)
 
 
 def check_weights(name: str, weights: ArrayLike, mask: ArrayLike | None = None) -> None:
@@ -236,45 +224,33 @@ def as_vector(name: str, value: Array | float, size: int) -> Array:
     return value
 
 
-def is_concrete(x: Any) -> bool:
-    """Returns whether the values of `x` can be looked at here."""
-    if isinstance(x, jax.core.Tracer):
-        return False
-    return not isinstance(x, Array) or x.is_fully_addressable
-
-
 def _as_fraction(value):
     if isinstance(value, bool | np.bool_) or not isinstance(value, Real | Decimal):
         raise ValueError(f"expected alpha as numbers, got {type(value).__name__}")
-    finite = np.isfinite(float(value))
-    digits = value if isinstance(value, Fraction | Decimal) else str(value)
-    exact = Fraction(digits) if finite else Fraction(-1)
-    if not 0 < exact < 1:
+    return _decimal(value) if np.isfinite(float(value)) else Fraction(-1)
+
+
+def _check_levels(exact, given):
+    outside = given[~((exact > 0) & (exact < 1)).astype(bool)]
+    if outside.size:
         raise ValueError(
-            f"expected alpha in (0, 1), got {value}; 0.1 is for sets that cover 90 %"
+            f"expected alpha in (0, 1), got {outside.flat[0]}; 0.1 is for sets that "
+            "cover 90 %"
         )
-    return exact
 
 
-def _is_array_like(x):
-    if isinstance(x, list):
-        return all(isinstance(v, list | Real | np.generic) for v in x) and all(
-            isinstance(v, Real | np.generic) for v in jax.tree.leaves(x)
-        )
-    return hasattr(x, "to_numpy") or hasattr(x, "detach")  # pandas, torch
-
-
-def _as_array(x):
-    if hasattr(x, "to_numpy"):
-        x = x.to_numpy()
-    elif hasattr(x, "detach"):
-        x = x.detach().float() if "bfloat16" in str(x.dtype) else x.detach()
-        x = x.numpy()
-    try:
-        return jnp.asarray(x)
-    except TypeError as error:
-        kind = getattr(x, "dtype", type(x).__name__)
-        raise ValueError(f"expected arrays of numbers, got {kind}") from error
+def _decimal(value):
+    """Returns a number as the decimal it is but for rounding, or prints as."""
+    if isinstance(value, Fraction | Decimal | int | np.integer) or not 0 < value < 1:
+        return Fraction(value if isinstance(value, Fraction) else str(value))
+    stored, kind = Fraction(float(value)), type(value)
+    for digits in range(1, _DIGITS + 1):
+        short = round(stored, digits)
+        # Some roundings of a short sum, or the one of c in 1 - c.
+        ulp = 4 * np.spacing(kind(short)), np.spacing(kind(1 - short)) / 2
+        if 0 < short < 1 and abs(stored - short) <= max(ulp):
+            return short
+    return Fraction(str(value))
 
 
 def _listed(tree, rows):

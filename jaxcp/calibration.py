@@ -2,13 +2,14 @@
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 
 from jaxcp import _checks
+from jaxcp._arrays import as_arrays, is_concrete
 from jaxcp._batching import evaluate
 from jaxcp._pytree import pytree, static
+from jaxcp._rows import RowShapes, check_digits_of_targets, check_row_shapes, row_shapes
 from jaxcp._thresholds import (
     check_test_weights,
     level_of,
@@ -37,7 +38,7 @@ class Calibration:
     scores: Array
     weights: Array | None = None
     mask: Array | None = None
-    row_shapes: tuple[tuple[int, ...], ...] | None = static(default=None)
+    row_shapes: RowShapes | None = static(default=None)
 
     def quantile(
         self, alpha: ArrayLike, *, test_weight: ArrayLike | None = None
@@ -103,9 +104,9 @@ class Calibration:
           >>> cp(jnp.array([0.0, 1.0]), alpha=0.2).upper
           Array([8., 9.], dtype=float32)
         """
-        preds, test_weights = _checks.as_arrays((preds, test_weights))
+        preds, test_weights = as_arrays(preds=preds, test_weights=test_weights)
         _checks.num_rows(preds=preds, test_weights=test_weights)
-        _check_row_shapes(self.score, preds, self.row_shapes)
+        check_row_shapes(self.score, preds, self.row_shapes)
         _checks.check_preds(self.score, preds)
         _checks.check_vectors(test_weights=test_weights)
         check_test_weights(self, test_weights)
@@ -141,7 +142,7 @@ class Calibration:
                 f"coverage has no exact law, got scores of shape {self.scores.shape}"
                 + ("" if self.weights is None else " with weights")
             )
-        if not _checks.is_concrete(self.mask):
+        if not is_concrete(self.mask):
             raise ValueError("expected a mask with values, got a traced one")
         count = len(self.scores) if self.mask is None else int(jnp.sum(self.mask))
         return certificate(count, alpha)
@@ -178,9 +179,11 @@ class Calibration:
           >>> cp.p_values(jnp.zeros(2), jnp.array([8.5, 0.0]))
           Array([0.2, 1. ], dtype=float32)
         """
-        preds, y, u, test_weights = _checks.as_arrays((preds, y, u, test_weights))
+        preds, y, u, test_weights = as_arrays(
+            preds=preds, y=y, u=u, test_weights=test_weights
+        )
         m = _checks.num_rows(preds=preds, y=y, u=u, test_weights=test_weights)
-        _check_row_shapes(self.score, preds, self.row_shapes)
+        check_row_shapes(self.score, preds, self.row_shapes)
         _checks.check_preds(self.score, preds, y)
         _checks.check_vectors(u=u, test_weights=test_weights)
         check_test_weights(self, test_weights)
@@ -232,8 +235,9 @@ def calibrate(
       >>> cp(jnp.array([10.0]), alpha=0.25).lower
       Array([8.], dtype=float32)
     """
-    preds, y, weights, mask = _checks.as_arrays((preds, y, weights, mask))
     _checks.check_given(score=score, preds=preds, y=y)
+    given = y
+    preds, y, weights, mask = as_arrays(preds=preds, y=y, weights=weights, mask=mask)
     _checks.num_rows(preds=preds, y=y, weights=weights, mask=mask)
     mask = None if mask is None else mask.astype(bool)
     _checks.check_vectors(weights=weights, mask=mask)
@@ -241,33 +245,6 @@ def calibrate(
     if weights is not None:
         _checks.check_weights("weights", weights, mask)
         weights = weights if mask is None else jnp.where(mask, weights, 0)
-    shapes = _row_shapes(preds)
-    return Calibration(score, evaluate(score, preds, y), weights, mask, shapes)
-
-
-def _row_shapes(preds: PyTree) -> tuple[tuple[int, ...], ...]:
-    """Returns the shape of one row of every array of predictions."""
-    return tuple(leaf.shape[1:] for leaf in jax.tree.leaves(preds))
-
-
-def _check_row_shapes(
-    score: Score, preds: PyTree, expected: tuple[tuple[int, ...], ...] | None
-) -> None:
-    """Raises ValueError for predictions of other shapes than those at calibration.
-
-    The number of draws, the first axis of a row, may differ, but not that of labels.
-    """
-
-    def fits(known: tuple[int, ...], new: tuple[int, ...]) -> bool:
-        free = 0 if hasattr(score, "labels") else 1
-        return len(known) == len(new) and known[free:] == new[free:]
-
-    found = _row_shapes(preds)
-    if expected is None or len(found) != len(expected):
-        return  # parts that were one array, as an array of pairs: the score may take it
-    if not all(map(fits, expected, found)):
-        shapes = ", ".join(map(str, expected)), ", ".join(map(str, found))
-        raise ValueError(
-            f"expected preds with rows of shape {shapes[0]} as at calibration, got "
-            f"{shapes[1]}"
-        )
+    scores = evaluate(score, preds, y)
+    check_digits_of_targets(score, preds, y, scores, mask, given)
+    return Calibration(score, scores, weights, mask, row_shapes(preds))

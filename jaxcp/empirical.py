@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxcp import _checks
+from jaxcp._arrays import as_arrays
 from jaxcp._types import ArrayLike
 from jaxcp.selection import as_float, at_least_single, kth_smallest
 
@@ -31,7 +32,7 @@ def empirical_quantile(values: ArrayLike, level: ArrayLike) -> Array:
       >>> empirical_quantile(jnp.array([1.0, 2.0, 4.0]), 0.75)
       Array(3., dtype=float32)
     """
-    values, level = _checks.as_arrays((values, level))
+    values, level = as_arrays(values=values, level=level)
     if values.ndim == 0 or len(values) == 0:
         raise ValueError(f"expected values of shape (l, ...), got {values.shape}")
     _checks.check_scalars(level=level)

@@ -5,9 +5,16 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxcp import _checks
+from jaxcp._arrays import as_arrays
 from jaxcp._batching import evaluate, invert, invert_each
 from jaxcp._classes import jit
 from jaxcp._pytree import pytree, static
+from jaxcp._rows import (
+    RowShapes,
+    check_digits_of_targets,
+    check_row_shapes,
+    row_shapes,
+)
 from jaxcp._types import AnySet, ArrayLike, PyTree, Score
 from jaxcp.quantiles import grouped_conformal_quantile
 
@@ -22,6 +29,7 @@ class GroupCalibration:
       groups: Group of each row in 0, ..., num_groups - 1, shape (n,).
       mask: True where a row counts, shape (n,), or None.
       num_groups: Number of groups g.
+      row_shapes: Shapes of one prediction, which later ones must have, or None.
     """
 
     score: Score
@@ -29,6 +37,7 @@ class GroupCalibration:
     groups: Array
     mask: Array | None
     num_groups: int = static()
+    row_shapes: RowShapes | None = static(default=None)
 
     def quantile(self, alpha: ArrayLike) -> Array:
         """Returns the threshold of each group, shape (g,) or (g, c).
@@ -75,8 +84,9 @@ class GroupCalibration:
           >>> cp(jnp.zeros(2), 0.4, jnp.array([0, 1])).upper
           Array([ 2., 20.], dtype=float32)
         """
-        preds, groups = _checks.as_arrays((preds, groups))
+        preds, groups = as_arrays(preds=preds, groups=groups)
         _checks.num_rows(preds=preds, groups=groups)
+        check_row_shapes(self.score, preds, self.row_shapes)
         _checks.check_preds(self.score, preds)
         q = self.quantile(alpha)
         if groups is not None:
@@ -144,15 +154,19 @@ def calibrate_groups(
       >>> cp(jnp.array([[0.85, 0.15]]), alpha=0.4).mask
       Array([[ True, False]], dtype=bool)
     """
-    preds, y, groups, mask = _checks.as_arrays((preds, y, groups, mask))
     _checks.check_given(score=score, preds=preds, y=y)
+    given = y
+    preds, y, groups, mask = as_arrays(preds=preds, y=y, groups=groups, mask=mask)
     _checks.num_rows(preds=preds, y=y, groups=groups, mask=mask)
     _checks.check_count("num_groups", num_groups, 1)
     _checks.check_vectors(groups=groups, mask=mask)
     mask = None if mask is None else mask.astype(bool)
     _checks.check_preds(score, preds, y, mask)
     _checks.check_labels("groups", groups, num_groups, mask)
-    return GroupCalibration(score, evaluate(score, preds, y), groups, mask, num_groups)
+    scores = evaluate(score, preds, y)
+    check_digits_of_targets(score, preds, y, scores, mask, given)
+    shapes = row_shapes(preds)
+    return GroupCalibration(score, scores, groups, mask, num_groups, shapes)
 
 
 @jit

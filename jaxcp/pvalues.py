@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from jaxcp import _checks
+from jaxcp._arrays import as_arrays
 from jaxcp._masses import total_mass
 from jaxcp._numbers import quotient
 from jaxcp._types import ArrayLike, AxisName, Number
@@ -50,8 +51,8 @@ def conformal_p_value(
       >>> round(conformal_p_value(jnp.arange(1.0, 10.0), 8.5).item(), 6)
       0.2
     """
-    scores, score, u, weights, test_weight = _checks.as_arrays(
-        (scores, score, u, weights, test_weight)
+    scores, score, u, weights, test_weight = as_arrays(
+        scores=scores, score=score, u=u, weights=weights, test_weight=test_weight
     )
     shapes = score.shape, u.shape, test_weight.shape
     if any(shapes):

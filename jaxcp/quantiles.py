@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from jaxcp import _checks
+from jaxcp._arrays import as_arrays
 from jaxcp._types import ArrayLike, AxisName
 from jaxcp.pvalues import spare_mass
 from jaxcp.ranks import conformal_rank
@@ -51,7 +52,7 @@ def conformal_quantile(
       >>> conformal_quantile(jnp.arange(1.0, 10.0), 0.2)
       Array(8., dtype=float32)
     """
-    scores, mask = _checks.as_arrays((scores, mask))
+    scores, mask = as_arrays(scores=scores, mask=mask)
     mask = None if mask is None else mask.astype(bool)
     n = _checks.num_rows(scores=scores, mask=mask)
     count = n if mask is None else jnp.sum(mask)
@@ -102,7 +103,9 @@ def weighted_conformal_quantile(
       >>> weighted_conformal_quantile(jnp.arange(1.0, 5.0), jnp.ones(4), 0.4)
       Array(3., dtype=float32)
     """
-    scores, weights, test_weight = _checks.as_arrays((scores, weights, test_weight))
+    scores, weights, test_weight = as_arrays(
+        scores=scores, weights=weights, test_weight=test_weight
+    )
     if test_weight.ndim:
         raise ValueError(f"expected test_weight of shape (), got {test_weight.shape}")
     if scores.ndim != 1 or scores.shape != weights.shape:
@@ -154,7 +157,7 @@ def grouped_conformal_quantile(
       >>> grouped_conformal_quantile(jnp.arange(4.0), groups, 0.4, num_groups=2)
       Array([ 2., inf], dtype=float32)
     """
-    scores, groups, mask = _checks.as_arrays((scores, groups, mask))
+    scores, groups, mask = as_arrays(scores=scores, groups=groups, mask=mask)
     _checks.num_rows(scores=scores, groups=groups, mask=mask)
     _checks.check_count("num_groups", num_groups, 1)
     _checks.check_vectors(groups=groups, mask=mask)

@@ -18,8 +18,9 @@ def conformal_rank(count: ArrayLike, alpha: ArrayLike) -> Array:
     k = ceil((n + 1)(1 - alpha)) = n + 1 - floor(alpha (n + 1)), in [0, n + 1].
 
     A level that is a number (or numpy array, Fraction, Decimal) is read as the decimal
-    it prints as and the rank is computed in integers; write 0.1, not `1 - 0.9`, and
-    `Fraction(1, 3)` for a third. A jax array is taken with its rounding error, which
+    it prints as and the rank is computed in integers; so
+    is `1 - 0.9`, within rounding of one of at most 6 digits. Write `Fraction(1, 3)` for
+    a third. A jax array is taken with its rounding error, which
     `floor(alpha (n + 1) (1 + 3 eps))` undoes; in single precision that is exact for
     levels of three decimals and n up to 2000, of two up to 20,000, and for 0.1, 0.05 or
     0.01 far beyond.
@@ -29,12 +30,12 @@ def conformal_rank(count: ArrayLike, alpha: ArrayLike) -> Array:
       alpha: Miscoverage level, broadcastable with `count`.
 
     Returns:
-      Rank, counted from 1, int. n + 1 means +inf: too few scores for this level. A jax
-      `alpha` >= 1 gives 0 (-inf, the empty set), <= 0 or NaN gives n + 1.
+      Rank, counted from 1, int. n + 1 means +inf: too few scores for this level. A
+      traced `alpha` >= 1 gives 0 (-inf, the empty set), <= 0 or NaN gives n + 1.
 
     Raises:
-      ValueError: if `count` is negative or not an integer, or a number `alpha` is not
-        in (0, 1).
+      ValueError: if `count` is negative or not an integer, or an `alpha` that is known
+        here is not in (0, 1).
 
     Example:
       >>> conformal_rank(9, 0.1), conformal_rank(8, 0.1)
@@ -45,9 +46,11 @@ def conformal_rank(count: ArrayLike, alpha: ArrayLike) -> Array:
     if not jnp.issubdtype(count.dtype, jnp.integer):
         raise ValueError(f"expected an integer count, got {count.dtype}")
     _checks.check_values(lambda n: n >= 0, "count >= 0", count)
+    most = np.iinfo(jnp.asarray(0).dtype).max
+    _checks.check_values(lambda n: n < most, f"count below {most}", count)
     count = count.astype(int)  # a narrow type may not hold n + 1
     if isinstance(alpha, Array):
-        return _guarded_rank(jnp.asarray(count), as_float(alpha))
+        return rank_at_any_level(jnp.asarray(count), as_float(alpha))
     if isinstance(count, Array):
         return _integer_rank(count, *_integer_ratio(alpha))
     return jnp.asarray(np.asarray(_exact_ranks(count.astype(object), alpha), int))
@@ -90,7 +93,7 @@ def _integer_rank(count, numerator, denominator):
 
     def take_bit(i, carry):
         floor, rest = carry
-        rest = 2 * rest + ((total >> (31 - i).astype(jnp.uint32)) & 1) * a
+        rest = 2 * rest + ((total >> jnp.asarray(31 - i, jnp.uint32)) & 1) * a
         return 2 * floor + rest // b, rest % b
 
     floor, _ = lax.fori_loop(0, 32, take_bit, (0 * (total + a + b),) * 2)
@@ -98,7 +101,8 @@ def _integer_rank(count, numerator, denominator):
 
 
 @jax.jit
-def _guarded_rank(count, alpha):
+def rank_at_any_level(count: Array, alpha: Array) -> Array:
+    """Returns the rank at a level that may leave (0, 1), known or not."""
     alpha = alpha.astype(jnp.promote_types(alpha.dtype, jnp.float32))
     total = (count + 1).astype(alpha.dtype)
     # The representation of alpha and the two products err by at most 1.5 eps.

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxcp import _checks
+from jaxcp._arrays import as_arrays
 from jaxcp._batching import map_evenly
 from jaxcp._classes import jit
 from jaxcp._pytree import as_function
@@ -60,7 +61,7 @@ def draw(
       >>> jnp.array_equal(alone[0], draws[3]).item()
       True
     """
-    x, indices = _checks.as_arrays((x, indices))
+    x, indices = as_arrays(x=x, indices=indices)
     n = _checks.num_rows(x=x, indices=indices)
     _checks.check_key(key)
     _checks.check_count("num_draws", num_draws, 1)

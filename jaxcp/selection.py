@@ -15,7 +15,7 @@ import numpy as np
 from jax import Array, lax
 from jax.typing import DTypeLike
 
-from jaxcp import _checks
+from jaxcp._arrays import as_arrays
 from jaxcp._masses import masses_of
 from jaxcp._types import ArrayLike, AxisName, Number
 
@@ -60,7 +60,7 @@ def kth_smallest(
       >>> kth_smallest(jnp.array([3.0, 1.0, 2.0]), 2)
       Array(2., dtype=float32)
     """
-    x, k, where = _checks.as_arrays((x, k, where))
+    x, k, where = as_arrays(x=x, k=k, where=where)
     _check_vector(x, "where", where)
     if not jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.kind not in "iub":
         raise ValueError(f"expected x of real numbers, got {x.dtype}")
@@ -103,7 +103,7 @@ def weighted_select(
       >>> weighted_select(jnp.array([3.0, 1.0, 2.0]), jnp.array([0.2, 0.5, 0.3]), 0.6)
       Array(2., dtype=float32)
     """
-    x, weights = (as_float(v) for v in _checks.as_arrays((x, weights)))
+    x, weights = (as_float(v) for v in as_arrays(x=x, weights=weights))
     _check_vector(x, "weights", weights)
     if jnp.ndim(target):
         raise ValueError(f"expected target of shape (), got {jnp.shape(target)}")
@@ -122,7 +122,7 @@ def bisect_keys(
     def settle_bit(i, key):
         # Adding the highest bit to the lowest key wraps around to 0, as it should.
         candidate = key + lax.shift_left(
-            jnp.ones((), dtype), (bits - 1 - i).astype(dtype)
+            jnp.ones((), dtype), jnp.asarray(bits - 1 - i, dtype)
         )
         return jnp.where(falls_short(candidate), candidate, key)
 
@@ -162,6 +162,23 @@ def as_float(x: Number) -> Array:
     return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(float)
 
 
+def _rounded_up(integers: Array) -> Array:
+    """Returns integers as floats that are not smaller: thresholds may not shrink."""
+    values = integers.astype(float)
+    dtype, above = integers.dtype, jnp.nextafter(values, jnp.inf)
+    if integers.dtype == bool or jnp.iinfo(dtype).bits <= jnp.finfo(values.dtype).nmant:
+        return values
+    # A float beyond the largest integer is larger, and does not convert back.
+    beyond = values >= float(jnp.iinfo(dtype).max) + 1
+    return jnp.where(~beyond & (values.astype(dtype) < integers), above, values)
+
+
+def rounding(values: Array) -> Array:
+    """Returns by how much another program may round a score otherwise: 4 eps of it."""
+    sizes = jnp.abs(jnp.where(jnp.isfinite(values), values, 0))
+    return 4 * jnp.finfo(values.dtype).eps * lax.stop_gradient(sizes)
+
+
 def at_least_single(x: Array) -> Array:
     """Returns floats in which sums are taken: single precision or the wider `x`."""
     return x.astype(jnp.promote_types(x.dtype, jnp.float32))
@@ -181,7 +198,7 @@ def _kth_smallest(x, k, where, axis_name, nearest):
     # Integers have no infinite keys, so compare the rank with the count.
     count = x.size if where is None else jnp.sum(where)
     count = count if axis_name is None else lax.psum(count, axis_name)
-    value = from_keys(_find(to_keys(x), where, k, axis_name), x.dtype).astype(float)
+    value = _rounded_up(from_keys(_find(to_keys(x), where, k, axis_name), x.dtype))
     return jnp.where(k < 1, -jnp.inf, jnp.where(k > count, jnp.inf, value))
 
 

@@ -10,6 +10,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxcp import _checks
+from jaxcp._arrays import as_arrays, is_concrete, narrowed
 from jaxcp._types import ArrayLike
 from jaxcp.quantiles import thresholds, weighted_threshold
 from jaxcp.ranks import conformal_rank
@@ -83,9 +84,9 @@ def sharded_conformal_quantile(
 
 def _as_rows(x):
     """Returns rows where they are: those of the host are not copied to a device."""
-    if x is None or isinstance(x, np.ndarray | Array):
+    if x is None or isinstance(x, Array):
         return x
-    return np.asarray(_checks.as_arrays(x))
+    return narrowed(x if isinstance(x, np.ndarray) else np.asarray(as_arrays(x=x)))
 
 
 def _spread(columns, n, mesh):
@@ -97,7 +98,7 @@ def _spread(columns, n, mesh):
     rows = NamedSharding(mesh, P(mesh.axis_names))
 
     def place(x):
-        if not _checks.is_concrete(x):  # also rows that are spread over processes
+        if not is_concrete(x):  # also rows that are spread over processes
             return _padded(x, pad, rows)
         if isinstance(x, np.ndarray):  # in the type that devices will give it
             x = x.astype(jax.dtypes.canonicalize_dtype(x.dtype), copy=False)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from jaxcp import _checks
+from jaxcp._arrays import as_arrays
 from jaxcp._numbers import positive
 from jaxcp._types import ArrayLike, Number
 from jaxcp.ranks import conformal_rank
@@ -54,7 +55,7 @@ def soft_conformal_quantile(
       >>> soft_conformal_quantile(jnp.arange(1.0, 10.0), 0.2, bandwidth=0.01).round(3)
       Array(8., dtype=float32)
     """
-    scores, bandwidth = _checks.as_arrays((scores, bandwidth))
+    scores, bandwidth = as_arrays(scores=scores, bandwidth=bandwidth)
     if scores.ndim != 1:
         raise ValueError(f"expected scores of shape (n,), got {scores.shape}")
     _checks.check_values(lambda h: h > 0, "bandwidth > 0", bandwidth)

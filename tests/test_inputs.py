@@ -941,7 +941,7 @@ WRONG = {
     ),
     "text": (
         calibrate(scores.Absolute(), X, ["a"] * 9),
-        "expected arrays of numbers, got str",
+        r"expected y as numbers, got text \(a\); numpy.unique",
     ),
     "an array for each prediction": (
         calibrate(scores.Absolute(), list(X), X),

@@ -10,6 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import jaxcp
 import references
 from helpers import reference
+from jaxcp._checks import as_alpha
 
 SIZES = np.arange(1, 2001)
 ALPHAS = np.array([i / 1000 for i in range(1, 1000)])
@@ -52,8 +53,8 @@ def test_traced_rank_of_usual_levels_for_large_n(alpha):
     [
         1 / 3,
         Fraction(1, 3),
-        0.1 + 0.2,
-        1 - 0.9,
+        0.1 + 1e-12,
+        float(0.1 - 5 * np.spacing(0.1)),
         Decimal("0.123456789012"),
         1e-9,
         1 - 1e-9,
@@ -83,9 +84,40 @@ def test_rank_reads_every_kind_of_number():
 
 def test_traced_levels_beyond_the_unit_interval():
     alphas = jnp.array([-1.0, 0.0, 1.0, 2.0, jnp.nan])
-    assert_array_equal(jaxcp.conformal_rank(9, alphas), [10, 10, 0, 0, 10])
-    quantiles = jaxcp.conformal_quantile(jnp.arange(9.0), alphas)
-    assert_array_equal(quantiles, [np.inf, np.inf, -np.inf, -np.inf, np.inf])
+    ranks = jax.jit(lambda alpha: jaxcp.conformal_rank(9, alpha))(alphas)
+    assert_array_equal(ranks, [10, 10, 0, 0, 10])
+    quantile = jax.jit(lambda alpha: jaxcp.conformal_quantile(jnp.arange(9.0), alpha))
+    expected = [np.inf, np.inf, -np.inf, -np.inf, np.inf]
+    assert_array_equal(quantile(alphas), expected)
+
+
+@pytest.mark.parametrize("alpha", [-1.0, 0.0, 1.0, 90.0, jnp.nan, 90])
+def test_concrete_levels_beyond_the_unit_interval(alpha):
+    for level in [jnp.array(alpha), np.array(alpha), alpha]:
+        with pytest.raises(ValueError, match=r"alpha in \(0, 1\), got"):
+            jaxcp.conformal_rank(9, level)
+
+
+@pytest.mark.parametrize("digits", range(1, 7))
+@pytest.mark.parametrize("dtype", [float, np.float32])
+def test_levels_are_the_decimals_that_users_mean(digits, dtype):
+    """1 - 0.9 is 0.1, and so is every 1 - c; c itself, and c within 4 ulp."""
+    if dtype == np.float32 and digits > 4:
+        return  # single precision does not hold six decimals of 1 - c
+    whole = 10**digits
+    numerators = np.unique(np.random.default_rng(0).integers(1, whole, 200))
+    c = (numerators / whole).astype(dtype)
+    for part, values in [
+        (numerators, c),
+        (whole - numerators, 1 - c),
+        (numerators, c + 3 * np.spacing(c)),
+        (numerators, c - 3 * np.spacing(c)),
+    ]:
+        exact = np.array([Fraction(int(p), whole) for p in part], object)
+        assert_array_equal(as_alpha(values), exact)
+        for n in (9, 99, whole - 1):
+            expected = [references.rank(n, level) for level in exact]
+            assert_array_equal(jaxcp.conformal_rank(n, values), expected)
 
 
 def test_rank_matches_the_references():

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxcp import _checks
+from jaxcp._arrays import as_arrays, is_concrete
 from jaxcp._classes import jit
 from jaxcp._types import ArrayLike, Learner, PyTree, Score
 from jaxcp.calibration import calibrate
@@ -36,7 +37,7 @@ def check_data(
     key: Array, learner: Learner, score: Score, x: PyTree, y: ArrayLike
 ) -> tuple[PyTree, Array, int]:
     """Returns inputs and targets as arrays, and the number of rows."""
-    x, y = _checks.as_arrays((x, y))
+    x, y = as_arrays(x=x, y=y)
     _checks.check_key(key)
     _checks.check_given(score=score, x=x, y=y)
     n = _checks.num_rows(y=y, x=x)
@@ -77,7 +78,7 @@ def _held_out(plan):
         return plan.fold, None
     held_out = plan.weights == 0
     once = jnp.sum(held_out, axis=0) == 1
-    if _checks.is_concrete(once) and bool(jnp.all(once)):
+    if is_concrete(once) and bool(jnp.all(once)):
         return jnp.argmax(held_out, axis=0), None
     return None, held_out
 
@@ -103,7 +104,7 @@ def _fit(key, learner, x, y, weights, fold, held_out, aggregation, batch_size):
 def _rows_left_out(fits):
     """Returns which rows have a score, None if all; raises ValueError if none has."""
     mask = fits.mask
-    if mask is None or not _checks.is_concrete(mask):
+    if mask is None or not is_concrete(mask):
         return mask
     if not bool(jnp.any(mask)):
         raise ValueError(

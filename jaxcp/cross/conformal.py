@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxcp import _checks
+from jaxcp._arrays import as_arrays
 from jaxcp._batching import map_blocks
 from jaxcp._classes import jit
 from jaxcp._pytree import pytree
@@ -126,7 +127,7 @@ class CrossConformal:
           Barber et al., Predictive Inference with the Jackknife+, 2021, section 1.2.
         """
         _checks.check_given(x=x)
-        x = _checks.as_arrays(x)
+        x = as_arrays(x=x)
         preds = _predict(self.fits.learner, self.full, x)
         return self.calibration(preds, alpha, test_weights=test_weights)
 
@@ -150,7 +151,7 @@ class CrossConformal:
         References:
           Xu and Xie, Conformal Prediction for Time Series, 2021 and 2023.
         """
-        x = _checks.as_arrays(x)
+        x = as_arrays(x=x)
         _checks.num_rows(x=x)
         if alpha is None:
             return _center(self, x)
@@ -164,7 +165,7 @@ class CrossConformal:
     def _check(self, x, alpha, test_weights):
         """Returns inputs, level and weights, or raises ValueError."""
         _checks.check_given(x=x)
-        x, test_weights = _checks.as_arrays((x, test_weights))
+        x, test_weights = as_arrays(x=x, test_weights=test_weights)
         _checks.num_rows(x=x, test_weights=test_weights)
         _checks.check_vectors(test_weights=test_weights)
         check_test_weights(self.calibration, test_weights)

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxcp import _checks, resampling
+from jaxcp._arrays import as_arrays
 from jaxcp._types import ArrayLike, Learner, PyTree, Score
 from jaxcp.cross._plans import Plan, carry_out, check_data
 from jaxcp.cross.conformal import CrossConformal
@@ -68,7 +69,7 @@ def cross_conformal(
     """
     x, y, n = check_data(key, learner, score, x, y)
     _checks.check_given(weights=weights)
-    weights = _checks.as_arrays(weights)
+    weights = as_arrays(weights=weights)
     if weights.ndim != 2 or weights.shape[1] != n or not len(weights):
         raise ValueError(f"expected weights of shape (b, {n}), got {weights.shape}")
     _checks.check_weights("weights", weights)

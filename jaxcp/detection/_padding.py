@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxcp import _boxes, _checks
+from jaxcp._arrays import as_array, is_concrete
 
 
 def padded_boxes(name: str, images: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -57,7 +58,7 @@ def least_confidence(
     min_confidence: Any, labels: np.ndarray | None, mask: np.ndarray
 ) -> np.ndarray:
     """Returns the least confidence that counts for every box, shape () or (g, b)."""
-    least = np.asarray(_checks.as_array("min_confidence", min_confidence))
+    least = np.asarray(as_array("min_confidence", min_confidence))
     _checks.check_not_nan("min_confidence", least)
     if least.ndim == 0:
         return least
@@ -75,13 +76,13 @@ def _as_numpy(name, images, empty):
         kind = type(images).__name__
         raise ValueError(f"expected {name} as a list of arrays, got {kind}")
     images = list(images)
-    if not all(map(_checks.is_concrete, jax.tree.leaves(images))):
+    if not all(map(is_concrete, jax.tree.leaves(images))):
         raise ValueError(
             f"expected {name} known outside of jit, got traced arrays; inside use "
             "jax.vmap(match_boxes) on padded boxes"
         )
     arrays = [
-        np.asarray(_checks.as_array(name, np.asarray(v) if isinstance(v, list) else v))
+        np.asarray(as_array(name, np.asarray(v) if isinstance(v, list) else v))
         for v in images
     ]
     return [v if v.size else v.reshape(empty) for v in arrays]

@@ -8,6 +8,7 @@ import numpy as np
 from jax import Array
 
 from jaxcp import _boxes, _checks
+from jaxcp._arrays import as_array, as_arrays
 from jaxcp._pytree import pytree
 from jaxcp._types import ArrayLike
 from jaxcp.detection._padding import (
@@ -80,11 +81,11 @@ def match_boxes(
     pred_boxes, true_boxes = (
         v.reshape(0, 4) if v.shape == (0,) else v  # an image without a box
         for v in (
-            _checks.as_array("pred_boxes", pred_boxes),
-            _checks.as_array("true_boxes", true_boxes),
+            as_array("pred_boxes", pred_boxes),
+            as_array("true_boxes", true_boxes),
         )
     )
-    pred_mask, true_mask = _checks.as_arrays((pred_mask, true_mask))
+    pred_mask, true_mask = as_arrays(pred_mask=pred_mask, true_mask=true_mask)
     _check_one_image("pred_boxes", pred_boxes, pred_mask)
     _check_one_image("true_boxes", true_boxes, true_mask)
     _check_min_iou(min_iou)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxcp import _checks
+from jaxcp._arrays import as_array, as_arrays, as_groups
 from jaxcp._classes import jit
 from jaxcp._numbers import mean
 from jaxcp._types import AnySet, ArrayLike, PyTree, Set
@@ -107,7 +108,7 @@ def singleton_rate(sets: LabelSet) -> Array:
 
 def check_sets(sets: Set, y: ArrayLike) -> tuple[AnySet, Array]:
     """Returns sets and targets as arrays, one target shaped as each set takes it."""
-    sets, y = as_batch(sets), _checks.as_array("y", y)
+    sets, y = as_batch(sets), as_array("y", y)
     _checks.num_rows(sets=sets, y=y)
     _checks.check_not_nan("y", y)
     expected = y.shape[:1] + _target_shape(sets, y.shape[1:])
@@ -115,7 +116,7 @@ def check_sets(sets: Set, y: ArrayLike) -> tuple[AnySet, Array]:
         raise ValueError(f"expected y of shape {expected} like sets, got {y.shape}")
     y = y.reshape(expected)  # a single output may come with an axis or without
     if isinstance(sets, LabelSet):
-        y = _checks.as_groups("y", y)
+        y = as_groups("y", y)
         _checks.check_labels("y", y, sets.mask.shape[-1])
     found = jax.eval_shape(_contained, sets, y).shape
     if found != y.shape[:1]:
@@ -130,7 +131,7 @@ def as_batch(sets: Set) -> AnySet:
     """Returns sets as arrays with a leading axis, after checks."""
     if isinstance(sets, type) or not hasattr(sets, "contains"):
         raise ValueError(f"expected sets with contains(y), got {type(sets).__name__}")
-    sets = _checks.as_arrays(sets)
+    sets = as_arrays(sets=sets)
     m = _checks.num_rows(sets=sets)
     if isinstance(sets, LabelSet) and (sets.mask.ndim != 2 or sets.mask.dtype != bool):
         mask = f"{sets.mask.dtype}{sets.mask.shape}"
@@ -178,7 +179,7 @@ def sizes_of(sets: Set, sizes: ArrayLike | None) -> Array:
     """Returns the size of every set, or the sizes given for them, after checks."""
     if sizes is None:
         return closed_form_sizes(sets)
-    sizes = _checks.as_array("sizes", sizes)
+    sizes = as_array("sizes", sizes)
     _checks.num_rows(sets=sets, sizes=sizes)
     _checks.check_vectors(sizes=sizes)
     _checks.check_not_nan("sizes", sizes)

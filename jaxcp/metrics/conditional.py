@@ -8,6 +8,7 @@ import numpy as np
 from jax import Array, lax
 
 from jaxcp import _checks
+from jaxcp._arrays import as_array
 from jaxcp._classes import jit
 from jaxcp._geometry import square_distances
 from jaxcp._numbers import mean
@@ -108,7 +109,7 @@ def excess_coverage_risk(
       0.5
     """
     sets, y = check_sets(sets, y)
-    rates = as_float(_checks.as_array("rates", rates))
+    rates = as_float(as_array("rates", rates))
     _checks.num_rows(y=y, rates=rates)
     _checks.check_vectors(rates=rates)
     _checks.check_values(lambda p: (p >= 0) & (p <= 1), "rates in [0, 1]", rates)
@@ -117,7 +118,7 @@ def excess_coverage_risk(
 
 def inputs_of(x: ArrayLike, y: Array) -> Array:
     """Returns inputs as floats of shape (m, p), after checks."""
-    x = at_least_single(as_float(_checks.as_array("x", x)))
+    x = at_least_single(as_float(as_array("x", x)))
     _checks.num_rows(y=y, x=x)
     _checks.check_values(np.isfinite, "finite x", x)
     return x.reshape(len(x), math.prod(x.shape[1:]))

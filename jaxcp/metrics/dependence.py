@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from jaxcp import _checks
+from jaxcp._arrays import as_array
 from jaxcp._batching import map_blocks
 from jaxcp._classes import jit
 from jaxcp._types import ArrayLike, Set
@@ -58,7 +59,7 @@ def hsic(
     if bandwidths is not None:
         if not isinstance(bandwidths, tuple | list) or len(bandwidths) != 2:
             raise ValueError(f"expected two bandwidths or None, got {bandwidths}")
-        bandwidths = tuple(_checks.as_array("bandwidths", s) for s in bandwidths)
+        bandwidths = tuple(as_array("bandwidths", s) for s in bandwidths)
         for bandwidth in bandwidths:
             _checks.check_scalars(bandwidths=bandwidth)
             _checks.check_values(lambda s: s > 0, "bandwidths > 0", bandwidth)

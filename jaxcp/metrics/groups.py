@@ -4,6 +4,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxcp import _checks
+from jaxcp._arrays import as_groups
 from jaxcp._classes import jit
 from jaxcp._types import ArrayLike, Set
 from jaxcp.metrics.average import check_kind, check_level, check_sets, is_covered
@@ -115,7 +116,7 @@ def rates_of(covered: Array, groups: Array, num_groups: int) -> tuple[Array, Arr
 
 def check_groups(y: Array, groups: ArrayLike, num_groups: int) -> Array:
     """Returns the group of each row as an array, after checks."""
-    groups = _checks.as_groups("groups", groups)
+    groups = as_groups("groups", groups)
     _checks.num_rows(y=y, groups=groups)
     _checks.check_vectors(groups=groups)
     _checks.check_count("num_groups", num_groups, 1)

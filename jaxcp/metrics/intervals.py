@@ -4,6 +4,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxcp import _checks
+from jaxcp._arrays import as_array
 from jaxcp._classes import jit
 from jaxcp._numbers import mean
 from jaxcp._types import ArrayLike
@@ -101,8 +102,8 @@ def pinball_score(preds: ArrayLike, y: ArrayLike, level: ArrayLike) -> Array:
       >>> round(pinball_score(jnp.zeros(2), jnp.array([1.0, -1.0]), 0.9).item(), 6)
       0.5
     """
-    preds, y = _checks.as_array("preds", preds), _checks.as_array("y", y)
-    level = _checks.as_array("level", level)
+    preds, y = as_array("preds", preds), as_array("y", y)
+    level = as_array("level", level)
     m = _checks.num_rows(preds=preds, y=y)
     _checks.check_not_nan("preds", preds)
     _checks.check_not_nan("y", y)

@@ -3,7 +3,8 @@
 import jax
 from jax import Array
 
-from jaxcp import _boxes, _checks
+from jaxcp import _boxes
+from jaxcp._arrays import as_array
 from jaxcp._types import ArrayLike
 
 
@@ -30,7 +31,7 @@ def iou(a: ArrayLike, b: ArrayLike) -> Array:
       >>> iou(a, b).round(4)
       Array([0.3333, 0.    ], dtype=float32)
     """
-    a, b = _checks.as_array("a", a), _checks.as_array("b", b)
+    a, b = as_array("a", a), as_array("b", b)
     _boxes.check_boxes("a", a)
     _boxes.check_boxes("b", b)
     return _iou(a, b)

@@ -7,6 +7,7 @@ import numpy as np
 from jax import Array
 
 from jaxcp import _checks
+from jaxcp._arrays import as_groups, is_concrete
 from jaxcp._classes import jit
 from jaxcp._types import ArrayLike, Set
 from jaxcp.metrics.average import (
@@ -94,7 +95,7 @@ def summary(
     if groups is None:
         num_groups = None
     else:
-        groups = _checks.as_groups("groups", groups)
+        groups = as_groups("groups", groups)
         num_groups = _count(groups) if num_groups is None else num_groups
         groups = check_groups(y, groups, num_groups)
     by_bins = _has_size(sets) and not isinstance(sets, LabelSet)
@@ -144,6 +145,6 @@ def _has_size(sets: Any) -> bool:
 
 
 def _count(groups):
-    if not _checks.is_concrete(groups):
+    if not is_concrete(groups):
         raise ValueError("expected num_groups with traced groups, got None")
     return int(np.max(np.asarray(groups), initial=0)) + 1

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from jaxcp import _checks
+from jaxcp._arrays import as_array
 from jaxcp._batching import map_evenly
 from jaxcp._classes import jit
 from jaxcp._geometry import norm
@@ -78,7 +79,7 @@ def worst_slab_coverage(
     if directions is None:
         x = standardized(x)
         directions = _directions(key_directions, x, num_directions)
-    directions = _checks.as_array("directions", directions).astype(x.dtype)
+    directions = as_array("directions", directions).astype(x.dtype)
     fits = directions.ndim == 2 and directions.shape[1:] == x.shape[1:]
     if not fits or len(directions) == 0:
         expected = f"(v, {x.shape[1]}), v >= 1"

@@ -5,6 +5,7 @@ import numpy as np
 from jax import Array
 
 from jaxcp import _checks
+from jaxcp._arrays import as_array
 from jaxcp._classes import jit
 from jaxcp._types import ArrayLike, Set
 from jaxcp.metrics.average import (
@@ -164,7 +165,7 @@ def _strata(sets, y, num_bins, num_ranges, edges, sizes):
         _checks.check_count("num_bins", num_bins, 1)
         return _rates_by_count(sets, y, sizes, num_bins)
     edges = _label_edges(sets, num_ranges) if edges is None else edges
-    edges = as_float(_checks.as_array("edges", edges))
+    edges = as_float(as_array("edges", edges))
     _checks.check_not_nan("edges", edges)
     if edges.ndim != 1:
         raise ValueError(f"expected edges of shape (g - 1,), got {edges.shape}")

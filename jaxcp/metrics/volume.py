@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxcp import _checks
+from jaxcp._arrays import as_arrays
 from jaxcp._batching import map_evenly
 from jaxcp._classes import jit
 from jaxcp._pytree import pytree
@@ -70,7 +71,7 @@ def mean_volume(
       >>> round(volumes.mean.item(), 4), round(volumes.geometric_mean.item(), 4)
       (2.5, 2.0)
     """
-    sets = _checks.as_arrays(sets)
+    sets = as_arrays(sets=sets)
     m = _checks.num_rows(sets=sets)
     _checks.check_key(key)
     _checks.check_count("num_samples", num_samples, 1)

@@ -12,6 +12,7 @@ from flax import nnx
 from jax import Array, lax
 
 from jaxcp import _checks
+from jaxcp._arrays import as_arrays
 from jaxcp._classes import jit
 from jaxcp._pytree import pytree, static
 from jaxcp._types import ArrayLike, PyTree
@@ -97,7 +98,7 @@ def fit(
       x: Inputs, shape (n, p) or (n,).
       y: Targets, shape (n, d) or (n,).
     """
-    x, y = (as_float(v) for v in _checks.as_arrays((x, y)))
+    x, y = (as_float(v) for v in as_arrays(x=x, y=y))
     n = _checks.num_rows(y=y, x=x)
     _checks.check_key(key)
     _check_sizes(model)

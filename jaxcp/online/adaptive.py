@@ -11,7 +11,7 @@ from jaxcp._pytree import pytree, static
 from jaxcp._types import ArrayLike, Number, Score
 from jaxcp.online.stream import Stream, past_scores, split_level
 from jaxcp.online.windows import Window, make_window, pick
-from jaxcp.ranks import conformal_rank
+from jaxcp.ranks import rank_at_any_level
 
 
 @pytree
@@ -55,7 +55,7 @@ class _Adaptive(Stream):
     def _quantile(self, window, alpha, level):
         """Returns the threshold at a level that may leave (0, 1)."""
         # At 1 or beyond the set is empty, at 0 or below it is everything.
-        rank = conformal_rank(jnp.asarray(window.size), alpha * level.share)
+        rank = rank_at_any_level(jnp.asarray(window.size), alpha * level.share)
         return pick(window.ordered, jnp.where(alpha >= 1, 0, rank))
 
     def _push(self, window, pred, y):

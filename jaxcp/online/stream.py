@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from jaxcp import _checks
+from jaxcp._arrays import as_arrays
 from jaxcp._batching import evaluate
 from jaxcp._checks import Alpha
 from jaxcp._classes import jit
@@ -29,7 +30,7 @@ class Stream:
 
     def predict(self, state: PyTree, pred: PyTree, alpha: ArrayLike) -> AnySet:
         """Returns the set for the next target, before it is known."""
-        pred = _checks.as_arrays(pred)
+        pred = as_arrays(pred=pred)
         return _predict(self, state, pred, self._level(state, alpha))
 
     def update(
@@ -42,7 +43,7 @@ class Stream:
         self, state: PyTree, pred: PyTree, y: ArrayLike, alpha: ArrayLike
     ) -> tuple[PyTree, AnySet]:
         """Returns the next state and the set that was predicted before `y` came."""
-        pred, y = _checks.as_arrays((pred, y))
+        pred, y = as_arrays(pred=pred, y=y)
         return _step(self, state, pred, y, self._level(state, alpha))
 
     def _advance(self, state, pred, y, level):
@@ -88,7 +89,7 @@ def run(
       >>> round(jnp.mean(abs(y) <= sets.upper).item(), 2)
       0.9
     """
-    preds, y = _checks.as_arrays((preds, y))
+    preds, y = as_arrays(preds=preds, y=y)
     _checks.check_given(method=method, preds=preds, y=y)
     _checks.num_rows(preds=preds, y=y)
     if not isinstance(method, Stream):
@@ -106,7 +107,7 @@ def run(
 
 def past_scores(scores: ArrayLike, mask: ArrayLike | None) -> Array:
     """Returns scores of the past as floats, NaN where there is none."""
-    scores, mask = _checks.as_arrays((scores, mask))
+    scores, mask = as_arrays(scores=scores, mask=mask)
     if scores.ndim not in (1, 2) or not len(scores):
         raise ValueError(
             "expected past scores of shape (n,) or (n, c), at least one, got "

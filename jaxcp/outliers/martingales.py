@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from jaxcp import _checks
+from jaxcp._arrays import as_array
 from jaxcp._pytree import pytree, static
 from jaxcp._types import ArrayLike, Number, PyTree
 from jaxcp.selection import as_float, at_least_single
@@ -182,7 +183,7 @@ def watch(
       >>> (log_capital >= alarm_level(0.01)).any().item()
       True
     """
-    p_values = at_least_single(as_float(_checks.as_array("p_values", p_values)))
+    p_values = at_least_single(as_float(as_array("p_values", p_values)))
     _checks.check_given(martingale=martingale)
     if not isinstance(martingale, Martingale):
         kind = type(martingale).__name__

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from jaxcp import _checks
+from jaxcp._arrays import as_array, as_arrays, as_groups
 from jaxcp._types import ArrayLike
 from jaxcp.pvalues import masses_of_keys, p_values_among, share_of
 from jaxcp.quantiles import conformal_quantile
@@ -110,7 +111,9 @@ def outlier_p_values(
       Array([0.2, 0.1], dtype=float32)
     """
     scores, test_scores, mask = check_scores(scores, test_scores, mask)
-    u, weights, test_weights = _checks.as_arrays((u, weights, test_weights))
+    u, weights, test_weights = as_arrays(
+        u=u, weights=weights, test_weights=test_weights
+    )
     _checks.num_rows(scores=scores, weights=weights)
     _checks.num_rows(test_scores=test_scores, u=u, test_weights=test_weights)
     _checks.check_vectors(u=u, weights=weights, test_weights=test_weights)
@@ -165,8 +168,8 @@ def grouped_outlier_p_values(
       Array([0.33333334, 1.        ], dtype=float32)
     """
     scores, test_scores, mask = check_scores(scores, test_scores, mask)
-    groups = _checks.as_groups("groups", groups)
-    test_groups, u = _checks.as_groups("test_groups", test_groups), _checks.as_arrays(u)
+    groups = as_groups("groups", groups)
+    test_groups, u = as_groups("test_groups", test_groups), as_arrays(u=u)
     _checks.num_rows(scores=scores, groups=groups)
     _checks.num_rows(test_scores=test_scores, test_groups=test_groups, u=u)
     _checks.check_vectors(groups=groups, test_groups=test_groups, u=u)
@@ -182,9 +185,9 @@ def check_scores(
     scores: ArrayLike, test_scores: ArrayLike, mask: ArrayLike | None
 ) -> tuple[Array, Array, Array | None]:
     """Returns scores and a mask as arrays, after checks."""
-    scores = _checks.as_array("scores", scores)
-    test_scores = _checks.as_array("test_scores", test_scores)
-    mask = _checks.as_arrays(mask)
+    scores = as_array("scores", scores)
+    test_scores = as_array("test_scores", test_scores)
+    mask = as_arrays(mask=mask)
     _checks.num_rows(scores=scores, mask=mask)
     _checks.num_rows(test_scores=test_scores)
     _checks.check_vectors(scores=scores, test_scores=test_scores, mask=mask)

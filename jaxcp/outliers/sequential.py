@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from jaxcp import _checks
+from jaxcp._arrays import as_array
 from jaxcp._types import ArrayLike
 from jaxcp.selection import as_float, at_least_single, to_keys
 
@@ -38,7 +39,7 @@ def sequential_p_values(scores: ArrayLike, u: ArrayLike) -> Array:
       >>> sequential_p_values(jnp.array([1.0, 3.0, 2.0, 3.0]), jnp.full(4, 0.5))
       Array([0.5 , 0.25, 0.5 , 0.25], dtype=float32)
     """
-    scores, u = _checks.as_array("scores", scores), _checks.as_array("u", u)
+    scores, u = as_array("scores", scores), as_array("u", u)
     _checks.num_rows(scores=scores, u=u)
     _checks.check_vectors(scores=scores, u=u)
     _checks.check_uniforms("u", u)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from jaxcp import _checks
+from jaxcp._arrays import as_array
 from jaxcp._types import ArrayLike, Number
 from jaxcp.selection import as_float, at_least_single, from_keys, to_keys
 
@@ -146,7 +147,7 @@ def fisher_test(p_values: ArrayLike) -> Array:
 
 
 def _check(p_values):
-    p_values = at_least_single(as_float(_checks.as_array("p_values", p_values)))
+    p_values = at_least_single(as_float(as_array("p_values", p_values)))
     _checks.check_vectors(p_values=p_values)
     _checks.check_values(lambda p: ~(p < 0), "p_values >= 0", p_values)
     return p_values

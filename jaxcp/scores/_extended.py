@@ -16,6 +16,7 @@ from jaxcp.selection import (
     bisect_keys,
     from_keys,
     kth_smallest,
+    rounding,
     to_keys,
 )
 
@@ -78,6 +79,8 @@ def threshold(draws: Array, q: Array) -> Array:
         return (score == -jnp.inf) | ((score < end) & (fixed.rank(score) <= level))
 
     found = from_keys(bisect_keys(inside, to_keys(draws).dtype), draws.dtype)
+    # Not up to the next draw, whose rank is a whole number more.
+    found = jnp.maximum(found, jnp.minimum(found + rounding(found), just_below(end)))
     moves = piece.score(q)
     moves = jnp.where(jnp.isfinite(moves) & jnp.isfinite(found), moves, 0)
     value = found + (moves - lax.stop_gradient(moves)).astype(draws.dtype)

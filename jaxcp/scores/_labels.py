@@ -5,6 +5,7 @@ import numpy as np
 from jax import Array
 
 from jaxcp import _checks
+from jaxcp._arrays import is_concrete
 from jaxcp.selection import as_float
 
 
@@ -19,7 +20,7 @@ def check_probabilities(p: Array, mask: Array | None) -> None:
     check_matrix(p)
     expected = "probabilities >= 0 (of logits: jax.nn.softmax)"
     _checks.check_values(lambda v: v >= 0, expected, p, mask)
-    if _checks.is_concrete(p):
+    if is_concrete(p):
         rounding = max(1e-3, 8 * float(jnp.finfo(as_float(p).dtype).eps))
         sums = np.asarray(p).sum(axis=1, dtype=float)
         expected = "probabilities that sum to 1 in each row"

@@ -17,6 +17,11 @@ def check_tuple(expected: str, preds: PyTree, length: int) -> tuple:
     raise ValueError(f"expected preds as a tuple {expected}, got {shapes}")
 
 
+def of_each_part(num_arrays: int) -> tuple[bool, ...]:
+    """Returns which arrays of predictions have draws on their first axis: all."""
+    return (True,) * num_arrays
+
+
 def check_draws(draws: Array, y: Array | None = None) -> None:
     """Raises ValueError unless there are draws for each row, shaped like targets."""
     shape = jax.tree.map(jnp.shape, draws)

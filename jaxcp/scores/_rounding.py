@@ -10,17 +10,35 @@ from jaxcp._types import Number
 
 
 def moved_out(
-    end: Array, away: Number, inside: Callable[[Array], Array], magnitude: Array
+    end: Array,
+    away: Number,
+    inside: Callable[[Array], Array],
+    magnitude: Array,
+    unit: Number = 1.0,
 ) -> Array:
     """Returns `end`, moved towards `away` by rounding where it must be.
 
     `mu + q` may round to below the very target whose score rounds to q. An end moves by
     one number if the next target is still inside, and by the rounding error of numbers
-    of `magnitude` if the one after it is too.
+    of `magnitude`, of scores in this `unit`, if the one after it is too.
     """
-    at, magnitude = jax.lax.stop_gradient((end, magnitude))
-    first = jnp.nextafter(at, jnp.full_like(at, away))
-    second = jnp.nextafter(first, jnp.full_like(at, away))
-    rounding = 2 * jnp.finfo(at.dtype).eps * magnitude * jnp.sign(away)
-    step = jnp.where(inside(second), rounding, first - at).astype(at.dtype)
-    return end + jnp.where(inside(first) & jnp.isfinite(first) & (at != 0), step, 0)
+    at, magnitude, unit = jax.lax.stop_gradient((end, magnitude, unit))
+    info, side = jnp.finfo(at.dtype), jnp.sign(away)
+    first = _next(at, side)
+    rounding = side * 2 * (info.eps * magnitude + _least(info) * (1 + unit))
+    step = jnp.where(inside(_next(first, side)), rounding, first - at).astype(at.dtype)
+    moves = inside(first) & jnp.isfinite(first) & jnp.isfinite(at)
+    return end + jnp.where(moves, step, 0)
+
+
+def _next(at, side):
+    """Returns the next number on a side; that of 0 is one that is not taken for 0."""
+    following = jnp.nextafter(at, jnp.full_like(at, side * jnp.inf))
+    return jnp.where(at == 0, side * _least(jnp.finfo(at.dtype)), following)
+
+
+def _least(info):
+    """Returns the smallest number that arithmetic does not flush to 0."""
+    # Half precision is computed in single precision, which holds its subnormals.
+    half = info.dtype == jnp.float16
+    return (info.smallest_subnormal if half else info.tiny).astype(info.dtype)

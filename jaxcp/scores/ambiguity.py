@@ -20,7 +20,8 @@ class _Alone:
 
     def __call__(self, pred: Array, y: Array) -> Array:
         """Returns the score of label `y`, shape (); +inf for a label out of range."""
-        return in_range(self.labels(pred)[y], y, len(pred))
+        labels = self.labels(pred)
+        return in_range(labels[y], y, len(labels))
 
     def invert(self, pred: Array, q: Array) -> LabelSet:
         """Returns {y : score <= q}; `q` may be one threshold a label, shape (k,)."""
@@ -46,7 +47,7 @@ class LAC(_Alone):
 
     def labels(self, pred: Array) -> Array:
         """Returns 1 - p of every label, shape (k,)."""
-        return 1 - pred
+        return 1 - as_float(pred)
 
     def check(
         self, preds: Array, y: Array | None = None, mask: Array | None = None

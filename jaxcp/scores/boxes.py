@@ -7,6 +7,7 @@ from jaxcp import _boxes, _checks
 from jaxcp._pytree import pytree, static
 from jaxcp._types import PyTree
 from jaxcp.scores._rounding import moved_out
+from jaxcp.selection import as_float
 from jaxcp.sets import BoundingBox
 
 
@@ -50,13 +51,14 @@ class BoxOffset:
 
         Left and top are the sides of x_min and y_min.
         """
-        margins = self._margins(pred, y)
+        margins = self._margins(as_float(pred), as_float(y))
         if not self.maximum:
             return margins
         return margins[jnp.argmax(lax.stop_gradient(margins))]
 
     def invert(self, pred: Array, q: Array) -> BoundingBox:
         """Returns the predicted box with its sides moved by q, shape () or (4,)."""
+        pred = as_float(pred)
         unit, known = self._units(pred)
         signs = self._signs()
         q = jnp.broadcast_to(q, (4,)).astype(jnp.result_type(q, unit))
@@ -65,9 +67,8 @@ class BoxOffset:
         step = jnp.where(finite, jnp.where(finite, q, 0) * unit, q)
         step = jnp.where(known, step, jnp.inf)
         ends, magnitude = pred + signs * step, jnp.abs(pred) + jnp.abs(step)
-        ends = moved_out(
-            ends, signs * jnp.inf, lambda y: self._margins(pred, y) <= q, magnitude
-        )
+        inside = lambda y: self._margins(pred, y) <= q  # noqa: E731
+        ends = moved_out(ends, signs * jnp.inf, inside, magnitude, unit)
         return BoundingBox(ends[:2], ends[2:], self.inner)
 
     def check(

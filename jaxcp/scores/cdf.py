@@ -1,5 +1,7 @@
 """The rank of a score among the scores of draws from the model: any CDF score."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -10,6 +12,7 @@ from jaxcp._types import AnySet, PyTree, Score
 from jaxcp.scores import _extended
 from jaxcp.scores._preds import check_draws, check_tuple
 from jaxcp.selection import as_float, at_least_single, kth_smallest
+from jaxcp.sets import LevelSet
 
 
 @pytree
@@ -73,7 +76,10 @@ class CDF:
 
     def invert(self, pred: PyTree, q: Array) -> AnySet:
         """Returns the set of the base score at the threshold of this input."""
-        return self.base.invert(pred[0], self.threshold(pred, q))
+        region = self.base.invert(pred[0], self.threshold(pred, q))
+        if isinstance(region, LevelSet):  # thresholds have their rounding, or are exact
+            return dataclasses.replace(region, rounds=False)
+        return region
 
     def threshold(self, pred: PyTree, q: Array) -> Array:
         """Returns the base score's threshold for rank q, shape ().
@@ -81,7 +87,9 @@ class CDF:
         A count is at most m where the base score is below the (m + 1)-th smallest draw
         score: the threshold is the last number below that one, +inf from rank K on.
         """
-        draws = self._scores(*pred[:2])
+        # As many as in a call, whose program rounds alike: the first one twice.
+        points = jnp.concatenate([pred[1][:1], pred[1]])
+        draws = self._scores(pred[0], points)[1:]
         q = jnp.asarray(q, at_least_single(draws).dtype)
         if self.extended:
             return _extended.threshold(draws, q)
@@ -104,6 +112,12 @@ class CDF:
             _checks.check_uniforms("u", preds[2], mask)
         if hasattr(self.base, "check"):
             self.base.check(preds[0], y, mask)
+
+    def reads_draws(self, num_arrays: int) -> tuple[bool, ...]:
+        """Returns which arrays of predictions have draws on their first axis."""
+        own = (True, False)[: 1 + self.randomized]
+        of_base = getattr(self.base, "reads_draws", lambda n: (False,) * n)
+        return *of_base(num_arrays - len(own)), *own
 
     def _uniform(self, pred):
         return jnp.asarray(pred[2]) if self.randomized else None

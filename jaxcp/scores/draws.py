@@ -8,7 +8,7 @@ from jaxcp import _checks, _geometry
 from jaxcp._pytree import pytree
 from jaxcp._types import ArrayLike, PyTree
 from jaxcp.empirical import empirical_quantile
-from jaxcp.scores._preds import check_draws, check_tuple
+from jaxcp.scores._preds import check_draws, check_tuple, of_each_part
 from jaxcp.selection import (
     as_float,
     at_least_single,
@@ -47,6 +47,8 @@ class PCP:
     def invert(self, pred: Array, q: Array) -> Balls:
         """Returns the balls of radius q around the draws."""
         return Balls(pred, q)
+
+    reads_draws = staticmethod(of_each_part)
 
     def check(
         self, preds: Array, y: Array | None = None, mask: Array | None = None
@@ -87,6 +89,8 @@ class HDPCP:
     def invert(self, pred: tuple[Array, Array], q: Array) -> Balls:
         """Returns the balls of radius q around the draws kept."""
         return PCP().invert(self._kept(pred), q)
+
+    reads_draws = staticmethod(of_each_part)
 
     def check(
         self, preds: PyTree, y: Array | None = None, mask: Array | None = None
@@ -158,6 +162,8 @@ class CP2PCP:
         finite &= jnp.isfinite(product)
         slope = jnp.where(finite, product - lax.stop_gradient(product), 0)
         return Balls(pred[0], radius + slope)
+
+    reads_draws = staticmethod(of_each_part)
 
     def check(
         self, preds: PyTree, y: Array | None = None, mask: Array | None = None

@@ -6,11 +6,13 @@ import numpy as np
 from jax import Array, lax
 
 from jaxcp import _checks, _geometry
+from jaxcp._arrays import as_arrays
 from jaxcp._pytree import pytree
 from jaxcp._types import ArrayLike, PyTree
 from jaxcp.empirical import empirical_quantile
 from jaxcp.scores._preds import check_draws, check_tuple
 from jaxcp.scores.regression import CQR
+from jaxcp.selection import as_float
 from jaxcp.sets import Box, Ellipsoid, Interval
 
 
@@ -67,7 +69,7 @@ class Rectangle:
         Raises:
           ValueError: if `draws` has another number of axes or alpha is outside (0, 1).
         """
-        draws = _checks.as_arrays(draws)
+        draws = as_arrays(draws=draws)
         check_draws(draws)
         alpha = _checks.alpha_as_float(_checks.as_alpha(alpha))
         _checks.check_scalars(alpha=alpha)
@@ -99,7 +101,7 @@ class Mahalanobis:
 
     def __call__(self, pred: tuple[Array, Array], y: Array) -> Array:
         """Returns norm(scale^-1 (y - mu)), shape ()."""
-        mu, scale = pred
+        mu, scale, y = map(as_float, (*pred, y))
         if mu.shape != y.shape or scale.shape not in ((len(y),), (len(y), len(y))):
             raise ValueError(
                 f"expected (mu, scale) of shapes ({y.size},) and ({y.size}, {y.size}) "
@@ -112,7 +114,7 @@ class Mahalanobis:
 
     def invert(self, pred: tuple[Array, Array], q: Array) -> Ellipsoid:
         """Returns the ellipsoid norm(scale^-1 (y - mu)) <= q."""
-        mu, scale = pred
+        mu, scale = map(as_float, pred)
         known, scale = _known(scale)
         return Ellipsoid(mu, scale, jnp.where(known, q, jnp.inf))
 

@@ -8,6 +8,7 @@ from jaxcp._pytree import pytree
 from jaxcp._types import PyTree
 from jaxcp.scores._preds import check_tuple
 from jaxcp.scores._rounding import moved_out
+from jaxcp.selection import as_float
 from jaxcp.sets import Box, Interval
 
 
@@ -32,12 +33,14 @@ class Absolute:
 
     def __call__(self, pred: Array, y: Array) -> Array:
         """Returns abs(y - mu), shape () or (d,)."""
-        return jnp.abs(y - _like(y, pred))
+        y, mu = _alike(y, pred)
+        return jnp.abs(y - mu)
 
     def invert(self, pred: Array, q: Array) -> Interval | Box:
         """Returns [mu - q, mu + q]."""
-        ends = pred - q, pred + q
-        return _closed(ends, lambda y: self(pred, y) <= q, jnp.abs(pred) + jnp.abs(q))
+        mu = as_float(pred)
+        ends = mu - q, mu + q
+        return _closed(ends, lambda y: self(mu, y) <= q, jnp.abs(mu) + jnp.abs(q))
 
 
 @pytree
@@ -88,19 +91,19 @@ class Normalized:
 
     def __call__(self, pred: tuple[Array, Array], y: Array) -> Array:
         """Returns abs(y - mu) / sigma, shape () or (d,)."""
-        mu, sigma = (_like(y, part) for part in pred)
+        y, mu, sigma = _alike(y, *pred)
         known, sigma = _positive(sigma)
         return jnp.where(known, jnp.abs(y - mu) / sigma, -jnp.inf)
 
     def invert(self, pred: tuple[Array, Array], q: Array) -> Interval | Box:
         """Returns [mu - q sigma, mu + q sigma]."""
-        mu, sigma = pred
+        mu, sigma = map(as_float, pred)
         known, sigma = _positive(sigma)
         # Infinite thresholds stay out of the product: its gradient would be NaN.
         half = jnp.where(jnp.isfinite(q), jnp.where(jnp.isfinite(q), q, 0) * sigma, q)
         half = jnp.where(known, half, jnp.inf)
         ends, rounding = (mu - half, mu + half), jnp.abs(mu) + jnp.abs(half)
-        return _closed(ends, lambda y: self(pred, y) <= q, rounding)
+        return _closed(ends, lambda y: self(pred, y) <= q, rounding, sigma)
 
     def check(
         self, preds: PyTree, y: Array | None = None, mask: Array | None = None
@@ -164,15 +167,12 @@ class CQR:
 
     def __call__(self, pred: tuple[Array, Array], y: Array) -> Array:
         """Returns max(lower - y, y - upper), shape () or (d,)."""
-        lower, upper = (_like(y, part) for part in pred)
+        y, lower, upper = _alike(y, *pred)
         return jnp.maximum(lower - y, y - upper)
 
     def invert(self, pred: tuple[Array, Array], q: Array) -> Interval | Box:
         """Returns [lower - q, upper + q]."""
-        lower, upper = pred
-        rounding = jnp.maximum(jnp.abs(lower), jnp.abs(upper)) + jnp.abs(q)
-        ends = lower - q, upper + q
-        return _closed(ends, lambda y: self(pred, y) <= q, rounding)
+        return _widened(*pred, jnp.stack([jnp.asarray(q)] * 2))
 
     def check(
         self, preds: PyTree, y: Array | None = None, mask: Array | None = None
@@ -215,41 +215,44 @@ class AsymmetricCQR:
         _check_pairs("(lower, upper)", preds)
 
 
-def _like(y, pred):
-    """Returns `pred` in the shape of `y`; a single output may come as () or (1,)."""
-    if jnp.shape(pred) == jnp.shape(y):
-        return pred
-    if jnp.size(pred) == 1 == jnp.size(y):
-        return jnp.reshape(pred, jnp.shape(y))
-    raise ValueError(
-        f"expected a prediction of shape {jnp.shape(y)} for each target, like y, "
-        f"got {jnp.shape(pred)}"
-    )
+def _alike(y, *preds):
+    """Returns floats in the shape of `y`; a single output may come as () or (1,)."""
+    y, *preds = map(as_float, (y, *preds))
+    for pred in preds:
+        if pred.shape != y.shape and not pred.size == 1 == y.size:
+            raise ValueError(
+                f"expected a prediction of shape {y.shape} for each target, like y, "
+                f"got {pred.shape}"
+            )
+    return y, *(pred.reshape(y.shape) for pred in preds)
 
 
-def _closed(ends, inside, magnitude):
+def _closed(ends, inside, magnitude, unit=1.0):
     """Returns [lower, upper] with ends moved out by rounding where they must be.
 
-    `magnitude` is that of the numbers added, of each end if it is a pair.
+    `inside` says which targets belong, `magnitude` is that of the numbers added; pairs
+    are of each end. `unit` is that of the score.
     """
+    inside = inside if isinstance(inside, tuple) else (inside, inside)
     magnitude = magnitude if isinstance(magnitude, tuple) else (magnitude, magnitude)
-    lower = moved_out(ends[0], -jnp.inf, inside, magnitude[0])
-    upper = moved_out(ends[1], jnp.inf, inside, magnitude[1])
+    lower = moved_out(ends[0], -jnp.inf, inside[0], magnitude[0], unit)
+    upper = moved_out(ends[1], jnp.inf, inside[1], magnitude[1], unit)
     return Interval(lower, upper) if jnp.ndim(lower) == 0 else Box(lower, upper)
 
 
 def _sides(lower, upper, y):
-    below, above = _like(y, lower) - y, y - _like(y, upper)
-    return jnp.concatenate([jnp.atleast_1d(below), jnp.atleast_1d(above)])
+    y, lower, upper = _alike(y, lower, upper)
+    return jnp.concatenate([jnp.atleast_1d(lower - y), jnp.atleast_1d(y - upper)])
 
 
 def _widened(lower, upper, q):
-    shape = (2, *jnp.shape(lower))
-    q = jnp.reshape(q, shape) if jnp.ndim(q) else jnp.broadcast_to(q, shape)
-
-    def inside(y):  # beyond one end only that end's side counts
-        return jnp.where(y < lower - q[0], lower - y <= q[0], y - upper <= q[1])
-
+    lower, upper = as_float(lower), as_float(upper)
+    shape = (2, *lower.shape)
+    # One number, or two, of each side; of each output, or for all of them.
+    q = jnp.reshape(q, (2, *shape[1:]) if jnp.size(q) > 2 else (-1, *[1] * lower.ndim))
+    q = jnp.broadcast_to(q, shape)
+    # Each end by its own side, also where rounding lets the two cross.
+    inside = lambda y: lower - y <= q[0], lambda y: y - upper <= q[1]
     rounding = jnp.abs(lower) + jnp.abs(q[0]), jnp.abs(upper) + jnp.abs(q[1])
     return _closed((lower - q[0], upper + q[1]), inside, rounding)
 

@@ -1,4 +1,8 @@
-"""Prediction sets. Each describes one example; `jax.vmap` batches its methods."""
+"""Prediction sets. A class describes one example; leading axes are batches.
+
+`contains`, `size` and `is_empty` give one answer for each set, inside and outside of
+`jax.vmap`.
+"""
 
 from jaxcp.sets.basic import BoundingBox, Box, Interval, LabelSet
 from jaxcp.sets.points import membership

@@ -3,6 +3,7 @@
 import jax.numpy as jnp
 from jax import Array
 
+from jaxcp._arrays import as_array
 from jaxcp._pytree import pytree, static
 from jaxcp._types import Number
 
@@ -24,7 +25,12 @@ class Interval:
     upper: Array
 
     def contains(self, y: Number) -> Array:
-        """Returns whether lower <= y <= upper, bool of shape ()."""
+        """Returns whether lower <= y <= upper, bool of shape ().
+
+        A batch of shape (m,) takes targets of shape (m,) or (m, 1), or one for all.
+        """
+        y, ndim = as_array("y", y), jnp.ndim(self.lower)
+        y = y[..., 0] if y.ndim == ndim + 1 and y.shape[-1] == 1 else y
         return (self.lower <= y) & (y <= self.upper)
 
     def size(self) -> Array:
@@ -54,17 +60,20 @@ class Box:
 
     def contains(self, y: Array) -> Array:
         """Returns whether `y`, shape (d,), is in the box, bool of shape ()."""
-        return jnp.all((self.lower <= y) & (y <= self.upper))
+        y = as_array("y", y)
+        _check_outputs(y, jnp.shape(self.lower)[-1])
+        return jnp.all((self.lower <= y) & (y <= self.upper), axis=-1)
 
     def size(self) -> Array:
         """Returns the volume, shape (); 0 if the box is crossed in any dimension."""
         widths = _width(self.lower, self.upper)
         flat = widths == 0  # also with an infinite side: 0 * inf is 0 here
-        return jnp.where(jnp.any(flat), 0, jnp.prod(jnp.where(flat, 1, widths)))
+        volume = jnp.prod(jnp.where(flat, 1, widths), axis=-1)
+        return jnp.where(jnp.any(flat, axis=-1), 0, volume)
 
     def is_empty(self) -> Array:
         """Returns whether the box is crossed in any dimension, bool of shape ()."""
-        return jnp.any(self.lower > self.upper)
+        return jnp.any(self.lower > self.upper, axis=-1)
 
 
 @pytree
@@ -91,10 +100,14 @@ class BoundingBox:
 
     def contains(self, y: Array) -> Array:
         """Returns whether the box `y`, shape (4,), is in the set, bool of shape ()."""
-        lower, upper = y[:2], y[2:]
+        y = as_array("y", y)
+        _check_outputs(y, 4)
+        lower, upper = y[..., :2], y[..., 2:]
         if self.inner:
-            return jnp.all((lower <= self.lower) & (self.upper <= upper))
-        return jnp.all((self.lower <= lower) & (upper <= self.upper))
+            inside = (lower <= self.lower) & (self.upper <= upper)
+        else:
+            inside = (self.lower <= lower) & (upper <= self.upper)
+        return jnp.all(inside, axis=-1)
 
     def size(self) -> Array:
         """Returns the area, shape (), in square pixels; 0 if the box is crossed.
@@ -129,18 +142,33 @@ class LabelSet:
     mask: Array
 
     def contains(self, y: Number) -> Array:
-        """Returns whether label `y` is in the set; labels out of range are not."""
-        y = jnp.asarray(y).astype(int)  # a narrow type may not hold every label
-        inside = self.mask.at[y].get(mode="fill", fill_value=False)
-        return inside & (y >= 0)  # a negative index would count from the end
+        """Returns whether label `y` is in the set; labels out of range are not.
+
+        A batch with a mask of shape (m, k) takes labels of shape (m,), or one for all.
+        """
+        y = as_array("y", y).astype(int)  # a narrow type may not hold every label
+        k = self.mask.shape[-1]
+        if self.mask.ndim == 1:
+            inside = self.mask.at[y].get(mode="fill", fill_value=False)
+        else:
+            batch = jnp.broadcast_shapes(y.shape, self.mask.shape[:-1])
+            mask = jnp.broadcast_to(self.mask, (*batch, k))
+            place = jnp.broadcast_to(jnp.clip(y, 0, k - 1), batch)
+            inside = jnp.take_along_axis(mask, place[..., None], axis=-1)[..., 0]
+        return inside & (y >= 0) & (y < k)
 
     def size(self) -> Array:
         """Returns the number of labels, int of shape ()."""
-        return jnp.sum(self.mask)
+        return jnp.sum(self.mask, axis=-1)
 
     def is_empty(self) -> Array:
         """Returns whether there is no label in the set, bool of shape ()."""
-        return ~jnp.any(self.mask)
+        return ~jnp.any(self.mask, axis=-1)
+
+
+def _check_outputs(y, d):
+    if jnp.shape(y)[-1:] != (d,):
+        raise ValueError(f"expected targets of shape ({d},), got {jnp.shape(y)}")
 
 
 def _width(lower, upper):

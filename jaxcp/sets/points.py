@@ -4,6 +4,7 @@ import jax
 from jax import Array
 
 from jaxcp import _checks
+from jaxcp._arrays import as_arrays
 from jaxcp._batching import map_evenly
 from jaxcp._classes import jit
 from jaxcp._types import ArrayLike, Set
@@ -31,7 +32,7 @@ def membership(region: Set, points: ArrayLike) -> Array:
       >>> membership(disc, jnp.array([[0.5, 0.5], [1.0, 1.0]]))
       Array([ True, False], dtype=bool)
     """
-    region, points = _checks.as_arrays((region, points))
+    region, points = as_arrays(region=region, points=points)
     _checks.num_rows(points=points)
     _checks.check_not_nan("points", points)
     found = jax.eval_shape(_membership, region, points).shape

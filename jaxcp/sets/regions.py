@@ -1,19 +1,25 @@
 """Sets in several dimensions that are given by distances or by scores."""
 
+from collections.abc import Callable
+from typing import Any
+
+import jax
 import jax.numpy as jnp
 from jax import Array
 
 from jaxcp import _geometry
-from jaxcp._pytree import pytree
+from jaxcp._arrays import as_arrays
+from jaxcp._pytree import pytree, static
 from jaxcp._types import PyTree, Score
+from jaxcp.selection import as_float, rounding
 
 
 @pytree
 class Balls:
-    """The union of l closed balls of one radius: y within it of some centre.
+    """The union of l closed balls of one radius: y within it of some center.
 
     Args:
-      centers: Centres, shape (l, d), in units of the targets; (l,) for numbers.
+      centers: Centers, shape (l, d), in units of the targets; (l,) for numbers.
       radius: Radius, shape (); +inf is the whole space, below 0 the set is empty.
 
     Example:
@@ -27,8 +33,7 @@ class Balls:
 
     def contains(self, y: Array) -> Array:
         """Returns whether `y`, shape (d,), is in a ball, bool of shape ()."""
-        distance = _geometry.nearest_distance(*_geometry.as_points(y, self.centers))
-        return distance <= self.radius
+        return over_batch(Balls._contains, jnp.ndim(self.radius), self, y)
 
     def size(self) -> Array:
         """Raises ValueError: the volume of a union of balls has to be estimated."""
@@ -38,13 +43,17 @@ class Balls:
         """Returns whether the radius is below 0, bool of shape ()."""
         return self.radius < 0
 
+    def _contains(self, y):
+        distance = _geometry.nearest_distance(*_geometry.as_points(y, self.centers))
+        return distance <= self.radius
+
 
 @pytree
 class Ellipsoid:
     """The ellipsoid of all y with norm(scale^-1 (y - center)) <= radius.
 
     Args:
-      center: Centre, shape (d,), in units of the targets.
+      center: Center, shape (d,), in units of the targets.
       scale: Half axes at radius 1, shape (d,), or a lower triangular factor of the
         matrix of the ellipsoid, shape (d, d), in units of the targets.
       radius: Shape (); +inf is the whole space, below 0 the set is empty.
@@ -61,21 +70,11 @@ class Ellipsoid:
 
     def contains(self, y: Array) -> Array:
         """Returns whether `y`, shape (d,), is in the ellipsoid, bool of shape ()."""
-        if jnp.shape(y) != self.center.shape:
-            raise ValueError(
-                f"expected a target of shape {self.center.shape}, got {jnp.shape(y)}"
-            )
-        z = _geometry.whiten(self.scale, y - self.center)
-        return _geometry.norm(z) <= self.radius
+        return over_batch(Ellipsoid._contains, jnp.ndim(self.radius), self, y)
 
     def log_size(self) -> Array:
         """Returns the log of the volume, shape (); -inf if it is empty or flat."""
-        axes = jnp.abs(_geometry.diagonal(self.scale))
-        d = len(axes)
-        solid = (self.radius > 0) & jnp.all(axes > 0)
-        radius = jnp.where(solid, self.radius, 1)
-        logs = d * jnp.log(radius) + jnp.sum(jnp.log(jnp.where(solid, axes, 1)))
-        return jnp.where(solid, _geometry.log_unit_ball(d) + logs, -jnp.inf)
+        return over_batch(Ellipsoid._log_size, jnp.ndim(self.radius), self)
 
     def size(self) -> Array:
         """Returns the volume, shape (), in units of the targets to the power of d."""
@@ -85,15 +84,36 @@ class Ellipsoid:
         """Returns whether the radius is below 0, bool of shape ()."""
         return self.radius < 0
 
+    def _contains(self, y):
+        if y.shape != self.center.shape:
+            shape = self.center.shape
+            raise ValueError(f"expected a target of shape {shape}, got {y.shape}")
+        z = _geometry.whiten(self.scale, y - self.center)
+        return _geometry.norm(z) <= self.radius
+
+    def _log_size(self):
+        axes = jnp.abs(_geometry.diagonal(self.scale))
+        d = len(axes)
+        solid = (self.radius > 0) & jnp.all(axes > 0)
+        radius = jnp.where(solid, self.radius, 1)
+        logs = d * jnp.log(radius) + jnp.sum(jnp.log(jnp.where(solid, axes, 1)))
+        return jnp.where(solid, _geometry.log_unit_ball(d) + logs, -jnp.inf)
+
 
 @pytree
 class LevelSet:
     """The set {y : score(pred, y) <= level} of any score, known by membership alone.
 
+    Scores that exceed the level by rounding are inside: the program that found it may
+    have added the same score up in another order.
+
     Args:
       score: The nonconformity score.
       pred: The prediction that the score reads, any pytree.
       level: Threshold, shape () or (c,) for scores with components.
+      level_ndim: Number of axes of one level. Defaults to that of `level`, which is
+        then of a single set.
+      rounds: Whether scores within `rounding` of the level are inside.
 
     Example:
       >>> from jaxcp.scores import Absolute
@@ -104,14 +124,34 @@ class LevelSet:
     score: Score
     pred: PyTree
     level: Array
+    level_ndim: int | None = static(default=None)
+    rounds: bool = static(default=True)
+
+    def __post_init__(self):
+        if self.level_ndim is None:
+            object.__setattr__(self, "level_ndim", jnp.ndim(self.level))
 
     def contains(self, y: Array) -> Array:
         """Returns whether all(score(pred, y) <= level), bool of shape ()."""
-        return jnp.all(self.score(self.pred, y) <= self.level)
+        batch_ndim = jnp.ndim(self.level) - (self.level_ndim or 0)
+        return over_batch(LevelSet._contains, batch_ndim, self, y)
 
     def size(self) -> Array:
         """Raises ValueError: a level set has no size in closed form."""
         raise ValueError(_no_size("a LevelSet"))
+
+    def _contains(self, y):
+        level = as_float(self.level)
+        level = level + rounding(level) if self.rounds else level
+        return jnp.all(self.score(self.pred, y) <= level)
+
+
+def over_batch(method: Callable[..., Array], ndim: int, region: Any, *y: Any) -> Array:
+    """Returns `method(region, y)` of each set of a batch with `ndim` leading axes."""
+    y = tuple(as_arrays(y=v) for v in y)
+    for _ in range(ndim):
+        method = jax.vmap(method)
+    return method(region, *y)
 
 
 def _no_size(what):

@@ -14,6 +14,7 @@ from jax import Array
 from jax.sharding import Mesh
 
 from jaxcp import _checks
+from jaxcp._arrays import is_concrete
 from jaxcp._progress import progress_bar
 from jaxcp._types import PyTree
 from jaxcp.simulation import _agreement, _programs
@@ -170,7 +171,7 @@ class _Plan:
 
 def _check(trial, key, num_trials, batch_size, mesh):
     _checks.check_key(key)
-    if not _checks.is_concrete(key):
+    if not is_concrete(key):
         raise ValueError("expected a key with values: call simulate outside of jit")
     kind = _programs.kind_of(key)
     if "rbg" in kind:

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxcp import _checks
+from jaxcp._arrays import as_arrays
 from jaxcp._batching import evaluate
 from jaxcp._classes import jit
 from jaxcp._pytree import pytree, static
@@ -94,8 +95,12 @@ def conformal_training_loss(
       >>> round(width(0.0).item(), 3), round(jax.grad(width)(0.0).item(), 3)
       (16.0, -2.0)
     """
-    given = preds_cal, y_cal, preds, y, size_weights, classification_weights
-    preds_cal, y_cal, preds, y, size_weights, weights = _checks.as_arrays(given)
+    preds_cal, y_cal, preds, y = as_arrays(
+        preds_cal=preds_cal, y_cal=y_cal, preds=preds, y=y
+    )
+    size_weights, weights = as_arrays(
+        size_weights=size_weights, classification_weights=classification_weights
+    )
     if key is not None:
         _checks.check_key(key)
     objective = prepare(

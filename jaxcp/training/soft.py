@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxcp import _checks
+from jaxcp._arrays import as_arrays
 from jaxcp._batching import evaluate, invert, widened
 from jaxcp._classes import jit
 from jaxcp._numbers import positive
@@ -54,7 +55,7 @@ def soft_membership(
       >>> soft_membership(Absolute(), jnp.zeros(3), y, 1.0, temperature=0.1).round(3)
       Array([1. , 0.5, 0. ], dtype=float32)
     """
-    preds, y, q = _checks.as_arrays((preds, y, q))
+    preds, y, q = as_arrays(preds=preds, y=y, q=q)
     _checks.check_given(score=score, preds=preds, y=y)
     _checks.num_rows(preds=preds, y=y)
     _checks.check_preds(score, preds, y)
@@ -110,7 +111,7 @@ def soft_size(
       >>> round(soft_size(LAC(), p, 0.8, temperature=0.01).item(), 3)
       1.5
     """
-    preds, q = _checks.as_arrays((preds, q))
+    preds, q = as_arrays(preds=preds, q=q)
     _checks.check_given(score=score, preds=preds)
     _checks.num_rows(preds=preds)
     _checks.check_preds(score, preds)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from jaxcp import _checks
+from jaxcp._arrays import as_arrays, is_concrete
 from jaxcp._batching import evaluate, invert
 from jaxcp._classes import jit
 from jaxcp._types import ArrayLike, PyTree, Score
@@ -90,8 +91,10 @@ def train_score(
       >>> jax.tree.leaves(score)[0].round().item()
       3.0
     """
-    given = preds, y, size_weights, classification_weights
-    preds, y, size_weights, classification_weights = _checks.as_arrays(given)
+    preds, y = as_arrays(preds=preds, y=y)
+    size_weights, classification_weights = as_arrays(
+        size_weights=size_weights, classification_weights=classification_weights
+    )
     _checks.check_key(key)
     _checks.check_given(score=score, preds=preds, y=y)
     n = _check_rows(preds, y)
@@ -168,12 +171,12 @@ def select_score(
       >>> round(select_score(jax.random.key(1), grid, p, y, 0.1).penalty.item(), 3)
       0.1
     """
-    preds, y = _checks.as_arrays((preds, y))
+    preds, y = as_arrays(preds=preds, y=y)
     _checks.check_key(key)
     _checks.check_given(score=scores, preds=preds, y=y)
     n = _check_rows(preds, y)
     _checks.check_count("num_splits", num_splits, 1)
-    scores = _candidates(_checks.as_arrays(scores))
+    scores = _candidates(as_arrays(scores=scores))
     first, *others = _each(scores)
     _checks.check_preds(first, preds, y)
     for score in others:  # its hyperparameters; the rows have been checked
@@ -268,7 +271,7 @@ def _check_project(project, score):
 
 def _check_enough(n, rank):
     """Raises ValueError if a half of n rows has an infinite threshold, if known."""
-    if _checks.is_concrete(rank) and int(jnp.max(rank)) > (n + 1) // 2:
+    if is_concrete(rank) and int(jnp.max(rank)) > (n + 1) // 2:
         raise ValueError(
             f"expected more rows, got {n}: half of them have an infinite threshold at "
             "this alpha"

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxcp import _checks
+from jaxcp._arrays import as_arrays
 from jaxcp._classes import jit
 from jaxcp._types import Set
 from jaxcp.scores.generative import Density, Latent
@@ -62,7 +63,7 @@ def volume(
     """
     _checks.check_key(key)
     _checks.check_count("num_samples", num_samples, 1)
-    region = _checks.as_arrays(region)
+    region = as_arrays(region=region)
     _check(region, sobol)
     log_volume, error = _volume(key, region, int(num_samples), bool(sobol))
     unknown = _any_nan(region)

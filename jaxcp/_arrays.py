@@ -1,0 +1,141 @@
+"""What comes in as jax arrays: numpy, pandas, torch, lists; nothing lost in silence."""
+
+from numbers import Real
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from jaxcp._types import ArrayLike, PyTree
+
+_SHARE = 0.01  # of what a target is away, from where on rounding it matters
+
+
+def as_arrays(**named: PyTree) -> Any:
+    """Returns arguments with their numpy, pandas, torch and list leaves as jax arrays.
+
+    A tuple of them, or the one. A list of numbers, or of lists of them, is an array;
+    every other container is kept. Integers that jax has no type for become floats.
+    """
+    found = tuple(_as_tree(name, tree) for name, tree in named.items())
+    return found[0] if len(found) == 1 else found
+
+
+def as_array(name: str, value: Any) -> Array:
+    """Returns one array, also of a tuple; raises ValueError for what is none."""
+    array = _as_tree(name, list(value) if isinstance(value, tuple) else value)
+    if not isinstance(array, Array):
+        raise ValueError(f"expected {name} as an array, got {type(value).__name__}")
+    return array
+
+
+def as_groups(name: str, value: Any) -> Array:
+    """Returns groups or labels as an array; flags, and no rows at all, as integers."""
+    array = as_array(name, value)
+    return array.astype(int) if array.dtype == bool or array.size == 0 else array
+
+
+def is_rounded(name: str, value: Any) -> bool:
+    """Returns whether values, as they came in, lose digits as the default float."""
+    if not is_concrete(value):
+        return False
+    value, dtype = _on_host(name, value), jnp.asarray(0.0).dtype
+    if value.dtype.kind not in "iuf" or np.can_cast(value.dtype, dtype):
+        return False
+    finite = value[np.isfinite(value)]
+    with np.errstate(over="ignore"):
+        return bool(np.any(finite.astype(dtype).astype(value.dtype) != finite))
+
+
+def check_digits(name: str, step: ArrayLike, error: ArrayLike) -> None:
+    """Raises ValueError if numbers have no digits for errors of this size.
+
+    `step` is what the last digit of a number makes of its error; the medians of both
+    are compared.
+    """
+    step, error = (_median_size(v) for v in (step, error))
+    if step > _SHARE * error:
+        raise ValueError(
+            f"expected {name} with digits that single precision can hold, got steps of "
+            f"{step:.2g} between numbers where errors are {error:.2g}; subtract an "
+            "offset, or switch double precision on (JAX_ENABLE_X64=1)"
+        )
+
+
+def narrowed(x: np.ndarray) -> np.ndarray:
+    """Returns integers in jax's type of them, as floats where that is too narrow."""
+    default = np.dtype(jnp.asarray(0).dtype)
+    if x.dtype.kind not in "iu" or np.can_cast(x.dtype, default):
+        return x
+    limits = np.iinfo(default)
+    fits = x.size == 0 or (x.min() >= limits.min and x.max() <= limits.max)
+    return x.astype(default if fits else float)
+
+
+def is_concrete(x: Any) -> bool:
+    """Returns whether the values of `x` can be looked at here."""
+    if isinstance(x, jax.core.Tracer):
+        return False
+    return not isinstance(x, Array) or x.is_fully_addressable
+
+
+def _median_size(values):
+    sizes = np.abs(np.asarray(values, float))
+    sizes = sizes[np.isfinite(sizes)]
+    return np.median(sizes) if sizes.size else 0.0
+
+
+def _as_tree(name, tree):
+    return jax.tree.map(lambda x: _as_array(name, x), tree, is_leaf=_is_array_like)
+
+
+def _is_array_like(x):
+    if isinstance(x, list):
+        return all(isinstance(v, list | Real | np.generic) for v in x) and all(
+            isinstance(v, Real | np.generic) for v in jax.tree.leaves(x)
+        )
+    return hasattr(x, "to_numpy") or hasattr(x, "detach")  # pandas, torch
+
+
+def _as_array(name, x):
+    if isinstance(x, Array):
+        return x
+    if isinstance(x, bool | float | complex) and not isinstance(x, np.generic):
+        return jnp.asarray(x)  # without a type of its own, it takes its company's
+    x = _on_host(name, x)
+    try:
+        return jnp.asarray(narrowed(x))
+    except TypeError as error:
+        raise ValueError(f"expected {name} as numbers, got {_described(x)}") from error
+
+
+def _on_host(name, x):
+    """Returns what came in as a numpy array."""
+    if hasattr(x, "toarray"):
+        kind = type(x).__name__
+        raise ValueError(
+            f"expected {name} as a dense array, got {kind}; x.toarray() makes one"
+        )
+    if hasattr(x, "to_numpy"):
+        x = x.to_numpy()
+    elif hasattr(x, "detach"):
+        x = x.detach().float() if "bfloat16" in str(x.dtype) else x.detach()
+        x = x.numpy()
+    try:
+        x = np.asarray(x)
+        return np.asarray(x.tolist()) if x.dtype == object else x  # of numbers, maybe
+    except ValueError as error:
+        kind = "rows of several lengths"
+        raise ValueError(f"expected {name} as one array, got {kind}") from error
+
+
+def _described(x):
+    if x.dtype.kind in "US":
+        example = f" ({x.flat[0]!s:.20})" if x.size else ""
+        return (
+            f"text{example}; numpy.unique(text, return_inverse=True)[1] codes it as "
+            "0, 1, ..."
+        )
+    return type(x.item()).__name__ if x.ndim == 0 else x.dtype

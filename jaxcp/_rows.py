@@ -1,0 +1,70 @@
+"""Rows at the door of a calibration: as long as before, and with digits enough."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from jaxcp._arrays import check_digits, is_concrete, is_rounded
+from jaxcp._batching import evaluate
+from jaxcp._types import PyTree, Score
+
+RowShapes = tuple[tuple[int, ...], ...]
+_PAIR: RowShapes = ((2,),)
+
+
+def row_shapes(preds: PyTree) -> RowShapes:
+    """Returns the shape of one row of every array of predictions."""
+    return tuple(leaf.shape[1:] for leaf in jax.tree.leaves(preds))
+
+
+def check_row_shapes(score: Score, preds: PyTree, expected: RowShapes | None) -> None:
+    """Raises ValueError for predictions of other shapes than those at calibration.
+
+    Only the number of draws may differ, the first axis of scores that `reads_draws`.
+    """
+    found = row_shapes(preds)
+    if expected is None or _split(found) == _split(expected):
+        return
+    free = getattr(score, "reads_draws", lambda n: (False,) * n)(len(found))
+    if len(found) != len(expected) or not all(map(_fits, expected, found, free)):
+        shapes = ", ".join(map(str, expected)), ", ".join(map(str, found))
+        raise ValueError(
+            f"expected preds with rows of shape {shapes[0]} as at calibration, got "
+            f"{shapes[1]}"
+        )
+
+
+def check_digits_of_targets(
+    score: Score,
+    preds: PyTree,
+    y: Array,
+    scores: Array,
+    mask: Array | None,
+    given: Any,
+) -> None:
+    """Raises ValueError if targets lost the digits that their scores are about.
+
+    `given` are the targets as they came. Labels have no digits to lose.
+    """
+    if hasattr(score, "labels") or not is_rounded("y", given):
+        return
+    if not all(map(is_concrete, (scores, mask, *jax.tree.leaves(preds)))):
+        return
+    y = y.astype(float)
+    moved = evaluate(score, preds, jnp.nextafter(y, jnp.full_like(y, jnp.inf)))
+    rows = slice(None) if mask is None else np.asarray(mask)
+    scores, moved = (np.asarray(v, float)[rows] for v in (scores, moved))
+    with np.errstate(invalid="ignore"):
+        check_digits("y", moved - scores, scores)
+
+
+def _fits(known, new, free):
+    return len(known) == len(new) and known[free:] == new[free:]
+
+
+def _split(shapes):
+    """Returns shapes with two numbers in place of an array of a pair."""
+    return ((), ()) if shapes == _PAIR else shapes
