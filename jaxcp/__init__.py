@@ -1,5 +1,8 @@
 """Exact conformal prediction as JAX programs."""
 
+from importlib import import_module
+from types import ModuleType
+
 from jaxcp import (
     certificates,
     datasets,
@@ -45,6 +48,13 @@ from jaxcp.splitting import SplitConformal, split_conformal
 from jaxcp.volumes import volume
 
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name == "models":  # imports flax, which takes as long as jax
+        return import_module("jaxcp.models")
+    raise AttributeError(f"module 'jaxcp' has no attribute {name!r}")
+
 
 # fmt: off
 __all__ = [

@@ -14,6 +14,11 @@ import jax
 from jax.tree_util import Partial, default_registry
 
 _Function = TypeVar("_Function", bound=Callable)
+_TRACED = (
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+    jax.errors.ConcretizationTypeError,
+)
 # What a walk over a tree does at a value: go by, stop, go on, or note its class too.
 _LEAF, _OURS, _CONTAINER, _FOREIGN = range(4)
 _kinds: weakref.WeakKeyDictionary[type, int] = weakref.WeakKeyDictionary()
@@ -40,7 +45,14 @@ def jit(
     @functools.wraps(function)
     def call(*args, **kwargs):
         classes = classes_of(*args, *kwargs.values())
-        return compiled(*args, _classes=classes, **kwargs)
+        try:
+            return compiled(*args, _classes=classes, **kwargs)
+        except _TRACED as error:
+            raise ValueError(
+                "expected functions that jax can trace, of jax.numpy, got one that "
+                "asks for values, as numpy, float() and if do; jax.pure_callback "
+                "calls such a function, and predictions may come from any model"
+            ) from error
 
     return call  # type: ignore[return-value]
 

@@ -56,11 +56,11 @@ def masses_of(weights: Array, axis_name: AxisName = None) -> Masses:
     largest = jnp.max(weights, initial=0)
     largest = largest if axis_name is None else lax.pmax(largest, axis_name)
     unit = jnp.frexp(largest)[1]
-    scaled = _times_power(weights, -unit)  # at most 1: their sum does not overflow
+    scaled = times_power(weights, -unit)  # at most 1: their sum does not overflow
     # Rounded sums of other orders have the same exponent, but near a power of two,
     # which totals often are: move those away from where it changes.
     exponent = jnp.frexp(2**0.5 * _sum(scaled, axis_name))[1]
-    scaled = _times_power(scaled, word - exponent)
+    scaled = times_power(scaled, word - exponent)
     leading = jnp.round(scaled)
     following = jnp.round((scaled - leading) * 2.0**bits)
     words = leading.astype(dtype), following.astype(dtype)
@@ -75,10 +75,10 @@ def total_mass(weights: Array, axis_name: AxisName = None) -> Array:
         for v in (masses.leading, masses.following)
     )
     scale = masses.exponent - masses.word
-    return _times_power(leading, scale) + _times_power(following, scale - masses.bits)
+    return times_power(leading, scale) + times_power(following, scale - masses.bits)
 
 
-def _times_power(values, exponent):
+def times_power(values: Array, exponent: Array) -> Array:
     """Returns values 2^exponent, in two steps of which none leaves the range."""
     half, one = exponent // 2, jnp.ones((), values.dtype)
     return values * jnp.ldexp(one, half) * jnp.ldexp(one, exponent - half)

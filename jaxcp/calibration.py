@@ -166,6 +166,7 @@ class Calibration:
         Returns:
           p-values, shape (m,); with c components min(1, c times the smallest one).
           `y` is in the set at level alpha iff its conservative p-value exceeds alpha.
+          Compare arrays: as a Python float, 0.1 of single precision is above 0.1.
 
         Raises:
           ValueError: as calling the calibration, and if lengths differ.

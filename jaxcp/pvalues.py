@@ -6,7 +6,7 @@ from jax import Array, lax
 
 from jaxcp import _checks
 from jaxcp._arrays import as_arrays
-from jaxcp._masses import total_mass
+from jaxcp._masses import times_power, total_mass
 from jaxcp._numbers import quotient
 from jaxcp._types import ArrayLike, AxisName, Number
 from jaxcp.selection import as_float, at_least_single, to_keys
@@ -89,10 +89,15 @@ def p_values_among(
     elif weights is not None:
         weights = at_least_single(as_float(weights))
         largest = jnp.max(weights, initial=0)
-        weights = quotient(weights, jnp.where(largest > 0, largest, 1))
-        scale = jnp.maximum(largest, test_weights)
-        scale = jnp.where(scale > 0, scale, 1)
-        test_weights, factor = test_weights / scale, largest / scale
+        unit, scale = (
+            jnp.frexp(v)[1] for v in (largest, jnp.maximum(largest, test_weights))
+        )
+        # By powers of two, which do not round.
+        weights, test_weights = (
+            times_power(weights, -unit),
+            times_power(test_weights, -scale),
+        )
+        factor = times_power(jnp.ones_like(largest), unit - scale)
     masses = masses_from(scores, test_scores, weights)
     at_least, above, total = (factor * mass for mass in masses)
     return share_of(above, at_least - above, total, as_float(u), test_weights)
@@ -143,11 +148,14 @@ def share_of(
 def unit_scale(
     weights: Array, test_weight: Array, axis_name: AxisName = None
 ) -> tuple[Array, Array]:
-    """Returns weights divided by the largest: sums neither overflow nor vanish."""
+    """Returns weights of which the largest is about 1, by a power of two: exactly.
+
+    Their sums neither overflow nor vanish.
+    """
     largest = jnp.max(weights, initial=test_weight)
     largest = largest if axis_name is None else lax.pmax(largest, axis_name)
-    largest = jnp.where(largest > 0, largest, 1)
-    return weights / largest, test_weight / largest
+    exponent = jnp.frexp(largest)[1]
+    return times_power(weights, -exponent), times_power(test_weight, -exponent)
 
 
 def spare_mass(

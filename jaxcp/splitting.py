@@ -1,5 +1,6 @@
 """Split conformal prediction: a prediction function with its calibration."""
 
+from types import FunctionType
 from typing import Any
 
 from jax import Array
@@ -113,6 +114,21 @@ def split_conformal(
             f"expected predict(params, x) as a function, got {kind}; of a fitted model "
             "lambda _, x: model.predict(x) makes one, with params None"
         )
-    preds = predict(params, x)
+    preds = _predictions(predict, params, x)
     calibration = calibrate(score, preds, y, weights=weights, mask=mask)
     return SplitConformal(predict, params, calibration)
+
+
+def _predictions(predict, params, x):
+    """Returns predict(params, x); says what is wanted of methods and networks."""
+    try:
+        return predict(params, x)
+    except Exception as error:
+        if isinstance(predict, FunctionType) or params is not None:
+            raise
+        kind = getattr(predict, "__qualname__", type(predict).__name__)
+        raise ValueError(
+            f"expected predict(params, x), got {kind}, which fails with two arguments; "
+            "of a method lambda _, x: model.predict(x) makes such a function, of a "
+            "network lambda _, x: network(x), with params None"
+        ) from error

@@ -100,13 +100,14 @@ def test_import_is_light():
 
 
 ORDER = [
-    {"_pytree", "_types", "_files", "_progress"},
+    {"_classes", "_types", "_files", "_progress"},
+    {"_pytree", "_arrays"},
     {"_checks", "_batching", "_numbers", "_masses"},
     {"selection", "sampling"},
     {"ranks", "pvalues", "empirical", "_boxes", "_geometry", "_mixtures"},
     {"quantiles", "softening", "sets", "certificates"},
     {"scores", "sharding"},
-    {"_thresholds", "volumes"},
+    {"_thresholds", "_rows", "volumes"},
     {"calibration", "groups"},
     {"splitting", "resampling", "learners", "training"},
     {"cross", "outliers", "detection"},

@@ -15,6 +15,7 @@ from jaxcp.pvalues import spare_mass
 from jaxcp.quantiles import weighted_conformal_quantile
 from jaxcp.selection import as_float, kth_smallest
 from jaxcp.sets import LabelSet
+from jaxcp.sets.regions import over_batch
 
 
 @pytree
@@ -33,6 +34,9 @@ class VoteSet:
 
     def contains(self, y: Array) -> Array:
         """Returns whether `y` has the votes, bool of shape ()."""
+        return over_batch(VoteSet._contains, jnp.ndim(self.spare) - 1, self, y)
+
+    def _contains(self, y):
         votes = jax.vmap(jax.vmap(lambda s: s.contains(y)))(self.sets)
         won = jnp.sum(jnp.where(votes, self.weights[None], 0), axis=1)
         return jnp.all(won > self.spare)

@@ -7,7 +7,14 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxcp import _checks
-from jaxcp._arrays import as_array, as_arrays, as_groups
+from jaxcp._arrays import (
+    as_array,
+    as_arrays,
+    as_groups,
+    check_digits,
+    is_concrete,
+    is_rounded,
+)
 from jaxcp._classes import jit
 from jaxcp._numbers import mean
 from jaxcp._types import AnySet, ArrayLike, PyTree, Set
@@ -108,8 +115,9 @@ def singleton_rate(sets: LabelSet) -> Array:
 
 def check_sets(sets: Set, y: ArrayLike) -> tuple[AnySet, Array]:
     """Returns sets and targets as arrays, one target shaped as each set takes it."""
-    sets, y = as_batch(sets), as_array("y", y)
+    sets, given, y = as_batch(sets), y, as_array("y", y)
     _checks.num_rows(sets=sets, y=y)
+    _check_digits(sets, y, given)
     _checks.check_not_nan("y", y)
     expected = y.shape[:1] + _target_shape(sets, y.shape[1:])
     if y.shape != expected and not y.size == math.prod(expected) == len(y):
@@ -125,6 +133,15 @@ def check_sets(sets: Set, y: ArrayLike) -> tuple[AnySet, Array]:
             f"{type(sets).__name__}"
         )
     return sets, y
+
+
+def _check_digits(sets, y, given):
+    """Raises ValueError if sets are no wider than what targets lost on their way in."""
+    ends = hasattr(sets, "lower") and is_concrete(sets.lower)
+    if ends and is_rounded("y", given) and y.size:
+        y = y.astype(float)
+        step = jnp.nextafter(y, jnp.full_like(y, jnp.inf)) - y
+        check_digits("y", step, sets.upper - sets.lower)
 
 
 def as_batch(sets: Set) -> AnySet:

@@ -19,6 +19,7 @@ from jaxcp.metrics.average import (
 )
 from jaxcp.selection import as_float
 from jaxcp.sets import Interval
+from jaxcp.sets.basic import as_intervals
 
 
 def interval_score(sets: Interval, y: ArrayLike, alpha: ArrayLike) -> Array:
@@ -188,6 +189,7 @@ def khosravi_coverage_width_criterion(
 
 
 def _check(sets, y, alpha):
+    sets = as_intervals(sets)
     check_kind(Interval, sets)
     sets, y = check_sets(sets, y)
     return sets, as_float(y), check_level(alpha)

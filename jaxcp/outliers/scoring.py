@@ -58,8 +58,7 @@ def is_outlier(
     alpha = _checks.as_alpha(alpha)
     _checks.check_scalars(alpha=alpha)
     threshold = conformal_quantile(scores, alpha, mask=mask)
-    test_scores = as_float(test_scores)
-    return jnp.where(jnp.isnan(test_scores), jnp.inf, test_scores) > threshold
+    return _exceeds(test_scores, threshold)
 
 
 def outlier_p_values(
@@ -193,6 +192,14 @@ def check_scores(
     _checks.check_vectors(scores=scores, test_scores=test_scores, mask=mask)
     _checks.check_not_nan("scores", scores, mask)
     return scores, test_scores, None if mask is None else mask.astype(bool)
+
+
+@jax.jit
+def _exceeds(test_scores, threshold):
+    # As integers in the order of scores: comparisons take subnormal numbers for 0.
+    test_scores = as_float(test_scores)
+    dtype = jnp.promote_types(test_scores.dtype, threshold.dtype)
+    return to_keys(test_scores.astype(dtype)) > to_keys(threshold.astype(dtype))
 
 
 @jax.jit

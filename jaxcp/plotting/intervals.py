@@ -7,6 +7,7 @@ import numpy as np
 from jaxcp._types import ArrayLike
 from jaxcp.plotting._axes import COVERED, MISSED, TRUTH, check_shape, new_axes
 from jaxcp.sets import Interval, LabelSet
+from jaxcp.sets.basic import as_intervals
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,7 +37,9 @@ def plot_intervals(
     Example:
       >>> ax = plot_intervals(jnp.arange(2.0), Interval(jnp.zeros(2), jnp.ones(2)))
     """
-    x, lower, upper = np.ravel(x), np.asarray(sets.lower), np.asarray(sets.upper)
+    sets, x = as_intervals(sets), np.ravel(x)
+    lower, upper = np.asarray(sets.lower), np.asarray(sets.upper)
+    y = None if y is None else np.ravel(y)
     check_shape("ends", (x.size,), lower.shape)
     ax = new_axes() if ax is None else ax
     ends = np.concatenate([lower, upper] + ([] if y is None else [np.asarray(y)]))

@@ -1,5 +1,6 @@
 """What scores of labels share: labels in range, and predictions that fit them."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -37,7 +38,8 @@ def check_targets(p: Array, y: Array | None, mask: Array | None) -> None:
 
 def check_matrix(p: Array) -> None:
     """Raises ValueError unless there is a column for each of at least one label."""
-    if jnp.ndim(p) != 2 or p.shape[1] == 0:
+    shape = jax.tree.map(jnp.shape, p)
+    if not isinstance(p, jax.Array | np.ndarray) or p.ndim != 2 or p.shape[1] == 0:
         raise ValueError(
-            f"expected preds of shape (n, k), one column a label, got {jnp.shape(p)}"
+            f"expected preds of shape (n, k), one column a label, got {shape}"
         )

@@ -4,8 +4,10 @@ import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
+from jaxcp._arrays import is_concrete
 from jaxcp._types import PyTree
 
 
@@ -22,6 +24,19 @@ def of_each_part(num_arrays: int) -> tuple[bool, ...]:
     return (True,) * num_arrays
 
 
+def check_numbers(preds: PyTree, y: Array | None = None) -> None:
+    """Raises ValueError unless predictions are real numbers, and so are targets."""
+    if isinstance(preds, dict):
+        raise ValueError(f"expected preds as arrays, got a dict of {list(preds)}")
+    for name, tree in {"preds": preds, "y": y}.items():
+        for leaf in jax.tree.leaves(tree):
+            if leaf.dtype == bool or jnp.issubdtype(leaf.dtype, jnp.complexfloating):
+                cure = "; astype(int) makes numbers of flags" * (leaf.dtype == bool)
+                raise ValueError(
+                    f"expected {name} as real numbers, got {leaf.dtype}{cure}"
+                )
+
+
 def check_draws(draws: Array, y: Array | None = None) -> None:
     """Raises ValueError unless there are draws for each row, shaped like targets."""
     shape = jax.tree.map(jnp.shape, draws)
@@ -33,3 +48,33 @@ def check_draws(draws: Array, y: Array | None = None) -> None:
         like = ["d"] if y is None else [str(v) for v in y.shape[1:]]
         expected = ", ".join(["n", "l", *like])
         raise ValueError(f"expected draws of shape ({expected}), l >= 1, got {shape}")
+
+
+def check_bands(preds: PyTree, y: Array | None, mask: Array | None) -> None:
+    """Raises ValueError unless preds are pairs, lower <= upper in most rows."""
+    lower, upper = check_pairs("(lower, upper)", preds, y)
+    if not all(map(is_concrete, (lower, upper, mask))) or lower.shape != upper.shape:
+        return
+    crossed = np.asarray(lower > upper)
+    crossed = crossed if mask is None else crossed[np.asarray(mask)]
+    # More than a band of width 0 that is crossed by chance would have.
+    if crossed.sum() > crossed.size / 2 + crossed.size**0.5:
+        raise ValueError(
+            "expected preds as (lower, upper), lower <= upper in most rows, got lower "
+            f"> upper in {crossed.sum()} of {crossed.size}; swap the two"
+        )
+
+
+def check_pairs(expected: str, preds: PyTree, y: Array | None) -> tuple[Array, Array]:
+    """Returns the two halves of `preds`: a pair of arrays or an array (n, 2)."""
+    check_numbers(preds, y)
+    one = isinstance(preds, Array) and preds.ndim == 2 and preds.shape[1] == 2
+    if not one:
+        lower, upper = check_tuple(expected, preds, 2)
+        return lower, upper
+    if y is not None and y.shape == preds.shape:
+        raise ValueError(
+            f"expected preds as a pair {expected} of arrays {y.shape} like y, got one "
+            "array; Absolute, Signed and Gamma take predictions of the targets"
+        )
+    return preds[:, 0], preds[:, 1]

@@ -10,7 +10,7 @@ from jaxcp._arrays import as_arrays
 from jaxcp._pytree import pytree
 from jaxcp._types import ArrayLike, PyTree
 from jaxcp.empirical import empirical_quantile
-from jaxcp.scores._preds import check_draws, check_tuple
+from jaxcp.scores._preds import check_bands, check_draws, check_numbers, check_tuple
 from jaxcp.scores.regression import CQR
 from jaxcp.selection import as_float
 from jaxcp.sets import Box, Ellipsoid, Interval
@@ -51,8 +51,8 @@ class Rectangle:
     def check(
         self, preds: PyTree, y: Array | None = None, mask: Array | None = None
     ) -> None:
-        """Raises ValueError unless preds are pairs."""
-        CQR().check(preds, y, mask)
+        """Raises ValueError unless preds are pairs, in order in most rows."""
+        check_bands(preds, y, mask)
 
     @staticmethod
     def bounds(draws: ArrayLike, alpha: ArrayLike) -> tuple[Array, Array]:
@@ -122,6 +122,7 @@ class Mahalanobis:
         self, preds: PyTree, y: Array | None = None, mask: Array | None = None
     ) -> None:
         """Raises ValueError unless preds are pairs with valid scales."""
+        check_numbers(preds, y)
         mu, scale = check_tuple("(mu, scale)", preds, 2)
         d = jnp.shape(mu)[-1]
         if jnp.ndim(mu) != 2 or jnp.shape(scale)[1:] not in ((d,), (d, d)):

@@ -1,19 +1,33 @@
 """Scores of a number, or of several numbers with one component each."""
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
 from jaxcp import _checks
 from jaxcp._pytree import pytree
 from jaxcp._types import PyTree
-from jaxcp.scores._preds import check_tuple
+from jaxcp.scores._preds import check_bands, check_numbers, check_pairs
 from jaxcp.scores._rounding import moved_out
 from jaxcp.selection import as_float
 from jaxcp.sets import Box, Interval
 
 
+class _OfNumbers:
+    """A score whose predictions are one number for each output."""
+
+    def check(
+        self, preds: PyTree, y: Array | None = None, mask: Array | None = None
+    ) -> None:
+        """Raises ValueError unless predictions and targets are real numbers."""
+        check_numbers(preds, y)
+        if not isinstance(preds, Array):
+            shapes = jax.tree.map(jnp.shape, preds)
+            raise ValueError(f"expected preds as one array, got {shapes}")
+
+
 @pytree
-class Absolute:
+class Absolute(_OfNumbers):
     """The distance of the target from the prediction: abs(y - mu).
 
     `pred` is mu, shape () or (d,); with d outputs there are d components and the sets
@@ -44,7 +58,7 @@ class Absolute:
 
 
 @pytree
-class Signed:
+class Signed(_OfNumbers):
     """The two signed errors (mu - y, y - mu), calibrated apart at alpha / 2 each.
 
     `pred` is mu, shape () or (d,), with 2 or 2 d components. For skewed errors the
@@ -109,13 +123,13 @@ class Normalized:
         self, preds: PyTree, y: Array | None = None, mask: Array | None = None
     ) -> None:
         """Raises ValueError unless preds are pairs and, at calibration, sigma > 0."""
-        _, sigma = _check_pairs("(mu, sigma)", preds)
+        _, sigma = check_pairs("(mu, sigma)", preds, y)
         if y is not None:
             _checks.check_values(lambda s: s > 0, "sigma > 0", sigma, mask)
 
 
 @pytree
-class Gamma:
+class Gamma(_OfNumbers):
     """The error in units of the prediction: abs(y - mu) / mu, for mu > 0.
 
     `pred` is mu, shape () or (d,).
@@ -144,6 +158,7 @@ class Gamma:
         self, preds: PyTree, y: Array | None = None, mask: Array | None = None
     ) -> None:
         """Raises ValueError unless all predictions are positive."""
+        super().check(preds, y, mask)
         _checks.check_values(lambda mu: mu > 0, "preds > 0", preds, mask)
 
 
@@ -177,8 +192,8 @@ class CQR:
     def check(
         self, preds: PyTree, y: Array | None = None, mask: Array | None = None
     ) -> None:
-        """Raises ValueError unless preds are pairs."""
-        _check_pairs("(lower, upper)", preds)
+        """Raises ValueError unless preds are pairs, in order in most rows."""
+        check_bands(preds, y, mask)
 
 
 @pytree
@@ -211,8 +226,8 @@ class AsymmetricCQR:
     def check(
         self, preds: PyTree, y: Array | None = None, mask: Array | None = None
     ) -> None:
-        """Raises ValueError unless preds are pairs."""
-        _check_pairs("(lower, upper)", preds)
+        """Raises ValueError unless preds are pairs, in order in most rows."""
+        check_bands(preds, y, mask)
 
 
 def _alike(y, *preds):
@@ -261,10 +276,3 @@ def _positive(sigma):
     """Returns where `sigma` is positive and finite, and `sigma` with 1 elsewhere."""
     known = (sigma > 0) & jnp.isfinite(sigma)
     return known, jnp.where(known, sigma, 1)
-
-
-def _check_pairs(expected, preds):
-    """Returns the two halves of `preds`: a pair of arrays or an array (n, 2)."""
-    if isinstance(preds, Array) and preds.ndim == 2 and preds.shape[1] == 2:
-        return preds[:, 0], preds[:, 1]
-    return check_tuple(expected, preds, 2)

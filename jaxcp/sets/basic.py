@@ -1,9 +1,11 @@
 """Sets with ends or members: intervals, boxes, bounding boxes, labels."""
 
+from typing import Any
+
 import jax.numpy as jnp
 from jax import Array
 
-from jaxcp._arrays import as_array
+from jaxcp._arrays import as_array, as_arrays
 from jaxcp._pytree import pytree, static
 from jaxcp._types import Number
 
@@ -164,6 +166,14 @@ class LabelSet:
     def is_empty(self) -> Array:
         """Returns whether there is no label in the set, bool of shape ()."""
         return ~jnp.any(self.mask, axis=-1)
+
+
+def as_intervals(sets: Any) -> Any:
+    """Returns boxes of one output as intervals, and all other sets as they are."""
+    if isinstance(sets, Box) and jnp.shape(sets.lower)[-1:] == (1,):
+        lower, upper = as_arrays(lower=sets.lower, upper=sets.upper)
+        return Interval(lower[..., 0], upper[..., 0])
+    return sets
 
 
 def _check_outputs(y, d):
