@@ -8,7 +8,9 @@ import socket
 import subprocess
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
 from itertools import pairwise
+from multiprocessing import get_context
 from pathlib import Path
 
 import jax
@@ -62,6 +64,12 @@ def dies_once(x, marker):
     if x == 5:
         raise ArithmeticError("unlucky")
     return {"square": x * x}
+
+
+def exits(x):
+    if x == 3:
+        sys.exit("bad arguments")
+    return {"x": x}
 
 
 def start(call, devices=1, **environment):
@@ -140,6 +148,17 @@ def test_a_grid_that_is_killed_ten_times(tmp_path):
     records = run_grid(slow_square, cells, out)
     assert [r["results"]["square"] for r in records] == [x * x for x in range(300)]
     assert len(log.read_text().splitlines()) == before + 300 - len(kept)
+
+
+def test_a_cell_that_exits_leaves_the_workers_of_a_pool_alive(tmp_path, monkeypatch):
+    folder = os.pathsep.join([str(ROOT), str(Path(__file__).parent)])
+    monkeypatch.setenv("PYTHONPATH", folder)
+    cells = [{"x": x} for x in range(6)]
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+        records = run_grid(exits, cells, tmp_path, pool)
+    assert [r["status"] for r in records] == ["done"] * 3 + ["failed"] + ["done"] * 2
+    assert "SystemExit: bad arguments" in records[3]["error"]
+    assert len(collect(tmp_path)) == 5
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
