@@ -228,7 +228,7 @@ def test_different_settings_are_different_cells(tmp_path):
             run_grid(told, [{"x": same}], tmp_path)
     for same in ({1: 2}, [{"a": {None: 2}}]):
         with pytest.raises(
-            ValueError, match="settings with text as keys, got (1|None)"
+            ValueError, match=r"settings with text as keys, got (1|None)"
         ):
             run_grid(told, [{"x": same}], tmp_path)
 

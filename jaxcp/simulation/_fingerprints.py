@@ -19,6 +19,7 @@ _SCALARS = (type(None), bool, int, float, complex, str, bytes, type(...))
 _ARRAYS = (np.ndarray, np.generic, jax.Array)
 _SCRIPT = ("__main__", "__mp_main__")  # the second in workers of a process pool
 _KIND_OF_FUNCTION = 0x3FF  # among the flags of code; a docstring has one beyond
+_NAMED = ("jaxcp", "jax", "numpy")  # libraries even if a value of theirs is asked for
 _READS = ("LOAD_GLOBAL", "LOAD_NAME")
 _NOT_CODE = ("__doc__", "__firstlineno__", "__static_attributes__")  # of a class
 
@@ -30,7 +31,7 @@ def fingerprint(value: Any, cure: str) -> str:
     name: functions, classes and constants. Libraries count by name. Comments,
     docstrings, lines and files make no difference.
     """
-    reader = _Reader(module_of(value).partition(".")[0])
+    reader = _Reader(_package(value))
     try:
         return reader.digest(value)[:16]
     except Exception as error:
@@ -51,6 +52,13 @@ def module_of(value: Any) -> str:
     if getattr(main, "__spec__", None):  # python -m package.module
         return main.__spec__.name
     return Path(getattr(main, "__file__", None) or name).stem
+
+
+def _package(value):
+    """Returns the package that a function or an object is of."""
+    while isinstance(value, functools.partial):
+        value = value.func
+    return module_of(value).partition(".")[0]
 
 
 class _Reader:
@@ -177,8 +185,8 @@ class _Reader:
 
     def _is_library(self, module):
         top = module.partition(".")[0]
-        if top == "jaxcp" or top in (self.home, *_SCRIPT):
-            return top == "jaxcp"
+        if top in _NAMED or top in (self.home, *_SCRIPT):
+            return top in _NAMED
         if top in sys.stdlib_module_names:
             return True
         file = getattr(sys.modules.get(module), "__file__", None) or ""

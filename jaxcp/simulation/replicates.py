@@ -17,14 +17,10 @@ from jaxcp import _checks
 from jaxcp._progress import progress_bar
 from jaxcp._types import PyTree
 from jaxcp.simulation import _agreement, _programs
+from jaxcp.simulation._chunks import Span, Statistics, pack, unpack
+from jaxcp.simulation._settings import settings_of
 from jaxcp.simulation._signals import PatientStop
-from jaxcp.simulation._storage import (
-    Checkpoint,
-    Span,
-    Statistics,
-    saved_width,
-    settings_of,
-)
+from jaxcp.simulation._storage import Checkpoint, saved_width
 from jaxcp.simulation.statistics import Statistic, statistics_of
 
 # Seconds that a chunk lasts, between these where batches are short enough.
@@ -56,7 +52,11 @@ def simulate(
     With a checkpoint the simulation can be killed at any time, and the same call, on
     any number of devices, goes on to the same bits: each chunk of about a second is a
     file, written whole or not at all. Ctrl-C and SIGTERM then stop after the running
-    chunk (a second one at once). More trials than before may be asked for.
+    chunk (a second one at once). More trials than before may be asked for. The folder
+    tells the simulation from others: by the program that jax makes of the trial, its
+    constants, the code of its callbacks with all that they capture, the key, the
+    statistics, and the flags of jax that change bits. Nothing is written to a folder
+    that holds all replicates.
 
     Under `jax.distributed` (see `jaxcp.distributed`) all processes make the same call
     and get the same results; process 0 writes the checkpoint.
@@ -82,9 +82,11 @@ def simulate(
 
     Raises:
       ValueError: if an argument is out of range, the key is of the kind "rbg", the
-        trial returns something else than arrays of numbers, a statistic does not fit a
-        result, or the checkpoint is of another trial, key, result or statistic, of more
-        trials, or in use.
+        trial makes numpy arrays of what depends on its key or returns something else
+        than arrays of numbers, a statistic does not fit a result, or the checkpoint is
+        of another trial, key, result, statistic or flag, of more trials, of an earlier
+        version, damaged or in use, or a callback captures what cannot be told from
+        others (an open file).
       OSError: if the checkpoint cannot be written. Chunks written before are kept.
       RuntimeError: if another process of the program ended.
 
@@ -108,6 +110,13 @@ def simulate(
         with ExitStack() as stack:
             folder, done = _opened(plan, checkpoint, stack)
             _run_missing(plan, folder, checkpoint, done, progress)
+    except jax.errors.TracerArrayConversionError as error:
+        raise ValueError(
+            "expected a trial that jax can trace, got one that makes a numpy array of "
+            "what depends on its key; use jax.numpy, jax.pure_callback (with a "
+            "vmap_method) for a function of the host, or simulation.run_grid for host "
+            "code"
+        ) from error
     except jax.errors.JaxRuntimeError as error:
         if not together:
             raise
@@ -225,7 +234,8 @@ def _opened(plan, checkpoint, stack):
         stack.callback(folders[0].close)
         return folders[0].load(plan.probes)
 
-    done = _agreement.from_first(chunks, together=plan.together)
+    read = partial(unpack, probes=plan.probes)
+    done = _agreement.from_first(chunks, together=plan.together, pack=pack, unpack=read)
     return (folders[0] if folders else None), done
 
 

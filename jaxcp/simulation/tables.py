@@ -53,12 +53,12 @@ def collect(out: str | Path, table: str | Path | None = None) -> list[dict[str, 
 def _varying(records):
     """Returns the names of what tells the functions of several records apart."""
     told = ("module", "function", "revision")
-    kinds, versions = (
+    varying = [name for name in told if len({r[name] for r in records}) > 1]
+    functions, versions = (
         {tuple(record[name] for name in names) for record in records}
         for names in (told, (*told, "fingerprint"))
     )
-    varying = [n for n, v in zip(told, zip(*kinds), strict=False) if len(set(v)) > 1]
-    return varying + ["fingerprint"] * (len(versions) > len(kinds))
+    return varying + ["fingerprint"] * (len(versions) > len(functions))
 
 
 def _rows(record, varying):
