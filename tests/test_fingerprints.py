@@ -64,6 +64,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_fingerprints_are_the_same_in_every_process(tmp_path):
     """As a script, in its workers and as a module, wherever it is and lines are."""
     printed = []
@@ -148,6 +149,19 @@ def test_cycles_end():
     node.content = [node]
     assert fingerprint(even, "") == fingerprint(even, "") != fingerprint(odd, "")
     assert fingerprint(capturing(node), "") != fingerprint(capturing(Node([None])), "")
+
+
+def test_code_far_below_counts():
+    """Through more functions than one may call in another."""
+
+    def first(constant, size=500):
+        lines = [f"def f{i}(x): return f{i + 1}(x)" for i in range(size)]
+        names = {"__name__": "chain"}
+        exec("\n".join([*lines, f"def f{size}(x): return x + {constant}"]), names)
+        return names["f0"]
+
+    assert fingerprint(first(1), "") == fingerprint(first(1), "")
+    assert fingerprint(first(1), "") != fingerprint(first(2), "")
 
 
 def test_what_has_no_fingerprint_is_named():

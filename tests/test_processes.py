@@ -234,6 +234,29 @@ def test_peers_stop_together_and_notice_a_death(tmp_path):
             assert "finished chunks are in" in texts[1]
 
 
+def test_peers_raise_the_error_of_the_first(tmp_path):
+    (tmp_path / "thesis.tex").write_text("precious")
+    for folder, message in [
+        (tmp_path, "with thesis.tex"),
+        (tmp_path / "thesis.tex" / "c", "Not a directory"),
+    ]:
+        processes = two(f"simulated(100, {str(folder)!r})")
+        texts = [process.communicate(timeout=60)[0] for process in processes]
+        kinds = [text.strip().splitlines()[-1].partition(":")[0] for text in texts]
+        assert all(message in text for text in texts), texts
+        assert kinds[0] == kinds[1] and all(process.returncode for process in processes)
+
+
+def test_peers_run_a_grid_together(tmp_path):
+    cells = [{"x": x} for x in (1, 2, 3, 4)]
+    call = f"print('done', *run_grid(exits, {cells!r}, {str(tmp_path)!r}))"
+    for _ in range(2):  # fresh, and from the files
+        texts = [process.communicate(timeout=60)[0] for process in two(call)]
+        lines = [t[t.index("done ") :] for t in texts]
+        assert all(line.count("'status': 'done'") == 3 for line in lines), texts
+    assert len(collect(tmp_path)) == 3
+
+
 def test_a_missing_peer_is_named():
     code = "from jaxcp import distributed; distributed.initialize("
     code += "'127.0.0.1:1', 2, 1, connect_timeout=2)"

@@ -5,7 +5,6 @@ import functools
 import hashlib
 import sys
 from collections.abc import Iterator
-from dataclasses import is_dataclass
 from pathlib import Path
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -33,7 +32,10 @@ def fingerprint(value: Any, cure: str) -> str:
     """
     reader = _Reader(_package(value))
     try:
-        return reader.digest(value)[:16]
+        whole = reader.digest(value)
+        # The list grows while functions that are named name others.
+        named = [f"{name} {reader.digest(found)}" for name, found in reader.named]
+        return _hashed([whole, *sorted(named)])[:16]
     except Exception as error:
         name = getattr(value, "__qualname__", type(value).__qualname__)
         raise ValueError(
@@ -45,13 +47,22 @@ def fingerprint(value: Any, cure: str) -> str:
 
 def module_of(value: Any) -> str:
     """Returns the module of a function or class, or of an object's; a script's name."""
-    name = getattr(value, "__module__", None) or type(value).__module__
+    return _module_named(getattr(value, "__module__", None) or type(value).__module__)
+
+
+def _module_named(name):
     if name not in _SCRIPT:
         return name
     main = sys.modules.get(name)
-    if getattr(main, "__spec__", None):  # python -m package.module
-        return main.__spec__.name
+    spec = getattr(main, "__spec__", None)
+    if spec is not None:  # python -m package.module
+        return spec.name
     return Path(getattr(main, "__file__", None) or name).stem
+
+
+def _hashed(parts):
+    text = "\n".join(parts)
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
 
 
 def _package(value):
@@ -71,6 +82,7 @@ class _Reader:
     def __init__(self, home: str) -> None:
         self.home = home
         self.within: list[Any] = []
+        self.named: list[tuple[str, Any]] = []  # what code refers to by these names
         self._known: dict[int, tuple[Any, str]] = {}  # values, so that ids last
 
     def digest(self, value: Any) -> str:
@@ -81,9 +93,8 @@ class _Reader:
             if above is value:
                 return f"again {depth}"
         self.within.append(value)
-        text = "\n".join(self._parts(value))
+        found = _hashed(self._parts(value))
         self.within.pop()
-        found = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
         self._known[id(value)] = value, found
         return found
 
@@ -155,9 +166,19 @@ class _Reader:
         module = fn.__globals__.get("__name__", "")
         if self._is_library(module):  # it wraps what it has captured
             yield f"{module}.{fn.__code__.co_qualname}"
-        else:
-            yield self.digest(fn.__code__)
-            yield self.digest(_constants_named(fn))
+            return
+        yield self.digest(fn.__code__)
+        for name, value in _constants_named(fn).items():
+            full = f"{_module_named(module)}.{name}"
+            yield f"{name} {self._referred(full, value)}"
+
+    def _referred(self, name, value):
+        """Returns a digest, of functions and classes a name that is read later."""
+        if not _is_code(value):
+            return self.digest(value)
+        if not any(known == name and found is value for known, found in self.named):
+            self.named.append((name, value))
+        return name
 
     def _class(self, cls):
         yield cls.__qualname__
@@ -197,9 +218,8 @@ def _steps(code: CodeType) -> Iterator[dis.Instruction]:
     """Yields instructions; not those that store where a class is, and its docstring."""
     steps = list(dis.get_instructions(code))
     for step, after in zip(steps, [*steps[1:], None], strict=True):
-        stored = after if step.opcode in dis.hasconst else step
-        is_store = stored is not None and stored.opname == "STORE_NAME"
-        if not (is_store and stored.argval in _NOT_CODE):
+        stores = after if after and step.opname.startswith("LOAD") else step
+        if not (stores.opname == "STORE_NAME" and stores.argval in _NOT_CODE):
             yield step
 
 
@@ -218,8 +238,8 @@ def _constants_named(fn):
             elif step.opname == "STORE_GLOBAL":
                 written.add(step.argval)
         inner += [c for c in code.co_consts if isinstance(c, CodeType)]
-    named = {k: fn.__globals__[k] for k in read - written if k in fn.__globals__}
-    return {k: v for k, v in named.items() if _is_code(v) or _is_constant(v)}
+    values = {k: fn.__globals__.get(k) for k in sorted(read - written)}
+    return {k: v for k, v in values.items() if _is_code(v) or _is_constant(v)}
 
 
 def _is_code(value):
@@ -235,7 +255,8 @@ def _wraps(value):
 def _is_constant(value):
     if isinstance(value, tuple | frozenset):
         return all(map(_is_constant, value))
-    frozen = is_dataclass(value) and value.__dataclass_params__.frozen
+    parameters = getattr(value, "__dataclass_params__", None)
+    frozen = parameters is not None and parameters.frozen
     return isinstance(value, (*_SCALARS, *_ARRAYS)) or frozen
 
 

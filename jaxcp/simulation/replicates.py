@@ -53,10 +53,8 @@ def simulate(
     any number of devices, goes on to the same bits: each chunk of about a second is a
     file, written whole or not at all. Ctrl-C and SIGTERM then stop after the running
     chunk (a second one at once). More trials than before may be asked for. The folder
-    tells the simulation from others: by the program that jax makes of the trial, its
-    constants, the code of its callbacks with all that they capture, the key, the
-    statistics, and the flags of jax that change bits. Nothing is written to a folder
-    that holds all replicates.
+    refuses other simulations: another program of the trial or constants in it, code of
+    its callbacks or values that they capture, key, statistics, or flags of jax.
 
     Under `jax.distributed` (see `jaxcp.distributed`) all processes make the same call
     and get the same results; process 0 writes the checkpoint.
@@ -84,9 +82,8 @@ def simulate(
       ValueError: if an argument is out of range, the key is of the kind "rbg", the
         trial makes numpy arrays of what depends on its key or returns something else
         than arrays of numbers, a statistic does not fit a result, or the checkpoint is
-        of another trial, key, result, statistic or flag, of more trials, of an earlier
-        version, damaged or in use, or a callback captures what cannot be told from
-        others (an open file).
+        of another simulation, an earlier version or more trials, damaged or in use, or
+        a callback captures what cannot be told from others, e.g. an open file.
       OSError: if the checkpoint cannot be written. Chunks written before are kept.
       RuntimeError: if another process of the program ended.
 
@@ -112,18 +109,16 @@ def simulate(
             _run_missing(plan, folder, checkpoint, done, progress)
     except jax.errors.TracerArrayConversionError as error:
         raise ValueError(
-            "expected a trial that jax can trace, got one that makes a numpy array of "
-            "what depends on its key; use jax.numpy, jax.pure_callback (with a "
-            "vmap_method) for a function of the host, or simulation.run_grid for host "
-            "code"
+            "expected a trial that jax can trace, got numpy in it; use jax.numpy, or "
+            "for host code jax.pure_callback (with a vmap_method) or simulation.run_grid"
         ) from error
     except jax.errors.JaxRuntimeError as error:
         if not together:
             raise
+        kept = f": finished chunks are in {checkpoint}" if checkpoint else ""
         raise RuntimeError(
             "another process of this program ended or cannot be reached; start all "
-            "of them again"
-            + (f": finished chunks are in {checkpoint}" if checkpoint else "")
+            f"of them again{kept}"
         ) from error
     return plan.combined(done)
 
