@@ -109,8 +109,8 @@ def simulate(
             _run_missing(plan, folder, checkpoint, done, progress)
     except jax.errors.TracerArrayConversionError as error:
         raise ValueError(
-            "expected a trial that jax can trace, got numpy in it; use jax.numpy, or "
-            "for host code jax.pure_callback (with a vmap_method) or simulation.run_grid"
+            "expected a trial that jax can trace, got numpy in it; use jax.numpy, "
+            "jax.pure_callback (with a vmap_method), or simulation.run_grid on the host"
         ) from error
     except jax.errors.JaxRuntimeError as error:
         if not together:
