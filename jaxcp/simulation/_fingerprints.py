@@ -73,7 +73,7 @@ def _package(value):
 
 
 class _Reader:
-    """Digests of values; those `within` which it is are open, as cycles lead there.
+    """Digests of values; a cycle ends where it comes back to one that is being read.
 
     Args:
       home: Package whose code counts, wherever it is installed.
@@ -81,7 +81,7 @@ class _Reader:
 
     def __init__(self, home: str) -> None:
         self.home = home
-        self.within: list[Any] = []
+        self.within: list[Any] = []  # what is being read
         self.named: list[tuple[str, Any]] = []  # what code refers to by these names
         self._known: dict[int, tuple[Any, str]] = {}  # values, so that ids last
 
@@ -89,9 +89,9 @@ class _Reader:
         """Returns a digest of what a value is made of."""
         if id(value) in self._known:
             return self._known[id(value)][1]
-        for depth, above in enumerate(self.within):
+        for steps, above in enumerate(reversed(self.within)):
             if above is value:
-                return f"again {depth}"
+                return f"again {steps} above"
         self.within.append(value)
         found = _hashed(self._parts(value))
         self.within.pop()
