@@ -116,7 +116,7 @@ def initialize(
 
 
 def launch(
-    num_processes: int, command: Sequence[str], *, devices: int = 1
+    num_processes: int, command: Sequence[str], *, devices: int | None = None
 ) -> list[int]:
     """Runs a script in several processes of this machine that make one program.
 
@@ -127,7 +127,8 @@ def launch(
     Args:
       num_processes: Number of processes.
       command: Script with its arguments, or `-m` with a module's, for this Python.
-      devices: CPU devices of each process.
+      devices: CPU devices of each process. Defaults to JAX_NUM_CPU_DEVICES, if set, or
+        else to what jax does: one.
 
     Returns:
       Exit status of each process; minus the number of a signal that ended it.
@@ -139,7 +140,7 @@ def launch(
       >>> launch(2, ["-c", "from jaxcp.distributed import initialize; initialize()"])
       [0, 0]
     """
-    if num_processes < 1 or devices < 1 or not command:
+    if num_processes < 1 or (devices is not None and devices < 1) or not command:
         raise ValueError(
             "expected num_processes >= 1, devices >= 1 and a command, got "
             f"{num_processes}, {devices} and {list(command)}"
@@ -147,8 +148,9 @@ def launch(
     shared = {
         _ADDRESS: f"127.0.0.1:{_free_port()}",
         _NUMBER: str(num_processes),
-        "JAX_NUM_CPU_DEVICES": str(devices),
     }
+    if devices is not None:
+        shared["JAX_NUM_CPU_DEVICES"] = str(devices)
     processes, handlers = [], {}
     try:
         for i in range(num_processes):
@@ -219,7 +221,7 @@ def main() -> None:
     """Runs `python -m jaxcp.distributed NUM_PROCESSES script.py arguments`."""
     parser = argparse.ArgumentParser(description="Starts processes of one program.")
     parser.add_argument("num_processes", type=int)
-    parser.add_argument("--devices", type=int, default=1, help="of each process")
+    parser.add_argument("--devices", type=int, help="of each process")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="script or -m module")
     arguments = parser.parse_args()
     statuses = launch(

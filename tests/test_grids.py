@@ -1,6 +1,10 @@
 import csv
 import json
 import math
+import re
+import shutil
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 
@@ -71,8 +75,182 @@ def test_failures_are_recorded_and_tried_again(tmp_path, capsys):
         return {"square": x * x}
 
     square_.__qualname__ = "square"  # mended
-    assert run_grid(square_, cells, tmp_path)[1]["results"] == {"square": 169}
+    before = records[0]["fingerprint"]
+    mended = run_grid(square_, cells, tmp_path, revision=before)
+    assert mended[1]["results"] == {"square": 169}
+    assert [r["results"] for r in mended[::2]] == [r["results"] for r in records[::2]]
+    run_grid(square_, cells[1:2], tmp_path)  # nobody has finished this one
     assert not list(tmp_path.glob("*.failed.json"))
+
+
+def made(factor):
+    def cell(n):
+        return {"product": n * factor}
+
+    return cell
+
+
+def defined(code, module="one"):
+    """Returns the function `cell` of a module of so much code."""
+    names = {"__name__": module}
+    exec(code, names)
+    return names["cell"]
+
+
+EDITED = """
+FACTOR = 2
+def helper(n):
+    return n * FACTOR
+class Model:
+    def predict(self, n):
+        return n
+def cell(n, offset=1, *, tags=frozenset({"a", "b"})):
+    return {"sum": helper(n) + Model().predict(n) + offset + 7}
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("+ 7", "+ 8"),
+        ("offset=1", "offset=2"),
+        ('{"a", "b"}', '{"a", "c"}'),
+        ("n * FACTOR", "n - FACTOR"),
+        ("FACTOR = 2", "FACTOR = 3"),
+        ("        return n\n", "        return -n\n"),
+    ],
+)
+def test_results_of_an_edited_function_are_not_returned(before, after, tmp_path):
+    edited = EDITED.replace(before, after)
+    assert edited != EDITED
+    run_grid(defined(EDITED), [{"n": 3}], tmp_path)
+    with pytest.raises(ValueError, match=r"expected one\.cell as it was when it made"):
+        run_grid(defined(edited), [{"n": 3}], tmp_path)
+    assert len(run_grid(defined(edited, "two"), [{"n": 3}], tmp_path)) == 1  # its own
+    rows = collect(tmp_path)
+    assert [row["module"] for row in rows] == ["one", "two"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("def cell", "# a comment\n\ndef cell"),
+        ("    return {", '    "A docstring."\n    return {'),
+        ("    def predict", '    "A docstring."\n    def predict'),
+    ],
+)
+def test_comments_and_docstrings_make_no_other_function(before, after, tmp_path):
+    edited = EDITED.replace(before, after)
+    assert edited != EDITED
+    records = run_grid(defined(EDITED), [{"n": 3}], tmp_path)
+    assert run_grid(defined(edited), [{"n": 3}], tmp_path) == records
+
+
+def test_results_of_another_closure_are_not_returned(tmp_path):
+    (record,) = run_grid(made(2), [{"n": 3}], tmp_path)
+    assert run_grid(made(2), [{"n": 3}], tmp_path) == [record]
+    for other in (3, 2.0, np.arange(2), jnp.arange(2.0), len, made):
+        with pytest.raises(ValueError, match=r"captured values; choose another folder"):
+            run_grid(made(other), [{"n": 3}], tmp_path)
+    (again,) = run_grid(made(5), [{"n": 3}], tmp_path, revision="b")
+    assert again["results"] == {"product": 15} and again["fingerprint"] is None
+    assert run_grid(made(7), [{"n": 3}], tmp_path, revision="b") == [again]
+    good = record["fingerprint"]
+    assert run_grid(made(5), [{"n": 3}], tmp_path, revision=good) == [record]
+    run_grid(made(5), [{"n": 4}], tmp_path)  # under other settings, told apart
+    assert len({row["fingerprint"] for row in collect(tmp_path)}) == 3
+    with pytest.raises(
+        ValueError, match=r"made\..*\.cell with a generator; give a rev"
+    ):
+        run_grid(made(n for n in (1, 2)), [{"n": 3}], tmp_path)
+
+
+@pytest.mark.parametrize("workers", [None, 2])
+def test_a_cell_that_exits_is_a_failure(workers, tmp_path):
+    """As what ends a thread, a worker or a cell does not end the others."""
+
+    def exits(x):
+        if x == 3:
+            sys.exit("bad arguments")
+        return {"x": x}
+
+    executor = workers and ThreadPoolExecutor(workers)
+    cells = [{"x": x} for x in range(6)]
+    records = run_grid(exits, cells, tmp_path, executor)
+    assert [r["status"] for r in records] == ["done"] * 3 + ["failed"] + ["done"] * 2
+    assert "SystemExit: bad arguments" in records[3]["error"]
+    assert [row["x"] for row in collect(tmp_path)] == [0, 1, 2, 4, 5]
+
+    def stopped(x):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_grid(stopped, cells, tmp_path)
+
+
+def test_records_are_those_that_were_written(tmp_path):
+    """A changed digit, another cell's record and one of no checksum are refused."""
+    cells = [{"x": 3}, {"x": 4}]
+    run_grid(square, cells, tmp_path)
+    paths = list(tmp_path.glob("*.json"))
+    one, other = (path.read_text() for path in paths)
+    unsealed = json.loads(one)
+    del unsealed["checksum"]
+    for text, message in [
+        (re.sub('"square": (9|16)', '"square": 8', one), "it has been changed"),
+        (one.replace('"x": ', '"x": 1'), "it has been changed"),
+        (json.dumps(unsealed), "or is of an earlier version"),
+        (other, "it is that of another cell"),
+    ]:
+        assert text != one
+        paths[0].write_text(text)
+        for reading in (
+            lambda: collect(tmp_path),
+            lambda: run_grid(square, cells, tmp_path),
+        ):
+            with pytest.raises(ValueError, match=rf"{message}.*without that file the"):
+                reading()
+    paths[0].unlink()
+    assert len(run_grid(square, cells, tmp_path)) == len(collect(tmp_path)) == 2
+    assert sorted(CALLS) in ([3, 3, 4], [3, 4, 4])
+
+
+def test_different_settings_are_different_cells(tmp_path):
+    def told(x):
+        return {"text": repr(x)}
+
+    settings = [math.nan, math.inf, -math.inf, None, "None", 1, 1.0, True, "1", [1]]
+    settings += [{"1": 2}, {"a": math.nan}, [], {}, "", 0.0, -0.0]
+    records = run_grid(told, [{"x": x} for x in settings], tmp_path)
+    assert [r["results"]["text"] for r in records] == [repr(x) for x in settings]
+    for same in ("NaN", "Infinity", ["-Infinity"], np.array(["NaN"])):
+        with pytest.raises(ValueError, match="infinities in settings as floats, got t"):
+            run_grid(told, [{"x": same}], tmp_path)
+    for same in ({1: 2}, [{"a": {None: 2}}]):
+        with pytest.raises(
+            ValueError, match=r"settings with text as keys, got (1|None)"
+        ):
+            run_grid(told, [{"x": same}], tmp_path)
+
+
+def test_no_program_of_a_repository_runs(tmp_path, monkeypatch):
+    if shutil.which("git") is None:
+        pytest.skip("git is not installed")
+    repository, ran = tmp_path / "repository", tmp_path / "ran"
+    git = ["git", "-C", str(repository), "-c", "user.name=a", "-c", "user.email=a@b.c"]
+    repository.mkdir()
+    (repository / "file").write_text("")
+    for command in (
+        ["init", "-q"],
+        ["add", "file"],
+        ["commit", "-q", "-m", "first"],
+        ["config", "core.fsmonitor", f"touch {ran}; false"],
+    ):
+        subprocess.run([*git, *command], check=True)
+    monkeypatch.chdir(repository)
+    (record,) = run_grid(defined(EDITED), [{"n": 3}], tmp_path / "out")
+    assert re.fullmatch("[0-9a-f]{40}", record["commit"])
+    assert not ran.exists()
 
 
 def test_results_come_back_as_they_were(tmp_path):

@@ -8,7 +8,9 @@ import socket
 import subprocess
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
 from itertools import pairwise
+from multiprocessing import get_context
 from pathlib import Path
 
 import jax
@@ -62,6 +64,12 @@ def dies_once(x, marker):
     if x == 5:
         raise ArithmeticError("unlucky")
     return {"square": x * x}
+
+
+def exits(x):
+    if x == 3:
+        sys.exit("bad arguments")
+    return {"x": x}
 
 
 def start(call, devices=1, **environment):
@@ -142,6 +150,17 @@ def test_a_grid_that_is_killed_ten_times(tmp_path):
     assert len(log.read_text().splitlines()) == before + 300 - len(kept)
 
 
+def test_a_cell_that_exits_leaves_the_workers_of_a_pool_alive(tmp_path, monkeypatch):
+    folder = os.pathsep.join([str(ROOT), str(Path(__file__).parent)])
+    monkeypatch.setenv("PYTHONPATH", folder)
+    cells = [{"x": x} for x in range(6)]
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+        records = run_grid(exits, cells, tmp_path, pool)
+    assert [r["status"] for r in records] == ["done"] * 3 + ["failed"] + ["done"] * 2
+    assert "SystemExit: bad arguments" in records[3]["error"]
+    assert len(collect(tmp_path)) == 5
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_stop_after_the_chunk(number, tmp_path):
     process = start(f"simulated(10**6, {str(tmp_path / 'run')!r})")
@@ -213,6 +232,29 @@ def test_peers_stop_together_and_notice_a_death(tmp_path):
             assert second.returncode != 0
             assert "another process of this program ended" in texts[1]
             assert "finished chunks are in" in texts[1]
+
+
+def test_peers_raise_the_error_of_the_first(tmp_path):
+    (tmp_path / "thesis.tex").write_text("precious")
+    for folder, message in [
+        (tmp_path, "with thesis.tex"),
+        (tmp_path / "thesis.tex" / "c", "Not a directory"),
+    ]:
+        processes = two(f"simulated(100, {str(folder)!r})")
+        texts = [process.communicate(timeout=60)[0] for process in processes]
+        kinds = [text.strip().splitlines()[-1].partition(":")[0] for text in texts]
+        assert all(message in text for text in texts), texts
+        assert kinds[0] == kinds[1] and all(process.returncode for process in processes)
+
+
+def test_peers_run_a_grid_together(tmp_path):
+    cells = [{"x": x} for x in (1, 2, 3, 4)]
+    call = f"print('done', *run_grid(exits, {cells!r}, {str(tmp_path)!r}))"
+    for _ in range(2):  # fresh, and from the files
+        texts = [process.communicate(timeout=60)[0] for process in two(call)]
+        lines = [t[t.index("done ") :] for t in texts]
+        assert all(line.count("'status': 'done'") == 3 for line in lines), texts
+    assert len(collect(tmp_path)) == 3
 
 
 def test_a_missing_peer_is_named():

@@ -17,11 +17,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental import io_callback
 from numpy.testing import assert_allclose, assert_array_equal
 
 import jaxcp
 from jaxcp.scores import Absolute
 from jaxcp.simulation import Moments, Quantiles, Total, _programs
+from jaxcp.simulation._chunks import to_bytes
 from jaxcp.simulation._programs import layout
 from jaxcp.simulation._signals import PatientStop
 
@@ -298,7 +300,8 @@ def test_folders_that_cannot_be_checkpoints(key, tmp_path):
 
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(ValueError, match="another process is using"):
-            jaxcp.simulate(trial, key, 6, checkpoint=path)
+            jaxcp.simulate(trial, key, 7, checkpoint=path)
+        jaxcp.simulate(trial, key, 6, checkpoint=path)  # nothing to write
     first = min(path.glob("*.npz"))
     whole = first.read_bytes()
     for damaged in (whole[:50], b"", whole):
@@ -386,6 +389,192 @@ def test_chunks_that_do_not_fit_are_refused(name, key, tmp_path):
         np.savez(first, **damaged)
         with pytest.raises(ValueError, match=r"0000000002\.npz, which cannot be read"):
             jaxcp.simulate(one, key, 6, checkpoint=path, **options)
+        resealed = {k[2:]: v for k, v in damaged.items() if k[:2] == "0."}
+        first.write_bytes(to_bytes((0, 2), [resealed], str(arrays["simulation"])))
+        with pytest.raises(ValueError, match=r"0000000002\.npz, which cannot be read"):
+            jaxcp.simulate(one, key, 6, checkpoint=path, **options)
+
+
+def test_chunks_are_those_that_were_written(key, tmp_path):
+    """Not copies of others, nor of another simulation, nor with a changed digit."""
+    options = {"batch_size": 2, "mesh": mesh_of(1)}
+    one = lambda key: jax.random.normal(key)  # noqa: E731
+    path, other = tmp_path / "c", tmp_path / "other"
+    whole = jaxcp.simulate(one, key, 4, checkpoint=path, **options)
+    jaxcp.simulate(one, jax.random.key(1), 2, checkpoint=other, **options)
+    first, second = sorted(path.glob("*.npz"))  # of the same length
+    with np.load(first) as file:
+        arrays = dict(file)
+    changed, unsealed = tmp_path / "changed.npz", tmp_path / "unsealed.npz"
+    np.savez(changed, **arrays | {"0.values": arrays["0.values"] + 1})
+    np.savez(unsealed, **{"0.values": arrays["0.values"]})
+    for source, message in [
+        (changed, "it has been changed.*"),
+        (unsealed, "or is of an earlier version"),
+        (next(other.glob("*.npz")), "it is of another simulation"),
+        (second, r"it is of replicates 2 to 3"),
+    ]:
+        shutil.copy(source, first)
+        with pytest.raises(
+            ValueError, match=rf"{message}\); without that file its rep"
+        ):
+            jaxcp.simulate(one, key, 4, checkpoint=path, **options)
+    first.unlink()
+    again = jaxcp.simulate(one, key, 4, checkpoint=path, **options)
+    assert_array_equal(again, whole)
+
+
+def test_sums_of_a_tampered_chunk_are_refused(key, tmp_path):
+    """At once: some texts that Fraction reads would take it for ever."""
+    one = lambda key: jax.random.normal(key)  # noqa: E731
+    options = {"reduce": Moments(), "checkpoint": tmp_path / "c"}
+    jaxcp.simulate(one, key, 2, **options)
+    (path,) = tmp_path.glob("c/*.npz")
+    with np.load(path) as file:
+        arrays = dict(file)
+    chunk = {k[2:]: v for k, v in arrays.items() if k[:2] == "0."}
+    texts = ["1e3000000", "nan", "1/0", "1.5", "", " 1", "1_0", "٣", "1/-2", "9" * 5000]
+    for text in texts:
+        changed = chunk | {"sum": np.asarray(text)}
+        path.write_bytes(to_bytes((0, 2), [changed], str(arrays["simulation"])))
+        with pytest.raises(ValueError, match=r"cannot be read \(expected sum as a"):
+            jaxcp.simulate(one, key, 2, **options)
+        with pytest.raises(ValueError, match="expected a fraction of two integers"):
+            Moments().combine([changed], jax.ShapeDtypeStruct((), float))
+
+
+def test_sums_of_the_largest_and_smallest_floats_can_be_read():
+    values = np.array([[1e149, 5e-324]] * 8 + [[-1e149, 1.7e308]])
+    leaf = jax.ShapeDtypeStruct((2,), float)
+    out = Moments().combine([Moments().of_chunk(values)], leaf)
+    assert_allclose(out.mean, [7e149 / 9, 1.7e308 / 9])
+
+
+def calling_back(host, call):
+    def trial(key):
+        x = jax.random.normal(key)
+        return call(host, jax.ShapeDtypeStruct((), x.dtype), x)
+
+    return trial
+
+
+def pure(host, shape, x):
+    return jax.pure_callback(host, shape, x, vmap_method="sequential")
+
+
+def inside(host, shape, x):
+    called = jax.jit(lambda x: pure(host, shape, x))
+    return jax.lax.cond(x > 0, called, lambda x: x, x)
+
+
+def aside(host, shape, x):
+    jax.debug.callback(host, x)
+    return x
+
+
+def times(factor):
+    return lambda x: np.asarray(factor * x, x.dtype)
+
+
+@pytest.mark.parametrize("call", [pure, io_callback, inside, aside])
+def test_other_code_on_the_host_is_another_trial(call, key, tmp_path):
+    options = {"batch_size": 2, "checkpoint": tmp_path}
+    jaxcp.simulate(calling_back(times(1), call), key, 4, **options)
+    jaxcp.simulate(calling_back(times(1), call), key, 6, **options)
+    for other in (times(1000), lambda x: np.asarray(-x)):
+        with pytest.raises(ValueError, match="with another trial, got this one"):
+            jaxcp.simulate(calling_back(other, call), key, 8, **options)
+    with pytest.raises(ValueError, match=r"with a generator; leave it out of the tri"):
+        strange = calling_back(times(n for n in [1]), call)
+        jaxcp.simulate(strange, key, 8, checkpoint=tmp_path / "new")
+
+
+def test_other_flags_are_another_simulation(key, tmp_path):
+    one = lambda key: jax.random.bits(key, (3,), "uint16") > 9  # noqa: E731
+    before = jax.config.jax_threefry_partitionable
+    jaxcp.simulate(one, key, 2, checkpoint=tmp_path)
+    with (
+        jax.threefry_partitionable(not before),
+        pytest.raises(ValueError, match=r"flags .*threefry.*got flags .*choose anoth"),
+    ):
+        jaxcp.simulate(one, key, 4, checkpoint=tmp_path)
+
+
+class Largest:
+    """A statistic without a repr of its own."""
+
+    def __init__(self, at_most):
+        self.at_most = at_most
+
+    def of_chunk(self, values):
+        return {"most": np.minimum(values.max(axis=0), self.at_most)}
+
+    def combine(self, chunks, leaf):
+        return np.max([c["most"] for c in chunks], axis=0)
+
+
+class Named(Largest):
+    def __repr__(self):
+        return "Named"
+
+
+@pytest.mark.parametrize("kind", [Largest, Named])
+def test_own_statistics_are_told_by_class_and_fields(kind, key, tmp_path):
+    one = lambda key: jax.random.normal(key)  # noqa: E731
+    jaxcp.simulate(one, key, 5, reduce=kind(0.3), checkpoint=tmp_path)
+    out = jaxcp.simulate(one, key, 9, reduce=kind(0.3), checkpoint=tmp_path)
+    assert out == jaxcp.simulate(one, key, 9, reduce=kind(0.3))
+    other = {Largest: Named, Named: Largest}[kind]
+    for statistic in (kind(0.4), other(0.3)):
+        with pytest.raises(ValueError, match=r"with statistics .*got statistics \["):
+            jaxcp.simulate(one, key, 9, reduce=statistic, checkpoint=tmp_path)
+
+
+def test_a_finished_checkpoint_is_only_read(key, tmp_path):
+    """With settings that may change, and beside a writer of something else."""
+    path = tmp_path / "c"
+    one = lambda key: jax.random.normal(key)  # noqa: E731
+    whole = jaxcp.simulate(one, key, 6, batch_size=3, checkpoint=path)
+    (path / ".lock").unlink()
+    (path / ".0.npz.draft").write_text("")
+    state = lambda: sorted((p.name, p.stat().st_mtime_ns) for p in path.iterdir())  # noqa: E731
+    before = state(), path.stat().st_mtime_ns
+    again = jaxcp.simulate(one, key, 6, batch_size=2, checkpoint=path)
+    assert_array_equal(again, whole)
+    assert (state(), path.stat().st_mtime_ns) == before
+
+
+def test_a_lock_is_no_link(key, tmp_path):
+    (tmp_path / "precious").write_text("precious")
+    path = tmp_path / "c"
+    path.mkdir()
+    (path / ".lock").symlink_to(tmp_path / "precious")
+    with pytest.raises(ValueError, match=r"c/\.lock as a file, got a link to one"):
+        jaxcp.simulate(trial, key, 3, checkpoint=path)
+    assert (tmp_path / "precious").read_text() == "precious"
+    (path / ".lock").unlink()
+    jaxcp.simulate(trial, key, 3, checkpoint=path)
+
+
+def test_checkpoints_of_an_earlier_version_are_refused(key, tmp_path):
+    jaxcp.simulate(trial, key, 3, checkpoint=tmp_path)
+    path = tmp_path / "simulation.json"
+    settings = json.loads(path.read_text())
+    del settings["format"], settings["flags"]
+    path.write_text(json.dumps(settings))
+    with pytest.raises(ValueError, match="with files of an earlier version, got this"):
+        jaxcp.simulate(trial, key, 3, checkpoint=tmp_path)
+
+
+def test_numpy_inside_of_a_trial_is_explained(key):
+    for host in (np.sort, lambda x: np.asarray(x)[0], lambda x: {"a": np.median(x)}):
+        one = lambda key, host=host: host(jax.random.normal(key, (3,)))  # noqa: E731
+        for options in ({}, {"batch_size": 2}):
+            with pytest.raises(ValueError, match=r"use jax\.numpy.*run_grid") as caught:
+                jaxcp.simulate(one, key, 3, **options)
+            assert isinstance(
+                caught.value.__cause__, jax.errors.TracerArrayConversionError
+            )
 
 
 def test_a_signal_is_delivered_once(key, tmp_path):

@@ -1,8 +1,8 @@
 """What all processes of one program must decide alike."""
 
-import pickle
+import json
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -20,26 +20,53 @@ def largest(*values: float, together: bool) -> tuple[float, ...]:
     return tuple(float(v) for v in np.max(every, axis=0))
 
 
-def from_first(make: Callable[[], _T], *, together: bool) -> _T:
-    """Returns what process 0 makes, on all of them, or raises its error on all."""
+def _as_json(value: Any) -> bytes:
+    return json.dumps(value).encode()
+
+
+def from_first(
+    make: Callable[[], _T],
+    *,
+    together: bool,
+    pack: Callable[[_T], bytes] = _as_json,
+    unpack: Callable[[bytes], _T] = json.loads,
+) -> _T:
+    """Returns what process 0 makes, on all of them, or raises its error on all.
+
+    It travels as what `pack` makes of it: JSON if that holds it.
+    """
     if not together:
         return make()
-    made, error = None, None
+    made, error, content = None, None, b""
     if jax.process_index() == 0:
         try:
             made = make()
+            content = b"+" + pack(made)
         except (ValueError, OSError) as raised:
-            error = raised
-    made, error = _broadcast((made, error))
-    if error is not None:
-        raise error
-    return made
+            error, content = raised, b"-" + _packed_error(raised)
+    content = _broadcast(content)
+    if content[:1] == b"-":
+        raise error or _unpacked_error(content[1:])
+    return unpack(content[1:]) if made is None else made
 
 
-def _broadcast(value):
+def _packed_error(error):
+    """Returns an error as bytes: its arguments if they are those of a system's."""
+    system = isinstance(error, OSError) and error.errno is not None
+    parts = [error.errno, error.strerror, error.filename] if system else [str(error)]
+    return json.dumps([isinstance(error, OSError), parts], default=str).encode()
+
+
+def _unpacked_error(content):
+    system, parts = json.loads(content)
+    return OSError(*parts) if system else ValueError(*parts)
+
+
+def _broadcast(content):
+    """Returns the bytes of process 0."""
     from jax.experimental import multihost_utils
 
-    content = np.frombuffer(pickle.dumps(value), np.uint8)
-    size = int(multihost_utils.broadcast_one_to_all(np.int32(content.size)))
-    mine = content if jax.process_index() == 0 else np.zeros(size, np.uint8)
-    return pickle.loads(bytes(np.asarray(multihost_utils.broadcast_one_to_all(mine))))
+    mine = np.frombuffer(content, np.uint8)
+    size = int(multihost_utils.broadcast_one_to_all(np.int32(mine.size)))
+    mine = mine if jax.process_index() == 0 else np.zeros(size, np.uint8)
+    return np.asarray(multihost_utils.broadcast_one_to_all(mine)).tobytes()

@@ -19,14 +19,46 @@ from jaxcp._files import write_whole
 Record = dict[str, Any]
 _NOT_FINITE = {"NaN": np.nan, "Infinity": np.inf, "-Infinity": -np.inf}
 _LIBRARIES = ("jaxcp", "jax", "jaxlib", "numpy")
+# Runs no program that a repository names, and takes no lock of it.
+_GIT = ("git", "-c", "core.fsmonitor=false", "--no-optional-locks")
 
 
 def name_of(origin: Record, cell: Mapping[str, Any]) -> str:
     """Returns the name of a cell: of its function, revision and settings."""
+    named = {name: origin[name] for name in ("module", "function", "revision")}
+    return _hashed(named | {"settings": plain(cell)})[:20]
+
+
+def checked_cell(cell: Any) -> Mapping[str, Any]:
+    """Returns settings that a file can tell from all others."""
     if not isinstance(cell, Mapping) or not all(isinstance(k, str) for k in cell):
         raise ValueError(f"expected cells as dicts of settings by name, got {cell!r}")
-    text = json.dumps(origin | {"settings": plain(cell)}, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:20]
+    _check_setting(cell)
+    return cell
+
+
+def _check_setting(value):
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            if not isinstance(name, str):
+                raise ValueError(
+                    f"expected settings with text as keys, got {name!r} in {value!r}"
+                )
+            _check_setting(inner)
+    elif isinstance(value, np.ndarray) and value.dtype.kind in "UO":
+        _check_setting(value.tolist())
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            _check_setting(inner)
+    elif isinstance(value, str) and value in _NOT_FINITE:
+        raise ValueError(
+            f"expected NaN and infinities in settings as floats, got the text {value!r}"
+        )
+
+
+def _hashed(content):
+    text = json.dumps(content, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def plain(value: Any) -> Any:
@@ -61,29 +93,60 @@ def kept(out: Path | None, name: str, record: Record) -> Record:
         return _numbers(record)
     failed = out / f"{name}.failed.json"
     path = failed if record["status"] == "failed" else out / f"{name}.json"
-    write_whole(path, json.dumps(record).encode() + b"\n")
+    sealed = record | {"checksum": _hashed(record)}
+    write_whole(path, json.dumps(sealed).encode() + b"\n")
     if path != failed:
         failed.unlink(missing_ok=True)
     return _numbers(record)
 
 
-def finished(out: Path, name: str) -> Record | None:
-    """Returns the record of a cell that has one."""
-    path = out / f"{name}.json"
+def finished(out: Path, origin: Record, cell: Mapping[str, Any]) -> Record | None:
+    """Returns the record of a cell that has one, made by the same function.
+
+    A revision that is a fingerprint stands for the function that has it.
+    """
+    record = _stored(out, origin, cell)
+    if record is None and origin["revision"]:
+        record = _stored(out, origin | {"revision": ""}, cell)
+        same = record is not None and record["fingerprint"] == origin["revision"]
+        return record if same else None
+    if record is not None and record["fingerprint"] != origin["fingerprint"]:
+        raise ValueError(_difference(out, origin, record))
+    return record
+
+
+def _difference(out, origin, record):
+    before = record["versions"]["python"]
+    same = before == platform.python_version()
+    compiled = "" if same else f" (or compiled by another Python than {before})"
+    return (
+        f"expected {origin['module']}.{origin['function']} as it was when it made the "
+        f"cells in {out}, got it with other code or captured values{compiled}; choose "
+        "another folder, or give a revision: a new one to run all cells again, "
+        f"{record['fingerprint']!r} to count the finished ones as good"
+    )
+
+
+def _stored(out, origin, cell):
+    path = out / f"{name_of(origin, cell)}.json"
     return read(path) if path.exists() else None
 
 
 def read(path: Path) -> Record:
-    """Returns the record in a file."""
+    """Returns the record in a file, if it is as it was written."""
     try:
-        record = _numbers(json.loads(path.read_text()))
+        record = json.loads(path.read_text())
         if record["status"] not in ("done", "failed"):
-            raise ValueError(record["status"])
-        return record
+            raise ValueError(f"its status is {record['status']!r}")
+        if record.pop("checksum", None) != _hashed(record):
+            raise ValueError("it has been changed, or is of an earlier version")
+        if path.name.partition(".")[0] != name_of(record, record["settings"]):
+            raise ValueError("it is that of another cell")
+        return _numbers(record)
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(
-            f"expected the record of a cell in {path}, which cannot be read; without "
-            "that file the cell runs again"
+            f"expected the record of a cell in {path}, which cannot be read ({error}); "
+            "without that file the cell runs again"
         ) from error
 
 
@@ -95,7 +158,7 @@ def commit_of(fn: Callable) -> str | None:
     try:
         commit, changed = (
             subprocess.run(
-                ["git", "-C", str(folder), *command],
+                [*_GIT, "-C", str(folder), *command],
                 capture_output=True,
                 text=True,
                 check=True,

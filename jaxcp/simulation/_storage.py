@@ -2,30 +2,23 @@
 
 import errno
 import hashlib
-import io
 import json
+import os
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import jax
-import numpy as np
-from jax import Array
-from jax.extend import core
-
 from jaxcp._files import remove_drafts, write_whole
-from jaxcp._types import PyTree
-from jaxcp.simulation._programs import parts_of
+from jaxcp.simulation._chunks import Span, Statistics, read, to_bytes
 
-Span = tuple[int, int]
-Statistics = list[dict[str, np.ndarray]]
 _SETTINGS = "simulation.json"
 _MAY_CHANGE = ("versions", "batch size", "trials")  # when a simulation goes on
 
 
 class Checkpoint:
     """The folder of a simulation, to be written by one process at a time.
+
+    Where nothing is missing it is only read.
 
     Args:
       path: The folder, made if it is not there.
@@ -35,36 +28,37 @@ class Checkpoint:
 
     def __init__(self, path: Path, settings: dict[str, Any], num_trials: int) -> None:
         self.path = path
+        self._settings = json.loads(json.dumps(settings))
+        self._lock: int | None = None
         path.mkdir(parents=True, exist_ok=True)
+        if (path / _SETTINGS).exists() and self._is_complete(num_trials):
+            return
         self._lock = _locked(path)
         try:
-            self._open(settings, num_trials)
+            remove_drafts(path)
+            if not self._is_complete(num_trials):  # by another process meanwhile
+                self._write()
         except BaseException:
             self.close()
             raise
 
-    def _open(self, settings, num_trials):
-        remove_drafts(self.path)
-        self._compare(settings)
-        last = max((stop for _, stop in self._files()), default=0)
+    def _is_complete(self, num_trials):
+        """Returns whether no replicate is missing, of this simulation and no more."""
+        known, spans = self._is_known(), self._files()
+        last = max((stop for _, stop in spans), default=0)
         if last > num_trials:
             raise ValueError(
                 f"expected num_trials >= {last}, of which the checkpoint {self.path} "
                 f"has results, got {num_trials}"
             )
+        return known and sum(stop - start for start, stop in spans) == num_trials
 
     def save(self, span: Span, statistics: Statistics) -> None:
         """Writes the statistics of the replicates start, ..., stop - 1."""
-        names = {
-            f"{i}.{name}": value
-            for i, chunk in enumerate(statistics)
-            for name, value in chunk.items()
-        }
-        content = io.BytesIO()
-        np.savez(content, **{k: _plain(v) for k, v in names.items()})
+        content = to_bytes(span, statistics, self._identity)
         path = self.path / f"{span[0]:010d}-{span[1]:010d}.npz"
         try:
-            write_whole(path, content.getvalue())
+            write_whole(path, content)
         except OSError as error:
             error.add_note(
                 f"Replicates {span[0]} to {span[1] - 1} could not be saved; earlier "
@@ -77,12 +71,20 @@ class Checkpoint:
 
         `probes` are those of one replicate, to compare with.
         """
-        files = self._files()
-        return {span: _read(path, probes, span) for span, path in files.items()}
+        files, about = self._files(), self._identity
+        return {span: read(path, probes, span, about) for span, path in files.items()}
 
     def close(self) -> None:
         """Lets other processes use the folder."""
-        self._lock.close()
+        if self._lock is not None:
+            os.close(self._lock)
+
+    @property
+    def _identity(self) -> str:
+        """What chunks of this simulation, and of no other, carry."""
+        fixed = {k: v for k, v in self._settings.items() if k not in _MAY_CHANGE}
+        text = json.dumps(fixed, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
 
     def _files(self) -> dict[Span, Path]:
         spans = {}
@@ -98,9 +100,9 @@ class Checkpoint:
                 raise ValueError(f"expected chunks that do not overlap, got {path}")
         return spans
 
-    def _compare(self, settings):
+    def _is_known(self):
+        """Returns whether there are settings; raises if they are of something else."""
         path = self.path / _SETTINGS
-        settings = json.loads(json.dumps(settings))
         if not path.exists():
             strangers = [p.name for p in self.path.iterdir() if p.name[0] != "."]
             if strangers:
@@ -108,17 +110,15 @@ class Checkpoint:
                     f"expected checkpoint as a new folder or one of a simulation, got "
                     f"{self.path} with {strangers[0]}"
                 )
-            return self._write(settings)
+            return False
         before = _read_settings(path)
-        for name in settings:
-            same = before.get(name) == settings[name]
-            if not same and name not in _MAY_CHANGE:
-                raise ValueError(_difference(self.path, name, before, settings))
-        if before != settings:
-            self._write(settings)
+        for name, value in self._settings.items():
+            if before.get(name) != value and name not in _MAY_CHANGE:
+                raise ValueError(_difference(self.path, name, before, self._settings))
+        return True
 
-    def _write(self, settings):
-        content = json.dumps(settings, indent=1).encode() + b"\n"
+    def _write(self):
+        content = json.dumps(self._settings, indent=1).encode() + b"\n"
         write_whole(self.path / _SETTINGS, content)
 
 
@@ -129,23 +129,10 @@ def saved_width(path: Path, num_trials: int) -> int | None:
     return before.get("batch size") if before.get("trials") == num_trials else None
 
 
-def settings_of(
-    trial: Callable[[Array], PyTree], key: Array, leaves: dict, statistics: list
-) -> dict[str, Any]:
-    """Returns what tells one simulation from another, as JSON."""
-    key_data, kind = parts_of(key)
-    return {
-        "key": key_data.tolist(),
-        "kind of key": "legacy" if kind is None else str(kind),
-        "results": {k: f"{v.dtype}{list(v.shape)}" for k, v in leaves.items()},
-        "statistics": [repr(s) for s in statistics],
-        "trial": _digest(trial, key),
-        "versions": {"jax": jax.__version__, "numpy": np.__version__},
-    }
-
-
 def _difference(path, name, before, now):
     found = f"{name} {before.get(name)}", f"{name} {now[name]}"
+    if name == "format":
+        found = "files of an earlier version", "this version"
     if name == "trial":
         found = "another trial", "this one"
         if before.get("versions") != now["versions"]:
@@ -156,44 +143,17 @@ def _difference(path, name, before, now):
     )
 
 
-def _digest(trial, key):
-    """Returns a fingerprint of the program that a trial is, and of its constants."""
-    program = jax.make_jaxpr(trial)(key)
-    # Addresses of functions differ from one process to the next.
-    text = re.sub(r"0x[0-9a-f]+", "", str(program))
-    digest = hashlib.sha256(text.encode())
-    for constant in _constants(program):
-        value = np.asarray(constant)
-        digest.update(f"{value.dtype}{value.shape}".encode() + value.tobytes())
-    return digest.hexdigest()
-
-
-def _constants(program):
-    """Yields the arrays that a program and those inside of it have closed over."""
-    if isinstance(program, core.ClosedJaxpr):
-        yield from (c for c in program.consts if not _is_key(c))
-        yield from (jax.random.key_data(c) for c in program.consts if _is_key(c))
-        program = program.jaxpr
-    for equation in program.eqns:
-        for value in jax.tree.leaves(
-            list(equation.params.values()), is_leaf=_is_program
-        ):
-            if _is_program(value):
-                yield from _constants(value)
-        yield from (v.val for v in equation.invars if isinstance(v, core.Literal))
-
-
-def _is_program(value):
-    return isinstance(value, core.ClosedJaxpr | core.Jaxpr)
-
-
-def _is_key(value):
-    return jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key)
-
-
 def _locked(path):
     """Returns an open file that one process at a time, while it lives, can have."""
-    file = (path / ".lock").open("w")
+    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+    try:
+        file = os.open(path / ".lock", flags, 0o666)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise ValueError(
+            f"expected {path / '.lock'} as a file, got a link to one; delete it"
+        ) from None
     try:
         import fcntl
     except ImportError:  # not on every system
@@ -203,7 +163,7 @@ def _locked(path):
     except OSError as error:
         if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
             return file  # some file systems have no locks
-        file.close()
+        os.close(file)
         raise ValueError(
             f"expected a checkpoint that nobody writes, got {path}, which another "
             "process is using"
@@ -211,41 +171,8 @@ def _locked(path):
     return file
 
 
-def _plain(value):
-    """Returns an array of a type that numpy files know; others as bytes."""
-    return value.view(f"u{value.itemsize}") if value.dtype.kind == "V" else value
-
-
 def _read_settings(path):
     try:
         return dict(json.loads(path.read_text()))
     except (ValueError, TypeError) as error:
         raise ValueError(f"expected the settings of a simulation in {path}") from error
-
-
-def _read(path, probes, span):
-    """Returns the statistics in a file, if they are of so many replicates."""
-    size = span[1] - span[0]
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            return [
-                {k: _like(k, v, file[f"{i}.{k}"], size) for k, v in probe.items()}
-                for i, probe in enumerate(probes)
-            ]
-    except Exception as error:
-        raise ValueError(
-            f"expected a chunk of a simulation in {path}, which cannot be read; "
-            "without that file its replicates run again"
-        ) from error
-
-
-def _like(name, probe, value, size):
-    """Returns an array of a chunk, if it is like that of one replicate."""
-    shape, same = probe.shape, True
-    if name == "values":
-        shape = (size, *probe.shape[1:])
-        value = value.view(probe.dtype) if probe.dtype.kind == "V" else value
-        same = value.dtype == probe.dtype
-    if value.shape != shape or not same or (name == "count" and value != size):
-        raise ValueError(f"{name} of {size} replicates, not {value.dtype}{value.shape}")
-    return value

@@ -15,8 +15,10 @@ import jax
 from jaxcp._files import remove_drafts
 from jaxcp._progress import progress_bar
 from jaxcp.simulation._agreement import from_first
+from jaxcp.simulation._fingerprints import fingerprint, module_of
 from jaxcp.simulation._records import (
     Record,
+    checked_cell,
     commit_of,
     finished,
     kept,
@@ -39,8 +41,14 @@ def run_grid(
 
     `fn(**cell)` is called for every cell that has no file yet. A finished cell is one
     line of JSON in `out`, written whole or not at all: the run can be killed at any
-    time, and the same call goes on. A cell that raises is recorded with its traceback,
-    the others finish, and it is tried again next time.
+    time, and the same call goes on. A cell that raises, or exits, is recorded with its
+    traceback, the others finish, and it is tried again next time.
+
+    Records carry a fingerprint of `fn`: of its code, the values that it captures, and
+    the functions, classes and constants that it names (those of libraries, and what is
+    reached through a module, by name only; lists and dicts outside of it, not at all).
+    Comments and docstrings make no difference. Where another function of that name has
+    finished a cell the call is refused. With a `revision` there is no fingerprint.
 
     Without an executor, all processes of one program (`jaxcp.distributed`) run each
     cell together. Otherwise any executor will do. Process pools must start their
@@ -55,19 +63,25 @@ def run_grid(
         (or a list of them: several rows of one cell): numbers, arrays, and text, of
         which "NaN", "Infinity" and "-Infinity" are read as numbers.
       cells: Settings of each cell: dicts of what JSON can hold. A "seed" among them is
-        recorded as such.
+        recorded as such. Keys are text; infinities and NaN are floats, not text.
       out: Folder of the files, made if it is not there.
       executor: Where cells run. Defaults to this process, one after the other.
-      revision: What tells this version of `fn` from others that had the same name.
+      revision: What tells this version of `fn` from others that had the same name, in
+        place of its fingerprint: records of one revision count, whatever the code. The
+        fingerprint of earlier records, as revision, says that they are still good.
       progress: Whether to show a progress bar (needs tqdm).
 
     Returns:
       A record for each cell, in order: "status" ("done" or "failed"), "settings",
-      "results" or "error", "seconds", "finished", and where they come from ("function",
-      "revision", "commit", "versions", "device"). Equal cells share one.
+      "results" or "error", "seconds", "finished", and where they come from ("module",
+      "function", "revision", "fingerprint", "commit", "versions", "device"). Equal
+      cells share one.
 
     Raises:
-      ValueError: if a cell is no dict, or holds what JSON cannot.
+      ValueError: if a cell is no dict or holds what JSON cannot, without a revision if
+        another function of that name has finished a cell, or `fn` has no name or
+        captures what has no fingerprint (an open file), or if a record is damaged, of
+        another cell or of an earlier version.
       OSError: if `out` cannot be written. Finished cells are kept.
       RuntimeError: if the executor broke, as pools do when a worker is killed. Finished
         cells are kept.
@@ -82,21 +96,15 @@ def run_grid(
       >>> [record["results"]["coverage"] for record in records]
       [0.9, 0.9, 0.9]
     """
-    function = getattr(fn, "__qualname__", "<lambda>")
-    bound = not isinstance(getattr(fn, "__self__", None), ModuleType | None)
-    if (function.endswith("<lambda>") or bound) and not revision:
-        raise ValueError(
-            "expected fn as a function with a name, or a revision to tell it from "
-            f"others, got {fn!r}"
-        )
+    origin = _origin(fn, revision)
     out = Path(out).expanduser()
     out.mkdir(parents=True, exist_ok=True)
     remove_drafts(out, older_than=3600)  # younger ones may be of another process
-    origin = {"function": function, "revision": revision}
-    named = [(name_of(origin, cell), dict(cell)) for cell in cells]
+    named = [(name_of(origin, cell), dict(cell)) for cell in map(checked_cell, cells)]
     together = executor is None and jax.process_count() > 1
     records: dict[str, Any] = from_first(
-        lambda: {name: finished(out, name) for name, _ in named}, together=together
+        lambda: {name: finished(out, origin, cell) for name, cell in named},
+        together=together,
     )
     writes = not together or jax.process_index() == 0
     todo = {name: cell for name, cell in named if records[name] is None}
@@ -109,6 +117,20 @@ def run_grid(
                 last = record["error"].strip().splitlines()[-1]
                 print(f"cell {todo[name]} failed: {last}", file=sys.stderr)
     return [records[name] for name, _ in named]
+
+
+def _origin(fn: Callable[..., Any], revision: str) -> Record:
+    """Returns what tells the records of a function from those of others."""
+    function = getattr(fn, "__qualname__", "<lambda>")
+    bound = not isinstance(getattr(fn, "__self__", None), ModuleType | None)
+    if (function.endswith("<lambda>") or bound) and not revision:
+        raise ValueError(
+            "expected fn as a function with a name, or a revision to tell it from "
+            f"others, got {fn!r}"
+        )
+    code = None if revision else fingerprint(fn, "give a revision in its place")
+    about = {"module": module_of(fn), "function": function, "revision": revision}
+    return about | {"fingerprint": code}
 
 
 def _results(
@@ -145,7 +167,7 @@ def _result(future: Future, settings: Mapping[str, Any]) -> Record:
         return future.result()
     except BrokenExecutor:
         raise
-    except Exception as error:  # did not reach the worker, or could not come back
+    except (Exception, SystemExit) as error:  # did not arrive, or could not come back
         text = "".join(traceback.format_exception(error))
         return _record(settings, {"status": "failed", "error": text})
 
@@ -162,7 +184,7 @@ def _run_cell(fn: Callable[..., Any], cell: Mapping[str, Any]) -> Record:
                 f"expected a dict of results, or a list of them, got {kind}"
             )
         outcome = {"status": "done", "results": plain(results)}
-    except Exception:
+    except (Exception, SystemExit):
         outcome = {"status": "failed", "error": traceback.format_exc()}
     return _record(settings, outcome | {"seconds": time.perf_counter() - start})
 

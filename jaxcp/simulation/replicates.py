@@ -18,14 +18,10 @@ from jaxcp._arrays import is_concrete
 from jaxcp._progress import progress_bar
 from jaxcp._types import PyTree
 from jaxcp.simulation import _agreement, _programs
+from jaxcp.simulation._chunks import Span, Statistics, pack, unpack
+from jaxcp.simulation._settings import settings_of
 from jaxcp.simulation._signals import PatientStop
-from jaxcp.simulation._storage import (
-    Checkpoint,
-    Span,
-    Statistics,
-    saved_width,
-    settings_of,
-)
+from jaxcp.simulation._storage import Checkpoint, saved_width
 from jaxcp.simulation.statistics import Statistic, statistics_of
 
 # Seconds that a chunk lasts, between these where batches are short enough.
@@ -57,7 +53,9 @@ def simulate(
     With a checkpoint the simulation can be killed at any time, and the same call, on
     any number of devices, goes on to the same bits: each chunk of about a second is a
     file, written whole or not at all. Ctrl-C and SIGTERM then stop after the running
-    chunk (a second one at once). More trials than before may be asked for.
+    chunk (a second one at once). More trials than before may be asked for. The folder
+    refuses other simulations: another program of the trial or constants in it, code of
+    its callbacks or values that they capture, key, statistics, or flags of jax.
 
     Under `jax.distributed` (see `jaxcp.distributed`) all processes make the same call
     and get the same results; process 0 writes the checkpoint.
@@ -83,9 +81,10 @@ def simulate(
 
     Raises:
       ValueError: if an argument is out of range, the key is of the kind "rbg", the
-        trial returns something else than arrays of numbers, a statistic does not fit a
-        result, or the checkpoint is of another trial, key, result or statistic, of more
-        trials, or in use.
+        trial makes numpy arrays of what depends on its key or returns something else
+        than arrays of numbers, a statistic does not fit a result, or the checkpoint is
+        of another simulation, an earlier version or more trials, damaged or in use, or
+        a callback captures what cannot be told from others, e.g. an open file.
       OSError: if the checkpoint cannot be written. Chunks written before are kept.
       RuntimeError: if another process of the program ended.
 
@@ -109,13 +108,18 @@ def simulate(
         with ExitStack() as stack:
             folder, done = _opened(plan, checkpoint, stack)
             _run_missing(plan, folder, checkpoint, done, progress)
+    except jax.errors.TracerArrayConversionError as error:
+        raise ValueError(
+            "expected a trial that jax can trace, got numpy in it; use jax.numpy, "
+            "jax.pure_callback (with a vmap_method), or simulation.run_grid on the host"
+        ) from error
     except jax.errors.JaxRuntimeError as error:
         if not together:
             raise
+        kept = f": finished chunks are in {checkpoint}" if checkpoint else ""
         raise RuntimeError(
             "another process of this program ended or cannot be reached; start all "
-            "of them again"
-            + (f": finished chunks are in {checkpoint}" if checkpoint else "")
+            f"of them again{kept}"
         ) from error
     return plan.combined(done)
 
@@ -226,7 +230,8 @@ def _opened(plan, checkpoint, stack):
         stack.callback(folders[0].close)
         return folders[0].load(plan.probes)
 
-    done = _agreement.from_first(chunks, together=plan.together)
+    read = partial(unpack, probes=plan.probes)
+    done = _agreement.from_first(chunks, together=plan.together, pack=pack, unpack=read)
     return (folders[0] if folders else None), done
 
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from jaxcp._types import PyTree
 from jaxcp.selection import kth_smallest
-from jaxcp.simulation._exact import exact_moments
+from jaxcp.simulation._exact import exact_moments, fraction
 
 Chunk = dict[str, np.ndarray]
 
@@ -233,7 +233,7 @@ def _joined(chunks, leaf):
 
 
 def _sum_of_fractions(chunks, name):
-    parts = [np.vectorize(Fraction, otypes=[object])(c[name]) for c in chunks]
+    parts = [np.vectorize(fraction, otypes=[object])(c[name]) for c in chunks]
     return np.sum(parts, axis=0)
 
 

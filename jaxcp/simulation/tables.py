@@ -19,11 +19,12 @@ def collect(out: str | Path, table: str | Path | None = None) -> list[dict[str, 
     Returns:
       A dict for each row, ordered by settings: the settings of the cell, its results
       (one that is named like a setting takes its place) and its seconds. Cells of
-      several functions or revisions come with a column that tells.
+      several modules, functions, revisions or fingerprints (of one function, under
+      other settings) come with columns that tell.
 
     Raises:
-      ValueError: if there is no such folder, a file in it is no cell, or the table has
-        another ending.
+      ValueError: if there is no such folder, a file in it is no cell or has been
+        changed, or the table has another ending.
       ImportError: for a Parquet table if neither library is installed.
 
     Example:
@@ -41,16 +42,23 @@ def collect(out: str | Path, table: str | Path | None = None) -> list[dict[str, 
         raise ValueError(f"expected the folder of a grid, got {out}")
     records = [read(path) for path in out.glob("*.json")]
     done = [r for r in records if r["status"] == "done"]
-    varying = [
-        name
-        for name in ("function", "revision")
-        if len({record.get(name) for record in done}) > 1
-    ]
+    varying = _varying(done)
     rows = [row for record in done for row in _rows(record, varying)]
     rows.sort(key=lambda row: [_sortable(v) for v in row.values()])
     if table is not None:
         _write_table(Path(table), rows)
     return rows
+
+
+def _varying(records):
+    """Returns the names of what tells the functions of several records apart."""
+    told = ("module", "function", "revision")
+    varying = [name for name in told if len({r[name] for r in records}) > 1]
+    functions, versions = (
+        {tuple(record[name] for name in names) for record in records}
+        for names in (told, (*told, "fingerprint"))
+    )
+    return varying + ["fingerprint"] * (len(versions) > len(functions))
 
 
 def _rows(record, varying):

@@ -1,0 +1,117 @@
+"""Chunks of a simulation as bytes: of a file, and to other processes."""
+
+import hashlib
+import io
+from pathlib import Path
+
+import numpy as np
+
+from jaxcp.simulation._exact import is_fraction
+
+Span = tuple[int, int]
+Statistics = list[dict[str, np.ndarray]]
+
+
+def to_bytes(span: Span, statistics: Statistics, simulation: str) -> bytes:
+    """Returns the file of a chunk: which replicates, of what, and their statistics."""
+    arrays = {
+        f"{i}.{name}": _plain(np.asarray(value))
+        for i, chunk in enumerate(statistics)
+        for name, value in chunk.items()
+    }
+    arrays |= {"span": np.asarray(span), "simulation": np.asarray(simulation)}
+    return _npz(arrays | {"checksum": np.asarray(_checksum(arrays))})
+
+
+def read(path: Path, probes: Statistics, span: Span, simulation: str) -> Statistics:
+    """Returns the statistics in a file, if they are those of its replicates.
+
+    `probes` are those of one replicate, to compare with.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = dict(file)
+        _check_origin(arrays, span, simulation)
+        size = span[1] - span[0]
+        return [
+            {k: _like(k, v, arrays[f"{i}.{k}"], size) for k, v in probe.items()}
+            for i, probe in enumerate(probes)
+        ]
+    except Exception as error:
+        raise ValueError(
+            f"expected a chunk of a simulation in {path}, which cannot be read "
+            f"({error}); without that file its replicates run again"
+        ) from error
+
+
+def pack(done: dict[Span, Statistics]) -> bytes:
+    """Returns the statistics of many chunks for another process."""
+    arrays = {
+        f"{n}.{i}.{name}": _plain(np.asarray(value))
+        for n, statistics in enumerate(done.values())
+        for i, chunk in enumerate(statistics)
+        for name, value in chunk.items()
+    }
+    return _npz(arrays | {"spans": np.asarray(list(done), int).reshape(-1, 2)})
+
+
+def unpack(content: bytes, probes: Statistics) -> dict[Span, Statistics]:
+    """Returns what was packed."""
+    with np.load(io.BytesIO(content), allow_pickle=False) as file:
+        return {
+            (start, stop): [
+                {k: _typed(file[f"{n}.{i}.{k}"], v) for k, v in probe.items()}
+                for i, probe in enumerate(probes)
+            ]
+            for n, (start, stop) in enumerate(file["spans"].tolist())
+        }
+
+
+def _npz(arrays):
+    content = io.BytesIO()
+    np.savez(content, **arrays)
+    return content.getvalue()
+
+
+def _checksum(arrays):
+    digest = hashlib.sha256()
+    for name, value in sorted(arrays.items()):
+        digest.update(f"{name} {value.dtype.str} {value.shape} ".encode())
+        digest.update(value.tobytes())
+    return digest.hexdigest()
+
+
+def _check_origin(arrays, span, simulation):
+    checksum = arrays.pop("checksum", None)
+    if checksum is None or str(checksum) != _checksum(arrays):
+        raise ValueError("it has been changed, or is of an earlier version")
+    if str(arrays["simulation"]) != simulation:
+        raise ValueError("it is of another simulation")
+    start, stop = arrays["span"].tolist()
+    if (start, stop) != span:
+        raise ValueError(f"it is of replicates {start} to {stop - 1}")
+
+
+def _plain(value):
+    """Returns an array of a type that numpy files know; others as bytes."""
+    return value.view(f"u{value.itemsize}") if value.dtype.kind == "V" else value
+
+
+def _typed(value, probe):
+    """Returns an array of the type that it had."""
+    return value.view(probe.dtype) if probe.dtype.kind == "V" else value
+
+
+def _like(name, probe, value, size):
+    """Returns an array of a chunk, if it is like that of one replicate."""
+    shape, same, value = probe.shape, True, _typed(value, probe)
+    if name == "values":
+        shape = (size, *probe.shape[1:])
+        same = value.dtype == probe.dtype
+    if value.shape != shape or not same or (name == "count" and value != size):
+        raise ValueError(f"{name} of {size} replicates, not {value.dtype}{value.shape}")
+    if name in ("sum", "squares") and probe.dtype.kind == "U":
+        strange = [text for text in value.flat if not is_fraction(text)]
+        if strange:
+            raise ValueError(f"expected {name} as a fraction, got {strange[0]!r:.40}")
+    return value

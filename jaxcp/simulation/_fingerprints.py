@@ -1,0 +1,277 @@
+"""Fingerprints of functions: of their code and what it uses, alike in any process."""
+
+import dis
+import functools
+import hashlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxcp.simulation._programs import parts_of
+
+_SCALARS = (type(None), bool, int, float, complex, str, bytes, type(...))
+_ARRAYS = (np.ndarray, np.generic, jax.Array)
+_SCRIPT = ("__main__", "__mp_main__")  # the second in workers of a process pool
+_KIND_OF_FUNCTION = 0x3FF  # among the flags of code; a docstring has one beyond
+_NAMED = ("jaxcp", "jax", "numpy")  # libraries even if a value of theirs is asked for
+_READS = ("LOAD_GLOBAL", "LOAD_NAME")
+_NOT_CODE = ("__doc__", "__firstlineno__", "__static_attributes__")  # of a class
+
+
+def fingerprint(value: Any, cure: str) -> str:
+    """Returns a text that tells a function or an object from others.
+
+    It is of the code of functions, the values that they capture, and those that they
+    name: functions, classes and constants. Libraries count by name. Comments,
+    docstrings, lines and files make no difference.
+    """
+    reader = _Reader(_package(value))
+    try:
+        whole = reader.digest(value)
+        # The list grows while functions that are named name others.
+        named = [f"{name} {reader.digest(found)}" for name, found in reader.named]
+        return _hashed([whole, *sorted(named)])[:16]
+    except Exception as error:
+        name = getattr(value, "__qualname__", type(value).__qualname__)
+        raise ValueError(
+            "expected code and captured values that can be told from others, got "
+            f"{module_of(value)}.{name} with a {type(reader.within[-1]).__name__}; "
+            f"{cure}"
+        ) from error
+
+
+def module_of(value: Any) -> str:
+    """Returns the module of a function or class, or of an object's; a script's name."""
+    return _module_named(getattr(value, "__module__", None) or type(value).__module__)
+
+
+def _module_named(name):
+    if name not in _SCRIPT:
+        return name
+    main = sys.modules.get(name)
+    spec = getattr(main, "__spec__", None)
+    if spec is not None:  # python -m package.module
+        return spec.name
+    return Path(getattr(main, "__file__", None) or name).stem
+
+
+def _hashed(parts):
+    text = "\n".join(parts)
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+
+
+def _package(value):
+    """Returns the package that a function or an object is of."""
+    while isinstance(value, functools.partial):
+        value = value.func
+    return module_of(value).partition(".")[0]
+
+
+class _Reader:
+    """Digests of values; a cycle ends where it comes back to one that is being read.
+
+    Args:
+      home: Package whose code counts, wherever it is installed.
+    """
+
+    def __init__(self, home: str) -> None:
+        self.home = home
+        self.within: list[Any] = []  # what is being read
+        self.named: list[tuple[str, Any]] = []  # what code refers to by these names
+        self._known: dict[int, tuple[Any, str]] = {}  # values, so that ids last
+
+    def digest(self, value: Any) -> str:
+        """Returns a digest of what a value is made of."""
+        if id(value) in self._known:
+            return self._known[id(value)][1]
+        for steps, above in enumerate(reversed(self.within)):
+            if above is value:
+                return f"again {steps} above"
+        self.within.append(value)
+        found = _hashed(self._parts(value))
+        self.within.pop()
+        self._known[id(value)] = value, found
+        return found
+
+    def _parts(self, value: Any) -> Iterator[str]:
+        """Yields texts and digests of all that a value is made of."""
+        yield type(value).__name__
+        if type(value) in _SCALARS:
+            yield repr(value)
+        elif isinstance(value, ModuleType):
+            yield value.__name__
+        elif self._is_named(value):
+            yield f"{value.__module__}.{value.__qualname__}"
+        elif type(value) is np.ndarray or isinstance(value, np.generic | jax.Array):
+            yield from self._array(value)
+        elif isinstance(value, CodeType):
+            yield from self._code(value)
+        elif isinstance(value, FunctionType):
+            yield from self._function(value)
+        elif isinstance(value, type):
+            yield from self._class(value)
+        elif isinstance(value, jax.tree_util.PyTreeDef):
+            yield str(value)
+        else:
+            yield from map(self.digest, self._contents(value))
+
+    def _contents(self, value):
+        """Yields the parts of a container or an object, in an order of their own."""
+        if type(value) in (list, tuple):
+            yield from value
+        elif type(value) in (set, frozenset):
+            yield from sorted(map(self.digest, value))
+        elif type(value) is dict:
+            pairs = ((self.digest(k), self.digest(v)) for k, v in value.items())
+            yield from sorted(map(" ".join, pairs))
+        elif isinstance(value, MethodType):
+            yield from (value.__func__, value.__self__)
+        elif isinstance(value, functools.partial):
+            yield from (value.func, value.args, value.keywords)
+        elif isinstance(value, property):
+            yield from (value.fget, value.fset, value.fdel)
+        elif _wraps(value):
+            yield value.__wrapped__
+            yield {k: v for k, v in vars(value).items() if k[0] != "_"}
+        else:
+            yield from _taken_apart(value)
+
+    def _array(self, value):
+        key = jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key)
+        value, kind = parts_of(value) if key else (np.asarray(value), None)
+        yield f"{kind} {value.dtype} {value.shape}"
+        objects = value.dtype.kind == "O"
+        content = value.tolist() if objects else value.tobytes()
+        yield self.digest(content) if objects else hashlib.sha256(content).hexdigest()
+
+    def _code(self, code):
+        sizes = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount
+        yield f"{sizes} {code.co_flags & _KIND_OF_FUNCTION} {code.co_varnames}"
+        yield code.co_exceptiontable.hex()
+        for step in _steps(code):
+            constant = step.opcode in dis.hasconst
+            named = isinstance(step.argval, str) and not constant
+            what = step.argval if named else step.arg
+            yield f"{step.opname} {self.digest(step.argval) if constant else what}"
+
+    def _function(self, fn):
+        captured = zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True)
+        yield self.digest({name: _held(cell) for name, cell in captured})
+        yield self.digest([fn.__defaults__, fn.__kwdefaults__])
+        module = fn.__globals__.get("__name__", "")
+        if self._is_library(module):  # it wraps what it has captured
+            yield f"{module}.{fn.__code__.co_qualname}"
+            return
+        yield self.digest(fn.__code__)
+        for name, value in _constants_named(fn).items():
+            full = f"{_module_named(module)}.{name}"
+            yield f"{name} {self._referred(full, value)}"
+
+    def _referred(self, name, value):
+        """Returns a digest, of functions and classes a name that is read later."""
+        if not _is_code(value):
+            return self.digest(value)
+        if not any(known == name and found is value for known, found in self.named):
+            self.named.append((name, value))
+        return name
+
+    def _class(self, cls):
+        yield cls.__qualname__
+        yield self.digest(cls.__bases__)
+        yield self.digest(
+            {
+                name: value
+                for name, value in vars(cls).items()
+                if _is_code(value) or (name[:2] != "__" and _is_constant(value))
+            }
+        )
+
+    def _is_named(self, value):
+        """Returns whether a value is one of a library that its name stands for."""
+        module = getattr(value, "__module__", None)
+        name = getattr(value, "__qualname__", None)
+        if not (isinstance(module, str) and isinstance(name, str)):
+            return False
+        if not self._is_library(module):
+            return False
+        found: Any = sys.modules.get(module)
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        return found is value or isinstance(value, type)
+
+    def _is_library(self, module):
+        top = module.partition(".")[0]
+        if top in _NAMED or top in (self.home, *_SCRIPT):
+            return top in _NAMED
+        if top in sys.stdlib_module_names:
+            return True
+        file = getattr(sys.modules.get(module), "__file__", None) or ""
+        return bool({"site-packages", "dist-packages"} & set(Path(file).parts))
+
+
+def _steps(code: CodeType) -> Iterator[dis.Instruction]:
+    """Yields instructions; not those that store where a class is, and its docstring."""
+    steps = list(dis.get_instructions(code))
+    for step, after in zip(steps, [*steps[1:], None], strict=True):
+        stores = after if after and step.opname.startswith("LOAD") else step
+        if not (stores.opname == "STORE_NAME" and stores.argval in _NOT_CODE):
+            yield step
+
+
+def _constants_named(fn):
+    """Returns the functions, classes and constants of its module that a function names.
+
+    Lists and dicts, which code may change, are not among them, nor what it sets itself,
+    nor `__name__` and the like, which differ where a script is read again.
+    """
+    read, written = set(), set()
+    inner = [fn.__code__]
+    for code in inner:
+        for step in dis.get_instructions(code):
+            if step.opname in _READS and step.argval[:2] != "__":
+                read.add(step.argval)
+            elif step.opname == "STORE_GLOBAL":
+                written.add(step.argval)
+        inner += [c for c in code.co_consts if isinstance(c, CodeType)]
+    values = {k: fn.__globals__.get(k) for k in sorted(read - written)}
+    return {k: v for k, v in values.items() if _is_code(v) or _is_constant(v)}
+
+
+def _is_code(value):
+    code = FunctionType | ModuleType | type | property | functools.partial
+    return isinstance(value, code) or _wraps(value)
+
+
+def _wraps(value):
+    """Returns whether a value is e.g. a jitted function or a static method."""
+    return hasattr(value, "__wrapped__") and hasattr(value, "__dict__")
+
+
+def _is_constant(value):
+    if isinstance(value, tuple | frozenset):
+        return all(map(_is_constant, value))
+    parameters = getattr(value, "__dataclass_params__", None)
+    frozen = parameters is not None and parameters.frozen
+    return isinstance(value, (*_SCALARS, *_ARRAYS)) or frozen
+
+
+def _held(cell):
+    """Returns what a cell of a closure holds, if it does by now."""
+    try:
+        return [cell.cell_contents]
+    except ValueError:
+        return []
+
+
+def _taken_apart(value):
+    """Returns what pickle would make an object of."""
+    parts = value.__reduce_ex__(4)
+    if isinstance(parts, str):
+        return [parts]
+    make, arguments, state, items, pairs = (*parts, None, None, None)[:5]
+    return [make, arguments, state, list(items or ()), dict(pairs or ())]

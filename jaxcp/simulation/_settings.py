@@ -1,0 +1,97 @@
+"""What tells one simulation from another, whatever the process."""
+
+import hashlib
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from jax import Array
+from jax.extend import core
+
+from jaxcp._types import PyTree
+from jaxcp.simulation._fingerprints import fingerprint, module_of
+from jaxcp.simulation._programs import parts_of
+
+_FORMAT = 2  # of chunks and settings
+# They change bits of results, and what a trial is as a program does not show all.
+_FLAGS = ("enable_x64", "threefry_partitionable", "default_matmul_precision")
+_CURE = "leave it out of the trial, or simulate without a checkpoint"
+
+
+def settings_of(
+    trial: Callable[[Array], PyTree], key: Array, leaves: dict, statistics: list
+) -> dict[str, Any]:
+    """Returns what tells one simulation from another, as JSON."""
+    key_data, kind = parts_of(key)
+    return {
+        "format": _FORMAT,
+        "key": key_data.tolist(),
+        "kind of key": "legacy" if kind is None else str(kind),
+        "results": {k: f"{v.dtype}{list(v.shape)}" for k, v in leaves.items()},
+        "statistics": [_name_of(s) for s in statistics],
+        "flags": {name: getattr(jax.config, f"jax_{name}", None) for name in _FLAGS},
+        "trial": _digest(trial, key),
+        "versions": {"jax": jax.__version__, "numpy": np.__version__},
+    }
+
+
+def _name_of(statistic):
+    """Returns the name of a statistic's class, and what it is beyond that."""
+    module = module_of(statistic)
+    if module.partition(".")[0] == "jaxcp":
+        return repr(statistic)
+    about = fingerprint(statistic, "make it of plain values")
+    return f"{module}.{type(statistic).__qualname__} {about}"
+
+
+def _digest(trial, key):
+    """Returns a fingerprint of the program that a trial is, and of its constants."""
+    program = jax.make_jaxpr(trial)(key)
+    # Addresses of functions differ from one process to the next.
+    text = re.sub(r"0x[0-9a-f]+", "", str(program))
+    digest = hashlib.sha256(text.encode())
+    for constant in _constants(program):
+        value = np.asarray(constant)
+        digest.update(f"{value.dtype}{value.shape}".encode() + value.tobytes())
+    for callback in _callbacks(program):
+        digest.update(fingerprint(callback, _CURE).encode())
+    return digest.hexdigest()
+
+
+def _programs_in(program: Any) -> Iterator[Any]:
+    """Yields a program and those inside of it."""
+    yield program
+    if isinstance(program, core.ClosedJaxpr):
+        program = program.jaxpr
+    for equation in program.eqns:
+        values = list(equation.params.values())
+        for value in jax.tree.leaves(values, is_leaf=_is_program):
+            if _is_program(value):
+                yield from _programs_in(value)
+
+
+def _constants(program):
+    """Yields the arrays that a program and those inside of it have closed over."""
+    for part in _programs_in(program):
+        constants = getattr(part, "consts", ())
+        yield from (c for c in constants if not _is_key(c))
+        yield from (jax.random.key_data(c) for c in constants if _is_key(c))
+        for equation in part.eqns:
+            yield from (v.val for v in equation.invars if isinstance(v, core.Literal))
+
+
+def _callbacks(program):
+    """Yields the functions of Python that a program calls on the host."""
+    for part in _programs_in(program):
+        found = (equation.params.get("callback") for equation in part.eqns)
+        yield from (getattr(c, "callback_func", c) for c in found if c is not None)
+
+
+def _is_program(value):
+    return isinstance(value, core.ClosedJaxpr | core.Jaxpr)
+
+
+def _is_key(value):
+    return jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key)
