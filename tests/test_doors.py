@@ -77,11 +77,11 @@ OFFSETS = [(2.5e6, 0.05), (1e5, 0.01), (1.7e9, 100.0), (3e9, 5.0), (-1e8, 10.0)]
 
 def doors(mu, y):
     """Every verb that takes targets, for the data of one run."""
-    half = np.ones_like(y)
+    half = np.full(len(y), np.std(y))
     groups = np.zeros(len(y), int)
     yield lambda: jaxcp.calibrate(scores.Absolute(), mu, y)
     yield lambda: jaxcp.calibrate(scores.Signed(), mu, y)
-    yield lambda: jaxcp.calibrate(scores.Normalized(), (mu, 1e3 * half), y)
+    yield lambda: jaxcp.calibrate(scores.Normalized(), (mu, 1e-3 * half), y)
     yield lambda: jaxcp.calibrate(scores.CQR(), (mu - half, mu + half), y)
     yield lambda: jaxcp.calibrate(scores.Absolute(), list(mu), list(y))
     yield lambda: jaxcp.split_conformal(lambda _, x: x, None, scores.Absolute(), mu, y)
