@@ -103,7 +103,8 @@ def fit_all(
 ) -> PyTree:
     """Returns the parameters of a fit for each row of weights, in one program."""
     fit = lambda key, row: learner.fit(key, x, y, row)  # noqa: E731
-    axes = _shared.axes(jax.eval_shape(fit, keys[0], weights[0]))
+    first = lambda keys, weights: fit(keys[0], weights[0])  # noqa: E731
+    axes = _shared.axes(jax.eval_shape(first, keys, weights))
     together = partial(_with_shared_parts, jax.vmap(fit, out_axes=axes))
     width = sum(leaf.size for leaf in jax.tree.leaves((x, y))) or 1
     size = batch_size or max(_FIT_NUMBERS // width, 1)
