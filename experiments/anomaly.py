@@ -194,11 +194,13 @@ def draw_stream(pools: dict[str, Pool], key: Array):
         "power, epsilon 0.7": outliers.PowerMartingale(0.7),
     }
     figure, axes = plt.subplots(1, len(pools), figsize=(10, 4), layout="constrained")
+    key_before, key_after, key_u = jax.random.split(key, 3)  # one stream of images
     for ax, (name, pool) in zip(axes, pools.items(), strict=True):
-        before = jax.random.permutation(key, pool.nominal)[:STREAM]
-        after = jax.random.permutation(key, pool.anomalies)[:STREAM]
+        before = jax.random.permutation(key_before, pool.nominal)[:STREAM]
+        after = jax.random.permutation(key_after, pool.anomalies)[:STREAM]
         stream = jnp.append(before, after)
-        p = outliers.sequential_p_values(stream, jax.random.uniform(key, stream.shape))
+        u = jax.random.uniform(key_u, stream.shape)
+        p = outliers.sequential_p_values(stream, u)
         for label, martingale in martingales.items():
             _, log_capital = outliers.watch(martingale, p)
             ax.plot(log_capital / np.log(10), label=label)
@@ -218,7 +220,7 @@ def main() -> None:
     parser.add_argument("--digit", type=int, default=1, help="the nominal digit")
     args = parser.parse_args()
     data, x, y = digits(args.data)
-    key_order, key_fit, key_split = jax.random.split(jax.random.key(0), 3)
+    key_order, key_fit, key_split, *key_figures = jax.random.split(jax.random.key(0), 5)
     order = np.asarray(jax.random.permutation(key_order, len(x)))
     x, is_nominal = x[order], y[order] == args.digit
     nominal, strange = x[is_nominal], x[~is_nominal]
@@ -242,9 +244,9 @@ def main() -> None:
     settings = {"data": data, "digit": args.digit, "n": n, "splits": NUM_SPLITS}
     save_results(args.out, "anomaly", lines, settings)
     for name, figure in {
-        "anomaly_p_values": draw_p_values(pools, key_split),
+        "anomaly_p_values": draw_p_values(pools, key_figures[0]),
         "anomaly_rates": draw_rates(lines),
-        "anomaly_stream": draw_stream(pools, key_split),
+        "anomaly_stream": draw_stream(pools, key_figures[1]),
     }.items():
         save_figure(figure, args.out, name)
 

@@ -30,15 +30,15 @@ LEAST_SQUARES, ABSOLUTE = learners.Ridge(0.0), scores.Absolute()
 
 def trial(key: Array) -> dict:
     """Returns coverage and mean length of each method on one replicate."""
-    key_b, key_x, key_y, key_fit = jax.random.split(key, 4)
+    key_b, key_x, key_y, key_folds, key_fit, key_half = jax.random.split(key, 6)
     b = jax.random.rademacher(key_b, (NUM_FEATURES,), float)
     x = jax.random.normal(key_x, (NUM_ROWS + NUM_TEST, NUM_FEATURES))
     y = x @ b + jax.random.normal(key_y, (len(x),))
     x, y, x_new, y_new = x[:NUM_ROWS], y[:NUM_ROWS], x[NUM_ROWS:], y[NUM_ROWS:]
     jackknife = jaxcp.jackknife_plus(key_fit, LEAST_SQUARES, ABSOLUTE, x, y)
-    folds = jaxcp.cv_plus(key_fit, LEAST_SQUARES, ABSOLUTE, x, y, num_folds=10)
+    folds = jaxcp.cv_plus(key_folds, LEAST_SQUARES, ABSOLUTE, x, y, num_folds=10)
     half = NUM_ROWS // 2
-    fit = LEAST_SQUARES.fit(key_fit, x[:half], y[:half], jnp.ones(half))
+    fit = LEAST_SQUARES.fit(key_half, x[:half], y[:half], jnp.ones(half))
     split = jaxcp.split_conformal(
         LEAST_SQUARES.predict, fit, ABSOLUTE, x[half:], y[half:]
     )

@@ -25,7 +25,7 @@ from jaxcp.sets import Interval
 
 NUM_ROWS, MANY_ROWS, NUM_P_VALUES = 2000, 100_000, 1_000_000
 NUM_IMAGES, NUM_BOXES = 1000, 50
-KEY = jax.random.key(0)
+KEY_INTERVALS, KEY_OUTLIERS, KEY_BOXES = jax.random.split(jax.random.key(0), 3)
 
 
 def compare(task: str, calls: dict, bar: float | None = None, repeats: int = 5) -> list:
@@ -46,7 +46,7 @@ def compare(task: str, calls: dict, bar: float | None = None, repeats: int = 5) 
 
 def intervals(m: int) -> tuple[Interval, jax.Array]:
     """Returns intervals whose coverage depends on their width, and targets."""
-    key_width, key_y = jax.random.split(KEY)
+    key_width, key_y = jax.random.split(KEY_INTERVALS)
     width = jax.random.exponential(key_width, (m,))
     return Interval(-width, width), jax.random.normal(key_y, (m,))
 
@@ -101,7 +101,7 @@ def mapie_metrics():
 
 def outlier_times() -> list[dict]:
     """Times p-values, discoveries and martingales."""
-    key_old, key_new, key_u = jax.random.split(KEY, 3)
+    key_old, key_new, key_u, key_values = jax.random.split(KEY_OUTLIERS, 4)
     scores = jax.random.normal(key_old, (MANY_ROWS,))
     test = jax.random.normal(key_new, (MANY_ROWS,))
     old, new = np.asarray(scores), np.asarray(test)
@@ -137,7 +137,7 @@ def outlier_times() -> list[dict]:
             calls["python loop"] = lambda: loop_jumper(logs)
         name = type(martingale).__name__
         rows += compare(f"{name}, 10^6 p-values", calls, bar=1.0, repeats=3)
-    values = jax.random.normal(key_new, (NUM_P_VALUES,))
+    values = jax.random.normal(key_values, (NUM_P_VALUES,))
     calls = {"jaxcp": lambda: outliers.sequential_p_values(values, stream)}
     return rows + compare("sequential p-values, 10^6", calls, repeats=3)
 
@@ -157,7 +157,7 @@ def loop_jumper(p: np.ndarray, jump: float = 0.01) -> float:
 
 def matching_times() -> list[dict]:
     """Times the matching of boxes of many images."""
-    key_lower, key_sides, key_noise = jax.random.split(KEY, 3)
+    key_lower, key_sides, key_noise = jax.random.split(KEY_BOXES, 3)
     shape = NUM_IMAGES, NUM_BOXES, 2
     lower = 200 * jax.random.uniform(key_lower, shape)
     upper = lower + jax.random.uniform(key_sides, shape, minval=20.0, maxval=60.0)

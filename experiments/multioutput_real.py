@@ -57,14 +57,14 @@ def split(key: Array, name: str, x, y) -> list[tuple[Array, Array]]:
 def measure(key: Array, method, model, params, old, new) -> dict:
     """Returns the numbers of one method on one split."""
     start = time.perf_counter()
-    key_old, key_new, key_cells, key_volumes = jax.random.split(key, 4)
+    key_old, key_new, key_cells, key_volumes, key_slabs = jax.random.split(key, 5)
     (x, y), (x_test, y_test) = old, new
     cp = calibrated(method, Source(model, params, key_old), x, y)
     sets = cp(method.preds(Source(model, params, key_new), x_test), ALPHA)
     error, floor = metrics.conditional_coverage_error(
         key_cells, sets, y_test, x_test, ALPHA, num_cells=NUM_CELLS
     )
-    slab = metrics.worst_slab_coverage(key_cells, sets, y_test, x_test, share=0.2)
+    slab = metrics.worst_slab_coverage(key_slabs, sets, y_test, x_test, share=0.2)
     some = jax.tree.map(lambda v: v[:NUM_SETS], sets)
     found = metrics.mean_volume(key_volumes, some, NUM_SAMPLES)
     return {
@@ -78,17 +78,17 @@ def measure(key: Array, method, model, params, old, new) -> dict:
     }
 
 
-def table_of(name: str, model_name: str, parts: list) -> list[dict]:
-    """Returns the means of every method over the splits."""
+def table_of(key: Array, name: str, model_name: str, parts: list) -> list[dict]:
+    """Returns the means of every method over the splits, with the same keys for all."""
     model = MODELS[model_name](num_steps=STEPS[name])
     runs = {}
     for seed, (training, old, new) in enumerate(
         tqdm(parts, desc=f"{name}, {model_name}")
     ):
-        params = model.fit(jax.random.key(seed), *training)
-        for method in offered(Source(model, params, jax.random.key(0))):
-            key = jax.random.fold_in(jax.random.key(1), seed)
-            row = measure(key, method, model, params, old, new)
+        key_fit, key_draws = jax.random.split(jax.random.fold_in(key, seed))
+        params = model.fit(key_fit, *training)
+        for method in offered(Source(model, params, key_draws)):
+            row = measure(key_draws, method, model, params, old, new)
             runs.setdefault(method.name, []).append(row)
     return [
         {"method": method}
@@ -102,7 +102,7 @@ def draw(name: str, parts: list):
     """Draws regions of a coupling flow for three test rows."""
     training, (x, y), (x_test, y_test) = parts[0]
     model = models.CouplingFlow(num_steps=STEPS[name])
-    params = model.fit(jax.random.key(0), *training)
+    params = model.fit(jax.random.key(3), *training)
     shown = [
         m for m in METHODS if m.name in ("M-CP", "DR-CP", "C-HDR", "C-PCP", "L-CP")
     ]
@@ -138,7 +138,7 @@ def main() -> None:
         keys = jax.random.split(jax.random.key(0), NUM_SEEDS)
         parts = [split(key, name, x, y) for key in keys]
         for model_name in MODELS:
-            rows = table_of(name, model_name, parts)
+            rows = table_of(jax.random.key(1), name, model_name, parts)
             hidden = ("data", "model")
             shown = [{k: v for k, v in r.items() if k not in hidden} for r in rows]
             print_table(f"{name}, {model_name}", shown)

@@ -19,17 +19,18 @@ edit. A ratio in which we lose is **bold**.
 
 def report(out: Path) -> str:
     """Returns the report on the tables in the folders of `out`, as Markdown."""
-    saved = {}
-    for path in sorted(out.glob("*/*.json")):
-        content = json.loads(path.read_text())
-        if "rows" in content:
-            saved[path.stem] = content
-    runs = [json.loads(p.read_text()) for p in sorted(out.glob("*/run.json"))]
+    saved, runs = _read(out)
     tables = {name: content["rows"] for name, content in saved.items()}
     tables["runs"] = [{k: run[k] for k in RUN_COLUMNS} for run in runs]
-    parts = [HEAD, _about(saved, runs), _bars(tables)]
+    parts = [HEAD, _about(out, saved, runs), _bars(tables)]
     parts += [_section(name, tables[name], saved.get(name)) for name in tables]
     return "\n".join(parts)
+
+
+def commits(out: Path) -> list[str]:
+    """Returns the commits of all runs and tables in `out`; "unknown" is one of them."""
+    saved, runs = _read(out)
+    return sorted({v["commit"] or "unknown" for v in [*saved.values(), *runs]})
 
 
 def markdown(rows: list[dict]) -> str:
@@ -56,13 +57,22 @@ def _shown(column, value):
     return f"**{text}**" if is_loss(column, value) else text
 
 
-def _about(saved, runs):
+def _read(out):
+    """Returns the tables by name, and how their runs ended."""
+    saved = {}
+    for path in sorted(out.glob("*/*.json")):
+        content = json.loads(path.read_text())
+        if "rows" in content:
+            saved[path.stem] = content
+    return saved, [json.loads(p.read_text()) for p in sorted(out.glob("*/run.json"))]
+
+
+def _about(out, saved, runs):
     """Returns the commit and the machine of the experiments."""
-    commits = sorted({run["commit"] or "unknown" for run in runs})
     machines = {json.dumps(content["machine"]) for content in saved.values()}
     total = sum(run["seconds"] for run in runs) / 60
     failed = [run["experiment"] for run in runs if run["status"]]
-    lines = [f"- commit: {', '.join(commits)}; {total:.0f} minutes in all"]
+    lines = [f"- commit: {', '.join(commits(out))}; {total:.0f} minutes in all"]
     for machine in sorted(machines):
         told = ", ".join(f"{k} {v}" for k, v in json.loads(machine).items())
         lines.append(f"- machine: {told}")

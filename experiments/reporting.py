@@ -13,8 +13,12 @@ from typing import TYPE_CHECKING
 import jax
 import numpy as np
 
+import jaxcp
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+ROOT = Path(__file__).parent.parent
 
 
 def arguments(doc: str) -> argparse.ArgumentParser:
@@ -107,10 +111,14 @@ def save_figure(figure: "Figure", out: Path, name: str) -> None:
 
 
 def commit() -> str | None:
-    """Returns the commit of the code, with "+" after it if files were changed since."""
-    code = ("--", "jaxcp", "experiments/*.py")
+    """Returns the commit of the code that runs, with "+" if files differ from it.
+
+    None outside of a checkout, or where the package that is imported is another one.
+    """
+    if Path(jaxcp.__file__).parent.parent != ROOT:
+        return None
     name = _git("rev-parse", "--short=10", "HEAD")
-    changed = _git("status", "--porcelain", "--untracked-files=no", *code)
+    changed = _git("status", "--porcelain", "--", "jaxcp", "experiments/*.py")
     return f"{name}+" if name and changed else name
 
 
@@ -135,9 +143,8 @@ def _processor():
 
 
 def _git(*words):
-    here = Path(__file__).parent.parent
     try:
-        done = subprocess.run(["git", *words], cwd=here, capture_output=True, text=True)
+        done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True)
     except FileNotFoundError:
         return None
     return done.stdout.strip() if done.returncode == 0 else None

@@ -5,8 +5,9 @@
 Each experiment runs in a process of its own, one after the other, so that nothing
 disturbs the timed ones. A run that was stopped goes on where it was: what this commit
 has finished is not run again. `--only NAME ...` runs these, `--report` writes the
-report from what is there: beside its tables, while some are missing. Without `--data`
-published results on real data are left out. All of it takes 40 minutes on two cores.
+report from what is there: beside its tables, while some are missing or are not all of
+one commit without changes. Without `--data` published results on real data are left
+out. All of it takes 40 minutes on two cores.
 """
 
 import json
@@ -18,7 +19,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from experiments.report import report
+from experiments.report import commits, report
 from experiments.reporting import arguments, commit
 
 TIMED = [
@@ -71,6 +72,8 @@ def run(name: str, folder: Path, words: list[str]) -> dict:
         except BaseException:
             process.kill()
             raise
+    if commit() != ended["commit"]:  # the code has changed under the run
+        ended["commit"] = None
     ended |= {
         "status": os.waitstatus_to_exitcode(status),
         "seconds": time.perf_counter() - start,
@@ -89,6 +92,18 @@ def is_done(folder: Path) -> bool:
         return False
     ended = json.loads(path.read_text())
     return ended["status"] == 0 and ended["commit"] == now
+
+
+def shortcomings(out: Path) -> list[str]:
+    """Returns why these tables are not the results of one commit, none if they are."""
+    missing = [n for n in TIMED + MEASURED if not (out / n / "run.json").exists()]
+    found = commits(out)
+    lacking = [f"without {', '.join(missing)}"] if missing else []
+    if len(found) > 1:
+        lacking.append(f"of several commits: {', '.join(found)}")
+    lacking += [f"of files that no commit has: {v}" for v in found if v.endswith("+")]
+    lacking += ["of an unknown commit"] if "unknown" in found else []
+    return lacking
 
 
 def main() -> None:
@@ -114,12 +129,11 @@ def main() -> None:
         words = command(name, args.out / name, args.data, args.puncc_python)
         if run(name, args.out / name, words)["status"]:
             failed.append(name)
-    missing = [n for n in TIMED + MEASURED if not (args.out / n / "run.json").exists()]
-    home = args.out if missing else Path(__file__).parent
-    path = home / "RESULTS.md"
+    lacking = shortcomings(args.out)
+    path = (args.out if lacking else Path(__file__).parent) / "RESULTS.md"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(report(args.out))
-    print(f"report: {path}" + f", without {', '.join(missing)}" * bool(missing))
+    print("; ".join([f"report: {path}", *lacking]))
     if failed:
         sys.exit(f"failed, see log.txt of each: {', '.join(failed)}")
 

@@ -90,8 +90,9 @@ def main() -> None:
     )
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    key_models, key_splits, key_stream = jax.random.split(jax.random.key(0), 3)
-    key_more = jax.random.fold_in(key_models, 4)  # the split has used 0 to 3
+    key_models, key_splits, key_stream, key_more = jax.random.split(
+        jax.random.key(0), 4
+    )
     print(format_row({name: name for name in WIDTHS}, WIDTHS))
     table, pools = [], {}
     total = NUM_METHODS + showcase_detection.NUM_METHODS + len(showcase_streams.METHODS)

@@ -1,8 +1,8 @@
 import os
-import tempfile
-from pathlib import Path
 
 import jaxlib
+
+import folders
 
 # Compiling is most of the time of the suite, and takes half as long with little
 # optimisation. An unknown flag ends the process, so the last ones are for
@@ -18,7 +18,7 @@ import jax  # noqa: E402
 import pytest  # noqa: E402
 
 # Compiled programs are kept between runs: the second run of the suite is much faster.
-_CACHE = Path(tempfile.gettempdir()) / f"jaxcp-test-cache-{os.getuid()}"
+_CACHE = folders.private_cache("jaxcp-tests")
 jax.config.update("jax_compilation_cache_dir", str(_CACHE))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 jax.config.update("jax_numpy_rank_promotion", "raise")

@@ -1,4 +1,5 @@
 from fractions import Fraction
+from math import comb
 
 import jax
 import jax.numpy as jnp
@@ -116,6 +117,35 @@ def test_p_values_are_those_of_the_convolved_law(n, alpha, m, r):
         }.items():
             got = check(counts, n, alpha, num_test=m, alternative=side)
             assert_allclose(got.p_value, min(p, 1), rtol=1e-8)
+
+
+def exact_law(a, b, m, r):
+    """How many of all cases r BetaBinomial(m, a, b) sum to each number: integers."""
+    one = [comb(x + a - 1, x) * comb(m - x + b - 1, m - x) for x in range(m + 1)]
+    law = np.ones(1, object)
+    for _ in range(r):
+        law = np.convolve(law, np.array(one, object))
+    return law
+
+
+@pytest.mark.parametrize("n", range(1, 6))
+@pytest.mark.parametrize("m", [1, 3, 31])
+@pytest.mark.parametrize("r", [2, 3, 4])
+def test_p_values_of_few_scores_are_those_of_the_exact_law(n, m, r):
+    """Few scores have laws that are as wide as can be: no sum is left out."""
+    points = m * r
+    for b in range(1, n + 1):
+        law = exact_law(n + 1 - b, b, m, r)
+        for total in {0, 1, points // 3, points // 2 + 1, 2 * points // 3, points}:
+            counts = np.full(r, total // r) + (np.arange(r) < total % r)
+            sides = law[: total + 1], law[total:]
+            below, above = (part.sum() / law.sum() for part in sides)
+            two_sided = min(2 * min(below, above), 1)
+            expected = {"less": below, "greater": above, "two-sided": two_sided}
+            for side, p in expected.items():
+                level = Fraction(b, n + 1)
+                found = check(counts, n, level, num_test=m, alternative=side)
+                assert_allclose(found.p_value, p, rtol=1e-9)
 
 
 def test_a_million_replicates_and_tiny_p_values():

@@ -63,6 +63,27 @@ def test_closed_form_equals_refits_to_the_last_digits():
             assert_intervals(closed(new, 0.1), sets.lower, sets.upper, **exact)
 
 
+@pytest.mark.parametrize("aggregation", ["folds", "bootstrap"])
+def test_centers_are_means_over_rows_in_double_precision(aggregation):
+    """Folds of 4 and 5 rows: a share of rows is as precise as the predictions."""
+    with jax.enable_x64(True):
+        x, y, new = (jnp.asarray(v, float) for v in (X, Y, X_NEW))
+        if aggregation == "folds":
+            cp = jaxcp.cv_plus(KEY, RIDGE, ABSOLUTE, x, y, num_folds=7)
+            held_out = np.arange(7)[:, None] == np.asarray(cp.fits.fold)
+            assert {*held_out.sum(axis=1)} == {4, 5}
+        else:
+            cp = jaxcp.jackknife_plus_after_bootstrap(
+                KEY, RIDGE, ABSOLUTE, x, y, num_resamples=7
+            )
+            held_out = np.asarray(cp.fits.held_out)
+        preds, center = np.asarray(cp.fits.predict(new)), cp.aggregate(new)
+    assert center.dtype == np.float64
+    seen = held_out[:, held_out.any(axis=0)]
+    each = (seen.T @ preds) / seen.sum(axis=0)[:, None]
+    assert_allclose(center, each.mean(axis=0), rtol=1e-12)
+
+
 def test_as_many_folds_as_rows_are_the_jackknife(jackknife):
     folds = jaxcp.cv_plus(KEY, RIDGE, ABSOLUTE, X, Y, num_folds=N)
     assert_allclose(folds.scores, jackknife.scores, rtol=1e-4, atol=1e-5)

@@ -11,6 +11,7 @@ from scipy import stats
 pytest.importorskip("experiments", reason="run as `python -m pytest` from the root")
 from experiments import (
     anomaly,
+    bars,
     boxes,
     conformal_training,
     coverage_grid,
@@ -40,7 +41,7 @@ def test_published_tables_are_traced():
     assert set(lei_table.PUBLISHED) <= set(lines)
     for d in (5, 100):
         lines = jax.eval_shape(lambda k, d=d: jackknife_barber.trial(k, d), KEY)
-        assert set(jackknife_barber.PUBLISHED[d]) <= set(lines)
+        assert set(jackknife_barber.EARLIER[d]) <= set(lines)
 
 
 @pytest.mark.parametrize("name", showcase_streams.METHODS)
@@ -65,6 +66,32 @@ def test_solar_data_that_are_not_there(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"solar_atlanta\.csv, hourly rows"):
         series.solar(tmp_path)
     assert list(enbpi_solar.PUBLISHED) == [876, 1654, 2433]
+
+
+def test_solar_halves_are_random_and_stand_beside_the_published():
+    x, y = jax.random.normal(KEY, (60, 7)), jnp.arange(60.0)
+    run = jax.jit(lambda key: enbpi_solar.split_trial(key, x, y, 40)["width"])
+    one, other = map(run, jax.random.split(KEY))
+    assert one != other
+    values = {"coverage": jnp.array([0.5, 0.6]), "width": jnp.array([1.0, 3.0])}
+    line = enbpi_solar.line(876, "split conformal", values)
+    assert (line["published"], line["published width"]) == (0.531, 113.8)
+    assert line["width"] == 2 and line["+- width"] == 1
+    assert (
+        enbpi_solar.line(876, "EnbPI, ...", {"width": 1.0, "coverage": 0.9})["+-"]
+        is None
+    )
+
+
+@pytest.mark.parametrize("hours", enbpi_solar.PUBLISHED)
+def test_bars_of_solar_are_the_published_values(hours):
+    bars_ = {
+        (key[1].partition(",")[0], column): float(limit.split()[0])
+        for key, column, limit in bars.BARS["enbpi_solar"]
+        if key[0] == hours
+    }
+    for name, (coverage, width) in enbpi_solar.PUBLISHED[hours].items():
+        assert bars_[name, "coverage"] == coverage and bars_[name, "width"] == width
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)

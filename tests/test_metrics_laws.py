@@ -32,8 +32,8 @@ def rows_of(kind, key):
 
 
 def intervals(key):
-    lower, width = jax.random.uniform(key, (2, M))
-    return Interval(lower - 0.75, lower + width), jnp.zeros(M)
+    lower, width, y = jax.random.uniform(key, (3, M))
+    return Interval(y + lower - 0.75, y + lower + width), y
 
 
 def labels(key):
@@ -87,6 +87,12 @@ METRICS = {  # kind of sets, metric of (rows, alpha), whether the order of rows 
         lambda r, a: metrics.group_coverage(r.sets, r.y, r.groups, num_groups=3),
     ),
     "hsic": (intervals, on_sets(metrics.hsic)),
+    "infinite_rate": (
+        intervals,
+        lambda r, a: metrics.infinite_rate(
+            Interval(r.sets.lower, jnp.where(r.groups == 0, jnp.inf, r.sets.upper))
+        ),
+    ),
     "interval_score": (intervals, on_sets(metrics.interval_score, alpha=True)),
     "iou": (boxes, lambda r, a: jax.vmap(metrics.iou)(r.sets.corners(), r.y)),
     "khosravi_coverage_width_criterion": (
@@ -94,6 +100,7 @@ METRICS = {  # kind of sets, metric of (rows, alpha), whether the order of rows 
         on_sets(metrics.khosravi_coverage_width_criterion, alpha=True, eta=3.0),
     ),
     "mean_size": (intervals, lambda r, a: metrics.mean_size(r.sets)),
+    "median_size": (intervals, lambda r, a: metrics.median_size(r.sets)),
     "mean_volume": (balls, lambda r, a: metrics.mean_volume(KEY, r.sets, 20), True),
     "min_size_stratified_coverage": (
         intervals,
@@ -125,7 +132,92 @@ METRICS = {  # kind of sets, metric of (rows, alpha), whether the order of rows 
         True,
     ),
 }
+OF_SETS_ALONE = {
+    "empty_rate",
+    "infinite_rate",
+    "iou",
+    "mean_size",
+    "mean_volume",
+    "median_size",
+    "singleton_rate",
+}
 each_metric = pytest.mark.parametrize("name", METRICS)
+
+
+def covered(r):
+    if isinstance(r.sets, LabelSet):
+        return r.sets.mask[np.arange(M), r.y]
+    return (r.sets.lower <= r.y) & (r.y <= r.sets.upper)
+
+
+def widths(r):
+    return np.maximum(r.sets.upper - r.sets.lower, 0)
+
+
+def by_group(values, groups):
+    return np.array([values[groups == g].mean() for g in range(3)])
+
+
+def by_width(r):
+    return np.array([v.mean() for v in np.split(covered(r)[np.argsort(widths(r))], 4)])
+
+
+def interval_scores(r, a):
+    outside = np.maximum(r.sets.lower - r.y, 0) + np.maximum(r.y - r.sets.upper, 0)
+    return widths(r) + 2 / a * outside
+
+
+def criterion(r, a):
+    error = covered(r).mean() - (1 - a)
+    return (1 - widths(r).mean() / np.ptp(r.y)) * np.exp(-3 * error**2)
+
+
+def khosravi(r, a):
+    error = covered(r).mean() - (1 - a)
+    fine = np.exp(-3 * error) * (error < 0)
+    return widths(r).mean() / np.ptp(r.y) * (1 + fine)
+
+
+def dependence(r):
+    kernels = [np.exp(-((v[:, None] - v) ** 2)) for v in (widths(r), 1.0 * covered(r))]
+    k, other = (v - v.mean(0) - v.mean(1)[:, None] + v.mean() for v in kernels)
+    return np.sqrt(np.sum(k * other)) / (M - 1)
+
+
+def shared_area(r):
+    corners = np.maximum(r.sets.lower, r.y[:, :2]), np.minimum(r.sets.upper, r.y[:, 2:])
+    both = np.prod(np.maximum(corners[1] - corners[0], 0), axis=1)
+    ends = (r.sets.lower, r.sets.upper), (r.y[:, :2], r.y[:, 2:])
+    areas = sum(np.prod(upper - lower, axis=1) for lower, upper in ends)
+    return both / (areas - both)
+
+
+FORMULAS = {  # in numpy, of what takes no draws
+    "class_coverage": lambda r, a: by_group(covered(r), r.y),
+    "coverage": lambda r, a: covered(r).mean(),
+    "coverage_gap": lambda r, a: abs(by_group(covered(r), r.groups) - (1 - a)).mean(),
+    "coverage_width_criterion": criterion,
+    "empty_rate": lambda r, a: 1 - r.sets.mask.any(axis=1).mean(),
+    "excess_coverage_risk": lambda r, a: np.mean(
+        (covered(r) - (1 - a)) * np.sign(1 / (1 + np.exp(-r.x[:, 0])) - (1 - a))
+    ),
+    "group_coverage": lambda r, a: by_group(covered(r), r.groups),
+    "hsic": lambda r, a: dependence(r),
+    "infinite_rate": lambda r, a: np.mean(r.groups == 0),
+    "interval_score": interval_scores,
+    "iou": lambda r, a: shared_area(r),
+    "khosravi_coverage_width_criterion": khosravi,
+    "mean_size": lambda r, a: widths(r).mean(),
+    "median_size": lambda r, a: np.median(widths(r)),
+    "min_size_stratified_coverage": lambda r, a: by_width(r).min(),
+    "pinball_score": lambda r, a: np.mean(
+        np.maximum(a * (r.y - r.sets.lower), (a - 1) * (r.y - r.sets.lower))
+    ),
+    "singleton_rate": lambda r, a: np.mean(r.sets.mask.sum(axis=1) == 1),
+    "size_stratified_coverage": lambda r, a: by_width(r),
+    "size_stratified_coverage_violation": lambda r, a: abs(by_width(r) - 1 + a).max(),
+    "winkler_score": lambda r, a: interval_scores(r, a).mean(),
+}
 
 
 def assert_close(found, expected):
@@ -150,6 +242,19 @@ def test_jit_and_vmap_change_nothing(name):
 
 
 @each_metric
+def test_double_precision_is_kept(name):
+    """Shares and counts too: a mean of booleans is single unless it is told."""
+    kind, metric = METRICS[name][:2]
+    with jax.enable_x64(True):
+        rows = rows_of(kind, jax.random.key(1))
+        found = metric(rows, 0.2)
+    assert {v.dtype.name for v in jax.tree.leaves(found)} == {"float64"}
+    if name in FORMULAS:
+        expected = FORMULAS[name](jax.tree.map(np.asarray, rows), 0.2)
+        assert_allclose(found, expected, rtol=1e-12)
+
+
+@each_metric
 def test_rows_may_come_in_any_order(name):
     kind, metric, *ordered = METRICS[name]
     if ordered:
@@ -167,7 +272,7 @@ def test_lengths_that_differ_are_an_error(name):
     kind, metric = METRICS[name][:2]
     rows = rows_of(kind, KEY)
     one_less = jax.tree.map(lambda v: v[1:], rows.sets)
-    if name in ("empty_rate", "iou", "singleton_rate", "mean_size", "mean_volume"):
+    if name in OF_SETS_ALONE:
         pytest.skip("reads nothing beside the sets, or all pairs")
     with pytest.raises(ValueError, match=rf"rows like .*got ({M}|{M - 1})"):
         metric(rows._replace(sets=one_less), 0.2)

@@ -32,6 +32,62 @@ def test_strata_of_equally_many_rows():
     assert_allclose(violation, 0.25)
 
 
+@pytest.mark.parametrize("m", [1, 2, 9, 40])
+def test_median_and_infinite_sizes_against_numpy(m):
+    rng = np.random.default_rng(m)
+    for sizes in (rng.exponential(size=m), rng.integers(0, 4, m).astype(float)):
+        for infinite in (0, m // 3, (m + 1) // 2, m):
+            sizes = np.where(np.arange(m) < infinite, INF, sizes).astype(np.float32)
+            sets, _ = sized(rng.permutation(sizes), np.ones(m))
+            assert_allclose(metrics.median_size(sets), np.median(sizes), rtol=1e-6)
+            assert_allclose(metrics.infinite_rate(sets), infinite / m, rtol=1e-6)
+    counts = rng.integers(0, 6, m)
+    labels = LabelSet(jnp.asarray(np.arange(5) < counts[:, None]))
+    assert metrics.median_size(labels) == np.median(counts)
+    assert metrics.infinite_rate(labels) == 0
+
+
+def test_median_and_infinite_sizes_of_nothing_and_of_nan():
+    nothing = LabelSet(jnp.zeros((0, 3), bool))
+    unknown, _ = sized([1.0, jnp.nan, 2.0], [1, 1, 1])
+    for metric in (metrics.median_size, metrics.infinite_rate):
+        assert np.isnan(metric(nothing)) and np.isnan(metric(unknown))
+        with pytest.raises(ValueError, match="closed-form size"):
+            metric(Balls(jnp.zeros((4, 2, 2)), jnp.ones(4)))
+    halves = Interval(jnp.zeros(2, jnp.float16), jnp.full(2, 60_000, jnp.float16))
+    assert metrics.median_size(halves) == 60_000  # not the infinite sum of two
+    assert metrics.median_size(halves).dtype == jnp.float16
+
+
+def test_strata_of_each_size_are_those_of_sets_with_labels():
+    """An empty set covers nothing: `empty_rate` tells, not the least coverage."""
+    sizes = np.array([0, 1, 1, 1, 1, 2, 2])
+    labels = LabelSet(jnp.asarray(np.arange(3) < sizes[:, None]))
+    y = jnp.array([0, 0, 0, 0, 2, 1, 0])
+    each = metrics.size_stratified_coverage(labels, y)
+    assert_array_equal(each, [0, 0.75, 1, np.nan])
+    assert metrics.min_size_stratified_coverage(labels, y) == 0.75
+    violation = metrics.size_stratified_coverage_violation(labels, y, 0.125)
+    assert violation == 0.125
+    found = metrics.summary(labels, y, 0.125)
+    assert found["min_size_stratified_coverage"] == 0.75
+    assert found["size_stratified_coverage_violation"] == 0.125
+    assert_allclose(found["empty_rate"], 1 / 7)
+    for strata in ({"num_ranges": 4}, {"edges": (0, 1, 2)}, {"num_bins": 7}):
+        assert metrics.min_size_stratified_coverage(labels, y, **strata) == 0
+        exact = metrics.size_stratified_coverage_violation(labels, y, 0.125, **strata)
+        assert exact == 0.875
+    empty = LabelSet(jnp.zeros((3, 2), bool))
+    assert np.isnan(metrics.min_size_stratified_coverage(empty, jnp.zeros(3, int)))
+
+
+def test_one_infinite_set_does_not_rule_a_summary():
+    sets, y = sized([1.0, 2.0, 3.0, INF], [1, 1, 0, 1])
+    found = metrics.summary(sets, y, 0.1)
+    assert found["mean_size"] == INF
+    assert found["median_size"] == 2.5 and found["infinite_rate"] == 0.25
+
+
 def test_strata_between_edges():
     sets, y = sized([0.0, 1, 2, 3, 10, INF], [1, 0, 1, 1, 0, 1])
     found = metrics.size_stratified_coverage(sets, y, edges=(1, 3, 5))

@@ -328,6 +328,31 @@ def test_bounds_hold_on_every_sequence(name):
         assert np.all(np.abs(total) <= bound + rounding)
 
 
+@pytest.mark.parametrize("name", ["just outside", "in turns", "random"])
+@pytest.mark.parametrize("double", [False, True])
+def test_bounds_of_long_streams_with_their_rounding(name, double):
+    """As stated, with eps (1 + 4 step) / (2 step) for the level of scores up to 1."""
+    t, alpha = 20_000, 0.1
+    with jax.enable_x64(double):
+        past, steps = jnp.linspace(0, 1, 40), jnp.array([0.001, 0.01, 0.1])
+
+        @jax.jit
+        @jax.vmap
+        def missed(step):
+            aci, tracking = online.ACI(ABSOLUTE, step), online.PID(ABSOLUTE, step)
+            return [
+                adversary(m, m.init(past, alpha), alpha, t, ADVERSARIES[name])
+                for m in (aci, tracking)
+            ]
+
+        counts = [np.cumsum(np.asarray(m), axis=1) for m in missed(steps)]
+    length, step = np.arange(1, t + 1), np.asarray(steps, np.float64)[:, None]
+    rounding = np.finfo(steps.dtype).eps * (1 + 4 * step) / (2 * step)
+    for count, reach in zip(counts, (1 - alpha, 1), strict=True):
+        far = np.abs(count / length - alpha)
+        assert np.all(far <= (reach + step) / (step * length) + rounding + 1e-15)
+
+
 @each_method
 def test_pieces_and_saved_states_go_on(name, tmp_path):
     method = METHODS[name]

@@ -105,6 +105,65 @@ def test_a_part_of_the_tables_does_not_replace_the_report(tmp_path, monkeypatch)
     assert "## boxes" in (tmp_path / "RESULTS.md").read_text()
 
 
+def fake(folder, name, **ended):
+    """Writes how a run ended, with a table of the same commit."""
+    (folder / name).mkdir()
+    ended = {"experiment": name, "seconds": 1.0, "peak GiB": 0.1, "status": 0} | ended
+    (folder / name / "run.json").write_text(json.dumps(ended))
+    table = {"commit": ended["commit"], "machine": {}, "rows": [{"a": 1}]}
+    (folder / name / f"{name}.json").write_text(json.dumps(table))
+
+
+@pytest.mark.parametrize(
+    "other, why",
+    [
+        ("one", []),
+        ("two", ["of several commits: one, two"]),
+        (
+            "one+",
+            ["of several commits: one, one+", "of files that no commit has: one+"],
+        ),
+        (None, ["of several commits: one, unknown", "of an unknown commit"]),
+    ],
+)
+def test_results_are_of_the_commit_that_they_name(tmp_path, monkeypatch, other, why):
+    for name in EXPERIMENTS - {"boxes"}:
+        fake(tmp_path, name, commit="one")
+    assert results.shortcomings(tmp_path) == ["without boxes"]
+    fake(tmp_path, "boxes", commit=other)
+    assert results.shortcomings(tmp_path) == why
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setattr(results, "__file__", str(home / "results.py"))
+    monkeypatch.setattr(sys, "argv", ["results", "--report", "--out", str(tmp_path)])
+    results.main()
+    assert (home / "RESULTS.md").exists() == (not why)
+    assert (tmp_path / "RESULTS.md").exists() == bool(why)
+
+
+def test_a_table_left_over_is_of_its_own_commit(tmp_path):
+    fake(tmp_path, "boxes", commit="one")
+    left = {"commit": "two", "machine": {}, "rows": [{"a": 1}]}
+    (tmp_path / "boxes" / "old.json").write_text(json.dumps(left))
+    assert "of several commits: one, two" in results.shortcomings(tmp_path)
+    assert "- commit: one, two; " in report(tmp_path)
+
+
+def test_code_that_changes_under_a_run_has_no_commit(tmp_path, monkeypatch):
+    now = iter(["one", "two"])
+    monkeypatch.setattr(results, "commit", lambda: next(now))
+    words = [sys.executable, "-c", "pass"]
+    assert results.run("boxes", tmp_path / "boxes", words)["commit"] is None
+
+
+def test_the_commit_is_that_of_the_package_that_runs(tmp_path, monkeypatch):
+    if reporting.commit() is None:
+        pytest.skip("not in a checkout")
+    elsewhere = tmp_path / "jaxcp" / "__init__.py"
+    monkeypatch.setattr(reporting.jaxcp, "__file__", str(elsewhere))
+    assert reporting.commit() is None
+
+
 def test_what_is_done_is_not_run_again(tmp_path, monkeypatch):
     monkeypatch.setattr(results, "commit", lambda: "one")
     save(tmp_path, "lei_table", [{"method": "split"}])

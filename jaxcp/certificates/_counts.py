@@ -79,7 +79,8 @@ def _law_around(mass, num_sets, total):
     center = round(float(mass @ x))
     around = np.bincount((x - center) % size, mass, minlength=size)
     law = np.fft.irfft(np.fft.rfft(around) ** num_sets, size)
-    low = max(-total, -size // 2)
+    # From 0 where all sums have a place, else half of the circle below `total`.
+    low = -total if size > largest else max(-total, -size // 2)
     offsets = np.arange(low, min(largest - total, low + size - 1) + 1)
     return offsets, np.maximum(law[(offsets + total - num_sets * center) % size], 0)
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxcp._batching import map_blocks, map_evenly
+from jaxcp._numbers import mean
 from jaxcp._pytree import pytree, static
 from jaxcp._types import Learner, PyTree
 from jaxcp.learners import _shared
@@ -75,8 +76,8 @@ class Fits:
             mask = jnp.ones(len(self.fold), bool) if mask is None else mask
             return jax.tree.map(lambda v: _median(v, mask), each)
         if self.fold is not None:
-            fits = jnp.arange(self.count)[:, None]
-            shares = jnp.mean(self.fold[None] == fits, axis=1)
+            fits = jnp.arange(self.count)[None]
+            shares = mean(self.fold[:, None] == fits)
         else:
             held = self.held_out / jnp.maximum(jnp.sum(self.held_out, axis=0), 1)[None]
             shares = jnp.sum(held, axis=1)
@@ -102,7 +103,8 @@ def fit_all(
 ) -> PyTree:
     """Returns the parameters of a fit for each row of weights, in one program."""
     fit = lambda key, row: learner.fit(key, x, y, row)  # noqa: E731
-    axes = _shared.axes(jax.eval_shape(fit, keys[0], weights[0]))
+    first = lambda keys, weights: fit(keys[0], weights[0])  # noqa: E731
+    axes = _shared.axes(jax.eval_shape(first, keys, weights))
     together = partial(_with_shared_parts, jax.vmap(fit, out_axes=axes))
     width = sum(leaf.size for leaf in jax.tree.leaves((x, y))) or 1
     size = batch_size or max(_FIT_NUMBERS // width, 1)

@@ -3,7 +3,7 @@
 At several levels: `jax.vmap(metrics.coverage, (0, None))(sets, y)`.
 """
 
-from jaxcp.metrics.average import coverage, empty_rate, mean_size, singleton_rate
+from jaxcp.metrics.average import coverage, empty_rate, singleton_rate
 from jaxcp.metrics.conditional import conditional_coverage_error, excess_coverage_risk
 from jaxcp.metrics.dependence import hsic
 from jaxcp.metrics.groups import class_coverage, coverage_gap, group_coverage
@@ -16,6 +16,7 @@ from jaxcp.metrics.intervals import (
 )
 from jaxcp.metrics.overlap import iou
 from jaxcp.metrics.overview import summary
+from jaxcp.metrics.sizes import infinite_rate, mean_size, median_size
 from jaxcp.metrics.slabs import worst_slab_coverage
 from jaxcp.metrics.strata import (
     min_size_stratified_coverage,
@@ -35,11 +36,13 @@ __all__ = [
     "excess_coverage_risk",
     "group_coverage",
     "hsic",
+    "infinite_rate",
     "interval_score",
     "iou",
     "khosravi_coverage_width_criterion",
     "mean_size",
     "mean_volume",
+    "median_size",
     "min_size_stratified_coverage",
     "pinball_score",
     "singleton_rate",

@@ -1,4 +1,4 @@
-"""Averages over sets: coverage, size, and how often they are empty or sure."""
+"""Shares of sets: how often they cover, are empty, or are sure."""
 
 import math
 
@@ -45,27 +45,6 @@ def coverage(sets: Set, y: ArrayLike) -> Array:
     """
     sets, y = check_sets(sets, y)
     return _coverage(sets, y)
-
-
-def mean_size(sets: Set) -> Array:
-    """Returns the mean width, number of labels, or volume of sets.
-
-    Args:
-      sets: Sets with leading axis m.
-
-    Returns:
-      Mean size, shape (), in units of the target (to the power of its dimension); +inf
-      if a set is infinite, NaN for no sets.
-
-    Raises:
-      ValueError: if the sets have no size in closed form.
-
-    Example:
-      >>> from jaxcp.sets import Interval
-      >>> mean_size(Interval(jnp.zeros(2), jnp.array([1.0, 2.0])))
-      Array(1.5, dtype=float32)
-    """
-    return _mean_size(as_batch(sets))
 
 
 def empty_rate(sets: Set) -> Array:
@@ -230,11 +209,6 @@ def _target_shape(sets, default):
 @jit
 def _coverage(sets, y):
     return mean(is_covered(sets, y))
-
-
-@jit
-def _mean_size(sets):
-    return mean(closed_form_sizes(sets))
 
 
 @jit

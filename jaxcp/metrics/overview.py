@@ -16,7 +16,6 @@ from jaxcp.metrics.average import (
     closed_form_sizes,
     coverage,
     empty_rate,
-    mean_size,
     singleton_rate,
 )
 from jaxcp.metrics.dependence import hsic
@@ -27,6 +26,7 @@ from jaxcp.metrics.groups import (
     group_coverage,
 )
 from jaxcp.metrics.intervals import coverage_width_criterion, winkler_score
+from jaxcp.metrics.sizes import infinite_rate, mean_size, median_size
 from jaxcp.metrics.strata import (
     min_size_stratified_coverage,
     size_stratified_coverage_violation,
@@ -37,7 +37,9 @@ _HSIC_ROWS = 20_000
 _ORDER = [
     "coverage",
     "mean_size",
+    "median_size",
     "empty_rate",
+    "infinite_rate",
     "min_size_stratified_coverage",
     "size_stratified_coverage_violation",
     "hsic",
@@ -73,10 +75,11 @@ def summary(
         have one for each size.
 
     Returns:
-      A dict from the name of a metric to its value: "coverage" always; "empty_rate",
-      "mean_size", "min_size_stratified_coverage", "size_stratified_coverage_violation"
-      and "hsic" (median heuristic; up to 20,000 rows, for it takes O(m^2)) for sets
-      with a size; "winkler_score" and "coverage_width_criterion" (eta = 30) for
+      A dict from the name of a metric to its value: "coverage" always; "mean_size",
+      "median_size", "empty_rate", "infinite_rate", "min_size_stratified_coverage",
+      "size_stratified_coverage_violation" (of label sets: over those that are not
+      empty) and "hsic" (median heuristic; up to 20,000 rows, for it takes O(m^2)) for
+      sets with a size; "winkler_score" and "coverage_width_criterion" (eta = 30) for
       intervals; "singleton_rate" and "class_coverage" for label sets; "group_coverage"
       and "coverage_gap" with groups.
       Values are of shape (), of classes (k,) and of groups (g,).
@@ -112,7 +115,9 @@ def _summary(sets, y, alpha, groups, num_groups, num_bins):
     if _has_size(sets):
         bins = {"num_bins": num_bins}  # None for label sets: one for each size
         found["mean_size"] = mean_size(sets)
+        found["median_size"] = median_size(sets)
         found["empty_rate"] = empty_rate(sets)
+        found["infinite_rate"] = infinite_rate(sets)
         found["min_size_stratified_coverage"] = min_size_stratified_coverage(
             sets, y, **bins
         )

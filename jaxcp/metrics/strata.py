@@ -78,6 +78,10 @@ def min_size_stratified_coverage(
 ) -> Array:
     """Returns the least coverage of a stratum of sets of similar size: SSC.
 
+    min_j coverage_j over strata with rows. Where each number of labels is a stratum,
+    numbers from 1 on count: an empty set covers nothing, and `empty_rate` tells how
+    many there are.
+
     Args:
       sets: Sets with leading axis m.
       y: Targets, shape (m, ...), or labels.
@@ -87,7 +91,7 @@ def min_size_stratified_coverage(
       sizes: Sizes to go by, shape (m,).
 
     Returns:
-      Coverage, shape (); empty strata are skipped, no rows give NaN.
+      Coverage, shape (); NaN where no stratum has rows.
 
     Raises:
       ValueError: as `size_stratified_coverage`.
@@ -101,7 +105,7 @@ def min_size_stratified_coverage(
       >>> min_size_stratified_coverage(sets, jnp.full(4, 1.5), num_bins=2).item()
       0.5
     """
-    rates, counts = _strata(sets, y, num_bins, num_ranges, edges, sizes)
+    rates, counts = _not_empty(sets, y, num_bins, num_ranges, edges, sizes)
     return -_largest(-rates, counts)
 
 
@@ -117,7 +121,8 @@ def size_stratified_coverage_violation(
 ) -> Array:
     """Returns how far a stratum of sets of similar size is from its level: SSCV.
 
-    max_j abs(coverage_j - (1 - alpha)) over strata with rows.
+    max_j abs(coverage_j - (1 - alpha)) over strata with rows. Where each number of
+    labels is a stratum, numbers from 1 on count, as for `min_size_stratified_coverage`.
 
     Args:
       sets: Sets with leading axis m.
@@ -129,7 +134,7 @@ def size_stratified_coverage_violation(
       sizes: Sizes to go by, shape (m,).
 
     Returns:
-      Largest distance, shape (); no rows give NaN.
+      Largest distance, shape (); NaN where no stratum has rows.
 
     Raises:
       ValueError: as `size_stratified_coverage`, or if a number `alpha` is outside (0,
@@ -147,8 +152,16 @@ def size_stratified_coverage_violation(
       0.25
     """
     alpha = check_level(alpha)
-    rates, counts = _strata(sets, y, num_bins, num_ranges, edges, sizes)
+    rates, counts = _not_empty(sets, y, num_bins, num_ranges, edges, sizes)
     return _largest(jnp.abs(rates - (1 - alpha)), counts)
+
+
+def _not_empty(sets, y, num_bins, num_ranges, edges, sizes):
+    """Returns `_strata`, without that of size 0 where each size has one."""
+    strata = _strata(sets, y, num_bins, num_ranges, edges, sizes)
+    if num_bins is None and num_ranges is None and edges is None:
+        return [values[1:] for values in strata]
+    return strata
 
 
 def _strata(sets, y, num_bins, num_ranges, edges, sizes):

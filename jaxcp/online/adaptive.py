@@ -85,7 +85,9 @@ class ACI(_Adaptive):
       On every sequence |mean error - alpha| <= (max(a, 1 - a) + step_size) / (step_size
       T) with a the level at the start, whatever the data and predictions, for scores
       whose sets are empty at -inf and everything at +inf (all but `Normalized` and
-      `Gamma` where the scale is not positive).
+      `Gamma` where the scale is not positive). Up to rounding: the steps of the level
+      add at most eps (1 + 4 step_size) / (2 step_size), eps of its type, at any T (at
+      step_size = 0.01 it is 6e-6 in single precision and 1e-14 in double).
 
     References:
       Gibbs and Candes, Adaptive Conformal Inference Under Distribution Shift, 2021.

@@ -1,0 +1,95 @@
+"""Sizes of sets: their mean, their median, and how often they are infinite."""
+
+import jax.numpy as jnp
+from jax import Array
+
+from jaxcp._classes import jit
+from jaxcp._numbers import mean
+from jaxcp._types import Set
+from jaxcp.metrics.average import as_batch, closed_form_sizes, where_known
+from jaxcp.selection import as_float, kth_smallest
+
+
+def mean_size(sets: Set) -> Array:
+    """Returns the mean width, number of labels, or volume of sets.
+
+    Args:
+      sets: Sets with leading axis m.
+
+    Returns:
+      Mean size, shape (), in units of the target (to the power of its dimension); +inf
+      if a set is infinite, NaN for no sets.
+
+    Raises:
+      ValueError: if the sets have no size in closed form.
+
+    Example:
+      >>> from jaxcp.sets import Interval
+      >>> mean_size(Interval(jnp.zeros(2), jnp.array([1.0, 2.0])))
+      Array(1.5, dtype=float32)
+    """
+    return _mean_size(as_batch(sets))
+
+
+def median_size(sets: Set) -> Array:
+    """Returns the median width, number of labels, or volume of sets.
+
+    The mean of the order statistics of ranks floor((m + 1) / 2) and floor(m / 2) + 1:
+    a few infinite sets do not rule it.
+
+    Args:
+      sets: Sets with leading axis m.
+
+    Returns:
+      Median size, shape (), in units of the target (to the power of its dimension);
+      +inf if half of the sets are infinite, NaN for no sets, or if a size is NaN.
+
+    Raises:
+      ValueError: if the sets have no size in closed form.
+
+    Example:
+      >>> from jaxcp.sets import Interval
+      >>> median_size(Interval(jnp.zeros(3), jnp.array([1.0, 2.0, jnp.inf])))
+      Array(2., dtype=float32)
+    """
+    return _median_size(as_batch(sets))
+
+
+def infinite_rate(sets: Set) -> Array:
+    """Returns the share of sets of infinite size.
+
+    Args:
+      sets: Sets with leading axis m.
+
+    Returns:
+      Share in [0, 1], shape (); NaN for no sets, or if a size is NaN.
+
+    Raises:
+      ValueError: if the sets have no size in closed form.
+
+    Example:
+      >>> from jaxcp.sets import Interval
+      >>> infinite_rate(Interval(jnp.zeros(2), jnp.array([1.0, jnp.inf])))
+      Array(0.5, dtype=float32)
+    """
+    return _infinite_rate(as_batch(sets))
+
+
+@jit
+def _mean_size(sets):
+    return mean(closed_form_sizes(sets))
+
+
+@jit
+def _median_size(sets):
+    sizes = as_float(closed_form_sizes(sets))
+    m = len(sizes)
+    ranks = jnp.array([(m + 1) // 2, m // 2 + 1])
+    unknown = jnp.any(jnp.isnan(sizes)) | (m == 0)
+    return jnp.where(unknown, jnp.nan, mean(kth_smallest(sizes, ranks)))
+
+
+@jit
+def _infinite_rate(sets):
+    sizes = closed_form_sizes(sets)
+    return mean(where_known(sizes == jnp.inf, sizes))
