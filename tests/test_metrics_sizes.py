@@ -377,7 +377,7 @@ def test_summary_has_what_applies():
     assert labels["singleton_rate"] == 1
     assert labels["class_coverage"].shape == (3,)
     levels = LevelSet(lambda pred, y: abs(y - pred), jnp.zeros(3), jnp.ones(3))
-    with pytest.raises(ValueError, match="arrays of numbers"):
+    with pytest.raises(ValueError, match="sets as numbers, got function"):
         metrics.summary(levels, jnp.zeros(3), 0.1)  # a function is no pytree
 
 

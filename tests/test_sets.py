@@ -2,11 +2,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from numpy.testing import assert_array_equal
+from numpy.testing import assert_allclose, assert_array_equal
 
 from jaxcp._types import Set
+from jaxcp.cross._votes import VoteSet
 from jaxcp.scores import Absolute
-from jaxcp.sets import Box, Interval, LabelSet, LevelSet
+from jaxcp.sets import (
+    Balls,
+    BoundingBox,
+    Box,
+    Ellipsoid,
+    Interval,
+    LabelSet,
+    LevelSet,
+)
 
 INF = np.inf
 
@@ -85,3 +94,79 @@ def test_sets_are_pytrees_and_batch_under_vmap():
         sizes = jax.jit(jax.vmap(lambda s: s.size()))(batch)
         rows = [jax.tree.map(lambda v, i=i: v[i], batch) for i in range(3)]
         assert_array_equal(sizes, [row.size() for row in rows])
+
+
+def batches():
+    """A set of each kind as (sets with leading axis m, targets of each)."""
+    keys = jax.random.split(jax.random.key(0), 4)
+    m, d, k = 5, 2, 3
+    mu, half, y, z = (jax.random.normal(key, (m, d)) for key in keys)
+    half = jnp.abs(half) + 0.1
+    mask = jnp.asarray(np.random.default_rng(0).random((m, k)) < 0.7)
+    scale = jnp.tril(jnp.ones((d, d)))[None] * half[:, None]
+    levels = jax.vmap(lambda pred: LevelSet(Absolute(), pred, jnp.full(d, 0.8)))
+    votes = jax.vmap(
+        lambda mu: VoteSet(
+            Ellipsoid(mu[None, None], jnp.ones((1, 1, d)), jnp.ones((1, 1))),
+            jnp.ones(1, int),
+            jnp.zeros(1, int),
+        )
+    )
+    return {
+        "intervals": (Interval(mu[:, 0] - 1, mu[:, 0] + half[:, 0]), y[:, 0]),
+        "boxes": (Box(mu - half, mu + half), y / 2),
+        "bounding boxes": (
+            BoundingBox(mu - 2, mu + 2),
+            jnp.concatenate([mu - y / 2, mu + half], axis=1),
+        ),
+        "inner boxes": (
+            BoundingBox(mu - 0.1, mu + 0.1, True),
+            jnp.concatenate([mu - half, mu + half], axis=1),
+        ),
+        "labels": (LabelSet(mask), jnp.arange(m) % k),
+        "labels out of range": (LabelSet(mask), jnp.arange(m) - 1),
+        "balls": (Balls(jnp.stack([mu, z], axis=1), jnp.abs(z[:, 0])), y),
+        "axes": (Ellipsoid(mu, half, 0.5 + jnp.abs(z[:, 0])), y),
+        "ellipsoids": (Ellipsoid(mu, scale, 0.5 + jnp.abs(z[:, 0])), y),
+        "levels": (levels(mu), y / 2),
+        "votes": (votes(mu), y),
+    }
+
+
+@pytest.mark.parametrize("name", batches())
+def test_a_batch_answers_for_each_of_its_sets(name):
+    """Membership, size and emptiness of a batch are those of its sets, one by one."""
+    sets, y = batches()[name]
+    rows = [jax.tree.map(lambda v: v[i], (sets, y)) for i in range(len(y))]  # noqa: B023
+    inside = np.array([one.contains(target) for one, target in rows])
+    assert inside.shape == (5,) and (name == "votes" or 0 < inside.sum() < 6)
+    assert_array_equal(sets.contains(y), inside)
+    assert_array_equal(jax.vmap(lambda s, v: s.contains(v))(sets, y), inside)
+    twice = jax.tree.map(lambda v: jnp.stack([v, v]), (sets, y))
+    assert_array_equal(twice[0].contains(twice[1]), [inside, inside])
+    for answer in ("size", "is_empty", "log_size"):
+        try:
+            each = [getattr(one, answer)() for one, _ in rows]
+        except (ValueError, AttributeError):
+            continue  # of a set that is known by membership alone
+        assert_allclose(getattr(sets, answer)(), np.array(each), rtol=1e-6)
+        doubled = getattr(twice[0], answer)()
+        assert_allclose(doubled, np.array([each, each]), rtol=1e-6)
+
+
+def test_one_target_for_many_sets_and_one_set_for_many_targets():
+    lower, upper = jnp.zeros(3), jnp.array([1.0, 2.0, 3.0])
+    intervals, y = Interval(lower, upper), jnp.array([0.5, 2.5, 2.5])
+    assert_array_equal(intervals.contains(1.5), [False, True, True])
+    assert_array_equal(intervals.contains(y[:, None]), [True, False, True])
+    assert_array_equal(Interval(0.0, 1.0).contains(y), [True, False, False])
+    assert_array_equal(
+        intervals.contains(np.array([0.5, 2.5, 2.5])), intervals.contains(y)
+    )
+    labels = LabelSet(jnp.array([[True, False], [True, True]]))
+    assert_array_equal(labels.contains(1), [False, True])
+    assert_array_equal(
+        LabelSet(labels.mask[0]).contains(jnp.arange(3)), [True, False, False]
+    )
+    with pytest.raises(ValueError, match=r"targets of shape \(2,\), got \(3,\)"):
+        Box(jnp.zeros((4, 2)), jnp.ones((4, 2))).contains(jnp.ones(3))

@@ -79,12 +79,21 @@ def threshold(draws: Array, q: Array) -> Array:
         return (score == -jnp.inf) | ((score < end) & (fixed.rank(score) <= level))
 
     found = from_keys(bisect_keys(inside, to_keys(draws).dtype), draws.dtype)
-    # Not up to the next draw, whose rank is a whole number more.
-    found = jnp.maximum(found, jnp.minimum(found + rounding(found), just_below(end)))
     moves = piece.score(q)
     moves = jnp.where(jnp.isfinite(moves) & jnp.isfinite(found), moves, 0)
     value = found + (moves - lax.stop_gradient(moves)).astype(draws.dtype)
     return jnp.where(q == jnp.inf, jnp.inf, value)
+
+
+def with_rounding(draws: Array, value: Array) -> Array:
+    """Returns a threshold with room for rounding, but not up to the next draw score.
+
+    Its rank is a whole number more.
+    """
+    following = jnp.min(jnp.where(draws > value, draws, jnp.inf))
+    return jnp.maximum(
+        value, jnp.minimum(value + rounding(value), just_below(following))
+    )
 
 
 def just_below(x: Array) -> Array:

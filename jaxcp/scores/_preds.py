@@ -55,14 +55,21 @@ def check_bands(preds: PyTree, y: Array | None, mask: Array | None) -> None:
     lower, upper = check_pairs("(lower, upper)", preds, y)
     if not all(map(is_concrete, (lower, upper, mask))) or lower.shape != upper.shape:
         return
-    crossed = np.asarray(lower > upper)
-    crossed = crossed if mask is None else crossed[np.asarray(mask)]
-    # More than a band of width 0 that is crossed by chance would have.
-    if crossed.sum() > crossed.size / 2 + crossed.size**0.5:
-        raise ValueError(
-            "expected preds as (lower, upper), lower <= upper in most rows, got lower "
-            f"> upper in {crossed.sum()} of {crossed.size}; swap the two"
-        )
+    parts = [v for v in (lower, upper, y) if v is not None and is_concrete(v)]
+    parts = [
+        np.asarray(v, float).reshape(len(v), math.prod(v.shape[1:])) for v in parts
+    ]
+    rows = np.hstack(parts) if mask is None else np.hstack(parts)[np.asarray(mask)]
+    d = parts[0].shape[1]
+    for distinct in (lambda rows: rows, lambda rows: np.unique(rows, axis=0)):
+        crossed = distinct(rows)[:, :d] > distinct(rows)[:, d : 2 * d]
+        # Bands of width 0 are crossed by chance, and copies of one row are one.
+        if crossed.sum() <= crossed.size / 2 + crossed.size**0.5:
+            return
+    raise ValueError(
+        "expected preds as (lower, upper), lower <= upper in most rows, got lower > "
+        f"upper in {crossed.sum()} of {crossed.size}; swap the two"
+    )
 
 
 def check_pairs(expected: str, preds: PyTree, y: Array | None) -> tuple[Array, Array]:

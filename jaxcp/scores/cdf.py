@@ -76,7 +76,10 @@ class CDF:
 
     def invert(self, pred: PyTree, q: Array) -> AnySet:
         """Returns the set of the base score at the threshold of this input."""
-        region = self.base.invert(pred[0], self.threshold(pred, q))
+        threshold = self.threshold(pred, q)
+        if self.extended:
+            threshold = _extended.with_rounding(self._draw_scores(pred), threshold)
+        region = self.base.invert(pred[0], threshold)
         if isinstance(region, LevelSet):  # thresholds have their rounding, or are exact
             return dataclasses.replace(region, rounds=False)
         return region
@@ -87,9 +90,7 @@ class CDF:
         A count is at most m where the base score is below the (m + 1)-th smallest draw
         score: the threshold is the last number below that one, +inf from rank K on.
         """
-        # As many as in a call, whose program rounds alike: the first one twice.
-        points = jnp.concatenate([pred[1][:1], pred[1]])
-        draws = self._scores(pred[0], points)[1:]
+        draws = self._draw_scores(pred)
         q = jnp.asarray(q, at_least_single(draws).dtype)
         if self.extended:
             return _extended.threshold(draws, q)
@@ -121,6 +122,11 @@ class CDF:
 
     def _uniform(self, pred):
         return jnp.asarray(pred[2]) if self.randomized else None
+
+    def _draw_scores(self, pred):
+        # As many as in a call, whose program rounds alike: the first one twice.
+        points = jnp.concatenate([pred[1][:1], pred[1]])
+        return self._scores(pred[0], points)[1:]
 
     def _scores(self, base_pred, points):
         scores = jax.vmap(self.base, (None, 0))(base_pred, points)
