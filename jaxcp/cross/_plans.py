@@ -12,7 +12,7 @@ from jaxcp._types import ArrayLike, Learner, PyTree, Score
 from jaxcp.calibration import calibrate
 from jaxcp.cross._fits import Fits, fit_all
 from jaxcp.cross.conformal import CrossConformal
-from jaxcp.learners import _shared
+from jaxcp.learners import _shared, checking
 
 
 class Plan(NamedTuple):
@@ -24,12 +24,14 @@ class Plan(NamedTuple):
       fold: The one fit without each row, int of shape (n,); None if there may be more.
       aggregation: "mean" or "median" of the fits without a row.
       batch_size: Fits that run at a time, or None.
+      check: Whether a learner that is new is first tried by `learners.check`.
     """
 
     weights: Array | None
     fold: Array | None = None
     aggregation: str = "mean"
     batch_size: int | None = None
+    check: bool = True
 
 
 def check_data(
@@ -62,10 +64,13 @@ def carry_out(
         )
     if plan.batch_size is not None:
         _checks.check_count("batch_size", plan.batch_size, 1)
+    if plan.check:
+        checking.check_once(learner, x, y, key)
     fold, held_out = _held_out(plan)
     how = {"aggregation": plan.aggregation, "batch_size": plan.batch_size}
     rows = plan.weights, fold, held_out
-    fits, full, preds = _fit(key, learner, x, y, *rows, **how)
+    with checking.traceable(learner):
+        fits, full, preds = _fit(key, learner, x, y, *rows, **how)
     mask = _rows_left_out(fits)
     calibration = calibrate(score, preds, y, weights=calibration_weights, mask=mask)
     return CrossConformal(fits, full, calibration)

@@ -21,6 +21,7 @@ def cross_conformal(
     aggregation: str = "mean",
     calibration_weights: ArrayLike | None = None,
     batch_size: int | None = None,
+    check: bool = True,
 ) -> CrossConformal:
     """Returns fits under any resampling plan, with each row's score without itself.
 
@@ -42,14 +43,16 @@ def cross_conformal(
         for the test point at both ends.
       batch_size: Fits that run at a time. Defaults to all, or as many as see 256 MB
         of data together.
+      check: Whether a learner of your own is first tried by `learners.check`, once for
+        each learner and shapes of data; never on traced values.
 
     Returns:
       A `CrossConformal`: call it with inputs and alpha.
 
     Raises:
       ValueError: if lengths differ, weights are negative or not of shape (b, n), every
-        row is in every resample, or as `calibrate`. Where the weights are traced and no
-        row is left out the sets are infinite.
+        row is in every resample, as `learners.check`, or as `calibrate`. Where the
+        weights are traced and no row is left out the sets are infinite.
 
     Guarantee:
       As `CrossConformal.__call__`: 1 - 2 alpha where every row is left out by one fit.
@@ -72,7 +75,7 @@ def cross_conformal(
     if weights.ndim != 2 or weights.shape[1] != n or not len(weights):
         raise ValueError(f"expected weights of shape (b, {n}), got {weights.shape}")
     _checks.check_weights("weights", weights)
-    plan = Plan(weights, None, aggregation, batch_size)
+    plan = Plan(weights, None, aggregation, batch_size, check)
     return carry_out(plan, key, learner, score, x, y, calibration_weights)
 
 
@@ -85,6 +88,7 @@ def jackknife_plus(
     *,
     calibration_weights: ArrayLike | None = None,
     batch_size: int | None = None,
+    check: bool = True,
 ) -> CrossConformal:
     """Returns the jackknife+: n fits, each without one row.
 
@@ -99,6 +103,7 @@ def jackknife_plus(
       y: Targets, shape (n, ...), or labels 0, ..., k - 1.
       calibration_weights: Weights of the rows' scores, shape (n,).
       batch_size: Fits that run at a time.
+      check: Whether a learner of your own is first tried by `learners.check`.
 
     Returns:
       A `CrossConformal`; `naive` gives the plain jackknife, `minmax` the third form.
@@ -125,7 +130,7 @@ def jackknife_plus(
     x, y, n = check_data(key, learner, score, x, y)
     _checks.check_count("the number of rows", n, 2)
     weights = None if hasattr(learner, "leave_one_out") else resampling.leave_one_out(n)
-    plan = Plan(weights, jnp.arange(n), "mean", batch_size)
+    plan = Plan(weights, jnp.arange(n), "mean", batch_size, check)
     return carry_out(plan, key, learner, score, x, y, calibration_weights)
 
 
@@ -139,6 +144,7 @@ def cv_plus(
     num_folds: int,
     calibration_weights: ArrayLike | None = None,
     batch_size: int | None = None,
+    check: bool = True,
 ) -> CrossConformal:
     """Returns CV+: K fits, each without one fold of a random partition.
 
@@ -151,6 +157,7 @@ def cv_plus(
       num_folds: Number of folds K, from 2 to n; their sizes differ by at most one.
       calibration_weights: Weights of the rows' scores, shape (n,).
       batch_size: Fits that run at a time.
+      check: Whether a learner of your own is first tried by `learners.check`.
 
     Returns:
       A `CrossConformal`. No array of n times m numbers is made for its sets.
@@ -177,5 +184,5 @@ def cv_plus(
     x, y, n = check_data(key, learner, score, x, y)
     key_folds, key_fits = jax.random.split(key)
     weights = resampling.k_fold(key_folds, n, num_folds)
-    plan = Plan(weights, jnp.argmin(weights, axis=0), "mean", batch_size)
+    plan = Plan(weights, jnp.argmin(weights, axis=0), "mean", batch_size, check)
     return carry_out(plan, key_fits, learner, score, x, y, calibration_weights)

@@ -16,6 +16,9 @@ from jaxcp.selection import as_float
 class FunctionLearner:
     """A pair of pure functions as a learner.
 
+    `learners.check` finds out whether it leaves out the rows that it has to. Models of
+    other libraries enter by `jax.pure_callback`.
+
     Args:
       fit: `(key, x, y, weights) -> params`; it sees the weights with their zeros, and
         has to leave those rows out.
