@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from jaxcp._classes import jit
+from jaxcp._tracing import jit
 from jaxcp._types import AnySet, PyTree, Score
 
 _BLOCK = 2**19  # numbers in a block: 2 MB in single precision, to fit a cache

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jax.tree_util import Partial
 
-from jaxcp._classes import classes_of, is_ours
+from jaxcp._tracing import classes_of, is_ours
 
 _Class = TypeVar("_Class")
 _FEW = 20  # numbers of an array that is shown in full

@@ -1,13 +1,11 @@
 """Rows at the door of a calibration: as long as before, and with digits enough."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jaxcp._arrays import check_digits, is_concrete, is_rounded
+from jaxcp._arrays import check_digits, is_concrete
 from jaxcp._batching import evaluate
 from jaxcp._types import PyTree, Score
 
@@ -38,22 +36,17 @@ def check_row_shapes(score: Score, preds: PyTree, expected: RowShapes | None) ->
 
 
 def check_digits_of_targets(
-    score: Score,
-    preds: PyTree,
-    y: Array,
-    scores: Array,
-    mask: Array | None,
-    given: Any,
+    score: Score, preds: PyTree, y: Array, mask: Array | None = None
 ) -> None:
-    """Raises ValueError if targets lost the digits that their scores are about.
+    """Raises ValueError if targets have lost the digits that their scores are about.
 
-    `given` are the targets as they came. Labels have no digits to lose.
+    Of targets that were rounded on their way in. Labels have no digits to lose.
     """
-    if hasattr(score, "labels") or not is_rounded("y", given):
-        return
-    if not all(map(is_concrete, (scores, mask, *jax.tree.leaves(preds)))):
+    known = all(map(is_concrete, (y, mask, *jax.tree.leaves(preds))))
+    if hasattr(score, "labels") or not known:
         return
     y = y.astype(float)
+    scores = evaluate(score, preds, y)
     moved = evaluate(score, preds, jnp.nextafter(y, jnp.full_like(y, jnp.inf)))
     rows = slice(None) if mask is None else np.asarray(mask)
     scores, moved = (np.asarray(v, float)[rows] for v in (scores, moved))

@@ -8,7 +8,7 @@ from jax import Array
 
 from jaxcp import _checks
 from jaxcp._batching import invert, invert_each, widened
-from jaxcp._classes import jit
+from jaxcp._tracing import jit
 from jaxcp._types import AnySet, ArrayLike, PyTree
 from jaxcp.pvalues import p_values_among
 from jaxcp.quantiles import weighted_conformal_quantile

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxcp import _checks
-from jaxcp._arrays import as_arrays, is_concrete
+from jaxcp._arrays import as_arrays, is_concrete, is_rounded
 from jaxcp._batching import evaluate
 from jaxcp._pytree import pytree, static
 from jaxcp._rows import RowShapes, check_digits_of_targets, check_row_shapes, row_shapes
@@ -237,7 +237,7 @@ def calibrate(
       Array([8.], dtype=float32)
     """
     _checks.check_given(score=score, preds=preds, y=y)
-    given = y
+    rounded = is_rounded("y", y)
     preds, y, weights, mask = as_arrays(preds=preds, y=y, weights=weights, mask=mask)
     _checks.num_rows(preds=preds, y=y, weights=weights, mask=mask)
     mask = None if mask is None else mask.astype(bool)
@@ -246,6 +246,7 @@ def calibrate(
     if weights is not None:
         _checks.check_weights("weights", weights, mask)
         weights = weights if mask is None else jnp.where(mask, weights, 0)
+    if rounded:
+        check_digits_of_targets(score, preds, y, mask)
     scores = evaluate(score, preds, y)
-    check_digits_of_targets(score, preds, y, scores, mask, given)
     return Calibration(score, scores, weights, mask, row_shapes(preds))

@@ -5,9 +5,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxcp import _checks
-from jaxcp._arrays import as_arrays
+from jaxcp._arrays import as_arrays, is_rounded
 from jaxcp._batching import evaluate, invert, invert_each
-from jaxcp._classes import jit
 from jaxcp._pytree import pytree, static
 from jaxcp._rows import (
     RowShapes,
@@ -15,6 +14,7 @@ from jaxcp._rows import (
     check_row_shapes,
     row_shapes,
 )
+from jaxcp._tracing import jit
 from jaxcp._types import AnySet, ArrayLike, PyTree, Score
 from jaxcp.quantiles import grouped_conformal_quantile
 
@@ -155,7 +155,7 @@ def calibrate_groups(
       Array([[ True, False]], dtype=bool)
     """
     _checks.check_given(score=score, preds=preds, y=y)
-    given = y
+    rounded = is_rounded("y", y)
     preds, y, groups, mask = as_arrays(preds=preds, y=y, groups=groups, mask=mask)
     _checks.num_rows(preds=preds, y=y, groups=groups, mask=mask)
     _checks.check_count("num_groups", num_groups, 1)
@@ -163,9 +163,9 @@ def calibrate_groups(
     mask = None if mask is None else mask.astype(bool)
     _checks.check_preds(score, preds, y, mask)
     _checks.check_labels("groups", groups, num_groups, mask)
-    scores = evaluate(score, preds, y)
-    check_digits_of_targets(score, preds, y, scores, mask, given)
-    shapes = row_shapes(preds)
+    if rounded:
+        check_digits_of_targets(score, preds, y, mask)
+    scores, shapes = evaluate(score, preds, y), row_shapes(preds)
     return GroupCalibration(score, scores, groups, mask, num_groups, shapes)
 
 

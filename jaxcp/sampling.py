@@ -9,8 +9,8 @@ from jax import Array
 from jaxcp import _checks
 from jaxcp._arrays import as_arrays
 from jaxcp._batching import map_evenly
-from jaxcp._classes import jit
 from jaxcp._pytree import as_function
+from jaxcp._tracing import jit
 from jaxcp._types import ArrayLike, PyTree
 
 _DRAWS_AT_A_TIME = 2**17  # a model may need much memory for each

@@ -78,7 +78,7 @@ def test_closed_form_equals_all_refits(name, shape):
 
 def test_the_table_has_every_learner():
     names = {type(learner).__name__ for learner in ALL.values()}
-    assert names == set(learners.__all__) - {"Shared"}
+    assert names == set(learners.__all__) - {"Shared", "check"}
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -98,6 +98,22 @@ def test_weights_are_repeated_rows(name):
             expected = fit_and_predict(learner, x[repeated], y[repeated], ones, x)
         for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(expected), strict=True):
             assert_allclose(a, b, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_learner_leaves_out_rows_of_weight_zero(name):
+    """No prediction of a row left out moves with its own target."""
+    x, y = data()
+    learners.check(ALL[name], x, y)
+    if name not in ("quantiles", "gradient"):  # which take one target a row
+        learners.check(ALL[name], x, np.stack([y, -3 * y], axis=1))
+
+
+@pytest.mark.parametrize("offset, scale", [(0, 1), (1e6, 1), (0, 1e-6), (3, 0)])
+@pytest.mark.parametrize("name", ["ridge", "kernel ridge", "quantiles"])
+def test_rows_are_left_out_whatever_the_units_of_the_targets(name, offset, scale):
+    x, y = data()
+    learners.check(ALL[name], x, offset + scale * y)
 
 
 def test_ridge_is_the_ridge_of_the_books():

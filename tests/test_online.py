@@ -387,6 +387,89 @@ def test_steps_are_the_run_and_predict_comes_before(name):
 
 
 @each_method
+@pytest.mark.parametrize("way", ["predict", "update", "step"])
+def test_one_example_is_refused_as_a_stream_is(name, way):
+    """NaN, the state of another method, nothing, and a batch."""
+    method, state = METHODS[name], start(name)
+
+    def call(pred=PREDS[0], y=Y[0], state=state):
+        rest = (0.1,) if way == "predict" else (y, 0.1)
+        return getattr(method, way)(state, pred, *rest)
+
+    call()
+    wrong = [(dict(pred=jnp.nan), "expected pred without NaN, got nan")]
+    wrong += [(dict(pred=None), "expected pred as a value, got None")]
+    wrong += [(dict(pred=PREDS, y=Y), "one example, got a batch of 120; online.run")]
+    if way != "predict":
+        wrong += [(dict(y=np.nan), "expected y without NaN, got nan")]
+        wrong += [(dict(pred=PREDS[:1], y=Y[:1]), "one example, got a batch of 1;")]
+        wrong += [(dict(y=None), "expected y as a value, got None")]
+        wrong += [(dict(y=Y), "expected a prediction of shape .* got")]
+    if hasattr(method, "state_type"):
+        wrong += [(dict(state=PAST), "expected a state of .*, got ArrayImpl")]
+    for arguments, message in wrong:
+        with pytest.raises(ValueError, match=message):
+            call(**arguments)
+    jax.jit(lambda pred, y: call(pred, y))(jnp.nan, jnp.nan)
+    jax.vmap(lambda pred, y: call(pred, y))(PREDS, Y)
+
+
+ONE_OF_A_KIND = {
+    "cqr": (scores.CQR(), (-1.0, 1.0), 0.3),
+    "signed": (SIGNED, 0.0, 1.0),
+    "vectors": (ABSOLUTE, jnp.zeros(3), jnp.ones(3)),
+    "normalized": (scores.Normalized(), (0.0, 2.0), 1.0),
+    "probabilities": (scores.LAC(), jnp.array([0.2, 0.5, 0.3]), 1),
+    "ranks": (scores.APS(True), (jnp.array([0.2, 0.5, 0.3]), 0.5), 1),
+    "ellipse": (scores.Mahalanobis(), (jnp.zeros(3), jnp.ones(3)), jnp.ones(3)),
+    "draws": (scores.PCP(), jnp.zeros((5, 3)), jnp.ones(3)),
+    "box": (scores.BoxOffset(), jnp.arange(4.0), jnp.arange(4.0)),
+    "inputs as predictions": (
+        scores.Latent(lambda x, y: y - jnp.sum(x)),
+        jnp.arange(4.0),
+        jnp.ones(2),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ONE_OF_A_KIND)
+def test_one_example_of_every_kind_of_score(name):
+    score, pred, y = ONE_OF_A_KIND[name]
+    pred, y = jax.tree.map(jnp.asarray, (pred, y))
+    shape = jax.eval_shape(score, pred, y).shape
+    method = online.SlidingWindow(score)
+    state = method.init(jnp.zeros((9, *shape)), 0.2)
+    method.predict(state, pred, 0.2)
+    method.step(state, pred, y, 0.2)
+    if name.startswith("inputs"):  # a batch is one input as well
+        return
+    batch = jax.tree.map(lambda v: jnp.stack([v] * 6), (pred, y))
+    refused = pytest.raises(ValueError, match="one example, got a batch of 6; online")
+    with refused:
+        method.update(state, *batch, 0.2)
+    if name != "draws":  # which may be of targets of any shape
+        with refused:
+            method.predict(state, batch[0], 0.2)
+
+
+def test_one_example_is_valid_for_the_score():
+    labels = online.ACI(scores.LAC(), 0.1)
+    state = labels.init(PAST, 0.1)
+    for call in (labels.update, labels.step):
+        with pytest.raises(ValueError, match="sum to 1 in each row"):
+            call(state, jnp.array([0.5, 0.7]), 1, 0.1)
+        with pytest.raises(ValueError, match=r"expected y in 0, ..., 1, got 2"):
+            call(state, jnp.array([0.5, 0.5]), 2, 0.1)
+    with pytest.raises(ValueError, match="expected probabilities >= 0"):
+        labels.predict(state, jnp.array([1.5, -0.5]), 0.1)
+    of_scale = online.PID(scores.Normalized(), 0.1)
+    with pytest.raises(ValueError, match="expected sigma > 0"):
+        of_scale.step(of_scale.init(PAST, 0.1), (1.0, 0.0), 1.0, 0.1)
+    with pytest.raises(ValueError, match=r"components \(2,\), as of preds and y, got"):
+        online.ACI(SIGNED, 0.1).step(state, 0.0, 1.0, 0.1)
+
+
+@each_method
 def test_coverage_after_a_shift(name):
     preds, y = stream(4000)
     _, sets = online.run(METHODS[name], start(name), preds, y, 0.1)

@@ -7,13 +7,14 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxcp import _checks
-from jaxcp._arrays import as_arrays, is_concrete
-from jaxcp._classes import jit
+from jaxcp._arrays import as_arrays, is_concrete, is_rounded
+from jaxcp._rows import check_digits_of_targets
+from jaxcp._tracing import jit
 from jaxcp._types import ArrayLike, Learner, PyTree, Score
 from jaxcp.calibration import calibrate
 from jaxcp.cross._fits import Fits, fit_all
 from jaxcp.cross.conformal import CrossConformal
-from jaxcp.learners import _shared
+from jaxcp.learners import _shared, checking
 
 
 class Plan(NamedTuple):
@@ -25,26 +26,45 @@ class Plan(NamedTuple):
       fold: The one fit without each row, int of shape (n,); None if there may be more.
       aggregation: "mean" or "median" of the fits without a row.
       batch_size: Fits that run at a time, or None.
+      check: Whether a learner that is new is first tried by `learners.check`.
     """
 
     weights: Array | None
     fold: Array | None = None
     aggregation: str = "mean"
     batch_size: int | None = None
+    check: bool = True
+
+
+class Rows(NamedTuple):
+    """Training rows, after checks.
+
+    Args:
+      x: Inputs, a pytree of arrays with leading axis n.
+      y: Targets, shape (n, ...).
+      count: Number of rows n.
+      rounded: Whether targets lost digits on their way in.
+    """
+
+    x: PyTree
+    y: Array
+    count: int  # type: ignore[assignment]  # a field, not the method of tuples
+    rounded: bool
 
 
 def check_data(
     key: Array, learner: Learner, score: Score, x: PyTree, y: ArrayLike
-) -> tuple[PyTree, Array, int]:
-    """Returns inputs and targets as arrays, and the number of rows."""
+) -> Rows:
+    """Returns inputs and targets as arrays, after checks."""
+    _checks.check_given(score=score, x=x, y=y)
+    rounded = is_rounded("y", y)
     x, y = as_arrays(x=x, y=y)
     _checks.check_key(key)
-    _checks.check_given(score=score, x=x, y=y)
     n = _checks.num_rows(y=y, x=x)
     _checks.check_count("the number of rows", n, 1)
     _checks.check_not_nan("y", y)
     _checks.check_learner(learner, x, y)
-    return x, y, n
+    return Rows(x, y, n, rounded)
 
 
 def carry_out(
@@ -52,8 +72,7 @@ def carry_out(
     key: Array,
     learner: Learner,
     score: Score,
-    x: PyTree,
-    y: Array,
+    rows: Rows,
     calibration_weights: ArrayLike | None,
 ) -> CrossConformal:
     """Returns the fits of a plan with each row's score under those without it."""
@@ -63,13 +82,29 @@ def carry_out(
         )
     if plan.batch_size is not None:
         _checks.check_count("batch_size", plan.batch_size, 1)
+    if plan.check:
+        checking.check_once(learner, rows.x, rows.y, key)
     fold, held_out = _held_out(plan)
     how = {"aggregation": plan.aggregation, "batch_size": plan.batch_size}
-    rows = plan.weights, fold, held_out
-    fits, full, preds = _fit(key, learner, x, y, *rows, **how)
+    left_out = plan.weights, fold, held_out
+    x, y = rows.x, rows.y
+    with checking.traceable(learner):
+        fits, full, preds = _fit(key, learner, x, y, *left_out, **how)
     mask = _rows_left_out(fits)
+    _check_preds(x, preds, mask)
+    if rows.rounded:
+        check_digits_of_targets(score, preds, y, mask)
     calibration = calibrate(score, preds, y, weights=calibration_weights, mask=mask)
     return CrossConformal(fits, full, calibration)
+
+
+def _check_preds(x, preds, mask):
+    """Raises ValueError for predictions that are NaN, as of inputs that are."""
+    try:
+        _checks.check_not_nan("predictions of the learner", preds, mask)
+    except ValueError as error:
+        _checks.check_not_nan("x", x)
+        raise error
 
 
 def _held_out(plan):

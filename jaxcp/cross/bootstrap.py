@@ -20,6 +20,7 @@ def jackknife_plus_after_bootstrap(
     aggregation: str = "mean",
     calibration_weights: ArrayLike | None = None,
     batch_size: int | None = None,
+    check: bool = True,
 ) -> CrossConformal:
     """Returns the jackknife+ of a bagged learner, at the price of one bagging.
 
@@ -36,6 +37,7 @@ def jackknife_plus_after_bootstrap(
       aggregation: "mean" or "median".
       calibration_weights: Weights of the rows' scores, shape (n,).
       batch_size: Fits that run at a time.
+      check: Whether a learner of your own is first tried by `learners.check`.
 
     Returns:
       A `CrossConformal`.
@@ -71,6 +73,7 @@ def jackknife_plus_after_bootstrap(
         aggregation=aggregation,
         calibration_weights=calibration_weights,
         batch_size=batch_size,
+        check=check,
     )
 
 
@@ -87,6 +90,7 @@ def enbpi(
     aggregation: str = "mean",
     calibration_weights: ArrayLike | None = None,
     batch_size: int | None = None,
+    check: bool = True,
 ) -> CrossConformal:
     """Returns EnbPI's bootstrap ensemble of a time series with out-of-bag residuals.
 
@@ -107,6 +111,7 @@ def enbpi(
       aggregation: "mean" or "median" of the fits whose bag lacks a row.
       calibration_weights: Weights of the rows' scores, shape (n,).
       batch_size: Fits that run at a time.
+      check: Whether a learner of your own is first tried by `learners.check`.
 
     Returns:
       A `CrossConformal`; calling it gives jackknife+-after-bootstrap sets.
@@ -133,10 +138,10 @@ def enbpi(
       >>> sets.lower.shape
       (20,)
     """
-    x, y, n = check_data(key, learner, score, x, y)
+    rows = check_data(key, learner, score, x, y)
     key_bags, key_fits = jax.random.split(key)
     bags = resampling.block_bootstrap(
-        key_bags, n, num_resamples, block_size, moving=moving
+        key_bags, rows.count, num_resamples, block_size, moving=moving
     )
-    plan = Plan(bags, None, aggregation, batch_size)
-    return carry_out(plan, key_fits, learner, score, x, y, calibration_weights)
+    plan = Plan(bags, None, aggregation, batch_size, check)
+    return carry_out(plan, key_fits, learner, score, rows, calibration_weights)

@@ -9,9 +9,9 @@ from jax import Array
 from jaxcp import _checks
 from jaxcp._arrays import as_arrays
 from jaxcp._batching import map_blocks
-from jaxcp._classes import jit
 from jaxcp._pytree import pytree
 from jaxcp._thresholds import check_test_weights, set_level_of, threshold
+from jaxcp._tracing import jit
 from jaxcp._types import AnySet, ArrayLike, PyTree
 from jaxcp.calibration import Calibration
 from jaxcp.cross import _folds, _votes

@@ -22,6 +22,7 @@ def cross_conformal(
     aggregation: str = "mean",
     calibration_weights: ArrayLike | None = None,
     batch_size: int | None = None,
+    check: bool = True,
 ) -> CrossConformal:
     """Returns fits under any resampling plan, with each row's score without itself.
 
@@ -43,14 +44,16 @@ def cross_conformal(
         for the test point at both ends.
       batch_size: Fits that run at a time. Defaults to all, or as many as see 256 MB
         of data together.
+      check: Whether a learner of your own is first tried by `learners.check`, once for
+        each learner and shapes of data; never on traced values.
 
     Returns:
       A `CrossConformal`: call it with inputs and alpha.
 
     Raises:
       ValueError: if lengths differ, weights are negative or not of shape (b, n), every
-        row is in every resample, or as `calibrate`. Where the weights are traced and no
-        row is left out the sets are infinite.
+        row is in every resample, as `learners.check`, or as `calibrate`. Where the
+        weights are traced and no row is left out the sets are infinite.
 
     Guarantee:
       As `CrossConformal.__call__`: 1 - 2 alpha where every row is left out by one fit.
@@ -67,14 +70,15 @@ def cross_conformal(
       >>> cp(x[:2], alpha=0.1).lower.shape
       (2,)
     """
-    x, y, n = check_data(key, learner, score, x, y)
+    rows = check_data(key, learner, score, x, y)
     _checks.check_given(weights=weights)
     weights = as_arrays(weights=weights)
+    n = rows.count
     if weights.ndim != 2 or weights.shape[1] != n or not len(weights):
         raise ValueError(f"expected weights of shape (b, {n}), got {weights.shape}")
     _checks.check_weights("weights", weights)
-    plan = Plan(weights, None, aggregation, batch_size)
-    return carry_out(plan, key, learner, score, x, y, calibration_weights)
+    plan = Plan(weights, None, aggregation, batch_size, check)
+    return carry_out(plan, key, learner, score, rows, calibration_weights)
 
 
 def jackknife_plus(
@@ -86,6 +90,7 @@ def jackknife_plus(
     *,
     calibration_weights: ArrayLike | None = None,
     batch_size: int | None = None,
+    check: bool = True,
 ) -> CrossConformal:
     """Returns the jackknife+: n fits, each without one row.
 
@@ -100,6 +105,7 @@ def jackknife_plus(
       y: Targets, shape (n, ...), or labels 0, ..., k - 1.
       calibration_weights: Weights of the rows' scores, shape (n,).
       batch_size: Fits that run at a time.
+      check: Whether a learner of your own is first tried by `learners.check`.
 
     Returns:
       A `CrossConformal`; `naive` gives the plain jackknife, `minmax` the third form.
@@ -123,11 +129,12 @@ def jackknife_plus(
       >>> paths.scores.shape
       (7, 30)
     """
-    x, y, n = check_data(key, learner, score, x, y)
+    rows = check_data(key, learner, score, x, y)
+    n = rows.count
     _checks.check_count("the number of rows", n, 2)
     weights = None if hasattr(learner, "leave_one_out") else resampling.leave_one_out(n)
-    plan = Plan(weights, jnp.arange(n), "mean", batch_size)
-    return carry_out(plan, key, learner, score, x, y, calibration_weights)
+    plan = Plan(weights, jnp.arange(n), "mean", batch_size, check)
+    return carry_out(plan, key, learner, score, rows, calibration_weights)
 
 
 def cv_plus(
@@ -140,6 +147,7 @@ def cv_plus(
     num_folds: int,
     calibration_weights: ArrayLike | None = None,
     batch_size: int | None = None,
+    check: bool = True,
 ) -> CrossConformal:
     """Returns CV+: K fits, each without one fold of a random partition.
 
@@ -152,6 +160,7 @@ def cv_plus(
       num_folds: Number of folds K, from 2 to n; their sizes differ by at most one.
       calibration_weights: Weights of the rows' scores, shape (n,).
       batch_size: Fits that run at a time.
+      check: Whether a learner of your own is first tried by `learners.check`.
 
     Returns:
       A `CrossConformal`. No array of n times m numbers is made for its sets.
@@ -175,8 +184,8 @@ def cv_plus(
       >>> cp(x[:2], alpha=0.1).upper.shape
       (2,)
     """
-    x, y, n = check_data(key, learner, score, x, y)
+    rows = check_data(key, learner, score, x, y)
     key_folds, key_fits = jax.random.split(key)
-    weights = resampling.k_fold(key_folds, n, num_folds)
-    plan = Plan(weights, jnp.argmin(weights, axis=0), "mean", batch_size)
-    return carry_out(plan, key_fits, learner, score, x, y, calibration_weights)
+    weights = resampling.k_fold(key_folds, rows.count, num_folds)
+    plan = Plan(weights, jnp.argmin(weights, axis=0), "mean", batch_size, check)
+    return carry_out(plan, key_fits, learner, score, rows, calibration_weights)

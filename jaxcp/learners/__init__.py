@@ -1,6 +1,7 @@
 """Models that are fitted with weights, many at once in one program."""
 
 from jaxcp.learners._shared import Shared
+from jaxcp.learners.checking import check
 from jaxcp.learners.general import FunctionLearner, GradientLearner, MeanScale
 from jaxcp.learners.linear import QuantileRidge, Ridge
 from jaxcp.learners.neighbors import KernelRidge, NearestNeighbors
@@ -14,4 +15,5 @@ __all__ = [
     "QuantileRidge",
     "Ridge",
     "Shared",
+    "check",
 ]

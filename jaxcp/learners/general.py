@@ -7,8 +7,8 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from jaxcp import _checks
-from jaxcp._classes import jit
 from jaxcp._pytree import pytree, static
+from jaxcp._tracing import jit
 from jaxcp._types import Learner, Number, PyTree
 from jaxcp.selection import as_float
 
@@ -16,6 +16,9 @@ from jaxcp.selection import as_float
 @pytree
 class FunctionLearner:
     """A pair of pure functions as a learner.
+
+    `learners.check` finds out whether it leaves out the rows that it has to. Models of
+    other libraries enter by `jax.pure_callback`.
 
     Args:
       fit: `(key, x, y, weights) -> params`; it sees the weights with their zeros, and

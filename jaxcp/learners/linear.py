@@ -163,7 +163,8 @@ class QuantileRidge:
         width = _ROUNDING * jnp.sqrt(dot(weights, spread**2) / total)
         # Also where the targets are constant, or all zero.
         eps, tiny = jnp.finfo(y.dtype).eps, jnp.finfo(y.dtype).tiny
-        width = jnp.maximum(width, eps**0.5 * jnp.max(jnp.abs(y), initial=tiny**0.5))
+        largest = jnp.max(jnp.where(weights > 0, jnp.abs(y), 0), initial=tiny**0.5)
+        width = jnp.maximum(width, eps**0.5 * largest)
         # Zero for the intercept, the last column; a trace keeps it invertible.
         price = jnp.full(design.shape[1], 2.0, y.dtype) * self.penalty
         price = price.at[-1].set(jnp.finfo(y.dtype).tiny) if self.intercept else price

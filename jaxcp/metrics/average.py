@@ -15,8 +15,8 @@ from jaxcp._arrays import (
     is_concrete,
     is_rounded,
 )
-from jaxcp._classes import jit
 from jaxcp._numbers import mean
+from jaxcp._tracing import jit
 from jaxcp._types import AnySet, ArrayLike, PyTree, Set
 from jaxcp.sets import BoundingBox, Interval, LabelSet
 

@@ -5,8 +5,8 @@ from jax import Array
 
 from jaxcp import _checks
 from jaxcp._arrays import as_array
-from jaxcp._classes import jit
 from jaxcp._numbers import mean
+from jaxcp._tracing import jit
 from jaxcp._types import ArrayLike
 from jaxcp.metrics.average import (
     above_level,

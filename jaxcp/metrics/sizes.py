@@ -3,8 +3,8 @@
 import jax.numpy as jnp
 from jax import Array
 
-from jaxcp._classes import jit
 from jaxcp._numbers import mean
+from jaxcp._tracing import jit
 from jaxcp._types import Set
 from jaxcp.metrics.average import as_batch, closed_form_sizes, where_known
 from jaxcp.selection import as_float, kth_smallest

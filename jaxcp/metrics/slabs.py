@@ -11,8 +11,8 @@ from jax import Array, lax
 from jaxcp import _checks
 from jaxcp._arrays import as_array
 from jaxcp._batching import map_evenly
-from jaxcp._classes import jit
 from jaxcp._geometry import norm
+from jaxcp._tracing import jit
 from jaxcp._types import ArrayLike, Set
 from jaxcp.metrics.average import check_sets, is_covered
 from jaxcp.metrics.conditional import inputs_of, standardized

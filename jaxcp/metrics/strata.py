@@ -6,7 +6,7 @@ from jax import Array
 
 from jaxcp import _checks
 from jaxcp._arrays import as_array
-from jaxcp._classes import jit
+from jaxcp._tracing import jit
 from jaxcp._types import ArrayLike, Set
 from jaxcp.metrics.average import (
     check_level,

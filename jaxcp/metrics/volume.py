@@ -7,8 +7,8 @@ from jax import Array
 from jaxcp import _checks
 from jaxcp._arrays import as_arrays
 from jaxcp._batching import map_evenly
-from jaxcp._classes import jit
 from jaxcp._pytree import pytree
+from jaxcp._tracing import jit
 from jaxcp._types import Set
 from jaxcp.volumes import volume
 

@@ -13,8 +13,8 @@ from jax import Array, lax
 
 from jaxcp import _checks
 from jaxcp._arrays import as_arrays
-from jaxcp._classes import jit
 from jaxcp._pytree import pytree, static
+from jaxcp._tracing import jit
 from jaxcp._types import ArrayLike, PyTree
 from jaxcp.selection import as_float
 

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array, lax
 
-from jaxcp._classes import jit
 from jaxcp._pytree import pytree, static
+from jaxcp._tracing import jit
 from jaxcp._types import ArrayLike
 from jaxcp.models._training import Fitted, Perceptron, fit
 

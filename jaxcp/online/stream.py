@@ -7,11 +7,11 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from jaxcp import _checks
-from jaxcp._arrays import as_arrays
-from jaxcp._batching import evaluate
 from jaxcp._checks import Alpha
-from jaxcp._classes import jit
+from jaxcp._rows import check_digits_of_targets
+from jaxcp._tracing import jit
 from jaxcp._types import AnySet, ArrayLike, Online, PyTree, Score
+from jaxcp.online._shapes import check_components, check_example
 from jaxcp.selection import as_float
 
 
@@ -30,8 +30,8 @@ class Stream:
 
     def predict(self, state: PyTree, pred: PyTree, alpha: ArrayLike) -> AnySet:
         """Returns the set for the next target, before it is known."""
-        pred = as_arrays(pred=pred)
-        return _predict(self, state, pred, self._level(state, alpha))
+        pred, _, level = _check_one(self, state, pred, None, alpha)
+        return _predict(self, state, pred, level)
 
     def update(
         self, state: PyTree, pred: PyTree, y: ArrayLike, alpha: ArrayLike
@@ -43,8 +43,9 @@ class Stream:
         self, state: PyTree, pred: PyTree, y: ArrayLike, alpha: ArrayLike
     ) -> tuple[PyTree, AnySet]:
         """Returns the next state and the set that was predicted before `y` came."""
-        pred, y = as_arrays(pred=pred, y=y)
-        return _step(self, state, pred, y, self._level(state, alpha))
+        _checks.check_given(y=y)
+        pred, y, level = _check_one(self, state, pred, y, alpha)
+        return _step(self, state, pred, y, level)
 
     def _advance(self, state, pred, y, level):
         q = self._threshold(state, level)
@@ -89,19 +90,17 @@ def run(
       >>> round(jnp.mean(abs(y) <= sets.upper).item(), 2)
       0.9
     """
-    preds, y = as_arrays(preds=preds, y=y)
     _checks.check_given(method=method, preds=preds, y=y)
+    rounded = is_rounded("y", y)
+    preds, y = as_arrays(preds=preds, y=y)
     _checks.num_rows(preds=preds, y=y)
     if not isinstance(method, Stream):
         return _run_steps(method, state, preds, y, alpha)
     _checks.check_given(score=method.score)
-    expected = getattr(method, "state_type", object)
-    if not isinstance(state, expected):
-        raise ValueError(
-            f"expected a state of {type(method).__name__}, {expected.__name__}, got "
-            f"{type(state).__name__}"
-        )
+    _check_state(method, state)
     _checks.check_preds(method.score, preds, y)
+    if rounded:
+        check_digits_of_targets(method.score, preds, y)
     return _run(method, state, preds, y, method._level(state, alpha))
 
 
@@ -145,17 +144,19 @@ def errors(score: Score, pred: PyTree, y: Array, q: Array) -> Array:
 
 @jit
 def _predict(method, state, pred, level):
+    check_example(method, state, pred, None, level)
     return method.score.invert(pred, method._threshold(state, level))
 
 
 @jit
 def _step(method, state, pred, y, level):
+    check_example(method, state, pred, y, level)
     return method._advance(state, pred, y, level)
 
 
 @jit
 def _run(method, state, preds, y, level):
-    _check_components(method, state, preds, y, level)
+    check_components(method, state, preds, y, level)
 
     def step(state, row):
         return method._advance(state, *row, level)
@@ -172,12 +173,27 @@ def _run_steps(method, state, preds, y, alpha):
     return lax.scan(step, state, (preds, y))
 
 
-def _check_components(method, state, preds, y, level):
-    """Raises ValueError, while tracing, if the past scores are of another score."""
-    scores = jax.eval_shape(evaluate, method.score, preds, y).shape[1:]
-    past = jax.eval_shape(method._threshold, state, level).shape
-    if scores != past:
+def _check_state(method, state):
+    """Raises ValueError for the state of another method."""
+    expected = getattr(method, "state_type", object)
+    if not isinstance(state, expected):
         raise ValueError(
-            f"expected past scores with components {scores}, as of preds and y, got "
-            f"{past} in the state"
+            f"expected a state of {type(method).__name__}, {expected.__name__}, got "
+            f"{type(state).__name__}"
         )
+
+
+def _check_one(method, state, pred, y, alpha):
+    """Returns one example as arrays and the level, or refuses them as `run` does."""
+    pred, y = as_arrays(pred=pred, y=y)
+    _checks.check_given(pred=pred)
+    _check_state(method, state)
+    _checks.check_not_nan("pred", pred)
+    _checks.check_not_nan("y", y)
+    level = method._level(state, alpha)
+    try:
+        _checks.check_preds(method.score, *jax.tree.map(lambda v: v[None], (pred, y)))
+    except ValueError:
+        check_example(method, state, pred, y, level)  # says more of a batch
+        raise
+    return pred, y, level

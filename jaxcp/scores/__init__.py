@@ -3,6 +3,7 @@
 from jaxcp.scores.ambiguity import LAC, LogLAC
 from jaxcp.scores.boxes import BoxOffset
 from jaxcp.scores.cdf import CDF
+from jaxcp.scores.checking import check
 from jaxcp.scores.classification import APS, RAPS, TopK
 from jaxcp.scores.custom import Custom
 from jaxcp.scores.draws import CP2PCP, HDPCP, PCP
@@ -39,4 +40,5 @@ __all__ = [
     "Rectangle",
     "Signed",
     "TopK",
+    "check",
 ]

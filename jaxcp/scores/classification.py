@@ -7,8 +7,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxcp import _checks
-from jaxcp._classes import jit
 from jaxcp._pytree import pytree, static
+from jaxcp._tracing import jit
 from jaxcp._types import Number, PyTree
 from jaxcp.scores import _ranking
 from jaxcp.scores._labels import check_probabilities, check_targets, in_range

@@ -13,6 +13,8 @@ from jaxcp.sets import LevelSet
 class Custom:
     """Any function of a prediction and a target as a nonconformity score.
 
+    `scores.check` finds out whether an inverse belongs to its score.
+
     Parameters bound by `functools.partial(evaluate, params)` are leaves of the score:
     new ones compile nothing, and `training.train_score` learns them.
 

@@ -16,6 +16,7 @@ from jax.sharding import Mesh
 from jaxcp import _checks
 from jaxcp._arrays import is_concrete
 from jaxcp._progress import progress_bar
+from jaxcp._tracing import explained
 from jaxcp._types import PyTree
 from jaxcp.simulation import _agreement, _programs
 from jaxcp.simulation._chunks import Span, Statistics, pack, unpack
@@ -27,6 +28,11 @@ from jaxcp.simulation.statistics import Statistic, statistics_of
 # Seconds that a chunk lasts, between these where batches are short enough.
 _SHORT, _LONG = 0.5, 2.0
 _LARGEST = 2**28  # bytes of results in a chunk, if a batch has fewer
+_HOST_CODE = (
+    "expected a trial that jax can trace, got one that asks for values, as numpy, "
+    "float() and if do; use jax.numpy, jax.pure_callback (with a vmap_method), or "
+    "simulation.run_grid on the host"
+)
 _MOST = 2**32  # replicates that can be told apart by a key
 
 
@@ -104,15 +110,11 @@ def simulate(
         if checkpoint is not None:
             before = partial(saved_width, checkpoint, num_trials)
             batch_size = batch_size or _agreement.from_first(before, together=together)
-        plan = _plan(trial, key, num_trials, batch_size, mesh, reduce)
+        with explained(_HOST_CODE):
+            plan = _plan(trial, key, num_trials, batch_size, mesh, reduce)
         with ExitStack() as stack:
             folder, done = _opened(plan, checkpoint, stack)
             _run_missing(plan, folder, checkpoint, done, progress)
-    except jax.errors.TracerArrayConversionError as error:
-        raise ValueError(
-            "expected a trial that jax can trace, got numpy in it; use jax.numpy, "
-            "jax.pure_callback (with a vmap_method), or simulation.run_grid on the host"
-        ) from error
     except jax.errors.JaxRuntimeError as error:
         if not together:
             raise

@@ -10,8 +10,8 @@ from jax import Array
 from jaxcp import _checks
 from jaxcp._arrays import as_arrays
 from jaxcp._batching import evaluate
-from jaxcp._classes import jit
 from jaxcp._pytree import pytree, static
+from jaxcp._tracing import jit
 from jaxcp._types import ArrayLike, Number, PyTree, Score
 from jaxcp.quantiles import thresholds
 from jaxcp.ranks import conformal_rank

@@ -10,8 +10,8 @@ from jax import Array
 from jaxcp import _checks
 from jaxcp._arrays import as_arrays
 from jaxcp._batching import evaluate, invert, widened
-from jaxcp._classes import jit
 from jaxcp._numbers import positive
+from jaxcp._tracing import jit
 from jaxcp._types import ArrayLike, LabelScore, PyTree, Score, Set
 from jaxcp.selection import as_float, at_least_single
 from jaxcp.sets import Balls, BoundingBox, Box, Ellipsoid, Interval

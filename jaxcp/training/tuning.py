@@ -10,7 +10,7 @@ from jax import Array, lax
 from jaxcp import _checks
 from jaxcp._arrays import as_arrays, is_concrete
 from jaxcp._batching import evaluate, invert
-from jaxcp._classes import jit
+from jaxcp._tracing import jit
 from jaxcp._types import ArrayLike, PyTree, Score
 from jaxcp.quantiles import thresholds
 from jaxcp.selection import as_float

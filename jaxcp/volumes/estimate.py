@@ -9,7 +9,7 @@ from jax import Array
 
 from jaxcp import _checks
 from jaxcp._arrays import as_arrays
-from jaxcp._classes import jit
+from jaxcp._tracing import jit
 from jaxcp._types import Set
 from jaxcp.scores.generative import Density, Latent
 from jaxcp.selection import as_float, at_least_single

@@ -1,27 +1,28 @@
-"""The classes of pytree nodes: part of the key of every program that is kept.
+"""Objects of the user inside of programs: their classes, and what jax cannot trace.
 
 Two classes under `jax.tree_util.register_dataclass` that have the same fields compare
-equal in jax, whose caches may then run the program of the wrong one.
+equal in jax, whose caches may then run the program of the wrong one: the classes are
+part of the key of every program that is kept.
 """
 
 import functools
 import inspect
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import jax
 from jax.tree_util import Partial, default_registry
 
 _Function = TypeVar("_Function", bound=Callable)
-_TRACED = (
-    jax.errors.TracerArrayConversionError,
-    jax.errors.TracerIntegerConversionError,
-    jax.errors.ConcretizationTypeError,
-)
 # What a walk over a tree does at a value: go by, stop, go on, or note its class too.
 _LEAF, _OURS, _CONTAINER, _FOREIGN = range(4)
 _kinds: weakref.WeakKeyDictionary[type, int] = weakref.WeakKeyDictionary()
+
+
+class Untraceable(ValueError):
+    """What a function of the user asks for cannot be known while jax traces it."""
 
 
 def jit(
@@ -45,16 +46,27 @@ def jit(
     @functools.wraps(function)
     def call(*args, **kwargs):
         classes = classes_of(*args, *kwargs.values())
-        try:
+        with explained(
+            "expected functions that jax can trace, of jax.numpy, got one that asks "
+            "for values, as numpy, float() and if do; jax.pure_callback calls such a "
+            "function, and predictions may come from any model"
+        ):
             return compiled(*args, _classes=classes, **kwargs)
-        except _TRACED as error:
-            raise ValueError(
-                "expected functions that jax can trace, of jax.numpy, got one that "
-                "asks for values, as numpy, float() and if do; jax.pure_callback "
-                "calls such a function, and predictions may come from any model"
-            ) from error
 
     return call  # type: ignore[return-value]
+
+
+@contextmanager
+def explained(sentence: str) -> Iterator[None]:
+    """Raises ValueError with `sentence` for what jax cannot trace, and why from jax."""
+    try:
+        yield
+    except Untraceable as error:  # the one around knows more of it
+        raise Untraceable(sentence) from error.__cause__
+    except Exception as error:
+        if not _is_of_tracing(error):
+            raise
+        raise Untraceable(sentence) from error
 
 
 def classes_of(*values: Any) -> tuple[type, ...]:
@@ -89,3 +101,12 @@ def _kind(cls):
         kind = _CONTAINER if builtin else _FOREIGN if node else _LEAF
         _kinds[cls] = _LEAF if cls is type(None) else kind
     return kind
+
+
+def _is_of_tracing(error):
+    """Returns whether an error is of jax, or of another library given a tracer."""
+    if isinstance(error, jax.errors.JAXTypeError | jax.errors.JAXIndexError):
+        return True
+    return isinstance(error, TypeError) and (
+        "Tracer" in str(error) or "valid JAX type" in str(error)
+    )

@@ -1,0 +1,87 @@
+"""Other targets for some rows, and whether predictions move with them."""
+
+from collections.abc import Callable, Iterator
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from jaxcp._types import PyTree
+
+_FAR = 10  # ranges of the targets by which some of them change
+_REPEATS = 3  # fits that show how far a learner with noise of its own moves
+
+
+def other_targets(y: Array, rows: np.ndarray) -> Iterator[Array]:
+    """Yields the targets, and then those with others in `rows`.
+
+    Labels become another label that occurs. Floats go to an end of their range, which a
+    learner of bounded numbers takes, and far away, which shows more.
+    """
+    yield y
+    values = np.asarray(y)
+    lowest, highest = values.min(axis=0), values.max(axis=0)
+    held, end = values[rows], values.copy()
+    at_highest = (held == highest).sum(axis=0) > (held == lowest).sum(axis=0)
+    end[rows] = np.where(at_highest, lowest, highest)
+    yield jnp.asarray(end)
+    if jnp.issubdtype(values.dtype, jnp.inexact):
+        spread = highest.astype(float) - lowest
+        far = values.astype(float)
+        far[rows] += _FAR * np.where(spread > 0, spread, np.maximum(abs(highest), 1))
+        with np.errstate(over="ignore"):  # of half precision
+            yield jnp.asarray(far.astype(values.dtype))
+
+
+def first_moved(
+    predict: Callable[[Array], PyTree], targets: Iterator[Array], at: slice | int
+) -> tuple[int, str] | None:
+    """Returns where a prediction moves and how, or None."""
+    y = next(targets)
+    before = predict(y)
+    for other in targets:
+        after = predict(other)
+        if _moved(before, after, [], at) is None:
+            continue
+        again = [predict(y) for _ in range(_REPEATS)]  # which may differ by itself
+        if (moved := _moved(before, after, again, at)) is not None:
+            return moved
+    return None
+
+
+def _moved(before, after, again, at):
+    """Returns the first row whose prediction moves by more than rounding, and how.
+
+    One that is no longer finite says nothing: there are targets that no fit takes.
+    """
+    trees = before, after, *again
+    for leaves in zip(*(jax.tree.leaves(tree) for tree in trees), strict=True):
+        a, b, *repeats = (np.asarray(leaf).astype(float) for leaf in leaves)
+        noise = [_largest(_distance(v, a)) for v in repeats]
+        within = _rounding(a, leaves[0].dtype) + 10 * max(noise, default=0.0)
+        a, b = a[at], b[at]
+        moved = ~(_distance(a, b) <= within) & np.isfinite(b)
+        if moved.any():
+            where = tuple(np.argwhere(moved)[0])
+            return (where or (0,))[0], f"from {a[where]:.4g} to {b[where]:.4g}"
+    return None
+
+
+def _distance(a, b):
+    """Returns abs(a - b), 0 of two NaN or two equal infinities."""
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    return abs(np.where(same, 0, a) - np.where(same, 0, b))
+
+
+def _rounding(values, dtype):
+    """Returns how far rounding may move predictions, also of fits by differences."""
+    if not jnp.issubdtype(dtype, jnp.inexact):
+        return 0.0
+    eps, finite = float(jnp.finfo(dtype).eps), values[np.isfinite(values)]
+    spread = np.ptp(finite) if finite.size else 0.0
+    return eps ** (1 / 3) * spread + 100 * eps * _largest(abs(finite))
+
+
+def _largest(values):
+    return np.max(values, initial=0.0, where=np.isfinite(values))

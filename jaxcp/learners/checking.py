@@ -1,0 +1,195 @@
+"""Whether a learner leaves out the rows that it is told to leave out."""
+
+from collections import OrderedDict
+from contextlib import AbstractContextManager
+from typing import Any
+
+import jax
+import numpy as np
+from jax import Array
+
+from jaxcp import _checks
+from jaxcp._arrays import as_arrays, is_concrete
+from jaxcp._tracing import classes_of, explained, jit
+from jaxcp._types import ArrayLike, Learner, PyTree
+from jaxcp.learners import _shared
+from jaxcp.learners._probing import first_moved, other_targets
+from jaxcp.learners.general import GradientLearner, MeanScale
+from jaxcp.learners.linear import QuantileRidge, Ridge
+from jaxcp.learners.neighbors import KernelRidge, NearestNeighbors
+
+_EVERY = 5  # one row of so many is left out
+_REMEMBERED = 256
+
+_HOLD_OUT = {GradientLearner, KernelRidge, NearestNeighbors, QuantileRidge, Ridge}
+_PASSED: OrderedDict[Any, None] = OrderedDict()
+
+
+def check(
+    learner: Learner, x: PyTree, y: ArrayLike, *, key: Array | None = None
+) -> None:
+    """Returns None if a learner leaves out rows of weight 0, and raises otherwise.
+
+    The learner is fitted with weight 0 for every fifth row, and again with other
+    targets there: at an end of their range and far away, or another label. What it
+    predicts for these rows must not move. The fits of a learner's own `leave_one_out`
+    are tried likewise, for three rows. The cross-conformal verbs run this once for each
+    learner of your own.
+
+    Args:
+      learner: A learner.
+      x: Inputs, a pytree with leading axis n, at least 2 rows.
+      y: Targets, shape (n, ...), or labels 0, ..., k - 1.
+      key: Random key of the fits. Defaults to a fixed one.
+
+    Returns:
+      None. Of traced values only the shapes are checked.
+
+    Raises:
+      ValueError: if a prediction moves with the target of a row left out, predictions
+        do not have the leading axis of the inputs, or the learner cannot be traced.
+
+    Guarantee:
+      None: a learner that passes may still leak where these data do not show it.
+
+    Example:
+      >>> from jaxcp.learners import FunctionLearner
+      >>> def nearest(params, x):  # keeps all rows, whatever their weight
+      ...     return params[1][jnp.argmin(abs(x - params[0].T), axis=1)]
+      >>> cheat = FunctionLearner(lambda key, x, y, weights: (x, y), nearest)
+      >>> x = jnp.arange(10.0)[:, None]
+      >>> check(cheat, x, x[:, 0] ** 2)
+      Traceback (most recent call last):
+      ...
+      ValueError: expected FunctionLearner to leave out rows of weight 0, got a
+      prediction of row 0 that moves with its own target, from 0 to 81; multiply each
+      row's part of the fit by its weight, and keep no row of weight 0
+    """
+    x, y = as_arrays(x=x, y=y)
+    _checks.check_given(x=x, y=y)
+    n = _checks.num_rows(y=y, x=x)
+    _checks.check_count("the number of rows", n, 2)
+    _checks.check_not_nan("y", y)
+    _checks.check_learner(learner, x, y)
+    key = jax.random.key(0) if key is None else key
+    _checks.check_key(key)
+    _check(learner, x, y, key)
+
+
+def check_once(learner: Learner, x: PyTree, y: Array, key: Array) -> None:
+    """Checks a learner that is neither of the library nor known to have passed."""
+    if len(y) < 2 or _is_own(learner):
+        return
+    leaves, structure = jax.tree.flatten((learner, x, y))
+    if not _are_known((leaves, key)):
+        return
+    shapes = tuple((np.shape(v), getattr(v, "dtype", type(v))) for v in leaves)
+    name = type(learner), classes_of(learner), structure, shapes
+    if name in _PASSED:
+        return
+    _check(learner, x, y, key)
+    _PASSED[name] = None
+    if len(_PASSED) > _REMEMBERED:
+        _PASSED.popitem(last=False)
+
+
+def traceable(learner: Learner) -> AbstractContextManager[None]:
+    """Raises ValueError, inside of this context, for a learner that is not of jax."""
+    return explained(
+        f"expected a learner of pure jax functions of arrays, got "
+        f"{type(learner).__name__} with values that jax cannot trace; write it in "
+        "jax.numpy, call other libraries by jax.pure_callback, or give their "
+        "out-of-fold predictions to calibrate"
+    )
+
+
+def _is_own(learner):
+    """Returns whether a learner of the library holds rows out by construction."""
+    if type(learner) is MeanScale:
+        return _is_own(learner.mean) and _is_own(learner.scale)
+    return type(learner) in _HOLD_OUT
+
+
+def _are_known(tree):
+    return all(is_concrete(leaf) for leaf in jax.tree.leaves(tree))
+
+
+def _check(learner, x, y, key):
+    # Data that are constants of somebody's program are looked at while it is traced.
+    with traceable(learner), jax.ensure_compile_time_eval():
+        _check_fit(learner, x, y, key)
+        if hasattr(learner, "leave_one_out"):
+            _check_leave_one_out(learner, x, y)
+
+
+def _check_fit(learner, x, y, key):
+    rows = np.arange(0, len(y), _EVERY)
+    weights = np.ones(len(y))
+    weights[rows] = 0
+    shapes = jax.eval_shape(_predictions, learner, key, x, y, weights, rows)
+    _check_leading("predictions", shapes, len(rows))
+    if not _are_known((learner, x, y, key)):
+        return
+    moved = first_moved(
+        lambda y: _predictions(learner, key, x, y, weights, rows),
+        other_targets(y, rows),
+        slice(None),
+    )
+    if moved is not None:
+        i, change = moved
+        raise ValueError(
+            f"expected {type(learner).__name__} to leave out rows of weight 0, got a "
+            f"prediction of row {rows[i]} that moves with its own target, {change}; "
+            "multiply each row's part of the fit by its weight, and keep no row of "
+            "weight 0"
+        )
+
+
+def _check_leave_one_out(learner, x, y):
+    n = len(y)
+    params = jax.eval_shape(learner.leave_one_out, x, y)
+    parts = jax.tree.leaves(params, is_leaf=_shared.is_shared)
+    own = [part for part in parts if not _shared.is_shared(part)]
+    _check_leading("parameters of leave_one_out", own, n)
+    _check_leading("predictions", jax.eval_shape(_refits, learner, x, y), n)
+    if not _are_known((learner, x, y)):
+        return
+    for row in sorted({0, n // 2, n - 1}):
+        targets = other_targets(y, np.array([row]))
+        moved = first_moved(lambda y: _refits(learner, x, y), targets, row)
+        if moved is not None:
+            raise ValueError(
+                f"expected {type(learner).__name__}.leave_one_out to fit without each "
+                f"row, got a prediction of row {row} that moves with its own target, "
+                f"{moved[1]}; row i of the parameters is the fit without row i"
+            )
+
+
+@jit
+def _predictions(learner, key, x, y, weights, rows):
+    """Returns the predictions of a weighted fit for some of the rows."""
+    params = learner.fit(key, x, y, weights)
+    return learner.predict(params, jax.tree.map(lambda v: v[rows], x))
+
+
+@jit
+def _refits(learner, x, y):
+    """Returns the prediction of each row by the closed form of leaving it out."""
+    params = learner.leave_one_out(x, y)
+
+    def predict(params, row):
+        return learner.predict(params, jax.tree.map(lambda v: v[None], row))
+
+    preds = jax.vmap(predict, (_shared.axes(params), 0))(params, x)
+    return jax.tree.map(lambda v: v[:, 0], preds)
+
+
+def _check_leading(name, tree, n):
+    """Raises ValueError unless all leaves have a leading axis of n."""
+    shapes = [leaf.shape for leaf in jax.tree.leaves(tree)]
+    for shape in shapes:
+        if shape[:1] != (n,):
+            raise ValueError(
+                f"expected {name} with a leading axis of {n}, one for each input, got "
+                f"shape {shape}"
+            )

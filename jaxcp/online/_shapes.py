@@ -1,0 +1,68 @@
+"""Shapes of what a stream is given, against those of its state."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from jaxcp._batching import evaluate
+from jaxcp._types import PyTree
+
+
+def check_example(
+    method: Any, state: PyTree, pred: PyTree, y: Array | None, level: PyTree
+) -> None:
+    """Raises ValueError for a batch, or past scores of another score, by their shapes.
+
+    Without a target, which may have any shape, only for what must be a batch.
+    """
+    past = jax.eval_shape(method._threshold, state, level).shape
+    if past in _score_shapes(method.score, pred, y):
+        return
+    sizes = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves((pred, y))}
+    if len(sizes) == 1 and sizes != {()}:
+        one = lambda v: jax.ShapeDtypeStruct(v.shape[1:], v.dtype)  # noqa: E731
+        row = jax.tree.map(one, (pred, y))
+        if past in _score_shapes(method.score, *row):
+            (size,) = sizes.pop()
+            raise ValueError(
+                f"expected one example, got a batch of {size}; online.run takes a batch"
+            )
+    if y is not None:
+        _check_past(jax.eval_shape(method.score, pred, y).shape, past)
+
+
+def _score_shapes(score, pred, y):
+    """Returns the shape of a score, or those that it has for some target."""
+    shapes = set()
+    for target in _targets(pred) if y is None else [y]:
+        try:
+            shapes.add(jax.eval_shape(score, pred, target).shape)
+        except Exception:  # of a target that does not fit: any error of the score
+            continue
+    return shapes
+
+
+def _targets(pred):
+    """Returns targets that a prediction may be of: a number, or like its parts."""
+    shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(pred)]
+    each = {(), *shapes, *(shape[1:] for shape in shapes)}
+    kinds = float, int
+    return [jax.ShapeDtypeStruct(s, kind) for s in sorted(each) for kind in kinds]
+
+
+def check_components(
+    method: Any, state: PyTree, preds: PyTree, y: Array, level: PyTree
+) -> None:
+    """Raises ValueError, while tracing, if the past scores are of another score."""
+    scores = jax.eval_shape(evaluate, method.score, preds, y).shape[1:]
+    _check_past(scores, jax.eval_shape(method._threshold, state, level).shape)
+
+
+def _check_past(scores, past):
+    if scores != past:
+        raise ValueError(
+            f"expected past scores with components {scores}, as of preds and y, got "
+            f"{past} in the state"
+        )

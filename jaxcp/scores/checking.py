@@ -1,0 +1,166 @@
+"""Whether the sets of a score are those of its inverse law, on the user's own rows."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxcp import _checks
+from jaxcp._arrays import as_arrays, is_concrete
+from jaxcp._batching import widened
+from jaxcp._tracing import explained
+from jaxcp._types import ArrayLike, PyTree, Score
+from jaxcp.scores._probing import (
+    contradiction,
+    distance,
+    labels_of,
+    members_of,
+    scored,
+    scores_of,
+)
+
+_ROWS = 1000
+_LABELS = 6  # labels that are tried for a row
+
+
+def check(score: Score, preds: PyTree, y: ArrayLike) -> None:
+    """Returns None if a score and its sets belong together, and raises otherwise.
+
+    Row by row, `invert(pred, q)` has to hold y exactly where score(pred, y) <= q: at
+    the row's own score, just above and below it, at the scores of other rows and at
+    +inf and -inf. Sets that are larger by rounding, or a thousandth of the range of
+    the scores, pass. A score of labels has to have `labels(pred)[y]` for its score of
+    y, and +inf for other labels. Looks at the first 1000 rows.
+
+    Args:
+      score: Nonconformity score of one example.
+      preds: Predictions, a pytree with leading axis n, as for `calibrate`.
+      y: Targets, shape (n, ...), or labels 0, ..., k - 1.
+
+    Returns:
+      None. Of traced values only the shapes are checked.
+
+    Raises:
+      ValueError: if a set and a score contradict each other, a score is NaN, not of
+        shape () or (c,), or not that of the row by itself, or cannot be traced; or as
+        `calibrate`.
+
+    Guarantee:
+      None: a score that passes may still break the law at other rows or thresholds.
+
+    Example:
+      >>> from jaxcp.scores import Custom
+      >>> from jaxcp.sets import Interval
+      >>> relative = Custom(
+      ...     lambda pred, y: abs(y - pred) / pred,
+      ...     lambda pred, q: Interval(pred - q, pred + q),  # not in units of pred
+      ... )
+      >>> check(relative, jnp.array([2.0, 2.0, 2.0]), jnp.array([1.0, 3.0, 7.0]))
+      Traceback (most recent call last):
+      ...
+      ValueError: expected invert(pred, q) to hold the target of row 0, whose score is
+      0.5, at q = 0.500011; the set has to be {y : score(pred, y) <= q}, or
+      scores.Custom(evaluate) without an inverse makes it
+    """
+    preds, y = as_arrays(preds=preds, y=y)
+    _checks.check_given(score=score, preds=preds, y=y)
+    n = _checks.num_rows(preds=preds, y=y)
+    _checks.check_count("the number of rows", n, 1)
+    _checks.check_preds(score, preds, y)
+    preds, y = jax.tree.map(lambda v: v[:_ROWS], widened((preds, y)))
+    # Data that are constants of somebody's program are looked at while it is traced.
+    with _traceable(score), jax.ensure_compile_time_eval():
+        _check_shapes(score, preds, y)
+        leaves = jax.tree.leaves((score, preds, y))
+        if not all(is_concrete(leaf) for leaf in leaves):
+            return
+        rows = scored(score, preds, y)
+        _check_alone(rows)
+        _check_sets(rows)
+        if hasattr(score, "labels"):
+            _check_labels(rows)
+
+
+def _traceable(score):
+    return explained(
+        f"expected a score of pure jax functions of one example, got "
+        f"{type(score).__name__} with values that jax cannot trace; write it in "
+        "jax.numpy, with jnp.where for a branch, or call other libraries by "
+        "jax.pure_callback"
+    )
+
+
+def _check_shapes(score, preds, y):
+    """Raises ValueError unless scores have shape () or (c,), and sets members."""
+    shape = jax.eval_shape(scores_of, score, preds, y).shape[1:]
+    if len(shape) > 1 or shape == (0,):
+        raise ValueError(f"expected a score of shape () or (c,), got {shape}")
+    thresholds = jax.ShapeDtypeStruct((1, len(y), *shape), float)
+    found = jax.eval_shape(members_of, score, preds, thresholds, y).shape[2:]
+    if found:
+        raise ValueError(
+            "expected invert(pred, q).contains(y) of shape (), got one of shape "
+            f"{found}; a set is of one example"
+        )
+
+
+def _check_alone(rows):
+    """Raises ValueError if the score of the first row depends on how it is called."""
+    one = jax.tree.map(lambda v: v[:1], (rows.preds, rows.y))
+    alone = np.asarray(jax.vmap(rows.score)(*one)).astype(float).reshape(-1)
+    ours = rows.scores[0]
+    if (distance(alone, ours) > rows.rounding[0]).any():
+        raise ValueError(
+            "expected a score that depends on pred and y of its row alone, got "
+            f"{_text(ours)} for row 0 in a batch and {_text(alone)} by itself; draws "
+            "and other state belong into pred"
+        )
+
+
+def _check_sets(rows):
+    """Raises ValueError unless sets hold the targets that score at most q."""
+    wrong = contradiction(rows)
+    if wrong is None:
+        return
+    should, row, q = wrong
+    raise ValueError(
+        f"expected invert(pred, q) to {should} the target of row {row}, whose score is "
+        f"{_text(rows.scores[row])}, at q = {_text(q)}; the set has to be {{y : "
+        "score(pred, y) <= q}, or scores.Custom(evaluate) without an inverse makes it"
+    )
+
+
+def _check_labels(rows):
+    """Raises ValueError unless labels have their scores, and no others one."""
+    score, preds = rows.score, rows.preds
+    table = np.asarray(labels_of(score, preds)).astype(float)
+    if table.ndim != 2:
+        raise ValueError(f"expected labels(pred) of shape (k,), got {table.shape[1:]}")
+    k = table.shape[1]
+    for shift in range(min(k, _LABELS)):
+        y = (jnp.asarray(rows.y) + shift) % k
+        other = scored(score, preds, y)
+        expected = np.take_along_axis(table, np.asarray(y)[:, None], axis=1)
+        wrong = distance(other.scores, expected) > other.rounding
+        if wrong.any():
+            row = np.argwhere(wrong)[0, 0]
+            raise ValueError(
+                f"expected score(pred, y) to be labels(pred)[y], "
+                f"{expected[row, 0]:.6g} for row {row} and label {y[row]}, got "
+                f"{_text(other.scores[row])}; compute one from the other"
+            )
+        _check_sets(other)
+    for label in (-1, k):
+        y = jnp.full(len(rows.y), label)
+        found = np.asarray(scores_of(score, preds, y)).astype(float)
+        if not (found == np.inf).all():
+            row = np.argwhere(found != np.inf)[0, 0]
+            raise ValueError(
+                f"expected the score jnp.inf for label {label}, which is none of 0, "
+                f"..., {k - 1}, got {_text(found[row])} for row {row}"
+            )
+
+
+def _text(values):
+    """Returns a score, or all components of one."""
+    values = [f"{v:.6g}" for v in np.atleast_1d(values)]
+    return values[0] if len(values) == 1 else f"({', '.join(values)})"
