@@ -10,12 +10,11 @@ import inspect
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 from jax.tree_util import Partial, default_registry
 
-_Function = TypeVar("_Function", bound=Callable)
 # What a walk over a tree does at a value: go by, stop, go on, or note its class too.
 _LEAF, _OURS, _CONTAINER, _FOREIGN = range(4)
 _kinds: weakref.WeakKeyDictionary[type, int] = weakref.WeakKeyDictionary()
@@ -26,11 +25,13 @@ class Untraceable(ValueError):
 
 
 def jit(
-    function: _Function | None = None, *, static_argnames: str | tuple[str, ...] = ()
-) -> _Function:
+    function: Callable[..., Any] | None = None,
+    *,
+    static_argnames: str | tuple[str, ...] = (),
+) -> Callable[..., Any]:
     """Returns `jax.jit` of a function of the user's objects, told apart by class."""
     if function is None:
-        return functools.partial(jit, static_argnames=static_argnames)  # type: ignore[return-value]
+        return functools.partial(jit, static_argnames=static_argnames)
 
     @functools.wraps(function)
     def program(*args, _classes, **kwargs):
@@ -53,7 +54,7 @@ def jit(
         ):
             return compiled(*args, _classes=classes, **kwargs)
 
-    return call  # type: ignore[return-value]
+    return call
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from jaxcp import _checks
+from jaxcp._arrays import as_arrays, is_rounded
 from jaxcp._checks import Alpha
 from jaxcp._rows import check_digits_of_targets
 from jaxcp._tracing import jit
