@@ -6,6 +6,7 @@ import numpy as np
 import optax
 import pandas as pd
 import pytest
+import scipy.sparse
 from numpy.testing import assert_array_equal
 
 import jaxcp
@@ -943,6 +944,100 @@ WRONG = {
         calibrate(scores.Absolute(), X, ["a"] * 9),
         r"expected y as numbers, got text \(a\); numpy.unique",
     ),
+    "labels as text": (
+        calibrate(scores.LAC(), P, np.array(["cat", "dog", "cow"] * 3)),
+        r"expected y as numbers, got text \(cat\); numpy.unique",
+    ),
+    "labels as objects": (
+        calibrate(scores.LAC(), P, pd.Series(["cat", "dog", "cow"] * 3)),
+        r"expected y as numbers, got text \(cat\); numpy.unique",
+    ),
+    "labels as categories": (
+        calibrate(
+            scores.LAC(), P, pd.Series(["cat", "dog", "cow"] * 3, dtype="category")
+        ),
+        "expected y as numbers, got text",
+    ),
+    "groups as text": (
+        lambda: jaxcp.calibrate_groups(ABSOLUTE, X, X, ["f"] * 9, num_groups=1),
+        r"expected groups as numbers, got text \(f\)",
+    ),
+    "a sparse array": (
+        calibrate(ABSOLUTE, X, scipy.sparse.csr_array(np.ones((9, 1)))),
+        r"expected y as a dense array, got csr_array; x.toarray\(\)",
+    ),
+    "rows of several lengths": (
+        calibrate(ABSOLUTE, X, [[1.0], [2.0, 3.0]]),
+        "expected y as one array, got rows of several lengths",
+    ),
+    "dates": (
+        calibrate(ABSOLUTE, X, np.arange(9).astype("datetime64[D]")),
+        r"expected y as numbers, got datetime64\[D\]",
+    ),
+    "a model in place of its predictions": (
+        calibrate(ABSOLUTE, PlainLearner(), X),
+        "expected preds as numbers, got PlainLearner",
+    ),
+    "flags as predictions": (
+        calibrate(ABSOLUTE, X > 3, X),
+        "expected preds as real numbers, got bool; astype",
+    ),
+    "flags as bands": (
+        calibrate(scores.CQR(), (X > 3, X > 2), X),
+        "expected preds as real numbers, got bool",
+    ),
+    "complex targets": (
+        calibrate(ABSOLUTE, X, X + 1j),
+        "expected y as real numbers, got complex64",
+    ),
+    "a dict of predictions": (
+        calibrate(ABSOLUTE, {"mu": X}, X),
+        r"expected preds as arrays, got a dict of \['mu'\]",
+    ),
+    "a dict of bands": (
+        calibrate(scores.CQR(), {"lower": X, "upper": X}, X),
+        "expected preds as arrays, got a dict",
+    ),
+    "a dict of probabilities": (
+        calibrate(scores.LAC(), {"p": P}, Y),
+        r"expected preds of shape \(n, k\), one column a label, got {'p'",
+    ),
+    "sets as predictions": (
+        calibrate(ABSOLUTE, SETS9, X),
+        "expected preds as arrays, got sets of kind Interval",
+    ),
+    "sets as targets": (
+        calibrate(ABSOLUTE, X, SETS9),
+        "expected y as arrays, got sets of kind Interval",
+    ),
+    "several predictions for one output": (
+        calibrate(ABSOLUTE, (X, X), X),
+        r"expected preds as one array, got \(\(9,\), \(9,\)\)",
+    ),
+    "crossed bands": (
+        calibrate(scores.CQR(), (X + 1, X - 1), X),
+        "lower > upper in 9 of 9; swap the two",
+    ),
+    "crossed bands, two sides": (
+        calibrate(scores.AsymmetricCQR(), (X + 1, X - 1), X),
+        "lower > upper in 9 of 9; swap the two",
+    ),
+    "crossed rectangles": (
+        calibrate(scores.Rectangle(), (X2 + 1, X2 - 1), X2),
+        "lower > upper in 18 of 18; swap the two",
+    ),
+    "rectangles of means": (
+        calibrate(scores.Rectangle(), X2, X2),
+        r"preds as a pair \(lower, upper\) of arrays \(9, 2\) like y, got one array",
+    ),
+    "bands of means": (
+        calibrate(scores.CQR(), X2, X2),
+        r"preds as a pair \(lower, upper\) of arrays \(9, 2\) like y, got one array",
+    ),
+    "NaN in the inputs of a fit": (
+        cross(x=X2.at[3, 1].set(jnp.nan)),
+        r"expected x without NaN, got nan at \(3, 1\)",
+    ),
     "an array for each prediction": (
         calibrate(scores.Absolute(), list(X), X),
         "a list of 9 arrays is so many outputs, jnp.stack makes rows of them",
@@ -953,7 +1048,7 @@ WRONG = {
     ),
     "a score that is no pytree": (
         calibrate(PlainScore(), X, X),
-        "expected score as a pytree, got PlainScore; decorate",
+        r"a pytree, got PlainScore; decorate its class with jaxcp.pytree, or use scores.C",
     ),
     "a learner that is no pytree": (
         cross(learner=PlainLearner()),
