@@ -1048,7 +1048,7 @@ WRONG = {
     ),
     "a score that is no pytree": (
         calibrate(PlainScore(), X, X),
-        r"a pytree, got PlainScore; decorate its class with jaxcp.pytree, or use scores.C",
+        "got PlainScore; decorate its class with jaxcp.pytree, or use scores.Custom",
     ),
     "a learner that is no pytree": (
         cross(learner=PlainLearner()),
