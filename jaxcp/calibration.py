@@ -209,7 +209,8 @@ def calibrate(
       score: Nonconformity score of one example, from `jaxcp.scores` or of your own.
       preds: Predictions for the calibration set, a pytree with leading axis n. Arrays
         may be from jax, numpy, pandas or torch (CPU), or lists of numbers.
-      y: Targets, shape (n, ...), in their own units, or labels 0, ..., k - 1.
+      y: Targets, shape (n, ...), in their own units, or labels 0, ..., k - 1. Integers
+        that are no labels are taken as floats.
       weights: Weights >= 0 of the rows, shape (n,): likelihood ratios of test to
         calibration inputs, or fixed weights that fade with age (NexCP).
       mask: True where a row counts, shape (n,), for padded data. Defaults to all rows.
@@ -219,8 +220,9 @@ def calibrate(
 
     Raises:
       ValueError: if lengths differ, a concrete prediction, target or weight is NaN or
-        negative where it may not be, labels are not integers in range, or the score
-        cannot use the predictions.
+        negative where it may not be, labels are not integers in range, the score cannot
+        use the predictions, or targets in double precision lose the digits in single
+        precision that their scores are about.
 
     Guarantee:
       Sets at level alpha cover with probability >= 1 - alpha if the calibration and

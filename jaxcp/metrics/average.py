@@ -35,8 +35,9 @@ def coverage(sets: Set, y: ArrayLike) -> Array:
       Coverage in [0, 1], shape (); NaN for no rows.
 
     Raises:
-      ValueError: if lengths differ, a concrete target is NaN, or labels are not
-        integers in the range of the sets.
+      ValueError: if lengths differ, a concrete target is NaN, labels are not integers
+        in the range of the sets, or targets lose digits in single precision that the
+        ends of their sets are about.
 
     Example:
       >>> from jaxcp.sets import Interval
