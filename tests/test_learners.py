@@ -280,3 +280,21 @@ def test_many_solves_at_a_time_do_not_wait_for_each_other(key):
         return sum(jnp.sum(fit.coef) for fit in fits)
 
     assert np.all(np.isfinite(jaxcp.simulate(trial, key, 1000)))
+
+
+@pytest.mark.parametrize("shape", [(30, 3), (9, 20)], ids=["primal", "dual"])
+def test_hyperparameters_of_a_wider_type_leave_the_type_of_the_data(shape):
+    with jax.enable_x64(True):
+        x = (
+            jnp.ones(shape, jnp.float32)
+            * jnp.arange(shape[0], dtype=jnp.float32)[:, None]
+        )
+        y, key = x[:, 0], jax.random.key(0)
+
+        def scores_of(penalty):
+            ridge = learners.Ridge(penalty)
+            absolute = jaxcp.scores.Absolute()
+            return jaxcp.jackknife_plus(key, ridge, absolute, x, y).scores
+
+        found = jax.vmap(scores_of)(jnp.logspace(-1, 1, 3))
+        assert found.dtype == jnp.float32 and np.all(np.isfinite(found))

@@ -22,10 +22,10 @@ dot = partial(jnp.matmul, precision="highest")
 def solve(matrix: Array, targets: Array) -> Array:
     """Returns the solution of a symmetric system, by LU: it may be nearly singular.
 
-    In single precision or the wider type of the system: LAPACK has no narrower one.
+    In the type of the targets, at least single precision: LAPACK has no narrower one.
     """
-    dtype = targets.dtype
-    matrix, targets = at_least_single(matrix), at_least_single(targets)
+    dtype, targets = targets.dtype, at_least_single(targets)
+    matrix = matrix.astype(targets.dtype)  # a penalty may be of a wider type
 
     def by_platform(_, b):
         solves = {"cpu": _solve_each, "default": jnp.linalg.solve}
