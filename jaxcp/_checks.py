@@ -137,7 +137,8 @@ def check_pytree(name: str, value: Any, instead: str) -> None:
     if len(leaves) == 1 and leaves[0] is value:
         raise ValueError(
             f"expected {name} as a pytree, got {type(value).__name__}; decorate its "
-            f"class with jaxcp.pytree, or use {instead}"
+            "class with jaxcp.pytree, fields that are no arrays with jaxcp.static, or "
+            f"use {instead}"
         )
 
 
