@@ -1048,7 +1048,7 @@ WRONG = {
     ),
     "a score that is no pytree": (
         calibrate(PlainScore(), X, X),
-        r"PlainScore; decorate .* with jaxcp.pytree, .* jaxcp.static, or use scores.Custom",
+        r"decorate .* with jaxcp.pytree, .* jaxcp.static, or use scores.Custom",
     ),
     "a learner that is no pytree": (
         cross(learner=PlainLearner()),
