@@ -106,6 +106,8 @@ def _kind(cls):
 
 def _is_of_tracing(error):
     """Returns whether an error is of jax, or of another library given a tracer."""
+    if isinstance(error, jax.errors.KeyReuseError):
+        return False
     if isinstance(error, jax.errors.JAXTypeError | jax.errors.JAXIndexError):
         return True
     return isinstance(error, TypeError) and (
