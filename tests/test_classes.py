@@ -115,6 +115,7 @@ def test_programs_of_the_user_tell_calibrations_apart(register):
         assert_allclose(half_width(cp), 2 * (i + 1))
 
 
+@pytest.mark.slow
 @registrations
 def test_streams_use_the_score_of_their_class(register):
     for i in range(NUM_CLASSES):
@@ -125,6 +126,7 @@ def test_streams_use_the_score_of_their_class(register):
         assert state.window.scores[0] == i + 1
 
 
+@pytest.mark.slow
 @registrations
 def test_learners_have_models_of_their_own(register):
     x, y = jnp.zeros((4, 1)), jnp.arange(4.0)

@@ -239,7 +239,7 @@ def test_outliers_among_subnormal_scores():
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(n, marks=[pytest.mark.slow] * (n not in ("absolute", "aps")))
+        pytest.param(n, marks=[pytest.mark.slow] * (n != "lac"))
         for n in CASES
         if n != "normalized-bad-sigma"
     ],
