@@ -259,7 +259,12 @@ def test_classes_of_one_structure_are_told_apart():
         return Distance()
 
     good, bad = make(1), make(2)
-    assert _tracing.node_classes([good, 1]) != _tracing.node_classes([bad, 1])
+    assert _tracing.classes_of([good, 1]) != _tracing.classes_of([bad, 1])
     scores.check(good, PREDS, Y)
     with pytest.raises(ValueError, match=r"expected invert\(pred, q\)"):
         scores.check(bad, PREDS, Y)
+
+
+def test_no_key_is_used_twice():
+    with jax.debug_key_reuse(True):
+        scores.check(scores.Absolute(), PREDS, Y)

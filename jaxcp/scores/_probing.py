@@ -97,9 +97,8 @@ def labels_of(score, preds):
 def _moved(score, preds, y):
     """Returns scores, and how far they move where what they are made of is rounded."""
     eps = _coarsest((preds, y))
-    keys = jax.random.split(jax.random.key(0), _SHAKES)
+    keys = jax.random.split(jax.random.key(0), 1 + _SHAKES)
     size = jnp.append(0.0, jnp.full(_SHAKES, _ULPS * eps))
-    keys = jnp.append(keys[:1], keys)
 
     def shaken(key, size):
         leaves, structure = jax.tree.flatten((preds, y))
@@ -158,9 +157,3 @@ def _range(scores):
     highest = np.max(scores, axis=0, initial=-np.inf, where=finite)
     lowest = np.min(scores, axis=0, initial=np.inf, where=finite)
     return np.maximum(_finite(highest - lowest), 0)
-
-
-def distance(a, b):
-    """Returns abs(a - b), 0 of two equal infinities."""
-    same = a == b
-    return abs(np.where(same, 0, a) - np.where(same, 0, b))
