@@ -10,7 +10,7 @@ from jax import Array
 
 from jaxcp._types import ArrayLike, PyTree
 
-_SHARE = 0.01  # of what a target is away, from where on rounding it matters
+_SHARE = 0.01  # of an error: how far rounding may move it
 
 
 def as_arrays(**named: PyTree) -> Any:
@@ -39,9 +39,9 @@ def as_groups(name: str, value: Any) -> Array:
 
 def is_rounded(name: str, value: Any) -> bool:
     """Returns whether values, as they came in, lose digits as the default float."""
-    if not is_concrete(value):
+    if isinstance(value, Array):
         return False
-    value, dtype = _on_host(name, value), jnp.asarray(0.0).dtype
+    value, dtype = _on_host(name, value), jax.dtypes.canonicalize_dtype(float)
     if value.dtype.kind not in "iuf" or np.can_cast(value.dtype, dtype):
         return False
     finite = value[np.isfinite(value)]
@@ -66,7 +66,7 @@ def check_digits(name: str, step: ArrayLike, error: ArrayLike) -> None:
 
 def narrowed(x: np.ndarray) -> np.ndarray:
     """Returns integers in jax's type of them, as floats where that is too narrow."""
-    default = np.dtype(jnp.asarray(0).dtype)
+    default = jax.dtypes.canonicalize_dtype(int)
     if x.dtype.kind not in "iu" or np.can_cast(x.dtype, default):
         return x
     limits = np.iinfo(default)
@@ -74,8 +74,12 @@ def narrowed(x: np.ndarray) -> np.ndarray:
     return x.astype(default if fits else float)
 
 
-def is_concrete(x: Any) -> bool:
-    """Returns whether the values of `x` can be looked at here."""
+def is_concrete(*trees: PyTree) -> bool:
+    """Returns whether all values in `trees` can be looked at here."""
+    return all(map(_is_known, jax.tree.leaves(trees)))
+
+
+def _is_known(x):
     if isinstance(x, jax.core.Tracer):
         return False
     return not isinstance(x, Array) or x.is_fully_addressable

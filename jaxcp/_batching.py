@@ -115,7 +115,7 @@ def widened(tree: PyTree) -> PyTree:
 
     As floats where default integers do not hold them all.
     """
-    default = jnp.asarray(0).dtype
+    default = jax.dtypes.canonicalize_dtype(int)
 
     def widen(v):
         unsigned = jnp.issubdtype(v.dtype, jnp.unsignedinteger)

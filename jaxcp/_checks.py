@@ -1,5 +1,6 @@
 """Arguments at the public door: converted, and checked where values are known."""
 
+import functools
 from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
@@ -16,6 +17,7 @@ from jaxcp._types import ArrayLike, Learner, PyTree, Score
 
 Alpha = Array | np.ndarray  # a jax array of floats, or a numpy array of Fractions
 _DIGITS = 6  # of a decimal that a float is taken for, within rounding
+_FOR_ALPHA = "; 0.1 is for sets that cover 90 %"
 
 
 def as_alpha(alpha: Any) -> Alpha:
@@ -26,22 +28,20 @@ def as_alpha(alpha: Any) -> Alpha:
     they are. Both must lie in (0, 1), where values are known: traced ones may not.
     """
     if isinstance(alpha, Array):
-        if is_concrete(alpha):
-            values = np.asarray(alpha)
-            _check_levels(values, values)
+        inside = lambda a: (a > 0) & (a < 1)  # noqa: E731
+        check_values(inside, "alpha in (0, 1)", alpha, cure=_FOR_ALPHA)
         return alpha
     numeric = isinstance(alpha, np.ndarray | np.generic)
     values = np.asarray(alpha, dtype=None if numeric else object)
     exact = np.empty(values.shape, object)
     for index in np.ndindex(values.shape):
         exact[index] = _as_fraction(values[index])
-    _check_levels(exact, values)
     return exact
 
 
 def alpha_as_float(alpha: Alpha) -> Array:
     """Returns the level as an array of floats."""
-    return jnp.asarray(alpha.astype(float)) if isinstance(alpha, np.ndarray) else alpha
+    return alpha if isinstance(alpha, Array) else jnp.asarray(np.asarray(alpha, float))
 
 
 def num_rows(**named: PyTree) -> int:
@@ -84,9 +84,10 @@ def check_values(
     expected: str,
     values: ArrayLike,
     mask: ArrayLike | None = None,
+    cure: str = "",
 ) -> None:
     """Raises ValueError if a concrete value, in a row that `mask` keeps, is invalid."""
-    if not (is_concrete(values) and is_concrete(mask)):
+    if not is_concrete(values, mask):
         return
     values = np.asarray(values)
     bad = ~np.asarray(valid(values), bool)
@@ -95,7 +96,7 @@ def check_values(
     if bad.any():
         where = tuple(int(i) for i in np.argwhere(bad)[0])
         at = f" at {where if len(where) > 1 else where[0]}" if where else ""
-        raise ValueError(f"expected {expected}, got {values[where]}{at}")
+        raise ValueError(f"expected {expected}, got {values[where]}{at}{cure}")
 
 
 def check_preds(
@@ -228,18 +229,14 @@ def as_vector(name: str, value: Array | float, size: int) -> Array:
 def _as_fraction(value):
     if isinstance(value, bool | np.bool_) or not isinstance(value, Real | Decimal):
         raise ValueError(f"expected alpha as numbers, got {type(value).__name__}")
-    return _decimal(value) if np.isfinite(float(value)) else Fraction(-1)
+    finite = np.isfinite(float(value))
+    exact = _decimal(value) if finite else Fraction(-1)  # type: ignore[arg-type]
+    if not 0 < exact < 1:
+        raise ValueError(f"expected alpha in (0, 1), got {value}{_FOR_ALPHA}")
+    return exact
 
 
-def _check_levels(exact, given):
-    outside = given[~((exact > 0) & (exact < 1)).astype(bool)]
-    if outside.size:
-        raise ValueError(
-            f"expected alpha in (0, 1), got {outside.flat[0]}; 0.1 is for sets that "
-            "cover 90 %"
-        )
-
-
+@functools.lru_cache(maxsize=1024, typed=True)
 def _decimal(value):
     """Returns a number as the decimal it is but for rounding, or prints as."""
     if isinstance(value, Fraction | Decimal | int | np.integer) or not 0 < value < 1:

@@ -1,7 +1,9 @@
-"""Arithmetic that rounds once, as on paper."""
+"""Arithmetic that rounds once, as on paper, and how far rounding may go."""
 
+import jax
 import jax.numpy as jnp
-from jax import Array
+import numpy as np
+from jax import Array, lax
 from jax.typing import DTypeLike
 
 from jaxcp._types import Number
@@ -24,7 +26,7 @@ def mean(values: Array) -> Array:
     """Returns the mean over the first axis, in the dtype of floats; NaN for no rows."""
     values = jnp.asarray(values)
     floating = jnp.issubdtype(values.dtype, jnp.floating)
-    dtype = values.dtype if floating else jnp.asarray(0.0).dtype
+    dtype = values.dtype if floating else jax.dtypes.canonicalize_dtype(float)
     wide = values.astype(jnp.promote_types(dtype, jnp.float32))  # halves overflow
     return quotient(jnp.sum(wide, axis=0), len(values)).astype(dtype)
 
@@ -32,3 +34,26 @@ def mean(values: Array) -> Array:
 def positive(value: Number, dtype: DTypeLike) -> Array:
     """Returns a width above 0 in this type, in which it may have been rounded to 0."""
     return jnp.maximum(jnp.asarray(value, dtype), jnp.finfo(dtype).tiny)
+
+
+def rounding(values: Array) -> Array:
+    """Returns by how much another program may round a score otherwise: 4 eps of it."""
+    sizes = jnp.abs(jnp.where(jnp.isfinite(values), values, 0))
+    return 4 * jnp.finfo(values.dtype).eps * lax.stop_gradient(sizes)
+
+
+def rounded_up(integers: Array) -> Array:
+    """Returns integers as floats that are not smaller: thresholds may not shrink."""
+    values = integers.astype(float)
+    dtype, above = integers.dtype, jnp.nextafter(values, jnp.inf)
+    if integers.dtype == bool or jnp.iinfo(dtype).bits <= jnp.finfo(values.dtype).nmant:
+        return values
+    # A float beyond the largest integer is larger, and does not convert back.
+    beyond = values >= float(jnp.iinfo(dtype).max) + 1
+    return jnp.where(~beyond & (values.astype(dtype) < integers), above, values)
+
+
+def distance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Returns abs(a - b), 0 of two NaN or two equal infinities."""
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    return abs(np.where(same, 0, a) - np.where(same, 0, b))

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jax.tree_util import Partial
 
-from jaxcp._tracing import classes_of, is_ours
+from jaxcp._tracing import classes_of, declare_ours
 
 _Class = TypeVar("_Class")
 _FEW = 20  # numbers of an array that is shown in full
@@ -101,7 +101,7 @@ def pytree(cls: type[_Class]) -> type[_Class]:
     # With keys, not `register_dataclass`: under that registration two classes with
     # the same fields compare equal, and jit may run the program of the wrong one.
     jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
-    is_ours(cls)
+    declare_ours(cls)
     return cls
 
 

@@ -36,18 +36,16 @@ def check_row_shapes(score: Score, preds: PyTree, expected: RowShapes | None) ->
 
 
 def check_digits_of_targets(
-    score: Score, preds: PyTree, y: Array, mask: Array | None = None
+    score: Score, preds: PyTree, y: Array, scores: Array, mask: Array | None = None
 ) -> None:
     """Raises ValueError if targets have lost the digits that their scores are about.
 
     Of targets that were rounded on their way in. Labels have no digits to lose.
     """
-    known = all(map(is_concrete, (y, mask, *jax.tree.leaves(preds))))
-    if hasattr(score, "labels") or not known:
+    if hasattr(score, "labels") or not is_concrete(preds, y, scores, mask):
         return
-    y = y.astype(float)
-    scores = evaluate(score, preds, y)
-    moved = evaluate(score, preds, jnp.nextafter(y, jnp.full_like(y, jnp.inf)))
+    floats = np.asarray(y, jax.dtypes.canonicalize_dtype(float))
+    moved = evaluate(score, preds, jnp.asarray(np.nextafter(floats, np.inf)))
     rows = slice(None) if mask is None else np.asarray(mask)
     scores, moved = (np.asarray(v, float)[rows] for v in (scores, moved))
     with np.errstate(invalid="ignore"):

@@ -82,7 +82,7 @@ def classes_of(*values: Any) -> tuple[type, ...]:
     return tuple(found)
 
 
-def is_ours(cls: type) -> None:
+def declare_ours(cls: type) -> None:
     """Makes known that the structure of `cls` holds the classes inside of it."""
     _kinds[cls] = _OURS
 
@@ -109,7 +109,7 @@ def _is_of_tracing(error):
     if isinstance(error, jax.errors.KeyReuseError):
         return False
     if isinstance(error, jax.errors.JAXTypeError | jax.errors.JAXIndexError):
-        return True
+        return not isinstance(error, jax.errors.KeyReuseError)
     return isinstance(error, TypeError) and (
         "Tracer" in str(error) or "valid JAX type" in str(error)
     )

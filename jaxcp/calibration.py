@@ -248,7 +248,7 @@ def calibrate(
     if weights is not None:
         _checks.check_weights("weights", weights, mask)
         weights = weights if mask is None else jnp.where(mask, weights, 0)
-    if rounded:
-        check_digits_of_targets(score, preds, y, mask)
     scores = evaluate(score, preds, y)
+    if rounded:
+        check_digits_of_targets(score, preds, y, scores, mask)
     return Calibration(score, scores, weights, mask, row_shapes(preds))

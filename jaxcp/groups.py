@@ -163,9 +163,9 @@ def calibrate_groups(
     mask = None if mask is None else mask.astype(bool)
     _checks.check_preds(score, preds, y, mask)
     _checks.check_labels("groups", groups, num_groups, mask)
-    if rounded:
-        check_digits_of_targets(score, preds, y, mask)
     scores, shapes = evaluate(score, preds, y), row_shapes(preds)
+    if rounded:
+        check_digits_of_targets(score, preds, y, scores, mask)
     return GroupCalibration(score, scores, groups, mask, num_groups, shapes)
 
 

@@ -18,9 +18,9 @@ def conformal_rank(count: ArrayLike, alpha: ArrayLike) -> Array:
     k = ceil((n + 1)(1 - alpha)) = n + 1 - floor(alpha (n + 1)), in [0, n + 1].
 
     A level that is a number (or numpy array, Fraction, Decimal) is read as the decimal
-    it prints as and the rank is computed in integers; so
-    is `1 - 0.9`, within rounding of one of at most 6 digits. Write `Fraction(1, 3)` for
-    a third. A jax array is taken with its rounding error, which
+    it prints as, or the one of at most 6 digits that it is but for rounding, as
+    `1 - 0.9` is 0.1, and the rank is computed in integers; write `Fraction(1, 3)` for a
+    third. A jax array is taken with its rounding error, which
     `floor(alpha (n + 1) (1 + 3 eps))` undoes; in single precision that is exact for
     levels of three decimals and n up to 2000, of two up to 20,000, and for 0.1, 0.05 or
     0.01 far beyond.
@@ -46,7 +46,7 @@ def conformal_rank(count: ArrayLike, alpha: ArrayLike) -> Array:
     if not jnp.issubdtype(count.dtype, jnp.integer):
         raise ValueError(f"expected an integer count, got {count.dtype}")
     _checks.check_values(lambda n: n >= 0, "count >= 0", count)
-    most = np.iinfo(jnp.asarray(0).dtype).max
+    most = np.iinfo(jax.dtypes.canonicalize_dtype(int)).max
     _checks.check_values(lambda n: n < most, f"count below {most}", count)
     count = count.astype(int)  # a narrow type may not hold n + 1
     if isinstance(alpha, Array):

@@ -17,6 +17,7 @@ from jax.typing import DTypeLike
 
 from jaxcp._arrays import as_arrays
 from jaxcp._masses import masses_of
+from jaxcp._numbers import rounded_up
 from jaxcp._types import ArrayLike, AxisName, Number
 
 # From this many levels of one array on, one sort of its integers beats as many
@@ -162,23 +163,6 @@ def as_float(x: Number) -> Array:
     return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(float)
 
 
-def _rounded_up(integers: Array) -> Array:
-    """Returns integers as floats that are not smaller: thresholds may not shrink."""
-    values = integers.astype(float)
-    dtype, above = integers.dtype, jnp.nextafter(values, jnp.inf)
-    if integers.dtype == bool or jnp.iinfo(dtype).bits <= jnp.finfo(values.dtype).nmant:
-        return values
-    # A float beyond the largest integer is larger, and does not convert back.
-    beyond = values >= float(jnp.iinfo(dtype).max) + 1
-    return jnp.where(~beyond & (values.astype(dtype) < integers), above, values)
-
-
-def rounding(values: Array) -> Array:
-    """Returns by how much another program may round a score otherwise: 4 eps of it."""
-    sizes = jnp.abs(jnp.where(jnp.isfinite(values), values, 0))
-    return 4 * jnp.finfo(values.dtype).eps * lax.stop_gradient(sizes)
-
-
 def at_least_single(x: Array) -> Array:
     """Returns floats in which sums are taken: single precision or the wider `x`."""
     return x.astype(jnp.promote_types(x.dtype, jnp.float32))
@@ -198,7 +182,7 @@ def _kth_smallest(x, k, where, axis_name, nearest):
     # Integers have no infinite keys, so compare the rank with the count.
     count = x.size if where is None else jnp.sum(where)
     count = count if axis_name is None else lax.psum(count, axis_name)
-    value = _rounded_up(from_keys(_find(to_keys(x), where, k, axis_name), x.dtype))
+    value = rounded_up(from_keys(_find(to_keys(x), where, k, axis_name), x.dtype))
     return jnp.where(k < 1, -jnp.inf, jnp.where(k > count, jnp.inf, value))
 
 

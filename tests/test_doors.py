@@ -1,5 +1,7 @@
 """What comes in keeps its value, its digits and its shape, or is refused."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -110,6 +112,16 @@ def test_targets_that_lose_their_noise_are_refused(offset, noise):
         assert_allclose(np.sort(cp.scores), np.sort(np.abs(y - offset)), rtol=1e-6)
 
 
+def test_gradients_in_scores_of_targets_that_were_rounded():
+    preds, y = np.zeros(9), np.linspace(0.1, 1, 9)
+
+    def total(factor):
+        score = scores.Custom(partial(lambda f, pred, y: f * abs(y - pred), factor))
+        return jaxcp.calibrate(score, preds, y).scores.sum()
+
+    assert_allclose(jax.grad(total)(2.0), y.sum(), rtol=1e-6)
+
+
 def test_metrics_do_not_hide_lost_digits():
     y = 2.5e6 + 0.05 * np.random.default_rng(0).normal(size=99)
     narrow = sets.Interval(jnp.full(99, 2.5e6), jnp.full(99, 2.5e6))
@@ -167,10 +179,10 @@ def test_predictions_keep_the_shape_they_had_at_calibration(name):
 
 def test_bands_may_come_as_one_array_or_as_two():
     pairs = jnp.stack([jnp.zeros(9), jnp.ones(9)], axis=1)
-    for first, then in [(pairs, (pairs[:, 0], pairs[:, 1]))] * 2:
-        for a, b in [(first, then), (then, first)]:
-            cp = jaxcp.calibrate(scores.CQR(), a, jnp.arange(9.0))
-            assert_array_equal(cp(a, 0.2).upper, cp(b, 0.2).upper)
+    two = pairs[:, 0], pairs[:, 1]
+    for first, then in [(pairs, two), (two, pairs)]:
+        cp = jaxcp.calibrate(scores.CQR(), first, jnp.arange(9.0))
+        assert_array_equal(cp(first, 0.2).upper, cp(then, 0.2).upper)
 
 
 @pytest.mark.parametrize("name", ["pcp", "hdpcp", "cp2pcp", "c-pcp", "cdf-absolute"])

@@ -382,3 +382,12 @@ def test_other_precisions(dtype):
 def test_networks_are_deterministic_enough():
     """Many steps would blow up a difference in rounding: the program is the same."""
     learners.check(FunctionLearner(NETWORK.fit, NETWORK.predict), X, Y)
+
+
+def test_keys_are_not_used_up():
+    def fit(key, x, y, weights):
+        return weights @ y / weights.sum() + 0 * jax.random.normal(key)
+
+    learner = FunctionLearner(fit, lambda p, x: jnp.full(len(x), p))
+    with jax.debug_key_reuse(True):
+        jaxcp.cv_plus(jax.random.key(2), learner, ABSOLUTE, X, Y, num_folds=5)

@@ -263,3 +263,8 @@ def test_classes_of_one_structure_are_told_apart():
     scores.check(good, PREDS, Y)
     with pytest.raises(ValueError, match=r"expected invert\(pred, q\)"):
         scores.check(bad, PREDS, Y)
+
+
+def test_no_key_is_used_twice():
+    with jax.debug_key_reuse(True):
+        scores.check(scores.Absolute(), PREDS, Y)

@@ -42,13 +42,13 @@ class Rows(NamedTuple):
     Args:
       x: Inputs, a pytree of arrays with leading axis n.
       y: Targets, shape (n, ...).
-      count: Number of rows n.
+      n: Number of rows.
       rounded: Whether targets lost digits on their way in.
     """
 
     x: PyTree
     y: Array
-    count: int  # type: ignore[assignment]  # a field, not the method of tuples
+    n: int
     rounded: bool
 
 
@@ -92,9 +92,9 @@ def carry_out(
         fits, full, preds = _fit(key, learner, x, y, *left_out, **how)
     mask = _rows_left_out(fits)
     _check_preds(x, preds, mask)
-    if rows.rounded:
-        check_digits_of_targets(score, preds, y, mask)
     calibration = calibrate(score, preds, y, weights=calibration_weights, mask=mask)
+    if rows.rounded:
+        check_digits_of_targets(score, preds, y, calibration.scores, mask)
     return CrossConformal(fits, full, calibration)
 
 
@@ -102,9 +102,9 @@ def _check_preds(x, preds, mask):
     """Raises ValueError for predictions that are NaN, as of inputs that are."""
     try:
         _checks.check_not_nan("predictions of the learner", preds, mask)
-    except ValueError as error:
+    except ValueError:
         _checks.check_not_nan("x", x)
-        raise error
+        raise
 
 
 def _held_out(plan):

@@ -73,7 +73,7 @@ def cross_conformal(
     rows = check_data(key, learner, score, x, y)
     _checks.check_given(weights=weights)
     weights = as_arrays(weights=weights)
-    n = rows.count
+    n = rows.n
     if weights.ndim != 2 or weights.shape[1] != n or not len(weights):
         raise ValueError(f"expected weights of shape (b, {n}), got {weights.shape}")
     _checks.check_weights("weights", weights)
@@ -130,7 +130,7 @@ def jackknife_plus(
       (7, 30)
     """
     rows = check_data(key, learner, score, x, y)
-    n = rows.count
+    n = rows.n
     _checks.check_count("the number of rows", n, 2)
     weights = None if hasattr(learner, "leave_one_out") else resampling.leave_one_out(n)
     plan = Plan(weights, jnp.arange(n), "mean", batch_size, check)
@@ -186,6 +186,6 @@ def cv_plus(
     """
     rows = check_data(key, learner, score, x, y)
     key_folds, key_fits = jax.random.split(key)
-    weights = resampling.k_fold(key_folds, rows.count, num_folds)
+    weights = resampling.k_fold(key_folds, rows.n, num_folds)
     plan = Plan(weights, jnp.argmin(weights, axis=0), "mean", batch_size, check)
     return carry_out(plan, key_fits, learner, score, rows, calibration_weights)

@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxcp import _boxes, _checks
@@ -22,7 +21,9 @@ def padded_boxes(name: str, images: Any) -> tuple[np.ndarray, np.ndarray]:
     longest = max(map(len, arrays), default=0)
     mask = np.array([np.arange(longest) < len(v) for v in arrays], bool)
     mask = mask.reshape(len(arrays), longest)
-    dtype = np.result_type(jnp.asarray(0.0).dtype, *(v.dtype for v in arrays))
+    dtype = np.result_type(
+        jax.dtypes.canonicalize_dtype(float), *(v.dtype for v in arrays)
+    )
     padded = np.tile(np.array([0, 0, 1, 1], dtype), (*mask.shape, 1))
     padded[mask] = np.concatenate([*arrays, np.zeros((0, 4), dtype)])
     return padded, mask
@@ -76,7 +77,7 @@ def _as_numpy(name, images, empty):
         kind = type(images).__name__
         raise ValueError(f"expected {name} as a list of arrays, got {kind}")
     images = list(images)
-    if not all(map(is_concrete, jax.tree.leaves(images))):
+    if not is_concrete(images):
         raise ValueError(
             f"expected {name} known outside of jit, got traced arrays; inside use "
             "jax.vmap(match_boxes) on padded boxes"

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from jaxcp._numbers import distance
 from jaxcp._types import PyTree
 
 _FAR = 10  # ranges of the targets by which some of them change
@@ -58,20 +59,14 @@ def _moved(before, after, again, at):
     trees = before, after, *again
     for leaves in zip(*(jax.tree.leaves(tree) for tree in trees), strict=True):
         a, b, *repeats = (np.asarray(leaf).astype(float) for leaf in leaves)
-        noise = [_largest(_distance(v, a)) for v in repeats]
+        noise = [_largest(distance(v, a)) for v in repeats]
         within = _rounding(a, leaves[0].dtype) + 10 * max(noise, default=0.0)
         a, b = a[at], b[at]
-        moved = ~(_distance(a, b) <= within) & np.isfinite(b)
+        moved = ~(distance(a, b) <= within) & np.isfinite(b)
         if moved.any():
             where = tuple(np.argwhere(moved)[0])
             return (where or (0,))[0], f"from {a[where]:.4g} to {b[where]:.4g}"
     return None
-
-
-def _distance(a, b):
-    """Returns abs(a - b), 0 of two NaN or two equal infinities."""
-    same = (a == b) | (np.isnan(a) & np.isnan(b))
-    return abs(np.where(same, 0, a) - np.where(same, 0, b))
 
 
 def _rounding(values, dtype):

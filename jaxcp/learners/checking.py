@@ -81,7 +81,7 @@ def check_once(learner: Learner, x: PyTree, y: Array, key: Array) -> None:
     if len(y) < 2 or _is_own(learner):
         return
     leaves, structure = jax.tree.flatten((learner, x, y))
-    if not _are_known((leaves, key)):
+    if not is_concrete(leaves, key):
         return
     shapes = tuple((np.shape(v), getattr(v, "dtype", type(v))) for v in leaves)
     name = type(learner), classes_of(learner), structure, shapes
@@ -110,10 +110,6 @@ def _is_own(learner):
     return type(learner) in _HOLD_OUT
 
 
-def _are_known(tree):
-    return all(is_concrete(leaf) for leaf in jax.tree.leaves(tree))
-
-
 def _check(learner, x, y, key):
     # Data that are constants of somebody's program are looked at while it is traced.
     with traceable(learner), jax.ensure_compile_time_eval():
@@ -128,7 +124,7 @@ def _check_fit(learner, x, y, key):
     weights[rows] = 0
     shapes = jax.eval_shape(_predictions, learner, key, x, y, weights, rows)
     _check_leading("predictions", shapes, len(rows))
-    if not _are_known((learner, x, y, key)):
+    if not is_concrete(learner, x, y, key):
         return
     moved = first_moved(
         lambda y: _predictions(learner, key, x, y, weights, rows),
@@ -152,7 +148,7 @@ def _check_leave_one_out(learner, x, y):
     own = [part for part in parts if not _shared.is_shared(part)]
     _check_leading("parameters of leave_one_out", own, n)
     _check_leading("predictions", jax.eval_shape(_refits, learner, x, y), n)
-    if not _are_known((learner, x, y)):
+    if not is_concrete(learner, x, y):
         return
     for row in sorted({0, n // 2, n - 1}):
         targets = other_targets(y, np.array([row]))
@@ -168,7 +164,7 @@ def _check_leave_one_out(learner, x, y):
 @jit
 def _predictions(learner, key, x, y, weights, rows):
     """Returns the predictions of a weighted fit for some of the rows."""
-    params = learner.fit(key, x, y, weights)
+    params = learner.fit(jax.random.clone(key), x, y, weights)
     return learner.predict(params, jax.tree.map(lambda v: v[rows], x))
 
 

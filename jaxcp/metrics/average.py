@@ -4,6 +4,7 @@ import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from jaxcp import _checks
@@ -95,9 +96,11 @@ def singleton_rate(sets: LabelSet) -> Array:
 
 def check_sets(sets: Set, y: ArrayLike) -> tuple[AnySet, Array]:
     """Returns sets and targets as arrays, one target shaped as each set takes it."""
-    sets, given, y = as_batch(sets), y, as_array("y", y)
+    rounded = is_rounded("y", y)
+    sets, y = as_batch(sets), as_array("y", y)
     _checks.num_rows(sets=sets, y=y)
-    _check_digits(sets, y, given)
+    if rounded:
+        _check_digits(sets, y)
     _checks.check_not_nan("y", y)
     expected = y.shape[:1] + _target_shape(sets, y.shape[1:])
     if y.shape != expected and not y.size == math.prod(expected) == len(y):
@@ -106,22 +109,14 @@ def check_sets(sets: Set, y: ArrayLike) -> tuple[AnySet, Array]:
     if isinstance(sets, LabelSet):
         y = as_groups("y", y)
         _checks.check_labels("y", y, sets.mask.shape[-1])
-    found = jax.eval_shape(_contained, sets, y).shape
-    if found != y.shape[:1]:
-        raise ValueError(
-            f"expected y with one target for each set, got {y.shape} for "
-            f"{type(sets).__name__}"
-        )
     return sets, y
 
 
-def _check_digits(sets, y, given):
+def _check_digits(sets, y):
     """Raises ValueError if sets are no wider than what targets lost on their way in."""
-    ends = hasattr(sets, "lower") and is_concrete(sets.lower)
-    if ends and is_rounded("y", given) and y.size:
-        y = y.astype(float)
-        step = jnp.nextafter(y, jnp.full_like(y, jnp.inf)) - y
-        check_digits("y", step, sets.upper - sets.lower)
+    if hasattr(sets, "lower") and is_concrete(sets, y):
+        floats = np.asarray(y, jax.dtypes.canonicalize_dtype(float))
+        check_digits("y", np.spacing(floats), sets.upper - sets.lower)
 
 
 def as_batch(sets: Set) -> AnySet:
@@ -156,7 +151,13 @@ def is_covered(sets: Set, y: Array) -> Array:
 
 @jit
 def _contained(sets, y):
-    return jax.vmap(lambda s, target: s.contains(target))(sets, y)
+    found = jax.vmap(lambda s, target: s.contains(target))(sets, y)
+    if found.ndim > 1:
+        raise ValueError(
+            f"expected y with one target for each set, got {y.shape} for "
+            f"{type(sets).__name__}"
+        )
+    return found
 
 
 def check_level(alpha: ArrayLike) -> Array:

@@ -63,9 +63,9 @@ class _Adaptive(Stream):
 
 
 def _level(scores: Array, alpha: ArrayLike) -> Level:
-    alpha = _checks.alpha_as_float(split_level(alpha, scores))
-    total = jnp.sum(alpha)
-    return Level(total, alpha / total)
+    alpha = split_level(alpha, scores)
+    total = alpha.sum()
+    return Level(*map(_checks.alpha_as_float, (total, alpha / total)))
 
 
 @pytree

@@ -8,6 +8,7 @@ from jax import Array, lax
 
 from jaxcp import _checks
 from jaxcp._arrays import as_arrays, is_rounded
+from jaxcp._batching import evaluate
 from jaxcp._checks import Alpha
 from jaxcp._rows import check_digits_of_targets
 from jaxcp._tracing import jit
@@ -101,7 +102,8 @@ def run(
     _check_state(method, state)
     _checks.check_preds(method.score, preds, y)
     if rounded:
-        check_digits_of_targets(method.score, preds, y)
+        scores = evaluate(method.score, preds, y)
+        check_digits_of_targets(method.score, preds, y, scores)
     return _run(method, state, preds, y, method._level(state, alpha))
 
 
@@ -184,6 +186,11 @@ def _check_state(method, state):
         )
 
 
+@jax.jit
+def _as_batch(tree):
+    return jax.tree.map(lambda v: v[None], tree)
+
+
 def _check_one(method, state, pred, y, alpha):
     """Returns one example as arrays and the level, or refuses them as `run` does."""
     pred, y = as_arrays(pred=pred, y=y)
@@ -193,7 +200,7 @@ def _check_one(method, state, pred, y, alpha):
     _checks.check_not_nan("y", y)
     level = method._level(state, alpha)
     try:
-        _checks.check_preds(method.score, *jax.tree.map(lambda v: v[None], (pred, y)))
+        _checks.check_preds(method.score, *_as_batch((pred, y)))
     except ValueError:
         check_example(method, state, pred, y, level)  # says more of a batch
         raise

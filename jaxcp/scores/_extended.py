@@ -10,13 +10,13 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from jaxcp._numbers import rounding
 from jaxcp._types import Number
 from jaxcp.selection import (
     at_least_single,
     bisect_keys,
     from_keys,
     kth_smallest,
-    rounding,
     to_keys,
 )
 

@@ -53,23 +53,28 @@ def check_draws(draws: Array, y: Array | None = None) -> None:
 def check_bands(preds: PyTree, y: Array | None, mask: Array | None) -> None:
     """Raises ValueError unless preds are pairs, lower <= upper in most rows."""
     lower, upper = check_pairs("(lower, upper)", preds, y)
-    if not all(map(is_concrete, (lower, upper, mask))) or lower.shape != upper.shape:
+    if not is_concrete(lower, upper, mask) or lower.shape != upper.shape:
         return
+    rows = slice(None) if mask is None else np.asarray(mask)
+    crossed = (np.asarray(lower) > np.asarray(upper))[rows]
+    if not _are_most(crossed):
+        return
+    # Copies of one row are one.
     parts = [v for v in (lower, upper, y) if v is not None and is_concrete(v)]
-    parts = [
-        np.asarray(v, float).reshape(len(v), math.prod(v.shape[1:])) for v in parts
-    ]
-    rows = np.hstack(parts) if mask is None else np.hstack(parts)[np.asarray(mask)]
-    d = parts[0].shape[1]
-    for distinct in (lambda rows: rows, lambda rows: np.unique(rows, axis=0)):
-        crossed = distinct(rows)[:, :d] > distinct(rows)[:, d : 2 * d]
-        # Bands of width 0 are crossed by chance, and copies of one row are one.
-        if crossed.sum() <= crossed.size / 2 + crossed.size**0.5:
-            return
+    parts = [np.asarray(v, float)[rows].reshape(len(crossed), -1) for v in parts]
+    distinct, d = np.unique(np.hstack(parts), axis=0), parts[0].shape[1]
+    crossed = distinct[:, :d] > distinct[:, d : 2 * d]
+    if not _are_most(crossed):
+        return
     raise ValueError(
         "expected preds as (lower, upper), lower <= upper in most rows, got lower > "
         f"upper in {crossed.sum()} of {crossed.size}; swap the two"
     )
+
+
+def _are_most(crossed):
+    """Returns whether more bands are crossed than by chance, as those of width 0."""
+    return crossed.sum() > crossed.size / 2 + crossed.size**0.5
 
 
 def check_pairs(expected: str, preds: PyTree, y: Array | None) -> tuple[Array, Array]:

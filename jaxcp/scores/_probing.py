@@ -157,9 +157,3 @@ def _range(scores):
     highest = np.max(scores, axis=0, initial=-np.inf, where=finite)
     lowest = np.min(scores, axis=0, initial=np.inf, where=finite)
     return np.maximum(_finite(highest - lowest), 0)
-
-
-def distance(a, b):
-    """Returns abs(a - b), 0 of two equal infinities."""
-    same = a == b
-    return abs(np.where(same, 0, a) - np.where(same, 0, b))

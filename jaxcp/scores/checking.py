@@ -7,11 +7,11 @@ import numpy as np
 from jaxcp import _checks
 from jaxcp._arrays import as_arrays, is_concrete
 from jaxcp._batching import widened
+from jaxcp._numbers import distance
 from jaxcp._tracing import explained
 from jaxcp._types import ArrayLike, PyTree, Score
 from jaxcp.scores._probing import (
     contradiction,
-    distance,
     labels_of,
     members_of,
     scored,
@@ -70,8 +70,7 @@ def check(score: Score, preds: PyTree, y: ArrayLike) -> None:
     # Data that are constants of somebody's program are looked at while it is traced.
     with _traceable(score), jax.ensure_compile_time_eval():
         _check_shapes(score, preds, y)
-        leaves = jax.tree.leaves((score, preds, y))
-        if not all(is_concrete(leaf) for leaf in leaves):
+        if not is_concrete(score, preds, y):
             return
         rows = scored(score, preds, y)
         _check_alone(rows)
