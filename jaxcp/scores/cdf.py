@@ -12,7 +12,7 @@ from jaxcp._types import AnySet, PyTree, Score
 from jaxcp.scores import _extended
 from jaxcp.scores._preds import check_draws, check_tuple
 from jaxcp.selection import as_float, at_least_single, kth_smallest
-from jaxcp.sets import LevelSet
+from jaxcp.sets import Ellipsoid, LevelSet
 
 
 @pytree
@@ -80,7 +80,7 @@ class CDF:
         if self.extended:
             threshold = _extended.with_rounding(self._draw_scores(pred), threshold)
         region = self.base.invert(pred[0], threshold)
-        if isinstance(region, LevelSet):  # thresholds have their rounding, or are exact
+        if isinstance(region, LevelSet | Ellipsoid):  # rounded above, or exact
             return dataclasses.replace(region, rounds=False)
         return region
 

@@ -58,6 +58,8 @@ class Ellipsoid:
       scale: Half axes at radius 1, shape (d,), or a lower triangular factor of the
         matrix of the ellipsoid, shape (d, d), in units of the targets.
       radius: Shape (); +inf is the whole space, below 0 the set is empty.
+      rounds: Whether targets beyond the radius by `rounding` are inside, as for
+        `LevelSet`.
 
     Example:
       >>> disc = Ellipsoid(jnp.zeros(2), jnp.ones(2), jnp.array(2.0))
@@ -68,6 +70,7 @@ class Ellipsoid:
     center: Array
     scale: Array
     radius: Array
+    rounds: bool = static(default=True)
 
     def contains(self, y: Array) -> Array:
         """Returns whether `y`, shape (d,), is in the ellipsoid, bool of shape ()."""
@@ -90,7 +93,7 @@ class Ellipsoid:
             shape = self.center.shape
             raise ValueError(f"expected a target of shape {shape}, got {y.shape}")
         z = _geometry.whiten(self.scale, y - self.center)
-        return _geometry.norm(z) <= self.radius
+        return _at_most(_geometry.norm(z), self.radius, self.rounds)
 
     def _log_size(self):
         axes = jnp.abs(_geometry.diagonal(self.scale))
@@ -142,9 +145,7 @@ class LevelSet:
         raise ValueError(_no_size("a LevelSet"))
 
     def _contains(self, y):
-        level = as_float(self.level)
-        level = level + rounding(level) if self.rounds else level
-        return jnp.all(self.score(self.pred, y) <= level)
+        return jnp.all(_at_most(self.score(self.pred, y), self.level, self.rounds))
 
 
 def over_batch(method: Callable[..., Array], ndim: int, region: Any, *y: Any) -> Array:
@@ -153,6 +154,11 @@ def over_batch(method: Callable[..., Array], ndim: int, region: Any, *y: Any) ->
     for _ in range(ndim):
         method = jax.vmap(method)
     return method(region, *y)
+
+
+def _at_most(score, bound, rounds):
+    bound = as_float(bound)
+    return score <= (bound + rounding(bound) if rounds else bound)
 
 
 def _no_size(what):
