@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 import jaxcp
 from helpers import CASES, inside, scores_of, sets_of
@@ -23,7 +24,15 @@ SIMPLE = {
     "asymmetric-cqr": scores.AsymmetricCQR(),
 }
 simple_scores = pytest.mark.parametrize("name", SIMPLE)
-float_types = pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+float_types = pytest.mark.parametrize(
+    "dtype", ["float16", "bfloat16", "float32", "float64"], indirect=True
+)
+
+
+@pytest.fixture
+def dtype(request):
+    with jax.enable_x64(request.param == "float64"):
+        yield request.param
 
 
 def predictions(name, mu, rng):
@@ -43,7 +52,7 @@ def cast(tree, dtype):
 
 
 def assert_no_target_lost(score, preds, y, q):
-    """Every target whose score is at most q is in its set; of q any may be NaN-free."""
+    """Every target whose score is at most q is in its set."""
     values = np.asarray(scores_of(score, preds, y), float)
     below = values <= np.asarray(q, float)
     below = below.reshape(len(below), -1).all(axis=1)
@@ -117,12 +126,15 @@ def test_differences_of_integers_do_not_overflow():
     assert jaxcp.calibrate(scores.Absolute(), *far).scores == 4e9
 
 
+SMALL = {"float32": 1e-6, "float64": 1e-14}
+
+
 @float_types
 @pytest.mark.parametrize("name", ["absolute", "signed", "normalized", "gamma", "cqr"])
 def test_targets_just_beyond_zero_are_covered(name, dtype):
     """mu = 1, and scores that round to 1: the set [0, 2] would miss all targets."""
     n, rng = 1999, np.random.default_rng(0)
-    y = -np.exp(-9 - 12 * rng.random(n)) * (1e-6 if dtype == "float32" else 1)
+    y = -np.exp(-9 - 12 * rng.random(n)) * SMALL.get(dtype, 1)
     ones = np.ones(n)
     preds = {"normalized": (ones, ones), "cqr": (ones, ones)}.get(name, ones)
     rows = cast((preds, y), dtype)
@@ -131,6 +143,16 @@ def test_targets_just_beyond_zero_are_covered(name, dtype):
     cp = jaxcp.calibrate(SIMPLE[name], *old)
     covered = metrics.coverage(cp(new[0], 0.1), new[1])
     assert covered >= np.mean(cp.p_values(*new) > 0.1) >= 0.89
+
+
+def test_margins_that_overflow_leave_no_end_unknown():
+    """A small box in half precision: two of the margins in its units are infinite."""
+    score = scores.BoxOffset(relative=True)
+    pred = jnp.array([1, 0, 1.0234, 1.13e-5], "float16")
+    y = jnp.array([-1.5, 1.25, 1.3, 1.53], "float16")
+    margins = score(pred, y)
+    assert_array_equal(jnp.isinf(margins), [False, True, False, True])
+    assert not jnp.any(jnp.isnan(score.invert(pred, margins).corners()))
 
 
 @pytest.mark.parametrize("name", CASES)
