@@ -62,6 +62,9 @@ LAWS = {
     "far away": lambda rng, n: (1e4 + rng.normal(size=n), 1e4 + rng.normal(size=n)),
     "all the same": lambda rng, n: (np.full(n, -0.1), np.full(n, 0.7)),
     "exact": lambda rng, n: (rng.normal(size=n),) * 2,
+    "barely normal": lambda rng, n: tuple(
+        rng.normal(size=(2, n)) * np.exp(-70 - 17 * rng.random((2, n)))
+    ),
 }
 
 
