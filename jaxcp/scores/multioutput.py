@@ -12,7 +12,7 @@ from jaxcp._types import ArrayLike, PyTree
 from jaxcp.empirical import empirical_quantile
 from jaxcp.scores._preds import check_bands, check_draws, check_numbers, check_tuple
 from jaxcp.scores.regression import CQR
-from jaxcp.selection import as_float
+from jaxcp.selection import as_float, rounding
 from jaxcp.sets import Box, Ellipsoid, Interval
 
 
@@ -116,7 +116,9 @@ class Mahalanobis:
         """Returns the ellipsoid norm(scale^-1 (y - mu)) <= q."""
         mu, scale = map(as_float, pred)
         known, scale = _known(scale)
-        return Ellipsoid(mu, scale, jnp.where(known, q, jnp.inf))
+        # Membership is another program, which may add the same distance up otherwise.
+        radius = as_float(q) + rounding(as_float(q))
+        return Ellipsoid(mu, scale, jnp.where(known, radius, jnp.inf))
 
     def check(
         self, preds: PyTree, y: Array | None = None, mask: Array | None = None
