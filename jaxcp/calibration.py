@@ -67,6 +67,7 @@ class Calibration:
           >>> calibrate(Absolute(), jnp.zeros(9), jnp.arange(1.0, 10.0)).quantile(0.2)
           Array(8., dtype=float32)
         """
+        test_weight = as_arrays(test_weight=test_weight)
         check_test_weights(self, test_weight, "test_weight")
         return threshold(self, level_of(self, alpha), test_weight)
 

@@ -316,3 +316,20 @@ def test_values_of_every_size_print(key):
     assert "row_shapes=((),)" in repr(cp)
     assert "scores=float32[30]" in repr(cp)
     assert repr(states[0]).startswith("ACIState(window=Window(scores=float32[30]")
+
+
+def test_numbers_by_themselves_keep_their_values():
+    """Of 64 bits, where an array is expected and where a number is."""
+    large = np.int64(2**33)
+    cp = jaxcp.calibrate(
+        scores.Absolute(), np.zeros(9), np.arange(9), weights=np.ones(9)
+    )
+    assert cp.quantile(0.2, test_weight=large) == np.inf
+    assert cp.quantile(0.2, test_weight=2**33) == np.inf
+    assert jaxcp.weighted_select(np.arange(3.0), np.full(3, 2**32), large) == 1
+    assert jaxcp.weighted_select(np.arange(3.0), np.full(3, 2**32), 2**33) == 1
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64, np.longdouble])
+def test_levels_of_every_float_type(kind):
+    assert jaxcp.conformal_rank(9, kind(0.1)) == 9
