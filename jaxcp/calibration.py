@@ -238,7 +238,7 @@ def calibrate(
       Array([8.], dtype=float32)
     """
     _checks.check_given(score=score, preds=preds, y=y)
-    rounded = is_rounded("y", y)
+    rounded, given = is_rounded("y", y), (preds, y)
     preds, y, weights, mask = as_arrays(preds=preds, y=y, weights=weights, mask=mask)
     _checks.num_rows(preds=preds, y=y, weights=weights, mask=mask)
     mask = None if mask is None else mask.astype(bool)
@@ -248,6 +248,6 @@ def calibrate(
         _checks.check_weights("weights", weights, mask)
         weights = weights if mask is None else jnp.where(mask, weights, 0)
     if rounded:
-        check_digits_of_targets(score, preds, y, mask)
+        check_digits_of_targets(score, preds, y, mask, given)
     scores = evaluate(score, preds, y)
     return Calibration(score, scores, weights, mask, row_shapes(preds))

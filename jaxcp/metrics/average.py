@@ -96,12 +96,12 @@ def check_sets(sets: Set, y: ArrayLike) -> tuple[AnySet, Array]:
     """Returns sets and targets as arrays, one target shaped as each set takes it."""
     sets, given, y = as_batch(sets), y, as_array("y", y)
     _checks.num_rows(sets=sets, y=y)
-    _check_digits(sets, y, given)
     _checks.check_not_nan("y", y)
     expected = y.shape[:1] + _target_shape(sets, y.shape[1:])
     if y.shape != expected and not y.size == math.prod(expected) == len(y):
         raise ValueError(f"expected y of shape {expected} like sets, got {y.shape}")
     y = y.reshape(expected)  # a single output may come with an axis or without
+    _check_digits(sets, y, given)
     if isinstance(sets, LabelSet):
         y = as_groups("y", y)
         _checks.check_labels("y", y, sets.mask.shape[-1])
@@ -120,7 +120,10 @@ def _check_digits(sets, y, given):
     if ends and is_rounded("y", given) and y.size:
         y = y.astype(float)
         step = jnp.nextafter(y, jnp.full_like(y, jnp.inf)) - y
-        check_digits("y", step, sets.upper - sets.lower)
+        width = sets.upper - sets.lower
+        if isinstance(sets, BoundingBox):  # two ends in a target for each side
+            width = jnp.concatenate([width, width], axis=-1)
+        check_digits("y", step, width)
 
 
 def as_batch(sets: Set) -> AnySet:
