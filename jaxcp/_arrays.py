@@ -1,5 +1,6 @@
 """What comes in as jax arrays: numpy, pandas, torch, lists; nothing lost in silence."""
 
+import math
 from numbers import Real
 from typing import Any
 
@@ -53,10 +54,12 @@ def check_digits(name: str, step: ArrayLike, error: ArrayLike) -> None:
     """Raises ValueError if numbers have no digits for errors of this size.
 
     `step` is what the last digit of a number makes of its error; the medians of both
-    are compared.
+    are compared, of each component by itself.
     """
-    step, error = (_median_size(v) for v in (step, error))
-    if step > _SHARE * error:
+    step, error = (_median_sizes(v) for v in (step, error))
+    lost = step > _SHARE * error
+    if lost.any():
+        step, error = step[lost][0], error[lost][0]
         raise ValueError(
             f"expected {name} with digits that single precision can hold, got steps of "
             f"{step:.2g} between numbers where errors are {error:.2g}; subtract an "
@@ -85,10 +88,12 @@ def _is_known(x):
     return not isinstance(x, Array) or x.is_fully_addressable
 
 
-def _median_size(values):
-    sizes = np.abs(np.asarray(values, float))
-    sizes = sizes[np.isfinite(sizes)]
-    return np.median(sizes) if sizes.size else 0.0
+def _median_sizes(values):
+    """Returns the median of the finite sizes in each column, 0 where there are none."""
+    values = np.asarray(values, float)
+    columns = np.abs(values).reshape(len(values), math.prod(values.shape[1:])).T
+    finite = [column[np.isfinite(column)] for column in columns]
+    return np.array([np.median(v) if v.size else 0.0 for v in finite])
 
 
 def _as_tree(name, tree):

@@ -246,7 +246,7 @@ def _decimal(value):
         short = round(stored, digits)
         # Some roundings of a short sum, or the one of c in 1 - c.
         ulp = 4 * np.spacing(kind(short)), np.spacing(kind(1 - short)) / 2
-        if 0 < short < 1 and abs(stored - short) <= max(ulp):
+        if 0 < short < 1 and abs(stored - short) <= max(map(float, ulp)):
             return short
     return Fraction(str(value))
 

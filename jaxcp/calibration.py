@@ -67,6 +67,7 @@ class Calibration:
           >>> calibrate(Absolute(), jnp.zeros(9), jnp.arange(1.0, 10.0)).quantile(0.2)
           Array(8., dtype=float32)
         """
+        test_weight = as_arrays(test_weight=test_weight)
         check_test_weights(self, test_weight, "test_weight")
         return threshold(self, level_of(self, alpha), test_weight)
 
@@ -239,7 +240,7 @@ def calibrate(
       Array([8.], dtype=float32)
     """
     _checks.check_given(score=score, preds=preds, y=y)
-    rounded = is_rounded("y", y)
+    rounded, given = is_rounded("y", y), (preds, y)
     preds, y, weights, mask = as_arrays(preds=preds, y=y, weights=weights, mask=mask)
     _checks.num_rows(preds=preds, y=y, weights=weights, mask=mask)
     mask = None if mask is None else mask.astype(bool)
@@ -250,5 +251,5 @@ def calibrate(
         weights = weights if mask is None else jnp.where(mask, weights, 0)
     scores = evaluate(score, preds, y)
     if rounded:
-        check_digits_of_targets(score, preds, y, scores, mask)
+        check_digits_of_targets(score, preds, y, scores, mask, given)
     return Calibration(score, scores, weights, mask, row_shapes(preds))

@@ -155,7 +155,7 @@ def calibrate_groups(
       Array([[ True, False]], dtype=bool)
     """
     _checks.check_given(score=score, preds=preds, y=y)
-    rounded = is_rounded("y", y)
+    rounded, given = is_rounded("y", y), (preds, y)
     preds, y, groups, mask = as_arrays(preds=preds, y=y, groups=groups, mask=mask)
     _checks.num_rows(preds=preds, y=y, groups=groups, mask=mask)
     _checks.check_count("num_groups", num_groups, 1)
@@ -165,7 +165,7 @@ def calibrate_groups(
     _checks.check_labels("groups", groups, num_groups, mask)
     scores, shapes = evaluate(score, preds, y), row_shapes(preds)
     if rounded:
-        check_digits_of_targets(score, preds, y, scores, mask)
+        check_digits_of_targets(score, preds, y, scores, mask, given)
     return GroupCalibration(score, scores, groups, mask, num_groups, shapes)
 
 

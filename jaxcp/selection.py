@@ -104,7 +104,8 @@ def weighted_select(
       >>> weighted_select(jnp.array([3.0, 1.0, 2.0]), jnp.array([0.2, 0.5, 0.3]), 0.6)
       Array(2., dtype=float32)
     """
-    x, weights = (as_float(v) for v in as_arrays(x=x, weights=weights))
+    x, weights, target = as_arrays(x=x, weights=weights, target=target)
+    x, weights = as_float(x), as_float(weights)
     _check_vector(x, "weights", weights)
     if jnp.ndim(target):
         raise ValueError(f"expected target of shape (), got {jnp.shape(target)}")

@@ -328,3 +328,56 @@ def test_values_of_every_size_print(key):
     assert "row_shapes=((),)" in repr(cp)
     assert "scores=float32[30]" in repr(cp)
     assert repr(states[0]).startswith("ACIState(window=Window(scores=float32[30]")
+
+
+def test_numbers_by_themselves_keep_their_values():
+    """Of 64 bits, where an array is expected and where a number is."""
+    large = np.int64(2**33)
+    cp = jaxcp.calibrate(
+        scores.Absolute(), np.zeros(9), np.arange(9), weights=np.ones(9)
+    )
+    assert cp.quantile(0.2, test_weight=large) == np.inf
+    assert cp.quantile(0.2, test_weight=2**33) == np.inf
+    assert jaxcp.weighted_select(np.arange(3.0), np.full(3, 2**32), large) == 1
+    assert jaxcp.weighted_select(np.arange(3.0), np.full(3, 2**32), 2**33) == 1
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64, np.longdouble])
+def test_levels_of_every_float_type(kind):
+    assert jaxcp.conformal_rank(9, kind(0.1)) == 9
+
+
+def test_predictions_that_are_exactly_right_are_no_loss_of_digits():
+    y = 0.1 + 7 * np.random.default_rng(0).random(60)
+    mostly = np.where(np.arange(60) % 5, y, y + 0.3)
+    for preds in (y, mostly):
+        for door in doors_of_predictions(preds, y):
+            door()
+    with pytest.raises(ValueError, match="y with digits"):
+        jaxcp.calibrate(scores.Absolute(), y, y + 1e-9 * y)
+
+
+def doors_of_predictions(preds, y):
+    method, groups = jaxcp.online.ACI(scores.Absolute(), 0.1), np.zeros(60, int)
+    yield lambda: jaxcp.calibrate(scores.Absolute(), preds, y)
+    yield lambda: jaxcp.calibrate(scores.Signed(), list(preds), list(y))
+    yield lambda: jaxcp.calibrate(scores.Gamma(), preds, y)
+    yield lambda: jaxcp.calibrate_groups(
+        scores.Absolute(), preds, y, groups, num_groups=1
+    )
+    yield lambda: jaxcp.online.run(method, method.init(y, 0.1), preds, y, 0.1)
+
+
+@pytest.mark.parametrize("others", [1, 2, 5])
+def test_an_output_that_loses_its_noise_is_seen_among_others(others):
+    rng = np.random.default_rng(0)
+    fine = rng.normal(size=(60, others)) / 3
+    y = np.column_stack([fine, 2.5e6 + 0.05 * rng.normal(size=60)])
+    mu = np.column_stack([0 * fine, np.full(60, 2.5e6)])
+    with pytest.raises(ValueError, match="y with digits"):
+        jaxcp.calibrate(scores.Absolute(), mu, y)
+    with pytest.raises(ValueError, match="y with digits"):
+        metrics.coverage(sets.Box(jnp.asarray(mu - 1e-3), jnp.asarray(mu + 1e-3)), y)
+    boxes = np.column_stack([y[:, :1], y[:, -1:], y[:, :1] + 1, y[:, -1:] + 1e4])
+    found = sets.BoundingBox(jnp.asarray(boxes[:, :2]) - 1, jnp.asarray(boxes[:, 2:]))
+    assert metrics.coverage(found, boxes) >= 0

@@ -71,6 +71,9 @@ LAWS = {
     "far away": lambda rng, n: (1e4 + rng.normal(size=n), 1e4 + rng.normal(size=n)),
     "all the same": lambda rng, n: (np.full(n, -0.1), np.full(n, 0.7)),
     "exact": lambda rng, n: (rng.normal(size=n),) * 2,
+    "barely normal": lambda rng, n: tuple(
+        rng.normal(size=(2, n)) * np.exp(-70 - 17 * rng.random((2, n)))
+    ),
 }
 
 
@@ -172,3 +175,22 @@ def test_point_masses_are_covered(name):
         if metrics.coverage(cp(row[0], 0.1), row[1]) < 1:
             missed.append(i)
     assert not missed
+
+
+@pytest.mark.parametrize("rows", [1, 99])
+@pytest.mark.parametrize("full", [False, True], ids=["diagonal", "triangular"])
+@pytest.mark.parametrize("d", [1, 3, 5])
+def test_ellipsoids_of_other_batches_hold_the_targets_at_their_own_scores(
+    d, full, rows
+):
+    rng, n = np.random.default_rng(d), 198
+    mu, y = rng.normal(size=(2, n, d))
+    scale = np.exp(rng.normal(size=(n, d)))
+    if full:
+        lower = np.tril(rng.normal(size=(n, d, d)), -1)
+        scale = lower + scale[:, :, None] * np.eye(d)
+    score, (preds, y) = scores.Mahalanobis(), cast(((mu, scale), y), jnp.float32)
+    own = scores_of(score, preds, y)
+    for start in range(0, n, rows):
+        block = jax.tree.map(lambda v: v[start : start + rows], (preds, own, y))  # noqa: B023
+        assert jnp.all(inside(sets_of(score, *block[:2]), block[2]))

@@ -170,3 +170,10 @@ def test_one_target_for_many_sets_and_one_set_for_many_targets():
     )
     with pytest.raises(ValueError, match=r"targets of shape \(2,\), got \(3,\)"):
         Box(jnp.zeros((4, 2)), jnp.ones((4, 2))).contains(jnp.ones(3))
+
+
+def test_label_sets_of_numpy_and_labels_in_a_column():
+    mask = np.array([[True, False], [False, True], [True, True]])
+    assert LabelSet(mask[0]).contains(0)
+    found = LabelSet(jnp.asarray(mask)).contains(np.array([[0], [0], [1]]))
+    assert found.tolist() == [True, False, True]

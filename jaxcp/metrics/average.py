@@ -99,13 +99,13 @@ def check_sets(sets: Set, y: ArrayLike) -> tuple[AnySet, Array]:
     rounded = is_rounded("y", y)
     sets, y = as_batch(sets), as_array("y", y)
     _checks.num_rows(sets=sets, y=y)
-    if rounded:
-        _check_digits(sets, y)
     _checks.check_not_nan("y", y)
     expected = y.shape[:1] + _target_shape(sets, y.shape[1:])
     if y.shape != expected and not y.size == math.prod(expected) == len(y):
         raise ValueError(f"expected y of shape {expected} like sets, got {y.shape}")
     y = y.reshape(expected)  # a single output may come with an axis or without
+    if rounded:
+        _check_digits(sets, y)
     if isinstance(sets, LabelSet):
         y = as_groups("y", y)
         _checks.check_labels("y", y, sets.mask.shape[-1])
@@ -116,7 +116,10 @@ def _check_digits(sets, y):
     """Raises ValueError if sets are no wider than what targets lost on their way in."""
     if hasattr(sets, "lower") and is_concrete(sets, y):
         floats = np.asarray(y, jax.dtypes.canonicalize_dtype(float))
-        check_digits("y", np.spacing(floats), sets.upper - sets.lower)
+        width = sets.upper - sets.lower
+        if isinstance(sets, BoundingBox):  # two ends in a target for each side
+            width = jnp.concatenate([width, width], axis=-1)
+        check_digits("y", np.spacing(floats), width)
 
 
 def as_batch(sets: Set) -> AnySet:

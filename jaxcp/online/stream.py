@@ -93,7 +93,7 @@ def run(
       0.9
     """
     _checks.check_given(method=method, preds=preds, y=y)
-    rounded = is_rounded("y", y)
+    rounded, given = is_rounded("y", y), (preds, y)
     preds, y = as_arrays(preds=preds, y=y)
     _checks.num_rows(preds=preds, y=y)
     if not isinstance(method, Stream):
@@ -103,7 +103,7 @@ def run(
     _checks.check_preds(method.score, preds, y)
     if rounded:
         scores = evaluate(method.score, preds, y)
-        check_digits_of_targets(method.score, preds, y, scores)
+        check_digits_of_targets(method.score, preds, y, scores, given=given)
     return _run(method, state, preds, y, method._level(state, alpha))
 
 

@@ -26,7 +26,9 @@ def moved_out(
     info, side = jnp.finfo(at.dtype), jnp.sign(away)
     first = _next(at, side)
     rounding = side * 2 * (info.eps * magnitude + _least(info) * (1 + unit))
-    step = jnp.where(inside(_next(first, side)), rounding, first - at).astype(at.dtype)
+    # Steps of the smallest numbers are flushed to 0, and those of 0 are not.
+    least = side * jnp.maximum(jnp.abs(first - at), _least(info))
+    step = jnp.where(inside(_next(first, side)), rounding, least).astype(at.dtype)
     moves = inside(first) & jnp.isfinite(first) & jnp.isfinite(at)
     return end + jnp.where(moves, step, 0)
 

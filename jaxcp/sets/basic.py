@@ -146,15 +146,18 @@ class LabelSet:
     def contains(self, y: Number) -> Array:
         """Returns whether label `y` is in the set; labels out of range are not.
 
-        A batch with a mask of shape (m, k) takes labels of shape (m,), or one for all.
+        A batch with a mask of shape (m, k) takes labels of shape (m,) or (m, 1), or one
+        for all.
         """
         y = as_array("y", y).astype(int)  # a narrow type may not hold every label
-        k = self.mask.shape[-1]
-        if self.mask.ndim == 1:
-            inside = self.mask.at[y].get(mode="fill", fill_value=False)
+        mask = as_array("mask", self.mask)
+        k = mask.shape[-1]
+        y = y[..., 0] if y.ndim == mask.ndim > 1 and y.shape[-1] == 1 else y
+        if mask.ndim == 1:
+            inside = mask.at[y].get(mode="fill", fill_value=False)
         else:
-            batch = jnp.broadcast_shapes(y.shape, self.mask.shape[:-1])
-            mask = jnp.broadcast_to(self.mask, (*batch, k))
+            batch = jnp.broadcast_shapes(y.shape, mask.shape[:-1])
+            mask = jnp.broadcast_to(mask, (*batch, k))
             place = jnp.broadcast_to(jnp.clip(y, 0, k - 1), batch)
             inside = jnp.take_along_axis(mask, place[..., None], axis=-1)[..., 0]
         return inside & (y >= 0) & (y < k)
