@@ -122,6 +122,15 @@ def test_gradients_in_scores_of_targets_that_were_rounded():
     assert_allclose(jax.grad(total)(2.0), y.sum(), rtol=1e-6)
 
 
+def test_digits_of_many_rows_are_those_of_some():
+    rng, n = np.random.default_rng(0), 50_000
+    noise, mask = rng.normal(size=n), rng.random(n) < 0.5
+    mu = np.full(n, 1e5)
+    with pytest.raises(ValueError, match="y with digits"):
+        jaxcp.calibrate(scores.Absolute(), mu, mu + 0.01 * noise, mask=mask)
+    jaxcp.calibrate(scores.Absolute(), mu, mu + 100 * noise, mask=mask)
+
+
 def test_metrics_do_not_hide_lost_digits():
     y = 2.5e6 + 0.05 * np.random.default_rng(0).normal(size=99)
     narrow = sets.Interval(jnp.full(99, 2.5e6), jnp.full(99, 2.5e6))
