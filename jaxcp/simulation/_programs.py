@@ -68,6 +68,15 @@ def layout(
     return width, _mesh_for(mesh, num_trials, width)
 
 
+def hashable(trial: Callable[[Array], PyTree]) -> Callable[[Array], PyTree]:
+    """Returns a trial that jit can compare with others, as arrays cannot be."""
+    try:
+        hash(trial)
+    except TypeError:
+        return lambda key: trial(key)
+    return trial
+
+
 def spans_processes(mesh: Mesh | None) -> bool:
     """Returns whether a simulation on this mesh runs in several processes at once."""
     if mesh is not None:

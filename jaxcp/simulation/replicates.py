@@ -197,7 +197,7 @@ def _check(trial, key, num_trials, batch_size, mesh):
 
 
 def _plan(trial, key, num_trials, batch_size, mesh, reduce):
-    trial, num_trials = _hashable(trial), int(num_trials)
+    trial, num_trials = _programs.hashable(trial), int(num_trials)
     batch_size = None if batch_size is None else int(batch_size)
     width, mesh = _programs.layout(trial, key, num_trials, batch_size, mesh)
     shapes = _programs.shapes_of(trial, key, width=width, mesh=mesh)
@@ -206,15 +206,6 @@ def _plan(trial, key, num_trials, batch_size, mesh, reduce):
     # A statistic may refuse what it cannot do.
     probes = [s.of_chunk(v) for s, v in zip(statistics, one, strict=True)]
     return _Plan(trial, key, num_trials, width, mesh, shapes, statistics, probes)
-
-
-def _hashable(trial):
-    """Returns a trial that jit can compare with others, as arrays cannot be."""
-    try:
-        hash(trial)
-    except TypeError:
-        return lambda key: trial(key)
-    return trial
 
 
 def _opened(plan, checkpoint, stack):
