@@ -66,9 +66,8 @@ def kth_smallest(
     if not jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.kind not in "iub":
         raise ValueError(f"expected x of real numbers, got {x.dtype}")
     if not jnp.issubdtype(k.dtype, jnp.integer) or k.ndim > 1:
-        raise ValueError(
-            f"expected an integer k of shape () or (a,), got {k.dtype}{k.shape}"
-        )
+        kind = f"{k.dtype}{k.shape}"
+        raise ValueError(f"expected an integer k of shape () or (a,), got {kind}")
     if nearest < 1:
         raise ValueError(f"expected nearest >= 1, got {nearest}")
     where = None if where is None else where.astype(bool)

@@ -8,7 +8,7 @@ import numpy as np
 from jax import Array, lax
 
 from jaxcp._tracing import jit
-from jaxcp._types import PyTree, Score
+from jaxcp._types import LabelScore, PyTree, Score
 from jaxcp.selection import as_float
 
 _OTHERS = 12  # other rows whose scores are thresholds of a row
@@ -84,12 +84,14 @@ def _thresholds(rows: Rows) -> Array:
 
 
 @jit
-def scores_of(score, preds, y):
+def scores_of(score: Score, preds: PyTree, y: Array) -> Array:
+    """Returns the score of every row."""
     return jax.vmap(score)(preds, y)
 
 
 @jit
-def labels_of(score, preds):
+def labels_of(score: LabelScore, preds: PyTree) -> Array:
+    """Returns the scores of all labels in every row."""
     return jax.vmap(score.labels)(preds)
 
 
