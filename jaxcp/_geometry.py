@@ -13,7 +13,7 @@ from jax import Array, lax
 
 from jaxcp.selection import as_float, at_least_single
 
-_UNROLLED = 16  # dimensions up to which a sum over them is written out
+UNROLLED = 16  # dimensions up to which a sum over them is written out
 
 
 @jax.jit
@@ -64,7 +64,7 @@ def fold_squares(
     One centre after the other: under `vmap` the points lie on the lanes, and no array
     of all distances is made.
     """
-    columns = [y[j] for j in range(len(y))] if len(y) <= _UNROLLED else None
+    columns = [y[j] for j in range(len(y))] if len(y) <= UNROLLED else None
 
     def square(center):
         if columns is None:

@@ -8,12 +8,13 @@ from jax import Array
 
 from jaxcp import _checks
 from jaxcp._batching import invert, invert_each, widened
+from jaxcp._numbers import rounding
 from jaxcp._tracing import jit
 from jaxcp._types import AnySet, ArrayLike, PyTree
 from jaxcp.pvalues import p_values_among
 from jaxcp.quantiles import weighted_conformal_quantile
 from jaxcp.ranks import conformal_rank
-from jaxcp.selection import kth_smallest
+from jaxcp.selection import as_float, kth_smallest
 
 
 def level_of(calibration: Any, alpha: ArrayLike) -> Array:
@@ -88,15 +89,28 @@ def sets_of(
 
 @jit
 def p_values_of(
-    calibration: Any, preds: PyTree, y: Array, u: Array, test_weights: Array
+    calibration: Any, preds: PyTree, y: Array, u: Array | None, test_weights: Array
 ) -> Array:
-    """Returns the p-values of a batch of examples, shape (m,)."""
+    """Returns the p-values of a batch, shape (m,); conservative ones without `u`."""
+    known = as_float(calibration.scores)
+    if u is None and _sets_round(calibration, preds):
+        known = known + rounding(known)
+    u = 1.0 if u is None else u
     weights = calibration.weights
     if weights is None and calibration.mask is not None:
         weights = calibration.mask
     scores = jax.vmap(calibration.score)(*widened((preds, y)))
     if scores.ndim == 1:
-        return p_values_among(calibration.scores, scores, u, weights, test_weights)
+        return p_values_among(known, scores, u, weights, test_weights)
     columns = jax.vmap(p_values_among, (1, 1, None, None, None), 1)
-    p = columns(calibration.scores, scores, u, weights, test_weights)
+    p = columns(known, scores, u, weights, test_weights)
     return jnp.minimum(1, scores.shape[1] * jnp.min(p, axis=1))
+
+
+def _sets_round(calibration, preds):
+    """Returns whether sets hold targets that exceed the threshold by rounding alone."""
+    one = lambda v: jax.ShapeDtypeStruct(v.shape[1:], v.dtype)  # noqa: E731
+    pred, q = jax.tree.map(one, (widened(preds), calibration.scores))
+    region = jax.eval_shape(calibration.score.invert, pred, q)
+    extended = getattr(calibration.score, "extended", False)  # rounds at its threshold
+    return getattr(region, "rounds", False) or extended

@@ -191,7 +191,6 @@ class Calibration:
         check_test_weights(self, test_weights)
         if u is not None:
             _checks.check_uniforms("u", u)
-        u = jnp.ones(m) if u is None else u
         test_weights = jnp.ones(m) if test_weights is None else test_weights
         return p_values_of(self, preds, y, u, test_weights)
 

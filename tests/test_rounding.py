@@ -165,7 +165,7 @@ def test_point_masses_are_covered(name):
     Calibration, sets of one row and membership are separate programs of other sizes,
     which may add a score up in another order.
     """
-    case, missed = CASES[name], []
+    case, missed, p_values = CASES[name], [], []
     for i in range(30):
         row = case.batch(1, start=i)
         if isinstance(case.score, scores.Normalized) and row[0][1] <= 0:
@@ -174,7 +174,10 @@ def test_point_masses_are_covered(name):
         cp = jaxcp.calibrate(case.score, *copies)
         if metrics.coverage(cp(row[0], 0.1), row[1]) < 1:
             missed.append(i)
+        p_values.append(cp.p_values(*row)[0])
     assert not missed
+    if not (isinstance(case.score, scores.Custom) and case.score.inverse is not None):
+        assert_array_equal(p_values, 1)  # of a copy of all of them
 
 
 @pytest.mark.parametrize("rows", [1, 99])
@@ -194,3 +197,22 @@ def test_ellipsoids_of_other_batches_hold_the_targets_at_their_own_scores(
     for start in range(0, n, rows):
         block = jax.tree.map(lambda v: v[start : start + rows], (preds, own, y))  # noqa: B023
         assert jnp.all(inside(sets_of(score, *block[:2]), block[2]))
+
+
+@pytest.mark.parametrize(
+    "score", [scores.PCP(), scores.CP2PCP(0.2)], ids=["pcp", "cp2"]
+)
+def test_balls_of_many_dimensions_hold_the_targets_at_their_own_scores(score):
+    """Sums over 24 outputs are added up in another order in another program."""
+    rng = np.random.default_rng(0)
+    draws, y = rng.normal(size=(40, 5, 24)), rng.normal(size=(40, 24))
+    preds = (draws, draws[:, ::-1] + 1) if isinstance(score, scores.CP2PCP) else draws
+    preds, y = cast((preds, y), jnp.float32)
+    own = scores_of(score, preds, y)
+    for i in range(40):
+        row = jax.tree.map(lambda v: v[i : i + 1], (preds, own, y))  # noqa: B023
+        assert inside(sets_of(score, *row[:2]), row[2])
+        copies = jax.tree.map(lambda v: jnp.repeat(v, 99, axis=0), (row[0], row[2]))
+        cp = jaxcp.calibrate(score, *copies)
+        assert metrics.coverage(cp(row[0], 0.1), row[2]) == 1
+        assert cp.p_values(row[0], row[2]) == 1

@@ -44,9 +44,18 @@ class Balls:
         """Returns whether the radius is below 0, bool of shape ()."""
         return self.radius < 0
 
+    @property
+    def rounds(self) -> bool:
+        """Whether points beyond the radius by rounding are inside: in many dimensions.
+
+        In few of them the sum over them is written out, and the same in any program.
+        """
+        shape = jnp.shape(self.centers)
+        return len(shape) > 1 and shape[-1] > _geometry.UNROLLED
+
     def _contains(self, y):
         distance = _geometry.nearest_distance(*_geometry.as_points(y, self.centers))
-        return distance <= self.radius
+        return _at_most(distance, self.radius, self.rounds)
 
 
 @pytree
