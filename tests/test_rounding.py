@@ -96,7 +96,16 @@ def test_a_target_is_in_the_set_at_its_own_score(law, name, dtype):
 
 
 @pytest.mark.parametrize("name", CASES)
-@float_types
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        "float32",
+        pytest.param("float16", marks=pytest.mark.slow),
+        pytest.param("bfloat16", marks=pytest.mark.slow),
+        pytest.param("float64", marks=pytest.mark.slow),
+    ],
+    indirect=True,
+)
 def test_every_score_of_the_table(name, dtype):
     case = CASES[name]
     if isinstance(case.score, scores.Custom) and case.score.inverse is not None:
