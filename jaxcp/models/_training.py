@@ -124,7 +124,7 @@ def _check_sizes(model):
         raise ValueError(f"expected step_size as a number > 0, got {step_size}")
 
 
-@jit(static_argnames=("model", "loss"))
+@jit(static_argnames="loss")
 def _fit(key_init, key_steps, x, y, step_size, model, loss):
     network = model.network(nnx.Rngs(key_init), x.shape[1], y.shape[1])
     structure, state = nnx.split(network)

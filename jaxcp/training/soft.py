@@ -288,5 +288,6 @@ def _inverts(score, preds, q):
             sets = jax.eval_shape(invert, score, preds, threshold)
         except (IndexError, TypeError, ValueError):
             sets = None  # an inverse may well ask for a threshold of each component
-        shapes.append(jax.tree.map(jnp.shape, sets))
+        found = [leaf.shape for leaf in jax.tree.leaves(sets)]
+        shapes.append(None if sets is None else found)
     return shapes[0] is not None and shapes[1] in (None, shapes[0])
