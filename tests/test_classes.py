@@ -90,6 +90,7 @@ def set_class(register, i):
     return register(Ray)
 
 
+@pytest.mark.slow
 @registrations
 def test_scores_have_thresholds_sets_and_p_values_of_their_own(register):
     pred, y = jnp.zeros(9), jnp.arange(1.0, 10.0)

@@ -25,7 +25,15 @@ SIMPLE = {
 }
 simple_scores = pytest.mark.parametrize("name", SIMPLE)
 float_types = pytest.mark.parametrize(
-    "dtype", ["float16", "bfloat16", "float32", "float64"], indirect=True
+    "dtype",
+    [
+        "float32",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("float16", "bfloat16", "float64")
+        ),
+    ],
+    indirect=True,
 )
 
 
@@ -96,16 +104,7 @@ def test_a_target_is_in_the_set_at_its_own_score(law, name, dtype):
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize(
-    "dtype",
-    [
-        "float32",
-        pytest.param("float16", marks=pytest.mark.slow),
-        pytest.param("bfloat16", marks=pytest.mark.slow),
-        pytest.param("float64", marks=pytest.mark.slow),
-    ],
-    indirect=True,
-)
+@float_types
 def test_every_score_of_the_table(name, dtype):
     case = CASES[name]
     if isinstance(case.score, scores.Custom) and case.score.inverse is not None:
