@@ -11,7 +11,7 @@ from jax import Array
 
 from jaxcp._types import ArrayLike, PyTree
 
-_MANY = 2**13
+_MANY = 2**13  # rows whose digits tell those of all
 _SHARE = 0.01  # of an error: how far rounding may move it
 
 
@@ -53,7 +53,7 @@ def is_rounded(name: str, value: Any) -> bool:
 
 
 def some_rows(n: int) -> slice:
-    """Returns rows that stand for all n, some ten thousand of them at most."""
+    """Returns rows that stand for all n: each, or fewer than 2^14 at even steps."""
     return slice(None, None, max(n // _MANY, 1))
 
 

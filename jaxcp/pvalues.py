@@ -89,14 +89,10 @@ def p_values_among(
     elif weights is not None:
         weights = at_least_single(as_float(weights))
         largest = jnp.max(weights, initial=0)
-        unit, scale = (
-            jnp.frexp(v)[1] for v in (largest, jnp.maximum(largest, test_weights))
-        )
-        # By powers of two, which do not round.
-        weights, test_weights = (
-            times_power(weights, -unit),
-            times_power(test_weights, -scale),
-        )
+        unit = jnp.frexp(largest)[1]
+        scale = jnp.frexp(jnp.maximum(largest, test_weights))[1]
+        weights = times_power(weights, -unit)  # powers of two do not round
+        test_weights = times_power(test_weights, -scale)
         factor = times_power(jnp.ones_like(largest), unit - scale)
     masses = masses_from(scores, test_scores, weights)
     at_least, above, total = (factor * mass for mass in masses)
