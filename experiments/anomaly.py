@@ -23,7 +23,7 @@ from jax import Array
 import jaxcp
 from experiments import networks
 from experiments.reporting import arguments, print_table, save_figure, save_results
-from jaxcp import outliers, plotting
+from jaxcp import outliers, plotting, pvalues
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
@@ -106,8 +106,8 @@ def trial(pool: Pool, key: Array) -> dict:
     found = {
         EACH: lambda a: p <= a,
         GIVEN: lambda a: careful <= a,
-        BH: lambda a: outliers.benjamini_hochberg(p, a),
-        STOREY: lambda a: outliers.storey_benjamini_hochberg(p, a),
+        BH: lambda a: pvalues.benjamini_hochberg(p, a),
+        STOREY: lambda a: pvalues.storey_benjamini_hochberg(p, a),
     }
 
     def rates(flags):
@@ -189,9 +189,9 @@ def draw_rates(lines: list[dict]):
 def draw_stream(pools: dict[str, Pool], key: Array):
     """Draws the capital of three martingales; anomalies come after `STREAM` images."""
     martingales = {
-        "simple jumper": outliers.SimpleJumper(),
-        "mixture": outliers.MixtureMartingale(),
-        "power, epsilon 0.7": outliers.PowerMartingale(0.7),
+        "simple jumper": pvalues.SimpleJumper(),
+        "mixture": pvalues.MixtureMartingale(),
+        "power, epsilon 0.7": pvalues.PowerMartingale(0.7),
     }
     figure, axes = plt.subplots(1, len(pools), figsize=(10, 4), layout="constrained")
     key_before, key_after, key_u = jax.random.split(key, 3)  # one stream of images
@@ -200,11 +200,11 @@ def draw_stream(pools: dict[str, Pool], key: Array):
         after = jax.random.permutation(key_after, pool.anomalies)[:STREAM]
         stream = jnp.append(before, after)
         u = jax.random.uniform(key_u, stream.shape)
-        p = outliers.sequential_p_values(stream, u)
+        p = pvalues.sequential_p_values(stream, u)
         for label, martingale in martingales.items():
-            _, log_capital = outliers.watch(martingale, p)
+            _, log_capital = pvalues.watch(martingale, p)
             ax.plot(log_capital / np.log(10), label=label)
-        alarm = outliers.alarm_level(0.01) / np.log(10)
+        alarm = pvalues.alarm_level(0.01) / np.log(10)
         ax.axhline(alarm, color="tab:red", linestyle="--", label="alarm, 0.01")
         ax.axvline(len(before), color="black", linewidth=0.8, label="anomalies come")
         ax.set(title=name, xlabel="image")

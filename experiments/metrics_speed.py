@@ -20,7 +20,7 @@ from scipy.optimize import linear_sum_assignment
 from scipy.stats import false_discovery_control
 
 from experiments.reporting import arguments, median_seconds, run_tables
-from jaxcp import detection, metrics, outliers
+from jaxcp import detection, metrics, outliers, pvalues
 from jaxcp.sets import Interval
 
 NUM_ROWS, MANY_ROWS, NUM_P_VALUES = 2000, 100_000, 1_000_000
@@ -119,26 +119,26 @@ def outlier_times() -> list[dict]:
     p = calls["jaxcp"]()
     wide = np.asarray(p, float)
     calls = {
-        "jaxcp": lambda: outliers.benjamini_hochberg(p, 0.1),
+        "jaxcp": lambda: pvalues.benjamini_hochberg(p, 0.1),
         "scipy": lambda: false_discovery_control(wide) <= 0.1,
     }
     rows += compare("Benjamini-Hochberg, 10^5", calls)
     stream = jax.random.uniform(key_u, (NUM_P_VALUES,))
     logs = np.asarray(stream, float)
     for martingale in (
-        outliers.SimpleJumper(),
-        outliers.MixtureMartingale(),
-        outliers.PowerMartingale(0.5),
+        pvalues.SimpleJumper(),
+        pvalues.MixtureMartingale(),
+        pvalues.PowerMartingale(0.5),
     ):
-        calls = {"jaxcp": lambda m=martingale: outliers.watch(m, stream)}
-        if isinstance(martingale, outliers.PowerMartingale):
+        calls = {"jaxcp": lambda m=martingale: pvalues.watch(m, stream)}
+        if isinstance(martingale, pvalues.PowerMartingale):
             calls["numpy"] = lambda: np.cumsum(np.log(0.5) - 0.5 * np.log(logs))
-        if isinstance(martingale, outliers.SimpleJumper):
+        if isinstance(martingale, pvalues.SimpleJumper):
             calls["python loop"] = lambda: loop_jumper(logs)
         name = type(martingale).__name__
         rows += compare(f"{name}, 10^6 p-values", calls, bar=1.0, repeats=3)
     values = jax.random.normal(key_values, (NUM_P_VALUES,))
-    calls = {"jaxcp": lambda: outliers.sequential_p_values(values, stream)}
+    calls = {"jaxcp": lambda: pvalues.sequential_p_values(values, stream)}
     return rows + compare("sequential p-values, 10^6", calls, repeats=3)
 
 

@@ -13,14 +13,23 @@ from jaxcp import (
     online,
     outliers,
     plotting,
+    pvalues,
     resampling,
     scores,
     sets,
     simulation,
     training,
+    typing,
 )
 from jaxcp._pytree import pytree, static
-from jaxcp.calibration import Calibration, calibrate
+from jaxcp.calibration import (
+    Calibration,
+    GroupCalibration,
+    SplitConformal,
+    calibrate,
+    calibrate_groups,
+    split_conformal,
+)
 from jaxcp.certificates.laws import coverage_law
 from jaxcp.cross import (
     CrossConformal,
@@ -30,21 +39,20 @@ from jaxcp.cross import (
     jackknife_plus,
     jackknife_plus_after_bootstrap,
 )
-from jaxcp.empirical import empirical_quantile
-from jaxcp.groups import GroupCalibration, calibrate_groups
-from jaxcp.pvalues import conformal_p_value
+from jaxcp.draws import draw
+from jaxcp.pvalues.conformal import conformal_p_value
 from jaxcp.quantiles import (
     conformal_quantile,
+    conformal_rank,
+    empirical_quantile,
     grouped_conformal_quantile,
+    kth_smallest,
+    sharded_conformal_quantile,
+    soft_conformal_quantile,
     weighted_conformal_quantile,
+    weighted_select,
 )
-from jaxcp.ranks import conformal_rank
-from jaxcp.sampling import draw
-from jaxcp.selection import kth_smallest, weighted_select
-from jaxcp.sharding import sharded_conformal_quantile
 from jaxcp.simulation.replicates import simulate
-from jaxcp.softening import soft_conformal_quantile
-from jaxcp.splitting import SplitConformal, split_conformal
 from jaxcp.volumes import volume
 
 __version__ = "0.1.0"
@@ -63,9 +71,9 @@ __all__ = [
     "conformal_rank", "coverage_law", "cross_conformal", "cv_plus", "datasets",
     "detection", "distributed", "draw", "empirical_quantile", "enbpi",
     "grouped_conformal_quantile", "jackknife_plus", "jackknife_plus_after_bootstrap",
-    "kth_smallest", "learners", "metrics", "online", "outliers", "plotting",
+    "kth_smallest", "learners", "metrics", "online", "outliers", "plotting", "pvalues",
     "pytree", "resampling", "scores", "sets", "sharded_conformal_quantile", "simulate",
     "simulation", "soft_conformal_quantile", "split_conformal", "static", "training",
-    "volume", "weighted_conformal_quantile", "weighted_select",
+    "typing", "volume", "weighted_conformal_quantile", "weighted_select",
 ]
 # fmt: on

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jaxcp._types import ArrayLike, PyTree
+from jaxcp.typing import ArrayLike, PyTree
 
 _MANY = 2**13  # rows whose digits tell those of all
 _SHARE = 0.01  # of an error: how far rounding may move it

@@ -8,7 +8,7 @@ import numpy as np
 from jax import Array, lax
 
 from jaxcp._tracing import jit
-from jaxcp._types import AnySet, PyTree, Score
+from jaxcp.typing import AnySet, PyTree, Score
 
 _BLOCK = 2**19  # numbers in a block: 2 MB in single precision, to fit a cache
 _WIDE = 64  # numbers in a row from which passes over the row outweigh the loop

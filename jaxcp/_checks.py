@@ -1,9 +1,6 @@
 """Arguments at the public door: converted, and checked where values are known."""
 
-import functools
 from collections.abc import Callable
-from decimal import Decimal
-from fractions import Fraction
 from numbers import Real
 from typing import Any
 
@@ -13,35 +10,7 @@ import numpy as np
 from jax import Array
 
 from jaxcp._arrays import is_concrete
-from jaxcp._types import ArrayLike, Learner, PyTree, Score
-
-Alpha = Array | np.ndarray  # a jax array of floats, or a numpy array of Fractions
-_DIGITS = 6  # of a decimal that a float is taken for, within rounding
-_FOR_ALPHA = "; 0.1 is for sets that cover 90 %"
-
-
-def as_alpha(alpha: Any) -> Alpha:
-    """Returns a level read exactly: numbers as the decimal they print as.
-
-    A float that is a decimal of at most 6 digits but for rounding, as `1 - 0.9` is, is
-    that decimal. Numbers become a numpy array of Fractions; jax arrays are taken as
-    they are. Both must lie in (0, 1), where values are known: traced ones may not.
-    """
-    if isinstance(alpha, Array):
-        inside = lambda a: (a > 0) & (a < 1)  # noqa: E731
-        check_values(inside, "alpha in (0, 1)", alpha, cure=_FOR_ALPHA)
-        return alpha
-    numeric = isinstance(alpha, np.ndarray | np.generic)
-    values = np.asarray(alpha, dtype=None if numeric else object)
-    exact = np.empty(values.shape, object)
-    for index in np.ndindex(values.shape):
-        exact[index] = _as_fraction(values[index])
-    return exact
-
-
-def alpha_as_float(alpha: Alpha) -> Array:
-    """Returns the level as an array of floats."""
-    return alpha if isinstance(alpha, Array) else jnp.asarray(np.asarray(alpha, float))
+from jaxcp.typing import ArrayLike, Learner, PyTree, Score
 
 
 def num_rows(**named: PyTree) -> int:
@@ -56,20 +25,6 @@ def num_rows(**named: PyTree) -> int:
                 f"expected {name} with {expected} rows like {first}, got {rows}{listed}"
             )
     return expected
-
-
-def split_alpha(alpha: Alpha, scores: Array | jax.ShapeDtypeStruct) -> Alpha:
-    """Returns the level of each component: a scalar is shared out equally."""
-    if scores.ndim == 1:
-        return alpha
-    c = scores.shape[1]
-    if alpha.shape not in ((), (c,)):
-        raise ValueError(f"expected alpha of shape () or ({c},), got {alpha.shape}")
-    if alpha.ndim:
-        return alpha
-    if isinstance(alpha, np.ndarray):
-        return np.full(c, alpha.item() / c, object)
-    return jnp.broadcast_to(alpha / c, (c,))
 
 
 def check_not_nan(name: str, tree: PyTree, mask: ArrayLike | None = None) -> None:
@@ -224,31 +179,6 @@ def as_vector(name: str, value: Array | float, size: int) -> Array:
     if value.shape != (size,):
         raise ValueError(f"expected {name} of shape ({size},), got {value.shape}")
     return value
-
-
-def _as_fraction(value):
-    if isinstance(value, bool | np.bool_) or not isinstance(value, Real | Decimal):
-        raise ValueError(f"expected alpha as numbers, got {type(value).__name__}")
-    finite = np.isfinite(float(value))
-    exact = _decimal(value) if finite else Fraction(-1)  # type: ignore[arg-type]
-    if not 0 < exact < 1:
-        raise ValueError(f"expected alpha in (0, 1), got {value}{_FOR_ALPHA}")
-    return exact
-
-
-@functools.lru_cache(maxsize=1024, typed=True)
-def _decimal(value):
-    """Returns a number as the decimal it is but for rounding, or prints as."""
-    if isinstance(value, Fraction | Decimal | int | np.integer) or not 0 < value < 1:
-        return Fraction(value if isinstance(value, Fraction) else str(value))
-    stored, kind = Fraction(float(value)), type(value)
-    for digits in range(1, _DIGITS + 1):
-        short = round(stored, digits)
-        # Some roundings of a short sum, or the one of c in 1 - c.
-        ulp = 4 * np.spacing(kind(short)), np.spacing(kind(1 - short)) / 2
-        if 0 < short < 1 and abs(stored - short) <= max(map(float, ulp)):
-            return short
-    return Fraction(str(value))
 
 
 def _listed(tree, rows):

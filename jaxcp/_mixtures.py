@@ -10,8 +10,8 @@ from jax.scipy.stats import norm
 
 from jaxcp import _checks
 from jaxcp._pytree import pytree
-from jaxcp._types import PyTree
-from jaxcp.selection import bisect_keys, from_keys, to_keys
+from jaxcp.quantiles.selection import bisect_keys, from_keys, to_keys
+from jaxcp.typing import PyTree
 
 
 @pytree

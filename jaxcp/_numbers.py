@@ -6,7 +6,18 @@ import numpy as np
 from jax import Array, lax
 from jax.typing import DTypeLike
 
-from jaxcp._types import Number
+from jaxcp.typing import Number
+
+
+def as_float(x: Number) -> Array:
+    """Returns `x` as an array of floats: integers become the default float."""
+    x = jnp.asarray(x)
+    return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(float)
+
+
+def at_least_single(x: Array) -> Array:
+    """Returns floats in which sums are taken: single precision or the wider `x`."""
+    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
 def quotient(numerator: Number, divisor: Number) -> Array:

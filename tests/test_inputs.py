@@ -17,6 +17,7 @@ from jaxcp import (
     metrics,
     online,
     outliers,
+    pvalues,
     resampling,
     scores,
     training,
@@ -136,7 +137,7 @@ WRONG = {
         r"a with x_min <= x_max and y_min <= y_max, got \[3 0 1 1\]$",
     ),
     "no uniforms of a stream": (
-        lambda: outliers.sequential_p_values(X, None),
+        lambda: pvalues.sequential_p_values(X, None),
         "u as an array, got NoneType",
     ),
     "IoU of points": (lambda: metrics.iou(BOXES, X2), r"b of shape \(..., 4\)"),
@@ -237,38 +238,38 @@ WRONG = {
         r"method as one of \['simes', 'dkw'\], got 'exact'",
     ),
     "negative p-values": (
-        lambda: outliers.benjamini_hochberg(-P_VALUES, 0.1),
+        lambda: pvalues.benjamini_hochberg(-P_VALUES, 0.1),
         "p_values >= 0, got -0.1",
     ),
     "false discovery rate in percent": (
-        lambda: outliers.benjamini_hochberg(P_VALUES, 10),
+        lambda: pvalues.benjamini_hochberg(P_VALUES, 10),
         r"level in \(0, 1\), got 10",
     ),
     "Storey's threshold": (
-        lambda: outliers.storey_benjamini_hochberg(P_VALUES, 0.1, threshold=1),
+        lambda: pvalues.storey_benjamini_hochberg(P_VALUES, 0.1, threshold=1),
         r"threshold in \(0, 1\), got 1",
     ),
     "p-values above 1 in a stream": (
-        lambda: outliers.watch(outliers.SimpleJumper(), X),
+        lambda: pvalues.watch(pvalues.SimpleJumper(), X),
         r"p_values in \[0, 1\], got 2.0 at 1",
     ),
     "a power above 1": (
-        lambda: outliers.watch(outliers.PowerMartingale(2.0), P_VALUES),
+        lambda: pvalues.watch(pvalues.PowerMartingale(2.0), P_VALUES),
         r"epsilon in \(0, 1\], got 2.0",
     ),
     "a jump above 1": (
-        lambda: outliers.watch(outliers.SimpleJumper(1.5), P_VALUES),
+        lambda: pvalues.watch(pvalues.SimpleJumper(1.5), P_VALUES),
         r"jump in \[0, 1\], got 1.5",
     ),
     "a mixture of nothing": (
-        lambda: outliers.watch(outliers.MixtureMartingale(0), P_VALUES),
+        lambda: pvalues.watch(pvalues.MixtureMartingale(0), P_VALUES),
         "num_powers as an int >= 1, got 0",
     ),
     "a class for a martingale": (
-        lambda: outliers.watch(outliers.SimpleJumper, P_VALUES),
+        lambda: pvalues.watch(pvalues.SimpleJumper, P_VALUES),
         "martingale as a value, got the class",
     ),
-    "alarm level": (lambda: outliers.alarm_level(0), r"alpha in \(0, 1\), got 0"),
+    "alarm level": (lambda: pvalues.alarm_level(0), r"alpha in \(0, 1\), got 0"),
     "no sets": (lambda: metrics.coverage((X, X), X), "sets with contains"),
     "a class for sets": (lambda: metrics.mean_size(Interval), "sets with contains"),
     "no targets": (
@@ -323,11 +324,11 @@ WRONG = {
         r"finite x, got inf at \(1, 0\)",
     ),
     "several powers": (
-        lambda: outliers.watch(outliers.PowerMartingale(P_VALUES), P_VALUES),
+        lambda: pvalues.watch(pvalues.PowerMartingale(P_VALUES), P_VALUES),
         r"epsilon of shape \(\), got \(9,\); use jax.vmap",
     ),
     "no level": (
-        lambda: outliers.benjamini_hochberg(P_VALUES, None),
+        lambda: pvalues.benjamini_hochberg(P_VALUES, None),
         "level as a number, got None",
     ),
     "no delta": (

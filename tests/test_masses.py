@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import jaxcp
-from jaxcp._masses import total_mass
+from jaxcp.quantiles._masses import total_mass
 
 
 def weights_like(kind, n, rng):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from jaxcp import outliers
+from jaxcp import outliers, pvalues
 
 pytestmark = pytest.mark.slow
 
@@ -31,10 +31,10 @@ def trials():
             "smooth": outliers.outlier_p_values(scores, test, u=u),
             "tied": outliers.outlier_p_values(tied[:N], tied[N:], u=u[:1]),
             "flags": jnp.stack([outliers.is_outlier(scores, test, a) for a in LEVELS]),
-            "bh": [outliers.benjamini_hochberg(p, level) for level in LEVELS],
-            "storey": [outliers.storey_benjamini_hochberg(p, a) for a in LEVELS],
-            "simes": outliers.simes_test(p[:NUM_NOMINAL]),
-            "fisher": outliers.fisher_test(
+            "bh": [pvalues.benjamini_hochberg(p, level) for level in LEVELS],
+            "storey": [pvalues.storey_benjamini_hochberg(p, a) for a in LEVELS],
+            "simes": pvalues.simes_test(p[:NUM_NOMINAL]),
+            "fisher": pvalues.fisher_test(
                 outliers.conditional_outlier_p_values(
                     scores, test[:NUM_NOMINAL], 0.1, method="dkw"
                 )
@@ -112,22 +112,22 @@ def test_martingales_rarely_cross_and_see_a_shift():
     """Capital c is reached with probability at most 1/c on exchangeable streams."""
     steps, change = 80, 30
     martingales = [
-        outliers.PowerMartingale(0.7),
-        outliers.MixtureMartingale(8),
-        outliers.SimpleJumper(0.05),
+        pvalues.PowerMartingale(0.7),
+        pvalues.MixtureMartingale(8),
+        pvalues.SimpleJumper(0.05),
     ]
 
     def trial(key):
         key_s, key_u = jax.random.split(key)
         scores = jnp.round(4 * jax.random.normal(key_s, (steps,)))  # with ties
         u = jax.random.uniform(key_u, (steps,))
-        p = outliers.sequential_p_values(scores, u)
+        p = pvalues.sequential_p_values(scores, u)
         later = 16 * (jnp.arange(steps) >= change)
-        shifted = outliers.sequential_p_values(scores + later, u)
+        shifted = pvalues.sequential_p_values(scores + later, u)
         return [
             (
-                jnp.max(outliers.watch(martingale, p)[1]),
-                outliers.watch(martingale, shifted)[1][-1],
+                jnp.max(pvalues.watch(martingale, p)[1]),
+                pvalues.watch(martingale, shifted)[1][-1],
             )
             for martingale in martingales
         ], p[jnp.array([1, steps - 1])]
@@ -136,7 +136,7 @@ def test_martingales_rarely_cross_and_see_a_shift():
     results, p = jax.jit(jax.vmap(trial))(keys)
     for highest, last in results:
         for alpha in (0.5, 0.1, 0.02):
-            alarm = np.asarray(outliers.alarm_level(alpha))
+            alarm = np.asarray(pvalues.alarm_level(alpha))
             assert_at_most(np.asarray(highest) >= alarm, alpha)
         assert np.mean(np.asarray(last) > np.log(20)) > 0.9
     assert stats.kstest(np.asarray(p[:, 1]), "uniform").pvalue > 1e-4

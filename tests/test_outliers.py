@@ -10,13 +10,13 @@ from scipy import integrate, stats
 import jaxcp
 import references
 from helpers import cases
-from jaxcp import outliers
+from jaxcp import outliers, pvalues
 
 STREAMS = cases("mapie/exchangeability_streams")
 MARTINGALES = [
-    outliers.PowerMartingale(0.7),
-    outliers.MixtureMartingale(),
-    outliers.SimpleJumper(),
+    pvalues.PowerMartingale(0.7),
+    pvalues.MixtureMartingale(),
+    pvalues.SimpleJumper(),
 ]
 
 
@@ -178,29 +178,29 @@ def test_sequential_p_values_against_loops():
             ((seen[: t + 1] > s).sum() + u[t] * (seen[: t + 1] == s).sum()) / (t + 1)
             for t, s in enumerate(seen)
         ]
-        found = outliers.sequential_p_values(scores, u)
+        found = pvalues.sequential_p_values(scores, u)
         assert_allclose(found, expected, rtol=1e-5)
-    assert outliers.sequential_p_values(jnp.zeros(0), jnp.zeros(0)).shape == (0,)
-    assert_allclose(outliers.sequential_p_values([3.0], [0.3]), [0.3], rtol=1e-6)
+    assert pvalues.sequential_p_values(jnp.zeros(0), jnp.zeros(0)).shape == (0,)
+    assert_allclose(pvalues.sequential_p_values([3.0], [0.3]), [0.3], rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", STREAMS)
 def test_streams_agree_with_the_published(name):
     case = STREAMS[name]
     scores = np.abs(case["y"] - case["pred"])
-    p = outliers.sequential_p_values(scores, case["u"])
+    p = pvalues.sequential_p_values(scores, case["u"])
     # Some scores differ by less than single precision tells.
     assert_allclose(p, case["pvalue"], atol=1e-6 if name != "ties" else 0.05)
-    jumper = outliers.SimpleJumper({"shift": 0.05}.get(name, 0.01))
-    _, log_capital = outliers.watch(jumper, case["pvalue"])
+    jumper = pvalues.SimpleJumper({"shift": 0.05}.get(name, 0.01))
+    _, log_capital = pvalues.watch(jumper, case["pvalue"])
     assert_allclose(log_capital, np.log(case["jumper"]), atol=1e-4)
 
 
 def test_martingales_by_formula():
     p = np.random.default_rng(0).random(200) ** 1.5
-    _, power = outliers.watch(outliers.PowerMartingale(0.4), p)
+    _, power = pvalues.watch(pvalues.PowerMartingale(0.4), p)
     assert_allclose(power, np.cumsum(np.log(0.4) - 0.6 * np.log(p)), rtol=1e-4)
-    _, mixture = outliers.watch(outliers.MixtureMartingale(200), p)
+    _, mixture = pvalues.watch(pvalues.MixtureMartingale(200), p)
 
     def capital(epsilon, t):
         return np.exp(t * np.log(epsilon) + (epsilon - 1) * np.log(p[:t]).sum())
@@ -213,14 +213,14 @@ def test_martingales_by_formula():
 @pytest.mark.parametrize("martingale", MARTINGALES, ids=lambda m: type(m).__name__)
 def test_a_stream_in_two_parts_with_odd_p_values(martingale):
     p = jnp.array([0.5, jnp.nan, 0.0, 1.0, 1e-9, 0.3])
-    _, whole = jax.jit(outliers.watch)(martingale, p)
+    _, whole = jax.jit(pvalues.watch)(martingale, p)
     assert np.all(np.isfinite(whole))
-    without = jax.jit(outliers.watch)(martingale, p[jnp.array([0, 2, 3, 4, 5])])[1]
+    without = jax.jit(pvalues.watch)(martingale, p[jnp.array([0, 2, 3, 4, 5])])[1]
     assert_allclose(jnp.delete(whole, 1), without, atol=0.02)  # a jumper may jump
-    state, first = jax.jit(outliers.watch)(martingale, p[:2])
-    _, second = jax.jit(outliers.watch)(martingale, p[2:], state)
+    state, first = jax.jit(pvalues.watch)(martingale, p[:2])
+    _, second = jax.jit(pvalues.watch)(martingale, p[2:], state)
     assert_allclose(jnp.append(first, second), whole, rtol=1e-5)
-    rates = jax.grad(lambda m: outliers.watch(m, p)[1][-1])
+    rates = jax.grad(lambda m: pvalues.watch(m, p)[1][-1])
     for slope in jax.tree.leaves(rates(martingale)):
         assert np.isfinite(slope)
 
@@ -239,11 +239,11 @@ def test_a_strategy_of_ones_own():
             return (wins + win, capital), capital
 
     jax.tree_util.register_static(Doubling)
-    (wins, _), log_capital = outliers.watch(Doubling(), [0.1, 0.2, 0.7])
+    (wins, _), log_capital = pvalues.watch(Doubling(), [0.1, 0.2, 0.7])
     assert wins == 2
     assert_allclose(log_capital, [np.log(2), np.log(4), -np.inf], rtol=1e-6)
     with pytest.raises(ValueError, match="martingale with init and step, got float"):
-        outliers.watch(0.5, [0.1])
+        pvalues.watch(0.5, [0.1])
 
 
 def step_up(p, level):
@@ -260,17 +260,17 @@ def test_discoveries_against_loops():
     for scale in (1, 3, 30):
         p = rng.random(80) ** scale
         for level in (0.05, 0.2):
-            found = outliers.benjamini_hochberg(p, level)
+            found = pvalues.benjamini_hochberg(p, level)
             assert_array_equal(found, step_up(p, level))
             share = (1 + np.sum(p > 0.4)) / (80 * 0.6)
-            found = outliers.storey_benjamini_hochberg(p, level, threshold=0.4)
+            found = pvalues.storey_benjamini_hochberg(p, level, threshold=0.4)
             assert_array_equal(found, step_up(p, level / share) & (p <= 0.4))
     fractions = np.array([1, 2, 3, 4, 5]) / 50  # level i / m, but for rounding
-    assert np.all(outliers.benjamini_hochberg(fractions, 0.1))
-    assert not np.any(outliers.benjamini_hochberg(fractions + 0.001, 0.1))
-    nan = outliers.benjamini_hochberg(jnp.array([0.001, jnp.nan]), 0.1)
+    assert np.all(pvalues.benjamini_hochberg(fractions, 0.1))
+    assert not np.any(pvalues.benjamini_hochberg(fractions + 0.001, 0.1))
+    nan = pvalues.benjamini_hochberg(jnp.array([0.001, jnp.nan]), 0.1)
     assert_array_equal(nan, [True, False])
-    assert outliers.benjamini_hochberg(jnp.zeros(0), 0.1).shape == (0,)
+    assert pvalues.benjamini_hochberg(jnp.zeros(0), 0.1).shape == (0,)
 
 
 def test_tests_of_a_batch():
@@ -278,18 +278,18 @@ def test_tests_of_a_batch():
     for m in (1, 5, 200):
         p = rng.random(m)
         expected = stats.combine_pvalues(p, "fisher").pvalue
-        assert_allclose(outliers.fisher_test(p), expected, rtol=1e-4)
+        assert_allclose(pvalues.fisher_test(p), expected, rtol=1e-4)
         ordered = np.sort(p) * m / np.arange(1, m + 1)
-        assert_allclose(outliers.simes_test(p), min(ordered.min(), 1), rtol=1e-5)
+        assert_allclose(pvalues.simes_test(p), min(ordered.min(), 1), rtol=1e-5)
     for m in (3000, 100_000):  # a normal approximation
         for shift in (-3, -1, 0, 2):
             p = rng.random(m) ** (1 - shift / m**0.5)
             expected = stats.combine_pvalues(p, "fisher").pvalue
-            assert_allclose(outliers.fisher_test(p), expected, rtol=0.01)
-    assert np.all(np.isfinite(jax.grad(outliers.fisher_test)(jnp.array([0.0, 0.5]))))
-    assert outliers.fisher_test(jnp.zeros(3)) == 0
-    assert outliers.fisher_test(jnp.ones(3)) == 1
-    assert outliers.fisher_test(jnp.zeros(0)) == outliers.simes_test(jnp.zeros(0)) == 1
+            assert_allclose(pvalues.fisher_test(p), expected, rtol=0.01)
+    assert np.all(np.isfinite(jax.grad(pvalues.fisher_test)(jnp.array([0.0, 0.5]))))
+    assert pvalues.fisher_test(jnp.zeros(3)) == 0
+    assert pvalues.fisher_test(jnp.ones(3)) == 1
+    assert pvalues.fisher_test(jnp.zeros(0)) == pvalues.simes_test(jnp.zeros(0)) == 1
 
 
 @pytest.mark.slow
@@ -309,10 +309,10 @@ def test_everything_is_pure():
                 scores, groups[0], test, groups[1], num_groups=2
             ),
             "flags": outliers.is_outlier(scores, test, 0.2),
-            "found": outliers.storey_benjamini_hochberg(p, 0.5),
-            "tests": [outliers.fisher_test(p), outliers.simes_test(p)],
-            "stream": outliers.watch(
-                outliers.SimpleJumper(), outliers.sequential_p_values(test, u)
+            "found": pvalues.storey_benjamini_hochberg(p, 0.5),
+            "tests": [pvalues.fisher_test(p), pvalues.simes_test(p)],
+            "stream": pvalues.watch(
+                pvalues.SimpleJumper(), pvalues.sequential_p_values(test, u)
             ),
         }
 

@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import jaxcp
 import references
 from helpers import reference
-from jaxcp._checks import as_alpha
+from jaxcp.quantiles.levels import as_alpha
 
 SIZES = np.arange(1, 2001)
 ALPHAS = np.array([i / 1000 for i in range(1, 1000)])

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from jaxcp._types import Set
 from jaxcp.cross._votes import VoteSet
 from jaxcp.scores import Absolute
 from jaxcp.sets import (
@@ -16,6 +15,7 @@ from jaxcp.sets import (
     LabelSet,
     LevelSet,
 )
+from jaxcp.typing import Set
 
 INF = np.inf
 

@@ -6,7 +6,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import jaxcp
 from jaxcp import sharded_conformal_quantile
-from jaxcp.sharding import _sharded
+from jaxcp.quantiles.sharded import _sharded
 
 pytestmark = pytest.mark.slow
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from jaxcp import _checks
-from jaxcp._types import ArrayLike
-from jaxcp.ranks import exact_rank
+from jaxcp.quantiles.levels import as_alpha, exact_rank
+from jaxcp.typing import ArrayLike
 
 _FINEST = Fraction(1, 10**6)
 
@@ -229,7 +229,7 @@ def _check_share(name, value):
 
 
 def _one_level(alpha):
-    level = _checks.as_alpha(alpha)
+    level = as_alpha(alpha)
     if not isinstance(level, np.ndarray):
         raise ValueError("expected alpha as a number, got a jax array")
     if level.ndim:

@@ -5,9 +5,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from jaxcp import _checks
-from jaxcp._types import ArrayLike
 from jaxcp.certificates import _counts
 from jaxcp.certificates.laws import certificate
+from jaxcp.typing import ArrayLike
 
 Alternative = Literal["two-sided", "less", "greater"]
 

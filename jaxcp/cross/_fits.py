@@ -8,11 +8,11 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxcp._batching import map_blocks, map_evenly
-from jaxcp._numbers import mean
+from jaxcp._numbers import as_float, mean
 from jaxcp._pytree import pytree, static
-from jaxcp._types import Learner, PyTree
 from jaxcp.learners import _shared
-from jaxcp.selection import as_float, kth_smallest
+from jaxcp.quantiles.selection import kth_smallest
+from jaxcp.typing import Learner, PyTree
 
 # Numbers of data that the fits of one program see: 256 MB in single precision.
 _FIT_NUMBERS = 2**26

@@ -11,10 +11,10 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from jaxcp._pytree import pytree
-from jaxcp._types import AnySet, PyTree, Score
 from jaxcp.cross._votes import by_component, largest
-from jaxcp.selection import bisect_keys, from_keys, to_keys
+from jaxcp.quantiles.selection import bisect_keys, from_keys, to_keys
 from jaxcp.sets import Interval, LabelSet
+from jaxcp.typing import AnySet, PyTree, Score
 
 
 @pytree

@@ -8,13 +8,13 @@ from jax import Array
 
 from jaxcp import _checks
 from jaxcp._arrays import as_arrays, is_concrete, is_rounded
-from jaxcp._rows import check_digits_of_targets
 from jaxcp._tracing import jit
-from jaxcp._types import ArrayLike, Learner, PyTree, Score
-from jaxcp.calibration import calibrate
+from jaxcp.calibration._rows import check_digits_of_targets
+from jaxcp.calibration.split import calibrate
 from jaxcp.cross._fits import Fits, fit_all
 from jaxcp.cross.conformal import CrossConformal
 from jaxcp.learners import _shared, checking
+from jaxcp.typing import ArrayLike, Learner, PyTree, Score
 
 
 class Plan(NamedTuple):

@@ -9,13 +9,14 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from jaxcp._numbers import as_float
 from jaxcp._pytree import pytree
-from jaxcp._types import AnySet, PyTree, Score, Set
-from jaxcp.pvalues import spare_mass
-from jaxcp.quantiles import weighted_conformal_quantile
-from jaxcp.selection import as_float, kth_smallest
+from jaxcp.quantiles._masses import spare_mass
+from jaxcp.quantiles.conformal import weighted_conformal_quantile
+from jaxcp.quantiles.selection import kth_smallest
 from jaxcp.sets import LabelSet
 from jaxcp.sets.regions import over_batch
+from jaxcp.typing import AnySet, PyTree, Score, Set
 
 
 @pytree

@@ -4,9 +4,9 @@ import jax
 from jax import Array
 
 from jaxcp import resampling
-from jaxcp._types import ArrayLike, Learner, PyTree, Score
 from jaxcp.cross._plans import Plan, carry_out, check_data
 from jaxcp.cross.conformal import CrossConformal
+from jaxcp.typing import ArrayLike, Learner, PyTree, Score
 
 
 def jackknife_plus_after_bootstrap(

@@ -10,15 +10,15 @@ from jaxcp import _checks
 from jaxcp._arrays import as_arrays
 from jaxcp._batching import map_blocks
 from jaxcp._pytree import pytree
-from jaxcp._thresholds import check_test_weights, set_level_of, threshold
 from jaxcp._tracing import jit
-from jaxcp._types import AnySet, ArrayLike, PyTree
-from jaxcp.calibration import Calibration
+from jaxcp.calibration._thresholds import check_test_weights, set_level_of, threshold
+from jaxcp.calibration.split import Calibration
 from jaxcp.cross import _folds, _votes
 from jaxcp.cross._fits import Fits
-from jaxcp.ranks import conformal_rank
-from jaxcp.selection import kth_smallest
+from jaxcp.quantiles.levels import conformal_rank
+from jaxcp.quantiles.selection import kth_smallest
 from jaxcp.sets import Interval
+from jaxcp.typing import AnySet, ArrayLike, PyTree
 
 # Rows in a fold from which a binary search beats a pass over its scores.
 _LONG_FOLDS = 64

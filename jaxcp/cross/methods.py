@@ -6,9 +6,9 @@ from jax import Array
 
 from jaxcp import _checks, resampling
 from jaxcp._arrays import as_arrays
-from jaxcp._types import ArrayLike, Learner, PyTree, Score
 from jaxcp.cross._plans import Plan, carry_out, check_data
 from jaxcp.cross.conformal import CrossConformal
+from jaxcp.typing import ArrayLike, Learner, PyTree, Score
 
 
 def cross_conformal(

@@ -13,9 +13,9 @@ from jax import Array
 
 from jaxcp import _checks
 from jaxcp._mixtures import Mixture, MixtureModel
+from jaxcp._numbers import as_float
 from jaxcp._pytree import pytree, static
-from jaxcp._types import Number, PyTree
-from jaxcp.selection import as_float
+from jaxcp.typing import Number, PyTree
 
 
 class _Law(MixtureModel):

@@ -10,7 +10,7 @@ from jax import Array
 
 from jaxcp import _checks
 from jaxcp._pytree import pytree
-from jaxcp._types import ArrayLike
+from jaxcp.typing import ArrayLike
 
 _NUM_OBJECTS, _NUM_FALSE, _SIZE = 6, 2, 256.0  # most in an image, and its side
 

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxcp import _boxes, _checks
+from jaxcp import _checks, _geometry
 from jaxcp._arrays import as_array, is_concrete
 
 
@@ -17,7 +17,7 @@ def padded_boxes(name: str, images: Any) -> tuple[np.ndarray, np.ndarray]:
         if boxes.ndim != 2:
             shape = boxes.shape
             raise ValueError(f"expected {name}[{i}] of shape (b, 4), got {shape}")
-        _boxes.check_boxes(f"{name}[{i}]", boxes)
+        _geometry.check_boxes(f"{name}[{i}]", boxes)
     longest = max(map(len, arrays), default=0)
     mask = np.array([np.arange(longest) < len(v) for v in arrays], bool)
     mask = mask.reshape(len(arrays), longest)

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from jaxcp._types import ArrayLike, Score
-from jaxcp.calibration import Calibration, calibrate
+from jaxcp.calibration.split import Calibration, calibrate
 from jaxcp.detection.matching import match_images
+from jaxcp.typing import ArrayLike, Score
 
 
 def calibrate_boxes(

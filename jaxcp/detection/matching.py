@@ -7,16 +7,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jaxcp import _boxes, _checks
+from jaxcp import _checks, _geometry
 from jaxcp._arrays import as_array, as_arrays
 from jaxcp._pytree import pytree
-from jaxcp._types import ArrayLike
 from jaxcp.detection._padding import (
     least_confidence,
     padded_boxes,
     padded_labels,
     padded_like,
 )
+from jaxcp.typing import ArrayLike
 
 
 @pytree
@@ -195,7 +195,7 @@ def _check_one_image(name, boxes, mask):
         )
     _checks.num_rows(boxes=boxes, mask=mask)
     _checks.check_vectors(mask=mask)
-    _boxes.check_boxes(name, boxes, mask)
+    _geometry.check_boxes(name, boxes, mask)
 
 
 def _check_min_iou(min_iou):
@@ -214,7 +214,7 @@ def _match(pred_boxes, true_boxes, allowed, min_iou):
     (b, t), no_match = allowed.shape, -jnp.ones(len(true_boxes), int)
     if b == 0 or t == 0:
         return no_match, no_match >= 0
-    overlaps = jax.vmap(jax.vmap(_boxes.overlap, (None, 0)), (0, None))
+    overlaps = jax.vmap(jax.vmap(_geometry.overlap, (None, 0)), (0, None))
     iou = overlaps(pred_boxes, true_boxes)
     iou = jnp.where(allowed & ~jnp.isnan(iou), iou, 0)
     pred, true = assignment.hungarian_algorithm(-iou)

@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from jaxcp._types import Number
-from jaxcp.selection import at_least_single
+from jaxcp._numbers import at_least_single
+from jaxcp.typing import Number
 
 # Accelerators would round the products to 10 bits.
 dot = partial(jnp.matmul, precision="highest")

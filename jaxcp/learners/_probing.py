@@ -8,7 +8,7 @@ import numpy as np
 from jax import Array
 
 from jaxcp._numbers import distance
-from jaxcp._types import PyTree
+from jaxcp.typing import PyTree
 
 _FAR = 10  # ranges of the targets by which some of them change
 _REPEATS = 3  # fits that show how far a learner with noise of its own moves

@@ -4,7 +4,7 @@ import jax
 from jax import Array
 
 from jaxcp._pytree import pytree
-from jaxcp._types import PyTree
+from jaxcp.typing import PyTree
 
 
 @pytree

@@ -11,12 +11,12 @@ from jax import Array
 from jaxcp import _checks
 from jaxcp._arrays import as_arrays, is_concrete
 from jaxcp._tracing import classes_of, explained, jit
-from jaxcp._types import ArrayLike, Learner, PyTree
 from jaxcp.learners import _shared
 from jaxcp.learners._probing import first_moved, other_targets
 from jaxcp.learners.general import GradientLearner, MeanScale
 from jaxcp.learners.linear import QuantileRidge, Ridge
 from jaxcp.learners.neighbors import KernelRidge, NearestNeighbors
+from jaxcp.typing import ArrayLike, Learner, PyTree
 
 _EVERY = 5  # one row of so many is left out
 _REMEMBERED = 256

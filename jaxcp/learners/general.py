@@ -7,10 +7,10 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from jaxcp import _checks
+from jaxcp._numbers import as_float
 from jaxcp._pytree import pytree, static
 from jaxcp._tracing import jit
-from jaxcp._types import Learner, Number, PyTree
-from jaxcp.selection import as_float
+from jaxcp.typing import Learner, Number, PyTree
 
 
 @pytree

@@ -5,11 +5,11 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from jaxcp import _checks
+from jaxcp._numbers import as_float
 from jaxcp._pytree import pytree, static
-from jaxcp._types import Number, PyTree
 from jaxcp.learners import _algebra
 from jaxcp.learners._algebra import dot
-from jaxcp.selection import as_float
+from jaxcp.typing import Number, PyTree
 
 _NUM_STEPS = 100  # of the majorisation for quantiles
 _ROUNDING = 1e-3  # width of the smoothed kink, in standard deviations of the target

@@ -6,13 +6,14 @@ from jax import Array
 
 from jaxcp import _checks
 from jaxcp._geometry import square_distances
+from jaxcp._numbers import as_float
 from jaxcp._pytree import pytree, static
-from jaxcp._types import Number
 from jaxcp.learners import _algebra
 from jaxcp.learners._algebra import dot
 from jaxcp.learners._shared import Shared
 from jaxcp.learners.linear import _columns, _matrix
-from jaxcp.selection import as_float, weighted_select
+from jaxcp.quantiles.selection import weighted_select
+from jaxcp.typing import Number
 
 
 @pytree

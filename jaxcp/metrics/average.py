@@ -18,8 +18,9 @@ from jaxcp._arrays import (
 )
 from jaxcp._numbers import mean
 from jaxcp._tracing import jit
-from jaxcp._types import AnySet, ArrayLike, PyTree, Set
+from jaxcp.quantiles.levels import alpha_as_float, as_alpha
 from jaxcp.sets import BoundingBox, Interval, LabelSet
+from jaxcp.typing import AnySet, ArrayLike, PyTree, Set
 
 
 def coverage(sets: Set, y: ArrayLike) -> Array:
@@ -165,9 +166,9 @@ def _contained(sets, y):
 
 def check_level(alpha: ArrayLike) -> Array:
     """Returns one miscoverage level as a float, after checks."""
-    alpha = _checks.as_alpha(alpha)
+    alpha = as_alpha(alpha)
     _checks.check_scalars(alpha=alpha)
-    return _checks.alpha_as_float(alpha)
+    return alpha_as_float(alpha)
 
 
 def above_level(rates: Array, alpha: Array) -> Array:

@@ -10,12 +10,11 @@ from jax import Array, lax
 from jaxcp import _checks
 from jaxcp._arrays import as_array
 from jaxcp._geometry import square_distances
-from jaxcp._numbers import mean
+from jaxcp._numbers import as_float, at_least_single, mean
 from jaxcp._tracing import jit
-from jaxcp._types import ArrayLike, Set
 from jaxcp.metrics.average import above_level, check_level, check_sets, is_covered
 from jaxcp.metrics.groups import rates_of
-from jaxcp.selection import as_float, at_least_single
+from jaxcp.typing import ArrayLike, Set
 
 _KMEANS_STEPS = 25
 

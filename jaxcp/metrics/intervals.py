@@ -5,9 +5,8 @@ from jax import Array
 
 from jaxcp import _checks
 from jaxcp._arrays import as_array
-from jaxcp._numbers import mean
+from jaxcp._numbers import as_float, mean
 from jaxcp._tracing import jit
-from jaxcp._types import ArrayLike
 from jaxcp.metrics.average import (
     above_level,
     check_kind,
@@ -17,9 +16,9 @@ from jaxcp.metrics.average import (
     sizes_of,
     where_known,
 )
-from jaxcp.selection import as_float
 from jaxcp.sets import Interval
 from jaxcp.sets.basic import as_intervals
+from jaxcp.typing import ArrayLike
 
 
 def interval_score(sets: Interval, y: ArrayLike, alpha: ArrayLike) -> Array:

@@ -3,9 +3,9 @@
 import jax
 from jax import Array
 
-from jaxcp import _boxes
+from jaxcp import _geometry
 from jaxcp._arrays import as_array
-from jaxcp._types import ArrayLike
+from jaxcp.typing import ArrayLike
 
 
 def iou(a: ArrayLike, b: ArrayLike) -> Array:
@@ -32,13 +32,13 @@ def iou(a: ArrayLike, b: ArrayLike) -> Array:
       Array([0.3333, 0.    ], dtype=float32)
     """
     a, b = as_array("a", a), as_array("b", b)
-    _boxes.check_boxes("a", a)
-    _boxes.check_boxes("b", b)
+    _geometry.check_boxes("a", a)
+    _geometry.check_boxes("b", b)
     return _iou(a, b)
 
 
 @jax.jit
 def _iou(a, b):
-    pairs = jax.vmap(jax.vmap(_boxes.overlap, (None, 0)), (0, None))
+    pairs = jax.vmap(jax.vmap(_geometry.overlap, (None, 0)), (0, None))
     flat = pairs(a.reshape(-1, 4), b.reshape(-1, 4))
     return flat.reshape(*a.shape[:-1], *b.shape[:-1])

@@ -9,7 +9,6 @@ from jax import Array
 from jaxcp import _checks
 from jaxcp._arrays import as_groups, is_concrete
 from jaxcp._tracing import jit
-from jaxcp._types import ArrayLike, Set
 from jaxcp.metrics.average import (
     check_level,
     check_sets,
@@ -32,6 +31,7 @@ from jaxcp.metrics.strata import (
     size_stratified_coverage_violation,
 )
 from jaxcp.sets import Interval, LabelSet
+from jaxcp.typing import ArrayLike, Set
 
 _HSIC_ROWS = 20_000
 _ORDER = [

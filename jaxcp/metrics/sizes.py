@@ -3,11 +3,11 @@
 import jax.numpy as jnp
 from jax import Array
 
-from jaxcp._numbers import mean
+from jaxcp._numbers import as_float, mean
 from jaxcp._tracing import jit
-from jaxcp._types import Set
 from jaxcp.metrics.average import as_batch, closed_form_sizes, where_known
-from jaxcp.selection import as_float, kth_smallest
+from jaxcp.quantiles.selection import kth_smallest
+from jaxcp.typing import Set
 
 
 def mean_size(sets: Set) -> Array:

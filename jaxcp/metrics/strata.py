@@ -6,8 +6,8 @@ from jax import Array
 
 from jaxcp import _checks
 from jaxcp._arrays import as_array
+from jaxcp._numbers import as_float
 from jaxcp._tracing import jit
-from jaxcp._types import ArrayLike, Set
 from jaxcp.metrics.average import (
     check_level,
     check_sets,
@@ -16,8 +16,9 @@ from jaxcp.metrics.average import (
     where_known,
 )
 from jaxcp.metrics.groups import rates_of
-from jaxcp.selection import as_float, to_keys
+from jaxcp.quantiles.selection import to_keys
 from jaxcp.sets import LabelSet
+from jaxcp.typing import ArrayLike, Set
 
 
 def size_stratified_coverage(

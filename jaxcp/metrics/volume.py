@@ -9,7 +9,7 @@ from jaxcp._arrays import as_arrays
 from jaxcp._batching import map_evenly
 from jaxcp._pytree import pytree
 from jaxcp._tracing import jit
-from jaxcp._types import Set
+from jaxcp.typing import Set
 from jaxcp.volumes import volume
 
 _AT_A_TIME = 64  # sets whose volumes are estimated side by side

@@ -13,10 +13,10 @@ from jax import Array, lax
 
 from jaxcp import _checks
 from jaxcp._arrays import as_arrays
+from jaxcp._numbers import as_float
 from jaxcp._pytree import pytree, static
 from jaxcp._tracing import jit
-from jaxcp._types import ArrayLike, PyTree
-from jaxcp.selection import as_float
+from jaxcp.typing import ArrayLike, PyTree
 
 
 @pytree

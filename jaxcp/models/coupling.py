@@ -6,8 +6,8 @@ from flax import nnx
 from jax import Array
 
 from jaxcp._pytree import pytree, static
-from jaxcp._types import ArrayLike
 from jaxcp.models._training import Fitted, Perceptron, fit
+from jaxcp.typing import ArrayLike
 
 _LARGEST = 2.0  # of the log scale of one coupling
 

@@ -7,8 +7,8 @@ from jax import Array
 
 from jaxcp import _checks, _geometry
 from jaxcp._pytree import pytree, static
-from jaxcp._types import ArrayLike
 from jaxcp.models._training import Fitted, Perceptron, fit
+from jaxcp.typing import ArrayLike
 
 
 @pytree

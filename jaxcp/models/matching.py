@@ -7,8 +7,8 @@ from jax import Array, lax
 
 from jaxcp._pytree import pytree, static
 from jaxcp._tracing import jit
-from jaxcp._types import ArrayLike
 from jaxcp.models._training import Fitted, Perceptron, fit
+from jaxcp.typing import ArrayLike
 
 
 @pytree

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxcp._batching import evaluate
-from jaxcp._types import PyTree
+from jaxcp.typing import PyTree
 
 
 def check_example(

@@ -8,10 +8,10 @@ from jax import Array
 
 from jaxcp import _checks
 from jaxcp._pytree import pytree, static
-from jaxcp._types import ArrayLike, Number, Score
 from jaxcp.online.stream import Stream, past_scores, split_level
 from jaxcp.online.windows import Window, make_window, pick
-from jaxcp.ranks import rank_at_any_level
+from jaxcp.quantiles.levels import alpha_as_float, rank_at_any_level
+from jaxcp.typing import ArrayLike, Number, Score
 
 
 @pytree
@@ -65,7 +65,7 @@ class _Adaptive(Stream):
 def _level(scores: Array, alpha: ArrayLike) -> Level:
     alpha = split_level(alpha, scores)
     total = alpha.sum()
-    return Level(*map(_checks.alpha_as_float, (total, alpha / total)))
+    return Level(*map(alpha_as_float, (total, alpha / total)))
 
 
 @pytree

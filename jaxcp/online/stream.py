@@ -9,12 +9,12 @@ from jax import Array, lax
 from jaxcp import _checks
 from jaxcp._arrays import as_arrays, is_rounded
 from jaxcp._batching import evaluate
-from jaxcp._checks import Alpha
-from jaxcp._rows import check_digits_of_targets
+from jaxcp._numbers import as_float
 from jaxcp._tracing import jit
-from jaxcp._types import AnySet, ArrayLike, Online, PyTree, Score
+from jaxcp.calibration._rows import check_digits_of_targets
 from jaxcp.online._shapes import check_components, check_example
-from jaxcp.selection import as_float
+from jaxcp.quantiles.levels import Alpha, as_alpha, split_alpha
+from jaxcp.typing import AnySet, ArrayLike, Online, PyTree, Score
 
 
 class Stream:
@@ -127,7 +127,7 @@ def past_scores(scores: ArrayLike, mask: ArrayLike | None) -> Array:
 
 def split_level(alpha: ArrayLike, scores: Array) -> Alpha:
     """Returns the level, one for each component of past scores (n,) or (n, c)."""
-    alpha = _checks.split_alpha(_checks.as_alpha(alpha), scores)
+    alpha = split_alpha(as_alpha(alpha), scores)
     if alpha.ndim > scores.ndim - 1:
         expected = scores.shape[1:]
         raise ValueError(f"expected alpha of shape {expected}, got {alpha.shape}")
@@ -171,7 +171,7 @@ def _run_steps(method, state, preds, y, alpha):
     if not hasattr(method, "step"):
         kind = type(method).__name__
         raise ValueError(f"expected a method with init and step, got {kind}")
-    _checks.as_alpha(alpha)  # the method is given it as it came
+    as_alpha(alpha)  # the method is given it as it came
     step = lambda state, row: method.step(state, *row, alpha)  # noqa: E731
     return lax.scan(step, state, (preds, y))
 

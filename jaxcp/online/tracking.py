@@ -8,10 +8,10 @@ from jax import Array
 
 from jaxcp import _checks
 from jaxcp._pytree import pytree
-from jaxcp._types import ArrayLike, Number, PyTree, Score, Scorecaster
 from jaxcp.online.stream import Stream, errors, past_scores, split_level
-from jaxcp.ranks import conformal_rank
-from jaxcp.selection import kth_smallest
+from jaxcp.quantiles.levels import alpha_as_float, conformal_rank
+from jaxcp.quantiles.selection import kth_smallest
+from jaxcp.typing import ArrayLike, Number, PyTree, Score, Scorecaster
 
 
 @pytree
@@ -29,7 +29,7 @@ class _Tracking(Stream):
     """A method whose state has the threshold in `quantile`."""
 
     def _level(self, state, alpha):
-        return _checks.alpha_as_float(split_level(alpha, state.quantile[None]))
+        return alpha_as_float(split_level(alpha, state.quantile[None]))
 
 
 @pytree

@@ -9,10 +9,10 @@ from jax import Array
 
 from jaxcp import _checks
 from jaxcp._pytree import pytree, static
-from jaxcp._types import ArrayLike, Number, Score
 from jaxcp.online.stream import Stream, past_scores, split_level
-from jaxcp.quantiles import weighted_conformal_quantile
-from jaxcp.ranks import conformal_rank
+from jaxcp.quantiles.conformal import weighted_conformal_quantile
+from jaxcp.quantiles.levels import alpha_as_float, conformal_rank
+from jaxcp.typing import ArrayLike, Number, Score
 
 
 @pytree
@@ -222,7 +222,7 @@ class NexCP(Stream):
         return past_scores(scores, mask)
 
     def _level(self, state, alpha):
-        return _checks.alpha_as_float(split_level(alpha, state))
+        return alpha_as_float(split_level(alpha, state))
 
     def _threshold(self, state, level):
         weights = nexcp_weights(len(state), self.decay)

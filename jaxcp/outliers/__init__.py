@@ -1,42 +1,28 @@
-"""Conformal anomaly detection: p-values of scores, and what to conclude from them.
+"""Conformal anomaly detection: how exceptional an example is among those of the past.
 
-A score may come from any detector; larger means stranger.
+A score may come from any detector; larger means stranger. What to conclude from many
+p-values, and from those of a stream, is in `jaxcp.pvalues`.
 """
 
+from typing import Any
+
+from jaxcp import pvalues
 from jaxcp.outliers.conditional import conditional_outlier_p_values
-from jaxcp.outliers.martingales import (
-    MixtureMartingale,
-    PowerMartingale,
-    SimpleJumper,
-    alarm_level,
-    watch,
-)
 from jaxcp.outliers.scoring import (
     grouped_outlier_p_values,
     is_outlier,
     outlier_p_values,
 )
-from jaxcp.outliers.sequential import sequential_p_values
-from jaxcp.outliers.testing import (
-    benjamini_hochberg,
-    fisher_test,
-    simes_test,
-    storey_benjamini_hochberg,
-)
 
 __all__ = [
-    "MixtureMartingale",
-    "PowerMartingale",
-    "SimpleJumper",
-    "alarm_level",
-    "benjamini_hochberg",
     "conditional_outlier_p_values",
-    "fisher_test",
     "grouped_outlier_p_values",
     "is_outlier",
     "outlier_p_values",
-    "sequential_p_values",
-    "simes_test",
-    "storey_benjamini_hochberg",
-    "watch",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in pvalues.__all__:  # where tests and martingales were in version 0.1
+        return getattr(pvalues, name)
+    raise AttributeError(f"module 'jaxcp.outliers' has no attribute {name!r}")

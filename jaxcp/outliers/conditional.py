@@ -9,9 +9,9 @@ import numpy as np
 from jax import Array
 
 from jaxcp import _checks
-from jaxcp._types import ArrayLike
 from jaxcp.outliers.scoring import check_scores
-from jaxcp.pvalues import masses_from
+from jaxcp.pvalues.conformal import masses_from
+from jaxcp.typing import ArrayLike
 
 
 def conditional_outlier_p_values(

@@ -8,10 +8,12 @@ from jax import Array, lax
 
 from jaxcp import _checks
 from jaxcp._arrays import as_array, as_arrays, as_groups
-from jaxcp._types import ArrayLike
-from jaxcp.pvalues import masses_of_keys, p_values_among, share_of
-from jaxcp.quantiles import conformal_quantile
-from jaxcp.selection import as_float, to_keys
+from jaxcp._numbers import as_float
+from jaxcp.pvalues.conformal import masses_of_keys, p_values_among, share_of
+from jaxcp.quantiles.conformal import conformal_quantile
+from jaxcp.quantiles.levels import as_alpha
+from jaxcp.quantiles.selection import to_keys
+from jaxcp.typing import ArrayLike
 
 
 def is_outlier(
@@ -55,7 +57,7 @@ def is_outlier(
       Array([False,  True], dtype=bool)
     """
     scores, test_scores, mask = check_scores(scores, test_scores, mask)
-    alpha = _checks.as_alpha(alpha)
+    alpha = as_alpha(alpha)
     _checks.check_scalars(alpha=alpha)
     threshold = conformal_quantile(scores, alpha, mask=mask)
     return _exceeds(test_scores, threshold)

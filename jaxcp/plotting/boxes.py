@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 import jax
 import numpy as np
 
-from jaxcp._types import ArrayLike
 from jaxcp.plotting._axes import COVERED, MISSED, new_axes
 from jaxcp.sets import BoundingBox
+from jaxcp.typing import ArrayLike
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from jaxcp import _checks, metrics
-from jaxcp._types import ArrayLike, Set
 from jaxcp.certificates.laws import coverage_law
 from jaxcp.metrics.average import as_batch, closed_form_sizes
 from jaxcp.plotting._axes import COVERED, MISSED, TRUTH, check_shape, new_axes
+from jaxcp.typing import ArrayLike, Set
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -4,10 +4,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from jaxcp._types import ArrayLike
 from jaxcp.plotting._axes import COVERED, MISSED, TRUTH, check_shape, new_axes
 from jaxcp.sets import Interval, LabelSet
 from jaxcp.sets.basic import as_intervals
+from jaxcp.typing import ArrayLike
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

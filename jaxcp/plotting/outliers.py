@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from jaxcp import _checks
-from jaxcp._types import ArrayLike
 from jaxcp.plotting._axes import COVERED, MISSED, TRUTH, check_shape, new_axes
+from jaxcp.typing import ArrayLike
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

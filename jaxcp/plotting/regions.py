@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from jaxcp._types import ArrayLike, Set
 from jaxcp.plotting._axes import COVERED, MISSED, TRUTH, check_shape, new_axes
 from jaxcp.sets import Balls, Box, Ellipsoid, membership
+from jaxcp.typing import ArrayLike, Set
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,12 +1,12 @@
 """Nonconformity scores. Each describes one example and carries its own inverse."""
 
 from jaxcp.scores.ambiguity import LAC, LogLAC
+from jaxcp.scores.balls import CP2PCP, HDPCP, PCP
 from jaxcp.scores.boxes import BoxOffset
 from jaxcp.scores.cdf import CDF
 from jaxcp.scores.checking import check
 from jaxcp.scores.classification import APS, RAPS, TopK
 from jaxcp.scores.custom import Custom
-from jaxcp.scores.draws import CP2PCP, HDPCP, PCP
 from jaxcp.scores.generative import Density, Latent
 from jaxcp.scores.multioutput import Mahalanobis, Rectangle
 from jaxcp.scores.regression import (

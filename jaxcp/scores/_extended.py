@@ -10,15 +10,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from jaxcp._numbers import rounding
-from jaxcp._types import Number
-from jaxcp.selection import (
-    at_least_single,
-    bisect_keys,
-    from_keys,
-    kth_smallest,
-    to_keys,
-)
+from jaxcp._numbers import at_least_single, rounding
+from jaxcp.quantiles.selection import bisect_keys, from_keys, kth_smallest, to_keys
+from jaxcp.typing import Number
 
 
 class _Piece(NamedTuple):

@@ -7,7 +7,7 @@ from jax import Array
 
 from jaxcp import _checks
 from jaxcp._arrays import is_concrete
-from jaxcp.selection import as_float
+from jaxcp._numbers import as_float
 
 
 def in_range(score: Array, y: Array, k: int) -> Array:

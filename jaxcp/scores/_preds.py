@@ -8,7 +8,7 @@ import numpy as np
 from jax import Array
 
 from jaxcp._arrays import is_concrete
-from jaxcp._types import PyTree
+from jaxcp.typing import PyTree
 
 
 def check_tuple(expected: str, preds: PyTree, length: int) -> tuple:

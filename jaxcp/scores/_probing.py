@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from jaxcp._numbers import as_float
 from jaxcp._tracing import jit
-from jaxcp._types import LabelScore, PyTree, Score
-from jaxcp.selection import as_float
+from jaxcp.typing import LabelScore, PyTree, Score
 
 _OTHERS = 12  # other rows whose scores are thresholds of a row
 _SHAKES = 4  # times that predictions and targets move, to see what rounding does

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import DTypeLike
 
-from jaxcp.selection import bisect_keys, to_keys
+from jaxcp.quantiles.selection import bisect_keys, to_keys
 
 
 def before(p: Array, y: Array) -> Array:

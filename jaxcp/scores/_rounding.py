@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from jaxcp._types import Number
+from jaxcp.typing import Number
 
 
 def moved_out(

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxcp import _checks
+from jaxcp._numbers import as_float
 from jaxcp._pytree import pytree
 from jaxcp.scores._labels import check_probabilities, check_targets, in_range
-from jaxcp.selection import as_float
 from jaxcp.sets import LabelSet
 
 

@@ -3,12 +3,12 @@
 import jax.numpy as jnp
 from jax import Array, lax
 
-from jaxcp import _boxes, _checks
+from jaxcp import _checks, _geometry
+from jaxcp._numbers import as_float
 from jaxcp._pytree import pytree, static
-from jaxcp._types import PyTree
 from jaxcp.scores._rounding import moved_out
-from jaxcp.selection import as_float
 from jaxcp.sets import BoundingBox
+from jaxcp.typing import PyTree
 
 
 @pytree
@@ -110,4 +110,4 @@ def _check(name, boxes, mask):
         raise ValueError(
             f"expected {name} of shape (n, 4), x_min, y_min, x_max, y_max, got {got}"
         )
-    _boxes.check_boxes(name, boxes, mask)
+    _geometry.check_boxes(name, boxes, mask)

@@ -7,12 +7,13 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxcp import _checks
+from jaxcp._numbers import as_float, at_least_single
 from jaxcp._pytree import pytree, static
-from jaxcp._types import AnySet, PyTree, Score
+from jaxcp.quantiles.selection import kth_smallest
 from jaxcp.scores import _extended
 from jaxcp.scores._preds import check_draws, check_tuple
-from jaxcp.selection import as_float, at_least_single, kth_smallest
 from jaxcp.sets import Ellipsoid, LevelSet
+from jaxcp.typing import AnySet, PyTree, Score
 
 
 @pytree

@@ -9,7 +9,6 @@ from jaxcp._arrays import as_arrays, is_concrete
 from jaxcp._batching import widened
 from jaxcp._numbers import distance
 from jaxcp._tracing import explained
-from jaxcp._types import ArrayLike, PyTree, Score
 from jaxcp.scores._probing import (
     contradiction,
     labels_of,
@@ -17,6 +16,7 @@ from jaxcp.scores._probing import (
     scored,
     scores_of,
 )
+from jaxcp.typing import ArrayLike, PyTree, Score
 
 _ROWS = 1000
 _LABELS = 6  # labels that are tried for a row

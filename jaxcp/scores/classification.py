@@ -7,13 +7,14 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxcp import _checks
+from jaxcp._numbers import as_float
 from jaxcp._pytree import pytree, static
 from jaxcp._tracing import jit
-from jaxcp._types import Number, PyTree
+from jaxcp.quantiles.selection import to_keys
 from jaxcp.scores import _ranking
 from jaxcp.scores._labels import check_probabilities, check_targets, in_range
-from jaxcp.selection import as_float, to_keys
 from jaxcp.sets import LabelSet
+from jaxcp.typing import Number, PyTree
 
 
 class _Ranked:

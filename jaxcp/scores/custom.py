@@ -5,8 +5,8 @@ from collections.abc import Callable
 from jax import Array
 
 from jaxcp._pytree import keep_functions, pytree
-from jaxcp._types import AnySet, PyTree, Set
 from jaxcp.sets import LevelSet
+from jaxcp.typing import AnySet, PyTree, Set
 
 
 @pytree

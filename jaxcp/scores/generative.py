@@ -9,8 +9,8 @@ from jax.tree_util import Partial
 
 from jaxcp import _geometry
 from jaxcp._pytree import keep_functions, pytree, static
-from jaxcp._types import PyTree
 from jaxcp.sets import LevelSet
+from jaxcp.typing import PyTree
 
 
 @pytree

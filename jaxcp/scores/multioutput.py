@@ -7,13 +7,14 @@ from jax import Array, lax
 
 from jaxcp import _checks, _geometry
 from jaxcp._arrays import as_arrays
+from jaxcp._numbers import as_float
 from jaxcp._pytree import pytree
-from jaxcp._types import ArrayLike, PyTree
-from jaxcp.empirical import empirical_quantile
+from jaxcp.quantiles.empirical import empirical_quantile
+from jaxcp.quantiles.levels import alpha_as_float, as_alpha
 from jaxcp.scores._preds import check_bands, check_draws, check_numbers, check_tuple
 from jaxcp.scores.regression import CQR
-from jaxcp.selection import as_float
 from jaxcp.sets import Box, Ellipsoid, Interval
+from jaxcp.typing import ArrayLike, PyTree
 
 
 @pytree
@@ -71,7 +72,7 @@ class Rectangle:
         """
         draws = as_arrays(draws=draws)
         check_draws(draws)
-        alpha = _checks.alpha_as_float(_checks.as_alpha(alpha))
+        alpha = alpha_as_float(as_alpha(alpha))
         _checks.check_scalars(alpha=alpha)
         each = jax.vmap(empirical_quantile, (0, None))
         return each(draws, alpha / 2), each(draws, 1 - alpha / 2)

@@ -5,12 +5,12 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxcp import _checks
+from jaxcp._numbers import as_float
 from jaxcp._pytree import pytree
-from jaxcp._types import PyTree
 from jaxcp.scores._preds import check_bands, check_numbers, check_pairs
 from jaxcp.scores._rounding import moved_out
-from jaxcp.selection import as_float
 from jaxcp.sets import Box, Interval
+from jaxcp.typing import PyTree
 
 
 class _OfNumbers:

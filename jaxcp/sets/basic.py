@@ -7,7 +7,7 @@ from jax import Array
 
 from jaxcp._arrays import as_array, as_arrays
 from jaxcp._pytree import pytree, static
-from jaxcp._types import Number
+from jaxcp.typing import Number
 
 
 @pytree

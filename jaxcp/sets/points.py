@@ -7,7 +7,7 @@ from jaxcp import _checks
 from jaxcp._arrays import as_arrays
 from jaxcp._batching import map_evenly
 from jaxcp._tracing import jit
-from jaxcp._types import ArrayLike, Set
+from jaxcp.typing import ArrayLike, Set
 
 _POINTS_AT_A_TIME = 2**14
 

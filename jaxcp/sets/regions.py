@@ -9,10 +9,9 @@ from jax import Array
 
 from jaxcp import _geometry
 from jaxcp._arrays import as_arrays
-from jaxcp._numbers import rounding
+from jaxcp._numbers import as_float, rounding
 from jaxcp._pytree import pytree, static
-from jaxcp._types import PyTree, Score
-from jaxcp.selection import as_float
+from jaxcp.typing import PyTree, Score
 
 
 @pytree

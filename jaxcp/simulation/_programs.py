@@ -11,7 +11,7 @@ from jax import Array, lax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jaxcp._types import PyTree
+from jaxcp.typing import PyTree
 
 # Memory, and replicates, of one batch on one device: a cache of a core, or a GPU full.
 _BUDGET, _BUDGET_ELSEWHERE = {"cpu": 2**24}, 2**30

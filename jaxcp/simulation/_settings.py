@@ -10,9 +10,9 @@ import numpy as np
 from jax import Array
 from jax.extend import core
 
-from jaxcp._types import PyTree
 from jaxcp.simulation._fingerprints import fingerprint, module_of
 from jaxcp.simulation._programs import parts_of
+from jaxcp.typing import PyTree
 
 _FORMAT = 2  # of chunks and settings
 # They change bits of results, and what a trial is as a program does not show all.

@@ -12,10 +12,10 @@ from typing import Any
 
 import jax
 
-from jaxcp._files import remove_drafts
-from jaxcp._progress import progress_bar
 from jaxcp.simulation._agreement import from_first
+from jaxcp.simulation._files import remove_drafts
 from jaxcp.simulation._fingerprints import fingerprint, module_of
+from jaxcp.simulation._progress import progress_bar
 from jaxcp.simulation._records import (
     Record,
     checked_cell,

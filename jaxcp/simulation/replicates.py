@@ -15,15 +15,15 @@ from jax.sharding import Mesh
 
 from jaxcp import _checks
 from jaxcp._arrays import is_concrete
-from jaxcp._progress import progress_bar
 from jaxcp._tracing import explained
-from jaxcp._types import PyTree
 from jaxcp.simulation import _agreement, _programs
 from jaxcp.simulation._chunks import Span, Statistics, pack, unpack
+from jaxcp.simulation._progress import progress_bar
 from jaxcp.simulation._settings import settings_of
 from jaxcp.simulation._signals import PatientStop
 from jaxcp.simulation._storage import Checkpoint, saved_width
 from jaxcp.simulation.statistics import Statistic, statistics_of
+from jaxcp.typing import PyTree
 
 # Seconds that a chunk lasts, between these where batches are short enough.
 _SHORT, _LONG = 0.5, 2.0

@@ -17,9 +17,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcp._types import PyTree
-from jaxcp.selection import kth_smallest
+from jaxcp.quantiles.selection import kth_smallest
 from jaxcp.simulation._exact import exact_moments, fraction
+from jaxcp.typing import PyTree
 
 Chunk = dict[str, np.ndarray]
 

@@ -10,14 +10,14 @@ from jax import Array
 from jaxcp import _checks
 from jaxcp._arrays import as_arrays
 from jaxcp._batching import evaluate
+from jaxcp._numbers import as_float
 from jaxcp._pytree import pytree, static
 from jaxcp._tracing import jit
-from jaxcp._types import ArrayLike, Number, PyTree, Score
-from jaxcp.quantiles import thresholds
-from jaxcp.ranks import conformal_rank
-from jaxcp.selection import as_float
-from jaxcp.softening import soft_order_statistic
+from jaxcp.quantiles.conformal import thresholds
+from jaxcp.quantiles.levels import as_alpha, conformal_rank, split_alpha
+from jaxcp.quantiles.soft import soft_order_statistic
 from jaxcp.training import soft
+from jaxcp.typing import ArrayLike, Number, PyTree, Score
 
 _NUM_SAMPLES = 64  # points in a union of balls
 
@@ -183,7 +183,7 @@ def prepare(
 
 def rank_of(alpha: ArrayLike, scores: jax.ShapeDtypeStruct) -> Array:
     """Returns the rank of the threshold of these scores, shape () or (c,)."""
-    level = _checks.split_alpha(_checks.as_alpha(alpha), scores)
+    level = split_alpha(as_alpha(alpha), scores)
     if level.shape != scores.shape[1:]:
         raise ValueError(f"expected alpha of shape (), got {level.shape}; use jax.vmap")
     return conformal_rank(scores.shape[0], level)

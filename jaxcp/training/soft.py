@@ -10,11 +10,10 @@ from jax import Array
 from jaxcp import _checks
 from jaxcp._arrays import as_arrays
 from jaxcp._batching import evaluate, invert, widened
-from jaxcp._numbers import positive
+from jaxcp._numbers import as_float, at_least_single, positive
 from jaxcp._tracing import jit
-from jaxcp._types import ArrayLike, LabelScore, PyTree, Score, Set
-from jaxcp.selection import as_float, at_least_single
 from jaxcp.sets import Balls, BoundingBox, Box, Ellipsoid, Interval
+from jaxcp.typing import ArrayLike, LabelScore, PyTree, Score, Set
 from jaxcp.volumes._balls import log_volume_of_balls
 
 _FAR = 50.0  # temperatures from which on a sigmoid is 0 or 1, as is its slope

@@ -10,12 +10,12 @@ from jax import Array, lax
 from jaxcp import _checks
 from jaxcp._arrays import as_arrays, is_concrete
 from jaxcp._batching import evaluate, invert
+from jaxcp._numbers import as_float
 from jaxcp._tracing import jit
-from jaxcp._types import ArrayLike, PyTree, Score
-from jaxcp.quantiles import thresholds
-from jaxcp.selection import as_float
+from jaxcp.quantiles.conformal import thresholds
 from jaxcp.training.losses import loss_of, prepare, rank_of
 from jaxcp.training.soft import check_large_is_bad
+from jaxcp.typing import ArrayLike, PyTree, Score
 
 _Score = TypeVar("_Score", bound=Score)
 

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from jaxcp import _geometry
-from jaxcp._types import PyTree
-from jaxcp.selection import at_least_single
+from jaxcp._numbers import at_least_single
+from jaxcp.typing import PyTree
 from jaxcp.volumes import _points
 
 

@@ -9,11 +9,11 @@ from jax import Array
 
 from jaxcp import _checks
 from jaxcp._arrays import as_arrays
+from jaxcp._numbers import as_float, at_least_single
 from jaxcp._tracing import jit
-from jaxcp._types import Set
 from jaxcp.scores.generative import Density, Latent
-from jaxcp.selection import as_float, at_least_single
 from jaxcp.sets import Balls, Box, Ellipsoid, Interval, LevelSet
+from jaxcp.typing import Set
 from jaxcp.volumes._balls import log_volume_of_balls
 from jaxcp.volumes._levels import log_volume_by_density, log_volume_of_image
 

@@ -6,8 +6,9 @@ from jax import Array
 
 from jaxcp import _checks
 from jaxcp._arrays import as_arrays
-from jaxcp._types import ArrayLike
-from jaxcp.selection import as_float, at_least_single, kth_smallest
+from jaxcp._numbers import as_float, at_least_single
+from jaxcp.quantiles.selection import kth_smallest
+from jaxcp.typing import ArrayLike
 
 
 def empirical_quantile(values: ArrayLike, level: ArrayLike) -> Array:

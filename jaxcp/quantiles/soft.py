@@ -8,17 +8,10 @@ from jax import Array, lax
 
 from jaxcp import _checks
 from jaxcp._arrays import as_arrays
-from jaxcp._numbers import positive
-from jaxcp._types import ArrayLike, Number
-from jaxcp.ranks import conformal_rank
-from jaxcp.selection import (
-    as_float,
-    at_least_single,
-    bisect_keys,
-    from_keys,
-    kth_smallest,
-    to_keys,
-)
+from jaxcp._numbers import as_float, at_least_single, positive
+from jaxcp.quantiles.levels import conformal_rank
+from jaxcp.quantiles.selection import bisect_keys, from_keys, kth_smallest, to_keys
+from jaxcp.typing import ArrayLike, Number
 
 
 def soft_conformal_quantile(

@@ -5,19 +5,13 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from jaxcp import _checks, _geometry
+from jaxcp._numbers import as_float, at_least_single
 from jaxcp._pytree import pytree
-from jaxcp._types import ArrayLike, PyTree
-from jaxcp.empirical import empirical_quantile
+from jaxcp.quantiles.empirical import empirical_quantile
+from jaxcp.quantiles.selection import bisect_keys, from_keys, kth_smallest, to_keys
 from jaxcp.scores._preds import check_draws, check_tuple, of_each_part
-from jaxcp.selection import (
-    as_float,
-    at_least_single,
-    bisect_keys,
-    from_keys,
-    kth_smallest,
-    to_keys,
-)
 from jaxcp.sets import Balls
+from jaxcp.typing import ArrayLike, PyTree
 
 
 @pytree

@@ -6,9 +6,9 @@ from typing import Any
 from jax import Array
 
 from jaxcp._pytree import pytree, static
-from jaxcp._types import AnySet, ArrayLike, Predict, PyTree, Score
-from jaxcp.calibration import Calibration, calibrate
+from jaxcp.calibration.split import Calibration, calibrate
 from jaxcp.certificates import Certificate
+from jaxcp.typing import AnySet, ArrayLike, Predict, PyTree, Score
 
 
 @pytree

@@ -9,8 +9,13 @@ from jaxcp import _checks
 from jaxcp._arrays import as_arrays, is_concrete, is_rounded
 from jaxcp._batching import evaluate
 from jaxcp._pytree import pytree, static
-from jaxcp._rows import RowShapes, check_digits_of_targets, check_row_shapes, row_shapes
-from jaxcp._thresholds import (
+from jaxcp.calibration._rows import (
+    RowShapes,
+    check_digits_of_targets,
+    check_row_shapes,
+    row_shapes,
+)
+from jaxcp.calibration._thresholds import (
     check_test_weights,
     level_of,
     p_values_of,
@@ -18,8 +23,8 @@ from jaxcp._thresholds import (
     sets_of,
     threshold,
 )
-from jaxcp._types import AnySet, ArrayLike, PyTree, Score
 from jaxcp.certificates import Certificate, certificate
+from jaxcp.typing import AnySet, ArrayLike, PyTree, Score
 
 
 @pytree

@@ -6,8 +6,9 @@ from jax import Array, lax
 
 from jaxcp import _checks
 from jaxcp._arrays import as_array
-from jaxcp._types import ArrayLike
-from jaxcp.selection import as_float, at_least_single, to_keys
+from jaxcp._numbers import as_float, at_least_single
+from jaxcp.quantiles.selection import to_keys
+from jaxcp.typing import ArrayLike
 
 
 def sequential_p_values(scores: ArrayLike, u: ArrayLike) -> Array:

@@ -8,15 +8,16 @@ from jaxcp import _checks
 from jaxcp._arrays import as_arrays, is_rounded
 from jaxcp._batching import evaluate, invert, invert_each
 from jaxcp._pytree import pytree, static
-from jaxcp._rows import (
+from jaxcp._tracing import jit
+from jaxcp.calibration._rows import (
     RowShapes,
     check_digits_of_targets,
     check_row_shapes,
     row_shapes,
 )
-from jaxcp._tracing import jit
-from jaxcp._types import AnySet, ArrayLike, PyTree, Score
-from jaxcp.quantiles import grouped_conformal_quantile
+from jaxcp.quantiles.conformal import grouped_conformal_quantile
+from jaxcp.quantiles.levels import as_alpha, split_alpha
+from jaxcp.typing import AnySet, ArrayLike, PyTree, Score
 
 
 @pytree
@@ -44,7 +45,7 @@ class GroupCalibration:
 
         +inf for a group with too few scores; `alpha` as for `Calibration.quantile`.
         """
-        alpha = _checks.split_alpha(_checks.as_alpha(alpha), self.scores)
+        alpha = split_alpha(as_alpha(alpha), self.scores)
         if self.scores.ndim == 1:
             return self._thresholds(self.scores, alpha)
         columns = zip(self.scores.T, alpha, strict=True)

@@ -11,7 +11,7 @@ from jaxcp._arrays import as_arrays
 from jaxcp._batching import map_evenly
 from jaxcp._pytree import as_function
 from jaxcp._tracing import jit
-from jaxcp._types import ArrayLike, PyTree
+from jaxcp.typing import ArrayLike, PyTree
 
 _DRAWS_AT_A_TIME = 2**17  # a model may need much memory for each
 

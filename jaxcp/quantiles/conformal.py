@@ -8,10 +8,11 @@ from jax import Array, lax
 
 from jaxcp import _checks
 from jaxcp._arrays import as_arrays
-from jaxcp._types import ArrayLike, AxisName
-from jaxcp.pvalues import spare_mass
-from jaxcp.ranks import conformal_rank
-from jaxcp.selection import as_float, kth_smallest, weighted_select
+from jaxcp._numbers import as_float
+from jaxcp.quantiles._masses import spare_mass
+from jaxcp.quantiles.levels import alpha_as_float, as_alpha, conformal_rank
+from jaxcp.quantiles.selection import kth_smallest, weighted_select
+from jaxcp.typing import ArrayLike, AxisName
 
 
 def conformal_quantile(
@@ -115,7 +116,7 @@ def weighted_conformal_quantile(
         )
     _checks.check_weights("weights", weights)
     _checks.check_weights("test_weight", test_weight)
-    alpha = _checks.alpha_as_float(_checks.as_alpha(alpha))
+    alpha = alpha_as_float(as_alpha(alpha))
     if alpha.shape:
         raise ValueError(f"expected alpha of shape (), got {alpha.shape}; use jax.vmap")
     scores, weights = as_float(scores), as_float(weights)
@@ -164,7 +165,7 @@ def grouped_conformal_quantile(
     _checks.check_labels("groups", groups, num_groups, mask)
     if scores.ndim != 1:
         raise ValueError(f"expected scores of shape (n,), got {scores.shape}")
-    alpha = _checks.as_alpha(alpha)
+    alpha = as_alpha(alpha)
     if alpha.shape not in ((), (num_groups,)):
         expected = f"() or ({num_groups},), one a group"
         raise ValueError(f"expected alpha of shape {expected}, got {alpha.shape}")

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array, lax
 
-from jaxcp._types import AxisName
+from jaxcp.typing import AxisName
 
 _FEW = 11  # log2 of the number of weights up to which floats hold enough bits
 
@@ -87,3 +87,34 @@ def times_power(values: Array, exponent: Array) -> Array:
 def _sum(values, axis_name):
     total = jnp.sum(values)
     return total if axis_name is None else lax.psum(total, axis_name)
+
+
+def unit_scale(
+    weights: Array, test_weight: Array, axis_name: AxisName = None
+) -> tuple[Array, Array]:
+    """Returns weights of which the largest is about 1, by a power of two: exactly.
+
+    Their sums neither overflow nor vanish.
+    """
+    largest = jnp.max(weights, initial=test_weight)
+    largest = largest if axis_name is None else lax.pmax(largest, axis_name)
+    exponent = jnp.frexp(largest)[1]
+    return times_power(weights, -exponent), times_power(test_weight, -exponent)
+
+
+def spare_mass(
+    weights: Array, alpha: Array, test_weight: Array, axis_name: AxisName = None
+) -> tuple[Array, Array]:
+    """Returns weights on a unit scale, and what may weigh more than the threshold.
+
+    alpha (w_1 + ... + w_{n+1}) - w_{n+1}: negative where nothing may, as where there is
+    no weight at all.
+    """
+    dtype = jnp.result_type(weights.dtype, alpha.dtype, jnp.float32)
+    weights = jnp.where(weights > 0, weights, 0).astype(dtype)
+    test_weight = test_weight.astype(dtype)
+    weights, test_weight = unit_scale(weights, test_weight, axis_name)
+    total = total_mass(weights, axis_name) + test_weight
+    exact = 1 + 3 * jnp.finfo(dtype).eps  # undoes the rounding of the level
+    spare = alpha.astype(dtype) * total * exact - test_weight
+    return weights, jnp.where(total > 0, spare, -1)

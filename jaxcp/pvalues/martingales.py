@@ -9,9 +9,10 @@ from jax import Array, lax
 
 from jaxcp import _checks
 from jaxcp._arrays import as_array
+from jaxcp._numbers import as_float, at_least_single
 from jaxcp._pytree import pytree, static
-from jaxcp._types import ArrayLike, Number, PyTree
-from jaxcp.selection import as_float, at_least_single
+from jaxcp.quantiles.levels import alpha_as_float, as_alpha
+from jaxcp.typing import ArrayLike, Number, PyTree
 
 
 @runtime_checkable
@@ -178,7 +179,7 @@ def watch(
     Example:
       >>> scores = jnp.arange(40.0)  # ever stranger
       >>> u = jax.random.uniform(jax.random.key(0), (40,))
-      >>> p_values = jaxcp.outliers.sequential_p_values(scores, u)
+      >>> p_values = jaxcp.pvalues.sequential_p_values(scores, u)
       >>> _, log_capital = watch(SimpleJumper(), p_values)
       >>> (log_capital >= alarm_level(0.01)).any().item()
       True
@@ -219,7 +220,7 @@ def alarm_level(alpha: ArrayLike) -> Array:
       >>> alarm_level(0.01).round(4)
       Array(4.6052, dtype=float32)
     """
-    return -jnp.log(_checks.alpha_as_float(_checks.as_alpha(alpha)))
+    return -jnp.log(alpha_as_float(as_alpha(alpha)))
 
 
 def _log_bet(epsilon, p_value):

@@ -16,9 +16,9 @@ from jax import Array, lax
 from jax.typing import DTypeLike
 
 from jaxcp._arrays import as_arrays
-from jaxcp._masses import masses_of
-from jaxcp._numbers import rounded_up
-from jaxcp._types import ArrayLike, AxisName, Number
+from jaxcp._numbers import as_float, at_least_single, rounded_up
+from jaxcp.quantiles._masses import masses_of
+from jaxcp.typing import ArrayLike, AxisName, Number
 
 # From this many levels of one array on, one sort of its integers beats as many
 # bisections (`python -m experiments.kernel_speed` prints the crossover).
@@ -155,17 +155,6 @@ def from_keys(keys: Array, dtype: DTypeLike) -> Array:
     keys = jnp.clip(keys, -infinity, infinity)
     bits = jnp.where(keys < 0, jnp.iinfo(key).min - keys, keys)
     return lax.bitcast_convert_type(bits, dtype)
-
-
-def as_float(x: Number) -> Array:
-    """Returns `x` as an array of floats: integers become the default float."""
-    x = jnp.asarray(x)
-    return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(float)
-
-
-def at_least_single(x: Array) -> Array:
-    """Returns floats in which sums are taken: single precision or the wider `x`."""
-    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
 def _check_vector(x, name, mass):

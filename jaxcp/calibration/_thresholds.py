@@ -8,20 +8,20 @@ from jax import Array
 
 from jaxcp import _checks
 from jaxcp._batching import invert, invert_each, widened
-from jaxcp._numbers import rounding
+from jaxcp._numbers import as_float, rounding
 from jaxcp._tracing import jit
-from jaxcp._types import AnySet, ArrayLike, PyTree
-from jaxcp.pvalues import p_values_among
-from jaxcp.quantiles import weighted_conformal_quantile
-from jaxcp.ranks import conformal_rank
-from jaxcp.selection import as_float, kth_smallest
+from jaxcp.pvalues.conformal import p_values_among
+from jaxcp.quantiles.conformal import weighted_conformal_quantile
+from jaxcp.quantiles.levels import alpha_as_float, as_alpha, conformal_rank, split_alpha
+from jaxcp.quantiles.selection import kth_smallest
+from jaxcp.typing import AnySet, ArrayLike, PyTree
 
 
 def level_of(calibration: Any, alpha: ArrayLike) -> Array:
     """Returns what a level comes to: ranks, or floats where there are weights."""
-    alpha = _checks.split_alpha(_checks.as_alpha(alpha), calibration.scores)
+    alpha = split_alpha(as_alpha(alpha), calibration.scores)
     if calibration.weights is not None:
-        return _checks.alpha_as_float(alpha)
+        return alpha_as_float(alpha)
     mask = calibration.mask
     count = len(calibration.scores) if mask is None else jnp.sum(mask)
     return conformal_rank(count, alpha)

@@ -7,7 +7,7 @@ from jax import Array
 
 from jaxcp._arrays import as_arrays, check_digits, is_concrete, some_rows
 from jaxcp._batching import evaluate
-from jaxcp._types import PyTree, Score
+from jaxcp.typing import PyTree, Score
 
 RowShapes = tuple[tuple[int, ...], ...]
 _PAIR: RowShapes = ((2,),)

@@ -11,10 +11,10 @@ from jax.sharding import PartitionSpec as P
 
 from jaxcp import _checks
 from jaxcp._arrays import as_arrays, is_concrete, narrowed
-from jaxcp._types import ArrayLike
-from jaxcp.quantiles import thresholds, weighted_threshold
-from jaxcp.ranks import conformal_rank
-from jaxcp.selection import as_float
+from jaxcp._numbers import as_float
+from jaxcp.quantiles.conformal import thresholds, weighted_threshold
+from jaxcp.quantiles.levels import alpha_as_float, as_alpha, conformal_rank
+from jaxcp.typing import ArrayLike
 
 
 def sharded_conformal_quantile(
@@ -75,7 +75,7 @@ def sharded_conformal_quantile(
     _checks.check_weights("weights", weights, mask)
     _checks.check_scalars(test_weight=test_weight)
     _checks.check_weights("test_weight", test_weight)
-    alpha = _checks.alpha_as_float(_checks.as_alpha(alpha))
+    alpha = alpha_as_float(as_alpha(alpha))
     if mask is not None:
         weights = jnp.where(mask.astype(bool), weights, 0)
     scores, weights = _spread((scores, weights), n, mesh)

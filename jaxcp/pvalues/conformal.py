@@ -6,10 +6,10 @@ from jax import Array, lax
 
 from jaxcp import _checks
 from jaxcp._arrays import as_arrays
-from jaxcp._masses import times_power, total_mass
-from jaxcp._numbers import quotient
-from jaxcp._types import ArrayLike, AxisName, Number
-from jaxcp.selection import as_float, at_least_single, to_keys
+from jaxcp._numbers import as_float, at_least_single, quotient
+from jaxcp.quantiles._masses import times_power, unit_scale
+from jaxcp.quantiles.selection import to_keys
+from jaxcp.typing import ArrayLike, Number
 
 
 def conformal_p_value(
@@ -139,37 +139,6 @@ def share_of(
     p = quotient(above + u * (equal + test_weight), jnp.where(total > 0, total, 1))
     # No weight at all is no evidence.
     return jnp.where(total > 0, jnp.minimum(p, 1), 1)
-
-
-def unit_scale(
-    weights: Array, test_weight: Array, axis_name: AxisName = None
-) -> tuple[Array, Array]:
-    """Returns weights of which the largest is about 1, by a power of two: exactly.
-
-    Their sums neither overflow nor vanish.
-    """
-    largest = jnp.max(weights, initial=test_weight)
-    largest = largest if axis_name is None else lax.pmax(largest, axis_name)
-    exponent = jnp.frexp(largest)[1]
-    return times_power(weights, -exponent), times_power(test_weight, -exponent)
-
-
-def spare_mass(
-    weights: Array, alpha: Array, test_weight: Array, axis_name: AxisName = None
-) -> tuple[Array, Array]:
-    """Returns weights on a unit scale, and what may weigh more than the threshold.
-
-    alpha (w_1 + ... + w_{n+1}) - w_{n+1}: negative where nothing may, as where there is
-    no weight at all.
-    """
-    dtype = jnp.result_type(weights.dtype, alpha.dtype, jnp.float32)
-    weights = jnp.where(weights > 0, weights, 0).astype(dtype)
-    test_weight = test_weight.astype(dtype)
-    weights, test_weight = unit_scale(weights, test_weight, axis_name)
-    total = total_mass(weights, axis_name) + test_weight
-    exact = 1 + 3 * jnp.finfo(dtype).eps  # undoes the rounding of the level
-    spare = alpha.astype(dtype) * total * exact - test_weight
-    return weights, jnp.where(total > 0, spare, -1)
 
 
 @jax.jit

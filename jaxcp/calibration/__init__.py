@@ -1,0 +1,14 @@
+"""Calibrations: a score and a rule that turns alpha into thresholds."""
+
+from jaxcp.calibration.groups import GroupCalibration, calibrate_groups
+from jaxcp.calibration.models import SplitConformal, split_conformal
+from jaxcp.calibration.split import Calibration, calibrate
+
+__all__ = [
+    "Calibration",
+    "GroupCalibration",
+    "SplitConformal",
+    "calibrate",
+    "calibrate_groups",
+    "split_conformal",
+]

@@ -1,0 +1,29 @@
+"""p-values: one after the other, tested together, and bets against them."""
+
+from jaxcp.pvalues.martingales import (
+    MixtureMartingale,
+    PowerMartingale,
+    SimpleJumper,
+    alarm_level,
+    watch,
+)
+from jaxcp.pvalues.multiple import (
+    benjamini_hochberg,
+    fisher_test,
+    simes_test,
+    storey_benjamini_hochberg,
+)
+from jaxcp.pvalues.sequential import sequential_p_values
+
+__all__ = [
+    "MixtureMartingale",
+    "PowerMartingale",
+    "SimpleJumper",
+    "alarm_level",
+    "benjamini_hochberg",
+    "fisher_test",
+    "sequential_p_values",
+    "simes_test",
+    "storey_benjamini_hochberg",
+    "watch",
+]
