@@ -2,15 +2,76 @@
 
 from collections.abc import Callable
 from numbers import Real
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jaxcp._arrays import is_concrete
+from jaxcp._arrays import as_arrays, as_groups, is_concrete
 from jaxcp.typing import ArrayLike, Learner, PyTree, Score
+
+
+class Column(NamedTuple):
+    """An argument with one number a row, which may be None, for `rows`."""
+
+    value: Any
+    check: Callable[[str, Array, Array | None], None] = lambda *_: None
+    convert: Callable[[str, Any], Array] = lambda name, v: as_arrays(**{name: v})
+    is_mask: bool = False
+
+
+def vector(value: Any) -> Column:
+    """Any numbers, shape (n,)."""
+    return Column(value)
+
+
+def mask(value: Any) -> Column:
+    """True where a row counts, shape (n,): other arguments are checked there alone."""
+    convert = lambda name, v: as_arrays(**{name: v}).astype(bool)  # noqa: E731
+    return Column(value, convert=convert, is_mask=True)
+
+
+def weights(value: Any) -> Column:
+    """Weights that are finite and >= 0, shape (n,)."""
+    return Column(value, check_weights)
+
+
+def uniforms(value: Any) -> Column:
+    """Numbers in [0, 1], shape (n,)."""
+    return Column(value, check_uniforms)
+
+
+def groups(value: Any, num_groups: int) -> Column:
+    """Groups or labels in 0, ..., num_groups - 1, shape (n,)."""
+    check_count("num_groups", num_groups, 1)
+    check = lambda name, v, mask: check_labels(name, v, num_groups, mask)  # noqa: E731
+    return Column(value, check, as_groups)
+
+
+def rows(**named: Any) -> Any:
+    """Returns arguments with a leading axis as arrays, after checks.
+
+    A tuple of them in their order, or the one. Plain arguments are pytrees that must be
+    given; `vector`, `mask`, `weights`, `uniforms` and `groups` say what a column is.
+    """
+    columns = {k: v for k, v in named.items() if isinstance(v, Column)}
+    check_given(**{k: v for k, v in named.items() if k not in columns})
+    found = {k: _converted(k, v) for k, v in named.items()}
+    num_rows(**found)
+    check_vectors(**{k: found[k] for k in columns})
+    counts = next((found[k] for k, column in columns.items() if column.is_mask), None)
+    for name, column in columns.items():
+        if found[name] is not None:
+            column.check(name, found[name], counts)
+    return tuple(found.values()) if len(found) > 1 else found.popitem()[1]
+
+
+def _converted(name, value):
+    if not isinstance(value, Column):
+        return as_arrays(**{name: value})
+    return None if value.value is None else value.convert(name, value.value)
 
 
 def num_rows(**named: PyTree) -> int:

@@ -50,6 +50,20 @@ class Set(Protocol):
         """Returns the width, count or volume of the set, shape ()."""
 
 
+@runtime_checkable
+class HasEnds(Set, Protocol):
+    """A set of all targets between two ends, which is closed: an interval or a box."""
+
+    def ends(self) -> tuple[Array, Array]:
+        """Returns (lower, upper): y is in the set iff all(lower <= y <= upper).
+
+        Each of the shape of a target; leading axes are batches.
+        """
+
+    def with_ends(self, lower: Array, upper: Array) -> "HasEnds":
+        """Returns the set of this kind with other ends."""
+
+
 # What a predictor returns: a `Set`, or a batch of them, of the kind that its score
 # gives (Interval, LabelSet, ...). Which one no annotation of a predictor can say.
 AnySet = Any

@@ -43,6 +43,14 @@ class Interval:
         """Returns whether the ends are crossed, bool of shape ()."""
         return self.lower > self.upper
 
+    def ends(self) -> tuple[Array, Array]:
+        """Returns (lower, upper), each of shape ()."""
+        return self.lower, self.upper
+
+    def with_ends(self, lower: Array, upper: Array) -> "Interval":
+        """Returns the interval with other ends."""
+        return Interval(lower, upper)
+
 
 @pytree
 class Box:
@@ -76,6 +84,14 @@ class Box:
     def is_empty(self) -> Array:
         """Returns whether the box is crossed in any dimension, bool of shape ()."""
         return jnp.any(self.lower > self.upper, axis=-1)
+
+    def ends(self) -> tuple[Array, Array]:
+        """Returns the corners (lower, upper), each of shape (d,)."""
+        return self.lower, self.upper
+
+    def with_ends(self, lower: Array, upper: Array) -> "Box":
+        """Returns the box with other corners."""
+        return Box(lower, upper)
 
 
 @pytree
@@ -123,6 +139,20 @@ class BoundingBox:
         empty = Box(self.lower, self.upper).is_empty()
         # Whatever the corners of an inner box, some boxes are around it.
         return jnp.zeros_like(empty) if self.inner else empty
+
+    def ends(self) -> tuple[Array, Array]:
+        """Returns between which numbers the four of a box of the set lie, each (4,)."""
+        free = jnp.full_like(self.lower, jnp.inf)
+        if self.inner:
+            low, high = (-free, self.upper), (self.lower, free)
+        else:
+            low, high = (self.lower, -free), (free, self.upper)
+        return jnp.concatenate(low, axis=-1), jnp.concatenate(high, axis=-1)
+
+    def with_ends(self, lower: Array, upper: Array) -> "BoundingBox":
+        """Returns the set whose boxes lie between these numbers."""
+        first, last = (upper, lower) if self.inner else (lower, upper)
+        return BoundingBox(first[..., :2], last[..., 2:], self.inner)
 
     def corners(self) -> Array:
         """Returns (x_min, y_min, x_max, y_max), shape (4,), or (m, 4) of a batch."""
