@@ -154,9 +154,10 @@ def test_groups_with_components_and_labels():
         rows = jax.tree.map(lambda v, g=g: v[groups == g], (preds, y))
         alone = jaxcp.calibrate(scores.AsymmetricCQR(), *rows)
         assert_array_equal(q[g], alone.quantile(0.2))
-        sets = cp(rows[0], 0.2, np.full(len(rows[1]), g))
+        sets = cp(rows[0], 0.2, groups=np.full(len(rows[1]), g))
         assert_allclose(sets.lower, alone(rows[0], 0.2).lower, rtol=1e-6)
-    assert np.all(np.isinf(cp(jax.tree.map(lambda v: v[:1], preds), 0.2, [3]).size()))
+    first = jax.tree.map(lambda v: v[:1], preds)
+    assert np.all(np.isinf(cp(first, 0.2, groups=[3]).size()))
 
 
 def test_one_group_is_split():
@@ -164,7 +165,7 @@ def test_one_group_is_split():
     groups = jaxcp.calibrate_groups(
         scores.Absolute(), *data, np.zeros(19, int), num_groups=1
     )
-    sets = groups(jnp.zeros(3), 0.1, np.zeros(3, int))
+    sets = groups(jnp.zeros(3), 0.1, groups=np.zeros(3, int))
     assert_array_equal(sets.upper, toy()(jnp.zeros(3), 0.1).upper)
 
 
@@ -202,7 +203,7 @@ def test_labels_and_groups_of_narrow_types():
     groups = jaxcp.calibrate_groups(
         scores.Absolute(), jnp.zeros(4), jnp.arange(4.0), 0 * y, num_groups=200
     )
-    assert_array_equal(groups(jnp.zeros(4), 0.5, 0 * y).upper, np.full(4, 2))
+    assert_array_equal(groups(jnp.zeros(4), 0.5, groups=0 * y).upper, np.full(4, 2))
 
 
 def test_votes_as_unsigned_integers():

@@ -127,7 +127,7 @@ def past_scores(scores: ArrayLike, mask: ArrayLike | None) -> Array:
 
 def split_level(alpha: ArrayLike, scores: Array) -> Alpha:
     """Returns the level, one for each component of past scores (n,) or (n, c)."""
-    alpha = split_alpha(as_alpha(alpha), scores)
+    alpha = split_alpha(as_alpha(alpha), scores.shape[1:])
     if alpha.ndim > scores.ndim - 1:
         expected = scores.shape[1:]
         raise ValueError(f"expected alpha of shape {expected}, got {alpha.shape}")
