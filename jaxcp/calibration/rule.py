@@ -70,6 +70,7 @@ class Rule:
 
     def __call__(self, preds: PyTree, alpha: ArrayLike, **context: Any) -> AnySet:
         """Returns the prediction sets of new predictions, leading axis m."""
+        _checks.check_pytree("the rule", self, "jaxcp.calibrate")
         return self._sets(preds, alpha, **context)
 
     def p_values(self, preds: PyTree, y: ArrayLike, **context: Any) -> Array:
