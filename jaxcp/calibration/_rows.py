@@ -7,6 +7,7 @@ from jax import Array
 
 from jaxcp._arrays import as_arrays, check_digits, is_concrete, some_rows
 from jaxcp._batching import evaluate
+from jaxcp.scores import inputs
 from jaxcp.typing import PyTree, Score
 
 RowShapes = tuple[tuple[int, ...], ...]
@@ -21,12 +22,12 @@ def row_shapes(preds: PyTree) -> RowShapes:
 def check_row_shapes(score: Score, preds: PyTree, expected: RowShapes | None) -> None:
     """Raises ValueError for predictions of other shapes than those at calibration.
 
-    Only the number of draws may differ, the first axis of scores that `reads_draws`.
+    Only the number of draws may differ, the first axis of what takes draws.
     """
     found = row_shapes(preds)
     if expected is None or _split(found) == _split(expected):
         return
-    free = getattr(score, "reads_draws", lambda n: (False,) * n)(len(found))
+    free = inputs.of(score).free_axes(len(found))
     if len(found) != len(expected) or not all(map(_fits, expected, found, free)):
         shapes = ", ".join(map(str, expected)), ", ".join(map(str, found))
         raise ValueError(
@@ -49,7 +50,7 @@ def check_digits_of_targets(
     predictions that are exactly right have lost none: `given` are predictions and
     targets as they came.
     """
-    if hasattr(score, "labels") or not is_concrete(preds, y, scores, mask):
+    if inputs.has_labels(score) or not is_concrete(preds, y, scores, mask):
         return
     some = some_rows(len(y))
     if some.step > 1:

@@ -14,6 +14,7 @@ from jaxcp.pvalues.conformal import p_values_among
 from jaxcp.quantiles.conformal import weighted_conformal_quantile
 from jaxcp.quantiles.levels import alpha_as_float, as_alpha, conformal_rank, split_alpha
 from jaxcp.quantiles.selection import kth_smallest
+from jaxcp.scores import inputs
 from jaxcp.typing import AnySet, ArrayLike, PyTree
 
 
@@ -112,5 +113,5 @@ def _sets_round(calibration, preds):
     one = lambda v: jax.ShapeDtypeStruct(v.shape[1:], v.dtype)  # noqa: E731
     pred, q = jax.tree.map(one, (widened(preds), calibration.scores))
     region = jax.eval_shape(calibration.score.invert, pred, q)
-    extended = getattr(calibration.score, "extended", False)  # rounds at its threshold
+    extended = inputs.is_extended(calibration.score)  # rounds at its threshold
     return getattr(region, "rounds", False) or extended

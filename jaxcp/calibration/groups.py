@@ -17,6 +17,7 @@ from jaxcp.calibration._rows import (
 )
 from jaxcp.quantiles.conformal import grouped_conformal_quantile
 from jaxcp.quantiles.levels import as_alpha, split_alpha
+from jaxcp.scores import inputs
 from jaxcp.typing import AnySet, ArrayLike, PyTree, Score
 
 
@@ -88,7 +89,7 @@ class GroupCalibration:
         preds, groups = as_arrays(preds=preds, groups=groups)
         _checks.num_rows(preds=preds, groups=groups)
         check_row_shapes(self.score, preds, self.row_shapes)
-        _checks.check_preds(self.score, preds)
+        inputs.check(self.score, preds)
         q = self.quantile(alpha)
         if groups is not None:
             _checks.check_labels("groups", groups, self.num_groups)
@@ -100,7 +101,7 @@ class GroupCalibration:
         return invert(self.score, preds, q)
 
     def _check_classes(self, preds):
-        if not hasattr(self.score, "labels"):
+        if not inputs.has_labels(self.score):
             raise ValueError(
                 "expected the group of each test point, got groups=None; only scores "
                 "of labels have classes for groups"
@@ -155,14 +156,15 @@ def calibrate_groups(
       >>> cp(jnp.array([[0.85, 0.15]]), alpha=0.4).mask
       Array([[ True, False]], dtype=bool)
     """
-    _checks.check_given(score=score, preds=preds, y=y)
+    inputs.check_score(score)
+    _checks.check_given(preds=preds, y=y)
     rounded, given = is_rounded("y", y), (preds, y)
     preds, y, groups, mask = as_arrays(preds=preds, y=y, groups=groups, mask=mask)
     _checks.num_rows(preds=preds, y=y, groups=groups, mask=mask)
     _checks.check_count("num_groups", num_groups, 1)
     _checks.check_vectors(groups=groups, mask=mask)
     mask = None if mask is None else mask.astype(bool)
-    _checks.check_preds(score, preds, y, mask)
+    inputs.check(score, preds, y, mask)
     _checks.check_labels("groups", groups, num_groups, mask)
     scores, shapes = evaluate(score, preds, y), row_shapes(preds)
     if rounded:

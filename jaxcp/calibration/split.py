@@ -24,6 +24,7 @@ from jaxcp.calibration._thresholds import (
     threshold,
 )
 from jaxcp.certificates import Certificate, certificate
+from jaxcp.scores import inputs
 from jaxcp.typing import AnySet, ArrayLike, PyTree, Score
 
 
@@ -113,7 +114,7 @@ class Calibration:
         preds, test_weights = as_arrays(preds=preds, test_weights=test_weights)
         _checks.num_rows(preds=preds, test_weights=test_weights)
         check_row_shapes(self.score, preds, self.row_shapes)
-        _checks.check_preds(self.score, preds)
+        inputs.check(self.score, preds)
         _checks.check_vectors(test_weights=test_weights)
         check_test_weights(self, test_weights)
         level = set_level_of(self, alpha)
@@ -191,7 +192,7 @@ class Calibration:
         )
         m = _checks.num_rows(preds=preds, y=y, u=u, test_weights=test_weights)
         check_row_shapes(self.score, preds, self.row_shapes)
-        _checks.check_preds(self.score, preds, y)
+        inputs.check(self.score, preds, y)
         _checks.check_vectors(u=u, test_weights=test_weights)
         check_test_weights(self, test_weights)
         if u is not None:
@@ -243,13 +244,14 @@ def calibrate(
       >>> cp(jnp.array([10.0]), alpha=0.25).lower
       Array([8.], dtype=float32)
     """
-    _checks.check_given(score=score, preds=preds, y=y)
+    inputs.check_score(score)
+    _checks.check_given(preds=preds, y=y)
     rounded, given = is_rounded("y", y), (preds, y)
     preds, y, weights, mask = as_arrays(preds=preds, y=y, weights=weights, mask=mask)
     _checks.num_rows(preds=preds, y=y, weights=weights, mask=mask)
     mask = None if mask is None else mask.astype(bool)
     _checks.check_vectors(weights=weights, mask=mask)
-    _checks.check_preds(score, preds, y, mask)
+    inputs.check(score, preds, y, mask)
     if weights is not None:
         _checks.check_weights("weights", weights, mask)
         weights = weights if mask is None else jnp.where(mask, weights, 0)

@@ -5,10 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxcp import _checks
-from jaxcp._arrays import as_arrays, is_concrete
+from jaxcp._arrays import is_concrete
 from jaxcp._batching import widened
 from jaxcp._numbers import distance
 from jaxcp._tracing import explained
+from jaxcp.scores import inputs
 from jaxcp.scores._probing import (
     contradiction,
     labels_of,
@@ -61,11 +62,10 @@ def check(score: Score, preds: PyTree, y: ArrayLike) -> None:
       0.5, at q = 0.500011; the set has to be {y : score(pred, y) <= q}, or
       scores.Custom(evaluate) without an inverse makes it
     """
-    preds, y = as_arrays(preds=preds, y=y)
-    _checks.check_given(score=score, preds=preds, y=y)
-    n = _checks.num_rows(preds=preds, y=y)
-    _checks.check_count("the number of rows", n, 1)
-    _checks.check_preds(score, preds, y)
+    inputs.check_score(score)
+    preds, y = _checks.rows(preds=preds, y=y)
+    _checks.check_count("the number of rows", len(y), 1)
+    inputs.check(score, preds, y)
     preds, y = jax.tree.map(lambda v: v[:_ROWS], widened((preds, y)))
     # Data that are constants of somebody's program are looked at while it is traced.
     with _traceable(score), jax.ensure_compile_time_eval():
@@ -75,7 +75,7 @@ def check(score: Score, preds: PyTree, y: ArrayLike) -> None:
         rows = scored(score, preds, y)
         _check_alone(rows)
         _check_sets(rows)
-        if hasattr(score, "labels"):
+        if inputs.has_labels(score):
             _check_labels(rows)
 
 
