@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import DTypeLike
 
+from jaxcp._numbers import at_least_single
 from jaxcp.quantiles.selection import bisect_keys, to_keys
 
 
@@ -84,6 +85,7 @@ def _masses_jvp(primals, tangents):
 def to_units(p: Array) -> Array:
     """Returns p in units of 2^-30 (2^-60 for float64), with the last rank up to 1."""
     dtype = jnp.int64 if p.dtype == jnp.float64 else jnp.int32
+    p = at_least_single(p)
     # Traced rows may be no probabilities: their sum must not overflow.
     total = jnp.sum(p)
     p = jnp.where(total > 1.5, p / total, p)

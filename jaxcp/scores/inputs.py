@@ -9,9 +9,8 @@ Example:
   '(lower, upper), each of shape () or (d,)'
 """
 
-import dataclasses
 from collections.abc import Callable
-from typing import TypeGuard
+from typing import NamedTuple, TypeGuard
 
 import jax.numpy as jnp
 from jax import Array
@@ -21,8 +20,7 @@ from jaxcp.scores import _preds
 from jaxcp.typing import LabelScore, PyTree, Score
 
 
-@dataclasses.dataclass(frozen=True)
-class Input:
+class Input(NamedTuple):
     """What a score takes for the prediction of one example.
 
     Args:
@@ -54,7 +52,7 @@ def of(score: Score) -> Input:
         takes.check(*rows)
         own(*rows)
 
-    return dataclasses.replace(takes, check=check)
+    return takes._replace(check=check)
 
 
 def check(
@@ -128,7 +126,7 @@ def band() -> Input:
     def check(preds, y, mask):
         _preds.check_order(*_preds.halves("(lower, upper)", preds, y), y, mask)
 
-    return dataclasses.replace(pair("lower", "upper"), check=check)
+    return pair("lower", "upper")._replace(check=check)
 
 
 def location_scale() -> Input:
