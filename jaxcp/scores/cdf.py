@@ -151,6 +151,7 @@ def _threshold(draws, q, u):
         rank = jnp.floor(q - u)
         rank = jnp.where(rank + 1 + u <= q, rank + 1, rank)
         rank = jnp.where(rank + u > q, rank - 1, rank)
+    # #{W_k <= s} <= m iff s < W_(m + 1)
     first_out = kth_smallest(draws, rank.astype(int) + 1)
     last_in = _extended.just_below(first_out)
     if u is not None:  # ties may still be in
