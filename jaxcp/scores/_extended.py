@@ -114,13 +114,8 @@ def _piece(draws, count):
 
 def _spread(draws):
     """Returns W_(.9K) - W_(.5K), or what else says how far draw scores are apart."""
-    k = len(draws)
-    ranks: list[Number] = [
-        1,
-        jnp.sum(jnp.isfinite(draws)),
-        (k + 1) // 2,
-        (9 * k + 9) // 10,
-    ]
+    k, count = len(draws), jnp.sum(jnp.isfinite(draws))
+    ranks: list[Number] = [1, count, (k + 1) // 2, (9 * k + 9) // 10]
     first, last, middle, high = kth_smallest(draws, jnp.stack(ranks))
     spread = jnp.ones_like(first)
     for candidate in (jnp.abs(first), last - first, high - middle):

@@ -25,20 +25,13 @@ def halves(names: str, preds: PyTree, y: Array | None) -> tuple[Array, Array]:
     check_real(preds, y)
     one = isinstance(preds, Array) and preds.ndim == 2 and preds.shape[1] == 2
     if not one:
-        lower, upper = split(f"a tuple {names}", preds, 2)
-        return lower, upper
+        return split(f"a tuple {names}", preds, 2)
     if y is not None and y.shape == preds.shape:
         raise ValueError(
             f"expected preds as a pair {names} of arrays {y.shape} like y, got one "
             "array; Absolute, Signed and Gamma take predictions of the targets"
         )
     return preds[:, 0], preds[:, 1]
-
-
-def check_array(preds: PyTree) -> None:
-    """Raises ValueError for several arrays."""
-    if not isinstance(preds, Array):
-        raise ValueError(f"expected preds as one array, got {_shapes(preds)}")
 
 
 def check_real(preds: PyTree, y: Array | None) -> None:
@@ -52,6 +45,13 @@ def check_real(preds: PyTree, y: Array | None) -> None:
                 raise ValueError(
                     f"expected {name} as real numbers, got {leaf.dtype}{cure}"
                 )
+
+
+def check_numbers(preds: PyTree, y: Array | None) -> None:
+    """Raises ValueError unless predictions are one array of real numbers."""
+    check_real(preds, y)
+    if not isinstance(preds, Array):
+        raise ValueError(f"expected preds as one array, got {_shapes(preds)}")
 
 
 def check_order(
@@ -81,19 +81,20 @@ def _are_most(crossed):
     return crossed.sum() > crossed.size / 2 + crossed.size**0.5
 
 
-def check_scale(mu: Array, scale: Array, mask: Array | None, positive: bool) -> None:
+def check_location_scale(preds: PyTree, y: Array | None, mask: Array | None) -> None:
     """Raises ValueError unless scales are vectors like mu or lower triangular."""
-    d = jnp.shape(mu)[-1]
-    if jnp.ndim(mu) != 2 or jnp.shape(scale)[1:] not in ((d,), (d, d)):
+    check_real(preds, y)
+    mu, scale = split("a tuple (mu, scale)", preds, 2)
+    row, full = mu.shape[1:], scale.ndim == 3
+    if mu.ndim != 2 or scale.shape[1:] not in (row, 2 * row):
         raise ValueError(
             "expected mu of shape (n, d) and scale of shape (n, d) or (n, d, d), "
-            f"got {jnp.shape(mu)} and {jnp.shape(scale)}"
+            f"got {mu.shape} and {scale.shape}"
         )
-    full = scale.ndim == 3
     if full:
         expected = "a lower triangular scale (e.g. from a Cholesky decomposition)"
         _checks.check_values(lambda s: np.triu(s, 1) == 0, expected, scale, mask)
-    if positive:
+    if y is not None:
         diagonal = jnp.diagonal(scale, axis1=1, axis2=2) if full else scale
         _checks.check_values(lambda s: s > 0, "scales > 0", diagonal, mask)
 
@@ -109,8 +110,9 @@ def check_columns(preds: PyTree, y: Array | None, mask: Array | None) -> None:
         _checks.check_labels("y", y, preds.shape[1], mask)
 
 
-def check_probabilities(p: Array, mask: Array | None) -> None:
-    """Raises ValueError unless concrete columns are >= 0 and sum to 1."""
+def check_probabilities(p: PyTree, y: Array | None, mask: Array | None) -> None:
+    """Raises ValueError unless columns are >= 0 and sum to 1 where they are known."""
+    check_columns(p, y, mask)
     expected = "probabilities >= 0 (of logits: jax.nn.softmax)"
     _checks.check_values(lambda v: v >= 0, expected, p, mask)
     if is_concrete(p):
@@ -120,7 +122,7 @@ def check_probabilities(p: Array, mask: Array | None) -> None:
         _checks.check_values(lambda s: abs(s - 1) <= rounding, expected, sums, mask)
 
 
-def check_draws(draws: PyTree, y: Array | None) -> None:
+def check_draws(draws: PyTree, y: Array | None, mask: Array | None) -> None:
     """Raises ValueError unless there are draws for each row, shaped like targets."""
     shape = _shapes(draws)
     fits = isinstance(draws, Array) and draws.ndim > 1 and shape[1] > 0
@@ -133,14 +135,26 @@ def check_draws(draws: PyTree, y: Array | None) -> None:
         raise ValueError(f"expected draws of shape ({expected}), l >= 1, got {shape}")
 
 
-def check_boxes(name: str, boxes: PyTree, mask: Array | None) -> None:
-    """Raises ValueError unless boxes are of shape (n, 4), and ordered if concrete."""
-    if not isinstance(boxes, Array) or boxes.ndim != 2 or boxes.shape[1] != 4:
+def check_densities(preds: PyTree, y: Array | None, mask: Array | None) -> None:
+    """Raises ValueError unless there are draws, and a log density of each."""
+    draws, log_densities = split("a tuple (draws, log densities)", preds, 2)
+    check_draws(draws, y, mask)
+    if log_densities.shape != draws.shape[:2]:
         raise ValueError(
-            f"expected {name} of shape (n, 4), x_min, y_min, x_max, y_max, got "
-            f"{_shapes(boxes)}"
+            f"expected log densities of shape {draws.shape[:2]} like the draws, got "
+            f"{log_densities.shape}"
         )
-    _geometry.check_boxes(name, boxes, mask)
+
+
+def check_boxes(preds: PyTree, y: Array | None, mask: Array | None) -> None:
+    """Raises ValueError unless boxes are of shape (n, 4), and ordered if concrete."""
+    for name, boxes in [("preds", preds), ("y", y)][: 1 + (y is not None)]:
+        if not isinstance(boxes, Array) or boxes.ndim != 2 or boxes.shape[1] != 4:
+            raise ValueError(
+                f"expected {name} of shape (n, 4), x_min, y_min, x_max, y_max, got "
+                f"{_shapes(boxes)}"
+            )
+        _geometry.check_boxes(name, boxes, mask)
 
 
 def _shapes(tree):

@@ -9,10 +9,10 @@ Example:
   '(lower, upper), each of shape () or (d,)'
 """
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple, TypeGuard
 
-import jax.numpy as jnp
 from jax import Array
 
 from jaxcp import _checks
@@ -28,16 +28,17 @@ class Input(NamedTuple):
       check: `(preds, y, mask)`, raises ValueError for batches of anything else. The
         targets y are None where sets are asked for.
       of_draws: Whether the first axis of an array counts draws, and may change after
-        calibration; a tuple for parts, of which all but the first are arrays.
+        calibration; for each of several parts, of which the first may be many arrays.
     """
 
     text: str
     check: Callable[[PyTree, Array | None, Array | None], None]
-    of_draws: bool | tuple = False
+    of_draws: tuple[bool, ...] = (False,)
 
     def free_axes(self, num_arrays: int) -> tuple[bool, ...]:
         """Returns for each array whether its first axis may change."""
-        return _free_axes(self.of_draws, num_arrays)
+        first, *others = self.of_draws
+        return (first,) * (num_arrays - len(others)) + tuple(others)
 
 
 def of(score: Score) -> Input:
@@ -99,8 +100,7 @@ def numbers(*, positive: bool = False) -> Input:
     """One number for each output."""
 
     def check(preds, y, mask):
-        _preds.check_real(preds, y)
-        _preds.check_array(preds)
+        _preds.check_numbers(preds, y)
         if positive:
             _checks.check_values(lambda mu: mu > 0, "preds > 0", preds, mask)
 
@@ -131,13 +131,7 @@ def band() -> Input:
 
 def location_scale() -> Input:
     """A mean, and standard deviations or a triangular factor of the covariance."""
-
-    def check(preds, y, mask):
-        _preds.check_real(preds, y)
-        mu, scale = _preds.split("a tuple (mu, scale)", preds, 2)
-        _preds.check_scale(mu, scale, mask, positive=y is not None)
-
-    return Input("(mu, scale)", check)
+    return Input("(mu, scale)", _preds.check_location_scale)
 
 
 def columns() -> Input:
@@ -150,23 +144,17 @@ def logits() -> Input:
 
     def check(preds, y, mask):
         _preds.check_columns(preds, y, mask)
-        _checks.check_values(lambda z: z < jnp.inf, "logits below +inf", preds, mask)
+        _checks.check_values(lambda z: z < math.inf, "logits below +inf", preds, mask)
 
     return Input("z, shape (k,)", check)
 
 
 def probabilities(*, randomized: bool = False) -> Input:
     """A probability for each label; for a randomized score a uniform beside them."""
-
-    def check(preds, y, mask):
-        _preds.check_columns(preds, y, mask)
-        _preds.check_probabilities(preds, mask)
-
-    alone = Input("p, shape (k,)", check)
+    alone = Input("p, shape (k,)", _preds.check_probabilities)
     if not randomized:
         return alone
-    names = "probabilities (n, k), uniforms (n,)"
-    expected = f"a pair ({names}) for a randomized score"
+    expected = "a pair (probabilities (n, k), uniforms (n,)) for a randomized score"
     return _together("(p, u)", expected, alone, uniform("uniforms"))
 
 
@@ -183,20 +171,14 @@ def uniform(name: str = "u") -> Input:
 def draws(*, log_densities: bool = False) -> Input:
     """Draws of a model, shaped like targets, perhaps with a log density each."""
     if log_densities:
-        return Input("(draws, log densities)", _check_densities, of_draws=True)
-    check = lambda preds, y, mask: _preds.check_draws(preds, y)  # noqa: E731
-    return Input("draws from the predicted law, shape (l, d)", check, of_draws=True)
+        return Input("(draws, log densities)", _preds.check_densities, (True,))
+    text = "draws from the predicted law, shape (l, d)"
+    return Input(text, _preds.check_draws, (True,))
 
 
 def boxes() -> Input:
     """A box in an image; the target is one as well."""
-
-    def check(preds, y, mask):
-        _preds.check_boxes("preds", preds, mask)
-        if y is not None:
-            _preds.check_boxes("y", y, mask)
-
-    return Input("(x_min, y_min, x_max, y_max), shape (4,)", check)
+    return Input("(x_min, y_min, x_max, y_max), shape (4,)", _preds.check_boxes)
 
 
 def parts(**kinds: Input) -> Input:
@@ -211,24 +193,7 @@ def _together(text, expected, *kinds):
         for kind, part in zip(kinds, split, strict=True):
             kind.check(part, y, mask)
 
-    return Input(text, check, tuple(kind.of_draws for kind in kinds))
-
-
-def _check_densities(preds, y, mask):
-    points, log_densities = _preds.split("a tuple (draws, log densities)", preds, 2)
-    _preds.check_draws(points, y)
-    if log_densities.shape != points.shape[:2]:
-        raise ValueError(
-            f"expected log densities of shape {points.shape[:2]} like the draws, got "
-            f"{log_densities.shape}"
-        )
-
-
-def _free_axes(of_draws, num_arrays):
-    if not isinstance(of_draws, tuple):
-        return (of_draws,) * num_arrays
-    first, *others = of_draws
-    return *_free_axes(first, num_arrays - len(others)), *others
+    return Input(text, check, sum((kind.of_draws for kind in kinds), ()))
 
 
 _ANYTHING = Input("any arrays", lambda preds, y, mask: None)

@@ -129,9 +129,8 @@ class _Ranked:
                 "expected one threshold for inclusive sets, got one a label: no label "
                 "crosses them all; class-wise sets need inclusive=False"
             )
-        return (
-            LabelSet(self.labels(pred) <= q) if jnp.ndim(q) else _first(self, pred, q)
-        )
+        mask = self.labels(pred) <= q if jnp.ndim(q) else _first(self, pred, q)
+        return LabelSet(mask)
 
     def _parts(self, pred):
         p, u = pred if self.randomized else (pred, 0.0)
@@ -160,7 +159,7 @@ def _first(score, pred, q):
     mask &= (q >= 0) & ~jnp.any(jnp.isnan(p))
     if score.inclusive:
         mask |= label == _next(score, pred, mask, q)
-    return LabelSet(mask)
+    return mask
 
 
 def _next(score, pred, mask, q):
