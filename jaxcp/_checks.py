@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array
 
 from jaxcp._arrays import as_arrays, as_groups, is_concrete
-from jaxcp.typing import ArrayLike, Learner, PyTree, Score
+from jaxcp.typing import ArrayLike, Learner, PyTree
 
 
 class Column(NamedTuple):
@@ -121,18 +121,8 @@ def check_values(
         raise ValueError(f"expected {expected}, got {values[where]}{at}{cure}")
 
 
-def check_preds(
-    score: Score, preds: PyTree, y: Array | None = None, mask: Array | None = None
-) -> None:
-    """Raises ValueError for NaN, or for what the score says that it cannot use."""
-    check_not_nan("preds", preds, mask)
-    check_not_nan("y", y, mask)
-    if hasattr(score, "check"):
-        score.check(preds, y, mask)
-
-
 def check_given(**named: Any) -> None:
-    """Raises ValueError for arguments that are None, or scores that are classes."""
+    """Raises ValueError for arguments that are None, sets for arrays, or classes."""
     for name, value in named.items():
         if value is None:
             raise ValueError(f"expected {name} as a value, got None")
@@ -144,14 +134,6 @@ def check_given(**named: Any) -> None:
             raise ValueError(
                 f"expected {name} as a value, got the class {call}; write {call}(...)"
             )
-    score = named.get("score")
-    if "score" in named and not hasattr(score, "invert"):
-        raise ValueError(
-            f"expected a score with an inverse, got {type(score).__name__}; "
-            "scores.Custom makes one of a function"
-        )
-    if "score" in named:
-        check_pytree("score", score, "scores.Custom(evaluate, inverse)")
 
 
 def check_pytree(name: str, value: Any, instead: str) -> None:

@@ -449,7 +449,7 @@ WRONG = {
         multi(scores.Density.of(datasets.Unimodal(), None), X[:, None], X),
         r"y of shape \(2,\), got \(1,\)",
     ),
-    "CDF, extended and randomised": (
+    "CDF, extended and randomized": (
         lambda: scores.CDF(scores.PCP(), extended=True, randomized=True),
         "extended or randomized, got both",
     ),
@@ -931,7 +931,7 @@ WRONG = {
     ),
     "uniforms of every label": (
         calibrate(scores.APS(randomized=True), (P, P), Y),
-        r"uniforms \(n,\)\) for a randomised score",
+        r"uniforms of shape \(n,\), got \(9, 3\)",
     ),
     "labels in a column": (
         calibrate(scores.LAC(), P, Y[:, None]),

@@ -25,6 +25,7 @@ from jaxcp.certificates import Certificate, certificate
 from jaxcp.pvalues.conformal import p_values_among
 from jaxcp.quantiles.conformal import threshold_at
 from jaxcp.quantiles.levels import alpha_as_float, as_alpha, ranks, split_alpha
+from jaxcp.scores import inputs
 from jaxcp.typing import AnySet, ArrayLike, PyTree, Score
 
 
@@ -223,7 +224,7 @@ class GroupCalibration(Rule):
         """Raises ValueError without groups, unless they are the labels of a score."""
         if groups is not None:
             return
-        if not hasattr(self.score, "labels"):
+        if not inputs.has_labels(self.score):
             raise ValueError(
                 "expected the group of each test point, got groups=None; only scores "
                 "of labels have classes for groups"

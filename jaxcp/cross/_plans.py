@@ -14,6 +14,7 @@ from jaxcp.calibration.split import calibrate
 from jaxcp.cross._fits import Fits, fit_all
 from jaxcp.cross.conformal import CrossConformal
 from jaxcp.learners import _shared, checking
+from jaxcp.scores import inputs
 from jaxcp.typing import ArrayLike, Learner, PyTree, Score
 
 
@@ -56,7 +57,8 @@ def check_data(
     key: Array, learner: Learner, score: Score, x: PyTree, y: ArrayLike
 ) -> Rows:
     """Returns inputs and targets as arrays, after checks."""
-    _checks.check_given(score=score, x=x, y=y)
+    inputs.check_score(score)
+    _checks.check_given(x=x, y=y)
     rounded = is_rounded("y", y)
     x, y = as_arrays(x=x, y=y)
     _checks.check_key(key)

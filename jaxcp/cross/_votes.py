@@ -14,6 +14,7 @@ from jaxcp._pytree import pytree
 from jaxcp.quantiles._masses import spare_mass
 from jaxcp.quantiles.conformal import weighted_conformal_quantile
 from jaxcp.quantiles.selection import kth_smallest
+from jaxcp.scores import inputs
 from jaxcp.sets import LabelSet
 from jaxcp.sets.regions import over_batch
 from jaxcp.typing import AnySet, PyTree, Score, Set
@@ -99,7 +100,7 @@ def plus(score: Score, preds: PyTree, scores: Array, ballot: Ballot) -> Set:
       The set: like those of the score where they are intervals, boxes or labels. With
       components the intersection of the sets of each.
     """
-    if hasattr(score, "labels") and not getattr(score, "inclusive", False):
+    if inputs.has_labels(score) and not inputs.is_inclusive(score):
         return count_labels(jax.vmap(score.labels)(preds), scores, ballot)
     thresholds, levels = by_component(scores), jnp.atleast_1d(ballot.level)
     sets: AnySet = jax.vmap(jax.vmap(score.invert), (None, 0))(preds, thresholds)

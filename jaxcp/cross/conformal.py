@@ -17,6 +17,7 @@ from jaxcp.cross import _folds, _votes
 from jaxcp.cross._fits import Fits
 from jaxcp.quantiles.levels import conformal_rank
 from jaxcp.quantiles.selection import kth_smallest
+from jaxcp.scores import inputs
 from jaxcp.sets import Interval
 from jaxcp.typing import AnySet, ArrayLike, PyTree
 
@@ -193,7 +194,7 @@ def _plus_of_folds(cp, x, level):
     folds = _folds.sort_folds(_known(cp.scores), fits.fold, fits.count)
 
     def one(preds):
-        if hasattr(score, "labels"):
+        if inputs.has_labels(score):
             labels = jax.vmap(score.labels)(preds)
             return _folds.plus_labels(
                 labels, jax.tree.map(lambda v: v[0], folds), level
@@ -223,8 +224,8 @@ def _has_long_folds(cp, x):
         return False
     if len(of.scores) < _LONG_FOLDS * fits.count:
         return False
-    if hasattr(score, "labels"):
-        return not getattr(score, "inclusive", False)
+    if inputs.has_labels(score):
+        return not inputs.is_inclusive(score)
     preds = jax.eval_shape(fits.predict, x)
     pred = jax.tree.map(lambda v: jnp.zeros(v.shape[2:], v.dtype), preds)
     kind = jax.eval_shape(score.invert, pred, of.scores[0])

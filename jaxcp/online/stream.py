@@ -14,6 +14,7 @@ from jaxcp._tracing import jit
 from jaxcp.calibration._rows import check_digits_of_targets
 from jaxcp.online._shapes import check_components, check_example
 from jaxcp.quantiles.levels import Alpha, as_alpha, split_alpha
+from jaxcp.scores import inputs
 from jaxcp.typing import AnySet, ArrayLike, Online, PyTree, Score
 
 
@@ -98,9 +99,9 @@ def run(
     _checks.num_rows(preds=preds, y=y)
     if not isinstance(method, Stream):
         return _run_steps(method, state, preds, y, alpha)
-    _checks.check_given(score=method.score)
+    inputs.check_score(method.score)
     _check_state(method, state)
-    _checks.check_preds(method.score, preds, y)
+    inputs.check(method.score, preds, y)
     if rounded:
         scores = evaluate(method.score, preds, y)
         check_digits_of_targets(method.score, preds, y, scores, given=given)
@@ -200,7 +201,7 @@ def _check_one(method, state, pred, y, alpha):
     _checks.check_not_nan("y", y)
     level = method._level(state, alpha)
     try:
-        _checks.check_preds(method.score, *_as_batch((pred, y)))
+        inputs.check(method.score, *_as_batch((pred, y)))
     except ValueError:
         check_example(method, state, pred, y, level)  # says more of a batch
         raise

@@ -16,6 +16,7 @@ from jaxcp._tracing import jit
 from jaxcp.quantiles.conformal import thresholds
 from jaxcp.quantiles.levels import as_alpha, conformal_rank, split_alpha
 from jaxcp.quantiles.soft import soft_order_statistic
+from jaxcp.scores import inputs
 from jaxcp.training import soft
 from jaxcp.typing import ArrayLike, Number, PyTree, Score
 
@@ -156,12 +157,13 @@ def prepare(
     classification_weights: Array | None = None,
 ) -> Objective:
     """Returns the objective of checked arguments, for halves of these shapes."""
-    _checks.check_given(score=score, preds=new[0])
+    inputs.check_score(score)
+    _checks.check_given(preds=new[0])
     n = _checks.num_rows(preds_cal=calibration[0], y_cal=calibration[1])
     m = _checks.num_rows(preds=new[0], y=new[1])
     _check_alike(m, calibration, new)
-    _checks.check_preds(score, *calibration)
-    _checks.check_preds(score, *new)
+    inputs.check(score, *calibration)
+    inputs.check(score, *new)
     _checks.check_scalars(target_size=target_size)
     soft.check_positive(temperature=temperature)
     if bandwidth is not None:
@@ -247,7 +249,7 @@ def _check_alike(m, calibration, new):
 
 
 def _check_labels_of(score, preds, name, shape, ndim):
-    if not hasattr(score, "labels"):
+    if not inputs.has_labels(score):
         kind = type(score).__name__
         raise ValueError(f"expected a score of labels for {name}, got {kind}")
     k = jax.eval_shape(soft.labels_of, score, preds).shape[1]

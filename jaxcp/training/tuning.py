@@ -13,6 +13,7 @@ from jaxcp._batching import evaluate, invert
 from jaxcp._numbers import as_float
 from jaxcp._tracing import jit
 from jaxcp.quantiles.conformal import thresholds
+from jaxcp.scores import inputs
 from jaxcp.training.losses import loss_of, prepare, rank_of
 from jaxcp.training.soft import check_large_is_bad
 from jaxcp.typing import ArrayLike, PyTree, Score
@@ -96,7 +97,8 @@ def train_score(
         size_weights=size_weights, classification_weights=classification_weights
     )
     _checks.check_key(key)
-    _checks.check_given(score=score, preds=preds, y=y)
+    inputs.check_score(score)
+    _checks.check_given(preds=preds, y=y)
     n = _check_rows(preds, y)
     _checks.check_count("num_steps", num_steps, 0)
     if not jax.tree.leaves(score):
@@ -105,7 +107,7 @@ def train_score(
     if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
         kind = type(optimizer).__name__
         raise ValueError(f"expected optimizer from optax, got {kind}")
-    _checks.check_preds(score, preds, y)
+    inputs.check(score, preds, y)
     score = jax.tree.map(as_float, score)
     _check_project(project, score)
     calibration, new = _halves((preds, y), jnp.arange(n))
@@ -173,14 +175,15 @@ def select_score(
     """
     preds, y = as_arrays(preds=preds, y=y)
     _checks.check_key(key)
-    _checks.check_given(score=scores, preds=preds, y=y)
+    inputs.check_score(scores)
+    _checks.check_given(preds=preds, y=y)
     n = _check_rows(preds, y)
     _checks.check_count("num_splits", num_splits, 1)
     scores = _candidates(as_arrays(scores=scores))
     first, *others = _each(scores)
-    _checks.check_preds(first, preds, y)
+    inputs.check(first, preds, y)
     for score in others:  # its hyperparameters; the rows have been checked
-        _checks.check_preds(score, *jax.tree.map(lambda v: v[:1], (preds, y)))
+        inputs.check(score, *jax.tree.map(lambda v: v[:1], (preds, y)))
     calibration, _ = _halves((preds, y), jnp.arange(n))
     rank = rank_of(alpha, jax.eval_shape(evaluate, first, *calibration))
     _check_enough(n, rank)
