@@ -3,7 +3,6 @@
 At several levels: `jax.vmap(metrics.coverage, (0, None))(sets, y)`.
 """
 
-from jaxcp.metrics.average import coverage, empty_rate, singleton_rate
 from jaxcp.metrics.conditional import conditional_coverage_error, excess_coverage_risk
 from jaxcp.metrics.dependence import hsic
 from jaxcp.metrics.groups import class_coverage, coverage_gap, group_coverage
@@ -16,7 +15,8 @@ from jaxcp.metrics.intervals import (
 )
 from jaxcp.metrics.overlap import iou
 from jaxcp.metrics.overview import summary
-from jaxcp.metrics.sizes import infinite_rate, mean_size, median_size
+from jaxcp.metrics.rates import coverage, covered, empty_rate, singleton_rate
+from jaxcp.metrics.size import infinite_rate, mean_size, median_size, sizes
 from jaxcp.metrics.slabs import worst_slab_coverage
 from jaxcp.metrics.strata import (
     min_size_stratified_coverage,
@@ -32,6 +32,7 @@ __all__ = [
     "coverage",
     "coverage_gap",
     "coverage_width_criterion",
+    "covered",
     "empty_rate",
     "excess_coverage_risk",
     "group_coverage",
@@ -48,6 +49,7 @@ __all__ = [
     "singleton_rate",
     "size_stratified_coverage",
     "size_stratified_coverage_violation",
+    "sizes",
     "summary",
     "winkler_score",
     "worst_slab_coverage",

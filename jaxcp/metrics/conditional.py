@@ -12,7 +12,7 @@ from jaxcp._arrays import as_array
 from jaxcp._geometry import square_distances
 from jaxcp._numbers import as_float, at_least_single, mean
 from jaxcp._tracing import jit
-from jaxcp.metrics.average import above_level, check_level, check_sets, is_covered
+from jaxcp.metrics._sets import above_level, check_level, check_sets, is_covered
 from jaxcp.metrics.groups import rates_of
 from jaxcp.typing import ArrayLike, Set
 

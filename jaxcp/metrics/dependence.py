@@ -9,7 +9,7 @@ from jaxcp._arrays import as_array
 from jaxcp._batching import map_blocks
 from jaxcp._numbers import as_float, at_least_single
 from jaxcp._tracing import jit
-from jaxcp.metrics.average import check_sets, is_covered, sizes_of, where_known
+from jaxcp.metrics._sets import check_sets, is_covered, sizes_of, where_known
 from jaxcp.quantiles.selection import bisect_keys, from_keys, to_keys
 from jaxcp.typing import ArrayLike, Set
 

@@ -6,7 +6,7 @@ from jax import Array
 from jaxcp import _checks
 from jaxcp._arrays import as_groups
 from jaxcp._tracing import jit
-from jaxcp.metrics.average import check_kind, check_level, check_sets, is_covered
+from jaxcp.metrics._sets import check_kind, check_level, check_sets, is_covered
 from jaxcp.sets import LabelSet
 from jaxcp.typing import ArrayLike, Set
 

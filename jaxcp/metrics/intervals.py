@@ -7,7 +7,7 @@ from jaxcp import _checks
 from jaxcp._arrays import as_array
 from jaxcp._numbers import as_float, mean
 from jaxcp._tracing import jit
-from jaxcp.metrics.average import (
+from jaxcp.metrics._sets import (
     above_level,
     check_kind,
     check_level,

@@ -9,14 +9,7 @@ from jax import Array
 from jaxcp import _checks
 from jaxcp._arrays import as_groups, is_concrete
 from jaxcp._tracing import jit
-from jaxcp.metrics.average import (
-    check_level,
-    check_sets,
-    closed_form_sizes,
-    coverage,
-    empty_rate,
-    singleton_rate,
-)
+from jaxcp.metrics._sets import check_level, check_sets, closed_form_sizes
 from jaxcp.metrics.dependence import hsic
 from jaxcp.metrics.groups import (
     check_groups,
@@ -25,7 +18,8 @@ from jaxcp.metrics.groups import (
     group_coverage,
 )
 from jaxcp.metrics.intervals import coverage_width_criterion, winkler_score
-from jaxcp.metrics.sizes import infinite_rate, mean_size, median_size
+from jaxcp.metrics.rates import coverage, empty_rate, singleton_rate
+from jaxcp.metrics.size import infinite_rate, mean_size, median_size
 from jaxcp.metrics.strata import (
     min_size_stratified_coverage,
     size_stratified_coverage_violation,

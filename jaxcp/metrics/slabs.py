@@ -13,7 +13,7 @@ from jaxcp._arrays import as_array
 from jaxcp._batching import map_evenly
 from jaxcp._geometry import norm
 from jaxcp._tracing import jit
-from jaxcp.metrics.average import check_sets, is_covered
+from jaxcp.metrics._sets import check_sets, is_covered
 from jaxcp.metrics.conditional import inputs_of, standardized
 from jaxcp.typing import ArrayLike, Set
 

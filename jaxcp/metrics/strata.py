@@ -8,7 +8,7 @@ from jaxcp import _checks
 from jaxcp._arrays import as_array
 from jaxcp._numbers import as_float
 from jaxcp._tracing import jit
-from jaxcp.metrics.average import (
+from jaxcp.metrics._sets import (
     check_level,
     check_sets,
     is_covered,
