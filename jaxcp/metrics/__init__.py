@@ -14,12 +14,14 @@ from jaxcp.metrics.intervals import (
     winkler_score,
 )
 from jaxcp.metrics.overlap import iou
-from jaxcp.metrics.overview import summary
+from jaxcp.metrics.overview import Summary, summary
 from jaxcp.metrics.rates import coverage, covered, empty_rate, singleton_rate
 from jaxcp.metrics.size import infinite_rate, mean_size, median_size, sizes
 from jaxcp.metrics.slabs import worst_slab_coverage
 from jaxcp.metrics.strata import (
+    SizeStrata,
     min_size_stratified_coverage,
+    size_strata,
     size_stratified_coverage,
     size_stratified_coverage_violation,
 )
@@ -27,6 +29,8 @@ from jaxcp.metrics.volume import MeanVolume, mean_volume
 
 __all__ = [
     "MeanVolume",
+    "SizeStrata",
+    "Summary",
     "class_coverage",
     "conditional_coverage_error",
     "coverage",
@@ -47,6 +51,7 @@ __all__ = [
     "min_size_stratified_coverage",
     "pinball_score",
     "singleton_rate",
+    "size_strata",
     "size_stratified_coverage",
     "size_stratified_coverage_violation",
     "sizes",

@@ -100,15 +100,16 @@ def above_level(rates: Array, alpha: Array) -> Array:
     return jnp.where(jnp.abs(error) < 4 * jnp.finfo(rates.dtype).eps, 0, error)
 
 
-def sizes_of(sets: Set, sizes: ArrayLike | None) -> Array:
-    """Returns the size of every set, or the sizes given for them, after checks."""
-    if sizes is None:
-        return closed_form_sizes(sets)
-    sizes = as_array("sizes", sizes)
-    _checks.num_rows(sets=sets, sizes=sizes)
-    _checks.check_vectors(sizes=sizes)
+def check_sizes(sets: Set, sizes: ArrayLike | None) -> Array | None:
+    """Returns the sizes given for sets, if there are any, as an array."""
+    _, sizes = _checks.rows(sets=sets, sizes=_checks.vector(sizes))
     _checks.check_not_nan("sizes", sizes)
     return sizes
+
+
+def sizes_of(sets: Set, sizes: Array | None) -> Array:
+    """Returns the sizes given for sets, or those that they have."""
+    return closed_form_sizes(sets) if sizes is None else sizes
 
 
 @jit

@@ -9,7 +9,13 @@ from jaxcp._arrays import as_array
 from jaxcp._batching import map_blocks
 from jaxcp._numbers import as_float, at_least_single
 from jaxcp._tracing import jit
-from jaxcp.metrics._sets import check_sets, is_covered, sizes_of, where_known
+from jaxcp.metrics._sets import (
+    check_sets,
+    check_sizes,
+    is_covered,
+    sizes_of,
+    where_known,
+)
 from jaxcp.quantiles.selection import bisect_keys, from_keys, to_keys
 from jaxcp.typing import ArrayLike, Set
 
@@ -56,7 +62,7 @@ def hsic(
       0.53
     """
     sets, y = check_sets(sets, y)
-    sizes = sizes_of(sets, sizes)
+    sizes = check_sizes(sets, sizes)
     if bandwidths is not None:
         if not isinstance(bandwidths, tuple | list) or len(bandwidths) != 2:
             raise ValueError(f"expected two bandwidths or None, got {bandwidths}")
@@ -69,7 +75,7 @@ def hsic(
 
 @jit(static_argnames="rooted")
 def _hsic(sets, y, sizes, bandwidths, rooted):
-    sizes = at_least_single(as_float(sizes))
+    sizes = at_least_single(as_float(sizes_of(sets, sizes)))
     covered = where_known(is_covered(sets, y), sizes).astype(sizes.dtype)
     m = len(covered)
     if m < 2:
