@@ -304,9 +304,3 @@ def one_side_over(scale, center=lambda pred: pred[0]):
         return Interval(mu - q[0] * sigma, mu + q[1] * sigma)
 
     return scores.Custom(evaluate, inverse)
-
-
-def sized(sizes, covered):
-    """Intervals of given sizes that hold 0 or do not."""
-    lower = jnp.where(jnp.asarray(covered), 0.0, 1.0)
-    return Interval(lower, lower + jnp.asarray(sizes)), jnp.zeros(len(sizes))

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from helpers import sized
 from jaxcp import metrics
 from jaxcp._pytree import pytree
 from jaxcp.sets import Balls, BoundingBox, Box, Ellipsoid, Interval, LabelSet
+from rows import sized
 
 INF = np.inf
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from helpers import sized
 from jaxcp import metrics
 from jaxcp.sets import Interval, LabelSet, LevelSet
+from rows import sized
 
 
 def test_summary_has_what_applies():
