@@ -19,7 +19,7 @@ from jaxcp.quantiles.conformal import thresholds
 from jaxcp.quantiles.levels import as_alpha, conformal_rank, split_alpha
 from jaxcp.quantiles.soft import soft_order_statistic
 from jaxcp.training import soft
-from jaxcp.typing import ArrayLike, PyTree, Score
+from jaxcp.typing import ArrayLike, LabelScore, PyTree, Score
 
 _NUM_SAMPLES = 64  # points in a union of balls
 _WEIGHTS = "size_weights", "classification_weights"
@@ -268,7 +268,7 @@ def _check_weights(score, preds, y, weights):
 
 
 def _check_labels_of(score, preds, name, shape, ndim):
-    if not hasattr(score, "labels"):
+    if not isinstance(score, LabelScore):
         kind = type(score).__name__
         raise ValueError(f"expected a score of labels for {name}, got {kind}")
     k = jax.eval_shape(soft.labels_of, score, preds).shape[1]
