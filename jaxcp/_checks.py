@@ -9,18 +9,19 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jaxcp._arrays import as_arrays, as_groups, is_concrete
+from jaxcp._arrays import as_array, as_arrays, as_groups, is_concrete
 from jaxcp.typing import ArrayLike, Learner, PyTree
 
 
 class Column(NamedTuple):
-    """An argument with one number a row, which may be None, for `rows`."""
+    """An argument with one number a row for `rows`; None if it is not required."""
 
     value: Any
     check: Callable[[str, Array, Array | None], None] = lambda *_: None
-    convert: Callable[[str, Any], Array] = lambda name, v: as_arrays(**{name: v})
+    convert: Callable[[str, Any], Array] = as_array
     is_mask: bool = False
     is_vector: bool = True
+    required: bool = False
 
 
 def optional(value: Any) -> Column:
@@ -35,7 +36,7 @@ def vector(value: Any) -> Column:
 
 def mask(value: Any) -> Column:
     """True where a row counts, shape (n,): other arguments are checked there alone."""
-    convert = lambda name, v: as_arrays(**{name: v}).astype(bool)  # noqa: E731
+    convert = lambda name, v: as_array(name, v).astype(bool)  # noqa: E731
     return Column(value, convert=convert, is_mask=True)
 
 
@@ -53,7 +54,7 @@ def groups(value: Any, num_groups: int) -> Column:
     """Groups or labels in 0, ..., num_groups - 1, shape (n,)."""
     check_count("num_groups", num_groups, 1)
     check = lambda name, v, mask: check_labels(name, v, num_groups, mask)  # noqa: E731
-    return Column(value, check, as_groups)
+    return Column(value, check, as_groups, required=True)
 
 
 def rows(**named: Any) -> Any:
@@ -77,7 +78,8 @@ def rows(**named: Any) -> Any:
 def _converted(name, value):
     if not isinstance(value, Column):
         return as_arrays(**{name: value})
-    return None if value.value is None else value.convert(name, value.value)
+    absent = value.value is None and not value.required
+    return None if absent else value.convert(name, value.value)
 
 
 def num_rows(**named: PyTree) -> int:
