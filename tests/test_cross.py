@@ -441,14 +441,15 @@ def test_many_inputs_go_in_blocks(monkeypatch, jackknife):
     from jaxcp import _batching
 
     def double(x):
-        assert len(x) <= 4  # a block, or the rest of 13 rows
+        sizes.append(len(x))
         return {"a": 2 * x}
 
     monkeypatch.setattr(_batching, "_BLOCK", 20)
     for m in (0, 4, 12, 13):
-        x = jnp.arange(float(m))
+        sizes, x = [], jnp.arange(float(m))
         out = _batching.map_blocks(double, x, width=5)
         assert_array_equal(out["a"], 2 * x)
+        assert set(sizes) == {min(m, 4)}  # one program
 
 
 def test_penalty_path_is_one_call_and_leaves_vmap():
