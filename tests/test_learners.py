@@ -12,7 +12,7 @@ from sklearn import linear_model, neighbors
 import jaxcp
 import references
 from jaxcp import learners, resampling
-from jaxcp.learners import _shared
+from jaxcp.learners import shared
 
 CLOSED_FORM = {
     "ridge": learners.Ridge(0.3),
@@ -55,7 +55,7 @@ def fit_and_predict(learner, x, y, weights, x_new):
 def refits_and_shortcut(learner, x, y):
     refit = jax.vmap(fit_and_predict, (None, None, None, 0, None))
     params = learner.leave_one_out(x, y)
-    predict = jax.vmap(learner.predict, (_shared.axes(params), None))
+    predict = jax.vmap(learner.predict, (shared.axes(params), None))
     weights = resampling.leave_one_out(len(y))
     return refit(learner, x, y, weights, x + 0.1), predict(params, x + 0.1)
 
@@ -267,7 +267,7 @@ def test_gradients_in_hyperparameters(make):
 
         def total(t):
             params = make(t).leave_one_out(x, y)
-            predict = jax.vmap(make(t).predict, (_shared.axes(params), None))
+            predict = jax.vmap(make(t).predict, (shared.axes(params), None))
             return jnp.sum(predict(params, x) ** 2)
 
         total = jax.jit(total)
