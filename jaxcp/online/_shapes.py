@@ -11,13 +11,13 @@ from jaxcp.typing import PyTree
 
 
 def check_example(
-    method: Any, state: PyTree, pred: PyTree, y: Array | None, level: PyTree
+    method: Any, state: PyTree, pred: PyTree, y: Array | None, rank: PyTree
 ) -> None:
     """Raises ValueError for a batch, or past scores of another score, by their shapes.
 
     Without a target, which may have any shape, only for what must be a batch.
     """
-    past = jax.eval_shape(method._threshold, state, level).shape
+    past = jax.eval_shape(method.threshold, state, rank).shape
     if past in _score_shapes(method.score, pred, y):
         return
     sizes = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves((pred, y))}
@@ -53,11 +53,11 @@ def _targets(pred):
 
 
 def check_components(
-    method: Any, state: PyTree, preds: PyTree, y: Array, level: PyTree
+    method: Any, state: PyTree, preds: PyTree, y: Array, rank: PyTree
 ) -> None:
     """Raises ValueError, while tracing, if the past scores are of another score."""
     scores = jax.eval_shape(evaluate, method.score, preds, y).shape[1:]
-    _check_past(scores, jax.eval_shape(method._threshold, state, level).shape)
+    _check_past(scores, jax.eval_shape(method.threshold, state, rank).shape)
 
 
 def _check_past(scores, past):

@@ -8,18 +8,18 @@ from jax import Array
 
 from jaxcp import _checks
 from jaxcp._pytree import pytree, static
-from jaxcp.online.stream import Stream, past_scores, split_level
+from jaxcp.online.stream import Stream, component_alpha
 from jaxcp.online.windows import Window, make_window, pick
 from jaxcp.quantiles.levels import alpha_as_float, rank_at_any_level
 from jaxcp.typing import ArrayLike, Number, Score
 
 
 @pytree
-class Level:
-    """A family-wise level and the share of it that each component has."""
+class SplitAlpha:
+    """Alpha of all components together, and the share of it that each one has."""
 
     total: Array
-    share: Array
+    shares: Array
 
 
 @pytree
@@ -30,46 +30,21 @@ class ACIState:
     alpha: Array
 
 
-class _Adaptive(Stream):
-    """A method whose sets are those of a window at a level of its own."""
-
-    window: int | None
-    rolling: bool
-
-    def _window(self, scores, mask):
-        scores = past_scores(scores, mask)
-        if self.window is not None:
-            _checks.check_count("window", self.window, 1)
-            if self.window > len(scores):
-                raise ValueError(
-                    f"expected at least window = {self.window} past scores, got "
-                    f"{len(scores)}"
-                )
-            scores = scores[-self.window :]
-            mask = None if mask is None else jnp.asarray(mask)[-self.window :]
-        return make_window(scores, mask)
-
-    def _level(self, state, alpha):
-        return _level(state.window.scores, alpha)
-
-    def _quantile(self, window, alpha, level):
-        """Returns the threshold at a level that may leave (0, 1)."""
-        # At 1 or beyond the set is empty, at 0 or below it is everything.
-        rank = rank_at_any_level(jnp.asarray(window.size), alpha * level.share)
-        return pick(window.ordered, jnp.where(alpha >= 1, 0, rank))
-
-    def _push(self, window, pred, y):
-        return window.push(self.score(pred, y)) if self.rolling else window
-
-
-def _level(scores: Array, alpha: ArrayLike) -> Level:
-    alpha = split_level(alpha, scores)
+def _split(alpha: ArrayLike, window: Window) -> SplitAlpha:
+    alpha = component_alpha(alpha, window.scores.shape[1:])
     total = alpha.sum()
-    return Level(*map(alpha_as_float, (total, alpha / total)))
+    return SplitAlpha(*map(alpha_as_float, (total, alpha / total)))
+
+
+def _threshold_at(alpha, window, shares):
+    """Returns the threshold of a window at an alpha that may leave (0, 1)."""
+    # At 1 or beyond the set is empty, at 0 or below it is everything.
+    rank = rank_at_any_level(jnp.asarray(window.size), alpha * shares)
+    return pick(window.ordered, jnp.where(alpha >= 1, 0, rank))
 
 
 @pytree
-class ACI(_Adaptive):
+class ACI(Stream):
     """Adaptive conformal inference: alpha <- alpha + step_size (target - error).
 
     The set is that of the window of past scores at the current level: everything at a
@@ -116,16 +91,20 @@ class ACI(_Adaptive):
         """
         _checks.check_scalars(step_size=self.step_size)
         _checks.check_values(lambda g: g >= 0, "step_size >= 0", self.step_size)
-        window = self._window(scores, mask)
-        return ACIState(window, _level(window.scores, alpha).total)
+        window = make_window(scores, mask, self.window)
+        return ACIState(window, _split(alpha, window).total)
 
-    def _threshold(self, state, level):
-        return self._quantile(state.window, state.alpha, level)
+    def rank(self, state, alpha):
+        return _split(alpha, state.window)
 
-    def _learn(self, state, pred, y, level, q):
+    def threshold(self, state, rank):
+        return _threshold_at(state.alpha, state.window, rank.shares)
+
+    def learn(self, state, pred, y, rank, q):
         error = 1.0 - self.score.invert(pred, q).contains(y)
-        alpha = state.alpha + self.step_size * (level.total - error)
-        window = self._push(state.window, pred, y)
+        alpha = state.alpha + self.step_size * (rank.total - error)
+        window = state.window
+        window = window.push(self.score(pred, y)) if self.rolling else window
         return ACIState(window, alpha.astype(state.alpha.dtype))
 
 
@@ -144,7 +123,7 @@ class DtACIState:
 
 
 @pytree
-class DtACI(_Adaptive):
+class DtACI(Stream):
     """Dynamically-tuned ACI: experts with a step size each, weighted by their losses.
 
     Each expert is an `ACI`; the level played is the weighted mean of theirs. The loss
@@ -196,22 +175,27 @@ class DtACI(_Adaptive):
         _checks.check_values(lambda g: g >= 0, "step_sizes >= 0", self.step_sizes)
         _checks.check_scalars(interval=self.interval)
         _checks.check_values(lambda i: i >= 1, "interval >= 1", self.interval)
-        window, count = self._window(scores, mask), len(self._steps())
-        total = _level(window.scores, alpha).total
+        window = make_window(scores, mask, self.window)
+        count, total = len(self._steps()), _split(alpha, window).total
         weights = jnp.full(count, 1 / count, total.dtype)
         return DtACIState(window, jnp.full(count, total), weights)
 
-    def _threshold(self, state, level):
-        return self._quantile(state.window, state.alpha, level)
+    def rank(self, state, alpha):
+        return _split(alpha, state.window)
 
-    def _learn(self, state, pred, y, level, q):
+    def threshold(self, state, rank):
+        return _threshold_at(state.alpha, state.window, rank.shares)
+
+    def learn(self, state, pred, y, rank, q):
+        window = state.window
+
         def missed(alpha):
-            q = self._quantile(state.window, alpha, level)
+            q = _threshold_at(alpha, window, rank.shares)
             return 1.0 - self.score.invert(pred, q).contains(y)
 
-        target, score = level.total, self.score(pred, y)
+        target, score = rank.total, self.score(pred, y)
         moves = self._steps() * (target - jax.vmap(missed)(state.alphas))
-        beta = _largest_level(state.window, score, level.share)
+        beta = _largest_alpha(window, score, rank.shares)
         losses = target * (beta - state.alphas) - jnp.minimum(beta - state.alphas, 0)
         sigma, eta = self._rates(target, len(state.alphas))
         # Less the smallest loss, which cancels, so that they do not all vanish.
@@ -219,7 +203,7 @@ class DtACI(_Adaptive):
         shares = (1 - sigma) * shares / jnp.sum(shares) + sigma / len(shares)
         dtype = state.alphas.dtype
         return DtACIState(
-            self._push(state.window, pred, y),
+            window.push(score) if self.rolling else window,
             (state.alphas + moves).astype(dtype),
             shares.astype(dtype),
         )
@@ -234,10 +218,10 @@ class DtACI(_Adaptive):
         return 1 / (2 * length), eta
 
 
-def _largest_level(window, score, share):
-    """Returns sup{b : the set at level b has the target}: its p-value."""
+def _largest_alpha(window, score, shares):
+    """Returns sup{b : the set at alpha = b has the target}: its p-value."""
     score = jnp.where(jnp.isnan(score), jnp.inf, score)
     score = score if window.ordered.ndim == 1 else score[None]
     absent = len(window.ordered) - window.size  # +inf in `ordered`
     at_least = jnp.sum(window.ordered >= score, axis=0) - absent
-    return jnp.minimum(jnp.min((1 + at_least) / (window.size + 1) / share), 1)
+    return jnp.minimum(jnp.min((1 + at_least) / (window.size + 1) / shares), 1)
