@@ -1,16 +1,17 @@
-"""Methods that adapt the level: ACI, and DtACI over many step sizes."""
+"""Methods that adapt alpha: ACI, and DtACI over many step sizes."""
 
 from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from jaxcp import _checks
 from jaxcp._pytree import pytree, static
-from jaxcp.online.stream import Stream, component_alpha
+from jaxcp.online.stream import Stream, as_floats, component_alpha
 from jaxcp.online.windows import Window, make_window, pick
-from jaxcp.quantiles.levels import alpha_as_float, rank_at_any_level
+from jaxcp.quantiles.levels import rank_at_any_level
 from jaxcp.typing import ArrayLike, Number, Score
 
 
@@ -18,13 +19,13 @@ from jaxcp.typing import ArrayLike, Number, Score
 class SplitAlpha:
     """Alpha of all components together, and the share of it that each one has."""
 
-    total: Array
-    shares: Array
+    total: Array | np.ndarray
+    shares: Array | np.ndarray
 
 
 @pytree
 class ACIState:
-    """State of `ACI`: the window of scores and the level of the next set."""
+    """State of `ACI`: the window of scores and the alpha of the next set."""
 
     window: Window
     alpha: Array
@@ -33,7 +34,7 @@ class ACIState:
 def _split(alpha: ArrayLike, window: Window) -> SplitAlpha:
     alpha = component_alpha(alpha, window.scores.shape[1:])
     total = alpha.sum()
-    return SplitAlpha(*map(alpha_as_float, (total, alpha / total)))
+    return SplitAlpha(*map(as_floats, (total, alpha / total)))
 
 
 def _threshold_at(alpha, window, shares):
@@ -47,20 +48,20 @@ def _threshold_at(alpha, window, shares):
 class ACI(Stream):
     """Adaptive conformal inference: alpha <- alpha + step_size (target - error).
 
-    The set is that of the window of past scores at the current level: everything at a
-    level <= 0, empty at a level >= 1; the level is not clipped.
+    The set is that of the window of past scores at the current alpha: everything where
+    it is <= 0, empty where it is >= 1; it is not clipped.
 
     Args:
       score: The nonconformity score.
-      step_size: How far one error moves the level, >= 0, shape (); 0 is static.
+      step_size: How far one error moves alpha, >= 0, shape (); 0 is static.
       window: Number of latest past scores that `init` keeps. Defaults to all.
       rolling: Whether new scores replace the oldest.
 
     Guarantee:
       On every sequence |mean error - alpha| <= (max(a, 1 - a) + step_size) / (step_size
-      T) with a the level at the start, whatever the data and predictions, for scores
+      T) with a the alpha at the start, whatever the data and predictions, for scores
       whose sets are empty at -inf and everything at +inf (all but `Normalized` and
-      `Gamma` where the scale is not positive). Up to rounding: the steps of the level
+      `Gamma` where the scale is not positive). Up to rounding: the steps of alpha
       add at most eps (1 + 4 step_size) / (2 step_size), eps of its type, at any T (at
       step_size = 0.01 it is 6e-6 in single precision and 1e-14 in double).
 
@@ -92,7 +93,7 @@ class ACI(Stream):
         _checks.check_scalars(step_size=self.step_size)
         _checks.check_values(lambda g: g >= 0, "step_size >= 0", self.step_size)
         window = make_window(scores, mask, self.window)
-        return ACIState(window, _split(alpha, window).total)
+        return ACIState(window, jnp.asarray(_split(alpha, window).total))
 
     def rank(self, state, alpha):
         return _split(alpha, state.window)
@@ -110,7 +111,7 @@ class ACI(Stream):
 
 @pytree
 class DtACIState:
-    """State of `DtACI`: the window, and the level and weight of each expert."""
+    """State of `DtACI`: the window, and the alpha and weight of each expert."""
 
     window: Window
     alphas: Array
@@ -118,7 +119,7 @@ class DtACIState:
 
     @property
     def alpha(self) -> Array:
-        """The level of the next set: the weighted mean of the experts'."""
+        """The alpha of the next set: the weighted mean of the experts'."""
         return jnp.sum(self.weights * self.alphas) / jnp.sum(self.weights)
 
 
@@ -126,8 +127,8 @@ class DtACIState:
 class DtACI(Stream):
     """Dynamically-tuned ACI: experts with a step size each, weighted by their losses.
 
-    Each expert is an `ACI`; the level played is the weighted mean of theirs. The loss
-    of an expert is the pinball loss of its level at beta, the largest level that covers
+    Each expert is an `ACI`; the alpha played is the weighted mean of theirs. The loss
+    of an expert is the pinball loss of its alpha at beta, the largest alpha that covers
     (the p-value of the target): weights <- (1 - sigma) weights exp(-eta loss) / sum +
     sigma / K with sigma = 1 / (2 I) and eta = sqrt(3 / I) sqrt((log(K I) + 2) /
     ((1 - a)^2 a^3 + a^2 (1 - a)^3)).
@@ -141,7 +142,7 @@ class DtACI(Stream):
 
     Guarantee:
       Long-run coverage tends to 1 - alpha on every sequence as eta and sigma tend to 0,
-      and the regret against the best sequence of levels is bounded on every interval of
+      and the regret against the best sequence of alphas is bounded on every interval of
       length I.
 
     References:
@@ -154,7 +155,7 @@ class DtACI(Stream):
       >>> state = method.init(jnp.arange(1.0, 20.0), 0.1)
       >>> y = 100 * jnp.arange(1.0, 10.0)
       >>> state, sets = online.run(method, state, jnp.zeros(9), y, 0.1)
-      >>> bool(state.weights[2] > state.weights[0])  # the shift favours large steps
+      >>> bool(state.weights[2] > state.weights[0])  # the shift favors large steps
       True
     """
 

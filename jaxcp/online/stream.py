@@ -1,10 +1,11 @@
-"""What all online methods share: a step is a prediction and what is learnt of it."""
+"""What all online methods share: a step predicts a set and learns from its target."""
 
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
 from jaxcp import _checks
@@ -14,7 +15,7 @@ from jaxcp._numbers import as_float
 from jaxcp._tracing import jit
 from jaxcp.calibration._rows import check_digits_of_targets
 from jaxcp.online._shapes import check_components, check_example
-from jaxcp.quantiles.levels import Alpha, alpha_as_float, as_alpha, split_alpha
+from jaxcp.quantiles.levels import Alpha, as_alpha, split_alpha
 from jaxcp.typing import AnySet, ArrayLike, Online, PyTree, Score
 
 
@@ -79,7 +80,7 @@ class Stream(ABC):
         """
         one = jax.ShapeDtypeStruct((), float)
         q = jax.eval_shape(self.threshold, state, one)
-        return alpha_as_float(component_alpha(alpha, q.shape))
+        return as_floats(component_alpha(alpha, q.shape))
 
     def predict(self, state: PyTree, pred: PyTree, alpha: ArrayLike) -> AnySet:
         """Returns the set for the next target, before it is known."""
@@ -171,6 +172,13 @@ def component_alpha(alpha: ArrayLike, components: tuple[int, ...]) -> Alpha:
     if alpha.shape != components:
         raise ValueError(f"expected alpha of shape {components}, got {alpha.shape}")
     return alpha
+
+
+def as_floats(alpha: Alpha) -> Array | np.ndarray:
+    """Returns alpha as floats, on the host where it is known: a step is then faster."""
+    if isinstance(alpha, Array):
+        return alpha
+    return np.asarray(alpha, jax.dtypes.canonicalize_dtype(float))
 
 
 def known(scores: Array) -> Array:

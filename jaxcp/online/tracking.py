@@ -8,8 +8,8 @@ from jax import Array
 
 from jaxcp import _checks
 from jaxcp._pytree import pytree
-from jaxcp.online.stream import Stream, component_alpha, known, past_scores
-from jaxcp.quantiles.levels import alpha_as_float, conformal_rank
+from jaxcp.online.stream import Stream, as_floats, component_alpha, known, past_scores
+from jaxcp.quantiles.levels import conformal_rank
 from jaxcp.quantiles.selection import kth_smallest
 from jaxcp.typing import ArrayLike, Number, PyTree, Score, Scorecaster
 
@@ -99,7 +99,7 @@ class PID(Stream):
         return PIDState(quantile, excess, jnp.zeros((), int), forecast, cast)
 
     def rank(self, state, alpha):
-        return alpha_as_float(component_alpha(alpha, state.quantile.shape))
+        return as_floats(component_alpha(alpha, state.quantile.shape))
 
     def threshold(self, state, rank):
         threshold = state.quantile + self._integral(state) + state.forecast
@@ -183,7 +183,7 @@ class SFOGD(Stream):
         return SFOGDState(quantile, jnp.zeros(quantile.shape))
 
     def rank(self, state, alpha):
-        return alpha_as_float(component_alpha(alpha, state.quantile.shape))
+        return as_floats(component_alpha(alpha, state.quantile.shape))
 
     def threshold(self, state, rank):
         return state.quantile

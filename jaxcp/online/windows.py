@@ -10,9 +10,9 @@ from jax import Array
 
 from jaxcp import _checks
 from jaxcp._pytree import pytree, static
-from jaxcp.online.stream import Stream, component_alpha, known, past_scores
+from jaxcp.online.stream import Stream, as_floats, component_alpha, known, past_scores
 from jaxcp.quantiles.conformal import weighted_conformal_quantile
-from jaxcp.quantiles.levels import alpha_as_float, conformal_rank
+from jaxcp.quantiles.levels import conformal_rank
 from jaxcp.typing import ArrayLike, Number, Score
 
 
@@ -238,7 +238,7 @@ class NexCP(Stream):
         return past_scores(scores, mask)
 
     def rank(self, state, alpha):
-        return alpha_as_float(component_alpha(alpha, state.shape[1:]))
+        return as_floats(component_alpha(alpha, state.shape[1:]))
 
     def threshold(self, state, rank):
         weights = nexcp_weights(len(state), self.decay)
