@@ -16,3 +16,4 @@ __all__ = [
     "nexcp_weights",
     "run",
 ]
+__dir__ = __all__.copy

@@ -78,9 +78,7 @@ class Stream(ABC):
 
         The default is alpha as a float, shape () or (c,), shared out over components.
         """
-        one = jax.ShapeDtypeStruct((), float)
-        q = jax.eval_shape(self.threshold, state, one)
-        return as_floats(component_alpha(alpha, q.shape))
+        return as_floats(component_alpha(alpha, _some_threshold(self, state).shape))
 
     def predict(self, state: PyTree, pred: PyTree, alpha: ArrayLike) -> AnySet:
         """Returns the set for the next target, before it is known."""
@@ -193,6 +191,13 @@ def _as_past(scores, mask):
     if mask is None:
         return scores
     return jnp.where(mask.reshape(-1, *(1,) * (scores.ndim - 1)), scores, jnp.nan)
+
+
+@jit
+def _some_threshold(method, state):
+    """Returns zeros of the shape of a threshold, from a cache after the first time."""
+    like = jax.eval_shape(method.threshold, state, jax.ShapeDtypeStruct((), float))
+    return jnp.zeros(like.shape)
 
 
 @jit
