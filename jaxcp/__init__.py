@@ -77,3 +77,7 @@ __all__ = [
     "typing", "volume", "weighted_conformal_quantile", "weighted_select",
 ]
 # fmt: on
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "models"]

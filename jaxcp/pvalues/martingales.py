@@ -1,7 +1,6 @@
 """Conformal test martingales: evidence that a stream has changed, in logarithms."""
 
 import math
-from typing import Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -12,18 +11,7 @@ from jaxcp._arrays import as_array
 from jaxcp._numbers import as_float, at_least_single
 from jaxcp._pytree import pytree, static
 from jaxcp.quantiles.levels import alpha_as_float, as_alpha
-from jaxcp.typing import ArrayLike, Number, PyTree
-
-
-@runtime_checkable
-class Martingale(Protocol):
-    """A strategy that bets against uniform p-values, starting with a capital of 1."""
-
-    def init(self) -> PyTree:
-        """Returns the state before the first p-value."""
-
-    def step(self, state: PyTree, p_value: Array) -> tuple[PyTree, Array]:
-        """Returns the state after a p-value and the log of the capital, shape ()."""
+from jaxcp.typing import ArrayLike, CheckedMartingale, Martingale, Number, PyTree
 
 
 @pytree
@@ -192,7 +180,7 @@ def watch(
     _checks.check_vectors(p_values=p_values)
     valid = "p_values in [0, 1]"
     _checks.check_values(lambda p: ~((p < 0) | (p > 1)), valid, p_values)
-    if hasattr(martingale, "check"):
+    if isinstance(martingale, CheckedMartingale):
         martingale.check()
     state = martingale.init() if state is None else state
     return _watch(martingale, p_values, state)

@@ -42,3 +42,4 @@ __all__ = [
     "TopK",
     "check",
 ]
+__dir__ = __all__.copy
