@@ -85,7 +85,7 @@ def mondrian(score, pred: str):
             groups[calibration],
             num_groups=pool.num_groups,
         )
-        return cp(rows(preds, test), ALPHA, groups[test])
+        return cp(rows(preds, test), ALPHA, groups=groups[test])
 
     return sets
 

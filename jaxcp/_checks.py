@@ -20,6 +20,12 @@ class Column(NamedTuple):
     check: Callable[[str, Array, Array | None], None] = lambda *_: None
     convert: Callable[[str, Any], Array] = lambda name, v: as_arrays(**{name: v})
     is_mask: bool = False
+    is_vector: bool = True
+
+
+def optional(value: Any) -> Column:
+    """Any pytree with a leading axis, which may be None."""
+    return Column(value, is_vector=False)
 
 
 def vector(value: Any) -> Column:
@@ -60,7 +66,7 @@ def rows(**named: Any) -> Any:
     check_given(**{k: v for k, v in named.items() if k not in columns})
     found = {k: _converted(k, v) for k, v in named.items()}
     num_rows(**found)
-    check_vectors(**{k: found[k] for k in columns})
+    check_vectors(**{k: found[k] for k, v in columns.items() if v.is_vector})
     counts = next((found[k] for k, column in columns.items() if column.is_mask), None)
     for name, column in columns.items():
         if found[name] is not None:

@@ -53,6 +53,12 @@ def rounding(values: Array) -> Array:
     return 4 * jnp.finfo(values.dtype).eps * lax.stop_gradient(sizes)
 
 
+def with_rounding(values: Array) -> Array:
+    """Returns values as floats, larger by their `rounding`."""
+    values = as_float(values)
+    return values + rounding(values)
+
+
 def rounded_up(integers: Array) -> Array:
     """Returns integers as floats that are not smaller: thresholds may not shrink."""
     values = integers.astype(float)

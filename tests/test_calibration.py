@@ -154,9 +154,79 @@ def test_groups_with_components_and_labels():
         rows = jax.tree.map(lambda v, g=g: v[groups == g], (preds, y))
         alone = jaxcp.calibrate(scores.AsymmetricCQR(), *rows)
         assert_array_equal(q[g], alone.quantile(0.2))
-        sets = cp(rows[0], 0.2, np.full(len(rows[1]), g))
+        sets = cp(rows[0], 0.2, groups=np.full(len(rows[1]), g))
         assert_allclose(sets.lower, alone(rows[0], 0.2).lower, rtol=1e-6)
-    assert np.all(np.isinf(cp(jax.tree.map(lambda v: v[:1], preds), 0.2, [3]).size()))
+    first = jax.tree.map(lambda v: v[:1], preds)
+    assert np.all(np.isinf(cp(first, 0.2, groups=[3]).size()))
+
+
+@pytest.mark.parametrize(
+    ("name", "weighted", "masked"),
+    [
+        ("absolute", True, True),
+        ("signed", False, True),
+        pytest.param("signed", True, True, marks=pytest.mark.slow),
+        pytest.param("aps-randomized", False, False, marks=pytest.mark.slow),
+        pytest.param("aps-randomized", True, False, marks=pytest.mark.slow),
+    ],
+)
+def test_a_group_is_a_calibration_of_its_own(name, weighted, masked):
+    """Thresholds, sets and p-values, conservative and smoothed, to the last bit."""
+    case, n = CASES[name], 150
+    preds, y = case.batch(n)
+    groups, rows = np.arange(n) % 3, np.arange(n)
+    options = {"weights": 1.0 + rows % 7} if weighted else {}
+    options |= {"mask": rows % 5 > 0} if masked else {}
+    test = {"test_weights": 1.0 + rows % 2} if weighted else {}
+    u = jnp.linspace(0, 1, n)
+    cp = jaxcp.calibrate_groups(case.score, preds, y, groups, num_groups=3, **options)
+    cut = lambda tree, g: jax.tree.map(lambda v: v[groups == g], tree)  # noqa: E731
+    sets = cp(preds, 0.2, groups=groups, **test)
+    p = cp.p_values(preds, y, groups=groups, **test)
+    smooth = cp.p_values(preds, y, groups=groups, u=u, **test)
+    for g in range(3):
+        here, there = cut((preds, y), g), {k: cut(v, g) for k, v in test.items()}
+        alone = jaxcp.calibrate(
+            case.score, *here, **{k: cut(v, g) for k, v in options.items()}
+        )
+        assert_array_equal(cp.quantile(0.2)[g], alone.quantile(0.2))
+        own = jax.tree.leaves(alone(here[0], 0.2, **there))
+        for found, expected in zip(jax.tree.leaves(cut(sets, g)), own, strict=True):
+            assert_array_equal(found, expected)
+        assert_allclose(cut(p, g), alone.p_values(*here, **there), rtol=1e-6)
+        expected = alone.p_values(*here, u=u[groups == g], **there)
+        assert_allclose(cut(smooth, g), expected, rtol=1e-6)
+
+
+def test_class_wise_p_values_are_those_of_the_sets():
+    p, y = CASES["lac"].batch(90)
+    y = y % p.shape[1]
+    cp = jaxcp.calibrate_groups(scores.LAC(), p, y, y, num_groups=p.shape[1])
+    for alpha in (0.1, 0.3):
+        mask = cp(p, alpha).mask
+        for label in range(p.shape[1]):
+            found = cp.p_values(p, np.full(90, label)) > np.float32(alpha) * (1 + 1e-6)
+            assert_array_equal(found, mask[:, label])
+    with pytest.raises(ValueError, match="group of each test point"):
+        jaxcp.calibrate_groups(scores.Absolute(), y, y, y, num_groups=9).p_values(y, y)
+
+
+def test_certificates_of_groups():
+    y, groups = jnp.arange(30.0), np.repeat([0, 2], [10, 20])
+    cp = jaxcp.calibrate_groups(
+        scores.Absolute(), y, y, groups, num_groups=3, mask=y > 0
+    )
+    assert [c.n for c in cp.certificate(0.1)] == [9, 0, 20]
+    assert [c.coverage for c in cp.certificate(0.1)] == [0.9, 1, 19 / 21]
+    weighted = jaxcp.calibrate_groups(
+        scores.Absolute(), y, y, groups, num_groups=3, weights=y
+    )
+    with pytest.raises(ValueError, match="without weights"):
+        weighted.certificate(0.1)
+    with pytest.raises(ValueError, match="traced"):
+        jax.jit(lambda c: c.certificate(0.1)[0].n)(cp)
+    with pytest.raises(ValueError, match="test_weights only with calibration weights"):
+        cp(y, 0.1, groups=groups, test_weights=y)
 
 
 def test_one_group_is_split():
@@ -164,7 +234,7 @@ def test_one_group_is_split():
     groups = jaxcp.calibrate_groups(
         scores.Absolute(), *data, np.zeros(19, int), num_groups=1
     )
-    sets = groups(jnp.zeros(3), 0.1, np.zeros(3, int))
+    sets = groups(jnp.zeros(3), 0.1, groups=np.zeros(3, int))
     assert_array_equal(sets.upper, toy()(jnp.zeros(3), 0.1).upper)
 
 
@@ -202,7 +272,7 @@ def test_labels_and_groups_of_narrow_types():
     groups = jaxcp.calibrate_groups(
         scores.Absolute(), jnp.zeros(4), jnp.arange(4.0), 0 * y, num_groups=200
     )
-    assert_array_equal(groups(jnp.zeros(4), 0.5, 0 * y).upper, np.full(4, 2))
+    assert_array_equal(groups(jnp.zeros(4), 0.5, groups=0 * y).upper, np.full(4, 2))
 
 
 def test_votes_as_unsigned_integers():

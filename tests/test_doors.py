@@ -180,7 +180,7 @@ def test_predictions_keep_the_shape_they_had_at_calibration(name):
     for call in [
         lambda: cp(wrong, 0.2),
         lambda: cp.p_values(wrong, new),
-        lambda: by_group(wrong, 0.2, groups[:4]),
+        lambda: by_group(wrong, 0.2, groups=groups[:4]),
     ]:
         with pytest.raises(ValueError, match=r"rows of shape .* as at calibration"):
             call()

@@ -904,7 +904,7 @@ WRONG = {
         "group of each test point, got groups=None",
     ),
     "test group out of range": (
-        lambda: GROUPS(X, 0.1, Y + 1),
+        lambda: GROUPS(X, 0.1, groups=Y + 1),
         "groups in 0, ..., 2, got 3",
     ),
     "classes unlike groups": (
@@ -1337,7 +1337,7 @@ def test_every_kind_of_array_is_accepted(convert):
     labels = jaxcp.calibrate(scores.LAC(), p, y)
     assert metrics.coverage(labels(p, 0.2), y) == 1
     groups = jaxcp.calibrate_groups(scores.Absolute(), zeros, x, y, num_groups=3)
-    assert_array_equal(groups(zeros, 0.5, y).upper[:3], [4, 5, 6])
+    assert_array_equal(groups(zeros, 0.5, groups=y).upper[:3], [4, 5, 6])
     assert jaxcp.conformal_quantile(x, 0.2) == 8
     assert jaxcp.kth_smallest(x, 3) == 3
 

@@ -2,11 +2,13 @@
 
 from jaxcp.calibration.groups import GroupCalibration, calibrate_groups
 from jaxcp.calibration.models import SplitConformal, split_conformal
+from jaxcp.calibration.rule import Rule
 from jaxcp.calibration.split import Calibration, calibrate
 
 __all__ = [
     "Calibration",
     "GroupCalibration",
+    "Rule",
     "SplitConformal",
     "calibrate",
     "calibrate_groups",

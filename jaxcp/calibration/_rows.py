@@ -1,16 +1,85 @@
-"""Rows at the door of a calibration: as long as before, and with digits enough."""
+"""Rows at the door of a calibration: of one length and shape, with digits enough."""
+
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jaxcp._arrays import as_arrays, check_digits, is_concrete, some_rows
+from jaxcp import _checks
+from jaxcp._arrays import (
+    as_arrays,
+    check_digits,
+    is_concrete,
+    is_rounded,
+    some_rows,
+)
 from jaxcp._batching import evaluate
 from jaxcp.typing import PyTree, Score
 
 RowShapes = tuple[tuple[int, ...], ...]
 _PAIR: RowShapes = ((2,),)
+_NO_GROUPS = _checks.vector(None)
+
+
+class Scored(NamedTuple):
+    """Scores of held-out rows, shape (n,) or (n, c), and what else there is of rows."""
+
+    scores: Array
+    weights: Array | None
+    mask: Array | None
+    row_shapes: RowShapes
+    groups: Any  # an Array, or None without groups
+
+
+def scored(
+    score: Score,
+    preds: PyTree,
+    y: Any,
+    weights: Any,
+    mask: Any,
+    groups: _checks.Column = _NO_GROUPS,
+) -> Scored:
+    """Returns the scores of held-out rows, after checks; weigh 0 where masked out."""
+    _checks.check_given(score=score)
+    rounded, given = is_rounded("y", y), (preds, y)
+    weights, mask = _checks.weights(weights), _checks.mask(mask)
+    preds, y, groups, weights, mask = _checks.rows(
+        preds=preds, y=y, groups=groups, weights=weights, mask=mask
+    )
+    _checks.check_preds(score, preds, y, mask)
+    if weights is not None and mask is not None:
+        weights = jnp.where(mask, weights, 0)
+    scores = evaluate(score, preds, y)
+    if rounded:
+        check_digits_of_targets(score, preds, y, scores, mask, given)
+    return Scored(scores, weights, mask, row_shapes(preds), groups)
+
+
+def weights_for(weights: Array | None, test_weights: Any) -> _checks.Column:
+    """Returns weights of test points for `rows`; only with those of calibration."""
+    if test_weights is not None:
+        check_weighted(weights, "test_weights")
+    return _checks.weights(test_weights)
+
+
+def check_weighted(weights: Array | None, name: str) -> None:
+    """Raises ValueError for weights of test points without those of calibration."""
+    if weights is None:
+        raise ValueError(f"expected {name} only with calibration weights")
+
+
+def check_lawful(scores: Array, weights: Array | None, mask: PyTree) -> None:
+    """Raises ValueError where coverage has no exact law, or is not known here."""
+    if weights is not None or scores.ndim > 1:
+        raise ValueError(
+            "expected a calibration without weights or several components, whose "
+            f"coverage has no exact law, got scores of shape {scores.shape}"
+            + ("" if weights is None else " with weights")
+        )
+    if not is_concrete(mask):
+        raise ValueError("expected a mask with values, got a traced one")
 
 
 def row_shapes(preds: PyTree) -> RowShapes:

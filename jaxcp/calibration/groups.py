@@ -1,27 +1,35 @@
 """Mondrian calibration: one threshold a group, or a class."""
 
+from functools import partial
+from typing import Any
+
 import jax
 import jax.numpy as jnp
-from jax import Array
+import numpy as np
+from jax import Array, lax
 
 from jaxcp import _checks
-from jaxcp._arrays import as_arrays, is_rounded
-from jaxcp._batching import evaluate, invert, invert_each
+from jaxcp._arrays import as_arrays
+from jaxcp._numbers import with_rounding
 from jaxcp._pytree import pytree, static
 from jaxcp._tracing import jit
 from jaxcp.calibration._rows import (
     RowShapes,
-    check_digits_of_targets,
-    check_row_shapes,
-    row_shapes,
+    check_lawful,
+    check_weighted,
+    scored,
+    weights_for,
 )
-from jaxcp.quantiles.conformal import grouped_conformal_quantile
-from jaxcp.quantiles.levels import as_alpha, split_alpha
+from jaxcp.calibration.rule import Rule
+from jaxcp.certificates import Certificate, certificate
+from jaxcp.pvalues.conformal import p_values_among
+from jaxcp.quantiles.conformal import threshold_at
+from jaxcp.quantiles.levels import alpha_as_float, as_alpha, ranks, split_alpha
 from jaxcp.typing import AnySet, ArrayLike, PyTree, Score
 
 
 @pytree
-class GroupCalibration:
+class GroupCalibration(Rule):
     """Calibration scores with groups: one threshold a group (Mondrian).
 
     Args:
@@ -31,6 +39,7 @@ class GroupCalibration:
       mask: True where a row counts, shape (n,), or None.
       num_groups: Number of groups g.
       row_shapes: Shapes of one prediction, which later ones must have, or None.
+      weights: Weights >= 0 of the calibration set, shape (n,), or None.
     """
 
     score: Score
@@ -39,25 +48,30 @@ class GroupCalibration:
     mask: Array | None
     num_groups: int = static()
     row_shapes: RowShapes | None = static(default=None)
+    weights: Array | None = None
 
-    def quantile(self, alpha: ArrayLike) -> Array:
+    def quantile(
+        self, alpha: ArrayLike, *, test_weight: ArrayLike | None = None
+    ) -> Array:
         """Returns the threshold of each group, shape (g,) or (g, c).
 
-        +inf for a group with too few scores; `alpha` as for `Calibration.quantile`.
+        +inf for a group with too few scores; arguments as for `Calibration.quantile`,
+        of which alpha may also have shape (g,) without components: one a group.
         """
-        alpha = split_alpha(as_alpha(alpha), self.scores)
-        if self.scores.ndim == 1:
-            return self._thresholds(self.scores, alpha)
-        columns = zip(self.scores.T, alpha, strict=True)
-        return jnp.stack([self._thresholds(*column) for column in columns], axis=1)
-
-    def _thresholds(self, scores, alpha):
-        return grouped_conformal_quantile(
-            scores, self.groups, alpha, num_groups=self.num_groups, mask=self.mask
-        )
+        if test_weight is None:
+            return super().quantile(alpha)
+        test_weight = as_arrays(test_weight=test_weight)
+        check_weighted(self.weights, "test_weight")
+        _checks.check_weights("test_weight", test_weight)
+        return super().quantile(alpha, test_weights=test_weight)
 
     def __call__(
-        self, preds: PyTree, alpha: ArrayLike, groups: ArrayLike | None = None
+        self,
+        preds: PyTree,
+        alpha: ArrayLike,
+        *,
+        groups: ArrayLike | None = None,
+        test_weights: ArrayLike | None = None,
     ) -> AnySet:
         """Returns the prediction sets, each at the threshold of its group.
 
@@ -66,6 +80,8 @@ class GroupCalibration:
           alpha: Miscoverage level as for `Calibration.quantile`.
           groups: Group of each test point, int, shape (m,). Without it the groups are
             the labels: label c is kept iff its score is within class c's threshold.
+          test_weights: Weight of each test point, shape (m,), for calibrations with
+            weights. Defaults to 1.
 
         Returns:
           Sets with leading axis m.
@@ -82,22 +98,144 @@ class GroupCalibration:
           >>> groups = jnp.array([0, 0, 1, 1])
           >>> y = jnp.array([1.0, 2.0, 10.0, 20.0])
           >>> cp = calibrate_groups(Absolute(), jnp.zeros(4), y, groups, num_groups=2)
-          >>> cp(jnp.zeros(2), 0.4, jnp.array([0, 1])).upper
+          >>> cp(jnp.zeros(2), 0.4, groups=jnp.array([0, 1])).upper
           Array([ 2., 20.], dtype=float32)
         """
-        preds, groups = as_arrays(preds=preds, groups=groups)
-        _checks.num_rows(preds=preds, groups=groups)
-        check_row_shapes(self.score, preds, self.row_shapes)
-        _checks.check_preds(self.score, preds)
-        q = self.quantile(alpha)
-        if groups is not None:
-            _checks.check_labels("groups", groups, self.num_groups)
-            groups = groups.astype(int)  # a narrow type may not hold num_groups
-            inside = (groups >= 0) & (groups < self.num_groups)
-            inside = inside.reshape(-1, *(1,) * (q.ndim - 1))
-            return invert_each(self.score, preds, jnp.where(inside, q[groups], jnp.inf))
-        self._check_classes(preds)
-        return invert(self.score, preds, q)
+        if groups is None:
+            self._check_classes(preds)
+        columns = self._columns(groups, test_weights)
+        return self._sets(preds, alpha, **columns)
+
+    def p_values(
+        self,
+        preds: PyTree,
+        y: ArrayLike,
+        *,
+        groups: ArrayLike | None = None,
+        u: ArrayLike | None = None,
+        test_weights: ArrayLike | None = None,
+    ) -> Array:
+        """Returns how exceptional each example is within its group.
+
+        Args:
+          preds: Predictions, a pytree with leading axis m.
+          y: Targets or candidate targets, shape (m, ...).
+          groups: Group of each test point, int, shape (m,). Without it they are the
+            labels `y`.
+          u: Uniforms for smoothed p-values, shape (m,). Defaults to 1: conservative.
+          test_weights: Weight of each test point, shape (m,). Defaults to 1.
+
+        Returns:
+          p-values as of `Calibration.p_values` with the calibration scores of the group
+          alone, shape (m,); 1 for a traced group out of range.
+
+        Raises:
+          ValueError: as calling the calibration, and if lengths differ.
+
+        Guarantee:
+          P(p <= alpha) <= alpha within every group, or for every class.
+
+        Example:
+          >>> from jaxcp.scores import Absolute
+          >>> groups = jnp.array([0, 0, 0, 1])
+          >>> y = jnp.array([1.0, 2.0, 3.0, 9.0])
+          >>> cp = calibrate_groups(Absolute(), jnp.zeros(4), y, groups, num_groups=2)
+          >>> cp.p_values(jnp.zeros(2), jnp.array([2.5, 2.5]), groups=jnp.array([0, 1]))
+          Array([0.5, 1. ], dtype=float32)
+        """
+        if groups is None:
+            self._check_classes(preds)
+        columns = self._columns(y if groups is None else groups, test_weights)
+        return self._p_values(preds, y, u, **columns)
+
+    def certificate(self, alpha: Any) -> tuple[Certificate, ...]:
+        """Returns what the coverage of each group is: `Calibration.certificate`.
+
+        Args:
+          alpha: Miscoverage level in (0, 1), a number.
+
+        Returns:
+          A `certificates.Certificate` for each of the g groups.
+
+        Raises:
+          ValueError: as `Calibration.certificate`.
+
+        Guarantee:
+          Exact for scores that are exchangeable within groups and do not tie.
+        """
+        check_lawful(self.scores, self.weights, (self.mask, self.groups))
+        counts = np.asarray(_counts(self.groups, self.mask, self.num_groups))
+        return tuple(certificate(int(count), alpha) for count in counts)
+
+    @property
+    def components(self) -> tuple[int, ...]:
+        """Shape of one score: () or (c,)."""
+        return self.scores.shape[1:]
+
+    def rank(self, alpha: ArrayLike) -> Array:
+        """Returns the rank of the threshold of each group, shape (g,) or (g, c).
+
+        Alpha as a float where there are weights.
+        """
+        components, shape = self.components, (self.num_groups, *self.components)
+        alpha = split_alpha(as_alpha(alpha), components)
+        if not components and alpha.shape not in ((), shape):
+            expected = f"() or ({self.num_groups},), one a group"
+            raise ValueError(f"expected alpha of shape {expected}, got {alpha.shape}")
+        if self.weights is not None:
+            return jnp.broadcast_to(alpha_as_float(alpha), shape)
+        counts = _counts(self.groups, self.mask, self.num_groups)
+        return ranks(counts.reshape(-1, *(1,) * len(components)), alpha)
+
+    def threshold(
+        self,
+        rank: Array,
+        groups: Array | None = None,
+        test_weights: Array | None = None,
+    ) -> Array:
+        """Returns the threshold of one group, or of all with leading axis g."""
+        of_group = lambda g: self._threshold(rank[g], g, test_weights)  # noqa: E731
+        if groups is None:
+            return jax.vmap(of_group)(jnp.arange(self.num_groups))
+        group = groups.astype(int)  # a narrow type may not hold num_groups
+        # Without weights of their own all test points share the thresholds.
+        q = self.threshold(rank)[group] if test_weights is None else of_group(group)
+        return jnp.where((group >= 0) & (group < self.num_groups), q, jnp.inf)
+
+    def _threshold(self, rank, group, test_weight):
+        mask, weights = self._rows_of(group)
+        return threshold_at(self.scores, rank, mask, weights, test_weight)
+
+    def _rows_of(self, group):
+        """Returns which rows count in a group, and their weights if there are any."""
+        inside = self.groups == group
+        inside = inside if self.mask is None else inside & self.mask
+        weights = self.weights
+        return inside, None if weights is None else jnp.where(inside, weights, 0)
+
+    def _p_values_of_scores(self, scores, u, rounds, groups, test_weights=None):
+        known = with_rounding(self.scores) if rounds else self.scores
+
+        def of_group(group):
+            mask, weights = self._rows_of(group)
+            mass = mask if weights is None else weights
+            return p_values_among(known, scores, u, mass, test_weights)
+
+        def fill_in(p, group):
+            return jnp.where(groups == group, of_group(group), p), None
+
+        like = jax.eval_shape(of_group, jnp.zeros((), int))
+        start = jnp.ones(like.shape, like.dtype)
+        return lax.scan(fill_in, start, jnp.arange(self.num_groups))[0]
+
+    def _columns(self, groups, test_weights):
+        return {
+            "groups": _checks.groups(groups, self.num_groups),
+            "test_weights": weights_for(self.weights, test_weights),
+        }
+
+    def _check_one_alpha(self, alpha):
+        """Groups may have a level each: `rank` checks the shape."""
 
     def _check_classes(self, preds):
         if not hasattr(self.score, "labels"):
@@ -105,7 +243,7 @@ class GroupCalibration:
                 "expected the group of each test point, got groups=None; only scores "
                 "of labels have classes for groups"
             )
-        k = jax.eval_shape(_labels, self.score, preds).shape[1]
+        k = jax.eval_shape(_labels, self.score, as_arrays(preds=preds)).shape[1]
         if k != self.num_groups:
             raise ValueError(
                 f"expected predictions of {self.num_groups} classes (groups), got {k}"
@@ -119,6 +257,7 @@ def calibrate_groups(
     groups: ArrayLike,
     *,
     num_groups: int,
+    weights: ArrayLike | None = None,
     mask: ArrayLike | None = None,
 ) -> GroupCalibration:
     """Returns the calibration of a score with one threshold a group (Mondrian).
@@ -132,6 +271,7 @@ def calibrate_groups(
       y: Targets, shape (n, ...), or labels 0, ..., k - 1.
       groups: Group of each row in 0, ..., num_groups - 1, int, shape (n,).
       num_groups: Number of groups g (of classes k, for class-conditional sets).
+      weights: Weights >= 0 of the rows, shape (n,), as for `calibrate`.
       mask: True where a row counts, shape (n,). Defaults to all rows.
 
     Returns:
@@ -155,19 +295,25 @@ def calibrate_groups(
       >>> cp(jnp.array([[0.85, 0.15]]), alpha=0.4).mask
       Array([[ True, False]], dtype=bool)
     """
-    _checks.check_given(score=score, preds=preds, y=y)
-    rounded, given = is_rounded("y", y), (preds, y)
-    preds, y, groups, mask = as_arrays(preds=preds, y=y, groups=groups, mask=mask)
-    _checks.num_rows(preds=preds, y=y, groups=groups, mask=mask)
-    _checks.check_count("num_groups", num_groups, 1)
-    _checks.check_vectors(groups=groups, mask=mask)
-    mask = None if mask is None else mask.astype(bool)
-    _checks.check_preds(score, preds, y, mask)
-    _checks.check_labels("groups", groups, num_groups, mask)
-    scores, shapes = evaluate(score, preds, y), row_shapes(preds)
-    if rounded:
-        check_digits_of_targets(score, preds, y, scores, mask, given)
-    return GroupCalibration(score, scores, groups, mask, num_groups, shapes)
+    _checks.check_given(groups=groups)
+    columns = _checks.groups(groups, num_groups)
+    rows = scored(score, preds, y, weights, mask, columns)
+    return GroupCalibration(
+        score,
+        rows.scores,
+        rows.groups,
+        rows.mask,
+        num_groups,
+        rows.row_shapes,
+        rows.weights,
+    )
+
+
+@partial(jax.jit, static_argnames="num_groups")
+def _counts(groups, mask, num_groups):
+    """Returns how many rows count in each group, shape (g,)."""
+    inside = groups[None] == jnp.arange(num_groups)[:, None]
+    return jnp.sum(inside if mask is None else inside & mask[None], axis=1)
 
 
 @jit

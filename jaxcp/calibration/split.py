@@ -6,29 +6,26 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxcp import _checks
-from jaxcp._arrays import as_arrays, is_concrete, is_rounded
-from jaxcp._batching import evaluate
+from jaxcp._arrays import as_arrays
+from jaxcp._numbers import with_rounding
 from jaxcp._pytree import pytree, static
 from jaxcp.calibration._rows import (
     RowShapes,
-    check_digits_of_targets,
-    check_row_shapes,
-    row_shapes,
+    check_lawful,
+    check_weighted,
+    scored,
+    weights_for,
 )
-from jaxcp.calibration._thresholds import (
-    check_test_weights,
-    level_of,
-    p_values_of,
-    set_level_of,
-    sets_of,
-    threshold,
-)
+from jaxcp.calibration.rule import Rule
 from jaxcp.certificates import Certificate, certificate
+from jaxcp.pvalues.conformal import p_values_among
+from jaxcp.quantiles.conformal import threshold_at
+from jaxcp.quantiles.levels import alpha_as_float, as_alpha, ranks, split_alpha
 from jaxcp.typing import AnySet, ArrayLike, PyTree, Score
 
 
 @pytree
-class Calibration:
+class Calibration(Rule):
     """Calibration scores, ready for sets at every level.
 
     Args:
@@ -72,9 +69,12 @@ class Calibration:
           >>> calibrate(Absolute(), jnp.zeros(9), jnp.arange(1.0, 10.0)).quantile(0.2)
           Array(8., dtype=float32)
         """
+        if test_weight is None:
+            return super().quantile(alpha)
         test_weight = as_arrays(test_weight=test_weight)
-        check_test_weights(self, test_weight, "test_weight")
-        return threshold(self, level_of(self, alpha), test_weight)
+        check_weighted(self.weights, "test_weight")
+        _checks.check_weights("test_weight", test_weight)
+        return super().quantile(alpha, test_weights=test_weight)
 
     def __call__(
         self,
@@ -110,14 +110,9 @@ class Calibration:
           >>> cp(jnp.array([0.0, 1.0]), alpha=0.2).upper
           Array([8., 9.], dtype=float32)
         """
-        preds, test_weights = as_arrays(preds=preds, test_weights=test_weights)
-        _checks.num_rows(preds=preds, test_weights=test_weights)
-        check_row_shapes(self.score, preds, self.row_shapes)
-        _checks.check_preds(self.score, preds)
-        _checks.check_vectors(test_weights=test_weights)
-        check_test_weights(self, test_weights)
-        level = set_level_of(self, alpha)
-        return sets_of(self, preds, level, test_weights)
+        return self._sets(
+            preds, alpha, test_weights=weights_for(self.weights, test_weights)
+        )
 
     def certificate(self, alpha: Any) -> Certificate:
         """Returns what the coverage of the sets at level alpha is, exactly.
@@ -142,14 +137,7 @@ class Calibration:
           >>> cp.certificate(0.2).law
           (8, 2)
         """
-        if self.weights is not None or self.scores.ndim > 1:
-            raise ValueError(
-                "expected a calibration without weights or several components, whose "
-                f"coverage has no exact law, got scores of shape {self.scores.shape}"
-                + ("" if self.weights is None else " with weights")
-            )
-        if not is_concrete(self.mask):
-            raise ValueError("expected a mask with values, got a traced one")
+        check_lawful(self.scores, self.weights, self.mask)
         count = len(self.scores) if self.mask is None else int(jnp.sum(self.mask))
         return certificate(count, alpha)
 
@@ -186,18 +174,33 @@ class Calibration:
           >>> cp.p_values(jnp.zeros(2), jnp.array([8.5, 0.0]))
           Array([0.2, 1. ], dtype=float32)
         """
-        preds, y, u, test_weights = as_arrays(
-            preds=preds, y=y, u=u, test_weights=test_weights
-        )
-        m = _checks.num_rows(preds=preds, y=y, u=u, test_weights=test_weights)
-        check_row_shapes(self.score, preds, self.row_shapes)
-        _checks.check_preds(self.score, preds, y)
-        _checks.check_vectors(u=u, test_weights=test_weights)
-        check_test_weights(self, test_weights)
-        if u is not None:
-            _checks.check_uniforms("u", u)
-        test_weights = jnp.ones(m) if test_weights is None else test_weights
-        return p_values_of(self, preds, y, u, test_weights)
+        test_weights = weights_for(self.weights, test_weights)
+        return self._p_values(preds, y, u, test_weights=test_weights)
+
+    @property
+    def components(self) -> tuple[int, ...]:
+        """Shape of one score: () or (c,)."""
+        return self.scores.shape[1:]
+
+    def rank(self, alpha: ArrayLike) -> Array:
+        """Returns the rank k = n + 1 - floor(alpha (n + 1)) of the threshold.
+
+        One for each component, shape (c,); alpha as a float where there are weights.
+        """
+        alpha = split_alpha(as_alpha(alpha), self.components)
+        if self.weights is not None:
+            return alpha_as_float(alpha)
+        count = len(self.scores) if self.mask is None else jnp.sum(self.mask)
+        return ranks(count, alpha)
+
+    def threshold(self, rank: Array, test_weights: Array | None = None) -> Array:
+        """Returns the score of this rank, +inf beyond the last, shape () or (c,)."""
+        return threshold_at(self.scores, rank, self.mask, self.weights, test_weights)
+
+    def _p_values_of_scores(self, scores, u, rounds, test_weights=None):
+        mass = self.mask if self.weights is None else self.weights
+        known = with_rounding(self.scores) if rounds else self.scores
+        return p_values_among(known, scores, u, mass, test_weights)
 
 
 def calibrate(
@@ -243,17 +246,5 @@ def calibrate(
       >>> cp(jnp.array([10.0]), alpha=0.25).lower
       Array([8.], dtype=float32)
     """
-    _checks.check_given(score=score, preds=preds, y=y)
-    rounded, given = is_rounded("y", y), (preds, y)
-    preds, y, weights, mask = as_arrays(preds=preds, y=y, weights=weights, mask=mask)
-    _checks.num_rows(preds=preds, y=y, weights=weights, mask=mask)
-    mask = None if mask is None else mask.astype(bool)
-    _checks.check_vectors(weights=weights, mask=mask)
-    _checks.check_preds(score, preds, y, mask)
-    if weights is not None:
-        _checks.check_weights("weights", weights, mask)
-        weights = weights if mask is None else jnp.where(mask, weights, 0)
-    scores = evaluate(score, preds, y)
-    if rounded:
-        check_digits_of_targets(score, preds, y, scores, mask, given)
-    return Calibration(score, scores, weights, mask, row_shapes(preds))
+    rows = scored(score, preds, y, weights, mask)
+    return Calibration(score, rows.scores, rows.weights, rows.mask, rows.row_shapes)

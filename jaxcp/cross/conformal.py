@@ -11,7 +11,7 @@ from jaxcp._arrays import as_arrays
 from jaxcp._batching import map_blocks
 from jaxcp._pytree import pytree
 from jaxcp._tracing import jit
-from jaxcp.calibration._thresholds import check_test_weights, set_level_of, threshold
+from jaxcp.calibration._rows import weights_for
 from jaxcp.calibration.split import Calibration
 from jaxcp.cross import _folds, _votes
 from jaxcp.cross._fits import Fits
@@ -164,12 +164,10 @@ class CrossConformal:
 
     def _check(self, x, alpha, test_weights):
         """Returns inputs, level and weights, or raises ValueError."""
-        _checks.check_given(x=x)
-        x, test_weights = as_arrays(x=x, test_weights=test_weights)
-        _checks.num_rows(x=x, test_weights=test_weights)
-        _checks.check_vectors(test_weights=test_weights)
-        check_test_weights(self.calibration, test_weights)
-        return x, set_level_of(self.calibration, alpha), test_weights
+        weights = weights_for(self.calibration.weights, test_weights)
+        x, test_weights = _checks.rows(x=x, test_weights=weights)
+        self.calibration._check_one_alpha(alpha)
+        return x, self.calibration.rank(alpha), test_weights
 
 
 @jit
@@ -237,10 +235,10 @@ def _has_long_folds(cp, x):
 def _minmax(cp, x, level, test_weights):
     score, fits, of = cp.calibration.score, cp.fits, cp.calibration
     m = len(jax.tree.leaves(x)[0])
-    q = threshold(of, level, None)
+    q = of.threshold(level)
     q = jnp.broadcast_to(q[None], (m, *q.shape))
     if test_weights is not None:
-        q = jax.vmap(threshold, (None, None, 0))(of, level, test_weights)
+        q = jax.vmap(of.threshold, (None, 0))(level, test_weights)
 
     def one(preds, q):
         if fits.fold is not None:  # the fits themselves, that left some row out

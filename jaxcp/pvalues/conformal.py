@@ -74,15 +74,22 @@ def conformal_p_value(
 def p_values_among(
     scores: Array,
     test_scores: Array,
-    u: Number = 1.0,
+    u: Number | None = None,
     weights: Array | None = None,
-    test_weights: Number = 1.0,
+    test_weights: Number | None = None,
 ) -> Array:
     """Returns the p-value of each of many scores, shape (m,), from one sort.
 
-    `scores` and `weights` are of shape (n,), `test_scores` (m,), `u` and `test_weights`
-    () or (m,). Weights may be a mask.
+    `scores` are of shape (n,), `test_scores` (m,), or (n, c) and (m, c): then it is c
+    times the smallest of the components. `weights` are of shape (n,) and may be a mask,
+    `u` and `test_weights` () or (m,), each 1 by default.
     """
+    u = 1.0 if u is None else u
+    test_weights = 1.0 if test_weights is None else test_weights
+    if scores.ndim > 1:
+        each = jax.vmap(p_values_among, (1, 1, None, None, None), 1)
+        p = each(scores, test_scores, u, weights, test_weights)
+        return jnp.minimum(1, scores.shape[1] * jnp.min(p, axis=1))  # Bonferroni
     test_weights, factor = at_least_single(as_float(test_weights)), 1
     if weights is not None and weights.dtype == bool:
         weights = weights.astype(int)

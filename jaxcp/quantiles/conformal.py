@@ -202,6 +202,28 @@ def thresholds(
     return flat.reshape(rank.shape)
 
 
+def threshold_at(
+    scores: Array,
+    rank: Array,
+    mask: Array | None,
+    weights: Array | None,
+    test_weight: Array | None = None,
+) -> Array:
+    """Returns the threshold of scores (n,) or (n, c), shape () or (c,).
+
+    At a rank, or with weights at alpha as a float; several of them give (a,) of scores
+    (n,). A test weight is 1 by default.
+    """
+    if weights is None:
+        return thresholds(scores, rank, mask)
+    weight = jnp.ones(()) if test_weight is None else test_weight
+    weights, weight, scores = as_float(weights), as_float(weight), as_float(scores)
+    one = lambda column, alpha: weighted_threshold(column, weights, alpha, weight)  # noqa: E731
+    if scores.ndim > 1:
+        return jax.vmap(one)(scores.T, rank)
+    return jax.vmap(lambda a: one(scores, a))(rank.reshape(-1)).reshape(rank.shape)
+
+
 @partial(jax.jit, static_argnames="axis_name")
 def weighted_threshold(
     scores: Array,

@@ -44,11 +44,11 @@ def alpha_as_float(alpha: Alpha) -> Array:
     return alpha if isinstance(alpha, Array) else jnp.asarray(np.asarray(alpha, float))
 
 
-def split_alpha(alpha: Alpha, scores: Array | jax.ShapeDtypeStruct) -> Alpha:
-    """Returns the level of each component: a scalar is shared out equally."""
-    if scores.ndim == 1:
+def split_alpha(alpha: Alpha, components: tuple[int, ...]) -> Alpha:
+    """Returns alpha for each of (c,) components: a scalar is shared out equally."""
+    if not components:
         return alpha
-    c = scores.shape[1]
+    (c,) = components
     if alpha.shape not in ((), (c,)):
         raise ValueError(f"expected alpha of shape () or ({c},), got {alpha.shape}")
     if alpha.ndim:
@@ -87,13 +87,18 @@ def conformal_rank(count: ArrayLike, alpha: ArrayLike) -> Array:
       >>> conformal_rank(9, 0.1), conformal_rank(8, 0.1)
       (Array(9, dtype=int32), Array(9, dtype=int32))
     """
-    alpha = as_alpha(alpha)
     count = count if isinstance(count, Array) else np.asarray(count)
     if not jnp.issubdtype(count.dtype, jnp.integer):
         raise ValueError(f"expected an integer count, got {count.dtype}")
     _checks.check_values(lambda n: n >= 0, "count >= 0", count)
     most = np.iinfo(jax.dtypes.canonicalize_dtype(int)).max
     _checks.check_values(lambda n: n < most, f"count below {most}", count)
+    return ranks(count, as_alpha(alpha))
+
+
+def ranks(count: ArrayLike, alpha: Alpha) -> Array:
+    """Returns `conformal_rank` of counts, int, and levels as `as_alpha` reads them."""
+    count = count if isinstance(count, Array) else np.asarray(count)
     count = count.astype(int)  # a narrow type may not hold n + 1
     if isinstance(alpha, Array):
         return rank_at_any_level(jnp.asarray(count), as_float(alpha))

@@ -183,7 +183,7 @@ def prepare(
 
 def rank_of(alpha: ArrayLike, scores: jax.ShapeDtypeStruct) -> Array:
     """Returns the rank of the threshold of these scores, shape () or (c,)."""
-    level = split_alpha(as_alpha(alpha), scores)
+    level = split_alpha(as_alpha(alpha), scores.shape[1:])
     if level.shape != scores.shape[1:]:
         raise ValueError(f"expected alpha of shape (), got {level.shape}; use jax.vmap")
     return conformal_rank(scores.shape[0], level)

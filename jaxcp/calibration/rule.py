@@ -1,0 +1,155 @@
+"""What every calibration is: a score, and a rule that turns alpha into thresholds."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from jaxcp import _checks
+from jaxcp._batching import invert, invert_each, widened
+from jaxcp._numbers import rounding
+from jaxcp._tracing import jit
+from jaxcp.calibration._rows import RowShapes, check_row_shapes
+from jaxcp.quantiles.levels import alpha_as_float, as_alpha, split_alpha
+from jaxcp.quantiles.selection import bisect_keys, from_keys, to_keys
+from jaxcp.typing import AnySet, ArrayLike, PyTree, Score
+
+_NONE = _checks.optional(None)
+
+
+class Rule:
+    """A score with a threshold for every alpha: the base of all calibrations.
+
+    Sets, p-values, checks at the door and blocks of rows are written here once. A class
+    is a `jaxcp.pytree` with a field `score` and
+
+    * `threshold(rank, **context)`: the threshold of one test point, shape () or, for
+      scores with c components, (c,). Context is what the class reads of a test point,
+      such as a weight: given by keyword to the verbs, with a leading axis m, and to
+      `threshold` one row at a time. Without context one threshold serves all.
+    * `rank(alpha)`, if a float of alpha is not enough: what `threshold` needs of it,
+      computed once, outside of `jit`.
+    * `components`, () unless the scores are of shape (c,), and `row_shapes`, shapes of
+      one prediction, which are then checked.
+
+    Example:
+      >>> from jaxcp.scores import Absolute
+      >>> @jaxcp.pytree
+      ... class Mean(Rule):  # of the thresholds of two calibrations
+      ...     score: jaxcp.typing.Score
+      ...     both: tuple
+      ...     def rank(self, alpha):
+      ...         return [cp.rank(alpha) for cp in self.both]
+      ...     def threshold(self, rank):
+      ...         pairs = zip(self.both, rank)
+      ...         return sum(cp.threshold(k) for cp, k in pairs) / 2
+      >>> one = jaxcp.calibrate(Absolute(), jnp.zeros(9), jnp.arange(1.0, 10.0))
+      >>> two = jaxcp.calibrate(Absolute(), jnp.zeros(9), jnp.arange(3.0, 12.0))
+      >>> Mean(Absolute(), (one, two))(jnp.zeros(1), 0.2).upper
+      Array([9.], dtype=float32)
+    """
+
+    score: Score
+    components: tuple[int, ...] = ()
+    row_shapes: RowShapes | None = None
+
+    def rank(self, alpha: ArrayLike) -> PyTree:
+        """Returns alpha as a float; with components its share of each, shape (c,)."""
+        return alpha_as_float(split_alpha(as_alpha(alpha), self.components))
+
+    def threshold(self, rank: PyTree, **context: Any) -> Array:
+        """Returns the threshold of one test point, shape () or (c,)."""
+        kind = type(self).__name__
+        raise NotImplementedError(f"{kind} has to offer threshold(rank, **context)")
+
+    def quantile(self, alpha: ArrayLike, **context: Any) -> Array:
+        """Returns the threshold at level alpha, for the context of one test point."""
+        return _threshold(self, self.rank(alpha), context)
+
+    def __call__(self, preds: PyTree, alpha: ArrayLike, **context: Any) -> AnySet:
+        """Returns the prediction sets of new predictions, leading axis m."""
+        _checks.check_pytree("the rule", self, "jaxcp.calibrate")
+        return self._sets(preds, alpha, **context)
+
+    def p_values(self, preds: PyTree, y: ArrayLike, **context: Any) -> Array:
+        """Returns the smallest level whose set leaves each target out, shape (m,)."""
+        return self._p_values(preds, y, **context)
+
+    def _sets(self, preds, alpha, **context):
+        self._check_one_alpha(alpha)
+        preds, *_, context = self._rows(preds, context)
+        return _sets_of(self, preds, self.rank(alpha), context)
+
+    def _p_values(self, preds, y, u=None, **context):
+        rows = self._rows(preds, context, y, _checks.uniforms(u))
+        return _p_values_of(self, *rows)
+
+    def _rows(self, preds, context, y=_NONE, u=_NONE):
+        """Returns predictions, targets, uniforms and context, after checks."""
+        preds, y, u, *columns = _checks.rows(preds=preds, y=y, u=u, **context)
+        check_row_shapes(self.score, preds, self.row_shapes)
+        _checks.check_preds(self.score, preds, y)
+        pairs = zip(context, columns, strict=True)
+        return preds, y, u, {name: v for name, v in pairs if v is not None}
+
+    def _check_one_alpha(self, alpha):
+        """Raises ValueError for several levels, which sets do not have."""
+        if np.ndim(alpha) > len(self.components):
+            shapes = f"{self.components} or ()" if self.components else "()"
+            raise ValueError(
+                f"expected alpha of shape {shapes}, got {np.shape(alpha)}; use "
+                "jax.vmap for sets at several levels"
+            )
+
+    def _p_values_of_scores(self, scores, u, rounds, **context):
+        """Returns p-values of any rule: the first level whose set lacks a score."""
+        if u is not None:
+            raise ValueError(f"expected u=None for {type(self).__name__}, got uniforms")
+        one = lambda score, row: _first_level_without(self, score, rounds, row)  # noqa: E731
+        return jax.vmap(one)(scores, context)
+
+
+@jit
+def _threshold(rule, rank, context):
+    return rule.threshold(rank, **context)
+
+
+@jit
+def _sets_of(rule, preds, rank, context):
+    """Returns {y : score(pred, y) <= q} of every row, q one for all or one each."""
+    if not context:
+        return invert(rule.score, preds, rule.threshold(rank))
+    q = jax.vmap(lambda row: rule.threshold(rank, **row))(context)
+    return invert_each(rule.score, preds, q)
+
+
+@jit
+def _p_values_of(rule, preds, y, u, context):
+    scores = jax.vmap(rule.score)(*widened((preds, y)))
+    rounds = u is None and _sets_round(rule.score, preds, scores)
+    return rule._p_values_of_scores(scores, u, rounds, **context)
+
+
+def _first_level_without(rule, score, rounds, context):
+    """Returns inf{alpha : score > q(alpha)}, 1 if every set holds the score."""
+    dtype = jax.dtypes.canonicalize_dtype(float)
+    tiny, below = jnp.finfo(dtype).tiny, 1 - jnp.finfo(dtype).epsneg
+
+    def is_held(key):
+        alpha = from_keys(key, dtype)
+        q = rule.threshold(rule.rank(jnp.clip(alpha, tiny, below)), **context)
+        q = q + rounding(q) if rounds else q
+        return (alpha < tiny) | ((alpha < 1) & jnp.all(score <= q))
+
+    last = bisect_keys(is_held, to_keys(jnp.zeros((), dtype)).dtype)
+    return from_keys(last + 1, dtype)
+
+
+def _sets_round(score, preds, scores):
+    """Returns whether sets hold targets that exceed the threshold by rounding alone."""
+    one = lambda v: jax.ShapeDtypeStruct(v.shape[1:], v.dtype)  # noqa: E731
+    region = jax.eval_shape(score.invert, *jax.tree.map(one, (widened(preds), scores)))
+    extended = getattr(score, "extended", False)  # rounds at its threshold
+    return getattr(region, "rounds", False) or extended
