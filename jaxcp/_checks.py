@@ -9,23 +9,25 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jaxcp._arrays import as_arrays, as_groups, is_concrete
+from jaxcp._arrays import as_array, as_arrays, as_groups, is_concrete
 from jaxcp.typing import ArrayLike, Learner, PyTree, Score
 
 
 class Column(NamedTuple):
-    """An argument with one number a row, which may be None, for `rows`."""
+    """An argument with one number a row for `rows`; None if it is not required."""
 
     value: Any
     check: Callable[[str, Array, Array | None], None] = lambda *_: None
-    convert: Callable[[str, Any], Array] = lambda name, v: as_arrays(**{name: v})
+    convert: Callable[[str, Any], Array] = as_array
     is_mask: bool = False
     is_vector: bool = True
+    required: bool = False
 
 
 def optional(value: Any) -> Column:
     """Any pytree with a leading axis, which may be None."""
-    return Column(value, is_vector=False)
+    convert = lambda name, v: as_arrays(**{name: v})  # noqa: E731
+    return Column(value, convert=convert, is_vector=False)
 
 
 def vector(value: Any) -> Column:
@@ -33,9 +35,19 @@ def vector(value: Any) -> Column:
     return Column(value)
 
 
+def scores(value: Any) -> Column:
+    """Scores without NaN, shape (n,), which must be given."""
+    return Column(value, check_not_nan, required=True)
+
+
+def required(column: Column) -> Column:
+    """The same column, which must be given."""
+    return column._replace(required=True)
+
+
 def mask(value: Any) -> Column:
     """True where a row counts, shape (n,): other arguments are checked there alone."""
-    convert = lambda name, v: as_arrays(**{name: v}).astype(bool)  # noqa: E731
+    convert = lambda name, v: as_array(name, v).astype(bool)  # noqa: E731
     return Column(value, convert=convert, is_mask=True)
 
 
@@ -60,7 +72,7 @@ def rows(**named: Any) -> Any:
     """Returns arguments with a leading axis as arrays, after checks.
 
     A tuple of them in their order, or the one. Plain arguments are pytrees that must be
-    given; `vector`, `mask`, `weights`, `uniforms` and `groups` say what a column is.
+    given; `vector`, `scores`, `mask`, `weights`, ... say what a column is.
     """
     columns = {k: v for k, v in named.items() if isinstance(v, Column)}
     check_given(**{k: v for k, v in named.items() if k not in columns})
@@ -77,7 +89,8 @@ def rows(**named: Any) -> Any:
 def _converted(name, value):
     if not isinstance(value, Column):
         return as_arrays(**{name: value})
-    return None if value.value is None else value.convert(name, value.value)
+    absent = value.value is None and not value.required
+    return None if absent else value.convert(name, value.value)
 
 
 def num_rows(**named: PyTree) -> int:

@@ -9,7 +9,6 @@ import numpy as np
 from jax import Array
 
 from jaxcp import _checks
-from jaxcp.outliers.scoring import check_scores
 from jaxcp.pvalues.conformal import masses_from
 from jaxcp.typing import ArrayLike
 
@@ -55,7 +54,10 @@ def conditional_outlier_p_values(
       >>> round(p.item(), 4)  # 0.001 on average over calibration sets
       0.0046
     """
-    scores, test_scores, _ = check_scores(scores, test_scores, None)
+    scores = _checks.rows(scores=_checks.scores(scores))
+    test_scores = _checks.rows(
+        test_scores=_checks.required(_checks.vector(test_scores))
+    )
     if not isinstance(delta, Real):  # a table is made of it outside of jit
         raise ValueError(f"expected delta as a number, got {type(delta).__name__}")
     _checks.check_values(lambda v: (v > 0) & (v < 1), "delta in (0, 1)", delta)

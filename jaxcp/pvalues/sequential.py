@@ -5,7 +5,6 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from jaxcp import _checks
-from jaxcp._arrays import as_array
 from jaxcp._numbers import as_float, at_least_single
 from jaxcp.quantiles.selection import to_keys
 from jaxcp.typing import ArrayLike
@@ -40,10 +39,10 @@ def sequential_p_values(scores: ArrayLike, u: ArrayLike) -> Array:
       >>> sequential_p_values(jnp.array([1.0, 3.0, 2.0, 3.0]), jnp.full(4, 0.5))
       Array([0.5 , 0.25, 0.5 , 0.25], dtype=float32)
     """
-    scores, u = as_array("scores", scores), as_array("u", u)
-    _checks.num_rows(scores=scores, u=u)
-    _checks.check_vectors(scores=scores, u=u)
-    _checks.check_uniforms("u", u)
+    scores, u = _checks.rows(
+        scores=_checks.required(_checks.vector(scores)),
+        u=_checks.required(_checks.uniforms(u)),
+    )
     return _sequential(as_float(scores), at_least_single(as_float(u)))
 
 
