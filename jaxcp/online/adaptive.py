@@ -4,7 +4,6 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 
 from jaxcp import _checks
@@ -16,14 +15,6 @@ from jaxcp.typing import ArrayLike, Number, Score
 
 
 @pytree
-class SplitAlpha:
-    """Alpha of all components together, and the share of it that each one has."""
-
-    total: Array | np.ndarray
-    shares: Array | np.ndarray
-
-
-@pytree
 class ACIState:
     """State of `ACI`: the window of scores and the alpha of the next set."""
 
@@ -31,17 +22,19 @@ class ACIState:
     alpha: Array
 
 
-def _split(alpha: ArrayLike, window: Window) -> SplitAlpha:
+def _split(alpha, window):
+    """Returns alpha of all components together, and the share of it that each has."""
     alpha = component_alpha(alpha, window.scores.shape[1:])
     total = alpha.sum()
-    return SplitAlpha(*map(as_floats, (total, alpha / total)))
+    return as_floats(total), as_floats(alpha / total)
 
 
-def _threshold_at(alpha, window, shares):
+def _threshold_at(alpha, window, rank):
     """Returns the threshold of a window at an alpha that may leave (0, 1)."""
+    _, shares = rank
     # At 1 or beyond the set is empty, at 0 or below it is everything.
-    rank = rank_at_any_level(jnp.asarray(window.size), alpha * shares)
-    return pick(window.ordered, jnp.where(alpha >= 1, 0, rank))
+    k = rank_at_any_level(jnp.asarray(window.size), alpha * shares)
+    return pick(window.ordered, jnp.where(alpha >= 1, 0, k))
 
 
 @pytree
@@ -90,21 +83,20 @@ class ACI(Stream):
 
         Rows where `mask`, shape (n,), is False are absent, as for `SlidingWindow`.
         """
-        _checks.check_scalars(step_size=self.step_size)
-        _checks.check_values(lambda g: g >= 0, "step_size >= 0", self.step_size)
+        _checks.check_number("step_size", self.step_size, lambda g: g >= 0, ">= 0")
         window = make_window(scores, mask, self.window)
-        return ACIState(window, jnp.asarray(_split(alpha, window).total))
+        return ACIState(window, jnp.asarray(_split(alpha, window)[0]))
 
     def rank(self, state, alpha):
         return _split(alpha, state.window)
 
     def threshold(self, state, rank):
-        return _threshold_at(state.alpha, state.window, rank.shares)
+        return _threshold_at(state.alpha, state.window, rank)
 
     def learn(self, state, pred, y, rank, q):
+        (total, _), window = rank, state.window
         error = 1.0 - self.score.invert(pred, q).contains(y)
-        alpha = state.alpha + self.step_size * (rank.total - error)
-        window = state.window
+        alpha = state.alpha + self.step_size * (total - error)
         window = window.push(self.score(pred, y)) if self.rolling else window
         return ACIState(window, alpha.astype(state.alpha.dtype))
 
@@ -174,10 +166,9 @@ class DtACI(Stream):
         Rows where `mask`, shape (n,), is False are absent, as for `SlidingWindow`.
         """
         _checks.check_values(lambda g: g >= 0, "step_sizes >= 0", self.step_sizes)
-        _checks.check_scalars(interval=self.interval)
-        _checks.check_values(lambda i: i >= 1, "interval >= 1", self.interval)
+        _checks.check_number("interval", self.interval, lambda i: i >= 1, ">= 1")
         window = make_window(scores, mask, self.window)
-        count, total = len(self._steps()), _split(alpha, window).total
+        count, total = len(self._steps()), _split(alpha, window)[0]
         weights = jnp.full(count, 1 / count, total.dtype)
         return DtACIState(window, jnp.full(count, total), weights)
 
@@ -185,28 +176,28 @@ class DtACI(Stream):
         return _split(alpha, state.window)
 
     def threshold(self, state, rank):
-        return _threshold_at(state.alpha, state.window, rank.shares)
+        return _threshold_at(state.alpha, state.window, rank)
 
     def learn(self, state, pred, y, rank, q):
-        window = state.window
+        window, (target, shares) = state.window, rank
 
         def missed(alpha):
-            q = _threshold_at(alpha, window, rank.shares)
+            q = _threshold_at(alpha, window, rank)
             return 1.0 - self.score.invert(pred, q).contains(y)
 
-        target, score = rank.total, self.score(pred, y)
+        score = self.score(pred, y)
         moves = self._steps() * (target - jax.vmap(missed)(state.alphas))
-        beta = _largest_alpha(window, score, rank.shares)
+        beta = _largest_alpha(window, score, shares)
         losses = target * (beta - state.alphas) - jnp.minimum(beta - state.alphas, 0)
         sigma, eta = self._rates(target, len(state.alphas))
         # Less the smallest loss, which cancels, so that they do not all vanish.
-        shares = state.weights * jnp.exp(-eta * (losses - jnp.min(losses)))
-        shares = (1 - sigma) * shares / jnp.sum(shares) + sigma / len(shares)
+        weights = state.weights * jnp.exp(-eta * (losses - jnp.min(losses)))
+        weights = (1 - sigma) * weights / jnp.sum(weights) + sigma / len(weights)
         dtype = state.alphas.dtype
         return DtACIState(
             window.push(score) if self.rolling else window,
             (state.alphas + moves).astype(dtype),
-            shares.astype(dtype),
+            weights.astype(dtype),
         )
 
     def _steps(self):

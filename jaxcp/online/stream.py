@@ -14,7 +14,7 @@ from jaxcp._batching import evaluate
 from jaxcp._numbers import as_float
 from jaxcp._tracing import jit
 from jaxcp.calibration._rows import check_digits_of_targets
-from jaxcp.online._shapes import check_components, check_example
+from jaxcp.online._shapes import check_example, check_past, one_row
 from jaxcp.quantiles.levels import Alpha, as_alpha, split_alpha
 from jaxcp.typing import AnySet, ArrayLike, Online, PyTree, Score
 
@@ -213,7 +213,8 @@ def _step(method, state, pred, y, rank):
 
 @jit
 def _run(method, state, preds, y, rank):
-    check_components(method, state, preds, y, rank)
+    row = one_row((preds, y))
+    check_past(method, state, row[0], row[1], rank)
     return lax.scan(lambda s, row: _advance(method, s, *row, rank), state, (preds, y))
 
 

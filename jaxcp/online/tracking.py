@@ -9,8 +9,8 @@ from jax import Array
 from jaxcp import _checks
 from jaxcp._pytree import pytree
 from jaxcp.online.stream import Stream, as_floats, component_alpha, known, past_scores
+from jaxcp.quantiles.conformal import thresholds
 from jaxcp.quantiles.levels import conformal_rank
-from jaxcp.quantiles.selection import kth_smallest
 from jaxcp.typing import ArrayLike, Number, PyTree, Score, Scorecaster
 
 
@@ -81,13 +81,11 @@ class PID(Stream):
         With a scorecaster it starts at its forecast. Too few scores for alpha start
         at the largest finite one, or at 0. Rows where `mask` is False are absent.
         """
-        gains = {"step_size": self.step_size, "integral_gain": self.integral_gain}
-        _checks.check_scalars(**gains, saturation=self.saturation)
+        for name in ("step_size", "integral_gain"):
+            _checks.check_number(name, getattr(self, name), lambda g: g >= 0, ">= 0")
+        _checks.check_number("saturation", self.saturation, lambda c: c > 0, "> 0")
         if self.scorecaster is not None and mask is not None:
             raise ValueError("expected no mask with a scorecaster: it reads all scores")
-        for name in gains:
-            _checks.check_values(lambda g: g >= 0, f"{name} >= 0", getattr(self, name))
-        _checks.check_values(lambda c: c > 0, "saturation > 0", self.saturation)
         scores = past_scores(scores, mask)
         quantile = _first_quantile(scores, alpha)
         forecast, cast = jnp.zeros_like(quantile), None
@@ -177,8 +175,7 @@ class SFOGD(Stream):
 
         Rows where `mask`, shape (n,), is False are absent.
         """
-        _checks.check_scalars(step_size=self.step_size)
-        _checks.check_values(lambda g: g > 0, "step_size > 0", self.step_size)
+        _checks.check_number("step_size", self.step_size, lambda g: g > 0, "> 0")
         quantile = _first_quantile(past_scores(scores, mask), alpha)
         return SFOGDState(quantile, jnp.zeros(quantile.shape))
 
@@ -200,12 +197,9 @@ class SFOGD(Stream):
 
 def _first_quantile(scores: Array, alpha: ArrayLike) -> Array:
     """Returns the conformal quantile, or the largest finite score where it is +inf."""
-    alpha = component_alpha(alpha, scores.shape[1:])
-    where = known(scores)
-    rank = conformal_rank(jnp.sum(where), alpha)
-    select = lambda column, k: kth_smallest(column, k, where=where)  # noqa: E731
-    select = select if scores.ndim == 1 else jax.vmap(select, (1, 0))
-    quantile, finite = select(scores, rank), jnp.isfinite(scores)
+    where, alpha = known(scores), component_alpha(alpha, scores.shape[1:])
+    quantile = thresholds(scores, conformal_rank(jnp.sum(where), alpha), where)
+    finite = jnp.isfinite(scores)
     largest = jnp.max(jnp.where(finite, scores, -jnp.inf), axis=0)
     largest = jnp.where(jnp.any(finite, axis=0), largest, 0)
     return jnp.where(jnp.isfinite(quantile), quantile, largest)

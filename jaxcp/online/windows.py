@@ -109,8 +109,12 @@ def nexcp_weights(n: int, decay: ArrayLike) -> Array:
       [0.125, 0.25, 0.5]
     """
     _checks.check_count("n", n, 0)
-    _checks.check_values(lambda d: (d > 0) & (d <= 1), "decay in (0, 1]", decay)
+    _check_decay(decay)
     return jnp.asarray(decay, float) ** jnp.arange(n, 0, -1)
+
+
+def _check_decay(decay):
+    _checks.check_number("decay", decay, lambda d: (d > 0) & (d <= 1), "in (0, 1]")
 
 
 @pytree
@@ -231,10 +235,7 @@ class NexCP(Stream):
         Rows where `mask`, shape (w,), is False are absent: NaN in the state.
         """
         del alpha
-        _checks.check_scalars(decay=self.decay)
-        _checks.check_values(
-            lambda d: (d > 0) & (d <= 1), "decay in (0, 1]", self.decay
-        )
+        _check_decay(self.decay)
         return past_scores(scores, mask)
 
     def rank(self, state, alpha):

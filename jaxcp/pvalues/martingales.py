@@ -46,9 +46,8 @@ class PowerMartingale:
 
     def check(self) -> None:
         """Raises ValueError if a concrete epsilon is outside (0, 1]."""
-        _checks.check_scalars(epsilon=self.epsilon)
-        valid = "epsilon in (0, 1]"
-        _checks.check_values(lambda v: (v > 0) & (v <= 1), valid, self.epsilon)
+        valid = lambda v: (v > 0) & (v <= 1)  # noqa: E731
+        _checks.check_number("epsilon", self.epsilon, valid, "in (0, 1]")
 
 
 @pytree
@@ -132,8 +131,8 @@ class SimpleJumper:
 
     def check(self) -> None:
         """Raises ValueError if a concrete jump is outside [0, 1]."""
-        _checks.check_scalars(jump=self.jump)
-        _checks.check_values(lambda v: (v >= 0) & (v <= 1), "jump in [0, 1]", self.jump)
+        valid = lambda v: (v >= 0) & (v <= 1)  # noqa: E731
+        _checks.check_number("jump", self.jump, valid, "in [0, 1]")
 
 
 def watch(
