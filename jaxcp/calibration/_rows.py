@@ -60,12 +60,21 @@ def scored(
 def weights_for(weights: Array | None, test_weights: Any) -> _checks.Column:
     """Returns weights of test points for `rows`; only with those of calibration."""
     if test_weights is not None:
-        check_weighted(weights, "test_weights")
+        _check_weighted(weights, "test_weights")
     return _checks.weights(test_weights)
 
 
-def check_weighted(weights: Array | None, name: str) -> None:
-    """Raises ValueError for weights of test points without those of calibration."""
+def weight_for(weights: Array | None, test_weight: Any) -> dict[str, Array]:
+    """Returns the context of one test point: its weight, if there is one."""
+    if test_weight is None:
+        return {}
+    test_weight = as_arrays(test_weight=test_weight)
+    _check_weighted(weights, "test_weight")
+    _checks.check_weights("test_weight", test_weight)
+    return {"test_weights": test_weight}
+
+
+def _check_weighted(weights, name):
     if weights is None:
         raise ValueError(f"expected {name} only with calibration weights")
 

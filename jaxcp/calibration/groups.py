@@ -16,8 +16,8 @@ from jaxcp._tracing import jit
 from jaxcp.calibration._rows import (
     RowShapes,
     check_lawful,
-    check_weighted,
     scored,
+    weight_for,
     weights_for,
 )
 from jaxcp.calibration.rule import Rule
@@ -58,12 +58,7 @@ class GroupCalibration(Rule):
         +inf for a group with too few scores; arguments as for `Calibration.quantile`,
         of which alpha may also have shape (g,) without components: one a group.
         """
-        if test_weight is None:
-            return super().quantile(alpha)
-        test_weight = as_arrays(test_weight=test_weight)
-        check_weighted(self.weights, "test_weight")
-        _checks.check_weights("test_weight", test_weight)
-        return super().quantile(alpha, test_weights=test_weight)
+        return super().quantile(alpha, **weight_for(self.weights, test_weight))
 
     def __call__(
         self,
@@ -101,10 +96,8 @@ class GroupCalibration(Rule):
           >>> cp(jnp.zeros(2), 0.4, groups=jnp.array([0, 1])).upper
           Array([ 2., 20.], dtype=float32)
         """
-        if groups is None:
-            self._check_classes(preds)
-        columns = self._columns(groups, test_weights)
-        return self._sets(preds, alpha, **columns)
+        self._check_classes(preds, groups)
+        return self._sets(preds, alpha, **self._columns(groups, test_weights))
 
     def p_values(
         self,
@@ -143,25 +136,14 @@ class GroupCalibration(Rule):
           >>> cp.p_values(jnp.zeros(2), jnp.array([2.5, 2.5]), groups=jnp.array([0, 1]))
           Array([0.5, 1. ], dtype=float32)
         """
-        if groups is None:
-            self._check_classes(preds)
+        self._check_classes(preds, groups)
         columns = self._columns(y if groups is None else groups, test_weights)
         return self._p_values(preds, y, u, **columns)
 
     def certificate(self, alpha: Any) -> tuple[Certificate, ...]:
-        """Returns what the coverage of each group is: `Calibration.certificate`.
+        """Returns what the coverage of each of the g groups is, exactly.
 
-        Args:
-          alpha: Miscoverage level in (0, 1), a number.
-
-        Returns:
-          A `certificates.Certificate` for each of the g groups.
-
-        Raises:
-          ValueError: as `Calibration.certificate`.
-
-        Guarantee:
-          Exact for scores that are exchangeable within groups and do not tie.
+        Arguments, errors and guarantee as for `Calibration.certificate`.
         """
         check_lawful(self.scores, self.weights, (self.mask, self.groups))
         counts = np.asarray(_counts(self.groups, self.mask, self.num_groups))
@@ -237,7 +219,10 @@ class GroupCalibration(Rule):
     def _check_one_alpha(self, alpha):
         """Groups may have a level each: `rank` checks the shape."""
 
-    def _check_classes(self, preds):
+    def _check_classes(self, preds, groups):
+        """Raises ValueError without groups, unless they are the labels of a score."""
+        if groups is not None:
+            return
         if not hasattr(self.score, "labels"):
             raise ValueError(
                 "expected the group of each test point, got groups=None; only scores "
@@ -297,16 +282,10 @@ def calibrate_groups(
     """
     _checks.check_given(groups=groups)
     columns = _checks.groups(groups, num_groups)
-    rows = scored(score, preds, y, weights, mask, columns)
-    return GroupCalibration(
-        score,
-        rows.scores,
-        rows.groups,
-        rows.mask,
-        num_groups,
-        rows.row_shapes,
-        rows.weights,
+    scores, weights, mask, shapes, groups = scored(
+        score, preds, y, weights, mask, columns
     )
+    return GroupCalibration(score, scores, groups, mask, num_groups, shapes, weights)
 
 
 @partial(jax.jit, static_argnames="num_groups")

@@ -5,15 +5,13 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
-from jaxcp import _checks
-from jaxcp._arrays import as_arrays
 from jaxcp._numbers import with_rounding
 from jaxcp._pytree import pytree, static
 from jaxcp.calibration._rows import (
     RowShapes,
     check_lawful,
-    check_weighted,
     scored,
+    weight_for,
     weights_for,
 )
 from jaxcp.calibration.rule import Rule
@@ -69,12 +67,7 @@ class Calibration(Rule):
           >>> calibrate(Absolute(), jnp.zeros(9), jnp.arange(1.0, 10.0)).quantile(0.2)
           Array(8., dtype=float32)
         """
-        if test_weight is None:
-            return super().quantile(alpha)
-        test_weight = as_arrays(test_weight=test_weight)
-        check_weighted(self.weights, "test_weight")
-        _checks.check_weights("test_weight", test_weight)
-        return super().quantile(alpha, test_weights=test_weight)
+        return super().quantile(alpha, **weight_for(self.weights, test_weight))
 
     def __call__(
         self,
