@@ -10,6 +10,7 @@ from jaxcp import _checks
 from jaxcp._arrays import as_array
 from jaxcp._numbers import as_float, at_least_single
 from jaxcp._pytree import pytree, static
+from jaxcp._tracing import jit
 from jaxcp.quantiles.levels import alpha_as_float, as_alpha
 from jaxcp.typing import ArrayLike, CheckedMartingale, Martingale, Number, PyTree
 
@@ -220,23 +221,20 @@ def _log_bet(epsilon, p_value):
     return jnp.where(known, jnp.log(epsilon) + (epsilon - 1) * log_p, 0)
 
 
-def _like(p_values):
-    def cast(v):
-        v = jnp.asarray(v)
-        floating = jnp.issubdtype(v.dtype, jnp.floating)
-        return v.astype(p_values.dtype) if floating else v
-
-    return cast
-
-
-@jax.jit
+@jit
 def _watch(martingale, p_values, state):
-    # A carry keeps its type: floats have that of the p-values.
-    def as_carry(state):
-        return jax.tree.map(_like(p_values), state)
-
     def step(state, p_value):
         state, log_capital = martingale.step(state, p_value)
-        return as_carry(state), log_capital
+        return _as_carry(state, p_values.dtype), log_capital
 
-    return lax.scan(step, as_carry(state), p_values)
+    return lax.scan(step, _as_carry(state, p_values.dtype), p_values)
+
+
+def _as_carry(state, dtype):
+    """Returns a state whose floats have the type of the p-values: a carry keeps it."""
+
+    def cast(v):
+        v = jnp.asarray(v)
+        return v.astype(dtype) if jnp.issubdtype(v.dtype, jnp.floating) else v
+
+    return jax.tree.map(cast, state)
