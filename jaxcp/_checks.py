@@ -212,12 +212,7 @@ def check_scalars(**named: Any) -> None:
             raise ValueError(f"expected {name} of shape (), got {shape}; use jax.vmap")
 
 
-def check_number(
-    name: str,
-    value: Any,
-    valid: Callable[[np.ndarray], np.ndarray],
-    bounds: str,
-) -> None:
+def check_number(name: str, value: Any, valid: Callable, bounds: str) -> None:
     """Raises ValueError unless `value` is one number, and valid where it is known."""
     check_scalars(**{name: value})
     check_values(valid, f"{name} {bounds}", value)

@@ -11,23 +11,13 @@ from typing import Any, Protocol, runtime_checkable
 import jax
 from jax import Array
 
+# fmt: off
 __all__ = [
-    "AnySet",
-    "ArrayLike",
-    "AxisName",
-    "CheckedMartingale",
-    "HasEnds",
-    "LabelScore",
-    "Learner",
-    "Martingale",
-    "Number",
-    "Online",
-    "Predict",
-    "PyTree",
-    "Score",
-    "Scorecaster",
-    "Set",
+    "AnySet", "ArrayLike", "AxisName", "CheckedMartingale", "HasEnds", "LabelScore",
+    "Learner", "Martingale", "Number", "Online", "Predict", "PyTree", "Score",
+    "Scorecaster", "Set",
 ]
+# fmt: on
 __dir__ = __all__.copy
 
 

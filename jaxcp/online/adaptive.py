@@ -10,7 +10,7 @@ from jaxcp import _checks
 from jaxcp._pytree import pytree, static
 from jaxcp.online.stream import Stream, as_floats, component_alpha
 from jaxcp.online.windows import Window, make_window, pick
-from jaxcp.quantiles.levels import rank_at_any_level
+from jaxcp.quantiles.levels import rank_at_any_alpha
 from jaxcp.typing import ArrayLike, Number, Score
 
 
@@ -33,7 +33,7 @@ def _threshold_at(alpha, window, rank):
     """Returns the threshold of a window at an alpha that may leave (0, 1)."""
     _, shares = rank
     # At 1 or beyond the set is empty, at 0 or below it is everything.
-    k = rank_at_any_level(jnp.asarray(window.size), alpha * shares)
+    k = rank_at_any_alpha(jnp.asarray(window.size), alpha * shares)
     return pick(window.ordered, jnp.where(alpha >= 1, 0, k))
 
 

@@ -24,7 +24,7 @@ def conditional_outlier_p_values(
 
     b_r with r = 1 + #{S_i >= s} and b_(n+1) = 1, where b_1 <= ... <= b_n bound the
     order statistics of n uniforms together with probability 1 - delta: by the
-    generalised Simes inequality with n // 2 factors, tight for small p-values, or by
+    generalized Simes inequality with n // 2 factors, tight for small p-values, or by
     that of Dvoretzky, Kiefer and Wolfowitz, b_r = r / n + sqrt(log(2 / delta) / (2 n)).
 
     Args:
@@ -87,5 +87,6 @@ def _simes_bounds(n, delta):
 
 
 def _dkw_bounds(n, delta):
+    # b_r = r / n + sqrt(log(2 / delta) / (2 n))
     half_width = math.sqrt(math.log(2 / delta) / (2 * max(n, 1)))
     return np.minimum(np.arange(1, n + 1) / max(n, 1) + half_width, 1)

@@ -192,8 +192,6 @@ def _exceeds(test_scores, threshold):
 def _p_values(scores, test_scores, u, weights, test_weights, mask):
     if mask is not None:
         weights = mask if weights is None else jnp.where(mask, weights, 0)
-    u = 1.0 if u is None else u
-    test_weights = 1.0 if test_weights is None else test_weights
     return p_values_among(scores, test_scores, u, weights, test_weights)
 
 
