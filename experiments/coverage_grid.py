@@ -105,7 +105,7 @@ def judged(method: Method, counts: np.ndarray, n: int, alpha: float) -> dict:
     error = counts.std(ddof=1) / NUM_TEST / len(counts) ** 0.5
     row = {"coverage": float(coverage), "+-": float(error)}
     if method.exact:
-        test = certificates.test_coverage(counts, n, alpha, num_test=NUM_TEST)
+        test = certificates.coverage_test(counts, n, alpha, num_test=NUM_TEST)
         return row | {"must be": "=", "level": test.expected, "p-value": test.p_value}
     if method.level is None:
         return row | {"must be": "", "level": 1 - alpha, "p-value": None}

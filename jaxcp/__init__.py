@@ -79,3 +79,7 @@ __all__ = [
     "weighted_conformal_quantile", "weighted_select",
 ]
 # fmt: on
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "models"]

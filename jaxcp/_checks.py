@@ -26,12 +26,23 @@ class Column(NamedTuple):
 
 def optional(value: Any) -> Column:
     """Any pytree with a leading axis, which may be None."""
-    return Column(value, is_vector=False)
+    convert = lambda name, v: as_arrays(**{name: v})  # noqa: E731
+    return Column(value, convert=convert, is_vector=False)
 
 
 def vector(value: Any) -> Column:
     """Any numbers, shape (n,)."""
     return Column(value)
+
+
+def scores(value: Any) -> Column:
+    """Scores without NaN, shape (n,), which must be given."""
+    return Column(value, check_not_nan, required=True)
+
+
+def required(column: Column) -> Column:
+    """The same column, which must be given."""
+    return column._replace(required=True)
 
 
 def mask(value: Any) -> Column:
@@ -61,7 +72,7 @@ def rows(**named: Any) -> Any:
     """Returns arguments with a leading axis as arrays, after checks.
 
     A tuple of them in their order, or the one. Plain arguments are pytrees that must be
-    given; `vector`, `mask`, `weights`, `uniforms` and `groups` say what a column is.
+    given; `vector`, `scores`, `mask`, `weights`, ... say what a column is.
     """
     columns = {k: v for k, v in named.items() if isinstance(v, Column)}
     check_given(**{k: v for k, v in named.items() if k not in columns})
@@ -181,6 +192,12 @@ def check_scalars(**named: Any) -> None:
         if jnp.ndim(value):
             shape = jnp.shape(value)
             raise ValueError(f"expected {name} of shape (), got {shape}; use jax.vmap")
+
+
+def check_number(name: str, value: Any, valid: Callable, bounds: str) -> None:
+    """Raises ValueError unless `value` is one number, and valid where it is known."""
+    check_scalars(**{name: value})
+    check_values(valid, f"{name} {bounds}", value)
 
 
 def check_vectors(**named: Array | None) -> None:

@@ -33,16 +33,8 @@ def jit(
     if function is None:
         return functools.partial(jit, static_argnames=static_argnames)
 
-    @functools.wraps(function)
-    def program(*args, _classes, **kwargs):
-        return function(*args, **kwargs)
-
-    # Where jax looks for what static names are.
-    own = inspect.signature(function)
-    last = inspect.Parameter("_classes", inspect.Parameter.KEYWORD_ONLY)
-    program.__signature__ = own.replace(parameters=[*own.parameters.values(), last])  # type: ignore[attr-defined]
     names = (static_argnames,) if isinstance(static_argnames, str) else static_argnames
-    compiled = jax.jit(program, static_argnames=(*names, "_classes"))
+    compiled = jax.jit(_with_classes(function), static_argnames=(*names, "_classes"))
 
     @functools.wraps(function)
     def call(*args, **kwargs):
@@ -55,6 +47,20 @@ def jit(
             return compiled(*args, _classes=classes, **kwargs)
 
     return call
+
+
+def _with_classes(function):
+    """Returns `function` with one more argument, classes of which it takes no note."""
+
+    @functools.wraps(function)
+    def program(*args, _classes, **kwargs):
+        return function(*args, **kwargs)
+
+    # Where jax looks for what static names are.
+    own = inspect.signature(function)
+    last = inspect.Parameter("_classes", inspect.Parameter.KEYWORD_ONLY)
+    program.__signature__ = own.replace(parameters=[*own.parameters.values(), last])  # type: ignore[attr-defined]
+    return program
 
 
 @contextmanager

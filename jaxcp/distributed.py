@@ -27,6 +27,7 @@ from collections.abc import Sequence
 import jax
 
 __all__ = ["initialize", "launch"]
+__dir__ = __all__.copy
 
 _ADDRESS, _NUMBER, _ID = (
     "JAX_COORDINATOR_ADDRESS",

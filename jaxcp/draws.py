@@ -7,7 +7,6 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxcp import _checks
-from jaxcp._arrays import as_arrays
 from jaxcp._batching import map_evenly
 from jaxcp._pytree import as_function
 from jaxcp._tracing import jit
@@ -61,13 +60,11 @@ def draw(
       >>> jnp.array_equal(alone[0], draws[3]).item()
       True
     """
-    x, indices = as_arrays(x=x, indices=indices)
-    n = _checks.num_rows(x=x, indices=indices)
     _checks.check_key(key)
+    x, indices = _checks.rows(x=x, indices=_checks.vector(indices))
     _checks.check_count("num_draws", num_draws, 1)
     _checks.check_count("role", role, 0)
-    indices = jnp.arange(n) if indices is None else indices
-    _checks.check_vectors(indices=indices)
+    indices = jnp.arange(_checks.num_rows(x=x)) if indices is None else indices
     if not jnp.issubdtype(indices.dtype, jnp.integer):
         raise ValueError(f"expected indices of an integer type, got {indices.dtype}")
     sample = as_function("sample", sample)

@@ -9,6 +9,7 @@ from jax import Array
 from jaxcp import _checks
 
 __all__ = ["block_bootstrap", "bootstrap", "k_fold", "leave_one_out", "subsample"]
+__dir__ = __all__.copy
 
 
 def leave_one_out(n: int) -> Array:

@@ -1,10 +1,24 @@
-"""The contracts: what a score, a set and a prediction function must offer."""
+"""What jaxcp asks of scores, sets, learners, methods and bets: also of yours.
+
+A class need not name the protocol that it follows: its methods are enough. Classes
+with hyperparameters are a `jaxcp.pytree`. What a protocol calls optional is asked for
+by a protocol of its own.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import jax
 from jax import Array
+
+# fmt: off
+__all__ = [
+    "AnySet", "ArrayLike", "AxisName", "CheckedMartingale", "HasEnds", "LabelScore",
+    "Learner", "Martingale", "Number", "Online", "Predict", "PyTree", "Score",
+    "Scorecaster", "Set",
+]
+# fmt: on
+__dir__ = __all__.copy
 
 
 class _HasArray(Protocol):
@@ -41,7 +55,10 @@ class Learner(Protocol):
 
 @runtime_checkable
 class Set(Protocol):
-    """A prediction set for one example."""
+    """A prediction set for one example: a pytree of arrays, so that batches are one.
+
+    The `invert` of a score returns it, and `jax.vmap` of that a batch.
+    """
 
     def contains(self, y: Array) -> Array:
         """Returns whether `y` is in the set, a bool of shape ()."""
@@ -100,7 +117,9 @@ class LabelScore(Score, Protocol):
 class Online(Protocol):
     """A method that keeps sets calibrated on a stream, one example at a time.
 
-    The state is a pytree of arrays: save it, load it and go on.
+    The state is a pytree of arrays: save it, load it and go on. It keeps its shapes and
+    types from step to step, for `online.run` is a scan. `online.Stream` makes `step`,
+    with its checks, of a threshold and of what is learnt.
     """
 
     def init(
@@ -116,10 +135,38 @@ class Online(Protocol):
 
 @runtime_checkable
 class Scorecaster(Protocol):
-    """A forecast of the next score's quantile from the scores so far."""
+    """A forecast of the next score's quantile from the scores so far, for `online.PID`.
+
+    It is a pytree, and so is its state, which keeps its shapes and types. Scores have
+    one component; a forecast may be any finite number.
+    """
 
     def init(self, scores: Array, alpha: ArrayLike) -> tuple[PyTree, Array]:
         """Returns the state after past scores and the first forecast, shape ()."""
 
     def step(self, state: PyTree, score: Array) -> tuple[PyTree, Array]:
         """Returns the state after one more score and the next forecast, shape ()."""
+
+
+@runtime_checkable
+class Martingale(Protocol):
+    """A strategy that bets against uniform p-values, for `pvalues.watch`.
+
+    It starts with a capital of 1, and each bet has a mean of at most 1 under a uniform
+    p-value: then the capital reaches c with probability at most 1/c. It is a pytree,
+    and its state keeps its shapes and types.
+    """
+
+    def init(self) -> PyTree:
+        """Returns the state before the first p-value."""
+
+    def step(self, state: PyTree, p_value: Array) -> tuple[PyTree, Array]:
+        """Returns the state after a p-value and the log of the capital, shape ()."""
+
+
+@runtime_checkable
+class CheckedMartingale(Martingale, Protocol):
+    """A martingale that is asked whether its parameters are valid before it bets."""
+
+    def check(self) -> None:
+        """Raises ValueError for parameters that are known and not valid."""

@@ -154,7 +154,7 @@ for name, q in thresholds.items():
 
 p_values = {}
 for name, given in tests.items():
-    test = certificates.test_coverage(*given, num_test=NUM_TEST)
+    test = certificates.coverage_test(*given, num_test=NUM_TEST)
     p_values[name] = test.p_value
     print(f"{name:20s} coverage {test.coverage:.4f}   p-value {test.p_value:.1e}")
 

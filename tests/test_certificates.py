@@ -15,7 +15,7 @@ from jaxcp.scores import Absolute, Signed
 
 
 def check(*args, **options):
-    return certificates.test_coverage(*args, **options)
+    return certificates.coverage_test(*args, **options)
 
 
 @pytest.mark.parametrize("n, alpha", [(1, 0.5), (9, 0.1), (20, 0.1), (99, 0.05)])

@@ -13,7 +13,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 import jaxcp
-from jaxcp import metrics, online, sets
+from jaxcp import metrics, online, pvalues, sets
 
 NUM_CLASSES = 40
 
@@ -125,6 +125,26 @@ def test_streams_use_the_score_of_their_class(register):
         state, found = online.run(method, state, jnp.zeros(1), jnp.ones(1), 0.2)
         assert found.upper[0] == 8
         assert state.window.scores[0] == i + 1
+
+
+@registrations
+def test_martingales_bet_for_themselves(register):
+    def martingale_class(i):
+        class Steady:
+            c: float = 1.0
+
+            def init(self):
+                return jnp.zeros(())
+
+            def step(self, state, p_value):
+                state = state + (i + 1) * self.c
+                return state, state
+
+        return register(Steady)
+
+    for i in range(NUM_CLASSES):
+        _, capital = pvalues.watch(martingale_class(i)(), jnp.full(2, 0.5))
+        assert_allclose(capital, [i + 1, 2 * (i + 1)])
 
 
 @pytest.mark.slow

@@ -175,7 +175,7 @@ def p_value(setting, name):
     """The certificate where there is an exact law, else the binomial bound."""
     covered = counts(setting)[name]
     if setting in EXACT:
-        return certificates.test_coverage(
+        return certificates.coverage_test(
             covered, EXACT[setting], ALPHA, num_test=NUM_TEST
         ).p_value
     return stats.binom.cdf(covered.sum(), len(covered), AT_LEAST[setting])
@@ -207,7 +207,7 @@ def test_a_thousand_clean_runs_raise_no_alarm(key):
     runs = np.asarray(jaxcp.simulate(covered, key, 1000, batch_size=1000))
     p = np.array(
         [
-            certificates.test_coverage(run, SPLIT_SIZE, ALPHA, num_test=5).p_value
+            certificates.coverage_test(run, SPLIT_SIZE, ALPHA, num_test=5).p_value
             for run in runs
         ]
     )

@@ -1,4 +1,4 @@
-"""Parts of one's own, written outside of the package: they work where ours do."""
+"""Rules of one's own, written outside of the package: they work where ours do."""
 
 import jax
 import jax.numpy as jnp

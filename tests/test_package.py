@@ -39,6 +39,14 @@ NAMESPACES = [
     jaxcp.sets,
     jaxcp.simulation,
     jaxcp.training,
+    jaxcp.typing,
+]
+PROTOCOLS = [
+    value
+    for name, value in vars(jaxcp.typing).items()
+    if isinstance(value, type)
+    and value.__module__ == "jaxcp.typing"
+    and not name.startswith("_")
 ]
 # Methods of these are verbs of their own, and documented as such.
 VERBS = ["quantile", "__call__", "minmax", "naive", "aggregate", "init", "fit"]
@@ -64,7 +72,7 @@ def public():
     for namespace in NAMESPACES:
         for name in namespace.__all__:
             value = getattr(namespace, name)
-            if callable(value):
+            if callable(value) and namespace is not jaxcp.typing:
                 yield pytest.param(value, id=f"{namespace.__name__}.{name}")
 
 
@@ -84,6 +92,36 @@ def test_public_names_are_documented(value):
         assert "Raises:" in text
     if value.__module__.startswith("jaxcp.scores"):
         assert "Guarantee:" in text
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda p: p.__name__)
+def test_protocols_are_for_those_who_implement_them(protocol):
+    """Each is public, says what it is, what its members return, and can be asked."""
+    assert protocol.__name__ in jaxcp.typing.__all__
+    assert len(protocol.__doc__) > 40
+    members = [v for k, v in vars(protocol).items() if callable(v) and k[0] != "_"]
+    members += [v for k, v in vars(protocol).items() if k == "__call__"]
+    assert members
+    for member in members:
+        assert member.__doc__.startswith(("Returns", "Raises", "Whether", "True"))
+        assert "return" in member.__annotations__
+    assert not isinstance(object(), protocol)  # or isinstance raises
+
+
+@pytest.mark.parametrize("namespace", NAMESPACES, ids=lambda n: n.__name__)
+def test_completion_offers_public_names_alone(namespace):
+    lazy = ["models"] if namespace is jaxcp else []
+    assert dir(namespace) == sorted([*namespace.__all__, *lazy])
+    assert all(hasattr(namespace, name) for name in dir(namespace))
+    assert not any(name.startswith("_") for name in dir(namespace))
+
+
+def test_moved_names_are_found_but_not_listed():
+    assert jaxcp.certificates.test_coverage is jaxcp.certificates.coverage_test
+    assert jaxcp.outliers.SimpleJumper is jaxcp.pvalues.SimpleJumper
+    for namespace in (jaxcp, jaxcp.certificates, jaxcp.outliers):
+        with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+            _ = namespace.nothing
 
 
 def test_every_public_name_is_exported_once():

@@ -36,7 +36,7 @@ def tails(a: int, b: int, m: int, num_sets: int, total: int) -> tuple[float, flo
 
 
 def log_beta_binomial(a: int, b: int, m: int) -> np.ndarray:
-    """Returns the log probabilities of 0, ..., m, from the ratios of neighbours."""
+    """Returns the log probabilities of 0, ..., m, from the ratios of neighbors."""
     x = np.arange(m, dtype=float)
     steps = np.log((m - x) / (x + 1)) + np.log((x + a) / (m - x - 1 + b))
     # Sums start at the mode, where the mass is, and so do their rounding errors.

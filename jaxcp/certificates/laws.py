@@ -74,12 +74,12 @@ class Certificate:
         return _beta_quantile(*self.law, 1 - probability)
 
     def num_needed(self, slack: float, probability: float) -> int:
-        """Returns `calibration_size` at this level."""
+        """Returns `calibration_size` at this alpha."""
         return calibration_size(self.alpha, slack, probability)
 
 
 def certificate(n: int, alpha: Any) -> Certificate:
-    """Returns what coverage at level alpha must be with n calibration scores.
+    """Returns what coverage at alpha must be with n calibration scores.
 
     The threshold is the k-th smallest score, k = n + 1 - floor(alpha (n + 1)); coverage
     is k / (n + 1) on average and Beta(k, n + 1 - k) given the calibration set.
@@ -113,8 +113,8 @@ def certificate(n: int, alpha: Any) -> Certificate:
       2520
     """
     _checks.check_count("n", n, 0)
-    level = _one_level(alpha)
-    return Certificate(int(n), level, exact_rank(int(n), level))
+    exact = _one_alpha(alpha)
+    return Certificate(int(n), exact, exact_rank(int(n), exact))
 
 
 def coverage_law(n: int, alpha: ArrayLike) -> tuple[int, int]:
@@ -161,7 +161,7 @@ def calibration_size(alpha: Any, slack: float, probability: float) -> int:
       Number of calibration scores.
 
     Raises:
-      ValueError: if an argument is outside (0, 1), or the level nearer than 1e-6 to
+      ValueError: if an argument is outside (0, 1), or `alpha` nearer than 1e-6 to
         its ends, where the search would take long.
 
     Guarantee:
@@ -174,36 +174,46 @@ def calibration_size(alpha: Any, slack: float, probability: float) -> int:
       >>> calibration_size(0.1, slack=0.05, probability=0.9)
       110
     """
-    level = _one_level(alpha)
+    exact = _one_alpha(alpha)
     _check_share("slack", slack)
     _check_share("probability", probability)
-    if not _FINEST <= level <= 1 - _FINEST:
+    if not _FINEST <= exact <= 1 - _FINEST:
         raise ValueError(f"expected alpha in [1e-6, 1 - 1e-6], got {alpha}")
     # The rank jumps, and so the tails move in teeth of 1 / alpha sizes. The first tooth
     # has infinite sets: a coverage of 1, which may be near enough while others are not.
-    tooth = max(math.ceil(2 / min(level, 1 - level)), 100)
+    tooth = max(math.ceil(2 / min(exact, 1 - exact)), 100)
 
-    def kept(start: int) -> np.ndarray:
-        n = np.arange(start, start + tooth)
-        if (start + tooth) * level.numerator >= 2**63:
-            n = n.astype(object)
-        ranks = n + 1 - (n + 1) * level.numerator // level.denominator
-        lower, upper = float(1 - level) - slack, float(1 - level) + slack
-        a, b = ranks.astype(float), (n + 1 - ranks).astype(float)
-        low, high = _tails(a, b, lower, upper)
-        return np.maximum(low, high) <= (1 - probability) / 2
+    def kept(i: int) -> np.ndarray:
+        n = np.arange(i * tooth, (i + 1) * tooth)
+        return _is_kept(n, exact, slack, (1 - probability) / 2)
 
-    fails, holds = 0, 1  # in teeth
-    while not kept(holds * tooth).all():
-        fails, holds = holds, 2 * holds
-    while holds - fails > 1:
-        middle = (holds + fails) // 2
-        if kept(middle * tooth).all():
-            holds = middle
-        else:
-            fails = middle
-    failing = np.flatnonzero(~kept(fails * tooth))
-    return fails * tooth + int(failing[-1]) + 1 if failing.size else 0
+    last = _first(lambda i: kept(i).all()) - 1
+    failing = np.flatnonzero(~kept(last))
+    return last * tooth + int(failing[-1]) + 1 if failing.size else 0
+
+
+def _is_kept(n, alpha, slack, tail):
+    """Returns for which sizes coverage leaves 1 - alpha +- slack with at most `tail`.
+
+    On each side, P(Beta(k, n + 1 - k) < 1 - alpha - slack) and > 1 - alpha + slack.
+    """
+    if (n[-1] + 1) * alpha.numerator >= 2**63:
+        n = n.astype(object)
+    k = n + 1 - (n + 1) * alpha.numerator // alpha.denominator
+    lower, upper = float(1 - alpha) - slack, float(1 - alpha) + slack
+    below, above = _tails(k.astype(float), (n + 1 - k).astype(float), lower, upper)
+    return np.maximum(below, above) <= tail
+
+
+def _first(holds):
+    """Returns the smallest i >= 1 from which on `holds(i)`: by doubling and halving."""
+    fails, found = 0, 1
+    while not holds(found):
+        fails, found = found, 2 * found
+    while found - fails > 1:
+        middle = (found + fails) // 2
+        fails, found = (fails, middle) if holds(middle) else (middle, found)
+    return found
 
 
 def _tails(a, b, lower, upper):
@@ -217,10 +227,10 @@ def _tails(a, b, lower, upper):
     return np.where(atom, lower > 1, below), np.where(atom, upper < 1, above)
 
 
-def _beta_quantile(a, b, level):
+def _beta_quantile(a, b, probability):
     from scipy.special import betaincinv
 
-    return 1.0 if b == 0 else float(betaincinv(a, b, level))
+    return 1.0 if b == 0 else float(betaincinv(a, b, probability))
 
 
 def _check_share(name, value):
@@ -228,10 +238,10 @@ def _check_share(name, value):
         raise ValueError(f"expected {name} in (0, 1), got {value}")
 
 
-def _one_level(alpha):
-    level = as_alpha(alpha)
-    if not isinstance(level, np.ndarray):
+def _one_alpha(alpha):
+    exact = as_alpha(alpha)
+    if not isinstance(exact, np.ndarray):
         raise ValueError("expected alpha as a number, got a jax array")
-    if level.ndim:
-        raise ValueError(f"expected alpha of shape (), got {level.shape}")
-    return level.item()
+    if exact.ndim:
+        raise ValueError(f"expected alpha of shape (), got {exact.shape}")
+    return exact.item()

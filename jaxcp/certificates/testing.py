@@ -13,7 +13,7 @@ Alternative = Literal["two-sided", "less", "greater"]
 
 
 class CoverageTest(NamedTuple):
-    """How well observed coverage fits its law. Made by `test_coverage`.
+    """How well observed coverage fits its law. Made by `coverage_test`.
 
     Args:
       p_value: Probability of counts as extreme, if the predictor is valid.
@@ -28,7 +28,7 @@ class CoverageTest(NamedTuple):
     standard_error: float
 
 
-def test_coverage(
+def coverage_test(
     covered: ArrayLike,
     n: int,
     alpha: Any,
@@ -72,9 +72,9 @@ def test_coverage(
       >>> quantile = jax.vmap(jaxcp.conformal_quantile, (0, None))
       >>> q = quantile(scores[:, :100], jnp.array([0.1, 0.2]))
       >>> right, wrong = scores[:, 100:] <= q[:, :1], scores[:, 100:] <= q[:, 1:]
-      >>> test_coverage(right, 100, 0.1).p_value > 0.01
+      >>> coverage_test(right, 100, 0.1).p_value > 0.01
       True
-      >>> test_coverage(wrong, 100, 0.1).p_value < 1e-6
+      >>> coverage_test(wrong, 100, 0.1).p_value < 1e-6
       True
     """
     proof = certificate(n, alpha)
@@ -92,10 +92,6 @@ def test_coverage(
         mean,
         (spread / points) ** 0.5,
     )
-
-
-# For pytest, where its name says otherwise.
-test_coverage.__test__ = False  # type: ignore[attr-defined]  # of a function
 
 
 def _as_counts(covered, num_test):

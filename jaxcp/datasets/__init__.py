@@ -16,3 +16,4 @@ __all__ = [
     "linear",
     "scenes",
 ]
+__dir__ = __all__.copy

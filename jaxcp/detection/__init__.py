@@ -4,3 +4,4 @@ from jaxcp.detection.calibrating import calibrate_boxes
 from jaxcp.detection.matching import BoxPairs, match_boxes, match_images
 
 __all__ = ["BoxPairs", "calibrate_boxes", "match_boxes", "match_images"]
+__dir__ = __all__.copy

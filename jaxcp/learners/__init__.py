@@ -17,3 +17,4 @@ __all__ = [
     "Shared",
     "check",
 ]
+__dir__ = __all__.copy

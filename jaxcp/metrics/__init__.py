@@ -59,3 +59,4 @@ __all__ = [
     "winkler_score",
     "worst_slab_coverage",
 ]
+__dir__ = __all__.copy

@@ -12,3 +12,4 @@ from jaxcp.models.matching import FlowMatching
 from jaxcp.models.mixture import MixtureNetwork
 
 __all__ = ["CouplingFlow", "FlowMatching", "GaussianNetwork", "MixtureNetwork"]
+__dir__ = __all__.copy

@@ -1,7 +1,7 @@
 """Methods that keep prediction sets calibrated on a stream, by one scan."""
 
 from jaxcp.online.adaptive import ACI, DtACI
-from jaxcp.online.stream import run
+from jaxcp.online.stream import Stream, run
 from jaxcp.online.tracking import PID, SFOGD
 from jaxcp.online.windows import NexCP, SlidingWindow, nexcp_weights
 
@@ -12,6 +12,8 @@ __all__ = [
     "DtACI",
     "NexCP",
     "SlidingWindow",
+    "Stream",
     "nexcp_weights",
     "run",
 ]
+__dir__ = __all__.copy

@@ -6,31 +6,46 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from jaxcp._batching import evaluate
 from jaxcp.typing import PyTree
 
 
 def check_example(
-    method: Any, state: PyTree, pred: PyTree, y: Array | None, level: PyTree
+    method: Any, state: PyTree, pred: PyTree, y: Array | None, rank: PyTree
 ) -> None:
     """Raises ValueError for a batch, or past scores of another score, by their shapes.
 
     Without a target, which may have any shape, only for what must be a batch.
     """
-    past = jax.eval_shape(method._threshold, state, level).shape
+    past = jax.eval_shape(method.threshold, state, rank).shape
     if past in _score_shapes(method.score, pred, y):
         return
     sizes = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves((pred, y))}
-    if len(sizes) == 1 and sizes != {()}:
-        one = lambda v: jax.ShapeDtypeStruct(v.shape[1:], v.dtype)  # noqa: E731
-        row = jax.tree.map(one, (pred, y))
-        if past in _score_shapes(method.score, *row):
-            (size,) = sizes.pop()
-            raise ValueError(
-                f"expected one example, got a batch of {size}; online.run takes a batch"
-            )
+    is_batch = len(sizes) == 1 and sizes != {()}
+    if is_batch and past in _score_shapes(method.score, *one_row((pred, y))):
+        (size,) = sizes.pop()
+        raise ValueError(
+            f"expected one example, got a batch of {size}; online.run takes a batch"
+        )
     if y is not None:
-        _check_past(jax.eval_shape(method.score, pred, y).shape, past)
+        check_past(method, state, pred, y, rank)
+
+
+def check_past(
+    method: Any, state: PyTree, pred: PyTree, y: Array, rank: PyTree
+) -> None:
+    """Raises ValueError, while tracing, if the past scores are of another score."""
+    past = jax.eval_shape(method.threshold, state, rank).shape
+    scores = jax.eval_shape(method.score, pred, y).shape
+    if scores != past:
+        raise ValueError(
+            f"expected past scores with components {scores}, as of preds and y, got "
+            f"{past} in the state"
+        )
+
+
+def one_row(tree: PyTree) -> PyTree:
+    """Returns the shapes and types of one row of a batch."""
+    return jax.tree.map(lambda v: jax.ShapeDtypeStruct(v.shape[1:], v.dtype), tree)
 
 
 def _score_shapes(score, pred, y):
@@ -50,19 +65,3 @@ def _targets(pred):
     each = {(), *shapes, *(shape[1:] for shape in shapes)}
     kinds = float, int
     return [jax.ShapeDtypeStruct(s, kind) for s in sorted(each) for kind in kinds]
-
-
-def check_components(
-    method: Any, state: PyTree, preds: PyTree, y: Array, level: PyTree
-) -> None:
-    """Raises ValueError, while tracing, if the past scores are of another score."""
-    scores = jax.eval_shape(evaluate, method.score, preds, y).shape[1:]
-    _check_past(scores, jax.eval_shape(method._threshold, state, level).shape)
-
-
-def _check_past(scores, past):
-    if scores != past:
-        raise ValueError(
-            f"expected past scores with components {scores}, as of preds and y, got "
-            f"{past} in the state"
-        )

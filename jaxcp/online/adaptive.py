@@ -1,4 +1,4 @@
-"""Methods that adapt the level: ACI, and DtACI over many step sizes."""
+"""Methods that adapt alpha: ACI, and DtACI over many step sizes."""
 
 from typing import ClassVar
 
@@ -8,84 +8,53 @@ from jax import Array
 
 from jaxcp import _checks
 from jaxcp._pytree import pytree, static
-from jaxcp.online.stream import Stream, past_scores, split_level
+from jaxcp.online.stream import Stream, as_floats, component_alpha
 from jaxcp.online.windows import Window, make_window, pick
-from jaxcp.quantiles.levels import alpha_as_float, rank_at_any_level
+from jaxcp.quantiles.levels import rank_at_any_alpha
 from jaxcp.typing import ArrayLike, Number, Score
 
 
 @pytree
-class Level:
-    """A family-wise level and the share of it that each component has."""
-
-    total: Array
-    share: Array
-
-
-@pytree
 class ACIState:
-    """State of `ACI`: the window of scores and the level of the next set."""
+    """State of `ACI`: the window of scores and the alpha of the next set."""
 
     window: Window
     alpha: Array
 
 
-class _Adaptive(Stream):
-    """A method whose sets are those of a window at a level of its own."""
-
-    window: int | None
-    rolling: bool
-
-    def _window(self, scores, mask):
-        scores = past_scores(scores, mask)
-        if self.window is not None:
-            _checks.check_count("window", self.window, 1)
-            if self.window > len(scores):
-                raise ValueError(
-                    f"expected at least window = {self.window} past scores, got "
-                    f"{len(scores)}"
-                )
-            scores = scores[-self.window :]
-            mask = None if mask is None else jnp.asarray(mask)[-self.window :]
-        return make_window(scores, mask)
-
-    def _level(self, state, alpha):
-        return _level(state.window.scores, alpha)
-
-    def _quantile(self, window, alpha, level):
-        """Returns the threshold at a level that may leave (0, 1)."""
-        # At 1 or beyond the set is empty, at 0 or below it is everything.
-        rank = rank_at_any_level(jnp.asarray(window.size), alpha * level.share)
-        return pick(window.ordered, jnp.where(alpha >= 1, 0, rank))
-
-    def _push(self, window, pred, y):
-        return window.push(self.score(pred, y)) if self.rolling else window
-
-
-def _level(scores: Array, alpha: ArrayLike) -> Level:
-    alpha = split_level(alpha, scores)
+def _split(alpha, window):
+    """Returns alpha of all components together, and the share of it that each has."""
+    alpha = component_alpha(alpha, window.scores.shape[1:])
     total = alpha.sum()
-    return Level(*map(alpha_as_float, (total, alpha / total)))
+    return as_floats(total), as_floats(alpha / total)
+
+
+def _threshold_at(alpha, window, rank):
+    """Returns the threshold of a window at an alpha that may leave (0, 1)."""
+    _, shares = rank
+    # At 1 or beyond the set is empty, at 0 or below it is everything.
+    k = rank_at_any_alpha(jnp.asarray(window.size), alpha * shares)
+    return pick(window.ordered, jnp.where(alpha >= 1, 0, k))
 
 
 @pytree
-class ACI(_Adaptive):
+class ACI(Stream):
     """Adaptive conformal inference: alpha <- alpha + step_size (target - error).
 
-    The set is that of the window of past scores at the current level: everything at a
-    level <= 0, empty at a level >= 1; the level is not clipped.
+    The set is that of the window of past scores at the current alpha: everything where
+    it is <= 0, empty where it is >= 1; it is not clipped.
 
     Args:
       score: The nonconformity score.
-      step_size: How far one error moves the level, >= 0, shape (); 0 is static.
+      step_size: How far one error moves alpha, >= 0, shape (); 0 is static.
       window: Number of latest past scores that `init` keeps. Defaults to all.
       rolling: Whether new scores replace the oldest.
 
     Guarantee:
       On every sequence |mean error - alpha| <= (max(a, 1 - a) + step_size) / (step_size
-      T) with a the level at the start, whatever the data and predictions, for scores
+      T) with a the alpha at the start, whatever the data and predictions, for scores
       whose sets are empty at -inf and everything at +inf (all but `Normalized` and
-      `Gamma` where the scale is not positive). Up to rounding: the steps of the level
+      `Gamma` where the scale is not positive). Up to rounding: the steps of alpha
       add at most eps (1 + 4 step_size) / (2 step_size), eps of its type, at any T (at
       step_size = 0.01 it is 6e-6 in single precision and 1e-14 in double).
 
@@ -114,24 +83,27 @@ class ACI(_Adaptive):
 
         Rows where `mask`, shape (n,), is False are absent, as for `SlidingWindow`.
         """
-        _checks.check_scalars(step_size=self.step_size)
-        _checks.check_values(lambda g: g >= 0, "step_size >= 0", self.step_size)
-        window = self._window(scores, mask)
-        return ACIState(window, _level(window.scores, alpha).total)
+        _checks.check_number("step_size", self.step_size, lambda g: g >= 0, ">= 0")
+        window = make_window(scores, mask, self.window)
+        return ACIState(window, jnp.asarray(_split(alpha, window)[0]))
 
-    def _threshold(self, state, level):
-        return self._quantile(state.window, state.alpha, level)
+    def rank(self, state, alpha):
+        return _split(alpha, state.window)
 
-    def _learn(self, state, pred, y, level, q):
+    def threshold(self, state, rank):
+        return _threshold_at(state.alpha, state.window, rank)
+
+    def learn(self, state, pred, y, rank, q):
+        (total, _), window = rank, state.window
         error = 1.0 - self.score.invert(pred, q).contains(y)
-        alpha = state.alpha + self.step_size * (level.total - error)
-        window = self._push(state.window, pred, y)
+        alpha = state.alpha + self.step_size * (total - error)
+        window = window.push(self.score(pred, y)) if self.rolling else window
         return ACIState(window, alpha.astype(state.alpha.dtype))
 
 
 @pytree
 class DtACIState:
-    """State of `DtACI`: the window, and the level and weight of each expert."""
+    """State of `DtACI`: the window, and the alpha and weight of each expert."""
 
     window: Window
     alphas: Array
@@ -139,16 +111,16 @@ class DtACIState:
 
     @property
     def alpha(self) -> Array:
-        """The level of the next set: the weighted mean of the experts'."""
+        """The alpha of the next set: the weighted mean of the experts'."""
         return jnp.sum(self.weights * self.alphas) / jnp.sum(self.weights)
 
 
 @pytree
-class DtACI(_Adaptive):
+class DtACI(Stream):
     """Dynamically-tuned ACI: experts with a step size each, weighted by their losses.
 
-    Each expert is an `ACI`; the level played is the weighted mean of theirs. The loss
-    of an expert is the pinball loss of its level at beta, the largest level that covers
+    Each expert is an `ACI`; the alpha played is the weighted mean of theirs. The loss
+    of an expert is the pinball loss of its alpha at beta, the largest alpha that covers
     (the p-value of the target): weights <- (1 - sigma) weights exp(-eta loss) / sum +
     sigma / K with sigma = 1 / (2 I) and eta = sqrt(3 / I) sqrt((log(K I) + 2) /
     ((1 - a)^2 a^3 + a^2 (1 - a)^3)).
@@ -162,7 +134,7 @@ class DtACI(_Adaptive):
 
     Guarantee:
       Long-run coverage tends to 1 - alpha on every sequence as eta and sigma tend to 0,
-      and the regret against the best sequence of levels is bounded on every interval of
+      and the regret against the best sequence of alphas is bounded on every interval of
       length I.
 
     References:
@@ -175,7 +147,7 @@ class DtACI(_Adaptive):
       >>> state = method.init(jnp.arange(1.0, 20.0), 0.1)
       >>> y = 100 * jnp.arange(1.0, 10.0)
       >>> state, sets = online.run(method, state, jnp.zeros(9), y, 0.1)
-      >>> bool(state.weights[2] > state.weights[0])  # the shift favours large steps
+      >>> bool(state.weights[2] > state.weights[0])  # the shift favors large steps
       True
     """
 
@@ -194,34 +166,38 @@ class DtACI(_Adaptive):
         Rows where `mask`, shape (n,), is False are absent, as for `SlidingWindow`.
         """
         _checks.check_values(lambda g: g >= 0, "step_sizes >= 0", self.step_sizes)
-        _checks.check_scalars(interval=self.interval)
-        _checks.check_values(lambda i: i >= 1, "interval >= 1", self.interval)
-        window, count = self._window(scores, mask), len(self._steps())
-        total = _level(window.scores, alpha).total
+        _checks.check_number("interval", self.interval, lambda i: i >= 1, ">= 1")
+        window = make_window(scores, mask, self.window)
+        count, total = len(self._steps()), _split(alpha, window)[0]
         weights = jnp.full(count, 1 / count, total.dtype)
         return DtACIState(window, jnp.full(count, total), weights)
 
-    def _threshold(self, state, level):
-        return self._quantile(state.window, state.alpha, level)
+    def rank(self, state, alpha):
+        return _split(alpha, state.window)
 
-    def _learn(self, state, pred, y, level, q):
+    def threshold(self, state, rank):
+        return _threshold_at(state.alpha, state.window, rank)
+
+    def learn(self, state, pred, y, rank, q):
+        window, (target, shares) = state.window, rank
+
         def missed(alpha):
-            q = self._quantile(state.window, alpha, level)
+            q = _threshold_at(alpha, window, rank)
             return 1.0 - self.score.invert(pred, q).contains(y)
 
-        target, score = level.total, self.score(pred, y)
+        score = self.score(pred, y)
         moves = self._steps() * (target - jax.vmap(missed)(state.alphas))
-        beta = _largest_level(state.window, score, level.share)
+        beta = _largest_alpha(window, score, shares)
         losses = target * (beta - state.alphas) - jnp.minimum(beta - state.alphas, 0)
         sigma, eta = self._rates(target, len(state.alphas))
         # Less the smallest loss, which cancels, so that they do not all vanish.
-        shares = state.weights * jnp.exp(-eta * (losses - jnp.min(losses)))
-        shares = (1 - sigma) * shares / jnp.sum(shares) + sigma / len(shares)
+        weights = state.weights * jnp.exp(-eta * (losses - jnp.min(losses)))
+        weights = (1 - sigma) * weights / jnp.sum(weights) + sigma / len(weights)
         dtype = state.alphas.dtype
         return DtACIState(
-            self._push(state.window, pred, y),
+            window.push(score) if self.rolling else window,
             (state.alphas + moves).astype(dtype),
-            shares.astype(dtype),
+            weights.astype(dtype),
         )
 
     def _steps(self):
@@ -234,10 +210,10 @@ class DtACI(_Adaptive):
         return 1 / (2 * length), eta
 
 
-def _largest_level(window, score, share):
-    """Returns sup{b : the set at level b has the target}: its p-value."""
+def _largest_alpha(window, score, shares):
+    """Returns sup{b : the set at alpha = b has the target}: its p-value."""
     score = jnp.where(jnp.isnan(score), jnp.inf, score)
     score = score if window.ordered.ndim == 1 else score[None]
     absent = len(window.ordered) - window.size  # +inf in `ordered`
     at_least = jnp.sum(window.ordered >= score, axis=0) - absent
-    return jnp.minimum(jnp.min((1 + at_least) / (window.size + 1) / share), 1)
+    return jnp.minimum(jnp.min((1 + at_least) / (window.size + 1) / shares), 1)

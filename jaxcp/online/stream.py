@@ -1,9 +1,11 @@
-"""What all online methods share: a step is a prediction and what is learnt of it."""
+"""What all online methods share: a step predicts a set and learns from its target."""
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
 from jaxcp import _checks
@@ -12,29 +14,77 @@ from jaxcp._batching import evaluate
 from jaxcp._numbers import as_float
 from jaxcp._tracing import jit
 from jaxcp.calibration._rows import check_digits_of_targets
-from jaxcp.online._shapes import check_components, check_example
+from jaxcp.online._shapes import check_example, check_past, one_row
 from jaxcp.quantiles.levels import Alpha, as_alpha, split_alpha
 from jaxcp.scores import inputs
 from jaxcp.typing import AnySet, ArrayLike, Online, PyTree, Score
 
 
-class Stream:
-    """A method made of `init`, `_level`, `_threshold` and `_learn`.
+class Stream(ABC):
+    """A method that keeps sets calibrated on a stream: the base of your own.
 
-    `_level(state, alpha)` is what a level comes to, computed once for a stream;
-    `_threshold(state, level)` the threshold of the next set; `_learn(state, pred, y,
-    level, q)` the state after the target came.
+    Decorate the class with `jaxcp.pytree` and give it a field `score` and three
+    functions of one example; `predict`, `update`, `step` and `run` come from them.
+
+    * `init(scores, alpha, *, mask=None)` returns the state, a pytree of arrays, before
+      the stream, from past scores in order of time, shape (n,) or (n, c).
+    * `threshold(state, rank)` returns the threshold of the next set, shape () or (c,).
+    * `learn(state, pred, y, rank, q)` returns the state after the target came, of the
+      same shapes and types as before; `q` is the threshold of the set for it, which
+      missed it where score(pred, y) > q.
+
+    `rank` is what `rank(state, alpha)` made of alpha, once for a stream: by default
+    alpha itself as a float, one for each of c components. `state_type` may name the
+    class of your states: others are then refused.
+
+    Example:
+      >>> @jaxcp.pytree
+      ... class LargestScore(jaxcp.online.Stream):
+      ...     score: jaxcp.typing.Score
+      ...     def init(self, scores, alpha, *, mask=None):
+      ...         return jnp.max(scores, axis=0)
+      ...     def threshold(self, state, rank):
+      ...         return state
+      ...     def learn(self, state, pred, y, rank, q):
+      ...         return jnp.maximum(state, self.score(pred, y))
+      >>> method = LargestScore(jaxcp.scores.Absolute())
+      >>> state = method.init(jnp.arange(3.0), 0.1)
+      >>> y = jnp.array([1.0, 5.0, 3.0])
+      >>> state, sets = jaxcp.online.run(method, state, jnp.zeros(3), y, 0.1)
+      >>> sets.upper.tolist()
+      [2.0, 2.0, 5.0]
     """
 
     score: Score
-    _level: Callable[[PyTree, ArrayLike], PyTree]
-    _threshold: Callable[[PyTree, PyTree], Array]
-    _learn: Callable[[PyTree, PyTree, Array, PyTree, Array], PyTree]
+    state_type: ClassVar[type] = object
+
+    @abstractmethod
+    def init(
+        self, scores: ArrayLike, alpha: ArrayLike, *, mask: ArrayLike | None = None
+    ) -> PyTree:
+        """Returns the state before the stream, from past scores in order of time."""
+
+    @abstractmethod
+    def threshold(self, state: PyTree, rank: PyTree) -> Array:
+        """Returns the threshold of the next set, shape () or (c,)."""
+
+    @abstractmethod
+    def learn(
+        self, state: PyTree, pred: PyTree, y: Array, rank: PyTree, q: Array
+    ) -> PyTree:
+        """Returns the state after the target of a set at threshold `q` came."""
+
+    def rank(self, state: PyTree, alpha: ArrayLike) -> PyTree:
+        """Returns what alpha comes to, once for a stream: ranks, or alpha as a float.
+
+        The default is alpha as a float, shape () or (c,), shared out over components.
+        """
+        return as_floats(component_alpha(alpha, _some_threshold(self, state).shape))
 
     def predict(self, state: PyTree, pred: PyTree, alpha: ArrayLike) -> AnySet:
         """Returns the set for the next target, before it is known."""
-        pred, _, level = _check_one(self, state, pred, None, alpha)
-        return _predict(self, state, pred, level)
+        pred, _, rank = _one_example(self, state, pred, None, alpha)
+        return _predict(self, state, pred, rank)
 
     def update(
         self, state: PyTree, pred: PyTree, y: ArrayLike, alpha: ArrayLike
@@ -47,12 +97,8 @@ class Stream:
     ) -> tuple[PyTree, AnySet]:
         """Returns the next state and the set that was predicted before `y` came."""
         _checks.check_given(y=y)
-        pred, y, level = _check_one(self, state, pred, y, alpha)
-        return _step(self, state, pred, y, level)
-
-    def _advance(self, state, pred, y, level):
-        q = self._threshold(state, level)
-        return self._learn(state, pred, y, level, q), self.score.invert(pred, q)
+        pred, y, rank = _one_example(self, state, pred, y, alpha)
+        return _step(self, state, pred, y, rank)
 
 
 def run(
@@ -93,10 +139,9 @@ def run(
       >>> round(jnp.mean(abs(y) <= sets.upper).item(), 2)
       0.9
     """
-    _checks.check_given(method=method, preds=preds, y=y)
+    _checks.check_given(method=method)
     rounded, given = is_rounded("y", y), (preds, y)
-    preds, y = as_arrays(preds=preds, y=y)
-    _checks.num_rows(preds=preds, y=y)
+    preds, y = _checks.rows(preds=preds, y=y)
     if not isinstance(method, Stream):
         return _run_steps(method, state, preds, y, alpha)
     inputs.check_score(method.score)
@@ -105,104 +150,115 @@ def run(
     if rounded:
         scores = evaluate(method.score, preds, y)
         check_digits_of_targets(method.score, preds, y, scores, given=given)
-    return _run(method, state, preds, y, method._level(state, alpha))
+    return _run(method, state, preds, y, method.rank(state, alpha))
 
 
 def past_scores(scores: ArrayLike, mask: ArrayLike | None) -> Array:
     """Returns scores of the past as floats, NaN where there is none."""
-    scores, mask = as_arrays(scores=scores, mask=mask)
+    scores, mask = _checks.rows(scores=scores, mask=_checks.mask(mask))
     if scores.ndim not in (1, 2) or not len(scores):
         raise ValueError(
             "expected past scores of shape (n,) or (n, c), at least one, got "
             f"{scores.shape}; a mask of False starts a stream without a past"
         )
-    _checks.num_rows(scores=scores, mask=mask)
-    _checks.check_vectors(mask=mask)
+    return _as_past(scores, mask)
+
+
+def component_alpha(alpha: ArrayLike, components: tuple[int, ...]) -> Alpha:
+    """Returns alpha read exactly, for each of the components of a threshold."""
+    alpha = split_alpha(as_alpha(alpha), components)
+    if alpha.shape != components:
+        raise ValueError(f"expected alpha of shape {components}, got {alpha.shape}")
+    return alpha
+
+
+def as_floats(alpha: Alpha) -> Array | np.ndarray:
+    """Returns alpha as floats, on the host where it is known: a step is then faster."""
+    if isinstance(alpha, Array):
+        return alpha
+    return np.asarray(alpha, jax.dtypes.canonicalize_dtype(float))
+
+
+def known(scores: Array) -> Array:
+    """Returns in which rows of `past_scores` there is a score, bool (n,)."""
+    return ~jnp.isnan(scores.reshape(len(scores), -1)[:, 0])
+
+
+@jax.jit
+def _as_past(scores, mask):
     scores = as_float(scores)
     scores = jnp.where(jnp.isnan(scores), jnp.inf, scores)
     if mask is None:
         return scores
-    mask = mask.astype(bool).reshape(-1, *(1,) * (scores.ndim - 1))
-    return jnp.where(mask, scores, jnp.nan)
-
-
-def split_level(alpha: ArrayLike, scores: Array) -> Alpha:
-    """Returns the level, one for each component of past scores (n,) or (n, c)."""
-    alpha = split_alpha(as_alpha(alpha), scores.shape[1:])
-    if alpha.ndim > scores.ndim - 1:
-        expected = scores.shape[1:]
-        raise ValueError(f"expected alpha of shape {expected}, got {alpha.shape}")
-    return alpha
-
-
-def errors(score: Score, pred: PyTree, y: Array, q: Array) -> Array:
-    """Returns 1 where the set at `q` misses `y`, else 0, shape () or (c,).
-
-    With components each is judged by the set that binds it alone.
-    """
-    missed = lambda q: 1.0 - score.invert(pred, q).contains(y)  # noqa: E731
-    if q.ndim == 0:
-        return missed(q)
-    return jax.vmap(missed)(jnp.where(jnp.eye(len(q), dtype=bool), q[None], jnp.inf))
+    return jnp.where(mask.reshape(-1, *(1,) * (scores.ndim - 1)), scores, jnp.nan)
 
 
 @jit
-def _predict(method, state, pred, level):
-    check_example(method, state, pred, None, level)
-    return method.score.invert(pred, method._threshold(state, level))
+def _some_threshold(method, state):
+    """Returns zeros of the shape of a threshold, from a cache after the first time."""
+    like = jax.eval_shape(method.threshold, state, jax.ShapeDtypeStruct((), float))
+    return jnp.zeros(like.shape)
 
 
 @jit
-def _step(method, state, pred, y, level):
-    check_example(method, state, pred, y, level)
-    return method._advance(state, pred, y, level)
+def _predict(method, state, pred, rank):
+    check_example(method, state, pred, None, rank)
+    return method.score.invert(pred, method.threshold(state, rank))
 
 
 @jit
-def _run(method, state, preds, y, level):
-    check_components(method, state, preds, y, level)
+def _step(method, state, pred, y, rank):
+    check_example(method, state, pred, y, rank)
+    return _advance(method, state, pred, y, rank)
 
-    def step(state, row):
-        return method._advance(state, *row, level)
 
-    return lax.scan(step, state, (preds, y))
+@jit
+def _run(method, state, preds, y, rank):
+    row = one_row((preds, y))
+    check_past(method, state, row[0], row[1], rank)
+    return lax.scan(lambda s, row: _advance(method, s, *row, rank), state, (preds, y))
+
+
+def _advance(method, state, pred, y, rank):
+    q = method.threshold(state, rank)
+    return method.learn(state, pred, y, rank, q), method.score.invert(pred, q)
 
 
 def _run_steps(method, state, preds, y, alpha):
-    if not hasattr(method, "step"):
+    if not isinstance(method, Online):
         kind = type(method).__name__
         raise ValueError(f"expected a method with init and step, got {kind}")
     as_alpha(alpha)  # the method is given it as it came
-    step = lambda state, row: method.step(state, *row, alpha)  # noqa: E731
-    return lax.scan(step, state, (preds, y))
+    return lax.scan(lambda s, row: method.step(s, *row, alpha), state, (preds, y))
+
+
+def _one_example(method, state, pred, y, alpha):
+    """Returns one example as arrays and its rank, or refuses them as `run` does."""
+    pred, y = as_arrays(pred=pred, y=y)
+    _checks.check_given(pred=pred)
+    _check_state(method, state)
+    rank = method.rank(state, alpha)
+    try:
+        inputs.check(method.score, *_as_batch((pred, y)))
+    except ValueError:
+        # In the words of one example, where these say more.
+        _checks.check_not_nan("pred", pred)
+        _checks.check_not_nan("y", y)
+        check_example(method, state, pred, y, rank)
+        raise
+    return pred, y, rank
 
 
 def _check_state(method, state):
-    """Raises ValueError for the state of another method."""
-    expected = getattr(method, "state_type", object)
-    if not isinstance(state, expected):
+    """Raises ValueError for what is no method, or the state of another one."""
+    _checks.check_pytree("method", method, "one of jaxcp.online")
+    if not isinstance(state, method.state_type):
         raise ValueError(
-            f"expected a state of {type(method).__name__}, {expected.__name__}, got "
-            f"{type(state).__name__}"
+            f"expected a state of {type(method).__name__}, "
+            f"{method.state_type.__name__}, got {type(state).__name__}"
         )
 
 
 @jax.jit
 def _as_batch(tree):
     return jax.tree.map(lambda v: v[None], tree)
-
-
-def _check_one(method, state, pred, y, alpha):
-    """Returns one example as arrays and the level, or refuses them as `run` does."""
-    pred, y = as_arrays(pred=pred, y=y)
-    _checks.check_given(pred=pred)
-    _check_state(method, state)
-    _checks.check_not_nan("pred", pred)
-    _checks.check_not_nan("y", y)
-    level = method._level(state, alpha)
-    try:
-        inputs.check(method.score, *_as_batch((pred, y)))
-    except ValueError:
-        check_example(method, state, pred, y, level)  # says more of a batch
-        raise
-    return pred, y, level

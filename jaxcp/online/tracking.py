@@ -8,9 +8,9 @@ from jax import Array
 
 from jaxcp import _checks
 from jaxcp._pytree import pytree
-from jaxcp.online.stream import Stream, errors, past_scores, split_level
-from jaxcp.quantiles.levels import alpha_as_float, conformal_rank
-from jaxcp.quantiles.selection import kth_smallest
+from jaxcp.online.stream import Stream, as_floats, component_alpha, known, past_scores
+from jaxcp.quantiles.conformal import thresholds
+from jaxcp.quantiles.levels import conformal_rank
 from jaxcp.typing import ArrayLike, Number, PyTree, Score, Scorecaster
 
 
@@ -25,15 +25,8 @@ class PIDState:
     scorecaster: PyTree
 
 
-class _Tracking(Stream):
-    """A method whose state has the threshold in `quantile`."""
-
-    def _level(self, state, alpha):
-        return alpha_as_float(split_level(alpha, state.quantile[None]))
-
-
 @pytree
-class PID(_Tracking):
+class PID(Stream):
     """Conformal PID control: quantile tracking, an integrator and a scorecaster.
 
     q_{t+1} = [q_t + step_size (error_t - alpha)] + r_t(sum of errors - alpha) + g_t in
@@ -85,16 +78,14 @@ class PID(_Tracking):
     ) -> PIDState:
         """Returns the state that starts at the conformal quantile of past scores.
 
-        With a scorecaster it starts at its forecast. Too few scores for the level start
+        With a scorecaster it starts at its forecast. Too few scores for alpha start
         at the largest finite one, or at 0. Rows where `mask` is False are absent.
         """
-        gains = {"step_size": self.step_size, "integral_gain": self.integral_gain}
-        _checks.check_scalars(**gains, saturation=self.saturation)
+        for name in ("step_size", "integral_gain"):
+            _checks.check_number(name, getattr(self, name), lambda g: g >= 0, ">= 0")
+        _checks.check_number("saturation", self.saturation, lambda c: c > 0, "> 0")
         if self.scorecaster is not None and mask is not None:
             raise ValueError("expected no mask with a scorecaster: it reads all scores")
-        for name in gains:
-            _checks.check_values(lambda g: g >= 0, f"{name} >= 0", getattr(self, name))
-        _checks.check_values(lambda c: c > 0, "saturation > 0", self.saturation)
         scores = past_scores(scores, mask)
         quantile = _first_quantile(scores, alpha)
         forecast, cast = jnp.zeros_like(quantile), None
@@ -105,12 +96,15 @@ class PID(_Tracking):
         excess = jnp.zeros(quantile.shape)
         return PIDState(quantile, excess, jnp.zeros((), int), forecast, cast)
 
-    def _threshold(self, state, level):
+    def rank(self, state, alpha):
+        return as_floats(component_alpha(alpha, state.quantile.shape))
+
+    def threshold(self, state, rank):
         threshold = state.quantile + self._integral(state) + state.forecast
         return threshold.astype(state.quantile.dtype)
 
-    def _learn(self, state, pred, y, level, q):
-        excess = errors(self.score, pred, y, q) - level
+    def learn(self, state, pred, y, rank, q):
+        excess = _errors(self.score, pred, y, q) - rank
         quantile = state.quantile + self.step_size * excess
         forecast, cast = state.forecast, state.scorecaster
         if self.scorecaster is not None:
@@ -143,7 +137,7 @@ class SFOGDState:
 
 
 @pytree
-class SFOGD(_Tracking):
+class SFOGD(Stream):
     """Scale-free online gradient descent on the pinball loss of the threshold.
 
     q <- q - (step_size / sqrt(3)) g / sqrt(sum of g^2), g = alpha - error the gradient
@@ -181,16 +175,18 @@ class SFOGD(_Tracking):
 
         Rows where `mask`, shape (n,), is False are absent.
         """
-        _checks.check_scalars(step_size=self.step_size)
-        _checks.check_values(lambda g: g > 0, "step_size > 0", self.step_size)
+        _checks.check_number("step_size", self.step_size, lambda g: g > 0, "> 0")
         quantile = _first_quantile(past_scores(scores, mask), alpha)
         return SFOGDState(quantile, jnp.zeros(quantile.shape))
 
-    def _threshold(self, state, level):
+    def rank(self, state, alpha):
+        return as_floats(component_alpha(alpha, state.quantile.shape))
+
+    def threshold(self, state, rank):
         return state.quantile
 
-    def _learn(self, state, pred, y, level, q):
-        gradient = level - errors(self.score, pred, y, q)
+    def learn(self, state, pred, y, rank, q):
+        gradient = rank - _errors(self.score, pred, y, q)
         squares = state.squares + gradient**2
         size = jnp.where(squares > 0, jnp.sqrt(jnp.where(squares > 0, squares, 1)), 1)
         quantile = state.quantile - self.step_size / 3**0.5 * gradient / size
@@ -201,12 +197,20 @@ class SFOGD(_Tracking):
 
 def _first_quantile(scores: Array, alpha: ArrayLike) -> Array:
     """Returns the conformal quantile, or the largest finite score where it is +inf."""
-    alpha = split_level(alpha, scores)
-    known = ~jnp.isnan(scores if scores.ndim == 1 else scores[:, 0])
-    rank = conformal_rank(jnp.sum(known), alpha)
-    select = lambda column, k: kth_smallest(column, k, where=known)  # noqa: E731
-    select = select if scores.ndim == 1 else jax.vmap(select, (1, 0))
-    quantile, finite = select(scores, rank), jnp.isfinite(scores)
+    where, alpha = known(scores), component_alpha(alpha, scores.shape[1:])
+    quantile = thresholds(scores, conformal_rank(jnp.sum(where), alpha), where)
+    finite = jnp.isfinite(scores)
     largest = jnp.max(jnp.where(finite, scores, -jnp.inf), axis=0)
     largest = jnp.where(jnp.any(finite, axis=0), largest, 0)
     return jnp.where(jnp.isfinite(quantile), quantile, largest)
+
+
+def _errors(score: Score, pred: PyTree, y: Array, q: Array) -> Array:
+    """Returns 1 where the set at `q` misses `y`, else 0, shape () or (c,).
+
+    With components each is judged by the set that binds it alone.
+    """
+    missed = lambda q: 1.0 - score.invert(pred, q).contains(y)  # noqa: E731
+    if q.ndim == 0:
+        return missed(q)
+    return jax.vmap(missed)(jnp.where(jnp.eye(len(q), dtype=bool), q[None], jnp.inf))

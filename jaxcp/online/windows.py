@@ -1,5 +1,6 @@
 """Windows of the latest scores: sliding, and weighted by age."""
 
+from functools import partial
 from typing import ClassVar
 
 import jax
@@ -9,9 +10,9 @@ from jax import Array
 
 from jaxcp import _checks
 from jaxcp._pytree import pytree, static
-from jaxcp.online.stream import Stream, past_scores, split_level
+from jaxcp.online.stream import Stream, as_floats, component_alpha, known, past_scores
 from jaxcp.quantiles.conformal import weighted_conformal_quantile
-from jaxcp.quantiles.levels import alpha_as_float, conformal_rank
+from jaxcp.quantiles.levels import conformal_rank
 from jaxcp.typing import ArrayLike, Number, Score
 
 
@@ -52,10 +53,25 @@ class Window:
         return len(self.scores) if self.count is None else self.count
 
 
-def make_window(scores: Array, mask: ArrayLike | None) -> Window:
-    """Returns the window of past scores in order of time."""
+def make_window(
+    scores: ArrayLike, mask: ArrayLike | None, size: int | None = None
+) -> Window:
+    """Returns the window of past scores in order of time, the latest `size` or all."""
+    scores = past_scores(scores, mask)
+    if size is not None:
+        _checks.check_count("window", size, 1)
+        if size > len(scores):
+            raise ValueError(
+                f"expected at least window = {size} past scores, got {len(scores)}"
+            )
+        scores = scores[-size:]
+    return _in_order(scores, mask is None)
+
+
+@partial(jax.jit, static_argnames="full")
+def _in_order(scores, full):
     ordered = jnp.sort(jnp.where(jnp.isnan(scores), jnp.inf, scores), axis=0)
-    count = None if mask is None else jnp.sum(jnp.asarray(mask).astype(bool))
+    count = None if full else jnp.sum(known(scores))
     return Window(scores, ordered, jnp.zeros((), int), count)
 
 
@@ -93,8 +109,12 @@ def nexcp_weights(n: int, decay: ArrayLike) -> Array:
       [0.125, 0.25, 0.5]
     """
     _checks.check_count("n", n, 0)
-    _checks.check_values(lambda d: (d > 0) & (d <= 1), "decay in (0, 1]", decay)
+    _check_decay(decay)
     return jnp.asarray(decay, float) ** jnp.arange(n, 0, -1)
+
+
+def _check_decay(decay):
+    _checks.check_number("decay", decay, lambda d: (d > 0) & (d <= 1), "in (0, 1]")
 
 
 @pytree
@@ -153,24 +173,24 @@ class SlidingWindow(Stream):
         """
         del alpha  # every step is given its own
         _checks.check_count("every", self.every, 1)
-        window = make_window(past_scores(scores, mask), mask)
+        window = make_window(scores, mask)
         return SlidingState(window, window, jnp.zeros((), int))
 
-    def _level(self, state, alpha):
+    def rank(self, state: SlidingState, alpha: ArrayLike) -> Array:
         """Returns the rank, or the ranks of 0, ..., w scores if some are absent."""
-        window = state.window
-        alpha = split_level(alpha, window.scores)
-        counts = np.asarray(len(window.scores))
-        if window.count is not None:
-            counts = np.arange(len(window.scores) + 1).reshape(-1, *(1,) * alpha.ndim)
+        scores, count = state.window.scores, state.window.count
+        alpha = component_alpha(alpha, scores.shape[1:])
+        counts = np.asarray(len(scores))
+        if count is not None:
+            counts = np.arange(len(scores) + 1).reshape(-1, *(1,) * alpha.ndim)
         # w - floor(alpha w), the empirical rank, is the conformal one of w - 1 scores.
         return conformal_rank(np.maximum(counts - self.empirical, 0), alpha)
 
-    def _threshold(self, state, level):
+    def threshold(self, state, rank):
         used = state.used
-        return pick(used.ordered, level if used.count is None else level[used.count])
+        return pick(used.ordered, rank if used.count is None else rank[used.count])
 
-    def _learn(self, state, pred, y, level, q):
+    def learn(self, state, pred, y, rank, q):
         window = state.window.push(self.score(pred, y))
         steps = (state.steps + 1) % self.every
         update = lambda new, old: jnp.where(steps == 0, new, old)  # noqa: E731
@@ -215,39 +235,34 @@ class NexCP(Stream):
         Rows where `mask`, shape (w,), is False are absent: NaN in the state.
         """
         del alpha
-        _checks.check_scalars(decay=self.decay)
-        _checks.check_values(
-            lambda d: (d > 0) & (d <= 1), "decay in (0, 1]", self.decay
-        )
+        _check_decay(self.decay)
         return past_scores(scores, mask)
 
-    def _level(self, state, alpha):
-        return alpha_as_float(split_level(alpha, state))
+    def rank(self, state, alpha):
+        return as_floats(component_alpha(alpha, state.shape[1:]))
 
-    def _threshold(self, state, level):
+    def threshold(self, state, rank):
         weights = nexcp_weights(len(state), self.decay)
 
         def quantile(scores, alpha):
-            known = jnp.where(jnp.isnan(scores), 0, weights)
-            return weighted_conformal_quantile(scores, known, alpha)
+            masses = jnp.where(jnp.isnan(scores), 0, weights)
+            return weighted_conformal_quantile(scores, masses, alpha)
 
-        return (
-            quantile(state, level)
-            if state.ndim == 1
-            else jax.vmap(quantile, (1, 0))(state, level)
-        )
+        quantile = quantile if state.ndim == 1 else jax.vmap(quantile, (1, 0))
+        return quantile(state, rank)
 
-    def _learn(self, state, pred, y, level, q):
+    def learn(self, state, pred, y, rank, q):
         score = self.score(pred, y).astype(state.dtype)
         score = jnp.where(jnp.isnan(score), jnp.inf, score)
         return jnp.concatenate([state[1:], score[None]])
 
 
 def _replace(ordered: Array, old: Array, new: Array) -> Array:
-    """Returns sorted values with one `old` replaced by `new`, in order."""
+    """Returns sorted values v with one `old` replaced by `new`, in order."""
     place = jnp.arange(len(ordered))
-    leaves = jnp.sum(ordered < old)
+    leaves = jnp.sum(ordered < old)  # v[leaves] = old
     enters = jnp.sum(ordered < new) - (old < new)  # among those that stay
+    # new[i] = v[i + 1] for leaves <= i < enters, v[i - 1] for enters < i <= leaves.
     up = jnp.concatenate([ordered[1:], ordered[-1:]])
     down = jnp.concatenate([ordered[:1], ordered[:-1]])
     moved = jnp.where((leaves <= place) & (place < enters), up, ordered)

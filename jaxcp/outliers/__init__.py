@@ -20,6 +20,7 @@ __all__ = [
     "is_outlier",
     "outlier_p_values",
 ]
+__dir__ = __all__.copy
 
 
 def __getattr__(name: str) -> Any:

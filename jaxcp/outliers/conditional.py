@@ -9,7 +9,6 @@ import numpy as np
 from jax import Array
 
 from jaxcp import _checks
-from jaxcp.outliers.scoring import check_scores
 from jaxcp.pvalues.conformal import masses_from
 from jaxcp.typing import ArrayLike
 
@@ -25,7 +24,7 @@ def conditional_outlier_p_values(
 
     b_r with r = 1 + #{S_i >= s} and b_(n+1) = 1, where b_1 <= ... <= b_n bound the
     order statistics of n uniforms together with probability 1 - delta: by the
-    generalised Simes inequality with n // 2 factors, tight for small p-values, or by
+    generalized Simes inequality with n // 2 factors, tight for small p-values, or by
     that of Dvoretzky, Kiefer and Wolfowitz, b_r = r / n + sqrt(log(2 / delta) / (2 n)).
 
     Args:
@@ -55,7 +54,10 @@ def conditional_outlier_p_values(
       >>> round(p.item(), 4)  # 0.001 on average over calibration sets
       0.0046
     """
-    scores, test_scores, _ = check_scores(scores, test_scores, None)
+    scores = _checks.rows(scores=_checks.scores(scores))
+    test_scores = _checks.rows(
+        test_scores=_checks.required(_checks.vector(test_scores))
+    )
     if not isinstance(delta, Real):  # a table is made of it outside of jit
         raise ValueError(f"expected delta as a number, got {type(delta).__name__}")
     _checks.check_values(lambda v: (v > 0) & (v < 1), "delta in (0, 1)", delta)
@@ -85,5 +87,6 @@ def _simes_bounds(n, delta):
 
 
 def _dkw_bounds(n, delta):
+    # b_r = r / n + sqrt(log(2 / delta) / (2 n))
     half_width = math.sqrt(math.log(2 / delta) / (2 * max(n, 1)))
     return np.minimum(np.arange(1, n + 1) / max(n, 1) + half_width, 1)

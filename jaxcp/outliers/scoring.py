@@ -7,7 +7,6 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from jaxcp import _checks
-from jaxcp._arrays import as_array, as_arrays, as_groups
 from jaxcp._numbers import as_float
 from jaxcp.pvalues.conformal import masses_of_keys, p_values_among, share_of
 from jaxcp.quantiles.conformal import conformal_quantile
@@ -56,7 +55,10 @@ def is_outlier(
       >>> is_outlier(jnp.arange(9.0), jnp.array([7.5, 8.5]), alpha=0.1)
       Array([False,  True], dtype=bool)
     """
-    scores, test_scores, mask = check_scores(scores, test_scores, mask)
+    scores, mask = _checks.rows(scores=_checks.scores(scores), mask=_checks.mask(mask))
+    test_scores = _checks.rows(
+        test_scores=_checks.required(_checks.vector(test_scores))
+    )
     alpha = as_alpha(alpha)
     _checks.check_scalars(alpha=alpha)
     threshold = conformal_quantile(scores, alpha, mask=mask)
@@ -111,21 +113,18 @@ def outlier_p_values(
       >>> outlier_p_values(jnp.arange(9.0), jnp.array([7.5, 8.5]))
       Array([0.2, 0.1], dtype=float32)
     """
-    scores, test_scores, mask = check_scores(scores, test_scores, mask)
-    u, weights, test_weights = as_arrays(
-        u=u, weights=weights, test_weights=test_weights
+    scores, weights, mask = _checks.rows(
+        scores=_checks.scores(scores),
+        weights=_checks.weights(weights),
+        mask=_checks.mask(mask),
     )
-    _checks.num_rows(scores=scores, weights=weights)
-    _checks.num_rows(test_scores=test_scores, u=u, test_weights=test_weights)
-    _checks.check_vectors(u=u, weights=weights, test_weights=test_weights)
-    if u is not None:
-        _checks.check_uniforms("u", u)
-    if weights is not None:
-        _checks.check_weights("weights", weights, mask)
-    if test_weights is not None:
-        if weights is None:
-            raise ValueError("expected test_weights only with weights")
-        _checks.check_weights("test_weights", test_weights)
+    if weights is None and test_weights is not None:
+        raise ValueError("expected test_weights only with weights")
+    test_scores, u, test_weights = _checks.rows(
+        test_scores=_checks.required(_checks.vector(test_scores)),
+        u=_checks.uniforms(u),
+        test_weights=_checks.weights(test_weights),
+    )
     return _p_values(scores, test_scores, u, weights, test_weights, mask)
 
 
@@ -168,32 +167,17 @@ def grouped_outlier_p_values(
       >>> grouped_outlier_p_values(scores, groups, test, test_groups, num_groups=2)
       Array([0.33333334, 1.        ], dtype=float32)
     """
-    scores, test_scores, mask = check_scores(scores, test_scores, mask)
-    groups = as_groups("groups", groups)
-    test_groups, u = as_groups("test_groups", test_groups), as_arrays(u=u)
-    _checks.num_rows(scores=scores, groups=groups)
-    _checks.num_rows(test_scores=test_scores, test_groups=test_groups, u=u)
-    _checks.check_vectors(groups=groups, test_groups=test_groups, u=u)
-    _checks.check_count("num_groups", num_groups, 1)
-    _checks.check_labels("groups", groups, num_groups, mask)
-    _checks.check_labels("test_groups", test_groups, num_groups)
-    if u is not None:
-        _checks.check_uniforms("u", u)
+    scores, groups, mask = _checks.rows(
+        scores=_checks.scores(scores),
+        groups=_checks.required(_checks.groups(groups, num_groups)),
+        mask=_checks.mask(mask),
+    )
+    test_scores, test_groups, u = _checks.rows(
+        test_scores=_checks.required(_checks.vector(test_scores)),
+        test_groups=_checks.required(_checks.groups(test_groups, num_groups)),
+        u=_checks.uniforms(u),
+    )
     return _grouped(scores, groups, test_scores, test_groups, num_groups, u, mask)
-
-
-def check_scores(
-    scores: ArrayLike, test_scores: ArrayLike, mask: ArrayLike | None
-) -> tuple[Array, Array, Array | None]:
-    """Returns scores and a mask as arrays, after checks."""
-    scores = as_array("scores", scores)
-    test_scores = as_array("test_scores", test_scores)
-    mask = as_arrays(mask=mask)
-    _checks.num_rows(scores=scores, mask=mask)
-    _checks.num_rows(test_scores=test_scores)
-    _checks.check_vectors(scores=scores, test_scores=test_scores, mask=mask)
-    _checks.check_not_nan("scores", scores, mask)
-    return scores, test_scores, None if mask is None else mask.astype(bool)
 
 
 @jax.jit
@@ -208,8 +192,6 @@ def _exceeds(test_scores, threshold):
 def _p_values(scores, test_scores, u, weights, test_weights, mask):
     if mask is not None:
         weights = mask if weights is None else jnp.where(mask, weights, 0)
-    u = 1.0 if u is None else u
-    test_weights = 1.0 if test_weights is None else test_weights
     return p_values_among(scores, test_scores, u, weights, test_weights)
 
 

@@ -20,3 +20,4 @@ __all__ = [
     "plot_region",
     "plot_size_stratified_coverage",
 ]
+__dir__ = __all__.copy

@@ -27,3 +27,4 @@ __all__ = [
     "storey_benjamini_hochberg",
     "watch",
 ]
+__dir__ = __all__.copy

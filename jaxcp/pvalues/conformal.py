@@ -143,6 +143,7 @@ def share_of(
 ) -> Array:
     """Returns the p-value of a test score with these masses above and equal to it."""
     total = total + test_weight
+    # p = (mass{S_i > s} + u (mass{S_i = s} + w)) / (mass{all} + w)
     p = quotient(above + u * (equal + test_weight), jnp.where(total > 0, total, 1))
     # No weight at all is no evidence.
     return jnp.where(total > 0, jnp.minimum(p, 1), 1)

@@ -1,7 +1,6 @@
 """Conformal test martingales: evidence that a stream has changed, in logarithms."""
 
 import math
-from typing import Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -11,19 +10,9 @@ from jaxcp import _checks
 from jaxcp._arrays import as_array
 from jaxcp._numbers import as_float, at_least_single
 from jaxcp._pytree import pytree, static
+from jaxcp._tracing import jit
 from jaxcp.quantiles.levels import alpha_as_float, as_alpha
-from jaxcp.typing import ArrayLike, Number, PyTree
-
-
-@runtime_checkable
-class Martingale(Protocol):
-    """A strategy that bets against uniform p-values, starting with a capital of 1."""
-
-    def init(self) -> PyTree:
-        """Returns the state before the first p-value."""
-
-    def step(self, state: PyTree, p_value: Array) -> tuple[PyTree, Array]:
-        """Returns the state after a p-value and the log of the capital, shape ()."""
+from jaxcp.typing import ArrayLike, CheckedMartingale, Martingale, Number, PyTree
 
 
 @pytree
@@ -58,9 +47,8 @@ class PowerMartingale:
 
     def check(self) -> None:
         """Raises ValueError if a concrete epsilon is outside (0, 1]."""
-        _checks.check_scalars(epsilon=self.epsilon)
-        valid = "epsilon in (0, 1]"
-        _checks.check_values(lambda v: (v > 0) & (v <= 1), valid, self.epsilon)
+        valid = lambda v: (v > 0) & (v <= 1)  # noqa: E731
+        _checks.check_number("epsilon", self.epsilon, valid, "in (0, 1]")
 
 
 @pytree
@@ -144,8 +132,8 @@ class SimpleJumper:
 
     def check(self) -> None:
         """Raises ValueError if a concrete jump is outside [0, 1]."""
-        _checks.check_scalars(jump=self.jump)
-        _checks.check_values(lambda v: (v >= 0) & (v <= 1), "jump in [0, 1]", self.jump)
+        valid = lambda v: (v >= 0) & (v <= 1)  # noqa: E731
+        _checks.check_number("jump", self.jump, valid, "in [0, 1]")
 
 
 def watch(
@@ -192,7 +180,7 @@ def watch(
     _checks.check_vectors(p_values=p_values)
     valid = "p_values in [0, 1]"
     _checks.check_values(lambda p: ~((p < 0) | (p > 1)), valid, p_values)
-    if hasattr(martingale, "check"):
+    if isinstance(martingale, CheckedMartingale):
         martingale.check()
     state = martingale.init() if state is None else state
     return _watch(martingale, p_values, state)
@@ -233,23 +221,20 @@ def _log_bet(epsilon, p_value):
     return jnp.where(known, jnp.log(epsilon) + (epsilon - 1) * log_p, 0)
 
 
-def _like(p_values):
-    def cast(v):
-        v = jnp.asarray(v)
-        floating = jnp.issubdtype(v.dtype, jnp.floating)
-        return v.astype(p_values.dtype) if floating else v
-
-    return cast
-
-
-@jax.jit
+@jit
 def _watch(martingale, p_values, state):
-    # A carry keeps its type: floats have that of the p-values.
-    def as_carry(state):
-        return jax.tree.map(_like(p_values), state)
-
     def step(state, p_value):
         state, log_capital = martingale.step(state, p_value)
-        return as_carry(state), log_capital
+        return _as_carry(state, p_values.dtype), log_capital
 
-    return lax.scan(step, as_carry(state), p_values)
+    return lax.scan(step, _as_carry(state, p_values.dtype), p_values)
+
+
+def _as_carry(state, dtype):
+    """Returns a state whose floats have the type of the p-values: a carry keeps it."""
+
+    def cast(v):
+        v = jnp.asarray(v)
+        return v.astype(dtype) if jnp.issubdtype(v.dtype, jnp.floating) else v
+
+    return jax.tree.map(cast, state)

@@ -43,7 +43,7 @@ def benjamini_hochberg(p_values: ArrayLike, level: ArrayLike) -> Array:
       >>> benjamini_hochberg(jnp.array([0.01, 0.5, 0.04]), level=0.1)
       Array([ True, False,  True], dtype=bool)
     """
-    p_values, level = _check(p_values), _check_level(level)
+    p_values, level = _check(p_values), _share("level", level)
     return _step_up(p_values, level, jnp.ones((), p_values.dtype))
 
 
@@ -84,10 +84,8 @@ def storey_benjamini_hochberg(
       >>> storey_benjamini_hochberg(p, 0.1).sum().item()
       4
     """
-    p_values, level = _check(p_values), _check_level(level)
-    _checks.check_scalars(threshold=threshold)
-    _checks.check_values(lambda v: (v > 0) & (v < 1), "threshold in (0, 1)", threshold)
-    return _storey(p_values, level, as_float(threshold))
+    p_values, level = _check(p_values), _share("level", level)
+    return _storey(p_values, level, _share("threshold", threshold))
 
 
 def simes_test(p_values: ArrayLike) -> Array:
@@ -154,10 +152,10 @@ def _check(p_values):
     return p_values
 
 
-def _check_level(level):
-    _checks.check_scalars(level=level)
-    _checks.check_values(lambda v: (v > 0) & (v < 1), "level in (0, 1)", level)
-    return as_float(level)
+def _share(name, value):
+    """Returns one number as a float; raises ValueError where it is not in (0, 1)."""
+    _checks.check_number(name, value, lambda v: (v > 0) & (v < 1), "in (0, 1)")
+    return as_float(value)
 
 
 def _in_order(p_values):

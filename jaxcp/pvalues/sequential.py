@@ -5,7 +5,6 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from jaxcp import _checks
-from jaxcp._arrays import as_array
 from jaxcp._numbers import as_float, at_least_single
 from jaxcp.quantiles.selection import to_keys
 from jaxcp.typing import ArrayLike
@@ -40,10 +39,10 @@ def sequential_p_values(scores: ArrayLike, u: ArrayLike) -> Array:
       >>> sequential_p_values(jnp.array([1.0, 3.0, 2.0, 3.0]), jnp.full(4, 0.5))
       Array([0.5 , 0.25, 0.5 , 0.25], dtype=float32)
     """
-    scores, u = as_array("scores", scores), as_array("u", u)
-    _checks.num_rows(scores=scores, u=u)
-    _checks.check_vectors(scores=scores, u=u)
-    _checks.check_uniforms("u", u)
+    scores, u = _checks.rows(
+        scores=_checks.required(_checks.vector(scores)),
+        u=_checks.required(_checks.uniforms(u)),
+    )
     return _sequential(as_float(scores), at_least_single(as_float(u)))
 
 
@@ -68,20 +67,25 @@ def counts_before(scores: Array) -> tuple[Array, Array]:
     num_below = jnp.searchsorted(ranks, jnp.arange(n + 1))
     num_bits = max(n - 1, 0).bit_length()
 
-    def split_runs(i, carry):
-        rank, time, above = carry
-        bit = num_bits - 1 - i
-        start = num_below[(rank >> bit >> 1) << bit << 1]  # of the run so far
-        one = (rank >> bit) & 1
-        ones = jnp.cumsum(one) - one
-        ones -= ones[start]
-        zeros = jnp.arange(n) - start - ones
-        above += jnp.where(one == 1, 0, ones)
-        place = num_below[(rank >> bit) << bit] + jnp.where(one == 1, ones, zeros)
-        return tuple(jnp.zeros_like(v).at[place].set(v) for v in (rank, time, above))
+    def split(i, carry):
+        return _split_runs(num_bits - 1 - i, num_below, *carry)
 
     start = rank, jnp.arange(n), jnp.zeros(n, rank.dtype)
-    rank, time, above = lax.fori_loop(0, num_bits, split_runs, start)
+    rank, time, above = lax.fori_loop(0, num_bits, split, start)
     equal = jnp.arange(n) - num_below[rank]
     above, equal = (jnp.zeros_like(v).at[time].set(v) for v in (above, equal))
     return above, equal
+
+
+def _split_runs(bit, num_below, rank, time, above):
+    """Returns ranks, times and counts after runs of equal higher bits are split."""
+    start = num_below[(rank >> bit >> 1) << bit << 1]  # of the run so far
+    one = (rank >> bit) & 1
+    # Before each place of its run: ones, which are above a zero, and zeros.
+    ones = jnp.cumsum(one) - one
+    ones -= ones[start]
+    zeros = jnp.arange(len(rank)) - start - ones
+    above += jnp.where(one == 1, 0, ones)
+    # Zeros come first: both halves keep the order of time.
+    place = num_below[(rank >> bit) << bit] + jnp.where(one == 1, ones, zeros)
+    return tuple(jnp.zeros_like(v).at[place].set(v) for v in (rank, time, above))

@@ -1,4 +1,4 @@
-"""Thresholds: levels, ranks, and the one kernel that selects order statistics."""
+"""Thresholds: alpha, ranks, and the one kernel that selects order statistics."""
 
 from jaxcp.quantiles.conformal import (
     conformal_quantile,

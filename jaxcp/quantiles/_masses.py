@@ -17,7 +17,11 @@ _FEW = 11  # log2 of the number of weights up to which floats hold enough bits
 
 
 class Masses(NamedTuple):
-    """Weights w_i = 2^exponent (leading_i + following_i / 2^bits) / 2^word."""
+    """Weights w_i = 2^exponent (leading_i + following_i / 2^bits) / 2^word.
+
+    The leading words sum to at most 2^word, and the following ones to 2^(word - 1): n
+    <= 2^(word - bits) of them, each at most 2^(bits - 1).
+    """
 
     leading: Array
     following: Array
@@ -31,6 +35,7 @@ class Masses(NamedTuple):
             _sum(jnp.where(counted, v, 0), axis_name)
             for v in (self.leading, self.following)
         )
+        # sum w < target: leading + following / 2^bits < target 2^(word - exponent)
         target = jnp.ldexp(target, self.word - self.exponent)
         most = 1.5 * 2**self.word  # more than there is
         target = jnp.where(jnp.isnan(target), -1, jnp.clip(target, -1, most))
@@ -115,6 +120,6 @@ def spare_mass(
     test_weight = test_weight.astype(dtype)
     weights, test_weight = unit_scale(weights, test_weight, axis_name)
     total = total_mass(weights, axis_name) + test_weight
-    exact = 1 + 3 * jnp.finfo(dtype).eps  # undoes the rounding of the level
+    exact = 1 + 3 * jnp.finfo(dtype).eps  # undoes the rounding of alpha
     spare = alpha.astype(dtype) * total * exact - test_weight
     return weights, jnp.where(total > 0, spare, -1)

@@ -74,7 +74,7 @@ def weighted_conformal_quantile(
 
     min{v : sum_{i : S_i > v} w_i + w_{n+1} <= alpha (w_1 + ... + w_{n+1})}: the test
     point's weight lies at +inf. Unit weights give `conformal_quantile` at a
-    traced level, whose range of exactness `conformal_rank` states.
+    traced alpha, whose range of exactness `conformal_rank` states.
 
     Args:
       scores: Nonconformity scores, shape (n,). NaN counts as +inf.
@@ -233,9 +233,9 @@ def weighted_threshold(
     axis_name: AxisName = None,
 ) -> Array:
     """Returns `weighted_conformal_quantile` of checked arguments."""
+    # min{v : mass{S > v} <= spare} with spare = alpha (w_1 + ... + w_n+1) - w_n+1.
     # From above, where the masses compared are small and so are their rounding errors:
-    # the smallest v with mass{S > v} <= spare is minus the smallest u with
-    # mass{-S <= u} > spare.
+    # that v is minus the smallest u with mass{-S <= u} > spare.
     # Nothing but the scores has a gradient: the threshold is one of them.
     weights, alpha, test_weight = lax.stop_gradient((weights, alpha, test_weight))
     weights, spare = spare_mass(weights, alpha, test_weight, axis_name)

@@ -36,8 +36,7 @@ def empirical_quantile(values: ArrayLike, level: ArrayLike) -> Array:
     values, level = as_arrays(values=values, level=level)
     if values.ndim == 0 or len(values) == 0:
         raise ValueError(f"expected values of shape (l, ...), got {values.shape}")
-    _checks.check_scalars(level=level)
-    _checks.check_values(lambda v: (v >= 0) & (v <= 1), "level in [0, 1]", level)
+    _checks.check_number("level", level, lambda v: (v >= 0) & (v <= 1), "in [0, 1]")
     return _empirical_quantile(as_float(values), as_float(level))
 
 

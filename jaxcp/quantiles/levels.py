@@ -1,4 +1,4 @@
-"""Levels: alpha read exactly, split over components, and ranked in integers."""
+"""Alpha: read exactly, split over components, and ranked in integers."""
 
 import functools
 from decimal import Decimal
@@ -21,7 +21,7 @@ _FOR_ALPHA = "; 0.1 is for sets that cover 90 %"
 
 
 def as_alpha(alpha: Any) -> Alpha:
-    """Returns a level read exactly: numbers as the decimal they print as.
+    """Returns alpha read exactly: numbers as the decimal they print as.
 
     A float that is a decimal of at most 6 digits but for rounding, as `1 - 0.9` is, is
     that decimal. Numbers become a numpy array of Fractions; jax arrays are taken as
@@ -40,7 +40,7 @@ def as_alpha(alpha: Any) -> Alpha:
 
 
 def alpha_as_float(alpha: Alpha) -> Array:
-    """Returns the level as an array of floats."""
+    """Returns alpha as an array of floats."""
     return alpha if isinstance(alpha, Array) else jnp.asarray(np.asarray(alpha, float))
 
 
@@ -97,11 +97,11 @@ def conformal_rank(count: ArrayLike, alpha: ArrayLike) -> Array:
 
 
 def ranks(count: ArrayLike, alpha: Alpha) -> Array:
-    """Returns `conformal_rank` of counts, int, and levels as `as_alpha` reads them."""
+    """Returns `conformal_rank` of counts, int, and alpha as `as_alpha` reads it."""
     count = count if isinstance(count, Array) else np.asarray(count)
     count = count.astype(int)  # a narrow type may not hold n + 1
     if isinstance(alpha, Array):
-        return rank_at_any_level(jnp.asarray(count), as_float(alpha))
+        return rank_at_any_alpha(jnp.asarray(count), as_float(alpha))
     if isinstance(count, Array):
         return _integer_rank(count, *_integer_ratio(alpha))
     return jnp.asarray(np.asarray(_exact_ranks(count.astype(object), alpha), int))
@@ -119,9 +119,8 @@ def _integer_ratio(alpha):
     """Returns numerators and denominators that give the same ranks, n + 1 < 2^30."""
     exact = [_largest_below(a, 2**30) for a in alpha.ravel()]
     ratio = np.array([(a.numerator, a.denominator) for a in exact], int)
-    return ratio.reshape(*alpha.shape, 2)[..., 0], ratio.reshape(*alpha.shape, 2)[
-        ..., 1
-    ]
+    ratio = ratio.reshape(*alpha.shape, 2)
+    return ratio[..., 0], ratio[..., 1]
 
 
 def _largest_below(alpha, limit):
@@ -129,7 +128,7 @@ def _largest_below(alpha, limit):
     near = alpha.limit_denominator(limit)
     if near <= alpha:
         return near
-    # Its left neighbour c/d in the Farey sequence: a d - b c = 1 with the largest d.
+    # Its left neighbor c/d in the Farey sequence: a d - b c = 1 with the largest d.
     a, b = near.numerator, near.denominator
     inverse = pow(a, -1, b) if b > 1 else 0
     d = limit - (limit - inverse) % b
@@ -143,6 +142,7 @@ def _integer_rank(count, numerator, denominator):
     total, a, b = (v.astype(jnp.uint32) for v in (total, a, b))
 
     def take_bit(i, carry):
+        # Of the leading bits t of n + 1: t a = floor b + rest, and then of 2 t + bit.
         floor, rest = carry
         rest = 2 * rest + ((total >> jnp.asarray(31 - i, jnp.uint32)) & 1) * a
         return 2 * floor + rest // b, rest % b
@@ -153,11 +153,12 @@ def _integer_rank(count, numerator, denominator):
 
 
 @jax.jit
-def rank_at_any_level(count: Array, alpha: Array) -> Array:
-    """Returns the rank at a level that may leave (0, 1), known or not."""
+def rank_at_any_alpha(count: Array, alpha: Array) -> Array:
+    """Returns the rank at an alpha that may leave (0, 1), known or not."""
     alpha = alpha.astype(jnp.promote_types(alpha.dtype, jnp.float32))
     total = (count + 1).astype(alpha.dtype)
-    # The representation of alpha and the two products err by at most 1.5 eps.
+    # k = n + 1 - floor(alpha (n + 1)). The representation of alpha and the two products
+    # err by at most 1.5 eps.
     floor = jnp.floor(alpha * total * (1 + 3 * jnp.finfo(alpha.dtype).eps))
     floor = jnp.clip(jnp.where(jnp.isnan(floor), 0, floor), 0, total)
     return count + 1 - floor.astype(count.dtype)

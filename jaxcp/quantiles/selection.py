@@ -20,7 +20,7 @@ from jaxcp._numbers import as_float, at_least_single, rounded_up, varying_like
 from jaxcp.quantiles._masses import masses_of
 from jaxcp.typing import ArrayLike, AxisName, Number
 
-# From this many levels of one array on, one sort of its integers beats as many
+# From this many ranks of one array on, one sort of its integers beats as many
 # bisections (`python -m experiments.kernel_speed` prints the crossover).
 _SORT_LEVELS = 8
 # Bits settled by one histogram of sharded scores: wide, for a sum over processes takes

@@ -71,15 +71,19 @@ def sharded_conformal_quantile(
         rank = conformal_rank(count, alpha)
         scores, mask = _spread((scores, mask), n, mesh)
         return _sharded(scores, rank, mask, mesh)
-    _checks.check_vectors(scores=scores)
-    _checks.check_weights("weights", weights, mask)
-    _checks.check_scalars(test_weight=test_weight)
-    _checks.check_weights("test_weight", test_weight)
+    _check_weighted(scores, weights, mask, test_weight)
     alpha = alpha_as_float(as_alpha(alpha))
     if mask is not None:
         weights = jnp.where(mask.astype(bool), weights, 0)
     scores, weights = _spread((scores, weights), n, mesh)
     return _weighted(scores, weights, alpha, jnp.asarray(test_weight, float), mesh)
+
+
+def _check_weighted(scores, weights, mask, test_weight):
+    _checks.check_vectors(scores=scores)
+    _checks.check_weights("weights", weights, mask)
+    _checks.check_scalars(test_weight=test_weight)
+    _checks.check_weights("test_weight", test_weight)
 
 
 def _as_rows(x):

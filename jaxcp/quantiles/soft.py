@@ -68,7 +68,7 @@ def soft_order_statistic(
     bandwidth = positive(bandwidth, scores.dtype)
     scores = jnp.where(jnp.isnan(scores), jnp.inf, scores)
     possible = rank <= jnp.sum(scores < jnp.inf)
-    # A traced level may ask for rank 0; half a count below the first score stands in.
+    # A traced alpha may ask for rank 0; half a count below the first score stands in.
     rank = jnp.clip(rank, 1, scores.size)
     scores = jnp.where(possible, scores, lax.stop_gradient(scores))
     find = _hard_root if hard else _soft_root

@@ -44,3 +44,4 @@ __all__ = [
     "check",
     "inputs",
 ]
+__dir__ = __all__.copy

@@ -18,3 +18,4 @@ __all__ = [
     "LevelSet",
     "membership",
 ]
+__dir__ = __all__.copy

@@ -12,3 +12,4 @@ __all__ = [
     "collect",
     "run_grid",
 ]
+__dir__ = __all__.copy

@@ -17,3 +17,4 @@ __all__ = [
     "soft_size",
     "train_score",
 ]
+__dir__ = __all__.copy
