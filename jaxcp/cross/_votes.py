@@ -16,7 +16,7 @@ from jaxcp.quantiles.conformal import weighted_conformal_quantile
 from jaxcp.quantiles.selection import kth_smallest
 from jaxcp.sets import LabelSet
 from jaxcp.sets.regions import over_batch
-from jaxcp.typing import AnySet, PyTree, Score, Set
+from jaxcp.typing import AnySet, HasEnds, HasLabels, PyTree, Score, Set
 
 
 @pytree
@@ -105,13 +105,13 @@ def plus(score: Score, preds: PyTree, scores: Array, ballot: Ballot) -> Set:
     sets: AnySet = jax.vmap(jax.vmap(score.invert), (None, 0))(preds, thresholds)
     ballots = Ballot(levels, ballot.mask, ballot.weights, ballot.test_weight)
     axes = Ballot(0, None, None, None)  # type: ignore[arg-type]  # axes, no arrays
-    if hasattr(sets, "lower"):
-        last_end = jax.vmap(Ballot.last_end, (axes, 0))
-        lower, upper = -last_end(ballots, -sets.lower), last_end(ballots, sets.upper)
-        return type(sets)(largest(lower), -largest(-upper))
+    if isinstance(sets, HasEnds):
+        last_end, (lower, upper) = jax.vmap(Ballot.last_end, (axes, 0)), sets.ends()
+        lower, upper = -last_end(ballots, -lower), last_end(ballots, upper)
+        return sets.with_ends(largest(lower), -largest(-upper))
     votes, spare = jax.vmap(Ballot.tally, (axes, None))(ballots, len(scores))
-    if isinstance(sets, LabelSet):
-        won = jnp.sum(jnp.where(sets.mask, votes[:, :, None], 0), axis=1)
+    if isinstance(sets, HasLabels):
+        won = jnp.sum(jnp.where(sets.members(), votes[:, :, None], 0), axis=1)
         return LabelSet(jnp.all(won > spare[:, None], axis=0))
     return VoteSet(sets, votes[0], spare)
 
@@ -128,17 +128,18 @@ def minmax(score: Score, preds: PyTree, q: Array, mask: Array | None) -> Set:
     sets: AnySet = jax.vmap(score.invert, (0, None))(preds, q)
     votes = jnp.ones(len(jax.tree.leaves(preds)[0]), bool) if mask is None else mask
     nothing = ~jnp.any(votes)  # nothing is known: the set is everything
-    if hasattr(sets, "lower"):
-        known = votes.reshape(-1, *(1,) * (sets.lower.ndim - 1))
-        lower = jnp.where(jnp.isnan(sets.lower), -jnp.inf, sets.lower)
-        upper = jnp.where(jnp.isnan(sets.upper), jnp.inf, sets.upper)
+    if isinstance(sets, HasEnds):
+        lower, upper = sets.ends()
+        known = votes.reshape(-1, *(1,) * (lower.ndim - 1))
+        lower = jnp.where(jnp.isnan(lower), -jnp.inf, lower)
+        upper = jnp.where(jnp.isnan(upper), jnp.inf, upper)
         lower = -largest(jnp.where(known, -lower, -jnp.inf))
         upper = largest(jnp.where(known, upper, -jnp.inf))
-        return type(sets)(
+        return sets.with_ends(
             jnp.where(nothing, -jnp.inf, lower), jnp.where(nothing, jnp.inf, upper)
         )
-    if isinstance(sets, LabelSet):
-        return LabelSet(jnp.any(sets.mask & votes[:, None], axis=0) | nothing)
+    if isinstance(sets, HasLabels):
+        return LabelSet(jnp.any(sets.members() & votes[:, None], axis=0) | nothing)
     one = jax.tree.map(lambda v: v[None], sets)
     return VoteSet(one, votes.astype(int), -nothing.astype(int)[None])
 

@@ -19,8 +19,17 @@ from jaxcp._arrays import (
 from jaxcp._numbers import mean
 from jaxcp._tracing import jit
 from jaxcp.quantiles.levels import alpha_as_float, as_alpha
-from jaxcp.sets import BoundingBox, Interval, LabelSet
-from jaxcp.typing import AnySet, ArrayLike, PyTree, Set
+from jaxcp.typing import (
+    AnySet,
+    ArrayLike,
+    HasLabels,
+    HasShapes,
+    HasSize,
+    HasWidths,
+    MayBeEmpty,
+    PyTree,
+    Set,
+)
 
 
 def coverage(sets: Set, y: ArrayLike) -> Array:
@@ -58,7 +67,7 @@ def empty_rate(sets: Set) -> Array:
 
     Args:
       sets: Sets with leading axis m. A set of your own may have `is_empty()`; without
-        it, it is empty where its size is 0.
+        it, it is empty where its `size()` is 0.
 
     Returns:
       Share in [0, 1], shape (); NaN for no sets, or if a set has a NaN.
@@ -74,7 +83,7 @@ def empty_rate(sets: Set) -> Array:
     return _empty_rate(as_batch(sets))
 
 
-def singleton_rate(sets: LabelSet) -> Array:
+def singleton_rate(sets: HasLabels) -> Array:
     """Returns the share of label sets with exactly one label.
 
     Args:
@@ -91,7 +100,7 @@ def singleton_rate(sets: LabelSet) -> Array:
       >>> singleton_rate(LabelSet(jnp.array([[True, False], [True, True]])))
       Array(0.5, dtype=float32)
     """
-    check_kind(LabelSet, sets)
+    check_label_sets(sets)
     return _singleton_rate(as_batch(sets))
 
 
@@ -101,51 +110,41 @@ def check_sets(sets: Set, y: ArrayLike) -> tuple[AnySet, Array]:
     sets, y = as_batch(sets), as_array("y", y)
     _checks.num_rows(sets=sets, y=y)
     _checks.check_not_nan("y", y)
-    expected = y.shape[:1] + _target_shape(sets, y.shape[1:])
+    # By the class: isinstance takes as long as a metric.
+    has_shapes, has_labels = (issubclass(type(sets), v) for v in (HasShapes, HasLabels))
+    expected = (len(y), *(sets.target_shape() if has_shapes else y.shape[1:]))
     if y.shape != expected and not y.size == math.prod(expected) == len(y):
         raise ValueError(f"expected y of shape {expected} like sets, got {y.shape}")
     y = y.reshape(expected)  # a single output may come with an axis or without
     if rounded:
         _check_digits(sets, y)
-    if isinstance(sets, LabelSet):
+    if has_labels:
         y = as_groups("y", y)
-        _checks.check_labels("y", y, sets.mask.shape[-1])
+        _checks.check_labels("y", y, sets.members().shape[-1])
     return sets, y
 
 
 def _check_digits(sets, y):
     """Raises ValueError if sets are no wider than what targets lost on their way in."""
-    if hasattr(sets, "lower") and is_concrete(sets, y):
+    if isinstance(sets, HasWidths) and is_concrete(sets, y):
         floats = np.asarray(y, jax.dtypes.canonicalize_dtype(float))
-        width = sets.upper - sets.lower
-        if isinstance(sets, BoundingBox):  # two ends in a target for each side
-            width = jnp.concatenate([width, width], axis=-1)
-        check_digits("y", np.spacing(floats), width)
+        check_digits("y", np.spacing(floats), sets.widths())
 
 
 def as_batch(sets: Set) -> AnySet:
     """Returns sets as arrays with a leading axis, after checks."""
-    if isinstance(sets, type) or not hasattr(sets, "contains"):
+    if not issubclass(type(sets), Set):
         raise ValueError(f"expected sets with contains(y), got {type(sets).__name__}")
     sets = as_arrays(sets=sets)
     m = _checks.num_rows(sets=sets)
-    if isinstance(sets, LabelSet) and (sets.mask.ndim != 2 or sets.mask.dtype != bool):
-        mask = f"{sets.mask.dtype}{sets.mask.shape}"
-        raise ValueError(f"expected a mask of shape (m, k), bool, got {mask}")
-    if type(sets) is Interval and sets.lower.size == sets.upper.size == m:
-        return Interval(sets.lower.reshape(m), sets.upper.reshape(m))
-    inner = {Interval: (), BoundingBox: (2,)}.get(type(sets))
-    if inner is not None and not sets.lower.shape == sets.upper.shape == (m, *inner):
-        shapes = f"{sets.lower.shape} and {sets.upper.shape}"
-        raise ValueError(f"expected ends of shape {(m, *inner)}, got {shapes}")
-    return sets
+    return sets.checked(m) if issubclass(type(sets), HasShapes) else sets
 
 
-def check_kind(kind: type, sets: Set) -> None:
-    """Raises ValueError for sets of another kind."""
-    if not isinstance(sets, kind):
+def check_label_sets(sets: Set) -> None:
+    """Raises ValueError for sets that are not of labels."""
+    if not issubclass(type(sets), HasLabels):
         name = type(sets).__name__
-        raise ValueError(f"expected sets of kind {kind.__name__}, got {name}")
+        raise ValueError(f"expected sets of kind LabelSet, got {name}")
 
 
 def is_covered(sets: Set, y: Array) -> Array:
@@ -191,6 +190,9 @@ def sizes_of(sets: Set, sizes: ArrayLike | None) -> Array:
 @jit
 def closed_form_sizes(sets: Set) -> Array:
     """Returns the size of every set, shape (m,); ValueError where it has no formula."""
+    if not isinstance(sets, HasSize):
+        name = type(sets).__name__
+        raise ValueError(f"expected sets with size(), got {name}: give it one")
     return jax.vmap(lambda s: s.size())(sets)
 
 
@@ -206,12 +208,6 @@ def where_known(values: Array, rows: PyTree) -> Array:
     return values
 
 
-def _target_shape(sets, default):
-    if isinstance(sets, BoundingBox | LabelSet):
-        return (4,) if isinstance(sets, BoundingBox) else ()
-    return jnp.shape(sets.lower)[1:] if hasattr(sets, "lower") else default
-
-
 @jit
 def _coverage(sets, y):
     return mean(is_covered(sets, y))
@@ -219,12 +215,13 @@ def _coverage(sets, y):
 
 @jit
 def _empty_rate(sets):
-    def is_empty(s):
-        return s.is_empty() if hasattr(s, "is_empty") else s.size() == 0
-
-    return mean(where_known(jax.vmap(is_empty)(sets), sets))
+    if isinstance(sets, MayBeEmpty):
+        empty = jax.vmap(lambda s: s.is_empty())(sets)
+    else:
+        empty = closed_form_sizes(sets) == 0
+    return mean(where_known(empty, sets))
 
 
 @jit
 def _singleton_rate(sets):
-    return mean(jnp.sum(sets.mask, axis=1) == 1)
+    return mean(jnp.sum(sets.members(), axis=1) == 1)

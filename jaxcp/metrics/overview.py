@@ -30,8 +30,9 @@ from jaxcp.metrics.strata import (
     min_size_stratified_coverage,
     size_stratified_coverage_violation,
 )
-from jaxcp.sets import Interval, LabelSet
-from jaxcp.typing import ArrayLike, Set
+from jaxcp.sets import Interval
+from jaxcp.sets.basic import as_intervals
+from jaxcp.typing import ArrayLike, HasLabels, Set
 
 _HSIC_ROWS = 20_000
 _ORDER = [
@@ -101,7 +102,7 @@ def summary(
         groups = as_groups("groups", groups)
         num_groups = _count(groups) if num_groups is None else num_groups
         groups = check_groups(y, groups, num_groups)
-    by_bins = _has_size(sets) and not isinstance(sets, LabelSet)
+    by_bins = _has_size(sets) and not isinstance(sets, HasLabels)
     if by_bins:
         _checks.check_count("num_bins", num_bins, 1)
     found = _summary(sets, y, alpha, groups, num_groups, num_bins if by_bins else None)
@@ -126,12 +127,12 @@ def _summary(sets, y, alpha, groups, num_groups, num_bins):
         )
         if len(y) <= _HSIC_ROWS:
             found["hsic"] = hsic(sets, y, bandwidths=None)
-    if isinstance(sets, Interval):
+    if isinstance(as_intervals(sets), Interval):
         found["winkler_score"] = winkler_score(sets, y, alpha)
         found["coverage_width_criterion"] = coverage_width_criterion(
             sets, y, alpha, eta=_ETA
         )
-    if isinstance(sets, LabelSet):
+    if isinstance(sets, HasLabels):
         found["singleton_rate"] = singleton_rate(sets)
         found["class_coverage"] = class_coverage(sets, y)
     if groups is not None:

@@ -17,8 +17,7 @@ from jaxcp.metrics.average import (
 )
 from jaxcp.metrics.groups import rates_of
 from jaxcp.quantiles.selection import to_keys
-from jaxcp.sets import LabelSet
-from jaxcp.typing import ArrayLike, Set
+from jaxcp.typing import ArrayLike, HasLabels, Set
 
 
 def size_stratified_coverage(
@@ -170,7 +169,7 @@ def _strata(sets, y, num_bins, num_ranges, edges, sizes):
     sets, y = check_sets(sets, y)
     sizes = sizes_of(sets, sizes)
     given = [v is not None for v in (num_bins, num_ranges, edges)]
-    if sum(given) > 1 or not (any(given) or isinstance(sets, LabelSet)):
+    if sum(given) > 1 or not (any(given) or isinstance(sets, HasLabels)):
         raise ValueError(
             "expected one of num_bins, num_ranges and edges (or none, for label sets), "
             f"got {sum(given)} for {type(sets).__name__}"
@@ -190,11 +189,11 @@ def _strata(sets, y, num_bins, num_ranges, edges, sizes):
 
 def _label_edges(sets, num_ranges):
     """Returns the last size of each of `num_ranges` runs of 0, ..., k but the last."""
-    if not isinstance(sets, LabelSet):
+    if not isinstance(sets, HasLabels):
         raise ValueError(
             f"expected num_ranges only for label sets, got {type(sets).__name__}"
         )
-    num_sizes = sets.mask.shape[-1] + 1
+    num_sizes = sets.members().shape[-1] + 1
     num_ranges = num_sizes if num_ranges is None else num_ranges
     _checks.check_count("num_ranges", num_ranges, 1)
     if num_ranges > num_sizes:

@@ -1,7 +1,5 @@
 """The rank of a score among the scores of draws from the model: any CDF score."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -12,8 +10,7 @@ from jaxcp._pytree import pytree, static
 from jaxcp.quantiles.selection import kth_smallest
 from jaxcp.scores import _extended
 from jaxcp.scores._preds import check_draws, check_tuple
-from jaxcp.sets import Ellipsoid, LevelSet
-from jaxcp.typing import AnySet, PyTree, Score
+from jaxcp.typing import AnySet, HasRounding, PyTree, Score
 
 
 @pytree
@@ -81,9 +78,8 @@ class CDF:
         if self.extended:
             threshold = _extended.with_rounding(self._draw_scores(pred), threshold)
         region = self.base.invert(pred[0], threshold)
-        if isinstance(region, LevelSet | Ellipsoid):  # rounded above, or exact
-            return dataclasses.replace(region, rounds=False)
-        return region
+        # Rounded above, or exact.
+        return region.exact() if isinstance(region, HasRounding) else region
 
     def threshold(self, pred: PyTree, q: Array) -> Array:
         """Returns the base score's threshold for rank q, shape ().

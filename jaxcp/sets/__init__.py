@@ -4,7 +4,8 @@
 `jax.vmap`.
 """
 
-from jaxcp.sets.basic import BoundingBox, Box, Interval, LabelSet
+from jaxcp.sets.basic import BoundingBox, Box, Interval
+from jaxcp.sets.labels import LabelSet
 from jaxcp.sets.points import membership
 from jaxcp.sets.regions import Balls, Ellipsoid, LevelSet
 

@@ -1,6 +1,8 @@
 """Volumes of density level sets and of images of latent balls."""
 
 from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,24 +25,24 @@ def log_volume_by_density(
     scores = jax.vmap(score, (None, 0))(pred, draws)
     scores = jnp.where(jnp.isfinite(scores), scores, jnp.inf)
     fixed = lax.stop_gradient(scores)
-    known = jnp.isfinite(fixed)
-    inside = known & (fixed <= level)
+    known = fixed < jnp.inf
+    top = _finite_max(jnp.where(known & (fixed <= level), fixed, -jnp.inf))
     # 1 / f = exp(score), on a scale that does not overflow
-    top = jnp.max(jnp.where(inside, fixed, -jnp.inf), initial=-jnp.inf)
-    top = jnp.where(jnp.isfinite(top), top, 0)
     weights = jnp.where(known, jnp.exp(jnp.minimum(fixed - top, 30)), 0)
+    mean, error = _log_mean(weights * _inside(scores, fixed, level))
+    log_volume = jnp.where(level == jnp.inf, jnp.inf, top + mean)
+    return log_volume, jnp.where(jnp.isinf(level), 0, error)
+
+
+def _inside(scores, fixed, level):
+    """Returns 1(score <= level), with the gradient of a step as wide as n^(-1/3)."""
+    known = fixed < jnp.inf
     spread = jnp.std(jnp.where(known, fixed, jnp.mean(fixed, where=known)))
-    width = jnp.where(spread > 0, spread, 1) * num_samples ** (-1 / 3)
+    width = jnp.where(spread > 0, spread, 1) * len(fixed) ** (-1 / 3)
     finite_level = jnp.where(jnp.isfinite(level), level, 0)
     soft = jax.nn.sigmoid((finite_level - jnp.where(known, scores, 0)) / width)
     soft = jnp.where(known, soft, 0)
-    share = weights * (inside + soft - lax.stop_gradient(soft))
-    mean, error = _log_mean(share)
-    whole, empty = level == jnp.inf, level == -jnp.inf
-    return (
-        jnp.where(whole, jnp.inf, top + mean),
-        jnp.where(whole | empty, 0, error),
-    )
+    return (known & (fixed <= level)) + soft - lax.stop_gradient(soft)
 
 
 def log_volume_of_image(
@@ -64,44 +66,55 @@ def log_volume_of_image(
     radius = at_least_single(jnp.asarray(radius))
     solid = (radius > 0) & (radius < jnp.inf)
     r = jnp.where(solid, radius, 1)
-    half = max(num_samples // 2, 1)
+    half, num_first = max(num_samples // 2, 1), max(num_samples // 4, 2)
+    uniforms = partial(_points.uniforms, dtype=r.dtype, sobol=sobol)
+    stretch = jax.vmap(lambda z: _geometry.log_abs_det(jax.jacfwd(forward)(z)))
 
-    def stretch(z):
-        return _geometry.log_abs_det(jax.jacfwd(forward)(z))
-
-    def latent(key, n):
-        u = _points.uniforms(key, n, d + 1, r.dtype, sobol)
-        return r * _points.in_ball(u)
-
-    z = latent(key_ball, half)
-    stretches = jax.vmap(stretch)(z)
-    first = latent(key_box, max(num_samples // 4, 2))
+    z = r * _points.in_ball(uniforms(key_ball, half, d + 1))
+    first = r * _points.in_ball(uniforms(key_box, num_first, d + 1))
     images = jax.vmap(forward)(jnp.concatenate([first, z]))  # one large program
-    around = images[: len(first)]
-    lower, upper = jnp.min(around, axis=0), jnp.max(around, axis=0)
-    margin = (upper - lower) / 20  # what the first points have missed
-    lower, upper = lax.stop_gradient((lower - margin, upper + margin))
-    cube = _points.uniforms(key_cube, half, d, r.dtype, sobol)
-    y = lower[None] + (upper - lower)[None] * cube
-    codes = jax.vmap(inverse)(y)
+    frame = _Frame.around(images[:num_first])
+    codes = jax.vmap(inverse)(frame.points(uniforms(key_cube, half, d)))
     inside = jax.vmap(_geometry.norm)(codes) <= r
     codes = jnp.where(inside[:, None], codes, 0)
+
     log_ball = _geometry.log_unit_ball(d) + d * jnp.log(r)
-    log_box = jnp.sum(jnp.log(upper - lower))
-    in_box = jax.vmap(lambda v: jnp.all((lower <= v) & (v <= upper)))
-
-    def log_weights(stretches, boxed):
-        of_box = jnp.where(boxed, -log_box, -jnp.inf)
-        return jnp.log(2.0) - jnp.logaddexp(-log_ball - stretches, of_box)
-
-    of_ball = log_weights(stretches, in_box(images[len(first) :]))
-    of_cube = log_weights(jax.vmap(stretch)(codes), True)
+    stretches = stretch(z)
+    of_ball = frame.log_weights(log_ball + stretches, frame.holds(images[num_first:]))
+    of_cube = frame.log_weights(log_ball + stretch(codes), True)
     of_cube = jnp.where(inside, of_cube, -jnp.inf)
     value, error = _log_mean_of_halves(*lax.stop_gradient((of_ball, of_cube)))
     through = log_ball + jax.nn.logsumexp(stretches) - jnp.log(1.0 * half)
     value = value + through - lax.stop_gradient(through)
     empty_or_all = jnp.where(radius > 0, jnp.inf, -jnp.inf)
     return jnp.where(solid, value, empty_or_all), jnp.where(solid, error, 0)
+
+
+class _Frame(NamedTuple):
+    """A box around the image."""
+
+    lower: Array
+    upper: Array
+
+    @classmethod
+    def around(cls, images):
+        lower, upper = jnp.min(images, axis=0), jnp.max(images, axis=0)
+        margin = (upper - lower) / 20  # what these points have missed
+        return cls(*lax.stop_gradient((lower - margin, upper + margin)))
+
+    def points(self, cube):
+        return self.lower[None] + (self.upper - self.lower)[None] * cube
+
+    def holds(self, points):
+        inside = (self.lower[None] <= points) & (points <= self.upper[None])
+        return jnp.all(inside, axis=1)
+
+    def log_weights(self, log_cells, held):
+        # 1 / w = (f + g) / 2: the density of images 1 / (V_ball abs(det)), that of the
+        # box 1 / V_box in it. Veach and Guibas 1995, balance heuristic.
+        log_size = jnp.sum(jnp.log(self.upper - self.lower))
+        of_box = jnp.where(held, -log_size, -jnp.inf)
+        return jnp.log(2.0) - jnp.logaddexp(-log_cells, of_box)
 
 
 def _log_mean(values):
@@ -114,8 +127,7 @@ def _log_mean(values):
 
 
 def _log_mean_of_halves(first, second):
-    top = jnp.maximum(jnp.max(first), jnp.max(second))
-    top = jnp.where(jnp.isfinite(top), top, 0)
+    top = _finite_max(jnp.stack([first, second]))
     first, second = jnp.exp(first - top), jnp.exp(second - top)
     mean = (jnp.mean(first) + jnp.mean(second)) / 2
     seen = mean > 0
@@ -123,3 +135,8 @@ def _log_mean_of_halves(first, second):
     variance = (jnp.var(first) + jnp.var(second)) / (4 * len(first))
     log_mean = jnp.where(seen, top + jnp.log(safe), -jnp.inf)
     return log_mean, jnp.where(seen, jnp.sqrt(variance) / safe, jnp.inf)
+
+
+def _finite_max(values):
+    top = jnp.max(values, initial=-jnp.inf)
+    return jnp.where(jnp.isfinite(top), top, 0)
