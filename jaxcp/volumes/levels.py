@@ -83,9 +83,11 @@ def log_volume_of_image(
     of_ball = frame.log_weights(log_ball + stretches, frame.holds(images[num_first:]))
     of_cube = frame.log_weights(log_ball + stretch(codes), True)
     of_cube = jnp.where(inside, of_cube, -jnp.inf)
-    value, error = _log_mean_of_halves(*lax.stop_gradient((of_ball, of_cube)))
+    halves = lax.stop_gradient((of_ball, of_cube))
+    top = _finite_max(jnp.stack(halves))
+    mean, error = _log_mean(*(jnp.exp(v - top) for v in halves))
     through = log_ball + jax.nn.logsumexp(stretches) - jnp.log(1.0 * half)
-    value = value + through - lax.stop_gradient(through)
+    value = top + mean + through - lax.stop_gradient(through)
     empty_or_all = jnp.where(radius > 0, jnp.inf, -jnp.inf)
     return jnp.where(solid, value, empty_or_all), jnp.where(solid, error, 0)
 
@@ -117,24 +119,14 @@ class _Frame(NamedTuple):
         return jnp.log(2.0) - jnp.logaddexp(-log_cells, of_box)
 
 
-def _log_mean(values):
-    """Returns the log of the mean of values >= 0 and its standard error, inf for 0."""
-    mean = jnp.mean(values)
+def _log_mean(*parts):
+    """Returns the log of the mean of values >= 0 in equal parts, and its error."""
+    mean = sum(map(jnp.mean, parts)) / len(parts)
     seen = mean > 0
     safe = jnp.where(seen, mean, 1)
-    error = jnp.std(lax.stop_gradient(values)) / safe / jnp.sqrt(len(values))
+    variance = sum(jnp.var(lax.stop_gradient(v)) for v in parts)
+    error = jnp.sqrt(variance / (len(parts) ** 2 * len(parts[0]))) / safe
     return jnp.where(seen, jnp.log(safe), -jnp.inf), jnp.where(seen, error, jnp.inf)
-
-
-def _log_mean_of_halves(first, second):
-    top = _finite_max(jnp.stack([first, second]))
-    first, second = jnp.exp(first - top), jnp.exp(second - top)
-    mean = (jnp.mean(first) + jnp.mean(second)) / 2
-    seen = mean > 0
-    safe = jnp.where(seen, mean, 1)
-    variance = (jnp.var(first) + jnp.var(second)) / (4 * len(first))
-    log_mean = jnp.where(seen, top + jnp.log(safe), -jnp.inf)
-    return log_mean, jnp.where(seen, jnp.sqrt(variance) / safe, jnp.inf)
 
 
 def _finite_max(values):
