@@ -102,7 +102,7 @@ def summary(
         groups = as_groups("groups", groups)
         num_groups = _count(groups) if num_groups is None else num_groups
         groups = check_groups(y, groups, num_groups)
-    by_bins = _has_size(sets) and not isinstance(sets, HasLabels)
+    by_bins = _has_size(sets) and not issubclass(type(sets), HasLabels)
     if by_bins:
         _checks.check_count("num_bins", num_bins, 1)
     found = _summary(sets, y, alpha, groups, num_groups, num_bins if by_bins else None)

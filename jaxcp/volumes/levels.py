@@ -86,6 +86,7 @@ def log_volume_of_image(
     halves = lax.stop_gradient((of_ball, of_cube))
     top = _finite_max(jnp.stack(halves))
     mean, error = _log_mean(*(jnp.exp(v - top) for v in halves))
+    # d log V: that of V_d r^d E abs(det), the pathwise gradient of the first half
     through = log_ball + jax.nn.logsumexp(stretches) - jnp.log(1.0 * half)
     value = top + mean + through - lax.stop_gradient(through)
     empty_or_all = jnp.where(radius > 0, jnp.inf, -jnp.inf)
