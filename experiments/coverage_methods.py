@@ -58,7 +58,7 @@ def mondrian(problem: Problem, alpha: float):
     groups = (problem.x[:, 1] > 0.5).astype(int)
     old, new = parts(problem, (problem.mu, problem.y, groups))
     cp = jaxcp.calibrate_groups(scores.Absolute(), *old, num_groups=2)
-    return cp(new[0], alpha, new[2]), new[1]
+    return cp(new[0], alpha, groups=new[2]), new[1]
 
 
 def class_wise(problem: Problem, alpha: float):

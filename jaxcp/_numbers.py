@@ -1,5 +1,7 @@
 """Arithmetic that rounds once, as on paper, and how far rounding may go."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -77,6 +79,13 @@ def rounded_up(integers: Array) -> Array:
     # A float beyond the largest integer is larger, and does not convert back.
     beyond = values >= float(jnp.iinfo(dtype).max) + 1
     return jnp.where(~beyond & (values.astype(dtype) < integers), above, values)
+
+
+def unless_nan(tree: PyTree, values: PyTree) -> PyTree:
+    """Returns `values`, or NaN if there is one in `tree`."""
+    leaves = (jnp.any(jnp.isnan(as_float(leaf))) for leaf in jax.tree.leaves(tree))
+    unknown = functools.reduce(lambda a, b: a | b, leaves, jnp.zeros((), bool))
+    return jax.tree.map(lambda v: jnp.where(unknown, jnp.nan, v), values)
 
 
 def distance(a: np.ndarray, b: np.ndarray) -> np.ndarray:

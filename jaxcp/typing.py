@@ -6,7 +6,7 @@ by a protocol of its own.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, Self, runtime_checkable
 
 import jax
 from jax import Array
@@ -55,16 +55,53 @@ class Learner(Protocol):
 
 @runtime_checkable
 class Set(Protocol):
-    """A prediction set for one example: a pytree of arrays, so that batches are one.
+    """A prediction set for one example: whatever knows its members.
 
-    The `invert` of a score returns it, and `jax.vmap` of that a batch.
+    What else a set offers is said by the protocols that follow. They go by its methods,
+    not by its class, and ask for a method of one example: leading axes are batches.
     """
 
     def contains(self, y: Array) -> Array:
         """Returns whether `y` is in the set, a bool of shape ()."""
 
+
+@runtime_checkable
+class HasSize(Set, Protocol):
+    """A set with a size in closed form: sizes, their means and strata by size."""
+
     def size(self) -> Array:
         """Returns the width, count or volume of the set, shape ()."""
+
+
+@runtime_checkable
+class MayBeEmpty(Set, Protocol):
+    """A set that knows whether it is empty; others are where their size is 0."""
+
+    def is_empty(self) -> Array:
+        """Returns whether nothing is in the set, a bool of shape ()."""
+
+
+@runtime_checkable
+class HasLabels(Set, Protocol):
+    """A set of labels out of 0, ..., k - 1."""
+
+    def members(self) -> Array:
+        """Returns which labels are in the set, bool of shape (k,)."""
+
+
+@runtime_checkable
+class HasShapes(Set, Protocol):
+    """A set that checks its own arrays, and says what its targets look like.
+
+    Metrics then refuse targets of another shape; a single output may come with an axis
+    of its own or without.
+    """
+
+    def checked(self, num_sets: int) -> Self:
+        """Returns a batch of so many sets; ValueError for arrays of other shapes."""
+
+    def target_shape(self) -> tuple[int, ...]:
+        """Returns the shape of one target."""
 
 
 @runtime_checkable
@@ -79,6 +116,62 @@ class HasEnds(Set, Protocol):
 
     def with_ends(self, lower: Array, upper: Array) -> "HasEnds":
         """Returns the set of this kind with other ends."""
+
+
+@runtime_checkable
+class HasWidths(Set, Protocol):
+    """A set that says how large errors are, so that metrics see digits get lost."""
+
+    def widths(self) -> Array:
+        """Returns how far the ends of each number are apart, shaped as a target."""
+
+
+@runtime_checkable
+class HasBounds(Set, Protocol):
+    """A set that fits into a box: pictures show what lies in it."""
+
+    def bounds(self) -> tuple[Array, Array]:
+        """Returns corners (lower, upper) of a box around it, each of shape (d,)."""
+
+
+@runtime_checkable
+class HasLogSize(Set, Protocol):
+    """A set in R^d with a volume in closed form, for `jaxcp.volume`."""
+
+    def log_size(self) -> Array:
+        """Returns the log of the volume, shape (); -inf for nothing."""
+
+
+@runtime_checkable
+class HasEstimate(Set, Protocol):
+    """A set in R^d whose volume is estimated, for `jaxcp.volume` and training."""
+
+    def estimate_log_size(
+        self, key: Array, num_samples: int, *, sobol: bool
+    ) -> tuple[Array, Array]:
+        """Returns the log of the volume and its standard error, each of shape ().
+
+        From `num_samples` points, scrambled Sobol points if `sobol`.
+        """
+
+
+@runtime_checkable
+class HasSoftSize(Set, Protocol):
+    """A set with a size that has a gradient where it is crossed too, for training."""
+
+    def soft_size(self, temperature: Array) -> Array:
+        """Returns the size with lengths w as temperature log(1 + exp(w / temperature)).
+
+        Shape (), in units of the target. For temperature -> 0 it is `size()`.
+        """
+
+
+@runtime_checkable
+class HasRounding(Set, Protocol):
+    """A set that holds targets beyond its threshold by rounding, or not."""
+
+    def exact(self) -> Self:
+        """Returns the set without them."""
 
 
 # What a predictor returns: a `Set`, or a batch of them, of the kind that its score
@@ -111,6 +204,16 @@ class LabelScore(Score, Protocol):
 
     def labels(self, pred: PyTree) -> Array:
         """Returns the score of every label, shape (k,)."""
+
+
+@runtime_checkable
+class EstimatesSets(Score, Protocol):
+    """A score that estimates volumes of its sets, which are known by membership."""
+
+    def estimate_log_size(
+        self, key: Array, pred: PyTree, q: Array, num_samples: int, *, sobol: bool
+    ) -> tuple[Array, Array]:
+        """Returns the log volume of {y : score(pred, y) <= q} and its error."""
 
 
 @runtime_checkable

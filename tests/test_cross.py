@@ -550,3 +550,23 @@ def test_results_have_the_type_of_the_data(name, dtype):
         shapes = [jax.ShapeDtypeStruct(s, dtype) for s in ((9, 2), (9,))]
         results = jax.tree.leaves(jax.eval_shape(run, *shapes))
     assert {v.dtype.name for v in results} == {dtype}
+
+
+def test_votes_of_inner_boxes_are_inner_boxes():
+    """Whatever box has the votes lies around the inner box that they leave."""
+    sides = np.stack([Y - 9, Y - 9, Y + 9, Y + 9], axis=1)
+    score = scores.BoxOffset(inner=True, maximum=True)
+    cp, by_votes = (
+        jaxcp.jackknife_plus(KEY, RIDGE, s, X, sides)
+        for s in (score, scores.Custom(score))
+    )
+    centers = np.asarray(cp.naive(X_NEW, 0.2).corners())
+    noise = np.random.default_rng(0).normal(size=(200, *centers.shape))
+    for way in ("__call__", "minmax"):
+        found, votes = (getattr(c, way)(X_NEW, 0.2) for c in (cp, by_votes))
+        assert found.inner and np.all(found.lower < found.upper)
+        inside, held = (
+            jax.vmap(s.contains)(jnp.asarray(centers + noise)) for s in (votes, found)
+        )
+        assert 0.01 < np.mean(inside) < np.mean(held) < 0.9
+        assert not np.any(inside & ~held)

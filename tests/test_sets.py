@@ -177,3 +177,54 @@ def test_label_sets_of_numpy_and_labels_in_a_column():
     assert LabelSet(mask[0]).contains(0)
     found = LabelSet(jnp.asarray(mask)).contains(np.array([[0], [0], [1]]))
     assert found.tolist() == [True, False, True]
+
+
+@pytest.mark.parametrize(
+    "sets, y",
+    [
+        (Interval(jnp.zeros(4), jnp.ones(4)), jnp.ones(3)),
+        (Interval(jnp.zeros(4), jnp.ones(4)), jnp.ones((3, 1))),
+        (Box(jnp.zeros((4, 2)), jnp.ones((4, 2))), jnp.ones((3, 2))),
+        (BoundingBox(jnp.zeros((4, 2)), jnp.ones((4, 2))), jnp.ones((3, 4))),
+        (LabelSet(jnp.ones((4, 2), bool)), jnp.ones(3, int)),
+    ],
+)
+def test_targets_of_other_rows_are_refused(sets, y):
+    message = r"one target for each set .* of shape \(3,\) for sets of shape \(4,\)"
+    with pytest.raises(ValueError, match=message):
+        sets.contains(y)
+
+
+def test_an_unknown_radius_has_no_size():
+    ellipsoid = Ellipsoid(jnp.zeros(2), jnp.ones(2), jnp.array(jnp.nan))
+    assert np.isnan(ellipsoid.size())
+    assert np.isnan(Box(jnp.array([jnp.nan, 0.0]), jnp.zeros(2)).log_size())
+
+
+@pytest.mark.parametrize(
+    "name", ["intervals", "boxes", "bounding boxes", "inner boxes"]
+)
+def test_ends_say_what_is_inside(name):
+    sets, y = batches()[name]
+    lower, upper = sets.ends()
+    assert lower.shape[1:] == upper.shape[1:] == sets.target_shape() == y.shape[1:]
+    inside = ((lower <= y) & (y <= upper)).reshape(5, -1).all(axis=1)
+    assert_array_equal(sets.contains(y), inside)
+    again = sets.with_ends(lower, upper)
+    assert_array_equal(jax.tree.leaves(again), jax.tree.leaves(sets))
+    assert type(again) is type(sets)
+
+
+@pytest.mark.parametrize("name", ["balls", "axes", "ellipsoids"])
+def test_bounds_hold_the_set(name):
+    sets, _ = batches()[name]
+    corners = np.asarray(sets.bounds())
+    for i in range(5):
+        one = jax.tree.map(lambda v: v[i], sets)  # noqa: B023
+        assert_allclose(one.bounds(), corners[:, i], rtol=1e-6)
+        lower, upper = 2 * corners[0, i] - corners[1, i], 2 * corners[1, i]
+        cube = np.random.default_rng(i).random((400, 2))
+        points = lower + (upper - corners[0, i] - lower) * cube
+        held = np.all((corners[0, i] <= points) & (points <= corners[1, i]), axis=1)
+        inside = jax.vmap(one.contains)(jnp.asarray(points))
+        assert inside.any() and not np.any(inside & ~held)

@@ -116,6 +116,7 @@ def test_unions_of_balls():
     assert_allclose(slopes[0][0, :, 0], [-1, 1], atol=0.1)
     assert_allclose(slopes[1], 2.0, atol=0.1)
     assert width(draws, jnp.inf) == jnp.inf and width(draws, -1.0) == 0
+    assert jax.grad(width, 1)(draws, jnp.inf) == 0
 
 
 @pytest.mark.parametrize("name", ["log-lac", "normalized", "asymmetric-cqr"])

@@ -70,7 +70,8 @@ def plus_interval(
     def ends(side, folds, rank):
         def end(pred, threshold):
             interval: AnySet = score.invert(pred, threshold)
-            return -interval.lower if side == "lower" else interval.upper
+            lower, upper = interval.ends()
+            return -lower if side == "lower" else upper
 
         each = jax.vmap(end)
         return _select(lambda at: each(preds, folds.thresholds[at]), folds, rank)

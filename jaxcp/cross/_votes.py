@@ -17,7 +17,7 @@ from jaxcp.quantiles.selection import kth_smallest
 from jaxcp.scores import inputs
 from jaxcp.sets import LabelSet
 from jaxcp.sets.regions import over_batch
-from jaxcp.typing import AnySet, PyTree, Score, Set
+from jaxcp.typing import AnySet, HasEnds, HasLabels, PyTree, Score, Set
 
 
 @pytree
@@ -106,12 +106,13 @@ def plus(score: Score, preds: PyTree, scores: Array, ballot: Ballot) -> Set:
         return count_labels(jax.vmap(score.labels)(preds), scores, ballot)
     thresholds = by_component(scores)
     sets: AnySet = jax.vmap(jax.vmap(score.invert), (None, 0))(preds, thresholds)
-    if hasattr(sets, "lower"):
-        lower, upper = -ballot.last_end(-sets.lower), ballot.last_end(sets.upper)
-        return type(sets)(largest(lower), -largest(-upper))
+    if isinstance(sets, HasEnds):
+        lower, upper = sets.ends()
+        lower, upper = -ballot.last_end(-lower), ballot.last_end(upper)
+        return sets.with_ends(largest(lower), -largest(-upper))
     votes, spare = ballot.tally(len(scores))
-    if isinstance(sets, LabelSet):
-        won = jnp.sum(jnp.where(sets.mask, votes[None, :, None], 0), axis=1)
+    if isinstance(sets, HasLabels):
+        won = jnp.sum(jnp.where(sets.members(), votes[None, :, None], 0), axis=1)
         return LabelSet(jnp.all(won > spare[:, None], axis=0))
     return VoteSet(sets, votes, spare)
 
@@ -127,17 +128,18 @@ def minmax(score: Score, preds: PyTree, q: Array, votes: Array) -> Set:
     """Returns the hull of the sets of one input at one threshold for all voters."""
     sets: AnySet = jax.vmap(score.invert, (0, None))(preds, q)
     nothing = ~jnp.any(votes)  # nothing is known: the set is everything
-    if hasattr(sets, "lower"):
-        known = votes.reshape(-1, *(1,) * (sets.lower.ndim - 1))
-        lower = jnp.where(jnp.isnan(sets.lower), -jnp.inf, sets.lower)
-        upper = jnp.where(jnp.isnan(sets.upper), jnp.inf, sets.upper)
+    if isinstance(sets, HasEnds):
+        lower, upper = sets.ends()
+        known = votes.reshape(-1, *(1,) * (lower.ndim - 1))
+        lower = jnp.where(jnp.isnan(lower), -jnp.inf, lower)
+        upper = jnp.where(jnp.isnan(upper), jnp.inf, upper)
         lower = -largest(jnp.where(known, -lower, -jnp.inf))
         upper = largest(jnp.where(known, upper, -jnp.inf))
-        return type(sets)(
+        return sets.with_ends(
             jnp.where(nothing, -jnp.inf, lower), jnp.where(nothing, jnp.inf, upper)
         )
-    if isinstance(sets, LabelSet):
-        return LabelSet(jnp.any(sets.mask & votes[:, None], axis=0) | nothing)
+    if isinstance(sets, HasLabels):
+        return LabelSet(jnp.any(sets.members() & votes[:, None], axis=0) | nothing)
     one = jax.tree.map(lambda v: v[None], sets)
     return VoteSet(one, votes.astype(int), -nothing.astype(int)[None])
 

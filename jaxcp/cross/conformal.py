@@ -18,8 +18,7 @@ from jaxcp.cross._fits import Fits
 from jaxcp.quantiles.levels import conformal_rank
 from jaxcp.quantiles.selection import kth_smallest
 from jaxcp.scores import inputs
-from jaxcp.sets import Interval
-from jaxcp.typing import AnySet, ArrayLike, PyTree
+from jaxcp.typing import AnySet, ArrayLike, HasEnds, HasShapes, PyTree
 
 # Rows in a fold from which a binary search beats a pass over its scores.
 _LONG_FOLDS = 64
@@ -226,7 +225,8 @@ def _has_long_folds(cp, x):
     preds = jax.eval_shape(fits.predict, x)
     pred = jax.tree.map(lambda v: jnp.zeros(v.shape[2:], v.dtype), preds)
     kind = jax.eval_shape(score.invert, pred, of.scores[0])
-    return isinstance(kind, Interval)
+    has_ends = isinstance(kind, HasEnds) and isinstance(kind, HasShapes)
+    return has_ends and kind.target_shape() == ()
 
 
 @jit

@@ -18,8 +18,16 @@ from jaxcp._arrays import (
 )
 from jaxcp._tracing import jit
 from jaxcp.quantiles.levels import alpha_as_float, as_alpha
-from jaxcp.sets import BoundingBox, Interval, LabelSet
-from jaxcp.typing import AnySet, ArrayLike, PyTree, Set
+from jaxcp.typing import (
+    AnySet,
+    ArrayLike,
+    HasLabels,
+    HasShapes,
+    HasSize,
+    HasWidths,
+    PyTree,
+    Set,
+)
 
 
 def check_sets(sets: Set, y: ArrayLike) -> tuple[AnySet, Array]:
@@ -28,51 +36,41 @@ def check_sets(sets: Set, y: ArrayLike) -> tuple[AnySet, Array]:
     sets, y = as_batch(sets), as_array("y", y)
     _checks.num_rows(sets=sets, y=y)
     _checks.check_not_nan("y", y)
-    expected = y.shape[:1] + _target_shape(sets, y.shape[1:])
+    # By the class: isinstance takes as long as a metric.
+    has_shapes, has_labels = (issubclass(type(sets), v) for v in (HasShapes, HasLabels))
+    expected = (len(y), *(sets.target_shape() if has_shapes else y.shape[1:]))
     if y.shape != expected and not y.size == math.prod(expected) == len(y):
         raise ValueError(f"expected y of shape {expected} like sets, got {y.shape}")
     y = y.reshape(expected)  # a single output may come with an axis or without
     if rounded:
         _check_digits(sets, y)
-    if isinstance(sets, LabelSet):
+    if has_labels:
         y = as_groups("y", y)
-        _checks.check_labels("y", y, sets.mask.shape[-1])
+        _checks.check_labels("y", y, sets.members().shape[-1])
     return sets, y
 
 
 def _check_digits(sets, y):
     """Raises ValueError if sets are no wider than what targets lost on their way in."""
-    if hasattr(sets, "lower") and is_concrete(sets, y):
+    if isinstance(sets, HasWidths) and is_concrete(sets, y):
         floats = np.asarray(y, jax.dtypes.canonicalize_dtype(float))
-        width = sets.upper - sets.lower
-        if isinstance(sets, BoundingBox):  # two ends in a target for each side
-            width = jnp.concatenate([width, width], axis=-1)
-        check_digits("y", np.spacing(floats), width)
+        check_digits("y", np.spacing(floats), sets.widths())
 
 
 def as_batch(sets: Set) -> AnySet:
     """Returns sets as arrays with a leading axis, after checks."""
-    if isinstance(sets, type) or not hasattr(sets, "contains"):
+    if not issubclass(type(sets), Set):
         raise ValueError(f"expected sets with contains(y), got {type(sets).__name__}")
     sets = as_arrays(sets=sets)
     m = _checks.num_rows(sets=sets)
-    if isinstance(sets, LabelSet) and (sets.mask.ndim != 2 or sets.mask.dtype != bool):
-        mask = f"{sets.mask.dtype}{sets.mask.shape}"
-        raise ValueError(f"expected a mask of shape (m, k), bool, got {mask}")
-    if type(sets) is Interval and sets.lower.size == sets.upper.size == m:
-        return Interval(sets.lower.reshape(m), sets.upper.reshape(m))
-    inner = {Interval: (), BoundingBox: (2,)}.get(type(sets))
-    if inner is not None and not sets.lower.shape == sets.upper.shape == (m, *inner):
-        shapes = f"{sets.lower.shape} and {sets.upper.shape}"
-        raise ValueError(f"expected ends of shape {(m, *inner)}, got {shapes}")
-    return sets
+    return sets.checked(m) if issubclass(type(sets), HasShapes) else sets
 
 
-def check_kind(kind: type, sets: Set) -> None:
-    """Raises ValueError for sets of another kind."""
-    if not isinstance(sets, kind):
+def check_label_sets(sets: Set) -> None:
+    """Raises ValueError for sets that are not of labels."""
+    if not issubclass(type(sets), HasLabels):
         name = type(sets).__name__
-        raise ValueError(f"expected sets of kind {kind.__name__}, got {name}")
+        raise ValueError(f"expected sets of kind LabelSet, got {name}")
 
 
 @jit
@@ -115,6 +113,9 @@ def sizes_of(sets: Set, sizes: Array | None) -> Array:
 @jit
 def closed_form_sizes(sets: Set) -> Array:
     """Returns the size of every set, shape (m,); ValueError where it has no formula."""
+    if not isinstance(sets, HasSize):
+        name = type(sets).__name__
+        raise ValueError(f"expected sets with size(), got {name}: give it one")
     return jax.vmap(lambda s: s.size())(sets)
 
 
@@ -128,9 +129,3 @@ def where_known(values: Array, rows: PyTree) -> Array:
             )
             values = jnp.where(unknown, jnp.nan, values)
     return values
-
-
-def _target_shape(sets, default):
-    if isinstance(sets, BoundingBox | LabelSet):
-        return (4,) if isinstance(sets, BoundingBox) else ()
-    return jnp.shape(sets.lower)[1:] if hasattr(sets, "lower") else default

@@ -5,9 +5,8 @@ from jax import Array
 
 from jaxcp import _checks
 from jaxcp._tracing import jit
-from jaxcp.metrics._sets import check_kind, check_level, check_sets, is_covered
-from jaxcp.sets import LabelSet
-from jaxcp.typing import ArrayLike, Set
+from jaxcp.metrics._sets import check_label_sets, check_level, check_sets, is_covered
+from jaxcp.typing import ArrayLike, HasLabels, Set
 
 
 def group_coverage(
@@ -39,7 +38,7 @@ def group_coverage(
     return _group_coverage(sets, y, groups, num_groups)
 
 
-def class_coverage(sets: LabelSet, y: ArrayLike) -> Array:
+def class_coverage(sets: HasLabels, y: ArrayLike) -> Array:
     """Returns the coverage of each class: `group_coverage` with groups y.
 
     Args:
@@ -53,13 +52,14 @@ def class_coverage(sets: LabelSet, y: ArrayLike) -> Array:
       ValueError: as `coverage`, and for sets of another kind.
 
     Example:
+      >>> from jaxcp.sets import LabelSet
       >>> sets = LabelSet(jnp.array([[True, False], [True, True], [True, False]]))
       >>> class_coverage(sets, jnp.array([0, 1, 1]))
       Array([1. , 0.5], dtype=float32)
     """
-    check_kind(LabelSet, sets)
+    check_label_sets(sets)
     sets, y = check_sets(sets, y)
-    return _group_coverage(sets, y, y, sets.mask.shape[1])
+    return _group_coverage(sets, y, y, sets.members().shape[1])
 
 
 def coverage_gap(

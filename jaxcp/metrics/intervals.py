@@ -9,7 +9,6 @@ from jaxcp._numbers import as_float, mean
 from jaxcp._tracing import jit
 from jaxcp.metrics._sets import (
     above_level,
-    check_kind,
     check_level,
     check_sets,
     closed_form_sizes,
@@ -189,7 +188,8 @@ def khosravi_coverage_width_criterion(
 
 def _check(sets, y, alpha):
     sets = as_intervals(sets)
-    check_kind(Interval, sets)
+    if not isinstance(sets, Interval):
+        raise ValueError(f"expected sets of kind Interval, got {type(sets).__name__}")
     sets, y = check_sets(sets, y)
     return sets, as_float(y), check_level(alpha)
 

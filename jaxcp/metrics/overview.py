@@ -19,8 +19,9 @@ from jaxcp.metrics.strata import (
     min_size_stratified_coverage,
     size_stratified_coverage_violation,
 )
-from jaxcp.sets import Interval, LabelSet
-from jaxcp.typing import ArrayLike, Set
+from jaxcp.sets import Interval
+from jaxcp.sets.basic import as_intervals
+from jaxcp.typing import ArrayLike, HasLabels, Set
 
 _HSIC_ROWS = 20_000
 _ETA = 30.0  # the weight of the coverage in the criterion of coverage and width
@@ -106,7 +107,7 @@ def summary(
     else:
         num_groups = _count(groups) if num_groups is None else num_groups
         _, groups = _checks.rows(y=y, groups=_checks.groups(groups, num_groups))
-    by_bins = _has_size(sets) and not isinstance(sets, LabelSet)
+    by_bins = _has_size(sets) and not issubclass(type(sets), HasLabels)
     if by_bins:
         _checks.check_count("num_bins", num_bins, 1)
     return _summary(sets, y, alpha, groups, num_groups, num_bins if by_bins else None)
@@ -118,11 +119,11 @@ def _summary(sets, y, alpha, groups, num_groups, num_bins):
     found = Summary(coverage=coverage(sets, y))
     if _has_size(sets):
         found.update(_of_sizes(sets, y, alpha, num_bins))
-    if isinstance(sets, Interval):
+    if isinstance(as_intervals(sets), Interval):
         found["winkler_score"] = winkler_score(sets, y, alpha)
         criterion = coverage_width_criterion(sets, y, alpha, eta=_ETA)
         found["coverage_width_criterion"] = criterion
-    if isinstance(sets, LabelSet):
+    if isinstance(sets, HasLabels):
         found["singleton_rate"] = singleton_rate(sets)
         found["class_coverage"] = class_coverage(sets, y)
     if groups is not None:

@@ -8,13 +8,13 @@ from jaxcp._numbers import mean
 from jaxcp._tracing import jit
 from jaxcp.metrics._sets import (
     as_batch,
-    check_kind,
+    check_label_sets,
     check_sets,
+    closed_form_sizes,
     is_covered,
     where_known,
 )
-from jaxcp.sets import LabelSet
-from jaxcp.typing import ArrayLike, Set
+from jaxcp.typing import ArrayLike, HasLabels, MayBeEmpty, Set
 
 
 def coverage(sets: Set, y: ArrayLike) -> Array:
@@ -90,7 +90,7 @@ def empty_rate(sets: Set) -> Array:
     return _empty_rate(as_batch(sets))
 
 
-def singleton_rate(sets: LabelSet) -> Array:
+def singleton_rate(sets: HasLabels) -> Array:
     """Returns the share of label sets with exactly one label.
 
     Args:
@@ -107,7 +107,7 @@ def singleton_rate(sets: LabelSet) -> Array:
       >>> singleton_rate(LabelSet(jnp.array([[True, False], [True, True]])))
       Array(0.5, dtype=float32)
     """
-    check_kind(LabelSet, sets)
+    check_label_sets(sets)
     return _singleton_rate(as_batch(sets))
 
 
@@ -118,12 +118,13 @@ def _coverage(sets, y):
 
 @jit
 def _empty_rate(sets):
-    def is_empty(s):
-        return s.is_empty() if hasattr(s, "is_empty") else s.size() == 0
-
-    return mean(where_known(jax.vmap(is_empty)(sets), sets))
+    if isinstance(sets, MayBeEmpty):
+        empty = jax.vmap(lambda s: s.is_empty())(sets)
+    else:
+        empty = closed_form_sizes(sets) == 0
+    return mean(where_known(empty, sets))
 
 
 @jit
 def _singleton_rate(sets):
-    return mean(jnp.sum(sets.mask, axis=1) == 1)
+    return mean(jnp.sum(sets.members(), axis=1) == 1)

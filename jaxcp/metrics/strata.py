@@ -22,8 +22,7 @@ from jaxcp.metrics._sets import (
 )
 from jaxcp.metrics.groups import rates_of
 from jaxcp.quantiles.selection import to_keys
-from jaxcp.sets import LabelSet
-from jaxcp.typing import ArrayLike, Set
+from jaxcp.typing import ArrayLike, HasLabels, Set
 
 
 @pytree
@@ -84,7 +83,7 @@ def size_strata(
     sets = as_batch(sets)
     sizes = check_sizes(sets, sizes)
     given = [v is not None for v in (num_bins, num_ranges, edges)]
-    if sum(given) > 1 or not (any(given) or isinstance(sets, LabelSet)):
+    if sum(given) > 1 or not (any(given) or isinstance(sets, HasLabels)):
         raise ValueError(
             "expected one of num_bins, num_ranges and edges (or none, for label sets), "
             f"got {sum(given)} for {type(sets).__name__}"
@@ -200,11 +199,11 @@ def _first(options):
 
 def _label_edges(sets, num_ranges):
     """Returns the last size of each of `num_ranges` runs of 0, ..., k but the last."""
-    if not isinstance(sets, LabelSet):
+    if not isinstance(sets, HasLabels):
         raise ValueError(
             f"expected num_ranges only for label sets, got {type(sets).__name__}"
         )
-    num_sizes = sets.mask.shape[-1] + 1
+    num_sizes = sets.members().shape[-1] + 1
     num_ranges = num_sizes if num_ranges is None else num_ranges
     _checks.check_count("num_ranges", num_ranges, 1)
     if num_ranges > num_sizes:

@@ -1,6 +1,8 @@
-"""Colours, new axes, and checks of what is drawn."""
+"""Colors, new axes, targets, and checks of what is drawn."""
 
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -13,6 +15,12 @@ def new_axes() -> "Axes":
     import matplotlib.pyplot as plt
 
     return plt.subplots(figsize=(6, 4), layout="constrained")[1]
+
+
+def draw_targets(ax: "Axes", points: np.ndarray, covered: np.ndarray) -> None:
+    """Draws targets, shape (m, 2), those that their sets miss in red."""
+    ax.plot(*points[covered].T, ".", color=TRUTH, ms=3, label="covered")
+    ax.plot(*points[~covered].T, ".", color=MISSED, ms=5, label="missed")
 
 
 def check_shape(name: str, expected: tuple, got: tuple) -> None:

@@ -2,7 +2,6 @@
 
 from typing import TYPE_CHECKING
 
-import jax
 import numpy as np
 
 from jaxcp.plotting._axes import COVERED, MISSED, new_axes
@@ -57,13 +56,7 @@ def plot_boxes(
     if true is not None:
         _draw(ax, true, "true", _TRUE)
     if sets is not None:
-        name = "inner box" if sets.inner else "outer box"
-        corners = _boxes("sets", sets.corners())
-        hit = np.ones(len(corners), bool)
-        if true is not None and len(true) == len(corners):
-            hit = np.asarray(jax.vmap(lambda s, y: s.contains(y))(sets, true))
-        _draw(ax, corners[hit], name, COVERED, linewidth=2)
-        _draw(ax, corners[~hit], f"{name}, misses", MISSED, linewidth=2)
+        _draw_sets(ax, sets, true)
     ax.set(xlim=(-0.5, width - 0.5), ylim=(height - 0.5, -0.5), xticks=[], yticks=[])
     if ax.get_legend_handles_labels()[0]:
         look = {"ncols": 4, "fontsize": "small", "facecolor": "silver"}
@@ -77,6 +70,16 @@ def _boxes(name, boxes):
     if boxes.ndim != 2 or boxes.shape[1] != 4:
         raise ValueError(f"expected {name} of shape (b, 4), got {boxes.shape}")
     return boxes
+
+
+def _draw_sets(ax, sets, true):
+    name = "inner box" if sets.inner else "outer box"
+    corners = _boxes("sets", sets.corners())
+    hit = np.ones(len(corners), bool)
+    if true is not None and len(true) == len(corners):
+        hit = np.asarray(sets.contains(true))
+    _draw(ax, corners[hit], name, COVERED, linewidth=2)
+    _draw(ax, corners[~hit], f"{name}, misses", MISSED, linewidth=2)
 
 
 def _draw(ax, boxes, label, color, **style):

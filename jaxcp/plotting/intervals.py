@@ -1,10 +1,17 @@
 """Intervals along an input, and label sets."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxcp.plotting._axes import COVERED, MISSED, TRUTH, check_shape, new_axes
+from jaxcp.plotting._axes import (
+    COVERED,
+    MISSED,
+    TRUTH,
+    check_shape,
+    draw_targets,
+    new_axes,
+)
 from jaxcp.sets import Interval, LabelSet
 from jaxcp.sets.basic import as_intervals
 from jaxcp.typing import ArrayLike
@@ -37,29 +44,21 @@ def plot_intervals(
     Example:
       >>> ax = plot_intervals(jnp.arange(2.0), Interval(jnp.zeros(2), jnp.ones(2)))
     """
-    sets, x = as_intervals(sets), np.ravel(x)
-    lower, upper = np.asarray(sets.lower), np.asarray(sets.upper)
-    y = None if y is None else np.ravel(y)
+    x = np.ravel(x)
+    lower, upper = (np.asarray(end) for end in as_intervals(sets).ends())
     check_shape("ends", (x.size,), lower.shape)
+    shown = [lower, upper] if y is None else [lower, upper, np.ravel(y)]
+    low, high = _frame(np.concatenate(shown))
     ax = new_axes() if ax is None else ax
-    ends = np.concatenate([lower, upper] + ([] if y is None else [np.asarray(y)]))
-    low, high = _frame(ends[np.isfinite(ends)])
-    drawn = lower <= upper
-    ax.vlines(
-        x[drawn],
-        np.maximum(lower[drawn], low),
-        np.minimum(upper[drawn], high),
-        color=COVERED,
-        alpha=0.4,
-        linewidth=max(1.0, min(4.0, 300 / max(x.size, 1))),
-        label="prediction interval",
-    )
+    width = max(1.0, min(4.0, 300 / max(x.size, 1)))
+    name = "prediction interval"
+    look: dict[str, Any] = {"color": COVERED, "alpha": 0.4, "label": name}
+    drawn, ends = lower <= upper, (np.maximum(lower, low), np.minimum(upper, high))
+    ax.vlines(x[drawn], *(end[drawn] for end in ends), linewidth=width, **look)
     if y is not None:
-        y = np.asarray(y)
+        y = np.ravel(y)
         check_shape("y", x.shape, y.shape)
-        inside = (lower <= y) & (y <= upper)
-        ax.plot(x[inside], y[inside], ".", color=TRUTH, ms=3, label="covered")
-        ax.plot(x[~inside], y[~inside], ".", color=MISSED, ms=5, label="missed")
+        draw_targets(ax, np.stack([x, y], axis=1), (lower <= y) & (y <= upper))
     ax.set(xlabel="input", ylabel="target", ylim=(low, high))
     ax.legend(frameon=False)
     return ax
@@ -100,7 +99,8 @@ def plot_label_sets(
     return ax
 
 
-def _frame(finite):
+def _frame(values):
+    finite = values[np.isfinite(values)]
     if finite.size == 0:
         return -1.0, 1.0
     low, high = float(finite.min()), float(finite.max())

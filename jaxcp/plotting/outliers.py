@@ -1,6 +1,6 @@
 """Histograms of p-values."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -39,22 +39,21 @@ def plot_p_values(
     p_values = np.ravel(p_values)
     _checks.check_uniforms("p_values", p_values)
     _checks.check_count("num_bins", num_bins, 1)
-    parts = {"all rows": (np.ones(p_values.shape, bool), COVERED)}
+    parts = {"all rows": (p_values, COVERED)}
     if is_nominal is not None:
-        is_nominal = np.asarray(is_nominal, bool)
-        check_shape("is_nominal", p_values.shape, is_nominal.shape)
-        parts = {"nominal": (is_nominal, COVERED), "outliers": (~is_nominal, MISSED)}
+        rows = np.asarray(is_nominal, bool)
+        check_shape("is_nominal", p_values.shape, rows.shape)
+        parts = {
+            "nominal": (p_values[rows], COVERED),
+            "outliers": (p_values[~rows], MISSED),
+        }
     ax = new_axes() if ax is None else ax
-    for name, (rows, color) in parts.items():
-        if rows.any():
-            ax.hist(
-                p_values[rows],
-                bins=np.linspace(0, 1, num_bins + 1).tolist(),
-                density=True,
-                color=color,
-                alpha=0.4,
-                label=f"{name} ({rows.sum()})",
-            )
+    bins = np.linspace(0, 1, num_bins + 1).tolist()
+    for name, (part, color) in parts.items():
+        if part.size:
+            label = f"{name} ({part.size})"
+            look: dict[str, Any] = {"color": color, "alpha": 0.4, "label": label}
+            ax.hist(part, bins=bins, density=True, **look)
     ax.axhline(1, color=TRUTH, linestyle="--", linewidth=0.8, label="uniform")
     ax.set(xlabel="p-value", ylabel="density", xlim=(0, 1))
     ax.legend(frameon=False)

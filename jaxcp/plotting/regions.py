@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from jaxcp.plotting._axes import COVERED, MISSED, TRUTH, check_shape, new_axes
-from jaxcp.sets import Balls, Box, Ellipsoid, membership
-from jaxcp.typing import ArrayLike, Set
+from jaxcp.plotting._axes import COVERED, check_shape, draw_targets, new_axes
+from jaxcp.sets import Box, membership
+from jaxcp.typing import ArrayLike, HasBounds, HasEnds, Set
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,7 +27,8 @@ def plot_region(
     Args:
       region: One set in the plane, without a leading axis.
       bounds: The part of the plane to show, a `Box`. Defaults to what holds a finite
-        `Box`, `Ellipsoid` or `Balls`; sets known by membership alone need it.
+        `Box`, `Ellipsoid` or `Balls`, or a set of your own with `bounds()`; sets known
+        by membership alone need it.
       y: Targets, shape (m, 2), drawn as points.
       num_points: Points of the grid along each axis.
       ax: Axes to draw on. Defaults to new ones.
@@ -39,6 +40,7 @@ def plot_region(
       ValueError: if there are no finite bounds, or the set is not one of two outputs.
 
     Example:
+      >>> from jaxcp.sets import Balls
       >>> balls = Balls(jnp.zeros((1, 2)), jnp.array(1.0))
       >>> ax = plot_region(balls, y=jnp.array([[0.5, 0.5], [2.0, 0.0]]))
     """
@@ -54,9 +56,7 @@ def plot_region(
     if y is not None:
         y = np.asarray(y)
         check_shape("y", (len(y), 2), y.shape)
-        covered = np.asarray(membership(region, y))
-        ax.plot(*y[covered].T, ".", color=TRUTH, ms=3, label="covered")
-        ax.plot(*y[~covered].T, ".", color=MISSED, ms=5, label="missed")
+        draw_targets(ax, y, np.asarray(membership(region, y)))
         ax.legend(frameon=False)
     ax.set(xlabel="first output", ylabel="second output")
     ax.set(xlim=(lower[0], upper[0]), ylim=(lower[1], upper[1]))
@@ -66,19 +66,13 @@ def plot_region(
 def _corners(region, bounds):
     """Returns the corners of what to show of a set of two outputs."""
     shown = region if bounds is None else bounds
-    if isinstance(shown, Box):
-        lower, upper = np.asarray(shown.lower), np.asarray(shown.upper)
-    elif isinstance(shown, Balls):
-        centers, radius = np.asarray(shown.centers), np.asarray(shown.radius)
-        lower, upper = centers.min(axis=0) - radius, centers.max(axis=0) + radius
-    elif isinstance(shown, Ellipsoid):
-        center, scale = np.asarray(shown.center), np.asarray(shown.scale)
-        rows = np.abs(scale) if scale.ndim == 1 else np.linalg.norm(scale, axis=1)
-        half = np.asarray(shown.radius) * rows
-        lower, upper = center - half, center + half
-    else:
+    if not isinstance(shown, HasEnds | HasBounds):
         name = type(shown).__name__
-        raise ValueError(f"expected bounds, a Box, for a {name}, got {bounds}")
+        raise ValueError(
+            f"expected bounds, a Box, for a {name} without bounds(), got {bounds}"
+        )
+    corners = shown.ends() if isinstance(shown, HasEnds) else shown.bounds()
+    lower, upper = (np.asarray(v) for v in corners)
     check_shape("a set of two outputs, corners", (2,), lower.shape)
     if not (np.all(np.isfinite([lower, upper])) and np.all(lower < upper)):
         raise ValueError(f"expected finite bounds, got {lower} and {upper}")

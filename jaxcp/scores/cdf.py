@@ -1,7 +1,5 @@
 """The rank of a score among the scores of draws from the model: any CDF score."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -11,8 +9,7 @@ from jaxcp._numbers import as_float, at_least_single
 from jaxcp._pytree import pytree, static
 from jaxcp.quantiles.selection import kth_smallest
 from jaxcp.scores import _extended, inputs
-from jaxcp.sets import Ellipsoid, LevelSet
-from jaxcp.typing import AnySet, PyTree, Score
+from jaxcp.typing import AnySet, HasRounding, PyTree, Score
 
 
 @pytree
@@ -80,9 +77,8 @@ class CDF:
         if self.extended:
             threshold = _extended.with_rounding(self._draw_scores(pred), threshold)
         region = self.base.invert(pred[0], threshold)
-        if isinstance(region, LevelSet | Ellipsoid):  # rounded above, or exact
-            return dataclasses.replace(region, rounds=False)
-        return region
+        # Rounded above, or exact.
+        return region.exact() if isinstance(region, HasRounding) else region
 
     def threshold(self, pred: PyTree, q: Array) -> Array:
         """Returns the base score's threshold for rank q, shape ().

@@ -1,6 +1,7 @@
 """Scores that ask the model: its density, or its latent code, of a target."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ from jaxcp import _geometry
 from jaxcp._pytree import keep_functions, pytree, static
 from jaxcp.sets import LevelSet
 from jaxcp.typing import PyTree
+from jaxcp.volumes.levels import log_volume_by_density, log_volume_of_image
 
 
 @pytree
@@ -70,6 +72,19 @@ class Density:
     def invert(self, pred: PyTree, q: Array) -> LevelSet:
         """Returns {y : log f(y) >= -q}."""
         return LevelSet(self, pred, q)
+
+    def estimate_log_size(
+        self, key: Array, pred: PyTree, q: Array, num_samples: int, *, sobol: bool
+    ) -> tuple[Array, Array]:
+        """Returns the log volume of the set at q and its error, from draws."""
+        if self.sample is None:
+            raise ValueError(
+                "expected a Density score with `sample` to estimate the volume of its "
+                "level set, got None"
+            )
+        if sobol:
+            raise ValueError("expected sobol=False for draws of a model, got True")
+        return log_volume_by_density(key, self, pred, q, num_samples)
 
 
 @pytree
@@ -132,6 +147,18 @@ class Latent:
     def invert(self, pred: PyTree, q: Array) -> LevelSet:
         """Returns {y : norm(inverse(pred, y)) <= q}."""
         return LevelSet(self, pred, q)
+
+    def estimate_log_size(
+        self, key: Array, pred: PyTree, q: Array, num_samples: int, *, sobol: bool
+    ) -> tuple[Array, Array]:
+        """Returns the log volume of the set at q and its error, from latent points."""
+        if self.forward is None or self.dim is None:
+            raise ValueError(
+                "expected a Latent score with `forward` and `dim` to estimate the "
+                f"volume of its set, got {self.forward} and {self.dim}"
+            )
+        maps = partial(self.inverse, pred), partial(self.forward, pred)
+        return log_volume_of_image(key, *maps, self.dim, q, num_samples, sobol)
 
 
 def _function(model, name, purpose):

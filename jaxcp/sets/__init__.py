@@ -1,10 +1,12 @@
 """Prediction sets. A class describes one example; leading axes are batches.
 
 `contains`, `size` and `is_empty` give one answer for each set, inside and outside of
-`jax.vmap`.
+`jax.vmap`. A set of your own needs `contains` alone; what else it may offer, and what
+that is for, is said by the protocols of `jaxcp.typing`.
 """
 
-from jaxcp.sets.basic import BoundingBox, Box, Interval, LabelSet
+from jaxcp.sets.basic import BoundingBox, Box, Interval
+from jaxcp.sets.labels import LabelSet
 from jaxcp.sets.points import membership
 from jaxcp.sets.regions import Balls, Ellipsoid, LevelSet
 

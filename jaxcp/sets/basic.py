@@ -1,17 +1,47 @@
-"""Sets with ends or members: intervals, boxes, bounding boxes, labels."""
+"""Sets with ends: intervals, boxes, bounding boxes."""
 
-from typing import Any
+from dataclasses import replace
+from typing import Any, Self
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
+from jaxcp import _soft
 from jaxcp._arrays import as_array, as_arrays
 from jaxcp._pytree import pytree, static
-from jaxcp.typing import Number
+from jaxcp.sets._arithmetic import answer_shape, log_of_solid, without_axis
+from jaxcp.typing import HasEnds, HasShapes, Number
+
+
+class _Ends:
+    """What sets between `lower` and `upper` have in common."""
+
+    lower: Array
+    upper: Array
+
+    def ends(self) -> tuple[Array, Array]:
+        """Returns (lower, upper), each of the shape of a target."""
+        return self.lower, self.upper
+
+    def with_ends(self, lower: Array, upper: Array) -> Self:
+        """Returns the set of this kind with other ends."""
+        return replace(self, lower=lower, upper=upper)  # type: ignore[type-var]
+
+    def widths(self) -> Array:
+        """Returns upper - lower, of the shape of a target."""
+        return self.upper - self.lower
+
+    def _checked(self, shape: tuple[int, ...]) -> Self:
+        shapes = np.shape(self.lower), np.shape(self.upper)
+        if shapes != (shape, shape):
+            got = f"{shapes[0]} and {shapes[1]}"
+            raise ValueError(f"expected ends of shape {shape}, got {got}")
+        return self
 
 
 @pytree
-class Interval:
+class Interval(_Ends):
     """The closed interval [lower, upper]; empty where it is crossed, lower > upper.
 
     Args:
@@ -31,29 +61,40 @@ class Interval:
 
         A batch of shape (m,) takes targets of shape (m,) or (m, 1), or one for all.
         """
-        y, ndim = as_array("y", y), jnp.ndim(self.lower)
-        y = y[..., 0] if y.ndim == ndim + 1 and y.shape[-1] == 1 else y
+        batch = np.shape(self.lower)
+        y = without_axis(as_array("y", y), len(batch))
+        answer_shape(y.shape, batch)
         return (self.lower <= y) & (y <= self.upper)
 
     def size(self) -> Array:
         """Returns the width, shape (), in units of the target; 0 if crossed."""
         return _width(self.lower, self.upper)
 
+    def log_size(self) -> Array:
+        """Returns the log of the width, shape (); -inf for a point or nothing."""
+        return _log_volume(self.size()[..., None])
+
+    def soft_size(self, temperature: Number) -> Array:
+        """Returns the width with soft ends, shape (), in units of the target."""
+        return _soft.length(self.lower, self.upper, temperature)
+
     def is_empty(self) -> Array:
         """Returns whether the ends are crossed, bool of shape ()."""
         return self.lower > self.upper
 
-    def ends(self) -> tuple[Array, Array]:
-        """Returns (lower, upper), each of shape ()."""
-        return self.lower, self.upper
+    def target_shape(self) -> tuple[int, ...]:
+        """Returns the shape of a target, ()."""
+        return ()
 
-    def with_ends(self, lower: Array, upper: Array) -> "Interval":
-        """Returns the interval with other ends."""
-        return Interval(lower, upper)
+    def checked(self, num_sets: int) -> "Interval":
+        """Returns intervals with ends of shape (m,), which may come as (m, 1)."""
+        if np.shape(self.lower) == np.shape(self.upper) == (num_sets, 1):
+            return self.with_ends(self.lower[:, 0], self.upper[:, 0])
+        return self._checked((num_sets,))
 
 
 @pytree
-class Box:
+class Box(_Ends):
     """The closed box of all y with lower_j <= y_j <= upper_j in every dimension j.
 
     Args:
@@ -70,8 +111,7 @@ class Box:
 
     def contains(self, y: Array) -> Array:
         """Returns whether `y`, shape (d,), is in the box, bool of shape ()."""
-        y = as_array("y", y)
-        _check_outputs(y, jnp.shape(self.lower)[-1])
+        y = _numbers(y, np.shape(self.lower))
         return jnp.all((self.lower <= y) & (y <= self.upper), axis=-1)
 
     def size(self) -> Array:
@@ -81,21 +121,29 @@ class Box:
         volume = jnp.prod(jnp.where(flat, 1, widths), axis=-1)
         return jnp.where(jnp.any(flat, axis=-1), 0, volume)
 
+    def log_size(self) -> Array:
+        """Returns the log of the volume, shape (); -inf if the box is flat or empty."""
+        return _log_volume(_width(self.lower, self.upper))
+
+    def soft_size(self, temperature: Number) -> Array:
+        """Returns the volume with soft sides, shape ()."""
+        return _soft.product(_soft.length(self.lower, self.upper, temperature))
+
     def is_empty(self) -> Array:
         """Returns whether the box is crossed in any dimension, bool of shape ()."""
         return jnp.any(self.lower > self.upper, axis=-1)
 
-    def ends(self) -> tuple[Array, Array]:
-        """Returns the corners (lower, upper), each of shape (d,)."""
-        return self.lower, self.upper
+    def target_shape(self) -> tuple[int, ...]:
+        """Returns the shape of a target, (d,)."""
+        return np.shape(self.lower)[-1:]
 
-    def with_ends(self, lower: Array, upper: Array) -> "Box":
-        """Returns the box with other corners."""
-        return Box(lower, upper)
+    def checked(self, num_sets: int) -> "Box":
+        """Returns boxes with corners of shape (m, d)."""
+        return self._checked((num_sets, *np.shape(self.lower)[1:]))
 
 
 @pytree
-class BoundingBox:
+class BoundingBox(_Ends):
     """A set of boxes (x_min, y_min, x_max, y_max): those inside, or around, this one.
 
     An outer box holds every box that lies in it; an inner box, `inner=True`, holds
@@ -118,8 +166,7 @@ class BoundingBox:
 
     def contains(self, y: Array) -> Array:
         """Returns whether the box `y`, shape (4,), is in the set, bool of shape ()."""
-        y = as_array("y", y)
-        _check_outputs(y, 4)
+        y = _numbers(y, (*np.shape(self.lower)[:-1], 4))
         lower, upper = y[..., :2], y[..., 2:]
         if self.inner:
             inside = (lower <= self.lower) & (self.upper <= upper)
@@ -133,6 +180,10 @@ class BoundingBox:
         A small outer box says much, and so does a large inner one.
         """
         return Box(self.lower, self.upper).size()
+
+    def soft_size(self, temperature: Number) -> Array:
+        """Returns the area with soft sides, shape (), in square pixels."""
+        return Box(self.lower, self.upper).soft_size(temperature)
 
     def is_empty(self) -> Array:
         """Returns whether no box is in the set, bool of shape ()."""
@@ -154,66 +205,50 @@ class BoundingBox:
         first, last = (upper, lower) if self.inner else (lower, upper)
         return BoundingBox(first[..., :2], last[..., 2:], self.inner)
 
+    def widths(self) -> Array:
+        """Returns width, height, width and height, shape (4,)."""
+        sides = self.upper - self.lower
+        return jnp.concatenate([sides, sides], axis=-1)
+
     def corners(self) -> Array:
         """Returns (x_min, y_min, x_max, y_max), shape (4,), or (m, 4) of a batch."""
         return jnp.concatenate([self.lower, self.upper], axis=-1)
 
+    def target_shape(self) -> tuple[int, ...]:
+        """Returns the shape of a target, (4,)."""
+        return (4,)
 
-@pytree
-class LabelSet:
-    """A set of labels out of 0, ..., k - 1; it may be empty.
-
-    Args:
-      mask: True for the labels in the set, bool of shape (k,).
-
-    Example:
-      >>> LabelSet(jnp.array([True, False, True])).contains(2)
-      Array(True, dtype=bool)
-    """
-
-    mask: Array
-
-    def contains(self, y: Number) -> Array:
-        """Returns whether label `y` is in the set; labels out of range are not.
-
-        A batch with a mask of shape (m, k) takes labels of shape (m,) or (m, 1), or one
-        for all.
-        """
-        y = as_array("y", y).astype(int)  # a narrow type may not hold every label
-        mask = as_array("mask", self.mask)
-        k = mask.shape[-1]
-        y = y[..., 0] if y.ndim == mask.ndim > 1 and y.shape[-1] == 1 else y
-        if mask.ndim == 1:
-            inside = mask.at[y].get(mode="fill", fill_value=False)
-        else:
-            batch = jnp.broadcast_shapes(y.shape, mask.shape[:-1])
-            mask = jnp.broadcast_to(mask, (*batch, k))
-            place = jnp.broadcast_to(jnp.clip(y, 0, k - 1), batch)
-            inside = jnp.take_along_axis(mask, place[..., None], axis=-1)[..., 0]
-        return inside & (y >= 0) & (y < k)
-
-    def size(self) -> Array:
-        """Returns the number of labels, int of shape ()."""
-        return jnp.sum(self.mask, axis=-1)
-
-    def is_empty(self) -> Array:
-        """Returns whether there is no label in the set, bool of shape ()."""
-        return ~jnp.any(self.mask, axis=-1)
+    def checked(self, num_sets: int) -> "BoundingBox":
+        """Returns boxes with corners of shape (m, 2)."""
+        return self._checked((num_sets, 2))
 
 
 def as_intervals(sets: Any) -> Any:
-    """Returns boxes of one output as intervals, and all other sets as they are."""
-    if isinstance(sets, Box) and jnp.shape(sets.lower)[-1:] == (1,):
-        lower, upper = as_arrays(lower=sets.lower, upper=sets.upper)
-        return Interval(lower[..., 0], upper[..., 0])
-    return sets
+    """Returns sets with ends of one output as intervals, and all others as they are."""
+    if not (isinstance(sets, HasEnds) and isinstance(sets, HasShapes)):
+        return sets
+    if isinstance(sets, Interval) or sets.target_shape() not in ((), (1,)):
+        return sets
+    ends = as_arrays(ends=sets.ends())
+    return Interval(*(v[..., 0] if sets.target_shape() else v for v in ends))
 
 
-def _check_outputs(y, d):
-    if jnp.shape(y)[-1:] != (d,):
-        raise ValueError(f"expected targets of shape ({d},), got {jnp.shape(y)}")
+def _numbers(y, shape):
+    """Returns targets of several numbers each that fit sets whose have this shape."""
+    y = as_array("y", y)
+    if y.shape[-1:] != shape[-1:]:
+        raise ValueError(f"expected targets of shape {shape[-1:]}, got {y.shape}")
+    answer_shape(y.shape[:-1], shape[:-1])
+    return y
 
 
 def _width(lower, upper):
     # Not `upper - lower` at crossed ends: inf - inf would be NaN. NaN ends give NaN.
     return jnp.where(upper <= lower, 0, upper - jnp.where(upper <= lower, 0, lower))
+
+
+def _log_volume(widths):
+    """Returns the sum of the logs of sides (..., d), -inf if one of them is 0."""
+    least = jnp.min(widths, axis=-1)
+    logs = jnp.log(jnp.where(least[..., None] > 0, widths, 1))
+    return log_of_solid(jnp.sum(logs, axis=-1), least)

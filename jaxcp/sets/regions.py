@@ -1,17 +1,22 @@
 """Sets in several dimensions that are given by distances or by scores."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from jaxcp import _geometry
+from jaxcp import _geometry, _soft
 from jaxcp._arrays import as_arrays
-from jaxcp._numbers import as_float, rounding
+from jaxcp._numbers import as_float, at_least_single, rounding, unless_nan
 from jaxcp._pytree import pytree, static
-from jaxcp.typing import PyTree, Score
+from jaxcp.sets._arithmetic import log_of_solid
+from jaxcp.typing import EstimatesSets, Number, PyTree, Score
+from jaxcp.volumes.balls import log_volume_of_balls
+from jaxcp.volumes.estimate import check_one
 
 
 @pytree
@@ -43,6 +48,22 @@ class Balls:
         """Returns whether the radius is below 0, bool of shape ()."""
         return self.radius < 0
 
+    def estimate_log_size(
+        self, key: Array, num_samples: int, *, sobol: bool = False
+    ) -> tuple[Array, Array]:
+        """Returns the log of the volume and its standard error, each of shape ()."""
+        check_one(self, jnp.ndim(self.radius))
+        centers, radius = as_float(self.centers), as_float(self.radius)
+        dtype = jnp.result_type(centers, radius)
+        centers = at_least_single(centers.reshape(len(centers), -1))
+        radius = radius.astype(centers.dtype)
+        found = log_volume_of_balls(key, centers, radius, num_samples, sobol)
+        return unless_nan(self, jax.tree.map(lambda v: v.astype(dtype), found))
+
+    def bounds(self) -> tuple[Array, Array]:
+        """Returns corners (lower, upper) of the box around it, each of shape (d,)."""
+        return over_batch(Balls._bounds, jnp.ndim(self.radius), self)
+
     @property
     def rounds(self) -> bool:
         """Whether points beyond the radius by rounding are inside: in many dimensions.
@@ -55,6 +76,10 @@ class Balls:
     def _contains(self, y):
         distance = _geometry.nearest_distance(*_geometry.as_points(y, self.centers))
         return _at_most(distance, self.radius, self.rounds)
+
+    def _bounds(self):
+        lower, upper = jnp.min(self.centers, axis=0), jnp.max(self.centers, axis=0)
+        return lower - self.radius, upper + self.radius
 
 
 @pytree
@@ -92,9 +117,24 @@ class Ellipsoid:
         """Returns the volume, shape (), in units of the targets to the power of d."""
         return jnp.exp(self.log_size())
 
+    def soft_size(self, temperature: Number) -> Array:
+        """Returns the volume at a soft radius, shape ()."""
+        radius = _soft.positive_part(self.radius, temperature)
+        known = jnp.isfinite(radius)
+        volume = replace(self, radius=jnp.where(known, radius, 0)).size()
+        return jnp.where(known, volume, radius)
+
     def is_empty(self) -> Array:
         """Returns whether the radius is below 0, bool of shape ()."""
         return self.radius < 0
+
+    def bounds(self) -> tuple[Array, Array]:
+        """Returns corners (lower, upper) of the box around it, each of shape (d,)."""
+        return over_batch(Ellipsoid._bounds, jnp.ndim(self.radius), self)
+
+    def exact(self) -> "Ellipsoid":
+        """Returns the ellipsoid without targets beyond its radius by rounding."""
+        return replace(self, rounds=False)
 
     def _contains(self, y):
         if y.shape != self.center.shape:
@@ -103,13 +143,18 @@ class Ellipsoid:
         z = _geometry.whiten(self.scale, y - self.center)
         return _at_most(_geometry.norm(z), self.radius, self.rounds)
 
+    def _bounds(self):
+        square = self.scale**2
+        half = self.radius * jnp.sqrt(square if square.ndim == 1 else square.sum(1))
+        return self.center - half, self.center + half
+
     def _log_size(self):
         axes = jnp.abs(_geometry.diagonal(self.scale))
         d = len(axes)
-        solid = (self.radius > 0) & jnp.all(axes > 0)
-        radius = jnp.where(solid, self.radius, 1)
-        logs = d * jnp.log(radius) + jnp.sum(jnp.log(jnp.where(solid, axes, 1)))
-        return jnp.where(solid, _geometry.log_unit_ball(d) + logs, -jnp.inf)
+        least = jnp.minimum(self.radius, jnp.min(axes))
+        radius = jnp.where(least > 0, self.radius, 1)
+        logs = d * jnp.log(radius) + jnp.sum(jnp.log(jnp.where(least > 0, axes, 1)))
+        return log_of_solid(_geometry.log_unit_ball(d) + logs, least)
 
 
 @pytree
@@ -152,11 +197,32 @@ class LevelSet:
         """Raises ValueError: a level set has no size in closed form."""
         raise ValueError(_no_size("a LevelSet"))
 
+    def estimate_log_size(
+        self, key: Array, num_samples: int, *, sobol: bool = False
+    ) -> tuple[Array, Array]:
+        """Returns the log of the volume and its error, each of shape (), by the score.
+
+        A `Density` that can `sample` and a `Latent` with its `forward` map know them.
+        """
+        check_one(self, jnp.ndim(self.level))
+        if not isinstance(self.score, EstimatesSets):
+            name = type(self.score).__name__
+            raise ValueError(
+                "expected the LevelSet of a Density or Latent score, or of one with "
+                f"estimate_log_size of its sets, got LevelSet of the score {name}"
+            )
+        estimate = partial(self.score.estimate_log_size, key, self.pred, self.level)
+        return unless_nan(self.level, estimate(num_samples, sobol=sobol))
+
+    def exact(self) -> "LevelSet":
+        """Returns the set without targets beyond the level by rounding."""
+        return replace(self, rounds=False)
+
     def _contains(self, y):
         return jnp.all(_at_most(self.score(self.pred, y), self.level, self.rounds))
 
 
-def over_batch(method: Callable[..., Array], ndim: int, region: Any, *y: Any) -> Array:
+def over_batch(method: Callable[..., Any], ndim: int, region: Any, *y: Any) -> Any:
     """Returns `method(region, y)` of each set of a batch with `ndim` leading axes."""
     y = tuple(as_arrays(y=v) for v in y)
     for _ in range(ndim):

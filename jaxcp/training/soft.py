@@ -1,23 +1,28 @@
 """Sets with soft edges: membership and size that have gradients in the threshold."""
 
-from dataclasses import replace
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from jaxcp import _checks
+from jaxcp import _checks, _soft
 from jaxcp._arrays import as_arrays
 from jaxcp._batching import evaluate, invert, widened
-from jaxcp._numbers import as_float, at_least_single, positive
+from jaxcp._numbers import as_float
 from jaxcp._tracing import jit
 from jaxcp.scores import inputs
-from jaxcp.sets import Balls, BoundingBox, Box, Ellipsoid, Interval
-from jaxcp.typing import ArrayLike, LabelScore, PyTree, Score, Set
-from jaxcp.volumes._balls import log_volume_of_balls
-
-_FAR = 50.0  # temperatures from which on a sigmoid is 0 or 1, as is its slope
+from jaxcp.sets import BoundingBox
+from jaxcp.typing import (
+    ArrayLike,
+    HasEstimate,
+    HasSoftSize,
+    LabelScore,
+    Number,
+    PyTree,
+    Score,
+    Set,
+)
 
 
 def soft_membership(
@@ -55,10 +60,9 @@ def soft_membership(
       >>> soft_membership(Absolute(), jnp.zeros(3), y, 1.0, temperature=0.1).round(3)
       Array([1. , 0.5, 0. ], dtype=float32)
     """
-    preds, y, q = as_arrays(preds=preds, y=y, q=q)
     inputs.check_score(score)
-    _checks.check_given(preds=preds, y=y)
-    _checks.num_rows(preds=preds, y=y)
+    preds, y = _checks.rows(preds=preds, y=y)
+    q = as_arrays(q=q)
     inputs.check(score, preds, y)
     check_positive(temperature=temperature)
     _check_threshold(score, preds, y, q)
@@ -79,9 +83,10 @@ def soft_size(
     Labels: the sum of their soft memberships. Intervals, boxes and ellipsoids: their
     width or volume with every length w (a side, a radius) as temperature *
     log(1 + exp(w / temperature)), so that crossed ends have a gradient too. Unions of
-    balls: the volume itself, estimated with its gradient as in `jaxcp.volume`. For
-    temperature -> 0 these are the sizes of the sets, but that a label whose score is
-    equal to q counts 1/2: as many do for `TopK`.
+    balls, and other sets with an estimate: the volume itself, with its gradient as in
+    `jaxcp.volume`. Sets of your own offer `soft_size(temperature)`. For temperature ->
+    0 these are the sizes of the sets, but that a label whose score is equal to q counts
+    1/2: as many do for `TopK`.
 
     Args:
       score: Nonconformity score of one example.
@@ -90,8 +95,8 @@ def soft_size(
         of the score.
       temperature: Softness of the edges > 0, shape (): in units of the score for
         labels and ellipsoids, of the target for other sets.
-      key: Random key for unions of balls, whose volume is estimated.
-      num_samples: Points in each union of balls.
+      key: Random key for sets whose volume is estimated, such as unions of balls.
+      num_samples: Points in each of these sets.
 
     Returns:
       Soft sizes, shape (m,): counts of labels, widths, areas or volumes in units of the
@@ -100,7 +105,7 @@ def soft_size(
     Raises:
       ValueError: if sets are known by membership alone (no size to make small), are
         inner boxes (whose size is to be large) or inclusive (train without, calibrate
-        with), balls come without a key, `q` does not fit, a concrete temperature is not
+        with), a key is missing, `q` does not fit, a concrete temperature is not
         positive, or predictions are not valid for the score.
 
     References:
@@ -112,10 +117,8 @@ def soft_size(
       >>> round(soft_size(LAC(), p, 0.8, temperature=0.01).item(), 3)
       1.5
     """
-    preds, q = as_arrays(preds=preds, q=q)
     inputs.check_score(score)
-    _checks.check_given(preds=preds)
-    _checks.num_rows(preds=preds)
+    preds, q = _checks.rows(preds=preds), as_arrays(q=q)
     inputs.check(score, preds)
     _checks.check_count("num_samples", num_samples, 1)
     check_positive(temperature=temperature)
@@ -140,12 +143,12 @@ def memberships(
     scores = evaluate(score, preds, y)
     q = at_labels(q, y) if q.ndim and inputs.has_labels(score) else q
     q = q[None] if scores.ndim > q.ndim > 0 else q
-    parts = _step(scores, q, temperature)
+    parts = _soft.step(scores, q, temperature)
     return parts if parts.ndim == 1 else jnp.prod(parts, axis=1)
 
 
 def label_memberships(
-    score: Score, preds: PyTree, q: Array, temperature: ArrayLike
+    score: Score, preds: PyTree, q: Array, temperature: Number
 ) -> Array:
     """Returns the soft membership of every label, shape (m, k)."""
     if inputs.is_inclusive(score):
@@ -154,7 +157,7 @@ def label_memberships(
             "calibrate with it afterwards"
         )
     labels = labels_of(score, widened(preds))
-    return _step(labels, q[None] if q.ndim else q, temperature)
+    return _soft.step(labels, q[None] if q.ndim else q, temperature)
 
 
 @jit(static_argnames="num_samples")
@@ -171,15 +174,17 @@ def sizes(
     if inputs.has_labels(score):
         return jnp.sum(label_memberships(score, preds, q, temperature), axis=1)
     sets = jax.vmap(lambda pred: score.invert(pred, q))(preds)
-    size = partial(_size, temperature=temperature)
-    if not isinstance(sets, Balls):
-        return jax.vmap(size)(sets)
-    if key is None:
+    check_large_is_bad(sets)
+    if isinstance(sets, HasSoftSize):
+        return jax.vmap(lambda region: region.soft_size(temperature))(sets)
+    if key is None or not isinstance(sets, HasEstimate):
         raise ValueError(
-            "expected a key for unions of balls, whose volume is estimated"
+            "expected a key for unions of balls and level sets, whose volumes are "
+            "estimated, sets with soft_size(temperature), or a score with a method "
+            f"`labels`, got {type(sets).__name__}"
         )
-    keys = jax.random.split(key, jnp.shape(sets.radius)[0])
-    return jax.vmap(partial(_union, num_samples))(keys, sets)
+    keys = jax.random.split(key, _checks.num_rows(preds=preds))
+    return jax.vmap(partial(_estimate, num_samples))(keys, sets)
 
 
 @jit
@@ -199,72 +204,15 @@ def at_labels(values: Array, y: Array) -> Array:
 def check_large_is_bad(region: Set) -> None:
     """Raises ValueError for inner boxes, which say the more the larger they are."""
     if isinstance(region, BoundingBox) and region.inner:
-        raise ValueError("expected sets to make small, got inner boxes: large is good")
+        raise ValueError(
+            "expected sets to make small, got inner boxes, which say more when large"
+        )
 
 
-def _size(region: Set, temperature: Array) -> Array:
-    check_large_is_bad(region)
-    if isinstance(region, Interval):
-        return _length(region.lower, region.upper, temperature)
-    if isinstance(region, Box | BoundingBox):
-        return _product(_length(region.lower, region.upper, temperature))
-    if isinstance(region, Ellipsoid):
-        radius = _softplus(region.radius, temperature)
-        known = jnp.isfinite(radius)
-        volume = replace(region, radius=jnp.where(known, radius, 0)).size()
-        return jnp.where(known, volume, radius)
-    raise ValueError(
-        "expected intervals, boxes, ellipsoids, unions of balls, or a score with a "
-        f"method `labels`, got {type(region).__name__}: its size has no gradient"
-    )
-
-
-def _union(num_samples, key, balls):
-    centers, known = balls.centers, jnp.isfinite(balls.radius)
-    centers = centers[:, None] if centers.ndim == 1 else centers
-    radius = jnp.where(known, balls.radius, 1)
-    log_volume, _ = log_volume_of_balls(key, centers, radius, num_samples, False)
-    return jnp.where(known, jnp.exp(log_volume), jnp.maximum(balls.radius, 0))
-
-
-def _step(score, q, temperature):
-    """sigmoid((q - score) / temperature), and the hard step where that is 0 or 1."""
-    known = jnp.isfinite(score) & jnp.isfinite(q)
-    gap = jnp.where(known, q, 0) - jnp.where(known, score, 0)
-    near, ratio = _near(gap, known, temperature)
-    hard = jnp.where(jnp.isnan(score) | jnp.isnan(q), jnp.nan, score <= q)
-    return jnp.where(near, jax.nn.sigmoid(ratio).astype(gap.dtype), hard)
-
-
-def _length(lower, upper, temperature):
-    known = jnp.isfinite(lower) & jnp.isfinite(upper)
-    length = jnp.where(known, upper, 0) - jnp.where(known, lower, 0)
-    # Ends that are infinite and crossed hold nothing. NaN stays NaN.
-    hard = jnp.where(lower <= upper, jnp.inf, jnp.where(lower > upper, 0, jnp.nan))
-    return jnp.where(known, _softplus(length, temperature), hard)
-
-
-def _softplus(length, temperature):
-    near, ratio = _near(length, jnp.isfinite(length), temperature)
-    # Not the softplus of length / temperature, which may overflow.
-    soft = temperature * jnp.log1p(jnp.exp(-jnp.abs(ratio)))
-    return jnp.maximum(length, 0) + jnp.where(near, soft, 0).astype(length.dtype)
-
-
-def _near(value, known, temperature):
-    """Returns where a value is near 0, and its ratio to the temperature there."""
-    wide = at_least_single(value)
-    temperature = positive(temperature, wide.dtype)
-    near = known & (jnp.abs(wide) < _FAR * temperature)
-    return near, jnp.where(near, wide, 0) / jnp.where(near, temperature, 1)
-
-
-def _product(sides):
-    """The product of sides, +inf with zero gradient if one of them is."""
-    known = jnp.all(jnp.isfinite(sides))
-    hard = jnp.where(jnp.any(sides == 0), 0, jnp.inf)  # crossed at infinity: empty
-    hard = jnp.where(jnp.any(jnp.isnan(sides)), jnp.nan, hard)
-    return jnp.where(known, jnp.prod(jnp.where(known, sides, 1)), hard)
+def _estimate(num_samples, key, region):
+    log_size, _ = region.estimate_log_size(key, num_samples, sobol=False)
+    finite = log_size < jnp.inf  # the gradient of exp would be NaN
+    return jnp.where(finite, jnp.exp(jnp.where(finite, log_size, 0)), log_size)
 
 
 def _check_threshold(score, preds, y, q):

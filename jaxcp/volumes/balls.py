@@ -29,6 +29,7 @@ def log_volume_of_balls(
     solid = (radius > 0) & (radius < jnp.inf) & jnp.any(single)
     radius_or_one = jnp.where(solid, radius, 1)
     shares, error = _log_share(centers, radius_or_one, u)
+    # Karp and Luby 1983: V = l V_d r^d E[1 / N]
     logs = jnp.log(jnp.sum(single).astype(u.dtype)) + _geometry.log_unit_ball(d)
     logs = logs + d * jnp.log(lax.stop_gradient(radius_or_one)) + shares
     empty_or_all = jnp.where(radius == jnp.inf, jnp.inf, -jnp.inf)
@@ -76,14 +77,14 @@ def _log_share_jvp(primals, tangents):
 
 
 def _chosen(centers, u):
-    """Returns the ball of each point, from those with a finite centre."""
+    """Returns the ball of each point, from those with a finite center."""
     places = jnp.cumsum(jnp.all(jnp.isfinite(centers), axis=1))
     rank = jnp.floor(u[:, 0] * places[-1]).astype(int) + 1
     return jnp.searchsorted(places, jnp.minimum(rank, places[-1]))
 
 
 def _first_of_equals(centers):
-    """Returns which centres are finite and no copy of an earlier one."""
+    """Returns which centers are finite and no copy of an earlier one."""
     equal = jnp.all(centers[:, None] == centers[None], axis=2)
     first = jnp.argmax(equal, axis=1) == jnp.arange(len(centers))
     return first & jnp.all(jnp.isfinite(centers), axis=1)
