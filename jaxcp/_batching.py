@@ -29,26 +29,8 @@ def map_rows(fn: Callable[..., PyTree], *rows: PyTree) -> PyTree:
 
 
 def map_evenly(fn: Callable[..., PyTree], *rows: PyTree, at_a_time: int) -> PyTree:
-    """Returns `jax.vmap(fn)(*rows)`, in blocks of one size, at most `at_a_time`.
-
-    The last block is filled up with the first rows: `lax.map(batch_size=)` has another
-    program for what remains, and takes twice as long to compile.
-    """
-    num_rows = jax.tree.leaves(rows)[0].shape[0]
-    num_blocks = -(-num_rows // at_a_time)
-    if num_blocks <= 1:
-        return jax.vmap(fn)(*rows)
-    size = -(-num_rows // num_blocks)
-    missing = num_blocks * size - num_rows
-
-    def blocks(v):
-        again = lax.stop_gradient(v[:missing])
-        filled = jnp.concatenate([v, again]) if missing else v
-        return filled.reshape(num_blocks, size, *v.shape[1:])
-
-    block = jax.vmap(fn)
-    out = lax.map(lambda rows: block(*rows), jax.tree.map(blocks, rows))
-    return jax.tree.map(lambda v: v.reshape(-1, *v.shape[2:])[:num_rows], out)
+    """Returns `jax.vmap(fn)(*rows)`, in blocks of one size, at most `at_a_time`."""
+    return _map_blocks(jax.vmap(fn), rows, at_a_time)
 
 
 def map_blocks(fn: Callable[..., PyTree], *rows: PyTree, width: int) -> PyTree:
@@ -62,18 +44,29 @@ def map_blocks(fn: Callable[..., PyTree], *rows: PyTree, width: int) -> PyTree:
     Returns:
       What `fn` returns for all rows.
     """
+    return _map_blocks(fn, rows, max(_BLOCK // max(width, 1), 1))
+
+
+def _map_blocks(fn, rows, at_most):
+    """Returns `fn(*rows)` of batches, in blocks of one size.
+
+    The last block is filled up with the first rows, whose results are dropped: what
+    remains of even blocks would be another program, and take as long to compile.
+    """
     num_rows = jax.tree.leaves(rows)[0].shape[0]
-    size = max(_BLOCK // max(width, 1), 1)
-    if num_rows <= size:
+    num_blocks = -(-num_rows // at_most)
+    if num_blocks <= 1:
         return fn(*rows)
-    done = num_rows - num_rows % size
-    blocks = jax.tree.map(lambda v: v[:done].reshape(-1, size, *v.shape[1:]), rows)
-    out = lax.map(lambda block: fn(*block), blocks)
-    out = jax.tree.map(lambda v: v.reshape(done, *v.shape[2:]), out)
-    if done == num_rows:
-        return out
-    rest = fn(*jax.tree.map(lambda v: v[done:], rows))
-    return jax.tree.map(lambda *parts: jnp.concatenate(parts), out, rest)
+    size = -(-num_rows // num_blocks)
+    missing = num_blocks * size - num_rows
+
+    def blocks(v):
+        again = lax.stop_gradient(v[:missing])
+        filled = jnp.concatenate([v, again]) if missing else v
+        return filled.reshape(num_blocks, size, *v.shape[1:])
+
+    out = lax.map(lambda block: fn(*block), jax.tree.map(blocks, rows))
+    return jax.tree.map(lambda v: v.reshape(-1, *v.shape[2:])[:num_rows], out)
 
 
 def evaluate(score: Score, preds: PyTree, y: Array) -> Array:

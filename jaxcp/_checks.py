@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array
 
 from jaxcp._arrays import as_array, as_arrays, as_groups, is_concrete
-from jaxcp.typing import ArrayLike, Learner, PyTree, Score
+from jaxcp.typing import ArrayLike, Learner, PyTree
 
 
 class Column(NamedTuple):
@@ -65,7 +65,7 @@ def groups(value: Any, num_groups: int) -> Column:
     """Groups or labels in 0, ..., num_groups - 1, shape (n,)."""
     check_count("num_groups", num_groups, 1)
     check = lambda name, v, mask: check_labels(name, v, num_groups, mask)  # noqa: E731
-    return Column(value, check, as_groups)
+    return Column(value, check, as_groups, required=True)
 
 
 def rows(**named: Any) -> Any:
@@ -134,18 +134,8 @@ def check_values(
         raise ValueError(f"expected {expected}, got {values[where]}{at}{cure}")
 
 
-def check_preds(
-    score: Score, preds: PyTree, y: Array | None = None, mask: Array | None = None
-) -> None:
-    """Raises ValueError for NaN, or for what the score says that it cannot use."""
-    check_not_nan("preds", preds, mask)
-    check_not_nan("y", y, mask)
-    if hasattr(score, "check"):
-        score.check(preds, y, mask)
-
-
 def check_given(**named: Any) -> None:
-    """Raises ValueError for arguments that are None, or scores that are classes."""
+    """Raises ValueError for arguments that are None, sets for arrays, or classes."""
     for name, value in named.items():
         if value is None:
             raise ValueError(f"expected {name} as a value, got None")
@@ -157,14 +147,6 @@ def check_given(**named: Any) -> None:
             raise ValueError(
                 f"expected {name} as a value, got the class {call}; write {call}(...)"
             )
-    score = named.get("score")
-    if "score" in named and not hasattr(score, "invert"):
-        raise ValueError(
-            f"expected a score with an inverse, got {type(score).__name__}; "
-            "scores.Custom makes one of a function"
-        )
-    if "score" in named:
-        check_pytree("score", score, "scores.Custom(evaluate, inverse)")
 
 
 def check_pytree(name: str, value: Any, instead: str) -> None:

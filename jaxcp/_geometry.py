@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from jaxcp import _checks
-from jaxcp._numbers import as_float, at_least_single, quotient
+from jaxcp._numbers import as_float, at_least_single, quotient, varying_like
 from jaxcp.typing import ArrayLike
 
 UNROLLED = 16  # dimensions up to which a sum over them is written out
@@ -135,8 +135,8 @@ def log_abs_det(matrix: Array) -> Array:
         total += jnp.where(singular, -jnp.inf, jnp.log(size))
         return matrix - factors[:, None] * row[None], total
 
-    start = matrix, jnp.zeros((), matrix.dtype) * matrix[0, 0]
-    return lax.fori_loop(0, d, eliminate, start)[1]
+    total = varying_like(jnp.zeros((), matrix.dtype), matrix[0, 0])
+    return lax.fori_loop(0, d, eliminate, (matrix, total))[1]
 
 
 def log_unit_ball(d: int) -> float:

@@ -6,7 +6,7 @@ import numpy as np
 from jax import Array, lax
 from jax.typing import DTypeLike
 
-from jaxcp.typing import Number
+from jaxcp.typing import Number, PyTree
 
 
 def as_float(x: Number) -> Array:
@@ -57,6 +57,15 @@ def with_rounding(values: Array) -> Array:
     """Returns values as floats, larger by their `rounding`."""
     values = as_float(values)
     return values + rounding(values)
+
+
+def varying_like(start: PyTree, result: Array) -> PyTree:
+    """Returns the start of a loop, varying over a mesh like `result`.
+
+    Inside shard_map a carry must vary over the mesh like what the step makes of it.
+    """
+    zero = jnp.where(result == result, 0, 0)  # varies, and takes no value of `result`
+    return jax.tree.map(lambda v: v + zero.astype(v.dtype), start)
 
 
 def rounded_up(integers: Array) -> Array:

@@ -90,8 +90,9 @@ AnySet = Any
 class Score(Protocol):
     """A nonconformity score of one example: larger means stranger.
 
-    A score may also offer `check(preds, y, mask)`, which raises ValueError for batches
-    that it cannot score; `calibrate` and every predictor call it at the door.
+    A score may also say what `pred` is, by `takes` from `jaxcp.scores.inputs`, and
+    offer `check(preds, y=None, mask=None)`, which raises ValueError for other batches
+    that it cannot score: `calibrate` and every predictor check by both at the door.
     """
 
     def __call__(self, pred: PyTree, y: Array) -> Array:
@@ -103,7 +104,10 @@ class Score(Protocol):
 
 @runtime_checkable
 class LabelScore(Score, Protocol):
-    """A score of labels 0, ..., k - 1: its sets are the labels that score at most q."""
+    """A score of labels 0, ..., k - 1, as `scores.Labelwise` is by `labels` alone.
+
+    With a true `inclusive` its sets add the label that crosses the threshold.
+    """
 
     def labels(self, pred: PyTree) -> Array:
         """Returns the score of every label, shape (k,)."""

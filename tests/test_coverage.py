@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 NUM_TRIALS = 4000
 UNTIED = {"absolute", "normalized", "cqr", "asymmetric-cqr", "gamma", "custom"}
 UNTIED |= {"box-maximum", "mahalanobis", "latent", "cp2pcp", "c-pcp-extended"}
-RANDOM = {"aps-randomized", "c-pcp-ties"}  # randomised scores without atoms
+RANDOM = {"aps-randomized", "c-pcp-ties"}  # randomized scores without atoms
 
 
 def test_split_coverage_follows_its_beta_law(key):

@@ -70,13 +70,13 @@ def test_centers_are_means_over_rows_in_double_precision(aggregation):
         x, y, new = (jnp.asarray(v, float) for v in (X, Y, X_NEW))
         if aggregation == "folds":
             cp = jaxcp.cv_plus(KEY, RIDGE, ABSOLUTE, x, y, num_folds=7)
-            held_out = np.arange(7)[:, None] == np.asarray(cp.fits.fold)
+            held_out = np.arange(7)[:, None] == np.asarray(cp.fits.left_out.fold)
             assert {*held_out.sum(axis=1)} == {4, 5}
         else:
             cp = jaxcp.jackknife_plus_after_bootstrap(
                 KEY, RIDGE, ABSOLUTE, x, y, num_resamples=7
             )
-            held_out = np.asarray(cp.fits.held_out)
+            held_out = np.asarray(cp.fits.left_out.held_out)
         preds, center = np.asarray(cp.fits.predict(new)), cp.aggregate(new)
     assert center.dtype == np.float64
     seen = held_out[:, held_out.any(axis=0)]
@@ -95,7 +95,7 @@ def test_as_many_folds_as_rows_are_the_jackknife(jackknife):
 @pytest.mark.parametrize("num_folds", [2, 3, 7])
 def test_cv_plus_against_the_loop(num_folds):
     cp = jaxcp.cv_plus(KEY, RIDGE, ABSOLUTE, X, Y, num_folds=num_folds)
-    fold = np.asarray(cp.fits.fold)
+    fold = np.asarray(cp.fits.left_out.fold)
     assert np.ptp(np.bincount(fold)) <= 1
     preds, residuals = np.empty((N, M)), np.empty(N)
     for i in range(N):
@@ -145,10 +145,10 @@ def test_long_folds_have_the_same_gradients():
         cp = jaxcp.cv_plus(KEY, learners.Ridge(penalty), ABSOLUTE, x, y, num_folds=3)
         assert conformal._has_long_folds(cp, x_new)
         rank = jaxcp.conformal_rank(200, 0.1)
-        ballot = _votes.Ballot(rank, None, None, jnp.ones(()))
+        ballot = _votes.Ballot(rank[None], None, None, jnp.ones(()))
 
         def one(preds):
-            preds = cp.fits.without_each(preds)
+            preds = cp.fits.left_out.without_each(preds)
             return _votes.plus(ABSOLUTE, preds, cp.scores, ballot)
 
         sets = (
@@ -188,7 +188,7 @@ def test_labels_are_counted(score, n):
     cp = jaxcp.cv_plus(KEY, CLASSIFIER, score, x[:n], y[:n], num_folds=3)
     assert conformal._has_long_folds(cp, x[200:]) == (n == 200)
     each = jax.jit(jax.vmap(jax.vmap(score.labels)))(cp.fits.predict(x[200:]))
-    labels = np.asarray(each)[np.asarray(cp.fits.fold)]
+    labels = np.asarray(each)[np.asarray(cp.fits.left_out.fold)]
     below = np.sum(np.asarray(cp.scores)[:, None, None] < labels, axis=0)
     for alpha in ("0.02", "0.1", "0.4"):
         expected = below < references.rank(n, alpha)
@@ -378,7 +378,7 @@ def test_learners_of_learners_are_held_out():
         params = both.fit(KEY, X[keep], Y[keep], ones)
         mu, sigma = both.predict(params, X[~keep])
         assert_allclose(cp.scores[~keep], abs(Y[~keep] - mu) / sigma, rtol=1e-4)
-        assert np.asarray(cp.fits.fold)[~keep].tolist() == [j] * (~keep).sum()
+        assert np.asarray(cp.fits.left_out.fold)[~keep].tolist() == [j] * (~keep).sum()
 
 
 def test_parameters_that_are_not_shared():
@@ -441,14 +441,15 @@ def test_many_inputs_go_in_blocks(monkeypatch, jackknife):
     from jaxcp import _batching
 
     def double(x):
-        assert len(x) <= 4  # a block, or the rest of 13 rows
+        sizes.append(len(x))
         return {"a": 2 * x}
 
     monkeypatch.setattr(_batching, "_BLOCK", 20)
     for m in (0, 4, 12, 13):
-        x = jnp.arange(float(m))
+        sizes, x = [], jnp.arange(float(m))
         out = _batching.map_blocks(double, x, width=5)
         assert_array_equal(out["a"], 2 * x)
+        assert set(sizes) == {min(m, 4)}  # one program
 
 
 def test_penalty_path_is_one_call_and_leaves_vmap():

@@ -213,7 +213,7 @@ def test_own_scores_of_labels_may_read_pairs():
     """The labels are counted by their scores, not by the parts of a prediction."""
 
     @jaxcp.pytree
-    class Randomized(scores.ambiguity._Alone):
+    class Randomized(scores.Labelwise):
         def labels(self, pred):
             p, u = pred
             return 1 - p * u

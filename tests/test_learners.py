@@ -12,7 +12,7 @@ from sklearn import linear_model, neighbors
 import jaxcp
 import references
 from jaxcp import learners, resampling
-from jaxcp.learners import _shared
+from jaxcp.learners import shared
 
 CLOSED_FORM = {
     "ridge": learners.Ridge(0.3),
@@ -55,7 +55,7 @@ def fit_and_predict(learner, x, y, weights, x_new):
 def refits_and_shortcut(learner, x, y):
     refit = jax.vmap(fit_and_predict, (None, None, None, 0, None))
     params = learner.leave_one_out(x, y)
-    predict = jax.vmap(learner.predict, (_shared.axes(params), None))
+    predict = jax.vmap(learner.predict, (shared.axes(params), None))
     weights = resampling.leave_one_out(len(y))
     return refit(learner, x, y, weights, x + 0.1), predict(params, x + 0.1)
 
@@ -164,6 +164,21 @@ def test_quantiles_of_constant_targets(value):
     assert_allclose(ours, np.full((2, 20), value), atol=0.01)
 
 
+def test_quantiles_of_inputs_on_several_devices():
+    """Inside shard_map, with its default checks, where the inputs alone vary."""
+    auto = (jax.sharding.AxisType.Auto,)
+    mesh = jax.make_mesh((2,), ("rows",), axis_types=auto)
+    spec = jax.sharding.PartitionSpec("rows")
+    (x, _), (_, y) = data(20, 2), data(10)
+
+    def fit(x):
+        return ALL["quantiles"].fit(jax.random.key(0), x, y, jnp.ones(10)).coef
+
+    sharded = jax.shard_map(fit, mesh=mesh, in_specs=spec, out_specs=spec)
+    expected = jnp.concatenate([fit(x[:10]), fit(x[10:])])
+    assert_allclose(jax.jit(sharded)(x), expected, rtol=1e-4, atol=1e-5)
+
+
 def test_gradient_of_quantiles_is_that_of_the_solution():
     with jax.enable_x64(True):
         x, y = (jnp.asarray(v) for v in data(400, 5))
@@ -252,7 +267,7 @@ def test_gradients_in_hyperparameters(make):
 
         def total(t):
             params = make(t).leave_one_out(x, y)
-            predict = jax.vmap(make(t).predict, (_shared.axes(params), None))
+            predict = jax.vmap(make(t).predict, (shared.axes(params), None))
             return jnp.sum(predict(params, x) ** 2)
 
         total = jax.jit(total)

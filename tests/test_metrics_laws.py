@@ -75,6 +75,7 @@ METRICS = {  # kind of sets, metric of (rows, alpha), whether the order of rows 
         intervals,
         on_sets(metrics.coverage_width_criterion, alpha=True, eta=3.0),
     ),
+    "covered": (intervals, on_sets(metrics.covered)),
     "empty_rate": (labels, lambda r, a: metrics.empty_rate(r.sets)),
     "excess_coverage_risk": (
         intervals,
@@ -119,6 +120,7 @@ METRICS = {  # kind of sets, metric of (rows, alpha), whether the order of rows 
         intervals,
         on_sets(metrics.size_stratified_coverage_violation, alpha=True, num_bins=4),
     ),
+    "sizes": (intervals, lambda r, a: metrics.sizes(r.sets)),
     "summary": (
         intervals,
         lambda r, a: metrics.summary(r.sets, r.y, a, r.groups, num_groups=3),
@@ -132,6 +134,7 @@ METRICS = {  # kind of sets, metric of (rows, alpha), whether the order of rows 
         True,
     ),
 }
+NO_METRICS = {"MeanVolume", "SizeStrata", "Summary", "size_strata"}
 OF_SETS_ALONE = {
     "empty_rate",
     "infinite_rate",
@@ -140,6 +143,7 @@ OF_SETS_ALONE = {
     "mean_volume",
     "median_size",
     "singleton_rate",
+    "sizes",
 }
 each_metric = pytest.mark.parametrize("name", METRICS)
 
@@ -197,6 +201,7 @@ FORMULAS = {  # in numpy, of what takes no draws
     "coverage": lambda r, a: covered(r).mean(),
     "coverage_gap": lambda r, a: abs(by_group(covered(r), r.groups) - (1 - a)).mean(),
     "coverage_width_criterion": criterion,
+    "covered": lambda r, a: covered(r),
     "empty_rate": lambda r, a: 1 - r.sets.mask.any(axis=1).mean(),
     "excess_coverage_risk": lambda r, a: np.mean(
         (covered(r) - (1 - a)) * np.sign(1 / (1 + np.exp(-r.x[:, 0])) - (1 - a))
@@ -215,6 +220,7 @@ FORMULAS = {  # in numpy, of what takes no draws
     ),
     "singleton_rate": lambda r, a: np.mean(r.sets.mask.sum(axis=1) == 1),
     "size_stratified_coverage": lambda r, a: by_width(r),
+    "sizes": lambda r, a: widths(r),
     "size_stratified_coverage_violation": lambda r, a: abs(by_width(r) - 1 + a).max(),
     "winkler_score": lambda r, a: interval_scores(r, a).mean(),
 }
@@ -226,7 +232,7 @@ def assert_close(found, expected):
 
 
 def test_the_table_has_every_metric():
-    assert set(METRICS) == set(metrics.__all__) - {"MeanVolume"}
+    assert set(METRICS) == set(metrics.__all__) - NO_METRICS
 
 
 @each_metric

@@ -8,15 +8,10 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from jaxcp import metrics
 from jaxcp._pytree import pytree
-from jaxcp.sets import Balls, BoundingBox, Box, Ellipsoid, Interval, LabelSet, LevelSet
+from jaxcp.sets import Balls, BoundingBox, Box, Ellipsoid, Interval, LabelSet
+from rows import sized
 
 INF = np.inf
-
-
-def sized(sizes, covered):
-    """Intervals of given sizes that hold 0 or do not."""
-    lower = jnp.where(jnp.asarray(covered), 0.0, 1.0)
-    return Interval(lower, lower + jnp.asarray(sizes)), jnp.zeros(len(sizes))
 
 
 def test_strata_of_equally_many_rows():
@@ -362,74 +357,3 @@ def test_iou_of_flat_infinite_and_apart_boxes():
     assert_allclose(whole, found[:2, :2], rtol=1e-6)
     slope = jax.jit(jax.grad(lambda b: jnp.sum(metrics.iou(b, boxes))))(boxes)
     assert np.all(np.isfinite(slope))
-
-
-def test_summary_has_what_applies():
-    sets, y = sized([1.0, 2.0, 3.0, 4.0], [1, 0, 1, 1])
-    found = metrics.summary(sets, y, 0.1, groups=[0, 0, 1, 1], num_bins=2)
-    assert found["coverage"] == 0.75
-    assert_array_equal(found["group_coverage"], [0.5, 1])
-    assert found["min_size_stratified_coverage"] == 0.5
-    assert_allclose(found["coverage_gap"], 0.25, rtol=1e-5)
-    assert_allclose(found["winkler_score"], (1 + 2 + 20 + 3 + 4) / 4)
-    assert set(found) >= {"mean_size", "empty_rate", "hsic", "coverage_width_criterion"}
-    labels = metrics.summary(LabelSet(jnp.eye(3, dtype=bool)), jnp.arange(3), 0.1)
-    assert labels["singleton_rate"] == 1
-    assert labels["class_coverage"].shape == (3,)
-    levels = LevelSet(lambda pred, y: abs(y - pred), jnp.zeros(3), jnp.ones(3))
-    with pytest.raises(ValueError, match="sets as numbers, got function"):
-        metrics.summary(levels, jnp.zeros(3), 0.1)  # a function is no pytree
-
-
-def test_summary_over_levels_is_each_level():
-    """Every metric batches over levels, with and without jit."""
-    widths = jnp.array([0.5, 1.0, 2.0])
-    y = jax.random.normal(jax.random.key(0), (30,))
-    scale = jnp.linspace(0.5, 2.0, 30)
-    sets = Interval(-widths[:, None] * scale[None], widths[:, None] * scale[None])
-    alphas, groups = jnp.array([0.5, 0.3, 0.1]), jnp.arange(30) % 2
-
-    def run(sets, alpha):
-        return metrics.summary(sets, y, alpha, groups, num_groups=2)
-
-    together = jax.jit(jax.vmap(run))(sets, alphas)
-    for i, alpha in enumerate(alphas):
-        alone = run(Interval(sets.lower[i], sets.upper[i]), alpha)
-        for name, value in alone.items():
-            assert_allclose(together[name][i], value, rtol=1e-4, atol=1e-6)
-
-
-def test_second_call_traces_nothing():
-    sets, y = sized([1.0, 2.0, 3.0, 4.0], [1, 0, 1, 1])
-    labels, rows = LabelSet(jnp.eye(4, dtype=bool)), jnp.arange(4)
-    others, groups = y + 1, rows % 2
-    metrics.summary(sets, y, 0.1, groups, num_bins=2)
-    metrics.summary(labels, rows, 0.1)
-    with jax.no_tracing():
-        metrics.summary(sets, others, 0.2, groups, num_bins=2)
-        metrics.summary(labels, rows, 0.2)
-
-
-def test_metrics_of_no_rows_are_nan():
-    nothing, y = Interval(jnp.zeros(0), jnp.zeros(0)), jnp.zeros(0)
-    for name, value in metrics.summary(nothing, y, 0.1, y.astype(int)).items():
-        assert np.all(np.isnan(value)), name
-
-
-def test_nan_is_never_silently_not_covered():
-    sets, y = sized([1.0, jnp.nan, 3.0, 4.0], [1, 1, 1, 1])
-    strata = metrics.size_stratified_coverage(sets, y, num_bins=2)
-    assert_array_equal(strata, [1, np.nan])
-    assert np.isnan(metrics.min_size_stratified_coverage(sets, y, num_bins=2))
-    for name in ("hsic", "winkler_score", "coverage_width_criterion", "empty_rate"):
-        assert np.isnan(metrics.summary(sets, y, 0.1)[name]), name
-
-
-def test_a_summary_has_its_order_and_bins_only_where_they_count():
-    labels = LabelSet(jnp.array([[True, False], [True, True]]))
-    found = metrics.summary(labels, jnp.array([0, 1]), 0.1, num_bins=0)
-    assert list(found)[:2] == ["coverage", "mean_size"]
-    assert list(found)[-2:] == ["singleton_rate", "class_coverage"]
-    sets, y = sized([1.0, 2.0], [1, 0])
-    with pytest.raises(ValueError, match="num_bins as an int >= 1, got 0"):
-        metrics.summary(sets, y, 0.1, num_bins=0)

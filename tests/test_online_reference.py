@@ -42,7 +42,9 @@ def test_enbpi_of_puncc():
     key = jax.random.key(0)
     cp = jaxcp.cross_conformal(key, ols, absolute, case["X"], case["y"], bags)
     assert_allclose(cp.fits.params.coef, case["coef"], rtol=1e-4, atol=1e-5)
-    held = cp.fits.held_out / cp.fits.held_out.sum(axis=0, keepdims=True)
+    held = cp.fits.left_out.held_out / cp.fits.left_out.held_out.sum(
+        axis=0, keepdims=True
+    )
     assert_allclose(held.T, case["puncc_oob_weights"], rtol=1e-6)
     assert_allclose(cp.scores, case["puncc_residuals"], rtol=1e-4, atol=1e-5)
     center = cp.aggregate(case["X_test"])

@@ -477,3 +477,24 @@ def test_parameters_of_a_custom_score_are_leaves():
         ),
         [3, 9],
     )
+
+
+def test_a_loss_is_an_object_with_its_options():
+    """Called, in jit, differentiated, and taken whole by what trains a score."""
+    p, y = raps_data(100)
+    options = {"temperature": 0.05, "target_size": 0.5, "nearest": 3}
+    start = scores.RAPS(0.1, 1.0)
+    loss = training.SizeLoss(start, 0.1, **options)
+    batch = p[:50], y[:50], p[50:], y[50:]
+    expected = loss_of(start, batch[:2], batch[2:], 0.1, **options)
+    assert_allclose(jax.jit(lambda loss: loss(*batch))(loss), expected, rtol=1e-6)
+    slopes = jax.grad(lambda loss: loss(*batch))(loss)
+    assert slopes.score.penalty < 0 and slopes.temperature != 0
+    how = {"optimizer": optax.sgd(0.01), "num_steps": 3}
+    whole = training.train_score(KEY, loss, p, y, **how)
+    parts = training.train_score(KEY, start, p, y, 0.1, **options, **how)
+    assert whole.penalty == parts.penalty != 0.1
+    with pytest.raises(ValueError, match=r"alone, got \['alpha', 'nearest'\] beside"):
+        training.train_score(KEY, loss, p, y, 0.1, nearest=1, **how)
+    with pytest.raises(ValueError, match="alpha as numbers, got NoneType"):
+        training.train_score(KEY, start, p, y, **options, **how)

@@ -16,11 +16,12 @@ from jaxcp._arrays import (
     some_rows,
 )
 from jaxcp._batching import evaluate
+from jaxcp.scores import inputs
 from jaxcp.typing import PyTree, Score
 
 RowShapes = tuple[tuple[int, ...], ...]
 _PAIR: RowShapes = ((2,),)
-_NO_GROUPS = _checks.vector(None)
+NO_GROUPS = _checks.vector(None)
 
 
 class Scored(NamedTuple):
@@ -39,16 +40,16 @@ def scored(
     y: Any,
     weights: Any,
     mask: Any,
-    groups: _checks.Column = _NO_GROUPS,
+    groups: _checks.Column = NO_GROUPS,
 ) -> Scored:
     """Returns the scores of held-out rows, after checks; weigh 0 where masked out."""
-    _checks.check_given(score=score)
+    inputs.check_score(score)
     rounded, given = is_rounded("y", y), (preds, y)
     weights, mask = _checks.weights(weights), _checks.mask(mask)
     preds, y, groups, weights, mask = _checks.rows(
         preds=preds, y=y, groups=groups, weights=weights, mask=mask
     )
-    _checks.check_preds(score, preds, y, mask)
+    inputs.check(score, preds, y, mask)
     if weights is not None and mask is not None:
         weights = jnp.where(mask, weights, 0)
     scores = evaluate(score, preds, y)
@@ -99,12 +100,12 @@ def row_shapes(preds: PyTree) -> RowShapes:
 def check_row_shapes(score: Score, preds: PyTree, expected: RowShapes | None) -> None:
     """Raises ValueError for predictions of other shapes than those at calibration.
 
-    Only the number of draws may differ, the first axis of scores that `reads_draws`.
+    Only the number of draws may differ, the first axis of what takes draws.
     """
     found = row_shapes(preds)
     if expected is None or _split(found) == _split(expected):
         return
-    free = getattr(score, "reads_draws", lambda n: (False,) * n)(len(found))
+    free = inputs.of(score).free_axes(len(found))
     if len(found) != len(expected) or not all(map(_fits, expected, found, free)):
         shapes = ", ".join(map(str, expected)), ", ".join(map(str, found))
         raise ValueError(
@@ -127,7 +128,7 @@ def check_digits_of_targets(
     predictions that are exactly right have lost none: `given` are predictions and
     targets as they came.
     """
-    if hasattr(score, "labels") or not is_concrete(preds, y, scores, mask):
+    if inputs.has_labels(score) or not is_concrete(preds, y, scores, mask):
         return
     some = some_rows(len(y))
     if some.step > 1:

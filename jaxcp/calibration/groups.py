@@ -14,6 +14,7 @@ from jaxcp._numbers import with_rounding
 from jaxcp._pytree import pytree, static
 from jaxcp._tracing import jit
 from jaxcp.calibration._rows import (
+    NO_GROUPS,
     RowShapes,
     check_lawful,
     scored,
@@ -25,6 +26,7 @@ from jaxcp.certificates import Certificate, certificate
 from jaxcp.pvalues.conformal import p_values_among
 from jaxcp.quantiles.conformal import threshold_at
 from jaxcp.quantiles.levels import alpha_as_float, as_alpha, ranks, split_alpha
+from jaxcp.scores import inputs
 from jaxcp.typing import AnySet, ArrayLike, PyTree, Score
 
 
@@ -211,8 +213,9 @@ class GroupCalibration(Rule):
         return lax.scan(fill_in, start, jnp.arange(self.num_groups))[0]
 
     def _columns(self, groups, test_weights):
+        given = groups is not None
         return {
-            "groups": _checks.groups(groups, self.num_groups),
+            "groups": _checks.groups(groups, self.num_groups) if given else NO_GROUPS,
             "test_weights": weights_for(self.weights, test_weights),
         }
 
@@ -223,7 +226,7 @@ class GroupCalibration(Rule):
         """Raises ValueError without groups, unless they are the labels of a score."""
         if groups is not None:
             return
-        if not hasattr(self.score, "labels"):
+        if not inputs.has_labels(self.score):
             raise ValueError(
                 "expected the group of each test point, got groups=None; only scores "
                 "of labels have classes for groups"
@@ -280,7 +283,6 @@ def calibrate_groups(
       >>> cp(jnp.array([[0.85, 0.15]]), alpha=0.4).mask
       Array([[ True, False]], dtype=bool)
     """
-    _checks.check_given(groups=groups)
     columns = _checks.groups(groups, num_groups)
     scores, weights, mask, shapes, groups = scored(
         score, preds, y, weights, mask, columns

@@ -14,6 +14,7 @@ from jaxcp._tracing import jit
 from jaxcp.calibration._rows import RowShapes, check_row_shapes
 from jaxcp.quantiles.levels import alpha_as_float, as_alpha, split_alpha
 from jaxcp.quantiles.selection import bisect_keys, from_keys, to_keys
+from jaxcp.scores import inputs
 from jaxcp.typing import AnySet, ArrayLike, PyTree, Score
 
 _NONE = _checks.optional(None)
@@ -90,7 +91,7 @@ class Rule:
         """Returns predictions, targets, uniforms and context, after checks."""
         preds, y, u, *columns = _checks.rows(preds=preds, y=y, u=u, **context)
         check_row_shapes(self.score, preds, self.row_shapes)
-        _checks.check_preds(self.score, preds, y)
+        inputs.check(self.score, preds, y)
         pairs = zip(context, columns, strict=True)
         return preds, y, u, {name: v for name, v in pairs if v is not None}
 
@@ -151,5 +152,5 @@ def _sets_round(score, preds, scores):
     """Returns whether sets hold targets that exceed the threshold by rounding alone."""
     one = lambda v: jax.ShapeDtypeStruct(v.shape[1:], v.dtype)  # noqa: E731
     region = jax.eval_shape(score.invert, *jax.tree.map(one, (widened(preds), scores)))
-    extended = getattr(score, "extended", False)  # rounds at its threshold
+    extended = inputs.is_extended(score)  # rounds at its threshold
     return getattr(region, "rounds", False) or extended

@@ -1,7 +1,7 @@
 """Many fits of one learner, and predictions for each row without its own target."""
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,12 +10,103 @@ from jax import Array
 from jaxcp._batching import map_blocks, map_evenly
 from jaxcp._numbers import as_float, mean
 from jaxcp._pytree import pytree, static
-from jaxcp.learners import _shared
+from jaxcp.learners import shared
 from jaxcp.quantiles.selection import kth_smallest
 from jaxcp.typing import Learner, PyTree
 
 # Numbers of data that the fits of one program see: 256 MB in single precision.
 _FIT_NUMBERS = 2**26
+
+
+@pytree
+class OwnFit:
+    """A fit for each row, the only one without it.
+
+    Args:
+      fold: The fit without each row, int of shape (n,).
+      count: Number of fits b.
+    """
+
+    fold: Array
+    count: int = static()
+    mask = None  # every row has its fit
+
+    @property
+    def rows_per_fit(self) -> int:
+        """Rows that a fit alone predicts, rounded down."""
+        return len(self.fold) // self.count
+
+    @property
+    def voting(self) -> Array:
+        """True for the fits that left a row out, shape (b,)."""
+        return jnp.zeros(self.count, bool).at[self.fold].set(True)
+
+    def voters(self, preds: PyTree) -> PyTree:
+        """Returns the different predictions without a row at one input: those given."""
+        return preds
+
+    def without_each(self, preds: PyTree) -> PyTree:
+        """Returns predictions without each row, (b, ...) to (n, ...), at one input."""
+        return jax.tree.map(lambda v: v[self.fold], preds)
+
+    def center(self, preds: PyTree) -> PyTree:
+        """Returns the mean of `without_each`, (b, ...) to (...)."""
+        shares = mean(self.fold[:, None] == jnp.arange(self.count)[None])
+        return jax.tree.map(lambda v: _mean(v, shares), preds)
+
+    def of_rows(self, fits: "Fits", x: PyTree) -> PyTree:
+        """Returns the prediction of every training row without it, leading axis n."""
+        if self.count < len(self.fold):
+            pick = lambda preds, i: jax.tree.map(lambda v: v[i], preds)  # noqa: E731
+            return fits.picked(pick, x, self.fold)
+        each = shared.take(fits.params, self.fold)  # n predictions, not n^2
+        return shared.predict_each(fits.learner, each, x)
+
+
+@pytree
+class Ensemble:
+    """An average, for each row, of the fits without it.
+
+    Args:
+      held_out: True where a fit is without a row, shape (b, n).
+      aggregation: "mean" or "median" of these fits.
+    """
+
+    held_out: Array
+    aggregation: str = static(default="mean")
+    rows_per_fit = 0  # a fit alone predicts none
+
+    @property
+    def mask(self) -> Array:
+        """True where some fit is without the row, shape (n,)."""
+        return jnp.any(self.held_out, axis=0)
+
+    voting = mask
+
+    def voters(self, preds: PyTree) -> PyTree:
+        """Returns the different predictions without a row at one input: n of them."""
+        return self.without_each(preds)
+
+    def without_each(self, preds: PyTree) -> PyTree:
+        """Returns predictions without each row, (b, ...) to (n, ...), at one input."""
+        return jax.vmap(self._average, (None, 1))(preds, self.held_out)
+
+    def center(self, preds: PyTree) -> PyTree:
+        """Returns the mean or median of `without_each`, (b, ...) to (...)."""
+        if self.aggregation == "median":
+            each = self.without_each(preds)
+            return jax.tree.map(lambda v: _median(v, self.mask), each)
+        counts = jnp.maximum(jnp.sum(self.held_out, axis=0), 1)
+        shares = jnp.sum(self.held_out / counts[None], axis=1)
+        return jax.tree.map(lambda v: _mean(v, shares), preds)
+
+    def of_rows(self, fits: "Fits", x: PyTree) -> PyTree:
+        """Returns the prediction of every training row without it, leading axis n."""
+        return fits.picked(self._average, x, self.held_out.T)
+
+    def _average(self, preds, held):
+        combine = _mean if self.aggregation == "mean" else _median
+        return jax.tree.map(lambda v: combine(v, held), preds)
 
 
 @pytree
@@ -25,22 +116,18 @@ class Fits:
     Args:
       learner: The learner.
       params: Parameters of the fits, leading axis b except in shared parts.
-      fold: The one fit without each row, int of shape (n,), or None.
-      held_out: True where a fit is without a row, shape (b, n), if `fold` is None.
+      left_out: What predicts each row without it.
       count: Number of fits b.
-      aggregation: "mean" or "median" of the fits without a row.
     """
 
     learner: Learner
     params: PyTree
-    fold: Any  # an Array, or None where `held_out` is one
-    held_out: Any
+    left_out: OwnFit | Ensemble
     count: int = static()
-    aggregation: str = static(default="mean")
 
     def predict(self, x: PyTree) -> PyTree:
         """Returns predictions of all fits, leading axes (b, m)."""
-        axes = _shared.axes(self.params), None
+        axes = shared.axes(self.params), None
         predict = jax.vmap(self.learner.predict, axes, axis_size=self.count)
         return predict(self.params, x)
 
@@ -48,49 +135,12 @@ class Fits:
         """Returns predictions of all fits, leading axes (m, b)."""
         return jax.tree.map(lambda v: jnp.swapaxes(v, 0, 1), self.predict(x))
 
-    def without_each(self, preds: PyTree) -> PyTree:
-        """Returns predictions without each row, (b, ...) to (n, ...), at one input."""
-        if self.fold is not None:
-            return jax.tree.map(lambda v: v[self.fold], preds)
-        return jax.vmap(self._aggregate, (None, 1))(preds, self.held_out)
-
-    def of_rows(self, x: PyTree) -> PyTree:
-        """Returns the prediction of every training row without it, leading axis n."""
-        if self.fold is not None and self.count >= len(self.fold):
-            # A fit for each row: n predictions, not n^2.
-            each = _shared.take(self.params, self.fold)
-            one = lambda params, row: self.learner.predict(params, _one_row(row))  # noqa: E731
-            preds = jax.vmap(one, (_shared.axes(each), 0))(each, x)
-            return jax.tree.map(lambda v: v[:, 0], preds)
-        if self.fold is not None:
-            index, pick = self.fold, lambda v, i: jax.tree.map(lambda p: p[i], v)
-        else:
-            index, pick = self.held_out.T, self._aggregate
-        block = lambda rows, i: jax.vmap(pick)(self.by_input(rows), i)  # noqa: E731
-        return map_blocks(block, x, index, width=self.count)
-
-    def center(self, preds: PyTree) -> PyTree:
-        """Returns the mean or median of `without_each`, (b, ...) to (...)."""
-        if self.aggregation == "median":
-            mask, each = self.mask, self.without_each(preds)
-            mask = jnp.ones(len(self.fold), bool) if mask is None else mask
-            return jax.tree.map(lambda v: _median(v, mask), each)
-        if self.fold is not None:
-            fits = jnp.arange(self.count)[None]
-            shares = mean(self.fold[:, None] == fits)
-        else:
-            held = self.held_out / jnp.maximum(jnp.sum(self.held_out, axis=0), 1)[None]
-            shares = jnp.sum(held, axis=1)
-        return jax.tree.map(lambda v: _mean(v, shares), preds)
-
-    @property
-    def mask(self) -> Array | None:
-        """True where some fit is without the row, shape (n,); None if for all."""
-        return None if self.fold is not None else jnp.any(self.held_out, axis=0)
-
-    def _aggregate(self, preds, held):
-        combine = _mean if self.aggregation == "mean" else _median
-        return jax.tree.map(lambda v: combine(v, held), preds)
+    def picked(
+        self, pick: Callable[[PyTree, Array], PyTree], x: PyTree, own: Array
+    ) -> PyTree:
+        """Returns `pick(preds, own)` of the predictions of all fits at each input."""
+        block = lambda x, own: jax.vmap(pick)(self.by_input(x), own)  # noqa: E731
+        return map_blocks(block, x, own, width=self.count)
 
 
 def fit_all(
@@ -104,7 +154,7 @@ def fit_all(
     """Returns the parameters of a fit for each row of weights, in one program."""
     fit = lambda key, row: learner.fit(key, x, y, row)  # noqa: E731
     first = lambda keys, weights: fit(keys[0], weights[0])  # noqa: E731
-    axes = _shared.axes(jax.eval_shape(first, keys, weights))
+    axes = shared.axes(jax.eval_shape(first, keys, weights))
     together = partial(_with_shared_parts, jax.vmap(fit, out_axes=axes))
     width = sum(leaf.size for leaf in jax.tree.leaves((x, y))) or 1
     size = batch_size or max(_FIT_NUMBERS // width, 1)
@@ -113,16 +163,16 @@ def fit_all(
     jax.eval_shape(together, keys, weights)
 
     def own(key, row):
-        part = lambda p: None if _shared.is_shared(p) else p  # noqa: E731
-        return jax.tree.map(part, fit(key, row), is_leaf=_shared.is_shared)
+        part = lambda p: None if shared.is_shared(p) else p  # noqa: E731
+        return jax.tree.map(part, fit(key, row), is_leaf=shared.is_shared)
 
     params = map_evenly(own, keys, weights, at_a_time=size)
     # The shared parts of one fit; the rest of it is not computed.
     return jax.tree.map(
-        lambda part, own: part if _shared.is_shared(part) else own,
+        lambda part, own: part if shared.is_shared(part) else own,
         fit(keys[0], weights[0]),
         params,
-        is_leaf=_shared.is_shared,
+        is_leaf=shared.is_shared,
     )
 
 
@@ -137,10 +187,6 @@ def _with_shared_parts(fits, keys, weights):
             "expected parts of the parameters in learners.Shared to depend on x alone, "
             f"got one that varies with key, y or weights: {error}"
         ) from error
-
-
-def _one_row(x):
-    return jax.tree.map(lambda v: v[None], x)
 
 
 def _mean(values, weights):

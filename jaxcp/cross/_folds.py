@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from jaxcp._numbers import varying_like
 from jaxcp._pytree import pytree
 from jaxcp.cross._votes import by_component, largest
 from jaxcp.quantiles.selection import bisect_keys, from_keys, to_keys
@@ -43,9 +44,7 @@ class SortedFolds:
             )
 
         bounds = self.starts[:-1], self.starts[1:]
-        # Inside shard_map a carry must vary over the mesh like the step's results.
-        vary = 0 * reached(bounds[0]).astype(int)
-        bounds = jax.tree.map(lambda v: v + vary, bounds)
+        bounds = varying_like(bounds, reached(bounds[0]))
         num_steps = len(self.thresholds).bit_length()
         return lax.fori_loop(0, num_steps, halve, bounds)[0]
 

@@ -7,13 +7,14 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxcp import _checks
-from jaxcp._arrays import as_arrays, is_concrete, is_rounded
+from jaxcp._arrays import is_concrete, is_rounded
 from jaxcp._tracing import jit
 from jaxcp.calibration._rows import check_digits_of_targets
 from jaxcp.calibration.split import calibrate
-from jaxcp.cross._fits import Fits, fit_all
+from jaxcp.cross._fits import Ensemble, Fits, OwnFit, fit_all
 from jaxcp.cross.conformal import CrossConformal
-from jaxcp.learners import _shared, checking
+from jaxcp.learners import checking, shared
+from jaxcp.scores import inputs
 from jaxcp.typing import ArrayLike, Learner, PyTree, Score
 
 
@@ -23,17 +24,15 @@ class Plan(NamedTuple):
     Args:
       weights: Training weights, shape (b, n), 0 for a row that is left out; None for
         the learner's closed form of leaving out one row each.
-      fold: The one fit without each row, int of shape (n,); None if there may be more.
-      aggregation: "mean" or "median" of the fits without a row.
+      left_out: What predicts each row without it.
       batch_size: Fits that run at a time, or None.
       check: Whether a learner that is new is first tried by `learners.check`.
     """
 
     weights: Array | None
-    fold: Array | None = None
-    aggregation: str = "mean"
-    batch_size: int | None = None
-    check: bool = True
+    left_out: OwnFit | Ensemble
+    batch_size: int | None
+    check: bool
 
 
 class Rows(NamedTuple):
@@ -56,15 +55,25 @@ def check_data(
     key: Array, learner: Learner, score: Score, x: PyTree, y: ArrayLike
 ) -> Rows:
     """Returns inputs and targets as arrays, after checks."""
-    _checks.check_given(score=score, x=x, y=y)
+    inputs.check_score(score)
     rounded = is_rounded("y", y)
-    x, y = as_arrays(x=x, y=y)
+    y, x = _checks.rows(y=y, x=x)
     _checks.check_key(key)
-    n = _checks.num_rows(y=y, x=x)
-    _checks.check_count("the number of rows", n, 1)
+    _checks.check_count("the number of rows", len(y), 1)
     _checks.check_not_nan("y", y)
     _checks.check_learner(learner, x, y)
-    return Rows(x, y, n, rounded)
+    return Rows(x, y, len(y), rounded)
+
+
+def left_out_by(weights: Array, aggregation: str) -> OwnFit | Ensemble:
+    """Returns what predicts each row without it: the fits with weight 0 for it."""
+    if aggregation not in ("mean", "median"):
+        raise ValueError(f"expected aggregation mean or median, got {aggregation!r}")
+    held_out = weights == 0
+    once = jnp.sum(held_out, axis=0) == 1
+    if is_concrete(once) and bool(jnp.all(once)):
+        return OwnFit(jnp.argmax(held_out, axis=0), len(weights))
+    return Ensemble(held_out, aggregation)
 
 
 def carry_out(
@@ -76,20 +85,15 @@ def carry_out(
     calibration_weights: ArrayLike | None,
 ) -> CrossConformal:
     """Returns the fits of a plan with each row's score under those without it."""
-    if plan.aggregation not in ("mean", "median"):
-        raise ValueError(
-            f"expected aggregation mean or median, got {plan.aggregation!r}"
-        )
     if plan.batch_size is not None:
         _checks.check_count("batch_size", plan.batch_size, 1)
     if plan.check:
         checking.check_once(learner, rows.x, rows.y, key)
-    fold, held_out = _held_out(plan)
-    how = {"aggregation": plan.aggregation, "batch_size": plan.batch_size}
-    left_out = plan.weights, fold, held_out
     x, y = rows.x, rows.y
     with checking.traceable(learner):
-        fits, full, preds = _fit(key, learner, x, y, *left_out, **how)
+        fits, full, preds = _fit(
+            key, learner, x, y, plan.weights, plan.left_out, plan.batch_size
+        )
     mask = _rows_left_out(fits)
     _check_preds(x, preds, mask)
     calibration = calibrate(score, preds, y, weights=calibration_weights, mask=mask)
@@ -107,19 +111,8 @@ def _check_preds(x, preds, mask):
         raise
 
 
-def _held_out(plan):
-    """Returns the one fit without each row, or else which fits are without it."""
-    if plan.fold is not None:
-        return plan.fold, None
-    held_out = plan.weights == 0
-    once = jnp.sum(held_out, axis=0) == 1
-    if is_concrete(once) and bool(jnp.all(once)):
-        return jnp.argmax(held_out, axis=0), None
-    return None, held_out
-
-
-@jit(static_argnames=("aggregation", "batch_size"))
-def _fit(key, learner, x, y, weights, fold, held_out, aggregation, batch_size):
+@jit(static_argnames="batch_size")
+def _fit(key, learner, x, y, weights, left_out, batch_size):
     """Returns the fits, the fit on all rows and each row's held-out prediction."""
     ones = jnp.ones((1, len(y)))
     if weights is None:
@@ -130,15 +123,15 @@ def _fit(key, learner, x, y, weights, fold, held_out, aggregation, batch_size):
         keys, weights = jax.random.split(key, count + 1), weights.astype(ones.dtype)
         everything = jnp.concatenate([weights, ones])
         params = fit_all(learner, keys, x, y, everything, batch_size)
-        full = _shared.take(params, -1)
-        params = _shared.take(params, slice(count))
-    fits = Fits(learner, params, fold, held_out, count, aggregation)
-    return fits, full, fits.of_rows(x)
+        full = shared.take(params, -1)
+        params = shared.take(params, slice(count))
+    fits = Fits(learner, params, left_out, count)
+    return fits, full, left_out.of_rows(fits, x)
 
 
 def _rows_left_out(fits):
     """Returns which rows have a score, None if all; raises ValueError if none has."""
-    mask = fits.mask
+    mask = fits.left_out.mask
     if mask is None or not is_concrete(mask):
         return mask
     if not bool(jnp.any(mask)):

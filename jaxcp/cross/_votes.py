@@ -14,6 +14,7 @@ from jaxcp._pytree import pytree
 from jaxcp.quantiles._masses import spare_mass
 from jaxcp.quantiles.conformal import weighted_conformal_quantile
 from jaxcp.quantiles.selection import kth_smallest
+from jaxcp.scores import inputs
 from jaxcp.sets import LabelSet
 from jaxcp.sets.regions import over_batch
 from jaxcp.typing import AnySet, PyTree, Score, Set
@@ -55,34 +56,36 @@ class Ballot:
     """What decides which votes suffice.
 
     Args:
-      level: Rank k, or the level as a float where there are weights, shape ().
+      rank: Rank k, or alpha as a float where there are weights, shape (c,): one for
+        each component.
       mask: True for the rows that vote, shape (n,), or None.
       weights: Weights of the rows, shape (n,), or None.
       test_weight: Weight of the test point, shape (); 1 where there are no weights.
     """
 
-    level: Array
+    rank: Array
     mask: Array | None
     weights: Array | None
     test_weight: Array
 
     def last_end(self, ends: Array) -> Array:
-        """Returns the k-th smallest upper end, (n, ...) to (...)."""
-        columns = ends.reshape(len(ends), -1).T
-        return jax.vmap(self._select)(columns).reshape(ends.shape[1:])
+        """Returns the k-th smallest upper ends, (c, n, ...) to (c, ...)."""
+        columns = ends.reshape(*ends.shape[:2], -1)
+        select = jax.vmap(jax.vmap(self._select, (1, None)))
+        return select(columns, self.rank).reshape(ends.shape[:1] + ends.shape[2:])
 
     def tally(self, n: int) -> tuple[Array, Array]:
-        """Returns the weight of each vote, shape (n,), and what must be exceeded."""
+        """Returns the weight of each vote, (n,), and what must be exceeded, (c,)."""
         if self.weights is not None:
-            return spare_mass(as_float(self.weights), self.level, self.test_weight)
+            return spare_mass(as_float(self.weights), self.rank, self.test_weight)
         votes = jnp.ones(n, int) if self.mask is None else self.mask.astype(int)
-        return votes, jnp.sum(votes) - self.level
+        return votes, jnp.sum(votes) - self.rank
 
-    def _select(self, ends):
+    def _select(self, ends, rank):
         if self.weights is None:
-            return kth_smallest(ends, self.level, where=self.mask)
+            return kth_smallest(ends, rank, where=self.mask)
         return weighted_conformal_quantile(
-            ends, self.weights, self.level, test_weight=self.test_weight
+            ends, self.weights, rank, test_weight=self.test_weight
         )
 
 
@@ -93,27 +96,24 @@ def plus(score: Score, preds: PyTree, scores: Array, ballot: Ballot) -> Set:
       score: The nonconformity score.
       preds: Predictions without each row, leading axis n.
       scores: Scores of the rows, shape (n,) or (n, c).
-      ballot: The ballot; its level has shape () or, with components, (c,).
+      ballot: The ballot.
 
     Returns:
       The set: like those of the score where they are intervals, boxes or labels. With
       components the intersection of the sets of each.
     """
-    if hasattr(score, "labels") and not getattr(score, "inclusive", False):
+    if inputs.has_labels(score) and not inputs.is_inclusive(score):
         return count_labels(jax.vmap(score.labels)(preds), scores, ballot)
-    thresholds, levels = by_component(scores), jnp.atleast_1d(ballot.level)
+    thresholds = by_component(scores)
     sets: AnySet = jax.vmap(jax.vmap(score.invert), (None, 0))(preds, thresholds)
-    ballots = Ballot(levels, ballot.mask, ballot.weights, ballot.test_weight)
-    axes = Ballot(0, None, None, None)  # type: ignore[arg-type]  # axes, no arrays
     if hasattr(sets, "lower"):
-        last_end = jax.vmap(Ballot.last_end, (axes, 0))
-        lower, upper = -last_end(ballots, -sets.lower), last_end(ballots, sets.upper)
+        lower, upper = -ballot.last_end(-sets.lower), ballot.last_end(sets.upper)
         return type(sets)(largest(lower), -largest(-upper))
-    votes, spare = jax.vmap(Ballot.tally, (axes, None))(ballots, len(scores))
+    votes, spare = ballot.tally(len(scores))
     if isinstance(sets, LabelSet):
-        won = jnp.sum(jnp.where(sets.mask, votes[:, :, None], 0), axis=1)
+        won = jnp.sum(jnp.where(sets.mask, votes[None, :, None], 0), axis=1)
         return LabelSet(jnp.all(won > spare[:, None], axis=0))
-    return VoteSet(sets, votes[0], spare)
+    return VoteSet(sets, votes, spare)
 
 
 def count_labels(labels: Array, scores: Array, ballot: Ballot) -> LabelSet:
@@ -123,10 +123,9 @@ def count_labels(labels: Array, scores: Array, ballot: Ballot) -> LabelSet:
     return LabelSet(jnp.sum(jnp.where(inside, votes[:, None], 0), axis=0) > spare)
 
 
-def minmax(score: Score, preds: PyTree, q: Array, mask: Array | None) -> Set:
-    """Returns the hull of the sets of one input at one threshold for all rows."""
+def minmax(score: Score, preds: PyTree, q: Array, votes: Array) -> Set:
+    """Returns the hull of the sets of one input at one threshold for all voters."""
     sets: AnySet = jax.vmap(score.invert, (0, None))(preds, q)
-    votes = jnp.ones(len(jax.tree.leaves(preds)[0]), bool) if mask is None else mask
     nothing = ~jnp.any(votes)  # nothing is known: the set is everything
     if hasattr(sets, "lower"):
         known = votes.reshape(-1, *(1,) * (sets.lower.ndim - 1))

@@ -4,7 +4,7 @@ import jax
 from jax import Array
 
 from jaxcp import resampling
-from jaxcp.cross._plans import Plan, carry_out, check_data
+from jaxcp.cross._plans import Plan, carry_out, check_data, left_out_by
 from jaxcp.cross.conformal import CrossConformal
 from jaxcp.typing import ArrayLike, Learner, PyTree, Score
 
@@ -94,7 +94,7 @@ def enbpi(
 ) -> CrossConformal:
     """Returns EnbPI's bootstrap ensemble of a time series with out-of-bag residuals.
 
-    `cp.aggregate(x)` is the centre at new inputs and `cp.scores` are the residuals in
+    `cp.aggregate(x)` is the center at new inputs and `cp.scores` are the residuals in
     order of time: give them to `online.SlidingWindow`, whose state persists and which
     drops the `every` oldest for the newest. With predictions (mu, sigma), as of
     `learners.MeanScale`, and the score `Normalized` this is adaptive EnbPI.
@@ -143,5 +143,5 @@ def enbpi(
     bags = resampling.block_bootstrap(
         key_bags, rows.n, num_resamples, block_size, moving=moving
     )
-    plan = Plan(bags, None, aggregation, batch_size, check)
+    plan = Plan(bags, left_out_by(bags, aggregation), batch_size, check)
     return carry_out(plan, key_fits, learner, score, rows, calibration_weights)

@@ -17,6 +17,7 @@ from jaxcp.cross import _folds, _votes
 from jaxcp.cross._fits import Fits
 from jaxcp.quantiles.levels import conformal_rank
 from jaxcp.quantiles.selection import kth_smallest
+from jaxcp.scores import inputs
 from jaxcp.sets import Interval
 from jaxcp.typing import AnySet, ArrayLike, PyTree
 
@@ -135,12 +136,12 @@ class CrossConformal:
         """Returns one prediction for each input from the fits that leave rows out.
 
         The mean of f_-i(x) over the n rows (their median, if fits are aggregated so):
-        the centre of EnbPI, journal version.
+        the center of EnbPI, journal version.
 
         Args:
           x: Inputs, a pytree with leading axis m.
           alpha: A level, shape (): the ceil((1 - alpha) n)-th smallest of f_-i(x)
-            instead, the centre of the first version of EnbPI.
+            instead, the center of the first version of EnbPI.
 
         Returns:
           Predictions with leading axis m, like those of the learner.
@@ -151,8 +152,7 @@ class CrossConformal:
         References:
           Xu and Xie, Conformal Prediction for Time Series, 2021 and 2023.
         """
-        x = as_arrays(x=x)
-        _checks.num_rows(x=x)
+        x = _checks.rows(x=x)
         if alpha is None:
             return _center(self, x)
         mask, n = self.mask, len(self.scores)
@@ -163,7 +163,7 @@ class CrossConformal:
         return _upper_center(self, x, rank)
 
     def _check(self, x, alpha, test_weights):
-        """Returns inputs, level and weights, or raises ValueError."""
+        """Returns inputs, rank and weights, or raises ValueError."""
         weights = weights_for(self.calibration.weights, test_weights)
         x, test_weights = _checks.rows(x=x, test_weights=weights)
         self.calibration._check_one_alpha(alpha)
@@ -171,16 +171,18 @@ class CrossConformal:
 
 
 @jit
-def _plus(cp, x, level, test_weights):
+def _plus(cp, x, rank, test_weights):
     score, fits, of = cp.calibration.score, cp.fits, cp.calibration
     n, m = len(of.scores), len(jax.tree.leaves(x)[0])
     if _has_long_folds(cp, x):
-        return _plus_of_folds(cp, x, level)
+        return _plus_of_folds(cp, x, rank)
     test_weights = jnp.ones(m) if test_weights is None else test_weights
+    ranks = jnp.atleast_1d(rank)
 
     def one(preds, test_weight):
-        ballot = _votes.Ballot(level, of.mask, of.weights, test_weight)
-        return _votes.plus(score, fits.without_each(preds), _known(of.scores), ballot)
+        ballot = _votes.Ballot(ranks, of.mask, of.weights, test_weight)
+        preds = fits.left_out.without_each(preds)
+        return _votes.plus(score, preds, _known(of.scores), ballot)
 
     def block(x, test_weights):
         return jax.vmap(one)(fits.by_input(x), test_weights)
@@ -188,17 +190,15 @@ def _plus(cp, x, level, test_weights):
     return map_blocks(block, x, test_weights, width=n * _width(cp, x))
 
 
-def _plus_of_folds(cp, x, level):
+def _plus_of_folds(cp, x, rank):
     score, fits = cp.calibration.score, cp.fits
-    folds = _folds.sort_folds(_known(cp.scores), fits.fold, fits.count)
+    folds = _folds.sort_folds(_known(cp.scores), fits.left_out.fold, fits.count)
 
     def one(preds):
-        if hasattr(score, "labels"):
+        if inputs.has_labels(score):
             labels = jax.vmap(score.labels)(preds)
-            return _folds.plus_labels(
-                labels, jax.tree.map(lambda v: v[0], folds), level
-            )
-        return _folds.plus_interval(score, preds, folds, jnp.atleast_1d(level))
+            return _folds.plus_labels(labels, jax.tree.map(lambda v: v[0], folds), rank)
+        return _folds.plus_interval(score, preds, folds, jnp.atleast_1d(rank))
 
     block = lambda x: jax.vmap(one)(fits.by_input(x))  # noqa: E731
     return map_blocks(block, x, width=_LONG_FOLDS * fits.count * _width(cp, x))
@@ -219,12 +219,10 @@ def _known(scores):
 def _has_long_folds(cp, x):
     """Returns whether the sorted scores of folds give the same sets faster."""
     score, fits, of = cp.calibration.score, cp.fits, cp.calibration
-    if fits.fold is None or of.weights is not None:
+    if fits.left_out.rows_per_fit < _LONG_FOLDS or of.weights is not None:
         return False
-    if len(of.scores) < _LONG_FOLDS * fits.count:
-        return False
-    if hasattr(score, "labels"):
-        return not getattr(score, "inclusive", False)
+    if inputs.has_labels(score):
+        return not inputs.is_inclusive(score)
     preds = jax.eval_shape(fits.predict, x)
     pred = jax.tree.map(lambda v: jnp.zeros(v.shape[2:], v.dtype), preds)
     kind = jax.eval_shape(score.invert, pred, of.scores[0])
@@ -232,37 +230,32 @@ def _has_long_folds(cp, x):
 
 
 @jit
-def _minmax(cp, x, level, test_weights):
+def _minmax(cp, x, rank, test_weights):
     score, fits, of = cp.calibration.score, cp.fits, cp.calibration
-    m = len(jax.tree.leaves(x)[0])
-    q = of.threshold(level)
+    m, voting = len(jax.tree.leaves(x)[0]), fits.left_out.voting
+    q = of.threshold(rank)
     q = jnp.broadcast_to(q[None], (m, *q.shape))
     if test_weights is not None:
-        q = jax.vmap(of.threshold, (None, 0))(level, test_weights)
+        q = jax.vmap(of.threshold, (None, 0))(rank, test_weights)
 
     def one(preds, q):
-        if fits.fold is not None:  # the fits themselves, that left some row out
-            return _votes.minmax(score, preds, q, used)
-        return _votes.minmax(score, fits.without_each(preds), q, fits.mask)
+        return _votes.minmax(score, fits.left_out.voters(preds), q, voting)
 
-    if fits.fold is not None:
-        used = jnp.zeros(fits.count, bool).at[fits.fold].set(True)
     block = lambda x, q: jax.vmap(one)(fits.by_input(x), q)  # noqa: E731
-    rows = fits.count if fits.fold is not None else len(of.scores)
-    return map_blocks(block, x, q, width=rows * _width(cp, x))
+    return map_blocks(block, x, q, width=len(voting) * _width(cp, x))
 
 
 @jit
 def _center(cp, x):
     fits = cp.fits
-    block = lambda x: jax.vmap(fits.center)(fits.by_input(x))  # noqa: E731
+    block = lambda x: jax.vmap(fits.left_out.center)(fits.by_input(x))  # noqa: E731
     return map_blocks(block, x, width=len(cp.scores) * _width(cp, x))
 
 
 @jit
 def _upper_center(cp, x, rank):
     def one(preds):
-        return jax.tree.map(quantile, cp.fits.without_each(preds))
+        return jax.tree.map(quantile, cp.fits.left_out.without_each(preds))
 
     def quantile(values):
         columns = values.reshape(len(values), -1).T

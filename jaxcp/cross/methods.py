@@ -6,7 +6,8 @@ from jax import Array
 
 from jaxcp import _checks, resampling
 from jaxcp._arrays import as_arrays
-from jaxcp.cross._plans import Plan, carry_out, check_data
+from jaxcp.cross._fits import OwnFit
+from jaxcp.cross._plans import Plan, carry_out, check_data, left_out_by
 from jaxcp.cross.conformal import CrossConformal
 from jaxcp.typing import ArrayLike, Learner, PyTree, Score
 
@@ -40,8 +41,8 @@ def cross_conformal(
       aggregation: "mean" or "median" of the fits without a row. Medians of
         probabilities need not sum to 1: use the mean for labels.
       calibration_weights: Weights >= 0 of the rows' scores, shape (n,), as for
-        `calibrate`. The sets are normalised once over all rows, with an infinite atom
-        for the test point at both ends.
+        `calibrate`. They are normalized once over all rows, with an infinite atom for
+        the test point at both ends.
       batch_size: Fits that run at a time. Defaults to all, or as many as see 256 MB
         of data together.
       check: Whether a learner of your own is first tried by `learners.check`, once for
@@ -77,7 +78,7 @@ def cross_conformal(
     if weights.ndim != 2 or weights.shape[1] != n or not len(weights):
         raise ValueError(f"expected weights of shape (b, {n}), got {weights.shape}")
     _checks.check_weights("weights", weights)
-    plan = Plan(weights, None, aggregation, batch_size, check)
+    plan = Plan(weights, left_out_by(weights, aggregation), batch_size, check)
     return carry_out(plan, key, learner, score, rows, calibration_weights)
 
 
@@ -133,7 +134,7 @@ def jackknife_plus(
     n = rows.n
     _checks.check_count("the number of rows", n, 2)
     weights = None if hasattr(learner, "leave_one_out") else resampling.leave_one_out(n)
-    plan = Plan(weights, jnp.arange(n), "mean", batch_size, check)
+    plan = Plan(weights, OwnFit(jnp.arange(n), n), batch_size, check)
     return carry_out(plan, key, learner, score, rows, calibration_weights)
 
 
@@ -187,5 +188,6 @@ def cv_plus(
     rows = check_data(key, learner, score, x, y)
     key_folds, key_fits = jax.random.split(key)
     weights = resampling.k_fold(key_folds, rows.n, num_folds)
-    plan = Plan(weights, jnp.argmin(weights, axis=0), "mean", batch_size, check)
+    own = OwnFit(jnp.argmin(weights, axis=0), len(weights))
+    plan = Plan(weights, own, batch_size, check)
     return carry_out(plan, key_fits, learner, score, rows, calibration_weights)

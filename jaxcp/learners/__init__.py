@@ -1,10 +1,10 @@
 """Models that are fitted with weights, many at once in one program."""
 
-from jaxcp.learners._shared import Shared
 from jaxcp.learners.checking import check
 from jaxcp.learners.general import FunctionLearner, GradientLearner, MeanScale
 from jaxcp.learners.linear import QuantileRidge, Ridge
 from jaxcp.learners.neighbors import KernelRidge, NearestNeighbors
+from jaxcp.learners.shared import Shared
 
 __all__ = [
     "FunctionLearner",

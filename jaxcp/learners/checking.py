@@ -11,7 +11,7 @@ from jax import Array
 from jaxcp import _checks
 from jaxcp._arrays import as_arrays, is_concrete
 from jaxcp._tracing import classes_of, explained, jit
-from jaxcp.learners import _shared
+from jaxcp.learners import shared
 from jaxcp.learners._probing import first_moved, other_targets
 from jaxcp.learners.general import GradientLearner, MeanScale
 from jaxcp.learners.linear import QuantileRidge, Ridge
@@ -144,8 +144,8 @@ def _check_fit(learner, x, y, key):
 def _check_leave_one_out(learner, x, y):
     n = len(y)
     params = jax.eval_shape(learner.leave_one_out, x, y)
-    parts = jax.tree.leaves(params, is_leaf=_shared.is_shared)
-    own = [part for part in parts if not _shared.is_shared(part)]
+    parts = jax.tree.leaves(params, is_leaf=shared.is_shared)
+    own = [part for part in parts if not shared.is_shared(part)]
     _check_leading("parameters of leave_one_out", own, n)
     _check_leading("predictions", jax.eval_shape(_refits, learner, x, y), n)
     if not is_concrete(learner, x, y):
@@ -171,13 +171,7 @@ def _predictions(learner, key, x, y, weights, rows):
 @jit
 def _refits(learner, x, y):
     """Returns the prediction of each row by the closed form of leaving it out."""
-    params = learner.leave_one_out(x, y)
-
-    def predict(params, row):
-        return learner.predict(params, jax.tree.map(lambda v: v[None], row))
-
-    preds = jax.vmap(predict, (_shared.axes(params), 0))(params, x)
-    return jax.tree.map(lambda v: v[:, 0], preds)
+    return shared.predict_each(learner, learner.leave_one_out(x, y), x)
 
 
 def _check_leading(name, tree, n):

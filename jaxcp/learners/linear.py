@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from jaxcp import _checks
-from jaxcp._numbers import as_float
+from jaxcp._numbers import as_float, varying_like
 from jaxcp._pytree import pytree, static
 from jaxcp.learners import _algebra
 from jaxcp.learners._algebra import dot
@@ -184,7 +184,7 @@ class QuantileRidge:
             return _algebra.solve(gram, pull), None
 
         def iterate(_, start):
-            start = start + 0 * (jnp.sum(weights) + level)  # varies like the result
+            start = varying_like(start, slope(start))
             return lax.scan(improve, start, length=_NUM_STEPS)[0]
 
         # Differentiated as the root that it is, not through the iterations.

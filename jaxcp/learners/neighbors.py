@@ -10,8 +10,8 @@ from jaxcp._numbers import as_float
 from jaxcp._pytree import pytree, static
 from jaxcp.learners import _algebra
 from jaxcp.learners._algebra import dot
-from jaxcp.learners._shared import Shared
 from jaxcp.learners.linear import _columns, _matrix
+from jaxcp.learners.shared import Shared
 from jaxcp.quantiles.selection import weighted_select
 from jaxcp.typing import Number
 

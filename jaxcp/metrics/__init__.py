@@ -3,7 +3,6 @@
 At several levels: `jax.vmap(metrics.coverage, (0, None))(sets, y)`.
 """
 
-from jaxcp.metrics.average import coverage, empty_rate, singleton_rate
 from jaxcp.metrics.conditional import conditional_coverage_error, excess_coverage_risk
 from jaxcp.metrics.dependence import hsic
 from jaxcp.metrics.groups import class_coverage, coverage_gap, group_coverage
@@ -15,11 +14,14 @@ from jaxcp.metrics.intervals import (
     winkler_score,
 )
 from jaxcp.metrics.overlap import iou
-from jaxcp.metrics.overview import summary
-from jaxcp.metrics.sizes import infinite_rate, mean_size, median_size
+from jaxcp.metrics.overview import Summary, summary
+from jaxcp.metrics.rates import coverage, covered, empty_rate, singleton_rate
+from jaxcp.metrics.size import infinite_rate, mean_size, median_size, sizes
 from jaxcp.metrics.slabs import worst_slab_coverage
 from jaxcp.metrics.strata import (
+    SizeStrata,
     min_size_stratified_coverage,
+    size_strata,
     size_stratified_coverage,
     size_stratified_coverage_violation,
 )
@@ -27,11 +29,14 @@ from jaxcp.metrics.volume import MeanVolume, mean_volume
 
 __all__ = [
     "MeanVolume",
+    "SizeStrata",
+    "Summary",
     "class_coverage",
     "conditional_coverage_error",
     "coverage",
     "coverage_gap",
     "coverage_width_criterion",
+    "covered",
     "empty_rate",
     "excess_coverage_risk",
     "group_coverage",
@@ -46,8 +51,10 @@ __all__ = [
     "min_size_stratified_coverage",
     "pinball_score",
     "singleton_rate",
+    "size_strata",
     "size_stratified_coverage",
     "size_stratified_coverage_violation",
+    "sizes",
     "summary",
     "winkler_score",
     "worst_slab_coverage",

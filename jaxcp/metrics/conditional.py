@@ -12,7 +12,7 @@ from jaxcp._arrays import as_array
 from jaxcp._geometry import square_distances
 from jaxcp._numbers import as_float, at_least_single, mean
 from jaxcp._tracing import jit
-from jaxcp.metrics.average import above_level, check_level, check_sets, is_covered
+from jaxcp.metrics._sets import above_level, check_level, check_sets, is_covered
 from jaxcp.metrics.groups import rates_of
 from jaxcp.typing import ArrayLike, Set
 
@@ -108,10 +108,8 @@ def excess_coverage_risk(
       0.5
     """
     sets, y = check_sets(sets, y)
-    rates = as_float(as_array("rates", rates))
-    _checks.num_rows(y=y, rates=rates)
-    _checks.check_vectors(rates=rates)
-    _checks.check_values(lambda p: (p >= 0) & (p <= 1), "rates in [0, 1]", rates)
+    _checks.check_given(rates=rates)
+    _, rates = _checks.rows(y=y, rates=_checks.uniforms(rates))
     return _excess_risk(sets, y, rates, check_level(alpha))
 
 
@@ -126,7 +124,7 @@ def inputs_of(x: ArrayLike, y: Array) -> Array:
 @jit
 def _excess_risk(sets, y, rates, alpha):
     error = is_covered(sets, y) - (1 - alpha)
-    return mean(error * jnp.sign(above_level(rates, alpha)))
+    return mean(error * jnp.sign(above_level(as_float(rates), alpha)))
 
 
 @jit(static_argnames="num_cells")
@@ -155,6 +153,7 @@ def _cells(key, x, num_cells):
     return nearest(lax.fori_loop(0, _KMEANS_STEPS, step, start))
 
 
+@jit
 def standardized(x: Array) -> Array:
     """Returns columns with mean 0 and standard deviation 1, or 0 if constant."""
     largest = jnp.max(jnp.abs(x), axis=0, keepdims=True)

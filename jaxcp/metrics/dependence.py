@@ -9,7 +9,13 @@ from jaxcp._arrays import as_array
 from jaxcp._batching import map_blocks
 from jaxcp._numbers import as_float, at_least_single
 from jaxcp._tracing import jit
-from jaxcp.metrics.average import check_sets, is_covered, sizes_of, where_known
+from jaxcp.metrics._sets import (
+    check_sets,
+    check_sizes,
+    is_covered,
+    sizes_of,
+    where_known,
+)
 from jaxcp.quantiles.selection import bisect_keys, from_keys, to_keys
 from jaxcp.typing import ArrayLike, Set
 
@@ -26,7 +32,7 @@ def hsic(
 
     sqrt(trace(K H L H)) / (m - 1) with Gaussian kernels K of sizes and L of coverage,
     exp(-d^2 / s), and H = I - 1/m. Coverage is 0 or 1, so that the trace is 2 (1 -
-    exp(-1 / s_2)) c'Kc with c the centred coverage: O(m^2) time and O(m) memory.
+    exp(-1 / s_2)) c'Kc with c the centered coverage: O(m^2) time and O(m) memory.
 
     Args:
       sets: Sets with leading axis m.
@@ -56,7 +62,7 @@ def hsic(
       0.53
     """
     sets, y = check_sets(sets, y)
-    sizes = sizes_of(sets, sizes)
+    sizes = check_sizes(sets, sizes)
     if bandwidths is not None:
         if not isinstance(bandwidths, tuple | list) or len(bandwidths) != 2:
             raise ValueError(f"expected two bandwidths or None, got {bandwidths}")
@@ -69,7 +75,7 @@ def hsic(
 
 @jit(static_argnames="rooted")
 def _hsic(sets, y, sizes, bandwidths, rooted):
-    sizes = at_least_single(as_float(sizes))
+    sizes = at_least_single(as_float(sizes_of(sets, sizes)))
     covered = where_known(is_covered(sets, y), sizes).astype(sizes.dtype)
     m = len(covered)
     if m < 2:
@@ -77,14 +83,14 @@ def _hsic(sets, y, sizes, bandwidths, rooted):
     if bandwidths is None:
         median = _median_distance(lax.stop_gradient(sizes))
         sizes, bandwidths = sizes / median, (2.0, 2.0)  # no square that overflows
-    centred = (m * covered - jnp.sum(covered)) / m  # 0 to the last bit if all are one
-    form = _distance_form(sizes, centred, bandwidths[0])
+    centered = (m * covered - jnp.sum(covered)) / m  # 0 to the last bit if all are one
+    form = _distance_form(sizes, centered, bandwidths[0])
     trace = -2 * jnp.expm1(-1 / bandwidths[1]) * jnp.maximum(form, 0)
     unrooted = trace / float(m - 1) ** 2
     return _root(unrooted) if rooted else unrooted
 
 
-def _distance_form(sizes, centred, bandwidth):
+def _distance_form(sizes, centered, bandwidth):
     """Returns sum_ij c_i c_j (K_ij - 1), in blocks: exactly 0 where all K are 1."""
 
     @jax.checkpoint
@@ -94,9 +100,9 @@ def _distance_form(sizes, centred, bandwidth):
         near = jnp.isfinite(away)
         square = jnp.where(near, away, 0) ** 2
         kernel = jnp.where(near, jnp.expm1(-square / bandwidth), -1)
-        return c * jnp.sum(kernel * centred[None], axis=1)
+        return c * jnp.sum(kernel * centered[None], axis=1)
 
-    return jnp.sum(map_blocks(rows, sizes, centred, width=len(sizes)))
+    return jnp.sum(map_blocks(rows, sizes, centered, width=len(sizes)))
 
 
 def _median_distance(sizes):

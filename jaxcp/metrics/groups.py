@@ -4,9 +4,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxcp import _checks
-from jaxcp._arrays import as_groups
 from jaxcp._tracing import jit
-from jaxcp.metrics.average import check_kind, check_level, check_sets, is_covered
+from jaxcp.metrics._sets import check_kind, check_level, check_sets, is_covered
 from jaxcp.sets import LabelSet
 from jaxcp.typing import ArrayLike, Set
 
@@ -36,7 +35,7 @@ def group_coverage(
       Array([0.5, 1. ], dtype=float32)
     """
     sets, y = check_sets(sets, y)
-    groups = check_groups(y, groups, num_groups)
+    _, groups = _checks.rows(y=y, groups=_checks.groups(groups, num_groups))
     return _group_coverage(sets, y, groups, num_groups)
 
 
@@ -99,7 +98,7 @@ def coverage_gap(
       0.25
     """
     sets, y = check_sets(sets, y)
-    groups = check_groups(y, groups, num_groups)
+    _, groups = _checks.rows(y=y, groups=_checks.groups(groups, num_groups))
     alpha = check_level(alpha)
     return _coverage_gap(sets, y, groups, num_groups, alpha, weighted)
 
@@ -112,16 +111,6 @@ def rates_of(covered: Array, groups: Array, num_groups: int) -> tuple[Array, Arr
     rows = jnp.stack([covered, jnp.ones_like(covered)], axis=1)
     hits, counts = totals.at[groups].add(rows, mode="drop").T
     return hits / counts, counts
-
-
-def check_groups(y: Array, groups: ArrayLike, num_groups: int) -> Array:
-    """Returns the group of each row as an array, after checks."""
-    groups = as_groups("groups", groups)
-    _checks.num_rows(y=y, groups=groups)
-    _checks.check_vectors(groups=groups)
-    _checks.check_count("num_groups", num_groups, 1)
-    _checks.check_labels("groups", groups, num_groups)
-    return groups
 
 
 @jit(static_argnames="num_groups")

@@ -7,13 +7,13 @@ from jaxcp import _checks
 from jaxcp._arrays import as_array
 from jaxcp._numbers import as_float, mean
 from jaxcp._tracing import jit
-from jaxcp.metrics.average import (
+from jaxcp.metrics._sets import (
     above_level,
     check_kind,
     check_level,
     check_sets,
+    closed_form_sizes,
     is_covered,
-    sizes_of,
     where_known,
 )
 from jaxcp.sets import Interval
@@ -198,7 +198,7 @@ def _check(sets, y, alpha):
 def _interval_score(sets, y, alpha):
     below = jnp.where(y < sets.lower, sets.lower - y, 0)  # not inf - inf inside
     above = jnp.where(y > sets.upper, y - sets.upper, 0)
-    scores = sizes_of(sets, None) + 2 / alpha * (below + above)
+    scores = closed_form_sizes(sets) + 2 / alpha * (below + above)
     return where_known(scores, (sets, y))
 
 
@@ -230,7 +230,7 @@ def _coverage_error(sets, y, alpha):
 
 def _relative_width(sets, y):
     """Returns the mean width over the range of the targets; 0/0 is 0."""
-    width = mean(sizes_of(sets, None))
+    width = mean(closed_form_sizes(sets))
     span = jnp.max(y, initial=-jnp.inf) - jnp.min(y, initial=jnp.inf)
     ratio = width / jnp.where(span > 0, span, 1)
     return jnp.where(span > 0, ratio, jnp.where(width > 0, jnp.inf, width))

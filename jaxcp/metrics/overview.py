@@ -9,23 +9,12 @@ from jax import Array
 from jaxcp import _checks
 from jaxcp._arrays import as_groups, is_concrete
 from jaxcp._tracing import jit
-from jaxcp.metrics.average import (
-    check_level,
-    check_sets,
-    closed_form_sizes,
-    coverage,
-    empty_rate,
-    singleton_rate,
-)
+from jaxcp.metrics._sets import check_level, check_sets, closed_form_sizes
 from jaxcp.metrics.dependence import hsic
-from jaxcp.metrics.groups import (
-    check_groups,
-    class_coverage,
-    coverage_gap,
-    group_coverage,
-)
+from jaxcp.metrics.groups import class_coverage, coverage_gap, group_coverage
 from jaxcp.metrics.intervals import coverage_width_criterion, winkler_score
-from jaxcp.metrics.sizes import infinite_rate, mean_size, median_size
+from jaxcp.metrics.rates import coverage, empty_rate, singleton_rate
+from jaxcp.metrics.size import infinite_rate, mean_size, median_size
 from jaxcp.metrics.strata import (
     min_size_stratified_coverage,
     size_stratified_coverage_violation,
@@ -34,23 +23,36 @@ from jaxcp.sets import Interval, LabelSet
 from jaxcp.typing import ArrayLike, Set
 
 _HSIC_ROWS = 20_000
-_ORDER = [
-    "coverage",
-    "mean_size",
-    "median_size",
-    "empty_rate",
-    "infinite_rate",
-    "min_size_stratified_coverage",
-    "size_stratified_coverage_violation",
-    "hsic",
-    "winkler_score",
-    "coverage_width_criterion",
-    "singleton_rate",
-    "class_coverage",
-    "group_coverage",
-    "coverage_gap",
-]
 _ETA = 30.0  # the weight of the coverage in the criterion of coverage and width
+_FEW = 20  # numbers of an array that are shown
+
+
+class Summary(dict[str, Array]):
+    """A dict from names of metrics to arrays, in an order. Made by `summary`.
+
+    A pytree, as dicts are, so that jit and vmap return one too. It shows numbers.
+    """
+
+    def __repr__(self) -> str:
+        """Returns a line for each metric, with its numbers."""
+        lines = (f"{name!r}: {_shown(value)}" for name, value in self.items())
+        return "{" + ",\n ".join(lines) + "}"
+
+    def tolist(self) -> dict[str, Any]:
+        """Returns a plain dict of Python numbers and lists of them, e.g. for JSON."""
+        return {name: np.asarray(value).tolist() for name, value in self.items()}
+
+
+def _flatten(found):
+    keys = (jax.tree_util.DictKey(name) for name in found)
+    return tuple(zip(keys, found.values(), strict=True)), tuple(found)
+
+
+def _unflatten(names, values):
+    return Summary(zip(names, values, strict=True))
+
+
+jax.tree_util.register_pytree_with_keys(Summary, _flatten, _unflatten)
 
 
 def summary(
@@ -61,7 +63,7 @@ def summary(
     *,
     num_groups: int | None = None,
     num_bins: int = 5,
-) -> dict[str, Array]:
+) -> Summary:
     """Returns all metrics that apply to the sets, by name.
 
     Args:
@@ -75,7 +77,8 @@ def summary(
         have one for each size.
 
     Returns:
-      A dict from the name of a metric to its value: "coverage" always; "mean_size",
+      A `Summary`, a dict from the name of a metric to its value that prints as numbers
+      (`tolist` makes Python numbers, for JSON): "coverage" always; "mean_size",
       "median_size", "empty_rate", "infinite_rate", "min_size_stratified_coverage",
       "size_stratified_coverage_violation" (of label sets: over those that are not
       empty) and "hsic" (median heuristic; up to 20,000 rows, for it takes O(m^2)) for
@@ -93,44 +96,32 @@ def summary(
       >>> found = summary(sets, y, alpha=0.2)
       >>> found["coverage"].item(), found["mean_size"].item()
       (0.75, 1.0)
+      >>> print(str(found)[:36])
+      {'coverage': 0.75,
+       'mean_size': 1.0
     """
     (sets, y), alpha = check_sets(sets, y), check_level(alpha)
     if groups is None:
         num_groups = None
     else:
-        groups = as_groups("groups", groups)
         num_groups = _count(groups) if num_groups is None else num_groups
-        groups = check_groups(y, groups, num_groups)
+        _, groups = _checks.rows(y=y, groups=_checks.groups(groups, num_groups))
     by_bins = _has_size(sets) and not isinstance(sets, LabelSet)
     if by_bins:
         _checks.check_count("num_bins", num_bins, 1)
-    found = _summary(sets, y, alpha, groups, num_groups, num_bins if by_bins else None)
-    return {name: found[name] for name in _ORDER if name in found}
+    return _summary(sets, y, alpha, groups, num_groups, num_bins if by_bins else None)
 
 
 @jit(static_argnames=("num_groups", "num_bins"))
 def _summary(sets, y, alpha, groups, num_groups, num_bins):
     """Returns `summary` of checked arguments, in one program."""
-    found = {"coverage": coverage(sets, y)}
+    found = Summary(coverage=coverage(sets, y))
     if _has_size(sets):
-        bins = {"num_bins": num_bins}  # None for label sets: one for each size
-        found["mean_size"] = mean_size(sets)
-        found["median_size"] = median_size(sets)
-        found["empty_rate"] = empty_rate(sets)
-        found["infinite_rate"] = infinite_rate(sets)
-        found["min_size_stratified_coverage"] = min_size_stratified_coverage(
-            sets, y, **bins
-        )
-        found["size_stratified_coverage_violation"] = (
-            size_stratified_coverage_violation(sets, y, alpha, **bins)
-        )
-        if len(y) <= _HSIC_ROWS:
-            found["hsic"] = hsic(sets, y, bandwidths=None)
+        found.update(_of_sizes(sets, y, alpha, num_bins))
     if isinstance(sets, Interval):
         found["winkler_score"] = winkler_score(sets, y, alpha)
-        found["coverage_width_criterion"] = coverage_width_criterion(
-            sets, y, alpha, eta=_ETA
-        )
+        criterion = coverage_width_criterion(sets, y, alpha, eta=_ETA)
+        found["coverage_width_criterion"] = criterion
     if isinstance(sets, LabelSet):
         found["singleton_rate"] = singleton_rate(sets)
         found["class_coverage"] = class_coverage(sets, y)
@@ -138,6 +129,19 @@ def _summary(sets, y, alpha, groups, num_groups, num_bins):
         of = {"num_groups": num_groups}
         found["group_coverage"] = group_coverage(sets, y, groups, **of)
         found["coverage_gap"] = coverage_gap(sets, y, groups, alpha, **of)
+    return found
+
+
+def _of_sizes(sets, y, alpha, num_bins):
+    of_sets = [mean_size, median_size, empty_rate, infinite_rate]
+    found = {metric.__name__: metric(sets) for metric in of_sets}
+    bins = {"num_bins": num_bins}  # None for label sets: one for each size
+    least = min_size_stratified_coverage(sets, y, **bins)
+    violation = size_stratified_coverage_violation(sets, y, alpha, **bins)
+    found["min_size_stratified_coverage"] = least
+    found["size_stratified_coverage_violation"] = violation
+    if len(y) <= _HSIC_ROWS:
+        found["hsic"] = hsic(sets, y, bandwidths=None)
     return found
 
 
@@ -150,6 +154,16 @@ def _has_size(sets: Any) -> bool:
 
 
 def _count(groups):
+    groups = as_groups("groups", groups)
     if not is_concrete(groups):
         raise ValueError("expected num_groups with traced groups, got None")
     return int(np.max(np.asarray(groups), initial=0)) + 1
+
+
+def _shown(value):
+    if not is_concrete(value):
+        return repr(value)
+    array = np.asarray(value)
+    if array.ndim == 0:
+        return str(array[()])
+    return np.array2string(array, separator=", ", threshold=_FEW)

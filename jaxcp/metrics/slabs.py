@@ -13,7 +13,7 @@ from jaxcp._arrays import as_array
 from jaxcp._batching import map_evenly
 from jaxcp._geometry import norm
 from jaxcp._tracing import jit
-from jaxcp.metrics.average import check_sets, is_covered
+from jaxcp.metrics._sets import check_sets, is_covered
 from jaxcp.metrics.conditional import inputs_of, standardized
 from jaxcp.typing import ArrayLike, Set
 
@@ -67,11 +67,8 @@ def worst_slab_coverage(
     sets, y = check_sets(sets, y)
     x = inputs_of(x, y)
     _checks.check_key(key)
-    if not isinstance(share, Real):
-        raise ValueError(f"expected share as a number, got {type(share).__name__}")
-    _checks.check_values(lambda s: (s > 0) & (s <= 1), "share in (0, 1]", share)
-    share = Fraction(str(share))
     _checks.check_count("num_directions", num_directions, 1)
+    share = _as_fraction(share)
     num_found = len(x) // 2 if holdout else len(x)
     if num_found == 0:
         return jnp.full((), jnp.nan)
@@ -79,15 +76,24 @@ def worst_slab_coverage(
     if directions is None:
         x = standardized(x)
         directions = _directions(key_directions, x, num_directions)
-    directions = as_array("directions", directions).astype(x.dtype)
-    fits = directions.ndim == 2 and directions.shape[1:] == x.shape[1:]
-    if not fits or len(directions) == 0:
-        expected = f"(v, {x.shape[1]}), v >= 1"
-        raise ValueError(
-            f"expected directions of shape {expected}, got {directions.shape}"
-        )
+    directions = _check_directions(directions, x)
     shortest = math.ceil(share * num_found)
     return _worst_slab(key_order, sets, y, x, directions, num_found, shortest, holdout)
+
+
+def _as_fraction(share: float) -> Fraction:
+    if not isinstance(share, Real):
+        raise ValueError(f"expected share as a number, got {type(share).__name__}")
+    _checks.check_values(lambda s: (s > 0) & (s <= 1), "share in (0, 1]", share)
+    return Fraction(str(share))
+
+
+def _check_directions(directions, x):
+    directions = as_array("directions", directions).astype(x.dtype)
+    shape, p = directions.shape, x.shape[1]
+    if shape[1:] != (p,) or not shape[0]:
+        raise ValueError(f"expected directions of shape (v, {p}), v >= 1, got {shape}")
+    return directions
 
 
 @jit(static_argnames="num_directions")

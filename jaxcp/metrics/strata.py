@@ -1,5 +1,7 @@
 """Coverage of sets of similar size: good sets are large where it is hard."""
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -7,10 +9,13 @@ from jax import Array
 from jaxcp import _checks
 from jaxcp._arrays import as_array
 from jaxcp._numbers import as_float
+from jaxcp._pytree import pytree, static
 from jaxcp._tracing import jit
-from jaxcp.metrics.average import (
+from jaxcp.metrics._sets import (
+    as_batch,
     check_level,
     check_sets,
+    check_sizes,
     is_covered,
     sizes_of,
     where_known,
@@ -21,16 +26,31 @@ from jaxcp.sets import LabelSet
 from jaxcp.typing import ArrayLike, Set
 
 
-def size_stratified_coverage(
+@pytree
+class SizeStrata:
+    """Strata of sets of similar size. Made by `size_strata`.
+
+    Args:
+      groups: Stratum of each set in 0, ..., num_groups - 1, from small sets to large
+        ones, int, shape (m,).
+      sizes: Size of each set, shape (m,).
+      num_groups: Number of strata g.
+    """
+
+    groups: Array
+    sizes: Array
+    num_groups: int = static()
+
+
+def size_strata(
     sets: Set,
-    y: ArrayLike,
     *,
     num_bins: int | None = None,
     num_ranges: int | None = None,
     edges: ArrayLike | None = None,
     sizes: ArrayLike | None = None,
-) -> Array:
-    """Returns the coverage within strata of sets of similar size.
+) -> SizeStrata:
+    """Returns the stratum of each set among sets of similar size.
 
     Strata are given in one of three ways: `num_bins` runs of equally many rows in the
     order of size (rows of one size in their order; the first bins have one row more
@@ -40,7 +60,6 @@ def size_stratified_coverage(
 
     Args:
       sets: Sets with leading axis m.
-      y: Targets, shape (m, ...), or labels.
       num_bins: Number of strata g of equally many rows.
       num_ranges: Number of strata g of equally many numbers of labels.
       edges: Increasing sizes e_1 < ... < e_(g-1): strata size <= e_1, e_1 < size <=
@@ -49,12 +68,49 @@ def size_stratified_coverage(
         sets without a closed-form size. Defaults to those of the sets.
 
     Returns:
+      A `SizeStrata`: `groups` and `num_groups`, as `group_coverage` and `coverage_gap`
+      take them, and the `sizes`.
+
+    Raises:
+      ValueError: if more than one way is given, or none for sets that are not of
+        labels; if edges do not increase, or the sets have no size in closed form.
+
+    Example:
+      >>> from jaxcp.sets import Interval
+      >>> sets = Interval(jnp.zeros(4), jnp.array([1.0, 4.0, 2.0, 3.0]))
+      >>> size_strata(sets, num_bins=2).groups
+      Array([0, 1, 0, 1], dtype=int32)
+    """
+    sets = as_batch(sets)
+    sizes = check_sizes(sets, sizes)
+    given = [v is not None for v in (num_bins, num_ranges, edges)]
+    if sum(given) > 1 or not (any(given) or isinstance(sets, LabelSet)):
+        raise ValueError(
+            "expected one of num_bins, num_ranges and edges (or none, for label sets), "
+            f"got {sum(given)} for {type(sets).__name__}"
+        )
+    if num_bins is not None:
+        _checks.check_count("num_bins", num_bins, 1)
+        return _by_count(sets, sizes, num_bins)
+    edges = _label_edges(sets, num_ranges) if edges is None else edges
+    return _by_edges(sets, sizes, _check_edges(edges))
+
+
+def size_stratified_coverage(sets: Set, y: ArrayLike, **strata: Any) -> Array:
+    """Returns the coverage within strata of sets of similar size.
+
+    Args:
+      sets: Sets with leading axis m.
+      y: Targets, shape (m, ...), or labels.
+      **strata: Options of `size_strata`: one of `num_bins`, `num_ranges` and `edges`
+        (or none, for label sets), and `sizes`.
+
+    Returns:
       Coverage of each stratum, shape (g,), from small sets to large ones; NaN for an
       empty stratum.
 
     Raises:
-      ValueError: as `coverage`; if more than one way is given, or none for sets that
-        are not of labels; if edges do not increase.
+      ValueError: as `coverage` and `size_strata`.
 
     References:
       Angelopoulos, Bates, A Gentle Introduction to Conformal Prediction, 2021.
@@ -65,18 +121,11 @@ def size_stratified_coverage(
       >>> size_stratified_coverage(sets, jnp.full(4, 1.5), num_bins=2)
       Array([0.5, 1. ], dtype=float32)
     """
-    return _strata(sets, y, num_bins, num_ranges, edges, sizes)[0]
+    sets, y = check_sets(sets, y)
+    return _rates(sets, y, size_strata(sets, **strata))[0]
 
 
-def min_size_stratified_coverage(
-    sets: Set,
-    y: ArrayLike,
-    *,
-    num_bins: int | None = None,
-    num_ranges: int | None = None,
-    edges: ArrayLike | None = None,
-    sizes: ArrayLike | None = None,
-) -> Array:
+def min_size_stratified_coverage(sets: Set, y: ArrayLike, **strata: Any) -> Array:
     """Returns the least coverage of a stratum of sets of similar size: SSC.
 
     min_j coverage_j over strata with rows. Where each number of labels is a stratum,
@@ -86,16 +135,13 @@ def min_size_stratified_coverage(
     Args:
       sets: Sets with leading axis m.
       y: Targets, shape (m, ...), or labels.
-      num_bins: As for `size_stratified_coverage`, like the next ones.
-      num_ranges: Number of strata of equally many numbers of labels.
-      edges: Increasing sizes between strata.
-      sizes: Sizes to go by, shape (m,).
+      **strata: Options of `size_strata`.
 
     Returns:
       Coverage, shape (); NaN where no stratum has rows.
 
     Raises:
-      ValueError: as `size_stratified_coverage`.
+      ValueError: as `coverage` and `size_strata`.
 
     References:
       Angelopoulos, Bates, A Gentle Introduction to Conformal Prediction, 2021.
@@ -106,19 +152,12 @@ def min_size_stratified_coverage(
       >>> min_size_stratified_coverage(sets, jnp.full(4, 1.5), num_bins=2).item()
       0.5
     """
-    rates, counts = _not_empty(sets, y, num_bins, num_ranges, edges, sizes)
-    return -_largest(-rates, counts)
+    sets, y = check_sets(sets, y)
+    return _least(sets, y, size_strata(sets, **strata), _first(strata))
 
 
 def size_stratified_coverage_violation(
-    sets: Set,
-    y: ArrayLike,
-    alpha: ArrayLike,
-    *,
-    num_bins: int | None = None,
-    num_ranges: int | None = None,
-    edges: ArrayLike | None = None,
-    sizes: ArrayLike | None = None,
+    sets: Set, y: ArrayLike, alpha: ArrayLike, **strata: Any
 ) -> Array:
     """Returns how far a stratum of sets of similar size is from its level: SSCV.
 
@@ -129,16 +168,13 @@ def size_stratified_coverage_violation(
       sets: Sets with leading axis m.
       y: Targets, shape (m, ...), or labels.
       alpha: Miscoverage level of the sets, shape ().
-      num_bins: As for `size_stratified_coverage`, like the next ones.
-      num_ranges: Number of strata of equally many numbers of labels.
-      edges: Increasing sizes between strata.
-      sizes: Sizes to go by, shape (m,).
+      **strata: Options of `size_strata`.
 
     Returns:
       Largest distance, shape (); NaN where no stratum has rows.
 
     Raises:
-      ValueError: as `size_stratified_coverage`, or if a number `alpha` is outside (0,
+      ValueError: as `coverage` and `size_strata`, or if a number `alpha` is outside (0,
         1).
 
     References:
@@ -153,39 +189,13 @@ def size_stratified_coverage_violation(
       0.25
     """
     alpha = check_level(alpha)
-    rates, counts = _not_empty(sets, y, num_bins, num_ranges, edges, sizes)
-    return _largest(jnp.abs(rates - (1 - alpha)), counts)
-
-
-def _not_empty(sets, y, num_bins, num_ranges, edges, sizes):
-    """Returns `_strata`, without that of size 0 where each size has one."""
-    strata = _strata(sets, y, num_bins, num_ranges, edges, sizes)
-    if num_bins is None and num_ranges is None and edges is None:
-        return [values[1:] for values in strata]
-    return strata
-
-
-def _strata(sets, y, num_bins, num_ranges, edges, sizes):
-    """Returns the coverage and the number of rows of each stratum."""
     sets, y = check_sets(sets, y)
-    sizes = sizes_of(sets, sizes)
-    given = [v is not None for v in (num_bins, num_ranges, edges)]
-    if sum(given) > 1 or not (any(given) or isinstance(sets, LabelSet)):
-        raise ValueError(
-            "expected one of num_bins, num_ranges and edges (or none, for label sets), "
-            f"got {sum(given)} for {type(sets).__name__}"
-        )
-    if num_bins is not None:
-        _checks.check_count("num_bins", num_bins, 1)
-        return _rates_by_count(sets, y, sizes, num_bins)
-    edges = _label_edges(sets, num_ranges) if edges is None else edges
-    edges = as_float(as_array("edges", edges))
-    _checks.check_not_nan("edges", edges)
-    if edges.ndim != 1:
-        raise ValueError(f"expected edges of shape (g - 1,), got {edges.shape}")
-    increasing = "edges that increase"
-    _checks.check_values(lambda step: step > 0, increasing, edges[1:] - edges[:-1])
-    return _rates_by_edges(sets, y, sizes, edges)
+    return _violation(sets, y, size_strata(sets, **strata), alpha, _first(strata))
+
+
+def _first(options):
+    """Returns the first stratum that counts: empty sets do not, if they have one."""
+    return int(all(options.get(k) is None for k in ("num_bins", "num_ranges", "edges")))
 
 
 def _label_edges(sets, num_ranges):
@@ -202,6 +212,16 @@ def _label_edges(sets, num_ranges):
     return _ends(num_sizes, num_ranges)[:-1] - 1
 
 
+def _check_edges(edges):
+    edges = as_float(as_array("edges", edges))
+    _checks.check_not_nan("edges", edges)
+    if edges.ndim != 1:
+        raise ValueError(f"expected edges of shape (g - 1,), got {edges.shape}")
+    increases = lambda e: np.append(True, e[1:] > e[:-1])[: len(e)]  # noqa: E731
+    _checks.check_values(increases, "edges that increase", edges)
+    return edges
+
+
 def _ends(count, num_runs):
     """Returns where runs of `count` places end; the first ones are longer by one."""
     length, longer = divmod(count, num_runs)
@@ -209,24 +229,41 @@ def _ends(count, num_runs):
 
 
 @jit(static_argnames="num_bins")
-def _rates_by_count(sets, y, sizes, num_bins):
+def _by_count(sets, sizes, num_bins):
+    sizes = sizes_of(sets, sizes)
     ends, places = _ends(len(sizes), num_bins), np.arange(len(sizes))
-    strata = jnp.asarray(np.searchsorted(ends, places, side="right"))
+    ordered = jnp.asarray(np.searchsorted(ends, places, side="right"))
     order = jnp.argsort(to_keys(sizes), stable=True)
-    return rates_of(_covered(sets, y, sizes)[order], strata, num_bins)
+    groups = jnp.zeros_like(ordered).at[order].set(ordered, unique_indices=True)
+    return SizeStrata(groups, sizes, num_bins)
 
 
 @jit
-def _rates_by_edges(sets, y, sizes, edges):
-    strata = jnp.searchsorted(edges, sizes, side="left")
-    return rates_of(_covered(sets, y, sizes), strata, len(edges) + 1)
-
-
-def _covered(sets, y, sizes):
-    return where_known(is_covered(sets, y), sizes)
+def _by_edges(sets, sizes, edges):
+    sizes = sizes_of(sets, sizes)
+    groups = jnp.searchsorted(edges, sizes, side="left")
+    return SizeStrata(groups, sizes, len(edges) + 1)
 
 
 @jit
+def _rates(sets, y, strata):
+    """Returns the coverage and the number of rows of each stratum."""
+    covered = where_known(is_covered(sets, y), strata.sizes)
+    return rates_of(covered, strata.groups, strata.num_groups)
+
+
+@jit(static_argnames="first")
+def _least(sets, y, strata, first):
+    rates, counts = _rates(sets, y, strata)
+    return -_largest(-rates[first:], counts[first:])
+
+
+@jit(static_argnames="first")
+def _violation(sets, y, strata, alpha, first):
+    rates, counts = _rates(sets, y, strata)
+    return _largest(jnp.abs(rates - (1 - alpha))[first:], counts[first:])
+
+
 def _largest(values, counts):
     """Returns the largest of `values` of strata with rows; NaN if one is, or none."""
     largest = jnp.max(jnp.where(counts > 0, values, -jnp.inf))

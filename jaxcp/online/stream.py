@@ -16,6 +16,7 @@ from jaxcp._tracing import jit
 from jaxcp.calibration._rows import check_digits_of_targets
 from jaxcp.online._shapes import check_example, check_past, one_row
 from jaxcp.quantiles.levels import Alpha, as_alpha, split_alpha
+from jaxcp.scores import inputs
 from jaxcp.typing import AnySet, ArrayLike, Online, PyTree, Score
 
 
@@ -143,9 +144,9 @@ def run(
     preds, y = _checks.rows(preds=preds, y=y)
     if not isinstance(method, Stream):
         return _run_steps(method, state, preds, y, alpha)
+    inputs.check_score(method.score)
     _check_state(method, state)
-    _checks.check_given(score=method.score)
-    _checks.check_preds(method.score, preds, y)
+    inputs.check(method.score, preds, y)
     if rounded:
         scores = evaluate(method.score, preds, y)
         check_digits_of_targets(method.score, preds, y, scores, given=given)
@@ -238,7 +239,7 @@ def _one_example(method, state, pred, y, alpha):
     _check_state(method, state)
     rank = method.rank(state, alpha)
     try:
-        _checks.check_preds(method.score, *_as_batch((pred, y)))
+        inputs.check(method.score, *_as_batch((pred, y)))
     except ValueError:
         # In the words of one example, where these say more.
         _checks.check_not_nan("pred", pred)

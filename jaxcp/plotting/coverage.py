@@ -7,7 +7,7 @@ import numpy as np
 
 from jaxcp import _checks, metrics
 from jaxcp.certificates.laws import coverage_law
-from jaxcp.metrics.average import as_batch, closed_form_sizes
+from jaxcp.metrics._sets import as_batch, closed_form_sizes
 from jaxcp.plotting._axes import COVERED, MISSED, TRUTH, check_shape, new_axes
 from jaxcp.typing import ArrayLike, Set
 

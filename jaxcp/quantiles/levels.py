@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array, lax
 
 from jaxcp import _checks
-from jaxcp._numbers import as_float
+from jaxcp._numbers import as_float, varying_like
 from jaxcp.typing import ArrayLike
 
 Alpha = Array | np.ndarray  # a jax array of floats, or a numpy array of Fractions
@@ -147,7 +147,8 @@ def _integer_rank(count, numerator, denominator):
         rest = 2 * rest + ((total >> jnp.asarray(31 - i, jnp.uint32)) & 1) * a
         return 2 * floor + rest // b, rest % b
 
-    floor, _ = lax.fori_loop(0, 32, take_bit, (0 * (total + a + b),) * 2)
+    start = varying_like((jnp.zeros_like(total),) * 2, total + a + b)
+    floor, _ = lax.fori_loop(0, 32, take_bit, start)
     return (total - floor).astype(int)
 
 

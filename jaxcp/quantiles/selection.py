@@ -16,7 +16,7 @@ from jax import Array, lax
 from jax.typing import DTypeLike
 
 from jaxcp._arrays import as_arrays
-from jaxcp._numbers import as_float, at_least_single, rounded_up
+from jaxcp._numbers import as_float, at_least_single, rounded_up, varying_like
 from jaxcp.quantiles._masses import masses_of
 from jaxcp.typing import ArrayLike, AxisName, Number
 
@@ -128,8 +128,7 @@ def bisect_keys(
         return jnp.where(falls_short(candidate), candidate, key)
 
     start = jnp.full((), start, dtype)
-    # Inside shard_map a carry must vary over the mesh like what the step makes of it.
-    start += 0 * falls_short(start).astype(dtype)
+    start = varying_like(start, falls_short(start))
     return lax.fori_loop(0, bits, settle_bit, start)
 
 

@@ -1,13 +1,13 @@
 """Nonconformity scores. Each describes one example and carries its own inverse."""
 
-from jaxcp.scores.ambiguity import LAC, LogLAC
+from jaxcp.scores import inputs
 from jaxcp.scores.balls import CP2PCP, HDPCP, PCP
 from jaxcp.scores.boxes import BoxOffset
 from jaxcp.scores.cdf import CDF
 from jaxcp.scores.checking import check
-from jaxcp.scores.classification import APS, RAPS, TopK
 from jaxcp.scores.custom import Custom
 from jaxcp.scores.generative import Density, Latent
+from jaxcp.scores.labels import APS, LAC, RAPS, Labelwise, LogLAC, TopK
 from jaxcp.scores.multioutput import Mahalanobis, Rectangle
 from jaxcp.scores.regression import (
     CQR,
@@ -33,6 +33,7 @@ __all__ = [
     "Custom",
     "Density",
     "Gamma",
+    "Labelwise",
     "Latent",
     "LogLAC",
     "Mahalanobis",
@@ -41,5 +42,6 @@ __all__ = [
     "Signed",
     "TopK",
     "check",
+    "inputs",
 ]
 __dir__ = __all__.copy

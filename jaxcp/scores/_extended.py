@@ -1,4 +1,4 @@
-"""The rank among draw scores W_(1) <= ... <= W_(K), as a continuous function.
+"""The rank r(s) among draw scores W_(1) <= ... <= W_(K), as a continuous function.
 
 Linear through (W_(i), i); above the last finite W linear with slope 1 / spread, below
 the first exponential. Infinite draw scores are not joined by lines.
@@ -28,10 +28,13 @@ class _Piece(NamedTuple):
     def rank(self, score):
         """Returns the rank of a finite score of this piece."""
         gap = self.upper - self.lower
+        # r(s) = i + (s - W_(i)) / (W_(i+1) - W_(i)) between W_(i) and W_(i+1),
         inside = (score - self.lower) / jnp.where(gap > 0, gap, 1)
+        # K + (s - W_(K)) / spread above W_(K),
         beyond = (score - self.lower) / self.spread
+        # exp((s - W_(1)) / spread) below W_(1),
         before = jnp.exp(jnp.minimum(score - self.upper, 0) / self.spread)
-        anywhere = jax.nn.sigmoid(score)
+        anywhere = jax.nn.sigmoid(score)  # and 1 / (1 + exp(-s)) if no W is finite.
         return self.place + self._choose(inside, beyond, before, anywhere)
 
     def score(self, rank):
@@ -40,8 +43,8 @@ class _Piece(NamedTuple):
         share = jnp.where(jnp.isfinite(share) & (share > 0), share, 0)
         eps = jnp.finfo(share.dtype).eps
         inner = jnp.clip(share, eps, 1 - eps)
-        before = self.upper + self.spread * jnp.log(inner)
-        anywhere = jnp.log(inner) - jnp.log1p(-inner)
+        before = self.upper + self.spread * jnp.log(inner)  # W_(1) + spread log r
+        anywhere = jnp.log(inner) - jnp.log1p(-inner)  # log(r / (1 - r))
         inside = self.lower + share * (self.upper - self.lower)
         beyond = self.lower + share * self.spread
         return self._choose(inside, beyond, before, anywhere)
@@ -65,6 +68,7 @@ def threshold(draws: Array, q: Array) -> Array:
     """Returns the last number whose extended rank is at most q, shape ()."""
     count = jnp.clip(jnp.floor(q), 0, jnp.sum(draws < jnp.inf)).astype(int)
     piece = _piece(draws, count)
+    # max {s : r(s) <= q} over the numbers of this type; its slope is that of r^-1(q).
     fixed, level = lax.stop_gradient((piece, q))
     end = jnp.where(fixed.above, fixed.upper, jnp.inf)
 
@@ -110,13 +114,8 @@ def _piece(draws, count):
 
 def _spread(draws):
     """Returns W_(.9K) - W_(.5K), or what else says how far draw scores are apart."""
-    k = len(draws)
-    ranks: list[Number] = [
-        1,
-        jnp.sum(jnp.isfinite(draws)),
-        (k + 1) // 2,
-        (9 * k + 9) // 10,
-    ]
+    k, count = len(draws), jnp.sum(jnp.isfinite(draws))
+    ranks: list[Number] = [1, count, (k + 1) // 2, (9 * k + 9) // 10]
     first, last, middle, high = kth_smallest(draws, jnp.stack(ranks))
     spread = jnp.ones_like(first)
     for candidate in (jnp.abs(first), last - first, high - middle):

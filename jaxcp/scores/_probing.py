@@ -9,6 +9,7 @@ from jax import Array, lax
 
 from jaxcp._numbers import as_float
 from jaxcp._tracing import jit
+from jaxcp.scores import inputs
 from jaxcp.typing import LabelScore, PyTree, Score
 
 _OTHERS = 12  # other rows whose scores are thresholds of a row
@@ -57,7 +58,7 @@ def contradiction(rows: Rows) -> tuple[str, int, np.ndarray] | None:
     beyond = slack + _OUTWARD * _range(rows.scores)
     inside = np.all(rows.scores[None] + slack <= thresholds, axis=2)
     outside = np.any(rows.scores[None] - beyond > thresholds, axis=2)
-    if getattr(rows.score, "inclusive", False):  # larger by one label, as promised
+    if inputs.is_inclusive(rows.score):  # larger by one label, as promised
         outside = np.zeros_like(outside)
     held = np.asarray(held)
     for wrong, should in [(inside & ~held, "hold"), (outside & held, "leave out")]:

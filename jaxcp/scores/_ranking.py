@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import DTypeLike
 
+from jaxcp._numbers import at_least_single
 from jaxcp.quantiles.selection import bisect_keys, to_keys
 
 
@@ -39,6 +40,7 @@ def crossing(p: Array, fits: Callable[[Array, Array], Array]) -> Array:
         mass = jnp.sum(jnp.where(members, units, 0), dtype=units.dtype)
         return fits(mass, members)
 
+    # max {v : the labels with keys >= v do not all fit}: the first one out is at v.
     level = bisect_keys(lambda key: ~all_fit(keys >= key), keys.dtype)
     above, tied = keys > level, keys == level
     first_out = bisect_keys(
@@ -52,6 +54,7 @@ def crossing(p: Array, fits: Callable[[Array, Array], Array]) -> Array:
 @jax.custom_jvp
 def mass_of(p: Array, u: Array, ranked_before: Array, y: Array) -> Array:
     """Returns the mass before `y` plus (1 - u) times its own, at most 1."""
+    # sum of p_j over j before y, + (1 - u) p_y
     units = to_units(p)
     head = jnp.sum(jnp.where(ranked_before, units, 0), dtype=units.dtype)
     return _add_own(p, u, head, units[y])
@@ -61,6 +64,7 @@ def mass_of(p: Array, u: Array, ranked_before: Array, y: Array) -> Array:
 def _mass_of_jvp(primals, tangents):
     p, u, ranked_before, y = primals
     dp, du, *_ = tangents
+    # sum of dp_j over j before y, + (1 - u) dp_y - p_y du
     slope = jnp.sum(jnp.where(ranked_before, dp, 0)) + (1 - u) * dp[y] - p[y] * du
     return mass_of(*primals), slope
 
@@ -84,10 +88,12 @@ def _masses_jvp(primals, tangents):
 def to_units(p: Array) -> Array:
     """Returns p in units of 2^-30 (2^-60 for float64), with the last rank up to 1."""
     dtype = jnp.int64 if p.dtype == jnp.float64 else jnp.int32
+    p = at_least_single(p)
     # Traced rows may be no probabilities: their sum must not overflow.
     total = jnp.sum(p)
     p = jnp.where(total > 1.5, p / total, p)
     units = jnp.round(p * one(dtype)).astype(dtype)
+    # What rounding leaves of 1 goes to the last rank, whose mass is then exactly 1.
     lacking = jnp.maximum(one(dtype) - jnp.sum(units, dtype=dtype), 0)
     last = len(p) - 1 - jnp.argmin(to_keys(p)[::-1])
     return units + jnp.where(jnp.arange(len(p)) == last, lacking, 0)

@@ -9,9 +9,15 @@ from jaxcp._numbers import as_float, at_least_single
 from jaxcp._pytree import pytree
 from jaxcp.quantiles.empirical import empirical_quantile
 from jaxcp.quantiles.selection import bisect_keys, from_keys, kth_smallest, to_keys
-from jaxcp.scores._preds import check_draws, check_tuple, of_each_part
+from jaxcp.scores import inputs
 from jaxcp.sets import Balls
-from jaxcp.typing import ArrayLike, PyTree
+from jaxcp.typing import ArrayLike
+
+
+def _check_alpha(self, preds, y=None, mask=None):
+    """Raises ValueError for a level outside of (0, 1)."""
+    _checks.check_scalars(alpha=self.alpha)
+    _checks.check_values(lambda a: (a > 0) & (a < 1), "alpha in (0, 1)", self.alpha)
 
 
 @pytree
@@ -34,6 +40,8 @@ class PCP:
       5.0
     """
 
+    takes = inputs.draws()
+
     def __call__(self, pred: Array, y: Array) -> Array:
         """Returns min_l norm(y - draw_l), shape ()."""
         return _geometry.nearest_distance(*_geometry.as_points(y, pred))
@@ -41,14 +49,6 @@ class PCP:
     def invert(self, pred: Array, q: Array) -> Balls:
         """Returns the balls of radius q around the draws."""
         return Balls(pred, q)
-
-    reads_draws = staticmethod(of_each_part)
-
-    def check(
-        self, preds: Array, y: Array | None = None, mask: Array | None = None
-    ) -> None:
-        """Raises ValueError unless preds are draws of the shape of the targets."""
-        check_draws(preds, y)
 
 
 @pytree
@@ -76,6 +76,9 @@ class HDPCP:
 
     alpha: ArrayLike
 
+    takes = inputs.draws(log_densities=True)
+    check = _check_alpha
+
     def __call__(self, pred: tuple[Array, Array], y: Array) -> Array:
         """Returns the distance from the nearest of the draws kept, shape ()."""
         return PCP()(self._kept(pred), y)
@@ -83,21 +86,6 @@ class HDPCP:
     def invert(self, pred: tuple[Array, Array], q: Array) -> Balls:
         """Returns the balls of radius q around the draws kept."""
         return PCP().invert(self._kept(pred), q)
-
-    reads_draws = staticmethod(of_each_part)
-
-    def check(
-        self, preds: PyTree, y: Array | None = None, mask: Array | None = None
-    ) -> None:
-        """Raises ValueError unless preds are draws with a log density each."""
-        draws, log_densities = check_tuple("(draws, log densities)", preds, 2)
-        check_draws(draws, y)
-        _check_alpha(self.alpha)
-        if log_densities.shape != draws.shape[:2]:
-            raise ValueError(
-                f"expected log densities of shape {draws.shape[:2]} like the draws, "
-                f"got {log_densities.shape}"
-            )
 
     def _kept(self, pred):
         """Returns the draws with copies of the densest in place of those left out."""
@@ -138,6 +126,9 @@ class CP2PCP:
 
     alpha: ArrayLike
 
+    takes = inputs.parts(reference_draws=inputs.draws(), draws=inputs.draws())
+    check = _check_alpha
+
     def __call__(self, pred: tuple[Array, Array], y: Array) -> Array:
         """Returns PCP(y) / quantile_(1 - alpha)(PCP(Y_k)), shape ()."""
         return _ratio(PCP()(pred[0], y), self._scale(pred))
@@ -157,17 +148,6 @@ class CP2PCP:
         slope = jnp.where(finite, product - lax.stop_gradient(product), 0)
         return Balls(pred[0], radius + slope)
 
-    reads_draws = staticmethod(of_each_part)
-
-    def check(
-        self, preds: PyTree, y: Array | None = None, mask: Array | None = None
-    ) -> None:
-        """Raises ValueError unless preds are two sets of draws."""
-        references, draws = check_tuple("(reference draws, draws)", preds, 2)
-        check_draws(references, y)
-        check_draws(draws, y)
-        _check_alpha(self.alpha)
-
     def _scale(self, pred):
         references, draws = pred
         distances = jax.vmap(PCP(), (None, 0))(references, draws)
@@ -185,8 +165,3 @@ def _ceil(count, alpha):
     alpha = at_least_single(as_float(alpha))
     exact = 1 - 3 * jnp.finfo(alpha.dtype).eps
     return jnp.ceil(count * alpha * exact).astype(int)
-
-
-def _check_alpha(alpha):
-    _checks.check_scalars(alpha=alpha)
-    _checks.check_values(lambda a: (a > 0) & (a < 1), "alpha in (0, 1)", alpha)

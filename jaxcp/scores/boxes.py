@@ -3,12 +3,12 @@
 import jax.numpy as jnp
 from jax import Array, lax
 
-from jaxcp import _checks, _geometry
+from jaxcp import _checks
 from jaxcp._numbers import as_float
 from jaxcp._pytree import pytree, static
+from jaxcp.scores import inputs
 from jaxcp.scores._rounding import moved_out
 from jaxcp.sets import BoundingBox
-from jaxcp.typing import PyTree
 
 
 @pytree
@@ -46,6 +46,8 @@ class BoxOffset:
     inner: bool = static(default=False)
     maximum: bool = static(default=False)
 
+    takes = inputs.boxes()
+
     def __call__(self, pred: Array, y: Array) -> Array:
         """Returns the margins left, top, right and bottom, shape (4,), or the largest.
 
@@ -72,12 +74,9 @@ class BoxOffset:
         return BoundingBox(ends[:2], ends[2:], self.inner)
 
     def check(
-        self, preds: PyTree, y: Array | None = None, mask: Array | None = None
+        self, preds: Array, y: Array | None = None, mask: Array | None = None
     ) -> None:
-        """Raises ValueError unless boxes are of shape (n, 4) and ordered."""
-        _check("preds", preds, mask)
-        if y is not None:
-            _check("y", y, mask)
+        """Raises ValueError for flat boxes, which have no unit, at calibration."""
         if self.relative and y is not None:
             _checks.check_values(
                 lambda v: (v[:, 0] < v[:, 2]) & (v[:, 1] < v[:, 3]),
@@ -102,12 +101,3 @@ class BoxOffset:
         unit = jnp.tile(pred[2:] - pred[:2], 2)
         known = (unit > 0) & jnp.isfinite(unit)
         return jnp.where(known, unit, 1), known
-
-
-def _check(name, boxes, mask):
-    if getattr(boxes, "ndim", 0) != 2 or boxes.shape[1] != 4:
-        got = getattr(boxes, "shape", type(boxes).__name__)
-        raise ValueError(
-            f"expected {name} of shape (n, 4), x_min, y_min, x_max, y_max, got {got}"
-        )
-    _geometry.check_boxes(name, boxes, mask)

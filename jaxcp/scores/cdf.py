@@ -10,8 +10,7 @@ from jaxcp import _checks
 from jaxcp._numbers import as_float, at_least_single
 from jaxcp._pytree import pytree, static
 from jaxcp.quantiles.selection import kth_smallest
-from jaxcp.scores import _extended
-from jaxcp.scores._preds import check_draws, check_tuple
+from jaxcp.scores import _extended, inputs
 from jaxcp.sets import Ellipsoid, LevelSet
 from jaxcp.typing import AnySet, PyTree, Score
 
@@ -23,7 +22,7 @@ class CDF:
     #{k : base(Y_k) <= base(y)}, an integer count as a float: conditionally adaptive
     whatever the base. `CDF(Density(log_prob))` is C-HDR, `CDF(PCP())` is C-PCP.
 
-    `pred` is (base prediction, draws) or, randomised, (base prediction, draws, u): K
+    `pred` is (base prediction, draws) or, randomized, (base prediction, draws, u): K
     draws of the model, shape (K, ...) with the shape of a target, independent of draws
     in the base prediction, and a uniform u. Sets are those of the base score at a
     threshold of the input's own, an order statistic of its K draw scores. A calibrated
@@ -63,7 +62,7 @@ class CDF:
 
     def __post_init__(self):
         if self.extended and self.randomized:
-            raise ValueError("expected extended or randomized, got both: one suffices")
+            raise ValueError("expected extended or randomized, got both; choose one")
         _checks.check_given(base=self.base)
 
     def __call__(self, pred: PyTree, y: Array) -> Array:
@@ -97,29 +96,22 @@ class CDF:
             return _extended.threshold(draws, q)
         return _threshold(draws, q, self._uniform(pred))
 
+    @property
+    def takes(self) -> inputs.Input:
+        """A prediction for the base, draws, and a uniform if `randomized`."""
+        uniform = {"u": inputs.uniform()} if self.randomized else {}
+        base = inputs.of(self.base)
+        return inputs.parts(base_prediction=base, draws=inputs.draws(), **uniform)
+
     def check(
         self, preds: PyTree, y: Array | None = None, mask: Array | None = None
     ) -> None:
-        """Raises ValueError unless preds are what the score and its base read."""
-        names = ["base prediction", "draws", "u"][: 2 + self.randomized]
-        preds = check_tuple(f"({', '.join(names)})", preds, len(names))
-        check_draws(preds[1], y)
+        """Raises ValueError for draws that are those of the base prediction."""
         if any(leaf is preds[1] for leaf in jax.tree.leaves(preds[0])):
             raise ValueError(
                 "expected draws independent of the base prediction, got the same ones "
                 "twice; jaxcp.draw has roles for the two"
             )
-        if self.randomized:
-            _checks.check_vectors(u=preds[2])
-            _checks.check_uniforms("u", preds[2], mask)
-        if hasattr(self.base, "check"):
-            self.base.check(preds[0], y, mask)
-
-    def reads_draws(self, num_arrays: int) -> tuple[bool, ...]:
-        """Returns which arrays of predictions have draws on their first axis."""
-        own = (True, False)[: 1 + self.randomized]
-        of_base = getattr(self.base, "reads_draws", lambda n: (False,) * n)
-        return *of_base(num_arrays - len(own)), *own
 
     def _uniform(self, pred):
         return jnp.asarray(pred[2]) if self.randomized else None
@@ -159,6 +151,7 @@ def _threshold(draws, q, u):
         rank = jnp.floor(q - u)
         rank = jnp.where(rank + 1 + u <= q, rank + 1, rank)
         rank = jnp.where(rank + u > q, rank - 1, rank)
+    # #{W_k <= s} <= m iff s < W_(m + 1)
     first_out = kth_smallest(draws, rank.astype(int) + 1)
     last_in = _extended.just_below(first_out)
     if u is not None:  # ties may still be in

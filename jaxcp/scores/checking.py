@@ -5,10 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxcp import _checks
-from jaxcp._arrays import as_arrays, is_concrete
+from jaxcp._arrays import is_concrete
 from jaxcp._batching import widened
 from jaxcp._numbers import distance
 from jaxcp._tracing import explained
+from jaxcp.scores import inputs
 from jaxcp.scores._probing import (
     contradiction,
     labels_of,
@@ -58,14 +59,13 @@ def check(score: Score, preds: PyTree, y: ArrayLike) -> None:
       Traceback (most recent call last):
       ...
       ValueError: expected invert(pred, q) to hold the target of row 0, whose score is
-      0.5, at q = 0.500011; the set has to be {y : score(pred, y) <= q}, or
-      scores.Custom(evaluate) without an inverse makes it
+      0.5, at q = 0.500011; the set has to be {y : score(pred, y) <= q}, as that of
+      scores.Custom(evaluate) without an inverse
     """
-    preds, y = as_arrays(preds=preds, y=y)
-    _checks.check_given(score=score, preds=preds, y=y)
-    n = _checks.num_rows(preds=preds, y=y)
-    _checks.check_count("the number of rows", n, 1)
-    _checks.check_preds(score, preds, y)
+    inputs.check_score(score)
+    preds, y = _checks.rows(preds=preds, y=y)
+    _checks.check_count("the number of rows", len(y), 1)
+    inputs.check(score, preds, y)
     preds, y = jax.tree.map(lambda v: v[:_ROWS], widened((preds, y)))
     # Data that are constants of somebody's program are looked at while it is traced.
     with _traceable(score), jax.ensure_compile_time_eval():
@@ -75,7 +75,7 @@ def check(score: Score, preds: PyTree, y: ArrayLike) -> None:
         rows = scored(score, preds, y)
         _check_alone(rows)
         _check_sets(rows)
-        if hasattr(score, "labels"):
+        if inputs.has_labels(score):
             _check_labels(rows)
 
 
@@ -124,33 +124,41 @@ def _check_sets(rows):
     raise ValueError(
         f"expected invert(pred, q) to {should} the target of row {row}, whose score is "
         f"{_text(rows.scores[row])}, at q = {_text(q)}; the set has to be {{y : "
-        "score(pred, y) <= q}, or scores.Custom(evaluate) without an inverse makes it"
+        "score(pred, y) <= q}, as that of scores.Custom(evaluate) without an inverse"
     )
 
 
 def _check_labels(rows):
     """Raises ValueError unless labels have their scores, and no others one."""
-    score, preds = rows.score, rows.preds
-    table = np.asarray(labels_of(score, preds)).astype(float)
+    table = np.asarray(labels_of(rows.score, rows.preds)).astype(float)
     if table.ndim != 2:
         raise ValueError(f"expected labels(pred) of shape (k,), got {table.shape[1:]}")
     k = table.shape[1]
     for shift in range(min(k, _LABELS)):
         y = (jnp.asarray(rows.y) + shift) % k
-        other = scored(score, preds, y)
-        expected = np.take_along_axis(table, np.asarray(y)[:, None], axis=1)
-        wrong = distance(other.scores, expected) > other.rounding
-        if wrong.any():
-            row = np.argwhere(wrong)[0, 0]
-            raise ValueError(
-                f"expected score(pred, y) to be labels(pred)[y], "
-                f"{expected[row, 0]:.6g} for row {row} and label {y[row]}, got "
-                f"{_text(other.scores[row])}; compute one from the other"
-            )
+        other = scored(rows.score, rows.preds, y)
+        _check_table(other, np.take_along_axis(table, np.asarray(y)[:, None], axis=1))
         _check_sets(other)
+    _check_out_of_range(rows, k)
+
+
+def _check_table(rows, expected):
+    """Raises ValueError unless the scores of labels are those of `labels`."""
+    wrong = distance(rows.scores, expected) > rows.rounding
+    if wrong.any():
+        row = np.argwhere(wrong)[0, 0]
+        raise ValueError(
+            f"expected score(pred, y) to be labels(pred)[y], {expected[row, 0]:.6g} "
+            f"for row {row} and label {rows.y[row]}, got {_text(rows.scores[row])}; "
+            "compute one from the other"
+        )
+
+
+def _check_out_of_range(rows, k):
+    """Raises ValueError unless what is no label scores +inf."""
     for label in (-1, k):
         y = jnp.full(len(rows.y), label)
-        found = np.asarray(scores_of(score, preds, y)).astype(float)
+        found = np.asarray(scores_of(rows.score, rows.preds, y)).astype(float)
         if not (found == np.inf).all():
             row = np.argwhere(found != np.inf)[0, 0]
             raise ValueError(

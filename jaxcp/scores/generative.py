@@ -77,7 +77,7 @@ class Latent:
     """The norm of the target's latent code: L-CP. Sets are images of a latent ball.
 
     norm(inverse(pred, y)), of any model that maps a standard normal z to y and back: a
-    normalising flow, or flow matching by its differential equation; no density is
+    normalizing flow, or flow matching by its differential equation; no density is
     needed. `pred` and parameters are as for `Density`.
 
     Args:

@@ -2,7 +2,6 @@
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array, lax
 
 from jaxcp import _checks, _geometry
@@ -11,10 +10,10 @@ from jaxcp._numbers import as_float
 from jaxcp._pytree import pytree
 from jaxcp.quantiles.empirical import empirical_quantile
 from jaxcp.quantiles.levels import alpha_as_float, as_alpha
-from jaxcp.scores._preds import check_bands, check_draws, check_numbers, check_tuple
+from jaxcp.scores import inputs
 from jaxcp.scores.regression import CQR
 from jaxcp.sets import Box, Ellipsoid, Interval
-from jaxcp.typing import ArrayLike, PyTree
+from jaxcp.typing import ArrayLike
 
 
 @pytree
@@ -22,8 +21,8 @@ class Rectangle:
     """How far the target sticks out of a predicted box: M-CP.
 
     max_j max(lower_j - y_j, y_j - upper_j), negative inside. `pred` is (lower, upper),
-    each of shape (d,): one threshold widens all sides alike, where `CQR` has one for
-    each output. `Rectangle.bounds` makes such predictions of draws.
+    each of shape () or (d,): one threshold widens all sides alike, where `CQR` has one
+    for each output. `Rectangle.bounds` makes such predictions of draws.
 
     Guarantee:
       1 - alpha for exchangeable data.
@@ -40,6 +39,8 @@ class Rectangle:
       2.0
     """
 
+    takes = inputs.band()
+
     def __call__(self, pred: tuple[Array, Array], y: Array) -> Array:
         """Returns max_j max(lower_j - y_j, y_j - upper_j), shape ()."""
         sides = jnp.atleast_1d(CQR()(pred, y))
@@ -48,12 +49,6 @@ class Rectangle:
     def invert(self, pred: tuple[Array, Array], q: Array) -> Box | Interval:
         """Returns the box with corners lower - q and upper + q."""
         return CQR().invert(pred, q)
-
-    def check(
-        self, preds: PyTree, y: Array | None = None, mask: Array | None = None
-    ) -> None:
-        """Raises ValueError unless preds are pairs, in order in most rows."""
-        check_bands(preds, y, mask)
 
     @staticmethod
     def bounds(draws: ArrayLike, alpha: ArrayLike) -> tuple[Array, Array]:
@@ -71,7 +66,7 @@ class Rectangle:
           ValueError: if `draws` has another number of axes or alpha is outside (0, 1).
         """
         draws = as_arrays(draws=draws)
-        check_draws(draws)
+        inputs.draws().check(draws, None, None)
         alpha = alpha_as_float(as_alpha(alpha))
         _checks.check_scalars(alpha=alpha)
         each = jax.vmap(empirical_quantile, (0, None))
@@ -100,6 +95,8 @@ class Mahalanobis:
       5.0
     """
 
+    takes = inputs.location_scale()
+
     def __call__(self, pred: tuple[Array, Array], y: Array) -> Array:
         """Returns norm(scale^-1 (y - mu)), shape ()."""
         mu, scale, y = map(as_float, (*pred, y))
@@ -118,27 +115,6 @@ class Mahalanobis:
         mu, scale = map(as_float, pred)
         known, scale = _known(scale)
         return Ellipsoid(mu, scale, jnp.where(known, q, jnp.inf))
-
-    def check(
-        self, preds: PyTree, y: Array | None = None, mask: Array | None = None
-    ) -> None:
-        """Raises ValueError unless preds are pairs with valid scales."""
-        check_numbers(preds, y)
-        mu, scale = check_tuple("(mu, scale)", preds, 2)
-        d = jnp.shape(mu)[-1]
-        if jnp.ndim(mu) != 2 or jnp.shape(scale)[1:] not in ((d,), (d, d)):
-            raise ValueError(
-                "expected mu of shape (n, d) and scale of shape (n, d) or (n, d, d), "
-                f"got {jnp.shape(mu)} and {jnp.shape(scale)}"
-            )
-        if jnp.ndim(scale) == 3:
-            lower = lambda s: np.triu(s, 1) == 0  # noqa: E731
-            expected = "a lower triangular scale (e.g. from a Cholesky decomposition)"
-            _checks.check_values(lower, expected, scale, mask)
-        if y is not None:
-            full = jnp.ndim(scale) == 3
-            diagonal = jnp.diagonal(scale, axis1=1, axis2=2) if full else scale
-            _checks.check_values(lambda s: s > 0, "scales > 0", diagonal, mask)
 
 
 def _known(scale):

@@ -1,33 +1,17 @@
 """Scores of a number, or of several numbers with one component each."""
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 
-from jaxcp import _checks
 from jaxcp._numbers import as_float
 from jaxcp._pytree import pytree
-from jaxcp.scores._preds import check_bands, check_numbers, check_pairs
+from jaxcp.scores import inputs
 from jaxcp.scores._rounding import moved_out
 from jaxcp.sets import Box, Interval
-from jaxcp.typing import PyTree
-
-
-class _OfNumbers:
-    """A score whose predictions are one number for each output."""
-
-    def check(
-        self, preds: PyTree, y: Array | None = None, mask: Array | None = None
-    ) -> None:
-        """Raises ValueError unless predictions and targets are real numbers."""
-        check_numbers(preds, y)
-        if not isinstance(preds, Array):
-            shapes = jax.tree.map(jnp.shape, preds)
-            raise ValueError(f"expected preds as one array, got {shapes}")
 
 
 @pytree
-class Absolute(_OfNumbers):
+class Absolute:
     """The distance of the target from the prediction: abs(y - mu).
 
     `pred` is mu, shape () or (d,); with d outputs there are d components and the sets
@@ -45,6 +29,8 @@ class Absolute(_OfNumbers):
       2.0
     """
 
+    takes = inputs.numbers()
+
     def __call__(self, pred: Array, y: Array) -> Array:
         """Returns abs(y - mu), shape () or (d,)."""
         y, mu = _alike(y, pred)
@@ -58,7 +44,7 @@ class Absolute(_OfNumbers):
 
 
 @pytree
-class Signed(_OfNumbers):
+class Signed:
     """The two signed errors (mu - y, y - mu), calibrated apart at alpha / 2 each.
 
     `pred` is mu, shape () or (d,), with 2 or 2 d components. For skewed errors the
@@ -74,6 +60,8 @@ class Signed(_OfNumbers):
       >>> Signed()(jnp.asarray(1.0), jnp.asarray(3.0)).tolist()
       [-2.0, 2.0]
     """
+
+    takes = inputs.numbers()
 
     def __call__(self, pred: Array, y: Array) -> Array:
         """Returns (mu - y, y - mu), shape (2,) or (2 d,)."""
@@ -103,6 +91,8 @@ class Normalized:
       0.5
     """
 
+    takes = inputs.pair("mu", "sigma", positive="sigma")
+
     def __call__(self, pred: tuple[Array, Array], y: Array) -> Array:
         """Returns abs(y - mu) / sigma, shape () or (d,)."""
         y, mu, sigma = _alike(y, *pred)
@@ -119,17 +109,9 @@ class Normalized:
         ends, rounding = (mu - half, mu + half), jnp.abs(mu) + jnp.abs(half)
         return _closed(ends, lambda y: self(pred, y) <= q, rounding, sigma)
 
-    def check(
-        self, preds: PyTree, y: Array | None = None, mask: Array | None = None
-    ) -> None:
-        """Raises ValueError unless preds are pairs and, at calibration, sigma > 0."""
-        _, sigma = check_pairs("(mu, sigma)", preds, y)
-        if y is not None:
-            _checks.check_values(lambda s: s > 0, "sigma > 0", sigma, mask)
-
 
 @pytree
-class Gamma(_OfNumbers):
+class Gamma:
     """The error in units of the prediction: abs(y - mu) / mu, for mu > 0.
 
     `pred` is mu, shape () or (d,).
@@ -146,6 +128,8 @@ class Gamma(_OfNumbers):
       0.5
     """
 
+    takes = inputs.numbers(positive=True)
+
     def __call__(self, pred: Array, y: Array) -> Array:
         """Returns abs(y - mu) / mu, shape () or (d,)."""
         return Normalized()((pred, pred), y)
@@ -153,13 +137,6 @@ class Gamma(_OfNumbers):
     def invert(self, pred: Array, q: Array) -> Interval | Box:
         """Returns [mu - q mu, mu + q mu]."""
         return Normalized().invert((pred, pred), q)
-
-    def check(
-        self, preds: PyTree, y: Array | None = None, mask: Array | None = None
-    ) -> None:
-        """Raises ValueError unless all predictions are positive."""
-        super().check(preds, y, mask)
-        _checks.check_values(lambda mu: mu > 0, "preds > 0", preds, mask)
 
 
 @pytree
@@ -180,6 +157,8 @@ class CQR:
       1.0
     """
 
+    takes = inputs.band()
+
     def __call__(self, pred: tuple[Array, Array], y: Array) -> Array:
         """Returns max(lower - y, y - upper), shape () or (d,)."""
         y, lower, upper = _alike(y, *pred)
@@ -188,12 +167,6 @@ class CQR:
     def invert(self, pred: tuple[Array, Array], q: Array) -> Interval | Box:
         """Returns [lower - q, upper + q]."""
         return _widened(*pred, jnp.stack([jnp.asarray(q)] * 2))
-
-    def check(
-        self, preds: PyTree, y: Array | None = None, mask: Array | None = None
-    ) -> None:
-        """Raises ValueError unless preds are pairs, in order in most rows."""
-        check_bands(preds, y, mask)
 
 
 @pytree
@@ -215,6 +188,8 @@ class AsymmetricCQR:
       [-3.0, 1.0]
     """
 
+    takes = inputs.band()
+
     def __call__(self, pred: tuple[Array, Array], y: Array) -> Array:
         """Returns (lower - y, y - upper), shape (2,) or (2 d,)."""
         return _sides(*pred, y)
@@ -222,12 +197,6 @@ class AsymmetricCQR:
     def invert(self, pred: tuple[Array, Array], q: Array) -> Interval | Box:
         """Returns [lower - q_0, upper + q_1]."""
         return _widened(*pred, q)
-
-    def check(
-        self, preds: PyTree, y: Array | None = None, mask: Array | None = None
-    ) -> None:
-        """Raises ValueError unless preds are pairs, in order in most rows."""
-        check_bands(preds, y, mask)
 
 
 def _alike(y, *preds):

@@ -5,11 +5,12 @@ see: the sets of `jaxcp.calibrate` then cover with probability >= 1 - alpha, wha
 was trained and however. Nothing trained has a guarantee before that.
 """
 
-from jaxcp.training.losses import conformal_training_loss
+from jaxcp.training.losses import SizeLoss, conformal_training_loss
 from jaxcp.training.soft import soft_membership, soft_size
 from jaxcp.training.tuning import select_score, train_score
 
 __all__ = [
+    "SizeLoss",
     "conformal_training_loss",
     "select_score",
     "soft_membership",

@@ -1,7 +1,9 @@
 """The loss of conformal training: how large sets calibrated in the batch would be."""
 
 import math
+from dataclasses import KW_ONLY, replace
 from functools import partial
+from typing import Any, Generic, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -16,29 +18,18 @@ from jaxcp._tracing import jit
 from jaxcp.quantiles.conformal import thresholds
 from jaxcp.quantiles.levels import as_alpha, conformal_rank, split_alpha
 from jaxcp.quantiles.soft import soft_order_statistic
+from jaxcp.scores import inputs
 from jaxcp.training import soft
-from jaxcp.typing import ArrayLike, Number, PyTree, Score
+from jaxcp.typing import ArrayLike, PyTree, Score
 
 _NUM_SAMPLES = 64  # points in a union of balls
+_WEIGHTS = "size_weights", "classification_weights"
+_Score = TypeVar("_Score", bound=Score)
 
 
-def conformal_training_loss(
-    score: Score,
-    preds_cal: PyTree,
-    y_cal: ArrayLike,
-    preds: PyTree,
-    alpha: ArrayLike,
-    *,
-    temperature: ArrayLike,
-    bandwidth: ArrayLike | None = None,
-    nearest: int | None = None,
-    target_size: ArrayLike = 0.0,
-    y: ArrayLike | None = None,
-    size_weights: ArrayLike | None = None,
-    classification_weights: ArrayLike | None = None,
-    key: Array | None = None,
-) -> Array:
-    """Returns the mean soft size of sets that one half of a batch calibrates.
+@pytree
+class SizeLoss(Generic[_Score]):
+    """The mean soft size of sets that one half of a batch calibrates, to make small.
 
     mean_i [w(y_i) max(size_i - target_size, 0) + L_i]. Half of the batch gives the
     threshold q, the other half the soft sets at q. The classification loss L is 0, or a
@@ -46,14 +37,11 @@ def conformal_training_loss(
     L[y, y] (1 - m(y)) + sum over other labels c of L[y, c] m(c).
 
     The threshold is the exact one, its gradient that of the `nearest` scores; with a
-    `bandwidth` it is the soft one. Stutz et al. minimise the log of this loss with
+    `bandwidth` it is the soft one. Stutz et al. minimize the log of this loss with
     target_size = 1: sets of one label cost nothing.
 
     Args:
       score: Nonconformity score; its hyperparameters may be trained as well.
-      preds_cal: Predictions for one half of the batch, leading axis n.
-      y_cal: Their targets, shape (n, ...).
-      preds: Predictions for the other half, leading axis m.
       alpha: Miscoverage level, shape (), or (c,) for scores with components.
       temperature: Softness of the sets > 0, shape (), as in `soft_size`.
       bandwidth: Softness of the threshold > 0, shape (), in units of the score.
@@ -61,20 +49,9 @@ def conformal_training_loss(
         sqrt(n), whose variance falls with n; 1 is the gradient of the threshold itself.
         Many more are biased: as their mean is below q, scales in the score drift.
       target_size: Size that costs nothing, shape (), in units of the size.
-      y: Targets of the other half, shape (m, ...), for the options that need them.
       size_weights: Weight w >= 0 of the size by true label, shape (k,). Defaults to 1.
       classification_weights: Weights >= 0 of missing the target, shape (), or of every
         label in the set of each true label (rows), shape (k, k). Defaults to none.
-      key: Random key, for scores whose sets are unions of balls.
-
-    Returns:
-      Loss, shape (), in units of the size. Where the half that calibrates is too small
-      for alpha, sets are infinite (all labels) and the gradient is zero.
-
-    Raises:
-      ValueError: if lengths differ or rows of the halves are unlike, both `bandwidth`
-        and `nearest` are given, an option lacks `y`, a number `alpha` is outside
-        (0, 1), or arguments are not valid for `soft_size`.
 
     Guarantee:
       None: calibrate the trained model with `jaxcp.calibrate` on rows that training did
@@ -86,99 +63,118 @@ def conformal_training_loss(
 
     Example:
       >>> from jaxcp.scores import Absolute
+      >>> loss = SizeLoss(Absolute(), alpha=0.2, temperature=0.1)
       >>> y, zeros = jnp.arange(1.0, 10.0), jnp.zeros(4)
       >>> def width(mu):  # of intervals around mu
-      ...     preds = mu + 0 * y, mu + zeros
-      ...     return conformal_training_loss(
-      ...         Absolute(), preds[0], y, preds[1], 0.2, temperature=0.1
-      ...     )
+      ...     return loss(mu + 0 * y, y, mu + zeros)
       >>> round(width(0.0).item(), 3), round(jax.grad(width)(0.0).item(), 3)
       (16.0, -2.0)
     """
-    preds_cal, y_cal, preds, y = as_arrays(
-        preds_cal=preds_cal, y_cal=y_cal, preds=preds, y=y
-    )
-    size_weights, weights = as_arrays(
-        size_weights=size_weights, classification_weights=classification_weights
-    )
-    if key is not None:
-        _checks.check_key(key)
-    objective = prepare(
-        score,
-        (preds_cal, y_cal),
-        (preds, y),
-        alpha,
-        temperature=temperature,
-        bandwidth=bandwidth,
-        nearest=nearest,
-        target_size=target_size,
-        size_weights=size_weights,
-        classification_weights=weights,
-    )
-    return loss_of(objective, score, (preds_cal, y_cal), (preds, y), key)
+
+    score: _Score
+    alpha: ArrayLike
+    _: KW_ONLY
+    temperature: ArrayLike
+    bandwidth: ArrayLike | None = None
+    nearest: int | None = static(default=None)
+    target_size: ArrayLike = 0.0
+    size_weights: ArrayLike | None = None
+    classification_weights: ArrayLike | None = None
+
+    def __call__(
+        self,
+        preds_cal: PyTree,
+        y_cal: ArrayLike,
+        preds: PyTree,
+        y: ArrayLike | None = None,
+        *,
+        key: Array | None = None,
+    ) -> Array:
+        """Returns the loss of one batch.
+
+        Args:
+          preds_cal: Predictions for one half of the batch, leading axis n.
+          y_cal: Their targets, shape (n, ...).
+          preds: Predictions for the other half, leading axis m.
+          y: Their targets, shape (m, ...), for the weights, which go by them.
+          key: Random key, for scores whose sets are unions of balls.
+
+        Returns:
+          Loss, shape (), in units of the size. Where the half that calibrates is too
+          small for alpha, sets are infinite (all labels) and the gradient is zero.
+
+        Raises:
+          ValueError: if lengths differ or rows of the halves are unlike, both
+            `bandwidth` and `nearest` are given, a weight lacks `y`, a number `alpha` is
+            outside (0, 1), or arguments are not valid for `soft_size`.
+        """
+        calibration = _checks.rows(preds_cal=preds_cal, y_cal=y_cal)
+        new = _checks.rows(preds=preds), as_arrays(y=y)
+        if key is not None:
+            _checks.check_key(key)
+        return value_of(*prepare(self, calibration, new), calibration, new, key)
 
 
-@pytree
-class Objective:
-    """A conformal training loss: the rank of its threshold, and its options."""
+def conformal_training_loss(
+    score: Score,
+    preds_cal: PyTree,
+    y_cal: ArrayLike,
+    preds: PyTree,
+    alpha: ArrayLike,
+    *,
+    y: ArrayLike | None = None,
+    key: Array | None = None,
+    **options: Any,
+) -> Array:
+    """Returns the mean soft size of sets that one half of a batch calibrates.
 
-    rank: Array
-    temperature: Number
-    bandwidth: Number | None
-    target_size: Number
-    size_weights: Array | None
-    classification_weights: Array | None
-    nearest: int = static()
+    The `SizeLoss` of these options, of one batch.
 
-    def threshold(self, scores: Array) -> Array:
-        """Returns the threshold to differentiate, shape () or (c,)."""
-        if self.bandwidth is None:
-            return thresholds(scores, self.rank, nearest=self.nearest)
-        quantile = partial(soft_order_statistic, bandwidth=self.bandwidth)
-        return (
-            quantile(scores, self.rank)
-            if scores.ndim == 1
-            else jax.vmap(quantile)(scores.T, self.rank)
-        )
+    Args:
+      score: Nonconformity score; its hyperparameters may be trained as well.
+      preds_cal: Predictions for one half of the batch, leading axis n.
+      y_cal: Their targets, shape (n, ...).
+      preds: Predictions for the other half, leading axis m.
+      alpha: Miscoverage level, shape (), or (c,) for scores with components.
+      y: Targets of the other half, shape (m, ...), for the options that need them.
+      key: Random key, for scores whose sets are unions of balls.
+      **options: Of a `SizeLoss`: `temperature`, which must be given, `bandwidth`,
+        `nearest`, `target_size`, `size_weights` and `classification_weights`.
+
+    Returns:
+      Loss, shape (), in units of the size.
+
+    Raises:
+      ValueError: as a call of the `SizeLoss`.
+
+    Guarantee:
+      None: calibrate the trained model with `jaxcp.calibrate` on rows that training did
+      not see; then 1 - alpha.
+
+    Example:
+      >>> from jaxcp.scores import LAC
+      >>> p, y = jnp.array([[0.8, 0.2], [0.4, 0.6]] * 5), jnp.array([0, 1] * 5)
+      >>> new = jnp.array([[0.7, 0.3], [0.5, 0.5]])  # a set of one label, and none
+      >>> loss = conformal_training_loss(LAC(), p, y, new, 0.2, temperature=0.01)
+      >>> round(loss.item(), 3)
+      0.5
+    """
+    loss = SizeLoss(score, alpha, **options)
+    return loss(preds_cal, y_cal, preds, y, key=key)
 
 
 def prepare(
-    score: Score,
-    calibration: tuple[PyTree, Array],
-    new: tuple[PyTree, Array | None],
-    alpha: ArrayLike,
-    *,
-    temperature: ArrayLike,
-    bandwidth: ArrayLike | None = None,
-    nearest: int | None = None,
-    target_size: ArrayLike = 0.0,
-    size_weights: Array | None = None,
-    classification_weights: Array | None = None,
-) -> Objective:
-    """Returns the objective of checked arguments, for halves of these shapes."""
-    _checks.check_given(score=score, preds=new[0])
-    n = _checks.num_rows(preds_cal=calibration[0], y_cal=calibration[1])
-    m = _checks.num_rows(preds=new[0], y=new[1])
-    _check_alike(m, calibration, new)
-    _checks.check_preds(score, *calibration)
-    _checks.check_preds(score, *new)
-    _checks.check_scalars(target_size=target_size)
-    soft.check_positive(temperature=temperature)
-    if bandwidth is not None:
-        soft.check_positive(bandwidth=bandwidth)
-    if bandwidth is not None and nearest is not None:
-        both = f"{bandwidth} and {nearest}"
-        raise ValueError(f"expected one of bandwidth and nearest, got {both}")
-    nearest = max(math.isqrt(n), 1) if nearest is None else nearest
-    _checks.check_count("nearest", nearest, 1)
-    weights = size_weights, classification_weights
-    _check_weights(score, *new, *weights)
-    scores = jax.eval_shape(evaluate, score, *calibration)
-    rank = rank_of(alpha, scores)
-    # Of one type whatever they come as, so that new ones trace nothing.
-    given = temperature, bandwidth, target_size
-    temperature, bandwidth, size = jax.tree.map(lambda v: jnp.asarray(v, float), given)
-    return Objective(rank, temperature, bandwidth, size, *weights, nearest)
+    loss: SizeLoss, calibration: tuple[PyTree, Array], new: tuple[PyTree, Array | None]
+) -> tuple[SizeLoss, Array]:
+    """Returns a loss with checked options and the rank that its alpha comes to."""
+    inputs.check_score(loss.score)
+    _check_halves(loss.score, calibration, new)
+    numbers = _numbers_of(loss)
+    weights = {name: as_arrays(**{name: getattr(loss, name)}) for name in _WEIGHTS}
+    _check_weights(loss.score, *new, weights)
+    rank = rank_of(loss.alpha, jax.eval_shape(evaluate, loss.score, *calibration))
+    known = {"alpha": None, **numbers, **weights}
+    return replace(loss, **known), rank
 
 
 def rank_of(alpha: ArrayLike, scores: jax.ShapeDtypeStruct) -> Array:
@@ -190,22 +186,22 @@ def rank_of(alpha: ArrayLike, scores: jax.ShapeDtypeStruct) -> Array:
 
 
 @jit
-def loss_of(
-    objective: Objective,
-    score: Score,
+def value_of(
+    loss: PyTree,
+    rank: Array,
     calibration: tuple[PyTree, Array],
     new: tuple[PyTree, PyTree],
     key: Array | None,
 ) -> Array:
-    """Returns `conformal_training_loss` of checked arguments."""
-    (preds, y), temperature = new, objective.temperature
-    q = objective.threshold(as_float(evaluate(score, *calibration)))
+    """Returns the value of a `SizeLoss` that `prepare` returned."""
+    score, (preds, y), temperature = loss.score, new, loss.temperature
+    q = _threshold(loss, rank, as_float(evaluate(score, *calibration)))
     size = soft.sizes(score, preds, q, temperature, key, _NUM_SAMPLES)
-    size = jnp.maximum(size - jnp.asarray(objective.target_size, size.dtype), 0)
-    if objective.size_weights is not None:
-        by_row = soft.at_labels(objective.size_weights, y).astype(size.dtype)
+    size = jnp.maximum(size - jnp.asarray(loss.target_size, size.dtype), 0)
+    if loss.size_weights is not None:
+        by_row = soft.at_labels(loss.size_weights, y).astype(size.dtype)
         size = jnp.where(by_row > 0, by_row * size, 0)  # 0 * inf is 0 here
-    weights = objective.classification_weights
+    weights = loss.classification_weights
     if weights is None:
         return jnp.mean(size)
     if weights.ndim == 0:
@@ -218,36 +214,62 @@ def loss_of(
     return jnp.mean(size + jnp.sum(costs, axis=1))
 
 
-def _check_weights(score, preds, y, size_weights, weights):
+def _threshold(loss, rank, scores):
+    """Returns the threshold to differentiate, shape () or (c,)."""
+    if loss.bandwidth is None:
+        nearest = loss.nearest or max(math.isqrt(len(scores)), 1)
+        return thresholds(scores, rank, nearest=nearest)
+    quantile = partial(soft_order_statistic, bandwidth=loss.bandwidth)
+    if scores.ndim == 1:
+        return quantile(scores, rank)
+    return jax.vmap(quantile)(scores.T, rank)
+
+
+def _numbers_of(loss):
+    """Returns checked numbers, of one type whatever they come as: no new traces."""
+    _checks.check_scalars(target_size=loss.target_size)
+    soft.check_positive(temperature=loss.temperature)
+    if loss.bandwidth is not None:
+        soft.check_positive(bandwidth=loss.bandwidth)
+    if loss.nearest is not None:
+        _checks.check_count("nearest", loss.nearest, 1)
+    if loss.bandwidth is not None and loss.nearest is not None:
+        both = f"{loss.bandwidth} and {loss.nearest}"
+        raise ValueError(f"expected one of bandwidth and nearest, got {both}")
+    names = "temperature", "bandwidth", "target_size"
+    numbers = {name: getattr(loss, name) for name in names}
+    return jax.tree.map(lambda v: jnp.asarray(v, float), numbers)
+
+
+def _check_halves(score, calibration, new):
+    """Raises ValueError unless there are rows, each like those that calibrate."""
+    if _checks.num_rows(preds=new[0], y=new[1]) == 0:
+        raise ValueError("expected preds with at least 1 row, got 0")
+    for name, *halves in zip(("preds", "y"), calibration, new, strict=True):
+        cal, other = ([v.shape[1:] for v in jax.tree.leaves(tree)] for tree in halves)
+        if halves[1] is not None and cal != other:
+            raise ValueError(
+                f"expected {name} with rows of shapes {cal} like {name}_cal, "
+                f"got {other}"
+            )
+    inputs.check(score, *calibration)
+    inputs.check(score, *new)
+
+
+def _check_weights(score, preds, y, weights):
     """Raises ValueError unless weights of labels fit them and the targets are there."""
-    if y is None and not (size_weights is None and weights is None):
+    given = {name: value for name, value in weights.items() if value is not None}
+    if y is None and given:
         raise ValueError("expected y, which size and classification weights go by")
-    for name, value, ndim in [
-        ("size_weights", size_weights, 1),
-        ("classification_weights", weights, 2),
-    ]:
-        if value is not None:
-            _checks.check_weights(name, value)
-        if value is not None and (value.ndim or ndim == 1):
+    for name, value in given.items():
+        _checks.check_weights(name, value)
+        ndim = 1 if name == "size_weights" else 2
+        if value.ndim or ndim == 1:
             _check_labels_of(score, preds, name, value.shape, ndim)
 
 
-def _check_alike(m, calibration, new):
-    """Raises ValueError unless there are rows, each like those that calibrate."""
-    if m == 0:
-        raise ValueError("expected preds with at least 1 row, got 0")
-    for name, cal, other in zip(("preds", "y"), calibration, new, strict=True):
-        leaves = (jax.tree.leaves(tree) for tree in (cal, other))
-        shapes = [[v.shape[1:] for v in each] for each in leaves]
-        if other is not None and shapes[0] != shapes[1]:
-            raise ValueError(
-                f"expected {name} with rows of shapes {shapes[0]} like {name}_cal, "
-                f"got {shapes[1]}"
-            )
-
-
 def _check_labels_of(score, preds, name, shape, ndim):
-    if not hasattr(score, "labels"):
+    if not inputs.has_labels(score):
         kind = type(score).__name__
         raise ValueError(f"expected a score of labels for {name}, got {kind}")
     k = jax.eval_shape(soft.labels_of, score, preds).shape[1]

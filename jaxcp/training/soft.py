@@ -12,6 +12,7 @@ from jaxcp._arrays import as_arrays
 from jaxcp._batching import evaluate, invert, widened
 from jaxcp._numbers import as_float, at_least_single, positive
 from jaxcp._tracing import jit
+from jaxcp.scores import inputs
 from jaxcp.sets import Balls, BoundingBox, Box, Ellipsoid, Interval
 from jaxcp.typing import ArrayLike, LabelScore, PyTree, Score, Set
 from jaxcp.volumes._balls import log_volume_of_balls
@@ -55,9 +56,10 @@ def soft_membership(
       Array([1. , 0.5, 0. ], dtype=float32)
     """
     preds, y, q = as_arrays(preds=preds, y=y, q=q)
-    _checks.check_given(score=score, preds=preds, y=y)
+    inputs.check_score(score)
+    _checks.check_given(preds=preds, y=y)
     _checks.num_rows(preds=preds, y=y)
-    _checks.check_preds(score, preds, y)
+    inputs.check(score, preds, y)
     check_positive(temperature=temperature)
     _check_threshold(score, preds, y, q)
     return memberships(score, preds, y, as_float(q), temperature)
@@ -111,9 +113,10 @@ def soft_size(
       1.5
     """
     preds, q = as_arrays(preds=preds, q=q)
-    _checks.check_given(score=score, preds=preds)
+    inputs.check_score(score)
+    _checks.check_given(preds=preds)
     _checks.num_rows(preds=preds)
-    _checks.check_preds(score, preds)
+    inputs.check(score, preds)
     _checks.check_count("num_samples", num_samples, 1)
     check_positive(temperature=temperature)
     _check_threshold(score, preds, None, q)
@@ -135,7 +138,7 @@ def memberships(
 ) -> Array:
     """Returns `soft_membership` of checked arguments."""
     scores = evaluate(score, preds, y)
-    q = at_labels(q, y) if q.ndim and hasattr(score, "labels") else q
+    q = at_labels(q, y) if q.ndim and inputs.has_labels(score) else q
     q = q[None] if scores.ndim > q.ndim > 0 else q
     parts = _step(scores, q, temperature)
     return parts if parts.ndim == 1 else jnp.prod(parts, axis=1)
@@ -145,7 +148,7 @@ def label_memberships(
     score: Score, preds: PyTree, q: Array, temperature: ArrayLike
 ) -> Array:
     """Returns the soft membership of every label, shape (m, k)."""
-    if getattr(score, "inclusive", False):
+    if inputs.is_inclusive(score):
         raise ValueError(
             "expected a score with inclusive=False to train with, got inclusive=True: "
             "calibrate with it afterwards"
@@ -165,7 +168,7 @@ def sizes(
 ) -> Array:
     """Returns `soft_size` of checked arguments."""
     preds = widened(preds)
-    if hasattr(score, "labels"):
+    if inputs.has_labels(score):
         return jnp.sum(label_memberships(score, preds, q, temperature), axis=1)
     sets = jax.vmap(lambda pred: score.invert(pred, q))(preds)
     size = partial(_size, temperature=temperature)
@@ -268,7 +271,7 @@ def _check_threshold(score, preds, y, q):
     if q.ndim == 0:
         return
     shapes = []
-    if hasattr(score, "labels"):
+    if inputs.has_labels(score):
         shapes.append(jax.eval_shape(labels_of, score, preds).shape[1:])
     if y is not None:
         shapes.append(jax.eval_shape(evaluate, score, preds, y).shape[1:])

@@ -1,6 +1,7 @@
 """Hyperparameters of a score: learned by gradient, or chosen from a grid."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import jax
@@ -13,7 +14,8 @@ from jaxcp._batching import evaluate, invert
 from jaxcp._numbers import as_float
 from jaxcp._tracing import jit
 from jaxcp.quantiles.conformal import thresholds
-from jaxcp.training.losses import loss_of, prepare, rank_of
+from jaxcp.scores import inputs
+from jaxcp.training.losses import SizeLoss, prepare, rank_of, value_of
 from jaxcp.training.soft import check_large_is_bad
 from jaxcp.typing import ArrayLike, PyTree, Score
 
@@ -22,46 +24,39 @@ _Score = TypeVar("_Score", bound=Score)
 
 def train_score(
     key: Array,
-    score: _Score,
+    score: _Score | SizeLoss[_Score],
     preds: PyTree,
     y: ArrayLike,
-    alpha: ArrayLike,
+    alpha: ArrayLike | None = None,
     *,
     optimizer: Any,
     num_steps: int,
-    temperature: ArrayLike,
     project: Callable[[_Score], _Score] | None = None,
-    bandwidth: ArrayLike | None = None,
-    nearest: int | None = None,
-    target_size: ArrayLike = 0.0,
-    size_weights: ArrayLike | None = None,
-    classification_weights: ArrayLike | None = None,
+    **options: Any,
 ) -> _Score:
     """Returns the score with hyperparameters trained towards small sets.
 
     Every step deals the rows into two halves at random and takes a gradient step on
-    the `conformal_training_loss` of the one calibrated by the other. All leaves of the
-    score are trained: the penalty of `RAPS`, the parameters of a `Custom` score. Define
-    optimizer and projection once: each new one compiles.
+    the `SizeLoss` of the one calibrated by the other. All leaves of the score are
+    trained: the penalty of `RAPS`, the parameters of a `Custom` score. Define optimizer
+    and projection once: each new one compiles.
 
     Args:
       key: Random key.
-      score: Where to start. Hyperparameters that are integers become floats.
+      score: Where to start, or a `SizeLoss` of it, which has alpha and the options.
+        Hyperparameters that are integers become floats.
       preds: Predictions, a pytree with leading axis n >= 2.
       y: Targets, shape (n, ...).
-      alpha: Miscoverage level, shape (), or (c,) for scores with components.
+      alpha: Miscoverage level, shape (), or (c,) for scores with components; left out
+        with a `SizeLoss`, like the options.
       optimizer: An `optax.GradientTransformation`.
       num_steps: Number of steps.
-      temperature: Softness of the sets > 0, shape (), as in `soft_size`.
       project: Keeps hyperparameters in range, a function from score to score; such as
         `lambda s: replace(s, penalty=jnp.maximum(s.penalty, 0), k_reg=2)` by
         `dataclasses.replace`, which also holds k_reg. Without it a penalty may end
         below 0, and `jaxcp.calibrate` refuses the score.
-      bandwidth: As in `conformal_training_loss`, and so are the following options.
-      nearest: Scores whose gradients are averaged, without a bandwidth.
-      target_size: Size that costs nothing, shape (), in units of the size.
-      size_weights: Weight of the size by true label, shape (k,).
-      classification_weights: Weights of missed and other labels, shape () or (k, k).
+      **options: Of the `SizeLoss`: `temperature`, which must be given, `bandwidth`,
+        `nearest`, `target_size`, `size_weights` and `classification_weights`.
 
     Returns:
       The trained score.
@@ -69,7 +64,7 @@ def train_score(
     Raises:
       ValueError: if the score has no hyperparameters, `project` changes what it is made
         of, there are fewer than two rows or too few for alpha, or arguments are not
-        valid for `conformal_training_loss`.
+        valid for the `SizeLoss`.
 
     Guarantee:
       None on these rows. 1 - alpha after `jaxcp.calibrate(score, ...)` on other rows.
@@ -86,43 +81,24 @@ def train_score(
       ...     return sets.Interval(pred - q, pred + q)
       >>> start = scores.Custom(functools.partial(error, jnp.array(0.0)), interval)
       >>> y = 3 + jnp.linspace(-1, 1, 40)
-      >>> how = {"optimizer": optax.adam(0.2), "num_steps": 100, "temperature": 0.1}
-      >>> score = train_score(jax.random.key(0), start, 0 * y, y, 0.2, **how)
+      >>> loss = SizeLoss(start, alpha=0.2, temperature=0.1)
+      >>> how = {"optimizer": optax.adam(0.2), "num_steps": 100}
+      >>> score = train_score(jax.random.key(0), loss, 0 * y, y, **how)
       >>> jax.tree.leaves(score)[0].round().item()
       3.0
     """
-    preds, y = as_arrays(preds=preds, y=y)
-    size_weights, classification_weights = as_arrays(
-        size_weights=size_weights, classification_weights=classification_weights
-    )
-    _checks.check_key(key)
-    _checks.check_given(score=score, preds=preds, y=y)
-    n = _check_rows(preds, y)
+    loss = _as_loss(score, alpha, options)
+    preds, y = _check_rows(key, loss.score, preds, y)
     _checks.check_count("num_steps", num_steps, 0)
-    if not jax.tree.leaves(score):
-        kind = type(score).__name__
-        raise ValueError(f"expected a score with hyperparameters, got {kind}")
     if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
         kind = type(optimizer).__name__
         raise ValueError(f"expected optimizer from optax, got {kind}")
-    _checks.check_preds(score, preds, y)
-    score = jax.tree.map(as_float, score)
-    _check_project(project, score)
-    calibration, new = _halves((preds, y), jnp.arange(n))
-    objective = prepare(
-        score,
-        calibration,
-        new,
-        alpha,
-        temperature=temperature,
-        bandwidth=bandwidth,
-        nearest=nearest,
-        target_size=target_size,
-        size_weights=size_weights,
-        classification_weights=classification_weights,
-    )
-    _check_enough(n, objective.rank)
-    return _train(key, objective, score, (preds, y), optimizer, num_steps, project)
+    inputs.check(loss.score, preds, y)
+    loss = replace(loss, score=_trainable(loss.score, project))
+    halves = _halves((preds, y), jnp.arange(len(y)))
+    loss, rank = prepare(loss, *halves)
+    _check_enough(len(y), rank)
+    return _train(key, loss, rank, (preds, y), optimizer, num_steps, project)
 
 
 def select_score(
@@ -171,31 +147,31 @@ def select_score(
       >>> round(select_score(jax.random.key(1), grid, p, y, 0.1).penalty.item(), 3)
       0.1
     """
-    preds, y = as_arrays(preds=preds, y=y)
-    _checks.check_key(key)
-    _checks.check_given(score=scores, preds=preds, y=y)
-    n = _check_rows(preds, y)
+    preds, y = _check_rows(key, scores, preds, y)
     _checks.check_count("num_splits", num_splits, 1)
     scores = _candidates(as_arrays(scores=scores))
     first, *others = _each(scores)
-    _checks.check_preds(first, preds, y)
+    inputs.check(first, preds, y)
     for score in others:  # its hyperparameters; the rows have been checked
-        _checks.check_preds(score, *jax.tree.map(lambda v: v[:1], (preds, y)))
-    calibration, _ = _halves((preds, y), jnp.arange(n))
+        inputs.check(score, *jax.tree.map(lambda v: v[:1], (preds, y)))
+    calibration, _ = _halves((preds, y), jnp.arange(len(y)))
     rank = rank_of(alpha, jax.eval_shape(evaluate, first, *calibration))
-    _check_enough(n, rank)
+    _check_enough(len(y), rank)
     return _select(key, scores, (preds, y), rank, num_splits)
 
 
 @jit(static_argnames=("optimizer", "num_steps", "project"))
-def _train(key, objective, score, rows, optimizer, num_steps, project):
+def _train(key, loss, rank, rows, optimizer, num_steps, project):
     n = len(rows[1])
+
+    def value(score, *batch):
+        return value_of(replace(loss, score=score), rank, *batch)
 
     def step(carry, key):
         score, state = carry
         key_order, key_balls = jax.random.split(key)
         halves = _halves(rows, jax.random.permutation(key_order, n))
-        slopes = jax.grad(lambda s: loss_of(objective, s, *halves, key_balls))(score)
+        slopes = jax.grad(value)(score, *halves, key_balls)
         updates, state = optimizer.update(slopes, state, score)
         moved = jax.tree.map(jnp.add, score, updates)
         moved = moved if project is None else project(moved)
@@ -203,7 +179,7 @@ def _train(key, objective, score, rows, optimizer, num_steps, project):
         score = jax.tree.map(lambda old, v: jnp.asarray(v, old.dtype), score, moved)
         return (score, state), None
 
-    start = score, optimizer.init(score)
+    start = loss.score, optimizer.init(loss.score)
     return lax.scan(step, start, jax.random.split(key, num_steps))[0][0]
 
 
@@ -253,20 +229,40 @@ def _each(scores):
     return [jax.tree.map(lambda v, i=i: v[i], scores) for i in range(count)]
 
 
-def _check_project(project, score):
+def _as_loss(score, alpha, options):
+    if not isinstance(score, SizeLoss):
+        return SizeLoss(score, alpha, **options)
+    if alpha is not None or options:
+        raise ValueError(
+            "expected alpha and options in the SizeLoss alone, got "
+            f"{['alpha'] * (alpha is not None) + list(options)} beside it; "
+            "dataclasses.replace changes them there"
+        )
+    return score
+
+
+def _trainable(score, project):
+    """Returns a score with hyperparameters as floats, after checks of `project`."""
+    if not jax.tree.leaves(score):
+        kind = type(score).__name__
+        raise ValueError(f"expected a score with hyperparameters, got {kind}")
+    score = jax.tree.map(as_float, score)
     if project is None:
-        return
+        return score
     if not callable(project):
         raise ValueError(f"expected project as a function, got {project!r}")
-    before, after = score, jax.eval_shape(project, score)
-    structures: list[Any] = [jax.tree.structure(v) for v in (before, after)]
-    shapes = [jax.tree.map(jnp.shape, jax.tree.leaves(v)) for v in (before, after)]
-    if structures[0] != structures[1] or shapes[0] != shapes[1]:
+    before, after = map(_described, (score, jax.eval_shape(project, score)))
+    if before != after:
         raise ValueError(
-            "expected project to return a score like its argument, "
-            f"{structures[0]} with leaves of shapes {shapes[0]}, got {structures[1]} "
-            f"with {shapes[1]}"
+            "expected project to return a score like its argument, {} with leaves of "
+            "shapes {}, got {} with {}".format(*before, *after)
         )
+    return score
+
+
+def _described(tree):
+    leaves, structure = jax.tree.flatten(tree)
+    return structure, [jnp.shape(leaf) for leaf in leaves]
 
 
 def _check_enough(n, rank):
@@ -278,8 +274,11 @@ def _check_enough(n, rank):
         )
 
 
-def _check_rows(preds, y):
-    n = _checks.num_rows(preds=preds, y=y)
-    if n < 2:
-        raise ValueError(f"expected at least 2 rows, one for each half, got {n}")
-    return n
+def _check_rows(key, score, preds, y):
+    """Returns rows as arrays, with the checks that training and choosing share."""
+    _checks.check_key(key)
+    inputs.check_score(score)
+    preds, y = _checks.rows(preds=preds, y=y)
+    if len(y) < 2:
+        raise ValueError(f"expected at least 2 rows, one for each half, got {len(y)}")
+    return preds, y

@@ -1,13 +1,34 @@
-"""Sizes of sets: their mean, their median, and how often they are infinite."""
+"""Sizes of sets: each, their mean, their median, and how often they are infinite."""
 
 import jax.numpy as jnp
 from jax import Array
 
 from jaxcp._numbers import as_float, mean
 from jaxcp._tracing import jit
-from jaxcp.metrics.average import as_batch, closed_form_sizes, where_known
+from jaxcp.metrics._sets import as_batch, closed_form_sizes, where_known
 from jaxcp.quantiles.selection import kth_smallest
 from jaxcp.typing import Set
+
+
+def sizes(sets: Set) -> Array:
+    """Returns the width, number of labels, or volume of each set.
+
+    Args:
+      sets: Sets with leading axis m.
+
+    Returns:
+      Sizes, shape (m,), in units of the target (to the power of its dimension), or
+      counts of labels; +inf for an infinite set, 0 for an empty one.
+
+    Raises:
+      ValueError: if the sets have no size in closed form.
+
+    Example:
+      >>> from jaxcp.sets import Interval
+      >>> sizes(Interval(jnp.zeros(2), jnp.array([1.0, 2.0])))
+      Array([1., 2.], dtype=float32)
+    """
+    return closed_form_sizes(as_batch(sets))
 
 
 def mean_size(sets: Set) -> Array:

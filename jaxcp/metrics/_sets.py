@@ -1,4 +1,4 @@
-"""Shares of sets: how often they cover, are empty, or are sure."""
+"""Tools of metrics: sets and targets after checks, coverage and size of each row."""
 
 import math
 
@@ -16,83 +16,10 @@ from jaxcp._arrays import (
     is_concrete,
     is_rounded,
 )
-from jaxcp._numbers import mean
 from jaxcp._tracing import jit
 from jaxcp.quantiles.levels import alpha_as_float, as_alpha
 from jaxcp.sets import BoundingBox, Interval, LabelSet
 from jaxcp.typing import AnySet, ArrayLike, PyTree, Set
-
-
-def coverage(sets: Set, y: ArrayLike) -> Array:
-    """Returns the share of targets that lie in their sets: mean 1(y in C).
-
-    Ends are closed and infinite sets count like others. A NaN in a set or a target
-    makes the result NaN: it is never silently "not covered".
-
-    Args:
-      sets: Sets with leading axis m, as a predictor returns them.
-      y: Targets, shape (m, ...), or labels, int of shape (m,).
-
-    Returns:
-      Coverage in [0, 1], shape (); NaN for no rows.
-
-    Raises:
-      ValueError: if lengths differ, a concrete target is NaN, labels are not integers
-        in the range of the sets, or targets lose digits in single precision that the
-        ends of their sets are about.
-
-    Example:
-      >>> from jaxcp.sets import Interval
-      >>> coverage(Interval(jnp.zeros(2), jnp.ones(2)), jnp.array([0.5, 2.0]))
-      Array(0.5, dtype=float32)
-    """
-    sets, y = check_sets(sets, y)
-    return _coverage(sets, y)
-
-
-def empty_rate(sets: Set) -> Array:
-    """Returns the share of sets that are empty.
-
-    Crossed intervals and boxes, label sets without a label, radii below 0. An interval
-    of one point is not empty.
-
-    Args:
-      sets: Sets with leading axis m. A set of your own may have `is_empty()`; without
-        it, it is empty where its size is 0.
-
-    Returns:
-      Share in [0, 1], shape (); NaN for no sets, or if a set has a NaN.
-
-    Raises:
-      ValueError: for sets known by membership alone.
-
-    Example:
-      >>> from jaxcp.sets import Interval
-      >>> empty_rate(Interval(jnp.zeros(2), jnp.array([0.0, -1.0])))
-      Array(0.5, dtype=float32)
-    """
-    return _empty_rate(as_batch(sets))
-
-
-def singleton_rate(sets: LabelSet) -> Array:
-    """Returns the share of label sets with exactly one label.
-
-    Args:
-      sets: Label sets with a mask of shape (m, k).
-
-    Returns:
-      Share in [0, 1], shape (); NaN for no sets.
-
-    Raises:
-      ValueError: for sets of another kind.
-
-    Example:
-      >>> from jaxcp.sets import LabelSet
-      >>> singleton_rate(LabelSet(jnp.array([[True, False], [True, True]])))
-      Array(0.5, dtype=float32)
-    """
-    check_kind(LabelSet, sets)
-    return _singleton_rate(as_batch(sets))
 
 
 def check_sets(sets: Set, y: ArrayLike) -> tuple[AnySet, Array]:
@@ -148,20 +75,16 @@ def check_kind(kind: type, sets: Set) -> None:
         raise ValueError(f"expected sets of kind {kind.__name__}, got {name}")
 
 
+@jit
 def is_covered(sets: Set, y: Array) -> Array:
     """Returns 1 or 0 for each row, NaN where the set or the target has a NaN."""
-    return where_known(_contained(sets, y), (sets, y))
-
-
-@jit
-def _contained(sets, y):
     found = jax.vmap(lambda s, target: s.contains(target))(sets, y)
     if found.ndim > 1:
         raise ValueError(
             f"expected y with one target for each set, got {y.shape} for "
             f"{type(sets).__name__}"
         )
-    return found
+    return where_known(found, (sets, y))
 
 
 def check_level(alpha: ArrayLike) -> Array:
@@ -177,15 +100,16 @@ def above_level(rates: Array, alpha: Array) -> Array:
     return jnp.where(jnp.abs(error) < 4 * jnp.finfo(rates.dtype).eps, 0, error)
 
 
-def sizes_of(sets: Set, sizes: ArrayLike | None) -> Array:
-    """Returns the size of every set, or the sizes given for them, after checks."""
-    if sizes is None:
-        return closed_form_sizes(sets)
-    sizes = as_array("sizes", sizes)
-    _checks.num_rows(sets=sets, sizes=sizes)
-    _checks.check_vectors(sizes=sizes)
+def check_sizes(sets: Set, sizes: ArrayLike | None) -> Array | None:
+    """Returns the sizes given for sets, if there are any, as an array."""
+    _, sizes = _checks.rows(sets=sets, sizes=_checks.vector(sizes))
     _checks.check_not_nan("sizes", sizes)
     return sizes
+
+
+def sizes_of(sets: Set, sizes: Array | None) -> Array:
+    """Returns the sizes given for sets, or those that they have."""
+    return closed_form_sizes(sets) if sizes is None else sizes
 
 
 @jit
@@ -210,21 +134,3 @@ def _target_shape(sets, default):
     if isinstance(sets, BoundingBox | LabelSet):
         return (4,) if isinstance(sets, BoundingBox) else ()
     return jnp.shape(sets.lower)[1:] if hasattr(sets, "lower") else default
-
-
-@jit
-def _coverage(sets, y):
-    return mean(is_covered(sets, y))
-
-
-@jit
-def _empty_rate(sets):
-    def is_empty(s):
-        return s.is_empty() if hasattr(s, "is_empty") else s.size() == 0
-
-    return mean(where_known(jax.vmap(is_empty)(sets), sets))
-
-
-@jit
-def _singleton_rate(sets):
-    return mean(jnp.sum(sets.mask, axis=1) == 1)

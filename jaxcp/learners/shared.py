@@ -4,7 +4,7 @@ import jax
 from jax import Array
 
 from jaxcp._pytree import pytree
-from jaxcp.typing import PyTree
+from jaxcp.typing import Learner, PyTree
 
 
 @pytree
@@ -30,17 +30,27 @@ class Shared:
 def axes(params: PyTree) -> PyTree:
     """Returns the axis of the fits for each part: None for what they share."""
     return jax.tree.map(
-        lambda part: None if isinstance(part, Shared) else 0, params, is_leaf=is_shared
+        lambda part: None if is_shared(part) else 0, params, is_leaf=is_shared
     )
 
 
 def take(params: PyTree, index: Array | int | slice) -> PyTree:
     """Returns the parameters of the fits `index`, shared parts as they are."""
     return jax.tree.map(
-        lambda part: part if isinstance(part, Shared) else part[index],
+        lambda part: part if is_shared(part) else part[index],
         params,
         is_leaf=is_shared,
     )
+
+
+def predict_each(learner: Learner, params: PyTree, x: PyTree) -> PyTree:
+    """Returns the prediction of each fit for its own row of x, leading axis n."""
+
+    def predict(params, row):
+        return learner.predict(params, jax.tree.map(lambda v: v[None], row))
+
+    preds = jax.vmap(predict, (axes(params), 0))(params, x)
+    return jax.tree.map(lambda v: v[:, 0], preds)
 
 
 def is_shared(part: PyTree) -> bool:

@@ -1,0 +1,217 @@
+"""Wrong calls of calibration and its sets, in groups too."""
+
+import jax.numpy as jnp
+import numpy as np
+import scipy.sparse
+
+import jaxcp
+from jaxcp.scores import (
+    APS,
+    CQR,
+    LAC,
+    Absolute,
+    AsymmetricCQR,
+    Gamma,
+    Normalized,
+    Signed,
+)
+from jaxcp.sets import Interval
+from rows import ABSOLUTE, SETS9, X2, P, PlainLearner, X, Y, calibrate, refuses
+
+CP = jaxcp.calibrate(ABSOLUTE, jnp.zeros(9), X)
+LABELS = jaxcp.calibrate(LAC(), P, Y)
+GROUPS = jaxcp.calibrate_groups(ABSOLUTE, X, X, Y, num_groups=3)
+
+
+class PlainScore:
+    def __call__(self, pred, y):
+        return y - pred
+
+    def invert(self, pred, q):
+        return Interval(pred - q, pred + q)
+
+
+def points(preds=X, y=X, **options):
+    return calibrate(ABSOLUTE, preds, y, **options)
+
+
+WRONG = {
+    "unequal lengths": (points(y=X[:8]), "y with 9 rows like preds, got 8"),
+    "unequal parts": (
+        calibrate(CQR(), (X, X[:8]), X),
+        r"preds of one length, got \[8, 9\]",
+    ),
+    "no rows": (points(1.0), "preds with a leading axis, got a scalar"),
+    "nothing": (points(()), r"preds as arrays, got \(\)"),
+    "alpha 0": (lambda: CP(X, 0), r"alpha in \(0, 1\), got 0"),
+    "alpha 1": (lambda: CP(X, 1.0), r"alpha in \(0, 1\), got 1.0"),
+    "alpha negative": (lambda: CP.quantile(-0.1), r"alpha in \(0, 1\), got -0.1"),
+    "alpha in percent": (lambda: CP.quantile(10), r"alpha in \(0, 1\), got 10"),
+    "alpha NaN": (lambda: CP.quantile(float("nan")), r"alpha in \(0, 1\), got nan"),
+    "alpha in a list": (lambda: CP.quantile([0.1, 2]), r"alpha in \(0, 1\), got 2"),
+    "alpha as text": (lambda: CP.quantile("0.1"), "alpha as numbers, got str"),
+    "several alphas": (lambda: CP(X, [0.1, 0.2]), r"alpha of shape \(\), got \(2,\)"),
+    "alphas for components": (
+        lambda: jaxcp.calibrate(Signed(), X, X)(X, [0.1, 0.2, 0.3]),
+        r"alpha of shape \(\) or \(2,\), got \(3,\)",
+    ),
+    "negative weights": (points(weights=X - 3), "finite weights >= 0, got -2.0 at 0"),
+    "infinite weights": (points(weights=X / 0), "finite weights >= 0, got inf at 0"),
+    "too few weights": (points(weights=X[:3]), "weights with 9 rows like preds, got 3"),
+    "too short a mask": (points(mask=[True]), "mask with 9 rows like preds, got 1"),
+    "test weights without weights": (
+        lambda: CP(X, 0.1, test_weights=X),
+        "test_weights only with calibration weights",
+    ),
+    "NaN predictions": (
+        points(X.at[4].set(jnp.nan)),
+        "preds without NaN, got nan at 4",
+    ),
+    "NaN targets": (points(y=X.at[4].set(jnp.nan)), "y without NaN, got nan at 4"),
+    "NaN later": (
+        lambda: CP(X.at[4].set(jnp.nan), 0.1),
+        "preds without NaN, got nan at 4",
+    ),
+    "sigma of 0": (calibrate(Normalized(), (X, X - 1), X), "sigma > 0, got 0.0 at 0"),
+    "sigma missing": (
+        calibrate(Normalized(), X, X),
+        r"tuple \(mu, sigma\), got \(9,\)",
+    ),
+    "quantiles missing": (
+        calibrate(CQR(), jnp.ones((9, 3)), X),
+        r"tuple \(lower, upper\), got \(9, 3\)",
+    ),
+    "negative means": (calibrate(Gamma(), X - 2, X), "preds > 0, got -1.0 at 0"),
+    "outputs unlike targets": (
+        points(P),
+        r"prediction of shape \(\) for each target, like y, got \(3,\)",
+    ),
+    "negative test weights": (
+        lambda: jaxcp.calibrate(ABSOLUTE, X, X, weights=X).p_values(
+            X, X, test_weights=-X
+        ),
+        "finite test_weights >= 0, got -1.0 at 0",
+    ),
+    "test weight without weights": (
+        lambda: CP.quantile(0.1, test_weight=2.0),
+        "test_weight only with calibration weights",
+    ),
+    "uniforms": (lambda: CP.p_values(X, X, u=X), r"u in \[0, 1\], got 2.0 at 1"),
+    "weights in a column": (
+        points(weights=X[:, None]),
+        r"weights of shape \(n,\), got \(9, 1\)",
+    ),
+    "text": (points(y=["a"] * 9), r"y as numbers, got text \(a\); numpy.unique"),
+    "a sparse array": (
+        points(y=scipy.sparse.csr_array(np.ones((9, 1)))),
+        r"y as a dense array, got csr_array; x.toarray\(\)",
+    ),
+    "rows of several lengths": (
+        points(y=[[1.0], [2.0, 3.0]]),
+        "y as one array, got rows of several lengths",
+    ),
+    "dates": (
+        points(y=np.arange(9).astype("datetime64[D]")),
+        r"y as numbers, got datetime64\[D\]",
+    ),
+    "a model in place of its predictions": (
+        points(PlainLearner()),
+        "preds as numbers, got PlainLearner",
+    ),
+    "flags as predictions": (points(X > 3), "preds as real numbers, got bool; astype"),
+    "flags as bands": (
+        calibrate(CQR(), (X > 3, X > 2), X),
+        "preds as real numbers, got bool",
+    ),
+    "complex targets": (points(y=X + 1j), "y as real numbers, got complex64"),
+    "a dict of predictions": (
+        points({"mu": X}),
+        r"preds as arrays, got a dict of \['mu'\]",
+    ),
+    "a dict of bands": (
+        calibrate(CQR(), {"lower": X, "upper": X}, X),
+        "preds as arrays, got a dict",
+    ),
+    "sets as predictions": (
+        points(SETS9),
+        "preds as arrays, got sets of kind Interval",
+    ),
+    "sets as targets": (points(y=SETS9), "y as arrays, got sets of kind Interval"),
+    "several predictions for one output": (
+        points((X, X)),
+        r"preds as one array, got \(\(9,\), \(9,\)\)",
+    ),
+    "crossed bands": (
+        calibrate(CQR(), (X + 1, X - 1), X),
+        "lower > upper in 9 of 9; swap the two",
+    ),
+    "crossed bands, two sides": (
+        calibrate(AsymmetricCQR(), (X + 1, X - 1), X),
+        "lower > upper in 9 of 9; swap the two",
+    ),
+    "bands of means": (
+        calibrate(CQR(), X2, X2),
+        r"preds as a pair \(lower, upper\) of arrays \(9, 2\) like y, got one array",
+    ),
+    "an array for each prediction": (
+        points(list(X)),
+        "a list of 9 arrays is so many outputs, jnp.stack makes rows of them",
+    ),
+    "an array of one for each prediction": (
+        points(list(X[:, None])),
+        "y with 1 rows like preds, got 9; a list of 9 arrays",
+    ),
+    "a score that is no pytree": (
+        calibrate(PlainScore(), X, X),
+        r"decorate .* with jaxcp.pytree, .* jaxcp.static, or use scores.Custom",
+    ),
+    "inputs in place of predictions": (
+        lambda: CP(X2, 0.1),
+        r"preds with rows of shape \(\) as at calibration, got \(2,\)",
+    ),
+    "no predictions": (points(None), "preds as a value, got None"),
+    "a class for a score": (
+        calibrate(Absolute, X, X),
+        "score as a value, got the class",
+    ),
+    "a function for a score": (
+        calibrate(lambda pred, y: y, X, X),
+        "score with an inverse, got function",
+    ),
+    "group out of range": (
+        lambda: jaxcp.calibrate_groups(ABSOLUTE, X, X, Y, num_groups=2),
+        r"groups in 0, ..., 1, got 2 at 2",
+    ),
+    "float groups": (
+        lambda: jaxcp.calibrate_groups(ABSOLUTE, X, X, X, num_groups=9),
+        "groups of an integer type, got float",
+    ),
+    "no test groups": (
+        lambda: GROUPS(X, 0.1),
+        "group of each test point, got groups=None",
+    ),
+    "another test group": (
+        lambda: GROUPS(X, 0.1, groups=Y + 1),
+        "groups in 0, ..., 2, got 3",
+    ),
+    "classes unlike groups": (
+        lambda: jaxcp.calibrate_groups(LAC(), P, Y, Y * 0, num_groups=1)(P, 0.1),
+        r"1 classes \(groups\), got 3",
+    ),
+    "groups as text": (
+        lambda: jaxcp.calibrate_groups(ABSOLUTE, X, X, ["f"] * 9, num_groups=1),
+        r"groups as numbers, got text \(f\)",
+    ),
+    "no groups": (
+        lambda: jaxcp.calibrate_groups(ABSOLUTE, X, X, Y, num_groups=0),
+        "num_groups as an int >= 1, got 0",
+    ),
+    "inclusive class-wise sets": (
+        lambda: jaxcp.calibrate_groups(APS(inclusive=True), P, Y, Y, num_groups=3)(
+            P, 0.1
+        ),
+        "class-wise sets need inclusive=False",
+    ),
+}
+
+test_wrong_calls_say_what_was_expected = refuses(WRONG)

@@ -1,0 +1,138 @@
+"""Wrong calls of the cross family, its learners and resamples."""
+
+import jax.numpy as jnp
+import optax
+
+import jaxcp
+from jaxcp import learners, resampling, scores
+from rows import ABSOLUTE, KEY, RIDGE, X2, PlainLearner, X, refuses
+
+
+def cross(x=X2, y=X, weights=None, learner=RIDGE, score=ABSOLUTE, **options):
+    weights = resampling.leave_one_out(9) if weights is None else weights
+    return lambda: jaxcp.cross_conformal(KEY, learner, score, x, y, weights, **options)
+
+
+CROSS = jaxcp.jackknife_plus(KEY, RIDGE, ABSOLUTE, X2, X)
+
+
+WRONG = {
+    "unequal lengths": (cross(y=X[:8]), "x with 8 rows like y, got 9"),
+    "weights of other rows": (
+        cross(weights=jnp.ones((3, 8))),
+        r"weights of shape \(b, 9\), got \(3, 8\)",
+    ),
+    "one resample": (
+        cross(weights=jnp.ones(9)),
+        r"weights of shape \(b, 9\), got \(9,\)",
+    ),
+    "negative weights": (cross(weights=-jnp.eye(9)), "finite weights >= 0"),
+    "all are in": (
+        cross(weights=jnp.ones((3, 9))),
+        "some row with weight 0 in a resample",
+    ),
+    "a mode": (cross(aggregation="mode"), "aggregation mean or median, got 'mode'"),
+    "batch size": (cross(batch_size=0), "batch_size as an int >= 1"),
+    "a class": (cross(learner=learners.Ridge), "learner as a value, got the class"),
+    "a function": (cross(learner=jnp.mean), "a learner with fit and predict"),
+    "NaN targets": (cross(y=X.at[2].set(jnp.nan)), "y without NaN, got nan at 2"),
+    "inputs as a vector": (cross(x=X), r"x of shape \(n, p\), got \(9,\)"),
+    "weights": (cross(calibration_weights=-X), "finite weights >= 0, got -1.0 at 0"),
+    "no weights": (
+        lambda: jaxcp.cross_conformal(KEY, RIDGE, ABSOLUTE, X2, X, None),
+        "weights as a value, got None",
+    ),
+    "a number as key": (
+        lambda: jaxcp.jackknife_plus(0, RIDGE, ABSOLUTE, X2, X),
+        "a key from jax.random.key, got int",
+    ),
+    "several keys": (
+        lambda: jaxcp.jackknife_plus(KEY[None], RIDGE, ABSOLUTE, X2, X),
+        r"one key, got keys of shape \(1,\)",
+    ),
+    "no inputs": (lambda: CROSS(None, 0.1), "x as a value, got None"),
+    "other columns": (lambda: CROSS(X2[:, :1], 0.1), "x with 2 columns, got 1"),
+    "other columns of neighbours": (
+        lambda: jaxcp.jackknife_plus(
+            KEY, learners.NearestNeighbors(2), ABSOLUTE, X2, X
+        )(X2[:, :1], 0.1),
+        "x with 2 columns, got 1",
+    ),
+    "ridge, penalty": (cross(learner=learners.Ridge(-1.0)), "penalty >= 0, got -1.0"),
+    "no scale": (
+        cross(learner=learners.KernelRidge(1.0, 0.0)),
+        "lengthscale > 0, got 0.0",
+    ),
+    "no neighbours": (
+        cross(learner=learners.NearestNeighbors(0)),
+        "num_neighbors as an int >= 1, got 0",
+    ),
+    "levels of quantiles": (
+        cross(learner=learners.QuantileRidge((0.5, 1.5), 1.0), score=scores.CQR()),
+        r"levels in \(0, 1\), got 1.5",
+    ),
+    "one level of quantiles": (
+        cross(learner=learners.QuantileRidge(0.5, 1.0), score=scores.CQR()),
+        "levels as a tuple, got 0.5",
+    ),
+    "quantiles of vectors": (
+        cross(
+            y=X2, learner=learners.QuantileRidge((0.1, 0.9), 1.0), score=scores.CQR()
+        ),
+        r"y of shape \(n,\), got \(9, 2\)",
+    ),
+    "loss of many examples": (
+        cross(
+            learner=learners.GradientLearner(
+                init=lambda key: jnp.zeros(2),
+                predict=lambda params, x: (x @ params)[:, None],
+                loss=lambda pred, y: (pred - y) ** 2,
+                optimizer=optax.sgd(0.1),
+                num_steps=2,
+            )
+        ),
+        r"a loss of shape \(\) for one example, got \(1,\)",
+    ),
+    "zero rows": (
+        cross(x=X2[:0], y=X[:0], weights=jnp.zeros((2, 0))),
+        "the number of rows as an int >= 1, got 0",
+    ),
+    "one row": (
+        lambda: jaxcp.jackknife_plus(KEY, RIDGE, ABSOLUTE, X2[:1], X[:1]),
+        "the number of rows as an int >= 2, got 1",
+    ),
+    "too many folds": (
+        lambda: jaxcp.cv_plus(KEY, RIDGE, ABSOLUTE, X2, X, num_folds=10),
+        "num_folds <= n = 9, got 10",
+    ),
+    "a fold": (lambda: resampling.k_fold(KEY, 9, 1), "num_folds as an int >= 2, got 1"),
+    "blocks": (
+        lambda: resampling.block_bootstrap(KEY, 9, 3, 10),
+        "block_size <= n = 9, got 10",
+    ),
+    "none": (
+        lambda: resampling.bootstrap(KEY, 9, 0),
+        "num_resamples as an int >= 1, got 0",
+    ),
+    "all in each": (lambda: resampling.subsample(KEY, 9, 3, 9), "size < n = 9, got 9"),
+    "alpha": (lambda: CROSS(X2, 1.5), r"alpha in \(0, 1\), got 1.5"),
+    "two alphas": (lambda: CROSS(X2, [0.1, 0.2]), r"alpha of shape \(\), got \(2,\)"),
+    "test weights without weights": (
+        lambda: CROSS(X2, 0.1, test_weights=X),
+        "test_weights only with calibration weights",
+    ),
+    "NaN in the inputs of a fit": (
+        cross(x=X2.at[3, 1].set(jnp.nan)),
+        r"x without NaN, got nan at \(3, 1\)",
+    ),
+    "a learner that is no pytree": (
+        cross(learner=PlainLearner()),
+        "learner as a pytree, got PlainLearner; decorate",
+    ),
+    "a model for its prediction function": (
+        lambda: jaxcp.split_conformal(RIDGE, None, ABSOLUTE, X2, X),
+        r"predict\(params, x\) as a function, got Ridge",
+    ),
+}
+
+test_wrong_calls_say_what_was_expected = refuses(WRONG)

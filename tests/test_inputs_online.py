@@ -1,0 +1,78 @@
+"""Wrong calls of online methods."""
+
+import jax.numpy as jnp
+
+from jaxcp import online, scores
+from rows import ABSOLUTE, RIDGE, X, refuses
+
+
+def stream(method, past=X, preds=X, y=X, alpha=0.1, **options):
+    def run():
+        state = method.init(past, alpha, **options)
+        return online.run(method, state, preds, y, alpha)
+
+    return run
+
+
+WRONG = {
+    "method as a class": (
+        lambda: online.run(online.ACI, None, X, X, 0.1),
+        "method as a value, got the class",
+    ),
+    "state of another method": (
+        lambda: online.run(
+            online.ACI(ABSOLUTE, 0.1), online.PID(ABSOLUTE, 0.1).init(X, 0.1), X, X, 0.1
+        ),
+        "a state of ACI, ACIState, got PIDState",
+    ),
+    "several steps": (
+        stream(online.PID(ABSOLUTE, X)),
+        r"step_size of shape \(\), got \(9,\); use jax.vmap",
+    ),
+    "several alphas": (
+        stream(online.SlidingWindow(ABSOLUTE), alpha=[0.1, 0.2]),
+        r"alpha of shape \(\), got \(2,\)",
+    ),
+    "scorecaster with a mask": (
+        stream(online.PID(ABSOLUTE, 0.1, scorecaster=RIDGE), mask=X > 2),
+        "no mask with a scorecaster",
+    ),
+    "no past scores": (
+        stream(online.ACI(ABSOLUTE, 0.1), past=X[:0]),
+        r"past scores of shape \(n,\) or \(n, c\), at least one, got \(0,\)",
+    ),
+    "past scores of another score": (
+        stream(online.ACI(scores.Signed(), 0.1)),
+        r"past scores with components \(2,\), as of preds and y, got \(\)",
+    ),
+    "long window": (
+        stream(online.ACI(ABSOLUTE, 0.1, window=10)),
+        "at least window = 10 past scores, got 9",
+    ),
+    "mask of another length": (
+        stream(online.ACI(ABSOLUTE, 0.1), mask=jnp.ones(8, bool)),
+        "mask with 9 rows like scores, got 8",
+    ),
+    "negative step": (stream(online.ACI(ABSOLUTE, -0.1)), "step_size >= 0"),
+    "no step of SF-OGD": (stream(online.SFOGD(ABSOLUTE, 0.0)), "step_size > 0"),
+    "still": (
+        stream(online.SlidingWindow(ABSOLUTE, every=0)),
+        "every as an int >= 1, got 0",
+    ),
+    "growing": (stream(online.NexCP(ABSOLUTE, 1.1)), r"decay in \(0, 1\], got 1.1"),
+    "unequal lengths": (
+        stream(online.PID(ABSOLUTE, 0.1), y=X[:8]),
+        "y with 9 rows like preds, got 8",
+    ),
+    "NaN": (
+        stream(online.PID(ABSOLUTE, 0.1), y=X.at[1].set(jnp.nan)),
+        "y without NaN, got nan at 1",
+    ),
+    "alpha": (stream(online.PID(ABSOLUTE, 0.1), alpha=1), r"alpha in \(0, 1\), got 1"),
+    "step size and score swapped": (
+        lambda: online.ACI(0.1, ABSOLUTE).init(X, 0.1),
+        r"step_size as a number, got Absolute\(\)",
+    ),
+}
+
+test_wrong_calls_say_what_was_expected = refuses(WRONG)

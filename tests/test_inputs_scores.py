@@ -1,0 +1,183 @@
+"""Wrong predictions and targets of scores of labels and of several outputs."""
+
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+
+import jaxcp
+from jaxcp import datasets
+from jaxcp.scores import (
+    APS,
+    CDF,
+    CP2PCP,
+    HDPCP,
+    LAC,
+    PCP,
+    RAPS,
+    Absolute,
+    Density,
+    LogLAC,
+    Mahalanobis,
+    Rectangle,
+    TopK,
+)
+from rows import RIDGE, X2, P, X, Y, calibrate, refuses
+
+LABELS = jaxcp.calibrate(LAC(), P, Y)
+DRAWS = jnp.zeros((9, 5, 2))
+
+
+def multi(score, preds, y=X2):
+    return calibrate(score, preds, y)
+
+
+WRONG = {
+    "labels from 1": (calibrate(LAC(), P, Y + 1), r"y in 0, ..., 2, got 3 at 2"),
+    "labels from 1, APS": (calibrate(APS(), P, Y + 1), "y in 0, ..., 2, got 3"),
+    "labels from -1": (calibrate(TopK(), P, Y - 1), "y in 0, ..., 2, got -1 at 0"),
+    "float labels": (
+        calibrate(LAC(), P, Y.astype(float)),
+        "y of an integer type, got float",
+    ),
+    "logits": (
+        calibrate(LAC(), jnp.ones((9, 3)), Y),
+        "probabilities that sum to 1 in each row, got 3.0 at 0",
+    ),
+    "negative probabilities": (
+        calibrate(APS(), P.at[2].set(jnp.array([1.2, -0.2, 0.0])), Y),
+        r"probabilities >= 0 .*, got -0.2\d* at \(2, 1\)",
+    ),
+    "logits at prediction": (
+        lambda: LABELS(jnp.ones((2, 3)), 0.1),
+        "probabilities that sum to 1 in each row, got 3.0 at 0",
+    ),
+    "one probability": (
+        calibrate(LAC(), X, Y),
+        r"preds of shape \(n, k\), one column a label, got \(9,\)",
+    ),
+    "no uniforms": (
+        calibrate(APS(randomized=True), P, Y),
+        r"pair \(probabilities \(n, k\), uniforms \(n,\)\)",
+    ),
+    "uniforms out of range": (
+        calibrate(APS(randomized=True), (P, X), Y),
+        r"uniforms in \[0, 1\], got 2.0 at 1",
+    ),
+    "negative penalty": (calibrate(RAPS(-1.0, 2), P, Y), "penalty >= 0, got -1.0"),
+    "negative k_reg": (calibrate(RAPS(1.0, -2), P, Y), "k_reg >= 0, got -2"),
+    "uniforms of every label": (
+        calibrate(APS(randomized=True), (P, P), Y),
+        r"uniforms of shape \(n,\), got \(9, 3\)",
+    ),
+    "a column": (calibrate(LAC(), P, Y[:, None]), r"y of shape \(n,\), got \(9, 1\)"),
+    "labels as text": (
+        calibrate(LAC(), P, np.array(["cat", "dog", "cow"] * 3)),
+        r"y as numbers, got text \(cat\); numpy.unique",
+    ),
+    "labels as objects": (
+        calibrate(LAC(), P, pd.Series(["cat", "dog", "cow"] * 3)),
+        r"y as numbers, got text \(cat\); numpy.unique",
+    ),
+    "labels as categories": (
+        calibrate(LAC(), P, pd.Series(["cat", "dog", "cow"] * 3, dtype="category")),
+        "y as numbers, got text",
+    ),
+    "a dict of probabilities": (
+        calibrate(LAC(), {"p": P}, Y),
+        r"preds of shape \(n, k\), one column a label, got {'p'",
+    ),
+    "fewer labels than at calibration": (
+        lambda: LABELS(P[:, :2] * 1.5, 0.1),
+        r"rows of shape \(3,\) as at calibration, got \(2,\)",
+    ),
+    "logits of +inf": (
+        lambda: jaxcp.calibrate(LogLAC(), P.at[2, 1].set(jnp.inf), Y),
+        r"logits below \+inf, got inf at \(2, 1\)",
+    ),
+    "sampler of another shape": (
+        multi(PCP(), jnp.zeros((9, 5, 3))),
+        r"draws of shape \(n, l, 2\), l >= 1, got \(9, 5, 3\)",
+    ),
+    "no draws": (multi(PCP(), DRAWS[:, :0]), r"l >= 1, got \(9, 0, 2\)"),
+    "NaN draws": (multi(PCP(), DRAWS.at[1].set(jnp.nan)), "preds without NaN"),
+    "one draw a row": (multi(PCP(), DRAWS[:, 0]), r"draws of shape \(n, l, 2\)"),
+    "CDF without draws": (
+        multi(CDF(PCP()), DRAWS),
+        r"preds as a tuple \(base prediction, draws\), got \(9, 5, 2\)",
+    ),
+    "CDF, draws of another shape": (
+        multi(CDF(PCP()), (DRAWS, DRAWS[..., :1])),
+        r"draws of shape \(n, l, 2\), l >= 1, got \(9, 5, 1\)",
+    ),
+    "CDF, base with the wrong draws": (
+        multi(CDF(PCP()), (DRAWS[..., :1], DRAWS)),
+        r"draws of shape \(n, l, 2\), l >= 1, got \(9, 5, 1\)",
+    ),
+    "CDF, no uniform": (
+        multi(CDF(PCP(), randomized=True), (DRAWS, DRAWS)),
+        r"a tuple \(base prediction, draws, u\)",
+    ),
+    "CDF, uniform out of range": (
+        multi(CDF(PCP(), randomized=True), (DRAWS, DRAWS + 0, X)),
+        r"u in \[0, 1\], got 2.0",
+    ),
+    "CDF, class": (lambda: CDF(PCP), "base as a value, got the class"),
+    "a density of each output": (
+        multi(Density(lambda pred, y: -(y**2)), X2),
+        r"log_prob\(pred, y\) of shape \(\), got \(2,\)",
+    ),
+    "a law and targets of another size": (
+        multi(Density.of(datasets.Unimodal(), None), X[:, None], X),
+        r"y of shape \(2,\), got \(1,\)",
+    ),
+    "CDF, extended and randomized": (
+        lambda: CDF(PCP(), extended=True, randomized=True),
+        "extended or randomized, got both",
+    ),
+    "CDF of components": (
+        multi(CDF(Absolute()), (X2, DRAWS)),
+        r"base score of shape \(\), got components \(2,\)",
+    ),
+    "HDPCP, alpha": (
+        multi(HDPCP(1.5), (DRAWS, DRAWS[..., 0])),
+        r"alpha in \(0, 1\), got 1.5",
+    ),
+    "HDPCP, densities of another shape": (
+        multi(HDPCP(0.1), (DRAWS, DRAWS[:, 0])),
+        r"log densities of shape \(9, 5\) like the draws, got \(9, 2\)",
+    ),
+    "CP2PCP, no pair": (multi(CP2PCP(0.1), DRAWS), "reference draws, draws"),
+    "Mahalanobis, scale of another shape": (
+        multi(Mahalanobis(), (X2, DRAWS)),
+        r"scale of shape \(n, d\) or \(n, d, d\), got \(9, 2\) and \(9, 5, 2\)",
+    ),
+    "Mahalanobis, a covariance": (
+        multi(Mahalanobis(), (X2, jnp.ones((9, 2, 2)))),
+        "a lower triangular scale",
+    ),
+    "Mahalanobis, no scale": (
+        multi(Mahalanobis(), (X2, 0 * X2)),
+        "scales > 0, got 0.0",
+    ),
+    "Rectangle without a pair": (multi(Rectangle(), DRAWS), "as a tuple"),
+    "bounds": (lambda: Rectangle.bounds(DRAWS, 2), r"alpha in \(0, 1\), got 2"),
+    "a density": (lambda: Density(3.0), "log_prob as a function, got 3.0"),
+    "a model without a density": (
+        lambda: Density.of(RIDGE, None),
+        "model with log_prob for a density score, got Ridge with none of",
+    ),
+    "crossed rectangles": (
+        calibrate(Rectangle(), (X2 + 1, X2 - 1), X2),
+        "lower > upper in 18 of 18; swap the two",
+    ),
+    "rectangles of means": (
+        calibrate(Rectangle(), X2, X2),
+        r"preds as a pair \(lower, upper\) of arrays \(9, 2\) like y, got one array",
+    ),
+    "draws that are ranked among themselves": (
+        calibrate(CDF(PCP()), (X2[:, None], X2[:, None])[:1] * 2, X2),
+        "draws independent of the base prediction",
+    ),
+}
+
+test_wrong_calls_say_what_was_expected = refuses(WRONG)
