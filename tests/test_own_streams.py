@@ -1,5 +1,7 @@
 """A method of one's own on a stream: it works where ours do."""
 
+import pickle
+
 import jax
 import jax.numpy as jnp
 import numpy as np
