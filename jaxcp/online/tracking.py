@@ -87,7 +87,7 @@ class PID(Stream):
         if self.scorecaster is not None and mask is not None:
             raise ValueError("expected no mask with a scorecaster: it reads all scores")
         scores = past_scores(scores, mask)
-        quantile = _first_quantile(scores, alpha)
+        quantile = _first_quantile(scores, alpha, mask is None)
         forecast, cast = jnp.zeros_like(quantile), None
         if self.scorecaster is not None:
             cast, forecast = self.scorecaster.init(scores, alpha)
@@ -176,7 +176,7 @@ class SFOGD(Stream):
         Rows where `mask`, shape (n,), is False are absent.
         """
         _checks.check_number("step_size", self.step_size, lambda g: g > 0, "> 0")
-        quantile = _first_quantile(past_scores(scores, mask), alpha)
+        quantile = _first_quantile(past_scores(scores, mask), alpha, mask is None)
         return SFOGDState(quantile, jnp.zeros(quantile.shape))
 
     def rank(self, state, alpha):
@@ -195,11 +195,16 @@ class SFOGD(Stream):
         )
 
 
-def _first_quantile(scores: Array, alpha: ArrayLike) -> Array:
+def _first_quantile(scores, alpha, full):
     """Returns the conformal quantile, or the largest finite score where it is +inf."""
-    where, alpha = known(scores), component_alpha(alpha, scores.shape[1:])
-    quantile = thresholds(scores, conformal_rank(jnp.sum(where), alpha), where)
-    finite = jnp.isfinite(scores)
+    count = len(scores) if full else jnp.sum(known(scores))
+    rank = conformal_rank(count, component_alpha(alpha, scores.shape[1:]))
+    return _finite_quantile(scores, rank)
+
+
+@jax.jit
+def _finite_quantile(scores, rank):
+    quantile, finite = thresholds(scores, rank, known(scores)), jnp.isfinite(scores)
     largest = jnp.max(jnp.where(finite, scores, -jnp.inf), axis=0)
     largest = jnp.where(jnp.any(finite, axis=0), largest, 0)
     return jnp.where(jnp.isfinite(quantile), quantile, largest)
