@@ -13,8 +13,10 @@ from jax import Array
 
 # fmt: off
 __all__ = [
-    "AnySet", "ArrayLike", "AxisName", "CheckedMartingale", "HasEnds", "LabelScore",
-    "Learner", "Martingale", "Number", "Online", "Predict", "PyTree", "Score",
+    "AnySet", "ArrayLike", "AxisName", "CheckedMartingale", "EstimatesSets",
+    "HasBounds", "HasEnds", "HasEstimate", "HasLabels", "HasLogSize", "HasRounding",
+    "HasShapes", "HasSize", "HasSoftSize", "HasWidths", "LabelScore", "Learner",
+    "Martingale", "MayBeEmpty", "Number", "Online", "Predict", "PyTree", "Score",
     "Scorecaster", "Set",
 ]
 # fmt: on

@@ -123,7 +123,7 @@ WRONG = {
         calibrate(CQR(), (X > 3, X > 2), X),
         "preds as real numbers, got bool",
     ),
-    "complex targets": (points(y=X + 1j), "y as real numbers, got complex64"),
+    "complex targets": (points(y=X + 1j), "y as real numbers, got complex"),
     "a dict of predictions": (
         points({"mu": X}),
         r"preds as arrays, got a dict of \['mu'\]",

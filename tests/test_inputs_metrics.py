@@ -12,6 +12,14 @@ CROSSED = BOXES[:, jnp.array([2, 1, 0, 3])]
 
 
 WRONG = {
+    "no groups": (
+        lambda: metrics.group_coverage(SETS9, X, None, num_groups=3),
+        "groups as an array, got NoneType",
+    ),
+    "no rates": (
+        lambda: metrics.excess_coverage_risk(SETS9, X, None, 0.1),
+        "rates as a value, got None",
+    ),
     "coverage of boxes": (
         lambda: metrics.coverage(BoundingBox(BOXES[:, :2], BOXES[:, 2:]), BOXES[:, :2]),
         r"y of shape \(2, 4\) like sets, got \(2, 2\)",

@@ -490,7 +490,9 @@ def test_a_loss_is_an_object_with_its_options():
     expected = loss_of(start, batch[:2], batch[2:], 0.1, **options)
     assert_allclose(jax.jit(lambda loss: loss(*batch))(loss), expected, rtol=1e-6)
     slopes = jax.grad(lambda loss: loss(*batch))(loss)
-    assert slopes.score.penalty < 0 and slopes.temperature != 0
+    by_parts = jax.grad(lambda s: loss_of(s, batch[:2], batch[2:], 0.1, **options))
+    assert_allclose(slopes.score.penalty, by_parts(start).penalty, rtol=1e-5)
+    assert_allclose(slopes.target_size, -1, rtol=1e-5)
     how = {"optimizer": optax.sgd(0.01), "num_steps": 3}
     whole = training.train_score(KEY, loss, p, y, **how)
     parts = training.train_score(KEY, start, p, y, 0.1, **options, **how)

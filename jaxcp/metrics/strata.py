@@ -81,18 +81,7 @@ def size_strata(
       Array([0, 1, 0, 1], dtype=int32)
     """
     sets = as_batch(sets)
-    sizes = check_sizes(sets, sizes)
-    given = [v is not None for v in (num_bins, num_ranges, edges)]
-    if sum(given) > 1 or not (any(given) or isinstance(sets, HasLabels)):
-        raise ValueError(
-            "expected one of num_bins, num_ranges and edges (or none, for label sets), "
-            f"got {sum(given)} for {type(sets).__name__}"
-        )
-    if num_bins is not None:
-        _checks.check_count("num_bins", num_bins, 1)
-        return _by_count(sets, sizes, num_bins)
-    edges = _label_edges(sets, num_ranges) if edges is None else edges
-    return _by_edges(sets, sizes, _check_edges(edges))
+    return _strata(sets, _way(sets, num_bins, num_ranges, edges, sizes))
 
 
 def size_stratified_coverage(sets: Set, y: ArrayLike, **strata: Any) -> Array:
@@ -121,7 +110,7 @@ def size_stratified_coverage(sets: Set, y: ArrayLike, **strata: Any) -> Array:
       Array([0.5, 1. ], dtype=float32)
     """
     sets, y = check_sets(sets, y)
-    return _rates(sets, y, size_strata(sets, **strata))[0]
+    return _rates(sets, y, _way(sets, **strata))[0]
 
 
 def min_size_stratified_coverage(sets: Set, y: ArrayLike, **strata: Any) -> Array:
@@ -152,7 +141,7 @@ def min_size_stratified_coverage(sets: Set, y: ArrayLike, **strata: Any) -> Arra
       0.5
     """
     sets, y = check_sets(sets, y)
-    return _least(sets, y, size_strata(sets, **strata), _first(strata))
+    return _least(_rates(sets, y, _way(sets, **strata)), _first(strata))
 
 
 def size_stratified_coverage_violation(
@@ -189,7 +178,32 @@ def size_stratified_coverage_violation(
     """
     alpha = check_level(alpha)
     sets, y = check_sets(sets, y)
-    return _violation(sets, y, size_strata(sets, **strata), alpha, _first(strata))
+    return _violation(_rates(sets, y, _way(sets, **strata)), alpha, _first(strata))
+
+
+@pytree
+class _Way:
+    """How sets are parted by size: into `num_bins`, or at `edges`."""
+
+    sizes: Array | None
+    edges: Array | None = None
+    num_bins: int | None = static(default=None)
+
+
+def _way(sets, num_bins=None, num_ranges=None, edges=None, sizes=None):
+    """Returns how these options part sets, after checks."""
+    sizes = check_sizes(sets, sizes)
+    given = [v is not None for v in (num_bins, num_ranges, edges)]
+    if sum(given) > 1 or not (any(given) or isinstance(sets, HasLabels)):
+        raise ValueError(
+            "expected one of num_bins, num_ranges and edges (or none, for label sets), "
+            f"got {sum(given)} for {type(sets).__name__}"
+        )
+    if num_bins is not None:
+        _checks.check_count("num_bins", num_bins, 1)
+        return _Way(sizes, num_bins=num_bins)
+    edges = _label_edges(sets, num_ranges) if edges is None else edges
+    return _Way(sizes, _check_edges(edges))
 
 
 def _first(options):
@@ -227,39 +241,44 @@ def _ends(count, num_runs):
     return np.cumsum(length + (np.arange(num_runs) < longer))
 
 
-@jit(static_argnames="num_bins")
-def _by_count(sets, sizes, num_bins):
-    sizes = sizes_of(sets, sizes)
-    ends, places = _ends(len(sizes), num_bins), np.arange(len(sizes))
-    ordered = jnp.asarray(np.searchsorted(ends, places, side="right"))
-    order = jnp.argsort(to_keys(sizes), stable=True)
-    groups = jnp.zeros_like(ordered).at[order].set(ordered, unique_indices=True)
-    return SizeStrata(groups, sizes, num_bins)
+@jit
+def _strata(sets, way):
+    order, groups, sizes, num_groups = _parted(sets, way)
+    groups = jnp.zeros_like(groups).at[order].set(groups)
+    return SizeStrata(groups, sizes, num_groups)
 
 
 @jit
-def _by_edges(sets, sizes, edges):
-    sizes = sizes_of(sets, sizes)
-    groups = jnp.searchsorted(edges, sizes, side="left")
-    return SizeStrata(groups, sizes, len(edges) + 1)
-
-
-@jit
-def _rates(sets, y, strata):
+def _rates(sets, y, way):
     """Returns the coverage and the number of rows of each stratum."""
-    covered = where_known(is_covered(sets, y), strata.sizes)
-    return rates_of(covered, strata.groups, strata.num_groups)
+    order, groups, sizes, num_groups = _parted(sets, way)
+    covered = where_known(is_covered(sets, y), sizes)
+    return rates_of(covered[order], groups, num_groups)
+
+
+def _parted(sets, way):
+    """Returns an order of rows, their strata in it, the sizes and the number of strata.
+
+    Not the strata of the rows as they came: a scatter takes long to compile.
+    """
+    sizes = sizes_of(sets, way.sizes)
+    if way.num_bins is None:
+        groups = jnp.searchsorted(way.edges, sizes, side="left")
+        return slice(None), groups, sizes, len(way.edges) + 1
+    ends, places = _ends(len(sizes), way.num_bins), np.arange(len(sizes))
+    groups = jnp.asarray(np.searchsorted(ends, places, side="right"))
+    return jnp.argsort(to_keys(sizes), stable=True), groups, sizes, way.num_bins
 
 
 @jit(static_argnames="first")
-def _least(sets, y, strata, first):
-    rates, counts = _rates(sets, y, strata)
+def _least(strata, first):
+    rates, counts = strata
     return -_largest(-rates[first:], counts[first:])
 
 
 @jit(static_argnames="first")
-def _violation(sets, y, strata, alpha, first):
-    rates, counts = _rates(sets, y, strata)
+def _violation(strata, alpha, first):
+    rates, counts = strata
     return _largest(jnp.abs(rates - (1 - alpha))[first:], counts[first:])
 
 
