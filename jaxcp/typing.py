@@ -85,7 +85,7 @@ class MayBeEmpty(Set, Protocol):
 
 @runtime_checkable
 class HasLabels(Set, Protocol):
-    """A set of labels out of 0, ..., k - 1."""
+    """A set of labels out of 0, ..., k - 1: metrics of classes and of single labels."""
 
     def members(self) -> Array:
         """Returns which labels are in the set, bool of shape (k,)."""
