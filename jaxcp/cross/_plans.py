@@ -14,6 +14,7 @@ from jaxcp.calibration.split import calibrate
 from jaxcp.cross._fits import Ensemble, Fits, OwnFit, fit_all
 from jaxcp.cross.conformal import CrossConformal
 from jaxcp.learners import checking, shared
+from jaxcp.learners.general import check_learner
 from jaxcp.typing import ArrayLike, Learner, PyTree, Score
 
 
@@ -60,7 +61,7 @@ def check_data(
     _checks.check_key(key)
     _checks.check_count("the number of rows", len(y), 1)
     _checks.check_not_nan("y", y)
-    _checks.check_learner(learner, x, y)
+    check_learner(learner, x, y)
     return Rows(x, y, len(y), rounded)
 
 

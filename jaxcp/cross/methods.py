@@ -9,7 +9,7 @@ from jaxcp._arrays import as_arrays
 from jaxcp.cross._fits import OwnFit
 from jaxcp.cross._plans import Plan, carry_out, check_data, left_out_by
 from jaxcp.cross.conformal import CrossConformal
-from jaxcp.typing import ArrayLike, Learner, PyTree, Score
+from jaxcp.typing import ArrayLike, Learner, LeavesOneOut, PyTree, Score
 
 
 def cross_conformal(
@@ -41,8 +41,8 @@ def cross_conformal(
       aggregation: "mean" or "median" of the fits without a row. Medians of
         probabilities need not sum to 1: use the mean for labels.
       calibration_weights: Weights >= 0 of the rows' scores, shape (n,), as for
-        `calibrate`. They are normalized once over all rows, with an infinite atom for the
-        test point at both ends.
+        `calibrate`. They are normalized once over all rows, with an infinite atom for
+        the test point at both ends.
       batch_size: Fits that run at a time. Defaults to all, or as many as see 256 MB
         of data together.
       check: Whether a learner of your own is first tried by `learners.check`, once for
@@ -133,7 +133,8 @@ def jackknife_plus(
     rows = check_data(key, learner, score, x, y)
     n = rows.n
     _checks.check_count("the number of rows", n, 2)
-    weights = None if hasattr(learner, "leave_one_out") else resampling.leave_one_out(n)
+    closed = isinstance(learner, LeavesOneOut)
+    weights = None if closed else resampling.leave_one_out(n)
     plan = Plan(weights, OwnFit(jnp.arange(n), n), batch_size, check)
     return carry_out(plan, key, learner, score, rows, calibration_weights)
 
