@@ -41,13 +41,11 @@ class Rows(NamedTuple):
     Args:
       x: Inputs, a pytree of arrays with leading axis n.
       y: Targets, shape (n, ...).
-      n: Number of rows.
       rounded: Whether targets lost digits on their way in.
     """
 
     x: PyTree
     y: Array
-    n: int
     rounded: bool
 
 
@@ -62,7 +60,7 @@ def check_data(
     _checks.check_count("the number of rows", len(y), 1)
     _checks.check_not_nan("y", y)
     check_learner(learner, x, y)
-    return Rows(x, y, len(y), rounded)
+    return Rows(x, y, rounded)
 
 
 def left_out_by(weights: Array, aggregation: str) -> OwnFit | Ensemble:
