@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array
 
 from jaxcp._arrays import as_array, as_arrays, as_groups, is_concrete
-from jaxcp.typing import ArrayLike, Learner, PyTree
+from jaxcp.typing import ArrayLike, PyTree
 
 
 class Column(NamedTuple):
@@ -158,19 +158,6 @@ def check_pytree(name: str, value: Any, instead: str) -> None:
             "class with jaxcp.pytree, fields that are no arrays with jaxcp.static, or "
             f"use {instead}"
         )
-
-
-def check_learner(learner: Learner, x: PyTree, y: Array) -> None:
-    """Raises ValueError for what is no learner, or what it cannot be fitted with."""
-    check_given(learner=learner)
-    if not (hasattr(learner, "fit") and hasattr(learner, "predict")):
-        raise ValueError(
-            f"expected a learner with fit and predict, got {type(learner).__name__}; "
-            "learners.FunctionLearner makes one of two functions"
-        )
-    check_pytree("learner", learner, "learners.FunctionLearner(fit, predict)")
-    if hasattr(learner, "check"):
-        learner.check(x, y)
 
 
 def check_key(key: Any) -> None:

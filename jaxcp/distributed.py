@@ -23,6 +23,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack, contextmanager
 
 import jax
 
@@ -79,28 +80,16 @@ def initialize(
     address = coordinator_address or os.environ.get(_ADDRESS)
     number = _from_environment(num_processes, _NUMBER)
     process_id = _from_environment(process_id, _ID)
+    cluster = cluster or _mpi()
     given = {_ADDRESS: address, _NUMBER: number, _ID: process_id}
     missing = [name for name, value in given.items() if value is None]
-    cluster = cluster or _mpi()
     if missing and not (cluster or _found_by_jax()):
         raise ValueError(
             "expected a cluster (SLURM, Open MPI, mpi4py, Kubernetes) or "
             f"{', '.join(missing)} in the environment or as arguments, got none"
         )
-    if number is not None and process_id is not None and not 0 <= process_id < number:
-        raise ValueError(
-            f"expected process_id in 0, ..., {number - 1}, got {process_id}"
-        )
-    # Without its peers jax ends the process, from C++: say why before it does.
-    message = (
-        f"jaxcp.distributed: expected {number or 'all'} processes at "
-        f"{address or 'the coordinator'} within {connect_timeout} s, and some did not "
-        "come; are all of them running, and can they reach that address?\n"
-    )
-    warning = threading.Timer(0.98 * connect_timeout, sys.stderr.write, [message])
-    warning.daemon = True
-    warning.start()
-    try:
+    _check_id(process_id, number)
+    with _peers_awaited(address, number, connect_timeout):
         jax.distributed.initialize(
             address,
             number,
@@ -110,10 +99,6 @@ def initialize(
             heartbeat_timeout_seconds=heartbeat_timeout,
             shutdown_timeout_seconds=heartbeat_timeout,
         )
-    except jax.errors.JaxRuntimeError as error:
-        raise RuntimeError(message.strip()) from error
-    finally:
-        warning.cancel()
 
 
 def launch(
@@ -146,14 +131,13 @@ def launch(
             "expected num_processes >= 1, devices >= 1 and a command, got "
             f"{num_processes}, {devices} and {list(command)}"
         )
-    shared = {
-        _ADDRESS: f"127.0.0.1:{_free_port()}",
-        _NUMBER: str(num_processes),
-    }
+    processes: list[subprocess.Popen] = []
+    address = f"127.0.0.1:{_free_port()}"
+    shared = {_ADDRESS: address, _NUMBER: str(num_processes)}
     if devices is not None:
         shared["JAX_NUM_CPU_DEVICES"] = str(devices)
-    processes, handlers = [], {}
-    try:
+    with ExitStack() as stack:
+        stack.callback(_send, processes, signal.SIGKILL)
         for i in range(num_processes):
             environment = os.environ | shared | {_ID: str(i)}
             arguments = [sys.executable, *command]
@@ -161,12 +145,34 @@ def launch(
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 handler = signal.signal(number, lambda n, _: _send(processes, n))
-                handlers[number] = handler or signal.SIG_DFL
+                stack.callback(signal.signal, number, handler or signal.SIG_DFL)
         return _wait(processes)
+
+
+def _check_id(process_id, number):
+    if number is not None and process_id is not None and not 0 <= process_id < number:
+        raise ValueError(
+            f"expected process_id in 0, ..., {number - 1}, got {process_id}"
+        )
+
+
+@contextmanager
+def _peers_awaited(address, number, seconds):
+    """Says who is missing: without its peers jax ends the process, from C++."""
+    message = (
+        f"jaxcp.distributed: expected {number or 'all'} processes at "
+        f"{address or 'the coordinator'} within {seconds} s, and some did not come; "
+        "are all of them running, and can they reach that address?\n"
+    )
+    warning = threading.Timer(0.98 * seconds, sys.stderr.write, [message])
+    warning.daemon = True
+    warning.start()
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        raise RuntimeError(message.strip()) from error
     finally:
-        _send(processes, signal.SIGKILL)
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
+        warning.cancel()
 
 
 def _wait(processes):

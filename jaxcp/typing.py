@@ -13,11 +13,11 @@ from jax import Array
 
 # fmt: off
 __all__ = [
-    "AnySet", "ArrayLike", "AxisName", "CheckedMartingale", "EstimatesSets",
-    "HasBounds", "HasEnds", "HasEstimate", "HasLabels", "HasLogSize", "HasRounding",
-    "HasShapes", "HasSize", "HasSoftSize", "HasWidths", "LabelScore", "Learner",
-    "Martingale", "MayBeEmpty", "Number", "Online", "Predict", "PyTree", "Score",
-    "Scorecaster", "Set",
+    "AnySet", "ArrayLike", "AxisName", "CheckedMartingale", "ChecksData",
+    "EstimatesSets", "HasBounds", "HasEnds", "HasEstimate", "HasLabels", "HasLogSize",
+    "HasRounding", "HasShapes", "HasSize", "HasSoftSize", "HasWidths", "LabelScore",
+    "Learner", "LeavesOneOut", "Martingale", "MayBeEmpty", "Number", "Online",
+    "Predict", "PyTree", "Score", "Scorecaster", "Set",
 ]
 # fmt: on
 __dir__ = __all__.copy
@@ -41,11 +41,9 @@ AxisName = str | tuple[str, ...] | None  # of a mapped axis, as in `jax.lax.psum
 class Learner(Protocol):
     """A model class: pure functions that fit and predict.
 
-    Hyperparameters are fields of a pytree. A learner may also offer `leave_one_out(x,
-    y)`: the parameters of all n refits without one row, stacked along a leading axis,
-    in closed form. Parameters that are the same in every fit may be wrapped in
-    `learners.Shared`; they are then kept once. `check(x, y)`, if there is one, raises
-    ValueError for what the learner cannot be fitted with.
+    Hyperparameters are fields of a pytree. Parameters that are the same in every fit
+    may be wrapped in `learners.Shared`; they are then kept once. A learner may also be
+    a `LeavesOneOut` or a `ChecksData`.
     """
 
     def fit(self, key: Array, x: PyTree, y: Array, weights: Array) -> PyTree:
@@ -53,6 +51,22 @@ class Learner(Protocol):
 
     def predict(self, params: PyTree, x: PyTree) -> PyTree:
         """Returns predictions: leading axis m of x to leading axis m of preds."""
+
+
+@runtime_checkable
+class LeavesOneOut(Learner, Protocol):
+    """A learner with a closed form of all n refits without one row."""
+
+    def leave_one_out(self, x: PyTree, y: Array) -> PyTree:
+        """Returns the parameters of the refits, stacked: the i-th without row i."""
+
+
+@runtime_checkable
+class ChecksData(Learner, Protocol):
+    """A learner that says what it cannot be fitted with."""
+
+    def check(self, x: PyTree, y: Array) -> None:
+        """Raises ValueError for inputs, targets or hyperparameters that do not fit."""
 
 
 @runtime_checkable

@@ -21,7 +21,7 @@ from jaxcp.typing import PyTree, Score
 
 RowShapes = tuple[tuple[int, ...], ...]
 _PAIR: RowShapes = ((2,),)
-NO_GROUPS = _checks.vector(None)
+_NO_GROUPS = _checks.vector(None)
 
 
 class Scored(NamedTuple):
@@ -40,7 +40,7 @@ def scored(
     y: Any,
     weights: Any,
     mask: Any,
-    groups: _checks.Column = NO_GROUPS,
+    groups: _checks.Column = _NO_GROUPS,
 ) -> Scored:
     """Returns the scores of held-out rows, after checks; weigh 0 where masked out."""
     inputs.check_score(score)

@@ -10,11 +10,9 @@ from jax import Array, lax
 
 from jaxcp import _checks
 from jaxcp._arrays import as_arrays
-from jaxcp._numbers import with_rounding
 from jaxcp._pytree import pytree, static
 from jaxcp._tracing import jit
 from jaxcp.calibration._rows import (
-    NO_GROUPS,
     RowShapes,
     check_lawful,
     scored,
@@ -22,9 +20,8 @@ from jaxcp.calibration._rows import (
     weights_for,
 )
 from jaxcp.calibration.rule import Rule
+from jaxcp.calibration.split import Calibration
 from jaxcp.certificates import Certificate, certificate
-from jaxcp.pvalues.conformal import p_values_among
-from jaxcp.quantiles.conformal import threshold_at
 from jaxcp.quantiles.levels import alpha_as_float, as_alpha, ranks, split_alpha
 from jaxcp.scores import inputs
 from jaxcp.typing import AnySet, ArrayLike, PyTree, Score
@@ -178,46 +175,33 @@ class GroupCalibration(Rule):
         test_weights: Array | None = None,
     ) -> Array:
         """Returns the threshold of one group, or of all with leading axis g."""
-        of_group = lambda g: self._threshold(rank[g], g, test_weights)  # noqa: E731
+        of = lambda g: self._group(g).threshold(rank[g], test_weights)  # noqa: E731
         if groups is None:
-            return jax.vmap(of_group)(jnp.arange(self.num_groups))
+            return jax.vmap(of)(jnp.arange(self.num_groups))
         group = groups.astype(int)  # a narrow type may not hold num_groups
         # Without weights of their own all test points share the thresholds.
-        q = self.threshold(rank)[group] if test_weights is None else of_group(group)
+        q = self.threshold(rank)[group] if test_weights is None else of(group)
         return jnp.where((group >= 0) & (group < self.num_groups), q, jnp.inf)
 
-    def _threshold(self, rank, group, test_weight):
-        mask, weights = self._rows_of(group)
-        return threshold_at(self.scores, rank, mask, weights, test_weight)
-
-    def _rows_of(self, group):
-        """Returns which rows count in a group, and their weights if there are any."""
+    def _group(self, group):
+        """Returns the calibration of the rows of one group."""
         inside = self.groups == group
         inside = inside if self.mask is None else inside & self.mask
-        weights = self.weights
-        return inside, None if weights is None else jnp.where(inside, weights, 0)
+        weights = None if self.weights is None else jnp.where(inside, self.weights, 0)
+        return Calibration(self.score, self.scores, weights, inside)
 
     def _p_values_of_scores(self, scores, u, rounds, groups, test_weights=None):
-        known = with_rounding(self.scores) if rounds else self.scores
-
-        def of_group(group):
-            mask, weights = self._rows_of(group)
-            mass = mask if weights is None else weights
-            return p_values_among(known, scores, u, mass, test_weights)
-
-        def fill_in(p, group):
-            return jnp.where(groups == group, of_group(group), p), None
-
-        like = jax.eval_shape(of_group, jnp.zeros((), int))
+        options = {"u": u, "rounds": rounds, "test_weights": test_weights}
+        of = lambda g: self._group(g)._p_values_of_scores(scores, **options)  # noqa: E731
+        fill = lambda p, g: (jnp.where(groups == g, of(g), p), None)  # noqa: E731
+        like = jax.eval_shape(of, jnp.zeros((), int))
         start = jnp.ones(like.shape, like.dtype)
-        return lax.scan(fill_in, start, jnp.arange(self.num_groups))[0]
+        return lax.scan(fill, start, jnp.arange(self.num_groups))[0]
 
     def _columns(self, groups, test_weights):
-        given = groups is not None
-        return {
-            "groups": _checks.groups(groups, self.num_groups) if given else NO_GROUPS,
-            "test_weights": weights_for(self.weights, test_weights),
-        }
+        groups = _checks.groups(groups, self.num_groups)._replace(required=False)
+        weights = weights_for(self.weights, test_weights)
+        return {"groups": groups, "test_weights": weights}
 
     def _check_one_alpha(self, alpha):
         """Groups may have a level each: `rank` checks the shape."""

@@ -58,7 +58,7 @@ class OwnFit:
         """Returns the prediction of every training row without it, leading axis n."""
         if self.count < len(self.fold):
             pick = lambda preds, i: jax.tree.map(lambda v: v[i], preds)  # noqa: E731
-            return fits.picked(pick, x, self.fold)
+            return fits.at_each(pick, x, self.fold, width=self.count)
         each = shared.take(fits.params, self.fold)  # n predictions, not n^2
         return shared.predict_each(fits.learner, each, x)
 
@@ -102,7 +102,8 @@ class Ensemble:
 
     def of_rows(self, fits: "Fits", x: PyTree) -> PyTree:
         """Returns the prediction of every training row without it, leading axis n."""
-        return fits.picked(self._average, x, self.held_out.T)
+        own = self.held_out.T
+        return fits.at_each(self._average, x, own, width=fits.count)
 
     def _average(self, preds, held):
         combine = _mean if self.aggregation == "mean" else _median
@@ -135,12 +136,15 @@ class Fits:
         """Returns predictions of all fits, leading axes (m, b)."""
         return jax.tree.map(lambda v: jnp.swapaxes(v, 0, 1), self.predict(x))
 
-    def picked(
-        self, pick: Callable[[PyTree, Array], PyTree], x: PyTree, own: Array
+    def at_each(
+        self, one: Callable[..., PyTree], x: PyTree, *rows: PyTree, width: int
     ) -> PyTree:
-        """Returns `pick(preds, own)` of the predictions of all fits at each input."""
-        block = lambda x, own: jax.vmap(pick)(self.by_input(x), own)  # noqa: E731
-        return map_blocks(block, x, own, width=self.count)
+        """Returns `one(preds, *row)` of what all fits predict, (b, ...), at each input.
+
+        `width` is how many numbers `one` makes on its way, as for `map_blocks`.
+        """
+        block = lambda x, *rows: jax.vmap(one)(self.by_input(x), *rows)  # noqa: E731
+        return map_blocks(block, x, *rows, width=width)
 
 
 def fit_all(

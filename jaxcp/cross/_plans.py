@@ -14,6 +14,7 @@ from jaxcp.calibration.split import calibrate
 from jaxcp.cross._fits import Ensemble, Fits, OwnFit, fit_all
 from jaxcp.cross.conformal import CrossConformal
 from jaxcp.learners import checking, shared
+from jaxcp.learners.general import check_learner
 from jaxcp.scores import inputs
 from jaxcp.typing import ArrayLike, Learner, PyTree, Score
 
@@ -41,13 +42,11 @@ class Rows(NamedTuple):
     Args:
       x: Inputs, a pytree of arrays with leading axis n.
       y: Targets, shape (n, ...).
-      n: Number of rows.
       rounded: Whether targets lost digits on their way in.
     """
 
     x: PyTree
     y: Array
-    n: int
     rounded: bool
 
 
@@ -61,8 +60,8 @@ def check_data(
     _checks.check_key(key)
     _checks.check_count("the number of rows", len(y), 1)
     _checks.check_not_nan("y", y)
-    _checks.check_learner(learner, x, y)
-    return Rows(x, y, len(y), rounded)
+    check_learner(learner, x, y)
+    return Rows(x, y, rounded)
 
 
 def left_out_by(weights: Array, aggregation: str) -> OwnFit | Ensemble:

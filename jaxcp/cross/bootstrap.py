@@ -141,7 +141,7 @@ def enbpi(
     rows = check_data(key, learner, score, x, y)
     key_bags, key_fits = jax.random.split(key)
     bags = resampling.block_bootstrap(
-        key_bags, rows.n, num_resamples, block_size, moving=moving
+        key_bags, len(rows.y), num_resamples, block_size, moving=moving
     )
     plan = Plan(bags, left_out_by(bags, aggregation), batch_size, check)
     return carry_out(plan, key_fits, learner, score, rows, calibration_weights)

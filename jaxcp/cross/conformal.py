@@ -8,7 +8,6 @@ from jax import Array
 
 from jaxcp import _checks
 from jaxcp._arrays import as_arrays
-from jaxcp._batching import map_blocks
 from jaxcp._pytree import pytree
 from jaxcp._tracing import jit
 from jaxcp.calibration._rows import weights_for
@@ -183,10 +182,7 @@ def _plus(cp, x, rank, test_weights):
         preds = fits.left_out.without_each(preds)
         return _votes.plus(score, preds, _known(of.scores), ballot)
 
-    def block(x, test_weights):
-        return jax.vmap(one)(fits.by_input(x), test_weights)
-
-    return map_blocks(block, x, test_weights, width=n * _width(cp, x))
+    return fits.at_each(one, x, test_weights, width=n * _width(cp, x))
 
 
 def _plus_of_folds(cp, x, rank):
@@ -199,8 +195,8 @@ def _plus_of_folds(cp, x, rank):
             return _folds.plus_labels(labels, jax.tree.map(lambda v: v[0], folds), rank)
         return _folds.plus_interval(score, preds, folds, jnp.atleast_1d(rank))
 
-    block = lambda x: jax.vmap(one)(fits.by_input(x))  # noqa: E731
-    return map_blocks(block, x, width=_LONG_FOLDS * fits.count * _width(cp, x))
+    width = _LONG_FOLDS * fits.count * _width(cp, x)
+    return fits.at_each(one, x, width=width)
 
 
 def _width(cp, x):
@@ -241,15 +237,13 @@ def _minmax(cp, x, rank, test_weights):
     def one(preds, q):
         return _votes.minmax(score, fits.left_out.voters(preds), q, voting)
 
-    block = lambda x, q: jax.vmap(one)(fits.by_input(x), q)  # noqa: E731
-    return map_blocks(block, x, q, width=len(voting) * _width(cp, x))
+    return fits.at_each(one, x, q, width=len(voting) * _width(cp, x))
 
 
 @jit
 def _center(cp, x):
-    fits = cp.fits
-    block = lambda x: jax.vmap(fits.left_out.center)(fits.by_input(x))  # noqa: E731
-    return map_blocks(block, x, width=len(cp.scores) * _width(cp, x))
+    width = len(cp.scores) * _width(cp, x)
+    return cp.fits.at_each(cp.fits.left_out.center, x, width=width)
 
 
 @jit
@@ -262,8 +256,7 @@ def _upper_center(cp, x, rank):
         select = lambda v: kth_smallest(v, rank, where=cp.mask)  # noqa: E731
         return jax.vmap(select)(columns).reshape(values.shape[1:])
 
-    block = lambda x: jax.vmap(one)(cp.fits.by_input(x))  # noqa: E731
-    return map_blocks(block, x, width=len(cp.scores) * _width(cp, x))
+    return cp.fits.at_each(one, x, width=len(cp.scores) * _width(cp, x))
 
 
 @jit

@@ -9,7 +9,7 @@ from jaxcp._arrays import as_arrays
 from jaxcp.cross._fits import OwnFit
 from jaxcp.cross._plans import Plan, carry_out, check_data, left_out_by
 from jaxcp.cross.conformal import CrossConformal
-from jaxcp.typing import ArrayLike, Learner, PyTree, Score
+from jaxcp.typing import ArrayLike, Learner, LeavesOneOut, PyTree, Score
 
 
 def cross_conformal(
@@ -74,7 +74,7 @@ def cross_conformal(
     rows = check_data(key, learner, score, x, y)
     _checks.check_given(weights=weights)
     weights = as_arrays(weights=weights)
-    n = rows.n
+    n = len(rows.y)
     if weights.ndim != 2 or weights.shape[1] != n or not len(weights):
         raise ValueError(f"expected weights of shape (b, {n}), got {weights.shape}")
     _checks.check_weights("weights", weights)
@@ -131,9 +131,10 @@ def jackknife_plus(
       (7, 30)
     """
     rows = check_data(key, learner, score, x, y)
-    n = rows.n
+    n = len(rows.y)
     _checks.check_count("the number of rows", n, 2)
-    weights = None if hasattr(learner, "leave_one_out") else resampling.leave_one_out(n)
+    closed = isinstance(learner, LeavesOneOut)
+    weights = None if closed else resampling.leave_one_out(n)
     plan = Plan(weights, OwnFit(jnp.arange(n), n), batch_size, check)
     return carry_out(plan, key, learner, score, rows, calibration_weights)
 
@@ -187,7 +188,7 @@ def cv_plus(
     """
     rows = check_data(key, learner, score, x, y)
     key_folds, key_fits = jax.random.split(key)
-    weights = resampling.k_fold(key_folds, rows.n, num_folds)
+    weights = resampling.k_fold(key_folds, len(rows.y), num_folds)
     own = OwnFit(jnp.argmin(weights, axis=0), len(weights))
     plan = Plan(weights, own, batch_size, check)
     return carry_out(plan, key_fits, learner, score, rows, calibration_weights)

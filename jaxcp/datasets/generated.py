@@ -76,16 +76,16 @@ def _heteroscedastic(key, n):
 def classes(
     key: Array, n: int, *, num_classes: int = 3, separation: float = 2.0
 ) -> tuple[Array, Array]:
-    """Returns labelled points in the plane whose posterior is known.
+    """Returns labeled points in the plane whose posterior is known.
 
-    Labels are uniform; given label c, x is standard normal around a centre on a circle
+    Labels are uniform; given label c, x is standard normal around a center on a circle
     of radius `separation`. `class_posterior` is the exact p(y | x).
 
     Args:
       key: Random key.
       n: Number of rows.
       num_classes: Number of classes k.
-      separation: Radius of the circle of centres.
+      separation: Radius of the circle of centers.
 
     Returns:
       (x, y) of shapes (n, 2) and (n,), y int in 0, ..., k - 1.
@@ -118,7 +118,7 @@ def class_posterior(
     Args:
       x: Points, shape (n, 2).
       num_classes: Number of classes k, as in `classes`.
-      separation: Radius of the circle of centres, as in `classes`.
+      separation: Radius of the circle of centers, as in `classes`.
 
     Returns:
       Probabilities, shape (n, k).
@@ -132,7 +132,7 @@ def class_posterior(
     """
     if jnp.ndim(x) != 2 or x.shape[1] != 2:
         raise ValueError(f"expected x of shape (n, 2), got {jnp.shape(x)}")
-    # The norms of x and of the centres are the same for all classes and cancel.
+    # The norms of x and of the centers are the same for all classes and cancel.
     return jax.nn.softmax(x @ _centers(num_classes, separation).T)
 
 

@@ -103,7 +103,7 @@ class Bimodal(_Law):
 class OneMoon(_Law):
     """A moon that shrinks with x ~ U(0, 1): 100 Gaussians along an arc.
 
-    With angles a_i = i pi / 99 their centres are (1.3 - x) (cos a_i, 0.5 - sin a_i) and
+    With angles a_i = i pi / 99 their centers are (1.3 - x) (cos a_i, 0.5 - sin a_i) and
     their standard deviation is 0.2.
 
     Example:

@@ -37,22 +37,16 @@ class Scenes:
 
     def lists(self) -> tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray]]:
         """Returns (predictions, truths, confidences), one array for each image."""
-        preds, true, confidences, some, there = (
-            np.asarray(v)
-            for v in (
-                self.pred_boxes,
-                self.true_boxes,
-                self.confidences,
-                self.pred_mask,
-                self.true_mask,
-            )
+        padded = jax.tree.map(np.asarray, self)
+
+        def ragged(values, masks):
+            return [v[m] for v, m in zip(values, masks, strict=True)]
+
+        return (
+            ragged(padded.pred_boxes, padded.pred_mask),
+            ragged(padded.true_boxes, padded.true_mask),
+            ragged(padded.confidences, padded.pred_mask),
         )
-        ragged = [(preds, some), (true, there), (confidences, some)]
-        preds, true, confidences = (
-            [v[m] for v, m in zip(values, masks, strict=True)]
-            for values, masks in ragged
-        )
-        return preds, true, confidences
 
 
 def scenes(

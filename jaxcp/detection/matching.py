@@ -8,7 +8,7 @@ import numpy as np
 from jax import Array
 
 from jaxcp import _checks, _geometry
-from jaxcp._arrays import as_array, as_arrays
+from jaxcp._arrays import as_array
 from jaxcp._pytree import pytree
 from jaxcp.detection._padding import (
     least_confidence,
@@ -78,19 +78,10 @@ def match_boxes(
       >>> index.tolist(), matched.tolist()
       ([1, -1], [True, False])
     """
-    pred_boxes, true_boxes = (
-        v.reshape(0, 4) if v.shape == (0,) else v  # an image without a box
-        for v in (
-            as_array("pred_boxes", pred_boxes),
-            as_array("true_boxes", true_boxes),
-        )
-    )
-    pred_mask, true_mask = as_arrays(pred_mask=pred_mask, true_mask=true_mask)
-    _check_one_image("pred_boxes", pred_boxes, pred_mask)
-    _check_one_image("true_boxes", true_boxes, true_mask)
+    preds, there = _one_image("pred_boxes", pred_boxes, pred_mask)
+    true, present = _one_image("true_boxes", true_boxes, true_mask)
     _check_min_iou(min_iou)
-    allowed = _mask(pred_boxes, pred_mask)[:, None] & _mask(true_boxes, true_mask)[None]
-    return _match(pred_boxes, true_boxes, allowed, min_iou)
+    return _match(preds, true, there[:, None] & present[None], min_iou)
 
 
 def match_images(
@@ -140,17 +131,8 @@ def match_images(
             f"expected true_boxes of {len(preds)} images like pred_boxes, "
             f"got {len(true)}"
         )
-    labels, counted = None, (pred_mask, true_mask)
-    if _both(pred_labels=pred_labels, true_labels=true_labels):
-        labels = (
-            padded_labels("pred_labels", pred_labels, pred_mask),
-            padded_labels("true_labels", true_labels, true_mask),
-        )
-    if _both(confidences=confidences, min_confidence=min_confidence):
-        confidences = padded_like("confidences", confidences, pred_mask)
-        classes = None if labels is None else labels[0]
-        least = least_confidence(min_confidence, classes, pred_mask)
-        counted = pred_mask & (confidences >= least), true_mask
+    labels = _labels(pred_labels, true_labels, pred_mask, true_mask)
+    counted = _confident(confidences, min_confidence, labels, pred_mask), true_mask
     counts = np.maximum(pred_mask.sum(axis=1), true_mask.sum(axis=1))
     index = _match_by_size(preds, true, counts, counted, labels, min_iou)
     found = true  # of no meaning where there is no match
@@ -166,6 +148,23 @@ def _both(**pair):
     if any(given) and not all(given):
         raise ValueError(f"expected {' and '.join(pair)} together, got one")
     return all(given)
+
+
+def _labels(pred_labels, true_labels, pred_mask, true_mask):
+    """Returns the classes of predicted and of true boxes, or None."""
+    if not _both(pred_labels=pred_labels, true_labels=true_labels):
+        return None
+    preds = padded_labels("pred_labels", pred_labels, pred_mask)
+    return preds, padded_labels("true_labels", true_labels, true_mask)
+
+
+def _confident(confidences, min_confidence, labels, mask):
+    """Returns which predictions have the confidence to count, bool of shape (g, b)."""
+    if not _both(confidences=confidences, min_confidence=min_confidence):
+        return mask
+    classes = None if labels is None else labels[0]
+    least = least_confidence(min_confidence, classes, mask)
+    return mask & (padded_like("confidences", confidences, mask) >= least)
 
 
 def _match_by_size(preds, true, counts, counted, labels, min_iou):
@@ -187,24 +186,23 @@ def _match_by_size(preds, true, counts, counted, labels, min_iou):
     return index
 
 
-def _check_one_image(name, boxes, mask):
+def _one_image(name, boxes, mask):
+    """Returns boxes, shape (b, 4), and which of them are no padding, after checks."""
+    boxes = as_array(name, boxes)
+    boxes = boxes.reshape(0, 4) if boxes.shape == (0,) else boxes  # none in the image
     if boxes.ndim != 2:
         raise ValueError(
             f"expected {name} of one image, shape (b, 4), got {boxes.shape}; use "
             "jax.vmap on padded boxes, or match_images"
         )
-    _checks.num_rows(boxes=boxes, mask=mask)
-    _checks.check_vectors(mask=mask)
+    boxes, mask = _checks.rows(boxes=boxes, mask=_checks.mask(mask))
     _geometry.check_boxes(name, boxes, mask)
+    return boxes, jnp.ones(len(boxes), bool) if mask is None else mask
 
 
 def _check_min_iou(min_iou):
     _checks.check_scalars(min_iou=min_iou)
     _checks.check_values(lambda v: (v >= 0) & (v <= 1), "min_iou in [0, 1]", min_iou)
-
-
-def _mask(boxes, mask):
-    return jnp.ones(len(boxes), bool) if mask is None else mask.astype(bool)
 
 
 @jax.jit

@@ -2,7 +2,7 @@
 
 With `s` the square roots of the weights and A = diag(s) K diag(s) + penalty I, the dual
 coefficients are linear in the targets: c = M y with M = diag(s) A^-1 diag(s), or, with
-an unpenalised intercept u'y, M and u from the inverse of A bordered by s. Leaving row i
+an unpenalized intercept u'y, M and u from the inverse of A bordered by s. Leaving row i
 out of a linear system changes its solution by a multiple of column i of the inverse.
 """
 
@@ -12,26 +12,40 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from jaxcp._numbers import at_least_single
-from jaxcp.typing import Number
+from jaxcp._numbers import as_float, at_least_single
+from jaxcp.typing import Number, PyTree
 
 # Accelerators would round the products to 10 bits.
 dot = partial(jnp.matmul, precision="highest")
 
 
-def solve(matrix: Array, targets: Array) -> Array:
+def columns(y: Array) -> Array:
+    """Returns targets of shape (n, ...) as a matrix, one column an output."""
+    return y.reshape(len(y), -1)
+
+
+def matrix(x: PyTree, num_columns: int | None = None) -> Array:
+    """Returns inputs of shape (n, p) as floats, or raises ValueError."""
+    if jnp.ndim(x) != 2:
+        raise ValueError(f"expected x of shape (n, p), got {jnp.shape(x)}")
+    if num_columns is not None and x.shape[1] != num_columns:
+        raise ValueError(f"expected x with {num_columns} columns, got {x.shape[1]}")
+    return as_float(x)
+
+
+def solve(system: Array, targets: Array) -> Array:
     """Returns the solution of a symmetric system, by LU: it may be nearly singular.
 
     In the type of the targets, at least single precision: LAPACK has no narrower one.
     """
     dtype, targets = targets.dtype, at_least_single(targets)
-    matrix = matrix.astype(targets.dtype)  # a penalty may be of a wider type
+    system = system.astype(targets.dtype)  # a penalty may be of a wider type
 
     def by_platform(_, b):
         solves = {"cpu": _solve_each, "default": jnp.linalg.solve}
-        return lax.platform_dependent(matrix, b, **solves)
+        return lax.platform_dependent(system, b, **solves)
 
-    matvec = partial(dot, matrix)
+    matvec = partial(dot, system)
     solution = lax.custom_linear_solve(matvec, targets, by_platform, symmetric=True)
     return solution.astype(dtype)
 
@@ -71,7 +85,7 @@ def primal_without_each(
 ) -> tuple[Array, Array]:
     """Returns coefficients (n, p, d) and intercepts (n, d) of all leave-one-out fits.
 
-    `x` and `y` are centred if there is an intercept, so that the Gram matrix of (1, x)
+    `x` and `y` are centered if there is an intercept, so that the Gram matrix of (1, x)
     has two blocks. R_i = (y_i - fit_i) / (1 - H_ii) and b_-i = b - G^-1 x_i R_i.
     """
     n, p = x.shape
@@ -97,7 +111,7 @@ def dual(
         inverse = solve(system, identity)
         return root[:, None] * inverse * root[None], jnp.zeros_like(root)
     # The coefficients sum to zero, so a constant in the kernel changes nothing, and
-    # keeps the matrix regular where centred rows interpolate.
+    # keeps the matrix regular where centered rows interpolate.
     scale = jnp.mean(jnp.diag(gram)) + 1
     inverse = solve(system + scale * root[:, None] * root[None], identity)
     column = dot(inverse, root)

@@ -9,16 +9,16 @@ import numpy as np
 from jax import Array
 
 from jaxcp import _checks
-from jaxcp._arrays import as_arrays, is_concrete
+from jaxcp._arrays import is_concrete
 from jaxcp._tracing import classes_of, explained, jit
 from jaxcp.learners import shared
 from jaxcp.learners._probing import first_moved, other_targets
-from jaxcp.learners.general import GradientLearner, MeanScale
+from jaxcp.learners.general import GradientLearner, MeanScale, check_learner
 from jaxcp.learners.linear import QuantileRidge, Ridge
 from jaxcp.learners.neighbors import KernelRidge, NearestNeighbors
-from jaxcp.typing import ArrayLike, Learner, PyTree
+from jaxcp.typing import ArrayLike, Learner, LeavesOneOut, PyTree
 
-_EVERY = 5  # one row of so many is left out
+_EVERY = 5  # every fifth row is left out
 _REMEMBERED = 256
 
 _HOLD_OUT = {GradientLearner, KernelRidge, NearestNeighbors, QuantileRidge, Ridge}
@@ -65,12 +65,10 @@ def check(
       prediction of row 0 that moves with its own target, from 0 to 81; multiply each
       row's part of the fit by its weight, and keep no row of weight 0
     """
-    x, y = as_arrays(x=x, y=y)
-    _checks.check_given(x=x, y=y)
-    n = _checks.num_rows(y=y, x=x)
-    _checks.check_count("the number of rows", n, 2)
+    y, x = _checks.rows(y=y, x=x)
+    _checks.check_count("the number of rows", len(y), 2)
     _checks.check_not_nan("y", y)
-    _checks.check_learner(learner, x, y)
+    check_learner(learner, x, y)
     key = jax.random.key(0) if key is None else key
     _checks.check_key(key)
     _check(learner, x, y, key)
@@ -114,7 +112,7 @@ def _check(learner, x, y, key):
     # Data that are constants of somebody's program are looked at while it is traced.
     with traceable(learner), jax.ensure_compile_time_eval():
         _check_fit(learner, x, y, key)
-        if hasattr(learner, "leave_one_out"):
+        if isinstance(learner, LeavesOneOut):
             _check_leave_one_out(learner, x, y)
 
 

@@ -10,7 +10,7 @@ from jaxcp import _checks
 from jaxcp._numbers import as_float
 from jaxcp._pytree import pytree, static
 from jaxcp._tracing import jit
-from jaxcp.typing import Learner, Number, PyTree
+from jaxcp.typing import ChecksData, Learner, Number, PyTree
 
 
 @pytree
@@ -147,13 +147,27 @@ class MeanScale:
         """Raises ValueError for a negative floor, or as the two learners."""
         _checks.check_values(lambda v: v >= 0, "floor >= 0", self.floor)
         for learner in (self.mean, self.scale):
-            _checks.check_learner(learner, x, y)
+            check_learner(learner, x, y)
 
     def predict(self, params: PyTree, x: PyTree) -> tuple[Array, Array]:
         """Returns (mu, sigma), each like the targets."""
         mean, scale, lowest = params
         sigma = self.scale.predict(scale, x)
         return self.mean.predict(mean, x), jnp.maximum(sigma, lowest[None])
+
+
+def check_learner(learner: Learner, x: PyTree, y: Array) -> None:
+    """Raises ValueError for what is no learner, or what it cannot be fitted with."""
+    _checks.check_given(learner=learner)
+    if not isinstance(learner, Learner):
+        raise ValueError(
+            f"expected a learner with fit and predict, got {type(learner).__name__}; "
+            "wrap two functions as learners.FunctionLearner(fit, predict)"
+        )
+    instead = "learners.FunctionLearner(fit, predict)"
+    _checks.check_pytree("learner", learner, instead)
+    if isinstance(learner, ChecksData):
+        learner.check(x, y)
 
 
 @jit

@@ -8,10 +8,10 @@ from jaxcp import _checks
 from jaxcp._numbers import as_float, varying_like
 from jaxcp._pytree import pytree, static
 from jaxcp.learners import _algebra
-from jaxcp.learners._algebra import dot
-from jaxcp.typing import Number, PyTree
+from jaxcp.learners._algebra import columns, dot, matrix
+from jaxcp.typing import Number
 
-_NUM_STEPS = 100  # of the majorisation for quantiles
+_NUM_STEPS = 100  # of the majorization for quantiles
 _ROUNDING = 1e-3  # width of the smoothed kink, in standard deviations of the target
 
 
@@ -35,7 +35,7 @@ class Ridge:
     """Ridge regression: argmin sum_i w_i (y_i - a - x_i b)^2 + penalty |b|^2.
 
     `x` has shape (n, p), `y` (n,) or (n, d); predictions are like `y`. The intercept a
-    is not penalised. With at least as many features as rows the dual form is solved, so
+    is not penalized. With at least as many features as rows the dual form is solved, so
     that a penalty of zero gives the least squares fit of minimum norm. It needs
     linearly independent rows then, and with fewer features independent columns, within
     every resample; otherwise a penalty of zero leaves the fit to rounding errors (or
@@ -91,12 +91,12 @@ class Ridge:
 
     def check(self, x: Array, y: Array) -> None:
         """Raises ValueError for a negative penalty, or inputs not of shape (n, p)."""
-        _matrix(x)
+        matrix(x)
         _checks.check_values(lambda v: v >= 0, "penalty >= 0", self.penalty)
 
     def _centered(self, x, y, weights):
         """Returns data about their weighted means, weights, and the means."""
-        x, y, weights = _algebra.in_single(_matrix(x), _columns(as_float(y)), weights)
+        x, y, weights = _algebra.in_single(matrix(x), columns(as_float(y)), weights)
         center, level = (_algebra.centers(v, weights, self.intercept) for v in (x, y))
         return x - center[None], y - level[None], weights, center, level
 
@@ -109,7 +109,7 @@ class QuantileRidge:
     """Quantile regression: argmin sum_i w_i rho(y_i - a - x_i b) + penalty |b|^2.
 
     rho is the pinball loss at each level, smoothed at its kink over a thousandth of the
-    target's standard deviation; solved by majorisation: a hundred weighted least
+    target's standard deviation; solved by majorization: a hundred weighted least
     squares fits.
 
     `x` has shape (n, p) and `y` (n,). Predictions are a tuple with an array (m,) for
@@ -118,7 +118,7 @@ class QuantileRidge:
     Args:
       levels: Quantile levels in (0, 1), a tuple of numbers.
       penalty: Price of the squared norm, >= 0, shape ().
-      intercept: Whether there is an intercept, which is not penalised.
+      intercept: Whether there is an intercept, which is not penalized.
 
     References:
       Koenker and Bassett, Regression Quantiles, 1978.
@@ -139,7 +139,7 @@ class QuantileRidge:
     def fit(self, key: Array, x: Array, y: Array, weights: Array) -> LinearFit:
         """Returns the fits of all levels, stacked; the key is not used."""
         del key
-        return _fit_levels(self, _matrix(x), as_float(y), weights)
+        return _fit_levels(self, matrix(x), as_float(y), weights)
 
     def predict(self, params: LinearFit, x: Array) -> tuple[Array, ...]:
         """Returns the predicted quantiles, a tuple of arrays (m,)."""
@@ -147,7 +147,7 @@ class QuantileRidge:
 
     def check(self, x: Array, y: Array) -> None:
         """Raises ValueError for levels outside (0, 1) or targets not of shape (n,)."""
-        _matrix(x)
+        matrix(x)
         if not isinstance(self.levels, tuple | list) or not self.levels:
             raise ValueError(f"expected levels as a tuple, got {self.levels!r}")
         for level in self.levels:
@@ -157,14 +157,7 @@ class QuantileRidge:
         _checks.check_vectors(y=y)
 
     def _fit_level(self, design, y, weights, level):
-        total = jnp.sum(weights)
-        total = jnp.where(total > 0, total, 1)
-        spread = y - dot(weights, y) / total
-        width = _ROUNDING * jnp.sqrt(dot(weights, spread**2) / total)
-        # Also where the targets are constant, or all zero.
-        eps, tiny = jnp.finfo(y.dtype).eps, jnp.finfo(y.dtype).tiny
-        largest = jnp.max(jnp.where(weights > 0, jnp.abs(y), 0), initial=tiny**0.5)
-        width = jnp.maximum(width, eps**0.5 * largest)
+        width = _kink_width(y, weights)
         # Zero for the intercept, the last column; a trace keeps it invertible.
         price = jnp.full(design.shape[1], 2.0, y.dtype) * self.penalty
         price = price.at[-1].set(jnp.finfo(y.dtype).tiny) if self.intercept else price
@@ -210,12 +203,24 @@ def _fit_levels(learner, x, y, weights):
     return LinearFit(coefs.astype(dtype), level.astype(dtype))
 
 
+def _kink_width(y, weights):
+    """Returns the width of the smoothed kink, in units of the targets, above 0."""
+    total = jnp.sum(weights)
+    total = jnp.where(total > 0, total, 1)
+    spread = y - dot(weights, y) / total
+    width = _ROUNDING * jnp.sqrt(dot(weights, spread**2) / total)
+    # Also where the targets are constant, or all zero.
+    eps, tiny = jnp.finfo(y.dtype).eps, jnp.finfo(y.dtype).tiny
+    largest = jnp.max(jnp.where(weights > 0, jnp.abs(y), 0), initial=tiny**0.5)
+    return jnp.maximum(width, eps**0.5 * largest)
+
+
 def _solve_linear(linear, target):
     return _algebra.solve(jax.jacobian(linear)(target), target)
 
 
 def _predict(params, x):
-    x = _matrix(x, len(params.coef))
+    x = matrix(x, len(params.coef))
     slopes = jnp.tensordot(x, params.coef, 1, precision="highest")
     return slopes + params.intercept[None]
 
@@ -225,15 +230,3 @@ def _linear_fit(coef, intercept, y):
     dtype, shape = as_float(y).dtype, y.shape[1:]
     coef, intercept = coef.astype(dtype), intercept.astype(dtype)
     return LinearFit(coef.reshape(len(coef), *shape), intercept.reshape(shape))
-
-
-def _columns(y: Array) -> Array:
-    return y.reshape(len(y), -1)
-
-
-def _matrix(x: PyTree, num_columns: int | None = None) -> Array:
-    if jnp.ndim(x) != 2:
-        raise ValueError(f"expected x of shape (n, p), got {jnp.shape(x)}")
-    if num_columns is not None and x.shape[1] != num_columns:
-        raise ValueError(f"expected x with {num_columns} columns, got {x.shape[1]}")
-    return as_float(x)

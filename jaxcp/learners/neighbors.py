@@ -1,4 +1,4 @@
-"""Models that keep their training rows: kernel ridge and nearest neighbours."""
+"""Models that keep their training rows: kernel ridge and nearest neighbors."""
 
 import jax
 import jax.numpy as jnp
@@ -9,8 +9,7 @@ from jaxcp._geometry import square_distances
 from jaxcp._numbers import as_float
 from jaxcp._pytree import pytree, static
 from jaxcp.learners import _algebra
-from jaxcp.learners._algebra import dot
-from jaxcp.learners.linear import _columns, _matrix
+from jaxcp.learners._algebra import columns, dot, matrix
 from jaxcp.learners.shared import Shared
 from jaxcp.quantiles.selection import weighted_select
 from jaxcp.typing import Number
@@ -55,31 +54,31 @@ class KernelRidge:
     def fit(self, key: Array, x: Array, y: Array, weights: Array) -> KernelFit:
         """Returns the weighted fit; the key is not used."""
         del key
-        x, y = _matrix(x), as_float(y)
+        x, y = matrix(x), as_float(y)
         rows, targets, weights = _algebra.in_single(x, y, weights)
         gram = self._kernel(rows, rows)
         inverse, _ = _algebra.dual(gram, self.penalty, weights, False)
-        coef = dot(inverse, _columns(targets)).reshape(y.shape)
+        coef = dot(inverse, columns(targets)).reshape(y.shape)
         return KernelFit(Shared(x), coef.astype(y.dtype))
 
     def predict(self, params: KernelFit, x: Array) -> Array:
         """Returns k(x, x_train) @ coef, shape (m, ...)."""
         rows = params.x.value
-        x = _matrix(x, rows.shape[1])
-        values = dot(self._kernel(x, rows), _columns(params.coef))
+        x = matrix(x, rows.shape[1])
+        values = dot(self._kernel(x, rows), columns(params.coef))
         return values.reshape(-1, *params.coef.shape[1:])
 
     def leave_one_out(self, x: Array, y: Array) -> KernelFit:
         """Returns the n fits without one row each, stacked."""
-        x, y = _matrix(x), as_float(y)
+        x, y = matrix(x), as_float(y)
         rows, targets, _ = _algebra.in_single(x, y, jnp.ones(len(x)))
-        gram, targets = self._kernel(rows, rows), _columns(targets)
+        gram, targets = self._kernel(rows, rows), columns(targets)
         coefs, _ = _algebra.dual_without_each(gram, targets, self.penalty, False)
         return KernelFit(Shared(x), coefs.reshape(len(y), *y.shape).astype(y.dtype))
 
     def check(self, x: Array, y: Array) -> None:
         """Raises ValueError for a negative penalty or a lengthscale not above 0."""
-        _matrix(x)
+        matrix(x)
         _checks.check_values(lambda v: v >= 0, "penalty >= 0", self.penalty)
         _checks.check_values(lambda v: v > 0, "lengthscale > 0", self.lengthscale)
 
@@ -112,10 +111,10 @@ class NearestNeighbors:
     A row of weight w counts as w rows; rows at the same distance share what is left of
     the k. `x` has shape (n, p), `y` (n,) or (n, d). With fewer than k rows: their mean.
 
-    Offers `leave_one_out`: neighbours are looked up once, not once a refit.
+    Offers `leave_one_out`: neighbors are looked up once, not once a refit.
 
     Args:
-      num_neighbors: Number of neighbours k, at least 1.
+      num_neighbors: Number of neighbors k, at least 1.
 
     References:
       Cover and Hart, Nearest Neighbor Pattern Classification, 1967.
@@ -133,31 +132,31 @@ class NearestNeighbors:
     def fit(self, key: Array, x: Array, y: Array, weights: Array) -> NeighborsFit:
         """Returns the training rows; the key is not used."""
         del key
-        x, y = _matrix(x), as_float(y)
+        x, y = matrix(x), as_float(y)
         # Targets are not shared: a learner made of this one may fit each to its own.
         return NeighborsFit(Shared(x), y, jnp.asarray(weights, y.dtype))
 
     def predict(self, params: NeighborsFit, x: Array) -> Array:
         """Returns the mean target of the nearest rows, shape (m, ...)."""
-        x, rows = _matrix(x, params.x.value.shape[1]), params.x.value
+        x, rows = matrix(x, params.x.value.shape[1]), params.x.value
         y, weights = (
             part.value if isinstance(part, Shared) else part
             for part in (params.y, params.weights)
         )
         distances = square_distances(x, rows)
-        i, targets = params.left_out, _columns(y)
+        i, targets = params.left_out, columns(y)
         means = jax.vmap(lambda d: self._mean(d, targets, weights, i))(distances)
         return means.reshape(-1, *y.shape[1:])
 
     def leave_one_out(self, x: Array, y: Array) -> NeighborsFit:
         """Returns the n fits without one row each, stacked."""
-        x, y = _matrix(x), as_float(y)
+        x, y = matrix(x), as_float(y)
         ones = Shared(jnp.ones(len(x), y.dtype))
         return NeighborsFit(Shared(x), Shared(y), ones, jnp.arange(len(x)))
 
     def check(self, x: Array, y: Array) -> None:
-        """Raises ValueError unless the number of neighbours is an int >= 1."""
-        _matrix(x)
+        """Raises ValueError unless the number of neighbors is an int >= 1."""
+        matrix(x)
         _checks.check_count("num_neighbors", self.num_neighbors, 1)
 
     def _mean(self, distances, y, weights, left_out):

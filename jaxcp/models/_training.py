@@ -1,4 +1,4 @@
-"""Training of a network in one scan, on standardised data."""
+"""Training of a network in one scan, on standardized data."""
 
 import dataclasses
 from collections.abc import Callable
@@ -12,7 +12,6 @@ from flax import nnx
 from jax import Array, lax
 
 from jaxcp import _checks
-from jaxcp._arrays import as_arrays
 from jaxcp._numbers import as_float
 from jaxcp._pytree import pytree, static
 from jaxcp._tracing import jit
@@ -63,7 +62,7 @@ class Fitted:
         return self.y_center + self.y_scale * v
 
     def log_scale(self) -> Array:
-        """Returns the log density that standardising takes away, shape ()."""
+        """Returns the log density that standardizing takes away, shape ()."""
         return jnp.sum(jnp.log(self.y_scale))
 
 
@@ -94,12 +93,12 @@ def fit(
       key: Random key, of the initial weights and the mini-batches.
       model: Has `num_steps`, `batch_size`, `step_size`, `num_hidden`, and a function
         `network(rngs, p, d)`.
-      loss: Loss of one standardised example; the key is its own at every step.
+      loss: Loss of one standardized example; the key is its own at every step.
       x: Inputs, shape (n, p) or (n,).
       y: Targets, shape (n, d) or (n,).
     """
-    x, y = (as_float(v) for v in as_arrays(x=x, y=y))
-    n = _checks.num_rows(y=y, x=x)
+    y, x = map(as_float, _checks.rows(y=y, x=x))
+    n = len(y)
     _checks.check_key(key)
     _check_sizes(model)
     if n == 0 or x.ndim > 2 or y.ndim > 2:
@@ -131,27 +130,34 @@ def _fit(key_init, key_steps, x, y, step_size, model, loss):
     moments = *_moments(x), *_moments(y)
     scales = Fitted(structure, state, *moments, jnp.zeros(0))
     x, y = jax.vmap(scales.inputs)(x), jax.vmap(scales.targets)(y)
-    schedule = optax.cosine_decay_schedule(step_size, model.num_steps)
-    optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(schedule))
 
-    def mean_loss(state, key, rows):
+    def mean_loss(state, key):
+        key_rows, key = jax.random.split(key)
+        rows = jax.random.randint(key_rows, (model.batch_size,), 0, len(x))
         network = nnx.merge(structure, state)
         keys = jax.random.split(key, len(rows))
         each = jax.vmap(lambda k, u, v: loss(network, k, u, v))
         return jnp.mean(each(keys, x[rows], y[rows]))
 
+    keys = jax.random.split(key_steps, model.num_steps)
+    state, losses = _descend(mean_loss, state, keys, step_size)
+    return Fitted(structure, state, *moments, losses)
+
+
+def _descend(mean_loss, state, keys, step_size):
+    """Returns the weights after a step of Adam for each key, and the losses."""
+    schedule = optax.cosine_decay_schedule(step_size, len(keys))
+    optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(schedule))
+
     def step(carry, key):
         state, memory = carry
-        key_rows, key_loss = jax.random.split(key)
-        rows = jax.random.randint(key_rows, (model.batch_size,), 0, len(x))
-        value, slope = jax.value_and_grad(mean_loss)(state, key_loss, rows)
+        value, slope = jax.value_and_grad(mean_loss)(state, key)
         updates, memory = optimizer.update(slope, memory, state)
         return (optax.apply_updates(state, updates), memory), value
 
     start = state, optimizer.init(state)
-    keys = jax.random.split(key_steps, model.num_steps)
     (state, _), losses = lax.scan(step, start, keys)
-    return Fitted(structure, state, *moments, losses)
+    return state, losses
 
 
 def _moments(values: Array) -> tuple[Array, Array]:

@@ -1,4 +1,4 @@
-"""A normalising flow of affine couplings, conditional on the input."""
+"""A normalizing flow of affine couplings, conditional on the input."""
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ _LARGEST = 2.0  # of the log scale of one coupling
 
 @pytree
 class CouplingFlow:
-    """A conditional normalising flow: density, sampler, and inverse both ways.
+    """A conditional normalizing flow: density, sampler, and inverse both ways.
 
     Each coupling shifts and scales every other output by functions of the rest and of
     x. With one output it is a Gaussian with a mean and a scale.
@@ -68,7 +68,7 @@ class CouplingFlow:
         return params.outputs(params.trained().forward(params.inputs(x), z))
 
     def network(self, rngs: nnx.Rngs, num_inputs: int, num_targets: int) -> nnx.Module:
-        """Returns an untrained network on standardised data."""
+        """Returns an untrained network on standardized data."""
         return _Couplings(num_inputs, num_targets, self, rngs)
 
 

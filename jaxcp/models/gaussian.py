@@ -74,7 +74,7 @@ class GaussianNetwork:
         return params.outputs(mu), params.y_scale[:, None] * scale
 
     def network(self, rngs: nnx.Rngs, num_inputs: int, num_targets: int) -> nnx.Module:
-        """Returns an untrained network on standardised data."""
+        """Returns an untrained network on standardized data."""
         return _MeanAndScale(num_inputs, num_targets, self, rngs)
 
 

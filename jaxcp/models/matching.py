@@ -62,7 +62,7 @@ class FlowMatching:
         return params.outputs(_carried(self, params, x, z, 0.0, 1.0))
 
     def network(self, rngs: nnx.Rngs, num_inputs: int, num_targets: int) -> nnx.Module:
-        """Returns an untrained network on standardised data."""
+        """Returns an untrained network on standardized data."""
         return _Velocity(num_inputs, num_targets, self, rngs)
 
 

@@ -56,7 +56,7 @@ class MixtureNetwork(MixtureModel):
         return Mixture(law.log_weights, means, scales)
 
     def network(self, rngs: nnx.Rngs, num_inputs: int, num_targets: int) -> nnx.Module:
-        """Returns an untrained network on standardised data."""
+        """Returns an untrained network on standardized data."""
         return _Mixtures(num_inputs, num_targets, self, rngs)
 
 

@@ -28,7 +28,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def remove_drafts(folder: Path, older_than: float = 0) -> None:
-    """Removes what killed processes were writing so many seconds ago."""
+    """Removes what killed processes left half written, from this age in seconds."""
     for draft in folder.glob(".*.draft"):
         with contextlib.suppress(OSError):
             if time.time() - draft.stat().st_mtime >= older_than:

@@ -16,7 +16,7 @@ def progress_bar(
 
 
 class _Silent:
-    """A progress bar that nobody sees."""
+    """A progress bar that is not shown."""
 
     def update(self, count: int) -> None:
         """Shows nothing."""

@@ -13,14 +13,19 @@ class PatientStop:
     """Context in which Ctrl-C and SIGTERM are noted; a second one acts at once.
 
     Handlers are a matter of the main thread: in others nothing is noted.
+
+    Args:
+      notes: Whether signals are noted at all.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, notes: bool = True) -> None:
         self.signal = 0
+        self._notes = notes
         self._handlers: dict[int, Any] = {}
 
     def __enter__(self) -> "PatientStop":
-        if threading.current_thread() is threading.main_thread():
+        main = threading.current_thread() is threading.main_thread()
+        if self._notes and main:
             for number in _SIGNALS:
                 self._handlers[number] = signal.signal(number, self._note)
         return self

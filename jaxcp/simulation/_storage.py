@@ -145,30 +145,33 @@ def _difference(path, name, before, now):
 
 def _locked(path):
     """Returns an open file that one process at a time, while it lives, can have."""
+    file = _lock_file(path / ".lock")
+    try:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except ImportError:
+        pass  # not on every system
+    except OSError as error:  # others than these: some file systems have no locks
+        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+            os.close(file)
+            raise ValueError(
+                f"expected a checkpoint that no process is using, got {path}, which "
+                "another process is using; wait for it, or choose another folder"
+            ) from None
+    return file
+
+
+def _lock_file(path):
     flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
     try:
-        file = os.open(path / ".lock", flags, 0o666)
+        return os.open(path, flags, 0o666)
     except OSError as error:
         if error.errno != errno.ELOOP:
             raise
         raise ValueError(
-            f"expected {path / '.lock'} as a file, got a link to one; delete it"
+            f"expected {path} as a file, got a link to one; delete it"
         ) from None
-    try:
-        import fcntl
-    except ImportError:  # not on every system
-        return file
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-            return file  # some file systems have no locks
-        os.close(file)
-        raise ValueError(
-            f"expected a checkpoint that nobody writes, got {path}, which another "
-            "process is using"
-        ) from None
-    return file
 
 
 def _read_settings(path):

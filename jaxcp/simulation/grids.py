@@ -140,13 +140,9 @@ def _results(
     if executor is None:
         yield from ((name, _run_cell(fn, cell)) for name, cell in todo.items())
         return
-    futures, broken = {}, None
+    futures: dict[Future, str] = {}
     try:
-        try:
-            for name, cell in todo.items():
-                futures[executor.submit(_run_cell, fn, cell)] = name
-        except BrokenExecutor as error:
-            broken = error
+        broken = _submit(fn, todo, executor, futures)
         for future in as_completed(futures):
             try:
                 yield futures[future], _result(future, todo[futures[future]])
@@ -160,6 +156,16 @@ def _results(
             "the executor broke, as pools do when a worker is killed; finished cells "
             "are kept, and the same call runs the others"
         ) from broken
+
+
+def _submit(fn, todo, executor, futures):
+    """Hands out cells and notes their futures; returns the error of one that breaks."""
+    try:
+        for name, cell in todo.items():
+            futures[executor.submit(_run_cell, fn, cell)] = name
+    except BrokenExecutor as error:
+        return error
+    return None
 
 
 def _result(future: Future, settings: Mapping[str, Any]) -> Record:

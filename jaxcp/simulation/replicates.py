@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -114,7 +114,7 @@ def simulate(
             plan = _plan(trial, key, num_trials, batch_size, mesh, reduce)
         with ExitStack() as stack:
             folder, done = _opened(plan, checkpoint, stack)
-            _run_missing(plan, folder, checkpoint, done, progress)
+            _run_missing(plan, folder, checkpoint is not None, done, progress)
     except jax.errors.JaxRuntimeError as error:
         if not together:
             raise
@@ -214,49 +214,52 @@ def _opened(plan, checkpoint, stack):
         return None, {}
     named, _ = jax.tree_util.tree_flatten_with_path(plan.shapes)
     leaves = {jax.tree_util.keystr(path): leaf for path, leaf in named}
-    folders = []
 
-    def chunks():
+    def opened():
         settings = settings_of(plan.trial, plan.key, leaves, plan.statistics)
         settings |= {"batch size": plan.width, "trials": plan.num_trials}
-        folders.append(Checkpoint(checkpoint, settings, plan.num_trials))
-        stack.callback(folders[0].close)
-        return folders[0].load(plan.probes)
+        folder = Checkpoint(checkpoint, settings, plan.num_trials)
+        stack.callback(folder.close)
+        return folder, folder.load(plan.probes)
 
-    read = partial(unpack, probes=plan.probes)
-    done = _agreement.from_first(chunks, together=plan.together, pack=pack, unpack=read)
-    return (folders[0] if folders else None), done
+    return _agreement.from_first(
+        opened,
+        together=plan.together,
+        pack=lambda found: pack(found[1]),
+        unpack=lambda content: (None, unpack(content, plan.probes)),
+    )
 
 
-def _run_missing(plan, folder, checkpoint, done, progress):
+def _run_missing(plan, folder, saves, done, progress):
     """Runs the replicates that are not done, chunk by chunk."""
     pace, finished = _Pace(plan), sum(stop - start for start, stop in done)
-    saved = checkpoint is not None
-    with ExitStack() as stack:
-        shown = progress and jax.process_index() == 0
-        bar = stack.enter_context(
-            progress_bar(plan.num_trials, finished, "trial", shown)
-        )
-        patient = stack.enter_context(PatientStop() if saved else nullcontext())
+    shown = progress and jax.process_index() == 0
+    bar = progress_bar(plan.num_trials, finished, "trial", shown)
+    with bar as bar, PatientStop(saves) as patient:
         for span in _spans(_gaps(done, plan.num_trials), pace):
-            began, error = time.perf_counter(), None
+            began = time.perf_counter()
             done[span] = plan.statistics_of(span)
             seconds = time.perf_counter() - began
-            try:
-                if folder is not None:
-                    folder.save(span, done[span])
-            except OSError as raised:
-                error = raised
-            number = patient.signal if patient else 0
+            error = _save_error(folder, span, done[span])
             seconds, number, failed = _agreement.largest(
-                seconds, number, error is not None, together=plan.together
+                seconds, patient.signal, error is not None, together=plan.together
             )
             if failed:
                 raise error or RuntimeError("process 0 could not save its chunk")
             bar.update(span[1] - span[0])
             pace.adapt(seconds)
-            if patient and number:
+            if number:
                 patient.deliver(int(number))
+
+
+def _save_error(folder, span, statistics):
+    """Saves a chunk, where there is a folder; returns the error if that fails."""
+    try:
+        if folder is not None:
+            folder.save(span, statistics)
+    except OSError as error:
+        return error
+    return None
 
 
 class _Pace:

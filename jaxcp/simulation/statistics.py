@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from numbers import Real
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,7 @@ from jaxcp.typing import PyTree
 Chunk = dict[str, np.ndarray]
 
 
+@runtime_checkable
 class Statistic(Protocol):
     """A statistic of one leaf of a trial's result."""
 
@@ -208,7 +209,7 @@ class Quantiles:
 
 def statistics_of(reduce: Any, results: PyTree) -> list[Statistic]:
     """Returns the statistic of each leaf; `reduce` is a prefix of the results' tree."""
-    is_one = lambda v: hasattr(v, "of_chunk")  # noqa: E731
+    is_one = lambda v: isinstance(v, Statistic)  # noqa: E731
     every = lambda v: Every() if v is None else v  # noqa: E731
     given = jax.tree.map(every, reduce, is_leaf=lambda v: v is None or is_one(v))
     try:
