@@ -12,8 +12,7 @@ from jax import Array, lax
 from jaxcp._numbers import as_float
 from jaxcp._pytree import pytree
 from jaxcp.quantiles._masses import spare_mass
-from jaxcp.quantiles.conformal import weighted_conformal_quantile
-from jaxcp.quantiles.selection import kth_smallest
+from jaxcp.quantiles.conformal import threshold_at
 from jaxcp.scores import inputs
 from jaxcp.sets import LabelSet
 from jaxcp.sets.regions import over_batch
@@ -70,9 +69,14 @@ class Ballot:
 
     def last_end(self, ends: Array) -> Array:
         """Returns the k-th smallest upper ends, (c, n, ...) to (c, ...)."""
-        columns = ends.reshape(*ends.shape[:2], -1)
-        select = jax.vmap(jax.vmap(self._select, (1, None)))
-        return select(columns, self.rank).reshape(ends.shape[:1] + ends.shape[2:])
+        known = self.mask, self.weights, self.test_weight
+
+        def one(ends, rank):
+            columns = ends.reshape(len(ends), -1)
+            ranks = jnp.broadcast_to(rank, columns.shape[1:])
+            return threshold_at(columns, ranks, *known).reshape(ends.shape[1:])
+
+        return jax.vmap(one)(ends, self.rank)
 
     def tally(self, n: int) -> tuple[Array, Array]:
         """Returns the weight of each vote, (n,), and what must be exceeded, (c,)."""
@@ -80,13 +84,6 @@ class Ballot:
             return spare_mass(as_float(self.weights), self.rank, self.test_weight)
         votes = jnp.ones(n, int) if self.mask is None else self.mask.astype(int)
         return votes, jnp.sum(votes) - self.rank
-
-    def _select(self, ends, rank):
-        if self.weights is None:
-            return kth_smallest(ends, rank, where=self.mask)
-        return weighted_conformal_quantile(
-            ends, self.weights, rank, test_weight=self.test_weight
-        )
 
 
 def plus(score: Score, preds: PyTree, scores: Array, ballot: Ballot) -> Set:

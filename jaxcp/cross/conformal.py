@@ -14,8 +14,8 @@ from jaxcp.calibration._rows import weights_for
 from jaxcp.calibration.split import Calibration
 from jaxcp.cross import _folds, _votes
 from jaxcp.cross._fits import Fits
+from jaxcp.quantiles.conformal import thresholds
 from jaxcp.quantiles.levels import conformal_rank
-from jaxcp.quantiles.selection import kth_smallest
 from jaxcp.scores import inputs
 from jaxcp.typing import AnySet, ArrayLike, HasEnds, HasShapes, PyTree
 
@@ -249,12 +249,8 @@ def _center(cp, x):
 @jit
 def _upper_center(cp, x, rank):
     def one(preds):
-        return jax.tree.map(quantile, cp.fits.left_out.without_each(preds))
-
-    def quantile(values):
-        columns = values.reshape(len(values), -1).T
-        select = lambda v: kth_smallest(v, rank, where=cp.mask)  # noqa: E731
-        return jax.vmap(select)(columns).reshape(values.shape[1:])
+        each = cp.fits.left_out.without_each(preds)
+        return jax.tree.map(lambda v: thresholds(v, rank, cp.mask), each)
 
     return cp.fits.at_each(one, x, width=len(cp.scores) * _width(cp, x))
 
