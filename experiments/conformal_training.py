@@ -32,7 +32,7 @@ from jax import Array
 import jaxcp
 from experiments import width_training
 from experiments.anomaly import digits
-from experiments.networks import minimise
+from experiments.networks import minimize
 from experiments.reporting import arguments, print_table, save_figure, save_results
 from jaxcp import metrics, scores, training
 
@@ -107,7 +107,7 @@ def trial(x: Array, y: Array, name: str, num_steps: int, key: Array) -> dict:
         return loss(options, nnx.merge(structure, params)(x[rows]), y[rows])
 
     keys = jax.random.split(key_steps, num_steps)
-    params = minimise(batch_loss, params, keys, STEP_SIZE)
+    params = minimize(batch_loss, params, keys, STEP_SIZE)
     logits = nnx.merge(structure, params)(x)
     u = jax.random.uniform(key_u, (len(x),))
     if name == SCALED:

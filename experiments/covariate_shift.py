@@ -58,7 +58,7 @@ COLORS = {  # in the order of the table
 
 @dataclass(frozen=True)
 class Data:
-    """Rows to split: standardised features, targets, and w(x) on any scale."""
+    """Rows to split: standardized features, targets, and w(x) on any scale."""
 
     name: str
     x: Array

@@ -4,7 +4,7 @@ x = (x_1, x_2) is uniform on (0, 1)^2 and y = 10 + 2 x_1 - x_2 + spread(x) e. Th
 e is normal, normal with a spread that grows with x_1, Student with 3 degrees of
 freedom, or exponential; its spread is 1/4 + 3/2 x_1 in the second law and 1 in the
 others. The model that the methods get is the same in all: it takes the noise to be
-normal, its centre is off by 0.3 and its scale is 1/2 + x_1.
+normal, its center is off by 0.3 and its scale is 1/2 + x_1.
 """
 
 from typing import NamedTuple

@@ -174,12 +174,12 @@ def twice(n: int, alpha: float) -> float:
 
 
 def mu(problem: Problem) -> Array:
-    """Returns predicted centres."""
+    """Returns predicted centers."""
     return problem.mu
 
 
 def normal(problem: Problem) -> tuple[Array, Array]:
-    """Returns predicted centres and scales."""
+    """Returns predicted centers and scales."""
     return problem.mu, problem.sigma
 
 
@@ -208,7 +208,7 @@ METHODS = [
     Method("split", split(ABSOLUTE, mu), True, oracle=WIDTH),
     Method("signed", split(scores.Signed(), mu), oracle=WIDTH),
     Method("gamma", split(scores.Gamma(), mu), True, oracle=WIDTH),
-    Method("normalised", split(scores.Normalized(), normal), True, oracle=WIDTH),
+    Method("normalized", split(scores.Normalized(), normal), True, oracle=WIDTH),
     Method("CQR", split(scores.CQR(), band), True, oracle=WIDTH),
     Method("CQR, two-sided", split(scores.AsymmetricCQR(), band), oracle=WIDTH),
     Method("Mondrian", mondrian, oracle=WIDTH),
@@ -232,11 +232,11 @@ METHODS = [
     Method("LAC", split(scores.LAC(), p, "label"), oracle=LABELS),
     Method("APS", split(scores.APS(), p, "label"), oracle=LABELS),
     Method(
-        "APS, randomised", split(scores.APS(True), p_u, "label"), True, oracle=LABELS
+        "APS, randomized", split(scores.APS(True), p_u, "label"), True, oracle=LABELS
     ),
     Method("RAPS", split(scores.RAPS(0.05, 2), p, "label"), oracle=LABELS),
     Method(
-        "RAPS, randomised",
+        "RAPS, randomized",
         split(scores.RAPS(0.05, 2, True), p_u, "label"),
         True,
         oracle=LABELS,

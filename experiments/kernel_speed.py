@@ -1,4 +1,4 @@
-"""The kernel and label sets against sorting, vectorised numpy and peers, in one run.
+"""The kernel and label sets against sorting, vectorized numpy and peers, in one run.
 
 `python -m experiments.kernel_speed [--out DIR] [--puncc-python PATH]`
 All times are medians in milliseconds after compilation, taken in turns. MAPIE is timed
@@ -107,7 +107,7 @@ def label_data() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def numpy_aps(p: np.ndarray, p_test: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Returns APS sets as vectorised numpy computes them: by sorting every row."""
+    """Returns APS sets as vectorized numpy computes them: by sorting every row."""
 
     def ranked(p):
         order = np.argsort(-p, axis=1)

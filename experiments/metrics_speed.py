@@ -2,7 +2,7 @@
 
 `python -m experiments.metrics_speed --out DIR`
 
-Against vectorised numpy (and scipy for the assignment), and MAPIE where it is
+Against vectorized numpy (and scipy for the assignment), and MAPIE where it is
 installed. "jaxcp / it" above 1 means that we lose. The last table has the temporary
 memory of HSIC, which grows with the number of rows and not with its square.
 """
@@ -55,8 +55,8 @@ def numpy_hsic(sizes: np.ndarray, covered: np.ndarray) -> float:
     """Returns HSIC as whole matrices give it."""
     n = len(sizes)
     k = np.exp(-((sizes[:, None] - sizes) ** 2))
-    centred = covered - covered.mean()
-    return np.sqrt(2 * (1 - np.exp(-1)) * (centred @ k @ centred)) / (n - 1)
+    centered = covered - covered.mean()
+    return np.sqrt(2 * (1 - np.exp(-1)) * (centered @ k @ centered)) / (n - 1)
 
 
 def metric_times() -> list[dict]:

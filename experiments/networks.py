@@ -47,12 +47,12 @@ def train(
         return jnp.mean(loss(outputs(params, x), y))
 
     steps = jnp.arange(num_steps)
-    fit = jax.jit(lambda p: minimise(mean_loss, p, steps, step_size, decay))
+    fit = jax.jit(lambda p: minimize(mean_loss, p, steps, step_size, decay))
     trained = fit(params)
     return jax.jit(lambda x: outputs(trained, x))
 
 
-def minimise(
+def minimize(
     loss: Callable[[PyTree, Array], Array],
     params: PyTree,
     steps: Array,
@@ -79,7 +79,7 @@ def gaussian_loss(out: Array, y: Array) -> Array:
 
 
 def pinball_loss(levels: tuple[float, ...]) -> Callable[[Array, Array], Array]:
-    """Returns the loss whose minimisers are the quantiles at `levels`."""
+    """Returns the loss whose minimizers are the quantiles at `levels`."""
 
     def loss(out, y):
         error = y[:, None] - out

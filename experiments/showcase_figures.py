@@ -57,7 +57,7 @@ def draw_table(table, alpha):
 
 
 def draw_intervals(pool, alpha):
-    """Draws CQR and normalised intervals of test rows along the ridge prediction."""
+    """Draws CQR and normalized intervals of test rows along the ridge prediction."""
     figure, axes = plt.subplots(
         1, 2, figsize=(10, 4), sharey=True, layout="constrained"
     )
@@ -67,7 +67,7 @@ def draw_intervals(pool, alpha):
         axes,
         [
             ("CQR", scores.CQR(), "quantiles"),
-            ("normalised", scores.Normalized(), "normal"),
+            ("normalized", scores.Normalized(), "normal"),
         ],
         strict=True,
     ):

@@ -134,7 +134,7 @@ def quantile_folds(key, x, y):
 
 
 def scaled_folds(key, x, y):
-    """Returns CV+ of a mean and a scale with the normalised score."""
+    """Returns CV+ of a mean and a scale with the normalized score."""
     both = learners.MeanScale(learners.Ridge(1.0), learners.Ridge(10.0))
     return jaxcp.cv_plus(key, both, scores.Normalized(), x, y, num_folds=10)
 
@@ -182,8 +182,8 @@ def diabetes(key: Array) -> Pool:
     return Pool("diabetes", x[rest], y[rest], groups[rest], 2, 149, rows(preds, rest))
 
 
-def labelled(key: Array, name: str, load: Callable, num_train: int, n: int) -> Pool:
-    """Trains a classifier on a labelled data set."""
+def labeled(key: Array, name: str, load: Callable, num_train: int, n: int) -> Pool:
+    """Trains a classifier on a labeled data set."""
     x, y, key = _shuffled(key, *load(return_X_y=True))
     x = (x - x[:num_train].mean(0)) / (x[:num_train].std(0) + 1e-3)
     k = int(y.max()) + 1
@@ -246,7 +246,7 @@ def all_methods(key: Array, folder: Path | None) -> Iterator[Method]:
     yield Method("split", pool, split(absolute, "ridge"))
     yield Method("signed", pool, split(scores.Signed(), "ridge"))
     yield Method("gamma", pool, split(scores.Gamma(), "ridge"))
-    yield Method("normalised", pool, split(scores.Normalized(), "normal"))
+    yield Method("normalized", pool, split(scores.Normalized(), "normal"))
     yield Method("CQR", pool, split(scores.CQR(), "quantiles"))
     yield Method("CQR, two-sided", pool, split(scores.AsymmetricCQR(), "quantiles"))
     yield Method("Mondrian", pool, mondrian(absolute, "ridge"))
@@ -259,19 +259,19 @@ def all_methods(key: Array, folder: Path | None) -> Iterator[Method]:
     yield Method("jackknife-minmax", pool, resampled(jackknife, "minmax"))
     yield Method("CV+", pool, resampled(folds))
     yield Method("CV+, CQR", pool, resampled(quantile_folds), num_splits=200)
-    yield Method("CV+, normalised", pool, resampled(scaled_folds))
+    yield Method("CV+, normalized", pool, resampled(scaled_folds))
     yield Method("jackknife+ after boot.", pool, resampled(bagged))
     for pool in (
-        labelled(key_digits, "digits", real.load_digits, 600, 499),
-        labelled(key_cancer, "breast cancer", real.load_breast_cancer, 150, 199),
+        labeled(key_digits, "digits", real.load_digits, 600, 499),
+        labeled(key_cancer, "breast cancer", real.load_breast_cancer, 150, 199),
     ):
         yield Method("LAC", pool, split(scores.LAC(), "p"))
         yield Method("class-wise LAC", pool, class_wise(scores.LAC(), "p"))
         yield Method("APS", pool, split(scores.APS(), "p"))
-        yield Method("APS, randomised", pool, split(scores.APS(True), "p, u"))
+        yield Method("APS, randomized", pool, split(scores.APS(True), "p, u"))
         yield Method("RAPS", pool, split(scores.RAPS(0.05, 1), "p"))
         yield Method(
-            "RAPS, randomised", pool, split(scores.RAPS(0.05, 1, True), "p, u")
+            "RAPS, randomized", pool, split(scores.RAPS(0.05, 1, True), "p, u")
         )
         yield Method("top-k", pool, split(scores.TopK(), "p"))
     yield from buildings(key_loads, folder)

@@ -29,7 +29,7 @@ from jax import Array
 
 import jaxcp
 from experiments import covariate_shift
-from experiments.networks import MLP, gaussian_loss, minimise, pinball_loss
+from experiments.networks import MLP, gaussian_loss, minimize, pinball_loss
 from experiments.reporting import arguments, print_table, save_figure, save_results
 from jaxcp import metrics, scores, training
 
@@ -77,9 +77,9 @@ def width(out: Array, y: Array, key: Array) -> Array:
 
 
 METHODS = {  # score, what it reads of the outputs, and losses one after the other
-    "normalised, likelihood": (scores.Normalized(), scaled, [normal]),
+    "normalized, likelihood": (scores.Normalized(), scaled, [normal]),
     "CQR, pinball": (scores.CQR(), ends, [quantiles]),
-    "normalised, then width": (scores.Normalized(), scaled, [normal, width]),
+    "normalized, then width": (scores.Normalized(), scaled, [normal, width]),
 }
 
 
@@ -93,7 +93,7 @@ def concrete(folder: Path):
 
 
 def data_sets(folder: Path | None) -> dict[str, tuple[Array, Array]]:
-    """Returns features and targets by name, both standardised."""
+    """Returns features and targets by name, both standardized."""
     if folder is None:
         data = covariate_shift.diabetes()
         found = {"diabetes": (data.x, data.y)}
@@ -121,7 +121,7 @@ def trial(
         def train_loss(params, key, loss=loss):
             return loss(nnx.merge(structure, params)(x[train]), y[train], key)
 
-        params = minimise(train_loss, params, keys[i], step_size * LATE**i, DECAY)
+        params = minimize(train_loss, params, keys[i], step_size * LATE**i, DECAY)
     out = nnx.merge(structure, params)(x)
     cp = jaxcp.calibrate(score, read(out[old]), y[old])
     sets = cp(read(out[new]), ALPHA)
@@ -144,7 +144,7 @@ def best(x: Array, y: Array, method: str, keys: Array) -> dict:
 
 def table(data: str, results: dict[str, dict]) -> list[dict]:
     """Returns a line for each method: means over splits and standard errors."""
-    base, lines = results["normalised, likelihood"]["width"], []
+    base, lines = results["normalized, likelihood"]["width"], []
     for name, of in results.items():
         root = len(base) ** 0.5
         change = 100 * (of["width"] / base - 1)

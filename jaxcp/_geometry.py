@@ -63,7 +63,7 @@ def fold_squares(
 ) -> Array:
     """Returns `each(squared distance)` of a point from l >= 1 points, combined.
 
-    One centre after the other: under `vmap` the points lie on the lanes, and no array
+    One center after the other: under `vmap` the points lie on the lanes, and no array
     of all distances is made.
     """
     columns = [y[j] for j in range(len(y))] if len(y) <= UNROLLED else None

@@ -42,7 +42,7 @@ print(len(train), "rows train,", len(cal), "calibrate,", len(test), "test")
 # ## A prediction
 #
 # The library wants a pure function `predict(params, x)`. `nnx.split` makes one from a
-# flax module; a `GradientLearner` trains it with any optax optimiser, in one scan.
+# flax module; a `GradientLearner` trains it with any optax optimizer, in one scan.
 
 
 # %%

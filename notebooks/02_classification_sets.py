@@ -41,7 +41,7 @@ train, held_out = jnp.split(order, [NUM_TRAIN])
 # %% [markdown]
 # ## A prediction
 #
-# A linear layer and a softmax. A `GradientLearner` trains it with any optax optimiser,
+# A linear layer and a softmax. A `GradientLearner` trains it with any optax optimizer,
 # in one scan. The scores for labels read probabilities `p`, a row for each image, so
 # any classifier will do.
 
@@ -99,8 +99,8 @@ methods = {
     "LAC": (scores.LAC(), p),
     "APS": (scores.APS(), p),
     "APS, inclusive": (scores.APS(inclusive=True), p),
-    "APS, randomised": (scores.APS(randomized=True), (p, u)),
-    "RAPS, randomised": (scores.RAPS(0.05, 2, randomized=True), (p, u)),
+    "APS, randomized": (scores.APS(randomized=True), (p, u)),
+    "RAPS, randomized": (scores.RAPS(0.05, 2, randomized=True), (p, u)),
     "TopK": (scores.TopK(), p),
 }
 
@@ -125,7 +125,7 @@ figure, axes = plt.subplots(
 framed = jnp.pad(x[new][hard].reshape(-1, 8, 8), ((0, 0), (1, 1), (1, 1)))
 axes[0].imshow(framed.reshape(-1, 10), cmap="gray_r", aspect="auto")
 axes[0].set_axis_off()
-for ax, name in zip(axes[1:], ["LAC", "APS, randomised"], strict=True):
+for ax, name in zip(axes[1:], ["LAC", "APS, randomized"], strict=True):
     shown = jax.tree.map(lambda v: v[hard], sets_of(*methods[name], old, new))
     plotting.plot_label_sets(shown, y[new][hard], ax=ax)
     ax.set(title=name, ylabel="")
@@ -185,12 +185,12 @@ for name in names:
 #
 # 0.9 over all images is not 0.9 everywhere. The small sets of `LAC` come at the price
 # of the hard images and of some classes. Plain `APS` fails on the easy images, where it
-# is empty. Randomised `APS` is the most even, and a threshold for each class helps all
+# is empty. Randomized `APS` is the most even, and a threshold for each class helps all
 # classes to their 0.9.
 
 # %%
 figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")
-for name in ["LAC", "APS", "APS, randomised"]:
+for name in ["LAC", "APS", "APS, randomized"]:
     left.plot(range(NUM_LEVELS), mean["by level"][name], "o-", label=name)
 left.set(xlabel="difficulty of the images", ylabel="coverage", ylim=(0.5, 1.02))
 left.set_xticks(range(NUM_LEVELS), ["easiest", *[""] * (NUM_LEVELS - 2), "hardest"])
@@ -211,7 +211,7 @@ plt.show()
 # %%
 k = jaxcp.conformal_rank(NUM_CALIBRATE, ALPHA)
 exact = k / (NUM_CALIBRATE + 1)
-for name in ["LAC", "APS", "APS, randomised", "RAPS, randomised"]:
+for name in ["LAC", "APS", "APS, randomized", "RAPS, randomized"]:
     error = spread["coverage"][name] / NUM_DEALS**0.5
     assert abs(mean["coverage"][name] - exact) < 4 * error, name
 assert min(mean["coverage"][name] for name in ["APS, inclusive", "TopK"]) > exact

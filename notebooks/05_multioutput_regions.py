@@ -44,7 +44,7 @@ print(len(x_train), "rows train,", len(x_old), "calibrate,", len(x_new), "test")
 # %% [markdown]
 # ## A model
 #
-# A conditional normalising flow. It has a density `log_prob(params, x, y)`, a sampler
+# A conditional normalizing flow. It has a density `log_prob(params, x, y)`, a sampler
 # `sample(params, key, x, n)`, and an inverse `to_latent(params, x, y)` that makes
 # standard normal noise of a target. Your own model may have only one of the three:
 # then you have the scores that ask for this one.

@@ -31,7 +31,7 @@ ALPHA = 0.05
 #
 # The threshold is one of the scores. Its own slope is that of this one score: exact,
 # and so noisy that more data do not help. What we want is the expected slope of scores
-# *at* the threshold, and the mean over its nearest neighbours estimates it. The value
+# *at* the threshold, and the mean over its nearest neighbors estimates it. The value
 # of the threshold stays what it is, to the last bit.
 
 
@@ -102,7 +102,7 @@ def set_size(params, x, y):
 # %% [markdown]
 # ## Training
 #
-# The same optimiser for both, and many seeds side by side: training is a scan, seeds
+# The same optimizer for both, and many seeds side by side: training is a scan, seeds
 # are a `vmap`. Each loss has the number of steps, of 40, 80, 150 and 300, that suits it
 # best: cross-entropy overfits first, and beating it after 300 steps would be easy.
 

@@ -5,7 +5,7 @@ import jaxlib
 import folders
 
 # Compiling is most of the time of the suite, and takes half as long with little
-# optimisation. An unknown flag ends the process, so the last ones are for
+# optimization. An unknown flag ends the process, so the last ones are for
 # versions known to have them. `XLA_FLAGS= pytest` runs what users run.
 _FLAGS = ["--xla_backend_optimization_level=0"]
 if jaxlib.__version__.startswith("0.10."):

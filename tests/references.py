@@ -65,7 +65,7 @@ def inclusive_set(label_scores_, p, q):
 
 
 def ridge(x, y, penalty):
-    """Coefficients with the intercept last, which is not penalised."""
+    """Coefficients with the intercept last, which is not penalized."""
     design = np.column_stack([x, np.ones(len(x))])
     price = np.diag([penalty] * x.shape[1] + [0.0])
     return np.linalg.solve(design.T @ design + price, design.T @ y)

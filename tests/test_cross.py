@@ -369,7 +369,7 @@ def test_a_fit_that_diverged_spoils_its_own_rows_only():
 
 
 def test_learners_of_learners_are_held_out():
-    """Neighbours of the errors of a mean: each fit has targets of its own."""
+    """Neighbors of the errors of a mean: each fit has targets of its own."""
     both = learners.MeanScale(RIDGE, learners.NearestNeighbors(5))
     weights = resampling.k_fold(KEY, N, 3)
     cp = jaxcp.cross_conformal(KEY, both, scores.Normalized(), X, Y, weights)
@@ -521,7 +521,7 @@ def test_sets_of_every_score(name):
 FOLLOWERS = {
     "ridge": (RIDGE, ABSOLUTE),
     "kernel": (learners.KernelRidge(0.3), ABSOLUTE),
-    "neighbours": (learners.NearestNeighbors(3), ABSOLUTE),
+    "neighbors": (learners.NearestNeighbors(3), ABSOLUTE),
     "quantiles": (learners.QuantileRidge((0.1, 0.9), 1.0), scores.CQR()),
     "scale": (learners.MeanScale(RIDGE, RIDGE), scores.Normalized()),
 }

@@ -52,7 +52,7 @@ WRONG = {
     ),
     "no inputs": (lambda: CROSS(None, 0.1), "x as a value, got None"),
     "other columns": (lambda: CROSS(X2[:, :1], 0.1), "x with 2 columns, got 1"),
-    "other columns of neighbours": (
+    "other columns of neighbors": (
         lambda: jaxcp.jackknife_plus(
             KEY, learners.NearestNeighbors(2), ABSOLUTE, X2, X
         )(X2[:, :1], 0.1),
@@ -63,7 +63,7 @@ WRONG = {
         cross(learner=learners.KernelRidge(1.0, 0.0)),
         "lengthscale > 0, got 0.0",
     ),
-    "no neighbours": (
+    "no neighbors": (
         cross(learner=learners.NearestNeighbors(0)),
         "num_neighbors as an int >= 1, got 0",
     ),

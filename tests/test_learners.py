@@ -19,8 +19,8 @@ CLOSED_FORM = {
     "ridge without intercept": learners.Ridge(0.3, intercept=False),
     "least squares": learners.Ridge(0.0),
     "kernel ridge": learners.KernelRidge(0.1, 2.0),
-    "neighbours": learners.NearestNeighbors(3),
-    "more neighbours than rows": learners.NearestNeighbors(50),
+    "neighbors": learners.NearestNeighbors(3),
+    "more neighbors than rows": learners.NearestNeighbors(50),
 }
 ALL = CLOSED_FORM | {
     "quantiles": learners.QuantileRidge((0.2, 0.8), 0.1),
@@ -135,7 +135,7 @@ def test_no_penalty_gives_the_minimum_norm(intercept):
         assert_allclose(params.coef, expected, rtol=1e-8)
 
 
-def test_neighbours_of_scikit_learn():
+def test_neighbors_of_scikit_learn():
     x, y = data(50, 3)
     ours = fit_and_predict(learners.NearestNeighbors(4), x, y, jnp.ones(50), x + 0.1)
     theirs = neighbors.KNeighborsRegressor(4).fit(x, y).predict(x + 0.1)
@@ -143,7 +143,7 @@ def test_neighbours_of_scikit_learn():
 
 
 @pytest.mark.parametrize("p", [2, 6, 12])
-def test_ties_between_neighbours_are_shared(p):
+def test_ties_between_neighbors_are_shared(p):
     """Binary features: many rows at one distance, whatever their number."""
     rng = np.random.default_rng(0)
     x, y = rng.integers(0, 2, (60, p)).astype(float), rng.normal(size=60)
@@ -285,7 +285,7 @@ def test_inputs_of_another_shape():
 
 
 def test_many_solves_at_a_time_do_not_wait_for_each_other(key):
-    """Several batches of factorisations in one program, which can hang jaxlib 0.10."""
+    """Several batches of factorizations in one program, which can hang jaxlib 0.10."""
     ridge = learners.Ridge(0.1)
 
     def trial(key):

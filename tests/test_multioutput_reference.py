@@ -66,8 +66,8 @@ def candidates(data, name):
     return jnp.asarray(data["z_cand" if name == "lcp" else "y_cand"])
 
 
-NORMALISED = {"cpcp": 0, "chdr": 0, "cpcp_rand": 1, "chdr_rand": 1}  # by K or K + 1
-METHODS = [*NORMALISED, "pcp", "cp2pcp", "hdpcp", "mcp", "drcp", "lcp"]
+NORMALIZED = {"cpcp": 0, "chdr": 0, "cpcp_rand": 1, "chdr_rand": 1}  # by K or K + 1
+METHODS = [*NORMALIZED, "pcp", "cp2pcp", "hdpcp", "mcp", "drcp", "lcp"]
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -77,7 +77,7 @@ def test_scores_thresholds_and_members(file, name):
     if f"q_{name}" not in data:
         pytest.skip("the reference has no such score for this model")
     draws = data["samples_mc_cal"].shape[1]
-    unit = draws + NORMALISED[name] if name in NORMALISED else 1
+    unit = draws + NORMALIZED[name] if name in NORMALIZED else 1
     by_alpha = data[f"score_{name}_cal"].ndim == 2
     for i, alpha in enumerate(data["alphas"].tolist()):
         score, preds, y = inputs(data, name, "cal", alpha)

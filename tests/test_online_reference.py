@@ -34,7 +34,7 @@ def full_batches(length, every):
 
 
 def test_enbpi_of_puncc():
-    """Fits, residuals, centre and memory; the widths after its interpolation."""
+    """Fits, residuals, center and memory; the widths after its interpolation."""
     case = cases("puncc/enbpi")["c0"]
     ols, absolute = learners.Ridge(0.0, intercept=False), scores.Absolute()
     n = len(case["y"])

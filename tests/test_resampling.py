@@ -48,7 +48,7 @@ def test_blocks_are_drawn_whole(n, size, moving, key):
         assert_array_equal(first.sum(axis=1), np.full(300, -(-n // size)))
 
 
-def test_moving_blocks_keep_neighbours_together(key):
+def test_moving_blocks_keep_neighbors_together(key):
     weights = np.asarray(resampling.block_bootstrap(key, 200, 500, 20))
     near = np.mean(
         [np.corrcoef(weights[:, i], weights[:, i + 1])[0, 1] for i in range(60, 140)]
