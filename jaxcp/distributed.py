@@ -83,11 +83,7 @@ def initialize(
     cluster = cluster or _mpi()
     given = {_ADDRESS: address, _NUMBER: number, _ID: process_id}
     missing = [name for name, value in given.items() if value is None]
-    if missing and not (cluster or _found_by_jax()):
-        raise ValueError(
-            "expected a cluster (SLURM, Open MPI, mpi4py, Kubernetes) or "
-            f"{', '.join(missing)} in the environment or as arguments, got none"
-        )
+    _check_cluster(cluster, missing)
     _check_id(process_id, number)
     with _peers_awaited(address, number, connect_timeout):
         jax.distributed.initialize(
@@ -132,8 +128,7 @@ def launch(
             f"{num_processes}, {devices} and {list(command)}"
         )
     processes: list[subprocess.Popen] = []
-    address = f"127.0.0.1:{_free_port()}"
-    shared = {_ADDRESS: address, _NUMBER: str(num_processes)}
+    shared = {_ADDRESS: f"127.0.0.1:{_free_port()}", _NUMBER: str(num_processes)}
     if devices is not None:
         shared["JAX_NUM_CPU_DEVICES"] = str(devices)
     with ExitStack() as stack:
@@ -147,6 +142,14 @@ def launch(
                 handler = signal.signal(number, lambda n, _: _send(processes, n))
                 stack.callback(signal.signal, number, handler or signal.SIG_DFL)
         return _wait(processes)
+
+
+def _check_cluster(cluster, missing):
+    if missing and not (cluster or _found_by_jax()):
+        raise ValueError(
+            "expected a cluster (SLURM, Open MPI, mpi4py, Kubernetes) or "
+            f"{', '.join(missing)} in the environment or as arguments, got none"
+        )
 
 
 def _check_id(process_id, number):

@@ -34,6 +34,7 @@ def test_without_a_cluster_it_says_what_is_missing(monkeypatch):
 
 
 def test_after_jax_has_started_it_is_too_late():
+    jax.devices()
     with pytest.raises(RuntimeError, match="before"):
         distributed.initialize("localhost:9900", 1, 0)
 

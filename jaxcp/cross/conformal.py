@@ -138,7 +138,7 @@ class CrossConformal:
 
         Args:
           x: Inputs, a pytree with leading axis m.
-          alpha: A level, shape (): the ceil((1 - alpha) n)-th smallest of f_-i(x)
+          alpha: Miscoverage level, (): the ceil((1 - alpha) n)-th smallest of f_-i(x)
             instead, the center of the first version of EnbPI.
 
         Returns:

@@ -123,7 +123,7 @@ class Checkpoint:
 
 
 def saved_width(path: Path, num_trials: int) -> int | None:
-    """Returns the batch size of a simulation of so many trials in a folder, if any."""
+    """Returns the batch size of a simulation of this many trials in a folder."""
     settings = path / _SETTINGS
     before = _read_settings(settings) if settings.exists() else {}
     return before.get("batch size") if before.get("trials") == num_trials else None
