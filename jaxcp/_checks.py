@@ -240,7 +240,7 @@ def _listed(tree, rows):
     """Returns what to say of a list with an array for each row, instead of an array."""
     if not isinstance(tree, list) or len(tree) != rows:
         return ""
-    return f"; a list of {rows} arrays is so many outputs, jnp.stack makes rows of them"
+    return f"; a list of {rows} arrays means {rows} outputs: make rows by jnp.stack"
 
 
 def _leading(name, tree):

@@ -155,7 +155,7 @@ WRONG = {
     ),
     "an array for each prediction": (
         points(list(X)),
-        "a list of 9 arrays is so many outputs, jnp.stack makes rows of them",
+        "a list of 9 arrays means 9 outputs: make rows by jnp.stack",
     ),
     "an array of one for each prediction": (
         points(list(X[:, None])),

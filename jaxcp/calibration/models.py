@@ -25,43 +25,30 @@ class SplitConformal:
     params: PyTree
     calibration: Calibration
 
-    def __call__(
-        self, x: PyTree, alpha: ArrayLike, *, test_weights: ArrayLike | None = None
-    ) -> AnySet:
+    def __call__(self, x: PyTree, alpha: ArrayLike, **context: Any) -> AnySet:
         """Returns the prediction sets at inputs `x`, a pytree with leading axis m.
 
-        `alpha`, `test_weights`, errors and guarantee are those of calling a
-        `Calibration`.
+        `alpha`, context (such as `test_weights`), errors and guarantee are those of
+        calling the calibration.
         """
-        preds = self.predict(self.params, x)
-        return self.calibration(preds, alpha, test_weights=test_weights)
+        return self.calibration(self.predict(self.params, x), alpha, **context)
 
     @property
     def scores(self) -> Array:
         """Scores of the calibration set, shape (n,) or (n, c)."""
         return self.calibration.scores
 
-    def quantile(
-        self, alpha: ArrayLike, *, test_weight: ArrayLike | None = None
-    ) -> Array:
+    def quantile(self, alpha: ArrayLike, **context: Any) -> Array:
         """Returns the threshold at level alpha: `Calibration.quantile`."""
-        return self.calibration.quantile(alpha, test_weight=test_weight)
+        return self.calibration.quantile(alpha, **context)
 
     def certificate(self, alpha: Any) -> Certificate:
         """Returns what the coverage at level alpha is: `Calibration.certificate`."""
         return self.calibration.certificate(alpha)
 
-    def p_values(
-        self,
-        x: PyTree,
-        y: ArrayLike,
-        *,
-        u: ArrayLike | None = None,
-        test_weights: ArrayLike | None = None,
-    ) -> Array:
+    def p_values(self, x: PyTree, y: ArrayLike, **context: Any) -> Array:
         """Returns how exceptional targets at inputs are: `Calibration.p_values`."""
-        preds = self.predict(self.params, x)
-        return self.calibration.p_values(preds, y, u=u, test_weights=test_weights)
+        return self.calibration.p_values(self.predict(self.params, x), y, **context)
 
 
 def split_conformal(
@@ -111,8 +98,8 @@ def split_conformal(
     if not callable(predict):
         kind = type(predict).__name__
         raise ValueError(
-            f"expected predict(params, x) as a function, got {kind}; of a fitted model "
-            "lambda _, x: model.predict(x) makes one, with params None"
+            f"expected predict(params, x) as a function, got {kind}; for a fitted "
+            "model write lambda _, x: model.predict(x), with params None"
         )
     preds = _predictions(predict, params, x)
     calibration = calibrate(score, preds, y, weights=weights, mask=mask)
@@ -129,6 +116,6 @@ def _predictions(predict, params, x):
         kind = getattr(predict, "__qualname__", type(predict).__name__)
         raise ValueError(
             f"expected predict(params, x), got {kind}, which fails with two arguments; "
-            "of a method lambda _, x: model.predict(x) makes such a function, of a "
-            "network lambda _, x: network(x), with params None"
+            "for a method write lambda _, x: model.predict(x), for a network lambda _, "
+            "x: network(x), with params None"
         ) from error
