@@ -117,7 +117,7 @@ def test_a_rule_says_what_it_lacks():
 
         score: jaxcp.typing.Score
 
-    with pytest.raises(NotImplementedError, match="Empty has to offer threshold"):
-        Empty(scores.Absolute())(jnp.zeros(2), 0.1)
+    with pytest.raises(TypeError, match="threshold"):
+        Empty(scores.Absolute())
     with pytest.raises(ValueError, match="u=None for MeanOfTwo, got uniforms"):
         MeanOfTwo(first, second).p_values(jnp.zeros(2), jnp.ones(2), u=jnp.zeros(2))

@@ -1,5 +1,6 @@
 """What every calibration is: a score, and a rule that turns alpha into thresholds."""
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 import jax
@@ -20,7 +21,7 @@ from jaxcp.typing import AnySet, ArrayLike, PyTree, Score
 _NONE = _checks.optional(None)
 
 
-class Rule:
+class Rule(ABC):
     """A score with a threshold for every alpha: the base of all calibrations.
 
     Sets, p-values, checks at the door and blocks of rows are written here once. A class
@@ -60,10 +61,9 @@ class Rule:
         """Returns alpha as a float; with components its share of each, shape (c,)."""
         return alpha_as_float(split_alpha(as_alpha(alpha), self.components))
 
+    @abstractmethod
     def threshold(self, rank: PyTree, **context: Any) -> Array:
         """Returns the threshold of one test point, shape () or (c,)."""
-        kind = type(self).__name__
-        raise NotImplementedError(f"{kind} has to offer threshold(rank, **context)")
 
     def quantile(self, alpha: ArrayLike, **context: Any) -> Array:
         """Returns the threshold at level alpha, for the context of one test point."""
