@@ -16,7 +16,7 @@ from jaxcp.metrics._sets import (
     sizes_of,
     where_known,
 )
-from jaxcp.quantiles.selection import bisect_keys, from_keys, to_keys
+from jaxcp.quantiles.selection import bisect_floats
 from jaxcp.typing import ArrayLike, Set
 
 
@@ -68,8 +68,7 @@ def hsic(
             raise ValueError(f"expected two bandwidths or None, got {bandwidths}")
         bandwidths = tuple(as_array("bandwidths", s) for s in bandwidths)
         for bandwidth in bandwidths:
-            _checks.check_scalars(bandwidths=bandwidth)
-            _checks.check_values(lambda s: s > 0, "bandwidths > 0", bandwidth)
+            _checks.check_number("bandwidths", bandwidth, lambda s: s > 0, "> 0")
     return _hsic(sets, y, sizes, bandwidths, rooted)
 
 
@@ -115,17 +114,14 @@ def _median_distance(sizes):
     finite = jnp.isfinite(ordered)
     last, after = jnp.sum(finite), jnp.searchsorted(ordered, ordered, side="right")
 
-    def pairs_closer_than(distance):
-        end = jnp.searchsorted(ordered, ordered + distance, side="left")
-        return jnp.sum(jnp.where(finite, jnp.clip(end, after, last) - after, 0.0))
-
     total = jnp.sum(jnp.where(finite, last - after, 0.0))
 
-    def falls_short(key):
-        return pairs_closer_than(from_keys(key, sizes.dtype)) < total / 2
+    def falls_short(distance):
+        end = jnp.searchsorted(ordered, ordered + distance, side="left")
+        closer = jnp.where(finite, jnp.clip(end, after, last) - after, 0.0)
+        return jnp.sum(closer) < total / 2
 
-    key = bisect_keys(falls_short, to_keys(sizes).dtype)
-    return jnp.where(total > 0, from_keys(key, sizes.dtype), 1)
+    return jnp.where(total > 0, bisect_floats(falls_short, sizes.dtype), 1)
 
 
 def _root(square):

@@ -55,9 +55,8 @@ def conditional_outlier_p_values(
       0.0046
     """
     scores = _checks.rows(scores=_checks.scores(scores))
-    test_scores = _checks.rows(
-        test_scores=_checks.required(_checks.vector(test_scores))
-    )
+    judged = _checks.required(_checks.vector(test_scores))
+    test_scores = _checks.rows(test_scores=judged)
     if not isinstance(delta, Real):  # a table is made of it outside of jit
         raise ValueError(f"expected delta as a number, got {type(delta).__name__}")
     _checks.check_values(lambda v: (v > 0) & (v < 1), "delta in (0, 1)", delta)
@@ -70,8 +69,7 @@ def conditional_outlier_p_values(
 
 @jax.jit
 def _look_up(scores, test_scores, table):
-    at_least, _, _ = masses_from(scores, test_scores)
-    return table[at_least]
+    return table[masses_from(scores, test_scores)[0]]
 
 
 def _simes_bounds(n, delta):
