@@ -188,8 +188,7 @@ def khosravi_coverage_width_criterion(
 
 def _check(sets, y, alpha):
     sets = as_intervals(sets)
-    if not isinstance(sets, Interval):
-        raise ValueError(f"expected sets of kind Interval, got {type(sets).__name__}")
+    _checks.check_kind("sets of kind Interval", sets, Interval)
     sets, y = check_sets(sets, y)
     return sets, as_float(y), check_level(alpha)
 

@@ -116,33 +116,29 @@ def summary(
 @jit(static_argnames=("num_groups", "num_bins"))
 def _summary(sets, y, alpha, groups, num_groups, num_bins):
     """Returns `summary` of checked arguments, in one program."""
-    found = Summary(coverage=coverage(sets, y))
+    found = Summary()
+
+    def add(metric, *given, **options):
+        found[metric.__name__] = metric(sets, *given, **options)
+
+    add(coverage, y)
     if _has_size(sets):
-        found.update(_of_sizes(sets, y, alpha, num_bins))
+        for metric in (mean_size, median_size, empty_rate, infinite_rate):
+            add(metric)
+        # Label sets have no bins: one for each size.
+        add(min_size_stratified_coverage, y, num_bins=num_bins)
+        add(size_stratified_coverage_violation, y, alpha, num_bins=num_bins)
+        if len(y) <= _HSIC_ROWS:
+            add(hsic, y, bandwidths=None)
     if isinstance(as_intervals(sets), Interval):
-        found["winkler_score"] = winkler_score(sets, y, alpha)
-        criterion = coverage_width_criterion(sets, y, alpha, eta=_ETA)
-        found["coverage_width_criterion"] = criterion
+        add(winkler_score, y, alpha)
+        add(coverage_width_criterion, y, alpha, eta=_ETA)
     if isinstance(sets, HasLabels):
-        found["singleton_rate"] = singleton_rate(sets)
-        found["class_coverage"] = class_coverage(sets, y)
+        add(singleton_rate)
+        add(class_coverage, y)
     if groups is not None:
-        of = {"num_groups": num_groups}
-        found["group_coverage"] = group_coverage(sets, y, groups, **of)
-        found["coverage_gap"] = coverage_gap(sets, y, groups, alpha, **of)
-    return found
-
-
-def _of_sizes(sets, y, alpha, num_bins):
-    of_sets = [mean_size, median_size, empty_rate, infinite_rate]
-    found = {metric.__name__: metric(sets) for metric in of_sets}
-    bins = {"num_bins": num_bins}  # None for label sets: one for each size
-    least = min_size_stratified_coverage(sets, y, **bins)
-    violation = size_stratified_coverage_violation(sets, y, alpha, **bins)
-    found["min_size_stratified_coverage"] = least
-    found["size_stratified_coverage_violation"] = violation
-    if len(y) <= _HSIC_ROWS:
-        found["hsic"] = hsic(sets, y, bandwidths=None)
+        add(group_coverage, y, groups, num_groups=num_groups)
+        add(coverage_gap, y, groups, alpha, num_groups=num_groups)
     return found
 
 

@@ -82,8 +82,7 @@ def worst_slab_coverage(
 
 
 def _as_fraction(share: float) -> Fraction:
-    if not isinstance(share, Real):
-        raise ValueError(f"expected share as a number, got {type(share).__name__}")
+    _checks.check_kind("share as a number", share, Real)
     _checks.check_values(lambda s: (s > 0) & (s <= 1), "share in (0, 1]", share)
     return Fraction(str(share))
 

@@ -141,7 +141,8 @@ def min_size_stratified_coverage(sets: Set, y: ArrayLike, **strata: Any) -> Arra
       0.5
     """
     sets, y = check_sets(sets, y)
-    return _least(_rates(sets, y, _way(sets, **strata)), _first(strata))
+    way = _way(sets, **strata)
+    return _least(_rates(sets, y, way), way.first)
 
 
 def size_stratified_coverage_violation(
@@ -178,16 +179,21 @@ def size_stratified_coverage_violation(
     """
     alpha = check_level(alpha)
     sets, y = check_sets(sets, y)
-    return _violation(_rates(sets, y, _way(sets, **strata)), alpha, _first(strata))
+    way = _way(sets, **strata)
+    return _violation(_rates(sets, y, way), alpha, way.first)
 
 
 @pytree
 class _Way:
-    """How sets are parted by size: into `num_bins`, or at `edges`."""
+    """How sets are parted by size: into `num_bins`, or at `edges`.
+
+    Strata count from `first` on: empty sets do not, where they are one.
+    """
 
     sizes: Array | None
     edges: Array | None = None
     num_bins: int | None = static(default=None)
+    first: int = static(default=0)
 
 
 def _way(sets, num_bins=None, num_ranges=None, edges=None, sizes=None):
@@ -203,20 +209,12 @@ def _way(sets, num_bins=None, num_ranges=None, edges=None, sizes=None):
         _checks.check_count("num_bins", num_bins, 1)
         return _Way(sizes, num_bins=num_bins)
     edges = _label_edges(sets, num_ranges) if edges is None else edges
-    return _Way(sizes, _check_edges(edges))
-
-
-def _first(options):
-    """Returns the first stratum that counts: empty sets do not, if they have one."""
-    return int(all(options.get(k) is None for k in ("num_bins", "num_ranges", "edges")))
+    return _Way(sizes, _check_edges(edges), first=int(not any(given)))
 
 
 def _label_edges(sets, num_ranges):
     """Returns the last size of each of `num_ranges` runs of 0, ..., k but the last."""
-    if not isinstance(sets, HasLabels):
-        raise ValueError(
-            f"expected num_ranges only for label sets, got {type(sets).__name__}"
-        )
+    _checks.check_kind("num_ranges only for label sets", sets, HasLabels)
     num_sizes = sets.members().shape[-1] + 1
     num_ranges = num_sizes if num_ranges is None else num_ranges
     _checks.check_count("num_ranges", num_ranges, 1)

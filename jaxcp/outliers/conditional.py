@@ -57,8 +57,8 @@ def conditional_outlier_p_values(
     scores = _checks.rows(scores=_checks.scores(scores))
     judged = _checks.required(_checks.vector(test_scores))
     test_scores = _checks.rows(test_scores=judged)
-    if not isinstance(delta, Real):  # a table is made of it outside of jit
-        raise ValueError(f"expected delta as a number, got {type(delta).__name__}")
+    # A table is made of it outside of jit.
+    _checks.check_kind("delta as a number", delta, Real)
     _checks.check_values(lambda v: (v > 0) & (v < 1), "delta in (0, 1)", delta)
     bounds = {"simes": _simes_bounds, "dkw": _dkw_bounds}
     if method not in bounds:

@@ -60,7 +60,8 @@ def conformal_p_value(
             f"expected score, u and test_weight of shape (), got {shapes}; use jax.vmap"
         )
     scores, weights = _checks.rows(
-        scores=_checks.vector(scores), weights=_checks.weights(weights)
+        scores=_checks.required(_checks.vector(scores)),
+        weights=_checks.weights(weights),
     )
     _checks.check_uniforms("u", u)
     _checks.check_weights("test_weight", test_weight)

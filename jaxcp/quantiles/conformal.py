@@ -177,22 +177,16 @@ def thresholds(
     nearest: int = 1,
 ) -> Array:
     """Returns order statistics of the columns of `scores`, which `rank` may add to."""
-    if scores.ndim > 1:
-        n, *columns = scores.shape
-        shape = jnp.broadcast_shapes(tuple(columns), rank.shape)
-        pad = (1,) * (len(shape) - len(columns))
-        scores = jnp.broadcast_to(scores.reshape(n, *pad, *columns), (n, *shape))
-        rank = jnp.broadcast_to(rank, shape)
-
-    def select(column, k):
-        return kth_smallest(column, k, where=mask, axis_name=axis_name, nearest=nearest)
-
+    select = partial(kth_smallest, where=mask, axis_name=axis_name, nearest=nearest)
     if scores.ndim == 1:
         flat = select(scores, rank.reshape(-1) if rank.ndim else rank)
-    else:
-        columns = scores.reshape(len(scores), rank.size).T
-        flat = jax.vmap(select)(columns, rank.reshape(-1))
-    return flat.reshape(rank.shape)
+        return flat.reshape(rank.shape)
+    n, *columns = scores.shape
+    shape = jnp.broadcast_shapes(tuple(columns), rank.shape)
+    pad = (1,) * (len(shape) - len(columns))
+    scores = jnp.broadcast_to(scores.reshape(n, *pad, *columns), (n, *shape))
+    rank = jnp.broadcast_to(rank, shape)
+    return jax.vmap(select)(scores.reshape(n, rank.size).T, rank.ravel()).reshape(shape)
 
 
 def threshold_at(

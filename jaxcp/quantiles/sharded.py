@@ -11,7 +11,6 @@ from jax.sharding import PartitionSpec as P
 
 from jaxcp import _checks
 from jaxcp._arrays import as_arrays, is_concrete, narrowed
-from jaxcp._numbers import as_float
 from jaxcp.quantiles.conformal import threshold_at
 from jaxcp.quantiles.levels import alpha_as_float, as_alpha, conformal_rank
 from jaxcp.typing import ArrayLike
@@ -59,8 +58,7 @@ def sharded_conformal_quantile(
       >>> sharded_conformal_quantile(jnp.arange(1.0, 10.0), 0.2, mesh)
       Array(8., dtype=float32)
     """
-    if not isinstance(mesh, Mesh):
-        raise ValueError(f"expected mesh from jax.make_mesh, got {type(mesh).__name__}")
+    _checks.check_kind("mesh from jax.make_mesh", mesh, Mesh)
     mesh = Mesh(mesh.devices, mesh.axis_names)  # with Auto axes, whatever it had
     _checks.check_given(scores=scores)
     scores, mask, weights = (_as_rows(v) for v in (scores, mask, weights))
@@ -75,7 +73,7 @@ def sharded_conformal_quantile(
     alpha = alpha_as_float(as_alpha(alpha))
     weights = weights if mask is None else jnp.where(mask, weights, 0)
     scores, weights = _spread((scores, weights), n, mesh)
-    return _sharded(mesh, scores, alpha, None, weights, as_float(test_weight))
+    return _sharded(mesh, scores, alpha, None, weights, jnp.asarray(test_weight, float))
 
 
 def _check_weighted(scores, weights, mask, test_weight):

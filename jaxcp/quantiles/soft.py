@@ -52,9 +52,7 @@ def soft_conformal_quantile(
     _checks.check_vectors(scores=scores)
     _checks.check_values(lambda h: h > 0, "bandwidth > 0", bandwidth)
     rank = conformal_rank(scores.size, alpha)
-    if rank.ndim or bandwidth.ndim:
-        shapes = f"{rank.shape} and {bandwidth.shape}"
-        raise ValueError(f"expected alpha and bandwidth of shape (), got {shapes}")
+    _checks.check_scalars(alpha=rank, bandwidth=bandwidth)
     return soft_order_statistic(as_float(scores), rank, bandwidth, hard)
 
 
