@@ -9,13 +9,7 @@ from jaxcp._arrays import as_array
 from jaxcp._batching import map_blocks
 from jaxcp._numbers import as_float, at_least_single
 from jaxcp._tracing import jit
-from jaxcp.metrics._sets import (
-    check_sets,
-    check_sizes,
-    is_covered,
-    sizes_of,
-    where_known,
-)
+from jaxcp.metrics import _sets
 from jaxcp.quantiles.selection import bisect_floats
 from jaxcp.typing import ArrayLike, Set
 
@@ -61,8 +55,8 @@ def hsic(
       >>> round(hsic(sets, jnp.full(4, 3.0)).item(), 4)
       0.53
     """
-    sets, y = check_sets(sets, y)
-    sizes = check_sizes(sets, sizes)
+    sets, y = _sets.check_sets(sets, y)
+    sizes = _sets.check_sizes(sets, sizes)
     if bandwidths is not None:
         if not isinstance(bandwidths, tuple | list) or len(bandwidths) != 2:
             raise ValueError(f"expected two bandwidths or None, got {bandwidths}")
@@ -74,8 +68,8 @@ def hsic(
 
 @jit(static_argnames="rooted")
 def _hsic(sets, y, sizes, bandwidths, rooted):
-    sizes = at_least_single(as_float(sizes_of(sets, sizes)))
-    covered = where_known(is_covered(sets, y), sizes).astype(sizes.dtype)
+    sizes = at_least_single(as_float(_sets.sizes_of(sets, sizes)))
+    covered = _sets.where_known(_sets.is_covered(sets, y), sizes).astype(sizes.dtype)
     m = len(covered)
     if m < 2:
         return jnp.full((), jnp.nan, sizes.dtype)

@@ -53,10 +53,8 @@ def conformal_quantile(
       >>> conformal_quantile(jnp.arange(1.0, 10.0), 0.2)
       Array(8., dtype=float32)
     """
-    scores, mask = as_arrays(scores=scores, mask=mask)
-    mask = None if mask is None else mask.astype(bool)
-    n = _checks.num_rows(scores=scores, mask=mask)
-    count = lax.psum(n if mask is None else jnp.sum(mask), axis_name or ())
+    scores, mask = _checks.rows(scores=scores, mask=_checks.mask(mask))
+    count = lax.psum(len(scores) if mask is None else jnp.sum(mask), axis_name or ())
     return thresholds(scores, conformal_rank(count, alpha), mask, axis_name, nearest)
 
 

@@ -69,18 +69,14 @@ def sharded_conformal_quantile(
         count = n if mask is None else mask.sum()
         scores, mask = _spread((scores, mask), n, mesh)
         return _sharded(mesh, scores, conformal_rank(count, alpha), mask)
-    _check_weighted(scores, weights, mask, test_weight)
-    alpha = alpha_as_float(as_alpha(alpha))
-    weights = weights if mask is None else jnp.where(mask, weights, 0)
-    scores, weights = _spread((scores, weights), n, mesh)
-    return _sharded(mesh, scores, alpha, None, weights, jnp.asarray(test_weight, float))
-
-
-def _check_weighted(scores, weights, mask, test_weight):
     _checks.check_vectors(scores=scores)
     _checks.check_weights("weights", weights, mask)
     _checks.check_scalars(test_weight=test_weight)
     _checks.check_weights("test_weight", test_weight)
+    alpha = alpha_as_float(as_alpha(alpha))
+    weights = weights if mask is None else jnp.where(mask, weights, 0)
+    scores, weights = _spread((scores, weights), n, mesh)
+    return _sharded(mesh, scores, alpha, None, weights, jnp.asarray(test_weight, float))
 
 
 def _as_rows(x):
