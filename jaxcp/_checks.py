@@ -149,6 +149,16 @@ def check_given(**named: Any) -> None:
             )
 
 
+def check_kind(expected: str, value: Any, kind: type, cure: str = "") -> None:
+    """Raises ValueError unless `value` is of a class, or follows a protocol."""
+    # By its class first: isinstance of a protocol takes as long as a metric, and takes
+    # a class for its instances.
+    if issubclass(type(value), kind):
+        return
+    if isinstance(value, type) or not isinstance(value, kind):
+        raise ValueError(f"expected {expected}, got {type(value).__name__}{cure}")
+
+
 def check_pytree(name: str, value: Any, instead: str) -> None:
     """Raises ValueError for a value of a class that jax does not know."""
     leaves = jax.tree.leaves(value)

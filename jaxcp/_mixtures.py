@@ -10,7 +10,7 @@ from jax.scipy.stats import norm
 
 from jaxcp import _checks
 from jaxcp._pytree import pytree
-from jaxcp.quantiles.selection import bisect_keys, from_keys, to_keys
+from jaxcp.quantiles.selection import bisect_floats
 from jaxcp.typing import PyTree
 
 
@@ -48,31 +48,32 @@ class Mixture:
     def to_latent(self, y: Array) -> Array:
         """Returns the Knothe-Rosenblatt code of `y`, standard normal under the law."""
 
-        def settle(log_weights, inputs):
-            target, mean, scale = inputs
-            code = _normal_score(log_weights, (target - mean) / scale)
-            return _given(log_weights, target, mean, scale), code
+        def settle(log_weights, target, mean, scale):
+            return target, _normal_score(log_weights, (target - mean) / scale)
 
-        y = _checks.as_vector("y", y, self.means.shape[1])
-        return self._scan(settle, y)
+        return self._scan(settle, _checks.as_vector("y", y, self.means.shape[1]))
 
     def from_latent(self, z: Array) -> Array:
         """Returns the `y` whose code is `z`, shape (d,), by bisection."""
 
-        def settle(log_weights, inputs):
-            code, mean, scale = inputs
+        def settle(log_weights, code, mean, scale):
             target = _quantile(log_weights, mean, scale, code)
-            return _given(log_weights, target, mean, scale), target
+            return target, target
 
-        z = _checks.as_vector("z", z, self.means.shape[1])
-        return self._scan(settle, z)
+        return self._scan(settle, _checks.as_vector("z", z, self.means.shape[1]))
 
     def _scan(self, settle, values):
-        """Returns what `settle` makes of one coordinate after the other."""
+        """Returns what `settle` makes, beside a target, of each coordinate in turn."""
+
+        def step(log_weights, inputs):
+            target, result = settle(log_weights, *inputs)
+            given = log_weights + norm.logpdf(target, *inputs[1:])
+            return jax.nn.log_softmax(given), result
+
         parts = self.log_weights, values, self.means.T, self.scales.T
         dtype = jnp.result_type(*parts)
         log_weights, *coordinates = (part.astype(dtype) for part in parts)
-        return lax.scan(settle, jax.nn.log_softmax(log_weights), tuple(coordinates))[1]
+        return lax.scan(step, jax.nn.log_softmax(log_weights), tuple(coordinates))[1]
 
 
 class MixtureModel:
@@ -95,11 +96,6 @@ class MixtureModel:
     def from_latent(self, params: PyTree, x: Array, z: Array) -> Array:
         """Returns the y whose code given x is z, shape (d,)."""
         return self.mixture(params, x).from_latent(z)
-
-
-def _given(log_weights, target, mean, scale):
-    """Returns the log weights given one more coordinate."""
-    return jax.nn.log_softmax(log_weights + norm.logpdf(target, mean, scale))
 
 
 def _normal_score(log_weights, u):
@@ -141,11 +137,10 @@ def _quantile(log_weights, mean, scale, code):
         return mean[0] + scale[0] * code
     fixed = lax.stop_gradient((log_weights, mean, scale, code))
 
-    def falls_short(key):
-        value = from_keys(key, mean.dtype)
+    def falls_short(value):
         return _normal_score(fixed[0], (value - fixed[1]) / fixed[2]) < fixed[3]
 
-    target = from_keys(bisect_keys(falls_short, to_keys(mean).dtype), mean.dtype)
+    target = bisect_floats(falls_short, mean.dtype)
     gap = _normal_score(log_weights, (target - mean) / scale) - code
     density = jax.nn.logsumexp(fixed[0] + norm.logpdf(target, *fixed[1:3]))
     slope = jnp.exp(norm.logpdf(fixed[3]) - density)

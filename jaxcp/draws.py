@@ -79,10 +79,8 @@ def _draw(key, sample, x, role, indices, num_draws):
         draws = sample(jax.random.fold_in(key, i), inputs, num_draws)
         shape = jax.tree.map(jnp.shape, draws)
         if not isinstance(shape, tuple) or shape[:1] != (num_draws,):
-            raise ValueError(
-                f"expected sample(key, x, {num_draws}) of shape ({num_draws}, d), got "
-                f"{shape}"
-            )
+            expected = f"sample(key, x, {num_draws}) of shape ({num_draws}, d)"
+            raise ValueError(f"expected {expected}, got {shape}")
         return draws
 
     at_a_time = max(_DRAWS_AT_A_TIME // num_draws, 1)

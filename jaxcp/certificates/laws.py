@@ -51,8 +51,7 @@ class Certificate:
           lower: Smallest coverage, inclusive.
           upper: Largest coverage, inclusive.
         """
-        below, above = _tails(*self.law, lower, upper)
-        return float(max(1 - below - above, 0))
+        return float(max(1 - sum(_tails(*self.law, lower, upper)), 0))
 
     def interval(self, probability: float) -> tuple[float, float]:
         """Returns the central interval that holds coverage given the calibration set.
@@ -60,7 +59,7 @@ class Certificate:
         Args:
           probability: How often it does, in (0, 1), over calibration sets.
         """
-        _check_share("probability", probability)
+        _check_shares(probability=probability)
         tail = (1 - probability) / 2
         return _beta_quantile(*self.law, tail), _beta_quantile(*self.law, 1 - tail)
 
@@ -70,7 +69,7 @@ class Certificate:
         Args:
           probability: How often, in (0, 1), over calibration sets.
         """
-        _check_share("probability", probability)
+        _check_shares(probability=probability)
         return _beta_quantile(*self.law, 1 - probability)
 
     def num_needed(self, slack: float, probability: float) -> int:
@@ -175,8 +174,7 @@ def calibration_size(alpha: Any, slack: float, probability: float) -> int:
       110
     """
     exact = _one_alpha(alpha)
-    _check_share("slack", slack)
-    _check_share("probability", probability)
+    _check_shares(slack=slack, probability=probability)
     if not _FINEST <= exact <= 1 - _FINEST:
         raise ValueError(f"expected alpha in [1e-6, 1 - 1e-6], got {alpha}")
     # The rank jumps, and so the tails move in teeth of 1 / alpha sizes. The first tooth
@@ -233,15 +231,14 @@ def _beta_quantile(a, b, probability):
     return 1.0 if b == 0 else float(betaincinv(a, b, probability))
 
 
-def _check_share(name, value):
-    if not 0 < value < 1:
-        raise ValueError(f"expected {name} in (0, 1), got {value}")
+def _check_shares(**named):
+    for name, value in named.items():
+        _checks.check_number(name, value, lambda v: (v > 0) & (v < 1), "in (0, 1)")
 
 
 def _one_alpha(alpha):
     exact = as_alpha(alpha)
     if not isinstance(exact, np.ndarray):
         raise ValueError("expected alpha as a number, got a jax array")
-    if exact.ndim:
-        raise ValueError(f"expected alpha of shape (), got {exact.shape}")
+    _checks.check_scalars(alpha=exact)
     return exact.item()

@@ -84,31 +84,26 @@ def coverage_test(
     below, above = _counts.tails(*proof.law, m, len(counts), int(counts.sum()))
     two_sided = 2 * min(below, above)
     p_value = {"two-sided": two_sided, "less": below, "greater": above}[alternative]
+    p_value = float(np.clip(p_value, 1e-300, 1))
     points, mean = m * len(counts), proof.coverage
     spread = mean * (1 - mean) * (proof.n + 1 + m) / (proof.n + 2)
-    return CoverageTest(
-        float(np.clip(p_value, 1e-300, 1)),
-        float(counts.sum() / points),
-        mean,
-        (spread / points) ** 0.5,
-    )
+    error = (spread / points) ** 0.5
+    return CoverageTest(p_value, float(counts.sum() / points), mean, error)
 
 
 def _as_counts(covered, num_test):
     """Returns how many of m test points each calibration set covered, and m."""
     covered = np.asarray(covered)
+    found = f"got {covered.dtype}{covered.shape}"
     if num_test is None:
         if covered.dtype != bool or covered.ndim not in (1, 2) or not covered.size:
-            raise ValueError(
-                "expected covered as flags of shape (r, m) or (m,), or counts with "
-                f"num_test, got {covered.dtype}{covered.shape}"
-            )
+            flags = "flags of shape (r, m) or (m,), or counts with num_test"
+            raise ValueError(f"expected covered as {flags}, {found}")
         rows = np.atleast_2d(covered)
         return rows.sum(axis=1), rows.shape[1]
     _checks.check_count("num_test", num_test, 1)
     if covered.dtype.kind not in "iu" or covered.ndim > 1 or not covered.size:
-        found = f"{covered.dtype}{covered.shape}"
-        raise ValueError(f"expected covered as counts of shape (r,) or (), got {found}")
+        raise ValueError(f"expected covered as counts of shape (r,) or (), {found}")
     expected = f"counts in 0, ..., {num_test}"
     _checks.check_values(lambda v: (v >= 0) & (v <= num_test), expected, covered)
     return np.atleast_1d(covered).astype(np.int64), int(num_test)

@@ -37,16 +37,15 @@ class Scenes:
 
     def lists(self) -> tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray]]:
         """Returns (predictions, truths, confidences), one array for each image."""
-        padded = jax.tree.map(np.asarray, self)
+        preds = _ragged(self.pred_boxes, self.pred_mask)
+        true = _ragged(self.true_boxes, self.true_mask)
+        return preds, true, _ragged(self.confidences, self.pred_mask)
 
-        def ragged(values, masks):
-            return [v[m] for v, m in zip(values, masks, strict=True)]
 
-        return (
-            ragged(padded.pred_boxes, padded.pred_mask),
-            ragged(padded.true_boxes, padded.true_mask),
-            ragged(padded.confidences, padded.pred_mask),
-        )
+def _ragged(values, masks):
+    """Returns the values of each image that its mask keeps."""
+    rows = zip(np.asarray(values), np.asarray(masks), strict=True)
+    return [values[mask] for values, mask in rows]
 
 
 def scenes(
@@ -90,17 +89,15 @@ def scenes(
     bias = _checks.as_vector("bias", jnp.asarray(bias), 4)
     _checks.check_values(np.isfinite, "finite bias", bias)
 
-    return _scenes(key, num_images, bias, noise, miss_rate)
+    return _scenes(key, num_images, (bias, noise, miss_rate))
 
 
 @partial(jax.jit, static_argnames="num_images")
-def _scenes(key, num_images, bias, noise, miss_rate):
+def _scenes(key, num_images, detector):
     def one(key):
         key_true, key_pred, key_false, key_order = jax.random.split(key, 4)
         true, there = _objects(key_true, _NUM_OBJECTS)
-        preds, some, confidences = _detections(
-            key_pred, true, there, bias, noise, miss_rate
-        )
+        preds, some, confidences = _detections(key_pred, true, there, *detector)
         false, also, doubts = _false_alarms(key_false)
         order = jax.random.permutation(key_order, _NUM_OBJECTS + _NUM_FALSE)
         preds = jnp.concatenate([preds, false])[order]

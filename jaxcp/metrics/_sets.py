@@ -59,8 +59,7 @@ def _check_digits(sets, y):
 
 def as_batch(sets: Set) -> AnySet:
     """Returns sets as arrays with a leading axis, after checks."""
-    if not issubclass(type(sets), Set):
-        raise ValueError(f"expected sets with contains(y), got {type(sets).__name__}")
+    _checks.check_kind("sets with contains(y)", sets, Set)
     sets = as_arrays(sets=sets)
     m = _checks.num_rows(sets=sets)
     return sets.checked(m) if issubclass(type(sets), HasShapes) else sets
@@ -68,9 +67,7 @@ def as_batch(sets: Set) -> AnySet:
 
 def check_label_sets(sets: Set) -> None:
     """Raises ValueError for sets that are not of labels."""
-    if not issubclass(type(sets), HasLabels):
-        name = type(sets).__name__
-        raise ValueError(f"expected sets of kind LabelSet, got {name}")
+    _checks.check_kind("sets of kind LabelSet", sets, HasLabels)
 
 
 @jit
@@ -78,10 +75,8 @@ def is_covered(sets: Set, y: Array) -> Array:
     """Returns 1 or 0 for each row, NaN where the set or the target has a NaN."""
     found = jax.vmap(lambda s, target: s.contains(target))(sets, y)
     if found.ndim > 1:
-        raise ValueError(
-            f"expected y with one target for each set, got {y.shape} for "
-            f"{type(sets).__name__}"
-        )
+        found = f"{y.shape} for {type(sets).__name__}"
+        raise ValueError(f"expected y with one target for each set, got {found}")
     return where_known(found, (sets, y))
 
 
@@ -100,9 +95,8 @@ def above_level(rates: Array, alpha: Array) -> Array:
 
 def check_sizes(sets: Set, sizes: ArrayLike | None) -> Array | None:
     """Returns the sizes given for sets, if there are any, as an array."""
-    _, sizes = _checks.rows(sets=sets, sizes=_checks.vector(sizes))
-    _checks.check_not_nan("sizes", sizes)
-    return sizes
+    column = _checks.Column(sizes, _checks.check_not_nan)
+    return _checks.rows(sets=sets, sizes=column)[1]
 
 
 def sizes_of(sets: Set, sizes: Array | None) -> Array:
@@ -113,9 +107,7 @@ def sizes_of(sets: Set, sizes: Array | None) -> Array:
 @jit
 def closed_form_sizes(sets: Set) -> Array:
     """Returns the size of every set, shape (m,); ValueError where it has no formula."""
-    if not isinstance(sets, HasSize):
-        name = type(sets).__name__
-        raise ValueError(f"expected sets with size(), got {name}: give it one")
+    _checks.check_kind("sets with size()", sets, HasSize, cure=": give it one")
     return jax.vmap(lambda s: s.size())(sets)
 
 
@@ -124,8 +116,6 @@ def where_known(values: Array, rows: PyTree) -> Array:
     values = values.astype(float) if values.dtype.kind in "biu" else values
     for leaf in jax.tree.leaves(rows):
         if jnp.issubdtype(leaf.dtype, jnp.floating):
-            unknown = jnp.any(
-                jnp.isnan(leaf.reshape(len(leaf), math.prod(leaf.shape[1:]))), axis=1
-            )
+            unknown = jnp.isnan(leaf).any(axis=tuple(range(1, leaf.ndim)))
             values = jnp.where(unknown, jnp.nan, values)
     return values

@@ -12,7 +12,7 @@ from jaxcp._arrays import as_array
 from jaxcp._geometry import square_distances
 from jaxcp._numbers import as_float, at_least_single, mean
 from jaxcp._tracing import jit
-from jaxcp.metrics._sets import above_level, check_level, check_sets, is_covered
+from jaxcp.metrics import _sets
 from jaxcp.metrics.groups import rates_of
 from jaxcp.typing import ArrayLike, Set
 
@@ -64,9 +64,9 @@ def conditional_coverage_error(
       >>> round(error.item(), 3), round(floor.item(), 3)
       (0.25, 0.005)
     """
-    sets, y = check_sets(sets, y)
+    sets, y = _sets.check_sets(sets, y)
     x = inputs_of(x, y)
-    alpha = check_level(alpha)
+    alpha = _sets.check_level(alpha)
     _checks.check_key(key)
     _checks.check_count("num_cells", num_cells, 1)
     if len(x) == 0:
@@ -107,10 +107,10 @@ def excess_coverage_risk(
       >>> excess_coverage_risk(sets, y, jnp.array([0.9, 0.9, 0.1, 0.1]), 0.5).item()
       0.5
     """
-    sets, y = check_sets(sets, y)
+    sets, y = _sets.check_sets(sets, y)
     _checks.check_given(rates=rates)
     _, rates = _checks.rows(y=y, rates=_checks.uniforms(rates))
-    return _excess_risk(sets, y, rates, check_level(alpha))
+    return _excess_risk(sets, y, rates, _sets.check_level(alpha))
 
 
 def inputs_of(x: ArrayLike, y: Array) -> Array:
@@ -123,14 +123,14 @@ def inputs_of(x: ArrayLike, y: Array) -> Array:
 
 @jit
 def _excess_risk(sets, y, rates, alpha):
-    error = is_covered(sets, y) - (1 - alpha)
-    return mean(error * jnp.sign(above_level(as_float(rates), alpha)))
+    error = _sets.is_covered(sets, y) - (1 - alpha)
+    return mean(error * jnp.sign(_sets.above_level(as_float(rates), alpha)))
 
 
 @jit(static_argnames="num_cells")
 def _cell_error(key, sets, y, x, alpha, num_cells):
     cells = _cells(key, standardized(x), num_cells)
-    rates, counts = rates_of(is_covered(sets, y), cells, num_cells)
+    rates, counts = rates_of(_sets.is_covered(sets, y), cells, num_cells)
     errors = jnp.where(counts > 0, rates - (1 - alpha), 0) ** 2
     error = jnp.sum(counts / len(x) * errors)
     floor = jnp.sum(counts > 0) * alpha * (1 - alpha) / len(x)

@@ -9,14 +9,8 @@ from jaxcp._arrays import as_array
 from jaxcp._batching import map_blocks
 from jaxcp._numbers import as_float, at_least_single
 from jaxcp._tracing import jit
-from jaxcp.metrics._sets import (
-    check_sets,
-    check_sizes,
-    is_covered,
-    sizes_of,
-    where_known,
-)
-from jaxcp.quantiles.selection import bisect_keys, from_keys, to_keys
+from jaxcp.metrics import _sets
+from jaxcp.quantiles.selection import bisect_floats
 from jaxcp.typing import ArrayLike, Set
 
 
@@ -61,22 +55,21 @@ def hsic(
       >>> round(hsic(sets, jnp.full(4, 3.0)).item(), 4)
       0.53
     """
-    sets, y = check_sets(sets, y)
-    sizes = check_sizes(sets, sizes)
+    sets, y = _sets.check_sets(sets, y)
+    sizes = _sets.check_sizes(sets, sizes)
     if bandwidths is not None:
         if not isinstance(bandwidths, tuple | list) or len(bandwidths) != 2:
             raise ValueError(f"expected two bandwidths or None, got {bandwidths}")
         bandwidths = tuple(as_array("bandwidths", s) for s in bandwidths)
         for bandwidth in bandwidths:
-            _checks.check_scalars(bandwidths=bandwidth)
-            _checks.check_values(lambda s: s > 0, "bandwidths > 0", bandwidth)
+            _checks.check_number("bandwidths", bandwidth, lambda s: s > 0, "> 0")
     return _hsic(sets, y, sizes, bandwidths, rooted)
 
 
 @jit(static_argnames="rooted")
 def _hsic(sets, y, sizes, bandwidths, rooted):
-    sizes = at_least_single(as_float(sizes_of(sets, sizes)))
-    covered = where_known(is_covered(sets, y), sizes).astype(sizes.dtype)
+    sizes = at_least_single(as_float(_sets.sizes_of(sets, sizes)))
+    covered = _sets.where_known(_sets.is_covered(sets, y), sizes).astype(sizes.dtype)
     m = len(covered)
     if m < 2:
         return jnp.full((), jnp.nan, sizes.dtype)
@@ -115,17 +108,14 @@ def _median_distance(sizes):
     finite = jnp.isfinite(ordered)
     last, after = jnp.sum(finite), jnp.searchsorted(ordered, ordered, side="right")
 
-    def pairs_closer_than(distance):
-        end = jnp.searchsorted(ordered, ordered + distance, side="left")
-        return jnp.sum(jnp.where(finite, jnp.clip(end, after, last) - after, 0.0))
-
     total = jnp.sum(jnp.where(finite, last - after, 0.0))
 
-    def falls_short(key):
-        return pairs_closer_than(from_keys(key, sizes.dtype)) < total / 2
+    def falls_short(distance):
+        end = jnp.searchsorted(ordered, ordered + distance, side="left")
+        closer = jnp.where(finite, jnp.clip(end, after, last) - after, 0.0)
+        return jnp.sum(closer) < total / 2
 
-    key = bisect_keys(falls_short, to_keys(sizes).dtype)
-    return jnp.where(total > 0, from_keys(key, sizes.dtype), 1)
+    return jnp.where(total > 0, bisect_floats(falls_short, sizes.dtype), 1)
 
 
 def _root(square):

@@ -5,7 +5,7 @@ from jax import Array
 
 from jaxcp import _checks
 from jaxcp._tracing import jit
-from jaxcp.metrics._sets import check_label_sets, check_level, check_sets, is_covered
+from jaxcp.metrics import _sets
 from jaxcp.typing import ArrayLike, HasLabels, Set
 
 
@@ -33,7 +33,7 @@ def group_coverage(
       >>> group_coverage(sets, y, jnp.array([0, 0, 1]), num_groups=2)
       Array([0.5, 1. ], dtype=float32)
     """
-    sets, y = check_sets(sets, y)
+    sets, y = _sets.check_sets(sets, y)
     _, groups = _checks.rows(y=y, groups=_checks.groups(groups, num_groups))
     return _group_coverage(sets, y, groups, num_groups)
 
@@ -57,8 +57,8 @@ def class_coverage(sets: HasLabels, y: ArrayLike) -> Array:
       >>> class_coverage(sets, jnp.array([0, 1, 1]))
       Array([1. , 0.5], dtype=float32)
     """
-    check_label_sets(sets)
-    sets, y = check_sets(sets, y)
+    _sets.check_label_sets(sets)
+    sets, y = _sets.check_sets(sets, y)
     return _group_coverage(sets, y, y, sets.members().shape[1])
 
 
@@ -97,9 +97,9 @@ def coverage_gap(
       >>> round(coverage_gap(sets, y, groups, 0.2, num_groups=2).item(), 4)
       0.25
     """
-    sets, y = check_sets(sets, y)
+    sets, y = _sets.check_sets(sets, y)
     _, groups = _checks.rows(y=y, groups=_checks.groups(groups, num_groups))
-    alpha = check_level(alpha)
+    alpha = _sets.check_level(alpha)
     return _coverage_gap(sets, y, groups, num_groups, alpha, weighted)
 
 
@@ -115,12 +115,12 @@ def rates_of(covered: Array, groups: Array, num_groups: int) -> tuple[Array, Arr
 
 @jit(static_argnames="num_groups")
 def _group_coverage(sets, y, groups, num_groups):
-    return rates_of(is_covered(sets, y), groups, num_groups)[0]
+    return rates_of(_sets.is_covered(sets, y), groups, num_groups)[0]
 
 
 @jit(static_argnames=("num_groups", "weighted"))
 def _coverage_gap(sets, y, groups, num_groups, alpha, weighted):
-    rates, counts = rates_of(is_covered(sets, y), groups, num_groups)
+    rates, counts = rates_of(_sets.is_covered(sets, y), groups, num_groups)
     gaps = jnp.where(counts > 0, jnp.abs(rates - (1 - alpha)), 0)
     shares = counts if weighted else counts > 0
     return jnp.sum(shares * gaps) / jnp.sum(shares)

@@ -7,14 +7,7 @@ from jaxcp import _checks
 from jaxcp._arrays import as_array
 from jaxcp._numbers import as_float, mean
 from jaxcp._tracing import jit
-from jaxcp.metrics._sets import (
-    above_level,
-    check_level,
-    check_sets,
-    closed_form_sizes,
-    is_covered,
-    where_known,
-)
+from jaxcp.metrics import _sets
 from jaxcp.sets import Interval
 from jaxcp.sets.basic import as_intervals
 from jaxcp.typing import ArrayLike
@@ -48,8 +41,7 @@ def interval_score(sets: Interval, y: ArrayLike, alpha: ArrayLike) -> Array:
       >>> interval_score(sets, jnp.array([0.5, 1.5]), alpha=0.5)
       Array([1., 3.], dtype=float32)
     """
-    sets, y, alpha = _check(sets, y, alpha)
-    return _interval_score(sets, y, alpha)
+    return _interval_score(*_check(sets, y, alpha))
 
 
 def winkler_score(sets: Interval, y: ArrayLike, alpha: ArrayLike) -> Array:
@@ -145,9 +137,8 @@ def coverage_width_criterion(
       >>> round(coverage_width_criterion(sets, y, 0.5, eta=10.0).item(), 6)
       0.75
     """
-    sets, y, alpha = _check(sets, y, alpha)
     _checks.check_scalars(eta=eta)
-    return _criterion(sets, y, alpha, eta)
+    return _criterion(*_check(sets, y, alpha), eta)
 
 
 def khosravi_coverage_width_criterion(
@@ -181,25 +172,23 @@ def khosravi_coverage_width_criterion(
       >>> khosravi_coverage_width_criterion(sets, y, 0.5, eta=50.0).item()
       0.25
     """
-    sets, y, alpha = _check(sets, y, alpha)
     _checks.check_scalars(eta=eta)
-    return _khosravi_criterion(sets, y, alpha, eta)
+    return _khosravi_criterion(*_check(sets, y, alpha), eta)
 
 
 def _check(sets, y, alpha):
     sets = as_intervals(sets)
-    if not isinstance(sets, Interval):
-        raise ValueError(f"expected sets of kind Interval, got {type(sets).__name__}")
-    sets, y = check_sets(sets, y)
-    return sets, as_float(y), check_level(alpha)
+    _checks.check_kind("sets of kind Interval", sets, Interval)
+    sets, y = _sets.check_sets(sets, y)
+    return sets, as_float(y), _sets.check_level(alpha)
 
 
 @jit
 def _interval_score(sets, y, alpha):
     below = jnp.where(y < sets.lower, sets.lower - y, 0)  # not inf - inf inside
     above = jnp.where(y > sets.upper, y - sets.upper, 0)
-    scores = closed_form_sizes(sets) + 2 / alpha * (below + above)
-    return where_known(scores, (sets, y))
+    scores = _sets.closed_form_sizes(sets) + 2 / alpha * (below + above)
+    return _sets.where_known(scores, (sets, y))
 
 
 @jit
@@ -225,12 +214,12 @@ def _khosravi_criterion(sets, y, alpha, eta):
 
 
 def _coverage_error(sets, y, alpha):
-    return above_level(mean(is_covered(sets, y)), alpha)
+    return _sets.above_level(mean(_sets.is_covered(sets, y)), alpha)
 
 
 def _relative_width(sets, y):
     """Returns the mean width over the range of the targets; 0/0 is 0."""
-    width = mean(closed_form_sizes(sets))
+    width = mean(_sets.closed_form_sizes(sets))
     span = jnp.max(y, initial=-jnp.inf) - jnp.min(y, initial=jnp.inf)
     ratio = width / jnp.where(span > 0, span, 1)
     return jnp.where(span > 0, ratio, jnp.where(width > 0, jnp.inf, width))

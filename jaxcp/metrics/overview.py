@@ -9,7 +9,7 @@ from jax import Array
 from jaxcp import _checks
 from jaxcp._arrays import as_groups, is_concrete
 from jaxcp._tracing import jit
-from jaxcp.metrics._sets import check_level, check_sets, closed_form_sizes
+from jaxcp.metrics import _sets
 from jaxcp.metrics.dependence import hsic
 from jaxcp.metrics.groups import class_coverage, coverage_gap, group_coverage
 from jaxcp.metrics.intervals import coverage_width_criterion, winkler_score
@@ -38,6 +38,9 @@ class Summary(dict[str, Array]):
         """Returns a line for each metric, with its numbers."""
         lines = (f"{name!r}: {_shown(value)}" for name, value in self.items())
         return "{" + ",\n ".join(lines) + "}"
+
+    def _add(self, metric, *args, **options):
+        self[metric.__name__] = metric(*args, **options)
 
     def tolist(self) -> dict[str, Any]:
         """Returns a plain dict of Python numbers and lists of them, e.g. for JSON."""
@@ -101,7 +104,7 @@ def summary(
       {'coverage': 0.75,
        'mean_size': 1.0
     """
-    (sets, y), alpha = check_sets(sets, y), check_level(alpha)
+    (sets, y), alpha = _sets.check_sets(sets, y), _sets.check_level(alpha)
     if groups is None:
         num_groups = None
     else:
@@ -116,39 +119,32 @@ def summary(
 @jit(static_argnames=("num_groups", "num_bins"))
 def _summary(sets, y, alpha, groups, num_groups, num_bins):
     """Returns `summary` of checked arguments, in one program."""
-    found = Summary(coverage=coverage(sets, y))
+    found = Summary()
+    found._add(coverage, sets, y)
     if _has_size(sets):
-        found.update(_of_sizes(sets, y, alpha, num_bins))
+        for metric in (mean_size, median_size, empty_rate, infinite_rate):
+            found._add(metric, sets)
+        found._add(min_size_stratified_coverage, sets, y, num_bins=num_bins)
+        found._add(
+            size_stratified_coverage_violation, sets, y, alpha, num_bins=num_bins
+        )
+        if len(y) <= _HSIC_ROWS:
+            found._add(hsic, sets, y, bandwidths=None)
     if isinstance(as_intervals(sets), Interval):
-        found["winkler_score"] = winkler_score(sets, y, alpha)
-        criterion = coverage_width_criterion(sets, y, alpha, eta=_ETA)
-        found["coverage_width_criterion"] = criterion
+        found._add(winkler_score, sets, y, alpha)
+        found._add(coverage_width_criterion, sets, y, alpha, eta=_ETA)
     if isinstance(sets, HasLabels):
-        found["singleton_rate"] = singleton_rate(sets)
-        found["class_coverage"] = class_coverage(sets, y)
+        found._add(singleton_rate, sets)
+        found._add(class_coverage, sets, y)
     if groups is not None:
-        of = {"num_groups": num_groups}
-        found["group_coverage"] = group_coverage(sets, y, groups, **of)
-        found["coverage_gap"] = coverage_gap(sets, y, groups, alpha, **of)
-    return found
-
-
-def _of_sizes(sets, y, alpha, num_bins):
-    of_sets = [mean_size, median_size, empty_rate, infinite_rate]
-    found = {metric.__name__: metric(sets) for metric in of_sets}
-    bins = {"num_bins": num_bins}  # None for label sets: one for each size
-    least = min_size_stratified_coverage(sets, y, **bins)
-    violation = size_stratified_coverage_violation(sets, y, alpha, **bins)
-    found["min_size_stratified_coverage"] = least
-    found["size_stratified_coverage_violation"] = violation
-    if len(y) <= _HSIC_ROWS:
-        found["hsic"] = hsic(sets, y, bandwidths=None)
+        found._add(group_coverage, sets, y, groups, num_groups=num_groups)
+        found._add(coverage_gap, sets, y, groups, alpha, num_groups=num_groups)
     return found
 
 
 def _has_size(sets: Any) -> bool:
     try:
-        jax.eval_shape(closed_form_sizes, sets)
+        jax.eval_shape(_sets.closed_form_sizes, sets)
     except ValueError:
         return False
     return True

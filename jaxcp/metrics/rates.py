@@ -6,14 +6,7 @@ from jax import Array
 
 from jaxcp._numbers import mean
 from jaxcp._tracing import jit
-from jaxcp.metrics._sets import (
-    as_batch,
-    check_label_sets,
-    check_sets,
-    closed_form_sizes,
-    is_covered,
-    where_known,
-)
+from jaxcp.metrics import _sets
 from jaxcp.typing import ArrayLike, HasLabels, MayBeEmpty, Set
 
 
@@ -40,7 +33,7 @@ def coverage(sets: Set, y: ArrayLike) -> Array:
       >>> coverage(Interval(jnp.zeros(2), jnp.ones(2)), jnp.array([0.5, 2.0]))
       Array(0.5, dtype=float32)
     """
-    return _coverage(*check_sets(sets, y))
+    return _coverage(*_sets.check_sets(sets, y))
 
 
 def covered(sets: Set, y: ArrayLike) -> Array:
@@ -63,7 +56,7 @@ def covered(sets: Set, y: ArrayLike) -> Array:
       >>> covered(Interval(jnp.zeros(2), jnp.ones(2)), jnp.array([0.5, 2.0]))
       Array([1., 0.], dtype=float32)
     """
-    return is_covered(*check_sets(sets, y))
+    return _sets.is_covered(*_sets.check_sets(sets, y))
 
 
 def empty_rate(sets: Set) -> Array:
@@ -87,7 +80,7 @@ def empty_rate(sets: Set) -> Array:
       >>> empty_rate(Interval(jnp.zeros(2), jnp.array([0.0, -1.0])))
       Array(0.5, dtype=float32)
     """
-    return _empty_rate(as_batch(sets))
+    return _empty_rate(_sets.as_batch(sets))
 
 
 def singleton_rate(sets: HasLabels) -> Array:
@@ -107,13 +100,13 @@ def singleton_rate(sets: HasLabels) -> Array:
       >>> singleton_rate(LabelSet(jnp.array([[True, False], [True, True]])))
       Array(0.5, dtype=float32)
     """
-    check_label_sets(sets)
-    return _singleton_rate(as_batch(sets))
+    _sets.check_label_sets(sets)
+    return _singleton_rate(_sets.as_batch(sets))
 
 
 @jit
 def _coverage(sets, y):
-    return mean(is_covered(sets, y))
+    return mean(_sets.is_covered(sets, y))
 
 
 @jit
@@ -121,8 +114,8 @@ def _empty_rate(sets):
     if isinstance(sets, MayBeEmpty):
         empty = jax.vmap(lambda s: s.is_empty())(sets)
     else:
-        empty = closed_form_sizes(sets) == 0
-    return mean(where_known(empty, sets))
+        empty = _sets.closed_form_sizes(sets) == 0
+    return mean(_sets.where_known(empty, sets))
 
 
 @jit

@@ -5,7 +5,7 @@ from jax import Array
 
 from jaxcp._numbers import as_float, mean
 from jaxcp._tracing import jit
-from jaxcp.metrics._sets import as_batch, closed_form_sizes, where_known
+from jaxcp.metrics import _sets
 from jaxcp.quantiles.selection import kth_smallest
 from jaxcp.typing import Set
 
@@ -28,7 +28,7 @@ def sizes(sets: Set) -> Array:
       >>> sizes(Interval(jnp.zeros(2), jnp.array([1.0, 2.0])))
       Array([1., 2.], dtype=float32)
     """
-    return closed_form_sizes(as_batch(sets))
+    return _sets.closed_form_sizes(_sets.as_batch(sets))
 
 
 def mean_size(sets: Set) -> Array:
@@ -49,7 +49,7 @@ def mean_size(sets: Set) -> Array:
       >>> mean_size(Interval(jnp.zeros(2), jnp.array([1.0, 2.0])))
       Array(1.5, dtype=float32)
     """
-    return _mean_size(as_batch(sets))
+    return _mean_size(_sets.as_batch(sets))
 
 
 def median_size(sets: Set) -> Array:
@@ -73,7 +73,7 @@ def median_size(sets: Set) -> Array:
       >>> median_size(Interval(jnp.zeros(3), jnp.array([1.0, 2.0, jnp.inf])))
       Array(2., dtype=float32)
     """
-    return _median_size(as_batch(sets))
+    return _median_size(_sets.as_batch(sets))
 
 
 def infinite_rate(sets: Set) -> Array:
@@ -93,17 +93,17 @@ def infinite_rate(sets: Set) -> Array:
       >>> infinite_rate(Interval(jnp.zeros(2), jnp.array([1.0, jnp.inf])))
       Array(0.5, dtype=float32)
     """
-    return _infinite_rate(as_batch(sets))
+    return _infinite_rate(_sets.as_batch(sets))
 
 
 @jit
 def _mean_size(sets):
-    return mean(closed_form_sizes(sets))
+    return mean(_sets.closed_form_sizes(sets))
 
 
 @jit
 def _median_size(sets):
-    sizes = as_float(closed_form_sizes(sets))
+    sizes = as_float(_sets.closed_form_sizes(sets))
     m = len(sizes)
     ranks = jnp.array([(m + 1) // 2, m // 2 + 1])
     unknown = jnp.any(jnp.isnan(sizes)) | (m == 0)
@@ -112,5 +112,5 @@ def _median_size(sets):
 
 @jit
 def _infinite_rate(sets):
-    sizes = closed_form_sizes(sets)
-    return mean(where_known(sizes == jnp.inf, sizes))
+    sizes = _sets.closed_form_sizes(sets)
+    return mean(_sets.where_known(sizes == jnp.inf, sizes))

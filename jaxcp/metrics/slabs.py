@@ -13,7 +13,7 @@ from jaxcp._arrays import as_array
 from jaxcp._batching import map_evenly
 from jaxcp._geometry import norm
 from jaxcp._tracing import jit
-from jaxcp.metrics._sets import check_sets, is_covered
+from jaxcp.metrics import _sets
 from jaxcp.metrics.conditional import inputs_of, standardized
 from jaxcp.typing import ArrayLike, Set
 
@@ -64,7 +64,7 @@ def worst_slab_coverage(
       >>> worst_slab_coverage(jax.random.key(0), never_right_of_half, x, x).item()
       0.0
     """
-    sets, y = check_sets(sets, y)
+    sets, y = _sets.check_sets(sets, y)
     x = inputs_of(x, y)
     _checks.check_key(key)
     _checks.check_count("num_directions", num_directions, 1)
@@ -82,8 +82,7 @@ def worst_slab_coverage(
 
 
 def _as_fraction(share: float) -> Fraction:
-    if not isinstance(share, Real):
-        raise ValueError(f"expected share as a number, got {type(share).__name__}")
+    _checks.check_kind("share as a number", share, Real)
     _checks.check_values(lambda s: (s > 0) & (s <= 1), "share in (0, 1]", share)
     return Fraction(str(share))
 
@@ -104,7 +103,7 @@ def _directions(key, x, num_directions):
 
 @jit(static_argnames=("num_found", "holdout"))
 def _worst_slab(key, sets, y, x, directions, num_found, shortest, holdout):
-    hits = is_covered(sets, y)
+    hits = _sets.is_covered(sets, y)
     order = jax.random.permutation(key, len(x))
     found, told = order[:num_found], order[num_found:] if holdout else order
 

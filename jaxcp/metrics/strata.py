@@ -11,15 +11,7 @@ from jaxcp._arrays import as_array
 from jaxcp._numbers import as_float
 from jaxcp._pytree import pytree, static
 from jaxcp._tracing import jit
-from jaxcp.metrics._sets import (
-    as_batch,
-    check_level,
-    check_sets,
-    check_sizes,
-    is_covered,
-    sizes_of,
-    where_known,
-)
+from jaxcp.metrics import _sets
 from jaxcp.metrics.groups import rates_of
 from jaxcp.quantiles.selection import to_keys
 from jaxcp.typing import ArrayLike, HasLabels, Set
@@ -80,7 +72,7 @@ def size_strata(
       >>> size_strata(sets, num_bins=2).groups
       Array([0, 1, 0, 1], dtype=int32)
     """
-    sets = as_batch(sets)
+    sets = _sets.as_batch(sets)
     return _strata(sets, _way(sets, num_bins, num_ranges, edges, sizes))
 
 
@@ -109,7 +101,7 @@ def size_stratified_coverage(sets: Set, y: ArrayLike, **strata: Any) -> Array:
       >>> size_stratified_coverage(sets, jnp.full(4, 1.5), num_bins=2)
       Array([0.5, 1. ], dtype=float32)
     """
-    sets, y = check_sets(sets, y)
+    sets, y = _sets.check_sets(sets, y)
     return _rates(sets, y, _way(sets, **strata))[0]
 
 
@@ -140,8 +132,9 @@ def min_size_stratified_coverage(sets: Set, y: ArrayLike, **strata: Any) -> Arra
       >>> min_size_stratified_coverage(sets, jnp.full(4, 1.5), num_bins=2).item()
       0.5
     """
-    sets, y = check_sets(sets, y)
-    return _least(_rates(sets, y, _way(sets, **strata)), _first(strata))
+    sets, y = _sets.check_sets(sets, y)
+    way = _way(sets, **strata)
+    return _least(_rates(sets, y, way), way.first)
 
 
 def size_stratified_coverage_violation(
@@ -176,23 +169,28 @@ def size_stratified_coverage_violation(
       >>> size_stratified_coverage_violation(sets, y, 0.25, num_bins=2).item()
       0.25
     """
-    alpha = check_level(alpha)
-    sets, y = check_sets(sets, y)
-    return _violation(_rates(sets, y, _way(sets, **strata)), alpha, _first(strata))
+    alpha = _sets.check_level(alpha)
+    sets, y = _sets.check_sets(sets, y)
+    way = _way(sets, **strata)
+    return _violation(_rates(sets, y, way), alpha, way.first)
 
 
 @pytree
 class _Way:
-    """How sets are parted by size: into `num_bins`, or at `edges`."""
+    """How sets are parted by size: into `num_bins`, or at `edges`.
+
+    Strata count from `first` on: empty sets do not, where they are one.
+    """
 
     sizes: Array | None
     edges: Array | None = None
     num_bins: int | None = static(default=None)
+    first: int = static(default=0)
 
 
 def _way(sets, num_bins=None, num_ranges=None, edges=None, sizes=None):
     """Returns how these options part sets, after checks."""
-    sizes = check_sizes(sets, sizes)
+    sizes = _sets.check_sizes(sets, sizes)
     given = [v is not None for v in (num_bins, num_ranges, edges)]
     if sum(given) > 1 or not (any(given) or isinstance(sets, HasLabels)):
         raise ValueError(
@@ -203,20 +201,12 @@ def _way(sets, num_bins=None, num_ranges=None, edges=None, sizes=None):
         _checks.check_count("num_bins", num_bins, 1)
         return _Way(sizes, num_bins=num_bins)
     edges = _label_edges(sets, num_ranges) if edges is None else edges
-    return _Way(sizes, _check_edges(edges))
-
-
-def _first(options):
-    """Returns the first stratum that counts: empty sets do not, if they have one."""
-    return int(all(options.get(k) is None for k in ("num_bins", "num_ranges", "edges")))
+    return _Way(sizes, _check_edges(edges), first=int(not any(given)))
 
 
 def _label_edges(sets, num_ranges):
     """Returns the last size of each of `num_ranges` runs of 0, ..., k but the last."""
-    if not isinstance(sets, HasLabels):
-        raise ValueError(
-            f"expected num_ranges only for label sets, got {type(sets).__name__}"
-        )
+    _checks.check_kind("num_ranges only for label sets", sets, HasLabels)
     num_sizes = sets.members().shape[-1] + 1
     num_ranges = num_sizes if num_ranges is None else num_ranges
     _checks.check_count("num_ranges", num_ranges, 1)
@@ -252,7 +242,7 @@ def _strata(sets, way):
 def _rates(sets, y, way):
     """Returns the coverage and the number of rows of each stratum."""
     order, groups, sizes, num_groups = _parted(sets, way)
-    covered = where_known(is_covered(sets, y), sizes)
+    covered = _sets.where_known(_sets.is_covered(sets, y), sizes)
     return rates_of(covered[order], groups, num_groups)
 
 
@@ -261,7 +251,7 @@ def _parted(sets, way):
 
     Not the strata of the rows as they came: a scatter takes long to compile.
     """
-    sizes = sizes_of(sets, way.sizes)
+    sizes = _sets.sizes_of(sets, way.sizes)
     if way.num_bins is None:
         groups = jnp.searchsorted(way.edges, sizes, side="left")
         return slice(None), groups, sizes, len(way.edges) + 1

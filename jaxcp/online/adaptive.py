@@ -185,20 +185,17 @@ class DtACI(Stream):
             q = _threshold_at(alpha, window, rank)
             return 1.0 - self.score.invert(pred, q).contains(y)
 
-        score = self.score(pred, y)
+        score, dtype = self.score(pred, y), state.alphas.dtype
         moves = self._steps() * (target - jax.vmap(missed)(state.alphas))
-        beta = _largest_alpha(window, score, shares)
-        losses = target * (beta - state.alphas) - jnp.minimum(beta - state.alphas, 0)
+        behind = _largest_alpha(window, score, shares) - state.alphas
+        losses = target * behind - jnp.minimum(behind, 0)
         sigma, eta = self._rates(target, len(state.alphas))
         # Less the smallest loss, which cancels, so that they do not all vanish.
         weights = state.weights * jnp.exp(-eta * (losses - jnp.min(losses)))
         weights = (1 - sigma) * weights / jnp.sum(weights) + sigma / len(weights)
-        dtype = state.alphas.dtype
-        return DtACIState(
-            window.push(score) if self.rolling else window,
-            (state.alphas + moves).astype(dtype),
-            weights.astype(dtype),
-        )
+        alphas = (state.alphas + moves).astype(dtype)
+        later = window.push(score) if self.rolling else window
+        return DtACIState(later, alphas, weights.astype(dtype))
 
     def _steps(self):
         return jnp.atleast_1d(jnp.asarray(self.step_sizes, float))

@@ -214,8 +214,8 @@ def _step(method, state, pred, y, rank):
 
 @jit
 def _run(method, state, preds, y, rank):
-    row = one_row((preds, y))
-    check_past(method, state, row[0], row[1], rank)
+    pred, target = one_row((preds, y))
+    check_past(method, state, pred, target, rank)
     return lax.scan(lambda s, row: _advance(method, s, *row, rank), state, (preds, y))
 
 
@@ -225,9 +225,7 @@ def _advance(method, state, pred, y, rank):
 
 
 def _run_steps(method, state, preds, y, alpha):
-    if not isinstance(method, Online):
-        kind = type(method).__name__
-        raise ValueError(f"expected a method with init and step, got {kind}")
+    _checks.check_kind("a method with init and step", method, Online)
     as_alpha(alpha)  # the method is given it as it came
     return lax.scan(lambda s, row: method.step(s, *row, alpha), state, (preds, y))
 
@@ -252,11 +250,8 @@ def _one_example(method, state, pred, y, alpha):
 def _check_state(method, state):
     """Raises ValueError for what is no method, or the state of another one."""
     _checks.check_pytree("method", method, "one of jaxcp.online")
-    if not isinstance(state, method.state_type):
-        raise ValueError(
-            f"expected a state of {type(method).__name__}, "
-            f"{method.state_type.__name__}, got {type(state).__name__}"
-        )
+    kinds = f"{type(method).__name__}, {method.state_type.__name__}"
+    _checks.check_kind(f"a state of {kinds}", state, method.state_type)
 
 
 @jax.jit

@@ -104,19 +104,14 @@ class PID(Stream):
         return threshold.astype(state.quantile.dtype)
 
     def learn(self, state, pred, y, rank, q):
-        excess = _errors(self.score, pred, y, q) - rank
-        quantile = state.quantile + self.step_size * excess
+        excess, past = _errors(self.score, pred, y, q) - rank, state.quantile
+        quantile = (past + self.step_size * excess).astype(past.dtype)
+        total = (state.excess + excess).astype(state.excess.dtype)
         forecast, cast = state.forecast, state.scorecaster
         if self.scorecaster is not None:
             cast, forecast = self.scorecaster.step(cast, self.score(pred, y))
             forecast = jnp.asarray(forecast, state.forecast.dtype)
-        return PIDState(
-            quantile.astype(state.quantile.dtype),
-            (state.excess + excess).astype(state.excess.dtype),
-            state.steps + 1,
-            forecast,
-            cast,
-        )
+        return PIDState(quantile, total, state.steps + 1, forecast, cast)
 
     def _integral(self, state):
         steps = jnp.maximum(state.steps, 1)
@@ -186,13 +181,11 @@ class SFOGD(Stream):
         return state.quantile
 
     def learn(self, state, pred, y, rank, q):
-        gradient = rank - _errors(self.score, pred, y, q)
-        squares = state.squares + gradient**2
-        size = jnp.where(squares > 0, jnp.sqrt(jnp.where(squares > 0, squares, 1)), 1)
-        quantile = state.quantile - self.step_size / 3**0.5 * gradient / size
-        return SFOGDState(
-            quantile.astype(state.quantile.dtype), squares.astype(state.squares.dtype)
-        )
+        gradient, past = rank - _errors(self.score, pred, y, q), state.quantile
+        squares = (state.squares + gradient**2).astype(state.squares.dtype)
+        size = jnp.sqrt(jnp.where(squares > 0, squares, 1))
+        quantile = past - self.step_size / 3**0.5 * gradient / size
+        return SFOGDState(quantile.astype(past.dtype), squares)
 
 
 def _first_quantile(scores, alpha, full):

@@ -11,7 +11,7 @@ from jax import Array
 from jaxcp import _checks
 from jaxcp._pytree import pytree, static
 from jaxcp.online.stream import Stream, as_floats, component_alpha, known, past_scores
-from jaxcp.quantiles.conformal import weighted_conformal_quantile
+from jaxcp.quantiles.conformal import threshold_at
 from jaxcp.quantiles.levels import conformal_rank
 from jaxcp.typing import ArrayLike, Number, Score
 
@@ -60,10 +60,9 @@ def make_window(
     scores = past_scores(scores, mask)
     if size is not None:
         _checks.check_count("window", size, 1)
-        if size > len(scores):
-            raise ValueError(
-                f"expected at least window = {size} past scores, got {len(scores)}"
-            )
+        n = len(scores)
+        if size > n:
+            raise ValueError(f"expected at least window = {size} past scores, got {n}")
         scores = scores[-size:]
     return _in_order(scores, mask is None)
 
@@ -243,13 +242,7 @@ class NexCP(Stream):
 
     def threshold(self, state, rank):
         weights = nexcp_weights(len(state), self.decay)
-
-        def quantile(scores, alpha):
-            masses = jnp.where(jnp.isnan(scores), 0, weights)
-            return weighted_conformal_quantile(scores, masses, alpha)
-
-        quantile = quantile if state.ndim == 1 else jax.vmap(quantile, (1, 0))
-        return quantile(state, rank)
+        return threshold_at(state, rank, None, jnp.where(known(state), weights, 0))
 
     def learn(self, state, pred, y, rank, q):
         score = self.score(pred, y).astype(state.dtype)

@@ -55,11 +55,10 @@ def conditional_outlier_p_values(
       0.0046
     """
     scores = _checks.rows(scores=_checks.scores(scores))
-    test_scores = _checks.rows(
-        test_scores=_checks.required(_checks.vector(test_scores))
-    )
-    if not isinstance(delta, Real):  # a table is made of it outside of jit
-        raise ValueError(f"expected delta as a number, got {type(delta).__name__}")
+    judged = _checks.required(_checks.vector(test_scores))
+    test_scores = _checks.rows(test_scores=judged)
+    # A table is made of it outside of jit.
+    _checks.check_kind("delta as a number", delta, Real)
     _checks.check_values(lambda v: (v > 0) & (v < 1), "delta in (0, 1)", delta)
     bounds = {"simes": _simes_bounds, "dkw": _dkw_bounds}
     if method not in bounds:
@@ -70,8 +69,7 @@ def conditional_outlier_p_values(
 
 @jax.jit
 def _look_up(scores, test_scores, table):
-    at_least, _, _ = masses_from(scores, test_scores)
-    return table[at_least]
+    return table[masses_from(scores, test_scores)[0]]
 
 
 def _simes_bounds(n, delta):

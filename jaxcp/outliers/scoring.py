@@ -11,7 +11,7 @@ from jaxcp._numbers import as_float
 from jaxcp.pvalues.conformal import masses_of_keys, p_values_among, share_of
 from jaxcp.quantiles.conformal import conformal_quantile
 from jaxcp.quantiles.levels import as_alpha
-from jaxcp.quantiles.selection import to_keys
+from jaxcp.quantiles.selection import common_keys, to_keys
 from jaxcp.typing import ArrayLike
 
 
@@ -56,13 +56,11 @@ def is_outlier(
       Array([False,  True], dtype=bool)
     """
     scores, mask = _checks.rows(scores=_checks.scores(scores), mask=_checks.mask(mask))
-    test_scores = _checks.rows(
-        test_scores=_checks.required(_checks.vector(test_scores))
-    )
+    judged = _checks.required(_checks.vector(test_scores))
+    test_scores = _checks.rows(test_scores=judged)
     alpha = as_alpha(alpha)
     _checks.check_scalars(alpha=alpha)
-    threshold = conformal_quantile(scores, alpha, mask=mask)
-    return _exceeds(test_scores, threshold)
+    return _exceeds(test_scores, conformal_quantile(scores, alpha, mask=mask))
 
 
 def outlier_p_values(
@@ -169,12 +167,12 @@ def grouped_outlier_p_values(
     """
     scores, groups, mask = _checks.rows(
         scores=_checks.scores(scores),
-        groups=_checks.required(_checks.groups(groups, num_groups)),
+        groups=_checks.groups(groups, num_groups),
         mask=_checks.mask(mask),
     )
     test_scores, test_groups, u = _checks.rows(
         test_scores=_checks.required(_checks.vector(test_scores)),
-        test_groups=_checks.required(_checks.groups(test_groups, num_groups)),
+        test_groups=_checks.groups(test_groups, num_groups),
         u=_checks.uniforms(u),
     )
     return _grouped(scores, groups, test_scores, test_groups, num_groups, u, mask)
@@ -183,9 +181,8 @@ def grouped_outlier_p_values(
 @jax.jit
 def _exceeds(test_scores, threshold):
     # As integers in the order of scores: comparisons take subnormal numbers for 0.
-    test_scores = as_float(test_scores)
-    dtype = jnp.promote_types(test_scores.dtype, threshold.dtype)
-    return to_keys(test_scores.astype(dtype)) > to_keys(threshold.astype(dtype))
+    keys, key = common_keys(test_scores, threshold)
+    return keys > key
 
 
 @jax.jit
@@ -198,19 +195,18 @@ def _p_values(scores, test_scores, u, weights, test_weights, mask):
 @partial(jax.jit, static_argnames="num_groups")
 def _grouped(scores, groups, test_scores, test_groups, num_groups, u, mask):
     n, beyond = len(scores), num_groups  # where rows that do not count come to lie
-    groups = jnp.append(groups.astype(int), test_groups.astype(int))
-    counted = jnp.ones(n, bool) if mask is None else mask
-    counted = jnp.append(counted, jnp.ones(len(test_scores), bool))
+    groups, test_groups = groups.astype(int), test_groups.astype(int)
+    groups = groups if mask is None else jnp.where(mask, groups, beyond)
+    groups = jnp.append(groups, test_groups)
     known = (groups >= 0) & (groups < num_groups)
-    groups = jnp.where(counted & known, groups, beyond)
+    groups = jnp.where(known, groups, beyond)
     ranks = _ranks_in_order(groups, jnp.append(scores, test_scores))
     at_least, above, _ = masses_of_keys(ranks[:n], ranks[n:])
     rows = jnp.zeros(beyond + 1, int).at[groups[:n]].add(1)
     in_later_groups = (jnp.sum(rows) - jnp.cumsum(rows))[groups[n:]]
     u = jnp.ones(()) if u is None else as_float(u)
-    total = jnp.where(known[n:], rows[groups[n:]], 0)
     above, equal = above - in_later_groups, at_least - above
-    p = share_of(above, equal, total, u, jnp.ones(()))
+    p = share_of(above, equal, rows[groups[n:]], u, jnp.ones(()))
     return jnp.where(known[n:], p, 1)
 
 

@@ -8,7 +8,7 @@ from jaxcp import _checks
 from jaxcp._arrays import as_arrays
 from jaxcp._numbers import as_float, at_least_single, quotient
 from jaxcp.quantiles._masses import times_power, unit_scale
-from jaxcp.quantiles.selection import to_keys
+from jaxcp.quantiles.selection import common_keys
 from jaxcp.typing import ArrayLike, Number
 
 
@@ -59,15 +59,12 @@ def conformal_p_value(
         raise ValueError(
             f"expected score, u and test_weight of shape (), got {shapes}; use jax.vmap"
         )
-    if scores.ndim != 1 or (weights is not None and weights.shape != scores.shape):
-        shapes = scores.shape, None if weights is None else weights.shape
-        raise ValueError(
-            f"expected scores, and weights if any, of shape (n,), got {shapes}"
-        )
+    scores, weights = _checks.rows(
+        scores=_checks.required(_checks.vector(scores)),
+        weights=_checks.weights(weights),
+    )
     _checks.check_uniforms("u", u)
     _checks.check_weights("test_weight", test_weight)
-    if weights is not None:
-        _checks.check_weights("weights", weights)
     return _p_value(as_float(scores), as_float(score), u, weights, test_weight)
 
 
@@ -113,7 +110,7 @@ def masses_from(
 
     Counts, int, without weights.
     """
-    return masses_of_keys(*_keys_of(scores, test_scores), weights)
+    return masses_of_keys(*common_keys(scores, test_scores), weights)
 
 
 def masses_of_keys(
@@ -130,12 +127,6 @@ def masses_of_keys(
         mass[jnp.searchsorted(keys, test_keys, side=side)] for side in ("left", "right")
     )
     return at_least, above, mass[0]
-
-
-def _keys_of(scores: Array, test_scores: Array) -> tuple[Array, Array]:
-    scores, test_scores = as_float(scores), as_float(test_scores)
-    dtype = jnp.promote_types(scores.dtype, test_scores.dtype)
-    return to_keys(scores.astype(dtype)), to_keys(test_scores.astype(dtype))
 
 
 def share_of(
@@ -157,7 +148,7 @@ def _p_value(scores, score, u, weights, test_weight):
     else:
         weights = at_least_single(as_float(weights))
         weights, test_weight = unit_scale(weights, test_weight)
-    keys, key = _keys_of(scores, score)
+    keys, key = common_keys(scores, score)
     above = jnp.sum(jnp.where(keys > key, weights, 0))
     equal = jnp.sum(jnp.where(keys == key, weights, 0))
     return share_of(above, equal, jnp.sum(weights), u, test_weight)

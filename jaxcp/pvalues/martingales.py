@@ -174,9 +174,7 @@ def watch(
     """
     p_values = at_least_single(as_float(as_array("p_values", p_values)))
     _checks.check_given(martingale=martingale)
-    if not isinstance(martingale, Martingale):
-        kind = type(martingale).__name__
-        raise ValueError(f"expected a martingale with init and step, got {kind}")
+    _checks.check_kind("a martingale with init and step", martingale, Martingale)
     _checks.check_vectors(p_values=p_values)
     valid = "p_values in [0, 1]"
     _checks.check_values(lambda p: ~((p < 0) | (p > 1)), valid, p_values)

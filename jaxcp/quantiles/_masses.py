@@ -31,10 +31,8 @@ class Masses(NamedTuple):
 
     def falls_short(self, counted: Array, target: Array, axis_name: AxisName) -> Array:
         """Returns whether what is `counted`, bool (n,), weighs less than `target`."""
-        leading, following = (
-            _sum(jnp.where(counted, v, 0), axis_name)
-            for v in (self.leading, self.following)
-        )
+        words = self.leading, self.following
+        leading, following = (_sum(jnp.where(counted, v, 0), axis_name) for v in words)
         # sum w < target: leading + following / 2^bits < target 2^(word - exponent)
         target = jnp.ldexp(target, self.word - self.exponent)
         most = 1.5 * 2**self.word  # more than there is
@@ -51,16 +49,14 @@ def masses_of(weights: Array, axis_name: AxisName = None) -> Masses:
     Infinite weights count as the largest float.
     """
     info = jnp.finfo(weights.dtype)
-    n = int(weights.size * (1 if axis_name is None else lax.psum(1, axis_name)))
+    n = int(weights.size * lax.psum(1, axis_name or ()))
     log_n = max((n - 1).bit_length(), _FEW)
     few = log_n == _FEW
     word = info.nmant - 1 if few else info.bits - 2
     dtype = info.dtype if few else f"int{info.bits}"
     bits = word - log_n
     weights = jnp.minimum(weights, info.max)
-    largest = jnp.max(weights, initial=0)
-    largest = largest if axis_name is None else lax.pmax(largest, axis_name)
-    unit = jnp.frexp(largest)[1]
+    unit = jnp.frexp(lax.pmax(jnp.max(weights, initial=0), axis_name or ()))[1]
     scaled = times_power(weights, -unit)  # at most 1: their sum does not overflow
     # Rounded sums of other orders have the same exponent, but near a power of two,
     # which totals often are: move those away from where it changes.
@@ -75,10 +71,8 @@ def masses_of(weights: Array, axis_name: AxisName = None) -> Masses:
 def total_mass(weights: Array, axis_name: AxisName = None) -> Array:
     """Returns the sum of weights >= 0 of shape (n,), of all shards."""
     masses = masses_of(weights, axis_name)
-    leading, following = (
-        _sum(v, axis_name).astype(weights.dtype)
-        for v in (masses.leading, masses.following)
-    )
+    words = masses.leading, masses.following
+    leading, following = (_sum(v, axis_name).astype(weights.dtype) for v in words)
     scale = masses.exponent - masses.word
     return times_power(leading, scale) + times_power(following, scale - masses.bits)
 
@@ -90,8 +84,7 @@ def times_power(values: Array, exponent: Array) -> Array:
 
 
 def _sum(values, axis_name):
-    total = jnp.sum(values)
-    return total if axis_name is None else lax.psum(total, axis_name)
+    return lax.psum(jnp.sum(values), axis_name or ())
 
 
 def unit_scale(
@@ -101,8 +94,7 @@ def unit_scale(
 
     Their sums neither overflow nor vanish.
     """
-    largest = jnp.max(weights, initial=test_weight)
-    largest = largest if axis_name is None else lax.pmax(largest, axis_name)
+    largest = lax.pmax(jnp.max(weights, initial=test_weight), axis_name or ())
     exponent = jnp.frexp(largest)[1]
     return times_power(weights, -exponent), times_power(test_weight, -exponent)
 

@@ -53,13 +53,9 @@ def conformal_quantile(
       >>> conformal_quantile(jnp.arange(1.0, 10.0), 0.2)
       Array(8., dtype=float32)
     """
-    scores, mask = as_arrays(scores=scores, mask=mask)
-    mask = None if mask is None else mask.astype(bool)
-    n = _checks.num_rows(scores=scores, mask=mask)
-    count = n if mask is None else jnp.sum(mask)
-    count = count if axis_name is None else lax.psum(count, axis_name)
-    rank = conformal_rank(count, alpha)
-    return thresholds(scores, rank, mask, axis_name, nearest)
+    scores, mask = _checks.rows(scores=scores, mask=_checks.mask(mask))
+    count = lax.psum(len(scores) if mask is None else jnp.sum(mask), axis_name or ())
+    return thresholds(scores, conformal_rank(count, alpha), mask, axis_name, nearest)
 
 
 def weighted_conformal_quantile(
@@ -107,18 +103,15 @@ def weighted_conformal_quantile(
     scores, weights, test_weight = as_arrays(
         scores=scores, weights=weights, test_weight=test_weight
     )
-    if test_weight.ndim:
-        raise ValueError(f"expected test_weight of shape (), got {test_weight.shape}")
     if scores.ndim != 1 or scores.shape != weights.shape:
         raise ValueError(
             "expected scores and weights of one shape (n,), "
             f"got {scores.shape} and {weights.shape}"
         )
+    alpha = alpha_as_float(as_alpha(alpha))
+    _checks.check_scalars(test_weight=test_weight, alpha=alpha)
     _checks.check_weights("weights", weights)
     _checks.check_weights("test_weight", test_weight)
-    alpha = alpha_as_float(as_alpha(alpha))
-    if alpha.shape:
-        raise ValueError(f"expected alpha of shape (), got {alpha.shape}; use jax.vmap")
     scores, weights = as_float(scores), as_float(weights)
     return weighted_threshold(scores, weights, alpha, as_float(test_weight), axis_name)
 
@@ -158,19 +151,17 @@ def grouped_conformal_quantile(
       >>> grouped_conformal_quantile(jnp.arange(4.0), groups, 0.4, num_groups=2)
       Array([ 2., inf], dtype=float32)
     """
-    scores, groups, mask = as_arrays(scores=scores, groups=groups, mask=mask)
-    _checks.num_rows(scores=scores, groups=groups, mask=mask)
-    _checks.check_count("num_groups", num_groups, 1)
-    _checks.check_vectors(groups=groups, mask=mask)
-    _checks.check_labels("groups", groups, num_groups, mask)
-    if scores.ndim != 1:
-        raise ValueError(f"expected scores of shape (n,), got {scores.shape}")
+    scores, groups, mask = _checks.rows(
+        scores=_checks.required(_checks.vector(scores)),
+        groups=_checks.groups(groups, num_groups),
+        mask=_checks.mask(mask),
+    )
     alpha = as_alpha(alpha)
     if alpha.shape not in ((), (num_groups,)):
         expected = f"() or ({num_groups},), one a group"
         raise ValueError(f"expected alpha of shape {expected}, got {alpha.shape}")
     members = groups[None] == jnp.arange(num_groups)[:, None]
-    members = members if mask is None else members & mask.astype(bool)[None]
+    members = members if mask is None else members & mask[None]
     rank = conformal_rank(jnp.sum(members, axis=1), alpha)
     return _grouped(scores, rank, members)
 
@@ -184,22 +175,16 @@ def thresholds(
     nearest: int = 1,
 ) -> Array:
     """Returns order statistics of the columns of `scores`, which `rank` may add to."""
-    if scores.ndim > 1:
-        n, *columns = scores.shape
-        shape = jnp.broadcast_shapes(tuple(columns), rank.shape)
-        pad = (1,) * (len(shape) - len(columns))
-        scores = jnp.broadcast_to(scores.reshape(n, *pad, *columns), (n, *shape))
-        rank = jnp.broadcast_to(rank, shape)
-
-    def select(column, k):
-        return kth_smallest(column, k, where=mask, axis_name=axis_name, nearest=nearest)
-
+    select = partial(kth_smallest, where=mask, axis_name=axis_name, nearest=nearest)
     if scores.ndim == 1:
         flat = select(scores, rank.reshape(-1) if rank.ndim else rank)
-    else:
-        columns = scores.reshape(len(scores), rank.size).T
-        flat = jax.vmap(select)(columns, rank.reshape(-1))
-    return flat.reshape(rank.shape)
+        return flat.reshape(rank.shape)
+    n, *columns = scores.shape
+    shape = jnp.broadcast_shapes(tuple(columns), rank.shape)
+    pad = (1,) * (len(shape) - len(columns))
+    scores = jnp.broadcast_to(scores.reshape(n, *pad, *columns), (n, *shape))
+    rank = jnp.broadcast_to(rank, shape)
+    return jax.vmap(select)(scores.reshape(n, rank.size).T, rank.ravel()).reshape(shape)
 
 
 def threshold_at(
@@ -208,6 +193,7 @@ def threshold_at(
     mask: Array | None,
     weights: Array | None,
     test_weight: Array | None = None,
+    axis_name: AxisName = None,
 ) -> Array:
     """Returns the threshold of scores (n,) or (n, c), shape () or (c,).
 
@@ -215,13 +201,16 @@ def threshold_at(
     (n,). A test weight is 1 by default.
     """
     if weights is None:
-        return thresholds(scores, rank, mask)
-    weight = jnp.ones(()) if test_weight is None else test_weight
-    weights, weight, scores = as_float(weights), as_float(weight), as_float(scores)
-    one = lambda column, alpha: weighted_threshold(column, weights, alpha, weight)  # noqa: E731
+        return thresholds(scores, rank, mask, axis_name)
+    weight = as_float(1.0 if test_weight is None else test_weight)
+    weights, scores = as_float(weights), as_float(scores)
+
+    def one(column, alpha):
+        return weighted_threshold(column, weights, alpha, weight, axis_name)
+
     if scores.ndim > 1:
         return jax.vmap(one)(scores.T, rank)
-    return jax.vmap(lambda a: one(scores, a))(rank.reshape(-1)).reshape(rank.shape)
+    return jax.vmap(partial(one, scores))(rank.reshape(-1)).reshape(rank.shape)
 
 
 @partial(jax.jit, static_argnames="axis_name")

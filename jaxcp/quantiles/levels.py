@@ -118,9 +118,8 @@ _exact_ranks = np.frompyfunc(exact_rank, nin=2, nout=1)
 def _integer_ratio(alpha):
     """Returns numerators and denominators that give the same ranks, n + 1 < 2^30."""
     exact = [_largest_below(a, 2**30) for a in alpha.ravel()]
-    ratio = np.array([(a.numerator, a.denominator) for a in exact], int)
-    ratio = ratio.reshape(*alpha.shape, 2)
-    return ratio[..., 0], ratio[..., 1]
+    ratios = np.array([a.as_integer_ratio() for a in exact], int)
+    return ratios.T.reshape(2, *alpha.shape)
 
 
 def _largest_below(alpha, limit):

@@ -132,6 +132,12 @@ def bisect_keys(
     return lax.fori_loop(0, bits, settle_bit, start)
 
 
+def bisect_floats(falls_short: Callable[[Array], Array], dtype: DTypeLike) -> Array:
+    """Returns `bisect_keys` for a function of floats of type `dtype`, as a float."""
+    at_key = lambda key: falls_short(from_keys(key, dtype))  # noqa: E731
+    return from_keys(bisect_keys(at_key, _key_type(dtype)[0]), dtype)
+
+
 def to_keys(x: Array) -> Array:
     """Returns integers ordered like `x`: NaN counts as +inf, -0.0 as 0.0."""
     if not jnp.issubdtype(x.dtype, jnp.floating):
@@ -144,6 +150,13 @@ def to_keys(x: Array) -> Array:
     bits = lax.bitcast_convert_type(jnp.where(never, 0, x), key)
     keys = jnp.where(bits < 0, lowest - bits, bits)  # sign and magnitude, negated
     return jnp.where((bits & highest) > infinity, infinity, keys)
+
+
+def common_keys(x: Array, other: Array) -> tuple[Array, Array]:
+    """Returns the keys of both as floats of one type, to compare them."""
+    x, other = as_float(x), as_float(other)
+    dtype = jnp.promote_types(x.dtype, other.dtype)
+    return to_keys(x.astype(dtype)), to_keys(other.astype(dtype))
 
 
 def from_keys(keys: Array, dtype: DTypeLike) -> Array:
@@ -168,8 +181,7 @@ def _kth_smallest(x, k, where, axis_name, nearest):
     if jnp.issubdtype(x.dtype, jnp.floating):
         return _select(x, where, k, axis_name, nearest)
     # Integers have no infinite keys, so compare the rank with the count.
-    count = x.size if where is None else jnp.sum(where)
-    count = count if axis_name is None else lax.psum(count, axis_name)
+    count = lax.psum(x.size if where is None else jnp.sum(where), axis_name or ())
     value = rounded_up(from_keys(_find(to_keys(x), where, k, axis_name), x.dtype))
     return jnp.where(k < 1, -jnp.inf, jnp.where(k > count, jnp.inf, value))
 
@@ -205,9 +217,8 @@ def _mean_tangent(x, mass, dx, axis_name, nearest, value):
     counts &= distance <= radius
     weights = counts if mass is None else jnp.where(counts, mass, 0)
     weights = weights.astype(at_least_single(x).dtype)
-    total, moment = jnp.sum(weights), jnp.sum(weights * jnp.where(counts, dx, 0))
-    if axis_name is not None:
-        total, moment = lax.psum((total, moment), axis_name)
+    sums = jnp.sum(weights), jnp.sum(weights * jnp.where(counts, dx, 0))
+    total, moment = lax.psum(sums, axis_name or ())
     return (moment / jnp.where(total > 0, total, 1)).astype(x.dtype)
 
 
@@ -270,8 +281,7 @@ def _pick(ordered, k):
 def _key_type(dtype):
     """Returns the integer type as wide as `dtype` and the key of +inf in it."""
     key = np.dtype(f"int{8 * jnp.dtype(dtype).itemsize}")
-    infinity = np.array(np.inf, dtype).view(key)
-    return key, infinity
+    return key, np.array(np.inf, dtype).view(key)
 
 
 def _integer_keys(x):

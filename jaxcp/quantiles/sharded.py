@@ -11,8 +11,7 @@ from jax.sharding import PartitionSpec as P
 
 from jaxcp import _checks
 from jaxcp._arrays import as_arrays, is_concrete, narrowed
-from jaxcp._numbers import as_float
-from jaxcp.quantiles.conformal import thresholds, weighted_threshold
+from jaxcp.quantiles.conformal import threshold_at
 from jaxcp.quantiles.levels import alpha_as_float, as_alpha, conformal_rank
 from jaxcp.typing import ArrayLike
 
@@ -59,31 +58,25 @@ def sharded_conformal_quantile(
       >>> sharded_conformal_quantile(jnp.arange(1.0, 10.0), 0.2, mesh)
       Array(8., dtype=float32)
     """
-    if not isinstance(mesh, Mesh):
-        raise ValueError(f"expected mesh from jax.make_mesh, got {type(mesh).__name__}")
+    _checks.check_kind("mesh from jax.make_mesh", mesh, Mesh)
     mesh = Mesh(mesh.devices, mesh.axis_names)  # with Auto axes, whatever it had
     _checks.check_given(scores=scores)
     scores, mask, weights = (_as_rows(v) for v in (scores, mask, weights))
     n = _checks.num_rows(scores=scores, mask=mask, weights=weights)
     _checks.check_vectors(mask=mask, weights=weights)
+    mask = None if mask is None else mask.astype(bool)
     if weights is None:
-        count = n if mask is None else mask.astype(bool).sum()
-        rank = conformal_rank(count, alpha)
+        count = n if mask is None else mask.sum()
         scores, mask = _spread((scores, mask), n, mesh)
-        return _sharded(scores, rank, mask, mesh)
-    _check_weighted(scores, weights, mask, test_weight)
-    alpha = alpha_as_float(as_alpha(alpha))
-    if mask is not None:
-        weights = jnp.where(mask.astype(bool), weights, 0)
-    scores, weights = _spread((scores, weights), n, mesh)
-    return _weighted(scores, weights, alpha, jnp.asarray(test_weight, float), mesh)
-
-
-def _check_weighted(scores, weights, mask, test_weight):
+        return _sharded(mesh, scores, conformal_rank(count, alpha), mask)
     _checks.check_vectors(scores=scores)
     _checks.check_weights("weights", weights, mask)
     _checks.check_scalars(test_weight=test_weight)
     _checks.check_weights("test_weight", test_weight)
+    alpha = alpha_as_float(as_alpha(alpha))
+    weights = weights if mask is None else jnp.where(mask, weights, 0)
+    scores, weights = _spread((scores, weights), n, mesh)
+    return _sharded(mesh, scores, alpha, None, weights, jnp.asarray(test_weight, float))
 
 
 def _as_rows(x):
@@ -120,25 +113,9 @@ def _padded(x, pad, rows):
 
 
 @partial(jax.jit, static_argnames="mesh")
-def _sharded(scores, rank, mask, mesh):
-    axes = mesh.axis_names
-    specs = P(axes), P(), None if mask is None else P(axes)
-    mask = None if mask is None else mask.astype(bool)
-    of_shard = partial(thresholds, axis_name=axes)
-    return jax.shard_map(of_shard, mesh=mesh, in_specs=specs, out_specs=P())(
-        scores, rank, mask
-    )
-
-
-@partial(jax.jit, static_argnames="mesh")
-def _weighted(scores, weights, alpha, test_weight, mesh):
-    axes = mesh.axis_names
-
-    def of_shard(scores, weights, alpha, test_weight):
-        one = lambda a: weighted_threshold(scores, weights, a, test_weight, axes)  # noqa: E731
-        return jax.vmap(one)(alpha.reshape(-1)).reshape(alpha.shape)
-
-    specs = P(axes), P(axes), P(), P()
-    return jax.shard_map(of_shard, mesh=mesh, in_specs=specs, out_specs=P())(
-        as_float(scores), as_float(weights), alpha, test_weight
-    )
+def _sharded(mesh, scores, rank, mask, weights=None, test_weight=None):
+    rows = P(mesh.axis_names)
+    of_shard = partial(threshold_at, axis_name=mesh.axis_names)
+    specs = rows, P(), rows, rows, P()
+    of_all = jax.shard_map(of_shard, mesh=mesh, in_specs=specs, out_specs=P())
+    return of_all(scores, rank, mask, weights, test_weight)

@@ -10,7 +10,7 @@ from jaxcp import _checks
 from jaxcp._arrays import as_arrays
 from jaxcp._numbers import as_float, at_least_single, positive
 from jaxcp.quantiles.levels import conformal_rank
-from jaxcp.quantiles.selection import bisect_keys, from_keys, kth_smallest, to_keys
+from jaxcp.quantiles.selection import bisect_floats, kth_smallest
 from jaxcp.typing import ArrayLike, Number
 
 
@@ -49,15 +49,11 @@ def soft_conformal_quantile(
       Array(8., dtype=float32)
     """
     scores, bandwidth = as_arrays(scores=scores, bandwidth=bandwidth)
-    if scores.ndim != 1:
-        raise ValueError(f"expected scores of shape (n,), got {scores.shape}")
+    _checks.check_vectors(scores=scores)
     _checks.check_values(lambda h: h > 0, "bandwidth > 0", bandwidth)
-    scores = as_float(scores)
     rank = conformal_rank(scores.size, alpha)
-    if rank.ndim or bandwidth.ndim:
-        shapes = f"{rank.shape} and {bandwidth.shape}"
-        raise ValueError(f"expected alpha and bandwidth of shape (), got {shapes}")
-    return soft_order_statistic(scores, rank, bandwidth, hard)
+    _checks.check_scalars(alpha=rank, bandwidth=bandwidth)
+    return soft_order_statistic(as_float(scores), rank, bandwidth, hard)
 
 
 @partial(jax.jit, static_argnames="hard")
@@ -77,12 +73,11 @@ def soft_order_statistic(
 
 @jax.custom_jvp
 def _soft_root(scores, bandwidth, rank):
-    def falls_short(key):
-        value = from_keys(key, scores.dtype)
+    def falls_short(value):
         steps = jax.nn.sigmoid(at_least_single((value - scores) / bandwidth))
         return jnp.sum(steps) < rank - 0.5
 
-    return from_keys(bisect_keys(falls_short, to_keys(scores).dtype), scores.dtype)
+    return bisect_floats(falls_short, scores.dtype)
 
 
 @_soft_root.defjvp
