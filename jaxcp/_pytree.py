@@ -76,6 +76,7 @@ def pytree(cls: type[_Class]) -> type[_Class]:
     fields = dataclasses.fields(cls)  # type: ignore[arg-type]  # a dataclass now
     leaves = tuple(f.name for f in fields if not f.metadata.get("static"))
     statics = tuple(f.name for f in fields if f.metadata.get("static"))
+    names = (*leaves, *statics)
 
     def flatten(value):
         children = tuple(getattr(value, name) for name in leaves)
@@ -90,10 +91,8 @@ def pytree(cls: type[_Class]) -> type[_Class]:
     def unflatten(structure, children):
         # Past __init__: a transformation may put placeholders where arrays were.
         value = object.__new__(cls)
-        for name, child in zip(leaves, children, strict=True):
-            object.__setattr__(value, name, child)
-        for name, child in zip(statics, structure[0], strict=True):
-            object.__setattr__(value, name, child)
+        for name, part in zip(names, (*children, *structure[0]), strict=True):
+            object.__setattr__(value, name, part)
         return value
 
     if "__repr__" not in vars(cls):

@@ -115,7 +115,6 @@ def _is_of_tracing(error):
     if isinstance(error, jax.errors.KeyReuseError):
         return False
     if isinstance(error, jax.errors.JAXTypeError | jax.errors.JAXIndexError):
-        return not isinstance(error, jax.errors.KeyReuseError)
-    return isinstance(error, TypeError) and (
-        "Tracer" in str(error) or "valid JAX type" in str(error)
-    )
+        return True
+    names = "Tracer", "valid JAX type"
+    return isinstance(error, TypeError) and any(n in str(error) for n in names)

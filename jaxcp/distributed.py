@@ -30,11 +30,8 @@ import jax
 __all__ = ["initialize", "launch"]
 __dir__ = __all__.copy
 
-_ADDRESS, _NUMBER, _ID = (
-    "JAX_COORDINATOR_ADDRESS",
-    "JAX_NUM_PROCESSES",
-    "JAX_PROCESS_ID",
-)
+_ADDRESS = "JAX_COORDINATOR_ADDRESS"
+_NUMBER, _ID = "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
 _GRACE = 15.0  # seconds that the others have to end after one has failed
 
 
@@ -206,14 +203,13 @@ def _free_port():
 
 
 def _from_environment(value, name):
-    if value is not None or name not in os.environ:
+    text = os.environ.get(name)
+    if value is not None or text is None:
         return value
     try:
-        return int(os.environ[name])
+        return int(text)
     except ValueError:
-        raise ValueError(
-            f"expected {name} as an int, got {os.environ[name]!r}"
-        ) from None
+        raise ValueError(f"expected {name} as an int, got {text!r}") from None
 
 
 def _mpi():
@@ -233,11 +229,8 @@ def main() -> None:
     parser.add_argument("num_processes", type=int)
     parser.add_argument("--devices", type=int, help="of each process")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="script or -m module")
-    arguments = parser.parse_args()
-    statuses = launch(
-        arguments.num_processes, arguments.command, devices=arguments.devices
-    )
-    sys.exit(max((abs(status) for status in statuses), default=0))
+    statuses = launch(**vars(parser.parse_args()))
+    sys.exit(max(map(abs, statuses)))
 
 
 if __name__ == "__main__":

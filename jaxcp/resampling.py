@@ -52,7 +52,10 @@ def k_fold(key: Array, n: int, num_folds: int) -> Array:
       >>> k_fold(jax.random.key(0), 7, 3).sum(axis=1).tolist()
       [4.0, 5.0, 5.0]
     """
-    _check_folds(n, num_folds)
+    _checks.check_count("n", n, 2)
+    _checks.check_count("num_folds", num_folds, 2)
+    if num_folds > n:
+        raise ValueError(f"expected num_folds <= n = {n}, got {num_folds}")
     return _k_fold(key, int(n), int(num_folds))
 
 
@@ -148,13 +151,6 @@ def subsample(key: Array, n: int, num_resamples: int, size: int) -> Array:
     if size >= n:
         raise ValueError(f"expected size < n = {n}, got {size}: no row is held out")
     return _subsample(key, int(n), int(num_resamples), int(size))
-
-
-def _check_folds(n, num_folds):
-    _checks.check_count("n", n, 2)
-    _checks.check_count("num_folds", num_folds, 2)
-    if num_folds > n:
-        raise ValueError(f"expected num_folds <= n = {n}, got {num_folds}")
 
 
 @partial(jax.jit, static_argnums=(1, 2))

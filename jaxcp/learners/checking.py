@@ -174,10 +174,9 @@ def _refits(learner, x, y):
 
 def _check_leading(name, tree, n):
     """Raises ValueError unless all leaves have a leading axis of n."""
-    shapes = [leaf.shape for leaf in jax.tree.leaves(tree)]
-    for shape in shapes:
-        if shape[:1] != (n,):
+    for leaf in jax.tree.leaves(tree):
+        if leaf.shape[:1] != (n,):
             raise ValueError(
                 f"expected {name} with a leading axis of {n}, one for each input, got "
-                f"shape {shape}"
+                f"shape {leaf.shape}"
             )

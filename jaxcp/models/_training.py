@@ -1,7 +1,6 @@
 """Training of a network in one scan, on standardized data."""
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -80,23 +79,29 @@ class Perceptron(nnx.Module):
         return self.last(nnx.silu(self.second(hidden)))
 
 
-def fit(
-    key: Array,
-    model: PyTree,
-    loss: Callable[[Any, Array, Array, Array], Array],
-    x: ArrayLike,
-    y: ArrayLike,
-) -> Fitted:
-    """Returns the network with a small mean `loss(network, key, x, y)` of one example.
+class Trained:
+    """What models have in common.
 
-    Args:
-      key: Random key, of the initial weights and the mini-batches.
-      model: Has `num_steps`, `batch_size`, `step_size`, `num_hidden`, and a function
-        `network(rngs, p, d)`.
-      loss: Loss of one standardized example; the key is its own at every step.
-      x: Inputs, shape (n, p) or (n,).
-      y: Targets, shape (n, d) or (n,).
+    A model has fields `num_steps`, `batch_size`, `step_size` and `num_hidden`, and a
+    function `network(rngs, p, d)`. The network has `loss(key, x, y)` of one
+    standardized example; the key is its own at every step.
     """
+
+    def fit(self, key: Array, x: ArrayLike, y: ArrayLike) -> Fitted:
+        """Returns parameters of a small mean loss; x (n, p) or (n,), y (n, d) or (n,).
+
+        The key is of the initial weights and the mini-batches.
+        """
+        return _checked_fit(key, self, x, y)
+
+    def sample(self, params: Fitted, key: Array, x: Array, n: int) -> Array:
+        """Returns n draws of y given x, shape (n, d)."""
+        model: Any = self
+        z = jax.random.normal(key, (n, params.num_targets), params.y_center.dtype)
+        return jax.vmap(model.from_latent, (None, None, 0))(params, x, z)
+
+
+def _checked_fit(key, model, x, y):
     y, x = map(as_float, _checks.rows(y=y, x=x))
     n = len(y)
     _checks.check_key(key)
@@ -111,7 +116,7 @@ def fit(
     x, y = x.reshape(n, -1), y.reshape(n, -1)
     key_init, key_steps = jax.random.split(key)
     sizes = dataclasses.replace(model, step_size=1.0)  # a new step compiles nothing
-    return _fit(key_init, key_steps, x, y, float(model.step_size), sizes, loss)
+    return _fit(key_init, key_steps, x, y, float(model.step_size), sizes)
 
 
 def _check_sizes(model):
@@ -123,8 +128,8 @@ def _check_sizes(model):
         raise ValueError(f"expected step_size as a number > 0, got {step_size}")
 
 
-@jit(static_argnames="loss")
-def _fit(key_init, key_steps, x, y, step_size, model, loss):
+@jit
+def _fit(key_init, key_steps, x, y, step_size, model):
     network = model.network(nnx.Rngs(key_init), x.shape[1], y.shape[1])
     structure, state = nnx.split(network)
     moments = *_moments(x), *_moments(y)
@@ -136,8 +141,7 @@ def _fit(key_init, key_steps, x, y, step_size, model, loss):
         rows = jax.random.randint(key_rows, (model.batch_size,), 0, len(x))
         network = nnx.merge(structure, state)
         keys = jax.random.split(key, len(rows))
-        each = jax.vmap(lambda k, u, v: loss(network, k, u, v))
-        return jnp.mean(each(keys, x[rows], y[rows]))
+        return jnp.mean(jax.vmap(network.loss)(keys, x[rows], y[rows]))
 
     keys = jax.random.split(key_steps, model.num_steps)
     state, losses = _descend(mean_loss, state, keys, step_size)

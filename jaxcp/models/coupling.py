@@ -6,14 +6,13 @@ from flax import nnx
 from jax import Array
 
 from jaxcp._pytree import pytree, static
-from jaxcp.models._training import Fitted, Perceptron, fit
-from jaxcp.typing import ArrayLike
+from jaxcp.models._training import Fitted, Perceptron, Trained
 
 _LARGEST = 2.0  # of the log scale of one coupling
 
 
 @pytree
-class CouplingFlow:
+class CouplingFlow(Trained):
     """A conditional normalizing flow: density, sampler, and inverse both ways.
 
     Each coupling shifts and scales every other output by functions of the rest and of
@@ -44,15 +43,6 @@ class CouplingFlow:
     num_steps: int = static(default=1500)
     batch_size: int = static(default=256)
     step_size: float = static(default=3e-3)
-
-    def fit(self, key: Array, x: ArrayLike, y: ArrayLike) -> Fitted:
-        """Returns parameters of high likelihood; x (n, p), y (n, d)."""
-        return fit(key, self, _loss, x, y)
-
-    def sample(self, params: Fitted, key: Array, x: Array, n: int) -> Array:
-        """Returns n draws of y given x, shape (n, d)."""
-        z = jax.random.normal(key, (n, params.num_targets), params.y_center.dtype)
-        return jax.vmap(self.from_latent, (None, None, 0))(params, x, z)
 
     def log_prob(self, params: Fitted, x: Array, y: Array) -> Array:
         """Returns the log density of y given x, shape ()."""
@@ -97,6 +87,10 @@ class _Couplings(nnx.Module):
         z, log_det = self.inverse(x, y)
         return jnp.sum(jax.scipy.stats.norm.logpdf(z)) + log_det
 
+    def loss(self, key, x, y):
+        del key
+        return -self.log_prob(x, y)
+
 
 def _affine(layer, i, x, y):
     """Returns shift and log scale, zero for the outputs that coupling i reads."""
@@ -106,8 +100,3 @@ def _affine(layer, i, x, y):
     shift, log_scale = jnp.split(out, 2)
     log_scale = _LARGEST * jnp.tanh(log_scale / _LARGEST)
     return jnp.where(moves, shift, 0), jnp.where(moves, log_scale, 0)
-
-
-def _loss(network, key, x, y):
-    del key
-    return -network.log_prob(x, y)

@@ -7,12 +7,11 @@ from jax import Array
 
 from jaxcp import _checks, _geometry
 from jaxcp._pytree import pytree, static
-from jaxcp.models._training import Fitted, Perceptron, fit
-from jaxcp.typing import ArrayLike
+from jaxcp.models._training import Fitted, Perceptron, Trained
 
 
 @pytree
-class GaussianNetwork:
+class GaussianNetwork(Trained):
     """A network that predicts N(mu, scale scale'): `scores.Mahalanobis` reads these.
 
     Args:
@@ -38,19 +37,9 @@ class GaussianNetwork:
     batch_size: int = static(default=256)
     step_size: float = static(default=3e-3)
 
-    def fit(self, key: Array, x: ArrayLike, y: ArrayLike) -> Fitted:
-        """Returns parameters of high likelihood; x (n, p), y (n, d)."""
-        return fit(key, self, _loss, x, y)
-
     def predict(self, params: Fitted, x: Array) -> tuple[Array, Array]:
         """Returns (mu, scale) of many inputs, shapes (m, d) and (m, d, d)."""
         return jax.vmap(self._at, (None, 0))(params, x)
-
-    def sample(self, params: Fitted, key: Array, x: Array, n: int) -> Array:
-        """Returns n draws of y given x, shape (n, d)."""
-        z = jax.random.normal(key, (n, params.num_targets), params.y_center.dtype)
-        mu, scale = self._at(params, x)
-        return mu[None] + jnp.sum(scale[None] * z[:, None], axis=2)
 
     def log_prob(self, params: Fitted, x: Array, y: Array) -> Array:
         """Returns the log density of y given x, shape ()."""
@@ -92,9 +81,8 @@ class _MeanAndScale(nnx.Module):
         scale = jnp.where(jnp.eye(d, dtype=bool), diagonal, jnp.tril(square, -1))
         return out[:d], scale
 
-
-def _loss(network, key, x, y):
-    del key
-    mu, scale = network(x)
-    z = _geometry.whiten(scale, y - mu)
-    return 0.5 * jnp.sum(z**2) + jnp.sum(jnp.log(jnp.diagonal(scale)))
+    def loss(self, key, x, y):
+        del key
+        mu, scale = self(x)
+        z = _geometry.whiten(scale, y - mu)
+        return 0.5 * jnp.sum(z**2) + jnp.sum(jnp.log(jnp.diagonal(scale)))

@@ -7,12 +7,11 @@ from jax import Array, lax
 
 from jaxcp._pytree import pytree, static
 from jaxcp._tracing import jit
-from jaxcp.models._training import Fitted, Perceptron, fit
-from jaxcp.typing import ArrayLike
+from jaxcp.models._training import Fitted, Perceptron, Trained
 
 
 @pytree
-class FlowMatching:
+class FlowMatching(Trained):
     """A velocity field that carries N(0, I) to the law of y given x.
 
     A sampler and an inverse both ways, by fixed steps of the fourth-order Runge-Kutta
@@ -43,15 +42,6 @@ class FlowMatching:
     batch_size: int = static(default=256)
     step_size: float = static(default=3e-3)
     num_stages: int = static(default=16)
-
-    def fit(self, key: Array, x: ArrayLike, y: ArrayLike) -> Fitted:
-        """Returns parameters of a small matching loss; x (n, p), y (n, d)."""
-        return fit(key, self, _loss, x, y)
-
-    def sample(self, params: Fitted, key: Array, x: Array, n: int) -> Array:
-        """Returns n draws of y given x, shape (n, d)."""
-        z = jax.random.normal(key, (n, params.num_targets), params.y_center.dtype)
-        return jax.vmap(self.from_latent, (None, None, 0))(params, x, z)
 
     def to_latent(self, params: Fitted, x: Array, y: Array) -> Array:
         """Returns the latent code of y given x, shape (d,)."""
@@ -94,9 +84,8 @@ class _Velocity(nnx.Module):
         time = jnp.stack([angle / jnp.pi, jnp.sin(angle), jnp.cos(angle)])
         return self.body(jnp.concatenate([y, x, time]))
 
-
-def _loss(network, key, x, y):
-    key_time, key_noise = jax.random.split(key)
-    t = jax.random.uniform(key_time, (), y.dtype)
-    z = jax.random.normal(key_noise, y.shape, y.dtype)
-    return jnp.sum((network(t, (1 - t) * z + t * y, x) - (y - z)) ** 2)
+    def loss(self, key, x, y):
+        key_time, key_noise = jax.random.split(key)
+        t = jax.random.uniform(key_time, (), y.dtype)
+        z = jax.random.normal(key_noise, y.shape, y.dtype)
+        return jnp.sum((self(t, (1 - t) * z + t * y, x) - (y - z)) ** 2)

@@ -7,14 +7,13 @@ from jax import Array
 
 from jaxcp._mixtures import Mixture, MixtureModel
 from jaxcp._pytree import pytree, static
-from jaxcp.models._training import Fitted, Perceptron, fit
-from jaxcp.typing import ArrayLike
+from jaxcp.models._training import Fitted, Perceptron, Trained
 
 _LARGEST = 6.0  # of the log scales
 
 
 @pytree
-class MixtureNetwork(MixtureModel):
+class MixtureNetwork(MixtureModel, Trained):
     """A network that predicts a mixture of Gaussians with diagonal covariances.
 
     It has a density, a sampler, and the Knothe-Rosenblatt map as an inverse both ways.
@@ -43,10 +42,6 @@ class MixtureNetwork(MixtureModel):
     num_steps: int = static(default=2000)
     batch_size: int = static(default=256)
     step_size: float = static(default=3e-3)
-
-    def fit(self, key: Array, x: ArrayLike, y: ArrayLike) -> Fitted:
-        """Returns parameters of high likelihood; x (n, p), y (n, d)."""
-        return fit(key, self, _loss, x, y)
 
     def mixture(self, params: Fitted, x: Array) -> Mixture:
         """Returns the predicted law at x, in units of the targets."""
@@ -77,7 +72,6 @@ class _Mixtures(nnx.Module):
         log_scales = _LARGEST * jnp.tanh(out[:, 1 + d :] / _LARGEST)
         return Mixture(out[:, 0], means, jnp.exp(log_scales))
 
-
-def _loss(network, key, x, y):
-    del key
-    return -network(x).log_prob(y)
+    def loss(self, key, x, y):
+        del key
+        return -self(x).log_prob(y)

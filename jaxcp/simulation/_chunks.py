@@ -14,11 +14,7 @@ Statistics = list[dict[str, np.ndarray]]
 
 def to_bytes(span: Span, statistics: Statistics, simulation: str) -> bytes:
     """Returns the file of a chunk: which replicates, of what, and their statistics."""
-    arrays = {
-        f"{i}.{name}": _plain(np.asarray(value))
-        for i, chunk in enumerate(statistics)
-        for name, value in chunk.items()
-    }
+    arrays = _named(statistics)
     arrays |= {"span": np.asarray(span), "simulation": np.asarray(simulation)}
     return _npz(arrays | {"checksum": np.asarray(_checksum(arrays))})
 
@@ -46,13 +42,10 @@ def read(path: Path, probes: Statistics, span: Span, simulation: str) -> Statist
 
 def pack(done: dict[Span, Statistics]) -> bytes:
     """Returns the statistics of many chunks for another process."""
-    arrays = {
-        f"{n}.{i}.{name}": _plain(np.asarray(value))
-        for n, statistics in enumerate(done.values())
-        for i, chunk in enumerate(statistics)
-        for name, value in chunk.items()
-    }
-    return _npz(arrays | {"spans": np.asarray(list(done), int).reshape(-1, 2)})
+    arrays = {"spans": np.asarray(list(done), int).reshape(-1, 2)}
+    for n, statistics in enumerate(done.values()):
+        arrays |= _named(statistics, f"{n}.")
+    return _npz(arrays)
 
 
 def unpack(content: bytes, probes: Statistics) -> dict[Span, Statistics]:
@@ -65,6 +58,14 @@ def unpack(content: bytes, probes: Statistics) -> dict[Span, Statistics]:
             ]
             for n, (start, stop) in enumerate(file["spans"].tolist())
         }
+
+
+def _named(statistics, prefix=""):
+    return {
+        f"{prefix}{i}.{name}": _plain(np.asarray(value))
+        for i, chunk in enumerate(statistics)
+        for name, value in chunk.items()
+    }
 
 
 def _npz(arrays):

@@ -142,8 +142,7 @@ class _Reader:
             yield from _taken_apart(value)
 
     def _array(self, value):
-        key = jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key)
-        value, kind = parts_of(value) if key else (np.asarray(value), None)
+        value, kind = parts_of(value)
         yield f"{kind} {value.dtype} {value.shape}"
         objects = value.dtype.kind == "O"
         content = value.tolist() if objects else value.tobytes()
@@ -183,21 +182,16 @@ class _Reader:
     def _class(self, cls):
         yield cls.__qualname__
         yield self.digest(cls.__bases__)
-        yield self.digest(
-            {
-                name: value
-                for name, value in vars(cls).items()
-                if _is_code(value) or (name[:2] != "__" and _is_constant(value))
-            }
-        )
+        own = vars(cls).items()
+        constants = {k: v for k, v in own if k[:2] != "__" and _is_constant(v)}
+        yield self.digest({k: v for k, v in own if k in constants or _is_code(v)})
 
     def _is_named(self, value):
         """Returns whether a value is one of a library that its name stands for."""
-        module = getattr(value, "__module__", None)
-        name = getattr(value, "__qualname__", None)
-        if not (isinstance(module, str) and isinstance(name, str)):
-            return False
-        if not self._is_library(module):
+        module: Any = getattr(value, "__module__", None)
+        name: Any = getattr(value, "__qualname__", None)
+        named = isinstance(module, str) and isinstance(name, str)
+        if not (named and self._is_library(module)):
             return False
         found: Any = sys.modules.get(module)
         for part in name.split("."):

@@ -1,6 +1,7 @@
 """One batch of replicates as one program, on one device or on every one of a mesh."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
@@ -19,31 +20,58 @@ _WIDEST, _WIDEST_ELSEWHERE = {"cpu": 2**12}, 2**17
 _FEW = 16  # batches that there should be at least: to share out, to report, to save
 
 
-def run_batch(
-    trial: Callable[[Array], PyTree],
-    key: Array,
-    first: int,
-    *,
-    width: int,
-    mesh: Mesh | None,
-) -> PyTree:
-    """Returns the results of replicates first, first + 1, ... with a leading axis.
+@dataclass(frozen=True)
+class Batch:
+    """Replicates that run at once.
 
-    Each device of the mesh runs one program of `width` replicates, the same one however
-    many devices there are.
+    Args:
+      trial: What runs, of a key.
+      key: Key of all replicates.
+      width: Replicates of one device, one program however many devices there are.
+      mesh: The devices; None is the default device alone.
     """
-    key_data, impl = parts_of(key)
-    return _program(trial, impl, width, mesh)(key_data, np.uint32(first))
 
+    trial: Callable[[Array], PyTree]
+    key: Array
+    width: int
+    mesh: Mesh | None
 
-def shapes_of(
-    trial: Callable[[Array], PyTree], key: Array, *, width: int, mesh: Mesh | None
-) -> PyTree:
-    """Returns shapes and dtypes of the results of one replicate."""
-    key_data, impl = parts_of(key)
-    program = _program(trial, impl, width, mesh)
-    rows = program.eval_shape(key_data, np.uint32(0))
-    return jax.tree.map(lambda v: jax.ShapeDtypeStruct(v.shape[1:], v.dtype), rows)
+    @property
+    def size(self) -> int:
+        """Replicates of all devices."""
+        return self.width * (1 if self.mesh is None else self.mesh.size)
+
+    @property
+    def together(self) -> bool:
+        """Whether several processes run it."""
+        return self.mesh is not None and self.mesh.is_multi_process
+
+    def run(self, first: int) -> PyTree:
+        """Returns results of replicates first, first + 1, ... with a leading axis."""
+        program, key_data = self._program()
+        return program(key_data, np.uint32(first))
+
+    def shapes(self) -> PyTree:
+        """Returns shapes and dtypes of the results of one replicate."""
+        program, key_data = self._program()
+        rows = program.eval_shape(key_data, np.uint32(0))
+        return jax.tree.map(lambda v: jax.ShapeDtypeStruct(v.shape[1:], v.dtype), rows)
+
+    def width_that_fits(self) -> int:
+        """Returns how many fit the memory, by the compiler's account of this batch."""
+        program, key_data = self._program()
+        compiled = program.lower(key_data, np.uint32(0)).compile()  # kept for `run`
+        memory: Any = compiled.memory_analysis()
+        if memory is None:  # not known on every kind of device
+            return self.width
+        used = memory.temp_size_in_bytes + memory.output_size_in_bytes
+        budget = _BUDGET.get(jax.default_backend(), _BUDGET_ELSEWHERE)
+        fits = max(budget * self.width // max(used, 1), 1)
+        return 2 ** (int(fits).bit_length() - 1)
+
+    def _program(self):
+        key_data, impl = parts_of(self.key)
+        return _program(self.trial, impl, self.width, self.mesh), key_data
 
 
 def layout(
@@ -52,20 +80,22 @@ def layout(
     num_trials: int,
     batch_size: int | None,
     mesh: Mesh | None,
-) -> tuple[int, Mesh | None]:
-    """Returns the replicates in a batch of one device, and the mesh to run on.
+) -> Batch:
+    """Returns the batches of a simulation.
 
-    None is the default device alone. An automatic batch starts large, and shrinks if
-    the compiler says that it would not fit the memory meant for it.
+    An automatic batch starts large, and shrinks if the compiler says that it would not
+    fit the memory meant for it.
     """
-    width = max(min(batch_size or _most(), num_trials), 1)
+    most = _WIDEST.get(jax.default_backend(), _WIDEST_ELSEWHERE)
+    width = max(min(batch_size or most, num_trials), 1)
     if batch_size is None:
         width = min(width, -(-num_trials // _FEW)) or 1
         width = 2 ** (width - 1).bit_length()
-    if batch_size is None and width > 1:
-        on = _mesh_for(mesh, num_trials, width)
-        width = min(width, _width_that_fits(trial, key, width, on))
-    return width, _mesh_for(mesh, num_trials, width)
+    batch = Batch(trial, key, width, _mesh_for(mesh, num_trials, width))
+    if batch_size is not None or width == 1:
+        return batch
+    width = min(width, batch.width_that_fits())
+    return Batch(trial, key, width, _mesh_for(mesh, num_trials, width))
 
 
 def hashable(trial: Callable[[Array], PyTree]) -> Callable[[Array], PyTree]:
@@ -99,20 +129,11 @@ def _default_device():
     return jax.config.jax_default_device  # type: ignore[attr-defined]  # made by jax
 
 
-def _most():
-    return _WIDEST.get(jax.default_backend(), _WIDEST_ELSEWHERE)
-
-
 def parts_of(key: Array) -> tuple[np.ndarray, Any]:
     """Returns a key as numbers, which every process can pass, and its kind, if any."""
     if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
         return np.asarray(key), None
     return np.asarray(jax.random.key_data(key)), jax.random.key_impl(key)
-
-
-def kind_of(key: Array) -> str:
-    """Returns the name of the random bits of a key."""
-    return str(jax.random.key_impl(key))
 
 
 @lru_cache(maxsize=32)  # what trials close over is let go again
@@ -156,24 +177,11 @@ def _checked(results):
         numeric = jnp.issubdtype(dtype, np.number) or jnp.issubdtype(dtype, np.bool_)
         strange = dtype is not None and not numeric
         if strange or not isinstance(leaf, _NUMBERS):
-            name, kind = jax.tree_util.keystr(path), type(leaf).__name__
-            kind = f"{dtype}" if strange else kind
+            kind = dtype if strange else type(leaf).__name__
+            at = f" at {jax.tree_util.keystr(path)}" if path else ""
             raise ValueError(
-                f"expected a trial that returns arrays of numbers, got {kind}"
-                + (f" at {name}" if name else "")
+                f"expected a trial that returns arrays of numbers, got {kind}{at}"
             )
     if not jax.tree.leaves(results):
         raise ValueError(f"expected a trial that returns arrays, got {results!r}")
     return results
-
-
-def _width_that_fits(trial, key, width, mesh):
-    key_data, impl = parts_of(key)
-    lowered = _program(trial, impl, width, mesh).lower(key_data, np.uint32(0))
-    memory: Any = lowered.compile().memory_analysis()  # kept for the call
-    if memory is None:  # not known on every kind of device
-        return width
-    used = memory.temp_size_in_bytes + memory.output_size_in_bytes
-    budget = _BUDGET.get(jax.default_backend(), _BUDGET_ELSEWHERE)
-    fits = max(budget * width // max(used, 1), 1)
-    return 2 ** (int(fits).bit_length() - 1)

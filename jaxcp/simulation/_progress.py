@@ -1,22 +1,19 @@
 """Progress bars, for those who ask for one."""
 
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 
-def progress_bar(
+@contextmanager
+def bar(
     total: int, finished: int, unit: str, shown: bool
-) -> AbstractContextManager[Any]:
-    """Returns a context with a bar of tqdm, or one that is not shown."""
+) -> Iterator[Callable[[int], object]]:
+    """Gives a function that is told what is done, and shows it by a bar of tqdm."""
     if not shown:
-        return nullcontext(_Silent())
+        yield lambda count: None
+        return
     from tqdm.auto import tqdm
 
-    return tqdm(total=total, initial=finished, unit=unit, unit_scale=unit == "trial")
-
-
-class _Silent:
-    """A progress bar that is not shown."""
-
-    def update(self, count: int) -> None:
-        """Shows nothing."""
+    scaled = unit == "trial"
+    with tqdm(total=total, initial=finished, unit=unit, unit_scale=scaled) as shows:
+        yield shows.update

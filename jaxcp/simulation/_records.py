@@ -7,7 +7,7 @@ import platform
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
@@ -39,15 +39,15 @@ def checked_cell(cell: Any) -> Mapping[str, Any]:
 
 def _check_setting(value):
     if isinstance(value, Mapping):
-        for name, inner in value.items():
+        for name in value:
             if not isinstance(name, str):
                 raise ValueError(
                     f"expected settings with text as keys, got {name!r} in {value!r}"
                 )
-            _check_setting(inner)
-    elif isinstance(value, np.ndarray) and value.dtype.kind in "UO":
-        _check_setting(value.tolist())
-    elif isinstance(value, list | tuple):
+        value = list(value.values())
+    if isinstance(value, np.ndarray) and value.dtype.kind in "UO":
+        value = value.tolist()
+    if isinstance(value, list | tuple):
         for inner in value:
             _check_setting(inner)
     elif isinstance(value, str) and value in _NOT_FINITE:
@@ -156,35 +156,29 @@ def commit_of(fn: Callable) -> str | None:
     file = getattr(module, "__file__", None)
     folder = Path(file).parent if file else Path.cwd()
     try:
-        commit, changed = (
-            subprocess.run(
-                [*_GIT, "-C", str(folder), *command],
-                capture_output=True,
-                text=True,
-                check=True,
-                timeout=10,
-            ).stdout.strip()
-            for command in (["rev-parse", "HEAD"], ["status", "--porcelain", "-uno"])
-        )
+        commit = _git(folder, "rev-parse", "HEAD")
+        changed = _git(folder, "status", "--porcelain", "-uno")
     except (OSError, subprocess.SubprocessError):
         return None
     return commit + ("+" if changed else "")
 
 
+def _git(folder, *command):
+    """Returns what git says of a folder."""
+    command = [*_GIT, "-C", str(folder), *command]
+    quiet = subprocess.DEVNULL
+    return subprocess.check_output(command, text=True, stderr=quiet, timeout=10).strip()
+
+
 def surroundings() -> Record:
     """Returns what a cell ran on."""
     return {
-        "versions": _versions(),
+        "versions": {"python": platform.python_version()}
+        | {name: _version(name) for name in _LIBRARIES},
         "device": jax.devices()[0].device_kind,
         "host": f"{platform.node()}:{os.getpid()}",
     }
 
 
-def _versions():
-    found: dict[str, str | None] = {"python": platform.python_version()}
-    for name in _LIBRARIES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = None
-    return found
+def _version(library):
+    return next((found.version for found in distributions(name=library)), None)

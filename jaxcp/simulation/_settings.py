@@ -76,8 +76,7 @@ def _constants(program):
     """Yields the arrays that a program and those inside of it have closed over."""
     for part in _programs_in(program):
         constants = getattr(part, "consts", ())
-        yield from (c for c in constants if not _is_key(c))
-        yield from (jax.random.key_data(c) for c in constants if _is_key(c))
+        yield from (parts_of(constant)[0] for constant in constants)
         for equation in part.eqns:
             yield from (v.val for v in equation.invars if isinstance(v, core.Literal))
 
@@ -91,7 +90,3 @@ def _callbacks(program):
 
 def _is_program(value):
     return isinstance(value, core.ClosedJaxpr | core.Jaxpr)
-
-
-def _is_key(value):
-    return jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key)

@@ -37,7 +37,8 @@ class Checkpoint:
         try:
             remove_drafts(path)
             if not self._is_complete(num_trials):  # by another process meanwhile
-                self._write()
+                content = json.dumps(self._settings, indent=1).encode() + b"\n"
+                write_whole(path / _SETTINGS, content)
         except BaseException:
             self.close()
             raise
@@ -102,8 +103,8 @@ class Checkpoint:
 
     def _is_known(self):
         """Returns whether there are settings; raises if they are of something else."""
-        path = self.path / _SETTINGS
-        if not path.exists():
+        before = _read_settings(self.path)
+        if before is None:
             strangers = [p.name for p in self.path.iterdir() if p.name[0] != "."]
             if strangers:
                 raise ValueError(
@@ -111,21 +112,15 @@ class Checkpoint:
                     f"{self.path} with {strangers[0]}"
                 )
             return False
-        before = _read_settings(path)
         for name, value in self._settings.items():
             if before.get(name) != value and name not in _MAY_CHANGE:
                 raise ValueError(_difference(self.path, name, before, self._settings))
         return True
 
-    def _write(self):
-        content = json.dumps(self._settings, indent=1).encode() + b"\n"
-        write_whole(self.path / _SETTINGS, content)
-
 
 def saved_width(path: Path, num_trials: int) -> int | None:
     """Returns the batch size of a simulation of this many trials in a folder."""
-    settings = path / _SETTINGS
-    before = _read_settings(settings) if settings.exists() else {}
+    before = _read_settings(path) or {}
     return before.get("batch size") if before.get("trials") == num_trials else None
 
 
@@ -174,7 +169,11 @@ def _lock_file(path):
         ) from None
 
 
-def _read_settings(path):
+def _read_settings(folder):
+    """Returns the settings of the simulation in a folder, or None."""
+    path = folder / _SETTINGS
+    if not path.exists():
+        return None
     try:
         return dict(json.loads(path.read_text()))
     except (ValueError, TypeError) as error:

@@ -15,7 +15,7 @@ import jax
 from jaxcp.simulation._agreement import from_first
 from jaxcp.simulation._files import remove_drafts
 from jaxcp.simulation._fingerprints import fingerprint, module_of
-from jaxcp.simulation._progress import progress_bar
+from jaxcp.simulation._progress import bar
 from jaxcp.simulation._records import (
     Record,
     checked_cell,
@@ -109,10 +109,10 @@ def run_grid(
     writes = not together or jax.process_index() == 0
     todo = {name: cell for name, cell in named if records[name] is None}
     origin["commit"] = commit_of(fn)
-    with progress_bar(len(records), len(records) - len(todo), "cell", progress) as bar:
+    with bar(len(records), len(records) - len(todo), "cell", progress) as advance:
         for name, record in _results(fn, todo, executor):
             records[name] = kept(out if writes else None, name, origin | record)
-            bar.update(1)
+            advance(1)
             if record["status"] == "failed":
                 last = record["error"].strip().splitlines()[-1]
                 print(f"cell {todo[name]} failed: {last}", file=sys.stderr)

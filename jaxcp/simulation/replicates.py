@@ -18,7 +18,7 @@ from jaxcp._arrays import is_concrete
 from jaxcp._tracing import explained
 from jaxcp.simulation import _agreement, _programs
 from jaxcp.simulation._chunks import Span, Statistics, pack, unpack
-from jaxcp.simulation._progress import progress_bar
+from jaxcp.simulation._progress import bar
 from jaxcp.simulation._settings import settings_of
 from jaxcp.simulation._signals import PatientStop
 from jaxcp.simulation._storage import Checkpoint, saved_width
@@ -130,32 +130,17 @@ def simulate(
 class _Plan:
     """What is run, and how it is shared out."""
 
-    trial: Callable[[Array], PyTree]
-    key: Array
+    batch: _programs.Batch
     num_trials: int
-    width: int
-    mesh: Mesh | None
     shapes: PyTree
     statistics: list[Statistic]
     probes: Statistics  # of one replicate
 
-    @property
-    def together(self) -> bool:
-        return self.mesh is not None and self.mesh.is_multi_process
-
-    @property
-    def step(self) -> int:
-        """Replicates in one batch of all devices."""
-        return self.width * (1 if self.mesh is None else self.mesh.size)
-
     def statistics_of(self, span: Span) -> Statistics:
         """Runs the replicates start, ..., stop - 1."""
-        run = partial(_programs.run_batch, self.trial, self.key)
         start, stop = span
-        parts = [
-            jax.tree.leaves(run(first, width=self.width, mesh=self.mesh))
-            for first in range(start, stop, self.step)
-        ]
+        firsts = range(start, stop, self.batch.size)
+        parts = [jax.tree.leaves(self.batch.run(first)) for first in firsts]
         columns = zip(*jax.device_get(parts), strict=True)
         values = [np.concatenate(column)[: stop - start] for column in columns]
         return [s.of_chunk(v) for s, v in zip(self.statistics, values, strict=True)]
@@ -164,22 +149,19 @@ class _Plan:
         """Returns what the statistics of all chunks amount to."""
         leaves, structure = jax.tree.flatten(self.shapes)
         chunks = [done[span] for span in sorted(done)]
-        return jax.tree.unflatten(
-            structure,
-            [
-                statistic.combine([chunk[i] for chunk in chunks], leaf)
-                for i, (statistic, leaf) in enumerate(
-                    zip(self.statistics, leaves, strict=True)
-                )
-            ],
-        )
+        pairs = zip(self.statistics, leaves, strict=True)
+        combined = [
+            statistic.combine([chunk[i] for chunk in chunks], leaf)
+            for i, (statistic, leaf) in enumerate(pairs)
+        ]
+        return jax.tree.unflatten(structure, combined)
 
 
 def _check(trial, key, num_trials, batch_size, mesh):
     _checks.check_key(key)
     if not is_concrete(key):
         raise ValueError("expected a key with values: call simulate outside of jit")
-    kind = _programs.kind_of(key)
+    kind = str(jax.random.key_impl(key))
     if "rbg" in kind:
         raise ValueError(
             f"expected a threefry key, got {kind}: under vmap, draws of one depend on "
@@ -199,13 +181,13 @@ def _check(trial, key, num_trials, batch_size, mesh):
 def _plan(trial, key, num_trials, batch_size, mesh, reduce):
     trial, num_trials = _programs.hashable(trial), int(num_trials)
     batch_size = None if batch_size is None else int(batch_size)
-    width, mesh = _programs.layout(trial, key, num_trials, batch_size, mesh)
-    shapes = _programs.shapes_of(trial, key, width=width, mesh=mesh)
+    batch = _programs.layout(trial, key, num_trials, batch_size, mesh)
+    shapes = batch.shapes()
     statistics = statistics_of(reduce, shapes)
     one = [np.zeros((1, *v.shape), v.dtype) for v in jax.tree.leaves(shapes)]
     # A statistic may refuse what it cannot do.
     probes = [s.of_chunk(v) for s, v in zip(statistics, one, strict=True)]
-    return _Plan(trial, key, num_trials, width, mesh, shapes, statistics, probes)
+    return _Plan(batch, num_trials, shapes, statistics, probes)
 
 
 def _opened(plan, checkpoint, stack):
@@ -216,15 +198,16 @@ def _opened(plan, checkpoint, stack):
     leaves = {jax.tree_util.keystr(path): leaf for path, leaf in named}
 
     def opened():
-        settings = settings_of(plan.trial, plan.key, leaves, plan.statistics)
-        settings |= {"batch size": plan.width, "trials": plan.num_trials}
-        folder = Checkpoint(checkpoint, settings, plan.num_trials)
+        batch, num_trials = plan.batch, plan.num_trials
+        settings = settings_of(batch.trial, batch.key, leaves, plan.statistics)
+        settings |= {"batch size": batch.width, "trials": num_trials}
+        folder = Checkpoint(checkpoint, settings, num_trials)
         stack.callback(folder.close)
         return folder, folder.load(plan.probes)
 
     return _agreement.from_first(
         opened,
-        together=plan.together,
+        together=plan.batch.together,
         pack=lambda found: pack(found[1]),
         unpack=lambda content: (None, unpack(content, plan.probes)),
     )
@@ -234,19 +217,19 @@ def _run_missing(plan, folder, saves, done, progress):
     """Runs the replicates that are not done, chunk by chunk."""
     pace, finished = _Pace(plan), sum(stop - start for start, stop in done)
     shown = progress and jax.process_index() == 0
-    bar = progress_bar(plan.num_trials, finished, "trial", shown)
-    with bar as bar, PatientStop(saves) as patient:
+    shows = bar(plan.num_trials, finished, "trial", shown)
+    with shows as advance, PatientStop(saves) as patient:
         for span in _spans(_gaps(done, plan.num_trials), pace):
             began = time.perf_counter()
             done[span] = plan.statistics_of(span)
             seconds = time.perf_counter() - began
             error = _save_error(folder, span, done[span])
             seconds, number, failed = _agreement.largest(
-                seconds, patient.signal, error is not None, together=plan.together
+                seconds, patient.signal, error is not None, together=plan.batch.together
             )
             if failed:
                 raise error or RuntimeError("process 0 could not save its chunk")
-            bar.update(span[1] - span[0])
+            advance(span[1] - span[0])
             pace.adapt(seconds)
             if number:
                 patient.deliver(int(number))
@@ -267,13 +250,13 @@ class _Pace:
 
     def __init__(self, plan: _Plan) -> None:
         leaves = jax.tree.leaves(plan.shapes)
-        batch = plan.step * sum(v.size * v.dtype.itemsize for v in leaves)
-        self.most = max(_LARGEST // max(batch, 1), 1)
-        self.step, self.batches = plan.step, 1
+        self.batch, self.batches = plan.batch.size, 1
+        num_bytes = self.batch * sum(v.size * v.dtype.itemsize for v in leaves)
+        self.most = max(_LARGEST // max(num_bytes, 1), 1)
 
     @property
     def size(self) -> int:
-        return self.step * self.batches
+        return self.batch * self.batches
 
     def adapt(self, seconds: float) -> None:
         if seconds < _SHORT:

@@ -92,12 +92,8 @@ class Total:
             raise ValueError(
                 f"expected integers or flags for Total, got {values.dtype}; use Moments"
             )
-        high, low = (
-            (values >> 32, values & 0xFFFFFFFF)
-            if values.itemsize > 4
-            else (np.zeros_like(values), values)
-        )
-        halves = {"high": high, "low": low}
+        wide = values if values.itemsize > 4 else values.astype(np.int64)
+        halves = {"high": wide >> 32, "low": wide & 0xFFFFFFFF}
         return {k: v.sum(axis=0, dtype=np.int64) for k, v in halves.items()}
 
     def combine(self, chunks: list[Chunk], leaf: jax.ShapeDtypeStruct) -> np.ndarray:
