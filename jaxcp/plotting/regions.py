@@ -1,15 +1,10 @@
 """Sets of two outputs."""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-from jaxcp.plotting._axes import COVERED, check_shape, draw_targets, new_axes
+from jaxcp.plotting._axes import COVERED, Axes, check_shape, draw_targets, new_axes
 from jaxcp.sets import Box, membership
 from jaxcp.typing import ArrayLike, HasBounds, HasEnds, Set
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 
 def plot_region(
@@ -18,8 +13,8 @@ def plot_region(
     y: ArrayLike | None = None,
     *,
     num_points: int = 400,
-    ax: "Axes | None" = None,
-) -> "Axes":
+    ax: Axes | None = None,
+) -> Axes:
     """Returns axes with a set of two outputs, whatever its kind; misses are red.
 
     The set is shaded where the points of a grid are in it.
@@ -49,7 +44,7 @@ def plot_region(
     grid = np.stack(np.meshgrid(*sides), axis=-1)
     inside = np.asarray(membership(region, grid.reshape(-1, 2).astype(lower.dtype)))
     inside = inside.reshape(num_points, num_points)
-    ax = new_axes() if ax is None else ax
+    ax = ax or new_axes()
     ax.contourf(*sides, inside, levels=[0.5, 1.5], colors=[COVERED], alpha=0.35)
     if inside.any() and not inside.all():
         ax.contour(*sides, inside, levels=[0.5], colors=[COVERED], linewidths=0.8)

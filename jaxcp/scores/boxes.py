@@ -1,6 +1,7 @@
 """Scores of boxes around objects in images."""
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
 from jaxcp import _checks
@@ -78,12 +79,9 @@ class BoxOffset:
     ) -> None:
         """Raises ValueError for flat boxes, which have no unit, at calibration."""
         if self.relative and y is not None:
-            _checks.check_values(
-                lambda v: (v[:, 0] < v[:, 2]) & (v[:, 1] < v[:, 3]),
-                "preds with width and height > 0",
-                preds,
-                mask,
-            )
+            solid = lambda v: np.all(v[:, :2] < v[:, 2:], axis=1)  # noqa: E731
+            valid = "preds with width and height > 0"
+            _checks.check_values(solid, valid, preds, mask)
 
     def _margins(self, pred, y):
         unit, known = self._units(pred)
