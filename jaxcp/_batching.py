@@ -8,7 +8,7 @@ import numpy as np
 from jax import Array, lax
 
 from jaxcp._tracing import jit
-from jaxcp.typing import AnySet, PyTree, Score
+from jaxcp.typing import AnySet, LabelScore, PyTree, Score
 
 _BLOCK = 2**19  # numbers in a block: 2 MB in single precision, to fit a cache
 _WIDE = 64  # numbers in a row from which passes over the row outweigh the loop
@@ -89,6 +89,12 @@ def _evaluate(score, preds, y):
 @jit
 def _evaluate_in_blocks(score, preds, y):
     return map_rows(score, preds, y)
+
+
+@jit
+def label_scores(score: LabelScore, preds: PyTree) -> Array:
+    """Returns the scores of all labels in every row, shape (n, k)."""
+    return jax.vmap(score.labels)(preds)
 
 
 @jit
