@@ -1,4 +1,4 @@
-"""Colors, new axes, targets, and checks of what is drawn."""
+"""Colors, new axes, and targets."""
 
 from typing import TYPE_CHECKING, NewType
 
@@ -23,9 +23,3 @@ def draw_targets(ax: Axes, points: np.ndarray, covered: np.ndarray) -> None:
     """Draws targets, shape (m, 2), those that their sets miss in red."""
     ax.plot(*points[covered].T, ".", color=TRUTH, ms=3, label="covered")
     ax.plot(*points[~covered].T, ".", color=MISSED, ms=5, label="missed")
-
-
-def check_shape(name: str, expected: tuple, got: tuple) -> None:
-    """Raises ValueError unless the shapes are the same."""
-    if expected != got:
-        raise ValueError(f"expected {name} of shape {expected}, got {got}")

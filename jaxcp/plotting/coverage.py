@@ -7,7 +7,7 @@ import numpy as np
 from jaxcp import _checks, metrics
 from jaxcp.certificates.laws import coverage_law
 from jaxcp.metrics._sets import as_batch, closed_form_sizes
-from jaxcp.plotting._axes import COVERED, MISSED, TRUTH, Axes, check_shape, new_axes
+from jaxcp.plotting._axes import COVERED, MISSED, TRUTH, Axes, new_axes
 from jaxcp.typing import ArrayLike, Set
 
 
@@ -76,7 +76,7 @@ def plot_coverage_curve(
       >>> ax = plot_coverage_curve(alphas, 1 - alphas**1.1, label="split")
     """
     levels, coverages = 1 - np.ravel(alphas), np.asarray(coverages)
-    check_shape("coverages", levels.shape, coverages.shape[-1:])
+    _checks.check_shape("coverages", levels.shape, coverages.shape[-1:])
     if ax is None:
         ax = new_axes()
         ax.plot([0, 1], [0, 1], "--", color=TRUTH, linewidth=0.8, label="exact")

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxcp.plotting import _axes
-from jaxcp.plotting._axes import COVERED, MISSED, TRUTH, Axes
+from jaxcp import _checks
+from jaxcp.plotting._axes import COVERED, MISSED, TRUTH, Axes, draw_targets, new_axes
 from jaxcp.sets import Interval, LabelSet
 from jaxcp.sets.basic import as_intervals
 from jaxcp.typing import ArrayLike
@@ -37,17 +37,17 @@ def plot_intervals(
     """
     x, y = np.ravel(x), None if y is None else np.ravel(y)
     lower, upper = (np.asarray(end) for end in as_intervals(sets).ends())
-    _axes.check_shape("ends", (x.size,), lower.shape)
+    _checks.check_shape("ends", (x.size,), lower.shape)
     low, high = _frame(np.concatenate([lower, upper, [] if y is None else y]))
-    ax = ax or _axes.new_axes()
+    ax = ax or new_axes()
     width = max(1.0, min(4.0, 300 / max(x.size, 1)))
     look: dict[str, Any] = {"color": COVERED, "alpha": 0.4, "linewidth": width}
     drawn = lower <= upper
     ends = np.maximum(lower, low)[drawn], np.minimum(upper, high)[drawn]
     ax.vlines(x[drawn], *ends, label="prediction interval", **look)
     if y is not None:
-        _axes.check_shape("y", x.shape, y.shape)
-        _axes.draw_targets(ax, np.stack([x, y], axis=1), (lower <= y) & (y <= upper))
+        _checks.check_shape("y", x.shape, y.shape)
+        draw_targets(ax, np.stack([x, y], axis=1), (lower <= y) & (y <= upper))
     ax.set(xlabel="input", ylabel="target", ylim=(low, high))
     ax.legend(frameon=False)
     return ax
@@ -74,15 +74,13 @@ def plot_label_sets(
     """
     mask = np.asarray(sets.mask)
     m, k = mask.shape
-    ax = ax or _axes.new_axes()
+    ax = ax or new_axes()
     ax.pcolormesh(mask, cmap="Blues", vmin=0, vmax=1.8, edgecolors="white", linewidth=1)
     if y is not None:
-        y = np.asarray(y)
-        _axes.check_shape("y", (m,), y.shape)
-        colors = np.where(mask[np.arange(m), y], TRUTH, MISSED).tolist()
-        ax.scatter(
-            y + 0.5, np.arange(m) + 0.5, 40, facecolors="none", edgecolors=colors
-        )
+        y, rows = np.asarray(y), np.arange(m)
+        _checks.check_shape("y", (m,), y.shape)
+        colors = np.where(mask[rows, y], TRUTH, MISSED).tolist()
+        ax.scatter(y + 0.5, rows + 0.5, 40, facecolors="none", edgecolors=colors)
     ax.set(xticks=np.arange(k) + 0.5, xticklabels=range(k), yticks=[])
     ax.set(xlabel="label", ylabel="example", ylim=(m, 0))
     return ax

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from jaxcp import _checks
-from jaxcp.plotting._axes import COVERED, MISSED, TRUTH, Axes, check_shape, new_axes
+from jaxcp.plotting._axes import COVERED, MISSED, TRUTH, Axes, new_axes
 from jaxcp.typing import ArrayLike
 
 
@@ -39,7 +39,7 @@ def plot_p_values(
     parts = {"all rows": (p_values, COVERED)}
     if is_nominal is not None:
         rows = np.asarray(is_nominal, bool)
-        check_shape("is_nominal", p_values.shape, rows.shape)
+        _checks.check_shape("is_nominal", p_values.shape, rows.shape)
         nominal, outliers = p_values[rows], p_values[~rows]
         parts = {"nominal": (nominal, COVERED), "outliers": (outliers, MISSED)}
     ax = ax or new_axes()

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from jaxcp.plotting._axes import COVERED, Axes, check_shape, draw_targets, new_axes
+from jaxcp import _checks
+from jaxcp.plotting._axes import COVERED, Axes, draw_targets, new_axes
 from jaxcp.sets import Box, membership
 from jaxcp.typing import ArrayLike, HasBounds, HasEnds, Set
 
@@ -50,7 +51,7 @@ def plot_region(
         ax.contour(*sides, inside, levels=[0.5], colors=[COVERED], linewidths=0.8)
     if y is not None:
         y = np.asarray(y)
-        check_shape("y", (len(y), 2), y.shape)
+        _checks.check_shape("y", (len(y), 2), y.shape)
         draw_targets(ax, y, np.asarray(membership(region, y)))
         ax.legend(frameon=False)
     ax.set(xlabel="first output", ylabel="second output")
@@ -62,13 +63,11 @@ def _corners(region, bounds):
     """Returns the corners of what to show of a set of two outputs."""
     shown = region if bounds is None else bounds
     if not isinstance(shown, HasEnds | HasBounds):
-        name = type(shown).__name__
-        raise ValueError(
-            f"expected bounds, a Box, for a {name} without bounds(), got {bounds}"
-        )
+        region = f"a {type(shown).__name__} without bounds()"
+        raise ValueError(f"expected bounds, a Box, for {region}, got {bounds}")
     corners = shown.ends() if isinstance(shown, HasEnds) else shown.bounds()
     lower, upper = (np.asarray(v) for v in corners)
-    check_shape("a set of two outputs, corners", (2,), lower.shape)
+    _checks.check_shape("a set of two outputs, corners", (2,), lower.shape)
     if not (np.all(np.isfinite([lower, upper])) and np.all(lower < upper)):
         raise ValueError(f"expected finite bounds, got {lower} and {upper}")
     margin = 0.05 * (upper - lower) * (bounds is None)

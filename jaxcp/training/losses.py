@@ -264,6 +264,4 @@ def _check_labels_of(score, preds, name, shape):
         kind = type(score).__name__
         raise ValueError(f"expected a score of labels for {name}, got {kind}")
     k = jax.eval_shape(label_scores, score, preds).shape[1]
-    expected = (k,) * _WEIGHTS[name]
-    if shape != expected:
-        raise ValueError(f"expected {name} of shape {expected}, got {shape}")
+    _checks.check_shape(name, (k,) * _WEIGHTS[name], shape)
