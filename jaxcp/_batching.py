@@ -74,7 +74,7 @@ def evaluate(score: Score, preds: PyTree, y: Array) -> Array:
     preds, y = widened((preds, y))
     if all(_on_one_device(leaf) for leaf in jax.tree.leaves((preds, y))):
         return _evaluate_in_blocks(score, preds, y)
-    return _evaluate(score, preds, y)  # blocks would gather rows of many devices
+    return evaluate_at_once(score, preds, y)  # blocks would gather rows of many devices
 
 
 def _on_one_device(leaf):
@@ -82,7 +82,8 @@ def _on_one_device(leaf):
 
 
 @jit
-def _evaluate(score, preds, y):
+def evaluate_at_once(score: Score, preds: PyTree, y: Array) -> Array:
+    """Returns the score of every row, without blocks."""
     return jax.vmap(score)(preds, y)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from jaxcp import _checks
 from jaxcp._arrays import is_concrete
-from jaxcp._batching import evaluate, label_scores, widened
+from jaxcp._batching import evaluate_at_once, label_scores, widened
 from jaxcp._numbers import distance
 from jaxcp._tracing import explained
 from jaxcp.scores import _probing, inputs
@@ -83,7 +83,7 @@ def _traceable(score):
 
 def _check_shapes(score, preds, y):
     """Raises ValueError unless scores have shape () or (c,), and sets members."""
-    shape = jax.eval_shape(evaluate, score, preds, y).shape[1:]
+    shape = jax.eval_shape(evaluate_at_once, score, preds, y).shape[1:]
     if len(shape) > 1 or shape == (0,):
         raise ValueError(f"expected a score of shape () or (c,), got {shape}")
     thresholds = jax.ShapeDtypeStruct((1, len(y), *shape), float)
@@ -151,7 +151,7 @@ def _check_out_of_range(rows, k):
     """Raises ValueError unless what is no label scores +inf."""
     for label in (-1, k):
         y = jnp.full(len(rows.y), label)
-        found = np.asarray(evaluate(rows.score, rows.preds, y)).astype(float)
+        found = np.asarray(evaluate_at_once(rows.score, rows.preds, y)).astype(float)
         if not (found == np.inf).all():
             row = np.argwhere(found != np.inf)[0, 0]
             raise ValueError(
