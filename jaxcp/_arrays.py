@@ -63,7 +63,7 @@ def check_digits(name: str, step: ArrayLike, error: ArrayLike) -> None:
     `step` is what the last digit of a number makes of its error; the medians of both
     are compared, of each component by itself.
     """
-    step, error = (_median_sizes(v) for v in (step, error))
+    step, error = _median_sizes(step, 0.0), _median_sizes(error, np.inf)
     lost = step > _SHARE * error
     if lost.any():
         step, error = step[lost][0], error[lost][0]
@@ -96,12 +96,12 @@ def _is_known(x):
     return not isinstance(x, Array) or x.is_fully_addressable
 
 
-def _median_sizes(values):
-    """Returns the median of the finite sizes in each column, 0 where there are none."""
+def _median_sizes(values, default):
+    """Returns the median of the finite sizes in each column, or the default."""
     values = np.asarray(values, float)
     columns = np.abs(values).reshape(len(values), math.prod(values.shape[1:])).T
     finite = [column[np.isfinite(column)] for column in columns]
-    return np.array([np.median(v) if v.size else 0.0 for v in finite])
+    return np.array([np.median(v) if v.size else default for v in finite])
 
 
 def _as_tree(name, tree):

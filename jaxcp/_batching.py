@@ -8,7 +8,7 @@ import numpy as np
 from jax import Array, lax
 
 from jaxcp._tracing import jit
-from jaxcp.typing import AnySet, PyTree, Score
+from jaxcp.typing import AnySet, LabelScore, PyTree, Score
 
 _BLOCK = 2**19  # numbers in a block: 2 MB in single precision, to fit a cache
 _WIDE = 64  # numbers in a row from which passes over the row outweigh the loop
@@ -74,7 +74,7 @@ def evaluate(score: Score, preds: PyTree, y: Array) -> Array:
     preds, y = widened((preds, y))
     if all(_on_one_device(leaf) for leaf in jax.tree.leaves((preds, y))):
         return _evaluate_in_blocks(score, preds, y)
-    return _evaluate(score, preds, y)  # blocks would gather rows of many devices
+    return evaluate_at_once(score, preds, y)  # blocks would gather rows of many devices
 
 
 def _on_one_device(leaf):
@@ -82,13 +82,20 @@ def _on_one_device(leaf):
 
 
 @jit
-def _evaluate(score, preds, y):
+def evaluate_at_once(score: Score, preds: PyTree, y: Array) -> Array:
+    """Returns the score of every row, without blocks."""
     return jax.vmap(score)(preds, y)
 
 
 @jit
 def _evaluate_in_blocks(score, preds, y):
     return map_rows(score, preds, y)
+
+
+@jit
+def label_scores(score: LabelScore, preds: PyTree) -> Array:
+    """Returns the scores of all labels in every row, shape (n, k)."""
+    return jax.vmap(score.labels)(preds)
 
 
 @jit

@@ -204,6 +204,12 @@ def check_vectors(**named: Array | None) -> None:
             raise ValueError(f"expected {name} of shape (n,), got {value.shape}")
 
 
+def check_shape(name: str, expected: tuple[int, ...], got: tuple[int, ...]) -> None:
+    """Raises ValueError unless the shapes are the same."""
+    if expected != got:
+        raise ValueError(f"expected {name} of shape {expected}, got {got}")
+
+
 def check_uniforms(name: str, u: ArrayLike, mask: ArrayLike | None = None) -> None:
     """Raises ValueError if a concrete value is outside [0, 1]."""
     check_values(lambda v: (v >= 0) & (v <= 1), f"{name} in [0, 1]", u, mask)
@@ -241,8 +247,7 @@ def check_count(name: str, count: int, at_least: int) -> None:
 def as_vector(name: str, value: Array | float, size: int) -> Array:
     """Returns one row of shape (size,); a number is a row of one."""
     value = jnp.atleast_1d(value)
-    if value.shape != (size,):
-        raise ValueError(f"expected {name} of shape ({size},), got {value.shape}")
+    check_shape(name, (size,), value.shape)
     return value
 
 

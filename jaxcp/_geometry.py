@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
 from jaxcp import _checks
@@ -158,12 +159,9 @@ def check_boxes(name: str, boxes: Array, mask: ArrayLike | None = None) -> None:
             f"got {boxes.shape}"
         )
     _checks.check_not_nan(name, boxes, mask)
-    _checks.check_values(
-        lambda v: (v[..., 0] <= v[..., 2]) & (v[..., 1] <= v[..., 3]),
-        f"{name} with x_min <= x_max and y_min <= y_max",
-        boxes,
-        mask,
-    )
+    ordered = f"{name} with x_min <= x_max and y_min <= y_max"
+    ends_fit = lambda v: np.all(v[..., :2] <= v[..., 2:], axis=-1)  # noqa: E731
+    _checks.check_values(ends_fit, ordered, boxes, mask)
 
 
 def overlap(a: Array, b: Array) -> Array:

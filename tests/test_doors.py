@@ -131,6 +131,12 @@ def test_digits_of_many_rows_are_those_of_some():
     jaxcp.calibrate(scores.Absolute(), mu, mu + 100 * noise, mask=mask)
 
 
+def test_infinite_sets_need_no_digits():
+    y = 1e6 + 1e-4 * np.arange(9)
+    everything = sets.Interval(jnp.full(9, -jnp.inf), jnp.full(9, jnp.inf))
+    assert metrics.coverage(everything, y) == 1
+
+
 def test_metrics_do_not_hide_lost_digits():
     y = 2.5e6 + 0.05 * np.random.default_rng(0).normal(size=99)
     narrow = sets.Interval(jnp.full(99, 2.5e6), jnp.full(99, 2.5e6))

@@ -1,29 +1,25 @@
-"""Colors, new axes, targets, and checks of what is drawn."""
+"""Colors, new axes, and targets."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NewType
 
 import numpy as np
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+else:  # only pictures import matplotlib
+    Axes = NewType("Axes", object)
 
 COVERED, MISSED, TRUTH = "tab:blue", "tab:red", "black"
 
 
-def new_axes() -> "Axes":
+def new_axes() -> Axes:
     """Returns new axes; matplotlib is imported here."""
     import matplotlib.pyplot as plt
 
     return plt.subplots(figsize=(6, 4), layout="constrained")[1]
 
 
-def draw_targets(ax: "Axes", points: np.ndarray, covered: np.ndarray) -> None:
+def draw_targets(ax: Axes, points: np.ndarray, covered: np.ndarray) -> None:
     """Draws targets, shape (m, 2), those that their sets miss in red."""
     ax.plot(*points[covered].T, ".", color=TRUTH, ms=3, label="covered")
     ax.plot(*points[~covered].T, ".", color=MISSED, ms=5, label="missed")
-
-
-def check_shape(name: str, expected: tuple, got: tuple) -> None:
-    """Raises ValueError unless the shapes are the same."""
-    if expected != got:
-        raise ValueError(f"expected {name} of shape {expected}, got {got}")

@@ -1,16 +1,10 @@
 """Boxes on an image."""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-from jaxcp.plotting._axes import COVERED, MISSED, new_axes
+from jaxcp.plotting._axes import COVERED, MISSED, Axes, new_axes
 from jaxcp.sets import BoundingBox
 from jaxcp.typing import ArrayLike
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
 
 _PREDICTED, _TRUE = "white", "gold"
 
@@ -21,8 +15,8 @@ def plot_boxes(
     *,
     preds: ArrayLike | None = None,
     true: ArrayLike | None = None,
-    ax: "Axes | None" = None,
-) -> "Axes":
+    ax: Axes | None = None,
+) -> Axes:
     """Returns axes with an image and predicted, true and conformal boxes on it.
 
     Args:
@@ -45,7 +39,7 @@ def plot_boxes(
       >>> outer = BoundingBox(box[:, :2] - 1, box[:, 2:] + 1)
       >>> ax = plot_boxes(jnp.zeros((12, 16)), outer, preds=box, true=box + 0.5)
     """
-    ax = new_axes() if ax is None else ax
+    ax = ax or new_axes()
     image = np.asarray(image)
     highest = 1 if image.dtype.kind in "fb" else 255
     ax.imshow(image, cmap="gray", vmin=0, vmax=highest)

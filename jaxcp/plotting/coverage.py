@@ -1,23 +1,19 @@
 """Coverage: its law, along levels, and in strata of size."""
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from jaxcp import _checks, metrics
 from jaxcp.certificates.laws import coverage_law
 from jaxcp.metrics._sets import as_batch, closed_form_sizes
-from jaxcp.plotting._axes import COVERED, MISSED, TRUTH, check_shape, new_axes
+from jaxcp.plotting._axes import COVERED, MISSED, TRUTH, Axes, new_axes
 from jaxcp.typing import ArrayLike, Set
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 
 def plot_coverage(
-    samples: ArrayLike, n: int, alpha: float, *, ax: "Axes | None" = None
-) -> "Axes":
+    samples: ArrayLike, n: int, alpha: float, *, ax: Axes | None = None
+) -> Axes:
     """Returns axes with a histogram of coverages against their exact Beta law.
 
     Args:
@@ -38,7 +34,7 @@ def plot_coverage(
     """
     samples = np.ravel(samples)
     a, b = coverage_law(n, alpha)
-    ax = new_axes() if ax is None else ax
+    ax = ax or new_axes()
     ax.hist(samples, bins="auto", density=True, color=COVERED, alpha=0.4, label="seen")
     if b > 0:
         mean = a / (a + b)
@@ -58,8 +54,8 @@ def plot_coverage_curve(
     coverages: ArrayLike,
     *,
     label: str | None = None,
-    ax: "Axes | None" = None,
-) -> "Axes":
+    ax: Axes | None = None,
+) -> Axes:
     """Returns axes with the coverage of sets against the level they were asked for.
 
     Args:
@@ -80,7 +76,7 @@ def plot_coverage_curve(
       >>> ax = plot_coverage_curve(alphas, 1 - alphas**1.1, label="split")
     """
     levels, coverages = 1 - np.ravel(alphas), np.asarray(coverages)
-    check_shape("coverages", levels.shape, coverages.shape[-1:])
+    _checks.check_shape("coverages", levels.shape, coverages.shape[-1:])
     if ax is None:
         ax = new_axes()
         ax.plot([0, 1], [0, 1], "--", color=TRUTH, linewidth=0.8, label="exact")
@@ -103,8 +99,8 @@ def plot_size_stratified_coverage(
     alpha: float,
     *,
     num_bins: int = 5,
-    ax: "Axes | None" = None,
-) -> "Axes":
+    ax: Axes | None = None,
+) -> Axes:
     """Returns axes with the coverage of sets of similar size, a bar for each stratum.
 
     Args:
@@ -134,7 +130,7 @@ def plot_size_stratified_coverage(
     counts = np.array([max(len(v), 1) for v in strata])
     names = [f"{v.mean():.3g}" if len(v) else "" for v in strata]
     error = 2 * np.sqrt(alpha * (1 - alpha) / counts)
-    ax = new_axes() if ax is None else ax
+    ax = ax or new_axes()
     ax.bar(range(num_bins), np.asarray(rates), yerr=error, color=COVERED, alpha=0.5)
     ax.axhline(1 - alpha, color=MISSED, linestyle="--", label=r"$1 - \alpha$")
     ax.set_xticks(range(num_bins), names)

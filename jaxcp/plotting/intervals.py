@@ -1,23 +1,14 @@
 """Intervals along an input, and label sets."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from jaxcp.plotting._axes import (
-    COVERED,
-    MISSED,
-    TRUTH,
-    check_shape,
-    draw_targets,
-    new_axes,
-)
+from jaxcp import _checks
+from jaxcp.plotting._axes import COVERED, MISSED, TRUTH, Axes, draw_targets, new_axes
 from jaxcp.sets import Interval, LabelSet
 from jaxcp.sets.basic import as_intervals
 from jaxcp.typing import ArrayLike
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 
 def plot_intervals(
@@ -25,8 +16,8 @@ def plot_intervals(
     sets: Interval,
     y: ArrayLike | None = None,
     *,
-    ax: "Axes | None" = None,
-) -> "Axes":
+    ax: Axes | None = None,
+) -> Axes:
     """Returns axes with intervals along one input; missed targets are red.
 
     Args:
@@ -44,20 +35,18 @@ def plot_intervals(
     Example:
       >>> ax = plot_intervals(jnp.arange(2.0), Interval(jnp.zeros(2), jnp.ones(2)))
     """
-    x = np.ravel(x)
+    x, y = np.ravel(x), None if y is None else np.ravel(y)
     lower, upper = (np.asarray(end) for end in as_intervals(sets).ends())
-    check_shape("ends", (x.size,), lower.shape)
-    shown = [lower, upper] if y is None else [lower, upper, np.ravel(y)]
-    low, high = _frame(np.concatenate(shown))
-    ax = new_axes() if ax is None else ax
+    _checks.check_shape("ends", (x.size,), lower.shape)
+    low, high = _frame(np.concatenate([lower, upper, [] if y is None else y]))
+    ax = ax or new_axes()
     width = max(1.0, min(4.0, 300 / max(x.size, 1)))
-    name = "prediction interval"
-    look: dict[str, Any] = {"color": COVERED, "alpha": 0.4, "label": name}
-    drawn, ends = lower <= upper, (np.maximum(lower, low), np.minimum(upper, high))
-    ax.vlines(x[drawn], *(end[drawn] for end in ends), linewidth=width, **look)
+    look: dict[str, Any] = {"color": COVERED, "alpha": 0.4, "linewidth": width}
+    drawn = lower <= upper
+    ends = np.maximum(lower, low)[drawn], np.minimum(upper, high)[drawn]
+    ax.vlines(x[drawn], *ends, label="prediction interval", **look)
     if y is not None:
-        y = np.ravel(y)
-        check_shape("y", x.shape, y.shape)
+        _checks.check_shape("y", x.shape, y.shape)
         draw_targets(ax, np.stack([x, y], axis=1), (lower <= y) & (y <= upper))
     ax.set(xlabel="input", ylabel="target", ylim=(low, high))
     ax.legend(frameon=False)
@@ -65,8 +54,8 @@ def plot_intervals(
 
 
 def plot_label_sets(
-    sets: LabelSet, y: ArrayLike | None = None, *, ax: "Axes | None" = None
-) -> "Axes":
+    sets: LabelSet, y: ArrayLike | None = None, *, ax: Axes | None = None
+) -> Axes:
     """Returns axes with a row of cells for each set; the true label is ringed.
 
     Args:
@@ -85,15 +74,13 @@ def plot_label_sets(
     """
     mask = np.asarray(sets.mask)
     m, k = mask.shape
-    ax = new_axes() if ax is None else ax
+    ax = ax or new_axes()
     ax.pcolormesh(mask, cmap="Blues", vmin=0, vmax=1.8, edgecolors="white", linewidth=1)
     if y is not None:
-        y = np.asarray(y)
-        check_shape("y", (m,), y.shape)
-        colors = np.where(mask[np.arange(m), y], TRUTH, MISSED).tolist()
-        ax.scatter(
-            y + 0.5, np.arange(m) + 0.5, 40, facecolors="none", edgecolors=colors
-        )
+        y, rows = np.asarray(y), np.arange(m)
+        _checks.check_shape("y", (m,), y.shape)
+        colors = np.where(mask[rows, y], TRUTH, MISSED).tolist()
+        ax.scatter(y + 0.5, rows + 0.5, 40, facecolors="none", edgecolors=colors)
     ax.set(xticks=np.arange(k) + 0.5, xticklabels=range(k), yticks=[])
     ax.set(xlabel="label", ylabel="example", ylim=(m, 0))
     return ax

@@ -1,15 +1,12 @@
 """Histograms of p-values."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from jaxcp import _checks
-from jaxcp.plotting._axes import COVERED, MISSED, TRUTH, check_shape, new_axes
+from jaxcp.plotting._axes import COVERED, MISSED, TRUTH, Axes, new_axes
 from jaxcp.typing import ArrayLike
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 
 def plot_p_values(
@@ -17,8 +14,8 @@ def plot_p_values(
     is_nominal: ArrayLike | None = None,
     *,
     num_bins: int = 20,
-    ax: "Axes | None" = None,
-) -> "Axes":
+    ax: Axes | None = None,
+) -> Axes:
     """Returns axes with a histogram of p-values; those of nominal rows are uniform.
 
     Args:
@@ -42,12 +39,10 @@ def plot_p_values(
     parts = {"all rows": (p_values, COVERED)}
     if is_nominal is not None:
         rows = np.asarray(is_nominal, bool)
-        check_shape("is_nominal", p_values.shape, rows.shape)
-        parts = {
-            "nominal": (p_values[rows], COVERED),
-            "outliers": (p_values[~rows], MISSED),
-        }
-    ax = new_axes() if ax is None else ax
+        _checks.check_shape("is_nominal", p_values.shape, rows.shape)
+        nominal, outliers = p_values[rows], p_values[~rows]
+        parts = {"nominal": (nominal, COVERED), "outliers": (outliers, MISSED)}
+    ax = ax or new_axes()
     bins = np.linspace(0, 1, num_bins + 1).tolist()
     for name, (part, color) in parts.items():
         if part.size:

@@ -1,15 +1,11 @@
 """Sets of two outputs."""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-from jaxcp.plotting._axes import COVERED, check_shape, draw_targets, new_axes
+from jaxcp import _checks
+from jaxcp.plotting._axes import COVERED, Axes, draw_targets, new_axes
 from jaxcp.sets import Box, membership
 from jaxcp.typing import ArrayLike, HasBounds, HasEnds, Set
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 
 def plot_region(
@@ -18,8 +14,8 @@ def plot_region(
     y: ArrayLike | None = None,
     *,
     num_points: int = 400,
-    ax: "Axes | None" = None,
-) -> "Axes":
+    ax: Axes | None = None,
+) -> Axes:
     """Returns axes with a set of two outputs, whatever its kind; misses are red.
 
     The set is shaded where the points of a grid are in it.
@@ -49,13 +45,13 @@ def plot_region(
     grid = np.stack(np.meshgrid(*sides), axis=-1)
     inside = np.asarray(membership(region, grid.reshape(-1, 2).astype(lower.dtype)))
     inside = inside.reshape(num_points, num_points)
-    ax = new_axes() if ax is None else ax
+    ax = ax or new_axes()
     ax.contourf(*sides, inside, levels=[0.5, 1.5], colors=[COVERED], alpha=0.35)
     if inside.any() and not inside.all():
         ax.contour(*sides, inside, levels=[0.5], colors=[COVERED], linewidths=0.8)
     if y is not None:
         y = np.asarray(y)
-        check_shape("y", (len(y), 2), y.shape)
+        _checks.check_shape("y", (len(y), 2), y.shape)
         draw_targets(ax, y, np.asarray(membership(region, y)))
         ax.legend(frameon=False)
     ax.set(xlabel="first output", ylabel="second output")
@@ -67,13 +63,11 @@ def _corners(region, bounds):
     """Returns the corners of what to show of a set of two outputs."""
     shown = region if bounds is None else bounds
     if not isinstance(shown, HasEnds | HasBounds):
-        name = type(shown).__name__
-        raise ValueError(
-            f"expected bounds, a Box, for a {name} without bounds(), got {bounds}"
-        )
+        region = f"a {type(shown).__name__} without bounds()"
+        raise ValueError(f"expected bounds, a Box, for {region}, got {bounds}")
     corners = shown.ends() if isinstance(shown, HasEnds) else shown.bounds()
     lower, upper = (np.asarray(v) for v in corners)
-    check_shape("a set of two outputs, corners", (2,), lower.shape)
+    _checks.check_shape("a set of two outputs, corners", (2,), lower.shape)
     if not (np.all(np.isfinite([lower, upper])) and np.all(lower < upper)):
         raise ValueError(f"expected finite bounds, got {lower} and {upper}")
     margin = 0.05 * (upper - lower) * (bounds is None)

@@ -89,9 +89,8 @@ def with_rounding(draws: Array, value: Array) -> Array:
     Its rank is a whole number more.
     """
     following = jnp.min(jnp.where(draws > value, draws, jnp.inf))
-    return jnp.maximum(
-        value, jnp.minimum(value + rounding(value), just_below(following))
-    )
+    rounded = jnp.minimum(value + rounding(value), just_below(following))
+    return jnp.maximum(value, rounded)
 
 
 def just_below(x: Array) -> Array:

@@ -10,7 +10,7 @@ from jax import Array, lax
 from jaxcp._numbers import as_float
 from jaxcp._tracing import jit
 from jaxcp.scores import inputs
-from jaxcp.typing import LabelScore, PyTree, Score
+from jaxcp.typing import PyTree, Score
 
 _OTHERS = 12  # other rows whose scores are thresholds of a row
 _SHAKES = 4  # times that predictions and targets move, to see what rounding does
@@ -33,9 +33,8 @@ class Rows(NamedTuple):
 def scored(score: Score, preds: PyTree, y: Array) -> Rows:
     """Returns rows with their scores; raises ValueError for NaN."""
     found, moves = _moved(score, preds, y)
-    scores, moves = (
-        np.asarray(v).astype(float).reshape(len(y), -1) for v in (found, moves)
-    )
+    as_rows = lambda v: np.asarray(v).astype(float).reshape(len(y), -1)  # noqa: E731
+    scores, moves = as_rows(found), as_rows(moves)
     if np.isnan(scores).any():
         row = np.argwhere(np.isnan(scores))[0, 0]
         raise ValueError(
@@ -82,18 +81,6 @@ def _thresholds(rows: Rows) -> Array:
     alone = [np.where(turns, v, infinite) for v in (above, below)]
     each = np.stack([*others, *around, *alone, infinite, -infinite])
     return jnp.asarray(each.reshape(-1, *rows.like.shape), rows.like.dtype)
-
-
-@jit
-def scores_of(score: Score, preds: PyTree, y: Array) -> Array:
-    """Returns the score of every row."""
-    return jax.vmap(score)(preds, y)
-
-
-@jit
-def labels_of(score: LabelScore, preds: PyTree) -> Array:
-    """Returns the scores of all labels in every row."""
-    return jax.vmap(score.labels)(preds)
 
 
 @jit

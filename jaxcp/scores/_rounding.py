@@ -8,13 +8,25 @@ from jax import Array
 
 from jaxcp.typing import Number
 
+Members = Callable[[Array], Array]  # which targets are in a set
+
+
+def known_units(units: Array) -> tuple[Array, Array]:
+    """Returns where units are positive and finite, and units with 1 elsewhere."""
+    known = (units > 0) & jnp.isfinite(units)
+    return known, jnp.where(known, units, 1)
+
+
+def in_targets(q: Array, known: Array, units: Array) -> Array:
+    """Returns q units of the targets, +inf where the unit is not known."""
+    # Infinite thresholds stay out of the product: its gradient would be NaN.
+    finite = jnp.isfinite(q)
+    length = jnp.where(finite, jnp.where(finite, q, 0) * units, q)
+    return jnp.where(known, length, jnp.inf)
+
 
 def moved_out(
-    end: Array,
-    away: Number,
-    inside: Callable[[Array], Array],
-    magnitude: Array,
-    unit: Number = 1.0,
+    end: Array, away: Number, inside: Members, magnitude: Array, unit: Number = 1.0
 ) -> Array:
     """Returns `end`, moved towards `away` by rounding where it must be.
 

@@ -1,13 +1,14 @@
 """Scores of boxes around objects in images."""
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
 from jaxcp import _checks
 from jaxcp._numbers import as_float
 from jaxcp._pytree import pytree, static
 from jaxcp.scores import inputs
-from jaxcp.scores._rounding import moved_out
+from jaxcp.scores._rounding import in_targets, known_units, moved_out
 from jaxcp.sets import BoundingBox
 
 
@@ -61,13 +62,10 @@ class BoxOffset:
     def invert(self, pred: Array, q: Array) -> BoundingBox:
         """Returns the predicted box with its sides moved by q, shape () or (4,)."""
         pred = as_float(pred)
-        unit, known = self._units(pred)
+        known, unit = self._units(pred)
         signs = self._signs()
         q = jnp.broadcast_to(q, (4,)).astype(jnp.result_type(q, unit))
-        # Infinite thresholds stay out of the product: its gradient would be NaN.
-        finite = jnp.isfinite(q)
-        step = jnp.where(finite, jnp.where(finite, q, 0) * unit, q)
-        step = jnp.where(known, step, jnp.inf)
+        step = in_targets(q, known, unit)
         ends, magnitude = pred + signs * step, jnp.abs(pred) + jnp.abs(step)
         inside = lambda y: self._margins(pred, y) <= q  # noqa: E731
         ends = moved_out(ends, signs * jnp.inf, inside, magnitude, unit)
@@ -78,15 +76,12 @@ class BoxOffset:
     ) -> None:
         """Raises ValueError for flat boxes, which have no unit, at calibration."""
         if self.relative and y is not None:
-            _checks.check_values(
-                lambda v: (v[:, 0] < v[:, 2]) & (v[:, 1] < v[:, 3]),
-                "preds with width and height > 0",
-                preds,
-                mask,
-            )
+            solid = lambda v: np.all(v[:, :2] < v[:, 2:], axis=1)  # noqa: E731
+            valid = "preds with width and height > 0"
+            _checks.check_values(solid, valid, preds, mask)
 
     def _margins(self, pred, y):
-        unit, known = self._units(pred)
+        known, unit = self._units(pred)
         return jnp.where(known, self._signs() * (y - pred) / unit, -jnp.inf)
 
     def _signs(self):
@@ -95,9 +90,7 @@ class BoxOffset:
         return -outward if self.inner else outward
 
     def _units(self, pred):
-        """Returns the unit of each side, and where there is one."""
+        """Returns where a side has a unit, and the unit."""
         if not self.relative:
-            return jnp.ones_like(pred), jnp.ones(4, bool)
-        unit = jnp.tile(pred[2:] - pred[:2], 2)
-        known = (unit > 0) & jnp.isfinite(unit)
-        return jnp.where(known, unit, 1), known
+            return jnp.ones(4, bool), jnp.ones_like(pred)
+        return known_units(jnp.tile(pred[2:] - pred[:2], 2))

@@ -6,17 +6,10 @@ import numpy as np
 
 from jaxcp import _checks
 from jaxcp._arrays import is_concrete
-from jaxcp._batching import widened
+from jaxcp._batching import evaluate_at_once, label_scores, widened
 from jaxcp._numbers import distance
 from jaxcp._tracing import explained
-from jaxcp.scores import inputs
-from jaxcp.scores._probing import (
-    contradiction,
-    labels_of,
-    members_of,
-    scored,
-    scores_of,
-)
+from jaxcp.scores import _probing, inputs
 from jaxcp.typing import ArrayLike, PyTree, Score
 
 _ROWS = 1000
@@ -72,7 +65,7 @@ def check(score: Score, preds: PyTree, y: ArrayLike) -> None:
         _check_shapes(score, preds, y)
         if not is_concrete(score, preds, y):
             return
-        rows = scored(score, preds, y)
+        rows = _probing.scored(score, preds, y)
         _check_alone(rows)
         _check_sets(rows)
         if inputs.has_labels(score):
@@ -90,11 +83,11 @@ def _traceable(score):
 
 def _check_shapes(score, preds, y):
     """Raises ValueError unless scores have shape () or (c,), and sets members."""
-    shape = jax.eval_shape(scores_of, score, preds, y).shape[1:]
+    shape = jax.eval_shape(evaluate_at_once, score, preds, y).shape[1:]
     if len(shape) > 1 or shape == (0,):
         raise ValueError(f"expected a score of shape () or (c,), got {shape}")
     thresholds = jax.ShapeDtypeStruct((1, len(y), *shape), float)
-    found = jax.eval_shape(members_of, score, preds, thresholds, y).shape[2:]
+    found = jax.eval_shape(_probing.members_of, score, preds, thresholds, y).shape[2:]
     if found:
         raise ValueError(
             "expected invert(pred, q).contains(y) of shape (), got one of shape "
@@ -117,7 +110,7 @@ def _check_alone(rows):
 
 def _check_sets(rows):
     """Raises ValueError unless sets hold the targets that score at most q."""
-    wrong = contradiction(rows)
+    wrong = _probing.contradiction(rows)
     if wrong is None:
         return
     should, row, q = wrong
@@ -130,13 +123,13 @@ def _check_sets(rows):
 
 def _check_labels(rows):
     """Raises ValueError unless labels have their scores, and no others one."""
-    table = np.asarray(labels_of(rows.score, rows.preds)).astype(float)
+    table = np.asarray(label_scores(rows.score, rows.preds)).astype(float)
     if table.ndim != 2:
         raise ValueError(f"expected labels(pred) of shape (k,), got {table.shape[1:]}")
     k = table.shape[1]
     for shift in range(min(k, _LABELS)):
         y = (jnp.asarray(rows.y) + shift) % k
-        other = scored(rows.score, rows.preds, y)
+        other = _probing.scored(rows.score, rows.preds, y)
         _check_table(other, np.take_along_axis(table, np.asarray(y)[:, None], axis=1))
         _check_sets(other)
     _check_out_of_range(rows, k)
@@ -158,7 +151,7 @@ def _check_out_of_range(rows, k):
     """Raises ValueError unless what is no label scores +inf."""
     for label in (-1, k):
         y = jnp.full(len(rows.y), label)
-        found = np.asarray(scores_of(rows.score, rows.preds, y)).astype(float)
+        found = np.asarray(evaluate_at_once(rows.score, rows.preds, y)).astype(float)
         if not (found == np.inf).all():
             row = np.argwhere(found != np.inf)[0, 0]
             raise ValueError(

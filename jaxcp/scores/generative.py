@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.tree_util import Partial
 
-from jaxcp import _geometry
+from jaxcp import _checks, _geometry
 from jaxcp._pytree import keep_functions, pytree, static
 from jaxcp.sets import LevelSet
 from jaxcp.typing import PyTree
@@ -54,18 +54,12 @@ class Density:
     @classmethod
     def of(cls, model: Any, params: PyTree) -> "Density":
         """Returns the score of a model with `log_prob(params, x, y)`; `pred` is x."""
-        log_prob = _function(model, "log_prob", "a density score")
-        sample = getattr(model, "sample", None)
-        sample = None if sample is None else Partial(sample, params)
-        return cls(Partial(log_prob, params), sample)
+        return cls(*_functions(model, params, "density", "log_prob", "sample"))
 
     def __call__(self, pred: PyTree, y: Array) -> Array:
         """Returns -log f(y), shape (); +inf where the density is 0 or NaN."""
         log_prob = self.log_prob(pred, y)
-        if jnp.ndim(log_prob):
-            raise ValueError(
-                f"expected log_prob(pred, y) of shape (), got {jnp.shape(log_prob)}"
-            )
+        _checks.check_shape("log_prob(pred, y)", (), jnp.shape(log_prob))
         unknown = jnp.isnan(log_prob)
         return jnp.where(unknown, jnp.inf, -jnp.where(unknown, 0, log_prob))
 
@@ -130,13 +124,12 @@ class Latent:
         For volumes, `dim` is the number of outputs d, by default `num_targets` of the
         parameters or the model, and the model needs `from_latent(params, x, z)`.
         """
-        inverse = _function(model, "to_latent", "a latent score")
-        forward = getattr(model, "from_latent", None)
-        forward = None if forward is None else Partial(forward, params)
+        names = "to_latent", "from_latent"
+        inverse, forward = _functions(model, params, "latent", *names)
         if dim is None:
             known = getattr(model, "num_targets", None)
             dim = getattr(params, "num_targets", known)
-        return cls(Partial(inverse, params), forward, dim)
+        return cls(inverse, forward, dim)
 
     def __call__(self, pred: PyTree, y: Array) -> Array:
         """Returns norm(inverse(pred, y)), shape (); +inf where the code is NaN."""
@@ -158,15 +151,18 @@ class Latent:
                 f"volume of its set, got {self.forward} and {self.dim}"
             )
         maps = partial(self.inverse, pred), partial(self.forward, pred)
-        return log_volume_of_image(key, *maps, self.dim, q, num_samples, sobol)
+        return log_volume_of_image(key, maps, self.dim, q, num_samples, sobol)
 
 
-def _function(model, name, purpose):
-    if hasattr(model, name):
-        return getattr(model, name)
+def _functions(model, params, kind, required, optional):
+    """Returns functions of a model at its parameters, the optional one maybe None."""
     known = ["sample", "log_prob", "to_latent", "from_latent"]
-    offered = [other for other in known if hasattr(model, other)]
-    raise ValueError(
-        f"expected a model with {name} for {purpose}, got {type(model).__name__} with "
-        f"{', '.join(offered) or 'none of ' + ', '.join(known)}"
-    )
+    functions = {name: getattr(model, name, None) for name in known}
+    offered = {k: Partial(v, params) for k, v in functions.items() if v is not None}
+    if required not in offered:
+        found = ", ".join(offered) or "none of " + ", ".join(known)
+        raise ValueError(
+            f"expected a model with {required} for a {kind} score, got "
+            f"{type(model).__name__} with {found}"
+        )
+    return offered[required], offered.get(optional)

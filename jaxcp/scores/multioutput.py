@@ -106,9 +106,8 @@ class Mahalanobis:
                 f"for a target of shape {y.shape}, got {mu.shape} and {scale.shape}"
             )
         known, scale = _known(scale)
-        return jnp.where(
-            known, _geometry.norm(_geometry.whiten(scale, y - mu)), -jnp.inf
-        )
+        distance = _geometry.norm(_geometry.whiten(scale, y - mu))
+        return jnp.where(known, distance, -jnp.inf)
 
     def invert(self, pred: tuple[Array, Array], q: Array) -> Ellipsoid:
         """Returns the ellipsoid norm(scale^-1 (y - mu)) <= q."""

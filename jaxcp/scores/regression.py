@@ -6,7 +6,7 @@ from jax import Array
 from jaxcp._numbers import as_float
 from jaxcp._pytree import pytree
 from jaxcp.scores import inputs
-from jaxcp.scores._rounding import moved_out
+from jaxcp.scores._rounding import in_targets, known_units, moved_out
 from jaxcp.sets import Box, Interval
 
 
@@ -96,16 +96,14 @@ class Normalized:
     def __call__(self, pred: tuple[Array, Array], y: Array) -> Array:
         """Returns abs(y - mu) / sigma, shape () or (d,)."""
         y, mu, sigma = _alike(y, *pred)
-        known, sigma = _positive(sigma)
+        known, sigma = known_units(sigma)
         return jnp.where(known, jnp.abs(y - mu) / sigma, -jnp.inf)
 
     def invert(self, pred: tuple[Array, Array], q: Array) -> Interval | Box:
         """Returns [mu - q sigma, mu + q sigma]."""
         mu, sigma = map(as_float, pred)
-        known, sigma = _positive(sigma)
-        # Infinite thresholds stay out of the product: its gradient would be NaN.
-        half = jnp.where(jnp.isfinite(q), jnp.where(jnp.isfinite(q), q, 0) * sigma, q)
-        half = jnp.where(known, half, jnp.inf)
+        known, sigma = known_units(sigma)
+        half = in_targets(q, known, sigma)
         ends, rounding = (mu - half, mu + half), jnp.abs(mu) + jnp.abs(half)
         return _closed(ends, lambda y: self(pred, y) <= q, rounding, sigma)
 
@@ -239,9 +237,3 @@ def _widened(lower, upper, q):
     inside = lambda y: lower - y <= q[0], lambda y: y - upper <= q[1]
     rounding = jnp.abs(lower) + jnp.abs(q[0]), jnp.abs(upper) + jnp.abs(q[1])
     return _closed((lower - q[0], upper + q[1]), inside, rounding)
-
-
-def _positive(sigma):
-    """Returns where `sigma` is positive and finite, and `sigma` with 1 elsewhere."""
-    known = (sigma > 0) & jnp.isfinite(sigma)
-    return known, jnp.where(known, sigma, 1)

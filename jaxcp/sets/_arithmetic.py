@@ -14,8 +14,6 @@ def without_axis(y: Array, ndim: int) -> Array:
 
 def answer_shape(targets: Shape, sets: Shape) -> Shape:
     """Returns the shape of the answers of a batch of sets to a batch of targets."""
-    if targets == sets:
-        return sets
     try:
         return np.broadcast_shapes(targets, sets)
     except ValueError:

@@ -166,13 +166,7 @@ class BoundingBox(_Ends):
 
     def contains(self, y: Array) -> Array:
         """Returns whether the box `y`, shape (4,), is in the set, bool of shape ()."""
-        y = _numbers(y, (*np.shape(self.lower)[:-1], 4))
-        lower, upper = y[..., :2], y[..., 2:]
-        if self.inner:
-            inside = (lower <= self.lower) & (self.upper <= upper)
-        else:
-            inside = (self.lower <= lower) & (upper <= self.upper)
-        return jnp.all(inside, axis=-1)
+        return Box(*self.ends()).contains(y)
 
     def size(self) -> Array:
         """Returns the area, shape (), in square pixels; 0 if the box is crossed.

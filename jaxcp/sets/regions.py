@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from jaxcp import _geometry, _soft
+from jaxcp import _checks, _geometry, _soft
 from jaxcp._arrays import as_arrays
 from jaxcp._numbers import as_float, at_least_single, rounding, unless_nan
 from jaxcp._pytree import pytree, static
@@ -137,9 +137,7 @@ class Ellipsoid:
         return replace(self, rounds=False)
 
     def _contains(self, y):
-        if y.shape != self.center.shape:
-            shape = self.center.shape
-            raise ValueError(f"expected a target of shape {shape}, got {y.shape}")
+        _checks.check_shape("a target", self.center.shape, y.shape)
         z = _geometry.whiten(self.scale, y - self.center)
         return _at_most(_geometry.norm(z), self.radius, self.rounds)
 

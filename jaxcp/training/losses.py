@@ -11,7 +11,7 @@ from jax import Array
 
 from jaxcp import _checks
 from jaxcp._arrays import as_arrays
-from jaxcp._batching import evaluate
+from jaxcp._batching import evaluate, label_scores
 from jaxcp._numbers import as_float
 from jaxcp._pytree import pytree, static
 from jaxcp._tracing import jit
@@ -23,8 +23,9 @@ from jaxcp.training import soft
 from jaxcp.typing import ArrayLike, PyTree, Score
 
 _NUM_SAMPLES = 64  # points in a union of balls
-_WEIGHTS = "size_weights", "classification_weights"
+_WEIGHTS = {"size_weights": 1, "classification_weights": 2}  # axes, of labels
 _Score = TypeVar("_Score", bound=Score)
+Rows = tuple[PyTree, PyTree]  # predictions and targets
 
 
 @pytree
@@ -163,17 +164,12 @@ def conformal_training_loss(
     return loss(preds_cal, y_cal, preds, y, key=key)
 
 
-def prepare(
-    loss: SizeLoss, calibration: tuple[PyTree, Array], new: tuple[PyTree, Array | None]
-) -> tuple[SizeLoss, Array]:
+def prepare(loss: SizeLoss, calibration: Rows, new: Rows) -> tuple[SizeLoss, Array]:
     """Returns a loss with checked options and the rank that its alpha comes to."""
     inputs.check_score(loss.score)
     _check_halves(loss.score, calibration, new)
-    numbers = _numbers_of(loss)
-    weights = {name: as_arrays(**{name: getattr(loss, name)}) for name in _WEIGHTS}
-    _check_weights(loss.score, *new, weights)
+    known = {"alpha": None, **_numbers_of(loss), **_weights_of(loss, *new)}
     rank = rank_of(loss.alpha, jax.eval_shape(evaluate, loss.score, *calibration))
-    known = {"alpha": None, **numbers, **weights}
     return replace(loss, **known), rank
 
 
@@ -187,11 +183,7 @@ def rank_of(alpha: ArrayLike, scores: jax.ShapeDtypeStruct) -> Array:
 
 @jit
 def value_of(
-    loss: PyTree,
-    rank: Array,
-    calibration: tuple[PyTree, Array],
-    new: tuple[PyTree, PyTree],
-    key: Array | None,
+    loss: PyTree, rank: Array, calibration: Rows, new: PyTree, key: Array | None
 ) -> Array:
     """Returns the value of a `SizeLoss` that `prepare` returned."""
     score, (preds, y), temperature = loss.score, new, loss.temperature
@@ -228,9 +220,9 @@ def _threshold(loss, rank, scores):
 def _numbers_of(loss):
     """Returns checked numbers, of one type whatever they come as: no new traces."""
     _checks.check_scalars(target_size=loss.target_size)
-    soft.check_positive(temperature=loss.temperature)
+    soft.check_positive("temperature", loss.temperature)
     if loss.bandwidth is not None:
-        soft.check_positive(bandwidth=loss.bandwidth)
+        soft.check_positive("bandwidth", loss.bandwidth)
     if loss.nearest is not None:
         _checks.check_count("nearest", loss.nearest, 1)
     if loss.bandwidth is not None and loss.nearest is not None:
@@ -248,30 +240,28 @@ def _check_halves(score, calibration, new):
     for name, *halves in zip(("preds", "y"), calibration, new, strict=True):
         cal, other = ([v.shape[1:] for v in jax.tree.leaves(tree)] for tree in halves)
         if halves[1] is not None and cal != other:
-            raise ValueError(
-                f"expected {name} with rows of shapes {cal} like {name}_cal, "
-                f"got {other}"
-            )
+            like = f"{cal} like {name}_cal"
+            raise ValueError(f"expected {name} with rows of shapes {like}, got {other}")
     inputs.check(score, *calibration)
     inputs.check(score, *new)
 
 
-def _check_weights(score, preds, y, weights):
-    """Raises ValueError unless weights of labels fit them and the targets are there."""
+def _weights_of(loss, preds, y):
+    """Returns weights as arrays, which must fit the labels, if there are targets."""
+    weights = {name: as_arrays(**{name: getattr(loss, name)}) for name in _WEIGHTS}
     given = {name: value for name, value in weights.items() if value is not None}
     if y is None and given:
         raise ValueError("expected y, which size and classification weights go by")
     for name, value in given.items():
         _checks.check_weights(name, value)
-        ndim = 1 if name == "size_weights" else 2
-        if value.ndim or ndim == 1:
-            _check_labels_of(score, preds, name, value.shape, ndim)
+        if value.ndim or name == "size_weights":
+            _check_labels_of(loss.score, preds, name, value.shape)
+    return weights
 
 
-def _check_labels_of(score, preds, name, shape, ndim):
+def _check_labels_of(score, preds, name, shape):
     if not inputs.has_labels(score):
         kind = type(score).__name__
         raise ValueError(f"expected a score of labels for {name}, got {kind}")
-    k = jax.eval_shape(soft.labels_of, score, preds).shape[1]
-    if shape != (k,) * ndim:
-        raise ValueError(f"expected {name} of shape {(k,) * ndim}, got {shape}")
+    k = jax.eval_shape(label_scores, score, preds).shape[1]
+    _checks.check_shape(name, (k,) * _WEIGHTS[name], shape)

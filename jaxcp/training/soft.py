@@ -8,21 +8,12 @@ from jax import Array
 
 from jaxcp import _checks, _soft
 from jaxcp._arrays import as_arrays
-from jaxcp._batching import evaluate, invert, widened
+from jaxcp._batching import evaluate, invert, label_scores, widened
 from jaxcp._numbers import as_float
 from jaxcp._tracing import jit
 from jaxcp.scores import inputs
 from jaxcp.sets import BoundingBox
-from jaxcp.typing import (
-    ArrayLike,
-    HasEstimate,
-    HasSoftSize,
-    LabelScore,
-    Number,
-    PyTree,
-    Score,
-    Set,
-)
+from jaxcp.typing import ArrayLike, HasEstimate, HasSoftSize, PyTree, Score, Set
 
 
 def soft_membership(
@@ -64,7 +55,7 @@ def soft_membership(
     preds, y = _checks.rows(preds=preds, y=y)
     q = as_arrays(q=q)
     inputs.check(score, preds, y)
-    check_positive(temperature=temperature)
+    check_positive("temperature", temperature)
     _check_threshold(score, preds, y, q)
     return memberships(score, preds, y, as_float(q), temperature)
 
@@ -121,18 +112,16 @@ def soft_size(
     preds, q = _checks.rows(preds=preds), as_arrays(q=q)
     inputs.check(score, preds)
     _checks.check_count("num_samples", num_samples, 1)
-    check_positive(temperature=temperature)
+    check_positive("temperature", temperature)
     _check_threshold(score, preds, None, q)
     if key is not None:
         _checks.check_key(key)
     return sizes(score, preds, as_float(q), temperature, key, num_samples)
 
 
-def check_positive(**named: ArrayLike) -> None:
-    """Raises ValueError unless each value is one number, above 0 where it is known."""
-    _checks.check_scalars(**named)
-    for name, value in named.items():
-        _checks.check_values(lambda v: v > 0, f"{name} > 0", value)
+def check_positive(name: str, value: ArrayLike) -> None:
+    """Raises ValueError unless this is one number, above 0 where it is known."""
+    _checks.check_number(name, value, lambda v: v > 0, "> 0")
 
 
 @jit
@@ -148,7 +137,7 @@ def memberships(
 
 
 def label_memberships(
-    score: Score, preds: PyTree, q: Array, temperature: Number
+    score: Score, preds: PyTree, q: Array, temperature: Array
 ) -> Array:
     """Returns the soft membership of every label, shape (m, k)."""
     if inputs.is_inclusive(score):
@@ -156,7 +145,7 @@ def label_memberships(
             "expected a score with inclusive=False to train with, got inclusive=True: "
             "calibrate with it afterwards"
         )
-    labels = labels_of(score, widened(preds))
+    labels = label_scores(score, widened(preds))
     return _soft.step(labels, q[None] if q.ndim else q, temperature)
 
 
@@ -187,12 +176,6 @@ def sizes(
     return jax.vmap(partial(_estimate, num_samples))(keys, sets)
 
 
-@jit
-def labels_of(score: LabelScore, preds: PyTree) -> Array:
-    """Returns the score of every label of every row, shape (m, k)."""
-    return jax.vmap(score.labels)(preds)
-
-
 def at_labels(values: Array, y: Array) -> Array:
     """Returns values[y], and 0 for labels out of range."""
     y = y.astype(int)  # narrow types cannot hold every label
@@ -220,7 +203,7 @@ def _check_threshold(score, preds, y, q):
         return
     shapes = []
     if inputs.has_labels(score):
-        shapes.append(jax.eval_shape(labels_of, score, preds).shape[1:])
+        shapes.append(jax.eval_shape(label_scores, score, preds).shape[1:])
     if y is not None:
         shapes.append(jax.eval_shape(evaluate, score, preds, y).shape[1:])
     elif not shapes:

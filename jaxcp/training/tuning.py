@@ -220,8 +220,8 @@ def _candidates(scores):
             "expected hyperparameters with one leading axis of candidates, "
             f"got {jax.tree.map(jnp.shape, jax.tree.leaves(scores))}"
         )
-    repeat = lambda v: v if v.ndim else jnp.broadcast_to(v, lengths)  # noqa: E731
-    return jax.tree.map(repeat, scores)
+    repeated = lambda v: jnp.broadcast_to(v, (*lengths, *v.shape[1:]))  # noqa: E731
+    return jax.tree.map(repeated, scores)
 
 
 def _each(scores):

@@ -13,6 +13,8 @@ from jaxcp._numbers import at_least_single
 from jaxcp.typing import PyTree
 from jaxcp.volumes import _points
 
+Maps = tuple[Callable[[Array], Array], Callable[[Array], Array]]  # inverse, forward
+
 
 def log_volume_by_density(
     key: Array, score: PyTree, pred: PyTree, level: Array, num_samples: int
@@ -46,13 +48,7 @@ def _inside(scores, fixed, level):
 
 
 def log_volume_of_image(
-    key: Array,
-    inverse: Callable[[Array], Array],
-    forward: Callable[[Array], Array],
-    d: int,
-    radius: Array,
-    num_samples: int,
-    sobol: bool,
+    key: Array, maps: Maps, d: int, radius: Array, num_samples: int, sobol: bool
 ) -> tuple[Array, Array]:
     """Returns the log volume of the image of a ball and its standard error.
 
@@ -62,6 +58,7 @@ def log_volume_of_image(
     balance heuristic of Veach and Guibas, 1995), unbiased whatever the box. The
     gradient is that of the first half.
     """
+    inverse, forward = maps
     key_box, key_ball, key_cube = jax.random.split(key, 3)
     radius = at_least_single(jnp.asarray(radius))
     solid = (radius > 0) & (radius < jnp.inf)
