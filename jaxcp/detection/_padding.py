@@ -18,12 +18,10 @@ def padded_boxes(name: str, images: Any) -> tuple[np.ndarray, np.ndarray]:
             shape = boxes.shape
             raise ValueError(f"expected {name}[{i}] of shape (b, 4), got {shape}")
         _geometry.check_boxes(f"{name}[{i}]", boxes)
-    longest = max(map(len, arrays), default=0)
-    mask = np.array([np.arange(longest) < len(v) for v in arrays], bool)
-    mask = mask.reshape(len(arrays), longest)
-    dtype = np.result_type(
-        jax.dtypes.canonicalize_dtype(float), *(v.dtype for v in arrays)
-    )
+    lengths = np.array([len(v) for v in arrays], int)
+    mask = np.arange(lengths.max(initial=0)) < lengths[:, None]
+    default = jax.dtypes.canonicalize_dtype(float)
+    dtype = np.result_type(default, *(v.dtype for v in arrays))
     padded = np.tile(np.array([0, 0, 1, 1], dtype), (*mask.shape, 1))
     padded[mask] = np.concatenate([*arrays, np.zeros((0, 4), dtype)])
     return padded, mask
@@ -82,8 +80,6 @@ def _as_numpy(name, images, empty):
             f"expected {name} known outside of jit, got traced arrays; inside use "
             "jax.vmap(match_boxes) on padded boxes"
         )
-    arrays = [
-        np.asarray(as_array(name, np.asarray(v) if isinstance(v, list) else v))
-        for v in images
-    ]
+    whole = (np.asarray(v) if isinstance(v, list) else v for v in images)
+    arrays = (np.asarray(as_array(name, v)) for v in whole)
     return [v if v.size else v.reshape(empty) for v in arrays]

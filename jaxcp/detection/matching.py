@@ -10,12 +10,7 @@ from jax import Array
 from jaxcp import _checks, _geometry
 from jaxcp._arrays import as_array
 from jaxcp._pytree import pytree
-from jaxcp.detection._padding import (
-    least_confidence,
-    padded_boxes,
-    padded_labels,
-    padded_like,
-)
+from jaxcp.detection import _padding
 from jaxcp.typing import ArrayLike
 
 
@@ -124,8 +119,8 @@ def match_images(
       [True, False]
     """
     _check_min_iou(min_iou)
-    preds, pred_mask = padded_boxes("pred_boxes", pred_boxes)
-    true, true_mask = padded_boxes("true_boxes", true_boxes)
+    preds, pred_mask = _padding.padded_boxes("pred_boxes", pred_boxes)
+    true, true_mask = _padding.padded_boxes("true_boxes", true_boxes)
     if len(preds) != len(true):
         raise ValueError(
             f"expected true_boxes of {len(preds)} images like pred_boxes, "
@@ -154,8 +149,8 @@ def _labels(pred_labels, true_labels, pred_mask, true_mask):
     """Returns the classes of predicted and of true boxes, or None."""
     if not _both(pred_labels=pred_labels, true_labels=true_labels):
         return None
-    preds = padded_labels("pred_labels", pred_labels, pred_mask)
-    return preds, padded_labels("true_labels", true_labels, true_mask)
+    preds = _padding.padded_labels("pred_labels", pred_labels, pred_mask)
+    return preds, _padding.padded_labels("true_labels", true_labels, true_mask)
 
 
 def _confident(confidences, min_confidence, labels, mask):
@@ -163,8 +158,8 @@ def _confident(confidences, min_confidence, labels, mask):
     if not _both(confidences=confidences, min_confidence=min_confidence):
         return mask
     classes = None if labels is None else labels[0]
-    least = least_confidence(min_confidence, classes, mask)
-    return mask & (padded_like("confidences", confidences, mask) >= least)
+    least = _padding.least_confidence(min_confidence, classes, mask)
+    return mask & (_padding.padded_like("confidences", confidences, mask) >= least)
 
 
 def _match_by_size(preds, true, counts, counted, labels, min_iou):
@@ -202,7 +197,7 @@ def _one_image(name, boxes, mask):
 
 def _check_min_iou(min_iou):
     _checks.check_scalars(min_iou=min_iou)
-    _checks.check_values(lambda v: (v >= 0) & (v <= 1), "min_iou in [0, 1]", min_iou)
+    _checks.check_uniforms("min_iou", min_iou)
 
 
 @jax.jit

@@ -124,11 +124,8 @@ def _check_fit(learner, x, y, key):
     _check_leading("predictions", shapes, len(rows))
     if not is_concrete(learner, x, y, key):
         return
-    moved = first_moved(
-        lambda y: _predictions(learner, key, x, y, weights, rows),
-        other_targets(y, rows),
-        slice(None),
-    )
+    predict = lambda y: _predictions(learner, key, x, y, weights, rows)  # noqa: E731
+    moved = first_moved(predict, other_targets(y, rows), slice(None))
     if moved is not None:
         i, change = moved
         raise ValueError(

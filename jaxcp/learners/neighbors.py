@@ -139,10 +139,8 @@ class NearestNeighbors:
     def predict(self, params: NeighborsFit, x: Array) -> Array:
         """Returns the mean target of the nearest rows, shape (m, ...)."""
         x, rows = matrix(x, params.x.value.shape[1]), params.x.value
-        y, weights = (
-            part.value if isinstance(part, Shared) else part
-            for part in (params.y, params.weights)
-        )
+        parts = params.y, params.weights
+        y, weights = (v.value if isinstance(v, Shared) else v for v in parts)
         distances = square_distances(x, rows)
         i, targets = params.left_out, columns(y)
         means = jax.vmap(lambda d: self._mean(d, targets, weights, i))(distances)

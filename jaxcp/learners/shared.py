@@ -29,18 +29,14 @@ class Shared:
 
 def axes(params: PyTree) -> PyTree:
     """Returns the axis of the fits for each part: None for what they share."""
-    return jax.tree.map(
-        lambda part: None if is_shared(part) else 0, params, is_leaf=is_shared
-    )
+    axis = lambda part: None if is_shared(part) else 0  # noqa: E731
+    return jax.tree.map(axis, params, is_leaf=is_shared)
 
 
 def take(params: PyTree, index: Array | int | slice) -> PyTree:
     """Returns the parameters of the fits `index`, shared parts as they are."""
-    return jax.tree.map(
-        lambda part: part if is_shared(part) else part[index],
-        params,
-        is_leaf=is_shared,
-    )
+    taken = lambda part: part if is_shared(part) else part[index]  # noqa: E731
+    return jax.tree.map(taken, params, is_leaf=is_shared)
 
 
 def predict_each(learner: Learner, params: PyTree, x: PyTree) -> PyTree:

@@ -87,7 +87,7 @@ def layout(
     fit the memory meant for it.
     """
     most = _WIDEST.get(jax.default_backend(), _WIDEST_ELSEWHERE)
-    width = max(min(batch_size or most, num_trials), 1)
+    width = int(max(min(batch_size or most, num_trials), 1))
     if batch_size is None:
         width = min(width, -(-num_trials // _FEW)) or 1
         width = 2 ** (width - 1).bit_length()

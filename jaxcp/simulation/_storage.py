@@ -88,17 +88,15 @@ class Checkpoint:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def _files(self) -> dict[Span, Path]:
-        spans = {}
+        spans, before = {}, 0
         for path in sorted(self.path.glob("*.npz")):
             digits = re.fullmatch(r"(\d{10})-(\d{10})", path.stem)
             if digits is None:
                 raise ValueError(f"expected chunks of a simulation only, got {path}")
-            spans[int(digits[1]), int(digits[2])] = path
-        stops = [0, *(stop for _, stop in spans)]
-        for (start, stop), before in zip(spans, stops, strict=False):
+            start, stop = map(int, digits.groups())
             if not before <= start < stop:
-                path = spans[start, stop]
                 raise ValueError(f"expected chunks that do not overlap, got {path}")
+            spans[start, stop], before = path, stop
         return spans
 
     def _is_known(self):

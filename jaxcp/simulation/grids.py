@@ -12,20 +12,12 @@ from typing import Any
 
 import jax
 
+from jaxcp.simulation import _records
 from jaxcp.simulation._agreement import from_first
 from jaxcp.simulation._files import remove_drafts
 from jaxcp.simulation._fingerprints import fingerprint, module_of
 from jaxcp.simulation._progress import bar
-from jaxcp.simulation._records import (
-    Record,
-    checked_cell,
-    commit_of,
-    finished,
-    kept,
-    name_of,
-    plain,
-    surroundings,
-)
+from jaxcp.simulation._records import Record, plain
 
 
 def run_grid(
@@ -100,18 +92,19 @@ def run_grid(
     out = Path(out).expanduser()
     out.mkdir(parents=True, exist_ok=True)
     remove_drafts(out, older_than=3600)  # younger ones may be of another process
-    named = [(name_of(origin, cell), dict(cell)) for cell in map(checked_cell, cells)]
+    checked = map(_records.checked_cell, cells)
+    named = [(_records.name_of(origin, cell), dict(cell)) for cell in checked]
     together = executor is None and jax.process_count() > 1
     records: dict[str, Any] = from_first(
-        lambda: {name: finished(out, origin, cell) for name, cell in named},
+        lambda: {name: _records.finished(out, origin, cell) for name, cell in named},
         together=together,
     )
-    writes = not together or jax.process_index() == 0
+    folder = out if not together or jax.process_index() == 0 else None
     todo = {name: cell for name, cell in named if records[name] is None}
-    origin["commit"] = commit_of(fn)
+    origin["commit"] = _records.commit_of(fn)
     with bar(len(records), len(records) - len(todo), "cell", progress) as advance:
         for name, record in _results(fn, todo, executor):
-            records[name] = kept(out if writes else None, name, origin | record)
+            records[name] = _records.kept(folder, name, origin | record)
             advance(1)
             if record["status"] == "failed":
                 last = record["error"].strip().splitlines()[-1]
@@ -199,4 +192,5 @@ def _record(settings, outcome):
     """Returns an outcome with what it was made of, and where."""
     finished = datetime.now(UTC).isoformat(timespec="seconds")
     about = {"settings": plain(settings), "seed": plain(settings.get("seed"))}
-    return {"seconds": None} | outcome | about | {"finished": finished} | surroundings()
+    about |= {"finished": finished} | _records.surroundings()
+    return {"seconds": None} | outcome | about

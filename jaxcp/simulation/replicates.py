@@ -180,7 +180,6 @@ def _check(trial, key, num_trials, batch_size, mesh):
 
 def _plan(trial, key, num_trials, batch_size, mesh, reduce):
     trial, num_trials = _programs.hashable(trial), int(num_trials)
-    batch_size = None if batch_size is None else int(batch_size)
     batch = _programs.layout(trial, key, num_trials, batch_size, mesh)
     shapes = batch.shapes()
     statistics = statistics_of(reduce, shapes)

@@ -98,12 +98,9 @@ class Total:
 
     def combine(self, chunks: list[Chunk], leaf: jax.ShapeDtypeStruct) -> np.ndarray:
         """Returns the sums of all chunks."""
-        zero = np.zeros(leaf.shape, object)
-        high, low = (
-            np.sum([zero, *(c[k].astype(object) for c in chunks)], axis=0)
-            for k in ("high", "low")
-        )
-        total = np.asarray(high * 2**32 + low, object)
+        whole = [{k: v.astype(object) for k, v in c.items()} for c in chunks]
+        totals = (c["high"] * 2**32 + c["low"] for c in whole)
+        total = np.asarray(sum(totals, start=np.zeros(leaf.shape, object)), object)
         fits = np.abs(total) < 2**63
         return total.astype(np.int64) if np.all(fits) else total
 
@@ -135,24 +132,19 @@ class Moments:
         if count == 0:
             unknown = (np.full(leaf.shape, np.nan) for _ in range(5))
             return Estimate._make([*unknown, 0])
-        total, squares = (_sum_of_fractions(chunks, k) for k in ("sum", "squares"))
+        of = {name: np.stack([c[name] for c in chunks]) for name in chunks[0]}
+        fractions = np.vectorize(fraction, otypes=[object])
+        total, squares = (fractions(of[k]).sum(axis=0) for k in ("sum", "squares"))
         with np.errstate(invalid="ignore"):
-            infinite = np.sum([c["infinite"] for c in chunks], axis=0)
-        finite, small = (
-            np.all([c[k] for c in chunks], axis=0) for k in ("finite", "small")
-        )
+            infinite = of["infinite"].sum(axis=0)
+        finite, small = of["finite"].all(axis=0), of["small"].all(axis=0)
         mean = np.where(finite, _as_float(total / count), infinite)
         spread = (squares - total * total / count) / max(count - 1, 1)
         spread = np.where(small, spread, np.asarray(Fraction(0)))
         variance = np.where(small & (count > 1), _as_float(spread), np.nan)
-        return Estimate(
-            mean,
-            np.sqrt(variance / count),
-            variance,
-            np.min([c["minimum"] for c in chunks], axis=0),
-            np.max([c["maximum"] for c in chunks], axis=0),
-            count,
-        )
+        error = np.sqrt(variance / count)
+        lowest, highest = of["minimum"].min(axis=0), of["maximum"].max(axis=0)
+        return Estimate(mean, error, variance, lowest, highest, count)
 
 
 @dataclass(frozen=True)
@@ -227,11 +219,6 @@ def statistics_of(reduce: Any, results: PyTree) -> list[Statistic]:
 def _joined(chunks, leaf):
     empty = np.zeros((0, *leaf.shape), leaf.dtype)
     return np.concatenate([empty, *(c["values"] for c in chunks)])
-
-
-def _sum_of_fractions(chunks, name):
-    parts = [np.vectorize(fraction, otypes=[object])(c[name]) for c in chunks]
-    return np.sum(parts, axis=0)
 
 
 def _as_float(fractions):

@@ -54,11 +54,10 @@ def _varying(records):
     """Returns the names of what tells the functions of several records apart."""
     told = ("module", "function", "revision")
     varying = [name for name in told if len({r[name] for r in records}) > 1]
-    functions, versions = (
-        {tuple(record[name] for name in names) for record in records}
-        for names in (told, (*told, "fingerprint"))
-    )
-    return varying + ["fingerprint"] * (len(versions) > len(functions))
+    functions = [tuple(record[name] for name in told) for record in records]
+    codes = [record["fingerprint"] for record in records]
+    several = len(set(zip(functions, codes, strict=True))) > len(set(functions))
+    return varying + ["fingerprint"] * several
 
 
 def _rows(record, varying):
