@@ -8,13 +8,7 @@ import numpy as np
 from jax import Array
 
 from jaxcp import _checks
-from jaxcp._arrays import (
-    as_arrays,
-    check_digits,
-    is_concrete,
-    is_rounded,
-    some_rows,
-)
+from jaxcp._arrays import as_arrays, check_digits, is_concrete, is_rounded, some_rows
 from jaxcp._batching import evaluate
 from jaxcp.scores import inputs
 from jaxcp.typing import PyTree, Score
