@@ -92,31 +92,28 @@ class Trained:
 
         The key is of the initial weights and the mini-batches.
         """
-        return _checked_fit(key, self, x, y)
+        model: Any = self
+        y, x = map(as_float, _checks.rows(y=y, x=x))
+        n = len(y)
+        _checks.check_key(key)
+        _check_sizes(model)
+        if n == 0 or x.ndim > 2 or y.ndim > 2:
+            raise ValueError(
+                "expected x of shape (n, p) and y of shape (n, d) with n >= 1, got "
+                f"{x.shape} and {y.shape}"
+            )
+        for name, values in (("x", x), ("y", y)):
+            _checks.check_values(np.isfinite, f"finite {name}", values)
+        x, y = x.reshape(n, -1), y.reshape(n, -1)
+        key_init, key_steps = jax.random.split(key)
+        sizes = dataclasses.replace(model, step_size=1.0)  # a new step compiles nothing
+        return _fit(key_init, key_steps, x, y, float(model.step_size), sizes)
 
     def sample(self, params: Fitted, key: Array, x: Array, n: int) -> Array:
         """Returns n draws of y given x, shape (n, d)."""
         model: Any = self
         z = jax.random.normal(key, (n, params.num_targets), params.y_center.dtype)
         return jax.vmap(model.from_latent, (None, None, 0))(params, x, z)
-
-
-def _checked_fit(key, model, x, y):
-    y, x = map(as_float, _checks.rows(y=y, x=x))
-    n = len(y)
-    _checks.check_key(key)
-    _check_sizes(model)
-    if n == 0 or x.ndim > 2 or y.ndim > 2:
-        raise ValueError(
-            "expected x of shape (n, p) and y of shape (n, d) with n >= 1, got "
-            f"{x.shape} and {y.shape}"
-        )
-    for name, values in (("x", x), ("y", y)):
-        _checks.check_values(np.isfinite, f"finite {name}", values)
-    x, y = x.reshape(n, -1), y.reshape(n, -1)
-    key_init, key_steps = jax.random.split(key)
-    sizes = dataclasses.replace(model, step_size=1.0)  # a new step compiles nothing
-    return _fit(key_init, key_steps, x, y, float(model.step_size), sizes)
 
 
 def _check_sizes(model):

@@ -132,18 +132,18 @@ class Moments:
         if count == 0:
             unknown = (np.full(leaf.shape, np.nan) for _ in range(5))
             return Estimate._make([*unknown, 0])
-        of = {name: np.stack([c[name] for c in chunks]) for name in chunks[0]}
+        of = {name: [c[name] for c in chunks] for name in chunks[0]}
         fractions = np.vectorize(fraction, otypes=[object])
-        total, squares = (fractions(of[k]).sum(axis=0) for k in ("sum", "squares"))
+        total, squares = (sum(map(fractions, of[k])) for k in ("sum", "squares"))
         with np.errstate(invalid="ignore"):
-            infinite = of["infinite"].sum(axis=0)
-        finite, small = of["finite"].all(axis=0), of["small"].all(axis=0)
+            infinite = np.sum(of["infinite"], axis=0)
+        finite, small = np.all(of["finite"], axis=0), np.all(of["small"], axis=0)
         mean = np.where(finite, _as_float(total / count), infinite)
         spread = (squares - total * total / count) / max(count - 1, 1)
         spread = np.where(small, spread, np.asarray(Fraction(0)))
         variance = np.where(small & (count > 1), _as_float(spread), np.nan)
         error = np.sqrt(variance / count)
-        lowest, highest = of["minimum"].min(axis=0), of["maximum"].max(axis=0)
+        lowest, highest = np.min(of["minimum"], axis=0), np.max(of["maximum"], axis=0)
         return Estimate(mean, error, variance, lowest, highest, count)
 
 
