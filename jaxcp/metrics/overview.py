@@ -39,9 +39,6 @@ class Summary(dict[str, Array]):
         lines = (f"{name!r}: {_shown(value)}" for name, value in self.items())
         return "{" + ",\n ".join(lines) + "}"
 
-    def _add(self, metric, *args, **options):
-        self[metric.__name__] = metric(*args, **options)
-
     def tolist(self) -> dict[str, Any]:
         """Returns a plain dict of Python numbers and lists of them, e.g. for JSON."""
         return {name: np.asarray(value).tolist() for name, value in self.items()}
@@ -119,26 +116,27 @@ def summary(
 @jit(static_argnames=("num_groups", "num_bins"))
 def _summary(sets, y, alpha, groups, num_groups, num_bins):
     """Returns `summary` of checked arguments, in one program."""
-    found = Summary()
-    found._add(coverage, sets, y)
+    found = Summary(coverage=coverage(sets, y))
+
+    def add(metric, *args, **options):
+        found[metric.__name__] = metric(sets, *args, **options)
+
     if _has_size(sets):
         for metric in (mean_size, median_size, empty_rate, infinite_rate):
-            found._add(metric, sets)
-        found._add(min_size_stratified_coverage, sets, y, num_bins=num_bins)
-        found._add(
-            size_stratified_coverage_violation, sets, y, alpha, num_bins=num_bins
-        )
+            add(metric)
+        add(min_size_stratified_coverage, y, num_bins=num_bins)  # None: each size
+        add(size_stratified_coverage_violation, y, alpha, num_bins=num_bins)
         if len(y) <= _HSIC_ROWS:
-            found._add(hsic, sets, y, bandwidths=None)
+            add(hsic, y, bandwidths=None)
     if isinstance(as_intervals(sets), Interval):
-        found._add(winkler_score, sets, y, alpha)
-        found._add(coverage_width_criterion, sets, y, alpha, eta=_ETA)
+        add(winkler_score, y, alpha)
+        add(coverage_width_criterion, y, alpha, eta=_ETA)
     if isinstance(sets, HasLabels):
-        found._add(singleton_rate, sets)
-        found._add(class_coverage, sets, y)
+        add(singleton_rate)
+        add(class_coverage, y)
     if groups is not None:
-        found._add(group_coverage, sets, y, groups, num_groups=num_groups)
-        found._add(coverage_gap, sets, y, groups, alpha, num_groups=num_groups)
+        add(group_coverage, y, groups, num_groups=num_groups)
+        add(coverage_gap, y, groups, alpha, num_groups=num_groups)
     return found
 
 
