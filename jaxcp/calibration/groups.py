@@ -9,18 +9,11 @@ import numpy as np
 from jax import Array, lax
 
 from jaxcp import _checks
-from jaxcp._arrays import as_arrays
-from jaxcp._numbers import with_rounding
+from jaxcp._numbers import varying_like, with_rounding
 from jaxcp._pytree import pytree, static
 from jaxcp._tracing import jit
-from jaxcp.calibration._rows import (
-    NO_GROUPS,
-    RowShapes,
-    check_lawful,
-    scored,
-    weight_for,
-    weights_for,
-)
+from jaxcp.calibration import _rows as rows
+from jaxcp.calibration._rows import NO_GROUPS, RowShapes, weight_for, weights_for
 from jaxcp.calibration.rule import Rule
 from jaxcp.certificates import Certificate, certificate
 from jaxcp.pvalues.conformal import p_values_among
@@ -147,7 +140,7 @@ class GroupCalibration(Rule):
 
         Arguments, errors and guarantee as for `Calibration.certificate`.
         """
-        check_lawful(self.scores, self.weights, (self.mask, self.groups))
+        rows.check_lawful(self.scores, self.weights, (self.mask, self.groups))
         counts = np.asarray(_counts(self.groups, self.mask, self.num_groups))
         return tuple(certificate(int(count), alpha) for count in counts)
 
@@ -192,9 +185,8 @@ class GroupCalibration(Rule):
 
     def _rows_of(self, group):
         """Returns which rows count in a group, and their weights if there are any."""
-        inside = self.groups == group
+        inside, weights = self.groups == group, self.weights
         inside = inside if self.mask is None else inside & self.mask
-        weights = self.weights
         return inside, None if weights is None else jnp.where(inside, weights, 0)
 
     def _p_values_of_scores(self, scores, u, rounds, groups, test_weights=None):
@@ -209,7 +201,9 @@ class GroupCalibration(Rule):
             return jnp.where(groups == group, of_group(group), p), None
 
         like = jax.eval_shape(of_group, jnp.zeros((), int))
-        start = jnp.ones(like.shape, like.dtype)
+        own = known, self.groups, self.mask, self.weights
+        sums = map(jnp.sum, jax.tree.leaves((own, scores, groups, u, test_weights)))
+        start = varying_like(jnp.ones(like.shape, like.dtype), sum(sums))
         return lax.scan(fill_in, start, jnp.arange(self.num_groups))[0]
 
     def _columns(self, groups, test_weights):
@@ -231,7 +225,9 @@ class GroupCalibration(Rule):
                 "expected the group of each test point, got groups=None; only scores "
                 "of labels have classes for groups"
             )
-        k = jax.eval_shape(_labels, self.score, as_arrays(preds=preds)).shape[1]
+        preds = _checks.rows(preds=preds)
+        rows.check_row_shapes(self.score, preds, self.row_shapes)
+        k = jax.eval_shape(_labels, self.score, preds).shape[1]
         if k != self.num_groups:
             raise ValueError(
                 f"expected predictions of {self.num_groups} classes (groups), got {k}"
@@ -284,7 +280,7 @@ def calibrate_groups(
       Array([[ True, False]], dtype=bool)
     """
     columns = _checks.groups(groups, num_groups)
-    scores, weights, mask, shapes, groups = scored(
+    scores, weights, mask, shapes, groups = rows.scored(
         score, preds, y, weights, mask, columns
     )
     return GroupCalibration(score, scores, groups, mask, num_groups, shapes, weights)

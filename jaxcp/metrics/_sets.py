@@ -61,6 +61,7 @@ def as_batch(sets: Set) -> AnySet:
     """Returns sets as arrays with a leading axis, after checks."""
     if not issubclass(type(sets), Set):
         raise ValueError(f"expected sets with contains(y), got {type(sets).__name__}")
+    _checks.check_pytree("sets", sets, "those of jaxcp.sets")
     sets = as_arrays(sets=sets)
     m = _checks.num_rows(sets=sets)
     return sets.checked(m) if issubclass(type(sets), HasShapes) else sets
