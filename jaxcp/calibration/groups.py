@@ -201,9 +201,9 @@ class GroupCalibration(Rule):
             return jnp.where(groups == group, of_group(group), p), None
 
         like = jax.eval_shape(of_group, jnp.zeros((), int))
-        own = known, self.groups, self.mask, self.weights
+        zero, own = jnp.zeros(()), (known, self.groups, self.mask, self.weights)
         sums = map(jnp.sum, jax.tree.leaves((own, scores, groups, u, test_weights)))
-        start = varying_like(jnp.ones(like.shape, like.dtype), sum(sums))
+        start = varying_like(jnp.ones(like.shape, like.dtype), sum(sums, zero))
         return lax.scan(fill_in, start, jnp.arange(self.num_groups))[0]
 
     def _columns(self, groups, test_weights):
