@@ -61,12 +61,13 @@ def with_rounding(values: Array) -> Array:
     return values + rounding(values)
 
 
-def varying_like(start: PyTree, result: Array) -> PyTree:
-    """Returns the start of a loop, varying over a mesh like `result`.
+def varying_like(start: PyTree, results: PyTree) -> PyTree:
+    """Returns the start of a loop, varying over a mesh like all of `results`.
 
     Inside shard_map a carry must vary over the mesh like what the step makes of it.
     """
-    zero = jnp.where(result == result, 0, 0)  # varies, and takes no value of `result`
+    nothing = [jnp.sum(jnp.ravel(v)[:0]) for v in jax.tree.leaves(results)]
+    zero = sum(nothing, jnp.zeros((), int))  # varies, and takes no value of theirs
     return jax.tree.map(lambda v: v + zero.astype(v.dtype), start)
 
 

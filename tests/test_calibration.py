@@ -321,3 +321,19 @@ def test_large_arrays_are_shown_by_type_and_shape():
     nested = jaxcp.SplitConformal(None, {"w": [jnp.ones((4, 9)), (1, "a")]}, None)
     wide = jnp.ones(()).dtype
     assert f"params={{'w': [{wide}[4,9], (1, 'a')]}}" in repr(nested)
+
+
+@pytest.mark.parametrize("weights", [None, jnp.ones(9)])
+def test_p_values_of_groups_whose_test_points_lie_on_a_mesh(weights):
+    """Inside shard_map, with its default checks, where the test points alone vary."""
+    groups, zeros = jnp.arange(9) % 2, jnp.zeros(9)
+    cp = jaxcp.calibrate_groups(
+        scores.Absolute(), zeros, zeros + 1, groups, num_groups=2, weights=weights
+    )
+    y, of_test = jnp.linspace(0, 2, 4), jnp.array([0, 1, 1, 0])
+    spec = jax.sharding.PartitionSpec("rows")
+    p_values = lambda y, g: cp.p_values(jnp.zeros_like(y), y, groups=g)  # noqa: E731
+    auto = (jax.sharding.AxisType.Auto,)
+    mesh = jax.make_mesh((2,), ("rows",), axis_types=auto)
+    sharded = jax.shard_map(p_values, mesh=mesh, in_specs=spec, out_specs=spec)
+    assert_array_equal(jax.jit(sharded)(y, of_test), p_values(y, of_test))

@@ -20,6 +20,7 @@ from rows import ABSOLUTE, SETS9, X2, P, PlainLearner, X, Y, calibrate, refuses
 
 CP = jaxcp.calibrate(ABSOLUTE, jnp.zeros(9), X)
 LABELS = jaxcp.calibrate(LAC(), P, Y)
+CLASSES = jaxcp.calibrate_groups(LAC(), P, Y, Y, num_groups=3)
 GROUPS = jaxcp.calibrate_groups(ABSOLUTE, X, X, Y, num_groups=3)
 
 
@@ -50,6 +51,22 @@ WRONG = {
     "alpha NaN": (lambda: CP.quantile(float("nan")), r"alpha in \(0, 1\), got nan"),
     "alpha in a list": (lambda: CP.quantile([0.1, 2]), r"alpha in \(0, 1\), got 2"),
     "alpha as text": (lambda: CP.quantile("0.1"), "alpha as numbers, got str"),
+    "a table of alphas": (
+        lambda: CP.quantile(jnp.full((2, 2), 0.1)),
+        r"alpha of shape \(\) or \(a,\), got \(2, 2\)",
+    ),
+    "several test weights for one threshold": (
+        lambda: jaxcp.calibrate(ABSOLUTE, X, X, weights=X).quantile(0.1, test_weight=X),
+        r"test_weight of shape \(\), got \(9,\)",
+    ),
+    "classes of no predictions": (
+        lambda: CLASSES(None, 0.1),
+        "preds as a value, got None",
+    ),
+    "classes of one row": (
+        lambda: CLASSES(P[0], 0.1),
+        r"rows of shape \(3,\) as at calibration, got \(\)",
+    ),
     "several alphas": (lambda: CP(X, [0.1, 0.2]), r"alpha of shape \(\), got \(2,\)"),
     "alphas for components": (
         lambda: jaxcp.calibrate(Signed(), X, X)(X, [0.1, 0.2, 0.3]),

@@ -106,8 +106,13 @@ def test_a_rule_says_what_it_lacks():
     plain = object.__new__(Plain)
     object.__setattr__(plain, "first", first)
     object.__setattr__(plain, "second", second)
-    with pytest.raises(ValueError, match="decorate its class with jaxcp"):
-        plain(jnp.zeros(2), 0.1)
+    for call in [
+        lambda: plain(jnp.zeros(2), 0.1),
+        lambda: plain.p_values(jnp.zeros(2), jnp.zeros(2)),
+        lambda: plain.quantile(0.1),
+    ]:
+        with pytest.raises(ValueError, match="decorate its class with jaxcp"):
+            call()
     with pytest.raises(ValueError, match=r"alpha of shape \(\), got \(2,\)"):
         MeanOfTwo(first, second)(jnp.zeros(2), [0.1, 0.2])
 
@@ -121,3 +126,28 @@ def test_a_rule_says_what_it_lacks():
         Empty(scores.Absolute())
     with pytest.raises(ValueError, match="u=None for MeanOfTwo, got uniforms"):
         MeanOfTwo(first, second).p_values(jnp.zeros(2), jnp.ones(2), u=jnp.zeros(2))
+
+
+@jaxcp.pytree
+class Fixed(jaxcp.Rule):
+    """The same threshold at every level."""
+
+    score: jaxcp.typing.Score
+    q: jax.Array
+
+    def threshold(self, rank):
+        return self.q
+
+
+def test_a_rule_checks_its_score_and_its_threshold():
+    zeros = jnp.zeros(2)
+    for call in [
+        lambda: Fixed(scores.Absolute, 1.0)(zeros, 0.1),
+        lambda: Fixed(scores.Absolute, 1.0).p_values(zeros, zeros),
+    ]:
+        with pytest.raises(ValueError, match=r"write Absolute\(...\)"):
+            call()
+    with pytest.raises(ValueError, match="expected a score with an inverse"):
+        Fixed(jnp.abs, 1.0)(zeros, 0.1)
+    with pytest.raises(ValueError, match=r"of shape \(\) like the score, got \(3,\)"):
+        Fixed(scores.Absolute(), jnp.ones(3)).p_values(zeros, zeros)

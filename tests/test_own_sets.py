@@ -212,3 +212,12 @@ def test_own_intervals_are_intervals():
     interval = jaxcp.sets.Interval(-jnp.ones(4), jnp.ones(4))
     for metric in (metrics.winkler_score, metrics.interval_score):
         assert_allclose(metric(sets, y[:4], 0.2), metric(interval, y[:4], 0.2))
+
+
+def test_a_set_of_a_plain_class_is_told_to_be_a_pytree():
+    class Plain:
+        def contains(self, y):
+            return y > 0
+
+    with pytest.raises(ValueError, match="decorate its class with jaxcp"):
+        metrics.coverage(Plain(), jnp.zeros(2))

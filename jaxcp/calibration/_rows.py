@@ -65,6 +65,7 @@ def weight_for(weights: Array | None, test_weight: Any) -> dict[str, Array]:
         return {}
     test_weight = as_arrays(test_weight=test_weight)
     _check_weighted(weights, "test_weight")
+    _checks.check_scalars(test_weight=test_weight)
     _checks.check_weights("test_weight", test_weight)
     return {"test_weights": test_weight}
 

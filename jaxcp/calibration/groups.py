@@ -9,16 +9,11 @@ import numpy as np
 from jax import Array, lax
 
 from jaxcp import _checks
-from jaxcp._arrays import as_arrays
+from jaxcp._numbers import varying_like
 from jaxcp._pytree import pytree, static
 from jaxcp._tracing import jit
-from jaxcp.calibration._rows import (
-    RowShapes,
-    check_lawful,
-    scored,
-    weight_for,
-    weights_for,
-)
+from jaxcp.calibration import _rows as rows
+from jaxcp.calibration._rows import RowShapes, weight_for, weights_for
 from jaxcp.calibration.rule import Rule
 from jaxcp.calibration.split import Calibration
 from jaxcp.certificates import Certificate, certificate
@@ -144,7 +139,7 @@ class GroupCalibration(Rule):
 
         Arguments, errors and guarantee as for `Calibration.certificate`.
         """
-        check_lawful(self.scores, self.weights, (self.mask, self.groups))
+        rows.check_lawful(self.scores, self.weights, (self.mask, self.groups))
         counts = np.asarray(_counts(self.groups, self.mask, self.num_groups))
         return tuple(certificate(int(count), alpha) for count in counts)
 
@@ -195,7 +190,8 @@ class GroupCalibration(Rule):
         of = lambda g: self._group(g)._p_values_of_scores(scores, **options)  # noqa: E731
         fill = lambda p, g: (jnp.where(groups == g, of(g), p), None)  # noqa: E731
         like = jax.eval_shape(of, jnp.zeros((), int))
-        start = jnp.ones(like.shape, like.dtype)
+        results = self, scores, groups, options
+        start = varying_like(jnp.ones(like.shape, like.dtype), results)
         return lax.scan(fill, start, jnp.arange(self.num_groups))[0]
 
     def _columns(self, groups, test_weights):
@@ -215,7 +211,9 @@ class GroupCalibration(Rule):
                 "expected the group of each test point, got groups=None; only scores "
                 "of labels have classes for groups"
             )
-        k = jax.eval_shape(_labels, self.score, as_arrays(preds=preds)).shape[1]
+        preds = _checks.rows(preds=preds)
+        rows.check_row_shapes(self.score, preds, self.row_shapes)
+        k = jax.eval_shape(_labels, self.score, preds).shape[1]
         if k != self.num_groups:
             raise ValueError(
                 f"expected predictions of {self.num_groups} classes (groups), got {k}"
@@ -268,7 +266,7 @@ def calibrate_groups(
       Array([[ True, False]], dtype=bool)
     """
     columns = _checks.groups(groups, num_groups)
-    scores, weights, mask, shapes, groups = scored(
+    scores, weights, mask, shapes, groups = rows.scored(
         score, preds, y, weights, mask, columns
     )
     return GroupCalibration(score, scores, groups, mask, num_groups, shapes, weights)

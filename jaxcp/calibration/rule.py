@@ -67,11 +67,11 @@ class Rule(ABC):
 
     def quantile(self, alpha: ArrayLike, **context: Any) -> Array:
         """Returns the threshold at level alpha, for the context of one test point."""
+        self._check()
         return _threshold(self, self.rank(alpha), context)
 
     def __call__(self, preds: PyTree, alpha: ArrayLike, **context: Any) -> AnySet:
         """Returns the prediction sets of new predictions, leading axis m."""
-        _checks.check_pytree("the rule", self, "jaxcp.calibrate")
         return self._sets(preds, alpha, **context)
 
     def p_values(self, preds: PyTree, y: ArrayLike, **context: Any) -> Array:
@@ -89,11 +89,17 @@ class Rule(ABC):
 
     def _rows(self, preds, context, y=_NONE, u=_NONE):
         """Returns predictions, targets, uniforms and context, after checks."""
+        self._check()
+        inputs.check_score(self.score)
         preds, y, u, *columns = _checks.rows(preds=preds, y=y, u=u, **context)
         check_row_shapes(self.score, preds, self.row_shapes)
         inputs.check(self.score, preds, y)
         pairs = zip(context, columns, strict=True)
         return preds, y, u, {name: v for name, v in pairs if v is not None}
+
+    def _check(self):
+        """Raises ValueError for a rule whose class jax does not know."""
+        _checks.check_pytree("the rule", self, "jaxcp.calibrate")
 
     def _check_one_alpha(self, alpha):
         """Raises ValueError for several levels, which sets do not have."""
@@ -141,6 +147,9 @@ def _first_level_without(rule, score, rounds, context):
     def is_held(key):
         alpha = from_keys(key, dtype)
         q = rule.threshold(rule.rank(jnp.clip(alpha, tiny, below)), **context)
+        if jnp.shape(q) != score.shape:
+            expected = f"threshold(rank) of shape {score.shape} like the score"
+            raise ValueError(f"expected {expected}, got {jnp.shape(q)}")
         q = q + rounding(q) if rounds else q
         return (alpha < tiny) | ((alpha < 1) & jnp.all(score <= q))
 

@@ -181,6 +181,8 @@ class Calibration(Rule):
         One for each component, shape (c,); alpha as a float where there are weights.
         """
         alpha = split_alpha(as_alpha(alpha), self.components)
+        if alpha.ndim > 1:
+            raise ValueError(f"expected alpha of shape () or (a,), got {alpha.shape}")
         if self.weights is not None:
             return alpha_as_float(alpha)
         count = len(self.scores) if self.mask is None else jnp.sum(self.mask)

@@ -60,6 +60,7 @@ def _check_digits(sets, y):
 def as_batch(sets: Set) -> AnySet:
     """Returns sets as arrays with a leading axis, after checks."""
     _checks.check_kind("sets with contains(y)", sets, Set)
+    _checks.check_pytree("sets", sets, "those of jaxcp.sets")
     sets = as_arrays(sets=sets)
     m = _checks.num_rows(sets=sets)
     return sets.checked(m) if issubclass(type(sets), HasShapes) else sets
