@@ -74,23 +74,21 @@ def rows(**named: Any) -> Any:
     A tuple of them in their order, or the one. Plain arguments are pytrees that must be
     given; `vector`, `scores`, `mask`, `weights`, ... say what a column is.
     """
-    columns = {k: v for k, v in named.items() if isinstance(v, Column)}
-    check_given(**{k: v for k, v in named.items() if k not in columns})
-    found = {k: _converted(k, v) for k, v in named.items()}
+    found, columns = {}, {}
+    for name, value in named.items():
+        if not isinstance(value, Column):
+            check_given(**{name: value})
+            found[name] = as_arrays(**{name: value})
+        elif value.value is None and not value.required:
+            found[name] = None
+        else:
+            found[name], columns[name] = value.convert(name, value.value), value
     num_rows(**found)
     check_vectors(**{k: found[k] for k, v in columns.items() if v.is_vector})
     counts = next((found[k] for k, column in columns.items() if column.is_mask), None)
     for name, column in columns.items():
-        if found[name] is not None:
-            column.check(name, found[name], counts)
+        column.check(name, found[name], counts)
     return tuple(found.values()) if len(found) > 1 else found.popitem()[1]
-
-
-def _converted(name, value):
-    if not isinstance(value, Column):
-        return as_arrays(**{name: value})
-    absent = value.value is None and not value.required
-    return None if absent else value.convert(name, value.value)
 
 
 def num_rows(**named: PyTree) -> int:
@@ -219,7 +217,8 @@ def check_labels(
     name: str, labels: ArrayLike, num_classes: int, mask: ArrayLike | None = None
 ) -> None:
     """Raises ValueError unless labels are integers in 0, ..., num_classes - 1."""
-    labels, expected = jnp.asarray(labels), f"{name} in 0, ..., {num_classes - 1}"
+    labels = labels if isinstance(labels, Array) else jnp.asarray(labels)
+    expected = f"{name} in 0, ..., {num_classes - 1}"
     if not jnp.issubdtype(labels.dtype, jnp.integer):
         # Integers beyond those of jax have come in as floats.
         check_values(lambda v: ~(abs(v) >= 2**31), expected, labels, mask)
@@ -232,7 +231,6 @@ def check_labels(
 
 def check_weights(name: str, weights: ArrayLike, mask: ArrayLike | None = None) -> None:
     """Raises ValueError if a concrete weight is negative, infinite or NaN."""
-    weights = jnp.asarray(weights)
     valid = f"finite {name} >= 0"
     check_values(lambda w: np.isfinite(w) & (w >= 0), valid, weights, mask)
 
