@@ -29,8 +29,9 @@ class Rule(ABC):
 
     * `threshold(rank, **context)`: the threshold of one test point, shape () or, for
       scores with c components, (c,). Context is what the class reads of a test point,
-      such as a weight: given by keyword to the verbs, with a leading axis m, and to
-      `threshold` one row at a time. Without context one threshold serves all.
+      such as a weight, under names of its own (not preds, y or u): given by keyword to
+      the verbs, with a leading axis m, and to `threshold` one row at a time. Without
+      context one threshold serves all.
     * `rank(alpha)`, if a float of alpha is not enough: what `threshold` needs of it,
       computed once, outside of `jit`.
     * `components`, () unless the scores are of shape (c,), and `row_shapes`, shapes of

@@ -73,7 +73,7 @@ def size_strata(
       Array([0, 1, 0, 1], dtype=int32)
     """
     sets = _sets.as_batch(sets)
-    return _strata(sets, _way(sets, num_bins, num_ranges, edges, sizes))
+    return _strata(sets, _size_strata(sets, num_bins, num_ranges, edges, sizes))
 
 
 def size_stratified_coverage(sets: Set, y: ArrayLike, **strata: Any) -> Array:
@@ -102,7 +102,7 @@ def size_stratified_coverage(sets: Set, y: ArrayLike, **strata: Any) -> Array:
       Array([0.5, 1. ], dtype=float32)
     """
     sets, y = _sets.check_sets(sets, y)
-    return _rates(sets, y, _way(sets, **strata))[0]
+    return _rates(sets, y, _size_strata(sets, **strata))[0]
 
 
 def min_size_stratified_coverage(sets: Set, y: ArrayLike, **strata: Any) -> Array:
@@ -133,7 +133,7 @@ def min_size_stratified_coverage(sets: Set, y: ArrayLike, **strata: Any) -> Arra
       0.5
     """
     sets, y = _sets.check_sets(sets, y)
-    way = _way(sets, **strata)
+    way = _size_strata(sets, **strata)
     return _least(_rates(sets, y, way), way.first)
 
 
@@ -171,7 +171,7 @@ def size_stratified_coverage_violation(
     """
     alpha = _sets.check_level(alpha)
     sets, y = _sets.check_sets(sets, y)
-    way = _way(sets, **strata)
+    way = _size_strata(sets, **strata)
     return _violation(_rates(sets, y, way), alpha, way.first)
 
 
@@ -188,7 +188,7 @@ class _Way:
     first: int = static(default=0)
 
 
-def _way(sets, num_bins=None, num_ranges=None, edges=None, sizes=None):
+def _size_strata(sets, num_bins=None, num_ranges=None, edges=None, sizes=None):
     """Returns how these options part sets, after checks."""
     sizes = _sets.check_sizes(sets, sizes)
     given = [v is not None for v in (num_bins, num_ranges, edges)]
