@@ -40,7 +40,7 @@ def sample_normal(key, pred, n):
 @pytest.mark.parametrize("sobol", [False, True])
 @pytest.mark.parametrize("d", [1, 2])
 def test_unions_of_balls(d, sobol):
-    balls = Balls(jnp.asarray(EXACT[f"centers{d}"]), jnp.asarray(EXACT["radius"]))
+    balls = Balls(jnp.asarray(EXACT[f"centres{d}"]), jnp.asarray(EXACT["radius"]))
     exact = np.log(EXACT[{1: "length_union", 2: "area_union"}[d]])
     found = volumes(balls, sobol)
     assert_within(found, exact)
