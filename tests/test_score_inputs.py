@@ -116,3 +116,8 @@ def test_ranks_of_many_labels_in_narrow_types(dtype):
     for q in (257.0, 2049.0):
         mask = scores.TopK().invert(p, jnp.asarray(q, ranks.dtype)).mask
         assert mask.sum() == q == (ranks <= q).sum()
+
+
+def test_what_is_positive_is_a_part_of_the_pair():
+    with pytest.raises(ValueError, match=r"one of \(mu, sigma\), got 'scale'"):
+        inputs.pair("mu", "sigma", positive="scale")

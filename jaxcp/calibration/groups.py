@@ -9,7 +9,7 @@ import numpy as np
 from jax import Array, lax
 
 from jaxcp import _checks
-from jaxcp._numbers import varying_like
+from jaxcp._numbers import varying_like, with_rounding
 from jaxcp._pytree import pytree, static
 from jaxcp._tracing import jit
 from jaxcp.calibration import _rows as rows
@@ -17,6 +17,7 @@ from jaxcp.calibration._rows import RowShapes, weight_for, weights_for
 from jaxcp.calibration.rule import Rule
 from jaxcp.calibration.split import Calibration
 from jaxcp.certificates import Certificate, certificate
+from jaxcp.pvalues.conformal import p_values_in_groups
 from jaxcp.quantiles.levels import alpha_as_float, as_alpha, ranks, split_alpha
 from jaxcp.scores import inputs
 from jaxcp.typing import AnySet, ArrayLike, PyTree, Score
@@ -186,6 +187,10 @@ class GroupCalibration(Rule):
         return Calibration(self.score, self.scores, weights, inside)
 
     def _p_values_of_scores(self, scores, u, rounds, groups, test_weights=None):
+        if self.weights is None:
+            known = with_rounding(self.scores) if rounds else self.scores
+            of_groups = groups, self.num_groups, u, self.mask
+            return p_values_in_groups(known, self.groups, scores, *of_groups)
         options = {"u": u, "rounds": rounds, "test_weights": test_weights}
         of = lambda g: self._group(g)._p_values_of_scores(scores, **options)  # noqa: E731
         fill = lambda p, g: (jnp.where(groups == g, of(g), p), None)  # noqa: E731

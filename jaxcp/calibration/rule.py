@@ -37,6 +37,13 @@ class Rule(ABC):
     * `components`, () unless the scores are of shape (c,), and `row_shapes`, shapes of
       one prediction, which are then checked.
 
+    Raises:
+      ValueError: at its verbs, for a class that is no pytree, a score that is none, or
+        predictions, targets or context that do not fit, as for `Calibration`.
+
+    Guarantee:
+      None of its own: that of the thresholds.
+
     Example:
       >>> from jaxcp.scores import Absolute
       >>> @jaxcp.pytree
@@ -76,7 +83,10 @@ class Rule(ABC):
         return self._sets(preds, alpha, **context)
 
     def p_values(self, preds: PyTree, y: ArrayLike, **context: Any) -> Array:
-        """Returns the smallest level whose set leaves each target out, shape (m,)."""
+        """Returns the smallest level whose set leaves each target out, shape (m,).
+
+        1 where none does; within a few roundings, as alpha is that of a jax array.
+        """
         return self._p_values(preds, y, **context)
 
     def _sets(self, preds, alpha, **context):

@@ -1,17 +1,14 @@
 """How strange test scores are among those of a calibration set."""
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import Array
 
 from jaxcp import _checks
-from jaxcp._numbers import as_float
-from jaxcp.pvalues.conformal import masses_of_keys, p_values_among, share_of
+from jaxcp.pvalues.conformal import p_values_among, p_values_in_groups
 from jaxcp.quantiles.conformal import conformal_quantile
 from jaxcp.quantiles.levels import as_alpha
-from jaxcp.quantiles.selection import common_keys, to_keys
+from jaxcp.quantiles.selection import common_keys
 from jaxcp.typing import ArrayLike
 
 
@@ -175,7 +172,9 @@ def grouped_outlier_p_values(
         test_groups=_checks.groups(test_groups, num_groups),
         u=_checks.uniforms(u),
     )
-    return _grouped(scores, groups, test_scores, test_groups, num_groups, u, mask)
+    return p_values_in_groups(
+        scores, groups, test_scores, test_groups, num_groups, u, mask
+    )
 
 
 @jax.jit
@@ -190,29 +189,3 @@ def _p_values(scores, test_scores, u, weights, test_weights, mask):
     if mask is not None:
         weights = mask if weights is None else jnp.where(mask, weights, 0)
     return p_values_among(scores, test_scores, u, weights, test_weights)
-
-
-@partial(jax.jit, static_argnames="num_groups")
-def _grouped(scores, groups, test_scores, test_groups, num_groups, u, mask):
-    n, beyond = len(scores), num_groups  # where rows that do not count come to lie
-    groups, test_groups = groups.astype(int), test_groups.astype(int)
-    groups = groups if mask is None else jnp.where(mask, groups, beyond)
-    groups = jnp.append(groups, test_groups)
-    known = (groups >= 0) & (groups < num_groups)
-    groups = jnp.where(known, groups, beyond)
-    ranks = _ranks_in_order(groups, jnp.append(scores, test_scores))
-    at_least, above, _ = masses_of_keys(ranks[:n], ranks[n:])
-    rows = jnp.zeros(beyond + 1, int).at[groups[:n]].add(1)
-    in_later_groups = (jnp.sum(rows) - jnp.cumsum(rows))[groups[n:]]
-    u = jnp.ones(()) if u is None else as_float(u)
-    above, equal = above - in_later_groups, at_least - above
-    p = share_of(above, equal, rows[groups[n:]], u, jnp.ones(()))
-    return jnp.where(known[n:], p, 1)
-
-
-def _ranks_in_order(groups, scores):
-    """Returns ranks by group and then by score, the same for the same score."""
-    keys, places = to_keys(as_float(scores)), jnp.arange(len(groups))
-    groups, keys, places = lax.sort((groups, keys, places), num_keys=2)
-    changes = (jnp.diff(groups, prepend=-1) != 0) | (jnp.diff(keys, prepend=0) != 0)
-    return jnp.zeros_like(places).at[places].set(jnp.cumsum(changes))

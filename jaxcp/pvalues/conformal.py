@@ -1,5 +1,7 @@
 """Conformal p-values: how exceptional a score is among calibration scores."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
@@ -8,7 +10,7 @@ from jaxcp import _checks
 from jaxcp._arrays import as_arrays
 from jaxcp._numbers import as_float, at_least_single, quotient
 from jaxcp.quantiles._masses import times_power, unit_scale
-from jaxcp.quantiles.selection import common_keys
+from jaxcp.quantiles.selection import common_keys, to_keys
 from jaxcp.typing import ArrayLike, Number
 
 
@@ -103,6 +105,42 @@ def p_values_among(
     return share_of(above, at_least - above, total, as_float(u), test_weights)
 
 
+@partial(jax.jit, static_argnames="num_groups")
+def p_values_in_groups(
+    scores: Array,
+    groups: Array,
+    test_scores: Array,
+    test_groups: Array,
+    num_groups: int,
+    u: Array | None,
+    mask: Array | None,
+) -> Array:
+    """Returns `p_values_among` the rows of the same group, from one sort for all.
+
+    1 for test rows of a group out of range.
+    """
+    if scores.ndim > 1:
+        fixed = {"groups": groups, "test_groups": test_groups, "u": u, "mask": mask}
+        one = partial(p_values_in_groups, num_groups=num_groups, **fixed)
+        each = lambda s, t: one(scores=s, test_scores=t)  # noqa: E731
+        p = jax.vmap(each, 1, 1)(scores, test_scores)
+        return jnp.minimum(1, scores.shape[1] * jnp.min(p, axis=1))  # Bonferroni
+    n, beyond = len(scores), num_groups  # where rows that do not count come to lie
+    groups, test_groups = groups.astype(int), test_groups.astype(int)
+    groups = groups if mask is None else jnp.where(mask, groups, beyond)
+    groups = jnp.append(groups, test_groups)
+    known = (groups >= 0) & (groups < num_groups)
+    groups = jnp.where(known, groups, beyond)
+    ranks = _ranks_in_order(groups, jnp.append(scores, test_scores))
+    at_least, above, _ = masses_of_keys(ranks[:n], ranks[n:])
+    rows = jnp.zeros(beyond + 1, int).at[groups[:n]].add(1)
+    in_later_groups = (jnp.sum(rows) - jnp.cumsum(rows))[groups[n:]]
+    u = jnp.ones(()) if u is None else as_float(u)
+    above, equal = above - in_later_groups, at_least - above
+    p = share_of(above, equal, rows[groups[n:]], u, jnp.ones(()))
+    return jnp.where(known[n:], p, 1)
+
+
 def masses_from(
     scores: Array, test_scores: Array, weights: Array | None = None
 ) -> tuple[Array, Array, Array]:
@@ -152,3 +190,11 @@ def _p_value(scores, score, u, weights, test_weight):
     above = jnp.sum(jnp.where(keys > key, weights, 0))
     equal = jnp.sum(jnp.where(keys == key, weights, 0))
     return share_of(above, equal, jnp.sum(weights), u, test_weight)
+
+
+def _ranks_in_order(groups, scores):
+    """Returns ranks by group and then by score, the same for the same score."""
+    keys, places = to_keys(as_float(scores)), jnp.arange(len(groups))
+    groups, keys, places = lax.sort((groups, keys, places), num_keys=2)
+    changes = (jnp.diff(groups, prepend=-1) != 0) | (jnp.diff(keys, prepend=0) != 0)
+    return jnp.zeros_like(places).at[places].set(jnp.cumsum(changes))

@@ -110,6 +110,8 @@ def numbers(*, positive: bool = False) -> Input:
 def pair(first: str, second: str, *, positive: str | None = None) -> Input:
     """Two numbers for each output; one of them may have to be positive."""
     names = f"({first}, {second})"
+    if positive not in (None, first, second):
+        raise ValueError(f"expected positive as one of {names}, got {positive!r}")
 
     def check(preds, y, mask):
         halves = dict(zip((first, second), _preds.halves(names, preds, y), strict=True))
