@@ -70,11 +70,7 @@ class Calibration(Rule):
         return super().quantile(alpha, **weight_for(self.weights, test_weight))
 
     def __call__(
-        self,
-        preds: PyTree,
-        alpha: ArrayLike,
-        *,
-        test_weights: ArrayLike | None = None,
+        self, preds: PyTree, alpha: ArrayLike, *, test_weights: ArrayLike | None = None
     ) -> AnySet:
         """Returns the prediction sets of new predictions.
 

@@ -14,11 +14,7 @@ from jaxcp.typing import ArrayLike
 
 
 def conditional_outlier_p_values(
-    scores: ArrayLike,
-    test_scores: ArrayLike,
-    delta: float,
-    *,
-    method: str = "simes",
+    scores: ArrayLike, test_scores: ArrayLike, delta: float, *, method: str = "simes"
 ) -> Array:
     """Returns p-values that are valid given the calibration set, for nearly every one.
 

@@ -94,12 +94,7 @@ def plot_coverage_curve(
 
 
 def plot_size_stratified_coverage(
-    sets: Set,
-    y: ArrayLike,
-    alpha: float,
-    *,
-    num_bins: int = 5,
-    ax: Axes | None = None,
+    sets: Set, y: ArrayLike, alpha: float, *, num_bins: int = 5, ax: Axes | None = None
 ) -> Axes:
     """Returns axes with the coverage of sets of similar size, a bar for each stratum.
 

@@ -12,11 +12,7 @@ from jaxcp.typing import ArrayLike
 
 
 def plot_intervals(
-    x: ArrayLike,
-    sets: Interval,
-    y: ArrayLike | None = None,
-    *,
-    ax: Axes | None = None,
+    x: ArrayLike, sets: Interval, y: ArrayLike | None = None, *, ax: Axes | None = None
 ) -> Axes:
     """Returns axes with intervals along one input; missed targets are red.
 

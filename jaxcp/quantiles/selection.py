@@ -75,11 +75,7 @@ def kth_smallest(
 
 
 def weighted_select(
-    x: ArrayLike,
-    weights: ArrayLike,
-    target: Number,
-    *,
-    axis_name: AxisName = None,
+    x: ArrayLike, weights: ArrayLike, target: Number, *, axis_name: AxisName = None
 ) -> Array:
     """Returns the smallest value of `x` at which the weight up to it reaches `target`.
 
