@@ -145,7 +145,7 @@ ORDER = [
     {"_tracing", "typing"},
     {"_pytree", "_arrays"},
     {"_checks", "_batching", "_numbers"},
-    {"_geometry", "_soft", "draws"},
+    {"_geometry", "_names", "_soft", "draws"},
     {"quantiles", "volumes"},
     {"pvalues", "sets", "certificates", "_mixtures"},
     {"scores"},

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jaxcp import _checks
+from jaxcp import _checks, _names
 from jaxcp._arrays import (
     as_array,
     as_arrays,
@@ -31,7 +31,11 @@ from jaxcp.typing import (
 
 
 def check_sets(sets: Set, y: ArrayLike) -> tuple[AnySet, Array]:
-    """Returns sets and targets as arrays, one target shaped as each set takes it."""
+    """Returns sets and targets as arrays, one target shaped as each set takes it.
+
+    Labels are 0, ..., k - 1, and sets without names.
+    """
+    y = _names.codes_of(sets, y)
     rounded = is_rounded("y", y)
     sets, y = as_batch(sets), as_array("y", y)
     _checks.num_rows(sets=sets, y=y)
@@ -58,8 +62,9 @@ def _check_digits(sets, y):
 
 
 def as_batch(sets: Set) -> AnySet:
-    """Returns sets as arrays with a leading axis, after checks."""
+    """Returns sets as arrays with a leading axis, without names, after checks."""
     _checks.check_kind("sets with contains(y)", sets, Set)
+    sets = _names.unnamed(sets)
     _checks.check_pytree("sets", sets, "those of jaxcp.sets")
     sets = as_arrays(sets=sets)
     m = _checks.num_rows(sets=sets)
