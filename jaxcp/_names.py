@@ -10,7 +10,7 @@ from collections.abc import Set as AbstractSet
 from datetime import date, datetime, time
 from functools import cached_property
 from numbers import Real
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ import numpy as np
 from jax import Array
 
 from jaxcp._arrays import as_host_array, is_concrete
-from jaxcp.typing import AnySet, ArrayLike, HasNames
+from jaxcp.typing import ArrayLike
 
 _FEW = 5  # names that a message lists
 _MANY = 20  # names that are shown in full
@@ -107,7 +107,7 @@ def _check_names(argument, names):
         if not isinstance(name, Hashable) or not _can_hash(name):
             kind = type(name).__name__
             raise ValueError(f"expected {argument} that hash, got {kind} at {place}")
-        if _is_missing(name):
+        if is_missing(name):
             raise ValueError(
                 f"expected {argument} without missing ones, got {name!r} at {place}"
             )
@@ -130,30 +130,27 @@ def codes(
     names: Iterable[Hashable],
     argument: str,
     values: Any,
-    of: str,
+    among: str,
     mask: ArrayLike | None = None,
 ) -> Any:
     """Returns the place of every value among the names, int; k where it is none.
 
     Raises ValueError for a value on the host that is none of them in a row that `mask`
-    keeps: `of` says what the names are. None is returned as it is.
+    keeps: `among` says what the names are. Else as `places`.
     """
     names = as_names("classes", names)
     found = places(names, argument, values)
-    on_host = isinstance(found, np.ndarray) and found.dtype.kind in "iu"
-    if not on_host or not is_concrete(mask):
-        return found
-    unknown = (found < 0) | (found >= len(names))
-    if mask is not None and np.shape(mask) == found.shape[:1]:
-        kept = np.asarray(mask, bool)
-        unknown &= kept.reshape(-1, *(1,) * (found.ndim - 1))
-    if unknown.any():
-        where = tuple(int(i) for i in np.argwhere(unknown)[0])
-        at = f" at {where if len(where) > 1 else where[0]}" if where else ""
-        value = _plain(_on_host(argument, values)[where])
-        raise ValueError(
-            f"expected {argument} among {of} {_listed(names)}, got {value!r}{at}"
-        )
+    is_known = isinstance(found, np.ndarray) and found.dtype.kind in "iu"
+    if is_known and is_concrete(mask):
+        unknown = (found < 0) | (found >= len(names))
+        if mask is not None and np.shape(mask) == found.shape[:1]:
+            unknown = (unknown.T & np.asarray(mask, bool)).T
+        if unknown.any():
+            where = tuple(int(i) for i in np.argwhere(unknown)[0])
+            at = f" at {where if len(where) > 1 else where[0]}" if where else ""
+            value = _plain(on_host(argument, values)[where])
+            expected = f"expected {argument} among {among} {_listed(names)}"
+            raise ValueError(f"{expected}, got {value!r}{at}")
     return found
 
 
@@ -169,7 +166,7 @@ def places(names: Names, argument: str, values: Any) -> Any:
         return values
     if not is_concrete(values):
         return _places_of(values, names)
-    values = _on_host(argument, values)
+    values = on_host(argument, values)
     if values.dtype.kind in "biuf":
         if names._numbers is None:
             return values
@@ -209,9 +206,9 @@ def _in_type_of(values, names):
     In programs that is a type of jax, in which names beyond its range are left out.
     """
     known, order = names._numbers
-    on_host = isinstance(values, np.ndarray)
+    is_known = isinstance(values, np.ndarray)
     whole = known.dtype.kind != "f" and values.dtype.kind != "f"
-    if whole and on_host:
+    if whole and is_known:
         return known, order
     if whole:
         dtype = jax.dtypes.canonicalize_dtype(int)
@@ -219,7 +216,7 @@ def _in_type_of(values, names):
         fits = (known >= limits.min) & (known <= limits.max)
         return known[fits].astype(dtype), order[fits]
     is_float = jnp.issubdtype(values.dtype, jnp.floating)
-    default = np.dtype(float) if on_host else jax.dtypes.canonicalize_dtype(float)
+    default = np.dtype(float) if is_known else jax.dtypes.canonicalize_dtype(float)
     dtype = values.dtype if is_float else default
     cast = known.astype(dtype)
     if (cast[1:] == cast[:-1]).any():
@@ -227,102 +224,7 @@ def _in_type_of(values, names):
     return cast, order
 
 
-class Groups(NamedTuple):
-    """Groups as 0, ..., count - 1, and their names if they have any."""
-
-    codes: Any
-    count: Any
-    names: Names | None
-
-
-def as_groups(
-    groups: Any,
-    num_groups: Any,
-    group_names: Iterable[Hashable] | None,
-    mask: ArrayLike | None = None,
-) -> Groups:
-    """Returns groups by number, or by name: by their own names if none are given."""
-    if num_groups is not None and group_names is None:
-        return Groups(groups, num_groups, None)
-    if group_names is None:
-        names = _distinct(groups, mask)
-    else:
-        names = as_names("group_names", group_names)
-    if num_groups is not None and num_groups != len(names):
-        raise ValueError(
-            f"expected num_groups as many as group_names, {len(names)}, got "
-            f"{num_groups!r}"
-        )
-    found = codes(names, "groups", groups, "the group_names", mask)
-    return Groups(found, len(names), names)
-
-
-def are_integers(groups: Any) -> bool:
-    """Returns whether groups are integers or flags, also traced ones."""
-    if is_concrete(groups):
-        groups = _on_host("groups", groups)
-    return groups.dtype.kind in "biu"
-
-
-def _distinct(groups, mask):
-    """Returns the names that groups have: categories, or distinct values in order."""
-    if groups is None:
-        raise ValueError("expected groups as a value, got None")
-    categories = getattr(getattr(groups, "dtype", None), "categories", None)  # pandas
-    if categories is not None:
-        return as_names("groups", categories)
-    if not is_concrete(groups, mask):
-        raise ValueError("expected num_groups with traced groups, got None")
-    values = _on_host("groups", groups)
-    if values.dtype.kind == "b":
-        return Names((False, True))
-    if values.dtype.kind in "iu":
-        raise ValueError(
-            "expected num_groups with groups 0, ..., num_groups - 1, got None; of "
-            "other integers say group_names=numpy.unique(groups)"
-        )
-    if mask is not None and np.shape(mask) == values.shape[:1]:
-        values = values[np.asarray(mask, bool)]
-    if not values.size:
-        raise ValueError("expected group_names with groups of no rows, got None")
-    return _in_order(as_names("groups", list(dict.fromkeys(values.ravel().tolist()))))
-
-
-def _in_order(names):
-    try:
-        return Names(sorted(names))
-    except TypeError:
-        raise ValueError(
-            "expected group_names with groups that do not sort, got None"
-        ) from None
-
-
-def named(sets: AnySet, classes: Iterable[Hashable] | None) -> AnySet:
-    """Returns sets with names of their labels, of sets that take them."""
-    if classes is None or not issubclass(type(sets), HasNames):
-        return sets
-    return sets.named(classes)
-
-
-def unnamed(sets: AnySet) -> AnySet:
-    """Returns sets without the names of their labels."""
-    return sets.named(None) if issubclass(type(sets), HasNames) else sets
-
-
-def codes_of(sets: AnySet, y: Any) -> Any:
-    """Returns targets of sets, labels by name as 0, ..., k - 1."""
-    return sets.codes(y) if issubclass(type(sets), HasNames) else y
-
-
-def keep_names(value: Any, *fields: str) -> None:
-    """Turns the fields of a new value, unless they are None, into names."""
-    for field in fields:
-        names = getattr(value, field)
-        if names is not None:
-            object.__setattr__(value, field, as_names(field, names))
-
-
-def _on_host(argument, values):
+def on_host(argument: str, values: Any) -> np.ndarray:
     """Returns values as an array of numpy: of numbers, or of what they are."""
     if isinstance(values, tuple | list):
         if any(isinstance(v, list | np.ndarray | Array) for v in values):
@@ -364,7 +266,7 @@ def _can_hash(value):
     return True
 
 
-def _is_missing(value):
+def is_missing(value: Any) -> bool:
     """Returns whether a value is None, NaN, NaT or NA."""
     try:
         return value is None or bool(value != value)

@@ -83,6 +83,36 @@ def _check_classes(score, preds, mask, classes):
     _names.check_count("classes", classes, count)
 
 
+def are_labels(groups: Any, y: Any, classes: Names) -> bool:
+    """Returns whether groups are the labels with these names, as far as is known."""
+    if groups is y:
+        return True
+    named = {"groups": groups, "y": y}.items()
+    known = [_names.places(classes, *item) for item in named]
+    return all(isinstance(v, np.ndarray) for v in known) and np.array_equal(*known)
+
+
+def check_labels_are_groups(rule: Any, preds: PyTree) -> None:
+    """Raises ValueError unless each group of a calibration is a label of its score."""
+    if not inputs.has_labels(rule.score):
+        raise ValueError(
+            "expected the group of each test point, got groups=None; only scores "
+            "of labels have classes for groups"
+        )
+    if rule.group_names not in (None, rule.classes):
+        raise ValueError(
+            "expected the group of each test point, got groups=None, for which the "
+            f"group_names {rule.group_names} have to be the classes {rule.classes}"
+        )
+    preds = _checks.rows(preds=preds)
+    check_row_shapes(rule.score, preds, rule.row_shapes)
+    k = jax.eval_shape(label_scores, rule.score, preds).shape[1]
+    if k != rule.num_groups:
+        raise ValueError(
+            f"expected predictions of {rule.num_groups} classes (groups), got {k}"
+        )
+
+
 def weights_for(weights: Array | None, test_weights: Any) -> _checks.Column:
     """Returns weights of test points for `rows`; only with those of calibration."""
     if test_weights is not None:

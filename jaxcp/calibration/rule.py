@@ -11,7 +11,7 @@ from jax import Array
 
 from jaxcp import _checks
 from jaxcp._batching import invert, invert_each, widened
-from jaxcp._names import named
+from jaxcp._named import named
 from jaxcp._numbers import rounding
 from jaxcp._tracing import jit
 from jaxcp.calibration._rows import RowShapes, check_row_shapes, coded

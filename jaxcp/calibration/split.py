@@ -6,7 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
-from jaxcp._names import keep_names
+from jaxcp._named import keep_names
 from jaxcp._numbers import with_rounding
 from jaxcp._pytree import pytree, static
 from jaxcp.calibration._rows import (

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jaxcp import _names
+from jaxcp import _named, _names
 from jaxcp._arrays import as_array, is_concrete
 from jaxcp._pytree import pytree, static
 from jaxcp._tracing import Untraceable
@@ -38,7 +38,7 @@ class LabelSet:
 
     def __post_init__(self) -> None:
         if self.classes is not None:
-            _names.keep_names(self, "classes")
+            _named.keep_names(self, "classes")
             _names.check_count("classes", self.classes, np.shape(self.mask)[-1])
 
     def contains(self, y: Any) -> Array:
