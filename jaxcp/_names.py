@@ -96,25 +96,36 @@ def as_names(argument: str, values: Any) -> Names:
     names = Names(_plain(value) for value in values)
     if not names:
         raise ValueError(f"expected {argument} with a name at least, got none")
-    _check_names(argument, names)
+    if not _are_distinct(names):
+        _check_names(argument, names)
     return names
 
 
+def _are_distinct(names):
+    """Returns whether names hash, are none of them missing, and no two the same."""
+    try:
+        distinct = len(set(map(_key, names))) == len(names)
+    except TypeError:
+        return False
+    return distinct and not any(map(is_missing, names))
+
+
 def _check_names(argument, names):
-    """Raises ValueError for names that cannot be told apart."""
+    """Raises ValueError for the first name that cannot be told from others."""
     seen = set()
     for place, name in enumerate(names):
-        if not isinstance(name, Hashable) or not _can_hash(name):
+        try:
+            hash(name)
+        except TypeError:
             kind = type(name).__name__
-            raise ValueError(f"expected {argument} that hash, got {kind} at {place}")
+            raise ValueError(
+                f"expected {argument} that hash, got {kind} at {place}"
+            ) from None
+        found = f"got {name!r} at {place}"
         if is_missing(name):
-            raise ValueError(
-                f"expected {argument} without missing ones, got {name!r} at {place}"
-            )
+            raise ValueError(f"expected {argument} without missing ones, {found}")
         if _key(name) in seen:
-            raise ValueError(
-                f"expected distinct {argument}, got {name!r} again at {place}"
-            )
+            raise ValueError(f"expected distinct {argument}, {found} once more")
         seen.add(_key(name))
 
 
@@ -256,14 +267,6 @@ def _key(value):
     if type(value) is date:
         return datetime.combine(value, time())
     return value
-
-
-def _can_hash(value):
-    try:
-        hash(value)
-    except TypeError:
-        return False
-    return True
 
 
 def is_missing(value: Any) -> bool:

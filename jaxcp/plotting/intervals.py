@@ -56,7 +56,8 @@ def plot_label_sets(
 
     Args:
       sets: Label sets with a mask of shape (m, k).
-      y: True labels, shape (m,), int or by the names of the sets; the ring is red where the set misses.
+      y: True labels, shape (m,), int or by the names that the sets have; the ring is
+        red where the set misses.
       ax: Axes to draw on. Defaults to new ones.
 
     Returns:

@@ -101,6 +101,8 @@ class LabelSet:
 
     def named(self, classes: Iterable[Hashable] | None) -> "LabelSet":
         """Returns the set with k names for its labels, or without for None."""
+        if classes is self.classes:
+            return self
         return LabelSet(self.mask, classes)  # type: ignore[arg-type]
 
     def target_shape(self) -> tuple[int, ...]:
