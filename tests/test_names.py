@@ -6,6 +6,7 @@ from datetime import date, datetime
 
 import jax
 import jax.numpy as jnp
+import matplotlib
 import numpy as np
 import pandas as pd
 import pytest
@@ -343,3 +344,25 @@ def test_many_names_are_shown_in_part():
     names = as_names("classes", [f"class {i}" for i in range(1000)])
     assert repr(names).endswith("'class 4', ... (1000))")
     assert repr(as_names("classes", PETS)) == repr(PETS)
+
+
+def test_a_rule_of_your_own_may_have_classes():
+    @jaxcp.pytree
+    class Largest(jaxcp.Rule):
+        score: jaxcp.typing.Score
+        scores: jax.Array
+        classes: tuple = jaxcp.static(default=None)
+
+        def threshold(self, rank):
+            return jnp.max(self.scores)
+
+    cp = Largest(scores.LAC(), BASE.scores, PETS)
+    assert cp(P, 0.2).classes == PETS
+    assert_array_equal(cp.p_values(P, by_name(PETS)), cp.p_values(P, Y))
+
+
+def test_a_picture_has_the_names_of_sets():
+    matplotlib.use("Agg")
+    sets = LabelSet(jnp.eye(3, dtype=bool), PETS)
+    ax = jaxcp.plotting.plot_label_sets(sets, PETS)
+    assert [label.get_text() for label in ax.get_xticklabels()] == list(PETS)
