@@ -125,11 +125,18 @@ def _as_array(name, x):
     try:
         return jnp.asarray(narrowed(x))
     except TypeError as error:
-        raise ValueError(f"expected {name} as numbers, got {_described(x)}") from error
+        found = _described(name, x)
+        raise ValueError(f"expected {name} as numbers, got {found}") from error
 
 
 def _on_host(name, x):
-    """Returns what came in as a numpy array."""
+    """Returns what came in as a numpy array, objects as numbers where they are."""
+    x = as_host_array(name, x)
+    return _as_one(name, x.tolist()) if x.dtype == object else x
+
+
+def as_host_array(name: str, x: Any) -> np.ndarray:
+    """Returns what came in as a numpy array, of objects where it is of no type."""
     if hasattr(x, "toarray"):
         kind = type(x).__name__
         raise ValueError(
@@ -140,19 +147,21 @@ def _on_host(name, x):
     elif hasattr(x, "detach"):
         x = x.detach().float() if "bfloat16" in str(x.dtype) else x.detach()
         x = x.numpy()
+    return _as_one(name, x)
+
+
+def _as_one(name, x):
     try:
-        x = np.asarray(x)
-        return np.asarray(x.tolist()) if x.dtype == object else x  # of numbers, maybe
+        return np.asarray(x)
     except ValueError as error:
         kind = "rows of several lengths"
         raise ValueError(f"expected {name} as one array, got {kind}") from error
 
 
-def _described(x):
+def _described(name, x):
     if x.dtype.kind in "US":
         example = f" ({x.flat[0]!s:.20})" if x.size else ""
-        return (
-            f"text{example}; numpy.unique(text, return_inverse=True)[1] codes it as "
-            "0, 1, ..."
-        )
+        coding = "numpy.unique(text, return_inverse=True)[1] codes it as 0, 1, ..."
+        by_name = "calibrate(..., classes=model.classes_) takes labels by name, "
+        return f"text{example}; {by_name * (name == 'y')}{coding}"
     return type(x.item()).__name__ if x.ndim == 0 else x.dtype

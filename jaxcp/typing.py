@@ -5,7 +5,7 @@ with hyperparameters are a `jaxcp.pytree`. What a protocol calls optional is ask
 by a protocol of its own.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, Protocol, Self, runtime_checkable
 
 import jax
@@ -15,10 +15,11 @@ from jax import Array
 # fmt: off
 __all__ = [
     "AnySet", "ArrayLike", "AxisName", "CheckedMartingale", "ChecksData",
-    "EstimatesSets", "FitsOnHost", "HasBounds", "HasEnds", "HasEstimate", "HasLabels",
-    "HasLogSize", "HasRounding", "HasShapes", "HasSize", "HasSoftSize", "HasWidths",
-    "LabelScore", "Learner", "LeavesOneOut", "Martingale", "MayBeEmpty", "Number",
-    "Online", "Predict", "PyTree", "Score", "Scorecaster", "Set",
+    "EstimatesSets", "FitsOnHost", "HasBounds", "HasEnds", "HasEstimate",
+    "HasLabels", "HasLogSize", "HasNames", "HasRounding", "HasShapes", "HasSize",
+    "HasSoftSize", "HasWidths", "LabelScore", "Learner", "LeavesOneOut",
+    "Martingale", "MayBeEmpty", "Number", "Online", "Predict", "PyTree", "Score",
+    "Scorecaster", "Set",
 ]
 # fmt: on
 __dir__ = __all__.copy
@@ -127,6 +128,17 @@ class HasLabels(Set, Protocol):
 
     def members(self) -> Array:
         """Returns which labels are in the set, bool of shape (k,)."""
+
+
+@runtime_checkable
+class HasNames(HasLabels, Protocol):
+    """A set of labels that may have names: calibrations with `classes` give theirs."""
+
+    def named(self, classes: Iterable[Hashable] | None) -> Self:
+        """Returns the set with these k names for its labels, or without for None."""
+
+    def codes(self, y: Any) -> Any:
+        """Returns labels by the names of the set as 0, ..., k - 1."""
 
 
 @runtime_checkable

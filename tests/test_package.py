@@ -144,8 +144,8 @@ def test_import_is_light():
 ORDER = [
     {"_tracing", "typing"},
     {"_pytree", "_arrays"},
-    {"_checks", "_batching", "_numbers"},
-    {"_geometry", "_soft", "draws"},
+    {"_checks", "_batching", "_names", "_numbers"},
+    {"_geometry", "_named", "_soft", "draws"},
     {"quantiles", "volumes"},
     {"pvalues", "sets", "certificates", "_mixtures"},
     {"scores"},

@@ -1,6 +1,7 @@
 """What every calibration is: a score, and a rule that turns alpha into thresholds."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Hashable
 from typing import Any
 
 import jax
@@ -10,9 +11,10 @@ from jax import Array
 
 from jaxcp import _checks
 from jaxcp._batching import invert, invert_each, widened
+from jaxcp._named import named
 from jaxcp._numbers import rounding
 from jaxcp._tracing import jit
-from jaxcp.calibration._rows import RowShapes, check_row_shapes
+from jaxcp.calibration._rows import RowShapes, check_row_shapes, coded
 from jaxcp.quantiles.levels import alpha_as_float, as_alpha, split_alpha
 from jaxcp.quantiles.selection import bisect_keys, from_keys, to_keys
 from jaxcp.scores import inputs
@@ -34,8 +36,9 @@ class Rule(ABC):
       context one threshold serves all.
     * `rank(alpha)`, if a float of alpha is not enough: what `threshold` needs of it,
       computed once, outside of `jit`.
-    * `components`, () unless the scores are of shape (c,), and `row_shapes`, shapes of
-      one prediction, which are then checked.
+    * `components`, () unless the scores are of shape (c,), `row_shapes`, shapes of one
+      prediction, which are then checked, and `classes`, names of the labels, in which
+      targets then come and label sets go.
 
     Raises:
       ValueError: at its verbs, for a class that is no pytree, a score that is none, or
@@ -64,6 +67,7 @@ class Rule(ABC):
     score: Score
     components: tuple[int, ...] = ()
     row_shapes: RowShapes | None = None
+    classes: tuple[Hashable, ...] | None = None
 
     def rank(self, alpha: ArrayLike) -> PyTree:
         """Returns alpha as a float; with components its share of each, shape (c,)."""
@@ -92,9 +96,10 @@ class Rule(ABC):
     def _sets(self, preds, alpha, **context):
         self._check_one_alpha(alpha)
         preds, *_, context = self._rows(preds, context)
-        return _sets_of(self, preds, self.rank(alpha), context)
+        return named(_sets_of(self, preds, self.rank(alpha), context), self.classes)
 
     def _p_values(self, preds, y, u=None, **context):
+        y = coded(self.classes, y)
         rows = self._rows(preds, context, y, _checks.uniforms(u))
         return _p_values_of(self, *rows)
 

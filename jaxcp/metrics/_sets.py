@@ -1,13 +1,14 @@
 """Tools of metrics: sets and targets after checks, coverage and size of each row."""
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jaxcp import _checks
+from jaxcp import _checks, _named
 from jaxcp._arrays import (
     as_array,
     as_arrays,
@@ -31,7 +32,11 @@ from jaxcp.typing import (
 
 
 def check_sets(sets: Set, y: ArrayLike) -> tuple[AnySet, Array]:
-    """Returns sets and targets as arrays, one target shaped as each set takes it."""
+    """Returns sets and targets as arrays, one target shaped as each set takes it.
+
+    Labels are 0, ..., k - 1, and sets without names.
+    """
+    y = _named.codes_of(sets, y)
     rounded = is_rounded("y", y)
     sets, y = as_batch(sets), as_array("y", y)
     _checks.num_rows(sets=sets, y=y)
@@ -58,8 +63,9 @@ def _check_digits(sets, y):
 
 
 def as_batch(sets: Set) -> AnySet:
-    """Returns sets as arrays with a leading axis, after checks."""
+    """Returns sets as arrays with a leading axis, without names, after checks."""
     _checks.check_kind("sets with contains(y)", sets, Set)
+    sets = _named.unnamed(sets)
     _checks.check_pytree("sets", sets, "those of jaxcp.sets")
     sets = as_arrays(sets=sets)
     m = _checks.num_rows(sets=sets)
@@ -69,6 +75,15 @@ def as_batch(sets: Set) -> AnySet:
 def check_label_sets(sets: Set) -> None:
     """Raises ValueError for sets that are not of labels."""
     _checks.check_kind("sets of kind LabelSet", sets, HasLabels)
+
+
+def check_groups(
+    y: Array, groups: Any, num_groups: int | None, group_names: Any
+) -> tuple[Array, int]:
+    """Returns groups as 0, ..., g - 1, one for each target, and their number g."""
+    given = _named.as_groups(groups, num_groups, group_names)
+    columns = _checks.groups(given.codes, given.count)
+    return _checks.rows(y=y, groups=columns)[1], given.count
 
 
 @jit

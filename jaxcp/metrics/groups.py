@@ -1,28 +1,36 @@
 """Coverage within groups and classes, and how far it is from its level."""
 
+from collections.abc import Hashable, Iterable
+
 import jax.numpy as jnp
 from jax import Array
 
-from jaxcp import _checks
 from jaxcp._tracing import jit
 from jaxcp.metrics import _sets
 from jaxcp.typing import ArrayLike, HasLabels, Set
 
 
 def group_coverage(
-    sets: Set, y: ArrayLike, groups: ArrayLike, *, num_groups: int
+    sets: Set,
+    y: ArrayLike,
+    groups: ArrayLike,
+    *,
+    num_groups: int | None = None,
+    group_names: Iterable[Hashable] | None = None,
 ) -> Array:
     """Returns the coverage within each group.
 
     Args:
       sets: Sets with leading axis m.
       y: Targets, shape (m, ...).
-      groups: Group of each row in 0, ..., num_groups - 1, int, shape (m,).
-      num_groups: Number of groups g.
+      groups: Group of each row in 0, ..., num_groups - 1, int, shape (m,), or its name.
+      num_groups: Number of groups g. May be left out where groups have names.
+      group_names: Names of the g groups as for `jaxcp.calibrate_groups`. Defaults to
+        the distinct groups in order, unless groups are integers.
 
     Returns:
-      Coverage of each group, shape (g,); NaN for an empty group, so take
-      `jnp.nanmin` for the worst.
+      Coverage of each group, shape (g,), in order of the names; NaN for an empty group,
+      so take `jnp.nanmin` for the worst.
 
     Raises:
       ValueError: as `coverage`, and if a concrete group is out of range.
@@ -34,7 +42,7 @@ def group_coverage(
       Array([0.5, 1. ], dtype=float32)
     """
     sets, y = _sets.check_sets(sets, y)
-    _, groups = _checks.rows(y=y, groups=_checks.groups(groups, num_groups))
+    groups, num_groups = _sets.check_groups(y, groups, num_groups, group_names)
     return _group_coverage(sets, y, groups, num_groups)
 
 
@@ -43,10 +51,11 @@ def class_coverage(sets: HasLabels, y: ArrayLike) -> Array:
 
     Args:
       sets: Label sets with a mask of shape (m, k).
-      y: True labels 0, ..., k - 1, int, shape (m,).
+      y: True labels 0, ..., k - 1, int, shape (m,), or by the names that the sets have.
 
     Returns:
-      Coverage of each class, shape (k,); NaN for a class without rows.
+      Coverage of each class, shape (k,), in order of the columns; NaN for a class
+      without rows.
 
     Raises:
       ValueError: as `coverage`, and for sets of another kind.
@@ -68,7 +77,8 @@ def coverage_gap(
     groups: ArrayLike,
     alpha: ArrayLike,
     *,
-    num_groups: int,
+    num_groups: int | None = None,
+    group_names: Iterable[Hashable] | None = None,
     weighted: bool = False,
 ) -> Array:
     """Returns the mean distance of the coverage of groups from 1 - alpha: CovGap.
@@ -76,9 +86,10 @@ def coverage_gap(
     Args:
       sets: Sets with leading axis m.
       y: Targets, shape (m, ...).
-      groups: Group of each row in 0, ..., num_groups - 1, int, shape (m,).
+      groups: Group of each row, int or by name, shape (m,), as for `group_coverage`.
       alpha: Miscoverage level of the sets, shape ().
       num_groups: Number of groups; those without rows are left out.
+      group_names: Names of the groups as for `group_coverage`.
       weighted: Whether a group counts by its rows, not as one.
 
     Returns:
@@ -98,7 +109,7 @@ def coverage_gap(
       0.25
     """
     sets, y = _sets.check_sets(sets, y)
-    _, groups = _checks.rows(y=y, groups=_checks.groups(groups, num_groups))
+    groups, num_groups = _sets.check_groups(y, groups, num_groups, group_names)
     alpha = _sets.check_level(alpha)
     return _coverage_gap(sets, y, groups, num_groups, alpha, weighted)
 

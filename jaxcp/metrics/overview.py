@@ -1,12 +1,13 @@
 """All metrics that apply to some sets, in one dict."""
 
+from collections.abc import Hashable, Iterable
 from typing import Any
 
 import jax
 import numpy as np
 from jax import Array
 
-from jaxcp import _checks
+from jaxcp import _checks, _named
 from jaxcp._arrays import as_groups, is_concrete
 from jaxcp._tracing import jit
 from jaxcp.metrics import _sets
@@ -63,6 +64,7 @@ def summary(
     groups: ArrayLike | None = None,
     *,
     num_groups: int | None = None,
+    group_names: Iterable[Hashable] | None = None,
     num_bins: int = 5,
 ) -> Summary:
     """Returns all metrics that apply to the sets, by name.
@@ -71,9 +73,10 @@ def summary(
       sets: Sets with leading axis m.
       y: Targets, shape (m, ...), or labels.
       alpha: Miscoverage level of the sets, shape ().
-      groups: Group of each row, int, shape (m,).
+      groups: Group of each row, int or by name, shape (m,).
       num_groups: Number of groups. Defaults to the largest one of `groups` plus 1,
         which has to be known: give it inside jit.
+      group_names: Names of the groups as for `group_coverage`.
       num_bins: Number of strata of size, of equally many rows (at most m); label sets
         have one for each size.
 
@@ -105,8 +108,9 @@ def summary(
     if groups is None:
         num_groups = None
     else:
-        num_groups = _count(groups) if num_groups is None else num_groups
-        _, groups = _checks.rows(y=y, groups=_checks.groups(groups, num_groups))
+        if num_groups is None and group_names is None and _named.are_integers(groups):
+            num_groups = _count(groups)
+        groups, num_groups = _sets.check_groups(y, groups, num_groups, group_names)
     by_bins = _has_size(sets) and not issubclass(type(sets), HasLabels)
     if by_bins:
         _checks.check_count("num_bins", num_bins, 1)

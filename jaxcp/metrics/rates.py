@@ -18,7 +18,8 @@ def coverage(sets: Set, y: ArrayLike) -> Array:
 
     Args:
       sets: Sets with leading axis m, as a predictor returns them.
-      y: Targets, shape (m, ...), or labels, int of shape (m,).
+      y: Targets, shape (m, ...), or labels, shape (m,), int or by the names
+        that the sets have.
 
     Returns:
       Coverage in [0, 1], shape (); NaN for no rows.
@@ -43,7 +44,8 @@ def covered(sets: Set, y: ArrayLike) -> Array:
 
     Args:
       sets: Sets with leading axis m, as a predictor returns them.
-      y: Targets, shape (m, ...), or labels, int of shape (m,).
+      y: Targets, shape (m, ...), or labels, shape (m,), int or by the names
+        that the sets have.
 
     Returns:
       1 or 0, shape (m,), a float; NaN where a set or a target has a NaN.
