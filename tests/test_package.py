@@ -142,7 +142,7 @@ def test_import_is_light():
 
 
 ORDER = [
-    {"_tracing", "typing"},
+    {"_tracing", "_files", "typing"},
     {"_pytree", "_arrays"},
     {"_checks", "_batching", "_numbers"},
     {"_geometry", "_soft", "draws"},

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from jaxcp._files import npz
 from jaxcp.simulation._exact import is_fraction
 
 Span = tuple[int, int]
@@ -16,7 +17,7 @@ def to_bytes(span: Span, statistics: Statistics, simulation: str) -> bytes:
     """Returns the file of a chunk: which replicates, of what, and their statistics."""
     arrays = _named(statistics)
     arrays |= {"span": np.asarray(span), "simulation": np.asarray(simulation)}
-    return _npz(arrays | {"checksum": np.asarray(_checksum(arrays))})
+    return npz(arrays | {"checksum": np.asarray(_checksum(arrays))})
 
 
 def read(path: Path, probes: Statistics, span: Span, simulation: str) -> Statistics:
@@ -45,7 +46,7 @@ def pack(done: dict[Span, Statistics]) -> bytes:
     arrays = {"spans": np.asarray(list(done), int).reshape(-1, 2)}
     for n, statistics in enumerate(done.values()):
         arrays |= _named(statistics, f"{n}.")
-    return _npz(arrays)
+    return npz(arrays)
 
 
 def unpack(content: bytes, probes: Statistics) -> dict[Span, Statistics]:
@@ -66,12 +67,6 @@ def _named(statistics, prefix=""):
         for i, chunk in enumerate(statistics)
         for name, value in chunk.items()
     }
-
-
-def _npz(arrays):
-    content = io.BytesIO()
-    np.savez(content, **arrays)
-    return content.getvalue()
 
 
 def _checksum(arrays):

@@ -14,7 +14,7 @@ import jax
 
 from jaxcp.simulation import _records
 from jaxcp.simulation._agreement import from_first
-from jaxcp.simulation._files import remove_drafts
+from jaxcp._files import remove_drafts
 from jaxcp.simulation._fingerprints import fingerprint, module_of
 from jaxcp.simulation._progress import bar
 from jaxcp.simulation._records import Record, plain

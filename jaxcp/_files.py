@@ -1,10 +1,15 @@
 """Files that are whole or not there, whenever the process is killed."""
 
 import contextlib
+import io
 import os
 import time
 import uuid
+import zipfile
+from collections.abc import Mapping
 from pathlib import Path
+
+import numpy as np
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -25,6 +30,19 @@ def write_whole(path: Path, content: bytes) -> None:
             draft.unlink()
         raise
     _sync_folder(path.parent)
+
+
+def npz(entries: Mapping[str, np.ndarray | bytes]) -> bytes:
+    """Returns a file of numpy arrays by name, as of `np.savez`; bytes as they are."""
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        for name, value in entries.items():
+            if isinstance(value, bytes):
+                archive.writestr(name, value)
+                continue
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                np.lib.format.write_array(entry, value, allow_pickle=False)
+    return content.getvalue()
 
 
 def remove_drafts(folder: Path, older_than: float = 0) -> None:
