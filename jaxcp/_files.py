@@ -45,6 +45,16 @@ def npz(entries: Mapping[str, np.ndarray | bytes]) -> bytes:
     return content.getvalue()
 
 
+def plain(value: np.ndarray) -> np.ndarray:
+    """Returns an array of a type that numpy files know; bfloat16 etc. as bits."""
+    return value.view(f"u{value.itemsize}") if value.dtype.kind == "V" else value
+
+
+def typed(value: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Returns an array of `plain` with the type that it had."""
+    return value.view(dtype) if dtype.kind == "V" else value
+
+
 def remove_drafts(folder: Path, older_than: float = 0) -> None:
     """Removes what killed processes left half written, from this age in seconds."""
     for draft in folder.glob(".*.draft"):

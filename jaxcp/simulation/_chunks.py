@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxcp._files import npz
+from jaxcp._files import npz, plain, typed
 from jaxcp.simulation._exact import is_fraction
 
 Span = tuple[int, int]
@@ -54,7 +54,7 @@ def unpack(content: bytes, probes: Statistics) -> dict[Span, Statistics]:
     with np.load(io.BytesIO(content), allow_pickle=False) as file:
         return {
             (start, stop): [
-                {k: _typed(file[f"{n}.{i}.{k}"], v) for k, v in probe.items()}
+                {k: typed(file[f"{n}.{i}.{k}"], v.dtype) for k, v in probe.items()}
                 for i, probe in enumerate(probes)
             ]
             for n, (start, stop) in enumerate(file["spans"].tolist())
@@ -63,7 +63,7 @@ def unpack(content: bytes, probes: Statistics) -> dict[Span, Statistics]:
 
 def _named(statistics, prefix=""):
     return {
-        f"{prefix}{i}.{name}": _plain(np.asarray(value))
+        f"{prefix}{i}.{name}": plain(np.asarray(value))
         for i, chunk in enumerate(statistics)
         for name, value in chunk.items()
     }
@@ -88,19 +88,9 @@ def _check_origin(arrays, span, simulation):
         raise ValueError(f"it is of replicates {start} to {stop - 1}")
 
 
-def _plain(value):
-    """Returns an array of a type that numpy files know; others as bytes."""
-    return value.view(f"u{value.itemsize}") if value.dtype.kind == "V" else value
-
-
-def _typed(value, probe):
-    """Returns an array of the type that it had."""
-    return value.view(probe.dtype) if probe.dtype.kind == "V" else value
-
-
 def _like(name, probe, value, size):
     """Returns an array of a chunk, if it is like that of one replicate."""
-    shape, same, value = probe.shape, True, _typed(value, probe)
+    shape, same, value = probe.shape, True, typed(value, probe.dtype)
     if name == "values":
         shape = (size, *probe.shape[1:])
         same = value.dtype == probe.dtype

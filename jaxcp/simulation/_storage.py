@@ -8,8 +8,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from jaxcp.simulation._chunks import Span, Statistics, read, to_bytes
 from jaxcp._files import remove_drafts, write_whole
+from jaxcp.simulation._chunks import Span, Statistics, read, to_bytes
 
 _SETTINGS = "simulation.json"
 _MAY_CHANGE = ("versions", "batch size", "trials")  # when a simulation goes on
