@@ -53,6 +53,7 @@ from jaxcp.quantiles import (
     weighted_conformal_quantile,
     weighted_select,
 )
+from jaxcp.saving import load, save
 from jaxcp.simulation.replicates import simulate
 from jaxcp.volumes import volume
 
@@ -72,11 +73,11 @@ __all__ = [
     "conformal_quantile", "conformal_rank", "coverage_law", "cross_conformal",
     "cv_plus", "datasets", "detection", "distributed", "draw", "empirical_quantile",
     "enbpi", "grouped_conformal_quantile", "jackknife_plus",
-    "jackknife_plus_after_bootstrap", "kth_smallest", "learners", "metrics", "online",
-    "outliers", "plotting", "pvalues", "pytree", "resampling", "scores", "sets",
-    "sharded_conformal_quantile", "simulate", "simulation", "soft_conformal_quantile",
-    "split_conformal", "static", "training", "typing", "volume",
-    "weighted_conformal_quantile", "weighted_select",
+    "jackknife_plus_after_bootstrap", "kth_smallest", "learners", "load", "metrics",
+    "online", "outliers", "plotting", "pvalues", "pytree", "resampling", "save",
+    "scores", "sets", "sharded_conformal_quantile", "simulate", "simulation",
+    "soft_conformal_quantile", "split_conformal", "static", "training", "typing",
+    "volume", "weighted_conformal_quantile", "weighted_select",
 ]
 # fmt: on
 

@@ -154,7 +154,7 @@ ORDER = [
     {"cross", "outliers", "detection"},
     {"online"},
     {"metrics", "simulation", "distributed", "datasets", "models"},
-    {"plotting"},
+    {"plotting", "saving"},
 ]
 
 
