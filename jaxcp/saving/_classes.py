@@ -14,7 +14,8 @@ def name_of(cls: type) -> str | None:
     home = vars(sys.modules.get(cls.__module__, object))
     if parts[0] != "jaxcp" or home.get(cls.__name__) is not cls:
         return None
-    if vars(sys.modules["jaxcp"]).get(cls.__name__) is cls:
+    is_private = parts[1].startswith("_")
+    if is_private or vars(sys.modules["jaxcp"]).get(cls.__name__) is cls:
         return f"jaxcp.{cls.__name__}"
     return f"jaxcp.{parts[1]}.{cls.__name__}"
 
@@ -35,6 +36,12 @@ def is_value(cls: type) -> bool:
         return hasattr(cls, "_fields")
     parameters = getattr(cls, "__dataclass_params__", None)
     return parameters is not None and parameters.frozen
+
+
+def is_of_functions(value: Any) -> bool:
+    """Returns whether a value is a bundle of functions, e.g. an optax optimizer."""
+    is_tuple = isinstance(value, tuple) and hasattr(value, "_fields")
+    return is_tuple and len(value) > 0 and all(map(callable, value))
 
 
 def fields_of(value: Any) -> dict[str, Any]:

@@ -94,10 +94,11 @@ class Reader(NamedTuple):
         places = jax.tree.leaves_with_path(like)
         where = [jax.tree_util.keystr(place) for place, _ in places]
         kinds, found = [_kind(v) for v in leaves], [_kind(v) for _, v in places]
-        if (where, found) != (node["where"], kinds):
+        kind, expected = type(like).__name__, _listed(node["where"], kinds)
+        if (kind, where, found) != (node["class"], node["where"], kinds):
             raise ValueError(
-                f"expected a value with arrays like those that {self.path} has for it, "
-                f"{_listed(node['where'], kinds)}, got {_listed(where, found)}"
+                f"expected a {node['class']} with arrays like those in {self.path}, "
+                f"{expected}, got a {kind} with {_listed(where, found)}"
             )
         return jax.tree.unflatten(jax.tree.structure(like), leaves)
 
@@ -134,7 +135,12 @@ def filled(
     left = [hole for i, hole in enumerate(holes) if i not in owners]
     if left:
         raise ValueError(_missing(left, given, path))
-    return [given[owners[i]] for i in range(len(holes))]
+    values = [given[owners[i]] for i in range(len(holes))]
+    for hole, value in zip(holes, values, strict=True):
+        is_function = callable(value) or _classes.is_of_functions(value)
+        if hole["is function"] and not is_function:
+            raise ValueError(f"expected {hole['name']} as a function, got {value!r}")
+    return values
 
 
 def _places(name, names):

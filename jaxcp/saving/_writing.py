@@ -10,9 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxcp._files import plain
+from jaxcp._tracing import is_ours
 from jaxcp.saving import _classes
+from jaxcp.saving._classes import is_of_functions
 from jaxcp.saving._texts import is_plain, to_text
 
+ABOUT = "jaxcp.json"  # the entry that is no array
 Node = Any  # of JSON
 
 
@@ -50,16 +53,16 @@ class Writer:
             return {"is": "dict", "keys": keys, "items": self._named(value, name)}
         if type(value) in (functools.partial, jax.tree_util.Partial):
             return self._partial(value, name)
-        if _classes.is_value(type(value)) and not _is_of_functions(value):
+        if is_of_functions(value):
+            return self._given(value, name)
+        if _is_of_fields(value):
             return self._object(value, name)
         if _is_method(value):
             owner = self.node(value.__self__, name)
             return {"is": "method", "of": owner, "name": value.__name__}
         if not jax.tree_util.all_leaves([value]):
             return self._like(value, name)
-        if callable(value) and name:
-            return {"is": "given", "hole": self._hole(name, _described(value))}
-        raise ValueError(_refusal(value, name))
+        return self._given(value, name)
 
     def _items(self, values, name):
         return self._named(dict(enumerate(values)), name)
@@ -92,8 +95,9 @@ class Writer:
     def _entry(self, name):
         """Returns a name for an array that is new, and that every system can write."""
         name = name or "value"
-        fit = re.fullmatch(r"[\w.-]{1,200}", name, re.ASCII) and name not in self.arrays
-        return name if fit else f"array-{len(self.arrays)}"
+        taken = name in self.arrays or name == ABOUT
+        fits = re.fullmatch(r"[\w.-]{1,200}", name, re.ASCII) and not taken
+        return name if fits else f"array {len(self.arrays)}"
 
     def _partial(self, value, name):
         return {
@@ -123,15 +127,23 @@ class Writer:
     def _like(self, value, name):
         """Returns the leaves of what another library made, to be put into its like."""
         leaves, _ = jax.tree.flatten(value)
-        where = [jax.tree_util.keystr(p) for p, _ in jax.tree.leaves_with_path(value)]
-        kind = f"a value like it, of class {type(value).__name__}"
-        items = self._items(leaves, name)
-        return {"is": "like", "hole": self._hole(name, kind), "items": items} | {
-            "where": where
-        }
+        paths = [path for path, _ in jax.tree.leaves_with_path(value)]
+        kind = type(value).__name__
+        what = f"another of class {kind}, whose arrays are replaced"
+        hole = self._hole(name, what, is_function=False)
+        items, where = self._items(leaves, name), list(map(jax.tree_util.keystr, paths))
+        about = {"is": "like", "hole": hole, "class": kind}
+        return about | {"items": items, "where": where}
 
-    def _hole(self, name, what):
-        self.holes.append({"name": name, "what": what})
+    def _given(self, value, name):
+        """Returns the place of a function; raises ValueError for what is none."""
+        if not (callable(value) or is_of_functions(value)) or not name:
+            raise ValueError(_refusal(value, name))
+        about = type(value).__name__, getattr(value, "__qualname__", "")
+        return {"is": "given", "hole": self._hole(name, " ".join(about).strip())}
+
+    def _hole(self, name, what, is_function=True):
+        self.holes.append({"name": name, "what": what, "is function": is_function})
         return len(self.holes) - 1
 
 
@@ -146,10 +158,12 @@ def _check_here(value, name):
         )
 
 
-def _is_of_functions(value):
-    """Returns whether a value is a bundle of functions, e.g. an optax optimizer."""
-    is_tuple = isinstance(value, tuple) and _classes.name_of(type(value)) is None
-    return is_tuple and len(value) > 0 and all(map(callable, value))
+def _is_of_fields(value):
+    """Returns whether a value is its fields: not a structure of another library."""
+    cls = type(value)
+    of_library = is_ours(cls) or _classes.name_of(cls) is not None
+    is_structure = not of_library and not jax.tree.leaves(value)
+    return _classes.is_value(cls) and not is_structure
 
 
 def _is_method(value):
@@ -159,11 +173,6 @@ def _is_method(value):
     cls, function = type(value.__self__), value.__func__
     is_own = getattr(cls, value.__name__, None) is function
     return is_own and type(function) is FunctionType and _classes.is_value(cls)
-
-
-def _described(value):
-    kind, name = type(value).__name__, getattr(value, "__qualname__", "")
-    return f"{kind} {name}".strip()
 
 
 def _refusal(value, name):

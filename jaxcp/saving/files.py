@@ -13,11 +13,10 @@ import numpy as np
 from jaxcp._files import npz, write_whole
 from jaxcp.saving import _classes
 from jaxcp.saving._reading import Reader, filled
-from jaxcp.saving._writing import Writer
+from jaxcp.saving._writing import ABOUT, Writer
 from jaxcp.typing import PyTree
 
 _FORMAT = 1
-_ABOUT = "jaxcp.json"
 
 
 def save(path: str | os.PathLike, value: PyTree) -> None:
@@ -57,7 +56,7 @@ def save(path: str | os.PathLike, value: PyTree) -> None:
     about = {"format": _FORMAT, "jaxcp": _version(), "holes": writer.holes}
     about |= {"types": list(writer.types)} | text
     content = json.dumps(about, indent=1, allow_nan=False).encode()
-    write_whole(path, npz({_ABOUT: content, **writer.arrays}))
+    write_whole(path, npz({ABOUT: content, **writer.arrays}))
 
 
 def load(
@@ -100,9 +99,9 @@ def load(
     """
     path = _as_path(path)
     about, arrays = _read(path)
-    given = filled(about["holes"], functions, path)
-    classes = {"yours": _yours(types, about["types"], path), "value": _ours(about)}
     try:
+        given = filled(about["holes"], functions, path)
+        classes = {"yours": _yours(types, about["types"], path), "value": _ours(about)}
         return Reader(path, arrays, given, classes).value(about["value"])
     except (LookupError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(_unreadable(path, error)) from error
@@ -129,7 +128,7 @@ def _read(path):
     try:
         with np.load(path, allow_pickle=False) as file:
             entries = dict(file)
-        about = json.loads(entries.pop(_ABOUT))
+        about = json.loads(entries.pop(ABOUT))
         written = about["format"], about["jaxcp"]
     except Exception as error:
         raise ValueError(_unreadable(path, error)) from error
