@@ -113,7 +113,7 @@ def assert_same(a, b):
     elif isinstance(a, dict):
         assert list(a) == list(b)
         assert_same(list(a.values()), list(b.values()))
-    elif isinstance(a, list | tuple):
+    elif isinstance(a, list | tuple) and not hasattr(a, "_fields"):
         assert len(a) == len(b)
         for one, other in zip(a, b, strict=True):
             assert_same(one, other)
@@ -218,6 +218,22 @@ def test_cross_conformal_predictors(tmp_path, name):
         assert_same(getattr(cp, way)(x, 0.2), getattr(loaded, way)(x, 0.2))
 
 
+@pytest.mark.parametrize("aggregation", [None, "median", lambda v, held: v[0]])
+def test_cross_calibrations(tmp_path, aggregation):
+    """Of predictions that were made elsewhere: the models are saved in their way."""
+    fits = jnp.stack([X, X + 0.1, X - 0.2])
+    held_out = jnp.arange(20)[None] % 3 == jnp.arange(3)[:, None]
+    options = {}
+    if aggregation is not None:
+        held_out = held_out | (jnp.arange(20) < 9)[None]
+        options = {"aggregation": aggregation}
+    cp = jaxcp.cross_calibrate(ABSOLUTE, fits, Y, held_out, **options)
+    loaded = again(tmp_path / "cp.npz", cp)
+    assert_same(cp, loaded)
+    assert jax.tree.structure(cp) == jax.tree.structure(loaded)
+    assert_same(cp(fits, 0.2), jax.jit(loaded)(fits, 0.2))
+
+
 def others():
     x, _ = datasets.linear(jax.random.key(1), 20)
     intervals = CP(X, 0.2)
@@ -266,6 +282,16 @@ def test_names_of_classes_are_public_and_their_own():
 # Leaves
 
 
+def test_containers_of_the_library_come_back(tmp_path, monkeypatch):
+    """A tuple with methods of its own, as a dict."""
+    cls = type("Words", (tuple,), {"__module__": "jaxcp.scores.custom"})
+    monkeypatch.setattr(scores.custom, "Words", cls, raising=False)
+    assert_same(cls("ab"), again(tmp_path / "a", cls("ab")))
+    yours = type("Words", (tuple,), {})
+    with pytest.raises(ValueError, match="got Words; save"):
+        jaxcp.save(tmp_path / "a", yours("ab"))
+
+
 LEAVES = {
     "bfloat16": jnp.arange(3, dtype=jnp.bfloat16),
     "float16": jnp.array(1.5, jnp.float16),
@@ -305,7 +331,11 @@ LEAVES = {
     "bytes": b"\x00\xff",
     "complex number": complex(1, float("inf")),
     "dtype": (np.dtype("float32"), np.dtype(jnp.bfloat16)),
-    "dates": [datetime.date(2026, 1, 2), datetime.datetime(2026, 1, 2, 3, 4, 5, 6)],
+    "dates": [
+        datetime.date(2026, 1, 2),
+        datetime.time(1, 2),
+        datetime.datetime(2026, 1, 2, 3, 4, 5, 6),
+    ],
 }
 
 

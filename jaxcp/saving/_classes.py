@@ -30,8 +30,8 @@ def named() -> dict[str, type]:
 
 def is_value(cls: type) -> bool:
     """Returns whether values of a class are their fields, and nothing else."""
-    if issubclass(cls, dict):
-        return cls is not dict and name_of(cls) is not None
+    if _is_container(cls):
+        return name_of(cls) is not None
     if issubclass(cls, tuple):
         return hasattr(cls, "_fields")
     parameters = getattr(cls, "__dataclass_params__", None)
@@ -46,8 +46,8 @@ def is_of_functions(value: Any) -> bool:
 
 def fields_of(value: Any) -> dict[str, Any]:
     """Returns the fields of a value by their names."""
-    if isinstance(value, dict):
-        return dict(value)
+    if _is_container(type(value)):
+        return dict(value if isinstance(value, dict) else enumerate(value))
     return {name: getattr(value, name) for name in _names(type(value))}
 
 
@@ -56,8 +56,9 @@ def made(cls: type, fields: dict[str, Any]) -> Any:
 
     Raises ValueError for fields that the class has not, or has none of in `fields`.
     """
-    if issubclass(cls, dict):
-        return cls(fields)
+    if _is_container(cls):
+        is_dict = issubclass(cls, dict)
+        return cls(fields) if is_dict else tuple.__new__(cls, fields.values())
     complete = _defaults(cls) | fields
     if set(complete) != set(_names(cls)):
         expected, found = ", ".join(_names(cls)), ", ".join(fields)
@@ -72,6 +73,11 @@ def made(cls: type, fields: dict[str, Any]) -> Any:
     for name in _names(cls):
         object.__setattr__(value, name, complete[name])
     return value
+
+
+def _is_container(cls):
+    """Returns whether a class is a dict or tuple with methods of its own."""
+    return issubclass(cls, dict | tuple) and not hasattr(cls, "_fields")
 
 
 def _names(cls):

@@ -1,7 +1,7 @@
 """Settings that are text in a file."""
 
 import math
-from datetime import date, datetime
+from datetime import date, datetime, time
 from fractions import Fraction
 from typing import Any
 
@@ -16,6 +16,7 @@ _TEXTS: dict[type, tuple[str, Any, Any]] = {
     bytes: ("bytes", bytes.hex, bytes.fromhex),
     date: ("date", date.isoformat, date.fromisoformat),
     datetime: ("datetime", datetime.isoformat, datetime.fromisoformat),
+    time: ("time", time.isoformat, time.fromisoformat),
     np.dtype: ("dtype", str, np.dtype),
 }
 _READERS = {name: read for name, _, read in _TEXTS.values()}

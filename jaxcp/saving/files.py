@@ -30,9 +30,9 @@ def save(path: str | os.PathLike, value: PyTree) -> None:
       path: Name of the file, taken as it is; `.npz` is a good end of it.
       value: A calibration, predictor, score, set, learner, online method or state, or
         any other value of this library or a frozen dataclass of yours, or tuples, lists
-        and dicts of them with arrays, numbers and text. Functions are not written: give
-        them to `load` again. Nor is the structure of what other libraries make of
-        arrays, such as flax's states.
+        and dicts of them with arrays, numbers and text. What is called is not written,
+        functions and networks of torch alike: give them to `load` again. Nor is the
+        structure of what other libraries make of arrays, such as flax's states.
 
     Returns:
       None.
