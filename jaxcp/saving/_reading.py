@@ -97,8 +97,8 @@ class Reader(NamedTuple):
         kind, expected = type(like).__name__, _listed(node["where"], kinds)
         if (kind, where, found) != (node["class"], node["where"], kinds):
             raise ValueError(
-                f"expected a {node['class']} with arrays like those in {self.path}, "
-                f"{expected}, got a {kind} with {_listed(where, found)}"
+                f"expected {node['class']} with arrays like those in {self.path}, "
+                f"{expected}, got {kind} with {_listed(where, found)}"
             )
         return jax.tree.unflatten(jax.tree.structure(like), leaves)
 
