@@ -55,6 +55,7 @@ from jaxcp.quantiles import (
     weighted_conformal_quantile,
     weighted_select,
 )
+from jaxcp.saving import load, save
 from jaxcp.simulation.replicates import simulate
 from jaxcp.volumes import volume
 
@@ -75,9 +76,9 @@ __all__ = [
     "cross_calibrate", "cross_conformal", "cv_plus", "datasets", "detection",
     "distributed", "draw", "empirical_quantile", "enbpi",
     "grouped_conformal_quantile", "jackknife_plus",
-    "jackknife_plus_after_bootstrap", "kth_smallest", "learners", "metrics",
-    "online", "outliers", "plotting", "pvalues", "pytree", "resampling", "scores",
-    "sets", "sharded_conformal_quantile", "simulate", "simulation",
+    "jackknife_plus_after_bootstrap", "kth_smallest", "learners", "load", "metrics",
+    "online", "outliers", "plotting", "pvalues", "pytree", "resampling", "save",
+    "scores", "sets", "sharded_conformal_quantile", "simulate", "simulation",
     "soft_conformal_quantile", "split_conformal", "static", "training", "typing",
     "volume", "weighted_conformal_quantile", "weighted_select",
 ]

@@ -142,7 +142,7 @@ def test_import_is_light():
 
 
 ORDER = [
-    {"_tracing", "typing"},
+    {"_tracing", "_files", "typing"},
     {"_pytree", "_arrays"},
     {"_checks", "_batching", "_names", "_numbers"},
     {"_geometry", "_named", "_soft", "draws"},
@@ -154,7 +154,7 @@ ORDER = [
     {"cross", "outliers", "detection"},
     {"online"},
     {"metrics", "simulation", "distributed", "datasets", "models"},
-    {"plotting"},
+    {"plotting", "saving"},
 ]
 
 
