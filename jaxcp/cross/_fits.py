@@ -58,6 +58,11 @@ class HostFits:
         """The b fitted models."""
         return self.fitted.models
 
+    @property
+    def classes(self) -> Any:
+        """Names of the labels that columns of probabilities stand for, or None."""
+        return self.fitted.classes
+
     def predict(self, x: Any) -> PyTree:
         """Returns predictions of all fits, leading axes (b, m)."""
         return as_arrays(preds=self.learner.predict_all(self.fitted, x))
@@ -86,6 +91,7 @@ class Fits:
     params: PyTree
     full: PyTree
     count: int = static()
+    classes = None  # labels are 0, ..., k - 1
 
     def predict(self, x: PyTree) -> PyTree:
         """Returns predictions of all fits, leading axes (b, m)."""

@@ -8,7 +8,7 @@ import numpy as np
 from jax import Array
 
 from jaxcp import _checks
-from jaxcp._arrays import as_arrays, is_concrete
+from jaxcp._arrays import as_arrays, is_concrete, on_host
 from jaxcp._tracing import jit
 from jaxcp.cross import _programs
 from jaxcp.cross._fits import Fits, HostFits, fit_all
@@ -44,7 +44,7 @@ class Rows(NamedTuple):
     Args:
       x: Inputs, a pytree of arrays with leading axis n; as given for a model on the
         host.
-      y: Targets, shape (n, ...).
+      y: Targets, shape (n, ...); numbers of the rows for a model on the host.
       given: Targets as they were given.
     """
 
@@ -58,14 +58,27 @@ def check_data(
 ) -> Rows:
     """Returns inputs and targets as arrays, after checks."""
     inputs.check_score(score)
-    as_given = isinstance(learner, FitsOnHost)
-    rows = np.zeros(learner.num_rows(x)) if isinstance(learner, FitsOnHost) else x
-    found, rows = _checks.rows(y=y, x=rows)
+    if isinstance(learner, FitsOnHost):
+        return _rows_on_host(key, learner, x, y)
+    found, x = _checks.rows(y=y, x=x)
     _checks.check_key(key)
     _checks.check_count("the number of rows", len(found), 1)
     _checks.check_not_nan("y", found)
-    check_learner(learner, x if as_given else rows, found)
-    return Rows(x if as_given else rows, found, y)
+    check_learner(learner, x, found)
+    return Rows(x, found, y)
+
+
+def _rows_on_host(key, learner, x, y):
+    """Returns rows in the containers that they came in, after checks."""
+    _checks.check_given(y=y, x=x)
+    n = learner.num_rows(y)
+    _checks.rows(y=np.zeros(n), x=np.zeros(learner.num_rows(x)))
+    _checks.check_key(key)
+    _checks.check_count("the number of rows", n, 1)
+    values = on_host("y", y)
+    if values.dtype.kind == "f":
+        _checks.check_not_nan("y", values)
+    return Rows(x, np.arange(n), y)
 
 
 def plan_of(
@@ -90,8 +103,9 @@ def carry_out(
     on_host = isinstance(learner, FitsOnHost)
     fits, preds = (_fit_on_host if on_host else _fit)(plan, key, learner, rows)
     _check_preds(rows.x, preds, plan.left_out.mask)
+    classes = fits.classes if inputs.has_labels(score) else None
     calibration = of_held_out(
-        plan.left_out, score, preds, rows.given, calibration_weights
+        plan.left_out, score, preds, rows.given, calibration_weights, classes
     )
     return CrossConformal(fits, calibration)
 

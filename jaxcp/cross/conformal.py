@@ -77,7 +77,8 @@ class CrossConformal:
           >>> round(cp(jnp.array([[4.0]]), alpha=0.2).upper.item(), 1)
           5.3
         """
-        return _programs.plus(*self._check(x, alpha, test_weights))
+        sets = _programs.plus(*self._check(x, alpha, test_weights))
+        return self.calibration.named(sets)
 
     def minmax(
         self, x: PyTree, alpha: ArrayLike, *, test_weights: ArrayLike | None = None
@@ -93,7 +94,8 @@ class CrossConformal:
         References:
           Barber et al., Predictive Inference with the Jackknife+, 2021, theorem 2.
         """
-        return _programs.minmax(*self._check(x, alpha, test_weights))
+        sets = _programs.minmax(*self._check(x, alpha, test_weights))
+        return self.calibration.named(sets)
 
     def naive(
         self, x: PyTree, alpha: ArrayLike, *, test_weights: ArrayLike | None = None

@@ -1,5 +1,6 @@
 """Predictions of many fits, from any library, in place of the fits themselves."""
 
+from collections.abc import Hashable, Iterable
 from typing import Any
 
 import jax.numpy as jnp
@@ -7,6 +8,7 @@ from jax import Array
 
 from jaxcp import _checks
 from jaxcp._arrays import is_concrete
+from jaxcp._named import named
 from jaxcp._pytree import pytree
 from jaxcp.calibration._rows import weights_for
 from jaxcp.calibration.split import Calibration, calibrate
@@ -88,7 +90,7 @@ class CrossCalibration:
           Barber et al., Predictive Inference with the Jackknife+, 2021.
         """
         args = self._check(preds, alpha, test_weights)
-        return _programs.plus(self, Recorded(), *args)
+        return self.named(_programs.plus(self, Recorded(), *args))
 
     def minmax(
         self, preds: PyTree, alpha: ArrayLike, *, test_weights: ArrayLike | None = None
@@ -105,7 +107,7 @@ class CrossCalibration:
           Barber et al., Predictive Inference with the Jackknife+, 2021, theorem 2.
         """
         args = self._check(preds, alpha, test_weights)
-        return _programs.minmax(self, Recorded(), *args)
+        return self.named(_programs.minmax(self, Recorded(), *args))
 
     def naive(
         self, preds: PyTree, alpha: ArrayLike, *, test_weights: ArrayLike | None = None
@@ -145,6 +147,10 @@ class CrossCalibration:
         """
         return self.aggregate_of(Recorded(), self._preds(preds), alpha)
 
+    def named(self, sets):
+        """Returns sets with the names of their labels, if there are any."""
+        return named(sets, self.calibration.classes)
+
     def aggregate_of(self, source, x, alpha):
         """Returns one prediction of what a source predicts at each input."""
         if alpha is None:
@@ -183,6 +189,7 @@ def cross_calibrate(
     weights: ArrayLike | None = None,
     mask: ArrayLike | None = None,
     aggregation: Aggregation = "mean",
+    classes: Iterable[Hashable] | None = None,
 ) -> CrossCalibration:
     """Returns the calibration of rows by fits that leave them out, from predictions.
 
@@ -206,6 +213,8 @@ def cross_calibrate(
       aggregation: "mean" or "median" of the fits without a row, or a function of their
         values, an array (b, ...), and of which of the b were held out, (b,), that jax
         can trace.
+      classes: Names of the k labels, one a column of the predictions, as for
+        `calibrate`: `y` is then given by name, and sets give names back.
 
     Returns:
       A `CrossCalibration`: call it with what the b fits predict at new inputs.
@@ -241,7 +250,7 @@ def cross_calibrate(
     preds = _recorded.known_preds(preds, held_out)
     left_out = left_out_by(held_out, aggregation)
     own = _programs.held_out(left_out, preds)
-    return of_held_out(left_out, score, own, y, weights)
+    return of_held_out(left_out, score, own, y, weights, classes)
 
 
 def of_held_out(
@@ -250,10 +259,13 @@ def of_held_out(
     preds: PyTree,
     y: ArrayLike,
     weights: ArrayLike | None,
+    classes: Iterable[Hashable] | None,
 ) -> CrossCalibration:
     """Returns the calibration of rows by their held-out predictions, (n, ...)."""
     mask = _rows_left_out(left_out.mask)
-    calibration = calibrate(score, preds, y, weights=weights, mask=mask)
+    calibration = calibrate(
+        score, preds, y, weights=weights, mask=mask, classes=classes
+    )
     return CrossCalibration(left_out, calibration)
 
 
