@@ -142,7 +142,7 @@ def test_import_is_light():
 
 
 ORDER = [
-    {"_tracing", "typing"},
+    {"_tracing", "typing", "_progress"},
     {"_pytree", "_arrays"},
     {"_checks", "_batching", "_numbers"},
     {"_geometry", "_soft", "draws"},
@@ -151,8 +151,8 @@ ORDER = [
     {"scores"},
     {"calibration"},
     {"resampling", "learners", "training"},
-    {"cross", "outliers", "detection"},
     {"online"},
+    {"cross", "outliers", "detection"},
     {"metrics", "simulation", "distributed", "datasets", "models"},
     {"plotting"},
 ]
