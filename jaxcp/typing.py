@@ -9,15 +9,16 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, Self, runtime_checkable
 
 import jax
+import numpy as np
 from jax import Array
 
 # fmt: off
 __all__ = [
     "AnySet", "ArrayLike", "AxisName", "CheckedMartingale", "ChecksData",
-    "EstimatesSets", "HasBounds", "HasEnds", "HasEstimate", "HasLabels", "HasLogSize",
-    "HasRounding", "HasShapes", "HasSize", "HasSoftSize", "HasWidths", "LabelScore",
-    "Learner", "LeavesOneOut", "Martingale", "MayBeEmpty", "Number", "Online",
-    "Predict", "PyTree", "Score", "Scorecaster", "Set",
+    "EstimatesSets", "FitsOnHost", "HasBounds", "HasEnds", "HasEstimate", "HasLabels",
+    "HasLogSize", "HasRounding", "HasShapes", "HasSize", "HasSoftSize", "HasWidths",
+    "LabelScore", "Learner", "LeavesOneOut", "Martingale", "MayBeEmpty", "Number",
+    "Online", "Predict", "PyTree", "Score", "Scorecaster", "Set",
 ]
 # fmt: on
 __dir__ = __all__.copy
@@ -51,6 +52,29 @@ class Learner(Protocol):
 
     def predict(self, params: PyTree, x: PyTree) -> PyTree:
         """Returns predictions: leading axis m of x to leading axis m of preds."""
+
+
+@runtime_checkable
+class FitsOnHost(Protocol):
+    """A learner of models that are not of jax, as `learners.Estimator`.
+
+    It takes inputs and targets as they were given and returns numpy arrays.
+    """
+
+    def num_rows(self, x: Any) -> int:
+        """Returns the number of rows of inputs."""
+
+    def fit_all(self, key: Array, x: Any, y: Any, weights: np.ndarray) -> Any:
+        """Returns a fit for each row of weights, (b, n), with the `models`."""
+
+    def predict_all(self, fits: Any, x: Any) -> PyTree:
+        """Returns what every fit predicts at inputs, leading axes (b, m)."""
+
+    def predict_held_out(self, fits: Any, x: Any, held_out: np.ndarray) -> PyTree:
+        """Returns what fits predict for rows held out, (b, n), leading axes (b, n)."""
+
+    def predict_full(self, fits: Any, x: Any) -> PyTree:
+        """Returns what a fit on all rows predicts at inputs, leading axis m."""
 
 
 @runtime_checkable

@@ -286,6 +286,11 @@ def cases(name):
     return by_case
 
 
+def fits_first(preds):
+    """Returns predictions with leading axes (b, n) in place of (n, b)."""
+    return jax.tree.map(lambda v: np.swapaxes(np.asarray(v), 0, 1), preds)
+
+
 def assert_intervals(sets, lower, upper, **tolerance):
     tolerance = {"rtol": 1e-5, "atol": 1e-5} | tolerance
     assert_allclose(sets.lower, lower, **tolerance)

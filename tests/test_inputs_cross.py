@@ -31,7 +31,10 @@ WRONG = {
         cross(weights=jnp.ones((3, 9))),
         "some row with weight 0 in a resample",
     ),
-    "a mode": (cross(aggregation="mode"), "aggregation mean or median, got 'mode'"),
+    "a mode": (
+        cross(aggregation="mode"),
+        "aggregation mean, median or a function of .*, got 'mode'",
+    ),
     "batch size": (cross(batch_size=0), "batch_size as an int >= 1"),
     "a class": (cross(learner=learners.Ridge), "learner as a value, got the class"),
     "a function": (cross(learner=jnp.mean), "a learner with fit and predict"),

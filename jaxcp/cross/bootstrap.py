@@ -4,7 +4,8 @@ import jax
 from jax import Array
 
 from jaxcp import resampling
-from jaxcp.cross._plans import Plan, carry_out, check_data, left_out_by
+from jaxcp.cross._left_out import Aggregation
+from jaxcp.cross._plans import carry_out, check_data, plan_of
 from jaxcp.cross.conformal import CrossConformal
 from jaxcp.typing import ArrayLike, Learner, PyTree, Score
 
@@ -17,7 +18,7 @@ def jackknife_plus_after_bootstrap(
     y: ArrayLike,
     *,
     num_resamples: int,
-    aggregation: str = "mean",
+    aggregation: Aggregation = "mean",
     calibration_weights: ArrayLike | None = None,
     batch_size: int | None = None,
     check: bool = True,
@@ -87,7 +88,7 @@ def enbpi(
     num_resamples: int,
     block_size: int = 1,
     moving: bool = True,
-    aggregation: str = "mean",
+    aggregation: Aggregation = "mean",
     calibration_weights: ArrayLike | None = None,
     batch_size: int | None = None,
     check: bool = True,
@@ -143,5 +144,5 @@ def enbpi(
     bags = resampling.block_bootstrap(
         key_bags, len(rows.y), num_resamples, block_size, moving=moving
     )
-    plan = Plan(bags, left_out_by(bags, aggregation), batch_size, check)
+    plan = plan_of(bags, aggregation, batch_size, check)
     return carry_out(plan, key_fits, learner, score, rows, calibration_weights)

@@ -6,8 +6,8 @@ from jax import Array
 
 from jaxcp import _checks, resampling
 from jaxcp._arrays import as_arrays
-from jaxcp.cross._fits import OwnFit
-from jaxcp.cross._plans import Plan, carry_out, check_data, left_out_by
+from jaxcp.cross._left_out import Aggregation, OwnFit
+from jaxcp.cross._plans import Plan, carry_out, check_data, plan_of
 from jaxcp.cross.conformal import CrossConformal
 from jaxcp.typing import ArrayLike, Learner, LeavesOneOut, PyTree, Score
 
@@ -20,7 +20,7 @@ def cross_conformal(
     y: ArrayLike,
     weights: ArrayLike,
     *,
-    aggregation: str = "mean",
+    aggregation: Aggregation = "mean",
     calibration_weights: ArrayLike | None = None,
     batch_size: int | None = None,
     check: bool = True,
@@ -78,7 +78,7 @@ def cross_conformal(
     if weights.ndim != 2 or weights.shape[1] != n or not len(weights):
         raise ValueError(f"expected weights of shape (b, {n}), got {weights.shape}")
     _checks.check_weights("weights", weights)
-    plan = Plan(weights, left_out_by(weights, aggregation), batch_size, check)
+    plan = plan_of(weights, aggregation, batch_size, check)
     return carry_out(plan, key, learner, score, rows, calibration_weights)
 
 
