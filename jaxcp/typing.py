@@ -14,7 +14,7 @@ from jax import Array
 
 # fmt: off
 __all__ = [
-    "AnySet", "ArrayLike", "AxisName", "CheckedMartingale", "ChecksData",
+    "AnyLearner", "AnySet", "ArrayLike", "AxisName", "CheckedMartingale", "ChecksData",
     "EstimatesSets", "FitsOnHost", "HasBounds", "HasEnds", "HasEstimate", "HasLabels",
     "HasLogSize", "HasRounding", "HasShapes", "HasSize", "HasSoftSize", "HasWidths",
     "LabelScore", "Learner", "LeavesOneOut", "Martingale", "MayBeEmpty", "Number",
@@ -75,6 +75,9 @@ class FitsOnHost(Protocol):
 
     def predict_full(self, fits: Any, x: Any) -> PyTree:
         """Returns what a fit on all rows predicts at inputs, leading axis m."""
+
+
+AnyLearner = Learner | FitsOnHost  # what the cross-conformal verbs take
 
 
 @runtime_checkable

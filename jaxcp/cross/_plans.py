@@ -18,7 +18,7 @@ from jaxcp.cross.predictions import of_held_out
 from jaxcp.learners import checking, shared
 from jaxcp.learners.general import check_learner
 from jaxcp.scores import inputs
-from jaxcp.typing import ArrayLike, FitsOnHost, Learner, PyTree, Score
+from jaxcp.typing import AnyLearner, ArrayLike, FitsOnHost, PyTree, Score
 
 
 class Plan(NamedTuple):
@@ -54,10 +54,11 @@ class Rows(NamedTuple):
 
 
 def check_data(
-    key: Array, learner: Learner, score: Score, x: PyTree, y: ArrayLike
+    key: Array, learner: AnyLearner, score: Score, x: PyTree, y: ArrayLike
 ) -> Rows:
     """Returns inputs and targets as arrays, after checks."""
     inputs.check_score(score)
+    _checks.check_given(learner=learner)
     as_given = isinstance(learner, FitsOnHost)
     rows = np.zeros(learner.num_rows(x)) if isinstance(learner, FitsOnHost) else x
     found, rows = _checks.rows(y=y, x=rows)
@@ -79,7 +80,7 @@ def plan_of(
 def carry_out(
     plan: Plan,
     key: Array,
-    learner: Learner,
+    learner: AnyLearner,
     score: Score,
     rows: Rows,
     calibration_weights: ArrayLike | None,
@@ -107,6 +108,7 @@ def _check_preds(x, preds, mask):
 
 def _fit_on_host(plan, key, learner, rows):
     """Returns fits of a model that is not of jax, and held-out predictions."""
+    checking.check_untraced(learner, key, rows.x, rows.given, plan.weights)
     n = len(rows.y)
     weights = 1 - np.eye(n) if plan.weights is None else np.asarray(plan.weights)
     fitted = learner.fit_all(key, rows.x, rows.given, weights)

@@ -1,6 +1,5 @@
 """Predictions of many fits at the door: one for each fit and row, and known."""
 
-
 import jax
 import jax.numpy as jnp
 import numpy as np

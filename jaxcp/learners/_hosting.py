@@ -14,7 +14,7 @@ import numpy as np
 
 @jax.tree_util.register_static
 @dataclass(frozen=True, eq=False, repr=False)
-class HostFits:
+class ModelFits:
     """Fitted models of any library, in the order of the resamples. Made by `Estimator`.
 
     Args:
@@ -38,9 +38,9 @@ class HostFits:
 
     def __repr__(self) -> str:
         done = sum(model is not None for model in self.models)
-        return f"HostFits({done} of {len(self.models)} fits)"
+        return f"ModelFits({done} of {len(self.models)} fits)"
 
-    def check_same(self, other: "HostFits") -> None:
+    def check_same(self, other: "ModelFits") -> None:
         """Raises ValueError unless other fits are of the same key, data and weights."""
         same = {
             "key": self.entropy == other.entropy,
@@ -56,38 +56,27 @@ class HostFits:
 
 
 class FitError(ValueError):
-    """A fit that raised. It carries the fits that are done, to go on with them.
+    """A fit that raised, with the fits that are done. Made by the fits of `Estimator`.
 
-    Its cause is what the model raised. `Estimator.resume` takes `error.fits`.
+    Its cause is what the model raised. `Estimator.resume(error.fits)` goes on.
 
     Args:
       message: What happened, and in which resample.
       fits: The fits that are done; its `models` are None where a fit is missing.
 
     Example:
-      >>> class Picky:
-      ...     def fit(self, X, y):
-      ...         if 3.0 in y:
-      ...             raise RuntimeError("no three")
-      ...     def predict(self, X):
-      ...         return X[:, 0]
-      >>> x = jnp.arange(6.0)[:, None]
-      >>> model = jaxcp.learners.Estimator(Picky())
-      >>> weights = 1.0 - jnp.eye(6)[::-1]  # without row 5, 4, 3, ...
-      >>> try:
-      ...     model.fit_all(jax.random.key(0), x, x[:, 0], weights[2:])
-      ... except jaxcp.learners.FitError as error:
-      ...     error.fits
-      HostFits(1 of 4 fits)
+      >>> error = FitError("expected a fit, got RuntimeError")
+      >>> isinstance(error, ValueError), error.fits
+      (True, None)
     """
 
-    def __init__(self, message: str, fits: HostFits | None = None) -> None:
+    def __init__(self, message: str, fits: ModelFits | None = None) -> None:
         super().__init__(message)
         self.fits = fits
 
 
 @contextmanager
-def keeping(fits: HostFits) -> Iterator[None]:
+def keeping(fits: ModelFits) -> Iterator[None]:
     """Lets an interrupt carry the fits that are done."""
     try:
         yield

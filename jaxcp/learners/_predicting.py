@@ -9,14 +9,14 @@ import numpy as np
 from jaxcp._arrays import on_host
 from jaxcp.learners import _rows
 from jaxcp.learners._fitting import has
-from jaxcp.learners._hosting import HostFits, run
+from jaxcp.learners._hosting import ModelFits, run
 from jaxcp.typing import PyTree
 
 Predict = Callable[[Any, Any], PyTree] | None
 
 
 def predict_one(
-    predict: Predict, model: Any, fits: HostFits, x: Any, fit: str
+    predict: Predict, model: Any, fits: ModelFits, x: Any, fit: str
 ) -> PyTree:
     """Returns the predictions of one fit, which `fit` names; leading axis m."""
     m = _rows.num_rows("x", x)
@@ -35,7 +35,7 @@ def predict_one(
 
 def predict_each(
     predict: Predict,
-    fits: HostFits,
+    fits: ModelFits,
     x: Any,
     rows: Sequence[np.ndarray | None],
     num_workers: int,

@@ -10,18 +10,12 @@ import numpy as np
 from jax import Array
 
 from jaxcp import _checks
-from jaxcp._arrays import is_concrete
 from jaxcp._progress import bar
-from jaxcp._tracing import Untraceable
 from jaxcp.learners import _fitting, _rows
-from jaxcp.learners._hosting import FitError, HostFits, keeping, run
+from jaxcp.learners._hosting import FitError, ModelFits, keeping, run
 from jaxcp.learners._predicting import predict_each, predict_one, spread
+from jaxcp.learners.checking import check_untraced
 from jaxcp.typing import PyTree
-
-UNTRACED = (
-    "expected {} outside of jit, vmap and grad, for its models fit and predict on the "
-    "host; record their predictions first, and give those to jaxcp.cross_calibrate"
-)
 
 
 @jax.tree_util.register_static
@@ -79,7 +73,7 @@ class Estimator:
     num_workers: int = 1
     executor: Executor | None = None
     progress: bool = False
-    done: HostFits | None = dataclasses.field(default=None, repr=False)
+    done: ModelFits | None = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         for model in self._models:
@@ -90,7 +84,7 @@ class Estimator:
             raise ValueError(f"expected predict as a function, got {self.predict!r}")
         _checks.check_count("num_workers", self.num_workers, 1)
 
-    def resume(self, fits: HostFits) -> "Estimator":
+    def resume(self, fits: ModelFits) -> "Estimator":
         """Returns the learner that keeps the fits that are done, and makes the others.
 
         Args:
@@ -103,42 +97,55 @@ class Estimator:
           ValueError: when it fits, if key, data or resamples are others.
 
         Example:
-          >>> learner = Estimator(model)
+          >>> from sklearn.linear_model import LinearRegression
+          >>> class Out(LinearRegression):
+          ...     def fit(self, X, y):
+          ...         if 3.0 not in y:
+          ...             raise MemoryError("none left")
+          ...         return super().fit(X, y)
+          >>> key, score = jax.random.key(1), jaxcp.scores.Absolute()
+          >>> x, y = jnp.arange(20.0)[:, None], jnp.arange(20.0)
           >>> try:
+          ...     cp = jaxcp.jackknife_plus(key, Estimator(Out()), score, x, y)
+          ... except FitError as error:
+          ...     print(error.fits)  # and with what helped:
+          ...     learner = Estimator(LinearRegression()).resume(error.fits)
           ...     cp = jaxcp.jackknife_plus(key, learner, score, x, y)
-          ... except FitError as error:  # a licence, memory, a solver
-          ...     learner = Estimator(other).resume(error.fits)
-          ...     cp = jaxcp.jackknife_plus(key, learner, score, x, y)
+          ModelFits(3 of 20 fits)
         """
-        _checks.check_kind("fits of an Estimator", fits, HostFits)
+        _checks.check_kind("fits of an Estimator", fits, ModelFits)
         return dataclasses.replace(self, done=fits)
 
-    def fit_all(self, key: Array, x: Any, y: Any, weights: np.ndarray) -> HostFits:
+    def num_rows(self, x: Any) -> int:
+        """Returns the number of rows of inputs."""
+        return _rows.num_rows("x", _rows.as_rows("x", x))
+
+    def fit_all(self, key: Array, x: Any, y: Any, weights: np.ndarray) -> ModelFits:
         """Returns a fit for each row of weights, shape (b, n)."""
-        self._check_concrete(key, x, y, weights)
+        check_untraced(self, key, x, y, weights)
         _checks.check_key(key)
         x, y = _rows.as_rows("x", x), _rows.as_rows("y", y)
         weights = np.asarray(weights)
         self._check_weights(x, y, weights)
         entropy = tuple(np.asarray(jax.random.key_data(key)).ravel().tolist())
         models: list = [None] * len(weights)
-        fits = HostFits(models, self.classes_of(y), entropy, weights, x, y)
+        fits = ModelFits(models, self.classes_of(y), entropy, weights, x, y)
         if self.done is not None:
             fits.check_same(self.done)
             models[:] = self.done.models
         self._fit_missing(fits)
         return fits
 
-    def predict_all(self, fits: HostFits, x: Any) -> PyTree:
+    def predict_all(self, fits: ModelFits, x: Any) -> PyTree:
         """Returns predictions of all fits as numpy arrays, leading axes (b, m)."""
-        self._check_concrete(x)
+        check_untraced(self, x)
         x, everything = _rows.as_rows("x", x), [None] * len(fits.models)
         each = predict_each(self.predict, fits, x, everything, self.num_workers)
         return jax.tree.map(lambda *parts: np.stack(parts), *each)
 
-    def predict_held_out(self, fits: HostFits, x: Any, held_out: np.ndarray) -> PyTree:
+    def predict_held_out(self, fits: ModelFits, x: Any, held_out: np.ndarray) -> PyTree:
         """Returns what each fit predicts where `held_out`, (b, n); 0 elsewhere."""
-        self._check_concrete(x, held_out)
+        check_untraced(self, x, held_out)
         x, held_out = _rows.as_rows("x", x), np.asarray(held_out)
         if not held_out.any():
             raise ValueError(
@@ -149,12 +156,12 @@ class Estimator:
         each = predict_each(self.predict, fits, x, rows, self.num_workers)
         return spread(each, rows, held_out.shape[1])
 
-    def predict_full(self, fits: HostFits, x: Any) -> PyTree:
+    def predict_full(self, fits: ModelFits, x: Any) -> PyTree:
         """Returns predictions of the fit on all rows, leading axis m.
 
         It is made when it is first asked for.
         """
-        self._check_concrete(x)
+        check_untraced(self, x)
         if not fits.full:
             ones = np.ones(_rows.num_rows("y", fits.y))
             jobs = {0: (self._models, (fits.entropy, ()), fits.x, fits.y, ones)}
@@ -192,8 +199,7 @@ class Estimator:
         return fitted if isinstance(self.model, list | tuple) else fitted[0]
 
     def _check_concrete(self, *values):
-        if not is_concrete(values):
-            raise Untraceable(UNTRACED.format(type(self).__name__))
+        check_untraced(self, *values)
 
     def _check_weights(self, x, y, weights):
         n = _rows.num_rows("y", y)
