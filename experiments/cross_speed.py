@@ -103,6 +103,33 @@ def ridge_times() -> list[dict]:
     ]
 
 
+def recorded_times() -> list[dict]:
+    """Times sets of n fits by their learner, and from predictions that are recorded."""
+    x, y, x_new = (jnp.asarray(v, jnp.float32) for v in ridge_data())
+    key, ridge = jax.random.key(0), learners.Ridge(PENALTY)
+    cp = jaxcp.jackknife_plus(key, ridge, ABSOLUTE, x, y)
+    old, new = cp.fits.predict(x), cp.fits.predict(x_new)
+    held_out = np.eye(NUM_ROWS, dtype=bool)
+    recorded = jaxcp.cross_calibrate(ABSOLUTE, old, y, held_out)
+    assert np.abs(recorded(new, ALPHA).upper - cp(x_new, ALPHA).upper).max() < 1e-5
+    calls = {
+        "sets from recorded predictions": lambda: recorded(new, ALPHA),
+        "sets by the learner": lambda: cp(x_new, ALPHA),
+        "cross_calibrate": lambda: jaxcp.cross_calibrate(ABSOLUTE, old, y, held_out),
+    }
+    times = median_seconds(calls, repeats=9)
+    first, by_learner, _ = times
+    return [
+        {
+            f"n = m = b = {NUM_ROWS}": name,
+            "s": seconds,
+            "it / by the learner": seconds / times[by_learner],
+            "bar": "at most 1.1" if name == first else "",
+        }
+        for name, seconds in times.items()
+    ]
+
+
 def replicate(key: jax.Array) -> jax.Array:
     """Returns the coverage of jackknife+ on one data set of 50 rows and 20 inputs."""
     key_data, key_fit = jax.random.split(key)
@@ -282,6 +309,7 @@ def main() -> None:
     args = arguments(__doc__).parse_args()
     tables = {
         "ridge": ridge_times,
+        "recorded": recorded_times,
         "replicates": replicate_times,
         "streams": stream_times,
         "large": large_cv_plus,

@@ -89,9 +89,8 @@ class Fits:
 
     def predict(self, x: PyTree) -> PyTree:
         """Returns predictions of all fits, leading axes (b, m)."""
-        axes = shared.axes(self.params), None
-        predict = jax.vmap(self.learner.predict, axes, axis_size=self.count)
-        return predict(self.params, x)
+        # One program, as in those for sets: single operations round otherwise.
+        return _predict_all(self, x)
 
     def predict_full(self, x: PyTree) -> PyTree:
         """Returns predictions of the fit on all rows, leading axis m."""
@@ -177,3 +176,10 @@ def _by_input(preds):
 def predict_once(learner: Learner, params: PyTree, x: PyTree) -> PyTree:
     """Returns predictions of one fit, leading axis m."""
     return learner.predict(params, x)
+
+
+@jit
+def _predict_all(fits, x):
+    axes = shared.axes(fits.params), None
+    predict = jax.vmap(fits.learner.predict, axes, axis_size=fits.count)
+    return predict(fits.params, x)

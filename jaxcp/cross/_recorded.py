@@ -7,6 +7,7 @@ from jax import Array
 
 from jaxcp import _checks
 from jaxcp._arrays import as_array, as_arrays, is_concrete
+from jaxcp.calibration._rows import RowShapes, check_row_shapes
 from jaxcp.scores import inputs
 from jaxcp.typing import ArrayLike, PyTree, Score
 
@@ -37,27 +38,31 @@ def known_preds(preds: PyTree, held_out: Array) -> PyTree:
     return preds
 
 
-def new_preds(score: Score, preds: PyTree, count: int) -> PyTree:
+def new_preds(
+    score: Score, preds: PyTree, count: int, row_shapes: RowShapes | None
+) -> PyTree:
     """Returns predictions of b fits at new inputs, after checks."""
     preds = _as_preds(preds, count)
     _check_shapes(preds, (count,))
     m = {leaf.shape[1] for leaf in jax.tree.leaves(preds)}
     if len(m) > 1:
         raise ValueError(f"expected preds for one number of inputs, got {sorted(m)}")
-    _check_known(preds, np.ones((count, m.pop()), bool))
-    inputs.check(score, rows_of(preds))
+    _check_known(preds)
+    rows = jax.tree.map(_as_rows, preds)
+    check_row_shapes(score, rows, row_shapes)
+    inputs.of(score).check(rows, None, None)
     return preds
 
 
-def rows_of(preds: PyTree) -> PyTree:
-    """Returns predictions of all fits as rows, leading axis b m."""
-
-    def rows(v):
-        shape = v.shape[0] * v.shape[1], *v.shape[2:]
-        host = is_concrete(v)  # reshaping there compiles nothing
-        return jnp.asarray(np.asarray(v).reshape(shape)) if host else v.reshape(shape)
-
-    return jax.tree.map(rows, preds)
+def _as_rows(v):
+    """Returns an array (b, m, ...) with one leading axis of b m."""
+    shape = v.shape[0] * v.shape[1], *v.shape[2:]
+    # Reshaping on the host compiles nothing.
+    return (
+        jnp.asarray(np.asarray(v).reshape(shape))
+        if is_concrete(v)
+        else v.reshape(shape)
+    )
 
 
 def _as_preds(preds, count):
@@ -95,17 +100,22 @@ def _check_shapes(preds, expected):
             )
 
 
-def _check_known(preds, held_out):
-    """Raises ValueError for a concrete NaN of a fit at a row that it left out."""
+def _check_known(preds, held_out=None):
+    """Raises ValueError for a concrete NaN of a fit, at rows that it left out."""
     if not is_concrete(preds, held_out):
         return
     for leaf in jax.tree.leaves(preds):
-        if jnp.issubdtype(leaf.dtype, jnp.inexact):
-            unknown = np.isnan(np.asarray(leaf)).any(axis=tuple(range(2, leaf.ndim)))
-            places = np.argwhere(unknown & np.asarray(held_out))
-            if len(places):
-                fit, row = places[0]
-                raise ValueError(
-                    f"expected preds without NaN where a fit left the row out, got nan "
-                    f"of fit {fit} at row {row}"
-                )
+        if not jnp.issubdtype(leaf.dtype, jnp.inexact):
+            continue
+        unknown = np.isnan(np.asarray(leaf))
+        if not unknown.any():
+            continue
+        unknown = unknown.any(axis=tuple(range(2, leaf.ndim)))
+        if held_out is not None:
+            unknown &= np.asarray(held_out)
+        if unknown.any():
+            fit, row = np.argwhere(unknown)[0]
+            where = "" if held_out is None else " where a fit left the row out"
+            raise ValueError(
+                f"expected preds without NaN{where}, got nan of fit {fit} at row {row}"
+            )

@@ -8,7 +8,7 @@ from jax import Array
 from jaxcp import _checks
 from jaxcp._arrays import is_concrete
 from jaxcp._pytree import pytree
-from jaxcp.calibration._rows import check_row_shapes, weights_for
+from jaxcp.calibration._rows import weights_for
 from jaxcp.calibration.split import Calibration, calibrate
 from jaxcp.cross import _programs, _recorded
 from jaxcp.cross._fits import Recorded
@@ -144,8 +144,7 @@ class CrossCalibration:
         References:
           Xu and Xie, Conformal Prediction for Time Series, 2021 and 2023.
         """
-        preds = _recorded.new_preds(self.score, preds, self.left_out.count)
-        return self.aggregate_of(Recorded(), preds, alpha)
+        return self.aggregate_of(Recorded(), self._preds(preds), alpha)
 
     def stream(
         self, *, every: int = 1, empirical: bool = False
@@ -198,12 +197,14 @@ class CrossCalibration:
 
     def _check(self, preds, alpha, test_weights):
         """Returns predictions, rank and weights, or raises ValueError."""
-        preds = _recorded.new_preds(self.score, preds, self.left_out.count)
-        check_row_shapes(
-            self.score, _recorded.rows_of(preds), self.calibration.row_shapes
-        )
+        preds = self._preds(preds)
         rows = Recorded().rows(preds)
         return preds, *self.level_and_weights(rows, alpha, test_weights)
+
+    def _preds(self, preds):
+        """Returns predictions of the b fits, after checks."""
+        shapes = self.calibration.row_shapes
+        return _recorded.new_preds(self.score, preds, self.left_out.count, shapes)
 
     def level_and_weights(self, rows, alpha, test_weights):
         """Returns the rank and the weights of test points, or raises ValueError."""
