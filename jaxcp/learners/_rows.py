@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxcp._arrays import on_host
+from jaxcp._arrays import is_concrete, on_host
 from jaxcp.typing import PyTree
 
 
@@ -15,7 +15,7 @@ def as_rows(name: str, value: Any) -> Any:
         return {key: as_rows(name, part) for key, part in value.items()}
     if isinstance(value, tuple) and any(map(_has_rows, value)):
         return tuple(as_rows(name, part) for part in value)
-    if isinstance(value, jax.Array):
+    if isinstance(value, jax.Array) and is_concrete(value):
         value = np.asarray(value)
     value = list(value) if isinstance(value, tuple) else value
     if not _has_rows(value):
