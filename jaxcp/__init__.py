@@ -41,6 +41,7 @@ from jaxcp.cross import (
     enbpi,
     jackknife_plus,
     jackknife_plus_after_bootstrap,
+    split_conformal_fit,
 )
 from jaxcp.draws import draw
 from jaxcp.pvalues.conformal import conformal_p_value
@@ -79,8 +80,9 @@ __all__ = [
     "jackknife_plus_after_bootstrap", "kth_smallest", "learners", "load", "metrics",
     "online", "outliers", "plotting", "pvalues", "pytree", "resampling", "save",
     "scores", "sets", "sharded_conformal_quantile", "simulate", "simulation",
-    "soft_conformal_quantile", "split_conformal", "static", "training", "typing",
-    "volume", "weighted_conformal_quantile", "weighted_select",
+    "soft_conformal_quantile", "split_conformal", "split_conformal_fit", "static",
+    "training", "typing", "volume", "weighted_conformal_quantile",
+    "weighted_select",
 ]
 # fmt: on
 

@@ -43,7 +43,7 @@ def is_rounded(name: str, value: Any) -> bool:
     """Returns whether values, as they came in, lose digits as the default float."""
     if isinstance(value, Array):
         return False
-    value, dtype = _on_host(name, value), jax.dtypes.canonicalize_dtype(float)
+    value, dtype = on_host(name, value), jax.dtypes.canonicalize_dtype(float)
     value = value[some_rows(len(value))] if value.ndim else value
     if value.dtype.kind not in "iuf" or np.can_cast(value.dtype, dtype):
         return False
@@ -121,7 +121,7 @@ def _as_array(name, x):
         return x
     if isinstance(x, bool | float | complex) and not isinstance(x, np.generic):
         return jnp.asarray(x)  # without a type of its own, it takes its company's
-    x = _on_host(name, x)
+    x = on_host(name, x)
     try:
         return jnp.asarray(narrowed(x))
     except TypeError as error:
@@ -129,7 +129,7 @@ def _as_array(name, x):
         raise ValueError(f"expected {name} as numbers, got {found}") from error
 
 
-def _on_host(name, x):
+def on_host(name: str, x: Any) -> np.ndarray:
     """Returns what came in as a numpy array, objects as numbers where they are."""
     x = as_host_array(name, x)
     return _as_one(name, x.tolist()) if x.dtype == object else x

@@ -14,12 +14,12 @@ from jax import Array
 
 # fmt: off
 __all__ = [
-    "AnySet", "ArrayLike", "AxisName", "CheckedMartingale", "ChecksData",
-    "EstimatesSets", "FitsOnHost", "HasBounds", "HasEnds", "HasEstimate",
-    "HasLabels", "HasLogSize", "HasNames", "HasRounding", "HasShapes", "HasSize",
-    "HasSoftSize", "HasWidths", "LabelScore", "Learner", "LeavesOneOut",
-    "Martingale", "MayBeEmpty", "Number", "Online", "Predict", "PyTree", "Score",
-    "Scorecaster", "Set",
+    "AnyLearner", "AnySet", "ArrayLike", "AxisName", "CheckedMartingale",
+    "ChecksData", "EstimatesSets", "FitsOnHost", "HasBounds", "HasEnds",
+    "HasEstimate", "HasLabels", "HasLogSize", "HasNames", "HasRounding",
+    "HasShapes", "HasSize", "HasSoftSize", "HasWidths", "LabelScore", "Learner",
+    "LeavesOneOut", "Martingale", "MayBeEmpty", "Number", "Online", "Predict",
+    "PyTree", "Score", "Scorecaster", "Set",
 ]
 # fmt: on
 __dir__ = __all__.copy
@@ -76,6 +76,9 @@ class FitsOnHost(Protocol):
 
     def predict_full(self, fits: Any, x: Any) -> PyTree:
         """Returns what a fit on all rows predicts at inputs, leading axis m."""
+
+
+AnyLearner = Learner | FitsOnHost  # what the cross-conformal verbs take
 
 
 @runtime_checkable

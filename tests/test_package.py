@@ -142,7 +142,7 @@ def test_import_is_light():
 
 
 ORDER = [
-    {"_tracing", "_files", "typing"},
+    {"_tracing", "_files", "_progress", "typing"},
     {"_pytree", "_arrays"},
     {"_checks", "_batching", "_names", "_numbers"},
     {"_geometry", "_named", "_soft", "draws"},
@@ -151,8 +151,8 @@ ORDER = [
     {"scores"},
     {"calibration"},
     {"resampling", "learners", "training"},
-    {"cross", "outliers", "detection"},
     {"online"},
+    {"cross", "outliers", "detection"},
     {"metrics", "simulation", "distributed", "datasets", "models"},
     {"plotting", "saving"},
 ]

@@ -4,6 +4,7 @@ from jaxcp.cross.bootstrap import enbpi, jackknife_plus_after_bootstrap
 from jaxcp.cross.conformal import CrossConformal
 from jaxcp.cross.methods import cross_conformal, cv_plus, jackknife_plus
 from jaxcp.cross.predictions import CrossCalibration, cross_calibrate
+from jaxcp.cross.splitting import split_conformal_fit
 
 __all__ = [
     "CrossCalibration",
@@ -14,4 +15,5 @@ __all__ = [
     "enbpi",
     "jackknife_plus",
     "jackknife_plus_after_bootstrap",
+    "split_conformal_fit",
 ]

@@ -102,7 +102,7 @@ class Fits:
         """Returns predictions of the fit on all rows, leading axis m."""
         _checks.check_given(x=x)
         x = as_arrays(x=x)
-        return _predict(self.learner, self.full, x)
+        return predict_once(self.learner, self.full, x)
 
     def rows(self, x: PyTree) -> PyTree:
         """Returns something with a row for each input: the inputs."""
@@ -179,7 +179,8 @@ def _by_input(preds):
 
 
 @jit
-def _predict(learner, params, x):
+def predict_once(learner: Learner, params: PyTree, x: PyTree) -> PyTree:
+    """Returns predictions of one fit, leading axis m."""
     return learner.predict(params, x)
 
 

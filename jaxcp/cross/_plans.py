@@ -18,7 +18,7 @@ from jaxcp.cross.predictions import of_held_out
 from jaxcp.learners import checking, shared
 from jaxcp.learners.general import check_learner
 from jaxcp.scores import inputs
-from jaxcp.typing import ArrayLike, FitsOnHost, Learner, PyTree, Score
+from jaxcp.typing import AnyLearner, ArrayLike, FitsOnHost, PyTree, Score
 
 
 class Plan(NamedTuple):
@@ -54,10 +54,11 @@ class Rows(NamedTuple):
 
 
 def check_data(
-    key: Array, learner: Learner, score: Score, x: PyTree, y: ArrayLike
+    key: Array, learner: AnyLearner, score: Score, x: PyTree, y: ArrayLike
 ) -> Rows:
     """Returns inputs and targets as arrays, after checks."""
     inputs.check_score(score)
+    _checks.check_given(learner=learner)
     if isinstance(learner, FitsOnHost):
         return _rows_on_host(key, learner, x, y)
     found, x = _checks.rows(y=y, x=x)
@@ -71,6 +72,7 @@ def check_data(
 def _rows_on_host(key, learner, x, y):
     """Returns rows in the containers that they came in, after checks."""
     _checks.check_given(y=y, x=x)
+    checking.check_untraced(learner, key, x, y)
     n = learner.num_rows(y)
     _checks.rows(y=np.zeros(n), x=np.zeros(learner.num_rows(x)))
     _checks.check_key(key)
@@ -78,7 +80,7 @@ def _rows_on_host(key, learner, x, y):
     values = on_host("y", y)
     if values.dtype.kind == "f":
         _checks.check_not_nan("y", values)
-    return Rows(x, np.arange(n), y)
+    return Rows(x, jnp.asarray(np.arange(n)), y)
 
 
 def plan_of(
@@ -92,7 +94,7 @@ def plan_of(
 def carry_out(
     plan: Plan,
     key: Array,
-    learner: Learner,
+    learner: AnyLearner,
     score: Score,
     rows: Rows,
     calibration_weights: ArrayLike | None,
@@ -100,9 +102,8 @@ def carry_out(
     """Returns the fits of a plan with each row's score under those without it."""
     if plan.batch_size is not None:
         _checks.check_count("batch_size", plan.batch_size, 1)
-    on_host = isinstance(learner, FitsOnHost)
-    fits, preds = (_fit_on_host if on_host else _fit)(plan, key, learner, rows)
-    _check_preds(rows.x, preds, plan.left_out.mask)
+    fit = _fit_on_host if isinstance(learner, FitsOnHost) else _fit
+    fits, preds = fit(plan, key, learner, rows)
     classes = fits.classes if inputs.has_labels(score) else None
     calibration = of_held_out(
         plan.left_out, score, preds, rows.given, calibration_weights, classes
@@ -121,6 +122,7 @@ def _check_preds(x, preds, mask):
 
 def _fit_on_host(plan, key, learner, rows):
     """Returns fits of a model that is not of jax, and held-out predictions."""
+    checking.check_untraced(learner, plan.weights)
     n = len(rows.y)
     weights = 1 - np.eye(n) if plan.weights is None else np.asarray(plan.weights)
     fitted = learner.fit_all(key, rows.x, rows.given, weights)
@@ -135,7 +137,9 @@ def _fit(plan, key, learner, rows):
         checking.check_once(learner, rows.x, rows.y, key)
     with checking.traceable(learner):
         of = plan.weights, plan.left_out, plan.batch_size
-        return _fit_together(key, learner, rows.x, rows.y, *of)
+        fits, preds = _fit_together(key, learner, rows.x, rows.y, *of)
+    _check_preds(rows.x, preds, plan.left_out.mask)
+    return fits, preds
 
 
 @jit(static_argnames="batch_size")

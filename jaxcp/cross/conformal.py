@@ -6,6 +6,7 @@ from jaxcp._pytree import pytree
 from jaxcp.cross import _programs
 from jaxcp.cross._fits import Fits, HostFits
 from jaxcp.cross.predictions import CrossCalibration
+from jaxcp.online.windows import SlidingState, SlidingWindow
 from jaxcp.typing import AnySet, ArrayLike, PyTree
 
 
@@ -136,6 +137,12 @@ class CrossConformal:
         """
         source, x = self.fits.source(x)
         return self.calibration.aggregate_of(source, x, alpha)
+
+    def stream(
+        self, *, every: int = 1, empirical: bool = False
+    ) -> tuple[SlidingWindow, SlidingState]:
+        """Returns an online method and its state: `CrossCalibration.stream`."""
+        return self.calibration.stream(every=every, empirical=empirical)
 
     def _check(self, x, alpha, test_weights):
         """Returns what a program of sets takes, or raises ValueError."""

@@ -15,6 +15,7 @@ from jaxcp.calibration.split import Calibration, calibrate
 from jaxcp.cross import _programs, _recorded
 from jaxcp.cross._fits import Recorded
 from jaxcp.cross._left_out import Aggregation, Ensemble, OwnFit, left_out_by
+from jaxcp.online.windows import SlidingState, SlidingWindow
 from jaxcp.quantiles.levels import conformal_rank
 from jaxcp.scores import inputs
 from jaxcp.typing import AnySet, ArrayLike, PyTree, Score
@@ -146,6 +147,45 @@ class CrossCalibration:
           Xu and Xie, Conformal Prediction for Time Series, 2021 and 2023.
         """
         return self.aggregate_of(Recorded(), self._preds(preds), alpha)
+
+    def stream(
+        self, *, every: int = 1, empirical: bool = False
+    ) -> tuple[SlidingWindow, SlidingState]:
+        """Returns an online method and its state, after the held-out scores.
+
+        The rolling threshold of EnbPI, for rows in order of time and predictions by
+        `aggregate`.
+
+        Args:
+          every: Steps between updates of the window, as for `online.SlidingWindow`.
+          empirical: Whether the rank is that of the papers, a little narrower.
+
+        Returns:
+          A pair (method, state) for `online.run`.
+
+        Raises:
+          ValueError: if `every` is not an int >= 1, or the calibration has weights.
+
+        Guarantee:
+          As `online.SlidingWindow`: asymptotic.
+
+        Example:
+          >>> held_out = jnp.arange(20)[None] % 2 == jnp.arange(2)[:, None]
+          >>> score, y = jaxcp.scores.Absolute(), jnp.arange(20.0)
+          >>> cp = cross_calibrate(score, jnp.zeros((2, 20)), y, held_out)
+          >>> method, state = cp.stream(every=2)
+          >>> preds, y = cp.aggregate(jnp.zeros((2, 4))), jnp.full(4, 30.0)
+          >>> jaxcp.online.run(method, state, preds, y, alpha=0.1)[1].upper.tolist()
+          [18.0, 18.0, 30.0, 30.0]
+        """
+        if self.calibration.weights is not None:
+            raise ValueError(
+                "expected scores without calibration_weights, which a window does not "
+                "keep; online.NexCP weighs scores by their age"
+            )
+        method = SlidingWindow(self.score, every=every, empirical=empirical)
+        # Every step is given its own alpha.
+        return method, method.init(self.scores, 0.5, mask=self.mask)
 
     def named(self, sets):
         """Returns sets with the names of their labels, if there are any."""
