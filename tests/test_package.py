@@ -143,6 +143,7 @@ def test_import_is_light():
 
 ORDER = [
     {"_tracing", "typing"},
+    {"_padding"},
     {"_pytree", "_arrays"},
     {"_checks", "_batching", "_numbers"},
     {"_geometry", "_soft", "draws"},

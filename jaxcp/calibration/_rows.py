@@ -10,6 +10,7 @@ from jax import Array
 from jaxcp import _checks
 from jaxcp._arrays import as_arrays, check_digits, is_concrete, is_rounded, some_rows
 from jaxcp._batching import evaluate
+from jaxcp._padding import on_host, repeated
 from jaxcp.scores import inputs
 from jaxcp.typing import PyTree, Score
 
@@ -50,6 +51,23 @@ def scored(
     if rounded:
         check_digits_of_targets(score, preds, y, scores, mask, given)
     return Scored(scores, weights, mask, row_shapes(preds), groups)
+
+
+def filled(held: Any, size: int) -> dict[str, np.ndarray | None]:
+    """Returns scores, weights and mask of a calibration, with rows that do not count."""
+    counts = np.arange(size) < len(held.scores)
+    scores, weights, mask = repeated((held.scores, held.weights, held.mask), size)
+    weights = None if weights is None else np.where(counts, weights, 0)
+    mask = counts if mask is None else counts & mask
+    return {"scores": scores, "weights": weights, "mask": mask}
+
+
+def count_rows(held: Any) -> int | Array:
+    """Returns how many rows of a calibration count."""
+    if held.mask is None:
+        return len(held.scores)
+    known = on_host(held.mask)
+    return int(np.sum(np.asarray(held.mask))) if known else jnp.sum(held.mask)
 
 
 def weights_for(weights: Array | None, test_weights: Any) -> _checks.Column:
