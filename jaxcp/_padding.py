@@ -21,8 +21,9 @@ from jaxcp.typing import PyTree
 _MOST_ROWS = 2**14
 _MOST = 2**15  # numbers of a batch: beyond, running may outweigh compiling
 _OFTEN = 200  # calls after which a number of rows is worth a program
-_MANY = 2**12  # numbers of rows of one kind that are counted at a time
-_calls: dict[Any, dict[tuple[int, ...], int]] = {}  # how often which numbers came
+_MANY = 2**14  # numbers of rows that are counted at a time
+_calls: dict[Any, int] = {}  # how often numbers of rows came to a program
+_shared: set[Any] = set()  # sizes of programs for several numbers of rows
 
 
 class HoldsRows(Protocol):
@@ -86,18 +87,15 @@ def repeated(rows: PyTree, size: int) -> PyTree:
     return jax.tree.map(fill, rows)
 
 
-def counting(size: int, count: Array | None) -> Array:
-    """Returns which of `size` rows count."""
-    return jnp.arange(size) < (size if count is None else count)
-
-
 def on_device(x: np.ndarray) -> Array:
-    """Returns `jnp.asarray(x)`, which compiles for each shape; a small one does not."""
-    if x.size > _MOST or x.dtype.kind not in "biuf":
+    """Returns `jnp.asarray(x)`, which compiles for every shape: not for one seldom."""
+    if x.ndim == 0 or x.size > _MOST or x.dtype.kind not in "biuf":
+        return jnp.asarray(x)
+    if _has_program(x.dtype, x.shape, None, at_once=True):
         return jnp.asarray(x)
     dtype = jax.dtypes.canonicalize_dtype(x.dtype)
     with np.errstate(over="ignore"):
-        return jax.device_put(np.array(x, dtype))  # a copy: it may be kept, not copied
+        return jax.device_put(np.array(x, dtype))  # of a copy, for it may keep that
 
 
 def on_host(*trees: PyTree) -> bool:
@@ -117,24 +115,41 @@ def _is_on_host(leaf):
 
 def _sizes(program, fixed, rows, holder, at_once=False):
     """Returns the numbers of rows to fill up to, held and given; None to leave all."""
-    leaves, structure = jax.tree.flatten(rows)
-    numbers = (
-        0 if holder is None else holder._num_held(),
-        len(leaves[0]) if leaves else 0,
-    )
+    numbers = 0 if holder is None else holder._num_held(), _num_rows(rows)
+    if _calls.get((program, numbers), 0) >= _OFTEN:  # the hot path
+        return None
     sizes = tuple(1 << (n - 1).bit_length() if n else 0 for n in numbers)
     if sizes == numbers or max(sizes) > _MOST_ROWS:
+        _calls[program, numbers] = _OFTEN
         return None
-    kinds = tuple((leaf.shape[1:], leaf.dtype) for leaf in leaves)
-    key = program, type(holder), structure, kinds, sizes
-    calls = _calls.setdefault(key, {} if at_once else {numbers: _OFTEN})
-    calls[numbers] = calls.get(numbers, 0) + 1
-    if calls[numbers] > _OFTEN:
+    leaves = jax.tree.leaves(rows)
+    width = sum(leaf.size for leaf in leaves) // max(numbers[1], 1)
+    if sizes[1] * width > _MOST or not on_host(holder, fixed, rows):
         return None
-    if len(calls) > _MANY:
-        calls.clear()
-    small = sum(leaf.size for leaf in leaves) // max(numbers[1], 1) * sizes[1] <= _MOST
-    return sizes if small and on_host(holder, fixed, rows) else None
+    return None if _has_program(program, numbers, sizes, at_once) else sizes
+
+
+def _num_rows(rows):
+    """Returns the number of rows, 0 if there are none."""
+    for v in rows:
+        if isinstance(v, Array):  # not all leaves: this is on every path
+            return v.shape[0]
+    return next((len(leaf) for leaf in jax.tree.leaves(rows)), 0)
+
+
+def _has_program(of, numbers, sizes, at_once=False):
+    """Returns whether these numbers of rows, which come once more, have a program.
+
+    The first ones of their sizes have, if they are not filled up at once.
+    """
+    calls = _calls.get((of, numbers), 0)
+    if calls < _OFTEN:
+        calls = calls + 1 if at_once or (of, sizes) in _shared else _OFTEN
+        if len(_calls) > _MANY:
+            _calls.clear()
+        _calls[of, numbers] = calls
+        _shared.add((of, sizes))
+    return calls >= _OFTEN
 
 
 def _cut(v, num_rows):

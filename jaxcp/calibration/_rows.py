@@ -10,7 +10,7 @@ from jax import Array
 from jaxcp import _checks
 from jaxcp._arrays import as_arrays, check_digits, is_concrete, is_rounded, some_rows
 from jaxcp._batching import evaluate
-from jaxcp._padding import on_host, repeated
+from jaxcp._padding import on_device, on_host, repeated
 from jaxcp.scores import inputs
 from jaxcp.typing import PyTree, Score
 
@@ -53,8 +53,8 @@ def scored(
     return Scored(scores, weights, mask, row_shapes(preds), groups)
 
 
-def filled(held: Any, size: int) -> dict[str, np.ndarray | None]:
-    """Returns scores, weights and mask of a calibration, with rows that do not count."""
+def filled(held: Any, size: int) -> dict[str, Any]:
+    """Returns scores, weights and mask of a calibration with `size` rows."""
     counts = np.arange(size) < len(held.scores)
     scores, weights, mask = repeated((held.scores, held.weights, held.mask), size)
     weights = None if weights is None else np.where(counts, weights, 0)
@@ -148,7 +148,7 @@ def check_digits_of_targets(
         cut = jax.tree.map(lambda v: v[some], (preds, y, scores, mask))
         preds, y, scores, mask = cut
     floats = np.asarray(y, jax.dtypes.canonicalize_dtype(float))
-    moved = evaluate(score, preds, jnp.asarray(np.nextafter(floats, np.inf)))
+    moved = evaluate(score, preds, on_device(np.nextafter(floats, np.inf)))
     rows = slice(None) if mask is None else np.asarray(mask)
     scores, moved = (np.asarray(v, float)[rows] for v in (scores, moved))
     try:

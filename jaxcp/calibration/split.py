@@ -3,7 +3,6 @@
 import dataclasses
 from typing import Any
 
-import jax.numpy as jnp
 from jax import Array
 
 from jaxcp._numbers import with_rounding
