@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from jaxcp._tracing import is_ours
 from jaxcp.typing import ArrayLike, PyTree
 
 _MANY = 2**13  # rows whose digits tell those of all
@@ -41,7 +42,7 @@ def as_groups(name: str, value: Any) -> Array:
 
 def is_rounded(name: str, value: Any) -> bool:
     """Returns whether values, as they came in, lose digits as the default float."""
-    if isinstance(value, Array):
+    if isinstance(value, Array) or is_ours(type(value)):
         return False
     value, dtype = _on_host(name, value), jax.dtypes.canonicalize_dtype(float)
     value = value[some_rows(len(value))] if value.ndim else value
@@ -113,7 +114,8 @@ def _is_array_like(x):
         return all(isinstance(v, list | Real | np.generic) for v in x) and all(
             isinstance(v, Real | np.generic) for v in jax.tree.leaves(x)
         )
-    return hasattr(x, "to_numpy") or hasattr(x, "detach")  # pandas, torch
+    found = hasattr(x, "to_numpy") or hasattr(x, "detach")  # pandas, torch
+    return found and not is_ours(type(x))  # sets offer arrays too
 
 
 def _as_array(name, x):

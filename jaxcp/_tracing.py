@@ -93,6 +93,11 @@ def declare_ours(cls: type) -> None:
     _kinds[cls] = _OURS
 
 
+def is_ours(cls: type) -> bool:
+    """Returns whether a class is one of `pytree`."""
+    return _kind(cls) == _OURS
+
+
 def _note(found, value):
     kind = _kind(type(value))
     if kind == _FOREIGN:

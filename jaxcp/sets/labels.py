@@ -1,16 +1,18 @@
 """Sets of labels."""
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from jaxcp._arrays import as_array
 from jaxcp._pytree import pytree
 from jaxcp.sets._arithmetic import answer_shape, without_axis
+from jaxcp.sets._batches import Batch, on_host
 from jaxcp.typing import Number
 
 
 @pytree
-class LabelSet:
+class LabelSet(Batch):
     """A set of labels out of 0, ..., k - 1; it may be empty.
 
     Args:
@@ -64,3 +66,10 @@ class LabelSet:
             mask = f"{self.mask.dtype}{self.mask.shape}"
             raise ValueError(f"expected a mask of shape (m, k), bool, got {mask}")
         return self
+
+    def to_numpy(self) -> np.ndarray:
+        """Returns which labels are in each set, bool of shape (m, k)."""
+        return on_host(self.mask)
+
+    def _batch(self):
+        return np.shape(self.mask)[:-1]
