@@ -40,7 +40,7 @@ from jaxcp.cross import (
     jackknife_plus,
     jackknife_plus_after_bootstrap,
 )
-from jaxcp.draws import draw
+from jaxcp.draws import draw, uniforms
 from jaxcp.pvalues.conformal import conformal_p_value
 from jaxcp.quantiles import (
     conformal_quantile,
@@ -75,8 +75,8 @@ __all__ = [
     "jackknife_plus_after_bootstrap", "kth_smallest", "learners", "metrics", "online",
     "outliers", "plotting", "pvalues", "pytree", "resampling", "scores", "sets",
     "sharded_conformal_quantile", "simulate", "simulation", "soft_conformal_quantile",
-    "split_conformal", "static", "training", "typing", "volume",
-    "weighted_conformal_quantile", "weighted_select",
+    "split_conformal", "static", "training", "typing", "uniforms",
+    "volume", "weighted_conformal_quantile", "weighted_select",
 ]
 # fmt: on
 

@@ -91,6 +91,16 @@ def is_concrete(*trees: PyTree) -> bool:
     return all(map(_is_known, jax.tree.leaves(trees)))
 
 
+def is_array_like(x: Any) -> bool:
+    """Returns whether a value that jax may take for no leaf comes in as one array."""
+    if isinstance(x, list):
+        return all(isinstance(v, list | Real | np.generic) for v in x) and all(
+            isinstance(v, Real | np.generic) for v in jax.tree.leaves(x)
+        )
+    found = hasattr(x, "to_numpy") or hasattr(x, "detach")  # pandas, torch
+    return found and not (is_ours(type(x)) or isinstance(x, type))  # sets offer it too
+
+
 def _is_known(x):
     if isinstance(x, jax.core.Tracer):
         return False
@@ -106,16 +116,7 @@ def _median_sizes(values, default):
 
 
 def _as_tree(name, tree):
-    return jax.tree.map(lambda x: _as_array(name, x), tree, is_leaf=_is_array_like)
-
-
-def _is_array_like(x):
-    if isinstance(x, list):
-        return all(isinstance(v, list | Real | np.generic) for v in x) and all(
-            isinstance(v, Real | np.generic) for v in jax.tree.leaves(x)
-        )
-    found = hasattr(x, "to_numpy") or hasattr(x, "detach")  # pandas, torch
-    return found and not is_ours(type(x))  # sets offer arrays too
+    return jax.tree.map(lambda x: _as_array(name, x), tree, is_leaf=is_array_like)
 
 
 def _as_array(name, x):

@@ -10,7 +10,7 @@ from jaxcp.typing import ArrayLike, HasLabels, Set
 
 
 def group_coverage(
-    sets: Set, y: ArrayLike, groups: ArrayLike, *, num_groups: int
+    sets: Set | ArrayLike, y: ArrayLike, groups: ArrayLike, *, num_groups: int
 ) -> Array:
     """Returns the coverage within each group.
 
@@ -38,7 +38,7 @@ def group_coverage(
     return _group_coverage(sets, y, groups, num_groups)
 
 
-def class_coverage(sets: HasLabels, y: ArrayLike) -> Array:
+def class_coverage(sets: HasLabels | ArrayLike, y: ArrayLike) -> Array:
     """Returns the coverage of each class: `group_coverage` with groups y.
 
     Args:
@@ -57,13 +57,13 @@ def class_coverage(sets: HasLabels, y: ArrayLike) -> Array:
       >>> class_coverage(sets, jnp.array([0, 1, 1]))
       Array([1. , 0.5], dtype=float32)
     """
-    _sets.check_label_sets(sets)
+    sets = _sets.as_label_sets(sets)
     sets, y = _sets.check_sets(sets, y)
     return _group_coverage(sets, y, y, sets.members().shape[1])
 
 
 def coverage_gap(
-    sets: Set,
+    sets: Set | ArrayLike,
     y: ArrayLike,
     groups: ArrayLike,
     alpha: ArrayLike,

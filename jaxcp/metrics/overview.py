@@ -4,7 +4,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax import Array
 
 from jaxcp import _checks
 from jaxcp._arrays import as_groups, is_concrete
@@ -13,7 +12,7 @@ from jaxcp.metrics import _sets
 from jaxcp.metrics.dependence import hsic
 from jaxcp.metrics.groups import class_coverage, coverage_gap, group_coverage
 from jaxcp.metrics.intervals import coverage_width_criterion, winkler_score
-from jaxcp.metrics.rates import coverage, empty_rate, singleton_rate
+from jaxcp.metrics.rates import coverage, empty_rate, full_rate, singleton_rate
 from jaxcp.metrics.size import infinite_rate, mean_size, median_size
 from jaxcp.metrics.strata import (
     min_size_stratified_coverage,
@@ -26,18 +25,25 @@ from jaxcp.typing import ArrayLike, HasLabels, Set
 _HSIC_ROWS = 20_000
 _ETA = 30.0  # the weight of the coverage in the criterion of coverage and width
 _FEW = 20  # numbers of an array that are shown
+_MANY_FULL = 0.5
+_ON_FULL_SETS = """
+Most sets hold every label: the threshold reaches the largest scores of labels. Ties of
+deterministic APS do that; APS(randomized=True) and LAC() have none."""
 
 
-class Summary(dict[str, Array]):
-    """A dict from names of metrics to arrays, in an order. Made by `summary`.
+class Summary(dict[str, Any]):
+    """A dict from names of metrics to numbers, in an order. Made by `summary`.
 
-    A pytree, as dicts are, so that jit and vmap return one too. It shows numbers.
+    A pytree, as dicts are, so that jit and vmap return one too, of arrays. It shows
+    numbers, and so do `pandas.Series(found)` and `pandas.DataFrame([found, other])`.
     """
 
     def __repr__(self) -> str:
-        """Returns a line for each metric, with its numbers."""
+        """Returns a line for each metric, and one on sets that hold every label."""
         lines = (f"{name!r}: {_shown(value)}" for name, value in self.items())
-        return "{" + ",\n ".join(lines) + "}"
+        share = self.get("full_rate", 0.0)
+        many = is_concrete(share) and np.all(np.asarray(share) > _MANY_FULL)
+        return "{" + ",\n ".join(lines) + "}" + (_ON_FULL_SETS if many else "")
 
     def tolist(self) -> dict[str, Any]:
         """Returns a plain dict of Python numbers and lists of them, e.g. for JSON."""
@@ -57,7 +63,7 @@ jax.tree_util.register_pytree_with_keys(Summary, _flatten, _unflatten)
 
 
 def summary(
-    sets: Set,
+    sets: Set | ArrayLike,
     y: ArrayLike,
     alpha: ArrayLike,
     groups: ArrayLike | None = None,
@@ -78,14 +84,16 @@ def summary(
         have one for each size.
 
     Returns:
-      A `Summary`, a dict from the name of a metric to its value that prints as numbers
-      (`tolist` makes Python numbers, for JSON): "coverage" always; "mean_size",
-      "median_size", "empty_rate", "infinite_rate", "min_size_stratified_coverage",
-      "size_stratified_coverage_violation" (of label sets: over those that are not
-      empty) and "hsic" (median heuristic; up to 20,000 rows, for it takes O(m^2)) for
-      sets with a size; "winkler_score" and "coverage_width_criterion" (eta = 30) for
-      intervals; "singleton_rate" and "class_coverage" for label sets; "group_coverage"
-      and "coverage_gap" with groups.
+      A `Summary`, a dict from the name of a metric to its value, a number of Python (in
+      the digits that its precision has) or an array of numpy; inside of jit and vmap
+      arrays of jax. `tolist` makes lists of the arrays, for JSON. "coverage" always;
+      "mean_size", "median_size", "empty_rate", "infinite_rate",
+      "min_size_stratified_coverage", "size_stratified_coverage_violation" (of label
+      sets: over those that are not empty) and "hsic" (median heuristic; up to 20,000
+      rows, for it takes O(m^2)) for sets with a size; "winkler_score" and
+      "coverage_width_criterion" (eta = 30) for intervals; "full_rate", "singleton_rate"
+      and "class_coverage" for label sets; "group_coverage" and "coverage_gap" with
+      groups.
       Values are of shape (), of classes (k,) and of groups (g,).
 
     Raises:
@@ -95,7 +103,7 @@ def summary(
       >>> from jaxcp.sets import Interval
       >>> sets, y = Interval(jnp.zeros(4), jnp.ones(4)), jnp.array([0.1, 0.5, 2.0, 0.9])
       >>> found = summary(sets, y, alpha=0.2)
-      >>> found["coverage"].item(), found["mean_size"].item()
+      >>> found["coverage"], found["mean_size"]
       (0.75, 1.0)
       >>> print(str(found)[:36])
       {'coverage': 0.75,
@@ -110,7 +118,11 @@ def summary(
     by_bins = _has_size(sets) and not issubclass(type(sets), HasLabels)
     if by_bins:
         _checks.check_count("num_bins", num_bins, 1)
-    return _summary(sets, y, alpha, groups, num_groups, num_bins if by_bins else None)
+    num_bins = num_bins if by_bins else None
+    found = _summary(sets, y, alpha, groups, num_groups, num_bins)
+    if not is_concrete(found):
+        return found
+    return Summary({name: _as_plain(value) for name, value in found.items()})
 
 
 @jit(static_argnames=("num_groups", "num_bins"))
@@ -133,6 +145,7 @@ def _summary(sets, y, alpha, groups, num_groups, num_bins):
         add(winkler_score, y, alpha)
         add(coverage_width_criterion, y, alpha, eta=_ETA)
     if isinstance(sets, HasLabels):
+        add(full_rate)
         add(singleton_rate)
         add(class_coverage, y)
     if groups is not None:
@@ -147,6 +160,14 @@ def _has_size(sets: Any) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _as_plain(value):
+    """Returns a number as Python's, in its own digits, or an array as numpy's."""
+    value = np.array(value)
+    # 0.9 of single precision is 0.9, not 0.8999999761581421.
+    own = value.ndim == 0 and value.dtype.kind == "f"
+    return float(str(value)) if own else value if value.ndim else value.item()
 
 
 def _count(groups):

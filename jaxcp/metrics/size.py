@@ -7,10 +7,10 @@ from jaxcp._numbers import as_float, mean
 from jaxcp._tracing import jit
 from jaxcp.metrics import _sets
 from jaxcp.quantiles.selection import kth_smallest
-from jaxcp.typing import Set
+from jaxcp.typing import ArrayLike, Set
 
 
-def sizes(sets: Set) -> Array:
+def sizes(sets: Set | ArrayLike) -> Array:
     """Returns the width, number of labels, or volume of each set.
 
     Args:
@@ -31,7 +31,7 @@ def sizes(sets: Set) -> Array:
     return _sets.closed_form_sizes(_sets.as_batch(sets))
 
 
-def mean_size(sets: Set) -> Array:
+def mean_size(sets: Set | ArrayLike) -> Array:
     """Returns the mean width, number of labels, or volume of sets.
 
     Args:
@@ -52,7 +52,7 @@ def mean_size(sets: Set) -> Array:
     return _mean_size(_sets.as_batch(sets))
 
 
-def median_size(sets: Set) -> Array:
+def median_size(sets: Set | ArrayLike) -> Array:
     """Returns the median width, number of labels, or volume of sets.
 
     The mean of the order statistics of ranks floor((m + 1) / 2) and floor(m / 2) + 1:
@@ -76,7 +76,7 @@ def median_size(sets: Set) -> Array:
     return _median_size(_sets.as_batch(sets))
 
 
-def infinite_rate(sets: Set) -> Array:
+def infinite_rate(sets: Set | ArrayLike) -> Array:
     """Returns the share of sets of infinite size.
 
     Args:
