@@ -120,7 +120,7 @@ def summary(
         _checks.check_count("num_bins", num_bins, 1)
     num_bins = num_bins if by_bins else None
     found = _summary(sets, y, alpha, groups, num_groups, num_bins)
-    if not is_concrete(found):
+    if not is_concrete(found["coverage"]):
         return found
     return Summary({name: _as_plain(value) for name, value in found.items()})
 
@@ -164,10 +164,11 @@ def _has_size(sets: Any) -> bool:
 
 def _as_plain(value):
     """Returns a number as Python's, in its own digits, or an array as numpy's."""
-    value = np.array(value)
+    value = np.asarray(value)
+    if value.ndim:
+        return value.copy()
     # 0.9 of single precision is 0.9, not 0.8999999761581421.
-    own = value.ndim == 0 and value.dtype.kind == "f"
-    return float(str(value)) if own else value if value.ndim else value.item()
+    return float(str(value[()])) if value.dtype.kind == "f" else value.item()
 
 
 def _count(groups):
