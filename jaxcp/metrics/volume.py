@@ -9,7 +9,8 @@ from jaxcp._arrays import as_arrays
 from jaxcp._batching import map_evenly
 from jaxcp._pytree import pytree
 from jaxcp._tracing import jit
-from jaxcp.typing import Set
+from jaxcp.metrics import _sets
+from jaxcp.typing import ArrayLike, Set
 from jaxcp.volumes import volume
 
 _AT_A_TIME = 64  # sets whose volumes are estimated side by side
@@ -48,7 +49,7 @@ class MeanVolume:
 
 
 def mean_volume(
-    key: Array, sets: Set, num_samples: int = 1000, *, sobol: bool = False
+    key: Array, sets: Set | ArrayLike, num_samples: int = 1000, *, sobol: bool = False
 ) -> MeanVolume:
     """Returns the mean and the geometric mean of the volumes of sets.
 
@@ -71,7 +72,7 @@ def mean_volume(
       >>> round(volumes.mean.item(), 4), round(volumes.geometric_mean.item(), 4)
       (2.5, 2.0)
     """
-    sets = as_arrays(sets=sets)
+    sets = as_arrays(sets=_sets.as_sets(sets))
     m = _checks.num_rows(sets=sets)
     _checks.check_key(key)
     _checks.check_count("num_samples", num_samples, 1)

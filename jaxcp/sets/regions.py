@@ -14,13 +14,14 @@ from jaxcp._arrays import as_arrays
 from jaxcp._numbers import as_float, at_least_single, rounding, unless_nan
 from jaxcp._pytree import pytree, static
 from jaxcp.sets._arithmetic import log_of_solid
+from jaxcp.sets._batches import Batch
 from jaxcp.typing import EstimatesSets, Number, PyTree, Score
 from jaxcp.volumes.balls import log_volume_of_balls
 from jaxcp.volumes.estimate import check_one
 
 
 @pytree
-class Balls:
+class Balls(Batch):
     """The union of l closed balls of one radius: y within it of some center.
 
     Args:
@@ -73,6 +74,9 @@ class Balls:
         shape = jnp.shape(self.centers)
         return len(shape) > 1 and shape[-1] > _geometry.UNROLLED
 
+    def _batch(self):
+        return jnp.shape(self.radius)
+
     def _contains(self, y):
         distance = _geometry.nearest_distance(*_geometry.as_points(y, self.centers))
         return _at_most(distance, self.radius, self.rounds)
@@ -83,7 +87,7 @@ class Balls:
 
 
 @pytree
-class Ellipsoid:
+class Ellipsoid(Batch):
     """The ellipsoid of all y with norm(scale^-1 (y - center)) <= radius.
 
     Args:
@@ -136,6 +140,9 @@ class Ellipsoid:
         """Returns the ellipsoid without targets beyond its radius by rounding."""
         return replace(self, rounds=False)
 
+    def _batch(self):
+        return jnp.shape(self.radius)
+
     def _contains(self, y):
         _checks.check_shape("a target", self.center.shape, y.shape)
         z = _geometry.whiten(self.scale, y - self.center)
@@ -156,7 +163,7 @@ class Ellipsoid:
 
 
 @pytree
-class LevelSet:
+class LevelSet(Batch):
     """The set {y : score(pred, y) <= level} of any score, known by membership alone.
 
     Scores that exceed the level by rounding are inside: the program that found it may
@@ -188,8 +195,7 @@ class LevelSet:
 
     def contains(self, y: Array) -> Array:
         """Returns whether all(score(pred, y) <= level), bool of shape ()."""
-        batch_ndim = jnp.ndim(self.level) - (self.level_ndim or 0)
-        return over_batch(LevelSet._contains, batch_ndim, self, y)
+        return over_batch(LevelSet._contains, len(self._batch()), self, y)
 
     def size(self) -> Array:
         """Raises ValueError: a level set has no size in closed form."""
@@ -215,6 +221,10 @@ class LevelSet:
     def exact(self) -> "LevelSet":
         """Returns the set without targets beyond the level by rounding."""
         return replace(self, rounds=False)
+
+    def _batch(self):
+        shape = jnp.shape(self.level)
+        return shape[: len(shape) - (self.level_ndim or 0)]
 
     def _contains(self, y):
         return jnp.all(_at_most(self.score(self.pred, y), self.level, self.rounds))
