@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from jaxcp._padding import on_device
 from jaxcp.typing import ArrayLike, PyTree
 
 _MANY = 2**13  # rows whose digits tell those of all
@@ -123,7 +124,7 @@ def _as_array(name, x):
         return jnp.asarray(x)  # without a type of its own, it takes its company's
     x = on_host(name, x)
     try:
-        return jnp.asarray(narrowed(x))
+        return on_device(narrowed(x))
     except TypeError as error:
         found = _described(name, x)
         raise ValueError(f"expected {name} as numbers, got {found}") from error

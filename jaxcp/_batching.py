@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from jaxcp._padding import by_rows
 from jaxcp._tracing import jit
 from jaxcp.typing import AnySet, LabelScore, PyTree, Score
 
@@ -73,7 +74,7 @@ def evaluate(score: Score, preds: PyTree, y: Array) -> Array:
     """Returns the score of every row."""
     preds, y = widened((preds, y))
     if all(_on_one_device(leaf) for leaf in jax.tree.leaves((preds, y))):
-        return _evaluate_in_blocks(score, preds, y)
+        return by_rows(_evaluate_in_blocks, score, rows=(preds, y))
     return evaluate_at_once(score, preds, y)  # blocks would gather rows of many devices
 
 

@@ -35,13 +35,30 @@ def quotient(numerator: Number, divisor: Number) -> Array:
     return numerator / jnp.where(numerator == numerator, divisor, numerator)
 
 
-def mean(values: Array) -> Array:
-    """Returns the mean over the first axis, in the dtype of floats; NaN for no rows."""
+def mean(values: Array, count: Array | None = None) -> Array:
+    """Returns the mean over the first axis, in the dtype of floats; NaN for no rows.
+
+    Of the first `count` rows, if it is given.
+    """
     values = jnp.asarray(values)
     floating = jnp.issubdtype(values.dtype, jnp.floating)
     dtype = values.dtype if floating else jax.dtypes.canonicalize_dtype(float)
     wide = values.astype(jnp.promote_types(dtype, jnp.float32))  # halves overflow
-    return quotient(jnp.sum(wide, axis=0), len(values)).astype(dtype)
+    total = jnp.sum(kept(wide, count), axis=0)
+    return quotient(total, len(values) if count is None else count).astype(dtype)
+
+
+def counting(size: int, count: Array | None) -> Array | None:
+    """Returns which of `size` rows are of the first `count`; None if all are."""
+    return None if count is None else jnp.arange(size) < count
+
+
+def kept(values: Array, count: Array | None, instead: Number = 0) -> Array:
+    """Returns values with a number instead, after the first `count` rows."""
+    counts = counting(len(values), count)
+    if counts is None:
+        return values
+    return jnp.where(counts.reshape(-1, *(1,) * (values.ndim - 1)), values, instead)
 
 
 def positive(value: Number, dtype: DTypeLike) -> Array:

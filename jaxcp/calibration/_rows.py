@@ -12,6 +12,7 @@ from jaxcp import _checks, _names
 from jaxcp._arrays import as_arrays, check_digits, is_concrete, is_rounded, some_rows
 from jaxcp._batching import evaluate, label_scores
 from jaxcp._names import Names
+from jaxcp._padding import on_device, on_host, repeated
 from jaxcp.scores import inputs
 from jaxcp.typing import PyTree, Score
 
@@ -113,6 +114,23 @@ def check_labels_are_groups(rule: Any, preds: PyTree) -> None:
         )
 
 
+def filled(held: Any, size: int) -> dict[str, Any]:
+    """Returns scores, weights and mask of a calibration with `size` rows."""
+    counts = np.arange(size) < len(held.scores)
+    scores, weights, mask = repeated((held.scores, held.weights, held.mask), size)
+    weights = None if weights is None else np.where(counts, weights, 0)
+    mask = counts if mask is None else counts & mask
+    return {"scores": scores, "weights": weights, "mask": mask}
+
+
+def count_rows(held: Any) -> int | Array:
+    """Returns how many rows of a calibration count."""
+    if held.mask is None:
+        return len(held.scores)
+    known = on_host(held.mask)
+    return int(np.sum(np.asarray(held.mask))) if known else jnp.sum(held.mask)
+
+
 def weights_for(weights: Array | None, test_weights: Any) -> _checks.Column:
     """Returns weights of test points for `rows`; only with those of calibration."""
     if test_weights is not None:
@@ -191,7 +209,7 @@ def check_digits_of_targets(
         cut = jax.tree.map(lambda v: v[some], (preds, y, scores, mask))
         preds, y, scores, mask = cut
     floats = np.asarray(y, jax.dtypes.canonicalize_dtype(float))
-    moved = evaluate(score, preds, jnp.asarray(np.nextafter(floats, np.inf)))
+    moved = evaluate(score, preds, on_device(np.nextafter(floats, np.inf)))
     rows = slice(None) if mask is None else np.asarray(mask)
     scores, moved = (np.asarray(v, float)[rows] for v in (scores, moved))
     try:

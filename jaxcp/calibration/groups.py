@@ -1,7 +1,7 @@
 """Mondrian calibration: one threshold a group, or a class."""
 
+import dataclasses
 from collections.abc import Hashable, Iterable
-from functools import partial
 from typing import Any
 
 import jax
@@ -11,7 +11,9 @@ from jax import Array, lax
 
 from jaxcp import _checks, _named
 from jaxcp._numbers import varying_like, with_rounding
+from jaxcp._padding import by_rows, repeated
 from jaxcp._pytree import pytree, static
+from jaxcp._tracing import jit
 from jaxcp.calibration import _rows as rows
 from jaxcp.calibration._rows import RowShapes, weight_for, weights_for
 from jaxcp.calibration.rule import Rule
@@ -152,7 +154,7 @@ class GroupCalibration(Rule):
         Arguments, errors and guarantee as for `Calibration.certificate`.
         """
         rows.check_lawful(self.scores, self.weights, (self.mask, self.groups))
-        counts = np.asarray(_counts(self.groups, self.mask, self.num_groups))
+        counts = np.asarray(by_rows(_counts, rows=(), holder=self))
         return tuple(certificate(int(count), alpha) for count in counts)
 
     @property
@@ -172,7 +174,7 @@ class GroupCalibration(Rule):
             raise ValueError(f"expected alpha of shape {expected}, got {alpha.shape}")
         if self.weights is not None:
             return jnp.broadcast_to(alpha_as_float(alpha), shape)
-        counts = _counts(self.groups, self.mask, self.num_groups)
+        counts = by_rows(_counts, rows=(), holder=self)
         return ranks(counts.reshape(-1, *(1,) * len(components)), alpha)
 
     def threshold(
@@ -189,6 +191,13 @@ class GroupCalibration(Rule):
         # Without weights of their own all test points share the thresholds.
         q = self.threshold(rank)[group] if test_weights is None else of(group)
         return jnp.where((group >= 0) & (group < self.num_groups), q, jnp.inf)
+
+    def _num_held(self):
+        return len(self.scores)
+
+    def _filled(self, size):
+        groups = repeated(self.groups, size)
+        return dataclasses.replace(self, groups=groups, **rows.filled(self, size))
 
     def _group(self, group):
         """Returns the calibration of the rows of one group."""
@@ -294,8 +303,8 @@ def calibrate_groups(
     return GroupCalibration(score, scores, groups, mask, count, shapes, weights, *named)
 
 
-@partial(jax.jit, static_argnames="num_groups")
-def _counts(groups, mask, num_groups):
+@jit
+def _counts(cp):
     """Returns how many rows count in each group, shape (g,)."""
-    inside = groups[None] == jnp.arange(num_groups)[:, None]
-    return jnp.sum(inside if mask is None else inside & mask[None], axis=1)
+    inside = cp.groups[None] == jnp.arange(cp.num_groups)[:, None]
+    return jnp.sum(inside if cp.mask is None else inside & cp.mask[None], axis=1)

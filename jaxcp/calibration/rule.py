@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,7 @@ from jaxcp import _checks
 from jaxcp._batching import invert, invert_each, widened
 from jaxcp._named import named
 from jaxcp._numbers import rounding
+from jaxcp._padding import by_rows
 from jaxcp._tracing import jit
 from jaxcp.calibration._rows import RowShapes, check_row_shapes, coded
 from jaxcp.quantiles.levels import alpha_as_float, as_alpha, split_alpha
@@ -80,7 +81,7 @@ class Rule(ABC):
     def quantile(self, alpha: ArrayLike, **context: Any) -> Array:
         """Returns the threshold at level alpha, for the context of one test point."""
         self._check()
-        return _threshold(self, self.rank(alpha), context)
+        return by_rows(_threshold, self.rank(alpha), context, rows=(), holder=self)
 
     def __call__(self, preds: PyTree, alpha: ArrayLike, **context: Any) -> AnySet:
         """Returns the prediction sets of new predictions, leading axis m."""
@@ -96,12 +97,14 @@ class Rule(ABC):
     def _sets(self, preds, alpha, **context):
         self._check_one_alpha(alpha)
         preds, *_, context = self._rows(preds, context)
-        return named(_sets_of(self, preds, self.rank(alpha), context), self.classes)
+        rows = preds, context
+        sets = by_rows(_sets_of, self.rank(alpha), rows=rows, holder=self)
+        return named(sets, self.classes)
 
     def _p_values(self, preds, y, u=None, **context):
         y = coded(self.classes, y)
         rows = self._rows(preds, context, y, _checks.uniforms(u))
-        return _p_values_of(self, *rows)
+        return by_rows(_p_values_of, rows=rows, holder=self)
 
     def _rows(self, preds, context, y=_NONE, u=_NONE):
         """Returns predictions, targets, uniforms and context, after checks."""
@@ -112,6 +115,14 @@ class Rule(ABC):
         inputs.check(self.score, preds, y)
         pairs = zip(context, columns, strict=True)
         return preds, y, u, {name: v for name, v in pairs if v is not None}
+
+    def _num_held(self) -> int:
+        """Returns how many rows of calibration can be filled up: 0, none."""
+        return 0
+
+    def _filled(self, size: int) -> Self:
+        """Returns the same rule with `size` rows of calibration."""
+        return self
 
     def _check(self):
         """Raises ValueError for a rule whose class jax does not know."""
@@ -140,7 +151,7 @@ def _threshold(rule, rank, context):
 
 
 @jit
-def _sets_of(rule, preds, rank, context):
+def _sets_of(rule, rank, preds, context):
     """Returns {y : score(pred, y) <= q} of every row, q one for all or one each."""
     if not context:
         return invert(rule.score, preds, rule.threshold(rank))

@@ -1,9 +1,9 @@
 """Calibration: scores of a held-out set once, prediction sets at any level."""
 
+import dataclasses
 from collections.abc import Hashable, Iterable
 from typing import Any
 
-import jax.numpy as jnp
 from jax import Array
 
 from jaxcp._named import keep_names
@@ -13,6 +13,8 @@ from jaxcp.calibration._rows import (
     RowShapes,
     check_lawful,
     classes_of,
+    count_rows,
+    filled,
     scored,
     weight_for,
     weights_for,
@@ -135,8 +137,7 @@ class Calibration(Rule):
           (8, 2)
         """
         check_lawful(self.scores, self.weights, self.mask)
-        count = len(self.scores) if self.mask is None else int(jnp.sum(self.mask))
-        return certificate(count, alpha)
+        return certificate(int(count_rows(self)), alpha)
 
     def p_values(
         self,
@@ -190,12 +191,17 @@ class Calibration(Rule):
             raise ValueError(f"expected alpha of shape () or (a,), got {alpha.shape}")
         if self.weights is not None:
             return alpha_as_float(alpha)
-        count = len(self.scores) if self.mask is None else jnp.sum(self.mask)
-        return ranks(count, alpha)
+        return ranks(count_rows(self), alpha)
 
     def threshold(self, rank: Array, test_weights: Array | None = None) -> Array:
         """Returns the score of this rank, +inf beyond the last, shape () or (c,)."""
         return threshold_at(self.scores, rank, self.mask, self.weights, test_weights)
+
+    def _num_held(self):
+        return len(self.scores)
+
+    def _filled(self, size):
+        return dataclasses.replace(self, **filled(self, size))
 
     def _p_values_of_scores(self, scores, u, rounds, test_weights=None):
         mass = self.mask if self.weights is None else self.weights

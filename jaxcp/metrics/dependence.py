@@ -7,7 +7,8 @@ from jax import Array, lax
 from jaxcp import _checks
 from jaxcp._arrays import as_array
 from jaxcp._batching import map_blocks
-from jaxcp._numbers import as_float, at_least_single
+from jaxcp._numbers import as_float, at_least_single, kept
+from jaxcp._padding import counted
 from jaxcp._tracing import jit
 from jaxcp.metrics import _sets
 from jaxcp.quantiles.selection import bisect_floats
@@ -63,23 +64,34 @@ def hsic(
         bandwidths = tuple(as_array("bandwidths", s) for s in bandwidths)
         for bandwidth in bandwidths:
             _checks.check_number("bandwidths", bandwidth, lambda s: s > 0, "> 0")
-    return _hsic(sets, y, sizes, bandwidths, rooted)
+    rows = sets, y, sizes
+    return counted(hsic_of, *rows, bandwidths=bandwidths, rooted=rooted)
 
 
 @jit(static_argnames="rooted")
-def _hsic(sets, y, sizes, bandwidths, rooted):
+def hsic_of(
+    sets: Set,
+    y: Array,
+    sizes: Array | None,
+    count: Array | None,
+    bandwidths: tuple | None,
+    rooted: bool = True,
+) -> Array:
+    """Returns `hsic` of the first `count` rows."""
     sizes = at_least_single(as_float(_sets.sizes_of(sets, sizes)))
     covered = _sets.where_known(_sets.is_covered(sets, y), sizes).astype(sizes.dtype)
-    m = len(covered)
-    if m < 2:
+    if len(covered) < 2:
         return jnp.full((), jnp.nan, sizes.dtype)
+    m = float(len(covered)) if count is None else count.astype(sizes.dtype)
     if bandwidths is None:
-        median = _median_distance(lax.stop_gradient(sizes))
+        known = kept(lax.stop_gradient(sizes), count, jnp.inf)
+        median = _median_distance(known)
         sizes, bandwidths = sizes / median, (2.0, 2.0)  # no square that overflows
-    centered = (m * covered - jnp.sum(covered)) / m  # 0 to the last bit if all are one
+    centered = (m * covered - jnp.sum(kept(covered, count))) / m
+    centered = kept(centered, count)  # 0 to the last bit if all are one
     form = _distance_form(sizes, centered, bandwidths[0])
     trace = -2 * jnp.expm1(-1 / bandwidths[1]) * jnp.maximum(form, 0)
-    unrooted = trace / float(m - 1) ** 2
+    unrooted = trace / (m - 1) ** 2
     return _root(unrooted) if rooted else unrooted
 
 

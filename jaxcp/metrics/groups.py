@@ -5,6 +5,8 @@ from collections.abc import Hashable, Iterable
 import jax.numpy as jnp
 from jax import Array
 
+from jaxcp._numbers import kept
+from jaxcp._padding import counted
 from jaxcp._tracing import jit
 from jaxcp.metrics import _sets
 from jaxcp.typing import ArrayLike, HasLabels, Set
@@ -43,7 +45,7 @@ def group_coverage(
     """
     sets, y = _sets.check_sets(sets, y)
     groups, num_groups = _sets.check_groups(y, groups, num_groups, group_names)
-    return _group_coverage(sets, y, groups, num_groups)
+    return counted(group_coverage_of, sets, y, groups, num_groups=num_groups)
 
 
 def class_coverage(sets: HasLabels, y: ArrayLike) -> Array:
@@ -68,7 +70,7 @@ def class_coverage(sets: HasLabels, y: ArrayLike) -> Array:
     """
     _sets.check_label_sets(sets)
     sets, y = _sets.check_sets(sets, y)
-    return _group_coverage(sets, y, y, sets.members().shape[1])
+    return counted(class_coverage_of, sets, y)
 
 
 def coverage_gap(
@@ -111,12 +113,17 @@ def coverage_gap(
     sets, y = _sets.check_sets(sets, y)
     groups, num_groups = _sets.check_groups(y, groups, num_groups, group_names)
     alpha = _sets.check_level(alpha)
-    return _coverage_gap(sets, y, groups, num_groups, alpha, weighted)
+    rows = sets, y, groups
+    return counted(
+        coverage_gap_of, *rows, alpha=alpha, num_groups=num_groups, weighted=weighted
+    )
 
 
-def rates_of(covered: Array, groups: Array, num_groups: int) -> tuple[Array, Array]:
+def rates_of(
+    covered: Array, groups: Array, num_groups: int, count: Array | None = None
+) -> tuple[Array, Array]:
     """Returns the mean of `covered` within each group, and the number of its rows."""
-    groups = groups.astype(int)
+    groups = kept(groups.astype(int), count, num_groups)
     groups = jnp.where(groups < 0, num_groups, groups)  # would count from the end
     totals = jnp.zeros((num_groups, 2), covered.dtype)
     rows = jnp.stack([covered, jnp.ones_like(covered)], axis=1)
@@ -125,13 +132,31 @@ def rates_of(covered: Array, groups: Array, num_groups: int) -> tuple[Array, Arr
 
 
 @jit(static_argnames="num_groups")
-def _group_coverage(sets, y, groups, num_groups):
-    return rates_of(_sets.is_covered(sets, y), groups, num_groups)[0]
+def group_coverage_of(
+    sets: Set, y: Array, groups: Array, count: Array | None, num_groups: int
+) -> Array:
+    """Returns `group_coverage` of the first `count` rows."""
+    return rates_of(_sets.is_covered(sets, y), groups, num_groups, count)[0]
+
+
+@jit
+def class_coverage_of(sets: HasLabels, y: Array, count: Array | None = None) -> Array:
+    """Returns `class_coverage` of the first `count` rows."""
+    return group_coverage_of(sets, y, y, count, sets.members().shape[1])
 
 
 @jit(static_argnames=("num_groups", "weighted"))
-def _coverage_gap(sets, y, groups, num_groups, alpha, weighted):
-    rates, counts = rates_of(_sets.is_covered(sets, y), groups, num_groups)
+def coverage_gap_of(
+    sets: Set,
+    y: Array,
+    groups: Array,
+    count: Array | None,
+    alpha: Array,
+    num_groups: int,
+    weighted: bool = False,
+) -> Array:
+    """Returns `coverage_gap` of the first `count` rows."""
+    rates, counts = rates_of(_sets.is_covered(sets, y), groups, num_groups, count)
     gaps = jnp.where(counts > 0, jnp.abs(rates - (1 - alpha)), 0)
     shares = counts if weighted else counts > 0
     return jnp.sum(shares * gaps) / jnp.sum(shares)

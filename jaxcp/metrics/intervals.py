@@ -5,12 +5,13 @@ from jax import Array
 
 from jaxcp import _checks
 from jaxcp._arrays import as_array
-from jaxcp._numbers import as_float, mean
+from jaxcp._numbers import as_float, kept, mean
+from jaxcp._padding import by_rows, counted
 from jaxcp._tracing import jit
 from jaxcp.metrics import _sets
 from jaxcp.sets import Interval
 from jaxcp.sets.basic import as_intervals
-from jaxcp.typing import ArrayLike
+from jaxcp.typing import ArrayLike, Number
 
 
 def interval_score(sets: Interval, y: ArrayLike, alpha: ArrayLike) -> Array:
@@ -41,7 +42,8 @@ def interval_score(sets: Interval, y: ArrayLike, alpha: ArrayLike) -> Array:
       >>> interval_score(sets, jnp.array([0.5, 1.5]), alpha=0.5)
       Array([1., 3.], dtype=float32)
     """
-    return _interval_score(*_check(sets, y, alpha))
+    sets, y, alpha = _check(sets, y, alpha)
+    return by_rows(_interval_score, alpha, rows=(sets, y))
 
 
 def winkler_score(sets: Interval, y: ArrayLike, alpha: ArrayLike) -> Array:
@@ -66,7 +68,8 @@ def winkler_score(sets: Interval, y: ArrayLike, alpha: ArrayLike) -> Array:
       >>> winkler_score(sets, jnp.array([0.5, 1.5]), alpha=0.5)
       Array(2., dtype=float32)
     """
-    return mean(interval_score(sets, y, alpha))
+    sets, y, alpha = _check(sets, y, alpha)
+    return counted(winkler_score_of, sets, y, alpha=alpha)
 
 
 def pinball_score(preds: ArrayLike, y: ArrayLike, level: ArrayLike) -> Array:
@@ -138,7 +141,8 @@ def coverage_width_criterion(
       0.75
     """
     _checks.check_scalars(eta=eta)
-    return _criterion(*_check(sets, y, alpha), eta)
+    sets, y, alpha = _check(sets, y, alpha)
+    return counted(criterion_of, sets, y, alpha=alpha, eta=eta)
 
 
 def khosravi_coverage_width_criterion(
@@ -173,7 +177,8 @@ def khosravi_coverage_width_criterion(
       0.25
     """
     _checks.check_scalars(eta=eta)
-    return _khosravi_criterion(*_check(sets, y, alpha), eta)
+    sets, y, alpha = _check(sets, y, alpha)
+    return counted(_khosravi_criterion, sets, y, alpha=alpha, eta=eta)
 
 
 def _check(sets, y, alpha):
@@ -184,11 +189,19 @@ def _check(sets, y, alpha):
 
 
 @jit
-def _interval_score(sets, y, alpha):
+def _interval_score(alpha, sets, y):
     below = jnp.where(y < sets.lower, sets.lower - y, 0)  # not inf - inf inside
     above = jnp.where(y > sets.upper, y - sets.upper, 0)
     scores = _sets.closed_form_sizes(sets) + 2 / alpha * (below + above)
     return _sets.where_known(scores, (sets, y))
+
+
+@jit
+def winkler_score_of(
+    sets: Interval, y: Array, count: Array | None, alpha: Array
+) -> Array:
+    """Returns `winkler_score` of the first `count` rows."""
+    return mean(_interval_score(alpha, sets, y), count)
 
 
 @jit
@@ -199,27 +212,32 @@ def _pinball(preds, y, level):
 
 
 @jit
-def _criterion(sets, y, alpha, eta):
-    width, error = _relative_width(sets, y), _coverage_error(sets, y, alpha)
+def criterion_of(
+    sets: Interval, y: Array, count: Array | None, alpha: Array, eta: Number
+) -> Array:
+    """Returns `coverage_width_criterion` of the first `count` rows."""
+    width, error = _width_and_error(sets, y, count, alpha)
     finite = jnp.isfinite(width)
-    value = (1 - jnp.where(finite, width, 0)) * jnp.exp(-eta * error**2)
+    value = (1 - jnp.where(finite, width, 0)) * jnp.exp(-(eta * error**2))
     return jnp.where(finite, value, -width)
 
 
 @jit
-def _khosravi_criterion(sets, y, alpha, eta):
-    width, error = _relative_width(sets, y), _coverage_error(sets, y, alpha)
+def _khosravi_criterion(sets, y, count, alpha, eta):
+    width, error = _width_and_error(sets, y, count, alpha)
     fine = jnp.exp(-eta * jnp.minimum(error, 0)) * (error < 0)
     return jnp.where(width > 0, width * (1 + fine), width)
 
 
-def _coverage_error(sets, y, alpha):
-    return _sets.above_level(mean(_sets.is_covered(sets, y)), alpha)
+def _width_and_error(sets, y, count, alpha):
+    rate = mean(_sets.is_covered(sets, y), count)
+    return _relative_width(sets, y, count), _sets.above_level(rate, alpha)
 
 
-def _relative_width(sets, y):
+def _relative_width(sets, y, count):
     """Returns the mean width over the range of the targets; 0/0 is 0."""
-    width = mean(_sets.closed_form_sizes(sets))
-    span = jnp.max(y, initial=-jnp.inf) - jnp.min(y, initial=jnp.inf)
+    width = mean(_sets.closed_form_sizes(sets), count)
+    largest = jnp.max(kept(y, count, -jnp.inf), initial=-jnp.inf)
+    span = largest - jnp.min(kept(y, count, jnp.inf), initial=jnp.inf)
     ratio = width / jnp.where(span > 0, span, 1)
     return jnp.where(span > 0, ratio, jnp.where(width > 0, jnp.inf, width))

@@ -9,16 +9,20 @@ from jax import Array
 
 from jaxcp import _checks, _named
 from jaxcp._arrays import as_groups, is_concrete
+from jaxcp._numbers import as_float
+from jaxcp._padding import counted
 from jaxcp._tracing import jit
 from jaxcp.metrics import _sets
-from jaxcp.metrics.dependence import hsic
-from jaxcp.metrics.groups import class_coverage, coverage_gap, group_coverage
-from jaxcp.metrics.intervals import coverage_width_criterion, winkler_score
-from jaxcp.metrics.rates import coverage, empty_rate, singleton_rate
-from jaxcp.metrics.size import infinite_rate, mean_size, median_size
+from jaxcp.metrics.dependence import hsic_of
+from jaxcp.metrics.groups import class_coverage_of, coverage_gap_of, group_coverage_of
+from jaxcp.metrics.intervals import criterion_of, winkler_score_of
+from jaxcp.metrics.rates import coverage_of, empty_rate_of, singleton_rate_of
+from jaxcp.metrics.size import infinite_rate_of, mean_size_of, median_size_of
 from jaxcp.metrics.strata import (
-    min_size_stratified_coverage,
-    size_stratified_coverage_violation,
+    largest_violation,
+    least_rate,
+    parted_by,
+    strata_rates,
 )
 from jaxcp.sets import Interval
 from jaxcp.sets.basic import as_intervals
@@ -114,34 +118,49 @@ def summary(
     by_bins = _has_size(sets) and not issubclass(type(sets), HasLabels)
     if by_bins:
         _checks.check_count("num_bins", num_bins, 1)
-    return _summary(sets, y, alpha, groups, num_groups, num_bins if by_bins else None)
+    num_bins = num_bins if by_bins else None
+    options = {"alpha": alpha, "num_groups": num_groups, "num_bins": num_bins}
+    return counted(_summary, sets, y, groups, at_once=True, **options)
 
 
 @jit(static_argnames=("num_groups", "num_bins"))
-def _summary(sets, y, alpha, groups, num_groups, num_bins):
+def _summary(sets, y, groups, count, alpha, num_groups, num_bins):
     """Returns `summary` of checked arguments, in one program."""
-    found = Summary(coverage=coverage(sets, y))
-
-    def add(metric, *args, **options):
-        found[metric.__name__] = metric(sets, *args, **options)
-
+    found = Summary(coverage=coverage_of(sets, y, count))
     if _has_size(sets):
-        for metric in (mean_size, median_size, empty_rate, infinite_rate):
-            add(metric)
-        # Label sets have no bins: each size is a stratum.
-        add(min_size_stratified_coverage, y, num_bins=num_bins)
-        add(size_stratified_coverage_violation, y, alpha, num_bins=num_bins)
-        if len(y) <= _HSIC_ROWS:
-            add(hsic, y, bandwidths=None)
-    if isinstance(as_intervals(sets), Interval):
-        add(winkler_score, y, alpha)
-        add(coverage_width_criterion, y, alpha, eta=_ETA)
+        found |= _of_sizes(sets, y, count, alpha, num_bins)
+    intervals = as_intervals(sets)
+    if isinstance(intervals, Interval):
+        rows = intervals, as_float(y), count, alpha
+        found["winkler_score"] = winkler_score_of(*rows)
+        found["coverage_width_criterion"] = criterion_of(*rows, _ETA)
     if isinstance(sets, HasLabels):
-        add(singleton_rate)
-        add(class_coverage, y)
+        found["singleton_rate"] = singleton_rate_of(sets, count)
+        found["class_coverage"] = class_coverage_of(sets, y, count)
     if groups is not None:
-        add(group_coverage, y, groups, num_groups=num_groups)
-        add(coverage_gap, y, groups, alpha, num_groups=num_groups)
+        rows = sets, y, groups, count
+        found["group_coverage"] = group_coverage_of(*rows, num_groups)
+        found["coverage_gap"] = coverage_gap_of(*rows, alpha, num_groups)
+    return found
+
+
+def _of_sizes(sets, y, count, alpha, num_bins):
+    """Returns the metrics of sets with a size."""
+    # Label sets have no bins: each size is a stratum.
+    sizes, way = parted_by(sets, num_bins)
+    strata = strata_rates(sets, y, sizes, count, way)
+    found = {
+        "mean_size": mean_size_of(sets, count),
+        "median_size": median_size_of(sets, count),
+        "empty_rate": empty_rate_of(sets, count),
+        "infinite_rate": infinite_rate_of(sets, count),
+        "min_size_stratified_coverage": least_rate(strata, way.first),
+        "size_stratified_coverage_violation": largest_violation(
+            strata, way.first, alpha
+        ),
+    }
+    if len(y) <= _HSIC_ROWS:
+        found["hsic"] = hsic_of(sets, y, None, count, None)
     return found
 
 

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxcp._numbers import mean
+from jaxcp._padding import by_rows, counted
 from jaxcp._tracing import jit
 from jaxcp.metrics import _sets
 from jaxcp.typing import ArrayLike, HasLabels, MayBeEmpty, Set
@@ -34,7 +35,7 @@ def coverage(sets: Set, y: ArrayLike) -> Array:
       >>> coverage(Interval(jnp.zeros(2), jnp.ones(2)), jnp.array([0.5, 2.0]))
       Array(0.5, dtype=float32)
     """
-    return _coverage(*_sets.check_sets(sets, y))
+    return counted(coverage_of, *_sets.check_sets(sets, y))
 
 
 def covered(sets: Set, y: ArrayLike) -> Array:
@@ -58,7 +59,7 @@ def covered(sets: Set, y: ArrayLike) -> Array:
       >>> covered(Interval(jnp.zeros(2), jnp.ones(2)), jnp.array([0.5, 2.0]))
       Array([1., 0.], dtype=float32)
     """
-    return _sets.is_covered(*_sets.check_sets(sets, y))
+    return by_rows(_sets.is_covered, rows=_sets.check_sets(sets, y))
 
 
 def empty_rate(sets: Set) -> Array:
@@ -82,7 +83,7 @@ def empty_rate(sets: Set) -> Array:
       >>> empty_rate(Interval(jnp.zeros(2), jnp.array([0.0, -1.0])))
       Array(0.5, dtype=float32)
     """
-    return _empty_rate(_sets.as_batch(sets))
+    return counted(empty_rate_of, _sets.as_batch(sets))
 
 
 def singleton_rate(sets: HasLabels) -> Array:
@@ -103,23 +104,26 @@ def singleton_rate(sets: HasLabels) -> Array:
       Array(0.5, dtype=float32)
     """
     _sets.check_label_sets(sets)
-    return _singleton_rate(_sets.as_batch(sets))
+    return counted(singleton_rate_of, _sets.as_batch(sets))
 
 
 @jit
-def _coverage(sets, y):
-    return mean(_sets.is_covered(sets, y))
+def coverage_of(sets: Set, y: Array, count: Array | None = None) -> Array:
+    """Returns `coverage` of the first `count` rows."""
+    return mean(_sets.is_covered(sets, y), count)
 
 
 @jit
-def _empty_rate(sets):
+def empty_rate_of(sets: Set, count: Array | None = None) -> Array:
+    """Returns `empty_rate` of the first `count` rows."""
     if isinstance(sets, MayBeEmpty):
         empty = jax.vmap(lambda s: s.is_empty())(sets)
     else:
         empty = _sets.closed_form_sizes(sets) == 0
-    return mean(_sets.where_known(empty, sets))
+    return mean(_sets.where_known(empty, sets), count)
 
 
 @jit
-def _singleton_rate(sets):
-    return mean(jnp.sum(sets.members(), axis=1) == 1)
+def singleton_rate_of(sets: HasLabels, count: Array | None = None) -> Array:
+    """Returns `singleton_rate` of the first `count` rows."""
+    return mean(jnp.sum(sets.members(), axis=1) == 1, count)

@@ -3,7 +3,8 @@
 import jax.numpy as jnp
 from jax import Array
 
-from jaxcp._numbers import as_float, mean
+from jaxcp._numbers import as_float, counting, mean
+from jaxcp._padding import by_rows, counted
 from jaxcp._tracing import jit
 from jaxcp.metrics import _sets
 from jaxcp.quantiles.selection import kth_smallest
@@ -28,7 +29,7 @@ def sizes(sets: Set) -> Array:
       >>> sizes(Interval(jnp.zeros(2), jnp.array([1.0, 2.0])))
       Array([1., 2.], dtype=float32)
     """
-    return _sets.closed_form_sizes(_sets.as_batch(sets))
+    return by_rows(_sets.closed_form_sizes, rows=(_sets.as_batch(sets),))
 
 
 def mean_size(sets: Set) -> Array:
@@ -49,7 +50,7 @@ def mean_size(sets: Set) -> Array:
       >>> mean_size(Interval(jnp.zeros(2), jnp.array([1.0, 2.0])))
       Array(1.5, dtype=float32)
     """
-    return _mean_size(_sets.as_batch(sets))
+    return counted(mean_size_of, _sets.as_batch(sets))
 
 
 def median_size(sets: Set) -> Array:
@@ -73,7 +74,7 @@ def median_size(sets: Set) -> Array:
       >>> median_size(Interval(jnp.zeros(3), jnp.array([1.0, 2.0, jnp.inf])))
       Array(2., dtype=float32)
     """
-    return _median_size(_sets.as_batch(sets))
+    return counted(median_size_of, _sets.as_batch(sets))
 
 
 def infinite_rate(sets: Set) -> Array:
@@ -93,24 +94,28 @@ def infinite_rate(sets: Set) -> Array:
       >>> infinite_rate(Interval(jnp.zeros(2), jnp.array([1.0, jnp.inf])))
       Array(0.5, dtype=float32)
     """
-    return _infinite_rate(_sets.as_batch(sets))
+    return counted(infinite_rate_of, _sets.as_batch(sets))
 
 
 @jit
-def _mean_size(sets):
-    return mean(_sets.closed_form_sizes(sets))
+def mean_size_of(sets: Set, count: Array | None = None) -> Array:
+    """Returns `mean_size` of the first `count` rows."""
+    return mean(_sets.closed_form_sizes(sets), count)
 
 
 @jit
-def _median_size(sets):
+def median_size_of(sets: Set, count: Array | None = None) -> Array:
+    """Returns `median_size` of the first `count` rows."""
     sizes = as_float(_sets.closed_form_sizes(sets))
-    m = len(sizes)
+    m = len(sizes) if count is None else count
     ranks = jnp.array([(m + 1) // 2, m // 2 + 1])
     unknown = jnp.any(jnp.isnan(sizes)) | (m == 0)
-    return jnp.where(unknown, jnp.nan, mean(kth_smallest(sizes, ranks)))
+    middle = kth_smallest(sizes, ranks, where=counting(len(sizes), count))
+    return jnp.where(unknown, jnp.nan, mean(middle))
 
 
 @jit
-def _infinite_rate(sets):
+def infinite_rate_of(sets: Set, count: Array | None = None) -> Array:
+    """Returns `infinite_rate` of the first `count` rows."""
     sizes = _sets.closed_form_sizes(sets)
-    return mean(_sets.where_known(sizes == jnp.inf, sizes))
+    return mean(_sets.where_known(sizes == jnp.inf, sizes), count)

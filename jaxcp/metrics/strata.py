@@ -8,7 +8,8 @@ from jax import Array
 
 from jaxcp import _checks
 from jaxcp._arrays import as_array
-from jaxcp._numbers import as_float
+from jaxcp._numbers import as_float, kept
+from jaxcp._padding import counted
 from jaxcp._pytree import pytree, static
 from jaxcp._tracing import jit
 from jaxcp.metrics import _sets
@@ -73,7 +74,7 @@ def size_strata(
       Array([0, 1, 0, 1], dtype=int32)
     """
     sets = _sets.as_batch(sets)
-    return _strata(sets, _size_strata(sets, num_bins, num_ranges, edges, sizes))
+    return _strata(sets, *parted_by(sets, num_bins, num_ranges, edges, sizes))
 
 
 def size_stratified_coverage(sets: Set, y: ArrayLike, **strata: Any) -> Array:
@@ -102,7 +103,7 @@ def size_stratified_coverage(sets: Set, y: ArrayLike, **strata: Any) -> Array:
       Array([0.5, 1. ], dtype=float32)
     """
     sets, y = _sets.check_sets(sets, y)
-    return _rates(sets, y, _size_strata(sets, **strata))[0]
+    return _rates(sets, y, strata)[0][0]
 
 
 def min_size_stratified_coverage(sets: Set, y: ArrayLike, **strata: Any) -> Array:
@@ -133,8 +134,7 @@ def min_size_stratified_coverage(sets: Set, y: ArrayLike, **strata: Any) -> Arra
       0.5
     """
     sets, y = _sets.check_sets(sets, y)
-    way = _size_strata(sets, **strata)
-    return _least(_rates(sets, y, way), way.first)
+    return least_rate(*_rates(sets, y, strata))
 
 
 def size_stratified_coverage_violation(
@@ -171,25 +171,29 @@ def size_stratified_coverage_violation(
     """
     alpha = _sets.check_level(alpha)
     sets, y = _sets.check_sets(sets, y)
-    way = _size_strata(sets, **strata)
-    return _violation(_rates(sets, y, way), alpha, way.first)
+    return largest_violation(*_rates(sets, y, strata), alpha)
 
 
 @pytree
-class _Way:
+class Way:
     """How sets are parted by size: into `num_bins`, or at `edges`.
 
     Strata count from `first` on: empty sets do not, where they are one.
     """
 
-    sizes: Array | None
     edges: Array | None = None
     num_bins: int | None = static(default=None)
     first: int = static(default=0)
 
 
-def _size_strata(sets, num_bins=None, num_ranges=None, edges=None, sizes=None):
-    """Returns how these options part sets, after checks."""
+def parted_by(
+    sets: Set,
+    num_bins: int | None = None,
+    num_ranges: int | None = None,
+    edges: ArrayLike | None = None,
+    sizes: ArrayLike | None = None,
+) -> tuple[Array | None, Way]:
+    """Returns sizes, if they are given, and how they part sets, after checks."""
     sizes = _sets.check_sizes(sets, sizes)
     given = [v is not None for v in (num_bins, num_ranges, edges)]
     if sum(given) > 1 or not (any(given) or isinstance(sets, HasLabels)):
@@ -199,9 +203,9 @@ def _size_strata(sets, num_bins=None, num_ranges=None, edges=None, sizes=None):
         )
     if num_bins is not None:
         _checks.check_count("num_bins", num_bins, 1)
-        return _Way(sizes, num_bins=num_bins)
+        return sizes, Way(num_bins=num_bins)
     edges = _label_edges(sets, num_ranges) if edges is None else edges
-    return _Way(sizes, _check_edges(edges), first=int(not any(given)))
+    return sizes, Way(_check_edges(edges), first=int(not any(given)))
 
 
 def _label_edges(sets, num_ranges):
@@ -228,46 +232,67 @@ def _check_edges(edges):
 def _ends(count, num_runs):
     """Returns where runs of `count` places end; the first ones are longer by one."""
     length, longer = divmod(count, num_runs)
-    return np.cumsum(length + (np.arange(num_runs) < longer))
+    runs = np.arange(1, num_runs + 1)
+    return runs * length + runs - (runs - longer).clip(0)
 
 
 @jit
-def _strata(sets, way):
-    order, groups, sizes, num_groups = _parted(sets, way)
+def _strata(sets, sizes, way):
+    order, groups, sizes, num_groups = _parted(sets, sizes, way)
     groups = jnp.zeros_like(groups).at[order].set(groups)
     return SizeStrata(groups, sizes, num_groups)
 
 
+def _rates(sets, y, strata):
+    """Returns `strata_rates` for options of `size_strata`, and which counts."""
+    sizes, way = parted_by(sets, **strata)
+    return counted(strata_rates, sets, y, sizes, way=way), way.first
+
+
 @jit
-def _rates(sets, y, way):
-    """Returns the coverage and the number of rows of each stratum."""
-    order, groups, sizes, num_groups = _parted(sets, way)
+def strata_rates(
+    sets: Set, y: Array, sizes: Array | None, count: Array | None, way: Way
+) -> tuple[Array, Array]:
+    """Returns the coverage and the number of rows of each stratum.
+
+    Of the first `count` rows, if it is given.
+    """
+    order, groups, sizes, num_groups = _parted(sets, sizes, way, count)
     covered = _sets.where_known(_sets.is_covered(sets, y), sizes)
     return rates_of(covered[order], groups, num_groups)
 
 
-def _parted(sets, way):
+def _parted(sets, sizes, way, count=None):
     """Returns an order of rows, their strata in it, the sizes and the number of strata.
 
-    Not the strata of the rows as they came: a scatter takes long to compile.
+    Not the strata of the rows as they came: a scatter takes long to compile. Rows after
+    the first `count` have a stratum of their own beyond the last.
     """
-    sizes = _sets.sizes_of(sets, way.sizes)
+    sizes = _sets.sizes_of(sets, sizes)
     if way.num_bins is None:
+        num_groups = len(way.edges) + 1
         groups = jnp.searchsorted(way.edges, sizes, side="left")
-        return slice(None), groups, sizes, len(way.edges) + 1
-    ends, places = _ends(len(sizes), way.num_bins), np.arange(len(sizes))
-    groups = jnp.asarray(np.searchsorted(ends, places, side="right"))
-    return jnp.argsort(to_keys(sizes), stable=True), groups, sizes, way.num_bins
+        return slice(None), kept(groups, count, num_groups), sizes, num_groups
+    places, keys = np.arange(len(sizes)), to_keys(sizes)
+    if count is None:
+        ends = _ends(len(sizes), way.num_bins)
+        groups = jnp.asarray(np.searchsorted(ends, places, side="right"))
+    else:
+        groups = jnp.sum(places[:, None] >= _ends(count, way.num_bins)[None], axis=1)
+        keys = kept(keys, count, jnp.iinfo(keys.dtype).max)
+    return jnp.argsort(keys, stable=True), groups, sizes, way.num_bins
 
 
 @jit(static_argnames="first")
-def _least(strata, first):
+def least_rate(strata: tuple[Array, Array], first: int) -> Array:
+    """Returns the least rate of strata with rows, from `first` on."""
     rates, counts = strata
     return -_largest(-rates[first:], counts[first:])
 
 
 @jit(static_argnames="first")
-def _violation(strata, alpha, first):
+def largest_violation(strata: tuple[Array, Array], first: int, alpha: Array) -> Array:
+    """Returns the largest distance from 1 - alpha of strata with rows."""
     rates, counts = strata
     return _largest(jnp.abs(rates - (1 - alpha))[first:], counts[first:])
 

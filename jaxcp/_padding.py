@@ -1,0 +1,159 @@
+"""Numbers of rows that share a program: small batches, padded on the host.
+
+jax compiles a program for every number of rows. Here the first number has one of its
+own, as ever, and others up to the same power of two share one: the last row is repeated
+until the batch is that long, and results are cut back, both in numpy, which compiles
+nothing. Filling up takes 0.1 ms or so, and a number of rows that comes back often gets
+its own program too. Traced arrays, and those that lie elsewhere than in the memory of
+the host, are never filled up.
+"""
+
+from collections.abc import Callable
+from typing import Any, Protocol, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from jaxcp.typing import PyTree
+
+_MOST_ROWS = 2**14
+_MOST = 2**15  # numbers of a batch: beyond, running may outweigh compiling
+_OFTEN = 200  # calls after which a number of rows is worth a program
+_MANY = 2**14  # numbers of rows that are counted at a time
+_calls: dict[Any, int] = {}  # how often numbers of rows came to a program
+_shared: set[Any] = set()  # sizes of programs for several numbers of rows
+
+
+class HoldsRows(Protocol):
+    """A value that has rows of its own, and can be filled up."""
+
+    def _num_held(self) -> int:
+        """Returns the number of its rows, 0 for those that cannot be filled up."""
+
+    def _filled(self, size: int) -> Self:
+        """Returns the same value with `size` rows, of which the last do not count."""
+
+
+def by_rows(
+    program: Callable[..., PyTree],
+    *fixed: Any,
+    rows: tuple[PyTree, ...],
+    holder: HoldsRows | None = None,
+) -> PyTree:
+    """Returns `program(holder, *fixed, *rows)`: results row by row.
+
+    Without a holder `program(*fixed, *rows)`; without rows results are of any shape.
+    """
+    given = () if holder is None else (holder,)
+    sizes = _sizes(program, fixed, rows, holder)
+    if sizes is None:
+        return program(*given, *fixed, *rows)
+    held, size = sizes
+    if holder is not None and held != holder._num_held():
+        given = (holder._filled(held),)
+    if not rows:
+        return program(*given, *fixed)
+    num_rows = len(jax.tree.leaves(rows)[0])
+    out = program(*given, *fixed, *repeated(rows, size))
+    return jax.tree.map(lambda v: _cut(v, num_rows), out)
+
+
+def counted(
+    program: Callable[..., PyTree], *rows: PyTree, at_once: bool = False, **options: Any
+) -> PyTree:
+    """Returns `program(*rows, count, **options)`: results of all rows together.
+
+    The first `count` rows count, all if it is None. `at_once` fills up the first number
+    of rows too: for programs that take long to compile.
+    """
+    sizes = _sizes(program, tuple(options.values()), rows, None, at_once)
+    if sizes is None:
+        return program(*rows, None, **options)
+    count = np.asarray(len(jax.tree.leaves(rows)[0]), np.int32)
+    return program(*repeated(rows, sizes[1]), count, **options)
+
+
+def repeated(rows: PyTree, size: int) -> PyTree:
+    """Returns arrays of the host with `size` rows, the last one again and again."""
+
+    def fill(v):
+        v = np.asarray(v)
+        filled = np.empty((size, *v.shape[1:]), v.dtype)
+        filled[: len(v)], filled[len(v) :] = v, v[-1:]
+        return filled
+
+    return jax.tree.map(fill, rows)
+
+
+def on_device(x: np.ndarray) -> Array:
+    """Returns `jnp.asarray(x)`, which compiles for every shape: not for one seldom."""
+    if x.ndim == 0 or x.size > _MOST or x.dtype.kind not in "biuf":
+        return jnp.asarray(x)
+    if _has_program(x.dtype, x.shape, None, at_once=True):
+        return jnp.asarray(x)
+    dtype = jax.dtypes.canonicalize_dtype(x.dtype)
+    with np.errstate(over="ignore"):
+        return jax.device_put(np.array(x, dtype))  # of a copy, for it may keep that
+
+
+def on_host(*trees: PyTree) -> bool:
+    """Returns whether all arrays have values here, in memory that numpy can read."""
+    return all(map(_is_on_host, jax.tree.leaves(trees)))
+
+
+def _is_on_host(leaf):
+    if isinstance(leaf, jax.core.Tracer):
+        return False
+    if not isinstance(leaf, Array):
+        return True
+    if leaf.weak_type or not isinstance(leaf.dtype, np.dtype) or leaf.committed:
+        return False  # as numpy it would lose its type, or its place
+    return all(device.platform == "cpu" for device in leaf.devices())
+
+
+def _sizes(program, fixed, rows, holder, at_once=False):
+    """Returns the numbers of rows to fill up to, held and given; None to leave all."""
+    numbers = 0 if holder is None else holder._num_held(), _num_rows(rows)
+    if _calls.get((program, numbers), 0) >= _OFTEN:  # the hot path
+        return None
+    sizes = tuple(1 << (n - 1).bit_length() if n else 0 for n in numbers)
+    if sizes == numbers or max(sizes) > _MOST_ROWS:
+        _calls[program, numbers] = _OFTEN
+        return None
+    leaves = jax.tree.leaves(rows)
+    width = sum(leaf.size for leaf in leaves) // max(numbers[1], 1)
+    if sizes[1] * width > _MOST or not on_host(holder, fixed, rows):
+        return None
+    return None if _has_program(program, numbers, sizes, at_once) else sizes
+
+
+def _num_rows(rows):
+    """Returns the number of rows, 0 if there are none."""
+    for v in rows:
+        if isinstance(v, Array):  # not all leaves: this is on every path
+            return v.shape[0]
+    return next((len(leaf) for leaf in jax.tree.leaves(rows)), 0)
+
+
+def _has_program(of, numbers, sizes, at_once=False):
+    """Returns whether these numbers of rows, which come once more, have a program.
+
+    The first ones of their sizes have, if they are not filled up at once.
+    """
+    calls = _calls.get((of, numbers), 0)
+    if calls < _OFTEN:
+        calls = calls + 1 if at_once or (of, sizes) in _shared else _OFTEN
+        if len(_calls) > _MANY:
+            _calls.clear()
+        _calls[of, numbers] = calls
+        _shared.add((of, sizes))
+    return calls >= _OFTEN
+
+
+def _cut(v, num_rows):
+    """Returns the first rows, without a program for their number."""
+    if isinstance(v, jax.core.Tracer):  # all was known, inside of a program to come
+        return v[:num_rows]
+    return jax.device_put(np.asarray(v)[:num_rows])
