@@ -140,7 +140,11 @@ def test_classifiers_give_label_sets():
         model = LogisticRegression().fit(X[~own], labels[~own])
         held[own] = 1 - model.predict_proba(X[own])[np.arange(own.sum()), labels[own]]
     assert_allclose(cp.scores, held, atol=1e-6)
-    assert cp(NEW, ALPHA).mask.shape == (7, 3)
+    names = np.array(["low", "mid", "top"])[labels]
+    for y in (names, pd.Series(names).astype("category"), names.tolist()):
+        named = jaxcp.cv_plus(KEY, learner, scores.LAC(), X, y, folds=FOLDS)
+        assert_array_equal(named.scores, cp.scores)
+        assert named(NEW, ALPHA).labels() == cp(NEW, ALPHA).labels(np.unique(names))
     assert metrics.coverage(cp(X, ALPHA), labels) > 0.7
 
 
@@ -338,7 +342,8 @@ WRONG = {
         "predictions without NaN, got nan at row 11 of fit 2",
     ),
     "other rows": (verb(x=X[1:]), "x with 60 rows like y, got 59"),
-    "no inputs": (verb(x=None), "x with rows, got NoneType"),
+    "a number for targets": (verb(y=3.0), "y with rows, got float"),
+    "no inputs": (verb(x=None), "x as a value, got None"),
     "neither": (verb(num_folds=None), "num_folds or folds, got neither"),
     "folds of other rows": (
         verb(folds=FOLDS[1:]),

@@ -1,7 +1,10 @@
 """Models of other libraries as learners: their fits, seeds, rows and predictions."""
 
+import os
 import pickle
+import signal
 import threading
+import time
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
@@ -307,6 +310,7 @@ def test_a_fit_that_raises_loses_nothing(num_workers):
     with pytest.raises(FitError, match=message) as error:
         fitted(learner)
     fits = error.value.fits
+    assert str(error.value).endswith("learner.resume(error.fits) goes on")
     assert isinstance(error.value.__cause__, RuntimeError)
     assert fits.models[0] is not None
     assert fits.models[1] is None
@@ -351,6 +355,26 @@ def test_an_interrupt_loses_nothing(num_workers):
     assert [model is None for model in error.value.fits.models] == [False, False, True]
     assert "learner.resume(error.fits)" in error.value.__notes__[0]
     assert len(fitted(Estimator(Mean()).resume(error.value.fits)).models) == 3
+
+
+@pytest.mark.parametrize("num_workers", [1, 3])
+def test_ctrl_c_stops(num_workers):
+    """Fits that run in threads come to their end, and are kept; no other starts."""
+    begun = []
+
+    class Slow(Mean):
+        def fit(self, X, y):
+            begun.append(len(begun))
+            if len(begun) == 4:
+                os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.05)
+            super().fit(X, y)
+
+    learner = Estimator(Slow(), num_workers=num_workers)
+    with pytest.raises(KeyboardInterrupt) as error:
+        fitted(learner, weights=np.tile(FOLDS, (20, 1)))
+    done = sum(model is not None for model in error.value.fits.models)
+    assert 3 <= done <= len(begun) < 30
 
 
 def test_the_fit_on_all_rows_is_made_when_asked_for():

@@ -84,6 +84,12 @@ def test_frames_and_labels():
     cp = fit(learner, frame, pd.Series(labels, index=frame.index), scores.LAC())
     assert cp(frame[:5], 0.2).mask.shape == (5, 3)
     assert list(cp.params.models[0].feature_names_in_) == ["a", "b", "c"]
+    names = pd.Series(np.array(["low", "mid", "top"])[labels], index=frame.index)
+    named = fit(learner, frame, names, scores.LAC())
+    assert_allclose(named.scores, cp.scores)
+    sets = named(frame, 0.2)
+    assert sets.labels() == cp(frame, 0.2).labels(["low", "mid", "top"])
+    assert metrics.coverage(sets, names) == metrics.coverage(cp(frame, 0.2), labels)
 
 
 def test_targets_keep_their_digits():

@@ -16,6 +16,7 @@ from jaxcp.cross._left_out import Aggregation, Ensemble, OwnFit, left_out_by
 from jaxcp.cross.conformal import CrossConformal
 from jaxcp.cross.predictions import of_held_out
 from jaxcp.learners import checking, shared
+from jaxcp.learners._rows import as_rows, num_rows
 from jaxcp.learners.general import check_learner
 from jaxcp.scores import inputs
 from jaxcp.typing import AnyLearner, ArrayLike, FitsOnHost, PyTree, Score
@@ -73,7 +74,7 @@ def _rows_on_host(key, learner, x, y):
     """Returns rows in the containers that they came in, after checks."""
     _checks.check_given(y=y, x=x)
     checking.check_untraced(learner, key, x, y)
-    n = learner.num_rows(y)
+    n = num_rows("y", as_rows("y", y))
     _checks.rows(y=np.zeros(n), x=np.zeros(learner.num_rows(x)))
     _checks.check_key(key)
     _checks.check_count("the number of rows", n, 1)

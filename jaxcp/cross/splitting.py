@@ -16,6 +16,7 @@ from jaxcp.calibration.split import calibrate
 from jaxcp.cross._fits import HostFits, predict_once
 from jaxcp.cross._plans import Rows, check_data
 from jaxcp.learners import checking
+from jaxcp.scores import inputs
 from jaxcp.typing import AnyLearner, ArrayLike, FitsOnHost, Learner, PyTree, Score
 
 
@@ -50,7 +51,8 @@ def split_conformal_fit(
       learner: A learner, also an `Estimator` of any library.
       score: Nonconformity score of one example, from `jaxcp.scores`.
       x: Inputs, whatever the learner takes, a pytree with leading axis n.
-      y: Targets, shape (n, ...), in their own units, or labels 0, ..., k - 1.
+      y: Targets, shape (n, ...), in their own units, or labels 0, ..., k - 1; of an
+        `Estimator` that predicts probabilities labels by name, such as text.
       share: Share of the rows that train, in (0, 1): share * n of them, rounded, and at
         least one row on either side.
 
@@ -84,7 +86,9 @@ def split_conformal_fit(
     on_host = isinstance(learner, FitsOnHost)
     fit = _fit_on_host if on_host else _fit
     fitted, preds, held = fit(key, learner, rows, num_train)
-    calibration = calibrate(score, preds, _targets(rows, held))
+    named = on_host and inputs.has_labels(score)
+    classes = fitted.classes if named else None
+    calibration = calibrate(score, preds, _targets(rows, held), classes=classes)
     predict = _predict_on_host if on_host else _predict
     return SplitConformal(predict, fitted, calibration)
 

@@ -51,6 +51,7 @@ class Estimator:
       executor: Where fits run instead, for instance in processes, as for
         `simulation.run_grid`; model and data are sent there.
       progress: Whether to show a progress bar (needs tqdm).
+      done: Fits to go on with; `resume` sets them.
 
     Raises:
       ValueError: if a model has no `fit(X, y)` or nothing to predict with, or is a
@@ -242,9 +243,8 @@ class Estimator:
             raise self._error(fits, where, fits.weights[j], error) from error
 
     def _error(self, fits, where, weights, error):
-        rows = np.count_nonzero(weights)
-        return FitError(
-            f"expected a fit to {where} {rows} rows, got {type(error).__name__}: "
-            f"{error}; {fits} are kept: learner.resume(error.fits) goes on",
-            fits,
-        )
+        rows, kept = np.count_nonzero(weights), ""
+        if any(model is not None for model in fits.models):
+            kept = f"; {fits} are kept: learner.resume(error.fits) goes on"
+        got = f"{type(error).__name__}: {error}"
+        return FitError(f"expected a fit to {where} {rows} rows, got {got}{kept}", fits)
