@@ -13,10 +13,14 @@ from jaxcp import _checks, _geometry, _soft
 from jaxcp._arrays import as_arrays
 from jaxcp._numbers import as_float, at_least_single, rounding, unless_nan
 from jaxcp._pytree import pytree, static
+from jaxcp._tracing import jit
 from jaxcp.sets._arithmetic import log_of_solid
-from jaxcp.typing import EstimatesSets, Number, PyTree, Score
+from jaxcp.sets._pieces import ends_around, ends_within
+from jaxcp.sets.basic import Interval
+from jaxcp.sets.unions import Intervals
+from jaxcp.typing import ArrayLike, EstimatesSets, HasEnds, Number, PyTree, Score
 from jaxcp.volumes.balls import log_volume_of_balls
-from jaxcp.volumes.estimate import check_one
+from jaxcp.volumes.estimate import check_one, finite_ends
 
 
 @pytree
@@ -42,7 +46,10 @@ class Balls:
 
     def size(self) -> Array:
         """Raises ValueError: the volume of a union of balls has to be estimated."""
-        raise ValueError(_no_size("a union of Balls"))
+        raise ValueError(
+            "expected a set with a closed-form size, got a union of Balls: estimate it "
+            "with jaxcp.volume, or metrics.mean_volume of many"
+        )
 
     def is_empty(self) -> Array:
         """Returns whether the radius is below 0, bool of shape ()."""
@@ -75,7 +82,7 @@ class Balls:
 
     def _contains(self, y):
         distance = _geometry.nearest_distance(*_geometry.as_points(y, self.centers))
-        return _at_most(distance, self.radius, self.rounds)
+        return at_most(distance, self.radius, self.rounds)
 
     def _bounds(self):
         lower, upper = jnp.min(self.centers, axis=0), jnp.max(self.centers, axis=0)
@@ -139,7 +146,7 @@ class Ellipsoid:
     def _contains(self, y):
         _checks.check_shape("a target", self.center.shape, y.shape)
         z = _geometry.whiten(self.scale, y - self.center)
-        return _at_most(_geometry.norm(z), self.radius, self.rounds)
+        return at_most(_geometry.norm(z), self.radius, self.rounds)
 
     def _bounds(self):
         square = self.scale**2
@@ -160,7 +167,8 @@ class LevelSet:
     """The set {y : score(pred, y) <= level} of any score, known by membership alone.
 
     Scores that exceed the level by rounding are inside: the program that found it may
-    have added the same score up in another order.
+    have added the same score up in another order. On the line it has ends: `interval`,
+    and `intervals` where it has several pieces.
 
     Args:
       score: The nonconformity score.
@@ -188,12 +196,17 @@ class LevelSet:
 
     def contains(self, y: Array) -> Array:
         """Returns whether all(score(pred, y) <= level), bool of shape ()."""
-        batch_ndim = jnp.ndim(self.level) - (self.level_ndim or 0)
-        return over_batch(LevelSet._contains, batch_ndim, self, y)
+        return over_batch(LevelSet._contains, _batch_ndim(self), self, y)
 
     def size(self) -> Array:
         """Raises ValueError: a level set has no size in closed form."""
-        raise ValueError(_no_size("a LevelSet"))
+        raise ValueError(
+            "expected a set with a closed-form size, got a LevelSet: estimate it by "
+            "metrics.mean_volume(key, sets, within=Box(lower, upper)); on the line "
+            "sets.interval(start), or the score as scores.Custom(evaluate, start=...), "
+            "has ends; or give the score an inverse that returns an Interval, a Box, an "
+            "Ellipsoid or a LabelSet"
+        )
 
     def estimate_log_size(
         self, key: Array, num_samples: int, *, sobol: bool = False
@@ -206,8 +219,9 @@ class LevelSet:
         if not isinstance(self.score, EstimatesSets):
             name = type(self.score).__name__
             raise ValueError(
-                "expected the LevelSet of a Density or Latent score, or of one with "
-                f"estimate_log_size of its sets, got LevelSet of the score {name}"
+                "expected within, a Box, or the LevelSet of a Density or Latent score, "
+                "or of one with estimate_log_size of its sets, got LevelSet of the "
+                f"score {name}"
             )
         estimate = partial(self.score.estimate_log_size, key, self.pred, self.level)
         return unless_nan(self.level, estimate(num_samples, sobol=sobol))
@@ -216,26 +230,83 @@ class LevelSet:
         """Returns the set without targets beyond the level by rounding."""
         return replace(self, rounds=False)
 
+    def interval(self, start: ArrayLike) -> Interval:
+        """Returns the piece of it around `start`, on the line, with ends to the float.
+
+        The last numbers that are inside, by bisection; +inf or -inf where the score
+        stays within the level. That is the whole set if the score falls up to `start`
+        and rises from there on. Empty where `start` is not inside.
+
+        Args:
+          start: The target with the least score, such as the prediction, shape () or
+            (1,) as the score takes targets; (m,) for a batch of m sets.
+        """
+        return _interval(self, _on_line("start", as_arrays(start=start), self))
+
+    def intervals(
+        self, within: HasEnds, *, num_points: int = 200, max_pieces: int = 4
+    ) -> Intervals:
+        """Returns all pieces of it that a grid meets, on the line.
+
+        Ends are found to the float. A piece that reaches the end of the bracket goes on
+        beyond it, as `interval` does; what else lies there, and pieces between two
+        points of the grid, are not found.
+
+        Args:
+          within: The bracket, an `Interval` with ends of shape (), or (m,) for a batch
+            of m sets; finite.
+          num_points: Points of the grid.
+          max_pieces: How many pieces there is room for; of more the last one holds all
+            that follow, and what lies between.
+        """
+        _checks.check_count("num_points", num_points, 2)
+        _checks.check_count("max_pieces", max_pieces, 1)
+        lower, upper = (_on_line("within", v, self) for v in finite_ends(within))
+        return _intervals(self, lower, upper, int(num_points), int(max_pieces))
+
     def _contains(self, y):
-        return jnp.all(_at_most(self.score(self.pred, y), self.level, self.rounds))
+        return jnp.all(at_most(self.score(self.pred, y), self.level, self.rounds))
+
+
+@jit
+def _interval(region, start):
+    return Interval(*over_batch(ends_around, _batch_ndim(region), region, start))
+
+
+@jit(static_argnames=("num_points", "max_pieces"))
+def _intervals(region, lower, upper, num_points, max_pieces):
+    find = partial(ends_within, num_points=num_points, max_pieces=max_pieces)
+    return Intervals(*over_batch(find, _batch_ndim(region), region, lower, upper))
+
+
+def _batch_ndim(region):
+    return jnp.ndim(region.level) - (region.level_ndim or 0)
+
+
+def _on_line(name, y, region):
+    """Returns a target of one number for each of the level sets."""
+    batch = jnp.shape(region.level)[: _batch_ndim(region)]
+    one = y.shape[len(batch) :]
+    if one not in ((), (1,)) or y.ndim and y.shape != (*batch, *one):
+        expected = f"one number for each set, shape {batch}"
+        raise ValueError(f"expected {name} as {expected}, got shape {y.shape}")
+    return jnp.broadcast_to(y, (*batch, *one))
 
 
 def over_batch(method: Callable[..., Any], ndim: int, region: Any, *y: Any) -> Any:
     """Returns `method(region, y)` of each set of a batch with `ndim` leading axes."""
     y = tuple(as_arrays(y=v) for v in y)
+    for v in y:
+        if v.ndim < ndim:
+            raise ValueError(
+                f"expected one set, or a target for each of several, got {v.shape}"
+            )
     for _ in range(ndim):
         method = jax.vmap(method)
     return method(region, *y)
 
 
-def _at_most(score, bound, rounds):
+def at_most(score: Array, bound: Number, rounds: bool) -> Array:
+    """Returns whether a score is at most a bound, or exceeds it by rounding alone."""
     bound = as_float(bound)
     return score <= (bound + rounding(bound) if rounds else bound)
-
-
-def _no_size(what):
-    return (
-        f"expected a set with a closed-form size, got {what}: estimate it with "
-        "jaxcp.volume, or give the score an inverse that returns an Interval, a Box, "
-        "an Ellipsoid or a LabelSet"
-    )
