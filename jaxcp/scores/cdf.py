@@ -139,7 +139,9 @@ class CDF:
         self, preds: PyTree, y: Array | None = None, mask: Array | None = None
     ) -> None:
         """Raises ValueError for draws that are those of the base prediction."""
-        if self.cdf is None and any(leaf is preds[1] for leaf in jax.tree.leaves(preds[0])):
+        if self.cdf is not None:
+            return
+        if any(leaf is preds[1] for leaf in jax.tree.leaves(preds[0])):
             raise ValueError(
                 "expected draws independent of the base prediction, got the same ones "
                 "twice; jaxcp.draw has roles for the two"
@@ -153,9 +155,9 @@ class CDF:
     def _probability(self, pred, score):
         """Returns P(base(Y) <= score), 0 at -inf and 1 at +inf."""
         known = jnp.isfinite(score)
-        p = as_float(self.cdf(pred, jnp.where(known, score, 0)))
-        _checks.check_shape("cdf(pred, s)", (), p.shape)
-        return jnp.where(known, p, score > 0)
+        p = self.cdf(pred, jnp.where(known, score, 0))  # type: ignore[misc]  # given
+        _checks.check_shape("cdf(pred, s)", (), jnp.shape(p))
+        return jnp.where(known, as_float(p), score > 0)
 
     def _quantile(self, pred, q):
         """Returns the largest score whose probability is at most q, shape ()."""

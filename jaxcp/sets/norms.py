@@ -1,6 +1,5 @@
 """Balls of one norm, with volumes in closed form."""
 
-import math
 from dataclasses import replace
 
 import jax.numpy as jnp
@@ -9,8 +8,7 @@ from jax import Array
 from jaxcp import _geometry, _soft
 from jaxcp._numbers import as_float
 from jaxcp._pytree import pytree, static
-from jaxcp.sets._arithmetic import log_of_solid
-from jaxcp.sets.regions import at_most, over_batch
+from jaxcp.sets._arithmetic import at_most, log_of_solid, over_batch
 from jaxcp.typing import Number
 
 
@@ -28,8 +26,10 @@ class Ball:
 
     Example:
       >>> diamond = Ball(jnp.zeros(2), jnp.array(2.0), norm=1)
-      >>> diamond.contains(jnp.array([1.5, 0.5])).item(), round(diamond.size().item(), 4)
-      (True, 8.0)
+      >>> diamond.contains(jnp.array([1.5, 0.5])).item()
+      True
+      >>> round(diamond.size().item(), 4)
+      8.0
     """
 
     center: Array
@@ -54,14 +54,11 @@ class Ball:
 
     def size(self) -> Array:
         """Returns the volume, shape (), in units of the targets to the power of d."""
-        return jnp.exp(self.log_size())
+        return self._size(as_float(self.radius))
 
     def soft_size(self, temperature: Number) -> Array:
         """Returns the volume at a soft radius, shape ()."""
-        radius = _soft.positive_part(as_float(self.radius), temperature)
-        known = jnp.isfinite(radius)
-        volume = replace(self, radius=jnp.where(known, radius, 0)).size()
-        return jnp.where(known, volume, radius)
+        return self._size(_soft.positive_part(as_float(self.radius), temperature))
 
     def is_empty(self) -> Array:
         """Returns whether the radius is below 0, bool of shape ()."""
@@ -75,6 +72,12 @@ class Ball:
     def exact(self) -> "Ball":
         """Returns the ball without targets beyond its radius by rounding."""
         return replace(self, rounds=False)
+
+    def _size(self, radius):
+        finite = jnp.isfinite(radius)
+        ball = replace(self, radius=jnp.where(finite, radius, 0))
+        without = jnp.where(radius < 0, 0, radius)  # +inf, or NaN
+        return jnp.where(finite, jnp.exp(ball.log_size()), without)
 
     def _contains(self, y):
         distance = _geometry.distance(y, self.center, self.norm)

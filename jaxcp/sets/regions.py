@@ -1,9 +1,7 @@
 """Sets in several dimensions that are given by distances or by scores."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,11 +9,10 @@ from jax import Array
 
 from jaxcp import _checks, _geometry, _soft
 from jaxcp._arrays import as_arrays
-from jaxcp._numbers import as_float, at_least_single, rounding, unless_nan
+from jaxcp._numbers import as_float, at_least_single, unless_nan
 from jaxcp._pytree import pytree, static
-from jaxcp._tracing import jit
-from jaxcp.sets._arithmetic import log_of_solid
-from jaxcp.sets._pieces import ends_around, ends_within
+from jaxcp.sets._arithmetic import at_most, log_of_solid, over_batch
+from jaxcp.sets._pieces import interval_around, intervals_within
 from jaxcp.sets.basic import Interval
 from jaxcp.sets.unions import Intervals
 from jaxcp.typing import ArrayLike, EstimatesSets, HasEnds, Number, PyTree, Score
@@ -196,15 +193,15 @@ class LevelSet:
 
     def contains(self, y: Array) -> Array:
         """Returns whether all(score(pred, y) <= level), bool of shape ()."""
-        return over_batch(LevelSet._contains, _batch_ndim(self), self, y)
+        return over_batch(LevelSet._contains, len(self._batch()), self, y)
 
     def size(self) -> Array:
         """Raises ValueError: a level set has no size in closed form."""
         raise ValueError(
             "expected a set with a closed-form size, got a LevelSet: estimate it by "
-            "metrics.mean_volume(key, sets, within=Box(lower, upper)); on the line "
-            "sets.interval(start), or the score as scores.Custom(evaluate, start=...), "
-            "has ends; or give the score an inverse that returns an Interval, a Box, an "
+            "metrics.mean_volume(key, sets, within=...), a Box or an Interval; on the "
+            "line sets.interval(start) has ends, as has scores.Custom(evaluate, start="
+            "...); or give the score an inverse that returns an Interval, a Box, an "
             "Ellipsoid or a LabelSet"
         )
 
@@ -241,16 +238,17 @@ class LevelSet:
           start: The target with the least score, such as the prediction, shape () or
             (1,) as the score takes targets; (m,) for a batch of m sets.
         """
-        return _interval(self, _on_line("start", as_arrays(start=start), self))
+        return interval_around(self, self._batch(), as_arrays(start=start))
 
     def intervals(
-        self, within: HasEnds, *, num_points: int = 200, max_pieces: int = 4
+        self, within: HasEnds, *, num_points: int = 100, max_pieces: int = 4
     ) -> Intervals:
-        """Returns all pieces of it that a grid meets, on the line.
+        """Returns the pieces of it in a bracket, on the line, with ends to the float.
 
-        Ends are found to the float. A piece that reaches the end of the bracket goes on
-        beyond it, as `interval` does; what else lies there, and pieces between two
-        points of the grid, are not found.
+        They are met by the points of a grid and, between neighbors, by the least score
+        (the largest one where both are inside), if the score falls and then rises there
+        (or rises and then falls). A piece that reaches the end of the
+        bracket goes on beyond it, as in `interval`; what else lies there is not found.
 
         Args:
           within: The bracket, an `Interval` with ends of shape (), or (m,) for a batch
@@ -259,54 +257,12 @@ class LevelSet:
           max_pieces: How many pieces there is room for; of more the last one holds all
             that follow, and what lies between.
         """
-        _checks.check_count("num_points", num_points, 2)
-        _checks.check_count("max_pieces", max_pieces, 1)
-        lower, upper = (_on_line("within", v, self) for v in finite_ends(within))
-        return _intervals(self, lower, upper, int(num_points), int(max_pieces))
+        ends = finite_ends(within)
+        return intervals_within(self, self._batch(), *ends, num_points, max_pieces)
+
+    def _batch(self):
+        shape = jnp.shape(self.level)
+        return shape[: len(shape) - (self.level_ndim or 0)]
 
     def _contains(self, y):
         return jnp.all(at_most(self.score(self.pred, y), self.level, self.rounds))
-
-
-@jit
-def _interval(region, start):
-    return Interval(*over_batch(ends_around, _batch_ndim(region), region, start))
-
-
-@jit(static_argnames=("num_points", "max_pieces"))
-def _intervals(region, lower, upper, num_points, max_pieces):
-    find = partial(ends_within, num_points=num_points, max_pieces=max_pieces)
-    return Intervals(*over_batch(find, _batch_ndim(region), region, lower, upper))
-
-
-def _batch_ndim(region):
-    return jnp.ndim(region.level) - (region.level_ndim or 0)
-
-
-def _on_line(name, y, region):
-    """Returns a target of one number for each of the level sets."""
-    batch = jnp.shape(region.level)[: _batch_ndim(region)]
-    one = y.shape[len(batch) :]
-    if one not in ((), (1,)) or y.ndim and y.shape != (*batch, *one):
-        expected = f"one number for each set, shape {batch}"
-        raise ValueError(f"expected {name} as {expected}, got shape {y.shape}")
-    return jnp.broadcast_to(y, (*batch, *one))
-
-
-def over_batch(method: Callable[..., Any], ndim: int, region: Any, *y: Any) -> Any:
-    """Returns `method(region, y)` of each set of a batch with `ndim` leading axes."""
-    y = tuple(as_arrays(y=v) for v in y)
-    for v in y:
-        if v.ndim < ndim:
-            raise ValueError(
-                f"expected one set, or a target for each of several, got {v.shape}"
-            )
-    for _ in range(ndim):
-        method = jax.vmap(method)
-    return method(region, *y)
-
-
-def at_most(score: Array, bound: Number, rounds: bool) -> Array:
-    """Returns whether a score is at most a bound, or exceeds it by rounding alone."""
-    bound = as_float(bound)
-    return score <= (bound + rounding(bound) if rounds else bound)

@@ -6,7 +6,6 @@ from jax import Array
 
 from jaxcp import _soft
 from jaxcp._arrays import as_array
-from jaxcp._checks import check_shape
 from jaxcp._pytree import pytree
 from jaxcp.sets._arithmetic import answer_shape, log_of_solid, without_axis
 from jaxcp.sets.basic import Interval
@@ -83,7 +82,10 @@ class Intervals:
 
     def checked(self, num_sets: int) -> "Intervals":
         """Returns the sets if their ends are of shape (m, k)."""
-        shape = np.shape(self.lower)
-        check_shape("ends", (num_sets, *shape[1:2]), shape)
-        check_shape("upper ends", shape, np.shape(self.upper))
+        shapes = np.shape(self.lower), np.shape(self.upper)
+        if len(shapes[0]) != 2 or shapes[0] != shapes[1]:
+            got = (
+                shapes[0] if shapes[0] == shapes[1] else f"{shapes[0]} and {shapes[1]}"
+            )
+            raise ValueError(f"expected ends of shape (m, k), got {got}")
         return self
