@@ -15,8 +15,8 @@ from jaxcp.quantiles._masses import spare_mass
 from jaxcp.quantiles.conformal import threshold_at
 from jaxcp.scores import inputs
 from jaxcp.sets import LabelSet
+from jaxcp.sets._arithmetic import over_batch
 from jaxcp.sets._batches import Batch
-from jaxcp.sets.regions import over_batch
 from jaxcp.typing import AnySet, HasEnds, HasLabels, PyTree, Score, Set
 
 

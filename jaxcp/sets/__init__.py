@@ -14,15 +14,19 @@ sets` are the first of two sets and the second, not ends: these are `sets.lower`
 
 from jaxcp.sets.basic import BoundingBox, Box, Interval
 from jaxcp.sets.labels import LabelSet
+from jaxcp.sets.norms import Ball
 from jaxcp.sets.points import membership
 from jaxcp.sets.regions import Balls, Ellipsoid, LevelSet
+from jaxcp.sets.unions import Intervals
 
 __all__ = [
+    "Ball",
     "Balls",
     "BoundingBox",
     "Box",
     "Ellipsoid",
     "Interval",
+    "Intervals",
     "LabelSet",
     "LevelSet",
     "membership",

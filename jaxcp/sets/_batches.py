@@ -107,7 +107,7 @@ class Batch:
         rows = rows.reshape(len(rows), math.prod(rows.shape[1:]))
         return as_frame(rows, self._columns(rows.shape[1], columns), index)
 
-    def _columns(self, count: int, names: Sequence[str] | None) -> list:
+    def _columns(self, count: int, names: Sequence | None) -> list:
         """Returns the names of so many columns."""
         return list(range(count)) if names is None else named(names, count)
 
