@@ -134,7 +134,7 @@ def summary(
     num_bins = num_bins if by_bins else None
     options = {"alpha": alpha, "num_groups": num_groups, "num_bins": num_bins}
     found = counted(_summary, sets, y, groups, at_once=True, **options)
-    if not is_concrete(found["coverage"]):
+    if not is_concrete(*found.values()):
         return found
     return Summary({name: _as_plain(value) for name, value in found.items()})
 
