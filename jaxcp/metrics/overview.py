@@ -27,8 +27,8 @@ _ETA = 30.0  # the weight of the coverage in the criterion of coverage and width
 _FEW = 20  # numbers of an array that are shown
 _MANY_FULL = 0.5
 _ON_FULL_SETS = """
-Most sets hold every label: the threshold reaches the largest scores of labels. Ties of
-deterministic APS do that; APS(randomized=True) and LAC() have none."""
+Most sets hold every label: the threshold reaches the largest scores of labels, as that
+of deterministic APS does by ties; APS(randomized=True) and LAC() do not tie there."""
 
 
 class Summary(dict[str, Any]):
@@ -120,7 +120,7 @@ def summary(
         _checks.check_count("num_bins", num_bins, 1)
     num_bins = num_bins if by_bins else None
     found = _summary(sets, y, alpha, groups, num_groups, num_bins)
-    if not is_concrete(found["coverage"]):
+    if not is_concrete(*found.values()):
         return found
     return Summary({name: _as_plain(value) for name, value in found.items()})
 
