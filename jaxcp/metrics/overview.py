@@ -42,7 +42,7 @@ class Summary(dict[str, Any]):
         """Returns a line for each metric, and one on sets that hold every label."""
         lines = (f"{name!r}: {_shown(value)}" for name, value in self.items())
         share = self.get("full_rate", 0.0)
-        many = is_concrete(share) and np.all(np.asarray(share) > _MANY_FULL)
+        many = is_concrete(share) and np.mean(share) > _MANY_FULL
         return "{" + ",\n ".join(lines) + "}" + (_ON_FULL_SETS if many else "")
 
     def tolist(self) -> dict[str, Any]:
