@@ -179,10 +179,9 @@ def test_a_summary_says_that_sets_hold_every_label():
     assert max(found["APS", True], found["LAC", False]) < 0.3
     told = {name: "Most sets hold every label" in text for name, text in shown.items()}
     assert told == {name: name == ("APS", False) for name in found}
-    many = jax.vmap(lambda a: metrics.summary(cp(probs, a), y, a))(
-        jnp.array([0.1, 0.2])
-    )
-    assert many["full_rate"].shape == (2,) and "every label" not in str(many)
+    for shares, said in (([0.9, 0.8], True), ([0.9, 0.0], False), (np.nan, False)):
+        many = metrics.Summary(full_rate=jnp.array(shares))
+        assert ("every label" in str(many)) == said
 
 
 def test_full_sets():

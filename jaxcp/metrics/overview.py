@@ -37,8 +37,8 @@ _ETA = 30.0  # the weight of the coverage in the criterion of coverage and width
 _FEW = 20  # numbers of an array that are shown
 _MANY_FULL = 0.5
 _ON_FULL_SETS = """
-Most sets hold every label: the threshold reaches the largest scores of labels. Ties of
-deterministic APS do that; APS(randomized=True) and LAC() have none."""
+Most sets hold every label: the threshold reaches the largest scores of labels, as that
+of deterministic APS does by ties; APS(randomized=True) and LAC() do not tie there."""
 
 
 class Summary(dict[str, Any]):
@@ -52,7 +52,7 @@ class Summary(dict[str, Any]):
         """Returns a line for each metric, and one on sets that hold every label."""
         lines = (f"{name!r}: {_shown(value)}" for name, value in self.items())
         share = self.get("full_rate", 0.0)
-        many = is_concrete(share) and np.all(np.asarray(share) > _MANY_FULL)
+        many = is_concrete(share) and np.mean(share) > _MANY_FULL
         return "{" + ",\n ".join(lines) + "}" + (_ON_FULL_SETS if many else "")
 
     def tolist(self) -> dict[str, Any]:
