@@ -43,7 +43,7 @@ from jaxcp.cross import (
     jackknife_plus_after_bootstrap,
     split_conformal_fit,
 )
-from jaxcp.draws import draw
+from jaxcp.draws import draw, uniforms
 from jaxcp.pvalues.conformal import conformal_p_value
 from jaxcp.quantiles import (
     conformal_quantile,
@@ -81,7 +81,7 @@ __all__ = [
     "online", "outliers", "plotting", "pvalues", "pytree", "resampling", "save",
     "scores", "sets", "sharded_conformal_quantile", "simulate", "simulation",
     "soft_conformal_quantile", "split_conformal", "split_conformal_fit", "static",
-    "training", "typing", "volume", "weighted_conformal_quantile",
+    "training", "typing", "uniforms", "volume", "weighted_conformal_quantile",
     "weighted_select",
 ]
 # fmt: on

@@ -10,6 +10,7 @@ import numpy as np
 from jax import Array
 
 from jaxcp._padding import on_device
+from jaxcp._tracing import is_ours
 from jaxcp.typing import ArrayLike, PyTree
 
 _MANY = 2**13  # rows whose digits tell those of all
@@ -42,7 +43,7 @@ def as_groups(name: str, value: Any) -> Array:
 
 def is_rounded(name: str, value: Any) -> bool:
     """Returns whether values, as they came in, lose digits as the default float."""
-    if isinstance(value, Array):
+    if isinstance(value, Array) or is_ours(type(value)):
         return False
     value, dtype = on_host(name, value), jax.dtypes.canonicalize_dtype(float)
     value = value[some_rows(len(value))] if value.ndim else value
@@ -91,6 +92,16 @@ def is_concrete(*trees: PyTree) -> bool:
     return all(map(_is_known, jax.tree.leaves(trees)))
 
 
+def is_array_like(x: Any) -> bool:
+    """Returns whether a value that jax may take for no leaf comes in as one array."""
+    if isinstance(x, list):
+        return all(isinstance(v, list | Real | np.generic) for v in x) and all(
+            isinstance(v, Real | np.generic) for v in jax.tree.leaves(x)
+        )
+    found = hasattr(x, "to_numpy") or hasattr(x, "detach")  # pandas, torch
+    return found and not (is_ours(type(x)) or isinstance(x, type))  # sets offer it too
+
+
 def _is_known(x):
     if isinstance(x, jax.core.Tracer):
         return False
@@ -106,15 +117,7 @@ def _median_sizes(values, default):
 
 
 def _as_tree(name, tree):
-    return jax.tree.map(lambda x: _as_array(name, x), tree, is_leaf=_is_array_like)
-
-
-def _is_array_like(x):
-    if isinstance(x, list):
-        return all(isinstance(v, list | Real | np.generic) for v in x) and all(
-            isinstance(v, Real | np.generic) for v in jax.tree.leaves(x)
-        )
-    return hasattr(x, "to_numpy") or hasattr(x, "detach")  # pandas, torch
+    return jax.tree.map(lambda x: _as_array(name, x), tree, is_leaf=is_array_like)
 
 
 def _as_array(name, x):

@@ -188,5 +188,4 @@ def _sets_round(score, preds, scores):
     """Returns whether sets hold targets that exceed the threshold by rounding alone."""
     one = lambda v: jax.ShapeDtypeStruct(v.shape[1:], v.dtype)  # noqa: E731
     region = jax.eval_shape(score.invert, *jax.tree.map(one, (widened(preds), scores)))
-    extended = inputs.is_extended(score)  # rounds at its threshold
-    return getattr(region, "rounds", False) or extended
+    return getattr(region, "rounds", False) or inputs.rounds_up(score)

@@ -13,7 +13,7 @@ from jaxcp.typing import ArrayLike, HasLabels, Set
 
 
 def group_coverage(
-    sets: Set,
+    sets: Set | ArrayLike,
     y: ArrayLike,
     groups: ArrayLike,
     *,
@@ -48,7 +48,7 @@ def group_coverage(
     return counted(group_coverage_of, sets, y, groups, num_groups=num_groups)
 
 
-def class_coverage(sets: HasLabels, y: ArrayLike) -> Array:
+def class_coverage(sets: HasLabels | ArrayLike, y: ArrayLike) -> Array:
     """Returns the coverage of each class: `group_coverage` with groups y.
 
     Args:
@@ -68,13 +68,13 @@ def class_coverage(sets: HasLabels, y: ArrayLike) -> Array:
       >>> class_coverage(sets, jnp.array([0, 1, 1]))
       Array([1. , 0.5], dtype=float32)
     """
-    _sets.check_label_sets(sets)
+    sets = _sets.as_label_sets(sets)
     sets, y = _sets.check_sets(sets, y)
     return counted(class_coverage_of, sets, y)
 
 
 def coverage_gap(
-    sets: Set,
+    sets: Set | ArrayLike,
     y: ArrayLike,
     groups: ArrayLike,
     alpha: ArrayLike,

@@ -13,10 +13,11 @@ from jaxcp._arrays import as_array, is_concrete
 from jaxcp._pytree import pytree, static
 from jaxcp._tracing import Untraceable
 from jaxcp.sets._arithmetic import answer_shape, without_axis
+from jaxcp.sets._batches import Batch, on_host
 
 
 @pytree
-class LabelSet:
+class LabelSet(Batch):
     """A set of labels out of 0, ..., k - 1, which may have names; it may be empty.
 
     Args:
@@ -115,6 +116,16 @@ class LabelSet:
             mask = f"{self.mask.dtype}{self.mask.shape}"
             raise ValueError(f"expected a mask of shape (m, k), bool, got {mask}")
         return self
+
+    def to_numpy(self) -> np.ndarray:
+        """Returns which labels are in each set, bool of shape (m, k)."""
+        return on_host(self.mask)
+
+    def _batch(self):
+        return np.shape(self.mask)[:-1]
+
+    def _columns(self, count, names):
+        return super()._columns(count, self.classes if names is None else names)
 
 
 def _listed(mask, names):
