@@ -92,6 +92,7 @@ def test_frames_and_labels():
     assert metrics.coverage(sets, names) == metrics.coverage(cp(frame, 0.2), labels)
 
 
+@pytest.mark.skipif(jax.config.jax_enable_x64, reason="double precision holds them")
 def test_targets_keep_their_digits():
     far = np.asarray(Y, np.float64) * 1e-3 + 2.5e6
     with pytest.raises(

@@ -36,6 +36,18 @@ def left_out_by(held_out: Array, aggregation: Aggregation) -> "OwnFit | Ensemble
     return Ensemble(jnp.asarray(held_out), aggregation)
 
 
+def rows_left_out(mask: Array | None) -> Array | None:
+    """Returns which rows have a score, None if all; raises ValueError if none has."""
+    if mask is None or not is_concrete(mask):
+        return mask
+    if not bool(jnp.any(mask)):
+        raise ValueError(
+            "expected some row with weight 0 in a resample, held out, got resamples "
+            "that all hold every row"
+        )
+    return None if bool(jnp.all(mask)) else mask
+
+
 @pytree
 class OwnFit:
     """A fit for each row, the only one without it.

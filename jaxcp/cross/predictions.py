@@ -7,14 +7,20 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxcp import _checks
-from jaxcp._arrays import is_concrete
 from jaxcp._named import named
 from jaxcp._pytree import pytree
 from jaxcp.calibration._rows import weights_for
 from jaxcp.calibration.split import Calibration, calibrate
 from jaxcp.cross import _programs, _recorded
 from jaxcp.cross._fits import Recorded
-from jaxcp.cross._left_out import Aggregation, Ensemble, OwnFit, left_out_by
+from jaxcp.cross._left_out import (
+    Aggregation,
+    Ensemble,
+    OwnFit,
+    left_out_by,
+    rows_left_out,
+)
+from jaxcp.cross._streams import sliding
 from jaxcp.online.windows import SlidingState, SlidingWindow
 from jaxcp.quantiles.levels import conformal_rank
 from jaxcp.scores import inputs
@@ -154,20 +160,8 @@ class CrossCalibration:
         """Returns an online method and its state, after the held-out scores.
 
         The rolling threshold of EnbPI, for rows in order of time and predictions by
-        `aggregate`.
-
-        Args:
-          every: Steps between updates of the window, as for `online.SlidingWindow`.
-          empirical: Whether the rank is that of the papers, a little narrower.
-
-        Returns:
-          A pair (method, state) for `online.run`.
-
-        Raises:
-          ValueError: if `every` is not an int >= 1, or the calibration has weights.
-
-        Guarantee:
-          As `online.SlidingWindow`: asymptotic.
+        `aggregate`. Arguments, errors and guarantee are those of
+        `online.SlidingWindow`; there are no calibration weights.
 
         Example:
           >>> held_out = jnp.arange(20)[None] % 2 == jnp.arange(2)[:, None]
@@ -178,14 +172,7 @@ class CrossCalibration:
           >>> jaxcp.online.run(method, state, preds, y, alpha=0.1)[1].upper.tolist()
           [18.0, 18.0, 30.0, 30.0]
         """
-        if self.calibration.weights is not None:
-            raise ValueError(
-                "expected scores without calibration_weights, which a window does not "
-                "keep; online.NexCP weighs scores by their age"
-            )
-        method = SlidingWindow(self.score, every=every, empirical=empirical)
-        # Every step is given its own alpha.
-        return method, method.init(self.scores, 0.5, mask=self.mask)
+        return sliding(self.calibration, every, empirical)
 
     def named(self, sets):
         """Returns sets with the names of their labels, if there are any."""
@@ -302,20 +289,8 @@ def of_held_out(
     classes: Iterable[Hashable] | None,
 ) -> CrossCalibration:
     """Returns the calibration of rows by their held-out predictions, (n, ...)."""
-    mask = _rows_left_out(left_out.mask)
+    mask = rows_left_out(left_out.mask)
     calibration = calibrate(
         score, preds, y, weights=weights, mask=mask, classes=classes
     )
     return CrossCalibration(left_out, calibration)
-
-
-def _rows_left_out(mask):
-    """Returns which rows have a score, None if all; raises ValueError if none has."""
-    if mask is None or not is_concrete(mask):
-        return mask
-    if not bool(jnp.any(mask)):
-        raise ValueError(
-            "expected some row with weight 0 in a resample, held out, got resamples "
-            "that all hold every row"
-        )
-    return None if bool(jnp.all(mask)) else mask
