@@ -106,7 +106,7 @@ def test_sets_hold_what_scores_at_most_q(dtype):
         clear = jnp.abs(found - q) > 20 * jnp.finfo(dtype).eps
         held = inside(sets_of(KNOWN, preds, q), y)
         assert_array_equal(held[clear], (found <= q)[clear])
-        scores.check(KNOWN, preds, y)
+        scores.check(KNOWN, *jax.tree.map(lambda v: v[:50], (preds, y)))
 
 
 def test_the_threshold_is_the_last_number_inside():

@@ -325,13 +325,14 @@ def test_slopes_of_pieces():
 
 
 def test_a_score_of_several_pieces_covers_and_has_metrics():
+    bracket, options = Interval(-30.0, 30.0), {"num_points": 40, "max_pieces": 2}
     score = scores.Custom(
-        either_sign, lambda p, q: LevelSet(TWO, p, q).intervals(Interval(-30.0, 30.0))
+        either_sign, lambda p, q: LevelSet(TWO, p, q).intervals(bracket, **options)
     )
     rng = np.random.default_rng(0)
     preds = 5 + rng.exponential(size=400).astype(np.float32)
     y = rng.choice([-1, 1], 400) * preds + rng.normal(size=400).astype(np.float32)
-    scores.check(score, preds, y)
+    scores.check(score, preds[:30], y[:30])
     cp = jaxcp.calibrate(score, preds[:200], y[:200])
     sets = cp(preds[200:], 0.2)
     assert isinstance(sets, Intervals)
