@@ -286,7 +286,8 @@ for ax, found in zip(axes, [intervals, adaptive], strict=True):
     plotting.plot_intervals(X_new.area.to_numpy()[:60][order], shown, targets, ax=ax)
     ax.set_xlabel("area")
 axes[0].set(title="forest, CV+", ylabel="rent")
-axes[1].set_title("two quantiles, after bootstrap")
+axes[0].set_ylim(0)
+axes[1].set(title="two quantiles, after bootstrap", ylabel="")
 axes[1].get_legend().remove()
 plt.show()
 
