@@ -259,7 +259,7 @@ def test_p_values_are_those_of_the_sets():
     cp = jaxcp.calibrate(FOUND, preds[:30], y[:30])
     p_values = np.asarray(cp.p_values(preds, y))
     for k in (3, 10, 25):
-        held = cp(preds, k / 31).contains(y)
+        held = cp(preds, (k + 0.5) / 31).contains(y)
         assert_array_equal(held, p_values > (k + 0.5) / 31)
 
 
