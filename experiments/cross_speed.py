@@ -17,6 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
+from sklearn.base import clone
+from sklearn.ensemble import RandomForestRegressor
 from sklearn.linear_model import Ridge
 from sklearn.neural_network import MLPRegressor
 
@@ -28,6 +30,7 @@ from jaxcp import datasets, learners, metrics, online, scores
 ALPHA, PENALTY = 0.1, 1.0
 NUM_ROWS, NUM_FEATURES = 2000, 20  # of the ridge
 NUM_TRIALS = 100_000
+NUM_FOREST_ROWS, NUM_FOLDS = 1000, 10
 NUM_NETWORKS, NUM_HIDDEN, NUM_STEPS = 200, 32, 300
 ABSOLUTE = scores.Absolute()
 
@@ -98,6 +101,33 @@ def ridge_times() -> list[dict]:
             "s": seconds,
             "jaxcp / it": times["jaxcp"] / seconds,
             "bar": bars.get(name, "at most 2"),
+        }
+        for name, seconds in times.items()
+    ]
+
+
+def recorded_times() -> list[dict]:
+    """Times sets of n fits by their learner, and from predictions that are recorded."""
+    x, y, x_new = (jnp.asarray(v, jnp.float32) for v in ridge_data())
+    key, ridge = jax.random.key(0), learners.Ridge(PENALTY)
+    cp = jaxcp.jackknife_plus(key, ridge, ABSOLUTE, x, y)
+    old, new = cp.fits.predict(x), cp.fits.predict(x_new)
+    held_out = np.eye(NUM_ROWS, dtype=bool)
+    recorded = jaxcp.cross_calibrate(ABSOLUTE, old, y, held_out)
+    assert np.abs(recorded(new, ALPHA).upper - cp(x_new, ALPHA).upper).max() < 1e-5
+    calls = {
+        "sets from recorded predictions": lambda: recorded(new, ALPHA),
+        "sets by the learner": lambda: cp(x_new, ALPHA),
+        "cross_calibrate": lambda: jaxcp.cross_calibrate(ABSOLUTE, old, y, held_out),
+    }
+    times = median_seconds(calls, repeats=9)
+    first, by_learner, _ = times
+    return [
+        {
+            f"n = m = b = {NUM_ROWS}": name,
+            "s": seconds,
+            "it / by the learner": seconds / times[by_learner],
+            "bar": "at most 1.1" if name == first else "",
         }
         for name, seconds in times.items()
     ]
@@ -193,6 +223,38 @@ def network_times() -> list[dict]:
     ]
 
 
+def estimator_times() -> list[dict]:
+    """Times CV+ of a forest of scikit-learn against a plain loop over its fits."""
+    x, y, _ = (v[:NUM_FOREST_ROWS] for v in ridge_data())
+    fold = np.arange(NUM_FOREST_ROWS) % NUM_FOLDS
+    forest = RandomForestRegressor(50, random_state=0)
+    learner, key = learners.Estimator(forest), jax.random.key(0)
+
+    def loop():
+        errors = np.zeros(len(y))
+        for k in range(NUM_FOLDS):
+            held = fold == k
+            model = clone(forest).fit(x[~held], y[~held])
+            errors[held] = np.abs(y[held] - model.predict(x[held]))
+        return errors
+
+    def ours():
+        return jaxcp.cv_plus(key, learner, ABSOLUTE, x, y, folds=fold).scores
+
+    np.testing.assert_allclose(ours(), loop(), atol=1e-4)
+    times = median_seconds({"jaxcp": ours, "loop": loop}, repeats=7)
+    label = f"CV+ of a forest, n = {NUM_FOREST_ROWS}, K = {NUM_FOLDS}"
+    return [
+        {
+            label: "cv_plus(Estimator)",
+            "s": times["jaxcp"],
+            "jaxcp / loop": times["jaxcp"] / times["loop"],
+            "bar": "at most 1.05",
+        },
+        {label: "loop, scikit-learn", "s": times["loop"]},
+    ]
+
+
 LARGE = """
 import json, resource, time
 import jax, jax.numpy as jnp
@@ -282,10 +344,12 @@ def main() -> None:
     args = arguments(__doc__).parse_args()
     tables = {
         "ridge": ridge_times,
+        "recorded": recorded_times,
         "replicates": replicate_times,
         "streams": stream_times,
         "large": large_cv_plus,
         "networks": network_times,
+        "estimator": estimator_times,
     }
     settings = {"alpha": ALPHA, "penalty": PENALTY, "dtype": "float32"}
     run_tables(args.out, "cross_speed", tables, settings)

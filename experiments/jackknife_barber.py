@@ -45,9 +45,9 @@ def trial(key: Array, num_features: int) -> dict:
     x, y = sample(key_data, num_features)
     old, new = slice(NUM_ROWS), slice(NUM_ROWS, None)
     cp = jaxcp.jackknife_plus(key_fit, LEAST_SQUARES, scores.Absolute(), x[old], y[old])
-    fitted = LEAST_SQUARES.predict(cp.full, x[old])
+    fitted = LEAST_SQUARES.predict(cp.fits.full, x[old])
     in_sample = jaxcp.Calibration(scores.Absolute(), jnp.abs(y[old] - fitted))
-    preds = LEAST_SQUARES.predict(cp.full, x[new])
+    preds = LEAST_SQUARES.predict(cp.fits.full, x[new])
     sets = {
         "in-sample": in_sample(preds, ALPHA),
         "jackknife": cp.naive(x[new], ALPHA),

@@ -42,7 +42,7 @@ def trial(key: Array) -> dict:
     split = jaxcp.split_conformal(
         LEAST_SQUARES.predict, fit, ABSOLUTE, x[half:], y[half:]
     )
-    preds = LEAST_SQUARES.predict(jackknife.full, x_new)
+    preds = LEAST_SQUARES.predict(jackknife.fits.full, x_new)
     rank = jaxcp.conformal_rank(NUM_ROWS - 1, ALPHA)  # n - floor(alpha n)
     half_width = jaxcp.kth_smallest(jackknife.scores, rank)
     sets = {

@@ -37,6 +37,7 @@ MEASURED = [
     "jackknife_barber",
     "lei_table",
     "enbpi_solar",
+    "any_model",
     "covariate_shift",
     "anomaly",
     "boxes",
@@ -47,7 +48,7 @@ MEASURED = [
     "coverage_grid",
 ]
 WITH_DATA = {"showcase", "covariate_shift", "anomaly", "conformal_training"}
-ONLY_WITH_DATA = {"enbpi_solar", "multioutput_real"}
+ONLY_WITH_DATA = {"any_model", "enbpi_solar", "multioutput_real"}
 
 
 def command(name: str, folder: Path, data: Path | None, puncc: str | None) -> list[str]:

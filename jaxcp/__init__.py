@@ -33,14 +33,17 @@ from jaxcp.calibration import (
 )
 from jaxcp.certificates.laws import coverage_law
 from jaxcp.cross import (
+    CrossCalibration,
     CrossConformal,
+    cross_calibrate,
     cross_conformal,
     cv_plus,
     enbpi,
     jackknife_plus,
     jackknife_plus_after_bootstrap,
+    split_conformal_fit,
 )
-from jaxcp.draws import draw
+from jaxcp.draws import draw, uniforms
 from jaxcp.pvalues.conformal import conformal_p_value
 from jaxcp.quantiles import (
     conformal_quantile,
@@ -53,6 +56,7 @@ from jaxcp.quantiles import (
     weighted_conformal_quantile,
     weighted_select,
 )
+from jaxcp.saving import load, save
 from jaxcp.simulation.replicates import simulate
 from jaxcp.volumes import volume
 
@@ -67,16 +71,18 @@ def __getattr__(name: str) -> ModuleType:
 
 # fmt: off
 __all__ = [
-    "Calibration", "CrossConformal", "GroupCalibration", "Rule", "SplitConformal",
-    "calibrate", "calibrate_groups", "certificates", "conformal_p_value",
-    "conformal_quantile", "conformal_rank", "coverage_law", "cross_conformal",
-    "cv_plus", "datasets", "detection", "distributed", "draw", "empirical_quantile",
-    "enbpi", "grouped_conformal_quantile", "jackknife_plus",
-    "jackknife_plus_after_bootstrap", "kth_smallest", "learners", "metrics", "online",
-    "outliers", "plotting", "pvalues", "pytree", "resampling", "scores", "sets",
-    "sharded_conformal_quantile", "simulate", "simulation", "soft_conformal_quantile",
-    "split_conformal", "static", "training", "typing", "volume",
-    "weighted_conformal_quantile", "weighted_select",
+    "Calibration", "CrossCalibration", "CrossConformal", "GroupCalibration", "Rule",
+    "SplitConformal", "calibrate", "calibrate_groups", "certificates",
+    "conformal_p_value", "conformal_quantile", "conformal_rank", "coverage_law",
+    "cross_calibrate", "cross_conformal", "cv_plus", "datasets", "detection",
+    "distributed", "draw", "empirical_quantile", "enbpi",
+    "grouped_conformal_quantile", "jackknife_plus",
+    "jackknife_plus_after_bootstrap", "kth_smallest", "learners", "load", "metrics",
+    "online", "outliers", "plotting", "pvalues", "pytree", "resampling", "save",
+    "scores", "sets", "sharded_conformal_quantile", "simulate", "simulation",
+    "soft_conformal_quantile", "split_conformal", "split_conformal_fit", "static",
+    "training", "typing", "uniforms", "volume", "weighted_conformal_quantile",
+    "weighted_select",
 ]
 # fmt: on
 

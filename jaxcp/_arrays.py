@@ -10,6 +10,7 @@ import numpy as np
 from jax import Array
 
 from jaxcp._padding import on_device
+from jaxcp._tracing import is_ours
 from jaxcp.typing import ArrayLike, PyTree
 
 _MANY = 2**13  # rows whose digits tell those of all
@@ -42,9 +43,9 @@ def as_groups(name: str, value: Any) -> Array:
 
 def is_rounded(name: str, value: Any) -> bool:
     """Returns whether values, as they came in, lose digits as the default float."""
-    if isinstance(value, Array):
+    if isinstance(value, Array) or is_ours(type(value)):
         return False
-    value, dtype = _on_host(name, value), jax.dtypes.canonicalize_dtype(float)
+    value, dtype = on_host(name, value), jax.dtypes.canonicalize_dtype(float)
     value = value[some_rows(len(value))] if value.ndim else value
     if value.dtype.kind not in "iuf" or np.can_cast(value.dtype, dtype):
         return False
@@ -91,6 +92,16 @@ def is_concrete(*trees: PyTree) -> bool:
     return all(map(_is_known, jax.tree.leaves(trees)))
 
 
+def is_array_like(x: Any) -> bool:
+    """Returns whether a value that jax may take for no leaf comes in as one array."""
+    if isinstance(x, list):
+        return all(isinstance(v, list | Real | np.generic) for v in x) and all(
+            isinstance(v, Real | np.generic) for v in jax.tree.leaves(x)
+        )
+    found = hasattr(x, "to_numpy") or hasattr(x, "detach")  # pandas, torch
+    return found and not (is_ours(type(x)) or isinstance(x, type))  # sets offer it too
+
+
 def _is_known(x):
     if isinstance(x, jax.core.Tracer):
         return False
@@ -106,15 +117,7 @@ def _median_sizes(values, default):
 
 
 def _as_tree(name, tree):
-    return jax.tree.map(lambda x: _as_array(name, x), tree, is_leaf=_is_array_like)
-
-
-def _is_array_like(x):
-    if isinstance(x, list):
-        return all(isinstance(v, list | Real | np.generic) for v in x) and all(
-            isinstance(v, Real | np.generic) for v in jax.tree.leaves(x)
-        )
-    return hasattr(x, "to_numpy") or hasattr(x, "detach")  # pandas, torch
+    return jax.tree.map(lambda x: _as_array(name, x), tree, is_leaf=is_array_like)
 
 
 def _as_array(name, x):
@@ -122,15 +125,22 @@ def _as_array(name, x):
         return x
     if isinstance(x, bool | float | complex) and not isinstance(x, np.generic):
         return jnp.asarray(x)  # without a type of its own, it takes its company's
-    x = _on_host(name, x)
+    x = on_host(name, x)
     try:
         return on_device(narrowed(x))
     except TypeError as error:
-        raise ValueError(f"expected {name} as numbers, got {_described(x)}") from error
+        found = _described(name, x)
+        raise ValueError(f"expected {name} as numbers, got {found}") from error
 
 
-def _on_host(name, x):
-    """Returns what came in as a numpy array."""
+def on_host(name: str, x: Any) -> np.ndarray:
+    """Returns what came in as a numpy array, objects as numbers where they are."""
+    x = as_host_array(name, x)
+    return _as_one(name, x.tolist()) if x.dtype == object else x
+
+
+def as_host_array(name: str, x: Any) -> np.ndarray:
+    """Returns what came in as a numpy array, of objects where it is of no type."""
     if hasattr(x, "toarray"):
         kind = type(x).__name__
         raise ValueError(
@@ -141,19 +151,21 @@ def _on_host(name, x):
     elif hasattr(x, "detach"):
         x = x.detach().float() if "bfloat16" in str(x.dtype) else x.detach()
         x = x.numpy()
+    return _as_one(name, x)
+
+
+def _as_one(name, x):
     try:
-        x = np.asarray(x)
-        return np.asarray(x.tolist()) if x.dtype == object else x  # of numbers, maybe
+        return np.asarray(x)
     except ValueError as error:
         kind = "rows of several lengths"
         raise ValueError(f"expected {name} as one array, got {kind}") from error
 
 
-def _described(x):
+def _described(name, x):
     if x.dtype.kind in "US":
         example = f" ({x.flat[0]!s:.20})" if x.size else ""
-        return (
-            f"text{example}; numpy.unique(text, return_inverse=True)[1] codes it as "
-            "0, 1, ..."
-        )
+        coding = "numpy.unique(text, return_inverse=True)[1] codes it as 0, 1, ..."
+        by_name = "calibrate(..., classes=model.classes_) takes labels by name, "
+        return f"text{example}; {by_name * (name == 'y')}{coding}"
     return type(x.item()).__name__ if x.ndim == 0 else x.dtype

@@ -6,6 +6,7 @@ origin, where the latter lose all digits, ranks stay what they are.
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -140,9 +141,36 @@ def log_abs_det(matrix: Array) -> Array:
     return lax.fori_loop(0, d, eliminate, (matrix, total))[1]
 
 
-def log_unit_ball(d: int) -> float:
+def log_unit_ball(d: int, norm: float = 2) -> float:
     """Returns the log volume of the ball of radius 1 in d dimensions."""
-    return 0.5 * d * math.log(math.pi) - math.lgamma(0.5 * d + 1)
+    if norm == 2:
+        return 0.5 * d * math.log(math.pi) - math.lgamma(0.5 * d + 1)
+    cube = d * math.log(2)
+    return cube if norm == math.inf else cube - math.lgamma(d + 1)
+
+
+def check_norm(norm: float) -> None:
+    """Raises ValueError unless the norm is 1, 2 or infinity."""
+    if norm not in (1, 2, math.inf):
+        raise ValueError(f"expected norm as 1, 2 or jnp.inf, got {norm!r}")
+
+
+@partial(jax.jit, static_argnames="norm")
+def distance(y: Array, center: Array, norm: float) -> Array:
+    """Returns the norm 1, 2 or infinity of y - center, shape ().
+
+    In few dimensions it is the same in any program: the sum over them is written out.
+    """
+    y, center = (jnp.atleast_1d(as_float(v)) for v in (y, center))
+    _checks.check_shape("a target", center.shape, y.shape)
+    if norm == 2 and y.size > 1:
+        return nearest_distance(y, center[None])
+    sides = jnp.abs(y - center)
+    if norm == 1 and y.size > 1:
+        wide = at_least_single(sides)
+        total = sum(wide) if len(wide) <= UNROLLED else jnp.sum(wide)
+        return jnp.asarray(total, sides.dtype)
+    return sides[jnp.argmax(lax.stop_gradient(sides))]
 
 
 def _square(difference):

@@ -93,6 +93,11 @@ def declare_ours(cls: type) -> None:
     _kinds[cls] = _OURS
 
 
+def is_ours(cls: type) -> bool:
+    """Returns whether `cls` is of the library, or of a user under its decorator."""
+    return _kinds.get(cls) == _OURS
+
+
 def _note(found, value):
     kind = _kind(type(value))
     if kind == _FOREIGN:

@@ -1,4 +1,4 @@
-"""Draws of a model at every input, with a key for each of them."""
+"""Draws of a model at every input, and uniforms for scores that take them."""
 
 from collections.abc import Callable
 
@@ -69,6 +69,35 @@ def draw(
         raise ValueError(f"expected indices of an integer type, got {indices.dtype}")
     sample = as_function("sample", sample)
     return _draw(key, sample, x, role, indices, int(num_draws))
+
+
+def uniforms(key: Array, n: int) -> Array:
+    """Returns uniforms for randomized scores, one for each row.
+
+    Args:
+      key: Random key that made nothing else. Calibration and test rows need different
+        ones: the guarantee asks for uniforms that are fresh for every row.
+      n: Number of rows.
+
+    Returns:
+      Uniforms in [0, 1), shape (n,).
+
+    Raises:
+      ValueError: if `key` is no random key, or `n` is not an int >= 0.
+
+    Example:
+      >>> from jaxcp.scores import APS
+      >>> key_old, key_new = jax.random.split(jax.random.key(0))
+      >>> probs, y = jnp.full((99, 10), 0.1), jnp.arange(99) % 10
+      >>> preds = probs, uniforms(key_old, 99)
+      >>> cp = jaxcp.calibrate(APS(randomized=True), preds, y)
+      >>> sets = cp((probs[:5], uniforms(key_new, 5)), alpha=0.1)
+      >>> len(sets)
+      5
+    """
+    _checks.check_key(key)
+    _checks.check_count("n", n, 0)
+    return jax.random.uniform(key, (n,))
 
 
 @jit(static_argnames="num_draws")

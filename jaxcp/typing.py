@@ -5,19 +5,21 @@ with hyperparameters are a `jaxcp.pytree`. What a protocol calls optional is ask
 by a protocol of its own.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, Protocol, Self, runtime_checkable
 
 import jax
+import numpy as np
 from jax import Array
 
 # fmt: off
 __all__ = [
-    "AnySet", "ArrayLike", "AxisName", "CheckedMartingale", "ChecksData",
-    "EstimatesSets", "HasBounds", "HasEnds", "HasEstimate", "HasLabels", "HasLogSize",
-    "HasRounding", "HasShapes", "HasSize", "HasSoftSize", "HasWidths", "LabelScore",
-    "Learner", "LeavesOneOut", "Martingale", "MayBeEmpty", "Number", "Online",
-    "Predict", "PyTree", "Score", "Scorecaster", "Set",
+    "AnyLearner", "AnySet", "ArrayLike", "AxisName", "CheckedMartingale",
+    "ChecksData", "EstimatesSets", "FitsOnHost", "HasBounds", "HasEnds",
+    "HasEstimate", "HasLabels", "HasLogSize", "HasNames", "HasRounding",
+    "HasShapes", "HasSize", "HasSoftSize", "HasWidths", "LabelScore", "Learner",
+    "LeavesOneOut", "Martingale", "MayBeEmpty", "Number", "Online", "Predict",
+    "PyTree", "Score", "Scorecaster", "Set",
 ]
 # fmt: on
 __dir__ = __all__.copy
@@ -51,6 +53,32 @@ class Learner(Protocol):
 
     def predict(self, params: PyTree, x: PyTree) -> PyTree:
         """Returns predictions: leading axis m of x to leading axis m of preds."""
+
+
+@runtime_checkable
+class FitsOnHost(Protocol):
+    """A learner of models that are not of jax, as `learners.Estimator`.
+
+    It takes inputs and targets as they were given and returns numpy arrays.
+    """
+
+    def num_rows(self, x: Any) -> int:
+        """Returns the number of rows of inputs."""
+
+    def fit_all(self, key: Array, x: Any, y: Any, weights: np.ndarray) -> Any:
+        """Returns a fit for each row of weights, (b, n), with the `models`."""
+
+    def predict_all(self, fits: Any, x: Any) -> PyTree:
+        """Returns what every fit predicts at inputs, leading axes (b, m)."""
+
+    def predict_held_out(self, fits: Any, x: Any, held_out: np.ndarray) -> PyTree:
+        """Returns what fits predict for rows held out, (b, n), leading axes (b, n)."""
+
+    def predict_full(self, fits: Any, x: Any) -> PyTree:
+        """Returns what a fit on all rows predicts at inputs, leading axis m."""
+
+
+AnyLearner = Learner | FitsOnHost  # what the cross-conformal verbs take
 
 
 @runtime_checkable
@@ -103,6 +131,17 @@ class HasLabels(Set, Protocol):
 
     def members(self) -> Array:
         """Returns which labels are in the set, bool of shape (k,)."""
+
+
+@runtime_checkable
+class HasNames(HasLabels, Protocol):
+    """A set of labels that may have names: calibrations with `classes` give theirs."""
+
+    def named(self, classes: Iterable[Hashable] | None) -> Self:
+        """Returns the set with these k names for its labels, or without for None."""
+
+    def codes(self, y: Any) -> Any:
+        """Returns labels by the names of the set as 0, ..., k - 1."""
 
 
 @runtime_checkable

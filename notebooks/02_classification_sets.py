@@ -85,10 +85,13 @@ print("mean size:", metrics.mean_size(sets))
 # probability of all labels before it, plus its own. There are three ways to treat the
 # label at which this sum crosses the threshold:
 #
+# - let chance decide, `randomized=True`: the one to begin with. The score then reads a
+#   uniform `u` beside `p`, and covers exactly;
 # - leave it out, the default. Where the classifier is very sure the first label crosses
-#   already, and the set is empty: on the easiest images of all;
-# - take it in, `inclusive=True`. No set is empty, but sets are larger than need be;
-# - let chance decide, `randomized=True`. The score then reads a uniform `u` beside `p`.
+#   already, and the set is empty: on the easiest images of all. A network that is sure
+#   of nearly all images makes it worse: scores tie at a sum of 1, the threshold is 1,
+#   and every set holds every label;
+# - take it in, `inclusive=True`. No set is empty, but sets are larger than need be.
 #
 # `RAPS` adds a price for each label after the first `k_reg`, against long tails. For
 # `TopK` the score is the rank of the label and nothing else.

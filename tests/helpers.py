@@ -200,6 +200,11 @@ def _log_normal(mu, y):
     return -jnp.sum((y - mu) ** 2) / 2
 
 
+def _rayleigh(pred, s):
+    """The law of the norm of two standard normal numbers."""
+    return -jnp.expm1(-(s**2) / 2)
+
+
 DENSITY = scores.Density(_log_normal)
 
 CASES = {
@@ -221,6 +226,10 @@ CASES = {
     "topk": Case(scores.TopK(), _labels(7, ties=True), exact=True),
     "custom": Case(scores.Custom(_distance, _around), _point()),
     "custom-level-set": Case(scores.Custom(_distance), _point()),
+    "custom-start": Case(scores.Custom(_distance, start=lambda mu: mu), _point()),
+    "distance": Case(scores.Distance(), _point((3,))),
+    "distance-sum": Case(scores.Distance(1), _point((2,))),
+    "distance-largest": Case(scores.Distance(jnp.inf), _point((3,))),
     "rectangle": Case(scores.Rectangle(), _box),
     "box-offset": Case(scores.BoxOffset(), _bounding_box),
     "box-inner": Case(scores.BoxOffset(inner=True, relative=True), _bounding_box),
@@ -240,6 +249,7 @@ CASES = {
         scores.CDF(DENSITY, extended=True), _centered(9, ties=True)
     ),
     "cdf-absolute": Case(scores.CDF(scores.Absolute()), _scalars(9)),
+    "cdf-known": Case(scores.CDF(scores.Mahalanobis(), cdf=_rayleigh), _ellipsoid),
 }
 ONE_OF_EACH = [
     "absolute",
@@ -253,12 +263,15 @@ ONE_OF_EACH = [
     "raps-randomized",
     "topk",
     "custom",
+    "custom-start",
+    "distance",
     "box-maximum",
     "mahalanobis",
     "latent",
     "cp2pcp",
     "c-pcp-extended",
     "c-pcp-ties",
+    "cdf-known",
 ]
 LABELS = [name for name, case in CASES.items() if hasattr(case.score, "labels")]
 
@@ -284,6 +297,11 @@ def cases(name):
         case, _, what = array.partition(separator)
         by_case.setdefault(case, {})[what] = value
     return by_case
+
+
+def fits_first(preds):
+    """Returns predictions with leading axes (b, n) in place of (n, b)."""
+    return jax.tree.map(lambda v: np.swapaxes(np.asarray(v), 0, 1), preds)
 
 
 def assert_intervals(sets, lower, upper, **tolerance):

@@ -10,9 +10,9 @@ import jaxcp
 import references
 from helpers import CASES, ONE_OF_EACH, assert_intervals, inside
 from jaxcp import datasets, learners, online, resampling, scores
-from jaxcp.cross import _votes, conformal
+from jaxcp.cross import _programs, _votes
+from jaxcp.cross._fits import Recorded
 from jaxcp.sets import Box, Interval, LabelSet
-from stored import inputs, of_stored
 
 KEY = jax.random.key(0)
 RIDGE, ABSOLUTE = learners.Ridge(0.5), scores.Absolute()
@@ -70,13 +70,13 @@ def test_centers_are_means_over_rows_in_double_precision(aggregation):
         x, y, new = (jnp.asarray(v, float) for v in (X, Y, X_NEW))
         if aggregation == "folds":
             cp = jaxcp.cv_plus(KEY, RIDGE, ABSOLUTE, x, y, num_folds=7)
-            held_out = np.arange(7)[:, None] == np.asarray(cp.fits.left_out.fold)
+            held_out = np.arange(7)[:, None] == np.asarray(cp.calibration.left_out.fold)
             assert {*held_out.sum(axis=1)} == {4, 5}
         else:
             cp = jaxcp.jackknife_plus_after_bootstrap(
                 KEY, RIDGE, ABSOLUTE, x, y, num_resamples=7
             )
-            held_out = np.asarray(cp.fits.left_out.held_out)
+            held_out = np.asarray(cp.calibration.left_out.held_out)
         preds, center = np.asarray(cp.fits.predict(new)), cp.aggregate(new)
     assert center.dtype == np.float64
     seen = held_out[:, held_out.any(axis=0)]
@@ -95,7 +95,7 @@ def test_as_many_folds_as_rows_are_the_jackknife(jackknife):
 @pytest.mark.parametrize("num_folds", [2, 3, 7])
 def test_cv_plus_against_the_loop(num_folds):
     cp = jaxcp.cv_plus(KEY, RIDGE, ABSOLUTE, X, Y, num_folds=num_folds)
-    fold = np.asarray(cp.fits.left_out.fold)
+    fold = np.asarray(cp.calibration.left_out.fold)
     assert np.ptp(np.bincount(fold)) <= 1
     preds, residuals = np.empty((N, M)), np.empty(N)
     for i in range(N):
@@ -107,10 +107,11 @@ def test_cv_plus_against_the_loop(num_folds):
     assert_intervals(cp(X_NEW, 0.2), *loop)
 
 
+RECORDED = Recorded()
 ROWS = 190  # in three folds: just below where folds count as long
-STORED = np.random.default_rng(1).normal(size=(ROWS, 4)).round(1)  # with ties
+STORED = np.random.default_rng(1).normal(size=(3, ROWS)).round(1)  # with ties
 FOLD = np.minimum(np.arange(ROWS) // 60, 2)  # uneven: 60, 60, 70
-FOLD_WEIGHTS = (FOLD[None] != np.arange(3)[:, None]).astype(float)
+HELD_OUT = FOLD[None] == np.arange(3)[:, None]
 LONG = {
     "absolute": (ABSOLUTE, STORED),
     "signed": (scores.Signed(), STORED),
@@ -124,10 +125,12 @@ def test_long_folds_give_the_same_sets(name):
     """Sorted scores of a few folds against a pass over all scores."""
     score, preds = LONG[name]
     y = np.random.default_rng(2).normal(size=ROWS).round(1)
-    cp = of_stored(score, preds, y, FOLD_WEIGHTS)
-    x = inputs(jax.tree.map(lambda v: v[:20], preds), 3)
-    assert not conformal._has_long_folds(cp, x)
-    long = jax.jit(conformal._plus_of_folds)
+    cp = jaxcp.cross_calibrate(score, preds, y, HELD_OUT)
+    x = jax.tree.map(lambda v: v[:, :20], preds)
+    assert not _programs._has_long_folds(cp, x)
+    long = jax.jit(
+        lambda cp, x, rank: _programs._plus_of_folds(cp, RECORDED, x, rank, x)
+    )
     for alpha in (0.001, 0.1, 0.5):
         rank = jaxcp.conformal_rank(ROWS, alpha / (2 if name == "signed" else 1))
         level = jnp.broadcast_to(rank, cp.scores.shape[1:])
@@ -143,12 +146,12 @@ def test_long_folds_have_the_same_gradients():
 
     def ends(penalty, way):
         cp = jaxcp.cv_plus(KEY, learners.Ridge(penalty), ABSOLUTE, x, y, num_folds=3)
-        assert conformal._has_long_folds(cp, x_new)
+        assert _programs._has_long_folds(cp.calibration, cp.fits.predict(x_new))
         rank = jaxcp.conformal_rank(200, 0.1)
         ballot = _votes.Ballot(rank[None], None, None, jnp.ones(()))
 
         def one(preds):
-            preds = cp.fits.left_out.without_each(preds)
+            preds = cp.calibration.left_out.without_each(preds)
             return _votes.plus(ABSOLUTE, preds, cp.scores, ballot)
 
         sets = (
@@ -186,9 +189,10 @@ def test_labels_are_counted(score, n):
     """A label is kept iff fewer than k scores are below its own: by brute force."""
     x, y = CLASSES
     cp = jaxcp.cv_plus(KEY, CLASSIFIER, score, x[:n], y[:n], num_folds=3)
-    assert conformal._has_long_folds(cp, x[200:]) == (n == 200)
-    each = jax.jit(jax.vmap(jax.vmap(score.labels)))(cp.fits.predict(x[200:]))
-    labels = np.asarray(each)[np.asarray(cp.fits.left_out.fold)]
+    preds = cp.fits.predict(x[200:])
+    assert _programs._has_long_folds(cp.calibration, preds) == (n == 200)
+    each = jax.jit(jax.vmap(jax.vmap(score.labels)))(preds)
+    labels = np.asarray(each)[np.asarray(cp.calibration.left_out.fold)]
     below = np.sum(np.asarray(cp.scores)[:, None, None] < labels, axis=0)
     for alpha in ("0.02", "0.1", "0.4"):
         expected = below < references.rank(n, alpha)
@@ -214,7 +218,7 @@ def test_minmax_and_naive_label_sets(jackknife):
     q = float(cp.calibration.quantile(0.2))
     preds = np.asarray(cp.fits.predict(x[200:]))
     assert_array_equal(cp.minmax(x[200:], 0.2).mask, np.any(1 - preds <= q, axis=0))
-    full = np.asarray(CLASSIFIER.predict(cp.full, x[200:]))
+    full = np.asarray(CLASSIFIER.predict(cp.fits.full, x[200:]))
     assert_array_equal(cp.naive(x[200:], 0.2).mask, 1 - full <= q)
 
 
@@ -378,7 +382,10 @@ def test_learners_of_learners_are_held_out():
         params = both.fit(KEY, X[keep], Y[keep], ones)
         mu, sigma = both.predict(params, X[~keep])
         assert_allclose(cp.scores[~keep], abs(Y[~keep] - mu) / sigma, rtol=1e-4)
-        assert np.asarray(cp.fits.left_out.fold)[~keep].tolist() == [j] * (~keep).sum()
+        assert (
+            np.asarray(cp.calibration.left_out.fold)[~keep].tolist()
+            == [j] * (~keep).sum()
+        )
 
 
 def test_parameters_that_are_not_shared():
@@ -505,11 +512,10 @@ def test_sets_of_every_score(name):
     """More in minmax than in "+", more at a smaller level, whatever the score."""
     case = CASES[name]
     preds, y = case.batch(40)
-    columns = jax.tree.map(lambda v: np.stack([v, np.roll(v, 1, 0), v], 1), preds)
-    fold = np.arange(40) % 2
-    weights = (fold[None] != np.arange(2)[:, None]).astype(float)
-    cp = of_stored(case.score, columns, y, weights)
-    x = inputs(jax.tree.map(lambda v: v[:10], columns), 2)
+    of_fits = jax.tree.map(lambda v: np.stack([v, np.roll(v, 1, 0)]), preds)
+    held_out = np.arange(40)[None] % 2 == np.arange(2)[:, None]
+    cp = jaxcp.cross_calibrate(case.score, of_fits, y, held_out)
+    x = jax.tree.map(lambda v: v[:, :10], of_fits)
     ways = [cp(x, 0.1), cp.minmax(x, 0.1), cp(x, 0.7), cp.minmax(x, 0.7), cp(x, 0.01)]
     target = case.batch(10, start=50)[1]
     small, widest, narrow, wide, everything = (inside(s, target) for s in ways)

@@ -6,29 +6,39 @@ import pytest
 from numpy.testing import assert_allclose
 
 import jaxcp
-from helpers import assert_intervals, cases, one_side_over
+from helpers import assert_intervals, cases, fits_first, one_side_over
 from jaxcp import scores
-from stored import inputs, of_stored
 
 
 def weights_of_folds(fold):
     return (fold[None] != np.unique(fold)[:, None]).astype(float)
 
 
-def with_full(preds):
-    return np.append(preds, np.zeros((len(preds), 1)), axis=1)
+def of_fits(score, preds, y, weights, **options):
+    """Returns cross calibration from predictions of b fits, and perhaps one on all."""
+    preds = jax.tree.map(lambda v: v[: len(weights)], fits_first(preds))
+    return jaxcp.cross_calibrate(score, preds, y, weights == 0, **options)
+
+
+def ways(cp, preds):
+    """Yields the three forms, as functions of alpha, from predictions (m, b + 1)."""
+    preds = fits_first(preds)
+    each = jax.tree.map(lambda v: v[:-1], preds)
+    yield "plus", lambda alpha: cp(each, alpha)
+    yield "minmax", lambda alpha: cp.minmax(each, alpha)
+    full = jax.tree.map(lambda v: v[-1], preds)
+    yield "base", lambda alpha: cp.naive(full, alpha)
 
 
 @pytest.mark.parametrize("name", ["c0", "c1", "c2", "c3"])
 def test_cv_plus_of_puncc(name):
     case = cases("puncc/cvplus")[name]
     n, folds = len(case["residuals"]), case["fold_preds"].shape[1]
-    zeros = np.zeros((n, folds + 1))
     weights = weights_of_folds(case["fold"])
-    cp = of_stored(scores.Absolute(), zeros, case["residuals"], weights)
-    x = inputs(with_full(case["fold_preds"]), folds)
+    cp = of_fits(scores.Absolute(), np.zeros((n, folds)), case["residuals"], weights)
+    preds = fits_first(case["fold_preds"])
     for i, alpha in enumerate(case["alphas"]):
-        assert_intervals(cp(x, alpha), case["exact_lo"][i], case["exact_hi"][i])
+        assert_intervals(cp(preds, alpha), case["exact_lo"][i], case["exact_hi"][i])
 
 
 def test_cv_plus_of_puncc_with_fits():
@@ -49,10 +59,10 @@ def test_jackknife_plus_of_puncc(name):
     case = cases("puncc/jackknife_plus")[name]
     n = len(case["residuals"])
     weights = 1 - np.eye(n)
-    cp = of_stored(scores.Absolute(), np.zeros((n, n + 1)), case["residuals"], weights)
-    x = inputs(with_full(case["loo_preds"]), n)
+    cp = of_fits(scores.Absolute(), np.zeros((n, n)), case["residuals"], weights)
+    preds = fits_first(case["loo_preds"])
     for i, alpha in enumerate(case["alphas"]):
-        assert_intervals(cp(x, alpha), case["exact_lo"][i], case["exact_hi"][i])
+        assert_intervals(cp(preds, alpha), case["exact_lo"][i], case["exact_hi"][i])
 
 
 SCORES = {
@@ -67,23 +77,21 @@ SCORES = {
 def test_cross_regression_of_mapie(name, score):
     case = cases("mapie/cross_regression")[name]
     weights = weights_of_folds(case["fold"])
-    cp = of_stored(SCORES[score], case["p_train"], case["y"], weights)
-    x = inputs(case["p_test"], len(weights))
-    ways = {"plus": cp, "minmax": cp.minmax, "base": cp.naive}
-    for way, sets in ways.items():
+    cp = of_fits(SCORES[score], case["p_train"], case["y"], weights)
+    for way, sets in ways(cp, case["p_test"]):
         for i, level in enumerate(case["levels"]):
             alpha = round(1 - level, 10)
             iv = case[f"iv_{way}_{score}"][:, :, i]
-            assert_intervals(sets(x, alpha), *iv.T)
+            assert_intervals(sets(alpha), *iv.T)
 
 
 @pytest.mark.parametrize("name", ["cv5", "jack", "ties"])
 def test_centers_of_mapie(name):
     case = cases("mapie/cross_regression")[name]
     weights = weights_of_folds(case["fold"])
-    cp = of_stored(scores.Absolute(), case["p_train"], case["y"], weights)
-    x = inputs(case["p_test"], len(weights))
-    assert_allclose(cp.aggregate(x), case["pt_mean"], rtol=1e-5)
+    cp = of_fits(scores.Absolute(), case["p_train"], case["y"], weights)
+    preds = fits_first(case["p_test"])[:-1]
+    assert_allclose(cp.aggregate(preds), case["pt_mean"], rtol=1e-5)
 
 
 @pytest.mark.parametrize("aggregation", ["mean", "median"])
@@ -92,11 +100,10 @@ def test_jackknife_after_bootstrap_of_mapie(name, aggregation):
     case = cases("mapie/cross_regression")[name]
     n, bags = len(case["y"]), case["train_idx"]
     weights = np.array([np.bincount(bag, minlength=n) for bag in bags])
-    x = inputs(case["p_test"], len(bags))
     for score in SCORES:
         if f"iv_plus_{score}_{aggregation}" not in case:
             continue
-        cp = of_stored(
+        cp = of_fits(
             SCORES[score], case["p_train"], case["y"], weights, aggregation=aggregation
         )
         missing = np.isnan(case[f"scores_abs_{aggregation}"])
@@ -108,12 +115,12 @@ def test_jackknife_after_bootstrap_of_mapie(name, aggregation):
                 rtol=1e-5,
                 atol=1e-5,
             )
-        for way, sets in {"plus": cp, "minmax": cp.minmax}.items():
+        for way, sets in list(ways(cp, case["p_test"]))[:2]:
             for i, level in enumerate(case["levels"]):
                 iv = case[f"iv_{way}_{score}_{aggregation}"][:, :, i]
                 if np.isnan(iv).any():
                     continue
-                assert_intervals(sets(x, round(1 - level, 10)), *iv.T)
+                assert_intervals(sets(round(1 - level, 10)), *iv.T)
 
 
 @pytest.mark.parametrize("name", ["cv5", "cv3"])
@@ -123,11 +130,9 @@ def test_cross_cqr_of_mapie(name):
     train, test = (
         (case[f"lo_{part}"], case[f"up_{part}"]) for part in ("train", "test")
     )
-    x = inputs(test, len(weights))
     for kind, score in {"sym": scores.CQR(), "asym": scores.AsymmetricCQR()}.items():
-        cp = of_stored(score, train, case["y"], weights)
-        ways = {"plus": cp, "minmax": cp.minmax, "base": cp.naive}
-        for way, sets in ways.items():
+        cp = of_fits(score, train, case["y"], weights)
+        for way, sets in ways(cp, test):
             for i, level in enumerate(case["levels"]):
                 iv = case[f"iv_{way}_{kind}"][:, :, i]
-                assert_intervals(sets(x, round(1 - level, 10)), *iv.T)
+                assert_intervals(sets(round(1 - level, 10)), *iv.T)

@@ -118,7 +118,10 @@ WRONG = {
         points(weights=X[:, None]),
         r"weights of shape \(n,\), got \(9, 1\)",
     ),
-    "text": (points(y=["a"] * 9), r"y as numbers, got text \(a\); numpy.unique"),
+    "text": (
+        points(y=["a"] * 9),
+        r"y as numbers, got text \(a\); .*classes=model.classes_.* numpy.unique",
+    ),
     "a sparse array": (
         points(y=scipy.sparse.csr_array(np.ones((9, 1)))),
         r"y as a dense array, got csr_array; x.toarray\(\)",

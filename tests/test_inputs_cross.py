@@ -15,6 +15,79 @@ def cross(x=X2, y=X, weights=None, learner=RIDGE, score=ABSOLUTE, **options):
 
 CROSS = jaxcp.jackknife_plus(KEY, RIDGE, ABSOLUTE, X2, X)
 
+PREDS = jnp.zeros((3, 9))
+HELD_OUT = jnp.arange(9)[None] % 3 == jnp.arange(3)[:, None]
+RECORDED = jaxcp.cross_calibrate(ABSOLUTE, PREDS, X, HELD_OUT)
+
+
+def recorded(preds=PREDS, y=X, held_out=HELD_OUT, score=ABSOLUTE, **options):
+    return lambda: jaxcp.cross_calibrate(score, preds, y, held_out, **options)
+
+
+RECORDS = {
+    "fits that hold all": (
+        recorded(held_out=HELD_OUT & False),
+        "some row with weight 0 in a resample",
+    ),
+    "swapped": (
+        recorded(preds=PREDS.T),
+        r"preds with leading axes \(b, n\) = \(3, 9\) .*, got shape \(9, 3\); preds.T",
+    ),
+    "both swapped": (recorded(PREDS.T, X, HELD_OUT.T), "y with 3 rows like preds"),
+    "one fit": (recorded(preds=X), r"preds with leading axes .*, got shape \(9,\)"),
+    "no preds": (recorded(preds=None), "preds as a value, got None"),
+    "a list of others": (
+        recorded(preds=[X, X]),
+        "preds of 3 fits, got a list of 2; a list holds what each fit predicts",
+    ),
+    "other targets": (recorded(y=X[:8]), "y with 9 rows like preds, got 8"),
+    "weights for held out": (
+        recorded(held_out=1.0 - HELD_OUT),
+        "held_out of bool, True where a fit is without a row, got float32; .* == 0",
+    ),
+    "folds for held out": (recorded(held_out=X > 3), r"held_out of shape \(b, n\)"),
+    "no held out": (recorded(held_out=None), "held_out as a value, got None"),
+    "NaN of a fit": (
+        recorded(preds=PREDS.at[2, 5].set(jnp.nan)),
+        "preds without NaN where a fit left the row out, got nan of fit 2 at row 5",
+    ),
+    "a mask of others": (recorded(mask=X[:3] > 0), r"mask of shape \(9,\), got \(3,\)"),
+    "negative weights": (recorded(weights=-X), "finite weights >= 0"),
+    "a mode": (recorded(aggregation="mode"), "aggregation mean, median or a function"),
+    "no score": (recorded(score=jnp.abs), "score with an inverse"),
+    "labels": (
+        recorded(preds=jnp.full((3, 9, 2), 0.5), y=jnp.arange(9), score=scores.LAC()),
+        "y in 0, ..., 1, got 2 at 2",
+    ),
+    "new preds of other fits": (
+        lambda: RECORDED(jnp.zeros((4, 5)), 0.1),
+        r"preds with leading axes b fits = \(3,\) like held_out, got shape \(4, 5\)",
+    ),
+    "new preds swapped": (
+        lambda: RECORDED(jnp.zeros((5, 3)), 0.1),
+        r"got shape \(5, 3\); preds.T puts the fits first",
+    ),
+    "new preds of one fit": (
+        lambda: RECORDED(jnp.zeros(3), 0.1),
+        r"preds with leading axes .*, got shape \(3,\)",
+    ),
+    "new NaN": (
+        lambda: RECORDED(PREDS.at[1, 4].set(jnp.nan), 0.1),
+        "preds without NaN, got nan of fit 1 at row 4",
+    ),
+    "new rows of another shape": (
+        lambda: RECORDED(jnp.zeros((3, 5, 2)), 0.1),
+        r"preds with rows of shape \(\) as at calibration, got \(2,\)",
+    ),
+    "new weights": (
+        lambda: RECORDED(PREDS, 0.1, test_weights=X),
+        "test_weights only with calibration weights",
+    ),
+    "a level": (lambda: RECORDED(PREDS, 90), "alpha"),
+    "levels": (lambda: RECORDED.aggregate(PREDS, alpha=[0.1, 0.2]), r"alpha of shape"),
+}
+test_wrong_records_say_what_was_expected = refuses(RECORDS)
+
 
 WRONG = {
     "unequal lengths": (cross(y=X[:8]), "x with 8 rows like y, got 9"),
@@ -31,7 +104,10 @@ WRONG = {
         cross(weights=jnp.ones((3, 9))),
         "some row with weight 0 in a resample",
     ),
-    "a mode": (cross(aggregation="mode"), "aggregation mean or median, got 'mode'"),
+    "a mode": (
+        cross(aggregation="mode"),
+        "aggregation mean, median or a function of .*, got 'mode'",
+    ),
     "batch size": (cross(batch_size=0), "batch_size as an int >= 1"),
     "a class": (cross(learner=learners.Ridge), "learner as a value, got the class"),
     "a function": (cross(learner=jnp.mean), "a learner with fit and predict"),

@@ -31,6 +31,45 @@ WRONG = {
     ),
     "IoU of points": (lambda: metrics.iou(BOXES, X2), r"b of shape \(..., 4\)"),
     "no sets": (lambda: metrics.coverage((X, X), X), "sets with contains"),
+    "a pair of ends": (
+        lambda: metrics.mean_size((X, X)),
+        r"got tuple; numpy.stack\(ends, axis=1\) makes an array of a pair of ends",
+    ),
+    "a list of sets": (
+        lambda: metrics.mean_size(list(SETS9)),
+        r"got list; sets\[ints\] and sets\[mask\] are batches",
+    ),
+    "ends of three": (
+        lambda: metrics.mean_size(P),
+        r"an array \(m, 2\) of ends or a mask \(m, k\), got float\d+\(9, 3\)",
+    ),
+    "one end": (lambda: metrics.coverage(X, X), r"got float\d+\(9,\)"),
+    "boxes as an array": (
+        lambda: metrics.coverage(Box(P, P).to_numpy(), P),
+        r"got float\d+\(9, 3, 2\)",
+    ),
+    "a mask of one set": (lambda: metrics.mean_size(Y > 0), r"got bool\(9,\)"),
+    "words for ends": (
+        lambda: metrics.mean_size([["low", "high"]]),
+        "sets with contains.*, got list",
+    ),
+    "a path for sets": (lambda: metrics.mean_size("sets.csv"), "got str"),
+    "ends of other rows": (
+        lambda: metrics.coverage(SETS9.to_numpy(), X[:3]),
+        "y with 9 rows like sets, got 3",
+    ),
+    "ends for labels": (
+        lambda: metrics.singleton_rate(SETS9.to_numpy()),
+        "sets of kind LabelSet, got Interval",
+    ),
+    "a mask for ends": (
+        lambda: metrics.winkler_score(P > 0, X, 0.1),
+        "sets of kind Interval, got LabelSet",
+    ),
+    "full intervals": (
+        lambda: metrics.full_rate(SETS9),
+        "sets of kind LabelSet, got Interval",
+    ),
     "a class for sets": (lambda: metrics.mean_size(Interval), "sets with contains"),
     "no y": (lambda: metrics.coverage(SETS9, None), "y as an array, got NoneType"),
     "a mask of numbers": (

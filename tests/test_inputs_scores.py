@@ -15,7 +15,9 @@ from jaxcp.scores import (
     PCP,
     RAPS,
     Absolute,
+    Custom,
     Density,
+    Distance,
     LogLAC,
     Mahalanobis,
     Rectangle,
@@ -72,11 +74,11 @@ WRONG = {
     "a column": (calibrate(LAC(), P, Y[:, None]), r"y of shape \(n,\), got \(9, 1\)"),
     "labels as text": (
         calibrate(LAC(), P, np.array(["cat", "dog", "cow"] * 3)),
-        r"y as numbers, got text \(cat\); numpy.unique",
+        r"y as numbers, got text \(cat\); .*classes=model.classes_.* numpy.unique",
     ),
     "labels as objects": (
         calibrate(LAC(), P, pd.Series(["cat", "dog", "cow"] * 3)),
-        r"y as numbers, got text \(cat\); numpy.unique",
+        r"y as numbers, got text \(cat\); .*classes=model.classes_.* numpy.unique",
     ),
     "labels as categories": (
         calibrate(LAC(), P, pd.Series(["cat", "dog", "cow"] * 3, dtype="category")),
@@ -133,6 +135,24 @@ WRONG = {
     "CDF, extended and randomized": (
         lambda: CDF(PCP(), extended=True, randomized=True),
         "extended or randomized, got both",
+    ),
+    "CDF, extended and a known law": (
+        lambda: CDF(PCP(), extended=True, cdf=jnp.exp),
+        "extended=False with cdf, got True: a known law has no draws",
+    ),
+    "CDF, a law that is none": (lambda: CDF(PCP(), cdf=0.5), "cdf as a function"),
+    "Distance, another norm": (lambda: Distance(3), "norm as 1, 2 or jnp.inf, got 3"),
+    "Distance of a pair": (
+        multi(Distance(), (X2, X2)),
+        r"preds as one array, got \(\(9, 2\), \(9, 2\)\)",
+    ),
+    "inverse and start": (
+        lambda: Custom(jnp.subtract, jnp.subtract, jnp.negative),
+        "inverse or start, got both",
+    ),
+    "start of two numbers": (
+        lambda: Custom(jnp.dot, start=lambda pred: pred).invert(X2[0], 1.0),
+        r"start as one number for each set, shape \(\), got shape \(2,\)",
     ),
     "CDF of components": (
         multi(CDF(Absolute()), (X2, DRAWS)),

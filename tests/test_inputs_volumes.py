@@ -3,11 +3,13 @@
 import jax.numpy as jnp
 
 import jaxcp
+from jaxcp.metrics import mean_volume
 from jaxcp.scores import Custom, Density, Latent
-from jaxcp.sets import Balls, LabelSet, membership
-from rows import KEY, SETS9, X, refuses
+from jaxcp.sets import Balls, Box, Interval, Intervals, LabelSet, LevelSet, membership
+from rows import KEY, SETS9, X2, X, refuses
 
 DRAWS = jnp.zeros((9, 5, 2))
+SQUARE, LINE = Box(jnp.zeros(2), jnp.ones(2)), Interval(0.0, 1.0)
 DISC = Balls(jnp.zeros((1, 2)), jnp.array(1.0))
 
 
@@ -32,6 +34,58 @@ WRONG = {
     "volume of any score": (
         lambda: jaxcp.volume(KEY, Custom(jnp.maximum).invert(X, 1.0)),
         "got LevelSet of the score Custom",
+    ),
+    "volume of labels in a box": (
+        lambda: jaxcp.volume(KEY, LabelSet(jnp.ones(3, bool)), within=SQUARE),
+        r"a set in R\^d, got LabelSet",
+    ),
+    "volume in a box without end": (
+        lambda: jaxcp.volume(KEY, DISC, within=Box(X[:2], jnp.array([9.0, jnp.inf]))),
+        "within as a finite box, got inf at 1",
+    ),
+    "volume in boxes": (
+        lambda: jaxcp.volume(KEY, DISC, within=Box(-DRAWS[:, 0], DRAWS[:, 0])),
+        r"within as one box, ends \(d,\), got ends \(9, 2\) and \(9, 2\)",
+    ),
+    "volume in a number": (
+        lambda: jaxcp.volume(KEY, DISC, within=3.0),
+        "within as a Box or an Interval, got float",
+    ),
+    "volumes in boxes of other rows": (
+        lambda: mean_volume(KEY, SETS9, within=Interval(X[:2], X[:2])),
+        "within with 9 rows like sets, got 2",
+    ),
+    "volume of many sets in a box": (
+        lambda: jaxcp.volume(KEY, SETS9, within=Interval(0.0, 1.0)),
+        "one Interval, got several: use jax.vmap",
+    ),
+    "volume in a box of other targets": (
+        lambda: jaxcp.volume(KEY, DISC, within=Box(X[:3], X[:3])),
+        r"points of shape \(l, 3\) for a target of shape \(3,\)",
+    ),
+    "pieces without a bracket": (
+        lambda: LevelSet(Custom(jnp.maximum), 0.0, 1.0).intervals(3.0),
+        "within as a Box or an Interval, got float",
+    ),
+    "pieces on no grid": (
+        lambda: LevelSet(Custom(jnp.maximum), 0.0, 1.0).intervals(LINE, num_points=1),
+        "num_points as an int >= 2, got 1",
+    ),
+    "no pieces": (
+        lambda: LevelSet(Custom(jnp.maximum), 0.0, 1.0).intervals(LINE, max_pieces=0),
+        "max_pieces as an int >= 1, got 0",
+    ),
+    "pieces of several outputs": (
+        lambda: LevelSet(Custom(jnp.dot), X2[0], 1.0).intervals(SQUARE),
+        r"within as one number for each set, shape \(\), got shape \(2,\)",
+    ),
+    "unions of other rows": (
+        lambda: jaxcp.metrics.coverage(Intervals(X2[:2], X2), X),
+        "sets of one length",
+    ),
+    "unions without an axis": (
+        lambda: jaxcp.metrics.coverage(Intervals(X, X), X),
+        r"ends of shape \(m, k\), got \(9,\)",
     ),
     "volume without a sampler": (
         lambda: jaxcp.volume(KEY, Density(jnp.dot).invert(X, 1.0)),

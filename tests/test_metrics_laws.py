@@ -5,6 +5,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 from numpy.testing import assert_allclose
 
@@ -83,6 +84,7 @@ METRICS = {  # kind of sets, metric of (rows, alpha), whether the order of rows 
             r.sets, r.y, jax.nn.sigmoid(r.x[:, 0]), a
         ),
     ),
+    "full_rate": (labels, lambda r, a: metrics.full_rate(r.sets)),
     "group_coverage": (
         intervals,
         lambda r, a: metrics.group_coverage(r.sets, r.y, r.groups, num_groups=3),
@@ -137,6 +139,7 @@ METRICS = {  # kind of sets, metric of (rows, alpha), whether the order of rows 
 NO_METRICS = {"MeanVolume", "SizeStrata", "Summary", "size_strata"}
 OF_SETS_ALONE = {
     "empty_rate",
+    "full_rate",
     "infinite_rate",
     "iou",
     "mean_size",
@@ -206,6 +209,7 @@ FORMULAS = {  # in numpy, of what takes no draws
     "excess_coverage_risk": lambda r, a: np.mean(
         (covered(r) - (1 - a)) * np.sign(1 / (1 + np.exp(-r.x[:, 0])) - (1 - a))
     ),
+    "full_rate": lambda r, a: r.sets.mask.all(axis=1).mean(),
     "group_coverage": lambda r, a: by_group(covered(r), r.groups),
     "hsic": lambda r, a: dependence(r),
     "infinite_rate": lambda r, a: np.mean(r.groups == 0),
@@ -254,10 +258,24 @@ def test_double_precision_is_kept(name):
     with jax.enable_x64(True):
         rows = rows_of(kind, jax.random.key(1))
         found = metric(rows, 0.2)
-    assert {v.dtype.name for v in jax.tree.leaves(found)} == {"float64"}
+    leaves = jax.tree.leaves(found)  # of a summary numbers of Python, outside of jit
+    assert {np.asarray(v).dtype.name for v in leaves} == {"float64"}
     if name in FORMULAS:
         expected = FORMULAS[name](jax.tree.map(np.asarray, rows), 0.2)
         assert_allclose(found, expected, rtol=1e-12)
+
+
+@each_metric
+def test_arrays_stand_for_sets(name):
+    kind, metric = METRICS[name][:2]
+    if kind not in (intervals, labels) or name in ("pinball_score", "infinite_rate"):
+        pytest.skip("of other sets, or of what the sets are made of")
+    rows = rows_of(kind, KEY)
+    expected, array = metric(rows, 0.2), rows.sets.to_numpy()
+    for sets in (array, jnp.asarray(array), pd.DataFrame(array), array.tolist()):
+        assert_close(metric(rows._replace(sets=sets), 0.2), expected)
+    found = jax.jit(lambda v: metric(rows._replace(sets=v), 0.2))(array)
+    assert_close(found, expected)
 
 
 @each_metric

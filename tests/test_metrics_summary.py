@@ -5,10 +5,12 @@ import json
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from jaxcp import metrics
+import jaxcp
+from jaxcp import metrics, scores
 from jaxcp.sets import Interval, LabelSet, LevelSet
 from rows import sized
 
@@ -118,3 +120,93 @@ def test_covered_rows_are_those_of_the_coverage():
     sets, y = sized([1.0, jnp.nan, 3.0, 4.0], [1, 1, 0, 1])
     assert_array_equal(metrics.covered(sets, y), [1, np.nan, 0, 1])
     assert_array_equal(metrics.sizes(sets), [1, np.nan, 3, 4])
+
+
+def test_a_summary_holds_plain_numbers():
+    """In the digits of their own precision; arrays of jax in programs alone."""
+    sets, y = sized([1.0, 2.0, 3.0, 4.1], [1, 0, 1, 1])
+
+    def run(alpha):
+        return metrics.summary(sets, y, alpha, num_bins=2)
+
+    found, traced = run(0.1), jax.jit(run)(0.1)
+    assert {type(v) for v in found.values()} == {float}
+    assert found["mean_size"] == pytest.approx(2.525) and found["coverage"] == 0.75
+    assert all(isinstance(v, jax.Array) for v in traced.values())
+    for name, value in traced.items():
+        assert found[name] == value == metrics.summary(sets, y, 0.1, num_bins=2)[name]
+    if not jax.config.jax_enable_x64:
+        assert str(found["mean_size"]) == str(np.float32(found["mean_size"]))
+    assert json.loads(json.dumps(found)) == found
+    infinite = metrics.summary(Interval(y - jnp.inf, y + jnp.inf), y, 0.1)
+    assert infinite["mean_size"] == infinite["median_size"] == np.inf
+    assert infinite["infinite_rate"] == 1
+    groups = metrics.summary(sets, y, 0.1, jnp.arange(4) % 2)["group_coverage"]
+    assert type(groups) is np.ndarray
+    groups[0] = 0  # of its own
+
+
+def test_a_summary_goes_into_pandas():
+    sets, y = sized([1.0, 2.0, 3.0, 4.0], [1, 0, 1, 1])
+    found = metrics.summary(sets, y, 0.1, num_bins=2)
+    column = pd.Series(found)
+    assert column.dtype == float and list(column.index) == list(found)
+    assert column["median_size"] == 2.5 and column["infinite_rate"] == 0
+    frame = pd.DataFrame([found, found], index=["one", "two"])
+    assert frame.dtypes.eq(float).all() and frame.loc["two", "coverage"] == 0.75
+    labels = metrics.summary(LabelSet(jnp.eye(3, dtype=bool)), jnp.arange(3), 0.1)
+    assert pd.Series(labels)["class_coverage"].shape == (3,)
+    assert pd.DataFrame([labels, labels])["full_rate"].dtype == float
+
+
+def test_a_summary_says_that_sets_hold_every_label():
+    """Deterministic APS of a confident network: all rows tie at a mass of 1."""
+    y = jnp.arange(200) % 5
+    wrong = jnp.arange(200) % 7 == 0
+    probs = jax.nn.softmax(40.0 * jax.nn.one_hot(jnp.where(wrong, y + 1, y) % 5, 5))
+    u = jaxcp.uniforms(jax.random.key(0), 200)
+    found, shown = {}, {}
+    for score, preds in {
+        scores.APS(): probs,
+        scores.APS(randomized=True): (probs, u),
+        scores.LAC(): probs,
+    }.items():
+        cp = jaxcp.calibrate(score, preds, y)
+        summary = metrics.summary(cp(preds, 0.2), y, 0.2)
+        name = type(score).__name__, getattr(score, "randomized", False)
+        found[name], shown[name] = summary["full_rate"], str(summary)
+    assert found["APS", False] == 1
+    assert max(found["APS", True], found["LAC", False]) < 0.3
+    told = {name: "Most sets hold every label" in text for name, text in shown.items()}
+    assert told == {name: name == ("APS", False) for name in found}
+    for shares, said in (([0.9, 0.8], True), ([0.9, 0.0], False), (np.nan, False)):
+        many = metrics.Summary(full_rate=jnp.array(shares))
+        assert ("every label" in str(many)) == said
+
+
+def test_full_sets():
+    sets = LabelSet(jnp.array([[True, False], [True, True], [False, False]]))
+    assert metrics.full_rate(sets) == metrics.full_rate(sets.to_numpy())
+    assert_allclose(metrics.full_rate(sets), 1 / 3, rtol=1e-6)
+    assert np.isnan(metrics.full_rate(LabelSet(jnp.zeros((0, 2), bool))))
+
+
+def test_ends_in_a_frame_go_by_their_names():
+    sets, y = sized([1.0, 2.0, 3.0, 4.0], [1, 0, 1, 1])
+    frame = sets.to_pandas()
+    for ends in (frame, frame[["upper", "lower"]], frame.set_axis(["a", "b"], axis=1)):
+        assert metrics.coverage(ends, y) == 0.75
+        assert metrics.summary(ends, y, 0.1) == metrics.summary(sets, y, 0.1)
+    crossed = frame.set_axis(["upper", "lower"], axis=1)
+    assert metrics.empty_rate(crossed) == 1  # as it says
+    assert metrics.mean_size(frame.astype(int)) == 2.5
+    nothing = np.zeros((0, 2))
+    assert np.isnan(metrics.coverage(nothing, np.zeros(0)))
+    stacked = jnp.stack([sets.to_numpy(), sets.to_numpy() + 9])
+    found = jax.vmap(metrics.coverage, (0, None))(stacked, y)
+    assert_array_equal(found, [0.75, 0])
+    with pytest.raises(ValueError, match="y with digits that single precision"):
+        if jax.config.jax_enable_x64:
+            raise ValueError("y with digits that single precision can hold")
+        far = np.array([1e9, 1e9 + 1, 1e9 + 2]) + 0.3
+        metrics.coverage(np.stack([far - 1, far + 1], axis=1), far)

@@ -134,7 +134,7 @@ def folds(key):
     x = jax.random.normal(key_x, (n + 1, 28))
     y = jax.random.normal(key_y, (n + 1,))
     cp = jaxcp.cv_plus(key_fit, ridge, absolute, x[:n], y[:n], num_folds=5)
-    fitted = ridge.predict(cp.full, x)
+    fitted = ridge.predict(cp.fits.full, x)
     q = jaxcp.conformal_quantile(jnp.abs(y[:n] - fitted[:n]), ALPHA)
     wrong = Interval(fitted[n:] - q, fitted[n:] + q)  # of models that saw the row
     return {

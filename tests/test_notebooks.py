@@ -12,8 +12,8 @@ SOURCES = sorted(path for path in FOLDER.glob("*.py") if path.name[0].isdigit())
 each = pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.stem)
 
 
-def test_there_are_nine_stories():
-    assert [path.name[:2] for path in SOURCES] == [f"0{i}" for i in range(1, 10)]
+def test_there_are_ten_stories():
+    assert [path.name[:2] for path in SOURCES] == [f"{i:02}" for i in range(1, 11)]
 
 
 @pytest.mark.slow

@@ -7,10 +7,9 @@ import pytest
 from numpy.testing import assert_allclose
 
 import jaxcp
-from helpers import assert_intervals, cases
+from helpers import assert_intervals, cases, fits_first
 from jaxcp import learners, online, scores
 from jaxcp.sets import Interval
-from stored import inputs, of_stored
 
 
 def along(method, state, preds, y, alpha, read):
@@ -42,7 +41,7 @@ def test_enbpi_of_puncc():
     key = jax.random.key(0)
     cp = jaxcp.cross_conformal(key, ols, absolute, case["X"], case["y"], bags)
     assert_allclose(cp.fits.params.coef, case["coef"], rtol=1e-4, atol=1e-5)
-    held = cp.fits.left_out.held_out / cp.fits.left_out.held_out.sum(
+    held = cp.calibration.left_out.held_out / cp.calibration.left_out.held_out.sum(
         axis=0, keepdims=True
     )
     assert_allclose(held.T, case["puncc_oob_weights"], rtol=1e-6)
@@ -68,14 +67,13 @@ def test_adaptive_enbpi_of_puncc():
     n, score = len(case["y"]), scores.Normalized()
     bags = bags_of(case["boot_idx"], n)
 
-    def stored(part):  # (b, rows, 2) to a pair (rows, b + 1)
-        preds = np.moveaxis(case[f"adaptive_boot_preds_{part}"], 0, 1)
-        preds = np.append(preds, preds[:, :1], axis=1)
+    def stored(part):  # (b, rows, 2) to a pair (b, rows)
+        preds = case[f"adaptive_boot_preds_{part}"]
         return preds[..., 0], preds[..., 1]
 
-    cp = of_stored(score, stored("train"), case["y"], bags)
+    cp = jaxcp.cross_calibrate(score, stored("train"), case["y"], bags == 0)
     assert_allclose(cp.scores, case["adaptive_puncc_residuals"], rtol=1e-4)
-    center = cp.aggregate(inputs(stored("test"), len(bags)))
+    center = cp.aggregate(stored("test"))
     for i, every in enumerate(case["combo_s"]):
         alpha = float(case["combo_alpha"][i])
         expected = case[f"adaptive_combo{i}_puncc_pred"]
@@ -97,11 +95,14 @@ def test_enbpi_of_mapie(name):
     aggregation = {"enbpi": "mean", "enbpimed": "median"}[name]
     n, signed = len(case["y"]), scores.Signed()
     bags = bags_of(case["train_idx"], n)
-    cp = of_stored(signed, case["p_train"], case["y"], bags, aggregation=aggregation)
+    train, test = (fits_first(case[f"p_{part}"])[:-1] for part in ("train", "test"))
+    cp = jaxcp.cross_calibrate(
+        signed, train, case["y"], bags == 0, aggregation=aggregation
+    )
     missing = np.isnan(case["scores0"])
     assert np.array_equal(missing, np.zeros(n, bool) if cp.mask is None else ~cp.mask)
     assert_allclose(cp.scores[~missing, 1], case["scores0"][~missing], atol=1e-5)
-    center = cp.aggregate(inputs(case["p_test"], len(bags)))
+    center = cp.aggregate(test)
     assert_allclose(center, case["centre"], rtol=1e-5)
     for i, level in enumerate(case["levels"]):
         alpha = round(1 - level, 10)

@@ -142,20 +142,20 @@ def test_import_is_light():
 
 
 ORDER = [
-    {"_tracing", "typing"},
+    {"_tracing", "_files", "_progress", "typing"},
     {"_padding"},
     {"_pytree", "_arrays"},
-    {"_checks", "_batching", "_numbers"},
-    {"_geometry", "_soft", "draws"},
+    {"_checks", "_batching", "_names", "_numbers"},
+    {"_geometry", "_named", "_soft", "draws"},
     {"quantiles", "volumes"},
     {"pvalues", "sets", "certificates", "_mixtures"},
     {"scores"},
     {"calibration"},
     {"resampling", "learners", "training"},
-    {"cross", "outliers", "detection"},
     {"online"},
+    {"cross", "outliers", "detection"},
     {"metrics", "simulation", "distributed", "datasets", "models"},
-    {"plotting"},
+    {"plotting", "saving"},
 ]
 
 

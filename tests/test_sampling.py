@@ -6,6 +6,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import jaxcp
 from jaxcp._batching import map_evenly
+from rows import refuses
 
 KEY = jax.random.key(0)
 
@@ -76,3 +77,33 @@ def test_blocks_of_one_size_are_the_rows():
         assert slopes[0] == np.inf
         assert_allclose(slopes[1:], 0.5 / np.sqrt(rows[1:]), rtol=1e-6)
     assert map_evenly(jnp.sqrt, rows[:0], at_a_time=3).shape == (0,)
+
+
+def test_uniforms_are_of_the_key_and_go_into_randomized_scores():
+    u = jaxcp.uniforms(KEY, 20_000)
+    assert u.shape == (20_000,) and u.dtype == jnp.zeros(0).dtype
+    assert u.min() >= 0 and u.max() < 1
+    assert_allclose([u.mean(), u.var()], [1 / 2, 1 / 12], atol=4 / 20_000**0.5)
+    assert_array_equal(jax.jit(jaxcp.uniforms, static_argnums=1)(KEY, 20_000), u)
+    many = jax.vmap(lambda key: jaxcp.uniforms(key, 3))(jax.random.split(KEY, 4))
+    assert many.shape == (4, 3) and len(np.unique(many)) == 12
+    assert jaxcp.uniforms(jax.random.PRNGKey(0), np.int64(0)).shape == (0,)
+    preds = jnp.full((9, 3), 1 / 3), jaxcp.uniforms(KEY, 9)
+    cp = jaxcp.calibrate(jaxcp.scores.APS(randomized=True), preds, jnp.arange(9) % 3)
+    assert len(cp(preds, 0.2)) == 9
+
+
+UNIFORMS = {
+    "uniforms of a seed": (lambda: jaxcp.uniforms(0, 5), "a key .*, got int"),
+    "uniforms of several keys": (
+        lambda: jaxcp.uniforms(jax.random.split(KEY, 2), 5),
+        r"one key, got keys of shape \(2,\)",
+    ),
+    "uniforms of a shape": (
+        lambda: jaxcp.uniforms(KEY, (5, 3)),
+        r"n as an int >= 0, got \(5, 3\)",
+    ),
+    "fewer uniforms than none": (lambda: jaxcp.uniforms(KEY, -1), "n as an int >= 0"),
+    "traced uniforms": (lambda: jax.jit(jaxcp.uniforms)(KEY, 5), "n as an int >= 0"),
+}
+test_wrong_calls_say_what_was_expected = refuses(UNIFORMS)

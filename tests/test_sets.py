@@ -7,11 +7,13 @@ from numpy.testing import assert_allclose, assert_array_equal
 from jaxcp.cross._votes import VoteSet
 from jaxcp.scores import Absolute
 from jaxcp.sets import (
+    Ball,
     Balls,
     BoundingBox,
     Box,
     Ellipsoid,
     Interval,
+    Intervals,
     LabelSet,
     LevelSet,
 )
@@ -126,6 +128,13 @@ def batches():
         "labels": (LabelSet(mask), jnp.arange(m) % k),
         "labels out of range": (LabelSet(mask), jnp.arange(m) - 1),
         "balls": (Balls(jnp.stack([mu, z], axis=1), jnp.abs(z[:, 0])), y),
+        "ball": (Ball(mu, 0.5 + jnp.abs(z[:, 0])), y),
+        "diamonds": (Ball(mu, 0.5 + jnp.abs(z[:, 0]), 1), y),
+        "cubes": (Ball(mu, 0.5 + jnp.abs(z[:, 0]), INF), y),
+        "unions": (
+            Intervals(mu + jnp.array([[-2.0, 0.5]]), mu + jnp.array([[-1.0, 2.0]])),
+            y[:, 0],
+        ),
         "axes": (Ellipsoid(mu, half, 0.5 + jnp.abs(z[:, 0])), y),
         "ellipsoids": (Ellipsoid(mu, scale, 0.5 + jnp.abs(z[:, 0])), y),
         "levels": (levels(mu), y / 2),
@@ -215,7 +224,7 @@ def test_ends_say_what_is_inside(name):
     assert type(again) is type(sets)
 
 
-@pytest.mark.parametrize("name", ["balls", "axes", "ellipsoids"])
+@pytest.mark.parametrize("name", ["balls", "axes", "ellipsoids", "ball", "diamonds"])
 def test_bounds_hold_the_set(name):
     sets, _ = batches()[name]
     corners = np.asarray(sets.bounds())

@@ -1,5 +1,6 @@
 """Rows at the door of a calibration: of one length and shape, with digits enough."""
 
+from collections.abc import Hashable, Iterable
 from typing import Any, NamedTuple
 
 import jax
@@ -7,9 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jaxcp import _checks
+from jaxcp import _checks, _names
 from jaxcp._arrays import as_arrays, check_digits, is_concrete, is_rounded, some_rows
-from jaxcp._batching import evaluate
+from jaxcp._batching import evaluate, label_scores
+from jaxcp._names import Names
 from jaxcp._padding import on_device, on_host, repeated
 from jaxcp.scores import inputs
 from jaxcp.typing import PyTree, Score
@@ -36,14 +38,18 @@ def scored(
     weights: Any,
     mask: Any,
     groups: _checks.Column = _NO_GROUPS,
+    classes: Names | None = None,
 ) -> Scored:
     """Returns the scores of held-out rows, after checks; weigh 0 where masked out."""
     inputs.check_score(score)
+    y = coded(classes, y, mask)
     rounded, given = is_rounded("y", y), (preds, y)
     weights, mask = _checks.weights(weights), _checks.mask(mask)
     preds, y, groups, weights, mask = _checks.rows(
         preds=preds, y=y, groups=groups, weights=weights, mask=mask
     )
+    if classes is not None:
+        _check_classes(score, preds, mask, classes)
     inputs.check(score, preds, y, mask)
     if weights is not None and mask is not None:
         weights = jnp.where(mask, weights, 0)
@@ -51,6 +57,61 @@ def scored(
     if rounded:
         check_digits_of_targets(score, preds, y, scores, mask, given)
     return Scored(scores, weights, mask, row_shapes(preds), groups)
+
+
+def classes_of(score: Score, classes: Any) -> Names | None:
+    """Returns the names of labels, if there are any; only of a score of labels."""
+    if classes is None:
+        return None
+    inputs.check_score(score)
+    if not inputs.has_labels(score):
+        kind = type(score).__name__
+        raise ValueError(f"expected classes only with scores of labels, got {kind}")
+    return _names.as_names("classes", classes)
+
+
+def coded(classes: Iterable[Hashable] | None, y: Any, mask: Any = None) -> Any:
+    """Returns labels by name as 0, ..., k - 1; as they are where there are no names."""
+    if classes is None:
+        return y
+    return _names.codes(classes, "y", y, "the classes", mask)
+
+
+def _check_classes(score, preds, mask, classes):
+    """Raises ValueError unless there is a name for each column of predictions."""
+    inputs.check(score, preds, None, mask)
+    count = jax.eval_shape(label_scores, score, preds).shape[1]
+    _names.check_count("classes", classes, count)
+
+
+def are_labels(groups: Any, y: Any, classes: Names) -> bool:
+    """Returns whether groups are the labels with these names, as far as is known."""
+    if groups is y:
+        return True
+    named = {"groups": groups, "y": y}.items()
+    known = [_names.places(classes, *item) for item in named]
+    return all(isinstance(v, np.ndarray) for v in known) and np.array_equal(*known)
+
+
+def check_labels_are_groups(rule: Any, preds: PyTree) -> None:
+    """Raises ValueError unless each group of a calibration is a label of its score."""
+    if not inputs.has_labels(rule.score):
+        raise ValueError(
+            "expected the group of each test point, got groups=None; only scores "
+            "of labels have classes for groups"
+        )
+    if rule.group_names not in (None, rule.classes):
+        raise ValueError(
+            "expected the group of each test point, got groups=None, for which the "
+            f"group_names {rule.group_names} have to be the classes {rule.classes}"
+        )
+    preds = _checks.rows(preds=preds)
+    check_row_shapes(rule.score, preds, rule.row_shapes)
+    k = jax.eval_shape(label_scores, rule.score, preds).shape[1]
+    if k != rule.num_groups:
+        raise ValueError(
+            f"expected predictions of {rule.num_groups} classes (groups), got {k}"
+        )
 
 
 def filled(held: Any, size: int) -> dict[str, Any]:

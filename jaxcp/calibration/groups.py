@@ -1,6 +1,7 @@
 """Mondrian calibration: one threshold a group, or a class."""
 
 import dataclasses
+from collections.abc import Hashable, Iterable
 from typing import Any
 
 import jax
@@ -8,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from jaxcp import _checks
+from jaxcp import _checks, _named
 from jaxcp._numbers import varying_like, with_rounding
 from jaxcp._padding import by_rows, repeated
 from jaxcp._pytree import pytree, static
@@ -20,7 +21,6 @@ from jaxcp.calibration.split import Calibration
 from jaxcp.certificates import Certificate, certificate
 from jaxcp.pvalues.conformal import p_values_in_groups
 from jaxcp.quantiles.levels import alpha_as_float, as_alpha, ranks, split_alpha
-from jaxcp.scores import inputs
 from jaxcp.typing import AnySet, ArrayLike, PyTree, Score
 
 
@@ -36,6 +36,9 @@ class GroupCalibration(Rule):
       num_groups: Number of groups g.
       row_shapes: Shapes of one prediction, which later ones must have, or None.
       weights: Weights >= 0 of the calibration set, shape (n,), or None.
+      classes: Names of the labels, which sets then have and targets come in, or None.
+      group_names: Names of the groups, in which those of test points come, or None:
+        `dict(zip(cp.group_names, cp.quantile(alpha)))` says whose each threshold is.
     """
 
     score: Score
@@ -45,6 +48,11 @@ class GroupCalibration(Rule):
     num_groups: int = static()
     row_shapes: RowShapes | None = static(default=None)
     weights: Array | None = None
+    classes: tuple[Hashable, ...] | None = static(default=None)
+    group_names: tuple[Hashable, ...] | None = static(default=None)
+
+    def __post_init__(self) -> None:
+        _named.keep_names(self, "classes", "group_names")
 
     def quantile(
         self, alpha: ArrayLike, *, test_weight: ArrayLike | None = None
@@ -69,8 +77,9 @@ class GroupCalibration(Rule):
         Args:
           preds: Predictions, a pytree with leading axis m.
           alpha: Miscoverage level as for `Calibration.quantile`.
-          groups: Group of each test point, int, shape (m,). Without it the groups are
-            the labels: label c is kept iff its score is within class c's threshold.
+          groups: Group of each test point, int or by name, shape (m,). Without it the
+            groups are the labels: label c is kept iff its score is within class c's
+            threshold.
           test_weights: Weight of each test point, shape (m,), for calibrations with
             weights. Defaults to 1.
 
@@ -78,8 +87,9 @@ class GroupCalibration(Rule):
           Sets with leading axis m.
 
         Raises:
-          ValueError: if lengths differ, a concrete group is out of range, or `groups`
-            is missing though the score is not one of labels.
+          ValueError: if lengths differ, a concrete group is out of range or none of the
+            `group_names`, or `groups` is missing though those of calibration are not
+            the labels.
 
         Guarantee:
           1 - alpha within every group, or for every class.
@@ -92,7 +102,8 @@ class GroupCalibration(Rule):
           >>> cp(jnp.zeros(2), 0.4, groups=jnp.array([0, 1])).upper
           Array([ 2., 20.], dtype=float32)
         """
-        self._check_classes(preds, groups)
+        if groups is None:
+            rows.check_labels_are_groups(self, preds)
         return self._sets(preds, alpha, **self._columns(groups, test_weights))
 
     def p_values(
@@ -108,9 +119,9 @@ class GroupCalibration(Rule):
 
         Args:
           preds: Predictions, a pytree with leading axis m.
-          y: Targets or candidate targets, shape (m, ...).
-          groups: Group of each test point, int, shape (m,). Without it they are the
-            labels `y`.
+          y: Targets or candidate targets as for `Calibration.p_values`.
+          groups: Group of each test point, int or by name, shape (m,). Without it they
+            are the labels `y`.
           u: Uniforms for smoothed p-values, shape (m,). Defaults to 1: conservative.
           test_weights: Weight of each test point, shape (m,). Defaults to 1.
 
@@ -132,8 +143,9 @@ class GroupCalibration(Rule):
           >>> cp.p_values(jnp.zeros(2), jnp.array([2.5, 2.5]), groups=jnp.array([0, 1]))
           Array([0.5, 1. ], dtype=float32)
         """
-        self._check_classes(preds, groups)
-        columns = self._columns(y if groups is None else groups, test_weights)
+        if groups is None:
+            rows.check_labels_are_groups(self, preds)
+        columns = self._columns(groups, test_weights, y)
         return self._p_values(preds, y, u, **columns)
 
     def certificate(self, alpha: Any) -> tuple[Certificate, ...]:
@@ -207,30 +219,18 @@ class GroupCalibration(Rule):
         start = varying_like(jnp.ones(like.shape, like.dtype), results)
         return lax.scan(fill, start, jnp.arange(self.num_groups))[0]
 
-    def _columns(self, groups, test_weights):
+    def _columns(self, groups, test_weights, y=None):
+        """Returns the context of test points, whose groups may be their labels."""
+        if groups is None:
+            groups = rows.coded(self.classes, y)
+        elif self.group_names is not None:
+            groups = _named.group_codes(self.group_names, groups)
         groups = _checks.groups(groups, self.num_groups)._replace(required=False)
         weights = weights_for(self.weights, test_weights)
         return {"groups": groups, "test_weights": weights}
 
     def _check_one_alpha(self, alpha):
         """Groups may have a level each: `rank` checks the shape."""
-
-    def _check_classes(self, preds, groups):
-        """Raises ValueError without groups, unless they are the labels of a score."""
-        if groups is not None:
-            return
-        if not inputs.has_labels(self.score):
-            raise ValueError(
-                "expected the group of each test point, got groups=None; only scores "
-                "of labels have classes for groups"
-            )
-        preds = _checks.rows(preds=preds)
-        rows.check_row_shapes(self.score, preds, self.row_shapes)
-        k = jax.eval_shape(_labels, self.score, preds).shape[1]
-        if k != self.num_groups:
-            raise ValueError(
-                f"expected predictions of {self.num_groups} classes (groups), got {k}"
-            )
 
 
 def calibrate_groups(
@@ -239,9 +239,11 @@ def calibrate_groups(
     y: ArrayLike,
     groups: ArrayLike,
     *,
-    num_groups: int,
+    num_groups: int | None = None,
+    group_names: Iterable[Hashable] | None = None,
     weights: ArrayLike | None = None,
     mask: ArrayLike | None = None,
+    classes: Iterable[Hashable] | None = None,
 ) -> GroupCalibration:
     """Returns the calibration of a score with one threshold a group (Mondrian).
 
@@ -252,16 +254,23 @@ def calibrate_groups(
       score: Nonconformity score of one example.
       preds: Predictions for the calibration set, a pytree with leading axis n.
       y: Targets, shape (n, ...), or labels 0, ..., k - 1.
-      groups: Group of each row in 0, ..., num_groups - 1, int, shape (n,).
-      num_groups: Number of groups g (of classes k, for class-conditional sets).
+      groups: Group of each row in 0, ..., num_groups - 1, int, shape (n,), or its name.
+      num_groups: Number of groups g (of classes k, for class-conditional sets). May be
+        left out where groups have names.
+      group_names: Names of the g groups, distinct hashable values, of which numbers go
+        as those of `classes`. Defaults to the classes if the groups are the labels `y`,
+        to the categories of groups from pandas, else to the distinct groups in order;
+        groups that are integers then want `num_groups`.
       weights: Weights >= 0 of the rows, shape (n,), as for `calibrate`.
       mask: True where a row counts, shape (n,). Defaults to all rows.
+      classes: Names of the k labels, in which `y` comes, as for `calibrate`.
 
     Returns:
       A `GroupCalibration`: call it with predictions, alpha and groups.
 
     Raises:
-      ValueError: as `calibrate`, and if a concrete group is out of range.
+      ValueError: as `calibrate`, and if a concrete group is out of range or none of the
+        `group_names`, or their number is not known.
 
     Guarantee:
       1 - alpha within every group, if its examples are exchangeable. A group with fewer
@@ -277,12 +286,21 @@ def calibrate_groups(
       >>> cp = calibrate_groups(LAC(), p, y, y, num_groups=2)
       >>> cp(jnp.array([[0.85, 0.15]]), alpha=0.4).mask
       Array([[ True, False]], dtype=bool)
+      >>> y, sites = ["cat", "cat", "dog", "dog"], ["zoo", "farm", "zoo", "farm"]
+      >>> cp = calibrate_groups(LAC(), p, y, sites, classes=["cat", "dog"])
+      >>> cp.group_names, cp(p[:1], alpha=0.5, groups=["zoo"]).labels()
+      (('farm', 'zoo'), [['cat']])
     """
-    columns = _checks.groups(groups, num_groups)
+    names = rows.classes_of(score, classes)
+    if group_names is None and num_groups is None and names is not None:
+        group_names = names if rows.are_labels(groups, y, names) else None
+    given = _named.as_groups(groups, num_groups, group_names, mask)
+    columns = _checks.groups(given.codes, given.count)
     scores, weights, mask, shapes, groups = rows.scored(
-        score, preds, y, weights, mask, columns
+        score, preds, y, weights, mask, columns, names
     )
-    return GroupCalibration(score, scores, groups, mask, num_groups, shapes, weights)
+    named, count = (names, given.names), given.count
+    return GroupCalibration(score, scores, groups, mask, count, shapes, weights, *named)
 
 
 @jit
@@ -290,8 +308,3 @@ def _counts(cp):
     """Returns how many rows count in each group, shape (g,)."""
     inside = cp.groups[None] == jnp.arange(cp.num_groups)[:, None]
     return jnp.sum(inside if cp.mask is None else inside & cp.mask[None], axis=1)
-
-
-@jit
-def _labels(score, preds):
-    return jax.vmap(score.labels)(preds)

@@ -1,5 +1,6 @@
 """Split conformal prediction: a prediction function with its calibration."""
 
+from collections.abc import Hashable, Iterable
 from types import FunctionType
 from typing import Any
 
@@ -60,6 +61,7 @@ def split_conformal(
     *,
     weights: ArrayLike | None = None,
     mask: ArrayLike | None = None,
+    classes: Iterable[Hashable] | None = None,
 ) -> SplitConformal:
     """Returns a conformal predictor from a fitted model and a calibration set.
 
@@ -72,6 +74,7 @@ def split_conformal(
       y: Targets of the calibration set, shape (n, ...).
       weights: Weights of the rows as for `calibrate`, shape (n,).
       mask: True where a row counts, shape (n,).
+      classes: Names of the labels as for `calibrate`, such as `model.classes_`.
 
     Returns:
       A `SplitConformal`: call it with inputs and alpha.
@@ -102,7 +105,9 @@ def split_conformal(
             "model write lambda _, x: model.predict(x), with params None"
         )
     preds = _predictions(predict, params, x)
-    calibration = calibrate(score, preds, y, weights=weights, mask=mask)
+    calibration = calibrate(
+        score, preds, y, weights=weights, mask=mask, classes=classes
+    )
     return SplitConformal(predict, params, calibration)
 
 

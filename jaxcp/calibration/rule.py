@@ -1,6 +1,7 @@
 """What every calibration is: a score, and a rule that turns alpha into thresholds."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Hashable
 from typing import Any, Self
 
 import jax
@@ -10,10 +11,11 @@ from jax import Array
 
 from jaxcp import _checks
 from jaxcp._batching import invert, invert_each, widened
+from jaxcp._named import named
 from jaxcp._numbers import rounding
 from jaxcp._padding import by_rows
 from jaxcp._tracing import jit
-from jaxcp.calibration._rows import RowShapes, check_row_shapes
+from jaxcp.calibration._rows import RowShapes, check_row_shapes, coded
 from jaxcp.quantiles.levels import alpha_as_float, as_alpha, split_alpha
 from jaxcp.quantiles.selection import bisect_keys, from_keys, to_keys
 from jaxcp.scores import inputs
@@ -35,8 +37,9 @@ class Rule(ABC):
       context one threshold serves all.
     * `rank(alpha)`, if a float of alpha is not enough: what `threshold` needs of it,
       computed once, outside of `jit`.
-    * `components`, () unless the scores are of shape (c,), and `row_shapes`, shapes of
-      one prediction, which are then checked.
+    * `components`, () unless the scores are of shape (c,), `row_shapes`, shapes of one
+      prediction, which are then checked, and `classes`, names of the labels, in which
+      targets then come and label sets go.
 
     Raises:
       ValueError: at its verbs, for a class that is no pytree, a score that is none, or
@@ -65,6 +68,7 @@ class Rule(ABC):
     score: Score
     components: tuple[int, ...] = ()
     row_shapes: RowShapes | None = None
+    classes: tuple[Hashable, ...] | None = None
 
     def rank(self, alpha: ArrayLike) -> PyTree:
         """Returns alpha as a float; with components its share of each, shape (c,)."""
@@ -94,9 +98,11 @@ class Rule(ABC):
         self._check_one_alpha(alpha)
         preds, *_, context = self._rows(preds, context)
         rows = preds, context
-        return by_rows(_sets_of, self.rank(alpha), rows=rows, holder=self)
+        sets = by_rows(_sets_of, self.rank(alpha), rows=rows, holder=self)
+        return named(sets, self.classes)
 
     def _p_values(self, preds, y, u=None, **context):
+        y = coded(self.classes, y)
         rows = self._rows(preds, context, y, _checks.uniforms(u))
         return by_rows(_p_values_of, rows=rows, holder=self)
 
@@ -182,5 +188,4 @@ def _sets_round(score, preds, scores):
     """Returns whether sets hold targets that exceed the threshold by rounding alone."""
     one = lambda v: jax.ShapeDtypeStruct(v.shape[1:], v.dtype)  # noqa: E731
     region = jax.eval_shape(score.invert, *jax.tree.map(one, (widened(preds), scores)))
-    extended = inputs.is_extended(score)  # rounds at its threshold
-    return getattr(region, "rounds", False) or extended
+    return getattr(region, "rounds", False) or inputs.rounds_up(score)

@@ -1,15 +1,18 @@
 """Calibration: scores of a held-out set once, prediction sets at any level."""
 
 import dataclasses
+from collections.abc import Hashable, Iterable
 from typing import Any
 
 from jax import Array
 
+from jaxcp._named import keep_names
 from jaxcp._numbers import with_rounding
 from jaxcp._pytree import pytree, static
 from jaxcp.calibration._rows import (
     RowShapes,
     check_lawful,
+    classes_of,
     count_rows,
     filled,
     scored,
@@ -34,6 +37,7 @@ class Calibration(Rule):
       weights: Weights >= 0 of the calibration set, shape (n,), or None.
       mask: True where a row counts, shape (n,), or None.
       row_shapes: Shapes of one prediction, which later ones must have, or None.
+      classes: Names of the labels, which sets then have and targets come in, or None.
     """
 
     score: Score
@@ -41,6 +45,10 @@ class Calibration(Rule):
     weights: Array | None = None
     mask: Array | None = None
     row_shapes: RowShapes | None = static(default=None)
+    classes: tuple[Hashable, ...] | None = static(default=None)
+
+    def __post_init__(self) -> None:
+        keep_names(self, "classes")
 
     def quantile(
         self, alpha: ArrayLike, *, test_weight: ArrayLike | None = None
@@ -143,7 +151,8 @@ class Calibration(Rule):
 
         Args:
           preds: Predictions, a pytree with leading axis m.
-          y: Targets or candidate targets, shape (m, ...).
+          y: Targets or candidate targets, shape (m, ...); of a calibration with classes
+            labels by name.
           u: Uniforms for smoothed p-values, shape (m,). Defaults to 1: conservative.
           test_weights: Weight of each test point, shape (m,). Defaults to 1.
 
@@ -207,6 +216,7 @@ def calibrate(
     *,
     weights: ArrayLike | None = None,
     mask: ArrayLike | None = None,
+    classes: Iterable[Hashable] | None = None,
 ) -> Calibration:
     """Returns the calibration of a score on held-out predictions and targets.
 
@@ -219,15 +229,21 @@ def calibrate(
       weights: Weights >= 0 of the rows, shape (n,): likelihood ratios of test to
         calibration inputs, or fixed weights that fade with age (NexCP).
       mask: True where a row counts, shape (n,), for padded data. Defaults to all rows.
+      classes: Names of the k labels, one a column of the predictions: any distinct
+        hashable values, such as `model.classes_` of scikit-learn. `y` is then given by
+        name, and so are targets and labels of the sets. Names that are all numbers are
+        compared with `y`, also where it is traced (one that is no class then scores
+        +inf); other names are for text and objects, beside which integers still are
+        labels 0, ..., k - 1.
 
     Returns:
       A `Calibration`: call it with predictions and alpha.
 
     Raises:
       ValueError: if lengths differ, a concrete prediction, target or weight is NaN or
-        negative where it may not be, labels are not integers in range, the score cannot
-        use the predictions, or targets in double precision lose the digits in single
-        precision that their scores are about.
+        negative where it may not be, labels are not integers in range or not among
+        `classes`, the score cannot use the predictions, or targets in double precision
+        lose the digits in single precision that their scores are about.
 
     Guarantee:
       Sets at level alpha cover with probability >= 1 - alpha if the calibration and
@@ -242,6 +258,13 @@ def calibrate(
       >>> cp = calibrate(Absolute(), jnp.zeros(4), jnp.array([0.5, 1.0, 1.5, 2.0]))
       >>> cp(jnp.array([10.0]), alpha=0.25).lower
       Array([8.], dtype=float32)
+      >>> from jaxcp.scores import LAC
+      >>> p, pets = jnp.array([[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]]), ["cat", "dog"]
+      >>> cp = calibrate(LAC(), p, ["cat", "dog", "cat"], classes=pets)
+      >>> cp(p[:2], alpha=0.4).labels()
+      [['cat'], ['dog']]
     """
-    rows = scored(score, preds, y, weights, mask)
-    return Calibration(score, rows.scores, rows.weights, rows.mask, rows.row_shapes)
+    names = classes_of(score, classes)
+    rows = scored(score, preds, y, weights, mask, classes=names)
+    given = rows.weights, rows.mask, rows.row_shapes, names
+    return Calibration(score, rows.scores, *given)

@@ -1,140 +1,120 @@
-"""Many fits of one learner, and predictions for each row without its own target."""
+"""Many fits of one learner: what they predict, and how they come to be."""
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
+from jaxcp import _checks
+from jaxcp._arrays import as_arrays
 from jaxcp._batching import map_blocks, map_evenly
-from jaxcp._numbers import as_float, mean
 from jaxcp._pytree import pytree, static
+from jaxcp._tracing import jit
 from jaxcp.learners import shared
-from jaxcp.quantiles.selection import kth_smallest
-from jaxcp.typing import Learner, PyTree
+from jaxcp.typing import FitsOnHost, Learner, PyTree
 
 # Numbers of data that the fits of one program see: 256 MB in single precision.
 _FIT_NUMBERS = 2**26
 
 
 @pytree
-class OwnFit:
-    """A fit for each row, the only one without it.
+class Recorded:
+    """Fits of which only predictions are known: inputs are what they predict there."""
 
-    Args:
-      fold: The fit without each row, int of shape (n,).
-      count: Number of fits b.
-    """
+    def rows(self, preds: PyTree) -> PyTree:
+        """Returns something with a row for each input."""
+        return np.zeros(jax.tree.leaves(preds)[0].shape[1])
 
-    fold: Array
-    count: int = static()
-    mask = None  # every row has its fit
-
-    @property
-    def rows_per_fit(self) -> int:
-        """Rows that a fit alone predicts, rounded down."""
-        return len(self.fold) // self.count
-
-    @property
-    def voting(self) -> Array:
-        """True for the fits that left a row out, shape (b,)."""
-        return jnp.zeros(self.count, bool).at[self.fold].set(True)
-
-    def voters(self, preds: PyTree) -> PyTree:
-        """Returns the different predictions without a row at one input: those given."""
+    def predict(self, preds: PyTree) -> PyTree:
+        """Returns the predictions, leading axes (b, m)."""
         return preds
 
-    def without_each(self, preds: PyTree) -> PyTree:
-        """Returns predictions without each row, (b, ...) to (n, ...), at one input."""
-        return jax.tree.map(lambda v: v[self.fold], preds)
-
-    def center(self, preds: PyTree) -> PyTree:
-        """Returns the mean of `without_each`, (b, ...) to (...)."""
-        shares = mean(self.fold[:, None] == jnp.arange(self.count)[None])
-        return jax.tree.map(lambda v: _mean(v, shares), preds)
-
-    def of_rows(self, fits: "Fits", x: PyTree) -> PyTree:
-        """Returns the prediction of every training row without it, leading axis n."""
-        if self.count < len(self.fold):
-            pick = lambda preds, i: jax.tree.map(lambda v: v[i], preds)  # noqa: E731
-            return fits.at_each(pick, x, self.fold, width=self.count)
-        each = shared.take(fits.params, self.fold)  # n predictions, not n^2
-        return shared.predict_each(fits.learner, each, x)
+    def at_each(
+        self, one: Callable[..., PyTree], preds: PyTree, *rows: PyTree, width: int
+    ) -> PyTree:
+        """Returns `one(preds, *row)` of the predictions (b, ...) at each input."""
+        block = lambda preds, *rows: jax.vmap(one)(preds, *rows)  # noqa: E731
+        return map_blocks(block, _by_input(preds), *rows, width=width)
 
 
 @pytree
-class Ensemble:
-    """An average, for each row, of the fits without it.
+class HostFits:
+    """Fits of a model that is not of jax, with one on all rows where it is asked for.
 
     Args:
-      held_out: True where a fit is without a row, shape (b, n).
-      aggregation: "mean" or "median" of these fits.
+      learner: The learner.
+      fitted: What it made of the rows, on the host.
     """
 
-    held_out: Array
-    aggregation: str = static(default="mean")
-    rows_per_fit = 0  # a fit alone predicts none
+    learner: FitsOnHost
+    fitted: Any = static()
 
     @property
-    def mask(self) -> Array:
-        """True where some fit is without the row, shape (n,)."""
-        return jnp.any(self.held_out, axis=0)
+    def models(self) -> list:
+        """The b fitted models."""
+        return self.fitted.models
 
-    voting = mask
+    @property
+    def classes(self) -> Any:
+        """Names of the labels that columns of probabilities stand for, or None."""
+        return self.fitted.classes
 
-    def voters(self, preds: PyTree) -> PyTree:
-        """Returns the different predictions without a row at one input: n of them."""
-        return self.without_each(preds)
+    def predict(self, x: Any) -> PyTree:
+        """Returns predictions of all fits, leading axes (b, m)."""
+        return as_arrays(preds=self.learner.predict_all(self.fitted, x))
 
-    def without_each(self, preds: PyTree) -> PyTree:
-        """Returns predictions without each row, (b, ...) to (n, ...), at one input."""
-        return jax.vmap(self._average, (None, 1))(preds, self.held_out)
+    def predict_full(self, x: Any) -> PyTree:
+        """Returns predictions of the fit on all rows, leading axis m."""
+        return as_arrays(preds=self.learner.predict_full(self.fitted, x))
 
-    def center(self, preds: PyTree) -> PyTree:
-        """Returns the mean or median of `without_each`, (b, ...) to (...)."""
-        if self.aggregation == "median":
-            each = self.without_each(preds)
-            return jax.tree.map(lambda v: _median(v, self.mask), each)
-        counts = jnp.maximum(jnp.sum(self.held_out, axis=0), 1)
-        shares = jnp.sum(self.held_out / counts[None], axis=1)
-        return jax.tree.map(lambda v: _mean(v, shares), preds)
-
-    def of_rows(self, fits: "Fits", x: PyTree) -> PyTree:
-        """Returns the prediction of every training row without it, leading axis n."""
-        own = self.held_out.T
-        return fits.at_each(self._average, x, own, width=fits.count)
-
-    def _average(self, preds, held):
-        combine = _mean if self.aggregation == "mean" else _median
-        return jax.tree.map(lambda v: combine(v, held), preds)
+    def source(self, x: Any) -> tuple[Recorded, PyTree]:
+        """Returns what predicts and what it takes: what the models predict."""
+        return Recorded(), self.predict(x)
 
 
 @pytree
 class Fits:
-    """b fits of a learner, and which rows each was fitted without.
+    """b fits of a learner, and one on all rows.
 
     Args:
       learner: The learner.
       params: Parameters of the fits, leading axis b except in shared parts.
-      left_out: What predicts each row without it.
+      full: Parameters of the fit on all rows.
       count: Number of fits b.
     """
 
     learner: Learner
     params: PyTree
-    left_out: OwnFit | Ensemble
+    full: PyTree
     count: int = static()
+    classes = None  # labels are 0, ..., k - 1
 
     def predict(self, x: PyTree) -> PyTree:
         """Returns predictions of all fits, leading axes (b, m)."""
-        axes = shared.axes(self.params), None
-        predict = jax.vmap(self.learner.predict, axes, axis_size=self.count)
-        return predict(self.params, x)
+        # One program, as in those for sets: single operations round otherwise.
+        return _predict_all(self, x)
+
+    def predict_full(self, x: PyTree) -> PyTree:
+        """Returns predictions of the fit on all rows, leading axis m."""
+        _checks.check_given(x=x)
+        x = as_arrays(x=x)
+        return predict_once(self.learner, self.full, x)
+
+    def rows(self, x: PyTree) -> PyTree:
+        """Returns something with a row for each input: the inputs."""
+        return x
+
+    def source(self, x: PyTree) -> "tuple[Fits, PyTree]":
+        """Returns what predicts and what it takes: these fits, and inputs."""
+        return self, _checks.rows(x=x)
 
     def by_input(self, x: PyTree) -> PyTree:
         """Returns predictions of all fits, leading axes (m, b)."""
-        return jax.tree.map(lambda v: jnp.swapaxes(v, 0, 1), self.predict(x))
+        return _by_input(self.predict(x))
 
     def at_each(
         self, one: Callable[..., PyTree], x: PyTree, *rows: PyTree, width: int
@@ -193,23 +173,19 @@ def _with_shared_parts(fits, keys, weights):
         ) from error
 
 
-def _mean(values, weights):
-    """Returns the weighted mean over the leading axis; 0 without any weight."""
-    values = as_float(values)
-    total = jnp.sum(weights)
-    shares = (weights / jnp.where(total > 0, total, 1)).astype(values.dtype)
-    # A fit that diverged spoils only the rows that use it.
-    used = (shares > 0).reshape(-1, *(1,) * (values.ndim - 1))
-    values = jnp.where(used, values, 0)
-    return jnp.tensordot(shares, values, 1, precision="highest")
+def _by_input(preds):
+    """Returns predictions with leading axes (m, b) in place of (b, m)."""
+    return jax.tree.map(lambda v: jnp.swapaxes(v, 0, 1), preds)
 
 
-def _median(values, held):
-    """Returns the median over the leading axis of the fits in `held`; 0 of none."""
-    values = as_float(values)
-    count = jnp.sum(held)
-    ranks = jnp.stack([(count + 1) // 2, count // 2 + 1])
-    columns = values.reshape(len(values), -1).T
-    middle = jax.vmap(lambda v: kth_smallest(v, ranks, where=held))(columns)
-    middle = jnp.where(count > 0, middle, 0)
-    return jnp.mean(middle, axis=1).reshape(values.shape[1:])
+@jit
+def predict_once(learner: Learner, params: PyTree, x: PyTree) -> PyTree:
+    """Returns predictions of one fit, leading axis m."""
+    return learner.predict(params, x)
+
+
+@jit
+def _predict_all(fits, x):
+    axes = shared.axes(fits.params), None
+    predict = jax.vmap(fits.learner.predict, axes, axis_size=fits.count)
+    return predict(fits.params, x)

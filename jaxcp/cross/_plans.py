@@ -1,22 +1,25 @@
 """From rows and a plan, of which fits leave which rows out, to held-out scores."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from jaxcp import _checks
-from jaxcp._arrays import is_concrete, is_rounded
+from jaxcp._arrays import as_arrays, is_concrete, on_host
 from jaxcp._tracing import jit
-from jaxcp.calibration._rows import check_digits_of_targets
-from jaxcp.calibration.split import calibrate
-from jaxcp.cross._fits import Ensemble, Fits, OwnFit, fit_all
+from jaxcp.cross import _programs
+from jaxcp.cross._fits import Fits, HostFits, fit_all
+from jaxcp.cross._left_out import Aggregation, Ensemble, OwnFit, left_out_by
 from jaxcp.cross.conformal import CrossConformal
+from jaxcp.cross.predictions import of_held_out
 from jaxcp.learners import checking, shared
+from jaxcp.learners._rows import as_rows, num_rows
 from jaxcp.learners.general import check_learner
 from jaxcp.scores import inputs
-from jaxcp.typing import ArrayLike, Learner, PyTree, Score
+from jaxcp.typing import AnyLearner, ArrayLike, FitsOnHost, PyTree, Score
 
 
 class Plan(NamedTuple):
@@ -40,45 +43,59 @@ class Rows(NamedTuple):
     """Training rows, after checks.
 
     Args:
-      x: Inputs, a pytree of arrays with leading axis n.
-      y: Targets, shape (n, ...).
-      rounded: Whether targets lost digits on their way in.
+      x: Inputs, a pytree of arrays with leading axis n; as given for a model on the
+        host.
+      y: Targets, shape (n, ...); numbers of the rows for a model on the host.
+      given: Targets as they were given.
     """
 
     x: PyTree
     y: Array
-    rounded: bool
+    given: Any
 
 
 def check_data(
-    key: Array, learner: Learner, score: Score, x: PyTree, y: ArrayLike
+    key: Array, learner: AnyLearner, score: Score, x: PyTree, y: ArrayLike
 ) -> Rows:
     """Returns inputs and targets as arrays, after checks."""
     inputs.check_score(score)
-    rounded = is_rounded("y", y)
-    y, x = _checks.rows(y=y, x=x)
+    _checks.check_given(learner=learner)
+    if isinstance(learner, FitsOnHost):
+        return _rows_on_host(key, learner, x, y)
+    found, x = _checks.rows(y=y, x=x)
     _checks.check_key(key)
-    _checks.check_count("the number of rows", len(y), 1)
-    _checks.check_not_nan("y", y)
-    check_learner(learner, x, y)
-    return Rows(x, y, rounded)
+    _checks.check_count("the number of rows", len(found), 1)
+    _checks.check_not_nan("y", found)
+    check_learner(learner, x, found)
+    return Rows(x, found, y)
 
 
-def left_out_by(weights: Array, aggregation: str) -> OwnFit | Ensemble:
-    """Returns what predicts each row without it: the fits with weight 0 for it."""
-    if aggregation not in ("mean", "median"):
-        raise ValueError(f"expected aggregation mean or median, got {aggregation!r}")
-    held_out = weights == 0
-    once = jnp.sum(held_out, axis=0) == 1
-    if is_concrete(once) and bool(jnp.all(once)):
-        return OwnFit(jnp.argmax(held_out, axis=0), len(weights))
-    return Ensemble(held_out, aggregation)
+def _rows_on_host(key, learner, x, y):
+    """Returns rows in the containers that they came in, after checks."""
+    _checks.check_given(y=y, x=x)
+    checking.check_untraced(learner, key, x, y)
+    n = num_rows("y", as_rows("y", y))
+    _checks.rows(y=np.zeros(n), x=np.zeros(learner.num_rows(x)))
+    _checks.check_key(key)
+    _checks.check_count("the number of rows", n, 1)
+    values = on_host("y", y)
+    if values.dtype.kind == "f":
+        _checks.check_not_nan("y", values)
+    return Rows(x, jnp.asarray(np.arange(n)), y)
+
+
+def plan_of(
+    weights: Array, aggregation: Aggregation, batch_size: int | None, check: bool
+) -> Plan:
+    """Returns the plan by which fits leave out the rows of weight 0."""
+    held_out = (np.asarray(weights) if is_concrete(weights) else weights) == 0
+    return Plan(weights, left_out_by(held_out, aggregation), batch_size, check)
 
 
 def carry_out(
     plan: Plan,
     key: Array,
-    learner: Learner,
+    learner: AnyLearner,
     score: Score,
     rows: Rows,
     calibration_weights: ArrayLike | None,
@@ -86,19 +103,13 @@ def carry_out(
     """Returns the fits of a plan with each row's score under those without it."""
     if plan.batch_size is not None:
         _checks.check_count("batch_size", plan.batch_size, 1)
-    if plan.check:
-        checking.check_once(learner, rows.x, rows.y, key)
-    x, y = rows.x, rows.y
-    with checking.traceable(learner):
-        fits, full, preds = _fit(
-            key, learner, x, y, plan.weights, plan.left_out, plan.batch_size
-        )
-    mask = _rows_left_out(fits)
-    _check_preds(x, preds, mask)
-    calibration = calibrate(score, preds, y, weights=calibration_weights, mask=mask)
-    if rows.rounded:
-        check_digits_of_targets(score, preds, y, calibration.scores, mask)
-    return CrossConformal(fits, full, calibration)
+    fit = _fit_on_host if isinstance(learner, FitsOnHost) else _fit
+    fits, preds = fit(plan, key, learner, rows)
+    classes = fits.classes if inputs.has_labels(score) else None
+    calibration = of_held_out(
+        plan.left_out, score, preds, rows.given, calibration_weights, classes
+    )
+    return CrossConformal(fits, calibration)
 
 
 def _check_preds(x, preds, mask):
@@ -110,9 +121,30 @@ def _check_preds(x, preds, mask):
         raise
 
 
+def _fit_on_host(plan, key, learner, rows):
+    """Returns fits of a model that is not of jax, and held-out predictions."""
+    checking.check_untraced(learner, plan.weights)
+    n = len(rows.y)
+    weights = 1 - np.eye(n) if plan.weights is None else np.asarray(plan.weights)
+    fitted = learner.fit_all(key, rows.x, rows.given, weights)
+    preds = learner.predict_held_out(fitted, rows.x, weights == 0)
+    own = _programs.held_out(plan.left_out, as_arrays(preds=preds))
+    return HostFits(learner, fitted), own
+
+
+def _fit(plan, key, learner, rows):
+    """Returns the fits, in one program, and held-out predictions."""
+    if plan.check:
+        checking.check_once(learner, rows.x, rows.y, key)
+    with checking.traceable(learner):
+        of = plan.weights, plan.left_out, plan.batch_size
+        fits, preds = _fit_together(key, learner, rows.x, rows.y, *of)
+    _check_preds(rows.x, preds, plan.left_out.mask)
+    return fits, preds
+
+
 @jit(static_argnames="batch_size")
-def _fit(key, learner, x, y, weights, left_out, batch_size):
-    """Returns the fits, the fit on all rows and each row's held-out prediction."""
+def _fit_together(key, learner, x, y, weights, left_out, batch_size):
     ones = jnp.ones((1, len(y)))
     if weights is None:
         params, count = learner.leave_one_out(x, y), len(y)
@@ -124,18 +156,5 @@ def _fit(key, learner, x, y, weights, left_out, batch_size):
         params = fit_all(learner, keys, x, y, everything, batch_size)
         full = shared.take(params, -1)
         params = shared.take(params, slice(count))
-    fits = Fits(learner, params, left_out, count)
-    return fits, full, left_out.of_rows(fits, x)
-
-
-def _rows_left_out(fits):
-    """Returns which rows have a score, None if all; raises ValueError if none has."""
-    mask = fits.left_out.mask
-    if mask is None or not is_concrete(mask):
-        return mask
-    if not bool(jnp.any(mask)):
-        raise ValueError(
-            "expected some row with weight 0 in a resample, got resamples that all "
-            "hold every row"
-        )
-    return None if bool(jnp.all(mask)) else mask
+    fits = Fits(learner, params, full, count)
+    return fits, left_out.of_rows(fits, x)

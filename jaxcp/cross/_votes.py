@@ -15,12 +15,13 @@ from jaxcp.quantiles._masses import spare_mass
 from jaxcp.quantiles.conformal import threshold_at
 from jaxcp.scores import inputs
 from jaxcp.sets import LabelSet
-from jaxcp.sets.regions import over_batch
+from jaxcp.sets._arithmetic import over_batch
+from jaxcp.sets._batches import Batch
 from jaxcp.typing import AnySet, HasEnds, HasLabels, PyTree, Score, Set
 
 
 @pytree
-class VoteSet:
+class VoteSet(Batch):
     """The targets in enough of n sets, known by membership alone.
 
     Args:
@@ -35,7 +36,10 @@ class VoteSet:
 
     def contains(self, y: Array) -> Array:
         """Returns whether `y` has the votes, bool of shape ()."""
-        return over_batch(VoteSet._contains, jnp.ndim(self.spare) - 1, self, y)
+        return over_batch(VoteSet._contains, len(self._batch()), self, y)
+
+    def _batch(self):
+        return jnp.shape(self.spare)[:-1]
 
     def _contains(self, y):
         votes = jax.vmap(jax.vmap(lambda s: s.contains(y)))(self.sets)

@@ -4,20 +4,21 @@ import jax
 from jax import Array
 
 from jaxcp import resampling
-from jaxcp.cross._plans import Plan, carry_out, check_data, left_out_by
+from jaxcp.cross._left_out import Aggregation
+from jaxcp.cross._plans import carry_out, check_data, plan_of
 from jaxcp.cross.conformal import CrossConformal
-from jaxcp.typing import ArrayLike, Learner, PyTree, Score
+from jaxcp.typing import AnyLearner, ArrayLike, PyTree, Score
 
 
 def jackknife_plus_after_bootstrap(
     key: Array,
-    learner: Learner,
+    learner: AnyLearner,
     score: Score,
     x: PyTree,
     y: ArrayLike,
     *,
     num_resamples: int,
-    aggregation: str = "mean",
+    aggregation: Aggregation = "mean",
     calibration_weights: ArrayLike | None = None,
     batch_size: int | None = None,
     check: bool = True,
@@ -79,7 +80,7 @@ def jackknife_plus_after_bootstrap(
 
 def enbpi(
     key: Array,
-    learner: Learner,
+    learner: AnyLearner,
     score: Score,
     x: PyTree,
     y: ArrayLike,
@@ -87,7 +88,7 @@ def enbpi(
     num_resamples: int,
     block_size: int = 1,
     moving: bool = True,
-    aggregation: str = "mean",
+    aggregation: Aggregation = "mean",
     calibration_weights: ArrayLike | None = None,
     batch_size: int | None = None,
     check: bool = True,
@@ -95,9 +96,10 @@ def enbpi(
     """Returns EnbPI's bootstrap ensemble of a time series with out-of-bag residuals.
 
     `cp.aggregate(x)` is the center at new inputs and `cp.scores` are the residuals in
-    order of time: give them to `online.SlidingWindow`, whose state persists and which
-    drops the `every` oldest for the newest. With predictions (mu, sigma), as of
-    `learners.MeanScale`, and the score `Normalized` this is adaptive EnbPI.
+    order of time: `cp.stream(every=)` makes them an `online.SlidingWindow`, which drops
+    the `every` oldest for the newest, and its state, which persists. With predictions
+    (mu, sigma), as of `learners.MeanScale`, and the score `Normalized` this is adaptive
+    EnbPI.
 
     Args:
       key: Random key, for the bags and the fits.
@@ -132,9 +134,8 @@ def enbpi(
       >>> x, y = datasets.linear(jax.random.key(0), 60)
       >>> key, ridge, score = jax.random.key(1), learners.Ridge(1.0), scores.Absolute()
       >>> cp = enbpi(key, ridge, score, x[:40], y[:40], num_resamples=20)
-      >>> window = online.SlidingWindow(score)
-      >>> state = window.init(cp.scores, 0.1, mask=cp.mask)
-      >>> state, sets = online.run(window, state, cp.aggregate(x[40:]), y[40:], 0.1)
+      >>> method, state = cp.stream()
+      >>> state, sets = online.run(method, state, cp.aggregate(x[40:]), y[40:], 0.1)
       >>> sets.lower.shape
       (20,)
     """
@@ -143,5 +144,5 @@ def enbpi(
     bags = resampling.block_bootstrap(
         key_bags, len(rows.y), num_resamples, block_size, moving=moving
     )
-    plan = Plan(bags, left_out_by(bags, aggregation), batch_size, check)
+    plan = plan_of(bags, aggregation, batch_size, check)
     return carry_out(plan, key_fits, learner, score, rows, calibration_weights)

@@ -1,26 +1,29 @@
 """The verbs: any resampling plan, jackknife+ and CV+."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from jaxcp import _checks, resampling
-from jaxcp._arrays import as_arrays
-from jaxcp.cross._fits import OwnFit
-from jaxcp.cross._plans import Plan, carry_out, check_data, left_out_by
+from jaxcp._arrays import as_arrays, is_concrete
+from jaxcp.cross._left_out import Aggregation, OwnFit
+from jaxcp.cross._plans import Plan, carry_out, check_data, plan_of
 from jaxcp.cross.conformal import CrossConformal
-from jaxcp.typing import ArrayLike, Learner, LeavesOneOut, PyTree, Score
+from jaxcp.typing import AnyLearner, ArrayLike, LeavesOneOut, PyTree, Score
 
 
 def cross_conformal(
     key: Array,
-    learner: Learner,
+    learner: AnyLearner,
     score: Score,
     x: PyTree,
     y: ArrayLike,
     weights: ArrayLike,
     *,
-    aggregation: str = "mean",
+    aggregation: Aggregation = "mean",
     calibration_weights: ArrayLike | None = None,
     batch_size: int | None = None,
     check: bool = True,
@@ -78,13 +81,13 @@ def cross_conformal(
     if weights.ndim != 2 or weights.shape[1] != n or not len(weights):
         raise ValueError(f"expected weights of shape (b, {n}), got {weights.shape}")
     _checks.check_weights("weights", weights)
-    plan = Plan(weights, left_out_by(weights, aggregation), batch_size, check)
+    plan = plan_of(weights, aggregation, batch_size, check)
     return carry_out(plan, key, learner, score, rows, calibration_weights)
 
 
 def jackknife_plus(
     key: Array,
-    learner: Learner,
+    learner: AnyLearner,
     score: Score,
     x: PyTree,
     y: ArrayLike,
@@ -141,17 +144,18 @@ def jackknife_plus(
 
 def cv_plus(
     key: Array,
-    learner: Learner,
+    learner: AnyLearner,
     score: Score,
     x: PyTree,
     y: ArrayLike,
     *,
-    num_folds: int,
+    num_folds: int | None = None,
+    folds: ArrayLike | None = None,
     calibration_weights: ArrayLike | None = None,
     batch_size: int | None = None,
     check: bool = True,
 ) -> CrossConformal:
-    """Returns CV+: K fits, each without one fold of a random partition.
+    """Returns CV+: K fits, each without one fold of a partition, random or given.
 
     Args:
       key: Random key, for the partition and the fits.
@@ -159,7 +163,10 @@ def cv_plus(
       score: Nonconformity score of one example.
       x: Inputs, a pytree with leading axis n.
       y: Targets, shape (n, ...), or labels 0, ..., k - 1.
-      num_folds: Number of folds K, from 2 to n; their sizes differ by at most one.
+      num_folds: Number of folds K of a random partition, from 2 to n; their sizes
+        differ by at most one.
+      folds: The partition instead: the fold of each row, int in 0, ..., K - 1, shape
+        (n,), such as one of its group. Traced folds need `num_folds` beside them.
       calibration_weights: Weights of the rows' scores, shape (n,).
       batch_size: Fits that run at a time.
       check: Whether a learner of your own is first tried by `learners.check`.
@@ -168,11 +175,13 @@ def cv_plus(
       A `CrossConformal`. No array of n times m numbers is made for its sets.
 
     Raises:
-      ValueError: as `cross_conformal`, and if `num_folds` is not in 2, ..., n.
+      ValueError: as `cross_conformal`, if `num_folds` is not in 2, ..., n, there is
+        neither it nor `folds`, or a fold is empty.
 
     Guarantee:
       1 - 2 alpha - min(2 (1 - 1/K) / (n/K + 1), (1 - K/n) / (K + 1)) for exchangeable
-      rows; about 1 - alpha for stable learners.
+      rows and folds of one size; about 1 - alpha for stable learners. None of its own
+      for folds that were chosen by looking at the targets.
 
     References:
       Barber et al., Predictive Inference with the Jackknife+, 2021, theorem 4.
@@ -188,7 +197,39 @@ def cv_plus(
     """
     rows = check_data(key, learner, score, x, y)
     key_folds, key_fits = jax.random.split(key)
-    weights = resampling.k_fold(key_folds, len(rows.y), num_folds)
+    if folds is None:
+        if num_folds is None:
+            raise ValueError("expected num_folds or folds, got neither")
+        weights = resampling.k_fold(key_folds, len(rows.y), num_folds)
+    else:
+        weights = _given_folds(folds, len(rows.y), num_folds)
     own = OwnFit(jnp.argmin(weights, axis=0), len(weights))
     plan = Plan(weights, own, batch_size, check)
     return carry_out(plan, key_fits, learner, score, rows, calibration_weights)
+
+
+def _given_folds(folds, n, num_folds):
+    """Returns the training weights of a given partition, shape (K, n)."""
+    folds = _checks.rows(folds=_checks.vector(folds))
+    _checks.check_shape("folds", (n,), folds.shape)
+    if num_folds is None:
+        if not is_concrete(folds):
+            raise ValueError("expected num_folds beside traced folds, got None")
+        num_folds = max(int(np.max(np.asarray(folds), initial=0)) + 1, 2)
+    _checks.check_count("num_folds", num_folds, 2)
+    _checks.check_labels("folds", folds, num_folds)
+    if is_concrete(folds):
+        missing = np.setdiff1d(np.arange(num_folds), np.asarray(folds))
+        if missing.size:
+            raise ValueError(
+                f"expected folds that use each of 0, ..., {num_folds - 1}, got no row "
+                f"in {missing[0]}; numpy.unique(folds, return_inverse=True)[1] counts "
+                "those that there are"
+            )
+    return _weights_of(folds, num_folds)
+
+
+@partial(jax.jit, static_argnums=1)
+def _weights_of(folds, num_folds):
+    folds = jnp.clip(folds, 0, num_folds - 1)  # traced ones are some partition
+    return (folds[None] != jnp.arange(num_folds)[:, None]).astype(float)

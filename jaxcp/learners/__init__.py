@@ -1,12 +1,16 @@
 """Models that are fitted with weights, many at once in one program."""
 
+from jaxcp.learners._hosting import FitError
 from jaxcp.learners.checking import check
+from jaxcp.learners.estimators import Estimator
 from jaxcp.learners.general import FunctionLearner, GradientLearner, MeanScale
 from jaxcp.learners.linear import QuantileRidge, Ridge
 from jaxcp.learners.neighbors import KernelRidge, NearestNeighbors
 from jaxcp.learners.shared import Shared
 
 __all__ = [
+    "Estimator",
+    "FitError",
     "FunctionLearner",
     "GradientLearner",
     "KernelRidge",

@@ -10,13 +10,20 @@ from jax import Array
 
 from jaxcp import _checks
 from jaxcp._arrays import is_concrete
-from jaxcp._tracing import classes_of, explained, jit
+from jaxcp._tracing import Untraceable, classes_of, explained, jit
 from jaxcp.learners import shared
 from jaxcp.learners._probing import first_moved, other_targets
 from jaxcp.learners.general import GradientLearner, MeanScale, check_learner
 from jaxcp.learners.linear import QuantileRidge, Ridge
 from jaxcp.learners.neighbors import KernelRidge, NearestNeighbors
-from jaxcp.typing import ArrayLike, Learner, LeavesOneOut, PyTree
+from jaxcp.typing import (
+    AnyLearner,
+    ArrayLike,
+    FitsOnHost,
+    Learner,
+    LeavesOneOut,
+    PyTree,
+)
 
 _EVERY = 5  # every fifth row is left out
 _REMEMBERED = 256
@@ -26,7 +33,7 @@ _PASSED: OrderedDict[Any, None] = OrderedDict()
 
 
 def check(
-    learner: Learner, x: PyTree, y: ArrayLike, *, key: Array | None = None
+    learner: AnyLearner, x: PyTree, y: ArrayLike, *, key: Array | None = None
 ) -> None:
     """Returns None if a learner leaves out rows of weight 0, and raises otherwise.
 
@@ -34,7 +41,8 @@ def check(
     targets there: at an end of their range and far away, or another label. What it
     predicts for these rows must not move. The fits of a learner's own `leave_one_out`
     are tried likewise, for three rows. The cross-conformal verbs run this once for each
-    learner of your own.
+    learner of your own. An `Estimator` leaves out rows by itself: of it one fit and its
+    predictions are tried.
 
     Args:
       learner: A learner.
@@ -65,12 +73,15 @@ def check(
       prediction of row 0 that moves with its own target, from 0 to 81; multiply each
       row's part of the fit by its weight, and keep no row of weight 0
     """
+    key = jax.random.key(0) if key is None else key
+    _checks.check_key(key)
+    _checks.check_given(learner=learner, x=x, y=y)
+    if isinstance(learner, FitsOnHost):
+        return _check_on_host(learner, x, y, key)
     y, x = _checks.rows(y=y, x=x)
     _checks.check_count("the number of rows", len(y), 2)
     _checks.check_not_nan("y", y)
     check_learner(learner, x, y)
-    key = jax.random.key(0) if key is None else key
-    _checks.check_key(key)
     _check(learner, x, y, key)
 
 
@@ -96,9 +107,20 @@ def traceable(learner: Learner) -> AbstractContextManager[None]:
     return explained(
         f"expected a learner of pure jax functions of arrays, got "
         f"{type(learner).__name__} with values that jax cannot trace; write it in "
-        "jax.numpy, call other libraries by jax.pure_callback, or give their "
-        "out-of-fold predictions to calibrate"
+        "jax.numpy or call it by jax.pure_callback; a model of another library is a "
+        "learners.Estimator(model), and recorded predictions go into "
+        "jaxcp.cross_calibrate"
     )
+
+
+def check_untraced(learner: FitsOnHost, *values: PyTree) -> None:
+    """Raises ValueError for traced values, which models of the host cannot see."""
+    if not is_concrete(values):
+        raise Untraceable(
+            f"expected {type(learner).__name__} outside of jit, vmap and grad, for its "
+            "models fit and predict on the host; record their predictions first, and "
+            "give those to jaxcp.cross_calibrate"
+        )
 
 
 def _is_own(learner):
@@ -106,6 +128,16 @@ def _is_own(learner):
     if type(learner) is MeanScale:
         return _is_own(learner.mean) and _is_own(learner.scale)
     return type(learner) in _HOLD_OUT
+
+
+def _check_on_host(learner, x, y, key):
+    check_untraced(learner, key, x, y)
+    n = learner.num_rows(x)
+    _checks.check_count("the number of rows", n, 2)
+    weights = np.ones((1, n))
+    weights[0, ::_EVERY] = 0
+    fits = learner.fit_all(key, x, y, weights)
+    learner.predict_held_out(fits, x, weights == 0)
 
 
 def _check(learner, x, y, key):

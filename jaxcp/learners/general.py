@@ -10,7 +10,8 @@ from jaxcp import _checks
 from jaxcp._numbers import as_float
 from jaxcp._pytree import pytree, static
 from jaxcp._tracing import jit
-from jaxcp.typing import ChecksData, Learner, Number, PyTree
+from jaxcp.learners._fitting import looks_like_model
+from jaxcp.typing import AnyLearner, ChecksData, FitsOnHost, Learner, Number, PyTree
 
 
 @pytree
@@ -18,7 +19,7 @@ class FunctionLearner:
     """A pair of pure functions as a learner.
 
     `learners.check` finds out whether it leaves out the rows that it has to. Models of
-    other libraries enter by `jax.pure_callback`.
+    other libraries are an `Estimator`.
 
     Args:
       fit: `(key, x, y, weights) -> params`; it sees the weights with their zeros, and
@@ -147,6 +148,12 @@ class MeanScale:
         """Raises ValueError for a negative floor, or as the two learners."""
         _checks.check_values(lambda v: v >= 0, "floor >= 0", self.floor)
         for learner in (self.mean, self.scale):
+            if isinstance(learner, FitsOnHost):
+                raise ValueError(
+                    "expected MeanScale of learners of jax, got "
+                    f"{type(learner).__name__}; its predict=(model, x) -> (mu, sigma) "
+                    "makes both"
+                )
             check_learner(learner, x, y)
 
     def predict(self, params: PyTree, x: PyTree) -> tuple[Array, Array]:
@@ -156,13 +163,22 @@ class MeanScale:
         return self.mean.predict(mean, x), jnp.maximum(sigma, lowest[None])
 
 
-def check_learner(learner: Learner, x: PyTree, y: Array) -> None:
+def check_learner(learner: AnyLearner, x: PyTree, y: Array) -> None:
     """Raises ValueError for what is no learner, or what it cannot be fitted with."""
     _checks.check_given(learner=learner)
+    if isinstance(learner, FitsOnHost):
+        return
+    kind = type(learner).__name__
     if not isinstance(learner, Learner):
         raise ValueError(
-            f"expected a learner with fit and predict, got {type(learner).__name__}; "
-            "wrap two functions as learners.FunctionLearner(fit, predict)"
+            f"expected a learner with fit and predict, got {kind}; wrap two functions "
+            "as learners.FunctionLearner(fit, predict), a model with fit(X, y) as "
+            "learners.Estimator(model)"
+        )
+    if jax.tree_util.all_leaves([learner]) and looks_like_model(learner):
+        raise ValueError(
+            f"expected a learner, got {kind}, a model with fit(X, y); wrap it as "
+            "learners.Estimator(model)"
         )
     instead = "learners.FunctionLearner(fit, predict)"
     _checks.check_pytree("learner", learner, instead)

@@ -1,5 +1,9 @@
 """How well prediction sets do: one function per metric, for every kind of set.
 
+For sets come also arrays, of any library: numbers of shape (m, 2) are the lower and
+upper ends of intervals, a frame with columns lower and upper likewise, and flags of
+shape (m, k) are label sets.
+
 At several levels: `jax.vmap(metrics.coverage, (0, None))(sets, y)`.
 """
 
@@ -15,7 +19,7 @@ from jaxcp.metrics.intervals import (
 )
 from jaxcp.metrics.overlap import iou
 from jaxcp.metrics.overview import Summary, summary
-from jaxcp.metrics.rates import coverage, covered, empty_rate, singleton_rate
+from jaxcp.metrics.rates import coverage, covered, empty_rate, full_rate, singleton_rate
 from jaxcp.metrics.size import infinite_rate, mean_size, median_size, sizes
 from jaxcp.metrics.slabs import worst_slab_coverage
 from jaxcp.metrics.strata import (
@@ -39,6 +43,7 @@ __all__ = [
     "covered",
     "empty_rate",
     "excess_coverage_risk",
+    "full_rate",
     "group_coverage",
     "hsic",
     "infinite_rate",

@@ -1,23 +1,26 @@
 """Tools of metrics: sets and targets after checks, coverage and size of each row."""
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jaxcp import _checks
+from jaxcp import _checks, _named
 from jaxcp._arrays import (
     as_array,
     as_arrays,
     as_groups,
     check_digits,
+    is_array_like,
     is_concrete,
     is_rounded,
 )
 from jaxcp._tracing import jit
 from jaxcp.quantiles.levels import alpha_as_float, as_alpha
+from jaxcp.sets import Interval, LabelSet
 from jaxcp.typing import (
     AnySet,
     ArrayLike,
@@ -30,8 +33,12 @@ from jaxcp.typing import (
 )
 
 
-def check_sets(sets: Set, y: ArrayLike) -> tuple[AnySet, Array]:
-    """Returns sets and targets as arrays, one target shaped as each set takes it."""
+def check_sets(sets: Set | ArrayLike, y: ArrayLike) -> tuple[AnySet, Array]:
+    """Returns sets and targets as arrays, one target shaped as each set takes it.
+
+    Labels are 0, ..., k - 1, and sets without names.
+    """
+    y = _named.codes_of(sets, y)
     rounded = is_rounded("y", y)
     sets, y = as_batch(sets), as_array("y", y)
     _checks.num_rows(sets=sets, y=y)
@@ -59,18 +66,55 @@ def _check_digits(sets, y):
         check_digits("y", np.spacing(floats), widths)
 
 
-def as_batch(sets: Set) -> AnySet:
-    """Returns sets as arrays with a leading axis, after checks."""
-    _checks.check_kind("sets with contains(y)", sets, Set)
+def as_sets(sets: Any) -> AnySet:
+    """Returns sets as they are, ends (m, 2) as intervals, flags as label sets."""
+    if issubclass(type(sets), Set):
+        return sets
+    expected = "sets with contains(y), an array (m, 2) of ends or a mask (m, k)"
+    if not (isinstance(sets, Array | np.ndarray) or is_array_like(sets)):
+        _checks.check_kind(expected, sets, Set, cure=_cure(sets))
+        return sets
+    if hasattr(sets, "columns") and {*sets.columns} == {"lower", "upper"}:
+        sets = sets[["lower", "upper"]]  # whatever their order
+    found: Any = as_array("sets", sets)
+    found = np.asarray(found) if is_concrete(found) else found  # compiles nothing
+    if found.ndim == 2 and found.dtype == bool:
+        return LabelSet(found)
+    if found.ndim == 2 and found.shape[1] == 2 and found.dtype.kind in "iuf":
+        return Interval(found[:, 0], found[:, 1])
+    raise ValueError(f"expected {expected}, got {found.dtype}{found.shape}")
+
+
+def _cure(sets):
+    """Returns what to do with what are no sets."""
+    if isinstance(sets, tuple) and len(sets) == 2:
+        return "; numpy.stack(ends, axis=1) makes an array of a pair of ends"
+    return "; sets[ints] and sets[mask] are batches" if isinstance(sets, list) else ""
+
+
+def as_batch(sets: Set | ArrayLike) -> AnySet:
+    """Returns sets as arrays with a leading axis, without names, after checks."""
+    sets = _named.unnamed(as_sets(sets))
     _checks.check_pytree("sets", sets, "those of jaxcp.sets")
     sets = as_arrays(sets=sets)
     m = _checks.num_rows(sets=sets)
     return sets.checked(m) if issubclass(type(sets), HasShapes) else sets
 
 
-def check_label_sets(sets: Set) -> None:
-    """Raises ValueError for sets that are not of labels."""
+def as_label_sets(sets: Set | ArrayLike) -> AnySet:
+    """Returns sets of labels; ValueError for others."""
+    sets = as_sets(sets)
     _checks.check_kind("sets of kind LabelSet", sets, HasLabels)
+    return sets
+
+
+def check_groups(
+    y: Array, groups: Any, num_groups: int | None, group_names: Any
+) -> tuple[Array, int]:
+    """Returns groups as 0, ..., g - 1, one for each target, and their number g."""
+    given = _named.as_groups(groups, num_groups, group_names)
+    columns = _checks.groups(given.codes, given.count)
+    return _checks.rows(y=y, groups=columns)[1], given.count
 
 
 @jit

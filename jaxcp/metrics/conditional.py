@@ -21,7 +21,7 @@ _KMEANS_STEPS = 25
 
 def conditional_coverage_error(
     key: Array,
-    sets: Set,
+    sets: Set | ArrayLike,
     y: ArrayLike,
     x: ArrayLike,
     alpha: ArrayLike,
@@ -75,7 +75,7 @@ def conditional_coverage_error(
 
 
 def excess_coverage_risk(
-    sets: Set, y: ArrayLike, rates: ArrayLike, alpha: ArrayLike
+    sets: Set | ArrayLike, y: ArrayLike, rates: ArrayLike, alpha: ArrayLike
 ) -> Array:
     """Returns how much predicted rates of coverage know that 1 - alpha does not: ERT.
 

@@ -16,7 +16,7 @@ from jaxcp.typing import ArrayLike, Set
 
 
 def hsic(
-    sets: Set,
+    sets: Set | ArrayLike,
     y: ArrayLike,
     *,
     bandwidths: tuple[ArrayLike, ArrayLike] | None = (1.0, 1.0),

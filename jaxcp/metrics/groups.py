@@ -1,9 +1,10 @@
 """Coverage within groups and classes, and how far it is from its level."""
 
+from collections.abc import Hashable, Iterable
+
 import jax.numpy as jnp
 from jax import Array
 
-from jaxcp import _checks
 from jaxcp._numbers import kept
 from jaxcp._padding import counted
 from jaxcp._tracing import jit
@@ -12,19 +13,26 @@ from jaxcp.typing import ArrayLike, HasLabels, Set
 
 
 def group_coverage(
-    sets: Set, y: ArrayLike, groups: ArrayLike, *, num_groups: int
+    sets: Set | ArrayLike,
+    y: ArrayLike,
+    groups: ArrayLike,
+    *,
+    num_groups: int | None = None,
+    group_names: Iterable[Hashable] | None = None,
 ) -> Array:
     """Returns the coverage within each group.
 
     Args:
       sets: Sets with leading axis m.
       y: Targets, shape (m, ...).
-      groups: Group of each row in 0, ..., num_groups - 1, int, shape (m,).
-      num_groups: Number of groups g.
+      groups: Group of each row in 0, ..., num_groups - 1, int, shape (m,), or its name.
+      num_groups: Number of groups g. May be left out where groups have names.
+      group_names: Names of the g groups as for `jaxcp.calibrate_groups`. Defaults to
+        the distinct groups in order, unless groups are integers.
 
     Returns:
-      Coverage of each group, shape (g,); NaN for an empty group, so take
-      `jnp.nanmin` for the worst.
+      Coverage of each group, shape (g,), in order of the names; NaN for an empty group,
+      so take `jnp.nanmin` for the worst.
 
     Raises:
       ValueError: as `coverage`, and if a concrete group is out of range.
@@ -36,19 +44,20 @@ def group_coverage(
       Array([0.5, 1. ], dtype=float32)
     """
     sets, y = _sets.check_sets(sets, y)
-    _, groups = _checks.rows(y=y, groups=_checks.groups(groups, num_groups))
+    groups, num_groups = _sets.check_groups(y, groups, num_groups, group_names)
     return counted(group_coverage_of, sets, y, groups, num_groups=num_groups)
 
 
-def class_coverage(sets: HasLabels, y: ArrayLike) -> Array:
+def class_coverage(sets: HasLabels | ArrayLike, y: ArrayLike) -> Array:
     """Returns the coverage of each class: `group_coverage` with groups y.
 
     Args:
       sets: Label sets with a mask of shape (m, k).
-      y: True labels 0, ..., k - 1, int, shape (m,).
+      y: True labels 0, ..., k - 1, int, shape (m,), or by the names that the sets have.
 
     Returns:
-      Coverage of each class, shape (k,); NaN for a class without rows.
+      Coverage of each class, shape (k,), in order of the columns; NaN for a class
+      without rows.
 
     Raises:
       ValueError: as `coverage`, and for sets of another kind.
@@ -59,18 +68,19 @@ def class_coverage(sets: HasLabels, y: ArrayLike) -> Array:
       >>> class_coverage(sets, jnp.array([0, 1, 1]))
       Array([1. , 0.5], dtype=float32)
     """
-    _sets.check_label_sets(sets)
+    sets = _sets.as_label_sets(sets)
     sets, y = _sets.check_sets(sets, y)
     return counted(class_coverage_of, sets, y)
 
 
 def coverage_gap(
-    sets: Set,
+    sets: Set | ArrayLike,
     y: ArrayLike,
     groups: ArrayLike,
     alpha: ArrayLike,
     *,
-    num_groups: int,
+    num_groups: int | None = None,
+    group_names: Iterable[Hashable] | None = None,
     weighted: bool = False,
 ) -> Array:
     """Returns the mean distance of the coverage of groups from 1 - alpha: CovGap.
@@ -78,9 +88,10 @@ def coverage_gap(
     Args:
       sets: Sets with leading axis m.
       y: Targets, shape (m, ...).
-      groups: Group of each row in 0, ..., num_groups - 1, int, shape (m,).
+      groups: Group of each row, int or by name, shape (m,), as for `group_coverage`.
       alpha: Miscoverage level of the sets, shape ().
       num_groups: Number of groups; those without rows are left out.
+      group_names: Names of the groups as for `group_coverage`.
       weighted: Whether a group counts by its rows, not as one.
 
     Returns:
@@ -100,7 +111,7 @@ def coverage_gap(
       0.25
     """
     sets, y = _sets.check_sets(sets, y)
-    _, groups = _checks.rows(y=y, groups=_checks.groups(groups, num_groups))
+    groups, num_groups = _sets.check_groups(y, groups, num_groups, group_names)
     alpha = _sets.check_level(alpha)
     rows = sets, y, groups
     return counted(

@@ -14,14 +14,14 @@ from jaxcp.sets.basic import as_intervals
 from jaxcp.typing import ArrayLike, Number
 
 
-def interval_score(sets: Interval, y: ArrayLike, alpha: ArrayLike) -> Array:
+def interval_score(sets: Interval | ArrayLike, y: ArrayLike, alpha: ArrayLike) -> Array:
     """Returns the interval score of every row: width, and a fine for a miss.
 
     width + (2 / alpha) (lower - y)+ + (2 / alpha) (y - upper)+. It is proper: least, on
     average, for the alpha/2 and 1 - alpha/2 quantiles.
 
     Args:
-      sets: Intervals with ends of shape (m,).
+      sets: Intervals with ends of shape (m,), or an array (m, 2) of their ends.
       y: Targets, shape (m,).
       alpha: Miscoverage level of the intervals, shape ().
 
@@ -46,11 +46,11 @@ def interval_score(sets: Interval, y: ArrayLike, alpha: ArrayLike) -> Array:
     return by_rows(_interval_score, alpha, rows=(sets, y))
 
 
-def winkler_score(sets: Interval, y: ArrayLike, alpha: ArrayLike) -> Array:
+def winkler_score(sets: Interval | ArrayLike, y: ArrayLike, alpha: ArrayLike) -> Array:
     """Returns the mean interval score: Winkler's, also MWI.
 
     Args:
-      sets: Intervals with ends of shape (m,).
+      sets: Intervals with ends of shape (m,), or an array (m, 2) of their ends.
       y: Targets, shape (m,).
       alpha: Miscoverage level of the intervals, shape ().
 
@@ -111,14 +111,14 @@ def pinball_score(preds: ArrayLike, y: ArrayLike, level: ArrayLike) -> Array:
 
 
 def coverage_width_criterion(
-    sets: Interval, y: ArrayLike, alpha: ArrayLike, *, eta: ArrayLike
+    sets: Interval | ArrayLike, y: ArrayLike, alpha: ArrayLike, *, eta: ArrayLike
 ) -> Array:
     """Returns a criterion that falls with the width and with the error of coverage.
 
     (1 - mean width / range(y)) exp(-eta (coverage - (1 - alpha))^2): CWC.
 
     Args:
-      sets: Intervals with ends of shape (m,).
+      sets: Intervals with ends of shape (m,), or an array (m, 2) of their ends.
       y: Targets, shape (m,).
       alpha: Miscoverage level of the intervals, shape ().
       eta: Weight of the error of coverage, shape ().
@@ -146,7 +146,7 @@ def coverage_width_criterion(
 
 
 def khosravi_coverage_width_criterion(
-    sets: Interval, y: ArrayLike, alpha: ArrayLike, *, eta: ArrayLike
+    sets: Interval | ArrayLike, y: ArrayLike, alpha: ArrayLike, *, eta: ArrayLike
 ) -> Array:
     """Returns a criterion that rises with the width and where coverage falls short.
 
@@ -154,7 +154,7 @@ def khosravi_coverage_width_criterion(
     width w in units of range(y): CWC with PINAW.
 
     Args:
-      sets: Intervals with ends of shape (m,).
+      sets: Intervals with ends of shape (m,), or an array (m, 2) of their ends.
       y: Targets, shape (m,).
       alpha: Miscoverage level of the intervals, shape ().
       eta: Weight of missing coverage, shape (), e.g. 50.
@@ -182,7 +182,7 @@ def khosravi_coverage_width_criterion(
 
 
 def _check(sets, y, alpha):
-    sets = as_intervals(sets)
+    sets = as_intervals(_sets.as_sets(sets))
     _checks.check_kind("sets of kind Interval", sets, Interval)
     sets, y = _sets.check_sets(sets, y)
     return sets, as_float(y), _sets.check_level(alpha)

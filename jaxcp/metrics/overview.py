@@ -1,12 +1,12 @@
 """All metrics that apply to some sets, in one dict."""
 
+from collections.abc import Hashable, Iterable
 from typing import Any
 
 import jax
 import numpy as np
-from jax import Array
 
-from jaxcp import _checks
+from jaxcp import _checks, _named
 from jaxcp._arrays import as_groups, is_concrete
 from jaxcp._numbers import as_float
 from jaxcp._padding import counted
@@ -15,7 +15,12 @@ from jaxcp.metrics import _sets
 from jaxcp.metrics.dependence import hsic_of
 from jaxcp.metrics.groups import class_coverage_of, coverage_gap_of, group_coverage_of
 from jaxcp.metrics.intervals import criterion_of, winkler_score_of
-from jaxcp.metrics.rates import coverage_of, empty_rate_of, singleton_rate_of
+from jaxcp.metrics.rates import (
+    coverage_of,
+    empty_rate_of,
+    full_rate_of,
+    singleton_rate_of,
+)
 from jaxcp.metrics.size import infinite_rate_of, mean_size_of, median_size_of
 from jaxcp.metrics.strata import (
     largest_violation,
@@ -30,18 +35,25 @@ from jaxcp.typing import ArrayLike, HasLabels, Set
 _HSIC_ROWS = 20_000
 _ETA = 30.0  # the weight of the coverage in the criterion of coverage and width
 _FEW = 20  # numbers of an array that are shown
+_MANY_FULL = 0.5
+_ON_FULL_SETS = """
+Most sets hold every label: the threshold reaches the largest scores of labels, as that
+of deterministic APS does by ties; APS(randomized=True) and LAC() do not tie there."""
 
 
-class Summary(dict[str, Array]):
-    """A dict from names of metrics to arrays, in an order. Made by `summary`.
+class Summary(dict[str, Any]):
+    """A dict from names of metrics to numbers, in an order. Made by `summary`.
 
-    A pytree, as dicts are, so that jit and vmap return one too. It shows numbers.
+    A pytree, as dicts are, so that jit and vmap return one too, of arrays. It shows
+    numbers, and so do `pandas.Series(found)` and `pandas.DataFrame([found, other])`.
     """
 
     def __repr__(self) -> str:
-        """Returns a line for each metric, with its numbers."""
+        """Returns a line for each metric, and one on sets that hold every label."""
         lines = (f"{name!r}: {_shown(value)}" for name, value in self.items())
-        return "{" + ",\n ".join(lines) + "}"
+        share = self.get("full_rate", 0.0)
+        many = is_concrete(share) and np.mean(share) > _MANY_FULL
+        return "{" + ",\n ".join(lines) + "}" + (_ON_FULL_SETS if many else "")
 
     def tolist(self) -> dict[str, Any]:
         """Returns a plain dict of Python numbers and lists of them, e.g. for JSON."""
@@ -61,12 +73,13 @@ jax.tree_util.register_pytree_with_keys(Summary, _flatten, _unflatten)
 
 
 def summary(
-    sets: Set,
+    sets: Set | ArrayLike,
     y: ArrayLike,
     alpha: ArrayLike,
     groups: ArrayLike | None = None,
     *,
     num_groups: int | None = None,
+    group_names: Iterable[Hashable] | None = None,
     num_bins: int = 5,
 ) -> Summary:
     """Returns all metrics that apply to the sets, by name.
@@ -75,21 +88,24 @@ def summary(
       sets: Sets with leading axis m.
       y: Targets, shape (m, ...), or labels.
       alpha: Miscoverage level of the sets, shape ().
-      groups: Group of each row, int, shape (m,).
+      groups: Group of each row, int or by name, shape (m,).
       num_groups: Number of groups. Defaults to the largest one of `groups` plus 1,
         which has to be known: give it inside jit.
+      group_names: Names of the groups as for `group_coverage`.
       num_bins: Number of strata of size, of equally many rows (at most m); label sets
         have one for each size.
 
     Returns:
-      A `Summary`, a dict from the name of a metric to its value that prints as numbers
-      (`tolist` makes Python numbers, for JSON): "coverage" always; "mean_size",
-      "median_size", "empty_rate", "infinite_rate", "min_size_stratified_coverage",
-      "size_stratified_coverage_violation" (of label sets: over those that are not
-      empty) and "hsic" (median heuristic; up to 20,000 rows, for it takes O(m^2)) for
-      sets with a size; "winkler_score" and "coverage_width_criterion" (eta = 30) for
-      intervals; "singleton_rate" and "class_coverage" for label sets; "group_coverage"
-      and "coverage_gap" with groups.
+      A `Summary`, a dict from the name of a metric to its value, a number of Python (in
+      the digits that its precision has) or an array of numpy; inside of jit and vmap
+      arrays of jax. `tolist` makes lists of the arrays, for JSON. "coverage" always;
+      "mean_size", "median_size", "empty_rate", "infinite_rate",
+      "min_size_stratified_coverage", "size_stratified_coverage_violation" (of label
+      sets: over those that are not empty) and "hsic" (median heuristic; up to 20,000
+      rows, for it takes O(m^2)) for sets with a size; "winkler_score" and
+      "coverage_width_criterion" (eta = 30) for intervals; "full_rate", "singleton_rate"
+      and "class_coverage" for label sets; "group_coverage" and "coverage_gap" with
+      groups.
       Values are of shape (), of classes (k,) and of groups (g,).
 
     Raises:
@@ -99,7 +115,7 @@ def summary(
       >>> from jaxcp.sets import Interval
       >>> sets, y = Interval(jnp.zeros(4), jnp.ones(4)), jnp.array([0.1, 0.5, 2.0, 0.9])
       >>> found = summary(sets, y, alpha=0.2)
-      >>> found["coverage"].item(), found["mean_size"].item()
+      >>> found["coverage"], found["mean_size"]
       (0.75, 1.0)
       >>> print(str(found)[:36])
       {'coverage': 0.75,
@@ -109,14 +125,18 @@ def summary(
     if groups is None:
         num_groups = None
     else:
-        num_groups = _count(groups) if num_groups is None else num_groups
-        _, groups = _checks.rows(y=y, groups=_checks.groups(groups, num_groups))
+        if num_groups is None and group_names is None and _named.are_integers(groups):
+            num_groups = _count(groups)
+        groups, num_groups = _sets.check_groups(y, groups, num_groups, group_names)
     by_bins = _has_size(sets) and not issubclass(type(sets), HasLabels)
     if by_bins:
         _checks.check_count("num_bins", num_bins, 1)
     num_bins = num_bins if by_bins else None
     options = {"alpha": alpha, "num_groups": num_groups, "num_bins": num_bins}
-    return counted(_summary, sets, y, groups, at_once=True, **options)
+    found = counted(_summary, sets, y, groups, at_once=True, **options)
+    if not is_concrete(*found.values()):
+        return found
+    return Summary({name: _as_plain(value) for name, value in found.items()})
 
 
 @jit(static_argnames=("num_groups", "num_bins"))
@@ -131,6 +151,7 @@ def _summary(sets, y, groups, count, alpha, num_groups, num_bins):
         found["winkler_score"] = winkler_score_of(*rows)
         found["coverage_width_criterion"] = criterion_of(*rows, _ETA)
     if isinstance(sets, HasLabels):
+        found["full_rate"] = full_rate_of(sets, count)
         found["singleton_rate"] = singleton_rate_of(sets, count)
         found["class_coverage"] = class_coverage_of(sets, y, count)
     if groups is not None:
@@ -166,6 +187,15 @@ def _has_size(sets: Any) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _as_plain(value):
+    """Returns a number as Python's, in its own digits, or an array as numpy's."""
+    value = np.asarray(value)
+    if value.ndim:
+        return value.copy()
+    # 0.9 of single precision is 0.9, not 0.8999999761581421.
+    return float(str(value[()])) if value.dtype.kind == "f" else value.item()
 
 
 def _count(groups):

@@ -11,7 +11,7 @@ from jaxcp.metrics import _sets
 from jaxcp.typing import ArrayLike, HasLabels, MayBeEmpty, Set
 
 
-def coverage(sets: Set, y: ArrayLike) -> Array:
+def coverage(sets: Set | ArrayLike, y: ArrayLike) -> Array:
     """Returns the share of targets that lie in their sets: mean 1(y in C).
 
     Ends are closed and infinite sets count like others. A NaN in a set or a target
@@ -19,7 +19,8 @@ def coverage(sets: Set, y: ArrayLike) -> Array:
 
     Args:
       sets: Sets with leading axis m, as a predictor returns them.
-      y: Targets, shape (m, ...), or labels, int of shape (m,).
+      y: Targets, shape (m, ...), or labels, shape (m,), int or by the names
+        that the sets have.
 
     Returns:
       Coverage in [0, 1], shape (); NaN for no rows.
@@ -37,14 +38,15 @@ def coverage(sets: Set, y: ArrayLike) -> Array:
     return counted(coverage_of, *_sets.check_sets(sets, y))
 
 
-def covered(sets: Set, y: ArrayLike) -> Array:
+def covered(sets: Set | ArrayLike, y: ArrayLike) -> Array:
     """Returns which targets lie in their sets: 1(y in C) for each row.
 
     The rows that `coverage` is the mean of, for averages of your own.
 
     Args:
       sets: Sets with leading axis m, as a predictor returns them.
-      y: Targets, shape (m, ...), or labels, int of shape (m,).
+      y: Targets, shape (m, ...), or labels, shape (m,), int or by the names
+        that the sets have.
 
     Returns:
       1 or 0, shape (m,), a float; NaN where a set or a target has a NaN.
@@ -60,7 +62,7 @@ def covered(sets: Set, y: ArrayLike) -> Array:
     return by_rows(_sets.is_covered, rows=_sets.check_sets(sets, y))
 
 
-def empty_rate(sets: Set) -> Array:
+def empty_rate(sets: Set | ArrayLike) -> Array:
     """Returns the share of sets that are empty.
 
     Crossed intervals and boxes, label sets without a label, radii below 0. An interval
@@ -84,7 +86,35 @@ def empty_rate(sets: Set) -> Array:
     return counted(empty_rate_of, _sets.as_batch(sets))
 
 
-def singleton_rate(sets: HasLabels) -> Array:
+def full_rate(sets: HasLabels | ArrayLike) -> Array:
+    """Returns the share of label sets that hold every label.
+
+    These sets say nothing, and there are many where the threshold reaches the largest
+    score that a label can have. So does that of deterministic `scores.APS` for a
+    confident network: the label on top holds nearly all of the mass, so that the true
+    labels of more than a share alpha of the rows, those on which the network errs, tie
+    at a mass of 1, and sets at that threshold keep every label. Take
+    `APS(randomized=True)`, whose predictions are `(probs, jaxcp.uniforms(key, n))`, or
+    `scores.LAC()`. At a small alpha full sets may be all that a poor network can give.
+
+    Args:
+      sets: Label sets with a mask of shape (m, k).
+
+    Returns:
+      Share in [0, 1], shape (); NaN for no sets.
+
+    Raises:
+      ValueError: for sets of another kind.
+
+    Example:
+      >>> from jaxcp.sets import LabelSet
+      >>> full_rate(LabelSet(jnp.array([[True, False], [True, True]])))
+      Array(0.5, dtype=float32)
+    """
+    return counted(full_rate_of, _sets.as_batch(_sets.as_label_sets(sets)))
+
+
+def singleton_rate(sets: HasLabels | ArrayLike) -> Array:
     """Returns the share of label sets with exactly one label.
 
     Args:
@@ -101,8 +131,7 @@ def singleton_rate(sets: HasLabels) -> Array:
       >>> singleton_rate(LabelSet(jnp.array([[True, False], [True, True]])))
       Array(0.5, dtype=float32)
     """
-    _sets.check_label_sets(sets)
-    return counted(singleton_rate_of, _sets.as_batch(sets))
+    return counted(singleton_rate_of, _sets.as_batch(_sets.as_label_sets(sets)))
 
 
 @jit
@@ -125,3 +154,9 @@ def empty_rate_of(sets: Set, count: Array | None = None) -> Array:
 def singleton_rate_of(sets: HasLabels, count: Array | None = None) -> Array:
     """Returns `singleton_rate` of the first `count` rows."""
     return mean(jnp.sum(sets.members(), axis=1) == 1, count)
+
+
+@jit
+def full_rate_of(sets: HasLabels, count: Array | None = None) -> Array:
+    """Returns `full_rate` of the first `count` rows."""
+    return mean(jnp.all(sets.members(), axis=1), count)

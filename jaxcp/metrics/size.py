@@ -8,10 +8,10 @@ from jaxcp._padding import by_rows, counted
 from jaxcp._tracing import jit
 from jaxcp.metrics import _sets
 from jaxcp.quantiles.selection import kth_smallest
-from jaxcp.typing import Set
+from jaxcp.typing import ArrayLike, Set
 
 
-def sizes(sets: Set) -> Array:
+def sizes(sets: Set | ArrayLike) -> Array:
     """Returns the width, number of labels, or volume of each set.
 
     Args:
@@ -32,7 +32,7 @@ def sizes(sets: Set) -> Array:
     return by_rows(_sets.closed_form_sizes, rows=(_sets.as_batch(sets),))
 
 
-def mean_size(sets: Set) -> Array:
+def mean_size(sets: Set | ArrayLike) -> Array:
     """Returns the mean width, number of labels, or volume of sets.
 
     Args:
@@ -53,7 +53,7 @@ def mean_size(sets: Set) -> Array:
     return counted(mean_size_of, _sets.as_batch(sets))
 
 
-def median_size(sets: Set) -> Array:
+def median_size(sets: Set | ArrayLike) -> Array:
     """Returns the median width, number of labels, or volume of sets.
 
     The mean of the order statistics of ranks floor((m + 1) / 2) and floor(m / 2) + 1:
@@ -77,7 +77,7 @@ def median_size(sets: Set) -> Array:
     return counted(median_size_of, _sets.as_batch(sets))
 
 
-def infinite_rate(sets: Set) -> Array:
+def infinite_rate(sets: Set | ArrayLike) -> Array:
     """Returns the share of sets of infinite size.
 
     Args:

@@ -20,7 +20,7 @@ from jaxcp.typing import ArrayLike, Set
 
 def worst_slab_coverage(
     key: Array,
-    sets: Set,
+    sets: Set | ArrayLike,
     y: ArrayLike,
     x: ArrayLike,
     *,

@@ -35,7 +35,7 @@ class SizeStrata:
 
 
 def size_strata(
-    sets: Set,
+    sets: Set | ArrayLike,
     *,
     num_bins: int | None = None,
     num_ranges: int | None = None,
@@ -77,7 +77,9 @@ def size_strata(
     return _strata(sets, *parted_by(sets, num_bins, num_ranges, edges, sizes))
 
 
-def size_stratified_coverage(sets: Set, y: ArrayLike, **strata: Any) -> Array:
+def size_stratified_coverage(
+    sets: Set | ArrayLike, y: ArrayLike, **strata: Any
+) -> Array:
     """Returns the coverage within strata of sets of similar size.
 
     Args:
@@ -106,7 +108,9 @@ def size_stratified_coverage(sets: Set, y: ArrayLike, **strata: Any) -> Array:
     return _rates(sets, y, strata)[0][0]
 
 
-def min_size_stratified_coverage(sets: Set, y: ArrayLike, **strata: Any) -> Array:
+def min_size_stratified_coverage(
+    sets: Set | ArrayLike, y: ArrayLike, **strata: Any
+) -> Array:
     """Returns the least coverage of a stratum of sets of similar size: SSC.
 
     min_j coverage_j over strata with rows. Where each number of labels is a stratum,
@@ -138,7 +142,7 @@ def min_size_stratified_coverage(sets: Set, y: ArrayLike, **strata: Any) -> Arra
 
 
 def size_stratified_coverage_violation(
-    sets: Set, y: ArrayLike, alpha: ArrayLike, **strata: Any
+    sets: Set | ArrayLike, y: ArrayLike, alpha: ArrayLike, **strata: Any
 ) -> Array:
     """Returns how far a stratum of sets of similar size is from its level: SSCV.
 

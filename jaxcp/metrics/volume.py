@@ -9,8 +9,10 @@ from jaxcp._arrays import as_arrays
 from jaxcp._batching import map_evenly
 from jaxcp._pytree import pytree
 from jaxcp._tracing import jit
-from jaxcp.typing import Set
+from jaxcp.metrics import _sets
+from jaxcp.typing import ArrayLike, HasEnds, HasShapes, Set
 from jaxcp.volumes import volume
+from jaxcp.volumes.estimate import finite_ends
 
 _AT_A_TIME = 64  # sets whose volumes are estimated side by side
 
@@ -48,7 +50,12 @@ class MeanVolume:
 
 
 def mean_volume(
-    key: Array, sets: Set, num_samples: int = 1000, *, sobol: bool = False
+    key: Array,
+    sets: Set | ArrayLike,
+    num_samples: int = 1000,
+    *,
+    sobol: bool = False,
+    within: HasEnds | None = None,
 ) -> MeanVolume:
     """Returns the mean and the geometric mean of the volumes of sets.
 
@@ -57,6 +64,9 @@ def mean_volume(
       sets: Sets with leading axis m, in R^d.
       num_samples: Number of points for each set that has no closed form.
       sobol: Whether these are scrambled Sobol points (see `jaxcp.volume`).
+      within: A finite `Box`, or an `Interval` for targets of one number, with ends of
+        shape (d,) or (), or with a leading axis m for one each: what lies in it is
+        measured, also of sets known by membership alone.
 
     Returns:
       A `MeanVolume`: `mean`, `geometric_mean`, and `log_volumes` with their `errors`.
@@ -71,16 +81,28 @@ def mean_volume(
       >>> round(volumes.mean.item(), 4), round(volumes.geometric_mean.item(), 4)
       (2.5, 2.0)
     """
-    sets = as_arrays(sets=sets)
+    sets = as_arrays(sets=_sets.as_sets(sets))
     m = _checks.num_rows(sets=sets)
     _checks.check_key(key)
     _checks.check_count("num_samples", num_samples, 1)
-    return _mean_volume(key, sets, jnp.arange(m), num_samples, sobol)
+    boxes = None if within is None else _boxes(within, m)
+    _checks.num_rows(sets=sets, within=boxes)
+    return _mean_volume(key, sets, boxes, jnp.arange(m), num_samples, sobol)
+
+
+def _boxes(within, m):
+    """Returns one box for each of m sets."""
+    ends = finite_ends(within)
+    _checks.check_kind("within as a Box or an Interval", within, HasShapes)
+    if ends[0].ndim == len(within.target_shape()):
+        ends = tuple(jnp.broadcast_to(v, (m, *v.shape)) for v in ends)
+    return within.with_ends(*ends)
 
 
 @jit(static_argnames=("num_samples", "sobol"))
-def _mean_volume(key, sets, indices, num_samples, sobol):
-    def one(region, i):
-        return volume(jax.random.fold_in(key, i), region, num_samples, sobol=sobol)
+def _mean_volume(key, sets, boxes, indices, num_samples, sobol):
+    def one(region, box, i):
+        key_one = jax.random.fold_in(key, i)
+        return volume(key_one, region, num_samples, sobol=sobol, within=box)
 
-    return MeanVolume(*map_evenly(one, sets, indices, at_a_time=_AT_A_TIME))
+    return MeanVolume(*map_evenly(one, sets, boxes, indices, at_a_time=_AT_A_TIME))

@@ -56,7 +56,8 @@ def plot_label_sets(
 
     Args:
       sets: Label sets with a mask of shape (m, k).
-      y: True labels, int of shape (m,); the ring is red where the set misses.
+      y: True labels, shape (m,), int or by the names that the sets have; the ring is
+        red where the set misses.
       ax: Axes to draw on. Defaults to new ones.
 
     Returns:
@@ -73,11 +74,11 @@ def plot_label_sets(
     ax = ax or new_axes()
     ax.pcolormesh(mask, cmap="Blues", vmin=0, vmax=1.8, edgecolors="white", linewidth=1)
     if y is not None:
-        y, rows = np.asarray(y), np.arange(m)
+        y, rows = np.asarray(sets.codes(y)), np.arange(m)
         _checks.check_shape("y", (m,), y.shape)
         colors = np.where(mask[rows, y], TRUTH, MISSED).tolist()
         ax.scatter(y + 0.5, rows + 0.5, 40, facecolors="none", edgecolors=colors)
-    ax.set(xticks=np.arange(k) + 0.5, xticklabels=range(k), yticks=[])
+    ax.set(xticks=np.arange(k) + 0.5, xticklabels=sets.classes or range(k), yticks=[])
     ax.set(xlabel="label", ylabel="example", ylim=(m, 0))
     return ax
 

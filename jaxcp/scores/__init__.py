@@ -8,7 +8,7 @@ from jaxcp.scores.checking import check
 from jaxcp.scores.custom import Custom
 from jaxcp.scores.generative import Density, Latent
 from jaxcp.scores.labels import APS, LAC, RAPS, Labelwise, LogLAC, TopK
-from jaxcp.scores.multioutput import Mahalanobis, Rectangle
+from jaxcp.scores.multioutput import Distance, Mahalanobis, Rectangle
 from jaxcp.scores.regression import (
     CQR,
     Absolute,
@@ -32,6 +32,7 @@ __all__ = [
     "BoxOffset",
     "Custom",
     "Density",
+    "Distance",
     "Gamma",
     "Labelwise",
     "Latent",

@@ -10,11 +10,15 @@ from jax import Array, lax
 from jaxcp._numbers import as_float
 from jaxcp._tracing import jit
 from jaxcp.scores import inputs
+from jaxcp.sets import Interval
+from jaxcp.sets.basic import as_intervals
 from jaxcp.typing import PyTree, Score
 
 _OTHERS = 12  # other rows whose scores are thresholds of a row
 _SHAKES = 4  # times that predictions and targets move, to see what rounding does
 _ULPS = 8  # by which they move
+_GRID = 65  # targets between the smallest and the largest one that a row is tried with
+_LEVELS = np.linspace(0.1, 0.9, 9)  # shares of scores below the thresholds of a grid
 _OUTWARD = 1e-3  # of the range of the scores: what a set may hold beyond its threshold
 
 
@@ -65,6 +69,58 @@ def contradiction(rows: Rows) -> tuple[str, int, np.ndarray] | None:
             t, row = np.argwhere(wrong)[0]
             return should, row, thresholds[t, row]
     return None
+
+
+class Gap(NamedTuple):
+    """A target that scores above a threshold, between two that do not."""
+
+    row: int
+    q: np.ndarray  # shape (c,)
+    targets: np.ndarray  # shape (3,), in order
+
+
+def gap(rows: Rows) -> Gap | None:
+    """Returns a gap in a level set of a row where all sets are intervals, or None."""
+    if not _on_the_line(rows):
+        return None
+    grid = np.linspace(np.min(rows.y), np.max(rows.y), _GRID)
+    found = _scores_on(rows.score, rows.preds, jnp.asarray(grid, rows.y.dtype), rows.y)
+    scores = np.asarray(found).astype(float).reshape(_GRID, *rows.scores.shape)
+    scores = np.where(np.isnan(scores), np.inf, scores)
+    beyond = _rounding(rows.eps, scores) + _OUTWARD * _range(rows.scores)
+    for q in _levels(rows.scores):
+        inside = np.all(scores <= q, axis=2)
+        outside = np.any(scores - _finite(beyond) > q, axis=2)
+        before = np.logical_or.accumulate(inside)
+        after = np.logical_or.accumulate(inside[::-1])[::-1]
+        wrong = outside & before & after
+        if wrong.any():
+            row, place = np.argwhere(wrong.T)[0]
+            held = np.flatnonzero(inside[:, row])
+            three = held[held < place][-1], place, held[held > place][0]
+            return Gap(row, q, grid[list(three)])
+    return None
+
+
+def _on_the_line(rows):
+    """Returns whether targets are numbers and the sets of the score intervals."""
+    one = lambda v: jax.ShapeDtypeStruct(v.shape[1:], v.dtype)  # noqa: E731
+    preds, q = jax.tree.map(one, (rows.preds, rows.like))
+    region = jax.eval_shape(rows.score.invert, preds, q)
+    return rows.y.size == len(rows.y) and isinstance(as_intervals(region), Interval)
+
+
+def _levels(scores):
+    """Returns scores of some ranks, shape (t, c)."""
+    order = np.sort(scores, axis=0)
+    return order[(_LEVELS * (len(order) - 1)).round().astype(int)]
+
+
+@jit
+def _scores_on(score, preds, grid, y):
+    """Returns the scores of every row for each number of a grid, shape (g, n, ...)."""
+    alike = lambda number: jnp.full_like(y, number)  # noqa: E731
+    return lax.map(lambda number: jax.vmap(score)(preds, alike(number)), grid)
 
 
 def _thresholds(rows: Rows) -> Array:

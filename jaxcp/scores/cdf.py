@@ -1,13 +1,16 @@
 """The rank of a score among the scores of draws from the model: any CDF score."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from jaxcp import _checks
-from jaxcp._numbers import as_float, at_least_single
-from jaxcp._pytree import pytree, static
-from jaxcp.quantiles.selection import kth_smallest
+from jaxcp._numbers import as_float, at_least_single, with_rounding
+from jaxcp._pytree import keep_functions, pytree, static
+from jaxcp.quantiles._crossings import moving
+from jaxcp.quantiles.selection import bisect_floats, kth_smallest
 from jaxcp.scores import _extended, inputs
 from jaxcp.typing import AnySet, HasRounding, PyTree, Score
 
@@ -26,6 +29,11 @@ class CDF:
     rank of K is the whole space: the model is too narrow, or K < 1 / alpha - 1. Targets
     whose base score is -inf are in every set, also where their rank is too high.
 
+    Where the law of the base score given the input is known no draws are needed: with
+    `cdf` the score is P(base(Y) <= base(y)), in [0, 1], and `pred` is the base
+    prediction alone. Targets that round to a probability of 1 are all alike: a
+    calibrated one of 1 is the whole space.
+
     Args:
       base: The base score, with values of shape ().
       extended: Whether the rank is interpolated between the draw scores and goes on
@@ -33,11 +41,15 @@ class CDF:
         finite where those of the base score are, whatever the model.
       randomized: Whether ties are broken by u: #{<} + u (1 + #{=}). With a perfect
         model the score is then continuous and uniform given the input, for every K.
+      cdf: `(base prediction, s) -> ()`, the probability given the input that the base
+        score is at most s, nondecreasing in s; or None, for draws.
 
     Guarantee:
       1 - alpha for exchangeable data and draws that are fresh for every example. With
       a perfect model the coverage given x and the draws has variance about
-      alpha (1 - alpha) / (K + 2) around 1 - alpha: K >= 10 / alpha is advised.
+      alpha (1 - alpha) / (K + 2) around 1 - alpha: K >= 10 / alpha is advised. With the
+      true `cdf`, if it is continuous, the score is uniform and the coverage given x is
+      the threshold, for every x.
 
     References:
       Chernozhukov, Wuthrich, Zhu, Distributional Conformal Prediction, 2021.
@@ -51,19 +63,35 @@ class CDF:
       2.0
       >>> CDF(Absolute()).invert(pred, 2.0).contains(2.9).item()
       True
+      >>> laplace = CDF(Absolute(), cdf=lambda pred, s: 1 - jnp.exp(-s))
+      >>> laplace.invert(jnp.array(0.0), 1 - jnp.exp(-2.0)).upper.round(3).item()
+      2.0
     """
 
     base: Score
     extended: bool = static(default=False)
     randomized: bool = static(default=False)
+    cdf: Callable[[PyTree, Array], Array] | None = None
 
     def __post_init__(self):
         if self.extended and self.randomized:
             raise ValueError("expected extended or randomized, got both; choose one")
+        if self.cdf is not None and (self.extended or self.randomized):
+            option = "extended" if self.extended else "randomized"
+            raise ValueError(
+                f"expected {option}=False with cdf, got True: a known law has no draws "
+                "that end or tie"
+            )
         _checks.check_given(base=self.base)
+        keep_functions(self, "cdf")
 
     def __call__(self, pred: PyTree, y: Array) -> Array:
-        """Returns the rank of `y`, shape (): in 0, ..., K unless extended."""
+        """Returns the rank of `y`, shape (): in 0, ..., K unless extended.
+
+        With `cdf` the probability of scores up to that of `y`, in [0, 1].
+        """
+        if self.cdf is not None:
+            return self._probability(pred, _worst(self.base(pred, y), 0))
         y = jnp.reshape(y, pred[1].shape[1:])
         # Beside the draws, so that a target that equals one of them has its score.
         scores = self._scores(pred[0], jnp.concatenate([y[None], pred[1]]))
@@ -74,6 +102,8 @@ class CDF:
     def invert(self, pred: PyTree, q: Array) -> AnySet:
         """Returns the set of the base score at the threshold of this input."""
         threshold = self.threshold(pred, q)
+        if self.cdf is not None:
+            return self.base.invert(pred, threshold)
         if self.extended:
             threshold = _extended.with_rounding(self._draw_scores(pred), threshold)
         region = self.base.invert(pred[0], threshold)
@@ -85,7 +115,11 @@ class CDF:
 
         A count is at most m where the base score is below the (m + 1)-th smallest draw
         score: the threshold is the last number below that one, +inf from rank K on.
+        With `cdf` it is the last number whose probability is at most q, but for
+        rounding.
         """
+        if self.cdf is not None:
+            return self._quantile(pred, q)
         draws = self._draw_scores(pred)
         q = jnp.asarray(q, at_least_single(draws).dtype)
         if self.extended:
@@ -97,17 +131,48 @@ class CDF:
         """A prediction for the base, draws, and a uniform if `randomized`."""
         uniform = {"u": inputs.uniform()} if self.randomized else {}
         base = inputs.of(self.base)
+        if self.cdf is not None:
+            return base
         return inputs.parts(base_prediction=base, draws=inputs.draws(), **uniform)
 
     def check(
         self, preds: PyTree, y: Array | None = None, mask: Array | None = None
     ) -> None:
         """Raises ValueError for draws that are those of the base prediction."""
+        if self.cdf is not None:
+            return
         if any(leaf is preds[1] for leaf in jax.tree.leaves(preds[0])):
             raise ValueError(
                 "expected draws independent of the base prediction, got the same ones "
                 "twice; jaxcp.draw has roles for the two"
             )
+
+    @property
+    def rounds_up(self) -> bool:
+        """Whether thresholds have room for rounding."""
+        return self.extended or self.cdf is not None
+
+    def _probability(self, pred, score):
+        """Returns P(base(Y) <= score), 0 at -inf and 1 at +inf."""
+        known = jnp.isfinite(score)
+        p = self.cdf(pred, jnp.where(known, score, 0))  # type: ignore[misc]  # given
+        _checks.check_shape("cdf(pred, s)", (), jnp.shape(p))
+        return jnp.where(known, as_float(p), score > 0)
+
+    def _quantile(self, pred, q):
+        """Returns the largest score whose probability is at most q, shape ()."""
+        q = as_float(q)
+        (score, fixed), bound = jax.lax.stop_gradient(((self, pred), with_rounding(q)))
+
+        def inside(s):
+            return (s == -jnp.inf) | (score._probability(fixed, s) <= bound)
+
+        last = bisect_floats(inside, q.dtype)
+        known = jnp.isfinite(last)
+        probability = lambda s: self._probability(pred, s)  # noqa: E731
+        moved = moving(jnp.where(known, last, 0), probability, q)
+        last = jnp.where(known, moved, last)
+        return jnp.where(q >= 1, jnp.inf, jnp.where(jnp.isnan(q), q, last))
 
     def _uniform(self, pred):
         return jnp.asarray(pred[2]) if self.randomized else None
@@ -118,13 +183,17 @@ class CDF:
         return self._scores(pred[0], points)[1:]
 
     def _scores(self, base_pred, points):
-        scores = jax.vmap(self.base, (None, 0))(base_pred, points)
-        if scores.ndim != 1:
-            raise ValueError(
-                f"expected a base score of shape (), got components {scores.shape[1:]}"
-            )
-        scores = as_float(scores)
-        return jnp.where(jnp.isnan(scores), jnp.inf, scores)  # NaN is the worst
+        return _worst(jax.vmap(self.base, (None, 0))(base_pred, points), 1)
+
+
+def _worst(scores, ndim):
+    """Returns scores without components as floats, NaN as the worst."""
+    if scores.ndim != ndim:
+        raise ValueError(
+            f"expected a base score of shape (), got components {scores.shape[ndim:]}"
+        )
+    scores = as_float(scores)
+    return jnp.where(jnp.isnan(scores), jnp.inf, scores)
 
 
 def _rank(draws, score, u):

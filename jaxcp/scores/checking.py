@@ -22,8 +22,9 @@ def check(score: Score, preds: PyTree, y: ArrayLike) -> None:
     Row by row, `invert(pred, q)` has to hold y exactly where score(pred, y) <= q: at
     the row's own score, just above and below it, at the scores of other rows and at
     +inf and -inf. Sets that are larger by rounding, or a thousandth of the range of
-    the scores, pass. A score of labels has to have `labels(pred)[y]` for its score of
-    y, and +inf for other labels. Looks at the first 1000 rows.
+    the scores, pass. Where sets are intervals, the level sets of the score have to have
+    one piece, on a grid of targets. A score of labels has to have `labels(pred)[y]` for
+    its score of y, and +inf for other labels. Looks at the first 1000 rows.
 
     Args:
       score: Nonconformity score of one example.
@@ -34,9 +35,9 @@ def check(score: Score, preds: PyTree, y: ArrayLike) -> None:
       None. Of traced values only the shapes are checked.
 
     Raises:
-      ValueError: if a set and a score contradict each other, a score is NaN, not of
-        shape () or (c,), or not that of the row by itself, or cannot be traced; or as
-        `calibrate`.
+      ValueError: if a set and a score contradict each other, intervals stand for level
+        sets of several pieces, a score is NaN, not of shape () or (c,), or not that of
+        the row by itself, or cannot be traced; or as `calibrate`.
 
     Guarantee:
       None: a score that passes may still break the law at other rows or thresholds.
@@ -68,6 +69,7 @@ def check(score: Score, preds: PyTree, y: ArrayLike) -> None:
         rows = _probing.scored(score, preds, y)
         _check_alone(rows)
         _check_sets(rows)
+        _check_pieces(rows)
         if inputs.has_labels(score):
             _check_labels(rows)
 
@@ -118,6 +120,27 @@ def _check_sets(rows):
         f"expected invert(pred, q) to {should} the target of row {row}, whose score is "
         f"{_text(rows.scores[row])}, at q = {_text(q)}; the set has to be {{y : "
         "score(pred, y) <= q}, as that of scores.Custom(evaluate) without an inverse"
+        + ("; " + gap if (gap := _gap(rows)) else "")
+    )
+
+
+def _check_pieces(rows):
+    """Raises ValueError for intervals where level sets have several pieces."""
+    gap = _gap(rows)
+    if gap:
+        raise ValueError(f"expected level sets of one piece for intervals; {gap}")
+
+
+def _gap(rows):
+    """Returns what to say of level sets of several pieces, of sets that have one."""
+    gap = _probing.gap(rows)
+    if gap is None:
+        return ""
+    first, between, last = (f"{v:.6g}" for v in gap.targets)
+    return (
+        f"level sets have several pieces: that of row {gap.row} at q = {_text(gap.q)} "
+        f"holds {first} and {last}, but not {between} between them; "
+        "LevelSet(score, pred, q).intervals(within) is a set of all pieces"
     )
 
 

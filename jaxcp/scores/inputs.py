@@ -86,9 +86,9 @@ def is_inclusive(score: Score) -> bool:
     return getattr(score, "inclusive", False)
 
 
-def is_extended(score: Score) -> bool:
-    """Returns whether the score itself rounds thresholds up, by `extended`."""
-    return getattr(score, "extended", False)
+def rounds_up(score: Score) -> bool:
+    """Returns whether the score itself rounds thresholds up."""
+    return getattr(score, "rounds_up", False)
 
 
 def anything() -> Input:

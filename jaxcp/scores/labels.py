@@ -188,6 +188,8 @@ class APS(_Ranked):
 
     Args:
       randomized: Whether `pred` carries a uniform: exact coverage in smaller sets.
+        Without it the scores of a network that is sure of nearly every row tie at 1,
+        and sets hold every label.
       inclusive: Whether sets add the label that crosses the threshold. They are then
         never empty, and what most texts and libraries return; calibration is the same.
 

@@ -1,4 +1,4 @@
-"""Scores of several outputs together, from predicted boxes and ellipsoids."""
+"""Scores of several outputs together, from predicted points, boxes and ellipsoids."""
 
 import jax
 import jax.numpy as jnp
@@ -7,13 +7,61 @@ from jax import Array, lax
 from jaxcp import _checks, _geometry
 from jaxcp._arrays import as_arrays
 from jaxcp._numbers import as_float
-from jaxcp._pytree import pytree
+from jaxcp._pytree import pytree, static
 from jaxcp.quantiles.empirical import empirical_quantile
 from jaxcp.quantiles.levels import alpha_as_float, as_alpha
 from jaxcp.scores import inputs
-from jaxcp.scores.regression import CQR
-from jaxcp.sets import Box, Ellipsoid, Interval
+from jaxcp.scores.regression import CQR, Absolute, alike
+from jaxcp.sets import Ball, Box, Ellipsoid, Interval
 from jaxcp.typing import ArrayLike
+
+
+@pytree
+class Distance:
+    """The distance of the target from the prediction: norm(y - mu).
+
+    `pred` is mu, shape (d,), or () for one output, where all norms are `Absolute`. The
+    sets are balls with volumes in closed form; those of the largest error are boxes.
+    One threshold holds for all outputs, so they should be in like units.
+
+    Args:
+      norm: 1 (the sum of the errors of the outputs), 2 (Euclidean) or `jnp.inf` (the
+        largest error), as `ord` of `jnp.linalg.norm`.
+
+    Guarantee:
+      1 - alpha for exchangeable data.
+
+    References:
+      Messoudi, Destercke, Rousseau, Copula-Based Conformal Prediction for Multi-Target
+      Regression, 2021, for the largest error.
+      Johnstone, Cox, Conformal Uncertainty Sets for Robust Optimization, 2021.
+
+    Example:
+      >>> mu, y = jnp.zeros(2), jnp.array([3.0, -4.0])
+      >>> [Distance(norm)(mu, y).item() for norm in (1, 2, jnp.inf)]
+      [7.0, 5.0, 4.0]
+      >>> round(Distance(1).invert(mu, 7.0).size().item(), 3)  # 2^d r^d / d!
+      98.0
+    """
+
+    norm: float = static(default=2)
+
+    takes = inputs.numbers()
+
+    def __post_init__(self):
+        _geometry.check_norm(self.norm)
+
+    def __call__(self, pred: Array, y: Array) -> Array:
+        """Returns norm(y - mu), shape ()."""
+        y, mu = alike(y, pred)
+        return _geometry.distance(y, mu, self.norm)
+
+    def invert(self, pred: Array, q: Array) -> Ball | Box | Interval:
+        """Returns {y : norm(y - mu) <= q}."""
+        mu = as_float(pred)
+        if mu.ndim == 0 or self.norm == jnp.inf:
+            return Absolute().invert(mu, q)
+        return Ball(mu, q, self.norm, rounds=len(mu) > _geometry.UNROLLED)
 
 
 @pytree

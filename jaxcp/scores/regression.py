@@ -33,7 +33,7 @@ class Absolute:
 
     def __call__(self, pred: Array, y: Array) -> Array:
         """Returns abs(y - mu), shape () or (d,)."""
-        y, mu = _alike(y, pred)
+        y, mu = alike(y, pred)
         return jnp.abs(y - mu)
 
     def invert(self, pred: Array, q: Array) -> Interval | Box:
@@ -95,7 +95,7 @@ class Normalized:
 
     def __call__(self, pred: tuple[Array, Array], y: Array) -> Array:
         """Returns abs(y - mu) / sigma, shape () or (d,)."""
-        y, mu, sigma = _alike(y, *pred)
+        y, mu, sigma = alike(y, *pred)
         known, sigma = known_units(sigma)
         return jnp.where(known, jnp.abs(y - mu) / sigma, -jnp.inf)
 
@@ -159,7 +159,7 @@ class CQR:
 
     def __call__(self, pred: tuple[Array, Array], y: Array) -> Array:
         """Returns max(lower - y, y - upper), shape () or (d,)."""
-        y, lower, upper = _alike(y, *pred)
+        y, lower, upper = alike(y, *pred)
         return jnp.maximum(lower - y, y - upper)
 
     def invert(self, pred: tuple[Array, Array], q: Array) -> Interval | Box:
@@ -197,7 +197,7 @@ class AsymmetricCQR:
         return _widened(*pred, q)
 
 
-def _alike(y, *preds):
+def alike(y: Array, *preds: Array) -> tuple[Array, ...]:
     """Returns floats in the shape of `y`; a single output may come as () or (1,)."""
     y, *preds = map(as_float, (y, *preds))
     for pred in preds:
@@ -223,7 +223,7 @@ def _closed(ends, inside, magnitude, unit=1.0):
 
 
 def _sides(lower, upper, y):
-    y, lower, upper = _alike(y, lower, upper)
+    y, lower, upper = alike(y, lower, upper)
     return jnp.concatenate([jnp.atleast_1d(lower - y), jnp.atleast_1d(y - upper)])
 
 

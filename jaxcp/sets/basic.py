@@ -1,7 +1,7 @@
 """Sets with ends: intervals, boxes, bounding boxes."""
 
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,37 +11,13 @@ from jaxcp import _soft
 from jaxcp._arrays import as_array, as_arrays
 from jaxcp._pytree import pytree, static
 from jaxcp.sets._arithmetic import answer_shape, log_of_solid, without_axis
-from jaxcp.typing import HasEnds, HasShapes, Number
-
-
-class _Ends:
-    """What sets between `lower` and `upper` have in common."""
-
-    lower: Array
-    upper: Array
-
-    def ends(self) -> tuple[Array, Array]:
-        """Returns (lower, upper), each of the shape of a target."""
-        return self.lower, self.upper
-
-    def with_ends(self, lower: Array, upper: Array) -> Self:
-        """Returns the set of this kind with other ends."""
-        return replace(self, lower=lower, upper=upper)  # type: ignore[type-var]
-
-    def widths(self) -> Array:
-        """Returns upper - lower, of the shape of a target."""
-        return self.upper - self.lower
-
-    def _checked(self, shape: tuple[int, ...]) -> Self:
-        shapes = np.shape(self.lower), np.shape(self.upper)
-        if shapes != (shape, shape):
-            got = f"{shapes[0]} and {shapes[1]}"
-            raise ValueError(f"expected ends of shape {shape}, got {got}")
-        return self
+from jaxcp.sets._batches import named, on_host
+from jaxcp.sets._ends import Ends
+from jaxcp.typing import ArrayLike, HasEnds, HasShapes, Number
 
 
 @pytree
-class Interval(_Ends):
+class Interval(Ends):
     """The closed interval [lower, upper]; empty where it is crossed, lower > upper.
 
     Args:
@@ -92,9 +68,15 @@ class Interval(_Ends):
             return self.with_ends(self.lower[:, 0], self.upper[:, 0])
         return self._checked((num_sets,))
 
+    def _batch(self):
+        return np.shape(self.lower)
+
+    def _columns(self, count, names):
+        return named(["lower", "upper"] if names is None else names, count)
+
 
 @pytree
-class Box(_Ends):
+class Box(Ends):
     """The closed box of all y with lower_j <= y_j <= upper_j in every dimension j.
 
     Args:
@@ -141,9 +123,16 @@ class Box(_Ends):
         """Returns boxes with corners of shape (m, d)."""
         return self._checked((num_sets, *np.shape(self.lower)[1:]))
 
+    def _batch(self):
+        return np.shape(self.lower)[:-1]
+
+    def _columns(self, count, names):
+        outputs = named(range(count // 2) if names is None else names, count // 2)
+        return [f"{end}_{name}" for name in outputs for end in ("lower", "upper")]
+
 
 @pytree
-class BoundingBox(_Ends):
+class BoundingBox(Ends):
     """A set of boxes (x_min, y_min, x_max, y_max): those inside, or around, this one.
 
     An outer box holds every box that lies in it; an inner box, `inner=True`, holds
@@ -215,6 +204,32 @@ class BoundingBox(_Ends):
     def checked(self, num_sets: int) -> "BoundingBox":
         """Returns boxes with corners of shape (m, 2)."""
         return self._checked((num_sets, 2))
+
+    def clip(
+        self, lower: ArrayLike | None = None, upper: ArrayLike | None = None
+    ) -> "BoundingBox":
+        """Returns the outer box within bounds, shape (2,), or () for both of x and y.
+
+        An inner box has no part within bounds: ValueError.
+        """
+        if self.inner:
+            raise ValueError(
+                "expected outer boxes to clip, got inner ones: a box around one that "
+                "reaches out of the bounds reaches out of them too"
+            )
+        box = Box(self.lower, self.upper).clip(lower, upper)
+        return replace(self, lower=box.lower, upper=box.upper)
+
+    def to_numpy(self) -> np.ndarray:
+        """Returns (x_min, y_min, x_max, y_max) of each, shape (m, 4)."""
+        return on_host(self.corners())
+
+    def _batch(self):
+        return np.shape(self.lower)[:-1]
+
+    def _columns(self, count, names):
+        corners = ["x_min", "y_min", "x_max", "y_max"]
+        return named(corners if names is None else names, count)
 
 
 def as_intervals(sets: Any) -> Any:

@@ -1,35 +1,54 @@
 """Sets of labels."""
 
+from collections.abc import Hashable, Iterable
+from itertools import pairwise
+from typing import Any
+
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
-from jaxcp._arrays import as_array
-from jaxcp._pytree import pytree
+from jaxcp import _named, _names
+from jaxcp._arrays import as_array, is_concrete
+from jaxcp._pytree import pytree, static
+from jaxcp._tracing import Untraceable
 from jaxcp.sets._arithmetic import answer_shape, without_axis
-from jaxcp.typing import Number
+from jaxcp.sets._batches import Batch, on_host
 
 
 @pytree
-class LabelSet:
-    """A set of labels out of 0, ..., k - 1; it may be empty.
+class LabelSet(Batch):
+    """A set of labels out of 0, ..., k - 1, which may have names; it may be empty.
 
     Args:
       mask: True for the labels in the set, bool of shape (k,).
+      classes: Names of the labels, k distinct hashable ones, or None. Targets are then
+        given by name: always if all names are numbers; else integers still are labels
+        0, ..., k - 1.
 
     Example:
       >>> LabelSet(jnp.array([True, False, True])).contains(2)
       Array(True, dtype=bool)
+      >>> pets = LabelSet(jnp.array([True, False]), classes=("cat", "dog"))
+      >>> pets.labels(), bool(pets.contains("dog"))
+      (['cat'], False)
     """
 
     mask: Array
+    classes: tuple[Hashable, ...] | None = static(default=None)
 
-    def contains(self, y: Number) -> Array:
+    def __post_init__(self) -> None:
+        if self.classes is not None:
+            _named.keep_names(self, "classes")
+            _names.check_count("classes", self.classes, np.shape(self.mask)[-1])
+
+    def contains(self, y: Any) -> Array:
         """Returns whether label `y` is in the set; labels out of range are not.
 
         A batch with a mask of shape (m, k) takes labels of shape (m,) or (m, 1), or one
-        for all.
+        for all. ValueError for a concrete label that is none of the names there are.
         """
-        y = as_array("y", y).astype(int)  # a narrow type may not hold every label
+        y = as_array("y", self.codes(y)).astype(int)  # narrow types may not hold all
         mask = as_array("mask", self.mask)
         k = mask.shape[-1]
         if mask.ndim == 1:
@@ -54,6 +73,39 @@ class LabelSet:
         """Returns which labels are in the set, bool of shape (k,)."""
         return self.mask
 
+    def labels(
+        self, classes: Iterable[Hashable] | None = None
+    ) -> list[Hashable] | list[list[Hashable]]:
+        """Returns the labels in the set by name, in order of the columns.
+
+        A list of them; for a batch a list of such lists. By `classes` if given, else by
+        the names that the set has, else as 0, ..., k - 1. ValueError while traced.
+        """
+        if not is_concrete(self.mask):
+            raise Untraceable(
+                "expected sets with values for labels(), got traced ones; members() "
+                "are the labels as an array"
+            )
+        named = self if classes is None else self.named(classes)
+        mask = np.asarray(self.mask)
+        return _listed(mask, named.classes or range(mask.shape[-1]))
+
+    def codes(self, y: Any) -> Any:
+        """Returns labels by name as 0, ..., k - 1; k for a traced one that is none.
+
+        Without names, and where integers are no names, labels as they are. ValueError
+        for a concrete label that is none of the names.
+        """
+        if self.classes is None:
+            return y
+        return _names.codes(self.classes, "y", y, "the classes")
+
+    def named(self, classes: Iterable[Hashable] | None) -> "LabelSet":
+        """Returns the set with k names for its labels, or without for None."""
+        if classes is self.classes:
+            return self
+        return LabelSet(self.mask, classes)  # type: ignore[arg-type]
+
     def target_shape(self) -> tuple[int, ...]:
         """Returns the shape of a label, ()."""
         return ()
@@ -64,3 +116,24 @@ class LabelSet:
             mask = f"{self.mask.dtype}{self.mask.shape}"
             raise ValueError(f"expected a mask of shape (m, k), bool, got {mask}")
         return self
+
+    def to_numpy(self) -> np.ndarray:
+        """Returns which labels are in each set, bool of shape (m, k)."""
+        return on_host(self.mask)
+
+    def _batch(self):
+        return np.shape(self.mask)[:-1]
+
+    def _columns(self, count, names):
+        return super()._columns(count, self.classes if names is None else names)
+
+
+def _listed(mask, names):
+    """Returns the names of the labels in each row of a mask."""
+    if mask.ndim > 2:
+        return [_listed(part, names) for part in mask]
+    found = [names[place] for place in np.nonzero(mask)[-1].tolist()]
+    if mask.ndim == 1:
+        return found
+    ends = np.cumsum(np.sum(mask, axis=1)).tolist()
+    return [found[start:end] for start, end in pairwise([0, *ends])]

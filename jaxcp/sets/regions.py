@@ -1,9 +1,7 @@
 """Sets in several dimensions that are given by distances or by scores."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,16 +9,20 @@ from jax import Array
 
 from jaxcp import _checks, _geometry, _soft
 from jaxcp._arrays import as_arrays
-from jaxcp._numbers import as_float, at_least_single, rounding, unless_nan
+from jaxcp._numbers import as_float, at_least_single, unless_nan
 from jaxcp._pytree import pytree, static
-from jaxcp.sets._arithmetic import log_of_solid
-from jaxcp.typing import EstimatesSets, Number, PyTree, Score
+from jaxcp.sets._arithmetic import at_most, log_of_solid, over_batch
+from jaxcp.sets._batches import Batch
+from jaxcp.sets._pieces import interval_around, intervals_within
+from jaxcp.sets.basic import Interval
+from jaxcp.sets.unions import Intervals
+from jaxcp.typing import ArrayLike, EstimatesSets, HasEnds, Number, PyTree, Score
 from jaxcp.volumes.balls import log_volume_of_balls
-from jaxcp.volumes.estimate import check_one
+from jaxcp.volumes.estimate import check_one, finite_ends
 
 
 @pytree
-class Balls:
+class Balls(Batch):
     """The union of l closed balls of one radius: y within it of some center.
 
     Args:
@@ -42,7 +44,10 @@ class Balls:
 
     def size(self) -> Array:
         """Raises ValueError: the volume of a union of balls has to be estimated."""
-        raise ValueError(_no_size("a union of Balls"))
+        raise ValueError(
+            "expected a set with a closed-form size, got a union of Balls: estimate it "
+            "with jaxcp.volume, or metrics.mean_volume of many"
+        )
 
     def is_empty(self) -> Array:
         """Returns whether the radius is below 0, bool of shape ()."""
@@ -73,9 +78,12 @@ class Balls:
         shape = jnp.shape(self.centers)
         return len(shape) > 1 and shape[-1] > _geometry.UNROLLED
 
+    def _batch(self):
+        return jnp.shape(self.radius)
+
     def _contains(self, y):
         distance = _geometry.nearest_distance(*_geometry.as_points(y, self.centers))
-        return _at_most(distance, self.radius, self.rounds)
+        return at_most(distance, self.radius, self.rounds)
 
     def _bounds(self):
         lower, upper = jnp.min(self.centers, axis=0), jnp.max(self.centers, axis=0)
@@ -83,7 +91,7 @@ class Balls:
 
 
 @pytree
-class Ellipsoid:
+class Ellipsoid(Batch):
     """The ellipsoid of all y with norm(scale^-1 (y - center)) <= radius.
 
     Args:
@@ -136,10 +144,13 @@ class Ellipsoid:
         """Returns the ellipsoid without targets beyond its radius by rounding."""
         return replace(self, rounds=False)
 
+    def _batch(self):
+        return jnp.shape(self.radius)
+
     def _contains(self, y):
         _checks.check_shape("a target", self.center.shape, y.shape)
         z = _geometry.whiten(self.scale, y - self.center)
-        return _at_most(_geometry.norm(z), self.radius, self.rounds)
+        return at_most(_geometry.norm(z), self.radius, self.rounds)
 
     def _bounds(self):
         square = self.scale**2
@@ -156,11 +167,12 @@ class Ellipsoid:
 
 
 @pytree
-class LevelSet:
+class LevelSet(Batch):
     """The set {y : score(pred, y) <= level} of any score, known by membership alone.
 
     Scores that exceed the level by rounding are inside: the program that found it may
-    have added the same score up in another order.
+    have added the same score up in another order. On the line it has ends: `interval`,
+    and `intervals` where it has several pieces.
 
     Args:
       score: The nonconformity score.
@@ -188,12 +200,17 @@ class LevelSet:
 
     def contains(self, y: Array) -> Array:
         """Returns whether all(score(pred, y) <= level), bool of shape ()."""
-        batch_ndim = jnp.ndim(self.level) - (self.level_ndim or 0)
-        return over_batch(LevelSet._contains, batch_ndim, self, y)
+        return over_batch(LevelSet._contains, len(self._batch()), self, y)
 
     def size(self) -> Array:
         """Raises ValueError: a level set has no size in closed form."""
-        raise ValueError(_no_size("a LevelSet"))
+        raise ValueError(
+            "expected a set with a closed-form size, got a LevelSet: estimate it by "
+            "metrics.mean_volume(key, sets, within=...), a Box or an Interval; on the "
+            "line sets.interval(start) has ends, as has scores.Custom(evaluate, start="
+            "...); or give the score an inverse that returns an Interval, a Box, an "
+            "Ellipsoid or a LabelSet"
+        )
 
     def estimate_log_size(
         self, key: Array, num_samples: int, *, sobol: bool = False
@@ -206,8 +223,9 @@ class LevelSet:
         if not isinstance(self.score, EstimatesSets):
             name = type(self.score).__name__
             raise ValueError(
-                "expected the LevelSet of a Density or Latent score, or of one with "
-                f"estimate_log_size of its sets, got LevelSet of the score {name}"
+                "expected within, a Box, or the LevelSet of a Density or Latent score, "
+                "or of one with estimate_log_size of its sets, got LevelSet of the "
+                f"score {name}"
             )
         estimate = partial(self.score.estimate_log_size, key, self.pred, self.level)
         return unless_nan(self.level, estimate(num_samples, sobol=sobol))
@@ -216,26 +234,42 @@ class LevelSet:
         """Returns the set without targets beyond the level by rounding."""
         return replace(self, rounds=False)
 
+    def interval(self, start: ArrayLike) -> Interval:
+        """Returns the piece of it around `start`, on the line, with ends to the float.
+
+        The last numbers that are inside, by bisection; +inf or -inf where the score
+        stays within the level. That is the whole set if the score falls up to `start`
+        and rises from there on. Empty where `start` is not inside.
+
+        Args:
+          start: The target with the least score, such as the prediction, shape () or
+            (1,) as the score takes targets; (m,) for a batch of m sets.
+        """
+        return interval_around(self, self._batch(), as_arrays(start=start))
+
+    def intervals(
+        self, within: HasEnds, *, num_points: int = 100, max_pieces: int = 4
+    ) -> Intervals:
+        """Returns the pieces of it in a bracket, on the line, with ends to the float.
+
+        They are met by the points of a grid and, between neighbors, by the least score
+        (the largest one where both are inside), if the score falls and then rises there
+        (or rises and then falls). A piece that reaches the end of the
+        bracket goes on beyond it, as in `interval`; what else lies there is not found.
+
+        Args:
+          within: The bracket, an `Interval` with ends of shape (), or (m,) for a batch
+            of m sets; finite.
+          num_points: Points of the grid.
+          max_pieces: How many pieces there is room for; of more the last one holds all
+            that follow, and what lies between.
+        """
+        ends = finite_ends(within)
+        return intervals_within(self, self._batch(), *ends, num_points, max_pieces)
+
+    def _batch(self):
+        shape = jnp.shape(self.level)
+        return shape[: len(shape) - (self.level_ndim or 0)]
+
     def _contains(self, y):
-        return jnp.all(_at_most(self.score(self.pred, y), self.level, self.rounds))
-
-
-def over_batch(method: Callable[..., Any], ndim: int, region: Any, *y: Any) -> Any:
-    """Returns `method(region, y)` of each set of a batch with `ndim` leading axes."""
-    y = tuple(as_arrays(y=v) for v in y)
-    for _ in range(ndim):
-        method = jax.vmap(method)
-    return method(region, *y)
-
-
-def _at_most(score, bound, rounds):
-    bound = as_float(bound)
-    return score <= (bound + rounding(bound) if rounds else bound)
-
-
-def _no_size(what):
-    return (
-        f"expected a set with a closed-form size, got {what}: estimate it with "
-        "jaxcp.volume, or give the score an inverse that returns an Interval, a Box, "
-        "an Ellipsoid or a LabelSet"
-    )
+        return jnp.all(at_most(self.score(self.pred, y), self.level, self.rounds))

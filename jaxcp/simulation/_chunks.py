@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from jaxcp._files import npz, plain, typed
 from jaxcp.simulation._exact import is_fraction
 
 Span = tuple[int, int]
@@ -16,7 +17,7 @@ def to_bytes(span: Span, statistics: Statistics, simulation: str) -> bytes:
     """Returns the file of a chunk: which replicates, of what, and their statistics."""
     arrays = _named(statistics)
     arrays |= {"span": np.asarray(span), "simulation": np.asarray(simulation)}
-    return _npz(arrays | {"checksum": np.asarray(_checksum(arrays))})
+    return npz(arrays | {"checksum": np.asarray(_checksum(arrays))})
 
 
 def read(path: Path, probes: Statistics, span: Span, simulation: str) -> Statistics:
@@ -45,7 +46,7 @@ def pack(done: dict[Span, Statistics]) -> bytes:
     arrays = {"spans": np.asarray(list(done), int).reshape(-1, 2)}
     for n, statistics in enumerate(done.values()):
         arrays |= _named(statistics, f"{n}.")
-    return _npz(arrays)
+    return npz(arrays)
 
 
 def unpack(content: bytes, probes: Statistics) -> dict[Span, Statistics]:
@@ -53,7 +54,7 @@ def unpack(content: bytes, probes: Statistics) -> dict[Span, Statistics]:
     with np.load(io.BytesIO(content), allow_pickle=False) as file:
         return {
             (start, stop): [
-                {k: _typed(file[f"{n}.{i}.{k}"], v) for k, v in probe.items()}
+                {k: typed(file[f"{n}.{i}.{k}"], v.dtype) for k, v in probe.items()}
                 for i, probe in enumerate(probes)
             ]
             for n, (start, stop) in enumerate(file["spans"].tolist())
@@ -62,16 +63,10 @@ def unpack(content: bytes, probes: Statistics) -> dict[Span, Statistics]:
 
 def _named(statistics, prefix=""):
     return {
-        f"{prefix}{i}.{name}": _plain(np.asarray(value))
+        f"{prefix}{i}.{name}": plain(np.asarray(value))
         for i, chunk in enumerate(statistics)
         for name, value in chunk.items()
     }
-
-
-def _npz(arrays):
-    content = io.BytesIO()
-    np.savez(content, **arrays)
-    return content.getvalue()
 
 
 def _checksum(arrays):
@@ -93,19 +88,9 @@ def _check_origin(arrays, span, simulation):
         raise ValueError(f"it is of replicates {start} to {stop - 1}")
 
 
-def _plain(value):
-    """Returns an array of a type that numpy files know; others as bytes."""
-    return value.view(f"u{value.itemsize}") if value.dtype.kind == "V" else value
-
-
-def _typed(value, probe):
-    """Returns an array of the type that it had."""
-    return value.view(probe.dtype) if probe.dtype.kind == "V" else value
-
-
 def _like(name, probe, value, size):
     """Returns an array of a chunk, if it is like that of one replicate."""
-    shape, same, value = probe.shape, True, _typed(value, probe)
+    shape, same, value = probe.shape, True, typed(value, probe.dtype)
     if name == "values":
         shape = (size, *probe.shape[1:])
         same = value.dtype == probe.dtype

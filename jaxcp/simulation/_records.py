@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxcp.simulation._files import write_whole
+from jaxcp._files import write_whole
 
 Record = dict[str, Any]
 _NOT_FINITE = {"NaN": np.nan, "Infinity": np.inf, "-Infinity": -np.inf}

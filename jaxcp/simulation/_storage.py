@@ -8,8 +8,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from jaxcp._files import remove_drafts, write_whole
 from jaxcp.simulation._chunks import Span, Statistics, read, to_bytes
-from jaxcp.simulation._files import remove_drafts, write_whole
 
 _SETTINGS = "simulation.json"
 _MAY_CHANGE = ("versions", "batch size", "trials")  # when a simulation goes on

@@ -15,10 +15,10 @@ from jax.sharding import Mesh
 
 from jaxcp import _checks
 from jaxcp._arrays import is_concrete
+from jaxcp._progress import bar
 from jaxcp._tracing import explained
 from jaxcp.simulation import _agreement, _programs
 from jaxcp.simulation._chunks import Span, Statistics, pack, unpack
-from jaxcp.simulation._progress import bar
 from jaxcp.simulation._settings import settings_of
 from jaxcp.simulation._signals import PatientStop
 from jaxcp.simulation._storage import Checkpoint, saved_width

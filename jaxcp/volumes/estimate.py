@@ -2,18 +2,26 @@
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
 from jaxcp import _checks
 from jaxcp._arrays import as_arrays
-from jaxcp._numbers import unless_nan
+from jaxcp._numbers import as_float, unless_nan
 from jaxcp._tracing import jit
-from jaxcp.typing import HasEstimate, HasLogSize, Set
+from jaxcp.typing import HasEnds, HasEstimate, HasLabels, HasLogSize, Set
+from jaxcp.volumes.boxes import log_volume_in_box
 
 
 def volume(
-    key: Array, region: Set, num_samples: int = 1000, *, sobol: bool = False
+    key: Array,
+    region: Set,
+    num_samples: int = 1000,
+    *,
+    sobol: bool = False,
+    within: HasEnds | None = None,
 ) -> tuple[Array, Array]:
     """Returns the log volume of a set and the standard error of the log.
 
@@ -27,6 +35,9 @@ def volume(
     * `LevelSet` of a `Latent` with its `forward` map: uniform latent points, weighted
       by abs(det) of the Jacobian, together with uniform points around their images.
 
+    Of every other set in R^d, also the `LevelSet` of any score, membership is enough
+    for the part of it in a box, `within`: the share of its uniform points inside.
+
     Batch with `jax.vmap` over keys and sets, or use `metrics.mean_volume`.
 
     Args:
@@ -34,19 +45,23 @@ def volume(
       region: One set in R^d, without a leading axis.
       num_samples: Number of points of the estimate.
       sobol: Whether points are scrambled Sobol points (needs scipy) instead of random
-        ones, for `Balls` and latent sets. The estimate stays unbiased, and the standard
-        error is then an upper estimate.
+        ones, for `Balls`, latent sets and boxes. The estimate stays unbiased, and the
+        standard error is then an upper estimate.
+      within: A finite `Box`, or an `Interval` for targets of one number: what lies in
+        it is measured, of any set. It has to hold the set, or its volume is too small.
 
     Returns:
       (log volume, standard error of the log), each of shape (), the volume in units of
       the targets to the power of d. (+inf, 0) for the whole space, (-inf, 0) for an
       empty or flat set, (-inf, inf) where no point of the estimate fell into the set;
       NaN for a set with a NaN.
-      Both are differentiable in the set; gradients are estimates like the value.
+      Both are differentiable in the set; gradients are estimates like the value. With
+      `within` there is no gradient: membership has none.
 
     Raises:
-      ValueError: if the set has neither, there are several sets, or `num_samples` is
-        not a positive int.
+      ValueError: if the set has neither and there is no `within`, there are several
+        sets, `within` is not finite or of other targets, or `num_samples` is not a
+        positive int.
 
     References:
       Karp, Luby, Monte-Carlo Algorithms for Enumeration and Reliability Problems, 1983.
@@ -60,7 +75,19 @@ def volume(
     """
     _checks.check_key(key)
     _checks.check_count("num_samples", num_samples, 1)
-    return _volume(key, as_arrays(region=region), int(num_samples), bool(sobol))
+    region, size, sobol = as_arrays(region=region), int(num_samples), bool(sobol)
+    if within is not None:
+        return _volume_within(key, region, *finite_ends(within), size, sobol)
+    return _volume(key, region, size, sobol)
+
+
+def finite_ends(within: Any) -> tuple[Array, Array]:
+    """Returns (lower, upper) of a box; ValueError if they are known and not finite."""
+    _checks.check_kind("within as a Box or an Interval", within, HasEnds)
+    lower, upper = as_arrays(ends=within.ends())
+    for end in (lower, upper):
+        _checks.check_values(np.isfinite, "within as a finite box", end)
+    return as_float(lower), as_float(upper)
 
 
 def check_one(region: Any, ndim: int) -> None:
@@ -73,6 +100,19 @@ def check_one(region: Any, ndim: int) -> None:
 
 
 @jit(static_argnames=("num_samples", "sobol"))
+def _volume_within(key, region, lower, upper, num_samples, sobol):
+    if isinstance(region, HasLabels):
+        kind = type(region).__name__
+        raise ValueError(f"expected a set in R^d, got {kind}: metrics.sizes counts")
+    if lower.ndim > 1 or lower.shape != upper.shape:
+        shapes = f"{lower.shape} and {upper.shape}"
+        raise ValueError(f"expected within as one box, ends (d,), got ends {shapes}")
+    check_one(region, jax.eval_shape(region.contains, lower).ndim)
+    found = log_volume_in_box(key, region.contains, lower, upper, num_samples, sobol)
+    return unless_nan((region, lower, upper), _with_rounding(*found))
+
+
+@jit(static_argnames=("num_samples", "sobol"))
 def _volume(key, region, num_samples, sobol):
     if isinstance(region, HasLogSize):
         log_volume = region.log_size()
@@ -81,9 +121,9 @@ def _volume(key, region, num_samples, sobol):
     if isinstance(region, HasEstimate):
         return _with_rounding(*region.estimate_log_size(key, num_samples, sobol=sobol))
     raise ValueError(
-        "expected a set with log_size() or estimate_log_size(key, num_samples), as an "
-        "Interval, Box, Ellipsoid, Balls or the LevelSet of a Density or Latent score, "
-        f"got {type(region).__name__}"
+        "expected within, a Box, or a set with log_size() or estimate_log_size(key, "
+        "num_samples), as an Interval, Box, Ellipsoid, Balls or the LevelSet of a "
+        f"Density or Latent score, got {type(region).__name__}"
     )
 
 

@@ -1,10 +1,15 @@
 """Files that are whole or not there, whenever the process is killed."""
 
 import contextlib
+import io
 import os
 import time
 import uuid
+import zipfile
+from collections.abc import Mapping
 from pathlib import Path
+
+import numpy as np
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -25,6 +30,29 @@ def write_whole(path: Path, content: bytes) -> None:
             draft.unlink()
         raise
     _sync_folder(path.parent)
+
+
+def npz(entries: Mapping[str, np.ndarray | bytes]) -> bytes:
+    """Returns a file of numpy arrays by name, as of `np.savez`; bytes as they are."""
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        for name, value in entries.items():
+            if isinstance(value, bytes):
+                archive.writestr(name, value)
+                continue
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                np.lib.format.write_array(entry, value, allow_pickle=False)
+    return content.getvalue()
+
+
+def plain(value: np.ndarray) -> np.ndarray:
+    """Returns an array of a type that numpy files know; bfloat16 etc. as bits."""
+    return value.view(f"u{value.itemsize}") if value.dtype.kind == "V" else value
+
+
+def typed(value: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Returns an array of `plain` with the type that it had."""
+    return value.view(dtype) if dtype.kind == "V" else value
 
 
 def remove_drafts(folder: Path, older_than: float = 0) -> None:

@@ -1,0 +1,283 @@
+"""Labels and groups of any hashable kind: names of 0, ..., k - 1, mapped at the door.
+
+Names that are all numbers are numbers everywhere: targets are compared with them, also
+inside of a program, where a target that is none of them is out of range. Other names
+are known on the host alone; an integer target is then a label 0, ..., k - 1 by itself.
+"""
+
+from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from datetime import date, datetime, time
+from functools import cached_property
+from numbers import Real
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from jaxcp._arrays import as_host_array, is_concrete
+from jaxcp.typing import ArrayLike
+
+_FEW = 5  # names that a message lists
+_MANY = 20  # names that are shown in full
+
+
+class Names(tuple[Hashable, ...]):
+    """Distinct names of 0, ..., k - 1, made by `as_names`.
+
+    Equal to other names of the same types alone, for 1 and True are equal: programs are
+    kept by them. The hash is taken once, however many there are.
+    """
+
+    def __eq__(self, other: object) -> bool:
+        """Returns whether all names are the same; of other names also the types."""
+        if self is other or not isinstance(other, Names):
+            return self is other or tuple.__eq__(self, other)
+        same = self._hash == other._hash and self._types == other._types
+        return same and tuple.__eq__(self, other)
+
+    def __ne__(self, other: object) -> bool:
+        """Returns whether names differ."""
+        return not self == other
+
+    def __hash__(self) -> int:
+        """Returns the hash of the tuple."""
+        return self._hash
+
+    def __repr__(self) -> str:
+        """Returns the names as a tuple of them, of many the first ones."""
+        if len(self) <= _MANY:
+            return tuple.__repr__(self)
+        return f"({_listed(self)})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Returns what makes them anew: hashes of text are those of a process."""
+        return Names, (tuple(self),)
+
+    @cached_property
+    def _hash(self):
+        return tuple.__hash__(self)
+
+    @cached_property
+    def _types(self):
+        return tuple(map(type, self))
+
+    @cached_property
+    def _places(self):
+        """The place of each name, by what stands for it."""
+        return {_key(name): place for place, name in enumerate(self)}
+
+    @cached_property
+    def _numbers(self):
+        """The names in order and their places, if all are numbers, else None."""
+        values = np.asarray(self) if _are_numbers(self._types) else None
+        if values is None or values.dtype == object:
+            return None
+        order = np.argsort(values, kind="stable")
+        known = values[order]
+        same = known[1:] == known[:-1]  # as floats, of integers beyond them
+        return None if same.any() else (known, order.astype(np.int32))
+
+
+def as_names(argument: str, values: Any) -> Names:
+    """Returns distinct hashable names, of Python where numpy has its own types."""
+    if isinstance(values, Names):
+        return values
+    if isinstance(values, str | bytes | Mapping | AbstractSet):
+        raise ValueError(
+            f"expected {argument} in an order, as a list or an array, got {values!r}"
+        )
+    if not isinstance(values, Iterable) or not is_concrete(values):
+        raise ValueError(f"expected {argument} as a list of names, got {values!r}")
+    if isinstance(values, Array):
+        values = np.asarray(values)
+    names = Names(_plain(value) for value in values)
+    if not names:
+        raise ValueError(f"expected {argument} with a name at least, got none")
+    if not _are_distinct(names):
+        _check_names(argument, names)
+    return names
+
+
+def _are_distinct(names):
+    """Returns whether names hash, are none of them missing, and no two the same."""
+    try:
+        distinct = len(set(map(_key, names))) == len(names)
+    except TypeError:
+        return False
+    return distinct and not any(map(is_missing, names))
+
+
+def _check_names(argument, names):
+    """Raises ValueError for the first name that cannot be told from others."""
+    seen = set()
+    for place, name in enumerate(names):
+        try:
+            hash(name)
+        except TypeError:
+            kind = type(name).__name__
+            raise ValueError(
+                f"expected {argument} that hash, got {kind} at {place}"
+            ) from None
+        found = f"got {name!r} at {place}"
+        if is_missing(name):
+            raise ValueError(f"expected {argument} without missing ones, {found}")
+        if _key(name) in seen:
+            raise ValueError(f"expected distinct {argument}, {found} once more")
+        seen.add(_key(name))
+
+
+def check_count(argument: str, names: Collection[Hashable], count: int) -> None:
+    """Raises ValueError unless there is a name for each column."""
+    if len(names) != count:
+        raise ValueError(
+            f"expected {argument} with {count} names, one a column, got {len(names)}"
+        )
+
+
+def codes(
+    names: Iterable[Hashable],
+    argument: str,
+    values: Any,
+    among: str,
+    mask: ArrayLike | None = None,
+) -> Any:
+    """Returns the place of every value among the names, int; k where it is none.
+
+    Raises ValueError for a value on the host that is none of them in a row that `mask`
+    keeps: `among` says what the names are. Else as `places`.
+    """
+    names = as_names("classes", names)
+    found = places(names, argument, values)
+    is_known = isinstance(found, np.ndarray) and found.dtype.kind in "iu"
+    if is_known and is_concrete(mask):
+        unknown = (found < 0) | (found >= len(names))
+        if mask is not None and np.shape(mask) == found.shape[:1]:
+            unknown = (unknown.T & np.asarray(mask, bool)).T
+        if unknown.any():
+            where = tuple(int(i) for i in np.argwhere(unknown)[0])
+            at = f" at {where if len(where) > 1 else where[0]}" if where else ""
+            value = _plain(on_host(argument, values)[where])
+            expected = f"expected {argument} among {among} {_listed(names)}"
+            raise ValueError(f"{expected}, got {value!r}{at}")
+    return found
+
+
+def places(names: Names, argument: str, values: Any) -> Any:
+    """Returns the place of every value among the names, int; k where it is none.
+
+    An array of numpy where the values are known. Numbers are left as they are where the
+    names are none; so is None.
+    """
+    if values is None:
+        return None
+    if isinstance(values, Array) and names._numbers is None:
+        return values
+    if not is_concrete(values):
+        return _places_of(values, names)
+    values = on_host(argument, values)
+    if values.dtype.kind in "biuf":
+        if names._numbers is None:
+            return values
+        known, order = _in_type_of(values, names)
+        return _search(np, values, known, order, len(names))
+    flat = map(_key, values.ravel().tolist())
+    found = np.fromiter((_place(names, key) for key in flat), np.int32, values.size)
+    return found.reshape(values.shape)
+
+
+def _place(names, key):
+    try:
+        return names._places.get(key, len(names))
+    except TypeError:  # does not hash
+        return len(names)
+
+
+def _places_of(values, names):
+    """Returns the places of values of a program among names that are numbers."""
+    known, order = _in_type_of(values, names)
+    if known.dtype != values.dtype:
+        values = values.astype(known.dtype)
+    if not known.size:
+        return jnp.full(values.shape, len(names))
+    return _search(jnp, values, jnp.asarray(known), jnp.asarray(order), len(names))
+
+
+def _search(xp, values, known, order, count):
+    """Returns the place of every value among sorted numbers; `count` if it is none."""
+    at = xp.minimum(xp.searchsorted(known, values), len(known) - 1)
+    return xp.where(known[at] == values, order[at], count).astype(np.int32)
+
+
+def _in_type_of(values, names):
+    """Returns sorted names and their places in a type to compare values in.
+
+    In programs that is a type of jax, in which names beyond its range are left out.
+    """
+    known, order = names._numbers
+    is_known = isinstance(values, np.ndarray)
+    whole = known.dtype.kind != "f" and values.dtype.kind != "f"
+    if whole and is_known:
+        return known, order
+    if whole:
+        dtype = jax.dtypes.canonicalize_dtype(int)
+        limits = np.iinfo(dtype)
+        fits = (known >= limits.min) & (known <= limits.max)
+        return known[fits].astype(dtype), order[fits]
+    is_float = jnp.issubdtype(values.dtype, jnp.floating)
+    default = np.dtype(float) if is_known else jax.dtypes.canonicalize_dtype(float)
+    dtype = values.dtype if is_float else default
+    cast = known.astype(dtype)
+    if (cast[1:] == cast[:-1]).any():
+        raise ValueError(f"expected classes or groups that differ in {dtype}")
+    return cast, order
+
+
+def on_host(argument: str, values: Any) -> np.ndarray:
+    """Returns values as an array of numpy: of numbers, or of what they are."""
+    if isinstance(values, tuple | list):
+        if any(isinstance(v, list | np.ndarray | Array) for v in values):
+            values = np.asarray(values)
+        else:
+            values = np.fromiter(values, object, len(values))
+    array = as_host_array(argument, values)
+    if array.dtype.kind == "O":
+        flat = array.ravel().tolist()
+        if flat and _are_numbers(set(map(type, flat))):
+            return np.asarray(flat).reshape(array.shape)
+    return array.astype("datetime64[us]") if array.dtype.kind == "M" else array
+
+
+def _are_numbers(types):
+    return all(issubclass(kind, Real | np.bool_) for kind in types)
+
+
+def _plain(value):
+    """Returns a value of numpy as one of Python, but for dates."""
+    is_plain = isinstance(value, np.generic) and value.dtype.kind in "biufUS"
+    return value.item() if is_plain else value
+
+
+def _key(value):
+    """Returns what stands for a name: dates and times of one day hash the same."""
+    if isinstance(value, np.datetime64):
+        value = value.astype("datetime64[us]").item()
+    if type(value) is date:
+        return datetime.combine(value, time())
+    return value
+
+
+def is_missing(value: Any) -> bool:
+    """Returns whether a value is None, NaN, NaT or NA."""
+    try:
+        return value is None or bool(value != value)
+    except TypeError:
+        return True
+
+
+def _listed(names):
+    """Returns the first names as a message shows them."""
+    shown = ", ".join(map(repr, names[:_FEW]))
+    return shown if len(names) <= _FEW else f"{shown}, ... ({len(names)})"

@@ -1,0 +1,180 @@
+"""Which of b fits are without each row, and what they predict for it together."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from jaxcp._arrays import is_concrete
+from jaxcp._numbers import as_float, mean
+from jaxcp._pytree import pytree, static
+from jaxcp.learners import shared
+from jaxcp.quantiles.selection import kth_smallest
+from jaxcp.typing import PyTree
+
+if TYPE_CHECKING:
+    from jaxcp.cross._fits import Fits
+
+Aggregation = str | Callable[[Array, Array], Array]
+
+
+def left_out_by(held_out: Array, aggregation: Aggregation) -> "OwnFit | Ensemble":
+    """Returns what predicts each row without it: the fits that held it out."""
+    known = aggregation in ("mean", "median")
+    if not known and not callable(aggregation):
+        raise ValueError(
+            "expected aggregation mean, median or a function of (values, held), got "
+            f"{aggregation!r}"
+        )
+    if known and is_concrete(held_out):
+        held = np.asarray(held_out)
+        if np.all(held.sum(axis=0) == 1):
+            return OwnFit(jnp.asarray(held.argmax(axis=0)), len(held))
+    return Ensemble(jnp.asarray(held_out), aggregation)
+
+
+def rows_left_out(mask: Array | None) -> Array | None:
+    """Returns which rows have a score, None if all; raises ValueError if none has."""
+    if mask is None or not is_concrete(mask):
+        return mask
+    if not bool(jnp.any(mask)):
+        raise ValueError(
+            "expected some row with weight 0 in a resample, held out, got resamples "
+            "that all hold every row"
+        )
+    return None if bool(jnp.all(mask)) else mask
+
+
+@pytree
+class OwnFit:
+    """A fit for each row, the only one without it.
+
+    Args:
+      fold: The fit without each row, int of shape (n,).
+      count: Number of fits b.
+    """
+
+    fold: Array
+    count: int = static()
+    mask = None  # every row has its fit
+
+    @property
+    def rows_per_fit(self) -> int:
+        """Rows that a fit alone predicts, rounded down."""
+        return len(self.fold) // self.count
+
+    @property
+    def voting(self) -> Array:
+        """True for the fits that left a row out, shape (b,)."""
+        return jnp.zeros(self.count, bool).at[self.fold].set(True)
+
+    def voters(self, preds: PyTree) -> PyTree:
+        """Returns the different predictions without a row at one input: those given."""
+        return preds
+
+    def without_each(self, preds: PyTree) -> PyTree:
+        """Returns predictions without each row, (b, ...) to (n, ...), at one input."""
+        return jax.tree.map(lambda v: v[self.fold], preds)
+
+    def center(self, preds: PyTree) -> PyTree:
+        """Returns the mean of `without_each`, (b, ...) to (...)."""
+        shares = mean(self.fold[:, None] == jnp.arange(self.count)[None])
+        return jax.tree.map(lambda v: _mean(v, shares), preds)
+
+    def of_recorded(self, preds: PyTree) -> PyTree:
+        """Returns predictions of rows without them, (b, n, ...) to (n, ...)."""
+        rows = jnp.arange(len(self.fold))
+        return jax.tree.map(lambda v: v[self.fold, rows], preds)
+
+    def of_rows(self, fits: "Fits", x: PyTree) -> PyTree:
+        """Returns the prediction of every training row without it, leading axis n."""
+        if self.count < len(self.fold):
+            pick = lambda preds, i: jax.tree.map(lambda v: v[i], preds)  # noqa: E731
+            return fits.at_each(pick, x, self.fold, width=self.count)
+        each = shared.take(fits.params, self.fold)  # n predictions, not n^2
+        return shared.predict_each(fits.learner, each, x)
+
+
+@pytree
+class Ensemble:
+    """An average, for each row, of the fits without it.
+
+    Args:
+      held_out: True where a fit is without a row, shape (b, n).
+      aggregation: "mean" or "median" of these fits, or a function of their values
+        (b, ...) and of which are held out, (b,).
+    """
+
+    held_out: Array
+    aggregation: Aggregation = static(default="mean")
+    rows_per_fit = 0  # a fit alone predicts none
+
+    @property
+    def count(self) -> int:
+        """Number of fits b."""
+        return len(self.held_out)
+
+    @property
+    def mask(self) -> Array:
+        """True where some fit is without the row, shape (n,)."""
+        return jnp.any(self.held_out, axis=0)
+
+    voting = mask
+
+    def voters(self, preds: PyTree) -> PyTree:
+        """Returns the different predictions without a row at one input: n of them."""
+        return self.without_each(preds)
+
+    def without_each(self, preds: PyTree) -> PyTree:
+        """Returns predictions without each row, (b, ...) to (n, ...), at one input."""
+        return jax.vmap(self._average, (None, 1))(preds, self.held_out)
+
+    def center(self, preds: PyTree) -> PyTree:
+        """Returns the aggregate of `without_each`, (b, ...) to (...)."""
+        if self.aggregation != "mean":
+            return self._average(self.without_each(preds), self.mask)
+        counts = jnp.maximum(jnp.sum(self.held_out, axis=0), 1)
+        shares = jnp.sum(self.held_out / counts[None], axis=1)
+        return jax.tree.map(lambda v: _mean(v, shares), preds)
+
+    def of_recorded(self, preds: PyTree) -> PyTree:
+        """Returns predictions of rows without them, (b, n, ...) to (n, ...)."""
+        return jax.vmap(self._average, (1, 1))(preds, self.held_out)
+
+    def of_rows(self, fits: "Fits", x: PyTree) -> PyTree:
+        """Returns the prediction of every training row without it, leading axis n."""
+        own = self.held_out.T
+        return fits.at_each(self._average, x, own, width=fits.count)
+
+    def _average(self, preds, held):
+        name = self.aggregation
+        combine = _KNOWN[name] if isinstance(name, str) else name
+        return jax.tree.map(lambda v: combine(v, held), preds)
+
+
+def _mean(values, weights):
+    """Returns the weighted mean over the leading axis; 0 without any weight."""
+    values = as_float(values)
+    total = jnp.sum(weights)
+    shares = (weights / jnp.where(total > 0, total, 1)).astype(values.dtype)
+    # A fit that diverged spoils only the rows that use it.
+    used = (shares > 0).reshape(-1, *(1,) * (values.ndim - 1))
+    values = jnp.where(used, values, 0)
+    return jnp.tensordot(shares, values, 1, precision="highest")
+
+
+def _median(values, held):
+    """Returns the median over the leading axis of the fits in `held`; 0 of none."""
+    values = as_float(values)
+    count = jnp.sum(held)
+    ranks = jnp.stack([(count + 1) // 2, count // 2 + 1])
+    columns = values.reshape(len(values), -1).T
+    middle = jax.vmap(lambda v: kth_smallest(v, ranks, where=held))(columns)
+    middle = jnp.where(count > 0, middle, 0)
+    return jnp.mean(middle, axis=1).reshape(values.shape[1:])
+
+
+_KNOWN = {"mean": _mean, "median": _median}

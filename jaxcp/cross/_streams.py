@@ -1,0 +1,18 @@
+"""From held-out scores to the state of an online method."""
+
+from jaxcp.calibration.split import Calibration
+from jaxcp.online.windows import SlidingState, SlidingWindow
+
+
+def sliding(
+    calibration: Calibration, every: int, empirical: bool
+) -> tuple[SlidingWindow, SlidingState]:
+    """Returns the sliding window of a calibration's scores, and its state."""
+    if calibration.weights is not None:
+        raise ValueError(
+            "expected scores without calibration_weights, which a window does not "
+            "keep; online.NexCP weighs scores by their age"
+        )
+    method = SlidingWindow(calibration.score, every=every, empirical=empirical)
+    # Every step is given its own alpha.
+    return method, method.init(calibration.scores, 0.5, mask=calibration.mask)

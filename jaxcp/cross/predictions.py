@@ -1,0 +1,296 @@
+"""Predictions of many fits, from any library, in place of the fits themselves."""
+
+from collections.abc import Hashable, Iterable
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array
+
+from jaxcp import _checks
+from jaxcp._named import named
+from jaxcp._pytree import pytree
+from jaxcp.calibration._rows import weights_for
+from jaxcp.calibration.split import Calibration, calibrate
+from jaxcp.cross import _programs, _recorded
+from jaxcp.cross._fits import Recorded
+from jaxcp.cross._left_out import (
+    Aggregation,
+    Ensemble,
+    OwnFit,
+    left_out_by,
+    rows_left_out,
+)
+from jaxcp.cross._streams import sliding
+from jaxcp.online.windows import SlidingState, SlidingWindow
+from jaxcp.quantiles.levels import conformal_rank
+from jaxcp.scores import inputs
+from jaxcp.typing import AnySet, ArrayLike, PyTree, Score
+
+
+@pytree
+class CrossCalibration:
+    """Scores of rows under fits without them, and which fits those are.
+
+    Made by `cross_calibrate`. Calling it with what the b fits predict at new inputs
+    gives the "+" sets; `minmax` and `naive` are the other two ways to use them.
+
+    Args:
+      left_out: Which of the b fits predict each row.
+      calibration: The calibration of the held-out scores.
+    """
+
+    left_out: OwnFit | Ensemble
+    calibration: Calibration
+
+    @property
+    def score(self) -> Score:
+        """The nonconformity score."""
+        return self.calibration.score
+
+    @property
+    def scores(self) -> Array:
+        """Held-out scores, shape (n,) or (n, c); of no use where `mask` is False."""
+        return self.calibration.scores
+
+    @property
+    def mask(self) -> Array | None:
+        """True for rows that count, shape (n,); None if that is all of them."""
+        return self.calibration.mask
+
+    def quantile(self, alpha: ArrayLike, **context: Any) -> Array:
+        """Returns the conformal quantile of the held-out scores, for one threshold."""
+        return self.calibration.quantile(alpha, **context)
+
+    def __call__(
+        self, preds: PyTree, alpha: ArrayLike, *, test_weights: ArrayLike | None = None
+    ) -> AnySet:
+        """Returns the "+" sets at new inputs.
+
+        With f_-i what the fits without row i predict together, scores R_i and k = n + 1
+        - floor(alpha (n + 1)): the k-th largest lower and the k-th smallest upper end
+        of the n sets {y : s(f_-i(x), y) <= R_i}; of labels, those y with
+        #{i : R_i < s(f_-i(x), y)} below k.
+
+        Args:
+          preds: Predictions of the b fits at m inputs, a pytree with leading axes
+            (b, m), the fits in the same order as for `cross_calibrate`.
+          alpha: Miscoverage level, shape (), or (c,) for scores with c components,
+            whose sets are intersected (a scalar is split to alpha / c).
+          test_weights: Weight of each test point, shape (m,), for calibrations with
+            weights. Defaults to 1.
+
+        Returns:
+          Sets with leading axis m: `Interval`, `Box` or `LabelSet` as of the score,
+          infinite ends where the rank leaves 1, ..., n. Of scores without such sets:
+          sets that know membership only.
+
+        Raises:
+          ValueError: if there are predictions of another number of fits or of another
+            shape, one is NaN, a number `alpha` is outside (0, 1), or lengths differ.
+
+        Guarantee:
+          P(Y in set) >= 1 - 2 alpha for exchangeable rows, each left out by one fit,
+          and a learner that treats them alike (K folds: minus a term below
+          sqrt(2 / n)); about 1 - alpha for stable learners.
+
+        References:
+          Barber et al., Predictive Inference with the Jackknife+, 2021.
+        """
+        args = self._check(preds, alpha, test_weights)
+        return self.named(_programs.plus(self, Recorded(), *args))
+
+    def minmax(
+        self, preds: PyTree, alpha: ArrayLike, *, test_weights: ArrayLike | None = None
+    ) -> AnySet:
+        """Returns the hull of all held-out fits' sets: [min f_-i - q, max f_-i + q].
+
+        q is the conformal quantile of the held-out scores; of labels, the union of the
+        sets of all fits. Arguments, errors and types of sets as for the "+" sets.
+
+        Guarantee:
+          P(Y in set) >= 1 - alpha for exchangeable rows; usually far more.
+
+        References:
+          Barber et al., Predictive Inference with the Jackknife+, 2021, theorem 2.
+        """
+        args = self._check(preds, alpha, test_weights)
+        return self.named(_programs.minmax(self, Recorded(), *args))
+
+    def naive(
+        self, preds: PyTree, alpha: ArrayLike, *, test_weights: ArrayLike | None = None
+    ) -> AnySet:
+        """Returns the sets of a fit on all rows: the jackknife, f(x) -/+ q.
+
+        `preds` are those of that fit alone, a pytree with leading axis m.
+
+        Guarantee:
+          None: coverage may be anything, and falls to a half where the number of
+          features is the number of rows. About 1 - alpha for stable learners.
+
+        References:
+          Barber et al., Predictive Inference with the Jackknife+, 2021, section 1.2.
+        """
+        return self.calibration(preds, alpha, test_weights=test_weights)
+
+    def aggregate(self, preds: PyTree, *, alpha: ArrayLike | None = None) -> PyTree:
+        """Returns one prediction for each input from the fits that leave rows out.
+
+        The mean of f_-i(x) over the rows that count (their median, or the function, if
+        fits are aggregated so): the center of EnbPI, journal version.
+
+        Args:
+          preds: Predictions of the b fits, a pytree with leading axes (b, m).
+          alpha: Miscoverage level, (): the ceil((1 - alpha) n)-th smallest of f_-i(x)
+            instead, the center of the first version of EnbPI.
+
+        Returns:
+          Predictions with leading axis m.
+
+        Raises:
+          ValueError: as calling the calibration.
+
+        References:
+          Xu and Xie, Conformal Prediction for Time Series, 2021 and 2023.
+        """
+        return self.aggregate_of(Recorded(), self._preds(preds), alpha)
+
+    def stream(
+        self, *, every: int = 1, empirical: bool = False
+    ) -> tuple[SlidingWindow, SlidingState]:
+        """Returns an online method and its state, after the held-out scores.
+
+        The rolling threshold of EnbPI, for rows in order of time and predictions by
+        `aggregate`. Arguments, errors and guarantee are those of
+        `online.SlidingWindow`; there are no calibration weights.
+
+        Example:
+          >>> held_out = jnp.arange(20)[None] % 2 == jnp.arange(2)[:, None]
+          >>> score, y = jaxcp.scores.Absolute(), jnp.arange(20.0)
+          >>> cp = cross_calibrate(score, jnp.zeros((2, 20)), y, held_out)
+          >>> method, state = cp.stream(every=2)
+          >>> preds, y = cp.aggregate(jnp.zeros((2, 4))), jnp.full(4, 30.0)
+          >>> jaxcp.online.run(method, state, preds, y, alpha=0.1)[1].upper.tolist()
+          [18.0, 18.0, 30.0, 30.0]
+        """
+        return sliding(self.calibration, every, empirical)
+
+    def named(self, sets):
+        """Returns sets with the names of their labels, if there are any."""
+        return named(sets, self.calibration.classes)
+
+    def aggregate_of(self, source, x, alpha):
+        """Returns one prediction of what a source predicts at each input."""
+        if alpha is None:
+            return _programs.center(self, source, x)
+        n = len(self.scores) if self.mask is None else jnp.sum(self.mask)
+        rank = conformal_rank(n - 1, alpha)  # n - floor(alpha n)
+        if rank.ndim:
+            raise ValueError(f"expected alpha of shape (), got {rank.shape}")
+        return _programs.upper_center(self, source, x, rank)
+
+    def _check(self, preds, alpha, test_weights):
+        """Returns predictions, rank and weights, or raises ValueError."""
+        preds = self._preds(preds)
+        rows = Recorded().rows(preds)
+        return preds, *self.level_and_weights(rows, alpha, test_weights)
+
+    def _preds(self, preds):
+        """Returns predictions of the b fits, after checks."""
+        shapes = self.calibration.row_shapes
+        return _recorded.new_preds(self.score, preds, self.left_out.count, shapes)
+
+    def level_and_weights(self, rows, alpha, test_weights):
+        """Returns the rank and the weights of test points, or raises ValueError."""
+        weights = weights_for(self.calibration.weights, test_weights)
+        _, test_weights = _checks.rows(x=rows, test_weights=weights)
+        self.calibration._check_one_alpha(alpha)
+        return self.calibration.rank(alpha), test_weights
+
+
+def cross_calibrate(
+    score: Score,
+    preds: PyTree,
+    y: ArrayLike,
+    held_out: ArrayLike,
+    *,
+    weights: ArrayLike | None = None,
+    mask: ArrayLike | None = None,
+    aggregation: Aggregation = "mean",
+    classes: Iterable[Hashable] | None = None,
+) -> CrossCalibration:
+    """Returns the calibration of rows by fits that leave them out, from predictions.
+
+    The door of the cross family for models of any library: jackknife+, CV+, after
+    bootstrap and EnbPI see predictions alone. Row i is predicted by the fits j with
+    held_out[j, i]: by the one, or by their aggregate. A row that no fit left out has no
+    score: it is masked out, and does not count.
+
+    Args:
+      score: Nonconformity score of one example, from `jaxcp.scores`.
+      preds: What each of b fits predicts for the n rows, a pytree with leading axes
+        (b, n), or a list of what each predicts. What a fit predicts for rows that it
+        was fitted on is not looked at, and may be NaN. A uniform of a randomized score
+        is that of the row, the same in all fits.
+      y: Targets, shape (n, ...), or labels 0, ..., k - 1.
+      held_out: True where a fit was made without a row, bool of shape (b, n).
+      weights: Weights >= 0 of the rows' scores, shape (n,), as for `calibrate`. They
+        are normalized once over all rows, with an infinite atom for the test point at
+        both ends.
+      mask: True where a row counts, shape (n,). Defaults to all rows.
+      aggregation: "mean" or "median" of the fits without a row, or a function of their
+        values, an array (b, ...), and of which of the b were held out, (b,), that jax
+        can trace.
+      classes: Names of the k labels, one a column of the predictions, as for
+        `calibrate`: `y` is then given by name, and sets give names back.
+
+    Returns:
+      A `CrossCalibration`: call it with what the b fits predict at new inputs.
+
+    Raises:
+      ValueError: if shapes do not fit, every fit holds every row, a prediction of a row
+        held out is NaN, or as `calibrate`. Where `held_out` is traced and no row is
+        left out the sets are infinite.
+
+    Guarantee:
+      As `CrossCalibration.__call__`: 1 - 2 alpha where every row is left out by one
+      fit, for fits that treat their rows alike.
+
+    References:
+      Barber et al., Predictive Inference with the Jackknife+, 2021.
+
+    Example:
+      >>> import numpy as np
+      >>> from jaxcp import scores
+      >>> x = np.arange(12.0)
+      >>> y = 2 * x + np.where(x % 2, 1, -1)
+      >>> fold = np.arange(12) % 3
+      >>> held_out = fold == np.arange(3)[:, None]  # CV+ with three folds
+      >>> lines = [np.polyfit(x[~held], y[~held], 1) for held in held_out]
+      >>> preds = np.stack([np.polyval(line, x) for line in lines])
+      >>> cp = cross_calibrate(scores.Absolute(), preds, y, held_out)
+      >>> new = np.stack([np.polyval(line, [5.0]) for line in lines])
+      >>> round(cp(new, alpha=0.2).upper.item(), 1)
+      11.5
+    """
+    inputs.check_score(score)
+    held_out = _recorded.check_held_out(held_out, mask)
+    preds = _recorded.known_preds(preds, held_out)
+    left_out = left_out_by(held_out, aggregation)
+    own = _programs.held_out(left_out, preds)
+    return of_held_out(left_out, score, own, y, weights, classes)
+
+
+def of_held_out(
+    left_out: OwnFit | Ensemble,
+    score: Score,
+    preds: PyTree,
+    y: ArrayLike,
+    weights: ArrayLike | None,
+    classes: Iterable[Hashable] | None,
+) -> CrossCalibration:
+    """Returns the calibration of rows by their held-out predictions, (n, ...)."""
+    mask = rows_left_out(left_out.mask)
+    calibration = calibrate(
+        score, preds, y, weights=weights, mask=mask, classes=classes
+    )
+    return CrossCalibration(left_out, calibration)

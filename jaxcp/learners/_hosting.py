@@ -1,0 +1,143 @@
+"""Many fits on the host: in threads or by an executor, kept when one of them fails."""
+
+import hashlib
+import pickle
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_completed, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+
+
+@jax.tree_util.register_static
+@dataclass(frozen=True, eq=False, repr=False)
+class ModelFits:
+    """Fitted models of any library, in the order of the resamples. Made by `Estimator`.
+
+    Args:
+      models: The fitted models, a list of length b; None where a fit is not done.
+        Where the estimator holds several models, each entry is a tuple of them.
+      classes: Classes in the order of the columns of probabilities, or None.
+      entropy: Words of the key.
+      weights: Weights of the rows in each fit, shape (b, n).
+      x: Training inputs.
+      y: Training targets.
+      full: The fit on all rows, once it is asked for.
+    """
+
+    models: list[Any]
+    classes: tuple | None
+    entropy: tuple[int, ...]
+    weights: np.ndarray
+    x: Any
+    y: Any
+    full: list[Any] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        done = sum(model is not None for model in self.models)
+        return f"ModelFits({done} of {len(self.models)} fits)"
+
+    def check_same(self, other: "ModelFits") -> None:
+        """Raises ValueError unless other fits are of the same key, data and weights."""
+        same = {
+            "key": self.entropy == other.entropy,
+            "weights": np.array_equal(self.weights, other.weights),
+            "x and y": _digest(self.x, self.y) == _digest(other.x, other.y),
+        }
+        for name, is_same in same.items():
+            if not is_same:
+                raise ValueError(
+                    f"expected the {name} of the fits that are resumed, got others; "
+                    "fit anew without resume"
+                )
+
+
+class FitError(ValueError):
+    """A fit that raised, with the fits that are done. Made by the fits of `Estimator`.
+
+    Its cause is what the model raised. `Estimator.resume(error.fits)` goes on.
+
+    Args:
+      message: What happened, and in which resample.
+      fits: The fits that are done; its `models` are None where a fit is missing.
+
+    Example:
+      >>> error = FitError("expected a fit, got RuntimeError")
+      >>> isinstance(error, ValueError), error.fits
+      (True, None)
+    """
+
+    def __init__(self, message: str, fits: ModelFits | None = None) -> None:
+        super().__init__(message)
+        self.fits = fits
+
+
+@contextmanager
+def keeping(fits: ModelFits) -> Iterator[None]:
+    """Lets an interrupt carry the fits that are done."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        error.fits = fits  # type: ignore[attr-defined]
+        error.add_note(f"{fits} are kept: learner.resume(error.fits) goes on")
+        raise
+
+
+def run(
+    task: Callable[..., Any],
+    jobs: dict[int, tuple],
+    done: Callable[[int, Any], None],
+    num_workers: int,
+    executor: Executor | None = None,
+) -> tuple[int, Exception] | None:
+    """Runs jobs and tells `done` each result; returns the first job that raises.
+
+    None starts after it; those that run come to their end, also after Ctrl-C.
+    """
+    if executor is not None:
+        return _run(task, jobs, done, executor)
+    if num_workers > 1 and len(jobs) > 1:
+        with ThreadPoolExecutor(num_workers) as pool:
+            return _run(task, jobs, done, pool)
+    for name, job in jobs.items():
+        try:
+            result = task(*job)
+        except Exception as error:
+            return name, error
+        done(name, result)
+    return None
+
+
+def _run(task, jobs, done, executor):
+    futures: dict[Future, int] = {}
+    kept: set[Future] = set()
+
+    def keep(future):
+        if future not in kept and not future.cancelled() and not future.exception():
+            kept.add(future)
+            done(futures[future], future.result())
+
+    try:
+        for name, job in jobs.items():
+            futures[executor.submit(task, *job)] = name
+        for future in as_completed(futures):
+            if isinstance(error := future.exception(), Exception):
+                return futures[future], error
+            future.result()  # raises an interrupt, which reaches processes as well
+            keep(future)
+    finally:
+        running = [future for future in futures if not future.cancel()]
+        for future in wait(running).done:
+            keep(future)
+    return None
+
+
+def _digest(*values):
+    """Returns a fingerprint of data, or None for what cannot be pickled."""
+    try:
+        return hashlib.sha256(pickle.dumps(values)).digest()
+    except Exception:
+        return None

@@ -1,0 +1,95 @@
+"""What fitted models of any library predict, as numpy arrays."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxcp._arrays import on_host
+from jaxcp.learners import _rows
+from jaxcp.learners._fitting import has
+from jaxcp.learners._hosting import ModelFits, run
+from jaxcp.typing import PyTree
+
+Predict = Callable[[Any, Any], PyTree] | None
+
+
+def predict_one(
+    predict: Predict, model: Any, fits: ModelFits, x: Any, fit: str
+) -> PyTree:
+    """Returns the predictions of one fit, which `fit` names; leading axis m."""
+    m = _rows.num_rows("x", x)
+    if not m:  # which most models refuse: a training row tells the shapes
+        known = _rows.take(fits.x, np.arange(1))
+        preds = predict_one(predict, model, fits, known, fit)
+        return jax.tree.map(lambda v: v[:0], preds)
+    if predict is not None:
+        preds = predict(list(model) if isinstance(model, tuple) else model, x)
+    elif isinstance(model, tuple):
+        preds = tuple(_ask(one, fits.classes, x) for one in model)
+    else:
+        preds = _ask(model, fits.classes, x)
+    return _rows.as_predictions(preds, m, fit)
+
+
+def predict_each(
+    predict: Predict,
+    fits: ModelFits,
+    x: Any,
+    rows: Sequence[np.ndarray | None],
+    num_workers: int,
+) -> list[PyTree]:
+    """Returns what each fit predicts for its rows: all if None, nothing if empty."""
+    preds: list = [None] * len(rows)
+
+    def one(j):
+        own = x if rows[j] is None else _rows.take(x, rows[j])
+        return predict_one(predict, fits.models[j], fits, own, f"fit {j}")
+
+    jobs = {j: (j,) for j, own in enumerate(rows) if own is None or len(own)}
+    failed = run(one, jobs, preds.__setitem__, num_workers)
+    if failed is not None:
+        raise failed[1]
+    return preds
+
+
+def spread(each: list[PyTree], rows: list[np.ndarray], n: int) -> PyTree:
+    """Returns predictions of its rows by each fit as arrays (b, n, ...), 0 elsewhere.
+
+    The predictions of a fit without rows are None.
+    """
+
+    def leaf(*parts):
+        shape = len(each), n, *parts[0].shape[1:]
+        whole = np.zeros(shape, np.result_type(*(v.dtype for v in parts)))
+        for j, part in zip(given, parts, strict=True):
+            whole[j, rows[j]] = part
+        return whole
+
+    given = [j for j, own in enumerate(rows) if len(own)]
+    return jax.tree.map(leaf, *(each[j] for j in given))
+
+
+def _ask(model, classes, x):
+    if not has(model, "predict_proba"):
+        return model.predict(x)
+    probs = on_host("probabilities", model.predict_proba(x))
+    seen = list(getattr(model, "classes_", classes))
+    if probs.ndim != 2 or probs.shape[1] != len(seen) or set(seen) - set(classes):
+        raise ValueError(
+            f"expected probabilities of the {len(classes)} classes {_few(classes)}, "
+            f"got shape {probs.shape} of {_few(seen)} by {type(model).__name__}; give "
+            "the classes to the Estimator, or predict=(model, x) -> preds"
+        )
+    if seen == list(classes):
+        return probs
+    place = {name: j for j, name in enumerate(classes)}
+    whole = np.zeros((len(probs), len(classes)), probs.dtype)
+    whole[:, [place[name] for name in seen]] = probs
+    return whole
+
+
+def _few(names):
+    shown = ", ".join(map(repr, list(names)[:5]))
+    return f"{shown}, ..." if len(names) > 5 else shown

@@ -1,0 +1,5 @@
+"""Values in files: arrays and settings, no code."""
+
+from jaxcp.saving.files import load, save
+
+__all__ = ["load", "save"]

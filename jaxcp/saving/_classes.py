@@ -1,0 +1,99 @@
+"""Classes of values: the names that files have for them, and their fields."""
+
+import dataclasses
+import sys
+from typing import Any
+
+
+def name_of(cls: type) -> str | None:
+    """Returns the name of a class of this library; None for one of the user.
+
+    Of the family that it belongs to, whichever module it is in: `jaxcp.scores.CQR`.
+    """
+    parts = cls.__module__.split(".")
+    home = vars(sys.modules.get(cls.__module__, object))
+    if parts[0] != "jaxcp" or home.get(cls.__name__) is not cls:
+        return None
+    is_private = parts[1].startswith("_")
+    if is_private or vars(sys.modules["jaxcp"]).get(cls.__name__) is cls:
+        return f"jaxcp.{cls.__name__}"
+    return f"jaxcp.{parts[1]}.{cls.__name__}"
+
+
+def named() -> dict[str, type]:
+    """Returns the classes of values of this library by their names."""
+    modules = [m for k, m in list(sys.modules.items()) if k.split(".")[0] == "jaxcp"]
+    values = [v for module in modules for v in vars(module).values()]
+    classes = {v for v in values if isinstance(v, type) and is_value(v)}
+    return {name: cls for cls in classes if (name := name_of(cls))}
+
+
+def is_value(cls: type) -> bool:
+    """Returns whether values of a class are their fields, and nothing else."""
+    if _is_container(cls):
+        return name_of(cls) is not None
+    if issubclass(cls, tuple):
+        return hasattr(cls, "_fields")
+    parameters = getattr(cls, "__dataclass_params__", None)
+    return parameters is not None and parameters.frozen
+
+
+def is_of_functions(value: Any) -> bool:
+    """Returns whether a value is a bundle of functions, e.g. an optax optimizer."""
+    is_tuple = isinstance(value, tuple) and hasattr(value, "_fields")
+    return is_tuple and len(value) > 0 and all(map(callable, value))
+
+
+def fields_of(value: Any) -> dict[str, Any]:
+    """Returns the fields of a value by their names."""
+    if _is_container(type(value)):
+        return dict(value if isinstance(value, dict) else enumerate(value))
+    return {name: getattr(value, name) for name in _names(type(value))}
+
+
+def made(cls: type, fields: dict[str, Any]) -> Any:
+    """Returns the value of a class with these fields, or their defaults; runs no code.
+
+    Raises ValueError for fields that the class has not, or has none of in `fields`.
+    """
+    if _is_container(cls):
+        is_dict = issubclass(cls, dict)
+        return cls(fields) if is_dict else tuple.__new__(cls, fields.values())
+    complete = _defaults(cls) | fields
+    if set(complete) != set(_names(cls)):
+        expected, found = ", ".join(_names(cls)), ", ".join(fields)
+        raise ValueError(
+            f"expected {cls.__name__} with the fields {expected}, got {found} of "
+            "another version of it; save it anew"
+        )
+    if issubclass(cls, tuple):
+        return tuple.__new__(cls, [complete[name] for name in _names(cls)])
+    # Past __init__, which may want what was given, not what became of it.
+    value = object.__new__(cls)
+    for name in _names(cls):
+        object.__setattr__(value, name, complete[name])
+    return value
+
+
+def _is_container(cls):
+    """Returns whether a class is a dict or tuple with methods of its own."""
+    return issubclass(cls, dict | tuple) and not hasattr(cls, "_fields")
+
+
+def _names(cls):
+    if issubclass(cls, tuple):
+        return cls._fields
+    return [field.name for field in dataclasses.fields(cls)]
+
+
+def _defaults(cls):
+    """Returns what fields are that are not in a file from before they were there."""
+    if issubclass(cls, tuple):
+        return dict(cls._field_defaults)
+    missing, known = dataclasses.MISSING, {}
+    for field in dataclasses.fields(cls):
+        if field.default is not missing:
+            known[field.name] = field.default
+        elif field.default_factory is not missing:
+            known[field.name] = field.default_factory()
+    return known

@@ -1,0 +1,47 @@
+"""Settings that are text in a file."""
+
+import math
+from datetime import date, datetime, time
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+_PLAIN = type(None), bool, int, str
+# What JSON has no word for: its name in files, to text and back.
+_TEXTS: dict[type, tuple[str, Any, Any]] = {
+    float: ("float", repr, float),  # those that are not finite
+    complex: ("complex", str, complex),
+    Fraction: ("fraction", str, Fraction),
+    bytes: ("bytes", bytes.hex, bytes.fromhex),
+    date: ("date", date.isoformat, date.fromisoformat),
+    datetime: ("datetime", datetime.isoformat, datetime.fromisoformat),
+    time: ("time", time.isoformat, time.fromisoformat),
+    np.dtype: ("dtype", str, np.dtype),
+}
+_READERS = {name: read for name, _, read in _TEXTS.values()}
+
+
+def is_plain(value: Any) -> bool:
+    """Returns whether JSON holds a value as it is."""
+    finite = type(value) is float and math.isfinite(value)
+    return finite or type(value) in _PLAIN
+
+
+def to_text(value: Any) -> dict[str, str] | None:
+    """Returns a setting as text with the name of its type, None for other values."""
+    cls = np.dtype if isinstance(value, np.dtype) else type(value)
+    if cls not in _TEXTS:
+        return None
+    name, write, _ = _TEXTS[cls]
+    return {"is": name, "text": write(value)}
+
+
+def from_text(node: dict[str, str]) -> Any:
+    """Returns the setting that a text stands for."""
+    return _READERS[node["is"]](node["text"])
+
+
+def is_text(name: str) -> bool:
+    """Returns whether values of this name are settings as text."""
+    return name in _READERS

@@ -1,0 +1,168 @@
+"""The verbs that save and load."""
+
+import json
+import os
+import zipfile
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxcp._files import npz, write_whole
+from jaxcp.saving import _classes
+from jaxcp.saving._reading import Reader, filled
+from jaxcp.saving._writing import ABOUT, Writer
+from jaxcp.typing import PyTree
+
+_FORMAT = 1
+
+
+def save(path: str | os.PathLike, value: PyTree) -> None:
+    """Writes a value to a file: its arrays and settings, no code.
+
+    The file is what `numpy.savez` makes, with arrays under the names of their fields
+    (`numpy.load(path)["scores"]`), and text that says what they are the parts of. It is
+    whole or not there, and replaces one that is.
+
+    Args:
+      path: Name of the file, taken as it is; `.npz` is a good end of it.
+      value: A calibration, predictor, score, set, learner, online method or state, or
+        any other value of this library or a frozen dataclass of yours, or tuples, lists
+        and dicts of them with arrays, numbers and text. What is called is not written,
+        functions and networks of torch alike: give them to `load` again. Nor is the
+        structure of what other libraries make of arrays, such as flax's states.
+
+    Returns:
+      None.
+
+    Raises:
+      ValueError: for a value that no file can hold, such as a fitted scikit-learn
+        model, or a traced array.
+      OSError: if the file cannot be written; one that was there before is kept.
+
+    Example:
+      >>> import os, tempfile
+      >>> path = os.path.join(tempfile.mkdtemp(), "cp.npz")
+      >>> score = jaxcp.scores.Absolute()
+      >>> cp = jaxcp.calibrate(score, jnp.zeros(9), jnp.arange(1.0, 10.0))
+      >>> jaxcp.save(path, cp)
+      >>> jaxcp.load(path).quantile(0.2)
+      Array(8., dtype=float32)
+    """
+    path, writer = _as_path(path), Writer()
+    text = {"value": writer.node(value)}
+    about = {"format": _FORMAT, "jaxcp": _version(), "holes": writer.holes}
+    about |= {"types": list(writer.types)} | text
+    content = json.dumps(about, indent=1, allow_nan=False).encode()
+    write_whole(path, npz({ABOUT: content, **writer.arrays}))
+
+
+def load(
+    path: str | os.PathLike, /, *, types: type | Sequence[type] = (), **functions: Any
+) -> Any:
+    """Returns the value that `save` wrote to a file, equal in every bit.
+
+    Nothing that a file says is run or imported: classes are those of this library, or
+    among `types`.
+
+    Args:
+      path: Name of the file.
+      types: Class or classes of yours that the value, or a part of it, is of.
+      **functions: The functions that the value had, by the names of their fields:
+        `predict=` for `SplitConformal`, `evaluate=` for `Custom`; where several fields
+        have a name, by the whole path: `**{"calibration.score.evaluate": f}`. They come
+        without the arguments that `functools.partial` had bound to them: those are in
+        the file. For what other libraries make of arrays, such as flax's states: any
+        value of the same structure, whose arrays are replaced.
+
+    Returns:
+      The value, arrays on the default device; so are those that were spread over
+      devices.
+
+    Raises:
+      ValueError: if the file is none of `save`, damaged, or of another format; if a
+        function or a class is missing, or none of that name is wanted; or if it has
+        arrays of 64 bits, and double precision is off.
+      OSError: if there is no such file.
+
+    Example:
+      >>> import os, tempfile
+      >>> path = os.path.join(tempfile.mkdtemp(), "cp.npz")
+      >>> predict, x = lambda slope, x: slope * x, jnp.arange(9.0)
+      >>> score = jaxcp.scores.Absolute()
+      >>> cp = jaxcp.split_conformal(predict, 2.0, score, x, 2 * x + 1)
+      >>> jaxcp.save(path, cp)
+      >>> jaxcp.load(path, predict=predict)(jnp.array([3.0]), alpha=0.1).upper
+      Array([7.], dtype=float32)
+    """
+    path = _as_path(path)
+    about, arrays = _read(path)
+    try:
+        given = filled(about["holes"], functions, path)
+        classes = {"yours": _yours(types, about["types"], path), "value": _ours(about)}
+        return Reader(path, arrays, given, classes).value(about["value"])
+    except (LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(_unreadable(path, error)) from error
+
+
+def _as_path(path):
+    if not isinstance(path, str | os.PathLike):
+        kind = type(path).__name__
+        raise ValueError(f"expected path as the name of a file, got {kind}")
+    return Path(path)
+
+
+def _version():
+    import jaxcp
+
+    return jaxcp.__version__
+
+
+def _read(path):
+    """Returns the text and the arrays of a file; raises ValueError if it has none."""
+    with path.open("rb") as file:
+        if not zipfile.is_zipfile(file):
+            raise ValueError(_unreadable(path, "it is another, or cut short"))
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            entries = dict(file)
+        about = json.loads(entries.pop(ABOUT))
+        written = about["format"], about["jaxcp"]
+    except Exception as error:
+        raise ValueError(_unreadable(path, error)) from error
+    if written[0] != _FORMAT:
+        raise ValueError(
+            f"expected a file of format {_FORMAT}, got {path} of format {written[0]}, "
+            f"which jaxcp {written[1]} wrote; load it there, or save it anew"
+        )
+    return about, entries
+
+
+def _unreadable(path, reason):
+    if isinstance(reason, Exception):
+        reason = f"{type(reason).__name__}: {reason}"
+    return f"expected a file of jaxcp.save, got {path} ({reason})"
+
+
+def _ours(about):
+    """Returns the classes of this library, its models too where they are wanted."""
+    if "jaxcp.models." in json.dumps(about):
+        import_module("jaxcp.models")
+    return _classes.named()
+
+
+def _yours(types, names, path):
+    """Returns the user's classes by name; raises ValueError where one is missing."""
+    types = [types] if isinstance(types, type) else list(types)
+    found = [t for t in types if isinstance(t, type) and _classes.is_value(t)]
+    known = {cls.__name__: cls for cls in found}
+    if len(known) < len(types) or not set(names) <= set(known):
+        wanted = ", ".join(names) or "none"
+        given = ", ".join(getattr(t, "__name__", repr(t)) for t in types) or "none"
+        raise ValueError(
+            f"expected types as the classes of yours in {path}, {wanted}, frozen "
+            f"dataclasses and each once, got {given}"
+        )
+    return known

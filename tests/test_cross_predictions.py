@@ -1,0 +1,153 @@
+"""The door of the cross family for predictions of any models."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+import jaxcp
+import references
+from helpers import assert_intervals
+from jaxcp import learners, resampling, scores
+
+KEY, ABSOLUTE = jax.random.key(0), scores.Absolute()
+N, M, B = 30, 7, 5
+RNG = np.random.default_rng(0)
+X, X_NEW = (RNG.normal(size=(rows, 3)).astype(np.float32) for rows in (N, M))
+Y = (X.sum(axis=1) + RNG.normal(size=N)).astype(np.float32)
+PREDS, NEW = (RNG.normal(size=(B, rows)).astype(np.float32) for rows in (N, M))
+HELD_OUT = np.arange(N)[None] % B == np.arange(B)[:, None]
+FORMS = "__call__", "minmax", "aggregate"
+
+
+def same(one, other):
+    jax.tree.map(assert_array_equal, one, other)
+
+
+def fits(name):
+    """Returns an ensemble of a learner and the weights that its fits had."""
+    ridge, long = learners.Ridge(0.5), name == "long folds"
+    x, y = (
+        (np.tile(v, (20, 1) if v.ndim == 2 else 20) for v in (X, Y)) if long else (X, Y)
+    )
+    if name == "bags":
+        weights = resampling.bootstrap(KEY, N, 12)
+        cp = jaxcp.cross_conformal(KEY, ridge, ABSOLUTE, x, y, weights)
+        return cp, x, y, weights == 0
+    k = N if name == "rows" else 4
+    cp = jaxcp.cv_plus(KEY, ridge, ABSOLUTE, x, y, num_folds=k)
+    return (
+        cp,
+        x,
+        y,
+        np.asarray(cp.calibration.left_out.fold)[None] == np.arange(k)[:, None],
+    )
+
+
+@pytest.mark.parametrize("name", ["folds", "long folds", "rows", "bags"])
+def test_equal_to_the_learner_bit_for_bit(name):
+    cp, x, y, held_out = fits(name)
+    recorded = jaxcp.cross_calibrate(ABSOLUTE, cp.fits.predict(x), y, held_out)
+    same(recorded.scores, cp.scores)
+    preds = cp.fits.predict(X_NEW)
+    for alpha in (0.1, 0.02):
+        same(recorded(preds, alpha), cp(X_NEW, alpha))
+        same(recorded.minmax(preds, alpha), cp.minmax(X_NEW, alpha))
+        naive = recorded.naive(cp.fits.predict_full(X_NEW), alpha)
+        same(naive, cp.naive(X_NEW, alpha))
+    same(recorded.aggregate(preds), cp.aggregate(X_NEW))
+    same(recorded.aggregate(preds, alpha=0.2), cp.aggregate(X_NEW, alpha=0.2))
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.5])
+def test_against_the_loop(alpha):
+    cp = jaxcp.cross_calibrate(ABSOLUTE, PREDS, Y, HELD_OUT)
+    fold = np.arange(N) % B
+    residuals = np.abs(Y - PREDS[fold, np.arange(N)])
+    assert_array_equal(cp.scores, residuals)
+    assert_intervals(
+        cp(NEW, alpha), *references.plus_interval(NEW[fold], residuals, str(alpha))
+    )
+
+
+def test_jit_and_vmap_of_recorded_predictions():
+    def sets(preds, y, new, held_out=HELD_OUT):
+        cp = jaxcp.cross_calibrate(ABSOLUTE, preds, y, held_out)
+        return cp(new, 0.2), cp.minmax(new, 0.2), cp.aggregate(new)
+
+    replicates = [jnp.stack([v, v + 1, 2 * v]) for v in (PREDS, Y, NEW)]
+    each = jax.jit(jax.vmap(sets))(*replicates)
+    for i in range(3):
+        expected = sets(*(v[i] for v in replicates))
+        for one, other in zip(each[:2], expected[:2], strict=True):
+            one = jax.tree.map(lambda v, i=i: v[i], one)
+            assert_intervals(one, other.lower, other.upper)
+        np.testing.assert_allclose(each[2][i], expected[2], rtol=1e-5, atol=1e-6)
+    traced = jax.jit(sets)(PREDS, Y, NEW, HELD_OUT)[0]
+    assert_intervals(traced, *jax.tree.leaves(sets(PREDS, Y, NEW)[0]))
+
+
+def test_functions_that_aggregate():
+    """A function of the values and of which are held out: here a trimmed mean."""
+    bags = RNG.poisson(1, (9, N))
+    preds = RNG.normal(size=(9, N)).astype(np.float32)
+
+    def largest(values, held):
+        held = held.reshape(-1, *(1,) * (values.ndim - 1))
+        return jnp.max(jnp.where(held, values, -jnp.inf), axis=0)
+
+    cp = jaxcp.cross_calibrate(ABSOLUTE, preds, Y, bags == 0, aggregation=largest)
+    expected = np.where(bags == 0, preds, -np.inf).max(axis=0)
+    known = (bags == 0).any(axis=0)
+    assert_array_equal(cp.scores[known], np.abs(Y - expected)[known])
+    new = RNG.normal(size=(9, 2)).astype(np.float32)
+    each = np.where((bags == 0)[:, :, None], new[:, None], -np.inf).max(axis=0)
+    assert_array_equal(cp.aggregate(new), each[known].max(axis=0))
+
+
+def test_unused_predictions_do_not_matter():
+    unknown = np.where(HELD_OUT, PREDS, np.nan)
+    known = jaxcp.cross_calibrate(ABSOLUTE, PREDS, Y, HELD_OUT)
+    same(known.scores, jaxcp.cross_calibrate(ABSOLUTE, unknown, Y, HELD_OUT).scores)
+    once = np.vstack([HELD_OUT, HELD_OUT])  # each row is left out by two fits
+    preds = np.vstack([PREDS, PREDS])
+    twice = [
+        jaxcp.cross_calibrate(ABSOLUTE, np.where(once, preds, rest), Y, once)
+        for rest in (0, np.nan)
+    ]
+    same(twice[0].scores, twice[1].scores)
+
+
+def test_rows_that_do_not_count():
+    mask = np.arange(N) < 20
+    cp = jaxcp.cross_calibrate(ABSOLUTE, PREDS, Y, HELD_OUT, mask=mask)
+    alone = jaxcp.cross_calibrate(ABSOLUTE, PREDS[:, :20], Y[:20], HELD_OUT[:, :20])
+    assert_array_equal(cp.mask, mask)
+    for form in FORMS[:2]:
+        sets, expected = (getattr(v, form)(NEW, 0.2) for v in (cp, alone))
+        assert_intervals(sets, expected.lower, expected.upper)
+    np.testing.assert_allclose(cp.aggregate(NEW), alone.aggregate(NEW), rtol=1e-5)
+    # A row that every fit holds has no score, whatever is said of it.
+    held = HELD_OUT & mask
+    same(jaxcp.cross_calibrate(ABSOLUTE, PREDS, Y, held).mask, cp.mask)
+
+
+def test_lists_of_what_each_fit_predicts():
+    cp = jaxcp.cross_calibrate(ABSOLUTE, list(PREDS), Y, HELD_OUT)
+    same(
+        cp(list(NEW), 0.2),
+        jaxcp.cross_calibrate(ABSOLUTE, PREDS, Y, HELD_OUT)(NEW, 0.2),
+    )
+    pairs = [(p - 1, p + 1) for p in PREDS]
+    cqr = jaxcp.cross_calibrate(scores.CQR(), pairs, Y, HELD_OUT)
+    one = jaxcp.cross_calibrate(scores.CQR(), (PREDS - 1, PREDS + 1), Y, HELD_OUT)
+    same(cqr((NEW - 1, NEW + 1), 0.2), one([(p - 1, p + 1) for p in NEW], 0.2))
+
+
+def test_few_rows_and_none_to_predict():
+    one = jaxcp.cross_calibrate(ABSOLUTE, PREDS[:2, :2], Y[:2], np.eye(2, dtype=bool))
+    sets = one(NEW[:2], 0.1)
+    assert np.all(sets.lower == -np.inf) and np.all(sets.upper == np.inf)
+    cp = jaxcp.cross_calibrate(ABSOLUTE, PREDS, Y, HELD_OUT)
+    assert cp(NEW[:, :0], 0.1).lower.shape == (0,)

@@ -1,0 +1,172 @@
+"""Wrong names of labels and groups."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+
+import jaxcp
+from jaxcp import metrics, scores
+from jaxcp._names import as_names, codes
+from jaxcp.sets import LabelSet
+from rows import refuses
+
+N = 60
+PETS = ("dog", "cat", "eel")
+P, X = jnp.full((N, 3), 1 / 3), jnp.linspace(0.0, 3.0, N)
+Y = np.arange(N) % 3
+SITE = np.array(["zoo", "farm", "sea"])[Y]
+
+
+def by_name(names, y=Y):
+    return [names[code] for code in y]
+
+
+CP = jaxcp.calibrate(scores.LAC(), P, Y, classes=PETS)
+NUMBERS = jaxcp.calibrate(scores.LAC(), P, Y + 1, classes=(1, 2, 3))
+SETS, SITES = CP(P, 0.2), jaxcp.calibrate_groups(scores.Absolute(), X, X, SITE)
+BIRD = [*by_name(PETS)[:17], "bird", *by_name(PETS)[18:]]
+
+
+def pets(y=Y, classes=PETS, **options):
+    return lambda: jaxcp.calibrate(scores.LAC(), P, y, classes=classes, **options)
+
+
+def sites(groups, **options):
+    return lambda: jaxcp.calibrate_groups(scores.Absolute(), X, X, groups, **options)
+
+
+WRONG = {
+    "a label that is no class": (
+        pets(BIRD),
+        "y among the classes 'dog', 'cat', 'eel', got 'bird' at 17",
+    ),
+    "a label in a column": (
+        lambda: codes(
+            as_names("classes", PETS), "y", [["dog"], ["elk"]], "the classes"
+        ),
+        r"among the classes .* got 'elk' at \(1, 0\)",
+    ),
+    "a missing label": (pets([None, *BIRD[1:]]), "y among .* got None at 0"),
+    "a label that is NaN": (
+        lambda: NUMBERS.p_values(P, (Y + 1).astype(float) * np.nan),
+        "y among the classes 1, 2, 3, got nan at 0",
+    ),
+    "a label that does not hash": (
+        pets([{}] * N),
+        "y among the classes .* got {} at 0",
+    ),
+    "a number that is no class": (
+        lambda: NUMBERS.p_values(P, Y),
+        "y among the classes 1, 2, 3, got 0 at ",
+    ),
+    "a code beyond the names": (pets(Y + 1), "y among the classes .*, got 3 at "),
+    "a code beyond the names, of jax": (
+        pets(jnp.asarray(Y) + 1),
+        "y in 0, ..., 2, got 3 at ",
+    ),
+    "fewer names than columns": (
+        pets(by_name(PETS), (*PETS[:2], "eel", "elk")),
+        "classes with 3 names, one a column, got 4",
+    ),
+    "more names than columns": (
+        lambda: LabelSet(jnp.eye(3, dtype=bool), PETS[:2]),
+        "classes with 3 names, one a column, got 2",
+    ),
+    "a name twice": (pets(classes=("a", "b", "a")), "distinct classes, got 'a' at 2"),
+    "a flag and a one": (pets(classes=(1, 2, True)), "distinct classes, got True at 2"),
+    "a name that is None": (
+        pets(classes=("a", "b", None)),
+        "classes without missing ones, got None at 2",
+    ),
+    "a name that is NaN": (
+        pets(classes=np.array([1, 2, np.nan])),
+        "classes without missing ones, got nan at 2",
+    ),
+    "a name that is NA": (
+        pets(classes=("a", "b", pd.NA)),
+        "classes without missing ones, got <NA> at 2",
+    ),
+    "a name that is no time": (
+        pets(classes=np.array(["2026-01-01", "2026-01-02", "NaT"], "M8[D]")),
+        "classes without missing ones, got .*NaT.* at 2",
+    ),
+    "names that do not hash": (
+        pets(classes=[["a"], ["b"], ["c"]]),
+        "classes that hash, got list at 0",
+    ),
+    "names in a set": (pets(classes={"a", "b", "c"}), "classes in an order, as a list"),
+    "a name for names": (pets(classes="abc"), "classes in an order, .* got 'abc'"),
+    "a number for names": (pets(classes=3), "classes as a list of names, got 3"),
+    "no names": (pets(classes=()), "classes with a name at least, got none"),
+    "traced names": (
+        lambda: jax.jit(lambda c: pets(classes=c)().scores)(jnp.arange(3)),
+        "classes as a list of names",
+    ),
+    "names of a regression": (
+        lambda: jaxcp.calibrate(scores.Absolute(), X, X, classes=PETS),
+        "classes only with scores of labels, got Absolute",
+    ),
+    "labels without names": (
+        lambda: jaxcp.calibrate(scores.LAC(), P, by_name(PETS)),
+        r"y as numbers, got text \(.*\); .*classes=model.classes_",
+    ),
+    "labels of unequal length": (pets(BIRD[:17]), "y with 60 rows like preds, got 17"),
+    "no labels": (pets(None), "y as a value, got None"),
+    "one class of no set": (lambda: SETS.contains("elk"), "y among the classes"),
+    "targets of no set": (
+        lambda: metrics.coverage(SETS, BIRD),
+        "y among the classes 'dog', 'cat', 'eel', got 'bird' at 17",
+    ),
+    "names closer than single precision": (
+        lambda: (
+            NUMBERS(P, 0.1).named((1.0, 1 + 1e-12, 2)).contains(jnp.ones(N, "float32"))
+        ),
+        "classes or groups that differ in float32",
+    ),
+    "a group that is new": (
+        lambda: SITES(X[:3], 0.1, groups=["zoo", "moon", "sea"]),
+        "groups among the group_names 'farm', 'sea', 'zoo', got 'moon' at 1",
+    ),
+    "a group of calibration that has no name": (
+        sites(SITE, group_names=["zoo", "sea"]),
+        "groups among the group_names 'zoo', 'sea', got 'farm' at",
+    ),
+    "groups that are integers": (
+        sites(Y),
+        r"num_groups with groups 0, ..., .*; .* group_names=numpy.unique\(groups\)",
+    ),
+    "groups that are traced": (
+        lambda: jax.jit(lambda g: sites(g)().scores)(Y),
+        "num_groups with traced groups, got None",
+    ),
+    "two numbers of groups": (
+        sites(SITE, num_groups=2, group_names=("farm", "sea", "zoo")),
+        "num_groups as many as group_names, 3, got 2",
+    ),
+    "a missing group": (
+        sites([*SITE[:-1], None]),
+        "groups without missing ones, got None at 59",
+    ),
+    "groups that do not sort": (
+        sites(["a", 1.5] * 30),
+        "groups that hash and sort, or group_names, got float, str",
+    ),
+    "groups that do not hash": (sites([{}] * N), "groups that hash and sort, .* dict"),
+    "no rows of groups": (
+        lambda: jaxcp.calibrate_groups(scores.Absolute(), X[:0], X[:0], []),
+        "group_names with groups of no rows",
+    ),
+    "groups that are no classes": (
+        lambda: jaxcp.calibrate_groups(
+            scores.LAC(), P, by_name(PETS), SITE, classes=PETS
+        )(P, 0.1),
+        r"group of each test point, got groups=None, .* \('farm', 'sea', 'zoo'\)",
+    ),
+    "groups of metrics that are integers": (
+        lambda: metrics.group_coverage(SETS, Y, Y),
+        "num_groups with groups 0, ..., num_groups - 1, got None",
+    ),
+}
+
+test_wrong_names_say_what_was_expected = refuses(WRONG)

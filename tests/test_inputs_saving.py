@@ -1,0 +1,73 @@
+"""Wrong calls of the verbs that save and load."""
+
+import dataclasses
+import tempfile
+from pathlib import Path
+
+import jax
+import numpy as np
+
+import jaxcp
+from rows import ABSOLUTE, X, refuses
+
+FOLDER = Path(tempfile.mkdtemp())
+CP = jaxcp.calibrate(ABSOLUTE, X, X + 1)
+SPLIT = jaxcp.split_conformal(lambda _, x: x, None, ABSOLUTE, X, X + 1)
+
+
+class Model:
+    coef = 3.0
+
+
+@dataclasses.dataclass
+class Mutable:
+    model: object
+
+
+def save(value):
+    return lambda: jaxcp.save(FOLDER / "refused", value)
+
+
+def load(value, **given):
+    def call():
+        jaxcp.save(FOLDER / "a", value)
+        jaxcp.load(FOLDER / "a", **given)
+
+    return call
+
+
+def traced(scores):
+    jaxcp.save(FOLDER / "refused", jaxcp.Calibration(ABSOLUTE, scores))
+    return scores
+
+
+test_wrong_calls = refuses(
+    {
+        "swapped": (lambda: jaxcp.save(CP, "a"), "path as the name of a file, got Cal"),
+        "load of a value": (lambda: jaxcp.load(CP), "path as the name of a file, got"),
+        "model": (save(Model()), "got Model; save a fitted model in its own way"),
+        "model inside": (save({"a": [Model()]}), r"got Model at a\.0; save a fitted"),
+        "class that changes": (save(Mutable(3)), "got Mutable; save"),
+        "set": (save({1, 2}), "got set; save"),
+        "function": (save(lambda x: x), "got a function; save"),
+        "objects": (
+            save([np.array([{}])]),
+            "or text, got ndarray of object at",
+        ),
+        "masked": (save(np.ma.array([1.0], mask=[1])), "got MaskedArray of float64"),
+        "fields": (save(np.zeros(2, "i4, f4")), "of numbers or text, got ndarray of"),
+        "traced": (lambda: jax.jit(traced)(X), "values, got a traced array at scores"),
+        "no function": (
+            load(SPLIT),
+            r"hold, predict \(function .*<lambda>\), got",
+        ),
+        "a number for it": (load(SPLIT, predict=3), "predict as a function, got 3"),
+        "none wanted": (load(CP, predict=len), r"one of none in .*, got predict"),
+        "another name": (load(SPLIT, predikt=len), r"one of predict in .* got predikt"),
+        "types": (load(CP, types=[CP]), "types as the classes of yours in"),
+    }
+)
+
+
+def test_nothing_was_written():
+    assert not (FOLDER / "refused").exists()
