@@ -191,7 +191,7 @@ def test_metrics(kind, m, always):
     found = of_metrics(kind, *data)
     assert found.keys() == exact.keys()
     for name, value in found.items():
-        assert value.shape == exact[name].shape
+        assert np.shape(value) == exact[name].shape
         assert_allclose(value, exact[name], rtol=1e-5, atol=1e-7, err_msg=name)
     for name in ("coverage", "covered", "median", "empty", "infinite", "bins"):
         assert_array_equal(found[name], exact[name])
