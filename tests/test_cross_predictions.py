@@ -113,7 +113,9 @@ def test_the_center_is_of_all_rows(aggregation):
     held_out = fold[None] == np.arange(B)[:, None]
 
     def center(held_out):
-        cp = jaxcp.cross_calibrate(ABSOLUTE, PREDS, Y, held_out, aggregation=aggregation)
+        cp = jaxcp.cross_calibrate(
+            ABSOLUTE, PREDS, Y, held_out, aggregation=aggregation
+        )
         return cp.aggregate(NEW)
 
     expected = getattr(np, aggregation)(NEW[fold], axis=0)
