@@ -275,6 +275,13 @@ def test_what_fit_returns_may_be_what_predicts():
     learner = Estimator(Law())
     assert learner.predict_all(fitted(learner), X).sum() == 3 * N
 
+    class Plan:
+        def fit(self, X, y):
+            return Results()
+
+    learner = Estimator(Plan(), predict=lambda results, x: results.predict(x))
+    assert learner.predict_all(fitted(learner), X).sum() == 3 * N
+
 
 def test_fitted_models_are_no_trap():
     warm = RandomForestRegressor(3, warm_start=True, random_state=0).fit(X, 100 + Y)

@@ -32,7 +32,8 @@ def left_out_by(held_out: Array, aggregation: Aggregation) -> "OwnFit | Ensemble
     if known and is_concrete(held_out):
         held = np.asarray(held_out)
         if np.all(held.sum(axis=0) == 1):
-            return OwnFit(jnp.asarray(held.argmax(axis=0)), len(held), aggregation)
+            fold = jnp.asarray(held.argmax(axis=0))
+            return OwnFit(fold, len(held), str(aggregation))
     return Ensemble(jnp.asarray(held_out), aggregation)
 
 

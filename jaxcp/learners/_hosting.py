@@ -92,7 +92,7 @@ def keeping(fits: ModelFits) -> Iterator[None]:
     try:
         yield
     except (Exception, KeyboardInterrupt) as error:
-        error.fits = fits.marked()  # type: ignore[attr-defined]
+        vars(error)["fits"] = fits.marked()
         error.add_note(f"{fits} are kept: learner.resume(error.fits) goes on")
         raise
 
