@@ -45,7 +45,7 @@ PROTOCOLS = [
     value
     for name, value in vars(jaxcp.typing).items()
     if isinstance(value, type)
-    and value.__module__ == "jaxcp.typing"
+    and value.__module__.startswith("jaxcp.typing")
     and not name.startswith("_")
 ]
 # Methods of these are verbs of their own, and documented as such.
