@@ -185,7 +185,7 @@ def test_the_one_kernel_does_the_selecting():
         "sequential.py": {"sort"},
         "multiple.py": {"sort"},
         "slabs.py": {"argsort"},
-        "strata.py": {"argsort"},
+        "_parting.py": {"argsort"},
         "conformal.py": {"sort"},
     }
     banned = {

@@ -7,10 +7,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, lax
+from jax import Array
 
 from jaxcp import _checks, _named
-from jaxcp._numbers import varying_like, with_rounding
+from jaxcp._numbers import with_rounding
 from jaxcp._padding import by_rows, repeated
 from jaxcp._pytree import pytree, static
 from jaxcp._tracing import jit
@@ -213,11 +213,7 @@ class GroupCalibration(Rule):
             return p_values_in_groups(known, self.groups, scores, *of_groups)
         options = {"u": u, "rounds": rounds, "test_weights": test_weights}
         of = lambda g: self._group(g)._p_values_of_scores(scores, **options)  # noqa: E731
-        fill = lambda p, g: (jnp.where(groups == g, of(g), p), None)  # noqa: E731
-        like = jax.eval_shape(of, jnp.zeros((), int))
-        results = self, scores, groups, options
-        start = varying_like(jnp.ones(like.shape, like.dtype), results)
-        return lax.scan(fill, start, jnp.arange(self.num_groups))[0]
+        return rows.of_own_group(of, groups, self.num_groups, (self, scores, options))
 
     def _columns(self, groups, test_weights, y=None):
         """Returns the context of test points, whose groups may be their labels."""
