@@ -14,6 +14,7 @@ from jaxcp._batching import evaluate, label_scores
 from jaxcp._names import Names
 from jaxcp._numbers import varying_like
 from jaxcp._padding import on_device, on_host, repeated
+from jaxcp._tracing import jit
 from jaxcp.scores import inputs
 from jaxcp.typing import PyTree, Score
 
@@ -236,6 +237,13 @@ def _fits(known, new, free):
 def _split(shapes):
     """Returns shapes with two numbers in place of an array of a pair."""
     return ((), ()) if shapes == _PAIR else shapes
+
+
+@jit
+def count_groups(held: Any) -> Array:
+    """Returns how many rows of a calibration count in each group, shape (g,)."""
+    inside = held.groups[None] == jnp.arange(held.num_groups)[:, None]
+    return jnp.sum(inside if held.mask is None else inside & held.mask[None], axis=1)
 
 
 def of_own_group(

@@ -13,7 +13,6 @@ from jaxcp import _checks, _named
 from jaxcp._numbers import with_rounding
 from jaxcp._padding import by_rows, repeated
 from jaxcp._pytree import pytree, static
-from jaxcp._tracing import jit
 from jaxcp.calibration import _rows as rows
 from jaxcp.calibration._rows import RowShapes, weight_for, weights_for
 from jaxcp.calibration.rule import Rule
@@ -154,7 +153,7 @@ class GroupCalibration(Rule):
         Arguments, errors and guarantee as for `Calibration.certificate`.
         """
         rows.check_lawful(self.scores, self.weights, (self.mask, self.groups))
-        counts = np.asarray(by_rows(_counts, rows=(), holder=self))
+        counts = np.asarray(by_rows(rows.count_groups, rows=(), holder=self))
         return tuple(certificate(int(count), alpha) for count in counts)
 
     @property
@@ -174,7 +173,7 @@ class GroupCalibration(Rule):
             raise ValueError(f"expected alpha of shape {expected}, got {alpha.shape}")
         if self.weights is not None:
             return jnp.broadcast_to(alpha_as_float(alpha), shape)
-        counts = by_rows(_counts, rows=(), holder=self)
+        counts = by_rows(rows.count_groups, rows=(), holder=self)
         return ranks(counts.reshape(-1, *(1,) * len(components)), alpha)
 
     def threshold(
@@ -297,10 +296,3 @@ def calibrate_groups(
     )
     named, count = (names, given.names), given.count
     return GroupCalibration(score, scores, groups, mask, count, shapes, weights, *named)
-
-
-@jit
-def _counts(cp):
-    """Returns how many rows count in each group, shape (g,)."""
-    inside = cp.groups[None] == jnp.arange(cp.num_groups)[:, None]
-    return jnp.sum(inside if cp.mask is None else inside & cp.mask[None], axis=1)

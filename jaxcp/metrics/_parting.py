@@ -94,7 +94,7 @@ def strata_rates(
 
 def parted(
     sets: Set, sizes: Array | None, way: Way, count: Array | None = None
-) -> tuple[Any, Array, Array, int]:
+) -> tuple[Any, Array, Array, Any]:
     """Returns an order of rows, their strata in it, the sizes and the number of strata.
 
     Not the strata of the rows as they came: a scatter takes long to compile. Rows after
