@@ -79,6 +79,9 @@ BARS = {
         ("compiled again for other data", "count", "<= 0"),
         ("compiled again for other numbers", "count", "<= 0"),
     ],
+    "row_counts": [
+        (name, "after the first s", "<= 1.5") for name in ("Absolute", "LAC", "APS")
+    ],
     "enbpi_solar": [
         line
         for hours, coverage, width, split_coverage, split_width in (

@@ -29,6 +29,7 @@ TIMED = [
     "multioutput_speed",
     "simulation_speed",
     "first_calls",
+    "row_counts",
 ]
 MEASURED = [
     "showcase",

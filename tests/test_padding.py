@@ -13,6 +13,7 @@ from jaxcp.sets import Box, Interval, LabelSet
 
 SIZES = 1, 2, 3, 5, 17, 100, 129
 ABSOLUTE = scores.Absolute()
+OTHERS = sorted(set(CASES) - set(ONE_OF_EACH) - {"normalized-bad-sigma"})  # refused
 
 
 class Everything:
@@ -65,10 +66,12 @@ def of_calibration(score, preds, y, test_preds, test_y, **rows):
 
 
 def check_calibration(name, n):
+    """A vector of another length may round functions such as log otherwise."""
     case = CASES[name]
     data = (*case.batch(n), *case.batch(n, start=1000))
     exact = jax.jit(lambda *data: of_calibration(case.score, *data))(*data)
-    same(of_calibration(case.score, *data), exact)
+    found = of_calibration(case.score, *data)
+    same(found, exact, rtol=3e-7 if name == "density" else 0.0)
 
 
 @pytest.mark.parametrize("name", ONE_OF_EACH)
@@ -78,9 +81,15 @@ def test_scores_thresholds_sets_and_p_values(name, always):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("n", SIZES)
-@pytest.mark.parametrize("name", CASES)
-def test_scores_thresholds_sets_and_p_values_of_all(name, n, always):
+@pytest.mark.parametrize("name", ONE_OF_EACH)
+def test_many_numbers_of_rows(name, n, always):
     check_calibration(name, n)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OTHERS)
+def test_all_scores(name, always):
+    check_calibration(name, 5)
 
 
 def rows(n, start=0):
@@ -179,10 +188,10 @@ def of_metrics(kind, mu, y, width):
     found = dict(metrics.summary(sets, y, 0.2, groups, num_groups=3, num_bins=4))
     found["covered"] = metrics.covered(sets, y)
     found["sizes"] = metrics.sizes(sets)
-    return found | {name: metric(sets, y, groups) for name, metric in OTHERS.items()}
+    return found | {name: metric(sets, y, groups) for name, metric in METRICS.items()}
 
 
-OTHERS = {
+METRICS = {
     "coverage": lambda s, y, g: metrics.coverage(s, y),
     "mean": lambda s, y, g: metrics.mean_size(s),
     "median": lambda s, y, g: metrics.median_size(s),
