@@ -20,10 +20,10 @@ from jaxcp.typing import PyTree
 
 _MOST_ROWS = 2**14
 _MOST = 2**15  # numbers of a batch: beyond, running may outweigh compiling
-_OFTEN = 200  # calls after which a number of rows is worth a program
+_OFTEN = 2000  # calls after which filling up has taken as long as compiling
 _MANY = 2**14  # numbers of rows that are counted at a time
 _calls: dict[Any, int] = {}  # how often numbers of rows came to a program
-_shared: set[Any] = set()  # sizes of programs for several numbers of rows
+_firsts: dict[Any, tuple[int, ...]] = {}  # the first that came, of each size
 
 
 class HoldsRows(Protocol):
@@ -88,10 +88,10 @@ def repeated(rows: PyTree, size: int) -> PyTree:
 
 
 def on_device(x: np.ndarray) -> Array:
-    """Returns `jnp.asarray(x)`, which compiles for every shape: not for one seldom."""
+    """Returns `jnp.asarray(x)`, but compiles nothing for most shapes."""
     if x.ndim == 0 or x.size > _MOST or x.dtype.kind not in "biuf":
         return jnp.asarray(x)
-    if _has_program(x.dtype, x.shape, None, at_once=True):
+    if _firsts.setdefault((x.dtype, *map(_power, x.shape)), x.shape) == x.shape:
         return jnp.asarray(x)
     dtype = jax.dtypes.canonicalize_dtype(x.dtype)
     with np.errstate(over="ignore"):
@@ -116,17 +116,27 @@ def _is_on_host(leaf):
 def _sizes(program, fixed, rows, holder, at_once=False):
     """Returns the numbers of rows to fill up to, held and given; None to leave all."""
     numbers = 0 if holder is None else holder._num_held(), _num_rows(rows)
-    if _calls.get((program, numbers), 0) >= _OFTEN:  # the hot path
+    calls = _calls.get((program, numbers), 0)
+    if calls >= _OFTEN:  # the hot path
         return None
-    sizes = tuple(1 << (n - 1).bit_length() if n else 0 for n in numbers)
-    if sizes == numbers or max(sizes) > _MOST_ROWS:
-        _calls[program, numbers] = _OFTEN
-        return None
-    leaves = jax.tree.leaves(rows)
-    width = sum(leaf.size for leaf in leaves) // max(numbers[1], 1)
-    if sizes[1] * width > _MOST or not on_host(holder, fixed, rows):
-        return None
-    return None if _has_program(program, numbers, sizes, at_once) else sizes
+    sizes = tuple(map(_power, numbers))
+    if sizes != numbers and max(sizes) <= _MOST_ROWS:
+        leaves = jax.tree.leaves(rows)
+        width = sum(leaf.size for leaf in leaves) // max(numbers[1], 1)
+        if sizes[1] * width > _MOST or not on_host(holder, fixed, rows):
+            return None
+        if at_once or _firsts.setdefault((program, sizes), numbers) != numbers:
+            if len(_calls) > _MANY:
+                _calls.clear()
+            _calls[program, numbers] = calls + 1
+            return sizes
+    _calls[program, numbers] = _OFTEN
+    return None
+
+
+def _power(n):
+    """Returns the least power of two that is at least `n`; 0 of 0."""
+    return 1 << (n - 1).bit_length() if n else 0
 
 
 def _num_rows(rows):
@@ -135,21 +145,6 @@ def _num_rows(rows):
         if isinstance(v, Array):  # not all leaves: this is on every path
             return v.shape[0]
     return next((len(leaf) for leaf in jax.tree.leaves(rows)), 0)
-
-
-def _has_program(of, numbers, sizes, at_once=False):
-    """Returns whether these numbers of rows, which come once more, have a program.
-
-    The first ones of their sizes have, if they are not filled up at once.
-    """
-    calls = _calls.get((of, numbers), 0)
-    if calls < _OFTEN:
-        calls = calls + 1 if at_once or (of, sizes) in _shared else _OFTEN
-        if len(_calls) > _MANY:
-            _calls.clear()
-        _calls[of, numbers] = calls
-        _shared.add((of, sizes))
-    return calls >= _OFTEN
 
 
 def _cut(v, num_rows):

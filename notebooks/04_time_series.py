@@ -102,8 +102,7 @@ ensemble = jaxcp.enbpi(
     num_resamples=20,
     block_size=24,
 )
-window = online.SlidingWindow(score)
-state = window.init(ensemble.scores, alpha=ALPHA, mask=ensemble.mask)
+window, state = ensemble.stream()  # an online.SlidingWindow of its scores
 _, found["EnbPI"] = online.run(
     window, state, ensemble.aggregate(x[new]), targets, alpha=ALPHA
 )

@@ -234,6 +234,35 @@ def test_a_score_with_a_start_is_one_with_an_inverse():
         assert_allclose(ours.ends(), theirs.ends(), atol=1e-5)
 
 
+def test_a_class_of_your_own_finds_its_ends():
+    @jaxcp.pytree
+    class Power:
+        power: float
+
+        def __call__(self, pred, y):
+            return jnp.abs(y - pred) ** self.power
+
+        def invert(self, pred, q):
+            return LevelSet(self, pred, q).interval(start=pred)
+
+    preds, y = rows("float32", 60)
+    scores.check(Power(3.0), preds, y)
+    sets = jaxcp.calibrate(Power(3.0), preds, y)(preds, 0.2)
+    expected = jaxcp.calibrate(scores.Absolute(), preds, y)(preds, 0.2)
+    assert_allclose(sets.ends(), expected.ends(), rtol=2e-6, atol=2e-6)
+    size = lambda power: Power(power).invert(0.0, 8.0).size()  # noqa: E731
+    assert_allclose(jax.grad(size)(3.0), -4 * np.log(8) / 9, rtol=1e-4)
+
+
+def test_p_values_are_those_of_the_sets():
+    preds, y = rows("float32", 60)
+    cp = jaxcp.calibrate(FOUND, preds[:30], y[:30])
+    p_values = np.asarray(cp.p_values(preds, y))
+    for k in (3, 10, 25):
+        held = cp(preds, (k + 0.5) / 31).contains(y)
+        assert_array_equal(held, p_values > (k + 0.5) / 31)
+
+
 def test_no_target_is_lost_at_its_own_score():
     """Also where scores and sets are of other programs: 99 copies of one row."""
     preds, y = rows("float32", 40)

@@ -20,7 +20,7 @@ def test_the_examples_run_in_order(capsys):
     covered = names["covered"]
     assert covered.shape == (100_000,)
     assert abs(float(covered.mean()) - 0.9) < 4 * 0.3 / 100_000**0.5
-    assert len(BLOCKS) == 20
+    assert len(BLOCKS) == 21
 
 
 class Uses(ast.NodeVisitor):

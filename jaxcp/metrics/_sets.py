@@ -154,7 +154,8 @@ def sizes_of(sets: Set, sizes: Array | None) -> Array:
 @jit
 def closed_form_sizes(sets: Set) -> Array:
     """Returns the size of every set, shape (m,); ValueError where it has no formula."""
-    _checks.check_kind("sets with size()", sets, HasSize, cure=": give it one")
+    cure = ": give it one, or estimate it by metrics.mean_volume(key, sets, within=...)"
+    _checks.check_kind("sets with size()", sets, HasSize, cure)
     return jax.vmap(lambda s: s.size())(sets)
 
 

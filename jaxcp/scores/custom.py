@@ -50,6 +50,11 @@ class Custom:
             raise ValueError("expected inverse or start, got both; choose one")
         keep_functions(self, "evaluate", "inverse", "start")
 
+    @property
+    def rounds_up(self) -> bool:
+        """Whether sets have room for rounding: those around `start`, as level sets."""
+        return self.start is not None
+
     def __call__(self, pred: PyTree, y: Array) -> Array:
         """Returns evaluate(pred, y), shape () or (c,)."""
         return self.evaluate(pred, y)

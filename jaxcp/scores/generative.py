@@ -74,7 +74,7 @@ class Density:
         if self.sample is None:
             raise ValueError(
                 "expected a Density score with `sample` to estimate the volume of its "
-                "level set, got None"
+                "level set, or a Box as within=, got None"
             )
         if sobol:
             raise ValueError("expected sobol=False for draws of a model, got True")
@@ -148,7 +148,8 @@ class Latent:
         if self.forward is None or self.dim is None:
             raise ValueError(
                 "expected a Latent score with `forward` and `dim` to estimate the "
-                f"volume of its set, got {self.forward} and {self.dim}"
+                "volume of its set, or a Box as within=, got "
+                f"{self.forward} and {self.dim}"
             )
         maps = partial(self.inverse, pred), partial(self.forward, pred)
         return log_volume_of_image(key, maps, self.dim, q, num_samples, sobol)

@@ -87,7 +87,7 @@ def is_inclusive(score: Score) -> bool:
 
 
 def rounds_up(score: Score) -> bool:
-    """Returns whether the score itself rounds thresholds up."""
+    """Returns whether the score itself gives thresholds room for rounding."""
     return getattr(score, "rounds_up", False)
 
 
