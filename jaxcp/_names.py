@@ -89,7 +89,8 @@ def as_names(argument: str, values: Any) -> Names:
         raise ValueError(
             f"expected {argument} in an order, as a list or an array, got {values!r}"
         )
-    if not isinstance(values, Iterable) or not is_concrete(values):
+    is_list = isinstance(values, Iterable) and getattr(values, "ndim", 1)
+    if not is_list or not is_concrete(values):
         raise ValueError(f"expected {argument} as a list of names, got {values!r}")
     if isinstance(values, Array):
         values = np.asarray(values)

@@ -22,6 +22,8 @@ _MOST_ROWS = 2**14
 _MOST = 2**15  # numbers of a batch: beyond, running may outweigh compiling
 _OFTEN = 2000  # calls after which filling up has taken as long as compiling
 _MANY = 2**14  # numbers of rows that are counted at a time
+_PAIRS = 2**15  # pairs of rows that take as long as filling up
+_DEAR = 100  # times as long as filling up takes: too long, even once
 _calls: dict[Any, int] = {}  # how often numbers of rows came to a program
 _firsts: dict[Any, tuple[int, ...]] = {}  # the first that came, of each size
 
@@ -61,14 +63,20 @@ def by_rows(
 
 
 def counted(
-    program: Callable[..., PyTree], *rows: PyTree, at_once: bool = False, **options: Any
+    program: Callable[..., PyTree],
+    *rows: PyTree,
+    at_once: bool = False,
+    by_pairs: bool = False,
+    **options: Any,
 ) -> PyTree:
     """Returns `program(*rows, count, **options)`: results of all rows together.
 
     The first `count` rows count, all if it is None. `at_once` fills up the first number
-    of rows too: for programs that take long to compile.
+    of rows too: for programs that take long to compile. `by_pairs` says of a program
+    that it goes through all pairs of rows, of which filling up makes many more.
     """
-    sizes = _sizes(program, tuple(options.values()), rows, None, at_once)
+    given = tuple(options.values())
+    sizes = _sizes(program, given, rows, at_once=at_once, by_pairs=by_pairs)
     if sizes is None:
         return program(*rows, None, **options)
     count = np.asarray(len(jax.tree.leaves(rows)[0]), np.int32)
@@ -113,14 +121,16 @@ def _is_on_host(leaf):
     return all(device.platform == "cpu" for device in leaf.devices())
 
 
-def _sizes(program, fixed, rows, holder, at_once=False):
+def _sizes(program, fixed, rows, holder=None, at_once=False, by_pairs=False):
     """Returns the numbers of rows to fill up to, held and given; None to leave all."""
     numbers = 0 if holder is None else holder._num_held(), _num_rows(rows)
     calls = _calls.get((program, numbers), 0)
     if calls >= _OFTEN:  # the hot path
         return None
     sizes = tuple(map(_power, numbers))
-    if sizes != numbers and max(sizes) <= _MOST_ROWS:
+    pairs = sizes[1] ** 2 - numbers[1] ** 2 if by_pairs else 0
+    cost = 1 + pairs // _PAIRS
+    if sizes != numbers and max(sizes) <= _MOST_ROWS and cost <= _DEAR:
         leaves = jax.tree.leaves(rows)
         width = sum(leaf.size for leaf in leaves) // max(numbers[1], 1)
         if sizes[1] * width > _MOST or not on_host(holder, fixed, rows):
@@ -128,7 +138,7 @@ def _sizes(program, fixed, rows, holder, at_once=False):
         if at_once or _firsts.setdefault((program, sizes), numbers) != numbers:
             if len(_calls) > _MANY:
                 _calls.clear()
-            _calls[program, numbers] = calls + 1
+            _calls[program, numbers] = calls + cost
             return sizes
     _calls[program, numbers] = _OFTEN
     return None

@@ -98,6 +98,10 @@ WRONG = {
     "names in a set": (pets(classes={"a", "b", "c"}), "classes in an order, as a list"),
     "a name for names": (pets(classes="abc"), "classes in an order, .* got 'abc'"),
     "a number for names": (pets(classes=3), "classes as a list of names, got 3"),
+    "an array of one": (
+        pets(classes=np.array(3)),
+        r"classes as a list of names, got array\(3\)",
+    ),
     "no names": (pets(classes=()), "classes with a name at least, got none"),
     "traced names": (
         lambda: jax.jit(lambda c: pets(classes=c)().scores)(jnp.arange(3)),

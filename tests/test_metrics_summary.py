@@ -191,6 +191,15 @@ def test_full_sets():
     assert np.isnan(metrics.full_rate(LabelSet(jnp.zeros((0, 2), bool))))
 
 
+def test_flags_in_a_frame_go_by_their_names():
+    mask = jnp.array([[True, False, False], [False, True, True], [True, False, True]])
+    for names in (["cat", "dog", "emu"], [2, 0, 1], range(3)):
+        sets = LabelSet(mask, classes=names)
+        frame, y = sets.to_pandas(), np.asarray(names)[[1, 1, 2]]
+        assert_array_equal(metrics.covered(frame, y), [0, 1, 1])
+        assert str(metrics.summary(frame, y, 0.1)) == str(metrics.summary(sets, y, 0.1))
+
+
 def test_ends_in_a_frame_go_by_their_names():
     sets, y = sized([1.0, 2.0, 3.0, 4.0], [1, 0, 1, 1])
     frame = sets.to_pandas()

@@ -284,6 +284,25 @@ def test_a_number_of_rows_that_comes_often_has_its_own_program(monkeypatch, prog
     assert [run(7), run(5), run(6), run(8)] == [[], [], [], []]
 
 
+def test_pairs_of_rows_are_not_made_many_more(monkeypatch):
+    monkeypatch.setattr(_padding, "_calls", {})
+    sizes = []
+
+    def program(v, count):
+        sizes.append(len(v))
+
+    def run(n):
+        sizes.clear()
+        for _ in range(40):
+            _padding.counted(program, jnp.zeros(n), at_once=True, by_pairs=True)
+        return sizes
+
+    assert run(100) == [128] * 40
+    assert run(1025) == [2048] * 21 + [1025] * 19  # as long as a program of its own
+    assert run(2049) == [2049] * 40
+    assert run(4090) == [4096] * 40
+
+
 def test_what_is_traced_or_lies_elsewhere_is_left_alone(always):
     v = jnp.arange(5.0)
     program = jax.jit(lambda v: v + len(v))

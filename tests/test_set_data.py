@@ -44,7 +44,8 @@ def test_a_batch_is_a_sequence_of_its_sets(name):
     flags = np.array([True, False, False, True, False])
     for index in ([0, 3], np.array([0, 3]), jnp.array([0, -2]), slice(None, 4, 3)):
         same(sets[index], some)
-    for index in (flags, jnp.asarray(flags), flags.tolist(), pd.Series(flags)):
+    known = pd.Series(flags, dtype="boolean")  # that could have missing ones
+    for index in (flags, jnp.asarray(flags), flags.tolist(), pd.Series(flags), known):
         same(sets[index], some)
     for nothing in (sets[5:], sets[[]], sets[flags & ~flags]):
         assert len(nothing) == 0 and list(nothing) == [] and nothing
@@ -101,6 +102,8 @@ def test_rows_in_programs_are_those_outside():
     assert_array_equal(found, BOXES.size())
     with pytest.raises(IndexError, match="index of 3 sets, got 7"):
         jax.jit(lambda s: s[7])(BOXES)
+    with pytest.raises(ValueError, match="expected a mask with values .* traced one"):
+        jax.jit(lambda s, mask: s[mask])(BOXES, jnp.ones(3, bool))
 
 
 def test_no_index_compiles():

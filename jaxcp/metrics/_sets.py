@@ -38,6 +38,7 @@ def check_sets(sets: Set | ArrayLike, y: ArrayLike) -> tuple[AnySet, Array]:
 
     Labels are 0, ..., k - 1, and sets without names.
     """
+    sets = as_sets(sets)
     y = _named.codes_of(sets, y)
     rounded = is_rounded("y", y)
     sets, y = as_batch(sets), as_array("y", y)
@@ -74,12 +75,13 @@ def as_sets(sets: Any) -> AnySet:
     if not (isinstance(sets, Array | np.ndarray) or is_array_like(sets)):
         _checks.check_kind(expected, sets, Set, cure=_cure(sets))
         return sets
-    if hasattr(sets, "columns") and {*sets.columns} == {"lower", "upper"}:
+    columns = getattr(sets, "columns", None)
+    if columns is not None and {*columns} == {"lower", "upper"}:
         sets = sets[["lower", "upper"]]  # whatever their order
     found: Any = as_array("sets", sets)
     found = np.asarray(found) if is_concrete(found) else found  # compiles nothing
     if found.ndim == 2 and found.dtype == bool:
-        return LabelSet(found)
+        return LabelSet(found, columns)
     if found.ndim == 2 and found.shape[1] == 2 and found.dtype.kind in "iuf":
         return Interval(found[:, 0], found[:, 1])
     raise ValueError(f"expected {expected}, got {found.dtype}{found.shape}")

@@ -64,8 +64,8 @@ def hsic(
         bandwidths = tuple(as_array("bandwidths", s) for s in bandwidths)
         for bandwidth in bandwidths:
             _checks.check_number("bandwidths", bandwidth, lambda s: s > 0, "> 0")
-    rows = sets, y, sizes
-    return counted(hsic_of, *rows, bandwidths=bandwidths, rooted=rooted)
+    options = {"bandwidths": bandwidths, "rooted": rooted}
+    return counted(hsic_of, sets, y, sizes, by_pairs=True, **options)
 
 
 @jit(static_argnames="rooted")

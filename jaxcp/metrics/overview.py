@@ -128,12 +128,14 @@ def summary(
         if num_groups is None and group_names is None and _named.are_integers(groups):
             num_groups = _count(groups)
         groups, num_groups = _sets.check_groups(y, groups, num_groups, group_names)
-    by_bins = _has_size(sets) and not issubclass(type(sets), HasLabels)
+    by_size = _has_size(sets)
+    by_bins = by_size and not issubclass(type(sets), HasLabels)
     if by_bins:
         _checks.check_count("num_bins", num_bins, 1)
     num_bins = num_bins if by_bins else None
     options = {"alpha": alpha, "num_groups": num_groups, "num_bins": num_bins}
-    found = counted(_summary, sets, y, groups, at_once=True, **options)
+    rows = sets, y, groups
+    found = counted(_summary, *rows, at_once=True, by_pairs=by_size, **options)
     if not is_concrete(*found.values()):
         return found
     return Summary({name: _as_plain(value) for name, value in found.items()})

@@ -10,6 +10,7 @@ import numpy as np
 from jax import Array
 
 from jaxcp._arrays import is_concrete
+from jaxcp._arrays import on_host as as_numpy
 from jaxcp._tracing import Untraceable
 from jaxcp.typing import Number
 
@@ -157,10 +158,15 @@ def _as_index(index, m):
     if isinstance(index, tuple) or index is None:
         _refuse(m, repr(index))
     if not isinstance(index, jax.core.Tracer):
-        index = np.asarray(index)
+        index = as_numpy("index", index)  # also flags and ints of pandas' own types
         if index.shape == (0,) and index.dtype.kind == "f":  # an empty list
             index = index.astype(int)
     is_mask = index.dtype == bool and index.shape == (m,)
+    if is_mask and isinstance(index, jax.core.Tracer):
+        raise Untraceable(
+            "expected a mask with values as an index of sets, got a traced one, which "
+            "does not say how many sets there are: pass ints, or index outside of jit"
+        )
     if not is_mask and (index.dtype.kind not in "iu" or index.ndim > 1):
         _refuse(m, f"{index.dtype}{index.shape}")
     if isinstance(index, np.ndarray) and not is_mask:
