@@ -85,7 +85,7 @@ def _check_classes(score, preds, mask, classes):
     _names.check_count("classes", classes, count)
 
 
-def check_columns(classes: Names | None, preds: Any) -> None:
+def check_columns(classes: tuple[Hashable, ...] | None, preds: Any) -> None:
     """Raises ValueError for a frame whose columns are the classes in another order."""
     frame = preds[0] if isinstance(preds, tuple | list) and len(preds) else preds
     if classes is None or not hasattr(frame, "columns"):
