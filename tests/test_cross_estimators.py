@@ -248,6 +248,15 @@ def test_a_failed_fit_goes_on():
     assert cp.fits.models[0] is error.value.fits.models[0]
 
 
+def test_scores_that_cannot_be_lose_no_fit():
+    weights = {"calibration_weights": np.ones(59)}
+    with pytest.raises(ValueError, match="weights") as error:
+        jaxcp.cv_plus(KEY, LINEAR, ABSOLUTE, X, Y, folds=FOLDS, **weights)
+    learner = LINEAR.resume(error.value.fits)
+    cp = jaxcp.cv_plus(KEY, learner, ABSOLUTE, X, Y, folds=FOLDS)
+    assert cp.fits.models[0] is error.value.fits.models[0]
+
+
 TRACED = {
     "x": (lambda v: jaxcp.cv_plus(KEY, LINEAR, ABSOLUTE, v, Y, num_folds=3).scores, X),
     "y": (lambda v: jaxcp.cv_plus(KEY, LINEAR, ABSOLUTE, X, v, num_folds=3).scores, Y),

@@ -106,6 +106,23 @@ def test_functions_that_aggregate():
     assert_array_equal(cp.aggregate(new), each[known].max(axis=0))
 
 
+@pytest.mark.parametrize("aggregation", ["mean", "median"])
+def test_the_center_is_of_all_rows(aggregation):
+    """Unequal folds: one prediction for each row, traced folds or known ones."""
+    fold = np.minimum(np.arange(N) // 3, B - 1)
+    held_out = fold[None] == np.arange(B)[:, None]
+
+    def center(held_out):
+        cp = jaxcp.cross_calibrate(
+            ABSOLUTE, PREDS, Y, held_out, aggregation=aggregation
+        )
+        return cp.aggregate(NEW)
+
+    expected = getattr(np, aggregation)(NEW[fold], axis=0)
+    for found in (center(held_out), jax.jit(center)(held_out)):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
 def test_unused_predictions_do_not_matter():
     unknown = np.where(HELD_OUT, PREDS, np.nan)
     known = jaxcp.cross_calibrate(ABSOLUTE, PREDS, Y, HELD_OUT)

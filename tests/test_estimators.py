@@ -107,6 +107,18 @@ def test_rows_come_in_any_container(name):
     assert_allclose(preds.reshape(3, N), expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", [np.array, jnp.asarray, pd.DataFrame])
+def test_models_that_scale_in_place_change_nothing(kind):
+    """Each fit predicts from inputs as given, not from what another left of them."""
+    x, in_place = kind(X), make_pipeline(StandardScaler(copy=False), LinearRegression())
+    expected = LINEAR.predict_all(fitted(LINEAR), X)
+    learner = Estimator(in_place)
+    fits = fitted(learner, x)
+    assert_allclose(learner.predict_all(fits, x), expected, rtol=1e-4, atol=1e-5)
+    learner.predict_full(fits, x)
+    assert_array_equal(x, kind(X))
+
+
 def test_frames_stay_frames():
     fits = fitted(LINEAR, FRAME, pd.Series(Y, index=FRAME.index))
     assert list(fits.models[0].feature_names_in_) == ["a", "b", "c"]
@@ -266,6 +278,13 @@ def test_what_fit_returns_may_be_what_predicts():
     learner = Estimator(Law())
     assert learner.predict_all(fitted(learner), X).sum() == 3 * N
 
+    class Plan:
+        def fit(self, X, y):
+            return Results()
+
+    learner = Estimator(Plan(), predict=lambda results, x: results.predict(x))
+    assert learner.predict_all(fitted(learner), X).sum() == 3 * N
+
 
 def test_fitted_models_are_no_trap():
     warm = RandomForestRegressor(3, warm_start=True, random_state=0).fit(X, 100 + Y)
@@ -343,6 +362,73 @@ def test_fits_of_other_data_are_not_resumed():
             learner.fit_all(*call)
     with pytest.raises(ValueError, match="expected fits of an Estimator, got list"):
         learner.resume([])
+
+
+def test_data_that_changed_in_place_are_others():
+    """Such as a frame without its missing values, which made the fit fail."""
+    x, y = X.copy(), Y.copy()
+    with pytest.raises(FitError) as error:
+        fitted(Estimator(Mean([Y[1]])), x, y)
+    learner = Estimator(Mean()).resume(error.value.fits)
+    assert len(fitted(learner, x, y).models) == 3
+    x[0] = 0
+    with pytest.raises(ValueError, match="the x and y of the fits that are resumed"):
+        fitted(learner, x, y)
+    assert len(fitted(Estimator(Mean()).resume(error.value.fits)).models) == 3
+
+
+def texts(n=N):
+    """Returns equal frames of which the text lies elsewhere in memory."""
+    return pd.DataFrame({"a": X[:, 0], "site": [f"s{i % 2}" for i in range(n)]})
+
+
+EQUAL = {
+    "order in memory": (X, np.asfortranarray(X)),
+    "text": (texts(), texts().assign(site=pd.Series(["s0", "s1"] * (N // 2)))),
+    "blocks": (FRAME, FRAME[["a", "b"]].copy().assign(c=FRAME["c"])),
+    "dict": ({"a": X}, {"a": X.copy()}),
+    "list": ([["s0"]] * N, [["s" + str(0)] for _ in range(N)]),
+    "arrays of jax": (jnp.asarray(X), jnp.asarray(X) + 0),
+    "functions": ([len] * N, [len] * N),
+    "sparse": (scipy.sparse.csr_array(X), scipy.sparse.csr_array(X)),
+}
+
+
+@pytest.mark.parametrize("name", EQUAL)
+def test_equal_data_are_resumed(name):
+    x, same = EQUAL[name]
+    with pytest.raises(FitError) as error:
+        fitted(Estimator(Mean([Y[1]])), x)
+    learner = Estimator(Mean()).resume(error.value.fits)
+    assert len(fitted(learner, same).models) == 3
+
+
+@pytest.mark.parametrize("kind", [np.asarray, pd.Series])
+def test_other_rows_are_not_resumed(kind):
+    with pytest.raises(FitError) as error:
+        fitted(Estimator(Mean([Y[1]])), {"a": kind(NAMES)})
+    learner = Estimator(Mean()).resume(error.value.fits)
+    with pytest.raises(ValueError, match="the x and y of the fits that are resumed"):
+        fitted(learner, {"a": kind(NAMES[::-1])})
+
+
+@pytest.mark.parametrize("error", [RuntimeError("out"), KeyboardInterrupt()])
+def test_predictions_that_raise_lose_no_fit(error):
+    def predict(model, x):
+        if Y[1] not in model.rows:
+            raise error
+        return model.predict(x)
+
+    learner = Estimator(Mean(), predict=predict)
+    with pytest.raises(type(error)) as raised:
+        learner.predict_held_out(fitted(learner), X, FOLDS == 0)
+    fits = raised.value.fits
+    assert repr(fits) == "ModelFits(3 of 3 fits)"
+    assert "learner.resume(error.fits) goes on" in raised.value.__notes__[-1]
+    if isinstance(error, RuntimeError):
+        assert raised.value.__notes__[0] == "raised while fit 1 predicted"
+    again = fitted(Estimator(Mean()).resume(fits))
+    assert again.models[1] is fits.models[1]
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])
@@ -454,6 +540,20 @@ def test_traced_values_are_refused_in_one_sentence(name):
             TRANSFORMED[name](call)
     with pytest.raises(ValueError, match=r"Estimator outside of jit"):
         jax.jit(lambda key: LINEAR.fit_all(key, X, Y, FOLDS))(KEY)
+
+
+@pytest.mark.parametrize("lacking", [["dog"], ["dog", "owl"]])
+def test_all_fits_predict_one_shape(lacking):
+    """One column would be spread over three without a word."""
+    columns = lambda model, x: model.predict_proba(x)  # noqa: E731
+    learner = Estimator(RandomForestClassifier(2), predict=columns)
+    weights = np.stack([np.isin(NAMES, lacking, invert=True), np.arange(N) > 2])
+    fits = fitted(learner, y=NAMES, weights=weights.astype(float))
+    message = r"one shape from all fits, got \([12],\) a row of fit 0, \(3,\) of fit 1"
+    with pytest.raises(ValueError, match=message):
+        learner.predict_all(fits, X)
+    with pytest.raises(ValueError, match=message):
+        learner.predict_held_out(fits, X, weights == 0)
 
 
 class OnlyFits:

@@ -139,6 +139,28 @@ def test_classes_and_weights_of_test_points(always):
     same(run(p, y, w), jax.jit(run)(p, y, w))
 
 
+@jaxcp.pytree
+class OfMean(jaxcp.Calibration):
+    def threshold(self, rank, test_weights=None):
+        return jnp.mean(self.scores)
+
+
+@jaxcp.pytree
+class OfLargest(jaxcp.GroupCalibration):
+    def threshold(self, rank, groups=None, test_weights=None):
+        return jnp.max(jnp.zeros(2).at[self.groups].add(1))
+
+
+def test_classes_made_of_calibrations_read_their_own_rows(always):
+    values, preds = jnp.arange(5.0), jnp.zeros(3)
+    cp = OfMean(ABSOLUTE, values)
+    assert_array_equal(cp(preds, 0.2).upper, jnp.full(3, 2.0))
+    assert cp.quantile(0.2) == 2
+    of_groups = OfLargest(ABSOLUTE, values, jnp.zeros(5, int), None, 2)
+    sets = of_groups(preds, 0.2, groups=jnp.zeros(3, int))
+    assert_array_equal(sets.upper, jnp.full(3, 5.0))
+
+
 SETS = {
     "intervals": lambda mu, width: Interval(mu - width, mu + width),
     "some infinite": lambda mu, width: Interval(

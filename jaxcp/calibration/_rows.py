@@ -1,18 +1,20 @@
 """Rows at the door of a calibration: of one length and shape, with digits enough."""
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
 
 from jaxcp import _checks, _names
 from jaxcp._arrays import as_arrays, check_digits, is_concrete, is_rounded, some_rows
 from jaxcp._batching import evaluate, label_scores
 from jaxcp._names import Names
+from jaxcp._numbers import varying_like
 from jaxcp._padding import on_device, on_host, repeated
+from jaxcp._tracing import jit
 from jaxcp.scores import inputs
 from jaxcp.typing import PyTree, Score
 
@@ -249,3 +251,23 @@ def _fits(known, new, free):
 def _split(shapes):
     """Returns shapes with two numbers in place of an array of a pair."""
     return ((), ()) if shapes == _PAIR else shapes
+
+
+@jit
+def count_groups(held: Any) -> Array:
+    """Returns how many rows of a calibration count in each group, shape (g,)."""
+    inside = held.groups[None] == jnp.arange(held.num_groups)[:, None]
+    return jnp.sum(inside if held.mask is None else inside & held.mask[None], axis=1)
+
+
+def of_own_group(
+    of: Callable[[Array], Array], groups: Array, num_groups: int, results: PyTree
+) -> Array:
+    """Returns `of(g)` of each row's group g, shape (m,), 1 for groups out of range.
+
+    A pass for each group; `results` are what `of` computes from.
+    """
+    fill = lambda p, g: (jnp.where(groups == g, of(g), p), None)  # noqa: E731
+    like = jax.eval_shape(of, jnp.zeros((), int))
+    start = varying_like(jnp.ones(like.shape, like.dtype), (results, groups))
+    return lax.scan(fill, start, jnp.arange(num_groups))[0]

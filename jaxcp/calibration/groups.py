@@ -7,13 +7,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, lax
+from jax import Array
 
 from jaxcp import _checks, _named
-from jaxcp._numbers import varying_like, with_rounding
+from jaxcp._numbers import with_rounding
 from jaxcp._padding import by_rows, repeated
 from jaxcp._pytree import pytree, static
-from jaxcp._tracing import jit
 from jaxcp.calibration import _rows as rows
 from jaxcp.calibration._rows import RowShapes, weight_for, weights_for
 from jaxcp.calibration.rule import Rule
@@ -154,7 +153,7 @@ class GroupCalibration(Rule):
         Arguments, errors and guarantee as for `Calibration.certificate`.
         """
         rows.check_lawful(self.scores, self.weights, (self.mask, self.groups))
-        counts = np.asarray(by_rows(_counts, rows=(), holder=self))
+        counts = np.asarray(by_rows(rows.count_groups, rows=(), holder=self))
         return tuple(certificate(int(count), alpha) for count in counts)
 
     @property
@@ -174,7 +173,7 @@ class GroupCalibration(Rule):
             raise ValueError(f"expected alpha of shape {expected}, got {alpha.shape}")
         if self.weights is not None:
             return jnp.broadcast_to(alpha_as_float(alpha), shape)
-        counts = by_rows(_counts, rows=(), holder=self)
+        counts = by_rows(rows.count_groups, rows=(), holder=self)
         return ranks(counts.reshape(-1, *(1,) * len(components)), alpha)
 
     def threshold(
@@ -193,7 +192,8 @@ class GroupCalibration(Rule):
         return jnp.where((group >= 0) & (group < self.num_groups), q, jnp.inf)
 
     def _num_held(self):
-        return len(self.scores)
+        # A class made of this one may read its rows in ways of its own.
+        return len(self.scores) if type(self) is GroupCalibration else 0
 
     def _filled(self, size):
         groups = repeated(self.groups, size)
@@ -213,11 +213,7 @@ class GroupCalibration(Rule):
             return p_values_in_groups(known, self.groups, scores, *of_groups)
         options = {"u": u, "rounds": rounds, "test_weights": test_weights}
         of = lambda g: self._group(g)._p_values_of_scores(scores, **options)  # noqa: E731
-        fill = lambda p, g: (jnp.where(groups == g, of(g), p), None)  # noqa: E731
-        like = jax.eval_shape(of, jnp.zeros((), int))
-        results = self, scores, groups, options
-        start = varying_like(jnp.ones(like.shape, like.dtype), results)
-        return lax.scan(fill, start, jnp.arange(self.num_groups))[0]
+        return rows.of_own_group(of, groups, self.num_groups, (self, scores, options))
 
     def _columns(self, groups, test_weights, y=None):
         """Returns the context of test points, whose groups may be their labels."""
@@ -301,10 +297,3 @@ def calibrate_groups(
     )
     named, count = (names, given.names), given.count
     return GroupCalibration(score, scores, groups, mask, count, shapes, weights, *named)
-
-
-@jit
-def _counts(cp):
-    """Returns how many rows count in each group, shape (g,)."""
-    inside = cp.groups[None] == jnp.arange(cp.num_groups)[:, None]
-    return jnp.sum(inside if cp.mask is None else inside & cp.mask[None], axis=1)

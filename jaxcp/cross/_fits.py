@@ -1,6 +1,7 @@
 """Many fits of one learner: what they predict, and how they come to be."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -15,6 +16,7 @@ from jaxcp._batching import map_blocks, map_evenly
 from jaxcp._pytree import pytree, static
 from jaxcp._tracing import jit
 from jaxcp.learners import shared
+from jaxcp.learners._hosting import ModelFits, keeping
 from jaxcp.typing import FitsOnHost, Learner, PyTree
 
 # Numbers of data that the fits of one program see: 256 MB in single precision.
@@ -63,6 +65,11 @@ class HostFits:
         """Names of the labels that columns of probabilities stand for, or None."""
         return self.fitted.classes
 
+    def keeping(self) -> AbstractContextManager[None]:
+        """Lets an error carry the fits, which may have taken long."""
+        known = isinstance(self.fitted, ModelFits)
+        return keeping(self.fitted) if known else nullcontext()
+
     def predict(self, x: Any) -> PyTree:
         """Returns predictions of all fits, leading axes (b, m)."""
         return as_arrays(preds=self.learner.predict_all(self.fitted, x))
@@ -92,6 +99,10 @@ class Fits:
     full: PyTree
     count: int = static()
     classes = None  # labels are 0, ..., k - 1
+
+    def keeping(self) -> AbstractContextManager[None]:
+        """Keeps nothing when there is an error."""
+        return nullcontext()
 
     def predict(self, x: PyTree) -> PyTree:
         """Returns predictions of all fits, leading axes (b, m)."""

@@ -32,7 +32,8 @@ def left_out_by(held_out: Array, aggregation: Aggregation) -> "OwnFit | Ensemble
     if known and is_concrete(held_out):
         held = np.asarray(held_out)
         if np.all(held.sum(axis=0) == 1):
-            return OwnFit(jnp.asarray(held.argmax(axis=0)), len(held))
+            fold = jnp.asarray(held.argmax(axis=0))
+            return OwnFit(fold, len(held), str(aggregation))
     return Ensemble(jnp.asarray(held_out), aggregation)
 
 
@@ -55,10 +56,12 @@ class OwnFit:
     Args:
       fold: The fit without each row, int of shape (n,).
       count: Number of fits b.
+      aggregation: "mean" or "median" of the n predictions, for one at an input.
     """
 
     fold: Array
     count: int = static()
+    aggregation: str = static(default="mean")
     mask = None  # every row has its fit
 
     @property
@@ -80,7 +83,11 @@ class OwnFit:
         return jax.tree.map(lambda v: v[self.fold], preds)
 
     def center(self, preds: PyTree) -> PyTree:
-        """Returns the mean of `without_each`, (b, ...) to (...)."""
+        """Returns the aggregate of `without_each`, (b, ...) to (...)."""
+        if self.aggregation == "median":
+            everyone = jnp.ones(len(self.fold), bool)
+            each = self.without_each(preds)
+            return jax.tree.map(lambda v: _median(v, everyone), each)
         shares = mean(self.fold[:, None] == jnp.arange(self.count)[None])
         return jax.tree.map(lambda v: _mean(v, shares), preds)
 

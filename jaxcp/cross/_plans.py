@@ -106,9 +106,10 @@ def carry_out(
     fit = _fit_on_host if isinstance(learner, FitsOnHost) else _fit
     fits, preds = fit(plan, key, learner, rows)
     classes = fits.classes if inputs.has_labels(score) else None
-    calibration = of_held_out(
-        plan.left_out, score, preds, rows.given, calibration_weights, classes
-    )
+    with fits.keeping():
+        calibration = of_held_out(
+            plan.left_out, score, preds, rows.given, calibration_weights, classes
+        )
     return CrossConformal(fits, calibration)
 
 

@@ -118,7 +118,7 @@ def _rows_of(weights):
 
 def _fitted(model, returned):
     """Returns what can predict: the model, or results that its `fit` returns."""
-    for name in ("predict", "predict_proba"):
-        if has(model, name):
-            return returned if has(returned, name) else model
-    return model
+    names = "predict", "predict_proba"
+    own = [name for name in names if has(model, name)]
+    found = any(has(returned, name) for name in own[:1] or names)
+    return returned if found else model

@@ -5,7 +5,7 @@ import pickle
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_completed, wait
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -26,6 +26,7 @@ class ModelFits:
       x: Training inputs.
       y: Training targets.
       full: The fit on all rows, once it is asked for.
+      digest: Fingerprint of x and y, of fits that an error carries.
     """
 
     models: list[Any]
@@ -35,17 +36,27 @@ class ModelFits:
     x: Any
     y: Any
     full: list[Any] = field(default_factory=list)
+    digest: bytes | None = None
 
     def __repr__(self) -> str:
         done = sum(model is not None for model in self.models)
         return f"ModelFits({done} of {len(self.models)} fits)"
+
+    def marked(self) -> "ModelFits":
+        """Returns the fits with the fingerprint of their data, taken once.
+
+        Data that change in place after an error are then known to be others.
+        """
+        if self.digest is not None:
+            return self
+        return replace(self, digest=_digest(self.x, self.y))
 
     def check_same(self, other: "ModelFits") -> None:
         """Raises ValueError unless other fits are of the same key, data and weights."""
         same = {
             "key": self.entropy == other.entropy,
             "weights": np.array_equal(self.weights, other.weights),
-            "x and y": _digest(self.x, self.y) == _digest(other.x, other.y),
+            "x and y": self.marked().digest == other.marked().digest,
         }
         for name, is_same in same.items():
             if not is_same:
@@ -77,11 +88,11 @@ class FitError(ValueError):
 
 @contextmanager
 def keeping(fits: ModelFits) -> Iterator[None]:
-    """Lets an interrupt carry the fits that are done."""
+    """Lets an error, or an interrupt, carry the fits that are done."""
     try:
         yield
-    except KeyboardInterrupt as error:
-        error.fits = fits  # type: ignore[attr-defined]
+    except (Exception, KeyboardInterrupt) as error:
+        vars(error)["fits"] = fits.marked()
         error.add_note(f"{fits} are kept: learner.resume(error.fits) goes on")
         raise
 
@@ -136,8 +147,38 @@ def _run(task, jobs, done, executor):
 
 
 def _digest(*values):
-    """Returns a fingerprint of data, or None for what cannot be pickled."""
+    """Returns a fingerprint of data; of what cannot be pickled that of the object."""
+    known = hashlib.sha256()
+    for value in values:
+        for part in _parts(value):
+            known.update(hashlib.sha256(part).digest())
+    return known.digest()
+
+
+def _parts(value):
+    """Yields the content of data as bytes, however it lies in memory."""
+    if isinstance(value, dict | tuple):
+        for name, part in (
+            value.items() if isinstance(value, dict) else enumerate(value)
+        ):
+            yield repr(name).encode()
+            yield from _parts(part)
+    elif hasattr(value, "iloc") and value.ndim == 2:  # of pandas
+        for j, name in enumerate(value.columns):
+            yield repr(name).encode()
+            yield from _parts(value.iloc[:, j])
+    elif hasattr(value, "to_numpy") and value.ndim == 1:
+        yield from _parts(value.to_numpy())
+    elif isinstance(value, np.ndarray) and value.dtype != object:
+        yield f"{value.dtype} {value.shape}".encode()
+        yield value.tobytes()
+    else:
+        of_objects = isinstance(value, np.ndarray | list)
+        yield from map(_pickled, value if of_objects else [value])
+
+
+def _pickled(value):
     try:
-        return hashlib.sha256(pickle.dumps(values)).digest()
+        return pickle.dumps(value)
     except Exception:
-        return None
+        return str(id(value)).encode()

@@ -42,16 +42,24 @@ def predict_each(
 ) -> list[PyTree]:
     """Returns what each fit predicts for its rows: all if None, nothing if empty."""
     preds: list = [None] * len(rows)
+    everything = all_rows(x)
 
     def one(j):
-        own = x if rows[j] is None else _rows.take(x, rows[j])
+        own = _rows.take(x, everything if rows[j] is None else rows[j])
         return predict_one(predict, fits.models[j], fits, own, f"fit {j}")
 
     jobs = {j: (j,) for j, own in enumerate(rows) if own is None or len(own)}
     failed = run(one, jobs, preds.__setitem__, num_workers)
     if failed is not None:
+        failed[1].add_note(f"raised while fit {failed[0]} predicted")
         raise failed[1]
+    _check_alike(preds)
     return preds
+
+
+def all_rows(x: Any) -> np.ndarray:
+    """Returns the places of all rows of inputs."""
+    return np.arange(_rows.num_rows("x", x))
 
 
 def spread(each: list[PyTree], rows: list[np.ndarray], n: int) -> PyTree:
@@ -88,6 +96,21 @@ def _ask(model, classes, x):
     whole = np.zeros((len(probs), len(classes)), probs.dtype)
     whole[:, [place[name] for name in seen]] = probs
     return whole
+
+
+def _check_alike(each):
+    """Raises ValueError unless all fits predict arrays of the same shapes."""
+    given = [(j, preds) for j, preds in enumerate(each) if preds is not None]
+    rows = lambda preds: jax.tree.map(lambda v: v.shape[1:], preds)  # noqa: E731
+    shapes = [(j, rows(preds)) for j, preds in given]
+    for j, found in shapes[1:]:
+        first, expected = shapes[0]
+        if found != expected:
+            raise ValueError(
+                f"expected predictions of one shape from all fits, got {expected} a "
+                f"row of fit {first}, {found} of fit {j}; classes that a resample does "
+                "not hold need their columns too"
+            )
 
 
 def _few(names):

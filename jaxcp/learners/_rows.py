@@ -34,7 +34,10 @@ def num_rows(name: str, x: Any) -> int:
 
 
 def take(x: Any, rows: np.ndarray) -> Any:
-    """Returns some of the rows, in a container of the same kind."""
+    """Returns a copy of some of the rows, in a container of the same kind.
+
+    Models that scale in place change what they are given: it is theirs.
+    """
     if isinstance(x, dict):
         return {key: take(part, rows) for key, part in x.items()}
     if isinstance(x, tuple):
@@ -42,7 +45,7 @@ def take(x: Any, rows: np.ndarray) -> Any:
     if isinstance(x, list):
         return [x[i] for i in rows]
     if hasattr(x, "iloc"):  # of pandas
-        return x.iloc[rows]
+        return x.iloc[rows].copy()  # which may be a view
     return (x.tocsr() if hasattr(x, "tocsr") else x)[rows]  # of scipy
 
 

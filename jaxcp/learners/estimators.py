@@ -14,7 +14,7 @@ from jaxcp._names import is_missing
 from jaxcp._progress import bar
 from jaxcp.learners import _fitting, _rows
 from jaxcp.learners._hosting import FitError, ModelFits, keeping, run
-from jaxcp.learners._predicting import predict_each, predict_one, spread
+from jaxcp.learners._predicting import all_rows, predict_each, predict_one, spread
 from jaxcp.learners.checking import check_untraced
 from jaxcp.typing import PyTree
 
@@ -40,7 +40,8 @@ class Estimator:
     for classes that a resample does not hold. Several models, a list, predict a tuple.
 
     When a fit raises, the `FitError` names its resample and carries the fits that are
-    done, as KeyboardInterrupt does: `learner.resume(error.fits)` goes on with the rest.
+    done: `learner.resume(error.fits)` goes on with the rest. KeyboardInterrupt carries
+    them too, as does any error in what the fits then predict and in their scores.
 
     Args:
       model: The model, not fitted, or a list of models, such as of two quantiles.
@@ -90,7 +91,7 @@ class Estimator:
         """Returns the learner that keeps the fits that are done, and makes the others.
 
         Args:
-          fits: `fits` of a `FitError` or KeyboardInterrupt.
+          fits: `fits` of a `FitError`, of KeyboardInterrupt or of a later error.
 
         Returns:
           A learner for the same call: same key, data and resamples.
@@ -155,7 +156,8 @@ class Estimator:
                 "hold every row"
             )
         rows = [np.flatnonzero(row) for row in held_out]
-        each = predict_each(self.predict, fits, x, rows, self.num_workers)
+        with keeping(fits):
+            each = predict_each(self.predict, fits, x, rows, self.num_workers)
         return spread(each, rows, held_out.shape[1])
 
     def predict_full(self, fits: ModelFits, x: Any) -> PyTree:
@@ -172,7 +174,8 @@ class Estimator:
             if failed is not None:
                 raise self._error(fits, "all", ones, failed[1]) from failed[1]
         x, fit = _rows.as_rows("x", x), "the fit on all rows"
-        return predict_one(self.predict, fits.full[0], fits, x, fit)
+        own = _rows.take(x, all_rows(x))
+        return predict_one(self.predict, fits.full[0], fits, own, fit)
 
     def classes_of(self, y: Any) -> tuple | None:
         """Returns the classes that columns of probabilities stand for, or None."""
@@ -253,4 +256,5 @@ class Estimator:
         if any(model is not None for model in fits.models):
             kept = f"; {fits} are kept: learner.resume(error.fits) goes on"
         got = f"{type(error).__name__}: {error}"
-        return FitError(f"expected a fit to {where} {rows} rows, got {got}{kept}", fits)
+        message = f"expected a fit to {where} {rows} rows, got {got}{kept}"
+        return FitError(message, fits.marked())

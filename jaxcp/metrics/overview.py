@@ -12,6 +12,12 @@ from jaxcp._numbers import as_float
 from jaxcp._padding import counted
 from jaxcp._tracing import jit
 from jaxcp.metrics import _sets
+from jaxcp.metrics._parting import (
+    largest_violation,
+    least_rate,
+    parted_by,
+    strata_rates,
+)
 from jaxcp.metrics.dependence import hsic_of
 from jaxcp.metrics.groups import class_coverage_of, coverage_gap_of, group_coverage_of
 from jaxcp.metrics.intervals import criterion_of, winkler_score_of
@@ -22,12 +28,6 @@ from jaxcp.metrics.rates import (
     singleton_rate_of,
 )
 from jaxcp.metrics.size import infinite_rate_of, mean_size_of, median_size_of
-from jaxcp.metrics.strata import (
-    largest_violation,
-    least_rate,
-    parted_by,
-    strata_rates,
-)
 from jaxcp.sets import Interval
 from jaxcp.sets.basic import as_intervals
 from jaxcp.typing import ArrayLike, HasLabels, Set

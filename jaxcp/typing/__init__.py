@@ -1,0 +1,58 @@
+"""What jaxcp asks of scores, sets, learners, methods and bets: also of yours.
+
+A class need not name the protocol that it follows: its methods are enough. Classes
+with hyperparameters are a `jaxcp.pytree`. What a protocol calls optional is asked for
+by a protocol of its own.
+"""
+
+from jaxcp.typing.learners import (
+    AnyLearner,
+    ChecksData,
+    FitsOnHost,
+    Learner,
+    LeavesOneOut,
+)
+from jaxcp.typing.scores import (
+    CheckedMartingale,
+    EstimatesSets,
+    LabelScore,
+    Martingale,
+    Online,
+    Score,
+    Scorecaster,
+)
+from jaxcp.typing.sets import (
+    AnySet,
+    HasBounds,
+    HasEnds,
+    HasEstimate,
+    HasLabels,
+    HasLogSize,
+    HasNames,
+    HasRounding,
+    HasShapes,
+    HasSize,
+    HasSoftSize,
+    HasWidths,
+    MayBeEmpty,
+    Set,
+)
+from jaxcp.typing.values import (
+    ArrayLike,
+    AxisName,
+    Number,
+    Predict,
+    PyTree,
+)
+
+# fmt: off
+__all__ = [
+    "AnyLearner", "AnySet", "ArrayLike", "AxisName", "CheckedMartingale",
+    "ChecksData", "EstimatesSets", "FitsOnHost", "HasBounds", "HasEnds",
+    "HasEstimate", "HasLabels", "HasLogSize", "HasNames", "HasRounding",
+    "HasShapes", "HasSize", "HasSoftSize", "HasWidths", "LabelScore", "Learner",
+    "LeavesOneOut", "Martingale", "MayBeEmpty", "Number", "Online", "Predict",
+    "PyTree", "Score", "Scorecaster", "Set",
+]
+# fmt: on
+__dir__ = __all__.copy

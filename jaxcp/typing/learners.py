@@ -1,0 +1,66 @@
+"""What fits: learners."""
+
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from jax import Array
+
+from jaxcp.typing.values import PyTree
+
+
+@runtime_checkable
+class Learner(Protocol):
+    """A model class: pure functions that fit and predict.
+
+    Hyperparameters are fields of a pytree. Parameters that are the same in every fit
+    may be wrapped in `learners.Shared`; they are then kept once. A learner may also be
+    a `LeavesOneOut` or a `ChecksData`.
+    """
+
+    def fit(self, key: Array, x: PyTree, y: Array, weights: Array) -> PyTree:
+        """Returns parameters; `weights` of shape (n,) are >= 0, 0 leaves a row out."""
+
+    def predict(self, params: PyTree, x: PyTree) -> PyTree:
+        """Returns predictions: leading axis m of x to leading axis m of preds."""
+
+
+@runtime_checkable
+class FitsOnHost(Protocol):
+    """A learner of models that are not of jax, as `learners.Estimator`.
+
+    It takes inputs and targets as they were given and returns numpy arrays.
+    """
+
+    def num_rows(self, x: Any) -> int:
+        """Returns the number of rows of inputs."""
+
+    def fit_all(self, key: Array, x: Any, y: Any, weights: np.ndarray) -> Any:
+        """Returns a fit for each row of weights, (b, n), with the `models`."""
+
+    def predict_all(self, fits: Any, x: Any) -> PyTree:
+        """Returns what every fit predicts at inputs, leading axes (b, m)."""
+
+    def predict_held_out(self, fits: Any, x: Any, held_out: np.ndarray) -> PyTree:
+        """Returns what fits predict for rows held out, (b, n), leading axes (b, n)."""
+
+    def predict_full(self, fits: Any, x: Any) -> PyTree:
+        """Returns what a fit on all rows predicts at inputs, leading axis m."""
+
+
+AnyLearner = Learner | FitsOnHost  # what the cross-conformal verbs take
+
+
+@runtime_checkable
+class LeavesOneOut(Learner, Protocol):
+    """A learner with a closed form of all n refits without one row."""
+
+    def leave_one_out(self, x: PyTree, y: Array) -> PyTree:
+        """Returns the parameters of the refits, stacked: the i-th without row i."""
+
+
+@runtime_checkable
+class ChecksData(Learner, Protocol):
+    """A learner that says what it cannot be fitted with."""
+
+    def check(self, x: PyTree, y: Array) -> None:
+        """Raises ValueError for inputs, targets or hyperparameters that do not fit."""
