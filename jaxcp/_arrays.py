@@ -14,6 +14,12 @@ from jaxcp._tracing import is_ours
 from jaxcp.typing import ArrayLike, PyTree
 
 _MANY = 2**13  # rows whose digits tell those of all
+_CODING = "numpy.unique(text, return_inverse=True)[1] codes it as 0, 1, ..."
+_CURES_OF_TEXT = {
+    "y": "scores of labels take them by name, calibrate(..., classes=model.classes_) "
+    f"or Estimator(model, predict=..., classes=...), and {_CODING}",
+    "preds": "scores of labels take model.predict_proba(x), not predict(x)",
+}
 _SHARE = 0.01  # of an error: how far rounding may move it
 
 
@@ -165,7 +171,5 @@ def _as_one(name, x):
 def _described(name, x):
     if x.dtype.kind in "US":
         example = f" ({x.flat[0]!s:.20})" if x.size else ""
-        coding = "numpy.unique(text, return_inverse=True)[1] codes it as 0, 1, ..."
-        by_name = "calibrate(..., classes=model.classes_) takes labels by name, "
-        return f"text{example}; {by_name * (name == 'y')}{coding}"
+        return f"text{example}; {_CURES_OF_TEXT.get(name, _CODING)}"
     return type(x.item()).__name__ if x.ndim == 0 else x.dtype

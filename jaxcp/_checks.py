@@ -214,7 +214,11 @@ def check_uniforms(name: str, u: ArrayLike, mask: ArrayLike | None = None) -> No
 
 
 def check_labels(
-    name: str, labels: ArrayLike, num_classes: int, mask: ArrayLike | None = None
+    name: str,
+    labels: ArrayLike,
+    num_classes: int,
+    mask: ArrayLike | None = None,
+    cure: str = "",
 ) -> None:
     """Raises ValueError unless labels are integers in 0, ..., num_classes - 1."""
     labels = labels if isinstance(labels, Array) else jnp.asarray(labels)
@@ -226,7 +230,7 @@ def check_labels(
             f"expected {name} of an integer type, got {labels.dtype}; "
             "numpy.unique(labels, return_inverse=True)[1] codes any as 0, 1, ..."
         )
-    check_values(lambda v: (v >= 0) & (v < num_classes), expected, labels, mask)
+    check_values(lambda v: (v >= 0) & (v < num_classes), expected, labels, mask, cure)
 
 
 def check_weights(name: str, weights: ArrayLike, mask: ArrayLike | None = None) -> None:

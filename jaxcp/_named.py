@@ -25,7 +25,7 @@ def as_groups(
     mask: ArrayLike | None = None,
 ) -> Groups:
     """Returns groups by number, or by name: by their own names if none are given."""
-    if num_groups is not None and group_names is None:
+    if num_groups is not None and group_names is None and not _are_text(groups):
         return Groups(groups, num_groups, None)
     if group_names is None:
         names = _distinct(groups, mask)
@@ -51,6 +51,14 @@ def are_integers(groups: Any) -> bool:
     if is_concrete(groups):
         groups = on_host("groups", groups)
     return groups.dtype.kind in "biu"
+
+
+def _are_text(groups):
+    """Returns whether groups come in an array of words, or of other objects."""
+    kind = getattr(getattr(groups, "dtype", None), "kind", None)
+    if kind not in ("O", "U", "S"):
+        return False
+    return on_host("groups", groups).dtype.kind in "OUS"
 
 
 def _distinct(groups, mask):

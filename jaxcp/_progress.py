@@ -12,7 +12,13 @@ def bar(
     if not shown:
         yield lambda count: None
         return
-    from tqdm.auto import tqdm
+    try:
+        from tqdm.auto import tqdm
+    except ImportError as error:
+        raise ImportError(
+            "expected tqdm to be installed for a progress bar, got no such package: "
+            "pip install tqdm, or leave progress out"
+        ) from error
 
     scaled = unit == "trial"
     with tqdm(total=total, initial=finished, unit=unit, unit_scale=scaled) as shows:

@@ -309,11 +309,22 @@ class Model:
         return self.predict(x)
 
 
-@pytest.mark.parametrize("predict", [Model().predict, Model()], ids=["method", "model"])
+@pytest.mark.parametrize(
+    "predict",
+    [Model().predict, Model(), lambda x: np.zeros(len(x))],
+    ids=["method", "model", "one argument"],
+)
 def test_methods_and_networks_are_no_predict(predict):
     x = np.zeros((9, 1))
     with pytest.raises(ValueError, match=r"lambda _, x: (model.predict|network)\(x\)"):
         jaxcp.split_conformal(predict, None, scores.Absolute(), x, np.ones(9))
+
+
+def test_errors_inside_of_predict_are_its_own():
+    with pytest.raises(TypeError, match="unsupported operand"):
+        jaxcp.split_conformal(
+            lambda _, x: x + None, None, scores.Absolute(), np.zeros(9), np.ones(9)
+        )
 
 
 def test_scores_of_halves_stay_halves():

@@ -241,7 +241,10 @@ def test_classes_of_other_kinds():
     assert learner.classes_of([7, 3, 3]) == (3, 7)
     assert LINEAR.classes_of(Y) is None
     with pytest.raises(ValueError, match="labels y that can be sorted"):
-        learner.classes_of(["a", 1, None])
+        learner.classes_of(np.array(["a", 1], object))
+    for missing in (None, np.nan, pd.NA):
+        with pytest.raises(ValueError, match=r"labels y without missing ones, .* at 2"):
+            learner.classes_of(pd.Series(["a", "b", missing, "a"], dtype=object))
 
 
 class Frequencies:

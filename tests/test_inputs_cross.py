@@ -1,7 +1,9 @@
 """Wrong calls of the cross family, its learners and resamples."""
 
 import jax.numpy as jnp
+import numpy as np
 import optax
+from sklearn.model_selection import KFold
 
 import jaxcp
 from jaxcp import learners, resampling, scores
@@ -180,6 +182,28 @@ WRONG = {
     "too many folds": (
         lambda: jaxcp.cv_plus(KEY, RIDGE, ABSOLUTE, X2, X, num_folds=10),
         "num_folds <= n = 9, got 10",
+    ),
+    "a splitter for folds": (
+        lambda: jaxcp.cv_plus(KEY, RIDGE, ABSOLUTE, X2, X, folds=KFold(3)),
+        r"fold of each row, shape \(9,\), got KFold .*; for those of a splitter: for j",
+    ),
+    "splits for folds": (
+        lambda: jaxcp.cv_plus(
+            KEY, RIDGE, ABSOLUTE, X2, X, folds=[*KFold(3).split(np.asarray(X2))]
+        ),
+        r"fold of each row, shape \(9,\), got list of shape \(3,\); for those of",
+    ),
+    "as many splits as rows": (
+        lambda: jaxcp.cv_plus(
+            KEY, RIDGE, ABSOLUTE, X2, X, folds=[*KFold(9).split(np.asarray(X2))]
+        ),
+        r"fold of each row, shape \(9,\), got list of shape \(9,\); for those of",
+    ),
+    "a missing fold": (
+        lambda: jaxcp.cv_plus(
+            KEY, RIDGE, ABSOLUTE, X2, X, folds=["a", None, *"bababab"]
+        ),
+        "folds without missing ones, got None",
     ),
     "a fold": (lambda: resampling.k_fold(KEY, 9, 1), "num_folds as an int >= 2, got 1"),
     "blocks": (

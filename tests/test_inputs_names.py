@@ -25,6 +25,7 @@ def by_name(names, y=Y):
 CP = jaxcp.calibrate(scores.LAC(), P, Y, classes=PETS)
 NUMBERS = jaxcp.calibrate(scores.LAC(), P, Y + 1, classes=(1, 2, 3))
 SETS, SITES = CP(P, 0.2), jaxcp.calibrate_groups(scores.Absolute(), X, X, SITE)
+BIRDLESS = np.asarray(by_name(PETS))
 BIRD = [*by_name(PETS)[:17], "bird", *by_name(PETS)[18:]]
 
 
@@ -72,6 +73,42 @@ WRONG = {
     "more names than columns": (
         lambda: LabelSet(jnp.eye(3, dtype=bool), PETS[:2]),
         "classes with 3 names, one a column, got 2",
+    ),
+    "columns of a frame in another order": (
+        lambda: jaxcp.calibrate(
+            scores.LAC(), pd.DataFrame(P, columns=sorted(PETS)), BIRDLESS, classes=PETS
+        ),
+        r"order of the classes \('dog', 'cat', 'eel'\), got \('cat', 'dog', 'eel'\)",
+    ),
+    "columns of new rows in another order": (
+        lambda: CP(pd.DataFrame(P, columns=sorted(PETS)), 0.2),
+        r"order of the classes \('dog', 'cat', 'eel'\), got \('cat', 'dog', 'eel'\)",
+    ),
+    "columns beside uniforms in another order": (
+        lambda: jaxcp.calibrate(
+            scores.APS(randomized=True),
+            (pd.DataFrame(P, columns=sorted(PETS)), X / 3),
+            BIRDLESS,
+            classes=PETS,
+        ),
+        r"order of the classes \('dog', 'cat', 'eel'\), got \('cat', 'dog', 'eel'\)",
+    ),
+    "words without classes": (
+        pets(BIRDLESS, None),
+        r"y as numbers, got text \(dog\); scores of labels take them by name, "
+        r"calibrate\(..., classes=model.classes_\)",
+    ),
+    "predictions that are words": (
+        lambda: jaxcp.calibrate(scores.LAC(), BIRDLESS, BIRDLESS, classes=PETS),
+        r"preds as numbers, got text \(dog\); .* take model.predict_proba\(x\)",
+    ),
+    "labels from 1 without classes": (
+        pets(Y + 1, None),
+        r"y in 0, ..., 2, got 3 at 2; calibrate\(..., classes=model.classes_\) takes",
+    ),
+    "fewer groups by name than their number": (
+        sites(SITE, num_groups=4),
+        "num_groups as many as group_names, 3, got 4",
     ),
     "a name twice": (pets(classes=("a", "b", "a")), "distinct classes, got 'a' at 2"),
     "a flag and a one": (pets(classes=(1, 2, True)), "distinct classes, got True at 2"),

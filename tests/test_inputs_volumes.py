@@ -13,6 +13,10 @@ SQUARE, LINE = Box(jnp.zeros(2), jnp.ones(2)), Interval(0.0, 1.0)
 DISC = Balls(jnp.zeros((1, 2)), jnp.array(1.0))
 
 
+def distance(pred, y):
+    return jnp.abs(y - pred).sum()
+
+
 WRONG = {
     "points that do not fit": (
         lambda: membership(DISC, DRAWS[0, :, :1]),
@@ -58,6 +62,14 @@ WRONG = {
     "volume of many sets in a box": (
         lambda: jaxcp.volume(KEY, SETS9, within=Interval(0.0, 1.0)),
         "one Interval, got several: use jax.vmap",
+    ),
+    "volume of many level sets in a box": (
+        lambda: jaxcp.volume(
+            KEY,
+            jaxcp.calibrate(Custom(distance), X2, X2)(X2, 0.2),
+            within=SQUARE,
+        ),
+        "one LevelSet, got several: use jax.vmap",
     ),
     "volume in a box of other targets": (
         lambda: jaxcp.volume(KEY, DISC, within=Box(X[:3], X[:3])),

@@ -1,5 +1,7 @@
 """Level sets of scores without an inverse: their ends, pieces and volumes."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -379,7 +381,7 @@ def test_check_says_that_level_sets_have_several_pieces():
     rng = np.random.default_rng(0)
     preds = 5 + rng.exponential(size=60)
     both = rng.choice([-1, 1], 60) * preds + rng.normal(size=60)
-    wrong = scores.Custom(either_sign, start=middle)
+    wrong = scores.Custom(either_sign, lambda p, q: LevelSet(TWO, p, q).interval(p))
     with pytest.raises(
         ValueError, match=r"hold the target .* have several pieces: tha"
     ):
@@ -396,8 +398,27 @@ def test_check_says_that_level_sets_have_several_pieces():
 def test_a_start_that_is_not_the_least_score_is_caught():
     preds, y = rows("float32", 60)
     beside = scores.Custom(relative, start=lambda pred: pred + 1)
-    with pytest.raises(ValueError, match=r"expected invert\(pred, q\) to hold"):
+    with pytest.raises(ValueError, match=r"expected start\(pred\) as the target with"):
         scores.check(beside, preds, y)
+
+
+def test_a_start_outside_of_level_sets_is_refused_at_calibration():
+    """A set around it would be empty, or of one piece, and cover less in silence."""
+    rng = np.random.default_rng(0)
+    preds = 5 + rng.exponential(size=900)
+    y = rng.choice([-1, 1], 900) * preds + rng.normal(size=900)
+    between = scores.Custom(either_sign, start=jnp.zeros_like)
+    first = scores.Custom(either_sign, start=middle)
+    beside = scores.Custom(lambda p, y: jnp.abs(y - p), start=lambda pred: pred + 20)
+    for score in (between, first, beside):
+        with pytest.raises(ValueError, match=r"for row .* miss the target at its own"):
+            jaxcp.calibrate(score, preds, y)
+        assert len(jax.jit(partial(jaxcp.calibrate, score))(preds, y).scores) == 900
+    mask = y > 0  # of masked rows nothing is asked
+    cp = jaxcp.calibrate(first, preds, y, mask=mask)
+    assert jnp.isfinite(cp.quantile(0.2))
+    for n in (1, 2, 300):
+        jaxcp.calibrate(FOUND, *(v[:n] for v in rows("float32", 900)))
 
 
 # Volumes

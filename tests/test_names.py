@@ -366,3 +366,27 @@ def test_a_picture_has_the_names_of_sets():
     sets = LabelSet(jnp.eye(3, dtype=bool), PETS)
     ax = jaxcp.plotting.plot_label_sets(sets, PETS)
     assert [label.get_text() for label in ax.get_xticklabels()] == list(PETS)
+
+
+def test_groups_by_name_may_come_with_their_number():
+    site, x = np.array(["zoo", "farm"])[np.arange(8) % 2], jnp.arange(8.0)
+    sets = jaxcp.calibrate(scores.Absolute(), x, x + site.size)(x, 0.3)
+    for groups in (site, pd.Series(site), site.astype(object)):
+        cp = jaxcp.calibrate_groups(scores.Absolute(), x, x, groups, num_groups=2)
+        assert cp.group_names == ("farm", "zoo")
+        found = metrics.group_coverage(sets, x, groups, num_groups=2)
+        assert_array_equal(found, metrics.group_coverage(sets, x, groups))
+    codes = (np.arange(8) % 2).astype(object)  # numbers are numbers still
+    cp = jaxcp.calibrate_groups(scores.Absolute(), x, x, codes, num_groups=2)
+    assert cp.group_names is None
+
+
+def test_frames_with_columns_in_order_are_arrays():
+    p = jax.random.dirichlet(KEY_P, jnp.ones(2), (8,))
+    y, classes = np.array(["b", "a"])[np.arange(8) % 2], ["b", "a"]
+    cp = jaxcp.calibrate(scores.LAC(), p, y, classes=classes)
+    for columns in (classes, ["left", "right"], [0, 1]):
+        frame = pd.DataFrame(np.asarray(p), columns=columns)
+        found = jaxcp.calibrate(scores.LAC(), frame, y, classes=classes)
+        assert_array_equal(found.scores, cp.scores)
+        assert found(frame, 0.3).labels() == cp(p, 0.3).labels()

@@ -1,3 +1,5 @@
+import sys
+
 import jax.numpy as jnp
 import matplotlib
 import numpy as np
@@ -16,6 +18,12 @@ def close_figures():
 
     yield
     plt.close("all")
+
+
+def test_plots_need_matplotlib(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
+    with pytest.raises(ImportError, match=r"expected matplotlib .* pip install"):
+        plotting.plot_intervals(jnp.zeros(1), Interval(jnp.zeros(1), jnp.ones(1)))
 
 
 def test_intervals():

@@ -73,7 +73,7 @@ def test_one_set_has_no_rows(name):
         (-4, "index of 3 sets, got -4"),
         ([0, 3], "index of 3 sets, got 3"),
         ("lower", r"a mask of 3 flags as an index of sets, got <U5\(\)"),
-        ((0, 1), r"as an index of sets, got \(0, 1\)"),
+        ((0, 1), r"as an index of sets, got \(0, 1\); sets.to_numpy\(\) is an array"),
         (None, "as an index of sets, got None"),
         (True, r"as an index of sets, got bool\(\)"),
         ([True, False], r"as an index of sets, got bool\(2,\)"),

@@ -81,6 +81,10 @@ def test_level_set_has_members_but_no_size():
     assert not level_set.contains(1.6)
     with pytest.raises(ValueError, match="closed-form size, got a LevelSet"):
         level_set.size()
+    with pytest.raises(
+        ValueError, match=r"on the line sets.interval\(start\) has ends"
+    ):
+        level_set.to_numpy()
 
 
 def test_sets_are_pytrees_and_batch_under_vmap():

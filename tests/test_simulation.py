@@ -6,6 +6,7 @@ import os
 import resource
 import shutil
 import signal
+import sys
 import threading
 import time
 import weakref
@@ -227,6 +228,12 @@ def test_automatic_batches_fit_their_memory(key):
 
     assert width(10) == 4096
     assert 1 <= width(2**20) <= 4
+
+
+def test_progress_needs_tqdm(key, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tqdm.auto", None)
+    with pytest.raises(ImportError, match=r"expected tqdm .* leave progress out"):
+        jaxcp.simulate(trial, key, 10, batch_size=3, progress=True)
 
 
 def test_progress_is_shown(key, capfd):

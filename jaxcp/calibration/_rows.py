@@ -51,6 +51,7 @@ def scored(
         preds=preds, y=y, groups=groups, weights=weights, mask=mask
     )
     if classes is not None:
+        check_columns(classes, given[0])
         _check_classes(score, preds, mask, classes)
     inputs.check(score, preds, y, mask)
     if weights is not None and mask is not None:
@@ -84,6 +85,19 @@ def _check_classes(score, preds, mask, classes):
     inputs.check(score, preds, None, mask)
     count = jax.eval_shape(label_scores, score, preds).shape[1]
     _names.check_count("classes", classes, count)
+
+
+def check_columns(classes: tuple[Hashable, ...] | None, preds: Any) -> None:
+    """Raises ValueError for a frame whose columns are the classes in another order."""
+    frame = preds[0] if isinstance(preds, tuple | list) and len(preds) else preds
+    if classes is None or not hasattr(frame, "columns"):
+        return
+    columns = tuple(frame.columns)
+    if set(columns) == set(classes) and columns != tuple(classes):
+        raise ValueError(
+            f"expected columns of preds in the order of the classes {classes}, got "
+            f"{columns}; preds[list(classes)] puts them in order"
+        )
 
 
 def are_labels(groups: Any, y: Any, classes: Names) -> bool:

@@ -1,5 +1,6 @@
 """Split conformal prediction: a prediction function with its calibration."""
 
+import inspect
 from collections.abc import Hashable, Iterable
 from types import FunctionType
 from typing import Any
@@ -116,7 +117,8 @@ def _predictions(predict, params, x):
     try:
         return predict(params, x)
     except Exception as error:
-        if isinstance(predict, FunctionType) or params is not None:
+        is_own = isinstance(predict, FunctionType) and _takes_two(predict)
+        if is_own or params is not None:
             raise
         kind = getattr(predict, "__qualname__", type(predict).__name__)
         raise ValueError(
@@ -124,3 +126,12 @@ def _predictions(predict, params, x):
             "for a method write lambda _, x: model.predict(x), for a network lambda _, "
             "x: network(x), with params None"
         ) from error
+
+
+def _takes_two(predict):
+    """Returns whether a function takes two arguments."""
+    try:
+        inspect.signature(predict).bind(None, None)
+    except TypeError:
+        return False
+    return True

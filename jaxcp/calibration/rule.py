@@ -15,7 +15,7 @@ from jaxcp._named import named
 from jaxcp._numbers import rounding
 from jaxcp._padding import by_rows
 from jaxcp._tracing import jit
-from jaxcp.calibration._rows import RowShapes, check_row_shapes, coded
+from jaxcp.calibration._rows import RowShapes, check_columns, check_row_shapes, coded
 from jaxcp.quantiles.levels import alpha_as_float, as_alpha, split_alpha
 from jaxcp.quantiles.selection import bisect_keys, from_keys, to_keys
 from jaxcp.scores import inputs
@@ -110,6 +110,7 @@ class Rule(ABC):
         """Returns predictions, targets, uniforms and context, after checks."""
         self._check()
         inputs.check_score(self.score)
+        check_columns(self.classes, preds)
         preds, y, u, *columns = _checks.rows(preds=preds, y=y, u=u, **context)
         check_row_shapes(self.score, preds, self.row_shapes)
         inputs.check(self.score, preds, y)

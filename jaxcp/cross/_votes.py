@@ -50,7 +50,8 @@ class VoteSet(Batch):
         """Raises ValueError: only membership is known."""
         raise ValueError(
             "expected a set with a closed-form size, got votes of many sets: give the "
-            "score an inverse that returns an Interval, a Box or a LabelSet"
+            "score an inverse that returns an Interval, a Box or a LabelSet, or on the "
+            "line a start, scores.Custom(evaluate, start=...)"
         )
 
 

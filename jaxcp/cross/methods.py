@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jaxcp import _checks, resampling
+from jaxcp import _checks, _names, resampling
 from jaxcp._arrays import as_arrays, is_concrete
 from jaxcp.cross._left_out import Aggregation, OwnFit
 from jaxcp.cross._plans import Plan, carry_out, check_data, plan_of
@@ -166,7 +166,8 @@ def cv_plus(
       num_folds: Number of folds K of a random partition, from 2 to n; their sizes
         differ by at most one.
       folds: The partition instead: the fold of each row, int in 0, ..., K - 1, shape
-        (n,), such as one of its group. Traced folds need `num_folds` beside them.
+        (n,), such as one of its group, or words. Traced folds need `num_folds` beside
+        them.
       calibration_weights: Weights of the rows' scores, shape (n,).
       batch_size: Fits that run at a time.
       check: Whether a learner of your own is first tried by `learners.check`.
@@ -210,7 +211,7 @@ def cv_plus(
 
 def _given_folds(folds, n, num_folds):
     """Returns the training weights of a given partition, shape (K, n)."""
-    folds = _checks.rows(folds=_checks.vector(folds))
+    folds = _checks.rows(folds=_checks.vector(_numbered(folds, n)))
     _checks.check_shape("folds", (n,), folds.shape)
     if num_folds is None:
         if not is_concrete(folds):
@@ -227,6 +228,27 @@ def _given_folds(folds, n, num_folds):
                 "those that there are"
             )
     return _weights_of(folds, num_folds)
+
+
+def _numbered(folds, n):
+    """Returns folds by name as 0, ..., K - 1, in the order of their rows."""
+    if folds is None or isinstance(folds, Array) or not is_concrete(folds):
+        return folds
+    values = _names.on_host("folds", folds)
+    if values.dtype.kind in "biufc":
+        return folds
+    try:
+        if values.shape == (n,):
+            found = _names.as_names("folds", [*dict.fromkeys(values.tolist())])
+            return _names.places(found, "folds", values)
+    except TypeError:  # some do not hash
+        pass
+    kind = f"{type(folds).__name__} of shape {values.shape}"
+    raise ValueError(
+        f"expected folds as the fold of each row, shape {(n,)}, got {kind}; for those "
+        "of a splitter: for j, (_, rows) in enumerate(splitter.split(x)): folds[rows] "
+        "= j"
+    )
 
 
 @partial(jax.jit, static_argnums=1)

@@ -10,6 +10,7 @@ import numpy as np
 from jax import Array
 
 from jaxcp import _checks
+from jaxcp._names import is_missing
 from jaxcp._progress import bar
 from jaxcp.learners import _fitting, _rows
 from jaxcp.learners._hosting import FitError, ModelFits, keeping, run
@@ -189,6 +190,11 @@ class Estimator:
         try:
             return tuple(np.unique(labels).tolist())
         except TypeError as error:
+            missing = [i for i, label in enumerate(labels) if is_missing(label)]
+            if missing:
+                found = f"got {labels[missing[0]]!r} at {missing[0]}"
+                expected = "expected labels y without missing ones"
+                raise ValueError(f"{expected}, {found}") from error
             raise ValueError(
                 "expected labels y that can be sorted, got several kinds; give the "
                 "classes to the Estimator, in an order of your own"

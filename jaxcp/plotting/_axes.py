@@ -14,7 +14,13 @@ COVERED, MISSED, TRUTH = "tab:blue", "tab:red", "black"
 
 def new_axes() -> Axes:
     """Returns new axes; matplotlib is imported here."""
-    import matplotlib.pyplot as plt
+    try:
+        import matplotlib.pyplot as plt
+    except ImportError as error:
+        raise ImportError(
+            "expected matplotlib to be installed for plots, got no such package: pip "
+            "install matplotlib"
+        ) from error
 
     return plt.subplots(figsize=(6, 4), layout="constrained")[1]
 

@@ -17,7 +17,8 @@ def split(expected: str, preds: PyTree, length: int) -> tuple:
     """Returns `preds` if it is a tuple or list of `length` parts, raises otherwise."""
     if isinstance(preds, tuple | list) and len(preds) == length:
         return tuple(preds)
-    raise ValueError(f"expected preds as {expected}, got {_shapes(preds)}")
+    uniforms = "; jaxcp.uniforms(key, n) draws them" * ("uniforms" in expected)
+    raise ValueError(f"expected preds as {expected}, got {_shapes(preds)}{uniforms}")
 
 
 def halves(names: str, preds: PyTree, y: Array | None) -> tuple[Array, Array]:
@@ -107,7 +108,8 @@ def check_columns(preds: PyTree, y: Array | None, mask: Array | None) -> None:
         )
     if y is not None:
         _checks.check_vectors(y=y)
-        _checks.check_labels("y", y, preds.shape[1], mask)
+        cure = "; calibrate(..., classes=model.classes_) takes labels of any kind"
+        _checks.check_labels("y", y, preds.shape[1], mask, cure)
 
 
 def check_probabilities(p: PyTree, y: Array | None, mask: Array | None) -> None:

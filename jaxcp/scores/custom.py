@@ -1,12 +1,23 @@
 """A score of the user's own."""
 
 from collections.abc import Callable
+from functools import partial
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
+from jaxcp._arrays import is_concrete
+from jaxcp._batching import widened
+from jaxcp._numbers import with_rounding
 from jaxcp._pytree import keep_functions, pytree
+from jaxcp._tracing import jit
+from jaxcp.scores import inputs
 from jaxcp.sets import LevelSet
 from jaxcp.typing import AnySet, PyTree, Set
+
+_ROWS = 256  # that are looked at, always as many: one program for every number of rows
 
 
 @pytree
@@ -26,8 +37,10 @@ class Custom:
       start: In place of an inverse, for targets of one number: returns the target with
         the least score, `pred -> ()`, such as the prediction itself. The sets are then
         intervals around it, as of `LevelSet.interval`, with ends to the float. That is
-        right if the score falls up to there and rises from there on; `check` says if
-        it does not, and `LevelSet.intervals` makes a set of several pieces.
+        right if the score falls up to there and rises from there on: targets that their
+        sets would miss all the same are refused at calibration (256 rows are looked
+        at, and more closely by `scores.check`). `LevelSet.intervals` makes a set of
+        several pieces.
 
     Guarantee:
       1 - alpha for exchangeable data, whatever the function.
@@ -65,3 +78,40 @@ class Custom:
             return self.inverse(pred, q)
         region = LevelSet(self, pred, q)
         return region if self.start is None else region.interval(self.start(pred))
+
+    @property
+    def takes(self) -> inputs.Input:
+        """Any arrays; with `start` there must be no target that its set misses."""
+        if self.start is None:
+            return inputs.anything()
+        return inputs.anything()._replace(check=partial(_check_start, self))
+
+
+def _check_start(score, preds, y, mask):
+    """Raises ValueError if a set around `start` misses a target that belongs to it."""
+    known = y is not None and is_concrete(score, preds, y, mask)
+    if not (known and len(y)):
+        return
+    rows = np.linspace(0, len(y) - 1, _ROWS).astype(int)
+    missed = _missed(score, *jax.tree.map(lambda v: np.asarray(v)[rows], (preds, y)))
+    kept = True if mask is None else np.asarray(mask)[rows]
+    found = rows[np.asarray(missed) & kept]
+    if found.size:
+        raise ValueError(
+            "expected start(pred) as the target with the least score, from which the "
+            f"score rises on both sides, got another for row {found[0]}: the set "
+            "around it would miss the target at its own score; without start, "
+            "sets.intervals(within) finds several pieces"
+        )
+
+
+@jit
+def _missed(score, preds, y):
+    """Returns for each row whether the set at the score of its target is without it."""
+
+    def one(pred, target):
+        level = with_rounding(score(pred, target))
+        level = jnp.where(jnp.isnan(level), jnp.inf, level)
+        return ~jnp.all(score.invert(pred, level).contains(target))
+
+    return jax.vmap(one)(*widened((preds, y)))

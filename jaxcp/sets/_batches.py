@@ -46,7 +46,7 @@ class Batch:
             kind = type(self).__name__
             raise TypeError(
                 f"expected sets with a leading axis, got one {kind}, which has no "
-                "length and no rows"
+                "length and no rows; to_numpy() has its numbers"
             )
         return batch[0]
 
@@ -179,7 +179,7 @@ def _as_index(index, m):
 def _refuse(m, got):
     raise IndexError(
         f"expected an int, a slice, ints or a mask of {m} flags as an index of sets, "
-        f"got {got}"
+        f"got {got}; sets.to_numpy() is an array to index"
     )
 
 

@@ -5,6 +5,7 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from jaxcp import _checks, _geometry, _soft
@@ -266,6 +267,14 @@ class LevelSet(Batch):
         """
         ends = finite_ends(within)
         return intervals_within(self, self._batch(), *ends, num_points, max_pieces)
+
+    def to_numpy(self) -> np.ndarray:
+        """Raises ValueError: a level set is not given by numbers."""
+        raise ValueError(
+            "expected sets with ends or labels for an array of them, got LevelSet: on "
+            "the line sets.interval(start) has ends, as has scores.Custom(evaluate, "
+            "start=...); elsewhere sets.contains(y) says what is in each"
+        )
 
     def _batch(self):
         shape = jnp.shape(self.level)

@@ -1,5 +1,6 @@
 """The volume of one set, which offers it in closed form or estimates it."""
 
+from collections.abc import Sized
 from typing import Any
 
 import jax
@@ -107,9 +108,26 @@ def _volume_within(key, region, lower, upper, num_samples, sobol):
     if lower.ndim > 1 or lower.shape != upper.shape:
         shapes = f"{lower.shape} and {upper.shape}"
         raise ValueError(f"expected within as one box, ends (d,), got ends {shapes}")
-    check_one(region, jax.eval_shape(region.contains, lower).ndim)
+    check_one(region, _num_axes(region, lower))
     found = log_volume_in_box(key, region.contains, lower, upper, num_samples, sobol)
     return unless_nan((region, lower, upper), _with_rounding(*found))
+
+
+def _num_axes(region, y):
+    """Returns the number of leading axes of sets."""
+    try:
+        return jax.eval_shape(region.contains, y).ndim
+    except ValueError:  # as of one target for each of several sets
+        if isinstance(region, Sized) and _has_length(region):
+            return 1
+        raise
+
+
+def _has_length(region):
+    try:
+        return len(region) >= 0
+    except TypeError:  # one set
+        return False
 
 
 @jit(static_argnames=("num_samples", "sobol"))
