@@ -89,7 +89,7 @@ def as_names(argument: str, values: Any) -> Names:
         raise ValueError(
             f"expected {argument} in an order, as a list or an array, got {values!r}"
         )
-    is_list = isinstance(values, Iterable) and getattr(values, "ndim", 1)
+    is_list = isinstance(values, Iterable) and getattr(values, "ndim", True)
     if not is_list or not is_concrete(values):
         raise ValueError(f"expected {argument} as a list of names, got {values!r}")
     if isinstance(values, Array):

@@ -460,8 +460,13 @@ def test_ctrl_c_stops(num_workers):
             super().fit(X, y)
 
     learner = Estimator(Slow(), num_workers=num_workers)
-    with pytest.raises(KeyboardInterrupt) as error:
-        fitted(learner, weights=np.tile(FOLDS, (20, 1)))
+    # Of a test run in the background it would be ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt) as error:
+            fitted(learner, weights=np.tile(FOLDS, (20, 1)))
+    finally:
+        signal.signal(signal.SIGINT, before)
     done = sum(model is not None for model in error.value.fits.models)
     assert 3 <= done <= len(begun) < 30
 

@@ -1,11 +1,12 @@
 """Many fits on the host: in threads or by an executor, kept when one of them fails."""
 
 import hashlib
-import pickle
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_completed, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import date
+from numbers import Number
 from typing import Any
 
 import jax
@@ -147,38 +148,32 @@ def _run(task, jobs, done, executor):
 
 
 def _digest(*values):
-    """Returns a fingerprint of data; of what cannot be pickled that of the object."""
+    """Returns a fingerprint of data; of objects without known content their place."""
     known = hashlib.sha256()
-    for value in values:
-        for part in _parts(value):
-            known.update(hashlib.sha256(part).digest())
+    for part in _parts(values):
+        known.update(hashlib.sha256(part).digest())
     return known.digest()
 
 
 def _parts(value):
     """Yields the content of data as bytes, however it lies in memory."""
-    if isinstance(value, dict | tuple):
-        for name, part in (
-            value.items() if isinstance(value, dict) else enumerate(value)
-        ):
-            yield repr(name).encode()
-            yield from _parts(part)
+    if isinstance(value, dict):
+        yield from _parts(list(value.items()))
     elif hasattr(value, "iloc") and value.ndim == 2:  # of pandas
-        for j, name in enumerate(value.columns):
-            yield repr(name).encode()
-            yield from _parts(value.iloc[:, j])
-    elif hasattr(value, "to_numpy") and value.ndim == 1:
+        columns = range(value.shape[1])
+        yield from _parts([(str(value.columns[j]), value.iloc[:, j]) for j in columns])
+    elif hasattr(value, "to_numpy"):
         yield from _parts(value.to_numpy())
+    elif hasattr(value, "tocsr"):  # of scipy
+        rows = value.tocsr()
+        yield from _parts((rows.shape, rows.data, rows.indices, rows.indptr))
     elif isinstance(value, np.ndarray) and value.dtype != object:
         yield f"{value.dtype} {value.shape}".encode()
         yield value.tobytes()
+    elif isinstance(value, np.ndarray | list | tuple):
+        yield f"{len(value)}".encode()
+        for part in value:
+            yield from _parts(part)
     else:
-        of_objects = isinstance(value, np.ndarray | list)
-        yield from map(_pickled, value if of_objects else [value])
-
-
-def _pickled(value):
-    try:
-        return pickle.dumps(value)
-    except Exception:
-        return str(id(value)).encode()
+        plain = isinstance(value, str | bytes | Number | np.generic | date | None)
+        yield (repr(value) if plain else str(id(value))).encode()

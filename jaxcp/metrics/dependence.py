@@ -1,5 +1,7 @@
 """Dependence between the size of a set and whether it covers."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
@@ -64,7 +66,7 @@ def hsic(
         bandwidths = tuple(as_array("bandwidths", s) for s in bandwidths)
         for bandwidth in bandwidths:
             _checks.check_number("bandwidths", bandwidth, lambda s: s > 0, "> 0")
-    options = {"bandwidths": bandwidths, "rooted": rooted}
+    options: dict[str, Any] = {"bandwidths": bandwidths, "rooted": rooted}
     return counted(hsic_of, sets, y, sizes, by_pairs=True, **options)
 
 
