@@ -20,9 +20,9 @@ from jaxcp.typing import ArrayLike
 class Distance:
     """The distance of the target from the prediction: norm(y - mu).
 
-    `pred` is mu, shape (d,), or () for one output, where all norms are `Absolute`. The
-    sets are balls with volumes in closed form; those of the largest error are boxes.
-    One threshold holds for all outputs, so they should be in like units.
+    `pred` is mu, shape () or (d,); of one output all norms are `Absolute`. The sets are
+    balls with volumes in closed form; those of the largest error are boxes. One
+    threshold holds for all outputs, so they should be in like units.
 
     Args:
       norm: 1 (the sum of the errors of the outputs), 2 (Euclidean) or `jnp.inf` (the
