@@ -102,7 +102,7 @@ def test_rows_in_programs_are_those_outside():
     assert_array_equal(found, BOXES.size())
     with pytest.raises(IndexError, match="index of 3 sets, got 7"):
         jax.jit(lambda s: s[7])(BOXES)
-    with pytest.raises(ValueError, match="expected a mask with values .* traced one"):
+    with pytest.raises(ValueError, match=r"expected a mask with values .* traced one"):
         jax.jit(lambda s, mask: s[mask])(BOXES, jnp.ones(3, bool))
 
 
