@@ -89,7 +89,7 @@ def as_names(argument: str, values: Any) -> Names:
         raise ValueError(
             f"expected {argument} in an order, as a list or an array, got {values!r}"
         )
-    is_list = isinstance(values, Iterable) and getattr(values, "ndim", True)
+    is_list = isinstance(values, Iterable) and not _is_one(values)
     if not is_list or not is_concrete(values):
         raise ValueError(f"expected {argument} as a list of names, got {values!r}")
     if isinstance(values, Array):
@@ -100,6 +100,11 @@ def as_names(argument: str, values: Any) -> Names:
     if not _are_distinct(names):
         _check_names(argument, names)
     return names
+
+
+def _is_one(values):
+    """Returns whether values are an array of shape (), which iterates in name alone."""
+    return isinstance(values, np.ndarray | Array) and values.ndim == 0
 
 
 def _are_distinct(names):

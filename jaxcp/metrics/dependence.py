@@ -1,6 +1,5 @@
 """Dependence between the size of a set and whether it covers."""
 
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -66,8 +65,8 @@ def hsic(
         bandwidths = tuple(as_array("bandwidths", s) for s in bandwidths)
         for bandwidth in bandwidths:
             _checks.check_number("bandwidths", bandwidth, lambda s: s > 0, "> 0")
-    options: dict[str, Any] = {"bandwidths": bandwidths, "rooted": rooted}
-    return counted(hsic_of, sets, y, sizes, by_pairs=True, **options)
+    rows = sets, y, sizes
+    return counted(hsic_of, *rows, by_pairs=True, bandwidths=bandwidths, rooted=rooted)
 
 
 @jit(static_argnames="rooted")
