@@ -1,6 +1,5 @@
 """Dependence between the size of a set and whether it covers."""
 
-
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
