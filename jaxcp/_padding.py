@@ -136,12 +136,17 @@ def _sizes(program, fixed, rows, holder=None, at_once=False, by_pairs=False):
         if sizes[1] * width > _MOST or not on_host(holder, fixed, rows):
             return None
         if at_once or _firsts.setdefault((program, sizes), numbers) != numbers:
-            if len(_calls) > _MANY:
-                _calls.clear()
-            _calls[program, numbers] = calls + cost
+            _note(program, numbers, calls + cost)
             return sizes
-    _calls[program, numbers] = _OFTEN
+    _note(program, numbers, _OFTEN)
     return None
+
+
+def _note(program, numbers, calls):
+    """Keeps how often numbers of rows came; of too many all anew."""
+    if len(_calls) > _MANY:
+        _calls.clear()
+    _calls[program, numbers] = calls
 
 
 def _power(n):

@@ -284,6 +284,14 @@ def test_a_number_of_rows_that_comes_often_has_its_own_program(monkeypatch, prog
     assert [run(7), run(5), run(6), run(8)] == [[], [], [], []]
 
 
+def test_numbers_of_rows_are_not_counted_without_end(monkeypatch):
+    monkeypatch.setattr(_padding, "_calls", {})
+    monkeypatch.setattr(_padding, "_MANY", 8)
+    for n in range(2**14 + 1, 2**14 + 40):  # too many to fill up
+        _padding.counted(lambda v, count: None, np.zeros(n))
+    assert len(_padding._calls) <= 9
+
+
 def test_pairs_of_rows_are_not_made_many_more(monkeypatch):
     monkeypatch.setattr(_padding, "_calls", {})
     sizes = []
