@@ -1,5 +1,7 @@
 """Calibration on the training rows themselves, by fits that leave rows out."""
 
+from typing import Any
+
 from jax import Array
 
 from jaxcp._pytree import pytree
@@ -35,6 +37,13 @@ class CrossConformal:
     def mask(self) -> Array | None:
         """True for rows that some fit left out, shape (n,); None if that is all."""
         return self.calibration.mask
+
+    def quantile(self, alpha: ArrayLike, **context: Any) -> Array:
+        """Returns the conformal quantile of the held-out scores, of naive and minmax.
+
+        Sets of jackknife+ and CV+ have no threshold of their own.
+        """
+        return self.calibration.quantile(alpha, **context)
 
     def __call__(
         self, x: PyTree, alpha: ArrayLike, *, test_weights: ArrayLike | None = None
