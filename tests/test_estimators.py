@@ -454,7 +454,7 @@ def test_ctrl_c_stops(num_workers):
     class Slow(Mean):
         def fit(self, X, y):
             begun.append(len(begun))
-            if len(begun) == 4:
+            if len(begun) in (4, 12, 20):  # one may fall into a callback, and be lost
                 os.kill(os.getpid(), signal.SIGINT)
             time.sleep(0.05)
             super().fit(X, y)
