@@ -5,7 +5,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pandas as pd
 import pytest
 from numpy.testing import assert_allclose
 
@@ -272,6 +271,7 @@ def test_arrays_stand_for_sets(name):
         pytest.skip("of other sets, or of what the sets are made of")
     rows = rows_of(kind, KEY)
     expected, array = metric(rows, 0.2), rows.sets.to_numpy()
+    pd = pytest.importorskip("pandas")
     for sets in (array, jnp.asarray(array), pd.DataFrame(array), array.tolist()):
         assert_close(metric(rows._replace(sets=sets), 0.2), expected)
     found = jax.jit(lambda v: metric(rows._replace(sets=v), 0.2))(array)
