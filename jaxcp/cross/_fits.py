@@ -39,8 +39,7 @@ class Recorded:
         self, one: Callable[..., PyTree], preds: PyTree, *rows: PyTree, width: int
     ) -> PyTree:
         """Returns `one(preds, *row)` of the predictions (b, ...) at each input."""
-        block = lambda preds, *rows: jax.vmap(one)(preds, *rows)  # noqa: E731
-        return map_blocks(block, _by_input(preds), *rows, width=width)
+        return map_blocks(jax.vmap(one), _by_input(preds), *rows, width=width)
 
 
 @pytree
