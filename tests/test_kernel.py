@@ -219,6 +219,14 @@ def test_few_numbers_are_counted_as_many_are():
         )
 
 
+def test_accelerators_count_keys_and_not_bytes():
+    select = jax.jit(jax.vmap(lambda r: kth_smallest(r, 7)))
+    traced = select.trace(jnp.zeros((400, 101)))
+    for platform, in_bytes in (("cpu", True), ("cuda", False), ("tpu", False)):
+        text = traced.lower(lowering_platforms=(platform,)).as_text()
+        assert ("xi8>" in text) == in_bytes
+
+
 def test_conformal_quantiles_of_many_rows():
     scores = many("tied", (500, 90), "float32")
     found = jaxcp.conformal_quantile(scores.T, 0.1)

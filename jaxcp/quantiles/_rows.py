@@ -12,11 +12,11 @@ from jax.custom_batching import custom_vmap
 from jaxcp.quantiles import _bytes
 from jaxcp.quantiles._keys import bisect_keys, to_keys
 
-# From this many ranks of one array on, one sort of its integers beats as many
-# bisections (`python -m experiments.kernel_speed` prints the crossover).
-_SORT_LEVELS = 8
 # Up to this many numbers the few operations of a bisection by bits take less time.
 _FEW = 2**15
+# From so many ranks of one array on, of few numbers and of many, one sort of its
+# integers beats as many selections (`python -m experiments.kernel_speed` shows where).
+_SORT_FEW, _SORT_MANY = 4, 16
 
 
 @custom_vmap
@@ -59,9 +59,10 @@ def _repeated(k, batched, size):
 
 
 def _keys_of_rows(x, k):
-    if k.shape[1] >= _SORT_LEVELS and x.shape[1] > 0:
+    few = x.size <= _FEW
+    if k.shape[1] >= (_SORT_FEW if few else _SORT_MANY) and x.shape[1] > 0:
         return jax.vmap(_pick)(lax.sort(to_keys(x)), k)
-    if x.size <= _FEW:
+    if few:
         return _by_bits(x, k)
     return lax.platform_dependent(x, k, cpu=_by_bytes, default=_by_bits)
 
