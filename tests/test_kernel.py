@@ -172,15 +172,18 @@ def test_rows_in_shards_are_those_of_one_device(shape):
     assert_array_equal(jax.jit(each)(x, k), wanted)
 
 
-@pytest.mark.parametrize("shape", [(4, 20_000), (800, 101)])
-def test_rows_stay_on_their_devices(shape):
-    mesh = jax.make_mesh((2,), ("rows",), axis_types=(jax.sharding.AxisType.Auto,))
+@pytest.mark.parametrize("kind", ["Auto", "Explicit"])
+@pytest.mark.parametrize("shape", [(4, 50), (4, 20_000), (800, 101)])
+def test_rows_stay_on_their_devices(kind, shape):
+    types = (jax.sharding.AxisType[kind],)
+    mesh = jax.make_mesh((2,), ("rows",), axis_types=types)
     rows = jax.NamedSharding(mesh, P("rows"))
-    x = jax.device_put(many("spread", shape, "float32"), rows)
-    select = jax.jit(jax.vmap(lambda r: kth_smallest(r, 7)))
-    compiled = select.lower(x).compile()
-    assert "all-" not in compiled.as_text()
-    assert_array_equal(compiled(x), np.sort(x)[:, 6])
+    with jax.set_mesh(mesh):
+        x = jax.device_put(many("spread", shape, "float32"), rows)
+        select = jax.jit(jax.vmap(lambda r: kth_smallest(r, 7)))
+        compiled = select.lower(x).compile()
+        assert "all-" not in compiled.as_text()
+        assert_array_equal(compiled(x), np.sort(x)[:, 6])
 
 
 ON_ONE_DEVICE = """

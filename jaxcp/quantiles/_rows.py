@@ -25,20 +25,22 @@ def select_keys(x: Array, k: Array) -> Array:
 
     The lowest for k < 1 and the highest for k > n.
     """
-    return _keys_of_rows(x[None], k[None])[0]
+    return _keys_of_row(x, k, x.size)
 
 
 @select_keys.def_vmap
 def _select_keys_of_rows(size, batched, x, k):
     if not batched[0]:  # more ranks of one array
         return select_keys(x, k.ravel()).reshape(k.shape), True
+    if not _bytes.is_local():
+        return _mapped(_keys_of_row, batched, x, k), True
     return _select_rows(x, _repeated(k, batched[1], size)), True
 
 
 @custom_vmap
 def _select_rows(x, k):
     """Returns `select_keys` of rows of x (b, n) at k (b, a), shape (b, a)."""
-    return _keys_of_rows(x, k)
+    return _keys_of_rows(x, k, x.size)
 
 
 @_select_rows.def_vmap
@@ -48,18 +50,27 @@ def _select_rows_of_rows(size, batched, x, k):
         found = _select_rows(x, ranks.reshape(len(x), -1))
         return found.reshape(ranks.shape).swapaxes(0, 1), True
     k = _repeated(k, batched[1], size)
-    if not _bytes.is_local():  # a reshape might gather rows that are spread
-        return jax.vmap(_keys_of_rows)(x, k), True
     found = _select_rows(x.reshape(-1, x.shape[-1]), k.reshape(-1, k.shape[-1]))
     return found.reshape(k.shape), True
+
+
+def _mapped(select, batched, x, k):
+    """Returns `select` mapped as it is: a reshape might gather rows that are spread."""
+    axes = [0 if b else None for b in batched]
+    return jax.vmap(lambda x_row, k_row: select(x_row, k_row, x.size), axes)(x, k)
 
 
 def _repeated(k, batched, size):
     return k if batched else jnp.broadcast_to(k, (size, *k.shape))
 
 
-def _keys_of_rows(x, k):
-    few = x.size <= _FEW
+def _keys_of_row(x, k, numbers):
+    return _keys_of_rows(x[None], k[None], numbers)[0]
+
+
+def _keys_of_rows(x, k, numbers):
+    """Returns keys of rows, which are all of so many `numbers` or some of them."""
+    few = numbers <= _FEW
     if k.shape[1] >= (_SORT_FEW if few else _SORT_MANY) and x.shape[1] > 0:
         return jax.vmap(_pick)(lax.sort(to_keys(x)), k)
     if few:
