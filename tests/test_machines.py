@@ -163,7 +163,7 @@ def test_contenders_of_the_kernel_agree(n):
 
 
 def test_weighted_quantiles_by_numpy():
-    """Of a mass of 101, 50 lies at 1 and 80 up to 2; of 83, 80 as well: 74.7 will do."""
+    """Of a mass of 101, 80 lies up to 2, too little; of 83 it is enough."""
     x, w = np.array([[3.0, 1.0, 2.0]]), np.array([[20.0, 50.0, 30.0]])
     assert kernel_speed.weighted_by_numpy(x, w)[0] == 3.0
     assert kernel_speed.weighted_by_numpy(x, w * [[0.1, 1, 1]])[0] == 2.0
