@@ -39,10 +39,7 @@ def arguments(doc: str) -> argparse.ArgumentParser:
 
 
 def median_seconds(calls: dict[str, Callable], repeats: int = 15) -> dict[str, float]:
-    """Returns the median seconds of each call, taken in turns after a warm-up.
-
-    The calls alternate, so that a machine that slows down slows all of them down.
-    """
+    """Returns the median seconds of each call, taken in turns after a warm-up."""
     times = in_turns(calls, repeats)
     return {name: seconds.median for name, seconds in times.items()}
 

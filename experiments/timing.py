@@ -22,8 +22,9 @@ def in_turns(
 ) -> dict[str, Times]:
     """Returns the seconds of each call, taken in turns after a warm-up.
 
-    The calls alternate, so that a machine that slows down slows all of them down. What
-    NumPy does takes one core, what XLA does takes all: the processor's time tells.
+    The calls alternate, so that a machine that slows down slows all of them down, in an
+    order drawn for each round, since a call leaves threads awake and caches full to the
+    next one. What NumPy does takes one core, what XLA does all: the cores' time tells.
 
     Args:
       calls: What to call, by name.
@@ -33,10 +34,11 @@ def in_turns(
     for call in calls.values():
         jax.block_until_ready(call())
     seen = {name: [] for name in calls}
+    names, rng = list(calls), np.random.default_rng(0)
     begin = time.perf_counter()
     for i in range(repeats):
-        for name, call in calls.items():
-            seen[name].append(_timed(call))
+        for j in rng.permutation(len(names)):
+            seen[names[j]].append(_timed(calls[names[j]]))
         if i >= 2 and time.perf_counter() - begin > seconds:
             break
     return {name: _summary(*zip(*pairs, strict=True)) for name, pairs in seen.items()}
