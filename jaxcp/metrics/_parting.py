@@ -13,7 +13,7 @@ from jaxcp._pytree import pytree, static
 from jaxcp._tracing import jit
 from jaxcp.metrics import _sets
 from jaxcp.metrics.groups import rates_of
-from jaxcp.quantiles.selection import to_keys
+from jaxcp.quantiles._keys import to_keys
 from jaxcp.typing import ArrayLike, HasLabels, Set
 
 
