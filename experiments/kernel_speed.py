@@ -20,7 +20,7 @@ from experiments.kernel_scaling import scaling
 from experiments.label_peers import label_times
 from experiments.reporting import arguments, median_seconds, run_tables
 from experiments.timing import Times, compiled, in_turns
-from jaxcp.quantiles.selection import bisect_keys, from_keys, to_keys
+from jaxcp.quantiles._keys import bisect_keys, from_keys, to_keys
 
 ALPHA = 0.1
 AT_MOST = {  # times np.partition
@@ -36,6 +36,7 @@ SMALL = [(1, 1000), (1, 10_000), (1, 30_000), (1, 100_000)]
 SMALL += [(200, 100), (500, 100), (2000, 100), (64, 1000), (300, 300)]
 WEIGHTED = [shape for shape in AT_MOST if shape[0] * shape[1] == 1_000_000]
 LEVELS = [1, 2, 4, 8, 16, 32, 64]
+FEW = 2**15  # numbers whose bits are settled side by side for several ranks
 
 
 def by_bits(x: Array, k: Array) -> Array:
@@ -50,6 +51,13 @@ def by_bits(x: Array, k: Array) -> Array:
         return jnp.sum((keys < key).astype(jnp.float32)).astype(int) < k
 
     return from_keys(bisect_keys(falls_short, keys.dtype), x.dtype)
+
+
+def by_selections(x: Array, k: Array) -> Array:
+    """Returns the k-th smallest for each of several k, each selected by itself."""
+    if x.size <= FEW:
+        return jax.vmap(by_bits, (None, 0))(x, k)
+    return lax.map(partial(jaxcp.kth_smallest, x), k)
 
 
 def by_one_sort(x: Array, k: Array) -> Array:
@@ -213,7 +221,7 @@ def weighted_row(shape: tuple[int, int], times: dict[str, Times]) -> dict:
 _KERNEL = jax.jit(jax.vmap(jaxcp.kth_smallest, (0, None)))
 _BITS = jax.jit(jax.vmap(by_bits, (0, None)))
 _SORT = jax.jit(by_sorting)
-_SELECT = jax.jit(jax.vmap(jaxcp.kth_smallest, (None, 0)))
+_SELECT = jax.jit(by_selections)
 _ONE_SORT = jax.jit(by_one_sort)
 _CHOSEN = jax.jit(jaxcp.kth_smallest)
 _PLAIN = jax.jit(jax.vmap(partial(jaxcp.conformal_quantile, alpha=ALPHA)))

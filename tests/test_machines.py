@@ -159,8 +159,9 @@ def test_contenders_of_the_kernel_agree(n):
             kernel_speed.by_sorting(jnp.asarray(x), k), calls["numpy"]()
         )
     k = jnp.array([1, n])
-    picked = kernel_speed.by_one_sort(jnp.asarray(x[2]), k)
-    np.testing.assert_array_equal(picked, np.sort(x[2])[k - 1])
+    for several in (kernel_speed.by_one_sort, kernel_speed.by_selections):
+        picked = several(jnp.asarray(x[2]), k)
+        np.testing.assert_array_equal(picked, np.sort(x[2])[k - 1])
 
 
 def test_weighted_quantiles_by_numpy():
