@@ -341,7 +341,7 @@ def stream_time(name: str, method, size: int, at_least: float | None) -> dict:
 
 def main() -> None:
     """Prints and saves all tables."""
-    args = arguments(__doc__).parse_args()
+    args = arguments(__doc__, compiles=True).parse_args()
     tables = {
         "ridge": ridge_times,
         "recorded": recorded_times,

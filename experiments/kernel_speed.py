@@ -257,7 +257,7 @@ def weighted_times() -> list[dict]:
 
 def main() -> None:
     """Prints and saves all tables."""
-    parser = arguments(__doc__)
+    parser = arguments(__doc__, compiles=True)
     parser.add_argument("--puncc-python", help="an interpreter with puncc installed")
     args = parser.parse_args()
     tables = {
