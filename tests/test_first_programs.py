@@ -51,12 +51,11 @@ def test_plans_of_verbs_are_those_of_resampling(key):
     cv = jaxcp.cv_plus(key, *data, num_folds=4, **options)
     given = jaxcp.cv_plus(key, *data, folds=np.arange(30) % 4, **options)
     bags = jaxcp.enbpi(key, *data, num_resamples=9, block_size=3, **options)
-    plans = (
-        resampling.k_fold(key_plan, 30, 4),
-        np.arange(30) % 4 != np.arange(4)[:, None],
-    )
-    plans += (resampling.block_bootstrap(key_plan, 30, 9, 3),)
-    for cp, weights in zip((cv, given, bags), plans, strict=True):
+    for cp, weights in (
+        (cv, resampling.k_fold(key_plan, 30, 4)),
+        (given, np.arange(30) % 4 != np.arange(4)[:, None]),
+        (bags, resampling.block_bootstrap(key_plan, 30, 9, 3)),
+    ):
         assert_array_equal(cp.fits.params[0], weights)
         keys = jax.random.split(key_fits, len(weights) + 1)[:-1]
         assert_array_equal(cp.fits.params[1], jax.random.key_data(keys))
