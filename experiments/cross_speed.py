@@ -203,7 +203,7 @@ def large_cv_plus() -> list[dict]:
 
 def main() -> None:
     """Prints and saves all tables."""
-    args = arguments(__doc__).parse_args()
+    args = arguments(__doc__, compiles=True).parse_args()
     tables = {
         "ridge": ridge_times,
         "recorded": recorded_times,

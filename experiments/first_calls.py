@@ -5,7 +5,8 @@
 The example in the docstring of each public function, class and method runs three times:
 with empty caches, as in a fresh process (imports apart); with data from other keys; and
 with other numbers everywhere, levels and hyperparameters too, but for those that shapes
-come from. What it computes last must then be neither traced nor compiled again.
+come from. What it computes last must then be neither traced nor compiled again. No
+program comes from a cache of another process.
 """
 
 import ast
@@ -122,7 +123,7 @@ def _count(event: str, duration: float, **about) -> None:
 
 def main() -> None:
     """Prints and saves the table, the slowest first calls at the top."""
-    parser = arguments(__doc__)
+    parser = arguments(__doc__, compiles=True)
     parser.add_argument("--only", default="", help="a part of the names")
     args = parser.parse_args()
     jax.monitoring.register_event_duration_secs_listener(_count)

@@ -230,7 +230,7 @@ _WEIGHTED = jax.jit(jax.vmap(partial(jaxcp.weighted_conformal_quantile, alpha=AL
 
 def main() -> None:
     """Prints and saves all tables."""
-    parser = arguments(__doc__)
+    parser = arguments(__doc__, compiles=True)
     parser.add_argument("--puncc-python", help="an interpreter with puncc installed")
     args = parser.parse_args()
     tables = {

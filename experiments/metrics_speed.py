@@ -213,7 +213,7 @@ def memory() -> list[dict]:
 
 def main() -> None:
     """Prints and saves all tables."""
-    args = arguments(__doc__).parse_args()
+    args = arguments(__doc__, compiles=True).parse_args()
     tables = {
         "metrics": metric_times,
         "outliers": outlier_times,

@@ -160,7 +160,7 @@ def training_times() -> list[dict]:
 
 def main() -> None:
     """Prints and saves all tables."""
-    args = arguments(__doc__).parse_args()
+    args = arguments(__doc__, compiles=True).parse_args()
     tables = {
         "scores": score_times,
         "membership": membership_times,

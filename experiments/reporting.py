@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 import jaxcp
+from experiments import compiled
 from experiments.machines import (
     MASKED,
     can_be_masked,
@@ -27,12 +28,16 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parent.parent
 
 
-def arguments(doc: str) -> argparse.ArgumentParser:
+def arguments(doc: str, *, compiles: bool = False) -> argparse.ArgumentParser:
     """Returns the options of an experiment: the folder of its results, to start with.
+
+    Called where an experiment starts: its programs are kept for the next run.
 
     Args:
       doc: The docstring of its module, whose first line says what it is.
+      compiles: Whether it measures compilation, and so compiles everything anew.
     """
+    compiled.compile_anew() if compiles else compiled.keep_programs()
     parser = argparse.ArgumentParser(description=doc.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("results"))
     return parser

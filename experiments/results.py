@@ -7,7 +7,8 @@ disturbs the timed ones. A run that was stopped goes on where it was: what this 
 has finished is not run again. `--only NAME ...` runs these, `--report` writes the
 report from what is there: beside its tables, while some are missing or are not all of
 one commit without changes. Without `--data` published results on real data are left
-out. All of it takes an hour on two cores.
+out. What is timed with its compilation compiles anew; other programs are kept for the
+next run. All of it takes an hour on two cores.
 """
 
 import json
@@ -29,6 +30,7 @@ TIMED = [
     "multioutput_speed",
     "simulation_speed",
     "first_calls",
+    "readme_start",
     "row_counts",
 ]
 MEASURED = [

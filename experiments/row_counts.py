@@ -3,7 +3,8 @@
 `python -m experiments.row_counts [--out DIR]`
 
 Each fold calibrates, asks for sets at one level and for their metrics, from numpy, with
-rows that no other fold has. Seconds are of the processor, of all its threads.
+rows that no other fold has. Seconds are of the processor, of all its threads; programs
+are compiled, not taken from a cache of another process.
 """
 
 import time
@@ -71,7 +72,7 @@ def _note(event: str, duration: float, **about) -> None:
 
 def main() -> None:
     """Prints and saves the table."""
-    args = arguments(__doc__).parse_args()
+    args = arguments(__doc__, compiles=True).parse_args()
     jax.monitoring.register_event_duration_secs_listener(_note)
     rows = [measure(name) for name in SCORES]
     settings = {"folds": FOLDS, "rows": ROWS, "test rows": TEST_ROWS}

@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 from jax.scipy.special import log_ndtr, ndtri
-from jax.scipy.stats import norm
 
 from jaxcp import _checks
 from jaxcp._pytree import pytree
@@ -31,7 +30,7 @@ class Mixture:
     def log_prob(self, y: Array) -> Array:
         """Returns the log density at `y`, shape ()."""
         y = _checks.as_vector("y", y, self.means.shape[1])
-        parts = norm.logpdf(y[None], self.means, self.scales)
+        parts = _log_density(y[None], self.means, self.scales)
         logs = jax.nn.log_softmax(self.log_weights) + jnp.sum(parts, axis=1)
         return jax.nn.logsumexp(logs)
 
@@ -67,7 +66,7 @@ class Mixture:
 
         def step(log_weights, inputs):
             target, result = settle(log_weights, *inputs)
-            given = log_weights + norm.logpdf(target, *inputs[1:])
+            given = log_weights + _log_density(target, *inputs[1:])
             return jax.nn.log_softmax(given), result
 
         parts = self.log_weights, values, self.means.T, self.scales.T
@@ -127,7 +126,7 @@ def _log_tail_quantile(log_p):
 def _log_tail_quantile_jvp(primals, tangents):
     z = _log_tail_quantile(*primals)
     near = jnp.clip(z, -50, 0)
-    ratio = jnp.exp(log_ndtr(near) - norm.logpdf(near))  # Phi / phi
+    ratio = jnp.exp(log_ndtr(near) - _log_density(near))  # Phi / phi
     return z, tangents[0] * jnp.where(z > -50, ratio, -1 / jnp.minimum(z, -1))
 
 
@@ -142,6 +141,11 @@ def _quantile(log_weights, mean, scale, code):
 
     target = bisect_floats(falls_short, mean.dtype)
     gap = _normal_score(log_weights, (target - mean) / scale) - code
-    density = jax.nn.logsumexp(fixed[0] + norm.logpdf(target, *fixed[1:3]))
-    slope = jnp.exp(norm.logpdf(fixed[3]) - density)
+    density = jax.nn.logsumexp(fixed[0] + _log_density(target, *fixed[1:3]))
+    slope = jnp.exp(_log_density(fixed[3]) - density)
     return target - slope * (gap - lax.stop_gradient(gap))
+
+
+def _log_density(*args):
+    """Returns the log density of a normal law; its module takes long to import."""
+    return jax.scipy.stats.norm.logpdf(*args)

@@ -29,7 +29,7 @@ def leave_one_out(n: int) -> Array:
       [[0.0, 1.0, 1.0], [1.0, 0.0, 1.0], [1.0, 1.0, 0.0]]
     """
     _checks.check_count("n", n, 2)
-    return 1 - jnp.eye(n)
+    return _leave_one_out(int(n))
 
 
 def k_fold(key: Array, n: int, num_folds: int) -> Array:
@@ -52,11 +52,16 @@ def k_fold(key: Array, n: int, num_folds: int) -> Array:
       >>> k_fold(jax.random.key(0), 7, 3).sum(axis=1).tolist()
       [4.0, 5.0, 5.0]
     """
+    return _k_fold(key, *check_folds(n, num_folds))
+
+
+def check_folds(n: int, num_folds: int) -> tuple[int, int]:
+    """Returns the counts of rows and folds; raises ValueError for other ones."""
     _checks.check_count("n", n, 2)
     _checks.check_count("num_folds", num_folds, 2)
     if num_folds > n:
         raise ValueError(f"expected num_folds <= n = {n}, got {num_folds}")
-    return _k_fold(key, int(n), int(num_folds))
+    return int(n), int(num_folds)
 
 
 def bootstrap(key: Array, n: int, num_resamples: int) -> Array:
@@ -117,13 +122,18 @@ def block_bootstrap(
       >>> block_bootstrap(jax.random.key(0), 6, 1, 3).sum().item()
       6.0
     """
+    sizes = check_blocks(n, num_resamples, block_size)
+    return _block_bootstrap(key, *sizes, bool(moving))
+
+
+def check_blocks(n: int, num_resamples: int, block_size: int) -> tuple[int, int, int]:
+    """Returns the sizes of a block bootstrap; raises ValueError for other counts."""
     _checks.check_count("n", n, 1)
     _checks.check_count("num_resamples", num_resamples, 1)
     _checks.check_count("block_size", block_size, 1)
     if block_size > n:
         raise ValueError(f"expected block_size <= n = {n}, got {block_size}")
-    sizes = int(n), int(num_resamples), int(block_size)
-    return _block_bootstrap(key, *sizes, bool(moving))
+    return int(n), int(num_resamples), int(block_size)
 
 
 def subsample(key: Array, n: int, num_resamples: int, size: int) -> Array:
@@ -151,6 +161,11 @@ def subsample(key: Array, n: int, num_resamples: int, size: int) -> Array:
     if size >= n:
         raise ValueError(f"expected size < n = {n}, got {size}: no row is held out")
     return _subsample(key, int(n), int(num_resamples), int(size))
+
+
+@partial(jax.jit, static_argnums=0)
+def _leave_one_out(n):
+    return 1 - jnp.eye(n)
 
 
 @partial(jax.jit, static_argnums=(1, 2))

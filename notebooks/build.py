@@ -17,6 +17,8 @@ import nbformat
 from nbclient import NotebookClient
 from nbformat import NotebookNode
 
+from experiments import compiled
+
 FOLDER = Path(__file__).parent
 SECONDS = 300  # that one cell may take
 BYTES = 200_000  # that a notebook may have
@@ -66,7 +68,9 @@ def execute(path: Path) -> NotebookNode:
     where = {"metadata": {"path": str(FOLDER.parent)}}
     # Prints in a row are one output, however they came in.
     options = {"resources": where, "coalesce_streams": True}
-    NotebookClient(notebook, timeout=SECONDS, **options).execute()
+    # What the kernel compiles is kept for the next build.
+    env = {**os.environ, **compiled.settings()}
+    NotebookClient(notebook, timeout=SECONDS, **options).execute(env=env)
     for cell in notebook.cells:
         cell.metadata = {}  # the times of execution change with every run
         cell.outputs = [_plain(out) for out in cell.get("outputs", [])]

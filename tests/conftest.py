@@ -2,8 +2,6 @@ import os
 
 import jaxlib
 
-import folders
-
 # Compiling is most of the time of the suite, and takes half as long with little
 # optimization. An unknown flag ends the process, so the last ones are for
 # versions known to have them. `XLA_FLAGS= pytest` runs what users run.
@@ -17,10 +15,10 @@ os.environ.setdefault("XLA_FLAGS", " ".join(_FLAGS))
 import jax  # noqa: E402
 import pytest  # noqa: E402
 
+from experiments import compiled  # noqa: E402
+
 # Compiled programs are kept between runs: the second run of the suite is much faster.
-_CACHE = folders.private_cache("jaxcp-tests")
-jax.config.update("jax_compilation_cache_dir", str(_CACHE))
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+compiled.keep_programs()
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_num_cpu_devices", 4)  # for the tests of meshes
 

@@ -41,12 +41,12 @@ def rows_left_out(mask: Array | None) -> Array | None:
     """Returns which rows have a score, None if all; raises ValueError if none has."""
     if mask is None or not is_concrete(mask):
         return mask
-    if not bool(jnp.any(mask)):
+    if not np.any(np.asarray(mask)):
         raise ValueError(
             "expected some row with weight 0 in a resample, held out, got resamples "
             "that all hold every row"
         )
-    return None if bool(jnp.all(mask)) else mask
+    return None if np.all(np.asarray(mask)) else mask
 
 
 @pytree

@@ -1,5 +1,7 @@
 """The verbs that aggregate bootstrap fits: jackknife+-after-bootstrap and EnbPI."""
 
+from functools import partial
+
 import jax
 from jax import Array
 
@@ -140,9 +142,15 @@ def enbpi(
       (20,)
     """
     rows = check_data(key, learner, score, x, y)
-    key_bags, key_fits = jax.random.split(key)
-    bags = resampling.block_bootstrap(
-        key_bags, len(rows.y), num_resamples, block_size, moving=moving
-    )
+    sizes = resampling.check_blocks(len(rows.y), num_resamples, block_size)
+    key_fits, bags = _bags(key, *sizes, bool(moving))
     plan = plan_of(bags, aggregation, batch_size, check)
     return carry_out(plan, key_fits, learner, score, rows, calibration_weights)
+
+
+@partial(jax.jit, static_argnums=(1, 2, 3, 4))
+def _bags(key, n, num_resamples, block_size, moving):
+    """Returns the key of the fits, and their training weights (b, n)."""
+    key_bags, key_fits = jax.random.split(key)
+    sizes = n, num_resamples, block_size
+    return key_fits, resampling.block_bootstrap(key_bags, *sizes, moving=moving)

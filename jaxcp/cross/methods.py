@@ -138,7 +138,8 @@ def jackknife_plus(
     _checks.check_count("the number of rows", n, 2)
     closed = isinstance(learner, LeavesOneOut)
     weights = None if closed else resampling.leave_one_out(n)
-    plan = Plan(weights, OwnFit(jnp.arange(n), n), batch_size, check)
+    own = OwnFit(jnp.asarray(np.arange(n)), n)  # numpy's compiles nothing
+    plan = Plan(weights, own, batch_size, check)
     return carry_out(plan, key, learner, score, rows, calibration_weights)
 
 
@@ -197,20 +198,20 @@ def cv_plus(
       (2,)
     """
     rows = check_data(key, learner, score, x, y)
-    key_folds, key_fits = jax.random.split(key)
     if folds is None:
         if num_folds is None:
             raise ValueError("expected num_folds or folds, got neither")
-        weights = resampling.k_fold(key_folds, len(rows.y), num_folds)
+        counts = resampling.check_folds(len(rows.y), num_folds)
+        key_fits, weights, own = _partition(key, *counts)
     else:
-        weights = _given_folds(folds, len(rows.y), num_folds)
-    own = OwnFit(jnp.argmin(weights, axis=0), len(weights))
-    plan = Plan(weights, own, batch_size, check)
+        given = _given_folds(folds, len(rows.y), num_folds)
+        key_fits, weights, own = _partition_by(key, *given)
+    plan = Plan(weights, OwnFit(own, len(weights)), batch_size, check)
     return carry_out(plan, key_fits, learner, score, rows, calibration_weights)
 
 
 def _given_folds(folds, n, num_folds):
-    """Returns the training weights of a given partition, shape (K, n)."""
+    """Returns the fold of each row of a given partition, and their number K."""
     folds = _checks.rows(folds=_checks.vector(_numbered(folds, n)))
     _checks.check_shape("folds", (n,), folds.shape)
     if num_folds is None:
@@ -227,7 +228,7 @@ def _given_folds(folds, n, num_folds):
                 f"in {missing[0]}; numpy.unique(folds, return_inverse=True)[1] counts "
                 "those that there are"
             )
-    return _weights_of(folds, num_folds)
+    return folds, int(num_folds)
 
 
 def _numbered(folds, n):
@@ -251,7 +252,17 @@ def _numbered(folds, n):
     )
 
 
-@partial(jax.jit, static_argnums=1)
-def _weights_of(folds, num_folds):
+@partial(jax.jit, static_argnums=(1, 2))
+def _partition(key, n, num_folds):
+    """Returns the key of the fits, their weights (K, n), and the fit of each row."""
+    key_folds, key_fits = jax.random.split(key)
+    weights = resampling.k_fold(key_folds, n, num_folds)
+    return key_fits, weights, jnp.argmin(weights, axis=0)
+
+
+@partial(jax.jit, static_argnums=2)
+def _partition_by(key, folds, num_folds):
+    """Returns the same of given folds."""
     folds = jnp.clip(folds, 0, num_folds - 1)  # traced ones are some partition
-    return (folds[None] != jnp.arange(num_folds)[:, None]).astype(float)
+    weights = (folds[None] != jnp.arange(num_folds)[:, None]).astype(float)
+    return jax.random.split(key)[1], weights, jnp.argmin(weights, axis=0)

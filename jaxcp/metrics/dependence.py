@@ -2,12 +2,13 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
 from jaxcp import _checks
 from jaxcp._arrays import as_array
 from jaxcp._batching import map_blocks
-from jaxcp._numbers import as_float, at_least_single, kept
+from jaxcp._numbers import as_float, at_least_single, kept, varying_like
 from jaxcp._padding import counted
 from jaxcp._tracing import jit
 from jaxcp.metrics import _sets
@@ -118,16 +119,34 @@ def _median_distance(sizes):
     """
     ordered = lax.sort(sizes)
     finite = jnp.isfinite(ordered)
-    last, after = jnp.sum(finite), jnp.searchsorted(ordered, ordered, side="right")
+    place = lambda passed: _num_passed(passed, len(sizes))  # noqa: E731
+    last, after = jnp.sum(finite), place(lambda at: ordered[at] <= ordered)
 
     total = jnp.sum(jnp.where(finite, last - after, 0.0))
 
     def falls_short(distance):
-        end = jnp.searchsorted(ordered, ordered + distance, side="left")
+        end = place(lambda at: ordered[at] < ordered + distance)
         closer = jnp.where(finite, jnp.clip(end, after, last) - after, 0.0)
         return jnp.sum(closer) < total / 2
 
     return jnp.where(total > 0, bisect_floats(falls_short, sizes.dtype), 1)
+
+
+def _num_passed(passed, num_places):
+    """Returns for each of `num_places` rows how many places of a run it has passed.
+
+    By steps of halving lengths: `jnp.searchsorted` takes longer, to compile and to run.
+    """
+
+    def move(place, step):
+        after = place + step
+        far = (after <= num_places) & passed(jnp.minimum(after, num_places) - 1)
+        return jnp.where(far, after, place), None
+
+    steps = 2 ** np.arange(num_places.bit_length())[::-1]
+    start = jnp.zeros(num_places, int)
+    start = varying_like(start, passed(start))
+    return lax.scan(move, start, jnp.asarray(steps, start.dtype))[0]
 
 
 def _root(square):

@@ -8,7 +8,6 @@ from typing import Any
 import jax
 import numpy as np
 from jax import Array
-from jax.extend import core
 
 from jaxcp.simulation._fingerprints import fingerprint, module_of
 from jaxcp.simulation._programs import parts_of
@@ -63,7 +62,7 @@ def _digest(trial, key):
 def _programs_in(program: Any) -> Iterator[Any]:
     """Yields a program and those inside of it."""
     yield program
-    if isinstance(program, core.ClosedJaxpr):
+    if isinstance(program, _core().ClosedJaxpr):
         program = program.jaxpr
     for equation in program.eqns:
         values = list(equation.params.values())
@@ -78,7 +77,8 @@ def _constants(program):
         constants = getattr(part, "consts", ())
         yield from (parts_of(constant)[0] for constant in constants)
         for equation in part.eqns:
-            yield from (v.val for v in equation.invars if isinstance(v, core.Literal))
+            literals = (v for v in equation.invars if isinstance(v, _core().Literal))
+            yield from (v.val for v in literals)
 
 
 def _callbacks(program):
@@ -89,4 +89,11 @@ def _callbacks(program):
 
 
 def _is_program(value):
-    return isinstance(value, core.ClosedJaxpr | core.Jaxpr)
+    return isinstance(value, _core().ClosedJaxpr | _core().Jaxpr)
+
+
+def _core():
+    """Returns jax's module of programs, which takes long to import."""
+    from jax.extend import core
+
+    return core

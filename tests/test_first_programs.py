@@ -1,0 +1,100 @@
+"""What a first call compiles: few programs, with the numbers of many."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+import jaxcp
+from jaxcp import datasets, learners, resampling, scores
+from jaxcp.metrics.dependence import _num_passed
+
+PROGRAMS: list[str] = []
+
+
+def note(event, duration, **about):
+    if event == "/jax/core/compile/backend_compile_duration":
+        PROGRAMS.append(event)
+
+
+@pytest.fixture
+def programs():
+    """Counts what is compiled from here on."""
+    jax.monitoring.register_event_duration_secs_listener(note)
+    yield PROGRAMS
+    jax.monitoring.unregister_event_duration_listener(note)
+
+
+@pytest.mark.parametrize("n", [0, 1, 999, 2000])
+def test_one_draw_has_the_numbers_of_two(n, key):
+    x, y = datasets.heteroscedastic(key, n)
+
+    @jax.jit
+    def two_draws(key):
+        key_x, key_y = jax.random.split(key)
+        x = jax.random.uniform(key_x, (n, 1), maxval=2.0)
+        noise = jax.random.normal(key_y, (n,))
+        return x, jnp.sin(2 * x[:, 0]) + (0.1 + x[:, 0] / 2) * noise
+
+    assert_array_equal(x, two_draws(key)[0])
+    assert_array_equal(y, two_draws(key)[1])
+
+
+def test_plans_of_verbs_are_those_of_resampling(key):
+    x, y = datasets.linear(key, 30)
+    key_plan, key_fits = jax.random.split(key)
+    fit = lambda key, x, y, weights: (weights, jax.random.key_data(key))  # noqa: E731
+    learner = learners.FunctionLearner(fit, lambda params, x: x[:, 0])
+    options = {"check": False}
+    data = learner, scores.Absolute(), x, y
+    cv = jaxcp.cv_plus(key, *data, num_folds=4, **options)
+    given = jaxcp.cv_plus(key, *data, folds=np.arange(30) % 4, **options)
+    bags = jaxcp.enbpi(key, *data, num_resamples=9, block_size=3, **options)
+    for cp, weights in (
+        (cv, resampling.k_fold(key_plan, 30, 4)),
+        (given, np.arange(30) % 4 != np.arange(4)[:, None]),
+        (bags, resampling.block_bootstrap(key_plan, 30, 9, 3)),
+    ):
+        assert_array_equal(cp.fits.params[0], weights)
+        keys = jax.random.split(key_fits, len(weights) + 1)[:-1]
+        assert_array_equal(cp.fits.params[1], jax.random.key_data(keys))
+
+
+def test_folds_under_jit_and_vmap(key):
+    x, y = datasets.linear(key, 30)
+
+    def fit(key):
+        ridge, score = learners.Ridge(1.0), scores.Absolute()
+        return jaxcp.cv_plus(key, ridge, score, x, y, num_folds=4).scores
+
+    keys = jax.random.split(key, 3)
+    each = np.stack([fit(key) for key in keys])
+    np.testing.assert_allclose(jax.jit(jax.vmap(fit))(keys), each, rtol=1e-4)
+
+
+def test_few_programs(key, programs):
+    """Those of a plan are one, with the key of its fits; a posterior is one."""
+    x, y = (np.asarray(v) for v in datasets.linear(key, 37))
+    data = learners.Ridge(1.0), scores.Absolute(), x, y
+    jax.clear_caches()
+    for call, most in (
+        (lambda: datasets.heteroscedastic(key, 37), 1),
+        (lambda: resampling.leave_one_out(37), 1),
+        (lambda: datasets.class_posterior(x[:, :2], num_classes=4), 1),
+        (lambda: jaxcp.cv_plus(key, *data, num_folds=7), 3 + 2),  # two copies of data
+        (lambda: jaxcp.jackknife_plus(key, *data), 2 + 3),
+    ):
+        programs.clear()
+        call()
+        assert len(programs) <= most
+
+
+@pytest.mark.parametrize("n", [2, 3, 8, 9, 100])
+def test_places_are_those_of_a_search(n, key):
+    values = jnp.round(3 * jax.random.normal(key, (n,)))  # ties
+    ordered = jnp.sort(values.at[0].set(jnp.nan).at[-1].set(jnp.inf))
+    below = _num_passed(lambda at: ordered[at] < values, n)
+    up_to = _num_passed(lambda at: ordered[at] <= values, n)
+    assert_array_equal(below, np.searchsorted(ordered, values))
+    assert_array_equal(up_to, np.searchsorted(ordered, values, side="right"))
