@@ -94,7 +94,7 @@ def rows(n, start=0):
     return jnp.asarray(values[0]), jnp.asarray(values[0] + values[1]), abs(values[2])
 
 
-@pytest.mark.parametrize("n", [0, 1, 5, 17])
+@pytest.mark.parametrize("n", [0, 1, 5, pytest.param(17, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("which", ["weights", "mask", "both"])
 def test_weights_and_masks(which, n, always):
     preds, y, weights = rows(n)
