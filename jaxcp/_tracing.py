@@ -9,10 +9,11 @@ import functools
 import inspect
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.tree_util import Partial, default_registry
 
 # What a walk over a tree does at a value: go by, stop, go on, or note its class too.
@@ -74,6 +75,16 @@ def explained(sentence: str) -> Iterator[None]:
         if not _is_of_tracing(error):
             raise
         raise Untraceable(sentence) from error
+
+
+def known_at_once() -> AbstractContextManager[None]:
+    """Returns where values that are known are computed while a program is traced.
+
+    Elsewhere it changes nothing: jax would run each operation on constants inside of
+    functions under `jit` as a program of its own, compiled for it.
+    """
+    is_traced = isinstance(jnp.zeros(()), jax.core.Tracer)
+    return jax.ensure_compile_time_eval() if is_traced else nullcontext()
 
 
 def classes_of(*values: Any) -> tuple[type, ...]:

@@ -1,3 +1,4 @@
+import gc
 import os
 
 import jaxlib
@@ -21,6 +22,32 @@ from experiments import compiled  # noqa: E402
 compiled.keep_programs()
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_num_cpu_devices", 4)  # for the tests of meshes
+
+# Tracing makes objects by the million, few of which are garbage: the collector is
+# told to look for it less often, and never among what was imported.
+gc.set_threshold(50_000, 20, 100)
+_MANY_OBJECTS = 1_000_000  # of a worker with 3 GB of programs
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config):
+    """Workers start with half of the files each: a file's programs are traced once."""
+    if getattr(config.option, "numprocesses", None) and config.option.dist == "no":
+        config.option.dist = "worksteal"
+
+
+def pytest_collection_finish():
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def bounded_memory():
+    """Programs are dropped at the end of a file once there are gigabytes of them."""
+    yield
+    if len(gc.get_objects()) > _MANY_OBJECTS:
+        jax.clear_caches()
+        gc.collect()
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import jaxcp
@@ -9,11 +10,12 @@ from jaxcp import learners, scores
 from jaxcp.sets import Interval
 
 KEY, RIDGE, ABSOLUTE = jax.random.key(0), learners.Ridge(1.0), scores.Absolute()
-X = jnp.arange(1.0, 10.0)
-X2 = X[:, None] ** jnp.arange(1, 3)[None]
-P = jnp.full((9, 3), 1 / 3)
-Y = jnp.arange(9) % 3
-SETS9 = Interval(X - 1, X + 1)
+_X = np.arange(1.0, 10.0)
+X = jnp.asarray(_X)
+X2 = jnp.asarray(_X[:, None] ** np.arange(1, 3)[None])
+P = jnp.asarray(np.full((9, 3), 1 / 3))
+Y = jnp.asarray(np.arange(9) % 3)
+SETS9 = Interval(jnp.asarray(_X - 1), jnp.asarray(_X + 1))
 
 
 class PlainLearner:
@@ -30,8 +32,9 @@ def calibrate(score, preds, y, **options):
 
 def sized(sizes, covered):
     """Intervals of given sizes that hold 0 or do not."""
-    lower = jnp.where(jnp.asarray(covered), 0.0, 1.0)
-    return Interval(lower, lower + jnp.asarray(sizes)), jnp.zeros(len(sizes))
+    lower = np.where(covered, 0.0, 1.0)
+    ends = (jnp.asarray(v) for v in (lower, lower + np.asarray(sizes)))
+    return Interval(*ends), jnp.asarray(np.zeros(len(sizes)))
 
 
 def refuses(table):

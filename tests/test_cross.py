@@ -378,9 +378,9 @@ def test_learners_of_learners_are_held_out():
     weights = resampling.k_fold(KEY, N, 3)
     cp = jaxcp.cross_conformal(KEY, both, scores.Normalized(), X, Y, weights)
     for j, keep in enumerate(np.asarray(weights) > 0):
-        ones = jnp.ones(keep.sum())
-        params = both.fit(KEY, X[keep], Y[keep], ones)
-        mu, sigma = both.predict(params, X[~keep])
+        ones = np.ones(keep.sum(), np.float32)
+        params = jax.jit(both.fit)(KEY, X[keep], Y[keep], ones)
+        mu, sigma = jax.jit(both.predict)(params, X[~keep])
         assert_allclose(cp.scores[~keep], abs(Y[~keep] - mu) / sigma, rtol=1e-4)
         assert (
             np.asarray(cp.calibration.left_out.fold)[~keep].tolist()
@@ -518,7 +518,8 @@ def test_sets_of_every_score(name):
     x = jax.tree.map(lambda v: v[:, :10], of_fits)
     ways = [cp(x, 0.1), cp.minmax(x, 0.1), cp(x, 0.7), cp.minmax(x, 0.7), cp(x, 0.01)]
     target = case.batch(10, start=50)[1]
-    small, widest, narrow, wide, everything = (inside(s, target) for s in ways)
+    held = (np.asarray(inside(s, target)) for s in ways)
+    small, widest, narrow, wide, everything = held
     assert np.all(narrow <= wide) and np.all(small <= widest)
     assert np.all(narrow <= small) and np.all(everything)
     assert np.mean(narrow) < 1
@@ -572,7 +573,8 @@ def test_votes_of_inner_boxes_are_inner_boxes():
         found, votes = (getattr(c, way)(X_NEW, 0.2) for c in (cp, by_votes))
         assert found.inner and np.all(found.lower < found.upper)
         inside, held = (
-            jax.vmap(s.contains)(jnp.asarray(centers + noise)) for s in (votes, found)
+            np.asarray(jax.jit(jax.vmap(s.contains))(centers + noise))
+            for s in (votes, found)
         )
         assert 0.01 < np.mean(inside) < np.mean(held) < 0.9
         assert not np.any(inside & ~held)

@@ -47,6 +47,14 @@ def test_scores_and_sets_are_those_of_numpy(norm, d):
     assert jnp.all(inside(sets, y))  # at its own score
 
 
+@jax.jit
+def slopes_at(ball):
+    """Returns the slope of the size in the radius, and of the soft size in all."""
+    size = lambda r: Ball(ball.center, r, ball.norm).size()  # noqa: E731
+    soft = jax.grad(lambda ball: ball.soft_size(0.1))
+    return jax.grad(size)(ball.radius), soft(ball)
+
+
 @norms
 @pytest.mark.parametrize("d", [1, 2, 3, 30])
 def test_volumes_in_closed_form(norm, d):
@@ -76,11 +84,7 @@ def test_radii_of_nothing_and_of_everything(norm):
         ball = Ball(jnp.zeros(2), jnp.array(radius), norm)
         assert ball.size() == size and ball.contains(y) == (radius == INF)
         assert ball.is_empty() == (radius < 0)
-        slope = jax.grad(lambda r, norm=norm: Ball(jnp.zeros(2), r, norm).size())
-        assert np.isfinite(slope(radius))
-        temperature = jnp.array(0.1)
-        soft = jax.grad(lambda b, t=temperature: b.soft_size(t))(ball)
-        assert all(np.all(np.isfinite(v)) for v in jax.tree.leaves(soft))
+        assert all(np.all(np.isfinite(v)) for v in jax.tree.leaves(slopes_at(ball)))
     unknown = Ball(jnp.zeros(2), jnp.array(np.nan), norm)
     assert np.isnan(unknown.size()) and not unknown.contains(y)
 

@@ -1,5 +1,7 @@
 """Ranks by a law of the score that is known: `CDF(base, cdf=)`."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -33,6 +35,7 @@ AROUND = scores.Custom(
 KNOWN = scores.CDF(AROUND, cdf=half_normal)
 
 
+@functools.partial(jax.jit, static_argnums=1)
 def heteroscedastic(key, n):
     key_x, key_y = jax.random.split(key)
     x = jax.random.uniform(key_x, (n,), minval=0.2, maxval=5.0)
@@ -44,7 +47,8 @@ def test_with_the_true_law_the_score_is_uniform():
     preds, y = heteroscedastic(KEY, 5000)
     found = np.asarray(scores_of(KNOWN, preds, y), float)
     assert stats.kstest(found, "uniform").pvalue > 1e-3
-    expected = 2 * stats.norm.cdf(abs(y - preds[0]) / preds[1]) - 1
+    mu, scale, y = (np.asarray(v) for v in (*preds, y))
+    expected = 2 * stats.norm.cdf(abs(y - mu) / scale) - 1
     assert_allclose(found, expected, atol=2e-6)
 
 

@@ -391,3 +391,16 @@ def test_keys_are_not_used_up():
     learner = FunctionLearner(fit, lambda p, x: jnp.full(len(x), p))
     with jax.debug_key_reuse(True):
         jaxcp.cv_plus(jax.random.key(2), learner, ABSOLUTE, X, Y, num_folds=5)
+
+
+def test_constants_of_a_learner_are_staged_as_by_its_methods():
+    """Each would be a program of its own otherwise."""
+    staged = []
+
+    def fit(key, x, y, weights):
+        staged.append(isinstance(jnp.ones(()), jax.core.Tracer))
+        return jnp.sum(weights * y) / jnp.sum(weights)
+
+    predict = lambda params, x: jnp.full(len(x), params)  # noqa: E731
+    learners.check(learners.FunctionLearner(fit, predict), X, Y)
+    assert staged and all(staged)

@@ -17,6 +17,11 @@ LATENT = scores.Latent(lambda pred, z: z)
 
 
 @jax.jit
+def thresholds(score, preds, q):
+    return jax.vmap(score.threshold, (0, None))(preds, q)
+
+
+@jax.jit
 def members(score, preds, q, y):
     """Returns which of its candidates (m, c, ...) are in the set of each row."""
 
@@ -28,7 +33,7 @@ def members(score, preds, q, y):
 
 def parts(data, part):
     """Returns what the scores read: references, draws, densities, targets, codes."""
-    get = lambda name: jnp.asarray(data[f"{name}_{part}"])  # noqa: E731
+    get = lambda name: data[f"{name}_{part}"]  # noqa: E731
     z = get("z") if f"z_{part}" in data else None
     log_probs = get("logp_mc"), get("logp_ref"), get("logp_y")
     return get("samples_ref"), get("samples_mc"), *log_probs, get("y"), z, get("u")
@@ -37,7 +42,7 @@ def parts(data, part):
 def inputs(data, name, part, alpha):
     """Returns (score, preds, y) of a method for calibration or test rows."""
     ref, mc, logp_mc, logp_ref, logp_y, y, z, u = parts(data, part)
-    nothing = jnp.zeros(len(y))
+    nothing = np.zeros(len(y), np.float32)
     return {
         "pcp": lambda: (scores.PCP(), ref, y),
         "cpcp": lambda: (scores.CDF(scores.PCP()), (ref, mc), y),
@@ -62,8 +67,8 @@ def inputs(data, name, part, alpha):
 
 def candidates(data, name):
     if name in ("drcp", "chdr", "chdr_rand"):
-        return jnp.asarray(data["logp_y_cand"])
-    return jnp.asarray(data["z_cand" if name == "lcp" else "y_cand"])
+        return data["logp_y_cand"]
+    return data["z_cand" if name == "lcp" else "y_cand"]
 
 
 NORMALIZED = {"cpcp": 0, "chdr": 0, "cpcp_rand": 1, "chdr_rand": 1}  # by K or K + 1
@@ -83,12 +88,14 @@ def test_scores_thresholds_and_members(file, name):
         score, preds, y = inputs(data, name, "cal", alpha)
         cp = jaxcp.calibrate(score, preds, y)
         expected = data[f"score_{name}_cal"][i if by_alpha else ...]
-        assert_allclose(cp.scores / unit, expected, rtol=1e-5, atol=1e-5)
+        assert_allclose(np.asarray(cp.scores) / unit, expected, rtol=1e-5, atol=1e-5)
         q = cp.quantile(alpha)
-        assert_allclose(q / unit, data[f"q_{name}"][i], rtol=1e-5, atol=1e-6)
+        assert_allclose(
+            np.asarray(q) / unit, data[f"q_{name}"][i], rtol=1e-5, atol=1e-6
+        )
         _, preds, y = inputs(data, name, "test", alpha)
-        targets = jnp.concatenate([y[:, None], candidates(data, name)], axis=1)
-        inside = members(score, preds, q, targets)
+        targets = np.concatenate([y[:, None], candidates(data, name)], axis=1)
+        inside = np.asarray(members(score, preds, q, targets))
         assert_array_equal(inside[:, 0], data[f"in_{name}_test"][i])
         assert_array_equal(inside[:, 1:], data[f"in_{name}_cand"][i])
 
@@ -114,8 +121,7 @@ def test_thresholds_at_each_input(file, name):
     score, preds, _ = inputs(data, name, "test", 0.1)
     for i, q in enumerate(data[f"q_{name}"]):
         draws = data["samples_mc_test"].shape[1]
-        q_of_counts = jnp.asarray(q * draws)
-        found = jax.vmap(score.threshold, (0, None))(preds, q_of_counts)
+        found = thresholds(score, preds, jnp.asarray(q * draws))
         expected = data[f"thr_{name}_test"][i]
         assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
         whole = np.isinf(q) or q == 1
@@ -126,15 +132,17 @@ def test_thresholds_at_each_input(file, name):
 def test_any_base_score(case):
     data = cases("multioutput/cdf_generic")[case]
     base = scores.Custom(lambda pred, y: y)
-    mc, y, u = (jnp.asarray(data[k]) for k in ("base_mc", "base_y", "u"))
-    nothing, k = jnp.zeros(len(u)), mc.shape[1]
+    mc, y, u = (data[k] for k in ("base_mc", "base_y", "u"))
+    nothing, k = np.zeros(len(u), np.float32), mc.shape[1]
 
+    @jax.jit
     def ranks(score, preds):
         return jax.vmap(lambda p, v: jax.vmap(lambda t: score(p, t))(v))(preds, y)
 
-    counts = ranks(scores.CDF(base), (nothing, mc))
+    counts = np.asarray(ranks(scores.CDF(base), (nothing, mc)))
     assert_array_equal(counts, data["count_le"])
     assert_allclose(counts / k, data["score"], rtol=1e-6)
     assert_allclose((1 + counts) / (1 + k), data["score_plus"], rtol=1e-6)
-    randomized = ranks(scores.CDF(base, randomized=True), (nothing, mc, u))
+    randomized = scores.CDF(base, randomized=True)
+    randomized = np.asarray(ranks(randomized, (nothing, mc, u)))
     assert_allclose(randomized / (1 + k), data["score_rand"], rtol=1e-6, atol=1e-7)

@@ -11,7 +11,7 @@ from helpers import CASES, ONE_OF_EACH
 from jaxcp import _padding, metrics, scores
 from jaxcp.sets import Box, Interval, LabelSet
 
-SIZES = 1, 2, 3, 5, 17, 100, 129
+SIZES = 1, 2, 5, 17, 100, 129  # and 3, which is not slow
 ABSOLUTE = scores.Absolute()
 OTHERS = sorted(set(CASES) - set(ONE_OF_EACH) - {"normalized-bad-sigma"})  # refused
 
@@ -94,7 +94,7 @@ def rows(n, start=0):
     return jnp.asarray(values[0]), jnp.asarray(values[0] + values[1]), abs(values[2])
 
 
-@pytest.mark.parametrize("n", [0, 1, 5, 17])
+@pytest.mark.parametrize("n", [0, 1, 5, pytest.param(17, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("which", ["weights", "mask", "both"])
 def test_weights_and_masks(which, n, always):
     preds, y, weights = rows(n)

@@ -167,9 +167,34 @@ def rules():
     yield "batch", jax.vmap(jaxcp.calibrate, (None, 0, 0))(ABSOLUTE, X[None], Y[None])
 
 
-@pytest.mark.parametrize("name", dict(rules()))
+@functools.cache
+def every_rule():
+    return dict(rules())
+
+
+RULES = [
+    "masked",
+    "weighted",
+    "components",
+    "groups",
+    "classes",
+    "randomized",
+    "names",
+    "names of groups",
+    "one row",
+    "no rows",
+    "infinite",
+    "batch",
+]
+
+
+def test_every_rule_is_named():
+    assert list(every_rule()) == RULES
+
+
+@pytest.mark.parametrize("name", RULES)
 def test_every_rule(tmp_path, name):
-    cp = dict(rules())[name]
+    cp = every_rule()[name]
     loaded = again(tmp_path / "cp.npz", cp)
     assert_same(cp, loaded)
     assert jax.tree.structure(cp) == jax.tree.structure(loaded)
@@ -198,10 +223,11 @@ def test_states_of_every_online_method(tmp_path, name):
 def test_every_learner_and_its_parameters(tmp_path, name):
     x, y = datasets.linear(jax.random.key(1), 20)
     learner = LEARNERS[name]
-    params = learner.fit(KEY, x, y, jnp.ones(20))
+    params = jax.jit(learner.fit)(KEY, x, y, np.ones(20, np.float32))
     loaded, loaded_params = again(tmp_path / "fit.npz", (learner, params))
     assert_same((learner, params), (loaded, loaded_params))
-    assert_same(learner.predict(params, x), loaded.predict(loaded_params, x))
+    before, after = jax.jit(learner.predict), jax.jit(loaded.predict)
+    assert_same(before(params, x), after(loaded_params, x))
 
 
 @pytest.mark.parametrize("name", ["folds", "ensemble", "median", "leave-one-out"])
@@ -262,9 +288,36 @@ def others():
     yield "model", models.CouplingFlow(num_steps=7)
 
 
-@pytest.mark.parametrize("name", dict(others()))
+@functools.cache
+def every_other():
+    return dict(others())
+
+
+OTHERS = [
+    "certificate",
+    "test",
+    "estimate",
+    "statistics",
+    "summary",
+    "volumes",
+    "bet",
+    "box",
+    "boxes",
+    "labels",
+    "ellipsoid",
+    "scenes",
+    "several",
+    "model",
+]
+
+
+def test_every_other_value_is_named():
+    assert list(every_other()) == OTHERS
+
+
+@pytest.mark.parametrize("name", OTHERS)
 def test_every_other_value(tmp_path, name):
-    value = dict(others())[name]
+    value = every_other()[name]
     assert_same(value, again(tmp_path / "value.npz", value))
 
 

@@ -268,3 +268,15 @@ def test_classes_of_one_structure_are_told_apart():
 def test_no_key_is_used_twice():
     with jax.debug_key_reuse(True):
         scores.check(scores.Absolute(), PREDS, Y)
+
+
+def test_constants_of_a_score_are_staged_as_by_calibrate():
+    """Each would be a program of its own otherwise."""
+    staged = []
+
+    def evaluate(pred, y):
+        staged.append(isinstance(jnp.ones(()), jax.core.Tracer))
+        return jnp.abs(y - pred)
+
+    scores.check(Custom(evaluate, ABSOLUTE.inverse), PREDS, Y)
+    assert staged and all(staged)

@@ -10,7 +10,7 @@ from jax import Array
 
 from jaxcp import _checks
 from jaxcp._arrays import is_concrete
-from jaxcp._tracing import Untraceable, classes_of, explained, jit
+from jaxcp._tracing import Untraceable, classes_of, explained, jit, known_at_once
 from jaxcp.learners import shared
 from jaxcp.learners._probing import first_moved, other_targets
 from jaxcp.learners.general import GradientLearner, MeanScale, check_learner
@@ -142,7 +142,7 @@ def _check_on_host(learner, x, y, key):
 
 def _check(learner, x, y, key):
     # Data that are constants of somebody's program are looked at while it is traced.
-    with traceable(learner), jax.ensure_compile_time_eval():
+    with traceable(learner), known_at_once():
         _check_fit(learner, x, y, key)
         if isinstance(learner, LeavesOneOut):
             _check_leave_one_out(learner, x, y)

@@ -8,7 +8,7 @@ from jaxcp import _checks
 from jaxcp._arrays import is_concrete
 from jaxcp._batching import evaluate_at_once, label_scores, widened
 from jaxcp._numbers import distance
-from jaxcp._tracing import explained
+from jaxcp._tracing import explained, known_at_once
 from jaxcp.scores import _probing, inputs
 from jaxcp.typing import ArrayLike, PyTree, Score
 
@@ -62,7 +62,7 @@ def check(score: Score, preds: PyTree, y: ArrayLike) -> None:
     inputs.check(score, preds, y)
     preds, y = jax.tree.map(lambda v: v[:_ROWS], widened((preds, y)))
     # Data that are constants of somebody's program are looked at while it is traced.
-    with _traceable(score), jax.ensure_compile_time_eval():
+    with _traceable(score), known_at_once():
         _check_shapes(score, preds, y)
         if not is_concrete(score, preds, y):
             return
@@ -100,7 +100,7 @@ def _check_shapes(score, preds, y):
 def _check_alone(rows):
     """Raises ValueError if the score of the first row depends on how it is called."""
     one = jax.tree.map(lambda v: v[:1], (rows.preds, rows.y))
-    alone = np.asarray(jax.vmap(rows.score)(*one)).astype(float).reshape(-1)
+    alone = np.asarray(jax.jit(jax.vmap(rows.score))(*one)).astype(float).reshape(-1)
     ours = rows.scores[0]
     if (distance(alone, ours) > rows.rounding[0]).any():
         raise ValueError(
