@@ -1,4 +1,4 @@
-"""Rows that count, by numpy where they lie on the host: the same ranks as in programs."""
+"""Rows that count, by numpy where it can read them: the same ranks as in programs."""
 
 from fractions import Fraction
 

@@ -10,7 +10,7 @@ from jax.typing import DTypeLike
 
 from jaxcp.typing import MemorylessMartingale, PyTree
 
-_STRETCH = 2**15  # numbers that bets of one stretch of the stream may take
+_STRETCH = 2**15  # numbers of a stretch, of states with several numbers
 _BLOCK = 32  # bets that one product sums up
 _INFINITE, _UNKNOWN = 2.0**100, 2.0**120  # what stands for them in a product
 
@@ -20,7 +20,8 @@ def summed_bets(
 ) -> tuple[PyTree, Array]:
     """Returns the state after a stream, and the log of the capital all along."""
     width = sum(math.prod(jnp.shape(leaf)) for leaf in jax.tree.leaves(state))
-    stretches = _stretches(p_values, max(_STRETCH // max(width, 1), 1))
+    most = len(p_values) if width <= 1 else max(_STRETCH // width, 1)
+    stretches = _stretches(p_values, max(most, 1))
     nothing = jax.tree.map(jnp.zeros_like, state)
 
     @jax.vmap
