@@ -13,7 +13,7 @@ from jaxcp._pytree import pytree, static
 from jaxcp._tracing import jit
 from jaxcp.metrics import _sets
 from jaxcp.metrics.groups import rates_of
-from jaxcp.quantiles.selection import from_keys, kth_smallest, to_keys
+from jaxcp.quantiles.selection import bisect_keys, from_keys, kth_smallest, to_keys
 from jaxcp.typing import ArrayLike, HasLabels, Set
 
 # With more rows and no more strata, selecting where strata end beats sorting the rows.
@@ -132,7 +132,9 @@ def _groups_between(keys, ends):
     last_keys = _kth_key(keys, ends)
 
     def last_row(key, end):
-        return _kth_key(rows, end - jnp.sum(keys < key), where=keys == key)
+        equal, rank = keys == key, end - jnp.sum(keys < key)
+        falls_short = lambda row: jnp.sum(equal & (rows < row)) < rank  # noqa: E731
+        return bisect_keys(falls_short, rows.dtype, bits=len(keys).bit_length())
 
     above = sum((keys > key).astype(int) for key in last_keys)
     up_to = jnp.stack([jnp.sum(above <= i) for i in range(len(ends))])
@@ -146,11 +148,11 @@ def _groups_between(keys, ends):
     return above
 
 
-def _kth_key(keys, k, where=None):
+def _kth_key(keys, k):
     """Returns the k-th smallest of integers, exactly: as those of floats in order."""
     dtype = jnp.dtype(f"float{max(32, 8 * keys.dtype.itemsize)}")
     floats = from_keys(keys.astype(f"int{jnp.finfo(dtype).bits}"), dtype)
-    return to_keys(kth_smallest(floats, k, where=where)).astype(keys.dtype)
+    return to_keys(kth_smallest(floats, k)).astype(keys.dtype)
 
 
 @jit(static_argnames="first")
