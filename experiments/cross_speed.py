@@ -10,28 +10,21 @@ import json
 import subprocess
 import sys
 import time
-import warnings
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
-from flax import nnx
-from sklearn.base import clone
-from sklearn.ensemble import RandomForestRegressor
 from sklearn.linear_model import Ridge
-from sklearn.neural_network import MLPRegressor
 
 import jaxcp
-from experiments.networks import MLP
+from experiments.cross_models import estimator_times, network_times
+from experiments.cross_streams import stream_times
 from experiments.reporting import arguments, median_seconds, run_tables
-from jaxcp import datasets, learners, metrics, online, scores
+from jaxcp import datasets, learners, metrics, scores
 
 ALPHA, PENALTY = 0.1, 1.0
 NUM_ROWS, NUM_FEATURES = 2000, 20  # of the ridge
 NUM_TRIALS = 100_000
-NUM_FOREST_ROWS, NUM_FOLDS = 1000, 10
-NUM_NETWORKS, NUM_HIDDEN, NUM_STEPS = 200, 32, 300
 ABSOLUTE = scores.Absolute()
 
 
@@ -167,102 +160,15 @@ def replicate_times() -> list[dict]:
     ]
 
 
-def network_learner() -> learners.GradientLearner:
-    """Returns a flax network with full-batch Adam."""
-    make = lambda rngs: MLP(10, NUM_HIDDEN, 1, rngs=rngs)  # noqa: E731
-    structure, _ = nnx.split(make(nnx.Rngs(0)))
-    return learners.GradientLearner(
-        init=lambda key: nnx.split(make(nnx.Rngs(key)))[1],
-        predict=lambda params, x: nnx.merge(structure, params)(x)[:, 0],
-        loss=optax.squared_error,
-        optimizer=optax.adam(1e-2),
-        num_steps=NUM_STEPS,
-    )
-
-
-def network_times() -> list[dict]:
-    """Times 200 leave-one-out networks against a loop over scikit-learn's."""
-    x, y = datasets.linear(jax.random.key(0), NUM_NETWORKS, num_features=10)
-    learner, key = network_learner(), jax.random.key(1)
-
-    def ours():
-        return jaxcp.jackknife_plus(key, learner, ABSOLUTE, x, y)
-
-    start = time.perf_counter()
-    jax.block_until_ready(ours())
-    compilation = time.perf_counter() - start
-    seconds = median_seconds({"jaxcp": ours}, repeats=5)["jaxcp"]
-    rows, targets = np.asarray(x), np.asarray(y)
-    start = time.perf_counter()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of training that has not converged
-        for i in range(NUM_NETWORKS):
-            keep = np.arange(NUM_NETWORKS) != i
-            network = MLPRegressor(
-                hidden_layer_sizes=(NUM_HIDDEN,),
-                activation="tanh",
-                alpha=0.0,
-                batch_size=NUM_NETWORKS - 1,
-                learning_rate_init=1e-2,
-                max_iter=NUM_STEPS,
-                tol=0.0,
-                n_iter_no_change=NUM_STEPS + 1,
-            )
-            network.fit(rows[keep], targets[keep]).predict(rows[i : i + 1])
-    loop = time.perf_counter() - start
-    assert network.n_iter_ == NUM_STEPS
-    label = f"{NUM_NETWORKS} networks, {NUM_STEPS} Adam steps"
-    return [
-        {label: "jaxcp, flax", "s": seconds, "first call": compilation, "bar": 2.5},
-        {
-            label: "loop, scikit-learn",
-            "s": loop,
-            "it / jaxcp": loop / seconds,
-            "bar": "at least 8",
-        },
-    ]
-
-
-def estimator_times() -> list[dict]:
-    """Times CV+ of a forest of scikit-learn against a plain loop over its fits."""
-    x, y, _ = (v[:NUM_FOREST_ROWS] for v in ridge_data())
-    fold = np.arange(NUM_FOREST_ROWS) % NUM_FOLDS
-    forest = RandomForestRegressor(50, random_state=0)
-    learner, key = learners.Estimator(forest), jax.random.key(0)
-
-    def loop():
-        errors = np.zeros(len(y))
-        for k in range(NUM_FOLDS):
-            held = fold == k
-            model = clone(forest).fit(x[~held], y[~held])
-            errors[held] = np.abs(y[held] - model.predict(x[held]))
-        return errors
-
-    def ours():
-        return jaxcp.cv_plus(key, learner, ABSOLUTE, x, y, folds=fold).scores
-
-    np.testing.assert_allclose(ours(), loop(), atol=1e-4)
-    times = median_seconds({"jaxcp": ours, "loop": loop}, repeats=7)
-    label = f"CV+ of a forest, n = {NUM_FOREST_ROWS}, K = {NUM_FOLDS}"
-    return [
-        {
-            label: "cv_plus(Estimator)",
-            "s": times["jaxcp"],
-            "jaxcp / loop": times["jaxcp"] / times["loop"],
-            "bar": "at most 1.05",
-        },
-        {label: "loop, scikit-learn", "s": times["loop"]},
-    ]
-
-
 LARGE = """
-import json, resource, time
+import json, time
 import jax, jax.numpy as jnp
 import jaxcp
+from experiments.machines import peak_gib
 from jaxcp import datasets, learners, scores
 x, y = datasets.linear(jax.random.key(0), 110_000, num_features=5)
 jax.block_until_ready((x, y))
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+before = peak_gib()
 def run():
     cp = jaxcp.cv_plus(
         jax.random.key(1), learners.Ridge(1.0), scores.Absolute(),
@@ -273,8 +179,7 @@ run()
 start = time.perf_counter()
 sets = run()
 seconds = time.perf_counter() - start
-after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-print(json.dumps([seconds, before / 2**20, after / 2**20]))
+print(json.dumps([seconds, before, peak_gib()]))
 """
 
 
@@ -296,49 +201,6 @@ def large_cv_plus() -> list[dict]:
     ]
 
 
-STREAMS = {
-    "window of 2000, every = 1": (online.SlidingWindow(ABSOLUTE), 2000, 1e4),
-    "window of 2000, every = 24": (online.SlidingWindow(ABSOLUTE, 24), 2000, None),
-    "ACI, window of 500": (online.ACI(ABSOLUTE, 0.01), 500, 1e5),
-    "DtACI, 8 experts, window of 500": (
-        online.DtACI(ABSOLUTE, 0.001 * 2.0 ** np.arange(8)),
-        500,
-        None,
-    ),
-    "NexCP, window of 500": (online.NexCP(ABSOLUTE, 0.99), 500, None),
-    "quantile tracking": (online.PID(ABSOLUTE, 0.05), 500, 1e7),
-    "PID": (online.PID(ABSOLUTE, 0.05, 0.1), 500, None),
-    "SF-OGD": (online.SFOGD(ABSOLUTE, 3.0), 500, None),
-}
-
-
-def stream_times() -> list[dict]:
-    """Returns steps per second of one series, and of 100 series under vmap."""
-    return [stream_time(name, *settings) for name, settings in STREAMS.items()]
-
-
-def stream_time(name: str, method, size: int, at_least: float | None) -> dict:
-    """Times one online method."""
-    past = jnp.abs(jax.random.normal(jax.random.key(1), (size,)))
-    length = 1_000_000 if isinstance(method, online.PID | online.SFOGD) else 50_000
-    y = jax.random.normal(jax.random.key(0), (length,))
-    many, state = y.reshape(100, -1), method.init(past, ALPHA)
-
-    def run(y):
-        return online.run(method, state, jnp.zeros_like(y), y, ALPHA)[1]
-
-    together = jax.jit(jax.vmap(run))
-    times = median_seconds(
-        {"one": lambda: run(y), "many": lambda: together(many)}, repeats=3
-    )
-    return {
-        "steps of one series": name,
-        "million steps / s": length / times["one"] / 1e6,
-        "at least": None if at_least is None else at_least / 1e6,
-        "100 series under vmap": length / times["many"] / 1e6,
-    }
-
-
 def main() -> None:
     """Prints and saves all tables."""
     args = arguments(__doc__).parse_args()
@@ -349,7 +211,7 @@ def main() -> None:
         "streams": stream_times,
         "large": large_cv_plus,
         "networks": network_times,
-        "estimator": estimator_times,
+        "estimator": lambda: estimator_times(*ridge_data()[:2]),
     }
     settings = {"alpha": ALPHA, "penalty": PENALTY, "dtype": "float32"}
     run_tables(args.out, "cross_speed", tables, settings)

@@ -9,11 +9,16 @@ from experiments.bars import judge
 
 LONG, SHOWN = 100, 25  # rows beyond which a table is told in short, and rows shown
 VERDICTS = {False: "**missed**", True: "met", None: "not measured"}  # sorted so
-RUN_COLUMNS = ("experiment", "seconds", "peak GiB")
+RUN_COLUMNS = ("experiment", "seconds", "peak GiB", "second run s")
 HEAD = """# Results
 
 Written by `python -m experiments.results`, from the tables of every experiment; do not
 edit. A ratio in which we lose is **bold**.
+
+Speed depends on the processor, for NumPy and XLA each in its own way: a ratio is true
+of the processor that is named. Tables that end in `_avx2` are of the same machine with
+both kept to AVX2. NumPy computes on one core, XLA on all: columns with "CPU" add up the
+time of all cores.
 """
 
 
@@ -21,7 +26,7 @@ def report(out: Path) -> str:
     """Returns the report on the tables in the folders of `out`, as Markdown."""
     saved, runs = _read(out)
     tables = {name: content["rows"] for name, content in saved.items()}
-    tables["runs"] = [{k: run[k] for k in RUN_COLUMNS} for run in runs]
+    tables["runs"] = [{k: run.get(k) for k in RUN_COLUMNS} for run in runs]
     parts = [HEAD, _about(out, saved, runs), _bars(tables)]
     parts += [_section(name, tables[name], saved.get(name)) for name in tables]
     return "\n".join(parts)
@@ -70,7 +75,7 @@ def _read(out):
 def _about(out, saved, runs):
     """Returns the commit and the machine of the experiments."""
     machines = {json.dumps(content["machine"]) for content in saved.values()}
-    total = sum(run["seconds"] for run in runs) / 60
+    total = sum(run["seconds"] + run.get("second run s", 0) for run in runs) / 60
     failed = [run["experiment"] for run in runs if run["status"]]
     lines = [f"- commit: {', '.join(commits(out))}; {total:.0f} minutes in all"]
     for machine in sorted(machines):

@@ -3,17 +3,23 @@
 import argparse
 import csv
 import json
-import platform
 import subprocess
-import time
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import jax
 import numpy as np
 
 import jaxcp
+from experiments.machines import (
+    MASKED,
+    can_be_masked,
+    is_masked,
+    machine,
+    masked_environment,
+)
+from experiments.timing import in_turns
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,19 +39,9 @@ def arguments(doc: str) -> argparse.ArgumentParser:
 
 
 def median_seconds(calls: dict[str, Callable], repeats: int = 15) -> dict[str, float]:
-    """Returns the median seconds of each call, taken in turns after a warm-up.
-
-    The calls alternate, so that a machine that slows down slows all of them down.
-    """
-    for call in calls.values():
-        jax.block_until_ready(call())
-    times = {name: [] for name in calls}
-    for _ in range(repeats):
-        for name, call in calls.items():
-            start = time.perf_counter()
-            jax.block_until_ready(call())
-            times[name].append(time.perf_counter() - start)
-    return {name: float(np.median(seconds)) for name, seconds in times.items()}
+    """Returns the median seconds of each call, taken in turns after a warm-up."""
+    times = in_turns(calls, repeats)
+    return {name: seconds.median for name, seconds in times.items()}
 
 
 def format_row(row: dict, widths: dict[str, int]) -> str:
@@ -93,13 +89,32 @@ def save_results(out: Path, name: str, rows: list[dict], settings: dict) -> None
 
 
 def run_tables(
-    out: Path, prefix: str, tables: dict[str, Callable], settings: dict
+    out: Path,
+    prefix: str,
+    tables: dict[str, Callable],
+    settings: dict,
+    masked: tuple[str, ...] = (),
 ) -> None:
-    """Measures, prints and saves one table after the other."""
+    """Measures, prints and saves one table after the other.
+
+    Args:
+      out: Folder of the results.
+      prefix: Name of the experiment, with which names of its tables begin.
+      tables: What measures the rows of each table.
+      settings: What is saved beside them.
+      masked: Tables that are measured again as `NAME_avx2`, in a process of its own
+        that is kept to AVX2, where the processor has AVX-512.
+    """
+    if masked and is_masked():
+        tables = {f"{name}_avx2": tables[name] for name in masked}
+        settings = settings | {"instructions": MASKED}
     for name, measure in tables.items():
         rows = measure()
         print_table(f"{name} (medians after compilation)", rows)
         save_results(out, f"{prefix}_{name}", rows, settings)
+    if masked and can_be_masked():
+        words = [sys.executable, "-m", f"experiments.{prefix}", "--out", str(out)]
+        subprocess.run(words, env=masked_environment(), check=True)
 
 
 def save_figure(figure: "Figure", out: Path, name: str) -> None:
@@ -122,38 +137,12 @@ def commit() -> str | None:
     return f"{name}+" if name and changed else name
 
 
-def machine() -> dict:
-    """Returns what the numbers were measured on."""
-    return {
-        "jax": jax.__version__,
-        "numpy": np.__version__,
-        "python": platform.python_version(),
-        "device": jax.devices()[0].device_kind,
-        "processor": _processor(),
-        "cores": len(jax.devices()) if jax.default_backend() != "cpu" else _cores(),
-    }
-
-
-def _processor():
-    """Returns the name of the processor, where the system tells it."""
-    path = Path("/proc/cpuinfo")
-    lines = path.read_text().splitlines() if path.exists() else []
-    names = (line.split(":")[1].strip() for line in lines if "model name" in line)
-    return next(names, platform.processor() or platform.machine())
-
-
 def _git(*words):
     try:
         done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True)
     except FileNotFoundError:
         return None
     return done.stdout.strip() if done.returncode == 0 else None
-
-
-def _cores():
-    import os
-
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
 
 
 def _shorten(value):

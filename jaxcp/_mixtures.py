@@ -10,7 +10,7 @@ from jax.scipy.stats import norm
 
 from jaxcp import _checks
 from jaxcp._pytree import pytree
-from jaxcp.quantiles.selection import bisect_floats
+from jaxcp.quantiles._keys import bisect_floats
 from jaxcp.typing import PyTree
 
 

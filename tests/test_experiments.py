@@ -16,7 +16,7 @@ from experiments import (
     conformal_training,
     coverage_grid,
     coverage_laws,
-    cross_speed,
+    cross_streams,
     enbpi_solar,
     jackknife_barber,
     lei_table,
@@ -54,7 +54,7 @@ def test_streams_of_the_showcase(name):
 
 
 def test_timed_streams_and_generated_series():
-    for method, size, _ in cross_speed.STREAMS.values():
+    for method, size, _ in cross_streams.STREAMS.values():
         state = method.init(jnp.ones(size), 0.1)
         run = lambda y, m=method, s=state: online.run(m, s, y, y, 0.1)[1]  # noqa: E731
         assert jax.eval_shape(run, jnp.ones(3)).upper.shape == (3,)

@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from jaxcp import metrics
 from jaxcp.metrics import _parting
-from jaxcp.quantiles.selection import to_keys
+from jaxcp.quantiles._keys import to_keys
 from jaxcp.sets import Interval, LabelSet
 
 MANY = _parting._MANY_ROWS + 3

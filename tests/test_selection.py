@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import references
 from jaxcp import kth_smallest, weighted_select
-from jaxcp.quantiles.selection import from_keys, to_keys
+from jaxcp.quantiles._keys import from_keys, to_keys
 
 FLOATS = ["float16", "bfloat16", "float32"] + ["float64"] * jax.config.jax_enable_x64
 INTEGERS = ["int8", "int16", "int32", "uint8", "uint16", "uint32"]

@@ -226,7 +226,7 @@ def test_automatic_batches_fit_their_memory(key):
         trial = lambda key: jnp.cumsum(jax.random.normal(key, (size,)))[-1] > 0  # noqa: E731
         return layout(trial, key, 10**6, None, mesh_of(1)).width
 
-    assert width(10) == 4096
+    assert width(10) == 2**14
     assert 1 <= width(2**20) <= 4
 
 

@@ -16,8 +16,8 @@ from jaxcp._numbers import rounding
 from jaxcp._padding import by_rows
 from jaxcp._tracing import jit
 from jaxcp.calibration._rows import RowShapes, check_columns, check_row_shapes, coded
+from jaxcp.quantiles._keys import bisect_keys, from_keys, to_keys
 from jaxcp.quantiles.levels import alpha_as_float, as_alpha, split_alpha
-from jaxcp.quantiles.selection import bisect_keys, from_keys, to_keys
 from jaxcp.scores import inputs
 from jaxcp.typing import AnySet, ArrayLike, PyTree, Score
 

@@ -13,7 +13,7 @@ from jax import Array, lax
 from jaxcp._numbers import varying_like
 from jaxcp._pytree import pytree
 from jaxcp.cross._votes import by_component, largest
-from jaxcp.quantiles.selection import bisect_keys, from_keys, to_keys
+from jaxcp.quantiles._keys import bisect_keys, from_keys, to_keys
 from jaxcp.sets import Interval, LabelSet
 from jaxcp.typing import AnySet, PyTree, Score
 

@@ -13,7 +13,8 @@ from jaxcp._pytree import pytree, static
 from jaxcp._tracing import jit
 from jaxcp.metrics import _sets
 from jaxcp.metrics.groups import rates_of
-from jaxcp.quantiles.selection import bisect_keys, from_keys, kth_smallest, to_keys
+from jaxcp.quantiles._keys import bisect_keys, to_keys
+from jaxcp.quantiles._rows import select_keys
 from jaxcp.typing import ArrayLike, HasLabels, Set
 
 # With more rows and no more strata, selecting where strata end beats sorting the rows.
@@ -129,7 +130,7 @@ def _groups_between(keys, ends):
     Equal keys are sorted by row: a run ends with one key, and one row of that key.
     """
     rows, ends = jnp.arange(len(keys)), jnp.asarray(ends, int)
-    last_keys = _kth_key(keys, ends)
+    last_keys = select_keys(keys, ends)
 
     def last_row(key, end):
         equal, rank = keys == key, end - jnp.sum(keys < key)
@@ -146,13 +147,6 @@ def _groups_between(keys, ends):
     for key, row in zip(last_keys, last_rows, strict=True):
         above += ((keys == key) & (rows > row)).astype(int)
     return above
-
-
-def _kth_key(keys, k):
-    """Returns the k-th smallest of integers, exactly: as those of floats in order."""
-    dtype = jnp.dtype(f"float{max(32, 8 * keys.dtype.itemsize)}")
-    floats = from_keys(keys.astype(f"int{jnp.finfo(dtype).bits}"), dtype)
-    return to_keys(kth_smallest(floats, k)).astype(keys.dtype)
 
 
 @jit(static_argnames="first")

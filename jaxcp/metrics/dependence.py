@@ -11,7 +11,7 @@ from jaxcp._numbers import as_float, at_least_single, kept
 from jaxcp._padding import counted
 from jaxcp._tracing import jit
 from jaxcp.metrics import _sets
-from jaxcp.quantiles.selection import bisect_floats
+from jaxcp.quantiles._keys import bisect_floats
 from jaxcp.typing import ArrayLike, Set
 
 

@@ -6,9 +6,9 @@ from jax import Array
 
 from jaxcp import _checks
 from jaxcp.pvalues.conformal import p_values_among, p_values_in_groups
+from jaxcp.quantiles._keys import common_keys
 from jaxcp.quantiles.conformal import conformal_quantile
 from jaxcp.quantiles.levels import as_alpha
-from jaxcp.quantiles.selection import common_keys
 from jaxcp.typing import ArrayLike
 
 

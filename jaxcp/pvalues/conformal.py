@@ -9,8 +9,8 @@ from jax import Array, lax
 from jaxcp import _checks
 from jaxcp._arrays import as_arrays
 from jaxcp._numbers import as_float, at_least_single, quotient
+from jaxcp.quantiles._keys import common_keys, to_keys
 from jaxcp.quantiles._masses import times_power, unit_scale
-from jaxcp.quantiles.selection import common_keys, to_keys
 from jaxcp.typing import ArrayLike, Number
 
 

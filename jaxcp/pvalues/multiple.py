@@ -9,7 +9,7 @@ from jax import Array, lax
 from jaxcp import _checks
 from jaxcp._arrays import as_array
 from jaxcp._numbers import as_float, at_least_single
-from jaxcp.quantiles.selection import from_keys, to_keys
+from jaxcp.quantiles._keys import from_keys, to_keys
 from jaxcp.typing import ArrayLike, Number
 
 _LARGE = 500  # p-values from which on a normal approximation is the more exact

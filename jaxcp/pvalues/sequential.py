@@ -6,7 +6,7 @@ from jax import Array, lax
 
 from jaxcp import _checks
 from jaxcp._numbers import as_float, at_least_single
-from jaxcp.quantiles.selection import to_keys
+from jaxcp.quantiles._keys import to_keys
 from jaxcp.typing import ArrayLike
 
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from jaxcp._numbers import as_float
-from jaxcp.quantiles.selection import bisect_keys, from_keys, to_keys
+from jaxcp.quantiles._keys import bisect_keys, from_keys, to_keys
 from jaxcp.typing import Number
 
 

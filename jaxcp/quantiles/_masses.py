@@ -11,6 +11,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array, lax
 
+from jaxcp.quantiles._keys import bisect_keys
 from jaxcp.typing import AxisName
 
 _FEW = 11  # log2 of the number of weights up to which floats hold enough bits
@@ -115,3 +116,19 @@ def spare_mass(
     exact = 1 + 3 * jnp.finfo(dtype).eps  # undoes the rounding of alpha
     spare = alpha.astype(dtype) * total * exact - test_weight
     return weights, jnp.where(total > 0, spare, -1)
+
+
+def weighted_key(
+    keys: Array, weights: Array, target: Array, axis_name: AxisName = None
+) -> Array:
+    """Returns the first of `keys` up to which `weights` reach `target`.
+
+    The lowest of its type where nothing need be reached, the highest where all falls
+    short.
+    """
+    masses = masses_of(weights, axis_name)
+
+    def falls_short(key):
+        return masses.falls_short(keys < key, target, axis_name)
+
+    return bisect_keys(falls_short, keys.dtype)

@@ -9,8 +9,9 @@ from jax import Array, lax
 from jaxcp import _checks
 from jaxcp._arrays import as_arrays
 from jaxcp._numbers import as_float, at_least_single, positive
+from jaxcp.quantiles._keys import bisect_floats
 from jaxcp.quantiles.levels import conformal_rank
-from jaxcp.quantiles.selection import bisect_floats, kth_smallest
+from jaxcp.quantiles.selection import kth_smallest
 from jaxcp.typing import ArrayLike, Number
 
 

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from jaxcp._numbers import at_least_single, rounding
-from jaxcp.quantiles.selection import bisect_keys, from_keys, kth_smallest, to_keys
+from jaxcp.quantiles._keys import bisect_keys, from_keys, to_keys
+from jaxcp.quantiles.selection import kth_smallest
 from jaxcp.typing import Number
 
 

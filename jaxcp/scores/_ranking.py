@@ -12,7 +12,7 @@ from jax import Array
 from jax.typing import DTypeLike
 
 from jaxcp._numbers import at_least_single
-from jaxcp.quantiles.selection import bisect_keys, to_keys
+from jaxcp.quantiles._keys import bisect_keys, to_keys
 
 
 def before(p: Array, y: Array) -> Array:

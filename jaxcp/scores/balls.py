@@ -7,8 +7,9 @@ from jax import Array, lax
 from jaxcp import _checks, _geometry
 from jaxcp._numbers import as_float, at_least_single
 from jaxcp._pytree import pytree
+from jaxcp.quantiles._keys import bisect_keys, from_keys, to_keys
 from jaxcp.quantiles.empirical import empirical_quantile
-from jaxcp.quantiles.selection import bisect_keys, from_keys, kth_smallest, to_keys
+from jaxcp.quantiles.selection import kth_smallest
 from jaxcp.scores import inputs
 from jaxcp.sets import Balls
 from jaxcp.typing import ArrayLike

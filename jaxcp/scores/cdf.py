@@ -10,7 +10,8 @@ from jaxcp import _checks
 from jaxcp._numbers import as_float, at_least_single, with_rounding
 from jaxcp._pytree import keep_functions, pytree, static
 from jaxcp.quantiles._crossings import moving
-from jaxcp.quantiles.selection import bisect_floats, kth_smallest
+from jaxcp.quantiles._keys import bisect_floats
+from jaxcp.quantiles.selection import kth_smallest
 from jaxcp.scores import _extended, inputs
 from jaxcp.typing import AnySet, HasRounding, PyTree, Score
 

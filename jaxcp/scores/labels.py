@@ -8,7 +8,7 @@ from jaxcp import _checks
 from jaxcp._numbers import as_float, at_least_single
 from jaxcp._pytree import pytree, static
 from jaxcp._tracing import jit
-from jaxcp.quantiles.selection import to_keys
+from jaxcp.quantiles._keys import to_keys
 from jaxcp.scores import _ranking, inputs
 from jaxcp.sets import LabelSet
 from jaxcp.typing import LabelScore, Number, PyTree

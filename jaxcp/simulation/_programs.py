@@ -16,7 +16,7 @@ from jaxcp.typing import PyTree
 
 # Memory, and replicates, of one batch on one device: a cache of a core, or a GPU full.
 _BUDGET, _BUDGET_ELSEWHERE = {"cpu": 2**24}, 2**30
-_WIDEST, _WIDEST_ELSEWHERE = {"cpu": 2**12}, 2**17
+_WIDEST, _WIDEST_ELSEWHERE = {"cpu": 2**14}, 2**17
 _FEW = 16  # batches that there should be at least: to share out, to report, to save
 
 

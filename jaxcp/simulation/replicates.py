@@ -72,7 +72,7 @@ def simulate(
       num_trials: Number of replicates r, at most 2^32.
       batch_size: Replicates at once on each device: a matter of memory and speed only.
         Defaults to as many as fit 16 MiB (a GPU: 1 GiB) by the compiler's account, at
-        most 4096 (a GPU: 131,072) and a 16th of all. Choose it for trials of seconds.
+        most 16,384 (a GPU: 131,072) and a 16th of all. Choose it for trials of seconds.
       mesh: Devices to share the replicates out to, along all axes. Defaults to all
         devices, or to `jax_default_device` if set; as few as there are batches.
       reduce: Statistics in place of results: `simulation.Total()` (integers),
