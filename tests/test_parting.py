@@ -97,3 +97,13 @@ def test_many_label_sets():
     labels = LabelSet(jnp.asarray(np.arange(3) < counts[:, None]))
     strata = metrics.size_strata(labels, num_bins=6)
     assert_array_equal(strata.groups, by_sorting(counts, 6))
+
+
+def test_slopes_of_strata_of_many_rows_are_finite():
+    sizes = np.round(RNG.random(MANY) * 5).astype(np.float32)
+
+    def total(scale):
+        sets = Interval(jnp.zeros(MANY), scale * sizes)
+        return metrics.size_stratified_coverage(sets, sizes / 2, num_bins=4).sum()
+
+    assert jax.grad(total)(1.0) == 0

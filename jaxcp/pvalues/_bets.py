@@ -5,9 +5,11 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 from jax.typing import DTypeLike
 
+from jaxcp._numbers import kept
 from jaxcp.typing import MemorylessMartingale, PyTree
 
 _STRETCH = 2**15  # numbers of a stretch, of states with several numbers
@@ -21,20 +23,20 @@ def summed_bets(
     """Returns the state after a stream, and the log of the capital all along."""
     width = sum(math.prod(jnp.shape(leaf)) for leaf in jax.tree.leaves(state))
     most = len(p_values) if width <= 1 else max(_STRETCH // width, 1)
-    stretches = _stretches(p_values, max(most, 1))
-    nothing = jax.tree.map(jnp.zeros_like, state)
 
     @jax.vmap
-    def bets_of(p_value, counts):
+    def bets_of(p_value):
         bets = as_carry(martingale.log_bet(p_value), p_values.dtype)
-        return jax.tree.map(partial(jnp.where, counts), bets, nothing)
+        return jax.tree.map(lambda v, s: jnp.broadcast_to(v, s.shape), bets, state)
 
     def go(state, stretch):
-        states = jax.tree.map(running_sums, state, bets_of(*stretch))
+        p_values, count = stretch
+        bets = jax.tree.map(partial(kept, count=count), bets_of(p_values))
+        states = jax.tree.map(running_sums, state, bets)
         log_capital = jax.vmap(martingale.log_capital)(states)
         return jax.tree.map(lambda v: v[-1], states), log_capital
 
-    state, rows = lax.scan(go, state, stretches)
+    state, rows = lax.scan(go, state, _stretches(p_values, max(most, 1)))
     return state, rows.reshape(-1, *rows.shape[2:])[: len(p_values)]
 
 
@@ -61,14 +63,14 @@ def as_carry(state: PyTree, dtype: DTypeLike) -> PyTree:
 
 
 def _stretches(p_values, most):
-    """Returns p-values as rows of at most that many, and which are no filling."""
+    """Returns p-values as rows of at most that many, and how many of each count."""
     n = len(p_values)
     length = -(-n // max(-(-n // most), 1))
     step = min(_BLOCK, max(length, 1))
     length = max(-(-length // step), 1) * step  # whole blocks, or no more than one
-    rows = jnp.pad(p_values, (0, -n % length), constant_values=1)
-    given = jnp.arange(rows.size) < n
-    return rows.reshape(-1, length), given.reshape(-1, length)
+    rows = jnp.pad(p_values, (0, -n % length), constant_values=1).reshape(-1, length)
+    counts = np.clip(n - length * np.arange(len(rows)), 0, length)
+    return rows, None if rows.size == n else counts
 
 
 def _sums_within(blocks):

@@ -4,6 +4,7 @@ import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
 from jaxcp import _checks
@@ -202,8 +203,7 @@ def watch(
     _checks.check_given(martingale=martingale)
     _checks.check_kind("a martingale with init and step", martingale, Martingale)
     _checks.check_vectors(p_values=p_values)
-    valid = "p_values in [0, 1]"
-    _checks.check_values(lambda p: ~((p < 0) | (p > 1)), valid, p_values)
+    _checks.check_values(_are_p_values, "p_values in [0, 1]", p_values)
     if isinstance(martingale, CheckedMartingale):
         martingale.check()
     state = martingale.init() if state is None else state
@@ -233,6 +233,13 @@ def alarm_level(alpha: ArrayLike) -> Array:
       Array(4.6052, dtype=float32)
     """
     return -jnp.log(alpha_as_float(as_alpha(alpha)))
+
+
+def _are_p_values(p):
+    """Returns whether all numbers are in [0, 1] or NaN, or which of them."""
+    if np.fmin.reduce(p, initial=0) == 0 and np.fmax.reduce(p, initial=1) == 1:
+        return True  # no arrays as long as the stream
+    return ~((p < 0) | (p > 1))
 
 
 def _log_bet(epsilon, p_value):
