@@ -148,7 +148,7 @@ def test_import_is_light():
 ORDER = [
     {"_tracing", "_files", "_progress", "typing"},
     {"_padding"},
-    {"_pytree", "_arrays"},
+    {"_pytree", "_arrays", "_counting"},
     {"_checks", "_batching", "_names", "_numbers"},
     {"_geometry", "_named", "_soft", "draws"},
     {"quantiles", "volumes"},

@@ -11,10 +11,10 @@ from jax import Array, lax
 from jaxcp import _checks, _names
 from jaxcp._arrays import as_arrays, check_digits, is_concrete, is_rounded, some_rows
 from jaxcp._batching import evaluate, label_scores
+from jaxcp._counting import count_true
 from jaxcp._names import Names
 from jaxcp._numbers import varying_like
-from jaxcp._padding import on_device, on_host, repeated
-from jaxcp._tracing import jit
+from jaxcp._padding import on_device, repeated
 from jaxcp.scores import inputs
 from jaxcp.typing import PyTree, Score
 
@@ -141,10 +141,7 @@ def filled(held: Any, size: int) -> dict[str, Any]:
 
 def count_rows(held: Any) -> int | Array:
     """Returns how many rows of a calibration count."""
-    if held.mask is None:
-        return len(held.scores)
-    known = on_host(held.mask)
-    return int(np.sum(np.asarray(held.mask))) if known else jnp.sum(held.mask)
+    return len(held.scores) if held.mask is None else count_true(held.mask)
 
 
 def weights_for(weights: Array | None, test_weights: Any) -> _checks.Column:
@@ -251,13 +248,6 @@ def _fits(known, new, free):
 def _split(shapes):
     """Returns shapes with two numbers in place of an array of a pair."""
     return ((), ()) if shapes == _PAIR else shapes
-
-
-@jit
-def count_groups(held: Any) -> Array:
-    """Returns how many rows of a calibration count in each group, shape (g,)."""
-    inside = held.groups[None] == jnp.arange(held.num_groups)[:, None]
-    return jnp.sum(inside if held.mask is None else inside & held.mask[None], axis=1)
 
 
 def of_own_group(

@@ -10,8 +10,9 @@ import numpy as np
 from jax import Array
 
 from jaxcp import _checks, _named
+from jaxcp._counting import count_groups
 from jaxcp._numbers import with_rounding
-from jaxcp._padding import by_rows, repeated
+from jaxcp._padding import repeated
 from jaxcp._pytree import pytree, static
 from jaxcp.calibration import _rows as rows
 from jaxcp.calibration._rows import RowShapes, weight_for, weights_for
@@ -153,7 +154,7 @@ class GroupCalibration(Rule):
         Arguments, errors and guarantee as for `Calibration.certificate`.
         """
         rows.check_lawful(self.scores, self.weights, (self.mask, self.groups))
-        counts = np.asarray(by_rows(rows.count_groups, rows=(), holder=self))
+        counts = np.asarray(count_groups(self.groups, self.num_groups, self.mask))
         return tuple(certificate(int(count), alpha) for count in counts)
 
     @property
@@ -173,7 +174,7 @@ class GroupCalibration(Rule):
             raise ValueError(f"expected alpha of shape {expected}, got {alpha.shape}")
         if self.weights is not None:
             return jnp.broadcast_to(alpha_as_float(alpha), shape)
-        counts = by_rows(rows.count_groups, rows=(), holder=self)
+        counts = count_groups(self.groups, self.num_groups, self.mask)
         return ranks(counts.reshape(-1, *(1,) * len(components)), alpha)
 
     def threshold(

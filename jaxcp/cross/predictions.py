@@ -3,10 +3,10 @@
 from collections.abc import Hashable, Iterable
 from typing import Any
 
-import jax.numpy as jnp
 from jax import Array
 
 from jaxcp import _checks
+from jaxcp._counting import count_true
 from jaxcp._named import named
 from jaxcp._pytree import pytree
 from jaxcp.calibration._rows import weights_for
@@ -182,7 +182,7 @@ class CrossCalibration:
         """Returns one prediction of what a source predicts at each input."""
         if alpha is None:
             return _programs.center(self, source, x)
-        n = len(self.scores) if self.mask is None else jnp.sum(self.mask)
+        n = len(self.scores) if self.mask is None else count_true(self.mask)
         rank = conformal_rank(n - 1, alpha)  # n - floor(alpha n)
         if rank.ndim:
             raise ValueError(f"expected alpha of shape (), got {rank.shape}")

@@ -4,7 +4,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
 
 from jaxcp import _checks
 from jaxcp._arrays import as_array
@@ -13,8 +13,12 @@ from jaxcp._pytree import pytree, static
 from jaxcp._tracing import jit
 from jaxcp.metrics import _sets
 from jaxcp.metrics.groups import rates_of
-from jaxcp.quantiles._keys import to_keys
+from jaxcp.quantiles._keys import bisect_keys, to_keys
+from jaxcp.quantiles._rows import select_keys
 from jaxcp.typing import ArrayLike, HasLabels, Set
+
+# With more rows and no more strata, selecting where strata end beats sorting the rows.
+_MANY_ROWS, _FEW_BINS = 2**14, 16
 
 
 @pytree
@@ -101,18 +105,48 @@ def parted(
     the first `count` have a stratum of their own beyond the last.
     """
     sizes = _sets.sizes_of(sets, sizes)
-    if way.edges is not None:
-        num_groups = len(way.edges) + 1
-        groups = jnp.searchsorted(way.edges, sizes, side="left")
+    if way.num_bins is None:
+        edges = jnp.asarray(way.edges)
+        groups = jnp.searchsorted(edges, sizes, side="left")
+        num_groups = len(edges) + 1
         return slice(None), kept(groups, count, num_groups), sizes, num_groups
-    places, keys = np.arange(len(sizes)), to_keys(sizes)
+    keys = to_keys(sizes)
+    keys = kept(keys, count, jnp.iinfo(keys.dtype).max)
+    ends = _ends(len(keys) if count is None else count, way.num_bins)
+    if len(keys) > _MANY_ROWS and 1 < len(ends) <= _FEW_BINS:
+        groups = kept(_groups_between(keys, ends[:-1]), count, len(ends))
+        return slice(None), groups, sizes, way.num_bins
+    places = np.arange(len(keys))
     if count is None:
-        ends = _ends(len(sizes), way.num_bins)
         groups = jnp.asarray(np.searchsorted(ends, places, side="right"))
     else:
-        groups = jnp.sum(places[:, None] >= _ends(count, way.num_bins)[None], axis=1)
-        keys = kept(keys, count, jnp.iinfo(keys.dtype).max)
+        groups = jnp.sum(places[:, None] >= ends[None], axis=1)
     return jnp.argsort(keys, stable=True), groups, sizes, way.num_bins
+
+
+def _groups_between(keys, ends):
+    """Returns how many runs of the sorted keys end before each key, as it comes.
+
+    Equal keys are sorted by row: a run ends with one key, and one row of that key.
+    """
+    rows, ends = jnp.arange(len(keys)), jnp.asarray(ends, int)
+    last_keys = select_keys(keys, ends)
+
+    def last_row(key, end):
+        equal, rank = keys == key, end - jnp.sum(keys < key)
+        falls_short = lambda row: jnp.sum(equal & (rows < row)) < rank  # noqa: E731
+        return bisect_keys(falls_short, rows.dtype, bits=len(keys).bit_length())
+
+    above = sum((keys > key).astype(int) for key in last_keys)
+    up_to = jnp.stack([jnp.sum(above <= i) for i in range(len(ends))])
+    last_rows = lax.cond(
+        jnp.all(up_to == ends),  # no run ends among equal keys
+        lambda: jnp.full(ends.shape, len(keys)),
+        lambda: lax.map(lambda v: last_row(*v), (last_keys, ends)),
+    )
+    for key, row in zip(last_keys, last_rows, strict=True):
+        above += ((keys == key) & (rows > row)).astype(int)
+    return above
 
 
 @jit(static_argnames="first")

@@ -4,6 +4,7 @@ import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
 from jaxcp import _checks
@@ -11,8 +12,16 @@ from jaxcp._arrays import as_array
 from jaxcp._numbers import as_float, at_least_single
 from jaxcp._pytree import pytree, static
 from jaxcp._tracing import jit
+from jaxcp.pvalues._bets import as_carry, summed_bets
 from jaxcp.quantiles.levels import alpha_as_float, as_alpha
-from jaxcp.typing import ArrayLike, CheckedMartingale, Martingale, Number, PyTree
+from jaxcp.typing import (
+    ArrayLike,
+    CheckedMartingale,
+    Martingale,
+    MemorylessMartingale,
+    Number,
+    PyTree,
+)
 
 
 @pytree
@@ -42,8 +51,16 @@ class PowerMartingale:
 
     def step(self, state: Array, p_value: Array) -> tuple[Array, Array]:
         """Returns the log of the capital after a bet, twice."""
-        state = state + _log_bet(self.epsilon, p_value)
+        state = state + self.log_bet(p_value)
         return state, state
+
+    def log_bet(self, p_value: Array) -> Array:
+        """Returns by how much a p-value adds to the log of the capital, shape ()."""
+        return _log_bet(self.epsilon, p_value)
+
+    def log_capital(self, state: Array) -> Array:
+        """Returns the state, which is the log of the capital."""
+        return state
 
     def check(self) -> None:
         """Raises ValueError if a concrete epsilon is outside (0, 1]."""
@@ -80,9 +97,17 @@ class MixtureMartingale:
 
     def step(self, state: Array, p_value: Array) -> tuple[Array, Array]:
         """Returns the logs after a bet, and the log of their mean."""
+        state = state + self.log_bet(p_value)
+        return state, self.log_capital(state)
+
+    def log_bet(self, p_value: Array) -> Array:
+        """Returns by how much a p-value adds to each log, shape (num_powers,)."""
         epsilons = (jnp.arange(self.num_powers) + 0.5) / self.num_powers
-        state = state + _log_bet(epsilons, p_value)
-        return state, jax.nn.logsumexp(state) - math.log(self.num_powers)
+        return _log_bet(epsilons, p_value)
+
+    def log_capital(self, state: Array) -> Array:
+        """Returns the log of the mean capital, shape ()."""
+        return jax.nn.logsumexp(state) - math.log(self.num_powers)
 
     def check(self) -> None:
         """Raises ValueError unless `num_powers` is a positive int."""
@@ -141,11 +166,13 @@ def watch(
 ) -> tuple[PyTree, Array]:
     """Returns the log of the capital of a test martingale along a stream of p-values.
 
-    One `lax.scan`; the state goes on with later p-values.
+    One `lax.scan`, or sums where bets depend on nothing but their p-value; the state
+    goes on with later p-values.
 
     Args:
       martingale: `PowerMartingale`, `MixtureMartingale`, `SimpleJumper`, or anything
-        with their methods.
+        with their methods: `init` and `step`, and where bets do not depend on the state
+        those of `jaxcp.typing.MemorylessMartingale`, which are faster.
       p_values: Smoothed p-values in order of time, shape (t,), independent and uniform
         as long as nothing changes: those of `sequential_p_values`. A NaN is no bet.
       state: State to go on from. Defaults to `martingale.init()`.
@@ -176,8 +203,7 @@ def watch(
     _checks.check_given(martingale=martingale)
     _checks.check_kind("a martingale with init and step", martingale, Martingale)
     _checks.check_vectors(p_values=p_values)
-    valid = "p_values in [0, 1]"
-    _checks.check_values(lambda p: ~((p < 0) | (p > 1)), valid, p_values)
+    _checks.check_values(_are_p_values, "p_values in [0, 1]", p_values)
     if isinstance(martingale, CheckedMartingale):
         martingale.check()
     state = martingale.init() if state is None else state
@@ -209,6 +235,13 @@ def alarm_level(alpha: ArrayLike) -> Array:
     return -jnp.log(alpha_as_float(as_alpha(alpha)))
 
 
+def _are_p_values(p):
+    """Returns whether all numbers are in [0, 1] or NaN, or which of them."""
+    if np.fmin.reduce(p, initial=0) == 0 and np.fmax.reduce(p, initial=1) == 1:
+        return True  # no arrays as long as the stream
+    return ~((p < 0) | (p > 1))
+
+
 def _log_bet(epsilon, p_value):
     """Returns log(epsilon p^(epsilon - 1)), which for p = 0 would be infinite for good.
 
@@ -221,18 +254,11 @@ def _log_bet(epsilon, p_value):
 
 @jit
 def _watch(martingale, p_values, state):
+    if issubclass(type(martingale), MemorylessMartingale):
+        return summed_bets(martingale, p_values, as_carry(state, p_values.dtype))
+
     def step(state, p_value):
         state, log_capital = martingale.step(state, p_value)
-        return _as_carry(state, p_values.dtype), log_capital
+        return as_carry(state, p_values.dtype), log_capital
 
-    return lax.scan(step, _as_carry(state, p_values.dtype), p_values)
-
-
-def _as_carry(state, dtype):
-    """Returns a state whose floats have the type of the p-values: a carry keeps it."""
-
-    def cast(v):
-        v = jnp.asarray(v)
-        return v.astype(dtype) if jnp.issubdtype(v.dtype, jnp.floating) else v
-
-    return jax.tree.map(cast, state)
+    return lax.scan(step, as_carry(state, p_values.dtype), p_values)

@@ -8,9 +8,10 @@ from jax import Array, lax
 
 from jaxcp import _checks
 from jaxcp._arrays import as_arrays
+from jaxcp._counting import count_groups, count_true, members_of
 from jaxcp._numbers import as_float
 from jaxcp.quantiles._masses import spare_mass
-from jaxcp.quantiles.levels import alpha_as_float, as_alpha, conformal_rank
+from jaxcp.quantiles.levels import alpha_as_float, as_alpha, conformal_rank, ranks
 from jaxcp.quantiles.selection import kth_smallest, weighted_select
 from jaxcp.typing import ArrayLike, AxisName
 
@@ -54,7 +55,8 @@ def conformal_quantile(
       Array(8., dtype=float32)
     """
     scores, mask = _checks.rows(scores=scores, mask=_checks.mask(mask))
-    count = lax.psum(len(scores) if mask is None else jnp.sum(mask), axis_name or ())
+    count = len(scores) if mask is None else count_true(mask)
+    count = lax.psum(count, axis_name or ())
     return thresholds(scores, conformal_rank(count, alpha), mask, axis_name, nearest)
 
 
@@ -160,10 +162,8 @@ def grouped_conformal_quantile(
     if alpha.shape not in ((), (num_groups,)):
         expected = f"() or ({num_groups},), one a group"
         raise ValueError(f"expected alpha of shape {expected}, got {alpha.shape}")
-    members = groups[None] == jnp.arange(num_groups)[:, None]
-    members = members if mask is None else members & mask[None]
-    rank = conformal_rank(jnp.sum(members, axis=1), alpha)
-    return _grouped(scores, rank, members)
+    rank = ranks(count_groups(groups, num_groups, mask), alpha)
+    return _grouped(scores, rank, groups, mask)
 
 
 @partial(jax.jit, static_argnames=("axis_name", "nearest"))
@@ -236,6 +236,6 @@ def weighted_threshold(
 
 
 @jax.jit
-def _grouped(scores, rank, members):
+def _grouped(scores, rank, groups, mask):
     select = lambda k, where: kth_smallest(scores, k, where=where)  # noqa: E731
-    return jax.vmap(select)(jnp.broadcast_to(rank, len(members)), members)
+    return jax.vmap(select)(rank, members_of(groups, len(rank), mask))

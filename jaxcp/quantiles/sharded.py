@@ -11,6 +11,7 @@ from jax.sharding import PartitionSpec as P
 
 from jaxcp import _checks
 from jaxcp._arrays import as_arrays, is_concrete, narrowed
+from jaxcp._counting import count_true
 from jaxcp.quantiles.conformal import threshold_at
 from jaxcp.quantiles.levels import alpha_as_float, as_alpha, conformal_rank
 from jaxcp.typing import ArrayLike
@@ -66,7 +67,7 @@ def sharded_conformal_quantile(
     _checks.check_vectors(mask=mask, weights=weights)
     mask = None if mask is None else mask.astype(bool)
     if weights is None:
-        count = n if mask is None else mask.sum()
+        count = n if mask is None else count_true(mask)
         scores, mask = _spread((scores, mask), n, mesh)
         return _sharded(mesh, scores, conformal_rank(count, alpha), mask)
     _checks.check_vectors(scores=scores)

@@ -17,6 +17,7 @@ from jaxcp.typing.scores import (
     EstimatesSets,
     LabelScore,
     Martingale,
+    MemorylessMartingale,
     Online,
     Score,
     Scorecaster,
@@ -51,8 +52,8 @@ __all__ = [
     "ChecksData", "EstimatesSets", "FitsOnHost", "HasBounds", "HasEnds",
     "HasEstimate", "HasLabels", "HasLogSize", "HasNames", "HasRounding",
     "HasShapes", "HasSize", "HasSoftSize", "HasWidths", "LabelScore", "Learner",
-    "LeavesOneOut", "Martingale", "MayBeEmpty", "Number", "Online", "Predict",
-    "PyTree", "Score", "Scorecaster", "Set",
+    "LeavesOneOut", "Martingale", "MayBeEmpty", "MemorylessMartingale", "Number",
+    "Online", "Predict", "PyTree", "Score", "Scorecaster", "Set",
 ]
 # fmt: on
 __dir__ = __all__.copy

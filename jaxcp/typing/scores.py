@@ -102,3 +102,17 @@ class CheckedMartingale(Martingale, Protocol):
 
     def check(self) -> None:
         """Raises ValueError for parameters that are known and not valid."""
+
+
+@runtime_checkable
+class MemorylessMartingale(Martingale, Protocol):
+    """A martingale whose bets do not depend on what it won: `watch` sums their logs.
+
+    `step` adds `log_bet(p_value)` to the state, and returns its `log_capital` too.
+    """
+
+    def log_bet(self, p_value: Array) -> PyTree:
+        """Returns what a p-value adds to the state, like the state."""
+
+    def log_capital(self, state: PyTree) -> Array:
+        """Returns the log of the capital in a state, shape ()."""

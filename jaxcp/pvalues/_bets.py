@@ -1,0 +1,85 @@
+"""Sums of bets that do not depend on what was won before: no step waits for another."""
+
+import math
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jax.typing import DTypeLike
+
+from jaxcp._numbers import kept
+from jaxcp.typing import MemorylessMartingale, PyTree
+
+_STRETCH = 2**15  # numbers of a stretch, of states with several numbers
+_BLOCK = 32  # bets that one product sums up
+_INFINITE, _UNKNOWN = 2.0**100, 2.0**120  # what stands for them in a product
+
+
+def summed_bets(
+    martingale: MemorylessMartingale, p_values: Array, state: PyTree
+) -> tuple[PyTree, Array]:
+    """Returns the state after a stream, and the log of the capital all along."""
+    width = sum(math.prod(jnp.shape(leaf)) for leaf in jax.tree.leaves(state))
+    most = len(p_values) if width <= 1 else max(_STRETCH // width, 1)
+
+    @jax.vmap
+    def bets_of(p_value):
+        bets = as_carry(martingale.log_bet(p_value), p_values.dtype)
+        return jax.tree.map(lambda v, s: jnp.broadcast_to(v, s.shape), bets, state)
+
+    def go(state, stretch):
+        p_values, count = stretch
+        bets = jax.tree.map(partial(kept, count=count), bets_of(p_values))
+        states = jax.tree.map(running_sums, state, bets)
+        log_capital = jax.vmap(martingale.log_capital)(states)
+        return jax.tree.map(lambda v: v[-1], states), log_capital
+
+    state, rows = lax.scan(go, state, _stretches(p_values, max(most, 1)))
+    return state, rows.reshape(-1, *rows.shape[2:])[: len(p_values)]
+
+
+def running_sums(start: Array, terms: Array) -> Array:
+    """Returns start + terms[0] + ... + terms[i] for each i, also of infinities.
+
+    Terms are one block or several whole ones.
+    """
+    if terms.ndim > 1 or not jnp.issubdtype(terms.dtype, jnp.floating):
+        return lax.scan(lambda total, term: (total + term,) * 2, start, terms)[1]
+    sums = _sums_within(terms.reshape(-1, min(_BLOCK, len(terms))))
+    _, before = lax.scan(lambda total, v: (total + v, total), start, sums[:, -1])
+    return (sums + before[:, None]).reshape(-1)
+
+
+def as_carry(state: PyTree, dtype: DTypeLike) -> PyTree:
+    """Returns a state whose floats have the type of the p-values: a carry keeps it."""
+
+    def cast(v):
+        v = jnp.asarray(v)
+        return v.astype(dtype) if jnp.issubdtype(v.dtype, jnp.floating) else v
+
+    return jax.tree.map(cast, state)
+
+
+def _stretches(p_values, most):
+    """Returns p-values as rows of at most that many, and how many of each count."""
+    n = len(p_values)
+    length = -(-n // max(-(-n // most), 1))
+    step = min(_BLOCK, max(length, 1))
+    length = max(-(-length // step), 1) * step  # whole blocks, or no more than one
+    rows = jnp.pad(p_values, (0, -n % length), constant_values=1).reshape(-1, length)
+    counts = np.clip(n - length * np.arange(len(rows)), 0, length)
+    return rows, None if rows.size == n else counts
+
+
+def _sums_within(blocks):
+    """Returns the running sums of each row: products with a triangle of ones."""
+    # 0 inf is NaN: large numbers stand for infinities, and a larger one for NaN.
+    finite = jnp.clip(blocks, -_INFINITE, _INFINITE)
+    finite = jnp.where(jnp.isnan(blocks), _UNKNOWN, finite)
+    ones = jnp.triu(jnp.ones((blocks.shape[1],) * 2, blocks.dtype))
+    sums = jnp.dot(finite, ones, precision=lax.Precision.HIGHEST)
+    infinite = jnp.where(sums > 0, jnp.inf, -jnp.inf)
+    infinite = jnp.where(sums >= _UNKNOWN / 2, jnp.nan, infinite)
+    return jnp.where(jnp.abs(sums) >= _INFINITE / 2, infinite, sums)
