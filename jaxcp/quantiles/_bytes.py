@@ -32,7 +32,7 @@ def row_keys(x: Array, k: Array) -> Array:
         return jax.vmap(_one_row)(x, k)
     rows, lanes = (_short_rows, _LANES) if n < _SHORT else (jax.vmap(_one_row), 1)
     size = -(-max(1, _BLOCK // n) // lanes) * lanes  # rows of a block
-    return rows(x, k) if b < 2 * size else _in_blocks(rows, size, x, k)
+    return rows(x, k) if b < 2 * size else in_blocks(rows, size, x, k)
 
 
 def is_local() -> bool:
@@ -41,16 +41,25 @@ def is_local() -> bool:
     return jax.device_count() == 1 or (not mesh.empty and mesh.are_all_axes_manual)
 
 
-def _in_blocks(rows, size, x, k):
-    """Returns `rows` of `size` rows at a time: their bytes stay in the cache."""
-    b = len(x)
+def in_blocks(
+    rows: Callable[..., Array], size: int, x: Array, *others: Array
+) -> Array:
+    """Returns `rows` of `size` rows at a time: their bytes stay in the cache.
+
+    Keys of x, in the shape of the last array; a single row is that of all.
+    """
+    like = others[-1]
+    b = len(like)
 
     def settle_block(i, found):
         start = jnp.minimum(i * size, b - size)  # the last one overlaps
-        block = (lax.dynamic_slice_in_dim(v, start, size) for v in (x, k))
+        block = (
+            lax.dynamic_slice_in_dim(v, start, size) if len(v) == b else v
+            for v in (x, *others)
+        )
         return lax.dynamic_update_slice_in_dim(found, rows(*block), start, 0)
 
-    start = varying_like(jnp.zeros(b, key_type(x.dtype)), (x, k))
+    start = varying_like(jnp.zeros(like.shape, key_type(x.dtype)), (x, others))
     return lax.fori_loop(0, -(-b // size), settle_block, start)
 
 

@@ -33,7 +33,11 @@ class Masses(NamedTuple):
     def falls_short(self, counted: Array, target: Array, axis_name: AxisName) -> Array:
         """Returns whether what is `counted`, bool (n,), weighs less than `target`."""
         words = self.leading, self.following
-        leading, following = (_sum(jnp.where(counted, v, 0), axis_name) for v in words)
+        sums = (_sum(jnp.where(counted, v, 0), axis_name) for v in words)
+        return self.are_less(*sums, target)
+
+    def are_less(self, leading: Array, following: Array, target: Array) -> Array:
+        """Returns whether sums of the words, floats or integers, are below `target`."""
         # sum w < target: leading + following / 2^bits < target 2^(word - exponent)
         target = jnp.ldexp(target, self.word - self.exponent)
         most = 1.5 * 2**self.word  # more than there is
@@ -49,20 +53,35 @@ def masses_of(weights: Array, axis_name: AxisName = None) -> Masses:
 
     Infinite weights count as the largest float.
     """
-    info = jnp.finfo(weights.dtype)
     n = int(weights.size * lax.psum(1, axis_name or ()))
+    return in_words(weights, *scales_of(weights, axis_name), n)
+
+
+def scales_of(weights: Array, axis_name: AxisName = None) -> tuple[Array, Array]:
+    """Returns powers of two: of the largest weight, and of the sum on that scale."""
+    largest = jnp.max(weights, initial=0)
+    largest = jnp.minimum(largest, jnp.finfo(weights.dtype).max)
+    unit = jnp.frexp(lax.pmax(largest, axis_name or ()))[1]
+    # Rounded sums of other orders have the same exponent, but near a power of two,
+    # which totals often are: move those away from where it changes.
+    total = _sum(_on_scale(weights, unit), axis_name)
+    return unit, jnp.frexp(2**0.5 * total)[1]
+
+
+def _on_scale(weights, unit):
+    """Returns weights of at most 1: their sum does not overflow."""
+    return times_power(jnp.minimum(weights, jnp.finfo(weights.dtype).max), -unit)
+
+
+def in_words(weights: Array, unit: Array, exponent: Array, n: int) -> Masses:
+    """Returns `masses_of` weights, of n a sum, that have these scales."""
+    info = jnp.finfo(weights.dtype)
     log_n = max((n - 1).bit_length(), _FEW)
     few = log_n == _FEW
     word = info.nmant - 1 if few else info.bits - 2
     dtype = info.dtype if few else f"int{info.bits}"
     bits = word - log_n
-    weights = jnp.minimum(weights, info.max)
-    unit = jnp.frexp(lax.pmax(jnp.max(weights, initial=0), axis_name or ()))[1]
-    scaled = times_power(weights, -unit)  # at most 1: their sum does not overflow
-    # Rounded sums of other orders have the same exponent, but near a power of two,
-    # which totals often are: move those away from where it changes.
-    exponent = jnp.frexp(2**0.5 * _sum(scaled, axis_name))[1]
-    scaled = times_power(scaled, word - exponent)
+    scaled = times_power(_on_scale(weights, unit), word - exponent)
     leading = jnp.round(scaled)
     following = jnp.round((scaled - leading) * 2.0**bits)
     words = leading.astype(dtype), following.astype(dtype)

@@ -16,6 +16,7 @@ from jaxcp._numbers import as_float, at_least_single, rounded_up
 from jaxcp.quantiles._keys import from_keys, to_keys
 from jaxcp.quantiles._masses import weighted_key
 from jaxcp.quantiles._rows import select_keys
+from jaxcp.quantiles._weighted import weighted_keys
 from jaxcp.typing import ArrayLike, AxisName, Number
 
 # Bits settled by one histogram of sharded scores: wide, for a sum over processes takes
@@ -160,6 +161,8 @@ def _find(x, mass, target, axis_name):
     """Returns the first key whose mass reaches `target`, the highest if none does."""
     if mass is not None and mass.dtype == bool:
         x, mass = jnp.where(mass, x, _largest(x.dtype)), None
+    if mass is not None and axis_name is None:
+        return weighted_keys(x, mass, target[None])[0]
     if mass is not None:
         return weighted_key(to_keys(x), mass, target, axis_name)
     if axis_name is None:

@@ -1,0 +1,192 @@
+"""Weighted order statistics of rows: whatever is mapped over becomes rows, or targets.
+
+Few numbers settle a bit of the answer with each sum, as accelerators do with all; many
+are summed in bytes. The sums are of the integers that `Masses` makes of weights, so
+that both ways give the same keys.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.custom_batching import custom_vmap
+
+from jaxcp._numbers import varying_like
+from jaxcp.quantiles import _bytes
+from jaxcp.quantiles._keys import to_keys
+from jaxcp.quantiles._masses import in_words, scales_of, weighted_key
+
+# Up to this many numbers the few operations of a bisection by bits take less time.
+_FEW = 2**15
+_BLOCK = 2**17  # numbers at once: with their weights they stay in the cache
+_SHORT = 128  # rows of fewer numbers lie side by side
+_WIDTH, _DEEP = 32, 32  # numbers side by side in a sum, and on top of one another
+
+
+@custom_vmap
+def weighted_keys(x: Array, weights: Array, targets: Array) -> Array:
+    """Returns `weighted_key` of `x` and its weights (n,) at targets (a,), shape (a,)."""
+    return _keys_of_rows(x[None], weights[None], targets[None])[0]
+
+
+@weighted_keys.def_vmap
+def _weighted_keys_of_rows(size, batched, x, weights, targets):
+    if not any(batched[:2]):  # more targets of one array
+        return weighted_keys(x, weights, targets.ravel()).reshape(targets.shape), True
+    x, weights = (
+        v if has else v[None] for v, has in zip((x, weights), batched, strict=False)
+    )
+    return _select_rows(x, weights, _repeated(targets, batched[2], size)), True
+
+
+@custom_vmap
+def _select_rows(x, weights, targets):
+    """Returns keys (b, a) of x and weights (b, n) at targets (b, a).
+
+    A single row of x, or of weights, is that of all.
+    """
+    return _keys_of_rows(x, weights, targets)
+
+
+@_select_rows.def_vmap
+def _select_rows_of_rows(size, batched, x, weights, targets):
+    if not any(batched[:2]):  # (size, b, a)
+        each = targets.swapaxes(0, 1)
+        found = _select_rows(x, weights, each.reshape(len(each), -1))
+        return found.reshape(each.shape).swapaxes(0, 1), True
+    targets = _repeated(targets, batched[2], size)
+    if not _bytes.is_local():  # a reshape might gather rows that are spread
+        axes = tuple(0 if has else None for has in batched[:2])
+        return jax.vmap(_keys_of_rows, (*axes, 0))(x, weights, targets), True
+    rows = targets.shape[1]
+    x, weights = (
+        _flat(v, has, size, rows)
+        for v, has in zip((x, weights), batched, strict=False)
+    )
+    found = _select_rows(x, weights, targets.reshape(-1, targets.shape[-1]))
+    return found.reshape(targets.shape), True
+
+
+def _repeated(values, batched, size):
+    return values if batched else jnp.broadcast_to(values, (size, *values.shape))
+
+
+def _flat(values, batched, size, rows):
+    """Returns rows of all maps, or the one row of all."""
+    if not batched and len(values) == 1:
+        return values
+    n = values.shape[-1]
+    values = _repeated(values, batched, size)
+    return jnp.broadcast_to(values, (size, rows, n)).reshape(-1, n)
+
+
+def _keys_of_rows(x, weights, targets):
+    targets = varying_like(targets, (x, weights))
+    arrays = x, weights, targets
+    if len(targets) * x.shape[1] <= _FEW:
+        return _by_bits(*arrays)
+    return lax.platform_dependent(*arrays, cpu=_by_bytes, default=_by_bits)
+
+
+def _by_bits(x, weights, targets):
+    find = jax.vmap(weighted_key, (None, None, 0))
+    return _map_rows(find, to_keys(x), weights, targets)
+
+
+def _by_bytes(x, weights, targets):
+    b, n = len(targets), x.shape[1]
+    if not _bytes.is_local():  # neither groups nor blocks: the devices keep their rows
+        return _map_rows(_one_row, x, weights, targets)
+    rows, lanes = (_short_rows, _WIDTH) if n < _SHORT else (_long_rows, 1)
+    size = -(-max(1, _BLOCK // n) // lanes) * lanes  # rows of a block
+    if b < 2 * size:
+        return rows(x, weights, targets)
+    return _bytes.in_blocks(rows, size, x, weights, targets)
+
+
+def _map_rows(function, x, weights, targets):
+    """Returns the function of each row, where a single one is that of all."""
+    b = len(targets)
+    axes = tuple(0 if len(v) == b else None for v in (x, weights))
+    x, weights = (v if len(v) == b else v[0] for v in (x, weights))
+    return jax.vmap(function, (*axes, 0))(x, weights, targets)
+
+
+def _one_row(x, weights, targets):
+    return _long_rows(x[None], weights[None], targets[None])[0]
+
+
+def _long_rows(x, weights, targets):
+    """Returns keys of rows of which each lies in parts of at most 32 x 32 numbers."""
+    n = x.shape[1]
+    parts = -(-n // (_DEEP * _WIDTH))
+    deep = -(-n // (parts * _WIDTH))
+    pad = (0, 0), (0, parts * deep * _WIDTH - n)
+
+    def rows(values):
+        return jnp.pad(values, pad).reshape(-1, parts, deep, _WIDTH)
+
+    def each(values):
+        return values.reshape(-1, 1, 1, 1)
+
+    def total(sums):
+        return jnp.sum(sums, axis=(1, 3), dtype=sums.dtype, keepdims=True)
+
+    return _settle(x, weights, targets, rows, each, total)
+
+
+def _short_rows(x, weights, targets):
+    """Returns keys of rows of fewer than `_SHORT` numbers, which lie side by side."""
+    b, n = len(targets), x.shape[1]
+    lanes = min(_WIDTH, b)
+    missing = -b % lanes  # some rows are in two groups
+    parts = n // _DEEP + 1
+    deep = n // parts + 1
+    # Padded at least by one, or XLA transposes anew in each round.
+    pad = (0, 0), (0, parts * deep - n), (0, 0)
+
+    def side_by_side(values):
+        if len(values) < b:
+            return values[:, :, None]
+        values = jnp.concatenate([values, values[:missing]]) if missing else values
+        return values.reshape(-1, lanes, values.shape[1]).swapaxes(1, 2)
+
+    def rows(values):
+        values = jnp.pad(side_by_side(values), pad)
+        return values.reshape(len(values), parts, deep, -1)
+
+    def each(values):
+        return side_by_side(values[:, None])[:, None]
+
+    def total(sums):
+        return sum(sums[:, i : i + 1] for i in range(parts))
+
+    return _settle(x, weights, targets, rows, each, total)[:b]
+
+
+def _settle(x, weights, targets, rows, each, total):
+    """Returns keys (b, a) of arrays that `rows` and `each` spread over four axes."""
+    scales = map(each, jax.vmap(scales_of)(weights))
+    weights = lax.optimization_barrier(rows(weights))
+    masses = in_words(weights, *scales, x.shape[1])
+    integer = jnp.dtype(f"int{8 * weights.dtype.itemsize}")
+    words = (v.astype(integer) for v in (masses.leading, masses.following))
+    x, *words = lax.optimization_barrier((rows(x), *words))
+
+    def add_up(values):
+        sums = jnp.sum(values, axis=2, dtype=integer, keepdims=True)
+        # Or XLA makes one sum of it all, which does not fuse with what is before it.
+        return total(lax.optimization_barrier(sums))
+
+    def find(target):
+        target = each(target)
+
+        def falls_short(codes, byte):
+            counted = codes < byte
+            sums = (add_up(jnp.where(counted, v, 0)) for v in words)
+            return masses.are_less(*sums, target)
+
+        return _bytes.bisect_bytes(lambda: to_keys(x), falls_short, target).ravel()
+
+    if targets.shape[1] == 1:
+        return find(targets[:, 0])[:, None]
+    return lax.map(find, targets.T).T
