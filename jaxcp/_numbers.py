@@ -1,6 +1,7 @@
 """Arithmetic that rounds once, as on paper, and how far rounding may go."""
 
 import functools
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +9,7 @@ import numpy as np
 from jax import Array, lax
 from jax.typing import DTypeLike
 
-from jaxcp.typing import Number, PyTree
+from jaxcp.typing import AxisName, Number, PyTree
 
 
 def as_float(x: Number) -> Array:
@@ -86,6 +87,11 @@ def varying_like(start: PyTree, results: PyTree) -> PyTree:
     nothing = [jnp.sum(jnp.ravel(v)[:0]) for v in jax.tree.leaves(results)]
     zero = sum(nothing, jnp.zeros((), int))  # varies, and takes no value of theirs
     return jax.tree.map(lambda v: v + zero.astype(v.dtype), start)
+
+
+def over_shards(combine: Callable, values: PyTree, axis_name: AxisName) -> PyTree:
+    """Returns `values` of all shards, as `lax.psum` combines them, if there are any."""
+    return values if axis_name is None else combine(values, axis_name)
 
 
 def rounded_up(integers: Array) -> Array:

@@ -234,3 +234,30 @@ def test_conformal_quantiles_of_many_rows():
     scores = many("tied", (500, 90), "float32")
     found = jaxcp.conformal_quantile(scores.T, 0.1)
     assert_array_equal(found, expected(scores, np.array([82]))[:, 0])
+
+
+def test_rows_of_a_shard_are_calibrated_by_themselves():
+    """Within shard_map and its checks, no axis being named: values and slopes."""
+    mesh = jax.make_mesh((2,), ("rows",), axis_types=(jax.sharding.AxisType.Auto,))
+    x = jax.random.normal(jax.random.key(0), (4, 30))
+    w = jax.random.uniform(jax.random.key(1), (4, 30))
+    rows = P("rows")
+
+    def each(x, w):
+        quantile = jaxcp.conformal_quantile
+        weighted = jaxcp.weighted_conformal_quantile
+        of_weighted = lambda s, v: weighted(s, v, 0.1)  # noqa: E731
+        rounded = lambda s: jnp.round(9 * s).astype(int)  # noqa: E731
+        return {
+            "plain": jax.vmap(lambda s: quantile(s, 0.1))(x),
+            "masked": jax.vmap(lambda s: quantile(s, 0.1, mask=s > -1))(x),
+            "weighted": jax.vmap(lambda s, v: weighted(s, v, 0.1))(x, w),
+            "slope": jax.vmap(jax.grad(lambda s: quantile(s, 0.1, nearest=3)))(x),
+            "weighted slope": jax.vmap(jax.grad(lambda s, v: weighted(s, v, 0.1)))(
+                x, w
+            ),
+            "integers": jax.vmap(lambda s: kth_smallest(rounded(s), 3))(x),
+        }
+
+    sharded = jax.shard_map(each, mesh=mesh, in_specs=rows, out_specs=rows)
+    jax.tree.map(assert_array_equal, jax.jit(sharded)(x, w), each(x, w))

@@ -41,9 +41,7 @@ def is_local() -> bool:
     return jax.device_count() == 1 or (not mesh.empty and mesh.are_all_axes_manual)
 
 
-def in_blocks(
-    rows: Callable[..., Array], size: int, x: Array, *others: Array
-) -> Array:
+def in_blocks(rows: Callable[..., Array], size: int, x: Array, *others: Array) -> Array:
     """Returns `rows` of `size` rows at a time: their bytes stay in the cache.
 
     Keys of x, in the shape of the last array; a single row is that of all.

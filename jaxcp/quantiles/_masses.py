@@ -11,6 +11,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array, lax
 
+from jaxcp._numbers import over_shards
 from jaxcp.quantiles._keys import bisect_keys
 from jaxcp.typing import AxisName
 
@@ -33,8 +34,8 @@ class Masses(NamedTuple):
     def falls_short(self, counted: Array, target: Array, axis_name: AxisName) -> Array:
         """Returns whether what is `counted`, bool (n,), weighs less than `target`."""
         words = self.leading, self.following
-        sums = (_sum(jnp.where(counted, v, 0), axis_name) for v in words)
-        return self.are_less(*sums, target)
+        leading, following = (_sum(jnp.where(counted, v, 0), axis_name) for v in words)
+        return self.are_less(leading, following, target)
 
     def are_less(self, leading: Array, following: Array, target: Array) -> Array:
         """Returns whether sums of the words, floats or integers, are below `target`."""
@@ -61,7 +62,7 @@ def scales_of(weights: Array, axis_name: AxisName = None) -> tuple[Array, Array]
     """Returns powers of two: of the largest weight, and of the sum on that scale."""
     largest = jnp.max(weights, initial=0)
     largest = jnp.minimum(largest, jnp.finfo(weights.dtype).max)
-    unit = jnp.frexp(lax.pmax(largest, axis_name or ()))[1]
+    unit = jnp.frexp(over_shards(lax.pmax, largest, axis_name))[1]
     # Rounded sums of other orders have the same exponent, but near a power of two,
     # which totals often are: move those away from where it changes.
     total = _sum(_on_scale(weights, unit), axis_name)
@@ -104,7 +105,7 @@ def times_power(values: Array, exponent: Array) -> Array:
 
 
 def _sum(values, axis_name):
-    return lax.psum(jnp.sum(values), axis_name or ())
+    return over_shards(lax.psum, jnp.sum(values), axis_name)
 
 
 def unit_scale(
@@ -114,7 +115,8 @@ def unit_scale(
 
     Their sums neither overflow nor vanish.
     """
-    largest = lax.pmax(jnp.max(weights, initial=test_weight), axis_name or ())
+    largest = jnp.max(weights, initial=test_weight)
+    largest = over_shards(lax.pmax, largest, axis_name)
     exponent = jnp.frexp(largest)[1]
     return times_power(weights, -exponent), times_power(test_weight, -exponent)
 

@@ -24,7 +24,7 @@ _WIDTH, _DEEP = 32, 32  # numbers side by side in a sum, and on top of one anoth
 
 @custom_vmap
 def weighted_keys(x: Array, weights: Array, targets: Array) -> Array:
-    """Returns `weighted_key` of `x` and its weights (n,) at targets (a,), shape (a,)."""
+    """Returns `weighted_key` of x and weights (n,) at targets (a,), shape (a,)."""
     return _keys_of_rows(x[None], weights[None], targets[None])[0]
 
 
@@ -33,7 +33,7 @@ def _weighted_keys_of_rows(size, batched, x, weights, targets):
     if not any(batched[:2]):  # more targets of one array
         return weighted_keys(x, weights, targets.ravel()).reshape(targets.shape), True
     x, weights = (
-        v if has else v[None] for v, has in zip((x, weights), batched, strict=False)
+        v if has else v[None] for v, has in zip((x, weights), batched[:2], strict=True)
     )
     return _select_rows(x, weights, _repeated(targets, batched[2], size)), True
 
@@ -60,7 +60,7 @@ def _select_rows_of_rows(size, batched, x, weights, targets):
     rows = targets.shape[1]
     x, weights = (
         _flat(v, has, size, rows)
-        for v, has in zip((x, weights), batched, strict=False)
+        for v, has in zip((x, weights), batched[:2], strict=True)
     )
     found = _select_rows(x, weights, targets.reshape(-1, targets.shape[-1]))
     return found.reshape(targets.shape), True
@@ -165,9 +165,9 @@ def _short_rows(x, weights, targets):
 
 def _settle(x, weights, targets, rows, each, total):
     """Returns keys (b, a) of arrays that `rows` and `each` spread over four axes."""
-    scales = map(each, jax.vmap(scales_of)(weights))
+    unit, exponent = map(each, jax.vmap(scales_of)(weights))
     weights = lax.optimization_barrier(rows(weights))
-    masses = in_words(weights, *scales, x.shape[1])
+    masses = in_words(weights, unit, exponent, x.shape[1])
     integer = jnp.dtype(f"int{8 * weights.dtype.itemsize}")
     words = (v.astype(integer) for v in (masses.leading, masses.following))
     x, *words = lax.optimization_barrier((rows(x), *words))
@@ -182,8 +182,8 @@ def _settle(x, weights, targets, rows, each, total):
 
         def falls_short(codes, byte):
             counted = codes < byte
-            sums = (add_up(jnp.where(counted, v, 0)) for v in words)
-            return masses.are_less(*sums, target)
+            leading, following = (add_up(jnp.where(counted, v, 0)) for v in words)
+            return masses.are_less(leading, following, target)
 
         return _bytes.bisect_bytes(lambda: to_keys(x), falls_short, target).ravel()
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from jaxcp._arrays import as_arrays
-from jaxcp._numbers import as_float, at_least_single, rounded_up
+from jaxcp._numbers import as_float, at_least_single, over_shards, rounded_up
 from jaxcp.quantiles._keys import from_keys, to_keys
 from jaxcp.quantiles._masses import weighted_key
 from jaxcp.quantiles._rows import select_keys
@@ -116,7 +116,8 @@ def _kth_smallest(x, k, where, axis_name, nearest):
         return _select(x, where, k, axis_name, nearest)
     # Integers have no infinite keys, so compare the rank with the count.
     x = x.astype(jnp.int8) if x.dtype == bool else x
-    count = lax.psum(x.size if where is None else jnp.sum(where), axis_name or ())
+    count = x.size if where is None else jnp.sum(where)
+    count = over_shards(lax.psum, count, axis_name)
     value = rounded_up(from_keys(_find(x, where, k, axis_name), x.dtype))
     return jnp.where(k < 1, -jnp.inf, jnp.where(k > count, jnp.inf, value))
 
@@ -153,7 +154,7 @@ def _mean_tangent(x, mass, dx, axis_name, nearest, value):
     weights = counts if mass is None else jnp.where(counts, mass, 0)
     weights = weights.astype(at_least_single(x).dtype)
     sums = jnp.sum(weights), jnp.sum(weights * jnp.where(counts, dx, 0))
-    total, moment = lax.psum(sums, axis_name or ())
+    total, moment = over_shards(lax.psum, sums, axis_name)
     return (moment / jnp.where(total > 0, total, 1)).astype(x.dtype)
 
 

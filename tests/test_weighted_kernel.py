@@ -1,0 +1,154 @@
+"""The weighted kernel on many numbers, whose weights it adds up by bytes of their keys.
+
+What it finds are the keys of `weighted_key`, which sums masks of all weights.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+from numpy.testing import assert_allclose, assert_array_equal
+
+import jaxcp
+from jaxcp import weighted_select
+from jaxcp.quantiles import _weighted
+from jaxcp.quantiles._keys import to_keys
+from jaxcp.quantiles._masses import total_mass
+
+# More numbers than are summed bit by bit: one row, rows, and rows side by side.
+SHAPES = [(1, 40_001), (20, 2048), (17, 2049), (400, 101)]
+
+
+def values_like(kind, shape, rng):
+    special = [0.0, -0.0, np.inf, -np.inf, np.nan, 1e-45, 3e38]
+    return {
+        "spread": lambda: rng.normal(size=shape),
+        "tied": lambda: rng.integers(0, 4, shape),
+        "special": lambda: rng.choice(special, shape),
+    }[kind]().astype(np.float32)
+
+
+def weights_like(kind, shape, rng):
+    return {
+        "uniform": lambda: rng.random(shape),
+        "heavy": lambda: rng.exponential(size=shape) ** 8,
+        "tenths": lambda: np.full(shape, 0.1),
+        "mostly zero": lambda: rng.random(shape) * (rng.random(shape) < 0.01),
+        "giant": lambda: np.where(rng.random(shape) < 1e-3, 1e30, rng.random(shape)),
+        "infinite": lambda: np.where(rng.random(shape) < 1e-3, np.inf, 1.0),
+        "zero": lambda: np.zeros(shape),
+    }[kind]().astype(np.float32)
+
+
+def targets_of(x, w):
+    """Masses that are met exactly, missed by an ulp, beyond all, and none, (b, 8)."""
+    order = np.argsort(x, axis=1, kind="stable")
+    sums = np.cumsum(np.take_along_axis(w, order, 1), axis=1, dtype=np.float32)
+    met, total = sums[:, sums.shape[1] // 3], np.asarray(jax.vmap(total_mass)(w))
+    beyond = total * np.float32(1.001)
+    some = [met, np.nextafter(met, np.float32(0)), 0.9 * total, total, beyond]
+    constant = [np.full(len(x), v, np.float32) for v in (0, -1, np.nan)]
+    return np.stack(some + constant, axis=1).astype(np.float32)
+
+
+CASES = [("spread", "uniform"), ("tied", "tenths"), ("special", "heavy")]
+CASES += [("spread", kind) for kind in ("mostly zero", "giant", "infinite", "zero")]
+
+
+@jax.jit
+def both(x, w, targets):
+    each = lambda find: jax.lax.map(lambda t: find(x, w, t[:, None])[:, 0], targets.T)  # noqa: E731
+    return each(_weighted._by_bytes), each(_weighted._by_bits)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_keys_are_those_of_whole_sums(shape):
+    rng = np.random.default_rng(0)
+    for kind, weights in CASES:
+        x, w = values_like(kind, shape, rng), weights_like(weights, shape, rng)
+        by_bytes, by_bits = both(x, w, targets_of(x, w))
+        assert_array_equal(by_bytes, by_bits, err_msg=f"{kind}, {weights}")
+
+
+def test_counts_as_weights_give_order_statistics():
+    """Sums of whole numbers are exact: the kernel without weights is the truth."""
+    rng = np.random.default_rng(1)
+    for shape in SHAPES:
+        x = values_like("special", shape, rng)
+        k = rng.integers(1, shape[1] + 1, shape[0])
+        found = jax.vmap(weighted_select)(x, np.ones(shape, np.float32), k.astype("f"))
+        assert_array_equal(found, jax.vmap(jaxcp.kth_smallest)(x, k))
+
+
+def test_a_mass_is_met_or_missed_by_the_last_bit():
+    x = jnp.arange(40_000.0)
+    w = jnp.full(40_000, 0.1)
+    tenth = total_mass(w[:4000])
+    assert weighted_select(x, w, tenth) == 3999
+    assert weighted_select(x, w, jnp.nextafter(tenth, jnp.inf)) == 4000
+    assert weighted_select(x, w, 0.0) == -jnp.inf
+    assert weighted_select(x, w, 1e6) == jnp.inf
+
+
+def test_any_nest_of_maps():
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=(3, 4, 5000)).astype(np.float32)
+    w = rng.integers(0, 3, (3, 4, 5000)).astype(np.float32)  # sums are exact
+    t = rng.integers(1, 4000, (3, 4)).astype(np.float32)
+
+    def one(x, w, t):
+        order = np.argsort(x)
+        return x[order][np.searchsorted(np.cumsum(w[order]), t)]
+
+    select = jax.vmap(jax.vmap(weighted_select))
+    wanted = [[one(x[i, j], w[i, j], t[i, j]) for j in range(4)] for i in range(3)]
+    assert_array_equal(select(x, w, t), wanted)
+    # One array at several targets; weights, or values, that are those of all rows.
+    several = jax.vmap(jax.vmap(weighted_select, (None, None, 0)), (0, 0, None))
+    wanted = [[one(x[i, 0], w[i, 0], v) for v in t[0]] for i in range(3)]
+    assert_array_equal(several(x[:, 0], w[:, 0], t[0]), wanted)
+    shared = jax.vmap(jax.vmap(weighted_select, (0, None, None)), (0, 0, 0))
+    wanted = [[one(x[i, j], w[i, 0], t[i, 0]) for j in range(4)] for i in range(3)]
+    assert_array_equal(shared(x, w[:, 0], t[:, 0]), wanted)
+    crossed = jax.vmap(jax.vmap(weighted_select, (None, 0, None)), (0, None, 0))
+    wanted = [[one(x[i, 0], w[0, j], t[i, 0]) for j in range(4)] for i in range(3)]
+    assert_array_equal(crossed(x[:, 0], w[0], t[:, 0]), wanted)
+
+
+def test_levels_of_a_weighted_quantile():
+    rng = np.random.default_rng(3)
+    x, w = rng.normal(size=40_000).astype(np.float32), rng.random(40_000, np.float32)
+    levels = jnp.array([0.05, 0.1, 0.5])
+    quantile = jaxcp.weighted_conformal_quantile
+    together = jax.vmap(quantile, (None, None, 0))(x, w, levels)
+    assert_array_equal(together, [quantile(x, w, a) for a in levels])
+
+
+def test_derivatives_of_many():
+    rng = np.random.default_rng(4)
+    x, w = values_like("spread", (400, 101), rng), rng.random((400, 101), np.float32)
+    value = jax.jit(jax.vmap(weighted_select, (0, 0, None)))(x, w, 20.0)
+    slope = jax.jit(jax.vmap(jax.grad(weighted_select), (0, 0, None)))(x, w, 20.0)
+    assert_allclose(slope, x == value[:, None], atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(4, 20_000), (5000, 101)])
+def test_rows_over_devices(shape):
+    """In shard_map, where rows lie in blocks, and as one array over devices."""
+    mesh = jax.make_mesh((2,), ("rows",), axis_types=(jax.sharding.AxisType.Auto,))
+    rng = np.random.default_rng(5)
+    x, w = values_like("spread", shape, rng), rng.random(shape, np.float32)
+    t = (0.7 * w.sum(axis=1)).astype(np.float32)
+    wanted = _weighted._by_bits(jnp.asarray(x), jnp.asarray(w), t[:, None])[:, 0]
+
+    def keys(x, w, t):
+        return to_keys(jax.vmap(weighted_select)(x, w, t))
+
+    sharded = jax.shard_map(keys, mesh=mesh, in_specs=P("rows"), out_specs=P("rows"))
+    assert_array_equal(jax.jit(sharded)(x, w, t), wanted)
+    rows = jax.NamedSharding(mesh, P("rows"))
+    spread = [jax.device_put(v, rows) for v in (x, w, t)]
+    compiled = jax.jit(keys).lower(*spread).compile()
+    assert "all-" not in compiled.as_text()
+    assert_array_equal(compiled(*spread), wanted)
