@@ -253,9 +253,7 @@ def test_rows_of_a_shard_are_calibrated_by_themselves():
             "masked": jax.vmap(lambda s: quantile(s, 0.1, mask=s > -1))(x),
             "weighted": jax.vmap(lambda s, v: weighted(s, v, 0.1))(x, w),
             "slope": jax.vmap(jax.grad(lambda s: quantile(s, 0.1, nearest=3)))(x),
-            "weighted slope": jax.vmap(jax.grad(lambda s, v: weighted(s, v, 0.1)))(
-                x, w
-            ),
+            "weighted slope": jax.vmap(jax.grad(of_weighted))(x, w),
             "integers": jax.vmap(lambda s: kth_smallest(rounded(s), 3))(x),
         }
 
