@@ -2,7 +2,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 
 from jaxcp import datasets
 
@@ -23,6 +23,17 @@ def test_heteroscedastic_noise_grows(key):
     for at in [0.2, 1.0, 1.8]:
         near = np.abs(np.asarray(x[:, 0]) - at) < 0.05
         assert_allclose(np.std(errors[near]), 0.1 + at / 2, rtol=0.1)
+
+
+@pytest.mark.parametrize("kind", ["threefry2x32", "rbg", "unsafe_rbg"])
+def test_heteroscedastic_draws_of_every_generator(kind):
+    """The numbers of two draws, from one program for both."""
+    key = jax.random.key(0, impl=kind)
+    key_x, key_y = jax.random.split(key)
+    x, y = datasets.heteroscedastic(key, 7)
+    assert_array_equal(x, jax.random.uniform(key_x, (7, 1), maxval=2.0))
+    noise = (y - jnp.sin(2 * x[:, 0])) / (0.1 + x[:, 0] / 2)
+    assert_allclose(noise, jax.random.normal(key_y, (7,)), rtol=1e-4)
 
 
 def test_class_posterior_is_exact(key):

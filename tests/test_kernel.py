@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import export
 from jax.sharding import PartitionSpec as P
 from numpy.testing import assert_allclose, assert_array_equal
 
@@ -259,3 +260,29 @@ def test_rows_of_a_shard_are_calibrated_by_themselves():
 
     sharded = jax.shard_map(each, mesh=mesh, in_specs=rows, out_specs=rows)
     jax.tree.map(assert_array_equal, jax.jit(sharded)(x, w), each(x, w))
+
+
+def test_no_numbers_and_no_ranks():
+    none = jnp.zeros((2, 3, 0))
+    smallest = jax.vmap(jax.vmap(lambda v: kth_smallest(v, 1)))
+    assert_array_equal(smallest(none), np.full((2, 3), np.inf))
+    assert smallest(jnp.zeros((2, 0, 0))).shape == (2, 0)
+    weighted = jax.vmap(jax.vmap(lambda v: jaxcp.weighted_select(v, v, 1.0)))
+    assert_array_equal(weighted(none), np.full((2, 3), np.inf))
+    no_ranks = jnp.zeros((2, 3, 0), int)
+    each = jax.vmap(jax.vmap(kth_smallest))
+    assert each(jnp.zeros((2, 3, 20_000)), no_ranks).shape == (2, 3, 0)
+    inner = jax.vmap(jax.vmap(kth_smallest, (0, None)), (None, 0))
+    assert inner(jnp.zeros((3, 5)), no_ranks[:, 0]).shape == (2, 3, 0)
+
+
+def test_a_number_of_rows_that_an_export_leaves_open():
+    (b,) = export.symbolic_shape("b")
+    rows = jax.ShapeDtypeStruct((b, 50), jnp.float32)
+    for select in (
+        lambda v: kth_smallest(v, 3),
+        lambda v: jaxcp.weighted_select(v, jnp.abs(v), 3.0),
+    ):
+        exported = export.export(jax.jit(jax.vmap(select)))(rows)
+        x = many("spread", (7, 50), "float32")
+        assert_array_equal(exported.call(x), jax.vmap(select)(x))

@@ -3,6 +3,7 @@
 from functools import partial
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -10,11 +11,22 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import jaxcp
 from jaxcp import pvalues
-from jaxcp.pvalues import _bets
+from jaxcp.pvalues import _bets, martingales
 from jaxcp.typing import MemorylessMartingale
 
+SHORT = martingales._SHORT
 SUMMED = [pvalues.PowerMartingale(0.6), pvalues.MixtureMartingale(5)]
 BLOCK, STRETCH = _bets._BLOCK, _bets._STRETCH
+
+
+@pytest.fixture(autouse=True, scope="module")
+def short_streams_too():
+    """Sums streams of any length, which the library does with long ones alone."""
+    jax.clear_caches()
+    martingales._SHORT = -1
+    yield
+    martingales._SHORT = SHORT
+    jax.clear_caches()
 
 
 @jaxcp.pytree
@@ -111,6 +123,55 @@ def test_infinite_bets_count_from_their_place_on(places):
     assert_array_equal(state["log"], log_capital[-1])
     start = {"log": -jnp.inf, "count": 0}
     assert_array_equal(pvalues.watch(Bets(), p[:2], start)[1], [-np.inf] * 2)
+
+
+def test_infinite_bets_of_both_signs_are_unknown_together():
+    """Wherever they are, in one block or in two; and large sums are themselves."""
+    for places in ([3, 4], [3, 40]):
+        p = uniforms(3 * BLOCK) / 2 + 0.1
+        p[places] = [1, 0]
+        log_capital = pvalues.watch(Bets(), p)[1]
+        assert log_capital[3] == np.inf
+        assert np.all(np.isnan(log_capital[places[1] :]))
+    state = {"log": jnp.float32(3e37), "count": 0}
+    assert np.all(np.isfinite(pvalues.watch(Bets(), uniforms(50) / 2 + 0.1, state)[1]))
+
+
+@jaxcp.pytree
+class Restarting(pvalues.PowerMartingale):
+    """Bets on, of 1 at least, whatever was lost: its step is not a sum."""
+
+    def step(self, state, p_value):
+        return super().step(jnp.maximum(state, 0), p_value)
+
+
+def test_steps_of_a_subclass_are_taken():
+    p = uniforms(40, seed=1)
+    restarting, state, expected = Restarting(0.5), jnp.zeros(()), []
+    for v in p:
+        state, log_capital = restarting.step(state, v)
+        expected.append(log_capital)
+    found = pvalues.watch(restarting, p)[1]
+    assert_allclose(found, expected, rtol=1e-5)
+    assert found[-1] != pvalues.watch(pvalues.PowerMartingale(0.5), p)[1][-1]
+
+
+@pytest.mark.parametrize("martingale", SUMMED, ids=lambda m: type(m).__name__)
+def test_streams_of_each_device(martingale):
+    mesh = jax.make_mesh((2,), ("streams",), axis_types=(jax.sharding.AxisType.Auto,))
+    streams = jax.sharding.PartitionSpec("streams")
+    p = uniforms(200).reshape(2, 100)
+    watch = jax.vmap(lambda p: pvalues.watch(martingale, p)[1])
+    spread = jax.shard_map(watch, mesh=mesh, in_specs=streams, out_specs=streams)
+    assert_allclose(jax.jit(spread)(p), watch(p), rtol=1e-5, atol=1e-5)
+
+
+def test_an_export_may_leave_the_length_open():
+    (t,) = jax.export.symbolic_shape("t")
+    p = jax.ShapeDtypeStruct((t,), jnp.float32)
+    watch = lambda p: pvalues.watch(SUMMED[0], p)[1]  # noqa: E731
+    exported = jax.export.export(jax.jit(watch))(p)
+    assert_allclose(exported.call(uniforms(30)), watch(uniforms(30)), atol=1e-5)
 
 
 def test_an_unknown_bet_leaves_those_before_it():

@@ -107,3 +107,18 @@ def test_slopes_of_strata_of_many_rows_are_finite():
         return metrics.size_stratified_coverage(sets, sizes / 2, num_bins=4).sum()
 
     assert jax.grad(total)(1.0) == 0
+
+
+def test_many_rows_of_each_device():
+    mesh = jax.make_mesh((2,), ("rows",), axis_types=(jax.sharding.AxisType.Auto,))
+    spec = jax.sharding.PartitionSpec("rows")
+    sizes = np.round(RNG.random((2, MANY)) * 5).astype(np.float32)
+    y = np.full((2, MANY), 2.5, np.float32)
+
+    def each(sizes, y):
+        sets = Interval(jnp.zeros(MANY), sizes[0])
+        return metrics.size_stratified_coverage(sets, y[0], num_bins=4)[None]
+
+    spread = jax.shard_map(each, mesh=mesh, in_specs=spec, out_specs=spec)
+    alone = [each(sizes[[i]], y[[i]])[0] for i in (0, 1)]
+    assert_allclose(jax.jit(spread)(sizes, y), alone, rtol=1e-6)

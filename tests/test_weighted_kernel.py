@@ -152,3 +152,18 @@ def test_rows_over_devices(shape):
     compiled = jax.jit(keys).lower(*spread).compile()
     assert "all-" not in compiled.as_text()
     assert_array_equal(compiled(*spread), wanted)
+
+
+@pytest.mark.parametrize("n", [50, 9001])
+def test_rows_over_devices_by_name(n):
+    """On a mesh with Explicit axes, where the target, or the weights, are of all."""
+    mesh = jax.make_mesh((2,), ("rows",), axis_types=(jax.sharding.AxisType.Explicit,))
+    x = values_like("spread", (8, n), np.random.default_rng(6))
+    own = jax.vmap(lambda v: weighted_select(v, jnp.abs(v), 3.0))
+    common = jax.vmap(lambda v: weighted_select(v, jnp.ones(n), 30.0))
+    wanted = own(x), common(x)
+    with jax.set_mesh(mesh):
+        spread = jax.device_put(x, jax.NamedSharding(mesh, P("rows")))
+        found = jax.jit(own)(spread), jax.jit(common)(spread)
+    assert_array_equal(found[0], wanted[0])
+    assert_array_equal(found[1], wanted[1])

@@ -79,8 +79,8 @@ def _uniforms_and_normals(key, n, maxval):
     """
     least = jnp.nextafter(-jnp.ones(()), 0.0)
     low, high = jnp.stack([jnp.zeros(()), least]), jnp.stack([maxval, jnp.ones(())])
-    draw = lambda key, *ends: jax.random.uniform(key, (n,), None, *ends)  # noqa: E731
-    x, u = jax.vmap(draw)(jax.random.split(key), low, high)
+    draw = lambda args: jax.random.uniform(args[0], (n,), None, *args[1:])  # noqa: E731
+    x, u = lax.map(draw, (jax.random.split(key), low, high))
     return x, 2**0.5 * lax.erf_inv(u)
 
 

@@ -8,7 +8,7 @@ from jax import Array, lax
 
 from jaxcp import _checks
 from jaxcp._arrays import as_array
-from jaxcp._numbers import as_float, kept
+from jaxcp._numbers import as_float, kept, varying_like
 from jaxcp._pytree import pytree, static
 from jaxcp._tracing import jit
 from jaxcp.metrics import _sets
@@ -139,9 +139,10 @@ def _groups_between(keys, ends):
 
     above = sum((keys > key).astype(int) for key in last_keys)
     up_to = jnp.stack([jnp.sum(above <= i) for i in range(len(ends))])
+    whole = varying_like(jnp.full(ends.shape, len(keys)), last_keys)
     last_rows = lax.cond(
         jnp.all(up_to == ends),  # no run ends among equal keys
-        lambda: jnp.full(ends.shape, len(keys)),
+        lambda: whole,
         lambda: lax.map(lambda v: last_row(*v), (last_keys, ends)),
     )
     for key, row in zip(last_keys, last_rows, strict=True):

@@ -14,7 +14,6 @@ from jaxcp.typing import MemorylessMartingale, PyTree
 
 _STRETCH = 2**15  # numbers of a stretch, of states with several numbers
 _BLOCK = 32  # bets that one product sums up
-_INFINITE, _UNKNOWN = 2.0**100, 2.0**120  # what stands for them in a product
 
 
 def summed_bets(
@@ -46,8 +45,21 @@ def running_sums(start: Array, terms: Array) -> Array:
     Terms are one block or several whole ones.
     """
     if terms.ndim > 1 or not jnp.issubdtype(terms.dtype, jnp.floating):
-        return lax.scan(lambda total, term: (total + term,) * 2, start, terms)[1]
-    sums = _sums_within(terms.reshape(-1, min(_BLOCK, len(terms))))
+        return _one_by_one(start, terms)
+    # A product with an infinite number is NaN where it should be another number.
+    finite = jnp.all(jnp.abs(terms) < jnp.inf)
+    return lax.cond(finite, _in_blocks, _one_by_one, start, terms)
+
+
+def _one_by_one(start, terms):
+    return lax.scan(lambda total, term: (total + term,) * 2, start, terms)[1]
+
+
+def _in_blocks(start, terms):
+    """Returns running sums by products of blocks with a triangle of ones."""
+    blocks = terms.reshape(-1, min(_BLOCK, len(terms)))
+    ones = jnp.triu(jnp.ones((blocks.shape[1],) * 2, terms.dtype))
+    sums = jnp.dot(blocks, ones, precision=lax.Precision.HIGHEST)
     _, before = lax.scan(lambda total, v: (total + v, total), start, sums[:, -1])
     return (sums + before[:, None]).reshape(-1)
 
@@ -71,15 +83,3 @@ def _stretches(p_values, most):
     rows = jnp.pad(p_values, (0, -n % length), constant_values=1).reshape(-1, length)
     counts = np.clip(n - length * np.arange(len(rows)), 0, length)
     return rows, None if rows.size == n else counts
-
-
-def _sums_within(blocks):
-    """Returns the running sums of each row: products with a triangle of ones."""
-    # 0 inf is NaN: large numbers stand for infinities, and a larger one for NaN.
-    finite = jnp.clip(blocks, -_INFINITE, _INFINITE)
-    finite = jnp.where(jnp.isnan(blocks), _UNKNOWN, finite)
-    ones = jnp.triu(jnp.ones((blocks.shape[1],) * 2, blocks.dtype))
-    sums = jnp.dot(finite, ones, precision=lax.Precision.HIGHEST)
-    infinite = jnp.where(sums > 0, jnp.inf, -jnp.inf)
-    infinite = jnp.where(sums >= _UNKNOWN / 2, jnp.nan, infinite)
-    return jnp.where(jnp.abs(sums) >= _INFINITE / 2, infinite, sums)

@@ -9,7 +9,7 @@ from jax import Array, lax
 
 from jaxcp import _checks
 from jaxcp._arrays import as_array
-from jaxcp._numbers import as_float, at_least_single
+from jaxcp._numbers import as_float, at_least_single, varying_like
 from jaxcp._pytree import pytree, static
 from jaxcp._tracing import jit
 from jaxcp.pvalues._bets import as_carry, summed_bets
@@ -22,6 +22,8 @@ from jaxcp.typing import (
     Number,
     PyTree,
 )
+
+_SHORT = 2**12  # p-values up to which a scan takes less time than sums of blocks
 
 
 @pytree
@@ -254,11 +256,24 @@ def _log_bet(epsilon, p_value):
 
 @jit
 def _watch(martingale, p_values, state):
-    if issubclass(type(martingale), MemorylessMartingale):
-        return summed_bets(martingale, p_values, as_carry(state, p_values.dtype))
+    state = varying_like(as_carry(state, p_values.dtype), p_values)
+    if _has_sums(type(martingale)) and _is_long(p_values):
+        return summed_bets(martingale, p_values, state)
 
     def step(state, p_value):
         state, log_capital = martingale.step(state, p_value)
         return as_carry(state, p_values.dtype), log_capital
 
-    return lax.scan(step, as_carry(state, p_values.dtype), p_values)
+    return lax.scan(step, state, p_values)
+
+
+def _has_sums(kind):
+    """Returns whether bets are sums: `step`, if of a subclass, may do anything else."""
+    if not issubclass(kind, MemorylessMartingale):
+        return False
+    return "log_bet" in vars(next(k for k in kind.__mro__ if "step" in vars(k)))
+
+
+def _is_long(p_values):
+    n = p_values.shape[0]  # which an export may leave open
+    return isinstance(n, int) and n > _SHORT

@@ -47,10 +47,10 @@ def _select_rows(x, k):
 def _select_rows_of_rows(size, batched, x, k):
     if not batched[0]:  # (size, b, a)
         ranks = k.swapaxes(0, 1)
-        found = _select_rows(x, ranks.reshape(len(x), -1))
+        found = _select_rows(x, ranks.reshape(ranks.shape[0], size * k.shape[2]))
         return found.reshape(ranks.shape).swapaxes(0, 1), True
     k = _repeated(k, batched[1], size)
-    found = _select_rows(x.reshape(-1, x.shape[-1]), k.reshape(-1, k.shape[-1]))
+    found = _select_rows(*(as_rows(v) for v in (x, k)))
     return found.reshape(k.shape), True
 
 
@@ -58,6 +58,12 @@ def _mapped(select, batched, x, k):
     """Returns `select` mapped as it is: a reshape might gather rows that are spread."""
     axes = [0 if b else None for b in batched]
     return jax.vmap(lambda x_row, k_row: select(x_row, k_row, x.size), axes)(x, k)
+
+
+def as_rows(values: Array) -> Array:
+    """Returns values (b, c, n) as rows (b c, n); of no numbers too."""
+    b, c, n = values.shape
+    return values.reshape(b * c, n)
 
 
 def _repeated(k, batched, size):
@@ -70,12 +76,17 @@ def _keys_of_row(x, k, numbers):
 
 def _keys_of_rows(x, k, numbers):
     """Returns keys of rows, which are all of so many `numbers` or some of them."""
-    few = numbers <= _FEW
+    few = is_few(numbers)
     if k.shape[1] >= (_SORT_FEW if few else _SORT_MANY) and x.shape[1] > 0:
         return jax.vmap(_pick)(lax.sort(to_keys(x)), k)
     if few:
         return _by_bits(x, k)
     return lax.platform_dependent(x, k, cpu=_by_bytes, default=_by_bits)
+
+
+def is_few(numbers: int) -> bool:
+    """Returns whether bits are settled; also of numbers that an export leaves open."""
+    return not isinstance(numbers, int) or numbers <= _FEW
 
 
 def _pick(ordered, k):

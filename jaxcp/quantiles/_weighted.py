@@ -14,9 +14,8 @@ from jaxcp._numbers import varying_like
 from jaxcp.quantiles import _bytes
 from jaxcp.quantiles._keys import to_keys
 from jaxcp.quantiles._masses import in_words, scales_of, weighted_key
+from jaxcp.quantiles._rows import as_rows, is_few
 
-# Up to this many numbers the few operations of a bisection by bits take less time.
-_FEW = 2**15
 _BLOCK = 2**17  # numbers at once: with their weights they stay in the cache
 _SHORT = 128  # rows of fewer numbers lie side by side
 _WIDTH, _DEEP = 32, 32  # numbers side by side in a sum, and on top of one another
@@ -25,16 +24,19 @@ _WIDTH, _DEEP = 32, 32  # numbers side by side in a sum, and on top of one anoth
 @custom_vmap
 def weighted_keys(x: Array, weights: Array, targets: Array) -> Array:
     """Returns `weighted_key` of x and weights (n,) at targets (a,), shape (a,)."""
-    return _keys_of_rows(x[None], weights[None], targets[None])[0]
+    return _keys_of_row(x, weights, targets, x.size)
 
 
 @weighted_keys.def_vmap
 def _weighted_keys_of_rows(size, batched, x, weights, targets):
     if not any(batched[:2]):  # more targets of one array
         return weighted_keys(x, weights, targets.ravel()).reshape(targets.shape), True
-    x, weights = (
-        v if has else v[None] for v, has in zip((x, weights), batched[:2], strict=True)
-    )
+    if not _bytes.is_local():  # a reshape might gather rows that are spread
+        numbers, axes = size * x.shape[-1], [0 if has else None for has in batched]
+        each = lambda x, w, t: _keys_of_row(x, w, t, numbers)  # noqa: E731
+        return jax.vmap(each, axes)(x, weights, targets), True
+    pairs = zip((x, weights), batched[:2], strict=True)
+    x, weights = (v if has else v[None] for v, has in pairs)
     return _select_rows(x, weights, _repeated(targets, batched[2], size)), True
 
 
@@ -44,25 +46,20 @@ def _select_rows(x, weights, targets):
 
     A single row of x, or of weights, is that of all.
     """
-    return _keys_of_rows(x, weights, targets)
+    return _keys_of_rows(x, weights, targets, targets.shape[0] * x.shape[1])
 
 
 @_select_rows.def_vmap
 def _select_rows_of_rows(size, batched, x, weights, targets):
     if not any(batched[:2]):  # (size, b, a)
         each = targets.swapaxes(0, 1)
-        found = _select_rows(x, weights, each.reshape(len(each), -1))
+        b, _, a = each.shape
+        found = _select_rows(x, weights, each.reshape(b, size * a))
         return found.reshape(each.shape).swapaxes(0, 1), True
     targets = _repeated(targets, batched[2], size)
-    if not _bytes.is_local():  # a reshape might gather rows that are spread
-        axes = tuple(0 if has else None for has in batched[:2])
-        return jax.vmap(_keys_of_rows, (*axes, 0))(x, weights, targets), True
-    rows = targets.shape[1]
-    x, weights = (
-        _flat(v, has, size, rows)
-        for v, has in zip((x, weights), batched[:2], strict=True)
-    )
-    found = _select_rows(x, weights, targets.reshape(-1, targets.shape[-1]))
+    pairs = zip((x, weights), batched[:2], strict=True)
+    x, weights = (_flat(v, has, size, targets.shape[1]) for v, has in pairs)
+    found = _select_rows(x, weights, as_rows(targets))
     return found.reshape(targets.shape), True
 
 
@@ -72,17 +69,21 @@ def _repeated(values, batched, size):
 
 def _flat(values, batched, size, rows):
     """Returns rows of all maps, or the one row of all."""
-    if not batched and len(values) == 1:
+    if not batched and values.shape[0] == 1:
         return values
     n = values.shape[-1]
     values = _repeated(values, batched, size)
-    return jnp.broadcast_to(values, (size, rows, n)).reshape(-1, n)
+    return as_rows(jnp.broadcast_to(values, (size, rows, n)))
 
 
-def _keys_of_rows(x, weights, targets):
-    targets = varying_like(targets, (x, weights))
-    arrays = x, weights, targets
-    if len(targets) * x.shape[1] <= _FEW:
+def _keys_of_row(x, weights, targets, numbers):
+    return _keys_of_rows(x[None], weights[None], targets[None], numbers)[0]
+
+
+def _keys_of_rows(x, weights, targets, numbers):
+    """Returns keys of rows, which are all of so many `numbers` or some of them."""
+    arrays = x, weights, varying_like(targets, (x, weights))
+    if is_few(numbers):
         return _by_bits(*arrays)
     return lax.platform_dependent(*arrays, cpu=_by_bytes, default=_by_bits)
 
@@ -105,9 +106,9 @@ def _by_bytes(x, weights, targets):
 
 def _map_rows(function, x, weights, targets):
     """Returns the function of each row, where a single one is that of all."""
-    b = len(targets)
-    axes = tuple(0 if len(v) == b else None for v in (x, weights))
-    x, weights = (v if len(v) == b else v[0] for v in (x, weights))
+    b = targets.shape[0]
+    axes = tuple(0 if v.shape[0] == b else None for v in (x, weights))
+    x, weights = (v if v.shape[0] == b else v[0] for v in (x, weights))
     return jax.vmap(function, (*axes, 0))(x, weights, targets)
 
 
