@@ -27,7 +27,7 @@ def test_heteroscedastic_noise_grows(key):
 
 @pytest.mark.parametrize("kind", ["threefry2x32", "rbg", "unsafe_rbg"])
 def test_heteroscedastic_draws_of_every_generator(kind):
-    """The numbers of two draws, from one program for both."""
+    """The numbers of two draws, in one program."""
     key = jax.random.key(0, impl=kind)
     key_x, key_y = jax.random.split(key)
     x, y = datasets.heteroscedastic(key, 7)

@@ -26,21 +26,6 @@ def programs():
     jax.monitoring.unregister_event_duration_listener(note)
 
 
-@pytest.mark.parametrize("n", [0, 1, 999, 2000])
-def test_one_draw_has_the_numbers_of_two(n, key):
-    x, y = datasets.heteroscedastic(key, n)
-
-    @jax.jit
-    def two_draws(key):
-        key_x, key_y = jax.random.split(key)
-        x = jax.random.uniform(key_x, (n, 1), maxval=2.0)
-        noise = jax.random.normal(key_y, (n,))
-        return x, jnp.sin(2 * x[:, 0]) + (0.1 + x[:, 0] / 2) * noise
-
-    assert_array_equal(x, two_draws(key)[0])
-    assert_array_equal(y, two_draws(key)[1])
-
-
 def test_plans_of_verbs_are_those_of_resampling(key):
     x, y = datasets.linear(key, 30)
     key_plan, key_fits = jax.random.split(key)
