@@ -14,7 +14,7 @@ import jaxcp
 from jaxcp import weighted_select
 from jaxcp.quantiles import _weighted
 from jaxcp.quantiles._keys import to_keys
-from jaxcp.quantiles._masses import total_mass
+from jaxcp.quantiles._masses import masses_of, total_mass
 
 # More numbers than are summed bit by bit: one row, rows, and rows side by side.
 SHAPES = [(1, 40_001), (20, 2048), (17, 2049), (400, 101)]
@@ -58,8 +58,10 @@ CASES += [("spread", kind) for kind in ("mostly zero", "giant", "infinite", "zer
 
 @jax.jit
 def both(x, w, targets):
-    each = lambda find: jax.lax.map(lambda t: find(x, w, t[:, None])[:, 0], targets.T)  # noqa: E731
-    return each(_weighted._by_bytes), each(_weighted._by_bits)
+    """Keys as one device finds them, by bytes, and those of whole sums."""
+    side_by_side = x.shape[1] < _weighted._SHORT
+    by_bytes = _weighted._short_rows if side_by_side else _weighted._long_rows
+    return by_bytes(x, w, targets), _weighted._by_bits(x, w, targets)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -69,6 +71,34 @@ def test_keys_are_those_of_whole_sums(shape):
         x, w = values_like(kind, shape, rng), weights_like(weights, shape, rng)
         by_bytes, by_bits = both(x, w, targets_of(x, w))
         assert_array_equal(by_bytes, by_bits, err_msg=f"{kind}, {weights}")
+
+
+@pytest.mark.parametrize(("shape", "bit"), [((50, 992), -12), ((900, 61), -16)])
+def test_following_words_fill_sixteen_bits(shape, bit):
+    """31 of them, each as large as it may be, are one sum; of either sign."""
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=shape).astype(np.float32)
+    for odd, following in ((1, 1024), (3, -1024)):
+        w = np.full(shape, 1 + odd * 2.0**bit, np.float32)
+        assert_array_equal(masses_of(jnp.asarray(w[0])).following, following)
+        by_bytes, by_bits = both(x, w, targets_of(x, w))
+        assert_array_equal(by_bytes, by_bits)
+
+
+TYPES = [("float16", "float32"), ("bfloat16", "float32")]
+if jax.config.jax_enable_x64:
+    TYPES += [("float64", "float64"), ("float32", "float64"), ("float64", "float32")]
+
+
+@pytest.mark.parametrize(("values", "weights"), TYPES)
+def test_other_types(values, weights):
+    rng = np.random.default_rng(2)
+    for shape in [(17, 2049), (400, 101)]:
+        x = jnp.asarray(rng.normal(size=shape), values)
+        w = jnp.asarray(rng.random(shape), weights)
+        t = jnp.asarray(targets_of(np.asarray(x, float), np.asarray(w)), weights)
+        by_bytes, by_bits = both(x, w, t)
+        assert_array_equal(by_bytes, by_bits)
 
 
 def test_counts_as_weights_give_order_statistics():
@@ -134,8 +164,9 @@ def test_derivatives_of_many():
 
 
 @pytest.mark.parametrize("shape", [(4, 20_000), (5000, 101)])
-def test_rows_over_devices(shape):
+def test_rows_over_devices(shape, monkeypatch):
     """In shard_map, where rows lie in blocks, and as one array over devices."""
+    monkeypatch.setattr(_weighted, "_BLOCK", 2**16)
     mesh = jax.make_mesh((2,), ("rows",), axis_types=(jax.sharding.AxisType.Auto,))
     rng = np.random.default_rng(5)
     x, w = values_like("spread", shape, rng), rng.random(shape, np.float32)

@@ -16,9 +16,9 @@ from jaxcp.quantiles._keys import to_keys
 from jaxcp.quantiles._masses import in_words, scales_of, weighted_key
 from jaxcp.quantiles._rows import as_rows, is_few
 
-_BLOCK = 2**17  # numbers at once: with their weights they stay in the cache
+_BLOCK = 2**20  # numbers at once: with their weights they stay in the cache
 _SHORT = 128  # rows of fewer numbers lie side by side
-_WIDTH, _DEEP = 32, 32  # numbers side by side in a sum, and on top of one another
+_WIDTH, _DEEP = 32, 31  # numbers side by side in a sum, and on top of one another
 
 
 @custom_vmap
@@ -117,7 +117,7 @@ def _one_row(x, weights, targets):
 
 
 def _long_rows(x, weights, targets):
-    """Returns keys of rows of which each lies in parts of at most 32 x 32 numbers."""
+    """Returns keys of rows of which each lies in parts of at most 31 x 32 numbers."""
     n = x.shape[1]
     parts = -(-n // (_DEEP * _WIDTH))
     deep = -(-n // (parts * _WIDTH))
@@ -170,13 +170,15 @@ def _settle(x, weights, targets, rows, each, total):
     weights = lax.optimization_barrier(rows(weights))
     masses = in_words(weights, unit, exponent, x.shape[1])
     integer = jnp.dtype(f"int{8 * weights.dtype.itemsize}")
-    words = (v.astype(integer) for v in (masses.leading, masses.following))
+    # As many following words as are summed at once, each at most 2^(bits - 1).
+    narrow = jnp.int16 if _DEEP * 2**masses.bits < 2**16 else integer
+    words = masses.leading.astype(integer), masses.following.astype(narrow)
     x, *words = lax.optimization_barrier((rows(x), *words))
 
     def add_up(values):
-        sums = jnp.sum(values, axis=2, dtype=integer, keepdims=True)
+        sums = jnp.sum(values, axis=2, dtype=values.dtype, keepdims=True)
         # Or XLA makes one sum of it all, which does not fuse with what is before it.
-        return total(lax.optimization_barrier(sums))
+        return total(lax.optimization_barrier(sums).astype(integer))
 
     def find(target):
         target = each(target)
