@@ -46,7 +46,8 @@ def targets_of(x, w):
     order = np.argsort(x, axis=1, kind="stable")
     sums = np.cumsum(np.take_along_axis(w, order, 1), axis=1, dtype=np.float32)
     met, total = sums[:, sums.shape[1] // 3], np.asarray(jax.vmap(total_mass)(w))
-    beyond = total * np.float32(1.001)
+    with np.errstate(over="ignore"):
+        beyond = total * np.float32(1.001)
     some = [met, np.nextafter(met, np.float32(0)), 0.9 * total, total, beyond]
     constant = [np.full(len(x), v, np.float32) for v in (0, -1, np.nan)]
     return np.stack(some + constant, axis=1).astype(np.float32)
