@@ -169,7 +169,16 @@ MASKED += ("metrics_speed_metrics", "metrics_speed_outliers")
 MASKED += ("simulation_speed_replicates",)
 BARS |= {f"{table}_avx2": BARS[table] for table in MASKED}
 
+_WEIGHTS = (
+    "plain rows are counted three to eight times as fast as when the bar was set; two "
+    "words of each weight are added up without rounding"
+)
 WHY = {  # a bar that is missed
+    **{
+        (f"kernel_speed_weights{masked}", row[0]): _WEIGHTS
+        for row in BARS["kernel_speed_weights"]
+        for masked in ("", "_avx2")
+    },
     ("simulation_speed_devices", "1 device"): "one device already runs its large "
     "operations on both cores",
     ("runs", "showcase"): "set for 23 methods, and there are 55 now: each compiles a "
