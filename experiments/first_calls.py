@@ -67,6 +67,11 @@ class Hoist(ast.NodeTransformer):
         self.functions.append(node)
         return ast.copy_location(ast.Pass(), node)
 
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+        """Moves a class, with its methods."""
+        self.functions.append(node)
+        return ast.copy_location(ast.Pass(), node)
+
     def visit_Lambda(self, node: ast.Lambda) -> ast.AST:
         """Moves a lambda, and leaves its name."""
         name = f"_lambda_{len(self.functions)}"

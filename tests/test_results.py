@@ -1,5 +1,6 @@
 """The report on all experiments: every figure beside its bar, and losses marked."""
 
+import ast
 import json
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 
 pytest.importorskip("experiments", reason="run as `python -m pytest` from the root")
 from experiments import bars, reporting, results
+from experiments.first_calls import Hoist
 from experiments.report import LONG, SHOWN, is_loss, report
 
 EXPERIMENTS = {*results.TIMED, *results.MEASURED}
@@ -182,3 +184,14 @@ def test_data_go_where_they_are_read():
     assert "--data" not in results.command("boxes", Path("out"), Path("data"), None)
     words = results.command("kernel_speed", Path("out"), None, "python")
     assert words[-2:] == ["--puncc-python", "python"]
+
+
+def test_first_calls_keep_the_classes_of_examples_whole():
+    hoist = Hoist()
+    tree = hoist.visit(
+        ast.parse("class A:\n    def f(self):\n        return 7\nA().f()")
+    )
+    functions, scope = ast.Module(hoist.functions, []), {}
+    exec(compile(ast.fix_missing_locations(functions), "example", "exec"), scope)
+    assert scope["A"]().f() == 7
+    assert [type(node) for node in tree.body] == [ast.Pass, ast.Expr]

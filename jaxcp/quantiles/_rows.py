@@ -16,7 +16,7 @@ from jaxcp.quantiles._keys import bisect_keys, to_keys
 _FEW = 2**15
 # From so many ranks of one array on, of few numbers and of many, one sort of its
 # integers beats as many selections (`python -m experiments.kernel_speed` shows where).
-_SORT_FEW, _SORT_MANY = 4, 16
+_SORT_FEW, _SORT_MANY = 4, 32
 
 
 @custom_vmap
