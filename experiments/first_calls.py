@@ -57,7 +57,7 @@ class Other(ast.NodeTransformer):
 
 
 class Hoist(ast.NodeTransformer):
-    """Functions once and for all: a new one would rightly be compiled anew."""
+    """Functions and classes once and for all: new ones would be compiled anew."""
 
     def __init__(self) -> None:
         self.functions: list[ast.stmt] = []
@@ -69,6 +69,11 @@ class Hoist(ast.NodeTransformer):
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
         """Moves a class, with its methods."""
+        self.functions.append(node)
+        return ast.copy_location(ast.Pass(), node)
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST:
+        """Moves an import, which a class may be made of."""
         self.functions.append(node)
         return ast.copy_location(ast.Pass(), node)
 

@@ -189,9 +189,12 @@ def test_data_go_where_they_are_read():
 def test_first_calls_keep_the_classes_of_examples_whole():
     hoist = Hoist()
     tree = hoist.visit(
-        ast.parse("class A:\n    def f(self):\n        return 7\nA().f()")
+        ast.parse(
+            "from enum import Enum\nclass A(Enum):\n    x = 7\n"
+            "    def f(self):\n        return 7\nA.x.f()"
+        )
     )
     functions, scope = ast.Module(hoist.functions, []), {}
     exec(compile(ast.fix_missing_locations(functions), "example", "exec"), scope)
-    assert scope["A"]().f() == 7
-    assert [type(node) for node in tree.body] == [ast.Pass, ast.Expr]
+    assert scope["A"].x.f() == 7
+    assert [type(node) for node in tree.body] == [ast.Pass, ast.Pass, ast.Expr]
