@@ -12,7 +12,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import jaxcp
 from jaxcp import weighted_select
-from jaxcp.quantiles import _weighted
+from jaxcp.quantiles import _bytes, _weighted
 from jaxcp.quantiles._keys import to_keys
 from jaxcp.quantiles._masses import masses_of, total_mass
 
@@ -60,7 +60,7 @@ CASES += [("spread", kind) for kind in ("mostly zero", "giant", "infinite", "zer
 @jax.jit
 def both(x, w, targets):
     """Keys as one device finds them, by bytes, and those of whole sums."""
-    side_by_side = x.shape[1] < _weighted._SHORT
+    side_by_side = x.shape[1] < _bytes.SHORT
     by_bytes = _weighted._short_rows if side_by_side else _weighted._long_rows
     return by_bytes(x, w, targets), _weighted._by_bits(x, w, targets)
 
@@ -167,7 +167,7 @@ def test_derivatives_of_many():
 @pytest.mark.parametrize("shape", [(4, 20_000), (5000, 101)])
 def test_rows_over_devices(shape, monkeypatch):
     """In shard_map, where rows lie in blocks, and as one array over devices."""
-    monkeypatch.setattr(_weighted, "_BLOCK", 2**16)
+    monkeypatch.setattr(_bytes, "_BLOCK", 2**16)
     mesh = jax.make_mesh((2,), ("rows",), axis_types=(jax.sharding.AxisType.Auto,))
     rng = np.random.default_rng(5)
     x, w = values_like("spread", shape, rng), rng.random(shape, np.float32)

@@ -16,7 +16,7 @@ from jax import Array, lax
 from jaxcp._numbers import varying_like
 from jaxcp.quantiles._keys import key_type, to_keys
 
-_SHORT = 128  # rows of fewer numbers lie side by side
+SHORT = 128  # rows of fewer numbers lie side by side
 _LANES, _FEW = 512, 26  # of them, and numbers on top of one another
 _WIDTH, _DEEP = 32, 31  # numbers side by side in a sum, and on top of one another
 _BLOCK = 2**20  # numbers at once: their bytes stay in the cache
@@ -27,12 +27,11 @@ def row_keys(x: Array, k: Array) -> Array:
 
     The lowest for k < 1 and the highest for k > n.
     """
-    b, n = x.shape
+    n = x.shape[1]
     if not is_local():  # neither groups nor blocks: the devices keep their rows
         return jax.vmap(_one_row)(x, k)
-    rows, lanes = (_short_rows, _LANES) if n < _SHORT else (jax.vmap(_one_row), 1)
-    size = -(-max(1, _BLOCK // n) // lanes) * lanes  # rows of a block
-    return rows(x, k) if b < 2 * size else in_blocks(rows, size, x, k)
+    rows, lanes = (_short_rows, _LANES) if n < SHORT else (jax.vmap(_one_row), 1)
+    return in_blocks(rows, lanes, x, k)
 
 
 def is_local() -> bool:
@@ -41,13 +40,18 @@ def is_local() -> bool:
     return jax.device_count() == 1 or (not mesh.empty and mesh.are_all_axes_manual)
 
 
-def in_blocks(rows: Callable[..., Array], size: int, x: Array, *others: Array) -> Array:
-    """Returns `rows` of `size` rows at a time: their bytes stay in the cache.
+def in_blocks(
+    rows: Callable[..., Array], lanes: int, x: Array, *others: Array
+) -> Array:
+    """Returns `rows` of whole lanes of rows at a time: their bytes stay in the cache.
 
     Keys of x, in the shape of the last array; a single row is that of all.
     """
     like = others[-1]
-    b = len(like)
+    b, n = len(like), x.shape[1]
+    size = -(-max(1, _BLOCK // n) // lanes) * lanes  # rows of a block
+    if b < 2 * size:
+        return rows(x, *others)
 
     def settle_block(i, found):
         start = jnp.minimum(i * size, b - size)  # the last one overlaps
@@ -67,7 +71,7 @@ def _one_row(x, k):
 
 
 def _short_rows(x, k):
-    """Returns keys of rows of fewer than `_SHORT` numbers, which lie side by side."""
+    """Returns keys of rows of fewer than `SHORT` numbers, which lie side by side."""
     b, n = x.shape
     lanes = min(_LANES, b)
     groups = -(-b // lanes)

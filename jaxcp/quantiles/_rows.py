@@ -34,7 +34,7 @@ def _select_keys_of_rows(size, batched, x, k):
         return select_keys(x, k.ravel()).reshape(k.shape), True
     if not _bytes.is_local():
         return _mapped(_keys_of_row, batched, x, k), True
-    return _select_rows(x, _repeated(k, batched[1], size)), True
+    return _select_rows(x, to_all(k, batched[1], size)), True
 
 
 @custom_vmap
@@ -49,7 +49,7 @@ def _select_rows_of_rows(size, batched, x, k):
         ranks = k.swapaxes(0, 1)
         found = _select_rows(x, ranks.reshape(ranks.shape[0], size * k.shape[2]))
         return found.reshape(ranks.shape).swapaxes(0, 1), True
-    k = _repeated(k, batched[1], size)
+    k = to_all(k, batched[1], size)
     found = _select_rows(*(as_rows(v) for v in (x, k)))
     return found.reshape(k.shape), True
 
@@ -66,8 +66,9 @@ def as_rows(values: Array) -> Array:
     return values.reshape(b * c, n)
 
 
-def _repeated(k, batched, size):
-    return k if batched else jnp.broadcast_to(k, (size, *k.shape))
+def to_all(values: Array, batched: bool, size: int) -> Array:
+    """Returns values that are mapped over, or those of all as often as there are."""
+    return values if batched else jnp.broadcast_to(values, (size, *values.shape))
 
 
 def _keys_of_row(x, k, numbers):

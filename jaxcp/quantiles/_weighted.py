@@ -14,10 +14,8 @@ from jaxcp._numbers import varying_like
 from jaxcp.quantiles import _bytes
 from jaxcp.quantiles._keys import to_keys
 from jaxcp.quantiles._masses import in_words, scales_of, weighted_key
-from jaxcp.quantiles._rows import as_rows, is_few
+from jaxcp.quantiles._rows import as_rows, is_few, to_all
 
-_BLOCK = 2**20  # numbers at once: with their weights they stay in the cache
-_SHORT = 128  # rows of fewer numbers lie side by side
 _WIDTH, _DEEP = 32, 31  # numbers side by side in a sum, and on top of one another
 
 
@@ -37,7 +35,7 @@ def _weighted_keys_of_rows(size, batched, x, weights, targets):
         return jax.vmap(each, axes)(x, weights, targets), True
     pairs = zip((x, weights), batched[:2], strict=True)
     x, weights = (v if has else v[None] for v, has in pairs)
-    return _select_rows(x, weights, _repeated(targets, batched[2], size)), True
+    return _select_rows(x, weights, to_all(targets, batched[2], size)), True
 
 
 @custom_vmap
@@ -56,15 +54,11 @@ def _select_rows_of_rows(size, batched, x, weights, targets):
         b, _, a = each.shape
         found = _select_rows(x, weights, each.reshape(b, size * a))
         return found.reshape(each.shape).swapaxes(0, 1), True
-    targets = _repeated(targets, batched[2], size)
+    targets = to_all(targets, batched[2], size)
     pairs = zip((x, weights), batched[:2], strict=True)
     x, weights = (_flat(v, has, size, targets.shape[1]) for v, has in pairs)
     found = _select_rows(x, weights, as_rows(targets))
     return found.reshape(targets.shape), True
-
-
-def _repeated(values, batched, size):
-    return values if batched else jnp.broadcast_to(values, (size, *values.shape))
 
 
 def _flat(values, batched, size, rows):
@@ -72,7 +66,7 @@ def _flat(values, batched, size, rows):
     if not batched and values.shape[0] == 1:
         return values
     n = values.shape[-1]
-    values = _repeated(values, batched, size)
+    values = to_all(values, batched, size)
     return as_rows(jnp.broadcast_to(values, (size, rows, n)))
 
 
@@ -94,14 +88,11 @@ def _by_bits(x, weights, targets):
 
 
 def _by_bytes(x, weights, targets):
-    b, n = len(targets), x.shape[1]
+    n = x.shape[1]
     if not _bytes.is_local():  # neither groups nor blocks: the devices keep their rows
         return _map_rows(_one_row, x, weights, targets)
-    rows, lanes = (_short_rows, _WIDTH) if n < _SHORT else (_long_rows, 1)
-    size = -(-max(1, _BLOCK // n) // lanes) * lanes  # rows of a block
-    if b < 2 * size:
-        return rows(x, weights, targets)
-    return _bytes.in_blocks(rows, size, x, weights, targets)
+    rows, lanes = (_short_rows, _WIDTH) if n < _bytes.SHORT else (_long_rows, 1)
+    return _bytes.in_blocks(rows, lanes, x, weights, targets)
 
 
 def _map_rows(function, x, weights, targets):
@@ -136,7 +127,7 @@ def _long_rows(x, weights, targets):
 
 
 def _short_rows(x, weights, targets):
-    """Returns keys of rows of fewer than `_SHORT` numbers, which lie side by side."""
+    """Returns keys of rows of fewer than `SHORT` numbers, which lie side by side."""
     b, n = len(targets), x.shape[1]
     lanes = min(_WIDTH, b)
     missing = -b % lanes  # some rows are in two groups
