@@ -119,8 +119,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=GUIDE)
     out = parser.parse_args().out
-    with plt.rc_context(plotting.style()):
-        figure = plt.figure(figsize=(WIDTH, LINE * num_lines()))
+    with plt.rc_context(plotting.style(**{"svg.hashsalt": "which_method"})):
+        size = WIDTH, LINE * num_lines()
+        figure = plt.figure(figsize=size, layout="none")
         draw(figure.add_axes((0, 0, 1, 1)))
         figure.savefig(out / "which_method.svg", metadata={"Date": None})
 
