@@ -1,5 +1,7 @@
 """What comes in as jax arrays: numpy, pandas, torch, lists; nothing lost in silence."""
 
+from __future__ import annotations
+
 import math
 from numbers import Real
 from typing import Any

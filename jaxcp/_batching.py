@@ -1,5 +1,7 @@
 """Scores and their sets over the rows of a batch."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 
 import jax

@@ -1,5 +1,7 @@
 """Arguments at the public door: converted, and checked where values are known."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from numbers import Real
 from typing import Any, NamedTuple

@@ -1,5 +1,7 @@
 """Files that are whole or not there, whenever the process is killed."""
 
+from __future__ import annotations
+
 import contextlib
 import io
 import os

@@ -1,5 +1,7 @@
 """Mixtures of Gaussians with diagonal covariances, and models that predict them."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 
 import jax

@@ -1,5 +1,7 @@
 """Groups and sets with names."""
 
+from __future__ import annotations
+
 from collections.abc import Hashable, Iterable
 from typing import Any, NamedTuple
 

@@ -5,6 +5,8 @@ inside of a program, where a target that is none of them is out of range. Other 
 are known on the host alone; an integer target is then a label 0, ..., k - 1 by itself.
 """
 
+from __future__ import annotations
+
 from collections.abc import Collection, Hashable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from datetime import date, datetime, time

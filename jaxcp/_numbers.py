@@ -1,5 +1,7 @@
 """Arithmetic that rounds once, as on paper, and how far rounding may go."""
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Callable
 

@@ -8,6 +8,8 @@ its own program too. Traced arrays, and those that lie elsewhere than in the mem
 the host, are never filled up.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any, Protocol, Self
 

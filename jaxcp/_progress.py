@@ -1,5 +1,7 @@
 """Progress bars, for those who ask for one."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 

@@ -1,5 +1,7 @@
 """Frozen dataclasses that jit, vmap, grad and scan see through."""
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 from collections.abc import Callable

@@ -5,6 +5,8 @@ equal in jax, whose caches may then run the program of the wrong one: the classe
 part of the key of every program that is kept.
 """
 
+from __future__ import annotations
+
 import functools
 import inspect
 import weakref

@@ -14,6 +14,8 @@ Clusters announce the end of a job by SIGTERM (SLURM: `--signal=TERM@60`): a sim
 with a checkpoint then stops after the running chunk, in all processes.
 """
 
+from __future__ import annotations
+
 import argparse
 import os
 import signal

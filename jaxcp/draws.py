@@ -1,5 +1,7 @@
 """Draws of a model at every input, and uniforms for scores that take them."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 
 import jax

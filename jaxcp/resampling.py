@@ -1,5 +1,7 @@
 """Resampling plans as training weights (b, n): row j fits model j, zero is held out."""
 
+from __future__ import annotations
+
 from functools import partial
 
 import jax

@@ -1,5 +1,7 @@
 """Rows at the door of a calibration: of one length and shape, with digits enough."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any, NamedTuple
 

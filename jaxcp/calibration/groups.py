@@ -1,5 +1,7 @@
 """Mondrian calibration: one threshold a group, or a class."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Hashable, Iterable
 from typing import Any

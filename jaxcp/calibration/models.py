@@ -1,5 +1,7 @@
 """Split conformal prediction: a prediction function with its calibration."""
 
+from __future__ import annotations
+
 import inspect
 from collections.abc import Hashable, Iterable
 from types import FunctionType

@@ -1,5 +1,7 @@
 """What every calibration is: a score, and a rule that turns alpha into thresholds."""
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections.abc import Hashable
 from typing import Any, Self

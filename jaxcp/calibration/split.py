@@ -1,5 +1,7 @@
 """Calibration: scores of a held-out set once, prediction sets at any level."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Hashable, Iterable
 from typing import Any

@@ -5,6 +5,8 @@ law with 10^7 calibration scores wrong. The laws hold for every predictor whose
 threshold is a conformal quantile of continuous scores, of this library or another.
 """
 
+from __future__ import annotations
+
 from typing import Any
 
 from jaxcp.certificates.laws import Certificate, calibration_size, certificate

@@ -1,5 +1,7 @@
 """What the coverage of split conformal prediction must be."""
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
 from fractions import Fraction

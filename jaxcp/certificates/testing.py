@@ -1,5 +1,7 @@
 """A test whether observed coverage is what it must be."""
 
+from __future__ import annotations
+
 from typing import Any, Literal, NamedTuple
 
 import numpy as np

@@ -1,5 +1,7 @@
 """Many fits of one learner: what they predict, and how they come to be."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -118,7 +120,7 @@ class Fits:
         """Returns something with a row for each input: the inputs."""
         return x
 
-    def source(self, x: PyTree) -> "tuple[Fits, PyTree]":
+    def source(self, x: PyTree) -> tuple[Fits, PyTree]:
         """Returns what predicts and what it takes: these fits, and inputs."""
         return self, _checks.rows(x=x)
 

@@ -1,5 +1,7 @@
 """From rows and a plan, of which fits leave which rows out, to held-out scores."""
 
+from __future__ import annotations
+
 from typing import Any, NamedTuple
 
 import jax

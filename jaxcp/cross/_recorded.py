@@ -1,5 +1,7 @@
 """Predictions of many fits at the door: one for each fit and row, and known."""
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 import numpy as np

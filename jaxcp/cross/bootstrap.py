@@ -1,5 +1,7 @@
 """The verbs that aggregate bootstrap fits: jackknife+-after-bootstrap and EnbPI."""
 
+from __future__ import annotations
+
 from functools import partial
 
 import jax

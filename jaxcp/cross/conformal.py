@@ -1,5 +1,7 @@
 """Calibration on the training rows themselves, by fits that leave rows out."""
 
+from __future__ import annotations
+
 from typing import Any
 
 from jax import Array

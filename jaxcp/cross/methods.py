@@ -1,5 +1,7 @@
 """The verbs: any resampling plan, jackknife+ and CV+."""
 
+from __future__ import annotations
+
 from functools import partial
 
 import jax

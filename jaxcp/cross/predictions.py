@@ -1,5 +1,7 @@
 """Predictions of many fits, from any library, in place of the fits themselves."""
 
+from __future__ import annotations
+
 from collections.abc import Hashable, Iterable
 from typing import Any
 

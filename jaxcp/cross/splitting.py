@@ -1,5 +1,7 @@
 """The verb that splits, fits and calibrates in one call."""
 
+from __future__ import annotations
+
 from functools import partial
 
 import jax

@@ -1,5 +1,7 @@
 """Data for one output or a label, as pure functions of a key."""
 
+from __future__ import annotations
+
 from functools import partial
 
 import jax

@@ -5,6 +5,8 @@ None: `sample`, `log_prob`, `to_latent` and `from_latent`. Thus `Density.of(law,
 is the density score of the true law.
 """
 
+from __future__ import annotations
+
 from functools import partial
 
 import jax

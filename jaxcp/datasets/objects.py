@@ -1,5 +1,7 @@
 """Objects in images, and a detector that is biased, noisy and misses some."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from functools import partial
 

@@ -1,5 +1,7 @@
 """Conformal boxes from lists of predicted and true boxes."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 from jaxcp.calibration.split import Calibration, calibrate

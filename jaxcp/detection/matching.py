@@ -1,5 +1,7 @@
 """Predicted and true boxes of images, matched one to one."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 import jax

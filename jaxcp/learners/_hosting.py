@@ -1,5 +1,7 @@
 """Many fits on the host: in threads or by an executor, kept when one of them fails."""
 
+from __future__ import annotations
+
 import hashlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_completed, wait
@@ -43,7 +45,7 @@ class ModelFits:
         done = sum(model is not None for model in self.models)
         return f"ModelFits({done} of {len(self.models)} fits)"
 
-    def marked(self) -> "ModelFits":
+    def marked(self) -> ModelFits:
         """Returns the fits with the fingerprint of their data, taken once.
 
         Data that change in place after an error are then known to be others.
@@ -52,7 +54,7 @@ class ModelFits:
             return self
         return replace(self, digest=_digest(self.x, self.y))
 
-    def check_same(self, other: "ModelFits") -> None:
+    def check_same(self, other: ModelFits) -> None:
         """Raises ValueError unless other fits are of the same key, data and weights."""
         same = {
             "key": self.entropy == other.entropy,

@@ -1,5 +1,7 @@
 """Other targets for some rows, and whether predictions move with them."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator
 
 import jax

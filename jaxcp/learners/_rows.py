@@ -1,5 +1,7 @@
 """Rows as people hold them: frames, arrays, sparse matrices, lists, dicts of them."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import jax

@@ -1,5 +1,7 @@
 """Whether a learner leaves out the rows that it is told to leave out."""
 
+from __future__ import annotations
+
 from collections import OrderedDict
 from contextlib import AbstractContextManager
 from typing import Any

@@ -1,5 +1,7 @@
 """Models of any library as learners: fitted on the host, a copy for every resample."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
@@ -87,7 +89,7 @@ class Estimator:
             raise ValueError(f"expected predict as a function, got {self.predict!r}")
         _checks.check_count("num_workers", self.num_workers, 1)
 
-    def resume(self, fits: ModelFits) -> "Estimator":
+    def resume(self, fits: ModelFits) -> Estimator:
         """Returns the learner that keeps the fits that are done, and makes the others.
 
         Args:

@@ -1,5 +1,7 @@
 """Learners made of the user's own functions, and of other learners."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 
 import jax

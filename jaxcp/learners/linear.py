@@ -1,5 +1,7 @@
 """Linear models: least squares and quantiles, both with a ridge penalty."""
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 from jax import Array, lax

@@ -1,5 +1,7 @@
 """Models that keep their training rows: kernel ridge and nearest neighbors."""
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 from jax import Array

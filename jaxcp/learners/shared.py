@@ -1,5 +1,7 @@
 """Parts of the parameters that all fits have in common."""
 
+from __future__ import annotations
+
 import jax
 from jax import Array
 

@@ -1,5 +1,7 @@
 """Sets parted by size into strata, and how often those of each cover."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import jax.numpy as jnp

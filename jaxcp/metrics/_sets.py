@@ -1,5 +1,7 @@
 """Tools of metrics: sets and targets after checks, coverage and size of each row."""
 
+from __future__ import annotations
+
 import math
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Coverage given the input, as far as a test set can tell."""
 
+from __future__ import annotations
+
 import math
 
 import jax

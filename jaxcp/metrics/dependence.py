@@ -1,5 +1,7 @@
 """Dependence between the size of a set and whether it covers."""
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,5 +1,7 @@
 """Coverage within groups and classes, and how far it is from its level."""
 
+from __future__ import annotations
+
 from collections.abc import Hashable, Iterable
 
 import jax.numpy as jnp

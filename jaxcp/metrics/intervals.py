@@ -1,5 +1,7 @@
 """Scores of intervals and quantiles, and criteria of coverage and width together."""
 
+from __future__ import annotations
+
 import jax.numpy as jnp
 from jax import Array
 

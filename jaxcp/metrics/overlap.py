@@ -1,5 +1,7 @@
 """How far two boxes are the same."""
 
+from __future__ import annotations
+
 import jax
 from jax import Array
 

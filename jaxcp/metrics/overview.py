@@ -1,5 +1,7 @@
 """All metrics that apply to some sets, in one dict."""
 
+from __future__ import annotations
+
 from collections.abc import Hashable, Iterable
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Shares of sets: how often they cover, are empty, or are sure."""
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 from jax import Array

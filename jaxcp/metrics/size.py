@@ -1,5 +1,7 @@
 """Sizes of sets: each, their mean, their median, and how often they are infinite."""
 
+from __future__ import annotations
+
 import jax.numpy as jnp
 from jax import Array
 

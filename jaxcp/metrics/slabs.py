@@ -1,5 +1,7 @@
 """Coverage in the worst slab of inputs."""
 
+from __future__ import annotations
+
 import math
 from fractions import Fraction
 from numbers import Real

@@ -1,5 +1,7 @@
 """Coverage of sets of similar size: good sets are large where it is hard."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import jax.numpy as jnp

@@ -1,5 +1,7 @@
 """Average volumes of sets in several dimensions."""
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 from jax import Array

@@ -1,5 +1,7 @@
 """Training of a network in one scan, on standardized data."""
 
+from __future__ import annotations
+
 import dataclasses
 from typing import Any
 

@@ -1,5 +1,7 @@
 """A normalizing flow of affine couplings, conditional on the input."""
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 from flax import nnx

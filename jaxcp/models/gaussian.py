@@ -1,5 +1,7 @@
 """A network of a mean and a scale."""
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 from flax import nnx

@@ -1,5 +1,7 @@
 """Conditional flow matching."""
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 from flax import nnx

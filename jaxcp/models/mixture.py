@@ -1,5 +1,7 @@
 """A mixture density network."""
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 from flax import nnx

@@ -1,5 +1,7 @@
 """Shapes of what a stream is given, against those of its state."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import jax

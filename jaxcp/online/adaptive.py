@@ -1,5 +1,7 @@
 """Methods that adapt alpha: ACI, and DtACI over many step sizes."""
 
+from __future__ import annotations
+
 from typing import ClassVar
 
 import jax

@@ -1,5 +1,7 @@
 """What all online methods share: a step predicts a set and learns from its target."""
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from typing import ClassVar
 

@@ -1,5 +1,7 @@
 """Methods that move the threshold itself: quantile tracking, PID and SF-OGD."""
 
+from __future__ import annotations
+
 from typing import ClassVar
 
 import jax

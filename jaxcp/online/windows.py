@@ -1,5 +1,7 @@
 """Windows of the latest scores: sliding, and weighted by age."""
 
+from __future__ import annotations
+
 from functools import partial
 from typing import ClassVar
 
@@ -35,7 +37,7 @@ class Window:
     oldest: Array
     count: Array | None
 
-    def push(self, score: Array) -> "Window":
+    def push(self, score: Array) -> Window:
         """Returns the window with a new score in the place of the oldest."""
         score = jnp.where(jnp.isnan(score), jnp.inf, score).astype(self.scores.dtype)
         scores = self.scores.at[self.oldest].set(score)

@@ -1,5 +1,7 @@
 """p-values that hold given the calibration set, not on average over such sets."""
 
+from __future__ import annotations
+
 import math
 from numbers import Real
 

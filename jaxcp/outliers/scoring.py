@@ -1,5 +1,7 @@
 """How strange test scores are among those of a calibration set."""
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 from jax import Array

@@ -1,5 +1,7 @@
 """Conformal p-values: how exceptional a score is among calibration scores."""
 
+from __future__ import annotations
+
 from functools import partial
 
 import jax

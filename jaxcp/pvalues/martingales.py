@@ -1,5 +1,7 @@
 """Conformal test martingales: evidence that a stream has changed, in logarithms."""
 
+from __future__ import annotations
+
 import math
 
 import jax

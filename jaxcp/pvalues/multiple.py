@@ -1,5 +1,7 @@
 """Many p-values at once: which to reject, and whether any is false."""
 
+from __future__ import annotations
+
 import math
 
 import jax

@@ -1,5 +1,7 @@
 """p-values along a stream: every score among those before it."""
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 from jax import Array, lax

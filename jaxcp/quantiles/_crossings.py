@@ -1,5 +1,7 @@
 """Where what grows along a line crosses a level: to the float, with its slope."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 
 import jax

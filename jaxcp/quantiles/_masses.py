@@ -6,6 +6,8 @@ precision they hold 33 bits of the total. Of more they are integers, and hold 60
 log2(n). Padding with zeros changes the words only where it passes a power of two.
 """
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 import jax.numpy as jnp

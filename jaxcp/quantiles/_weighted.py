@@ -5,6 +5,8 @@ are summed in bytes. The sums are of the integers that `Masses` makes of weights
 that both ways give the same keys.
 """
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 from jax import Array, lax

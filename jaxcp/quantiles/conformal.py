@@ -1,5 +1,7 @@
 """Conformal quantiles: thresholds that are order statistics."""
 
+from __future__ import annotations
+
 from functools import partial
 
 import jax

@@ -1,5 +1,7 @@
 """Quantiles of a sample, interpolated: descriptions of draws, not thresholds."""
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 from jax import Array

@@ -1,5 +1,7 @@
 """Alpha: read exactly, split over components, and ranked in integers."""
 
+from __future__ import annotations
+
 import functools
 from decimal import Decimal
 from fractions import Fraction

@@ -5,6 +5,8 @@ highest bit down. No sort, no copy, ties and infinities kept, and the mass can b
 anything monotone: a count, a masked count, a sum of weights, a sum over shards.
 """
 
+from __future__ import annotations
+
 from functools import partial
 
 import jax

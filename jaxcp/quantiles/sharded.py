@@ -1,5 +1,7 @@
 """Thresholds of scores that are spread over devices, or over machines."""
 
+from __future__ import annotations
+
 from functools import partial
 
 import jax

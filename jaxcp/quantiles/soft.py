@@ -1,5 +1,7 @@
 """Conformal quantiles with smooth gradients, to train through."""
 
+from __future__ import annotations
+
 from functools import partial
 
 import jax

@@ -1,5 +1,7 @@
 """Classes of values: the names that files have for them, and their fields."""
 
+from __future__ import annotations
+
 import dataclasses
 import sys
 from typing import Any

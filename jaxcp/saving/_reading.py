@@ -1,5 +1,7 @@
 """Values put together again from text, arrays, and what holes are filled with."""
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

@@ -1,5 +1,7 @@
 """Values taken apart: text for what they are, and arrays by the names of fields."""
 
+from __future__ import annotations
+
 import functools
 import re
 from types import FunctionType, MethodType

@@ -1,5 +1,7 @@
 """The verbs that save and load."""
 
+from __future__ import annotations
+
 import json
 import os
 import zipfile

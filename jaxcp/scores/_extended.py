@@ -4,6 +4,8 @@ Linear through (W_(i), i); above the last finite W linear with slope 1 / spread,
 the first exponential. Infinite draw scores are not joined by lines.
 """
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 import jax

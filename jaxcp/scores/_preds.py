@@ -1,5 +1,7 @@
 """Batches of predictions, whether they are what a kind of `inputs` says."""
 
+from __future__ import annotations
+
 import math
 
 import jax

@@ -1,5 +1,7 @@
 """Scores of rows with their rounding, and the thresholds to try on each."""
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 import jax

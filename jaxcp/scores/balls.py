@@ -1,5 +1,7 @@
 """Scores of several outputs together, from draws of the model: distances to them."""
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 from jax import Array, lax

@@ -1,5 +1,7 @@
 """Scores of boxes around objects in images."""
 
+from __future__ import annotations
+
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax

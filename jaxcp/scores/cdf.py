@@ -1,5 +1,7 @@
 """The rank of a score among the scores of draws from the model: any CDF score."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 
 import jax

@@ -1,5 +1,7 @@
 """Whether the sets of a score are those of its inverse law, on the user's own rows."""
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 import numpy as np

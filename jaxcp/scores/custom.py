@@ -1,5 +1,7 @@
 """A score of the user's own."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from functools import partial
 

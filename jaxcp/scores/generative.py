@@ -1,5 +1,7 @@
 """Scores that ask the model: its density, or its latent code, of a target."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -52,7 +54,7 @@ class Density:
         keep_functions(self, "log_prob", "sample")
 
     @classmethod
-    def of(cls, model: Any, params: PyTree) -> "Density":
+    def of(cls, model: Any, params: PyTree) -> Density:
         """Returns the score of a model with `log_prob(params, x, y)`; `pred` is x."""
         return cls(*_functions(model, params, "density", "log_prob", "sample"))
 
@@ -118,7 +120,7 @@ class Latent:
         keep_functions(self, "inverse", "forward")
 
     @classmethod
-    def of(cls, model: Any, params: PyTree, *, dim: int | None = None) -> "Latent":
+    def of(cls, model: Any, params: PyTree, *, dim: int | None = None) -> Latent:
         """Returns the score of a model with `to_latent(params, x, y)`; `pred` is x.
 
         For volumes, `dim` is the number of outputs d, by default `num_targets` of the

@@ -9,6 +9,8 @@ Example:
   '(lower, upper), each of shape () or (d,)'
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable
 from typing import NamedTuple, TypeGuard

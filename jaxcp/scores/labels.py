@@ -1,5 +1,7 @@
 """Scores of labels, from what a model says of each: probabilities or logits."""
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 from jax import Array

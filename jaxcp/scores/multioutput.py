@@ -1,5 +1,7 @@
 """Scores of several outputs together, from predicted points, boxes and ellipsoids."""
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 from jax import Array, lax

@@ -1,5 +1,7 @@
 """Scores of a number, or of several numbers with one component each."""
 
+from __future__ import annotations
+
 import jax.numpy as jnp
 from jax import Array
 

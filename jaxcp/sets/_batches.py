@@ -1,5 +1,7 @@
 """Batches of sets as data: a set by its index, some of them, arrays, frames."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self
@@ -85,7 +87,7 @@ class Batch:
 
     def to_pandas(
         self, index: Any = None, columns: Sequence[str] | None = None
-    ) -> "pd.DataFrame":
+    ) -> pd.DataFrame:
         """Returns a frame with a row for each set, of the numbers of `to_numpy`.
 
         Args:
@@ -131,7 +133,7 @@ def on_host(values: Any) -> np.ndarray:
     return np.array(values)
 
 
-def as_frame(values: np.ndarray, columns: list, index: Any) -> "pd.DataFrame":
+def as_frame(values: np.ndarray, columns: list, index: Any) -> pd.DataFrame:
     """Returns a frame of an array of shape (m, c)."""
     try:
         import pandas as pd

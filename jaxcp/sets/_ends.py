@@ -1,5 +1,7 @@
 """What sets between a lower and an upper end have in common."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from typing import Self
 

@@ -1,5 +1,7 @@
 """Sets with ends: intervals, boxes, bounding boxes."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from typing import Any
 
@@ -62,7 +64,7 @@ class Interval(Ends):
         """Returns the shape of a target, ()."""
         return ()
 
-    def checked(self, num_sets: int) -> "Interval":
+    def checked(self, num_sets: int) -> Interval:
         """Returns intervals with ends of shape (m,), which may come as (m, 1)."""
         if np.shape(self.lower) == np.shape(self.upper) == (num_sets, 1):
             return self.with_ends(self.lower[:, 0], self.upper[:, 0])
@@ -119,7 +121,7 @@ class Box(Ends):
         """Returns the shape of a target, (d,)."""
         return np.shape(self.lower)[-1:]
 
-    def checked(self, num_sets: int) -> "Box":
+    def checked(self, num_sets: int) -> Box:
         """Returns boxes with corners of shape (m, d)."""
         return self._checked((num_sets, *np.shape(self.lower)[1:]))
 
@@ -183,7 +185,7 @@ class BoundingBox(Ends):
             low, high = (self.lower, -free), (free, self.upper)
         return jnp.concatenate(low, axis=-1), jnp.concatenate(high, axis=-1)
 
-    def with_ends(self, lower: Array, upper: Array) -> "BoundingBox":
+    def with_ends(self, lower: Array, upper: Array) -> BoundingBox:
         """Returns the set whose boxes lie between these numbers."""
         first, last = (upper, lower) if self.inner else (lower, upper)
         return BoundingBox(first[..., :2], last[..., 2:], self.inner)
@@ -201,13 +203,13 @@ class BoundingBox(Ends):
         """Returns the shape of a target, (4,)."""
         return (4,)
 
-    def checked(self, num_sets: int) -> "BoundingBox":
+    def checked(self, num_sets: int) -> BoundingBox:
         """Returns boxes with corners of shape (m, 2)."""
         return self._checked((num_sets, 2))
 
     def clip(
         self, lower: ArrayLike | None = None, upper: ArrayLike | None = None
-    ) -> "BoundingBox":
+    ) -> BoundingBox:
         """Returns the outer box within bounds, shape (2,), or () for both of x and y.
 
         An inner box has no part within bounds: ValueError.

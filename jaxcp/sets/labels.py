@@ -1,5 +1,7 @@
 """Sets of labels."""
 
+from __future__ import annotations
+
 from collections.abc import Hashable, Iterable
 from itertools import pairwise
 from typing import Any
@@ -100,7 +102,7 @@ class LabelSet(Batch):
             return y
         return _names.codes(self.classes, "y", y, "the classes")
 
-    def named(self, classes: Iterable[Hashable] | None) -> "LabelSet":
+    def named(self, classes: Iterable[Hashable] | None) -> LabelSet:
         """Returns the set with k names for its labels, or without for None."""
         if classes is self.classes:
             return self
@@ -110,7 +112,7 @@ class LabelSet(Batch):
         """Returns the shape of a label, ()."""
         return ()
 
-    def checked(self, num_sets: int) -> "LabelSet":
+    def checked(self, num_sets: int) -> LabelSet:
         """Returns the sets if their mask is of shape (m, k), bool."""
         if self.mask.ndim != 2 or self.mask.dtype != bool:
             mask = f"{self.mask.dtype}{self.mask.shape}"

@@ -1,5 +1,7 @@
 """Balls of one norm, with volumes in closed form."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 
 import jax.numpy as jnp
@@ -70,7 +72,7 @@ class Ball(Batch):
         radius = jnp.asarray(self.radius)[..., None]
         return self.center - radius, self.center + radius
 
-    def exact(self) -> "Ball":
+    def exact(self) -> Ball:
         """Returns the ball without targets beyond its radius by rounding."""
         return replace(self, rounds=False)
 

@@ -1,5 +1,7 @@
 """Membership of many points in one set."""
 
+from __future__ import annotations
+
 import jax
 from jax import Array
 

@@ -1,5 +1,7 @@
 """Sets in several dimensions that are given by distances or by scores."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from functools import partial
 
@@ -141,7 +143,7 @@ class Ellipsoid(Batch):
         """Returns corners (lower, upper) of the box around it, each of shape (d,)."""
         return over_batch(Ellipsoid._bounds, jnp.ndim(self.radius), self)
 
-    def exact(self) -> "Ellipsoid":
+    def exact(self) -> Ellipsoid:
         """Returns the ellipsoid without targets beyond its radius by rounding."""
         return replace(self, rounds=False)
 
@@ -231,7 +233,7 @@ class LevelSet(Batch):
         estimate = partial(self.score.estimate_log_size, key, self.pred, self.level)
         return unless_nan(self.level, estimate(num_samples, sobol=sobol))
 
-    def exact(self) -> "LevelSet":
+    def exact(self) -> LevelSet:
         """Returns the set without targets beyond the level by rounding."""
         return replace(self, rounds=False)
 

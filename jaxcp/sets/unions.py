@@ -1,5 +1,7 @@
 """Unions of intervals."""
 
+from __future__ import annotations
+
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -81,7 +83,7 @@ class Intervals(Batch):
         """Returns the shape of a target, ()."""
         return ()
 
-    def checked(self, num_sets: int) -> "Intervals":
+    def checked(self, num_sets: int) -> Intervals:
         """Returns the sets if their ends are of shape (m, k)."""
         shapes = np.shape(self.lower), np.shape(self.upper)
         if len(shapes[0]) != 2 or shapes[0] != shapes[1]:

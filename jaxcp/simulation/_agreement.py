@@ -1,5 +1,7 @@
 """What all processes of one program must decide alike."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Callable
 from typing import Any, TypeVar

@@ -1,5 +1,7 @@
 """Fingerprints of functions: of their code and what it uses, alike in any process."""
 
+from __future__ import annotations
+
 import dis
 import functools
 import hashlib

@@ -1,5 +1,7 @@
 """One batch of replicates as one program, on one device or on every one of a mesh."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial

@@ -1,5 +1,7 @@
 """What tells one simulation from another, whatever the process."""
 
+from __future__ import annotations
+
 import hashlib
 import re
 from collections.abc import Callable, Iterator

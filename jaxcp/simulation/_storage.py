@@ -1,5 +1,7 @@
 """Checkpoints: a folder with the settings of a simulation and a file for each chunk."""
 
+from __future__ import annotations
+
 import errno
 import hashlib
 import json

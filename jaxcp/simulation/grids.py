@@ -1,5 +1,7 @@
 """Grids of independent cells: a file for each, on any executor, resumable."""
 
+from __future__ import annotations
+
 import sys
 import time
 import traceback

@@ -1,5 +1,7 @@
 """Many replicates of one trial, in chunks: to report, to save, to stop after."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack

@@ -6,6 +6,8 @@ of floats are exact, quantiles are order statistics: no chunk size, number of de
 or interruption changes a bit of them.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

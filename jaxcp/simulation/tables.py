@@ -1,5 +1,7 @@
 """Tables of what the cells of a grid have found."""
 
+from __future__ import annotations
+
 import csv
 import json
 from pathlib import Path

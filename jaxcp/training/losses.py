@@ -1,5 +1,7 @@
 """The loss of conformal training: how large sets calibrated in the batch would be."""
 
+from __future__ import annotations
+
 import math
 from dataclasses import KW_ONLY, replace
 from functools import partial

@@ -1,5 +1,7 @@
 """Sets with soft edges: membership and size that have gradients in the threshold."""
 
+from __future__ import annotations
+
 from functools import partial
 
 import jax

@@ -1,5 +1,7 @@
 """Hyperparameters of a score: learned by gradient, or chosen from a grid."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeVar

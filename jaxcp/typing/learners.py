@@ -1,5 +1,7 @@
 """What fits: learners."""
 
+from __future__ import annotations
+
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np

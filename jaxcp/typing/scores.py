@@ -1,5 +1,7 @@
 """What scores are, methods for streams, and bets."""
 
+from __future__ import annotations
+
 from typing import Protocol, runtime_checkable
 
 from jax import Array

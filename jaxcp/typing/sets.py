@@ -1,5 +1,7 @@
 """What sets offer: a protocol for each thing that some of them can do."""
 
+from __future__ import annotations
+
 from collections.abc import Hashable, Iterable
 from typing import Any, Protocol, Self, runtime_checkable
 
@@ -78,7 +80,7 @@ class HasEnds(Set, Protocol):
         Each of the shape of a target; leading axes are batches.
         """
 
-    def with_ends(self, lower: Array, upper: Array) -> "HasEnds":
+    def with_ends(self, lower: Array, upper: Array) -> HasEnds:
         """Returns the set of this kind with other ends."""
 
 

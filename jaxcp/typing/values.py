@@ -1,5 +1,7 @@
 """Numbers, arrays and what else arguments are."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 

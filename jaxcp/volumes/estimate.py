@@ -1,5 +1,7 @@
 """The volume of one set, which offers it in closed form or estimates it."""
 
+from __future__ import annotations
+
 from collections.abc import Sized
 from typing import Any
 
