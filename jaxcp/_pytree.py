@@ -31,6 +31,12 @@ def static(**kwargs: Any) -> Any:
     Raises:
       TypeError: as `dataclasses.field`.
 
+    Cost:
+      A new value of the field compiles anew.
+
+    See also:
+      pytree
+
     Example:
       >>> @jaxcp.pytree
       ... class Power:
@@ -60,6 +66,12 @@ def pytree(cls: type[_Class]) -> type[_Class]:
     Raises:
       TypeError: as `dataclasses.dataclass`, for instance for a field without a default
         after one with a default.
+
+    Cost:
+      A new class compiles anew wherever it is used; new values of its leaves do not.
+
+    See also:
+      static, scores.Custom, online.Stream, Rule
 
     Example:
       >>> @jaxcp.pytree

@@ -63,13 +63,19 @@ def initialize(
       connect_timeout: Seconds to wait for the other processes.
       heartbeat_timeout: Seconds of silence after which a process counts as dead.
 
+    Returns:
+      None.
+
     Raises:
       ValueError: if there is no cluster and an argument is missing or out of range.
       RuntimeError: if jax has started already. (A process whose peers do not come is
         ended by jax itself, after a message on stderr that says so.)
 
-    Returns:
-      None.
+    Cost:
+      Waits for the other processes, at most `connect_timeout` seconds.
+
+    See also:
+      distributed.launch, simulate, sharded_conformal_quantile
 
     Example:
       >>> initialize("localhost:9900", num_processes=2, process_id=2)
@@ -116,6 +122,12 @@ def launch(
 
     Raises:
       ValueError: if `num_processes` or `devices` is not positive or there is no script.
+
+    Cost:
+      `num_processes` processes of Python, each of which imports jax.
+
+    See also:
+      distributed.initialize, simulate
 
     Example:
       >>> launch(2, ["-c", "from jaxcp.distributed import initialize; initialize()"])

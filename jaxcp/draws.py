@@ -52,6 +52,13 @@ def draw(
       ValueError: if lengths differ, `num_draws` is not a positive int, or the function
         returns something else than `num_draws` rows.
 
+    Cost:
+      n l draws of the model, in blocks of at most 131,072 draws. One compilation for a
+      function and shapes.
+
+    See also:
+      uniforms, scores.PCP, scores.CDF
+
     Example:
       >>> sample = lambda key, x, n: x[None] + jax.random.normal(key, (n, 2))
       >>> x = jnp.zeros((5, 1))
@@ -86,6 +93,12 @@ def uniforms(key: Array, n: int) -> Array:
 
     Raises:
       ValueError: if `key` is no random key, or `n` is not an int >= 0.
+
+    Cost:
+      n random numbers.
+
+    See also:
+      draw, scores.APS, scores.RAPS
 
     Example:
       >>> from jaxcp.scores import APS

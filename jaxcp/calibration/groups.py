@@ -41,6 +41,9 @@ class GroupCalibration(Rule):
       classes: Names of the labels, which sets then have and targets come in, or None.
       group_names: Names of the groups, in which those of test points come, or None:
         `dict(zip(cp.group_names, cp.quantile(alpha)))` says whose each threshold is.
+
+    See also:
+      calibrate_groups, Calibration, metrics.group_coverage
     """
 
     score: Score
@@ -96,6 +99,13 @@ class GroupCalibration(Rule):
         Guarantee:
           1 - alpha within every group, or for every class.
 
+        Assumption:
+          The calibration and test examples of a group are exchangeable.
+
+        Cost:
+          O(g n) for the thresholds of g groups; with `test_weights` O(n) for each test
+          point.
+
         Example:
           >>> from jaxcp.scores import Absolute
           >>> groups = jnp.array([0, 0, 1, 1])
@@ -136,6 +146,13 @@ class GroupCalibration(Rule):
 
         Guarantee:
           P(p <= alpha) <= alpha within every group, or for every class.
+
+        Assumption:
+          The calibration and test examples of a group are exchangeable.
+
+        Cost:
+          O((n + m) log(n + m)): one sort serves all groups; with weights one sort for
+          each of the g groups.
 
         Example:
           >>> from jaxcp.scores import Absolute
@@ -272,11 +289,22 @@ def calibrate_groups(
         `group_names`, or their number is not known.
 
     Guarantee:
-      1 - alpha within every group, if its examples are exchangeable. A group with fewer
-      than 1/alpha - 1 rows has infinite sets.
+      1 - alpha within every group. A group with fewer than 1/alpha - 1 rows has
+      infinite sets.
+
+    Assumption:
+      The calibration and test examples of a group are exchangeable, and groups are
+      known at prediction.
+
+    Cost:
+      As `calibrate`; thresholds take O(g n) for each alpha.
 
     References:
-      Vovk, Conditional Validity of Inductive Conformal Predictors, 2012.
+      Vovk, Conditional Validity of Inductive Conformal Predictors, ACML, 2012.
+
+    See also:
+      calibrate, grouped_conformal_quantile, metrics.group_coverage,
+      metrics.class_coverage
 
     Example:
       >>> from jaxcp.scores import LAC

@@ -23,6 +23,9 @@ class SplitConformal:
       predict: `(params, x) -> preds`, over the leading axis of x.
       params: Whatever `predict` takes, any pytree.
       calibration: The calibration of the score.
+
+    See also:
+      split_conformal, split_conformal_fit, Calibration
     """
 
     predict: Predict = static()
@@ -86,12 +89,23 @@ def split_conformal(
       ValueError: as `calibrate`, and if `predict` is no function.
 
     Guarantee:
-      P(Y in set) >= 1 - alpha if calibration and test examples are exchangeable and the
-      model was fitted on neither.
+      P(Y in set) >= 1 - alpha.
+
+    Assumption:
+      The calibration and test examples are exchangeable, and the model was fitted on
+      neither.
+
+    Cost:
+      One call of `predict` on the n inputs, then as `calibrate`.
 
     References:
-      Papadopoulos et al., Inductive Confidence Machines for Regression, 2002.
-      Lei et al., Distribution-Free Predictive Inference for Regression, 2018.
+      Papadopoulos, Proedrou, Vovk, Gammerman, Inductive Confidence Machines for
+      Regression, ECML, 2002.
+      Lei, G'Sell, Rinaldo, Tibshirani, Wasserman, Distribution-Free Predictive
+      Inference for Regression, JASA, 2018.
+
+    See also:
+      calibrate, split_conformal_fit, cv_plus, SplitConformal
 
     Example:
       >>> from jaxcp.scores import Absolute

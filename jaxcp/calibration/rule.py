@@ -50,6 +50,16 @@ class Rule(ABC):
     Guarantee:
       None of its own: that of the thresholds.
 
+    Assumption:
+      Those of the thresholds.
+
+    Cost:
+      One threshold for all rows, or one for each row with context; p-values take one
+      for each bit of a float and row.
+
+    See also:
+      calibrate, Calibration, GroupCalibration, pytree
+
     Example:
       >>> from jaxcp.scores import Absolute
       >>> @jaxcp.pytree

@@ -24,6 +24,9 @@ class Certificate:
       n: Number of calibration scores.
       alpha: Miscoverage level, exactly.
       rank: Which order statistic is the threshold, k, from 1; n + 1 means +inf.
+
+    See also:
+      certificates.certificate, Calibration.certificate, certificates.coverage_test
     """
 
     n: int
@@ -98,11 +101,20 @@ def certificate(n: int, alpha: Any) -> Certificate:
       ValueError: if `alpha` is outside (0, 1) or n is negative.
 
     Guarantee:
-      Exact for continuous exchangeable scores (given the set: i.i.d.). Scores that tie
-      cover at least as often.
+      Exact. Where scores tie, coverage is at least this.
+
+    Assumption:
+      Exchangeable scores that do not tie (given the calibration set: i.i.d.).
+
+    Cost:
+      O(1), on the host.
 
     References:
-      Vovk, Conditional Validity of Inductive Conformal Predictors, 2012.
+      Vovk, Conditional Validity of Inductive Conformal Predictors, ACML, 2012.
+
+    See also:
+      coverage_law, certificates.calibration_size, certificates.coverage_test,
+      Calibration.certificate
 
     Example:
       >>> proof = certificate(99, 0.1)
@@ -134,8 +146,20 @@ def coverage_law(n: int, alpha: ArrayLike) -> tuple[int, int]:
     Raises:
       ValueError: if `alpha` is outside (0, 1) or n is negative.
 
+    Guarantee:
+      Exact. Where scores tie, coverage is at least this.
+
+    Assumption:
+      Scores that are i.i.d. and do not tie.
+
+    Cost:
+      O(1), on the host.
+
     References:
-      Vovk, Conditional Validity of Inductive Conformal Predictors, 2012.
+      Vovk, Conditional Validity of Inductive Conformal Predictors, ACML, 2012.
+
+    See also:
+      certificates.certificate, certificates.calibration_size
 
     Example:
       >>> coverage_law(99, 0.1)
@@ -166,10 +190,21 @@ def calibration_size(alpha: Any, slack: float, probability: float) -> int:
         its ends, where the search would take long.
 
     Guarantee:
-      Exact for continuous i.i.d. scores.
+      Exact.
+
+    Assumption:
+      Scores that are i.i.d. and do not tie.
+
+    Cost:
+      On the host: O(log n) steps, each over 2 / min(alpha, 1 - alpha) sizes, at least
+      100.
 
     References:
-      Angelopoulos, Bates, Conformal Prediction: A Gentle Introduction, 2023, Table 1.
+      Angelopoulos, Bates, Conformal Prediction: A Gentle Introduction, Foundations and
+      Trends in Machine Learning, 2023, Table 1.
+
+    See also:
+      certificates.certificate, coverage_law
 
     Example:
       >>> calibration_size(0.1, slack=0.05, probability=0.9)

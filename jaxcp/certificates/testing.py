@@ -22,6 +22,9 @@ class CoverageTest(NamedTuple):
       coverage: Share of covered test points.
       expected: Exact coverage k / (n + 1).
       standard_error: Standard deviation of `coverage`, if the predictor is valid.
+
+    See also:
+      certificates.coverage_test
     """
 
     p_value: float
@@ -63,11 +66,19 @@ def coverage_test(
         0, ..., m, or there is nothing to test; or if `alpha` is outside (0, 1).
 
     Guarantee:
-      P(p_value <= t) <= t for i.i.d. data with continuous scores and every predictor
-      whose sets are those of the conformal quantile.
+      P(p_value <= t) <= t if the predictor is valid.
+
+    Assumption:
+      I.i.d. data, scores that do not tie, and sets at the conformal quantile.
+
+    Cost:
+      On the host, in double precision: one Fourier transform of the law of the counts.
 
     References:
-      Vovk, Conditional Validity of Inductive Conformal Predictors, 2012.
+      Vovk, Conditional Validity of Inductive Conformal Predictors, ACML, 2012.
+
+    See also:
+      certificates.certificate, metrics.coverage, simulate
 
     Example:
       >>> scores = jax.random.normal(jax.random.key(0), (500, 101))

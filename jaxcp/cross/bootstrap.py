@@ -51,12 +51,22 @@ def jackknife_plus_after_bootstrap(
       ValueError: as `cross_conformal`.
 
     Guarantee:
-      1 - 2 alpha for exchangeable rows if the number of resamples is itself drawn, from
-      Binomial(B, (1 - 1/(n + 1))^n); about 1 - alpha in practice.
+      1 - 2 alpha if the number of resamples is itself drawn, from Binomial(B, (1 - 1/(n
+      + 1))^n); about 1 - alpha in practice.
+
+    Assumption:
+      The rows and test examples are exchangeable, and the learner treats rows alike.
+
+    Cost:
+      b + 1 fits, whatever n is, in one program; weights of shape (b, n). Sets as
+      `CrossConformal.__call__`.
 
     References:
       Kim, Xu, Barber, Predictive Inference Is Free with the Jackknife+-after-Bootstrap,
-      2020.
+      NeurIPS, 2020.
+
+    See also:
+      enbpi, jackknife_plus, cv_plus, resampling.bootstrap
 
     Example:
       >>> from jaxcp import datasets, learners, scores
@@ -126,12 +136,23 @@ def enbpi(
       ValueError: as `cross_conformal`, and if `block_size` is not in 1, ..., n.
 
     Guarantee:
-      Asymptotic, with the sliding window: conditional coverage tends to 1 - alpha for
-      strongly mixing errors and consistent predictions. None in finite samples.
+      Asymptotic, with the sliding window: conditional coverage tends to 1 - alpha. None
+      in finite samples.
+
+    Assumption:
+      Strongly mixing errors and consistent predictions.
+
+    Cost:
+      b + 1 fits, whatever n is, in one program; weights of shape (b, n).
 
     References:
-      Xu and Xie, Conformal Prediction Interval for Dynamic Time-Series, 2021; Conformal
-      Prediction for Time Series, 2023.
+      Xu, Xie, Conformal Prediction Interval for Dynamic Time-Series, ICML, 2021.
+      Xu, Xie, Conformal Prediction for Time Series, IEEE Transactions on Pattern
+      Analysis and Machine Intelligence, 2023.
+
+    See also:
+      jackknife_plus_after_bootstrap, CrossConformal.stream, online.SlidingWindow,
+      resampling.block_bootstrap
 
     Example:
       >>> from jaxcp import datasets, learners, online, scores

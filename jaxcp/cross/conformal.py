@@ -25,6 +25,9 @@ class CrossConformal:
     Args:
       fits: The fits, and one on all rows for `naive`; `fits.models` of an `Estimator`.
       calibration: The calibration by what they predict for rows they left out.
+
+    See also:
+      cross_conformal, jackknife_plus, cv_plus, enbpi, CrossCalibration
     """
 
     fits: Fits | HostFits
@@ -73,12 +76,21 @@ class CrossConformal:
           ValueError: if a number `alpha` is outside (0, 1), or lengths differ.
 
         Guarantee:
-          P(Y in set) >= 1 - 2 alpha for exchangeable rows and a learner that treats
-          them alike (K folds: minus a term below sqrt(2 / n)); about 1 - alpha for
-          stable learners. `enbpi` has an asymptotic guarantee.
+          P(Y in set) >= 1 - 2 alpha if each row is left out by one fit (K folds: minus
+          a term below sqrt(2 / n)); about 1 - alpha for stable learners. `enbpi` has an
+          asymptotic guarantee.
+
+        Assumption:
+          The rows and test examples are exchangeable, and the learner treats rows
+          alike.
+
+        Cost:
+          Predictions of b fits and O(n) time for each of m sets, in blocks of inputs.
+          Folds of 64 rows or more are sorted once and searched in O(log n).
 
         References:
-          Barber et al., Predictive Inference with the Jackknife+, 2021.
+          Barber, Candes, Ramdas, Tibshirani, Predictive Inference with the Jackknife+,
+          Annals of Statistics, 2021.
 
         Example:
           >>> from jaxcp import jackknife_plus, learners, scores
@@ -101,10 +113,17 @@ class CrossConformal:
         sets of all fits. Arguments, errors and types of sets as for the "+" sets.
 
         Guarantee:
-          P(Y in set) >= 1 - alpha for exchangeable rows; usually far more.
+          P(Y in set) >= 1 - alpha; usually far more.
+
+        Assumption:
+          Those of the "+" sets.
+
+        Cost:
+          One threshold in O(n), and predictions of b fits for each set.
 
         References:
-          Barber et al., Predictive Inference with the Jackknife+, 2021, theorem 2.
+          Barber, Candes, Ramdas, Tibshirani, Predictive Inference with the Jackknife+,
+          Annals of Statistics, 2021, theorem 2.
         """
         sets = _programs.minmax(*self._check(x, alpha, test_weights))
         return self.calibration.named(sets)
@@ -120,8 +139,15 @@ class CrossConformal:
           None: coverage may be anything, and falls to a half where the number of
           features is the number of rows. About 1 - alpha for stable learners.
 
+        Assumption:
+          A learner whose fit hardly depends on any one row.
+
+        Cost:
+          One threshold in O(n), and predictions of one fit.
+
         References:
-          Barber et al., Predictive Inference with the Jackknife+, 2021, section 1.2.
+          Barber, Candes, Ramdas, Tibshirani, Predictive Inference with the Jackknife+,
+          Annals of Statistics, 2021, section 1.2.
         """
         preds = self.fits.predict_full(x)
         return self.calibration.naive(preds, alpha, test_weights=test_weights)
@@ -144,7 +170,10 @@ class CrossConformal:
           ValueError: if a number `alpha` is outside (0, 1).
 
         References:
-          Xu and Xie, Conformal Prediction for Time Series, 2021 and 2023.
+          Xu, Xie, Conformal Prediction for Time Series, IEEE Transactions on Pattern
+          Analysis and Machine Intelligence, 2023.
+          Xu, Xie, Conformal Prediction Interval for Dynamic Time-Series, ICML, 2021
+          (with alpha).
         """
         source, x = self.fits.source(x)
         return self.calibration.aggregate_of(source, x, alpha)

@@ -64,8 +64,19 @@ def cross_conformal(
     Guarantee:
       As `CrossConformal.__call__`: 1 - 2 alpha where every row is left out by one fit.
 
+    Assumption:
+      The rows and test examples are exchangeable, and the learner treats rows alike.
+
+    Cost:
+      b + 1 fits in one program, `batch_size` at a time, whose parameters are kept, and
+      n held-out predictions.
+
     References:
-      Barber et al., Predictive Inference with the Jackknife+, 2021.
+      Barber, Candes, Ramdas, Tibshirani, Predictive Inference with the Jackknife+,
+      Annals of Statistics, 2021.
+
+    See also:
+      jackknife_plus, cv_plus, cross_calibrate, resampling.k_fold, resampling.subsample
 
     Example:
       >>> from jaxcp import datasets, learners, resampling, scores
@@ -120,10 +131,22 @@ def jackknife_plus(
       ValueError: as `cross_conformal`, and if n is less than 2.
 
     Guarantee:
-      1 - 2 alpha for exchangeable rows; about 1 - alpha for stable learners.
+      1 - 2 alpha; about 1 - alpha for stable learners.
+
+    Assumption:
+      The rows and test examples are exchangeable, and the learner treats rows alike.
+
+    Cost:
+      n + 1 fits in one program; with a closed form about one fit of `Ridge` or
+      `KernelRidge`. Sets as `CrossConformal.__call__`.
 
     References:
-      Barber et al., Predictive Inference with the Jackknife+, 2021, theorem 1.
+      Barber, Candes, Ramdas, Tibshirani, Predictive Inference with the Jackknife+,
+      Annals of Statistics, 2021, theorem 1.
+
+    See also:
+      cv_plus, jackknife_plus_after_bootstrap, CrossConformal.minmax,
+      typing.LeavesOneOut
 
     Example:
       >>> from jaxcp import datasets, learners, scores
@@ -183,13 +206,24 @@ def cv_plus(
         neither it nor `folds`, or a fold is empty.
 
     Guarantee:
-      1 - 2 alpha - min(2 (1 - 1/K) / (n/K + 1), (1 - K/n) / (K + 1)) for exchangeable
-      rows and folds of one size; about 1 - alpha for stable learners. None of its own
-      for folds that were chosen by looking at the targets.
+      1 - 2 alpha - min(2 (1 - 1/K) / (n/K + 1), (1 - K/n) / (K + 1)) for folds of one
+      size; about 1 - alpha for stable learners. None of its own for folds that were
+      chosen by looking at the targets.
+
+    Assumption:
+      The rows and test examples are exchangeable, and the learner treats rows alike.
+
+    Cost:
+      K + 1 fits in one program. Sets as `CrossConformal.__call__`.
 
     References:
-      Barber et al., Predictive Inference with the Jackknife+, 2021, theorem 4.
-      Vovk, Cross-Conformal Predictors, 2015 (the sets of labels).
+      Barber, Candes, Ramdas, Tibshirani, Predictive Inference with the Jackknife+,
+      Annals of Statistics, 2021, theorem 4.
+      Vovk, Cross-Conformal Predictors, Annals of Mathematics and Artificial
+      Intelligence, 2015 (the sets of labels).
+
+    See also:
+      jackknife_plus, split_conformal_fit, cross_calibrate, resampling.k_fold
 
     Example:
       >>> from jaxcp import datasets, learners, scores

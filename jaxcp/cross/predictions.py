@@ -39,6 +39,9 @@ class CrossCalibration:
     Args:
       left_out: Which of the b fits predict each row.
       calibration: The calibration of the held-out scores.
+
+    See also:
+      cross_calibrate, CrossConformal, Calibration
     """
 
     left_out: OwnFit | Ensemble
@@ -91,12 +94,20 @@ class CrossCalibration:
             shape, one is NaN, a number `alpha` is outside (0, 1), or lengths differ.
 
         Guarantee:
-          P(Y in set) >= 1 - 2 alpha for exchangeable rows, each left out by one fit,
-          and a learner that treats them alike (K folds: minus a term below
-          sqrt(2 / n)); about 1 - alpha for stable learners.
+          P(Y in set) >= 1 - 2 alpha if each row is left out by one fit (K folds: minus
+          a term below sqrt(2 / n)); about 1 - alpha for stable learners.
+
+        Assumption:
+          The rows and test examples are exchangeable, and the learner treats rows
+          alike.
+
+        Cost:
+          O(b + n) time for each of m sets, in blocks. Folds of 64 rows or more are
+          sorted once and searched in O(log n).
 
         References:
-          Barber et al., Predictive Inference with the Jackknife+, 2021.
+          Barber, Candes, Ramdas, Tibshirani, Predictive Inference with the Jackknife+,
+          Annals of Statistics, 2021.
         """
         args = self._check(preds, alpha, test_weights)
         return self.named(_programs.plus(self, Recorded(), *args))
@@ -110,10 +121,17 @@ class CrossCalibration:
         sets of all fits. Arguments, errors and types of sets as for the "+" sets.
 
         Guarantee:
-          P(Y in set) >= 1 - alpha for exchangeable rows; usually far more.
+          P(Y in set) >= 1 - alpha; usually far more.
+
+        Assumption:
+          Those of the "+" sets.
+
+        Cost:
+          One threshold in O(n), and O(b) time for each set.
 
         References:
-          Barber et al., Predictive Inference with the Jackknife+, 2021, theorem 2.
+          Barber, Candes, Ramdas, Tibshirani, Predictive Inference with the Jackknife+,
+          Annals of Statistics, 2021, theorem 2.
         """
         args = self._check(preds, alpha, test_weights)
         return self.named(_programs.minmax(self, Recorded(), *args))
@@ -129,8 +147,15 @@ class CrossCalibration:
           None: coverage may be anything, and falls to a half where the number of
           features is the number of rows. About 1 - alpha for stable learners.
 
+        Assumption:
+          A learner whose fit hardly depends on any one row.
+
+        Cost:
+          One threshold in O(n).
+
         References:
-          Barber et al., Predictive Inference with the Jackknife+, 2021, section 1.2.
+          Barber, Candes, Ramdas, Tibshirani, Predictive Inference with the Jackknife+,
+          Annals of Statistics, 2021, section 1.2.
         """
         return self.calibration(preds, alpha, test_weights=test_weights)
 
@@ -152,7 +177,10 @@ class CrossCalibration:
           ValueError: as calling the calibration.
 
         References:
-          Xu and Xie, Conformal Prediction for Time Series, 2021 and 2023.
+          Xu, Xie, Conformal Prediction for Time Series, IEEE Transactions on Pattern
+          Analysis and Machine Intelligence, 2023.
+          Xu, Xie, Conformal Prediction Interval for Dynamic Time-Series, ICML, 2021
+          (with alpha).
         """
         return self.aggregate_of(Recorded(), self._preds(preds), alpha)
 
@@ -255,10 +283,20 @@ def cross_calibrate(
 
     Guarantee:
       As `CrossCalibration.__call__`: 1 - 2 alpha where every row is left out by one
-      fit, for fits that treat their rows alike.
+      fit.
+
+    Assumption:
+      The rows and test examples are exchangeable, and the fits treat their rows alike.
+
+    Cost:
+      No fit: O(b n) time to combine the predictions, and n scores.
 
     References:
-      Barber et al., Predictive Inference with the Jackknife+, 2021.
+      Barber, Candes, Ramdas, Tibshirani, Predictive Inference with the Jackknife+,
+      Annals of Statistics, 2021.
+
+    See also:
+      cv_plus, cross_conformal, calibrate, learners.Estimator
 
     Example:
       >>> import numpy as np

@@ -67,11 +67,22 @@ def split_conformal_fit(
         differ, or as `calibrate`.
 
     Guarantee:
-      P(Y in set) >= 1 - alpha for exchangeable rows and test examples.
+      P(Y in set) >= 1 - alpha.
+
+    Assumption:
+      The rows and test examples are exchangeable.
+
+    Cost:
+      One fit on `share` of the rows; predictions and scores of the others.
 
     References:
-      Papadopoulos et al., Inductive Confidence Machines for Regression, 2002.
-      Lei et al., Distribution-Free Predictive Inference for Regression, 2018.
+      Papadopoulos, Proedrou, Vovk, Gammerman, Inductive Confidence Machines for
+      Regression, ECML, 2002.
+      Lei, G'Sell, Rinaldo, Tibshirani, Wasserman, Distribution-Free Predictive
+      Inference for Regression, JASA, 2018.
+
+    See also:
+      split_conformal, cv_plus, learners.Estimator
 
     Example:
       >>> from jaxcp import datasets, learners, scores

@@ -120,7 +120,7 @@ class MeanScale:
 
     References:
       Papadopoulos, Gammerman, Vovk, Normalized Nonconformity Measures for Regression
-      Conformal Prediction, 2008.
+      Conformal Prediction, Artificial Intelligence and Applications, 2008.
 
     Example:
       >>> from jaxcp.learners import Ridge

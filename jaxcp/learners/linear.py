@@ -50,7 +50,8 @@ class Ridge:
       intercept: Whether there is an intercept.
 
     References:
-      Hoerl and Kennard, Ridge Regression, 1970.
+      Hoerl, Kennard, Ridge Regression: Biased Estimation for Nonorthogonal Problems,
+      Technometrics, 1970.
 
     Example:
       >>> x, y = jnp.array([[0.0], [1.0], [2.0]]), jnp.array([1.0, 3.0, 5.0])
@@ -123,8 +124,9 @@ class QuantileRidge:
       intercept: Whether there is an intercept, which is not penalized.
 
     References:
-      Koenker and Bassett, Regression Quantiles, 1978.
-      Hunter and Lange, Quantile Regression via an MM Algorithm, 2000.
+      Koenker, Bassett, Regression Quantiles, Econometrica, 1978.
+      Hunter, Lange, Quantile Regression via an MM Algorithm, Journal of Computational
+      and Graphical Statistics, 2000.
 
     Example:
       >>> x, y = jnp.zeros((5, 1)), jnp.array([1.0, 2.0, 3.0, 4.0, 9.0])

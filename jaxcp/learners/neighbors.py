@@ -40,7 +40,8 @@ class KernelRidge:
       lengthscale: Distance over which the kernel falls, > 0, shape () or (p,).
 
     References:
-      Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, 5.4.2.
+      Rasmussen, Williams, Gaussian Processes for Machine Learning, MIT Press, 2006,
+      5.4.2.
 
     Example:
       >>> x = jnp.arange(3.0)[:, None]
@@ -119,7 +120,8 @@ class NearestNeighbors:
       num_neighbors: Number of neighbors k, at least 1.
 
     References:
-      Cover and Hart, Nearest Neighbor Pattern Classification, 1967.
+      Cover, Hart, Nearest Neighbor Pattern Classification, IEEE Transactions on
+      Information Theory, 1967.
 
     Example:
       >>> x, y = jnp.arange(4.0)[:, None], jnp.array([0.0, 1.0, 2.0, 9.0])

@@ -53,8 +53,8 @@ def conditional_coverage_error(
         positive int.
 
     References:
-      Dheur et al., A Unified Comparative Study with Generalized Conformity Scores for
-      Multi-Output Conformal Regression, 2025.
+      Dheur, Fontana, Estievenart, Desobry, Ben Taieb, A Unified Comparative Study with
+      Generalized Conformity Scores for Multi-Output Conformal Regression, ICML, 2025.
 
     Example:
       >>> from jaxcp.sets import Interval
@@ -101,7 +101,8 @@ def excess_coverage_risk(
         `alpha` is outside (0, 1).
 
     References:
-      Braun et al., Conditional Coverage Diagnostics for Conformal Prediction, 2025.
+      Braun, Holzmuller, Jordan, Bach, Conditional Coverage Diagnostics for Conformal
+      Prediction, arXiv 2512.11779, 2025.
 
     Example:
       >>> from jaxcp.sets import Interval

@@ -49,9 +49,10 @@ def hsic(
       ValueError: as `coverage`, or if a concrete bandwidth is not positive.
 
     References:
-      Gretton et al., Measuring Statistical Dependence with Hilbert-Schmidt Norms, 2005.
+      Gretton, Bousquet, Smola, Scholkopf, Measuring Statistical Dependence with
+      Hilbert-Schmidt Norms, Algorithmic Learning Theory, 2005.
       Feldman, Bates, Romano, Improving Conditional Coverage via Orthogonal Quantile
-      Regression, 2021.
+      Regression, NeurIPS, 2021.
 
     Example:
       >>> from jaxcp.sets import Interval

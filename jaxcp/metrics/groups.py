@@ -103,7 +103,8 @@ def coverage_gap(
       ValueError: as `group_coverage`, or if a number `alpha` is outside (0, 1).
 
     References:
-      Ding et al., Class-Conditional Conformal Prediction with Many Classes, 2023.
+      Ding, Angelopoulos, Bates, Jordan, Tibshirani, Class-Conditional Conformal
+      Prediction with Many Classes, NeurIPS, 2023.
 
     Example:
       >>> from jaxcp.sets import Interval

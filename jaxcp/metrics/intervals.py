@@ -37,7 +37,7 @@ def interval_score(sets: Interval | ArrayLike, y: ArrayLike, alpha: ArrayLike) -
 
     References:
       Gneiting, Raftery, Strictly Proper Scoring Rules, Prediction, and Estimation,
-      2007.
+      JASA, 2007.
 
     Example:
       >>> sets = Interval(jnp.zeros(2), jnp.ones(2))
@@ -63,7 +63,7 @@ def winkler_score(sets: Interval | ArrayLike, y: ArrayLike, alpha: ArrayLike) ->
       ValueError: as `interval_score`.
 
     References:
-      Winkler, A Decision-Theoretic Approach to Interval Estimation, 1972.
+      Winkler, A Decision-Theoretic Approach to Interval Estimation, JASA, 1972.
 
     Example:
       >>> sets = Interval(jnp.zeros(2), jnp.ones(2))
@@ -92,7 +92,7 @@ def pinball_score(preds: ArrayLike, y: ArrayLike, level: ArrayLike) -> Array:
         outside (0, 1).
 
     References:
-      Koenker, Bassett, Regression Quantiles, 1978.
+      Koenker, Bassett, Regression Quantiles, Econometrica, 1978.
 
     Example:
       >>> round(pinball_score(jnp.zeros(2), jnp.array([1.0, -1.0]), 0.9).item(), 6)
@@ -134,7 +134,7 @@ def coverage_width_criterion(
 
     References:
       Cordier et al., Flexible and Systematic Uncertainty Estimation with Conformal
-      Prediction via the MAPIE library, 2023.
+      Prediction via the MAPIE Library, COPA, 2023.
 
     Example:
       >>> sets = Interval(jnp.zeros(2), jnp.ones(2))
@@ -169,8 +169,9 @@ def khosravi_coverage_width_criterion(
       ValueError: as `interval_score`.
 
     References:
-      Khosravi et al., Lower Upper Bound Estimation Method for Construction of Neural
-      Network-Based Prediction Intervals, 2011.
+      Khosravi, Nahavandi, Creighton, Atiya, Lower Upper Bound Estimation Method for
+      Construction of Neural Network-Based Prediction Intervals, IEEE Transactions on
+      Neural Networks, 2011.
 
     Example:
       >>> sets = Interval(jnp.zeros(2), jnp.ones(2))

@@ -56,8 +56,8 @@ def worst_slab_coverage(
         `num_directions` is not a positive int, or directions do not fit x.
 
     References:
-      Cauchois, Gupta, Duchi, Knowing what You Know: valid and validated confidence sets
-      in multiclass and multilabel prediction, 2021.
+      Cauchois, Gupta, Duchi, Knowing What You Know: Valid and Validated Confidence Sets
+      in Multiclass and Multilabel Prediction, JMLR, 2021.
 
     Example:
       >>> from jaxcp.sets import Interval

@@ -99,7 +99,8 @@ def size_stratified_coverage(
       ValueError: as `coverage` and `size_strata`.
 
     References:
-      Angelopoulos, Bates, A Gentle Introduction to Conformal Prediction, 2021.
+      Angelopoulos, Bates, Conformal Prediction: A Gentle Introduction, Foundations and
+      Trends in Machine Learning, 2023.
 
     Example:
       >>> from jaxcp.sets import Interval
@@ -132,7 +133,8 @@ def min_size_stratified_coverage(
       ValueError: as `coverage` and `size_strata`.
 
     References:
-      Angelopoulos, Bates, A Gentle Introduction to Conformal Prediction, 2021.
+      Angelopoulos, Bates, Conformal Prediction: A Gentle Introduction, Foundations and
+      Trends in Machine Learning, 2023.
 
     Example:
       >>> from jaxcp.sets import Interval
@@ -166,8 +168,8 @@ def size_stratified_coverage_violation(
         1).
 
     References:
-      Angelopoulos et al., Uncertainty Sets for Image Classifiers using Conformal
-      Prediction, 2021.
+      Angelopoulos, Bates, Malik, Jordan, Uncertainty Sets for Image Classifiers Using
+      Conformal Prediction, ICLR, 2021.
 
     Example:
       >>> from jaxcp.sets import Interval

@@ -28,8 +28,9 @@ class CouplingFlow(Trained):
       step_size: First step size of Adam, which falls to 0 along a cosine.
 
     References:
-      Dinh, Sohl-Dickstein, Bengio, Density Estimation Using Real NVP, 2017.
-      Winkler et al., Learning Likelihoods with Conditional Normalizing Flows, 2019.
+      Dinh, Sohl-Dickstein, Bengio, Density Estimation Using Real NVP, ICLR, 2017.
+      Winkler, Worrall, Hoogeboom, Welling, Learning Likelihoods with Conditional
+      Normalizing Flows, arXiv 1912.00042, 2019.
 
     Example:
       >>> x = jnp.linspace(0.0, 1.0, 50)[:, None]

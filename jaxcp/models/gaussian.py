@@ -23,7 +23,8 @@ class GaussianNetwork(Trained):
       step_size: First step size of Adam, which falls to 0 along a cosine.
 
     References:
-      Dorta et al., Structured Uncertainty Prediction Networks, 2018.
+      Dorta, Vicente, Agapito, Campbell, Simpson, Structured Uncertainty Prediction
+      Networks, CVPR, 2018.
 
     Example:
       >>> x = jnp.linspace(0.0, 1.0, 50)[:, None]

@@ -27,7 +27,8 @@ class FlowMatching(Trained):
       num_stages: Runge-Kutta steps from noise to target or back.
 
     References:
-      Lipman et al., Flow Matching for Generative Modeling, 2023.
+      Lipman, Chen, Ben-Hamu, Nickel, Le, Flow Matching for Generative Modeling, ICLR,
+      2023.
 
     Example:
       >>> x = jnp.linspace(0.0, 1.0, 50)[:, None]

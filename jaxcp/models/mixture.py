@@ -28,7 +28,7 @@ class MixtureNetwork(MixtureModel, Trained):
       step_size: First step size of Adam, which falls to 0 along a cosine.
 
     References:
-      Bishop, Mixture Density Networks, 1994.
+      Bishop, Mixture Density Networks, Aston University, 1994.
 
     Example:
       >>> x = jnp.linspace(0.0, 1.0, 50)[:, None]

@@ -61,7 +61,8 @@ class ACI(Stream):
       step_size = 0.01 it is 6e-6 in single precision and 1e-14 in double).
 
     References:
-      Gibbs and Candes, Adaptive Conformal Inference Under Distribution Shift, 2021.
+      Gibbs, Candes, Adaptive Conformal Inference Under Distribution Shift, NeurIPS,
+      2021.
 
     Example:
       >>> from jaxcp import online, scores
@@ -140,8 +141,8 @@ class DtACI(Stream):
       length I.
 
     References:
-      Gibbs and Candes, Conformal Inference for Online Prediction with Arbitrary
-      Distribution Shifts, 2024.
+      Gibbs, Candes, Conformal Inference for Online Prediction with Arbitrary
+      Distribution Shifts, JMLR, 2024.
 
     Example:
       >>> from jaxcp import online, scores

@@ -57,7 +57,8 @@ class PID(Stream):
       precision and 2e-15 in double).
 
     References:
-      Angelopoulos, Candes, Tibshirani, Conformal PID Control for Time Series, 2023.
+      Angelopoulos, Candes, Tibshirani, Conformal PID Control for Time Series
+      Prediction, NeurIPS, 2023.
 
     Example:
       >>> from jaxcp import online, scores
@@ -150,7 +151,7 @@ class SFOGD(Stream):
 
     References:
       Bhatnagar, Wang, Xiong, Bai, Improved Online Conformal Prediction via Strongly
-      Adaptive Online Learning, 2023.
+      Adaptive Online Learning, ICML, 2023.
 
     Example:
       >>> from jaxcp import online, scores

@@ -103,7 +103,8 @@ def nexcp_weights(n: int, decay: ArrayLike) -> Array:
       1 - alpha minus the weighted total variation distance from exchangeability.
 
     References:
-      Barber et al., Conformal Prediction Beyond Exchangeability, 2023.
+      Barber, Candes, Ramdas, Tibshirani, Conformal Prediction Beyond Exchangeability,
+      Annals of Statistics, 2023.
 
     Example:
       >>> nexcp_weights(3, 0.5).tolist()
@@ -147,7 +148,7 @@ class SlidingWindow(Stream):
       exchangeable and `empirical` is False.
 
     References:
-      Xu and Xie, Conformal Prediction Interval for Dynamic Time-Series, 2021.
+      Xu, Xie, Conformal Prediction Interval for Dynamic Time-Series, ICML, 2021.
 
     Example:
       >>> from jaxcp import online, scores
@@ -215,7 +216,8 @@ class NexCP(Stream):
       any data.
 
     References:
-      Barber et al., Conformal Prediction Beyond Exchangeability, 2023.
+      Barber, Candes, Ramdas, Tibshirani, Conformal Prediction Beyond Exchangeability,
+      Annals of Statistics, 2023.
 
     Example:
       >>> from jaxcp import online, scores

@@ -44,7 +44,8 @@ def conditional_outlier_p_values(
       p-values of several rows are independent: `fisher_test` may combine them.
 
     References:
-      Bates et al., Testing for Outliers with Conformal p-values, 2023.
+      Bates, Candes, Lei, Romano, Sesia, Testing for Outliers with Conformal p-values,
+      Annals of Statistics, 2023.
 
     Example:
       >>> scores, test = jnp.arange(999.0), jnp.array([998.5])

@@ -48,7 +48,8 @@ def is_outlier(
 
     References:
       Laxhammar, Falkman, Conformal Prediction for Distribution-Independent Anomaly
-      Detection in Streaming Vessel Data, 2010.
+      Detection in Streaming Vessel Data, International Workshop on Novel Data Stream
+      Pattern Mining Techniques, 2010.
 
     Example:
       >>> is_outlier(jnp.arange(9.0), jnp.array([7.5, 8.5]), alpha=0.1)
@@ -102,9 +103,11 @@ def outlier_p_values(
       several rows share one and are dependent (without weights, positively).
 
     References:
-      Vovk, Gammerman, Shafer, Algorithmic Learning in a Random World, 2005.
-      Bates et al., Testing for Outliers with Conformal p-values, 2023.
-      Jin, Candes, Model-free Selective Inference under Covariate Shift, 2023.
+      Vovk, Gammerman, Shafer, Algorithmic Learning in a Random World, Springer, 2005.
+      Bates, Candes, Lei, Romano, Sesia, Testing for Outliers with Conformal p-values,
+      Annals of Statistics, 2023.
+      Jin, Candes, Model-Free Selective Inference Under Covariate Shift via Weighted
+      Conformal p-values, arXiv 2307.09291, 2023.
 
     Example:
       >>> outlier_p_values(jnp.arange(9.0), jnp.array([7.5, 8.5]))
@@ -156,7 +159,7 @@ def grouped_outlier_p_values(
       P(p <= t) <= t within every group, if its rows are exchangeable.
 
     References:
-      Vovk, Conditional Validity of Inductive Conformal Predictors, 2012.
+      Vovk, Conditional Validity of Inductive Conformal Predictors, ACML, 2012.
 
     Example:
       >>> scores, groups = jnp.array([1.0, 2.0, 10.0, 20.0]), jnp.array([0, 0, 1, 1])

@@ -39,7 +39,7 @@ class PowerMartingale:
       P(the capital ever reaches c) <= 1/c for independent uniform p-values.
 
     References:
-      Vovk, Nouretdinov, Gammerman, Testing Exchangeability On-Line, 2003.
+      Vovk, Nouretdinov, Gammerman, Testing Exchangeability On-Line, ICML, 2003.
 
     Example:
       >>> _, log_capital = watch(PowerMartingale(0.5), jnp.array([0.01, 0.01]))
@@ -85,7 +85,7 @@ class MixtureMartingale:
       P(the capital ever reaches c) <= 1/c for independent uniform p-values.
 
     References:
-      Vovk, Nouretdinov, Gammerman, Testing Exchangeability On-Line, 2003.
+      Vovk, Nouretdinov, Gammerman, Testing Exchangeability On-Line, ICML, 2003.
 
     Example:
       >>> _, log_capital = watch(MixtureMartingale(), jnp.full(3, 0.01))
@@ -133,7 +133,7 @@ class SimpleJumper:
 
     References:
       Vovk et al., Retrain or Not Retrain: Conformal Test Martingales for Change-Point
-      Detection, 2021.
+      Detection, COPA, 2021.
 
     Example:
       >>> _, log_capital = watch(SimpleJumper(), jnp.full(100, 0.05))
@@ -193,7 +193,7 @@ def watch(
       P(the capital ever reaches c) <= 1/c on exchangeable streams, at any time (Ville).
 
     References:
-      Vovk, Testing Randomness Online, 2021.
+      Vovk, Testing Randomness Online, Statistical Science, 2021.
 
     Example:
       >>> scores = jnp.arange(40.0)  # ever stranger
@@ -230,7 +230,7 @@ def alarm_level(alpha: ArrayLike) -> Array:
       P(the log of the capital ever reaches it) <= alpha on exchangeable streams.
 
     References:
-      Ville, Etude critique de la notion de collectif, 1939.
+      Ville, Etude critique de la notion de collectif, Gauthier-Villars, 1939.
 
     Example:
       >>> alarm_level(0.01).round(4)

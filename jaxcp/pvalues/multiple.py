@@ -38,8 +38,11 @@ def benjamini_hochberg(p_values: ArrayLike, level: ArrayLike) -> Array:
       weights, which are positively dependent (PRDS).
 
     References:
-      Benjamini, Hochberg, Controlling the False Discovery Rate, 1995.
-      Bates et al., Testing for Outliers with Conformal p-values, 2023, theorem 2.
+      Benjamini, Hochberg, Controlling the False Discovery Rate: A Practical and
+      Powerful Approach to Multiple Testing, Journal of the Royal Statistical Society B,
+      1995.
+      Bates, Candes, Lei, Romano, Sesia, Testing for Outliers with Conformal p-values,
+      Annals of Statistics, 2023, theorem 2.
 
     Example:
       >>> benjamini_hochberg(jnp.array([0.01, 0.5, 0.04]), level=0.1)
@@ -76,8 +79,10 @@ def storey_benjamini_hochberg(
 
     References:
       Storey, Taylor, Siegmund, Strong Control, Conservative Point Estimation and
-      Simultaneous Conservative Consistency of False Discovery Rates, 2004.
-      Bates et al., Testing for Outliers with Conformal p-values, 2023.
+      Simultaneous Conservative Consistency of False Discovery Rates: A Unified
+      Approach, Journal of the Royal Statistical Society B, 2004.
+      Bates, Candes, Lei, Romano, Sesia, Testing for Outliers with Conformal p-values,
+      Annals of Statistics, 2023.
 
     Example:
       >>> p = jnp.array([0.01, 0.02, 0.03, 0.09, 0.5])
@@ -107,7 +112,8 @@ def simes_test(p_values: ArrayLike) -> Array:
       `outlier_p_values` without weights.
 
     References:
-      Simes, An Improved Bonferroni Procedure for Multiple Tests of Significance, 1986.
+      Simes, An Improved Bonferroni Procedure for Multiple Tests of Significance,
+      Biometrika, 1986.
 
     Example:
       >>> round(simes_test(jnp.array([0.04, 0.01, 0.5])).item(), 4)
@@ -137,8 +143,9 @@ def fisher_test(p_values: ArrayLike) -> Array:
       - delta.
 
     References:
-      Fisher, Statistical Methods for Research Workers, 1925.
-      Bates et al., Testing for Outliers with Conformal p-values, 2023, section 2.3.
+      Fisher, Statistical Methods for Research Workers, Oliver and Boyd, 1925.
+      Bates, Candes, Lei, Romano, Sesia, Testing for Outliers with Conformal p-values,
+      Annals of Statistics, 2023, section 2.3.
 
     Example:
       >>> round(fisher_test(jnp.array([0.05, 0.1])).item(), 4)

@@ -35,7 +35,8 @@ def sequential_p_values(scores: ArrayLike, u: ArrayLike) -> Array:
       what `watch` asks for. (p-values among one calibration set depend on each other.)
 
     References:
-      Vovk, Gammerman, Shafer, Algorithmic Learning in a Random World, 2005, ch. 8.
+      Vovk, Gammerman, Shafer, Algorithmic Learning in a Random World, Springer, 2005,
+      ch. 8.
 
     Example:
       >>> sequential_p_values(jnp.array([1.0, 3.0, 2.0, 3.0]), jnp.full(4, 0.5))

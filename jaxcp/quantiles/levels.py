@@ -85,6 +85,12 @@ def conformal_rank(count: ArrayLike, alpha: ArrayLike) -> Array:
       ValueError: if `count` is negative or not an integer, or an `alpha` that is known
         here is not in (0, 1).
 
+    Cost:
+      Integer arithmetic for each rank, whatever n.
+
+    See also:
+      conformal_quantile, kth_smallest, coverage_law
+
     Example:
       >>> conformal_rank(9, 0.1), conformal_rank(8, 0.1)
       (Array(9, dtype=int32), Array(9, dtype=int32))

@@ -55,6 +55,15 @@ def kth_smallest(
       ValueError: if `x` is not of shape (n,), `where` has another shape, `k` is not an
         integer or `nearest` is not positive.
 
+    Cost:
+      O(n) time for each of a ranks, and no sort: one count for each of the 32 bits of a
+      float, or four rounds of eight bits for more than 32,768 values on a CPU, where
+      one sort serves 4 ranks or more (32 of many values). One compilation serves every
+      rank.
+
+    See also:
+      conformal_quantile, weighted_select, empirical_quantile
+
     Example:
       >>> kth_smallest(jnp.array([3.0, 1.0, 2.0]), 2)
       Array(2., dtype=float32)
@@ -92,6 +101,12 @@ def weighted_select(
 
     Raises:
       ValueError: if `x` and `weights` are not of one shape (n,).
+
+    Cost:
+      O(n) time and no sort: sums of weights in place of the counts of `kth_smallest`.
+
+    See also:
+      weighted_conformal_quantile, kth_smallest
 
     Example:
       >>> weighted_select(jnp.array([3.0, 1.0, 2.0]), jnp.array([0.2, 0.5, 0.3]), 0.6)

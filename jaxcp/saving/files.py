@@ -44,6 +44,12 @@ def save(path: str | os.PathLike, value: PyTree) -> None:
         model, or a traced array.
       OSError: if the file cannot be written; one that was there before is kept.
 
+    Cost:
+      One copy of the arrays on the host; the file has their size, without compression.
+
+    See also:
+      load, pytree
+
     Example:
       >>> import os, tempfile
       >>> path = os.path.join(tempfile.mkdtemp(), "cp.npz")
@@ -88,6 +94,12 @@ def load(
         function or a class is missing, or none of that name is wanted; or if it has
         arrays of 64 bits, and double precision is off.
       OSError: if there is no such file.
+
+    Cost:
+      One read of the file, and one copy of its arrays to the default device.
+
+    See also:
+      save
 
     Example:
       >>> import os, tempfile

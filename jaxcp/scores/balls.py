@@ -33,8 +33,8 @@ class PCP:
       1 - alpha for exchangeable data and draws that are fresh for every example.
 
     References:
-      Wang et al., Probabilistic Conformal Prediction Using Conditional Random Samples,
-      2023.
+      Wang, Gao, Yin, Zhou, Blei, Probabilistic Conformal Prediction Using Conditional
+      Random Samples, AISTATS, 2023.
 
     Example:
       >>> draws = jnp.array([[0.0, 0.0], [10.0, 0.0]])
@@ -67,8 +67,8 @@ class HDPCP:
       1 - alpha for exchangeable data and draws that are fresh for every example.
 
     References:
-      Wang et al., Probabilistic Conformal Prediction Using Conditional Random Samples,
-      2023.
+      Wang, Gao, Yin, Zhou, Blei, Probabilistic Conformal Prediction Using Conditional
+      Random Samples, AISTATS, 2023.
 
     Example:
       >>> pred = jnp.array([[0.0], [1.0], [5.0]]), jnp.array([-1.0, -2.0, -9.0])
@@ -117,8 +117,8 @@ class CP2PCP:
       1 - alpha for exchangeable data and draws that are fresh for every example.
 
     References:
-      Plassier et al., Probabilistic Conformal Prediction with Approximate Conditional
-      Validity, 2025.
+      Plassier, Fishkov, Guizani, Panov, Moulines, Probabilistic Conformal Prediction
+      with Approximate Conditional Validity, ICLR, 2025.
 
     Example:
       >>> pred = jnp.zeros((1, 1)), jnp.arange(1.0, 4.0)[:, None]

@@ -36,8 +36,9 @@ class BoxOffset:
       (n + 1) with `maximum` and no ties.
 
     References:
-      Andeol et al., Confident Object Detection via Conformal Prediction and Conformal
-      Risk Control, 2023, with one sign for all sides, which shrinks the max sides.
+      Andeol, Fel, de Grancey, Mossina, Confident Object Detection via Conformal
+      Prediction and Conformal Risk Control: An Application to Railway Signaling, COPA,
+      2023, with one sign for all sides, which shrinks the max sides.
 
     Example:
       >>> pred, true = jnp.array([2.0, 2.0, 6.0, 6.0]), jnp.array([1.0, 3.0, 7.0, 5.0])

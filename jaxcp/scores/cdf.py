@@ -55,9 +55,10 @@ class CDF:
       the threshold, for every x.
 
     References:
-      Chernozhukov, Wuthrich, Zhu, Distributional Conformal Prediction, 2021.
-      Dheur et al., A Unified Comparative Study with Generalized Conformity Scores for
-      Multi-Output Conformal Regression, 2025.
+      Chernozhukov, Wuthrich, Zhu, Distributional Conformal Prediction, Proceedings of
+      the National Academy of Sciences, 2021.
+      Dheur, Fontana, Estievenart, Desobry, Ben Taieb, A Unified Comparative Study with
+      Generalized Conformity Scores for Multi-Output Conformal Regression, ICML, 2025.
 
     Example:
       >>> from jaxcp.scores import Absolute

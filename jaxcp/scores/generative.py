@@ -37,9 +37,9 @@ class Density:
 
     References:
       Sadinle, Lei, Wasserman, Least Ambiguous Set-Valued Classifiers with Bounded Error
-      Levels, 2019.
-      Dheur et al., Distribution-Free Conformal Joint Prediction Regions for Neural
-      Marked Temporal Point Processes, 2024.
+      Levels, JASA, 2019.
+      Dheur, Bosser, Izbicki, Ben Taieb, Distribution-Free Conformal Joint Prediction
+      Regions for Neural Marked Temporal Point Processes, Machine Learning, 2024.
 
     Example:
       >>> normal = Density(lambda pred, y: -0.5 * jnp.sum((y - pred) ** 2))
@@ -102,9 +102,9 @@ class Latent:
 
     References:
       Feldman, Bates, Romano, Calibrated Multiple-Output Quantile Regression with
-      Representation Learning, 2023.
-      Dheur et al., A Unified Comparative Study with Generalized Conformity Scores for
-      Multi-Output Conformal Regression, 2025.
+      Representation Learning, JMLR, 2023.
+      Dheur, Fontana, Estievenart, Desobry, Ben Taieb, A Unified Comparative Study with
+      Generalized Conformity Scores for Multi-Output Conformal Regression, ICML, 2025.
 
     Example:
       >>> shifted = Latent(lambda pred, y: y - pred)

@@ -56,7 +56,8 @@ class LAC(Labelwise):
       1 - alpha for exchangeable data.
 
     References:
-      Sadinle, Lei, Wasserman, Least Ambiguous Set-Valued Classifiers, 2019.
+      Sadinle, Lei, Wasserman, Least Ambiguous Set-Valued Classifiers with Bounded Error
+      Levels, JASA, 2019.
 
     Example:
       >>> LAC().invert(jnp.array([0.5, 0.3, 0.2]), 0.75).mask
@@ -83,8 +84,10 @@ class LogLAC(Labelwise):
       1 - alpha for exchangeable data.
 
     References:
-      Sadinle, Lei, Wasserman, Least Ambiguous Set-Valued Classifiers, 2019.
-      Stutz, Dvijotham, Cemgil, Doucet, Learning Optimal Conformal Classifiers, 2022.
+      Sadinle, Lei, Wasserman, Least Ambiguous Set-Valued Classifiers with Bounded Error
+      Levels, JASA, 2019.
+      Stutz, Dvijotham, Cemgil, Doucet, Learning Optimal Conformal Classifiers, ICLR,
+      2022.
 
     Example:
       >>> LogLAC().invert(jnp.log(jnp.array([0.5, 0.3, 0.2])), 1.3).mask
@@ -199,7 +202,8 @@ class APS(_Ranked):
       1 - alpha for exchangeable data.
 
     References:
-      Romano, Sesia, Candes, Classification with Valid and Adaptive Coverage, 2020.
+      Romano, Sesia, Candes, Classification with Valid and Adaptive Coverage, NeurIPS,
+      2020.
 
     Example:
       >>> APS().invert(jnp.array([0.5, 0.3, 0.2]), 0.85).mask
@@ -227,7 +231,7 @@ class RAPS(_Ranked):
 
     References:
       Angelopoulos, Bates, Malik, Jordan, Uncertainty Sets for Image Classifiers Using
-      Conformal Prediction, 2021.
+      Conformal Prediction, ICLR, 2021.
 
     Example:
       >>> RAPS(0.1, 1).invert(jnp.array([0.5, 0.3, 0.2]), 0.95).mask
@@ -267,7 +271,7 @@ class TopK(_Ranked):
 
     References:
       Angelopoulos, Bates, Malik, Jordan, Uncertainty Sets for Image Classifiers Using
-      Conformal Prediction, 2021, baseline.
+      Conformal Prediction, ICLR, 2021, baseline.
 
     Example:
       >>> TopK()(jnp.array([0.5, 0.2, 0.3]), 2)

@@ -35,8 +35,8 @@ class Distance:
 
     References:
       Messoudi, Destercke, Rousseau, Copula-Based Conformal Prediction for Multi-Target
-      Regression, 2021, for the largest error.
-      Johnstone, Cox, Conformal Uncertainty Sets for Robust Optimization, 2021.
+      Regression, Pattern Recognition, 2021, for the largest error.
+      Johnstone, Cox, Conformal Uncertainty Sets for Robust Optimization, COPA, 2021.
 
     Example:
       >>> mu, y = jnp.zeros(2), jnp.array([3.0, -4.0])
@@ -78,10 +78,10 @@ class Rectangle:
       1 - alpha for exchangeable data.
 
     References:
-      Zhou et al., Conformalized Adaptive Forecasting of Heterogeneous Trajectories,
-      2024.
-      Dheur et al., A Unified Comparative Study with Generalized Conformity Scores for
-      Multi-Output Conformal Regression, 2025.
+      Zhou, Lindemann, Sesia, Conformalized Adaptive Forecasting of Heterogeneous
+      Trajectories, ICML, 2024.
+      Dheur, Fontana, Estievenart, Desobry, Ben Taieb, A Unified Comparative Study with
+      Generalized Conformity Scores for Multi-Output Conformal Regression, ICML, 2025.
 
     Example:
       >>> pred = jnp.zeros(2), jnp.ones(2)
@@ -135,9 +135,9 @@ class Mahalanobis:
       1 - alpha for exchangeable data.
 
     References:
-      Johnstone, Cox, Conformal Uncertainty Sets for Robust Optimization, 2021.
+      Johnstone, Cox, Conformal Uncertainty Sets for Robust Optimization, COPA, 2021.
       Messoudi, Destercke, Rousseau, Ellipsoidal Conformal Inference for Multi-Target
-      Regression, 2022.
+      Regression, COPA, 2022.
 
     Example:
       >>> pred = jnp.zeros(2), jnp.array([[2.0, 0.0], [0.0, 1.0]])

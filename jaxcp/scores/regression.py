@@ -23,8 +23,10 @@ class Absolute:
       1 - alpha for exchangeable data.
 
     References:
-      Papadopoulos et al., Inductive Confidence Machines for Regression, 2002.
-      Lei et al., Distribution-Free Predictive Inference for Regression, 2018.
+      Papadopoulos, Proedrou, Vovk, Gammerman, Inductive Confidence Machines for
+      Regression, ECML, 2002.
+      Lei, G'Sell, Rinaldo, Tibshirani, Wasserman, Distribution-Free Predictive
+      Inference for Regression, JASA, 2018.
 
     Example:
       >>> Absolute()(jnp.asarray(1.0), jnp.asarray(3.0)).item()
@@ -56,7 +58,8 @@ class Signed:
       1 - alpha for exchangeable data (union bound over the sides).
 
     References:
-      Linusson, Johansson, Lofstrom, Signed-Error Conformal Regression, 2014.
+      Linusson, Johansson, Lofstrom, Signed-Error Conformal Regression, Pacific-Asia
+      Conference on Knowledge Discovery and Data Mining, 2014.
 
     Example:
       >>> Signed()(jnp.asarray(1.0), jnp.asarray(3.0)).tolist()
@@ -86,7 +89,7 @@ class Normalized:
 
     References:
       Papadopoulos, Gammerman, Vovk, Normalized Nonconformity Measures for Regression
-      Conformal Prediction, 2008.
+      Conformal Prediction, Artificial Intelligence and Applications, 2008.
 
     Example:
       >>> Normalized()((jnp.asarray(1.0), jnp.asarray(4.0)), jnp.asarray(3.0)).item()
@@ -121,7 +124,7 @@ class Gamma:
 
     References:
       Cordier et al., Flexible and Systematic Uncertainty Estimation with Conformal
-      Prediction via the MAPIE library, 2023.
+      Prediction via the MAPIE Library, COPA, 2023.
 
     Example:
       >>> Gamma()(jnp.asarray(2.0), jnp.asarray(3.0)).item()
@@ -150,7 +153,7 @@ class CQR:
       1 - alpha for exchangeable data, whatever the levels of the two quantiles.
 
     References:
-      Romano, Patterson, Candes, Conformalized Quantile Regression, 2019.
+      Romano, Patterson, Candes, Conformalized Quantile Regression, NeurIPS, 2019.
 
     Example:
       >>> CQR()((jnp.asarray(0.0), jnp.asarray(2.0)), jnp.asarray(3.0)).item()
@@ -180,7 +183,8 @@ class AsymmetricCQR:
       1 - alpha for exchangeable data (union bound over the sides).
 
     References:
-      Romano, Patterson, Candes, Conformalized Quantile Regression, 2019, theorem 2.
+      Romano, Patterson, Candes, Conformalized Quantile Regression, NeurIPS, 2019,
+      theorem 2.
 
     Example:
       >>> pred = jnp.asarray(0.0), jnp.asarray(2.0)

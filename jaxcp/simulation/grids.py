@@ -80,6 +80,12 @@ def run_grid(
       RuntimeError: if the executor broke, as pools do when a worker is killed. Finished
         cells are kept.
 
+    Cost:
+      One call of `fn` and one file for each cell that has none yet.
+
+    See also:
+      simulation.collect, simulate
+
     Example:
       >>> import tempfile
       >>> def cell(n, alpha):

@@ -96,6 +96,14 @@ def simulate(
       OSError: if the checkpoint cannot be written. Chunks written before are kept.
       RuntimeError: if another process of the program ended.
 
+    Cost:
+      One compilation for a trial and a batch size. Memory of one batch on each device,
+      and of the results without `reduce`.
+
+    See also:
+      simulation.run_grid, simulation.Moments, simulation.Total, simulation.Quantiles,
+      distributed.initialize
+
     Example:
       >>> trial = lambda key: {"mean": jnp.mean(jax.random.normal(key, (10,)))}
       >>> simulate(trial, jax.random.key(0), num_trials=500)["mean"].shape

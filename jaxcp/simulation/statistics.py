@@ -50,6 +50,9 @@ class Estimate(NamedTuple):
       minimum: Smallest value; NaN if any is.
       maximum: Largest value; NaN if any is.
       count: Number of replicates.
+
+    See also:
+      simulation.Moments, simulate
     """
 
     mean: np.ndarray
@@ -80,6 +83,9 @@ class Total:
 
     A sum is an integer of 64 bits, also where jax counts in 32 (a count in single
     precision stops at 16,777,216), and a Python integer where those are too few.
+
+    See also:
+      simulate, simulation.Moments, simulation.Quantiles
 
     Example:
       >>> trial = lambda key: jax.random.uniform(key, (3,)) < 0.5
@@ -114,6 +120,9 @@ class Moments:
     Sums of values and of their squares are exact (up to underflow); the mean and the
     variance are rounded once, to double precision. An infinite value makes the mean
     infinite, and it says so rather than leaving the value out.
+
+    See also:
+      simulate, simulation.Estimate, simulation.Total, simulation.Quantiles
 
     Example:
       >>> trial = lambda key: {"width": jax.random.uniform(key)}
@@ -158,6 +167,9 @@ class Quantiles:
 
     Args:
       levels: Level or levels in (0, 1], numbers, read as the decimals they print as.
+
+    See also:
+      simulate, simulation.Moments, empirical_quantile
 
     Example:
       >>> trial = lambda key: jax.random.uniform(key)

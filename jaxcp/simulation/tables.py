@@ -29,6 +29,12 @@ def collect(out: str | Path, table: str | Path | None = None) -> list[dict[str, 
         changed, or the table has another ending.
       ImportError: for a Parquet table if neither library is installed.
 
+    Cost:
+      One read of each file.
+
+    See also:
+      simulation.run_grid
+
     Example:
       >>> import tempfile
       >>> from jaxcp.simulation import run_grid

@@ -61,8 +61,10 @@ class SizeLoss(Generic[_Score]):
       not see; then 1 - alpha.
 
     References:
-      Stutz, Dvijotham, Cemgil, Doucet, Learning Optimal Conformal Classifiers, 2022.
-      Noorani et al., Conformal Risk Minimization with Variance Reduction, 2024.
+      Stutz, Dvijotham, Cemgil, Doucet, Learning Optimal Conformal Classifiers, ICLR,
+      2022.
+      Noorani, Romero, Dal Fabbro, Hassani, Pappas, Conformal Risk Minimization with
+      Variance Reduction, arXiv 2411.01696, 2024.
 
     Example:
       >>> from jaxcp.scores import Absolute

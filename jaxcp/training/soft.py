@@ -45,7 +45,8 @@ def soft_membership(
         score.
 
     References:
-      Stutz, Dvijotham, Cemgil, Doucet, Learning Optimal Conformal Classifiers, 2022.
+      Stutz, Dvijotham, Cemgil, Doucet, Learning Optimal Conformal Classifiers, ICLR,
+      2022.
 
     Example:
       >>> from jaxcp.scores import Absolute
@@ -102,7 +103,8 @@ def soft_size(
         positive, or predictions are not valid for the score.
 
     References:
-      Stutz, Dvijotham, Cemgil, Doucet, Learning Optimal Conformal Classifiers, 2022.
+      Stutz, Dvijotham, Cemgil, Doucet, Learning Optimal Conformal Classifiers, ICLR,
+      2022.
 
     Example:
       >>> from jaxcp.scores import LAC

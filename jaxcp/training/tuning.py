@@ -72,7 +72,8 @@ def train_score(
       None on these rows. 1 - alpha after `jaxcp.calibrate(score, ...)` on other rows.
 
     References:
-      Stutz, Dvijotham, Cemgil, Doucet, Learning Optimal Conformal Classifiers, 2022.
+      Stutz, Dvijotham, Cemgil, Doucet, Learning Optimal Conformal Classifiers, ICLR,
+      2022.
 
     Example:
       >>> import functools, optax
@@ -139,7 +140,7 @@ def select_score(
 
     References:
       Angelopoulos, Bates, Malik, Jordan, Uncertainty Sets for Image Classifiers Using
-      Conformal Prediction, 2021, appendix E.
+      Conformal Prediction, ICLR, 2021, appendix E.
 
     Example:
       >>> from jaxcp.scores import RAPS

@@ -66,8 +66,16 @@ def volume(
         sets, `within` is not finite or of other targets, or `num_samples` is not a
         positive int.
 
+    Cost:
+      O(1) for closed forms; `num_samples` points, each against l balls, or each with a
+      density or a Jacobian of the model.
+
     References:
-      Karp, Luby, Monte-Carlo Algorithms for Enumeration and Reliability Problems, 1983.
+      Karp, Luby, Monte-Carlo Algorithms for Enumeration and Reliability Problems, FOCS,
+      1983.
+
+    See also:
+      metrics.mean_volume, metrics.sizes, sets.Balls, sets.LevelSet
 
     Example:
       >>> from jaxcp.sets import Balls
