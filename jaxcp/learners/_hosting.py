@@ -78,6 +78,9 @@ class FitError(ValueError):
       message: What happened, and in which resample.
       fits: The fits that are done; its `models` are None where a fit is missing.
 
+    See also:
+      learners.Estimator, learners.Estimator.resume
+
     Example:
       >>> error = FitError("expected a fit, got RuntimeError")
       >>> isinstance(error, ValueError), error.fits

@@ -62,6 +62,16 @@ def check(
     Guarantee:
       None: a learner that passes may still leak where these data do not show it.
 
+    Assumption:
+      Rows like those of the fit.
+
+    Cost:
+      Four fits of all rows, one per set of other targets; an `Estimator` is fitted
+      once.
+
+    See also:
+      learners.FunctionLearner, cross_conformal, typing.Learner
+
     Example:
       >>> from jaxcp.learners import FunctionLearner
       >>> def nearest(params, x):  # keeps all rows, whatever their weight

@@ -61,6 +61,19 @@ class Estimator:
       ValueError: if a model has no `fit(X, y)` or nothing to predict with, or is a
         class.
 
+    Guarantee:
+      None of its own: that of the verb that it goes into.
+
+    Assumption:
+      A model that treats rows alike, and whose copies share nothing.
+
+    Cost:
+      One fit on the host for each resample, `num_workers` at a time; the fit on all
+      rows is made when it is first asked for. Fits compile nothing.
+
+    See also:
+      split_conformal_fit, cv_plus, cross_calibrate, learners.FitError
+
     Example:
       >>> from sklearn.linear_model import LinearRegression
       >>> learner = Estimator(LinearRegression())

@@ -28,6 +28,18 @@ class FunctionLearner:
         has to leave those rows out.
       predict: `(params, x) -> preds`, over the leading axis of x.
 
+    Guarantee:
+      None of its own: that of the verb that it goes into.
+
+    Assumption:
+      Pure functions that give rows of weight 0 no part in the fit.
+
+    Cost:
+      That of the functions, compiled once; all resamples are fitted in one program.
+
+    See also:
+      learners.check, learners.Estimator, learners.GradientLearner
+
     Example:
       >>> mean = FunctionLearner(
       ...     lambda key, x, y, weights: weights @ y / weights.sum(),
@@ -58,6 +70,19 @@ class GradientLearner:
       optimizer: An `optax.GradientTransformation`.
       num_steps: Number of optimizer steps.
       batch_size: Rows in a mini-batch, or None for all.
+
+    Guarantee:
+      None of its own: that of the verb that it goes into.
+
+    Assumption:
+      Pure functions, and a loss that has a gradient.
+
+    Cost:
+      `num_steps` gradients of a mini-batch for each fit; all resamples train in one
+      program.
+
+    See also:
+      learners.FunctionLearner, learners.Estimator, training.SizeLoss
 
     Example:
       >>> import optax
@@ -118,9 +143,22 @@ class MeanScale:
       scale: Learner of the absolute errors.
       floor: Smallest sigma, as a share of the mean absolute error, shape ().
 
+    Guarantee:
+      None of its own: that of the verb that it goes into.
+
+    Assumption:
+      None for coverage; sets of the right width need errors whose size the second
+      learner can predict.
+
+    Cost:
+      One fit of each learner, and predictions for the training rows.
+
     References:
       Papadopoulos, Gammerman, Vovk, Normalized Nonconformity Measures for Regression
       Conformal Prediction, Artificial Intelligence and Applications, 2008.
+
+    See also:
+      scores.Normalized, learners.Ridge, enbpi
 
     Example:
       >>> from jaxcp.learners import Ridge

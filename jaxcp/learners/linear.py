@@ -49,9 +49,22 @@ class Ridge:
       penalty: Price of the squared norm, >= 0, shape (); vmap or differentiate it.
       intercept: Whether there is an intercept.
 
+    Guarantee:
+      None of its own: that of the verb that it goes into.
+
+    Assumption:
+      None for coverage; small sets need a target that is nearly linear in x.
+
+    Cost:
+      O(n p^2 + p^3) time for a fit, O(n^2 p + n^3) if p >= n; all n refits without one
+      row are of the same order.
+
     References:
       Hoerl, Kennard, Ridge Regression: Biased Estimation for Nonorthogonal Problems,
       Technometrics, 1970.
+
+    See also:
+      learners.KernelRidge, learners.QuantileRidge, jackknife_plus
 
     Example:
       >>> x, y = jnp.array([[0.0], [1.0], [2.0]]), jnp.array([1.0, 3.0, 5.0])
@@ -123,10 +136,22 @@ class QuantileRidge:
       penalty: Price of the squared norm, >= 0, shape ().
       intercept: Whether there is an intercept, which is not penalized.
 
+    Guarantee:
+      None of its own: that of the verb that it goes into.
+
+    Assumption:
+      None for coverage; small sets need quantiles that are nearly linear in x.
+
+    Cost:
+      100 steps of O(n p^2 + p^3) time for each level.
+
     References:
       Koenker, Bassett, Regression Quantiles, Econometrica, 1978.
       Hunter, Lange, Quantile Regression via an MM Algorithm, Journal of Computational
       and Graphical Statistics, 2000.
+
+    See also:
+      scores.CQR, learners.Ridge, metrics.pinball_score
 
     Example:
       >>> x, y = jnp.zeros((5, 1)), jnp.array([1.0, 2.0, 3.0, 4.0, 9.0])

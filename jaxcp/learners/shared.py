@@ -21,6 +21,9 @@ class Shared:
     Args:
       value: Any pytree computed from x.
 
+    See also:
+      typing.Learner, learners.KernelRidge
+
     Example:
       >>> Shared(jnp.zeros(3)).value.shape
       (3,)

@@ -52,9 +52,15 @@ def conditional_coverage_error(
       ValueError: as `coverage`, if a concrete input is NaN, or `num_cells` is not a
         positive int.
 
+    Cost:
+      25 steps of k-means: O(m p) time for each cell and step.
+
     References:
       Dheur, Fontana, Estievenart, Desobry, Ben Taieb, A Unified Comparative Study with
       Generalized Conformity Scores for Multi-Output Conformal Regression, ICML, 2025.
+
+    See also:
+      metrics.excess_coverage_risk, metrics.worst_slab_coverage, metrics.group_coverage
 
     Example:
       >>> from jaxcp.sets import Interval
@@ -100,9 +106,15 @@ def excess_coverage_risk(
       ValueError: as `coverage`, if a concrete rate is outside [0, 1], or a number
         `alpha` is outside (0, 1).
 
+    Cost:
+      O(m) time; the classifier is yours.
+
     References:
       Braun, Holzmuller, Jordan, Bach, Conditional Coverage Diagnostics for Conformal
       Prediction, arXiv 2512.11779, 2025.
+
+    See also:
+      metrics.conditional_coverage_error, metrics.covered
 
     Example:
       >>> from jaxcp.sets import Interval

@@ -48,11 +48,17 @@ def hsic(
     Raises:
       ValueError: as `coverage`, or if a concrete bandwidth is not positive.
 
+    Cost:
+      O(m^2) time and O(m) memory.
+
     References:
       Gretton, Bousquet, Smola, Scholkopf, Measuring Statistical Dependence with
       Hilbert-Schmidt Norms, Algorithmic Learning Theory, 2005.
       Feldman, Bates, Romano, Improving Conditional Coverage via Orthogonal Quantile
       Regression, NeurIPS, 2021.
+
+    See also:
+      metrics.size_stratified_coverage, metrics.excess_coverage_risk, metrics.summary
 
     Example:
       >>> from jaxcp.sets import Interval

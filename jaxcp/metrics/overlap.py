@@ -27,6 +27,12 @@ def iou(a: ArrayLike, b: ArrayLike) -> Array:
       ValueError: if shapes do not end in 4, or a concrete box is NaN or crossed, x_min
         > x_max or y_min > y_max.
 
+    Cost:
+      O(n m) time for n and m boxes.
+
+    See also:
+      detection.match_boxes, sets.BoundingBox.corners
+
     Example:
       >>> a = jnp.array([0.0, 0.0, 2.0, 2.0])
       >>> b = jnp.array([[1.0, 0.0, 3.0, 2.0], [2.0, 2.0, 3.0, 3.0]])

@@ -32,6 +32,13 @@ def coverage(sets: Set | ArrayLike, y: ArrayLike) -> Array:
         in the range of the sets, or targets lose digits in single precision that the
         ends of their sets are about.
 
+    Cost:
+      O(m) time: one membership for each row.
+
+    See also:
+      metrics.covered, metrics.summary, certificates.coverage_test,
+      metrics.group_coverage
+
     Example:
       >>> from jaxcp.sets import Interval
       >>> coverage(Interval(jnp.zeros(2), jnp.ones(2)), jnp.array([0.5, 2.0]))
@@ -56,6 +63,12 @@ def covered(sets: Set | ArrayLike, y: ArrayLike) -> Array:
     Raises:
       ValueError: as `coverage`.
 
+    Cost:
+      O(m) time: one membership for each row.
+
+    See also:
+      metrics.coverage, certificates.coverage_test
+
     Example:
       >>> from jaxcp.sets import Interval
       >>> covered(Interval(jnp.zeros(2), jnp.ones(2)), jnp.array([0.5, 2.0]))
@@ -79,6 +92,12 @@ def empty_rate(sets: Set | ArrayLike) -> Array:
 
     Raises:
       ValueError: for sets known by membership alone.
+
+    Cost:
+      O(m) time.
+
+    See also:
+      metrics.singleton_rate, metrics.full_rate, metrics.infinite_rate
 
     Example:
       >>> from jaxcp.sets import Interval
@@ -108,6 +127,12 @@ def full_rate(sets: HasLabels | ArrayLike) -> Array:
     Raises:
       ValueError: for sets of another kind.
 
+    Cost:
+      O(m k) time.
+
+    See also:
+      metrics.singleton_rate, metrics.empty_rate, scores.APS
+
     Example:
       >>> from jaxcp.sets import LabelSet
       >>> full_rate(LabelSet(jnp.array([[True, False], [True, True]])))
@@ -127,6 +152,12 @@ def singleton_rate(sets: HasLabels | ArrayLike) -> Array:
 
     Raises:
       ValueError: for sets of another kind.
+
+    Cost:
+      O(m k) time.
+
+    See also:
+      metrics.full_rate, metrics.empty_rate, metrics.mean_size
 
     Example:
       >>> from jaxcp.sets import LabelSet

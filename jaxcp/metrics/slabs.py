@@ -55,9 +55,15 @@ def worst_slab_coverage(
       ValueError: as `coverage`, if a concrete input is NaN, `share` is outside (0, 1],
         `num_directions` is not a positive int, or directions do not fit x.
 
+    Cost:
+      O(m log m) time for each direction, 32 of them at a time.
+
     References:
       Cauchois, Gupta, Duchi, Knowing What You Know: Valid and Validated Confidence Sets
       in Multiclass and Multilabel Prediction, JMLR, 2021.
+
+    See also:
+      metrics.conditional_coverage_error, metrics.group_coverage
 
     Example:
       >>> from jaxcp.sets import Interval

@@ -30,6 +30,9 @@ class SizeStrata:
         ones, int, shape (m,).
       sizes: Size of each set, shape (m,).
       num_groups: Number of strata g.
+
+    See also:
+      metrics.size_strata
     """
 
     groups: Array
@@ -70,6 +73,12 @@ def size_strata(
       ValueError: if more than one way is given, or none for sets that are not of
         labels; if edges do not increase, or the sets have no size in closed form.
 
+    Cost:
+      O(m log m) time: one sort.
+
+    See also:
+      metrics.size_stratified_coverage, metrics.group_coverage, metrics.coverage_gap
+
     Example:
       >>> from jaxcp.sets import Interval
       >>> sets = Interval(jnp.zeros(4), jnp.array([1.0, 4.0, 2.0, 3.0]))
@@ -98,9 +107,15 @@ def size_stratified_coverage(
     Raises:
       ValueError: as `coverage` and `size_strata`.
 
+    Cost:
+      O(m log m) time: one sort.
+
     References:
       Angelopoulos, Bates, Conformal Prediction: A Gentle Introduction, Foundations and
       Trends in Machine Learning, 2023.
+
+    See also:
+      metrics.size_strata, metrics.min_size_stratified_coverage, metrics.hsic
 
     Example:
       >>> from jaxcp.sets import Interval
@@ -132,9 +147,15 @@ def min_size_stratified_coverage(
     Raises:
       ValueError: as `coverage` and `size_strata`.
 
+    Cost:
+      O(m log m) time: one sort.
+
     References:
       Angelopoulos, Bates, Conformal Prediction: A Gentle Introduction, Foundations and
       Trends in Machine Learning, 2023.
+
+    See also:
+      metrics.size_stratified_coverage, metrics.size_stratified_coverage_violation
 
     Example:
       >>> from jaxcp.sets import Interval
@@ -167,9 +188,15 @@ def size_stratified_coverage_violation(
       ValueError: as `coverage` and `size_strata`, or if a number `alpha` is outside (0,
         1).
 
+    Cost:
+      O(m log m) time: one sort.
+
     References:
       Angelopoulos, Bates, Malik, Jordan, Uncertainty Sets for Image Classifiers Using
       Conformal Prediction, ICLR, 2021.
+
+    See also:
+      metrics.min_size_stratified_coverage, metrics.size_stratified_coverage
 
     Example:
       >>> from jaxcp.sets import Interval

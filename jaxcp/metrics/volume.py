@@ -26,6 +26,9 @@ class MeanVolume:
     Args:
       log_volumes: Log volume of each set, shape (m,).
       errors: Standard error of each log volume, shape (m,).
+
+    See also:
+      metrics.mean_volume, volume
     """
 
     log_volumes: Array
@@ -75,6 +78,13 @@ def mean_volume(
 
     Raises:
       ValueError: as `jaxcp.volume`.
+
+    Cost:
+      One `volume` for each of m sets: `num_samples` points where there is no closed
+      form.
+
+    See also:
+      volume, metrics.mean_size, sets.Balls
 
     Example:
       >>> from jaxcp.sets import Box

@@ -22,9 +22,21 @@ class GaussianNetwork(Trained):
       batch_size: Rows in a mini-batch, drawn with replacement.
       step_size: First step size of Adam, which falls to 0 along a cosine.
 
+    Guarantee:
+      None of its own: calibrate a score of it.
+
+    Assumption:
+      None for coverage; small sets need errors that are nearly Gaussian given x.
+
+    Cost:
+      `num_steps` steps of Adam in one scan; one network for a prediction.
+
     References:
       Dorta, Vicente, Agapito, Campbell, Simpson, Structured Uncertainty Prediction
       Networks, CVPR, 2018.
+
+    See also:
+      scores.Mahalanobis, scores.Density, models.MixtureNetwork
 
     Example:
       >>> x = jnp.linspace(0.0, 1.0, 50)[:, None]

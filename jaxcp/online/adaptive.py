@@ -54,15 +54,24 @@ class ACI(Stream):
 
     Guarantee:
       On every sequence |mean error - alpha| <= (max(a, 1 - a) + step_size) / (step_size
-      T) with a the alpha at the start, whatever the data and predictions, for scores
-      whose sets are empty at -inf and everything at +inf (all but `Normalized` and
-      `Gamma` where the scale is not positive). Up to rounding: the steps of alpha
-      add at most eps (1 + 4 step_size) / (2 step_size), eps of its type, at any T (at
-      step_size = 0.01 it is 6e-6 in single precision and 1e-14 in double).
+      T), a the alpha at the start. Rounding adds at most eps (1 + 4 step_size) / (2
+      step_size), eps of the type of alpha, at any T (at step_size = 0.01 it is 6e-6 in
+      single precision and 1e-14 in double).
+
+    Assumption:
+      None on data and predictions. Sets are empty at a threshold of -inf and everything
+      at +inf: true of all scores but `Normalized` and `Gamma` where the scale is not
+      positive.
+
+    Cost:
+      O(w) time for a step with a window of w scores, without a sort.
 
     References:
       Gibbs, Candes, Adaptive Conformal Inference Under Distribution Shift, NeurIPS,
       2021.
+
+    See also:
+      online.DtACI, online.PID, online.run, plotting.plot_intervals
 
     Example:
       >>> from jaxcp import online, scores
@@ -136,13 +145,23 @@ class DtACI(Stream):
       rolling: Whether new scores replace the oldest.
 
     Guarantee:
-      Long-run coverage tends to 1 - alpha on every sequence as eta and sigma tend to 0,
-      and the regret against the best sequence of alphas is bounded on every interval of
+      Long-run coverage tends to 1 - alpha on every sequence as eta and sigma tend to 0.
+      The regret against the best sequence of alphas is bounded on every interval of
       length I.
+
+    Assumption:
+      None on data and predictions.
+
+    Cost:
+      O(w) time for a step with a window of w scores, without a sort, and K sets, one
+      for each expert.
 
     References:
       Gibbs, Candes, Conformal Inference for Online Prediction with Arbitrary
       Distribution Shifts, JMLR, 2024.
+
+    See also:
+      online.ACI, online.SFOGD, online.run
 
     Example:
       >>> from jaxcp import online, scores

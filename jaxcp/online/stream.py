@@ -39,6 +39,18 @@ class Stream(ABC):
     alpha itself as a float, one for each of c components. `state_type` may name the
     class of your states: others are then refused.
 
+    Guarantee:
+      None of its own: that of the thresholds.
+
+    Assumption:
+      Those of the thresholds.
+
+    Cost:
+      One `threshold` and one `learn` for a step.
+
+    See also:
+      online.run, online.ACI, pytree, typing.Online
+
     Example:
       >>> @jaxcp.pytree
       ... class LargestScore(jaxcp.online.Stream):
@@ -131,6 +143,16 @@ def run(
 
     Guarantee:
       That of the method.
+
+    Assumption:
+      That of the method; each prediction uses earlier targets at most.
+
+    Cost:
+      t steps in one `lax.scan`. One compilation for a method of the library and shapes;
+      a method of your own that is no `online.Stream` is traced at every call.
+
+    See also:
+      online.Stream, online.ACI, online.SlidingWindow, online.PID
 
     Example:
       >>> from jaxcp import online, scores

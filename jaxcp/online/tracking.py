@@ -49,16 +49,24 @@ class PID(Stream):
         (state, forecast)` and `step(state, score) -> (state, forecast)`.
 
     Guarantee:
-      On every sequence with scores in [0, b] quantile tracking has |mean error - alpha|
-      <= (b + step_size) / (step_size T). With a scorecaster the same holds if scores
-      less their forecasts are bounded; the integrator works for unbounded scores. Up to
-      rounding: the steps of the threshold add at most eps (b + 4 step_size) / (2
-      step_size), eps of its type, at any T (at step_size = b / 10 it is 8e-7 in single
-      precision and 2e-15 in double).
+      On every sequence quantile tracking has |mean error - alpha| <= (b + step_size) /
+      (step_size T). With a scorecaster the same holds if scores less their forecasts
+      are bounded; the integrator works for unbounded scores. Rounding adds at most eps
+      (b + 4 step_size) / (2 step_size), eps of the type of the threshold, at any T (at
+      step_size = b / 10 it is 8e-7 in single precision and 2e-15 in double).
+
+    Assumption:
+      Scores in [0, b]; none on data and predictions otherwise.
+
+    Cost:
+      O(1) time for a step, and that of the scorecaster: no window of scores.
 
     References:
       Angelopoulos, Candes, Tibshirani, Conformal PID Control for Time Series
       Prediction, NeurIPS, 2023.
+
+    See also:
+      online.ACI, online.SFOGD, typing.Scorecaster
 
     Example:
       >>> from jaxcp import online, scores
@@ -146,12 +154,21 @@ class SFOGD(Stream):
       step_size: Size of the thresholds' range, > 0, shape (), in units of the score.
 
     Guarantee:
-      Asymptotic: |mean error - alpha| = O(T^(-1/4) log T) on every sequence of bounded
-      scores; regret O(sqrt(T)) on every interval.
+      Asymptotic: |mean error - alpha| = O(T^(-1/4) log T) on every sequence; regret
+      O(sqrt(T)) on every interval.
+
+    Assumption:
+      Bounded scores; none on data and predictions otherwise.
+
+    Cost:
+      O(1) time for a step: no window of scores.
 
     References:
       Bhatnagar, Wang, Xiong, Bai, Improved Online Conformal Prediction via Strongly
       Adaptive Online Learning, ICML, 2023.
+
+    See also:
+      online.PID, online.DtACI
 
     Example:
       >>> from jaxcp import online, scores

@@ -36,10 +36,20 @@ class PowerMartingale:
       epsilon: In (0, 1), shape (); 1 bets nothing, small values bet on very small p.
 
     Guarantee:
-      P(the capital ever reaches c) <= 1/c for independent uniform p-values.
+      P(the capital ever reaches c) <= 1/c.
+
+    Assumption:
+      Independent uniform p-values, such as those of `sequential_p_values` on
+      exchangeable streams.
+
+    Cost:
+      O(1) time for a p-value; a stream is summed at once.
 
     References:
       Vovk, Nouretdinov, Gammerman, Testing Exchangeability On-Line, ICML, 2003.
+
+    See also:
+      pvalues.watch, pvalues.MixtureMartingale, pvalues.SimpleJumper
 
     Example:
       >>> _, log_capital = watch(PowerMartingale(0.5), jnp.array([0.01, 0.01]))
@@ -82,10 +92,20 @@ class MixtureMartingale:
       num_powers: Number of power martingales.
 
     Guarantee:
-      P(the capital ever reaches c) <= 1/c for independent uniform p-values.
+      P(the capital ever reaches c) <= 1/c.
+
+    Assumption:
+      Independent uniform p-values, such as those of `sequential_p_values` on
+      exchangeable streams.
+
+    Cost:
+      O(`num_powers`) time for a p-value; a stream is summed at once.
 
     References:
       Vovk, Nouretdinov, Gammerman, Testing Exchangeability On-Line, ICML, 2003.
+
+    See also:
+      pvalues.watch, pvalues.PowerMartingale, pvalues.SimpleJumper
 
     Example:
       >>> _, log_capital = watch(MixtureMartingale(), jnp.full(3, 0.01))
@@ -129,11 +149,21 @@ class SimpleJumper:
       jump: Share in [0, 1], shape ().
 
     Guarantee:
-      P(the capital ever reaches c) <= 1/c for independent uniform p-values.
+      P(the capital ever reaches c) <= 1/c.
+
+    Assumption:
+      Independent uniform p-values, such as those of `sequential_p_values` on
+      exchangeable streams.
+
+    Cost:
+      O(1) time for a p-value, one after the other.
 
     References:
       Vovk et al., Retrain or Not Retrain: Conformal Test Martingales for Change-Point
       Detection, COPA, 2021.
+
+    See also:
+      pvalues.watch, pvalues.PowerMartingale, pvalues.alarm_level
 
     Example:
       >>> _, log_capital = watch(SimpleJumper(), jnp.full(100, 0.05))
@@ -190,10 +220,22 @@ def watch(
         martingale is not valid.
 
     Guarantee:
-      P(the capital ever reaches c) <= 1/c on exchangeable streams, at any time (Ville).
+      P(the capital ever reaches c) <= 1/c, at any time (Ville).
+
+    Assumption:
+      An exchangeable stream, and smoothed p-values that are independent and uniform on
+      it.
+
+    Cost:
+      O(t) time: one `lax.scan`, or sums of blocks where bets depend on nothing but
+      their p-value.
 
     References:
       Vovk, Testing Randomness Online, Statistical Science, 2021.
+
+    See also:
+      pvalues.sequential_p_values, pvalues.alarm_level, pvalues.SimpleJumper,
+      typing.Martingale
 
     Example:
       >>> scores = jnp.arange(40.0)  # ever stranger
@@ -227,10 +269,19 @@ def alarm_level(alpha: ArrayLike) -> Array:
       ValueError: if a number `alpha` is outside (0, 1).
 
     Guarantee:
-      P(the log of the capital ever reaches it) <= alpha on exchangeable streams.
+      P(the log of the capital ever reaches it) <= alpha.
+
+    Assumption:
+      An exchangeable stream.
+
+    Cost:
+      O(1) time for each level.
 
     References:
       Ville, Etude critique de la notion de collectif, Gauthier-Villars, 1939.
+
+    See also:
+      pvalues.watch, pvalues.sequential_p_values
 
     Example:
       >>> alarm_level(0.01).round(4)

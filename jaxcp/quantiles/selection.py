@@ -56,10 +56,10 @@ def kth_smallest(
         integer or `nearest` is not positive.
 
     Cost:
-      O(n) time for each of a ranks, and no sort: one count for each of the 32 bits of a
-      float, or four rounds of eight bits for more than 32,768 values on a CPU, where
-      one sort serves 4 ranks or more (32 of many values). One compilation serves every
-      rank.
+      O(n) time for each rank, and no sort: one count for each of the 32 bits of a
+      float, or four rounds of eight bits for more than 32,768 values on a CPU. From 4
+      ranks of one array on (32 if it is long) one sort serves all ranks. One
+      compilation serves every rank.
 
     See also:
       conformal_quantile, weighted_select, empirical_quantile

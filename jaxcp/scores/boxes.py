@@ -32,13 +32,21 @@ class BoxOffset:
 
     Guarantee:
       The outer box contains the true one (the true one contains the inner box) with
-      probability >= 1 - alpha, for matched objects that are exchangeable; exactly k /
-      (n + 1) with `maximum` and no ties.
+      probability >= 1 - alpha; exactly k / (n + 1) with `maximum` and no ties.
+
+    Assumption:
+      Matched objects are exchangeable.
+
+    Cost:
+      O(1) time for a score and for a set.
 
     References:
       Andeol, Fel, de Grancey, Mossina, Confident Object Detection via Conformal
       Prediction and Conformal Risk Control: An Application to Railway Signaling, COPA,
-      2023, with one sign for all sides, which shrinks the max sides.
+      2023 (with one sign for all sides, which shrinks the max sides).
+
+    See also:
+      detection.calibrate_boxes, detection.match_images, sets.BoundingBox
 
     Example:
       >>> pred, true = jnp.array([2.0, 2.0, 6.0, 6.0]), jnp.array([1.0, 3.0, 7.0, 5.0])

@@ -48,17 +48,27 @@ class CDF:
         score is at most s, nondecreasing in s; or None, for draws.
 
     Guarantee:
-      1 - alpha for exchangeable data and draws that are fresh for every example. With
-      a perfect model the coverage given x and the draws has variance about
-      alpha (1 - alpha) / (K + 2) around 1 - alpha: K >= 10 / alpha is advised. With the
-      true `cdf`, if it is continuous, the score is uniform and the coverage given x is
-      the threshold, for every x.
+      1 - alpha at a threshold from `calibrate`. With a perfect model the coverage given
+      x and the draws has variance about alpha (1 - alpha) / (K + 2) around 1 - alpha:
+      take K >= 10 / alpha. With the true `cdf`, if it is continuous, coverage given x
+      is the threshold, for every x.
+
+    Assumption:
+      Exchangeable examples, and draws that are fresh for every example.
+
+    Cost:
+      K + 1 base scores for a score; K base scores and one order statistic for a set.
+      With `cdf` one base score, and one call of `cdf` for each bit of a float for a
+      set.
 
     References:
       Chernozhukov, Wuthrich, Zhu, Distributional Conformal Prediction, Proceedings of
       the National Academy of Sciences, 2021.
       Dheur, Fontana, Estievenart, Desobry, Ben Taieb, A Unified Comparative Study with
       Generalized Conformity Scores for Multi-Output Conformal Regression, ICML, 2025.
+
+    See also:
+      scores.Density, scores.PCP, draw
 
     Example:
       >>> from jaxcp.scores import Absolute

@@ -44,6 +44,16 @@ def check(score: Score, preds: PyTree, y: ArrayLike) -> None:
     Guarantee:
       None: a score that passes may still break the law at other rows or thresholds.
 
+    Assumption:
+      Rows like those of calibration.
+
+    Cost:
+      Scores and sets of at most 1000 rows at some 20 thresholds; programs are compiled
+      for them.
+
+    See also:
+      calibrate, scores.Custom, scores.Labelwise
+
     Example:
       >>> from jaxcp.scores import Custom
       >>> from jaxcp.sets import Interval

@@ -45,7 +45,17 @@ class Custom:
         several pieces.
 
     Guarantee:
-      1 - alpha for exchangeable data, whatever the function.
+      1 - alpha at a threshold from `calibrate`, whatever the function.
+
+    Assumption:
+      Exchangeable examples, and a function that was not fitted to them.
+
+    Cost:
+      That of the functions; with `start` one evaluation for each bit of a float and end
+      of a set.
+
+    See also:
+      scores.check, scores.Labelwise, sets.LevelSet, pytree
 
     Example:
       >>> score = Custom(lambda pred, y: jnp.abs(jnp.log(y / pred)))

@@ -33,13 +33,23 @@ class Density:
         a set is estimated with them.
 
     Guarantee:
-      1 - alpha for exchangeable data.
+      1 - alpha at a threshold from `calibrate`.
+
+    Assumption:
+      Exchangeable examples, and a model that was fitted on neither calibration nor test
+      data.
+
+    Cost:
+      One call of `log_prob` for a score and for each candidate target of a set.
 
     References:
       Sadinle, Lei, Wasserman, Least Ambiguous Set-Valued Classifiers with Bounded Error
       Levels, JASA, 2019.
       Dheur, Bosser, Izbicki, Ben Taieb, Distribution-Free Conformal Joint Prediction
       Regions for Neural Marked Temporal Point Processes, Machine Learning, 2024.
+
+    See also:
+      scores.CDF, scores.Latent, models.CouplingFlow, volume
 
     Example:
       >>> normal = Density(lambda pred, y: -0.5 * jnp.sum((y - pred) ** 2))
@@ -98,13 +108,23 @@ class Latent:
       dim: Number of outputs d, or None; volumes need it.
 
     Guarantee:
-      1 - alpha for exchangeable data.
+      1 - alpha at a threshold from `calibrate`.
+
+    Assumption:
+      Exchangeable examples, and a model that was fitted on neither calibration nor test
+      data.
+
+    Cost:
+      One call of `inverse` for a score and for each candidate target of a set.
 
     References:
       Feldman, Bates, Romano, Calibrated Multiple-Output Quantile Regression with
       Representation Learning, JMLR, 2023.
       Dheur, Fontana, Estievenart, Desobry, Ben Taieb, A Unified Comparative Study with
       Generalized Conformity Scores for Multi-Output Conformal Regression, ICML, 2025.
+
+    See also:
+      scores.Density, models.CouplingFlow, models.FlowMatching, volume
 
     Example:
       >>> shifted = Latent(lambda pred, y: y - pred)

@@ -23,7 +23,17 @@ class Labelwise:
     kind of `scores.inputs`. The sets are {y : labels(pred)[y] <= q}.
 
     Guarantee:
-      1 - alpha for exchangeable data, whatever the labels score.
+      1 - alpha at a threshold from `calibrate`, whatever the labels score.
+
+    Assumption:
+      Exchangeable examples, and a model that was fitted on neither calibration nor test
+      data.
+
+    Cost:
+      One call of `labels` for a score and for a set.
+
+    See also:
+      scores.LAC, scores.Custom, scores.check, sets.LabelSet
 
     Example:
       >>> from jaxcp import scores
@@ -53,11 +63,20 @@ class LAC(Labelwise):
     `pred` is p, shape (k,).
 
     Guarantee:
-      1 - alpha for exchangeable data.
+      1 - alpha at a threshold from `calibrate`.
+
+    Assumption:
+      Exchangeable examples; the smallest sets need the true probabilities.
+
+    Cost:
+      O(k) time for a score and for a set.
 
     References:
       Sadinle, Lei, Wasserman, Least Ambiguous Set-Valued Classifiers with Bounded Error
       Levels, JASA, 2019.
+
+    See also:
+      scores.APS, scores.RAPS, scores.LogLAC, calibrate_groups
 
     Example:
       >>> LAC().invert(jnp.array([0.5, 0.3, 0.2]), 0.75).mask
@@ -81,13 +100,22 @@ class LogLAC(Labelwise):
     unlikely.
 
     Guarantee:
-      1 - alpha for exchangeable data.
+      1 - alpha at a threshold from `calibrate`.
+
+    Assumption:
+      Exchangeable examples.
+
+    Cost:
+      O(k) time for a score and for a set.
 
     References:
       Sadinle, Lei, Wasserman, Least Ambiguous Set-Valued Classifiers with Bounded Error
       Levels, JASA, 2019.
       Stutz, Dvijotham, Cemgil, Doucet, Learning Optimal Conformal Classifiers, ICLR,
       2022.
+
+    See also:
+      scores.LAC, training.SizeLoss
 
     Example:
       >>> LogLAC().invert(jnp.log(jnp.array([0.5, 0.3, 0.2])), 1.3).mask
@@ -199,11 +227,22 @@ class APS(_Ranked):
         never empty, and what most texts and libraries return; calibration is the same.
 
     Guarantee:
-      1 - alpha for exchangeable data.
+      1 - alpha at a threshold from `calibrate`.
+
+    Assumption:
+      Exchangeable examples, and uniforms that are fresh for every row where
+      `randomized`.
+
+    Cost:
+      O(k) time for a score; a set takes some 40 passes over its k labels, without a
+      sort.
 
     References:
       Romano, Sesia, Candes, Classification with Valid and Adaptive Coverage, NeurIPS,
       2020.
+
+    See also:
+      scores.RAPS, scores.LAC, uniforms, metrics.full_rate
 
     Example:
       >>> APS().invert(jnp.array([0.5, 0.3, 0.2]), 0.85).mask
@@ -227,11 +266,20 @@ class RAPS(_Ranked):
       inclusive: Whether sets add the label that crosses the threshold, as for `APS`.
 
     Guarantee:
-      1 - alpha for exchangeable data, if penalty and k_reg are chosen on other data.
+      1 - alpha at a threshold from `calibrate`.
+
+    Assumption:
+      Exchangeable examples; `penalty` and `k_reg` are chosen on other data.
+
+    Cost:
+      That of `scores.APS`.
 
     References:
       Angelopoulos, Bates, Malik, Jordan, Uncertainty Sets for Image Classifiers Using
       Conformal Prediction, ICLR, 2021.
+
+    See also:
+      scores.APS, training.select_score, uniforms
 
     Example:
       >>> RAPS(0.1, 1).invert(jnp.array([0.5, 0.3, 0.2]), 0.95).mask
@@ -267,11 +315,20 @@ class TopK(_Ranked):
     `pred` is p, shape (k,): probabilities or other values, larger for likelier labels.
 
     Guarantee:
-      1 - alpha for exchangeable data.
+      1 - alpha at a threshold from `calibrate`.
+
+    Assumption:
+      Exchangeable examples.
+
+    Cost:
+      That of `scores.APS`.
 
     References:
       Angelopoulos, Bates, Malik, Jordan, Uncertainty Sets for Image Classifiers Using
       Conformal Prediction, ICLR, 2021, baseline.
+
+    See also:
+      scores.LAC, scores.APS
 
     Example:
       >>> TopK()(jnp.array([0.5, 0.2, 0.3]), 2)

@@ -26,6 +26,9 @@ class Interval(Ends):
       lower: Lower end, shape (), in units of the target; may be -inf.
       upper: Upper end, shape (); may be +inf.
 
+    See also:
+      sets.Box, sets.Intervals, metrics.mean_size, metrics.interval_score
+
     Example:
       >>> Interval(jnp.asarray(0.0), jnp.asarray(2.0)).size().item()
       2.0
@@ -84,6 +87,9 @@ class Box(Ends):
     Args:
       lower: Lower corner, shape (d,), in units of the targets; may have -inf.
       upper: Upper corner, shape (d,); may have +inf.
+
+    See also:
+      sets.Interval, sets.Ball, volume
 
     Example:
       >>> Box(jnp.zeros(2), jnp.array([2.0, 3.0])).size()
@@ -144,6 +150,9 @@ class BoundingBox(Ends):
       lower: Corner (x_min, y_min), shape (2,), in pixels; may have -inf.
       upper: Corner (x_max, y_max), shape (2,), in pixels; may have +inf.
       inner: Whether the boxes of the set lie around this one, not in it.
+
+    See also:
+      scores.BoxOffset, metrics.iou, sets.Box
 
     Example:
       >>> outer = BoundingBox(jnp.zeros(2), jnp.array([4.0, 3.0]))

@@ -28,6 +28,9 @@ class LabelSet(Batch):
         given by name: always if all names are numbers; else integers still are labels
         0, ..., k - 1.
 
+    See also:
+      scores.LAC, metrics.singleton_rate, metrics.mean_size
+
     Example:
       >>> LabelSet(jnp.array([True, False, True])).contains(2)
       Array(True, dtype=bool)

@@ -27,6 +27,9 @@ class Ball(Batch):
       rounds: Whether targets beyond the radius by `rounding` are inside, as for
         `LevelSet`.
 
+    See also:
+      scores.Distance, sets.Balls, sets.Ellipsoid
+
     Example:
       >>> diamond = Ball(jnp.zeros(2), jnp.array(2.0), norm=1)
       >>> diamond.contains(jnp.array([1.5, 0.5])).item()

@@ -29,6 +29,12 @@ def membership(region: Set, points: ArrayLike) -> Array:
     Raises:
       ValueError: if a concrete point is NaN, or does not fit the set.
 
+    Cost:
+      One membership for each of g points, in blocks.
+
+    See also:
+      volume, sets.LevelSet
+
     Example:
       >>> disc = jaxcp.sets.Balls(jnp.zeros((1, 2)), jnp.array(1.0))
       >>> membership(disc, jnp.array([[0.5, 0.5], [1.0, 1.0]]))

@@ -32,6 +32,9 @@ class Balls(Batch):
       centers: Centers, shape (l, d), in units of the targets; (l,) for numbers.
       radius: Radius, shape (); +inf is the whole space, below 0 the set is empty.
 
+    See also:
+      scores.PCP, sets.Ball, volume
+
     Example:
       >>> balls = Balls(jnp.array([[0.0, 0.0], [3.0, 0.0]]), jnp.array(1.0))
       >>> balls.contains(jnp.array([3.5, 0.0]))
@@ -104,6 +107,9 @@ class Ellipsoid(Batch):
       radius: Shape (); +inf is the whole space, below 0 the set is empty.
       rounds: Whether targets beyond the radius by `rounding` are inside, as for
         `LevelSet`.
+
+    See also:
+      scores.Mahalanobis, sets.Ball, volume
 
     Example:
       >>> disc = Ellipsoid(jnp.zeros(2), jnp.ones(2), jnp.array(2.0))
@@ -184,6 +190,9 @@ class LevelSet(Batch):
       level_ndim: Number of axes of one level. Defaults to that of `level`, which is
         then of a single set.
       rounds: Whether scores within `rounding` of the level are inside.
+
+    See also:
+      scores.Custom, scores.Density, sets.Intervals, volume
 
     Example:
       >>> from jaxcp.scores import Absolute

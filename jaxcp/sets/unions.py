@@ -27,6 +27,9 @@ class Intervals(Batch):
         target.
       upper: Upper ends, shape (k,), each below the next lower one.
 
+    See also:
+      sets.LevelSet.intervals, sets.Interval
+
     Example:
       >>> two = Intervals(jnp.array([0.0, 5.0]), jnp.array([1.0, 7.0]))
       >>> two.contains(3.0).item(), two.contains(6.0).item(), two.size().item()

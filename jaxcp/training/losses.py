@@ -60,11 +60,22 @@ class SizeLoss(Generic[_Score]):
       None: calibrate the trained model with `jaxcp.calibrate` on rows that training did
       not see; then 1 - alpha.
 
+    Assumption:
+      None for coverage after calibration.
+
+    Cost:
+      n + m scores, one selection in O(n) and m soft sizes; a gradient takes a few times
+      as long.
+
     References:
       Stutz, Dvijotham, Cemgil, Doucet, Learning Optimal Conformal Classifiers, ICLR,
       2022.
       Noorani, Romero, Dal Fabbro, Hassani, Pappas, Conformal Risk Minimization with
       Variance Reduction, arXiv 2411.01696, 2024.
+
+    See also:
+      training.conformal_training_loss, training.train_score, training.soft_size,
+      calibrate
 
     Example:
       >>> from jaxcp.scores import Absolute
@@ -155,6 +166,19 @@ def conformal_training_loss(
     Guarantee:
       None: calibrate the trained model with `jaxcp.calibrate` on rows that training did
       not see; then 1 - alpha.
+
+    Assumption:
+      None for coverage after calibration.
+
+    Cost:
+      That of `training.SizeLoss`.
+
+    References:
+      Stutz, Dvijotham, Cemgil, Doucet, Learning Optimal Conformal Classifiers, ICLR,
+      2022.
+
+    See also:
+      training.SizeLoss, training.train_score, calibrate
 
     Example:
       >>> from jaxcp.scores import LAC

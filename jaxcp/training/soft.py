@@ -44,9 +44,21 @@ def soft_membership(
         temperature is not positive, or predictions or targets are not valid for the
         score.
 
+    Guarantee:
+      None: a stand-in for membership, for training.
+
+    Assumption:
+      None.
+
+    Cost:
+      One score for each of m rows.
+
     References:
       Stutz, Dvijotham, Cemgil, Doucet, Learning Optimal Conformal Classifiers, ICLR,
       2022.
+
+    See also:
+      training.soft_size, training.SizeLoss, soft_conformal_quantile
 
     Example:
       >>> from jaxcp.scores import Absolute
@@ -102,9 +114,21 @@ def soft_size(
         with), a key is missing, `q` does not fit, a concrete temperature is not
         positive, or predictions are not valid for the score.
 
+    Guarantee:
+      None: a stand-in for the size, for training.
+
+    Assumption:
+      None.
+
+    Cost:
+      One set for each of m rows; unions of balls take `num_samples` points each.
+
     References:
       Stutz, Dvijotham, Cemgil, Doucet, Learning Optimal Conformal Classifiers, ICLR,
       2022.
+
+    See also:
+      training.soft_membership, training.SizeLoss, metrics.sizes
 
     Example:
       >>> from jaxcp.scores import LAC

@@ -69,11 +69,22 @@ def train_score(
         valid for the `SizeLoss`.
 
     Guarantee:
-      None on these rows. 1 - alpha after `jaxcp.calibrate(score, ...)` on other rows.
+      None on these rows; 1 - alpha after `jaxcp.calibrate(score, ...)` on other rows.
+
+    Assumption:
+      Rows of the final calibration are exchangeable with test examples, and not among
+      these.
+
+    Cost:
+      `num_steps` gradients of a `SizeLoss` on all rows, in one scan. Each new optimizer
+      or projection compiles.
 
     References:
       Stutz, Dvijotham, Cemgil, Doucet, Learning Optimal Conformal Classifiers, ICLR,
       2022.
+
+    See also:
+      training.SizeLoss, training.select_score, calibrate
 
     Example:
       >>> import functools, optax
@@ -136,11 +147,21 @@ def select_score(
         the sets have no size in closed form or, as inner boxes, one to be large.
 
     Guarantee:
-      None on these rows. 1 - alpha after `jaxcp.calibrate(score, ...)` on other rows.
+      None on these rows; 1 - alpha after `jaxcp.calibrate(score, ...)` on other rows.
+
+    Assumption:
+      Rows of the final calibration are exchangeable with test examples, and not among
+      these.
+
+    Cost:
+      `num_splits` times g calibrations of half of the rows, in one program.
 
     References:
       Angelopoulos, Bates, Malik, Jordan, Uncertainty Sets for Image Classifiers Using
       Conformal Prediction, ICLR, 2021, appendix E.
+
+    See also:
+      training.train_score, scores.RAPS, calibrate
 
     Example:
       >>> from jaxcp.scores import RAPS
