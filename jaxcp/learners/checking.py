@@ -66,8 +66,8 @@ def check(
       Rows like those of the fit.
 
     Cost:
-      Four fits of all rows, one per set of other targets; an `Estimator` is fitted
-      once.
+      A few fits: one for each of the targets that are tried, and more where there is
+      a `leave_one_out`. An `Estimator` is fitted once.
 
     See also:
       learners.FunctionLearner, cross_conformal, typing.Learner

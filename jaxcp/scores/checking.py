@@ -48,7 +48,7 @@ def check(score: Score, preds: PyTree, y: ArrayLike) -> None:
       Rows like those of calibration.
 
     Cost:
-      Scores and sets of at most 1000 rows at some 20 thresholds; programs are compiled
+      Scores and sets of at most 1000 rows, at a few thresholds each; compiles programs
       for them.
 
     See also:
