@@ -38,9 +38,10 @@ class GroupCalibration(Rule):
       num_groups: Number of groups g.
       row_shapes: Shapes of one prediction, which later ones must have, or None.
       weights: Weights >= 0 of the calibration set, shape (n,), or None.
-      classes: Names of the labels, which sets then have and targets come in, or None.
-      group_names: Names of the groups, in which those of test points come, or None:
-        `dict(zip(cp.group_names, cp.quantile(alpha)))` says whose each threshold is.
+      classes: Names of the labels, used by sets and targets, or None.
+      group_names: Names of the groups, also for the groups of test points, or None.
+        `dict(zip(cp.group_names, cp.quantile(alpha)))` has the threshold of each group
+        by its name.
 
     See also:
       calibrate_groups, Calibration, metrics.group_coverage
@@ -64,8 +65,8 @@ class GroupCalibration(Rule):
     ) -> Array:
         """Returns the threshold of each group, shape (g,) or (g, c).
 
-        +inf for a group with too few scores; arguments as for `Calibration.quantile`,
-        of which alpha may also have shape (g,) without components: one a group.
+        +inf for a group with too few scores. Arguments as for `Calibration.quantile`;
+        without components alpha may also have shape (g,), one for each group.
         """
         return super().quantile(alpha, **weight_for(self.weights, test_weight))
 
@@ -93,8 +94,8 @@ class GroupCalibration(Rule):
 
         Raises:
           ValueError: if lengths differ, a concrete group is out of range or none of the
-            `group_names`, or `groups` is missing though those of calibration are not
-            the labels.
+            `group_names`, or `groups` is missing although the groups of the calibration
+            are not the labels.
 
         Guarantee:
           1 - alpha within every group, or for every class.
@@ -138,8 +139,8 @@ class GroupCalibration(Rule):
           test_weights: Weight of each test point, shape (m,). Defaults to 1.
 
         Returns:
-          p-values as of `Calibration.p_values` with the calibration scores of the group
-          alone, shape (m,); 1 for a traced group out of range.
+          p-values as from `Calibration.p_values`, among the calibration scores of the
+          group alone, shape (m,); 1 for a traced group out of range.
 
         Raises:
           ValueError: as calling the calibration, and if lengths differ.
@@ -246,7 +247,7 @@ class GroupCalibration(Rule):
         return {"groups": groups, "test_weights": weights}
 
     def _check_one_alpha(self, alpha):
-        """Groups may have a level each: `rank` checks the shape."""
+        """Allows one alpha for each group: `rank` checks the shape."""
 
 
 def calibrate_groups(
@@ -263,7 +264,7 @@ def calibrate_groups(
 ) -> GroupCalibration:
     """Returns the calibration of a score with one threshold a group (Mondrian).
 
-    With `groups=y` for labels the sets are class-conditional: ask for them without
+    With `groups=y` for labels the sets are class-conditional; then predict without
     groups.
 
     Args:
@@ -273,13 +274,13 @@ def calibrate_groups(
       groups: Group of each row in 0, ..., num_groups - 1, int, shape (n,), or its name.
       num_groups: Number of groups g (of classes k, for class-conditional sets). May be
         left out where groups have names.
-      group_names: Names of the g groups, distinct hashable values, of which numbers go
-        as those of `classes`. Defaults to the classes if the groups are the labels `y`,
-        to the categories of groups from pandas, else to the distinct groups in order;
-        groups that are integers then want `num_groups`.
+      group_names: Names of the g groups, distinct hashable values; numbers are treated
+        as in `classes`. Defaults to the classes if the groups are the labels `y`, to
+        the categories of groups from pandas, else to the distinct groups in order.
+        Groups that are integers need `num_groups` instead.
       weights: Weights >= 0 of the rows, shape (n,), as for `calibrate`.
       mask: True where a row counts, shape (n,). Defaults to all rows.
-      classes: Names of the k labels, in which `y` comes, as for `calibrate`.
+      classes: Names of the k labels, used in `y`, as for `calibrate`.
 
     Returns:
       A `GroupCalibration`: call it with predictions, alpha and groups.

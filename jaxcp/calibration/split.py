@@ -39,7 +39,7 @@ class Calibration(Rule):
       weights: Weights >= 0 of the calibration set, shape (n,), or None.
       mask: True where a row counts, shape (n,), or None.
       row_shapes: Shapes of one prediction, which later ones must have, or None.
-      classes: Names of the labels, which sets then have and targets come in, or None.
+      classes: Names of the labels, used by sets and targets, or None.
 
     See also:
       calibrate, GroupCalibration, SplitConformal, Rule, save
@@ -181,9 +181,9 @@ class Calibration(Rule):
           test_weights: Weight of each test point, shape (m,). Defaults to 1.
 
         Returns:
-          p-values, shape (m,); with c components min(1, c times the smallest one).
-          `y` is in the set at level alpha iff its conservative p-value exceeds alpha.
-          Compare arrays: as a Python float, 0.1 of single precision is above 0.1.
+          p-values, shape (m,); with c components min(1, c times the smallest one). `y`
+          is in the set at level alpha iff its conservative p-value exceeds alpha.
+          Compare arrays: 0.1 in single precision is above 0.1 as a Python float.
 
         Raises:
           ValueError: as calling the calibration, and if lengths differ.
@@ -256,16 +256,15 @@ def calibrate(
       preds: Predictions for the calibration set, a pytree with leading axis n. Arrays
         may be from jax, numpy, pandas or torch (CPU), or lists of numbers.
       y: Targets, shape (n, ...), in their own units, or labels 0, ..., k - 1. Integers
-        that are no labels are taken as floats.
+        that are not labels become floats.
       weights: Weights >= 0 of the rows, shape (n,): likelihood ratios of test to
         calibration inputs, or fixed weights that fade with age (NexCP).
       mask: True where a row counts, shape (n,), for padded data. Defaults to all rows.
       classes: Names of the k labels, one a column of the predictions: any distinct
         hashable values, such as `model.classes_` of scikit-learn. `y` is then given by
-        name, and so are targets and labels of the sets. Names that are all numbers are
-        compared with `y`, also where it is traced (one that is no class then scores
-        +inf); other names are for text and objects, beside which integers still are
-        labels 0, ..., k - 1.
+        name, and so are targets and labels of the sets. If all names are numbers, they
+        are compared with `y`, also where it is traced (a number that is no class then
+        scores +inf). With other names, integers in `y` are still labels 0, ..., k - 1.
 
     Returns:
       A `Calibration`: call it with predictions and alpha.
@@ -274,7 +273,7 @@ def calibrate(
       ValueError: if lengths differ, a concrete prediction, target or weight is NaN or
         negative where it may not be, labels are not integers in range or not among
         `classes`, the score cannot use the predictions, or targets in double precision
-        lose the digits in single precision that their scores are about.
+        would lose digits in single precision that their scores depend on.
 
     Guarantee:
       1 - alpha: the sets at level alpha cover with at least this probability. Without

@@ -1,4 +1,4 @@
-"""From rows and a plan, of which fits leave which rows out, to held-out scores."""
+"""From rows and a plan (which fits leave which rows out) to held-out scores."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from jaxcp.typing import AnyLearner, ArrayLike, FitsOnHost, PyTree, Score
 
 
 class Plan(NamedTuple):
-    """Which fits leave which rows out, and what becomes of them.
+    """Which fits leave which rows out, and how they run.
 
     Args:
       weights: Training weights, shape (b, n), 0 for a row that is left out; None for

@@ -1,4 +1,4 @@
-"""Predictions of many fits at the door: one for each fit and row, and known."""
+"""Checks of predictions of many fits: one for each fit and row, without NaN."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def jackknife_plus_after_bootstrap(
     batch_size: int | None = None,
     check: bool = True,
 ) -> CrossConformal:
-    """Returns the jackknife+ of a bagged learner, at the price of one bagging.
+    """Returns the jackknife+ of a bagged learner, from one set of bootstrap fits.
 
     Row i is predicted by the mean (or median) of the bootstrap fits whose bag lacks it.
 
@@ -110,10 +110,10 @@ def enbpi(
     """Returns EnbPI's bootstrap ensemble of a time series with out-of-bag residuals.
 
     `cp.aggregate(x)` is the center at new inputs and `cp.scores` are the residuals in
-    order of time: `cp.stream(every=)` makes them an `online.SlidingWindow`, which drops
-    the `every` oldest for the newest, and its state, which persists. With predictions
-    (mu, sigma), as of `learners.MeanScale`, and the score `Normalized` this is adaptive
-    EnbPI.
+    order of time: `cp.stream(every=)` returns an `online.SlidingWindow` of them, which
+    replaces the `every` oldest residuals by the newest, and its state. With predictions
+    (mu, sigma), as from `learners.MeanScale`, and the score `Normalized` this is
+    adaptive EnbPI.
 
     Args:
       key: Random key, for the bags and the fits.

@@ -23,7 +23,8 @@ class CrossConformal:
     `naive` are the other two ways to use the same fits.
 
     Args:
-      fits: The fits, and one on all rows for `naive`; `fits.models` of an `Estimator`.
+      fits: The fits, and one on all rows for `naive`. For an `Estimator`, `fits.models`
+        has the fitted models.
       calibration: The calibration by what they predict for rows they left out.
 
     See also:
@@ -35,18 +36,18 @@ class CrossConformal:
 
     @property
     def scores(self) -> Array:
-        """Held-out scores, shape (n,) or (n, c); of no use where `mask` is False."""
+        """Held-out scores, shape (n,) or (n, c); meaningless where `mask` is False."""
         return self.calibration.scores
 
     @property
     def mask(self) -> Array | None:
-        """True for rows that some fit left out, shape (n,); None if that is all."""
+        """True for rows that some fit left out, shape (n,); None if all rows are."""
         return self.calibration.mask
 
     def quantile(self, alpha: ArrayLike, **context: Any) -> Array:
-        """Returns the conformal quantile of the held-out scores, of naive and minmax.
+        """Returns the threshold of `naive` and `minmax`, from the held-out scores.
 
-        Sets of jackknife+ and CV+ have no threshold of their own.
+        The "+" sets have no single threshold.
         """
         return self.calibration.quantile(alpha, **context)
 
@@ -56,9 +57,8 @@ class CrossConformal:
         """Returns the "+" sets at new inputs.
 
         With held-out fits f_-i, scores R_i and k = n + 1 - floor(alpha (n + 1)): the
-        k-th largest lower and the k-th smallest upper end of the n sets
-        {y : s(f_-i(x), y) <= R_i}; of labels, those y with #{i : R_i < s(f_-i(x), y)}
-        below k.
+        k-th largest lower and the k-th smallest upper end of the n sets {y : s(f_-i(x),
+        y) <= R_i}; for labels, all y with #{i : R_i < s(f_-i(x), y)} below k.
 
         Args:
           x: Inputs, a pytree with leading axis m.
@@ -68,9 +68,9 @@ class CrossConformal:
             weights. Defaults to 1.
 
         Returns:
-          Sets with leading axis m: `Interval`, `Box` or `LabelSet` as of the score,
-          infinite ends where the rank leaves 1, ..., n. Of scores without such sets:
-          sets that know membership only.
+          Sets with leading axis m: `Interval`, `Box` or `LabelSet`, as the score has;
+          ends are infinite where the rank leaves 1, ..., n. For other scores: sets that
+          know membership alone.
 
         Raises:
           ValueError: if a number `alpha` is outside (0, 1), or lengths differ.
@@ -109,8 +109,9 @@ class CrossConformal:
     ) -> AnySet:
         """Returns the hull of all held-out fits' sets: [min f_-i - q, max f_-i + q].
 
-        q is the conformal quantile of the held-out scores; of labels, the union of the
-        sets of all fits. Arguments, errors and types of sets as for the "+" sets.
+        q is the conformal quantile of the held-out scores. For labels it is the union
+        of the sets of all fits. Arguments, errors and types of sets as for the "+"
+        sets.
 
         Guarantee:
           P(Y in set) >= 1 - alpha; usually far more.

@@ -48,8 +48,8 @@ def cross_conformal(
       calibration_weights: Weights >= 0 of the rows' scores, shape (n,), as for
         `calibrate`. They are normalized once over all rows, with an infinite atom for
         the test point at both ends.
-      batch_size: Fits that run at a time. Defaults to all, or as many as see 256 MB
-        of data together.
+      batch_size: Fits that run at a time. Defaults to all, or as many as use 256 MB of
+        data together.
       check: Whether a learner of your own is first tried by `learners.check`, once for
         each learner and shapes of data; never on traced values.
 
@@ -111,8 +111,8 @@ def jackknife_plus(
 ) -> CrossConformal:
     """Returns the jackknife+: n fits, each without one row.
 
-    Of a learner that offers `leave_one_out` (`Ridge`, `KernelRidge`,
-    `NearestNeighbors`) the fits come in closed form; of others they run as one program.
+    A learner with `leave_one_out` (`Ridge`, `KernelRidge`, `NearestNeighbors`) has a
+    closed form for the fits; those of others run as one program.
 
     Args:
       key: Random key, split among the fits.
@@ -191,9 +191,8 @@ def cv_plus(
       y: Targets, shape (n, ...), or labels 0, ..., k - 1.
       num_folds: Number of folds K of a random partition, from 2 to n; their sizes
         differ by at most one.
-      folds: The partition instead: the fold of each row, int in 0, ..., K - 1, shape
-        (n,), such as one of its group, or words. Traced folds need `num_folds` beside
-        them.
+      folds: A given partition instead: the fold of each row, shape (n,), int in 0, ...,
+        K - 1 or a name, such as its group. Traced folds need `num_folds`, too.
       calibration_weights: Weights of the rows' scores, shape (n,).
       batch_size: Fits that run at a time.
       check: Whether a learner of your own is first tried by `learners.check`.
@@ -202,8 +201,8 @@ def cv_plus(
       A `CrossConformal`. No array of n times m numbers is made for its sets.
 
     Raises:
-      ValueError: as `cross_conformal`, if `num_folds` is not in 2, ..., n, there is
-        neither it nor `folds`, or a fold is empty.
+      ValueError: as `cross_conformal`, if `num_folds` is not in 2, ..., n, `num_folds`
+        and `folds` are both missing, or a fold is empty.
 
     Guarantee:
       1 - 2 alpha - min(2 (1 - 1/K) / (n/K + 1), (1 - K/n) / (K + 1)) for folds of one

@@ -54,16 +54,16 @@ class CrossCalibration:
 
     @property
     def scores(self) -> Array:
-        """Held-out scores, shape (n,) or (n, c); of no use where `mask` is False."""
+        """Held-out scores, shape (n,) or (n, c); meaningless where `mask` is False."""
         return self.calibration.scores
 
     @property
     def mask(self) -> Array | None:
-        """True for rows that count, shape (n,); None if that is all of them."""
+        """True for rows that count, shape (n,); None if all do."""
         return self.calibration.mask
 
     def quantile(self, alpha: ArrayLike, **context: Any) -> Array:
-        """Returns the conformal quantile of the held-out scores, for one threshold."""
+        """Returns the threshold of `naive` and `minmax`, from the held-out scores."""
         return self.calibration.quantile(alpha, **context)
 
     def __call__(
@@ -73,8 +73,8 @@ class CrossCalibration:
 
         With f_-i what the fits without row i predict together, scores R_i and k = n + 1
         - floor(alpha (n + 1)): the k-th largest lower and the k-th smallest upper end
-        of the n sets {y : s(f_-i(x), y) <= R_i}; of labels, those y with
-        #{i : R_i < s(f_-i(x), y)} below k.
+        of the n sets {y : s(f_-i(x), y) <= R_i}; for labels, all y with #{i : R_i <
+        s(f_-i(x), y)} below k.
 
         Args:
           preds: Predictions of the b fits at m inputs, a pytree with leading axes
@@ -85,9 +85,9 @@ class CrossCalibration:
             weights. Defaults to 1.
 
         Returns:
-          Sets with leading axis m: `Interval`, `Box` or `LabelSet` as of the score,
-          infinite ends where the rank leaves 1, ..., n. Of scores without such sets:
-          sets that know membership only.
+          Sets with leading axis m: `Interval`, `Box` or `LabelSet`, as the score has;
+          ends are infinite where the rank leaves 1, ..., n. For other scores: sets that
+          know membership alone.
 
         Raises:
           ValueError: if there are predictions of another number of fits or of another
@@ -117,8 +117,9 @@ class CrossCalibration:
     ) -> AnySet:
         """Returns the hull of all held-out fits' sets: [min f_-i - q, max f_-i + q].
 
-        q is the conformal quantile of the held-out scores; of labels, the union of the
-        sets of all fits. Arguments, errors and types of sets as for the "+" sets.
+        q is the conformal quantile of the held-out scores. For labels it is the union
+        of the sets of all fits. Arguments, errors and types of sets as for the "+"
+        sets.
 
         Guarantee:
           P(Y in set) >= 1 - alpha; usually far more.
@@ -250,26 +251,26 @@ def cross_calibrate(
 ) -> CrossCalibration:
     """Returns the calibration of rows by fits that leave them out, from predictions.
 
-    The door of the cross family for models of any library: jackknife+, CV+, after
-    bootstrap and EnbPI see predictions alone. Row i is predicted by the fits j with
-    held_out[j, i]: by the one, or by their aggregate. A row that no fit left out has no
-    score: it is masked out, and does not count.
+    For models of any library: jackknife+, CV+, jackknife+-after-bootstrap and EnbPI
+    need predictions alone. Row i is predicted by the fits j with held_out[j, i], by
+    their aggregate if there are several. A row that no fit left out has no score: it is
+    masked out and does not count.
 
     Args:
       score: Nonconformity score of one example, from `jaxcp.scores`.
-      preds: What each of b fits predicts for the n rows, a pytree with leading axes
-        (b, n), or a list of what each predicts. What a fit predicts for rows that it
-        was fitted on is not looked at, and may be NaN. A uniform of a randomized score
-        is that of the row, the same in all fits.
+      preds: What each of b fits predicts for the n rows, a pytree with leading axes (b,
+        n), or a list of what each predicts. Predictions for rows that a fit was fitted
+        on are ignored and may be NaN. A randomized score takes one uniform for each
+        row, the same in all fits.
       y: Targets, shape (n, ...), or labels 0, ..., k - 1.
       held_out: True where a fit was made without a row, bool of shape (b, n).
       weights: Weights >= 0 of the rows' scores, shape (n,), as for `calibrate`. They
         are normalized once over all rows, with an infinite atom for the test point at
         both ends.
       mask: True where a row counts, shape (n,). Defaults to all rows.
-      aggregation: "mean" or "median" of the fits without a row, or a function of their
-        values, an array (b, ...), and of which of the b were held out, (b,), that jax
-        can trace.
+      aggregation: "mean" or "median" of the fits without a row, or a function of two
+        arrays, which jax can trace: the values of all fits, (b, ...), and which of them
+        left the row out, (b,).
       classes: Names of the k labels, one a column of the predictions, as for
         `calibrate`: `y` is then given by name, and sets give names back.
 

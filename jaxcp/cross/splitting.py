@@ -53,17 +53,17 @@ def split_conformal_fit(
       learner: A learner, also an `Estimator` of any library.
       score: Nonconformity score of one example, from `jaxcp.scores`.
       x: Inputs, whatever the learner takes, a pytree with leading axis n.
-      y: Targets, shape (n, ...), in their own units, or labels 0, ..., k - 1; of an
-        `Estimator` that predicts probabilities labels by name, such as text.
+      y: Targets, shape (n, ...), in their own units, or labels 0, ..., k - 1; for an
+        `Estimator` that predicts probabilities also labels by name, such as text.
       share: Share of the rows that train, in (0, 1): share * n of them, rounded, and at
         least one row on either side.
 
     Returns:
-      A `SplitConformal`: call it with inputs and alpha. Its `params` hold the fit: of
-      an `Estimator`, `cp.params.models[0]`.
+      A `SplitConformal`: call it with inputs and alpha. Its `params` hold the fit; for
+      an `Estimator` that is `cp.params.models[0]`.
 
     Raises:
-      ValueError: if there are less than 2 rows, `share` is not in (0, 1), lengths
+      ValueError: if there are fewer than 2 rows, `share` is not in (0, 1), lengths
         differ, or as `calibrate`.
 
     Guarantee:

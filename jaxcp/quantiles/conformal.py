@@ -85,8 +85,8 @@ def weighted_conformal_quantile(
     """Returns the (1 - alpha) quantile of weighted scores with the test point's atom.
 
     min{v : sum_{i : S_i > v} w_i + w_{n+1} <= alpha (w_1 + ... + w_{n+1})}: the test
-    point's weight lies at +inf. Unit weights give `conformal_quantile` at a
-    traced alpha, whose range of exactness `conformal_rank` states.
+    point's weight lies at +inf. Unit weights give `conformal_quantile` at a traced
+    alpha; `conformal_rank` says where that is exact.
 
     Args:
       scores: Nonconformity scores, shape (n,). NaN counts as +inf.
@@ -210,7 +210,7 @@ def thresholds(
     axis_name: AxisName = None,
     nearest: int = 1,
 ) -> Array:
-    """Returns order statistics of the columns of `scores`, which `rank` may add to."""
+    """Returns order statistics of the columns of `scores`; `rank` may add axes."""
     select = partial(kth_smallest, where=mask, axis_name=axis_name, nearest=nearest)
     if scores.ndim == 1:
         flat = select(scores, rank.reshape(-1) if rank.ndim else rank)
@@ -233,8 +233,8 @@ def threshold_at(
 ) -> Array:
     """Returns the threshold of scores (n,) or (n, c), shape () or (c,).
 
-    At a rank, or with weights at alpha as a float; several of them give (a,) of scores
-    (n,). A test weight is 1 by default.
+    At a rank; with weights at alpha as a float. Several of them give (a,) for scores
+    (n,). The test weight defaults to 1.
     """
     if weights is None:
         return thresholds(scores, rank, mask, axis_name)
