@@ -1,4 +1,4 @@
-"""What comes in as jax arrays: numpy, pandas, torch, lists; nothing lost in silence."""
+"""Arguments as jax arrays: numpy, pandas, torch, lists; no digits lost in silence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arguments at the public door: converted, and checked where values are known."""
+"""Checks of public arguments: made arrays, and checked where values are known."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Labels and groups of any hashable kind: names of 0, ..., k - 1, mapped at the door.
+"""Labels and groups of any hashable kind: names of 0, ..., k - 1.
 
 Names that are all numbers are numbers everywhere: targets are compared with them, also
 inside of a program, where a target that is none of them is out of range. Other names

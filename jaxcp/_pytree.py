@@ -53,8 +53,8 @@ def pytree(cls: type[_Class]) -> type[_Class]:
     """Returns `cls` as a frozen dataclass whose non-static fields are pytree leaves.
 
     The decorator for scores, learners, sets and online methods of your own: they then
-    pass through jit, vmap, grad and scan, and no program of another class, however
-    alike, is run for them. Values compare and hash by identity.
+    pass through jit, vmap, grad and scan, and never run the program of another class,
+    however similar it is. Values compare and hash by identity.
 
     Args:
       cls: A class with annotated fields, as for `dataclasses.dataclass`.

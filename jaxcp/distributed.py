@@ -46,7 +46,7 @@ def initialize(
     connect_timeout: int = 60,
     heartbeat_timeout: int = 10,
 ) -> None:
-    """Makes this process one of a program of many, before anything else of jax.
+    """Makes this process part of a program of several; call it before jax is used.
 
     `jax.distributed.initialize` that also reads JAX_NUM_PROCESSES and JAX_PROCESS_ID
     (set by `launch`), finds MPI through mpi4py, and waits for peers for a minute, not

@@ -18,7 +18,7 @@ _FINEST = Fraction(1, 10**6)
 
 @dataclass(frozen=True)
 class Certificate:
-    """What split conformal coverage with continuous scores is. Made by `certificate`.
+    """The exact law of split conformal coverage. Made by `certificate`.
 
     Args:
       n: Number of calibration scores.
@@ -50,7 +50,7 @@ class Certificate:
         return (mean * (1 - mean) / (self.n + 2)) ** 0.5
 
     def probability(self, lower: float, upper: float = 1.0) -> float:
-        """Returns how often coverage given the calibration set is in between.
+        """Returns the probability of a range of coverage, over calibration sets.
 
         Args:
           lower: Smallest coverage, inclusive.
@@ -179,8 +179,8 @@ def calibration_size(alpha: Any, slack: float, probability: float) -> int:
     Args:
       alpha: Miscoverage level in (0, 1), a number.
       slack: Largest distance of coverage from 1 - alpha, in (0, 1).
-      probability: How often it is kept, in (0, 1); coverage is too low, and too high,
-        with at most half of the rest.
+      probability: Probability that it is kept, in (0, 1); coverage is too low, or too
+        high, with at most half of the rest each.
 
     Returns:
       Number of calibration scores.

@@ -43,9 +43,10 @@ def coverage_test(
 ) -> CoverageTest:
     """Returns whether observed coverage is what a valid predictor has.
 
-    Given its calibration set a valid predictor covers Beta(k, n + 1 - k) of test
-    points, so that of m test points it covers BetaBinomial(m, k, n + 1 - k) many. The
-    test compares the number over all r calibration sets with its exact law.
+    Given its calibration set, a valid predictor covers a share of test points with the
+    law Beta(k, n + 1 - k), and a number of m test points with the law BetaBinomial(m,
+    k, n + 1 - k). The test compares the number over all r calibration sets with its
+    exact law.
 
     Args:
       covered: True where a set covered its target, bool of shape (r, m): m test points

@@ -94,7 +94,7 @@ class FitError(ValueError):
 
 @contextmanager
 def keeping(fits: ModelFits) -> Iterator[None]:
-    """Lets an error, or an interrupt, carry the fits that are done."""
+    """Attaches the fits that are done to an error or an interrupt."""
     try:
         yield
     except (Exception, KeyboardInterrupt) as error:
@@ -112,7 +112,7 @@ def run(
 ) -> tuple[int, Exception] | None:
     """Runs jobs and tells `done` each result; returns the first job that raises.
 
-    None starts after it; those that run come to their end, also after Ctrl-C.
+    No job starts after it; running jobs are completed, also after Ctrl-C.
     """
     if executor is not None:
         return _run(task, jobs, done, executor)

@@ -40,11 +40,11 @@ def check(
     """Returns None if a learner leaves out rows of weight 0, and raises otherwise.
 
     The learner is fitted with weight 0 for every fifth row, and again with other
-    targets there: at an end of their range and far away, or another label. What it
-    predicts for these rows must not move. The fits of a learner's own `leave_one_out`
-    are tried likewise, for three rows. The cross-conformal verbs run this once for each
-    learner of your own. An `Estimator` leaves out rows by itself: of it one fit and its
-    predictions are tried.
+    targets there: at an end of their range and far away, or another label. Its
+    predictions for these rows must not change. The fits of a learner's own
+    `leave_one_out` are checked in the same way, for three rows. The cross-conformal
+    verbs run this once for each learner of your own. An `Estimator` leaves rows out by
+    itself: only one fit and its predictions are checked.
 
     Args:
       learner: A learner.

@@ -39,11 +39,11 @@ class Estimator:
     you set is kept.
 
     A model with `predict_proba` predicts probabilities, one column a class of `y`, 0
-    for classes that a resample does not hold. Several models, a list, predict a tuple.
+    for classes that a resample does not hold. A list of models predicts a tuple.
 
     When a fit raises, the `FitError` names its resample and carries the fits that are
     done: `learner.resume(error.fits)` goes on with the rest. KeyboardInterrupt carries
-    them too, as does any error in what the fits then predict and in their scores.
+    them too, and so does a later error in predictions or scores.
 
     Args:
       model: The model, not fitted, or a list of models, such as of two quantiles.
@@ -103,7 +103,7 @@ class Estimator:
         _checks.check_count("num_workers", self.num_workers, 1)
 
     def resume(self, fits: ModelFits) -> Estimator:
-        """Returns the learner that keeps the fits that are done, and makes the others.
+        """Returns a learner that keeps the fits that are done and makes the others.
 
         Args:
           fits: `fits` of a `FitError`, of KeyboardInterrupt or of a later error.

@@ -20,12 +20,12 @@ from jaxcp.typing import AnyLearner, ChecksData, FitsOnHost, Learner, Number, Py
 class FunctionLearner:
     """A pair of pure functions as a learner.
 
-    `learners.check` finds out whether it leaves out the rows that it has to. Models of
-    other libraries are an `Estimator`.
+    `learners.check` tells whether it leaves out rows of weight 0. For models of other
+    libraries take `Estimator`.
 
     Args:
-      fit: `(key, x, y, weights) -> params`; it sees the weights with their zeros, and
-        has to leave those rows out.
+      fit: `(key, x, y, weights) -> params`; it gets weights with zeros, and must give
+        these rows no part in the fit.
       predict: `(params, x) -> preds`, over the leading axis of x.
 
     Guarantee:
@@ -60,8 +60,8 @@ class GradientLearner:
 
     Mini-batches are drawn with replacement, each row in proportion to its weight; rows
     of weight zero are never seen. Without a batch size every step takes the weighted
-    mean loss of all rows. Functions have to be pure, for they are traced once; define
-    them and the optimizer once, for each new one compiles.
+    mean loss of all rows. Functions must be pure: they are traced once. Define them and
+    the optimizer once: each new one compiles anew.
 
     Args:
       init: `key -> params`.

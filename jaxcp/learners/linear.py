@@ -37,11 +37,11 @@ class Ridge:
     """Ridge regression: argmin sum_i w_i (y_i - a - x_i b)^2 + penalty |b|^2.
 
     `x` has shape (n, p), `y` (n,) or (n, d); predictions are like `y`. The intercept a
-    is not penalized. With at least as many features as rows the dual form is solved, so
-    that a penalty of zero gives the least squares fit of minimum norm. It needs
-    linearly independent rows then, and with fewer features independent columns, within
-    every resample; otherwise a penalty of zero leaves the fit to rounding errors (or
-    NaN). Give resamples with fewer rows than features a penalty.
+    is not penalized. With at least as many features as rows the dual form is solved,
+    and a penalty of zero gives the least squares fit of minimum norm. A penalty of zero
+    needs linearly independent rows then, and independent columns where there are fewer
+    features, in every resample; otherwise the fit is left to rounding errors (or NaN).
+    Resamples with fewer rows than features need a penalty above 0.
 
     Offers `leave_one_out`: all n refits from one solve.
 

@@ -85,11 +85,11 @@ def conditional_coverage_error(
 def excess_coverage_risk(
     sets: Set | ArrayLike, y: ArrayLike, rates: ArrayLike, alpha: ArrayLike
 ) -> Array:
-    """Returns how much predicted rates of coverage know that 1 - alpha does not: ERT.
+    """Returns how much better predicted rates of coverage are than 1 - alpha: ERT.
 
-    mean of (covered - (1 - alpha)) sign(rate - (1 - alpha)), the excess risk of the
-    level over the rates in the loss of absolute deviations. With the true rates p(x) it
-    is the mean of abs(p(x) - (1 - alpha)) on average; other rates give less.
+    mean of (covered - (1 - alpha)) sign(rate - (1 - alpha)): the excess risk of
+    predicting 1 - alpha in place of the rates. On average the true rates p(x) give the
+    mean of abs(p(x) - (1 - alpha)); other rates give less.
 
     Args:
       sets: Sets with leading axis m.

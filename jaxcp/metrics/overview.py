@@ -101,8 +101,8 @@ def summary(
         have one for each size.
 
     Returns:
-      A `Summary`, a dict from the name of a metric to its value, a number of Python (in
-      the digits that its precision has) or an array of numpy; inside of jit and vmap
+      A `Summary`, a dict from the name of a metric to its value, a number of Python
+      (with the digits of its precision) or an array of numpy; inside of jit and vmap
       arrays of jax. `tolist` makes lists of the arrays, for JSON. "coverage" always;
       "mean_size", "median_size", "empty_rate", "infinite_rate",
       "min_size_stratified_coverage", "size_stratified_coverage_violation" (of label
@@ -110,8 +110,7 @@ def summary(
       rows, for it takes O(m^2)) for sets with a size; "winkler_score" and
       "coverage_width_criterion" (eta = 30) for intervals; "full_rate", "singleton_rate"
       and "class_coverage" for label sets; "group_coverage" and "coverage_gap" with
-      groups.
-      Values are of shape (), of classes (k,) and of groups (g,).
+      groups. Values are of shape (), of classes (k,) and of groups (g,).
 
     Raises:
       ValueError: as the metrics, or if the number of groups is not known.

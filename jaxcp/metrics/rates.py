@@ -110,11 +110,11 @@ def empty_rate(sets: Set | ArrayLike) -> Array:
 def full_rate(sets: HasLabels | ArrayLike) -> Array:
     """Returns the share of label sets that hold every label.
 
-    These sets say nothing, and there are many where the threshold reaches the largest
-    score that a label can have. So does that of deterministic `scores.APS` for a
-    confident network: the label on top holds nearly all of the mass, so that the true
-    labels of more than a share alpha of the rows, those on which the network errs, tie
-    at a mass of 1, and sets at that threshold keep every label. Take
+    These sets say nothing. There are many where the threshold is the largest score that
+    a label can have. This happens to deterministic `scores.APS` with a confident
+    network: the first label has nearly all of the mass, so that the true labels of all
+    rows on which the network errs tie at a score of 1. If these rows are more than a
+    share alpha, the threshold is 1 and sets keep every label. Take
     `APS(randomized=True)`, whose predictions are `(probs, jaxcp.uniforms(key, n))`, or
     `scores.LAC()`. At a small alpha full sets may be all that a poor network can give.
 

@@ -70,8 +70,8 @@ def mean_size(sets: Set | ArrayLike) -> Array:
 def median_size(sets: Set | ArrayLike) -> Array:
     """Returns the median width, number of labels, or volume of sets.
 
-    The mean of the order statistics of ranks floor((m + 1) / 2) and floor(m / 2) + 1:
-    a few infinite sets do not rule it.
+    The mean of the order statistics of ranks floor((m + 1) / 2) and floor(m / 2) + 1: a
+    few infinite sets hardly change it.
 
     Args:
       sets: Sets with leading axis m.

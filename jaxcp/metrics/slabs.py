@@ -33,9 +33,10 @@ def worst_slab_coverage(
 ) -> Array:
     """Returns the coverage in the worst slab of inputs, on rows it was not found on.
 
-    A slab is {x : a <= v'x <= b} with at least a `share` of the rows. Half of the rows,
-    at random, find the slab of least coverage among random directions v; the other half
-    tells its coverage. Found and told on the same rows it is too low.
+    A slab is {x : a <= v'x <= b} with at least a `share` of the rows. A random half of
+    the rows finds the slab of least coverage among random directions v; the other half
+    measures its coverage. Measured on the rows that found it, coverage would be too
+    low.
 
     Args:
       key: Random key of the halves and the directions.
@@ -46,7 +47,8 @@ def worst_slab_coverage(
       num_directions: Number of directions.
       directions: Directions to search, shape (v, p), in place of random ones; x is then
         taken as it is, not put on one scale.
-      holdout: False finds and tells on the same rows, as in older work.
+      holdout: Whether other rows measure than those that find. False is as in older
+        work.
 
     Returns:
       Coverage in the slab, shape (); NaN if no row of the second half is in it.

@@ -51,10 +51,10 @@ def size_strata(
     """Returns the stratum of each set among sets of similar size.
 
     Strata are given in one of three ways: `num_bins` runs of equally many rows in the
-    order of size (rows of one size in their order; the first bins have one row more
-    where it does not come out even), `num_ranges` runs of equally many sizes 0, ..., k
-    of label sets, or `edges` between sizes. Without any of them label sets have a
-    stratum for each size.
+    order of size (rows of equal size in their order; the first bins have one row more
+    if m is not a multiple of g), `num_ranges` runs of equally many sizes 0, ..., k of
+    label sets, or `edges` between sizes. Without any of them label sets have a stratum
+    for each size.
 
     Args:
       sets: Sets with leading axis m.

@@ -41,7 +41,7 @@ class MeanVolume:
 
     @property
     def geometric_mean(self) -> Array:
-        """Returns the geometric mean, shape (): one large set does not rule it."""
+        """Returns the geometric mean, shape (): one large set does not dominate it."""
         whole = jnp.any(self.log_volumes == jnp.inf)
         return jnp.where(whole, jnp.inf, jnp.exp(jnp.mean(self.log_volumes)))
 

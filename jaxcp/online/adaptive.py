@@ -43,12 +43,12 @@ def _threshold_at(alpha, window, rank):
 class ACI(Stream):
     """Adaptive conformal inference: alpha <- alpha + step_size (target - error).
 
-    The set is that of the window of past scores at the current alpha: everything where
-    it is <= 0, empty where it is >= 1; it is not clipped.
+    The set is the one at the current alpha, among the window of past scores: everything
+    if this alpha is <= 0, empty if it is >= 1. Alpha is not clipped.
 
     Args:
       score: The nonconformity score.
-      step_size: How far one error moves alpha, >= 0, shape (); 0 is static.
+      step_size: How far one error moves alpha, >= 0, shape (); 0 leaves alpha as it is.
       window: Number of latest past scores that `init` keeps. Defaults to all.
       rolling: Whether new scores replace the oldest.
 
@@ -131,11 +131,11 @@ class DtACIState:
 class DtACI(Stream):
     """Dynamically-tuned ACI: experts with a step size each, weighted by their losses.
 
-    Each expert is an `ACI`; the alpha played is the weighted mean of theirs. The loss
-    of an expert is the pinball loss of its alpha at beta, the largest alpha that covers
+    Each expert is an `ACI`; the alpha used is the weighted mean of theirs. The loss of
+    an expert is the pinball loss of its alpha at beta, the largest alpha that covers
     (the p-value of the target): weights <- (1 - sigma) weights exp(-eta loss) / sum +
-    sigma / K with sigma = 1 / (2 I) and eta = sqrt(3 / I) sqrt((log(K I) + 2) /
-    ((1 - a)^2 a^3 + a^2 (1 - a)^3)).
+    sigma / K with sigma = 1 / (2 I) and eta = sqrt(3 / I) sqrt((log(K I) + 2) / ((1 -
+    a)^2 a^3 + a^2 (1 - a)^3)).
 
     Args:
       score: The nonconformity score.

@@ -35,9 +35,9 @@ class Stream(ABC):
       same shapes and types as before; `q` is the threshold of the set for it, which
       missed it where score(pred, y) > q.
 
-    `rank` is what `rank(state, alpha)` made of alpha, once for a stream: by default
-    alpha itself as a float, one for each of c components. `state_type` may name the
-    class of your states: others are then refused.
+    `rank` is the result of `rank(state, alpha)`, computed once for a stream: by default
+    alpha as a float, one for each of c components. `state_type` may name the class of
+    your states; other states are then refused.
 
     Guarantee:
       None of its own: that of the thresholds.
@@ -89,7 +89,7 @@ class Stream(ABC):
         """Returns the state after the target of a set at threshold `q` came."""
 
     def rank(self, state: PyTree, alpha: ArrayLike) -> PyTree:
-        """Returns what alpha comes to, once for a stream: ranks, or alpha as a float.
+        """Returns the ranks for alpha, or alpha as a float, once for a stream.
 
         The default is alpha as a float, shape () or (c,), shared out over components.
         """

@@ -34,9 +34,9 @@ class PID(Stream):
     q_{t+1} = [q_t + step_size (error_t - alpha)] + r_t(sum of errors - alpha) + g_t in
     units of the score. The bracket alone, the default, is quantile tracking. The
     integrator is r_t(e) = integral_gain tan(e log(t + 1) / (t saturation)), infinite
-    beyond a quarter turn; g_t forecasts the next quantile from the scores so far.
-    Differs from the paper, log(t) / t, and from its authors' code, log(t + 1) / (t +
-    1), in this factor: the guarantee is the same.
+    beyond a quarter turn; g_t forecasts the next quantile from the scores so far. The
+    factor log(t + 1) / t differs from the paper, log(t) / t, and from its authors'
+    code, log(t + 1) / (t + 1); the guarantee is the same.
 
     Args:
       score: The nonconformity score.
@@ -89,8 +89,9 @@ class PID(Stream):
     ) -> PIDState:
         """Returns the state that starts at the conformal quantile of past scores.
 
-        With a scorecaster it starts at its forecast. Too few scores for alpha start
-        at the largest finite one, or at 0. Rows where `mask` is False are absent.
+        With a scorecaster it starts at the forecast. With too few scores for alpha it
+        starts at the largest finite score, or at 0. Rows where `mask` is False are
+        absent.
         """
         for name in ("step_size", "integral_gain"):
             _checks.check_number(name, getattr(self, name), lambda g: g >= 0, ">= 0")

@@ -30,7 +30,7 @@ _SHORT = 2**12  # p-values up to which a scan takes less time than sums of block
 
 @pytree
 class PowerMartingale:
-    """Bets epsilon p^(epsilon - 1) on every p-value: on small ones, more or less.
+    """Bets epsilon p^(epsilon - 1) on every p-value, and wins on small ones.
 
     Args:
       epsilon: In (0, 1), shape (); 1 bets nothing, small values bet on very small p.
@@ -84,9 +84,10 @@ class PowerMartingale:
 
 @pytree
 class MixtureMartingale:
-    """Shares the capital out to power martingales with epsilons all over (0, 1).
+    """Shares its capital among power martingales with epsilons all over (0, 1).
 
-    A mean over a grid of midpoints: no epsilon to choose, at the price of a factor.
+    The mean over a grid of midpoints: there is no epsilon to choose, at the price of a
+    factor of at most `num_powers`.
 
     Args:
       num_powers: Number of power martingales.
@@ -300,7 +301,7 @@ def _are_p_values(p):
 def _log_bet(epsilon, p_value):
     """Returns log(epsilon p^(epsilon - 1)), which for p = 0 would be infinite for good.
 
-    A bet of less than the true one, as here, keeps the guarantee.
+    The bet is a little below this one, which keeps the guarantee.
     """
     tiny, known = jnp.finfo(p_value.dtype).tiny, ~jnp.isnan(p_value)
     log_p = jnp.log(jnp.clip(jnp.where(known, p_value, 1), tiny, 1))
@@ -321,7 +322,7 @@ def _watch(martingale, p_values, state):
 
 
 def _has_sums(kind):
-    """Returns whether bets are sums: `step`, if of a subclass, may do anything else."""
+    """Returns whether bets can be summed: `step` of a subclass may do anything."""
     if not issubclass(kind, MemorylessMartingale):
         return False
     return "log_bet" in vars(next(k for k in kind.__mro__ if "step" in vars(k)))

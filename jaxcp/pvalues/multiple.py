@@ -64,7 +64,7 @@ def benjamini_hochberg(p_values: ArrayLike, level: ArrayLike) -> Array:
 def storey_benjamini_hochberg(
     p_values: ArrayLike, level: ArrayLike, *, threshold: Number = 0.5
 ) -> Array:
-    """Returns discoveries, more of them where few rows are nominal.
+    """Returns which rows are discoveries, more of them where few rows are nominal.
 
     Benjamini-Hochberg at level / pi with the estimate pi = (1 + #{p > threshold}) / (m
     (1 - threshold)) of the share of nominal rows, among the p-values up to `threshold`.

@@ -1,4 +1,4 @@
-"""Batches of predictions, whether they are what a kind of `inputs` says."""
+"""Checks of batches of predictions, for each kind of `inputs`."""
 
 from __future__ import annotations
 

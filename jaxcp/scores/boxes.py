@@ -25,7 +25,7 @@ class BoxOffset:
 
     Args:
       relative: Whether margins are in units of the width and the height of the
-        predicted box, not in pixels. Where it is flat there is no unit, and no end.
+        predicted box, not in pixels. A flat box has no unit, and its set has no ends.
       inner: Whether the set is a box that lies inside of the object, not around it:
         margins then say how far the prediction sticks out of the truth.
       maximum: Whether the score is the largest of the four margins, shape ().

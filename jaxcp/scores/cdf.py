@@ -28,14 +28,15 @@ class CDF:
     `pred` is (base prediction, draws) or, randomized, (base prediction, draws, u): K
     draws of the model, shape (K, ...) with the shape of a target, independent of draws
     in the base prediction, and a uniform u. Sets are those of the base score at a
-    threshold of the input's own, an order statistic of its K draw scores. A calibrated
-    rank of K is the whole space: the model is too narrow, or K < 1 / alpha - 1. Targets
-    whose base score is -inf are in every set, also where their rank is too high.
+    threshold for each input, an order statistic of its K draw scores. If the calibrated
+    rank is K, the set is the whole space: the model is too narrow, or K < 1 / alpha -
+    1. Targets whose base score is -inf are in every set, also where their rank is too
+    high.
 
     Where the law of the base score given the input is known no draws are needed: with
     `cdf` the score is P(base(Y) <= base(y)), in [0, 1], and `pred` is the base
-    prediction alone. Targets that round to a probability of 1 are all alike: a
-    calibrated one of 1 is the whole space.
+    prediction alone. Targets whose probability rounds to 1 are all alike: a threshold
+    of 1 gives the whole space.
 
     Args:
       base: The base score, with values of shape ().

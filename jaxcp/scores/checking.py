@@ -1,4 +1,4 @@
-"""Whether the sets of a score are those of its inverse law, on the user's own rows."""
+"""Checks, on the user's own rows, that the sets of a score belong to it."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _LABELS = 6  # labels that are tried for a row
 def check(score: Score, preds: PyTree, y: ArrayLike) -> None:
     """Returns None if a score and its sets belong together, and raises otherwise.
 
-    Row by row, `invert(pred, q)` has to hold y exactly where score(pred, y) <= q: at
+    For each row, `invert(pred, q)` must contain y exactly if score(pred, y) <= q: at
     the row's own score, just above and below it, at the scores of other rows and at
-    +inf and -inf. Sets that are larger by rounding, or a thousandth of the range of
-    the scores, pass. Where sets are intervals, the level sets of the score have to have
-    one piece, on a grid of targets. A score of labels has to have `labels(pred)[y]` for
-    its score of y, and +inf for other labels. Looks at the first 1000 rows.
+    +inf and -inf. Sets that are larger by rounding, or a thousandth of the range of the
+    scores, pass. Where sets are intervals, the level sets of the score must have one
+    piece, on a grid of targets. A score of labels must score y by `labels(pred)[y]`,
+    and other labels by +inf. Looks at the first 1000 rows.
 
     Args:
       score: Nonconformity score of one example.

@@ -22,10 +22,10 @@ class Density:
     """Minus the log density of the target: DR-CP. Sets are density level sets.
 
     `pred` is whatever the functions take, such as the input x itself. Give parameters
-    by `functools.partial(log_prob, params)`: they are then leaves of the score, so that
-    new ones compile nothing and all is differentiable in them; every set carries them.
-    `Density.of(model, params)` does that for a model with `log_prob(params, x, y)`. A
-    function that closes over its parameters makes them constants of the program.
+    by `functools.partial(log_prob, params)`: they are then leaves of the score: new
+    ones compile nothing, everything is differentiable in them, and every set carries
+    them. `Density.of(model, params)` does that for a model with `log_prob(params, x,
+    y)`. A function that closes over its parameters makes them constants of the program.
 
     Args:
       log_prob: `(pred, y) -> ()`, the log density at `y`; -inf and NaN are the worst.

@@ -17,10 +17,10 @@ from jaxcp.typing import LabelScore, Number, PyTree
 
 
 class Labelwise:
-    """Makes a score of `labels(pred)`, the scores of all labels, shape (k,).
+    """Turns `labels(pred)`, the scores of all labels, shape (k,), into a score.
 
-    To be inherited by a class of your own, which says what `pred` is by `takes`: any
-    kind of `scores.inputs`. The sets are {y : labels(pred)[y] <= q}.
+    Inherit from it. Your class says by `takes` what `pred` is: any kind of
+    `scores.inputs`. The sets are {y : labels(pred)[y] <= q}.
 
     Guarantee:
       1 - alpha at a threshold from `calibrate`, whatever the labels score.
@@ -96,8 +96,7 @@ class LogLAC(Labelwise):
 
     `pred` is z, shape (k,): logits on any scale, of which -log softmax is taken. The
     sets at a calibrated threshold are those of `LAC`, of which this is an increasing
-    transform; its slope in the logits does not vanish for labels that are held to be
-    unlikely.
+    transform; its slope in the logits does not vanish for labels of small probability.
 
     Guarantee:
       1 - alpha at a threshold from `calibrate`.
@@ -224,7 +223,7 @@ class APS(_Ranked):
         Without it the scores of a network that is sure of nearly every row tie at 1,
         and sets hold every label.
       inclusive: Whether sets add the label that crosses the threshold. They are then
-        never empty, and what most texts and libraries return; calibration is the same.
+        never empty, as in most texts and libraries; calibration is the same.
 
     Guarantee:
       1 - alpha at a threshold from `calibrate`.

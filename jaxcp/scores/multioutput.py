@@ -81,7 +81,7 @@ class Rectangle:
 
     max_j max(lower_j - y_j, y_j - upper_j), negative inside. `pred` is (lower, upper),
     each of shape () or (d,): one threshold widens all sides alike, where `CQR` has one
-    for each output. `Rectangle.bounds` makes such predictions of draws.
+    for each output. `Rectangle.bounds` makes such predictions from draws.
 
     Guarantee:
       1 - alpha at a threshold from `calibrate`.

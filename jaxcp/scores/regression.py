@@ -102,7 +102,8 @@ class Normalized:
     """The error in units of the predicted scale: abs(y - mu) / sigma.
 
     `pred` is (mu, sigma), each of shape () or (d,). Where sigma is not positive and
-    finite nothing is known of the scale: the score is -inf and the set the whole line.
+    finite, nothing is known about the scale: the score is -inf and the set the whole
+    line.
 
     Guarantee:
       1 - alpha at a threshold from `calibrate`.

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 class Batch:
-    """What a batch of sets is: a sequence of them along its first axis.
+    """A batch of sets as a sequence along its first axis.
 
-    A class says by `_batch` which leading axes are of the batch, and by `to_numpy` and
-    `_columns` what its numbers are, if it has any.
+    `_batch` of a class says which leading axes are those of the batch; `to_numpy` and
+    `_columns` say what its numbers are, if it has any.
     """
 
     # Sets are no numbers: `y <= sets` is refused instead of taken for all their ends.
@@ -53,7 +53,7 @@ class Batch:
         return batch[0]
 
     def __bool__(self) -> bool:
-        """Returns True, also for no sets at all: a batch is asked by its length."""
+        """Returns True, also for no sets at all: the length says how many there are."""
         return True
 
     def __contains__(self, y: Number) -> bool:

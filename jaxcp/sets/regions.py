@@ -179,9 +179,9 @@ class Ellipsoid(Batch):
 class LevelSet(Batch):
     """The set {y : score(pred, y) <= level} of any score, known by membership alone.
 
-    Scores that exceed the level by rounding are inside: the program that found it may
-    have added the same score up in another order. On the line it has ends: `interval`,
-    and `intervals` where it has several pieces.
+    Scores that exceed the level by rounding are inside: the program that computed the
+    level may have added up the same score in another order. On the line `interval`
+    gives its ends, and `intervals` those of several pieces.
 
     Args:
       score: The nonconformity score.
@@ -264,17 +264,18 @@ class LevelSet(Batch):
     ) -> Intervals:
         """Returns the pieces of it in a bracket, on the line, with ends to the float.
 
-        They are met by the points of a grid and, between neighbors, by the least score
-        (the largest one where both are inside), if the score falls and then rises there
-        (or rises and then falls). A piece that reaches the end of the
-        bracket goes on beyond it, as in `interval`; what else lies there is not found.
+        A piece is found where a point of a grid lies in it. Between neighboring points
+        the least score finds a piece, and the largest one a gap if both are inside;
+        that is sure if the score falls and then rises there (or rises and then falls).
+        A piece at an end of the bracket goes on beyond it, as in `interval`; other
+        pieces beyond it are not found.
 
         Args:
           within: The bracket, an `Interval` with ends of shape (), or (m,) for a batch
             of m sets; finite.
           num_points: Points of the grid.
-          max_pieces: How many pieces there is room for; of more the last one holds all
-            that follow, and what lies between.
+          max_pieces: Number of pieces that there is room for. If there are more, the
+            last one spans all that follow, and the gaps between them.
         """
         ends = finite_ends(within)
         return intervals_within(self, self._batch(), *ends, num_points, max_pieces)

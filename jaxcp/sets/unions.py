@@ -17,10 +17,10 @@ from jaxcp.typing import Number
 
 @pytree
 class Intervals(Batch):
-    """A union of closed intervals that are apart; crossed ones hold nothing.
+    """A union of closed intervals that do not meet; crossed ones are empty.
 
-    The number of places k is fixed, so that batches have one shape: there may be fewer
-    pieces. Made by `LevelSet.intervals`.
+    The number k of intervals is fixed, so that batches have one shape: there may be
+    fewer pieces. Made by `LevelSet.intervals`.
 
     Args:
       lower: Lower ends of the pieces, in increasing order, shape (k,), in units of the

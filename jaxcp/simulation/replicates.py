@@ -49,21 +49,22 @@ def simulate(
     checkpoint: str | Path | None = None,
     progress: bool = False,
 ) -> PyTree:
-    """Returns the results of independent replicates of a trial, from outside of jit.
+    """Returns the results of independent replicates of a trial. Call it outside of jit.
 
     Replicate i gets the key `fold_in(key, i)`. Each device runs batches of one size, a
     jitted, vmapped program each, so that results depend neither on the number of
     devices and processes nor on interruptions, to the last bit. (They depend on the
-    batch size, and with it on the number of trials, as rounding does: XLA may add
-    floats in another order.) Define `trial` once and a second call compiles nothing;
-    like jit, it sees what the trial closes over as it was at the first call.
+    batch size, and so on the number of trials, by rounding: XLA may add floats in
+    another order.) Define `trial` once and a second call compiles nothing; like jit, it
+    sees what the trial closes over as it was at the first call.
 
     With a checkpoint the simulation can be killed at any time, and the same call, on
-    any number of devices, goes on to the same bits: each chunk of about a second is a
-    file, written whole or not at all. Ctrl-C and SIGTERM then stop after the running
-    chunk (a second one at once). More trials than before may be asked for. The folder
-    refuses other simulations: another program of the trial or constants in it, code of
-    its callbacks or values that they capture, key, statistics, or flags of jax.
+    any number of devices, goes on to the same results, to the last bit: each chunk of
+    about a second is a file, written whole or not at all. Ctrl-C and SIGTERM then stop
+    after the running chunk (a second one at once). More trials than before may be asked
+    for. The folder refuses other simulations: another program of the trial or constants
+    in it, code of its callbacks or values that they capture, key, statistics, or flags
+    of jax.
 
     Under `jax.distributed` (see `jaxcp.distributed`) all processes make the same call
     and get the same results; process 0 writes the checkpoint.
@@ -156,7 +157,7 @@ class _Plan:
         return [s.of_chunk(v) for s, v in zip(self.statistics, values, strict=True)]
 
     def combined(self, done: dict[Span, Statistics]) -> PyTree:
-        """Returns what the statistics of all chunks amount to."""
+        """Returns the statistics of all chunks together."""
         leaves, structure = jax.tree.flatten(self.shapes)
         chunks = [done[span] for span in sorted(done)]
         pairs = zip(self.statistics, leaves, strict=True)

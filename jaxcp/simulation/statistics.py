@@ -1,9 +1,9 @@
 """Statistics of replicates that do not depend on how replicates were grouped.
 
 Each leaf of a trial's result has a statistic: numbers of a chunk of replicates
-(`of_chunk`), and what chunks amount to together (`combine`). Counts are integers, sums
-of floats are exact, quantiles are order statistics: no chunk size, number of devices
-or interruption changes a bit of them.
+(`of_chunk`), and the statistic of all chunks (`combine`). Counts are integers, sums of
+floats are exact, quantiles are order statistics: no chunk size, number of devices or
+interruption changes a bit of them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Statistic(Protocol):
 
 
 class Estimate(NamedTuple):
-    """What replicates of a leaf are like, arrays of its shape. Made by `Moments`.
+    """Statistics of the replicates of a leaf, arrays of its shape. Made by `Moments`.
 
     Args:
       mean: Mean over the replicates, NaN without any.
@@ -119,7 +119,7 @@ class Moments:
 
     Sums of values and of their squares are exact (up to underflow); the mean and the
     variance are rounded once, to double precision. An infinite value makes the mean
-    infinite, and it says so rather than leaving the value out.
+    infinite: it is not left out.
 
     See also:
       simulate, simulation.Estimate, simulation.Total, simulation.Quantiles

@@ -32,7 +32,7 @@ Rows = tuple[PyTree, PyTree]  # predictions and targets
 
 @pytree
 class SizeLoss(Generic[_Score]):
-    """The mean soft size of sets that one half of a batch calibrates, to make small.
+    """The mean soft size of sets that are calibrated in the batch: a loss to minimize.
 
     mean_i [w(y_i) max(size_i - target_size, 0) + L_i]. Half of the batch gives the
     threshold q, the other half the soft sets at q. The classification loss L is 0, or a
@@ -50,7 +50,7 @@ class SizeLoss(Generic[_Score]):
       bandwidth: Softness of the threshold > 0, shape (), in units of the score.
       nearest: Scores whose gradients are averaged, without a bandwidth. Defaults to
         sqrt(n), whose variance falls with n; 1 is the gradient of the threshold itself.
-        Many more are biased: as their mean is below q, scales in the score drift.
+        Many more bias it: their mean is below q, and scales in the score drift.
       target_size: Size that costs nothing, shape (), in units of the size.
       size_weights: Weight w >= 0 of the size by true label, shape (k,). Defaults to 1.
       classification_weights: Weights >= 0 of missing the target, shape (), or of every
@@ -112,7 +112,7 @@ class SizeLoss(Generic[_Score]):
           preds_cal: Predictions for one half of the batch, leading axis n.
           y_cal: Their targets, shape (n, ...).
           preds: Predictions for the other half, leading axis m.
-          y: Their targets, shape (m, ...), for the weights, which go by them.
+          y: Their targets, shape (m, ...), for the weights, which depend on them.
           key: Random key, for scores whose sets are unions of balls.
 
         Returns:
@@ -142,9 +142,9 @@ def conformal_training_loss(
     key: Array | None = None,
     **options: Any,
 ) -> Array:
-    """Returns the mean soft size of sets that one half of a batch calibrates.
+    """Returns the mean soft size of sets that are calibrated in the batch.
 
-    The `SizeLoss` of these options, of one batch.
+    The `SizeLoss` with these options, on one batch.
 
     Args:
       score: Nonconformity score; its hyperparameters may be trained as well.
@@ -193,7 +193,7 @@ def conformal_training_loss(
 
 
 def prepare(loss: SizeLoss, calibration: Rows, new: Rows) -> tuple[SizeLoss, Array]:
-    """Returns a loss with checked options and the rank that its alpha comes to."""
+    """Returns a loss with checked options, and the rank of its alpha."""
     inputs.check_score(loss.score)
     _check_halves(loss.score, calibration, new)
     known = {"alpha": None, **_numbers_of(loss), **_weights_of(loss, *new)}

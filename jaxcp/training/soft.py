@@ -84,15 +84,15 @@ def soft_size(
     key: Array | None = None,
     num_samples: int = 64,
 ) -> Array:
-    """Returns the sizes of sets with soft edges, to make small by training.
+    """Returns the sizes of sets with soft edges, to minimize in training.
 
     Labels: the sum of their soft memberships. Intervals, boxes and ellipsoids: their
-    width or volume with every length w (a side, a radius) as temperature *
-    log(1 + exp(w / temperature)), so that crossed ends have a gradient too. Unions of
-    balls, and other sets with an estimate: the volume itself, with its gradient as in
+    width or volume with every length w (a side, a radius) as temperature * log(1 +
+    exp(w / temperature)), so that crossed ends have a gradient too. Unions of balls,
+    and other sets with an estimate: the volume itself, with its gradient as in
     `jaxcp.volume`. Sets of your own offer `soft_size(temperature)`. For temperature ->
-    0 these are the sizes of the sets, but that a label whose score is equal to q counts
-    1/2: as many do for `TopK`.
+    0 these are the sizes of the sets, except that a label whose score equals q counts
+    1/2, as is common for `TopK`.
 
     Args:
       score: Nonconformity score of one example.
