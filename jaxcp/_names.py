@@ -98,7 +98,7 @@ def as_names(argument: str, values: Any) -> Names:
         values = np.asarray(values)
     names = Names(_plain(value) for value in values)
     if not names:
-        raise ValueError(f"expected {argument} with a name at least, got none")
+        raise ValueError(f"expected {argument} with at least one name, got none")
     if not _are_distinct(names):
         _check_names(argument, names)
     return names
@@ -127,7 +127,7 @@ def _check_names(argument, names):
         except TypeError:
             kind = type(name).__name__
             raise ValueError(
-                f"expected {argument} that hash, got {kind} at {place}"
+                f"expected hashable {argument}, got {kind} at {place}"
             ) from None
         found = f"got {name!r} at {place}"
         if is_missing(name):
@@ -222,7 +222,7 @@ def _search(xp, values, known, order, count):
 def _in_type_of(values, names):
     """Returns sorted names and their places in a type to compare values in.
 
-    In programs that is a type of jax, in which names beyond its range are left out.
+    In programs that is a type of jax; names beyond its range are left out.
     """
     known, order = names._numbers
     is_known = isinstance(values, np.ndarray)

@@ -24,7 +24,7 @@ _kinds: weakref.WeakKeyDictionary[type, int] = weakref.WeakKeyDictionary()
 
 
 class Untraceable(ValueError):
-    """What a function of the user asks for cannot be known while jax traces it."""
+    """Raised where a function of the user needs values while jax traces it."""
 
 
 def jit(
@@ -43,9 +43,9 @@ def jit(
     def call(*args, **kwargs):
         classes = classes_of(*args, *kwargs.values())
         with explained(
-            "expected functions that jax can trace, of jax.numpy, got one that asks "
-            "for values, as numpy, float() and if do; jax.pure_callback calls such a "
-            "function, and predictions may come from any model"
+            "expected functions that jax can trace, written in jax.numpy, got one that "
+            "needs values, as numpy, float() and `if` do; call it by "
+            "jax.pure_callback, or give predictions, which may come from any model"
         ):
             return compiled(*args, _classes=classes, **kwargs)
 
@@ -53,7 +53,7 @@ def jit(
 
 
 def _with_classes(function):
-    """Returns `function` with one more argument, classes of which it takes no note."""
+    """Returns `function` with one more argument, the classes, which it ignores."""
 
     @functools.wraps(function)
     def program(*args, _classes, **kwargs):
@@ -80,10 +80,10 @@ def explained(sentence: str) -> Iterator[None]:
 
 
 def known_at_once() -> AbstractContextManager[None]:
-    """Returns where values that are known are computed while a program is traced.
+    """Returns a context in which known values are computed while jax traces.
 
-    Elsewhere it changes nothing: jax would run each operation on constants inside of
-    functions under `jit` as a program of its own, compiled for it.
+    Without it jax would compile a program for each operation on constants in functions
+    under `jit`. Elsewhere it changes nothing.
     """
     is_traced = isinstance(jnp.zeros(()), jax.core.Tracer)
     return jax.ensure_compile_time_eval() if is_traced else nullcontext()
@@ -102,7 +102,7 @@ def classes_of(*values: Any) -> tuple[type, ...]:
 
 
 def declare_ours(cls: type) -> None:
-    """Makes known that the structure of `cls` holds the classes inside of it."""
+    """Declares that the structure of `cls` holds the classes inside of it."""
     _kinds[cls] = _OURS
 
 

@@ -1,4 +1,4 @@
-"""Which of b fits are without each row, and what they predict for it together."""
+"""Which of b fits leave out each row, and their joint prediction for it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Aggregation = str | Callable[[Array, Array], Array]
 
 
 def left_out_by(held_out: Array, aggregation: Aggregation) -> OwnFit | Ensemble:
-    """Returns what predicts each row without it: the fits that held it out."""
+    """Returns the predictor of each row without it: the fits that held it out."""
     known = aggregation in ("mean", "median")
     if not known and not callable(aggregation):
         raise ValueError(

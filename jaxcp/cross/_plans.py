@@ -116,7 +116,7 @@ def carry_out(
 
 
 def _check_preds(x, preds, mask):
-    """Raises ValueError for predictions that are NaN, as of inputs that are."""
+    """Raises ValueError for predictions that are NaN, or inputs that cause them."""
     try:
         _checks.check_not_nan("predictions of the learner", preds, mask)
     except ValueError:

@@ -260,8 +260,8 @@ def _given_folds(folds, n, num_folds):
         if missing.size:
             raise ValueError(
                 f"expected folds that use each of 0, ..., {num_folds - 1}, got no row "
-                f"in {missing[0]}; numpy.unique(folds, return_inverse=True)[1] counts "
-                "those that there are"
+                f"in {missing[0]}; numpy.unique(folds, return_inverse=True)[1] "
+                "numbers the folds that occur"
             )
     return folds, int(num_folds)
 

@@ -49,8 +49,8 @@ def match_boxes(
 ) -> tuple[Array, Array]:
     """Returns which prediction belongs to each true box of one image.
 
-    The one-to-one matching of largest total IoU (Hungarian algorithm), of which pairs
-    with IoU > min_iou are kept. `jax.vmap` matches many images of padded boxes.
+    The one-to-one matching of largest total IoU (Hungarian algorithm); its pairs with
+    IoU > min_iou are kept. `jax.vmap` matches many images of padded boxes.
 
     Args:
       pred_boxes: Predicted boxes (x_min, y_min, x_max, y_max), shape (b, 4).

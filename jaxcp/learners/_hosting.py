@@ -48,7 +48,7 @@ class ModelFits:
     def marked(self) -> ModelFits:
         """Returns the fits with the fingerprint of their data, taken once.
 
-        Data that change in place after an error are then known to be others.
+        A later change of the data in place is then noticed.
         """
         if self.digest is not None:
             return self

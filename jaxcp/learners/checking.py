@@ -153,7 +153,7 @@ def _check_on_host(learner, x, y, key):
 
 
 def _check(learner, x, y, key):
-    # Data that are constants of somebody's program are looked at while it is traced.
+    # Data that are constants of a program are checked while it is traced.
     with traceable(learner), known_at_once():
         _check_fit(learner, x, y, key)
         if isinstance(learner, LeavesOneOut):

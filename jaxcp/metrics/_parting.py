@@ -27,7 +27,7 @@ _MANY_ROWS, _FEW_BINS = 2**14, 16
 class Way:
     """How sets are parted by size: into `num_bins`, or at `edges`.
 
-    Strata count from `first` on: empty sets do not, where they are one.
+    Strata from `first` on count: a stratum of empty sets does not.
     """
 
     edges: Array | None = None

@@ -39,8 +39,8 @@ _ETA = 30.0  # the weight of the coverage in the criterion of coverage and width
 _FEW = 20  # numbers of an array that are shown
 _MANY_FULL = 0.5
 _ON_FULL_SETS = """
-Most sets hold every label: the threshold reaches the largest scores of labels, as that
-of deterministic APS does by ties; APS(randomized=True) and LAC() do not tie there."""
+Most sets hold every label: the threshold is the largest score that a label can have.
+That happens to deterministic APS by ties; APS(randomized=True), LAC() do not tie."""
 
 
 class Summary(dict[str, Any]):

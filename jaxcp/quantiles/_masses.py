@@ -101,7 +101,7 @@ def total_mass(weights: Array, axis_name: AxisName = None) -> Array:
 
 
 def times_power(values: Array, exponent: Array) -> Array:
-    """Returns values 2^exponent, in two steps of which none leaves the range."""
+    """Returns values * 2^exponent, in two steps that stay within range."""
     half, one = exponent // 2, jnp.ones((), values.dtype)
     return values * jnp.ldexp(one, half) * jnp.ldexp(one, exponent - half)
 
@@ -113,7 +113,7 @@ def _sum(values, axis_name):
 def unit_scale(
     weights: Array, test_weight: Array, axis_name: AxisName = None
 ) -> tuple[Array, Array]:
-    """Returns weights of which the largest is about 1, by a power of two: exactly.
+    """Returns weights scaled by a power of two, exactly: the largest is about 1.
 
     Their sums neither overflow nor vanish.
     """

@@ -73,7 +73,7 @@ def check(score: Score, preds: PyTree, y: ArrayLike) -> None:
     _checks.check_count("the number of rows", len(y), 1)
     inputs.check(score, preds, y)
     preds, y = jax.tree.map(lambda v: v[:_ROWS], widened((preds, y)))
-    # Data that are constants of somebody's program are looked at while it is traced.
+    # Data that are constants of a program are checked while it is traced.
     with _traceable(score), known_at_once():
         _check_shapes(score, preds, y)
         if not is_concrete(score, preds, y):
@@ -118,7 +118,7 @@ def _check_alone(rows):
         raise ValueError(
             "expected a score that depends on pred and y of its row alone, got "
             f"{_text(ours)} for row 0 in a batch and {_text(alone)} by itself; draws "
-            "and other state belong into pred"
+            "and other state belong in pred"
         )
 
 

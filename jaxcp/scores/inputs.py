@@ -29,8 +29,8 @@ class Input(NamedTuple):
       text: What `pred` is, in the words of a docstring.
       check: `(preds, y, mask)`, raises ValueError for batches of anything else. The
         targets y are None where sets are asked for.
-      of_draws: Whether the first axis of an array counts draws, and may change after
-        calibration; for each of several parts, of which the first may be many arrays.
+      of_draws: Whether the first axis of an array counts draws and may change after
+        calibration; a flag for each of several parts, whose first may be many arrays.
     """
 
     text: str
@@ -79,7 +79,7 @@ def check_score(score: Score) -> None:
 
 
 def has_labels(score: Score) -> TypeGuard[LabelScore]:
-    """Returns whether targets are labels 0, ..., k - 1, of which each has a score."""
+    """Returns whether targets are labels 0, ..., k - 1, each with a score."""
     return hasattr(score, "labels")
 
 

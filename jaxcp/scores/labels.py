@@ -94,9 +94,9 @@ class LAC(Labelwise):
 class LogLAC(Labelwise):
     """Minus the log probability of the label: -log p_y, for training.
 
-    `pred` is z, shape (k,): logits on any scale, of which -log softmax is taken. The
-    sets at a calibrated threshold are those of `LAC`, of which this is an increasing
-    transform; its slope in the logits does not vanish for labels of small probability.
+    `pred` is z, shape (k,): logits on any scale; the score is -log softmax. It is an
+    increasing transform of `LAC`, so that sets at a calibrated threshold are the same;
+    its slope in the logits does not vanish for labels of small probability.
 
     Guarantee:
       1 - alpha at a threshold from `calibrate`.

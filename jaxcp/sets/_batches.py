@@ -60,8 +60,8 @@ class Batch:
         """Returns whether `y` is in this one set."""
         if self._batch():
             raise TypeError(
-                "expected one set for `y in`, got several: sets.contains(y) says of "
-                "each whether y is in it"
+                "expected one set for `y in`, got several: sets.contains(y) answers "
+                "for each set"
             )
         return bool(self.contains(y))  # type: ignore[attr-defined]
 

@@ -225,8 +225,8 @@ class BoundingBox(Ends):
         """
         if self.inner:
             raise ValueError(
-                "expected outer boxes to clip, got inner ones: a box around one that "
-                "reaches out of the bounds reaches out of them too"
+                "expected outer boxes to clip, got inner ones: every box around an "
+                "inner box that leaves the bounds leaves them, too"
             )
         box = Box(self.lower, self.upper).clip(lower, upper)
         return replace(self, lower=box.lower, upper=box.upper)

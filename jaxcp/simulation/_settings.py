@@ -1,4 +1,4 @@
-"""What tells one simulation from another, whatever the process."""
+"""What distinguishes one simulation from another, in any process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CURE = "leave it out of the trial, or simulate without a checkpoint"
 def settings_of(
     trial: Callable[[Array], PyTree], key: Array, leaves: dict, statistics: list
 ) -> dict[str, Any]:
-    """Returns what tells one simulation from another, as JSON."""
+    """Returns what distinguishes one simulation from another, as JSON."""
     key_data, kind = parts_of(key)
     return {
         "format": _FORMAT,

@@ -279,7 +279,7 @@ def _weights_of(loss, preds, y):
     weights = {name: as_arrays(**{name: getattr(loss, name)}) for name in _WEIGHTS}
     given = {name: value for name, value in weights.items() if value is not None}
     if y is None and given:
-        raise ValueError("expected y, which size and classification weights go by")
+        raise ValueError("expected y, on which size and classification weights depend")
     for name, value in given.items():
         _checks.check_weights(name, value)
         if value.ndim or name == "size_weights":

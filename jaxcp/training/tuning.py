@@ -293,7 +293,7 @@ def _check_enough(n, rank):
     """Raises ValueError if a half of n rows has an infinite threshold, if known."""
     if is_concrete(rank) and int(jnp.max(rank)) > (n + 1) // 2:
         raise ValueError(
-            f"expected more rows, got {n}: half of them have an infinite threshold at "
+            f"expected more rows, got {n}: half of them give an infinite threshold at "
             "this alpha"
         )
 

@@ -112,7 +112,7 @@ class HasEnds(Set, Protocol):
 
 @runtime_checkable
 class HasWidths(Set, Protocol):
-    """A set that says how large errors are, so that metrics see digits get lost.
+    """A set that says how wide it is, so that metrics notice lost digits.
 
     See also:
       metrics.coverage
@@ -180,7 +180,7 @@ class HasSoftSize(Set, Protocol):
 
 @runtime_checkable
 class HasRounding(Set, Protocol):
-    """A set that holds targets beyond its threshold by rounding, or not.
+    """A set that may hold targets beyond its threshold by rounding.
 
     See also:
       sets.LevelSet.exact, sets.Ball.exact
