@@ -36,7 +36,7 @@ def as_arrays(**named: PyTree) -> Any:
 
 
 def as_array(name: str, value: Any) -> Array:
-    """Returns one array, also of a tuple; raises ValueError for what is none."""
+    """Returns one array, also of a tuple; raises ValueError for other values."""
     array = _as_tree(name, list(value) if isinstance(value, tuple) else value)
     if not isinstance(array, Array):
         raise ValueError(f"expected {name} as an array, got {type(value).__name__}")

@@ -244,7 +244,7 @@ def _in_type_of(values, names):
 
 
 def on_host(argument: str, values: Any) -> np.ndarray:
-    """Returns values as an array of numpy: of numbers, or of what they are."""
+    """Returns values as a numpy array, of numbers if they are numbers."""
     if isinstance(values, tuple | list):
         if any(isinstance(v, list | np.ndarray | Array) for v in values):
             values = np.asarray(values)

@@ -189,7 +189,7 @@ def row_shapes(preds: PyTree) -> RowShapes:
 def check_row_shapes(score: Score, preds: PyTree, expected: RowShapes | None) -> None:
     """Raises ValueError for predictions of other shapes than those at calibration.
 
-    Only the number of draws may differ, the first axis of what takes draws.
+    Only the number of draws may differ: the first axis of arrays of draws.
     """
     found = row_shapes(preds)
     if expected is None or _split(found) == _split(expected):

@@ -25,7 +25,7 @@ class CrossConformal:
     Args:
       fits: The fits, and one on all rows for `naive`. For an `Estimator`, `fits.models`
         has the fitted models.
-      calibration: The calibration by what they predict for rows they left out.
+      calibration: The calibration by their predictions for rows that they left out.
 
     See also:
       cross_conformal, jackknife_plus, cv_plus, enbpi, CrossCalibration

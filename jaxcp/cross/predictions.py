@@ -210,7 +210,7 @@ class CrossCalibration:
         return named(sets, self.calibration.classes)
 
     def aggregate_of(self, source, x, alpha):
-        """Returns one prediction of what a source predicts at each input."""
+        """Returns one prediction from a source at each input."""
         if alpha is None:
             return _programs.center(self, source, x)
         n = len(self.scores) if self.mask is None else count_true(self.mask)
@@ -258,10 +258,10 @@ def cross_calibrate(
 
     Args:
       score: Nonconformity score of one example, from `jaxcp.scores`.
-      preds: What each of b fits predicts for the n rows, a pytree with leading axes (b,
-        n), or a list of what each predicts. Predictions for rows that a fit was fitted
-        on are ignored and may be NaN. A randomized score takes one uniform for each
-        row, the same in all fits.
+      preds: Predictions of each of b fits for the n rows, a pytree with leading axes
+        (b, n), or a list with those of each fit. Predictions for rows that a fit was
+        fitted on are ignored and may be NaN. A randomized score takes one uniform for
+        each row, the same in all fits.
       y: Targets, shape (n, ...), or labels 0, ..., k - 1.
       held_out: True where a fit was made without a row, bool of shape (b, n).
       weights: Weights >= 0 of the rows' scores, shape (n,), as for `calibrate`. They

@@ -204,7 +204,7 @@ class MeanScale:
 
 
 def check_learner(learner: AnyLearner, x: PyTree, y: Array) -> None:
-    """Raises ValueError for what is no learner, or what it cannot be fitted with."""
+    """Raises ValueError for no learner, or for data that it cannot be fitted with."""
     _checks.check_given(learner=learner)
     if isinstance(learner, FitsOnHost):
         return

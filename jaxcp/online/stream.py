@@ -272,7 +272,7 @@ def _one_example(method, state, pred, y, alpha):
 
 
 def _check_state(method, state):
-    """Raises ValueError for what is no method, or the state of another one."""
+    """Raises ValueError for no method, or for the state of another one."""
     _checks.check_pytree("method", method, "one of jaxcp.online")
     kinds = f"{type(method).__name__}, {method.state_type.__name__}"
     _checks.check_kind(f"a state of {kinds}", state, method.state_type)

@@ -183,7 +183,7 @@ def _check_table(rows, expected):
 
 
 def _check_out_of_range(rows, k):
-    """Raises ValueError unless what is no label scores +inf."""
+    """Raises ValueError unless values that are no labels score +inf."""
     for label in (-1, k):
         y = jnp.full(len(rows.y), label)
         found = np.asarray(evaluate_at_once(rows.score, rows.preds, y)).astype(float)

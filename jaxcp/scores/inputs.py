@@ -1,7 +1,7 @@
 """What a score takes for a prediction: declared by its class, and asked here alone.
 
 A class says `takes = inputs.numbers()`, or has a property `takes` if it depends on its
-fields. Predictions are checked by it wherever they come in.
+fields. Every public function checks its predictions by it.
 
 Example:
   >>> from jaxcp.scores import CQR, inputs
@@ -68,7 +68,7 @@ def check(
 
 
 def check_score(score: Score) -> None:
-    """Raises ValueError for what is no score."""
+    """Raises ValueError for anything but a score."""
     _checks.check_given(score=score)
     if not hasattr(score, "invert"):
         raise ValueError(

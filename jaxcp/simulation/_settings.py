@@ -39,7 +39,7 @@ def settings_of(
 
 
 def _name_of(statistic):
-    """Returns the name of a statistic's class, and what it is beyond that."""
+    """Returns the name of a statistic's class, and what distinguishes it further."""
     module = module_of(statistic)
     if module.partition(".")[0] == "jaxcp":
         return repr(statistic)

@@ -38,7 +38,7 @@ class PatientStop:
             self.deliver(self.signal)
 
     def deliver(self, number: int) -> None:
-        """Lets a noted signal, of this process or another, do what it does, once."""
+        """Lets a noted signal, of this process or another, take effect, once."""
         self._restore()
         self.signal = 0
         signal.raise_signal(signal.Signals(number))

@@ -56,8 +56,9 @@ def run_grid(
       fn: Function of the settings of a cell, by name, that returns a dict of results
         (or a list of them: several rows of one cell): numbers, arrays, and text, of
         which "NaN", "Infinity" and "-Infinity" are read as numbers.
-      cells: Settings of each cell: dicts of what JSON can hold. A "seed" among them is
-        recorded as such. Keys are text; infinities and NaN are floats, not text.
+      cells: Settings of each cell: dicts of values that JSON can hold. A "seed" among
+        them is recorded as such. Keys are text; infinities and NaN are floats, not
+        text.
       out: Folder of the files, made if it is not there.
       executor: Where cells run. Defaults to this process, one after the other.
       revision: What tells this version of `fn` from others that had the same name, in
@@ -121,7 +122,7 @@ def run_grid(
 
 
 def _origin(fn: Callable[..., Any], revision: str) -> Record:
-    """Returns what tells the records of a function from those of others."""
+    """Returns what distinguishes the records of a function from others."""
     function = getattr(fn, "__qualname__", "<lambda>")
     bound = not isinstance(getattr(fn, "__self__", None), ModuleType | None)
     if (function.endswith("<lambda>") or bound) and not revision:
@@ -197,7 +198,7 @@ def _run_cell(fn: Callable[..., Any], cell: Mapping[str, Any]) -> Record:
 
 
 def _record(settings, outcome):
-    """Returns an outcome with what it was made of, and where."""
+    """Returns an outcome with its origin and surroundings."""
     finished = datetime.now(UTC).isoformat(timespec="seconds")
     about = {"settings": plain(settings), "seed": plain(settings.get("seed"))}
     about |= {"finished": finished} | _records.surroundings()

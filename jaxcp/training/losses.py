@@ -246,7 +246,7 @@ def _threshold(loss, rank, scores):
 
 
 def _numbers_of(loss):
-    """Returns checked numbers, of one type whatever they come as: no new traces."""
+    """Returns checked numbers in one type, so that nothing is traced anew."""
     _checks.check_scalars(target_size=loss.target_size)
     soft.check_positive("temperature", loss.temperature)
     if loss.bandwidth is not None:

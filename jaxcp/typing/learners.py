@@ -72,7 +72,7 @@ class LeavesOneOut(Learner, Protocol):
 
 @runtime_checkable
 class ChecksData(Learner, Protocol):
-    """A learner that says what it cannot be fitted with.
+    """A learner that checks its data and hyperparameters.
 
     See also:
       typing.Learner, learners.check

@@ -63,7 +63,7 @@ class Online(Protocol):
 
     The state is a pytree of arrays: save it, load it and go on. It keeps its shapes and
     types from step to step, for `online.run` is a scan. `online.Stream` makes `step`,
-    with its checks, of a threshold and of what is learnt.
+    with its checks, from `threshold` and `learn`.
 
     See also:
       online.Stream, online.run
@@ -131,7 +131,7 @@ class CheckedMartingale(Martingale, Protocol):
 
 @runtime_checkable
 class MemorylessMartingale(Martingale, Protocol):
-    """A martingale whose bets do not depend on what it won: `watch` sums their logs.
+    """A martingale whose bets do not depend on earlier wins: `watch` sums their logs.
 
     `step` adds `log_bet(p_value)` to the state, and returns its `log_capital` too.
 

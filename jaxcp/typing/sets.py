@@ -10,10 +10,10 @@ from jax import Array
 
 @runtime_checkable
 class Set(Protocol):
-    """A prediction set for one example: whatever knows its members.
+    """A prediction set for one example: any object that knows its members.
 
-    What else a set offers is said by the protocols that follow. They go by its methods,
-    not by its class, and ask for a method of one example: leading axes are batches.
+    The next protocols say what else a set may offer. They look at its methods, not at
+    its class. A method is for one example; leading axes are batches.
 
     See also:
       sets.Interval, sets.membership

@@ -1,4 +1,4 @@
-"""Numbers, arrays and what else arguments are."""
+"""Types of arguments: numbers, arrays and others."""
 
 from __future__ import annotations
 
