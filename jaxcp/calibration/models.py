@@ -92,8 +92,7 @@ def split_conformal(
       P(Y in set) >= 1 - alpha.
 
     Assumption:
-      The calibration and test examples are exchangeable, and the model was fitted on
-      neither.
+      Exchangeable calibration and test examples, and a model fitted on other data.
 
     Cost:
       One call of `predict` on the n inputs, then as `calibrate`.

@@ -77,9 +77,6 @@ class Calibration(Rule):
         Guarantee:
           P(S_{n+1} <= q) >= 1 - alpha for exchangeable scores.
 
-        Assumption:
-          The calibration and test scores are exchangeable.
-
         Cost:
           O(n) time and no sort. New values of alpha compile nothing.
 
@@ -114,12 +111,11 @@ class Calibration(Rule):
           weights: see `weighted_conformal_quantile`).
 
         Assumption:
-          The calibration and test examples are exchangeable, and the model was fitted
-          on neither.
+          Exchangeable calibration and test examples, and a model fitted on other data.
 
         Cost:
-          One threshold in O(n), without a sort; with `test_weights` O(n) for each of
-          the m points. New values of alpha compile nothing.
+          One threshold in O(n), without a sort; with `test_weights` one for each point.
+          New values of alpha compile nothing.
 
         Example:
           >>> from jaxcp.scores import Absolute
@@ -145,14 +141,8 @@ class Calibration(Rule):
             or weights, whose coverage has no such law, or the mask is traced.
 
         Guarantee:
-          Exact. Where scores tie, coverage is at least this.
-
-        Assumption:
-          Exchangeable scores that do not tie (i.i.d. for the law given the calibration
-          set).
-
-        Cost:
-          O(1), on the host.
+          Exact for exchangeable scores without ties (for `law`: i.i.d.). Where scores
+          tie, coverage is at least this.
 
         Example:
           >>> from jaxcp.scores import Absolute
@@ -276,16 +266,13 @@ def calibrate(
         would lose digits in single precision that their scores depend on.
 
     Guarantee:
-      1 - alpha: the sets at level alpha cover with at least this probability. Without
-      rows, or with fewer than 1/alpha - 1, they are infinite.
+      1 - alpha. With fewer than 1/alpha - 1 rows the sets are infinite.
 
     Assumption:
-      The calibration and test examples are exchangeable, and the model was fitted on
-      neither.
+      Exchangeable calibration and test examples, and a model fitted on other data.
 
     Cost:
-      One score for each of n rows, which are kept. One compilation for a score and
-      shapes of the data.
+      n scores, which are kept; one compilation for a score and shapes of data.
 
     References:
       Papadopoulos, Proedrou, Vovk, Gammerman, Inductive Confidence Machines for

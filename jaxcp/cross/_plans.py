@@ -15,8 +15,8 @@ from jaxcp._tracing import jit
 from jaxcp.cross import _programs
 from jaxcp.cross._fits import Fits, HostFits, fit_all
 from jaxcp.cross._left_out import Aggregation, Ensemble, OwnFit, left_out_by
+from jaxcp.cross.calibrating import of_held_out
 from jaxcp.cross.conformal import CrossConformal
-from jaxcp.cross.predictions import of_held_out
 from jaxcp.learners import checking, shared
 from jaxcp.learners._rows import as_rows, num_rows
 from jaxcp.learners.general import check_learner

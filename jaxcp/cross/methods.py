@@ -68,8 +68,7 @@ def cross_conformal(
       The rows and test examples are exchangeable, and the learner treats rows alike.
 
     Cost:
-      b + 1 fits in one program, `batch_size` at a time, whose parameters are kept, and
-      n held-out predictions.
+      b + 1 fits in one program, `batch_size` at a time, and n held-out predictions.
 
     References:
       Barber, Candes, Ramdas, Tibshirani, Predictive Inference with the Jackknife+,
@@ -137,16 +136,14 @@ def jackknife_plus(
       The rows and test examples are exchangeable, and the learner treats rows alike.
 
     Cost:
-      n + 1 fits in one program; with a closed form about one fit of `Ridge` or
-      `KernelRidge`. Sets as `CrossConformal.__call__`.
+      n + 1 fits in one program, or one closed form. Sets as `CrossConformal.__call__`.
 
     References:
       Barber, Candes, Ramdas, Tibshirani, Predictive Inference with the Jackknife+,
       Annals of Statistics, 2021, theorem 1.
 
     See also:
-      cv_plus, jackknife_plus_after_bootstrap, CrossConformal.minmax,
-      typing.LeavesOneOut
+      cv_plus, jackknife_plus_after_bootstrap, CrossConformal.minmax
 
     Example:
       >>> from jaxcp import datasets, learners, scores

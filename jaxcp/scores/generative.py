@@ -36,8 +36,7 @@ class Density:
       1 - alpha at a threshold from `calibrate`.
 
     Assumption:
-      Exchangeable examples, and a model that was fitted on neither calibration nor test
-      data.
+      Exchangeable examples, and a model fitted on other data.
 
     Cost:
       One call of `log_prob` for a score and for each candidate target of a set.
@@ -111,8 +110,7 @@ class Latent:
       1 - alpha at a threshold from `calibrate`.
 
     Assumption:
-      Exchangeable examples, and a model that was fitted on neither calibration nor test
-      data.
+      Exchangeable examples, and a model fitted on other data.
 
     Cost:
       One call of `inverse` for a score and for each candidate target of a set.

@@ -153,8 +153,7 @@ class Mahalanobis:
       1 - alpha at a threshold from `calibrate`.
 
     Assumption:
-      Exchangeable examples, and scales that were fitted on neither calibration nor test
-      data.
+      Exchangeable examples, and scales fitted on other data.
 
     Cost:
       O(d) time for a score and for a set with standard deviations, O(d^2) with a

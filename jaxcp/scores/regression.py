@@ -23,8 +23,7 @@ class Absolute:
       1 - alpha at a threshold from `calibrate`.
 
     Assumption:
-      Exchangeable examples, and a model that was fitted on neither calibration nor test
-      data.
+      Exchangeable examples, and a model fitted on other data.
 
     Cost:
       O(d) time for a score and for a set.
@@ -68,8 +67,7 @@ class Signed:
       1 - alpha at a threshold from `calibrate` (union bound over the sides).
 
     Assumption:
-      Exchangeable examples, and a model that was fitted on neither calibration nor test
-      data.
+      Exchangeable examples, and a model fitted on other data.
 
     Cost:
       O(d) time for a score and for a set.
@@ -109,8 +107,7 @@ class Normalized:
       1 - alpha at a threshold from `calibrate`.
 
     Assumption:
-      Exchangeable examples; mu and sigma were fitted on neither calibration nor test
-      data.
+      Exchangeable examples; mu and sigma were fitted on other data.
 
     Cost:
       O(d) time for a score and for a set.
@@ -194,8 +191,7 @@ class CQR:
       quantiles.
 
     Assumption:
-      Exchangeable examples, and quantiles that were fitted on neither calibration nor
-      test data.
+      Exchangeable examples, and quantiles fitted on other data.
 
     Cost:
       O(d) time for a score and for a set.
@@ -234,8 +230,7 @@ class AsymmetricCQR:
       1 - alpha at a threshold from `calibrate` (union bound over the sides).
 
     Assumption:
-      Exchangeable examples, and quantiles that were fitted on neither calibration nor
-      test data.
+      Exchangeable examples, and quantiles fitted on other data.
 
     Cost:
       O(d) time for a score and for a set.

@@ -72,12 +72,10 @@ def train_score(
       None on these rows; 1 - alpha after `jaxcp.calibrate(score, ...)` on other rows.
 
     Assumption:
-      Rows of the final calibration are exchangeable with test examples, and not among
-      these.
+      Rows of the final calibration are others, exchangeable with test examples.
 
     Cost:
-      `num_steps` gradients of a `SizeLoss` on all rows, in one scan. Each new optimizer
-      or projection compiles.
+      `num_steps` gradients of a `SizeLoss` on all rows, in one scan.
 
     References:
       Stutz, Dvijotham, Cemgil, Doucet, Learning Optimal Conformal Classifiers, ICLR,
@@ -150,8 +148,7 @@ def select_score(
       None on these rows; 1 - alpha after `jaxcp.calibrate(score, ...)` on other rows.
 
     Assumption:
-      Rows of the final calibration are exchangeable with test examples, and not among
-      these.
+      Rows of the final calibration are others, exchangeable with test examples.
 
     Cost:
       `num_splits` times g calibrations of half of the rows, in one program.
