@@ -74,7 +74,7 @@ def size_strata(
         labels; if edges do not increase, or the sets have no size in closed form.
 
     Cost:
-      O(m log m) time: one sort.
+      O(m log m) time: at most one sort.
 
     See also:
       metrics.size_stratified_coverage, metrics.group_coverage, metrics.coverage_gap
@@ -108,7 +108,7 @@ def size_stratified_coverage(
       ValueError: as `coverage` and `size_strata`.
 
     Cost:
-      O(m log m) time: one sort.
+      O(m log m) time: at most one sort.
 
     References:
       Angelopoulos, Bates, Conformal Prediction: A Gentle Introduction, Foundations and
@@ -148,7 +148,7 @@ def min_size_stratified_coverage(
       ValueError: as `coverage` and `size_strata`.
 
     Cost:
-      O(m log m) time: one sort.
+      O(m log m) time: at most one sort.
 
     References:
       Angelopoulos, Bates, Conformal Prediction: A Gentle Introduction, Foundations and
@@ -189,7 +189,7 @@ def size_stratified_coverage_violation(
         1).
 
     Cost:
-      O(m log m) time: one sort.
+      O(m log m) time: at most one sort.
 
     References:
       Angelopoulos, Bates, Malik, Jordan, Uncertainty Sets for Image Classifiers Using

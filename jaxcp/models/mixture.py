@@ -34,8 +34,8 @@ class MixtureNetwork(MixtureModel, Trained):
       None for coverage; small sets need a good fit.
 
     Cost:
-      `num_steps` steps of Adam in one scan; one network for a density or a draw, a
-      bisection for each output of a latent code's target.
+      `num_steps` steps of Adam in one scan; one network for a density or a draw.
+      `from_latent` bisects for each output.
 
     References:
       Bishop, Mixture Density Networks, Aston University, 1994.
