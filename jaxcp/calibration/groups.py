@@ -171,7 +171,7 @@ class GroupCalibration(Rule):
         return self._p_values(preds, y, u, **columns)
 
     def certificate(self, alpha: Any) -> tuple[Certificate, ...]:
-        """Returns what the coverage of each of the g groups is, exactly.
+        """Returns the exact law of the coverage of each of the g groups.
 
         Arguments, errors and guarantee as for `Calibration.certificate`.
         """

@@ -50,7 +50,7 @@ class SplitConformal:
         return self.calibration.quantile(alpha, **context)
 
     def certificate(self, alpha: Any) -> Certificate:
-        """Returns what the coverage at level alpha is: `Calibration.certificate`."""
+        """Returns the law of coverage at level alpha: `Calibration.certificate`."""
         return self.calibration.certificate(alpha)
 
     def p_values(self, x: PyTree, y: ArrayLike, **context: Any) -> Array:
@@ -128,7 +128,7 @@ def split_conformal(
 
 
 def _predictions(predict, params, x):
-    """Returns predict(params, x); says what is wanted of methods and networks."""
+    """Returns predict(params, x); errors say how to pass methods and networks."""
     try:
         return predict(params, x)
     except Exception as error:

@@ -128,7 +128,7 @@ class Calibration(Rule):
         )
 
     def certificate(self, alpha: Any) -> Certificate:
-        """Returns what the coverage of the sets at level alpha is, exactly.
+        """Returns the exact law of the coverage of sets at level alpha.
 
         Args:
           alpha: Miscoverage level in (0, 1), a number.

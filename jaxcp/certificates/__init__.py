@@ -1,4 +1,4 @@
-"""Validity certificates: what coverage must be, and a test whether it is.
+"""Validity certificates: the law that coverage must have, and a test of it.
 
 On the host, in integers and double precision: single precision gets the tails of a Beta
 law with 10^7 calibration scores wrong. The laws hold for every predictor whose

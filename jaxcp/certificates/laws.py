@@ -1,4 +1,4 @@
-"""What the coverage of split conformal prediction must be."""
+"""The law of the coverage of split conformal prediction."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Certificate:
 
 
 def certificate(n: int, alpha: Any) -> Certificate:
-    """Returns what coverage at alpha must be with n calibration scores.
+    """Returns the law of coverage at alpha with n calibration scores.
 
     The threshold is the k-th smallest score, k = n + 1 - floor(alpha (n + 1)); coverage
     is k / (n + 1) on average and Beta(k, n + 1 - k) given the calibration set.

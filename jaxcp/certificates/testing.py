@@ -1,4 +1,4 @@
-"""A test whether observed coverage is what it must be."""
+"""A test of whether observed coverage is valid."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def coverage_test(
     num_test: int | None = None,
     alternative: Alternative = "two-sided",
 ) -> CoverageTest:
-    """Returns whether observed coverage is what a valid predictor has.
+    """Returns a test of whether observed coverage is that of a valid predictor.
 
     Given its calibration set, a valid predictor covers a share of test points with the
     law Beta(k, n + 1 - k), and a number of m test points with the law BetaBinomial(m,

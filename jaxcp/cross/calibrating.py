@@ -55,7 +55,7 @@ def cross_calibrate(
         `calibrate`: `y` is then given by name, and sets give names back.
 
     Returns:
-      A `CrossCalibration`: call it with what the b fits predict at new inputs.
+      A `CrossCalibration`: call it with predictions of the b fits at new inputs.
 
     Raises:
       ValueError: if shapes do not fit, every fit holds every row, a prediction of a row

@@ -28,7 +28,7 @@ from jaxcp.typing import AnySet, ArrayLike, PyTree, Score
 class CrossCalibration:
     """Scores of rows under fits without them, and which fits those are.
 
-    Made by `cross_calibrate`. Calling it with what the b fits predict at new inputs
+    Made by `cross_calibrate`. Calling it with predictions of the b fits at new inputs
     gives the "+" sets; `minmax` and `naive` are the other two ways to use them.
 
     Args:
@@ -66,8 +66,8 @@ class CrossCalibration:
     ) -> AnySet:
         """Returns the "+" sets at new inputs.
 
-        With f_-i what the fits without row i predict together, scores R_i and k = n + 1
-        - floor(alpha (n + 1)): the k-th largest lower and the k-th smallest upper end
+        With f_-i the joint prediction of the fits without row i, scores R_i and k = n +
+        1 - floor(alpha (n + 1)): the k-th largest lower and the k-th smallest upper end
         of the n sets {y : s(f_-i(x), y) <= R_i}; for labels, all y with #{i : R_i <
         s(f_-i(x), y)} below k.
 

@@ -62,7 +62,7 @@ class Estimator:
         class.
 
     Guarantee:
-      None of its own: that of the verb that it goes into.
+      None of its own; the verb that takes the learner has one.
 
     Assumption:
       A model that treats rows alike, and whose copies share nothing.

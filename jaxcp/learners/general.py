@@ -29,7 +29,7 @@ class FunctionLearner:
       predict: `(params, x) -> preds`, over the leading axis of x.
 
     Guarantee:
-      None of its own: that of the verb that it goes into.
+      None of its own; the verb that takes the learner has one.
 
     Assumption:
       Pure functions that give rows of weight 0 no part in the fit.
@@ -72,7 +72,7 @@ class GradientLearner:
       batch_size: Rows in a mini-batch, or None for all.
 
     Guarantee:
-      None of its own: that of the verb that it goes into.
+      None of its own; the verb that takes the learner has one.
 
     Assumption:
       Pure functions, and a loss that has a gradient.
@@ -144,7 +144,7 @@ class MeanScale:
       floor: Smallest sigma, as a share of the mean absolute error, shape ().
 
     Guarantee:
-      None of its own: that of the verb that it goes into.
+      None of its own; the verb that takes the learner has one.
 
     Assumption:
       None for coverage; sets of the right width need errors whose size the second

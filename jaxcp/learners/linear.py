@@ -50,7 +50,7 @@ class Ridge:
       intercept: Whether there is an intercept.
 
     Guarantee:
-      None of its own: that of the verb that it goes into.
+      None of its own; the verb that takes the learner has one.
 
     Assumption:
       None for coverage; small sets need a target that is nearly linear in x.
@@ -137,7 +137,7 @@ class QuantileRidge:
       intercept: Whether there is an intercept, which is not penalized.
 
     Guarantee:
-      None of its own: that of the verb that it goes into.
+      None of its own; the verb that takes the learner has one.
 
     Assumption:
       None for coverage; small sets need quantiles that are nearly linear in x.

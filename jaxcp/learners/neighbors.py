@@ -40,7 +40,7 @@ class KernelRidge:
       lengthscale: Distance over which the kernel falls, > 0, shape () or (p,).
 
     Guarantee:
-      None of its own: that of the verb that it goes into.
+      None of its own; the verb that takes the learner has one.
 
     Assumption:
       None for coverage; small sets need targets around zero that are smooth over
@@ -134,7 +134,7 @@ class NearestNeighbors:
       num_neighbors: Number of neighbors k, at least 1.
 
     Guarantee:
-      None of its own: that of the verb that it goes into.
+      None of its own; the verb that takes the learner has one.
 
     Assumption:
       None for coverage; small sets need columns of x in like units.

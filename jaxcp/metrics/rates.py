@@ -17,7 +17,7 @@ def coverage(sets: Set | ArrayLike, y: ArrayLike) -> Array:
     """Returns the share of targets that lie in their sets: mean 1(y in C).
 
     Ends are closed and infinite sets count like others. A NaN in a set or a target
-    makes the result NaN: it is never silently "not covered".
+    makes the result NaN; it never counts as "not covered".
 
     Args:
       sets: Sets with leading axis m, as a predictor returns them.

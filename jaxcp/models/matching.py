@@ -27,7 +27,7 @@ class FlowMatching(Trained):
       num_stages: Runge-Kutta steps from noise to target or back.
 
     Guarantee:
-      None of its own: calibrate a score of it.
+      None of its own; calibrate a score of the model.
 
     Assumption:
       None for coverage; small sets need a good fit.

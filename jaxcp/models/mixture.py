@@ -28,7 +28,7 @@ class MixtureNetwork(MixtureModel, Trained):
       step_size: First step size of Adam, which falls to 0 along a cosine.
 
     Guarantee:
-      None of its own: calibrate a score of it.
+      None of its own; calibrate a score of the model.
 
     Assumption:
       None for coverage; small sets need a good fit.

@@ -90,10 +90,11 @@ def simulate(
 
     Raises:
       ValueError: if an argument is out of range, the key is of the kind "rbg", the
-        trial makes numpy arrays of what depends on its key or returns something else
-        than arrays of numbers, a statistic does not fit a result, or the checkpoint is
-        of another simulation, an earlier version or more trials, damaged or in use, or
-        a callback captures what cannot be told from others, e.g. an open file.
+        trial turns values that depend on its key into numpy arrays, or returns
+        something else than arrays of numbers; a statistic does not fit a result; the
+        checkpoint is of another simulation, an earlier version or more trials, is
+        damaged or in use; or a callback captures a value without a fingerprint, e.g. an
+        open file.
       OSError: if the checkpoint cannot be written. Chunks written before are kept.
       RuntimeError: if another process of the program ended.
 
