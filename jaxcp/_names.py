@@ -49,13 +49,13 @@ class Names(tuple[Hashable, ...]):
         return self._hash
 
     def __repr__(self) -> str:
-        """Returns the names as a tuple of them, of many the first ones."""
+        """Returns the names as a tuple; of many only the first ones."""
         if len(self) <= _MANY:
             return tuple.__repr__(self)
         return f"({_listed(self)})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Returns what makes them anew: hashes of text are those of a process."""
+        """Returns how to rebuild them: hashes of text differ between processes."""
         return Names, (tuple(self),)
 
     @cached_property

@@ -84,7 +84,7 @@ def with_rounding(values: Array) -> Array:
 def varying_like(start: PyTree, results: PyTree) -> PyTree:
     """Returns the start of a loop, varying over a mesh like all of `results`.
 
-    Inside shard_map a carry must vary over the mesh like what the step makes of it.
+    Inside shard_map a carry must vary over the mesh like the result of the step.
     """
     nothing = [jnp.sum(jnp.ravel(v)[:0]) for v in jax.tree.leaves(results)]
     zero = sum(nothing, jnp.zeros((), int))  # varies, and takes no value of theirs

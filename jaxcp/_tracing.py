@@ -1,4 +1,4 @@
-"""Objects of the user inside of programs: their classes, and what jax cannot trace.
+"""Objects of the user inside of programs: their classes, and errors of tracing.
 
 Two classes under `jax.tree_util.register_dataclass` that have the same fields compare
 equal in jax, whose caches may then run the program of the wrong one: the classes are
@@ -68,7 +68,7 @@ def _with_classes(function):
 
 @contextmanager
 def explained(sentence: str) -> Iterator[None]:
-    """Raises ValueError with `sentence` for what jax cannot trace, and why from jax."""
+    """Raises ValueError with `sentence`, and the reason of jax, where jax cannot trace."""
     try:
         yield
     except Untraceable as error:  # the one around knows more of it

@@ -48,10 +48,10 @@ def initialize(
 ) -> None:
     """Makes this process part of a program of several; call it before jax is used.
 
-    `jax.distributed.initialize` that also reads JAX_NUM_PROCESSES and JAX_PROCESS_ID
-    (set by `launch`), finds MPI through mpi4py, and waits for peers for a minute, not
-    five: a process that dies is noticed after 10 seconds, not 100. Arrays travel by
-    gloo on CPUs and by NCCL on GPUs.
+    Calls `jax.distributed.initialize`. It also reads JAX_NUM_PROCESSES and
+    JAX_PROCESS_ID (set by `launch`) and finds MPI through mpi4py. It waits one minute
+    for the other processes in place of five, and notices a process that dies after 10
+    seconds in place of 100. Arrays travel by gloo on CPUs and by NCCL on GPUs.
 
     Args:
       coordinator_address: host:port of process 0. Defaults to what the environment, or
@@ -114,8 +114,7 @@ def launch(
     Args:
       num_processes: Number of processes.
       command: Script with its arguments, or `-m` with a module's, for this Python.
-      devices: CPU devices of each process. Defaults to JAX_NUM_CPU_DEVICES, if set, or
-        else to what jax does: one.
+      devices: CPU devices of each process. Defaults to JAX_NUM_CPU_DEVICES, or to one.
 
     Returns:
       Exit status of each process; minus the number of a signal that ended it.

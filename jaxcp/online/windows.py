@@ -188,7 +188,7 @@ class SlidingWindow(Stream):
         """Returns the state after past scores, shape (w,) or (w, c), by time.
 
         The window has their length w. Rows where `mask`, shape (w,), is False are
-        absent, and make room first: all False starts a stream without a past.
+        absent, and are replaced first; all False starts a stream without a past.
         """
         del alpha  # every step is given its own
         _checks.check_count("every", self.every, 1)

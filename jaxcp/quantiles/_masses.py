@@ -34,7 +34,7 @@ class Masses(NamedTuple):
     bits: int
 
     def falls_short(self, counted: Array, target: Array, axis_name: AxisName) -> Array:
-        """Returns whether what is `counted`, bool (n,), weighs less than `target`."""
+        """Returns whether the weights `counted`, bool (n,), are less than `target`."""
         words = self.leading, self.following
         leading, following = (_sum(jnp.where(counted, v, 0), axis_name) for v in words)
         return self.are_less(leading, following, target)
@@ -126,7 +126,7 @@ def unit_scale(
 def spare_mass(
     weights: Array, alpha: Array, test_weight: Array, axis_name: AxisName = None
 ) -> tuple[Array, Array]:
-    """Returns weights on a unit scale, and what may weigh more than the threshold.
+    """Returns weights on a unit scale, and the mass allowed above the threshold.
 
     alpha (w_1 + ... + w_{n+1}) - w_{n+1}: negative where nothing may, as where there is
     no weight at all.

@@ -31,7 +31,7 @@ class Batch:
     __array_ufunc__ = None
 
     def __array_function__(self, function: Any, *_: Any) -> Any:
-        """Raises TypeError: the mean of a set's ends, say, is not what anyone means."""
+        """Raises TypeError: functions of numpy have no meaning for sets."""
         raise TypeError(
             f"expected arrays for numpy.{function.__name__}, got sets of kind "
             f"{type(self).__name__}; sets.to_numpy() makes an array"

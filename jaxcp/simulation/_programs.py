@@ -27,7 +27,7 @@ class Batch:
     """Replicates that run at once.
 
     Args:
-      trial: What runs, of a key.
+      trial: Function of a key that runs.
       key: Key of all replicates.
       width: Replicates of one device, one program however many devices there are.
       mesh: The devices; None is the default device alone.

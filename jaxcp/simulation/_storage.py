@@ -84,7 +84,7 @@ class Checkpoint:
 
     @property
     def _identity(self) -> str:
-        """What chunks of this simulation, and of no other, carry."""
+        """The mark of chunks of this simulation alone."""
         fixed = {k: v for k, v in self._settings.items() if k not in _MAY_CHANGE}
         text = json.dumps(fixed, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()

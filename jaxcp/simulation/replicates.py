@@ -76,8 +76,8 @@ def simulate(
       batch_size: Replicates at once on each device: a matter of memory and speed only.
         Defaults to as many as fit 16 MiB (a GPU: 1 GiB) by the compiler's account, at
         most 16,384 (a GPU: 131,072) and a 16th of all. Choose it for trials of seconds.
-      mesh: Devices to share the replicates out to, along all axes. Defaults to all
-        devices, or to `jax_default_device` if set; as few as there are batches.
+      mesh: Devices that share the replicates, along all axes. Defaults to all devices,
+        or to `jax_default_device` if set; no more than there are batches.
       reduce: Statistics in place of results: `simulation.Total()` (integers),
         `simulation.Moments()` or `simulation.Quantiles(levels)`, one for all leaves or
         a pytree of them that is a prefix of the result; None keeps a leaf's values.
@@ -140,7 +140,7 @@ def simulate(
 
 @dataclass(frozen=True)
 class _Plan:
-    """What is run, and how it is shared out."""
+    """The trial, and how its replicates are shared among devices."""
 
     batch: _programs.Batch
     num_trials: int
