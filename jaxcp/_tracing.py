@@ -68,7 +68,7 @@ def _with_classes(function):
 
 @contextmanager
 def explained(sentence: str) -> Iterator[None]:
-    """Raises ValueError with `sentence`, and the reason of jax, where jax cannot trace."""
+    """Raises ValueError with `sentence` and the reason where jax cannot trace."""
     try:
         yield
     except Untraceable as error:  # the one around knows more of it
