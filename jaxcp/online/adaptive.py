@@ -71,7 +71,7 @@ class ACI(Stream):
       2021.
 
     See also:
-      online.DtACI, online.PID, online.run, plotting.plot_intervals
+      online.DtACI, online.PID, online.SFOGD, online.run
 
     Example:
       >>> from jaxcp import online, scores

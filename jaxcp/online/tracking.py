@@ -56,7 +56,7 @@ class PID(Stream):
       step_size = b / 10 it is 8e-7 in single precision and 2e-15 in double).
 
     Assumption:
-      Scores in [0, b]; none on data and predictions otherwise.
+      Scores in [0, b] for quantile tracking; nothing else about data and predictions.
 
     Cost:
       O(1) time for a step, and that of the scorecaster: no window of scores.
@@ -159,7 +159,7 @@ class SFOGD(Stream):
       O(sqrt(T)) on every interval.
 
     Assumption:
-      Bounded scores; none on data and predictions otherwise.
+      Bounded scores; nothing else about data and predictions.
 
     Cost:
       O(1) time for a step: no window of scores.
