@@ -43,9 +43,9 @@ def jit(
     def call(*args, **kwargs):
         classes = classes_of(*args, *kwargs.values())
         with explained(
-            "expected functions that jax can trace, written in jax.numpy, got one that "
-            "needs values, as numpy, float() and `if` do; call it by "
-            "jax.pure_callback, or give predictions, which may come from any model"
+            "expected functions that jax can trace, of jax.numpy, got one that asks "
+            "for values, as numpy, float() and if do; jax.pure_callback calls such a "
+            "function, and predictions may come from any model"
         ):
             return compiled(*args, _classes=classes, **kwargs)
 

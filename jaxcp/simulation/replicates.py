@@ -31,8 +31,8 @@ from jaxcp.typing import PyTree
 _SHORT, _LONG = 0.5, 2.0
 _LARGEST = 2**28  # bytes of results in a chunk, if a batch has fewer
 _HOST_CODE = (
-    "expected a trial that jax can trace, got one that needs values, as numpy, "
-    "float() and `if` do; use jax.numpy, jax.pure_callback (with a vmap_method), or "
+    "expected a trial that jax can trace, got one that asks for values, as numpy, "
+    "float() and if do; use jax.numpy, jax.pure_callback (with a vmap_method), or "
     "simulation.run_grid on the host"
 )
 _MOST = 2**32  # replicates that can be told apart by a key
