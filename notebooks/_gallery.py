@@ -39,7 +39,7 @@ def heading(notebook: NotebookNode) -> tuple[str, str]:
     """Returns the title and the first sentence of a notebook, in plain text."""
     first, _, rest = notebook.cells[0].source.strip().partition("\n")
     paragraph = " ".join(rest.strip().split("\n\n")[0].split())
-    sentence = re.match(r".*?[.?!:](?= |$)", paragraph)
+    sentence = re.match(r".*?[.?!](?= |$)", paragraph)
     text = sentence[0] if sentence else paragraph
     return first.lstrip("# "), re.sub(r"[*`]", "", text).rstrip(":")
 
@@ -77,11 +77,11 @@ _PAGE = """# Notebooks
 Each tells one story: data, prediction, sets, coverage, a picture, and a claim that is
 checked. They are shown with the outputs of their last run.
 
-::::{{grid}} 1 2 2 3
+````{{grid}} 1 2 2 3
 :gutter: 3
 
 {cards}
-::::
+````
 
 ```{{toctree}}
 :hidden:
@@ -89,12 +89,12 @@ checked. They are shown with the outputs of their last run.
 {names}
 ```
 """
-_CARD = """:::{{grid-item-card}} {title}
+_CARD = """```{{grid-item-card}} {title}
 :img-top: {picture}
 :img-alt: A picture of this notebook
 :link: {name}
 :link-type: doc
 
 {sentence}
-:::
+```
 """

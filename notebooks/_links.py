@@ -5,8 +5,13 @@ import re
 from pathlib import Path
 from urllib.parse import unquote
 
-_FENCE = re.compile(r"(```.*?```|~~~.*?~~~|`[^`\n]+`)", re.DOTALL)
-_LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)((?:\s+\"[^\"]*\")?)\)")
+_BLOCK = re.compile(r"(^ *```.*?^ *```)", re.DOTALL | re.MULTILINE)
+# Code that only looks like a link, or a link, whose label may have code or a picture.
+_LINK = re.compile(
+    r"(?P<code>`[^`\n]+`)"
+    r"|(?P<mark>!?)\[(?P<label>(?:[^\[\]]|!?\[[^\]]*\](?:\([^)]*\))?)*)\]"
+    r"\((?P<target>[^)\s]+)(?P<about>(?:\s+\"[^\"]*\")?)\)"
+)
 _HTML = re.compile(r"(<(?:img|source)\b[^>]*?\b(?:src|srcset)=\")([^\"]+)(\")")
 
 
@@ -29,30 +34,38 @@ def rewrite(text: str, page: Path, pages: dict[str, str], root: Path, url: str) 
       BrokenLinkError: if a file is not there, with the names of page and link.
     """
 
+    def target(link: str) -> str:
+        return _target(link, page, pages, root, url)
+
     def link(found: re.Match) -> str:
-        mark, label, target, about = found.groups()
-        target = _target(target, page, pages, root, url)
-        return f"{mark}[{label}]({target}{about})" if target else label
+        if found["code"]:
+            return found[0]
+        label = _LINK.sub(link, found["label"])  # a picture may be one
+        there = target(found["target"])
+        about = found["about"]
+        return f"{found['mark']}[{label}]({there}{about})" if there else label
 
     def source(found: re.Match) -> str:
-        target = _target(found[2], page, pages, root, url)
-        return f"{found[1]}{target}{found[3]}"
+        return f"{found[1]}{target(found[2])}{found[3]}"
 
-    parts = _FENCE.split(text)
-    # A link may have code for its label, so only blocks are left out.
-    text = "".join(parts)
-    blocks = re.split(r"(^ *```.*?^ *```)", text, flags=re.DOTALL | re.MULTILINE)
-    for i in range(0, len(blocks), 2):
-        blocks[i] = _HTML.sub(source, _LINK.sub(link, blocks[i]))
-    return "".join(blocks)
+    parts = _BLOCK.split(text)
+    parts[::2] = [_HTML.sub(source, _LINK.sub(link, part)) for part in parts[::2]]
+    return "".join(parts)
 
 
 def files(text: str, page: Path, root: Path) -> set[str]:
     """Returns the files of the repository that a page shows or leads to."""
-    found = [match[3] for match in _LINK.finditer(text)]
-    found += [match[2] for match in _HTML.finditer(text)]
-    paths = [_path(link, page, root) for link in found if not _is_outside(link)]
+    links = []
+    for part in _BLOCK.split(text)[::2]:
+        links += _links(part) + [found[2] for found in _HTML.finditer(part)]
+    paths = [_path(link, page, root) for link in links if not _is_outside(link)]
     return {str(path) for path in paths if path and (root / path).is_file()}
+
+
+def _links(text: str) -> list[str]:
+    found = [match for match in _LINK.finditer(text) if not match["code"]]
+    inner = [link for match in found for link in _links(match["label"])]
+    return [match["target"] for match in found] + inner
 
 
 def _is_outside(link: str) -> bool:

@@ -83,15 +83,15 @@ def write(folder: Path, texts: dict[str, str]) -> None:
 
 
 def users(names: list[Name], texts: dict[str, str]) -> dict[str, list[tuple[str, str]]]:
-    """Returns the pages that use each name, as its path and title."""
+    """Returns the pages that use each name, as paths and titles."""
+    titles = {path: title(text) for path, text in texts.items()}
     found = {}
     for name in names:
         short = name.full.removeprefix("jaxcp.")
         called = short if "." in short else f"jaxcp.{short}"
         pattern = re.compile(rf"(?<![\w.]){re.escape(called)}\b|jaxcp\.{short}\b")
-        found[name.full] = [
-            (path, title(text)) for path, text in texts.items() if pattern.search(text)
-        ]
+        paths = [path for path, text in texts.items() if pattern.search(text)]
+        found[name.full] = [(path, titles[path]) for path in paths]
     return found
 
 

@@ -65,7 +65,8 @@ def assemble(folder: Path, root: Path = ROOT) -> None:
         else:
             text = code = (root / path).read_text()
         shown |= {name for name in _links.files(text, Path(path), root) if _kept(name)}
-        texts[place.rpartition(".")[0]] = code
+        if path not in ("README.md", RESULTS):  # which name nearly everything
+            texts[place.rpartition(".")[0]] = code
     kept = found | {name: name for name in shown - set(found)}
     for path, place in found.items():
         _write(root / path, folder / place, kept, root, url)
