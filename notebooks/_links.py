@@ -34,7 +34,12 @@ def rewrite(text: str, page: Path, pages: dict[str, str], root: Path, url: str) 
       BrokenLinkError: if a file is not there, with the names of page and link.
     """
 
+    broken = []
+
     def target(link: str) -> str:
+        if _is_broken(link, page, root):
+            broken.append(f"{page}: no file for the link {link}")
+            return link
         return _target(link, page, pages, root, url)
 
     def link(found: re.Match) -> str:
@@ -50,6 +55,8 @@ def rewrite(text: str, page: Path, pages: dict[str, str], root: Path, url: str) 
 
     parts = _BLOCK.split(text)
     parts[::2] = [_HTML.sub(source, _LINK.sub(link, part)) for part in parts[::2]]
+    if broken:
+        raise BrokenLinkError("\n".join(broken))
     return "".join(parts)
 
 
@@ -72,8 +79,13 @@ def _is_outside(link: str) -> bool:
     return bool(re.match(r"[a-z]+:|#", link))
 
 
+def _is_broken(link: str, page: Path, root: Path) -> bool:
+    path = None if _is_outside(link) else _path(link, page, root)
+    return not _is_outside(link) and (path is None or not (root / path).exists())
+
+
 def _path(link: str, page: Path, root: Path) -> Path | None:
-    """Returns the path from the root that a link leads to, None if beyond."""
+    """Returns the path from the root that a link leads to, or None if beyond."""
     there = os.path.normpath(root / page.parent / unquote(link.partition("#")[0]))
     return Path(there).relative_to(root) if Path(there).is_relative_to(root) else None
 
@@ -82,8 +94,6 @@ def _target(link: str, page: Path, pages: dict[str, str], root: Path, url: str) 
     if _is_outside(link):
         return link
     path = _path(link, page, root)
-    if path is None or not (root / path).exists():
-        raise BrokenLinkError(f"{page}: no file for the link {link}")
     heading = link.partition("#")[2]
     if str(path) in pages:
         here = pages[str(page)]

@@ -68,8 +68,14 @@ def assemble(folder: Path, root: Path = ROOT) -> None:
         if path not in ("README.md", RESULTS):  # which name nearly everything
             texts[place.rpartition(".")[0]] = code
     kept = found | {name: name for name in shown - set(found)}
+    broken = []
     for path, place in found.items():
-        _write(root / path, folder / place, kept, root, url)
+        try:
+            _write(root / path, folder / place, kept, root, url)
+        except _links.BrokenLinkError as error:
+            broken.append(str(error))
+    if broken:
+        raise _links.BrokenLinkError("\n".join(broken))
     for path in shown - set(found):
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(root / path, folder / path)
