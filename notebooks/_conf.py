@@ -20,7 +20,9 @@ nitpick_ignore_regex = [("py:class", ".*"), ("py:exc", ".*")]
 python_maximum_signature_line_length = 72
 toc_object_entries_show_parents = "hide"
 
+smartquotes = False  # shapes such as (n, ...) are shown as they are written
 html_theme = "furo"
+pygments_dark_style = "github-dark"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_copy_source = False

@@ -8,7 +8,8 @@ Link = Callable[[str], str | None]  # from `words` to the full name of what they
 _SECTION = re.compile(r"([A-Z][A-Za-z]*(?: [a-z]+)?):")
 _ITEM = re.compile(r"(\*{0,2}[\w., ]+?): +(\S.*)")
 _CODE = re.compile(r"``(.+?)``|`([^`]+)`", re.DOTALL)
-_MARKED = re.compile(r"(\w{1,5}[.)]|\(\w{1,5}\)|[-+*#.:>])(?=[ :.>]|$)")
+_ENUMERATOR = r"(?:\d+|[A-Za-z]|[ivxlcdmIVXLCDM]+)"
+_MARKED = re.compile(rf"({_ENUMERATOR}[.)]|\({_ENUMERATOR}\)|[-+*#.:>])(?=[ :.>]|$)")
 _LAST_OF_REFERENCE = re.compile(r"\d{4}[a-z]?\.$|\(\d{4}\)\.$|https?://\S+$")
 _FIELDS = {"Args": "param", "Attributes": "param", "Raises": "raises"}
 
@@ -90,8 +91,7 @@ def _blocks(text: str) -> list[list[str]]:
     """Returns the lines of each paragraph; a list after a line is one of its own."""
     blocks: list[list[str]] = [[]]
     for line in text.splitlines():
-        starts_list = line.startswith("* ") and not blocks[-1][:1] == ["* "]
-        if not line.strip() or (starts_list and blocks[-1]):
+        if not line.strip() or line.startswith("* "):  # an item is a block
             blocks.append([])
         if line.strip():
             blocks[-1].append(line)

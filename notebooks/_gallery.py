@@ -65,7 +65,9 @@ def write(folder: Path, notebooks: dict[str, NotebookNode]) -> None:
         (pictures / f"{name}{suffix}").write_bytes(data)
         cards.append(_card(name, f"thumbnails/{name}{suffix}", *heading(notebook)))
     names = "\n".join(notebooks)
-    (folder / "gallery.md").write_text(_PAGE.format(cards="\n".join(cards), names=names))
+    (folder / "gallery.md").write_text(
+        _PAGE.format(cards="\n".join(cards), names=names)
+    )
 
 
 def _card(name: str, picture: str, title: str, sentence: str) -> str:
@@ -77,7 +79,7 @@ _PAGE = """# Notebooks
 Each tells one story: data, prediction, sets, coverage, a picture, and a claim that is
 checked. They are shown with the outputs of their last run.
 
-````{{grid}} 1 2 2 3
+````{{grid}} 1 1 2 2
 :gutter: 3
 
 {cards}

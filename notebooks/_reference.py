@@ -200,7 +200,8 @@ def _part(family: str, name: Name) -> str:
         return _TOP.get(module.split(".")[1], _TOP[""])
     if not module.startswith(family):
         return "Types"
-    return _docstrings.first_line(sys.modules[module].__doc__ or "").rstrip(".")
+    line = _docstrings.first_line(sys.modules[module].__doc__ or "").rstrip(".")
+    return re.split(":|, from ", line)[0]
 
 
 def _table(names: list[Name], links: Links) -> str:
