@@ -18,6 +18,7 @@ import tomllib
 from pathlib import Path
 
 import nbformat
+from nbformat import NotebookNode
 
 import jaxcp
 from notebooks import _built, _gallery, _links, _reference
@@ -26,6 +27,7 @@ ROOT = Path(__file__).parent.parent
 RESULTS = "experiments/RESULTS.md"
 HOME = "index.md"  # where the site has README.md
 GUIDE = "notebooks/guide/"
+Cells = dict[str, list[tuple[str, str]]]  # kind and text of each, by the page's path
 
 
 class SiteError(RuntimeError):
@@ -52,35 +54,16 @@ def assemble(folder: Path, root: Path = ROOT) -> None:
       ValueError: if a page leads to a file that is not there, or a notebook has no
         picture, with the name of the page.
     """
-    found, url = pages(root), repository(root)
-    texts, notebooks = {}, {}
-    shown = set(found)
-    for path, place in found.items():
-        target = folder / place
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if path.endswith(".ipynb"):
-            notebook = nbformat.read(root / path, as_version=4)
-            notebooks[Path(path).stem] = notebook
-            text, code = _told(notebook)
-        else:
-            text = code = (root / path).read_text()
-        shown |= {name for name in _links.files(text, Path(path), root) if _kept(name)}
-        if path not in ("README.md", RESULTS):  # which name nearly everything
-            texts[place.rpartition(".")[0]] = code
-    kept = found | {name: name for name in shown - set(found)}
-    broken = []
-    for path, place in found.items():
-        try:
-            _write(root / path, folder / place, kept, root, url)
-        except _links.BrokenLinkError as error:
-            broken.append(str(error))
-    if broken:
-        raise _links.BrokenLinkError("\n".join(broken))
-    for path in shown - set(found):
+    found = pages(root)
+    cells = {path: _cells(root / path) for path in found}
+    kept = found | {name: name for name in _shown(cells, root)}
+    _write_pages(folder, cells, kept, root)
+    for path in kept.keys() - found.keys():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(root / path, folder / path)
-    _gallery.write(folder / "notebooks", notebooks)
-    _reference.write(folder / "api", texts)
+    stories = {Path(path).stem: root / path for path in found if _is_notebook(path)}
+    _gallery.write(folder / "notebooks", {k: _read(v) for k, v in stories.items()})
+    _reference.write(folder / "api", _users(cells))
     _add_contents(folder, found)
     (folder / "_static").mkdir()
     shutil.copy(Path(__file__).with_name("site.css"), folder / "_static")
@@ -149,29 +132,70 @@ def _run_sphinx(sources: Path, made: Path) -> None:
         raise SiteError(f"{run.stdout}{run.stderr}".replace(f"{sources}/", ""))
 
 
-def _kept(path: str) -> bool:
-    """Whether the site has a file that a page shows or leads to."""
-    is_picture = path.endswith((".png", ".svg"))
-    return is_picture or (path.startswith(GUIDE) and not path.endswith(".py"))
+def _is_notebook(path: str) -> bool:
+    return path.endswith(".ipynb")
 
 
-def _told(notebook) -> tuple[str, str]:
-    """Returns the Markdown of a notebook, and all that it says."""
-    cells = notebook.cells
-    told = "\n\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
-    return told, "\n\n".join(cell.source for cell in cells)
+def _read(path: Path) -> NotebookNode:
+    return nbformat.read(path, as_version=4)
 
 
-def _write(path: Path, target: Path, kept, root: Path, url: str) -> None:
-    """Writes a page with its links as the site needs them."""
-    page = path.relative_to(root)
-    if path.suffix != ".ipynb":
-        target.write_text(_links.rewrite(path.read_text(), page, kept, root, url))
+def _cells(path: Path) -> list[tuple[str, str]]:
+    """Returns kind and text of each cell; a page is one cell."""
+    if not _is_notebook(path.name):
+        return [("markdown", path.read_text())]
+    return [(cell.cell_type, cell.source) for cell in _read(path).cells]
+
+
+def _shown(cells: Cells, root: Path) -> set[str]:
+    """Returns the pictures that pages show, and files of the guide beside its pages."""
+    found = {
+        name
+        for path, texts in cells.items()
+        for kind, text in texts
+        if kind == "markdown"
+        for name in _links.files(text, Path(path), root)
+    }
+    pictures = {name for name in found if name.endswith((".png", ".svg"))}
+    beside = {name for name in found if name.startswith(GUIDE)}
+    return (pictures | beside) - cells.keys()
+
+
+def _users(cells: Cells) -> dict[str, str]:
+    """Returns the pages that are listed where they use a name: text, by their place."""
+    pages = [path for path in cells if path not in ("README.md", RESULTS)]
+    joined = {path: "\n\n".join(text for _, text in cells[path]) for path in pages}
+    return {path.rpartition(".")[0]: text for path, text in joined.items()}
+
+
+def _write_pages(folder: Path, cells: Cells, kept: dict[str, str], root: Path) -> None:
+    """Writes pages and notebooks with their links as the site needs them."""
+    broken, url = [], repository(root)
+    for path, texts in cells.items():
+        target = folder / kept[path]
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            new = [
+                _links.rewrite(text, Path(path), kept, root, url)
+                if kind == "markdown"
+                else text
+                for kind, text in texts
+            ]
+        except _links.BrokenLinkError as error:
+            broken.append(str(error))
+        else:
+            _write(root / path, target, new)
+    if broken:
+        raise _links.BrokenLinkError("\n".join(broken))
+
+
+def _write(path: Path, target: Path, texts: list[str]) -> None:
+    if not _is_notebook(path.name):
+        target.write_text(texts[0])
         return
-    notebook = nbformat.read(path, as_version=4)
-    for cell in notebook.cells:
-        if cell.cell_type == "markdown":
-            cell.source = _links.rewrite(cell.source, page, kept, root, url)
+    notebook = _read(path)
+    for cell, text in zip(notebook.cells, texts, strict=True):
+        cell.source = text
     nbformat.write(notebook, target)
 
 

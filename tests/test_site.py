@@ -24,6 +24,18 @@ from notebooks import (  # noqa: E402
 STORIES = sorted((site.ROOT / "notebooks").glob("[0-9]*.ipynb"))
 
 
+TOLD = [
+    nbformat.v4.new_markdown_cell("# Story\n\nOne. Two."),
+    nbformat.v4.new_markdown_cell("[page](guide/page.md#part-one)"),
+]
+
+
+def drawn(data, tags):
+    """A cell with a picture."""
+    output = nbformat.v4.new_output("display_data", {"image/svg+xml": data})
+    return nbformat.v4.new_code_cell("", outputs=[output], metadata={"tags": tags})
+
+
 def nowhere(words):
     return None
 
@@ -133,7 +145,7 @@ def test_a_line_that_lost_its_indent_is_noticed():
 
 @pytest.fixture
 def small(tmp_path):
-    """A repository of one page and one picture, and what it needs besides."""
+    """A repository of one page and one notebook, and what it needs besides."""
     guide = tmp_path / "notebooks" / "guide"
     guide.mkdir(parents=True)
     (tmp_path / "pyproject.toml").write_text('[project]\nname = "small"\n')
@@ -143,6 +155,8 @@ def small(tmp_path):
     (guide / "index.md").write_text("# Guide\n\n## Start\n\n[a page](page.md)\n")
     (guide / "page.md").write_text("# A page\n\n## Part one\n\nText.\n")
     (tmp_path / "script.py").write_text("")
+    story = nbformat.v4.new_notebook(cells=[*TOLD, drawn("<svg/>", [])])
+    nbformat.write(story, tmp_path / "notebooks" / "01_story.ipynb")
     return tmp_path
 
 
@@ -197,20 +211,14 @@ def test_every_notebook_has_a_card(path):
 
 
 def test_a_notebook_without_a_picture_is_named(tmp_path):
-    cells = [nbformat.v4.new_markdown_cell("# Story\n\nOne. Two.")]
-    notebook = nbformat.v4.new_notebook(cells=cells)
+    notebook = nbformat.v4.new_notebook(cells=TOLD)
     assert _gallery.heading(notebook) == ("Story", "One.")
     with pytest.raises(ValueError, match=r"11_story\.ipynb: expected a picture"):
         _gallery.write(tmp_path, {"11_story": notebook})
 
 
 def test_a_tag_chooses_the_picture():
-    def cell(data, tags):
-        output = nbformat.v4.new_output("display_data", {"image/svg+xml": data})
-        metadata = {"tags": tags}
-        return nbformat.v4.new_code_cell("", outputs=[output], metadata=metadata)
-
-    cells = [cell("a", ["thumbnail"]), cell("b", [])]
+    cells = [drawn("a", ["thumbnail"]), drawn("b", [])]
     assert _gallery.thumbnail(nbformat.v4.new_notebook(cells=cells)) == (".svg", b"a")
     assert _gallery.thumbnail(nbformat.v4.new_notebook(cells=cells[1:]))[1] == b"b"
 
