@@ -73,7 +73,8 @@ def write(folder: Path, texts: dict[str, str]) -> None:
     links = Links(names)
     used = users(names, texts)
     for name in names:
-        page = _page(name, links, used[name.full])
+        beside = [other for other in names if other.family == name.family]
+        page = _page(name, links, used[name.full], beside)
         (folder / f"{name.file}.rst").write_text(page)
     for family, module in _names.families().items():
         own = [name for name in names if name.family == family]
@@ -98,21 +99,30 @@ def users(names: list[Name], texts: dict[str, str]) -> dict[str, list[tuple[str,
 def title(text: str) -> str:
     """Returns the heading of a page in Markdown."""
     found = re.search(r"^# +(.+)$", text, re.MULTILINE)
-    return found[1].strip() if found else ""
+    return re.sub("[`<>]", "", found[1]).strip() if found else ""
 
 
 def _heading(text: str, line: str = "=") -> str:
     return f"{text}\n{line * len(text)}\n"
 
 
-def _page(name: Name, links: Links, used: list[tuple[str, str]]) -> str:
-    parts = [_heading(_docstrings.escape(name.name)), _entry(name, links)]
+def _page(name: Name, links: Links, used: list[tuple[str, str]], beside: list[Name]):
+    """Returns the page of a name. Sidebars of hundreds of names would take minutes."""
+    names = [_docstrings.escape(o.name) if o == name else _link(o) for o in beside]
+    parts = [":orphan:\n", _heading(_docstrings.escape(name.name)), _entry(name, links)]
     if used:
         pages = ", ".join(f":doc:`{label} </{path}>`" for path, label in used)
-        parts += [f".. rst-class:: used\n\nUsed in {pages}.\n"]
-    family = f":py:mod:`{name.family}`"
-    parts += [f".. rst-class:: used\n\nAll names of {family}.\n"]
+        parts += [_small(f"Used in {pages}.")]
+    parts += [_small(f":py:mod:`{name.family}`: {', '.join(names)}.")]
     return "\n".join(parts)
+
+
+def _link(name: Name) -> str:
+    return f":py:obj:`{name.name} <{name.full}>`"
+
+
+def _small(text: str) -> str:
+    return f".. rst-class:: used\n\n{text}\n"
 
 
 def _entry(name: Name, links: Links) -> str:
@@ -169,16 +179,16 @@ def _directive(kind: str, full: str, arguments: str, text: str) -> str:
 def _family(family: str, doc: str, names: list[Name], links: Links) -> str:
     inner = [f for f in _names.families() if f.rpartition(".")[0] == family]
     inner = inner if family != "jaxcp" else []
-    entries = [f"   {name.name} <{name.file}>" for name in names]
-    entries += [f"   {module.rpartition('.')[2]} <{module}>" for module in inner]
+    entries = [f"   {module.rpartition('.')[2]} <{module}>" for module in inner]
     parts = [
         _heading(family),
         f".. py:module:: {family}\n",
         _rst(doc, family + ".", set(), links),
         *_tables(family, names, links),
         *[f"See also :py:mod:`{module}`.\n" for module in inner],
-        ".. toctree::\n   :hidden:\n\n" + "\n".join(entries) + "\n",
     ]
+    if entries:
+        parts += [".. toctree::\n   :hidden:\n\n" + "\n".join(entries) + "\n"]
     return "\n".join(parts)
 
 
@@ -209,7 +219,7 @@ def _table(names: list[Name], links: Links) -> str:
     for name in names:
         line = _docstrings.first_line(_docstrings.split(name.doc)[0])
         text = _rst(line, name.full, set(), links).strip()
-        rows.append(f"   * - :py:obj:`{name.name} <{name.full}>`\n     - {text}")
+        rows.append(f"   * - {_link(name)}\n     - {text}")
     head = ".. list-table::\n   :class: names\n   :widths: 30 70\n\n"
     return head + "\n".join(rows) + "\n"
 
