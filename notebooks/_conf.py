@@ -20,7 +20,7 @@ nitpick_ignore_regex = [("py:class", ".*"), ("py:exc", ".*")]
 python_maximum_signature_line_length = 72
 toc_object_entries_show_parents = "hide"
 
-smartquotes = False  # shapes such as (n, ...) are shown as they are written
+smartquotes_action = "D"  # dashes; shapes such as (n, ...) are shown as written
 html_theme = "furo"
 pygments_dark_style = "github-dark"
 html_static_path = ["_static"]

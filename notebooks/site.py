@@ -103,16 +103,15 @@ def repository(root: Path = ROOT) -> str:
 
 def sections(index: str) -> dict[str, list[str]]:
     """Returns the pages that the index of the guide lists under each heading."""
+    first, *rest = re.split(r"^## +", index, flags=re.MULTILINE)
+    parts = [part.partition("\n")[::2] for part in rest]
     listed: dict[str, list[str]] = {}
     seen = set()
-    heading = ""
-    for line in index.splitlines():
-        if line.startswith("## "):
-            heading = line[3:].strip()
-        for name in re.findall(r"\]\(([\w/]+)\.md[)#]", line):
+    for heading, text in [*parts, ("More", first)]:  # an introduction may name pages
+        for name in re.findall(r"\]\(([\w/]+)\.md[)#]", text):
             if name not in seen:
                 seen.add(name)
-                listed.setdefault(heading or "Guide", []).append(name)
+                listed.setdefault(heading.strip(), []).append(name)
     return listed
 
 

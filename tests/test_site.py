@@ -226,10 +226,8 @@ def test_a_tag_chooses_the_picture():
 
 
 def test_the_sidebar_has_the_headings_of_the_index():
-    index = (
-        "# Guide\n[a](a.md)\n## How to\n* [b](how/b.md#x), [a](a.md)\n[n](../n.ipynb)"
-    )
-    assert site.sections(index) == {"Guide": ["a"], "How to": ["how/b"]}
+    index = "# Guide\n[a](a.md), [c](c.md)\n## How to\n* [b](how/b.md#x), [a](a.md)\n[n](../n.ipynb)"
+    assert site.sections(index) == {"How to": ["how/b", "a"], "More": ["c"]}
 
 
 # The whole.
