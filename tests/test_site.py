@@ -226,7 +226,8 @@ def test_a_tag_chooses_the_picture():
 
 
 def test_the_sidebar_has_the_headings_of_the_index():
-    index = "# Guide\n[a](a.md), [c](c.md)\n## How to\n* [b](how/b.md#x), [a](a.md)\n[n](../n.ipynb)"
+    first, story = "# Guide\n[a](a.md), [c](c.md)\n", "[n](../n.ipynb)"
+    index = f"{first}## How to\n* [b](how/b.md#x), [a](a.md)\n{story}"
     assert site.sections(index) == {"How to": ["how/b", "a"], "More": ["c"]}
 
 
