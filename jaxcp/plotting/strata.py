@@ -82,7 +82,9 @@ def plot_group_coverage(
     rates = np.bincount(codes, covered) / counts
     names = [f"{v} ({c:,})" for v, c in zip(names, counts, strict=True)]
     k = len(names)
-    ax = new_axes(height=max(0.26 * k + 1.3, 2)) if ax is None else ax
+    ax = (
+        new_axes(height=max(min(0.26 * k, 4 + 0.13 * k) + 1.3, 2)) if ax is None else ax
+    )
     draw_level(ax, alpha, upright=True)
     look = {"ms": markersize, "color": color, "label": label} | kwargs
     _dots(ax, rates, counts, alpha, look, upright=True)

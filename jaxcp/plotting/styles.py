@@ -32,6 +32,7 @@ _LOOK = {
     "savefig.dpi": 200,
     "savefig.facecolor": "auto",
     "svg.fonttype": "none",  # text in SVG stays text
+    "svg.hashsalt": "jaxcp",  # names in SVG are the same each time
     "xtick.labelsize": 8,
     "ytick.labelsize": 8,
 }
