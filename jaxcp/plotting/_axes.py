@@ -105,7 +105,7 @@ def fit_height(ax: Axes) -> None:
 
 
 def end_at_one(ax: Axes) -> None:
-    """Leaves ticks above coverage 1 out, where a legend may be."""
+    """Leaves ticks above a share of 1 out, where a legend may be."""
     from matplotlib.ticker import AutoLocator
 
     class UpToOne(AutoLocator):

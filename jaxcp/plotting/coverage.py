@@ -74,7 +74,8 @@ def plot_coverage(
     a, b = coverage_law(n, alpha)
     ax = ax or new_axes()
     label = f"{samples.size:,} calibration sets" if label is None else label
-    look = {"color": color, "alpha": 0.4, "label": label, "density": True} | kwargs
+    look = {"color": color, "alpha": 0.4, "histtype": "stepfilled"}  # no seams
+    look |= {"label": label, "density": True} | kwargs
     if samples.size:
         ax.hist(samples, bins=_edges(samples) if bins is None else bins, **look)
     if b > 0:

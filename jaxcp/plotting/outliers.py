@@ -55,7 +55,7 @@ def plot_p_values(
     p_values = np.ravel(p_values)
     _checks.check_uniforms("p_values", p_values)
     _checks.check_count("num_bins", num_bins, 1)
-    filled = {"color": color, "alpha": 0.4}
+    filled = {"color": color, "alpha": 0.4, "histtype": "stepfilled"}
     parts = [(label, p_values, filled)]
     if is_nominal is not None:
         rows = np.asarray(is_nominal, bool)

@@ -11,6 +11,7 @@ from jaxcp.plotting._axes import (
     Axes,
     draw_infinite,
     draw_legend,
+    end_at_one,
     fit_height,
     is_ordered,
     name_axes,
@@ -141,6 +142,7 @@ def plot_sizes(
     name_axes(ax, size_name(first), "share of rows")
     fit_height(ax)
     draw_legend(ax, legend, above=True)
+    end_at_one(ax)
     tidy(ax)
     return ax
 
