@@ -1,6 +1,8 @@
 """What README and the pages of the guide are held to: blocks, links, keys, length."""
 
 import ast
+import contextlib
+import io
 import re
 from collections import Counter
 from pathlib import Path
@@ -18,10 +20,32 @@ def blocks(text):
     return re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
 
 
+def steps(text):
+    """Returns the Python blocks of a page, each with the output below it, or None."""
+    output = r"(?:\s*```text\n(?!\w*(?:Error|Untraceable):)(.*?)```)?"
+    found = re.findall(rf"```python\n(.*?)```{output}", text, flags=re.DOTALL)
+    return [(code, shown or None) for code, shown in found]
+
+
 def run(name, code, names):
-    """Runs a block as users have it, but that a key which is used twice is an error."""
+    """Returns what a block prints, run as users do, but keys may not be used twice."""
+    printed = io.StringIO()
     with jax.numpy_rank_promotion("allow"), jax.debug_key_reuse(True):
-        exec(compile(code, name, "exec"), names)
+        with contextlib.redirect_stdout(printed):
+            exec(compile(code, name, "exec"), names)
+    return printed.getvalue()
+
+
+def agree(printed, shown):
+    """Returns whether two outputs have the same words, and numbers that are close.
+
+    As close as those of two machines are, of which one rounds another way.
+    """
+    number = r"-?\d+(?:\.\d*)?(?:e[-+]?\d+)?"
+    words = [re.sub(r"\s", "", re.sub(number, "#", text)) for text in (printed, shown)]
+    pairs = zip(re.findall(number, printed), re.findall(number, shown), strict=False)
+    near = (abs(float(a) - float(b)) <= 0.05 + 0.05 * abs(float(b)) for a, b in pairs)
+    return words[0] == words[1] and all(near)
 
 
 def prose(text):
