@@ -1,10 +1,10 @@
 """What README and the pages of the guide are held to: blocks, links, keys, length."""
 
 import ast
-import contextlib
 import io
 import re
 from collections import Counter
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import jax
@@ -29,10 +29,10 @@ def steps(text):
 
 def run(name, code, names):
     """Returns what a block prints, run as users do, but keys may not be used twice."""
-    printed = io.StringIO()
-    with jax.numpy_rank_promotion("allow"), jax.debug_key_reuse(True):
-        with contextlib.redirect_stdout(printed):
-            exec(compile(code, name, "exec"), names)
+    printed, program = io.StringIO(), compile(code, name, "exec")
+    ranks, reuse = jax.numpy_rank_promotion("allow"), jax.debug_key_reuse(True)
+    with ranks, reuse, redirect_stdout(printed):
+        exec(program, names)
     return printed.getvalue()
 
 
