@@ -32,6 +32,7 @@ def test_outputs_are_compared():
     page = f"{code}```text\n0.9\n```\n{code}Text.\n{code}```text\nValueError: no\n```"
     assert [shown for _, shown in pages.steps(page)] == ["0.9\n", None, None]
     assert pages.agree("width 2.31 [1, 2]\n", "width 2.3\n[1, 2]")
+    assert pages.agree("of before\nwidth 2.31\n0.9 s", "width 2.3\n0.1 s")
     for other in ("width 2.6 [1, 2]", "size 2.3 [1, 2]", "width 2.3 [1]", ""):
         assert not pages.agree("width 2.3 [1, 2]", other)
 
