@@ -33,6 +33,7 @@ def run(name, code, names):
     ranks, reuse = jax.numpy_rank_promotion("allow"), jax.debug_key_reuse(True)
     with ranks, reuse, redirect_stdout(printed):
         exec(program, names)
+    print(printed.getvalue(), end="")  # for those who capture it
     return printed.getvalue()
 
 
@@ -48,7 +49,7 @@ def agree(printed, shown):
     ends = (map(float, reversed(re.findall(number, text))) for text in texts)
     near = (abs(a - b) <= 0.05 + 0.05 * abs(b) for a, b in zip(*ends, strict=False))
     same = words[0].endswith(words[1]) or words[1].endswith(words[0])
-    return bool(words[0]) and same and all(near)
+    return all(words) and same and all(near)
 
 
 def prose(text):
