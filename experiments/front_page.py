@@ -1,68 +1,188 @@
-"""The figure at the top of README: what sets look like, and how often they cover.
+"""The figure at the top of README: bands that adapt, the right rank, and speed.
 
-`python -m experiments.front_page [--out DIR]` writes `front_page.png`, beside this
-script if no folder is given.
+`python -m experiments.front_page [--out DIR]` writes `front_page.png` and
+`front_page.svg`, beside this script if no folder is given. The times are those of
+`RESULTS.md`; all else is computed here.
 """
 
 import argparse
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-import matplotlib
+import matplotlib.pyplot as plt
+import numpy as np
 from jax import Array
 
 import jaxcp
-from experiments.reporting import save_figure
-from jaxcp import datasets, plotting, scores
-from jaxcp.sets import Box
+from experiments import networks
+from experiments.report import machines_of, table_of
+from experiments.reporting import save_figure, use_style
+from jaxcp import datasets, metrics, plotting, scores
 
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
-
-ALPHA, NUM_ROWS, NUM_TRIALS = 0.1, 999, 100_000
-
-
-def intervals(key: Array, ax: plt.Axes) -> None:
-    """Draws intervals of a mean with a scale, on data whose noise grows."""
-    x, y = datasets.heteroscedastic(key, NUM_ROWS + 150)
-    old, new = slice(NUM_ROWS), slice(NUM_ROWS, None)
-    pred = jnp.sin(2 * x[:, 0]), 0.1 + x[:, 0] / 2
-    before, after = (jax.tree.map(lambda v, r=r: v[r], pred) for r in (old, new))
-    sets = jaxcp.calibrate(scores.Normalized(), before, y[old])(after, ALPHA)
-    plotting.plot_intervals(x[new], sets, y[new], ax=ax)
-    ax.set(title="intervals that adapt", xlabel="x", ylabel="y")
+ALPHA = 0.1
+NUM_TRAIN, NUM_ROWS, NUM_TEST, NUM_TRIALS = 2000, 999, 1000, 2000
+NUM_DRAWN, NOISY = 150, 4 / 3  # targets in a panel; where the noisiest third begins
+NUM_SCORES, NUM_CALIBRATIONS = 49, 100_000
+RESULTS = Path(__file__).parent / "RESULTS.md"
+TIMED = "simulation_speed_replicates"
+FONTS = {"font.size": 11, "axes.titlesize": 11, "legend.fontsize": 10}
 
 
-def region(key: Array, ax: plt.Axes) -> None:
-    """Draws the region of two outputs at one input, from draws of a sampler."""
-    law = datasets.OneMoon()
-    key_old, key_draws, key_new, key_targets = jax.random.split(key, 4)
-    x, y = law.draw(key_old, NUM_ROWS)
+@dataclass(frozen=True)
+class Way:
+    """A score, and what it reads of the inputs."""
 
-    def draws(key, x):
-        sample = lambda key, x, n: law.sample((), key, x, n)  # noqa: E731
-        return tuple(jaxcp.draw(key, sample, x, 200, role=role) for role in (0, 1))
+    score: object
+    predict: Callable[[Array], object]
 
-    c_pcp = jaxcp.calibrate(scores.CDF(scores.PCP()), draws(key_draws, x), y)
-    at = jnp.full((400, *x.shape[1:]), 0.25)
-    sets = c_pcp(draws(key_new, at[:1]), ALPHA)
-    targets = law.sample((), key_targets, at[0], 400)
-    bounds = Box(targets.min(axis=0) - 0.3, targets.max(axis=0) + 0.3)
-    one = jax.tree.map(lambda v: v[0], sets)
-    plotting.plot_region(one, bounds, targets, ax=ax)
-    ax.set(title="regions of any shape", xlabel="first output", ylabel="second output")
+    def sets(self, x: Array, y: Array, new: Array):
+        """Returns the sets at new inputs, calibrated on rows (x, y)."""
+        return jaxcp.calibrate(self.score, self.predict(x), y)(self.predict(new), ALPHA)
 
 
-def law(key: Array, ax: plt.Axes) -> None:
-    """Draws the coverage of a hundred thousand calibrations against its Beta law."""
+def ways(key: Array) -> dict[str, Way]:
+    """Trains a mean with a scale and two quantiles; returns three ways to use them."""
+    key_data, key_normal, key_quantiles = jax.random.split(key, 3)
+    x, y = datasets.heteroscedastic(key_data, NUM_TRAIN)
+    pinball = networks.pinball_loss((ALPHA / 2, 1 - ALPHA / 2))
+    normal = networks.train(key_normal, networks.gaussian_loss, x, y, num_out=2)
+    quantiles = networks.train(key_quantiles, pinball, x, y, num_out=2)
 
-    def coverage(key):  # of uniform scores it is the threshold itself
-        return jaxcp.conformal_quantile(jax.random.uniform(key, (99,)), ALPHA)
+    def mean_and_scale(x):
+        out = normal(x)
+        return out[:, 0], jnp.exp(out[:, 1])
 
-    found = jaxcp.simulate(coverage, key, NUM_TRIALS)
-    plotting.plot_coverage(found, 99, ALPHA, ax=ax)
-    ax.set(title=f"coverage of {NUM_TRIALS:,} calibrations".replace(",", " "))
+    def two_quantiles(x):
+        return tuple(jnp.sort(quantiles(x), axis=1).T)
+
+    return {
+        "split": Way(scores.Absolute(), lambda x: mean_and_scale(x)[0]),
+        "normalized": Way(scores.Normalized(), mean_and_scale),
+        "CQR": Way(scores.CQR(), two_quantiles),
+    }
+
+
+def judged(way: Way, key: Array) -> dict[str, float]:
+    """Returns coverage, mean width and coverage of the noisiest third, over replicates.
+
+    A replicate draws calibration rows and test rows anew.
+    """
+
+    def trial(key):
+        x, y = datasets.heteroscedastic(key, NUM_ROWS + NUM_TEST)
+        sets = way.sets(x[:NUM_ROWS], y[:NUM_ROWS], x[NUM_ROWS:])
+        groups = (x[NUM_ROWS:, 0] > NOISY).astype(int)
+        by_group = metrics.group_coverage(sets, y[NUM_ROWS:], groups, num_groups=2)
+        return {
+            "coverage": metrics.coverage(sets, y[NUM_ROWS:]),
+            "width": metrics.mean_size(sets),
+            "noisiest": by_group[1],
+        }
+
+    means = jaxcp.simulate(trial, key, NUM_TRIALS)
+    return {name: float(jnp.mean(v)) for name, v in means.items()}
+
+
+def draw_bands(figure, key: Array) -> None:
+    """Draws the intervals of three ways, calibrated on the same rows of one law."""
+    key_models, key_data, key_trials = jax.random.split(key, 3)
+    x, y = datasets.heteroscedastic(key_data, NUM_ROWS + NUM_DRAWN)
+    order = NUM_ROWS + jnp.argsort(x[NUM_ROWS:, 0])
+    axes = figure.subplots(1, 3, sharex=True, sharey=True)
+    for ax, (name, way) in zip(axes, ways(key_models).items(), strict=True):
+        sets = way.sets(x[:NUM_ROWS], y[:NUM_ROWS], x[order])
+        plotting.plot_intervals(x[order, 0], sets, y[order], ax=ax, legend=False)
+        found = judged(way, key_trials)  # the same rows for every way
+        told = (
+            f"coverage {found['coverage']:.3f}\nwhere noisiest {found['noisiest']:.3f}"
+            f"\nmean width {found['width']:.2f}"
+        )
+        ax.text(0.04, 0.03, told, transform=ax.transAxes, va="bottom")
+        ax.set(title=name, xlabel="x", ylabel="")
+    axes[0].set_ylabel("y")
+
+
+def thresholds(scores_: np.ndarray) -> dict[str, np.ndarray]:
+    """Returns the thresholds of three recipes, one of each row of scores."""
+    n = scores_.shape[1]
+    share = np.ceil((n + 1) * (1 - ALPHA)) / n
+    exact = jax.vmap(lambda s: jaxcp.conformal_quantile(s, ALPHA))
+    return {
+        "np.quantile(s, 0.9)": np.quantile(scores_, 1 - ALPHA, axis=1),
+        "jaxcp": np.asarray(exact(jnp.asarray(scores_))),
+        'np.quantile, "higher"': np.quantile(scores_, share, method="higher", axis=1),
+    }
+
+
+def draw_ranks(figure, key: Array) -> None:
+    """Draws the coverages of three recipes; of uniform scores they are thresholds."""
+    draws = np.asarray(jax.random.uniform(key, (NUM_CALIBRATIONS, NUM_SCORES)))
+    ax, bins = figure.subplots(), np.linspace(0.7, 1, 61)
+    found = thresholds(draws)
+    plotting.plot_coverage(
+        found["jaxcp"], NUM_SCORES, ALPHA, bins=bins, legend=False, ax=ax
+    )
+    for (name, coverages), color in zip(found.items(), COLORS, strict=True):
+        mean = coverages.mean()
+        if name != "jaxcp":
+            heights = np.histogram(coverages, bins, density=True)[0]
+            ax.stairs(heights, bins, color=color)
+        ax.axvline(mean, color=color)
+        ax.text()
+    ax.set(title="", xlabel="coverage of a calibration", ylabel="density", yticks=[])
+
+
+def times() -> tuple[dict[str, float], str]:
+    """Returns seconds by library, and the processor, both from `RESULTS.md`."""
+    text = RESULTS.read_text()
+    first = "10^6 x {draw 100, calibrate, coverage}"
+    seconds = {row[first]: row["s"] for row in table_of(text, TIMED)}
+    whole = [m for m in machines_of(text) if "masked" not in m["instructions"]]
+    return seconds, f"{whole[0]['processor']}, {whole[0]['cores']} cores"
+
+
+def spoken(seconds: float) -> str:
+    """Returns a time as one says it, to two digits."""
+    unit, size = ("s", 1) if seconds < 60 else ("min", 60)
+    return f"{seconds / size:.2g} {unit}"
+
+
+def draw_times(figure) -> None:
+    """Draws the time of a million calibrations, for every library."""
+    seconds, processor = times()
+    ax = figure.subplots()
+    values, place = list(seconds.values()), np.arange(len(seconds))[::-1]
+    ax.hlines(place, min(values) / 3, values)
+    ax.plot(values, place, "o")
+    for value, at in zip(values, place, strict=True):
+        ax.annotate(
+            spoken(value), (value, at), (8, 0), textcoords="offset points", va="center"
+        )
+    ax.set_yticks(place, ["NumPy" if v == "numpy" else v for v in seconds])
+    ax.set(xscale="log", xlabel=f"seconds\n{processor}")
+    ax.set(xlim=(min(values) / 3, max(values) * 12), ylim=(-0.6, len(values) - 0.4))
+
+
+def draw(key: Array):
+    """Returns the figure: three bands above, ranks and times below."""
+    figure = plt.figure(figsize=(8.2, 6.4), layout="constrained")
+    above, below = figure.subfigures(2, 1)
+    left, right = below.subfigures(1, 2)
+    key_bands, key_ranks = jax.random.split(key)
+    draw_bands(above, key_bands)
+    draw_ranks(left, key_ranks)
+    draw_times(right)
+    titles = {
+        above: f"a  Intervals that adapt: one law, n = {NUM_ROWS}, 1 − α = {1 - ALPHA}",
+        left: f"b  The right rank: n = {NUM_SCORES}, 1 − α = {1 - ALPHA}",
+        right: "c  A million calibrations of 100 scores",
+    }
+    for part, title in titles.items():
+        part.suptitle(title, x=0.01, ha="left", weight="bold")
+    return figure
 
 
 def main() -> None:
@@ -70,11 +190,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path(__file__).parent)
     args = parser.parse_args()
-    figure, axes = plt.subplots(1, 3, figsize=(12, 3.6), layout="constrained")
-    keys = jax.random.split(jax.random.key(0), 3)
-    for draw, key, ax in zip((intervals, region, law), keys, axes, strict=True):
-        draw(key, ax)
-    save_figure(figure, args.out, "front_page")
+    use_style(**FONTS)
+    save_figure(draw(jax.random.key(0)), args.out, "front_page", ("png", "svg"))
 
 
 if __name__ == "__main__":

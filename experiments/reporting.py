@@ -21,11 +21,14 @@ from experiments.machines import (
     masked_environment,
 )
 from experiments.timing import in_turns
+from jaxcp import plotting
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ROOT = Path(__file__).parent.parent
+UNDATED = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
+FORMATS, DPI = tuple(UNDATED), 160
 
 
 def arguments(doc: str, *, compiles: bool = False) -> argparse.ArgumentParser:
@@ -122,12 +125,34 @@ def run_tables(
         subprocess.run(words, env=masked_environment(), check=True)
 
 
-def save_figure(figure: "Figure", out: Path, name: str) -> None:
-    """Writes `name.png` and prints where it is."""
+def use_style(**options: object) -> None:
+    """Gives the figures of this process the style of the library, with no display.
+
+    Called where an experiment that draws starts.
+
+    Args:
+      **options: As those of `plotting.style`.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    matplotlib.rcParams.update(plotting.style(**options))
+
+
+def save_figure(
+    figure: "Figure", out: Path, name: str, formats: tuple[str, ...] = FORMATS
+) -> None:
+    """Writes `name.png`, `name.svg` and `name.pdf`, and prints where they are.
+
+    The same figure gives the same bytes: no dates, no random names.
+    """
+    import matplotlib
+
     out.mkdir(parents=True, exist_ok=True)
-    path = out / f"{name}.png"
-    figure.savefig(path, dpi=120)
-    print(f"figure: {path}")
+    with matplotlib.rc_context({"svg.hashsalt": name}):
+        for kind in formats:
+            figure.savefig(out / f"{name}.{kind}", dpi=DPI, metadata=UNDATED[kind])
+    print(f"figure: {out / name}.{{{','.join(formats)}}}")
 
 
 def commit() -> str | None:

@@ -26,7 +26,7 @@ from tqdm.auto import tqdm
 
 import jaxcp
 from experiments import showcase_detection, showcase_figures, showcase_streams
-from experiments.reporting import arguments, format_row, save_results
+from experiments.reporting import arguments, format_row, save_results, use_style
 from experiments.showcase_methods import ALPHA, NUM_METHODS, Method, all_methods
 from jaxcp import metrics
 
@@ -76,6 +76,7 @@ def evaluate(method: Method, key: Array) -> dict:
         "+-": float(results["coverage"].std() / num_splits**0.5),
         "target": 1 - ALPHA,
         "mean size": float(results["size"].mean()),
+        "+- size": float(results["size"].std() / num_splits**0.5),
         "worst group": float(np.nanmean(results["by group"], axis=0).min()),
         "seconds": time.perf_counter() - start,
         "data": pool.data,
@@ -89,6 +90,7 @@ def main() -> None:
         "--data", type=Path, help="folder with solar_atlanta.csv and energy.csv"
     )
     args = parser.parse_args()
+    use_style()
     args.out.mkdir(parents=True, exist_ok=True)
     key_models, key_splits, key_stream, key_more = jax.random.split(
         jax.random.key(0), 4
@@ -117,8 +119,7 @@ def main() -> None:
         "seed": 0,
     }
     save_results(args.out, "showcase", table, settings)
-    for path in showcase_figures.draw(args.out, table, pools, stream, ALPHA):
-        print(f"figure: {path}")
+    showcase_figures.draw(args.out, table, pools, stream, ALPHA)
 
 
 def format_line(line: dict) -> str:
