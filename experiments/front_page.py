@@ -23,12 +23,20 @@ from experiments.reporting import save_figure, use_style
 from jaxcp import datasets, metrics, plotting, scores
 
 ALPHA = 0.1
-NUM_TRAIN, NUM_ROWS, NUM_TEST, NUM_TRIALS = 2000, 999, 1000, 2000
+NUM_TRAIN, NUM_ROWS, NUM_TEST, NUM_TRIALS = 2000, 999, 1000, 10_000
+FIT = {"num_steps": 3000}
 NUM_DRAWN, NOISY = 150, 4 / 3  # targets in a panel; where the noisiest third begins
 NUM_SCORES, NUM_CALIBRATIONS = 49, 100_000
 RESULTS = Path(__file__).parent / "RESULTS.md"
 TIMED = "simulation_speed_replicates"
-FONTS = {"font.size": 11, "axes.titlesize": 11, "legend.fontsize": 10}
+COLORS = {
+    "jaxcp": "#0072B2",
+    "np.quantile(s, 0.9)": "#E69F00",
+    'method="higher"': "#009E73",
+}
+SIZES = {"figure.title": 12, "font.": 11, "axes.title": 11, "axes.label": 11}
+SIZES |= {"legend.font": 10, "xtick.label": 10, "ytick.label": 10}
+FONTS = {f"{name}size": points for name, points in SIZES.items()}
 
 
 @dataclass(frozen=True)
@@ -48,8 +56,8 @@ def ways(key: Array) -> dict[str, Way]:
     key_data, key_normal, key_quantiles = jax.random.split(key, 3)
     x, y = datasets.heteroscedastic(key_data, NUM_TRAIN)
     pinball = networks.pinball_loss((ALPHA / 2, 1 - ALPHA / 2))
-    normal = networks.train(key_normal, networks.gaussian_loss, x, y, num_out=2)
-    quantiles = networks.train(key_quantiles, pinball, x, y, num_out=2)
+    normal = networks.train(key_normal, networks.gaussian_loss, x, y, num_out=2, **FIT)
+    quantiles = networks.train(key_quantiles, pinball, x, y, num_out=2, **FIT)
 
     def mean_and_scale(x):
         out = normal(x)
@@ -97,7 +105,7 @@ def draw_bands(figure, key: Array) -> None:
         plotting.plot_intervals(x[order, 0], sets, y[order], ax=ax, legend=False)
         found = judged(way, key_trials)  # the same rows for every way
         told = (
-            f"coverage {found['coverage']:.3f}\nwhere noisiest {found['noisiest']:.3f}"
+            f"coverage {found['coverage']:.3f}\nnoisiest third {found['noisiest']:.3f}"
             f"\nmean width {found['width']:.2f}"
         )
         ax.text(0.04, 0.03, told, transform=ax.transAxes, va="bottom")
@@ -113,7 +121,7 @@ def thresholds(scores_: np.ndarray) -> dict[str, np.ndarray]:
     return {
         "np.quantile(s, 0.9)": np.quantile(scores_, 1 - ALPHA, axis=1),
         "jaxcp": np.asarray(exact(jnp.asarray(scores_))),
-        'np.quantile, "higher"': np.quantile(scores_, share, method="higher", axis=1),
+        'method="higher"': np.quantile(scores_, share, method="higher", axis=1),
     }
 
 
@@ -122,26 +130,32 @@ def draw_ranks(figure, key: Array) -> None:
     draws = np.asarray(jax.random.uniform(key, (NUM_CALIBRATIONS, NUM_SCORES)))
     ax, bins = figure.subplots(), np.linspace(0.7, 1, 61)
     found = thresholds(draws)
+    told = {name: f"{name}: {v.mean():.3f}" for name, v in found.items()}
     plotting.plot_coverage(
-        found["jaxcp"], NUM_SCORES, ALPHA, bins=bins, legend=False, ax=ax
-    )
-    for (name, coverages), color in zip(found.items(), COLORS, strict=True):
-        mean = coverages.mean()
+        found["jaxcp"], NUM_SCORES, ALPHA, label=told["jaxcp"], legend=False,
+        bins=bins, color=COLORS["jaxcp"], histtype="stepfilled", ax=ax,
+    )  # fmt: skip
+    for name, coverages in found.items():
+        look = {"color": COLORS[name]}
         if name != "jaxcp":
             heights = np.histogram(coverages, bins, density=True)[0]
-            ax.stairs(heights, bins, color=color)
-        ax.axvline(mean, color=color)
-        ax.text()
-    ax.set(title="", xlabel="coverage of a calibration", ylabel="density", yticks=[])
+            ax.stairs(heights, bins, linewidth=1.6, label=told[name], **look)
+        ax.plot(coverages.mean(), 0, "^", ms=9, clip_on=False, zorder=4, **look)
+    lines = dict(zip(*ax.get_legend_handles_labels()[::-1], strict=True))
+    names = [*told.values(), *(name for name in lines if name.startswith("Beta"))]
+    place = {"loc": "upper left", "alignment": "left", "borderaxespad": 0}
+    ax.legend([lines[v] for v in names], names, title="mean coverage", **place)
+    ax.set(xlabel="coverage (mean ▲)", ylabel="", yticks=[], xlim=(0.62, 1))
+    ax.spines["left"].set_visible(False)
 
 
-def times() -> tuple[dict[str, float], str]:
-    """Returns seconds by library, and the processor, both from `RESULTS.md`."""
+def times() -> tuple[dict[str, float], dict[str, str]]:
+    """Returns seconds by library, and the machine, both from `RESULTS.md`."""
     text = RESULTS.read_text()
     first = "10^6 x {draw 100, calibrate, coverage}"
     seconds = {row[first]: row["s"] for row in table_of(text, TIMED)}
     whole = [m for m in machines_of(text) if "masked" not in m["instructions"]]
-    return seconds, f"{whole[0]['processor']}, {whole[0]['cores']} cores"
+    return seconds, whole[0]
 
 
 def spoken(seconds: float) -> str:
@@ -152,23 +166,28 @@ def spoken(seconds: float) -> str:
 
 def draw_times(figure) -> None:
     """Draws the time of a million calibrations, for every library."""
-    seconds, processor = times()
+    seconds, machine = times()
     ax = figure.subplots()
     values, place = list(seconds.values()), np.arange(len(seconds))[::-1]
-    ax.hlines(place, min(values) / 3, values)
-    ax.plot(values, place, "o")
+    colors = [COLORS.get(name, plt.rcParams["text.color"]) for name in seconds]
+    ax.hlines(place, min(values) / 3, values, color=colors, linewidth=2)
+    ax.scatter(values, place, color=colors, s=50, zorder=3)
     for value, at in zip(values, place, strict=True):
-        ax.annotate(
-            spoken(value), (value, at), (8, 0), textcoords="offset points", va="center"
-        )
+        look = {"textcoords": "offset points", "va": "center"}
+        ax.annotate(spoken(value), (value, at), (8, 0), **look)
     ax.set_yticks(place, ["NumPy" if v == "numpy" else v for v in seconds])
-    ax.set(xscale="log", xlabel=f"seconds\n{processor}")
-    ax.set(xlim=(min(values) / 3, max(values) * 12), ylim=(-0.6, len(values) - 0.4))
+    ax.tick_params(axis="y", length=0)
+    ax.set(xscale="log", xlabel="seconds, 100 scores each")
+    ax.set(xlim=(min(values) / 3, max(values) * 20), ylim=(-0.6, len(values) - 0.4))
+    told = (
+        f"{machine['processor']}\njaxcp on {machine['cores']} cores, the others on one"
+    )
+    ax.text(0, -0.3, told, transform=ax.transAxes, va="top", fontsize=9)
 
 
 def draw(key: Array):
     """Returns the figure: three bands above, ranks and times below."""
-    figure = plt.figure(figsize=(8.2, 6.4), layout="constrained")
+    figure = plt.figure(figsize=(7.4, 6.2), layout="constrained")
     above, below = figure.subfigures(2, 1)
     left, right = below.subfigures(1, 2)
     key_bands, key_ranks = jax.random.split(key)
@@ -178,7 +197,7 @@ def draw(key: Array):
     titles = {
         above: f"a  Intervals that adapt: one law, n = {NUM_ROWS}, 1 − α = {1 - ALPHA}",
         left: f"b  The right rank: n = {NUM_SCORES}, 1 − α = {1 - ALPHA}",
-        right: "c  A million calibrations of 100 scores",
+        right: "c  A million calibrations",
     }
     for part, title in titles.items():
         part.suptitle(title, x=0.01, ha="left", weight="bold")

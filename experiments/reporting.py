@@ -31,7 +31,9 @@ UNDATED = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
 FORMATS, DPI = tuple(UNDATED), 160
 
 
-def arguments(doc: str, *, compiles: bool = False) -> argparse.ArgumentParser:
+def arguments(
+    doc: str, *, compiles: bool = False, draws: bool = False
+) -> argparse.ArgumentParser:
     """Returns the options of an experiment: the folder of its results, to start with.
 
     Called where an experiment starts: its programs are kept for the next run.
@@ -39,8 +41,11 @@ def arguments(doc: str, *, compiles: bool = False) -> argparse.ArgumentParser:
     Args:
       doc: The docstring of its module, whose first line says what it is.
       compiles: Whether it measures compilation, and so compiles everything anew.
+      draws: Whether it draws figures, then in the style of the library.
     """
     compiled.compile_anew() if compiles else compiled.keep_programs()
+    if draws:
+        use_style()
     parser = argparse.ArgumentParser(description=doc.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("results"))
     return parser
@@ -127,8 +132,6 @@ def run_tables(
 
 def use_style(**options: object) -> None:
     """Gives the figures of this process the style of the library, with no display.
-
-    Called where an experiment that draws starts.
 
     Args:
       **options: As those of `plotting.style`.

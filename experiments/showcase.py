@@ -26,7 +26,7 @@ from tqdm.auto import tqdm
 
 import jaxcp
 from experiments import showcase_detection, showcase_figures, showcase_streams
-from experiments.reporting import arguments, format_row, save_results, use_style
+from experiments.reporting import arguments, format_row, save_results
 from experiments.showcase_methods import ALPHA, NUM_METHODS, Method, all_methods
 from jaxcp import metrics
 
@@ -85,12 +85,11 @@ def evaluate(method: Method, key: Array) -> dict:
 
 def main() -> None:
     """Prints the table line by line and saves it with its figures."""
-    parser = arguments(__doc__)
+    parser = arguments(__doc__, draws=True)
     parser.add_argument(
         "--data", type=Path, help="folder with solar_atlanta.csv and energy.csv"
     )
     args = parser.parse_args()
-    use_style()
     args.out.mkdir(parents=True, exist_ok=True)
     key_models, key_splits, key_stream, key_more = jax.random.split(
         jax.random.key(0), 4
