@@ -13,7 +13,9 @@ from jaxcp.plotting._axes import (
     draw_legend,
     draw_level,
     draw_once,
+    fit_height,
     ink,
+    name_axes,
     new_axes,
 )
 from jaxcp.typing import ArrayLike
@@ -77,8 +79,9 @@ def plot_coverage(
         look = {"color": ink(), "linewidth": 1.2, "label": name}
         draw_once(ax, name, lambda: ax.plot(grid, density, **look)[0])
     draw_level(ax, alpha, upright=True)
-    ax.set(xlabel="coverage given the calibration set", ylabel="density")
-    draw_legend(ax, legend)
+    name_axes(ax, "coverage given the calibration set", "density")
+    fit_height(ax)
+    draw_legend(ax, legend, above=True)
     return ax
 
 
@@ -131,7 +134,7 @@ def plot_coverage_curve(
     if len(rows) > 1:
         look = {"color": line.get_color(), "alpha": 0.2, "linewidth": 0}
         ax.fill_between(levels, mean - spread, mean + spread, **look)
-    ax.set(xlabel="level 1 − α", ylabel="coverage")
+    name_axes(ax, "level 1 − α", "coverage")
     draw_legend(ax, legend)
     return ax
 

@@ -11,7 +11,9 @@ from jaxcp.plotting._axes import (
     Axes,
     draw_infinite,
     draw_legend,
+    fit_height,
     is_ordered,
+    name_axes,
     new_axes,
     tidy,
 )
@@ -74,10 +76,11 @@ def plot_widths(
     look = ({} if is_line else dots) | {"label": label, "color": color} | kwargs
     (line,) = ax.plot(x[order], shown, **look)
     infinite = x[np.isposinf(sizes)]
-    draw_infinite(ax, infinite, up=True, color=line.get_color())
-    ax.set(xlabel="input", ylabel=size_name(sets))
+    name_axes(ax, "input", size_name(sets))
+    fit_height(ax)
     ax.set_ylim(bottom=0)
-    draw_legend(ax, legend)
+    draw_legend(ax, legend, above=True)
+    draw_infinite(ax, infinite, up=True, color=line.get_color())
     tidy(ax)
     return ax
 
@@ -127,7 +130,7 @@ def plot_sizes(
     is_counted = _is_labels(first) and most <= _MOST_BARS
     draw = _counts if is_counted else _histograms
     draw(ax, sizes, colors, bins, kwargs)
-    ax.set(xlabel=size_name(first), ylabel="share of rows")
+    name_axes(ax, size_name(first), "share of rows")
     draw_legend(ax, legend)
     tidy(ax)
     return ax
@@ -173,13 +176,16 @@ def _counts(ax, sizes, colors, _, kwargs):
 
 
 def _histograms(ax, sizes, colors, bins, kwargs):
+    from matplotlib.colors import to_rgba
+
     every = np.concatenate([v[np.isfinite(v)] for v in sizes.values()])
     edges = _edges(every, bins)
     for color, (name, values) in zip(colors, sizes.items(), strict=True):
         finite = values[np.isfinite(values)]
         weights = np.full(finite.size, 1 / max(values.size, 1))
-        look = {"color": color, "alpha": 0.4, "label": _named(name, values)} | kwargs
-        ax.hist(finite, edges, weights=weights, histtype="stepfilled", **look)
+        look = {"facecolor": to_rgba(color, 0.4), "edgecolor": color}
+        look |= {"histtype": "stepfilled", "label": _named(name, values)} | kwargs
+        ax.hist(finite, edges, weights=weights, **look)
 
 
 def _edges(values, bins):
