@@ -111,6 +111,10 @@ def draw_bands(figure, key: Array) -> None:
         ax.text(0.04, 0.03, told, transform=ax.transAxes, va="bottom")
         ax.set(title=name, xlabel="x", ylabel="")
     axes[0].set_ylabel("y")
+    points, names = axes[0].get_legend_handles_labels()
+    shown = [(p, n.split()[0]) for p, n in zip(points, names, strict=True)][1:]
+    look = {"loc": "upper right", "ncols": 2, "handletextpad": 0.2}
+    figure.legend(*zip(*shown, strict=True), **look)
 
 
 def thresholds(scores_: np.ndarray) -> dict[str, np.ndarray]:
@@ -182,6 +186,7 @@ def draw_times(figure) -> None:
     told = (
         f"{machine['processor']}\njaxcp on {machine['cores']} cores, the others on one"
     )
+    told = f"{machine['processor']}\n{told}"
     ax.text(0, -0.3, told, transform=ax.transAxes, va="top", fontsize=9)
 
 

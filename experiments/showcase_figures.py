@@ -98,9 +98,8 @@ def draw_block(axes, data, lines, alpha):
         told = f"‹ {worst[row]:.3f}"
         axes[0].text(LOWEST + 0.001, row, told, va="center", fontsize=7, **look)
     axes[0].set(title=data, xlim=(LOWEST, 0.96))
-    finite = size[np.isfinite(size)]
-    pad = 0.1 * np.ptp(finite) + errors[1].max()
-    axes[1].set(xlim=(finite.min() - pad, finite.max() + pad), yticks=[])
+    axes[1].autoscale(axis="x")
+    axes[1].margins(x=0.12)
     axes[0].set_xticks([0.85, 0.9, 0.95])
     axes[0].tick_params(axis="y", pad=6)
     axes[1].locator_params(axis="x", nbins=3)
