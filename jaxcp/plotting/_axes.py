@@ -11,7 +11,7 @@ else:  # only pictures import matplotlib
 
 # Okabe, Ito 2008; vermillion late, as it means a miss, and yellow last, as it is light.
 COVERED, MISSED = "#0072B2", "#D55E00"
-_UPRIGHT, _INFINITE = "upright level", "infinite"
+_UPRIGHT, _INFINITE, _ABOVE = "upright level", "infinite", "above the data"
 PALETTE = [COVERED, "#E69F00", "#009E73", "#CC79A7", "#56B4E9", MISSED, "#F0E442"]
 
 
@@ -70,7 +70,7 @@ def draw_legend(
     if legend == "outside":
         ax.legend(loc="center left", bbox_to_anchor=(1, 0.5), **look)
     elif isinstance(legend, str):
-        ax.legend(loc=legend, **look)
+        ax.legend(**look, loc=legend)  # type: ignore[call-overload]
     elif above:
         _make_room(ax, look)
     else:
@@ -81,6 +81,7 @@ def _make_room(ax, look):
     look |= {"loc": "upper left", "columnspacing": 1.2, "borderaxespad": 0.2}
     for columns in range(len(ax.get_legend_handles_labels()[0]), 0, -1):
         found = ax.legend(ncols=columns, **look)
+        found.set_gid(_ABOVE)
         if found.get_window_extent().width <= ax.bbox.width:
             break
     low, high = ax.get_ylim()
@@ -102,7 +103,7 @@ def fit_height(ax: Axes) -> None:
 def legend_share(ax: Axes) -> float:
     """Returns the share of the axes' height that a legend above the data takes."""
     legend = ax.get_legend()
-    if legend is None or legend._loc != legend.codes["upper left"]:
+    if legend is None or legend.get_gid() != _ABOVE:
         return 0.0
     return min(1.1 * legend.get_window_extent().height / ax.bbox.height, 0.6)
 
@@ -131,6 +132,13 @@ def draw_infinite(ax: Axes, x: np.ndarray, *, up: bool, color: Any) -> None:
     frame = ax.get_xaxis_transform()
     marker = "^" if up else "v"
     ax.plot(x[shown], place, marker, transform=frame, **look)
+
+
+def next_color(ax: Axes) -> Any:
+    """Returns the color that the axes have for what comes next."""
+    (line,) = ax.plot([], [])
+    line.remove()
+    return line.get_color()
 
 
 def thinned(rows: int | np.ndarray, most: int) -> np.ndarray:

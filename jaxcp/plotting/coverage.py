@@ -69,6 +69,8 @@ def plot_coverage(
       >>> ax = plot_coverage(samples, 99, 0.1)
     """
     samples = np.ravel(samples).astype(float)
+    if num_test is not None:
+        _checks.check_count("num_test", num_test, 1)
     a, b = coverage_law(n, alpha)
     ax = ax or new_axes()
     label = f"{samples.size:,} calibration sets" if label is None else label
@@ -149,7 +151,6 @@ def _law(a, b, num_test):
         grid = np.linspace(max(low, 1e-6), min(high, 1 - 1e-6), 400)
         logs = (a - 1) * np.log(grid) + (b - 1) * np.log1p(-grid) - _log_beta(a, b)
         return grid, np.exp(logs), f"Beta({a:,}, {b:,}), exact"
-    _checks.check_count("num_test", num_test, 1)
     first, last = max(int(low * num_test), 0), min(int(high * num_test) + 1, num_test)
     hits = np.unique(np.linspace(first, last, 400).astype(int))
     logs = [_log_probability(int(h), num_test, a, b) for h in hits]

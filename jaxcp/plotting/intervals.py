@@ -82,7 +82,7 @@ def plot_intervals(
     if y is not None:
         _checks.check_shape("y", x.shape, y.shape)
     ax = ax or new_axes()
-    heights = [np.ravel(v) for v in (lower, upper, [] if y is None else y)]
+    heights = [lower.ravel(), upper.ravel(), *([] if y is None else [y])]
     limits = data_limits(ax, np.concatenate(heights))
     order = np.argsort(x, kind="stable")
     rows = x[order], *_cut(lower[order], upper[order], limits)

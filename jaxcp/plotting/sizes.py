@@ -15,9 +15,12 @@ from jaxcp.plotting._axes import (
     is_ordered,
     name_axes,
     new_axes,
+    next_color,
     tidy,
 )
-from jaxcp.typing import ArrayLike, HasEnds, HasLabels, Set
+from jaxcp.sets import Interval, Intervals
+from jaxcp.sets.basic import as_intervals
+from jaxcp.typing import ArrayLike, HasLabels, Set
 
 _MOST_BARS = 30
 
@@ -72,8 +75,15 @@ def plot_widths(
     order = np.argsort(x, kind="stable")
     shown = np.where(np.isfinite(sizes), sizes, np.nan)[order]
     size = markersize or np.clip(6.5 - np.log10(max(x.size, 1)), 2, 5)
-    dots = {"linestyle": "", "marker": "o", "mew": 0, "ms": size, "alpha": 0.6}
-    look = ({} if is_line else dots) | {"label": label, "color": color} | kwargs
+    dots: dict[str, Any] = {
+        "linestyle": "",
+        "marker": "o",
+        "mew": 0,
+        "ms": size,
+        "alpha": 0.6,
+    }
+    look: dict[str, Any] = {"label": label, "color": color}
+    look = ({} if is_line else dots) | look | kwargs
     (line,) = ax.plot(x[order], shown, **look)
     infinite = x[np.isposinf(sizes)]
     name_axes(ax, "input", size_name(sets))
@@ -123,8 +133,7 @@ def plot_sizes(
     first = next(iter(named.values()))
     sizes = {name: sizes_of(each) for name, each in named.items()}
     ax = ax or new_axes()
-    cycle = ax._get_lines.get_next_color
-    colors = [cycle() for _ in sizes] if color is None else color
+    colors = [next_color(ax) for _ in sizes] if color is None else color
     colors = [color] * len(sizes) if isinstance(colors, str) else list(colors)
     most = max((v[np.isfinite(v)].max(initial=0) for v in sizes.values()), default=0)
     is_counted = _is_labels(first) and most <= _MOST_BARS
@@ -146,8 +155,7 @@ def size_name(sets: Set | ArrayLike) -> str:
     sets = as_sets(sets)
     if _is_labels(sets):
         return "number of labels"
-    on_line = isinstance(sets, HasEnds) and sets.target_shape() in ((), (1,))
-    return "width" if on_line else "size"
+    return "width" if isinstance(as_intervals(sets), Interval | Intervals) else "size"
 
 
 def _is_labels(sets):

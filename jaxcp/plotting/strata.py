@@ -160,7 +160,7 @@ def _dots(ax, rates, counts, alpha, look, *, upright=False):
     places = np.arange(len(rates))
     errors = np.stack([rates - below, above - rates])
     low = above < 1 - alpha
-    kinds = (
+    kinds: Any = (
         (~low & (counts > 0), "o", {}),
         (low, "D", {"color": MISSED, "label": "clearly below 1 − α"}),
     )
