@@ -113,7 +113,7 @@ def draw_bands(figure, key: Array) -> None:
     axes[0].set_ylabel("y")
     points, names = axes[0].get_legend_handles_labels()
     shown = [(p, n.split()[0]) for p, n in zip(points, names, strict=True)][1:]
-    look = {"loc": "upper right", "ncols": 2, "handletextpad": 0.2}
+    look = {"loc": "upper right", "ncols": 2, "handletextpad": 0.2, "borderpad": 0}
     figure.legend(*zip(*shown, strict=True), **look)
 
 
@@ -183,9 +183,7 @@ def draw_times(figure) -> None:
     ax.tick_params(axis="y", length=0)
     ax.set(xscale="log", xlabel="seconds, 100 scores each")
     ax.set(xlim=(min(values) / 3, max(values) * 20), ylim=(-0.6, len(values) - 0.4))
-    told = (
-        f"{machine['processor']}\njaxcp on {machine['cores']} cores, the others on one"
-    )
+    told = f"jaxcp on {machine['cores']} cores, the others on one"
     told = f"{machine['processor']}\n{told}"
     ax.text(0, -0.3, told, transform=ax.transAxes, va="top", fontsize=9)
 
