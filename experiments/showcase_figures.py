@@ -61,7 +61,8 @@ def draw_table(table, alpha):
     lines = {name: [v for v in table if v["data"] == name] for name in chain(*columns)}
     tall = {name: ROW * len(block) + FRAME for name, block in lines.items()}
     size = 5 * len(columns), 0.4 + max(sum(map(tall.get, names)) for names in columns)
-    figure = plt.figure(figsize=size, layout="none")
+    figure = plt.figure(figsize=size)
+    figure.set_layout_engine("none")  # places are in inches
     for i, names in enumerate(columns):
         top = size[1] - 0.6
         for name in names:
@@ -98,6 +99,7 @@ def draw_block(axes, data, lines, alpha):
         told = f"‹ {worst[row]:.3f}"
         axes[0].text(LOWEST + 0.001, row, told, va="center", fontsize=7, **look)
     axes[0].set(title=data, xlim=(LOWEST, 0.96))
+    axes[1].set_yticks([])
     axes[1].autoscale(axis="x")
     axes[1].margins(x=0.12)
     axes[0].set_xticks([0.85, 0.9, 0.95])
