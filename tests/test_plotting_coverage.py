@@ -93,6 +93,7 @@ def test_few_bins_for_many_coverages():
     samples = np.random.default_rng(0).beta(90, 10, 100_000)
     assert len(_edges(samples)) <= 42
     assert len(plotting.plot_coverage([1.0, 1.0], 5, 0.1).patches) == 11
+    assert len(plotting.plot_coverage([], 99, 0.1).patches) == 0
 
 
 def test_the_law_of_counted_coverage():

@@ -75,7 +75,8 @@ def plot_coverage(
     ax = ax or new_axes()
     label = f"{samples.size:,} calibration sets" if label is None else label
     look = {"color": color, "alpha": 0.4, "label": label, "density": True} | kwargs
-    ax.hist(samples, bins=_edges(samples) if bins is None else bins, **look)
+    if samples.size:
+        ax.hist(samples, bins=_edges(samples) if bins is None else bins, **look)
     if b > 0:
         grid, density, name = _law(a, b, num_test)
         look = {"color": ink(), "linewidth": 1.2, "label": name}

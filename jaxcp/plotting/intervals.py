@@ -144,7 +144,7 @@ def _draw_bars(ax, rows, look, most):
     x, lower, upper = (v[drawn] for v in rows)
     points = 72 * ax.bbox.width / ax.figure.dpi
     width = np.clip(0.5 * points / max(x.size, 1), 1, 4)
-    look = {"alpha": 0.45, "linewidth": width} | look
+    look = {"alpha": 0.5, "linewidth": width} | look
     row, piece = np.nonzero(lower <= upper)
     return [ax.vlines(x[row], lower[row, piece], upper[row, piece], **look)]
 

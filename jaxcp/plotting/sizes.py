@@ -133,14 +133,14 @@ def plot_sizes(
     first = next(iter(named.values()))
     sizes = {name: sizes_of(each) for name, each in named.items()}
     ax = ax or new_axes()
-    colors = [next_color(ax) for _ in sizes] if color is None else color
-    colors = [color] * len(sizes) if isinstance(colors, str) else list(colors)
+    colors = _colors(ax, color, len(sizes))
     most = max((v[np.isfinite(v)].max(initial=0) for v in sizes.values()), default=0)
     is_counted = _is_labels(first) and most <= _MOST_BARS
     draw = _counts if is_counted else _histograms
     draw(ax, sizes, colors, bins, kwargs)
     name_axes(ax, size_name(first), "share of rows")
-    draw_legend(ax, legend)
+    fit_height(ax)
+    draw_legend(ax, legend, above=True)
     tidy(ax)
     return ax
 
@@ -156,6 +156,17 @@ def size_name(sets: Set | ArrayLike) -> str:
     if _is_labels(sets):
         return "number of labels"
     return "width" if isinstance(as_intervals(sets), Interval | Intervals) else "size"
+
+
+def _colors(ax, color, count):
+    """Returns a color for each of the sets."""
+    from matplotlib.colors import is_color_like
+
+    if color is None:
+        return [next_color(ax) for _ in range(count)]
+    colors = [color] * count if is_color_like(color) else list(color)
+    _checks.check_shape("color, number", (count,), (len(colors),))
+    return colors
 
 
 def _is_labels(sets):
