@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from jaxcp import _checks
-from jaxcp.plotting._axes import draw_legend, draw_level, ink, new_axes, tidy
+from jaxcp.plotting._axes import draw_legend, draw_level, ink, name_axes, new_axes, tidy
 from jaxcp.typing import ArrayLike
 
 
@@ -85,9 +85,9 @@ def plot_comparison(
     for each in (left, right):
         each.set_ylim(k - 0.5 + 0.2 * series, -0.5)
         each.tick_params(axis="y", length=0)
-    left.set(xlabel="coverage")
-    right.set(xlabel=size_name)
-    _finish(axes, legend)
+    name_axes(left, "coverage", "")
+    name_axes(right, size_name, "")
+    _finish(axes, legend, lowest)
     return axes
 
 
@@ -108,10 +108,9 @@ def _cut(ax, rows, values, lowest):
         return values
     below = values < lowest
     frame = {"transform": ax.get_yaxis_transform(), "color": ink()}
-    ax.plot(np.zeros(below.sum()), rows[below], "<", ms=5, clip_on=False, **frame)
+    ax.plot(np.full(below.sum(), 0.02), rows[below], "<", ms=5, **frame)
     for row, value in zip(rows[below], values[below], strict=True):
-        ax.text(0.03, row, f"{value:.3g}", va="center", fontsize="small", **frame)
-    ax.set_xlim(left=lowest)
+        ax.text(0.05, row, f"{value:.3g}", va="center", fontsize="small", **frame)
     return np.where(below, np.nan, values)
 
 
@@ -124,10 +123,16 @@ def _write(ax, rows, sizes):
             ax.text(0.98, row, name, fontsize="small", color=ink(), **place)
 
 
-def _finish(axes, legend):
+def _finish(axes, legend, lowest):
+    """Fits the axes: coverage from `lowest` on, sizes from 0 on."""
     left, right = axes
+    for each in axes:
+        each.autoscale(axis="x")
+    if lowest is not None:
+        left.set_xlim(left=lowest)
+    low, high = right.get_xlim()
+    low = min(low, 0.0)
+    right.set_xlim(low, high + 0.03 * (high - low))
     draw_legend(left, legend, above=True)
     right.set_ylim(left.get_ylim())
-    low, high = right.get_xlim()
-    right.set_xlim(min(low, 0.0), high)
     tidy(right)

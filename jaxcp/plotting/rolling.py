@@ -10,7 +10,10 @@ from jaxcp.plotting._axes import (
     draw_legend,
     draw_level,
     draw_once,
+    end_at_one,
+    fit_height,
     ink,
+    name_axes,
     new_axes,
     tidy,
 )
@@ -70,11 +73,14 @@ def plot_rolling_coverage(
     ax = ax or new_axes()
     error = 2 * np.sqrt(alpha * (1 - alpha) / (window * len(rows)))
     strip = {"color": ink(), "alpha": 0.15, "linewidth": 0}
+    strip["label"] = "two standard errors"
     ends = 1 - alpha - error, min(1 - alpha + error, 1)
     draw_once(ax, f"strip {window}", lambda: ax.axhspan(*ends, **strip))
     draw_level(ax, alpha)
     ax.plot(times[window - 1 :], rates, **{"label": label, "color": color} | kwargs)
-    ax.set(xlabel="step", ylabel=f"coverage of the last {window:,}")
-    draw_legend(ax, legend)
+    name_axes(ax, "step", f"coverage of the last {window:,}")
+    fit_height(ax)
+    draw_legend(ax, legend, above=True)
+    end_at_one(ax)
     tidy(ax)
     return ax
