@@ -19,7 +19,7 @@ import jaxcp
 from jaxcp import datasets, metrics, plotting, scores, sets
 
 FAST = bool(os.environ.get("JAXCP_FAST"))  # small sizes, for tests
-NUM_CALIBRATION = 1000
+NUM_CALIBRATION = 5000
 NUM_TEST = 1000 if FAST else 2000
 ALPHA = 0.1
 
@@ -54,7 +54,7 @@ intervals = {
     "coin": sets.Interval(-end, end),
 }
 for name, held in intervals.items():
-    print(f"{name:10s} coverage {metrics.coverage(held, y):.3f}")
+    print(f"{name:10s} coverage {metrics.coverage(held, y):.4f}")
 
 # %% [markdown]
 # ## Each metric, and NumPy
@@ -218,7 +218,7 @@ for name, held in intervals.items():
 
 print(" " * 24, *(f"{name:>10s}" for name in table))
 for metric in table["coin"]:
-    values = (f"{found[metric]:10.3f}" for found in table.values())
+    values = (f"{found[metric]:10.4f}" for found in table.values())
     print(f"{metric:24s}", *values)
 
 # %% [markdown]
