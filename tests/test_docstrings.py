@@ -46,9 +46,9 @@ METHODS_BY_NAME = {
 
 
 def public():
-    """Yields public functions and classes; those of `typing` and plotting are not."""
+    """Yields public functions and classes; those of `typing` are not."""
     for namespace in NAMESPACES:
-        if namespace in (jaxcp.typing, jaxcp.plotting):
+        if namespace is jaxcp.typing:
             continue
         for name in namespace.__all__:
             value = getattr(namespace, name)
@@ -78,7 +78,7 @@ def needed(value):
     made = isinstance(value, type) and "Made by" in value.__doc__
     family = value.__module__.split(".")[1]
     plain = isinstance(value, type) and family in {"sets", "simulation", "datasets"}
-    if made or plain or value in VALUES:
+    if made or plain or value in VALUES or family == "plotting":
         return {"See also"}
     if family in METHODS or value.__name__ in METHODS_BY_NAME:
         return {"Guarantee", "Assumption", "Cost", "See also"}

@@ -1,5 +1,7 @@
 """Colors, new axes, legends, ticks, and targets."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING, Any, NewType
 
 import numpy as np

@@ -1,5 +1,7 @@
 """Coverage: its law, and along levels."""
 
+from __future__ import annotations
+
 import math
 from typing import Any
 
@@ -62,7 +64,10 @@ def plot_coverage(
       ValueError: if `alpha` is outside (0, 1), or `num_test` is no int >= 1.
 
     References:
-      Vovk, Conditional Validity of Inductive Conformal Predictors, 2012.
+      Vovk, Conditional Validity of Inductive Conformal Predictors, ACML, 2012.
+
+    See also:
+      coverage_law, simulate, certificates.coverage_test
 
     Example:
       >>> samples = jax.random.beta(jax.random.key(0), 90, 10, (500,))
@@ -120,6 +125,9 @@ def plot_coverage_curve(
 
     Raises:
       ValueError: if lengths differ.
+
+    See also:
+      metrics.coverage, plotting.plot_coverage
 
     Example:
       >>> alphas = jnp.linspace(0.05, 0.95, 19)

@@ -1,5 +1,7 @@
 """Intervals along an input."""
 
+from __future__ import annotations
+
 from functools import partial
 from typing import Any
 
@@ -69,6 +71,9 @@ def plot_intervals(
 
     Raises:
       ValueError: if lengths differ, sets are no intervals, or the kind is unknown.
+
+    See also:
+      plotting.plot_widths, plotting.plot_rolling_coverage, sets.Interval
 
     Example:
       >>> from jaxcp.sets import Interval

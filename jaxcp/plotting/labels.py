@@ -1,5 +1,7 @@
 """Label sets, a row of cells each."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import numpy as np
@@ -52,6 +54,9 @@ def plot_label_sets(
 
     Raises:
       ValueError: if lengths differ, or sets are no label sets.
+
+    See also:
+      plotting.plot_sizes, sets.LabelSet
 
     Example:
       >>> from jaxcp.sets import LabelSet

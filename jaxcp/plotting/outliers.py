@@ -1,5 +1,7 @@
 """Histograms of p-values."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import numpy as np
@@ -48,6 +50,9 @@ def plot_p_values(
 
     Raises:
       ValueError: if lengths differ or a p-value is outside [0, 1].
+
+    See also:
+      outliers.outlier_p_values, pvalues.benjamini_hochberg
 
     Example:
       >>> ax = plot_p_values(jax.random.uniform(jax.random.key(0), (500,)))

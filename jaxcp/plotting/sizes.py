@@ -1,5 +1,7 @@
 """Sizes of sets: along an input, and how often each occurs."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import Any
 
@@ -60,6 +62,9 @@ def plot_widths(
 
     Raises:
       ValueError: if lengths differ, sets have no size, or the kind is unknown.
+
+    See also:
+      metrics.sizes, plotting.plot_intervals, plotting.plot_sizes
 
     Example:
       >>> from jaxcp.sets import Interval
@@ -124,6 +129,9 @@ def plot_sizes(
 
     Raises:
       ValueError: if sets have no size.
+
+    See also:
+      metrics.sizes, plotting.plot_widths
 
     Example:
       >>> from jaxcp.sets import LabelSet

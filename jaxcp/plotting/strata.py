@@ -1,5 +1,7 @@
 """Coverage of parts of the rows: groups, classes, sets of similar size."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any
 
@@ -64,6 +66,9 @@ def plot_group_coverage(
     References:
       Wilson, Probable Inference, the Law of Succession, and Statistical Inference,
       1927.
+
+    See also:
+      metrics.group_coverage, metrics.class_coverage, calibrate_groups
 
     Example:
       >>> from jaxcp.sets import Interval
@@ -130,6 +135,9 @@ def plot_size_stratified_coverage(
 
     Raises:
       ValueError: as `metrics.size_stratified_coverage`.
+
+    See also:
+      metrics.size_stratified_coverage, metrics.hsic
 
     Example:
       >>> from jaxcp.sets import Interval

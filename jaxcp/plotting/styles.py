@@ -1,5 +1,7 @@
 """The look of pictures, as matplotlib's settings."""
 
+from __future__ import annotations
+
 from typing import Any
 
 from jaxcp.plotting._axes import PALETTE, pyplot
@@ -73,6 +75,9 @@ def style(*, ink: str | None = None, **overrides: Any) -> dict[str, Any]:
 
     References:
       Okabe, Ito, Color Universal Design, 2008.
+
+    See also:
+      plotting.plot_intervals
 
     Example:
       >>> import matplotlib.pyplot as plt
