@@ -1,5 +1,7 @@
 """Exact conformal prediction as JAX programs."""
 
+from __future__ import annotations
+
 from importlib import import_module
 from types import ModuleType
 

@@ -11,7 +11,7 @@ else:  # only pictures import matplotlib
 
 # Okabe, Ito 2008; vermillion late, as it means a miss, and yellow last, as it is light.
 COVERED, MISSED = "#0072B2", "#D55E00"
-_UPRIGHT, _INFINITE = "upright level", "infinite"
+_UPRIGHT, _INFINITE, _ABOVE = "upright level", "infinite", "above the data"
 PALETTE = [COVERED, "#E69F00", "#009E73", "#CC79A7", "#56B4E9", MISSED, "#F0E442"]
 
 
@@ -27,9 +27,11 @@ def pyplot() -> Any:
     return plt
 
 
-def new_axes(*columns: int, height: float = 4) -> Any:
+def new_axes(*columns: int, height: float | None = None) -> Any:
     """Returns new axes, or as many beside each other as there are widths."""
-    look: dict[str, Any] = {"figsize": (6, height), "layout": "constrained"}
+    width, usual = pyplot().rcParams["figure.figsize"]
+    size = width, usual if height is None else height
+    look: dict[str, Any] = {"figsize": size, "layout": "constrained"}
     if columns:
         look |= {"sharey": True, "width_ratios": columns}
     return pyplot().subplots(1, max(len(columns), 1), **look)[1]
@@ -70,7 +72,7 @@ def draw_legend(
     if legend == "outside":
         ax.legend(loc="center left", bbox_to_anchor=(1, 0.5), **look)
     elif isinstance(legend, str):
-        ax.legend(loc=legend, **look)
+        ax.legend(**look, loc=legend)  # type: ignore[call-overload]
     elif above:
         _make_room(ax, look)
     else:
@@ -78,10 +80,13 @@ def draw_legend(
 
 
 def _make_room(ax, look):
-    look |= {"loc": "upper left", "columnspacing": 1.2, "borderaxespad": 0.2}
+    look |= {"loc": "upper left", "columnspacing": 1, "borderaxespad": 0.2}
+    # Axes get wider when they are laid out.
+    room = ax.bbox.width * (1 if ax.figure.get_layout_engine() is None else 1.08)
     for columns in range(len(ax.get_legend_handles_labels()[0]), 0, -1):
         found = ax.legend(ncols=columns, **look)
-        if found.get_window_extent().width <= ax.bbox.width:
+        found.set_gid(_ABOVE)
+        if found.get_window_extent().width <= room:
             break
     low, high = ax.get_ylim()
     share = legend_share(ax)
@@ -99,12 +104,24 @@ def fit_height(ax: Axes) -> None:
         ax.autoscale(axis="y")
 
 
+def end_at_one(ax: Axes) -> None:
+    """Leaves ticks above a share of 1 out, where a legend may be."""
+    from matplotlib.ticker import AutoLocator
+
+    class UpToOne(AutoLocator):
+        def __call__(self):
+            return [tick for tick in super().__call__() if tick < 1 + 1e-6]
+
+    ax.yaxis.set_major_locator(UpToOne())
+
+
 def legend_share(ax: Axes) -> float:
     """Returns the share of the axes' height that a legend above the data takes."""
     legend = ax.get_legend()
-    if legend is None or legend._loc != legend.codes["upper left"]:
+    if legend is None or legend.get_gid() != _ABOVE:
         return 0.0
-    return min(1.1 * legend.get_window_extent().height / ax.bbox.height, 0.6)
+    gap = 8 * ax.figure.dpi / 72
+    return min((legend.get_window_extent().height + gap) / ax.bbox.height, 0.6)
 
 
 def data_limits(ax: Axes, values: np.ndarray) -> tuple[float, float]:
@@ -131,6 +148,13 @@ def draw_infinite(ax: Axes, x: np.ndarray, *, up: bool, color: Any) -> None:
     frame = ax.get_xaxis_transform()
     marker = "^" if up else "v"
     ax.plot(x[shown], place, marker, transform=frame, **look)
+
+
+def next_color(ax: Axes) -> Any:
+    """Returns the color that the axes have for what comes next."""
+    (line,) = ax.plot([], [])
+    line.remove()
+    return line.get_color()
 
 
 def thinned(rows: int | np.ndarray, most: int) -> np.ndarray:
@@ -168,7 +192,8 @@ def tidy(ax: Axes) -> None:
     for axis in (ax.xaxis, ax.yaxis):
         locator = axis.get_major_locator()
         if isinstance(locator, dates.AutoDateLocator):
-            axis.set_major_formatter(dates.ConciseDateFormatter(locator))
+            short = dates.ConciseDateFormatter(locator, tz=locator.tz)
+            axis.set_major_formatter(short)
         elif isinstance(axis.get_major_formatter(), ticker.ScalarFormatter) and (
             1e4 <= np.max(np.abs(axis.get_view_interval())) < 1e9
         ):

@@ -69,11 +69,15 @@ def plot_coverage(
       >>> ax = plot_coverage(samples, 99, 0.1)
     """
     samples = np.ravel(samples).astype(float)
+    if num_test is not None:
+        _checks.check_count("num_test", num_test, 1)
     a, b = coverage_law(n, alpha)
     ax = ax or new_axes()
     label = f"{samples.size:,} calibration sets" if label is None else label
-    look = {"color": color, "alpha": 0.4, "label": label, "density": True} | kwargs
-    ax.hist(samples, bins=_edges(samples) if bins is None else bins, **look)
+    look = {"color": color, "alpha": 0.4, "histtype": "stepfilled"}  # no seams
+    look |= {"label": label, "density": True} | kwargs
+    if samples.size:
+        ax.hist(samples, bins=_edges(samples) if bins is None else bins, **look)
     if b > 0:
         grid, density, name = _law(a, b, num_test)
         look = {"color": ink(), "linewidth": 1.2, "label": name}
@@ -149,7 +153,6 @@ def _law(a, b, num_test):
         grid = np.linspace(max(low, 1e-6), min(high, 1 - 1e-6), 400)
         logs = (a - 1) * np.log(grid) + (b - 1) * np.log1p(-grid) - _log_beta(a, b)
         return grid, np.exp(logs), f"Beta({a:,}, {b:,}), exact"
-    _checks.check_count("num_test", num_test, 1)
     first, last = max(int(low * num_test), 0), min(int(high * num_test) + 1, num_test)
     hits = np.unique(np.linspace(first, last, 400).astype(int))
     logs = [_log_probability(int(h), num_test, a, b) for h in hits]

@@ -82,7 +82,7 @@ def plot_intervals(
     if y is not None:
         _checks.check_shape("y", x.shape, y.shape)
     ax = ax or new_axes()
-    heights = [np.ravel(v) for v in (lower, upper, [] if y is None else y)]
+    heights = [lower.ravel(), upper.ravel(), *([] if y is None else [y])]
     limits = data_limits(ax, np.concatenate(heights))
     order = np.argsort(x, kind="stable")
     rows = x[order], *_cut(lower[order], upper[order], limits)
@@ -144,7 +144,7 @@ def _draw_bars(ax, rows, look, most):
     x, lower, upper = (v[drawn] for v in rows)
     points = 72 * ax.bbox.width / ax.figure.dpi
     width = np.clip(0.5 * points / max(x.size, 1), 1, 4)
-    look = {"alpha": 0.45, "linewidth": width} | look
+    look = {"alpha": 0.5, "linewidth": width} | look
     row, piece = np.nonzero(lower <= upper)
     return [ax.vlines(x[row], lower[row, piece], upper[row, piece], **look)]
 

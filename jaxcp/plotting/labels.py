@@ -94,7 +94,7 @@ def _cells(ax, mask, color, kwargs):
 
 def _turn_long_names(ax, classes):
     """Turns names of classes that would touch."""
-    size = 0.7 * ax.xaxis.get_ticklabels()[0].get_fontsize()
+    size = 0.6 * ax.xaxis.get_ticklabels()[0].get_fontsize()
     room = 72 * ax.bbox.width / ax.figure.dpi / (len(classes) + 1)
     if size * max(len(str(name)) for name in classes) > room:
         turned = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}

@@ -11,6 +11,7 @@ from jaxcp.plotting._axes import (
     Axes,
     draw_legend,
     draw_once,
+    fit_height,
     ink,
     name_axes,
     new_axes,
@@ -54,7 +55,7 @@ def plot_p_values(
     p_values = np.ravel(p_values)
     _checks.check_uniforms("p_values", p_values)
     _checks.check_count("num_bins", num_bins, 1)
-    filled = {"color": color, "alpha": 0.4}
+    filled = {"color": color, "alpha": 0.4, "histtype": "stepfilled"}
     parts = [(label, p_values, filled)]
     if is_nominal is not None:
         rows = np.asarray(is_nominal, bool)
@@ -72,5 +73,6 @@ def plot_p_values(
     draw_once(ax, "uniform", lambda: ax.axhline(1, **look))
     name_axes(ax, "p-value", "density")
     ax.set_xlim(0, 1)
-    draw_legend(ax, legend)
+    fit_height(ax)
+    draw_legend(ax, legend, above=True)
     return ax

@@ -26,7 +26,7 @@ def plot_region(
     *,
     num_points: int = 400,
     max_points: int = 1000,
-    aspect: str | float | None = None,
+    aspect: Any = None,
     label: str = "prediction set",
     color: Any = COVERED,
     markersize: float | None = None,
@@ -77,8 +77,9 @@ def plot_region(
     name_axes(ax, "first output", "second output")
     ax.set(xlim=(lower[0], upper[0]), ylim=(lower[1], upper[1]))
     width, height = upper - lower
-    equal = "equal" if 0.2 <= width / height <= 5 else "auto"
-    ax.set_aspect(equal if aspect is None else aspect)
+    if aspect is None:
+        aspect = "equal" if 0.2 <= width / height <= 5 else "auto"
+    ax.set_aspect(aspect)  # type: ignore[arg-type]
     busy = grid[inside]
     if y is not None:
         y = np.asarray(y)

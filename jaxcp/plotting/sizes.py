@@ -11,13 +11,17 @@ from jaxcp.plotting._axes import (
     Axes,
     draw_infinite,
     draw_legend,
+    end_at_one,
     fit_height,
     is_ordered,
     name_axes,
     new_axes,
+    next_color,
     tidy,
 )
-from jaxcp.typing import ArrayLike, HasEnds, HasLabels, Set
+from jaxcp.sets import Interval, Intervals
+from jaxcp.sets.basic import as_intervals
+from jaxcp.typing import ArrayLike, HasLabels, Set
 
 _MOST_BARS = 30
 
@@ -72,8 +76,15 @@ def plot_widths(
     order = np.argsort(x, kind="stable")
     shown = np.where(np.isfinite(sizes), sizes, np.nan)[order]
     size = markersize or np.clip(6.5 - np.log10(max(x.size, 1)), 2, 5)
-    dots = {"linestyle": "", "marker": "o", "mew": 0, "ms": size, "alpha": 0.6}
-    look = ({} if is_line else dots) | {"label": label, "color": color} | kwargs
+    dots: dict[str, Any] = {
+        "linestyle": "",
+        "marker": "o",
+        "mew": 0,
+        "ms": size,
+        "alpha": 0.6,
+    }
+    look: dict[str, Any] = {"label": label, "color": color}
+    look = ({} if is_line else dots) | look | kwargs
     (line,) = ax.plot(x[order], shown, **look)
     infinite = x[np.isposinf(sizes)]
     name_axes(ax, "input", size_name(sets))
@@ -123,15 +134,15 @@ def plot_sizes(
     first = next(iter(named.values()))
     sizes = {name: sizes_of(each) for name, each in named.items()}
     ax = ax or new_axes()
-    cycle = ax._get_lines.get_next_color
-    colors = [cycle() for _ in sizes] if color is None else color
-    colors = [color] * len(sizes) if isinstance(colors, str) else list(colors)
+    colors = _colors(ax, color, len(sizes))
     most = max((v[np.isfinite(v)].max(initial=0) for v in sizes.values()), default=0)
     is_counted = _is_labels(first) and most <= _MOST_BARS
     draw = _counts if is_counted else _histograms
     draw(ax, sizes, colors, bins, kwargs)
     name_axes(ax, size_name(first), "share of rows")
-    draw_legend(ax, legend)
+    fit_height(ax)
+    draw_legend(ax, legend, above=True)
+    end_at_one(ax)
     tidy(ax)
     return ax
 
@@ -146,8 +157,18 @@ def size_name(sets: Set | ArrayLike) -> str:
     sets = as_sets(sets)
     if _is_labels(sets):
         return "number of labels"
-    on_line = isinstance(sets, HasEnds) and sets.target_shape() in ((), (1,))
-    return "width" if on_line else "size"
+    return "width" if isinstance(as_intervals(sets), Interval | Intervals) else "size"
+
+
+def _colors(ax, color, count):
+    """Returns a color for each of the sets."""
+    from matplotlib.colors import is_color_like
+
+    if color is None:
+        return [next_color(ax) for _ in range(count)]
+    colors = [color] * count if is_color_like(color) else list(color)
+    _checks.check_shape("color, number", (count,), (len(colors),))
+    return colors
 
 
 def _is_labels(sets):

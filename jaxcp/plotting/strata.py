@@ -13,6 +13,7 @@ from jaxcp.plotting._axes import (
     Axes,
     draw_legend,
     draw_level,
+    end_at_one,
     fit_height,
     name_axes,
     new_axes,
@@ -81,7 +82,9 @@ def plot_group_coverage(
     rates = np.bincount(codes, covered) / counts
     names = [f"{v} ({c:,})" for v, c in zip(names, counts, strict=True)]
     k = len(names)
-    ax = new_axes(height=max(0.26 * k + 1.3, 2)) if ax is None else ax
+    ax = (
+        new_axes(height=max(min(0.26 * k, 4 + 0.13 * k) + 1.3, 2)) if ax is None else ax
+    )
     draw_level(ax, alpha, upright=True)
     look = {"ms": markersize, "color": color, "label": label} | kwargs
     _dots(ax, rates, counts, alpha, look, upright=True)
@@ -150,7 +153,7 @@ def plot_size_stratified_coverage(
     ax.set_xlim(-0.5, num_bins - 0.5)
     fit_height(ax)
     draw_legend(ax, legend, above=True)
-    ax.set_yticks([v for v in ax.get_yticks() if ax.get_ylim()[0] <= v < 1.001])
+    end_at_one(ax)
     return ax
 
 
@@ -160,7 +163,7 @@ def _dots(ax, rates, counts, alpha, look, *, upright=False):
     places = np.arange(len(rates))
     errors = np.stack([rates - below, above - rates])
     low = above < 1 - alpha
-    kinds = (
+    kinds: Any = (
         (~low & (counts > 0), "o", {}),
         (low, "D", {"color": MISSED, "label": "clearly below 1 − α"}),
     )
