@@ -122,10 +122,8 @@ AT_SHIFT, NOISY = 2, 5  # the setting of the story, and the noisier one
 
 def trial(key, shift, noise):
     key_cal, key_new, key_weights = jax.random.split(key, 3)
-    (x, y), (x_new, y_new) = (
-        draw(key_cal, NUM_CALIBRATION),
-        draw(key_new, NUM_TEST, shift, noise),
-    )
+    x, y = draw(key_cal, NUM_CALIBRATION)
+    x_new, y_new = draw(key_new, NUM_TEST, shift, noise)
     weights = weightings(key_weights, shift)
 
     def judge(w, w_new):
@@ -173,7 +171,7 @@ KNOWN = METHODS.index("known")
 infinite = np.mean(out["infinite"], axis=0)
 print("                                           coverage with weights")
 print("shift   effective rows   width   infinite   ", end="")
-print("  ".join(f"{name:9s}" for name in METHODS))
+print("  ".join(f"{name:9s}" for name in METHODS).rstrip())
 for i, shift in enumerate(SHIFTS[:NOISY]):
     rows = f"{num_rows[i, KNOWN]:14.0f}   {width[i, KNOWN]:5.2f}"
     covered = "      ".join(f"{value:.3f}" for value in coverage[i])
