@@ -9,16 +9,15 @@ BLOCKS = pages.blocks(README)
 
 
 @pytest.mark.parametrize("number", range(len(BLOCKS)))
-def test_each_block_runs_alone(number, tmp_path, monkeypatch):
+def test_each_block_runs_alone(number, tmp_path, monkeypatch, capsys):
+    """And prints the numbers that it says."""
     monkeypatch.chdir(tmp_path)
     pages.run("README.md", BLOCKS[number], {})
-
-
-def test_the_start_prints_what_it_says(capsys):
-    pages.run("README.md", BLOCKS[0], {})
-    said = re.search(r"print\(.*\)  # (.+)", BLOCKS[0]).group(1).split()
-    seen = capsys.readouterr().out.split()
-    assert [f"{float(number):.3f}" for number in seen] == said
+    seen = re.findall(r"\d+\.\d+", capsys.readouterr().out)
+    told = re.findall(r"print\(.*\)  # (.+)", BLOCKS[number])
+    said = [value for text in told for value in re.findall(r"\d+\.\d{3}", text)]
+    assert said == [f"{float(v):.3f}" for v in seen if f"{float(v):.3f}" in said]
+    assert said or number not in (0, 2, 3)
 
 
 def test_the_front_page_is_short():
