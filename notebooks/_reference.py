@@ -11,6 +11,8 @@ from notebooks import _docstrings, _names
 from notebooks._names import Name
 
 FEW = 12  # names that one table holds without headings
+TITLE = "API: every name"
+PICTURES = {"jaxcp.plotting": "/notebooks/guide/howto/pictures.svg"}  # of a family
 _TOP = {  # the package's own names, by the part that they come from
     "calibration": "Calibration on held-out rows",
     "cross": "Calibration on the training rows",
@@ -109,10 +111,12 @@ def _heading(text: str, line: str = "=") -> str:
 def _page(name: Name, links: Links, used: list[tuple[str, str]], beside: list[Name]):
     """Returns the page of a name. Sidebars of hundreds of names would take minutes."""
     names = [_docstrings.escape(o.name) if o == name else _link(o) for o in beside]
-    parts = [":orphan:\n", _heading(_docstrings.escape(name.name)), _entry(name, links)]
+    above = _small(f":doc:`API <index>` / :py:mod:`{name.family}`")
+    heading = _heading(_docstrings.escape(name.name))
+    parts = [":orphan:\n", heading, above, _entry(name, links)]
     if used:
-        pages = ", ".join(f":doc:`{label} </{path}>`" for path, label in used)
-        parts += [_small(f"Used in {pages}.")]
+        pages = " · ".join(f":doc:`{label} </{path}>`" for path, label in used)
+        parts += [_small(f"Used in: {pages}")]
     parts += [_small(f":py:mod:`{name.family}`: {', '.join(names)}.")]
     return "\n".join(parts)
 
@@ -184,6 +188,7 @@ def _family(family: str, doc: str, names: list[Name], links: Links) -> str:
         _heading(family),
         f".. py:module:: {family}\n",
         _rst(doc, family + ".", set(), links),
+        *([f".. image:: {PICTURES[family]}\n"] if family in PICTURES else []),
         *_tables(family, names, links),
         *[f"See also :py:mod:`{module}`.\n" for module in inner],
     ]
@@ -220,7 +225,7 @@ def _table(names: list[Name], links: Links) -> str:
         line = _docstrings.first_line(_docstrings.split(name.doc)[0])
         text = _rst(line, name.full, set(), links).strip()
         rows.append(f"   * - {_link(name)}\n     - {text}")
-    head = ".. list-table::\n   :class: names\n   :widths: 30 70\n\n"
+    head = ".. list-table::\n   :class: names\n   :widths: 36 64\n\n"
     return head + "\n".join(rows) + "\n"
 
 
@@ -231,9 +236,10 @@ def _index(names: list[Name]) -> str:
         line = _docstrings.escape(_docstrings.first_line(module.__doc__ or ""))
         rows.append(f"   * - :py:mod:`{family}`\n     - {line}\n     - {count}")
     shown = [f for f in _names.families() if f.count(".") < 2]
-    table = ".. list-table::\n   :header-rows: 1\n   :class: names\n\n"
+    table = ".. list-table::\n   :header-rows: 1\n   :class: names\n"
+    table += "   :widths: 30 60 10\n\n"
     table += "   * - module\n     - what it has\n     - names\n" + "\n".join(rows)
     entries = "\n".join(f"   {family}" for family in shown)
     text = f"Every public name, {len(names)} in all, from its docstring.\n"
     tree = f".. toctree::\n   :hidden:\n\n{entries}\n"
-    return "\n".join([_heading("Reference"), text, table, "", tree])
+    return "\n".join([_heading(TITLE), text, table, "", tree])
