@@ -131,7 +131,8 @@ def _bars(tables):
             "figure": f.column,
             "bar": f.limit,
             "seen": f.value,
-            "": VERDICTS[f.met] + (f": {f.why}" if f.met is False and f.why else ""),
+            "verdict": VERDICTS[f.met]
+            + (f": {f.why}" if f.met is False and f.why else ""),
         }
         for f in figures
     ]
