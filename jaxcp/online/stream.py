@@ -275,7 +275,8 @@ def _check_state(method, state):
     """Raises ValueError for no method, or for the state of another one."""
     _checks.check_pytree("method", method, "one of jaxcp.online")
     kinds = f"{type(method).__name__}, {method.state_type.__name__}"
-    _checks.check_kind(f"a state of {kinds}", state, method.state_type)
+    cure = "; the first one comes from the method's init"
+    _checks.check_kind(f"a state of {kinds}", state, method.state_type, cure)
 
 
 @jax.jit
