@@ -1,9 +1,14 @@
 """Runs the notebooks from their sources: `python -m notebooks.build [NAME ...]`.
 
 The percent scripts `NN_name.py` are what is written and reviewed; each is executed in
-a kernel of its own and saved with its outputs as `NN_name.ipynb` beside it. Without
+a kernel of its own and saved with its outputs as `NN_name.ipynb` beside it. It is then
+executed once more with the small sizes of the tests, and the notebook keeps what that
+prints: a slow test compares it with what is printed later (`notebooks.prints`). Without
 names every notebook is built, with `--stale` those whose source has changed since. The
-sizes are the small ones of the tests where JAXCP_FAST=1.
+sizes are the small ones alone where JAXCP_FAST=1.
+
+The tags of a cell stand in its first line, `# %% tags=["thumbnail"]`: a `thumbnail` has
+the picture of the gallery, and what a `not-compared` cell prints may change.
 """
 
 import argparse
@@ -18,6 +23,7 @@ from nbclient import NotebookClient
 from nbformat import NotebookNode
 
 from experiments import compiled
+from notebooks import prints
 
 FOLDER = Path(__file__).parent
 SECONDS = 300  # that one cell may take
@@ -39,10 +45,11 @@ def read_source(path: Path) -> NotebookNode:
             "name": "python3",
         },
         "language_info": {"name": "python"},
-        "jaxcp": {"fast": os.environ.get("JAXCP_FAST", "") != ""},
+        "jaxcp": {"fast": _is_fast()},
     }
     for i, cell in enumerate(notebook.cells):
         cell.id = f"cell-{i}"  # so that the same source gives the same file
+        cell.metadata = _tags(cell)
     return notebook
 
 
@@ -53,7 +60,8 @@ def is_current(path: Path) -> bool:
         return False
     built = nbformat.read(beside, as_version=4)
     cells = [
-        [(c.cell_type, c.source) for c in n.cells] for n in (read_source(path), built)
+        [(c.cell_type, c.source, _tags(c)) for c in n.cells]
+        for n in (read_source(path), built)
     ]
     if built.metadata.get("jaxcp", {}).get("fast", True):
         return False  # small sizes are for tests
@@ -62,17 +70,17 @@ def is_current(path: Path) -> bool:
     return cells[0] == cells[1] and counts == list(range(1, len(code) + 1))
 
 
-def execute(path: Path) -> NotebookNode:
+def execute(path: Path, *, fast: bool = False) -> NotebookNode:
     """Returns the notebook of a script with its outputs; raises what a cell raises."""
     notebook = read_source(path)
     where = {"metadata": {"path": str(FOLDER.parent)}}
     # Prints in a row are one output, however they came in.
     options = {"resources": where, "coalesce_streams": True}
     # What the kernel compiles is kept for the next build.
-    env = {**os.environ, **compiled.settings()}
+    env = {**os.environ, **compiled.settings(), **({"JAXCP_FAST": "1"} if fast else {})}
     NotebookClient(notebook, timeout=SECONDS, **options).execute(env=env)
     for cell in notebook.cells:
-        cell.metadata = {}  # the times of execution change with every run
+        cell.metadata = _tags(cell)  # the times of execution change with every run
         cell.outputs = [_plain(out) for out in cell.get("outputs", [])]
         if cell.cell_type != "code":
             del cell["outputs"]
@@ -82,11 +90,36 @@ def execute(path: Path) -> NotebookNode:
 def build(path: Path, folder: Path = FOLDER) -> Path:
     """Executes a script and returns where the notebook is."""
     written = folder / path.with_suffix(".ipynb").name
-    text = nbformat.writes(execute(path)) + "\n"
+    notebook = execute(path)
+    small = notebook if _is_fast() else execute(path, fast=True)
+    notebook.metadata["jaxcp"]["fast_prints"] = _prints(small)
+    text = nbformat.writes(notebook) + "\n"
     written.write_text(text)
     if len(text) > BYTES:
         raise ValueError(f"expected at most {BYTES} bytes, got {len(text)}: {written}")
     return written
+
+
+def _is_fast():
+    return os.environ.get("JAXCP_FAST", "") != ""
+
+
+def _tags(cell):
+    """Returns the metadata of a cell that are of its source."""
+    tags = cell.metadata.get("tags", [])
+    return {"tags": list(tags)} if tags else {}
+
+
+def _prints(notebook):
+    """Returns what each cell of code has printed, if it is to be compared."""
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    streams = [
+        [out.text for out in cell.outputs if out.get("name") == "stdout"]
+        for cell in code
+    ]
+    left_out = [prints.NOT_COMPARED in cell.metadata.get("tags", []) for cell in code]
+    pairs = zip(streams, left_out, strict=True)
+    return ["" if out else "".join(parts) for parts, out in pairs]
 
 
 def _plain(output):
