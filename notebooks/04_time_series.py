@@ -13,7 +13,6 @@ import tempfile
 import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
-import numpy as np
 
 import jaxcp
 from jaxcp import learners, metrics, online, plotting, scores
@@ -180,8 +179,8 @@ plt.show()
 # ## Step by step
 #
 # In production targets come one at a time. `predict` gives the set for the next target,
-# and `update` takes the target. The state is a pytree of a few arrays. Save its leaves,
-# and continue on another day.
+# and `update` takes the target. The state is a pytree of a few arrays. Save it, and
+# continue on another day.
 
 # %%
 aci = methods["ACI"]
@@ -193,10 +192,8 @@ for t in range(3):
     print(f"{ends} for {targets[t]:5.2f}, then alpha = {state.alpha:.3f}")
 
 with tempfile.TemporaryDirectory() as folder:
-    np.savez(f"{folder}/state.npz", *jax.tree.leaves(state))
-    with np.load(f"{folder}/state.npz") as leaves:
-        fresh = aci.init(past, alpha=ALPHA)
-        state = jax.tree.unflatten(jax.tree.structure(fresh), leaves.values())
+    jaxcp.save(f"{folder}/state.npz", state)
+    state = jaxcp.load(f"{folder}/state.npz")
 now = aci.predict(state, preds[3], alpha=ALPHA)
 print(f"upper end from the saved state: {now.upper:.3f}")
 print(f"upper end by `run`:             {found['ACI'].upper[3]:.3f}")
