@@ -1,12 +1,14 @@
 """Boxes on an image."""
 
+from typing import Any
+
 import numpy as np
 
-from jaxcp.plotting._axes import COVERED, MISSED, Axes, new_axes
+from jaxcp.plotting._axes import COVERED, MISSED, Axes, draw_legend, new_axes
 from jaxcp.sets import BoundingBox
 from jaxcp.typing import ArrayLike
 
-_PREDICTED, _TRUE = "white", "gold"
+_PREDICTED, _TRUE = "white", "#F0E442"
 
 
 def plot_boxes(
@@ -15,7 +17,11 @@ def plot_boxes(
     *,
     preds: ArrayLike | None = None,
     true: ArrayLike | None = None,
+    label: str | None = None,
+    color: Any = COVERED,
+    legend: bool | str = True,
     ax: Axes | None = None,
+    **kwargs: Any,
 ) -> Axes:
     """Returns axes with an image and predicted, true and conformal boxes on it.
 
@@ -23,10 +29,14 @@ def plot_boxes(
       image: Pixels, shape (height, width), or (height, width, 3): floats in [0, 1],
         flags, or integers up to 255.
       sets: Conformal boxes with corners of shape (b, 2), outer or inner. With as many
-        true boxes, in the same order, those that miss are red.
+        true boxes, in the same order, those that miss are dotted, in another color.
       preds: Predicted boxes (x_min, y_min, x_max, y_max), shape (b, 4): dashed.
       true: True boxes, shape (t, 4).
+      label: Name of the conformal boxes. Defaults to "outer box" or "inner box".
+      color: Color of the conformal boxes.
+      legend: Whether to draw a legend below the image; or where, as matplotlib's `loc`.
       ax: Axes to draw on. Defaults to new ones.
+      kwargs: Options of `matplotlib.patches.Rectangle` for the conformal boxes.
 
     Returns:
       The axes.
@@ -50,11 +60,14 @@ def plot_boxes(
     if true is not None:
         _draw(ax, true, "true", _TRUE)
     if sets is not None:
-        _draw_sets(ax, sets, true)
+        _draw_sets(ax, sets, true, label, {"color": color, "linewidth": 2} | kwargs)
     ax.set(xlim=(-0.5, width - 0.5), ylim=(height - 0.5, -0.5), xticks=[], yticks=[])
-    if ax.get_legend_handles_labels()[0]:
-        look = {"ncols": 4, "fontsize": "small", "facecolor": "silver"}
+    ax.spines[:].set_visible(False)
+    if legend is True and ax.get_legend_handles_labels()[0]:
+        look: dict[str, Any] = {"ncols": 4, "fontsize": "small", "frameon": False}
         ax.legend(loc="upper center", bbox_to_anchor=(0.5, 0.0), **look)
+    else:
+        draw_legend(ax, legend)
     return ax
 
 
@@ -66,25 +79,33 @@ def _boxes(name, boxes):
     return boxes
 
 
-def _draw_sets(ax, sets, true):
-    name = "inner box" if sets.inner else "outer box"
+def _draw_sets(ax, sets, true, label, look):
+    name = label or ("inner box" if sets.inner else "outer box")
     corners = _boxes("sets", sets.corners())
     hit = np.ones(len(corners), bool)
     if true is not None and len(true) == len(corners):
         hit = np.asarray(sets.contains(true))
-    _draw(ax, corners[hit], name, COVERED, linewidth=2)
-    _draw(ax, corners[~hit], f"{name}, misses", MISSED, linewidth=2)
+    _draw(ax, corners[hit], name, **look)
+    look |= {"color": MISSED, "linestyle": ":"}
+    _draw(ax, corners[~hit], f"{name}, misses", **look)
 
 
-def _draw(ax, boxes, label, color, **style):
-    """Draws boxes, infinite sides outside of the frame; one of them has the label."""
+def _draw(ax, boxes, label, color, **look):
+    """Draws boxes, infinite sides outside of the frame; one of them has the label.
+
+    Lines have a dark rim, so that they are seen on light images and pages, too.
+    """
     from matplotlib.patches import Rectangle
+    from matplotlib.patheffects import Normal, Stroke
 
     left, top, right, bottom = boxes.T
     boxes = boxes[(left <= right) & (top <= bottom)]
     far = 10 * np.max(np.abs([*ax.get_xlim(), *ax.get_ylim(), 1]))
     boxes = np.where(np.isinf(boxes), np.sign(boxes) * far, boxes)
+    look = {"linewidth": 1.5} | look
+    rim = Stroke(linewidth=look["linewidth"] + 1.2, foreground="black", alpha=0.6)
     for i, (left, top, right, bottom) in enumerate(boxes):
         size = right - left, bottom - top
-        style |= {"edgecolor": color, "label": label if i == 0 else None}
-        ax.add_patch(Rectangle((left, top), *size, fill=False, **style))
+        look |= {"edgecolor": color, "label": label if i == 0 else None}
+        look |= {"path_effects": [rim, Normal()]}
+        ax.add_patch(Rectangle((left, top), *size, fill=False, **look))

@@ -1,51 +1,84 @@
-"""Coverage: its law, along levels, and in strata of size."""
+"""Coverage: its law, and along levels."""
 
 import math
+from typing import Any
 
 import numpy as np
 
-from jaxcp import _checks, metrics
+from jaxcp import _checks
 from jaxcp.certificates.laws import coverage_law
-from jaxcp.metrics._sets import as_batch, closed_form_sizes
-from jaxcp.plotting._axes import COVERED, MISSED, TRUTH, Axes, new_axes
-from jaxcp.typing import ArrayLike, Set
+from jaxcp.plotting._axes import (
+    COVERED,
+    Axes,
+    draw_legend,
+    draw_level,
+    draw_once,
+    ink,
+    new_axes,
+)
+from jaxcp.typing import ArrayLike
+
+_FINEST = 100_000  # test rows, up to which coverages are known as fractions
+_MOST_BINS = 40
 
 
 def plot_coverage(
-    samples: ArrayLike, n: int, alpha: float, *, ax: Axes | None = None
+    samples: ArrayLike,
+    n: int,
+    alpha: float,
+    *,
+    bins: Any = None,
+    num_test: int | None = None,
+    label: str | None = None,
+    color: Any = COVERED,
+    legend: bool | str = True,
+    ax: Axes | None = None,
+    **kwargs: Any,
 ) -> Axes:
-    """Returns axes with a histogram of coverages against their exact Beta law.
+    """Returns axes with a histogram of coverages against their exact law.
+
+    The law of coverage given the calibration set is Beta(k, n + 1 - k), k the conformal
+    rank. Coverage that was counted on `num_test` rows has the law BetaBinomial.
 
     Args:
       samples: Coverages of calibrated predictors, one a calibration set, shape (r,).
       n: Size of the calibration sets.
       alpha: Miscoverage level, a number in (0, 1).
+      bins: Bins as for `Axes.hist`. Defaults to 40 at most; those of fractions
+        of test rows all hold equally many fractions.
+      num_test: Number of test rows of each coverage. Defaults to infinitely many.
+      label: Name of the histogram. Defaults to the number of calibration sets.
+      color: Color of the histogram.
+      legend: Whether to draw a legend; or where, as matplotlib's `loc`.
       ax: Axes to draw on. Defaults to new ones.
+      kwargs: Options of `Axes.hist`.
 
     Returns:
       The axes.
 
     Raises:
-      ValueError: if `alpha` is outside (0, 1).
+      ValueError: if `alpha` is outside (0, 1), or `num_test` is no int >= 1.
+
+    References:
+      Vovk, Conditional Validity of Inductive Conformal Predictors, 2012.
 
     Example:
       >>> samples = jax.random.beta(jax.random.key(0), 90, 10, (500,))
       >>> ax = plot_coverage(samples, 99, 0.1)
     """
-    samples = np.ravel(samples)
+    samples = np.ravel(samples).astype(float)
     a, b = coverage_law(n, alpha)
     ax = ax or new_axes()
-    ax.hist(samples, bins="auto", density=True, color=COVERED, alpha=0.4, label="seen")
+    label = f"{samples.size:,} calibration sets" if label is None else label
+    look = {"color": color, "alpha": 0.4, "label": label, "density": True} | kwargs
+    ax.hist(samples, bins=_edges(samples) if bins is None else bins, **look)
     if b > 0:
-        mean = a / (a + b)
-        width = 5 * math.sqrt(a * b / (a + b + 1)) / (a + b)
-        grid = np.linspace(max(mean - width, 1e-6), min(mean + width, 1 - 1e-6), 400)
-        log_norm = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
-        density = np.exp(log_norm + (a - 1) * np.log(grid) + (b - 1) * np.log1p(-grid))
-        ax.plot(grid, density, color=TRUTH, label=f"Beta({a}, {b})")
-    ax.axvline(1 - alpha, color=MISSED, linestyle="--", label=r"$1 - \alpha$")
+        grid, density, name = _law(a, b, num_test)
+        look = {"color": ink(), "linewidth": 1.2, "label": name}
+        draw_once(ax, name, lambda: ax.plot(grid, density, **look)[0])
+    draw_level(ax, alpha, upright=True)
     ax.set(xlabel="coverage given the calibration set", ylabel="density")
-    ax.legend(frameon=False)
+    draw_legend(ax, legend)
     return ax
 
 
@@ -54,16 +87,26 @@ def plot_coverage_curve(
     coverages: ArrayLike,
     *,
     label: str | None = None,
+    color: Any = None,
+    markersize: float = 5,
+    legend: bool | str = True,
     ax: Axes | None = None,
+    **kwargs: Any,
 ) -> Axes:
     """Returns axes with the coverage of sets against the level they were asked for.
+
+    The dashed diagonal is exact coverage.
 
     Args:
       alphas: Miscoverage levels, shape (a,).
       coverages: Coverage at each level, shape (a,), or (r, a) of r test sets, of which
         the mean is drawn with a band of two standard deviations.
       label: Name of the curve in the legend.
+      color: Color. Defaults to the next one of the axes.
+      markersize: Size of the dots, in points.
+      legend: Whether to draw a legend; or where, as matplotlib's `loc`.
       ax: Axes to draw on, e.g. those of another curve. Defaults to new ones.
+      kwargs: Options of `Axes.plot`.
 
     Returns:
       The axes.
@@ -77,58 +120,73 @@ def plot_coverage_curve(
     """
     levels, coverages = 1 - np.ravel(alphas), np.asarray(coverages)
     _checks.check_shape("coverages", levels.shape, coverages.shape[-1:])
-    if ax is None:
-        ax = new_axes()
-        ax.plot([0, 1], [0, 1], "--", color=TRUTH, linewidth=0.8, label="exact")
+    ax = ax or new_axes()
+    look = {"color": ink(), "linestyle": "--", "linewidth": 1, "label": "exact"}
+    draw_once(ax, "diagonal", lambda: ax.axline((0, 0), slope=1, **look))
     order = np.argsort(levels)
     levels, rows = levels[order], np.atleast_2d(coverages)[:, order]
     mean, spread = rows.mean(axis=0), 2 * rows.std(axis=0)
-    (line,) = ax.plot(levels, mean, ".-", label=label)
+    look = {"marker": "o", "ms": markersize, "mew": 0, "label": label, "color": color}
+    (line,) = ax.plot(levels, mean, **look | kwargs)
     if len(rows) > 1:
-        color = line.get_color()
-        ax.fill_between(levels, mean - spread, mean + spread, color=color, alpha=0.2)
-    ax.set(xlabel=r"level $1 - \alpha$", ylabel="coverage")
-    if ax.get_legend_handles_labels()[0]:
-        ax.legend(frameon=False)
+        look = {"color": line.get_color(), "alpha": 0.2, "linewidth": 0}
+        ax.fill_between(levels, mean - spread, mean + spread, **look)
+    ax.set(xlabel="level 1 − α", ylabel="coverage")
+    draw_legend(ax, legend)
     return ax
 
 
-def plot_size_stratified_coverage(
-    sets: Set, y: ArrayLike, alpha: float, *, num_bins: int = 5, ax: Axes | None = None
-) -> Axes:
-    """Returns axes with the coverage of sets of similar size, a bar for each stratum.
+def _law(a, b, num_test):
+    """Returns where the law of coverage is, its density there, and its name."""
+    mean = a / (a + b)
+    variance = mean * (1 - mean) / (a + b + 1)
+    variance += 0 if num_test is None else (mean * (1 - mean) - variance) / num_test
+    low, high = (mean + sign * 5 * math.sqrt(variance) for sign in (-1, 1))
+    if num_test is None:
+        grid = np.linspace(max(low, 1e-6), min(high, 1 - 1e-6), 400)
+        logs = (a - 1) * np.log(grid) + (b - 1) * np.log1p(-grid) - _log_beta(a, b)
+        return grid, np.exp(logs), f"Beta({a:,}, {b:,}), exact"
+    _checks.check_count("num_test", num_test, 1)
+    first, last = max(int(low * num_test), 0), min(int(high * num_test) + 1, num_test)
+    hits = np.unique(np.linspace(first, last, 400).astype(int))
+    logs = [_log_probability(int(h), num_test, a, b) for h in hits]
+    density = num_test * np.exp(logs)
+    return hits / num_test, density, f"BetaBinomial({num_test:,}, {a:,}, {b:,}), exact"
 
-    Args:
-      sets: Sets with leading axis m.
-      y: Targets, shape (m, ...), or labels.
-      alpha: Miscoverage level of the sets, a number in (0, 1).
-      num_bins: Number of strata of equally many rows, as equal as can be.
-      ax: Axes to draw on. Defaults to new ones.
 
-    Returns:
-      The axes; a bar is named by its mean size, and has an error bar of two standard
-      errors of a coverage of 1 - alpha.
+def _log_probability(hits, m, a, b):
+    choose = -_log_beta(hits + 1, m - hits + 1) - math.log(m + 1)
+    return choose + _log_beta(a + hits, b + m - hits) - _log_beta(a, b)
 
-    Raises:
-      ValueError: as `metrics.size_stratified_coverage`.
 
-    Example:
-      >>> from jaxcp.sets import Interval
-      >>> y = jnp.linspace(-1.0, 1.0, 50)
-      >>> ax = plot_size_stratified_coverage(Interval(y - y**2, y + y**2), y, 0.1)
-    """
-    _checks.check_uniforms("alpha", alpha)
-    sets = as_batch(sets)
-    rates = metrics.size_stratified_coverage(sets, y, num_bins=num_bins)
-    sizes = np.sort(np.asarray(closed_form_sizes(sets)))
-    strata = np.array_split(sizes, num_bins)
-    counts = np.array([max(len(v), 1) for v in strata])
-    names = [f"{v.mean():.3g}" if len(v) else "" for v in strata]
-    error = 2 * np.sqrt(alpha * (1 - alpha) / counts)
-    ax = ax or new_axes()
-    ax.bar(range(num_bins), np.asarray(rates), yerr=error, color=COVERED, alpha=0.5)
-    ax.axhline(1 - alpha, color=MISSED, linestyle="--", label=r"$1 - \alpha$")
-    ax.set_xticks(range(num_bins), names)
-    ax.set(xlabel="mean size of the sets of a stratum", ylabel="coverage", ylim=(0, 1))
-    ax.legend(frameon=False, loc="lower right")
-    return ax
+def _log_beta(a, b):
+    return math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
+
+
+def _edges(samples):
+    """Returns edges of bins: as many as rows allow, each with equally many values."""
+    samples = samples[np.isfinite(samples)]
+    low, high = (samples.min(), samples.max()) if samples.size else (0.0, 1.0)
+    if not samples.size or high - low < 1e-9:
+        return np.linspace(low - 0.05, high + 0.05, 12)
+    lower, upper = np.percentile(samples, [25, 75])
+    width = 2 * (upper - lower) / np.cbrt(samples.size)  # Freedman, Diaconis 1981
+    width = max(width, (high - low) / _MOST_BINS)
+    step = _step(samples)
+    if step:
+        width = step * max(round(width / step), 1)
+        low = low - step / 2
+    count = math.ceil((high - low) / width + 1e-6)
+    return low + width * np.arange(count + 1)
+
+
+def _step(samples):
+    """Returns the step of the grid that fractions of test rows are on, or None."""
+    distinct = np.unique(np.round(samples, 7))  # single precision
+    gaps = np.diff(distinct)
+    gaps = gaps[gaps > 1e-6]
+    if not gaps.size or gaps.min() < 1 / _FINEST:
+        return None
+    count = round(1 / gaps.min())
+    on_grid = np.abs(distinct * count - np.round(distinct * count)) < 0.01
+    return 1 / count if on_grid.all() else None

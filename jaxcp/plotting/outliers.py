@@ -5,7 +5,15 @@ from typing import Any
 import numpy as np
 
 from jaxcp import _checks
-from jaxcp.plotting._axes import COVERED, MISSED, TRUTH, Axes, new_axes
+from jaxcp.plotting._axes import (
+    COVERED,
+    MISSED,
+    Axes,
+    draw_legend,
+    draw_once,
+    ink,
+    new_axes,
+)
 from jaxcp.typing import ArrayLike
 
 
@@ -14,18 +22,27 @@ def plot_p_values(
     is_nominal: ArrayLike | None = None,
     *,
     num_bins: int = 20,
+    label: str = "all rows",
+    color: Any = COVERED,
+    legend: bool | str = True,
     ax: Axes | None = None,
+    **kwargs: Any,
 ) -> Axes:
     """Returns axes with a histogram of p-values; those of nominal rows are uniform.
 
     Args:
       p_values: p-values, shape (m,).
-      is_nominal: True for nominal rows, bool of shape (m,), which are drawn apart.
+      is_nominal: True for nominal rows, bool of shape (m,); outliers are drawn apart,
+        as an outline.
       num_bins: Number of bins of [0, 1].
+      label: Name of the rows, where it is not known which are nominal.
+      color: Color of all rows, or of nominal ones.
+      legend: Whether to draw a legend; or where, as matplotlib's `loc`.
       ax: Axes to draw on. Defaults to new ones.
+      kwargs: Options of `Axes.hist`.
 
     Returns:
-      The axes.
+      The axes; the legend counts the rows.
 
     Raises:
       ValueError: if lengths differ or a p-value is outside [0, 1].
@@ -36,20 +53,22 @@ def plot_p_values(
     p_values = np.ravel(p_values)
     _checks.check_uniforms("p_values", p_values)
     _checks.check_count("num_bins", num_bins, 1)
-    parts = {"all rows": (p_values, COVERED)}
+    filled = {"color": color, "alpha": 0.4}
+    parts = [(label, p_values, filled)]
     if is_nominal is not None:
         rows = np.asarray(is_nominal, bool)
         _checks.check_shape("is_nominal", p_values.shape, rows.shape)
-        nominal, outliers = p_values[rows], p_values[~rows]
-        parts = {"nominal": (nominal, COVERED), "outliers": (outliers, MISSED)}
+        outline = {"color": MISSED, "histtype": "step", "linewidth": 1.6}
+        parts = [("nominal", p_values[rows], filled)]
+        parts += [("outliers", p_values[~rows], outline)]
     ax = ax or new_axes()
     bins = np.linspace(0, 1, num_bins + 1).tolist()
-    for name, (part, color) in parts.items():
+    for name, part, look in parts:
         if part.size:
-            label = f"{name} ({part.size})"
-            look: dict[str, Any] = {"color": color, "alpha": 0.4, "label": label}
+            look = look | {"label": f"{name} ({part.size:,})"} | kwargs
             ax.hist(part, bins=bins, density=True, **look)
-    ax.axhline(1, color=TRUTH, linestyle="--", linewidth=0.8, label="uniform")
+    look = {"color": ink(), "linestyle": "--", "linewidth": 1, "label": "uniform"}
+    draw_once(ax, "uniform", lambda: ax.axhline(1, **look))
     ax.set(xlabel="p-value", ylabel="density", xlim=(0, 1))
-    ax.legend(frameon=False)
+    draw_legend(ax, legend)
     return ax

@@ -1,9 +1,18 @@
 """Sets of two outputs."""
 
+from typing import Any
+
 import numpy as np
 
 from jaxcp import _checks
-from jaxcp.plotting._axes import COVERED, Axes, draw_targets, new_axes
+from jaxcp.plotting._axes import (
+    COVERED,
+    Axes,
+    draw_legend,
+    draw_targets,
+    new_axes,
+    tidy,
+)
 from jaxcp.sets import Box, membership
 from jaxcp.typing import ArrayLike, HasBounds, HasEnds, Set
 
@@ -14,9 +23,16 @@ def plot_region(
     y: ArrayLike | None = None,
     *,
     num_points: int = 400,
+    max_points: int = 1000,
+    aspect: str | float | None = None,
+    label: str = "prediction set",
+    color: Any = COVERED,
+    markersize: float | None = None,
+    legend: bool | str = True,
     ax: Axes | None = None,
+    **kwargs: Any,
 ) -> Axes:
-    """Returns axes with a set of two outputs, whatever its kind; misses are red.
+    """Returns axes with a set of two outputs, whatever its kind; crosses are misses.
 
     The set is shaded where the points of a grid are in it.
 
@@ -27,7 +43,16 @@ def plot_region(
         by membership alone need it.
       y: Targets, shape (m, 2), drawn as points.
       num_points: Points of the grid along each axis.
+      max_points: Number of covered targets to draw at most; all misses are drawn.
+      aspect: Aspect of the axes, as matplotlib's. Defaults to "equal", so that balls
+        are round, unless one side is more than five times as long as the other.
+      label: Name of the set in the legend.
+      color: Color of the set and of covered targets.
+      markersize: Size of the targets, in points. Defaults to less for more rows.
+      legend: Whether to draw a legend, in the corner with least in it; or where, as
+        matplotlib's `loc`.
       ax: Axes to draw on. Defaults to new ones.
+      kwargs: Options of `Axes.contourf`.
 
     Returns:
       The axes.
@@ -46,17 +71,39 @@ def plot_region(
     inside = np.asarray(membership(region, grid.reshape(-1, 2).astype(lower.dtype)))
     inside = inside.reshape(num_points, num_points)
     ax = ax or new_axes()
-    ax.contourf(*sides, inside, levels=[0.5, 1.5], colors=[COVERED], alpha=0.35)
-    if inside.any() and not inside.all():
-        ax.contour(*sides, inside, levels=[0.5], colors=[COVERED], linewidths=0.8)
+    _shade(ax, sides, inside, color, label, kwargs)
+    ax.set(xlabel="first output", ylabel="second output")
+    ax.set(xlim=(lower[0], upper[0]), ylim=(lower[1], upper[1]))
+    width, height = upper - lower
+    equal = "equal" if 0.2 <= width / height <= 5 else "auto"
+    ax.set_aspect(equal if aspect is None else aspect)
+    busy = grid[inside]
     if y is not None:
         y = np.asarray(y)
         _checks.check_shape("y", (len(y), 2), y.shape)
-        draw_targets(ax, y, np.asarray(membership(region, y)))
-        ax.legend(frameon=False)
-    ax.set(xlabel="first output", ylabel="second output")
-    ax.set(xlim=(lower[0], upper[0]), ylim=(lower[1], upper[1]))
+        busy = np.concatenate([busy, np.repeat(y, 1 + inside.size // (20 * len(y)), 0)])
+        look = {"color": color, "markersize": markersize, "max_points": max_points}
+        draw_targets(ax, tuple(y.T), np.asarray(membership(region, y)), **look)
+    draw_legend(ax, _corner(busy, lower, upper) if legend is True else legend)
+    tidy(ax)
     return ax
+
+
+def _shade(ax, sides, inside, color, label, kwargs):
+    look = {"levels": [0.5, 1.5], "colors": [color], "alpha": 0.3} | kwargs
+    ax.contourf(*sides, inside, **look)
+    if inside.any() and not inside.all():
+        ax.contour(*sides, inside, levels=[0.5], colors=[color], linewidths=1)
+    ax.fill([], [], color=color, alpha=look["alpha"], linewidth=0, label=label)
+
+
+def _corner(points, lower, upper):
+    """Returns the corner with the fewest points in a third of the sides."""
+    x, y = ((points - lower) / (upper - lower)).T
+    names = {"upper right": (1 - x, 1 - y), "upper left": (x, 1 - y)}
+    names |= {"lower right": (1 - x, y), "lower left": (x, y)}
+    count = {k: np.sum((a < 0.4) & (b < 0.3)) for k, (a, b) in names.items()}
+    return min(count, key=lambda name: count[name])
 
 
 def _corners(region, bounds):

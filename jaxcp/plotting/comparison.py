@@ -1,0 +1,133 @@
+"""Methods beside each other: coverage and width."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxcp import _checks
+from jaxcp.plotting._axes import draw_legend, draw_level, ink, new_axes, tidy
+from jaxcp.typing import ArrayLike
+
+
+def plot_comparison(
+    names: Sequence[str],
+    coverages: ArrayLike,
+    sizes: ArrayLike,
+    alpha: float,
+    *,
+    coverage_errors: ArrayLike | None = None,
+    size_errors: ArrayLike | None = None,
+    lowest: float | None = None,
+    size_name: str = "mean width",
+    label: str | None = None,
+    color: Any = None,
+    markersize: float = 5,
+    legend: bool | str = True,
+    ax: Any = None,
+    **kwargs: Any,
+) -> np.ndarray:
+    """Returns two axes with the coverage and the size of methods, a row for each.
+
+    Call it again with `ax` and another `label` for other data: rows share their places.
+
+    Args:
+      names: Names of the methods, k of them, from top to bottom.
+      coverages: Coverage of each, shape (k,).
+      sizes: Mean width or size of each, shape (k,); +inf and NaN are written.
+      alpha: Miscoverage level, a number in (0, 1).
+      coverage_errors: Errors of the coverages on both sides, shape (k,), or (2, k)
+        below and above, e.g. two standard errors.
+      size_errors: Errors of the sizes, shape (k,) or (2, k).
+      lowest: Where the axis of coverage begins; an arrow and its number mark what lies
+        below. Defaults to showing all.
+      size_name: Name of the axis of sizes.
+      label: Name of the data in the legend.
+      color: Color. Defaults to the next one of the axes.
+      markersize: Size of the dots, in points.
+      legend: Whether to draw a legend above the rows; or where, as matplotlib's `loc`.
+      ax: Two axes to draw on, coverage first. Defaults to new ones.
+      kwargs: Options of `Axes.errorbar`.
+
+    Returns:
+      The two axes, shape (2,).
+
+    Raises:
+      ValueError: if lengths differ, or `ax` is not two axes.
+
+    Example:
+      >>> ax = plot_comparison(
+      ...     ["split", "CQR"], [0.9, 0.91], [2.0, 1.7], 0.1, coverage_errors=[0.01] * 2
+      ... )
+    """
+    coverages, sizes = np.ravel(coverages), np.ravel(sizes)
+    k = len(names)
+    _checks.check_shape("coverages", (k,), coverages.shape)
+    _checks.check_shape("sizes", (k,), sizes.shape)
+    _checks.check_uniforms("alpha", alpha)
+    axes = new_axes(3, 2, height=0.28 * k + 1.3) if ax is None else np.ravel(ax)
+    if len(axes) != 2:
+        raise ValueError(f"expected ax as two axes, got {len(axes)}")
+    left, right = axes
+    series = len(left.containers)
+    rows = np.arange(k) + 0.2 * series
+    draw_level(left, alpha, upright=True)
+    look = {"fmt": "o", "ms": markersize, "linewidth": 1.2, "color": color} | kwargs
+    first = _cut(left, rows, coverages, lowest)
+    bars = left.errorbar(
+        first, rows, xerr=_errors(coverage_errors, first), label=label, **look
+    )
+    look["color"] = bars.lines[0].get_color()
+    shown = np.where(np.isfinite(sizes), sizes, np.nan)
+    right.errorbar(shown, rows, xerr=_errors(size_errors, shown), **look)
+    _write(right, rows, sizes)
+    left.set_yticks(np.arange(k) + 0.1 * series, names)
+    for each in (left, right):
+        each.set_ylim(k - 0.5 + 0.2 * series, -0.5)
+        each.tick_params(axis="y", length=0)
+    left.set(xlabel="coverage")
+    right.set(xlabel=size_name)
+    _finish(axes, legend)
+    return axes
+
+
+def _errors(errors, values):
+    """Returns errors for matplotlib, none where there is no value."""
+    if errors is None:
+        return None
+    errors = np.asarray(errors, float)
+    if errors.shape not in (values.shape, (2, values.size)):
+        shapes = f"{values.shape} or {(2, values.size)}"
+        raise ValueError(f"expected errors of shape {shapes}, got {errors.shape}")
+    return np.where(np.isfinite(values), errors, np.nan)
+
+
+def _cut(ax, rows, values, lowest):
+    """Returns the values to draw; an arrow at the frame is for those below."""
+    if lowest is None:
+        return values
+    below = values < lowest
+    frame = {"transform": ax.get_yaxis_transform(), "color": ink()}
+    ax.plot(np.zeros(below.sum()), rows[below], "<", ms=5, clip_on=False, **frame)
+    for row, value in zip(rows[below], values[below], strict=True):
+        ax.text(0.03, row, f"{value:.3g}", va="center", fontsize="small", **frame)
+    ax.set_xlim(left=lowest)
+    return np.where(below, np.nan, values)
+
+
+def _write(ax, rows, sizes):
+    """Writes infinite and unknown sizes at the right frame."""
+    place = {"transform": ax.get_yaxis_transform(), "ha": "right", "va": "center"}
+    for row, size in zip(rows, sizes, strict=True):
+        if not np.isfinite(size):
+            name = "infinite" if np.isinf(size) else "unknown"
+            ax.text(0.98, row, name, fontsize="small", color=ink(), **place)
+
+
+def _finish(axes, legend):
+    left, right = axes
+    draw_legend(left, legend, above=True)
+    right.set_ylim(left.get_ylim())
+    low, high = right.get_xlim()
+    right.set_xlim(min(low, 0.0), high)
+    tidy(right)

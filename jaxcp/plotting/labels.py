@@ -1,0 +1,108 @@
+"""Label sets, a row of cells each."""
+
+from typing import Any
+
+import numpy as np
+
+from jaxcp import _checks
+from jaxcp.metrics._sets import as_label_sets
+from jaxcp.plotting._axes import COVERED, MISSED, Axes, draw_legend, ink, new_axes
+from jaxcp.typing import ArrayLike, HasLabels
+
+
+def plot_label_sets(
+    sets: HasLabels | ArrayLike,
+    y: ArrayLike | None = None,
+    *,
+    images: ArrayLike | None = None,
+    names: Any = None,
+    color: Any = COVERED,
+    markersize: float | None = None,
+    legend: bool | str = True,
+    ax: Axes | None = None,
+    **kwargs: Any,
+) -> Axes:
+    """Returns axes with a row of cells for each set, and a mark on the true label.
+
+    Cells of labels in the set are filled. A ring marks a true label in its set, a cross
+    one that its set misses.
+
+    Args:
+      sets: Label sets with a mask of shape (m, k), or such a mask.
+      y: True labels, shape (m,), int or by the names that the sets have.
+      images: What the sets are of, shape (m, height, width) or (m, height, width, 3),
+        drawn small at the left of the rows, dark pixels on light ones as they are.
+      names: Names of the rows, m of them.
+      color: Color of the labels in the sets.
+      markersize: Size of the marks, in points. Defaults to what fits in the cells.
+      legend: Whether to draw a legend above the rows; or where, as matplotlib's `loc`.
+      ax: Axes to draw on. Defaults to new ones.
+      kwargs: Options of `Axes.pcolormesh`.
+
+    Returns:
+      The axes.
+
+    Raises:
+      ValueError: if lengths differ, or sets are no label sets.
+
+    Example:
+      >>> from jaxcp.sets import LabelSet
+      >>> sets = LabelSet(jnp.eye(3, dtype=bool), classes=("cat", "dog", "bird"))
+      >>> ax = plot_label_sets(sets, ["cat", "dog", "dog"], images=jnp.ones((3, 8, 8)))
+    """
+    sets = as_label_sets(sets)
+    mask = np.asarray(sets.members())
+    m, k = mask.shape
+    classes = getattr(sets, "classes", None) or range(k)
+    ax = ax or new_axes()
+    _cells(ax, mask, color, kwargs)
+    ax.set(xticks=np.arange(k) + 0.5, xticklabels=classes, yticks=[])
+    left = 0 if images is None else _images(ax, np.asarray(images), m)
+    ax.set(xlabel="label", ylabel="example", xlim=(left, k), ylim=(m, 0))
+    ax.tick_params(length=0)
+    ax.spines[:].set_visible(False)
+    if names is not None:
+        _checks.check_shape("names", (m,), (len(names),))
+        ax.set(yticks=np.arange(m) + 0.5, yticklabels=names, ylabel="")
+    if y is not None:
+        y = np.asarray(getattr(sets, "codes", lambda v: v)(y))
+        _checks.check_shape("y", (m,), y.shape)
+        _marks(ax, mask, y, markersize)
+    draw_legend(ax, legend, above=True)
+    return ax
+
+
+def _cells(ax, mask, color, kwargs):
+    from matplotlib.colors import ListedColormap, to_rgba
+
+    cells = ListedColormap([(0, 0, 0, 0), to_rgba(color, 0.55)])
+    look = {"cmap": cells, "vmin": 0, "vmax": 1, "linewidth": 0.5}
+    look |= {"edgecolors": to_rgba(ink(), 0.3)} | kwargs
+    ax.pcolormesh(mask.astype(int), **look)
+    ax.bar(0, 0, color=to_rgba(color, 0.55), label="in the set")
+
+
+def _images(ax, images, m):
+    """Draws an image beside each row; returns where the axes begin."""
+    _checks.check_shape("images, number", (m,), images.shape[:1])
+    for i, image in enumerate(images):
+        inset = ax.inset_axes((-1.1, i + 0.04, 1, 0.92), transform=ax.transData)
+        inset.imshow(image, cmap="gray")
+        inset.set_axis_off()
+    return -1.2
+
+
+def _marks(ax, mask, y, markersize):
+    m, k = mask.shape
+    height = 72 * ax.bbox.height / ax.figure.dpi / (m + 1)
+    width = 72 * ax.bbox.width / ax.figure.dpi / (k + 1)
+    size = markersize or np.clip(0.55 * min(height, width), 2, 9)
+    rows, hit = np.arange(m), mask[np.arange(m), y]
+    look = {"ms": size, "mew": 1.3, "mfc": "none", "linestyle": ""}
+    for rows_of, marker, color, name in (
+        (rows[hit], "o", ink(), "true label"),
+        (rows[~hit], "x", MISSED, "true label, missed"),
+    ):
+        if rows_of.size:
+            look |= {"marker": marker, "color": color, "label": name}
+            ax.plot(y[rows_of] + 0.5, rows_of + 0.5, **look)
