@@ -2,8 +2,8 @@
 # # Intervals for a network
 #
 # A flax network predicts how a disease progresses within a year, from ten measurements
-# of a patient. *Split conformal prediction* turns any such model into intervals that hold
-# the truth with probability 1 - alpha. It needs some rows that the model was not
+# of a patient. *Split conformal prediction* turns any such model into intervals that
+# hold the truth with probability 1 - alpha. It needs some rows that the model was not
 # trained on. It sorts the errors of the model on these rows, and takes one of them as
 # half the width of every interval.
 
@@ -131,7 +131,7 @@ print(f"mean coverage {coverages.mean():.4f} +- {error:.4f}, in theory {exact:.4
 # model: the number of covered test rows is beta-binomial.
 
 # %% tags=["thumbnail"]
-figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6))
 predicted = predict(params, x[test])
 ranked = jnp.argsort(predicted)
 plotting.plot_intervals(predicted[ranked], sets[ranked], y[test][ranked], ax=left)

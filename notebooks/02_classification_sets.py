@@ -118,13 +118,13 @@ def sets_of(score, preds, old, new):
 # %% [markdown]
 # ## Hard images
 #
-# The new images of which the classifier is least sure. The true label is ringed. The
-# ring has another color where the set misses the label.
+# The new images of which the classifier is least sure. A circle marks the true label,
+# a cross marks a true label that is not in the set.
 
 # %% tags=["thumbnail"]
 hard = jnp.argsort(p[new].max(1))[:NUM_SHOWN]
 images = x[new][hard].reshape(-1, 8, 8)
-figure, axes = plt.subplots(1, 2, figsize=(9, 4.5), layout="constrained")
+figure, axes = plt.subplots(1, 2, figsize=(9, 4.5))
 for ax, name in zip(axes, ["LAC", "APS, randomized"], strict=True):
     shown = sets_of(*methods[name], old, new)
     plotting.plot_label_sets(shown[hard], y[new][hard], images=images, ax=ax)
@@ -184,6 +184,7 @@ for name in names:
 
 # %%
 errors = jax.tree.map(lambda v: 2 * v / NUM_DEALS**0.5, spread)
+figure, axes = plt.subplots(1, 2, figsize=(9, 3.4), sharey=True)
 plotting.plot_comparison(
     names,
     [mean["coverage"][name] for name in names],
@@ -191,7 +192,10 @@ plotting.plot_comparison(
     ALPHA,
     coverage_errors=[errors["coverage"][name] for name in names],
     size_errors=[errors["size"][name] for name in names],
+    size_name="mean number of labels",
+    ax=axes,
 )
+axes[0].set_title(f"{NUM_DEALS:,} deals, n = {NUM_CALIBRATE}")
 plt.show()
 
 # %% [markdown]
@@ -218,20 +222,26 @@ aps = sets_of(*methods["APS, randomized"], old, new)
 cp = jaxcp.calibrate_groups(scores.LAC(), p[old], y[old], y[old], num_groups=10)
 by_class = cp(p[new], alpha=ALPHA)
 levels = ["easiest", "easy", "middle", "hard", "hardest"]
-figure, axes = plt.subplots(2, 2, figsize=(9, 6), layout="constrained", sharey=True)
 panels = {
     "LAC": (sets, level[new], levels),
     "APS, randomized": (aps, level[new], levels),
-    "LAC, one threshold": (sets, y[new], None),
-    "LAC, a threshold for each class": (by_class, y[new], None),
+    "LAC, one threshold": (sets, y[new], range(10)),
+    "LAC, a threshold for each class": (by_class, y[new], range(10)),
 }
-for ax, (name, (shown, groups, group_names)) in zip(
-    axes.flat, panels.items(), strict=True
-):
+figure, axes = plt.subplots(
+    2, 2, figsize=(9, 5.5), sharex=True, sharey="row", height_ratios=[1, 2]
+)
+for ax, name in zip(axes.flat, panels, strict=True):
+    shown, groups, group_names = panels[name]
     plotting.plot_group_coverage(
-        shown, y[new], groups, ALPHA, names=group_names, legend=ax is axes[0, 0], ax=ax
+        shown, y[new], groups, ALPHA, names=group_names, legend=False, ax=ax
     )
-    ax.set(title=name, xlabel="class" if group_names is None else "images")
+    ax.set(title=name, xlabel="")
+axes[0, 0].set_ylabel("images")
+axes[1, 0].set_ylabel("class")
+figure.supxlabel("coverage", fontsize="medium")
+legend = axes[0, 0].get_legend_handles_labels()
+figure.legend(*legend, loc="outside lower center", ncols=3)
 plt.show()
 
 # %% [markdown]

@@ -101,14 +101,15 @@ for name, values in coverage.items():
 # have huge intervals.
 
 # %% tags=["thumbnail"]
-figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6))
 for name, marker in zip(coverage, "os^", strict=True):
     left.plot(PENALTIES, coverage[name], f"{marker}-", label=name)
     right.plot(PENALTIES, np.median(found["width"][name], 0), f"{marker}-")
-left.axhline(1 - ALPHA, color="gray", linestyle="--", label="1 - alpha")
+left.axhline(1 - ALPHA, color="gray", linestyle="--", label=f"1 − α = {1 - ALPHA}")
 left.set(xlabel="penalty", ylabel="coverage", xscale="log", ylim=(0.4, 1.02))
 right.set(xlabel="penalty", ylabel="median width", xscale="log", yscale="log")
-right.minorticks_off()
+for ax in (left, right):
+    ax.minorticks_off()
 right.set_yticks([6, 10, 20, 40, 60], ["6", "10", "20", "40", "60"])
 left.legend(loc="lower right")
 left.set_title(f"{NUM_ROWS} rows, {NUM_ROWS} features, alpha = {ALPHA}")
@@ -154,23 +155,20 @@ along = jax.jit(jax.vmap(jax.value_and_grad(mean_width, has_aux=True)))
 best = errors.argmin()
 print(f"penalty with the smallest scores: {jnp.exp(grid[best]):.0f}")
 
-figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6))
 left.plot(jnp.exp(grid), errors, "C0")
 right.plot(jnp.exp(grid), widths, "C0", label="mean width")
 step = jnp.array([-0.3, 0.3])
 for i in range(5, 91, 10):
     line = jnp.exp(grid[i] + step), widths[i] + slopes[i] * step
-    right.plot(*line, "C1", linewidth=3, label="jax.grad" if i == 5 else None)
+    right.plot(*line, "C1", linewidth=3, label="slope by jax.grad" if i == 5 else None)
 for ax in (left, right):
-    ax.axvline(
-        jnp.exp(grid[best]), color="gray", linestyle="--", label="predicts best"
-    )
+    ax.axvline(jnp.exp(grid[best]), color="gray", linestyle="--", label="predicts best")
     ax.set(xlabel="penalty", xscale="log")
     ax.minorticks_off()
-left.set(ylabel="mean held-out score")
-right.set(ylabel="mean width")
+left.set(ylabel="mean held-out score", title=f"jackknife+, {NUM_ROWS} patients")
+right.set(ylabel="mean width", title=f"alpha = {ALPHA}")
 right.legend()
-figure.suptitle(f"jackknife+, {NUM_ROWS} patients, alpha = {ALPHA}")
 plt.show()
 
 # %% [markdown]

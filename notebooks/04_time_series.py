@@ -134,20 +134,18 @@ print("infinite intervals of ACI:", jnp.isinf(widths["ACI"]).sum())
 #
 # ## The change
 #
-# The hundred hours before and after it, for split conformal prediction and for ACI.
-# Triangles mark infinite ends.
+# The hundred hours before and after it, for split conformal prediction and for ACI. The
+# vertical line is the change. Triangles mark infinite ends.
 
 # %% tags=["thumbnail"]
-figure, axes = plt.subplots(
-    2, 1, figsize=(9, 6), layout="constrained", sharex=True, sharey=True
-)
+figure, axes = plt.subplots(2, 1, figsize=(9, 6), sharex=True, sharey=True)
 near = slice(CHANGE - 100, CHANGE + 100)
 for ax, name in zip(axes, ["split", "ACI"], strict=True):
     hours = times[NUM_PAST:][near]
     plotting.plot_intervals(
         hours, found[name][near], targets[near], legend=name == "ACI", ax=ax
     )
-    ax.axvline(CHANGE - 0.5, color="gray", linestyle="--")
+    ax.axvline(CHANGE - 0.5, color="gray", linestyle=":")
     ax.set(title=f"{name}, alpha = {ALPHA}", ylabel="y", xlabel="")
 axes[0].set_ylim(-15, 15)
 axes[1].set_xlabel("hour")
@@ -156,21 +154,21 @@ plt.show()
 # %% [markdown]
 # ## The whole stream
 #
-# The coverage of the latest 200 hours, for every method. The vertical line is the
-# change.
+# The coverage of the latest 200 hours, for every method. The gray strip is two standard
+# errors of independent steps wide, on both sides of 1 - alpha.
 
 # %%
-figure, axes = plt.subplots(
-    2, 3, figsize=(9, 4.8), layout="constrained", sharex=True, sharey=True
-)
+figure, axes = plt.subplots(2, 3, figsize=(9, 4.8), sharex=True, sharey=True)
 for ax, (name, sets) in zip(axes.flat, found.items(), strict=False):
     covered = metrics.covered(sets, targets)
     plotting.plot_rolling_coverage(
-        covered, ALPHA, window=WINDOW, legend=ax is axes[0, 0], ax=ax
+        covered, ALPHA, window=WINDOW, label="coverage", legend=False, ax=ax
     )
-    ax.axvline(CHANGE - 0.5, color="gray", linestyle="--")
+    ax.axvline(CHANGE - 0.5, color="gray", linestyle=":", label="change")
     ax.set(title=name, xlabel="", ylabel="")
+axes[0, -1].tick_params(labelbottom=True)
 axes[-1, -1].set_axis_off()
+axes[-1, -1].legend(*axes[0, 0].get_legend_handles_labels(), loc="center")
 figure.supxlabel("hour", fontsize="medium")
 figure.supylabel(f"coverage of the latest {WINDOW} hours", fontsize="medium")
 plt.show()

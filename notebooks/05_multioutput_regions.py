@@ -121,9 +121,7 @@ regions = {
     for name, cp in calibrated.items()
 }
 
-figure, axes = plt.subplots(
-    3, 4, figsize=(9, 6.6), sharex=True, sharey=True, layout="constrained"
-)
+figure, axes = plt.subplots(3, 4, figsize=(9, 7), sharex=True, sharey=True)
 bounds = sets.Box(jnp.array([-2.0, -1.6]), jnp.array([2.0, 1.5]))
 keys = jax.random.split(jax.random.key(4), (len(methods), 2))
 # Two methods in a row, two inputs each.
@@ -138,10 +136,13 @@ for j, (name, pair) in enumerate(regions.items()):
         log_area, error = jaxcp.volume(keys[j, i], region)
         area = jnp.exp(log_area)
         spread = f" ± {area * error:.2f}" if error > 0 else ""
-        ax.set_title(f"{name}, x = {x_new[row, 0]:.2f}")
-        ax.set(xlabel=f"area {area:.2f}{spread}", ylabel="")
+        ax.set_title(f"{name}, x = {x_new[row, 0]:.2f}\narea {area:.2f}{spread}")
+        ax.set(xlabel="", ylabel="")
+        ax.tick_params(labelbottom=True)
 figure.supxlabel("first output", fontsize="medium")
 figure.supylabel("second output", fontsize="medium")
+legend = axes[0, 0].get_legend_handles_labels()
+figure.legend(*legend, loc="outside lower center", ncols=3)
 plt.show()
 
 # %% [markdown]
@@ -188,9 +189,7 @@ print(f"noise               {1000 * floor:.1f}")
 # the largest, with two standard errors.
 
 # %%
-figure, axes = plt.subplots(
-    3, 2, figsize=(9, 7), sharex=True, sharey=True, layout="constrained"
-)
+figure, axes = plt.subplots(3, 2, figsize=(9, 7), sharex=True, sharey=True)
 part = jnp.arange(NUM_ROWS) * NUM_PARTS // NUM_ROWS  # rows are sorted by x
 middles = [f"{v:.2f}" for v in x_new[:, 0].reshape(NUM_PARTS, -1).mean(axis=1)]
 for ax, name in zip(axes.flat, methods, strict=True):
@@ -198,8 +197,8 @@ for ax, name in zip(axes.flat, methods, strict=True):
         below[name], test_scores[name], part, ALPHA, names=middles, ax=ax, legend=False
     )
     ax.set(title=name, xlabel="", ylabel="")
-figure.supxlabel("mean x of the part", fontsize="medium")
-figure.supylabel("coverage", fontsize="medium")
+figure.supxlabel(f"coverage, alpha = {ALPHA}", fontsize="medium")
+figure.supylabel("mean x of the part (test rows)", fontsize="medium")
 plt.show()
 
 # %% [markdown]

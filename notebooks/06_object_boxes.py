@@ -152,7 +152,7 @@ down = (2 * row - y_min - y_max) / (y_max - y_min)
 inside = np.any(across**2 + down**2 <= 1, axis=0)[:, :, None]
 image = np.where(inside, [0.35, 0.45, 0.3], [0.15, 0.15, 0.2])
 
-figure, axes = plt.subplots(1, 2, figsize=(9, 5), layout="constrained")
+figure, axes = plt.subplots(1, 2, figsize=(9, 5))
 for ax, name in zip(axes, ["four margins", "four, inner"], strict=True):
     drawn = calibrated[name](seen, alpha=ALPHA)
     plotting.plot_boxes(image, drawn, preds=preds[new][i], true=objects, ax=ax)

@@ -159,17 +159,17 @@ for name, loss in {"cross-entropy": cross_entropy, "set size": set_size}.items()
 # %% [markdown]
 # ## Picture
 #
-# On the left each point is a seed. Below the diagonal its sets are smaller after
-# training for their size. The other panels are means over seeds with two standard
-# errors: the coverage is the same, the size is not.
+# On the left each point is a seed, with the mean number of labels in its sets. Below
+# the diagonal, sets are smaller after training for their size. The other panels are
+# means over seeds with two standard errors: the coverage is the same, the size is not.
 
 # %% tags=["thumbnail"]
-figure, axes = plt.subplots(1, 3, figsize=(9, 3.4), layout="constrained")
+figure, axes = plt.subplots(1, 3, figsize=(9, 3.4))
 before, after = (results[name]["size"] for name in ("cross-entropy", "set size"))
 ends = [0.97 * min(after.min(), before.min()), 1.03 * max(after.max(), before.max())]
 axes[0].plot(ends, ends, "--", color="gray", label="equal")
 axes[0].plot(before, after, "o", markersize=4, label="a seed")
-axes[0].set(xlabel="size after cross-entropy", ylabel="size after training for size")
+axes[0].set(xlabel="labels, cross-entropy", ylabel="labels, set size")
 axes[0].set(xlim=ends, ylim=ends, aspect="equal")
 axes[0].legend(loc="upper left")
 means = {k: [of[k].mean() for of in results.values()] for k in ("coverage", "size")}
@@ -183,9 +183,13 @@ plotting.plot_comparison(
     ALPHA,
     coverage_errors=twice["coverage"],
     size_errors=twice["size"],
+    size_name="mean number of labels",
     ax=axes[1:],
 )
-figure.suptitle(f"{NUM_SEEDS} seeds, 599 calibration images, alpha = {ALPHA}")
+axes[0].set_title(f"{NUM_SEEDS} seeds")
+axes[1].set_title(f"n = 599, alpha = {ALPHA}")
+axes[1].locator_params(axis="x", nbins=4)
+axes[2].set_yticks([])
 plt.show()
 
 # %% [markdown]

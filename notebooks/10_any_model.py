@@ -271,7 +271,9 @@ print(json.dumps(cp([[1000.0], [1010.0], [990.0]], alpha={ALPHA}).to_numpy().tol
 """
 there = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
 here = by_district([[1000.0], [1010.0], [990.0]], alpha=ALPHA).to_numpy()
-print("in the other process:", *(f"{v:.2f}" for v in np.ravel(json.loads(there.stdout))))
+print(
+    "in the other process:", *(f"{v:.2f}" for v in np.ravel(json.loads(there.stdout)))
+)
 print("in this process:     ", *(f"{v:.2f}" for v in here.ravel()))
 print(f"minmax without JAX: lowest prediction - {by_district.quantile(ALPHA):.1f},")
 print(f"                   highest prediction + {by_district.quantile(ALPHA):.1f}")
@@ -284,7 +286,7 @@ print(f"                   highest prediction + {by_district.quantile(ALPHA):.1f
 
 # %%
 area = X_new.area.to_numpy()
-figure, axes = plt.subplots(1, 2, figsize=(9, 3.8), layout="constrained", sharey=True)
+figure, axes = plt.subplots(1, 2, figsize=(9, 3.8), sharey=True)
 for ax, name in zip(axes, list(all_sets)[:2], strict=True):
     plotting.plot_intervals(
         area[:60],
@@ -305,15 +307,18 @@ plt.show()
 # %% tags=["thumbnail"]
 coverages = {name: metrics.coverage(s, y_new) for name, s in all_sets.items()}
 widths = {name: metrics.sizes(s) for name, s in all_sets.items()}
-axes = plotting.plot_comparison(
+figure, axes = plt.subplots(1, 2, figsize=(9, 3), sharey=True)
+plotting.plot_comparison(
     list(all_sets),
     list(coverages.values()),
     [width.mean() for width in widths.values()],
     ALPHA,
     coverage_errors=[2 * (c * (1 - c) / NUM_NEW) ** 0.5 for c in coverages.values()],
     size_errors=[2 * width.std() / NUM_NEW**0.5 for width in widths.values()],
+    size_name="mean width (rent)",
+    ax=axes,
 )
-axes[1].set_xlabel("mean width of the rent")
+axes[0].set_title(f"n = {NUM_ROWS}, {NUM_NEW:,} new flats")
 plt.show()
 
 # %% [markdown]
