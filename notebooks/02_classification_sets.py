@@ -239,9 +239,10 @@ for ax, name in zip(axes.flat, panels, strict=True):
     ax.set(title=name, xlabel="")
 axes[0, 0].set_ylabel("images")
 axes[1, 0].set_ylabel("class")
-figure.supxlabel("coverage", fontsize="medium")
+for ax in axes[1]:
+    ax.set_xlabel("coverage")
 legend = axes[0, 0].get_legend_handles_labels()
-figure.legend(*legend, loc="outside lower center", ncols=3)
+figure.legend(*legend, loc="outside upper center", ncols=3)
 plt.show()
 
 # %% [markdown]

@@ -134,12 +134,12 @@ print("infinite intervals of ACI:", jnp.isinf(widths["ACI"]).sum())
 #
 # ## The change
 #
-# The hundred hours before and after it, for split conformal prediction and for ACI. The
+# The three days before and after it, for split conformal prediction and for ACI. The
 # vertical line is the change. Triangles mark infinite ends.
 
 # %% tags=["thumbnail"]
-figure, axes = plt.subplots(2, 1, figsize=(9, 6), sharex=True, sharey=True)
-near = slice(CHANGE - 100, CHANGE + 100)
+figure, axes = plt.subplots(2, 1, figsize=(9, 5), sharex=True, sharey=True)
+near = slice(CHANGE - 72, CHANGE + 72)
 for ax, name in zip(axes, ["split", "ACI"], strict=True):
     hours = times[NUM_PAST:][near]
     plotting.plot_intervals(
@@ -158,7 +158,7 @@ plt.show()
 # errors of independent steps wide, on both sides of 1 - alpha.
 
 # %%
-figure, axes = plt.subplots(2, 3, figsize=(9, 4.8), sharex=True, sharey=True)
+figure, axes = plt.subplots(2, 3, figsize=(9, 4.2), sharex=True, sharey=True)
 for ax, (name, sets) in zip(axes.flat, found.items(), strict=False):
     covered = metrics.covered(sets, targets)
     plotting.plot_rolling_coverage(

@@ -69,9 +69,9 @@ density, latent = scores.Density.of(flow, params), scores.Latent.of(flow, params
 # | M-CP | how far y is outside of a box of quantiles of draws | box |
 # | L-CP | the length of the noise that y is mapped to | image of a disc |
 # | DR-CP | minus the log density of y | all points of high density |
-# | C-HDR | the share of draws with a smaller DR-CP score | as DR-CP |
+# | C-HDR | the number of draws whose DR-CP score is at most that of y | as DR-CP |
 # | PCP | the distance from the nearest draw | balls of one radius around draws |
-# | C-PCP | the share of draws with a smaller PCP score | as PCP |
+# | C-PCP | the number of draws whose PCP score is at most that of y | as PCP |
 #
 # C-HDR and C-PCP rank a score among the scores of draws at the same input.
 # `scores.CDF(base)` does this for any score.
@@ -142,7 +142,7 @@ for j, (name, pair) in enumerate(regions.items()):
 figure.supxlabel("first output", fontsize="medium")
 figure.supylabel("second output", fontsize="medium")
 legend = axes[0, 0].get_legend_handles_labels()
-figure.legend(*legend, loc="outside lower center", ncols=3)
+figure.legend(*legend, loc="outside upper center", ncols=3)
 plt.show()
 
 # %% [markdown]

@@ -114,15 +114,17 @@ print(f"rows for a coverage of 0.9 +- 0.01, nine times in ten: {needed:,}")
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6))
 plotting.plot_coverage(each, NUM_CALIBRATION, ALPHA, ax=left)
-left.set_title(f"{NUM_TRIALS:,} calibrations, n = {NUM_CALIBRATION}")
+left.set_title(f"n = {NUM_CALIBRATION}, alpha = {ALPHA}")
 sizes = 10 * np.geomspace(2, 2000, 60).astype(int) - 1
 bands = [certificates.certificate(n, ALPHA).interval(0.9) for n in sizes]
-right.fill_between(sizes, *np.transpose(bands), alpha=0.4, label="nine in ten")
+right.fill_between(
+    sizes, *np.transpose(bands), alpha=0.4, label="nine coverages in ten"
+)
 right.axhline(1 - ALPHA, color="gray", linestyle="--", label=f"1 − α = {1 - ALPHA}")
 right.axvline(needed, color="gray", linestyle=":", label=f"{needed:,} rows")
 right.set(xscale="log", xlabel="calibration rows n", ylabel="coverage given the rows")
 right.legend()
-right.set_title(f"nine in ten coverages, alpha = {ALPHA}")
+right.set_title(f"alpha = {ALPHA}")
 plt.show()
 
 # %% [markdown]
