@@ -7,7 +7,16 @@ import pytest
 
 from jaxcp import plotting
 from jaxcp.scores import Density
-from jaxcp.sets import Balls, BoundingBox, Box, Ellipsoid, Interval, LabelSet, LevelSet
+from jaxcp.sets import (
+    Balls,
+    BoundingBox,
+    Box,
+    Ellipsoid,
+    Interval,
+    Intervals,
+    LabelSet,
+    LevelSet,
+)
 
 matplotlib.use("Agg")
 
@@ -37,6 +46,114 @@ def test_intervals():
         plotting.plot_intervals(jnp.arange(2.0), sets)
     with pytest.raises(ValueError, match=r"y of shape \(3,\), got \(2,\)"):
         plotting.plot_intervals(jnp.arange(3.0), sets, [1.0, 2.0])
+
+
+def test_a_band_where_x_is_ordered_and_bars_elsewhere():
+    x = np.arange(8.0)
+    sets = Interval(jnp.asarray(x - 1), jnp.asarray(x + 1))
+    days = np.datetime64("2024-01-01") + np.arange(8)
+    for place, kind in (
+        (x, "FillBetweenPolyCollection"),
+        (days, "FillBetweenPolyCollection"),
+        (x[::-1], "LineCollection"),
+        (x // 4, "LineCollection"),
+    ):
+        ax = plotting.plot_intervals(place, sets)
+        assert type(ax.collections[0]).__name__ in (kind, kind[11:])
+    assert (
+        "Concise"
+        in type(
+            plotting.plot_intervals(days, sets).xaxis.get_major_formatter()
+        ).__name__
+    )
+    bars = plotting.plot_intervals(x, sets, kind="bars").collections[0]
+    assert len(bars.get_segments()) == 8
+    with pytest.raises(ValueError, match=r"kind as one of .*, got 'box'"):
+        plotting.plot_intervals(x, sets, kind="box")
+    ends = np.stack([x - 1, x + 1], axis=1)
+    assert plotting.plot_intervals(x, ends).get_ylim() == ax.get_ylim()
+
+
+def test_many_rows_are_thinned_but_no_miss_is():
+    x = np.arange(5000.0)
+    y = np.where(x % 10 == 0, 2.0, 0.0)
+    sets = Interval(-jnp.ones(5000), jnp.ones(5000))
+    ax = plotting.plot_intervals(x, sets, y, kind="bars", max_points=300, max_bars=50)
+    assert len(ax.collections[0].get_segments()) == 50
+    covered, missed = (line.get_xdata() for line in ax.get_lines())
+    assert (len(covered), len(missed)) == (300, 500)
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == [
+        "prediction interval (50 of 5,000 drawn)",
+        "covered (4,500; 300 drawn)",
+        "missed (500)",
+    ]
+
+
+def test_infinite_ends_are_marked_at_the_frame():
+    lower, upper = jnp.zeros(6), jnp.ones(6)
+    sets = Interval(lower.at[0].set(-jnp.inf), upper.at[:2].set(jnp.inf))
+    ax = plotting.plot_intervals(jnp.arange(6.0), sets)
+    _, up, down = ax.get_lines()
+    assert list(up.get_xdata()) == [0, 1] and list(down.get_xdata()) == [0]
+    assert ax.get_legend().get_texts()[1].get_text() == "infinite (2)"
+    ax.set_ylim(-50, 50)  # they stay there
+    place = down.get_transform().transform((0, down.get_ydata()[0]))
+    assert np.isclose(place[1], ax.bbox.y0)
+    assert 0.7 < up.get_ydata()[0] < 1  # below the legend
+    ax = plotting.plot_widths(jnp.arange(6.0), sets)
+    assert list(ax.get_lines()[-1].get_xdata()) == [0, 1]
+
+
+def test_unions_of_intervals_are_drawn_in_pieces():
+    two = Intervals(jnp.array([[0.0, 5.0]] * 3), jnp.array([[1.0, 6.0]] * 3))
+    ax = plotting.plot_intervals(jnp.arange(3.0), two, [0.5, 3.0, 5.5])
+    assert len(ax.collections[0].get_segments()) == 6
+    covered, missed = (line.get_xdata() for line in ax.get_lines())
+    assert list(covered) == [0, 2] and list(missed) == [1]
+    ax = plotting.plot_intervals(jnp.arange(3.0), two, kind="band")
+    assert len(ax.collections) == 2
+
+
+def test_intervals_on_one_frame_show_all():
+    x = jnp.arange(4.0)
+    axes = matplotlib.pyplot.subplots(1, 2, sharey=True)[1]
+    plotting.plot_intervals(x, Interval(x - 9, x + 9), ax=axes[0])
+    plotting.plot_intervals(x, Interval(x - 1, x + 1), ax=axes[1])
+    low, high = axes[1].get_ylim()
+    assert low < -9 and high > 12
+
+
+def test_widths_and_sizes():
+    x = jnp.arange(5.0)
+    ax = plotting.plot_widths(x, Interval(-x, x), label="a")
+    np.testing.assert_allclose(ax.get_lines()[0].get_ydata(), 2 * np.arange(5))
+    ax = plotting.plot_widths(x, Interval(-4 * x, 4 * x), label="b", ax=ax)
+    assert ax.get_ylim()[1] > 32 and ax.get_ylim()[0] == 0
+    assert plotting.plot_widths(x[::-1], Interval(-x, x)).get_lines()[0].get_marker()
+    labels = LabelSet(jnp.array([[True, True], [True, False]]))
+    ax = plotting.plot_sizes({"LAC": labels, "APS": LabelSet(labels.mask ^ True)})
+    assert [bar.get_height() for bar in ax.patches] == [0, 0.5, 0.5, 0.5, 0.5, 0]
+    names = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert names == ["LAC, mean 1.5", "APS, mean 0.5"]
+    ends = jnp.array([jnp.inf, 1.0, 2.0, 3.0])
+    ax = plotting.plot_sizes(Interval(-ends, ends), bins=2, label="ACI")
+    (text,) = ax.get_legend().get_texts()
+    assert text.get_text() == "ACI, 0.25 infinite, mean of others 4"
+    same = Interval(jnp.zeros(9), 1 + 1e-7 * jnp.arange(9))
+    assert max(plotting.plot_sizes(same).patches[0].get_xy()[:, 1]) == pytest.approx(1)
+    with pytest.raises(ValueError, match="kind as one of 'line', 'dots', got 'bars'"):
+        plotting.plot_widths(x, Interval(-x, x), kind="bars")
+
+
+def test_label_sets_have_images_and_names():
+    sets = LabelSet(jnp.eye(3, dtype=bool), classes=("cat", "dog", "bird"))
+    images, rows = np.zeros((3, 4, 4)), ["a", "b", "c"]
+    ax = plotting.plot_label_sets(sets, images=images, names=rows)
+    assert len(ax.child_axes) == 3 and ax.get_xlim()[0] < -1
+    assert [text.get_text() for text in ax.get_yticklabels()] == rows
+    assert [text.get_text() for text in ax.get_xticklabels()] == ["cat", "dog", "bird"]
+    with pytest.raises(ValueError, match=r"images, number of shape \(3,\), got \(2,\)"):
+        plotting.plot_label_sets(sets, images=images[:2])
 
 
 def test_label_sets():
@@ -81,7 +198,8 @@ def test_regions(region, bounds):
     assert abs(np.linalg.norm(outline, axis=1) - 1).max() < 0.05
     left, right = ax.get_xlim()
     assert (right == 2) if bounds is not None else (left < -1 and 1 < right < 1.2)
-    assert plotting.plot_region(region, PLANE, ax=ax) is ax
+    assert ax.get_aspect() == 1  # balls are round
+    assert plotting.plot_region(region, PLANE, aspect=2, ax=ax).get_aspect() == 2
 
 
 def test_regions_that_fill_or_miss_the_frame():
@@ -157,7 +275,7 @@ def test_coverage_curve():
     exact, curve = ax.get_lines()
     np.testing.assert_allclose(curve.get_xdata(), [0.5, 0.7, 0.9])
     np.testing.assert_allclose(curve.get_ydata(), [0.5, 0.7, 0.9])
-    assert list(exact.get_ydata()) == [0, 1]
+    assert exact.get_slope() == 1 and exact.get_xy1() == (0, 0)
     again = plotting.plot_coverage_curve(alphas, np.ones((4, 3)), label="b", ax=ax)
     assert again is ax and len(ax.get_lines()) == 3
     with pytest.raises(ValueError, match=r"coverages of shape \(3,\), got \(2,\)"):

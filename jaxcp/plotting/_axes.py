@@ -11,6 +11,7 @@ else:  # only pictures import matplotlib
 
 # Okabe, Ito 2008; vermillion late, as it means a miss, and yellow last, as it is light.
 COVERED, MISSED = "#0072B2", "#D55E00"
+_UPRIGHT, _INFINITE, _ABOVE = "upright level", "infinite", "above the data"
 PALETTE = [COVERED, "#E69F00", "#009E73", "#CC79A7", "#56B4E9", MISSED, "#F0E442"]
 
 
@@ -50,20 +51,26 @@ def draw_level(ax: Axes, alpha: float, *, upright: bool = False) -> None:
     draw = ax.axvline if upright else ax.axhline
     look = {"color": ink(), "linestyle": "--", "linewidth": 1, "zorder": 1.5}
     label = f"1 − α = {1 - alpha:.4g}"
-    name = f"level {alpha:.6g}"
-    draw_once(ax, name, lambda: draw(1 - alpha, label=label, **look))
+    if label not in ax.get_legend_handles_labels()[1]:
+        line = draw(1 - alpha, label=label, **look)
+        line.set_gid(_UPRIGHT if upright else "level")
 
 
-def draw_legend(ax: Axes, legend: bool | str, *, above: bool = False) -> None:
+def draw_legend(
+    ax: Axes, legend: bool | str, *, above: bool = False, frameon: bool = False
+) -> None:
     """Draws a legend where it hides least, or at a place of matplotlib's.
 
-    Above means within the axes, in room that is made above the data.
+    Above means within the axes, in room that is made above the data; "outside" is at
+    the right.
     """
     if not legend or not ax.get_legend_handles_labels()[0]:
         return
-    look: dict[str, Any] = {"frameon": False}
-    if isinstance(legend, str):
-        ax.legend(loc=legend, **look)
+    look: dict[str, Any] = {"frameon": frameon}
+    if legend == "outside":
+        ax.legend(loc="center left", bbox_to_anchor=(1, 0.5), **look)
+    elif isinstance(legend, str):
+        ax.legend(**look, loc=legend)  # type: ignore[call-overload]
     elif above:
         _make_room(ax, look)
     else:
@@ -74,16 +81,29 @@ def _make_room(ax, look):
     look |= {"loc": "upper left", "columnspacing": 1.2, "borderaxespad": 0.2}
     for columns in range(len(ax.get_legend_handles_labels()[0]), 0, -1):
         found = ax.legend(ncols=columns, **look)
+        found.set_gid(_ABOVE)
         if found.get_window_extent().width <= ax.bbox.width:
             break
     low, high = ax.get_ylim()
-    ax.set_ylim(low, low + (high - low) / (1 - legend_share(ax)))
+    share = legend_share(ax)
+    ax.set_ylim(low, low + (high - low) / (1 - share))
+    for line in ax.get_lines():
+        if line.get_gid() == _UPRIGHT:
+            line.set_ydata([0, 1 - share])
+        elif line.get_gid() == _INFINITE:
+            line.set_ydata(np.full(len(line.get_xdata()), 1 - share))
+
+
+def fit_height(ax: Axes) -> None:
+    """Fits the y axis to its data, without the room of a legend, unless it is fixed."""
+    if ax.get_autoscaley_on() or legend_share(ax):
+        ax.autoscale(axis="y")
 
 
 def legend_share(ax: Axes) -> float:
     """Returns the share of the axes' height that a legend above the data takes."""
     legend = ax.get_legend()
-    if legend is None or legend._loc != legend.codes["upper left"]:
+    if legend is None or legend.get_gid() != _ABOVE:
         return 0.0
     return min(1.1 * legend.get_window_extent().height / ax.bbox.height, 0.6)
 
@@ -108,14 +128,24 @@ def draw_infinite(ax: Axes, x: np.ndarray, *, up: bool, color: Any) -> None:
     shown = thinned(x.size, 30)
     place = np.full(shown.size, 1 - legend_share(ax) if up else 0.0)
     look: dict[str, Any] = {"color": color, "ms": 6, "clip_on": False, "zorder": 4}
+    look["gid"] = _INFINITE if up else None
     frame = ax.get_xaxis_transform()
     marker = "^" if up else "v"
     ax.plot(x[shown], place, marker, transform=frame, **look)
 
 
-def thinned(count: int, most: int) -> np.ndarray:
-    """Returns at most so many indices out of 0, ..., count - 1, evenly spaced."""
-    return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int))
+def next_color(ax: Axes) -> Any:
+    """Returns the color that the axes have for what comes next."""
+    (line,) = ax.plot([], [])
+    line.remove()
+    return line.get_color()
+
+
+def thinned(rows: int | np.ndarray, most: int) -> np.ndarray:
+    """Returns at most so many rows of those given, or of as many, evenly spaced."""
+    rows = np.arange(rows) if isinstance(rows, int) else rows
+    places = np.linspace(0, max(rows.size - 1, 0), min(rows.size, most))
+    return rows[places.round().astype(int)]
 
 
 def is_ordered(x: np.ndarray) -> bool:
@@ -124,6 +154,19 @@ def is_ordered(x: np.ndarray) -> bool:
         return False
     steps = x[1:] > x[:-1]
     return bool(np.all(x[1:] >= x[:-1]) and np.mean(steps) >= 0.8)
+
+
+def name_axes(ax: Axes, x: str, y: str) -> None:
+    """Names axes that have no name; of those that panels share the outer ones."""
+    place = ax.get_subplotspec()
+    shares_x, shares_y = (
+        len(group.get_siblings(ax)) > 1
+        for group in (ax.get_shared_x_axes(), ax.get_shared_y_axes())
+    )
+    if not ax.get_xlabel() and (not shares_x or place is None or place.is_last_row()):
+        ax.set_xlabel(x)
+    if not ax.get_ylabel() and (not shares_y or place is None or place.is_first_col()):
+        ax.set_ylabel(y)
 
 
 def tidy(ax: Axes) -> None:
@@ -148,15 +191,15 @@ def draw_targets(
     ax: Axes,
     points: tuple[np.ndarray, np.ndarray],
     covered: np.ndarray,
+    drawn: np.ndarray,
     *,
     color: Any = COVERED,
     markersize: float | None = None,
-    max_points: int | None = None,
 ) -> None:
-    """Draws targets: dots, of many only some, and a cross for each that is missed."""
-    size = markersize or np.clip(6.5 - np.log10(max(covered.size, 1)), 2.2, 5)
+    """Draws targets: dots, of the rows to draw alone, and a cross for every miss."""
     hits, misses = np.flatnonzero(covered), np.flatnonzero(~covered)
-    drawn = hits[thinned(hits.size, max_points or hits.size)] if hits.size else hits
+    drawn = np.intersect1d(drawn, hits)
+    size = markersize or np.clip(6.5 - np.log10(covered.size + 1), 2.2, 5)
     label = f"covered ({hits.size:,}"
     label += f"; {drawn.size:,} drawn)" if drawn.size < hits.size else ")"
     x, y = points

@@ -29,7 +29,8 @@ def plot_boxes(
       image: Pixels, shape (height, width), or (height, width, 3): floats in [0, 1],
         flags, or integers up to 255.
       sets: Conformal boxes with corners of shape (b, 2), outer or inner. With as many
-        true boxes, in the same order, those that miss are dotted, in another color.
+        true boxes, in the same order, those that miss are in another color, with dots
+        and dashes.
       preds: Predicted boxes (x_min, y_min, x_max, y_max), shape (b, 4): dashed.
       true: True boxes, shape (t, 4).
       label: Name of the conformal boxes. Defaults to "outer box" or "inner box".
@@ -86,7 +87,7 @@ def _draw_sets(ax, sets, true, label, look):
     if true is not None and len(true) == len(corners):
         hit = np.asarray(sets.contains(true))
     _draw(ax, corners[hit], name, **look)
-    look |= {"color": MISSED, "linestyle": ":"}
+    look |= {"color": MISSED, "linestyle": "-."}
     _draw(ax, corners[~hit], f"{name}, misses", **look)
 
 

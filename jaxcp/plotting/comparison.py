@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from jaxcp import _checks
-from jaxcp.plotting._axes import draw_legend, draw_level, ink, new_axes, tidy
+from jaxcp.plotting._axes import draw_legend, draw_level, ink, name_axes, new_axes, tidy
 from jaxcp.typing import ArrayLike
 
 
@@ -85,8 +85,8 @@ def plot_comparison(
     for each in (left, right):
         each.set_ylim(k - 0.5 + 0.2 * series, -0.5)
         each.tick_params(axis="y", length=0)
-    left.set(xlabel="coverage")
-    right.set(xlabel=size_name)
+    name_axes(left, "coverage", "")
+    name_axes(right, size_name, "")
     _finish(axes, legend)
     return axes
 
@@ -108,9 +108,9 @@ def _cut(ax, rows, values, lowest):
         return values
     below = values < lowest
     frame = {"transform": ax.get_yaxis_transform(), "color": ink()}
-    ax.plot(np.zeros(below.sum()), rows[below], "<", ms=5, clip_on=False, **frame)
+    ax.plot(np.full(below.sum(), 0.02), rows[below], "<", ms=5, **frame)
     for row, value in zip(rows[below], values[below], strict=True):
-        ax.text(0.03, row, f"{value:.3g}", va="center", fontsize="small", **frame)
+        ax.text(0.05, row, f"{value:.3g}", va="center", fontsize="small", **frame)
     ax.set_xlim(left=lowest)
     return np.where(below, np.nan, values)
 

@@ -13,7 +13,9 @@ from jaxcp.plotting._axes import (
     draw_legend,
     draw_level,
     draw_once,
+    fit_height,
     ink,
+    name_axes,
     new_axes,
 )
 from jaxcp.typing import ArrayLike
@@ -67,6 +69,8 @@ def plot_coverage(
       >>> ax = plot_coverage(samples, 99, 0.1)
     """
     samples = np.ravel(samples).astype(float)
+    if num_test is not None:
+        _checks.check_count("num_test", num_test, 1)
     a, b = coverage_law(n, alpha)
     ax = ax or new_axes()
     label = f"{samples.size:,} calibration sets" if label is None else label
@@ -77,8 +81,9 @@ def plot_coverage(
         look = {"color": ink(), "linewidth": 1.2, "label": name}
         draw_once(ax, name, lambda: ax.plot(grid, density, **look)[0])
     draw_level(ax, alpha, upright=True)
-    ax.set(xlabel="coverage given the calibration set", ylabel="density")
-    draw_legend(ax, legend)
+    name_axes(ax, "coverage given the calibration set", "density")
+    fit_height(ax)
+    draw_legend(ax, legend, above=True)
     return ax
 
 
@@ -131,7 +136,7 @@ def plot_coverage_curve(
     if len(rows) > 1:
         look = {"color": line.get_color(), "alpha": 0.2, "linewidth": 0}
         ax.fill_between(levels, mean - spread, mean + spread, **look)
-    ax.set(xlabel="level 1 − α", ylabel="coverage")
+    name_axes(ax, "level 1 − α", "coverage")
     draw_legend(ax, legend)
     return ax
 
@@ -146,7 +151,6 @@ def _law(a, b, num_test):
         grid = np.linspace(max(low, 1e-6), min(high, 1 - 1e-6), 400)
         logs = (a - 1) * np.log(grid) + (b - 1) * np.log1p(-grid) - _log_beta(a, b)
         return grid, np.exp(logs), f"Beta({a:,}, {b:,}), exact"
-    _checks.check_count("num_test", num_test, 1)
     first, last = max(int(low * num_test), 0), min(int(high * num_test) + 1, num_test)
     hits = np.unique(np.linspace(first, last, 400).astype(int))
     logs = [_log_probability(int(h), num_test, a, b) for h in hits]

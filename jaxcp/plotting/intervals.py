@@ -1,5 +1,6 @@
 """Intervals along an input."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,12 @@ from jaxcp.plotting._axes import (
     draw_targets,
     is_ordered,
     legend_share,
+    name_axes,
     new_axes,
     thinned,
     tidy,
 )
+from jaxcp.sets import Intervals
 from jaxcp.sets.basic import as_intervals
 from jaxcp.typing import ArrayLike, HasEnds, Set
 
@@ -47,10 +50,11 @@ def plot_intervals(
 
     Args:
       x: Position of each interval, shape (m,) or (m, 1): numbers or dates.
-      sets: Intervals with ends of shape (m,), or an array of ends, shape (m, 2).
+      sets: Intervals with ends of shape (m,), an array of ends, shape (m, 2), or unions
+        of intervals, `sets.Intervals`.
       y: Targets, shape (m,), drawn as points.
       kind: "band" or "bars". Defaults to a band where x increases with few ties, else
-        to bars. A band is drawn in the order of x.
+        to bars, as for unions. A band is drawn in the order of x.
       max_points: Number of covered targets to draw at most, evenly spaced.
       max_bars: Number of bars to draw at most, evenly spaced in the order of x.
       label: Name of the intervals in the legend.
@@ -74,72 +78,89 @@ def plot_intervals(
     """
     x, y = np.ravel(x), None if y is None else np.ravel(y)
     lower, upper = _ends(sets)
-    _checks.check_shape("ends", (x.size,), lower.shape)
+    _checks.check_shape("ends", (x.size,), lower.shape[:1])
     if y is not None:
         _checks.check_shape("y", x.shape, y.shape)
-    if kind not in (None, *_KINDS):
-        raise ValueError(f"expected kind as one of {_KINDS}, got {kind!r}")
-    is_band = is_ordered(x) if kind is None else kind == "band"
     ax = ax or new_axes()
-    limits = data_limits(ax, np.concatenate([lower, upper, [] if y is None else y]))
-    far = 10 * (limits[1] - limits[0])
-    ends = np.maximum(lower, limits[0] - far), np.minimum(upper, limits[1] + far)
+    heights = [lower.ravel(), upper.ravel(), *([] if y is None else [y])]
+    limits = data_limits(ax, np.concatenate(heights))
     order = np.argsort(x, kind="stable")
-    rows = x[order], *(end[order] for end in ends)
+    rows = x[order], *_cut(lower[order], upper[order], limits)
     look = {"color": color, "label": label} | kwargs
-    main = _band(ax, rows, look) if is_band else _bars(ax, rows, look, max_bars)
+    is_band = _is_band(kind, x, lower.shape[1])
+    draw = _draw_band if is_band else partial(_draw_bars, most=max_bars)
+    pieces = draw(ax, rows, look)
     if y is not None:
-        covered = (lower <= y) & (y <= upper)
-        look = {"color": color, "markersize": markersize, "max_points": max_points}
-        draw_targets(ax, (x, y), covered, **look)
-    ax.set(xlabel="input", ylabel="target", ylim=limits)
-    exists = lower <= upper
-    _finish(
-        ax,
-        main,
-        x[exists & np.isposinf(upper)],
-        x[exists & np.isneginf(lower)],
-        color,
-        legend,
-    )
+        covered = ((lower <= y[:, None]) & (y[:, None] <= upper)).any(axis=1)
+        drawn = thinned(order[covered[order]], max_points)
+        look = {"color": color, "markersize": markersize}
+        draw_targets(ax, (x, y), covered, drawn, **look)
+    name_axes(ax, "input", "target")
+    ax.set_ylim(limits)
+    infinite = np.isposinf(upper), np.isneginf(lower)
+    infinite = [(v & (lower <= upper)).any(axis=1) for v in infinite]
+    _finish(ax, pieces, x, infinite, color, legend)
     return ax
 
 
 def _ends(sets):
-    sets = as_batch(sets)
-    found = as_intervals(sets)
-    _checks.check_kind("sets of kind Interval", found, HasEnds)
-    return tuple(np.asarray(end) for end in found.ends())
+    """Returns ends of the pieces of each set, shape (m, p)."""
+    found = as_intervals(as_batch(sets))
+    if isinstance(found, Intervals):
+        return np.asarray(found.lower), np.asarray(found.upper)
+    _checks.check_kind("sets of kind Interval or Intervals", found, HasEnds)
+    ends = [np.asarray(end) for end in found.ends()]
+    if ends[0].ndim != 1:
+        raise ValueError(f"expected ends of shape (m,), got {ends[0].shape}")
+    return tuple(end[:, None] for end in ends)
 
 
-def _band(ax, rows, look):
+def _is_band(kind, x, num_pieces):
+    if kind not in (None, *_KINDS):
+        raise ValueError(f"expected kind as one of {_KINDS}, got {kind!r}")
+    return num_pieces == 1 and is_ordered(x) if kind is None else kind == "band"
+
+
+def _cut(lower, upper, limits):
+    """Returns ends that are finite, those that were not far outside of the frame."""
+    far = 10 * (limits[1] - limits[0])
+    return np.maximum(lower, limits[0] - far), np.minimum(upper, limits[1] + far)
+
+
+def _draw_band(ax, rows, look):
     x, lower, upper = rows
-    look = {"alpha": 0.3, "linewidth": 0} | look
-    return ax.fill_between(x, lower, upper, where=lower <= upper, **look)
+    look = {"alpha": 0.33, "linewidth": 0} | look
+    bands = []
+    for low, high in zip(lower.T, upper.T, strict=True):
+        bands.append(ax.fill_between(x, low, high, where=low <= high, **look))
+        look["label"] = None
+    return bands
 
 
-def _bars(ax, rows, look, max_bars):
-    shown = thinned(rows[0].size, max_bars) if rows[0].size else slice(0)
-    x, lower, upper = (v[shown] for v in rows)
-    if x.size < rows[0].size:
-        look["label"] = f"{look['label']} ({x.size:,} of {rows[0].size:,} drawn)"
+def _draw_bars(ax, rows, look, most):
+    drawn, count = thinned(rows[0].size, most), rows[0].size
+    if drawn.size < count:
+        look["label"] = f"{look['label']} ({drawn.size:,} of {count:,} drawn)"
+    x, lower, upper = (v[drawn] for v in rows)
     points = 72 * ax.bbox.width / ax.figure.dpi
     width = np.clip(0.5 * points / max(x.size, 1), 1, 4)
-    look = {"alpha": 0.4, "linewidth": width} | look
-    drawn = lower <= upper
-    return ax.vlines(x[drawn], lower[drawn], upper[drawn], **look)
+    look = {"alpha": 0.45, "linewidth": width} | look
+    row, piece = np.nonzero(lower <= upper)
+    return [ax.vlines(x[row], lower[row, piece], upper[row, piece], **look)]
 
 
-def _finish(ax, main, above, below, color, legend):
+def _finish(ax, pieces, x, infinite, color, legend):
     """Draws legend and triangles; the ends stop at the frame, below the legend."""
     from matplotlib.patches import Rectangle
 
-    if above.size or below.size:
+    above, below = infinite
+    if count := np.sum(above | below):
         look = {"color": color, "marker": "^", "linestyle": "", "ms": 6}
-        ax.plot([], [], label=f"infinite ({above.size + below.size:,} ends)", **look)
+        ax.plot([], [], label=f"infinite ({count:,})", **look)
     draw_legend(ax, legend, above=True)
     share = legend_share(ax)
-    main.set_clip_path(Rectangle((0, 0), 1, 1 - share, transform=ax.transAxes))
-    draw_infinite(ax, above, up=True, color=color)
-    draw_infinite(ax, below, up=False, color=color)
+    for piece in pieces:
+        piece.set_clip_path(Rectangle((0, 0), 1, 1 - share, transform=ax.transAxes))
+    draw_infinite(ax, x[above], up=True, color=color)
+    draw_infinite(ax, x[below], up=False, color=color)
     tidy(ax)

@@ -6,7 +6,15 @@ import numpy as np
 
 from jaxcp import _checks
 from jaxcp.metrics._sets import as_label_sets
-from jaxcp.plotting._axes import COVERED, MISSED, Axes, draw_legend, ink, new_axes
+from jaxcp.plotting._axes import (
+    COVERED,
+    MISSED,
+    Axes,
+    draw_legend,
+    ink,
+    name_axes,
+    new_axes,
+)
 from jaxcp.typing import ArrayLike, HasLabels
 
 
@@ -54,16 +62,18 @@ def plot_label_sets(
     mask = np.asarray(sets.members())
     m, k = mask.shape
     classes = getattr(sets, "classes", None) or range(k)
-    ax = ax or new_axes()
+    ax = ax or new_axes(height=np.clip(0.25 * m + 1.2, 2.5, 12))
     _cells(ax, mask, color, kwargs)
     ax.set(xticks=np.arange(k) + 0.5, xticklabels=classes, yticks=[])
     left = 0 if images is None else _images(ax, np.asarray(images), m)
-    ax.set(xlabel="label", ylabel="example", xlim=(left, k), ylim=(m, 0))
+    _turn_long_names(ax, classes)
+    ax.set(xlim=(left, k), ylim=(m, 0))
+    name_axes(ax, "label", "example" if names is None else "")
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
     if names is not None:
         _checks.check_shape("names", (m,), (len(names),))
-        ax.set(yticks=np.arange(m) + 0.5, yticklabels=names, ylabel="")
+        ax.set(yticks=np.arange(m) + 0.5, yticklabels=names)
     if y is not None:
         y = np.asarray(getattr(sets, "codes", lambda v: v)(y))
         _checks.check_shape("y", (m,), y.shape)
@@ -82,6 +92,15 @@ def _cells(ax, mask, color, kwargs):
     ax.bar(0, 0, color=to_rgba(color, 0.55), label="in the set")
 
 
+def _turn_long_names(ax, classes):
+    """Turns names of classes that would touch."""
+    size = 0.7 * ax.xaxis.get_ticklabels()[0].get_fontsize()
+    room = 72 * ax.bbox.width / ax.figure.dpi / (len(classes) + 1)
+    if size * max(len(str(name)) for name in classes) > room:
+        turned = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
+        ax.set_xticks(ax.get_xticks(), [str(name) for name in classes], **turned)
+
+
 def _images(ax, images, m):
     """Draws an image beside each row; returns where the axes begin."""
     _checks.check_shape("images, number", (m,), images.shape[:1])
@@ -96,9 +115,9 @@ def _marks(ax, mask, y, markersize):
     m, k = mask.shape
     height = 72 * ax.bbox.height / ax.figure.dpi / (m + 1)
     width = 72 * ax.bbox.width / ax.figure.dpi / (k + 1)
-    size = markersize or np.clip(0.55 * min(height, width), 2, 9)
+    size = markersize or np.clip(0.55 * min(height, width), 3, 9)
     rows, hit = np.arange(m), mask[np.arange(m), y]
-    look = {"ms": size, "mew": 1.3, "mfc": "none", "linestyle": ""}
+    look = {"ms": size, "mew": 1.3, "mfc": "white", "linestyle": ""}
     for rows_of, marker, color, name in (
         (rows[hit], "o", ink(), "true label"),
         (rows[~hit], "x", MISSED, "true label, missed"),

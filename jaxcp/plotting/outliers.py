@@ -12,6 +12,7 @@ from jaxcp.plotting._axes import (
     draw_legend,
     draw_once,
     ink,
+    name_axes,
     new_axes,
 )
 from jaxcp.typing import ArrayLike
@@ -69,6 +70,7 @@ def plot_p_values(
             ax.hist(part, bins=bins, density=True, **look)
     look = {"color": ink(), "linestyle": "--", "linewidth": 1, "label": "uniform"}
     draw_once(ax, "uniform", lambda: ax.axhline(1, **look))
-    ax.set(xlabel="p-value", ylabel="density", xlim=(0, 1))
+    name_axes(ax, "p-value", "density")
+    ax.set_xlim(0, 1)
     draw_legend(ax, legend)
     return ax

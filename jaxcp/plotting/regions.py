@@ -10,7 +10,9 @@ from jaxcp.plotting._axes import (
     Axes,
     draw_legend,
     draw_targets,
+    name_axes,
     new_axes,
+    thinned,
     tidy,
 )
 from jaxcp.sets import Box, membership
@@ -24,7 +26,7 @@ def plot_region(
     *,
     num_points: int = 400,
     max_points: int = 1000,
-    aspect: str | float | None = None,
+    aspect: Any = None,
     label: str = "prediction set",
     color: Any = COVERED,
     markersize: float | None = None,
@@ -72,19 +74,26 @@ def plot_region(
     inside = inside.reshape(num_points, num_points)
     ax = ax or new_axes()
     _shade(ax, sides, inside, color, label, kwargs)
-    ax.set(xlabel="first output", ylabel="second output")
+    name_axes(ax, "first output", "second output")
     ax.set(xlim=(lower[0], upper[0]), ylim=(lower[1], upper[1]))
     width, height = upper - lower
-    equal = "equal" if 0.2 <= width / height <= 5 else "auto"
-    ax.set_aspect(equal if aspect is None else aspect)
+    if aspect is None:
+        aspect = "equal" if 0.2 <= width / height <= 5 else "auto"
+    ax.set_aspect(aspect)  # type: ignore[arg-type]
     busy = grid[inside]
     if y is not None:
         y = np.asarray(y)
         _checks.check_shape("y", (len(y), 2), y.shape)
         busy = np.concatenate([busy, np.repeat(y, 1 + inside.size // (20 * len(y)), 0)])
-        look = {"color": color, "markersize": markersize, "max_points": max_points}
-        draw_targets(ax, tuple(y.T), np.asarray(membership(region, y)), **look)
-    draw_legend(ax, _corner(busy, lower, upper) if legend is True else legend)
+        covered = np.asarray(membership(region, y))
+        drawn = thinned(np.flatnonzero(covered), max_points)
+        look = {"color": color, "markersize": markersize}
+        draw_targets(ax, tuple(y.T), covered, drawn, **look)
+    if legend is True:
+        legend, covers = _corner(ax, busy, lower, upper)
+        draw_legend(ax, legend, frameon=covers)
+    else:
+        draw_legend(ax, legend)
     tidy(ax)
     return ax
 
@@ -97,13 +106,25 @@ def _shade(ax, sides, inside, color, label, kwargs):
     ax.fill([], [], color=color, alpha=look["alpha"], linewidth=0, label=label)
 
 
-def _corner(points, lower, upper):
-    """Returns the corner with the fewest points in a third of the sides."""
+def _corner(ax, points, lower, upper):
+    """Returns where a legend hides least, and whether it hides anything."""
     x, y = ((points - lower) / (upper - lower)).T
     names = {"upper right": (1 - x, 1 - y), "upper left": (x, 1 - y)}
     names |= {"lower right": (1 - x, y), "lower left": (x, y)}
     count = {k: np.sum((a < 0.4) & (b < 0.3)) for k, (a, b) in names.items()}
-    return min(count, key=lambda name: count[name])
+    best = min(count, key=lambda name: count[name])
+    if count[best] == 0:
+        return best, False
+    return ("outside", False) if _has_room(ax) else (best, True)
+
+
+def _has_room(ax):
+    """Returns whether a legend has room beside the axes."""
+    if ax.figure.get_layout_engine() is not None:
+        return True
+    ax.apply_aspect()
+    draw_legend(ax, "outside")
+    return ax.get_legend().get_window_extent().x1 <= ax.figure.bbox.width
 
 
 def _corners(region, bounds):

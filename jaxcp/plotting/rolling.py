@@ -11,6 +11,7 @@ from jaxcp.plotting._axes import (
     draw_level,
     draw_once,
     ink,
+    name_axes,
     new_axes,
     tidy,
 )
@@ -70,11 +71,12 @@ def plot_rolling_coverage(
     ax = ax or new_axes()
     error = 2 * np.sqrt(alpha * (1 - alpha) / (window * len(rows)))
     strip = {"color": ink(), "alpha": 0.15, "linewidth": 0}
+    strip["label"] = "two standard errors"
     ends = 1 - alpha - error, min(1 - alpha + error, 1)
     draw_once(ax, f"strip {window}", lambda: ax.axhspan(*ends, **strip))
     draw_level(ax, alpha)
     ax.plot(times[window - 1 :], rates, **{"label": label, "color": color} | kwargs)
-    ax.set(xlabel="step", ylabel=f"coverage of the last {window:,}")
+    name_axes(ax, "step", f"coverage of the last {window:,}")
     draw_legend(ax, legend)
     tidy(ax)
     return ax

@@ -11,11 +11,16 @@ from jaxcp.plotting._axes import (
     Axes,
     draw_infinite,
     draw_legend,
+    fit_height,
     is_ordered,
+    name_axes,
     new_axes,
+    next_color,
     tidy,
 )
-from jaxcp.typing import ArrayLike, HasEnds, HasLabels, Set
+from jaxcp.sets import Interval, Intervals
+from jaxcp.sets.basic import as_intervals
+from jaxcp.typing import ArrayLike, HasLabels, Set
 
 _MOST_BARS = 30
 
@@ -70,14 +75,22 @@ def plot_widths(
     order = np.argsort(x, kind="stable")
     shown = np.where(np.isfinite(sizes), sizes, np.nan)[order]
     size = markersize or np.clip(6.5 - np.log10(max(x.size, 1)), 2, 5)
-    dots = {"linestyle": "", "marker": "o", "mew": 0, "ms": size, "alpha": 0.6}
-    look = ({} if is_line else dots) | {"label": label, "color": color} | kwargs
+    dots: dict[str, Any] = {
+        "linestyle": "",
+        "marker": "o",
+        "mew": 0,
+        "ms": size,
+        "alpha": 0.6,
+    }
+    look: dict[str, Any] = {"label": label, "color": color}
+    look = ({} if is_line else dots) | look | kwargs
     (line,) = ax.plot(x[order], shown, **look)
     infinite = x[np.isposinf(sizes)]
-    draw_infinite(ax, infinite, up=True, color=line.get_color())
-    ax.set(xlabel="input", ylabel=size_name(sets))
+    name_axes(ax, "input", size_name(sets))
+    fit_height(ax)
     ax.set_ylim(bottom=0)
-    draw_legend(ax, legend)
+    draw_legend(ax, legend, above=True)
+    draw_infinite(ax, infinite, up=True, color=line.get_color())
     tidy(ax)
     return ax
 
@@ -120,14 +133,13 @@ def plot_sizes(
     first = next(iter(named.values()))
     sizes = {name: sizes_of(each) for name, each in named.items()}
     ax = ax or new_axes()
-    cycle = ax._get_lines.get_next_color
-    colors = [cycle() for _ in sizes] if color is None else color
+    colors = [next_color(ax) for _ in sizes] if color is None else color
     colors = [color] * len(sizes) if isinstance(colors, str) else list(colors)
     most = max((v[np.isfinite(v)].max(initial=0) for v in sizes.values()), default=0)
     is_counted = _is_labels(first) and most <= _MOST_BARS
     draw = _counts if is_counted else _histograms
     draw(ax, sizes, colors, bins, kwargs)
-    ax.set(xlabel=size_name(first), ylabel="share of rows")
+    name_axes(ax, size_name(first), "share of rows")
     draw_legend(ax, legend)
     tidy(ax)
     return ax
@@ -143,8 +155,7 @@ def size_name(sets: Set | ArrayLike) -> str:
     sets = as_sets(sets)
     if _is_labels(sets):
         return "number of labels"
-    on_line = isinstance(sets, HasEnds) and sets.target_shape() in ((), (1,))
-    return "width" if on_line else "size"
+    return "width" if isinstance(as_intervals(sets), Interval | Intervals) else "size"
 
 
 def _is_labels(sets):
@@ -173,13 +184,16 @@ def _counts(ax, sizes, colors, _, kwargs):
 
 
 def _histograms(ax, sizes, colors, bins, kwargs):
+    from matplotlib.colors import to_rgba
+
     every = np.concatenate([v[np.isfinite(v)] for v in sizes.values()])
     edges = _edges(every, bins)
     for color, (name, values) in zip(colors, sizes.items(), strict=True):
         finite = values[np.isfinite(values)]
         weights = np.full(finite.size, 1 / max(values.size, 1))
-        look = {"color": color, "alpha": 0.4, "label": _named(name, values)} | kwargs
-        ax.hist(finite, edges, weights=weights, histtype="stepfilled", **look)
+        look = {"facecolor": to_rgba(color, 0.4), "edgecolor": color}
+        look |= {"histtype": "stepfilled", "label": _named(name, values)} | kwargs
+        ax.hist(finite, edges, weights=weights, **look)
 
 
 def _edges(values, bins):

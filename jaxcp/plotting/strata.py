@@ -13,6 +13,8 @@ from jaxcp.plotting._axes import (
     Axes,
     draw_legend,
     draw_level,
+    fit_height,
+    name_axes,
     new_axes,
 )
 from jaxcp.plotting.sizes import size_name
@@ -35,9 +37,9 @@ def plot_group_coverage(
 ) -> Axes:
     """Returns axes with the coverage of each group or class, with its errors.
 
-    A group whose errors do not reach 1 - alpha from below is a diamond in another
-    color. Errors are of the binomial law of the group's rows: Wilson's interval of two
-    standard errors.
+    A group whose errors end below 1 - alpha is a diamond in another color; one of 44
+    does so by chance where coverage is exact and there are many rows. Errors are of the
+    binomial law of the group's rows: Wilson's interval of two standard errors.
 
     Args:
       sets: Sets with leading axis m.
@@ -85,7 +87,8 @@ def plot_group_coverage(
     _dots(ax, rates, counts, alpha, look, upright=True)
     ax.set_yticks(range(k), names)
     ax.tick_params(axis="y", length=0)
-    ax.set(xlabel="coverage", ylim=(k - 0.5, -0.5))
+    ax.set_ylim(k - 0.5, -0.5)
+    name_axes(ax, "coverage", "")
     draw_legend(ax, legend, above=True)
     return ax
 
@@ -143,9 +146,11 @@ def plot_size_stratified_coverage(
     _dots(ax, np.asarray(rates, float), counts, alpha, look)
     ax.set_xticks(range(num_bins), names, rotation=90 if num_bins > 10 else 0)
     name = size_name(sets)
-    ax.set(xlabel=f"mean {name} of the stratum", ylabel="coverage")
+    name_axes(ax, f"mean {name} of the stratum", "coverage")
     ax.set_xlim(-0.5, num_bins - 0.5)
+    fit_height(ax)
     draw_legend(ax, legend, above=True)
+    ax.set_yticks([v for v in ax.get_yticks() if ax.get_ylim()[0] <= v < 1.001])
     return ax
 
 
@@ -155,9 +160,9 @@ def _dots(ax, rates, counts, alpha, look, *, upright=False):
     places = np.arange(len(rates))
     errors = np.stack([rates - below, above - rates])
     low = above < 1 - alpha
-    kinds = (
+    kinds: Any = (
         (~low & (counts > 0), "o", {}),
-        (low, "D", {"color": MISSED, "label": "below 1 − α by more"}),
+        (low, "D", {"color": MISSED, "label": "clearly below 1 − α"}),
     )
     for rows, marker, own in kinds:
         if rows.any():
