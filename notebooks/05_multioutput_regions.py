@@ -121,7 +121,7 @@ regions = {
     for name, cp in calibrated.items()
 }
 
-figure, axes = plt.subplots(3, 4, figsize=(9, 7), sharex=True, sharey=True)
+figure, axes = plt.subplots(3, 4, figsize=(8, 6.2), sharex=True, sharey=True)
 bounds = sets.Box(jnp.array([-2.0, -1.6]), jnp.array([2.0, 1.5]))
 keys = jax.random.split(jax.random.key(4), (len(methods), 2))
 # Two methods in a row, two inputs each.
@@ -141,8 +141,9 @@ for j, (name, pair) in enumerate(regions.items()):
         ax.tick_params(labelbottom=True)
 figure.supxlabel("first output", fontsize="medium")
 figure.supylabel("second output", fontsize="medium")
-legend = axes[0, 0].get_legend_handles_labels()
-figure.legend(*legend, loc="outside upper center", ncols=3)
+handles = axes[0, 0].get_legend_handles_labels()[0]
+legend = ["prediction set", "covered target", "missed target"]
+figure.legend(handles, legend, loc="outside upper center", ncols=3)
 plt.show()
 
 # %% [markdown]
@@ -185,14 +186,15 @@ print(f"noise               {1000 * floor:.1f}")
 # others. The other four adapt to the input. The box does, too, since its sides are
 # quantiles at the input.
 #
-# The next picture is the coverage in ten parts of the inputs, from the smallest x to
-# the largest, with two standard errors.
+# The next picture shows the coverage in ten parts of the inputs, from the smallest x to
+# the largest, with two standard errors. On the left one threshold serves all inputs. On
+# the right the same scores are ranked among draws.
 
 # %%
-figure, axes = plt.subplots(3, 2, figsize=(9, 7), sharex=True, sharey=True)
+figure, axes = plt.subplots(2, 2, figsize=(9, 5), sharex=True, sharey=True)
 part = jnp.arange(NUM_ROWS) * NUM_PARTS // NUM_ROWS  # rows are sorted by x
 middles = [f"{v:.2f}" for v in x_new[:, 0].reshape(NUM_PARTS, -1).mean(axis=1)]
-for ax, name in zip(axes.flat, methods, strict=True):
+for ax, name in zip(axes.flat, ["DR-CP", "C-HDR", "PCP", "C-PCP"], strict=True):
     plotting.plot_group_coverage(
         below[name], test_scores[name], part, ALPHA, names=middles, ax=ax, legend=False
     )

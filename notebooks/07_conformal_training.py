@@ -164,7 +164,7 @@ for name, loss in {"cross-entropy": cross_entropy, "set size": set_size}.items()
 # means over seeds with two standard errors: the coverage is the same, the size is not.
 
 # %% tags=["thumbnail"]
-figure, axes = plt.subplots(1, 3, figsize=(9, 3.4))
+figure, axes = plt.subplots(1, 3, figsize=(9, 3.2))
 before, after = (results[name]["size"] for name in ("cross-entropy", "set size"))
 ends = [0.97 * min(after.min(), before.min()), 1.03 * max(after.max(), before.max())]
 axes[0].plot(ends, ends, "--", color="gray", label="equal")
@@ -189,7 +189,7 @@ plotting.plot_comparison(
 axes[0].set_title(f"{NUM_SEEDS} seeds")
 axes[1].set_title(f"n = 599, alpha = {ALPHA}")
 axes[1].locator_params(axis="x", nbins=4)
-axes[2].set_yticks([])
+axes[2].set(yticks=[], xlim=(1.7, 2))
 plt.show()
 
 # %% [markdown]
