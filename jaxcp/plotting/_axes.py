@@ -100,6 +100,17 @@ def fit_height(ax: Axes) -> None:
         ax.autoscale(axis="y")
 
 
+def end_at_one(ax: Axes) -> None:
+    """Leaves ticks above coverage 1 out, where a legend may be."""
+    from matplotlib.ticker import AutoLocator
+
+    class UpToOne(AutoLocator):
+        def __call__(self):
+            return [tick for tick in super().__call__() if tick < 1 + 1e-6]
+
+    ax.yaxis.set_major_locator(UpToOne())
+
+
 def legend_share(ax: Axes) -> float:
     """Returns the share of the axes' height that a legend above the data takes."""
     legend = ax.get_legend()

@@ -87,7 +87,7 @@ def plot_comparison(
         each.tick_params(axis="y", length=0)
     name_axes(left, "coverage", "")
     name_axes(right, size_name, "")
-    _finish(axes, legend)
+    _finish(axes, legend, lowest)
     return axes
 
 
@@ -111,7 +111,6 @@ def _cut(ax, rows, values, lowest):
     ax.plot(np.full(below.sum(), 0.02), rows[below], "<", ms=5, **frame)
     for row, value in zip(rows[below], values[below], strict=True):
         ax.text(0.05, row, f"{value:.3g}", va="center", fontsize="small", **frame)
-    ax.set_xlim(left=lowest)
     return np.where(below, np.nan, values)
 
 
@@ -124,10 +123,16 @@ def _write(ax, rows, sizes):
             ax.text(0.98, row, name, fontsize="small", color=ink(), **place)
 
 
-def _finish(axes, legend):
+def _finish(axes, legend, lowest):
+    """Fits the axes: coverage from `lowest` on, sizes from 0 on."""
     left, right = axes
+    for each in axes:
+        each.autoscale(axis="x")
+    if lowest is not None:
+        left.set_xlim(left=lowest)
+    low, high = right.get_xlim()
+    low = min(low, 0.0)
+    right.set_xlim(low, high + 0.03 * (high - low))
     draw_legend(left, legend, above=True)
     right.set_ylim(left.get_ylim())
-    low, high = right.get_xlim()
-    right.set_xlim(min(low, 0.0), high)
     tidy(right)

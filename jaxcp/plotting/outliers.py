@@ -11,6 +11,7 @@ from jaxcp.plotting._axes import (
     Axes,
     draw_legend,
     draw_once,
+    fit_height,
     ink,
     name_axes,
     new_axes,
@@ -72,5 +73,6 @@ def plot_p_values(
     draw_once(ax, "uniform", lambda: ax.axhline(1, **look))
     name_axes(ax, "p-value", "density")
     ax.set_xlim(0, 1)
-    draw_legend(ax, legend)
+    fit_height(ax)
+    draw_legend(ax, legend, above=True)
     return ax

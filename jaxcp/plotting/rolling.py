@@ -10,6 +10,8 @@ from jaxcp.plotting._axes import (
     draw_legend,
     draw_level,
     draw_once,
+    end_at_one,
+    fit_height,
     ink,
     name_axes,
     new_axes,
@@ -77,6 +79,8 @@ def plot_rolling_coverage(
     draw_level(ax, alpha)
     ax.plot(times[window - 1 :], rates, **{"label": label, "color": color} | kwargs)
     name_axes(ax, "step", f"coverage of the last {window:,}")
-    draw_legend(ax, legend)
+    fit_height(ax)
+    draw_legend(ax, legend, above=True)
+    end_at_one(ax)
     tidy(ax)
     return ax

@@ -140,7 +140,8 @@ def plot_sizes(
     draw = _counts if is_counted else _histograms
     draw(ax, sizes, colors, bins, kwargs)
     name_axes(ax, size_name(first), "share of rows")
-    draw_legend(ax, legend)
+    fit_height(ax)
+    draw_legend(ax, legend, above=True)
     tidy(ax)
     return ax
 

@@ -13,6 +13,7 @@ from jaxcp.plotting._axes import (
     Axes,
     draw_legend,
     draw_level,
+    end_at_one,
     fit_height,
     name_axes,
     new_axes,
@@ -150,7 +151,7 @@ def plot_size_stratified_coverage(
     ax.set_xlim(-0.5, num_bins - 0.5)
     fit_height(ax)
     draw_legend(ax, legend, above=True)
-    ax.set_yticks([v for v in ax.get_yticks() if ax.get_ylim()[0] <= v < 1.001])
+    end_at_one(ax)
     return ax
 
 

@@ -8,7 +8,7 @@ _INK = "#757575"  # contrast 4.6 with white and 4.6 with black
 _LOOK = {
     "axes.axisbelow": True,
     "axes.facecolor": "none",
-    "axes.formatter.use_mathtext": True,
+    "axes.formatter.use_mathtext": False,  # numbers in the font of the words
     "axes.labelsize": 9,
     "axes.linewidth": 0.8,
     "axes.spines.right": False,
