@@ -121,7 +121,7 @@ right.fill_between(
     sizes, *np.transpose(bands), alpha=0.4, label="nine coverages in ten"
 )
 right.axhline(1 - ALPHA, color="gray", linestyle="--", label=f"1 − α = {1 - ALPHA}")
-right.axvline(needed, color="gray", linestyle=":", label=f"{needed:,} rows")
+right.axvline(needed, ymax=0.7, color="gray", linestyle=":", label=f"{needed:,} rows")
 right.set(xscale="log", xlabel="calibration rows n", ylabel="coverage given the rows")
 right.legend()
 right.set_title(f"alpha = {ALPHA}")
