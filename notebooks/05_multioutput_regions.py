@@ -22,7 +22,7 @@ FAST = bool(os.environ.get("JAXCP_FAST"))  # small sizes, for tests
 NUM_STEPS, NUM_COUPLINGS = (300, 2) if FAST else (2000, 4)
 NUM_ROWS, NUM_DRAWS = (1500, 50) if FAST else (4000, 100)
 NUM_POINTS = 50 if FAST else 200  # of the pictures, along each axis
-NUM_SHOWN = 40  # targets in a picture
+NUM_SHOWN = 30  # targets in a picture
 NUM_TRAINING, NUM_PARTS = 4000, 10
 ALPHA = 0.2
 
@@ -110,7 +110,7 @@ calibrated = {
 # ## Regions
 #
 # A calibrated score gives a region for every new prediction. We look at two inputs, a
-# small one and a large one, with the 40 test targets whose inputs are nearest. The
+# small one and a large one, with the 30 test targets whose inputs are nearest. The
 # areas are estimated from random points, each with a standard error. (The area of the
 # box is exact.)
 
@@ -121,7 +121,7 @@ regions = {
     for name, cp in calibrated.items()
 }
 
-figure, axes = plt.subplots(3, 4, figsize=(8, 6.2), sharex=True, sharey=True)
+figure, axes = plt.subplots(3, 4, figsize=(7.5, 6.6), sharex=True, sharey=True)
 bounds = sets.Box(jnp.array([-2.0, -1.6]), jnp.array([2.0, 1.5]))
 keys = jax.random.split(jax.random.key(4), (len(methods), 2))
 # Two methods in a row, two inputs each.
@@ -131,7 +131,13 @@ for j, (name, pair) in enumerate(regions.items()):
         ax, region = panels[j, i], jax.tree.map(lambda v, i=i: v[i], pair)
         near = y_new[row - NUM_SHOWN // 2 : row + NUM_SHOWN // 2]
         plotting.plot_region(
-            region, bounds, near, num_points=NUM_POINTS, legend=False, ax=ax
+            region,
+            bounds,
+            near,
+            num_points=NUM_POINTS,
+            markersize=3,
+            legend=False,
+            ax=ax,
         )
         log_area, error = jaxcp.volume(keys[j, i], region)
         area = jnp.exp(log_area)
@@ -191,7 +197,7 @@ print(f"noise               {1000 * floor:.1f}")
 # the right the same scores are ranked among draws.
 
 # %%
-figure, axes = plt.subplots(2, 2, figsize=(9, 5), sharex=True, sharey=True)
+figure, axes = plt.subplots(2, 2, figsize=(7.5, 4.6), sharex=True, sharey=True)
 part = jnp.arange(NUM_ROWS) * NUM_PARTS // NUM_ROWS  # rows are sorted by x
 middles = [f"{v:.2f}" for v in x_new[:, 0].reshape(NUM_PARTS, -1).mean(axis=1)]
 for ax, name in zip(axes.flat, ["DR-CP", "C-HDR", "PCP", "C-PCP"], strict=True):
