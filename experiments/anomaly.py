@@ -16,7 +16,7 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-import matplotlib
+import matplotlib.pyplot as plt
 import numpy as np
 from jax import Array
 
@@ -24,9 +24,6 @@ import jaxcp
 from experiments import networks
 from experiments.reporting import arguments, print_table, save_figure, save_results
 from jaxcp import outliers, plotting, pvalues
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 
 LEVELS = (0.05, 0.1, 0.2, 0.3)
 NUM_SPLITS = 2000
@@ -205,8 +202,8 @@ def draw_stream(pools: dict[str, Pool], key: Array):
             _, log_capital = pvalues.watch(martingale, p)
             ax.plot(log_capital / np.log(10), label=label)
         alarm = pvalues.alarm_level(0.01) / np.log(10)
-        ax.axhline(alarm, color="tab:red", linestyle="--", label="alarm, 0.01")
-        ax.axvline(len(before), color="black", linewidth=0.8, label="anomalies come")
+        ax.axhline(alarm, color="C5", linestyle="--", label="alarm, 0.01")
+        ax.axvline(len(before), color="gray", linewidth=0.8, label="anomalies come")
         ax.set(title=name, xlabel="image")
     axes[0].set_ylabel("log10 of the capital")
     axes[0].legend(frameon=False, fontsize="small")
@@ -215,7 +212,7 @@ def draw_stream(pools: dict[str, Pool], key: Array):
 
 def main() -> None:
     """Prints the table, saves it and the figures."""
-    parser = arguments(__doc__)
+    parser = arguments(__doc__, draws=True)
     parser.add_argument("--data", type=Path, help="folder with MNIST's test images")
     parser.add_argument("--digit", type=int, default=1, help="the nominal digit")
     args = parser.parse_args()

@@ -11,7 +11,7 @@ units of the true area (outer boxes: less is better; inner boxes: more).
 
 import jax
 import jax.numpy as jnp
-import matplotlib
+import matplotlib.pyplot as plt
 import numpy as np
 from jax import Array
 
@@ -24,9 +24,6 @@ from experiments.reporting import (
     save_results,
 )
 from jaxcp import datasets, detection, metrics, plotting, scores
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 
 ALPHA, MIN_IOU = 0.1, 0.3
 NUM_IMAGES, NUM_TRIALS = 100, 500
@@ -136,7 +133,7 @@ def draw(key: Array):
 
 def main() -> None:
     """Prints the table, saves it and the figure."""
-    args = arguments(__doc__).parse_args()
+    args = arguments(__doc__, draws=True).parse_args()
     key_trials, key_picture, key_one = jax.random.split(jax.random.key(0), 3)
     results = jaxcp.simulate(
         trial, key_trials, NUM_TRIALS, batch_size=50, progress=True

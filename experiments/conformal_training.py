@@ -23,7 +23,7 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-import matplotlib
+import matplotlib.pyplot as plt
 import numpy as np
 import optax
 from flax import nnx
@@ -35,9 +35,6 @@ from experiments.anomaly import digits
 from experiments.networks import minimize
 from experiments.reporting import arguments, print_table, save_figure, save_results
 from jaxcp import metrics, scores, training
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 
 ALPHA, NUM_SEEDS = 0.01, 20
 NUM_CLASSES, BATCH_SIZE, STEP_SIZE = 10, 500, 0.01
@@ -157,7 +154,7 @@ def draw(results: dict[str, dict]):
 
 def main() -> None:
     """Prints the tables, saves them and the figures."""
-    parser = arguments(__doc__)
+    parser = arguments(__doc__, draws=True)
     parser.add_argument("--data", type=Path, help="folder with MNIST and regression")
     parser.add_argument("--seeds", type=int, default=NUM_SEEDS)
     args = parser.parse_args()

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-import matplotlib
+import matplotlib.pyplot as plt
 import numpy as np
 import optax
 from flax import nnx
@@ -33,9 +33,6 @@ from jax import Array
 import jaxcp
 from experiments.reporting import arguments, print_table, save_figure, save_results
 from jaxcp import learners, metrics, scores
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 
 ALPHA, NUM_TRIALS, NUM_STEPS = 0.1, 5000, 200
 LEAST_SQUARES, ABSOLUTE = learners.Ridge(0.0), scores.Absolute()
@@ -48,11 +45,11 @@ PUBLISHED = {  # mean coverage, median length
 }
 PANELS = ((NO_SHIFT, UNWEIGHTED), (ORACLE, FEWER), (ORACLE, LOGISTIC))
 COLORS = {  # in the order of the table
-    NO_SHIFT: "tab:red",
-    UNWEIGHTED: "tab:blue",
-    ORACLE: "tab:orange",
-    LOGISTIC: "tab:gray",
-    FEWER: "tab:purple",
+    NO_SHIFT: "C5",
+    UNWEIGHTED: "C0",
+    ORACLE: "C1",
+    LOGISTIC: "C3",
+    FEWER: "C2",
 }
 
 
@@ -211,7 +208,7 @@ def draw(data: Data, results: dict) -> plt.Figure:
             label = f"{name}: mean {values.mean():.3f}"
             ax.hist(values, edges, color=color, alpha=0.5, label=label)
             ax.axvline(values.mean(), color=color, linewidth=2)
-        ax.axvline(1 - ALPHA, color="black", linestyle="--", linewidth=0.8)
+        ax.axvline(1 - ALPHA, color="gray", linestyle="--", linewidth=0.8)
         ax.legend(frameon=False, loc="upper left")
     lowest = min(np.min(v["coverage"]) for v in results.values())
     axes[-1].set(xlabel="coverage of one split", xlim=(lowest, 1.005))
@@ -222,7 +219,7 @@ def draw(data: Data, results: dict) -> plt.Figure:
 
 def main() -> None:
     """Prints and saves the table and the figure."""
-    parser = arguments(__doc__)
+    parser = arguments(__doc__, draws=True)
     parser.add_argument("--data", type=Path, help="folder with airfoil.txt")
     parser.add_argument("--trials", type=int, default=NUM_TRIALS)
     args = parser.parse_args()

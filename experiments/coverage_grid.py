@@ -24,7 +24,7 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
-import matplotlib
+import matplotlib.pyplot as plt
 import numpy as np
 import tyro
 from jax import Array
@@ -38,11 +38,8 @@ from experiments.coverage_laws import (
     oracle_width,
 )
 from experiments.coverage_methods import METHODS, Method
-from experiments.reporting import print_table, save_figure, save_results
+from experiments.reporting import print_table, save_figure, save_results, use_style
 from jaxcp import certificates, distributed, metrics, simulation
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 
 ALPHAS = (0.05, 0.1, 0.2)
 BY_NAME = {method.name: method for method in METHODS}
@@ -157,7 +154,7 @@ def plot(rows: list[dict], n: int, alpha: float):
         style = {"=": "|", ">=": 9}.get(row["must be"])
         if style:
             at = row["level"], names.index(name)
-            axes[0].plot(*at, marker=style, color="black", ms=5)
+            axes[0].plot(*at, marker=style, color="gray", ms=5)
     axes[0].axvline(1 - alpha, color="gray", linewidth=0.8)
     axes[0].set(
         xlabel="coverage", title=f"n = {n}, alpha = {alpha}; | exact, > promised"
@@ -204,6 +201,7 @@ def run(settings: Settings) -> None:
         hidden = ("alpha", "num_trials", "seed", "size", "oracle")
         table = [{k: v for k, v in r.items() if k not in hidden} for r in shown]
         print_table(f"alpha = {alpha}", table)
+    use_style()
     for n in settings.sizes:
         save_figure(plot(rows, n, 0.1), settings.out, f"coverage_grid_{n}")
     tested = [row for row in rows if row["p-value"] is not None]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-import matplotlib
+import matplotlib.pyplot as plt
 import numpy as np
 from jax import Array
 
@@ -24,9 +24,6 @@ from experiments.reporting import arguments, print_table, save_figure, save_resu
 from experiments.series import solar
 from jaxcp import learners, metrics, online, plotting, scores
 from jaxcp.sets import Interval
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 
 ALPHA, NUM_RESAMPLES, NUM_SPLITS, HOURS_SHOWN = 0.1, 30, 200, 96
 PENALTIES = jnp.linspace(1e-4, 10, 10)
@@ -123,7 +120,7 @@ def draw(x: Array, y: Array, n: int, sets: Interval) -> plt.Figure:
     covered = (sets.lower <= y[n:]) & (y[n:] <= sets.upper)
     weeks = len(covered) // 168
     axes[1].plot(covered[: 168 * weeks].reshape(weeks, 168).mean(axis=1), "o-", ms=3)
-    axes[1].axhline(1 - ALPHA, color="black", linestyle="--", linewidth=0.8)
+    axes[1].axhline(1 - ALPHA, color="gray", linestyle="--", linewidth=0.8)
     axes[1].set(xlabel="week", ylabel="coverage", ylim=(0, 1.02))
     figure.suptitle(f"EnbPI on solar radiation, {n} training hours")
     return figure
@@ -131,7 +128,7 @@ def draw(x: Array, y: Array, n: int, sets: Interval) -> plt.Figure:
 
 def main() -> None:
     """Prints and saves the table and the figure."""
-    parser = arguments(__doc__)
+    parser = arguments(__doc__, draws=True)
     parser.add_argument("--data", type=Path, required=True)
     args = parser.parse_args()
     (x, y), key, table = solar(args.data), jax.random.key(0), []

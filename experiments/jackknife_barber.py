@@ -9,7 +9,7 @@ shows curves; beside ours stand the coverages of an earlier run of our own in nu
 
 import jax
 import jax.numpy as jnp
-import matplotlib
+import matplotlib.pyplot as plt
 import numpy as np
 from jax import Array
 from tqdm.auto import tqdm
@@ -17,9 +17,6 @@ from tqdm.auto import tqdm
 import jaxcp
 from experiments.reporting import arguments, print_table, save_figure, save_results
 from jaxcp import learners, metrics, scores
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 
 ALPHA, NUM_ROWS, NUM_TEST, NUM_TRIALS = 0.1, 100, 100, 200
 DIMENSIONS = [5, 20, 40, 60, 80, 90, 95, 100, 105, 110, 120, 140, 160, 200]
@@ -84,7 +81,7 @@ def draw(table: list[dict]) -> plt.Figure:
         d = [row["d"] for row in rows]
         for ax, what in zip(axes, ("coverage", "width"), strict=True):
             ax.plot(d, [row[what] for row in rows], "o-", ms=3, label=name)
-    axes[0].axhline(1 - ALPHA, color="black", linestyle="--", linewidth=0.8)
+    axes[0].axhline(1 - ALPHA, color="gray", linestyle="--", linewidth=0.8)
     earlier = [(d, v) for d, by_name in EARLIER.items() for v in by_name.values()]
     axes[0].plot(*zip(*earlier, strict=True), "kx", label="earlier run")
     axes[0].set(xlabel="number of features d", ylabel="coverage", ylim=(0, 1.02))
@@ -97,7 +94,7 @@ def draw(table: list[dict]) -> plt.Figure:
 
 def main() -> None:
     """Prints and saves the table and the figure."""
-    args = arguments(__doc__).parse_args()
+    args = arguments(__doc__, draws=True).parse_args()
     # At d = n the Gram matrix is nearly singular.
     jax.config.update("jax_enable_x64", True)
     key, table = jax.random.key(0), []

@@ -11,7 +11,7 @@ ceil((n + 1) (1 - alpha)): both are shown.
 
 import jax
 import jax.numpy as jnp
-import matplotlib
+import matplotlib.pyplot as plt
 import numpy as np
 from jax import Array
 
@@ -19,9 +19,6 @@ import jaxcp
 from experiments.reporting import arguments, print_table, save_figure, save_results
 from jaxcp import learners, metrics, scores
 from jaxcp.sets import Interval
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 
 ALPHA, NUM_ROWS, NUM_FEATURES, NUM_TEST, NUM_TRIALS = 0.1, 100, 10, 100, 5000
 PUBLISHED = {"jackknife, empirical": (0.892, 3.399), "split": (0.905, 3.836)}
@@ -86,7 +83,7 @@ def draw(rows: list[dict]) -> plt.Figure:
         if row["published"] is not None:
             at = row["published"], row["published length"]
             ax.plot(*at, "x", color=line.get_color(), label="  published")
-    ax.axvline(1 - ALPHA, color="black", linestyle="--", linewidth=0.8)
+    ax.axvline(1 - ALPHA, color="gray", linestyle="--", linewidth=0.8)
     ax.set(xlabel="coverage", ylabel="mean length", title="Lei et al., setting A")
     ax.legend(frameon=False)
     return figure
@@ -94,7 +91,7 @@ def draw(rows: list[dict]) -> plt.Figure:
 
 def main() -> None:
     """Prints and saves the table and the figure."""
-    args = arguments(__doc__).parse_args()
+    args = arguments(__doc__, draws=True).parse_args()
     rows = table()
     print_table(f"setting A, alpha = {ALPHA}, {NUM_TRIALS} replicates", rows)
     settings = {"alpha": ALPHA, "n": NUM_ROWS, "trials": NUM_TRIALS, "seed": 0}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-import matplotlib
+import matplotlib.pyplot as plt
 import numpy as np
 from jax import Array
 from tqdm.auto import tqdm
@@ -27,9 +27,6 @@ from experiments.multioutput_methods import (
 from experiments.reporting import arguments, print_table, save_figure, save_results
 from jaxcp import metrics, models, plotting
 from jaxcp.sets import Box
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 
 NUM_SEEDS, NUM_SAMPLES, NUM_SETS, NUM_CELLS = 3, 300, 200, 10
 SIZES = {"energy": (408, 180, 180), "house": (6000, 2000, 2000)}
@@ -126,7 +123,7 @@ def draw(name: str, parts: list):
 
 def main() -> None:
     """Prints and saves a table for every data set and model, and draws regions."""
-    parser = arguments(__doc__)
+    parser = arguments(__doc__, draws=True)
     parser.add_argument(
         "--data", type=Path, required=True, help="folder with the files"
     )

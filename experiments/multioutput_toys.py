@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
-import matplotlib
+import matplotlib.pyplot as plt
 import numpy as np
 from tqdm.auto import tqdm
 
@@ -27,9 +27,6 @@ from experiments.multioutput_methods import (
 from experiments.reporting import arguments, print_table, save_figure, save_results
 from jaxcp import datasets, metrics, models, plotting
 from jaxcp.sets import Box
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 
 NUM_CALIBRATION, NUM_INPUTS, NUM_TARGETS = 4000, 300, 300
 NUM_TRAINING, NUM_SAMPLES = 6000, 300
@@ -202,7 +199,7 @@ def draw_regions(law_name: str, model_name: str, model, params):
 
 def main() -> None:
     """Prints and saves a table for every law and model, and draws regions."""
-    parser = arguments(__doc__)
+    parser = arguments(__doc__, draws=True)
     parser.add_argument("--laws", nargs="*", default=list(LAWS), choices=list(LAWS))
     args = parser.parse_args()
     settings = {"alpha": ALPHA, "n": NUM_CALIBRATION, "draws": 100}

@@ -1,6 +1,7 @@
 """The report on all experiments, from the tables that they saved."""
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,6 +47,32 @@ def markdown(rows: list[dict]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
+def table_of(text: str, name: str) -> list[dict]:
+    """Returns the rows of a table of a report; what reads as a number is one.
+
+    Args:
+      text: The report, as `report` returns it.
+      name: Name of the table.
+
+    Raises:
+      ValueError: if the report has no such table.
+    """
+    section = text.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
+    lines = [line for line in section.splitlines() if line.startswith("| ")]
+    if len(lines) < 2:
+        raise ValueError(f"expected the table {name} in the report, got none")
+    names, _, *rows = (line[2:-2].split(" | ") for line in lines)
+    return [dict(zip(names, map(_read_cell, row), strict=True)) for row in rows]
+
+
+def machines_of(text: str) -> list[dict[str, str]]:
+    """Returns the machines that a report names, their properties by name."""
+    parts = "processor|instructions|cores|memory|jax|jaxlib|numpy|python"
+    lines = [v for v in text.splitlines() if v.startswith("- machine: ")]
+    found = rf"(?:, |^)({parts}) (.*?)(?=, (?:{parts}) |$)"
+    return [dict(re.findall(found, v.removeprefix("- machine: "))) for v in lines]
+
+
 def is_loss(column: str, value: float) -> bool:
     """Returns whether a ratio says that something else is better than we are."""
     if column.startswith("jaxcp / "):
@@ -60,6 +87,14 @@ def _shown(column, value):
         return str(value).replace("|", "\\|")
     text = f"{value:.4g}"
     return f"**{text}**" if is_loss(column, value) else text
+
+
+def _read_cell(text):
+    text = text.strip("*")
+    try:
+        return float(text)
+    except ValueError:
+        return text.replace("\\|", "|")
 
 
 def _read(out):

@@ -21,14 +21,19 @@ from experiments.machines import (
     masked_environment,
 )
 from experiments.timing import in_turns
+from jaxcp import plotting
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ROOT = Path(__file__).parent.parent
+UNDATED = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
+FORMATS, DPI = tuple(UNDATED), 160
 
 
-def arguments(doc: str, *, compiles: bool = False) -> argparse.ArgumentParser:
+def arguments(
+    doc: str, *, compiles: bool = False, draws: bool = False
+) -> argparse.ArgumentParser:
     """Returns the options of an experiment: the folder of its results, to start with.
 
     Called where an experiment starts: its programs are kept for the next run.
@@ -36,8 +41,11 @@ def arguments(doc: str, *, compiles: bool = False) -> argparse.ArgumentParser:
     Args:
       doc: The docstring of its module, whose first line says what it is.
       compiles: Whether it measures compilation, and so compiles everything anew.
+      draws: Whether it draws figures, then in the style of the library.
     """
     compiled.compile_anew() if compiles else compiled.keep_programs()
+    if draws:
+        use_style()
     parser = argparse.ArgumentParser(description=doc.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("results"))
     return parser
@@ -122,12 +130,32 @@ def run_tables(
         subprocess.run(words, env=masked_environment(), check=True)
 
 
-def save_figure(figure: "Figure", out: Path, name: str) -> None:
-    """Writes `name.png` and prints where it is."""
+def use_style(**options: object) -> None:
+    """Gives the figures of this process the style of the library, with no display.
+
+    Args:
+      **options: As those of `plotting.style`.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    matplotlib.rcParams.update(plotting.style(**options))
+
+
+def save_figure(
+    figure: "Figure", out: Path, name: str, formats: tuple[str, ...] = FORMATS
+) -> None:
+    """Writes `name.png`, `name.svg` and `name.pdf`, and prints where they are.
+
+    The same figure gives the same bytes: no dates, no random names.
+    """
+    import matplotlib
+
     out.mkdir(parents=True, exist_ok=True)
-    path = out / f"{name}.png"
-    figure.savefig(path, dpi=120)
-    print(f"figure: {path}")
+    with matplotlib.rc_context({"svg.hashsalt": name}):
+        for kind in formats:
+            figure.savefig(out / f"{name}.{kind}", dpi=DPI, metadata=UNDATED[kind])
+    print(f"figure: {out / name}.{{{','.join(formats)}}}")
 
 
 def commit() -> str | None:

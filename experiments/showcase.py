@@ -76,6 +76,7 @@ def evaluate(method: Method, key: Array) -> dict:
         "+-": float(results["coverage"].std() / num_splits**0.5),
         "target": 1 - ALPHA,
         "mean size": float(results["size"].mean()),
+        "+- size": float(results["size"].std() / num_splits**0.5),
         "worst group": float(np.nanmean(results["by group"], axis=0).min()),
         "seconds": time.perf_counter() - start,
         "data": pool.data,
@@ -84,7 +85,7 @@ def evaluate(method: Method, key: Array) -> dict:
 
 def main() -> None:
     """Prints the table line by line and saves it with its figures."""
-    parser = arguments(__doc__)
+    parser = arguments(__doc__, draws=True)
     parser.add_argument(
         "--data", type=Path, help="folder with solar_atlanta.csv and energy.csv"
     )
@@ -117,8 +118,7 @@ def main() -> None:
         "seed": 0,
     }
     save_results(args.out, "showcase", table, settings)
-    for path in showcase_figures.draw(args.out, table, pools, stream, ALPHA):
-        print(f"figure: {path}")
+    showcase_figures.draw(args.out, table, pools, stream, ALPHA)
 
 
 def format_line(line: dict) -> str:

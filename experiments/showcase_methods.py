@@ -184,8 +184,8 @@ def diabetes(key: Array) -> Pool:
 
 def labeled(key: Array, name: str, load: Callable, num_train: int, n: int) -> Pool:
     """Trains a classifier on a labeled data set."""
-    x, y, key = _shuffled(key, *load(return_X_y=True))
-    x = (x - x[:num_train].mean(0)) / (x[:num_train].std(0) + 1e-3)
+    raw, y, key = _shuffled(key, *load(return_X_y=True))
+    x = (raw - raw[:num_train].mean(0)) / (raw[:num_train].std(0) + 1e-3)
     k = int(y.max()) + 1
     key_net, key_u = jax.random.split(key)
     logits = networks.train(
@@ -197,7 +197,8 @@ def labeled(key: Array, name: str, load: Callable, num_train: int, n: int) -> Po
         num_steps=150,
     )(x)
     p = jax.nn.softmax(logits)
-    preds = {"p": p, "p, u": (p, jax.random.uniform(key_u, (len(y),)))}
+    uniforms = jax.random.uniform(key_u, (len(y),))
+    preds = {"p": p, "p, u": (p, uniforms), "raw": raw}
     rest = slice(num_train, None)
     return Pool(name, x[rest], y[rest], y[rest], k, n, rows(preds, rest))
 

@@ -76,6 +76,7 @@ def lines(series: Series, alpha: float) -> Iterator[dict]:
             "+-": None,
             "target": 1 - alpha,
             "mean size": float(metrics.mean_size(sets)),
+            "+- size": None,
             "worst group": float(jnp.min(by_tenth)),
             "seconds": time.perf_counter() - start,
             "data": series.data,

@@ -23,7 +23,7 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-import matplotlib
+import matplotlib.pyplot as plt
 import numpy as np
 from jax import Array
 from scipy.stats import norm
@@ -32,14 +32,11 @@ import jaxcp
 from experiments.reporting import arguments, print_table, save_figure, save_results
 from jaxcp import simulation
 
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
-
 ALPHA, SLOPE, SPREAD = 0.1, 0.5, 2.0  # d, and the standard deviation of x
 SIZES = (50, 100, 250, 500, 1000, 2000, 4000)
 NUM_TRIALS = 20_000
-COLORS = {"one-hot": "tab:red", "nearest": "tab:blue", "kernel": "tab:green"}
-COLORS["soft"] = "tab:orange"
+COLORS = {"one-hot": "C5", "nearest": "C0", "kernel": "C2"}
+COLORS["soft"] = "C1"
 
 
 def true_slope() -> float:
@@ -117,7 +114,7 @@ def draw(lines: list[dict]):
 
 def main() -> None:
     """Prints the table, saves it and the figure."""
-    args = arguments(__doc__).parse_args()
+    args = arguments(__doc__, draws=True).parse_args()
     keys = jax.random.split(jax.random.key(0), len(SIZES))
     lines = [line for of in zip(SIZES, keys, strict=True) for line in table(*of)]
     title = f"d tau / d theta = {true_slope():.4f}, {NUM_TRIALS} batches of each size"

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-import matplotlib
+import matplotlib.pyplot as plt
 import numpy as np
 from flax import nnx
 from jax import Array
@@ -32,9 +32,6 @@ from experiments import covariate_shift
 from experiments.networks import MLP, gaussian_loss, minimize, pinball_loss
 from experiments.reporting import arguments, print_table, save_figure, save_results
 from jaxcp import metrics, scores, training
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 
 ALPHA, NUM_SEEDS, NUM_BINS = 0.1, 20, 5
 NUM_HIDDEN, DECAY, LATE = 32, 0.1, 0.3  # and the late share of the step size
@@ -166,7 +163,7 @@ def draw(results: dict[str, dict[str, dict]]):
     for ax, (data, by_method) in zip(np.atleast_1d(axes), results.items(), strict=True):
         for name, of in by_method.items():
             ax.plot(of["width"], of["worst fifth"], "o", ms=4, label=name)
-        ax.axhline(1 - ALPHA, color="black", linewidth=0.8)
+        ax.axhline(1 - ALPHA, color="gray", linewidth=0.8)
         ax.set(title=data, xlabel="mean width, in deviations of the target")
     np.atleast_1d(axes)[0].set_ylabel("coverage in the worst fifth")
     np.atleast_1d(axes)[-1].legend(frameon=False, fontsize="small")
@@ -190,7 +187,7 @@ def run(folder: Path | None, out: Path, num_seeds: int = NUM_SEEDS) -> None:
 
 def main() -> None:
     """Runs the experiment."""
-    parser = arguments(__doc__)
+    parser = arguments(__doc__, draws=True)
     parser.add_argument("--data", type=Path, help="folder with airfoil and concrete")
     args = parser.parse_args()
     run(args.data, args.out)

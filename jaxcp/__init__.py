@@ -1,5 +1,7 @@
 """Exact conformal prediction as JAX programs."""
 
+from __future__ import annotations
+
 from importlib import import_module
 from types import ModuleType
 
@@ -60,7 +62,7 @@ from jaxcp.saving import load, save
 from jaxcp.simulation.replicates import simulate
 from jaxcp.volumes import volume
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -1,4 +1,6 @@
-"""What comes in as jax arrays: numpy, pandas, torch, lists; nothing lost in silence."""
+"""Arguments as jax arrays: numpy, pandas, torch, lists; no digits lost in silence."""
+
+from __future__ import annotations
 
 import math
 from numbers import Real
@@ -34,7 +36,7 @@ def as_arrays(**named: PyTree) -> Any:
 
 
 def as_array(name: str, value: Any) -> Array:
-    """Returns one array, also of a tuple; raises ValueError for what is none."""
+    """Returns one array, also of a tuple; raises ValueError for other values."""
     array = _as_tree(name, list(value) if isinstance(value, tuple) else value)
     if not isinstance(array, Array):
         raise ValueError(f"expected {name} as an array, got {type(value).__name__}")
@@ -48,7 +50,7 @@ def as_groups(name: str, value: Any) -> Array:
 
 
 def is_rounded(name: str, value: Any) -> bool:
-    """Returns whether values, as they came in, lose digits as the default float."""
+    """Returns whether values lose digits in the default float type."""
     if isinstance(value, Array) or is_ours(type(value)):
         return False
     value, dtype = on_host(name, value), jax.dtypes.canonicalize_dtype(float)
@@ -68,8 +70,8 @@ def some_rows(n: int) -> slice:
 def check_digits(name: str, step: ArrayLike, error: ArrayLike) -> None:
     """Raises ValueError if numbers have no digits for errors of this size.
 
-    `step` is what the last digit of a number makes of its error; the medians of both
-    are compared, of each component by itself.
+    `step` is how much the last digit of a number changes its error. The medians of both
+    are compared for each component.
     """
     step, error = _median_sizes(step, 0.0), _median_sizes(error, np.inf)
     lost = step > _SHARE * error
@@ -84,7 +86,7 @@ def check_digits(name: str, step: ArrayLike, error: ArrayLike) -> None:
 
 
 def narrowed(x: np.ndarray) -> np.ndarray:
-    """Returns integers in jax's type of them, as floats where that is too narrow."""
+    """Returns integers in jax's integer type, or as floats if that is too narrow."""
     default = jax.dtypes.canonicalize_dtype(int)
     if x.dtype.kind not in "iu" or np.can_cast(x.dtype, default):
         return x
@@ -94,12 +96,12 @@ def narrowed(x: np.ndarray) -> np.ndarray:
 
 
 def is_concrete(*trees: PyTree) -> bool:
-    """Returns whether all values in `trees` can be looked at here."""
+    """Returns whether all values in `trees` are known here."""
     return all(map(_is_known, jax.tree.leaves(trees)))
 
 
 def is_array_like(x: Any) -> bool:
-    """Returns whether a value that jax may take for no leaf comes in as one array."""
+    """Returns whether a value becomes one array, although jax may see no leaf in it."""
     if isinstance(x, list):
         return all(isinstance(v, list | Real | np.generic) for v in x) and all(
             isinstance(v, Real | np.generic) for v in jax.tree.leaves(x)
@@ -140,13 +142,13 @@ def _as_array(name, x):
 
 
 def on_host(name: str, x: Any) -> np.ndarray:
-    """Returns what came in as a numpy array, objects as numbers where they are."""
+    """Returns an argument as a numpy array; objects that are numbers become numbers."""
     x = as_host_array(name, x)
     return _as_one(name, x.tolist()) if x.dtype == object else x
 
 
 def as_host_array(name: str, x: Any) -> np.ndarray:
-    """Returns what came in as a numpy array, of objects where it is of no type."""
+    """Returns an argument as a numpy array, of objects if it has no type of its own."""
     if hasattr(x, "toarray"):
         kind = type(x).__name__
         raise ValueError(

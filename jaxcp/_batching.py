@@ -1,5 +1,7 @@
 """Scores and their sets over the rows of a batch."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 
 import jax
@@ -40,7 +42,7 @@ def map_blocks(fn: Callable[..., PyTree], *rows: PyTree, width: int) -> PyTree:
     Args:
       fn: Function of batches, row by row.
       *rows: Pytrees with one leading axis.
-      width: Numbers that `fn` makes of each row on its way.
+      width: Intermediate numbers that `fn` makes for each row.
 
     Returns:
       What `fn` returns for all rows.

@@ -1,4 +1,6 @@
-"""Arguments at the public door: converted, and checked where values are known."""
+"""Checks of public arguments: made arrays, and checked where values are known."""
+
+from __future__ import annotations
 
 from collections.abc import Callable
 from numbers import Real
@@ -254,7 +256,7 @@ def as_vector(name: str, value: Array | float, size: int) -> Array:
 
 
 def _listed(tree, rows):
-    """Returns what to say of a list with an array for each row, instead of an array."""
+    """Returns a cure for a list with one array for each row."""
     if not isinstance(tree, list) or len(tree) != rows:
         return ""
     return f"; a list of {rows} arrays means {rows} outputs: make rows by jnp.stack"

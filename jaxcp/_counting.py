@@ -1,5 +1,7 @@
 """How many rows count: by numpy, which compiles nothing, where it can read them."""
 
+from __future__ import annotations
+
 from functools import partial
 
 import jax

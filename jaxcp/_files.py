@@ -1,5 +1,7 @@
 """Files that are whole or not there, whenever the process is killed."""
 
+from __future__ import annotations
+
 import contextlib
 import io
 import os
@@ -33,7 +35,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def npz(entries: Mapping[str, np.ndarray | bytes]) -> bytes:
-    """Returns a file of numpy arrays by name, as of `np.savez`; bytes as they are."""
+    """Returns a file of numpy arrays by name, as `np.savez` does; bytes as they are."""
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w") as archive:
         for name, value in entries.items():

@@ -4,6 +4,8 @@ Distances are sums of squared differences, never differences of products: far fr
 origin, where the latter lose all digits, ranks stay what they are.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable
 from functools import partial

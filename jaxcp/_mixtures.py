@@ -1,5 +1,7 @@
 """Mixtures of Gaussians with diagonal covariances, and models that predict them."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 
 import jax
@@ -62,7 +64,7 @@ class Mixture:
         return self._scan(settle, _checks.as_vector("z", z, self.means.shape[1]))
 
     def _scan(self, settle, values):
-        """Returns what `settle` makes, beside a target, of each coordinate in turn."""
+        """Returns the results of `settle` for the coordinates, one after the other."""
 
         def step(log_weights, inputs):
             target, result = settle(log_weights, *inputs)

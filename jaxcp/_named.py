@@ -1,5 +1,7 @@
 """Groups and sets with names."""
 
+from __future__ import annotations
+
 from collections.abc import Hashable, Iterable
 from typing import Any, NamedTuple
 
@@ -96,7 +98,7 @@ def _in_order(groups):
         return as_names("groups", sorted(dict.fromkeys(groups)))
     except TypeError:  # some do not hash, or there is no order
         raise ValueError(
-            "expected groups that hash and sort, or group_names, got "
+            "expected hashable groups with an order, or group_names, got "
             f"{', '.join(sorted({type(group).__name__ for group in groups}))}"
         ) from None
 

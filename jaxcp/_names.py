@@ -1,9 +1,11 @@
-"""Labels and groups of any hashable kind: names of 0, ..., k - 1, mapped at the door.
+"""Labels and groups of any hashable kind: names of 0, ..., k - 1.
 
 Names that are all numbers are numbers everywhere: targets are compared with them, also
 inside of a program, where a target that is none of them is out of range. Other names
 are known on the host alone; an integer target is then a label 0, ..., k - 1 by itself.
 """
+
+from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
@@ -47,13 +49,13 @@ class Names(tuple[Hashable, ...]):
         return self._hash
 
     def __repr__(self) -> str:
-        """Returns the names as a tuple of them, of many the first ones."""
+        """Returns the names as a tuple; of many only the first ones."""
         if len(self) <= _MANY:
             return tuple.__repr__(self)
         return f"({_listed(self)})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Returns what makes them anew: hashes of text are those of a process."""
+        """Returns how to rebuild them: hashes of text differ between processes."""
         return Names, (tuple(self),)
 
     @cached_property
@@ -96,7 +98,7 @@ def as_names(argument: str, values: Any) -> Names:
         values = np.asarray(values)
     names = Names(_plain(value) for value in values)
     if not names:
-        raise ValueError(f"expected {argument} with a name at least, got none")
+        raise ValueError(f"expected {argument} with at least one name, got none")
     if not _are_distinct(names):
         _check_names(argument, names)
     return names
@@ -125,7 +127,7 @@ def _check_names(argument, names):
         except TypeError:
             kind = type(name).__name__
             raise ValueError(
-                f"expected {argument} that hash, got {kind} at {place}"
+                f"expected hashable {argument}, got {kind} at {place}"
             ) from None
         found = f"got {name!r} at {place}"
         if is_missing(name):
@@ -220,7 +222,7 @@ def _search(xp, values, known, order, count):
 def _in_type_of(values, names):
     """Returns sorted names and their places in a type to compare values in.
 
-    In programs that is a type of jax, in which names beyond its range are left out.
+    In programs that is a type of jax; names beyond its range are left out.
     """
     known, order = names._numbers
     is_known = isinstance(values, np.ndarray)
@@ -242,7 +244,7 @@ def _in_type_of(values, names):
 
 
 def on_host(argument: str, values: Any) -> np.ndarray:
-    """Returns values as an array of numpy: of numbers, or of what they are."""
+    """Returns values as a numpy array, of numbers if they are numbers."""
     if isinstance(values, tuple | list):
         if any(isinstance(v, list | np.ndarray | Array) for v in values):
             values = np.asarray(values)

@@ -1,5 +1,7 @@
 """Arithmetic that rounds once, as on paper, and how far rounding may go."""
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Callable
 
@@ -19,7 +21,7 @@ def as_float(x: Number) -> Array:
 
 
 def at_least_single(x: Array) -> Array:
-    """Returns floats in which sums are taken: single precision or the wider `x`."""
+    """Returns floats to sum in: single precision, or the type of `x` if it is wider."""
     return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
@@ -50,7 +52,7 @@ def mean(values: Array, count: Array | None = None) -> Array:
 
 
 def counting(size: int, count: Array | None) -> Array | None:
-    """Returns which of `size` rows are of the first `count`; None if all are."""
+    """Returns which of `size` rows are among the first `count`; None if all are."""
     return None if count is None else jnp.arange(size) < count
 
 
@@ -63,12 +65,12 @@ def kept(values: Array, count: Array | None, instead: Number = 0) -> Array:
 
 
 def positive(value: Number, dtype: DTypeLike) -> Array:
-    """Returns a width above 0 in this type, in which it may have been rounded to 0."""
+    """Returns a width above 0 in this type, which may have rounded it to 0."""
     return jnp.maximum(jnp.asarray(value, dtype), jnp.finfo(dtype).tiny)
 
 
 def rounding(values: Array) -> Array:
-    """Returns by how much another program may round a score otherwise: 4 eps of it."""
+    """Returns how far another program may round a score differently: 4 eps of it."""
     sizes = jnp.abs(jnp.where(jnp.isfinite(values), values, 0))
     return 4 * jnp.finfo(values.dtype).eps * lax.stop_gradient(sizes)
 
@@ -82,7 +84,7 @@ def with_rounding(values: Array) -> Array:
 def varying_like(start: PyTree, results: PyTree) -> PyTree:
     """Returns the start of a loop, varying over a mesh like all of `results`.
 
-    Inside shard_map a carry must vary over the mesh like what the step makes of it.
+    Inside shard_map a carry must vary over the mesh like the result of the step.
     """
     nothing = [jnp.sum(jnp.ravel(v)[:0]) for v in jax.tree.leaves(results)]
     zero = sum(nothing, jnp.zeros((), int))  # varies, and takes no value of theirs

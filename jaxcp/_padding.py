@@ -8,6 +8,8 @@ its own program too. Traced arrays, and those that lie elsewhere than in the mem
 the host, are never filled up.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any, Protocol, Self
 
@@ -35,7 +37,7 @@ class HoldsRows(Protocol):
         """Returns the number of its rows, 0 for those that cannot be filled up."""
 
     def _filled(self, size: int) -> Self:
-        """Returns the same value with `size` rows, of which the last do not count."""
+        """Returns the same value with `size` rows; those added do not count."""
 
 
 def by_rows(
@@ -72,8 +74,8 @@ def counted(
     """Returns `program(*rows, count, **options)`: results of all rows together.
 
     The first `count` rows count, all if it is None. `at_once` fills up the first number
-    of rows too: for programs that take long to compile. `by_pairs` says of a program
-    that it goes through all pairs of rows, of which filling up makes many more.
+    of rows too: for programs that take long to compile. `by_pairs` says that a program
+    goes through all pairs of rows: filling up adds many.
     """
     given = tuple(options.values())
     sizes = _sizes(program, given, rows, at_once=at_once, by_pairs=by_pairs)

@@ -1,5 +1,7 @@
 """Progress bars, for those who ask for one."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -8,7 +10,7 @@ from contextlib import contextmanager
 def bar(
     total: int, finished: int, unit: str, shown: bool
 ) -> Iterator[Callable[[int], object]]:
-    """Gives a function that is told what is done, and shows it by a bar of tqdm."""
+    """Gives a function that takes how much is done and shows it in a bar of tqdm."""
     if not shown:
         yield lambda count: None
         return

@@ -1,5 +1,7 @@
 """Frozen dataclasses that jit, vmap, grad and scan see through."""
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 from collections.abc import Callable
@@ -29,6 +31,12 @@ def static(**kwargs: Any) -> Any:
     Raises:
       TypeError: as `dataclasses.field`.
 
+    Cost:
+      A new value of the field compiles anew.
+
+    See also:
+      pytree
+
     Example:
       >>> @jaxcp.pytree
       ... class Power:
@@ -45,8 +53,8 @@ def pytree(cls: type[_Class]) -> type[_Class]:
     """Returns `cls` as a frozen dataclass whose non-static fields are pytree leaves.
 
     The decorator for scores, learners, sets and online methods of your own: they then
-    pass through jit, vmap, grad and scan, and no program of another class, however
-    alike, is run for them. Values compare and hash by identity.
+    pass through jit, vmap, grad and scan, and never run the program of another class,
+    however similar it is. Values compare and hash by identity.
 
     Args:
       cls: A class with annotated fields, as for `dataclasses.dataclass`.
@@ -58,6 +66,12 @@ def pytree(cls: type[_Class]) -> type[_Class]:
     Raises:
       TypeError: as `dataclasses.dataclass`, for instance for a field without a default
         after one with a default.
+
+    Cost:
+      A new class compiles anew wherever it is used; new values of its leaves do not.
+
+    See also:
+      static, scores.Custom, online.Stream, Rule
 
     Example:
       >>> @jaxcp.pytree

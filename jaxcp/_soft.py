@@ -1,5 +1,7 @@
 """Steps and lengths with soft edges, whose gradients are finite everywhere."""
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 from jax import Array

@@ -1,9 +1,11 @@
-"""Objects of the user inside of programs: their classes, and what jax cannot trace.
+"""Objects of the user inside of programs: their classes, and errors of tracing.
 
 Two classes under `jax.tree_util.register_dataclass` that have the same fields compare
 equal in jax, whose caches may then run the program of the wrong one: the classes are
 part of the key of every program that is kept.
 """
+
+from __future__ import annotations
 
 import functools
 import inspect
@@ -22,7 +24,7 @@ _kinds: weakref.WeakKeyDictionary[type, int] = weakref.WeakKeyDictionary()
 
 
 class Untraceable(ValueError):
-    """What a function of the user asks for cannot be known while jax traces it."""
+    """Raised where a function of the user needs values while jax traces it."""
 
 
 def jit(
@@ -51,7 +53,7 @@ def jit(
 
 
 def _with_classes(function):
-    """Returns `function` with one more argument, classes of which it takes no note."""
+    """Returns `function` with one more argument, the classes, which it ignores."""
 
     @functools.wraps(function)
     def program(*args, _classes, **kwargs):
@@ -66,7 +68,7 @@ def _with_classes(function):
 
 @contextmanager
 def explained(sentence: str) -> Iterator[None]:
-    """Raises ValueError with `sentence` for what jax cannot trace, and why from jax."""
+    """Raises ValueError with `sentence` and the reason where jax cannot trace."""
     try:
         yield
     except Untraceable as error:  # the one around knows more of it
@@ -78,10 +80,10 @@ def explained(sentence: str) -> Iterator[None]:
 
 
 def known_at_once() -> AbstractContextManager[None]:
-    """Returns where values that are known are computed while a program is traced.
+    """Returns a context in which known values are computed while jax traces.
 
-    Elsewhere it changes nothing: jax would run each operation on constants inside of
-    functions under `jit` as a program of its own, compiled for it.
+    Without it jax would compile a program for each operation on constants in functions
+    under `jit`. Elsewhere it changes nothing.
     """
     is_traced = isinstance(jnp.zeros(()), jax.core.Tracer)
     return jax.ensure_compile_time_eval() if is_traced else nullcontext()
@@ -100,7 +102,7 @@ def classes_of(*values: Any) -> tuple[type, ...]:
 
 
 def declare_ours(cls: type) -> None:
-    """Makes known that the structure of `cls` holds the classes inside of it."""
+    """Declares that the structure of `cls` holds the classes inside of it."""
     _kinds[cls] = _OURS
 
 

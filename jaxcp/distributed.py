@@ -14,6 +14,8 @@ Clusters announce the end of a job by SIGTERM (SLURM: `--signal=TERM@60`): a sim
 with a checkpoint then stops after the running chunk, in all processes.
 """
 
+from __future__ import annotations
+
 import argparse
 import os
 import signal
@@ -44,12 +46,12 @@ def initialize(
     connect_timeout: int = 60,
     heartbeat_timeout: int = 10,
 ) -> None:
-    """Makes this process one of a program of many, before anything else of jax.
+    """Makes this process part of a program of several; call it before jax is used.
 
-    `jax.distributed.initialize` that also reads JAX_NUM_PROCESSES and JAX_PROCESS_ID
-    (set by `launch`), finds MPI through mpi4py, and waits for peers for a minute, not
-    five: a process that dies is noticed after 10 seconds, not 100. Arrays travel by
-    gloo on CPUs and by NCCL on GPUs.
+    Calls `jax.distributed.initialize`. It also reads JAX_NUM_PROCESSES and
+    JAX_PROCESS_ID (set by `launch`) and finds MPI through mpi4py. It waits one minute
+    for the other processes in place of five, and notices a process that dies after 10
+    seconds in place of 100. Arrays travel by gloo on CPUs and by NCCL on GPUs.
 
     Args:
       coordinator_address: host:port of process 0. Defaults to what the environment, or
@@ -61,13 +63,19 @@ def initialize(
       connect_timeout: Seconds to wait for the other processes.
       heartbeat_timeout: Seconds of silence after which a process counts as dead.
 
+    Returns:
+      None.
+
     Raises:
       ValueError: if there is no cluster and an argument is missing or out of range.
       RuntimeError: if jax has started already. (A process whose peers do not come is
         ended by jax itself, after a message on stderr that says so.)
 
-    Returns:
-      None.
+    Cost:
+      Waits for the other processes, at most `connect_timeout` seconds.
+
+    See also:
+      distributed.launch, simulate, sharded_conformal_quantile
 
     Example:
       >>> initialize("localhost:9900", num_processes=2, process_id=2)
@@ -106,14 +114,19 @@ def launch(
     Args:
       num_processes: Number of processes.
       command: Script with its arguments, or `-m` with a module's, for this Python.
-      devices: CPU devices of each process. Defaults to JAX_NUM_CPU_DEVICES, if set, or
-        else to what jax does: one.
+      devices: CPU devices of each process. Defaults to JAX_NUM_CPU_DEVICES, or to one.
 
     Returns:
       Exit status of each process; minus the number of a signal that ended it.
 
     Raises:
       ValueError: if `num_processes` or `devices` is not positive or there is no script.
+
+    Cost:
+      `num_processes` processes of Python, each of which imports jax.
+
+    See also:
+      distributed.initialize, simulate
 
     Example:
       >>> launch(2, ["-c", "from jaxcp.distributed import initialize; initialize()"])

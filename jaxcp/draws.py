@@ -1,5 +1,7 @@
 """Draws of a model at every input, and uniforms for scores that take them."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 
 import jax
@@ -26,20 +28,20 @@ def draw(
 ) -> Array:
     """Returns draws of a model at every input, for scores that read draws.
 
-    The input with index i gets the key fold_in(fold_in(key, role), i): its draws, and
-    so its region, depend neither on the other inputs nor on the batch or the call (but
-    for rounding, where the model's arithmetic depends on the batch).
+    The input with index i gets the key fold_in(fold_in(key, role), i): its draws depend
+    neither on the other inputs nor on the batch or the call (except for rounding, where
+    the model's arithmetic depends on the batch).
 
     Args:
-      key: Random key that made nothing else, the data least of all. Calibration and
-        test inputs need different keys (or indices): the guarantee asks for draws that
-        are fresh for every example.
+      key: Random key that is used for nothing else, least of all for the data.
+        Calibration and test inputs need different keys (or indices): the guarantee asks
+        for draws that are fresh for every example.
       sample: `(key, x, n) -> (n, d)`, draws at one input. Bind parameters by
         `functools.partial(model.sample, params)`: then new ones compile nothing.
       x: Inputs, a pytree with leading axis n.
       num_draws: Number of draws l at each input.
-      role: What the draws are for, an int: use different ones for the draws of the base
-        score and those of `scores.CDF`, which must be independent.
+      role: What the draws are for, an int: use different roles for the draws of the
+        base score and those of `scores.CDF`, which must be independent.
       indices: Index of each input, int, shape (n,). Defaults to 0, ..., n - 1; give it
         where inputs come in batches or in another order.
 
@@ -49,6 +51,13 @@ def draw(
     Raises:
       ValueError: if lengths differ, `num_draws` is not a positive int, or the function
         returns something else than `num_draws` rows.
+
+    Cost:
+      n l draws of the model, in blocks of at most 131,072 draws. One compilation for a
+      function and shapes.
+
+    See also:
+      uniforms, scores.PCP, scores.CDF
 
     Example:
       >>> sample = lambda key, x, n: x[None] + jax.random.normal(key, (n, 2))
@@ -75,8 +84,8 @@ def uniforms(key: Array, n: int) -> Array:
     """Returns uniforms for randomized scores, one for each row.
 
     Args:
-      key: Random key that made nothing else. Calibration and test rows need different
-        ones: the guarantee asks for uniforms that are fresh for every row.
+      key: Random key that is used for nothing else. Calibration and test rows need
+        different ones: the guarantee asks for uniforms that are fresh for every row.
       n: Number of rows.
 
     Returns:
@@ -84,6 +93,12 @@ def uniforms(key: Array, n: int) -> Array:
 
     Raises:
       ValueError: if `key` is no random key, or `n` is not an int >= 0.
+
+    Cost:
+      n random numbers.
+
+    See also:
+      draw, scores.APS, scores.RAPS
 
     Example:
       >>> from jaxcp.scores import APS

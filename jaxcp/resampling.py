@@ -1,5 +1,7 @@
 """Resampling plans as training weights (b, n): row j fits model j, zero is held out."""
 
+from __future__ import annotations
+
 from functools import partial
 
 import jax
@@ -24,6 +26,12 @@ def leave_one_out(n: int) -> Array:
     Raises:
       ValueError: if n is less than 2.
 
+    Cost:
+      n^2 weights.
+
+    See also:
+      jackknife_plus, resampling.k_fold, cross_conformal
+
     Example:
       >>> leave_one_out(3).tolist()
       [[0.0, 1.0, 1.0], [1.0, 0.0, 1.0], [1.0, 1.0, 0.0]]
@@ -47,6 +55,12 @@ def k_fold(key: Array, n: int, num_folds: int) -> Array:
 
     Raises:
       ValueError: if `num_folds` is not in 2, ..., n.
+
+    Cost:
+      K n weights.
+
+    See also:
+      cv_plus, cross_conformal, resampling.leave_one_out
 
     Example:
       >>> k_fold(jax.random.key(0), 7, 3).sum(axis=1).tolist()
@@ -80,8 +94,15 @@ def bootstrap(key: Array, n: int, num_resamples: int) -> Array:
     Raises:
       ValueError: if a count is not positive.
 
+    Cost:
+      b n draws and weights.
+
     References:
-      Efron, Bootstrap Methods: Another Look at the Jackknife, 1979.
+      Efron, Bootstrap Methods: Another Look at the Jackknife, Annals of Statistics,
+      1979.
+
+    See also:
+      jackknife_plus_after_bootstrap, resampling.block_bootstrap, resampling.subsample
 
     Example:
       >>> bootstrap(jax.random.key(0), 5, 2).sum(axis=1).tolist()
@@ -113,10 +134,18 @@ def block_bootstrap(
     Raises:
       ValueError: if a count is not positive or `block_size` exceeds n.
 
+    Cost:
+      b n weights.
+
     References:
-      Kunsch, The Jackknife and the Bootstrap for General Stationary Observations, 1989
-      (moving); Carlstein, The Use of Subseries Values for Estimating the Variance, 1986
+      Kunsch, The Jackknife and the Bootstrap for General Stationary Observations,
+      Annals of Statistics, 1989 (moving).
+      Carlstein, The Use of Subseries Values for Estimating the Variance of a General
+      Statistic from a Stationary Sequence, Annals of Statistics, 1986
       (non-overlapping).
+
+    See also:
+      enbpi, resampling.bootstrap
 
     Example:
       >>> block_bootstrap(jax.random.key(0), 6, 1, 3).sum().item()
@@ -150,6 +179,12 @@ def subsample(key: Array, n: int, num_resamples: int, size: int) -> Array:
 
     Raises:
       ValueError: if a count is out of range.
+
+    Cost:
+      b random orders of n rows, and b n weights.
+
+    See also:
+      cross_conformal, resampling.bootstrap, resampling.k_fold
 
     Example:
       >>> subsample(jax.random.key(0), 5, 2, 3).sum(axis=1).tolist()

@@ -19,7 +19,7 @@ import jaxcp
 from jaxcp import datasets, metrics, plotting, scores, sets
 
 FAST = bool(os.environ.get("JAXCP_FAST"))  # small sizes, for tests
-NUM_CALIBRATION = 1000
+NUM_CALIBRATION = 5000
 NUM_TEST = 1000 if FAST else 2000
 ALPHA = 0.1
 
@@ -54,7 +54,7 @@ intervals = {
     "coin": sets.Interval(-end, end),
 }
 for name, held in intervals.items():
-    print(f"{name:10s} coverage {metrics.coverage(held, y):.3f}")
+    print(f"{name:10s} coverage {metrics.coverage(held, y):.4f}")
 
 # %% [markdown]
 # ## Each metric, and NumPy
@@ -108,11 +108,12 @@ compare(
 )
 
 # %% [markdown]
-# `coverage` and the widths do not know of each other. The interval score, whose mean is
-# Winkler's, adds them: a width, and a fine for a miss that is proportional to the
-# distance. Pinball is the same idea for one quantile. The two criteria
-# put coverage and width in one number, with a weight `eta` that somebody has to choose,
-# and grow or fall with the range of the test targets. Prefer Winkler's.
+# Coverage says nothing about widths, and widths nothing about coverage. The interval
+# score, whose mean is Winkler's, adds them: a width, and a fine for a miss that grows
+# with its distance. Pinball is the same idea for one quantile. The two criteria put
+# coverage and width into one number, with a weight `eta` that somebody has to choose.
+# Both depend on the range of the test targets, so that two test sets cannot be
+# compared. Prefer Winkler's score.
 #
 # The next ones look at parts of the rows.
 
@@ -189,7 +190,7 @@ print(f"conditional_coverage_error {error:.5f}, noise {floor:.5f}")
 # Bandwidths of HSIC are here in units of the median distance of widths.
 
 # %%
-key_slab, key_cells = jax.random.split(jax.random.key(2))
+key_slab, key_cells = jax.random.split(jax.random.key(2))  # the same cells for all
 table = {}
 for name, held in intervals.items():
     found = metrics.summary(held, y, ALPHA, groups)
@@ -215,9 +216,9 @@ for name, held in intervals.items():
         "coverage of worst slab": metrics.worst_slab_coverage(key_slab, held, y, x),
     }
 
-print("                        ", *(f"{name:>10s}" for name in table))
+print(" " * 24, *(f"{name:>10s}" for name in table))
 for metric in table["coin"]:
-    values = (f"{found[metric]:10.3f}" for found in table.values())
+    values = (f"{found[metric]:10.4f}" for found in table.values())
     print(f"{metric:24s}", *values)
 
 # %% [markdown]
@@ -360,6 +361,7 @@ with plt.rc_context(plotting.style()):
         plotting.plot_group_coverage(
             held, y, groups, ALPHA, names=ranges, ax=bottom, legend=False
         )
+        bottom.set(xlim=(0.65, 1.02), ylabel="range of x" if name == "constant" else "")
     plt.show()
 
 # %% [markdown]

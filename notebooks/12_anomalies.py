@@ -215,7 +215,7 @@ with plt.rc_context(plotting.style()):
     right.axvline(NUM_QUIET, linestyle=":", color=plt.rcParams["text.color"])
     above = {"xytext": (0, 4), "textcoords": "offset points"}
     right.annotate("alarm", (2, 1 / ALPHA), **above)
-    right.annotate("the anomalies begin", (NUM_QUIET + 1, 90), **above)
+    right.annotate("anomalies begin", (NUM_QUIET - 1, 300), ha="right", **above)
     right.set(yscale="log", xlabel="case of the stream", ylabel="capital")
     plt.show()
 

@@ -19,8 +19,8 @@ import jaxcp
 from jaxcp import learners, metrics, plotting, scores
 
 FAST = bool(os.environ.get("JAXCP_FAST"))  # small sizes, for tests
-NUM_TRIALS = 200 if FAST else 2000
-NUM_TRAIN, NUM_CALIBRATION, NUM_INPUTS, NUM_TEST = 200, 300, 500, 100
+NUM_TRIALS = 200 if FAST else 1000
+NUM_TRAIN, NUM_CALIBRATION, NUM_INPUTS, NUM_TEST = 200, 300, 300, 50
 SHIFT = 1.0
 ALPHA = 0.1
 
@@ -65,8 +65,8 @@ classifier = learners.GradientLearner(
     init=lambda key: {"slope": jnp.zeros(2), "offset": jnp.zeros(())},
     predict=lambda params, x: x @ params["slope"] + params["offset"],  # log odds
     loss=optax.sigmoid_binary_cross_entropy,
-    optimizer=optax.adam(0.05),
-    num_steps=100,
+    optimizer=optax.adam(0.1),
+    num_steps=60,
 )
 SEEN = jnp.array([[1.0, 1.0], [0.0, 1.0]])  # which inputs each classifier is given
 
@@ -110,8 +110,8 @@ for name, w, w_new in rows:
 # %% [markdown]
 # ## Coverage
 #
-# Each replicate draws new calibration rows, new inputs for the classifiers, and a
-# hundred new rows at the new place, for shifts of several sizes. In the last setting
+# Each replicate draws new calibration rows, new inputs for the classifiers, and fifty
+# new rows at the new place, for shifts of several sizes. In the last setting
 # the targets at the new place are also noisier, of which more below.
 
 # %%
@@ -122,10 +122,8 @@ AT_SHIFT, NOISY = 2, 5  # the setting of the story, and the noisier one
 
 def trial(key, shift, noise):
     key_cal, key_new, key_weights = jax.random.split(key, 3)
-    (x, y), (x_new, y_new) = (
-        draw(key_cal, NUM_CALIBRATION),
-        draw(key_new, NUM_TEST, shift, noise),
-    )
+    x, y = draw(key_cal, NUM_CALIBRATION)
+    x_new, y_new = draw(key_new, NUM_TEST, shift, noise)
     weights = weightings(key_weights, shift)
 
     def judge(w, w_new):
@@ -173,7 +171,7 @@ KNOWN = METHODS.index("known")
 infinite = np.mean(out["infinite"], axis=0)
 print("                                           coverage with weights")
 print("shift   effective rows   width   infinite   ", end="")
-print("  ".join(f"{name:9s}" for name in METHODS))
+print("  ".join(f"{name:9s}" for name in METHODS).rstrip())
 for i, shift in enumerate(SHIFTS[:NOISY]):
     rows = f"{num_rows[i, KNOWN]:14.0f}   {width[i, KNOWN]:5.2f}"
     covered = "      ".join(f"{value:.3f}" for value in coverage[i])

@@ -1,8 +1,10 @@
 """What README and the pages of the guide are held to: blocks, links, keys, length."""
 
 import ast
+import io
 import re
 from collections import Counter
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import jax
@@ -18,10 +20,36 @@ def blocks(text):
     return re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
 
 
+def steps(text):
+    """Returns the Python blocks of a page, each with the output below it, or None."""
+    output = r"(?:\s*```text\n(?!\w*(?:Error|Untraceable):)(.*?)```)?"
+    found = re.findall(rf"```python\n(.*?)```{output}", text, flags=re.DOTALL)
+    return [(code, shown or None) for code, shown in found]
+
+
 def run(name, code, names):
-    """Runs a block as users have it, but that a key which is used twice is an error."""
-    with jax.numpy_rank_promotion("allow"), jax.debug_key_reuse(True):
-        exec(compile(code, name, "exec"), names)
+    """Returns what a block prints, run as users do, but keys may not be used twice."""
+    printed, program = io.StringIO(), compile(code, name, "exec")
+    ranks, reuse = jax.numpy_rank_promotion("allow"), jax.debug_key_reuse(True)
+    with ranks, reuse, redirect_stdout(printed):
+        exec(program, names)
+    print(printed.getvalue(), end="")  # for those who capture it
+    return printed.getvalue()
+
+
+def agree(printed, shown):
+    """Returns whether two outputs have the same words, and numbers that are close.
+
+    As close as those of two machines are, of which one rounds another way. One may have
+    more before the other begins; of times there is nothing to compare.
+    """
+    number = r"-?\d+(?:\.\d*)?(?:e[-+]?\d+)?"
+    texts = [re.sub(rf"{number} m?s\b", "time", text) for text in (printed, shown)]
+    words = [re.sub(r"\s", "", re.sub(number, "#", text)) for text in texts]
+    ends = (map(float, reversed(re.findall(number, text))) for text in texts)
+    near = (abs(a - b) <= 0.05 + 0.05 * abs(b) for a, b in zip(*ends, strict=False))
+    same = words[0].endswith(words[1]) or words[1].endswith(words[0])
+    return all(words) and same and all(near)
 
 
 def prose(text):

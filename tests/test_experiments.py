@@ -1,5 +1,6 @@
 """The experiments still fit the library: traced, not run."""
 
+import math
 from dataclasses import replace
 
 import jax
@@ -18,12 +19,15 @@ from experiments import (
     coverage_laws,
     cross_streams,
     enbpi_solar,
+    front_page,
     jackknife_barber,
     lei_table,
     multioutput_data,
     multioutput_toys,
+    reporting,
     series,
     showcase_detection,
+    showcase_figures,
     showcase_streams,
     simulation_speed,
     threshold_gradients,
@@ -31,7 +35,7 @@ from experiments import (
     width_training,
 )
 from experiments.multioutput_methods import METHODS, Source, calibrated, offered
-from jaxcp import datasets, models, online
+from jaxcp import datasets, models, online, scores
 
 KEY = jax.random.key(0)
 
@@ -252,3 +256,47 @@ def test_the_timed_simulation():
     ours = simulation_speed.run(8000)
     assert abs(mean - ours.mean) < 6 * ours.standard_error
     assert abs(variance / ours.variance - 1) < 0.2
+
+
+def test_the_times_of_the_front_page_are_those_of_the_results():
+    seconds, machine = front_page.times()
+    assert list(seconds) == ["jaxcp", "numpy", "crepes", "MAPIE"]
+    assert "masked" not in machine["instructions"] and int(machine["cores"]) > 0
+    text = front_page.RESULTS.read_text()
+    assert f"\n| MAPIE | {seconds['MAPIE']:.4g} |" in text
+    spoken = [front_page.spoken(v) for v in (0.7849, 8.1, 341.4)]
+    assert spoken == ["0.78 s", "8.1 s", "5.7 min"]
+
+
+def test_the_ranks_of_the_front_page():
+    """Of the scores 1, ..., 49: 1 + 48 x 0.9, the exact rank 45, and one too many."""
+    found = front_page.thresholds(np.arange(1.0, 50.0, dtype=np.float32)[None])
+    assert set(found) == set(front_page.COLORS)
+    ranks = np.concatenate(list(found.values()))
+    np.testing.assert_allclose(ranks, [44.2, 45, 46], rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["split", "CQR"])
+def test_the_bands_of_the_front_page(name):
+    predict = {"split": lambda x: x[:, 0], "CQR": lambda x: (x[:, 0] - 1, x[:, 0] + 1)}
+    score = {"split": scores.Absolute(), "CQR": scores.CQR()}[name]
+    way = front_page.Way(score, predict[name])
+    x, y = jnp.ones((50, 1)), jnp.ones(50)
+    sets = jax.eval_shape(lambda: way.sets(x, y, x[:7]))
+    assert sets.lower.shape == sets.upper.shape == (7,)
+
+
+def test_the_showcase_is_drawn_by_data_set(tmp_path):
+    """Rows below the cut, without errors, or of infinite size are drawn, too."""
+    line = {"coverage": 0.9, "+-": 0.01, "mean size": 2.0, "+- size": 0.1}
+    line |= {"worst group": 0.8, "data": "a", "method": "split"}
+    stream = {"+-": None, "+- size": None, "mean size": math.inf, "data": "b"}
+    table = [line, line, line | stream, line | stream | {"coverage": 0.3}]
+    assert showcase_figures.columns_of(table) == [["a"], ["b"]]
+    figure = showcase_figures.draw_table(table, 0.1)
+    written = [text.get_text() for text in figure.axes[2].texts]
+    assert any("0.3" in text for text in written) and "‹ 0.800" in written
+    reporting.save_figure(figure, tmp_path, "table", ("svg",))
+    first = (tmp_path / "table.svg").read_bytes()
+    reporting.save_figure(figure, tmp_path, "table", ("svg",))
+    assert (tmp_path / "table.svg").read_bytes() == first

@@ -14,17 +14,27 @@ each = pytest.mark.parametrize(
 @pytest.mark.slow
 @each
 def test_blocks_run_in_order(path, tmp_path, monkeypatch):
-    """In a folder of their own; packages that are no extra may be missing."""
-    code = pages.blocks(path.read_text())
-    if not code:
+    """In a folder of their own, to the outputs below them; torch may be missing."""
+    steps = pages.steps(path.read_text())
+    if not steps:
         pytest.skip("no code")
-    for package in ("torch",):
-        if re.search(rf"^import {package}\b", "".join(code), re.MULTILINE):
-            pytest.importorskip(package)
+    if any(re.search(r"^import torch\b", code, re.MULTILINE) for code, _ in steps):
+        pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
     names = {"__name__": "__main__"}
-    for block in code:
-        pages.run(path.name, block, names)
+    for code, shown in steps:
+        printed = pages.run(path.name, code, names)
+        assert shown is None or pages.agree(printed, shown), printed
+
+
+def test_outputs_are_compared():
+    code = "```python\nprint(0.9)\n```\n\n"
+    page = f"{code}```text\n0.9\n```\n{code}Text.\n{code}```text\nValueError: no\n```"
+    assert [shown for _, shown in pages.steps(page)] == ["0.9\n", None, None]
+    assert pages.agree("width 2.31 [1, 2]\n", "width 2.3\n[1, 2]")
+    assert pages.agree("of before\nwidth 2.31\n0.9 s", "width 2.3\n0.1 s")
+    for other in ("width 2.6 [1, 2]", "size 2.3 [1, 2]", "width 2.3 [1]", ""):
+        assert not pages.agree("width 2.3 [1, 2]", other)
 
 
 @each

@@ -130,7 +130,7 @@ WRONG = {
     ),
     "names that do not hash": (
         pets(classes=[["a"], ["b"], ["c"]]),
-        "classes that hash, got list at 0",
+        "hashable classes, got list at 0",
     ),
     "names in a set": (pets(classes={"a", "b", "c"}), "classes in an order, as a list"),
     "a name for names": (pets(classes="abc"), "classes in an order, .* got 'abc'"),
@@ -139,7 +139,7 @@ WRONG = {
         pets(classes=np.array(3)),
         r"classes as a list of names, got array\(3\)",
     ),
-    "no names": (pets(classes=()), "classes with a name at least, got none"),
+    "no names": (pets(classes=()), "classes with at least one name, got none"),
     "traced names": (
         lambda: jax.jit(lambda c: pets(classes=c)().scores)(jnp.arange(3)),
         "classes as a list of names",
@@ -191,9 +191,12 @@ WRONG = {
     ),
     "groups that do not sort": (
         sites(["a", 1.5] * 30),
-        "groups that hash and sort, or group_names, got float, str",
+        "hashable groups with an order, or group_names, got float, str",
     ),
-    "groups that do not hash": (sites([{}] * N), "groups that hash and sort, .* dict"),
+    "groups that do not hash": (
+        sites([{}] * N),
+        "hashable groups with an order, .* dict",
+    ),
     "no rows of groups": (
         lambda: jaxcp.calibrate_groups(scores.Absolute(), X[:0], X[:0], []),
         "group_names with groups of no rows",

@@ -65,7 +65,7 @@ WRONG = {
     "the nearest none": (loss(nearest=0), "nearest as an int >= 1, got 0"),
     "weights without labels": (
         loss(size_weights=jnp.ones(3)),
-        "y, which size and classification weights go by",
+        "y, on which size and classification weights depend",
     ),
     "weights of other labels": (
         loss(y=Y, size_weights=jnp.ones(2)),
@@ -98,11 +98,11 @@ WRONG = {
     ),
     "too few rows": (
         train(),
-        "more rows, got 9: half of them have an infinite threshold",
+        "more rows, got 9: half of them give an infinite threshold",
     ),
     "choosing by too few rows": (
         select([0.1, 1.0]),
-        "more rows, got 9: half of them have an infinite threshold",
+        "more rows, got 9: half of them give an infinite threshold",
     ),
     "choosing at two levels": (
         select([0.1, 1.0], alpha=[0.1, 0.2]),

@@ -11,10 +11,10 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import jaxcp
 from jaxcp import pvalues
-from jaxcp.pvalues import _bets, martingales
+from jaxcp.pvalues import _bets, watching
 from jaxcp.typing import MemorylessMartingale
 
-SHORT = martingales._SHORT
+SHORT = watching._SHORT
 SUMMED = [pvalues.PowerMartingale(0.6), pvalues.MixtureMartingale(5)]
 BLOCK, STRETCH = _bets._BLOCK, _bets._STRETCH
 
@@ -23,9 +23,9 @@ BLOCK, STRETCH = _bets._BLOCK, _bets._STRETCH
 def short_streams_too():
     """Sums streams of any length, which the library does with long ones alone."""
     jax.clear_caches()
-    martingales._SHORT = -1
+    watching._SHORT = -1
     yield
-    martingales._SHORT = SHORT
+    watching._SHORT = SHORT
     jax.clear_caches()
 
 

@@ -465,7 +465,9 @@ def test_one_example_is_valid_for_the_score():
     of_scale = online.PID(scores.Normalized(), 0.1)
     with pytest.raises(ValueError, match="expected sigma > 0"):
         of_scale.step(of_scale.init(PAST, 0.1), (1.0, 0.0), 1.0, 0.1)
-    with pytest.raises(ValueError, match=r"components \(2,\), as of preds and y, got"):
+    with pytest.raises(
+        ValueError, match=r"components \(2,\), as from preds and y, got"
+    ):
         online.ACI(SIGNED, 0.1).step(state, 0.0, 1.0, 0.1)
 
 

@@ -1,6 +1,7 @@
 """A method of one's own on a stream: it works where ours do."""
 
 import pickle
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -141,3 +142,29 @@ def test_what_a_stream_of_ones_own_is_told():
             pass
 
         Half()
+
+
+@pytest.mark.parametrize("delay", [0, 24])
+def test_aci_keeps_its_bound_where_targets_come_late(delay):
+    """With the threshold of each set kept until its target comes; runs of misses."""
+    alpha, step_size, length = 0.1, 0.05, 1200
+    method = online.ACI(scores.Absolute(), step_size)
+    y = jnp.where(jnp.arange(length) // 100 % 2 == 0, 1e9, 0.0)
+    state = method.init(jnp.arange(30.0), alpha)
+    rank = method.rank(state, alpha)
+
+    def step(carry, row):
+        (state, waiting), (t, y) = carry, row
+        q = method.threshold(state, rank)
+        waiting = jnp.append(waiting, jnp.array([[y, q]]), axis=0)
+        come, kept = waiting[0], waiting[1:]
+        later = method.learn(state, 0.0, come[0], rank, come[1])
+        later = jax.tree.map(partial(jnp.where, t >= delay), later, state)
+        return (later, kept), abs(y) > q
+
+    start = state, jnp.zeros((delay, 2))
+    _, missed = jax.lax.scan(step, start, (jnp.arange(length), y))
+    counts = np.arange(1, length - delay + 1)
+    rates = np.cumsum(missed)[: length - delay] / counts
+    bounds = (0.9 + (delay + 1) * step_size) / (step_size * counts)
+    assert (abs(rates - alpha) <= bounds + 1e-4).all()

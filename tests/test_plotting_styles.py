@@ -123,7 +123,7 @@ def test_options_reach_the_main_artist():
     ax = HELPERS["curve"](linestyle=":", label="a")
     assert ax.get_lines()[-1].get_linestyle() == ":"
     ax = HELPERS["coverage"](bins=[0.8, 0.9, 1.0], hatch="/")
-    assert [bar.get_hatch() for bar in ax.patches] == ["/", "/"]
+    assert [patch.get_hatch() for patch in ax.patches] == ["/"]
 
 
 def test_panels_that_share_axes_are_named_at_the_outside():

@@ -8,18 +8,30 @@ README = pages.README.read_text()
 BLOCKS = pages.blocks(README)
 
 
-def test_the_examples_run_in_order(capsys):
-    names = {}
-    for block in BLOCKS:
-        pages.run("README.md", block, names)
-    covered = names["covered"]
-    assert covered.shape == (100_000,)
-    assert abs(float(covered.mean()) - 0.9) < 4 * 0.3 / 100_000**0.5
-    assert len(BLOCKS) == 21
+@pytest.mark.parametrize("number", range(len(BLOCKS)))
+def test_each_block_runs_alone(number, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    pages.run("README.md", BLOCKS[number], {})
 
 
-def test_no_key_is_used_twice():
-    pages.check_keys("".join(BLOCKS))
+def test_the_start_prints_what_it_says(capsys):
+    pages.run("README.md", BLOCKS[0], {})
+    said = re.search(r"print\(.*\)  # (.+)", BLOCKS[0]).group(1).split()
+    seen = capsys.readouterr().out.split()
+    assert [f"{float(number):.3f}" for number in seen] == said
+
+
+def test_the_front_page_is_short():
+    assert 9_000 <= len(README.encode()) <= 11_000
+    assert len(BLOCKS) == 6  # the start, and five that stand alone
+    text = pages.prose(README).splitlines()
+    assert max(len(line) for line in text if not line.startswith("|")) <= 120
+
+
+@pytest.mark.parametrize("code", BLOCKS)
+def test_no_key_is_used_twice(code):
+    pages.check_keys(code)
+    assert len(re.findall(r"random\.key\(", code)) <= 2  # data, and what is drawn
 
 
 @pytest.mark.parametrize(
@@ -53,6 +65,31 @@ def test_no_line_promises_a_file_that_is_not_there():
     assert not pages.broken_links(pages.README)
 
 
-def test_every_notebook_is_in_the_table():
-    for path in (pages.ROOT / "notebooks").glob("0*.ipynb"):
-        assert f"| [{path.name[:2]}](notebooks/{path.name}) |" in README
+def measured(table, row, column):
+    """Returns a figure of RESULTS.md."""
+    results = (pages.ROOT / "experiments" / "RESULTS.md").read_text()
+    part = re.search(rf"^## {table}\n(.*?)(?=^## )", results, re.MULTILINE | re.DOTALL)
+    lines = [v.strip("|").split("|") for v in re.findall(r"^\|.*$", part[1], re.M)]
+    names, *rows = [[cell.strip(" *") for cell in line] for line in lines]
+    (found,) = [line for line in rows if line[0] == row]
+    return float(found[names.index(column)])
+
+
+def test_the_table_of_speed_is_that_of_the_results():
+    replicates, kernel = "simulation_speed_replicates", "kernel_speed_kernel"
+    expected = [
+        measured(replicates, "numpy", "jaxcp / it"),
+        measured(replicates, "MAPIE", "jaxcp / it"),
+        1 / measured("kernel_speed_labels", "numpy", "times jaxcp"),
+        measured(kernel, "1000 x 1000", "jaxcp / numpy"),
+        measured(f"{kernel}_avx2", "100 x 10000", "jaxcp / numpy"),
+    ]
+    said = re.findall(r"\| (?:\*\*)?(\d+\.\d+)(?:\*\*)? \|$", README, re.MULTILINE)
+    digits = [len(number.split(".")[1]) for number in said]
+    assert said == [f"{v:.{d}f}" for v, d in zip(expected, digits, strict=True)]
+    assert max(expected) > 1  # a loss among them
+
+
+def test_every_notebook_is_named():
+    for path in (pages.ROOT / "notebooks").glob("[0-9]*.ipynb"):
+        assert f"(notebooks/{path.name})" in README

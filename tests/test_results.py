@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("experiments", reason="run as `python -m pytest` from the root")
 from experiments import bars, reporting, results
 from experiments.first_calls import Hoist
-from experiments.report import LONG, SHOWN, is_loss, report
+from experiments.report import LONG, SHOWN, is_loss, machines_of, report, table_of
 
 EXPERIMENTS = {*results.TIMED, *results.MEASURED}
 
@@ -85,6 +85,20 @@ def test_the_report_has_every_table_and_says_what_is_missed(tmp_path):
     assert "| HSIC \\| 2 | numpy | 0.25 | **1.5** |" in text
     assert "## jackknife_barber\n\nalpha: 0.1\n" in text
     assert f"jax {json.dumps(reporting.machine()['jax']).strip(chr(34))}" in text
+
+
+def test_a_table_is_read_from_the_report_as_it_was(tmp_path):
+    rows = [
+        {"task": "a | b", "s": 0.25, "jaxcp / it": 1.5, "n": 3, "bar": "<= 0.6"},
+        {"task": "c", "s": 2.0, "jaxcp / it": 0.5, "n": 4, "bar": ""},
+    ]
+    save(tmp_path, "kernel_speed", rows)
+    text = report(tmp_path)
+    assert table_of(text, "kernel_speed") == rows
+    about = {k: str(v) for k, v in reporting.machine().items()}
+    assert machines_of(text)[0].items() <= about.items()
+    with pytest.raises(ValueError, match="expected the table speed in the report"):
+        table_of(text, "speed")
 
 
 def test_long_tables_are_told_by_method(tmp_path):

@@ -1,4 +1,6 @@
-"""Rows at the door of a calibration: of one length and shape, with digits enough."""
+"""Checks of the rows that go into a calibration: lengths, shapes and digits."""
+
+from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any, NamedTuple
@@ -24,7 +26,7 @@ _NO_GROUPS = _checks.vector(None)
 
 
 class Scored(NamedTuple):
-    """Scores of held-out rows, shape (n,) or (n, c), and what else there is of rows."""
+    """Scores of held-out rows, shape (n,) or (n, c), with weights, mask and groups."""
 
     scores: Array
     weights: Array | None
@@ -42,7 +44,7 @@ def scored(
     groups: _checks.Column = _NO_GROUPS,
     classes: Names | None = None,
 ) -> Scored:
-    """Returns the scores of held-out rows, after checks; weigh 0 where masked out."""
+    """Returns the scores of held-out rows, after checks; masked rows get weight 0."""
     inputs.check_score(score)
     y = coded(classes, y, mask)
     rounded, given = is_rounded("y", y), (preds, y)
@@ -187,7 +189,7 @@ def row_shapes(preds: PyTree) -> RowShapes:
 def check_row_shapes(score: Score, preds: PyTree, expected: RowShapes | None) -> None:
     """Raises ValueError for predictions of other shapes than those at calibration.
 
-    Only the number of draws may differ, the first axis of what takes draws.
+    Only the number of draws may differ: the first axis of arrays of draws.
     """
     found = row_shapes(preds)
     if expected is None or _split(found) == _split(expected):
@@ -211,9 +213,9 @@ def check_digits_of_targets(
 ) -> None:
     """Raises ValueError if targets have lost the digits that their scores are about.
 
-    Of targets that were rounded on their way in. Labels have no digits to lose, and
-    predictions that are exactly right have lost none: `given` are predictions and
-    targets as they came.
+    For targets that were rounded when they became arrays. Labels have no digits to
+    lose, and exact predictions have lost none: `given` are predictions and targets
+    before rounding.
     """
     if inputs.has_labels(score) or not is_concrete(preds, y, scores, mask):
         return
@@ -234,7 +236,7 @@ def check_digits_of_targets(
 
 
 def _are_exact(score, given, scores, some, rows):
-    """Returns whether most scores are what double precision makes of their rows."""
+    """Returns whether most scores are the same in double precision."""
     with jax.enable_x64(True):
         preds, y = as_arrays(preds=given[0], y=given[1])
         exact = np.asarray(evaluate(score, preds, y.astype(float)))[some][rows]

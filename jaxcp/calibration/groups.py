@@ -1,7 +1,9 @@
 """Mondrian calibration: one threshold a group, or a class."""
 
+from __future__ import annotations
+
 import dataclasses
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable
 from typing import Any
 
 import jax
@@ -36,9 +38,13 @@ class GroupCalibration(Rule):
       num_groups: Number of groups g.
       row_shapes: Shapes of one prediction, which later ones must have, or None.
       weights: Weights >= 0 of the calibration set, shape (n,), or None.
-      classes: Names of the labels, which sets then have and targets come in, or None.
-      group_names: Names of the groups, in which those of test points come, or None:
-        `dict(zip(cp.group_names, cp.quantile(alpha)))` says whose each threshold is.
+      classes: Names of the labels, used by sets and targets, or None.
+      group_names: Names of the groups, also for the groups of test points, or None.
+        `dict(zip(cp.group_names, cp.quantile(alpha)))` has the threshold of each group
+        by its name.
+
+    See also:
+      calibrate_groups, Calibration, metrics.group_coverage
     """
 
     score: Score
@@ -59,8 +65,8 @@ class GroupCalibration(Rule):
     ) -> Array:
         """Returns the threshold of each group, shape (g,) or (g, c).
 
-        +inf for a group with too few scores; arguments as for `Calibration.quantile`,
-        of which alpha may also have shape (g,) without components: one a group.
+        +inf for a group with too few scores. Arguments as for `Calibration.quantile`;
+        without components alpha may also have shape (g,), one for each group.
         """
         return super().quantile(alpha, **weight_for(self.weights, test_weight))
 
@@ -88,13 +94,21 @@ class GroupCalibration(Rule):
 
         Raises:
           ValueError: if lengths differ, a concrete group is out of range or none of the
-            `group_names`, or `groups` is missing though those of calibration are not
-            the labels.
+            `group_names`, or `groups` is missing although the groups of the calibration
+            are not the labels.
 
         Guarantee:
           1 - alpha within every group, or for every class.
 
+        Assumption:
+          The calibration and test examples of a group are exchangeable.
+
+        Cost:
+          O(g n) for the thresholds of g groups; with `test_weights` O(n) for each test
+          point.
+
         Example:
+          >>> from jaxcp import calibrate_groups
           >>> from jaxcp.scores import Absolute
           >>> groups = jnp.array([0, 0, 1, 1])
           >>> y = jnp.array([1.0, 2.0, 10.0, 20.0])
@@ -126,8 +140,8 @@ class GroupCalibration(Rule):
           test_weights: Weight of each test point, shape (m,). Defaults to 1.
 
         Returns:
-          p-values as of `Calibration.p_values` with the calibration scores of the group
-          alone, shape (m,); 1 for a traced group out of range.
+          p-values as from `Calibration.p_values`, among the calibration scores of the
+          group alone, shape (m,); 1 for a traced group out of range.
 
         Raises:
           ValueError: as calling the calibration, and if lengths differ.
@@ -135,7 +149,15 @@ class GroupCalibration(Rule):
         Guarantee:
           P(p <= alpha) <= alpha within every group, or for every class.
 
+        Assumption:
+          The calibration and test examples of a group are exchangeable.
+
+        Cost:
+          O((n + m) log(n + m)): one sort serves all groups; with weights one sort for
+          each of the g groups.
+
         Example:
+          >>> from jaxcp import calibrate_groups
           >>> from jaxcp.scores import Absolute
           >>> groups = jnp.array([0, 0, 0, 1])
           >>> y = jnp.array([1.0, 2.0, 3.0, 9.0])
@@ -149,7 +171,7 @@ class GroupCalibration(Rule):
         return self._p_values(preds, y, u, **columns)
 
     def certificate(self, alpha: Any) -> tuple[Certificate, ...]:
-        """Returns what the coverage of each of the g groups is, exactly.
+        """Returns the exact law of the coverage of each of the g groups.
 
         Arguments, errors and guarantee as for `Calibration.certificate`.
         """
@@ -227,74 +249,4 @@ class GroupCalibration(Rule):
         return {"groups": groups, "test_weights": weights}
 
     def _check_one_alpha(self, alpha):
-        """Groups may have a level each: `rank` checks the shape."""
-
-
-def calibrate_groups(
-    score: Score,
-    preds: PyTree,
-    y: ArrayLike,
-    groups: ArrayLike,
-    *,
-    num_groups: int | None = None,
-    group_names: Iterable[Hashable] | None = None,
-    weights: ArrayLike | None = None,
-    mask: ArrayLike | None = None,
-    classes: Iterable[Hashable] | None = None,
-) -> GroupCalibration:
-    """Returns the calibration of a score with one threshold a group (Mondrian).
-
-    With `groups=y` for labels the sets are class-conditional: ask for them without
-    groups.
-
-    Args:
-      score: Nonconformity score of one example.
-      preds: Predictions for the calibration set, a pytree with leading axis n.
-      y: Targets, shape (n, ...), or labels 0, ..., k - 1.
-      groups: Group of each row in 0, ..., num_groups - 1, int, shape (n,), or its name.
-      num_groups: Number of groups g (of classes k, for class-conditional sets). May be
-        left out where groups have names.
-      group_names: Names of the g groups, distinct hashable values, of which numbers go
-        as those of `classes`. Defaults to the classes if the groups are the labels `y`,
-        to the categories of groups from pandas, else to the distinct groups in order;
-        groups that are integers then want `num_groups`.
-      weights: Weights >= 0 of the rows, shape (n,), as for `calibrate`.
-      mask: True where a row counts, shape (n,). Defaults to all rows.
-      classes: Names of the k labels, in which `y` comes, as for `calibrate`.
-
-    Returns:
-      A `GroupCalibration`: call it with predictions, alpha and groups.
-
-    Raises:
-      ValueError: as `calibrate`, and if a concrete group is out of range or none of the
-        `group_names`, or their number is not known.
-
-    Guarantee:
-      1 - alpha within every group, if its examples are exchangeable. A group with fewer
-      than 1/alpha - 1 rows has infinite sets.
-
-    References:
-      Vovk, Conditional Validity of Inductive Conformal Predictors, 2012.
-
-    Example:
-      >>> from jaxcp.scores import LAC
-      >>> p = jnp.array([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7], [0.4, 0.6]])
-      >>> y = jnp.array([0, 0, 1, 1])
-      >>> cp = calibrate_groups(LAC(), p, y, y, num_groups=2)
-      >>> cp(jnp.array([[0.85, 0.15]]), alpha=0.4).mask
-      Array([[ True, False]], dtype=bool)
-      >>> y, sites = ["cat", "cat", "dog", "dog"], ["zoo", "farm", "zoo", "farm"]
-      >>> cp = calibrate_groups(LAC(), p, y, sites, classes=["cat", "dog"])
-      >>> cp.group_names, cp(p[:1], alpha=0.5, groups=["zoo"]).labels()
-      (('farm', 'zoo'), [['cat']])
-    """
-    names = rows.classes_of(score, classes)
-    if group_names is None and num_groups is None and names is not None:
-        group_names = names if rows.are_labels(groups, y, names) else None
-    given = _named.as_groups(groups, num_groups, group_names, mask)
-    columns = _checks.groups(given.codes, given.count)
-    scores, weights, mask, shapes, groups = rows.scored(
-        score, preds, y, weights, mask, columns, names
-    )
-    named, count = (names, given.names), given.count
-    return GroupCalibration(score, scores, groups, mask, count, shapes, weights, *named)
+        """Allows one alpha for each group: `rank` checks the shape."""

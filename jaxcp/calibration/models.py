@@ -1,5 +1,7 @@
 """Split conformal prediction: a prediction function with its calibration."""
 
+from __future__ import annotations
+
 import inspect
 from collections.abc import Hashable, Iterable
 from types import FunctionType
@@ -21,6 +23,9 @@ class SplitConformal:
       predict: `(params, x) -> preds`, over the leading axis of x.
       params: Whatever `predict` takes, any pytree.
       calibration: The calibration of the score.
+
+    See also:
+      split_conformal, split_conformal_fit, Calibration
     """
 
     predict: Predict = static()
@@ -45,7 +50,7 @@ class SplitConformal:
         return self.calibration.quantile(alpha, **context)
 
     def certificate(self, alpha: Any) -> Certificate:
-        """Returns what the coverage at level alpha is: `Calibration.certificate`."""
+        """Returns the law of coverage at level alpha: `Calibration.certificate`."""
         return self.calibration.certificate(alpha)
 
     def p_values(self, x: PyTree, y: ArrayLike, **context: Any) -> Array:
@@ -84,12 +89,22 @@ def split_conformal(
       ValueError: as `calibrate`, and if `predict` is no function.
 
     Guarantee:
-      P(Y in set) >= 1 - alpha if calibration and test examples are exchangeable and the
-      model was fitted on neither.
+      P(Y in set) >= 1 - alpha.
+
+    Assumption:
+      Exchangeable calibration and test examples, and a model fitted on other data.
+
+    Cost:
+      One call of `predict` on the n inputs, then as `calibrate`.
 
     References:
-      Papadopoulos et al., Inductive Confidence Machines for Regression, 2002.
-      Lei et al., Distribution-Free Predictive Inference for Regression, 2018.
+      Papadopoulos, Proedrou, Vovk, Gammerman, Inductive Confidence Machines for
+      Regression, ECML, 2002.
+      Lei, G'Sell, Rinaldo, Tibshirani, Wasserman, Distribution-Free Predictive
+      Inference for Regression, JASA, 2018.
+
+    See also:
+      calibrate, split_conformal_fit, cv_plus, SplitConformal
 
     Example:
       >>> from jaxcp.scores import Absolute
@@ -113,7 +128,7 @@ def split_conformal(
 
 
 def _predictions(predict, params, x):
-    """Returns predict(params, x); says what is wanted of methods and networks."""
+    """Returns predict(params, x); errors say how to pass methods and networks."""
     try:
         return predict(params, x)
     except Exception as error:

@@ -1,5 +1,7 @@
 """What every calibration is: a score, and a rule that turns alpha into thresholds."""
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections.abc import Hashable
 from typing import Any, Self
@@ -27,26 +29,36 @@ _NONE = _checks.optional(None)
 class Rule(ABC):
     """A score with a threshold for every alpha: the base of all calibrations.
 
-    Sets, p-values, checks at the door and blocks of rows are written here once. A class
-    is a `jaxcp.pytree` with a field `score` and
+    Sets, p-values, checks of arguments and work in blocks of rows are written here
+    once. Your class is a `jaxcp.pytree` with a field `score` and
 
     * `threshold(rank, **context)`: the threshold of one test point, shape () or, for
-      scores with c components, (c,). Context is what the class reads of a test point,
-      such as a weight, under names of its own (not preds, y or u): given by keyword to
-      the verbs, with a leading axis m, and to `threshold` one row at a time. Without
-      context one threshold serves all.
-    * `rank(alpha)`, if a float of alpha is not enough: what `threshold` needs of it,
-      computed once, outside of `jit`.
-    * `components`, () unless the scores are of shape (c,), `row_shapes`, shapes of one
-      prediction, which are then checked, and `classes`, names of the labels, in which
-      targets then come and label sets go.
+      scores with c components, (c,). Context is what the class reads from a test point,
+      such as a weight. The verbs take it by keyword with a leading axis m, under names
+      of your own (not preds, y or u); `threshold` gets one row of it at a time. Without
+      context one threshold serves all test points.
+    * `rank(alpha)`, if `threshold` needs more than alpha as a float. It runs once,
+      outside of `jit`.
+    * `components`: () unless scores have shape (c,). `row_shapes`: shapes of one
+      prediction, which are then checked. `classes`: names of the labels, for targets
+      and for sets of labels.
 
     Raises:
-      ValueError: at its verbs, for a class that is no pytree, a score that is none, or
-        predictions, targets or context that do not fit, as for `Calibration`.
+      ValueError: when it is called, if the class is no pytree, the score is no score,
+        or predictions, targets or context do not fit, as for `Calibration`.
 
     Guarantee:
       None of its own: that of the thresholds.
+
+    Assumption:
+      Those of the thresholds.
+
+    Cost:
+      One threshold for all rows, or one for each row with context; p-values take one
+      for each bit of a float and row.
+
+    See also:
+      calibrate, Calibration, GroupCalibration, pytree
 
     Example:
       >>> from jaxcp.scores import Absolute
@@ -71,7 +83,7 @@ class Rule(ABC):
     classes: tuple[Hashable, ...] | None = None
 
     def rank(self, alpha: ArrayLike) -> PyTree:
-        """Returns alpha as a float; with components its share of each, shape (c,)."""
+        """Returns alpha as a float; with components one share for each, shape (c,)."""
         return alpha_as_float(split_alpha(as_alpha(alpha), self.components))
 
     @abstractmethod
@@ -90,7 +102,8 @@ class Rule(ABC):
     def p_values(self, preds: PyTree, y: ArrayLike, **context: Any) -> Array:
         """Returns the smallest level whose set leaves each target out, shape (m,).
 
-        1 where none does; within a few roundings, as alpha is that of a jax array.
+        1 where every set holds the target. Exact but for rounding: alpha is a jax array
+        here.
         """
         return self._p_values(preds, y, **context)
 

@@ -1,5 +1,7 @@
 """Calibration: scores of a held-out set once, prediction sets at any level."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Hashable, Iterable
 from typing import Any
@@ -37,7 +39,10 @@ class Calibration(Rule):
       weights: Weights >= 0 of the calibration set, shape (n,), or None.
       mask: True where a row counts, shape (n,), or None.
       row_shapes: Shapes of one prediction, which later ones must have, or None.
-      classes: Names of the labels, which sets then have and targets come in, or None.
+      classes: Names of the labels, used by sets and targets, or None.
+
+    See also:
+      calibrate, GroupCalibration, SplitConformal, Rule, save
     """
 
     score: Score
@@ -72,6 +77,9 @@ class Calibration(Rule):
         Guarantee:
           P(S_{n+1} <= q) >= 1 - alpha for exchangeable scores.
 
+        Cost:
+          O(n) time and no sort. New values of alpha compile nothing.
+
         Example:
           >>> from jaxcp.scores import Absolute
           >>> calibrate(Absolute(), jnp.zeros(9), jnp.arange(1.0, 10.0)).quantile(0.2)
@@ -99,9 +107,15 @@ class Calibration(Rule):
             from those at calibration.
 
         Guarantee:
-          P(Y in set) >= 1 - alpha, on average over calibration and test data, if
-          calibration and test points are exchangeable (with weights: see
-          `weighted_conformal_quantile`).
+          P(Y in set) >= 1 - alpha, on average over calibration and test data (with
+          weights: see `weighted_conformal_quantile`).
+
+        Assumption:
+          Exchangeable calibration and test examples, and a model fitted on other data.
+
+        Cost:
+          One threshold in O(n), without a sort; with `test_weights` one for each point.
+          New values of alpha compile nothing.
 
         Example:
           >>> from jaxcp.scores import Absolute
@@ -114,7 +128,7 @@ class Calibration(Rule):
         )
 
     def certificate(self, alpha: Any) -> Certificate:
-        """Returns what the coverage of the sets at level alpha is, exactly.
+        """Returns the exact law of the coverage of sets at level alpha.
 
         Args:
           alpha: Miscoverage level in (0, 1), a number.
@@ -127,8 +141,8 @@ class Calibration(Rule):
             or weights, whose coverage has no such law, or the mask is traced.
 
         Guarantee:
-          Exact for exchangeable scores that do not tie; scores that tie cover at least
-          as often.
+          Exact for exchangeable scores without ties (for `law`: i.i.d.). Where scores
+          tie, coverage is at least this.
 
         Example:
           >>> from jaxcp.scores import Absolute
@@ -157,15 +171,21 @@ class Calibration(Rule):
           test_weights: Weight of each test point, shape (m,). Defaults to 1.
 
         Returns:
-          p-values, shape (m,); with c components min(1, c times the smallest one).
-          `y` is in the set at level alpha iff its conservative p-value exceeds alpha.
-          Compare arrays: as a Python float, 0.1 of single precision is above 0.1.
+          p-values, shape (m,); with c components min(1, c times the smallest one). `y`
+          is in the set at level alpha iff its conservative p-value exceeds alpha.
+          Compare arrays: 0.1 in single precision is above 0.1 as a Python float.
 
         Raises:
           ValueError: as calling the calibration, and if lengths differ.
 
         Guarantee:
-          P(p <= alpha) <= alpha for exchangeable examples.
+          P(p <= alpha) <= alpha.
+
+        Assumption:
+          The calibration and test examples are exchangeable.
+
+        Cost:
+          O((n + m) log n): one sort serves all m examples.
 
         Example:
           >>> from jaxcp.scores import Absolute
@@ -226,16 +246,15 @@ def calibrate(
       preds: Predictions for the calibration set, a pytree with leading axis n. Arrays
         may be from jax, numpy, pandas or torch (CPU), or lists of numbers.
       y: Targets, shape (n, ...), in their own units, or labels 0, ..., k - 1. Integers
-        that are no labels are taken as floats.
+        that are not labels become floats.
       weights: Weights >= 0 of the rows, shape (n,): likelihood ratios of test to
         calibration inputs, or fixed weights that fade with age (NexCP).
       mask: True where a row counts, shape (n,), for padded data. Defaults to all rows.
       classes: Names of the k labels, one a column of the predictions: any distinct
         hashable values, such as `model.classes_` of scikit-learn. `y` is then given by
-        name, and so are targets and labels of the sets. Names that are all numbers are
-        compared with `y`, also where it is traced (one that is no class then scores
-        +inf); other names are for text and objects, beside which integers still are
-        labels 0, ..., k - 1.
+        name, and so are targets and labels of the sets. If all names are numbers, they
+        are compared with `y`, also where it is traced (a number that is no class then
+        scores +inf). With other names, integers in `y` are still labels 0, ..., k - 1.
 
     Returns:
       A `Calibration`: call it with predictions and alpha.
@@ -244,15 +263,24 @@ def calibrate(
       ValueError: if lengths differ, a concrete prediction, target or weight is NaN or
         negative where it may not be, labels are not integers in range or not among
         `classes`, the score cannot use the predictions, or targets in double precision
-        lose the digits in single precision that their scores are about.
+        would lose digits in single precision that their scores depend on.
 
     Guarantee:
-      Sets at level alpha cover with probability >= 1 - alpha if the calibration and
-      test examples are exchangeable and the model saw neither. Zero rows, or fewer than
-      1/alpha - 1, give infinite sets.
+      1 - alpha. With fewer than 1/alpha - 1 rows the sets are infinite.
+
+    Assumption:
+      Exchangeable calibration and test examples, and a model fitted on other data.
+
+    Cost:
+      n scores, which are kept; one compilation for a score and shapes of data.
 
     References:
-      Papadopoulos et al., Inductive Confidence Machines for Regression, 2002.
+      Papadopoulos, Proedrou, Vovk, Gammerman, Inductive Confidence Machines for
+      Regression, ECML, 2002.
+
+    See also:
+      split_conformal, split_conformal_fit, calibrate_groups, cross_calibrate,
+      Calibration.certificate, metrics.coverage
 
     Example:
       >>> from jaxcp.scores import Absolute

@@ -1,9 +1,11 @@
-"""Validity certificates: what coverage must be, and a test whether it is.
+"""Validity certificates: the law that coverage must have, and a test of it.
 
 On the host, in integers and double precision: single precision gets the tails of a Beta
 law with 10^7 calibration scores wrong. The laws hold for every predictor whose
 threshold is a conformal quantile of continuous scores, of this library or another.
 """
+
+from __future__ import annotations
 
 from typing import Any
 

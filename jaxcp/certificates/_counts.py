@@ -1,5 +1,7 @@
 """Sums of Beta-binomial counts: exact tails, in double precision on the host."""
 
+from __future__ import annotations
+
 import numpy as np
 
 _ALL = 2**22  # numbers of which all are computed; beyond, a window of them

@@ -1,4 +1,6 @@
-"""What the coverage of split conformal prediction must be."""
+"""The law of the coverage of split conformal prediction."""
+
+from __future__ import annotations
 
 import math
 from dataclasses import dataclass
@@ -16,12 +18,15 @@ _FINEST = Fraction(1, 10**6)
 
 @dataclass(frozen=True)
 class Certificate:
-    """What split conformal coverage with continuous scores is. Made by `certificate`.
+    """The exact law of split conformal coverage. Made by `certificate`.
 
     Args:
       n: Number of calibration scores.
       alpha: Miscoverage level, exactly.
       rank: Which order statistic is the threshold, k, from 1; n + 1 means +inf.
+
+    See also:
+      certificates.certificate, Calibration.certificate, certificates.coverage_test
     """
 
     n: int
@@ -45,7 +50,7 @@ class Certificate:
         return (mean * (1 - mean) / (self.n + 2)) ** 0.5
 
     def probability(self, lower: float, upper: float = 1.0) -> float:
-        """Returns how often coverage given the calibration set is in between.
+        """Returns the probability of a range of coverage, over calibration sets.
 
         Args:
           lower: Smallest coverage, inclusive.
@@ -78,7 +83,7 @@ class Certificate:
 
 
 def certificate(n: int, alpha: Any) -> Certificate:
-    """Returns what coverage at alpha must be with n calibration scores.
+    """Returns the law of coverage at alpha with n calibration scores.
 
     The threshold is the k-th smallest score, k = n + 1 - floor(alpha (n + 1)); coverage
     is k / (n + 1) on average and Beta(k, n + 1 - k) given the calibration set.
@@ -96,11 +101,20 @@ def certificate(n: int, alpha: Any) -> Certificate:
       ValueError: if `alpha` is outside (0, 1) or n is negative.
 
     Guarantee:
-      Exact for continuous exchangeable scores (given the set: i.i.d.). Scores that tie
-      cover at least as often.
+      Exact. Where scores tie, coverage is at least this.
+
+    Assumption:
+      Exchangeable scores that do not tie (given the calibration set: i.i.d.).
+
+    Cost:
+      O(1), on the host.
 
     References:
-      Vovk, Conditional Validity of Inductive Conformal Predictors, 2012.
+      Vovk, Conditional Validity of Inductive Conformal Predictors, ACML, 2012.
+
+    See also:
+      coverage_law, certificates.calibration_size, certificates.coverage_test,
+      Calibration.certificate
 
     Example:
       >>> proof = certificate(99, 0.1)
@@ -132,8 +146,20 @@ def coverage_law(n: int, alpha: ArrayLike) -> tuple[int, int]:
     Raises:
       ValueError: if `alpha` is outside (0, 1) or n is negative.
 
+    Guarantee:
+      Exact. Where scores tie, coverage is at least this.
+
+    Assumption:
+      Scores that are i.i.d. and do not tie.
+
+    Cost:
+      O(1), on the host.
+
     References:
-      Vovk, Conditional Validity of Inductive Conformal Predictors, 2012.
+      Vovk, Conditional Validity of Inductive Conformal Predictors, ACML, 2012.
+
+    See also:
+      certificates.certificate, certificates.calibration_size
 
     Example:
       >>> coverage_law(99, 0.1)
@@ -153,8 +179,8 @@ def calibration_size(alpha: Any, slack: float, probability: float) -> int:
     Args:
       alpha: Miscoverage level in (0, 1), a number.
       slack: Largest distance of coverage from 1 - alpha, in (0, 1).
-      probability: How often it is kept, in (0, 1); coverage is too low, and too high,
-        with at most half of the rest.
+      probability: Probability that it is kept, in (0, 1); coverage is too low, or too
+        high, with at most half of the rest each.
 
     Returns:
       Number of calibration scores.
@@ -164,10 +190,21 @@ def calibration_size(alpha: Any, slack: float, probability: float) -> int:
         its ends, where the search would take long.
 
     Guarantee:
-      Exact for continuous i.i.d. scores.
+      Exact.
+
+    Assumption:
+      Scores that are i.i.d. and do not tie.
+
+    Cost:
+      On the host: O(log n) steps, each over 2 / min(alpha, 1 - alpha) sizes, at least
+      100.
 
     References:
-      Angelopoulos, Bates, Conformal Prediction: A Gentle Introduction, 2023, Table 1.
+      Angelopoulos, Bates, Conformal Prediction: A Gentle Introduction, Foundations and
+      Trends in Machine Learning, 2023, Table 1.
+
+    See also:
+      certificates.certificate, coverage_law
 
     Example:
       >>> calibration_size(0.1, slack=0.05, probability=0.9)

@@ -1,4 +1,6 @@
-"""A test whether observed coverage is what it must be."""
+"""A test of whether observed coverage is valid."""
+
+from __future__ import annotations
 
 from typing import Any, Literal, NamedTuple
 
@@ -20,6 +22,9 @@ class CoverageTest(NamedTuple):
       coverage: Share of covered test points.
       expected: Exact coverage k / (n + 1).
       standard_error: Standard deviation of `coverage`, if the predictor is valid.
+
+    See also:
+      certificates.coverage_test
     """
 
     p_value: float
@@ -36,11 +41,12 @@ def coverage_test(
     num_test: int | None = None,
     alternative: Alternative = "two-sided",
 ) -> CoverageTest:
-    """Returns whether observed coverage is what a valid predictor has.
+    """Returns a test of whether observed coverage is that of a valid predictor.
 
-    Given its calibration set a valid predictor covers Beta(k, n + 1 - k) of test
-    points, so that of m test points it covers BetaBinomial(m, k, n + 1 - k) many. The
-    test compares the number over all r calibration sets with its exact law.
+    Given its calibration set, a valid predictor covers a share of test points with the
+    law Beta(k, n + 1 - k), and a number of m test points with the law BetaBinomial(m,
+    k, n + 1 - k). The test compares the number over all r calibration sets with its
+    exact law.
 
     Args:
       covered: True where a set covered its target, bool of shape (r, m): m test points
@@ -61,11 +67,19 @@ def coverage_test(
         0, ..., m, or there is nothing to test; or if `alpha` is outside (0, 1).
 
     Guarantee:
-      P(p_value <= t) <= t for i.i.d. data with continuous scores and every predictor
-      whose sets are those of the conformal quantile.
+      P(p_value <= t) <= t if the predictor is valid.
+
+    Assumption:
+      I.i.d. data, scores that do not tie, and sets at the conformal quantile.
+
+    Cost:
+      On the host, in double precision: one Fourier transform of the law of the counts.
 
     References:
-      Vovk, Conditional Validity of Inductive Conformal Predictors, 2012.
+      Vovk, Conditional Validity of Inductive Conformal Predictors, ACML, 2012.
+
+    See also:
+      certificates.certificate, metrics.coverage, simulate
 
     Example:
       >>> scores = jax.random.normal(jax.random.key(0), (500, 101))

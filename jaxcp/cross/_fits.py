@@ -1,4 +1,6 @@
-"""Many fits of one learner: what they predict, and how they come to be."""
+"""Many fits of one learner, and their predictions."""
+
+from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -25,7 +27,7 @@ _FIT_NUMBERS = 2**26
 
 @pytree
 class Recorded:
-    """Fits of which only predictions are known: inputs are what they predict there."""
+    """Fits known by their predictions alone, which take the place of inputs."""
 
     def rows(self, preds: PyTree) -> PyTree:
         """Returns something with a row for each input."""
@@ -44,11 +46,11 @@ class Recorded:
 
 @pytree
 class HostFits:
-    """Fits of a model that is not of jax, with one on all rows where it is asked for.
+    """Fits of a model outside of jax; the fit on all rows is made on demand.
 
     Args:
       learner: The learner.
-      fitted: What it made of the rows, on the host.
+      fitted: Its fits, on the host.
     """
 
     learner: FitsOnHost
@@ -65,7 +67,7 @@ class HostFits:
         return self.fitted.classes
 
     def keeping(self) -> AbstractContextManager[None]:
-        """Lets an error carry the fits, which may have taken long."""
+        """Attaches the fits to an error, for they may have taken long."""
         known = isinstance(self.fitted, ModelFits)
         return keeping(self.fitted) if known else nullcontext()
 
@@ -78,7 +80,7 @@ class HostFits:
         return as_arrays(preds=self.learner.predict_full(self.fitted, x))
 
     def source(self, x: Any) -> tuple[Recorded, PyTree]:
-        """Returns what predicts and what it takes: what the models predict."""
+        """Returns a source of predictions and its input: recorded predictions."""
         return Recorded(), self.predict(x)
 
 
@@ -118,8 +120,8 @@ class Fits:
         """Returns something with a row for each input: the inputs."""
         return x
 
-    def source(self, x: PyTree) -> "tuple[Fits, PyTree]":
-        """Returns what predicts and what it takes: these fits, and inputs."""
+    def source(self, x: PyTree) -> tuple[Fits, PyTree]:
+        """Returns a source of predictions and its input: these fits, and inputs."""
         return self, _checks.rows(x=x)
 
     def by_input(self, x: PyTree) -> PyTree:
@@ -131,7 +133,7 @@ class Fits:
     ) -> PyTree:
         """Returns `one(preds, *row)` of what all fits predict, (b, ...), at each input.
 
-        `width` is how many numbers `one` makes on its way, as for `map_blocks`.
+        `width` is how many intermediate numbers `one` makes, as for `map_blocks`.
         """
         block = lambda x, *rows: jax.vmap(one)(self.by_input(x), *rows)  # noqa: E731
         return map_blocks(block, x, *rows, width=width)

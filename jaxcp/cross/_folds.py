@@ -4,6 +4,8 @@ For one fold the ends f_-k(x) + R_i increase with R_i, so that a binary search c
 those below a value; the value itself is found bit by bit, as by the one kernel.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 
 import jax

@@ -1,4 +1,6 @@
-"""Which of b fits are without each row, and what they predict for it together."""
+"""Which of b fits leave out each row, and their joint prediction for it."""
+
+from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -21,8 +23,8 @@ if TYPE_CHECKING:
 Aggregation = str | Callable[[Array, Array], Array]
 
 
-def left_out_by(held_out: Array, aggregation: Aggregation) -> "OwnFit | Ensemble":
-    """Returns what predicts each row without it: the fits that held it out."""
+def left_out_by(held_out: Array, aggregation: Aggregation) -> OwnFit | Ensemble:
+    """Returns the predictor of each row without it: the fits that held it out."""
     known = aggregation in ("mean", "median")
     if not known and not callable(aggregation):
         raise ValueError(
@@ -96,7 +98,7 @@ class OwnFit:
         rows = jnp.arange(len(self.fold))
         return jax.tree.map(lambda v: v[self.fold, rows], preds)
 
-    def of_rows(self, fits: "Fits", x: PyTree) -> PyTree:
+    def of_rows(self, fits: Fits, x: PyTree) -> PyTree:
         """Returns the prediction of every training row without it, leading axis n."""
         if self.count < len(self.fold):
             pick = lambda preds, i: jax.tree.map(lambda v: v[i], preds)  # noqa: E731
@@ -151,7 +153,7 @@ class Ensemble:
         """Returns predictions of rows without them, (b, n, ...) to (n, ...)."""
         return jax.vmap(self._average, (1, 1))(preds, self.held_out)
 
-    def of_rows(self, fits: "Fits", x: PyTree) -> PyTree:
+    def of_rows(self, fits: Fits, x: PyTree) -> PyTree:
         """Returns the prediction of every training row without it, leading axis n."""
         own = self.held_out.T
         return fits.at_each(self._average, x, own, width=fits.count)

@@ -1,4 +1,6 @@
-"""From rows and a plan, of which fits leave which rows out, to held-out scores."""
+"""From rows and a plan (which fits leave which rows out) to held-out scores."""
+
+from __future__ import annotations
 
 from typing import Any, NamedTuple
 
@@ -13,8 +15,8 @@ from jaxcp._tracing import jit
 from jaxcp.cross import _programs
 from jaxcp.cross._fits import Fits, HostFits, fit_all
 from jaxcp.cross._left_out import Aggregation, Ensemble, OwnFit, left_out_by
+from jaxcp.cross.calibrating import of_held_out
 from jaxcp.cross.conformal import CrossConformal
-from jaxcp.cross.predictions import of_held_out
 from jaxcp.learners import checking, shared
 from jaxcp.learners._rows import as_rows, num_rows
 from jaxcp.learners.general import check_learner
@@ -23,7 +25,7 @@ from jaxcp.typing import AnyLearner, ArrayLike, FitsOnHost, PyTree, Score
 
 
 class Plan(NamedTuple):
-    """Which fits leave which rows out, and what becomes of them.
+    """Which fits leave which rows out, and how they run.
 
     Args:
       weights: Training weights, shape (b, n), 0 for a row that is left out; None for
@@ -114,7 +116,7 @@ def carry_out(
 
 
 def _check_preds(x, preds, mask):
-    """Raises ValueError for predictions that are NaN, as of inputs that are."""
+    """Raises ValueError for predictions that are NaN, or inputs that cause them."""
     try:
         _checks.check_not_nan("predictions of the learner", preds, mask)
     except ValueError:

@@ -3,6 +3,8 @@
 A source makes the predictions: fits, of inputs, or `Recorded`, of predictions.
 """
 
+from __future__ import annotations
+
 import math
 from typing import Any
 

@@ -1,4 +1,6 @@
-"""Predictions of many fits at the door: one for each fit and row, and known."""
+"""Checks of predictions of many fits: one for each fit and row, without NaN."""
+
+from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +21,7 @@ def check_held_out(held_out: ArrayLike, mask: ArrayLike | None) -> Array:
     if held_out.dtype != bool:
         raise ValueError(
             f"expected held_out of bool, True where a fit is without a row, got "
-            f"{held_out.dtype}; of training weights it is weights == 0"
+            f"{held_out.dtype}; for training weights it is weights == 0"
         )
     if held_out.ndim != 2 or not held_out.size:
         raise ValueError(f"expected held_out of shape (b, n), got {held_out.shape}")

@@ -1,5 +1,7 @@
 """From held-out scores to the state of an online method."""
 
+from __future__ import annotations
+
 from jaxcp.calibration.split import Calibration
 from jaxcp.online.windows import SlidingState, SlidingWindow
 

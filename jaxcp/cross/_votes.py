@@ -5,6 +5,8 @@ iff more than n - k of the C_i contain it. For intervals this is the k-th smalle
 and the k-th largest lower end, the hull that jackknife+ and CV+ report.
 """
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 from jax import Array, lax

@@ -1,5 +1,7 @@
 """The verbs that aggregate bootstrap fits: jackknife+-after-bootstrap and EnbPI."""
 
+from __future__ import annotations
+
 from functools import partial
 
 import jax
@@ -25,7 +27,7 @@ def jackknife_plus_after_bootstrap(
     batch_size: int | None = None,
     check: bool = True,
 ) -> CrossConformal:
-    """Returns the jackknife+ of a bagged learner, at the price of one bagging.
+    """Returns the jackknife+ of a bagged learner, from one set of bootstrap fits.
 
     Row i is predicted by the mean (or median) of the bootstrap fits whose bag lacks it.
 
@@ -49,12 +51,22 @@ def jackknife_plus_after_bootstrap(
       ValueError: as `cross_conformal`.
 
     Guarantee:
-      1 - 2 alpha for exchangeable rows if the number of resamples is itself drawn, from
-      Binomial(B, (1 - 1/(n + 1))^n); about 1 - alpha in practice.
+      1 - 2 alpha if the number of resamples is itself drawn, from Binomial(B, (1 - 1/(n
+      + 1))^n); about 1 - alpha in practice.
+
+    Assumption:
+      The rows and test examples are exchangeable, and the learner treats rows alike.
+
+    Cost:
+      b + 1 fits, whatever n is, in one program; weights of shape (b, n). Sets as
+      `CrossConformal.__call__`.
 
     References:
       Kim, Xu, Barber, Predictive Inference Is Free with the Jackknife+-after-Bootstrap,
-      2020.
+      NeurIPS, 2020.
+
+    See also:
+      enbpi, jackknife_plus, cv_plus, resampling.bootstrap
 
     Example:
       >>> from jaxcp import datasets, learners, scores
@@ -98,10 +110,10 @@ def enbpi(
     """Returns EnbPI's bootstrap ensemble of a time series with out-of-bag residuals.
 
     `cp.aggregate(x)` is the center at new inputs and `cp.scores` are the residuals in
-    order of time: `cp.stream(every=)` makes them an `online.SlidingWindow`, which drops
-    the `every` oldest for the newest, and its state, which persists. With predictions
-    (mu, sigma), as of `learners.MeanScale`, and the score `Normalized` this is adaptive
-    EnbPI.
+    order of time: `cp.stream(every=)` returns an `online.SlidingWindow` of them, which
+    replaces the `every` oldest residuals by the newest, and its state. With predictions
+    (mu, sigma), as from `learners.MeanScale`, and the score `Normalized` this is
+    adaptive EnbPI.
 
     Args:
       key: Random key, for the bags and the fits.
@@ -124,12 +136,23 @@ def enbpi(
       ValueError: as `cross_conformal`, and if `block_size` is not in 1, ..., n.
 
     Guarantee:
-      Asymptotic, with the sliding window: conditional coverage tends to 1 - alpha for
-      strongly mixing errors and consistent predictions. None in finite samples.
+      Asymptotic, with the sliding window: conditional coverage tends to 1 - alpha. None
+      in finite samples.
+
+    Assumption:
+      Strongly mixing errors and consistent predictions.
+
+    Cost:
+      b + 1 fits, whatever n is, in one program; weights of shape (b, n).
 
     References:
-      Xu and Xie, Conformal Prediction Interval for Dynamic Time-Series, 2021; Conformal
-      Prediction for Time Series, 2023.
+      Xu, Xie, Conformal Prediction Interval for Dynamic Time-Series, ICML, 2021.
+      Xu, Xie, Conformal Prediction for Time Series, IEEE Transactions on Pattern
+      Analysis and Machine Intelligence, 2023.
+
+    See also:
+      jackknife_plus_after_bootstrap, CrossConformal.stream, online.SlidingWindow,
+      resampling.block_bootstrap
 
     Example:
       >>> from jaxcp import datasets, learners, online, scores

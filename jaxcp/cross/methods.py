@@ -1,5 +1,7 @@
 """The verbs: any resampling plan, jackknife+ and CV+."""
 
+from __future__ import annotations
+
 from functools import partial
 
 import jax
@@ -46,8 +48,8 @@ def cross_conformal(
       calibration_weights: Weights >= 0 of the rows' scores, shape (n,), as for
         `calibrate`. They are normalized once over all rows, with an infinite atom for
         the test point at both ends.
-      batch_size: Fits that run at a time. Defaults to all, or as many as see 256 MB
-        of data together.
+      batch_size: Fits that run at a time. Defaults to all, or as many as use 256 MB of
+        data together.
       check: Whether a learner of your own is first tried by `learners.check`, once for
         each learner and shapes of data; never on traced values.
 
@@ -62,8 +64,18 @@ def cross_conformal(
     Guarantee:
       As `CrossConformal.__call__`: 1 - 2 alpha where every row is left out by one fit.
 
+    Assumption:
+      The rows and test examples are exchangeable, and the learner treats rows alike.
+
+    Cost:
+      b + 1 fits in one program, `batch_size` at a time, and n held-out predictions.
+
     References:
-      Barber et al., Predictive Inference with the Jackknife+, 2021.
+      Barber, Candes, Ramdas, Tibshirani, Predictive Inference with the Jackknife+,
+      Annals of Statistics, 2021.
+
+    See also:
+      jackknife_plus, cv_plus, cross_calibrate, resampling.k_fold, resampling.subsample
 
     Example:
       >>> from jaxcp import datasets, learners, resampling, scores
@@ -98,8 +110,8 @@ def jackknife_plus(
 ) -> CrossConformal:
     """Returns the jackknife+: n fits, each without one row.
 
-    Of a learner that offers `leave_one_out` (`Ridge`, `KernelRidge`,
-    `NearestNeighbors`) the fits come in closed form; of others they run as one program.
+    A learner with `leave_one_out` (`Ridge`, `KernelRidge`, `NearestNeighbors`) has a
+    closed form for the fits; those of others run as one program.
 
     Args:
       key: Random key, split among the fits.
@@ -118,10 +130,20 @@ def jackknife_plus(
       ValueError: as `cross_conformal`, and if n is less than 2.
 
     Guarantee:
-      1 - 2 alpha for exchangeable rows; about 1 - alpha for stable learners.
+      1 - 2 alpha; about 1 - alpha for stable learners.
+
+    Assumption:
+      The rows and test examples are exchangeable, and the learner treats rows alike.
+
+    Cost:
+      n + 1 fits in one program, or one closed form. Sets as `CrossConformal.__call__`.
 
     References:
-      Barber et al., Predictive Inference with the Jackknife+, 2021, theorem 1.
+      Barber, Candes, Ramdas, Tibshirani, Predictive Inference with the Jackknife+,
+      Annals of Statistics, 2021, theorem 1.
+
+    See also:
+      cv_plus, jackknife_plus_after_bootstrap, CrossConformal.minmax
 
     Example:
       >>> from jaxcp import datasets, learners, scores
@@ -166,9 +188,8 @@ def cv_plus(
       y: Targets, shape (n, ...), or labels 0, ..., k - 1.
       num_folds: Number of folds K of a random partition, from 2 to n; their sizes
         differ by at most one.
-      folds: The partition instead: the fold of each row, int in 0, ..., K - 1, shape
-        (n,), such as one of its group, or words. Traced folds need `num_folds` beside
-        them.
+      folds: A given partition instead: the fold of each row, shape (n,), int in 0, ...,
+        K - 1 or a name, such as its group. Traced folds need `num_folds`, too.
       calibration_weights: Weights of the rows' scores, shape (n,).
       batch_size: Fits that run at a time.
       check: Whether a learner of your own is first tried by `learners.check`.
@@ -177,17 +198,28 @@ def cv_plus(
       A `CrossConformal`. No array of n times m numbers is made for its sets.
 
     Raises:
-      ValueError: as `cross_conformal`, if `num_folds` is not in 2, ..., n, there is
-        neither it nor `folds`, or a fold is empty.
+      ValueError: as `cross_conformal`, if `num_folds` is not in 2, ..., n, `num_folds`
+        and `folds` are both missing, or a fold is empty.
 
     Guarantee:
-      1 - 2 alpha - min(2 (1 - 1/K) / (n/K + 1), (1 - K/n) / (K + 1)) for exchangeable
-      rows and folds of one size; about 1 - alpha for stable learners. None of its own
-      for folds that were chosen by looking at the targets.
+      1 - 2 alpha - min(2 (1 - 1/K) / (n/K + 1), (1 - K/n) / (K + 1)) for folds of one
+      size; about 1 - alpha for stable learners. None of its own for folds that were
+      chosen by looking at the targets.
+
+    Assumption:
+      The rows and test examples are exchangeable, and the learner treats rows alike.
+
+    Cost:
+      K + 1 fits in one program. Sets as `CrossConformal.__call__`.
 
     References:
-      Barber et al., Predictive Inference with the Jackknife+, 2021, theorem 4.
-      Vovk, Cross-Conformal Predictors, 2015 (the sets of labels).
+      Barber, Candes, Ramdas, Tibshirani, Predictive Inference with the Jackknife+,
+      Annals of Statistics, 2021, theorem 4.
+      Vovk, Cross-Conformal Predictors, Annals of Mathematics and Artificial
+      Intelligence, 2015 (the sets of labels).
+
+    See also:
+      jackknife_plus, split_conformal_fit, cross_calibrate, resampling.k_fold
 
     Example:
       >>> from jaxcp import datasets, learners, scores
@@ -225,8 +257,8 @@ def _given_folds(folds, n, num_folds):
         if missing.size:
             raise ValueError(
                 f"expected folds that use each of 0, ..., {num_folds - 1}, got no row "
-                f"in {missing[0]}; numpy.unique(folds, return_inverse=True)[1] counts "
-                "those that there are"
+                f"in {missing[0]}; numpy.unique(folds, return_inverse=True)[1] "
+                "numbers the folds that occur"
             )
     return folds, int(num_folds)
 

@@ -1,6 +1,7 @@
 """Predictions of many fits, from any library, in place of the fits themselves."""
 
-from collections.abc import Hashable, Iterable
+from __future__ import annotations
+
 from typing import Any
 
 from jax import Array
@@ -10,20 +11,16 @@ from jaxcp._counting import count_true
 from jaxcp._named import named
 from jaxcp._pytree import pytree
 from jaxcp.calibration._rows import weights_for
-from jaxcp.calibration.split import Calibration, calibrate
+from jaxcp.calibration.split import Calibration
 from jaxcp.cross import _programs, _recorded
 from jaxcp.cross._fits import Recorded
 from jaxcp.cross._left_out import (
-    Aggregation,
     Ensemble,
     OwnFit,
-    left_out_by,
-    rows_left_out,
 )
 from jaxcp.cross._streams import sliding
 from jaxcp.online.windows import SlidingState, SlidingWindow
 from jaxcp.quantiles.levels import conformal_rank
-from jaxcp.scores import inputs
 from jaxcp.typing import AnySet, ArrayLike, PyTree, Score
 
 
@@ -31,12 +28,15 @@ from jaxcp.typing import AnySet, ArrayLike, PyTree, Score
 class CrossCalibration:
     """Scores of rows under fits without them, and which fits those are.
 
-    Made by `cross_calibrate`. Calling it with what the b fits predict at new inputs
+    Made by `cross_calibrate`. Calling it with predictions of the b fits at new inputs
     gives the "+" sets; `minmax` and `naive` are the other two ways to use them.
 
     Args:
       left_out: Which of the b fits predict each row.
       calibration: The calibration of the held-out scores.
+
+    See also:
+      cross_calibrate, CrossConformal, Calibration
     """
 
     left_out: OwnFit | Ensemble
@@ -49,16 +49,16 @@ class CrossCalibration:
 
     @property
     def scores(self) -> Array:
-        """Held-out scores, shape (n,) or (n, c); of no use where `mask` is False."""
+        """Held-out scores, shape (n,) or (n, c); meaningless where `mask` is False."""
         return self.calibration.scores
 
     @property
     def mask(self) -> Array | None:
-        """True for rows that count, shape (n,); None if that is all of them."""
+        """True for rows that count, shape (n,); None if all do."""
         return self.calibration.mask
 
     def quantile(self, alpha: ArrayLike, **context: Any) -> Array:
-        """Returns the conformal quantile of the held-out scores, for one threshold."""
+        """Returns the threshold of `naive` and `minmax`, from the held-out scores."""
         return self.calibration.quantile(alpha, **context)
 
     def __call__(
@@ -66,10 +66,10 @@ class CrossCalibration:
     ) -> AnySet:
         """Returns the "+" sets at new inputs.
 
-        With f_-i what the fits without row i predict together, scores R_i and k = n + 1
-        - floor(alpha (n + 1)): the k-th largest lower and the k-th smallest upper end
-        of the n sets {y : s(f_-i(x), y) <= R_i}; of labels, those y with
-        #{i : R_i < s(f_-i(x), y)} below k.
+        With f_-i the joint prediction of the fits without row i, scores R_i and k = n +
+        1 - floor(alpha (n + 1)): the k-th largest lower and the k-th smallest upper end
+        of the n sets {y : s(f_-i(x), y) <= R_i}; for labels, all y with #{i : R_i <
+        s(f_-i(x), y)} below k.
 
         Args:
           preds: Predictions of the b fits at m inputs, a pytree with leading axes
@@ -80,21 +80,29 @@ class CrossCalibration:
             weights. Defaults to 1.
 
         Returns:
-          Sets with leading axis m: `Interval`, `Box` or `LabelSet` as of the score,
-          infinite ends where the rank leaves 1, ..., n. Of scores without such sets:
-          sets that know membership only.
+          Sets with leading axis m: `Interval`, `Box` or `LabelSet`, as the score has;
+          ends are infinite where the rank leaves 1, ..., n. For other scores: sets that
+          know membership alone.
 
         Raises:
           ValueError: if there are predictions of another number of fits or of another
             shape, one is NaN, a number `alpha` is outside (0, 1), or lengths differ.
 
         Guarantee:
-          P(Y in set) >= 1 - 2 alpha for exchangeable rows, each left out by one fit,
-          and a learner that treats them alike (K folds: minus a term below
-          sqrt(2 / n)); about 1 - alpha for stable learners.
+          P(Y in set) >= 1 - 2 alpha if each row is left out by one fit (K folds: minus
+          a term below sqrt(2 / n)); about 1 - alpha for stable learners.
+
+        Assumption:
+          The rows and test examples are exchangeable, and the learner treats rows
+          alike.
+
+        Cost:
+          O(b + n) time for each of m sets, in blocks. Folds of 64 rows or more are
+          sorted once and searched in O(log n).
 
         References:
-          Barber et al., Predictive Inference with the Jackknife+, 2021.
+          Barber, Candes, Ramdas, Tibshirani, Predictive Inference with the Jackknife+,
+          Annals of Statistics, 2021.
         """
         args = self._check(preds, alpha, test_weights)
         return self.named(_programs.plus(self, Recorded(), *args))
@@ -104,14 +112,22 @@ class CrossCalibration:
     ) -> AnySet:
         """Returns the hull of all held-out fits' sets: [min f_-i - q, max f_-i + q].
 
-        q is the conformal quantile of the held-out scores; of labels, the union of the
-        sets of all fits. Arguments, errors and types of sets as for the "+" sets.
+        q is the conformal quantile of the held-out scores. For labels it is the union
+        of the sets of all fits. Arguments, errors and types of sets as for the "+"
+        sets.
 
         Guarantee:
-          P(Y in set) >= 1 - alpha for exchangeable rows; usually far more.
+          P(Y in set) >= 1 - alpha; usually far more.
+
+        Assumption:
+          Those of the "+" sets.
+
+        Cost:
+          One threshold in O(n), and O(b) time for each set.
 
         References:
-          Barber et al., Predictive Inference with the Jackknife+, 2021, theorem 2.
+          Barber, Candes, Ramdas, Tibshirani, Predictive Inference with the Jackknife+,
+          Annals of Statistics, 2021, theorem 2.
         """
         args = self._check(preds, alpha, test_weights)
         return self.named(_programs.minmax(self, Recorded(), *args))
@@ -127,8 +143,15 @@ class CrossCalibration:
           None: coverage may be anything, and falls to a half where the number of
           features is the number of rows. About 1 - alpha for stable learners.
 
+        Assumption:
+          A learner whose fit hardly depends on any one row.
+
+        Cost:
+          One threshold in O(n).
+
         References:
-          Barber et al., Predictive Inference with the Jackknife+, 2021, section 1.2.
+          Barber, Candes, Ramdas, Tibshirani, Predictive Inference with the Jackknife+,
+          Annals of Statistics, 2021, section 1.2.
         """
         return self.calibration(preds, alpha, test_weights=test_weights)
 
@@ -150,7 +173,10 @@ class CrossCalibration:
           ValueError: as calling the calibration.
 
         References:
-          Xu and Xie, Conformal Prediction for Time Series, 2021 and 2023.
+          Xu, Xie, Conformal Prediction for Time Series, IEEE Transactions on Pattern
+          Analysis and Machine Intelligence, 2023.
+          Xu, Xie, Conformal Prediction Interval for Dynamic Time-Series, ICML, 2021
+          (with alpha).
         """
         return self.aggregate_of(Recorded(), self._preds(preds), alpha)
 
@@ -164,6 +190,7 @@ class CrossCalibration:
         `online.SlidingWindow`; there are no calibration weights.
 
         Example:
+          >>> from jaxcp import cross_calibrate
           >>> held_out = jnp.arange(20)[None] % 2 == jnp.arange(2)[:, None]
           >>> score, y = jaxcp.scores.Absolute(), jnp.arange(20.0)
           >>> cp = cross_calibrate(score, jnp.zeros((2, 20)), y, held_out)
@@ -179,7 +206,7 @@ class CrossCalibration:
         return named(sets, self.calibration.classes)
 
     def aggregate_of(self, source, x, alpha):
-        """Returns one prediction of what a source predicts at each input."""
+        """Returns one prediction from a source at each input."""
         if alpha is None:
             return _programs.center(self, source, x)
         n = len(self.scores) if self.mask is None else count_true(self.mask)
@@ -205,92 +232,3 @@ class CrossCalibration:
         _, test_weights = _checks.rows(x=rows, test_weights=weights)
         self.calibration._check_one_alpha(alpha)
         return self.calibration.rank(alpha), test_weights
-
-
-def cross_calibrate(
-    score: Score,
-    preds: PyTree,
-    y: ArrayLike,
-    held_out: ArrayLike,
-    *,
-    weights: ArrayLike | None = None,
-    mask: ArrayLike | None = None,
-    aggregation: Aggregation = "mean",
-    classes: Iterable[Hashable] | None = None,
-) -> CrossCalibration:
-    """Returns the calibration of rows by fits that leave them out, from predictions.
-
-    The door of the cross family for models of any library: jackknife+, CV+, after
-    bootstrap and EnbPI see predictions alone. Row i is predicted by the fits j with
-    held_out[j, i]: by the one, or by their aggregate. A row that no fit left out has no
-    score: it is masked out, and does not count.
-
-    Args:
-      score: Nonconformity score of one example, from `jaxcp.scores`.
-      preds: What each of b fits predicts for the n rows, a pytree with leading axes
-        (b, n), or a list of what each predicts. What a fit predicts for rows that it
-        was fitted on is not looked at, and may be NaN. A uniform of a randomized score
-        is that of the row, the same in all fits.
-      y: Targets, shape (n, ...), or labels 0, ..., k - 1.
-      held_out: True where a fit was made without a row, bool of shape (b, n).
-      weights: Weights >= 0 of the rows' scores, shape (n,), as for `calibrate`. They
-        are normalized once over all rows, with an infinite atom for the test point at
-        both ends.
-      mask: True where a row counts, shape (n,). Defaults to all rows.
-      aggregation: "mean" or "median" of the fits without a row, or a function of their
-        values, an array (b, ...), and of which of the b were held out, (b,), that jax
-        can trace.
-      classes: Names of the k labels, one a column of the predictions, as for
-        `calibrate`: `y` is then given by name, and sets give names back.
-
-    Returns:
-      A `CrossCalibration`: call it with what the b fits predict at new inputs.
-
-    Raises:
-      ValueError: if shapes do not fit, every fit holds every row, a prediction of a row
-        held out is NaN, or as `calibrate`. Where `held_out` is traced and no row is
-        left out the sets are infinite.
-
-    Guarantee:
-      As `CrossCalibration.__call__`: 1 - 2 alpha where every row is left out by one
-      fit, for fits that treat their rows alike.
-
-    References:
-      Barber et al., Predictive Inference with the Jackknife+, 2021.
-
-    Example:
-      >>> import numpy as np
-      >>> from jaxcp import scores
-      >>> x = np.arange(12.0)
-      >>> y = 2 * x + np.where(x % 2, 1, -1)
-      >>> fold = np.arange(12) % 3
-      >>> held_out = fold == np.arange(3)[:, None]  # CV+ with three folds
-      >>> lines = [np.polyfit(x[~held], y[~held], 1) for held in held_out]
-      >>> preds = np.stack([np.polyval(line, x) for line in lines])
-      >>> cp = cross_calibrate(scores.Absolute(), preds, y, held_out)
-      >>> new = np.stack([np.polyval(line, [5.0]) for line in lines])
-      >>> round(cp(new, alpha=0.2).upper.item(), 1)
-      11.5
-    """
-    inputs.check_score(score)
-    held_out = _recorded.check_held_out(held_out, mask)
-    preds = _recorded.known_preds(preds, held_out)
-    left_out = left_out_by(held_out, aggregation)
-    own = _programs.held_out(left_out, preds)
-    return of_held_out(left_out, score, own, y, weights, classes)
-
-
-def of_held_out(
-    left_out: OwnFit | Ensemble,
-    score: Score,
-    preds: PyTree,
-    y: ArrayLike,
-    weights: ArrayLike | None,
-    classes: Iterable[Hashable] | None,
-) -> CrossCalibration:
-    """Returns the calibration of rows by their held-out predictions, (n, ...)."""
-    mask = rows_left_out(left_out.mask)
-    calibration = calibrate(
-        score, preds, y, weights=weights, mask=mask, classes=classes
-    )
-    return CrossCalibration(left_out, calibration)

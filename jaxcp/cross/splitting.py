@@ -1,5 +1,7 @@
 """The verb that splits, fits and calibrates in one call."""
 
+from __future__ import annotations
+
 from functools import partial
 
 import jax
@@ -51,25 +53,36 @@ def split_conformal_fit(
       learner: A learner, also an `Estimator` of any library.
       score: Nonconformity score of one example, from `jaxcp.scores`.
       x: Inputs, whatever the learner takes, a pytree with leading axis n.
-      y: Targets, shape (n, ...), in their own units, or labels 0, ..., k - 1; of an
-        `Estimator` that predicts probabilities labels by name, such as text.
+      y: Targets, shape (n, ...), in their own units, or labels 0, ..., k - 1; for an
+        `Estimator` that predicts probabilities also labels by name, such as text.
       share: Share of the rows that train, in (0, 1): share * n of them, rounded, and at
         least one row on either side.
 
     Returns:
-      A `SplitConformal`: call it with inputs and alpha. Its `params` hold the fit: of
-      an `Estimator`, `cp.params.models[0]`.
+      A `SplitConformal`: call it with inputs and alpha. Its `params` hold the fit; for
+      an `Estimator` that is `cp.params.models[0]`.
 
     Raises:
-      ValueError: if there are less than 2 rows, `share` is not in (0, 1), lengths
+      ValueError: if there are fewer than 2 rows, `share` is not in (0, 1), lengths
         differ, or as `calibrate`.
 
     Guarantee:
-      P(Y in set) >= 1 - alpha for exchangeable rows and test examples.
+      P(Y in set) >= 1 - alpha.
+
+    Assumption:
+      The rows and test examples are exchangeable.
+
+    Cost:
+      One fit on `share` of the rows; predictions and scores of the others.
 
     References:
-      Papadopoulos et al., Inductive Confidence Machines for Regression, 2002.
-      Lei et al., Distribution-Free Predictive Inference for Regression, 2018.
+      Papadopoulos, Proedrou, Vovk, Gammerman, Inductive Confidence Machines for
+      Regression, ECML, 2002.
+      Lei, G'Sell, Rinaldo, Tibshirani, Wasserman, Distribution-Free Predictive
+      Inference for Regression, JASA, 2018.
+
+    See also:
+      split_conformal, cv_plus, learners.Estimator
 
     Example:
       >>> from jaxcp import datasets, learners, scores

@@ -1,5 +1,7 @@
 """Data for one output or a label, as pure functions of a key."""
 
+from __future__ import annotations
+
 from functools import partial
 
 import jax
@@ -25,6 +27,12 @@ def linear(
 
     Raises:
       ValueError: if `n` is not a count.
+
+    Cost:
+      O(n d) time and memory.
+
+    See also:
+      datasets.heteroscedastic, datasets.classes, learners.Ridge
 
     Example:
       >>> x, y = linear(jax.random.key(0), 10)
@@ -55,6 +63,12 @@ def heteroscedastic(key: Array, n: int) -> tuple[Array, Array]:
 
     Raises:
       ValueError: if `n` is not a count.
+
+    Cost:
+      O(n) time and memory.
+
+    See also:
+      datasets.linear, scores.CQR, scores.Normalized
 
     Example:
       >>> x, y = heteroscedastic(jax.random.key(0), 10)
@@ -93,6 +107,12 @@ def classes(
     Raises:
       ValueError: if `n` is not a count.
 
+    Cost:
+      O(n) time and memory.
+
+    See also:
+      datasets.class_posterior, scores.LAC
+
     Example:
       >>> x, y = classes(jax.random.key(0), 10)
       >>> x.shape, y.shape
@@ -125,6 +145,12 @@ def class_posterior(
 
     Raises:
       ValueError: if `x` is not of shape (n, 2).
+
+    Cost:
+      O(n k) time and memory.
+
+    See also:
+      datasets.classes
 
     Example:
       >>> class_posterior(jnp.zeros((1, 2)), num_classes=2)

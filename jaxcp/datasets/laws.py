@@ -5,6 +5,8 @@ None: `sample`, `log_prob`, `to_latent` and `from_latent`. Thus `Density.of(law,
 is the density score of the true law.
 """
 
+from __future__ import annotations
+
 from functools import partial
 
 import jax
@@ -57,6 +59,9 @@ class Unimodal(_Law):
       noise: Factor of the spread, shape (): 1/2 makes a model that is too sure.
       num_targets: Number of outputs d.
 
+    See also:
+      datasets.Bimodal, datasets.OneMoon, datasets.DelBarrio, scores.Density.of
+
     Example:
       >>> x, y = Unimodal().draw(jax.random.key(0), 10)
       >>> x.shape, y.shape
@@ -82,6 +87,9 @@ class Bimodal(_Law):
     Args:
       power: How the spreads change with x, p, shape ().
 
+    See also:
+      datasets.Unimodal, datasets.OneMoon, datasets.DelBarrio, scores.Density.of
+
     Example:
       >>> Bimodal().draw(jax.random.key(0), 10)[1].shape
       (10, 2)
@@ -106,6 +114,9 @@ class OneMoon(_Law):
     With angles a_i = i pi / 99 their centers are (1.3 - x) (cos a_i, 0.5 - sin a_i) and
     their standard deviation is 0.2.
 
+    See also:
+      datasets.Unimodal, datasets.Bimodal, datasets.DelBarrio, scores.Density.of
+
     Example:
       >>> OneMoon().draw(jax.random.key(0), 10)[1].shape
       (10, 2)
@@ -126,8 +137,11 @@ class DelBarrio(_Law):
     """y = (x, x^2) + (1 + 1.5 sin^2(pi x / 2)) e, x ~ U(-2, 2), e ~ N(0, I).
 
     References:
-      Del Barrio, Gonzalez Sanz, Hallin, Nonparametric Multiple-Output Center-Outward
-      Quantile Regression, 2024.
+      del Barrio, Gonzalez Sanz, Hallin, Nonparametric Multiple-Output Center-Outward
+      Quantile Regression, JASA, 2024.
+
+    See also:
+      datasets.Unimodal, datasets.Bimodal, datasets.OneMoon, scores.Density.of
 
     Example:
       >>> DelBarrio().draw(jax.random.key(0), 10)[1].shape

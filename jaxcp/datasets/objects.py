@@ -1,5 +1,7 @@
 """Objects in images, and a detector that is biased, noisy and misses some."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from functools import partial
 
@@ -27,6 +29,9 @@ class Scenes:
       pred_boxes: Shape (g, b, 4), in random order.
       pred_mask: True where there is a prediction, bool of shape (g, b).
       confidences: Confidence of each prediction in (0, 1), shape (g, b).
+
+    See also:
+      datasets.scenes, detection.match_images
     """
 
     true_boxes: Array
@@ -76,6 +81,12 @@ def scenes(
 
     Raises:
       ValueError: if a number is out of range.
+
+    Cost:
+      O(g) time and memory for g images.
+
+    See also:
+      detection.match_images, detection.calibrate_boxes, scores.BoxOffset
 
     Example:
       >>> images = scenes(jax.random.key(0), 3)

@@ -1,5 +1,7 @@
 """Lists of arrays, one for each image, as padded arrays with a mask; on the host."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Conformal boxes from lists of predicted and true boxes."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 from jaxcp.calibration.split import Calibration, calibrate
@@ -38,15 +40,23 @@ def calibrate_boxes(
       ValueError: as `match_images` and `calibrate`.
 
     Guarantee:
-      1 - alpha for objects that the detector finds: those matched in the same way, if
-      they are exchangeable with the matched objects of the calibration images. Nothing
-      is said of objects that it misses, nor of predictions without an object. Many
-      objects of few images are exchangeable only as far as objects of one image are no
-      more alike than those of two.
+      1 - alpha for objects that the detector finds, those matched in the same way.
+      Nothing is said of objects that it misses, nor of predictions without an object.
+
+    Assumption:
+      Matched objects of calibration and test images are exchangeable. Objects of one
+      image that are more alike than those of two break this.
+
+    Cost:
+      That of `detection.match_images`, then of `calibrate`.
 
     References:
-      Andeol et al., Confident Object Detection via Conformal Prediction and Conformal
-      Risk Control, 2023.
+      Andeol, Fel, de Grancey, Mossina, Confident Object Detection via Conformal
+      Prediction and Conformal Risk Control: An Application to Railway Signaling, COPA,
+      2023.
+
+    See also:
+      detection.match_images, scores.BoxOffset, calibrate
 
     Example:
       >>> from jaxcp.scores import BoxOffset

@@ -1,5 +1,7 @@
 """Predicted and true boxes of images, matched one to one."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 import jax
@@ -26,6 +28,9 @@ class BoxPairs:
       true: True boxes, shape (n, 4), image after image, padding included.
       matched: Whether the row is a pair, bool of shape (n,).
       present: Whether there is a true box, not padding, bool of shape (n,).
+
+    See also:
+      detection.match_images, detection.calibrate_boxes
     """
 
     preds: Array
@@ -44,8 +49,8 @@ def match_boxes(
 ) -> tuple[Array, Array]:
     """Returns which prediction belongs to each true box of one image.
 
-    The one-to-one matching of largest total IoU (Hungarian algorithm), of which pairs
-    with IoU > min_iou are kept. `jax.vmap` matches many images of padded boxes.
+    The one-to-one matching of largest total IoU (Hungarian algorithm); its pairs with
+    IoU > min_iou are kept. `jax.vmap` matches many images of padded boxes.
 
     Args:
       pred_boxes: Predicted boxes (x_min, y_min, x_max, y_max), shape (b, 4).
@@ -63,8 +68,15 @@ def match_boxes(
       ValueError: if shapes do not fit, a concrete box is NaN or crossed, or `min_iou`
         is outside [0, 1].
 
+    Cost:
+      Hungarian algorithm: cubic in the number of boxes.
+
     References:
-      Kuhn, The Hungarian Method for the Assignment Problem, 1955.
+      Kuhn, The Hungarian Method for the Assignment Problem, Naval Research Logistics
+      Quarterly, 1955.
+
+    See also:
+      detection.match_images, metrics.iou
 
     Example:
       >>> preds = jnp.array([[5.0, 5.0, 9.0, 9.0], [0.0, 0.0, 2.0, 2.0]])
@@ -111,6 +123,13 @@ def match_images(
       ValueError: if lengths differ, boxes are NaN or crossed, `min_iou` is outside [0,
         1], labels come for one side only or are out of range, or confidences come
         without a least one or the other way round.
+
+    Cost:
+      One program for each padded number of boxes; images with similar numbers are
+      matched together.
+
+    See also:
+      detection.match_boxes, detection.calibrate_boxes, metrics.iou
 
     Example:
       >>> box = jnp.array([[0.0, 0.0, 2.0, 2.0]])

@@ -6,6 +6,8 @@ an unpenalized intercept u'y, M and u from the inverse of A bordered by s. Leavi
 out of a linear system changes its solution by a multiple of column i of the inverse.
 """
 
+from __future__ import annotations
+
 from functools import partial
 
 import jax

@@ -1,5 +1,7 @@
 """One fit of a model of any library: a copy, its seeds, its rows."""
 
+from __future__ import annotations
+
 import copy
 import inspect
 from typing import Any

@@ -1,5 +1,7 @@
 """Many fits on the host: in threads or by an executor, kept when one of them fails."""
 
+from __future__ import annotations
+
 import hashlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_completed, wait
@@ -43,16 +45,16 @@ class ModelFits:
         done = sum(model is not None for model in self.models)
         return f"ModelFits({done} of {len(self.models)} fits)"
 
-    def marked(self) -> "ModelFits":
+    def marked(self) -> ModelFits:
         """Returns the fits with the fingerprint of their data, taken once.
 
-        Data that change in place after an error are then known to be others.
+        A later change of the data in place is then noticed.
         """
         if self.digest is not None:
             return self
         return replace(self, digest=_digest(self.x, self.y))
 
-    def check_same(self, other: "ModelFits") -> None:
+    def check_same(self, other: ModelFits) -> None:
         """Raises ValueError unless other fits are of the same key, data and weights."""
         same = {
             "key": self.entropy == other.entropy,
@@ -76,6 +78,9 @@ class FitError(ValueError):
       message: What happened, and in which resample.
       fits: The fits that are done; its `models` are None where a fit is missing.
 
+    See also:
+      learners.Estimator, learners.Estimator.resume
+
     Example:
       >>> error = FitError("expected a fit, got RuntimeError")
       >>> isinstance(error, ValueError), error.fits
@@ -89,7 +94,7 @@ class FitError(ValueError):
 
 @contextmanager
 def keeping(fits: ModelFits) -> Iterator[None]:
-    """Lets an error, or an interrupt, carry the fits that are done."""
+    """Attaches the fits that are done to an error or an interrupt."""
     try:
         yield
     except (Exception, KeyboardInterrupt) as error:
@@ -107,7 +112,7 @@ def run(
 ) -> tuple[int, Exception] | None:
     """Runs jobs and tells `done` each result; returns the first job that raises.
 
-    None starts after it; those that run come to their end, also after Ctrl-C.
+    No job starts after it; running jobs are completed, also after Ctrl-C.
     """
     if executor is not None:
         return _run(task, jobs, done, executor)

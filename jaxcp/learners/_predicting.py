@@ -1,5 +1,7 @@
 """What fitted models of any library predict, as numpy arrays."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from typing import Any
 

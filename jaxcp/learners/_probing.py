@@ -1,5 +1,7 @@
 """Other targets for some rows, and whether predictions move with them."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator
 
 import jax
@@ -17,8 +19,8 @@ _REPEATS = 3  # fits that show how far a learner with noise of its own moves
 def other_targets(y: Array, rows: np.ndarray) -> Iterator[Array]:
     """Yields the targets, and then those with others in `rows`.
 
-    Labels become another label that occurs. Floats go to an end of their range, which a
-    learner of bounded numbers takes, and far away, which shows more.
+    Labels become another label that occurs. Floats move to an end of their range, which
+    a learner of bounded numbers accepts, and far away, which shows more.
     """
     yield y
     values = np.asarray(y)
@@ -54,7 +56,7 @@ def first_moved(
 def _moved(before, after, again, at):
     """Returns the first row whose prediction moves by more than rounding, and how.
 
-    One that is no longer finite says nothing: there are targets that no fit takes.
+    A prediction that is no longer finite says nothing: few learners take any target.
     """
     trees = before, after, *again
     for leaves in zip(*(jax.tree.leaves(tree) for tree in trees), strict=True):

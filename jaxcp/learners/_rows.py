@@ -1,4 +1,6 @@
-"""Rows as people hold them: frames, arrays, sparse matrices, lists, dicts of them."""
+"""Rows in their own containers: frames, arrays, sparse matrices, lists, dicts."""
+
+from __future__ import annotations
 
 from typing import Any
 
@@ -10,7 +12,7 @@ from jaxcp.typing import PyTree
 
 
 def as_rows(name: str, value: Any) -> Any:
-    """Returns rows as they are, but for arrays of jax, which numpy takes; or raises."""
+    """Returns rows as they are, arrays of jax as numpy's, after checks."""
     if isinstance(value, dict):
         return {key: as_rows(name, part) for key, part in value.items()}
     if isinstance(value, tuple) and any(map(_has_rows, value)):
@@ -36,7 +38,7 @@ def num_rows(name: str, x: Any) -> int:
 def take(x: Any, rows: np.ndarray) -> Any:
     """Returns a copy of some of the rows, in a container of the same kind.
 
-    Models that scale in place change what they are given: it is theirs.
+    It is a copy, because some models change their data in place.
     """
     if isinstance(x, dict):
         return {key: take(part, rows) for key, part in x.items()}

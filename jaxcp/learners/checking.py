@@ -1,5 +1,7 @@
 """Whether a learner leaves out the rows that it is told to leave out."""
 
+from __future__ import annotations
+
 from collections import OrderedDict
 from contextlib import AbstractContextManager
 from typing import Any
@@ -38,11 +40,11 @@ def check(
     """Returns None if a learner leaves out rows of weight 0, and raises otherwise.
 
     The learner is fitted with weight 0 for every fifth row, and again with other
-    targets there: at an end of their range and far away, or another label. What it
-    predicts for these rows must not move. The fits of a learner's own `leave_one_out`
-    are tried likewise, for three rows. The cross-conformal verbs run this once for each
-    learner of your own. An `Estimator` leaves out rows by itself: of it one fit and its
-    predictions are tried.
+    targets there: at an end of their range and far away, or another label. Its
+    predictions for these rows must not change. The fits of a learner's own
+    `leave_one_out` are checked in the same way, for three rows. The cross-conformal
+    verbs run this once for each learner of your own. An `Estimator` leaves rows out by
+    itself: only one fit and its predictions are checked.
 
     Args:
       learner: A learner.
@@ -59,6 +61,16 @@ def check(
 
     Guarantee:
       None: a learner that passes may still leak where these data do not show it.
+
+    Assumption:
+      Rows like those of the fit.
+
+    Cost:
+      A few fits: one for each of the targets that are tried, and more where there is
+      a `leave_one_out`. An `Estimator` is fitted once.
+
+    See also:
+      learners.FunctionLearner, cross_conformal, typing.Learner
 
     Example:
       >>> from jaxcp.learners import FunctionLearner
@@ -141,7 +153,7 @@ def _check_on_host(learner, x, y, key):
 
 
 def _check(learner, x, y, key):
-    # Data that are constants of somebody's program are looked at while it is traced.
+    # Data that are constants of a program are checked while it is traced.
     with traceable(learner), known_at_once():
         _check_fit(learner, x, y, key)
         if isinstance(learner, LeavesOneOut):

@@ -1,5 +1,7 @@
 """Models of any library as learners: fitted on the host, a copy for every resample."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
@@ -37,11 +39,11 @@ class Estimator:
     you set is kept.
 
     A model with `predict_proba` predicts probabilities, one column a class of `y`, 0
-    for classes that a resample does not hold. Several models, a list, predict a tuple.
+    for classes that a resample does not hold. A list of models predicts a tuple.
 
     When a fit raises, the `FitError` names its resample and carries the fits that are
     done: `learner.resume(error.fits)` goes on with the rest. KeyboardInterrupt carries
-    them too, as does any error in what the fits then predict and in their scores.
+    them too, and so does a later error in predictions or scores.
 
     Args:
       model: The model, not fitted, or a list of models, such as of two quantiles.
@@ -58,6 +60,19 @@ class Estimator:
     Raises:
       ValueError: if a model has no `fit(X, y)` or nothing to predict with, or is a
         class.
+
+    Guarantee:
+      None of its own; the verb that takes the learner has one.
+
+    Assumption:
+      A model that treats rows alike, and whose copies share nothing.
+
+    Cost:
+      One fit on the host for each resample, `num_workers` at a time; the fit on all
+      rows is made when it is first asked for. Fits compile nothing.
+
+    See also:
+      split_conformal_fit, cv_plus, cross_calibrate, learners.FitError
 
     Example:
       >>> from sklearn.linear_model import LinearRegression
@@ -87,8 +102,8 @@ class Estimator:
             raise ValueError(f"expected predict as a function, got {self.predict!r}")
         _checks.check_count("num_workers", self.num_workers, 1)
 
-    def resume(self, fits: ModelFits) -> "Estimator":
-        """Returns the learner that keeps the fits that are done, and makes the others.
+    def resume(self, fits: ModelFits) -> Estimator:
+        """Returns a learner that keeps the fits that are done and makes the others.
 
         Args:
           fits: `fits` of a `FitError`, of KeyboardInterrupt or of a later error.

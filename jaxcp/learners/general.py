@@ -1,5 +1,7 @@
 """Learners made of the user's own functions, and of other learners."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 
 import jax
@@ -18,13 +20,25 @@ from jaxcp.typing import AnyLearner, ChecksData, FitsOnHost, Learner, Number, Py
 class FunctionLearner:
     """A pair of pure functions as a learner.
 
-    `learners.check` finds out whether it leaves out the rows that it has to. Models of
-    other libraries are an `Estimator`.
+    `learners.check` tells whether it leaves out rows of weight 0. For models of other
+    libraries take `Estimator`.
 
     Args:
-      fit: `(key, x, y, weights) -> params`; it sees the weights with their zeros, and
-        has to leave those rows out.
+      fit: `(key, x, y, weights) -> params`; it gets weights with zeros, and must give
+        these rows no part in the fit.
       predict: `(params, x) -> preds`, over the leading axis of x.
+
+    Guarantee:
+      None of its own; the verb that takes the learner has one.
+
+    Assumption:
+      Pure functions that give rows of weight 0 no part in the fit.
+
+    Cost:
+      That of the functions, compiled once; all resamples are fitted in one program.
+
+    See also:
+      learners.check, learners.Estimator, learners.GradientLearner
 
     Example:
       >>> mean = FunctionLearner(
@@ -46,8 +60,8 @@ class GradientLearner:
 
     Mini-batches are drawn with replacement, each row in proportion to its weight; rows
     of weight zero are never seen. Without a batch size every step takes the weighted
-    mean loss of all rows. Functions have to be pure, for they are traced once; define
-    them and the optimizer once, for each new one compiles.
+    mean loss of all rows. Functions must be pure: they are traced once. Define them and
+    the optimizer once: each new one compiles anew.
 
     Args:
       init: `key -> params`.
@@ -56,6 +70,19 @@ class GradientLearner:
       optimizer: An `optax.GradientTransformation`.
       num_steps: Number of optimizer steps.
       batch_size: Rows in a mini-batch, or None for all.
+
+    Guarantee:
+      None of its own; the verb that takes the learner has one.
+
+    Assumption:
+      Pure functions, and a loss that has a gradient.
+
+    Cost:
+      `num_steps` gradients of a mini-batch for each fit; all resamples train in one
+      program.
+
+    See also:
+      learners.FunctionLearner, learners.Estimator, training.SizeLoss
 
     Example:
       >>> import optax
@@ -116,9 +143,22 @@ class MeanScale:
       scale: Learner of the absolute errors.
       floor: Smallest sigma, as a share of the mean absolute error, shape ().
 
+    Guarantee:
+      None of its own; the verb that takes the learner has one.
+
+    Assumption:
+      None for coverage; sets of the right width need errors whose size the second
+      learner can predict.
+
+    Cost:
+      One fit of each learner, and predictions for the training rows.
+
     References:
       Papadopoulos, Gammerman, Vovk, Normalized Nonconformity Measures for Regression
-      Conformal Prediction, 2008.
+      Conformal Prediction, Artificial Intelligence and Applications, 2008.
+
+    See also:
+      scores.Normalized, learners.Ridge, enbpi
 
     Example:
       >>> from jaxcp.learners import Ridge
@@ -164,7 +204,7 @@ class MeanScale:
 
 
 def check_learner(learner: AnyLearner, x: PyTree, y: Array) -> None:
-    """Raises ValueError for what is no learner, or what it cannot be fitted with."""
+    """Raises ValueError for no learner, or for data that it cannot be fitted with."""
     _checks.check_given(learner=learner)
     if isinstance(learner, FitsOnHost):
         return

@@ -1,5 +1,7 @@
 """Linear models: least squares and quantiles, both with a ridge penalty."""
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
@@ -35,11 +37,11 @@ class Ridge:
     """Ridge regression: argmin sum_i w_i (y_i - a - x_i b)^2 + penalty |b|^2.
 
     `x` has shape (n, p), `y` (n,) or (n, d); predictions are like `y`. The intercept a
-    is not penalized. With at least as many features as rows the dual form is solved, so
-    that a penalty of zero gives the least squares fit of minimum norm. It needs
-    linearly independent rows then, and with fewer features independent columns, within
-    every resample; otherwise a penalty of zero leaves the fit to rounding errors (or
-    NaN). Give resamples with fewer rows than features a penalty.
+    is not penalized. With at least as many features as rows the dual form is solved,
+    and a penalty of zero gives the least squares fit of minimum norm. A penalty of zero
+    needs linearly independent rows then, and independent columns where there are fewer
+    features, in every resample; otherwise the fit is left to rounding errors (or NaN).
+    Resamples with fewer rows than features need a penalty above 0.
 
     Offers `leave_one_out`: all n refits from one solve.
 
@@ -47,8 +49,22 @@ class Ridge:
       penalty: Price of the squared norm, >= 0, shape (); vmap or differentiate it.
       intercept: Whether there is an intercept.
 
+    Guarantee:
+      None of its own; the verb that takes the learner has one.
+
+    Assumption:
+      None for coverage; small sets need a target that is nearly linear in x.
+
+    Cost:
+      O(n p^2 + p^3) time for a fit, O(n^2 p + n^3) if p >= n; all n refits without one
+      row are of the same order.
+
     References:
-      Hoerl and Kennard, Ridge Regression, 1970.
+      Hoerl, Kennard, Ridge Regression: Biased Estimation for Nonorthogonal Problems,
+      Technometrics, 1970.
+
+    See also:
+      learners.KernelRidge, learners.QuantileRidge, jackknife_plus
 
     Example:
       >>> x, y = jnp.array([[0.0], [1.0], [2.0]]), jnp.array([1.0, 3.0, 5.0])
@@ -120,9 +136,22 @@ class QuantileRidge:
       penalty: Price of the squared norm, >= 0, shape ().
       intercept: Whether there is an intercept, which is not penalized.
 
+    Guarantee:
+      None of its own; the verb that takes the learner has one.
+
+    Assumption:
+      None for coverage; small sets need quantiles that are nearly linear in x.
+
+    Cost:
+      100 steps of O(n p^2 + p^3) time for each level.
+
     References:
-      Koenker and Bassett, Regression Quantiles, 1978.
-      Hunter and Lange, Quantile Regression via an MM Algorithm, 2000.
+      Koenker, Bassett, Regression Quantiles, Econometrica, 1978.
+      Hunter, Lange, Quantile Regression via an MM Algorithm, Journal of Computational
+      and Graphical Statistics, 2000.
+
+    See also:
+      scores.CQR, learners.Ridge, metrics.pinball_score
 
     Example:
       >>> x, y = jnp.zeros((5, 1)), jnp.array([1.0, 2.0, 3.0, 4.0, 9.0])

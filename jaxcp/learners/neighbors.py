@@ -1,5 +1,7 @@
 """Models that keep their training rows: kernel ridge and nearest neighbors."""
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -37,8 +39,23 @@ class KernelRidge:
       penalty: Noise variance, >= 0, shape (); zero interpolates rows that differ.
       lengthscale: Distance over which the kernel falls, > 0, shape () or (p,).
 
+    Guarantee:
+      None of its own; the verb that takes the learner has one.
+
+    Assumption:
+      None for coverage; small sets need targets around zero that are smooth over
+      `lengthscale`.
+
+    Cost:
+      O(n^2 p + n^3) time and O(n^2) memory for a fit; all n refits without one row are
+      of the same order.
+
     References:
-      Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, 5.4.2.
+      Rasmussen, Williams, Gaussian Processes for Machine Learning, MIT Press, 2006,
+      5.4.2.
+
+    See also:
+      learners.Ridge, learners.NearestNeighbors, jackknife_plus
 
     Example:
       >>> x = jnp.arange(3.0)[:, None]
@@ -116,8 +133,21 @@ class NearestNeighbors:
     Args:
       num_neighbors: Number of neighbors k, at least 1.
 
+    Guarantee:
+      None of its own; the verb that takes the learner has one.
+
+    Assumption:
+      None for coverage; small sets need columns of x in like units.
+
+    Cost:
+      No fit; O(n p) time for a prediction.
+
     References:
-      Cover and Hart, Nearest Neighbor Pattern Classification, 1967.
+      Cover, Hart, Nearest Neighbor Pattern Classification, IEEE Transactions on
+      Information Theory, 1967.
+
+    See also:
+      learners.KernelRidge, jackknife_plus
 
     Example:
       >>> x, y = jnp.arange(4.0)[:, None], jnp.array([0.0, 1.0, 2.0, 9.0])

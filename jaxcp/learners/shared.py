@@ -1,5 +1,7 @@
 """Parts of the parameters that all fits have in common."""
 
+from __future__ import annotations
+
 import jax
 from jax import Array
 
@@ -11,13 +13,16 @@ from jaxcp.typing import Learner, PyTree
 class Shared:
     """A part of a learner's parameters that depends on the inputs x alone.
 
-    A learner that keeps its training inputs wraps them, so that n refits keep them
-    once, and what all fits compute from them (a kernel matrix) is computed once. A part
-    that varies with the key or the weights raises ValueError; targets may vary where
-    one learner is fitted to what another leaves, as in `MeanScale`.
+    A learner that keeps its training inputs wraps them: n refits then keep them once,
+    and compute once what depends on them alone (a kernel matrix). A part that varies
+    with the key or the weights raises ValueError; targets may vary where one learner is
+    fitted to the errors of another, as in `MeanScale`.
 
     Args:
       value: Any pytree computed from x.
+
+    See also:
+      typing.Learner, learners.KernelRidge
 
     Example:
       >>> Shared(jnp.zeros(3)).value.shape

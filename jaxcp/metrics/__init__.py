@@ -1,8 +1,8 @@
 """How well prediction sets do: one function per metric, for every kind of set.
 
-For sets come also arrays, of any library: numbers of shape (m, 2) are the lower and
-upper ends of intervals, a frame with columns lower and upper likewise, and flags of
-shape (m, k) are label sets.
+Arrays of any library may stand for sets: numbers of shape (m, 2), or a frame with
+columns lower and upper, are the ends of intervals; flags of shape (m, k) are label
+sets.
 
 At several levels: `jax.vmap(metrics.coverage, (0, None))(sets, y)`.
 """

@@ -1,5 +1,7 @@
 """Sets parted by size into strata, and how often those of each cover."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import jax.numpy as jnp
@@ -25,7 +27,7 @@ _MANY_ROWS, _FEW_BINS = 2**14, 16
 class Way:
     """How sets are parted by size: into `num_bins`, or at `edges`.
 
-    Strata count from `first` on: empty sets do not, where they are one.
+    Strata from `first` on count: a stratum of empty sets does not.
     """
 
     edges: Array | None = None

@@ -1,5 +1,7 @@
 """Tools of metrics: sets and targets after checks, coverage and size of each row."""
 
+from __future__ import annotations
+
 import math
 from typing import Any
 
@@ -59,7 +61,7 @@ def check_sets(sets: Set | ArrayLike, y: ArrayLike) -> tuple[AnySet, Array]:
 
 
 def _check_digits(sets, y):
-    """Raises ValueError if sets are no wider than what targets lost on their way in."""
+    """Raises ValueError if sets are no wider than the rounding of the targets."""
     if isinstance(sets, HasWidths) and is_concrete(sets, y):
         floats = np.asarray(y, jax.dtypes.canonicalize_dtype(float))
         with np.errstate(invalid="ignore"):
@@ -88,7 +90,7 @@ def as_sets(sets: Any) -> AnySet:
 
 
 def _cure(sets):
-    """Returns what to do with what are no sets."""
+    """Returns a cure for arguments that are no sets."""
     if isinstance(sets, tuple) and len(sets) == 2:
         return "; numpy.stack(ends, axis=1) makes an array of a pair of ends"
     return "; sets[ints] and sets[mask] are batches" if isinstance(sets, list) else ""

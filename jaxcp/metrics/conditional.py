@@ -1,5 +1,7 @@
 """Coverage given the input, as far as a test set can tell."""
 
+from __future__ import annotations
+
 import math
 
 import jax
@@ -50,9 +52,15 @@ def conditional_coverage_error(
       ValueError: as `coverage`, if a concrete input is NaN, or `num_cells` is not a
         positive int.
 
+    Cost:
+      25 steps of k-means: O(m p) time for each cell and step.
+
     References:
-      Dheur et al., A Unified Comparative Study with Generalized Conformity Scores for
-      Multi-Output Conformal Regression, 2025.
+      Dheur, Fontana, Estievenart, Desobry, Ben Taieb, A Unified Comparative Study with
+      Generalized Conformity Scores for Multi-Output Conformal Regression, ICML, 2025.
+
+    See also:
+      metrics.excess_coverage_risk, metrics.worst_slab_coverage, metrics.group_coverage
 
     Example:
       >>> from jaxcp.sets import Interval
@@ -77,11 +85,11 @@ def conditional_coverage_error(
 def excess_coverage_risk(
     sets: Set | ArrayLike, y: ArrayLike, rates: ArrayLike, alpha: ArrayLike
 ) -> Array:
-    """Returns how much predicted rates of coverage know that 1 - alpha does not: ERT.
+    """Returns how much better predicted rates of coverage are than 1 - alpha: ERT.
 
-    mean of (covered - (1 - alpha)) sign(rate - (1 - alpha)), the excess risk of the
-    level over the rates in the loss of absolute deviations. With the true rates p(x) it
-    is the mean of abs(p(x) - (1 - alpha)) on average; other rates give less.
+    mean of (covered - (1 - alpha)) sign(rate - (1 - alpha)): the excess risk of
+    predicting 1 - alpha in place of the rates. On average the true rates p(x) give the
+    mean of abs(p(x) - (1 - alpha)); other rates give less.
 
     Args:
       sets: Sets with leading axis m.
@@ -98,8 +106,15 @@ def excess_coverage_risk(
       ValueError: as `coverage`, if a concrete rate is outside [0, 1], or a number
         `alpha` is outside (0, 1).
 
+    Cost:
+      O(m) time; the classifier is yours.
+
     References:
-      Braun et al., Conditional Coverage Diagnostics for Conformal Prediction, 2025.
+      Braun, Holzmuller, Jordan, Bach, Conditional Coverage Diagnostics for Conformal
+      Prediction, arXiv 2512.11779, 2025.
+
+    See also:
+      metrics.conditional_coverage_error, metrics.covered
 
     Example:
       >>> from jaxcp.sets import Interval

@@ -1,5 +1,7 @@
 """Dependence between the size of a set and whether it covers."""
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -46,10 +48,17 @@ def hsic(
     Raises:
       ValueError: as `coverage`, or if a concrete bandwidth is not positive.
 
+    Cost:
+      O(m^2) time and O(m) memory.
+
     References:
-      Gretton et al., Measuring Statistical Dependence with Hilbert-Schmidt Norms, 2005.
+      Gretton, Bousquet, Smola, Scholkopf, Measuring Statistical Dependence with
+      Hilbert-Schmidt Norms, Algorithmic Learning Theory, 2005.
       Feldman, Bates, Romano, Improving Conditional Coverage via Orthogonal Quantile
-      Regression, 2021.
+      Regression, NeurIPS, 2021.
+
+    See also:
+      metrics.size_stratified_coverage, metrics.excess_coverage_risk, metrics.summary
 
     Example:
       >>> from jaxcp.sets import Interval

@@ -1,5 +1,7 @@
 """Coverage within groups and classes, and how far it is from its level."""
 
+from __future__ import annotations
+
 from collections.abc import Hashable, Iterable
 
 import jax.numpy as jnp
@@ -37,6 +39,12 @@ def group_coverage(
     Raises:
       ValueError: as `coverage`, and if a concrete group is out of range.
 
+    Cost:
+      O(m) time.
+
+    See also:
+      metrics.class_coverage, metrics.coverage_gap, calibrate_groups
+
     Example:
       >>> from jaxcp.sets import Interval
       >>> sets, y = Interval(jnp.zeros(3), jnp.ones(3)), jnp.array([0.5, 2.0, 0.1])
@@ -61,6 +69,12 @@ def class_coverage(sets: HasLabels | ArrayLike, y: ArrayLike) -> Array:
 
     Raises:
       ValueError: as `coverage`, and for sets of another kind.
+
+    Cost:
+      O(m) time.
+
+    See also:
+      metrics.group_coverage, metrics.coverage_gap, calibrate_groups
 
     Example:
       >>> from jaxcp.sets import LabelSet
@@ -100,8 +114,15 @@ def coverage_gap(
     Raises:
       ValueError: as `group_coverage`, or if a number `alpha` is outside (0, 1).
 
+    Cost:
+      O(m) time.
+
     References:
-      Ding et al., Class-Conditional Conformal Prediction with Many Classes, 2023.
+      Ding, Angelopoulos, Bates, Jordan, Tibshirani, Class-Conditional Conformal
+      Prediction with Many Classes, NeurIPS, 2023.
+
+    See also:
+      metrics.group_coverage, metrics.class_coverage
 
     Example:
       >>> from jaxcp.sets import Interval

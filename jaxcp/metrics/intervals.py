@@ -1,5 +1,7 @@
 """Scores of intervals and quantiles, and criteria of coverage and width together."""
 
+from __future__ import annotations
+
 import jax.numpy as jnp
 from jax import Array
 
@@ -33,9 +35,15 @@ def interval_score(sets: Interval | ArrayLike, y: ArrayLike, alpha: ArrayLike) -
       ValueError: as `coverage`, for sets of another kind, or if a number `alpha` is
         outside (0, 1).
 
+    Cost:
+      O(m) time.
+
     References:
       Gneiting, Raftery, Strictly Proper Scoring Rules, Prediction, and Estimation,
-      2007.
+      JASA, 2007.
+
+    See also:
+      metrics.winkler_score, metrics.pinball_score, metrics.sizes
 
     Example:
       >>> sets = Interval(jnp.zeros(2), jnp.ones(2))
@@ -60,8 +68,14 @@ def winkler_score(sets: Interval | ArrayLike, y: ArrayLike, alpha: ArrayLike) ->
     Raises:
       ValueError: as `interval_score`.
 
+    Cost:
+      O(m) time.
+
     References:
-      Winkler, A Decision-Theoretic Approach to Interval Estimation, 1972.
+      Winkler, A Decision-Theoretic Approach to Interval Estimation, JASA, 1972.
+
+    See also:
+      metrics.interval_score, metrics.coverage_width_criterion
 
     Example:
       >>> sets = Interval(jnp.zeros(2), jnp.ones(2))
@@ -89,8 +103,14 @@ def pinball_score(preds: ArrayLike, y: ArrayLike, level: ArrayLike) -> Array:
       ValueError: if lengths differ, a concrete value is NaN, or a number `level` is
         outside (0, 1).
 
+    Cost:
+      O(m) time for each level.
+
     References:
-      Koenker, Bassett, Regression Quantiles, 1978.
+      Koenker, Bassett, Regression Quantiles, Econometrica, 1978.
+
+    See also:
+      metrics.interval_score, learners.QuantileRidge
 
     Example:
       >>> round(pinball_score(jnp.zeros(2), jnp.array([1.0, -1.0]), 0.9).item(), 6)
@@ -130,9 +150,15 @@ def coverage_width_criterion(
     Raises:
       ValueError: as `interval_score`.
 
+    Cost:
+      O(m) time.
+
     References:
       Cordier et al., Flexible and Systematic Uncertainty Estimation with Conformal
-      Prediction via the MAPIE library, 2023.
+      Prediction via the MAPIE Library, COPA, 2023.
+
+    See also:
+      metrics.khosravi_coverage_width_criterion, metrics.winkler_score
 
     Example:
       >>> sets = Interval(jnp.zeros(2), jnp.ones(2))
@@ -166,9 +192,16 @@ def khosravi_coverage_width_criterion(
     Raises:
       ValueError: as `interval_score`.
 
+    Cost:
+      O(m) time.
+
     References:
-      Khosravi et al., Lower Upper Bound Estimation Method for Construction of Neural
-      Network-Based Prediction Intervals, 2011.
+      Khosravi, Nahavandi, Creighton, Atiya, Lower Upper Bound Estimation Method for
+      Construction of Neural Network-Based Prediction Intervals, IEEE Transactions on
+      Neural Networks, 2011.
+
+    See also:
+      metrics.coverage_width_criterion, metrics.winkler_score
 
     Example:
       >>> sets = Interval(jnp.zeros(2), jnp.ones(2))

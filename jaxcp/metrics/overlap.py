@@ -1,5 +1,7 @@
 """How far two boxes are the same."""
 
+from __future__ import annotations
+
 import jax
 from jax import Array
 
@@ -24,6 +26,12 @@ def iou(a: ArrayLike, b: ArrayLike) -> Array:
     Raises:
       ValueError: if shapes do not end in 4, or a concrete box is NaN or crossed, x_min
         > x_max or y_min > y_max.
+
+    Cost:
+      O(n m) time for n and m boxes.
+
+    See also:
+      detection.match_boxes, sets.BoundingBox.corners
 
     Example:
       >>> a = jnp.array([0.0, 0.0, 2.0, 2.0])

@@ -1,5 +1,7 @@
 """Shares of sets: how often they cover, are empty, or are sure."""
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -15,7 +17,7 @@ def coverage(sets: Set | ArrayLike, y: ArrayLike) -> Array:
     """Returns the share of targets that lie in their sets: mean 1(y in C).
 
     Ends are closed and infinite sets count like others. A NaN in a set or a target
-    makes the result NaN: it is never silently "not covered".
+    makes the result NaN; it never counts as "not covered".
 
     Args:
       sets: Sets with leading axis m, as a predictor returns them.
@@ -29,6 +31,13 @@ def coverage(sets: Set | ArrayLike, y: ArrayLike) -> Array:
       ValueError: if lengths differ, a concrete target is NaN, labels are not integers
         in the range of the sets, or targets lose digits in single precision that the
         ends of their sets are about.
+
+    Cost:
+      O(m) time: one membership for each row.
+
+    See also:
+      metrics.covered, metrics.summary, certificates.coverage_test,
+      metrics.group_coverage
 
     Example:
       >>> from jaxcp.sets import Interval
@@ -54,6 +63,12 @@ def covered(sets: Set | ArrayLike, y: ArrayLike) -> Array:
     Raises:
       ValueError: as `coverage`.
 
+    Cost:
+      O(m) time: one membership for each row.
+
+    See also:
+      metrics.coverage, certificates.coverage_test
+
     Example:
       >>> from jaxcp.sets import Interval
       >>> covered(Interval(jnp.zeros(2), jnp.ones(2)), jnp.array([0.5, 2.0]))
@@ -78,6 +93,12 @@ def empty_rate(sets: Set | ArrayLike) -> Array:
     Raises:
       ValueError: for sets known by membership alone.
 
+    Cost:
+      O(m) time.
+
+    See also:
+      metrics.singleton_rate, metrics.full_rate, metrics.infinite_rate
+
     Example:
       >>> from jaxcp.sets import Interval
       >>> empty_rate(Interval(jnp.zeros(2), jnp.array([0.0, -1.0])))
@@ -89,11 +110,11 @@ def empty_rate(sets: Set | ArrayLike) -> Array:
 def full_rate(sets: HasLabels | ArrayLike) -> Array:
     """Returns the share of label sets that hold every label.
 
-    These sets say nothing, and there are many where the threshold reaches the largest
-    score that a label can have. So does that of deterministic `scores.APS` for a
-    confident network: the label on top holds nearly all of the mass, so that the true
-    labels of more than a share alpha of the rows, those on which the network errs, tie
-    at a mass of 1, and sets at that threshold keep every label. Take
+    These sets say nothing. There are many where the threshold is the largest score that
+    a label can have. This happens to deterministic `scores.APS` with a confident
+    network: the first label has nearly all of the mass, so that the true labels of all
+    rows on which the network errs tie at a score of 1. If these rows are more than a
+    share alpha, the threshold is 1 and sets keep every label. Take
     `APS(randomized=True)`, whose predictions are `(probs, jaxcp.uniforms(key, n))`, or
     `scores.LAC()`. At a small alpha full sets may be all that a poor network can give.
 
@@ -105,6 +126,12 @@ def full_rate(sets: HasLabels | ArrayLike) -> Array:
 
     Raises:
       ValueError: for sets of another kind.
+
+    Cost:
+      O(m k) time.
+
+    See also:
+      metrics.singleton_rate, metrics.empty_rate, scores.APS
 
     Example:
       >>> from jaxcp.sets import LabelSet
@@ -125,6 +152,12 @@ def singleton_rate(sets: HasLabels | ArrayLike) -> Array:
 
     Raises:
       ValueError: for sets of another kind.
+
+    Cost:
+      O(m k) time.
+
+    See also:
+      metrics.full_rate, metrics.empty_rate, metrics.mean_size
 
     Example:
       >>> from jaxcp.sets import LabelSet

@@ -1,5 +1,7 @@
 """Sizes of sets: each, their mean, their median, and how often they are infinite."""
 
+from __future__ import annotations
+
 import jax.numpy as jnp
 from jax import Array
 
@@ -24,6 +26,12 @@ def sizes(sets: Set | ArrayLike) -> Array:
     Raises:
       ValueError: if the sets have no size in closed form.
 
+    Cost:
+      O(m) sizes in closed form.
+
+    See also:
+      metrics.mean_size, metrics.median_size, metrics.mean_volume
+
     Example:
       >>> from jaxcp.sets import Interval
       >>> sizes(Interval(jnp.zeros(2), jnp.array([1.0, 2.0])))
@@ -45,6 +53,12 @@ def mean_size(sets: Set | ArrayLike) -> Array:
     Raises:
       ValueError: if the sets have no size in closed form.
 
+    Cost:
+      O(m) sizes in closed form.
+
+    See also:
+      metrics.sizes, metrics.median_size, metrics.mean_volume
+
     Example:
       >>> from jaxcp.sets import Interval
       >>> mean_size(Interval(jnp.zeros(2), jnp.array([1.0, 2.0])))
@@ -56,8 +70,8 @@ def mean_size(sets: Set | ArrayLike) -> Array:
 def median_size(sets: Set | ArrayLike) -> Array:
     """Returns the median width, number of labels, or volume of sets.
 
-    The mean of the order statistics of ranks floor((m + 1) / 2) and floor(m / 2) + 1:
-    a few infinite sets do not rule it.
+    The mean of the order statistics of ranks floor((m + 1) / 2) and floor(m / 2) + 1: a
+    few infinite sets hardly change it.
 
     Args:
       sets: Sets with leading axis m.
@@ -68,6 +82,12 @@ def median_size(sets: Set | ArrayLike) -> Array:
 
     Raises:
       ValueError: if the sets have no size in closed form.
+
+    Cost:
+      O(m) sizes in closed form, and two order statistics, without a sort.
+
+    See also:
+      metrics.mean_size, metrics.infinite_rate
 
     Example:
       >>> from jaxcp.sets import Interval
@@ -88,6 +108,12 @@ def infinite_rate(sets: Set | ArrayLike) -> Array:
 
     Raises:
       ValueError: if the sets have no size in closed form.
+
+    Cost:
+      O(m) sizes in closed form.
+
+    See also:
+      metrics.empty_rate, metrics.median_size
 
     Example:
       >>> from jaxcp.sets import Interval

@@ -1,5 +1,7 @@
 """Coverage in the worst slab of inputs."""
 
+from __future__ import annotations
+
 import math
 from fractions import Fraction
 from numbers import Real
@@ -31,9 +33,10 @@ def worst_slab_coverage(
 ) -> Array:
     """Returns the coverage in the worst slab of inputs, on rows it was not found on.
 
-    A slab is {x : a <= v'x <= b} with at least a `share` of the rows. Half of the rows,
-    at random, find the slab of least coverage among random directions v; the other half
-    tells its coverage. Found and told on the same rows it is too low.
+    A slab is {x : a <= v'x <= b} with at least a `share` of the rows. A random half of
+    the rows finds the slab of least coverage among random directions v; the other half
+    measures its coverage. Measured on the rows that found it, coverage would be too
+    low.
 
     Args:
       key: Random key of the halves and the directions.
@@ -44,7 +47,8 @@ def worst_slab_coverage(
       num_directions: Number of directions.
       directions: Directions to search, shape (v, p), in place of random ones; x is then
         taken as it is, not put on one scale.
-      holdout: False finds and tells on the same rows, as in older work.
+      holdout: Whether other rows measure than those that find. False is as in older
+        work.
 
     Returns:
       Coverage in the slab, shape (); NaN if no row of the second half is in it.
@@ -53,9 +57,15 @@ def worst_slab_coverage(
       ValueError: as `coverage`, if a concrete input is NaN, `share` is outside (0, 1],
         `num_directions` is not a positive int, or directions do not fit x.
 
+    Cost:
+      O(m log m) time for each direction, 32 of them at a time.
+
     References:
-      Cauchois, Gupta, Duchi, Knowing what You Know: valid and validated confidence sets
-      in multiclass and multilabel prediction, 2021.
+      Cauchois, Gupta, Duchi, Knowing What You Know: Valid and Validated Confidence Sets
+      in Multiclass and Multilabel Prediction, JMLR, 2021.
+
+    See also:
+      metrics.conditional_coverage_error, metrics.group_coverage
 
     Example:
       >>> from jaxcp.sets import Interval

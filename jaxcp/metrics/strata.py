@@ -1,5 +1,7 @@
 """Coverage of sets of similar size: good sets are large where it is hard."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import jax.numpy as jnp
@@ -28,6 +30,9 @@ class SizeStrata:
         ones, int, shape (m,).
       sizes: Size of each set, shape (m,).
       num_groups: Number of strata g.
+
+    See also:
+      metrics.size_strata
     """
 
     groups: Array
@@ -46,10 +51,10 @@ def size_strata(
     """Returns the stratum of each set among sets of similar size.
 
     Strata are given in one of three ways: `num_bins` runs of equally many rows in the
-    order of size (rows of one size in their order; the first bins have one row more
-    where it does not come out even), `num_ranges` runs of equally many sizes 0, ..., k
-    of label sets, or `edges` between sizes. Without any of them label sets have a
-    stratum for each size.
+    order of size (rows of equal size in their order; the first bins have one row more
+    if m is not a multiple of g), `num_ranges` runs of equally many sizes 0, ..., k of
+    label sets, or `edges` between sizes. Without any of them label sets have a stratum
+    for each size.
 
     Args:
       sets: Sets with leading axis m.
@@ -67,6 +72,12 @@ def size_strata(
     Raises:
       ValueError: if more than one way is given, or none for sets that are not of
         labels; if edges do not increase, or the sets have no size in closed form.
+
+    Cost:
+      O(m log m) time: at most one sort.
+
+    See also:
+      metrics.size_stratified_coverage, metrics.group_coverage, metrics.coverage_gap
 
     Example:
       >>> from jaxcp.sets import Interval
@@ -96,8 +107,15 @@ def size_stratified_coverage(
     Raises:
       ValueError: as `coverage` and `size_strata`.
 
+    Cost:
+      O(m log m) time: at most one sort.
+
     References:
-      Angelopoulos, Bates, A Gentle Introduction to Conformal Prediction, 2021.
+      Angelopoulos, Bates, Conformal Prediction: A Gentle Introduction, Foundations and
+      Trends in Machine Learning, 2023.
+
+    See also:
+      metrics.size_strata, metrics.min_size_stratified_coverage, metrics.hsic
 
     Example:
       >>> from jaxcp.sets import Interval
@@ -129,8 +147,15 @@ def min_size_stratified_coverage(
     Raises:
       ValueError: as `coverage` and `size_strata`.
 
+    Cost:
+      O(m log m) time: at most one sort.
+
     References:
-      Angelopoulos, Bates, A Gentle Introduction to Conformal Prediction, 2021.
+      Angelopoulos, Bates, Conformal Prediction: A Gentle Introduction, Foundations and
+      Trends in Machine Learning, 2023.
+
+    See also:
+      metrics.size_stratified_coverage, metrics.size_stratified_coverage_violation
 
     Example:
       >>> from jaxcp.sets import Interval
@@ -163,9 +188,15 @@ def size_stratified_coverage_violation(
       ValueError: as `coverage` and `size_strata`, or if a number `alpha` is outside (0,
         1).
 
+    Cost:
+      O(m log m) time: at most one sort.
+
     References:
-      Angelopoulos et al., Uncertainty Sets for Image Classifiers using Conformal
-      Prediction, 2021.
+      Angelopoulos, Bates, Malik, Jordan, Uncertainty Sets for Image Classifiers Using
+      Conformal Prediction, ICLR, 2021.
+
+    See also:
+      metrics.min_size_stratified_coverage, metrics.size_stratified_coverage
 
     Example:
       >>> from jaxcp.sets import Interval

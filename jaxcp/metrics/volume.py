@@ -1,5 +1,7 @@
 """Average volumes of sets in several dimensions."""
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -24,6 +26,9 @@ class MeanVolume:
     Args:
       log_volumes: Log volume of each set, shape (m,).
       errors: Standard error of each log volume, shape (m,).
+
+    See also:
+      metrics.mean_volume, volume
     """
 
     log_volumes: Array
@@ -36,7 +41,7 @@ class MeanVolume:
 
     @property
     def geometric_mean(self) -> Array:
-        """Returns the geometric mean, shape (): one large set does not rule it."""
+        """Returns the geometric mean, shape (): one large set does not dominate it."""
         whole = jnp.any(self.log_volumes == jnp.inf)
         return jnp.where(whole, jnp.inf, jnp.exp(jnp.mean(self.log_volumes)))
 
@@ -73,6 +78,13 @@ def mean_volume(
 
     Raises:
       ValueError: as `jaxcp.volume`.
+
+    Cost:
+      One `volume` for each of m sets: `num_samples` points where there is no closed
+      form.
+
+    See also:
+      volume, metrics.mean_size, sets.Balls
 
     Example:
       >>> from jaxcp.sets import Box

@@ -1,5 +1,7 @@
 """Training of a network in one scan, on standardized data."""
 
+from __future__ import annotations
+
 import dataclasses
 from typing import Any
 
@@ -22,7 +24,7 @@ class Fitted:
     """Parameters of a trained network. Made by the `fit` of a model.
 
     Args:
-      structure: What `nnx.split` takes apart from the state.
+      structure: The graph definition of `nnx.split`.
       state: The weights.
       x_center, x_scale: Mean and standard deviation of the inputs, shape (p,).
       y_center, y_scale: Mean and standard deviation of the targets, shape (d,).
@@ -90,7 +92,7 @@ class Trained:
     def fit(self, key: Array, x: ArrayLike, y: ArrayLike) -> Fitted:
         """Returns parameters of a small mean loss; x (n, p) or (n,), y (n, d) or (n,).
 
-        The key is of the initial weights and the mini-batches.
+        The key makes the initial weights and the mini-batches.
         """
         model: Any = self
         y, x = map(as_float, _checks.rows(y=y, x=x))

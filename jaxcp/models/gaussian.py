@@ -1,5 +1,7 @@
 """A network of a mean and a scale."""
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -20,8 +22,21 @@ class GaussianNetwork(Trained):
       batch_size: Rows in a mini-batch, drawn with replacement.
       step_size: First step size of Adam, which falls to 0 along a cosine.
 
+    Guarantee:
+      None of its own; calibrate a score of the model.
+
+    Assumption:
+      None for coverage; small sets need errors that are nearly Gaussian given x.
+
+    Cost:
+      `num_steps` steps of Adam in one scan; one network for a prediction.
+
     References:
-      Dorta et al., Structured Uncertainty Prediction Networks, 2018.
+      Dorta, Vicente, Agapito, Campbell, Simpson, Structured Uncertainty Prediction
+      Networks, CVPR, 2018.
+
+    See also:
+      scores.Mahalanobis, scores.Density, models.MixtureNetwork
 
     Example:
       >>> x = jnp.linspace(0.0, 1.0, 50)[:, None]

@@ -1,5 +1,7 @@
 """Conditional flow matching."""
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -24,8 +26,22 @@ class FlowMatching(Trained):
       step_size: First step size of Adam, which falls to 0 along a cosine.
       num_stages: Runge-Kutta steps from noise to target or back.
 
+    Guarantee:
+      None of its own; calibrate a score of the model.
+
+    Assumption:
+      None for coverage; small sets need a good fit.
+
+    Cost:
+      `num_steps` steps of Adam in one scan; 4 `num_stages` networks for a draw or a
+      latent code.
+
     References:
-      Lipman et al., Flow Matching for Generative Modeling, 2023.
+      Lipman, Chen, Ben-Hamu, Nickel, Le, Flow Matching for Generative Modeling, ICLR,
+      2023.
+
+    See also:
+      scores.PCP, scores.CDF, scores.Latent, models.CouplingFlow
 
     Example:
       >>> x = jnp.linspace(0.0, 1.0, 50)[:, None]

@@ -1,5 +1,7 @@
 """A mixture density network."""
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -25,8 +27,21 @@ class MixtureNetwork(MixtureModel, Trained):
       batch_size: Rows in a mini-batch, drawn with replacement.
       step_size: First step size of Adam, which falls to 0 along a cosine.
 
+    Guarantee:
+      None of its own; calibrate a score of the model.
+
+    Assumption:
+      None for coverage; small sets need a good fit.
+
+    Cost:
+      `num_steps` steps of Adam in one scan; one network for a density or a draw.
+      `from_latent` bisects for each output.
+
     References:
-      Bishop, Mixture Density Networks, 1994.
+      Bishop, Mixture Density Networks, Aston University, 1994.
+
+    See also:
+      scores.Density, scores.Latent, models.GaussianNetwork, draw
 
     Example:
       >>> x = jnp.linspace(0.0, 1.0, 50)[:, None]

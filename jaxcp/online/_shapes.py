@@ -1,4 +1,6 @@
-"""Shapes of what a stream is given, against those of its state."""
+"""Checks of a stream's arguments against the shapes of its state."""
+
+from __future__ import annotations
 
 from typing import Any
 
@@ -38,7 +40,7 @@ def check_past(
     scores = jax.eval_shape(method.score, pred, y).shape
     if scores != past:
         raise ValueError(
-            f"expected past scores with components {scores}, as of preds and y, got "
+            f"expected past scores with components {scores}, as from preds and y, got "
             f"{past} in the state"
         )
 

@@ -1,5 +1,7 @@
 """Methods that adapt alpha: ACI, and DtACI over many step sizes."""
 
+from __future__ import annotations
+
 from typing import ClassVar
 
 import jax
@@ -41,25 +43,35 @@ def _threshold_at(alpha, window, rank):
 class ACI(Stream):
     """Adaptive conformal inference: alpha <- alpha + step_size (target - error).
 
-    The set is that of the window of past scores at the current alpha: everything where
-    it is <= 0, empty where it is >= 1; it is not clipped.
+    The set is the one at the current alpha, among the window of past scores: everything
+    if this alpha is <= 0, empty if it is >= 1. Alpha is not clipped.
 
     Args:
       score: The nonconformity score.
-      step_size: How far one error moves alpha, >= 0, shape (); 0 is static.
+      step_size: How far one error moves alpha, >= 0, shape (); 0 leaves alpha as it is.
       window: Number of latest past scores that `init` keeps. Defaults to all.
       rolling: Whether new scores replace the oldest.
 
     Guarantee:
       On every sequence |mean error - alpha| <= (max(a, 1 - a) + step_size) / (step_size
-      T) with a the alpha at the start, whatever the data and predictions, for scores
-      whose sets are empty at -inf and everything at +inf (all but `Normalized` and
-      `Gamma` where the scale is not positive). Up to rounding: the steps of alpha
-      add at most eps (1 + 4 step_size) / (2 step_size), eps of its type, at any T (at
-      step_size = 0.01 it is 6e-6 in single precision and 1e-14 in double).
+      T), a the alpha at the start. Rounding adds at most eps (1 + 4 step_size) / (2
+      step_size), eps of the type of alpha, at any T (at step_size = 0.01 it is 6e-6 in
+      single precision and 1e-14 in double).
+
+    Assumption:
+      None on data and predictions. Sets are empty at a threshold of -inf and everything
+      at +inf: true of all scores but `Normalized` and `Gamma` where the scale is not
+      positive.
+
+    Cost:
+      O(w) time for a step with a window of w scores, without a sort.
 
     References:
-      Gibbs and Candes, Adaptive Conformal Inference Under Distribution Shift, 2021.
+      Gibbs, Candes, Adaptive Conformal Inference Under Distribution Shift, NeurIPS,
+      2021.
+
+    See also:
+      online.DtACI, online.PID, online.SFOGD, online.run
 
     Example:
       >>> from jaxcp import online, scores
@@ -119,11 +131,11 @@ class DtACIState:
 class DtACI(Stream):
     """Dynamically-tuned ACI: experts with a step size each, weighted by their losses.
 
-    Each expert is an `ACI`; the alpha played is the weighted mean of theirs. The loss
-    of an expert is the pinball loss of its alpha at beta, the largest alpha that covers
+    Each expert is an `ACI`; the alpha used is the weighted mean of theirs. The loss of
+    an expert is the pinball loss of its alpha at beta, the largest alpha that covers
     (the p-value of the target): weights <- (1 - sigma) weights exp(-eta loss) / sum +
-    sigma / K with sigma = 1 / (2 I) and eta = sqrt(3 / I) sqrt((log(K I) + 2) /
-    ((1 - a)^2 a^3 + a^2 (1 - a)^3)).
+    sigma / K with sigma = 1 / (2 I) and eta = sqrt(3 / I) sqrt((log(K I) + 2) / ((1 -
+    a)^2 a^3 + a^2 (1 - a)^3)).
 
     Args:
       score: The nonconformity score.
@@ -133,13 +145,23 @@ class DtACI(Stream):
       rolling: Whether new scores replace the oldest.
 
     Guarantee:
-      Long-run coverage tends to 1 - alpha on every sequence as eta and sigma tend to 0,
-      and the regret against the best sequence of alphas is bounded on every interval of
+      Long-run coverage tends to 1 - alpha on every sequence as eta and sigma tend to 0.
+      The regret against the best sequence of alphas is bounded on every interval of
       length I.
 
+    Assumption:
+      None on data and predictions.
+
+    Cost:
+      O(w) time for a step with a window of w scores, without a sort, and K sets, one
+      for each expert.
+
     References:
-      Gibbs and Candes, Conformal Inference for Online Prediction with Arbitrary
-      Distribution Shifts, 2024.
+      Gibbs, Candes, Conformal Inference for Online Prediction with Arbitrary
+      Distribution Shifts, JMLR, 2024.
+
+    See also:
+      online.ACI, online.SFOGD, online.run
 
     Example:
       >>> from jaxcp import online, scores

@@ -1,5 +1,7 @@
 """What all online methods share: a step predicts a set and learns from its target."""
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
@@ -33,9 +35,21 @@ class Stream(ABC):
       same shapes and types as before; `q` is the threshold of the set for it, which
       missed it where score(pred, y) > q.
 
-    `rank` is what `rank(state, alpha)` made of alpha, once for a stream: by default
-    alpha itself as a float, one for each of c components. `state_type` may name the
-    class of your states: others are then refused.
+    `rank` is the result of `rank(state, alpha)`, computed once for a stream: by default
+    alpha as a float, one for each of c components. `state_type` may name the class of
+    your states; other states are then refused.
+
+    Guarantee:
+      None of its own: that of the thresholds.
+
+    Assumption:
+      Those of the thresholds.
+
+    Cost:
+      One `threshold` and one `learn` for a step.
+
+    See also:
+      online.run, online.ACI, pytree, typing.Online
 
     Example:
       >>> @jaxcp.pytree
@@ -75,7 +89,7 @@ class Stream(ABC):
         """Returns the state after the target of a set at threshold `q` came."""
 
     def rank(self, state: PyTree, alpha: ArrayLike) -> PyTree:
-        """Returns what alpha comes to, once for a stream: ranks, or alpha as a float.
+        """Returns the ranks for alpha, or alpha as a float, once for a stream.
 
         The default is alpha as a float, shape () or (c,), shared out over components.
         """
@@ -129,6 +143,16 @@ def run(
 
     Guarantee:
       That of the method.
+
+    Assumption:
+      That of the method; each prediction uses earlier targets at most.
+
+    Cost:
+      t steps in one `lax.scan`. One compilation for a method of the library and shapes;
+      a method of your own that is no `online.Stream` is traced at every call.
+
+    See also:
+      online.Stream, online.ACI, online.SlidingWindow, online.PID
 
     Example:
       >>> from jaxcp import online, scores
@@ -248,7 +272,7 @@ def _one_example(method, state, pred, y, alpha):
 
 
 def _check_state(method, state):
-    """Raises ValueError for what is no method, or the state of another one."""
+    """Raises ValueError for no method, or for the state of another one."""
     _checks.check_pytree("method", method, "one of jaxcp.online")
     kinds = f"{type(method).__name__}, {method.state_type.__name__}"
     _checks.check_kind(f"a state of {kinds}", state, method.state_type)

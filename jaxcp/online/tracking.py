@@ -1,5 +1,7 @@
 """Methods that move the threshold itself: quantile tracking, PID and SF-OGD."""
 
+from __future__ import annotations
+
 from typing import ClassVar
 
 import jax
@@ -32,9 +34,9 @@ class PID(Stream):
     q_{t+1} = [q_t + step_size (error_t - alpha)] + r_t(sum of errors - alpha) + g_t in
     units of the score. The bracket alone, the default, is quantile tracking. The
     integrator is r_t(e) = integral_gain tan(e log(t + 1) / (t saturation)), infinite
-    beyond a quarter turn; g_t forecasts the next quantile from the scores so far.
-    Differs from the paper, log(t) / t, and from its authors' code, log(t + 1) / (t +
-    1), in this factor: the guarantee is the same.
+    beyond a quarter turn; g_t forecasts the next quantile from the scores so far. The
+    factor log(t + 1) / t differs from the paper, log(t) / t, and from its authors'
+    code, log(t + 1) / (t + 1); the guarantee is the same.
 
     Args:
       score: The nonconformity score.
@@ -47,15 +49,24 @@ class PID(Stream):
         (state, forecast)` and `step(state, score) -> (state, forecast)`.
 
     Guarantee:
-      On every sequence with scores in [0, b] quantile tracking has |mean error - alpha|
-      <= (b + step_size) / (step_size T). With a scorecaster the same holds if scores
-      less their forecasts are bounded; the integrator works for unbounded scores. Up to
-      rounding: the steps of the threshold add at most eps (b + 4 step_size) / (2
-      step_size), eps of its type, at any T (at step_size = b / 10 it is 8e-7 in single
-      precision and 2e-15 in double).
+      On every sequence quantile tracking has |mean error - alpha| <= (b + step_size) /
+      (step_size T). With a scorecaster the same holds if scores less their forecasts
+      are bounded; the integrator works for unbounded scores. Rounding adds at most eps
+      (b + 4 step_size) / (2 step_size), eps of the type of the threshold, at any T (at
+      step_size = b / 10 it is 8e-7 in single precision and 2e-15 in double).
+
+    Assumption:
+      Scores in [0, b] for quantile tracking; nothing else about data and predictions.
+
+    Cost:
+      O(1) time for a step, and that of the scorecaster: no window of scores.
 
     References:
-      Angelopoulos, Candes, Tibshirani, Conformal PID Control for Time Series, 2023.
+      Angelopoulos, Candes, Tibshirani, Conformal PID Control for Time Series
+      Prediction, NeurIPS, 2023.
+
+    See also:
+      online.ACI, online.SFOGD, typing.Scorecaster
 
     Example:
       >>> from jaxcp import online, scores
@@ -78,8 +89,9 @@ class PID(Stream):
     ) -> PIDState:
         """Returns the state that starts at the conformal quantile of past scores.
 
-        With a scorecaster it starts at its forecast. Too few scores for alpha start
-        at the largest finite one, or at 0. Rows where `mask` is False are absent.
+        With a scorecaster it starts at the forecast. With too few scores for alpha it
+        starts at the largest finite score, or at 0. Rows where `mask` is False are
+        absent.
         """
         for name in ("step_size", "integral_gain"):
             _checks.check_number(name, getattr(self, name), lambda g: g >= 0, ">= 0")
@@ -143,12 +155,21 @@ class SFOGD(Stream):
       step_size: Size of the thresholds' range, > 0, shape (), in units of the score.
 
     Guarantee:
-      Asymptotic: |mean error - alpha| = O(T^(-1/4) log T) on every sequence of bounded
-      scores; regret O(sqrt(T)) on every interval.
+      Asymptotic: |mean error - alpha| = O(T^(-1/4) log T) on every sequence; regret
+      O(sqrt(T)) on every interval.
+
+    Assumption:
+      Bounded scores; nothing else about data and predictions.
+
+    Cost:
+      O(1) time for a step: no window of scores.
 
     References:
       Bhatnagar, Wang, Xiong, Bai, Improved Online Conformal Prediction via Strongly
-      Adaptive Online Learning, 2023.
+      Adaptive Online Learning, ICML, 2023.
+
+    See also:
+      online.PID, online.DtACI
 
     Example:
       >>> from jaxcp import online, scores

@@ -1,5 +1,7 @@
 """Windows of the latest scores: sliding, and weighted by age."""
 
+from __future__ import annotations
+
 from functools import partial
 from typing import ClassVar
 
@@ -35,7 +37,7 @@ class Window:
     oldest: Array
     count: Array | None
 
-    def push(self, score: Array) -> "Window":
+    def push(self, score: Array) -> Window:
         """Returns the window with a new score in the place of the oldest."""
         score = jnp.where(jnp.isnan(score), jnp.inf, score).astype(self.scores.dtype)
         scores = self.scores.at[self.oldest].set(score)
@@ -100,8 +102,18 @@ def nexcp_weights(n: int, decay: ArrayLike) -> Array:
     Guarantee:
       1 - alpha minus the weighted total variation distance from exchangeability.
 
+    Assumption:
+      Weights that do not depend on the data.
+
+    Cost:
+      n numbers.
+
     References:
-      Barber et al., Conformal Prediction Beyond Exchangeability, 2023.
+      Barber, Candes, Ramdas, Tibshirani, Conformal Prediction Beyond Exchangeability,
+      Annals of Statistics, 2023.
+
+    See also:
+      calibrate, weighted_conformal_quantile, online.NexCP
 
     Example:
       >>> nexcp_weights(3, 0.5).tolist()
@@ -140,12 +152,20 @@ class SlidingWindow(Stream):
         ceil((1 - alpha)(w + 1)), which is never narrower.
 
     Guarantee:
-      Asymptotic: conditional coverage tends to 1 - alpha for strongly mixing errors and
-      consistent predictions (EnbPI). 1 - alpha if the window and the next score are
-      exchangeable and `empirical` is False.
+      Asymptotic: conditional coverage tends to 1 - alpha (EnbPI). 1 - alpha if the
+      window and the next score are exchangeable and `empirical` is False.
+
+    Assumption:
+      Strongly mixing errors and consistent predictions.
+
+    Cost:
+      O(w) time for a step with a window of w scores, without a sort.
 
     References:
-      Xu and Xie, Conformal Prediction Interval for Dynamic Time-Series, 2021.
+      Xu, Xie, Conformal Prediction Interval for Dynamic Time-Series, ICML, 2021.
+
+    See also:
+      enbpi, CrossConformal.stream, online.NexCP, online.run
 
     Example:
       >>> from jaxcp import online, scores
@@ -168,7 +188,7 @@ class SlidingWindow(Stream):
         """Returns the state after past scores, shape (w,) or (w, c), by time.
 
         The window has their length w. Rows where `mask`, shape (w,), is False are
-        absent, and make room first: all False starts a stream without a past.
+        absent, and are replaced first; all False starts a stream without a past.
         """
         del alpha  # every step is given its own
         _checks.check_count("every", self.every, 1)
@@ -209,11 +229,21 @@ class NexCP(Stream):
       decay: Factor from one score to the one before it, in (0, 1], shape ().
 
     Guarantee:
-      1 - alpha minus the weighted total variation distance from exchangeability, for
-      any data.
+      1 - alpha minus the weighted total variation distance from exchangeability.
+
+    Assumption:
+      None on the data; weights do not depend on it.
+
+    Cost:
+      O(w) time for a step with a window of w scores, without a sort: one weighted
+      selection.
 
     References:
-      Barber et al., Conformal Prediction Beyond Exchangeability, 2023.
+      Barber, Candes, Ramdas, Tibshirani, Conformal Prediction Beyond Exchangeability,
+      Annals of Statistics, 2023.
+
+    See also:
+      online.nexcp_weights, online.SlidingWindow, weighted_conformal_quantile
 
     Example:
       >>> from jaxcp import online, scores

@@ -4,6 +4,8 @@ A score may come from any detector; larger means stranger. What to conclude from
 p-values, and from those of a stream, is in `jaxcp.pvalues`.
 """
 
+from __future__ import annotations
+
 from typing import Any
 
 from jaxcp import pvalues

@@ -1,5 +1,7 @@
 """p-values that hold given the calibration set, not on average over such sets."""
 
+from __future__ import annotations
+
 import math
 from numbers import Real
 
@@ -38,11 +40,21 @@ def conditional_outlier_p_values(
 
     Guarantee:
       With probability >= 1 - delta over calibration sets, P(p <= t) <= t for all t
-      given the set, for nominal rows that are i.i.d. with a continuous score. Such
-      p-values of several rows are independent: `fisher_test` may combine them.
+      given the set. Such p-values of several rows are independent: `fisher_test` may
+      combine them.
+
+    Assumption:
+      Nominal rows that are i.i.d. with a continuous score.
+
+    Cost:
+      O((n + m) log n) time: one sort, and a table of n bounds.
 
     References:
-      Bates et al., Testing for Outliers with Conformal p-values, 2023.
+      Bates, Candes, Lei, Romano, Sesia, Testing for Outliers with Conformal p-values,
+      Annals of Statistics, 2023.
+
+    See also:
+      outliers.outlier_p_values, pvalues.fisher_test, certificates.certificate
 
     Example:
       >>> scores, test = jnp.arange(999.0), jnp.array([998.5])

@@ -1,5 +1,7 @@
 """How strange test scores are among those of a calibration set."""
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -41,12 +43,22 @@ def is_outlier(
         `alpha` is outside (0, 1).
 
     Guarantee:
-      P(a nominal row is called an outlier) <= alpha, if it is exchangeable with the
-      calibration rows.
+      P(a nominal row is called an outlier) <= alpha.
+
+    Assumption:
+      Nominal rows are exchangeable with the calibration rows, and the detector was
+      fitted on neither.
+
+    Cost:
+      O(n + m) time, without a sort.
 
     References:
       Laxhammar, Falkman, Conformal Prediction for Distribution-Independent Anomaly
-      Detection in Streaming Vessel Data, 2010.
+      Detection in Streaming Vessel Data, International Workshop on Novel Data Stream
+      Pattern Mining Techniques, 2010.
+
+    See also:
+      outliers.outlier_p_values, pvalues.benjamini_hochberg, conformal_quantile
 
     Example:
       >>> is_outlier(jnp.arange(9.0), jnp.array([7.5, 8.5]), alpha=0.1)
@@ -94,15 +106,27 @@ def outlier_p_values(
         without weights.
 
     Guarantee:
-      P(p <= t) <= t for a nominal row, for all t, if it is exchangeable with the
-      calibration rows (with weights: if these are the true likelihood ratios);
-      smoothed, p is uniform. That holds on average over calibration sets; p-values of
-      several rows share one and are dependent (without weights, positively).
+      P(p <= t) <= t for a nominal row, for all t, on average over calibration sets;
+      smoothed, p is uniform. p-values of several rows share a calibration set and are
+      dependent (without weights, positively).
+
+    Assumption:
+      A nominal row is exchangeable with the calibration rows (with weights: these are
+      the true likelihood ratios), and the detector was fitted on neither.
+
+    Cost:
+      O((n + m) log n) time: one sort serves all rows.
 
     References:
-      Vovk, Gammerman, Shafer, Algorithmic Learning in a Random World, 2005.
-      Bates et al., Testing for Outliers with Conformal p-values, 2023.
-      Jin, Candes, Model-free Selective Inference under Covariate Shift, 2023.
+      Vovk, Gammerman, Shafer, Algorithmic Learning in a Random World, Springer, 2005.
+      Bates, Candes, Lei, Romano, Sesia, Testing for Outliers with Conformal p-values,
+      Annals of Statistics, 2023.
+      Jin, Candes, Model-Free Selective Inference Under Covariate Shift via Weighted
+      Conformal p-values, arXiv 2307.09291, 2023.
+
+    See also:
+      outliers.is_outlier, outliers.conditional_outlier_p_values,
+      pvalues.benjamini_hochberg, pvalues.sequential_p_values
 
     Example:
       >>> outlier_p_values(jnp.arange(9.0), jnp.array([7.5, 8.5]))
@@ -151,10 +175,19 @@ def grouped_outlier_p_values(
       ValueError: as `outlier_p_values`, or if a concrete group is out of range.
 
     Guarantee:
-      P(p <= t) <= t within every group, if its rows are exchangeable.
+      P(p <= t) <= t for a nominal row within every group.
+
+    Assumption:
+      Nominal rows of a group are exchangeable.
+
+    Cost:
+      O((n + m) log(n + m)) time: one sort serves all groups.
 
     References:
-      Vovk, Conditional Validity of Inductive Conformal Predictors, 2012.
+      Vovk, Conditional Validity of Inductive Conformal Predictors, ACML, 2012.
+
+    See also:
+      outliers.outlier_p_values, calibrate_groups
 
     Example:
       >>> scores, groups = jnp.array([1.0, 2.0, 10.0, 20.0]), jnp.array([0, 0, 1, 1])

@@ -1,5 +1,7 @@
 """Colors, new axes, legends, ticks, and targets."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING, Any, NewType
 
 import numpy as np
@@ -27,9 +29,11 @@ def pyplot() -> Any:
     return plt
 
 
-def new_axes(*columns: int, height: float = 4) -> Any:
+def new_axes(*columns: int, height: float | None = None) -> Any:
     """Returns new axes, or as many beside each other as there are widths."""
-    look: dict[str, Any] = {"figsize": (6, height), "layout": "constrained"}
+    width, usual = pyplot().rcParams["figure.figsize"]
+    size = width, usual if height is None else height
+    look: dict[str, Any] = {"figsize": size, "layout": "constrained"}
     if columns:
         look |= {"sharey": True, "width_ratios": columns}
     return pyplot().subplots(1, max(len(columns), 1), **look)[1]
@@ -78,11 +82,13 @@ def draw_legend(
 
 
 def _make_room(ax, look):
-    look |= {"loc": "upper left", "columnspacing": 1.2, "borderaxespad": 0.2}
+    look |= {"loc": "upper left", "columnspacing": 1, "borderaxespad": 0.2}
+    # Axes get wider when they are laid out.
+    room = ax.bbox.width * (1 if ax.figure.get_layout_engine() is None else 1.08)
     for columns in range(len(ax.get_legend_handles_labels()[0]), 0, -1):
         found = ax.legend(ncols=columns, **look)
         found.set_gid(_ABOVE)
-        if found.get_window_extent().width <= ax.bbox.width:
+        if found.get_window_extent().width <= room:
             break
     low, high = ax.get_ylim()
     share = legend_share(ax)
@@ -101,7 +107,7 @@ def fit_height(ax: Axes) -> None:
 
 
 def end_at_one(ax: Axes) -> None:
-    """Leaves ticks above coverage 1 out, where a legend may be."""
+    """Leaves ticks above a share of 1 out, where a legend may be."""
     from matplotlib.ticker import AutoLocator
 
     class UpToOne(AutoLocator):
@@ -116,7 +122,8 @@ def legend_share(ax: Axes) -> float:
     legend = ax.get_legend()
     if legend is None or legend.get_gid() != _ABOVE:
         return 0.0
-    return min(1.1 * legend.get_window_extent().height / ax.bbox.height, 0.6)
+    gap = 8 * ax.figure.dpi / 72
+    return min((legend.get_window_extent().height + gap) / ax.bbox.height, 0.6)
 
 
 def data_limits(ax: Axes, values: np.ndarray) -> tuple[float, float]:
@@ -187,7 +194,8 @@ def tidy(ax: Axes) -> None:
     for axis in (ax.xaxis, ax.yaxis):
         locator = axis.get_major_locator()
         if isinstance(locator, dates.AutoDateLocator):
-            axis.set_major_formatter(dates.ConciseDateFormatter(locator))
+            short = dates.ConciseDateFormatter(locator, tz=locator.tz)
+            axis.set_major_formatter(short)
         elif isinstance(axis.get_major_formatter(), ticker.ScalarFormatter) and (
             1e4 <= np.max(np.abs(axis.get_view_interval())) < 1e9
         ):

@@ -1,5 +1,7 @@
 """Boxes on an image."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import numpy as np
@@ -44,6 +46,9 @@ def plot_boxes(
 
     Raises:
       ValueError: if boxes are not of shape (..., 4).
+
+    See also:
+      detection.calibrate_boxes, detection.match_images, sets.BoundingBox
 
     Example:
       >>> box = jnp.array([[2.0, 3.0, 10.0, 8.0]])

@@ -1,5 +1,7 @@
 """Methods beside each other: coverage and width."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any
 
@@ -54,6 +56,9 @@ def plot_comparison(
 
     Raises:
       ValueError: if lengths differ, or `ax` is not two axes.
+
+    See also:
+      metrics.coverage, metrics.mean_size, plotting.plot_coverage
 
     Example:
       >>> ax = plot_comparison(

@@ -1,5 +1,7 @@
 """Coverage: its law, and along levels."""
 
+from __future__ import annotations
+
 import math
 from typing import Any
 
@@ -62,7 +64,10 @@ def plot_coverage(
       ValueError: if `alpha` is outside (0, 1), or `num_test` is no int >= 1.
 
     References:
-      Vovk, Conditional Validity of Inductive Conformal Predictors, 2012.
+      Vovk, Conditional Validity of Inductive Conformal Predictors, ACML, 2012.
+
+    See also:
+      coverage_law, simulate, certificates.coverage_test
 
     Example:
       >>> samples = jax.random.beta(jax.random.key(0), 90, 10, (500,))
@@ -74,8 +79,10 @@ def plot_coverage(
     a, b = coverage_law(n, alpha)
     ax = ax or new_axes()
     label = f"{samples.size:,} calibration sets" if label is None else label
-    look = {"color": color, "alpha": 0.4, "label": label, "density": True} | kwargs
-    ax.hist(samples, bins=_edges(samples) if bins is None else bins, **look)
+    look = {"color": color, "alpha": 0.4, "histtype": "stepfilled"}  # no seams
+    look |= {"label": label, "density": True} | kwargs
+    if samples.size:
+        ax.hist(samples, bins=_edges(samples) if bins is None else bins, **look)
     if b > 0:
         grid, density, name = _law(a, b, num_test)
         look = {"color": ink(), "linewidth": 1.2, "label": name}
@@ -118,6 +125,9 @@ def plot_coverage_curve(
 
     Raises:
       ValueError: if lengths differ.
+
+    See also:
+      metrics.coverage, plotting.plot_coverage
 
     Example:
       >>> alphas = jnp.linspace(0.05, 0.95, 19)

@@ -1,5 +1,7 @@
 """Intervals along an input."""
 
+from __future__ import annotations
+
 from functools import partial
 from typing import Any
 
@@ -69,6 +71,9 @@ def plot_intervals(
 
     Raises:
       ValueError: if lengths differ, sets are no intervals, or the kind is unknown.
+
+    See also:
+      plotting.plot_widths, plotting.plot_rolling_coverage, sets.Interval
 
     Example:
       >>> from jaxcp.sets import Interval
@@ -144,7 +149,7 @@ def _draw_bars(ax, rows, look, most):
     x, lower, upper = (v[drawn] for v in rows)
     points = 72 * ax.bbox.width / ax.figure.dpi
     width = np.clip(0.5 * points / max(x.size, 1), 1, 4)
-    look = {"alpha": 0.45, "linewidth": width} | look
+    look = {"alpha": 0.5, "linewidth": width} | look
     row, piece = np.nonzero(lower <= upper)
     return [ax.vlines(x[row], lower[row, piece], upper[row, piece], **look)]
 

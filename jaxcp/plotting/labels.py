@@ -1,5 +1,7 @@
 """Label sets, a row of cells each."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import numpy as np
@@ -53,6 +55,9 @@ def plot_label_sets(
     Raises:
       ValueError: if lengths differ, or sets are no label sets.
 
+    See also:
+      plotting.plot_sizes, sets.LabelSet
+
     Example:
       >>> from jaxcp.sets import LabelSet
       >>> sets = LabelSet(jnp.eye(3, dtype=bool), classes=("cat", "dog", "bird"))
@@ -94,7 +99,7 @@ def _cells(ax, mask, color, kwargs):
 
 def _turn_long_names(ax, classes):
     """Turns names of classes that would touch."""
-    size = 0.7 * ax.xaxis.get_ticklabels()[0].get_fontsize()
+    size = 0.6 * ax.xaxis.get_ticklabels()[0].get_fontsize()
     room = 72 * ax.bbox.width / ax.figure.dpi / (len(classes) + 1)
     if size * max(len(str(name)) for name in classes) > room:
         turned = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}

@@ -1,5 +1,7 @@
 """Histograms of p-values."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import numpy as np
@@ -49,13 +51,16 @@ def plot_p_values(
     Raises:
       ValueError: if lengths differ or a p-value is outside [0, 1].
 
+    See also:
+      outliers.outlier_p_values, pvalues.benjamini_hochberg
+
     Example:
       >>> ax = plot_p_values(jax.random.uniform(jax.random.key(0), (500,)))
     """
     p_values = np.ravel(p_values)
     _checks.check_uniforms("p_values", p_values)
     _checks.check_count("num_bins", num_bins, 1)
-    filled = {"color": color, "alpha": 0.4}
+    filled = {"color": color, "alpha": 0.4, "histtype": "stepfilled"}
     parts = [(label, p_values, filled)]
     if is_nominal is not None:
         rows = np.asarray(is_nominal, bool)

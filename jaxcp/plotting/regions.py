@@ -1,5 +1,7 @@
 """Sets of two outputs."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import numpy as np
@@ -61,6 +63,9 @@ def plot_region(
 
     Raises:
       ValueError: if there are no finite bounds, or the set is not one of two outputs.
+
+    See also:
+      sets.membership, volume
 
     Example:
       >>> from jaxcp.sets import Balls

@@ -1,5 +1,7 @@
 """Coverage along a stream."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import numpy as np
@@ -55,6 +57,9 @@ def plot_rolling_coverage(
 
     Raises:
       ValueError: if `window` is no int in 1, ..., t, or lengths differ.
+
+    See also:
+      metrics.covered, online.run
 
     Example:
       >>> covered = jax.random.bernoulli(jax.random.key(0), 0.9, (500,))

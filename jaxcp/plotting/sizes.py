@@ -1,5 +1,7 @@
 """Sizes of sets: along an input, and how often each occurs."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +13,7 @@ from jaxcp.plotting._axes import (
     Axes,
     draw_infinite,
     draw_legend,
+    end_at_one,
     fit_height,
     is_ordered,
     name_axes,
@@ -59,6 +62,9 @@ def plot_widths(
 
     Raises:
       ValueError: if lengths differ, sets have no size, or the kind is unknown.
+
+    See also:
+      metrics.sizes, plotting.plot_intervals, plotting.plot_sizes
 
     Example:
       >>> from jaxcp.sets import Interval
@@ -124,6 +130,9 @@ def plot_sizes(
     Raises:
       ValueError: if sets have no size.
 
+    See also:
+      metrics.sizes, plotting.plot_widths
+
     Example:
       >>> from jaxcp.sets import LabelSet
       >>> one, two = jnp.eye(3, dtype=bool), jnp.tri(3, dtype=bool)
@@ -133,8 +142,7 @@ def plot_sizes(
     first = next(iter(named.values()))
     sizes = {name: sizes_of(each) for name, each in named.items()}
     ax = ax or new_axes()
-    colors = [next_color(ax) for _ in sizes] if color is None else color
-    colors = [color] * len(sizes) if isinstance(colors, str) else list(colors)
+    colors = _colors(ax, color, len(sizes))
     most = max((v[np.isfinite(v)].max(initial=0) for v in sizes.values()), default=0)
     is_counted = _is_labels(first) and most <= _MOST_BARS
     draw = _counts if is_counted else _histograms
@@ -142,6 +150,7 @@ def plot_sizes(
     name_axes(ax, size_name(first), "share of rows")
     fit_height(ax)
     draw_legend(ax, legend, above=True)
+    end_at_one(ax)
     tidy(ax)
     return ax
 
@@ -157,6 +166,17 @@ def size_name(sets: Set | ArrayLike) -> str:
     if _is_labels(sets):
         return "number of labels"
     return "width" if isinstance(as_intervals(sets), Interval | Intervals) else "size"
+
+
+def _colors(ax, color, count):
+    """Returns a color for each of the sets."""
+    from matplotlib.colors import is_color_like
+
+    if color is None:
+        return [next_color(ax) for _ in range(count)]
+    colors = [color] * count if is_color_like(color) else list(color)
+    _checks.check_shape("color, number", (count,), (len(colors),))
+    return colors
 
 
 def _is_labels(sets):

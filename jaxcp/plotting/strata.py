@@ -1,5 +1,7 @@
 """Coverage of parts of the rows: groups, classes, sets of similar size."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any
 
@@ -65,6 +67,9 @@ def plot_group_coverage(
       Wilson, Probable Inference, the Law of Succession, and Statistical Inference,
       1927.
 
+    See also:
+      metrics.group_coverage, metrics.class_coverage, calibrate_groups
+
     Example:
       >>> from jaxcp.sets import Interval
       >>> y, groups = jnp.linspace(-1.0, 1.0, 60), jnp.arange(60) % 3
@@ -82,7 +87,9 @@ def plot_group_coverage(
     rates = np.bincount(codes, covered) / counts
     names = [f"{v} ({c:,})" for v, c in zip(names, counts, strict=True)]
     k = len(names)
-    ax = new_axes(height=max(0.26 * k + 1.3, 2)) if ax is None else ax
+    ax = (
+        new_axes(height=max(min(0.26 * k, 4 + 0.13 * k) + 1.3, 2)) if ax is None else ax
+    )
     draw_level(ax, alpha, upright=True)
     look = {"ms": markersize, "color": color, "label": label} | kwargs
     _dots(ax, rates, counts, alpha, look, upright=True)
@@ -128,6 +135,9 @@ def plot_size_stratified_coverage(
 
     Raises:
       ValueError: as `metrics.size_stratified_coverage`.
+
+    See also:
+      metrics.size_stratified_coverage, metrics.hsic
 
     Example:
       >>> from jaxcp.sets import Interval

@@ -1,5 +1,7 @@
 """The look of pictures, as matplotlib's settings."""
 
+from __future__ import annotations
+
 from typing import Any
 
 from jaxcp.plotting._axes import PALETTE, pyplot
@@ -32,6 +34,7 @@ _LOOK = {
     "savefig.dpi": 200,
     "savefig.facecolor": "auto",
     "svg.fonttype": "none",  # text in SVG stays text
+    "svg.hashsalt": "jaxcp",  # names in SVG are the same each time
     "xtick.labelsize": 8,
     "ytick.labelsize": 8,
 }
@@ -72,6 +75,9 @@ def style(*, ink: str | None = None, **overrides: Any) -> dict[str, Any]:
 
     References:
       Okabe, Ito, Color Universal Design, 2008.
+
+    See also:
+      plotting.plot_intervals
 
     Example:
       >>> import matplotlib.pyplot as plt

@@ -4,8 +4,6 @@ from jaxcp.pvalues.martingales import (
     MixtureMartingale,
     PowerMartingale,
     SimpleJumper,
-    alarm_level,
-    watch,
 )
 from jaxcp.pvalues.multiple import (
     benjamini_hochberg,
@@ -14,6 +12,7 @@ from jaxcp.pvalues.multiple import (
     storey_benjamini_hochberg,
 )
 from jaxcp.pvalues.sequential import sequential_p_values
+from jaxcp.pvalues.watching import alarm_level, watch
 
 __all__ = [
     "MixtureMartingale",

@@ -1,4 +1,6 @@
-"""Sums of bets that do not depend on what was won before: no step waits for another."""
+"""Sums of bets that do not depend on earlier wins: no step waits for another."""
+
+from __future__ import annotations
 
 import math
 from functools import partial

@@ -1,5 +1,7 @@
 """Conformal p-values: how exceptional a score is among calibration scores."""
 
+from __future__ import annotations
+
 from functools import partial
 
 import jax
@@ -43,11 +45,19 @@ def conformal_p_value(
         concrete `u` or weight is out of range.
 
     Guarantee:
-      P(p <= alpha) <= alpha if all n + 1 scores are exchangeable; uniform on [0, 1]
-      with a uniform `u`, ties or not.
+      P(p <= alpha) <= alpha; with a uniform `u`, p is uniform on [0, 1], ties or not.
+
+    Assumption:
+      All n + 1 scores are exchangeable.
+
+    Cost:
+      O(n) time and no sort.
 
     References:
-      Vovk, Gammerman, Shafer, Algorithmic Learning in a Random World, 2005.
+      Vovk, Gammerman, Shafer, Algorithmic Learning in a Random World, Springer, 2005.
+
+    See also:
+      Calibration.p_values, outliers.outlier_p_values, pvalues.sequential_p_values
 
     Example:
       >>> round(conformal_p_value(jnp.arange(1.0, 10.0), 8.5).item(), 6)

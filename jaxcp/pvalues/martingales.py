@@ -1,45 +1,45 @@
 """Conformal test martingales: evidence that a stream has changed, in logarithms."""
 
+from __future__ import annotations
+
 import math
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax import Array, lax
+from jax import Array
 
 from jaxcp import _checks
-from jaxcp._arrays import as_array
-from jaxcp._numbers import as_float, at_least_single, varying_like
 from jaxcp._pytree import pytree, static
-from jaxcp._tracing import jit
-from jaxcp.pvalues._bets import as_carry, summed_bets
-from jaxcp.quantiles.levels import alpha_as_float, as_alpha
 from jaxcp.typing import (
-    ArrayLike,
-    CheckedMartingale,
-    Martingale,
-    MemorylessMartingale,
     Number,
-    PyTree,
 )
-
-_SHORT = 2**12  # p-values up to which a scan takes less time than sums of blocks
 
 
 @pytree
 class PowerMartingale:
-    """Bets epsilon p^(epsilon - 1) on every p-value: on small ones, more or less.
+    """Bets epsilon p^(epsilon - 1) on every p-value, and wins on small ones.
 
     Args:
       epsilon: In (0, 1), shape (); 1 bets nothing, small values bet on very small p.
 
     Guarantee:
-      P(the capital ever reaches c) <= 1/c for independent uniform p-values.
+      P(the capital ever reaches c) <= 1/c.
+
+    Assumption:
+      Independent uniform p-values, such as those of `sequential_p_values` on
+      exchangeable streams.
+
+    Cost:
+      O(1) time for a p-value; a stream is summed at once.
 
     References:
-      Vovk, Nouretdinov, Gammerman, Testing Exchangeability On-Line, 2003.
+      Vovk, Nouretdinov, Gammerman, Testing Exchangeability On-Line, ICML, 2003.
+
+    See also:
+      pvalues.watch, pvalues.MixtureMartingale, pvalues.SimpleJumper
 
     Example:
+      >>> from jaxcp.pvalues import watch
       >>> _, log_capital = watch(PowerMartingale(0.5), jnp.array([0.01, 0.01]))
       >>> log_capital.round(2)
       Array([1.61, 3.22], dtype=float32)
@@ -72,20 +72,32 @@ class PowerMartingale:
 
 @pytree
 class MixtureMartingale:
-    """Shares the capital out to power martingales with epsilons all over (0, 1).
+    """Shares its capital among power martingales with epsilons all over (0, 1).
 
-    A mean over a grid of midpoints: no epsilon to choose, at the price of a factor.
+    The mean over a grid of midpoints: there is no epsilon to choose, at the price of a
+    factor of at most `num_powers`.
 
     Args:
       num_powers: Number of power martingales.
 
     Guarantee:
-      P(the capital ever reaches c) <= 1/c for independent uniform p-values.
+      P(the capital ever reaches c) <= 1/c.
+
+    Assumption:
+      Independent uniform p-values, such as those of `sequential_p_values` on
+      exchangeable streams.
+
+    Cost:
+      O(`num_powers`) time for a p-value; a stream is summed at once.
 
     References:
-      Vovk, Nouretdinov, Gammerman, Testing Exchangeability On-Line, 2003.
+      Vovk, Nouretdinov, Gammerman, Testing Exchangeability On-Line, ICML, 2003.
+
+    See also:
+      pvalues.watch, pvalues.PowerMartingale, pvalues.SimpleJumper
 
     Example:
+      >>> from jaxcp.pvalues import watch
       >>> _, log_capital = watch(MixtureMartingale(), jnp.full(3, 0.01))
       >>> log_capital.round(2)
       Array([1.49, 3.24, 5.1 ], dtype=float32)
@@ -127,13 +139,24 @@ class SimpleJumper:
       jump: Share in [0, 1], shape ().
 
     Guarantee:
-      P(the capital ever reaches c) <= 1/c for independent uniform p-values.
+      P(the capital ever reaches c) <= 1/c.
+
+    Assumption:
+      Independent uniform p-values, such as those of `sequential_p_values` on
+      exchangeable streams.
+
+    Cost:
+      O(1) time for a p-value, one after the other.
 
     References:
       Vovk et al., Retrain or Not Retrain: Conformal Test Martingales for Change-Point
-      Detection, 2021.
+      Detection, COPA, 2021.
+
+    See also:
+      pvalues.watch, pvalues.PowerMartingale, pvalues.alarm_level
 
     Example:
+      >>> from jaxcp.pvalues import watch
       >>> _, log_capital = watch(SimpleJumper(), jnp.full(100, 0.05))
       >>> round(log_capital[-1].item(), 2)
       35.42
@@ -163,117 +186,11 @@ class SimpleJumper:
         _checks.check_number("jump", self.jump, valid, "in [0, 1]")
 
 
-def watch(
-    martingale: Martingale, p_values: ArrayLike, state: PyTree | None = None
-) -> tuple[PyTree, Array]:
-    """Returns the log of the capital of a test martingale along a stream of p-values.
-
-    One `lax.scan`, or sums where bets depend on nothing but their p-value; the state
-    goes on with later p-values.
-
-    Args:
-      martingale: `PowerMartingale`, `MixtureMartingale`, `SimpleJumper`, or anything
-        with their methods: `init` and `step`, and where bets do not depend on the state
-        those of `jaxcp.typing.MemorylessMartingale`, which are faster.
-      p_values: Smoothed p-values in order of time, shape (t,), independent and uniform
-        as long as nothing changes: those of `sequential_p_values`. A NaN is no bet.
-      state: State to go on from. Defaults to `martingale.init()`.
-
-    Returns:
-      (state after the stream, log of the capital after each p-value, shape (t,)). It
-      reaches `alarm_level(alpha)` with probability at most alpha if nothing changes.
-
-    Raises:
-      ValueError: if a concrete p-value is outside [0, 1] or a parameter of the
-        martingale is not valid.
-
-    Guarantee:
-      P(the capital ever reaches c) <= 1/c on exchangeable streams, at any time (Ville).
-
-    References:
-      Vovk, Testing Randomness Online, 2021.
-
-    Example:
-      >>> scores = jnp.arange(40.0)  # ever stranger
-      >>> u = jax.random.uniform(jax.random.key(0), (40,))
-      >>> p_values = jaxcp.pvalues.sequential_p_values(scores, u)
-      >>> _, log_capital = watch(SimpleJumper(), p_values)
-      >>> (log_capital >= alarm_level(0.01)).any().item()
-      True
-    """
-    p_values = at_least_single(as_float(as_array("p_values", p_values)))
-    _checks.check_given(martingale=martingale)
-    _checks.check_kind("a martingale with init and step", martingale, Martingale)
-    _checks.check_vectors(p_values=p_values)
-    _checks.check_values(_are_p_values, "p_values in [0, 1]", p_values)
-    if isinstance(martingale, CheckedMartingale):
-        martingale.check()
-    state = martingale.init() if state is None else state
-    return _watch(martingale, p_values, state)
-
-
-def alarm_level(alpha: ArrayLike) -> Array:
-    """Returns the log of the capital at which to raise an alarm: log(1 / alpha).
-
-    Args:
-      alpha: Probability of a false alarm, ever, in (0, 1), any shape.
-
-    Returns:
-      log(1 / alpha), the shape of `alpha`.
-
-    Raises:
-      ValueError: if a number `alpha` is outside (0, 1).
-
-    Guarantee:
-      P(the log of the capital ever reaches it) <= alpha on exchangeable streams.
-
-    References:
-      Ville, Etude critique de la notion de collectif, 1939.
-
-    Example:
-      >>> alarm_level(0.01).round(4)
-      Array(4.6052, dtype=float32)
-    """
-    return -jnp.log(alpha_as_float(as_alpha(alpha)))
-
-
-def _are_p_values(p):
-    """Returns whether all numbers are in [0, 1] or NaN, or which of them."""
-    if np.fmin.reduce(p, initial=0) == 0 and np.fmax.reduce(p, initial=1) == 1:
-        return True  # no arrays as long as the stream
-    return ~((p < 0) | (p > 1))
-
-
 def _log_bet(epsilon, p_value):
     """Returns log(epsilon p^(epsilon - 1)), which for p = 0 would be infinite for good.
 
-    A bet of less than the true one, as here, keeps the guarantee.
+    The bet is a little below this one, which keeps the guarantee.
     """
     tiny, known = jnp.finfo(p_value.dtype).tiny, ~jnp.isnan(p_value)
     log_p = jnp.log(jnp.clip(jnp.where(known, p_value, 1), tiny, 1))
     return jnp.where(known, jnp.log(epsilon) + (epsilon - 1) * log_p, 0)
-
-
-@jit
-def _watch(martingale, p_values, state):
-    state = varying_like(as_carry(state, p_values.dtype), p_values)
-    if _has_sums(type(martingale)) and _is_long(p_values):
-        return summed_bets(martingale, p_values, state)
-
-    def step(state, p_value):
-        state, log_capital = martingale.step(state, p_value)
-        return as_carry(state, p_values.dtype), log_capital
-
-    return lax.scan(step, state, p_values)
-
-
-def _has_sums(kind):
-    """Returns whether bets are sums: `step`, if of a subclass, may do anything else."""
-    if not issubclass(kind, MemorylessMartingale):
-        return False
-    return "log_bet" in vars(next(k for k in kind.__mro__ if "step" in vars(k)))
-
-
-def _is_long(p_values):
-    n = p_values.shape[0]  # which an export may leave open
-    return isinstance(n, int) and n > _SHORT

@@ -1,5 +1,7 @@
 """Many p-values at once: which to reject, and whether any is false."""
 
+from __future__ import annotations
+
 import math
 
 import jax
@@ -32,12 +34,24 @@ def benjamini_hochberg(p_values: ArrayLike, level: ArrayLike) -> Array:
 
     Guarantee:
       The expected share of false discoveries is at most level times the share of
-      nominal rows, for independent p-values and for those of `outlier_p_values` without
-      weights, which are positively dependent (PRDS).
+      nominal rows.
+
+    Assumption:
+      Independent p-values, or those of `outlier_p_values` without weights, which are
+      positively dependent (PRDS).
+
+    Cost:
+      O(m log m) time: one sort.
 
     References:
-      Benjamini, Hochberg, Controlling the False Discovery Rate, 1995.
-      Bates et al., Testing for Outliers with Conformal p-values, 2023, theorem 2.
+      Benjamini, Hochberg, Controlling the False Discovery Rate: A Practical and
+      Powerful Approach to Multiple Testing, Journal of the Royal Statistical Society B,
+      1995.
+      Bates, Candes, Lei, Romano, Sesia, Testing for Outliers with Conformal p-values,
+      Annals of Statistics, 2023, theorem 2.
+
+    See also:
+      pvalues.storey_benjamini_hochberg, outliers.outlier_p_values, pvalues.simes_test
 
     Example:
       >>> benjamini_hochberg(jnp.array([0.01, 0.5, 0.04]), level=0.1)
@@ -50,7 +64,7 @@ def benjamini_hochberg(p_values: ArrayLike, level: ArrayLike) -> Array:
 def storey_benjamini_hochberg(
     p_values: ArrayLike, level: ArrayLike, *, threshold: Number = 0.5
 ) -> Array:
-    """Returns discoveries, more of them where few rows are nominal.
+    """Returns which rows are discoveries, more of them where few rows are nominal.
 
     Benjamini-Hochberg at level / pi with the estimate pi = (1 + #{p > threshold}) / (m
     (1 - threshold)) of the share of nominal rows, among the p-values up to `threshold`.
@@ -68,14 +82,24 @@ def storey_benjamini_hochberg(
         outside (0, 1).
 
     Guarantee:
-      The expected share of false discoveries is at most `level` for independent
-      p-values, and for those of `outlier_p_values` without weights and uniforms (smooth
-      ones that share a small calibration set may exceed it).
+      The expected share of false discoveries is at most `level`.
+
+    Assumption:
+      Independent p-values, or those of `outlier_p_values` without weights and uniforms
+      (smooth ones that share a small calibration set may exceed it).
+
+    Cost:
+      O(m log m) time: one sort.
 
     References:
       Storey, Taylor, Siegmund, Strong Control, Conservative Point Estimation and
-      Simultaneous Conservative Consistency of False Discovery Rates, 2004.
-      Bates et al., Testing for Outliers with Conformal p-values, 2023.
+      Simultaneous Conservative Consistency of False Discovery Rates: A Unified
+      Approach, Journal of the Royal Statistical Society B, 2004.
+      Bates, Candes, Lei, Romano, Sesia, Testing for Outliers with Conformal p-values,
+      Annals of Statistics, 2023.
+
+    See also:
+      pvalues.benjamini_hochberg, outliers.outlier_p_values
 
     Example:
       >>> p = jnp.array([0.01, 0.02, 0.03, 0.09, 0.5])
@@ -101,11 +125,20 @@ def simes_test(p_values: ArrayLike) -> Array:
       ValueError: if a concrete p-value is negative.
 
     Guarantee:
-      P(p <= t) <= t if all rows are nominal, for independent p-values and for those of
-      `outlier_p_values` without weights.
+      P(p <= t) <= t if all rows are nominal.
+
+    Assumption:
+      Independent p-values, or those of `outlier_p_values` without weights.
+
+    Cost:
+      O(m log m) time: one sort.
 
     References:
-      Simes, An Improved Bonferroni Procedure for Multiple Tests of Significance, 1986.
+      Simes, An Improved Bonferroni Procedure for Multiple Tests of Significance,
+      Biometrika, 1986.
+
+    See also:
+      pvalues.fisher_test, pvalues.benjamini_hochberg
 
     Example:
       >>> round(simes_test(jnp.array([0.04, 0.01, 0.5])).item(), 4)
@@ -129,14 +162,23 @@ def fisher_test(p_values: ArrayLike) -> Array:
       ValueError: if a concrete p-value is negative.
 
     Guarantee:
-      P(p <= t) <= t if all rows are nominal and their p-values independent. Those of
-      `outlier_p_values` share a calibration set and are not: with m of the order of n
-      false alarms are frequent. `conditional_outlier_p_values` are, with probability 1
-      - delta.
+      P(p <= t) <= t if all rows are nominal.
+
+    Assumption:
+      Independent p-values. Those of `outlier_p_values` share a calibration set and are
+      not: with m of the order of n false alarms are frequent.
+      `conditional_outlier_p_values` are, with probability 1 - delta.
+
+    Cost:
+      O(m) time.
 
     References:
-      Fisher, Statistical Methods for Research Workers, 1925.
-      Bates et al., Testing for Outliers with Conformal p-values, 2023, section 2.3.
+      Fisher, Statistical Methods for Research Workers, Oliver and Boyd, 1925.
+      Bates, Candes, Lei, Romano, Sesia, Testing for Outliers with Conformal p-values,
+      Annals of Statistics, 2023, section 2.3.
+
+    See also:
+      pvalues.simes_test, outliers.conditional_outlier_p_values
 
     Example:
       >>> round(fisher_test(jnp.array([0.05, 0.1])).item(), 4)

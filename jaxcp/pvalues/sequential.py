@@ -1,5 +1,7 @@
 """p-values along a stream: every score among those before it."""
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
@@ -29,11 +31,21 @@ def sequential_p_values(scores: ArrayLike, u: ArrayLike) -> Array:
       ValueError: if shapes differ or a concrete uniform is outside [0, 1].
 
     Guarantee:
-      Independent and uniform on [0, 1] if the scores are exchangeable, ties or not:
-      what `watch` asks for. (p-values among one calibration set depend on each other.)
+      Independent and uniform on [0, 1], ties or not: what `watch` asks for. (p-values
+      among one calibration set depend on each other.).
+
+    Assumption:
+      The scores are exchangeable.
+
+    Cost:
+      O(t log t) time for all p-values together.
 
     References:
-      Vovk, Gammerman, Shafer, Algorithmic Learning in a Random World, 2005, ch. 8.
+      Vovk, Gammerman, Shafer, Algorithmic Learning in a Random World, Springer, 2005,
+      ch. 8.
+
+    See also:
+      pvalues.watch, pvalues.SimpleJumper, outliers.outlier_p_values
 
     Example:
       >>> sequential_p_values(jnp.array([1.0, 3.0, 2.0, 3.0]), jnp.full(4, 0.5))

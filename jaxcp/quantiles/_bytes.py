@@ -7,6 +7,8 @@ kept. On CPUs XLA fuses a sum with the comparison before it only if it adds up f
 numbers: here at most 31, in bytes, then as many of these sums in 16 bits.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 
 import jax

@@ -1,4 +1,6 @@
-"""Where what grows along a line crosses a level: to the float, with its slope."""
+"""Where a growing function on a line crosses a level: to the float, with its slope."""
+
+from __future__ import annotations
 
 from collections.abc import Callable
 

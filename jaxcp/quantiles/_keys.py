@@ -4,6 +4,8 @@ Floats are mapped to integers bit by bit, and an answer is built from its highes
 down: a bit is set while what is below the candidate falls short.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 
 import jax.numpy as jnp

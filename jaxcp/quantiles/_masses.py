@@ -6,6 +6,8 @@ precision they hold 33 bits of the total. Of more they are integers, and hold 60
 log2(n). Padding with zeros changes the words only where it passes a power of two.
 """
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -32,7 +34,7 @@ class Masses(NamedTuple):
     bits: int
 
     def falls_short(self, counted: Array, target: Array, axis_name: AxisName) -> Array:
-        """Returns whether what is `counted`, bool (n,), weighs less than `target`."""
+        """Returns whether the weights `counted`, bool (n,), are less than `target`."""
         words = self.leading, self.following
         leading, following = (_sum(jnp.where(counted, v, 0), axis_name) for v in words)
         return self.are_less(leading, following, target)
@@ -99,7 +101,7 @@ def total_mass(weights: Array, axis_name: AxisName = None) -> Array:
 
 
 def times_power(values: Array, exponent: Array) -> Array:
-    """Returns values 2^exponent, in two steps of which none leaves the range."""
+    """Returns values * 2^exponent, in two steps that stay within range."""
     half, one = exponent // 2, jnp.ones((), values.dtype)
     return values * jnp.ldexp(one, half) * jnp.ldexp(one, exponent - half)
 
@@ -111,7 +113,7 @@ def _sum(values, axis_name):
 def unit_scale(
     weights: Array, test_weight: Array, axis_name: AxisName = None
 ) -> tuple[Array, Array]:
-    """Returns weights of which the largest is about 1, by a power of two: exactly.
+    """Returns weights scaled by a power of two, exactly: the largest is about 1.
 
     Their sums neither overflow nor vanish.
     """
@@ -124,7 +126,7 @@ def unit_scale(
 def spare_mass(
     weights: Array, alpha: Array, test_weight: Array, axis_name: AxisName = None
 ) -> tuple[Array, Array]:
-    """Returns weights on a unit scale, and what may weigh more than the threshold.
+    """Returns weights on a unit scale, and the mass allowed above the threshold.
 
     alpha (w_1 + ... + w_{n+1}) - w_{n+1}: negative where nothing may, as where there is
     no weight at all.

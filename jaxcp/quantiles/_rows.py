@@ -4,6 +4,8 @@ Few numbers settle a bit of the answer with each count, as accelerators do with 
 many are counted in bytes. Of many ranks of one row, its integers are sorted.
 """
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 from jax import Array, lax

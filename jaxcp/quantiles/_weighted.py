@@ -5,6 +5,8 @@ are summed in bytes. The sums are of the integers that `Masses` makes of weights
 that both ways give the same keys.
 """
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
@@ -108,7 +110,7 @@ def _one_row(x, weights, targets):
 
 
 def _long_rows(x, weights, targets):
-    """Returns keys of rows of which each lies in parts of at most 31 x 32 numbers."""
+    """Returns keys of rows that each lie in parts of at most 31 x 32 numbers."""
     n = x.shape[1]
     parts = -(-n // (_DEEP * _WIDTH))
     deep = -(-n // (parts * _WIDTH))

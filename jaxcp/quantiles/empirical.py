@@ -1,5 +1,7 @@
 """Quantiles of a sample, interpolated: descriptions of draws, not thresholds."""
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -28,6 +30,16 @@ def empirical_quantile(values: ArrayLike, level: ArrayLike) -> Array:
 
     Raises:
       ValueError: if there are no values, or a concrete `level` is outside [0, 1].
+
+    Cost:
+      O(l) time for each column: two order statistics, without a sort.
+
+    References:
+      Hyndman, Fan, Sample Quantiles in Statistical Packages, The American Statistician,
+      1996.
+
+    See also:
+      conformal_quantile, kth_smallest, simulation.Quantiles
 
     Example:
       >>> empirical_quantile(jnp.array([1.0, 2.0, 4.0]), 0.75)

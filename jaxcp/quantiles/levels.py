@@ -1,5 +1,7 @@
 """Alpha: read exactly, split over components, and ranked in integers."""
 
+from __future__ import annotations
+
 import functools
 from decimal import Decimal
 from fractions import Fraction
@@ -23,9 +25,9 @@ _FOR_ALPHA = "; 0.1 is for sets that cover 90 %"
 def as_alpha(alpha: Any) -> Alpha:
     """Returns alpha read exactly: numbers as the decimal they print as.
 
-    A float that is a decimal of at most 6 digits but for rounding, as `1 - 0.9` is, is
-    that decimal. Numbers become a numpy array of Fractions; jax arrays are taken as
-    they are. Both must lie in (0, 1), where values are known: traced ones may not.
+    A float within rounding of a decimal of at most 6 digits is that decimal, such as `1
+    - 0.9`. Numbers become a numpy array of Fractions; jax arrays are taken as they are.
+    Both must lie in (0, 1) where values are known; traced values are not checked.
     """
     if isinstance(alpha, Array):
         inside = lambda a: (a > 0) & (a < 1)  # noqa: E731
@@ -63,13 +65,13 @@ def conformal_rank(count: ArrayLike, alpha: ArrayLike) -> Array:
 
     k = ceil((n + 1)(1 - alpha)) = n + 1 - floor(alpha (n + 1)), in [0, n + 1].
 
-    A level that is a number (or numpy array, Fraction, Decimal) is read as the decimal
-    it prints as, or the one of at most 6 digits that it is but for rounding, as
-    `1 - 0.9` is 0.1, and the rank is computed in integers; write `Fraction(1, 3)` for a
-    third. A jax array is taken with its rounding error, which
-    `floor(alpha (n + 1) (1 + 3 eps))` undoes; in single precision that is exact for
-    levels of three decimals and n up to 2000, of two up to 20,000, and for 0.1, 0.05 or
-    0.01 far beyond.
+    An alpha that is a number (or a numpy array, Fraction or Decimal) is read as the
+    decimal that it prints as, and the rank is computed in integers. A float within
+    rounding of a decimal of at most 6 digits is that decimal: `1 - 0.9` is 0.1. Write
+    `Fraction(1, 3)` for a third. An alpha in a jax array has a rounding error, which
+    `floor(alpha (n + 1) (1 + 3 eps))` undoes. In single precision that is exact for
+    alphas of three decimals and n up to 2000, of two decimals up to 20,000, and for
+    0.1, 0.05 or 0.01 far beyond.
 
     Args:
       count: Number of scores n, int, any shape.
@@ -80,8 +82,14 @@ def conformal_rank(count: ArrayLike, alpha: ArrayLike) -> Array:
       traced `alpha` >= 1 gives 0 (-inf, the empty set), <= 0 or NaN gives n + 1.
 
     Raises:
-      ValueError: if `count` is negative or not an integer, or an `alpha` that is known
-        here is not in (0, 1).
+      ValueError: if `count` is negative or not an integer, or an `alpha` with a known
+        value is not in (0, 1).
+
+    Cost:
+      Integer arithmetic for each rank, whatever n.
+
+    See also:
+      conformal_quantile, kth_smallest, coverage_law
 
     Example:
       >>> conformal_rank(9, 0.1), conformal_rank(8, 0.1)
@@ -175,7 +183,7 @@ def _as_fraction(value):
 
 @functools.lru_cache(maxsize=1024, typed=True)
 def _decimal(value):
-    """Returns a number as the decimal it is but for rounding, or prints as."""
+    """Returns a number as the decimal near it, or the one that it prints as."""
     if isinstance(value, Fraction | Decimal | int | np.integer) or not 0 < value < 1:
         return Fraction(value if isinstance(value, Fraction) else str(value))
     stored, kind = Fraction(float(value)), type(value)

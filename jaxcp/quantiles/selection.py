@@ -5,6 +5,8 @@ highest bit down. No sort, no copy, ties and infinities kept, and the mass can b
 anything monotone: a count, a masked count, a sum of weights, a sum over shards.
 """
 
+from __future__ import annotations
+
 from functools import partial
 
 import jax
@@ -53,6 +55,15 @@ def kth_smallest(
       ValueError: if `x` is not of shape (n,), `where` has another shape, `k` is not an
         integer or `nearest` is not positive.
 
+    Cost:
+      O(n) time for each rank, and no sort: one count for each of the 32 bits of a
+      float, or four rounds of eight bits for more than 32,768 values on a CPU. From 4
+      ranks of one array on (32 if it is long) one sort serves all ranks. One
+      compilation serves every rank.
+
+    See also:
+      conformal_quantile, weighted_select, empirical_quantile
+
     Example:
       >>> kth_smallest(jnp.array([3.0, 1.0, 2.0]), 2)
       Array(2., dtype=float32)
@@ -90,6 +101,12 @@ def weighted_select(
 
     Raises:
       ValueError: if `x` and `weights` are not of one shape (n,).
+
+    Cost:
+      O(n) time and no sort: sums of weights in place of the counts of `kth_smallest`.
+
+    See also:
+      weighted_conformal_quantile, kth_smallest
 
     Example:
       >>> weighted_select(jnp.array([3.0, 1.0, 2.0]), jnp.array([0.2, 0.5, 0.3]), 0.6)

@@ -1,5 +1,7 @@
 """Thresholds of scores that are spread over devices, or over machines."""
 
+from __future__ import annotations
+
 from functools import partial
 
 import jax
@@ -28,14 +30,12 @@ def sharded_conformal_quantile(
 ) -> Array:
     """Returns the conformal quantile of scores spread over the devices of a mesh.
 
-    The one of all scores together, to the last bit: the k-th smallest, k = n + 1 -
-    floor(alpha (n + 1)). Rows are padded to equal shards, and stay where they are: 32
-    bits of the threshold take two sums of 65,536 counts over the devices.
+    It is that of all scores together, to the last bit: the k-th smallest, k = n + 1 -
+    floor(alpha (n + 1)). Rows are padded to equal shards and stay where they are.
 
     Args:
-      scores: Nonconformity scores, shape (n, ...): an array of the host (in a program
-        of several processes the same in each), or a jax array, also one that is spread
-        over processes.
+      scores: Nonconformity scores, shape (n, ...): an array on the host (the same in
+        each process of a program), or a jax array, which may be spread over processes.
       alpha: Miscoverage level, broadcastable with scores.shape[1:]; for scores of shape
         (n,) it may hold several levels, shape (a,).
       mesh: Devices, from `jax.make_mesh`; rows are spread along all of its axes.
@@ -52,7 +52,17 @@ def sharded_conformal_quantile(
         or a number `alpha` is outside (0, 1).
 
     Guarantee:
-      As `conformal_quantile` and `weighted_conformal_quantile`.
+      That of `conformal_quantile`, with weights that of `weighted_conformal_quantile`.
+
+    Assumption:
+      Those of `conformal_quantile` and `weighted_conformal_quantile`.
+
+    Cost:
+      O(n / devices) time on each device. A threshold of 32 bits takes two sums of
+      65,536 counts over the devices; scores stay where they are.
+
+    See also:
+      conformal_quantile, weighted_conformal_quantile, distributed.initialize
 
     Example:
       >>> mesh = jax.make_mesh((jax.device_count(),), ("rows",))

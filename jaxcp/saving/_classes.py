@@ -1,4 +1,6 @@
-"""Classes of values: the names that files have for them, and their fields."""
+"""Classes of values: their names in files, and their fields."""
+
+from __future__ import annotations
 
 import dataclasses
 import sys
@@ -8,7 +10,7 @@ from typing import Any
 def name_of(cls: type) -> str | None:
     """Returns the name of a class of this library; None for one of the user.
 
-    Of the family that it belongs to, whichever module it is in: `jaxcp.scores.CQR`.
+    It names the family, not the module: `jaxcp.scores.CQR`.
     """
     parts = cls.__module__.split(".")
     home = vars(sys.modules.get(cls.__module__, object))
@@ -54,7 +56,7 @@ def fields_of(value: Any) -> dict[str, Any]:
 def made(cls: type, fields: dict[str, Any]) -> Any:
     """Returns the value of a class with these fields, or their defaults; runs no code.
 
-    Raises ValueError for fields that the class has not, or has none of in `fields`.
+    Raises ValueError for fields that the class does not have, or that are missing.
     """
     if _is_container(cls):
         is_dict = issubclass(cls, dict)
@@ -68,7 +70,7 @@ def made(cls: type, fields: dict[str, Any]) -> Any:
         )
     if issubclass(cls, tuple):
         return tuple.__new__(cls, [complete[name] for name in _names(cls)])
-    # Past __init__, which may want what was given, not what became of it.
+    # Without __init__, which may expect arguments, not the fields made of them.
     value = object.__new__(cls)
     for name in _names(cls):
         object.__setattr__(value, name, complete[name])
@@ -87,7 +89,7 @@ def _names(cls):
 
 
 def _defaults(cls):
-    """Returns what fields are that are not in a file from before they were there."""
+    """Returns the defaults of fields that older files do not have."""
     if issubclass(cls, tuple):
         return dict(cls._field_defaults)
     missing, known = dataclasses.MISSING, {}

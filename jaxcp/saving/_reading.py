@@ -1,4 +1,6 @@
-"""Values put together again from text, arrays, and what holes are filled with."""
+"""Values rebuilt from text, arrays, and what fills their holes."""
+
+from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +19,7 @@ from jaxcp.saving._texts import from_text, is_plain, is_text
 
 
 class Reader(NamedTuple):
-    """What a file holds, and what it does not.
+    """The contents of a file, and what fills its holes.
 
     Args:
       path: The file, for messages.
@@ -172,7 +174,7 @@ def _kind(leaf):
 
 
 def _weak(array):
-    """Returns an array without a type of its own, as Python numbers make them."""
+    """Returns a weakly typed array, as Python numbers make."""
     zeros = jax.lax.full(array.shape, np.zeros((), array.dtype).item())
     same = zeros.dtype == array.dtype
     return zeros.at[...].set(array) if same else jnp.asarray(array)

@@ -1,5 +1,7 @@
 """Settings that are text in a file."""
 
+from __future__ import annotations
+
 import math
 from datetime import date, datetime, time
 from fractions import Fraction

@@ -1,4 +1,6 @@
-"""Values taken apart: text for what they are, and arrays by the names of fields."""
+"""Values taken apart: text that describes them, and arrays by the names of fields."""
+
+from __future__ import annotations
 
 import functools
 import re
@@ -22,8 +24,8 @@ Node = Any  # of JSON
 class Writer:
     """Collects the arrays of a value, and what a file cannot hold: its holes.
 
-    A hole is a function, or a structure that other libraries made; its name is where it
-    was, and what was in several places is one hole. `types` are the user's classes.
+    A hole is a function, or a structure of another library. Its name is its place; one
+    object in several places is one hole. `types` are the user's classes.
     """
 
     def __init__(self) -> None:
@@ -35,7 +37,7 @@ class Writer:
     def node(self, value: Any, name: str = "") -> Node:
         """Returns a value as JSON that names arrays and holes; `name` is where it is.
 
-        Raises ValueError for what neither a file can hold nor code.
+        Raises ValueError for what neither a file nor code can hold.
         """
         if is_plain(value):
             return value
@@ -93,7 +95,7 @@ class Writer:
         return about | {"type": str(array.dtype), "entry": entry}
 
     def _entry(self, name):
-        """Returns a name for an array that is new, and that every system can write."""
+        """Returns a new name for an array, which every system can write."""
         name = name or "value"
         taken = name in self.arrays or name == ABOUT
         fits = re.fullmatch(r"[\w.-]{1,200}", name, re.ASCII) and not taken
@@ -125,7 +127,7 @@ class Writer:
         }
 
     def _like(self, value, name):
-        """Returns the leaves of what another library made, to be put into its like."""
+        """Returns the leaves of a structure of another library, to fill one like it."""
         leaves, _ = jax.tree.flatten(value)
         paths = [path for path, _ in jax.tree.leaves_with_path(value)]
         kind = type(value).__name__
@@ -181,7 +183,7 @@ def _refusal(value, name):
     else:
         kind = f"{type(value).__name__} at {name}" if name else type(value).__name__
     return (
-        "expected a value that a file can hold, of arrays, numbers, text and functions "
-        f"to be given again, got {kind}; save a fitted model in its own way (joblib, "
-        "torch.save), and here what is left without it, e.g. cp.calibration"
+        "expected a value that a file can hold, made of arrays, numbers, text and "
+        f"functions, got {kind}; save a fitted model in its own way (joblib, "
+        "torch.save), and here the rest without it, e.g. cp.calibration"
     )

@@ -1,5 +1,7 @@
 """The verbs that save and load."""
 
+from __future__ import annotations
+
 import json
 import os
 import zipfile
@@ -22,17 +24,17 @@ _FORMAT = 1
 def save(path: str | os.PathLike, value: PyTree) -> None:
     """Writes a value to a file: its arrays and settings, no code.
 
-    The file is what `numpy.savez` makes, with arrays under the names of their fields
-    (`numpy.load(path)["scores"]`), and text that says what they are the parts of. It is
-    whole or not there, and replaces one that is.
+    The file is one of `numpy.savez`: arrays under the names of their fields
+    (`numpy.load(path)["scores"]`), and text that says what they belong to. It is
+    written whole or not at all, and replaces an earlier one.
 
     Args:
-      path: Name of the file, taken as it is; `.npz` is a good end of it.
+      path: Name of the file, used as it is; let it end in `.npz`.
       value: A calibration, predictor, score, set, learner, online method or state, or
         any other value of this library or a frozen dataclass of yours, or tuples, lists
-        and dicts of them with arrays, numbers and text. What is called is not written,
-        functions and networks of torch alike: give them to `load` again. Nor is the
-        structure of what other libraries make of arrays, such as flax's states.
+        and dicts of them with arrays, numbers and text. Functions are not written, nor
+        other callables such as networks of torch, nor structures of other libraries
+        such as flax's states: give them to `load` again.
 
     Returns:
       None.
@@ -41,6 +43,12 @@ def save(path: str | os.PathLike, value: PyTree) -> None:
       ValueError: for a value that no file can hold, such as a fitted scikit-learn
         model, or a traced array.
       OSError: if the file cannot be written; one that was there before is kept.
+
+    Cost:
+      One copy of the arrays on the host; the file has their size, without compression.
+
+    See also:
+      load, pytree
 
     Example:
       >>> import os, tempfile
@@ -69,23 +77,29 @@ def load(
 
     Args:
       path: Name of the file.
-      types: Class or classes of yours that the value, or a part of it, is of.
+      types: Class or classes of your own that occur in the value.
       **functions: The functions that the value had, by the names of their fields:
         `predict=` for `SplitConformal`, `evaluate=` for `Custom`; where several fields
-        have a name, by the whole path: `**{"calibration.score.evaluate": f}`. They come
-        without the arguments that `functools.partial` had bound to them: those are in
-        the file. For what other libraries make of arrays, such as flax's states: any
-        value of the same structure, whose arrays are replaced.
+        share a name, by the whole path: `**{"calibration.score.evaluate": f}`. Give
+        them without the arguments that `functools.partial` had bound to them: those are
+        in the file. For a structure of another library, such as flax's states, give any
+        value of the same structure: its arrays are replaced.
 
     Returns:
       The value, arrays on the default device; so are those that were spread over
       devices.
 
     Raises:
-      ValueError: if the file is none of `save`, damaged, or of another format; if a
-        function or a class is missing, or none of that name is wanted; or if it has
-        arrays of 64 bits, and double precision is off.
+      ValueError: if the file was not written by `save`, is damaged or has another
+        format; if a function or a class is missing, or none of that name is wanted; or
+        if it has arrays of 64 bits and double precision is off.
       OSError: if there is no such file.
+
+    Cost:
+      One read of the file, and one copy of its arrays to the default device.
+
+    See also:
+      save
 
     Example:
       >>> import os, tempfile

@@ -7,8 +7,9 @@ from jaxcp.scores.cdf import CDF
 from jaxcp.scores.checking import check
 from jaxcp.scores.custom import Custom
 from jaxcp.scores.generative import Density, Latent
-from jaxcp.scores.labels import APS, LAC, RAPS, Labelwise, LogLAC, TopK
+from jaxcp.scores.labels import LAC, Labelwise, LogLAC
 from jaxcp.scores.multioutput import Distance, Mahalanobis, Rectangle
+from jaxcp.scores.ranked import APS, RAPS, TopK
 from jaxcp.scores.regression import (
     CQR,
     Absolute,

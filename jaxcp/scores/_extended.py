@@ -4,6 +4,8 @@ Linear through (W_(i), i); above the last finite W linear with slope 1 / spread,
 the first exponential. Infinite draw scores are not joined by lines.
 """
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 import jax
@@ -113,7 +115,7 @@ def _piece(draws, count):
 
 
 def _spread(draws):
-    """Returns W_(.9K) - W_(.5K), or what else says how far draw scores are apart."""
+    """Returns W_(.9K) - W_(.5K), or another measure of their distance."""
     k, count = len(draws), jnp.sum(jnp.isfinite(draws))
     ranks: list[Number] = [1, count, (k + 1) // 2, (9 * k + 9) // 10]
     first, last, middle, high = kth_smallest(draws, jnp.stack(ranks))

@@ -1,4 +1,6 @@
-"""Batches of predictions, whether they are what a kind of `inputs` says."""
+"""Checks of batches of predictions, for each kind of `inputs`."""
+
+from __future__ import annotations
 
 import math
 
@@ -42,7 +44,7 @@ def check_real(preds: PyTree, y: Array | None) -> None:
     for name, tree in {"preds": preds, "y": y}.items():
         for leaf in jax.tree.leaves(tree):
             if leaf.dtype == bool or jnp.issubdtype(leaf.dtype, jnp.complexfloating):
-                cure = "; astype(int) makes numbers of flags" * (leaf.dtype == bool)
+                cure = "; astype(int) turns flags into numbers" * (leaf.dtype == bool)
                 raise ValueError(
                     f"expected {name} as real numbers, got {leaf.dtype}{cure}"
                 )

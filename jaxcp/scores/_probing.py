@@ -1,5 +1,7 @@
 """Scores of rows with their rounding, and the thresholds to try on each."""
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 import jax
@@ -141,7 +143,7 @@ def _thresholds(rows: Rows) -> Array:
 
 @jit
 def _moved(score, preds, y):
-    """Returns scores, and how far they move where what they are made of is rounded."""
+    """Returns scores, and how far they move when their arguments are rounded."""
     eps = _coarsest((preds, y))
     keys = jax.random.split(jax.random.key(0), 1 + _SHAKES)
     size = jnp.append(0.0, jnp.full(_SHAKES, _ULPS * eps))

@@ -4,6 +4,8 @@ Masses are added up in fixed point: integers, so that calibration and prediction
 to the last bit whatever the order of the sum, the batch or the device.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 
 import jax

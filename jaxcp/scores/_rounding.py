@@ -1,5 +1,7 @@
 """Ends of sets that hold the very target whose score rounds to the threshold."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 
 import jax

@@ -1,5 +1,7 @@
 """Scores of several outputs together, from draws of the model: distances to them."""
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
@@ -28,11 +30,20 @@ class PCP:
     sets are unions of l balls of one radius.
 
     Guarantee:
-      1 - alpha for exchangeable data and draws that are fresh for every example.
+      1 - alpha at a threshold from `calibrate`.
+
+    Assumption:
+      Exchangeable examples, and draws that are fresh for every example.
+
+    Cost:
+      O(l d) time for a score; a set keeps the l draws.
 
     References:
-      Wang et al., Probabilistic Conformal Prediction Using Conditional Random Samples,
-      2023.
+      Wang, Gao, Yin, Zhou, Blei, Probabilistic Conformal Prediction Using Conditional
+      Random Samples, AISTATS, 2023.
+
+    See also:
+      scores.HDPCP, scores.CP2PCP, scores.CDF, draw, volume
 
     Example:
       >>> draws = jnp.array([[0.0, 0.0], [10.0, 0.0]])
@@ -62,11 +73,20 @@ class HDPCP:
       alpha: Share of the draws that is left out, in (0, 1), shape ().
 
     Guarantee:
-      1 - alpha for exchangeable data and draws that are fresh for every example.
+      1 - alpha at a threshold from `calibrate`.
+
+    Assumption:
+      Exchangeable examples, and draws that are fresh for every example.
+
+    Cost:
+      O(l d) time for a score, without a sort; a set keeps l centers.
 
     References:
-      Wang et al., Probabilistic Conformal Prediction Using Conditional Random Samples,
-      2023.
+      Wang, Gao, Yin, Zhou, Blei, Probabilistic Conformal Prediction Using Conditional
+      Random Samples, AISTATS, 2023.
+
+    See also:
+      scores.PCP, scores.CP2PCP, draw
 
     Example:
       >>> pred = jnp.array([[0.0], [1.0], [5.0]]), jnp.array([-1.0, -2.0, -9.0])
@@ -112,11 +132,20 @@ class CP2PCP:
       alpha: Level of the quantile, in (0, 1), shape ().
 
     Guarantee:
-      1 - alpha for exchangeable data and draws that are fresh for every example.
+      1 - alpha at a threshold from `calibrate`.
+
+    Assumption:
+      Exchangeable examples, and draws that are fresh for every example.
+
+    Cost:
+      O(k l d) time for a score and for a set.
 
     References:
-      Plassier et al., Probabilistic Conformal Prediction with Approximate Conditional
-      Validity, 2025.
+      Plassier, Fishkov, Guizani, Panov, Moulines, Probabilistic Conformal Prediction
+      with Approximate Conditional Validity, ICLR, 2025.
+
+    See also:
+      scores.PCP, scores.CDF, draw
 
     Example:
       >>> pred = jnp.zeros((1, 1)), jnp.arange(1.0, 4.0)[:, None]

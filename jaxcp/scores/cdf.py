@@ -1,5 +1,7 @@
 """The rank of a score among the scores of draws from the model: any CDF score."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 
 import jax
@@ -26,14 +28,15 @@ class CDF:
     `pred` is (base prediction, draws) or, randomized, (base prediction, draws, u): K
     draws of the model, shape (K, ...) with the shape of a target, independent of draws
     in the base prediction, and a uniform u. Sets are those of the base score at a
-    threshold of the input's own, an order statistic of its K draw scores. A calibrated
-    rank of K is the whole space: the model is too narrow, or K < 1 / alpha - 1. Targets
-    whose base score is -inf are in every set, also where their rank is too high.
+    threshold for each input, an order statistic of its K draw scores. If the calibrated
+    rank is K, the set is the whole space: the model is too narrow, or K < 1 / alpha -
+    1. Targets whose base score is -inf are in every set, also where their rank is too
+    high.
 
     Where the law of the base score given the input is known no draws are needed: with
     `cdf` the score is P(base(Y) <= base(y)), in [0, 1], and `pred` is the base
-    prediction alone. Targets that round to a probability of 1 are all alike: a
-    calibrated one of 1 is the whole space.
+    prediction alone. Targets whose probability rounds to 1 are all alike: a threshold
+    of 1 gives the whole space.
 
     Args:
       base: The base score, with values of shape ().
@@ -46,16 +49,27 @@ class CDF:
         score is at most s, nondecreasing in s; or None, for draws.
 
     Guarantee:
-      1 - alpha for exchangeable data and draws that are fresh for every example. With
-      a perfect model the coverage given x and the draws has variance about
-      alpha (1 - alpha) / (K + 2) around 1 - alpha: K >= 10 / alpha is advised. With the
-      true `cdf`, if it is continuous, the score is uniform and the coverage given x is
-      the threshold, for every x.
+      1 - alpha at a threshold from `calibrate`. With a perfect model the coverage given
+      x and the draws has variance about alpha (1 - alpha) / (K + 2) around 1 - alpha:
+      take K >= 10 / alpha. With the true `cdf`, if it is continuous, coverage given x
+      is the threshold, for every x.
+
+    Assumption:
+      Exchangeable examples, and draws that are fresh for every example.
+
+    Cost:
+      K + 1 base scores for a score; K base scores and one order statistic for a set.
+      With `cdf` one base score, and one call of `cdf` for each bit of a float for a
+      set.
 
     References:
-      Chernozhukov, Wuthrich, Zhu, Distributional Conformal Prediction, 2021.
-      Dheur et al., A Unified Comparative Study with Generalized Conformity Scores for
-      Multi-Output Conformal Regression, 2025.
+      Chernozhukov, Wuthrich, Zhu, Distributional Conformal Prediction, Proceedings of
+      the National Academy of Sciences, 2021.
+      Dheur, Fontana, Estievenart, Desobry, Ben Taieb, A Unified Comparative Study with
+      Generalized Conformity Scores for Multi-Output Conformal Regression, ICML, 2025.
+
+    See also:
+      scores.Density, scores.PCP, draw
 
     Example:
       >>> from jaxcp.scores import Absolute

@@ -1,4 +1,6 @@
-"""Whether the sets of a score are those of its inverse law, on the user's own rows."""
+"""Checks, on the user's own rows, that the sets of a score belong to it."""
+
+from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
@@ -19,12 +21,12 @@ _LABELS = 6  # labels that are tried for a row
 def check(score: Score, preds: PyTree, y: ArrayLike) -> None:
     """Returns None if a score and its sets belong together, and raises otherwise.
 
-    Row by row, `invert(pred, q)` has to hold y exactly where score(pred, y) <= q: at
+    For each row, `invert(pred, q)` must contain y exactly if score(pred, y) <= q: at
     the row's own score, just above and below it, at the scores of other rows and at
-    +inf and -inf. Sets that are larger by rounding, or a thousandth of the range of
-    the scores, pass. Where sets are intervals, the level sets of the score have to have
-    one piece, on a grid of targets. A score of labels has to have `labels(pred)[y]` for
-    its score of y, and +inf for other labels. Looks at the first 1000 rows.
+    +inf and -inf. Sets that are larger by rounding, or a thousandth of the range of the
+    scores, pass. Where sets are intervals, the level sets of the score must have one
+    piece, on a grid of targets. A score of labels must score y by `labels(pred)[y]`,
+    and other labels by +inf. Looks at the first 1000 rows.
 
     Args:
       score: Nonconformity score of one example.
@@ -41,6 +43,16 @@ def check(score: Score, preds: PyTree, y: ArrayLike) -> None:
 
     Guarantee:
       None: a score that passes may still break the law at other rows or thresholds.
+
+    Assumption:
+      Rows like those of calibration.
+
+    Cost:
+      Scores and sets of at most 1000 rows, at a few thresholds each; compiles programs
+      for them.
+
+    See also:
+      calibrate, scores.Custom, scores.Labelwise
 
     Example:
       >>> from jaxcp.scores import Custom
@@ -61,7 +73,7 @@ def check(score: Score, preds: PyTree, y: ArrayLike) -> None:
     _checks.check_count("the number of rows", len(y), 1)
     inputs.check(score, preds, y)
     preds, y = jax.tree.map(lambda v: v[:_ROWS], widened((preds, y)))
-    # Data that are constants of somebody's program are looked at while it is traced.
+    # Data that are constants of a program are checked while it is traced.
     with _traceable(score), known_at_once():
         _check_shapes(score, preds, y)
         if not is_concrete(score, preds, y):
@@ -106,7 +118,7 @@ def _check_alone(rows):
         raise ValueError(
             "expected a score that depends on pred and y of its row alone, got "
             f"{_text(ours)} for row 0 in a batch and {_text(alone)} by itself; draws "
-            "and other state belong into pred"
+            "and other state belong in pred"
         )
 
 
@@ -171,7 +183,7 @@ def _check_table(rows, expected):
 
 
 def _check_out_of_range(rows, k):
-    """Raises ValueError unless what is no label scores +inf."""
+    """Raises ValueError unless values that are no labels score +inf."""
     for label in (-1, k):
         y = jnp.full(len(rows.y), label)
         found = np.asarray(evaluate_at_once(rows.score, rows.preds, y)).astype(float)

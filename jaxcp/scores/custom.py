@@ -1,5 +1,7 @@
 """A score of the user's own."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from functools import partial
 
@@ -36,14 +38,24 @@ class Custom:
         Without it the sets are `LevelSet`s, which know membership but not size.
       start: In place of an inverse, for targets of one number: returns the target with
         the least score, `pred -> ()`, such as the prediction itself. The sets are then
-        intervals around it, as of `LevelSet.interval`, with ends to the float. That is
-        right if the score falls up to there and rises from there on: targets that their
-        sets would miss all the same are refused at calibration (256 rows are looked
-        at, and more closely by `scores.check`). `LevelSet.intervals` makes a set of
+        intervals around it, as from `LevelSet.interval`, with ends exact to the float.
+        That is right if the score falls up to this target and rises from there on.
+        Calibration looks at 256 rows, and refuses targets that their own sets would
+        miss; `scores.check` looks more closely. `LevelSet.intervals` finds sets of
         several pieces.
 
     Guarantee:
-      1 - alpha for exchangeable data, whatever the function.
+      1 - alpha at a threshold from `calibrate`, whatever the function.
+
+    Assumption:
+      Exchangeable examples, and a function that was not fitted to them.
+
+    Cost:
+      That of the functions; with `start` one evaluation for each bit of a float and end
+      of a set.
+
+    See also:
+      scores.check, scores.Labelwise, sets.LevelSet, pytree
 
     Example:
       >>> score = Custom(lambda pred, y: jnp.abs(jnp.log(y / pred)))

@@ -1,5 +1,7 @@
 """Scores that ask the model: its density, or its latent code, of a target."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -20,10 +22,10 @@ class Density:
     """Minus the log density of the target: DR-CP. Sets are density level sets.
 
     `pred` is whatever the functions take, such as the input x itself. Give parameters
-    by `functools.partial(log_prob, params)`: they are then leaves of the score, so that
-    new ones compile nothing and all is differentiable in them; every set carries them.
-    `Density.of(model, params)` does that for a model with `log_prob(params, x, y)`. A
-    function that closes over its parameters makes them constants of the program.
+    by `functools.partial(log_prob, params)`: they are then leaves of the score: new
+    ones compile nothing, everything is differentiable in them, and every set carries
+    them. `Density.of(model, params)` does that for a model with `log_prob(params, x,
+    y)`. A function that closes over its parameters makes them constants of the program.
 
     Args:
       log_prob: `(pred, y) -> ()`, the log density at `y`; -inf and NaN are the worst.
@@ -31,13 +33,22 @@ class Density:
         a set is estimated with them.
 
     Guarantee:
-      1 - alpha for exchangeable data.
+      1 - alpha at a threshold from `calibrate`.
+
+    Assumption:
+      Exchangeable examples, and a model fitted on other data.
+
+    Cost:
+      One call of `log_prob` for a score and for each candidate target of a set.
 
     References:
       Sadinle, Lei, Wasserman, Least Ambiguous Set-Valued Classifiers with Bounded Error
-      Levels, 2019.
-      Dheur et al., Distribution-Free Conformal Joint Prediction Regions for Neural
-      Marked Temporal Point Processes, 2024.
+      Levels, JASA, 2019.
+      Dheur, Bosser, Izbicki, Ben Taieb, Distribution-Free Conformal Joint Prediction
+      Regions for Neural Marked Temporal Point Processes, Machine Learning, 2024.
+
+    See also:
+      scores.CDF, scores.Latent, models.CouplingFlow, volume
 
     Example:
       >>> normal = Density(lambda pred, y: -0.5 * jnp.sum((y - pred) ** 2))
@@ -52,7 +63,7 @@ class Density:
         keep_functions(self, "log_prob", "sample")
 
     @classmethod
-    def of(cls, model: Any, params: PyTree) -> "Density":
+    def of(cls, model: Any, params: PyTree) -> Density:
         """Returns the score of a model with `log_prob(params, x, y)`; `pred` is x."""
         return cls(*_functions(model, params, "density", "log_prob", "sample"))
 
@@ -96,13 +107,22 @@ class Latent:
       dim: Number of outputs d, or None; volumes need it.
 
     Guarantee:
-      1 - alpha for exchangeable data.
+      1 - alpha at a threshold from `calibrate`.
+
+    Assumption:
+      Exchangeable examples, and a model fitted on other data.
+
+    Cost:
+      One call of `inverse` for a score and for each candidate target of a set.
 
     References:
       Feldman, Bates, Romano, Calibrated Multiple-Output Quantile Regression with
-      Representation Learning, 2023.
-      Dheur et al., A Unified Comparative Study with Generalized Conformity Scores for
-      Multi-Output Conformal Regression, 2025.
+      Representation Learning, JMLR, 2023.
+      Dheur, Fontana, Estievenart, Desobry, Ben Taieb, A Unified Comparative Study with
+      Generalized Conformity Scores for Multi-Output Conformal Regression, ICML, 2025.
+
+    See also:
+      scores.Density, models.CouplingFlow, models.FlowMatching, volume
 
     Example:
       >>> shifted = Latent(lambda pred, y: y - pred)
@@ -118,7 +138,7 @@ class Latent:
         keep_functions(self, "inverse", "forward")
 
     @classmethod
-    def of(cls, model: Any, params: PyTree, *, dim: int | None = None) -> "Latent":
+    def of(cls, model: Any, params: PyTree, *, dim: int | None = None) -> Latent:
         """Returns the score of a model with `to_latent(params, x, y)`; `pred` is x.
 
         For volumes, `dim` is the number of outputs d, by default `num_targets` of the

@@ -1,13 +1,15 @@
 """What a score takes for a prediction: declared by its class, and asked here alone.
 
 A class says `takes = inputs.numbers()`, or has a property `takes` if it depends on its
-fields. Predictions are checked by it wherever they come in.
+fields. Every public function checks its predictions by it.
 
 Example:
   >>> from jaxcp.scores import CQR, inputs
   >>> inputs.of(CQR()).text
   '(lower, upper), each of shape () or (d,)'
 """
+
+from __future__ import annotations
 
 import math
 from collections.abc import Callable
@@ -27,8 +29,8 @@ class Input(NamedTuple):
       text: What `pred` is, in the words of a docstring.
       check: `(preds, y, mask)`, raises ValueError for batches of anything else. The
         targets y are None where sets are asked for.
-      of_draws: Whether the first axis of an array counts draws, and may change after
-        calibration; for each of several parts, of which the first may be many arrays.
+      of_draws: Whether the first axis of an array counts draws and may change after
+        calibration; a flag for each of several parts, whose first may be many arrays.
     """
 
     text: str
@@ -66,7 +68,7 @@ def check(
 
 
 def check_score(score: Score) -> None:
-    """Raises ValueError for what is no score."""
+    """Raises ValueError for anything but a score."""
     _checks.check_given(score=score)
     if not hasattr(score, "invert"):
         raise ValueError(
@@ -77,7 +79,7 @@ def check_score(score: Score) -> None:
 
 
 def has_labels(score: Score) -> TypeGuard[LabelScore]:
-    """Returns whether targets are labels 0, ..., k - 1, of which each has a score."""
+    """Returns whether targets are labels 0, ..., k - 1, each with a score."""
     return hasattr(score, "labels")
 
 

@@ -1,5 +1,7 @@
 """Scores of several outputs together, from predicted points, boxes and ellipsoids."""
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
@@ -29,12 +31,21 @@ class Distance:
         largest error), as `ord` of `jnp.linalg.norm`.
 
     Guarantee:
-      1 - alpha for exchangeable data.
+      1 - alpha at a threshold from `calibrate`.
+
+    Assumption:
+      Exchangeable examples; small sets need outputs in like units.
+
+    Cost:
+      O(d) time for a score and for a set.
 
     References:
       Messoudi, Destercke, Rousseau, Copula-Based Conformal Prediction for Multi-Target
-      Regression, 2021, for the largest error.
-      Johnstone, Cox, Conformal Uncertainty Sets for Robust Optimization, 2021.
+      Regression, Pattern Recognition, 2021, for the largest error.
+      Johnstone, Cox, Conformal Uncertainty Sets for Robust Optimization, COPA, 2021.
+
+    See also:
+      scores.Absolute, scores.Mahalanobis, sets.Ball
 
     Example:
       >>> mu, y = jnp.zeros(2), jnp.array([3.0, -4.0])
@@ -70,16 +81,25 @@ class Rectangle:
 
     max_j max(lower_j - y_j, y_j - upper_j), negative inside. `pred` is (lower, upper),
     each of shape () or (d,): one threshold widens all sides alike, where `CQR` has one
-    for each output. `Rectangle.bounds` makes such predictions of draws.
+    for each output. `Rectangle.bounds` makes such predictions from draws.
 
     Guarantee:
-      1 - alpha for exchangeable data.
+      1 - alpha at a threshold from `calibrate`.
+
+    Assumption:
+      Exchangeable examples; small sets need outputs in like units.
+
+    Cost:
+      O(d) time for a score and for a set.
 
     References:
-      Zhou et al., Conformalized Adaptive Forecasting of Heterogeneous Trajectories,
-      2024.
-      Dheur et al., A Unified Comparative Study with Generalized Conformity Scores for
-      Multi-Output Conformal Regression, 2025.
+      Zhou, Lindemann, Sesia, Conformalized Adaptive Forecasting of Heterogeneous
+      Trajectories, ICML, 2024.
+      Dheur, Fontana, Estievenart, Desobry, Ben Taieb, A Unified Comparative Study with
+      Generalized Conformity Scores for Multi-Output Conformal Regression, ICML, 2025.
+
+    See also:
+      scores.CQR, scores.Rectangle.bounds, draw, sets.Box
 
     Example:
       >>> pred = jnp.zeros(2), jnp.ones(2)
@@ -130,12 +150,22 @@ class Mahalanobis:
     positive and finite the score is -inf and the set the whole space.
 
     Guarantee:
-      1 - alpha for exchangeable data.
+      1 - alpha at a threshold from `calibrate`.
+
+    Assumption:
+      Exchangeable examples, and scales fitted on other data.
+
+    Cost:
+      O(d) time for a score and for a set with standard deviations, O(d^2) with a
+      triangular factor.
 
     References:
-      Johnstone, Cox, Conformal Uncertainty Sets for Robust Optimization, 2021.
+      Johnstone, Cox, Conformal Uncertainty Sets for Robust Optimization, COPA, 2021.
       Messoudi, Destercke, Rousseau, Ellipsoidal Conformal Inference for Multi-Target
-      Regression, 2022.
+      Regression, COPA, 2022.
+
+    See also:
+      scores.Distance, scores.Normalized, models.GaussianNetwork, sets.Ellipsoid
 
     Example:
       >>> pred = jnp.zeros(2), jnp.array([[2.0, 0.0], [0.0, 1.0]])

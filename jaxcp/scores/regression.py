@@ -1,5 +1,7 @@
 """Scores of a number, or of several numbers with one component each."""
 
+from __future__ import annotations
+
 import jax.numpy as jnp
 from jax import Array
 
@@ -18,11 +20,22 @@ class Absolute:
     are boxes (family-wise: alpha is split over the outputs).
 
     Guarantee:
-      1 - alpha for exchangeable data.
+      1 - alpha at a threshold from `calibrate`.
+
+    Assumption:
+      Exchangeable examples, and a model fitted on other data.
+
+    Cost:
+      O(d) time for a score and for a set.
 
     References:
-      Papadopoulos et al., Inductive Confidence Machines for Regression, 2002.
-      Lei et al., Distribution-Free Predictive Inference for Regression, 2018.
+      Papadopoulos, Proedrou, Vovk, Gammerman, Inductive Confidence Machines for
+      Regression, ECML, 2002.
+      Lei, G'Sell, Rinaldo, Tibshirani, Wasserman, Distribution-Free Predictive
+      Inference for Regression, JASA, 2018.
+
+    See also:
+      scores.Normalized, scores.CQR, scores.Distance, scores.Signed
 
     Example:
       >>> Absolute()(jnp.asarray(1.0), jnp.asarray(3.0)).item()
@@ -51,10 +64,20 @@ class Signed:
     interval [mu - q_0, mu + q_1] is not symmetric.
 
     Guarantee:
-      1 - alpha for exchangeable data (union bound over the sides).
+      1 - alpha at a threshold from `calibrate` (union bound over the sides).
+
+    Assumption:
+      Exchangeable examples, and a model fitted on other data.
+
+    Cost:
+      O(d) time for a score and for a set.
 
     References:
-      Linusson, Johansson, Lofstrom, Signed-Error Conformal Regression, 2014.
+      Linusson, Johansson, Lofstrom, Signed-Error Conformal Regression, Pacific-Asia
+      Conference on Knowledge Discovery and Data Mining, 2014.
+
+    See also:
+      scores.Absolute, scores.AsymmetricCQR
 
     Example:
       >>> Signed()(jnp.asarray(1.0), jnp.asarray(3.0)).tolist()
@@ -77,14 +100,24 @@ class Normalized:
     """The error in units of the predicted scale: abs(y - mu) / sigma.
 
     `pred` is (mu, sigma), each of shape () or (d,). Where sigma is not positive and
-    finite nothing is known of the scale: the score is -inf and the set the whole line.
+    finite, nothing is known about the scale: the score is -inf and the set the whole
+    line.
 
     Guarantee:
-      1 - alpha for exchangeable data.
+      1 - alpha at a threshold from `calibrate`.
+
+    Assumption:
+      Exchangeable examples; mu and sigma were fitted on other data.
+
+    Cost:
+      O(d) time for a score and for a set.
 
     References:
       Papadopoulos, Gammerman, Vovk, Normalized Nonconformity Measures for Regression
-      Conformal Prediction, 2008.
+      Conformal Prediction, Artificial Intelligence and Applications, 2008.
+
+    See also:
+      learners.MeanScale, scores.CQR, scores.Absolute, scores.Mahalanobis
 
     Example:
       >>> Normalized()((jnp.asarray(1.0), jnp.asarray(4.0)), jnp.asarray(3.0)).item()
@@ -115,11 +148,20 @@ class Gamma:
     `pred` is mu, shape () or (d,).
 
     Guarantee:
-      1 - alpha for exchangeable data.
+      1 - alpha at a threshold from `calibrate`.
+
+    Assumption:
+      Exchangeable examples, and positive predictions.
+
+    Cost:
+      O(d) time for a score and for a set.
 
     References:
       Cordier et al., Flexible and Systematic Uncertainty Estimation with Conformal
-      Prediction via the MAPIE library, 2023.
+      Prediction via the MAPIE Library, COPA, 2023.
+
+    See also:
+      scores.Absolute, scores.Normalized
 
     Example:
       >>> Gamma()(jnp.asarray(2.0), jnp.asarray(3.0)).item()
@@ -145,10 +187,20 @@ class CQR:
     () or (d,). A negative threshold narrows the band and may empty it.
 
     Guarantee:
-      1 - alpha for exchangeable data, whatever the levels of the two quantiles.
+      1 - alpha at a threshold from `calibrate`, whatever the levels of the two
+      quantiles.
+
+    Assumption:
+      Exchangeable examples, and quantiles fitted on other data.
+
+    Cost:
+      O(d) time for a score and for a set.
 
     References:
-      Romano, Patterson, Candes, Conformalized Quantile Regression, 2019.
+      Romano, Patterson, Candes, Conformalized Quantile Regression, NeurIPS, 2019.
+
+    See also:
+      learners.QuantileRidge, scores.AsymmetricCQR, scores.Normalized, scores.Rectangle
 
     Example:
       >>> CQR()((jnp.asarray(0.0), jnp.asarray(2.0)), jnp.asarray(3.0)).item()
@@ -175,10 +227,20 @@ class AsymmetricCQR:
     `alpha` as a pair for other shares.
 
     Guarantee:
-      1 - alpha for exchangeable data (union bound over the sides).
+      1 - alpha at a threshold from `calibrate` (union bound over the sides).
+
+    Assumption:
+      Exchangeable examples, and quantiles fitted on other data.
+
+    Cost:
+      O(d) time for a score and for a set.
 
     References:
-      Romano, Patterson, Candes, Conformalized Quantile Regression, 2019, theorem 2.
+      Romano, Patterson, Candes, Conformalized Quantile Regression, NeurIPS, 2019,
+      theorem 2.
+
+    See also:
+      scores.CQR, scores.Signed
 
     Example:
       >>> pred = jnp.asarray(0.0), jnp.asarray(2.0)

@@ -1,15 +1,15 @@
 """Prediction sets. A class describes one example; leading axes are batches.
 
 `contains`, `size` and `is_empty` give one answer for each set, inside and outside of
-`jax.vmap`. A set of your own needs `contains` alone; what else it may offer, and what
-that is for, is said by the protocols of `jaxcp.typing`.
+`jax.vmap`. A set of your own needs `contains` alone; the protocols of `jaxcp.typing`
+say what else it may offer, and what for.
 
 A batch is data: `len(sets)`, `sets[i]` for one set, `sets[2:5]`, `sets[[0, 7]]` and
-`sets[mask]` for batches, and a loop over the sets one by one (so that `lower, upper =
-sets` are the first of two sets and the second, not ends: these are `sets.lower`,
-`sets.upper`). Sets with ends or labels make arrays, `to_numpy()`, and frames,
-`to_pandas(index=, columns=)`; intervals and boxes are cut to bounds of the targets by
-`clip(lower, upper)`. A set is true in an `if`, also a batch of none.
+`sets[mask]` for batches, and a loop over the sets one by one (so `lower, upper = sets`
+gives two sets, not the ends: these are `sets.lower` and `sets.upper`). Sets with ends
+or labels make arrays, `to_numpy()`, and frames, `to_pandas(index=, columns=)`;
+intervals and boxes are cut to bounds of the targets by `clip(lower, upper)`. In an `if`
+every batch is true, also an empty one.
 """
 
 from jaxcp.sets.basic import BoundingBox, Box, Interval

@@ -1,5 +1,7 @@
 """Shapes of targets, and volumes of sets that may be flat."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any
 

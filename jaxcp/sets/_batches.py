@@ -1,5 +1,7 @@
 """Batches of sets as data: a set by its index, some of them, arrays, frames."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self
@@ -19,17 +21,17 @@ if TYPE_CHECKING:
 
 
 class Batch:
-    """What a batch of sets is: a sequence of them along its first axis.
+    """A batch of sets as a sequence along its first axis.
 
-    A class says by `_batch` which leading axes are of the batch, and by `to_numpy` and
-    `_columns` what its numbers are, if it has any.
+    `_batch` of a class says which leading axes are those of the batch; `to_numpy` and
+    `_columns` say what its numbers are, if it has any.
     """
 
     # Sets are no numbers: `y <= sets` is refused instead of taken for all their ends.
     __array_ufunc__ = None
 
     def __array_function__(self, function: Any, *_: Any) -> Any:
-        """Raises TypeError: the mean of a set's ends, say, is not what anyone means."""
+        """Raises TypeError: functions of numpy have no meaning for sets."""
         raise TypeError(
             f"expected arrays for numpy.{function.__name__}, got sets of kind "
             f"{type(self).__name__}; sets.to_numpy() makes an array"
@@ -51,15 +53,15 @@ class Batch:
         return batch[0]
 
     def __bool__(self) -> bool:
-        """Returns True, also for no sets at all: a batch is asked by its length."""
+        """Returns True, also for no sets at all: the length says how many there are."""
         return True
 
     def __contains__(self, y: Number) -> bool:
         """Returns whether `y` is in this one set."""
         if self._batch():
             raise TypeError(
-                "expected one set for `y in`, got several: sets.contains(y) says of "
-                "each whether y is in it"
+                "expected one set for `y in`, got several: sets.contains(y) answers "
+                "for each set"
             )
         return bool(self.contains(y))  # type: ignore[attr-defined]
 
@@ -85,7 +87,7 @@ class Batch:
 
     def to_pandas(
         self, index: Any = None, columns: Sequence[str] | None = None
-    ) -> "pd.DataFrame":
+    ) -> pd.DataFrame:
         """Returns a frame with a row for each set, of the numbers of `to_numpy`.
 
         Args:
@@ -131,7 +133,7 @@ def on_host(values: Any) -> np.ndarray:
     return np.array(values)
 
 
-def as_frame(values: np.ndarray, columns: list, index: Any) -> "pd.DataFrame":
+def as_frame(values: np.ndarray, columns: list, index: Any) -> pd.DataFrame:
     """Returns a frame of an array of shape (m, c)."""
     try:
         import pandas as pd

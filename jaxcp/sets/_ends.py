@@ -1,5 +1,7 @@
 """What sets between a lower and an upper end have in common."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from typing import Self
 
@@ -35,7 +37,7 @@ class Ends(Batch):
     def clip(
         self, lower: ArrayLike | None = None, upper: ArrayLike | None = None
     ) -> Self:
-        """Returns what of the set lies between two bounds of the targets.
+        """Returns the part of the set between two bounds of the targets.
 
         An end beyond a bound becomes the bound, so that targets within the bounds are
         covered as before; a set that lies outside is empty, and NaN stays.

@@ -3,6 +3,8 @@
 The boundary is the last float inside, by bisection; its slope is that of the root.
 """
 
+from __future__ import annotations
+
 from functools import partial
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Sets with ends: intervals, boxes, bounding boxes."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +25,9 @@ class Interval(Ends):
     Args:
       lower: Lower end, shape (), in units of the target; may be -inf.
       upper: Upper end, shape (); may be +inf.
+
+    See also:
+      sets.Box, sets.Intervals, metrics.mean_size, metrics.interval_score
 
     Example:
       >>> Interval(jnp.asarray(0.0), jnp.asarray(2.0)).size().item()
@@ -62,7 +67,7 @@ class Interval(Ends):
         """Returns the shape of a target, ()."""
         return ()
 
-    def checked(self, num_sets: int) -> "Interval":
+    def checked(self, num_sets: int) -> Interval:
         """Returns intervals with ends of shape (m,), which may come as (m, 1)."""
         if np.shape(self.lower) == np.shape(self.upper) == (num_sets, 1):
             return self.with_ends(self.lower[:, 0], self.upper[:, 0])
@@ -82,6 +87,9 @@ class Box(Ends):
     Args:
       lower: Lower corner, shape (d,), in units of the targets; may have -inf.
       upper: Upper corner, shape (d,); may have +inf.
+
+    See also:
+      sets.Interval, sets.Ball, volume
 
     Example:
       >>> Box(jnp.zeros(2), jnp.array([2.0, 3.0])).size()
@@ -119,7 +127,7 @@ class Box(Ends):
         """Returns the shape of a target, (d,)."""
         return np.shape(self.lower)[-1:]
 
-    def checked(self, num_sets: int) -> "Box":
+    def checked(self, num_sets: int) -> Box:
         """Returns boxes with corners of shape (m, d)."""
         return self._checked((num_sets, *np.shape(self.lower)[1:]))
 
@@ -142,6 +150,9 @@ class BoundingBox(Ends):
       lower: Corner (x_min, y_min), shape (2,), in pixels; may have -inf.
       upper: Corner (x_max, y_max), shape (2,), in pixels; may have +inf.
       inner: Whether the boxes of the set lie around this one, not in it.
+
+    See also:
+      scores.BoxOffset, metrics.iou, sets.Box
 
     Example:
       >>> outer = BoundingBox(jnp.zeros(2), jnp.array([4.0, 3.0]))
@@ -183,7 +194,7 @@ class BoundingBox(Ends):
             low, high = (self.lower, -free), (free, self.upper)
         return jnp.concatenate(low, axis=-1), jnp.concatenate(high, axis=-1)
 
-    def with_ends(self, lower: Array, upper: Array) -> "BoundingBox":
+    def with_ends(self, lower: Array, upper: Array) -> BoundingBox:
         """Returns the set whose boxes lie between these numbers."""
         first, last = (upper, lower) if self.inner else (lower, upper)
         return BoundingBox(first[..., :2], last[..., 2:], self.inner)
@@ -201,21 +212,21 @@ class BoundingBox(Ends):
         """Returns the shape of a target, (4,)."""
         return (4,)
 
-    def checked(self, num_sets: int) -> "BoundingBox":
+    def checked(self, num_sets: int) -> BoundingBox:
         """Returns boxes with corners of shape (m, 2)."""
         return self._checked((num_sets, 2))
 
     def clip(
         self, lower: ArrayLike | None = None, upper: ArrayLike | None = None
-    ) -> "BoundingBox":
+    ) -> BoundingBox:
         """Returns the outer box within bounds, shape (2,), or () for both of x and y.
 
         An inner box has no part within bounds: ValueError.
         """
         if self.inner:
             raise ValueError(
-                "expected outer boxes to clip, got inner ones: a box around one that "
-                "reaches out of the bounds reaches out of them too"
+                "expected outer boxes to clip, got inner ones: every box around an "
+                "inner box that leaves the bounds leaves them, too"
             )
         box = Box(self.lower, self.upper).clip(lower, upper)
         return replace(self, lower=box.lower, upper=box.upper)

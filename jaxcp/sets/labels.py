@@ -1,5 +1,7 @@
 """Sets of labels."""
 
+from __future__ import annotations
+
 from collections.abc import Hashable, Iterable
 from itertools import pairwise
 from typing import Any
@@ -25,6 +27,9 @@ class LabelSet(Batch):
       classes: Names of the labels, k distinct hashable ones, or None. Targets are then
         given by name: always if all names are numbers; else integers still are labels
         0, ..., k - 1.
+
+    See also:
+      scores.LAC, metrics.singleton_rate, metrics.mean_size
 
     Example:
       >>> LabelSet(jnp.array([True, False, True])).contains(2)
@@ -100,7 +105,7 @@ class LabelSet(Batch):
             return y
         return _names.codes(self.classes, "y", y, "the classes")
 
-    def named(self, classes: Iterable[Hashable] | None) -> "LabelSet":
+    def named(self, classes: Iterable[Hashable] | None) -> LabelSet:
         """Returns the set with k names for its labels, or without for None."""
         if classes is self.classes:
             return self
@@ -110,7 +115,7 @@ class LabelSet(Batch):
         """Returns the shape of a label, ()."""
         return ()
 
-    def checked(self, num_sets: int) -> "LabelSet":
+    def checked(self, num_sets: int) -> LabelSet:
         """Returns the sets if their mask is of shape (m, k), bool."""
         if self.mask.ndim != 2 or self.mask.dtype != bool:
             mask = f"{self.mask.dtype}{self.mask.shape}"

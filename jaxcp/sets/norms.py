@@ -1,5 +1,7 @@
 """Balls of one norm, with volumes in closed form."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 
 import jax.numpy as jnp
@@ -24,6 +26,9 @@ class Ball(Batch):
         (the largest of them).
       rounds: Whether targets beyond the radius by `rounding` are inside, as for
         `LevelSet`.
+
+    See also:
+      scores.Distance, sets.Balls, sets.Ellipsoid
 
     Example:
       >>> diamond = Ball(jnp.zeros(2), jnp.array(2.0), norm=1)
@@ -70,7 +75,7 @@ class Ball(Batch):
         radius = jnp.asarray(self.radius)[..., None]
         return self.center - radius, self.center + radius
 
-    def exact(self) -> "Ball":
+    def exact(self) -> Ball:
         """Returns the ball without targets beyond its radius by rounding."""
         return replace(self, rounds=False)
 

@@ -1,5 +1,7 @@
 """Membership of many points in one set."""
 
+from __future__ import annotations
+
 import jax
 from jax import Array
 
@@ -26,6 +28,12 @@ def membership(region: Set, points: ArrayLike) -> Array:
 
     Raises:
       ValueError: if a concrete point is NaN, or does not fit the set.
+
+    Cost:
+      One membership for each of g points, in blocks.
+
+    See also:
+      volume, sets.LevelSet
 
     Example:
       >>> disc = jaxcp.sets.Balls(jnp.zeros((1, 2)), jnp.array(1.0))

@@ -1,5 +1,7 @@
 """Sets in several dimensions that are given by distances or by scores."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from functools import partial
 
@@ -29,6 +31,9 @@ class Balls(Batch):
     Args:
       centers: Centers, shape (l, d), in units of the targets; (l,) for numbers.
       radius: Radius, shape (); +inf is the whole space, below 0 the set is empty.
+
+    See also:
+      scores.PCP, sets.Ball, volume
 
     Example:
       >>> balls = Balls(jnp.array([[0.0, 0.0], [3.0, 0.0]]), jnp.array(1.0))
@@ -103,6 +108,9 @@ class Ellipsoid(Batch):
       rounds: Whether targets beyond the radius by `rounding` are inside, as for
         `LevelSet`.
 
+    See also:
+      scores.Mahalanobis, sets.Ball, volume
+
     Example:
       >>> disc = Ellipsoid(jnp.zeros(2), jnp.ones(2), jnp.array(2.0))
       >>> round(disc.size().item(), 4)
@@ -141,7 +149,7 @@ class Ellipsoid(Batch):
         """Returns corners (lower, upper) of the box around it, each of shape (d,)."""
         return over_batch(Ellipsoid._bounds, jnp.ndim(self.radius), self)
 
-    def exact(self) -> "Ellipsoid":
+    def exact(self) -> Ellipsoid:
         """Returns the ellipsoid without targets beyond its radius by rounding."""
         return replace(self, rounds=False)
 
@@ -171,9 +179,9 @@ class Ellipsoid(Batch):
 class LevelSet(Batch):
     """The set {y : score(pred, y) <= level} of any score, known by membership alone.
 
-    Scores that exceed the level by rounding are inside: the program that found it may
-    have added the same score up in another order. On the line it has ends: `interval`,
-    and `intervals` where it has several pieces.
+    Scores that exceed the level by rounding are inside: the program that computed the
+    level may have added up the same score in another order. On the line `interval`
+    gives its ends, and `intervals` those of several pieces.
 
     Args:
       score: The nonconformity score.
@@ -182,6 +190,9 @@ class LevelSet(Batch):
       level_ndim: Number of axes of one level. Defaults to that of `level`, which is
         then of a single set.
       rounds: Whether scores within `rounding` of the level are inside.
+
+    See also:
+      scores.Custom, scores.Density, sets.Intervals, volume
 
     Example:
       >>> from jaxcp.scores import Absolute
@@ -231,7 +242,7 @@ class LevelSet(Batch):
         estimate = partial(self.score.estimate_log_size, key, self.pred, self.level)
         return unless_nan(self.level, estimate(num_samples, sobol=sobol))
 
-    def exact(self) -> "LevelSet":
+    def exact(self) -> LevelSet:
         """Returns the set without targets beyond the level by rounding."""
         return replace(self, rounds=False)
 
@@ -253,17 +264,18 @@ class LevelSet(Batch):
     ) -> Intervals:
         """Returns the pieces of it in a bracket, on the line, with ends to the float.
 
-        They are met by the points of a grid and, between neighbors, by the least score
-        (the largest one where both are inside), if the score falls and then rises there
-        (or rises and then falls). A piece that reaches the end of the
-        bracket goes on beyond it, as in `interval`; what else lies there is not found.
+        A piece is found where a point of a grid lies in it. Between neighboring points
+        the least score finds a piece, and the largest one a gap if both are inside;
+        that is sure if the score falls and then rises there (or rises and then falls).
+        A piece at an end of the bracket goes on beyond it, as in `interval`; other
+        pieces beyond it are not found.
 
         Args:
           within: The bracket, an `Interval` with ends of shape (), or (m,) for a batch
             of m sets; finite.
           num_points: Points of the grid.
-          max_pieces: How many pieces there is room for; of more the last one holds all
-            that follow, and what lies between.
+          max_pieces: Number of pieces that there is room for. If there are more, the
+            last one spans all that follow, and the gaps between them.
         """
         ends = finite_ends(within)
         return intervals_within(self, self._batch(), *ends, num_points, max_pieces)

@@ -1,5 +1,7 @@
 """Unions of intervals."""
 
+from __future__ import annotations
+
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -15,15 +17,18 @@ from jaxcp.typing import Number
 
 @pytree
 class Intervals(Batch):
-    """A union of closed intervals that are apart; crossed ones hold nothing.
+    """A union of closed intervals that do not meet; crossed ones are empty.
 
-    The number of places k is fixed, so that batches have one shape: there may be fewer
-    pieces. Made by `LevelSet.intervals`.
+    The number k of intervals is fixed, so that batches have one shape: there may be
+    fewer pieces. Made by `LevelSet.intervals`.
 
     Args:
       lower: Lower ends of the pieces, in increasing order, shape (k,), in units of the
         target.
       upper: Upper ends, shape (k,), each below the next lower one.
+
+    See also:
+      sets.LevelSet.intervals, sets.Interval
 
     Example:
       >>> two = Intervals(jnp.array([0.0, 5.0]), jnp.array([1.0, 7.0]))
@@ -81,7 +86,7 @@ class Intervals(Batch):
         """Returns the shape of a target, ()."""
         return ()
 
-    def checked(self, num_sets: int) -> "Intervals":
+    def checked(self, num_sets: int) -> Intervals:
         """Returns the sets if their ends are of shape (m, k)."""
         shapes = np.shape(self.lower), np.shape(self.upper)
         if len(shapes[0]) != 2 or shapes[0] != shapes[1]:

@@ -1,4 +1,6 @@
-"""What all processes of one program must decide alike."""
+"""Decisions that all processes of one program share."""
+
+from __future__ import annotations
 
 import json
 from collections.abc import Callable
@@ -31,9 +33,9 @@ def from_first(
     pack: Callable[[_T], bytes] = _as_json,
     unpack: Callable[[bytes], _T] = json.loads,
 ) -> _T:
-    """Returns what process 0 makes, on all of them, or raises its error on all.
+    """Returns the result of process 0 in every process, or raises its error there.
 
-    It travels as what `pack` makes of it: JSON if that holds it.
+    It travels in the form of `pack`: JSON where that holds it.
     """
     if not together:
         return make()

@@ -1,5 +1,7 @@
 """Chunks of a simulation as bytes: of a file, and to other processes."""
 
+from __future__ import annotations
+
 import hashlib
 import io
 from pathlib import Path

@@ -1,5 +1,7 @@
 """Sums of floats without rounding, so that their order does not matter."""
 
+from __future__ import annotations
+
 import re
 from fractions import Fraction
 from typing import Any

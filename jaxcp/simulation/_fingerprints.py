@@ -1,4 +1,6 @@
-"""Fingerprints of functions: of their code and what it uses, alike in any process."""
+"""Fingerprints of functions and what they use: the same in any process."""
+
+from __future__ import annotations
 
 import dis
 import functools
@@ -24,10 +26,10 @@ _NOT_CODE = ("__doc__", "__firstlineno__", "__static_attributes__")  # of a clas
 
 
 def fingerprint(value: Any, cure: str) -> str:
-    """Returns a text that tells a function or an object from others.
+    """Returns a text that distinguishes a function or an object from others.
 
-    It is of the code of functions, the values that they capture, and those that they
-    name: functions, classes and constants. Libraries count by name. Comments,
+    It depends on the code of functions, the values that they capture, and the
+    functions, classes and constants that they name. Libraries count by name. Comments,
     docstrings, lines and files make no difference.
     """
     reader = _Reader(_package(value))
@@ -263,7 +265,7 @@ def _held(cell):
 
 
 def _taken_apart(value):
-    """Returns what pickle would make an object of."""
+    """Returns the parts from which pickle would rebuild an object."""
     parts = value.__reduce_ex__(4)
     if isinstance(parts, str):
         return [parts]

@@ -1,5 +1,7 @@
 """One batch of replicates as one program, on one device or on every one of a mesh."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -25,7 +27,7 @@ class Batch:
     """Replicates that run at once.
 
     Args:
-      trial: What runs, of a key.
+      trial: Function of a key that runs.
       key: Key of all replicates.
       width: Replicates of one device, one program however many devices there are.
       mesh: The devices; None is the default device alone.

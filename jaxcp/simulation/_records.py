@@ -1,5 +1,7 @@
 """Records of cells: one line of JSON each, with where it comes from."""
 
+from __future__ import annotations
+
 import hashlib
 import json
 import os

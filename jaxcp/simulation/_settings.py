@@ -1,4 +1,6 @@
-"""What tells one simulation from another, whatever the process."""
+"""What distinguishes one simulation from another, in any process."""
+
+from __future__ import annotations
 
 import hashlib
 import re
@@ -22,7 +24,7 @@ _CURE = "leave it out of the trial, or simulate without a checkpoint"
 def settings_of(
     trial: Callable[[Array], PyTree], key: Array, leaves: dict, statistics: list
 ) -> dict[str, Any]:
-    """Returns what tells one simulation from another, as JSON."""
+    """Returns what distinguishes one simulation from another, as JSON."""
     key_data, kind = parts_of(key)
     return {
         "format": _FORMAT,
@@ -37,7 +39,7 @@ def settings_of(
 
 
 def _name_of(statistic):
-    """Returns the name of a statistic's class, and what it is beyond that."""
+    """Returns the name of a statistic's class, and what distinguishes it further."""
     module = module_of(statistic)
     if module.partition(".")[0] == "jaxcp":
         return repr(statistic)

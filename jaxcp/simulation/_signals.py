@@ -1,5 +1,7 @@
 """Interrupts that wait for the end of a chunk."""
 
+from __future__ import annotations
+
 import contextlib
 import signal
 import threading
@@ -23,7 +25,7 @@ class PatientStop:
         self._notes = notes
         self._handlers: dict[int, Any] = {}
 
-    def __enter__(self) -> "PatientStop":
+    def __enter__(self) -> PatientStop:
         main = threading.current_thread() is threading.main_thread()
         if self._notes and main:
             for number in _SIGNALS:
@@ -36,7 +38,7 @@ class PatientStop:
             self.deliver(self.signal)
 
     def deliver(self, number: int) -> None:
-        """Lets a noted signal, of this process or another, do what it does, once."""
+        """Lets a noted signal, of this process or another, take effect, once."""
         self._restore()
         self.signal = 0
         signal.raise_signal(signal.Signals(number))

@@ -1,5 +1,7 @@
 """Checkpoints: a folder with the settings of a simulation and a file for each chunk."""
 
+from __future__ import annotations
+
 import errno
 import hashlib
 import json
@@ -82,7 +84,7 @@ class Checkpoint:
 
     @property
     def _identity(self) -> str:
-        """What chunks of this simulation, and of no other, carry."""
+        """The mark of chunks of this simulation alone."""
         fixed = {k: v for k, v in self._settings.items() if k not in _MAY_CHANGE}
         text = json.dumps(fixed, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()

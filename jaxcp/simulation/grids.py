@@ -1,5 +1,7 @@
 """Grids of independent cells: a file for each, on any executor, resumable."""
 
+from __future__ import annotations
+
 import sys
 import time
 import traceback
@@ -39,8 +41,9 @@ def run_grid(
     Records carry a fingerprint of `fn`: of its code, the values that it captures, and
     the functions, classes and constants that it names (those of libraries, and what is
     reached through a module, by name only; lists and dicts outside of it, not at all).
-    Comments and docstrings make no difference. Where another function of that name has
-    finished a cell the call is refused. With a `revision` there is no fingerprint.
+    Comments and docstrings make no difference. The call is refused where another
+    function of that name has finished a cell. With a `revision` there is no
+    fingerprint.
 
     Without an executor, all processes of one program (`jaxcp.distributed`) run each
     cell together. Otherwise any executor will do. Process pools must start their
@@ -54,13 +57,14 @@ def run_grid(
       fn: Function of the settings of a cell, by name, that returns a dict of results
         (or a list of them: several rows of one cell): numbers, arrays, and text, of
         which "NaN", "Infinity" and "-Infinity" are read as numbers.
-      cells: Settings of each cell: dicts of what JSON can hold. A "seed" among them is
-        recorded as such. Keys are text; infinities and NaN are floats, not text.
+      cells: Settings of each cell: dicts of values that JSON can hold. A "seed" among
+        them is recorded as such. Keys are text; infinities and NaN are floats, not
+        text.
       out: Folder of the files, made if it is not there.
       executor: Where cells run. Defaults to this process, one after the other.
-      revision: What tells this version of `fn` from others that had the same name, in
-        place of its fingerprint: records of one revision count, whatever the code. The
-        fingerprint of earlier records, as revision, says that they are still good.
+      revision: A text that distinguishes this version of `fn` from others of the same
+        name, in place of its fingerprint: records of one revision count, whatever the
+        code. With the fingerprint of earlier records as revision these are still good.
       progress: Whether to show a progress bar (needs tqdm).
 
     Returns:
@@ -70,13 +74,19 @@ def run_grid(
       cells share one.
 
     Raises:
-      ValueError: if a cell is no dict or holds what JSON cannot, without a revision if
-        another function of that name has finished a cell, or `fn` has no name or
-        captures what has no fingerprint (an open file), or if a record is damaged, of
-        another cell or of an earlier version.
+      ValueError: if a cell is no dict or holds values that JSON cannot; if another
+        function of that name has finished a cell and there is no revision; if `fn` has
+        no name or captures a value without a fingerprint (an open file); or if a record
+        is damaged, or is that of another cell or an earlier version.
       OSError: if `out` cannot be written. Finished cells are kept.
       RuntimeError: if the executor broke, as pools do when a worker is killed. Finished
         cells are kept.
+
+    Cost:
+      One call of `fn` and one file for each cell that has none yet.
+
+    See also:
+      simulation.collect, simulate
 
     Example:
       >>> import tempfile
@@ -113,7 +123,7 @@ def run_grid(
 
 
 def _origin(fn: Callable[..., Any], revision: str) -> Record:
-    """Returns what tells the records of a function from those of others."""
+    """Returns what distinguishes the records of a function from others."""
     function = getattr(fn, "__qualname__", "<lambda>")
     bound = not isinstance(getattr(fn, "__self__", None), ModuleType | None)
     if (function.endswith("<lambda>") or bound) and not revision:
@@ -189,7 +199,7 @@ def _run_cell(fn: Callable[..., Any], cell: Mapping[str, Any]) -> Record:
 
 
 def _record(settings, outcome):
-    """Returns an outcome with what it was made of, and where."""
+    """Returns an outcome with its origin and surroundings."""
     finished = datetime.now(UTC).isoformat(timespec="seconds")
     about = {"settings": plain(settings), "seed": plain(settings.get("seed"))}
     about |= {"finished": finished} | _records.surroundings()

@@ -1,5 +1,7 @@
 """Many replicates of one trial, in chunks: to report, to save, to stop after."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -47,21 +49,22 @@ def simulate(
     checkpoint: str | Path | None = None,
     progress: bool = False,
 ) -> PyTree:
-    """Returns the results of independent replicates of a trial, from outside of jit.
+    """Returns the results of independent replicates of a trial. Call it outside of jit.
 
     Replicate i gets the key `fold_in(key, i)`. Each device runs batches of one size, a
     jitted, vmapped program each, so that results depend neither on the number of
     devices and processes nor on interruptions, to the last bit. (They depend on the
-    batch size, and with it on the number of trials, as rounding does: XLA may add
-    floats in another order.) Define `trial` once and a second call compiles nothing;
-    like jit, it sees what the trial closes over as it was at the first call.
+    batch size, and so on the number of trials, by rounding: XLA may add floats in
+    another order.) Define `trial` once and a second call compiles nothing; like jit, it
+    sees what the trial closes over as it was at the first call.
 
     With a checkpoint the simulation can be killed at any time, and the same call, on
-    any number of devices, goes on to the same bits: each chunk of about a second is a
-    file, written whole or not at all. Ctrl-C and SIGTERM then stop after the running
-    chunk (a second one at once). More trials than before may be asked for. The folder
-    refuses other simulations: another program of the trial or constants in it, code of
-    its callbacks or values that they capture, key, statistics, or flags of jax.
+    any number of devices, goes on to the same results, to the last bit: each chunk of
+    about a second is a file, written whole or not at all. Ctrl-C and SIGTERM then stop
+    after the running chunk (a second one at once). More trials than before may be asked
+    for. The folder refuses other simulations: another program of the trial or constants
+    in it, code of its callbacks or values that they capture, key, statistics, or flags
+    of jax.
 
     Under `jax.distributed` (see `jaxcp.distributed`) all processes make the same call
     and get the same results; process 0 writes the checkpoint.
@@ -73,8 +76,8 @@ def simulate(
       batch_size: Replicates at once on each device: a matter of memory and speed only.
         Defaults to as many as fit 16 MiB (a GPU: 1 GiB) by the compiler's account, at
         most 16,384 (a GPU: 131,072) and a 16th of all. Choose it for trials of seconds.
-      mesh: Devices to share the replicates out to, along all axes. Defaults to all
-        devices, or to `jax_default_device` if set; as few as there are batches.
+      mesh: Devices that share the replicates, along all axes. Defaults to all devices,
+        or to `jax_default_device` if set; no more than there are batches.
       reduce: Statistics in place of results: `simulation.Total()` (integers),
         `simulation.Moments()` or `simulation.Quantiles(levels)`, one for all leaves or
         a pytree of them that is a prefix of the result; None keeps a leaf's values.
@@ -87,12 +90,21 @@ def simulate(
 
     Raises:
       ValueError: if an argument is out of range, the key is of the kind "rbg", the
-        trial makes numpy arrays of what depends on its key or returns something else
-        than arrays of numbers, a statistic does not fit a result, or the checkpoint is
-        of another simulation, an earlier version or more trials, damaged or in use, or
-        a callback captures what cannot be told from others, e.g. an open file.
+        trial turns values that depend on its key into numpy arrays, or returns
+        something else than arrays of numbers; a statistic does not fit a result; the
+        checkpoint is of another simulation, an earlier version or more trials, is
+        damaged or in use; or a callback captures a value without a fingerprint, e.g. an
+        open file.
       OSError: if the checkpoint cannot be written. Chunks written before are kept.
       RuntimeError: if another process of the program ended.
+
+    Cost:
+      One compilation for a trial and a batch size. Memory of one batch on each device,
+      and of the results without `reduce`.
+
+    See also:
+      simulation.run_grid, simulation.Moments, simulation.Total, simulation.Quantiles,
+      distributed.initialize
 
     Example:
       >>> trial = lambda key: {"mean": jnp.mean(jax.random.normal(key, (10,)))}
@@ -128,7 +140,7 @@ def simulate(
 
 @dataclass(frozen=True)
 class _Plan:
-    """What is run, and how it is shared out."""
+    """The trial, and how its replicates are shared among devices."""
 
     batch: _programs.Batch
     num_trials: int
@@ -146,7 +158,7 @@ class _Plan:
         return [s.of_chunk(v) for s, v in zip(self.statistics, values, strict=True)]
 
     def combined(self, done: dict[Span, Statistics]) -> PyTree:
-        """Returns what the statistics of all chunks amount to."""
+        """Returns the statistics of all chunks together."""
         leaves, structure = jax.tree.flatten(self.shapes)
         chunks = [done[span] for span in sorted(done)]
         pairs = zip(self.statistics, leaves, strict=True)

@@ -1,10 +1,12 @@
 """Statistics of replicates that do not depend on how replicates were grouped.
 
 Each leaf of a trial's result has a statistic: numbers of a chunk of replicates
-(`of_chunk`), and what chunks amount to together (`combine`). Counts are integers, sums
-of floats are exact, quantiles are order statistics: no chunk size, number of devices
-or interruption changes a bit of them.
+(`of_chunk`), and the statistic of all chunks (`combine`). Counts are integers, sums of
+floats are exact, quantiles are order statistics: no chunk size, number of devices or
+interruption changes a bit of them.
 """
+
+from __future__ import annotations
 
 import math
 from collections.abc import Sequence
@@ -38,7 +40,7 @@ class Statistic(Protocol):
 
 
 class Estimate(NamedTuple):
-    """What replicates of a leaf are like, arrays of its shape. Made by `Moments`.
+    """Statistics of the replicates of a leaf, arrays of its shape. Made by `Moments`.
 
     Args:
       mean: Mean over the replicates, NaN without any.
@@ -48,6 +50,9 @@ class Estimate(NamedTuple):
       minimum: Smallest value; NaN if any is.
       maximum: Largest value; NaN if any is.
       count: Number of replicates.
+
+    See also:
+      simulation.Moments, simulate
     """
 
     mean: np.ndarray
@@ -78,6 +83,9 @@ class Total:
 
     A sum is an integer of 64 bits, also where jax counts in 32 (a count in single
     precision stops at 16,777,216), and a Python integer where those are too few.
+
+    See also:
+      simulate, simulation.Moments, simulation.Quantiles
 
     Example:
       >>> trial = lambda key: jax.random.uniform(key, (3,)) < 0.5
@@ -111,7 +119,10 @@ class Moments:
 
     Sums of values and of their squares are exact (up to underflow); the mean and the
     variance are rounded once, to double precision. An infinite value makes the mean
-    infinite, and it says so rather than leaving the value out.
+    infinite: it is not left out.
+
+    See also:
+      simulate, simulation.Estimate, simulation.Total, simulation.Quantiles
 
     Example:
       >>> trial = lambda key: {"width": jax.random.uniform(key)}
@@ -156,6 +167,9 @@ class Quantiles:
 
     Args:
       levels: Level or levels in (0, 1], numbers, read as the decimals they print as.
+
+    See also:
+      simulate, simulation.Moments, empirical_quantile
 
     Example:
       >>> trial = lambda key: jax.random.uniform(key)

@@ -1,4 +1,6 @@
-"""Tables of what the cells of a grid have found."""
+"""Tables of the results of a grid."""
+
+from __future__ import annotations
 
 import csv
 import json
@@ -27,6 +29,12 @@ def collect(out: str | Path, table: str | Path | None = None) -> list[dict[str, 
         changed, or the table has another ending.
       ImportError: for a Parquet table if neither library is installed.
 
+    Cost:
+      One read of each file.
+
+    See also:
+      simulation.run_grid
+
     Example:
       >>> import tempfile
       >>> from jaxcp.simulation import run_grid
@@ -51,7 +59,7 @@ def collect(out: str | Path, table: str | Path | None = None) -> list[dict[str, 
 
 
 def _varying(records):
-    """Returns the names of what tells the functions of several records apart."""
+    """Returns the names of entries that distinguish the functions of records."""
     told = ("module", "function", "revision")
     varying = [name for name in told if len({r[name] for r in records}) > 1]
     functions = [tuple(record[name] for name in told) for record in records]

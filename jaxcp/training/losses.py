@@ -1,5 +1,7 @@
 """The loss of conformal training: how large sets calibrated in the batch would be."""
 
+from __future__ import annotations
+
 import math
 from dataclasses import KW_ONLY, replace
 from functools import partial
@@ -30,7 +32,7 @@ Rows = tuple[PyTree, PyTree]  # predictions and targets
 
 @pytree
 class SizeLoss(Generic[_Score]):
-    """The mean soft size of sets that one half of a batch calibrates, to make small.
+    """The mean soft size of sets that are calibrated in the batch: a loss to minimize.
 
     mean_i [w(y_i) max(size_i - target_size, 0) + L_i]. Half of the batch gives the
     threshold q, the other half the soft sets at q. The classification loss L is 0, or a
@@ -48,7 +50,7 @@ class SizeLoss(Generic[_Score]):
       bandwidth: Softness of the threshold > 0, shape (), in units of the score.
       nearest: Scores whose gradients are averaged, without a bandwidth. Defaults to
         sqrt(n), whose variance falls with n; 1 is the gradient of the threshold itself.
-        Many more are biased: as their mean is below q, scales in the score drift.
+        Many more bias it: their mean is below q, and scales in the score drift.
       target_size: Size that costs nothing, shape (), in units of the size.
       size_weights: Weight w >= 0 of the size by true label, shape (k,). Defaults to 1.
       classification_weights: Weights >= 0 of missing the target, shape (), or of every
@@ -58,9 +60,22 @@ class SizeLoss(Generic[_Score]):
       None: calibrate the trained model with `jaxcp.calibrate` on rows that training did
       not see; then 1 - alpha.
 
+    Assumption:
+      None for coverage after calibration.
+
+    Cost:
+      n + m scores, one selection in O(n) and m soft sizes; a gradient takes a few times
+      as long.
+
     References:
-      Stutz, Dvijotham, Cemgil, Doucet, Learning Optimal Conformal Classifiers, 2022.
-      Noorani et al., Conformal Risk Minimization with Variance Reduction, 2024.
+      Stutz, Dvijotham, Cemgil, Doucet, Learning Optimal Conformal Classifiers, ICLR,
+      2022.
+      Noorani, Romero, Dal Fabbro, Hassani, Pappas, Conformal Risk Minimization with
+      Variance Reduction, arXiv 2411.01696, 2024.
+
+    See also:
+      training.conformal_training_loss, training.train_score, training.soft_size,
+      calibrate
 
     Example:
       >>> from jaxcp.scores import Absolute
@@ -97,7 +112,7 @@ class SizeLoss(Generic[_Score]):
           preds_cal: Predictions for one half of the batch, leading axis n.
           y_cal: Their targets, shape (n, ...).
           preds: Predictions for the other half, leading axis m.
-          y: Their targets, shape (m, ...), for the weights, which go by them.
+          y: Their targets, shape (m, ...), for the weights, which depend on them.
           key: Random key, for scores whose sets are unions of balls.
 
         Returns:
@@ -127,9 +142,9 @@ def conformal_training_loss(
     key: Array | None = None,
     **options: Any,
 ) -> Array:
-    """Returns the mean soft size of sets that one half of a batch calibrates.
+    """Returns the mean soft size of sets that are calibrated in the batch.
 
-    The `SizeLoss` of these options, of one batch.
+    The `SizeLoss` with these options, on one batch.
 
     Args:
       score: Nonconformity score; its hyperparameters may be trained as well.
@@ -152,6 +167,19 @@ def conformal_training_loss(
       None: calibrate the trained model with `jaxcp.calibrate` on rows that training did
       not see; then 1 - alpha.
 
+    Assumption:
+      None for coverage after calibration.
+
+    Cost:
+      That of `training.SizeLoss`.
+
+    References:
+      Stutz, Dvijotham, Cemgil, Doucet, Learning Optimal Conformal Classifiers, ICLR,
+      2022.
+
+    See also:
+      training.SizeLoss, training.train_score, calibrate
+
     Example:
       >>> from jaxcp.scores import LAC
       >>> p, y = jnp.array([[0.8, 0.2], [0.4, 0.6]] * 5), jnp.array([0, 1] * 5)
@@ -165,7 +193,7 @@ def conformal_training_loss(
 
 
 def prepare(loss: SizeLoss, calibration: Rows, new: Rows) -> tuple[SizeLoss, Array]:
-    """Returns a loss with checked options and the rank that its alpha comes to."""
+    """Returns a loss with checked options, and the rank of its alpha."""
     inputs.check_score(loss.score)
     _check_halves(loss.score, calibration, new)
     known = {"alpha": None, **_numbers_of(loss), **_weights_of(loss, *new)}
@@ -218,7 +246,7 @@ def _threshold(loss, rank, scores):
 
 
 def _numbers_of(loss):
-    """Returns checked numbers, of one type whatever they come as: no new traces."""
+    """Returns checked numbers in one type, so that nothing is traced anew."""
     _checks.check_scalars(target_size=loss.target_size)
     soft.check_positive("temperature", loss.temperature)
     if loss.bandwidth is not None:
@@ -251,7 +279,7 @@ def _weights_of(loss, preds, y):
     weights = {name: as_arrays(**{name: getattr(loss, name)}) for name in _WEIGHTS}
     given = {name: value for name, value in weights.items() if value is not None}
     if y is None and given:
-        raise ValueError("expected y, which size and classification weights go by")
+        raise ValueError("expected y, on which size and classification weights depend")
     for name, value in given.items():
         _checks.check_weights(name, value)
         if value.ndim or name == "size_weights":

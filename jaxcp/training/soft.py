@@ -1,5 +1,7 @@
 """Sets with soft edges: membership and size that have gradients in the threshold."""
 
+from __future__ import annotations
+
 from functools import partial
 
 import jax
@@ -42,8 +44,21 @@ def soft_membership(
         temperature is not positive, or predictions or targets are not valid for the
         score.
 
+    Guarantee:
+      None: a stand-in for membership, for training.
+
+    Assumption:
+      None.
+
+    Cost:
+      One score for each of m rows.
+
     References:
-      Stutz, Dvijotham, Cemgil, Doucet, Learning Optimal Conformal Classifiers, 2022.
+      Stutz, Dvijotham, Cemgil, Doucet, Learning Optimal Conformal Classifiers, ICLR,
+      2022.
+
+    See also:
+      training.soft_size, training.SizeLoss, soft_conformal_quantile
 
     Example:
       >>> from jaxcp.scores import Absolute
@@ -69,15 +84,15 @@ def soft_size(
     key: Array | None = None,
     num_samples: int = 64,
 ) -> Array:
-    """Returns the sizes of sets with soft edges, to make small by training.
+    """Returns the sizes of sets with soft edges, to minimize in training.
 
     Labels: the sum of their soft memberships. Intervals, boxes and ellipsoids: their
-    width or volume with every length w (a side, a radius) as temperature *
-    log(1 + exp(w / temperature)), so that crossed ends have a gradient too. Unions of
-    balls, and other sets with an estimate: the volume itself, with its gradient as in
+    width or volume with every length w (a side, a radius) as temperature * log(1 +
+    exp(w / temperature)), so that crossed ends have a gradient too. Unions of balls,
+    and other sets with an estimate: the volume itself, with its gradient as in
     `jaxcp.volume`. Sets of your own offer `soft_size(temperature)`. For temperature ->
-    0 these are the sizes of the sets, but that a label whose score is equal to q counts
-    1/2: as many do for `TopK`.
+    0 these are the sizes of the sets, except that a label whose score equals q counts
+    1/2, as is common for `TopK`.
 
     Args:
       score: Nonconformity score of one example.
@@ -99,8 +114,21 @@ def soft_size(
         with), a key is missing, `q` does not fit, a concrete temperature is not
         positive, or predictions are not valid for the score.
 
+    Guarantee:
+      None: a stand-in for the size, for training.
+
+    Assumption:
+      None.
+
+    Cost:
+      One set for each of m rows; unions of balls take `num_samples` points each.
+
     References:
-      Stutz, Dvijotham, Cemgil, Doucet, Learning Optimal Conformal Classifiers, 2022.
+      Stutz, Dvijotham, Cemgil, Doucet, Learning Optimal Conformal Classifiers, ICLR,
+      2022.
+
+    See also:
+      training.soft_membership, training.SizeLoss, metrics.sizes
 
     Example:
       >>> from jaxcp.scores import LAC

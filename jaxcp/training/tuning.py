@@ -1,5 +1,7 @@
 """Hyperparameters of a score: learned by gradient, or chosen from a grid."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -36,8 +38,8 @@ def train_score(
 ) -> _Score:
     """Returns the score with hyperparameters trained towards small sets.
 
-    Every step deals the rows into two halves at random and takes a gradient step on
-    the `SizeLoss` of the one calibrated by the other. All leaves of the score are
+    Every step splits the rows into two random halves and takes a gradient step on the
+    `SizeLoss` of one half, calibrated by the other. All leaves of the score are
     trained: the penalty of `RAPS`, the parameters of a `Custom` score. Define optimizer
     and projection once: each new one compiles.
 
@@ -51,10 +53,10 @@ def train_score(
         with a `SizeLoss`, like the options.
       optimizer: An `optax.GradientTransformation`.
       num_steps: Number of steps.
-      project: Keeps hyperparameters in range, a function from score to score; such as
-        `lambda s: replace(s, penalty=jnp.maximum(s.penalty, 0), k_reg=2)` by
-        `dataclasses.replace`, which also holds k_reg. Without it a penalty may end
-        below 0, and `jaxcp.calibrate` refuses the score.
+      project: A function from score to score that keeps hyperparameters in range, such
+        as `lambda s: replace(s, penalty=jnp.maximum(s.penalty, 0), k_reg=2)` with
+        `dataclasses.replace`, which also keeps k_reg fixed. Without it a penalty may
+        end below 0, and `jaxcp.calibrate` refuses the score.
       **options: Of the `SizeLoss`: `temperature`, which must be given, `bandwidth`,
         `nearest`, `target_size`, `size_weights` and `classification_weights`.
 
@@ -62,15 +64,25 @@ def train_score(
       The trained score.
 
     Raises:
-      ValueError: if the score has no hyperparameters, `project` changes what it is made
-        of, there are fewer than two rows or too few for alpha, or arguments are not
-        valid for the `SizeLoss`.
+      ValueError: if the score has no hyperparameters, `project` changes its structure,
+        there are fewer than two rows or too few for alpha, or arguments are not valid
+        for the `SizeLoss`.
 
     Guarantee:
-      None on these rows. 1 - alpha after `jaxcp.calibrate(score, ...)` on other rows.
+      None on these rows; 1 - alpha after `jaxcp.calibrate(score, ...)` on other rows.
+
+    Assumption:
+      Rows of the final calibration are others, exchangeable with test examples.
+
+    Cost:
+      `num_steps` gradients of a `SizeLoss` on all rows, in one scan.
 
     References:
-      Stutz, Dvijotham, Cemgil, Doucet, Learning Optimal Conformal Classifiers, 2022.
+      Stutz, Dvijotham, Cemgil, Doucet, Learning Optimal Conformal Classifiers, ICLR,
+      2022.
+
+    See also:
+      training.SizeLoss, training.select_score, calibrate
 
     Example:
       >>> import functools, optax
@@ -110,7 +122,7 @@ def select_score(
     *,
     num_splits: int = 10,
 ) -> _Score:
-    """Returns the score, of a grid of them, whose sets are the smallest.
+    """Returns the score from a grid whose sets are the smallest.
 
     Every candidate is calibrated, exactly, on one half of the rows and its sets of the
     other half are measured; sizes are means over random splits.
@@ -130,14 +142,23 @@ def select_score(
     Raises:
       ValueError: if no hyperparameter has a leading axis or their lengths differ, a
         candidate is not valid, there are fewer than two rows or too few for alpha, or
-        the sets have no size in closed form or, as inner boxes, one to be large.
+        the sets have no size in closed form, or are inner boxes, which should be large.
 
     Guarantee:
-      None on these rows. 1 - alpha after `jaxcp.calibrate(score, ...)` on other rows.
+      None on these rows; 1 - alpha after `jaxcp.calibrate(score, ...)` on other rows.
+
+    Assumption:
+      Rows of the final calibration are others, exchangeable with test examples.
+
+    Cost:
+      `num_splits` times g calibrations of half of the rows, in one program.
 
     References:
       Angelopoulos, Bates, Malik, Jordan, Uncertainty Sets for Image Classifiers Using
-      Conformal Prediction, 2021, appendix E.
+      Conformal Prediction, ICLR, 2021, appendix E.
+
+    See also:
+      training.train_score, scores.RAPS, calibrate
 
     Example:
       >>> from jaxcp.scores import RAPS
@@ -269,7 +290,7 @@ def _check_enough(n, rank):
     """Raises ValueError if a half of n rows has an infinite threshold, if known."""
     if is_concrete(rank) and int(jnp.max(rank)) > (n + 1) // 2:
         raise ValueError(
-            f"expected more rows, got {n}: half of them have an infinite threshold at "
+            f"expected more rows, got {n}: half of them give an infinite threshold at "
             "this alpha"
         )
 

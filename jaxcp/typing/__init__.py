@@ -1,8 +1,7 @@
 """What jaxcp asks of scores, sets, learners, methods and bets: also of yours.
 
-A class need not name the protocol that it follows: its methods are enough. Classes
-with hyperparameters are a `jaxcp.pytree`. What a protocol calls optional is asked for
-by a protocol of its own.
+A class need not name the protocol that it follows: its methods are enough. Classes with
+hyperparameters are a `jaxcp.pytree`. Optional methods have protocols of their own.
 """
 
 from jaxcp.typing.learners import (

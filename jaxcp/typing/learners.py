@@ -1,5 +1,7 @@
 """What fits: learners."""
 
+from __future__ import annotations
+
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -15,6 +17,9 @@ class Learner(Protocol):
     Hyperparameters are fields of a pytree. Parameters that are the same in every fit
     may be wrapped in `learners.Shared`; they are then kept once. A learner may also be
     a `LeavesOneOut` or a `ChecksData`.
+
+    See also:
+      learners.FunctionLearner, learners.check, typing.LeavesOneOut, typing.ChecksData
     """
 
     def fit(self, key: Array, x: PyTree, y: Array, weights: Array) -> PyTree:
@@ -29,6 +34,9 @@ class FitsOnHost(Protocol):
     """A learner of models that are not of jax, as `learners.Estimator`.
 
     It takes inputs and targets as they were given and returns numpy arrays.
+
+    See also:
+      learners.Estimator
     """
 
     def num_rows(self, x: Any) -> int:
@@ -52,7 +60,11 @@ AnyLearner = Learner | FitsOnHost  # what the cross-conformal verbs take
 
 @runtime_checkable
 class LeavesOneOut(Learner, Protocol):
-    """A learner with a closed form of all n refits without one row."""
+    """A learner with a closed form of all n refits without one row.
+
+    See also:
+      jackknife_plus, learners.Ridge
+    """
 
     def leave_one_out(self, x: PyTree, y: Array) -> PyTree:
         """Returns the parameters of the refits, stacked: the i-th without row i."""
@@ -60,7 +72,11 @@ class LeavesOneOut(Learner, Protocol):
 
 @runtime_checkable
 class ChecksData(Learner, Protocol):
-    """A learner that says what it cannot be fitted with."""
+    """A learner that checks its data and hyperparameters.
+
+    See also:
+      typing.Learner, learners.check
+    """
 
     def check(self, x: PyTree, y: Array) -> None:
         """Raises ValueError for inputs, targets or hyperparameters that do not fit."""

@@ -1,5 +1,7 @@
 """What scores are, methods for streams, and bets."""
 
+from __future__ import annotations
+
 from typing import Protocol, runtime_checkable
 
 from jax import Array
@@ -15,6 +17,9 @@ class Score(Protocol):
     A score may also say what `pred` is, by `takes` from `jaxcp.scores.inputs`, and
     offer `check(preds, y=None, mask=None)`, which raises ValueError for other batches
     that it cannot score: `calibrate` and every predictor check by both at the door.
+
+    See also:
+      scores.Custom, scores.check, pytree
     """
 
     def __call__(self, pred: PyTree, y: Array) -> Array:
@@ -29,6 +34,9 @@ class LabelScore(Score, Protocol):
     """A score of labels 0, ..., k - 1, as `scores.Labelwise` is by `labels` alone.
 
     With a true `inclusive` its sets add the label that crosses the threshold.
+
+    See also:
+      scores.Labelwise, sets.LabelSet
     """
 
     def labels(self, pred: PyTree) -> Array:
@@ -37,7 +45,11 @@ class LabelScore(Score, Protocol):
 
 @runtime_checkable
 class EstimatesSets(Score, Protocol):
-    """A score that estimates volumes of its sets, which are known by membership."""
+    """A score that estimates volumes of its sets, which are known by membership.
+
+    See also:
+      volume, scores.Density, scores.Latent
+    """
 
     def estimate_log_size(
         self, key: Array, pred: PyTree, q: Array, num_samples: int, *, sobol: bool
@@ -51,7 +63,10 @@ class Online(Protocol):
 
     The state is a pytree of arrays: save it, load it and go on. It keeps its shapes and
     types from step to step, for `online.run` is a scan. `online.Stream` makes `step`,
-    with its checks, of a threshold and of what is learnt.
+    with its checks, from `threshold` and `learn`.
+
+    See also:
+      online.Stream, online.run
     """
 
     def init(
@@ -71,6 +86,9 @@ class Scorecaster(Protocol):
 
     It is a pytree, and so is its state, which keeps its shapes and types. Scores have
     one component; a forecast may be any finite number.
+
+    See also:
+      online.PID
     """
 
     def init(self, scores: Array, alpha: ArrayLike) -> tuple[PyTree, Array]:
@@ -87,6 +105,9 @@ class Martingale(Protocol):
     It starts with a capital of 1, and each bet has a mean of at most 1 under a uniform
     p-value: then the capital reaches c with probability at most 1/c. It is a pytree,
     and its state keeps its shapes and types.
+
+    See also:
+      pvalues.watch, pvalues.SimpleJumper
     """
 
     def init(self) -> PyTree:
@@ -98,7 +119,11 @@ class Martingale(Protocol):
 
 @runtime_checkable
 class CheckedMartingale(Martingale, Protocol):
-    """A martingale that is asked whether its parameters are valid before it bets."""
+    """A martingale that is asked whether its parameters are valid before it bets.
+
+    See also:
+      pvalues.watch, typing.Martingale
+    """
 
     def check(self) -> None:
         """Raises ValueError for parameters that are known and not valid."""
@@ -106,9 +131,12 @@ class CheckedMartingale(Martingale, Protocol):
 
 @runtime_checkable
 class MemorylessMartingale(Martingale, Protocol):
-    """A martingale whose bets do not depend on what it won: `watch` sums their logs.
+    """A martingale whose bets do not depend on earlier wins: `watch` sums their logs.
 
     `step` adds `log_bet(p_value)` to the state, and returns its `log_capital` too.
+
+    See also:
+      pvalues.watch, pvalues.PowerMartingale
     """
 
     def log_bet(self, p_value: Array) -> PyTree:

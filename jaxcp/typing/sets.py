@@ -1,5 +1,7 @@
 """What sets offer: a protocol for each thing that some of them can do."""
 
+from __future__ import annotations
+
 from collections.abc import Hashable, Iterable
 from typing import Any, Protocol, Self, runtime_checkable
 
@@ -8,10 +10,13 @@ from jax import Array
 
 @runtime_checkable
 class Set(Protocol):
-    """A prediction set for one example: whatever knows its members.
+    """A prediction set for one example: any object that knows its members.
 
-    What else a set offers is said by the protocols that follow. They go by its methods,
-    not by its class, and ask for a method of one example: leading axes are batches.
+    The next protocols say what else a set may offer. They look at its methods, not at
+    its class. A method is for one example; leading axes are batches.
+
+    See also:
+      sets.Interval, sets.membership
     """
 
     def contains(self, y: Array) -> Array:
@@ -20,7 +25,11 @@ class Set(Protocol):
 
 @runtime_checkable
 class HasSize(Set, Protocol):
-    """A set with a size in closed form: sizes, their means and strata by size."""
+    """A set with a size in closed form: sizes, their means and strata by size.
+
+    See also:
+      metrics.sizes, metrics.mean_size
+    """
 
     def size(self) -> Array:
         """Returns the width, count or volume of the set, shape ()."""
@@ -28,7 +37,11 @@ class HasSize(Set, Protocol):
 
 @runtime_checkable
 class MayBeEmpty(Set, Protocol):
-    """A set that knows whether it is empty; others are where their size is 0."""
+    """A set that knows whether it is empty; others are where their size is 0.
+
+    See also:
+      metrics.empty_rate
+    """
 
     def is_empty(self) -> Array:
         """Returns whether nothing is in the set, a bool of shape ()."""
@@ -36,7 +49,11 @@ class MayBeEmpty(Set, Protocol):
 
 @runtime_checkable
 class HasLabels(Set, Protocol):
-    """A set of labels out of 0, ..., k - 1: metrics of classes and of single labels."""
+    """A set of labels out of 0, ..., k - 1: metrics of classes and of single labels.
+
+    See also:
+      sets.LabelSet, metrics.class_coverage
+    """
 
     def members(self) -> Array:
         """Returns which labels are in the set, bool of shape (k,)."""
@@ -44,7 +61,11 @@ class HasLabels(Set, Protocol):
 
 @runtime_checkable
 class HasNames(HasLabels, Protocol):
-    """A set of labels that may have names: calibrations with `classes` give theirs."""
+    """A set of labels that may have names: calibrations with `classes` give theirs.
+
+    See also:
+      sets.LabelSet, calibrate
+    """
 
     def named(self, classes: Iterable[Hashable] | None) -> Self:
         """Returns the set with these k names for its labels, or without for None."""
@@ -59,6 +80,9 @@ class HasShapes(Set, Protocol):
 
     Metrics then refuse targets of another shape; a single output may come with an axis
     of its own or without.
+
+    See also:
+      metrics.coverage
     """
 
     def checked(self, num_sets: int) -> Self:
@@ -70,7 +94,11 @@ class HasShapes(Set, Protocol):
 
 @runtime_checkable
 class HasEnds(Set, Protocol):
-    """A set of all targets between two ends, which is closed: an interval or a box."""
+    """A set of all targets between two ends, which is closed: an interval or a box.
+
+    See also:
+      sets.Interval, sets.Box
+    """
 
     def ends(self) -> tuple[Array, Array]:
         """Returns (lower, upper): y is in the set iff all(lower <= y <= upper).
@@ -78,13 +106,17 @@ class HasEnds(Set, Protocol):
         Each of the shape of a target; leading axes are batches.
         """
 
-    def with_ends(self, lower: Array, upper: Array) -> "HasEnds":
+    def with_ends(self, lower: Array, upper: Array) -> HasEnds:
         """Returns the set of this kind with other ends."""
 
 
 @runtime_checkable
 class HasWidths(Set, Protocol):
-    """A set that says how large errors are, so that metrics see digits get lost."""
+    """A set that says how wide it is, so that metrics notice lost digits.
+
+    See also:
+      metrics.coverage
+    """
 
     def widths(self) -> Array:
         """Returns how far the ends of each number are apart, shaped as a target."""
@@ -92,7 +124,11 @@ class HasWidths(Set, Protocol):
 
 @runtime_checkable
 class HasBounds(Set, Protocol):
-    """A set that fits into a box: pictures show what lies in it."""
+    """A set that fits into a box: pictures show what lies in it.
+
+    See also:
+      plotting.plot_region
+    """
 
     def bounds(self) -> tuple[Array, Array]:
         """Returns corners (lower, upper) of a box around it, each of shape (d,)."""
@@ -100,7 +136,11 @@ class HasBounds(Set, Protocol):
 
 @runtime_checkable
 class HasLogSize(Set, Protocol):
-    """A set in R^d with a volume in closed form, for `jaxcp.volume`."""
+    """A set in R^d with a volume in closed form, for `jaxcp.volume`.
+
+    See also:
+      volume
+    """
 
     def log_size(self) -> Array:
         """Returns the log of the volume, shape (); -inf for nothing."""
@@ -108,7 +148,11 @@ class HasLogSize(Set, Protocol):
 
 @runtime_checkable
 class HasEstimate(Set, Protocol):
-    """A set in R^d whose volume is estimated, for `jaxcp.volume` and training."""
+    """A set in R^d whose volume is estimated, for `jaxcp.volume` and training.
+
+    See also:
+      volume, training.soft_size
+    """
 
     def estimate_log_size(
         self, key: Array, num_samples: int, *, sobol: bool
@@ -121,7 +165,11 @@ class HasEstimate(Set, Protocol):
 
 @runtime_checkable
 class HasSoftSize(Set, Protocol):
-    """A set with a size that has a gradient where it is crossed too, for training."""
+    """A set with a size that has a gradient where it is crossed too, for training.
+
+    See also:
+      training.soft_size
+    """
 
     def soft_size(self, temperature: Array) -> Array:
         """Returns the size with lengths w as temperature log(1 + exp(w / temperature)).
@@ -132,7 +180,11 @@ class HasSoftSize(Set, Protocol):
 
 @runtime_checkable
 class HasRounding(Set, Protocol):
-    """A set that holds targets beyond its threshold by rounding, or not."""
+    """A set that may hold targets beyond its threshold by rounding.
+
+    See also:
+      sets.LevelSet.exact, sets.Ball.exact
+    """
 
     def exact(self) -> Self:
         """Returns the set without them."""

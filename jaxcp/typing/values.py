@@ -1,4 +1,6 @@
-"""Numbers, arrays and what else arguments are."""
+"""Types of arguments: numbers, arrays and others."""
+
+from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -14,7 +16,7 @@ class _HasArray(Protocol):
 
 
 Number = jax.typing.ArrayLike  # of Python or numpy, or an array of jax
-ArrayLike = Number | _HasArray | Sequence[Any]  # all that public verbs take for one
+ArrayLike = Number | _HasArray | Sequence[Any]  # all that verbs take for one
 PyTree = Any  # any nest of arrays
 Predict = Callable[[PyTree, PyTree], PyTree]  # (params, x) -> preds
 AxisName = str | tuple[str, ...] | None  # of a mapped axis, as in `jax.lax.psum`

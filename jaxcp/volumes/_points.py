@@ -1,5 +1,7 @@
 """Uniform points in the unit cube and the unit ball, random or scrambled Sobol."""
 
+from __future__ import annotations
+
 from functools import lru_cache
 
 import jax

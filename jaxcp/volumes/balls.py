@@ -1,5 +1,7 @@
 """The volume of a union of balls, by the method of Karp and Luby."""
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 from jax import Array, lax

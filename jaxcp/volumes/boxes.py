@@ -1,5 +1,7 @@
 """The volume of what lies in a box, by membership of uniform points."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 
 import jax.numpy as jnp

@@ -1,4 +1,6 @@
-"""The volume of one set, which offers it in closed form or estimates it."""
+"""The volume of one set, in closed form or estimated."""
+
+from __future__ import annotations
 
 from collections.abc import Sized
 from typing import Any
@@ -26,8 +28,8 @@ def volume(
 ) -> tuple[Array, Array]:
     """Returns the log volume of a set and the standard error of the log.
 
-    A set of your own offers `log_size()`, in closed form, or
-    `estimate_log_size(key, num_samples, *, sobol)`. Of those of jaxcp:
+    A set of your own offers `log_size()`, in closed form, or `estimate_log_size(key,
+    num_samples, *, sobol)`. The sets of jaxcp:
 
     * `Interval`, `Box`, `Ellipsoid`: closed form.
     * `Balls`: Karp and Luby's estimate, l V_d r^d E[1 / N] with N the balls that a
@@ -36,8 +38,8 @@ def volume(
     * `LevelSet` of a `Latent` with its `forward` map: uniform latent points, weighted
       by abs(det) of the Jacobian, together with uniform points around their images.
 
-    Of every other set in R^d, also the `LevelSet` of any score, membership is enough
-    for the part of it in a box, `within`: the share of its uniform points inside.
+    Any other set in R^d, such as the `LevelSet` of any score, needs a box, `within`:
+    the volume of its part in the box is estimated by membership of uniform points.
 
     Batch with `jax.vmap` over keys and sets, or use `metrics.mean_volume`.
 
@@ -48,8 +50,9 @@ def volume(
       sobol: Whether points are scrambled Sobol points (needs scipy) instead of random
         ones, for `Balls`, latent sets and boxes. The estimate stays unbiased, and the
         standard error is then an upper estimate.
-      within: A finite `Box`, or an `Interval` for targets of one number: what lies in
-        it is measured, of any set. It has to hold the set, or its volume is too small.
+      within: A finite `Box`, or an `Interval` for targets of one number: the part of
+        any set that lies in it is measured. If it does not hold the whole set, the
+        volume is too small.
 
     Returns:
       (log volume, standard error of the log), each of shape (), the volume in units of
@@ -64,8 +67,16 @@ def volume(
         sets, `within` is not finite or of other targets, or `num_samples` is not a
         positive int.
 
+    Cost:
+      O(1) for closed forms; `num_samples` points, each against l balls, or each with a
+      density or a Jacobian of the model.
+
     References:
-      Karp, Luby, Monte-Carlo Algorithms for Enumeration and Reliability Problems, 1983.
+      Karp, Luby, Monte-Carlo Algorithms for Enumeration and Reliability Problems, FOCS,
+      1983.
+
+    See also:
+      metrics.mean_volume, metrics.sizes, sets.Balls, sets.LevelSet
 
     Example:
       >>> from jaxcp.sets import Balls

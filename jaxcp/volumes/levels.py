@@ -1,5 +1,7 @@
 """Volumes of density level sets and of images of latent balls."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple

@@ -1,0 +1,117 @@
+"""The verb that calibrates rows by recorded predictions, and what it shares."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+
+from jaxcp.calibration.split import calibrate
+from jaxcp.cross import _programs, _recorded
+from jaxcp.cross._left_out import (
+    Aggregation,
+    Ensemble,
+    OwnFit,
+    left_out_by,
+    rows_left_out,
+)
+from jaxcp.cross.predictions import CrossCalibration
+from jaxcp.scores import inputs
+from jaxcp.typing import ArrayLike, PyTree, Score
+
+
+def cross_calibrate(
+    score: Score,
+    preds: PyTree,
+    y: ArrayLike,
+    held_out: ArrayLike,
+    *,
+    weights: ArrayLike | None = None,
+    mask: ArrayLike | None = None,
+    aggregation: Aggregation = "mean",
+    classes: Iterable[Hashable] | None = None,
+) -> CrossCalibration:
+    """Returns the calibration of rows by fits that leave them out, from predictions.
+
+    For models of any library: jackknife+, CV+, jackknife+-after-bootstrap and EnbPI
+    need predictions alone. Row i is predicted by the fits j with held_out[j, i], by
+    their aggregate if there are several. A row that no fit left out has no score: it is
+    masked out and does not count.
+
+    Args:
+      score: Nonconformity score of one example, from `jaxcp.scores`.
+      preds: Predictions of each of b fits for the n rows, a pytree with leading axes
+        (b, n), or a list with those of each fit. Predictions for rows that a fit was
+        fitted on are ignored and may be NaN. A randomized score takes one uniform for
+        each row, the same in all fits.
+      y: Targets, shape (n, ...), or labels 0, ..., k - 1.
+      held_out: True where a fit was made without a row, bool of shape (b, n).
+      weights: Weights >= 0 of the rows' scores, shape (n,), as for `calibrate`. They
+        are normalized once over all rows, with an infinite atom for the test point at
+        both ends.
+      mask: True where a row counts, shape (n,). Defaults to all rows.
+      aggregation: "mean" or "median" of the fits without a row, or a function of two
+        arrays, which jax can trace: the values of all fits, (b, ...), and which of them
+        left the row out, (b,).
+      classes: Names of the k labels, one a column of the predictions, as for
+        `calibrate`: `y` is then given by name, and sets give names back.
+
+    Returns:
+      A `CrossCalibration`: call it with predictions of the b fits at new inputs.
+
+    Raises:
+      ValueError: if shapes do not fit, every fit holds every row, a prediction of a row
+        held out is NaN, or as `calibrate`. Where `held_out` is traced and no row is
+        left out the sets are infinite.
+
+    Guarantee:
+      As `CrossCalibration.__call__`: 1 - 2 alpha where every row is left out by one
+      fit.
+
+    Assumption:
+      The rows and test examples are exchangeable, and the fits treat their rows alike.
+
+    Cost:
+      No fit: O(b n) time to combine the predictions, and n scores.
+
+    References:
+      Barber, Candes, Ramdas, Tibshirani, Predictive Inference with the Jackknife+,
+      Annals of Statistics, 2021.
+
+    See also:
+      cv_plus, cross_conformal, calibrate, learners.Estimator
+
+    Example:
+      >>> import numpy as np
+      >>> from jaxcp import scores
+      >>> x = np.arange(12.0)
+      >>> y = 2 * x + np.where(x % 2, 1, -1)
+      >>> fold = np.arange(12) % 3
+      >>> held_out = fold == np.arange(3)[:, None]  # CV+ with three folds
+      >>> lines = [np.polyfit(x[~held], y[~held], 1) for held in held_out]
+      >>> preds = np.stack([np.polyval(line, x) for line in lines])
+      >>> cp = cross_calibrate(scores.Absolute(), preds, y, held_out)
+      >>> new = np.stack([np.polyval(line, [5.0]) for line in lines])
+      >>> round(cp(new, alpha=0.2).upper.item(), 1)
+      11.5
+    """
+    inputs.check_score(score)
+    held_out = _recorded.check_held_out(held_out, mask)
+    preds = _recorded.known_preds(preds, held_out)
+    left_out = left_out_by(held_out, aggregation)
+    own = _programs.held_out(left_out, preds)
+    return of_held_out(left_out, score, own, y, weights, classes)
+
+
+def of_held_out(
+    left_out: OwnFit | Ensemble,
+    score: Score,
+    preds: PyTree,
+    y: ArrayLike,
+    weights: ArrayLike | None,
+    classes: Iterable[Hashable] | None,
+) -> CrossCalibration:
+    """Returns the calibration of rows by their held-out predictions, (n, ...)."""
+    mask = rows_left_out(left_out.mask)
+    calibration = calibrate(
+        score, preds, y, weights=weights, mask=mask, classes=classes
+    )
+    return CrossCalibration(left_out, calibration)

@@ -1,0 +1,39 @@
+"""Settings of Sphinx for the site; `notebooks.site` puts them beside its pages."""
+
+project = "jaxcp"
+author = "the authors of jaxcp"
+root_doc = "index"
+exclude_patterns = ["_build"]
+extensions = ["myst_nb", "sphinx_design"]
+
+# Pages are what GitHub shows: plain Markdown, with anchors for headings.
+myst_heading_anchors = 4
+myst_enable_extensions = ["html_image"]
+nb_execution_mode = "off"  # outputs are those of the last run
+nb_merge_streams = True
+nb_ipywidgets_js = {}  # nothing is loaded from elsewhere
+
+# The reference writes its own entries: types are words, other names are links.
+add_module_names = True
+nitpicky = True
+nitpick_ignore_regex = [("py:class", ".*"), ("py:exc", ".*")]
+python_maximum_signature_line_length = 72
+toc_object_entries_show_parents = "hide"
+
+smartquotes_action = "D"  # dashes; shapes such as (n, ...) are shown as written
+html_theme = "furo"
+pygments_dark_style = "github-dark"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_copy_source = False
+html_show_copyright = False
+html_theme_options = {
+    "light_css_variables": {
+        "color-brand-primary": "#0072B2",
+        "color-brand-content": "#0072B2",
+    },
+    "dark_css_variables": {
+        "color-brand-primary": "#56B4E9",
+        "color-brand-content": "#56B4E9",
+    },
+}

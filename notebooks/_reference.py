@@ -1,0 +1,239 @@
+"""The pages of the reference: every public name, from its docstring."""
+
+import functools
+import inspect
+import re
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+from notebooks import _docstrings, _names
+from notebooks._names import Name
+
+FEW = 12  # names that one table holds without headings
+_TOP = {  # the package's own names, by the part that they come from
+    "calibration": "Calibration on held-out rows",
+    "cross": "Calibration on the training rows",
+    "quantiles": "Quantiles and ranks",
+    "": "Everything else",
+}
+
+
+class Links:
+    """What words in backticks are the names of.
+
+    Args:
+      names: All public names.
+    """
+
+    def __init__(self, names: list[Name]):
+        self.families = set(_names.families())
+        self.all = {name.full for name in names} | self.families
+        self.ends: dict[str, set[str]] = defaultdict(set)
+        for name in names:
+            if isinstance(name.value, type):
+                found = _names.members(name.value)
+                self.all |= {f"{name.full}.{member}" for member, _ in found}
+        for full in self.all - self.families:
+            self.ends[full.rpartition(".")[2]].add(full)
+
+    def find(self, words: str, home: str, own: set[str], *, sure: bool = False):
+        """Returns the full name of `words` in a docstring of `home`, or None.
+
+        Args:
+          words: What stands in backticks.
+          home: The full name that the docstring is of.
+          own: Names of its arguments, which are not links.
+          sure: Whether the words are known to be of a public name.
+        """
+        words = words.removesuffix("()")
+        if not re.fullmatch(r"[A-Za-z_][\w.]*", words) or words in own:
+            return None
+        family = home.rpartition(".")[0]
+        near = [f"{place}.{words}" for place in (home, family, "jaxcp")]
+        for full in [words, *near]:
+            plain = "." not in words and full in self.families
+            if full in self.all and full != home and not plain:
+                return full
+        is_class = words[0].isupper() or "." in words or sure
+        last = words.rpartition(".")[2]
+        ends = [full for full in self.ends[last] if full.endswith(f".{words}")]
+        return ends[0] if is_class and len(ends) == 1 and ends[0] != home else None
+
+
+def write(folder: Path, texts: dict[str, str]) -> None:
+    """Writes a page for every family and every public name.
+
+    Args:
+      folder: Where the pages go, `api` of the site.
+      texts: Pages and notebooks that may use a name: path on the site, and text.
+    """
+    folder.mkdir(parents=True)
+    names = _names.public()
+    links = Links(names)
+    used = users(names, texts)
+    for name in names:
+        beside = [other for other in names if other.family == name.family]
+        page = _page(name, links, used[name.full], beside)
+        (folder / f"{name.file}.rst").write_text(page)
+    for family, module in _names.families().items():
+        own = [name for name in names if name.family == family]
+        page = _family(family, inspect.getdoc(module) or "", own, links)
+        (folder / f"{family}.rst").write_text(page)
+    (folder / "index.rst").write_text(_index(names))
+
+
+def users(names: list[Name], texts: dict[str, str]) -> dict[str, list[tuple[str, str]]]:
+    """Returns the pages that use each name, as paths and titles."""
+    titles = {path: title(text) for path, text in texts.items()}
+    found = {}
+    for name in names:
+        short = name.full.removeprefix("jaxcp.")
+        called = short if "." in short else f"jaxcp.{short}"
+        pattern = re.compile(rf"(?<![\w.]){re.escape(called)}\b|jaxcp\.{short}\b")
+        paths = [path for path, text in texts.items() if pattern.search(text)]
+        found[name.full] = [(path, titles[path]) for path in paths]
+    return found
+
+
+def title(text: str) -> str:
+    """Returns the heading of a page in Markdown."""
+    found = re.search(r"^# +(.+)$", text, re.MULTILINE)
+    return re.sub("[`<>]", "", found[1]).strip() if found else ""
+
+
+def _heading(text: str, line: str = "=") -> str:
+    return f"{text}\n{line * len(text)}\n"
+
+
+def _page(name: Name, links: Links, used: list[tuple[str, str]], beside: list[Name]):
+    """Returns the page of a name. Sidebars of hundreds of names would take minutes."""
+    names = [_docstrings.escape(o.name) if o == name else _link(o) for o in beside]
+    parts = [":orphan:\n", _heading(_docstrings.escape(name.name)), _entry(name, links)]
+    if used:
+        pages = ", ".join(f":doc:`{label} </{path}>`" for path, label in used)
+        parts += [_small(f"Used in {pages}.")]
+    parts += [_small(f":py:mod:`{name.family}`: {', '.join(names)}.")]
+    return "\n".join(parts)
+
+
+def _link(name: Name) -> str:
+    return f":py:obj:`{name.name} <{name.full}>`"
+
+
+def _small(text: str) -> str:
+    return f".. rst-class:: used\n\n{text}\n"
+
+
+def _entry(name: Name, links: Links) -> str:
+    if not (isinstance(name.value, type) or inspect.isfunction(name.value)):
+        text = _rst(name.doc, name.full, set(), links)
+        return _directive("data", name.full, "", text)
+    arguments = _names.signature(name.value)
+    text = _rst(name.doc, name.full, _own(name.doc, arguments), links)
+    if not isinstance(name.value, type):
+        return _directive("function", name.full, arguments, text)
+    for member, value in _names.members(name.value):
+        text += "\n" + _member(name, member, value, links)
+    kind = "exception" if issubclass(name.value, Exception) else "class"
+    return _directive(kind, name.full, arguments, text)
+
+
+def _member(name: Name, member: str, value, links: Links) -> str:
+    doc = inspect.getdoc(value) or ""
+    arguments = _names.signature(value, True)
+    own = _own(doc, arguments) | _own(name.doc, "")
+    text = _rst(doc, name.full, own, links)
+    is_property = isinstance(value, property | functools.cached_property)
+    kind = "property" if is_property else "method"
+    return _directive(kind, f"{name.full}.{member}", arguments, text)
+
+
+def _rst(doc: str, home: str, own: set[str], links: Links) -> str:
+    try:
+        text, see = doc, ""
+        if "\nSee also:" in doc:
+            text, _, see = doc.partition("\nSee also:")
+            see, _, after = see.partition("\n\n")
+            text += after
+        rst = _docstrings.to_rst(text, lambda words: links.find(words, home, own))
+        if see:
+            find = functools.partial(links.find, home=home, own=set(), sure=True)
+            rst += "\n" + _docstrings.to_rst("See also:" + see, find)
+        return rst
+    except ValueError as error:
+        raise ValueError(f"{home}: {error}") from error
+
+
+def _own(doc: str, arguments: str) -> set[str]:
+    """Returns the names of arguments and fields, of which a docstring speaks."""
+    return set(re.findall(r"(?:^|[(,]) *\*{0,2}(\w+) *:", arguments)) | set(
+        re.findall(r"^ +\*{0,2}(\w+): ", doc, re.MULTILINE)
+    )
+
+
+def _directive(kind: str, full: str, arguments: str, text: str) -> str:
+    return f".. py:{kind}:: {full}{arguments}\n\n{_docstrings.indent(text)}\n"
+
+
+def _family(family: str, doc: str, names: list[Name], links: Links) -> str:
+    inner = [f for f in _names.families() if f.rpartition(".")[0] == family]
+    inner = inner if family != "jaxcp" else []
+    entries = [f"   {module.rpartition('.')[2]} <{module}>" for module in inner]
+    parts = [
+        _heading(family),
+        f".. py:module:: {family}\n",
+        _rst(doc, family + ".", set(), links),
+        *_tables(family, names, links),
+        *[f"See also :py:mod:`{module}`.\n" for module in inner],
+    ]
+    if entries:
+        parts += [".. toctree::\n   :hidden:\n\n" + "\n".join(entries) + "\n"]
+    return "\n".join(parts)
+
+
+def _tables(family: str, names: list[Name], links: Links):
+    """Yields a table of the names, or one with a heading for each part."""
+    groups: dict[str, list[Name]] = defaultdict(list)
+    for name in names:
+        groups[_part(family, name) if len(names) > FEW else ""].append(name)
+    order = list(_TOP.values())
+    for heading in sorted(groups, key=lambda h: order.index(h) if h in order else 0):
+        if heading:
+            yield _heading(_docstrings.escape(heading), "-")
+        yield _table(groups[heading], links)
+
+
+def _part(family: str, name: Name) -> str:
+    module = getattr(name.value, "__module__", "")
+    if family == "jaxcp":
+        return _TOP.get(module.split(".")[1], _TOP[""])
+    if not module.startswith(family):
+        return "Types"
+    line = _docstrings.first_line(sys.modules[module].__doc__ or "").rstrip(".")
+    return re.split(":|, from ", line)[0]
+
+
+def _table(names: list[Name], links: Links) -> str:
+    rows = []
+    for name in names:
+        line = _docstrings.first_line(_docstrings.split(name.doc)[0])
+        text = _rst(line, name.full, set(), links).strip()
+        rows.append(f"   * - {_link(name)}\n     - {text}")
+    head = ".. list-table::\n   :class: names\n   :widths: 30 70\n\n"
+    return head + "\n".join(rows) + "\n"
+
+
+def _index(names: list[Name]) -> str:
+    rows = []
+    for family, module in _names.families().items():
+        count = sum(name.family == family for name in names)
+        line = _docstrings.escape(_docstrings.first_line(module.__doc__ or ""))
+        rows.append(f"   * - :py:mod:`{family}`\n     - {line}\n     - {count}")
+    shown = [f for f in _names.families() if f.count(".") < 2]
+    table = ".. list-table::\n   :header-rows: 1\n   :class: names\n\n"
+    table += "   * - module\n     - what it has\n     - names\n" + "\n".join(rows)
+    entries = "\n".join(f"   {family}" for family in shown)
+    text = f"Every public name, {len(names)} in all, from its docstring.\n"
+    tree = f".. toctree::\n   :hidden:\n\n{entries}\n"
+    return "\n".join([_heading("Reference"), text, table, "", tree])

@@ -1,0 +1,233 @@
+"""Builds the site of the documentation: `python -m notebooks.site --out site`.
+
+Its pages are README, the guide, the executed notebooks, the results, and the reference,
+which is written from the docstrings of all public names. Nothing is executed and
+nothing is loaded from the network. A warning of Sphinx, a link that leads nowhere and
+a page that loads anything from elsewhere are errors, with the name of the page.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from pathlib import Path
+
+import nbformat
+from nbformat import NotebookNode
+
+import jaxcp
+from notebooks import _built, _gallery, _links, _reference
+
+ROOT = Path(__file__).parent.parent
+RESULTS = "experiments/RESULTS.md"
+HOME = "index.md"  # where the site has README.md
+GUIDE = "notebooks/guide/"
+Cells = dict[str, list[tuple[str, str]]]  # kind and text of each, by the page's path
+
+
+class SiteError(RuntimeError):
+    """The site cannot be built as it should be."""
+
+
+def pages(root: Path = ROOT) -> dict[str, str]:
+    """Returns the pages: their paths in the repository, and on the site."""
+    guide = sorted((root / GUIDE).rglob("*.md"))
+    stories = sorted((root / "notebooks").glob("[0-9]*.ipynb"))
+    paths = [str(path.relative_to(root)) for path in (*guide, *stories)]
+    results = [RESULTS] if (root / RESULTS).exists() else []
+    return {"README.md": HOME} | {path: path for path in (*paths, *results)}
+
+
+def assemble(folder: Path, root: Path = ROOT) -> None:
+    """Writes the sources of the site, in the layout of the repository.
+
+    Args:
+      folder: An empty folder.
+      root: The repository.
+
+    Raises:
+      ValueError: if a page leads to a file that is not there, or a notebook has no
+        picture, with the name of the page.
+    """
+    found = pages(root)
+    cells = {path: _cells(root / path) for path in found}
+    kept = found | {name: name for name in _shown(cells, root)}
+    _write_pages(folder, cells, kept, root)
+    for path in kept.keys() - found.keys():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(root / path, folder / path)
+    stories = {Path(path).stem: root / path for path in found if _is_notebook(path)}
+    _gallery.write(folder / "notebooks", {k: _read(v) for k, v in stories.items()})
+    _reference.write(folder / "api", _users(cells))
+    _add_contents(folder, found)
+    (folder / "_static").mkdir()
+    shutil.copy(Path(__file__).with_name("site.css"), folder / "_static")
+    shutil.copy(Path(__file__).with_name("_conf.py"), folder / "conf.py")
+
+
+def build(out: Path, root: Path = ROOT) -> None:
+    """Builds the site.
+
+    Args:
+      out: The folder of the built pages; one that is there is replaced.
+      root: The repository.
+
+    Raises:
+      ValueError: as `assemble`.
+      SiteError: if Sphinx warns, or the built pages have links that lead nowhere or
+        load anything from elsewhere.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        sources, made = Path(folder, "sources"), Path(folder, "html")
+        assemble(sources, root)
+        _run_sphinx(sources, made)
+        wrong = _built.problems(made)
+        if wrong:
+            raise SiteError("\n".join(["the site has faults:", *wrong]))
+        shutil.rmtree(out, ignore_errors=True)
+        shutil.copytree(made, out, ignore=shutil.ignore_patterns(".buildinfo"))
+
+
+def repository(root: Path = ROOT) -> str:
+    """Returns the address of the repository in pyproject.toml, or ""."""
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    urls = {key.lower(): value for key, value in project.get("urls", {}).items()}
+    found = [urls[key] for key in ("repository", "source", "homepage") if key in urls]
+    return found[0].rstrip("/") if found else ""
+
+
+def sections(index: str) -> dict[str, list[str]]:
+    """Returns the pages that the index of the guide lists under each heading."""
+    first, *rest = re.split(r"^## +", index, flags=re.MULTILINE)
+    parts = [part.partition("\n")[::2] for part in rest]
+    listed: dict[str, list[str]] = {}
+    seen = set()
+    for heading, text in [*parts, ("More", first)]:  # an introduction may name pages
+        for name in re.findall(r"\]\(([\w/]+)\.md[)#]", text):
+            if name not in seen:
+                seen.add(name)
+                listed.setdefault(heading.strip(), []).append(name)
+    return listed
+
+
+def _run_sphinx(sources: Path, made: Path) -> None:
+    """Runs in a process of its own, so that pages can be written by several."""
+    settings = {
+        "version": jaxcp.__version__,
+        "release": jaxcp.__version__,
+        "html_title": f"jaxcp {jaxcp.__version__}",
+    }
+    words = [sys.executable, "-m", "sphinx", "-b", "html", "-W", "--keep-going", "-q"]
+    words += [f"-j{min(os.cpu_count() or 1, 4)}", "-d", str(made.parent / "doctrees")]
+    words += [f"-D{key}={value}" for key, value in settings.items()]
+    words += [str(sources), str(made)]
+    run = subprocess.run(words, capture_output=True, text=True)
+    if run.returncode:
+        raise SiteError(f"{run.stdout}{run.stderr}".replace(f"{sources}/", ""))
+
+
+def _is_notebook(path: str) -> bool:
+    return path.endswith(".ipynb")
+
+
+def _read(path: Path) -> NotebookNode:
+    return nbformat.read(path, as_version=4)
+
+
+def _cells(path: Path) -> list[tuple[str, str]]:
+    """Returns kind and text of each cell; a page is one cell."""
+    if not _is_notebook(path.name):
+        return [("markdown", path.read_text())]
+    return [(cell.cell_type, cell.source) for cell in _read(path).cells]
+
+
+def _shown(cells: Cells, root: Path) -> set[str]:
+    """Returns the pictures that pages show, and files of the guide beside its pages."""
+    found = {
+        name
+        for path, texts in cells.items()
+        for kind, text in texts
+        if kind == "markdown"
+        for name in _links.files(text, Path(path), root)
+    }
+    pictures = {name for name in found if name.endswith((".png", ".svg"))}
+    beside = {name for name in found if name.startswith(GUIDE)}
+    return (pictures | beside) - cells.keys()
+
+
+def _users(cells: Cells) -> dict[str, str]:
+    """Returns the pages that are listed where they use a name: text, by their place."""
+    pages = [path for path in cells if path not in ("README.md", RESULTS)]
+    joined = {path: "\n\n".join(text for _, text in cells[path]) for path in pages}
+    return {path.rpartition(".")[0]: text for path, text in joined.items()}
+
+
+def _write_pages(folder: Path, cells: Cells, kept: dict[str, str], root: Path) -> None:
+    """Writes pages and notebooks with their links as the site needs them."""
+    broken, url = [], repository(root)
+    for path, texts in cells.items():
+        target = folder / kept[path]
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            new = [
+                _links.rewrite(text, Path(path), kept, root, url)
+                if kind == "markdown"
+                else text
+                for kind, text in texts
+            ]
+        except _links.BrokenLinkError as error:
+            broken.append(str(error))
+        else:
+            _write(root / path, target, new)
+    if broken:
+        raise _links.BrokenLinkError("\n".join(broken))
+
+
+def _write(path: Path, target: Path, texts: list[str]) -> None:
+    if not _is_notebook(path.name):
+        target.write_text(texts[0])
+        return
+    notebook = _read(path)
+    for cell, text in zip(notebook.cells, texts, strict=True):
+        cell.source = text
+    nbformat.write(notebook, target)
+
+
+def _add_contents(folder: Path, found: dict[str, str]) -> None:
+    """Adds what the sidebar lists to the first page."""
+    index = folder / GUIDE / "index.md"
+    listed = sections(index.read_text()) if index.exists() else {}
+    trees = [_tree("", ["Guide <notebooks/guide/index>"])] if index.exists() else []
+    for heading, names in listed.items():
+        trees.append(_tree(heading, [f"{GUIDE}{name}" for name in names]))
+    others = ["Notebooks <notebooks/gallery>", "Reference <api/index>"]
+    if RESULTS in found:
+        others.append("Results <experiments/RESULTS>")
+    home = folder / HOME
+    home.write_text("\n\n".join([home.read_text(), *trees, _tree("Look up", others)]))
+
+
+def _tree(caption: str, entries: list[str]) -> str:
+    options = [":hidden:", *([f":caption: {caption}"] if caption else [])]
+    return "\n".join(["```{toctree}", *options, "", *entries, "```", ""])
+
+
+def main() -> None:
+    """Builds the site where the command line says."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=Path("site"), help="a folder")
+    args = parser.parse_args()
+    start = time.perf_counter()
+    build(args.out)
+    count = len(list(args.out.rglob("*.html")))
+    seconds = time.perf_counter() - start
+    print(f"{args.out / 'index.html'}: {count} pages, {seconds:.0f} s")
+
+
+if __name__ == "__main__":
+    main()

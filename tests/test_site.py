@@ -1,0 +1,262 @@
+"""The site has every page and every public name, and nothing on it is broken."""
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+import jaxcp
+
+pytest.importorskip("sphinx", reason="needs the extra docs")
+nbformat = pytest.importorskip("nbformat", reason="needs the extra docs")
+
+from notebooks import (  # noqa: E402
+    _built,
+    _docstrings,
+    _gallery,
+    _links,
+    _names,
+    _reference,
+    site,
+)
+
+STORIES = sorted((site.ROOT / "notebooks").glob("[0-9]*.ipynb"))
+
+
+TOLD = [
+    nbformat.v4.new_markdown_cell("# Story\n\nOne. Two."),
+    nbformat.v4.new_markdown_cell("[page](guide/page.md#part-one)"),
+]
+
+
+def drawn(data, tags):
+    """A cell with a picture."""
+    output = nbformat.v4.new_output("display_data", {"image/svg+xml": data})
+    return nbformat.v4.new_code_cell("", outputs=[output], metadata={"tags": tags})
+
+
+def nowhere(words):
+    return None
+
+
+# The reference.
+
+
+def test_every_public_name_has_a_page_and_a_row_in_a_table(tmp_path):
+    """Pages come from `__all__`, so that no name can be forgotten."""
+    _reference.write(tmp_path / "api", {})
+    pages = {path.stem: path.read_text() for path in (tmp_path / "api").iterdir()}
+    for family, module in _names.families().items():
+        assert f"`{family}`" in pages["index"]
+        for name in getattr(module, "__all__", []):
+            if inspect.ismodule(getattr(module, name)):
+                continue
+            assert f"{name} <{family}.{name}>`" in pages[family]
+            files = [stem for stem in pages if stem.startswith(f"{family}.{name}")]
+            entry = re.compile(rf"^\.\. py:\w+:: {family}\.{name}(\(|$)", re.M)
+            assert any(entry.search(pages[file]) for file in files)
+    assert len({stem.lower() for stem in pages}) == len(pages)
+
+
+def test_modules_that_the_package_lists_are_families():
+    listed = [n for n in dir(jaxcp) if inspect.ismodule(getattr(jaxcp, n))]
+    assert {f"jaxcp.{name}" for name in listed} <= set(_names.families())
+
+
+def test_methods_and_fields_are_those_of_users():
+    interval = dict(_names.members(jaxcp.sets.Interval))
+    assert {"contains", "size", "to_pandas"} <= set(interval)
+    assert not any(n.startswith("_") for n in interval if n not in _names.MEMBERS)
+    signature = _names.signature(jaxcp.scores.RAPS)
+    assert signature.startswith("(penalty: Number, k_reg: Number, randomized: bool")
+    assert "y: ArrayLike" in _names.signature(jaxcp.calibrate)
+    assert _names.signature(interval["contains"], True).startswith("(y")
+    assert _names.signature(jaxcp.pytree).startswith("(cls")
+
+
+def test_words_in_backticks_are_links_to_what_they_name():
+    links = _reference.Links(_names.public())
+    home = "jaxcp.calibrate"
+    assert links.find("scores.CQR", home, set()) == "jaxcp.scores.CQR"
+    assert links.find("Calibration", home, set()) == "jaxcp.Calibration"
+    assert links.find("jaxcp.scores", home, set()) == "jaxcp.scores"
+    size = links.find("size", "jaxcp.sets.Interval", set())
+    assert size == "jaxcp.sets.Interval.size"
+    assert links.find("classes", home, {"classes"}) is None
+    assert links.find("scores", home, set()) is None  # a word, not the module
+    assert links.find("check", home, set()) is None  # there are two
+
+
+def test_pages_that_use_a_name_are_found():
+    texts = {"a": "# Page\n`scores.CQR()`", "b": "# Other\nmyscores.CQR, scores.CQRs"}
+    found = _reference.users(_names.public(), texts)
+    assert found["jaxcp.scores.CQR"] == [("a", "Page")]
+
+
+# Docstrings.
+
+
+def test_docstrings_become_fields_and_nothing_in_them_is_markup():
+    doc = inspect.cleandoc(
+        """Returns |x| * 2 of x_, see `CQR`s.
+
+        * `a`: one
+          more
+        * b
+
+        Args:
+          x: Numbers, shape (n,),
+            in metres.
+          **kwargs: Others.
+
+        Raises:
+          ValueError: if x is bad.
+
+        Guarantee:
+          None.
+
+        References:
+          A. One, First, 2001.
+          Two, Second,
+          2002.
+
+        Example:
+          >>> 1 + 1
+          2
+        """
+    )
+    text = _docstrings.to_rst(doc, lambda w: "scores.CQR" if w == "CQR" else None)
+    assert r"Returns \|x\| \* 2 of x\_, see :py:obj:`CQR <scores.CQR>`\ s." in text
+    assert "* ``a``: one more\n\n* b" in text
+    assert ":param x:\n   Numbers, shape (n,), in metres.\n" in text
+    assert r":param \*\*kwargs:" in text
+    assert ":raises ValueError:\n   if x is bad." in text
+    assert ":Guarantee:\n   None." in text
+    assert "   * \\A. One, First, 2001.\n\n   * Two, Second, 2002." in text
+    assert ".. code-block:: pycon\n\n   >>> 1 + 1\n   2" in text
+
+
+def test_a_line_that_lost_its_indent_is_noticed():
+    with pytest.raises(ValueError, match="expected an indent"):
+        _docstrings.to_rst("Sum.\n\nArgs:\n  x: One.\nor two.\n", nowhere)
+
+
+# Links.
+
+
+@pytest.fixture
+def small(tmp_path):
+    """A repository of one page and one notebook, and what it needs besides."""
+    guide = tmp_path / "notebooks" / "guide"
+    guide.mkdir(parents=True)
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "small"\n')
+    (tmp_path / "README.md").write_text(
+        "# Small\n\n[Guide](notebooks/guide/index.md)\n"
+    )
+    (guide / "index.md").write_text("# Guide\n\n## Start\n\n[a page](page.md)\n")
+    (guide / "page.md").write_text("# A page\n\n## Part one\n\nText.\n")
+    (tmp_path / "script.py").write_text("")
+    story = nbformat.v4.new_notebook(cells=[*TOLD, drawn("<svg/>", [])])
+    nbformat.write(story, tmp_path / "notebooks" / "01_story.ipynb")
+    return tmp_path
+
+
+def rewrite(text, root, url="", page="notebooks/guide/page.md"):
+    return _links.rewrite(text, Path(page), site.pages(root), root, url)
+
+
+def test_links_lead_to_where_the_site_has_a_page(small):
+    front = "[front](../../README.md#small)"
+    assert rewrite(front, small) == "[front](../../index.md#small)"
+    same = "[`code`](index.md) and `a[0](x)`\n\n```python\nf[0](x)\n```\n"
+    assert rewrite(same, small) == same
+    assert rewrite("[s](../../script.py)", small) == "s"
+    url = "https://example.org/small"
+    found = rewrite("[s](../../script.py)", small, url)
+    assert found == f"[s]({url}/blob/main/script.py)"
+
+
+def test_a_broken_link_is_named_with_its_page(small):
+    page = small / "notebooks" / "guide" / "page.md"
+    page.write_text("# A page\n\n[gone](gone.md), ![also](gone.png)\n")
+    with pytest.raises(_links.BrokenLinkError) as error:
+        site.assemble(small / "sources", small)
+    where = "notebooks/guide/page.md: no file for the link"
+    assert str(error.value) == f"{where} gone.md\n{where} gone.png"
+
+
+def test_faults_of_built_pages_are_found(tmp_path):
+    head = '<link rel="stylesheet" href="https://example.org/x.css">'
+    body = '<a href="b.html#no">b</a><a href="b.html#yes">b</a><a href="c.html">c</a>'
+    (tmp_path / "a.html").write_text(f"{head}{body}<script src='//x.org/y'></script>")
+    (tmp_path / "b.html").write_text('<h2 id="yes">b</h2><a href="https://x.org">x</a>')
+    assert _built.problems(tmp_path) == [
+        "a.html: loads https://example.org/x.css",
+        "a.html: loads //x.org/y",
+        "a.html: leads to b.html#no",
+        "a.html: leads to c.html",
+    ]
+
+
+# The gallery and the sidebar.
+
+
+@pytest.mark.parametrize("path", STORIES, ids=lambda path: path.stem)
+def test_every_notebook_has_a_card(path):
+    notebook = nbformat.read(path, as_version=4)
+    suffix, data = _gallery.thumbnail(notebook)
+    assert suffix == ".svg" or data.startswith(b"\x89PNG")
+    title, sentence = _gallery.heading(notebook)
+    assert title and title[0] != "#"
+    assert 20 < len(sentence) < 250 and sentence.endswith((".", "?", "!"))
+
+
+def test_a_notebook_without_a_picture_is_named(tmp_path):
+    notebook = nbformat.v4.new_notebook(cells=TOLD)
+    assert _gallery.heading(notebook) == ("Story", "One.")
+    with pytest.raises(ValueError, match=r"11_story\.ipynb: expected a picture"):
+        _gallery.write(tmp_path, {"11_story": notebook})
+
+
+def test_a_tag_chooses_the_picture():
+    cells = [drawn("a", ["thumbnail"]), drawn("b", [])]
+    assert _gallery.thumbnail(nbformat.v4.new_notebook(cells=cells)) == (".svg", b"a")
+    assert _gallery.thumbnail(nbformat.v4.new_notebook(cells=cells[1:]))[1] == b"b"
+
+
+def test_the_sidebar_has_the_headings_of_the_index():
+    first, story = "# Guide\n[a](a.md), [c](c.md)\n", "[n](../n.ipynb)"
+    index = f"{first}## How to\n* [b](how/b.md#x), [a](a.md)\n{story}"
+    assert site.sections(index) == {"How to": ["how/b", "a"], "More": ["c"]}
+
+
+# The whole.
+
+
+@pytest.mark.slow
+def test_a_broken_heading_fails_the_build(small, monkeypatch):
+    def write(folder, texts):
+        folder.mkdir()
+        (folder / "index.md").write_text("# Reference\n")
+
+    monkeypatch.setattr(site._reference, "write", write)
+    site.build(small / "site", small)
+    built = (small / "site" / "notebooks" / "guide" / "page.html").read_text()
+    assert 'id="part-one"' in built
+    page = small / "notebooks" / "guide" / "page.md"
+    page.write_text("# A page\n\n[to](index.md#nothing)\n")
+    with pytest.raises(site.SiteError, match=r"notebooks/guide/page\.md.*nothing"):
+        site.build(small / "again", small)
+
+
+@pytest.mark.slow
+def test_the_site_is_built_without_warnings(tmp_path):
+    """All of it, from what the repository has: nothing is executed or downloaded."""
+    site.build(tmp_path / "site")
+    built = {str(p.relative_to(tmp_path / "site")) for p in tmp_path.rglob("*.html")}
+    assert {"index.html", "search.html", "notebooks/gallery.html"} <= built
+    assert {f"api/{name.file}.html" for name in _names.public()} <= built
+    assert {f"notebooks/{path.stem}.html" for path in STORIES} <= built
+    front = (tmp_path / "site" / "index.html").read_text()
+    assert f"jaxcp {jaxcp.__version__}" in front
