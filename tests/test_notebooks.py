@@ -29,7 +29,7 @@ def test_notebook(path, monkeypatch):
     text = path.read_text()
     claim = text.split("# %%")[-1]
     assert "assert " in claim
-    with jax.numpy_rank_promotion("allow"):
+    with jax.numpy_rank_promotion("allow"), plt.rc_context():
         now = prints.run(path)
     assert plt.get_fignums()
     plt.close("all")
