@@ -11,7 +11,7 @@ from notebooks import _docstrings, _names
 from notebooks._names import Name
 
 FEW = 12  # names that one table holds without headings
-TITLE = "API: every name"
+TITLE = "API: public names"
 PICTURES = {"jaxcp.plotting": "/notebooks/guide/howto/pictures.svg"}  # of a family
 _TOP = {  # the package's own names, by the part that they come from
     "calibration": "Calibration on held-out rows",
@@ -202,6 +202,8 @@ def _tables(family: str, names: list[Name], links: Links):
     groups: dict[str, list[Name]] = defaultdict(list)
     for name in names:
         groups[_part(family, name) if len(names) > FEW else ""].append(name)
+    if 2 * len(groups) > len(names):  # a heading for nearly each
+        groups = {"": names}
     order = list(_TOP.values())
     for heading in sorted(groups, key=lambda h: order.index(h) if h in order else 0):
         if heading:
