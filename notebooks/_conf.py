@@ -26,6 +26,8 @@ pygments_dark_style = "github-dark"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_copy_source = False
+html_use_index = False  # the reference lists its names itself
+html_domain_indices = False
 html_show_copyright = False
 html_theme_options = {
     "light_css_variables": {
