@@ -12,6 +12,9 @@ _LINK = re.compile(
     r"|(?P<mark>!?)\[(?P<label>(?:[^\[\]]|!?\[[^\]]*\](?:\([^)]*\))?)*)\]"
     r"\((?P<target>[^)\s]+)(?P<about>(?:\s+\"[^\"]*\")?)\)"
 )
+_HEADING = re.compile(r"(^#.*$)", re.MULTILINE)
+# A name, also where it is called: with its module, or none that is a plain word.
+_NAME = re.compile(r"((?:[a-z_]+\.)+\w+|[a-z]+_\w+)(?:\([^<>|\\]*\))?")
 _HTML = re.compile(r"(<(?:img|source)\b[^>]*?\b(?:src|srcset)=\")([^\"]+)(\")")
 
 
@@ -57,6 +60,28 @@ def rewrite(text: str, page: Path, pages: dict[str, str], root: Path, url: str) 
     parts[::2] = [_HTML.sub(source, _LINK.sub(link, part)) for part in parts[::2]]
     if broken:
         raise BrokenLinkError("\n".join(broken))
+    return "".join(parts)
+
+
+def add_names(text: str, known: set[str]) -> str:
+    """Returns a page whose public names in backticks lead to the pages of these.
+
+    Args:
+      text: The page, in Markdown. Headings, blocks and labels of links stay.
+      known: The full names that have a page.
+    """
+
+    def name(found: re.Match) -> str:
+        match = _NAME.fullmatch((found["code"] or "").strip("`"))
+        full = "jaxcp." + match[1].removeprefix("jaxcp.") if match else ""
+        code = found[0].strip("`")
+        return f"{{py:obj}}`{code} <{full}>`" if full in known else found[0]
+
+    parts = _BLOCK.split(text)
+    for i in range(0, len(parts), 2):
+        lines = _HEADING.split(parts[i])
+        lines[::2] = [_LINK.sub(name, line) for line in lines[::2]]
+        parts[i] = "".join(lines)
     return "".join(parts)
 
 

@@ -36,7 +36,8 @@ class Links:
             if isinstance(name.value, type):
                 found = _names.members(name.value)
                 self.all |= {f"{name.full}.{member}" for member, _ in found}
-        for full in self.all - self.families:
+        self.named = self.all - self.families
+        for full in self.named:
             self.ends[full.rpartition(".")[2]].add(full)
 
     def find(self, words: str, home: str, own: set[str], *, sure: bool = False):

@@ -21,7 +21,7 @@ import nbformat
 from nbformat import NotebookNode
 
 import jaxcp
-from notebooks import _built, _gallery, _links, _reference
+from notebooks import _built, _gallery, _links, _names, _reference
 
 ROOT = Path(__file__).parent.parent
 RESULTS = "experiments/RESULTS.md"
@@ -170,12 +170,15 @@ def _users(cells: Cells) -> dict[str, str]:
 def _write_pages(folder: Path, cells: Cells, kept: dict[str, str], root: Path) -> None:
     """Writes pages and notebooks with their links as the site needs them."""
     broken, url = [], repository(root)
+    known = _reference.Links(_names.public()).named
     for path, texts in cells.items():
         target = folder / kept[path]
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
             new = [
-                _links.rewrite(text, Path(path), kept, root, url)
+                _links.add_names(
+                    _links.rewrite(text, Path(path), kept, root, url), known
+                )
                 if kind == "markdown"
                 else text
                 for kind, text in texts

@@ -177,6 +177,18 @@ def test_links_lead_to_where_the_site_has_a_page(small):
     assert found == f"[s]({url}/blob/main/script.py)"
 
 
+def test_names_in_backticks_lead_to_their_pages():
+    known = {"jaxcp.scores.CQR", "jaxcp.save", "jaxcp.cv_plus"}
+    text = "# `scores.CQR`\n\n`scores.CQR()`, `jaxcp.save(p, v)`, `cv_plus`, {}\n"
+    kept = "`save`, [`scores.CQR`](x.md), `a|b`\n\n```python\n`scores.CQR`\n```"
+    found = _links.add_names(text.format(kept), known)
+    calls = "{py:obj}`scores.CQR() <jaxcp.scores.CQR>`, "
+    calls += (
+        "{py:obj}`jaxcp.save(p, v) <jaxcp.save>`, {py:obj}`cv_plus <jaxcp.cv_plus>`"
+    )
+    assert found == f"# `scores.CQR`\n\n{calls}, {kept}\n"
+
+
 def test_a_broken_link_is_named_with_its_page(small):
     page = small / "notebooks" / "guide" / "page.md"
     page.write_text("# A page\n\n[gone](gone.md), ![also](gone.png)\n")
