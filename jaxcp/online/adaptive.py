@@ -145,9 +145,9 @@ class DtACI(Stream):
       rolling: Whether new scores replace the oldest.
 
     Guarantee:
-      Long-run coverage tends to 1 - alpha on every sequence as eta and sigma tend to 0.
       The regret against the best sequence of alphas is bounded on every interval of
-      length I.
+      length I. Long-run coverage of 1 - alpha is proved for eta and sigma that fall to
+      0 along the stream; here both are fixed, and coverage is close to it.
 
     Assumption:
       None on data and predictions.
