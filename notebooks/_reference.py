@@ -236,4 +236,4 @@ def _index(names: list[Name]) -> str:
     entries = "\n".join(f"   {family}" for family in shown)
     text = f"Every public name, {len(names)} in all, from its docstring.\n"
     tree = f".. toctree::\n   :hidden:\n\n{entries}\n"
-    return "\n".join([_heading("Reference"), text, table, "", tree])
+    return "\n".join([_heading("Public names"), text, table, "", tree])

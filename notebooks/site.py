@@ -205,7 +205,7 @@ def _add_contents(folder: Path, found: dict[str, str]) -> None:
     trees = [_tree("", ["Guide <notebooks/guide/index>"])] if index.exists() else []
     for heading, names in listed.items():
         trees.append(_tree(heading, [f"{GUIDE}{name}" for name in names]))
-    others = ["Notebooks <notebooks/gallery>", "Reference <api/index>"]
+    others = ["Notebooks <notebooks/gallery>", "Public names <api/index>"]
     if RESULTS in found:
         others.append("Results <experiments/RESULTS>")
     home = folder / HOME
