@@ -60,12 +60,12 @@ def test_stable_learners_have_about_the_level(name):
 ERRORS = """
     --1200 -1-020 -00-21 -201-0 -1020- 0--012 0-1-22 1-12-0
     1-002- 20--10 01-2-0 01-20- 100--2 020-1- 0011--
-""".split()
+"""
 
 
 def test_minmax_of_folds_has_less_than_1_minus_alpha():
     """Two folds of two rows, and a new row, from six in any order: 69 of 90 cover."""
-    errors = dict(zip(combinations(range(6), 2), ERRORS, strict=True))
+    errors = dict(zip(combinations(range(6), 2), ERRORS.split(), strict=True))
     covered = []
     for rows in permutations(range(6)):
         folds, new = (rows[:2], rows[2:4]), rows[4]

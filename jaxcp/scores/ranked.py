@@ -150,8 +150,8 @@ class RAPS(_Ranked):
       1 - alpha at a threshold from `calibrate`.
 
     Assumption:
-      Exchangeable examples; the model was fitted, and `penalty` and `k_reg` were chosen,
-      on other data.
+      Exchangeable examples; the model was fitted on other data, and `penalty` and
+      `k_reg` were chosen on other data.
 
     Cost:
       That of `scores.APS`.
