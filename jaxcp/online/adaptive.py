@@ -146,8 +146,9 @@ class DtACI(Stream):
 
     Guarantee:
       The regret against the best sequence of alphas is bounded on every interval of
-      length I. Long-run coverage of 1 - alpha is proved for eta and sigma that fall to
-      0 along the stream; here both are fixed, and coverage is close to it.
+      length I. Long-run coverage of 1 - alpha is proved where alpha is drawn from the
+      experts by their weights, and eta and sigma fall to 0 along the stream. Here alpha
+      is their mean and both are fixed: coverage is close to 1 - alpha, without a bound.
 
     Assumption:
       None on data and predictions.
