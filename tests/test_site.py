@@ -215,7 +215,7 @@ def test_a_folder_with_other_files_is_left_alone(small, monkeypatch):
     monkeypatch.chdir(small)
     before = {path for path in small.rglob("*")}
     for out in (small, Path("."), small / "notebooks", small / "README.md"):
-        with pytest.raises(site.SiteError, match="got .* with other files; name"):
+        with pytest.raises(site.SiteError, match="with other files; name"):
             site.build(out, small)
     assert {path for path in small.rglob("*")} == before
 
