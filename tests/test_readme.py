@@ -11,7 +11,8 @@ BLOCKS = pages.blocks(README)
 @pytest.mark.parametrize("number", range(len(BLOCKS)))
 def test_each_block_runs_alone(number, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    pages.run("README.md", BLOCKS[number], {})
+    printed = pages.run("README.md", BLOCKS[number], {})
+    pages.check_said(printed, BLOCKS[number])
 
 
 def test_the_start_prints_what_it_says(capsys):
