@@ -1,10 +1,11 @@
 # %% [markdown]
 # # Intervals for a network
 #
-# A flax network predicts how a disease progresses from ten measurements of a patient.
-# *Split conformal prediction* turns any such model into intervals that hold the truth
-# with probability 1 - alpha. It asks for nothing but some rows that the model was not
-# trained on, and takes the right order statistic of its errors there.
+# A flax network predicts how a disease progresses within a year, from ten measurements
+# of a patient. *Split conformal prediction* turns any such model into intervals that
+# hold the truth with probability 1 - alpha. It needs some rows that the model was not
+# trained on. It sorts the errors of the model on these rows, and takes one of them as
+# half the width of every interval.
 
 # %%
 import os
@@ -12,7 +13,6 @@ import os
 import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
-import numpy as np
 import optax
 from flax import nnx
 from sklearn.datasets import load_diabetes
@@ -25,11 +25,14 @@ NUM_STEPS = 100
 NUM_SPLITS = 200 if FAST else 20_000
 ALPHA = 0.1
 
+plt.rcParams.update(plotting.style())
+
 # %% [markdown]
 # ## Data
 #
-# 442 patients. A third trains the model, a third calibrates it, and on the last third
-# we look at what comes out. Targets are in units of a hundred.
+# 442 patients. A third of them trains the model, a third calibrates it, and the last
+# third tests the intervals. The target is a measure of the disease one year later, from
+# 25 to 346. We divide it by a hundred.
 
 # %%
 x, y = (jnp.asarray(v, jnp.float32) for v in load_diabetes(return_X_y=True))
@@ -41,8 +44,9 @@ print(len(train), "rows train,", len(cal), "calibrate,", len(test), "test")
 # %% [markdown]
 # ## A prediction
 #
-# The library wants a pure function `predict(params, x)`. `nnx.split` makes one from a
-# flax module; a `GradientLearner` trains it with any optax optimizer, in one scan.
+# The library needs a pure function `predict(params, x)`. For a flax module, `nnx.split`
+# separates the parameters from the structure. A `GradientLearner` trains the parameters
+# with any optax optimizer, in one scan.
 
 
 # %%
@@ -68,25 +72,23 @@ learner = learners.GradientLearner(
 )
 fit = jax.jit(learner.fit)
 params = fit(jax.random.key(2), x[train], y[train], jnp.ones(len(train)))
-print("error of the mean: ", jnp.std(y[test]))
-print(
-    "error of the model:", jnp.sqrt(jnp.mean((y[test] - predict(params, x[test])) ** 2))
-)
+error = jnp.sqrt(jnp.mean((y[test] - predict(params, x[test])) ** 2))
+print(f"standard deviation of the targets: {jnp.std(y[test]):.3f}")
+print(f"root mean squared error of the model: {error:.3f}")
 
 # %% [markdown]
 # ## Sets
 #
-# Two lines. The score is the absolute error; the calibration keeps the scores of the
-# held-out rows, and serves every level alpha from there.
+# Two lines. The score of a row is its absolute error. Calibration keeps the scores of
+# the held-out rows. From them comes a threshold for every level alpha.
 
 # %%
 cp = jaxcp.split_conformal(predict, params, scores.Absolute(), x[cal], y[cal])
 sets = cp(x[test], alpha=ALPHA)
 
-print("threshold:", cp.calibration.quantile(ALPHA))
-print(
-    "the first interval:", (sets.lower[0], sets.upper[0]), "and the truth", y[test][0]
-)
+print(f"threshold: {cp.calibration.quantile(ALPHA):.3f}")
+print(f"first interval: [{sets.lower[0]:.3f}, {sets.upper[0]:.3f}]")
+print(f"first target:   {y[test][0]:.3f}")
 
 # %% [markdown]
 # ## Coverage
@@ -94,14 +96,14 @@ print(
 # On these test rows:
 
 # %%
-print("coverage:", metrics.coverage(sets, y[test]))
-print("width:   ", metrics.mean_size(sets))
+print(f"coverage: {metrics.coverage(sets, y[test]):.3f}")
+print(f"width:    {metrics.mean_size(sets):.3f}")
 
 # %% [markdown]
-# One split says little: with 149 calibration rows and as many test rows the coverage is
-# random. Its law is known. Over all ways to deal the held-out rows into calibration and
-# test, coverage is k / (n + 1) on average, with k the rank of the threshold. We deal
-# them twenty thousand times, in one program.
+# One split says little. With 149 calibration rows and 150 test rows the coverage is
+# random, and its law is known. Over all ways to deal the held-out rows into calibration
+# and test, coverage is k / (n + 1) on average, with k the rank of the threshold. We
+# deal them twenty thousand times, in one program.
 
 # %%
 held_out = jnp.concatenate([cal, test])
@@ -123,22 +125,21 @@ print(f"mean coverage {coverages.mean():.4f} +- {error:.4f}, in theory {exact:.4
 
 # %% [markdown]
 # ## Picture
+#
+# On the left are the test patients of the first split. Every interval has the same
+# width. On the right are the coverages of all splits, with the law that holds for every
+# model: the number of covered test rows is beta-binomial.
 
-# %%
-figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")
-ranked = jnp.argsort(predict(params, x[test]))
-plotting.plot_intervals(
-    jnp.arange(len(test)),
-    jax.tree.map(lambda v: v[ranked], sets),
-    y[test][ranked],
-    ax=left,
-)
-left.set(xlabel="patient, in order of the prediction", ylabel="progression")
-values, counts = np.unique(coverages, return_counts=True)
-right.bar(values, counts, 0.005, color="tab:blue", alpha=0.5)
-right.axvline(exact, color="tab:red", label="k / (n + 1)")
-right.set(xlabel="coverage of a split", yticks=[])
-right.legend(frameon=False)
+# %% tags=["thumbnail"]
+figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6))
+predicted = predict(params, x[test])
+ranked = jnp.argsort(predicted)
+plotting.plot_intervals(predicted[ranked], sets[ranked], y[test][ranked], ax=left)
+left.set(xlabel="predicted progression / 100", ylabel="progression / 100")
+left.set_title(f"{len(test)} test patients, alpha = {ALPHA}")
+plotting.plot_coverage(coverages, n, ALPHA, num_test=len(test), ax=right)
+right.set(xlabel=f"coverage of {len(test)} test patients")
+right.set_title(f"{NUM_SPLITS:,} splits, n = {n}")
 plt.show()
 
 # %% [markdown]

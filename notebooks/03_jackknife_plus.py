@@ -1,10 +1,10 @@
 # %% [markdown]
 # # Intervals without a held-out set
 #
-# With a hundred rows in all, rows kept back for calibration are rows the model misses.
-# The *jackknife+* needs no such rows: it fits the model once without each row, so that
-# every row is held out from one fit. *CV+* leaves out a fold at a time, and is cheaper.
-# The older jackknife looks much the same, and can fail badly.
+# With a hundred rows in all, the model needs every one of them. None can be kept back
+# for calibration. The *jackknife+* fits the model once without each row, so that every
+# row is held out from one fit. *CV+* leaves out a fold at a time, and is cheaper. The
+# older jackknife looks much the same, and can fail badly.
 
 # %%
 import os
@@ -19,7 +19,7 @@ from sklearn.datasets import load_diabetes
 from sklearn.preprocessing import PolynomialFeatures, scale
 
 import jaxcp
-from jaxcp import learners, metrics, scores
+from jaxcp import learners, metrics, plotting, scores
 
 FAST = bool(os.environ.get("JAXCP_FAST"))  # small sizes, for tests
 NUM_ROWS = 100
@@ -28,12 +28,14 @@ NUM_STEPS = 60  # of the network
 PENALTIES = jnp.logspace(-5, 3, 5)
 ALPHA = 0.1
 
+plt.rcParams.update(plotting.style())
+
 # %% [markdown]
 # ## Data
 #
-# First data whose truth we know: 100 rows with 100 features, a linear model and normal
-# noise. With as many features as rows least squares goes through every point, and
-# changes a lot when a row is taken away. Another hundred rows are there to test.
+# First data whose law we know: 100 rows with 100 features, a linear model and normal
+# noise of variance 1. With as many features as rows, least squares goes through every
+# point, and changes a lot when a row is taken away. Another hundred rows test the sets.
 
 
 # %%
@@ -48,17 +50,19 @@ def sample(key):
 # %% [markdown]
 # ## Sets
 #
-# Ridge regression has all 100 fits without a row in closed form. Row i has the score
-# R_i, its error under the fit f_-i without it. At a new x there are three intervals:
+# For ridge regression, all 100 fits without a row have a closed form. The score R_i of
+# row i is its absolute error under the fit f_-i without it. At a new x there are three
+# intervals:
 #
-# - `cp.naive(x)`, the jackknife: f(x) -/+ the quantile of the R_i, where f is the fit
-#   to all rows;
-# - `cp(x)`, the jackknife+: quantiles of f_-i(x) - R_i and f_-i(x) + R_i. It sees how
-#   much the fits differ from each other at x;
-# - `cp.minmax(x)`: from the smallest f_-i(x) to the largest, and the quantile beyond.
+# - `cp.naive(x)`, the jackknife: f(x) minus and plus the quantile of the R_i, where f
+#   is the fit to all rows.
+# - `cp(x)`, the jackknife+: from a quantile of f_-i(x) - R_i to a quantile of
+#   f_-i(x) + R_i. It sees how much the fits differ from each other at x.
+# - `cp.minmax(x)`: from the smallest f_-i(x) minus the quantile of the R_i to the
+#   largest f_-i(x) plus this quantile.
 #
-# The penalty of the ridge is a leaf of a pytree like any other number in the library.
-# So we `vmap` over a grid of them: 5 penalties, 100 fits each, in one program.
+# The penalty of the ridge is a leaf of a pytree, like every number in the library. So
+# we `vmap` over a grid of them: 5 penalties, 100 fits each, in one program.
 
 
 # %%
@@ -81,37 +85,43 @@ def trial(key):
 
 found = jaxcp.simulate(trial, jax.random.key(0), NUM_TRIALS, batch_size=4)
 coverage = {name: v.mean(0) for name, v in found["coverage"].items()}
+print("coverage, alpha = 0.1")
 print("penalty   ", *(f"{penalty:6g}" for penalty in PENALTIES))
 for name, values in coverage.items():
     print(f"{name:10}", *(f"{value:6.2f}" for value in values))
 
 # %% [markdown]
-# With hardly a penalty the jackknife covers half of the time, where it should cover
-# nine times in ten. The R_i are honest about fits to 99 rows. But least squares is at
-# its worst with exactly as many rows as features: the one fit to all 100 rows errs far
-# more. The jackknife+ predicts with the fits that the R_i speak of. It covers 1 - 2
-# alpha at least, whatever the data and the model, and near 1 - alpha for stable models.
+# With a tiny penalty the jackknife covers half of the targets, where it should cover
+# nine in ten. The R_i are errors of fits to 99 rows. But least squares is at its worst
+# with exactly as many rows as features: the one fit to all 100 rows errs far more. The
+# jackknife+ predicts with the same fits that the R_i come from. It covers at least
+# 1 - 2 alpha, whatever the data and the model, and about 1 - alpha for stable models.
 #
-# On the right is the median of the width: a few replicates have huge intervals.
+# On the right is the median of the mean width over replicates, since a few replicates
+# have huge intervals.
 
-# %%
-figure, (left, right) = plt.subplots(1, 2, figsize=(9.5, 3.5), layout="constrained")
-for name in coverage:
-    left.plot(PENALTIES, coverage[name], "o-", label=name)
-    right.plot(PENALTIES, np.median(found["width"][name], 0), "o-", label=name)
-left.axhline(1 - ALPHA, color="black", linestyle="--", linewidth=0.8)
+# %% tags=["thumbnail"]
+figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6))
+for name, marker in zip(coverage, "os^", strict=True):
+    left.plot(PENALTIES, coverage[name], f"{marker}-", label=name)
+    right.plot(PENALTIES, np.median(found["width"][name], 0), f"{marker}-")
+left.axhline(1 - ALPHA, color="gray", linestyle="--", label=f"1 − α = {1 - ALPHA}")
 left.set(xlabel="penalty", ylabel="coverage", xscale="log", ylim=(0.4, 1.02))
-right.set(xlabel="penalty", ylabel="median of the width", xscale="log", yscale="log")
-right.minorticks_off()
+right.set(xlabel="penalty", ylabel="median width", xscale="log", yscale="log")
+for ax in (left, right):
+    ax.minorticks_off()
 right.set_yticks([6, 10, 20, 40, 60], ["6", "10", "20", "40", "60"])
-left.legend(frameon=False, loc="lower right")
+left.legend(loc="lower right")
+left.set_title(f"{NUM_ROWS} rows, {NUM_ROWS} features, alpha = {ALPHA}")
+right.set_title(f"{NUM_TRIALS} replicates")
 plt.show()
 
 # %% [markdown]
 # ## Patients
 #
-# Now real data: a hundred patients to learn from, with ten measurements each, and their
-# squares and products. The other 342 patients are there to test.
+# Now real data: a hundred patients, with ten measurements each and their squares and
+# products. The other 342 patients test the sets. The target is the progression of a
+# disease, divided by a hundred.
 
 # %%
 x, y = load_diabetes(return_X_y=True)
@@ -124,8 +134,11 @@ score = scores.Absolute()
 
 # %% [markdown]
 # Which penalty? Again we `vmap` over a grid of them. The mean of the held-out scores
-# says how well each one predicts. And everything can be differentiated: `jax.grad` has
-# the slope of the mean width, through the hundred fits and the ends of each interval.
+# says how well each one predicts. We can also differentiate: `jax.grad` gives the slope
+# of the mean width, through the hundred fits and the ends of every interval.
+#
+# In the picture short lines on the right show some of these slopes. The vertical line
+# is the penalty that predicts best.
 
 
 # %%
@@ -142,27 +155,29 @@ along = jax.jit(jax.vmap(jax.value_and_grad(mean_width, has_aux=True)))
 best = errors.argmin()
 print(f"penalty with the smallest scores: {jnp.exp(grid[best]):.0f}")
 
-figure, (left, right) = plt.subplots(1, 2, figsize=(9.5, 3.5), layout="constrained")
-left.plot(jnp.exp(grid), errors)
-left.set(xlabel="penalty", ylabel="mean of the held-out scores", xscale="log")
-right.plot(jnp.exp(grid), widths, label="jackknife+")
+figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6))
+left.plot(jnp.exp(grid), errors, "C0")
+right.plot(jnp.exp(grid), widths, "C0", label="mean width")
 step = jnp.array([-0.3, 0.3])
 for i in range(5, 91, 10):
     line = jnp.exp(grid[i] + step), widths[i] + slopes[i] * step
-    right.plot(*line, color="tab:red", label="slope by jax.grad" if i == 5 else None)
-right.set(xlabel="penalty", ylabel="mean width", xscale="log")
-right.legend(frameon=False)
+    right.plot(*line, "C1", linewidth=3, label="slope by jax.grad" if i == 5 else None)
 for ax in (left, right):
+    ax.axvline(jnp.exp(grid[best]), color="gray", linestyle="--", label="predicts best")
+    ax.set(xlabel="penalty", xscale="log")
     ax.minorticks_off()
-    ax.axvline(jnp.exp(grid[best]), color="black", linestyle="--", linewidth=0.8)
+left.set(ylabel="mean held-out score", title=f"jackknife+, {NUM_ROWS} patients")
+right.set(ylabel="mean width", title=f"alpha = {ALPHA}")
+right.legend()
 plt.show()
 
 # %% [markdown]
-# The choice has seen the scores, so strictly the guarantee is gone. It would hold for a
-# learner that chooses in its own `fit`. On the patients we shall see no harm.
+# The choice of the penalty has used the scores, so strictly the guarantee is lost. It
+# holds for a learner that chooses the penalty in its own `fit`. Here we shall see no
+# harm.
 #
-# For comparison: split conformal prediction has to share out the hundred patients,
-# fifty to fit and fifty to calibrate.
+# For comparison: split conformal prediction has to divide the hundred patients, fifty
+# to fit and fifty to calibrate.
 
 # %%
 ridge = learners.Ridge(jnp.exp(grid[best]))
@@ -172,10 +187,10 @@ rest = old[NUM_ROWS // 2 :]
 split = jaxcp.split_conformal(ridge.predict, params, score, x[rest], y[rest])
 
 # %% [markdown]
-# Any model will do that is a learner, a pair of pure functions `fit` and `predict`.
-# Here is a flax network on the ten measurements. CV+ trains ten of them side by side,
-# each without a tenth of the patients. (`jackknife_plus_after_bootstrap` would take the
-# bags of a bagged model instead; the next notebook has such an ensemble.)
+# Every learner will do: a pair of pure functions `fit` and `predict`. Here is a flax
+# network on the ten measurements. CV+ trains ten of them side by side, each without a
+# tenth of the patients. (For a bagged model, `jackknife_plus_after_bootstrap` uses the
+# fits of the bags.)
 
 
 # %%
@@ -207,14 +222,15 @@ for name, sets in compared.items():
     print(f"{name:16}{values[0]:8.3f}{values[1]:7.2f}")
 
 # %% [markdown]
-# This is one deal of the patients: by chance alone coverages are off by a few
-# hundredths, and widths by a tenth. With the same model the jackknife+ is narrower here
-# than split conformal prediction: it learns from all rows, and calibrates on all rows.
+# This is one deal of the patients. By chance alone coverages are off by a few
+# hundredths, and widths by a tenth. With the same model the intervals of the jackknife+
+# are narrower here than those of split conformal prediction. It fits to all rows, and
+# calibrates on all rows.
 #
 # ## The claim
 #
-# Where the fits are unstable the jackknife undercovers, and the jackknife+ does not.
-# And gradients pass through it: the slopes add up to the change of the width.
+# Where the fits are unstable the jackknife covers too little, and the jackknife+ does
+# not. And gradients are right: the slopes add up to the change of the width.
 
 # %%
 assert coverage["jackknife"][0] < 0.65

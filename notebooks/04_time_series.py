@@ -2,9 +2,9 @@
 # # A stream that changes
 #
 # Prediction sets are calibrated on the past. What if the future is different? Here the
-# noise of a time series grows threefold on one day. Split conformal prediction does not
-# notice and loses its coverage. Online methods see each target after they have
-# predicted it, learn from it, and get their coverage back.
+# noise of a time series grows threefold from one hour to the next. Split conformal
+# prediction does not notice, and loses its coverage. Online methods see each target
+# after they have predicted it. They learn from it, and get their coverage back.
 
 # %%
 import os
@@ -13,7 +13,6 @@ import tempfile
 import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
-import numpy as np
 
 import jaxcp
 from jaxcp import learners, metrics, online, plotting, scores
@@ -22,15 +21,17 @@ FAST = bool(os.environ.get("JAXCP_FAST"))  # small sizes, for tests
 NUM_PAST = 400
 NUM_STEPS = 2_000 if FAST else 4_000
 CHANGE = NUM_STEPS // 2
-NUM_ROLLING = 200  # steps that a point of the rolling coverage is about
+WINDOW = 200  # steps of the rolling coverage
 ALPHA = 0.1
+
+plt.rcParams.update(plotting.style())
 
 # %% [markdown]
 # ## Data
 #
-# An hourly series with a daily rhythm, in which each value pulls the next one along:
-# y_t = 0.6 y_(t-1) + 2 sin(2 pi t / 24) + e_t. Time 0 is today. The standard deviation
-# of e_t is 1 in the past and 3 after the change.
+# An hourly series with a daily rhythm, in which each value depends on the last:
+# y_t = 0.6 y_(t-1) + 2 sin(2 pi t / 24) + e_t. Time 0 is now. The standard deviation of
+# e_t is 1 until the change and 3 after it.
 
 
 # %%
@@ -69,12 +70,13 @@ found = {"split": cp(x[new], alpha=ALPHA)}
 # %% [markdown]
 # ## Methods for streams
 #
-# A method makes a state from the scores of the past. `run` goes along the stream: it
-# predicts a set, sees the target, changes the state, and so on, in one scan.
+# A method starts with a state, from the scores of the past. `run` goes along the
+# stream: it predicts a set, sees the target and updates the state, in one scan.
 #
-# - `ACI` moves the level alpha: down after a miss, up a little after a hit;
-# - `DtACI` runs several `ACI` with different steps, and trusts those that do well;
-# - `PID` moves the threshold itself, up after a miss, down a little after a hit.
+# - `ACI` moves the level alpha: down after a miss, up a little after a hit.
+# - `DtACI` runs several `ACI` with different steps, and gives most weight to those that
+#   do well.
+# - `PID` moves the threshold itself: up after a miss, down a little after a hit.
 
 # %%
 past = cp.calibration.scores
@@ -88,9 +90,9 @@ for name, method in methods.items():
     _, found[name] = online.run(method, state, preds, targets, alpha=ALPHA)
 
 # %% [markdown]
-# EnbPI needs no rows for calibration alone. It fits an ensemble to blocks of a day,
-# drawn at random from the past; a row has its score from the fits whose blocks lack it.
-# The window of the latest scores slides along with the stream.
+# EnbPI needs no separate rows for calibration. It fits an ensemble to blocks of a day,
+# drawn at random from the past. The score of a row comes from the fits whose blocks
+# lack the row. A window of the latest scores moves along with the stream.
 
 # %%
 ensemble = jaxcp.enbpi(
@@ -116,7 +118,7 @@ rates = {
     name: metrics.group_coverage(sets, targets, changed, num_groups=2)
     for name, sets in found.items()
 }
-widths = {name: sets.upper - sets.lower for name, sets in found.items()}
+widths = {name: metrics.sizes(sets) for name, sets in found.items()}
 print(f"{'':8}coverage before  after   median width before  after")
 for name, (before, after) in rates.items():
     width = [jnp.median(widths[name][changed == i]) for i in (0, 1)]
@@ -125,39 +127,58 @@ print("infinite intervals of ACI:", jnp.isinf(widths["ACI"]).sum())
 
 # %% [markdown]
 # After the change split conformal prediction covers little more than a third of the
-# targets, for its width stays what it was. The others get three times as wide. After
-# many misses in a row ACI says "anything" for a few steps: its intervals are infinite.
-# This is how it keeps its promise on every sequence. EnbPI has its coverage back when
-# its window holds new scores only.
+# targets, since its width does not change. The intervals of the others get three times
+# as wide. After many misses in a row, some intervals of ACI are infinite. This is how
+# it keeps its promise on every sequence. EnbPI has its coverage back when its window
+# holds new scores only.
 #
-# ## Pictures
+# ## The change
+#
+# The three days before and after it, for split conformal prediction and for ACI. The
+# vertical line is the change. Triangles mark infinite ends.
+
+# %% tags=["thumbnail"]
+figure, axes = plt.subplots(2, 1, figsize=(9, 5), sharex=True, sharey=True)
+near = slice(CHANGE - 72, CHANGE + 72)
+for ax, name in zip(axes, ["split", "ACI"], strict=True):
+    hours = times[NUM_PAST:][near]
+    plotting.plot_intervals(
+        hours, found[name][near], targets[near], legend=name == "ACI", ax=ax
+    )
+    ax.axvline(CHANGE - 0.5, color="gray", linestyle=":")
+    ax.set(title=f"{name}, alpha = {ALPHA}", ylabel="y", xlabel="")
+axes[0].set_ylim(-15, 15)
+axes[1].set_xlabel("hour")
+plt.show()
+
+# %% [markdown]
+# ## The whole stream
+#
+# The coverage of the latest 200 hours, for every method. The gray strip is two standard
+# errors of independent steps wide, on both sides of 1 - alpha.
 
 # %%
-figure, axes = plt.subplots(3, 1, figsize=(9, 7.5), layout="constrained")
-near = slice(CHANGE - 100, CHANGE + 100)
-for ax, name in zip(axes, ["split", "ACI"], strict=False):
-    part = jax.tree.map(lambda v: v[near], found[name])
-    plotting.plot_intervals(jnp.arange(NUM_STEPS)[near], part, targets[near], ax=ax)
-    ax.set(title=name, xlabel="", ylabel="y")
-    ax.legend(frameon=False, fontsize="small", loc="lower left", ncols=3)
-axes[0].set_ylim(axes[1].get_ylim())
-for name, sets in found.items():
-    covered = jax.vmap(lambda s, v: s.contains(v))(sets, targets)
-    rolling = np.convolve(covered, np.ones(NUM_ROLLING) / NUM_ROLLING, "valid")
-    axes[2].plot(np.arange(NUM_ROLLING - 1, NUM_STEPS), rolling, label=name)
-axes[2].axhline(1 - ALPHA, color="black", linestyle="--", linewidth=0.8)
-axes[2].set(xlabel="t", ylabel=f"coverage of the last {NUM_ROLLING} steps")
-axes[2].legend(frameon=False, loc="lower left")
-for ax in axes:
-    ax.axvline(CHANGE - 0.5, color="black", linewidth=0.8)
+figure, axes = plt.subplots(2, 3, figsize=(9, 4.2), sharex=True, sharey=True)
+for ax, (name, sets) in zip(axes.flat, found.items(), strict=False):
+    covered = metrics.covered(sets, targets)
+    plotting.plot_rolling_coverage(
+        covered, ALPHA, window=WINDOW, label="coverage", legend=False, ax=ax
+    )
+    ax.axvline(CHANGE - 0.5, color="gray", linestyle=":", label="change")
+    ax.set(title=name, xlabel="", ylabel="")
+axes[0, -1].tick_params(labelbottom=True)
+axes[-1, -1].set_axis_off()
+axes[-1, -1].legend(*axes[0, 0].get_legend_handles_labels(), loc="center")
+figure.supxlabel("hour", fontsize="medium")
+figure.supylabel(f"coverage of the latest {WINDOW} hours", fontsize="medium")
 plt.show()
 
 # %% [markdown]
 # ## Step by step
 #
 # In production targets come one at a time. `predict` gives the set for the next target,
-# `update` takes in the target. The state is a pytree of a few arrays: save its leaves,
-# and go on another day.
+# and `update` takes the target. The state is a pytree of a few arrays. Save it, and
+# continue on another day.
 
 # %%
 aci = methods["ACI"]
@@ -169,23 +190,24 @@ for t in range(3):
     print(f"{ends} for {targets[t]:5.2f}, then alpha = {state.alpha:.3f}")
 
 with tempfile.TemporaryDirectory() as folder:
-    np.savez(f"{folder}/state.npz", *jax.tree.leaves(state))
-    with np.load(f"{folder}/state.npz") as leaves:
-        fresh = aci.init(past, alpha=ALPHA)
-        state = jax.tree.unflatten(jax.tree.structure(fresh), leaves.values())
+    jaxcp.save(f"{folder}/state.npz", state)
+    state = jaxcp.load(f"{folder}/state.npz")
 now = aci.predict(state, preds[3], alpha=ALPHA)
-print("from the saved state:", now.upper, "by `run`:", found["ACI"].upper[3])
+print(f"upper end from the saved state: {now.upper:.3f}")
+print(f"upper end by `run`:             {found['ACI'].upper[3]:.3f}")
 
 # %% [markdown]
 # ## The claim
 #
-# After T steps the share of misses of ACI is within (1 - alpha + step) / (step T) of
-# alpha, whatever the stream does. Split conformal prediction promises nothing here.
+# After T steps the share of misses of ACI differs from alpha by at most
+# (1 - alpha + step) / (step T), whatever the stream does. Split conformal prediction
+# promises nothing here.
 
 # %%
 miss = 1 - metrics.coverage(found["ACI"], targets)
 bound = (1 - ALPHA + aci.step_size) / (aci.step_size * NUM_STEPS)
-print(f"ACI: {miss:.4f} misses, so {abs(miss - ALPHA):.4f} off, at most {bound:.4f}")
+print(f"ACI: share of misses {miss:.4f}, alpha {ALPHA}")
+print(f"difference {abs(miss - ALPHA):.4f}, at most {bound:.4f}")
 assert abs(miss - ALPHA) <= bound
 assert rates["split"][1] < 0.6
 assert all(after > 0.8 for name, (_, after) in rates.items() if name != "split")

@@ -1,10 +1,11 @@
 # %% [markdown]
 # # Training through calibration
 #
-# A classifier is trained for one thing, and its sets are calibrated later. *Conformal
-# training* trains it for the sets: each batch calibrates with one half, predicts soft
-# sets for the other, and takes a gradient step on their size, through the threshold.
-# Afterwards all is calibrated as usual, and covers as usual. What changed is the size.
+# Usually a classifier is trained for its likelihood, and its sets are calibrated later.
+# *Conformal training* trains it for small sets. Each batch calibrates with one half,
+# predicts soft sets for the other half, and takes a gradient step on their size,
+# through the threshold. Afterwards the classifier is calibrated as usual, and its sets
+# cover as usual. But they are smaller.
 
 # %%
 import os
@@ -18,7 +19,7 @@ from flax import nnx
 from sklearn.datasets import load_digits
 
 import jaxcp
-from jaxcp import metrics, scores, training
+from jaxcp import metrics, plotting, scores, training
 
 FAST = bool(os.environ.get("JAXCP_FAST"))  # small sizes, for tests
 NUM_SEEDS = 20 if FAST else 60
@@ -26,13 +27,15 @@ NUM_STEPS = {"cross-entropy": 80, "set size": 150}
 BATCH_SIZE = 400
 ALPHA = 0.05
 
+plt.rcParams.update(plotting.style())
+
 # %% [markdown]
 # ## The slope of a threshold
 #
-# The threshold is one of the scores. Its own slope is that of this one score: exact,
-# and so noisy that more data do not help. What we want is the expected slope of scores
-# *at* the threshold, and the mean over its nearest neighbors estimates it. The value
-# of the threshold stays what it is, to the last bit.
+# The threshold is one of the scores, and its slope is the slope of this score. This
+# slope is exact, but very noisy, and more data do not help. We want the expected slope
+# of scores *at* the threshold. The mean slope of the scores nearest to the threshold
+# estimates it. The value of the threshold does not change.
 
 
 # %%
@@ -54,8 +57,8 @@ for m in (1, 63):
 # %% [markdown]
 # ## Data and model
 #
-# Digits of eight by eight pixels, as a bad camera sees them, and a classifier without
-# hidden layers. (Where nearly every set has one label already, nothing is to be won.)
+# Digits of 8 x 8 pixels with much noise, and a classifier without hidden layers. (Where
+# nearly every set has one label already, there is nothing to gain.)
 
 # %%
 x, y = load_digits(return_X_y=True)
@@ -72,9 +75,9 @@ def logits(params, x):
 # %% [markdown]
 # ## Two losses
 #
-# The usual one, and the size of sets. `LogLAC` scores a label by minus its log
-# probability; `target_size=1` lets sets of one label be, and a missed label costs as
-# much as one that is too many.
+# The usual one, cross-entropy, and the size of sets. `LogLAC` is minus the log
+# probability of a label. With `target_size=1`, sets of one label cost nothing. A missed
+# label costs as much as one label too many.
 
 
 # %%
@@ -102,9 +105,9 @@ def set_size(params, x, y):
 # %% [markdown]
 # ## Training
 #
-# The same optimizer for both, and many seeds side by side: training is a scan, seeds
-# are a `vmap`. Each loss has the number of steps, of 40, 80, 150 and 300, that suits it
-# best: cross-entropy overfits first, and beating it after 300 steps would be easy.
+# The same optimizer for both, and many seeds at once: training is a scan, seeds are a
+# `vmap`. Each loss has the number of steps that suits it best, out of 40, 80, 150 and
+# 300. Cross-entropy overfits first. After 300 steps it would be easy to beat.
 
 
 # %%
@@ -128,8 +131,8 @@ def trained(loss, num_steps, key):
 # %% [markdown]
 # ## Sets and coverage
 #
-# Training left no guarantee. Calibration on rows that it has not seen gives it back:
-# `1 - alpha`, for either model.
+# Training gives no guarantee. Calibration on rows that training has not seen does:
+# coverage is at least 1 - alpha, for either model.
 
 
 # %%
@@ -155,26 +158,47 @@ for name, loss in {"cross-entropy": cross_entropy, "set size": set_size}.items()
 
 # %% [markdown]
 # ## Picture
+#
+# On the left each point is a seed, with the mean number of labels in its sets. Below
+# the diagonal, sets are smaller after training for their size. The other panels are
+# means over seeds with two standard errors: the coverage is the same, the size is not.
 
-# %%
-figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
+# %% tags=["thumbnail"]
+figure, axes = plt.subplots(1, 3, figsize=(9, 3.2))
 before, after = (results[name]["size"] for name in ("cross-entropy", "set size"))
 ends = [0.97 * min(after.min(), before.min()), 1.03 * max(after.max(), before.max())]
-left.plot(ends, ends, color="black", linewidth=0.8)
-left.plot(before, after, "o", color="tab:blue")
-left.set(xlabel="mean size after cross-entropy", ylabel="after training for size")
-for i, (name, of) in enumerate(results.items()):
-    right.plot(jnp.full(NUM_SEEDS, i), of["coverage"], "o", alpha=0.5, label=name)
-right.axhline(1 - ALPHA, color="black", linewidth=0.8)
-right.set(xticks=[0, 1], xticklabels=results, xlim=(-0.5, 1.5), ylabel="coverage")
+axes[0].plot(ends, ends, "--", color="gray", label="equal")
+axes[0].plot(before, after, "o", markersize=4, label="a seed")
+axes[0].set(xlabel="labels, cross-entropy", ylabel="labels, set size")
+axes[0].set(xlim=ends, ylim=ends, aspect="equal")
+axes[0].legend(loc="upper left")
+means = {k: [of[k].mean() for of in results.values()] for k in ("coverage", "size")}
+twice = {
+    k: [2 * of[k].std() / NUM_SEEDS**0.5 for of in results.values()] for k in means
+}
+plotting.plot_comparison(
+    list(results),
+    means["coverage"],
+    means["size"],
+    ALPHA,
+    coverage_errors=twice["coverage"],
+    size_errors=twice["size"],
+    size_name="mean number of labels",
+    ax=axes[1:],
+)
+axes[0].set_title(f"{NUM_SEEDS} seeds")
+axes[1].set_title(f"n = 599, alpha = {ALPHA}")
+axes[1].locator_params(axis="x", nbins=4)
+axes[2].set(yticks=[], xlim=(1.7, 2))
 plt.show()
 
 # %% [markdown]
 # ## A score can be trained, too
 #
-# Hyperparameters of a score are leaves of a pytree. `train_score` learns them by the
-# same loss, `select_score` takes the best of a grid; on rows that do not calibrate.
-# Here the penalty of RAPS, for probabilities with a noisy tail. Without one it is APS.
+# Hyperparameters of a score are leaves of a pytree. `train_score` learns them with the
+# same loss. `select_score` takes the best of a grid. Both use rows that are not used
+# for calibration. Here we learn the penalty of RAPS, for probabilities with a noisy
+# tail. RAPS without a penalty is APS.
 
 # %%
 key_noise, key_y, key_train, key_grid = jax.random.split(jax.random.key(3), 4)

@@ -1,10 +1,10 @@
 # %% [markdown]
 # # A million replicates
 #
-# A theorem says what the coverage of split conformal prediction is: not "about 0.9" but
-# a Beta law, whatever the model and the law of the data. We check it with a million
-# simulated calibrations, see how many calibration rows one needs, and let an exact test
-# find out which ways of taking a quantile are wrong.
+# How often do calibrated sets cover? Not "about 0.9" of the time: a theorem says that
+# coverage, given the calibration set, has a Beta law, whatever the model and the law of
+# the data. We check it with a million simulated calibrations. We see how many
+# calibration rows are needed. And an exact test finds wrong quantiles.
 
 # %%
 import math
@@ -23,13 +23,15 @@ NUM_TRIALS = 50_000 if FAST else 1_000_000
 NUM_CALIBRATION, NUM_TEST = 99, 10
 ALPHA = 0.1
 
+plt.rcParams.update(plotting.style())
+
 # %% [markdown]
 # ## Data, prediction, set
 #
 # One replicate is a pure function of a random key. It draws data, y = x plus normal
 # noise, calibrates the model that predicts x, and makes ten sets. We return how many of
-# them hold their target. And since the noise is normal, we also know the probability
-# that a new target is held, given this calibration set: erf(q / sqrt(2)).
+# them hold their target. Since the noise is normal, we also know the coverage given
+# this calibration set: erf(q / sqrt(2)), with q the threshold.
 
 
 # %%
@@ -42,7 +44,7 @@ def trial(key):
     return {
         "coverage": coverage,
         "each": coverage,  # once more, to keep all values
-        "hits": jax.vmap(lambda s, v: s.contains(v))(sets, y[new]).sum(),
+        "hits": metrics.covered(sets, y[new]).sum().astype(int),
         "width": metrics.mean_size(sets),
     }
 
@@ -51,9 +53,10 @@ def trial(key):
 # ## A simulation
 #
 # `jaxcp.simulate` runs replicates in batches, on all devices. `reduce` says what to
-# keep: moments are exact sums, whatever the batches; None keeps every value. With a
-# checkpoint a run that is killed goes on where it was. So does a call that asks for
-# more: the second one below does the other nine tenths. (`progress=True` shows a bar.)
+# keep: moments, which are exact sums whatever the batches, or every value (None). With
+# a checkpoint, a run that was killed continues where it stopped. So does a call that
+# asks for more: the second call below runs the other nine tenths. (`progress=True`
+# shows a bar.)
 
 # %%
 moments = simulation.Moments()
@@ -66,7 +69,7 @@ def run(num_trials, folder):
         trial,
         key,
         num_trials,
-        batch_size=2500,  # a matter of memory and speed alone
+        batch_size=2500,  # changes memory and speed, not the replicates
         reduce=statistics,
         checkpoint=folder,
     )
@@ -86,8 +89,8 @@ print(f"width: {out['width'].mean:.4f} +- {out['width'].standard_error:.4f}")
 #
 # With n calibration rows the threshold is the k-th smallest score, where
 # k = n + 1 - floor(alpha (n + 1)). If scores do not tie, coverage is k / (n + 1) on
-# average, and given the calibration set it has the law Beta(k, n + 1 - k). A
-# certificate knows this law, without any simulation.
+# average. Given the calibration set it is random, with the law Beta(k, n + 1 - k). A
+# certificate gives this law, without any simulation.
 
 # %%
 proof = certificates.certificate(NUM_CALIBRATION, ALPHA)
@@ -102,41 +105,46 @@ share = np.mean((low <= each) & (each <= high))
 print(f"in ({low:.3f}, {high:.3f}): {share:.4f} of replicates, in theory 0.9")
 
 # %% [markdown]
-# So 99 rows leave some luck in the coverage of one calibrated predictor. More rows
-# leave less.
+# So with 99 rows, the coverage of one calibrated predictor depends on chance. With more
+# rows it depends less.
 
-# %%
+# %% tags=["thumbnail"]
 needed = certificates.calibration_size(ALPHA, slack=0.01, probability=0.9)
-print(f"rows for a coverage of 0.9 +- 0.01, nine times in ten: {needed}")
+print(f"rows for a coverage of 0.9 +- 0.01, nine times in ten: {needed:,}")
 
-figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
+figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6))
 plotting.plot_coverage(each, NUM_CALIBRATION, ALPHA, ax=left)
+left.set_title(f"n = {NUM_CALIBRATION}, alpha = {ALPHA}")
 sizes = 10 * np.geomspace(2, 2000, 60).astype(int) - 1
 bands = [certificates.certificate(n, ALPHA).interval(0.9) for n in sizes]
-right.fill_between(sizes, *np.transpose(bands), alpha=0.4, label="nine in ten")
-right.axhline(1 - ALPHA, color="tab:red", linestyle="--", label=r"$1 - \alpha$")
-right.axvline(needed, color="black", linewidth=0.8, label=f"{needed} rows")
-right.set(xscale="log", xlabel="calibration rows", ylabel="coverage given them")
-right.legend(frameon=False)
+right.fill_between(
+    sizes, *np.transpose(bands), alpha=0.4, label="nine coverages in ten"
+)
+right.axhline(1 - ALPHA, color="gray", linestyle="--", label=f"1 − α = {1 - ALPHA}")
+right.axvline(needed, ymax=0.7, color="gray", linestyle=":", label=f"{needed:,} rows")
+right.set(xscale="log", xlabel="calibration rows n", ylabel="coverage given the rows")
+right.legend()
+right.set_title(f"alpha = {ALPHA}")
 plt.show()
 
 # %% [markdown]
 # ## Wrong ranks
 #
 # The threshold has to be the right order statistic. `np.quantile(s, 1 - alpha)`, which
-# many write, interpolates below it. A known remedy is the level
-# ceil((n + 1)(1 - alpha)) / n with `method="higher"`; it takes the next order
-# statistic, one too high. Even the rank by itself goes wrong in floats:
+# many programs use, interpolates below it. A known remedy is the level
+# ceil((n + 1)(1 - alpha)) / n with `method="higher"`. Here it takes the next order
+# statistic, one too high. Even the rank alone is wrong in floating point:
 
 # %%
 exact = jaxcp.conformal_rank(99, 0.42)
-print("n = 99, alpha = 0.42: rank", math.ceil((99 + 1) * (1 - 0.42)), "for", exact)
+in_floats = math.ceil((99 + 1) * (1 - 0.42))
+print(f"n = 99, alpha = 0.42: rank {exact}, in floating point {in_floats}")
 
 # %% [markdown]
-# A test tells them apart. It takes how many test points were covered, over many
-# calibration sets, and compares the number with its exact law, which accounts for test
-# points that share a calibration set. The p-value is small if the coverage is not what
-# a valid predictor has.
+# A test tells them apart. It counts the covered test points over many calibration
+# sets, and compares the count with its exact law. The law allows for test points that
+# share a calibration set. The p-value is small if the coverage is not that of a valid
+# predictor.
 
 # %%
 draws = jax.random.normal(jax.random.key(2), (20_000, NUM_CALIBRATION + NUM_TEST))
@@ -166,4 +174,4 @@ assert abs(found.mean - proof.coverage) < 4 * found.standard_error
 assert abs(found.variance / proof.standard_deviation**2 - 1) < 0.02
 assert p_values["the million"] > 0.001 and p_values["conformal_quantile"] > 0.001
 assert p_values["np.quantile"] < 1e-6 and p_values["... higher"] < 1e-6
-print("coverage has the law of theory, and wrong ranks are found out")
+print("coverage has its Beta law, and the test finds wrong ranks")

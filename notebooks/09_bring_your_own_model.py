@@ -1,10 +1,10 @@
 # %% [markdown]
 # # Bring your own model
 #
-# A score sees predictions, never models. So any model will do: hand over what it
-# predicts for some rows that it was not trained on. Here are a scikit-learn forest, a
-# classifier, a PyTorch network, a flax network and an object with a conditional
-# density, and at the end a score of our own.
+# A score sees predictions, never models. So any model will do: calibrate with its
+# predictions for some rows that it was not trained on. Here are a scikit-learn forest,
+# a classifier, a PyTorch network, a flax network, an object with a conditional density,
+# and at the end a score of our own.
 
 # %%
 import os
@@ -22,7 +22,7 @@ from jaxcp import datasets, learners, metrics, plotting, scores, sets
 
 try:
     import torch
-except ImportError:  # this notebook runs without it, and leaves a part out
+except ImportError:  # this notebook runs without it, and skips a part
     torch = None
 
 FAST = bool(os.environ.get("JAXCP_FAST"))  # small sizes, for tests
@@ -30,10 +30,12 @@ NUM_TREES, NUM_STEPS = (20, 100) if FAST else (200, 500)
 NUM_ROWS = 1999  # each, to train, to calibrate and to test
 ALPHA = 0.1
 
+plt.rcParams.update(plotting.style())
+
 # %% [markdown]
 # ## Data
 #
-# numpy arrays, as a loader may give them. The noise grows with the input.
+# NumPy arrays, as a loader may give them. The noise grows with the input x.
 
 # %%
 x, y = map(np.array, datasets.heteroscedastic(jax.random.key(0), 3 * NUM_ROWS))
@@ -43,9 +45,9 @@ print(x_old.shape, y_old.shape, type(x_old).__name__)
 # %% [markdown]
 # ## A forest from scikit-learn
 #
-# Its mean is a prediction, and how much its trees differ says where it is less sure.
-# `Normalized` takes a pair of mean and scale. The scale need not be right: calibration
-# finds the factor.
+# The mean of its trees is a prediction. Their standard deviation says where the forest
+# is less sure. `Normalized` takes a pair of mean and scale. The scale need not be
+# right: calibration finds the factor.
 
 # %%
 seeds = jax.random.randint(jax.random.key(1), (2,), 0, 2**31 - 1).tolist()
@@ -66,8 +68,8 @@ print(f"factor {cp.quantile(ALPHA):.2f}, coverage {coverages['forest']:.3f}")
 # %% [markdown]
 # ## A classifier
 #
-# Scores of labels read probabilities, such as those of `predict_proba`. Classes are
-# 0, 1, 2.
+# Scores of labels need probabilities, such as those of `predict_proba`. Classes are 0,
+# 1 and 2.
 
 # %%
 data = datasets.classes(jax.random.key(2), 3 * NUM_ROWS, separation=1.0)
@@ -80,17 +82,17 @@ cp = jaxcp.calibrate(scores.LAC(), classifier.predict_proba(points[1]), labels[1
 label_sets = cp(classifier.predict_proba(points[2]), alpha=ALPHA)
 coverages["classifier"] = metrics.coverage(label_sets, labels[2])
 print(f"coverage {coverages['classifier']:.3f}")
-print(f"labels in a set: {metrics.mean_size(label_sets):.2f}")
+print(f"mean number of labels {metrics.mean_size(label_sets):.2f}")
 
 # %% [markdown]
 # ## A network from PyTorch
 #
-# Tensors go in as they are (on the CPU; move them there with `.cpu()`), also those that
-# carry a gradient.
+# Tensors on the CPU go in as they are, also those that carry a gradient. Move others
+# with `.cpu()`.
 
-# %%
+# %% tags=["not-compared"]
 if torch is None:
-    print("torch is not installed: this part is left out")
+    print("torch is not installed: this part is skipped")
 else:
     inputs = [torch.from_numpy(v) for v in (x_train, x_old, x_new)]
     outputs = [torch.from_numpy(v) for v in (y_train, y_old, y_new)]
@@ -113,9 +115,9 @@ else:
 # %% [markdown]
 # ## A network from flax
 #
-# `nnx.split` takes a module apart into its structure and its parameters. What is left
-# is a pure function `predict(params, x)`, and `split_conformal` takes it together with
-# inputs. Train it as you like; here by a `GradientLearner`.
+# `nnx.split` separates a module into its structure and its parameters. With them we
+# write a pure function `predict(params, x)`, which `split_conformal` takes together
+# with inputs. Train the network as you like, here with a `GradientLearner`.
 
 
 # %%
@@ -150,9 +152,10 @@ print(f"coverage {coverages['flax']:.3f}")
 #
 # Libraries of flows, such as flowjax, have objects with `log_prob(y, condition)` and
 # `sample(key, shape, condition)`. Two lambdas put the arguments in our order, the
-# prediction first; the prediction is the input itself. With both functions there are
-# sets that adapt to the input: `CDF` ranks a target among draws by density. The class
-# below stands for a trained flow. Its law is wrong: our noise is not Laplace.
+# prediction first. Here the prediction is the input itself. With both functions we get
+# sets that adapt to the input: `CDF` ranks the density of a target among those of
+# draws. The class below stands for a trained flow. Its law is wrong, since our noise is
+# not Laplace, and the sets cover all the same.
 
 
 # %%
@@ -187,10 +190,10 @@ print(f"coverage {coverages['density']:.3f}")
 # %% [markdown]
 # ## A score of our own
 #
-# Say that a target above its prediction does harm and one below does not. Then we want
-# an upper bound. `Custom` takes the score of one example, large where the target is
-# strange, and its inverse: the set of all y whose score is at most q. (Without the
-# inverse the sets still know what they contain, but no more.)
+# Suppose that a target above its prediction does harm and one below does not. Then we
+# want an upper bound. `Custom` takes the score of one example, large where the target
+# is strange, and its inverse: the set of all y whose score is at most q. (Without the
+# inverse, the sets can still say whether they contain a target, but have no ends.)
 
 # %%
 bound = scores.Custom(
@@ -205,25 +208,27 @@ print(f"coverage {coverages['upper bound']:.3f}")
 # %% [markdown]
 # ## Picture
 #
-# 250 test rows. The bounds on the right reach down to minus infinity.
+# Every fifth test row, in the order of its input. The bounds on the right have no lower
+# end.
 
-# %%
-figure, axes = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
-for ax, shown in zip(axes, [intervals, bounds], strict=True):
-    few = jax.tree.map(lambda v: v[:250], shown)
-    plotting.plot_intervals(x_new[:250], few, y_new[:250], ax=ax)
-axes[0].set_title("forest: mean and scale")
-axes[1].set_title("forest: upper bound")
-axes[1].get_legend().remove()
+# %% tags=["thumbnail"]
+figure, axes = plt.subplots(1, 2, figsize=(9, 3.8), sharex=True, sharey=True)
+few = np.argsort(x_new[:, 0])[::5]
+pictures = {"mean and scale": intervals, "upper bound": bounds}
+for ax, (name, found) in zip(axes, pictures.items(), strict=True):
+    plotting.plot_intervals(
+        x_new[few], found[few], y_new[few], legend=ax is axes[0], ax=ax
+    )
+    ax.set_title(f"forest, {name}, alpha = {ALPHA}")
+    ax.set(xlabel="input x", ylabel="target y" if ax is axes[0] else "")
 plt.show()
 
 # %% [markdown]
 # ## The claim
 #
-# All of them cover 1 - alpha, but for what is random in 1999 calibration and 1999 test
-# rows. And it makes no difference what holds the numbers: thresholds are the same to
-# the last bit. (Numbers of double precision become single, as always in jax, unless
-# `jax_enable_x64` is on.)
+# All of them cover 1 - alpha, up to the chance of 1999 calibration and 1999 test rows.
+# And arrays of every library give the same threshold, to the last bit. (Numbers in
+# double precision become single, as always in jax, unless `jax_enable_x64` is on.)
 
 # %%
 center = np.asarray(mean_and_scale(x_old)[0], np.float32)
@@ -234,7 +239,7 @@ thresholds = {}
 for name, as_kind in kinds.items():
     cp = jaxcp.calibrate(scores.Absolute(), as_kind(center), as_kind(y_old))
     thresholds[name] = cp.quantile(ALPHA).item()
-print(thresholds)
+print(f"threshold from arrays of every kind: {thresholds['numpy']:.4f}")
 
 error = (ALPHA * (1 - ALPHA) * 2 / NUM_ROWS) ** 0.5
 assert len(set(thresholds.values())) == 1

@@ -310,3 +310,15 @@ def test_errors_say_what_was_expected():
         weighted_select(x, x, jnp.ones(2))
     with pytest.raises(ValueError, match="real numbers, got complex"):
         kth_smallest(x * 1j, 1)
+
+
+def test_the_slope_is_that_of_a_value_however_values_are_rounded():
+    """Scores computed once to select and once to compare may differ in the last bit."""
+
+    def slope(key):
+        x, noise = jax.random.normal(key, (2, 400))
+        y = 0.5 * x + 0.5 * noise
+        return jax.grad(lambda t: kth_smallest(jnp.abs(y - t * x), 360))(0.0)
+
+    slopes = jax.jit(jax.vmap(slope))(jax.random.split(jax.random.key(0), 200))
+    assert jnp.all(slopes != 0)

@@ -165,8 +165,12 @@ def _mean_tangent(x, mass, dx, axis_name, nearest, value):
     counts = jnp.isfinite(x) & jnp.isfinite(value)
     counts = counts if mass is None else counts & (mass > 0)
     distance = jnp.where(counts, jnp.abs(x - value), jnp.inf)
-    rank = jnp.asarray(nearest)
-    radius = 0 if nearest == 1 else _select(distance, None, rank, axis_name, 1)
+    if nearest == 1:
+        # Not 0: XLA may compute x anew and round it otherwise, and no value is equal.
+        radius = jnp.min(distance, initial=jnp.inf)
+        radius = over_shards(lax.pmin, radius, axis_name)
+    else:
+        radius = _select(distance, None, jnp.asarray(nearest), axis_name, 1)
     counts &= distance <= radius
     weights = counts if mass is None else jnp.where(counts, mass, 0)
     weights = weights.astype(at_least_single(x).dtype)
