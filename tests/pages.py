@@ -9,6 +9,8 @@ from pathlib import Path
 
 import jax
 
+from notebooks import prints
+
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 GUIDE = ROOT / "notebooks" / "guide"
@@ -57,11 +59,9 @@ def agree(printed, shown):
 
 
 def _near(printed, shown):
-    decimals = re.search(r"\.(\d*)", shown)
-    power = int((re.search(r"e(.*)", shown) or [0, 0])[1])
-    last = 10.0 ** (power - len(decimals[1])) if decimals else 0.0
     one, other = float(printed), float(shown)
-    return abs(one - other) <= max(1.001 * last, 0.01 * abs(other))
+    last = 1.001 * prints.last_digit(shown)
+    return abs(one - other) <= max(last, prints.RTOL * abs(other))
 
 
 def said(code):
