@@ -86,6 +86,42 @@ def unknown_code(text):
     return opened + closed + indented
 
 
+def quoted(text):
+    """Returns the messages of errors of the library that a page shows, each a line."""
+    shown = "\n".join(re.findall(r"```text\n(.*?)```", text, flags=re.DOTALL))
+    parts = re.split(r"^(\w+): (?=expected)", shown, flags=re.MULTILINE)
+    return [" ".join(message.split()) for message in parts[2::2]]
+
+
+def messages(folder):
+    """Returns patterns of the texts in a package, where values may be anything."""
+    found = set()
+    for path in folder.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.JoinedStr):
+                parts = [getattr(part, "value", None) for part in node.values]
+            elif isinstance(node, ast.Constant):
+                parts = [node.value]
+            else:
+                continue
+            texts = [part for part in parts if isinstance(part, str)]
+            if len("".join(texts)) >= 8 and "\n" not in "".join(texts):
+                found.add("(.*)".join(map(re.escape, texts)))
+    return [re.compile(pattern) for pattern in found]
+
+
+def foreign(message, patterns):
+    """Returns the longest part of a message that is in no text of the package."""
+    left = list(message)
+    for match in filter(None, (pattern.search(message) for pattern in patterns)):
+        values = [
+            i for j in range(len(match.groups())) for i in range(*match.span(j + 1))
+        ]
+        for i in {*range(*match.span())} - {*values}:
+            left[i] = "\n"
+    return max("".join(left).split("\n"), key=len)
+
+
 def prose(text):
     """Returns a page without its blocks of code."""
     return re.sub(r"```.*?```", "", text, flags=re.DOTALL)

@@ -78,6 +78,20 @@ def test_broken_links_of_all_kinds_are_noticed(monkeypatch, tmp_path):
         assert len(pages.broken_links(page)) == 1, link
 
 
+@pytest.mark.slow
+def test_messages_are_those_of_the_package():
+    patterns = pages.messages(pages.ROOT / "jaxcp")
+    texts = [path.read_text() for path in pages.PAGES]
+    shown = [message for text in texts for message in pages.quoted(text)]
+    assert len(shown) > 20
+    for message in shown:  # but for values, such as the name of a class
+        assert len(pages.foreign(message, patterns)) <= 30, message
+    other = (
+        "expected a value that files can hold, of arrays, numbers and text, got Forest"
+    )
+    assert len(pages.foreign(other, patterns)) > 30
+
+
 @each
 def test_pages_are_short_and_titled(path):
     text = path.read_text()
