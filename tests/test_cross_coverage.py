@@ -1,5 +1,7 @@
 """Coverage of jackknife+ and relatives over replicates, within 4 standard errors."""
 
+from itertools import combinations, permutations
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -52,6 +54,33 @@ def test_stable_learners_have_about_the_level(name):
     mean = coverages(2, method)
     assert abs(mean["plus"][0] - (1 - ALPHA)) < 0.04
     assert mean["minmax"][0] > 1 - ALPHA - mean["minmax"][1]
+
+
+# Errors at the other rows of a learner that was fitted on two of six rows.
+ERRORS = """
+    --1200 -1-020 -00-21 -201-0 -1020- 0--012 0-1-22 1-12-0
+    1-002- 20--10 01-2-0 01-20- 100--2 020-1- 0011--
+"""
+
+
+def test_minmax_of_folds_has_less_than_1_minus_alpha():
+    """Two folds of two rows, and a new row, from six in any order: 69 of 90 cover."""
+    errors = dict(zip(combinations(range(6), 2), ERRORS.split(), strict=True))
+    covered = []
+    for rows in permutations(range(6)):
+        folds, new = (rows[:2], rows[2:4]), rows[4]
+        if any(a > b for a, b in folds) or folds[0] > folds[1]:
+            continue  # another order of the same folds
+        fits = [[errors[fold][row] for row in rows[:5]] for fold in folds]
+        preds = np.array([[float(e.replace("-", "0")) for e in fit] for fit in fits])
+        held_out = np.array([[False, False, True, True], [True, True, False, False]])
+        cp = jaxcp.cross_calibrate(
+            scores.Absolute(), preds[:, :4], np.zeros(4), held_out
+        )
+        assert "-" not in (errors[folds[0]][new], errors[folds[1]][new])
+        covered.append(0.0 in cp.minmax(preds[:, 4:], 0.2)[0])
+    assert (sum(covered), len(covered)) == (69, 90)
+    assert 1 - 0.2 > 69 / 90 > 1 - 0.2 - (1 - 2 / 4) / 3
 
 
 def test_enbpi_covers_a_dependent_series():

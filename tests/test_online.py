@@ -181,6 +181,22 @@ def test_dtaci_against_the_loop():
     assert_allclose(state.weights, w, atol=1e-3)
 
 
+@pytest.mark.slow
+def test_dtaci_may_never_miss():
+    """Targets on the end of each set: the mean of the experts has no bound."""
+    steps = jnp.array([0.001, 0.01, 0.1])
+    method = online.DtACI(ABSOLUTE, steps, rolling=False)
+    start = method.init(jnp.arange(1, 1000) / 1000, 0.1)
+    rank = method.rank(start, 0.1)
+
+    def step(state, _):
+        q = method.threshold(state, rank)
+        y = jnp.clip(q, 0, 1)
+        return method.learn(state, jnp.zeros(()), y, rank, q), y > q
+
+    assert not jnp.any(jax.lax.scan(step, start, length=10_000)[1])
+
+
 def test_published_rate_of_dtaci():
     steps = jnp.geomspace(0.001, 0.128, 8)
     _, eta = online.DtACI(ABSOLUTE, steps, interval=500)._rates(0.1, 8)

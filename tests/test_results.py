@@ -50,7 +50,12 @@ def test_bars_are_of_experiments_and_experiments_are_all_run():
         assert table == "runs" or any(table.startswith(name) for name in EXPERIMENTS)
     files = Path(results.__file__).parent.glob("*.py")
     with_main = {f.stem for f in files if "def main()" in f.read_text()}
-    others = {"front_page", "results", "width_training"}  # the last by another
+    others = {
+        "decision_figure",
+        "front_page",
+        "results",
+        "width_training",
+    }  # the last by another
     assert with_main == EXPERIMENTS | others
 
 

@@ -46,11 +46,11 @@ class SplitConformal:
         return self.calibration.scores
 
     def quantile(self, alpha: ArrayLike, **context: Any) -> Array:
-        """Returns the threshold at level alpha: `Calibration.quantile`."""
+        """Returns the threshold at alpha: `Calibration.quantile`."""
         return self.calibration.quantile(alpha, **context)
 
     def certificate(self, alpha: Any) -> Certificate:
-        """Returns the law of coverage at level alpha: `Calibration.certificate`."""
+        """Returns the law of coverage at alpha: `Calibration.certificate`."""
         return self.calibration.certificate(alpha)
 
     def p_values(self, x: PyTree, y: ArrayLike, **context: Any) -> Array:

@@ -91,7 +91,7 @@ class Rule(ABC):
         """Returns the threshold of one test point, shape () or (c,)."""
 
     def quantile(self, alpha: ArrayLike, **context: Any) -> Array:
-        """Returns the threshold at level alpha, for the context of one test point."""
+        """Returns the threshold at alpha, for the context of one test point."""
         self._check()
         return by_rows(_threshold, self.rank(alpha), context, rows=(), holder=self)
 

@@ -58,7 +58,7 @@ class Calibration(Rule):
     def quantile(
         self, alpha: ArrayLike, *, test_weight: ArrayLike | None = None
     ) -> Array:
-        """Returns the threshold at level alpha.
+        """Returns the threshold at alpha.
 
         Args:
           alpha: Miscoverage level, shape (); without components also (a,) for several
@@ -128,7 +128,7 @@ class Calibration(Rule):
         )
 
     def certificate(self, alpha: Any) -> Certificate:
-        """Returns the exact law of the coverage of sets at level alpha.
+        """Returns the exact law of the coverage of sets at alpha.
 
         Args:
           alpha: Miscoverage level in (0, 1), a number.
@@ -172,7 +172,7 @@ class Calibration(Rule):
 
         Returns:
           p-values, shape (m,); with c components min(1, c times the smallest one). `y`
-          is in the set at level alpha iff its conservative p-value exceeds alpha.
+          is in the set at alpha iff its conservative p-value exceeds alpha.
           Compare arrays: 0.1 in single precision is above 0.1 as a Python float.
 
         Raises:

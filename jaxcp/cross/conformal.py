@@ -114,7 +114,9 @@ class CrossConformal:
         sets.
 
         Guarantee:
-          P(Y in set) >= 1 - alpha; usually far more.
+          P(Y in set) >= 1 - alpha if each row has a fit of its own (jackknife+; after
+          bootstrap with a random number of bags). Folds of one size: >= 1 - alpha -
+          (1 - K/n) / (K + 1), by the same proof. Usually far more.
 
         Assumption:
           Those of the "+" sets.

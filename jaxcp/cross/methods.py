@@ -62,7 +62,8 @@ def cross_conformal(
         weights are traced and no row is left out the sets are infinite.
 
     Guarantee:
-      As `CrossConformal.__call__`: 1 - 2 alpha where every row is left out by one fit.
+      As `CrossConformal.__call__`: 1 - 2 alpha if each row is left out by one fit
+      (K folds of one size: minus a term below sqrt(2 / n)). Other plans have none.
 
     Assumption:
       The rows and test examples are exchangeable, and the learner treats rows alike.

@@ -145,9 +145,10 @@ class DtACI(Stream):
       rolling: Whether new scores replace the oldest.
 
     Guarantee:
-      Long-run coverage tends to 1 - alpha on every sequence as eta and sigma tend to 0.
       The regret against the best sequence of alphas is bounded on every interval of
-      length I.
+      length I. Long-run coverage of 1 - alpha is proved where alpha is drawn from the
+      experts by their weights, and eta and sigma fall to 0 along the stream. Here alpha
+      is their mean and both are fixed: coverage is close to 1 - alpha, without a bound.
 
     Assumption:
       None on data and predictions.

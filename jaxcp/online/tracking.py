@@ -155,8 +155,8 @@ class SFOGD(Stream):
       step_size: Size of the thresholds' range, > 0, shape (), in units of the score.
 
     Guarantee:
-      Asymptotic: |mean error - alpha| = O(T^(-1/4) log T) on every sequence; regret
-      O(sqrt(T)) on every interval.
+      Asymptotic: |mean error - alpha| = O(T^(-1/4) log T) on every sequence. Regret
+      O(sqrt(T)) against the best fixed threshold, at every T.
 
     Assumption:
       Bounded scores; nothing else about data and predictions.

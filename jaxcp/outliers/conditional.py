@@ -40,8 +40,8 @@ def conditional_outlier_p_values(
 
     Guarantee:
       With probability >= 1 - delta over calibration sets, P(p <= t) <= t for all t
-      given the set. Such p-values of several rows are independent: `fisher_test` may
-      combine them.
+      given the set. Given the set, p-values of independent rows are independent:
+      `fisher_test` may combine them.
 
     Assumption:
       Nominal rows that are i.i.d. with a continuous score.

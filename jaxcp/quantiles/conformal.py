@@ -104,13 +104,14 @@ def weighted_conformal_quantile(
         is negative or not finite, or a number `alpha` is outside (0, 1).
 
     Guarantee:
-      1 - alpha with likelihood ratios as weights (covariate shift). With fixed weights
-      and test weight 1 (NexCP): at least 1 - alpha minus the weighted total variation
-      distance from exchangeability.
+      1 - alpha with likelihood ratios as weights (covariate shift); with estimated
+      ones less by the distance in total variation of the law of inputs that they make.
+      With fixed weights and test weight 1 (NexCP): at least 1 - alpha minus the
+      weighted total variation distance from exchangeability.
 
     Assumption:
-      The weights are the true likelihood ratios of test to calibration inputs; for
-      NexCP they do not depend on the data.
+      Independent examples, and weights that are the true likelihood ratios of test to
+      calibration inputs; for NexCP only weights that do not depend on the data.
 
     Cost:
       O(n) time and no sort: as `conformal_quantile`, with sums of weights in place of
@@ -119,6 +120,8 @@ def weighted_conformal_quantile(
     References:
       Tibshirani, Barber, Candes, Ramdas, Conformal Prediction Under Covariate Shift,
       NeurIPS, 2019.
+      Lei, Candes, Conformal Inference of Counterfactuals and Individual Treatment
+      Effects, Journal of the Royal Statistical Society B, 2021.
       Barber, Candes, Ramdas, Tibshirani, Conformal Prediction Beyond Exchangeability,
       Annals of Statistics, 2023.
 

@@ -65,13 +65,13 @@ def conformal_rank(count: ArrayLike, alpha: ArrayLike) -> Array:
 
     k = ceil((n + 1)(1 - alpha)) = n + 1 - floor(alpha (n + 1)), in [0, n + 1].
 
-    An alpha that is a number (or a numpy array, Fraction or Decimal) is read as the
-    decimal that it prints as, and the rank is computed in integers. A float within
-    rounding of a decimal of at most 6 digits is that decimal: `1 - 0.9` is 0.1. Write
-    `Fraction(1, 3)` for a third. An alpha in a jax array has a rounding error, which
-    `floor(alpha (n + 1) (1 + 3 eps))` undoes. In single precision that is exact for
-    alphas of three decimals and n up to 2000, of two decimals up to 20,000, and for
-    0.1, 0.05 or 0.01 far beyond.
+    An alpha that is a number (or a numpy array, Fraction or Decimal) is read as a
+    decimal, and the rank is computed in integers. A float within rounding of a decimal
+    of at most 6 digits is that decimal: `1 - 0.9` is 0.1. Any other float is what it
+    prints. Write `Fraction(1, 3)` for a third. An alpha in a jax array has a rounding
+    error, which `floor(alpha (n + 1) (1 + 3 eps))` undoes. In single precision that is
+    exact for alphas of three decimals and n up to 2000, of two decimals up to 20,000,
+    and for 0.1, 0.05 or 0.01 far beyond.
 
     Args:
       count: Number of scores n, int, any shape.

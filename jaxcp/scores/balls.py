@@ -33,7 +33,8 @@ class PCP:
       1 - alpha at a threshold from `calibrate`.
 
     Assumption:
-      Exchangeable examples, and draws that are fresh for every example.
+      Exchangeable examples, a model fitted on other data, and draws that are fresh for
+      every example.
 
     Cost:
       O(l d) time for a score; a set keeps the l draws.
@@ -76,7 +77,8 @@ class HDPCP:
       1 - alpha at a threshold from `calibrate`.
 
     Assumption:
-      Exchangeable examples, and draws that are fresh for every example.
+      Exchangeable examples, a model fitted on other data, and draws that are fresh for
+      every example.
 
     Cost:
       O(l d) time for a score, without a sort; a set keeps l centers.
@@ -135,7 +137,8 @@ class CP2PCP:
       1 - alpha at a threshold from `calibrate`.
 
     Assumption:
-      Exchangeable examples, and draws that are fresh for every example.
+      Exchangeable examples, a model fitted on other data, and draws that are fresh for
+      every example.
 
     Cost:
       O(k l d) time for a score and for a set.

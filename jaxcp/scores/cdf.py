@@ -55,7 +55,8 @@ class CDF:
       is the threshold, for every x.
 
     Assumption:
-      Exchangeable examples, and draws that are fresh for every example.
+      Exchangeable examples, a model fitted on other data, and draws that are fresh for
+      every example.
 
     Cost:
       K + 1 base scores for a score; K base scores and one order statistic for a set.

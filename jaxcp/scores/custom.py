@@ -48,7 +48,7 @@ class Custom:
       1 - alpha at a threshold from `calibrate`, whatever the function.
 
     Assumption:
-      Exchangeable examples, and a function that was not fitted to them.
+      Exchangeable examples; the model and the function were chosen on other data.
 
     Cost:
       That of the functions; with `start` one evaluation for each bit of a float and end

@@ -62,7 +62,8 @@ class LAC(Labelwise):
       1 - alpha at a threshold from `calibrate`.
 
     Assumption:
-      Exchangeable examples; the smallest sets need the true probabilities.
+      Exchangeable examples, and a model fitted on other data. The smallest sets need
+      the true probabilities.
 
     Cost:
       O(k) time for a score and for a set.
@@ -98,7 +99,7 @@ class LogLAC(Labelwise):
       1 - alpha at a threshold from `calibrate`.
 
     Assumption:
-      Exchangeable examples.
+      Exchangeable examples, and a model fitted on other data.
 
     Cost:
       O(k) time for a score and for a set.

@@ -34,7 +34,8 @@ class Distance:
       1 - alpha at a threshold from `calibrate`.
 
     Assumption:
-      Exchangeable examples; small sets need outputs in like units.
+      Exchangeable examples, and a model fitted on other data. Small sets need outputs
+      in like units.
 
     Cost:
       O(d) time for a score and for a set.
@@ -87,7 +88,8 @@ class Rectangle:
       1 - alpha at a threshold from `calibrate`.
 
     Assumption:
-      Exchangeable examples; small sets need outputs in like units.
+      Exchangeable examples, and a model fitted on other data. Small sets need outputs
+      in like units.
 
     Cost:
       O(d) time for a score and for a set.
@@ -153,7 +155,7 @@ class Mahalanobis:
       1 - alpha at a threshold from `calibrate`.
 
     Assumption:
-      Exchangeable examples, and scales fitted on other data.
+      Exchangeable examples; means and scales were fitted on other data.
 
     Cost:
       O(d) time for a score and for a set with standard deviations, O(d^2) with a

@@ -111,8 +111,8 @@ class APS(_Ranked):
       1 - alpha at a threshold from `calibrate`.
 
     Assumption:
-      Exchangeable examples, and uniforms that are fresh for every row where
-      `randomized`.
+      Exchangeable examples, a model fitted on other data, and, where `randomized`,
+      uniforms that are fresh for every row.
 
     Cost:
       O(k) time for a score; a set takes some 40 passes over its k labels, without a
@@ -150,7 +150,8 @@ class RAPS(_Ranked):
       1 - alpha at a threshold from `calibrate`.
 
     Assumption:
-      Exchangeable examples; `penalty` and `k_reg` are chosen on other data.
+      Exchangeable examples; the model was fitted on other data, and `penalty` and
+      `k_reg` were chosen on other data.
 
     Cost:
       That of `scores.APS`.
@@ -199,7 +200,7 @@ class TopK(_Ranked):
       1 - alpha at a threshold from `calibrate`.
 
     Assumption:
-      Exchangeable examples.
+      Exchangeable examples, and a model fitted on other data.
 
     Cost:
       That of `scores.APS`.

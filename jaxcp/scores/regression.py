@@ -151,7 +151,7 @@ class Gamma:
       1 - alpha at a threshold from `calibrate`.
 
     Assumption:
-      Exchangeable examples, and positive predictions.
+      Exchangeable examples, a model fitted on other data, and positive predictions.
 
     Cost:
       O(d) time for a score and for a set.
