@@ -41,7 +41,7 @@ def problems(folder: Path) -> list[str]:
         found += [
             f"{name}: leads to {url}"
             for url in dict.fromkeys(inside)
-            if not _is_there(url, path, pages)
+            if not _is_there(url, path, pages, folder.resolve())
         ]
     return found
 
@@ -50,7 +50,7 @@ def _is_remote(url: str) -> bool:
     return url.startswith(("http:", "https:", "//"))
 
 
-def _is_there(url: str, path: Path, pages: dict[Path, _Page]) -> bool:
+def _is_there(url: str, path: Path, pages: dict[Path, _Page], root: Path) -> bool:
     if url.startswith(("mailto:", "data:", "javascript:")):
         return True
     file, anchor = urldefrag(unquote(url))
@@ -58,5 +58,5 @@ def _is_there(url: str, path: Path, pages: dict[Path, _Page]) -> bool:
     there = (path.parent / file).resolve() if file else path
     there = there / "index.html" if there.is_dir() else there
     if there not in pages:
-        return there.exists()
+        return there.exists() and there.is_relative_to(root)
     return not anchor or anchor in pages[there].ids

@@ -136,6 +136,9 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="beginnings of names, such as 01")
     parser.add_argument("--stale", action="store_true", help="only what has changed")
     args = parser.parse_args()
+    for name in args.names:
+        if not any(path.name.startswith(name) for path in sources()):
+            parser.error(f"expected the beginning of a notebook's name, got {name!r}")
     for path in sources():
         named = not args.names or path.name.startswith(tuple(args.names))
         if named and not (args.stale and is_current(path)):

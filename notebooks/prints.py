@@ -83,12 +83,12 @@ def _close(before, now):
     if "e" in before and 0 < old < 1e-3 and new > 0:  # a p-value far out in a tail
         logs = math.log(old), math.log(new)
         return math.isclose(*logs, rel_tol=RTOL, abs_tol=math.log(FACTOR))
-    return math.isclose(old, new, rel_tol=RTOL, abs_tol=1.001 * _last_digit(before))
+    return math.isclose(old, new, rel_tol=RTOL, abs_tol=1.001 * last_digit(before))
 
 
-def _last_digit(number):
-    """Returns what one more in the last digit is worth: none in a whole number."""
-    decimals = re.search(r"\.(\d*)", number)
+def last_digit(number: str) -> float:
+    """Returns what one more in the last digit is worth: none in a whole number, 1."""
+    decimals = re.search(r"\.(\d+)", number)
     power = int((re.search(r"e(.*)", number) or [0, 0])[1])
     return 10.0 ** (power - len(decimals[1])) if decimals else 0.0
 

@@ -27,6 +27,7 @@ ROOT = Path(__file__).parent.parent
 RESULTS = "experiments/RESULTS.md"
 HOME = "index.md"  # where the site has README.md
 GUIDE = "notebooks/guide/"
+LIST = ".files"  # of a built site
 Cells = dict[str, list[tuple[str, str]]]  # kind and text of each, by the page's path
 
 
@@ -74,14 +75,16 @@ def build(out: Path, root: Path = ROOT) -> None:
     """Builds the site.
 
     Args:
-      out: The folder of the built pages; one that is there is replaced.
+      out: The folder of the built pages: a new or an empty one, or one of a site that
+        was built before, of which only the files of that site are replaced.
       root: The repository.
 
     Raises:
       ValueError: as `assemble`.
-      SiteError: if Sphinx warns, or the built pages have links that lead nowhere or
-        load anything from elsewhere.
+      SiteError: if `out` holds other files, Sphinx warns, or the built pages have links
+        that lead nowhere or load anything from elsewhere.
     """
+    _check_folder(out)
     with tempfile.TemporaryDirectory() as folder:
         sources, made = Path(folder, "sources"), Path(folder, "html")
         assemble(sources, root)
@@ -89,8 +92,7 @@ def build(out: Path, root: Path = ROOT) -> None:
         wrong = _built.problems(made)
         if wrong:
             raise SiteError("\n".join(["the site has faults:", *wrong]))
-        shutil.rmtree(out, ignore_errors=True)
-        shutil.copytree(made, out, ignore=shutil.ignore_patterns(".buildinfo"))
+        _replace(made, out)
 
 
 def repository(root: Path = ROOT) -> str:
@@ -129,6 +131,33 @@ def _run_sphinx(sources: Path, made: Path) -> None:
     run = subprocess.run(words, capture_output=True, text=True)
     if run.returncode:
         raise SiteError(f"{run.stdout}{run.stderr}".replace(f"{sources}/", ""))
+
+
+def _check_folder(out: Path) -> None:
+    """Raises SiteError for a folder with files that are not of a site."""
+    if out.exists() and not (out.is_dir() and (_list(out) or not any(out.iterdir()))):
+        raise SiteError(
+            "expected out as a new or an empty folder, or that of a site built before, "
+            f"got {out} with other files; name another one with --out"
+        )
+
+
+def _list(out: Path) -> list[str]:
+    """Returns the files that the last build wrote, from its list among them."""
+    listed = out / LIST
+    return listed.read_text().splitlines() if listed.exists() else []
+
+
+def _replace(made: Path, out: Path) -> None:
+    """Copies the built pages; those of the last build go, and no other file."""
+    (made / ".buildinfo").unlink(missing_ok=True)
+    files = sorted(str(p.relative_to(made)) for p in made.rglob("*") if p.is_file())
+    for name in set(_list(out)) - {LIST, *files}:
+        (out / name).unlink(missing_ok=True)
+    (made / LIST).write_text("\n".join([LIST, *files]))
+    out.mkdir(parents=True, exist_ok=True)
+    shutil.copy(made / LIST, out)  # first, so that a copy that stops can be repeated
+    shutil.copytree(made, out, dirs_exist_ok=True)
 
 
 def _is_notebook(path: str) -> bool:
@@ -226,7 +255,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("site"), help="a folder")
     args = parser.parse_args()
     start = time.perf_counter()
-    build(args.out)
+    try:
+        build(args.out)
+    except (SiteError, _links.BrokenLinkError) as error:
+        sys.exit(str(error))
     count = len(list(args.out.rglob("*.html")))
     seconds = time.perf_counter() - start
     print(f"{args.out / 'index.html'}: {count} pages, {seconds:.0f} s")

@@ -9,10 +9,15 @@ from pathlib import Path
 
 import jax
 
+from notebooks import prints
+
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 GUIDE = ROOT / "notebooks" / "guide"
 PAGES = sorted(GUIDE.rglob("*.md"))
+FENCES = {"```python", "```bash", "```text"}  # that run, that do not, and outputs
+NUMBER = r"-?\d+(?:\.\d*)?(?:e[-+]?\d+)?"
+PEERS = r"^(?:(?:MAPIE|crepes|TorchCP|PUNCC) .*\n|jaxcp +(?=\[))"
 
 
 def blocks(text):
@@ -40,16 +45,81 @@ def run(name, code, names):
 def agree(printed, shown):
     """Returns whether two outputs have the same words, and numbers that are close.
 
-    As close as those of two machines are, of which one rounds another way. One may have
-    more before the other begins; of times there is nothing to compare.
+    As close as those of two machines are, of which one rounds another way: 1 %, or one
+    in the last digit that is shown, and whole numbers below 100 are the same. More may
+    be printed before; of times, and of lines of other libraries, there is nothing to
+    compare.
     """
-    number = r"-?\d+(?:\.\d*)?(?:e[-+]?\d+)?"
-    texts = [re.sub(rf"{number} m?s\b", "time", text) for text in (printed, shown)]
-    words = [re.sub(r"\s", "", re.sub(number, "#", text)) for text in texts]
-    ends = (map(float, reversed(re.findall(number, text))) for text in texts)
-    near = (abs(a - b) <= 0.05 + 0.05 * abs(b) for a, b in zip(*ends, strict=False))
-    same = words[0].endswith(words[1]) or words[1].endswith(words[0])
-    return all(words) and same and all(near)
+    shown = re.sub(PEERS, "", shown, flags=re.MULTILINE)
+    texts = [re.sub(rf"{NUMBER} m?s\b", "time", text) for text in (printed, shown)]
+    words = [re.sub(r"\s", "", re.sub(NUMBER, "#", text)) for text in texts]
+    ends = (reversed(re.findall(NUMBER, text)) for text in texts)
+    near = (_near(one, other) for one, other in zip(*ends, strict=False))
+    return all(words) and words[0].endswith(words[1]) and all(near)
+
+
+def _near(printed, shown):
+    one, other = float(printed), float(shown)
+    last = 1.001 * prints.last_digit(shown)
+    return abs(one - other) <= max(last, prints.RTOL * abs(other))
+
+
+def said(code):
+    """Returns what comments say that the lines of a block print, `print(x)  # 1.5`."""
+    value = r"^print\(.*\)  # ((?:True|False|[-\[\d])[^:=%\n]*)(?::|$)"
+    return re.findall(value, code, flags=re.MULTILINE)
+
+
+def check_said(printed, code):
+    """Raises unless lines that are printed agree with the comments, in their order."""
+    lines = iter(printed.splitlines())
+    for comment in said(code):
+        assert any(agree(line, comment) for line in lines), (comment, printed)
+
+
+def unknown_code(text):
+    """Returns what no test runs and is no output either: fences of other kinds."""
+    fences = re.findall(r"^ *((?:```|~~~).*)$", text, flags=re.MULTILINE)
+    opened = [fence for fence in fences[::2] if fence not in FENCES]
+    closed = [fence for fence in fences[1::2] if fence != "```"]
+    indented = re.findall(r"\n\n((?: {4}|\t)[^\s*-].*)", prose(text))
+    return opened + closed + indented
+
+
+def quoted(text):
+    """Returns the messages of errors of the library that a page shows, each a line."""
+    shown = "\n".join(re.findall(r"```text\n(.*?)```", text, flags=re.DOTALL))
+    parts = re.split(r"^(\w+): (?=expected)", shown, flags=re.MULTILINE)
+    return [" ".join(message.split()) for message in parts[2::2]]
+
+
+def messages(folder):
+    """Returns patterns of the texts in a package, where values may be anything."""
+    found = set()
+    for path in folder.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.JoinedStr):
+                parts = [getattr(part, "value", None) for part in node.values]
+            elif isinstance(node, ast.Constant):
+                parts = [node.value]
+            else:
+                continue
+            texts = [part for part in parts if isinstance(part, str)]
+            if len("".join(texts)) >= 8 and "\n" not in "".join(texts):
+                found.add("(.*)".join(map(re.escape, texts)))
+    return [re.compile(pattern) for pattern in found]
+
+
+def foreign(message, patterns):
+    """Returns the longest part of a message that is in no text of the package."""
+    left = list(message)
+    for match in filter(None, (pattern.search(message) for pattern in patterns)):
+        values = [
+            i for j in range(len(match.groups())) for i in range(*match.span(j + 1))
+        ]
+        for i in {*range(*match.span())} - {*values}:
+            left[i] = "\n"
+    return max("".join(left).split("\n"), key=len)
 
 
 def prose(text):
@@ -59,7 +129,10 @@ def prose(text):
 
 def broken_links(path):
     """Returns the links to files and to headings that are not there."""
-    found = re.findall(r"\]\(([^)\s]+)\)", prose(path.read_text()))
+    text = prose(path.read_text())
+    found = re.findall(r"\]\(([^)\s]+)(?: +\"[^\"]*\")?\)", text)
+    found += re.findall(r"\b(?:src|srcset|href)=\"([^\"\s]+)", text)
+    found += re.findall(r"^ *\[[^\]]+\]: *(\S+)", text, flags=re.MULTILINE)
     return [link for link in found if not _is_there(path, link)]
 
 

@@ -25,6 +25,7 @@ def test_blocks_run_in_order(path, tmp_path, monkeypatch):
     for code, shown in steps:
         printed = pages.run(path.name, code, names)
         assert shown is None or pages.agree(printed, shown), printed
+        pages.check_said(printed, code)
 
 
 def test_outputs_are_compared():
@@ -33,8 +34,62 @@ def test_outputs_are_compared():
     assert [shown for _, shown in pages.steps(page)] == ["0.9\n", None, None]
     assert pages.agree("width 2.31 [1, 2]\n", "width 2.3\n[1, 2]")
     assert pages.agree("of before\nwidth 2.31\n0.9 s", "width 2.3\n0.1 s")
-    for other in ("width 2.6 [1, 2]", "size 2.3 [1, 2]", "width 2.3 [1]", ""):
-        assert not pages.agree("width 2.3 [1, 2]", other)
+    assert pages.agree("[[0.9]]", "MAPIE [0.9]\njaxcp [[0.9]]\n")
+    wrong = "width 2.5 [1, 2]", "size 2.3 [1, 2]", "width 2.3 [1]", "width 2.3 [1, 3]"
+    for other in (*wrong, "width 2.34 [1, 2]", "more\nwidth 2.3 [1, 2]", ""):
+        assert not pages.agree("width 2.3 [1, 2]", other), other
+
+
+def test_outputs_in_comments_are_compared():
+    code = "print(a)\nprint(b)  # 0.91: high\nprint(c)  # [ True]\nprint(d)  # a word\n"
+    assert pages.said(code) == ["0.91", "[ True]"]
+    pages.check_said("0.5\n0.914\n[ True]\n7\n", code)
+    for printed in ("0.5\n0.95\n[ True]\n7", "0.91\n[False]\n", "[ True]\n0.91\n", ""):
+        with pytest.raises(AssertionError):
+            pages.check_said(printed, code)
+
+
+@pytest.mark.parametrize("path", [pages.README, *pages.PAGES], ids=lambda p: p.stem)
+def test_all_code_is_run_or_said_to_be_something_else(path):
+    assert pages.unknown_code(path.read_text()) == []
+
+
+def test_code_that_no_test_runs_is_noticed():
+    for code in ("```py\n1\n```", "~~~\n1\n~~~", "```\n1\n```", "Text:\n\n    1 / 0"):
+        assert pages.unknown_code(f"# Title\n\n{code}\n"), code
+    assert not pages.unknown_code("```python\n1\n\n    2\n```\n\n* a\n\n  b\n")
+
+
+def test_broken_links_of_all_kinds_are_noticed(monkeypatch, tmp_path):
+    monkeypatch.setattr(pages, "ROOT", tmp_path)
+    page = tmp_path / "page.md"
+    good = '# A `b` c\n\n[x](#a-b-c) [y](page.md#a-b-c "y")\n\n<img src="page.md">\n'
+    page.write_text(good)
+    assert pages.broken_links(page) == []
+    bad = (
+        "[x](no.md)",
+        "[x](#no)",
+        '[x](no.md "x")',
+        '<img src="no.md">',
+        "[x]: no.md",
+    )
+    for link in (*bad, "[x](../page.md)"):
+        page.write_text(f"{good}\n{link}\n")
+        assert len(pages.broken_links(page)) == 1, link
+
+
+@pytest.mark.slow
+def test_messages_are_those_of_the_package():
+    patterns = pages.messages(pages.ROOT / "jaxcp")
+    texts = [path.read_text() for path in pages.PAGES]
+    shown = [message for text in texts for message in pages.quoted(text)]
+    assert len(shown) > 20
+    for message in shown:  # but for values, such as the name of a class
+        assert len(pages.foreign(message, patterns)) <= 30, message
+    other = (
+        "expected a value that files can hold, of arrays, numbers and text, got Forest"
+    )
+    assert len(pages.foreign(other, patterns)) > 30
 
 
 @each

@@ -88,7 +88,7 @@ def test_tags_are_of_the_source(tmp_path):
 
 
 def test_a_changed_print_is_noticed():
-    kept = "n = 99: rank 90\ncoverage 0.9002 +- 0.0003, p-value 7.0e-25\n"
+    kept = "n = 99: rank 90\ncoverage 0.9002 +- 0.0003, p-value 7.0e-25, [1. 0.]\n"
     for old, new in [
         ("rank 90", "rank 91"),
         ("0.9002", "0.9105"),
@@ -99,6 +99,7 @@ def test_a_changed_print_is_noticed():
         ("7.0e-25", "0.7"),
         ("coverage", "width"),
         ("n = 99: ", ""),
+        ("[1. 0.]", "[0. 0.]"),
     ]:
         assert old in kept
         assert not prints.same(kept, kept.replace(old, new)), (old, new)

@@ -282,3 +282,12 @@ def test_coverage_curve():
     assert again is ax and len(ax.get_lines()) == 3
     with pytest.raises(ValueError, match=r"coverages of shape \(3,\), got \(2,\)"):
         plotting.plot_coverage_curve(alphas, [0.5, 0.9])
+
+
+def test_a_band_of_many_intervals_is_thinned():
+    x = np.arange(100_000)
+    ax = plotting.plot_intervals(x, np.stack([-1.0 - x, 1.0 + x], axis=1))
+    (band,) = ax.collections
+    outline = band.get_paths()[0].vertices
+    assert len(outline) < 10_010
+    assert outline[:, 0].min() == 0 and outline[:, 0].max() == 99_999

@@ -145,12 +145,14 @@ def test_comparison():
     assert [t.get_text() for t in right.texts] == ["infinite"]
     both = left, right
     plotting.plot_comparison(
-        ["a", "b", "c"], [0.9] * 3, [1.0] * 3, 0.1, label="b", ax=both
+        ["split", "CQR", "EnbPI"], [0.9] * 3, [1.0] * 3, 0.1, label="b", ax=both
     )
     assert names(left) == ["1 − α = 0.9", "diabetes", "b"]
     with pytest.raises(ValueError, match=r"coverages of shape \(1,\), got \(2,\)"):
         plotting.plot_comparison(["a"], [0.9, 0.8], [1.0], 0.1)
     with pytest.raises(ValueError, match=r"errors of shape \(1,\) or \(2, 1\), got"):
         plotting.plot_comparison(["a"], [0.9], [1.0], 0.1, size_errors=[1.0, 2.0])
+    with pytest.raises(ValueError, match="names as the axes have them, split, CQR, En"):
+        plotting.plot_comparison(["CQR", "split"], [0.9] * 2, [1.0] * 2, 0.1, ax=both)
     with pytest.raises(ValueError, match="ax as two axes, got 1"):
         plotting.plot_comparison(["a"], [0.9], [1.0], 0.1, ax=left)

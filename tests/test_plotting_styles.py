@@ -87,6 +87,12 @@ def test_helpers_draw_on_given_axes_with_or_without_legend(draw):
 
 
 @helpers
+def test_helpers_draw_on_panels_that_share_their_axes(draw):
+    for ax in plt.subplots(2, 2, sharex=True, sharey=True)[1].flat:
+        assert draw(ax=ax) is ax
+
+
+@helpers
 def test_names_of_axes_are_the_callers(draw):
     ax = plt.subplots()[1]
     ax.set(xlabel="age, years")

@@ -2,6 +2,7 @@
 
 import inspect
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -209,6 +210,40 @@ def test_faults_of_built_pages_are_found(tmp_path):
         "a.html: leads to b.html#no",
         "a.html: leads to c.html",
     ]
+
+
+def test_links_out_of_the_site_lead_nowhere(tmp_path):
+    (tmp_path / "site").mkdir()
+    (tmp_path / "notes.txt").write_text("")
+    (tmp_path / "site" / "a.html").write_text('<a href="../notes.txt">notes</a>')
+    found = _built.problems(tmp_path / "site")
+    assert found == ["a.html: leads to ../notes.txt"]
+
+
+# The folder of the site.
+
+
+def test_a_folder_with_other_files_is_left_alone(small, monkeypatch):
+    monkeypatch.chdir(small)
+    before = {path for path in small.rglob("*")}
+    for out in (small, Path("."), small / "notebooks", small / "README.md"):
+        with pytest.raises(site.SiteError, match="with other files; name"):
+            site.build(out, small)
+    assert {path for path in small.rglob("*")} == before
+
+
+def test_only_the_files_of_the_last_build_are_replaced(tmp_path):
+    made, out = tmp_path / "made", tmp_path / "deep" / "out"
+    for names in (["a.html", "api/b.html"], ["a.html", "c.html"]):
+        for name in names:
+            (made / name).parent.mkdir(parents=True, exist_ok=True)
+            (made / name).write_text(name)
+        site._check_folder(out)
+        site._replace(made, out)
+        shutil.rmtree(made)
+        (out / "CNAME").write_text("example.org")  # of the user, as is .git
+    files = {str(p.relative_to(out)) for p in out.rglob("*") if p.is_file()}
+    assert files == {"a.html", "c.html", "CNAME", site.LIST}
 
 
 # The gallery and the sidebar.

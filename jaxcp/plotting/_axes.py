@@ -128,7 +128,7 @@ def legend_share(ax: Axes) -> float:
 
 def data_limits(ax: Axes, values: np.ndarray) -> tuple[float, float]:
     """Returns where the y axis begins and ends for finite values and what is there."""
-    values = values[np.isfinite(values)]
+    values = values[np.isfinite(values)].astype(float)  # single ones overflow
     low, high = (values.min(), values.max()) if values.size else (-1.0, 1.0)
     pad = 0.05 * (high - low) or 1.0
     limits = [(low - pad, high + pad)]

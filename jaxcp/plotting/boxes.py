@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from jaxcp.plotting._axes import COVERED, MISSED, Axes, draw_legend, new_axes
+from jaxcp import _checks
+from jaxcp.plotting._axes import COVERED, MISSED, Axes, draw_legend
+from jaxcp.plotting._inputs import as_axes, as_numbers
 from jaxcp.sets import BoundingBox
 from jaxcp.typing import ArrayLike
 
@@ -45,7 +47,8 @@ def plot_boxes(
       The axes.
 
     Raises:
-      ValueError: if boxes are not of shape (..., 4).
+      ValueError: if boxes are not of shape (b, 4), the image has another shape, or sets
+        are no boxes.
 
     See also:
       detection.calibrate_boxes, detection.match_images, sets.BoundingBox
@@ -55,8 +58,13 @@ def plot_boxes(
       >>> outer = BoundingBox(box[:, :2] - 1, box[:, 2:] + 1)
       >>> ax = plot_boxes(jnp.zeros((12, 16)), outer, preds=box, true=box + 0.5)
     """
-    ax = ax or new_axes()
-    image = np.asarray(image)
+    image = as_numbers("image", image)
+    if image.ndim != 2 and not (image.ndim == 3 and image.shape[2] in (3, 4)):
+        shapes = "(height, width) or (height, width, 3)"
+        raise ValueError(f"expected image of shape {shapes}, got {image.shape}")
+    if sets is not None:
+        _checks.check_kind("sets of kind BoundingBox", sets, BoundingBox)
+    ax = as_axes(ax)
     highest = 1 if image.dtype.kind in "fb" else 255
     ax.imshow(image, cmap="gray", vmin=0, vmax=highest)
     height, width = image.shape[:2]
@@ -78,7 +86,7 @@ def plot_boxes(
 
 
 def _boxes(name, boxes):
-    boxes = np.asarray(boxes, float)
+    boxes = as_numbers(name, boxes).astype(float)
     boxes = boxes.reshape(0, 4) if boxes.size == 0 else boxes
     if boxes.ndim != 2 or boxes.shape[1] != 4:
         raise ValueError(f"expected {name} of shape (b, 4), got {boxes.shape}")

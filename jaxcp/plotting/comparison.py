@@ -9,6 +9,7 @@ import numpy as np
 
 from jaxcp import _checks
 from jaxcp.plotting._axes import draw_legend, draw_level, ink, name_axes, new_axes, tidy
+from jaxcp.plotting._inputs import as_level, as_numbers
 from jaxcp.typing import ArrayLike
 
 
@@ -55,7 +56,7 @@ def plot_comparison(
       The two axes, shape (2,).
 
     Raises:
-      ValueError: if lengths differ, or `ax` is not two axes.
+      ValueError: if lengths differ, `ax` is not two axes, or has rows of other names.
 
     See also:
       metrics.coverage, metrics.mean_size, plotting.plot_coverage
@@ -65,26 +66,32 @@ def plot_comparison(
       ...     ["split", "CQR"], [0.9, 0.91], [2.0, 1.7], 0.1, coverage_errors=[0.01] * 2
       ... )
     """
-    coverages, sizes = np.ravel(coverages), np.ravel(sizes)
+    coverages = as_numbers("coverages", coverages).ravel()
+    sizes = as_numbers("sizes", sizes).ravel()
     k = len(names)
     _checks.check_shape("coverages", (k,), coverages.shape)
     _checks.check_shape("sizes", (k,), sizes.shape)
-    _checks.check_uniforms("alpha", alpha)
+    alpha = as_level(alpha)
     axes = new_axes(3, 2, height=0.28 * k + 1.3) if ax is None else np.ravel(ax)
     if len(axes) != 2:
         raise ValueError(f"expected ax as two axes, got {len(axes)}")
     left, right = axes
     series = len(left.containers)
+    _check_names(left, names)
     rows = np.arange(k) + 0.2 * series
     draw_level(left, alpha, upright=True)
     look = {"fmt": "o", "ms": markersize, "linewidth": 1.2, "color": color} | kwargs
     first = _cut(left, rows, coverages, lowest)
     bars = left.errorbar(
-        first, rows, xerr=_errors(coverage_errors, first), label=label, **look
+        first,
+        rows,
+        xerr=_errors("coverage_errors", coverage_errors, first),
+        label=label,
+        **look,
     )
     look["color"] = bars.lines[0].get_color()
     shown = np.where(np.isfinite(sizes), sizes, np.nan)
-    right.errorbar(shown, rows, xerr=_errors(size_errors, shown), **look)
+    right.errorbar(shown, rows, xerr=_errors("size_errors", size_errors, shown), **look)
     _write(right, rows, sizes)
     left.set_yticks(np.arange(k) + 0.1 * series, names)
     for each in (left, right):
@@ -96,14 +103,23 @@ def plot_comparison(
     return axes
 
 
-def _errors(errors, values):
+def _check_names(ax, names):
+    """Raises ValueError where axes already have rows with other names."""
+    drawn = [text.get_text() for text in ax.get_yticklabels()]
+    if ax.containers and drawn != [str(name) for name in names]:
+        drawn = ", ".join(drawn)
+        raise ValueError(f"expected names as the axes have them, {drawn}, got {names}")
+
+
+def _errors(name, errors, values):
     """Returns errors for matplotlib, none where there is no value."""
     if errors is None:
         return None
-    errors = np.asarray(errors, float)
+    errors = as_numbers(name, errors).astype(float)
     if errors.shape not in (values.shape, (2, values.size)):
         shapes = f"{values.shape} or {(2, values.size)}"
-        raise ValueError(f"expected errors of shape {shapes}, got {errors.shape}")
+        raise ValueError(f"expected {name} of shape {shapes}, got {errors.shape}")
+    _checks.check_values(lambda v: ~(v < 0), f"{name} >= 0", errors)
     return np.where(np.isfinite(values), errors, np.nan)
 
 

@@ -18,8 +18,8 @@ from jaxcp.plotting._axes import (
     fit_height,
     ink,
     name_axes,
-    new_axes,
 )
+from jaxcp.plotting._inputs import as_axes, as_level, as_numbers
 from jaxcp.typing import ArrayLike
 
 _FINEST = 100_000  # test rows, up to which coverages are known as fractions
@@ -61,7 +61,8 @@ def plot_coverage(
       The axes.
 
     Raises:
-      ValueError: if `alpha` is outside (0, 1), or `num_test` is no int >= 1.
+      ValueError: if `alpha` is outside (0, 1), a coverage is outside [0, 1], or
+        `num_test` is no int >= 1.
 
     References:
       Vovk, Conditional Validity of Inductive Conformal Predictors, ACML, 2012.
@@ -73,11 +74,12 @@ def plot_coverage(
       >>> samples = jax.random.beta(jax.random.key(0), 90, 10, (500,))
       >>> ax = plot_coverage(samples, 99, 0.1)
     """
-    samples = np.ravel(samples).astype(float)
+    samples = as_numbers("samples", samples).ravel().astype(float)
+    _checks.check_uniforms("samples", samples)
     if num_test is not None:
         _checks.check_count("num_test", num_test, 1)
     a, b = coverage_law(n, alpha)
-    ax = ax or new_axes()
+    ax = as_axes(ax)
     label = f"{samples.size:,} calibration sets" if label is None else label
     look = {"color": color, "alpha": 0.4, "histtype": "stepfilled"}  # no seams
     look |= {"label": label, "density": True} | kwargs
@@ -87,7 +89,7 @@ def plot_coverage(
         grid, density, name = _law(a, b, num_test)
         look = {"color": ink(), "linewidth": 1.2, "label": name}
         draw_once(ax, name, lambda: ax.plot(grid, density, **look)[0])
-    draw_level(ax, alpha, upright=True)
+    draw_level(ax, as_level(alpha), upright=True)
     name_axes(ax, "coverage given the calibration set", "density")
     fit_height(ax)
     draw_legend(ax, legend, above=True)
@@ -133,19 +135,24 @@ def plot_coverage_curve(
       >>> alphas = jnp.linspace(0.05, 0.95, 19)
       >>> ax = plot_coverage_curve(alphas, 1 - alphas**1.1, label="split")
     """
-    levels, coverages = 1 - np.ravel(alphas), np.asarray(coverages)
-    _checks.check_shape("coverages", levels.shape, coverages.shape[-1:])
-    ax = ax or new_axes()
+    levels = 1 - as_numbers("alphas", alphas).ravel()
+    rows = np.atleast_2d(as_numbers("coverages", coverages))
+    if rows.ndim > 2 or not len(rows):
+        expected = f"({levels.size},) or (r, {levels.size}), r >= 1"
+        raise ValueError(f"expected coverages of shape {expected}, got {rows.shape}")
+    _checks.check_shape("coverages", levels.shape, rows.shape[-1:])
+    ax = as_axes(ax)
     look = {"color": ink(), "linestyle": "--", "linewidth": 1, "label": "exact"}
     draw_once(ax, "diagonal", lambda: ax.axline((0, 0), slope=1, **look))
     order = np.argsort(levels)
-    levels, rows = levels[order], np.atleast_2d(coverages)[:, order]
+    levels, rows = levels[order], rows[:, order]
     mean, spread = rows.mean(axis=0), 2 * rows.std(axis=0)
     look = {"marker": "o", "ms": markersize, "mew": 0, "label": label, "color": color}
     (line,) = ax.plot(levels, mean, **look | kwargs)
     if len(rows) > 1:
-        look = {"color": line.get_color(), "alpha": 0.2, "linewidth": 0}
-        ax.fill_between(levels, mean - spread, mean + spread, **look)
+        strip: dict[str, Any] = {"color": line.get_color()}
+        strip |= {"alpha": 0.2, "linewidth": 0}
+        ax.fill_between(levels, mean - spread, mean + spread, **strip)
     name_axes(ax, "level 1 − α", "coverage")
     draw_legend(ax, legend)
     return ax

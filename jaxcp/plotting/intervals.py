@@ -19,15 +19,16 @@ from jaxcp.plotting._axes import (
     is_ordered,
     legend_share,
     name_axes,
-    new_axes,
     thinned,
     tidy,
 )
+from jaxcp.plotting._inputs import as_axes, as_places, as_targets
 from jaxcp.sets import Intervals
 from jaxcp.sets.basic import as_intervals
 from jaxcp.typing import ArrayLike, HasEnds, Set
 
 _KINDS = "band", "bars"
+_PLACES = 5000  # of a band, several to a pixel
 
 
 def plot_intervals(
@@ -48,7 +49,8 @@ def plot_intervals(
     """Returns axes with intervals along one input; crosses mark missed targets.
 
     Infinite ends reach the frame, where triangles mark them. All misses are drawn; the
-    legend says how many targets and bars there are, and how many of them are drawn.
+    legend says how many targets and bars there are, and how many of them are drawn. A
+    band of more than 5000 intervals goes through as many of them, evenly spaced.
 
     Args:
       x: Position of each interval, shape (m,) or (m, 1): numbers or dates.
@@ -70,7 +72,8 @@ def plot_intervals(
       The axes.
 
     Raises:
-      ValueError: if lengths differ, sets are no intervals, or the kind is unknown.
+      ValueError: if lengths differ, sets are no intervals, a target is NaN or no
+        number, or the kind is unknown.
 
     See also:
       plotting.plot_widths, plotting.plot_rolling_coverage, sets.Interval
@@ -81,12 +84,14 @@ def plot_intervals(
       >>> sets = Interval(jnp.sin(x) - 1, jnp.sin(x) + 1)
       >>> ax = plot_intervals(x, sets, jnp.cos(x), legend="lower left")
     """
-    x, y = np.ravel(x), None if y is None else np.ravel(y)
+    x, y = as_places(x), None if y is None else as_targets(y).ravel()
     lower, upper = _ends(sets)
     _checks.check_shape("ends", (x.size,), lower.shape[:1])
     if y is not None:
         _checks.check_shape("y", x.shape, y.shape)
-    ax = ax or new_axes()
+    _checks.check_count("max_points", max_points, 0)
+    _checks.check_count("max_bars", max_bars, 0)
+    ax = as_axes(ax)
     heights = [lower.ravel(), upper.ravel(), *([] if y is None else [y])]
     limits = data_limits(ax, np.concatenate(heights))
     order = np.argsort(x, kind="stable")
@@ -133,7 +138,8 @@ def _cut(lower, upper, limits):
 
 
 def _draw_band(ax, rows, look):
-    x, lower, upper = rows
+    drawn = thinned(rows[0].size, _PLACES)
+    x, lower, upper = (v[drawn] for v in rows)
     look = {"alpha": 0.33, "linewidth": 0} | look
     bands = []
     for low, high in zip(lower.T, upper.T, strict=True):

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from jaxcp import _checks
+from jaxcp._arrays import as_groups
 from jaxcp.metrics._sets import as_label_sets
 from jaxcp.plotting._axes import (
     COVERED,
@@ -15,8 +16,8 @@ from jaxcp.plotting._axes import (
     draw_legend,
     ink,
     name_axes,
-    new_axes,
 )
+from jaxcp.plotting._inputs import as_axes, as_numbers
 from jaxcp.typing import ArrayLike, HasLabels
 
 
@@ -53,7 +54,7 @@ def plot_label_sets(
       The axes.
 
     Raises:
-      ValueError: if lengths differ, or sets are no label sets.
+      ValueError: if lengths differ, a label is unknown, or sets are no label sets.
 
     See also:
       plotting.plot_sizes, sets.LabelSet
@@ -65,14 +66,20 @@ def plot_label_sets(
     """
     sets = as_label_sets(sets)
     mask = np.asarray(sets.members())
+    if mask.ndim != 2 or not mask.shape[1]:
+        raise ValueError(f"expected a mask of shape (m, k), k >= 1, got {mask.shape}")
     m, k = mask.shape
     classes = getattr(sets, "classes", None) or range(k)
-    ax = ax or new_axes(height=np.clip(0.25 * m + 1.2, 2.5, 12))
+    if y is not None:
+        y = as_groups("y", getattr(sets, "codes", lambda v: v)(y)).ravel()
+        _checks.check_shape("y", (m,), y.shape)
+        _checks.check_labels("y", y, k)
+    ax = as_axes(ax, height=np.clip(0.25 * m + 1.2, 2.5, 12))
     _cells(ax, mask, color, kwargs)
     ax.set(xticks=np.arange(k) + 0.5, xticklabels=classes, yticks=[])
-    left = 0 if images is None else _images(ax, np.asarray(images), m)
+    left = 0 if images is None else _images(ax, as_numbers("images", images), m)
     _turn_long_names(ax, classes)
-    ax.set(xlim=(left, k), ylim=(m, 0))
+    ax.set(xlim=(left, k), ylim=(max(m, 1), 0))
     name_axes(ax, "label", "example" if names is None else "")
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
@@ -80,9 +87,7 @@ def plot_label_sets(
         _checks.check_shape("names", (m,), (len(names),))
         ax.set(yticks=np.arange(m) + 0.5, yticklabels=names)
     if y is not None:
-        y = np.asarray(getattr(sets, "codes", lambda v: v)(y))
-        _checks.check_shape("y", (m,), y.shape)
-        _marks(ax, mask, y, markersize)
+        _marks(ax, mask, np.asarray(y), markersize)
     draw_legend(ax, legend, above=True)
     return ax
 
@@ -99,7 +104,10 @@ def _cells(ax, mask, color, kwargs):
 
 def _turn_long_names(ax, classes):
     """Turns names of classes that would touch."""
-    size = 0.6 * ax.xaxis.get_ticklabels()[0].get_fontsize()
+    shown = ax.xaxis.get_ticklabels()
+    if not shown:  # those of the panel below
+        return
+    size = 0.6 * shown[0].get_fontsize()
     room = 72 * ax.bbox.width / ax.figure.dpi / (len(classes) + 1)
     if size * max(len(str(name)) for name in classes) > room:
         turned = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
@@ -109,6 +117,9 @@ def _turn_long_names(ax, classes):
 def _images(ax, images, m):
     """Draws an image beside each row; returns where the axes begin."""
     _checks.check_shape("images, number", (m,), images.shape[:1])
+    if images.ndim not in (3, 4):
+        shapes = "(m, height, width) or (m, height, width, 3)"
+        raise ValueError(f"expected images of shape {shapes}, got {images.shape}")
     for i, image in enumerate(images):
         inset = ax.inset_axes((-1.1, i + 0.04, 1, 0.92), transform=ax.transData)
         inset.imshow(image, cmap="gray")

@@ -16,8 +16,8 @@ from jaxcp.plotting._axes import (
     fit_height,
     ink,
     name_axes,
-    new_axes,
 )
+from jaxcp.plotting._inputs import as_axes, as_numbers
 from jaxcp.typing import ArrayLike
 
 
@@ -49,7 +49,8 @@ def plot_p_values(
       The axes; the legend counts the rows.
 
     Raises:
-      ValueError: if lengths differ or a p-value is outside [0, 1].
+      ValueError: if lengths differ, a p-value is outside [0, 1], or `is_nominal` has
+        other values than True and False, or 1 and 0.
 
     See also:
       outliers.outlier_p_values, pvalues.benjamini_hochberg
@@ -57,18 +58,18 @@ def plot_p_values(
     Example:
       >>> ax = plot_p_values(jax.random.uniform(jax.random.key(0), (500,)))
     """
-    p_values = np.ravel(p_values)
+    p_values = as_numbers("p_values", p_values).ravel()
     _checks.check_uniforms("p_values", p_values)
     _checks.check_count("num_bins", num_bins, 1)
     filled = {"color": color, "alpha": 0.4, "histtype": "stepfilled"}
     parts = [(label, p_values, filled)]
     if is_nominal is not None:
-        rows = np.asarray(is_nominal, bool)
+        rows = _flags(is_nominal)
         _checks.check_shape("is_nominal", p_values.shape, rows.shape)
         outline = {"color": MISSED, "histtype": "step", "linewidth": 1.6}
         parts = [("nominal", p_values[rows], filled)]
         parts += [("outliers", p_values[~rows], outline)]
-    ax = ax or new_axes()
+    ax = as_axes(ax)
     bins = np.linspace(0, 1, num_bins + 1).tolist()
     for name, part, look in parts:
         if part.size:
@@ -81,3 +82,10 @@ def plot_p_values(
     fit_height(ax)
     draw_legend(ax, legend, above=True)
     return ax
+
+
+def _flags(values):
+    flags = as_numbers("is_nominal", values).ravel()
+    expected = "is_nominal as True and False, or 1 and 0"
+    _checks.check_values(lambda v: (v == 0) | (v == 1), expected, flags)
+    return flags.astype(bool)

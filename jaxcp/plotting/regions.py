@@ -13,10 +13,10 @@ from jaxcp.plotting._axes import (
     draw_legend,
     draw_targets,
     name_axes,
-    new_axes,
     thinned,
     tidy,
 )
+from jaxcp.plotting._inputs import as_axes, as_targets
 from jaxcp.sets import Box, membership
 from jaxcp.typing import ArrayLike, HasBounds, HasEnds, Set
 
@@ -72,12 +72,17 @@ def plot_region(
       >>> balls = Balls(jnp.zeros((1, 2)), jnp.array(1.0))
       >>> ax = plot_region(balls, y=jnp.array([[0.5, 0.5], [2.0, 0.0]]))
     """
+    _checks.check_count("num_points", num_points, 2)
+    _checks.check_count("max_points", max_points, 0)
     lower, upper = _corners(region, bounds)
     sides = [np.linspace(lower[j], upper[j], num_points) for j in range(2)]
     grid = np.stack(np.meshgrid(*sides), axis=-1)
     inside = np.asarray(membership(region, grid.reshape(-1, 2).astype(lower.dtype)))
     inside = inside.reshape(num_points, num_points)
-    ax = ax or new_axes()
+    if y is not None:
+        y = as_targets(y)
+        _checks.check_shape("y", (len(y), 2), y.shape)
+    ax = as_axes(ax)
     _shade(ax, sides, inside, color, label, kwargs)
     name_axes(ax, "first output", "second output")
     ax.set(xlim=(lower[0], upper[0]), ylim=(lower[1], upper[1]))
@@ -87,9 +92,8 @@ def plot_region(
     ax.set_aspect(aspect)  # type: ignore[arg-type]
     busy = grid[inside]
     if y is not None:
-        y = np.asarray(y)
-        _checks.check_shape("y", (len(y), 2), y.shape)
-        busy = np.concatenate([busy, np.repeat(y, 1 + inside.size // (20 * len(y)), 0)])
+        weight = 1 + inside.size // (20 * max(len(y), 1))
+        busy = np.concatenate([busy, np.repeat(y, weight, axis=0)])
         covered = np.asarray(membership(region, y))
         drawn = thinned(np.flatnonzero(covered), max_points)
         look = {"color": color, "markersize": markersize}
@@ -136,12 +140,17 @@ def _corners(region, bounds):
     """Returns the corners of what to show of a set of two outputs."""
     shown = region if bounds is None else bounds
     if not isinstance(shown, HasEnds | HasBounds):
-        region = f"a {type(shown).__name__} without bounds()"
-        raise ValueError(f"expected bounds, a Box, for {region}, got {bounds}")
+        kind = type(shown).__name__
+        if bounds is not None:
+            raise ValueError(f"expected bounds as a Box, got {kind}")
+        raise ValueError(f"expected bounds, a Box, for a {kind} without bounds()")
     corners = shown.ends() if isinstance(shown, HasEnds) else shown.bounds()
     lower, upper = (np.asarray(v) for v in corners)
     _checks.check_shape("a set of two outputs, corners", (2,), lower.shape)
     if not (np.all(np.isfinite([lower, upper])) and np.all(lower < upper)):
-        raise ValueError(f"expected finite bounds, got {lower} and {upper}")
+        raise ValueError(
+            f"expected finite bounds, lower < upper, got {lower} and {upper}; "
+            "hand over bounds, a Box"
+        )
     margin = 0.05 * (upper - lower) * (bounds is None)
     return lower - margin, upper + margin

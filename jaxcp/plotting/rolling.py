@@ -16,9 +16,9 @@ from jaxcp.plotting._axes import (
     fit_height,
     ink,
     name_axes,
-    new_axes,
     tidy,
 )
+from jaxcp.plotting._inputs import as_axes, as_level, as_numbers, as_places
 from jaxcp.typing import ArrayLike
 
 
@@ -56,7 +56,8 @@ def plot_rolling_coverage(
       The axes.
 
     Raises:
-      ValueError: if `window` is no int in 1, ..., t, or lengths differ.
+      ValueError: if `window` is no int in 1, ..., t, lengths differ, `alpha` is outside
+        (0, 1), or `covered` outside [0, 1].
 
     See also:
       metrics.covered, online.run
@@ -65,17 +66,21 @@ def plot_rolling_coverage(
       >>> covered = jax.random.bernoulli(jax.random.key(0), 0.9, (500,))
       >>> ax = plot_rolling_coverage(covered, 0.1, window=100, label="ACI")
     """
-    rows = np.atleast_2d(np.asarray(covered, float))
+    rows = np.atleast_2d(as_numbers("covered", covered).astype(float))
+    if rows.ndim > 2 or not len(rows):
+        expected = "(t,) or (r, t), r >= 1"
+        raise ValueError(f"expected covered of shape {expected}, got {rows.shape}")
+    _checks.check_uniforms("covered", rows)
     t = rows.shape[1]
-    times = np.arange(t) if x is None else np.ravel(x)
+    times = np.arange(t) if x is None else as_places(x)
     _checks.check_shape("x", (t,), times.shape)
-    _checks.check_uniforms("alpha", alpha)
+    alpha = as_level(alpha)
     _checks.check_count("window", window, 1)
     if window > t:
         raise ValueError(f"expected window <= {t}, the number of steps, got {window}")
     sums = np.cumsum(np.pad(rows.mean(axis=0), (1, 0)))
     rates = (sums[window:] - sums[:-window]) / window
-    ax = ax or new_axes()
+    ax = as_axes(ax)
     error = 2 * np.sqrt(alpha * (1 - alpha) / (window * len(rows)))
     strip = {"color": ink(), "alpha": 0.15, "linewidth": 0}
     strip["label"] = "two standard errors"

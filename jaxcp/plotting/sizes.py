@@ -17,15 +17,16 @@ from jaxcp.plotting._axes import (
     fit_height,
     is_ordered,
     name_axes,
-    new_axes,
     next_color,
     tidy,
 )
+from jaxcp.plotting._inputs import as_axes, as_places
 from jaxcp.sets import Interval, Intervals
 from jaxcp.sets.basic import as_intervals
 from jaxcp.typing import ArrayLike, HasLabels, Set
 
 _MOST_BARS = 30
+_LABELS = "number of labels"
 
 
 def plot_widths(
@@ -72,12 +73,12 @@ def plot_widths(
       >>> ax = plot_widths(x, Interval(-x, x), label="normalized")
       >>> ax = plot_widths(x, Interval(0 * x, 0 * x + 1), label="split", ax=ax)
     """
-    x, sizes = np.ravel(x), sizes_of(sets)
+    x, sizes = as_places(x), sizes_of(sets)
     _checks.check_shape("sets, number", (x.size,), sizes.shape)
     if kind not in (None, "line", "dots"):
         raise ValueError(f"expected kind as one of 'line', 'dots', got {kind!r}")
     is_line = is_ordered(x) if kind is None else kind == "line"
-    ax = ax or new_axes()
+    ax = as_axes(ax)
     order = np.argsort(x, kind="stable")
     shown = np.where(np.isfinite(sizes), sizes, np.nan)[order]
     size = markersize or np.clip(6.5 - np.log10(max(x.size, 1)), 2, 5)
@@ -94,7 +95,8 @@ def plot_widths(
     infinite = x[np.isposinf(sizes)]
     name_axes(ax, "input", size_name(sets))
     fit_height(ax)
-    ax.set_ylim(bottom=0)
+    if ax.get_yscale() != "log":
+        ax.set_ylim(bottom=0)
     draw_legend(ax, legend, above=True)
     draw_infinite(ax, infinite, up=True, color=line.get_color())
     tidy(ax)
@@ -128,7 +130,7 @@ def plot_sizes(
       The axes.
 
     Raises:
-      ValueError: if sets have no size.
+      ValueError: if sets have no size, or some are of labels and others are not.
 
     See also:
       metrics.sizes, plotting.plot_widths
@@ -139,15 +141,16 @@ def plot_sizes(
       >>> ax = plot_sizes({"LAC": LabelSet(one), "APS": LabelSet(two)})
     """
     named = sets if isinstance(sets, Mapping) else {label or "": sets}
-    first = next(iter(named.values()))
+    kind = _kind_of_size(named.values())
+    _checks.check_count("bins", bins, 1)
     sizes = {name: sizes_of(each) for name, each in named.items()}
-    ax = ax or new_axes()
+    ax = as_axes(ax)
     colors = _colors(ax, color, len(sizes))
     most = max((v[np.isfinite(v)].max(initial=0) for v in sizes.values()), default=0)
-    is_counted = _is_labels(first) and most <= _MOST_BARS
+    is_counted = kind == _LABELS and most <= _MOST_BARS
     draw = _counts if is_counted else _histograms
     draw(ax, sizes, colors, bins, kwargs)
-    name_axes(ax, size_name(first), "share of rows")
+    name_axes(ax, kind, "share of rows")
     fit_height(ax)
     draw_legend(ax, legend, above=True)
     end_at_one(ax)
@@ -164,8 +167,17 @@ def size_name(sets: Set | ArrayLike) -> str:
     """Returns what the size of such sets is called."""
     sets = as_sets(sets)
     if _is_labels(sets):
-        return "number of labels"
+        return _LABELS
     return "width" if isinstance(as_intervals(sets), Interval | Intervals) else "size"
+
+
+def _kind_of_size(many):
+    """Returns what the sizes of many sets are called, which is to be the same."""
+    kinds = sorted({size_name(sets) for sets in many})
+    if len(kinds) != 1:
+        found = " and ".join(kinds) or "none"
+        raise ValueError(f"expected sets with one kind of size, got {found}")
+    return kinds[0]
 
 
 def _colors(ax, color, count):
@@ -186,6 +198,8 @@ def _is_labels(sets):
 def _named(name, sizes):
     """Returns a name for the legend, with the mean size."""
     infinite = np.isinf(sizes)
+    if not sizes.size:
+        return f"{name}, no sets" if name else "no sets"
     mean = f"mean {sizes.mean():.3g}"
     if infinite.any():
         mean = f"{infinite.mean():.2g} infinite, mean of others "
@@ -197,11 +211,14 @@ def _counts(ax, sizes, colors, _, kwargs):
     most = int(max(v.max(initial=0) for v in sizes.values()))
     width = 0.8 / len(sizes)
     for i, (name, values) in enumerate(sizes.items()):
-        shares = np.bincount(values.astype(int), minlength=most + 1) / len(values)
+        shares = np.bincount(values.astype(int), minlength=most + 1) / max(
+            len(values), 1
+        )
         place = np.arange(most + 1) + (i - (len(sizes) - 1) / 2) * width
         look = {"color": colors[i], "label": _named(name, values)} | kwargs
         ax.bar(place, shares, width, **look)
-    ax.xaxis.get_major_locator().set_params(integer=True)
+    if ax.get_xscale() == "linear":
+        ax.xaxis.get_major_locator().set_params(integer=True)
 
 
 def _histograms(ax, sizes, colors, bins, kwargs):

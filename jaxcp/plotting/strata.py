@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from jaxcp import _checks, metrics
+from jaxcp._arrays import as_host_array
 from jaxcp.metrics._sets import as_batch, as_sets, closed_form_sizes
 from jaxcp.plotting._axes import (
     COVERED,
@@ -18,8 +19,8 @@ from jaxcp.plotting._axes import (
     end_at_one,
     fit_height,
     name_axes,
-    new_axes,
 )
+from jaxcp.plotting._inputs import as_axes, as_level
 from jaxcp.plotting.sizes import size_name
 from jaxcp.typing import ArrayLike, Set
 
@@ -61,7 +62,8 @@ def plot_group_coverage(
       The axes; behind each name is the number of its rows.
 
     Raises:
-      ValueError: if lengths differ, or `alpha` is outside (0, 1).
+      ValueError: if lengths differ, `alpha` is outside (0, 1), or groups have no order,
+        as where some are missing.
 
     References:
       Wilson, Probable Inference, the Law of Succession, and Statistical Inference,
@@ -76,26 +78,24 @@ def plot_group_coverage(
       >>> sets = Interval(jnp.full(60, -0.9), jnp.full(60, 0.9))
       >>> ax = plot_group_coverage(sets, y, groups, 0.1, names=["a", "b", "c"])
     """
-    _checks.check_uniforms("alpha", alpha)
+    alpha = as_level(alpha)
     covered = np.asarray(metrics.covered(sets, y))
-    groups = np.ravel(groups)
+    groups = as_host_array("groups", groups).ravel()
     _checks.check_shape("groups", covered.shape, groups.shape)
-    found, codes = np.unique(groups, return_inverse=True)
+    found, codes = _distinct(groups)
     names = found if names is None else names
     _checks.check_shape("names", found.shape, (len(names),))
     counts = np.bincount(codes)
     rates = np.bincount(codes, covered) / counts
     names = [f"{v} ({c:,})" for v, c in zip(names, counts, strict=True)]
     k = len(names)
-    ax = (
-        new_axes(height=max(min(0.26 * k, 4 + 0.13 * k) + 1.3, 2)) if ax is None else ax
-    )
+    ax = as_axes(ax, height=max(min(0.26 * k, 4 + 0.13 * k) + 1.3, 2))
     draw_level(ax, alpha, upright=True)
     look = {"ms": markersize, "color": color, "label": label} | kwargs
     _dots(ax, rates, counts, alpha, look, upright=True)
     ax.set_yticks(range(k), names)
     ax.tick_params(axis="y", length=0)
-    ax.set_ylim(k - 0.5, -0.5)
+    ax.set_ylim(max(k, 1) - 0.5, -0.5)
     name_axes(ax, "coverage", "")
     draw_legend(ax, legend, above=True)
     return ax
@@ -144,14 +144,14 @@ def plot_size_stratified_coverage(
       >>> y = jnp.linspace(-1.0, 1.0, 50)
       >>> ax = plot_size_stratified_coverage(Interval(y - y**2, y + y**2), y, 0.1)
     """
-    _checks.check_uniforms("alpha", alpha)
+    alpha = as_level(alpha)
     sets = as_sets(sets)
     rates = metrics.size_stratified_coverage(sets, y, num_bins=num_bins)
     sizes = np.sort(np.asarray(closed_form_sizes(as_batch(sets))))
     strata = np.array_split(sizes, num_bins)
     counts = np.array([len(v) for v in strata])
     names = [f"{v.mean():.3g}" if len(v) else "" for v in strata]
-    ax = new_axes() if ax is None else ax
+    ax = as_axes(ax)
     draw_level(ax, alpha)
     look = {"ms": markersize, "color": color, "label": label} | kwargs
     _dots(ax, np.asarray(rates, float), counts, alpha, look)
@@ -163,6 +163,16 @@ def plot_size_stratified_coverage(
     draw_legend(ax, legend, above=True)
     end_at_one(ax)
     return ax
+
+
+def _distinct(groups):
+    try:
+        return np.unique(groups, return_inverse=True)
+    except TypeError:
+        kinds = ", ".join(sorted({type(group).__name__ for group in groups.tolist()}))
+        raise ValueError(
+            f"expected groups of one type, none missing, got {kinds}"
+        ) from None
 
 
 def _dots(ax, rates, counts, alpha, look, *, upright=False):

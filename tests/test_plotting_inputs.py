@@ -1,0 +1,134 @@
+"""Pictures say which argument is wrong, and never draw wrong numbers as if right."""
+
+import warnings
+
+import jax.numpy as jnp
+import matplotlib
+import numpy as np
+import pandas as pd
+import pytest
+
+from jaxcp import metrics, plotting
+from jaxcp.sets import Balls, Interval, LabelSet
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+X = np.arange(6.0)
+SETS = Interval(jnp.asarray(X - 1), jnp.asarray(X + 1))
+LABELS = LabelSet(jnp.eye(3, dtype=bool))
+BALL = Balls(jnp.zeros((1, 2)), jnp.array(1.0))
+NONE = np.zeros(0)
+NO_SETS = Interval(jnp.zeros(0), jnp.zeros(0))
+
+
+@pytest.fixture(autouse=True)
+def close_figures():
+    yield
+    plt.close("all")
+
+
+@pytest.mark.parametrize(
+    "draw, expected",
+    [
+        (lambda: plotting.plot_intervals(X, SETS, X * np.nan), "y without NaN"),
+        (lambda: plotting.plot_intervals(X, SETS, list("abcdef")), "y as numbers"),
+        (lambda: plotting.plot_intervals(X, SETS, max_points=-1), "max_points as"),
+        (lambda: plotting.plot_intervals(np.ones((6, 2)), SETS), r"x of shape \(m,\)"),
+        (
+            lambda: plotting.plot_intervals(pd.period_range("2024", periods=6), SETS),
+            "x as numbers, dates or words, got Period",
+        ),
+        (
+            lambda: plotting.plot_widths(X, SETS, ax=plt.subplots(2)[1]),
+            "ax as axes of matplotlib, got ndarray; hand over one",
+        ),
+        (lambda: plotting.plot_sizes({}), "one kind of size, got none"),
+        (
+            lambda: plotting.plot_sizes({"a": LABELS, "b": SETS}),
+            "one kind of size, got number of labels and width",
+        ),
+        (lambda: plotting.plot_sizes(SETS, bins=0), "bins as an int >= 1"),
+        (lambda: plotting.plot_coverage([90.0], 99, 0.1), r"samples in \[0, 1\]"),
+        (
+            lambda: plotting.plot_coverage_curve([0.1], np.ones((0, 1))),
+            r"coverages of shape \(1,\) or \(r, 1\), r >= 1, got \(0, 1\)",
+        ),
+        (
+            lambda: plotting.plot_group_coverage(SETS, X, X > 1, 1),
+            r"alpha in \(0, 1\), got 1",
+        ),
+        (
+            lambda: plotting.plot_group_coverage(SETS, X, [None, *"abcde"], 0.1),
+            "groups of one type, none missing, got NoneType, str",
+        ),
+        (
+            lambda: plotting.plot_comparison(["a"], [0.9], [1], 0.1, size_errors=[-1]),
+            "size_errors >= 0, got -1",
+        ),
+        (
+            lambda: plotting.plot_rolling_coverage([1, 5], 0.1, window=1),
+            r"covered in \[0, 1\], got 5",
+        ),
+        (
+            lambda: plotting.plot_p_values([0.1, 0.2], ["yes", "no"]),
+            "is_nominal as numbers",
+        ),
+        (lambda: plotting.plot_p_values([0.1], [2]), "is_nominal as True and False"),
+        (lambda: plotting.plot_region(BALL, num_points=1), "num_points as an int >= 2"),
+        (lambda: plotting.plot_region(BALL, (0, 1)), "bounds as a Box, got tuple"),
+        (lambda: plotting.plot_boxes(np.zeros((3, 6, 6))), "image of shape"),
+        (lambda: plotting.plot_boxes(np.zeros((6, 6)), SETS), "kind BoundingBox"),
+        (lambda: plotting.plot_label_sets(LABELS, [0, 1, -1]), r"y in 0, \.\.\., 2"),
+        (lambda: plotting.plot_label_sets(np.ones((2, 0), bool)), "k >= 1, got"),
+    ],
+)
+def test_messages_name_the_argument(draw, expected):
+    with pytest.raises(ValueError, match="expected .*" + expected):
+        draw()
+
+
+def test_no_rows_are_drawn_without_a_warning():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        plotting.plot_intervals(NONE, NO_SETS, NONE)
+        plotting.plot_widths(NONE, NO_SETS)
+        plotting.plot_group_coverage(NO_SETS, NONE, NONE, 0.1)
+        plotting.plot_label_sets(np.zeros((0, 3), bool), [])
+        plotting.plot_region(BALL, y=np.zeros((0, 2)), num_points=9)
+        ax = plotting.plot_sizes(NO_SETS, label="split")
+    assert ax.get_legend().get_texts()[0].get_text() == "split, no sets"
+
+
+def test_targets_on_the_end_are_hits_as_for_the_metrics():
+    """Sets are in single precision, in which 0.7 is less than 0.7 in double."""
+    sets, y = Interval(jnp.zeros(3), jnp.full(3, 0.7)), np.array([0.7, 0.6, 0.8])
+    ax = plotting.plot_intervals(np.arange(3.0), sets, y)
+    covered, missed = (len(line.get_xdata()) for line in ax.get_lines())
+    assert (covered, missed) == (2, 1)
+    assert metrics.covered(sets, y).sum() == covered
+
+
+def test_large_targets_have_a_frame():
+    big = np.stack([X - 3e38, X + 3e38], axis=1)
+    with np.errstate(over="ignore"):  # the triangles and bars of matplotlib
+        low, high = plotting.plot_intervals(X, big.astype("float32"), X).get_ylim()
+    assert low < -3e38 and high > 3e38
+    same = np.full((6, 2), 1e9)
+    low, high = plotting.plot_intervals(X, same, same[:, 0]).get_ylim()
+    assert low < 1e9 < high
+
+
+def test_x_may_be_words_numbers_as_objects_or_dates_with_a_zone():
+    days = pd.date_range("2024-01-01", periods=6, tz="Europe/Berlin")
+    for x in (list("abcdef"), X.astype(object), days, pd.Series(days)):
+        ax = plotting.plot_intervals(x, SETS, X)
+        assert len(ax.get_lines()[0].get_xdata()) == 6
+
+
+def test_widths_on_a_log_axis_do_not_begin_at_zero():
+    ax = plt.subplots()[1]
+    ax.set_yscale("log")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert plotting.plot_widths(X, SETS, ax=ax).get_ylim()[0] > 0
