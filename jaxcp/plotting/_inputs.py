@@ -36,6 +36,15 @@ def as_numbers(name: str, values: Any) -> np.ndarray:
     return found if found.dtype.kind in "biuf" else np.asarray(as_array(name, found))
 
 
+def as_curves(name: str, values: Any, length: str) -> np.ndarray:
+    """Returns one curve or several, shape (r, length), as rows."""
+    rows = np.atleast_2d(as_numbers(name, values))
+    if rows.ndim > 2 or not len(rows):
+        expected = f"({length},) or (r, {length}), r >= 1"
+        raise ValueError(f"expected {name} of shape {expected}, got {rows.shape}")
+    return rows
+
+
 def as_targets(values: Any) -> np.ndarray:
     """Returns targets in the type that sets have, one for each row, without NaN."""
     found = np.asarray(as_array("y", values))

@@ -66,40 +66,43 @@ def plot_comparison(
       ...     ["split", "CQR"], [0.9, 0.91], [2.0, 1.7], 0.1, coverage_errors=[0.01] * 2
       ... )
     """
-    coverages = as_numbers("coverages", coverages).ravel()
-    sizes = as_numbers("sizes", sizes).ravel()
-    k = len(names)
-    _checks.check_shape("coverages", (k,), coverages.shape)
-    _checks.check_shape("sizes", (k,), sizes.shape)
+    coverages = _column("coverages", coverages, names)
+    sizes = _column("sizes", sizes, names)
     alpha = as_level(alpha)
-    axes = new_axes(3, 2, height=0.28 * k + 1.3) if ax is None else np.ravel(ax)
-    if len(axes) != 2:
-        raise ValueError(f"expected ax as two axes, got {len(axes)}")
+    axes = _two_axes(ax, names)
     left, right = axes
     series = len(left.containers)
-    _check_names(left, names)
-    rows = np.arange(k) + 0.2 * series
+    rows = np.arange(len(names)) + 0.2 * series
     draw_level(left, alpha, upright=True)
+    shown = _cut(left, rows, coverages, lowest)
+    errors = _errors("coverage_errors", coverage_errors, shown)
     look = {"fmt": "o", "ms": markersize, "linewidth": 1.2, "color": color} | kwargs
-    first = _cut(left, rows, coverages, lowest)
-    bars = left.errorbar(
-        first,
-        rows,
-        xerr=_errors("coverage_errors", coverage_errors, first),
-        label=label,
-        **look,
-    )
+    bars = left.errorbar(shown, rows, xerr=errors, label=label, **look)
+    shown = _written(right, rows, sizes)
+    errors = _errors("size_errors", size_errors, shown)
     look["color"] = bars.lines[0].get_color()
-    shown = np.where(np.isfinite(sizes), sizes, np.nan)
-    right.errorbar(shown, rows, xerr=_errors("size_errors", size_errors, shown), **look)
-    _write(right, rows, sizes)
-    left.set_yticks(np.arange(k) + 0.1 * series, names)
-    for each in (left, right):
-        each.set_ylim(k - 0.5 + 0.2 * series, -0.5)
-        each.tick_params(axis="y", length=0)
+    right.errorbar(shown, rows, xerr=errors, **look)
     name_axes(left, "coverage", "")
     name_axes(right, size_name, "")
+    _name_rows(axes, names, series)
     _finish(axes, legend, lowest)
+    return axes
+
+
+def _column(name, values, names):
+    """Returns one number for each method."""
+    values = as_numbers(name, values).ravel()
+    _checks.check_shape(name, (len(names),), values.shape)
+    return values
+
+
+def _two_axes(ax, names):
+    """Returns the axes that are given, or new ones with a row for each method."""
+    height = 0.28 * len(names) + 1.3
+    axes = new_axes(3, 2, height=height) if ax is None else np.ravel(ax)
+    if len(axes) != 2:
+        raise ValueError(f"expected ax as two axes, got {len(axes)}")
+    _check_names(axes[0], names)
     return axes
 
 
@@ -135,13 +138,22 @@ def _cut(ax, rows, values, lowest):
     return np.where(below, np.nan, values)
 
 
-def _write(ax, rows, sizes):
-    """Writes infinite and unknown sizes at the right frame."""
+def _written(ax, rows, sizes):
+    """Returns the sizes to draw; infinite and unknown ones are written at the right."""
     place = {"transform": ax.get_yaxis_transform(), "ha": "right", "va": "center"}
     for row, size in zip(rows, sizes, strict=True):
         if not np.isfinite(size):
             name = "infinite" if np.isinf(size) else "unknown"
             ax.text(0.98, row, name, fontsize="small", color=ink(), **place)
+    return np.where(np.isfinite(sizes), sizes, np.nan)
+
+
+def _name_rows(axes, names, series):
+    """Names the rows; those of later series lie a little lower."""
+    axes[0].set_yticks(np.arange(len(names)) + 0.1 * series, names)
+    for each in axes:
+        each.set_ylim(len(names) - 0.5 + 0.2 * series, -0.5)
+        each.tick_params(axis="y", length=0)
 
 
 def _finish(axes, legend, lowest):

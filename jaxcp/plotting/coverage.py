@@ -19,7 +19,7 @@ from jaxcp.plotting._axes import (
     ink,
     name_axes,
 )
-from jaxcp.plotting._inputs import as_axes, as_level, as_numbers
+from jaxcp.plotting._inputs import as_axes, as_curves, as_level, as_numbers
 from jaxcp.typing import ArrayLike
 
 _FINEST = 100_000  # test rows, up to which coverages are known as fractions
@@ -107,13 +107,13 @@ def plot_coverage_curve(
     ax: Axes | None = None,
     **kwargs: Any,
 ) -> Axes:
-    """Returns axes with the coverage of sets against the level they were asked for.
+    """Returns axes with the coverage of sets against the 1 - alpha that was asked for.
 
     The dashed diagonal is exact coverage.
 
     Args:
       alphas: Miscoverage levels, shape (a,).
-      coverages: Coverage at each level, shape (a,), or (r, a) of r test sets, of which
+      coverages: Coverage at each alpha, shape (a,), or (r, a) of r test sets, of which
         the mean is drawn with a band of two standard deviations.
       label: Name of the curve in the legend.
       color: Color. Defaults to the next one of the axes.
@@ -136,10 +136,7 @@ def plot_coverage_curve(
       >>> ax = plot_coverage_curve(alphas, 1 - alphas**1.1, label="split")
     """
     levels = 1 - as_numbers("alphas", alphas).ravel()
-    rows = np.atleast_2d(as_numbers("coverages", coverages))
-    if rows.ndim > 2 or not len(rows):
-        expected = f"({levels.size},) or (r, {levels.size}), r >= 1"
-        raise ValueError(f"expected coverages of shape {expected}, got {rows.shape}")
+    rows = as_curves("coverages", coverages, str(levels.size))
     _checks.check_shape("coverages", levels.shape, rows.shape[-1:])
     ax = as_axes(ax)
     look = {"color": ink(), "linestyle": "--", "linewidth": 1, "label": "exact"}
@@ -153,7 +150,7 @@ def plot_coverage_curve(
         strip: dict[str, Any] = {"color": line.get_color()}
         strip |= {"alpha": 0.2, "linewidth": 0}
         ax.fill_between(levels, mean - spread, mean + spread, **strip)
-    name_axes(ax, "level 1 − α", "coverage")
+    name_axes(ax, "1 − α", "coverage")
     draw_legend(ax, legend)
     return ax
 

@@ -18,7 +18,7 @@ from jaxcp.plotting._axes import (
     name_axes,
     tidy,
 )
-from jaxcp.plotting._inputs import as_axes, as_level, as_numbers, as_places
+from jaxcp.plotting._inputs import as_axes, as_curves, as_level, as_places
 from jaxcp.typing import ArrayLike
 
 
@@ -66,10 +66,7 @@ def plot_rolling_coverage(
       >>> covered = jax.random.bernoulli(jax.random.key(0), 0.9, (500,))
       >>> ax = plot_rolling_coverage(covered, 0.1, window=100, label="ACI")
     """
-    rows = np.atleast_2d(as_numbers("covered", covered).astype(float))
-    if rows.ndim > 2 or not len(rows):
-        expected = "(t,) or (r, t), r >= 1"
-        raise ValueError(f"expected covered of shape {expected}, got {rows.shape}")
+    rows = as_curves("covered", covered, "t").astype(float)
     _checks.check_uniforms("covered", rows)
     t = rows.shape[1]
     times = np.arange(t) if x is None else as_places(x)
