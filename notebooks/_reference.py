@@ -16,6 +16,7 @@ PICTURES = {"jaxcp.plotting": "/notebooks/guide/howto/pictures.svg"}  # of a fam
 _TOP = {  # the package's own names, by the part that they come from
     "calibration": "Calibration on held-out rows",
     "cross": "Calibration on the training rows",
+    "full": "Full conformal prediction",
     "quantiles": "Quantiles and ranks",
     "": "Everything else",
 }

@@ -27,6 +27,7 @@ METHODS = {
     "calibration",
     "certificates",
     "cross",
+    "full",
     "learners",
     "models",
     "online",

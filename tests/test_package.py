@@ -157,7 +157,7 @@ ORDER = [
     {"calibration"},
     {"resampling", "learners", "training"},
     {"online"},
-    {"cross", "outliers", "detection"},
+    {"cross", "full", "outliers", "detection"},
     {"metrics", "simulation", "distributed", "datasets", "models"},
     {"plotting", "saving"},
 ]

@@ -1,6 +1,7 @@
 """Models that are fitted with weights, many at once in one program."""
 
 from jaxcp.learners._hosting import FitError
+from jaxcp.learners.augmenting import Augmented
 from jaxcp.learners.checking import check
 from jaxcp.learners.estimators import Estimator
 from jaxcp.learners.general import FunctionLearner, GradientLearner, MeanScale
@@ -9,6 +10,7 @@ from jaxcp.learners.neighbors import KernelRidge, NearestNeighbors
 from jaxcp.learners.shared import Shared
 
 __all__ = [
+    "Augmented",
     "Estimator",
     "FitError",
     "FunctionLearner",

@@ -6,6 +6,7 @@ hyperparameters are a `jaxcp.pytree`. Optional methods have protocols of their o
 
 from jaxcp.typing.learners import (
     AnyLearner,
+    Augments,
     ChecksData,
     FitsOnHost,
     Learner,
@@ -47,7 +48,7 @@ from jaxcp.typing.values import (
 
 # fmt: off
 __all__ = [
-    "AnyLearner", "AnySet", "ArrayLike", "AxisName", "CheckedMartingale",
+    "AnyLearner", "AnySet", "ArrayLike", "Augments", "AxisName", "CheckedMartingale",
     "ChecksData", "EstimatesSets", "FitsOnHost", "HasBounds", "HasEnds",
     "HasEstimate", "HasLabels", "HasLogSize", "HasNames", "HasRounding",
     "HasShapes", "HasSize", "HasSoftSize", "HasWidths", "LabelScore", "Learner",

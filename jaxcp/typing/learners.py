@@ -71,6 +71,24 @@ class LeavesOneOut(Learner, Protocol):
 
 
 @runtime_checkable
+class Augments(Learner, Protocol):
+    """A learner with a closed form of the fits on n rows and one test point.
+
+    See also:
+      full_conformal, learners.Augmented, learners.Ridge
+    """
+
+    def prepare(self, x: PyTree, y: Array, mask: Array | None) -> PyTree:
+        """Returns what fits with any test point share; rows off the mask do not count.
+
+        The mask has shape (n,); None stands for all rows.
+        """
+
+    def augmented(self, prepared: PyTree, x_new: PyTree) -> PyTree:
+        """Returns a `learners.Augmented` for test points, leading axis m."""
+
+
+@runtime_checkable
 class ChecksData(Learner, Protocol):
     """A learner that checks its data and hyperparameters.
 

@@ -1,0 +1,1 @@
+"""Full conformal prediction: every row trains, and the test point with it."""
