@@ -163,31 +163,30 @@ def _relative(logs, mask):
 def _compare(rows, candidates):
     """Returns how many rows are at most as likely, and effective sizes, each (g,)."""
     tops = jnp.max(lax.stop_gradient(candidates), axis=1)
+    # As its likelihood tends to 0, with equal weights, an impossible one loses to all
+    # rows that are possible.
     possible = ~(tops == -jnp.inf)
-    logs = candidates - jnp.where(possible, tops, 0)[:, None]
+    logs = jnp.where(possible[:, None], candidates - tops[:, None], 0)
     weights = jnp.exp(logs)
     squares = jnp.sum(weights**2, axis=1)
     # (sum_t w_t)^2 / sum_t w_t^2: Fong, Holmes 2021, section 2.2
-    sizes = jnp.sum(weights, axis=1) ** 2 / jnp.where(possible, squares, 1)
-    # As its likelihood tends to 0, with equal weights, an impossible one loses to all
-    # rows that are possible.
-    logs = lax.stop_gradient(jnp.where(possible[:, None], logs, 0))
-    squares = jnp.where(possible, lax.stop_gradient(squares), 1)
-    at_most = _at_most(rows, logs, tops, squares)
+    sizes = jnp.where(possible, jnp.sum(weights, axis=1) ** 2 / squares, 0)
+    logs, weights, squares = lax.stop_gradient((logs, weights, squares))
+    # The large ones first: log likelihoods in thousands would swallow the rest.
+    level = (tops[:, None] - rows.tops[None]) + jnp.log(squares)[:, None]
+    at_most = _at_most(rows, logs, weights, level)
     return jnp.sum(at_most & rows.counting[None], axis=1), sizes
 
 
-def _at_most(rows, logs, tops, squares):
+def _at_most(rows, logs, weights, level):
     """Returns which rows are at most as likely as each candidate, bool (g, n).
 
-    sigma_i <= sigma_(n+1) iff sum_t w_t f_t(y_i | x_i) <= sum_t w_t^2; the left is a
-    product of matrices, in units of the largest factors. `logs` of w_t are relative to
-    `tops`, `squares` sums of squares in these units. NaN counts: it keeps.
+    sigma_i <= sigma_(n+1) iff sum_t w_t f_t(y_i | x_i) <= sum_t w_t^2. The left is a
+    product of matrices, in units of the largest factors, in which `level` is the log of
+    the right. `logs` and `weights` are of shape (g, t). NaN counts: it keeps.
     """
     t, limits = len(rows.logs), jnp.finfo(logs.dtype)
-    sums = jnp.matmul(jnp.exp(logs), rows.densities, precision=lax.Precision.HIGHEST)
-    # The large ones first: likelihoods in millions would swallow the rest.
-    level = (tops[:, None] - rows.tops[None]) + jnp.log(squares)[:, None]
+    sums = jnp.matmul(weights, rows.densities, precision=lax.Precision.HIGHEST)
     # Sums and exponentials round: a tie, as of a repeated row, stays one.
     size = jnp.where(jnp.isfinite(level), jnp.abs(level), 0)
     level = level + limits.eps * (8 + t**0.5 + 2 * size)
