@@ -199,6 +199,8 @@ def _at_most(rows, logs, weights, level):
 
 def _settled(rows, logs, level, at_most, unsure):
     """Returns `at_most`, decided anew in logs for the candidates that are unsure."""
+    if not len(unsure):
+        return at_most
 
     def decide(state):
         at_most, left = state
