@@ -15,7 +15,8 @@ import jaxcp
 from jaxcp import sets
 from rows import refuses
 
-REFERENCE = np.load(Path(__file__).parent / "reference/full/bayes.npz")
+FOLDER = Path(__file__).parent / "reference/distributional"
+REFERENCE = {k[7:]: v for k, v in np.load(FOLDER / "full_bayes.npz").items()}
 ROWS, CANDIDATES = REFERENCE["log_likelihoods"], REFERENCE["candidate_log_likelihoods"]
 GRID = np.linspace(-3, 3, CANDIDATES.shape[1])
 

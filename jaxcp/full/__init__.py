@@ -1,5 +1,11 @@
-"""Full conformal prediction: every row trains, and the test point with it."""
+"""Full conformal prediction: fits that know the test point, and hold no row out."""
 
 from jaxcp.full.bayes import ConformalBayes, conformal_bayes
+from jaxcp.full.conformal import FullConformal, full_conformal
 
-__all__ = ["ConformalBayes", "conformal_bayes"]
+__all__ = [
+    "ConformalBayes",
+    "FullConformal",
+    "conformal_bayes",
+    "full_conformal",
+]
