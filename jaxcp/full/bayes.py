@@ -105,8 +105,8 @@ def conformal_bayes(
     Example:
       >>> from jax.scipy.stats import norm
       >>> y, grid = jnp.array([-1.0, -0.5, 0.0, 0.5, 1.0]), jnp.linspace(-3, 3, 61)
-      >>> means = jax.random.normal(jax.random.key(0), (1000, 1)) / 5**0.5
-      >>> rows, candidates = norm.logpdf(y, means), norm.logpdf(grid, means)
+      >>> means = jax.random.normal(jax.random.key(0), (1000, 1)) / 6**0.5
+      >>> rows, candidates = (norm.logpdf(v[None], means) for v in (y, grid))
       >>> result = conformal_bayes(rows, candidates, alpha=0.4, grid=grid)
       >>> result.p_values.shape, result.sets.num_pieces().item()
       ((61,), 1)
