@@ -151,6 +151,9 @@ def test_gaps_and_outer_cells():
     assert_array_equal(short.sets.hull().to_numpy(), [-np.inf, np.inf])
     one = jaxcp.conformal_bayes(rows, candidates[:, 30:31], 0.3, grid=grid[30:31])
     assert one.sets.is_empty()
+    falls = jax.jit(lambda g: jaxcp.conformal_bayes(rows, candidates, 0.3, grid=g))
+    whole = falls(jnp.asarray(-grid)).sets.hull()
+    assert_array_equal(whole.to_numpy(), [-np.inf, np.inf])
 
 
 def test_many_test_points_are_a_loop(dtype):
@@ -245,17 +248,17 @@ test_wrong_calls = refuses(
         ),
         "a grid of another length": (
             lambda: jaxcp.conformal_bayes(ROWS, CANDIDATES, 0.2, grid=GRID[:5]),
-            r"grid of shape \(12,\), one point for each candidate, got \(5,\)",
+            r"grid of shape \(12,\), got \(5,\)",
         ),
         "a grid that falls": (
             lambda: jaxcp.conformal_bayes(ROWS, CANDIDATES, 0.2, grid=-GRID),
-            r"grid in increasing order, got 2.4.* at 1; numpy.unique",
+            r"grid to increase, got 3.0 and then 2.4.* at 1; numpy.unique",
         ),
         "an infinite grid": (
             lambda: jaxcp.conformal_bayes(
                 ROWS, CANDIDATES, 0.2, grid=np.append(GRID[:-1], np.inf)
             ),
-            "finite grid, got inf at 11",
+            "grid of finite values, got inf at 11",
         ),
         "alphas": (
             lambda: jaxcp.conformal_bayes(ROWS, CANDIDATES, [0.1, 0.2]),

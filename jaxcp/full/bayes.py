@@ -17,9 +17,9 @@ from jaxcp._batching import map_blocks
 from jaxcp._counting import count_true
 from jaxcp._numbers import as_float, at_least_single, quotient
 from jaxcp._pytree import pytree
+from jaxcp.full._grids import as_grid, cells
 from jaxcp.quantiles.levels import as_alpha, ranks
 from jaxcp.sets import Intervals, LabelSet
-from jaxcp.sets._joining import joined
 from jaxcp.typing import ArrayLike
 
 _FEWEST = 2**13  # draws from which blocks are of no fewer candidates: 64
@@ -119,7 +119,8 @@ def conformal_bayes(
         _checks.check_shape("mask", (n,), mask.shape)
     _check_densities(rows, candidates, mask)
     if grid is not None:
-        grid = _grid(grid, candidates.shape[-1])
+        grid = as_grid(grid)
+        _checks.check_shape("grid", candidates.shape[-1:], grid.shape)
     count = n if mask is None else count_true(mask)
     return _conformal_bayes(rows, candidates, ranks(count, alpha), grid, mask)
 
@@ -148,8 +149,10 @@ def _conformal_bayes(rows, candidates, rank, grid, mask):
     # p = (1 + #{sigma_i <= sigma_(n+1)}) / (n + 1): Fong, Holmes 2021, algorithm 1
     p_values = quotient((1 + counts).astype(dtype), total)
     kept = counts >= total - rank  # p > alpha, in integers
-    sets = LabelSet(kept) if grid is None else _cells(grid, kept)
-    return ConformalBayes(p_values, sizes, sets)
+    if grid is None:
+        return ConformalBayes(p_values, sizes, LabelSet(kept))
+    each = jax.vmap(cells, (None, 0)) if kept.ndim > 1 else cells
+    return ConformalBayes(p_values, sizes, each(grid, kept))
 
 
 def _relative(logs, mask):
@@ -211,15 +214,6 @@ def _settled(rows, logs, level, at_most, unsure):
     return lax.while_loop(lambda state: jnp.any(state[1]), decide, (at_most, unsure))[0]
 
 
-def _cells(grid, kept):
-    """Returns the union of the cells around the points that are kept, (..., g)."""
-    between = grid[:-1] / 2 + grid[1:] / 2
-    end = jnp.full(1, jnp.inf, between.dtype)
-    lower = jnp.where(kept, jnp.concatenate([-end, between]), jnp.inf)
-    upper = jnp.where(kept, jnp.concatenate([between, end]), -jnp.inf)
-    return (jax.vmap(joined) if kept.ndim > 1 else joined)(lower, upper)
-
-
 def _floats(rows, candidates):
     """Returns log likelihoods of rows and candidates as floats, of shapes that fit."""
     rows = at_least_single(as_float(as_array("log_likelihoods", rows)))
@@ -245,21 +239,3 @@ def _check_densities(rows, candidates, mask):
     if is_concrete(mask):
         ignored = False if mask is None else ~np.asarray(mask)
         _checks.check_values(lambda v: (v < np.inf) | ignored, expected, rows)
-
-
-def _grid(grid, num_candidates):
-    """Returns a grid of floats that increases, of one point for each candidate."""
-    grid = as_float(as_array("grid", grid))
-    if grid.shape != (num_candidates,):
-        raise ValueError(
-            f"expected grid of shape ({num_candidates},), one point for each "
-            f"candidate, got {grid.shape}"
-        )
-    _checks.check_values(np.isfinite, "finite grid", grid)
-    _checks.check_values(
-        lambda v: np.diff(v, prepend=-np.inf) > 0,
-        "grid in increasing order",
-        grid,
-        cure="; numpy.unique(grid) sorts it",
-    )
-    return grid
