@@ -83,9 +83,9 @@ def conformal_bayes(
         is NaN or +inf, `grid` does not increase, or `alpha` is outside (0, 1).
 
     Guarantee:
-      1 - alpha for the exact posterior, so in the limit of many draws t; with a finite
-      number it is approximate, the better the larger `effective_sizes` are. The model
-      may be wrong. Of a grid it is for targets on its points.
+      Exact as the number of draws grows: 1 - alpha in that limit, also of a model that
+      is wrong. With t draws approximate, the better the larger `effective_sizes` are.
+      On a grid it is for targets on its points, and cells extend it to their neighbors.
 
     Assumption:
       Rows and test example are exchangeable, and given the parameters the model takes
