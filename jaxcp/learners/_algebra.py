@@ -8,6 +8,7 @@ out of a linear system changes its solution by a multiple of column i of the inv
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 import jax
@@ -64,7 +65,8 @@ def _solve_batch(axis_size, batched, system, targets):
     if not batched[0]:
         moved = jnp.moveaxis(targets, 0, -1)
         # Systems of an outer batch come with all targets at once.
-        solution = _solve_each(system, moved.reshape(len(moved), -1))
+        shape = len(system), math.prod(moved.shape[1:])
+        solution = _solve_each(system, moved.reshape(shape))
         return jnp.moveaxis(solution.reshape(moved.shape), -1, 0), True
     # One by one: jaxlib 0.10 hands a batch of LAPACK calls to a pool and waits for it
     # in a thread of the same pool. As many batches at a time as the CPU has cores wait
