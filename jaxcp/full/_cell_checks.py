@@ -61,7 +61,7 @@ def checked(
     y, grid = y.astype(dtype), grid.astype(dtype)
     check_learner(learner, x, y)
     if check:
-        getattr(checking, "check_symmetric_once", lambda *_: None)(learner, x, y, key)
+        checking.check_symmetric_once(learner, x, y, key)
     if weights is not None and mask is not None:
         weights = jnp.where(mask, weights, 0)
     components = _check_fit(key, learner, score, x, y, grid, mask, given)
@@ -123,28 +123,36 @@ def _check_fit(key, learner, score, x, y, grid, mask, given):
 
     By a fit on the rows alone where there are values, and by shapes elsewhere.
     """
-    args = learner, key, x, y, grid, mask
+    known = is_concrete(learner, key, x, y, grid, mask) and len(y) > 0
     with checking.traceable(learner):
-        known = is_concrete(args) and len(y)
-        preds = _first_fit(*args) if known else jax.eval_shape(_first_fit, *args)
+        if known:
+            preds = _first_fit(learner, key, x, y, grid, mask)
+        else:
+            x, y = _cells.with_one_more((x, y))
+            preds = jax.eval_shape(_first_fit, learner, key, x, y, grid, mask)
     _checks.num_rows(y=y, predictions=preds)
     if known:
-        inputs.check(score, preds, y, mask)
-        scores = evaluate(score, preds, y)
-        if is_rounded("y", given):
-            check_digits_of_targets(score, preds, y, scores, mask)
+        _check_first(score, preds, y, mask, given)
     one = lambda v: jax.ShapeDtypeStruct(v.shape[1:], v.dtype)  # noqa: E731
     pred, target = jax.tree.map(one, jax.eval_shape(widened, (preds, y)))
     level = jax.eval_shape(score, pred, target)
     region = jax.eval_shape(score.invert, pred, level)
     is_line = isinstance(region, HasEnds) and isinstance(region, HasShapes)
-    if not is_line or region.target_shape() != ():
+    if not is_line or region.target_shape() not in ((), (1,)):
         raise ValueError(
             "expected a score whose sets are intervals, got "
             f"{type(region).__name__} from {type(score).__name__}; "
             "scores.Custom takes an inverse, or a start"
         )
     return level.shape
+
+
+def _check_first(score, preds, y, mask, given):
+    """Raises ValueError for predictions and targets that the score does not take."""
+    inputs.check(score, preds, y, mask)
+    if is_rounded("y", given):
+        scores = evaluate(score, preds, y)
+        check_digits_of_targets(score, preds, y, scores, mask)
 
 
 @jit

@@ -30,7 +30,7 @@ def sets(
     """Returns the union of what is left of each cell, at each input."""
     lows, highs, valid = _ends(cp.grid)
     y = rounded(cp.grid, cp.y)
-    at_a_time = max(_CELL_NUMBERS // max(_numbers(cp, x_new), 1), 1)
+    at_a_time = max(_CELL_NUMBERS // _numbers(cp), 1)
 
     def one(x, test_weight):
         def piece(target, low, high):
@@ -76,6 +76,13 @@ def fitted(
     return params, learner.predict(params, x)
 
 
+def with_one_more(rows: PyTree) -> PyTree:
+    """Returns the shapes of rows and a test point."""
+    return jax.tree.map(
+        lambda v: jax.ShapeDtypeStruct((len(v) + 1, *v.shape[1:]), v.dtype), rows
+    )
+
+
 def rounded(grid: Array, y: Array) -> Array:
     """Returns the nearest value of the grid, the lower one of two."""
     # Compared with the very ends of the cells: y <= end belongs to the lower one.
@@ -117,7 +124,7 @@ def _if_float(function):
 
 def _within(region, low, high):
     """Returns the ends of what a set holds of a cell; all of it where they are NaN."""
-    lower, upper = region.ends()
+    lower, upper = (jnp.reshape(end, low.shape) for end in region.ends())
     lower = jnp.where(jnp.isnan(lower), low, jnp.maximum(lower, low))
     return lower, jnp.where(jnp.isnan(upper), high, jnp.minimum(upper, high))
 
@@ -137,17 +144,13 @@ def _at_each(cp, one, num_cells, *rows):
     if cp.batch_size is not None:
         return map_evenly(one, *rows, at_a_time=cp.batch_size)
     data = sum(leaf.size for leaf in jax.tree.leaves(cp.x))
-    width = data + num_cells * _numbers(cp, rows[0])
+    width = data + num_cells * _numbers(cp)
     return map_blocks(jax.vmap(one), *rows, width=width)
 
 
-def _numbers(cp, x_new):
+def _numbers(cp):
     """Returns how many numbers a fit, its predictions and scores are."""
-
-    def fit(x, y):
-        x = jax.tree.map(lambda v, new: jnp.append(v, new[:1], 0), x, x_new)
-        return fitted(cp.learner, cp.key, x, jnp.append(y, 0), cp.mask)
-
-    params, preds = jax.eval_shape(fit, cp.x, cp.y)
-    leaves = jax.tree.leaves((params, preds))
-    return sum(leaf.size for leaf in leaves) + cp.y.size * math.prod(cp.components)
+    x, y = with_one_more((cp.x, cp.y))
+    of_fit = jax.eval_shape(fitted, cp.learner, cp.key, x, y, cp.mask)
+    numbers = sum(leaf.size for leaf in jax.tree.leaves(of_fit))
+    return max(numbers + cp.y.size * math.prod(cp.components), 1)
