@@ -50,8 +50,9 @@ def checked(
 ) -> Rows:
     """Returns rows and a grid as arrays of one type, or raises ValueError."""
     _check_kinds(learner, score)
-    given, (weights, mask) = y, (_checks.weights(weights), _checks.mask(mask))
-    y, x, weights, mask = _checks.rows(y=y, x=x, weights=weights, mask=mask)
+    given, mask = y, _checks.mask(mask)
+    named = {"calibration_weights": _checks.weights(weights), "mask": mask}
+    y, x, weights, mask = _checks.rows(y=y, x=x, **named)
     _checks.check_key(key)
     if y.ndim != 1:
         raise ValueError(f"expected y of shape (n,), got {y.shape}{_MANY_OUTPUTS}")
