@@ -1,5 +1,13 @@
-"""Full conformal prediction: every row trains, and the test point with it."""
+"""Full conformal prediction: fits that know the test point, and hold no row out."""
 
+from jaxcp.full.conformal import FullConformal
 from jaxcp.full.discretized import DiscretizedConformal, discretized_conformal
+from jaxcp.full.methods import full_conformal
 
-__all__ = ["DiscretizedConformal", "discretized_conformal"]
+__all__ = [
+    "DiscretizedConformal",
+    "FullConformal",
+    "discretized_conformal",
+    "full_conformal",
+]
+__dir__ = __all__.copy
