@@ -45,6 +45,13 @@ PUBLISHED = {
     ("ridge", "full, studentized"): (None, None),
     ("ridge", "split"): (0.810, 1.91),
 }
+MARKERS = {
+    "Bayes": "s",
+    "conformal Bayes": "o",
+    "full, ordinary": "D",
+    "full, studentized": "v",
+    "split": "^",
+}
 RIDGE, ABSOLUTE = learners.Ridge(0.004), scores.Absolute()
 SIGMAS = np.geomspace(1e-3, 10, 4000)  # steps of a twentieth of a posterior deviation
 AT_A_TIME = 7  # test points: 133 are 19 times as many
@@ -198,14 +205,15 @@ def _error(values):
 def draw(rows: list[dict]) -> plt.Figure:
     """Draws length against coverage, ours and published."""
     figure, ax = plt.subplots(figsize=(6.5, 4.5), layout="constrained")
+    models = [*PRIORS, "ridge"]
     for row in rows:
-        marker = "s" if row["method"] == "Bayes" else "o"
+        style = MARKERS[row["method"]], f"C{models.index(row['model'])}"
         label = f"{row['method']}, {row['model']}"
         at = row["coverage"], row["length"]
-        (line,) = ax.plot(*at, marker, label=label, linestyle="none")
+        ax.plot(*at, style[0], color=style[1], label=label, fillstyle="none")
         if row["published"] is not None:
             at = row["published"], row["published length"]
-            ax.plot(*at, "x", color=line.get_color())
+            ax.plot(*at, "x", color=style[1])
     ax.plot([], [], "x", color="gray", label="published")
     ax.axvline(1 - ALPHA, color="gray", linestyle="--", linewidth=0.8)
     ax.set(xlabel="coverage", ylabel="mean length", title="Fong and Holmes, diabetes")
