@@ -8,14 +8,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_full_neighbors import KEY, SMOOTHER, of_nearest, smooth
+from test_full_neighbors import GOLDEN, KEY, SMOOTHER, of_nearest
 
 import jaxcp
 from jaxcp import scores
 from jaxcp.learners import Affine, KernelRidge, NearestNeighbors, Ridge
 
-ALPHAS = (0.1, 0.3, 0.5)
+ALPHAS = np.array([0.1, 0.3, 0.5])
 COUNT = 12  # designs of one size
+ROWS, NEW = slice(0, 8), slice(8, 9)
 FAR = np.array([-1e3, -3.0, -1.0, 0.0, 0.2, 1.0, 3.0, 1e3])
 
 
@@ -32,7 +33,8 @@ def of_kernel(x, y):
 
 
 def of_smoother(x, y):
-    return of_hat(np.asarray(smooth(x - x.T, np.ones(len(x)))), y)
+    kernel = np.exp(-((x - x.T) ** 2))
+    return of_hat(kernel / kernel.sum(axis=1, keepdims=True), y)
 
 
 def of_hat(hat, y):
@@ -64,59 +66,78 @@ def p_value(residuals, x, y, kind, weights):
     return weights @ kept / weights.sum(), ties.any()
 
 
-@pytest.fixture(scope="module", params=cases())
-def designs(request):
-    """The learner, its brute force, and data of which rows and distances tie."""
-
-
-@pytest.mark.parametrize("weighted", [False, True], ids=["equal", "weighted"])
 @pytest.mark.parametrize("name, kind", cases())
-def test_sets_and_p_values_are_those_of_all_fits(name, kind, weighted):
+def test_sets_and_p_values_are_those_of_all_fits(name, kind):
+    """Of rows and distances that tie, masked, weighted and not."""
     (learner, residuals), rng = LEARNERS[name], np.random.default_rng(3)
     x = rng.integers(0, 4, (COUNT, 9, 1)).astype(float)
     x[::2] += rng.normal(size=x[::2].shape)
     y = rng.normal(size=(COUNT, 8)).round(1)
+    weights = rng.random((COUNT, 9))
+    weights[::3] = 1
     mask = rng.random((COUNT, 8)) < np.linspace(0.2, 1.2, COUNT)[:, None]
-    weights = rng.random((COUNT, 9)) if weighted else np.ones((COUNT, 9))
+    inputs = {"at": x[..., 0]} if name == "smoother" else x
 
     @jax.jit
     @jax.vmap
     def run(x, y, mask, weights):
-        rows = {"at": x[:8, 0]} if name == "smoother" else x[:8]
-        given = weights[:8] if weighted else None
+        x, new = (jax.tree.map(lambda v: v[part], x) for part in (ROWS, NEW))
+        weights, weight = weights[ROWS], weights[NEW]
         cp = jaxcp.full_conformal(
-            KEY,
-            learner,
-            scores.Absolute(),
-            rows,
-            y,
-            residuals=kind,
-            mask=mask,
-            calibration_weights=given,
+            *(KEY, learner, scores.Absolute(), x, y),
+            **{"residuals": kind, "mask": mask, "calibration_weights": weights},
         )
-        new = {"at": x[8:, 0]} if name == "smoother" else x[8:]
-        by = weights[8:] if weighted else None
-        sets = [cp(new, alpha, test_weights=by) for alpha in ALPHAS]
-        ends = jnp.stack([v for s in sets for v in (s.lower[0], s.upper[0])])
-        at = jnp.concatenate([ends, ends - 1e-6, ends + 1e-6, jnp.asarray(FAR)])
-        at = jnp.where(jnp.isfinite(at), at, 0)
-        new = jax.tree.map(lambda v: jnp.repeat(v, len(at), 0), new)
-        by = jnp.repeat(by, len(at)) if weighted else None
-        return ends, at, cp.p_values(new, at, test_weights=by)
+        sets = jax.vmap(lambda alpha: cp(new, alpha, test_weights=weight))(ALPHAS)
+        ends = jnp.stack([sets.lower[:, 0], sets.upper[:, 0]])
+        near = jnp.concatenate([ends + step for step in (0, -1e-6, 1e-6)]).ravel()
+        at = jnp.append(jnp.where(jnp.isfinite(near), near, 0), FAR)
+        new, weight = jax.tree.map(lambda v: jnp.repeat(v, len(at), 0), (new, weight))
+        return ends, at, cp.p_values(new, at, test_weights=weight)
 
     with jax.enable_x64(True):
-        ends, at, p = (np.asarray(v) for v in run(x, y, mask, weights))
-    for i in range(COUNT):
-        keep, rows = np.append(mask[i], True), np.append(y[i], 0.0)
-        for j, new in enumerate(at[i]):
-            rows[-1] = new
-            expected, tied = p_value(
-                residuals, x[i][keep], rows[keep], kind, weights[i][keep]
-            )
-            assert tied or abs(p[i, j] - expected) < 1e-9, (i, new)
-            for alpha, lower, upper in zip(ALPHAS, *ends[i].reshape(-1, 2).T):
-                inside = lower <= new <= upper
-                # A superset is allowed where there are holes.
-                assert inside or p[i, j] <= alpha + 1e-12, (i, new)
-                if kind == "studentized" or name == "neighbors":
-                    assert inside == (p[i, j] > alpha + 1e-12), (i, new)
+        found = run(inputs, y, mask, weights)
+    for i, (ends, at, p) in enumerate(zip(*map(np.asarray, found), strict=True)):
+        keep = np.append(mask[i], True)
+        for new, got in zip(at, p, strict=True):
+            rows = x[i][keep], np.append(y[i], new)[keep], kind, weights[i][keep]
+            expected, ties = p_value(residuals, *rows)
+            assert ties or abs(got - expected) < 1e-9, (i, new)
+            inside, kept = (ends[0] <= new) & (new <= ends[1]), got > ALPHAS
+            if kind == "studentized" or name == "neighbors":
+                np.testing.assert_array_equal(inside, kept)
+            assert np.all(inside | ~kept), (i, new)  # holes may be closed
+
+
+@pytest.mark.parametrize("kind", POWERS)
+def test_golden_intervals_of_neighbors(kind):
+    x, y, x_new = (GOLDEN[name] for name in ("x", "y", "x_new"))
+    for dtype, tolerance in ((np.float64, 1e-9), (np.float32, 1e-5)):
+        with jax.enable_x64(dtype is np.float64):
+            data = [jnp.asarray(v, dtype) for v in (x, y)]
+            learner, new = NearestNeighbors(4), jnp.asarray(x_new, dtype)
+            options = KEY, learner, scores.Absolute(), *data
+            cp = jaxcp.full_conformal(*options, residuals=kind)
+            for alpha, expected in zip(
+                GOLDEN["alphas"], GOLDEN["interval"].swapaxes(0, 1), strict=True
+            ):
+                found = cp(new, alpha.item())
+                ends = np.stack([found.lower, found.upper], axis=1)
+                np.testing.assert_allclose(ends, expected, rtol=tolerance)
+
+
+def test_coverage_of_neighbors_is_exact():
+    """Of inputs on a grid, where distances tie: k / (n + 1) over the targets."""
+
+    @jax.jit
+    @jax.vmap
+    def covered(key):
+        keys = jax.random.split(key)
+        x = jax.random.randint(keys[0], (20, 2), 0, 4).astype(float)
+        y = x[:, 0] + jax.random.normal(keys[1], (20,))
+        rows = x[:-1], y[:-1]
+        cp = jaxcp.full_conformal(KEY, NearestNeighbors(3), scores.Absolute(), *rows)
+        return cp(x[-1:], 0.25).contains(y[-1:])[0]
+
+    count = 20_000
+    mean = np.mean(covered(jax.random.split(KEY, count)))
+    assert abs(mean - 0.75) < 4 * np.sqrt(0.75 * 0.25 / count)
