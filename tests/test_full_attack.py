@@ -4,6 +4,8 @@ A target y is in the set if and only if p(y) > alpha, and p(y) counts the residu
 fits on n + 1 rows, made by a few lines of NumPy for each learner.
 """
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,7 +18,6 @@ from jaxcp.learners import Affine, KernelRidge, NearestNeighbors, Ridge
 
 ALPHAS = np.array([0.1, 0.3, 0.5])
 COUNT = 12  # designs of one size
-ROWS, NEW = slice(0, 8), slice(8, 9)
 FAR = np.array([-1e3, -3.0, -1.0, 0.0, 0.2, 1.0, 3.0, 1e3])
 
 
@@ -48,13 +49,24 @@ LEARNERS = {
     "two refits": (Affine(Ridge(0.5)), of_ridge),
     "smoother": (Affine(SMOOTHER), of_smoother),
 }
+rows_of, new_of = (
+    partial(jax.tree.map, lambda v, part=part: v[part])
+    for part in (slice(0, 8), slice(8, 9))
+)
+QUICK = {"neighbors-studentized", "smoother-ordinary"}
 POWERS = {"studentized": 0.5, "ordinary": 0, "deleted": 1}
 
 
 def cases():
+    found = []
     for name, (learner, _) in LEARNERS.items():
         kinds = ["ordinary"] if isinstance(learner, Affine) else POWERS
-        yield from (pytest.param(name, kind, id=f"{name}-{kind}") for kind in kinds)
+        found += [(name, kind) for kind in kinds]
+    marks = [() if "-".join(case) in QUICK else pytest.mark.slow for case in found]
+    return [
+        pytest.param(*case, id="-".join(case), marks=mark)
+        for case, mark in zip(found, marks, strict=True)
+    ]
 
 
 def p_value(residuals, x, y, kind, weights):
@@ -81,8 +93,7 @@ def test_sets_and_p_values_are_those_of_all_fits(name, kind):
     @jax.jit
     @jax.vmap
     def run(x, y, mask, weights):
-        x, new = (jax.tree.map(lambda v: v[part], x) for part in (ROWS, NEW))
-        weights, weight = weights[ROWS], weights[NEW]
+        (x, weights), (new, weight) = (part((x, weights)) for part in (rows_of, new_of))
         cp = jaxcp.full_conformal(
             *(KEY, learner, scores.Absolute(), x, y),
             **{"residuals": kind, "mask": mask, "calibration_weights": weights},
@@ -101,14 +112,16 @@ def test_sets_and_p_values_are_those_of_all_fits(name, kind):
         for new, got in zip(at, p, strict=True):
             rows = x[i][keep], np.append(y[i], new)[keep], kind, weights[i][keep]
             expected, ties = p_value(residuals, *rows)
-            assert ties or abs(got - expected) < 1e-9, (i, new)
+            if ties:  # rounding decides
+                continue
+            assert abs(got - expected) < 1e-9, (i, new)
             inside, kept = (ends[0] <= new) & (new <= ends[1]), got > ALPHAS
             if kind == "studentized" or name == "neighbors":
                 np.testing.assert_array_equal(inside, kept)
             assert np.all(inside | ~kept), (i, new)  # holes may be closed
 
 
-@pytest.mark.parametrize("kind", POWERS)
+@pytest.mark.parametrize("kind", ["studentized", "deleted"])
 def test_golden_intervals_of_neighbors(kind):
     x, y, x_new = (GOLDEN[name] for name in ("x", "y", "x_new"))
     for dtype, tolerance in ((np.float64, 1e-9), (np.float32, 1e-5)):
@@ -138,6 +151,6 @@ def test_coverage_of_neighbors_is_exact():
         cp = jaxcp.full_conformal(KEY, NearestNeighbors(3), scores.Absolute(), *rows)
         return cp(x[-1:], 0.25).contains(y[-1:])[0]
 
-    count = 20_000
+    count = 4_000
     mean = np.mean(covered(jax.random.split(KEY, count)))
     assert abs(mean - 0.75) < 4 * np.sqrt(0.75 * 0.25 / count)

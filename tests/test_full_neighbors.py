@@ -9,6 +9,7 @@ import pytest
 from numpy.testing import assert_allclose
 from sklearn.linear_model import LinearRegression
 
+import jaxcp
 from jaxcp import learners
 from jaxcp.learners import Affine, FunctionLearner, NearestNeighbors, Ridge
 
@@ -60,8 +61,9 @@ def test_golden_vectors(dtype):
     assert_allclose(found.shares, GOLDEN["shares"], atol=tolerance)
 
 
-@pytest.mark.parametrize("k", [2, 3, 5])
-@pytest.mark.parametrize("num_columns, shape", [(1, ()), (2, (2,)), (17, ())])
+@pytest.mark.parametrize(
+    "k, num_columns, shape", [(2, 1, ()), (3, 2, (2,)), (3, 1, ()), (5, 17, ())]
+)
 def test_fits_with_a_test_point_are_those_of_the_definition(k, num_columns, shape):
     """Of inputs that tie in all ways, also with fewer rows than neighbors."""
     rng, count = np.random.default_rng(k), 30
@@ -169,6 +171,11 @@ def test_affine_composes():
         assert np.all(np.isfinite(leaf))
 
 
+def ordinary(learner, x, y):
+    options = KEY, learner, jaxcp.scores.Absolute(), x, y
+    return jaxcp.full_conformal(*options, residuals="ordinary")
+
+
 def test_a_key_is_the_same_in_all_fits():
     """Random features: affine given the key."""
     by_key = lambda key: jax.random.normal(key, (1, 4))  # noqa: E731
@@ -180,13 +187,14 @@ def test_a_key_is_the_same_in_all_fits():
 
     random = FunctionLearner(fit, lambda p, x: ridge.predict(p[1], jnp.tanh(x @ p[0])))
     x, y, x_new = jnp.arange(7.0)[:, None] / 7, jnp.arange(7.0) ** 2, jnp.ones((2, 1))
-    for key in (None, jax.random.key(5)):
-        w = by_key(jax.random.key(0) if key is None else key)
-        of = augmented(Affine(random, key), x, y, None, x_new)
-        features = jnp.tanh(x @ w), y, None, jnp.tanh(x_new @ w)
-        expected = augmented(Affine(ridge), *features)
-        assert_allclose(of.preds, expected.preds, rtol=1e-4)
-        assert_allclose(of.spread, expected.spread, rtol=1e-4)
+    own = jax.random.key(5)
+    for key, learner in ((KEY, Affine(random)), (own, Affine(random, own))):
+        features = (jnp.tanh(v @ by_key(key)) for v in (x, x_new))
+        rows, new = features
+        sets = ordinary(learner, x, y)(x_new, 0.4)
+        expected = ordinary(Affine(ridge), rows, y)(new, 0.4)
+        assert_allclose(sets.lower, expected.lower, rtol=1e-3)
+        assert_allclose(sets.upper, expected.upper, rtol=1e-3)
 
 
 WRONG = {
