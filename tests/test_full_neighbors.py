@@ -24,6 +24,11 @@ def augmented(learner, x, y, mask, x_new):
     return learner.augmented(learner.prepare(x, y, mask), x_new)
 
 
+def ordinary(learner, x, y):
+    options = KEY, learner, jaxcp.scores.Absolute(), x, y
+    return jaxcp.full_conformal(*options, residuals="ordinary")
+
+
 each_design = jax.jit(jax.vmap(augmented, (None, 0, 0, 0, 0)))
 
 
@@ -111,6 +116,9 @@ def test_one_neighbor_is_refused():
         NearestNeighbors(1).prepare(jnp.zeros((3, 1)), jnp.zeros(3), None)
 
 
+SAME_RIDGE = FunctionLearner(Ridge(0.3).fit, Ridge(0.3).predict)
+
+
 def smooth(distances, weights):
     kernel = jnp.exp(-(distances**2)) * weights[None]
     return kernel / jnp.sum(kernel, axis=1, keepdims=True)
@@ -137,6 +145,29 @@ def test_two_refits_are_the_closed_form():
             got = of_line(found, i, new)[np.append(mask, True)]
             assert_allclose(got, expected, atol=1e-9)
     assert found.rest is None
+
+
+def test_rows_off_the_mask_may_hold_anything():
+    x, y, mask = np.arange(6.0)[:, None], np.arange(6.0) ** 2, np.arange(6) != 2
+    for learner in (Affine(Ridge(0.3)), NearestNeighbors(2)):
+        sets = []
+        for value in (0.0, np.nan):
+            x[2] = y[2] = value
+            given = KEY, learner, jaxcp.scores.Absolute(), x, y
+            cp = jaxcp.full_conformal(*given, residuals="ordinary", mask=mask)
+            sets.append(cp(np.array([[1.5]]), 0.4))
+        assert np.isfinite(sets[0].lower) and sets[0].lower == sets[1].lower
+        assert sets[0].upper == sets[1].upper
+
+
+def test_no_rows_and_one():
+    x, y = np.ones((1, 1), np.float32), np.ones(1, np.float32)
+    for learner in (Affine(Ridge(0.3)), NearestNeighbors(2), Affine(SAME_RIDGE)):
+        for n in (0, 1):
+            sets = ordinary(learner, x[:n], y[:n])(x, 0.6)
+            assert sets.upper == -sets.lower == np.inf
+        few = ordinary(learner, x, y)(x, 0.4)
+        assert few.upper == -few.lower == np.inf
 
 
 def test_two_refits_of_any_smoother():
@@ -169,11 +200,6 @@ def test_affine_composes():
             assert_allclose(a[i], b, atol=1e-5)
     for leaf in jax.tree.leaves(jax.jacobian(of)(0.5)):
         assert np.all(np.isfinite(leaf))
-
-
-def ordinary(learner, x, y):
-    options = KEY, learner, jaxcp.scores.Absolute(), x, y
-    return jaxcp.full_conformal(*options, residuals="ordinary")
 
 
 def test_a_key_is_the_same_in_all_fits():

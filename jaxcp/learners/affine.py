@@ -101,8 +101,10 @@ class Affine:
     def prepare(self, x: PyTree, y: Array, mask: Array | None) -> AffineRows:
         """Returns the rows, and the two targets that test points are given."""
         y = at_least_single(as_float(y))
-        weights = jnp.ones(len(y), y.dtype) if mask is None else mask.astype(y.dtype)
-        known = jnp.where(weights > 0, y, 0)
+        mask = jnp.ones(len(y), bool) if mask is None else mask
+        # Rows off the mask may hold anything, which times a weight of 0 may be NaN.
+        x, known = jax.tree.map(lambda v: _where(mask, v), (x, y))
+        weights = mask.astype(y.dtype)
         total = jnp.sum(weights)
         unit = jnp.max(jnp.abs(known), initial=0)
         unit = lax.stop_gradient(jnp.where(unit > 0, unit, 1))
@@ -185,6 +187,12 @@ def _line(rows, preds, slope):
     residuals = rows.y - preds[:-1] - slope[:-1] * shift
     spread = jnp.where(tells, 1 / left, jnp.inf)
     return Augmented(rows.origin + shift, spread, residuals, slope[:-1] / left)
+
+
+def _where(mask, values):
+    """Returns rows on the mask, and zeros."""
+    mask = mask.reshape(-1, *(1,) * (values.ndim - 1))
+    return jnp.where(mask, values, jnp.zeros((), values.dtype))
 
 
 def _with_row(x, row):
