@@ -11,6 +11,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import jaxcp
 from jaxcp import metrics, plotting, training
+from jaxcp.cross._votes import VoteSet
+from jaxcp.scores import Custom
 from jaxcp.sets import Interval, Intervals, membership
 from rows import refuses
 
@@ -205,6 +207,32 @@ class EitherSign:
         return jax.tree.map(lambda a, b: jnp.where(q >= pred, a, b), one, two)
 
 
+@jaxcp.pytree
+class TwoSided:
+    """Sizes of the target above and below a prediction: two components."""
+
+    def __call__(self, pred, y):
+        return jnp.stack([jnp.abs(y) - pred, pred - jnp.abs(y)])
+
+    def invert(self, pred, q):
+        low, high = jnp.maximum(pred - q[1], 0), pred + q[0]
+        return Intervals(jnp.stack([-high, low]), jnp.stack([-low, high]))
+
+
+@jaxcp.pytree
+class Size:
+    """Predicts the mean size of targets."""
+
+    def fit(self, key, x, y, weights):
+        return jnp.sum(weights * jnp.abs(y)) / jnp.sum(weights)
+
+    def predict(self, params, x):
+        return jnp.full(len(x), params)
+
+
+SPREAD = jnp.linspace(3.0, 5.0, 40) * jnp.tile(jnp.array([-1.0, 1.0]), 20)
+
+
 @pytest.fixture(scope="module")
 def signs():
     x = jax.random.normal(KEY, (60, 2))
@@ -223,6 +251,36 @@ def test_calibrated_sets_have_gaps_and_p_values(signs):
     assert_array_equal(cp(preds[40:], 0.01).size(), np.full(20, INF))
     sizes = training.soft_size(EitherSign(), preds[:3], 0.5, temperature=0.01)
     assert_allclose(sizes, 2, rtol=1e-3)
+
+
+def test_votes_are_the_exact_union(signs):
+    """As those of the same sets, known by membership alone."""
+    x, y = signs
+    weights, grid = jnp.arange(60) % 3 * 1.0, jnp.linspace(-9.0, 9.0, 301)
+    found = {}
+    for score in (EitherSign(), Custom(EitherSign())):  # and without an inverse
+        cp = jaxcp.jackknife_plus(KEY, Size(), score, x, y, calibration_weights=weights)
+        for name, sets in {
+            "plus": cp(x[:5], 0.2),
+            "minmax": cp.minmax(x[:5], 0.2),
+        }.items():
+            inside = jax.jit(jax.vmap(lambda s: jax.vmap(s.contains)(grid)))(sets)
+            found.setdefault(name, []).append((sets, inside))
+    for (ours, inside), (theirs, same) in found.values():
+        assert isinstance(ours, Intervals) and isinstance(theirs, VoteSet)
+        assert_array_equal(inside, same)
+        assert np.all(ours.num_pieces() == 2)
+        assert ours.lower.shape == (5, 2)  # places left over are cut
+
+
+def test_votes_of_components_are_intersected():
+    cp = jaxcp.jackknife_plus(KEY, Size(), TwoSided(), jnp.ones((40, 1)), SPREAD)
+    sets = cp(jnp.ones((2, 1)), 0.2)
+    inside = sets.contains(jnp.array([4.0, -4.0]))
+    assert np.all(inside) and np.all(sets.num_pieces() == 2)
+    assert not sets.contains(0.0).any() and not sets.contains(9.0).any()
+    whole = cp(jnp.ones((2, 1)), 0.01)
+    assert_array_equal(whole.to_numpy(), [[[-INF, INF]]] * 2)
 
 
 def test_saved_sets_come_back(tmp_path):

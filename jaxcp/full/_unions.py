@@ -9,10 +9,9 @@ it weigh enough: a sweep over 2n breakpoints, in order.
 from __future__ import annotations
 
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import Array
 
-from jaxcp._numbers import as_float
-from jaxcp.quantiles._masses import masses_of, spare_mass
+from jaxcp.quantiles._voting import ballot
 from jaxcp.sets import Intervals
 from jaxcp.sets._sweeping import sweep, whole_line_if
 
@@ -48,35 +47,13 @@ def exact_union(
       weights: Weights of the rows, shape (n,).
       test_weight: Weight of the test point, shape (). Defaults to 1.
     """
-    words, suffice = _ballot(len(residuals), rank, mask, weights, test_weight)
+    words, suffice = ballot(len(residuals), rank, mask, weights, test_weight)
     counts = words[0] > 0
     d = _kept(center, residuals, shares, rho, counts)
     first, last, between = _on_line(center, spread, *d)
     ends = sweep(first, last, between, words, suffice, len(residuals) + 1)
     unknown = ~(jnp.isfinite(center) & jnp.isfinite(spread))
     return Intervals(*whole_line_if(unknown, *ends))
-
-
-def _ballot(n, rank, mask, weights, test_weight):
-    """Returns what each row weighs, and whether sums of that suffice."""
-    if weights is None:
-        votes = jnp.ones(n, int) if mask is None else mask.astype(int)
-        spare = jnp.sum(votes) - rank  # kept > all - k iff not kept < k
-        return (votes,), lambda kept: kept > spare
-    # As `weighted_threshold` decides: the sum of those kept exceeds the spare mass.
-    test_weight = as_float(1.0 if test_weight is None else test_weight)
-    known = lax.stop_gradient((as_float(weights), rank, test_weight))
-    weights, spare = spare_mass(*known)
-    above = jnp.nextafter(spare, jnp.inf)
-    target = jnp.maximum(above, jnp.finfo(spare.dtype).tiny)
-    target = jnp.where(spare < 0, 0, target)
-    masses = masses_of(weights)
-    words = masses.leading, masses.following
-
-    def suffice(leading: Array, following: Array) -> Array:
-        return ~masses.are_less(leading, following, target)
-
-    return words, suffice
 
 
 def _kept(center, r, v, rho, counts):
