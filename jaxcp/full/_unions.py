@@ -84,7 +84,9 @@ def _on_line(center, spread, first, last, between):
 
     def target(d):
         finite = jnp.isfinite(d)
-        return jnp.where(finite, center + spread * jnp.where(finite, d, 0), d)
+        # Compilers do not fuse a choice with the sum that follows, so it rounds the
+        # same in the program of p-values.
+        return center + jnp.where(finite, spread * jnp.where(finite, d, 0), d)
 
     first, last = target(first), target(last)
     # A hole that rounding closes is kept; one without an end leaves a half line.
