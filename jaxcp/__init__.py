@@ -58,6 +58,7 @@ from jaxcp.quantiles import (
     weighted_conformal_quantile,
     weighted_select,
 )
+from jaxcp.full.influence import InfluenceConformal, influence_conformal
 from jaxcp.saving import load, save
 from jaxcp.simulation.replicates import simulate
 from jaxcp.volumes import volume
@@ -73,12 +74,12 @@ def __getattr__(name: str) -> ModuleType:
 
 # fmt: off
 __all__ = [
-    "Calibration", "CrossCalibration", "CrossConformal", "GroupCalibration", "Rule",
+    "Calibration", "CrossCalibration", "CrossConformal", "GroupCalibration", "InfluenceConformal", "Rule",
     "SplitConformal", "calibrate", "calibrate_groups", "certificates",
     "conformal_p_value", "conformal_quantile", "conformal_rank", "coverage_law",
     "cross_calibrate", "cross_conformal", "cv_plus", "datasets", "detection",
     "distributed", "draw", "empirical_quantile", "enbpi",
-    "grouped_conformal_quantile", "jackknife_plus",
+    "grouped_conformal_quantile", "influence_conformal", "jackknife_plus",
     "jackknife_plus_after_bootstrap", "kth_smallest", "learners", "load", "metrics",
     "online", "outliers", "plotting", "pvalues", "pytree", "resampling", "save",
     "scores", "sets", "sharded_conformal_quantile", "simulate", "simulation",
