@@ -12,8 +12,6 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import jaxcp
 from jaxcp import learners, scores
-from jaxcp.full import _labels
-from jaxcp.quantiles.levels import alpha_as_float, as_alpha, ranks
 
 KEY = jax.random.key(0)
 GOLDEN = Path(__file__).parent / "reference" / "full_labels.npz"
@@ -71,22 +69,15 @@ def _softmax(steps=20, **options):
 SOFTMAX = _softmax()
 
 
-def _p_values(refits, score, x_new, y=None, **rows):
-    """Returns the p-value of every label, or of one, at each input."""
-    if y is not None:
-        return refits.p_values(score, x_new, y, **rows)
+def _fit(learner, score, x, y, **options):
+    return jaxcp.full_conformal(KEY, learner, score, x, y, **options)
+
+
+def _p_values(cp, x_new, **rows):
+    """Returns the p-value of every label at each input."""
     m = len(jax.tree.leaves(x_new)[0])
-    each = [
-        refits.p_values(score, x_new, jnp.full(m, label), **rows) for label in range(3)
-    ]
+    each = [cp.p_values(x_new, jnp.full(m, c), **rows) for c in range(3)]
     return jnp.stack(each, axis=1)
-
-
-def _sets(refits, score, x_new, alpha, **rows):
-    n = len(refits.y) if refits.mask is None else int(refits.mask.sum())
-    weighted = rows.get("weights") is not None
-    rank = alpha_as_float(as_alpha(alpha)) if weighted else ranks(n, as_alpha(alpha))
-    return refits.sets(score, x_new, rank, **rows)
 
 
 def _counted(n, seed=0):
@@ -112,12 +103,12 @@ def test_golden_of_a_multinomial_regression():
     with jax.enable_x64(True), np.load(GOLDEN) as golden:
         case = {name.split("__")[1]: golden[name] for name in golden}
         learner = _newton(case["penalty"].item(), case["intercept_penalty"].item())
-        refits = _labels.refits(KEY, learner, scores.LAC(), case["x"], case["y"])
+        cp = _fit(learner, scores.LAC(), case["x"], case["y"])
         x_new, p = jnp.asarray(case["x_new"]), case["p_values"]
-        assert_allclose(_p_values(refits, scores.LAC(), x_new), p, rtol=1e-9)
+        assert_allclose(_p_values(cp, x_new), p, rtol=1e-9)
         for alpha in (0.05, 0.1, 0.3, 0.5):
             kept = p > alpha * (1 + 1e-9)
-            assert_array_equal(_sets(refits, scores.LAC(), x_new, alpha).mask, kept)
+            assert_array_equal(cp(x_new, alpha).mask, kept)
 
 
 @pytest.mark.parametrize("x64", [False, True])
@@ -125,36 +116,38 @@ def test_agrees_with_counting_in_fractions(x64):
     with jax.enable_x64(x64):
         for n in (0, 1, 2, 9, 24):
             x, y = _counted(n, n)
-            refits = _labels.refits(KEY, COUNTS, scores.LAC(), x, y, batch_size=3)
+            cp = _fit(COUNTS, scores.LAC(), x, y, batch_size=3)
             x_new = jnp.arange(4)
             exact = [[_exact(x, y, z, c) for c in range(3)] for z in range(4)]
-            p = _p_values(refits, scores.LAC(), x_new)
+            p = _p_values(cp, x_new)
             assert_allclose(p, np.array(exact, float), rtol=1e-6)
             for alpha in (Fraction(1, 25), Fraction(1, 5), Fraction(1, 2)):
                 kept = np.array([[v > alpha for v in row] for row in exact])
-                mask = _sets(refits, scores.LAC(), x_new, alpha).mask
+                mask = cp(x_new, alpha).mask
                 assert_array_equal(mask, kept)
 
 
 def test_mask_weights_and_uniforms_in_fractions():
     x, y = _counted(20, 3)
     mask, weights = np.arange(20) % 3 > 0, np.arange(20) % 4
-    refits = _labels.refits(KEY, COUNTS, scores.LAC(), x, y, mask=mask)
+    rows = {"calibration_weights": weights, "mask": mask}
+    cp = _fit(COUNTS, scores.LAC(), x, y, **rows)
     labels, u = np.array([0, 1, 2, 1]), np.array([0.0, 0.25, 0.5, 1.0])
-    rows = {"weights": jnp.asarray(weights), "test_weights": jnp.array([1, 0, 3, 2])}
-    p = refits.p_values(scores.LAC(), jnp.arange(4), labels, u=u, **rows)
-    given = zip(range(4), labels, [1, 0, 3, 2], u, strict=True)
+    test_weights = [1, 0, 3, 2]
+    p = cp.p_values(jnp.arange(4), labels, u=u, test_weights=test_weights)
+    given = zip(range(4), labels, test_weights, u, strict=True)
     exact = [_exact(x, y, z, c, mask, weights, w, u) for z, c, w, u in given]
     assert_allclose(p, np.array(exact, float), rtol=1e-6)
     for alpha in (0.1, 0.3, 0.5):
-        given = zip(range(4), [1, 0, 3, 2], strict=True)
+        given = zip(range(4), test_weights, strict=True)
         p = [[_exact(x, y, z, c, mask, weights, w) for c in range(3)] for z, w in given]
         kept = np.array([[v > alpha for v in row] for row in p])
-        sets = _sets(refits, scores.LAC(), jnp.arange(4), alpha, **rows)
+        sets = cp(jnp.arange(4), alpha, test_weights=test_weights)
         assert_array_equal(sets.mask, kept)
-    fewer = _labels.refits(KEY, COUNTS, scores.LAC(), x[mask], y[mask])
-    args = scores.LAC(), jnp.arange(4)
-    assert_array_equal(_p_values(refits, *args), _p_values(fewer, *args))
+    fewer = _fit(COUNTS, scores.LAC(), x[mask], y[mask])
+    masked = _fit(COUNTS, scores.LAC(), x, y, mask=mask)
+    both = (_p_values(cp, jnp.arange(4)) for cp in (masked, fewer))
+    assert_array_equal(*both)
 
 
 SCORES = {
@@ -168,8 +161,8 @@ SCORES = {
 @pytest.mark.parametrize("name", SCORES)
 def test_any_score_of_labels(name):
     score, (x, y) = SCORES[name], _counted(12, 5)
-    refits = _labels.refits(KEY, COUNTS, score, x, y)
-    p = np.asarray(_p_values(refits, score, jnp.arange(4)))
+    cp = _fit(COUNTS, score, x, y)
+    p = np.asarray(_p_values(cp, jnp.arange(4)))
     for z in range(4):
         for label in range(3):
             rows = np.append(x, z), np.append(y, label)
@@ -177,7 +170,7 @@ def test_any_score_of_labels(name):
             each = np.asarray(jaxcp.calibrate(score, preds, rows[1]).scores)
             expected = np.mean(each >= each[-1] * (1 - 1e-6))
             assert_allclose(p[z, label], expected, rtol=1e-6)
-    sets = _sets(refits, score, jnp.arange(4), 0.3)
+    sets = cp(jnp.arange(4), 0.3)
     assert_array_equal(sets.mask, p > 0.3)
 
 
@@ -189,10 +182,10 @@ def test_randomized_scores_take_uniforms_from_the_inputs():
         lambda table, x: (_count_predict(table, x[0]), x[1]),
     )
     score = scores.APS(randomized=True)
-    refits = _labels.refits(KEY, learner, score, (x, u[:12]), y)
+    cp = _fit(learner, score, (x, u[:12]), y)
     new = jnp.arange(4), u[12:]
-    p = _p_values(refits, score, new)
-    assert_array_equal(_sets(refits, score, new, 0.3).mask, p > 0.3)
+    p = _p_values(cp, new)
+    assert_array_equal(cp(new, 0.3).mask, p > 0.3)
     assert p.shape == (4, 3) and len(np.unique(p)) > 3
 
 
@@ -201,10 +194,10 @@ def test_smoothed_p_values_are_uniform_and_sets_cover(key):
         key_x, key_y, key_u = jax.random.split(key, 3)
         x = jax.random.randint(key_x, (10,), 0, 2)
         y = jax.random.categorical(key_y, jnp.eye(3)[x])
-        refits = _labels.refits(KEY, COUNTS, scores.LAC(), x[:9], y[:9])
+        cp = _fit(COUNTS, scores.LAC(), x[:9], y[:9])
         u = jax.random.uniform(key_u, (1,))
-        args = scores.LAC(), x[9:], y[9:]
-        return refits.p_values(*args, u)[0], refits.p_values(*args)[0]
+        rows = x[9:], y[9:]
+        return cp.p_values(*rows, u=u)[0], cp.p_values(*rows)[0]
 
     smooth, plain = jax.jit(jax.vmap(trial))(jax.random.split(key, 10_000))
     levels = np.array([0.05, 0.1, 0.25, 0.5, 0.8])
@@ -221,8 +214,8 @@ def test_coverage_is_exact_without_ties(key):
         key_x, key_y = jax.random.split(key)
         x = jax.random.normal(key_x, (10, 2))
         y = jax.random.categorical(key_y, x @ jnp.array([[1.0, 0, -1], [0, 1, -1]]))
-        refits = _labels.refits(KEY, SOFTMAX, scores.LAC(), x[:9], y[:9])
-        return refits.sets(scores.LAC(), x[9:], ranks(9, as_alpha(0.3))).mask[0, y[9]]
+        cp = _fit(SOFTMAX, scores.LAC(), x[:9], y[:9])
+        return cp(x[9:], 0.3).mask[0, y[9]]
 
     covered = np.asarray(jax.jit(jax.vmap(trial))(jax.random.split(key, 4000)))
     assert abs(np.mean(covered) - 0.7) < 4 * np.sqrt(0.21 / 4000)  # k/(n + 1) = 7/10
@@ -231,51 +224,53 @@ def test_coverage_is_exact_without_ties(key):
 def test_repeated_rows_tie(key):
     x = jnp.repeat(jax.random.normal(key, (5, 2)), 4, axis=0)
     y = jnp.repeat(jnp.array([0, 1, 2, 1, 0]), 4)
-    refits = _labels.refits(KEY, SOFTMAX, scores.LAC(), x, y)
-    p = refits.p_values(scores.LAC(), x[::4], y[::4])
+    cp = _fit(SOFTMAX, scores.LAC(), x, y)
+    p = cp.p_values(x[::4], y[::4])
     assert np.all(p * 21 > 4.9)  # the row and its four copies
     u = jnp.zeros(5)
-    strict = refits.p_values(scores.LAC(), x[::4], y[::4], u=u)
+    strict = cp.p_values(x[::4], y[::4], u=u)
     assert_allclose(sorted((p - strict) * 21), np.full(5, 5.0), rtol=1e-5)
 
 
 def test_one_class_no_rows_and_few_rows():
     x, y = _counted(6, 1)
-    one = _labels.refits(KEY, COUNTS, scores.LAC(), x, 0 * y)
-    p = _p_values(one, scores.LAC(), jnp.arange(4))
+    one = _fit(COUNTS, scores.LAC(), x, 0 * y)
+    p = _p_values(one, jnp.arange(4))
     assert np.all(p[:, 0] == 1) and np.all(p > 0)
     for n in (0, 1, 3):
-        few = _labels.refits(KEY, SOFTMAX, scores.LAC(), jnp.zeros((n, 2)), y[:n])
-        sets = _sets(few, scores.LAC(), jnp.ones((2, 2)), 0.2)
+        few = _fit(SOFTMAX, scores.LAC(), jnp.zeros((n, 2)), y[:n])
+        sets = few(jnp.ones((2, 2)), 0.2)
         assert np.all(sets.mask)  # n < 1 / alpha - 1
-    masked = _labels.refits(KEY, COUNTS, scores.LAC(), x, y, mask=np.zeros(6, bool))
-    assert np.all(_p_values(masked, scores.LAC(), jnp.arange(2)) == 1)
-    assert _sets(one, scores.LAC(), jnp.arange(0), 0.2).mask.shape == (0, 3)
+    masked = _fit(COUNTS, scores.LAC(), x, y, mask=np.zeros(6, bool))
+    assert np.all(_p_values(masked, jnp.arange(2)) == 1)
+    assert one(jnp.arange(0), 0.2).mask.shape == (0, 3)
 
 
 def test_nan_says_nothing_against_a_label(key):
     x, y = jax.random.normal(key, (30, 2)), jnp.arange(30) % 3
-    refits = _labels.refits(KEY, SOFTMAX, scores.LAC(), x, y)
+    cp = _fit(SOFTMAX, scores.LAC(), x, y)
     new = jnp.array([[jnp.nan, 0.0], [0.0, 0.0]])
-    assert_array_equal(_sets(refits, scores.LAC(), new, 0.5).mask[0], [True] * 3)
+    assert_array_equal(cp(new, 0.5).mask[0], [True] * 3)
     own = learners.FunctionLearner(  # NaN at the test point alone
         lambda key, x, y, weights: jnp.ones(3) / 3,
         lambda p, x: p[None] * jnp.where(jnp.isnan(x[:, :1]), jnp.nan, 1),
     )
-    refits = _labels.refits(KEY, own, scores.LAC(), x, y)
-    assert np.all(_p_values(refits, scores.LAC(), new[:1]) == 1)
+    cp = _fit(own, scores.LAC(), x, y)
+    assert np.all(_p_values(cp, new[:1]) == 1)
 
 
 def test_names_of_labels():
     x, y = _counted(12, 2)
     names = np.array(["ape", "bee", "cat"])
-    by_code = _labels.refits(KEY, COUNTS, scores.LAC(), x, y)
-    by_name = _labels.refits(KEY, COUNTS, scores.LAC(), x, names[y], classes=names)
-    sets = _sets(by_name, scores.LAC(), jnp.arange(4), 0.4)
-    expected = _sets(by_code, scores.LAC(), jnp.arange(4), 0.4)
+    by_code = _fit(COUNTS, scores.LAC(), x, y)
+    by_name = _fit(COUNTS, scores.LAC(), x, names[y], classes=names)
+    sets = by_name(jnp.arange(4), 0.4)
+    expected = by_code(jnp.arange(4), 0.4)
     assert sets.labels() == [[names[c] for c in row] for row in expected.labels()]
-    codes = by_name.codes(["cat", "ape"])
-    assert_array_equal(codes, [2, 0])
+    p = by_name.p_values(jnp.arange(2), ["cat", "ape"])
+    assert_array_equal(p, by_code.p_values(jnp.arange(2), [2, 0]))
+    with pytest.raises(ValueError, match="y among the classes 'ape', 'bee', 'cat'"):
+        by_name.p_values(jnp.arange(2), ["cat", "dog"])
 
 
 def test_programs_agree(key):
@@ -283,8 +278,8 @@ def test_programs_agree(key):
     new = jax.random.normal(jax.random.key(1), (5, 2))
 
     def p_values(x, new):
-        refits = _labels.refits(KEY, SOFTMAX, scores.LAC(), x, y)
-        return _p_values(refits, scores.LAC(), new)
+        cp = _fit(SOFTMAX, scores.LAC(), x, y)
+        return _p_values(cp, new)
 
     eager = p_values(x, new)
     assert_array_equal(jax.jit(p_values)(x, new), eager)
@@ -292,16 +287,16 @@ def test_programs_agree(key):
     assert_allclose(both, jnp.stack([eager, p_values(2 * x, new)]), rtol=1e-6)
     slopes = jax.grad(lambda *v: jnp.sum(p_values(*v)), (0, 1))(x, new)
     assert all(np.all(np.asarray(v) == 0) for v in slopes)  # a step function
-    refits = _labels.refits(KEY, SOFTMAX, scores.LAC(), x, y)
+    cp = _fit(SOFTMAX, scores.LAC(), x, y)
     for size in (1, 2, 3):
-        parts = _labels.refits(KEY, SOFTMAX, scores.LAC(), x, y, batch_size=size)
-        sets = _sets(parts, scores.LAC(), new, 0.3)
-        assert_array_equal(sets.mask, _sets(refits, scores.LAC(), new, 0.3).mask)
+        parts = _fit(SOFTMAX, scores.LAC(), x, y, batch_size=size)
+        sets = parts(new, 0.3)
+        assert_array_equal(sets.mask, cp(new, 0.3).mask)
 
 
 def _refused(score=scores.LAC(), learner=SOFTMAX, **changes):
     rows = {"x": np.ones((6, 2)), "y": np.arange(6) % 3, **changes}
-    return lambda: _labels.refits(KEY, learner, score, **rows)
+    return lambda: _fit(learner, score, **rows)
 
 
 def _of_columns(k):
@@ -345,8 +340,8 @@ def test_refuses(name):
 
 
 def test_refuses_inputs_unlike_those_of_the_rows():
-    refits = _refused()()
+    cp = _refused()()
     with pytest.raises(ValueError, match=r"rows of shape \(2,\) like x, got \(3,\)"):
-        _sets(refits, scores.LAC(), jnp.ones((4, 3)), 0.1)
+        cp(jnp.ones((4, 3)), 0.1)
     with pytest.raises(ValueError, match=r"0, \.\.\., 2, got 3 at 1"):
-        refits.codes([0, 3])
+        cp.p_values(jnp.ones((2, 2)), [0, 3])

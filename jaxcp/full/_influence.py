@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from jaxcp._batching import map_blocks, map_evenly
@@ -86,7 +86,9 @@ def influence(
     counts = counts.astype(theta.dtype)
     mean = lambda v: learner._mean_loss(restore(v), x, y, counts, None)  # noqa: E731
     hessian = _hessian(mean, theta, width=_count(x) + _count(y))
-    hessian += jnp.asarray(damping, theta.dtype) * jnp.eye(theta.size, dtype=theta.dtype)
+    hessian += jnp.asarray(damping, theta.dtype) * jnp.eye(
+        theta.size, dtype=theta.dtype
+    )
     losses, gradients = _of_rows(learner, theta, restore, x, y)
     n = jnp.maximum(jnp.sum(counts), 1)
     influences = solve(hessian, gradients.T) / n

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,14 +11,13 @@ from jax import Array
 
 from jaxcp import _checks, _names
 from jaxcp._batching import label_scores, map_evenly, widened
-from jaxcp._named import keep_names, named
 from jaxcp._numbers import as_float
 from jaxcp._pytree import pytree, static
 from jaxcp._tracing import jit
 from jaxcp.calibration._rows import classes_of, coded
 from jaxcp.full import _counting
-from jaxcp.learners import checking
-from jaxcp.learners.general import GradientLearner, check_learner
+from jaxcp.learners import _symmetry, checking
+from jaxcp.learners.general import check_learner
 from jaxcp.scores import inputs
 from jaxcp.sets import LabelSet
 from jaxcp.typing import ArrayLike, LabelScore, Learner, PyTree
@@ -29,75 +28,75 @@ _FIT_NUMBERS_ELSEWHERE = 2**26
 _MOST_LABELS = 2**31 - 1
 
 
+class Labels(NamedTuple):
+    """What full conformal prediction of labels is made of, after checks.
+
+    Args:
+      source: The refits.
+      weights: Weights >= 0 of the rows in ranks, shape (n,), or None.
+      mask: True for rows that are fitted and count, shape (n,), or None.
+      classes: Names of the labels, or None.
+    """
+
+    source: Refits
+    weights: Array | None
+    mask: Array | None
+    classes: _names.Names | None
+
+
 @pytree
 class Refits:
     """A learner that is fitted anew with every label of a test point.
+
+    Methods take the `FullConformal` that they serve: its score, mask and weights.
 
     Args:
       learner: The learner.
       key: Random key, the same in all fits.
       x: Inputs of the n rows, a pytree.
       y: Their labels, int, shape (n,).
-      mask: True for rows that are fitted and count, shape (n,), or None.
       num_labels: Number of labels k.
-      classes: Names of the labels, or None.
-      batch_size: Test points whose fits run at a time, or None.
     """
 
     learner: Learner
     key: Array
     x: PyTree
     y: Array
-    mask: Array | None
     num_labels: int = static()
-    classes: tuple[Hashable, ...] | None = static(default=None)
-    batch_size: int | None = static(default=None)
-
-    def __post_init__(self) -> None:
-        keep_names(self, "classes")
 
     def sets(
         self,
-        score: LabelScore,
+        cp: Any,
         x_new: PyTree,
         rank: Array,
-        weights: Array | None = None,
         test_weights: Array | None = None,
+        union: bool = False,
     ) -> LabelSet:
         """Returns the labels with p > alpha at each of m inputs.
 
         `rank` is that of the threshold; with weights alpha as a float.
         """
         self.check_new(x_new)
-        rows = _counting.Rows(self.mask, weights)
         with checking.traceable(self.learner):
-            sets = _sets(self, score, x_new, rank, rows, test_weights)
-        return named(sets, self.classes)
+            return _sets(self, cp, x_new, rank, test_weights)
 
     def p_values(
         self,
-        score: LabelScore,
+        cp: Any,
         x_new: PyTree,
         y: Array,
         u: Array | None = None,
-        weights: Array | None = None,
         test_weights: Array | None = None,
     ) -> Array:
         """Returns the p-value of a label at each of m inputs, shape (m,)."""
+        y = _as_labels(y, self.num_labels)
         self.check_new(x_new)
-        rows = _counting.Rows(self.mask, weights)
         with checking.traceable(self.learner):
-            return _p_values(self, score, x_new, y, u, rows, test_weights)
-
-    def codes(self, y: Any) -> Array:
-        """Returns labels of test points as 0, ..., k - 1, after checks."""
-        _checks.check_given(y=y)
-        y = _checks.rows(y=_checks.vector(coded(self.classes, y)))
-        return _as_labels(y, self.num_labels)
+            return _p_values(self, cp, x_new, y, u, test_weights)
 
     def check_new(self, x_new: PyTree) -> None:
         """Raises ValueError for inputs that are not like those of the rows."""
-        like, new = (jax.tree.structure(v) for v in (self.x, x_new))
+        like, new = (str(jax.tree.structure(v)) for v in (self.x, x_new))
         if like != new:
             raise ValueError(f"expected x_new as {like} like x, got {new}")
         for a, b in zip(*map(jax.tree.leaves, (self.x, x_new)), strict=True):
@@ -106,24 +105,24 @@ class Refits:
                 raise ValueError(f"expected {expected}, got {b.shape[1:]}")
 
     def of_label(
-        self, score: LabelScore, x_new: PyTree, label: Array
+        self, cp: Any, x_new: PyTree, label: Array
     ) -> tuple[Array, Array, Array]:
         """Returns scores under the fit with a test point: S_i, S_n+1 and its slack."""
         join = lambda v, new: jnp.concatenate([v, new[None]])  # noqa: E731
         x, y = jax.tree.map(join, self.x, x_new), jnp.append(self.y, label)
-        weights = None if self.mask is None else jnp.append(self.mask, True)
+        weights = None if cp.mask is None else jnp.append(cp.mask, True)
         preds = _refit(self.learner, self.key, x, y, weights)[1]
-        scores = as_float(jax.vmap(score)(widened(preds), y))
+        scores = as_float(jax.vmap(cp.score)(widened(preds), y))
         slack = _counting.slack(scores[-1], jax.tree.map(lambda v: v[-1], preds))
         return scores[:-1], scores[-1], slack
 
     def at_each(
-        self, one: Callable[..., Array], x_new: PyTree, *rows: PyTree, num_fits: int
+        self, cp: Any, one: Callable[..., Array], *rows: PyTree, num_fits: int
     ) -> Array:
         """Returns `one` of each test point, in blocks; it makes so many fits."""
         most = _FIT_NUMBERS.get(jax.default_backend(), _FIT_NUMBERS_ELSEWHERE)
-        size = self.batch_size or max(most // self._width(num_fits), 1)
-        return map_evenly(one, x_new, *rows, at_a_time=size)
+        size = cp.batch_size or max(most // self._width(num_fits), 1)
+        return map_evenly(one, *rows, at_a_time=size)
 
     def _width(self, num_fits):
         """Returns how many numbers the fits with one test point see."""
@@ -135,66 +134,69 @@ class Refits:
         return inputs + num_fits * (preds + _count(params)) + 1
 
 
-def refits(
+def labels(
     key: Array,
     learner: Learner,
     score: LabelScore,
     x: PyTree,
     y: Any,
-    *,
+    weights: ArrayLike | None = None,
     mask: ArrayLike | None = None,
     classes: Iterable[Hashable] | None = None,
-    batch_size: int | None = None,
+    *,
     check: bool = True,
-) -> Refits:
+) -> Labels:
     """Returns the refits of a learner for labels, after checks."""
     _check_score(score)
     names = classes_of(score, classes)
     _checks.check_given(y=y)
-    y, x, mask = _checks.rows(
-        y=_checks.vector(coded(names, y, mask)), x=x, mask=_checks.mask(mask)
+    y, x, weights, mask = _checks.rows(
+        y=_checks.vector(coded(names, y, mask)),
+        x=x,
+        calibration_weights=_checks.weights(weights),
+        mask=_checks.mask(mask),
     )
     _checks.check_key(key)
-    if batch_size is not None:
-        _checks.check_count("batch_size", batch_size, 1)
     y = _as_labels(y, _MOST_LABELS, mask)
     check_learner(learner, x, y)
-    if isinstance(learner, GradientLearner) and learner.batch_size is not None:
-        raise ValueError("expected batch_size=None")
+    _symmetry.check_no_batches(learner)
     k = _num_labels(key, learner, score, x, y, mask)
     if names is not None:
         _names.check_count("classes", names, k)
     y = _as_labels(y, k, mask)
-    return Refits(learner, key, x, y, mask, k, names, batch_size)
+    if check:
+        checking.check_symmetric_once(learner, x, y, key)
+    return Labels(Refits(learner, key, x, y, k), weights, mask, names)
 
 
 @jit
-def _sets(refits, score, x_new, rank, rows, test_weights):
+def _sets(refits, cp, x_new, rank, test_weights):
     """Returns {c : p_c > alpha} at each input."""
-    labels = jnp.arange(refits.num_labels)
+    labels, rows = jnp.arange(refits.num_labels), _counting.Rows(cp.mask, cp.weights)
 
     def one(x_new, test_weight):
         def keeps(label):
-            of = refits.of_label(score, x_new, label)
-            return _counting.kept(*of, rank, rows, test_weight)
+            scores, own, slack = refits.of_label(cp, x_new, label)
+            return _counting.kept(scores, own, slack, rank, rows, test_weight)
 
         return jax.vmap(keeps)(labels)
 
     weights = _ones_like(x_new) if test_weights is None else test_weights
-    return LabelSet(refits.at_each(one, x_new, weights, num_fits=len(labels)))
+    return LabelSet(refits.at_each(cp, one, x_new, weights, num_fits=len(labels)))
 
 
 @jit
-def _p_values(refits, score, x_new, y, u, rows, test_weights):
+def _p_values(refits, cp, x_new, y, u, test_weights):
     """Returns p_y at each input."""
+    rows = _counting.Rows(cp.mask, cp.weights)
 
     def one(x_new, y, u, test_weight):
-        of = refits.of_label(score, x_new, y)
-        return _counting.p_value(*of, u, rows, test_weight)
+        scores, own, slack = refits.of_label(cp, x_new, y)
+        return _counting.p_value(scores, own, slack, u, rows, test_weight)
 
     ones = _ones_like(x_new)
     u, weights = (ones if v is None else v for v in (u, test_weights))
-    return refits.at_each(one, x_new, y, u, weights, num_fits=1)
+    return refits.at_each(cp, one, x_new, y, u, weights, num_fits=1)
 
 
 @jit

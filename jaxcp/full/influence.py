@@ -12,7 +12,7 @@ from jaxcp._arrays import as_array
 from jaxcp._counting import count_true
 from jaxcp._numbers import as_float
 from jaxcp._pytree import pytree, static
-from jaxcp.full import _counting, _influence
+from jaxcp.full import _influence
 from jaxcp.learners import checking
 from jaxcp.learners.general import GradientLearner, check_learner
 from jaxcp.quantiles.levels import as_alpha, ranks

@@ -66,8 +66,9 @@ def neighborhoods(x: Array, y: Array, mask: Array | None, k: int) -> Neighborhoo
     def block(x_rows, rows):
         return jax.vmap(at)(same_distances(x_rows, x), rows)
 
-    found = map_blocks(block, x, jnp.arange(len(x)), width=len(x))
-    return Neighborhoods(x, y, center, counts, *found, like)
+    rows = jnp.arange(len(x))
+    radius, levels, shares = map_blocks(block, x, rows, width=len(x))
+    return Neighborhoods(x, y, center, counts, radius, levels, shares, like)
 
 
 def augmented(of: Neighborhoods, x_new: Array, k: int) -> Augmented:

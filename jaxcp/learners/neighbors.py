@@ -10,9 +10,10 @@ from jaxcp import _checks
 from jaxcp._geometry import square_distances
 from jaxcp._numbers import as_float
 from jaxcp._pytree import pytree, static
-from jaxcp.learners import _algebra, _neighborhoods
+from jaxcp.learners import _algebra, _neighborhoods, _smoothing
 from jaxcp.learners._algebra import columns, dot, matrix
 from jaxcp.learners._neighborhoods import Neighborhoods, mean_of, within
+from jaxcp.learners._smoothing import Smoothed
 from jaxcp.learners.augmenting import Augmented
 from jaxcp.learners.shared import Shared
 from jaxcp.typing import Number
@@ -34,7 +35,8 @@ class KernelRidge:
     variance `penalty`. `x` has shape (n, p), `y` (n,) or (n, d), around zero: there is
     no intercept. A row of weight w has noise variance penalty / w.
 
-    Offers `leave_one_out`: all n refits from one inverse.
+    Offers `leave_one_out`, all n refits from one inverse, and `augmented`, the fits with
+    one more row.
 
     Args:
       penalty: Noise variance, >= 0, shape (); zero interpolates rows that differ.
@@ -93,6 +95,22 @@ class KernelRidge:
         gram, targets = self._kernel(rows, rows), columns(targets)
         coefs, _ = _algebra.dual_without_each(gram, targets, self.penalty, False)
         return KernelFit(Shared(x), coefs.reshape(len(y), *y.shape).astype(y.dtype))
+
+    def prepare(self, x: Array, y: Array, mask: Array | None) -> Smoothed:
+        """Returns the fit on the rows of the mask, ready for one more row."""
+        x, y = matrix(x), as_float(y)
+        rows, y, _ = _algebra.in_single(x, y, jnp.ones(len(x)))
+        if mask is not None:
+            rows = jnp.where(mask[:, None], rows, 0)
+        gram = self._kernel(rows, rows)
+        return _smoothing.prepare_kernel(rows, y, gram, mask, self.penalty)
+
+    def augmented(self, prepared: Smoothed, x_new: Array) -> Augmented:
+        """Returns the fits with each test point as one more row."""
+        rows = prepared.centers
+        x_new = matrix(x_new, rows.shape[1]).astype(rows.dtype)
+        kernel = self._kernel(x_new, rows)
+        return _smoothing.augmented_kernel(prepared, kernel)
 
     def check(self, x: Array, y: Array) -> None:
         """Raises ValueError for a negative penalty or a lengthscale not above 0."""
