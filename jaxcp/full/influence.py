@@ -125,7 +125,7 @@ def influence_conformal(
     mask: ArrayLike | None = None,
     batch_size: int | None = None,
 ) -> InfluenceConformal:
-    """Returns approximate full conformal prediction: one fit instead of one a candidate.
+    """Returns approximate full conformal prediction: one fit stands for all refits.
 
     The score is the learner's loss l. With gradients g_i of the losses and the mean
     Hessian H at the fit on the n rows, a candidate z = (x, y) is compared by S_i = l_i
