@@ -8,9 +8,9 @@ import numpy as np
 import optax
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from rows import refuses
 
 from jaxcp import full_conformal, influence_conformal, learners, scores
+from rows import refuses
 
 KEY = jax.random.key(0)
 GOLDEN = Path(__file__).parent / "reference" / "full_influence.npz"
