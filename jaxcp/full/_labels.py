@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -14,7 +14,7 @@ from jaxcp._batching import label_scores, map_evenly, widened
 from jaxcp._numbers import as_float
 from jaxcp._pytree import pytree, static
 from jaxcp._tracing import jit
-from jaxcp.calibration._rows import classes_of, coded
+from jaxcp.calibration._rows import coded
 from jaxcp.full import _counting
 from jaxcp.learners import _symmetry, checking
 from jaxcp.learners.general import check_learner
@@ -35,13 +35,11 @@ class Labels(NamedTuple):
       source: The refits.
       weights: Weights >= 0 of the rows in ranks, shape (n,), or None.
       mask: True for rows that are fitted and count, shape (n,), or None.
-      classes: Names of the labels, or None.
     """
 
     source: Refits
     weights: Array | None
     mask: Array | None
-    classes: _names.Names | None
 
 
 @pytree
@@ -76,7 +74,6 @@ class Refits:
 
         `rank` is that of the threshold; with weights alpha as a float.
         """
-        self.check_new(x_new)
         with checking.traceable(self.learner):
             return _sets(self, cp, x_new, rank, test_weights)
 
@@ -90,9 +87,15 @@ class Refits:
     ) -> Array:
         """Returns the p-value of a label at each of m inputs, shape (m,)."""
         y = _as_labels(y, self.num_labels)
-        self.check_new(x_new)
         with checking.traceable(self.learner):
             return _p_values(self, cp, x_new, y, u, test_weights)
+
+    def predictive(self, cp: Any, x_new: PyTree) -> Array:
+        """Raises ValueError: labels have no order."""
+        raise ValueError(
+            "expected a score of numbers for a predictive distribution, got "
+            f"{type(cp.score).__name__}, a score of labels"
+        )
 
     def check_new(self, x_new: PyTree) -> None:
         """Raises ValueError for inputs that are not like those of the rows."""
@@ -142,13 +145,12 @@ def labels(
     y: Any,
     weights: ArrayLike | None = None,
     mask: ArrayLike | None = None,
-    classes: Iterable[Hashable] | None = None,
+    names: _names.Names | None = None,
     *,
     check: bool = True,
 ) -> Labels:
     """Returns the refits of a learner for labels, after checks."""
     _check_score(score)
-    names = classes_of(score, classes)
     _checks.check_given(y=y)
     y, x, weights, mask = _checks.rows(
         y=_checks.vector(coded(names, y, mask)),
@@ -166,7 +168,7 @@ def labels(
     y = _as_labels(y, k, mask)
     if check:
         checking.check_symmetric_once(learner, x, y, key)
-    return Labels(Refits(learner, key, x, y, k), weights, mask, names)
+    return Labels(Refits(learner, key, x, y, k), weights, mask)
 
 
 @jit

@@ -22,7 +22,7 @@ from jaxcp.typing import ArrayLike, Number, PyTree
 
 @pytree
 class InfluenceConformal:
-    """One fit, and how its losses move with one row more. Made by `influence_conformal`.
+    """One fit, and how one row more moves its losses. Made by `influence_conformal`.
 
     Args:
       fit: The fit on the n rows, and the influence of each row.
