@@ -9,6 +9,7 @@ import numpy as np
 import optax
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.linear_model import LogisticRegression
 
 import jaxcp
 from jaxcp import learners, scores
@@ -288,10 +289,25 @@ def test_programs_agree(key):
     slopes = jax.grad(lambda *v: jnp.sum(p_values(*v)), (0, 1))(x, new)
     assert all(np.all(np.asarray(v) == 0) for v in slopes)  # a step function
     cp = _fit(SOFTMAX, LAC, x, y)
+    sets = jax.jit(lambda cp, new: cp(new, 0.3))(cp, new)
+    assert_array_equal(sets.mask, cp(new, 0.3).mask)
     for size in (1, 2, 3):
         parts = _fit(SOFTMAX, LAC, x, y, batch_size=size)
         sets = parts(new, 0.3)
         assert_array_equal(sets.mask, cp(new, 0.3).mask)
+
+
+def test_other_answers_of_the_predictor(tmp_path):
+    x, y = _counted(19, 4)
+    cp = _fit(COUNTS, LAC, x, y)
+    assert cp.certificate(0.1).coverage == 0.9  # k/(n + 1) = 18/20
+    with pytest.raises(ValueError, match="got LAC, a score of labels"):
+        cp.predictive(jnp.arange(2))
+    jaxcp.save(tmp_path / "cp", cp)
+    functions = {"fit": _count_fit, "predict": _count_predict}
+    again = jaxcp.load(tmp_path / "cp", **functions)
+    both = (_p_values(v, jnp.arange(4)) for v in (cp, again))
+    assert_array_equal(*both)
 
 
 def _refused(score=LAC, learner=SOFTMAX, **changes):
@@ -326,6 +342,10 @@ REFUSED = {
     "uniforms": (_refused(scores.APS(randomized=True)), r"into x as well"),
     "inclusive": (_refused(scores.APS(inclusive=True)), "inclusive=False"),
     "mini-batches": (_refused(learner=_softmax(batch_size=4)), "batch"),
+    "host model": (
+        _refused(learner=learners.Estimator(LogisticRegression())),
+        "learner of jax, got Estimator.*split_conformal or cv_plus",
+    ),
     "lengths": (_refused(x=np.ones((5, 2))), "6 rows like y, got 5"),
     "batch of no points": (_refused(batch_size=0), "batch_size as an int >= 1"),
 }
