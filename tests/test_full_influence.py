@@ -179,6 +179,22 @@ def test_copies_of_a_row_tie(key):
         assert np.all(cp.p_values(x, y) * 31 > 3.9)  # the row and its copies
 
 
+def test_curvature_down_counts_as_flat():
+    saddle = learners.GradientLearner(
+        init=lambda key: jnp.zeros(2),
+        predict=lambda params, x: jnp.tile(params, (len(x), 1)),
+        loss=lambda pred, y: pred[0] ** 2 - pred[1] ** 2 + y * jnp.sum(pred),
+        optimizer=optax.sgd(0.1),
+        num_steps=0,
+    )
+    x, y = jnp.zeros((4, 1)), jnp.array([1.0, 2.0, 3.0, 4.0])
+    cp = influence_conformal(KEY, saddle, x, y, damping=0.5)
+    # g_i = (y_i, y_i), H = diag(2, -2): l_i + g_i' diag(1/2.5, 1/0.5) g_i / 4
+    assert_allclose(cp.fit.losses, y**2 * (1 / 2.5 + 1 / 0.5) / 4, rtol=1e-5)
+    cp = influence_conformal(KEY, saddle, x, y, damping=0.0)
+    assert_allclose(cp.fit.losses, y**2 / 2 / 4, rtol=1e-5)
+
+
 def test_programs_agree(key):
     x, y = jax.random.normal(key, (15, 2)), jnp.arange(15) % 2
     new, labels = jax.random.normal(jax.random.key(1), (7, 2)), jnp.arange(7) % 2

@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 from jax.flatten_util import ravel_pytree
 
 from jaxcp._batching import map_blocks, map_evenly
@@ -14,7 +14,7 @@ from jaxcp._numbers import as_float
 from jaxcp._pytree import pytree, static
 from jaxcp._tracing import jit
 from jaxcp.full import _counting
-from jaxcp.learners._algebra import dot, solve
+from jaxcp.learners._algebra import dot
 from jaxcp.learners.general import GradientLearner
 from jaxcp.sets import LabelSet
 from jaxcp.sets._joining import joined
@@ -86,17 +86,15 @@ def influence(
     counts = counts.astype(theta.dtype)
     mean = lambda v: learner._mean_loss(restore(v), x, y, counts, None)  # noqa: E731
     hessian = _hessian(mean, theta, width=_count(x) + _count(y))
-    hessian += jnp.asarray(damping, theta.dtype) * jnp.eye(
-        theta.size, dtype=theta.dtype
-    )
+    vectors, inverses = _inverse(hessian, jnp.asarray(damping, theta.dtype))
     losses, gradients = _of_rows(learner, theta, restore, x, y)
     n = jnp.maximum(jnp.sum(counts), 1)
-    influences = solve(hessian, gradients.T) / n
+    influences = dot(vectors, inverses[:, None] * dot(vectors.T, gradients.T)) / n
     inverse = None
     if deleted:
         losses = losses + jnp.sum(gradients * influences.T, axis=1)
     else:
-        inverse = solve(hessian, jnp.eye(theta.size, dtype=theta.dtype)) / n
+        inverse = dot(vectors * inverses[None], vectors.T) / n
     return Influence(learner, params, losses, influences, inverse, row_shapes(x))
 
 
@@ -168,6 +166,24 @@ def _hessian(function, theta, width):
     columns = jnp.eye(theta.size, dtype=theta.dtype)
     half = map_blocks(jax.vmap(along), columns, width=theta.size + width)
     return (half + half.T) / 2
+
+
+def _inverse(hessian, damping):
+    """Returns V, (p, p), and s, (p,): V s V' is the inverse of a damped Hessian.
+
+    Where it curves down, far from a minimum, it counts as flat: a step along its inverse
+    would lead away from the refit. Directions with neither curvature nor damping do not
+    move, for no loss depends on them.
+    """
+    curvature, vectors = _eigh(lax.stop_gradient(hessian))
+    total = jnp.maximum(curvature, 0) + damping
+    least = len(total) * jnp.finfo(total.dtype).eps * jnp.max(total, initial=0)
+    flat = total <= least  # not where it is NaN
+    return vectors, jnp.where(flat, 0, 1 / jnp.where(flat, 1, total))
+
+
+# One by one under vmap, as `learners._algebra.solve` says.
+_eigh = jax.custom_batching.sequential_vmap(lambda h: tuple(jnp.linalg.eigh(h)))
 
 
 def _cells(grid, kept):

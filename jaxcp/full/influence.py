@@ -141,11 +141,11 @@ def influence_conformal(
       num_labels: Number of labels k, for sets of labels.
       grid: Candidates in increasing order for targets that are numbers, shape (g,), for
         sets of cells around them.
-      deleted: Whether each loss is that of a fit without its own row: the better
-        approximation where the model follows its rows closely.
-      damping: Added to the diagonal of H, >= 0, shape (), in units of the loss for
-        squared parameters. H is otherwise taken as it is: where it is not positive
-        definite, far from a minimum, more damping makes it so.
+      deleted: Whether each loss is that of a fit without its own row.
+      damping: Added to the curvatures of H, >= 0, shape (), in units of the loss for
+        squared parameters: the factor of a penalty on them, if the optimizer has one.
+        Where H curves down, far from a minimum, it counts as flat; directions without
+        curvature or damping do not move.
       mask: True for rows that are fitted and count, shape (n,). Defaults to all.
       batch_size: Test points at a time. Defaults to as many as fit a cache.
 
@@ -158,15 +158,16 @@ def influence_conformal(
 
     Guarantee:
       No finite-sample guarantee: the refits are approximated. About 1 - alpha where
-      one row more moves the parameters little, as the error falls with n. Where H is
-      singular, or a score is NaN, the candidate is kept.
+      one row more moves the parameters little. A network that has all but memorized its
+      rows may cover half as often as it says with `deleted`: penalize it. Where a score
+      is NaN the candidate is kept.
 
     Assumption:
       Exchangeable rows and test examples, and a fit near a minimum of the mean loss.
 
     Cost:
-      One fit, n gradients, p products with the Hessian and one solution in O(p^3), for
-      p parameters, some thousands at most; then O(p n) for each candidate.
+      One fit, n gradients, p products with the Hessian and its eigenvectors in
+      O(p^3), for p parameters, some thousands at most; then O(p n) for each candidate.
 
     References:
       Abad Martinez, Bhatt, Weller, Cherubin, Approximating Full Conformal Prediction at
