@@ -26,17 +26,11 @@ class Rows(NamedTuple):
 
     Args:
       mask: True where a row counts, shape (n,), or None.
-      weights: Weights >= 0 of the rows, shape (n,), or None.
+      weights: Weights >= 0 of the rows, 0 off the mask, shape (n,), or None.
     """
 
     mask: Array | None
     weights: Array | None
-
-    def masses(self) -> Array:
-        """Returns what each row counts, shape (n,)."""
-        if self.weights is None or self.mask is None:
-            return self.mask if self.weights is None else as_float(self.weights)  # type: ignore[return-value]
-        return jnp.where(self.mask, as_float(self.weights), 0)
 
 
 def slack(own: Array, pred: PyTree) -> Array:
@@ -63,7 +57,9 @@ def kept(
         below = below if rows.mask is None else below & rows.mask
         fits = jnp.sum(below) < rank  # #{S_i < S_n+1} < k
     else:
-        q = weighted_threshold(scores, rows.masses(), rank, as_float(test_weight))
+        q = weighted_threshold(
+            scores, as_float(rows.weights), rank, as_float(test_weight)
+        )
         fits = lowest <= q
     return fits | jnp.isnan(own)
 
@@ -77,7 +73,7 @@ def p_value(
         masses = jnp.ones(len(scores), int) if rows.mask is None else rows.mask
         masses, test_weight = masses.astype(int), jnp.ones((), as_float(u).dtype)
     else:
-        weights = at_least_single(rows.masses())
+        weights = at_least_single(as_float(rows.weights))
         test_weight = at_least_single(as_float(test_weight))
         masses, test_weight = unit_scale(weights, test_weight)
     at_least = jnp.sum(jnp.where(scores >= own - slack, masses, 0))

@@ -171,9 +171,9 @@ def _hessian(function, theta, width):
 def _inverse(hessian, damping):
     """Returns V, (p, p), and s, (p,): V s V' is the inverse of a damped Hessian.
 
-    Where it curves down, far from a minimum, it counts as flat: a step along its inverse
-    would lead away from the refit. Directions with neither curvature nor damping do not
-    move, for no loss depends on them.
+    Where it curves down, far from a minimum, it counts as flat: a step along its
+    inverse would lead away from the refit. Directions with neither curvature nor
+    damping do not move, for no loss depends on them.
     """
     curvature, vectors = _eigh(lax.stop_gradient(hessian))
     total = jnp.maximum(curvature, 0) + damping

@@ -168,6 +168,8 @@ def labels(
     y = _as_labels(y, k, mask)
     if check:
         checking.check_symmetric_once(learner, x, y, key)
+    if weights is not None and mask is not None:
+        weights = jnp.where(mask, weights, 0)
     return Labels(Refits(learner, key, x, y, k), weights, mask)
 
 
