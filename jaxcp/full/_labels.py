@@ -168,8 +168,9 @@ def labels(
     y = _as_labels(y, k, mask)
     if check:
         checking.check_symmetric_once(learner, x, y, key)
-    if weights is not None and mask is not None:
-        weights = jnp.where(mask, weights, 0)
+    if mask is not None:
+        y = jnp.where(mask, y, 0)  # a loss of weight 0 is still computed
+        weights = None if weights is None else jnp.where(mask, weights, 0)
     return Labels(Refits(learner, key, x, y, k), weights, mask)
 
 
