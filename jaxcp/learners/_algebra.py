@@ -24,7 +24,7 @@ dot = partial(jnp.matmul, precision="highest")
 
 def columns(y: Array) -> Array:
     """Returns targets of shape (n, ...) as a matrix, one column an output."""
-    return y.reshape(len(y), -1)
+    return y.reshape(len(y), math.prod(y.shape[1:]))
 
 
 def matrix(x: PyTree, num_columns: int | None = None) -> Array:
