@@ -88,6 +88,14 @@ class DiscretizedConformal(Levels):
         References:
           Chen, Chun, Barber, Discretized Conformal Prediction for Efficient
           Distribution-Free Inference, Stat, 2018.
+
+        Example:
+          >>> from jaxcp import discretized_conformal, learners, scores
+          >>> x, y, grid = jnp.zeros((9, 1)), jnp.arange(-4.0, 5), jnp.array([0.0])
+          >>> key, ridge = jax.random.key(0), learners.Ridge(1.0)
+          >>> cp = discretized_conformal(key, ridge, scores.Absolute(), x, y, grid)
+          >>> round(cp(x[:1], alpha=0.25).upper.item(), 3)
+          4.0
         """
         x_new, _, test_weights, _ = self._rows(x_new, test_weights)
         return _cells.sets(self, x_new, self.rank(alpha), test_weights)
@@ -223,8 +231,8 @@ def discretized_conformal(
       >>> grid, bands = jnp.linspace(-6, 6, 25), learners.QuantileRidge((0.1, 0.9), 1.0)
       >>> score = scores.CQR()
       >>> cp = discretized_conformal(jax.random.key(1), bands, score, x, y, grid)
-      >>> cp(x[:2], alpha=0.1).num_pieces()
-      Array([1, 1], dtype=int32)
+      >>> cp(x[:2], alpha=0.1).contains(y[:2])
+      Array([ True,  True], dtype=bool)
     """
     rows = _cell_checks.checked(
         key, learner, score, x, y, grid, calibration_weights, mask, check
