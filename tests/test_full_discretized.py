@@ -106,17 +106,16 @@ def test_targets_round_to_the_nearest_value_and_halves_down():
 
 def test_masked_rows_are_not_there():
     with jax.enable_x64(True):
-        mask = np.arange(24) % 3 > 0
+        mask, weights = np.arange(24) % 3 > 0, np.linspace(0.5, 2, 24)
         given = np.where(mask, YS, 1e3)
-        weights = np.linspace(0.5, 2, 24)
-        for options in ({}, {"calibration_weights": weights}):
-            kept = {name: v[mask] for name, v in options.items()}
-            some = discretized(y=given, mask=mask, **options)
-            rest = discretized(XS[mask], YS[mask], **kept)
-            assert_allclose(some(NEW, 0.2).lower, rest(NEW, 0.2).lower, atol=1e-9)
-            assert_allclose(some(NEW, 0.2).upper, rest(NEW, 0.2).upper, atol=1e-9)
-            found, p = some.p_values(NEW, NEW[:, 0]), rest.p_values(NEW, NEW[:, 0])
-            assert_allclose(found, p, rtol=1e-12)
+        sets = discretized(y=given, mask=mask)(NEW, 0.2)
+        for i, x in enumerate(NEW):
+            expected = brute_force(XS[mask], YS[mask], x, GRID, 0.2)
+            assert_pieces(sets, i, expected, atol=1e-9)
+        some = discretized(y=given, mask=mask, calibration_weights=weights)
+        rest = discretized(XS[mask], YS[mask], calibration_weights=weights[mask])
+        found, p = (cp.p_values(NEW, NEW[:, 0]) for cp in (some, rest))
+        assert_allclose(found, p, rtol=1e-12)
 
 
 def test_weights_are_those_of_the_weighted_quantile():
@@ -232,7 +231,7 @@ def test_too_few_rows_make_the_whole_line():
         assert_array_equal(sets.lower[:, 0], -np.inf)
         assert_array_equal(sets.upper[:, 0], np.inf)
         assert_array_equal(sets.num_pieces(), 1)
-        assert np.all(cp.p_values(NEW, NEW[:, 0]) >= 0.5)
+    assert_array_equal(cp.p_values(NEW, NEW[:, 0]) >= 0.5, True)
     assert discretized()(NEW[:0], 0.1).lower.shape == (0, 9)
     assert discretized().p_values(NEW[:0], YS[:0]).shape == (0,)
 
@@ -240,11 +239,10 @@ def test_too_few_rows_make_the_whole_line():
 def test_rows_that_are_equal_tie():
     """Whatever rounding does to the last row of a product."""
     ridge = learners.Ridge(0.3, intercept=False)
-    for n in (7, 14, 26, 38):
-        x, y = np.tile(NEW[:1], (n, 1)), np.full(n, YS[0])
-        cp = discretized(x, y, learner=ridge)
-        assert_array_equal(cp.p_values(x[:1], y[:1]), 1)
-        assert_array_equal(cp(x[:1], 0.9).contains(y[:1]), True)
+    x, y = np.tile(NEW[:1], (26, 1)), np.full(26, YS[0])
+    cp = discretized(x, y, learner=ridge)
+    assert_array_equal(cp.p_values(x[:1], y[:1]), 1)
+    assert_array_equal(cp(x[:1], 0.9).contains(y[:1]), True)
 
 
 def test_values_that_are_not_numbers_exclude_nothing():
@@ -331,7 +329,10 @@ test_wrong_calls = refuses(
             "whose sets are intervals, got LevelSet from Custom; .* takes an inverse",
         ),
         "no score": (refused(score=abs), "a score with an inverse"),
-        "a model": (refused(learner=LinearRegression()), r"learners.Estimator\(model\)"),
+        "a model": (
+            refused(learner=LinearRegression()),
+            r"learners.Estimator\(model\)",
+        ),
         "a model of the host": (
             refused(learner=learners.Estimator(LinearRegression())),
             "learner of jax, got Estimator, .* split_conformal or cv_plus",
@@ -350,6 +351,7 @@ test_wrong_calls = refuses(
             refused(calibration_weights=-X),
             "finite calibration_weights >= 0, got -1.0 at 0",
         ),
+        "NaN inputs": (refused(x=X2 * np.nan), "x without NaN, got nan at"),
         "a pair": (refused(score=scores.CQR()), r"preds as a tuple \(lower, upper\)"),
         "batches of none": (refused(batch_size=0), "batch_size as an int >= 1"),
         "other columns": (
@@ -370,4 +372,3 @@ test_wrong_calls = refuses(
         "uniforms above 1": (lambda: CP.p_values(X2, X, u=2 * X), r"u in \[0, 1\]"),
     }
 )
-

@@ -12,7 +12,7 @@ from sklearn import linear_model, neighbors
 import jaxcp
 import references
 from jaxcp import learners, resampling
-from jaxcp.learners import shared
+from jaxcp.learners import _algebra, shared
 
 CLOSED_FORM = {
     "ridge": learners.Ridge(0.3),
@@ -282,6 +282,54 @@ def test_inputs_of_another_shape():
             ValueError, match=r"expected x of shape \(n, p\), got \(3,\)"
         ):
             learner.fit(jax.random.key(0), jnp.ones(3), jnp.ones(3), jnp.ones(3))
+
+
+def _systems(seed, *batch):
+    """Symmetric systems of four equations, far from singular."""
+    root = np.random.default_rng(seed).normal(size=(*batch, 4, 4))
+    return root @ np.swapaxes(root, -1, -2) + np.eye(4)
+
+
+@pytest.mark.parametrize("outputs", [(), (3,)], ids=["vector", "columns"])
+@pytest.mark.parametrize("of_outer", [True, False], ids=["own system", "one system"])
+@pytest.mark.parametrize("of_inner", [True, False], ids=["each", "shared"])
+def test_solves_of_nested_batches(of_outer, of_inner, outputs):
+    """Whatever has a batch axis: systems, targets or both; also their derivatives."""
+    with jax.enable_x64(True):
+        batch = (2,) * of_outer + (5,) * of_inner
+        systems = _systems(0, *batch)
+        targets = np.random.default_rng(2).normal(size=(2, 5, 4, *outputs))
+        inner = jax.vmap(_algebra.solve, (0 if of_inner else None, 0))
+        solve = jax.jit(jax.vmap(inner, (0 if of_outer else None, 0)))
+
+        def in_numpy(systems, targets):
+            shape = 2 if of_outer else 1, 5 if of_inner else 1, 4, 4
+            columns = np.asarray(targets).reshape(2, 5, 4, -1)
+            systems = np.asarray(systems).reshape(shape)
+            return np.linalg.solve(systems, columns).reshape(targets.shape)
+
+        assert_allclose(solve(systems, targets), in_numpy(systems, targets), rtol=1e-9)
+        step = _systems(1, *batch), targets[::-1]
+        solution, change = jax.jvp(solve, (systems, targets), step)
+        eps = 1e-6
+        ends = [
+            in_numpy(systems + s * step[0], targets + s * step[1]) for s in (eps, -eps)
+        ]
+        assert_allclose(change, (ends[0] - ends[1]) / (2 * eps), rtol=1e-5, atol=1e-6)
+        pulled = jax.vjp(solve, systems, targets)[1](solution)
+        along = sum(jnp.vdot(a, b) for a, b in zip(pulled, step, strict=True))
+        assert_allclose(along, jnp.vdot(solution, change), rtol=1e-9)
+
+
+def test_many_targets_of_one_system_are_its_columns():
+    """One call of LAPACK, not one for each."""
+    systems, targets = _systems(0), jnp.ones((1000, 4))
+    many = jax.jit(jax.vmap(_algebra.solve, (None, 0)))
+    program = many.lower(systems, targets).as_text()
+    assert "tensor<4x1000xf" in program
+    for shape in [(0, 4), (0, 4, 2)]:
+        assert many(systems, jnp.ones(shape)).shape == shape
+    assert many(jnp.ones((0, 0)), jnp.ones((3, 0, 1))).shape == (3, 0, 1)
 
 
 def test_many_solves_at_a_time_do_not_wait_for_each_other(key):

@@ -27,7 +27,7 @@ _MANY_OUTPUTS = (
 
 
 class Rows(NamedTuple):
-    """Training rows and a grid, after checks, in the order of `DiscretizedConformal`."""
+    """Training rows and a grid, after checks, as fields of `DiscretizedConformal`."""
 
     x: PyTree
     y: Array
@@ -71,10 +71,7 @@ def checked(
 
 def check_like_rows(x: PyTree, x_new: PyTree) -> None:
     """Raises ValueError for inputs of other shapes than those of the rows."""
-    shapes = [
-        jax.tree.structure(tree).unflatten(v.shape[1:] for v in jax.tree.leaves(tree))
-        for tree in (x, x_new)
-    ]
+    shapes = [jax.tree.map(lambda v: v.shape[1:], tree) for tree in (x, x_new)]
     if shapes[0] != shapes[1]:
         raise ValueError(
             f"expected x_new with rows of shape {shapes[0]} like x, got {shapes[1]}"
@@ -133,7 +130,7 @@ def _check_fit(key, learner, score, x, y, grid, mask, given):
             preds = jax.eval_shape(_first_fit, learner, key, x, y, grid, mask)
     _checks.num_rows(y=y, predictions=preds)
     if known:
-        _check_first(score, preds, y, mask, given)
+        _check_first(score, preds, x, y, mask, given)
     one = lambda v: jax.ShapeDtypeStruct(v.shape[1:], v.dtype)  # noqa: E731
     pred, target = jax.tree.map(one, jax.eval_shape(widened, (preds, y)))
     level = jax.eval_shape(score, pred, target)
@@ -148,8 +145,13 @@ def _check_fit(key, learner, score, x, y, grid, mask, given):
     return level.shape
 
 
-def _check_first(score, preds, y, mask, given):
+def _check_first(score, preds, x, y, mask, given):
     """Raises ValueError for predictions and targets that the score does not take."""
+    try:
+        _checks.check_not_nan("predictions of the learner", preds, mask)
+    except ValueError:
+        _checks.check_not_nan("x", x, mask)
+        raise
     inputs.check(score, preds, y, mask)
     if is_rounded("y", given):
         scores = evaluate(score, preds, y)

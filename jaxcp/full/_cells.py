@@ -24,9 +24,7 @@ _FEW = 4  # eps that predictions of equal rows may be apart
 
 
 @jit
-def sets(
-    cp: Any, x_new: PyTree, rank: Array, test_weights: Array | None
-) -> Intervals:
+def sets(cp: Any, x_new: PyTree, rank: Array, test_weights: Array | None) -> Intervals:
     """Returns the union of what is left of each cell, at each input."""
     lows, highs, valid = _ends(cp.grid)
     y = rounded(cp.grid, cp.y)

@@ -1,24 +1,22 @@
-"""Full conformal prediction of numbers by any learner: a refit for each cell of a grid."""
+"""Full conformal prediction of numbers by any learner: refits with cells of a grid."""
 
 from __future__ import annotations
 
-import jax
-import jax.numpy as jnp
-import numpy as np
 from jax import Array
 
 from jaxcp import _checks
-from jaxcp._counting import count_true
 from jaxcp._pytree import pytree, static
-from jaxcp.calibration._rows import check_lawful, weights_for
+from jaxcp.calibration._rows import weights_for
 from jaxcp.full import _cell_checks, _cells
-from jaxcp.quantiles.levels import alpha_as_float, as_alpha, ranks, split_alpha
+from jaxcp.full._levels import Levels
 from jaxcp.sets import Intervals
 from jaxcp.typing import ArrayLike, Learner, PyTree, Score
 
+_NO_TARGETS = _checks.vector(None)
+
 
 @pytree
-class DiscretizedConformal:
+class DiscretizedConformal(Levels):
     """Rows and a grid of targets, with which each test point is fitted.
 
     Made by `discretized_conformal`. Nothing is fitted before it is called: every fit
@@ -57,9 +55,9 @@ class DiscretizedConformal:
         """Returns the sets of new inputs.
 
         With f_j the fit on the n rows and (x_new, grid_j), targets rounded, and k = n +
-        1 - floor(alpha (n + 1)): the union over the cells j of {y in cell : s(f_j(x_new),
-        y) <= the k-th smallest of s(f_j(x_i), y_i)}. Cells end halfway between values of
-        the grid, and the outer two are infinite.
+        1 - floor(alpha (n + 1)): the union over the cells j of {y in cell :
+        s(f_j(x_new), y) <= the k-th smallest of s(f_j(x_i), y_i)}. Cells end halfway
+        between values of the grid, and the outer two are infinite.
 
         Args:
           x_new: Inputs, a pytree with leading axis m.
@@ -69,18 +67,19 @@ class DiscretizedConformal:
             Defaults to 1.
 
         Returns:
-          `Intervals` with ends of shape (m, g), pieces that touch joined; the whole line
-          where the rank is n + 1.
+          `Intervals` with ends of shape (m, g), pieces that touch joined; the whole
+          line where the rank is n + 1. A cell whose fit is NaN stays in the set.
 
         Raises:
-          ValueError: if a number `alpha` is outside (0, 1), or lengths or shapes differ.
+          ValueError: if a number `alpha` is outside (0, 1), or lengths or shapes
+            differ.
 
         Guarantee:
           P(Y in set) >= 1 - alpha, on average over rows and test points.
 
         Assumption:
-          The rows and test examples are exchangeable, the learner treats rows alike, and
-          the grid was chosen without the targets.
+          The rows and test examples are exchangeable, the learner treats rows alike,
+          and the grid was chosen without the targets.
 
         Cost:
           g fits on n + 1 rows, and g thresholds in O(n), for each test point. Fits that
@@ -89,6 +88,14 @@ class DiscretizedConformal:
         References:
           Chen, Chun, Barber, Discretized Conformal Prediction for Efficient
           Distribution-Free Inference, Stat, 2018.
+
+        Example:
+          >>> from jaxcp import discretized_conformal, learners, scores
+          >>> x, y, grid = jnp.zeros((9, 1)), jnp.arange(-4.0, 5), jnp.array([0.0])
+          >>> key, ridge = jax.random.key(0), learners.Ridge(1.0)
+          >>> cp = discretized_conformal(key, ridge, scores.Absolute(), x, y, grid)
+          >>> round(cp(x[:1], alpha=0.25).upper.item(), 3)
+          4.0
         """
         x_new, _, test_weights, _ = self._rows(x_new, test_weights)
         return _cells.sets(self, x_new, self.rank(alpha), test_weights)
@@ -135,26 +142,12 @@ class DiscretizedConformal:
         _checks.check_not_nan("y", y)
         return _cells.p_values(self, x_new, y, u, test_weights)
 
-    def rank(self, alpha: ArrayLike) -> Array:
-        """Returns the rank k = n + 1 - floor(alpha (n + 1)) of the thresholds.
+    @property
+    def num_rows(self) -> int:
+        """Number of rows n."""
+        return len(self.y)
 
-        One for each component, shape (c,); alpha as a float where there are weights.
-        """
-        if np.ndim(alpha) > len(self.components):
-            shapes = f"{self.components} or ()" if self.components else "()"
-            raise ValueError(
-                f"expected alpha of shape {shapes}, got {np.shape(alpha)}; use "
-                "jax.vmap for sets at several levels"
-            )
-        alpha = split_alpha(as_alpha(alpha), self.components)
-        if self.weights is not None:
-            return alpha_as_float(alpha)
-        return ranks(self._num_rows(), alpha)
-
-    def _num_rows(self):
-        return len(self.y) if self.mask is None else count_true(self.mask)
-
-    def _rows(self, x_new, test_weights, y=_checks.vector(None), u=None):
+    def _rows(self, x_new, test_weights, y=_NO_TARGETS, u=None):
         """Returns inputs and what belongs to each, or raises ValueError."""
         x_new, y, test_weights, u = _checks.rows(
             x_new=x_new,
@@ -179,14 +172,15 @@ def discretized_conformal(
     batch_size: int | None = None,
     check: bool = True,
 ) -> DiscretizedConformal:
-    """Returns full conformal prediction by any learner, with targets rounded in its fits.
+    """Returns full conformal prediction by any learner, fitted to rounded targets.
 
-    Every fit sees all n rows and a test point. Targets are rounded to a grid in the fits
-    alone, so that a test point needs one fit for each value of the grid; scores see the
-    targets themselves. Sets are exactly valid, and only the fits are a little coarser.
+    Every fit sees all n rows and a test point. Targets are rounded to a grid in the
+    fits alone, so that a test point needs one fit for each value of the grid; scores
+    see the targets themselves. Sets are exactly valid, and only the fits are a little
+    coarser.
 
-    There are no sets by a plain grid, which test the values of the grid alone: targets
-    fall between these, and nothing is guaranteed of what was not tested.
+    A plain grid, which tries its values alone with targets as they are, is not offered.
+    Targets fall between its values, and of what was not tried nothing is guaranteed.
 
     Args:
       key: Random key of the fits, the same for all: a learner that draws its start
@@ -197,9 +191,9 @@ def discretized_conformal(
       y: Targets, shape (n,), in their own units.
       grid: Increasing finite values, shape (g,), chosen without looking at the targets:
         from what they can be. Each y is rounded to the nearest, halves down; targets
-        beyond the ends cost nothing but a coarser fit.
+        beyond the ends only make the fits coarser.
       calibration_weights: Weights >= 0 of the rows' scores, shape (n,): likelihood
-        ratios of test to training inputs, for thresholds alone. The fits do not see them.
+        ratios of test to training inputs, for thresholds alone; no fit sees them.
       mask: True where a row counts, shape (n,), for padded data. Defaults to all rows.
       batch_size: Test points that run at a time, with g fits each. Defaults to as many
         as keep the scores within a fixed budget.
@@ -217,8 +211,8 @@ def discretized_conformal(
       1 - alpha; exactly k / (n + 1) without ties.
 
     Assumption:
-      The rows and test examples are exchangeable, the learner treats rows alike, and the
-      grid was chosen without the targets.
+      The rows and test examples are exchangeable, the learner treats rows alike, and
+      the grid was chosen without the targets.
 
     Cost:
       One fit here, to check predictions; g fits for each test point later.
@@ -234,20 +228,15 @@ def discretized_conformal(
     Example:
       >>> from jaxcp import datasets, learners, scores
       >>> x, y = datasets.linear(jax.random.key(0), 30)
-      >>> grid, median = jnp.linspace(-6, 6, 25), learners.QuantileRidge((0.5,), 0.1)
-      >>> score = scores.Custom(
-      ...     lambda pred, y: jnp.abs(y - pred[0]),
-      ...     lambda pred, q: jaxcp.sets.Interval(pred[0] - q, pred[0] + q),
-      ... )
-      >>> cp = discretized_conformal(jax.random.key(1), median, score, x, y, grid)
-      >>> cp(x[:2], alpha=0.1).num_pieces()
-      Array([1, 1], dtype=int32)
+      >>> grid, bands = jnp.linspace(-6, 6, 25), learners.QuantileRidge((0.1, 0.9), 1.0)
+      >>> score = scores.CQR()
+      >>> cp = discretized_conformal(jax.random.key(1), bands, score, x, y, grid)
+      >>> cp(x[:2], alpha=0.1).contains(y[:2])
+      Array([ True,  True], dtype=bool)
     """
     rows = _cell_checks.checked(
         key, learner, score, x, y, grid, calibration_weights, mask, check
     )
     if batch_size is not None:
         _checks.check_count("batch_size", batch_size, 1)
-    return DiscretizedConformal(
-        key, learner, score, *rows, batch_size=batch_size
-    )
+    return DiscretizedConformal(key, learner, score, *rows, batch_size=batch_size)

@@ -45,8 +45,8 @@ def solve(system: Array, targets: Array) -> Array:
     system = system.astype(targets.dtype)  # a penalty may be of a wider type
 
     def by_platform(_, b):
-        solves = {"cpu": _solve_each, "default": jnp.linalg.solve}
-        return lax.platform_dependent(system, b, **solves)
+        default = jnp.linalg.solve
+        return lax.platform_dependent(system, b, cpu=_solve_each, default=default)
 
     matvec = partial(dot, system)
     solution = lax.custom_linear_solve(matvec, targets, by_platform, symmetric=True)
