@@ -65,16 +65,20 @@ def center(values: Array, counts: Array, intercept: bool) -> tuple[Array, tuple]
     Twice: the mean of what is left is the rounding of the first mean, which far from
     zero is as large as small features.
     """
-    shape = (-1, *(1,) * (values.ndim - 1))
-    taken, sizes = (), jnp.max(jnp.abs(values), axis=0, initial=0)
-    for _ in range(2):
+    sizes = jnp.max(jnp.abs(values), axis=0, initial=0)
+
+    # A loop, or compilers compute the first mean anew, rounded otherwise than the one
+    # that the second corrects.
+    def take(values, _):
         mean = _algebra.centers(values, counts, intercept)
-        values, taken = values - mean[None], (*taken, mean)
-    values = jnp.where(counts.reshape(shape) > 0, values, 0)
+        return values - mean[None], mean
+
+    values, means = lax.scan(take, values, length=2)
+    values = jnp.where(counts[:, None] > 0, values, 0)
     # A column that is constant but for rounding is constant.
     spread = jnp.max(jnp.abs(values), axis=0, initial=0)
     noise = 4 * jnp.finfo(values.dtype).eps * lax.stop_gradient(sizes)
-    return jnp.where((spread > noise)[None], values, 0), taken
+    return jnp.where((spread > noise)[None], values, 0), (means[0], means[1])
 
 
 def prepare(
@@ -154,6 +158,11 @@ def _same(values):
     return values
 
 
+def _root(values):
+    """Returns square roots; compilers divide by one as by an approximation of it."""
+    return lax.optimization_barrier(jnp.sqrt(values))
+
+
 def _turn(counts):
     """Returns maps from rows (n, ...) to contrasts (n - 1, ...) of them, and back.
 
@@ -161,7 +170,7 @@ def _turn(counts):
     the rest are orthonormal contrasts, so no leverage of the intercept is subtracted.
     """
     total = jnp.sum(counts)
-    unit = counts / jnp.sqrt(jnp.maximum(total, 1))
+    unit = counts / _root(jnp.maximum(total, 1))
     normal = unit.at[0].add(1)
     square = jnp.sum(normal**2)
 
@@ -264,11 +273,15 @@ def augmented_kernel(fit: Smoothed, kernel: Array) -> Augmented:
 
 
 def lengths(x: Array, penalty: Array, *, of_all: bool = False) -> Array:
-    """Returns the lengths of the columns of (x, sqrt(penalty) I), or 1 of zeros."""
+    """Returns the lengths of the columns of (x, sqrt(penalty) I), or 1 of zeros.
+
+    As powers of two, by which products do not round.
+    """
     squares = lax.stop_gradient(jnp.sum(x**2, axis=0) + penalty)
     if of_all:
         squares = jnp.broadcast_to(jnp.max(squares, initial=0), squares.shape)
-    return jnp.sqrt(jnp.where(squares > 0, squares, 1))
+    exponent = jnp.frexp(jnp.where(squares > 0, squares, 1))[1] // 2
+    return jnp.ldexp(jnp.ones_like(squares), exponent)
 
 
 @jax.custom_jvp
@@ -310,7 +323,7 @@ def whiten_gram(gram: Array, penalty: Array) -> tuple[Array, ...]:
     squares = jnp.maximum(squares, 0) + penalty
     size = jnp.max(squares)
     known = squares > (_MARGIN + len(gram)) * jnp.finfo(gram.dtype).eps * size
-    inverse = jnp.where(known, lax.rsqrt(jnp.where(known, squares, 1)), 0)
+    inverse = jnp.where(known, 1 / _root(jnp.where(known, squares, 1)), 0)
     return turned * inverse[None], turned * ~known[None], size
 
 
