@@ -9,12 +9,15 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
+import jaxcp
+from jaxcp import learners, scores
 from jaxcp.full._unions import exact_union
 from jaxcp.quantiles.levels import conformal_rank
 from jaxcp.sets._joining import joined
 
 GOLDEN = Path(__file__).parent / "reference/distributional/full_ridge.npz"
 POWERS = {"ordinary": 0, "studentized": 0.5, "deleted": 1}
+KEY = jax.random.key(0)
 ROWS = 8  # of the largest random design; smaller ones are padded
 ZERO = 1e-9
 
@@ -264,6 +267,24 @@ def test_mapped_and_with_slopes():
     assert_allclose(found[2], [2 / 3, -2 / 1.5], rtol=1e-6)
     assert_allclose(found[3], [-2 / 3, -2 / 1.5**2], rtol=1e-6)
     assert not any(np.any(v) for v in slopes(args, 3))
+
+
+@pytest.mark.parametrize("residuals", ["ordinary", "deleted"])
+def test_sets_hold_what_p_values_do_to_the_float(residuals):
+    """At the ends of pieces, and at their neighbors."""
+    rng = np.random.default_rng(0)
+    x, x_new = rng.normal(size=(12, 1)), 4 * rng.normal(size=(40, 1))
+    y = x[:, 0] + rng.standard_t(2, 12)
+    fit = KEY, learners.Ridge(0.1, intercept=False), scores.Absolute(), x, y
+    cp = jaxcp.full_conformal(*fit, residuals=residuals)
+    sets = cp(x_new, 0.3, union=True)
+    assert np.any(sets.num_pieces() > 1) == (residuals == "ordinary")
+    ends = sets.to_numpy().reshape(40, -1)
+    near = np.stack([np.nextafter(ends, -np.inf), ends, np.nextafter(ends, np.inf)])
+    near = np.where(np.isfinite(near), near, 0).reshape(3, 40, -1)
+    for target in np.moveaxis(near, 2, 0).reshape(-1, 40):
+        inside = np.asarray(cp.p_values(x_new, target)) > 0.3
+        assert_array_equal(sets.contains(target), inside)
 
 
 @pytest.mark.parametrize(
