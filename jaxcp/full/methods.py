@@ -15,6 +15,7 @@ from jaxcp.full._ends import POWERS
 from jaxcp.full._smooth import Smoother
 from jaxcp.full.conformal import FullConformal, Residuals
 from jaxcp.learners import checking
+from jaxcp.learners.affine import with_key
 from jaxcp.learners.general import check_learner
 from jaxcp.scores import Absolute, Signed, inputs
 from jaxcp.typing import ArrayLike, Augments, FitsOnHost, Learner, PyTree, Score
@@ -158,6 +159,7 @@ def _smoother(key, learner, residuals, rows, check):
         )
     if check:
         checking.check_symmetric_once(learner, x, y, key)
+    learner = with_key(learner, key)
     with checking.traceable(learner):
         prepared = _prepare(learner, x, y, mask)
         some = jax.tree.map(

@@ -18,7 +18,7 @@ from jaxcp._numbers import at_least_single
 from jaxcp._pytree import pytree
 from jaxcp.learners._algebra import columns, dot, in_single
 from jaxcp.learners.augmenting import Augmented
-from jaxcp.quantiles.selection import weighted_select
+from jaxcp.quantiles.selection import kth_smallest, weighted_select
 
 
 @pytree
@@ -59,14 +59,15 @@ def neighborhoods(x: Array, y: Array, mask: Array | None, k: int) -> Neighborhoo
     center = dot(counts, y) / jnp.where(total > 0, total, 1)
     y = y - center[None]
 
+    rows = jnp.arange(len(x))
+
     def at(distances, row):
-        others = counts.at[row].set(0)
+        others = jnp.where(rows == row, 0, counts)
         return _one_more(distances, y, others, k)
 
-    def block(x_rows, rows):
-        return jax.vmap(at)(same_distances(x_rows, x), rows)
+    def block(x_rows, index):
+        return jax.vmap(at)(same_distances(x_rows, x), index)
 
-    rows = jnp.arange(len(x))
     radius, levels, shares = map_blocks(block, x, rows, width=len(x))
     return Neighborhoods(x, y, center, counts, radius, levels, shares, like)
 
@@ -75,7 +76,7 @@ def augmented(of: Neighborhoods, x_new: Array, k: int) -> Augmented:
     """Returns the means of rows and test points, each a nearest other of each."""
     x_new = at_least_single(x_new)
     distances = same_distances(x_new, of.x)
-    preds = jax.vmap(lambda d: mean_of(*within(d, of.y, of.counts, k), k))(distances)
+    preds = jax.vmap(lambda d: _mean(d, of.y, of.counts, k))(distances)
     inside, on = distances < of.radius[None], distances == of.radius[None]
     nearer, as_near = of.shares
     shares = jnp.where(inside, nearer[None], jnp.where(on, as_near[None], 0))
@@ -96,7 +97,13 @@ def within(
     distances: Array, y: Array, weights: Array, k: int
 ) -> tuple[Array, Array, Array]:
     """Returns the radius of k rows, and counts (2,) and sums (2, d) in and on it."""
-    radius = weighted_select(distances, weights, k)
+    return at_radius(weighted_select(distances, weights, k), distances, y, weights)
+
+
+def at_radius(
+    radius: Array, distances: Array, y: Array, weights: Array
+) -> tuple[Array, Array, Array]:
+    """Returns a radius, and counts (2,) and sums (2, d) in and on it."""
     parts = jnp.stack([distances < radius, distances == radius])
     parts = jnp.where(parts, weights[None], 0)
     return radius, jnp.sum(parts, axis=1), dot(parts, y)
@@ -143,13 +150,20 @@ def _column_blocks(x):
     return filled.T.reshape(num_blocks, size, len(x))
 
 
+def _mean(distances, y, counts, k):
+    """Returns the mean of the k nearest of the rows that count."""
+    radius = kth_smallest(distances, k, where=counts > 0)
+    return mean_of(*at_radius(radius, distances, y, counts), k)
+
+
 def _one_more(distances, y, others, k):
     """Returns radius, levels and shares of a row, as `Neighborhoods` has them."""
-    fewer = within(distances, y, others, k - 1)
+    some = kth_smallest(distances, jnp.array([k - 1, k]), where=others > 0)
+    fewer = at_radius(some[0], distances, y, others)
     count = jnp.minimum(jnp.sum(others), k - 1)
     nearer = 1 / (count + 1)
     near = mean_of(*fewer, k - 1) * (count * nearer)
-    radius, counts, sums = within(distances, y, others, k)
+    radius, counts, sums = at_radius(some[1], distances, y, others)
     far = mean_of(radius, counts, sums, k)
     among = counts + jnp.array([0, 1], counts.dtype)
     edge = mean_of(radius, among, sums, k)

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from jaxcp._arrays import is_concrete
@@ -53,6 +54,19 @@ def check_order(learner: Any, x: PyTree, y: Array, key: Array) -> None:
             f"the rows, got a prediction of row {row} that moves with it, {change}; "
             f"{_CURE}"
         )
+
+
+def known_rows(x: PyTree, y: Array) -> tuple[PyTree, Array]:
+    """Returns rows without NaN, which rows off a mask may hold."""
+    if not is_concrete(x, y):
+        return x, y
+    floats = [
+        v for v in jax.tree.leaves((x, y)) if jnp.issubdtype(v.dtype, jnp.inexact)
+    ]
+    known = np.ones(len(y), bool)
+    for v in floats:
+        known &= ~np.isnan(np.asarray(v)).any(axis=tuple(range(1, v.ndim)))
+    return (x, y) if known.all() else jax.tree.map(lambda v: v[known], (x, y))
 
 
 def _parts(learner):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,7 +17,7 @@ from jaxcp._tracing import jit
 from jaxcp.learners._probing import rounding_of
 from jaxcp.learners.augmenting import Augmented
 from jaxcp.learners.general import check_learner
-from jaxcp.typing import FitsOnHost, Learner, PyTree
+from jaxcp.typing import Augments, FitsOnHost, Learner, PyTree
 
 _FAR = 2.0  # units of the targets by which one is moved either way to see a line
 
@@ -53,7 +55,8 @@ class Affine:
 
     Args:
       learner: A learner of one number.
-      key: Random key of the fits on a test point, one for all. Defaults to a fixed one.
+      key: Random key of the fits on test points, one for all. Defaults to the key that
+        the verb is given.
 
     Guarantee:
       None of its own; the verb that takes the learner has one.
@@ -98,8 +101,10 @@ class Affine:
     def prepare(self, x: PyTree, y: Array, mask: Array | None) -> AffineRows:
         """Returns the rows, and the two targets that test points are given."""
         y = at_least_single(as_float(y))
-        weights = jnp.ones(len(y), y.dtype) if mask is None else mask.astype(y.dtype)
-        known = jnp.where(weights > 0, y, 0)
+        mask = jnp.ones(len(y), bool) if mask is None else mask
+        # Rows off the mask may hold anything, which times a weight of 0 may be NaN.
+        x, known = jax.tree.map(lambda v: _where(mask, v), (x, y))
+        weights = mask.astype(y.dtype)
         total = jnp.sum(weights)
         unit = jnp.max(jnp.abs(known), initial=0)
         unit = lax.stop_gradient(jnp.where(unit > 0, unit, 1))
@@ -142,6 +147,13 @@ class Affine:
             )
 
 
+def with_key(learner: Augments, key: Array) -> Augments:
+    """Returns the learner with a key for its fits, if it takes one and has none."""
+    if type(learner) is not Affine or learner.key is not None:
+        return learner
+    return dataclasses.replace(learner, key=key)
+
+
 def check_line(affine: Affine, x: PyTree, y: Array, key: Array) -> None:
     """Raises ValueError if predictions leave a line as one target moves."""
     if len(y) == 0 or not is_concrete(affine, x, y, key):
@@ -175,6 +187,12 @@ def _line(rows, preds, slope):
     residuals = rows.y - preds[:-1] - slope[:-1] * shift
     spread = jnp.where(tells, 1 / left, jnp.inf)
     return Augmented(rows.origin + shift, spread, residuals, slope[:-1] / left)
+
+
+def _where(mask, values):
+    """Returns rows on the mask, and zeros."""
+    mask = mask.reshape(-1, *(1,) * (values.ndim - 1))
+    return jnp.where(mask, values, jnp.zeros((), values.dtype))
 
 
 def _with_row(x, row):

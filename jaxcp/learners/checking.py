@@ -199,6 +199,7 @@ def _check(learner, x, y, key):
 
 
 def _check_alike(learner, x, y, key, symmetric=True):
+    x, y = _symmetry.known_rows(x, y)
     with traceable(learner), known_at_once():
         if type(learner) is Affine:
             check_line(learner, x, y, key)
