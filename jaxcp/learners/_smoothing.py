@@ -190,7 +190,7 @@ def augmented(fit: Smoothed, x: Array) -> Augmented:
     for taken in fit.centers:
         x = x - taken[None]
     white = dot(x, fit.to)
-    if fit.lost is not None:
+    if fit.lost is not None and fit.units is not None:
         own = x / fit.units[None]
         beyond, added = dot(own, fit.lost), jnp.sum(white**2, axis=1)
         is_new = jnp.sum(beyond**2, axis=1) > _noise(
