@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from jaxcp import _checks
 from jaxcp._batching import map_batches, map_blocks
 from jaxcp._numbers import as_float, at_least_single
 from jaxcp._pytree import pytree
@@ -41,6 +42,10 @@ class Smoother:
 
     learner: Augments
     prepared: PyTree
+
+    def check_new(self, x_new: PyTree) -> None:
+        """Raises ValueError for inputs that are NaN."""
+        _checks.check_not_nan("x_new", x_new)
 
     def sets(
         self, cp: Any, x: PyTree, rank: Array, test_weights: Any, union: bool

@@ -13,7 +13,7 @@ from jaxcp import _checks
 from jaxcp._counting import count_true
 from jaxcp._named import named
 from jaxcp._pytree import pytree, static
-from jaxcp.calibration._rows import check_lawful, weights_for
+from jaxcp.calibration._rows import check_lawful, coded, weights_for
 from jaxcp.certificates import MarginalCertificate
 from jaxcp.quantiles.levels import (
     alpha_as_float,
@@ -100,7 +100,7 @@ class FullConformal:
 
         Cost:
           O(n p) time for each of m sets, and two selections; with `union` a sort of 2 n
-          numbers. In blocks of inputs.
+          numbers; for k labels k refits. In blocks of inputs.
 
         References:
           Vovk, Gammerman, Shafer, Algorithmic Learning in a Random World, Springer,
@@ -133,7 +133,8 @@ class FullConformal:
 
         Args:
           x_new: Inputs, a pytree with leading axis m.
-          y: Targets or candidate targets, shape (m, ...).
+          y: Targets or candidate targets, shape (m, ...); labels by name if there are
+            classes.
           u: Uniforms for smoothed p-values, shape (m,). Defaults to 1: conservative.
           test_weights: Weight of each test point, shape (m,). Defaults to 1.
 
@@ -143,7 +144,8 @@ class FullConformal:
           interval closes holes, in the set of `union=True`.
 
         Raises:
-          ValueError: as calling it, and if targets are NaN or of another shape.
+          ValueError: as calling it, and if targets are NaN, of another shape or out of
+            range.
 
         Guarantee:
           P(p <= alpha) <= alpha; with uniforms equal to alpha.
@@ -152,7 +154,7 @@ class FullConformal:
           Those of the sets.
 
         Cost:
-          O(n p) time for each example, without a selection.
+          O(n p) time for each example, without a selection; a refit for a label.
 
         Example:
           >>> from jaxcp import full_conformal, learners, scores
@@ -163,6 +165,7 @@ class FullConformal:
           Array([0.2, 1. ], dtype=float32)
         """
         x, weights = self._rows(x_new, test_weights)
+        y = coded(self.classes, y)
         columns = {"x_new": x, "y": y, "u": _checks.uniforms(u)}
         x, y, u = _checks.rows(**columns)
         _checks.check_not_nan("y", y)
@@ -261,7 +264,7 @@ class FullConformal:
         """Returns inputs, and weights if there are those of calibration."""
         weights = weights_for(self.weights, test_weights)
         x, weights = _checks.rows(x_new=x_new, test_weights=weights)
-        _checks.check_not_nan("x_new", x)
+        self.source.check_new(x)
         if weights is None and self.weights is not None:
             weights = np.ones(_checks.num_rows(x_new=x))
         return x, weights

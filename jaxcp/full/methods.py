@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable, Iterable
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,8 @@ from jax import Array
 from jaxcp import _checks
 from jaxcp._numbers import as_float
 from jaxcp._tracing import jit
+from jaxcp.calibration._rows import classes_of
+from jaxcp.full import _labels
 from jaxcp.full._ends import POWERS
 from jaxcp.full._smooth import Smoother
 from jaxcp.full.conformal import FullConformal, Residuals
@@ -31,6 +34,7 @@ def full_conformal(
     residuals: Residuals = "studentized",
     calibration_weights: ArrayLike | None = None,
     mask: ArrayLike | None = None,
+    classes: Iterable[Hashable] | None = None,
     batch_size: int | None = None,
     check: bool = True,
 ) -> FullConformal:
@@ -44,16 +48,19 @@ def full_conformal(
       [f - (1 + g) K_k(|r_i| / (rho_i - s_i v_i)),
        f + (1 + g) K_k(|r_i| / (rho_i + s_i v_i))],
 
-    s_i the sign of r_i and rho_i = ((1 + g)(1 - h_i) + v_i^2)^power.
+    s_i the sign of r_i and rho_i = ((1 + g)(1 - h_i) + v_i^2)^power. Labels are tried
+    one by one: any learner is fitted anew with each label of each test point.
 
     Args:
       key: Random key, for learners that draw; one for all fits.
       learner: A learner with `prepare` and `augmented`: `Ridge`, `KernelRidge`,
-        `NearestNeighbors`, `Affine` of any that is affine in the targets.
+        `NearestNeighbors`, `Affine` of any that is affine in the targets. For labels
+        any learner that treats rows alike, without mini-batches.
       score: `scores.Absolute()`, or `scores.Signed()` at alpha / 2 a side. Several
-        outputs are boxes, at alpha / d each.
+        outputs are boxes, at alpha / d each. Or any score of labels; a randomized one
+        needs predictions (p, u), with uniforms u that are part of x.
       x: Inputs, a pytree with leading axis n.
-      y: Targets, shape (n,) or (n, d).
+      y: Targets, shape (n,) or (n, d), or labels 0, ..., k - 1.
       residuals: "studentized" (power 1/2): the set is an interval, and infinite only
         where it has to be. "ordinary" (0) or "deleted" (1): where a row has |v_i| >
         rho_i the set may have holes, and the interval counts that row as infinite.
@@ -61,6 +68,8 @@ def full_conformal(
         ratios of test to training inputs. The fits do not use them.
       mask: True where a row is fitted and counts, shape (n,), for padded data. Defaults
         to all rows.
+      classes: Names of the k labels, one a column of the predictions, as for
+        `calibrate`: `y` is then given by name, and sets give names back.
       batch_size: Test points at a time. Defaults to as many as fit a cache.
       check: Whether a learner of your own is first tried: `learners.check` with
         `symmetric=True`, once for each learner and shapes of data.
@@ -70,7 +79,7 @@ def full_conformal(
 
     Raises:
       ValueError: if lengths differ, values are NaN, the learner or the score has no
-        closed form, or the learner tells rows apart.
+        closed form, labels are out of range, or the learner tells rows apart.
 
     Guarantee:
       1 - alpha; exactly k / (n + 1) with k = n + 1 - floor(alpha (n + 1)) where scores
@@ -81,7 +90,8 @@ def full_conformal(
 
     Cost:
       One factorization, as a fit, and for each test point O(n p) time and two
-      selections.
+      selections. For labels k fits on n + 1 rows for each test point, `batch_size`
+      points at a time in one program.
 
     References:
       Vovk, Gammerman, Shafer, Algorithmic Learning in a Random World, Springer, 2005.
@@ -103,7 +113,14 @@ def full_conformal(
       (7, 2)
     """
     inputs.check_score(score)
-    _check_kinds(learner, score, residuals, batch_size)
+    _check_learner(learner, batch_size)
+    names = classes_of(score, classes)
+    if inputs.has_labels(score):
+        given = x, y, calibration_weights, mask, names
+        of = _labels.labels(key, learner, score, *given, check=check)
+        rows = of.source, of.weights, of.mask, len(of.source.y)
+        return FullConformal(score, *rows, batch_size=batch_size, classes=names)
+    _check_kinds(score, residuals)
     y, x, weights, mask = _checks.rows(
         y=y,
         x=x,
@@ -120,8 +137,8 @@ def full_conformal(
     return FullConformal(score, source, weights, mask, *static)
 
 
-def _check_kinds(learner, score, residuals, batch_size):
-    """Raises ValueError for what has no closed form here."""
+def _check_learner(learner, batch_size):
+    """Raises ValueError for a learner that is not fitted inside of a program."""
     _checks.check_given(learner=learner)
     if isinstance(learner, FitsOnHost):
         raise ValueError(
@@ -129,6 +146,12 @@ def _check_kinds(learner, score, residuals, batch_size):
             "would be fitted anew for every target; take learners.Ridge or "
             "learners.KernelRidge, or split_conformal or cv_plus for models of the host"
         )
+    if batch_size is not None:
+        _checks.check_count("batch_size", batch_size, 1)
+
+
+def _check_kinds(score, residuals):
+    """Raises ValueError for what has no closed form here."""
     if not isinstance(score, Absolute | Signed):
         raise ValueError(
             "expected scores.Absolute() or scores.Signed() for the closed form, got "
@@ -138,8 +161,6 @@ def _check_kinds(learner, score, residuals, batch_size):
     if not isinstance(residuals, str) or residuals not in POWERS:
         names = ", ".join(map(repr, POWERS))
         raise ValueError(f"expected residuals as one of {names}, got {residuals!r}")
-    if batch_size is not None:
-        _checks.check_count("batch_size", batch_size, 1)
 
 
 def _smoother(key, learner, residuals, rows, check):
