@@ -60,7 +60,8 @@ def rows_of(found: Augmented, residuals: str) -> Rows:
             tied |= ~(rest - shares**2 / spread > _FREE * eps)
         rho = jnp.where(tied, 1, spread * rest)  # ((1 + g)(1 - h_i'))^power
         rho = jnp.sqrt(rho) if power < 1 else rho
-    tied |= jnp.abs(jnp.abs(shares) - rho) <= _TIED * eps * rho
+    slack = _TIED * eps * rho + (_FREE * eps * spread if power == 1 else 0)
+    tied |= jnp.abs(jnp.abs(shares) - rho) <= slack
     own = found.residuals if found.residuals.ndim > 1 else found.residuals[None]
     return Rows(center, spread, own, shares, rho, ~known, tied)
 

@@ -120,7 +120,8 @@ def _p_values(cp, x, y, u, test_weights):
 
     def of_output(found, _, weights, y, u):
         rows = _ends.rows_of(found, cp.residuals)
-        shares = [_share(cp, *part, weights, u) for part in _compared(cp, rows, y)]
+        compared = _compared(cp, rows, y)
+        shares = [_share(cp, some, more, weights, u) for some, more in compared]
         p = len(shares) * jnp.min(jnp.stack(shares), axis=0)
         return jnp.where(jnp.isfinite(found.preds), p, len(shares))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any, Literal
 
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
@@ -112,7 +113,7 @@ class FullConformal:
           >>> key, ridge = jax.random.key(0), learners.Ridge(1.0)
           >>> cp = full_conformal(key, ridge, scores.Absolute(), x, y)
           >>> round(cp(jnp.array([[4.0]]), alpha=0.2).upper.item(), 1)
-          5.2
+          5.1
         """
         x, weights = self._rows(x_new, test_weights)
         sets = self.source.sets(self, x, self.rank(alpha), weights, bool(union))
@@ -230,7 +231,7 @@ class FullConformal:
           >>> cp.certificate(0.25).coverage
           0.8
         """
-        check_lawful(np.zeros((1, *self.components)), self.weights, self.mask)
+        check_lawful(jnp.zeros((1, *self.components)), self.weights, self.mask)
         count = int(self._count())
         exact = as_alpha(alpha)
         _checks.check_shape("alpha", (), exact.shape)

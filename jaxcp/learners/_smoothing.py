@@ -9,20 +9,19 @@ I)^-1 in the same way.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
 from jaxcp._pytree import pytree
 from jaxcp.learners import _algebra
 from jaxcp.learners._algebra import dot
+from jaxcp.learners._whitening import MARGIN, lengths, root, whiten, whiten_gram
 from jaxcp.learners.augmenting import Augmented
 from jaxcp.typing import Number
 
-_MARGIN = 8  # roundings of a singular value that is zero
+_LEFT = 16  # roundings of 1 minus a leverage, for the root of each column
 _TILT = 8  # times as many that the span of the rows may be off
 
 
@@ -65,16 +64,20 @@ def center(values: Array, counts: Array, intercept: bool) -> tuple[Array, tuple]
     Twice: the mean of what is left is the rounding of the first mean, which far from
     zero is as large as small features.
     """
-    shape = (-1, *(1,) * (values.ndim - 1))
-    taken, sizes = (), jnp.max(jnp.abs(values), axis=0, initial=0)
-    for _ in range(2):
+    sizes = jnp.max(jnp.abs(values), axis=0, initial=0)
+
+    # A loop, or compilers compute the first mean anew, rounded otherwise than the one
+    # that the second corrects.
+    def take(values, _):
         mean = _algebra.centers(values, counts, intercept)
-        values, taken = values - mean[None], (*taken, mean)
-    values = jnp.where(counts.reshape(shape) > 0, values, 0)
+        return values - mean[None], mean
+
+    values, means = lax.scan(take, values, length=2)
+    values = jnp.where(counts[:, None] > 0, values, 0)
     # A column that is constant but for rounding is constant.
     spread = jnp.max(jnp.abs(values), axis=0, initial=0)
     noise = 4 * jnp.finfo(values.dtype).eps * lax.stop_gradient(sizes)
-    return jnp.where((spread > noise)[None], values, 0), taken
+    return jnp.where((spread > noise)[None], values, 0), (means[0], means[1])
 
 
 def prepare(
@@ -112,13 +115,20 @@ def _primal(x, y, counts, penalty, share, intercept):
     return {
         "coef": coef,
         "residuals": y - dot(x, coef),
-        "left": 1 - share - jnp.sum(rows**2, axis=1),
+        "left": _left(share, rows),
         "to": to,
         "rows": rows,
         "lost": lost,
         "units": units,
         "size": size,
     }
+
+
+def _left(share, rows):
+    """Returns 1 minus leverages, 0 where it is rounding alone."""
+    left = 1 - share - jnp.sum(rows**2, axis=1)
+    few = _LEFT * (MARGIN + rows.shape[1]) ** 0.5 * jnp.finfo(left.dtype).eps
+    return jnp.where(left > few, left, 0)
 
 
 def _dual(x, y, counts, penalty, share, intercept):
@@ -161,7 +171,7 @@ def _turn(counts):
     the rest are orthonormal contrasts, so no leverage of the intercept is subtracted.
     """
     total = jnp.sum(counts)
-    unit = counts / jnp.sqrt(jnp.maximum(total, 1))
+    unit = counts / root(jnp.maximum(total, 1))
     normal = unit.at[0].add(1)
     square = jnp.sum(normal**2)
 
@@ -181,7 +191,7 @@ def augmented(fit: Smoothed, x: Array) -> Augmented:
     for taken in fit.centers:
         x = x - taken[None]
     white = dot(x, fit.to)
-    if fit.lost is not None:
+    if fit.lost is not None and fit.units is not None:
         own = x / fit.units[None]
         beyond, added = dot(own, fit.lost), jnp.sum(white**2, axis=1)
         is_new = jnp.sum(beyond**2, axis=1) > _noise(
@@ -199,7 +209,7 @@ def _noise(fit, square, added):
     The span is off by rounding in units of the largest singular value s_1, along a
     direction of a smaller one s_j by s_1 / s_j as much.
     """
-    few = _TILT * (_MARGIN + fit.to.shape[1]) * jnp.finfo(square.dtype).eps
+    few = _TILT * (MARGIN + fit.to.shape[1]) * jnp.finfo(square.dtype).eps
     return lax.stop_gradient(few**2 * (square + fit.size**2 * added))
 
 
@@ -261,87 +271,3 @@ def augmented_kernel(fit: Smoothed, kernel: Array) -> Augmented:
     # kappa - k'Mk - penalty |Mk|^2, which is a squared distance.
     beyond = jnp.maximum(1 - jnp.sum(white**2, axis=1) - fit.penalty * norm, 0)
     return _added_dual(fit, kernel, white, beyond, jnp.ones_like(norm))
-
-
-def lengths(x: Array, penalty: Array, *, of_all: bool = False) -> Array:
-    """Returns the lengths of the columns of (x, sqrt(penalty) I), or 1 of zeros."""
-    squares = lax.stop_gradient(jnp.sum(x**2, axis=0) + penalty)
-    if of_all:
-        squares = jnp.broadcast_to(jnp.max(squares, initial=0), squares.shape)
-    return jnp.sqrt(jnp.where(squares > 0, squares, 1))
-
-
-@jax.custom_jvp
-def whiten(x: Array, penalty: Array, units: Array) -> tuple[Array, ...]:
-    """Returns W with W W' = (x'x + penalty I)^-1, shape (p, p), and x W.
-
-    In units of the columns, so that theirs cost no digits. Directions of a singular
-    value that is zero but for rounding are columns of the third matrix, in the same
-    units, and zero in W, as in a pseudo-inverse. Last the largest singular value.
-    """
-    n, p = x.shape
-    if p == 0:
-        empty = jnp.zeros((0, 0), x.dtype)
-        return empty, jnp.zeros((n, 0), x.dtype), empty, jnp.zeros((), x.dtype)
-    stacked = jnp.concatenate([x, jnp.sqrt(penalty) * jnp.eye(p, dtype=x.dtype)])
-    left, sizes, turned = _singular(stacked / units[None])
-    size = jnp.max(sizes)
-    known = sizes > (_MARGIN + p) * jnp.finfo(x.dtype).eps * size
-    inverse = jnp.where(known, 1 / jnp.where(known, sizes, 1), 0)
-    factor = turned * inverse[None] / units[:, None]
-    return factor, left[:n] * known[None], turned * ~known[None], size
-
-
-@whiten.defjvp
-def _whiten_jvp(primals, tangents):
-    (x, penalty, units), (dx, dpenalty, _) = primals, tangents
-    factor, white, rest, size = whiten(x, penalty, units)
-    moved = dot(dx, factor)
-    bend = dot(white.T, moved)
-    turned = _turned(factor, bend + bend.T, dpenalty)
-    tangent = turned, moved + dot(x, turned), *map(jnp.zeros_like, (rest, size))
-    return (factor, white, rest, size), tangent
-
-
-@jax.custom_jvp
-def whiten_gram(gram: Array, penalty: Array) -> tuple[Array, ...]:
-    """Returns W, what it leaves out, and the size of `whiten` of x with x'x = gram."""
-    squares, turned = _eigen(gram)
-    squares = jnp.maximum(squares, 0) + penalty
-    size = jnp.max(squares)
-    known = squares > (_MARGIN + len(gram)) * jnp.finfo(gram.dtype).eps * size
-    inverse = jnp.where(known, lax.rsqrt(jnp.where(known, squares, 1)), 0)
-    return turned * inverse[None], turned * ~known[None], size
-
-
-@whiten_gram.defjvp
-def _whiten_gram_jvp(primals, tangents):
-    factor, rest, size = whiten_gram(*primals)
-    dgram, dpenalty = tangents
-    turned = _turned(factor, dot(factor.T, dot(dgram, factor)), dpenalty)
-    return (factor, rest, size), (turned, *map(jnp.zeros_like, (rest, size)))
-
-
-def _turned(factor, bend, dpenalty):
-    """Returns the tangent of a factor W of G^-1 from W'dG W without the penalty.
-
-    dW = -1/2 W W'dG W gives d(W W') = -G^-1 dG G^-1, whatever rotation W has.
-    """
-    return -0.5 * dot(factor, bend + dpenalty * dot(factor.T, factor))
-
-
-def _svd(x):
-    rotation, triangle = jnp.linalg.qr(x)
-    left, sizes, turned = jnp.linalg.svd(triangle, full_matrices=False)
-    return dot(rotation, left), sizes, turned.T
-
-
-def _eigh(gram):
-    return tuple(jnp.linalg.eigh(gram))
-
-
-# One by one under vmap: see `_algebra.solve`.
-_svd_each = jax.custom_batching.sequential_vmap(_svd)
-_eigh_each = jax.custom_batching.sequential_vmap(_eigh)
-_singular = partial(lax.platform_dependent, cpu=_svd_each, default=_svd)
-_eigen = partial(lax.platform_dependent, cpu=_eigh_each, default=_eigh)

@@ -1,0 +1,109 @@
+"""Factors W of (X'X + penalty I)^-1 = W W', with derivatives of any order.
+
+A factor of the inverse loses as many digits as the design has, not twice as many.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from jaxcp.learners._algebra import dot
+
+MARGIN = 8  # roundings of a singular value that is zero
+
+
+def root(values: Array) -> Array:
+    """Returns square roots; compilers divide by one as by an approximation of it."""
+    return lax.optimization_barrier(jnp.sqrt(values))
+
+
+def lengths(x: Array, penalty: Array, *, of_all: bool = False) -> Array:
+    """Returns the lengths of the columns of (x, sqrt(penalty) I), or 1 of zeros.
+
+    As powers of two, by which products do not round.
+    """
+    squares = lax.stop_gradient(jnp.sum(x**2, axis=0) + penalty)
+    if of_all:
+        squares = jnp.broadcast_to(jnp.max(squares, initial=0), squares.shape)
+    exponent = jnp.frexp(jnp.where(squares > 0, squares, 1))[1] // 2
+    return jnp.ldexp(jnp.ones_like(squares), exponent)
+
+
+@jax.custom_jvp
+def whiten(x: Array, penalty: Array, units: Array) -> tuple[Array, ...]:
+    """Returns W with W W' = (x'x + penalty I)^-1, shape (p, p), and x W.
+
+    In units of the columns, so that theirs cost no digits. Directions of a singular
+    value that is zero but for rounding are columns of the third matrix, in the same
+    units, and zero in W, as in a pseudo-inverse. Last the largest singular value.
+    """
+    n, p = x.shape
+    if p == 0:
+        empty = jnp.zeros((0, 0), x.dtype)
+        return empty, jnp.zeros((n, 0), x.dtype), empty, jnp.zeros((), x.dtype)
+    stacked = jnp.concatenate([x, jnp.sqrt(penalty) * jnp.eye(p, dtype=x.dtype)])
+    left, sizes, turned = _singular(stacked / units[None])
+    size = jnp.max(sizes)
+    known = sizes > (MARGIN + p) * jnp.finfo(x.dtype).eps * size
+    inverse = jnp.where(known, 1 / jnp.where(known, sizes, 1), 0)
+    factor = turned * inverse[None] / units[:, None]
+    return factor, left[:n] * known[None], turned * ~known[None], size
+
+
+@whiten.defjvp
+def _whiten_jvp(primals, tangents):
+    (x, penalty, units), (dx, dpenalty, _) = primals, tangents
+    factor, white, rest, size = whiten(x, penalty, units)
+    moved = dot(dx, factor)
+    bend = dot(white.T, moved)
+    turned = _turned(factor, bend + bend.T, dpenalty)
+    tangent = turned, moved + dot(x, turned), *map(jnp.zeros_like, (rest, size))
+    return (factor, white, rest, size), tangent
+
+
+@jax.custom_jvp
+def whiten_gram(gram: Array, penalty: Array) -> tuple[Array, ...]:
+    """Returns W, what it leaves out, and the size of `whiten` of x with x'x = gram."""
+    squares, turned = _eigen(gram)
+    squares = jnp.maximum(squares, 0) + penalty
+    size = jnp.max(squares)
+    known = squares > (MARGIN + len(gram)) * jnp.finfo(gram.dtype).eps * size
+    inverse = jnp.where(known, 1 / root(jnp.where(known, squares, 1)), 0)
+    return turned * inverse[None], turned * ~known[None], size
+
+
+@whiten_gram.defjvp
+def _whiten_gram_jvp(primals, tangents):
+    factor, rest, size = whiten_gram(*primals)
+    dgram, dpenalty = tangents
+    turned = _turned(factor, dot(factor.T, dot(dgram, factor)), dpenalty)
+    return (factor, rest, size), (turned, *map(jnp.zeros_like, (rest, size)))
+
+
+def _turned(factor, bend, dpenalty):
+    """Returns the tangent of a factor W of G^-1 from W'dG W without the penalty.
+
+    dW = -1/2 W W'dG W gives d(W W') = -G^-1 dG G^-1, whatever rotation W has.
+    """
+    return -0.5 * dot(factor, bend + dpenalty * dot(factor.T, factor))
+
+
+def _svd(x):
+    rotation, triangle = jnp.linalg.qr(x)
+    left, sizes, turned = jnp.linalg.svd(triangle, full_matrices=False)
+    return dot(rotation, left), sizes, turned.T
+
+
+def _eigh(gram):
+    return tuple(jnp.linalg.eigh(gram))
+
+
+# One by one under vmap: see `_algebra.solve`.
+_svd_each = jax.custom_batching.sequential_vmap(_svd)
+_eigh_each = jax.custom_batching.sequential_vmap(_eigh)
+_singular = partial(lax.platform_dependent, cpu=_svd_each, default=_svd)
+_eigen = partial(lax.platform_dependent, cpu=_eigh_each, default=_eigh)
