@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import interpolate, stats
 
 pytest.importorskip("experiments", reason="run as `python -m pytest` from the root")
 from experiments import (
@@ -20,8 +20,10 @@ from experiments import (
     cross_streams,
     enbpi_solar,
     front_page,
+    full_conformal,
+    full_laws,
+    full_speed,
     jackknife_barber,
-    lei_table,
     multioutput_data,
     multioutput_toys,
     reporting,
@@ -40,9 +42,65 @@ from jaxcp import datasets, models, online, scores
 KEY = jax.random.key(0)
 
 
+@pytest.mark.parametrize("name", full_conformal.SETTINGS)
+def test_settings_of_full_conformal_prediction(name):
+    """Every published method has a line, and the bars are the published values."""
+    setting = full_conformal.SETTINGS[name]
+    small = setting._replace(num_rows=setting.num_features + 20)
+    lines = jax.eval_shape(lambda key: full_conformal.trial(key, small), KEY)
+    assert set(setting.published) <= set(lines)
+    assert lines["jackknife+"]["length"].shape == (full_conformal.NUM_TEST,)
+    method, *values = bars.LENGTHS[name]
+    assert list(setting.published[method][1:]) == values
+
+
+def test_lengths_that_are_infinite_have_no_error():
+    values = {"coverage": np.ones(2), "length": np.array([[1.0, 2.0], [3.0, np.inf]])}
+    line = full_conformal.line("B", "full, ordinary", values)
+    assert (line["length"], line["median length"], line["infinite"]) == (
+        np.inf,
+        2.5,
+        0.25,
+    )
+    assert line["+- length"] is None and line["published length"] == 6.594
+
+
+def test_splines_of_the_settings():
+    """All but the first of the B-splines that SciPy makes of the same knots."""
+    x = jax.random.normal(KEY, (200,))
+    ends = np.percentile(x, [0, 0, 0, 0, 50, 100, 100, 100, 100])
+    expected = interpolate.BSpline.design_matrix(x, ends, 3).toarray()[:, 1:]
+    np.testing.assert_allclose(full_laws.splines(x), expected, atol=1e-6)
+
+
+def test_laws_of_the_settings():
+    """Columns of norm 1 about 0; noise of MAD 1 / 1.4826; lags reach back by five."""
+    laws = full_laws.linear, full_laws.additive, full_laws.correlated
+    for law in laws:
+        x, y = jax.jit(law, static_argnums=(1, 2))(KEY, 60, 12)
+        np.testing.assert_allclose(np.linalg.norm(x, axis=0), 1, rtol=1e-5)
+        np.testing.assert_allclose(np.mean(x, axis=0), 0, atol=1e-6)
+        assert y.shape == (60,) and np.all(np.isfinite(y))
+    assert np.sum(np.abs(full_laws.active_signs(KEY, 12))) == full_laws.NUM_ACTIVE
+    noise = np.asarray(full_laws.heavy_noise(KEY, 101))
+    spread = np.median(np.abs(noise - np.median(noise)))
+    np.testing.assert_allclose(1.4826 * spread, 1, rtol=1e-5)
+    mixing = np.asarray(full_laws.with_lags(KEY, jnp.eye(12)))
+    assert np.all(np.triu(mixing) == mixing) and np.all(np.diag(mixing) > 0)
+    assert np.all(np.count_nonzero(full_laws.mixed_columns(KEY, 90, 9), axis=0) > 20)
+
+
+def test_numpy_of_the_timed_sets_is_full_conformal_prediction():
+    """In closed form and by refits: no trial value that only one of them keeps."""
+    rng = np.random.default_rng(0)
+    x, x_new, y = rng.normal(size=(30, 3)), rng.normal(size=(9, 3)), rng.normal(size=30)
+    lower, upper = full_speed.numpy_full_conformal(x, y, x_new)
+    tried = np.linspace(-5, 5, 40)
+    inside = (tried >= lower[:, None]) & (tried <= upper[:, None])
+    assert np.array_equal(full_speed.numpy_grid(x, y, x_new, tried), inside)
+
+
 def test_published_tables_are_traced():
-    lines = jax.eval_shape(lei_table.trial, KEY)
-    assert set(lei_table.PUBLISHED) <= set(lines)
     for d in (5, 100):
         lines = jax.eval_shape(lambda k, d=d: jackknife_barber.trial(k, d), KEY)
         assert set(jackknife_barber.EARLIER[d]) <= set(lines)
@@ -212,6 +270,7 @@ def test_mnist_that_is_not_there(tmp_path):
 
 GRID = ["split", "Mondrian", "weighted, shifted x", "CV+", "EnbPI", "SF-OGD"]
 GRID += ["class-wise LAC", "is_outlier", "boxes, maximum", "C-PCP"]
+GRID += ["full", "full, neighbors", "full, discretized", "full, labels"]
 
 
 @pytest.mark.parametrize("name", GRID)
@@ -232,6 +291,10 @@ def test_the_coverage_grid_has_every_method_and_judges_them():
     assert coverage_grid.judged(exact, counts - (counts > 0), 20, 0.1)["p-value"] < 1e-6
     assert coverage_grid.judged(promised, counts, 20, 0.1)["p-value"] > 0.5
     assert coverage_grid.judged(promised, counts // 2, 20, 0.1)["p-value"] < 1e-6
+    refitted = coverage_grid.BY_NAME["full"]
+    for wrong in (0, 1):  # of the right mean, whatever the law; one in 20 too few
+        found = coverage_grid.judged(refitted, counts - wrong * (counts > 0), 20, 0.1)
+        assert found["level"] == 19 / 21 and (found["p-value"] < 1e-4) == wrong
 
 
 def test_oracles_of_the_four_laws():
