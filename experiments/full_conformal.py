@@ -16,7 +16,6 @@ squares with 490 features fits 250 rows, with the smallest coefficients of all t
 interpolate: theirs has no such line.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -39,6 +38,7 @@ RESIDUALS = {
     "full, deleted": "deleted",
 }
 CUT = "full, ordinary, cut off"  # at the trial values of the publication
+LOWEST = 0.85  # where the axis of coverages begins
 
 
 class Published(NamedTuple):
@@ -126,7 +126,10 @@ def trial(key: Array, setting: Setting) -> dict:
         )
         sets[f"CV+, {NUM_FOLDS} folds"] = folds(x_new, ALPHA)
     return {
-        name: {"coverage": metrics.coverage(s, y_new), "length": s.upper - s.lower}
+        name: {
+            "coverage": metrics.coverage(s, y_new),
+            "length": jax.vmap(lambda one: one.size)(s),
+        }
         for name, s in sets.items()
     }
 
@@ -220,40 +223,43 @@ def draw(table: list[dict]) -> plt.Figure:
     figure, axes = plt.subplots(
         len(names),
         2,
-        figsize=(8, 0.9 * len(names) + 0.19 * len(table)),
+        figsize=(8, 0.8 * len(names) + 0.2 * len(table)),
+        sharey="row",
         height_ratios=[len(block) + 2 for block in blocks.values()],
         layout="constrained",
     )
     for pair, name in zip(axes, names, strict=True):
         draw_block(pair, blocks[name])
         pair[0].set_title(name, loc="left")
+    dots, cross = axes[0, 0].containers[0], axes[0, 0].lines[-1]
+    labels = ["here, with two standard errors", "published"]
+    figure.legend([dots, cross], labels, loc="outside upper right", ncols=2)
     return figure
 
 
 def draw_block(axes: np.ndarray, block: list[dict]) -> None:
-    """Draws one setting."""
-    kinds: dict[str, Callable] = {
-        "here": lambda row, name: row[name],
-        "published": lambda row, name: row[
-            f"published {name}".removesuffix(" coverage")
-        ],
-    }
-    for label, value in kinds.items():
-        coverage, length = (
-            np.array([value(row, name) for row in block], float)
-            for name in ("coverage", "length")
-        )
-        plotting.plot_comparison(
-            [row["method"] for row in block],
-            coverage,
-            length,
-            ALPHA,
-            label=label,
-            size_name="mean length",
-            markersize=4,
-            legend=False,
-            ax=axes,
-        )
+    """Draws one setting: dots of ours, crosses of what is published."""
+    names = "coverage", "length", "+-", "+- length", "published", "published length"
+    values = (np.array([row[name] for row in block], float) for name in names)
+    coverage, length, error, length_error, *published = values
+    plotting.plot_comparison(
+        [row["method"] for row in block],
+        coverage,
+        length,
+        ALPHA,
+        coverage_errors=2 * error,
+        size_errors=2 * np.nan_to_num(length_error),
+        lowest=LOWEST,
+        size_name="mean length",
+        markersize=4,
+        legend=False,
+        ax=axes,
+    )
+    for ax, theirs in zip(axes, published, strict=True):
+        ax.plot(theirs, np.arange(len(block)), "x", color="C1", markersize=5)
+    axes[0].set_xlim(LOWEST, 0.95)
+    axes[1].autoscale(axis="x")
+    axes[1].set_xlim(left=0)
 
 
 def main() -> None:
