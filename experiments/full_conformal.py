@@ -128,7 +128,7 @@ def trial(key: Array, setting: Setting) -> dict:
     return {
         name: {
             "coverage": metrics.coverage(s, y_new),
-            "length": jax.vmap(lambda one: one.size)(s),
+            "length": jax.vmap(lambda one: one.size())(s),
         }
         for name, s in sets.items()
     }
@@ -182,10 +182,10 @@ def rows_of(name: str, key: Array, num_trials: int | None = None) -> list[dict]:
         num_trials or setting.num_trials,
         progress=True,
     )
-    return [
-        line(name, method, jax.tree.map(np.asarray, found[method]))
-        for method in (*RESIDUALS, CUT, *(found.keys() - {*RESIDUALS, CUT}))
-    ]
+    found = {method: jax.tree.map(np.asarray, found[method]) for method in found}
+    order = {method: i for i, method in enumerate((*RESIDUALS, CUT))}
+    methods = sorted(found, key=lambda method: order.get(method, len(order)))
+    return [line(name, method, found[method]) for method in methods]
 
 
 def line(setting: str, method: str, values: dict[str, np.ndarray]) -> dict:
