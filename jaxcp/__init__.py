@@ -46,6 +46,7 @@ from jaxcp.cross import (
     split_conformal_fit,
 )
 from jaxcp.draws import draw, uniforms
+from jaxcp.full import FullConformal, full_conformal
 from jaxcp.pvalues.conformal import conformal_p_value
 from jaxcp.quantiles import (
     conformal_quantile,
@@ -73,11 +74,11 @@ def __getattr__(name: str) -> ModuleType:
 
 # fmt: off
 __all__ = [
-    "Calibration", "CrossCalibration", "CrossConformal", "GroupCalibration", "Rule",
+    "Calibration", "CrossCalibration", "CrossConformal", "FullConformal", "GroupCalibration", "Rule",
     "SplitConformal", "calibrate", "calibrate_groups", "certificates",
     "conformal_p_value", "conformal_quantile", "conformal_rank", "coverage_law",
     "cross_calibrate", "cross_conformal", "cv_plus", "datasets", "detection",
-    "distributed", "draw", "empirical_quantile", "enbpi",
+    "distributed", "draw", "empirical_quantile", "enbpi", "full_conformal",
     "grouped_conformal_quantile", "jackknife_plus",
     "jackknife_plus_after_bootstrap", "kth_smallest", "learners", "load", "metrics",
     "online", "outliers", "plotting", "pvalues", "pytree", "resampling", "save",

@@ -1,1 +1,6 @@
-"""Full conformal prediction: every row trains, and the test point with it."""
+"""Full conformal prediction: fits that know the test point, and hold no row out."""
+
+from jaxcp.full.conformal import FullConformal, full_conformal
+
+__all__ = ["FullConformal", "full_conformal"]
+__dir__ = __all__.copy

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
 from jaxcp import _soft
-from jaxcp._arrays import as_array
+from jaxcp._arrays import as_array, is_concrete
 from jaxcp._pytree import pytree
 from jaxcp.sets._arithmetic import answer_shape, log_of_solid, without_axis
 from jaxcp.sets._batches import Batch, named, on_host
@@ -77,6 +79,19 @@ class Intervals(Batch):
         lower = jnp.min(jnp.where(exists, self.lower, jnp.inf), axis=-1)
         upper = jnp.max(jnp.where(exists, self.upper, -jnp.inf), axis=-1)
         return Interval(lower, upper)
+
+    def trimmed(self) -> Intervals:
+        """Returns the sets without the last places that are empty in all of them.
+
+        At least one place is left. Where there are no values yet, inside of jit, the
+        sets come back as they are.
+        """
+        if not is_concrete(self.lower, self.upper):
+            return self
+        held = ~(np.asarray(self.lower) > np.asarray(self.upper))
+        used = np.flatnonzero(held.any(axis=tuple(range(held.ndim - 1))))
+        size = used[-1] + 1 if used.size else 1
+        return replace(self, lower=self.lower[..., :size], upper=self.upper[..., :size])
 
     def widths(self) -> Array:
         """Returns the size, of the shape of a target."""
