@@ -74,7 +74,8 @@ def __getattr__(name: str) -> ModuleType:
 
 # fmt: off
 __all__ = [
-    "Calibration", "CrossCalibration", "CrossConformal", "FullConformal", "GroupCalibration", "Rule",
+    "Calibration", "CrossCalibration", "CrossConformal", "FullConformal",
+    "GroupCalibration", "Rule",
     "SplitConformal", "calibrate", "calibrate_groups", "certificates",
     "conformal_p_value", "conformal_quantile", "conformal_rank", "coverage_law",
     "cross_calibrate", "cross_conformal", "cv_plus", "datasets", "detection",

@@ -35,8 +35,8 @@ class KernelRidge:
     variance `penalty`. `x` has shape (n, p), `y` (n,) or (n, d), around zero: there is
     no intercept. A row of weight w has noise variance penalty / w.
 
-    Offers `leave_one_out`, all n refits from one inverse, and `augmented`, the fits with
-    one more row.
+    Offers `leave_one_out`, all n refits from one inverse, and `augmented`, the fits
+    with one more row.
 
     Args:
       penalty: Noise variance, >= 0, shape (); zero interpolates rows that differ.
