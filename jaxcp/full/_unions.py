@@ -8,14 +8,13 @@ it weigh enough: a sweep over 2n breakpoints, in order.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import jax.numpy as jnp
 from jax import Array, lax
 
 from jaxcp._numbers import as_float
 from jaxcp.quantiles._masses import masses_of, spare_mass
 from jaxcp.sets import Intervals
+from jaxcp.sets._sweeping import sweep, whole_line_if
 
 _ROUNDINGS = 16  # eps within which |v| and rho are the same
 
@@ -52,12 +51,10 @@ def exact_union(
     words, suffice = _ballot(len(residuals), rank, mask, weights, test_weight)
     counts = words[0] > 0
     d = _kept(center, residuals, shares, rho, counts)
-    lower, upper = _pieces(*_on_line(center, spread, *d), words, suffice)
+    first, last, between = _on_line(center, spread, *d)
+    ends = sweep(first, last, between, words, suffice, len(residuals) + 1)
     unknown = ~(jnp.isfinite(center) & jnp.isfinite(spread))
-    whole = jnp.where(jnp.arange(len(lower)) == 0, -jnp.inf, jnp.inf)
-    return Intervals(
-        jnp.where(unknown, whole, lower), jnp.where(unknown, -whole, upper)
-    )
+    return Intervals(*whole_line_if(unknown, *ends))
 
 
 def _ballot(n, rank, mask, weights, test_weight):
@@ -119,32 +116,3 @@ def _on_line(center, spread, first, last, between):
     lower = jnp.where(closed | below, -jnp.inf, jnp.where(above, last, first))
     upper = jnp.where(closed | above, jnp.inf, jnp.where(below, first, last))
     return lower, upper, between | closed | below | above
-
-
-def _pieces(
-    first: Array,
-    last: Array,
-    between: Array,
-    words: tuple[Array, ...],
-    suffice: Callable[..., Array],
-) -> tuple[Array, Array]:
-    """Returns the ends (n + 1,) of the pieces that rows of enough weight keep."""
-    keeps, stops = jnp.where(between, first, last), jnp.where(between, last, first)
-    at = jnp.concatenate([keeps, stops])
-    # Stable, so that at a point rows begin to keep before others stop: it is closed.
-    order = jnp.argsort(lax.stop_gradient(at), stable=True)
-    at, infinite = at[order], jnp.full(1, jnp.inf, at.dtype)
-
-    def sums(word):
-        start = jnp.sum(jnp.where(between, 0, word))[None]
-        changes = jnp.concatenate([word, -word])[order]
-        return jnp.concatenate([start, start + jnp.cumsum(changes)])
-
-    held = suffice(*map(sums, words))
-    begins = jnp.concatenate([held[:1], held[1:] & ~held[:-1]])
-    ends = jnp.concatenate([held[:-1] & ~held[1:], held[-1:]])
-    n, fill = len(first), {"size": len(first) + 1, "fill_value": 0}
-    lower = jnp.concatenate([-infinite, at])[jnp.nonzero(begins, **fill)]
-    upper = jnp.concatenate([at, infinite])[jnp.nonzero(ends, **fill)]
-    exists = jnp.arange(n + 1) < jnp.sum(begins)
-    return jnp.where(exists, lower, jnp.inf), jnp.where(exists, upper, -jnp.inf)
