@@ -8,6 +8,7 @@ out of a linear system changes its solution by a multiple of column i of the inv
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 import jax
@@ -23,7 +24,7 @@ dot = partial(jnp.matmul, precision="highest")
 
 def columns(y: Array) -> Array:
     """Returns targets of shape (n, ...) as a matrix, one column an output."""
-    return y.reshape(len(y), -1)
+    return y.reshape(len(y), math.prod(y.shape[1:]))
 
 
 def matrix(x: PyTree, num_columns: int | None = None) -> Array:

@@ -59,14 +59,15 @@ def neighborhoods(x: Array, y: Array, mask: Array | None, k: int) -> Neighborhoo
     center = dot(counts, y) / jnp.where(total > 0, total, 1)
     y = y - center[None]
 
+    rows = jnp.arange(len(x))
+
     def at(distances, row):
-        others = counts.at[row].set(0)
+        others = jnp.where(rows == row, 0, counts)
         return _one_more(distances, y, others, k)
 
-    def block(x_rows, rows):
-        return jax.vmap(at)(same_distances(x_rows, x), rows)
+    def block(x_rows, index):
+        return jax.vmap(at)(same_distances(x_rows, x), index)
 
-    rows = jnp.arange(len(x))
     radius, levels, shares = map_blocks(block, x, rows, width=len(x))
     return Neighborhoods(x, y, center, counts, radius, levels, shares, like)
 

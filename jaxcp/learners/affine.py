@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,7 +17,7 @@ from jaxcp._tracing import jit
 from jaxcp.learners._probing import rounding_of
 from jaxcp.learners.augmenting import Augmented
 from jaxcp.learners.general import check_learner
-from jaxcp.typing import FitsOnHost, Learner, PyTree
+from jaxcp.typing import Augments, FitsOnHost, Learner, PyTree
 
 _FAR = 2.0  # units of the targets by which one is moved either way to see a line
 
@@ -53,7 +55,8 @@ class Affine:
 
     Args:
       learner: A learner of one number.
-      key: Random key of the fits on a test point, one for all. Defaults to a fixed one.
+      key: Random key of the fits on test points, one for all. Defaults to the key that
+        the verb is given.
 
     Guarantee:
       None of its own; the verb that takes the learner has one.
@@ -140,6 +143,13 @@ class Affine:
                 f"expected y of shape (n,) for Affine, got {jnp.shape(y)}; make sets "
                 "of one output at a time"
             )
+
+
+def with_key(learner: Augments, key: Array) -> Augments:
+    """Returns the learner with a key for its fits, if it takes one and has none."""
+    if type(learner) is not Affine or learner.key is not None:
+        return learner
+    return dataclasses.replace(learner, key=key)
 
 
 def check_line(affine: Affine, x: PyTree, y: Array, key: Array) -> None:
