@@ -18,6 +18,7 @@ from jaxcp.learners import Augmented
 
 POWERS = {"ordinary": 0, "studentized": 0.5, "deleted": 1}
 _TIED = 128  # roundings within which a row ties with the test point
+_FREE = 16  # roundings of 1 that a fit leaves of a row's residual
 _WHOLE = 4  # roundings of 1 that a fit leaves of the test point's residual
 
 
@@ -54,7 +55,9 @@ def rows_of(found: Augmented, residuals: str) -> Rows:
     rho = jnp.ones((), shares.dtype)
     if power and found.rest is not None:
         rest = jnp.broadcast_to(found.rest, shares.shape)
-        tied |= ~(rest > _TIED * eps)
+        tied |= ~(rest > _FREE * eps)
+        if power < 1:  # then rho_i = |v_i| where 1 - h_i = 0
+            tied |= ~(rest - shares**2 / spread > _FREE * eps)
         rho = jnp.where(tied, 1, spread * rest)  # ((1 + g)(1 - h_i'))^power
         rho = jnp.sqrt(rho) if power < 1 else rho
     tied |= jnp.abs(jnp.abs(shares) - rho) <= _TIED * eps * rho

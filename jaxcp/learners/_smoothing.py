@@ -23,7 +23,7 @@ from jaxcp.learners.augmenting import Augmented
 from jaxcp.typing import Number
 
 _MARGIN = 8  # roundings of a singular value that is zero
-_TILT = 64  # as many times as those the rows' span may be off
+_TILT = 8  # times as many that the span of the rows may be off
 
 
 @pytree
@@ -40,6 +40,7 @@ class Smoothed:
       rows: The whitened rows, shape (n, r).
       lost: Directions in which the rows say nothing, shape (p, r), or None.
       units: Lengths of the columns of inputs, shape (p,), or None.
+      size: Largest singular value of the rows, in these units, shape ().
       share: Leverage of the intercept, shape ().
       penalty: Price of the squared norm, shape ().
     """
@@ -53,6 +54,7 @@ class Smoothed:
     rows: Array
     lost: Array | None
     units: Array | None
+    size: Array
     share: Array
     penalty: Array
 
@@ -102,8 +104,7 @@ def is_dual(x: Array, intercept: bool) -> bool:
 def _primal(x, y, counts, penalty, share, intercept):
     del counts, intercept
     units = lengths(x, penalty)
-    to, lost = whiten(x, penalty, units)
-    rows = dot(x, to)
+    to, rows, lost, size = whiten(x, penalty, units)
     coef = dot(to, dot(rows.T, y))
     # One step of refinement, for targets that are nearly linear in x.
     pull = dot(x.T, y - dot(x, coef)) - penalty * coef
@@ -116,23 +117,25 @@ def _primal(x, y, counts, penalty, share, intercept):
         "rows": rows,
         "lost": lost,
         "units": units,
+        "size": size,
     }
 
 
 def _dual(x, y, counts, penalty, share, intercept):
     del share
-    turn = _turn(counts) if intercept else (lambda v: v), (lambda v: v)
-    inner, outer = turn
+    inner, outer = _turn(counts) if intercept else (_same, _same)
     own, targets = inner(x), inner(y)
-    factor, free = whiten(own.T, penalty, lengths(own.T, penalty, of_all=True))
-    coef = dot(own.T, dot(factor, dot(factor.T, targets)))
+    units = lengths(own.T, penalty, of_all=True)
+    factor, to, free, size = whiten(own.T, penalty, units)
+    coef = dot(to, dot(factor.T, targets))
     return {
         "coef": coef,
         **_residuals(factor, free, outer, targets, penalty),
-        "to": dot(own.T, factor),
+        "to": to,
         "rows": outer(factor),
         "lost": None,
         "units": None,
+        "size": size * jnp.max(units, initial=0),
     }
 
 
@@ -145,6 +148,10 @@ def _residuals(factor, free, outer, y, penalty):
     residuals = outer(bound + dot(free, dot(free.T, y)))
     left = penalty * jnp.sum(outer(factor) ** 2, axis=1)
     return {"residuals": residuals, "left": left + jnp.sum(outer(free) ** 2, axis=1)}
+
+
+def _same(values):
+    return values
 
 
 def _turn(counts):
@@ -175,35 +182,34 @@ def augmented(fit: Smoothed, x: Array) -> Augmented:
         x = x - taken[None]
     white = dot(x, fit.to)
     if fit.lost is not None:
-        added = jnp.sum(white**2, axis=1)
-        return _added(fit, x, white, jnp.where(_is_new(fit, x), jnp.inf, added))
+        own = x / fit.units[None]
+        beyond, added = dot(own, fit.lost), jnp.sum(white**2, axis=1)
+        is_new = jnp.sum(beyond**2, axis=1) > _noise(
+            fit, jnp.sum(own**2, axis=1), added
+        )
+        return _added(fit, x, white, jnp.where(is_new, jnp.inf, added))
     # A - penalty = min_b |x - X'b|^2 + penalty |b|^2: a sum, which cancels nothing.
-    beyond = x - dot(white, fit.to.T)
-    return _added_dual(fit, x, white, jnp.sum(beyond**2, axis=1), _noise(fit, x))
+    beyond = jnp.sum((x - dot(white, fit.to.T)) ** 2, axis=1)
+    return _added_dual(fit, x, white, beyond, jnp.sum(x**2, axis=1))
 
 
-def _is_new(fit, x):
-    """Returns whether an input leaves the span of the rows, beyond rounding."""
-    x = x / fit.units[None]
-    q = fit.to.shape[1]
-    bound = _TILT * (_MARGIN + q) * jnp.finfo(x.dtype).eps
-    # The directions are in units of the columns, too.
-    beyond = dot(x, fit.lost)
-    return jnp.sum(beyond**2, axis=1) > bound**2 * jnp.sum(x**2, axis=1)
+def _noise(fit, square, added):
+    """Returns the square of what rounding may add to an input beyond the rows' span.
+
+    The span is off by rounding in units of the largest singular value s_1, along a
+    direction of a smaller one s_j by s_1 / s_j as much.
+    """
+    few = _TILT * (_MARGIN + fit.to.shape[1]) * jnp.finfo(square.dtype).eps
+    return lax.stop_gradient(few**2 * (square + fit.size**2 * added))
 
 
-def _noise(fit, x):
-    bound = _TILT * (_MARGIN + fit.to.shape[1]) * jnp.finfo(x.dtype).eps
-    return bound**2 * jnp.sum(x**2, axis=1)
-
-
-def _added_dual(fit, x, white, beyond, noise):
+def _added_dual(fit, x, white, beyond, square):
     """Returns the fits from what each test point has beyond the span of the rows."""
-    norm = jnp.sum(dot(white, fit.rows.T) ** 2, axis=1)
-    some = fit.penalty > 0
+    added, some = jnp.sum(dot(white, fit.rows.T) ** 2, axis=1), fit.penalty > 0
+    is_new = beyond > _noise(fit, square, added)
     over = beyond / jnp.where(some, fit.penalty, 1)
-    over = jnp.where(some, over, jnp.where(beyond > noise, jnp.inf, 0))
-    return _added(fit, x, white, norm + over)
+    over = jnp.where(some, over, jnp.where(is_new, jnp.inf, 0))
+    return _added(fit, x, white, added + over)
 
 
 def _added(fit, x, white, added):
@@ -226,10 +232,10 @@ def prepare_kernel(
     if mask is not None:
         gram = jnp.where(mask[:, None] & mask[None], gram, 0)
         y = jnp.where(mask[:, None], y, 0)
-    factor, free = whiten_gram(gram, penalty)
+    factor, free, size = whiten_gram(gram, penalty)
     if mask is not None:
         factor = jnp.where(mask[:, None], factor, 0)
-    parts = _residuals(factor, free, lambda v: v, y, penalty)
+    parts = _residuals(factor, free, _same, y, penalty)
     parts["residuals"] = parts["residuals"].reshape(shape)
     coef, zero = dot(factor, dot(factor.T, y)), jnp.zeros((), gram.dtype)
     return Smoothed(
@@ -240,6 +246,7 @@ def prepare_kernel(
         rows=factor,
         lost=None,
         units=None,
+        size=size,
         share=zero,
         penalty=penalty,
         **parts,
@@ -253,8 +260,7 @@ def augmented_kernel(fit: Smoothed, kernel: Array) -> Augmented:
     norm = jnp.sum(shares**2, axis=1)
     # kappa - k'Mk - penalty |Mk|^2, which is a squared distance.
     beyond = jnp.maximum(1 - jnp.sum(white**2, axis=1) - fit.penalty * norm, 0)
-    noise = _TILT * (_MARGIN + len(fit.rows)) * jnp.finfo(kernel.dtype).eps
-    return _added_dual(fit, kernel, white, beyond, noise)
+    return _added_dual(fit, kernel, white, beyond, jnp.ones_like(norm))
 
 
 def lengths(x: Array, penalty: Array, *, of_all: bool = False) -> Array:
@@ -266,63 +272,68 @@ def lengths(x: Array, penalty: Array, *, of_all: bool = False) -> Array:
 
 
 @jax.custom_jvp
-def whiten(x: Array, penalty: Array, units: Array) -> tuple[Array, Array]:
-    """Returns W with W W' = (x'x + penalty I)^-1, shape (p, p), and what it leaves out.
+def whiten(x: Array, penalty: Array, units: Array) -> tuple[Array, ...]:
+    """Returns W with W W' = (x'x + penalty I)^-1, shape (p, p), and x W.
 
     In units of the columns, so that theirs cost no digits. Directions of a singular
-    value that is zero but for rounding are columns of the second matrix, in the same
-    units, and zero in the first, as in a pseudo-inverse.
+    value that is zero but for rounding are columns of the third matrix, in the same
+    units, and zero in W, as in a pseudo-inverse. Last the largest singular value.
     """
-    p = x.shape[1]
+    n, p = x.shape
     if p == 0:
-        return jnp.zeros((0, 0), x.dtype), jnp.zeros((0, 0), x.dtype)
+        empty = jnp.zeros((0, 0), x.dtype)
+        return empty, jnp.zeros((n, 0), x.dtype), empty, jnp.zeros((), x.dtype)
     stacked = jnp.concatenate([x, jnp.sqrt(penalty) * jnp.eye(p, dtype=x.dtype)])
-    sizes, turned = _singular(stacked / units[None])
-    bound = (_MARGIN + p) * jnp.finfo(x.dtype).eps * jnp.max(sizes)
-    known = sizes > bound
+    left, sizes, turned = _singular(stacked / units[None])
+    size = jnp.max(sizes)
+    known = sizes > (_MARGIN + p) * jnp.finfo(x.dtype).eps * size
     inverse = jnp.where(known, 1 / jnp.where(known, sizes, 1), 0)
-    return turned * inverse[None] / units[:, None], turned * ~known[None]
+    factor = turned * inverse[None] / units[:, None]
+    return factor, left[:n] * known[None], turned * ~known[None], size
 
 
 @whiten.defjvp
 def _whiten_jvp(primals, tangents):
     (x, penalty, units), (dx, dpenalty, _) = primals, tangents
-    factor, rest = whiten(x, penalty, units)
-    bend = dot(dot(x, factor).T, dot(dx, factor))
-    return (factor, rest), _turned(factor, bend + bend.T, dpenalty)
+    factor, white, rest, size = whiten(x, penalty, units)
+    moved = dot(dx, factor)
+    bend = dot(white.T, moved)
+    turned = _turned(factor, bend + bend.T, dpenalty)
+    tangent = turned, moved + dot(x, turned), *map(jnp.zeros_like, (rest, size))
+    return (factor, white, rest, size), tangent
 
 
 @jax.custom_jvp
-def whiten_gram(gram: Array, penalty: Array) -> tuple[Array, Array]:
-    """Returns `whiten` of any x with x'x = gram, shape (n, n)."""
+def whiten_gram(gram: Array, penalty: Array) -> tuple[Array, ...]:
+    """Returns W, what it leaves out, and the size of `whiten` of x with x'x = gram."""
     squares, turned = _eigen(gram)
     squares = jnp.maximum(squares, 0) + penalty
-    bound = (_MARGIN + len(gram)) * jnp.finfo(gram.dtype).eps * jnp.max(squares)
-    known = squares > bound
+    size = jnp.max(squares)
+    known = squares > (_MARGIN + len(gram)) * jnp.finfo(gram.dtype).eps * size
     inverse = jnp.where(known, lax.rsqrt(jnp.where(known, squares, 1)), 0)
-    return turned * inverse[None], turned * ~known[None]
+    return turned * inverse[None], turned * ~known[None], size
 
 
 @whiten_gram.defjvp
 def _whiten_gram_jvp(primals, tangents):
-    factor, rest = whiten_gram(*primals)
+    factor, rest, size = whiten_gram(*primals)
     dgram, dpenalty = tangents
-    return (factor, rest), _turned(factor, dot(factor.T, dot(dgram, factor)), dpenalty)
+    turned = _turned(factor, dot(factor.T, dot(dgram, factor)), dpenalty)
+    return (factor, rest, size), (turned, *map(jnp.zeros_like, (rest, size)))
 
 
 def _turned(factor, bend, dpenalty):
-    """Returns tangents of a factor W of G^-1 from W'dG W without the penalty.
+    """Returns the tangent of a factor W of G^-1 from W'dG W without the penalty.
 
     dW = -1/2 W W'dG W gives d(W W') = -G^-1 dG G^-1, whatever rotation W has.
     """
-    bend = bend + dpenalty * dot(factor.T, factor)
-    return -0.5 * dot(factor, bend), jnp.zeros_like(factor)
+    return -0.5 * dot(factor, bend + dpenalty * dot(factor.T, factor))
 
 
 def _svd(x):
-    triangle = jnp.linalg.qr(x, mode="r")
-    _, sizes, turned = jnp.linalg.svd(triangle, full_matrices=False)
-    return sizes, turned.T
+    rotation, triangle = jnp.linalg.qr(x)
+    left, sizes, turned = jnp.linalg.svd(triangle, full_matrices=False)
+    return dot(rotation, left), sizes, turned.T
 
 
 def _eigh(gram):
