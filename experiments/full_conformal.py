@@ -61,7 +61,7 @@ class Setting(NamedTuple):
 
 
 EMPIRICAL = "jackknife, empirical"
-LARGE = {"num_rows": 500, "num_features": 490, "num_trials": 100}
+LARGE = {"num_rows": 500, "num_features": 490, "num_trials": 50}
 SETTINGS = {
     "A": Setting(
         full_laws.linear,
@@ -275,7 +275,7 @@ def main() -> None:
     settings = {
         "alpha": ALPHA,
         "n": "100; 500 with p = 490",
-        "trials": "5000; 100 with p = 490",
+        "trials": "5000; 50 with p = 490",
         "seed": 0,
     }
     save_results(args.out, "full_conformal", table, settings)
