@@ -24,12 +24,15 @@ class Method:
     """A row of the grid.
 
     `exact`: coverage is k / (n + 1), else at least `level(n, alpha)`; None promises
-    nothing for this many rows. `oracle`: the kind of oracle that sizes compare with.
+    nothing for this many rows. `refits`: coverage given the calibration rows follows no
+    known law, its mean alone does. `oracle`: the kind of oracle that sizes compare
+    with.
     """
 
     name: str
     sets: Sets
     exact: bool = False
+    refits: bool = False
     level: Level | None = lambda n, alpha: 1 - alpha
     oracle: str | None = None
     num_trials: int = 2000
@@ -112,6 +115,46 @@ def bagged(key: Array, x: Array, y: Array):
     return jaxcp.jackknife_plus_after_bootstrap(
         key, learners.Ridge(1.0), scores.Absolute(), x, y, num_resamples=20
     )
+
+
+def full(learner) -> Sets:
+    """Returns full conformal intervals of a learner with a closed form.
+
+    Targets lie about 0 then, as those of kernels must.
+    """
+
+    def sets(problem, alpha):
+        (x, y), (x_new, y_new) = parts(problem, (problem.x, problem.y - 10))
+        cp = jaxcp.full_conformal(problem.key, learner, ABSOLUTE, x, y)
+        return cp(x_new, alpha), y_new
+
+    return sets
+
+
+def full_labels(problem: Problem, alpha: float):
+    """Returns full conformal sets of labels, by a refit for each label."""
+    (x, y), (x_new, y_new) = parts(problem, (problem.x, problem.label))
+    cp = jaxcp.full_conformal(problem.key, INDICATORS, scores.LAC(), x, y)
+    return cp(x_new, alpha), y_new
+
+
+def discretized(problem: Problem, alpha: float):
+    """Returns full conformal sets by a refit for each of 20 trial values."""
+    (x, y), (x_new, y_new) = parts(problem, (problem.x, problem.y))
+    ridge, grid = learners.Ridge(1.0), jnp.linspace(4.0, 18.0, 20)
+    cp = jaxcp.discretized_conformal(problem.key, ridge, ABSOLUTE, x, y, grid)
+    return cp(x_new, alpha), y_new
+
+
+def fit_indicators(key, x, labels, weights):
+    """Returns a ridge on the indicators of the labels."""
+    targets = jax.nn.one_hot(labels, len(CUTS) + 1)
+    return learners.Ridge(1.0).fit(key, x, targets, weights)
+
+
+def predict_labels(params, x):
+    """Returns probabilities of the labels."""
+    return jax.nn.softmax(4 * learners.Ridge(1.0).predict(params, x))
 
 
 def streamed(method) -> Sets:
@@ -199,6 +242,7 @@ def p_u(problem: Problem) -> tuple[Array, Array]:
 
 
 ABSOLUTE = scores.Absolute()
+INDICATORS = learners.FunctionLearner(fit_indicators, predict_labels)
 WIDTH, LABELS = "width", "labels"
 STEPS = np.array([0.001, 0.01, 0.1], np.float32)  # jax must not start at import
 UNTIED = ("Mahalanobis", "DR-CP", "PCP", "HD-PCP", "CP2-PCP", "L-CP")
@@ -218,6 +262,10 @@ METHODS = [
     Method("jackknife-minmax", cross(jackknife, "minmax"), oracle=WIDTH),
     Method("jackknife", cross(jackknife, "naive"), level=None, oracle=WIDTH),
     Method("CV+", cross(folds), level=aggregated, oracle=WIDTH),
+    Method("full", full(learners.Ridge(1.0)), True, True, oracle=WIDTH),
+    Method("full, kernel", full(learners.KernelRidge(0.5, 0.7)), True, True),
+    Method("full, neighbors", full(learners.NearestNeighbors(5)), True, True),
+    Method("full, discretized", discretized, True, True, num_trials=500),
     Method("jackknife+ after boot.", cross(bagged), level=twice, oracle=WIDTH),
     Method("EnbPI", ensemble, level=None, oracle=WIDTH),
     Method("sliding window", streamed(online.SlidingWindow(ABSOLUTE)), oracle=WIDTH),
@@ -241,6 +289,7 @@ METHODS = [
         True,
         oracle=LABELS,
     ),
+    Method("full, labels", full_labels, True, True, oracle=LABELS, num_trials=500),
     Method("top k", split(scores.TopK(), p, "label"), oracle=LABELS),
     Method("class-wise LAC", class_wise, oracle=LABELS),
     Method("is_outlier", quiet, True),

@@ -26,6 +26,7 @@ from experiments.reporting import arguments, commit
 TIMED = [
     "kernel_speed",
     "cross_speed",
+    "full_speed",
     "metrics_speed",
     "multioutput_speed",
     "simulation_speed",
@@ -37,7 +38,7 @@ MEASURED = [
     "showcase",
     "which_rank",
     "jackknife_barber",
-    "lei_table",
+    "full_conformal",
     "enbpi_solar",
     "any_model",
     "covariate_shift",

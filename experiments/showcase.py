@@ -5,13 +5,13 @@
 Models are trained once on a part of each data set that is then set aside; the rest is
 split at random into calibration and test rows, 400 times in one program for each method
 (200 times for CV+ of quantiles, 20 times for two outputs). Over such splits the mean
-coverage of an exact method is k / (n + 1). The jackknife family fits on the calibration
-rows themselves. The stream methods run once along an hourly series: solar radiation
-with `--data DIR`, else a generated one; their worst group is the worst tenth of the
-stream. Two outputs, the loads of buildings, are those of energy.csv with `--data DIR`,
-else generated; their size is a volume. For anomalies the coverage is one minus the
-false positive rate and the size the share of anomalies let through; for boxes the size
-is an area.
+coverage of an exact method is k / (n + 1). Full conformal prediction and the jackknife
+family fit on the calibration rows themselves. The stream methods run once along an
+hourly series: solar radiation with `--data DIR`, else a generated one; their worst
+group is the worst tenth of the stream. Two outputs, the loads of buildings, are those
+of energy.csv with `--data DIR`, else generated; their size is a volume. For anomalies
+the coverage is one minus the false positive rate and the size the share of anomalies
+let through; for boxes the size is an area.
 """
 
 import time

@@ -17,7 +17,7 @@ from experiments.multioutput_methods import all_methods as multioutput_methods
 from jaxcp import learners, metrics, models, scores
 
 ALPHA = 0.1
-NUM_METHODS = 41
+NUM_METHODS = 42
 
 
 @dataclass(frozen=True)
@@ -105,8 +105,9 @@ def class_wise(score, pred: str):
 def resampled(make, way: str = "__call__"):
     """Returns a method that fits on the calibration rows themselves.
 
-    `make(key, x, y)` returns a `CrossConformal`, `way` names the kind of its sets. The
-    rows come in random order, so that one key serves all splits.
+    `make(key, x, y)` returns a `FullConformal`, or a `CrossConformal`, of which `way`
+    names the kind of its sets. The rows come in random order, so that one key serves
+    all splits.
     """
 
     def sets(pool, calibration, test):
@@ -119,6 +120,11 @@ def resampled(make, way: str = "__call__"):
 def jackknife(key, x, y):
     """Returns the jackknife+ of a ridge, in closed form."""
     return jaxcp.jackknife_plus(key, learners.Ridge(1.0), scores.Absolute(), x, y)
+
+
+def full(key, x, y):
+    """Returns full conformal prediction of a ridge, in closed form."""
+    return jaxcp.full_conformal(key, learners.Ridge(1.0), scores.Absolute(), x, y)
 
 
 def folds(key, x, y):
@@ -255,6 +261,7 @@ def all_methods(key: Array, folder: Path | None) -> Iterator[Method]:
     yield Method(
         "weighted", pool, weighted(absolute, "ridge", pressure_tilt), pressure_tilt
     )
+    yield Method("full conformal", pool, resampled(full))
     yield Method("jackknife+", pool, resampled(jackknife))
     yield Method("jackknife, no guarantee", pool, resampled(jackknife, "naive"))
     yield Method("jackknife-minmax", pool, resampled(jackknife, "minmax"))

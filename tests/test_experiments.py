@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import interpolate, stats
 
 pytest.importorskip("experiments", reason="run as `python -m pytest` from the root")
 from experiments import (
@@ -21,8 +21,10 @@ from experiments import (
     cross_streams,
     enbpi_solar,
     front_page,
+    full_conformal,
+    full_laws,
+    full_speed,
     jackknife_barber,
-    lei_table,
     multioutput_data,
     multioutput_toys,
     reporting,
@@ -41,9 +43,70 @@ from jaxcp import datasets, models, online, scores
 KEY = jax.random.key(0)
 
 
+@pytest.mark.parametrize("name", full_conformal.SETTINGS)
+def test_settings_of_full_conformal_prediction(name):
+    """Every published method has a line, and the bars are the published values."""
+    setting = full_conformal.SETTINGS[name]
+    small = setting._replace(num_rows=setting.num_features + 20)
+    lines = jax.eval_shape(lambda key: full_conformal.trial(key, small), KEY)
+    assert set(setting.published) <= set(lines)
+    assert lines["jackknife+"]["length"].shape == (full_conformal.NUM_TEST,)
+    method, *values = bars.LENGTHS[name]
+    assert list(setting.published[method][1:]) == values
+
+
+def test_lengths_that_are_infinite_have_no_error():
+    values = {"coverage": np.ones(2), "length": np.array([[1.0, 2.0], [3.0, np.inf]])}
+    line = full_conformal.line("B", "full, ordinary", values)
+    assert (line["length"], line["median length"], line["infinite"]) == (
+        np.inf,
+        2.5,
+        0.25,
+    )
+    assert line["+- length"] is None and line["published length"] == 6.594
+
+
+def test_splines_of_the_settings():
+    """All but the first of the B-splines that SciPy makes of the same knots."""
+    x = jax.random.normal(KEY, (200,))
+    ends = np.percentile(x, [0, 0, 0, 0, 50, 100, 100, 100, 100])
+    expected = interpolate.BSpline.design_matrix(x, ends, 3).toarray()[:, 1:]
+    np.testing.assert_allclose(full_laws.splines(x), expected, atol=1e-6)
+
+
+def test_laws_of_the_settings():
+    """Columns of norm 1 about 0; noise of MAD 1 / 1.4826; lags reach back by five."""
+    names = "linear", "additive", "correlated"
+
+    @jax.jit
+    def drawn(key):
+        data = [getattr(full_laws, name)(key, 60, 12) for name in names]
+        mixing = full_laws.with_lags(key, jnp.eye(12))
+        signs = full_laws.active_signs(key, 12)
+        return data, full_laws.heavy_noise(key, 101), mixing, signs
+
+    data, noise, mixing, signs = jax.tree.map(np.asarray, drawn(KEY))
+    for x, y in data:
+        np.testing.assert_allclose(np.linalg.norm(x, axis=0), 1, rtol=1e-5)
+        np.testing.assert_allclose(np.mean(x, axis=0), 0, atol=1e-6)
+        assert y.shape == (60,) and np.all(np.isfinite(y))
+    spread = np.median(np.abs(noise - np.median(noise)))
+    np.testing.assert_allclose(1.4826 * spread, 1, rtol=1e-5)
+    assert np.all(np.triu(mixing) == mixing) and np.all(np.diag(mixing) > 0)
+    assert np.sum(np.abs(signs)) == full_laws.NUM_ACTIVE
+
+
+def test_numpy_of_the_timed_sets_is_full_conformal_prediction():
+    """In closed form and by refits: no trial value that only one of them keeps."""
+    rng = np.random.default_rng(0)
+    x, x_new, y = rng.normal(size=(30, 3)), rng.normal(size=(9, 3)), rng.normal(size=30)
+    lower, upper = full_speed.numpy_full_conformal(x, y, x_new)
+    tried = np.linspace(-5, 5, 40)
+    inside = (tried >= lower[:, None]) & (tried <= upper[:, None])
+    assert np.array_equal(full_speed.numpy_grid(x, y, x_new, tried), inside)
+
+
 def test_published_tables_are_traced():
-    lines = jax.eval_shape(lei_table.trial, KEY)
-    assert set(lei_table.PUBLISHED) <= set(lines)
     for d in (5, 100):
         lines = jax.eval_shape(lambda k, d=d: jackknife_barber.trial(k, d), KEY)
         assert set(jackknife_barber.EARLIER[d]) <= set(lines)
@@ -251,6 +314,7 @@ def test_mnist_that_is_not_there(tmp_path):
 
 GRID = ["split", "Mondrian", "weighted, shifted x", "CV+", "EnbPI", "SF-OGD"]
 GRID += ["class-wise LAC", "is_outlier", "boxes, maximum", "C-PCP"]
+GRID += ["full", "full, neighbors", "full, discretized", "full, labels"]
 
 
 @pytest.mark.parametrize("name", GRID)
@@ -271,6 +335,10 @@ def test_the_coverage_grid_has_every_method_and_judges_them():
     assert coverage_grid.judged(exact, counts - (counts > 0), 20, 0.1)["p-value"] < 1e-6
     assert coverage_grid.judged(promised, counts, 20, 0.1)["p-value"] > 0.5
     assert coverage_grid.judged(promised, counts // 2, 20, 0.1)["p-value"] < 1e-6
+    refitted = coverage_grid.BY_NAME["full"]
+    for wrong in (0, 1):  # of the right mean, whatever the law; one in 20 too few
+        found = coverage_grid.judged(refitted, counts - wrong * (counts > 0), 20, 0.1)
+        assert found["level"] == 19 / 21 and (found["p-value"] < 1e-4) == wrong
 
 
 def test_oracles_of_the_four_laws():

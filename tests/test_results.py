@@ -187,12 +187,12 @@ def test_the_commit_is_that_of_the_package_that_runs(tmp_path, monkeypatch):
 
 def test_what_is_done_is_not_run_again(tmp_path, monkeypatch):
     monkeypatch.setattr(results, "commit", lambda: "one")
-    save(tmp_path, "lei_table", [{"method": "split"}])
-    assert results.is_done(tmp_path / "lei_table")
+    save(tmp_path, "which_rank", [{"method": "split"}])
+    assert results.is_done(tmp_path / "which_rank")
     assert not results.is_done(tmp_path / "boxes")
     for now in ("another", "one+", None):
         monkeypatch.setattr(results, "commit", lambda now=now: now)
-        assert not results.is_done(tmp_path / "lei_table")
+        assert not results.is_done(tmp_path / "which_rank")
     failed = results.run("boxes", tmp_path / "boxes", [sys.executable, "-c", "1 / 0"])
     assert failed["status"] == 1 and not results.is_done(tmp_path / "boxes")
 
