@@ -334,7 +334,7 @@ plt.show()
 
 # %%
 key_data, key_fit = jax.random.split(jax.random.key(6))
-few = jax.random.normal(key_data, (14, 2))
+few = jax.random.normal(jax.random.key(20), (14, 2))
 powers = jnp.arange(1, 4)
 cubic = few[:, :1] ** powers
 bent = jnp.sin(2 * few[:, 0]) + 0.3 * few[:, 1]
@@ -342,8 +342,8 @@ places = jnp.linspace(-3, 3, 61)
 cp = jaxcp.full_conformal(
     key_fit, learners.Ridge(0.1), score, cubic, bent, residuals="deleted"
 )
-hull = cp(places[:, None] ** powers, alpha=0.3)
-union = cp(places[:, None] ** powers, alpha=0.3, union=True)
+hull = cp(places[:, None] ** powers, alpha=0.2)
+union = cp(places[:, None] ** powers, alpha=0.2, union=True)
 num_pieces = union.num_pieces()
 print(f"most pieces {num_pieces.max()}, sets with a gap {(num_pieces > 1).sum()}")
 
