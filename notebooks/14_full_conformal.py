@@ -5,7 +5,7 @@
 # prediction* keeps it. The jackknife+ promises 1 - 2 alpha. Full conformal prediction
 # fits the model to all rows and to the new point, with each target that the new point
 # might have. For ridge regression, kernels and neighbors this needs no refit at all,
-# and costs what the jackknife+ costs.
+# and costs no more than the jackknife+.
 
 # %%
 import os
@@ -95,7 +95,7 @@ for meetings, label in ((left, None), (right, "where the two meet")):
     ax.plot(places[chosen], jnp.abs(meetings[chosen]), "C1o", markersize=10)
 ax.axvspan(interval.lower, interval.upper, color="C2", alpha=0.2, label="the set")
 ax.set(xlabel="trial target y of the new point", ylabel="absolute residual")
-ax.set(xlim=(-5, 5), ylim=(0, 5))
+ax.set(xlim=(-5, 5), ylim=(0, 4))
 ax.legend(loc="upper center", ncols=2)
 plt.show()
 
