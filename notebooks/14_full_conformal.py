@@ -288,10 +288,10 @@ softmax = learners.GradientLearner(
     num_steps=100,
 )
 key_data, key_fit = jax.random.split(jax.random.key(4))
-points, names = datasets.classes(key_data, 339)
-cp = jaxcp.full_conformal(key_fit, softmax, scores.LAC(), points[:39], names[:39])
-labels = cp(points[39:], alpha=ALPHA)
-print(f"39 rows: {metrics.coverage(labels, names[39:]):.3f} covered", end=", ")
+points, names = datasets.classes(key_data, 359, separation=1.5)
+cp = jaxcp.full_conformal(key_fit, softmax, scores.LAC(), points[:59], names[:59])
+labels = cp(points[59:], alpha=ALPHA)
+print(f"59 rows: {metrics.coverage(labels, names[59:]):.3f} covered", end=", ")
 print(f"{metrics.mean_size(labels):.2f} labels a set")
 
 # %% [markdown]
