@@ -220,7 +220,7 @@ left.set(xlabel="21 times the p-value", ylabel="share of replicates", ylim=(0, 0
 left.legend(loc="upper right")
 left.set_title(f"{NUM_REPLICATES:,} replicates of 20 rows")
 plotting.plot_coverage_curve(alphas, shares, label="full conformal", ax=right)
-right.plot(1 - alphas, exact, "kx", markersize=8, label="k / (n + 1)")
+right.plot(1 - alphas, exact, "C1x", markersize=8, label="k / (n + 1)")
 right.set(xlim=(0.45, 1), ylim=(0.45, 1))
 right.legend(loc="upper left")
 plt.show()
@@ -300,7 +300,7 @@ def classify(key):
     return metrics.coverage(sets, names[39:]), metrics.mean_size(sets)
 
 
-found, sizes = jaxcp.simulate(classify, jax.random.key(4), NUM_TRIALS // 2)
+found, sizes = jaxcp.simulate(classify, jax.random.key(4), NUM_TRIALS)
 promised = jaxcp.conformal_rank(39, ALPHA) / 40
 print(f"39 rows: {found.mean():.3f} covered, promised {promised:.3f}", end=", ")
 print(f"{sizes.mean():.2f} labels a set")
@@ -363,7 +363,7 @@ for ax, sets, title in zip(
     axes, (hull, union), ("interval", "union=True"), strict=True
 ):
     plotting.plot_intervals(places, sets, kind="bars", ax=ax, legend=False)
-    ax.plot(few[:, 0], bent, "k.", markersize=4)
+    ax.plot(few[:, 0], bent, "C1o", markersize=4)
     ax.set(title=title, xlabel="x", ylabel="y", ylim=(-5, 5))
 plt.show()
 
