@@ -31,7 +31,7 @@ KINDS = "studentized", "ordinary", "deleted"
 METHODS = "jackknife", "jackknife+", *(f"full, {kind}" for kind in KINDS)
 ALPHA = 0.1
 
-plt.rcParams.update(plotting.style(**{"figure.dpi": 100}))
+plt.rcParams.update(plotting.style(**{"figure.dpi": 90}))
 
 # %% [markdown]
 # ## One set
