@@ -130,6 +130,16 @@ BARS = {
         ("shift, unweighted", "length", "16.08 +- 2 %"),
         ("shift, oracle", "length", "20.94 +- 2 %"),
     ],
+    "conformal_bayes": [  # the published splits, so the same figures but for draws
+        (("wide prior", "Bayes"), "coverage", "0.805 +- 0.004"),
+        (("wide prior", "conformal Bayes"), "coverage", "0.809 +- 0.002"),
+        (("wide prior", "conformal Bayes"), "length", "1.86 +- 0.01"),
+        (("noise too small", "Bayes"), "coverage", "<= 0.6"),
+        (("noise too small", "conformal Bayes"), "coverage", "0.809 +- 0.004"),
+        (("ridge", "full, ordinary"), "coverage", "0.808 +- 0.002"),
+        (("ridge", "full, ordinary"), "length", "1.864 +- 0.005"),
+        (("ridge", "full, studentized"), "coverage", "0.808 +- 0.003"),
+    ],
     "multioutput_toys": [
         (("unimodal", "true law", "DR-CP"), "cond. x100", "1.35 to 1.8"),
         (("unimodal", "true law", "C-HDR"), "cond. x100", "<= 0.22"),

@@ -45,6 +45,7 @@ MEASURED = [
     "boxes",
     "threshold_gradients",
     "conformal_training",
+    "conformal_bayes",
     "multioutput_toys",
     "multioutput_real",
     "coverage_grid",

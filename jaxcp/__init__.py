@@ -46,6 +46,16 @@ from jaxcp.cross import (
     split_conformal_fit,
 )
 from jaxcp.draws import draw, uniforms
+from jaxcp.full import (
+    ConformalBayes,
+    DiscretizedConformal,
+    FullConformal,
+    InfluenceConformal,
+    conformal_bayes,
+    discretized_conformal,
+    full_conformal,
+    influence_conformal,
+)
 from jaxcp.pvalues.conformal import conformal_p_value
 from jaxcp.quantiles import (
     conformal_quantile,
@@ -73,17 +83,18 @@ def __getattr__(name: str) -> ModuleType:
 
 # fmt: off
 __all__ = [
-    "Calibration", "CrossCalibration", "CrossConformal", "GroupCalibration", "Rule",
-    "SplitConformal", "calibrate", "calibrate_groups", "certificates",
-    "conformal_p_value", "conformal_quantile", "conformal_rank", "coverage_law",
-    "cross_calibrate", "cross_conformal", "cv_plus", "datasets", "detection",
-    "distributed", "draw", "empirical_quantile", "enbpi",
-    "grouped_conformal_quantile", "jackknife_plus",
-    "jackknife_plus_after_bootstrap", "kth_smallest", "learners", "load", "metrics",
-    "online", "outliers", "plotting", "pvalues", "pytree", "resampling", "save",
-    "scores", "sets", "sharded_conformal_quantile", "simulate", "simulation",
-    "soft_conformal_quantile", "split_conformal", "split_conformal_fit", "static",
-    "training", "typing", "uniforms", "volume", "weighted_conformal_quantile",
+    "Calibration", "ConformalBayes", "CrossCalibration", "CrossConformal",
+    "DiscretizedConformal", "FullConformal", "GroupCalibration", "InfluenceConformal",
+    "Rule", "SplitConformal", "calibrate", "calibrate_groups", "certificates",
+    "conformal_bayes", "conformal_p_value", "conformal_quantile", "conformal_rank",
+    "coverage_law", "cross_calibrate", "cross_conformal", "cv_plus", "datasets",
+    "detection", "discretized_conformal", "distributed", "draw", "empirical_quantile",
+    "enbpi", "full_conformal", "grouped_conformal_quantile", "influence_conformal",
+    "jackknife_plus", "jackknife_plus_after_bootstrap", "kth_smallest", "learners",
+    "load", "metrics", "online", "outliers", "plotting", "pvalues", "pytree",
+    "resampling", "save", "scores", "sets", "sharded_conformal_quantile", "simulate",
+    "simulation", "soft_conformal_quantile", "split_conformal", "split_conformal_fit",
+    "static", "training", "typing", "uniforms", "volume", "weighted_conformal_quantile",
     "weighted_select",
 ]
 # fmt: on

@@ -36,6 +36,11 @@ def map_evenly(fn: Callable[..., PyTree], *rows: PyTree, at_a_time: int) -> PyTr
     return _map_blocks(jax.vmap(fn), rows, at_a_time)
 
 
+def map_batches(fn: Callable[..., PyTree], *rows: PyTree, at_a_time: int) -> PyTree:
+    """Returns `fn(*rows)` of batches, in blocks of one size, at most `at_a_time`."""
+    return _map_blocks(fn, rows, at_a_time)
+
+
 def map_blocks(fn: Callable[..., PyTree], *rows: PyTree, width: int) -> PyTree:
     """Returns `fn(*rows)` of batches, in blocks so that memory stays small.
 

@@ -93,6 +93,7 @@ VALUES = {
     jaxcp.CrossConformal,
     jaxcp.GroupCalibration,
     jaxcp.SplitConformal,
+    jaxcp.learners.Augmented,
     jaxcp.learners.Shared,
 }
 

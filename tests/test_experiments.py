@@ -14,6 +14,7 @@ from experiments import (
     anomaly,
     bars,
     boxes,
+    conformal_bayes,
     conformal_training,
     coverage_grid,
     coverage_laws,
@@ -46,6 +47,44 @@ def test_published_tables_are_traced():
     for d in (5, 100):
         lines = jax.eval_shape(lambda k, d=d: jackknife_barber.trial(k, d), KEY)
         assert set(jackknife_barber.EARLIER[d]) <= set(lines)
+
+
+def test_lines_of_conformal_bayes(monkeypatch):
+    monkeypatch.setattr(conformal_bayes, "NUM_DRAWS", 50)
+    rows, test = ((jnp.ones((n, 3)), jnp.ones(n)) for n in (20, 7))
+    lines = jax.eval_shape(conformal_bayes.trial, KEY, rows, test)
+    assert set(lines) == set(conformal_bayes.PUBLISHED)
+
+
+def test_draws_of_the_posterior_of_a_linear_model():
+    """Coefficients given sigma by the normal equations, sigma from its marginal."""
+    rng, prior_sd, num_draws = np.random.default_rng(0), 0.5, 20_000
+    x, y = rng.normal(size=(12, 3)), rng.normal(size=12)
+    sigmas = np.geomspace(0.2, 5, 60)
+    arrays = jnp.asarray(x), jnp.asarray(y)
+    marginal = conformal_bayes.log_marginal(*arrays, prior_sd, jnp.asarray(sigmas))
+    exact = np.array(
+        [
+            stats.multivariate_normal.logpdf(
+                y, np.zeros(12), s**2 * np.eye(12) + prior_sd**2 * x @ x.T
+            )
+            for s in sigmas
+        ]
+    )
+    np.testing.assert_allclose(np.ptp(marginal - exact), 0, atol=1e-4)
+
+    run = jax.jit(conformal_bayes.posterior, static_argnums=3)
+    b, sigma = run(KEY, *arrays, num_draws, prior_sd, 2.0, jnp.asarray(sigmas))
+    weights = np.exp(exact) * stats.halfnorm.pdf(sigmas, scale=2.0) * sigmas
+    weights /= weights.sum()
+    mean, spread = sigmas @ weights, (sigmas**2 @ weights) ** 0.5
+    assert abs(np.mean(sigma) - mean) < 4 * spread / num_draws**0.5
+
+    b, _ = run(KEY, *arrays, num_draws, prior_sd, 2.0, jnp.full(1, 0.7))
+    cov = np.linalg.inv(x.T @ x / 0.7**2 + np.eye(3) / prior_sd**2)
+    mean, errors = cov @ x.T @ y / 0.7**2, np.sqrt(np.diag(cov) / num_draws)
+    assert np.all(np.abs(np.mean(b, axis=0) - mean) < 4 * errors)
+    np.testing.assert_allclose(np.cov(b.T), cov, atol=0.05 * np.max(cov))
 
 
 @pytest.mark.parametrize("name", showcase_streams.METHODS)

@@ -404,3 +404,129 @@ def test_constants_of_a_learner_are_staged_as_by_its_methods():
     predict = lambda params, x: jnp.full(len(x), params)  # noqa: E731
     learners.check(learners.FunctionLearner(fit, predict), X, Y)
     assert staged and all(staged)
+
+
+def with_rows(fit, predict=None):
+    """A learner whose fit sees rows by position: a weighted mean of the targets."""
+    predict = predict or (lambda p, x: jnp.full(len(x), p))
+    return FunctionLearner(fit, predict)
+
+
+def dropout(key, x, y, weights):
+    kept = jax.random.bernoulli(key, 0.8, (len(y),)) * weights
+    return kept @ y / jnp.sum(kept)
+
+
+def by_index(key, x, y, weights):
+    """The penalty that errs least on the last fifth of the rows."""
+    early = jnp.arange(len(y)) < 0.8 * len(y)
+    fits = [learners.Ridge(p).fit(key, x, y, weights * early) for p in (0.1, 3.0, 9.0)]
+    error = lambda fit: jnp.sum(~early * (y - RIDGE.predict(fit, x)) ** 2)  # noqa: E731
+    best = jnp.argmin(jnp.stack([error(fit) for fit in fits]))
+    return jax.tree.map(lambda *v: jnp.stack(v)[best], *fits)
+
+
+def one_pass(key, x, y, weights):
+    """Stochastic gradients in an order of their own, a row at a time."""
+    order = jax.random.permutation(key, len(y))
+    step = lambda p, i: (p + 0.1 * weights[i] * (y[i] - p), None)  # noqa: E731
+    return jax.lax.scan(step, jnp.zeros(()), order)[0]
+
+
+BATCHES = dataclasses.replace(
+    NETWORK, batch_size=5, optimizer=optax.adam(0.03), num_steps=50
+)
+BY_POSITION = {
+    "dropout": with_rows(dropout),
+    "split by index": with_rows(by_index, RIDGE.predict),
+    "one row after the other": with_rows(one_pass),
+    "starts at the first row": with_rows(lambda key, x, y, w: y[0] + 0 * jnp.sum(w)),
+    "mini-batches of its own": FunctionLearner(BATCHES.fit, BATCHES.predict),
+}
+
+
+@pytest.mark.parametrize("name", BY_POSITION)
+def test_learners_that_see_positions(name):
+    sentence = "FunctionLearner to fit the same whatever the order of the rows, got a"
+    with pytest.raises(
+        ValueError, match=f"{sentence}.*moves with it, from.*full batch"
+    ):
+        checking.check_symmetric_once(BY_POSITION[name], X, Y, KEY)
+    assert not checking._PASSED
+
+
+def test_learners_that_treat_rows_alike():
+    noisy_start = FunctionLearner(NETWORK.fit, NETWORK.predict)  # chaotic, and fair
+    for learner in (RIDGE, NETWORK, noisy_start, learners.NearestNeighbors(3)):
+        learners.check(learner, X, Y, symmetric=True)
+    grid = jnp.round(X)  # distances that tie
+    learners.check(learners.NearestNeighbors(3), grid, Y, symmetric=True)
+    labels = FunctionLearner(
+        lambda key, x, y, w: RIDGE.fit(key, x, one_hot(y), w), RIDGE.predict
+    )
+    learners.check(labels, X, LABELS, symmetric=True)
+
+
+def test_mini_batches_are_refused_at_once():
+    scaled = learners.MeanScale(RIDGE, BATCHES)
+    for learner in (BATCHES, scaled, learners.Affine(BATCHES)):
+        with pytest.raises(
+            ValueError, match="GradientLearner with batch_size=5, whose"
+        ):
+            jax.jit(lambda y, v=learner: checking.check_symmetric_once(v, X, y, KEY))(Y)
+    with pytest.raises(ValueError, match="take batch_size=None, or split_conformal"):
+        learners.check(BATCHES, X, Y, symmetric=True)
+
+
+def test_order_is_tried_once_for_each_kind_of_data():
+    learner, traces = counting()
+    checking.check_symmetric_once(learner, X, Y, KEY)
+    assert len(traces) == 1 and len(checking._PASSED) == 1
+    with jax.no_tracing():
+        checking.check_symmetric_once(learner, X, Y, KEY)
+    for own in (RIDGE, NETWORK, learners.MeanScale(RIDGE, RIDGE)):
+        checking.check_symmetric_once(own, X, Y, KEY)
+    assert len(checking._PASSED) == 1
+    traced = lambda y: checking.check_symmetric_once(learner, X, y, KEY)  # noqa: E731
+    jax.jit(traced)(Y)
+    with pytest.raises(ValueError, match="pure jax functions of arrays"):
+        checking.check_symmetric_once(UNTRACEABLE["numpy"], X, Y, KEY)
+
+
+def test_models_of_the_host_have_no_order():
+    host = learners.Estimator(LinearRegression())
+    with pytest.raises(ValueError, match=r"symmetric=False with Estimator.*cv_plus"):
+        learners.check(host, np.asarray(X), np.asarray(Y), symmetric=True)
+
+
+def lasso(key, x, y, weights):
+    """Soft thresholds of least squares: in pieces affine, not at once."""
+    fit = learners.Ridge(0.0).fit(key, x, y, weights)
+    shrunk = jnp.sign(fit.coef) * jnp.maximum(jnp.abs(fit.coef) - 1, 0)
+    return dataclasses.replace(fit, coef=shrunk)
+
+
+NOT_AFFINE = {
+    "lasso": FunctionLearner(lasso, RIDGE.predict),
+    "network": NETWORK,
+    "median": with_rows(lambda key, x, y, w: jnp.median(y)),
+    "bounded": with_rows(lambda key, x, y, w: jnp.mean(jnp.log(y + 20))),
+}
+
+
+@pytest.mark.parametrize("name", NOT_AFFINE)
+def test_learners_that_are_not_affine(name):
+    learner = learners.Affine(NOT_AFFINE[name])
+    with pytest.raises(ValueError, match=r"affine in each target, got .*discretized_c"):
+        checking.check_symmetric_once(learner, X, Y, KEY)
+
+
+def test_learners_that_are_affine():
+    steps = dataclasses.replace(
+        NETWORK,
+        init=lambda key: jax.random.normal(key, (5,)),
+        predict=lambda w, x: x @ w,
+        optimizer=optax.sgd(0.05),
+    )
+    for learner in (RIDGE, learners.NearestNeighbors(2), SAME_RIDGE, steps):
+        learners.check(learners.Affine(learner), X, Y, symmetric=True)

@@ -9,12 +9,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxcp.certificates.laws import Certificate, calibration_size, certificate
+from jaxcp.certificates.laws import (
+    Certificate,
+    MarginalCertificate,
+    calibration_size,
+    certificate,
+)
 from jaxcp.certificates.testing import CoverageTest, coverage_test
 
 __all__ = [
     "Certificate",
     "CoverageTest",
+    "MarginalCertificate",
     "calibration_size",
     "certificate",
     "coverage_test",

@@ -2,7 +2,8 @@
 
 With C_i = {y : s(f_-i(x), y) <= R_i}, y is kept iff #{i : R_i < s(f_-i(x), y)} < k:
 iff more than n - k of the C_i contain it. For intervals this is the k-th smallest upper
-and the k-th largest lower end, the hull that jackknife+ and CV+ report.
+and the k-th largest lower end, the hull that jackknife+ and CV+ report; for unions of
+intervals their exact union.
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ from jax import Array, lax
 
 from jaxcp._numbers import as_float
 from jaxcp._pytree import pytree
+from jaxcp.quantiles import _voting
 from jaxcp.quantiles._masses import spare_mass
 from jaxcp.quantiles.conformal import threshold_at
 from jaxcp.scores import inputs
-from jaxcp.sets import LabelSet
+from jaxcp.sets import Intervals, LabelSet
 from jaxcp.sets._arithmetic import over_batch
 from jaxcp.sets._batches import Batch
-from jaxcp.typing import AnySet, HasEnds, HasLabels, PyTree, Score, Set
+from jaxcp.sets._sweeping import join, sweep
+from jaxcp.typing import AnySet, HasEnds, HasLabels, HasPieces, PyTree, Score, Set
 
 
 @pytree
@@ -114,6 +117,8 @@ def plus(score: Score, preds: PyTree, scores: Array, ballot: Ballot) -> Set:
         lower, upper = sets.ends()
         lower, upper = -ballot.last_end(-lower), ballot.last_end(upper)
         return sets.with_ends(largest(lower), -largest(-upper))
+    if isinstance(sets, HasPieces):
+        return _union(sets, ballot)
     votes, spare = ballot.tally(len(scores))
     if isinstance(sets, HasLabels):
         won = jnp.sum(jnp.where(sets.members(), votes[None, :, None], 0), axis=1)
@@ -145,7 +150,38 @@ def minmax(score: Score, preds: PyTree, q: Array, votes: Array) -> Set:
     if isinstance(sets, HasLabels):
         return LabelSet(jnp.any(sets.members() & votes[:, None], axis=0) | nothing)
     one = jax.tree.map(lambda v: v[None], sets)
+    if isinstance(sets, HasPieces):
+        rank = jnp.maximum(jnp.sum(votes), 1)[None]  # one vote, or none of nobody
+        return _union(one, Ballot(rank, votes, None, jnp.ones(())))
     return VoteSet(one, votes.astype(int), -nothing.astype(int)[None])
+
+
+def _union(sets, ballot):
+    """Returns the union of all pieces with the votes of each component, (c, n, k)."""
+
+    def of_component(lower, upper, rank):
+        # A row has one vote for each place: its pieces do not touch.
+        lower, upper = jax.vmap(join)(lower, upper)
+        n, k = lower.shape
+        known = ballot.mask, ballot.weights, ballot.test_weight
+        words, suffice = _voting.ballot(n, rank, *known)
+        exists = (lower <= upper).reshape(-1)
+        words = tuple(jnp.where(exists, jnp.repeat(word, k), 0) for word in words)
+        return _swept(lower, upper, words, suffice)
+
+    lower, upper = sets.pieces()
+    lower, upper = jax.vmap(of_component)(lower, upper, ballot.rank)
+    if len(lower) == 1:
+        return Intervals(lower[0], upper[0])
+    votes = (lower <= upper).astype(int).reshape(-1)
+    return Intervals(*_swept(lower, upper, (votes,), lambda won: won == len(lower)))
+
+
+def _swept(lower, upper, words, suffice):
+    """Returns the pieces with enough votes: at most as many as there are votes."""
+    lower, upper = lower.reshape(-1), upper.reshape(-1)
+    between = jnp.ones(lower.shape, bool)
+    return sweep(lower, upper, between, words, suffice, max(lower.size, 1))
 
 
 def largest(values: Array) -> Array:

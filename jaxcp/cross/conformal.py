@@ -68,9 +68,9 @@ class CrossConformal:
             weights. Defaults to 1.
 
         Returns:
-          Sets with leading axis m: `Interval`, `Box` or `LabelSet`, as the score has;
-          ends are infinite where the rank leaves 1, ..., n. For other scores: sets that
-          know membership alone.
+          Sets with leading axis m: `Interval`, `Intervals`, `Box` or `LabelSet`, as
+          the score has; ends are infinite where the rank leaves 1, ..., n. For other
+          scores: sets that know membership alone.
 
         Raises:
           ValueError: if a number `alpha` is outside (0, 1), or lengths differ.

@@ -21,6 +21,7 @@ from jaxcp.cross._left_out import (
 from jaxcp.cross._streams import sliding
 from jaxcp.online.windows import SlidingState, SlidingWindow
 from jaxcp.quantiles.levels import conformal_rank
+from jaxcp.sets import Intervals
 from jaxcp.typing import AnySet, ArrayLike, PyTree, Score
 
 
@@ -80,9 +81,9 @@ class CrossCalibration:
             weights. Defaults to 1.
 
         Returns:
-          Sets with leading axis m: `Interval`, `Box` or `LabelSet`, as the score has;
-          ends are infinite where the rank leaves 1, ..., n. For other scores: sets that
-          know membership alone.
+          Sets with leading axis m: `Interval`, `Intervals`, `Box` or `LabelSet`, as
+          the score has; ends are infinite where the rank leaves 1, ..., n. For other
+          scores: sets that know membership alone.
 
         Raises:
           ValueError: if there are predictions of another number of fits or of another
@@ -205,6 +206,7 @@ class CrossCalibration:
 
     def named(self, sets):
         """Returns sets with the names of their labels, if there are any."""
+        sets = sets.trimmed() if isinstance(sets, Intervals) else sets
         return named(sets, self.calibration.classes)
 
     def aggregate_of(self, source, x, alpha):

@@ -1,1 +1,19 @@
-"""Full conformal prediction: every row trains, and the test point with it."""
+"""Full conformal prediction: fits that know the test point, and hold no row out."""
+
+from jaxcp.full.bayes import ConformalBayes, conformal_bayes
+from jaxcp.full.conformal import FullConformal
+from jaxcp.full.discretized import DiscretizedConformal, discretized_conformal
+from jaxcp.full.influence import InfluenceConformal, influence_conformal
+from jaxcp.full.methods import full_conformal
+
+__all__ = [
+    "ConformalBayes",
+    "DiscretizedConformal",
+    "FullConformal",
+    "InfluenceConformal",
+    "conformal_bayes",
+    "discretized_conformal",
+    "full_conformal",
+    "influence_conformal",
+]
+__dir__ = __all__.copy

@@ -1,6 +1,7 @@
 """Models that are fitted with weights, many at once in one program."""
 
 from jaxcp.learners._hosting import FitError
+from jaxcp.learners.affine import Affine
 from jaxcp.learners.augmenting import Augmented
 from jaxcp.learners.checking import check
 from jaxcp.learners.estimators import Estimator
@@ -10,6 +11,7 @@ from jaxcp.learners.neighbors import KernelRidge, NearestNeighbors
 from jaxcp.learners.shared import Shared
 
 __all__ = [
+    "Affine",
     "Augmented",
     "Estimator",
     "FitError",

@@ -8,6 +8,7 @@ out of a linear system changes its solution by a multiple of column i of the inv
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 import jax
@@ -23,7 +24,7 @@ dot = partial(jnp.matmul, precision="highest")
 
 def columns(y: Array) -> Array:
     """Returns targets of shape (n, ...) as a matrix, one column an output."""
-    return y.reshape(len(y), -1)
+    return y.reshape(len(y), math.prod(y.shape[1:]))
 
 
 def matrix(x: PyTree, num_columns: int | None = None) -> Array:
@@ -52,10 +53,27 @@ def solve(system: Array, targets: Array) -> Array:
     return solution.astype(dtype)
 
 
-# One by one under vmap: jaxlib 0.10 hands a batch of LAPACK calls to a pool and waits
-# for it in a thread of the same pool. As many batches at a time as the CPU has cores
-# wait for each other without end.
-_solve_each = jax.custom_batching.sequential_vmap(jnp.linalg.solve)
+@jax.custom_batching.custom_vmap
+def _solve_each(system: Array, targets: Array) -> Array:
+    """Returns the solution of one system; under vmap one system at a time."""
+    return jnp.linalg.solve(system, targets)
+
+
+@_solve_each.def_vmap
+def _solve_batch(axis_size, batched, system, targets):
+    """Returns the solutions of a batch: of one system, its targets are more columns."""
+    if not batched[0]:
+        moved = jnp.moveaxis(targets, 0, -1)
+        # Systems of an outer batch come with all targets at once.
+        shape = len(system), math.prod(moved.shape[1:])
+        solution = _solve_each(system, moved.reshape(shape))
+        return jnp.moveaxis(solution.reshape(moved.shape), -1, 0), True
+    # One by one: jaxlib 0.10 hands a batch of LAPACK calls to a pool and waits for it
+    # in a thread of the same pool. As many batches at a time as the CPU has cores wait
+    # for each other without end.
+    if batched[1]:
+        return lax.map(lambda pair: _solve_each(*pair), (system, targets)), True
+    return lax.map(lambda one: _solve_each(one, targets), system), True
 
 
 def in_single(x: Array, y: Array, weights: Array) -> tuple[Array, Array, Array]:

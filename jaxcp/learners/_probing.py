@@ -1,4 +1,4 @@
-"""Other targets for some rows, and whether predictions move with them."""
+"""Other targets or another order of rows, and whether predictions move with them."""
 
 from __future__ import annotations
 
@@ -53,6 +53,41 @@ def first_moved(
     return None
 
 
+def moved_by_order(
+    predict: Callable[[PyTree], PyTree], rows: PyTree
+) -> tuple[int, str] | None:
+    """Returns where a prediction moves with the order of rows (x, y), or None.
+
+    Many steps of a fit may blow up rounding: predictions may move ten times as far as
+    with targets that are off by their last digits.
+    """
+    n, rng = len(rows[1]), np.random.default_rng(0)
+    before = predict(rows)
+    for order in (np.arange(n)[::-1], rng.permutation(n)):
+        after = predict(jax.tree.map(lambda v, order=order: v[order], rows))
+        if _moved(before, after, [], slice(None)) is None:
+            continue
+        again = [predict(_rounded_otherwise(rows, rng)) for _ in range(_REPEATS)]
+        if (moved := _moved(before, after, again, slice(None))) is not None:
+            return moved
+    return None
+
+
+def _rounded_otherwise(rows, rng):
+    """Returns rows (x, y) with other last digits, of y or else of x."""
+
+    def nudge(v):
+        if not jnp.issubdtype(v.dtype, jnp.inexact):
+            return v
+        signs = jnp.asarray(rng.choice([-1, 1], v.shape), v.dtype)
+        return v * (1 + jnp.finfo(v.dtype).eps * signs)
+
+    x, y = rows
+    if jnp.issubdtype(y.dtype, jnp.inexact):
+        return x, nudge(y)
+    return jax.tree.map(nudge, x), y
+
+
 def _moved(before, after, again, at):
     """Returns the first row whose prediction moves by more than rounding, and how.
 
@@ -62,7 +97,7 @@ def _moved(before, after, again, at):
     for leaves in zip(*(jax.tree.leaves(tree) for tree in trees), strict=True):
         a, b, *repeats = (np.asarray(leaf).astype(float) for leaf in leaves)
         noise = [_largest(distance(v, a)) for v in repeats]
-        within = _rounding(a, leaves[0].dtype) + 10 * max(noise, default=0.0)
+        within = rounding_of(a, leaves[0].dtype) + 10 * max(noise, default=0.0)
         a, b = a[at], b[at]
         moved = ~(distance(a, b) <= within) & np.isfinite(b)
         if moved.any():
@@ -71,7 +106,7 @@ def _moved(before, after, again, at):
     return None
 
 
-def _rounding(values, dtype):
+def rounding_of(values, dtype):
     """Returns how far rounding may move predictions, also of fits by differences."""
     if not jnp.issubdtype(dtype, jnp.inexact):
         return 0.0

@@ -13,7 +13,7 @@ class Augmented:
 
     For learners whose predictions are linear in the targets. Let d = (y - preds) /
     spread. The fit on all n + 1 rows has the residual d at the test point, and
-    residuals_i - shares_i d at row i.
+    residuals_i - shares_i d at row i. Made by `augmented` of a learner.
 
     Args:
       preds: Predictions of the fit on n rows, f, shape (m,) or (m, d).
@@ -27,6 +27,14 @@ class Augmented:
 
     See also:
       full_conformal, typing.Augments, learners.Ridge
+
+    Example:
+      >>> from jaxcp.learners import Ridge
+      >>> learner = Ridge(0.0)
+      >>> x, y = jnp.zeros((3, 0)), jnp.array([1.0, 2.0, 9.0])  # the mean of targets
+      >>> of = learner.augmented(learner.prepare(x, y, None), x[:1])
+      >>> round(of.preds.item(), 3), round(of.spread.item(), 3)
+      (4.0, 1.333)
     """
 
     preds: Array

@@ -1,4 +1,4 @@
-"""Whether a learner leaves out the rows that it is told to leave out."""
+"""Whether a learner leaves out rows as it is told to, and treats the others alike."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from jax import Array
 from jaxcp import _checks
 from jaxcp._arrays import is_concrete
 from jaxcp._tracing import Untraceable, classes_of, explained, jit, known_at_once
-from jaxcp.learners import shared
+from jaxcp.learners import _symmetry, shared
 from jaxcp.learners._probing import first_moved, other_targets
+from jaxcp.learners.affine import Affine, check_line
 from jaxcp.learners.general import GradientLearner, MeanScale, check_learner
 from jaxcp.learners.linear import QuantileRidge, Ridge
 from jaxcp.learners.neighbors import KernelRidge, NearestNeighbors
@@ -35,7 +36,12 @@ _PASSED: OrderedDict[Any, None] = OrderedDict()
 
 
 def check(
-    learner: AnyLearner, x: PyTree, y: ArrayLike, *, key: Array | None = None
+    learner: AnyLearner,
+    x: PyTree,
+    y: ArrayLike,
+    *,
+    key: Array | None = None,
+    symmetric: bool = False,
 ) -> None:
     """Returns None if a learner leaves out rows of weight 0, and raises otherwise.
 
@@ -44,20 +50,27 @@ def check(
     predictions for these rows must not change. The fits of a learner's own
     `leave_one_out` are checked in the same way, for three rows. The cross-conformal
     verbs run this once for each learner of your own. An `Estimator` leaves rows out by
-    itself: only one fit and its predictions are checked.
+    itself: only one fit and its predictions are checked. Those of an `Affine` must be
+    affine in the targets.
+
+    Full conformal prediction asks for more: with `symmetric=True` the fits on the rows
+    in two other orders, with the same key, must predict the same to rounding. Batches
+    and draws by position, as of dropout or a validation split, do not pass.
 
     Args:
       learner: A learner.
       x: Inputs, a pytree with leading axis n, at least 2 rows.
       y: Targets, shape (n, ...), or labels 0, ..., k - 1.
       key: Random key of the fits. Defaults to a fixed one.
+      symmetric: Whether fits must not depend on the order of the rows.
 
     Returns:
       None. Of traced values only the shapes are checked.
 
     Raises:
-      ValueError: if a prediction moves with the target of a row left out, predictions
-        do not have the leading axis of the inputs, or the learner cannot be traced.
+      ValueError: if a prediction moves with the target of a row left out, or with the
+        order of the rows, or leaves the line of an `Affine`, predictions do not have
+        the leading axis of the inputs, or the learner cannot be traced.
 
     Guarantee:
       None: a learner that passes may still leak where these data do not show it.
@@ -67,10 +80,10 @@ def check(
 
     Cost:
       A few fits: one for each of the targets that are tried, and more where there is
-      a `leave_one_out`. An `Estimator` is fitted once.
+      a `leave_one_out`. An `Estimator` is fitted once. Three more fits for the order.
 
     See also:
-      learners.FunctionLearner, cross_conformal, typing.Learner
+      learners.FunctionLearner, cross_conformal, full_conformal, typing.Learner
 
     Example:
       >>> from jaxcp.learners import FunctionLearner
@@ -89,26 +102,49 @@ def check(
     _checks.check_key(key)
     _checks.check_given(learner=learner, x=x, y=y)
     if isinstance(learner, FitsOnHost):
+        if symmetric:
+            raise ValueError(
+                f"expected symmetric=False with {type(learner).__name__}, whose models "
+                "full conformal prediction does not fit; split_conformal and cv_plus "
+                "take them and need no symmetry"
+            )
         return _check_on_host(learner, x, y, key)
     y, x = _checks.rows(y=y, x=x)
     _checks.check_count("the number of rows", len(y), 2)
     _checks.check_not_nan("y", y)
     check_learner(learner, x, y)
+    if symmetric:
+        _symmetry.check_no_batches(learner)
     _check(learner, x, y, key)
+    _check_alike(learner, x, y, key, symmetric)
 
 
 def check_once(learner: Learner, x: PyTree, y: Array, key: Array) -> None:
     """Checks a learner that is neither of the library nor known to have passed."""
-    if len(y) < 2 or _is_own(learner):
-        return
+    if len(y) >= 2 and not _is_own(learner):
+        _once(_check, learner, x, y, key)
+
+
+def check_symmetric_once(learner: Learner, x: PyTree, y: Array, key: Array) -> None:
+    """Checks that a learner treats rows alike, unless it is known to.
+
+    Mini-batches are refused at once, also of traced data. An `Affine` must be affine.
+    """
+    _symmetry.check_no_batches(learner)
+    if type(learner) is Affine or not _symmetry.is_symmetric(learner):
+        _once(_check_alike, learner, x, y, key)
+
+
+def _once(verify, learner, x, y, key):
+    """Runs a check of known values, unless it has passed for their shapes."""
     leaves, structure = jax.tree.flatten((learner, x, y))
     if not is_concrete(leaves, key):
         return
     shapes = tuple((np.shape(v), getattr(v, "dtype", type(v))) for v in leaves)
-    name = type(learner), classes_of(learner), structure, shapes
+    name = verify, type(learner), classes_of(learner), structure, shapes
     if name in _PASSED:
         return
-    _check(learner, x, y, key)
+    verify(learner, x, y, key)
     _PASSED[name] = None
     if len(_PASSED) > _REMEMBERED:
         _PASSED.popitem(last=False)
@@ -139,6 +175,8 @@ def _is_own(learner):
     """Returns whether a learner of the library holds rows out by construction."""
     if type(learner) is MeanScale:
         return _is_own(learner.mean) and _is_own(learner.scale)
+    if type(learner) is Affine:
+        return _is_own(learner.learner)
     return type(learner) in _HOLD_OUT
 
 
@@ -158,6 +196,15 @@ def _check(learner, x, y, key):
         _check_fit(learner, x, y, key)
         if isinstance(learner, LeavesOneOut):
             _check_leave_one_out(learner, x, y)
+
+
+def _check_alike(learner, x, y, key, symmetric=True):
+    x, y = _symmetry.known_rows(x, y)
+    with traceable(learner), known_at_once():
+        if type(learner) is Affine:
+            check_line(learner, x, y, key)
+        if symmetric:
+            _symmetry.check_order(learner, x, y, key)
 
 
 def _check_fit(learner, x, y, key):

@@ -9,8 +9,10 @@ from jax import Array, lax
 from jaxcp import _checks
 from jaxcp._numbers import as_float, varying_like
 from jaxcp._pytree import pytree, static
-from jaxcp.learners import _algebra
+from jaxcp.learners import _algebra, _smoothing
 from jaxcp.learners._algebra import columns, dot, matrix
+from jaxcp.learners._smoothing import Smoothed
+from jaxcp.learners.augmenting import Augmented
 from jaxcp.typing import Number
 
 _NUM_STEPS = 100  # of the majorization for quantiles
@@ -43,7 +45,8 @@ class Ridge:
     features, in every resample; otherwise the fit is left to rounding errors (or NaN).
     Resamples with fewer rows than features need a penalty above 0.
 
-    Offers `leave_one_out`: all n refits from one solve.
+    Offers `leave_one_out`, all n refits from one solve, and `augmented`, the fits with
+    one more row.
 
     Args:
       penalty: Price of the squared norm, >= 0, shape (); vmap or differentiate it.
@@ -104,6 +107,15 @@ class Ridge:
             coefs, shifts = _algebra.primal_without_each(x, *options)
         levels = level[None] + shifts - dot(center, coefs)
         return jax.vmap(lambda c, a: _linear_fit(c, a, y))(coefs, levels)
+
+    def prepare(self, x: Array, y: Array, mask: Array | None) -> Smoothed:
+        """Returns the fit on the rows of the mask, ready for one more row."""
+        rows = matrix(x), as_float(y)
+        return _smoothing.prepare(*rows, mask, self.penalty, self.intercept)
+
+    def augmented(self, prepared: Smoothed, x_new: Array) -> Augmented:
+        """Returns the fits with each test point as one more row."""
+        return _smoothing.augmented(prepared, matrix(x_new, len(prepared.coef)))
 
     def check(self, x: Array, y: Array) -> None:
         """Raises ValueError for a negative penalty, or inputs not of shape (n, p)."""

@@ -10,10 +10,12 @@ from jaxcp import _checks
 from jaxcp._geometry import square_distances
 from jaxcp._numbers import as_float
 from jaxcp._pytree import pytree, static
-from jaxcp.learners import _algebra
+from jaxcp.learners import _algebra, _neighborhoods, _smoothing
 from jaxcp.learners._algebra import columns, dot, matrix
+from jaxcp.learners._neighborhoods import Neighborhoods, mean_of, within
+from jaxcp.learners._smoothing import Smoothed
+from jaxcp.learners.augmenting import Augmented
 from jaxcp.learners.shared import Shared
-from jaxcp.quantiles.selection import weighted_select
 from jaxcp.typing import Number
 
 
@@ -33,7 +35,8 @@ class KernelRidge:
     variance `penalty`. `x` has shape (n, p), `y` (n,) or (n, d), around zero: there is
     no intercept. A row of weight w has noise variance penalty / w.
 
-    Offers `leave_one_out`: all n refits from one inverse.
+    Offers `leave_one_out`, all n refits from one inverse, and `augmented`, the fits
+    with one more row.
 
     Args:
       penalty: Noise variance, >= 0, shape (); zero interpolates rows that differ.
@@ -93,6 +96,22 @@ class KernelRidge:
         coefs, _ = _algebra.dual_without_each(gram, targets, self.penalty, False)
         return KernelFit(Shared(x), coefs.reshape(len(y), *y.shape).astype(y.dtype))
 
+    def prepare(self, x: Array, y: Array, mask: Array | None) -> Smoothed:
+        """Returns the fit on the rows of the mask, ready for one more row."""
+        x, y = matrix(x), as_float(y)
+        rows, y, _ = _algebra.in_single(x, y, jnp.ones(len(x)))
+        if mask is not None:
+            rows = jnp.where(mask[:, None], rows, 0)
+        gram = self._kernel(rows, rows)
+        return _smoothing.prepare_kernel(rows, y, gram, mask, self.penalty)
+
+    def augmented(self, prepared: Smoothed, x_new: Array) -> Augmented:
+        """Returns the fits with each test point as one more row."""
+        rows = prepared.centers
+        x_new = matrix(x_new, rows.shape[1]).astype(rows.dtype)
+        kernel = self._kernel(x_new, rows)
+        return _smoothing.augmented_kernel(prepared, kernel)
+
     def check(self, x: Array, y: Array) -> None:
         """Raises ValueError for a negative penalty or a lengthscale not above 0."""
         matrix(x)
@@ -128,7 +147,9 @@ class NearestNeighbors:
     A row of weight w counts as w rows; rows at the same distance share what is left of
     the k. `x` has shape (n, p), `y` (n,) or (n, d). With fewer than k rows: their mean.
 
-    Offers `leave_one_out`: neighbors are looked up once, not once a refit.
+    Offers `leave_one_out`: neighbors are looked up once, not once a refit. Under
+    `full_conformal`, with k >= 2, each row is predicted by its k nearest other rows,
+    the test point among them: no row is its own neighbor.
 
     Args:
       num_neighbors: Number of neighbors k, at least 1.
@@ -147,7 +168,7 @@ class NearestNeighbors:
       Information Theory, 1967.
 
     See also:
-      learners.KernelRidge, jackknife_plus
+      learners.KernelRidge, jackknife_plus, full_conformal
 
     Example:
       >>> x, y = jnp.arange(4.0)[:, None], jnp.array([0.0, 1.0, 2.0, 9.0])
@@ -182,6 +203,23 @@ class NearestNeighbors:
         ones = Shared(jnp.ones(len(x), y.dtype))
         return NeighborsFit(Shared(x), Shared(y), ones, jnp.arange(len(x)))
 
+    def prepare(self, x: Array, y: Array, mask: Array | None) -> Neighborhoods:
+        """Returns each row with the means of its k nearest other rows, for k >= 2."""
+        if self.num_neighbors < 2:
+            raise ValueError(
+                f"expected num_neighbors >= 2, got {self.num_neighbors}: a test point "
+                "that is the one neighbor of a row moves it as far as itself, and "
+                "full conformal sets would be half lines; take more neighbors"
+            )
+        return _neighborhoods.neighborhoods(
+            matrix(x), as_float(y), mask, self.num_neighbors
+        )
+
+    def augmented(self, prepared: Neighborhoods, x_new: Array) -> Augmented:
+        """Returns rows and test points, each predicted by its k nearest others."""
+        x_new = matrix(x_new, prepared.x.shape[1])
+        return _neighborhoods.augmented(prepared, x_new, self.num_neighbors)
+
     def check(self, x: Array, y: Array) -> None:
         """Raises ValueError unless the number of neighbors is an int >= 1."""
         matrix(x)
@@ -189,35 +227,14 @@ class NearestNeighbors:
 
     def _mean(self, distances, y, weights, left_out):
         k = self.num_neighbors
-        near = _within(distances, y, weights, k)
+        near = within(distances, y, weights, k)
         if left_out is None:
-            return _mean_of(*near, k)
+            return mean_of(*near, k)
         # Nothing but the choice and the correction below depends on the row left out:
         # without it, the k nearest are the k nearest, or k + 1 minus the row.
-        far = _within(distances, y, weights, k + 1)
+        far = within(distances, y, weights, k + 1)
         away, row = distances[left_out], y[left_out]
         pick = lambda a, b: jnp.where(away <= near[0], b, a)  # noqa: E731
         radius, counts, sums = jax.tree.map(pick, near, far)
         at = jnp.stack([away < radius, away == radius]).astype(y.dtype)
-        return _mean_of(radius, counts - at, sums - at[:, None] * row[None], k)
-
-
-def _within(
-    distances: Array, y: Array, weights: Array, k: int
-) -> tuple[Array, Array, Array]:
-    """Returns the radius of k rows, and counts (2,) and sums (2, d) in and on it."""
-    radius = weighted_select(distances, weights, k)
-    parts = jnp.stack([distances < radius, distances == radius])
-    parts = jnp.where(parts, weights[None], 0)
-    return radius, jnp.sum(parts, axis=1), dot(parts, y)
-
-
-def _mean_of(radius, counts, sums, k):
-    """Returns the mean of k rows: all inside of the radius and a share of those on it.
-
-    With fewer than k rows the radius is infinite and the mean is of all.
-    """
-    share = (k - counts[0]) / jnp.where(counts[1] > 0, counts[1], 1)
-    share = jnp.where(jnp.isfinite(radius), share, 1)
-    total = counts[0] + share * counts[1]
-    return (sums[0] + share * sums[1]) / jnp.where(total > 0, total, 1)
+        return mean_of(radius, counts - at, sums - at[:, None] * row[None], k)

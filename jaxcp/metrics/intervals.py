@@ -13,7 +13,7 @@ from jaxcp._tracing import jit
 from jaxcp.metrics import _sets
 from jaxcp.sets import Interval
 from jaxcp.sets.basic import as_intervals
-from jaxcp.typing import ArrayLike, Number
+from jaxcp.typing import ArrayLike, HasPieces, Number
 
 
 def interval_score(sets: Interval | ArrayLike, y: ArrayLike, alpha: ArrayLike) -> Array:
@@ -216,7 +216,9 @@ def khosravi_coverage_width_criterion(
 
 def _check(sets, y, alpha):
     sets = as_intervals(_sets.as_sets(sets))
-    _checks.check_kind("sets of kind Interval", sets, Interval)
+    has_pieces = issubclass(type(sets), HasPieces)
+    cure = "; sets.hull() is an interval around each" if has_pieces else ""
+    _checks.check_kind("sets of kind Interval", sets, Interval, cure)
     sets, y = _sets.check_sets(sets, y)
     return sets, as_float(y), _sets.check_level(alpha)
 

@@ -23,9 +23,8 @@ from jaxcp.plotting._axes import (
     tidy,
 )
 from jaxcp.plotting._inputs import as_axes, as_places, as_targets
-from jaxcp.sets import Intervals
 from jaxcp.sets.basic import as_intervals
-from jaxcp.typing import ArrayLike, HasEnds, Set
+from jaxcp.typing import ArrayLike, HasEnds, HasPieces, Set
 
 _KINDS = "band", "bars"
 _PLACES = 5000  # of a band, several to a pixel
@@ -116,8 +115,9 @@ def plot_intervals(
 def _ends(sets):
     """Returns ends of the pieces of each set, shape (m, p)."""
     found = as_intervals(as_batch(sets))
-    if isinstance(found, Intervals):
-        return np.asarray(found.lower), np.asarray(found.upper)
+    if isinstance(found, HasPieces):
+        lower, upper = map(np.asarray, found.pieces())
+        return lower, upper
     _checks.check_kind("sets of kind Interval or Intervals", found, HasEnds)
     ends = [np.asarray(end) for end in found.ends()]
     if ends[0].ndim != 1:

@@ -21,9 +21,9 @@ from jaxcp.plotting._axes import (
     tidy,
 )
 from jaxcp.plotting._inputs import as_axes, as_places
-from jaxcp.sets import Interval, Intervals
+from jaxcp.sets import Interval
 from jaxcp.sets.basic import as_intervals
-from jaxcp.typing import ArrayLike, HasLabels, Set
+from jaxcp.typing import ArrayLike, HasLabels, HasPieces, Set
 
 _MOST_BARS = 30
 _LABELS = "number of labels"
@@ -168,7 +168,7 @@ def size_name(sets: Set | ArrayLike) -> str:
     sets = as_sets(sets)
     if _is_labels(sets):
         return _LABELS
-    return "width" if isinstance(as_intervals(sets), Interval | Intervals) else "size"
+    return "width" if isinstance(as_intervals(sets), Interval | HasPieces) else "size"
 
 
 def _kind_of_size(many):

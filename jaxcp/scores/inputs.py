@@ -88,6 +88,11 @@ def is_inclusive(score: Score) -> bool:
     return getattr(score, "inclusive", False)
 
 
+def is_randomized(score: Score) -> bool:
+    """Returns whether a prediction carries a uniform for each row."""
+    return getattr(score, "randomized", False)
+
+
 def rounds_up(score: Score) -> bool:
     """Returns whether the score itself gives thresholds room for rounding."""
     return getattr(score, "rounds_up", False)

@@ -8,8 +8,8 @@ A batch is data: `len(sets)`, `sets[i]` for one set, `sets[2:5]`, `sets[[0, 7]]`
 `sets[mask]` for batches, and a loop over the sets one by one (so `lower, upper = sets`
 gives two sets, not the ends: these are `sets.lower` and `sets.upper`). Sets with ends
 or labels make arrays, `to_numpy()`, and frames, `to_pandas(index=, columns=)`;
-intervals and boxes are cut to bounds of the targets by `clip(lower, upper)`. In an `if`
-every batch is true, also an empty one.
+intervals, their unions and boxes are cut to bounds of the targets by `clip(lower,
+upper)`. In an `if` every batch is true, also an empty one.
 """
 
 from jaxcp.sets.basic import BoundingBox, Box, Interval

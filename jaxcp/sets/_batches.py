@@ -68,7 +68,7 @@ class Batch:
     def __getitem__(self, index: Any) -> Self:
         """Returns one set for an int, and a batch for a slice, ints or a mask."""
         index = _as_index(index, len(self))
-        return jax.tree.map(lambda v: _rows(v, index), self)
+        return jax.tree.map(lambda v: rows_of(v, index), self)
 
     def __iter__(self) -> Iterator[Self]:
         """Returns an iterator over the sets, one by one."""
@@ -185,7 +185,7 @@ def _refuse(m, got):
     )
 
 
-def _rows(values, index):
+def rows_of(values: Any, index: Any) -> Any:
     """Returns rows of an array; by the host, where no index compiles anything."""
     if isinstance(index, jax.core.Tracer):
         return jnp.asarray(values)[index]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Self
+from typing import Any, Self
 
 import jax.numpy as jnp
 import numpy as np
@@ -12,8 +12,11 @@ from jax import Array
 from jaxcp import _checks
 from jaxcp._arrays import as_array, is_concrete
 from jaxcp._tracing import jit
+from jaxcp.sets._arithmetic import Shape
 from jaxcp.sets._batches import Batch, on_host
 from jaxcp.typing import ArrayLike
+
+Bounds = tuple[Array | None, Array | None]
 
 
 class Ends(Batch):
@@ -54,9 +57,8 @@ class Ends(Batch):
           ValueError: if a concrete bound is NaN, or lower > upper.
         """
         shape = self.target_shape()  # type: ignore[attr-defined]
-        bounds = _as_bound("lower", lower, shape), _as_bound("upper", upper, shape)
-        _check_order(*bounds)
-        return self.with_ends(*_clipped(self.ends(), *bounds))
+        bounds = check_bounds(lower, upper, shape)
+        return self.with_ends(*clipped(self.ends(), *bounds))
 
     def to_numpy(self) -> np.ndarray:
         """Returns the ends, shape (m, 2) of intervals or (m, d, 2) of boxes."""
@@ -68,6 +70,13 @@ class Ends(Batch):
             got = f"{shapes[0]} and {shapes[1]}"
             raise ValueError(f"expected ends of shape {shape}, got {got}")
         return self
+
+
+def check_bounds(lower: Any, upper: Any, shape: Shape) -> Bounds:
+    """Returns bounds of targets of this shape; ValueError for NaN or crossed ones."""
+    bounds = _as_bound("lower", lower, shape), _as_bound("upper", upper, shape)
+    _check_order(*bounds)
+    return bounds
 
 
 def _as_bound(name, bound, shape):
@@ -89,7 +98,9 @@ def _check_order(lower, upper):
 
 
 @jit
-def _clipped(ends, lower, upper):
+def clipped(
+    ends: tuple[Array, Array], lower: Array | None, upper: Array | None
+) -> tuple[Array, Array]:
     """Returns ends no further out than bounds; a set outside of them is crossed."""
     low, high = ends
     if lower is not None:

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
 from jaxcp import _soft
-from jaxcp._arrays import as_array
+from jaxcp._arrays import as_array, is_concrete
+from jaxcp._numbers import as_float
 from jaxcp._pytree import pytree
-from jaxcp.sets._arithmetic import answer_shape, log_of_solid, without_axis
-from jaxcp.sets._batches import Batch, named, on_host
+from jaxcp._tracing import jit
+from jaxcp.sets._arithmetic import (
+    answer_shape,
+    log_of_solid,
+    over_batch,
+    without_axis,
+)
+from jaxcp.sets._batches import Batch, named, on_host, rows_of
+from jaxcp.sets._ends import check_bounds, clipped
+from jaxcp.sets._sweeping import join
 from jaxcp.sets.basic import Interval
-from jaxcp.typing import Number
+from jaxcp.typing import ArrayLike, Number
 
 
 @pytree
@@ -20,12 +30,13 @@ class Intervals(Batch):
     """A union of closed intervals that do not meet; crossed ones are empty.
 
     The number k of intervals is fixed, so that batches have one shape: there may be
-    fewer pieces. Made by `LevelSet.intervals`.
+    fewer pieces, and the places left over are empty, (inf, -inf). It has no two ends,
+    and is no interval: `hull()` is one.
 
     Args:
       lower: Lower ends of the pieces, in increasing order, shape (k,), in units of the
-        target.
-      upper: Upper ends, shape (k,), each below the next lower one.
+        target; may be -inf.
+      upper: Upper ends, shape (k,), each below the next lower one; may be +inf.
 
     See also:
       sets.LevelSet.intervals, sets.Interval
@@ -71,16 +82,48 @@ class Intervals(Batch):
         """Returns how many pieces there are, int of shape ()."""
         return jnp.sum(self.lower <= self.upper, axis=-1)
 
+    def pieces(self) -> tuple[Array, Array]:
+        """Returns the (lower, upper) ends of the pieces, each of shape (k,)."""
+        return self.lower, self.upper
+
     def hull(self) -> Interval:
-        """Returns the smallest interval that holds all pieces."""
+        """Returns the smallest interval that holds all pieces; crossed for none."""
         exists = ~(self.lower > self.upper)
-        lower = jnp.min(jnp.where(exists, self.lower, jnp.inf), axis=-1)
-        upper = jnp.max(jnp.where(exists, self.upper, -jnp.inf), axis=-1)
-        return Interval(lower, upper)
+        lower = jnp.where(exists, self.lower, jnp.inf)
+        upper = jnp.where(exists, self.upper, -jnp.inf)
+        return Interval(
+            jnp.min(lower, axis=-1, initial=jnp.inf),
+            jnp.max(upper, axis=-1, initial=-jnp.inf),
+        )
+
+    def clip(
+        self, lower: ArrayLike | None = None, upper: ArrayLike | None = None
+    ) -> Intervals:
+        """Returns the part of the set between two bounds of the targets, shape ().
+
+        None for no bound. Pieces beyond a bound are empty and come last; NaN stays.
+        ValueError if a concrete bound is NaN, or lower > upper.
+        """
+        bounds = check_bounds(lower, upper, ())
+        return _clipped(self, *bounds)
+
+    def trimmed(self) -> Intervals:
+        """Returns the sets without the last places that are empty in all of them.
+
+        At least one place is left. Where there are no values yet, inside of jit, the
+        sets come back as they are.
+        """
+        if not is_concrete(self.lower, self.upper):
+            return self
+        held = ~(np.asarray(self.lower) > np.asarray(self.upper))
+        used = np.flatnonzero(held.any(axis=tuple(range(held.ndim - 1))))
+        size = used[-1] + 1 if used.size else 1
+        return jax.tree.map(lambda v: rows_of(v, (..., slice(size))), self)
 
     def widths(self) -> Array:
         """Returns the size, of the shape of a target."""
-        return self.size()
+        # By methods of arrays: those of numpy stay there, and jax compiles nothing.
+        return (self.upper - self.lower).clip(0).sum(axis=-1)
 
     def target_shape(self) -> tuple[int, ...]:
         """Returns the shape of a target, ()."""
@@ -106,3 +149,12 @@ class Intervals(Batch):
     def _columns(self, count, names):
         ends = [f"{end}_{i}" for i in range(count // 2) for end in ("lower", "upper")]
         return named(ends if names is None else names, count)
+
+
+@jit
+def _clipped(sets, lower, upper):
+    ends = clipped(tuple(map(as_float, sets.pieces())), lower, upper)
+    found = over_batch(join, ends[0].ndim - 1, *ends)
+    unknown = jnp.any(jnp.isnan(ends[0]) | jnp.isnan(ends[1]), axis=-1, keepdims=True)
+    # `join` makes the whole line of NaN.
+    return Intervals(*(jnp.where(unknown, *v) for v in zip(ends, found, strict=True)))

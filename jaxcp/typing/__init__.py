@@ -30,6 +30,7 @@ from jaxcp.typing.sets import (
     HasLabels,
     HasLogSize,
     HasNames,
+    HasPieces,
     HasRounding,
     HasShapes,
     HasSize,
@@ -50,10 +51,10 @@ from jaxcp.typing.values import (
 __all__ = [
     "AnyLearner", "AnySet", "ArrayLike", "Augments", "AxisName", "CheckedMartingale",
     "ChecksData", "EstimatesSets", "FitsOnHost", "HasBounds", "HasEnds",
-    "HasEstimate", "HasLabels", "HasLogSize", "HasNames", "HasRounding",
-    "HasShapes", "HasSize", "HasSoftSize", "HasWidths", "LabelScore", "Learner",
-    "LeavesOneOut", "Martingale", "MayBeEmpty", "MemorylessMartingale", "Number",
-    "Online", "Predict", "PyTree", "Score", "Scorecaster", "Set",
+    "HasEstimate", "HasLabels", "HasLogSize", "HasNames", "HasPieces",
+    "HasRounding", "HasShapes", "HasSize", "HasSoftSize", "HasWidths", "LabelScore",
+    "Learner", "LeavesOneOut", "Martingale", "MayBeEmpty", "MemorylessMartingale",
+    "Number", "Online", "Predict", "PyTree", "Score", "Scorecaster", "Set",
 ]
 # fmt: on
 __dir__ = __all__.copy

@@ -111,6 +111,26 @@ class HasEnds(Set, Protocol):
 
 
 @runtime_checkable
+class HasPieces(Set, Protocol):
+    """A set on the line that is a union of closed intervals, with gaps between them.
+
+    Metrics of intervals refuse it: it has more ends than two.
+
+    See also:
+      sets.Intervals
+    """
+
+    def pieces(self) -> tuple[Array, Array]:
+        """Returns (lower, upper): y is in the set iff any(lower <= y <= upper).
+
+        Each of shape (k,), pieces that do not meet; leading axes are batches.
+        """
+
+    def hull(self) -> HasEnds:
+        """Returns the smallest interval that holds all pieces."""
+
+
+@runtime_checkable
 class HasWidths(Set, Protocol):
     """A set that says how wide it is, so that metrics notice lost digits.
 

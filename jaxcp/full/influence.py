@@ -1,0 +1,251 @@
+"""Approximate full conformal prediction: refits by influence functions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from jax import Array
+
+from jaxcp import _checks
+from jaxcp._arrays import as_array
+from jaxcp._counting import count_true
+from jaxcp._numbers import as_float
+from jaxcp._pytree import pytree, static
+from jaxcp.full import _influence
+from jaxcp.learners import checking
+from jaxcp.learners.general import GradientLearner, check_learner
+from jaxcp.quantiles.levels import as_alpha, ranks
+from jaxcp.sets import Intervals, LabelSet
+from jaxcp.typing import ArrayLike, Number, PyTree
+
+
+@pytree
+class InfluenceConformal:
+    """One fit, and how one row more moves its losses. Made by `influence_conformal`.
+
+    Args:
+      fit: The fit on the n rows, and the influence of each row.
+      grid: Candidates that are numbers, shape (g,), or None.
+      mask: True where a row counts, shape (n,), or None.
+      num_labels: Number of labels, or None.
+      batch_size: Test points at a time, or None.
+
+    See also:
+      influence_conformal, learners.GradientLearner
+    """
+
+    fit: _influence.Influence
+    grid: Array | None
+    mask: Array | None
+    num_labels: int | None = static(default=None)
+    batch_size: int | None = static(default=None)
+
+    def __call__(self, x: PyTree, alpha: ArrayLike) -> LabelSet | Intervals:
+        """Returns the prediction sets at new inputs.
+
+        A candidate is kept iff its p-value exceeds alpha.
+
+        Args:
+          x: Inputs, a pytree with leading axis m.
+          alpha: Miscoverage level, shape ().
+
+        Returns:
+          A `LabelSet` of m sets, or `Intervals` of cells of the grid: each point stands
+          for all targets that it is nearest to. The outer cells reach to infinity, so
+          that an infinite set tells of a grid that is too short.
+
+        Raises:
+          ValueError: if there are neither labels nor a grid, inputs are not like those
+            of the rows, or a number `alpha` is outside (0, 1).
+
+        Guarantee:
+          None in finite samples: that of `influence_conformal`.
+
+        Cost:
+          A gradient for each candidate of each input, and the product of all with those
+          of the n rows, in blocks.
+        """
+        if self.num_labels is None and self.grid is None:
+            raise ValueError(
+                "expected num_labels or grid in influence_conformal for sets, got "
+                "neither; p_values takes any target"
+            )
+        _checks.check_given(x=x)
+        x, alpha = _checks.rows(x=x), as_alpha(alpha)
+        if alpha.ndim:
+            raise ValueError(
+                f"expected alpha of shape (), got {alpha.shape}; use jax.vmap for sets "
+                "at several levels"
+            )
+        self.fit.check_new(x)
+        n = self.fit.num_rows if self.mask is None else count_true(self.mask)
+        with checking.traceable(self.fit.learner):
+            return _influence.sets(self, x, ranks(n, alpha))
+
+    def p_values(self, x: PyTree, y: ArrayLike) -> Array:
+        """Returns how exceptional targets at inputs are, shape (m,).
+
+        p = (1 + #{S_i >= S_n+1}) / (n + 1), scores within rounding taken as equal.
+
+        Args:
+          x: Inputs, a pytree with leading axis m.
+          y: Targets of any value, shape (m, ...), or labels 0, ..., k - 1.
+
+        Returns:
+          p-values in (0, 1], shape (m,).
+
+        Raises:
+          ValueError: if lengths differ, or a label is out of range.
+
+        Guarantee:
+          None in finite samples: that of `influence_conformal`.
+
+        Cost:
+          A gradient for each input, and its product with those of the n rows.
+        """
+        x, y = _checks.rows(x=x, y=y)
+        _checks.check_not_nan("y", y)
+        self.fit.check_new(x)
+        y = _targets(y, self.num_labels, self.grid)
+        with checking.traceable(self.fit.learner):
+            return _influence.p_values(self, x, y)
+
+
+def influence_conformal(
+    key: Array,
+    learner: GradientLearner,
+    x: PyTree,
+    y: ArrayLike,
+    *,
+    num_labels: int | None = None,
+    grid: ArrayLike | None = None,
+    deleted: bool = True,
+    damping: Number = 1e-3,
+    mask: ArrayLike | None = None,
+    batch_size: int | None = None,
+) -> InfluenceConformal:
+    """Returns approximate full conformal prediction: one fit stands for all refits.
+
+    The score is the learner's loss l. With gradients g_i of the losses and the mean
+    Hessian H at the fit on the n rows, a candidate z = (x, y) is compared by S_i = l_i
+    - g_i' H^-1 (g_z - g_i) / n with l_z, each row's loss without itself; or, with
+    `deleted=False`, by S_i = l_i - g_i' H^-1 g_z / n with l_z - g_z' H^-1 g_z / n.
+
+    Args:
+      key: Random key of the fit.
+      learner: A `learners.GradientLearner`, whose loss is twice differentiable. One
+        with mini-batches will do: it is fitted once.
+      x: Inputs, a pytree with leading axis n.
+      y: Targets, shape (n, ...), or labels 0, ..., k - 1.
+      num_labels: Number of labels k, for sets of labels.
+      grid: Candidates in increasing order for targets that are numbers, shape (g,), for
+        sets of cells around them.
+      deleted: Whether each loss is that of a fit without its own row.
+      damping: Added to the curvatures of H, >= 0, shape (), in units of the loss for
+        squared parameters: the factor of a penalty on them, if the optimizer has one.
+        Where H curves down, far from a minimum, it counts as flat; directions without
+        curvature or damping do not move.
+      mask: True for rows that are fitted and count, shape (n,). Defaults to all.
+      batch_size: Test points at a time. Defaults to as many as fit a cache.
+
+    Returns:
+      An `InfluenceConformal`: call it with inputs and alpha.
+
+    Raises:
+      ValueError: if the learner has no loss, both candidates are given, labels are out
+        of range, the grid does not increase, or lengths differ.
+
+    Guarantee:
+      No finite-sample guarantee: the refits are approximated. About 1 - alpha where
+      one row more moves the parameters little. A network that has all but memorized its
+      rows may cover half as often as it says with `deleted`: penalize it. Where a score
+      is NaN the candidate is kept.
+
+    Assumption:
+      Exchangeable rows and test examples, and a fit near a minimum of the mean loss.
+
+    Cost:
+      One fit, n gradients, p products with the Hessian and its eigenvectors in
+      O(p^3), for p parameters, some thousands at most; then O(p n) for each candidate.
+
+    References:
+      Abad Martinez, Bhatt, Weller, Cherubin, Approximating Full Conformal Prediction at
+      Scale via Influence Functions, AAAI, 2023.
+
+    See also:
+      full_conformal, discretized_conformal, learners.GradientLearner
+
+    Example:
+      >>> import optax
+      >>> from jaxcp import learners
+      >>> learner = learners.GradientLearner(
+      ...     init=lambda key: jnp.zeros(2),
+      ...     predict=lambda params, x: x @ params,
+      ...     loss=lambda pred, y: jnp.logaddexp(0, jnp.where(y == 1, -pred, pred)),
+      ...     optimizer=optax.adam(0.1),
+      ...     num_steps=100,
+      ... )
+      >>> x = jax.random.normal(jax.random.key(0), (40, 2))
+      >>> y = (x[:, 0] > 0).astype(int)
+      >>> cp = influence_conformal(jax.random.key(1), learner, x, y, num_labels=2)
+      >>> cp(jnp.array([[2.0, 0.0], [-2.0, 0.0]]), alpha=0.1).labels()
+      [[1], [0]]
+    """
+    _check_learner(learner)
+    y, x, mask = _checks.rows(y=y, x=x, mask=_checks.mask(mask))
+    _checks.check_key(key)
+    check_learner(learner, x, y)
+    _checks.check_not_nan("y", y, mask)
+    if batch_size is not None:
+        _checks.check_count("batch_size", batch_size, 1)
+    _checks.check_number("damping", damping, lambda v: v >= 0, ">= 0")
+    grid = _candidates(num_labels, grid)
+    y = _targets(y, num_labels, grid, mask)
+    with checking.traceable(learner):
+        fit = _influence.influence(key, learner, x, y, mask, damping, deleted)
+    return InfluenceConformal(fit, grid, mask, num_labels, batch_size)
+
+
+def _check_learner(learner):
+    """Raises ValueError for a learner without a loss."""
+    _checks.check_given(learner=learner)
+    if not isinstance(learner, GradientLearner):
+        raise ValueError(
+            "expected a learners.GradientLearner, whose loss is the score, got "
+            f"{type(learner).__name__}; full_conformal and discretized_conformal refit "
+            "any learner"
+        )
+
+
+def _candidates(num_labels, grid):
+    """Returns the grid as increasing floats, after checks."""
+    if num_labels is not None:
+        _checks.check_count("num_labels", num_labels, 2)
+        if grid is not None:
+            raise ValueError("expected num_labels or grid, got both")
+    if grid is None:
+        return None
+    grid = as_float(as_array("grid", grid))
+    if grid.ndim != 1 or not len(grid):
+        raise ValueError(f"expected grid of shape (g,), g >= 1, got {grid.shape}")
+    _checks.check_values(np.isfinite, "finite grid", grid)
+    _checks.check_values(
+        lambda v: np.diff(v, prepend=-np.inf) > 0,
+        "grid in increasing order",
+        grid,
+        cure="; numpy.unique(grid) sorts it",
+    )
+    return grid
+
+
+def _targets(y: Any, num_labels: Any, grid: Any, mask: Any = None) -> Array:
+    """Returns targets as labels or as numbers, after checks."""
+    if num_labels is not None:
+        _checks.check_vectors(y=y)
+        _checks.check_labels("y", y, num_labels, mask)
+        return y.astype(int)
+    if grid is None:
+        return y
+    _checks.check_vectors(y=y)
+    return as_float(y)
