@@ -40,7 +40,8 @@ QUESTIONS = (
         (
             ("predictions", "calibrate"),
             ("a fitted model", "split_conformal"),
-            ("too few rows to set aside", "cv_plus"),
+            ("too few rows; a linear model", "full_conformal"),
+            ("too few rows; any model", "cv_plus"),
             ("predictions of folds", "cross_calibrate"),
         ),
     ),
@@ -69,7 +70,7 @@ QUESTIONS = (
         "#E69F00",
         (
             ("below 1 / alpha - 1", "sets are infinite"),
-            ("tens", "jackknife_plus"),
+            ("tens", "full_conformal"),
             ("hundreds: 0.9 ± 0.03", "split_conformal"),
             ("thousands: 0.9 ± 0.01", "calibrate_groups, too"),
         ),
