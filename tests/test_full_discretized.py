@@ -331,7 +331,7 @@ test_wrong_calls = refuses(
         "no score": (refused(score=abs), "a score with an inverse"),
         "a model": (
             refused(learner=LinearRegression()),
-            r"learners.Estimator\(model\)",
+            r"learner of jax, got Lin.*takes learners.Estimator\(model\)",
         ),
         "a model of the host": (
             refused(learner=learners.Estimator(LinearRegression())),

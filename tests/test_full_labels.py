@@ -346,6 +346,10 @@ REFUSED = {
         _refused(learner=learners.Estimator(LogisticRegression())),
         "learner of jax, got Estimator.*split_conformal or cv_plus",
     ),
+    "a model": (
+        _refused(learner=LogisticRegression()),
+        "learner of jax, got LogisticRegression.*cv_plus, which takes",
+    ),
     "lengths": (_refused(x=np.ones((5, 2))), "6 rows like y, got 5"),
     "batch of no points": (_refused(batch_size=0), "batch_size as an int >= 1"),
 }

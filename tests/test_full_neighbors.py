@@ -229,6 +229,7 @@ WRONG = {
         learners.Estimator(LinearRegression()),
         "Affine of a learner of jax, got Estimator; split_conformal and cv_plus",
     ),
+    "a model": (LinearRegression(), "Affine of a learner of jax, got LinearRegr"),
     "a learner's own": (Ridge(-1.0), "penalty >= 0, got -1.0"),
 }
 

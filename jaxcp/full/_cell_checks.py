@@ -16,13 +16,13 @@ from jaxcp._tracing import jit
 from jaxcp.calibration._rows import check_digits_of_targets
 from jaxcp.full import _cells
 from jaxcp.learners import checking
-from jaxcp.learners.general import check_learner
+from jaxcp.learners.general import check_learner, check_refitted
 from jaxcp.scores import inputs
-from jaxcp.typing import FitsOnHost, HasEnds, HasShapes, Learner, PyTree, Score
+from jaxcp.typing import HasEnds, HasShapes, Learner, PyTree, Score
 
 _MANY_OUTPUTS = (
-    "; full_conformal has closed forms for several outputs, and here each output has "
-    "sets of its own at its share of alpha"
+    "; full_conformal takes d outputs at once, and here call it for each output, with "
+    "alpha / d"
 )
 
 
@@ -79,20 +79,14 @@ def check_like_rows(x: PyTree, x_new: PyTree) -> None:
 
 
 def _check_kinds(learner, score):
-    """Raises ValueError for models of the host, and scores that are not of numbers."""
+    """Raises ValueError for models of other libraries, and scores not of numbers."""
     inputs.check_score(score)
     if inputs.has_labels(score):
         raise ValueError(
             f"expected a score of numbers, got {type(score).__name__}, which scores "
             "labels; full_conformal refits with each label"
         )
-    _checks.check_given(learner=learner)
-    if isinstance(learner, FitsOnHost):
-        raise ValueError(
-            f"expected a learner of jax, got {type(learner).__name__}, whose models "
-            "would be refitted for each test point and cell on the host; take "
-            "split_conformal or cv_plus for it"
-        )
+    check_refitted(learner)
 
 
 def _check_grid(grid):

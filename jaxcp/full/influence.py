@@ -213,8 +213,8 @@ def _check_learner(learner):
     if not isinstance(learner, GradientLearner):
         raise ValueError(
             "expected a learners.GradientLearner, whose loss is the score, got "
-            f"{type(learner).__name__}; full_conformal and discretized_conformal refit "
-            "any learner"
+            f"{type(learner).__name__}; discretized_conformal refits any learner, "
+            "full_conformal any of labels"
         )
 
 

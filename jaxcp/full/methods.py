@@ -19,9 +19,9 @@ from jaxcp.full._smooth import Smoother
 from jaxcp.full.conformal import FullConformal, Residuals
 from jaxcp.learners import checking
 from jaxcp.learners.affine import with_key
-from jaxcp.learners.general import check_learner
+from jaxcp.learners.general import check_learner, check_refitted
 from jaxcp.scores import Absolute, Signed, inputs
-from jaxcp.typing import ArrayLike, Augments, FitsOnHost, Learner, PyTree, Score
+from jaxcp.typing import ArrayLike, Augments, Learner, PyTree, Score
 
 
 def full_conformal(
@@ -99,14 +99,18 @@ def full_conformal(
       Conformal Prediction, Machine Learning, 2019.
 
     See also:
-      jackknife_plus, split_conformal, learners.Ridge, typing.Augments
+      discretized_conformal, jackknife_plus, split_conformal, learners.Ridge,
+      typing.Augments
 
     Example:
       >>> from jaxcp import datasets, learners, scores
       >>> x, y = datasets.linear(jax.random.key(0), 30)
+      >>> key, score = jax.random.key(1), scores.Absolute()
+      >>> cp = full_conformal(key, learners.Ridge(1.0), score, x, y)
+      >>> cp(x[:2], alpha=0.1).contains(y[:2])
+      Array([ True,  True], dtype=bool)
       >>> def fit(penalty):
-      ...     ridge = learners.Ridge(penalty)
-      ...     return full_conformal(jax.random.key(1), ridge, scores.Absolute(), x, y)
+      ...     return full_conformal(key, learners.Ridge(penalty), score, x, y)
       >>> paths = jax.vmap(fit)(jnp.logspace(-3, 3, 7))
       >>> sets = jax.vmap(lambda cp: cp(x[:2], alpha=0.1))(paths)
       >>> sets.lower.shape
@@ -139,13 +143,7 @@ def full_conformal(
 
 def _check_learner(learner, batch_size):
     """Raises ValueError for a learner that is not fitted inside of a program."""
-    _checks.check_given(learner=learner)
-    if isinstance(learner, FitsOnHost):
-        raise ValueError(
-            f"expected a learner of jax, got {type(learner).__name__}, whose models "
-            "would be fitted anew for every target; take learners.Ridge or "
-            "learners.KernelRidge, or split_conformal or cv_plus for models of the host"
-        )
+    check_refitted(learner)
     if batch_size is not None:
         _checks.check_count("batch_size", batch_size, 1)
 

@@ -16,8 +16,8 @@ from jaxcp._pytree import pytree
 from jaxcp._tracing import jit
 from jaxcp.learners._probing import rounding_of
 from jaxcp.learners.augmenting import Augmented
-from jaxcp.learners.general import check_learner
-from jaxcp.typing import Augments, FitsOnHost, Learner, PyTree
+from jaxcp.learners.general import check_learner, is_model
+from jaxcp.typing import Augments, Learner, PyTree
 
 _FAR = 2.0  # units of the targets by which one is moved either way to see a line
 
@@ -133,11 +133,11 @@ class Affine:
 
     def check(self, x: PyTree, y: Array) -> None:
         """Raises ValueError for several outputs, host models, or as the learner."""
-        if isinstance(self.learner, FitsOnHost):
+        if is_model(self.learner):
             kind = type(self.learner).__name__
             raise ValueError(
                 f"expected Affine of a learner of jax, got {kind}; split_conformal and "
-                "cv_plus take models of the host"
+                "cv_plus take models of other libraries"
             )
         check_learner(self.learner, x, y)
         if jnp.ndim(y) != 1:

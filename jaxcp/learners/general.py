@@ -203,6 +203,25 @@ class MeanScale:
         return self.mean.predict(mean, x), jnp.maximum(sigma, lowest[None])
 
 
+def is_model(learner: AnyLearner) -> bool:
+    """Returns whether it is a model of another library, as it is or as `Estimator`."""
+    if isinstance(learner, FitsOnHost):
+        return True
+    return jax.tree_util.all_leaves([learner]) and looks_like_model(learner)
+
+
+def check_refitted(learner: AnyLearner) -> None:
+    """Raises ValueError for models that cannot be fitted anew inside of a program."""
+    _checks.check_given(learner=learner)
+    if is_model(learner):
+        raise ValueError(
+            f"expected a learner of jax, got {type(learner).__name__}, which would be "
+            "fitted anew for every target; take one of jaxcp.learners (Ridge, "
+            "KernelRidge, GradientLearner), or split_conformal or cv_plus, which takes "
+            "learners.Estimator(model)"
+        )
+
+
 def check_learner(learner: AnyLearner, x: PyTree, y: Array) -> None:
     """Raises ValueError for no learner, or for data that it cannot be fitted with."""
     _checks.check_given(learner=learner)
@@ -215,7 +234,7 @@ def check_learner(learner: AnyLearner, x: PyTree, y: Array) -> None:
             "as learners.FunctionLearner(fit, predict), a model with fit(X, y) as "
             "learners.Estimator(model)"
         )
-    if jax.tree_util.all_leaves([learner]) and looks_like_model(learner):
+    if is_model(learner):
         raise ValueError(
             f"expected a learner, got {kind}, a model with fit(X, y); wrap it as "
             "learners.Estimator(model)"
