@@ -1,16 +1,16 @@
 """Factors W of (X'X + penalty I)^-1 = W W', with derivatives of any order.
 
-A factor of the inverse loses as many digits as the design has, not twice as many.
+A factor of the inverse loses as many digits as the design has, not twice as many. By
+Cholesky factors where these are as good as singular values, which cost ten times more.
 """
 
 from __future__ import annotations
-
-from functools import partial
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from jaxcp.learners import _triangles
 from jaxcp.learners._algebra import dot
 
 MARGIN = 8  # roundings of a singular value that is zero
@@ -45,13 +45,31 @@ def whiten(x: Array, penalty: Array, units: Array) -> tuple[Array, ...]:
     if p == 0:
         empty = jnp.zeros((0, 0), x.dtype)
         return empty, jnp.zeros((n, 0), x.dtype), empty, jnp.zeros((), x.dtype)
-    stacked = jnp.concatenate([x, jnp.sqrt(penalty) * jnp.eye(p, dtype=x.dtype)])
-    left, sizes, turned = _singular(stacked / units[None])
+    factor, *others = _factors(x / units[None], jnp.sqrt(penalty) / units)
+    return factor / units[:, None], *others
+
+
+def _by_singular_values(x, diagonal):
+    left, sizes, turned = _svd(jnp.concatenate([x, jnp.diag(diagonal)]))
     size = jnp.max(sizes)
-    known = sizes > (MARGIN + p) * jnp.finfo(x.dtype).eps * size
+    known = sizes > _noise(x, size)
     inverse = jnp.where(known, 1 / jnp.where(known, sizes, 1), 0)
-    factor = turned * inverse[None] / units[:, None]
-    return factor, left[:n] * known[None], turned * ~known[None], size
+    return (
+        turned * inverse[None],
+        left[: len(x)] * known[None],
+        turned * ~known[None],
+        size,
+    )
+
+
+def _by_triangles(x, diagonal):
+    good, factor, rows, size = _triangles.whiten(x, diagonal)
+    return good, (factor, rows, jnp.zeros_like(factor), size)
+
+
+def _noise(x, size):
+    """Returns the singular value, or eigenvalue, that may be zero but for rounding."""
+    return (MARGIN + x.shape[1]) * jnp.finfo(x.dtype).eps * size
 
 
 @whiten.defjvp
@@ -68,12 +86,23 @@ def _whiten_jvp(primals, tangents):
 @jax.custom_jvp
 def whiten_gram(gram: Array, penalty: Array) -> tuple[Array, ...]:
     """Returns W, what it leaves out, and the size of `whiten` of x with x'x = gram."""
-    squares, turned = _eigen(gram)
+    return _factors_of_gram(gram, penalty)
+
+
+def _by_eigenvalues(gram, penalty):
+    squares, turned = jnp.linalg.eigh(gram)
     squares = jnp.maximum(squares, 0) + penalty
     size = jnp.max(squares)
-    known = squares > (MARGIN + len(gram)) * jnp.finfo(gram.dtype).eps * size
+    known = squares > _noise(gram, size)
     inverse = jnp.where(known, 1 / root(jnp.where(known, squares, 1)), 0)
     return turned * inverse[None], turned * ~known[None], size
+
+
+def _by_triangle(gram, penalty):
+    factor, size = _triangles.whiten_gram(gram, penalty)
+    # 1 / |W|^2 is at most the smallest eigenvalue.
+    good = 2 * _noise(gram, size) * jnp.sum(factor**2) < 1
+    return good, (factor, jnp.zeros_like(factor), size)
 
 
 @whiten_gram.defjvp
@@ -98,12 +127,5 @@ def _svd(x):
     return dot(rotation, left), sizes, turned.T
 
 
-def _eigh(gram):
-    return tuple(jnp.linalg.eigh(gram))
-
-
-# One by one under vmap: see `_algebra.solve`.
-_svd_each = jax.custom_batching.sequential_vmap(_svd)
-_eigh_each = jax.custom_batching.sequential_vmap(_eigh)
-_singular = partial(lax.platform_dependent, cpu=_svd_each, default=_svd)
-_eigen = partial(lax.platform_dependent, cpu=_eigh_each, default=_eigh)
+_factors = _triangles.unless_bad(_by_triangles, _by_singular_values)
+_factors_of_gram = _triangles.unless_bad(_by_triangle, _by_eigenvalues)
