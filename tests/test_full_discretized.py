@@ -316,7 +316,7 @@ test_wrong_calls = refuses(
             refused(grid=[0.0, 2.0, 1.0]),
             r"grid to increase, got 2.0 and then 1.0 at 2; numpy.unique",
         ),
-        "repeated": (refused(grid=[0, 1, 1]), "grid to increase, got 1 and then 1 at"),
+        "repeated": (refused(grid=[0, 1, 1]), "to increase, got 1.0 and then 1.0 at"),
         "NaN": (refused(grid=[0, np.nan]), "grid of finite values, got nan at 1"),
         "infinite": (refused(grid=[0, np.inf]), "grid of finite values, got inf at 1"),
         "several outputs": (refused(y=X2), r"y of shape \(n,\), .*; full_conformal"),

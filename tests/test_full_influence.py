@@ -247,9 +247,9 @@ test_refuses = refuses(
         "label out of range": (_refused(num_labels=2, y=np.arange(6)), "in 0, ..., 1"),
         "grid falls": (
             _refused(grid=[1.0, 0.0]),
-            "increasing order, got 0.0 at 1; numpy",
+            "increase, got 1.0 and then 0.0 at 1; numpy",
         ),
-        "grid of NaN": (_refused(grid=[0.0, np.nan]), "finite grid, got nan"),
+        "grid of NaN": (_refused(grid=[0.0, np.nan]), "grid of finite values, got nan"),
         "damping": (_refused(damping=-1.0), "damping >= 0"),
         "lengths": (_refused(x=np.ones((5, 2))), "6 rows like y, got 5"),
         "alphas": (

@@ -15,7 +15,7 @@ from jaxcp._numbers import as_float
 from jaxcp._pytree import pytree, static
 from jaxcp._tracing import jit
 from jaxcp.calibration._rows import coded
-from jaxcp.full import _counting
+from jaxcp.full import _ranking
 from jaxcp.learners import _symmetry, checking
 from jaxcp.learners.general import check_learner
 from jaxcp.scores import inputs
@@ -116,7 +116,7 @@ class Refits:
         weights = None if cp.mask is None else jnp.append(cp.mask, True)
         preds = _refit(self.learner, self.key, x, y, weights)[1]
         scores = as_float(jax.vmap(cp.score)(widened(preds), y))
-        slack = _counting.slack(scores[-1], jax.tree.map(lambda v: v[-1], preds))
+        slack = _ranking.slack(scores[-1], jax.tree.map(lambda v: v[-1], preds))
         return scores[:-1], scores[-1], slack
 
     def at_each(
@@ -177,12 +177,12 @@ def labels(
 @jit
 def _sets(refits, cp, x_new, rank, test_weights):
     """Returns {c : p_c > alpha} at each input."""
-    labels, rows = jnp.arange(refits.num_labels), _counting.Rows(cp.mask, cp.weights)
+    labels, rows = jnp.arange(refits.num_labels), _ranking.Rows(cp.mask, cp.weights)
 
     def one(x_new, test_weight):
         def keeps(label):
             scores, own, slack = refits.of_label(cp, x_new, label)
-            return _counting.kept(scores, own, slack, rank, rows, test_weight)
+            return _ranking.kept(scores, own, slack, rank, rows, test_weight)
 
         return jax.vmap(keeps)(labels)
 
@@ -193,11 +193,11 @@ def _sets(refits, cp, x_new, rank, test_weights):
 @jit
 def _p_values(refits, cp, x_new, y, u, test_weights):
     """Returns p_y at each input."""
-    rows = _counting.Rows(cp.mask, cp.weights)
+    rows = _ranking.Rows(cp.mask, cp.weights)
 
     def one(x_new, y, u, test_weight):
         scores, own, slack = refits.of_label(cp, x_new, y)
-        return _counting.p_value(scores, own, slack, u, rows, test_weight)
+        return _ranking.p_value(scores, own, slack, u, rows, test_weight)
 
     ones = _ones_like(x_new)
     u, weights = (ones if v is None else v for v in (u, test_weights))
