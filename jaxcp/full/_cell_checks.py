@@ -15,6 +15,7 @@ from jaxcp._numbers import as_float
 from jaxcp._tracing import jit
 from jaxcp.calibration._rows import check_digits_of_targets
 from jaxcp.full import _cells, _grids
+from jaxcp.full._levels import filled
 from jaxcp.learners import checking
 from jaxcp.learners.general import check_learner
 from jaxcp.scores import inputs
@@ -61,6 +62,7 @@ def checked(
     dtype = jnp.promote_types(as_float(y).dtype, grid.dtype)
     y, grid = y.astype(dtype), grid.astype(dtype)
     check_learner(learner, x, y)
+    x, y = filled((x, y), mask)
     if check:
         checking.check_symmetric_once(learner, x, y, key)
     if weights is not None and mask is not None:

@@ -16,6 +16,7 @@ from jaxcp._pytree import pytree, static
 from jaxcp._tracing import jit
 from jaxcp.calibration._rows import coded
 from jaxcp.full import _ranking
+from jaxcp.full._levels import filled
 from jaxcp.learners import _symmetry, checking
 from jaxcp.learners.general import check_learner
 from jaxcp.scores import inputs
@@ -161,6 +162,7 @@ def labels(
     _checks.check_key(key)
     y = _as_labels(y, _MOST_LABELS, mask)
     check_learner(learner, x, y)
+    x, y = filled((x, y), mask)
     _symmetry.check_no_batches(learner)
     k = _num_labels(key, learner, score, x, y, mask)
     if names is not None:
@@ -168,9 +170,8 @@ def labels(
     y = _as_labels(y, k, mask)
     if check:
         checking.check_symmetric_once(learner, x, y, key)
-    if mask is not None:
-        y = jnp.where(mask, y, 0)  # a loss of weight 0 is still computed
-        weights = None if weights is None else jnp.where(mask, weights, 0)
+    if weights is not None and mask is not None:
+        weights = jnp.where(mask, weights, 0)
     return Labels(Refits(learner, key, x, y, k), weights, mask)
 
 

@@ -11,7 +11,7 @@ from jaxcp._numbers import as_float
 from jaxcp._pytree import pytree, static
 from jaxcp.full import _influence
 from jaxcp.full._grids import as_grid
-from jaxcp.full._levels import count_of, shares_of
+from jaxcp.full._levels import count_of, filled, shares_of
 from jaxcp.learners import checking
 from jaxcp.learners.general import GradientLearner, check_learner
 from jaxcp.quantiles.levels import ranks
@@ -195,7 +195,7 @@ def influence_conformal(
         _checks.check_count("batch_size", batch_size, 1)
     _checks.check_number("damping", damping, lambda v: v >= 0, ">= 0")
     grid = _candidates(num_labels, grid)
-    y = _targets(y, num_labels, grid, mask)
+    x, y = filled((x, _targets(y, num_labels, grid, mask)), mask)
     with checking.traceable(learner):
         fit = _influence.influence(key, learner, x, y, mask, damping, deleted)
     return InfluenceConformal(fit, grid, mask, num_labels, batch_size)
