@@ -136,6 +136,7 @@ def test_approximates_the_refits(key):
     assert np.mean(np.equal(*both)) > 0.9
 
 
+@pytest.mark.slow
 def test_covers_about_as_many_as_it_says(key):
     def trial(key):
         key_x, key_y = jax.random.split(key)
@@ -161,7 +162,7 @@ def test_edges_are_defined(key):
         "flat": (0 * x, y),  # a Hessian of zeros
     }
     for rows in fits.values():
-        for options in ({}, {"deleted": False}, {"damping": 0.0}):
+        for options in ({}, {"deleted": False, "damping": 0.0}):
             cp = influence_conformal(KEY, LOGISTIC, *rows, num_labels=2, **options)
             p = cp.p_values(new, jnp.array([0, 1]))
             assert np.all((p > 0) & (p <= 1))
@@ -214,7 +215,7 @@ def test_programs_agree(key):
         influence_conformal(KEY, LOGISTIC, x, y, num_labels=2, batch_size=size)(
             new, 0.3
         )
-        for size in (None, 1, 3)
+        for size in (None, 3)
     ]
     for other in sets[1:]:
         assert_array_equal(other.mask, sets[0].mask)
