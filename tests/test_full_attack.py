@@ -9,12 +9,19 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from test_full_neighbors import GOLDEN, KEY, SMOOTHER, of_nearest
 
 import jaxcp
 from jaxcp import scores
-from jaxcp.learners import Affine, KernelRidge, NearestNeighbors, Ridge
+from jaxcp.learners import (
+    Affine,
+    GradientLearner,
+    KernelRidge,
+    NearestNeighbors,
+    Ridge,
+)
 
 ALPHAS = np.array([0.1, 0.3, 0.5])
 COUNT = 12  # designs of one size
@@ -154,3 +161,36 @@ def test_coverage_of_neighbors_is_exact():
     count = 4_000
     mean = np.mean(covered(jax.random.split(KEY, count)))
     assert abs(mean - 0.75) < 4 * np.sqrt(0.75 * 0.25 / count)
+
+
+LOGISTIC = GradientLearner(
+    init=lambda key: jnp.zeros((2, 2)),
+    predict=lambda params, x: jax.nn.softmax(x @ params),
+    loss=lambda p, y: -jnp.log(p[y]),
+    optimizer=optax.adam(0.1),
+    num_steps=5,
+)
+DOORS = {
+    "cells": lambda x, y, mask: jaxcp.discretized_conformal(
+        KEY, Ridge(1.0), scores.Absolute(), x, y, [-1.0, 0.0, 1.0], mask=mask
+    ),
+    "labels": lambda x, y, mask: jaxcp.full_conformal(
+        KEY, LOGISTIC, scores.LAC(), x, np.where(mask, y > 0, 9), mask=mask
+    ),
+    "influence": lambda x, y, mask: jaxcp.influence_conformal(
+        KEY, LOGISTIC, x, np.where(mask, y > 0, 9), num_labels=2, mask=mask
+    ),
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_padding_may_hold_anything(door):
+    rng, mask = np.random.default_rng(0), np.arange(12) % 4 > 0
+    x, y = rng.normal(size=(12, 2)), rng.normal(size=12)
+    new, target = x[:3] + 0.1, np.arange(3) % 2
+    padded = np.where(mask[:, None], x, np.nan), np.where(mask, y, np.nan)
+    found, known = (
+        DOORS[door](*rows, mask).p_values(new, target) for rows in (padded, (x, y))
+    )
+    np.testing.assert_array_equal(found, known)
+    assert np.any(known < 1)

@@ -337,7 +337,7 @@ def test_nan_is_the_whole_line():
     assert jnp.all(alphas.is_empty())
 
 
-@pytest.mark.parametrize("p", [2, 30])
+@pytest.mark.parametrize("p", [30, pytest.param(2, marks=pytest.mark.slow)])
 def test_jit_vmap_blocks_and_files(p, tmp_path):
     x, y, x_new = data(KEY, 25, p, 7)
     cp = full(x, y)
@@ -361,8 +361,15 @@ def test_jit_vmap_blocks_and_files(p, tmp_path):
     assert jnp.array_equal(again.upper, sets.upper)
 
 
-@pytest.mark.parametrize("p", [2, 9])
-@pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.parametrize(
+    ("p", "intercept"),
+    [
+        (2, False),
+        (9, True),
+        pytest.param(2, True, marks=pytest.mark.slow),
+        pytest.param(9, False, marks=pytest.mark.slow),
+    ],
+)
 def test_ends_have_gradients(p, intercept):
     with jax.enable_x64(True):
         x, y, x_new = data(KEY, 8, p, 2, float)

@@ -136,6 +136,7 @@ def test_approximates_the_refits(key):
     assert np.mean(np.equal(*both)) > 0.9
 
 
+@pytest.mark.slow
 def test_covers_about_as_many_as_it_says(key):
     def trial(key):
         key_x, key_y = jax.random.split(key)
@@ -161,7 +162,7 @@ def test_edges_are_defined(key):
         "flat": (0 * x, y),  # a Hessian of zeros
     }
     for rows in fits.values():
-        for options in ({}, {"deleted": False}, {"damping": 0.0}):
+        for options in ({}, {"deleted": False, "damping": 0.0}):
             cp = influence_conformal(KEY, LOGISTIC, *rows, num_labels=2, **options)
             p = cp.p_values(new, jnp.array([0, 1]))
             assert np.all((p > 0) & (p <= 1))
@@ -214,7 +215,7 @@ def test_programs_agree(key):
         influence_conformal(KEY, LOGISTIC, x, y, num_labels=2, batch_size=size)(
             new, 0.3
         )
-        for size in (None, 1, 3)
+        for size in (None, 3)
     ]
     for other in sets[1:]:
         assert_array_equal(other.mask, sets[0].mask)
@@ -247,9 +248,9 @@ test_refuses = refuses(
         "label out of range": (_refused(num_labels=2, y=np.arange(6)), "in 0, ..., 1"),
         "grid falls": (
             _refused(grid=[1.0, 0.0]),
-            "increasing order, got 0.0 at 1; numpy",
+            "increase, got 1.0 and then 0.0 at 1; numpy",
         ),
-        "grid of NaN": (_refused(grid=[0.0, np.nan]), "finite grid, got nan"),
+        "grid of NaN": (_refused(grid=[0.0, np.nan]), "grid of finite values, got nan"),
         "damping": (_refused(damping=-1.0), "damping >= 0"),
         "lengths": (_refused(x=np.ones((5, 2))), "6 rows like y, got 5"),
         "alphas": (

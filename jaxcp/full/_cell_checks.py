@@ -6,15 +6,16 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 
 from jaxcp import _checks
-from jaxcp._arrays import as_array, is_concrete, is_rounded
+from jaxcp._arrays import is_concrete, is_rounded
 from jaxcp._batching import evaluate, widened
+from jaxcp._numbers import as_float
 from jaxcp._tracing import jit
 from jaxcp.calibration._rows import check_digits_of_targets
-from jaxcp.full import _cells
+from jaxcp.full import _cells, _grids
+from jaxcp.full._levels import filled
 from jaxcp.learners import checking
 from jaxcp.learners.general import check_learner, check_refitted
 from jaxcp.scores import inputs
@@ -57,10 +58,11 @@ def checked(
     if y.ndim != 1:
         raise ValueError(f"expected y of shape (n,), got {y.shape}{_MANY_OUTPUTS}")
     _checks.check_not_nan("y", y, mask)
-    grid = _check_grid(grid)
-    dtype = jnp.promote_types(_float_type(y), _float_type(grid))
+    grid = _grids.as_grid(grid)
+    dtype = jnp.promote_types(as_float(y).dtype, grid.dtype)
     y, grid = y.astype(dtype), grid.astype(dtype)
     check_learner(learner, x, y)
+    x, y = filled((x, y), mask)
     if check:
         checking.check_symmetric_once(learner, x, y, key)
     if weights is not None and mask is not None:
@@ -87,27 +89,6 @@ def _check_kinds(learner, score):
             "labels; full_conformal refits with each label"
         )
     check_refitted(learner)
-
-
-def _check_grid(grid):
-    """Returns a grid as an array, or raises ValueError unless it increases."""
-    _checks.check_given(grid=grid)
-    grid = as_array("grid", grid)
-    if grid.ndim != 1 or not len(grid):
-        raise ValueError(
-            f"expected grid of shape (g,), g >= 1, got {grid.shape}; "
-            "numpy.linspace(lowest, highest, g) makes one"
-        )
-    _checks.check_values(np.isfinite, "grid of finite values", grid)
-    if is_concrete(grid):
-        steps = np.diff(np.asarray(grid))
-        if not np.all(steps > 0):
-            at = int(np.argmin(steps > 0))
-            raise ValueError(
-                f"expected grid to increase, got {grid[at]} and then {grid[at + 1]} "
-                f"at {at + 1}; numpy.unique(grid) sorts it, without repetitions"
-            )
-    return grid
 
 
 def _check_fit(key, learner, score, x, y, grid, mask, given):
@@ -155,9 +136,4 @@ def _check_first(score, preds, x, y, mask, given):
 @jit
 def _first_fit(learner, key, x, y, grid, mask):
     """Returns what a fit on the rows predicts for them."""
-    return _cells.fitted(learner, key, x, _cells.rounded(grid, y), mask)[1]
-
-
-def _float_type(x):
-    floats = jnp.issubdtype(x.dtype, jnp.floating)
-    return x.dtype if floats else jax.dtypes.canonicalize_dtype(float)
+    return _cells.fitted(learner, key, x, _grids.rounded(grid, y), mask)[1]

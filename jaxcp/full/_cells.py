@@ -12,10 +12,10 @@ from jax import Array, lax
 from jaxcp._batching import map_blocks, map_evenly, widened
 from jaxcp._numbers import rounding
 from jaxcp._tracing import jit
+from jaxcp.full import _grids
 from jaxcp.pvalues.conformal import p_values_among
 from jaxcp.quantiles.conformal import threshold_at
 from jaxcp.sets import Intervals
-from jaxcp.sets._joining import joined
 from jaxcp.typing import Learner, PyTree
 
 # Numbers of the fits of some cells of one test point: 64 MB in single precision.
@@ -26,8 +26,8 @@ _FEW = 4  # eps that predictions of equal rows may be apart
 @jit
 def sets(cp: Any, x_new: PyTree, rank: Array, test_weights: Array | None) -> Intervals:
     """Returns the union of what is left of each cell, at each input."""
-    lows, highs, valid = _ends(cp.grid)
-    y = rounded(cp.grid, cp.y)
+    lows, highs, valid = _grids.ends(cp.grid)
+    y = _grids.rounded(cp.grid, cp.y)
     at_a_time = max(_CELL_NUMBERS // _numbers(cp), 1)
 
     def one(x, test_weight):
@@ -37,9 +37,7 @@ def sets(cp: Any, x_new: PyTree, rank: Array, test_weights: Array | None) -> Int
             return _within(cp.score.invert(pred, q), low, high)
 
         lower, upper = map_evenly(piece, cp.grid, lows, highs, at_a_time=at_a_time)
-        # A traced grid that does not increase tells nothing.
-        lower = jnp.where(valid, lower, -jnp.inf)
-        return joined(lower, jnp.where(valid, upper, jnp.inf))
+        return _grids.union(lower, upper, valid)
 
     return _at_each(cp, one, len(cp.grid), x_new, test_weights)
 
@@ -49,11 +47,11 @@ def p_values(
     cp: Any, x_new: PyTree, targets: Array, u: Array | None, test_weights: Array | None
 ) -> Array:
     """Returns the p-value of each example among the rows, shape (m,)."""
-    valid, y = _ends(cp.grid)[2], rounded(cp.grid, cp.y)
+    valid, y = _grids.ends(cp.grid)[2], _grids.rounded(cp.grid, cp.y)
     masses = cp.mask if cp.weights is None else cp.weights
 
     def one(x, target, u, test_weight):
-        fitted_with = rounded(cp.grid, target)
+        fitted_with = _grids.rounded(cp.grid, target)
         pred, scores = _refit(cp, x, y, fitted_with, exact=u is not None)
         own = cp.score(*widened((pred, target)))
         own = jnp.where(jnp.isnan(own), -jnp.inf, own)  # says nothing against it
@@ -79,12 +77,6 @@ def with_one_more(rows: PyTree) -> PyTree:
     return jax.tree.map(
         lambda v: jax.ShapeDtypeStruct((len(v) + 1, *v.shape[1:]), v.dtype), rows
     )
-
-
-def rounded(grid: Array, y: Array) -> Array:
-    """Returns the nearest value of the grid, the lower one of two."""
-    # Compared with the very ends of the cells: y <= end belongs to the lower one.
-    return grid[jnp.searchsorted(_ends(grid)[0][1:], y, side="left")]
 
 
 def _refit(cp, x, y, target, *, exact=False):
@@ -125,16 +117,6 @@ def _within(region, low, high):
     lower, upper = (jnp.reshape(end, low.shape) for end in region.ends())
     lower = jnp.where(jnp.isnan(lower), low, jnp.maximum(lower, low))
     return lower, jnp.where(jnp.isnan(upper), high, jnp.minimum(upper, high))
-
-
-def _ends(grid):
-    """Returns lower and upper ends of the cells, and whether the grid is one."""
-    halfway = 0.5 * grid[:-1] + 0.5 * grid[1:]
-    infinity = jnp.full(1, jnp.inf, grid.dtype)
-    lows = jnp.concatenate([-infinity, halfway])
-    highs = jnp.concatenate([halfway, infinity])
-    valid = jnp.all(jnp.isfinite(grid)) & jnp.all(grid[1:] > grid[:-1])
-    return lows, highs, valid
 
 
 def _at_each(cp, one, num_cells, *rows):

@@ -38,15 +38,36 @@ def as_grid(grid: Any) -> Array:
     return grid
 
 
-def cells(grid: Array, kept: Array) -> Intervals:
-    """Returns the union of the cells around the points of a grid that are kept, (g,).
+def ends(grid: Array) -> tuple[Array, Array, Array]:
+    """Returns lower and upper ends of cells, and whether the grid increases.
 
-    They end half way between two points; the outer ones reach to infinity. The whole
-    line for a traced grid that does not increase, which tells nothing.
+    They end half way between two points; the outer ones reach to infinity.
     """
-    between = grid[:-1] / 2 + grid[1:] / 2
-    end = jnp.full(1, jnp.inf, between.dtype)
-    lower = jnp.where(kept, jnp.concatenate([-end, between]), jnp.inf)
-    upper = jnp.where(kept, jnp.concatenate([between, end]), -jnp.inf)
+    halfway = 0.5 * grid[:-1] + 0.5 * grid[1:]
+    infinity = jnp.full(1, jnp.inf, grid.dtype)
+    lower = jnp.concatenate([-infinity, halfway])
+    upper = jnp.concatenate([halfway, infinity])
     valid = jnp.all(jnp.isfinite(grid)) & jnp.all(grid[:-1] < grid[1:])
-    return joined(jnp.where(valid, lower, -jnp.inf), jnp.where(valid, upper, jnp.inf))
+    return lower, upper, valid
+
+
+def rounded(grid: Array, y: Array) -> Array:
+    """Returns the nearest value of the grid, the lower one of two."""
+    # Compared with the very ends of the cells: y <= end belongs to the lower one.
+    return grid[jnp.searchsorted(ends(grid)[0][1:], y, side="left")]
+
+
+def union(lower: Array, upper: Array, valid: Array) -> Intervals:
+    """Returns the union of a piece of each cell; the whole line if not valid.
+
+    A traced grid that does not increase tells nothing.
+    """
+    lower = jnp.where(valid, lower, -jnp.inf)
+    return joined(lower, jnp.where(valid, upper, jnp.inf))
+
+
+def cells(grid: Array, kept: Array) -> Intervals:
+    """Returns the union of the cells around points of a grid that are kept, (g,)."""
+    lower, upper, valid = ends(grid)
+    lower, upper = jnp.where(kept, lower, jnp.inf), jnp.where(kept, upper, -jnp.inf)
+    return union(lower, upper, valid)

@@ -13,11 +13,11 @@ from jaxcp._batching import map_blocks, map_evenly
 from jaxcp._numbers import as_float
 from jaxcp._pytree import pytree, static
 from jaxcp._tracing import jit
-from jaxcp.full import _counting
+from jaxcp.full import _ranking
+from jaxcp.full._grids import cells
 from jaxcp.learners._algebra import dot
 from jaxcp.learners.general import GradientLearner
 from jaxcp.sets import LabelSet
-from jaxcp.sets._joining import joined
 from jaxcp.typing import Number, PyTree
 
 _BLOCK = 2**19  # numbers in a block: 2 MB in single precision, to fit a cache
@@ -66,7 +66,7 @@ class Influence:
         moves = dot(g, self.influences)
         if self.inverse is not None:
             own = own - dot(g, dot(self.inverse, g))
-        return self.losses - moves, own, _counting.slack(own, moves)
+        return self.losses - moves, own, _ranking.slack(own, moves)
 
 
 @jit(static_argnames="deleted")
@@ -103,28 +103,28 @@ def sets(cp: Any, x: PyTree, rank: Array) -> Any:
     """Returns the candidates with p > alpha: labels, or cells of a grid."""
     labels = cp.grid is None
     candidates = jnp.arange(cp.num_labels) if labels else cp.grid
-    rows = _counting.Rows(cp.mask, None)
+    rows = _ranking.Rows(cp.mask, None)
 
     def one(x):
         def keeps(y):
             scores, own, slack = cp.fit.of_candidate(x, y)
-            return _counting.kept(scores, own, slack, rank, rows, jnp.ones(()))
+            return _ranking.kept(scores, own, slack, rank, rows, jnp.ones(()))
 
         return jax.vmap(keeps)(candidates)
 
     kept = _in_blocks(cp, one, x, width=len(candidates))
-    return LabelSet(kept) if labels else jax.vmap(_cells, (None, 0))(cp.grid, kept)
+    return LabelSet(kept) if labels else jax.vmap(cells, (None, 0))(cp.grid, kept)
 
 
 @jit
 def p_values(cp: Any, x: PyTree, y: Array) -> Array:
     """Returns (1 + #{S_i >= S_n+1}) / (n + 1) for a target at each input."""
-    rows = _counting.Rows(cp.mask, None)
+    rows = _ranking.Rows(cp.mask, None)
 
     def one(x, y):
         scores, own, slack = cp.fit.of_candidate(x, y)
         one = jnp.ones((), own.dtype)
-        return _counting.p_value(scores, own, slack, one, rows, one)
+        return _ranking.p_value(scores, own, slack, one, rows, one)
 
     return _in_blocks(cp, one, x, y, width=1)
 
@@ -184,15 +184,6 @@ def _inverse(hessian, damping):
 
 # One by one under vmap, as `learners._algebra.solve` says.
 _eigh = jax.custom_batching.sequential_vmap(lambda h: tuple(jnp.linalg.eigh(h)))
-
-
-def _cells(grid, kept):
-    """Returns the union of the cells around the points of a grid that are kept."""
-    between = grid[:-1] / 2 + grid[1:] / 2
-    end = jnp.full(1, jnp.inf, between.dtype)
-    lower = jnp.where(kept, jnp.concatenate([-end, between]), jnp.inf)
-    upper = jnp.where(kept, jnp.concatenate([between, end]), -jnp.inf)
-    return joined(lower, upper)
 
 
 def _count(tree):

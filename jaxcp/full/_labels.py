@@ -15,7 +15,8 @@ from jaxcp._numbers import as_float
 from jaxcp._pytree import pytree, static
 from jaxcp._tracing import jit
 from jaxcp.calibration._rows import coded
-from jaxcp.full import _counting
+from jaxcp.full import _ranking
+from jaxcp.full._levels import filled
 from jaxcp.learners import _symmetry, checking
 from jaxcp.learners.general import check_learner
 from jaxcp.scores import inputs
@@ -116,7 +117,7 @@ class Refits:
         weights = None if cp.mask is None else jnp.append(cp.mask, True)
         preds = _refit(self.learner, self.key, x, y, weights)[1]
         scores = as_float(jax.vmap(cp.score)(widened(preds), y))
-        slack = _counting.slack(scores[-1], jax.tree.map(lambda v: v[-1], preds))
+        slack = _ranking.slack(scores[-1], jax.tree.map(lambda v: v[-1], preds))
         return scores[:-1], scores[-1], slack
 
     def at_each(
@@ -161,6 +162,7 @@ def labels(
     _checks.check_key(key)
     y = _as_labels(y, _MOST_LABELS, mask)
     check_learner(learner, x, y)
+    x, y = filled((x, y), mask)
     _symmetry.check_no_batches(learner)
     k = _num_labels(key, learner, score, x, y, mask)
     if names is not None:
@@ -168,21 +170,20 @@ def labels(
     y = _as_labels(y, k, mask)
     if check:
         checking.check_symmetric_once(learner, x, y, key)
-    if mask is not None:
-        y = jnp.where(mask, y, 0)  # a loss of weight 0 is still computed
-        weights = None if weights is None else jnp.where(mask, weights, 0)
+    if weights is not None and mask is not None:
+        weights = jnp.where(mask, weights, 0)
     return Labels(Refits(learner, key, x, y, k), weights, mask)
 
 
 @jit
 def _sets(refits, cp, x_new, rank, test_weights):
     """Returns {c : p_c > alpha} at each input."""
-    labels, rows = jnp.arange(refits.num_labels), _counting.Rows(cp.mask, cp.weights)
+    labels, rows = jnp.arange(refits.num_labels), _ranking.Rows(cp.mask, cp.weights)
 
     def one(x_new, test_weight):
         def keeps(label):
             scores, own, slack = refits.of_label(cp, x_new, label)
-            return _counting.kept(scores, own, slack, rank, rows, test_weight)
+            return _ranking.kept(scores, own, slack, rank, rows, test_weight)
 
         return jax.vmap(keeps)(labels)
 
@@ -193,11 +194,11 @@ def _sets(refits, cp, x_new, rank, test_weights):
 @jit
 def _p_values(refits, cp, x_new, y, u, test_weights):
     """Returns p_y at each input."""
-    rows = _counting.Rows(cp.mask, cp.weights)
+    rows = _ranking.Rows(cp.mask, cp.weights)
 
     def one(x_new, y, u, test_weight):
         scores, own, slack = refits.of_label(cp, x_new, y)
-        return _counting.p_value(scores, own, slack, u, rows, test_weight)
+        return _ranking.p_value(scores, own, slack, u, rows, test_weight)
 
     ones = _ones_like(x_new)
     u, weights = (ones if v is None else v for v in (u, test_weights))

@@ -1,9 +1,11 @@
-"""From alpha to ranks and certificates, for all that fit with the test point."""
+"""Which rows count, and from alpha to ranks and certificates of these."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
@@ -18,7 +20,7 @@ from jaxcp.quantiles.levels import (
     ranks,
     split_alpha,
 )
-from jaxcp.typing import ArrayLike
+from jaxcp.typing import ArrayLike, PyTree
 
 
 class Levels:
@@ -34,16 +36,10 @@ class Levels:
 
         One for each component, shape (c,); alpha as a float where there are weights.
         """
-        if np.ndim(alpha) > len(self.components):
-            shapes = f"{self.components} or ()" if self.components else "()"
-            raise ValueError(
-                f"expected alpha of shape {shapes}, got {np.shape(alpha)}; use "
-                "jax.vmap for sets at several levels"
-            )
-        shares = split_alpha(as_alpha(alpha), self.components)
+        shares = shares_of(alpha, self.components)
         if self.weights is not None:
             return alpha_as_float(shares)
-        return ranks(self._count(), shares)
+        return ranks(count_of(self.num_rows, self.mask), shares)
 
     def certificate(self, alpha: Any) -> MarginalCertificate:
         """Returns the exact marginal coverage of sets at alpha, k / (n + 1).
@@ -63,16 +59,54 @@ class Levels:
 
         Guarantee:
           Exact for exchangeable examples whose scores do not tie; else at least this.
+
+        Example:
+          >>> from jaxcp import full_conformal, learners, scores
+          >>> x, y = jnp.zeros((9, 1)), jnp.arange(9.0)
+          >>> key, ridge = jax.random.key(0), learners.Ridge(1.0)
+          >>> cp = full_conformal(key, ridge, scores.Absolute(), x, y)
+          >>> cp.certificate(0.25).coverage
+          0.8
         """
         scores = np.zeros((1, *self.components))
         check_lawful(scores, self.weights, self.mask)  # type: ignore[arg-type]
-        count, exact = int(self._count()), as_alpha(alpha)
+        count = int(count_of(self.num_rows, self.mask))
+        exact = as_alpha(alpha)
         _checks.check_shape("alpha", (), exact.shape)
         if isinstance(exact, Array):
             exact = as_alpha(np.asarray(exact))
         share = exact.item()
         return MarginalCertificate(count, share, exact_rank(count, share))
 
-    def _count(self):
-        """Returns how many rows count."""
-        return self.num_rows if self.mask is None else count_true(self.mask)
+
+def shares_of(alpha: ArrayLike, components: tuple[int, ...] = ()) -> Any:
+    """Returns the share of alpha of each component, after checks."""
+    if np.ndim(alpha) > len(components):
+        shapes = f"{components} or ()" if components else "()"
+        raise ValueError(
+            f"expected alpha of shape {shapes}, got {np.shape(alpha)}; use jax.vmap "
+            "for sets at several levels"
+        )
+    return split_alpha(as_alpha(alpha), components)
+
+
+def count_of(num_rows: int, mask: Array | None) -> Any:
+    """Returns how many rows count."""
+    return num_rows if mask is None else count_true(mask)
+
+
+@jax.jit
+def filled(rows: PyTree, mask: Array | None) -> PyTree:
+    """Returns rows with one that counts in the place of those off the mask.
+
+    What padding holds, such as NaN, would be NaN times a weight of 0 too.
+    """
+    if mask is None or not len(mask):
+        return rows
+    one = jnp.argmax(mask)
+
+    def fill(v):
+        counts = mask.reshape(-1, *(1,) * (v.ndim - 1))
+        return jnp.where(counts, v, v[one])
+
+    return jax.tree.map(fill, rows)

@@ -16,13 +16,11 @@ from jax import Array
 
 from jaxcp import _checks
 from jaxcp._batching import map_batches, map_blocks
-from jaxcp._numbers import as_float, at_least_single
+from jaxcp._numbers import as_float
 from jaxcp._pytree import pytree
 from jaxcp._tracing import jit
-from jaxcp.full import _ends, _unions
+from jaxcp.full import _ends, _ranking, _unions
 from jaxcp.learners import Augmented
-from jaxcp.pvalues.conformal import share_of
-from jaxcp.quantiles._masses import unit_scale
 from jaxcp.quantiles.conformal import threshold_at
 from jaxcp.scores import Signed
 from jaxcp.sets import Box, Interval, Intervals
@@ -120,8 +118,11 @@ def _p_values(cp, x, y, u, test_weights):
 
     def of_output(found, _, weights, y, u):
         rows = _ends.rows_of(found, cp.residuals)
+        weights = jnp.ones(len(u)) if weights is None else weights
+        share = jax.vmap(_ranking.share, (0, 0, 0, None, 0))
+        count = _ranking.Rows(cp.mask, cp.weights)
         compared = _compared(cp, rows, y)
-        shares = [_share(cp, some, more, weights, u) for some, more in compared]
+        shares = [share(some, more, u, count, weights) for some, more in compared]
         p = len(shares) * jnp.min(jnp.stack(shares), axis=0)
         return jnp.where(jnp.isfinite(found.preds), p, len(shares))
 
@@ -179,23 +180,6 @@ def _between(rows, y, less):
     again = _ends.beyond_holes(rows)
     lowest, highest = (rows.center + v * end for v, end in _signs(again))
     return less(below, y) & less(y, above) | less(y, lowest) | less(highest, y)
-
-
-def _share(cp, at_least, above, weights, u):
-    """Returns (mass{S_i > S} + u (mass{S_i = S} + w)) / (mass{all} + w), shape (m,)."""
-    n = at_least.shape[1]
-
-    def one(at_least, above, weight, u):
-        if cp.weights is None:
-            mass = jnp.ones(n, int) if cp.mask is None else cp.mask.astype(int)
-        else:
-            mass = at_least_single(as_float(cp.weights))
-            mass, weight = unit_scale(mass, at_least_single(as_float(weight)))
-        most, more = (jnp.sum(jnp.where(v, mass, 0)) for v in (at_least, above))
-        return share_of(more, most - more, jnp.sum(mass), as_float(u), weight)
-
-    weights = jnp.ones(len(u)) if weights is None else weights
-    return jax.vmap(one)(at_least, above, weights, u)
 
 
 def _select(cp, values, rank, weights):

@@ -5,30 +5,21 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any, Literal
 
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
 from jaxcp import _checks
-from jaxcp._counting import count_true
 from jaxcp._named import named
 from jaxcp._pytree import pytree, static
-from jaxcp.calibration._rows import check_lawful, coded, weights_for
-from jaxcp.certificates import MarginalCertificate
-from jaxcp.quantiles.levels import (
-    alpha_as_float,
-    as_alpha,
-    exact_rank,
-    ranks,
-    split_alpha,
-)
+from jaxcp.calibration._rows import coded, weights_for
+from jaxcp.full._levels import Levels
 from jaxcp.typing import AnySet, ArrayLike, PyTree, Score
 
 Residuals = Literal["studentized", "ordinary", "deleted"]
 
 
 @pytree
-class FullConformal:
+class FullConformal(Levels):
     """Full conformal sets: fits that know the test point. Made by `full_conformal`.
 
     Args:
@@ -203,62 +194,6 @@ class FullConformal:
           Conformal Prediction, Machine Learning, 2019.
         """
         return self.source.predictive(self, self._rows(x_new, None)[0])
-
-    def certificate(self, alpha: Any) -> MarginalCertificate:
-        """Returns the exact marginal coverage of sets at alpha, k / (n + 1).
-
-        Coverage given the training set has no known law: the fits depend on the test
-        point, and scores of other test points are not those of the same ones.
-
-        Args:
-          alpha: Miscoverage level in (0, 1), a number.
-
-        Returns:
-          A `certificates.MarginalCertificate` for the number of rows that count.
-
-        Raises:
-          ValueError: if `alpha` is outside (0, 1), there are several components or
-            weights, whose coverage has no such law, or the mask is traced.
-
-        Guarantee:
-          Exact for exchangeable examples whose scores do not tie; else at least this.
-
-        Example:
-          >>> from jaxcp import full_conformal, learners, scores
-          >>> x, y = jnp.zeros((9, 1)), jnp.arange(9.0)
-          >>> key, ridge = jax.random.key(0), learners.Ridge(1.0)
-          >>> cp = full_conformal(key, ridge, scores.Absolute(), x, y)
-          >>> cp.certificate(0.25).coverage
-          0.8
-        """
-        check_lawful(jnp.zeros((1, *self.components)), self.weights, self.mask)
-        count = int(self._count())
-        exact = as_alpha(alpha)
-        _checks.check_shape("alpha", (), exact.shape)
-        if isinstance(exact, Array):
-            exact = as_alpha(np.asarray(exact))
-        share = exact.item()
-        return MarginalCertificate(count, share, exact_rank(count, share))
-
-    def rank(self, alpha: ArrayLike) -> Array:
-        """Returns the rank k = n + 1 - floor(alpha (n + 1)) of the ends of sets.
-
-        One for each component, shape (c,); alpha as a float where there are weights.
-        """
-        if np.ndim(alpha) > len(self.components):
-            shapes = f"{self.components} or ()" if self.components else "()"
-            raise ValueError(
-                f"expected alpha of shape {shapes}, got {np.shape(alpha)}; use "
-                "jax.vmap for sets at several levels"
-            )
-        shares = split_alpha(as_alpha(alpha), self.components)
-        if self.weights is not None:
-            return alpha_as_float(shares)
-        return ranks(self._count(), shares)
-
-    def _count(self):
-        """Returns how many rows count."""
-        return self.num_rows if self.mask is None else count_true(self.mask)
 
     def _rows(self, x_new, test_weights):
         """Returns inputs, and weights if there are those of calibration."""

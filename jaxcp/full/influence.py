@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from jax import Array
 
 from jaxcp import _checks
-from jaxcp._arrays import as_array
-from jaxcp._counting import count_true
 from jaxcp._numbers import as_float
 from jaxcp._pytree import pytree, static
 from jaxcp.full import _influence
+from jaxcp.full._grids import as_grid
+from jaxcp.full._levels import count_of, filled, shares_of
 from jaxcp.learners import checking
 from jaxcp.learners.general import GradientLearner, check_learner
-from jaxcp.quantiles.levels import as_alpha, ranks
+from jaxcp.quantiles.levels import ranks
 from jaxcp.sets import Intervals, LabelSet
 from jaxcp.typing import ArrayLike, Number, PyTree
 
@@ -72,16 +71,11 @@ class InfluenceConformal:
                 "neither; p_values takes any target"
             )
         _checks.check_given(x=x)
-        x, alpha = _checks.rows(x=x), as_alpha(alpha)
-        if alpha.ndim:
-            raise ValueError(
-                f"expected alpha of shape (), got {alpha.shape}; use jax.vmap for sets "
-                "at several levels"
-            )
+        x, share = _checks.rows(x=x), shares_of(alpha)
         self.fit.check_new(x)
-        n = self.fit.num_rows if self.mask is None else count_true(self.mask)
+        rank = ranks(count_of(self.fit.num_rows, self.mask), share)
         with checking.traceable(self.fit.learner):
-            return _influence.sets(self, x, ranks(n, alpha))
+            return _influence.sets(self, x, rank)
 
     def p_values(self, x: PyTree, y: ArrayLike) -> Array:
         """Returns how exceptional targets at inputs are, shape (m,).
@@ -201,7 +195,7 @@ def influence_conformal(
         _checks.check_count("batch_size", batch_size, 1)
     _checks.check_number("damping", damping, lambda v: v >= 0, ">= 0")
     grid = _candidates(num_labels, grid)
-    y = _targets(y, num_labels, grid, mask)
+    x, y = filled((x, _targets(y, num_labels, grid, mask)), mask)
     with checking.traceable(learner):
         fit = _influence.influence(key, learner, x, y, mask, damping, deleted)
     return InfluenceConformal(fit, grid, mask, num_labels, batch_size)
@@ -224,19 +218,7 @@ def _candidates(num_labels, grid):
         _checks.check_count("num_labels", num_labels, 2)
         if grid is not None:
             raise ValueError("expected num_labels or grid, got both")
-    if grid is None:
-        return None
-    grid = as_float(as_array("grid", grid))
-    if grid.ndim != 1 or not len(grid):
-        raise ValueError(f"expected grid of shape (g,), g >= 1, got {grid.shape}")
-    _checks.check_values(np.isfinite, "finite grid", grid)
-    _checks.check_values(
-        lambda v: np.diff(v, prepend=-np.inf) > 0,
-        "grid in increasing order",
-        grid,
-        cure="; numpy.unique(grid) sorts it",
-    )
-    return grid
+    return None if grid is None else as_grid(grid)
 
 
 def _targets(y: Any, num_labels: Any, grid: Any, mask: Any = None) -> Array:

@@ -1,4 +1,4 @@
-"""How strange a score is among those of the rows that were fitted with it.
+"""How strange a test point is among the rows that were fitted with it.
 
 A refit is not symmetric in its rows to the last bit: scores that differ by rounding
 alone are equal, so that repeated rows tie.
@@ -69,14 +69,20 @@ def p_value(
 ) -> Array:
     """Returns (#{S_i > S_n+1} + u (1 + #{S_i = S_n+1}))/(n + 1), counts or masses."""
     scores = jnp.where(jnp.isnan(scores), jnp.inf, scores)
+    p = share(scores >= own - slack, scores > own + slack, u, rows, test_weight)
+    return jnp.where(jnp.isnan(own), 1, p)
+
+
+def share(
+    at_least: Array, above: Array, u: Array, rows: Rows, test_weight: Array
+) -> Array:
+    """Returns the p-value where these rows are at least as strange, and stranger."""
     if rows.weights is None:
-        masses = jnp.ones(len(scores), int) if rows.mask is None else rows.mask
-        masses, test_weight = masses.astype(int), jnp.ones((), as_float(u).dtype)
+        n, test_weight = len(at_least), jnp.ones((), as_float(u).dtype)
+        masses = jnp.ones(n, int) if rows.mask is None else rows.mask.astype(int)
     else:
         weights = at_least_single(as_float(rows.weights))
         test_weight = at_least_single(as_float(test_weight))
         masses, test_weight = unit_scale(weights, test_weight)
-    at_least = jnp.sum(jnp.where(scores >= own - slack, masses, 0))
-    above = jnp.sum(jnp.where(scores > own + slack, masses, 0))
-    p = share_of(above, at_least - above, jnp.sum(masses), as_float(u), test_weight)
-    return jnp.where(jnp.isnan(own), 1, p)
+    most, more = (jnp.sum(jnp.where(v, masses, 0)) for v in (at_least, above))
+    return share_of(more, most - more, jnp.sum(masses), as_float(u), test_weight)
