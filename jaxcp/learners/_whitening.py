@@ -70,7 +70,7 @@ def whiten_gram(gram: Array, penalty: Array) -> tuple[Array, ...]:
     """Returns W, what it leaves out, and the size of `whiten` of x with x'x = gram."""
     squares, turned = _eigen(gram)
     squares = jnp.maximum(squares, 0) + penalty
-    size = jnp.max(squares)
+    size = jnp.max(squares, initial=0)
     known = squares > (MARGIN + len(gram)) * jnp.finfo(gram.dtype).eps * size
     inverse = jnp.where(known, 1 / root(jnp.where(known, squares, 1)), 0)
     return turned * inverse[None], turned * ~known[None], size
