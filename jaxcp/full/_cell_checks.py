@@ -14,7 +14,7 @@ from jaxcp._arrays import as_array, is_concrete, is_rounded
 from jaxcp._batching import evaluate, widened
 from jaxcp._tracing import jit
 from jaxcp.calibration._rows import check_digits_of_targets
-from jaxcp.full import _cells, _target_checks
+from jaxcp.full import _cells, _masked, _target_checks
 from jaxcp.learners import checking
 from jaxcp.learners.general import check_learner
 from jaxcp.scores import inputs
@@ -60,8 +60,7 @@ def checked(
     grid = _check_grid(grid)
     for value in (y, grid):
         _target_checks.check_real(value)
-    if mask is not None:
-        x, y = _filled(x, y, mask)
+    x, y = _masked.emptied(mask, (x, y))
     dtype = jnp.promote_types(_float_type(y), _float_type(grid))
     y, grid = y.astype(dtype), grid.astype(dtype)
     check_learner(learner, x, y)
@@ -97,17 +96,6 @@ def _check_kinds(learner, score):
             "would be refitted for each test point and cell on the host; take "
             "split_conformal or cv_plus for it"
         )
-
-
-@jit
-def _filled(x, y, mask):
-    """Returns rows, zeros off the mask, where NaN times a weight of 0 would be NaN."""
-
-    def on_mask(v):
-        kept = mask.reshape(-1, *(1,) * (v.ndim - 1))
-        return jnp.where(kept, v, jnp.zeros((), v.dtype))
-
-    return jax.tree.map(on_mask, (x, y))
 
 
 def _check_grid(grid):

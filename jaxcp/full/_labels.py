@@ -15,7 +15,7 @@ from jaxcp._numbers import as_float
 from jaxcp._pytree import pytree, static
 from jaxcp._tracing import jit
 from jaxcp.calibration._rows import coded
-from jaxcp.full import _counting
+from jaxcp.full import _counting, _masked
 from jaxcp.learners import _symmetry, checking
 from jaxcp.learners.general import check_learner
 from jaxcp.scores import inputs
@@ -160,6 +160,7 @@ def labels(
     )
     _checks.check_key(key)
     y = _as_labels(y, _MOST_LABELS, mask)
+    x = _masked.emptied(mask, x)
     check_learner(learner, x, y)
     _symmetry.check_no_batches(learner)
     k = _num_labels(key, learner, score, x, y, mask)

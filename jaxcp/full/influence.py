@@ -12,7 +12,7 @@ from jaxcp._arrays import as_array
 from jaxcp._counting import count_true
 from jaxcp._numbers import as_float
 from jaxcp._pytree import pytree, static
-from jaxcp.full import _influence
+from jaxcp.full import _influence, _masked
 from jaxcp.learners import checking
 from jaxcp.learners.general import GradientLearner, check_learner
 from jaxcp.quantiles.levels import as_alpha, ranks
@@ -202,6 +202,7 @@ def influence_conformal(
     _checks.check_number("damping", damping, lambda v: v >= 0, ">= 0")
     grid = _candidates(num_labels, grid)
     y = _targets(y, num_labels, grid, mask)
+    x, y = _masked.emptied(mask, (x, y))
     with checking.traceable(learner):
         fit = _influence.influence(key, learner, x, y, mask, damping, deleted)
     return InfluenceConformal(fit, grid, mask, num_labels, batch_size)

@@ -115,13 +115,14 @@ def full_conformal(
     """
     inputs.check_score(score)
     _check_learner(learner, batch_size)
+    _check_residuals(residuals)
     names = classes_of(score, classes)
     if inputs.has_labels(score):
         given = x, y, calibration_weights, mask, names
         of = _labels.labels(key, learner, score, *given, check=check)
         rows = of.source, of.weights, of.mask, len(of.source.y)
         return FullConformal(score, *rows, batch_size=batch_size, classes=names)
-    _check_kinds(score, residuals)
+    _check_kinds(score)
     given = y if is_rounded("y", y) else None
     y, x, weights, mask = _checks.rows(
         y=y,
@@ -152,7 +153,7 @@ def _check_learner(learner, batch_size):
         _checks.check_count("batch_size", batch_size, 1)
 
 
-def _check_kinds(score, residuals):
+def _check_kinds(score):
     """Raises ValueError for what has no closed form here."""
     if not isinstance(score, Absolute | Signed):
         raise ValueError(
@@ -160,6 +161,10 @@ def _check_kinds(score, residuals):
             f"{type(score).__name__}; discretized_conformal takes any score with an "
             "interval inverse"
         )
+
+
+def _check_residuals(residuals):
+    """Raises ValueError unless there are such residuals."""
     if not isinstance(residuals, str) or residuals not in POWERS:
         names = ", ".join(map(repr, POWERS))
         raise ValueError(f"expected residuals as one of {names}, got {residuals!r}")
