@@ -447,6 +447,17 @@ def test_marginal_coverage_is_known():
 
 X, Y, NEW = data(KEY, 9, 2, 3)
 BAD = {
+    "columns of refits": (
+        lambda: jaxcp.full_conformal(
+            *(KEY, learners.Affine(learners.Ridge(1.0)), ABSOLUTE, X, Y),
+            residuals="ordinary",
+        )(NEW[:, :1], 0.5),
+        r"x_new with rows of shape \(2,\) like x, got \(1,\)",
+    ),
+    "residuals of labels": (
+        lambda: full(X, Y, score=scores.LAC(), residuals="raw"),
+        "residuals as one of",
+    ),
     "digits": (
         lambda: full(np.asarray(X), 1e9 + np.linspace(0, 1, len(X)) ** 2),
         "y with digits that single precision can hold",
