@@ -454,6 +454,23 @@ def test_marginal_coverage_is_known():
 
 X, Y, NEW = data(KEY, 9, 2, 3)
 BAD = {
+    "columns of refits": (
+        lambda: jaxcp.full_conformal(
+            *(KEY, learners.Affine(learners.Ridge(1.0)), ABSOLUTE, X, Y),
+            residuals="ordinary",
+        )(NEW[:, :1], 0.5),
+        r"x_new with rows of shape \(2,\) like x, got \(1,\)",
+    ),
+    "residuals of labels": (
+        lambda: full(X, Y, score=scores.LAC(), residuals="raw"),
+        "residuals as one of",
+    ),
+    "digits": (
+        lambda: full(np.asarray(X), 1e9 + np.linspace(0, 1, len(X)) ** 2),
+        "y with digits that single precision can hold",
+    ),
+    "complex": (lambda: full(X, Y + 1j), "y as real numbers, got complex"),
+    "no outputs": (lambda: full(X, Y[:, None][:, :0]), r"d >= 1, got \(9, 0\)"),
     "a score": (lambda: full(X, Y, score=scores.CQR()), "discretized_conformal"),
     "no score": (lambda: full(X, Y, score=jnp.abs), "a score with an inverse"),
     "residuals": (
@@ -494,6 +511,33 @@ BAD = {
     "targets": (lambda: full(X, Y).p_values(NEW, NEW), r"one target of shape \(\)"),
     "uniforms": (lambda: full(X, Y).p_values(NEW, Y[:3], u=Y[:3] + 5), "u in"),
 }
+
+
+@pytest.mark.parametrize(
+    "x, y, penalty",
+    [
+        (X, np.full(len(X), 1e9 + 0.1), 1.0),  # no errors to lose
+        (np.eye(len(X)), np.linspace(0, 1, len(X)) ** 2, 0.0),  # all interpolated
+    ],
+)
+def test_rounding_without_errors_is_accepted(x, y, penalty):
+    assert not np.isnan(full(x, y, penalty)(x[:1], 0.5).upper).any()
+
+
+@pytest.mark.parametrize("learner", [learners.Ridge(1.0), learners.KernelRidge(1.0)])
+def test_no_rows_give_the_whole_line(learner):
+    cp = jaxcp.full_conformal(KEY, learner, ABSOLUTE, X[:0], Y[:0])
+    found = cp(X[:2], 0.5)
+    np.testing.assert_array_equal(found.lower, [-np.inf] * 2)
+    np.testing.assert_array_equal(found.upper, [np.inf] * 2)
+    np.testing.assert_array_equal(cp.p_values(X[:2], Y[:2]), [1, 1])
+
+
+@pytest.mark.parametrize("residuals", ["studentized", "ordinary"])
+def test_infinite_targets_are_outside_of_finite_sets(residuals):
+    cp = full(X, Y, residuals=residuals)
+    p = cp.p_values(X[:2], jnp.array([jnp.inf, -jnp.inf]))
+    np.testing.assert_allclose(p, 1 / (len(X) + 1), rtol=1e-6)
 
 
 @pytest.mark.parametrize("case", list(BAD))

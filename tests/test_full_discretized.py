@@ -118,6 +118,14 @@ def test_masked_rows_are_not_there():
         assert_allclose(found, p, rtol=1e-12)
 
 
+def test_masked_rows_may_be_nan():
+    mask = np.arange(24) > 0
+    x, y = np.where(mask[:, None], XS, np.nan), np.where(mask, YS, np.nan)
+    found = discretized(x, y, mask=mask).p_values(NEW, NEW[:, 0])
+    rest = discretized(XS[mask], YS[mask]).p_values(NEW, NEW[:, 0])
+    assert_allclose(found, rest, rtol=1e-6)
+
+
 def test_weights_are_those_of_the_weighted_quantile():
     with jax.enable_x64(True):
         weights, test_weights = np.linspace(0.5, 2, 24), np.array([0.5, 1.0, 2.0, 30.0])
@@ -321,6 +329,7 @@ test_wrong_calls = refuses(
         "repeated": (refused(grid=[0, 1, 1]), "to increase, got 1.0 and then 1.0 at"),
         "NaN": (refused(grid=[0, np.nan]), "grid of finite values, got nan at 1"),
         "infinite": (refused(grid=[0, np.inf]), "grid of finite values, got inf at 1"),
+        "complex": (refused(y=X + 1j), "y as real numbers, got complex"),
         "several outputs": (refused(y=X2), r"y of shape \(n,\), .*; full_conformal"),
         "labels": (
             refused(score=scores.LAC()),

@@ -14,7 +14,7 @@ from jaxcp._batching import evaluate, widened
 from jaxcp._numbers import as_float
 from jaxcp._tracing import jit
 from jaxcp.calibration._rows import check_digits_of_targets
-from jaxcp.full import _cells, _grids
+from jaxcp.full import _cells, _grids, _target_checks
 from jaxcp.full._levels import filled
 from jaxcp.learners import checking
 from jaxcp.learners.general import check_learner, check_refitted
@@ -59,6 +59,8 @@ def checked(
         raise ValueError(f"expected y of shape (n,), got {y.shape}{_MANY_OUTPUTS}")
     _checks.check_not_nan("y", y, mask)
     grid = _grids.as_grid(grid)
+    for value in (y, grid):
+        _target_checks.check_real(value)
     dtype = jnp.promote_types(as_float(y).dtype, grid.dtype)
     y, grid = y.astype(dtype), grid.astype(dtype)
     check_learner(learner, x, y)

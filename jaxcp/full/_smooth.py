@@ -177,9 +177,12 @@ def _signs(ends):
 def _between(rows, y, less):
     """Returns whether y is between the ends of rows, or beyond their holes."""
     below, above = (rows.center + v * end for v, end in _signs(_ends.halves(rows)))
-    again = _ends.beyond_holes(rows)
-    lowest, highest = (rows.center + v * end for v, end in _signs(again))
-    return less(below, y) & less(y, above) | less(y, lowest) | less(highest, y)
+    beyond = _ends.beyond_holes(rows)
+    lowest, highest = (rows.center + v * end for v, end in _signs(beyond))
+    again = less(y, lowest) & (lowest > -jnp.inf) | less(highest, y) & (
+        highest < jnp.inf
+    )
+    return less(below, y) & less(y, above) | again
 
 
 def _select(cp, values, rank, weights):

@@ -10,10 +10,11 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxcp import _checks
+from jaxcp._arrays import is_rounded
 from jaxcp._numbers import as_float
 from jaxcp._tracing import jit
 from jaxcp.calibration._rows import classes_of
-from jaxcp.full import _labels
+from jaxcp.full import _labels, _target_checks
 from jaxcp.full._ends import POWERS
 from jaxcp.full._smooth import Smoother
 from jaxcp.full.conformal import FullConformal, Residuals
@@ -118,13 +119,15 @@ def full_conformal(
     """
     inputs.check_score(score)
     _check_learner(learner, batch_size)
+    _check_residuals(residuals)
     names = classes_of(score, classes)
     if inputs.has_labels(score):
         given = x, y, calibration_weights, mask, names
         of = _labels.labels(key, learner, score, *given, check=check)
         rows = of.source, of.weights, of.mask, len(of.source.y)
         return FullConformal(score, *rows, batch_size=batch_size, classes=names)
-    _check_kinds(score, residuals)
+    _check_kinds(score)
+    given = y if is_rounded("y", y) else None
     y, x, weights, mask = _checks.rows(
         y=y,
         x=x,
@@ -134,7 +137,7 @@ def full_conformal(
     _checks.check_key(key)
     if weights is not None and mask is not None:
         weights = jnp.where(mask, weights, 0)
-    source = _smoother(key, learner, residuals, (x, y, mask), check)
+    source = _smoother(key, learner, residuals, (x, y, mask), check, given)
     shape, dtype = y.shape[1:], as_float(y).dtype
     components = (2 * math.prod(shape),) if isinstance(score, Signed) else shape
     static = len(y), components, shape, residuals, batch_size, dtype
@@ -148,7 +151,7 @@ def _check_learner(learner, batch_size):
         _checks.check_count("batch_size", batch_size, 1)
 
 
-def _check_kinds(score, residuals):
+def _check_kinds(score):
     """Raises ValueError for what has no closed form here."""
     if not isinstance(score, Absolute | Signed):
         raise ValueError(
@@ -156,16 +159,19 @@ def _check_kinds(score, residuals):
             f"{type(score).__name__}; discretized_conformal takes any score with an "
             "interval inverse"
         )
+
+
+def _check_residuals(residuals):
+    """Raises ValueError unless there are such residuals."""
     if not isinstance(residuals, str) or residuals not in POWERS:
         names = ", ".join(map(repr, POWERS))
         raise ValueError(f"expected residuals as one of {names}, got {residuals!r}")
 
 
-def _smoother(key, learner, residuals, rows, check):
+def _smoother(key, learner, residuals, rows, check, given):
     """Returns the fit of a learner that is linear in the targets, after checks."""
     x, y, mask = rows
-    if y.ndim not in (1, 2):
-        raise ValueError(f"expected y of shape (n,) or (n, d), got {y.shape}")
+    _target_checks.check_targets(y)
     for name, value in (("y", y), ("x", x)):
         _checks.check_not_nan(name, value, mask)
     check_learner(learner, x, y)
@@ -181,16 +187,27 @@ def _smoother(key, learner, residuals, rows, check):
     learner = with_key(learner, key)
     with checking.traceable(learner):
         prepared = _prepare(learner, x, y, mask)
-        some = jax.tree.map(
-            lambda v: jax.ShapeDtypeStruct((1, *v.shape[1:]), v.dtype), x
-        )
-        found = jax.eval_shape(learner.augmented, prepared, some)
+        found = jax.eval_shape(_first, learner, prepared, _one_row(x))
     if found.rest is None and residuals != "ordinary":
         raise ValueError(
             f"expected residuals='ordinary' for {kind}, whose leverages are not known, "
             f"got {residuals!r}"
         )
+    if given is not None and len(y):
+        found = _first(learner, prepared, jax.tree.map(lambda v: v[:1], x))
+        _target_checks.check_digits_of_fit(y, given, found, mask)
     return Smoother(learner, prepared)
+
+
+def _one_row(x):
+    """Returns the shapes of one row."""
+    row = lambda v: jax.ShapeDtypeStruct((1, *v.shape[1:]), v.dtype)  # noqa: E731
+    return jax.tree.map(row, x)
+
+
+@jit
+def _first(learner, prepared, x):
+    return learner.augmented(prepared, x)
 
 
 @jit

@@ -172,7 +172,7 @@ def _turn(counts):
     """
     total = jnp.sum(counts)
     unit = counts / root(jnp.maximum(total, 1))
-    normal = unit.at[0].add(1)
+    normal = unit.at[:1].add(1)
     square = jnp.sum(normal**2)
 
     def reflect(v):
@@ -180,7 +180,8 @@ def _turn(counts):
         return v - normal.reshape(-1, 1) * along[None]
 
     def outer(v):
-        return reflect(jnp.concatenate([jnp.zeros((1, v.shape[1]), v.dtype), v]))
+        padded = jnp.concatenate([jnp.zeros((1, v.shape[1]), v.dtype), v])
+        return reflect(padded[: len(counts)])  # without rows there is no contrast
 
     return (lambda v: reflect(v)[1:]), outer
 

@@ -92,7 +92,7 @@ def whiten_gram(gram: Array, penalty: Array) -> tuple[Array, ...]:
 def _by_eigenvalues(gram, penalty):
     squares, turned = jnp.linalg.eigh(gram)
     squares = jnp.maximum(squares, 0) + penalty
-    size = jnp.max(squares)
+    size = jnp.max(squares, initial=0)
     known = squares > _noise(gram, size)
     inverse = jnp.where(known, 1 / root(jnp.where(known, squares, 1)), 0)
     return turned * inverse[None], turned * ~known[None], size

@@ -114,6 +114,7 @@ class Affine:
     def augmented(self, prepared: AffineRows, x_new: PyTree) -> Augmented:
         """Returns two refits for each test point as functions of its target."""
         rows, key = prepared, jax.random.key(0) if self.key is None else self.key
+        _check_like_rows(rows.x, x_new)
 
         def one(x_row):
             x = _with_row(rows.x, x_row)
@@ -193,6 +194,15 @@ def _where(mask, values):
     """Returns rows on the mask, and zeros."""
     mask = mask.reshape(-1, *(1,) * (values.ndim - 1))
     return jnp.where(mask, values, jnp.zeros((), values.dtype))
+
+
+def _check_like_rows(x, x_new):
+    """Raises ValueError for inputs of other shapes than those of the rows."""
+    shapes = [jax.tree.map(lambda v: v.shape[1:], tree) for tree in (x, x_new)]
+    if shapes[0] != shapes[1]:
+        raise ValueError(
+            f"expected x_new with rows of shape {shapes[0]} like x, got {shapes[1]}"
+        )
 
 
 def _with_row(x, row):
