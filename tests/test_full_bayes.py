@@ -226,6 +226,10 @@ test_wrong_calls = refuses(
             lambda: jaxcp.conformal_bayes(ROWS[:0], CANDIDATES[:0], 0.2),
             r"log_likelihoods of shape \(t, n\), .* t >= 1 draws, got \(0, 25\)",
         ),
+        "complex": (
+            lambda: jaxcp.conformal_bayes(ROWS + 0j, CANDIDATES, 0.2),
+            "log_likelihoods as real numbers, got complex",
+        ),
         "one row": (
             lambda: jaxcp.conformal_bayes(ROWS[:, 0], CANDIDATES, 0.2),
             r"log_likelihoods of shape \(t, n\), .* got \(300,\)",

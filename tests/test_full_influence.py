@@ -251,6 +251,7 @@ test_refuses = refuses(
             "increase, got 1.0 and then 0.0 at 1; numpy",
         ),
         "grid of NaN": (_refused(grid=[0.0, np.nan]), "grid of finite values, got nan"),
+        "inputs that are NaN": (_refused(x=np.full((6, 2), np.nan)), "x without NaN"),
         "damping": (_refused(damping=-1.0), "damping >= 0"),
         "lengths": (_refused(x=np.ones((5, 2))), "6 rows like y, got 5"),
         "alphas": (

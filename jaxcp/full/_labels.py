@@ -75,6 +75,11 @@ class Refits:
 
         `rank` is that of the threshold; with weights alpha as a float.
         """
+        if union:
+            raise ValueError(
+                f"expected union=False for {type(cp.score).__name__}, a score of "
+                "labels, whose sets are exact as they are, got True"
+            )
         with checking.traceable(self.learner):
             return _sets(self, cp, x_new, rank, test_weights)
 

@@ -216,20 +216,28 @@ def _settled(rows, logs, level, at_most, unsure):
 
 def _floats(rows, candidates):
     """Returns log likelihoods of rows and candidates as floats, of shapes that fit."""
-    rows = at_least_single(as_float(as_array("log_likelihoods", rows)))
+    rows = _real("log_likelihoods", rows)
     if rows.ndim != 2 or not len(rows):
         raise ValueError(
             "expected log_likelihoods of shape (t, n), a row for each of t >= 1 draws, "
             f"got {rows.shape}"
         )
     name, t = "candidate_log_likelihoods", len(rows)
-    candidates = at_least_single(as_float(as_array(name, candidates)))
+    candidates = _real(name, candidates)
     if candidates.ndim not in (2, 3) or len(candidates) != t:
         raise ValueError(
             f"expected {name} of shape ({t}, g) or ({t}, m, g), by draws first like "
             f"log_likelihoods, got {candidates.shape}"
         )
     return rows, candidates
+
+
+def _real(name, values):
+    """Returns log likelihoods as floats, or raises ValueError for complex ones."""
+    values = as_array(name, values)
+    if jnp.issubdtype(values.dtype, jnp.complexfloating):
+        raise ValueError(f"expected {name} as real numbers, got {values.dtype}")
+    return at_least_single(as_float(values))
 
 
 def _check_densities(rows, candidates, mask):

@@ -198,6 +198,7 @@ def influence_conformal(
     x, y = filled((x, _targets(y, num_labels, grid, mask)), mask)
     with checking.traceable(learner):
         fit = _influence.influence(key, learner, x, y, mask, damping, deleted)
+    _check_losses(fit, x, mask)
     return InfluenceConformal(fit, grid, mask, num_labels, batch_size)
 
 
@@ -210,6 +211,15 @@ def _check_learner(learner):
             f"{type(learner).__name__}; discretized_conformal refits any learner, "
             "full_conformal any of labels"
         )
+
+
+def _check_losses(fit, x, mask):
+    """Raises ValueError for losses that are NaN, or inputs that cause them."""
+    try:
+        _checks.check_not_nan("losses of the learner", fit.losses, mask)
+    except ValueError:
+        _checks.check_not_nan("x", x, mask)
+        raise
 
 
 def _candidates(num_labels, grid):
