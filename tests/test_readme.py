@@ -76,6 +76,7 @@ def test_the_table_of_speed_is_that_of_the_results():
     expected = [
         measured(replicates, "numpy", "jaxcp / it"),
         measured(replicates, "MAPIE", "jaxcp / it"),
+        measured("full_speed_ridge", "jaxcp, jackknife+", "jaxcp / it"),
         1 / measured("kernel_speed_labels", "numpy", "times jaxcp"),
         measured(kernel, "1000 x 1000", "jaxcp / numpy"),
         measured(f"{kernel}_avx2", "100 x 10000", "jaxcp / numpy"),
