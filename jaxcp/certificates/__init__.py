@@ -11,10 +11,10 @@ from typing import Any
 
 from jaxcp.certificates.laws import (
     Certificate,
-    MarginalCertificate,
     calibration_size,
     certificate,
 )
+from jaxcp.certificates.marginal import MarginalCertificate
 from jaxcp.certificates.testing import CoverageTest, coverage_test
 
 __all__ = [

@@ -82,31 +82,6 @@ class Certificate:
         return calibration_size(self.alpha, slack, probability)
 
 
-@dataclass(frozen=True)
-class MarginalCertificate:
-    """The exact marginal coverage of full conformal sets.
-
-    Made by `FullConformal.certificate`. There is no law given the training set.
-
-    Args:
-      n: Number of rows.
-      alpha: Miscoverage level, exactly.
-      rank: Which order statistic the ends are, k, from 1; n + 1 means the whole line.
-
-    See also:
-      FullConformal.certificate, certificates.Certificate
-    """
-
-    n: int
-    alpha: Fraction
-    rank: int
-
-    @property
-    def coverage(self) -> float:
-        """The exact marginal coverage k / (n + 1)."""
-        return self.rank / (self.n + 1)
-
-
 def certificate(n: int, alpha: Any) -> Certificate:
     """Returns the law of coverage at alpha with n calibration scores.
 
