@@ -255,6 +255,22 @@ def as_vector(name: str, value: Array | float, size: int) -> Array:
     return value
 
 
+def shapes_of_rows(tree: PyTree) -> tuple:
+    """Returns the shape of one row of every array, and how they are nested."""
+    leaves, structure = jax.tree.flatten(tree)
+    return tuple(leaf.shape[1:] for leaf in leaves), structure
+
+
+def check_like_rows(name: str, tree: PyTree, shapes: tuple) -> None:
+    """Raises ValueError for inputs that are not nested and shaped like those of x."""
+    (expected, nested), (got, found) = shapes, shapes_of_rows(tree)
+    if nested != found:
+        raise ValueError(f"expected {name} as {nested} like x, got {found}")
+    for a, b in zip(expected, got, strict=True):
+        if a != b:
+            raise ValueError(f"expected {name} with rows of shape {a} like x, got {b}")
+
+
 def _listed(tree, rows):
     """Returns a cure for a list with one array for each row."""
     if not isinstance(tree, list) or len(tree) != rows:

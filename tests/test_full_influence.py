@@ -260,7 +260,7 @@ test_refuses = refuses(
         ),
         "columns": (
             lambda: _call(num_labels=2)(np.ones((1, 3)), 0.1),
-            "x with rows like those that were fitted",
+            r"x with rows of shape \(2,\) like x, got \(3,\)",
         ),
     }
 )

@@ -115,15 +115,6 @@ def carry_out(
     return CrossConformal(fits, calibration)
 
 
-def _check_preds(x, preds, mask):
-    """Raises ValueError for predictions that are NaN, or inputs that cause them."""
-    try:
-        _checks.check_not_nan("predictions of the learner", preds, mask)
-    except ValueError:
-        _checks.check_not_nan("x", x)
-        raise
-
-
 def _fit_on_host(plan, key, learner, rows):
     """Returns fits of a model that is not of jax, and held-out predictions."""
     checking.check_untraced(learner, plan.weights)
@@ -142,7 +133,7 @@ def _fit(plan, key, learner, rows):
     with checking.traceable(learner):
         of = plan.weights, plan.left_out, plan.batch_size
         fits, preds = _fit_together(key, learner, rows.x, rows.y, *of)
-    _check_preds(rows.x, preds, plan.left_out.mask)
+    checking.check_predictions(preds, rows.x, plan.left_out.mask)
     return fits, preds
 
 

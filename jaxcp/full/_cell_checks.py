@@ -15,7 +15,7 @@ from jaxcp._numbers import as_float
 from jaxcp._tracing import jit
 from jaxcp.calibration._rows import check_digits_of_targets
 from jaxcp.full import _cells, _grids, _target_checks
-from jaxcp.full._levels import filled
+from jaxcp.full._refits import filled, fitted
 from jaxcp.learners import checking
 from jaxcp.learners.general import check_learner, check_refitted
 from jaxcp.scores import inputs
@@ -73,15 +73,6 @@ def checked(
     return Rows(x, y, grid, weights, mask, components)
 
 
-def check_like_rows(x: PyTree, x_new: PyTree) -> None:
-    """Raises ValueError for inputs of other shapes than those of the rows."""
-    shapes = [jax.tree.map(lambda v: v.shape[1:], tree) for tree in (x, x_new)]
-    if shapes[0] != shapes[1]:
-        raise ValueError(
-            f"expected x_new with rows of shape {shapes[0]} like x, got {shapes[1]}"
-        )
-
-
 def _check_kinds(learner, score):
     """Raises ValueError for models of other libraries, and scores not of numbers."""
     inputs.check_score(score)
@@ -124,11 +115,7 @@ def _check_fit(key, learner, score, x, y, grid, mask, given):
 
 def _check_first(score, preds, x, y, mask, given):
     """Raises ValueError for predictions and targets that the score does not take."""
-    try:
-        _checks.check_not_nan("predictions of the learner", preds, mask)
-    except ValueError:
-        _checks.check_not_nan("x", x, mask)
-        raise
+    checking.check_predictions(preds, x, mask)
     inputs.check(score, preds, y, mask)
     if is_rounded("y", given):
         scores = evaluate(score, preds, y)
@@ -138,4 +125,4 @@ def _check_first(score, preds, x, y, mask, given):
 @jit
 def _first_fit(learner, key, x, y, grid, mask):
     """Returns what a fit on the rows predicts for them."""
-    return _cells.fitted(learner, key, x, _grids.rounded(grid, y), mask)[1]
+    return fitted(learner, key, x, _grids.rounded(grid, y), mask)[1]

@@ -13,10 +13,11 @@ from jaxcp._batching import map_blocks, map_evenly, widened
 from jaxcp._numbers import rounding
 from jaxcp._tracing import jit
 from jaxcp.full import _grids
+from jaxcp.full._refits import fitted
 from jaxcp.pvalues.conformal import p_values_among
 from jaxcp.quantiles.conformal import threshold_at
 from jaxcp.sets import Intervals
-from jaxcp.typing import Learner, PyTree
+from jaxcp.typing import PyTree
 
 # Numbers of the fits of some cells of one test point: 64 MB in single precision.
 _CELL_NUMBERS = 2**24
@@ -59,17 +60,6 @@ def p_values(
         return jnp.where(valid, p, 1)
 
     return _at_each(cp, one, 1, x_new, targets, u, test_weights)
-
-
-def fitted(
-    learner: Learner, key: Array, x: PyTree, y: Array, mask: Array | None
-) -> tuple[PyTree, PyTree]:
-    """Returns a fit and what it predicts for its rows; those after a mask count."""
-    weights = jnp.ones(len(y))
-    if mask is not None:
-        weights = weights.at[: len(mask)].set(mask)
-    params = learner.fit(jax.random.clone(key), x, y, weights)  # the key of every fit
-    return params, learner.predict(params, x)
 
 
 def with_one_more(rows: PyTree) -> PyTree:

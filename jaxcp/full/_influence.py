@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.flatten_util import ravel_pytree
 
+from jaxcp import _checks
 from jaxcp._batching import map_blocks, map_evenly
 from jaxcp._numbers import as_float
 from jaxcp._pytree import pytree, static
@@ -50,12 +51,7 @@ class Influence:
 
     def check_new(self, x: PyTree) -> None:
         """Raises ValueError for inputs that are not like those of the rows."""
-        shapes = row_shapes(x)
-        if shapes != self.row_shapes:
-            raise ValueError(
-                f"expected x with rows like those that were fitted, {self.row_shapes}, "
-                f"got {shapes}"
-            )
+        _checks.check_like_rows("x", x, self.row_shapes)
 
     def of_candidate(self, x: PyTree, y: Array) -> tuple[Array, Array, Array]:
         """Returns S_i, the score of (x, y) and its slack."""
@@ -95,7 +91,8 @@ def influence(
         losses = losses + jnp.sum(gradients * influences.T, axis=1)
     else:
         inverse = dot(vectors * inverses[None], vectors.T) / n
-    return Influence(learner, params, losses, influences, inverse, row_shapes(x))
+    shapes = _checks.shapes_of_rows(x)
+    return Influence(learner, params, losses, influences, inverse, shapes)
 
 
 @jit
@@ -133,12 +130,6 @@ def loss_of(learner: GradientLearner, params: PyTree, x: PyTree, y: Array) -> Ar
     """Returns the loss of one example, shape ()."""
     pred = learner.predict(params, jax.tree.map(lambda v: v[None], x))
     return as_float(learner.loss(jax.tree.map(lambda v: v[0], pred), y))
-
-
-def row_shapes(x: PyTree) -> Any:
-    """Returns the shape of one row of every array, and how they are nested."""
-    leaves, structure = jax.tree.flatten(x)
-    return tuple(leaf.shape[1:] for leaf in leaves), structure
 
 
 def _in_blocks(cp, one, *rows, width):

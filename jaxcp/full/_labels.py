@@ -16,7 +16,7 @@ from jaxcp._pytree import pytree, static
 from jaxcp._tracing import jit
 from jaxcp.calibration._rows import coded
 from jaxcp.full import _ranking
-from jaxcp.full._levels import filled
+from jaxcp.full._refits import filled, fitted
 from jaxcp.learners import _symmetry, checking
 from jaxcp.learners.general import check_learner
 from jaxcp.scores import inputs
@@ -105,13 +105,7 @@ class Refits:
 
     def check_new(self, x_new: PyTree) -> None:
         """Raises ValueError for inputs that are not like those of the rows."""
-        like, new = (str(jax.tree.structure(v)) for v in (self.x, x_new))
-        if like != new:
-            raise ValueError(f"expected x_new as {like} like x, got {new}")
-        for a, b in zip(*map(jax.tree.leaves, (self.x, x_new)), strict=True):
-            if a.shape[1:] != b.shape[1:]:
-                expected = f"x_new with rows of shape {a.shape[1:]} like x"
-                raise ValueError(f"expected {expected}, got {b.shape[1:]}")
+        _checks.check_like_rows("x_new", x_new, _checks.shapes_of_rows(self.x))
 
     def of_label(
         self, cp: Any, x_new: PyTree, label: Array
@@ -119,8 +113,7 @@ class Refits:
         """Returns scores under the fit with a test point: S_i, S_n+1 and its slack."""
         join = lambda v, new: jnp.concatenate([v, new[None]])  # noqa: E731
         x, y = jax.tree.map(join, self.x, x_new), jnp.append(self.y, label)
-        weights = None if cp.mask is None else jnp.append(cp.mask, True)
-        preds = _refit(self.learner, self.key, x, y, weights)[1]
+        preds = fitted(self.learner, self.key, x, y, cp.mask)[1]
         scores = as_float(jax.vmap(cp.score)(widened(preds), y))
         slack = _ranking.slack(scores[-1], jax.tree.map(lambda v: v[-1], preds))
         return scores[:-1], scores[-1], slack
@@ -136,7 +129,7 @@ class Refits:
     def _width(self, num_fits):
         """Returns how many numbers the fits with one test point see."""
         some = _some_rows(self.x, self.y)
-        params, preds = jax.eval_shape(_refit, self.learner, self.key, *some, None)
+        params, preds = jax.eval_shape(fitted, self.learner, self.key, *some, None)
         n, rows = len(self.y) + 1, len(some[1])
         # All labels of a test point share its inputs.
         inputs, preds = (n * (_count(v) // rows) for v in (some[0], preds))
@@ -210,15 +203,6 @@ def _p_values(refits, cp, x_new, y, u, test_weights):
     return refits.at_each(cp, one, x_new, y, u, weights, num_fits=1)
 
 
-@jit
-def _refit(learner, key, x, y, weights):
-    """Returns parameters, and predictions for the rows that were fitted."""
-    ones = jnp.ones(len(y))
-    weights = ones if weights is None else weights.astype(ones.dtype)
-    params = learner.fit(jax.random.clone(key), x, y, weights)
-    return params, learner.predict(params, x)
-
-
 def _check_score(score):
     """Raises ValueError for a score whose labels are not refitted one by one."""
     if inputs.is_inclusive(score):
@@ -235,7 +219,7 @@ def _num_labels(key, learner, score, x, y, mask):
         x, y = _some_rows(x, y)
         mask = None
     with checking.traceable(learner):
-        preds = _refit(learner, key, x, y, mask)[1]
+        preds = fitted(learner, key, x, y, mask)[1]
     if inputs.is_randomized(score) and isinstance(preds, Array):
         kind = type(score).__name__
         raise ValueError(
@@ -255,11 +239,7 @@ def _num_labels(key, learner, score, x, y, mask):
 
 def _check_preds(score, x, preds, mask):
     """Raises ValueError for predictions that the score does not take."""
-    try:
-        _checks.check_not_nan("predictions of the learner", preds, mask)
-    except ValueError:
-        _checks.check_not_nan("x", x, mask)
-        raise
+    checking.check_predictions(preds, x, mask)
     inputs.check(score, preds, None, mask)
 
 

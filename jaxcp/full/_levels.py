@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
@@ -20,7 +18,7 @@ from jaxcp.quantiles.levels import (
     ranks,
     split_alpha,
 )
-from jaxcp.typing import ArrayLike, PyTree
+from jaxcp.typing import ArrayLike
 
 
 class Levels:
@@ -93,20 +91,3 @@ def shares_of(alpha: ArrayLike, components: tuple[int, ...] = ()) -> Any:
 def count_of(num_rows: int, mask: Array | None) -> Any:
     """Returns how many rows count."""
     return num_rows if mask is None else count_true(mask)
-
-
-@jax.jit
-def filled(rows: PyTree, mask: Array | None) -> PyTree:
-    """Returns rows with one that counts in the place of those off the mask.
-
-    What padding holds, such as NaN, would be NaN times a weight of 0 too.
-    """
-    if mask is None or not len(mask):
-        return rows
-    one = jnp.argmax(mask)
-
-    def fill(v):
-        counts = mask.reshape(-1, *(1,) * (v.ndim - 1))
-        return jnp.where(counts, v, v[one])
-
-    return jax.tree.map(fill, rows)

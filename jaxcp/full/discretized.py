@@ -155,7 +155,8 @@ class DiscretizedConformal(Levels):
             test_weights=weights_for(self.weights, test_weights),
             u=_checks.uniforms(u),
         )
-        _cell_checks.check_like_rows(self.x, x_new)
+        shapes = _checks.shapes_of_rows(self.x)
+        _checks.check_like_rows("x_new", x_new, shapes)
         return x_new, y, test_weights, u
 
 

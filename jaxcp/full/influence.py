@@ -11,7 +11,8 @@ from jaxcp._numbers import as_float
 from jaxcp._pytree import pytree, static
 from jaxcp.full import _influence
 from jaxcp.full._grids import as_grid
-from jaxcp.full._levels import count_of, filled, shares_of
+from jaxcp.full._levels import count_of, shares_of
+from jaxcp.full._refits import filled
 from jaxcp.learners import checking
 from jaxcp.learners.general import GradientLearner, check_learner
 from jaxcp.quantiles.levels import ranks
@@ -198,7 +199,7 @@ def influence_conformal(
     x, y = filled((x, _targets(y, num_labels, grid, mask)), mask)
     with checking.traceable(learner):
         fit = _influence.influence(key, learner, x, y, mask, damping, deleted)
-    _check_losses(fit, x, mask)
+    checking.check_predictions(fit.losses, x, mask, "losses")
     return InfluenceConformal(fit, grid, mask, num_labels, batch_size)
 
 
@@ -211,15 +212,6 @@ def _check_learner(learner):
             f"{type(learner).__name__}; discretized_conformal refits any learner, "
             "full_conformal any of labels"
         )
-
-
-def _check_losses(fit, x, mask):
-    """Raises ValueError for losses that are NaN, or inputs that cause them."""
-    try:
-        _checks.check_not_nan("losses of the learner", fit.losses, mask)
-    except ValueError:
-        _checks.check_not_nan("x", x, mask)
-        raise
 
 
 def _candidates(num_labels, grid):

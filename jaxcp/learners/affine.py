@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from jaxcp import _checks
 from jaxcp._arrays import is_concrete
 from jaxcp._batching import map_blocks
 from jaxcp._numbers import as_float, at_least_single
@@ -114,7 +115,8 @@ class Affine:
     def augmented(self, prepared: AffineRows, x_new: PyTree) -> Augmented:
         """Returns two refits for each test point as functions of its target."""
         rows, key = prepared, jax.random.key(0) if self.key is None else self.key
-        _check_like_rows(rows.x, x_new)
+        shapes = _checks.shapes_of_rows(rows.x)
+        _checks.check_like_rows("x_new", x_new, shapes)
 
         def one(x_row):
             x = _with_row(rows.x, x_row)
@@ -194,15 +196,6 @@ def _where(mask, values):
     """Returns rows on the mask, and zeros."""
     mask = mask.reshape(-1, *(1,) * (values.ndim - 1))
     return jnp.where(mask, values, jnp.zeros((), values.dtype))
-
-
-def _check_like_rows(x, x_new):
-    """Raises ValueError for inputs of other shapes than those of the rows."""
-    shapes = [jax.tree.map(lambda v: v.shape[1:], tree) for tree in (x, x_new)]
-    if shapes[0] != shapes[1]:
-        raise ValueError(
-            f"expected x_new with rows of shape {shapes[0]} like x, got {shapes[1]}"
-        )
 
 
 def _with_row(x, row):

@@ -150,6 +150,17 @@ def _once(verify, learner, x, y, key):
         _PASSED.popitem(last=False)
 
 
+def check_predictions(
+    preds: PyTree, x: PyTree, mask: Array | None, name: str = "predictions"
+) -> None:
+    """Raises ValueError for predictions that are NaN, or inputs that cause them."""
+    try:
+        _checks.check_not_nan(f"{name} of the learner", preds, mask)
+    except ValueError:
+        _checks.check_not_nan("x", x)
+        raise
+
+
 def traceable(learner: Learner) -> AbstractContextManager[None]:
     """Raises ValueError, inside of this context, for a learner that is not of jax."""
     return explained(
