@@ -17,6 +17,7 @@ from jaxcp import (
     plotting,
     pvalues,
     resampling,
+    risk,
     scores,
     sets,
     simulation,
@@ -92,10 +93,10 @@ __all__ = [
     "enbpi", "full_conformal", "grouped_conformal_quantile", "influence_conformal",
     "jackknife_plus", "jackknife_plus_after_bootstrap", "kth_smallest", "learners",
     "load", "metrics", "online", "outliers", "plotting", "pvalues", "pytree",
-    "resampling", "save", "scores", "sets", "sharded_conformal_quantile", "simulate",
-    "simulation", "soft_conformal_quantile", "split_conformal", "split_conformal_fit",
-    "static", "training", "typing", "uniforms", "volume", "weighted_conformal_quantile",
-    "weighted_select",
+    "resampling", "risk", "save", "scores", "sets", "sharded_conformal_quantile",
+    "simulate", "simulation", "soft_conformal_quantile", "split_conformal",
+    "split_conformal_fit", "static", "training", "typing", "uniforms", "volume",
+    "weighted_conformal_quantile", "weighted_select",
 ]
 # fmt: on
 

@@ -33,6 +33,7 @@ METHODS = {
     "online",
     "outliers",
     "pvalues",
+    "risk",
     "scores",
     "training",
 }
