@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from jaxcp.risk.levels import critical_count, hoeffding_bentkus_level
+from jaxcp.risk.calibrating import calibrate_risk
+from jaxcp.risk.control import RiskCalibration
 
 __all__ = [
-    "critical_count",
-    "hoeffding_bentkus_level",
+    "RiskCalibration",
+    "calibrate_risk",
 ]
 __dir__ = __all__.copy
