@@ -2,5 +2,21 @@
 
 from __future__ import annotations
 
-__all__: list[str] = []
+from jaxcp.risk.losses import (
+    best_match,
+    false_discovery_rate,
+    false_negative_rate,
+    false_positive_count,
+    miscoverage,
+    shortfall,
+)
+
+__all__ = [
+    "best_match",
+    "false_discovery_rate",
+    "false_negative_rate",
+    "false_positive_count",
+    "miscoverage",
+    "shortfall",
+]
 __dir__ = __all__.copy
