@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from jaxcp.risk.calibrating import calibrate_risk
+from jaxcp.risk.control import RiskCalibration
 from jaxcp.risk.losses import (
     best_match,
     false_discovery_rate,
@@ -12,7 +14,9 @@ from jaxcp.risk.losses import (
 )
 
 __all__ = [
+    "RiskCalibration",
     "best_match",
+    "calibrate_risk",
     "false_discovery_rate",
     "false_negative_rate",
     "false_positive_count",
