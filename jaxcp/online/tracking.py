@@ -67,7 +67,7 @@ class PID(Stream):
 
     Assumption:
       Scores in [0, b] for quantile tracking; nothing else about data and predictions. A
-      loss is at least alpha at thresholds below 0, at most alpha at those of b and more.
+      loss is at least alpha at thresholds below 0, and at most alpha from b on.
 
     Cost:
       O(1) time for a step, and that of the scorecaster: no window of scores.
