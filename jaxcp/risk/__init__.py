@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
-from jaxcp.risk.levels import critical_count, hoeffding_bentkus_level
+from jaxcp.risk.calibrating import calibrate_risk
+from jaxcp.risk.control import RiskCalibration
+from jaxcp.risk.losses import (
+    best_match,
+    false_discovery_rate,
+    false_negative_rate,
+    false_positive_count,
+    miscoverage,
+    shortfall,
+)
 
 __all__ = [
-    "critical_count",
-    "hoeffding_bentkus_level",
+    "RiskCalibration",
+    "best_match",
+    "calibrate_risk",
+    "false_discovery_rate",
+    "false_negative_rate",
+    "false_positive_count",
+    "miscoverage",
+    "shortfall",
 ]
 __dir__ = __all__.copy

@@ -1,0 +1,318 @@
+"""Calibration that keeps the mean of any loss at alpha."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from jaxcp import _checks, _named
+from jaxcp._batching import map_evenly
+from jaxcp._counting import count_groups, count_true
+from jaxcp._numbers import as_float, over_shards
+from jaxcp._pytree import pytree, static
+from jaxcp._tracing import jit
+from jaxcp.calibration._rows import RowShapes, weight_for, weights_for
+from jaxcp.calibration._thresholds import Thresholds
+from jaxcp.quantiles.levels import alpha_as_float, as_delta
+from jaxcp.risk._budgets import as_levels, expected_budget, sure_budget
+from jaxcp.risk._rows import Rows
+from jaxcp.risk._solving import threshold_of
+from jaxcp.typing import AnySet, ArrayLike, AxisName, PyTree, Score
+
+_NUMBERS = 2**19  # of predictions that are gone through for test weights at a time
+
+
+@pytree
+class RiskCalibration(Thresholds):
+    """Losses of calibration rows, ready for sets whose mean loss is at most alpha.
+
+    Args:
+      score: The score: sets are `score.invert(pred, q)`.
+      preds: Predictions of the calibration set, leading axis n.
+      y: Targets of the losses, leading axis n.
+      losses: The losses, one or more.
+      tails: What each loss is to stay within, or None for its mean.
+      mask: True where a row counts, shape (n,), or None.
+      weights: Weights >= 0 of the calibration set, shape (n,), or None.
+      groups: Group of each row in 0, ..., num_groups - 1, shape (n,), or None.
+      grid: Thresholds to choose from, increasing, shape (t,), or None for all floats.
+      bounds: The largest value of each loss.
+      counted: Whether each loss is a flag, or how often it is beyond its tail.
+      several: Whether the losses came as a tuple.
+      monotone: Whether losses nowhere rise with the threshold.
+      num_groups: Number of groups g, or None.
+      row_shapes: Shapes of one prediction, which later ones must have, or None.
+      classes: Names of the labels of the sets, or None.
+      group_names: Names of the groups, or None.
+
+    Guarantee:
+      That of `calibrate_risk`.
+
+    Assumption:
+      That of `calibrate_risk`.
+
+    Cost:
+      That of `calibrate_risk`.
+
+    See also:
+      risk.calibrate_risk, Calibration, save
+    """
+
+    score: Score
+    preds: PyTree
+    y: PyTree
+    losses: tuple[Any, ...]
+    tails: tuple[Any, ...]
+    mask: Array | None = None
+    weights: Array | None = None
+    groups: Array | None = None
+    grid: Array | None = None
+    bounds: tuple[float, ...] = static(default=(1.0,))
+    counted: tuple[bool, ...] = static(default=(False,))
+    several: bool = static(default=False)
+    monotone: bool = static(default=True)
+    num_groups: int | None = static(default=None)
+    row_shapes: RowShapes | None = static(default=None)
+    classes: tuple[Hashable, ...] | None = static(default=None)
+    group_names: tuple[Hashable, ...] | None = static(default=None)
+
+    def __post_init__(self) -> None:
+        _named.keep_names(self, "classes", "group_names")
+
+    def quantile(
+        self,
+        alpha: ArrayLike,
+        *,
+        delta: Any = None,
+        test_weight: ArrayLike | None = None,
+        axis_name: AxisName = None,
+    ) -> Array:
+        """Returns the least threshold that keeps the risk at alpha.
+
+        Args:
+          alpha: Level of the risk in (0, bound), shape (); (g,) with one for each
+            group, or a tuple of one for each loss. Numbers are read as decimals.
+          delta: Probability of a bad calibration set, a number in (0, 1). None for a
+            risk that is alpha on average over calibration sets.
+          test_weight: Weight of the test point, shape (), for calibrations with
+            weights. Defaults to 1.
+          axis_name: Mapped axis over which the rows are sharded.
+
+        Returns:
+          Threshold, shape () or (g,), in units of the score: -inf where the smallest
+          set will do, +inf where nothing will. Its gradient is that of the scores at
+          which losses fall there, or of the root of a smooth loss.
+
+        Raises:
+          ValueError: if a number `alpha` is outside (0, bound), or `delta` comes with
+            weights, traced rows or a traced alpha.
+
+        Guarantee:
+          That of `calibrate_risk`.
+
+        Cost:
+          That of `calibrate_risk`. New values of alpha compile nothing.
+
+        References:
+          Bates, Angelopoulos, Lei, Malik, Jordan, Distribution-Free, Risk-Controlling
+          Prediction Sets, Journal of the ACM, 2021.
+
+        Example:
+          >>> from jaxcp import risk, scores
+          >>> y = jnp.arange(1.0, 10.0)
+          >>> loss = risk.miscoverage
+          >>> cp = risk.calibrate_risk(loss, scores.Absolute(), jnp.zeros(9), y)
+          >>> cp.quantile(0.2)
+          Array(8., dtype=float32)
+        """
+        self._check()
+        context = weight_for(self.weights, test_weight)
+        rank = self.rank(alpha, delta, axis_name)
+        return _quantile(self, rank, context, axis_name=axis_name)
+
+    def __call__(
+        self,
+        preds: PyTree,
+        alpha: ArrayLike,
+        *,
+        delta: Any = None,
+        groups: ArrayLike | None = None,
+        test_weights: ArrayLike | None = None,
+    ) -> AnySet:
+        """Returns the prediction sets of new predictions.
+
+        Args:
+          preds: Predictions, a pytree with leading axis m, as at calibration.
+          alpha: Level of the risk, as for `quantile`.
+          delta: Probability of a bad calibration set, as for `quantile`.
+          groups: Group of each test point, int or by name, shape (m,), for calibrations
+            with groups.
+          test_weights: Weight of each test point, shape (m,), for calibrations with
+            weights. Defaults to 1.
+
+        Returns:
+          Sets with leading axis m, of the kind of the score.
+
+        Raises:
+          ValueError: as `quantile`, and if predictions are NaN or of other shapes than
+            at calibration, or a group is missing or out of range.
+
+        Guarantee:
+          That of `calibrate_risk`; with groups in each of them.
+
+        Assumption:
+          That of `calibrate_risk`.
+
+        Cost:
+          One threshold; with `test_weights` one for each point.
+
+        Example:
+          >>> from jaxcp import risk, scores
+          >>> y = jnp.arange(1.0, 10.0)
+          >>> loss = risk.miscoverage
+          >>> cp = risk.calibrate_risk(loss, scores.Absolute(), jnp.zeros(9), y)
+          >>> cp(jnp.zeros(1), alpha=0.2).upper
+          Array([8.], dtype=float32)
+        """
+        context = {"test_weights": weights_for(self.weights, test_weights)}
+        if self.num_groups is not None or groups is not None:
+            context["groups"] = self._groups_of(groups)
+        return self._sets_at(preds, alpha, context, delta=delta)
+
+    def risk(self, q: ArrayLike) -> Array:
+        """Returns the mean loss of the calibration rows at a threshold.
+
+        Args:
+          q: Threshold, shape (), or (g,) with one for each group.
+
+        Returns:
+          Mean loss, shape (); (g,) for groups, and (r,) or (r, g) for several losses.
+          NaN where there is no row.
+
+        Raises:
+          ValueError: if `q` has another shape.
+
+        Example:
+          >>> from jaxcp import risk, scores
+          >>> y, loss = jnp.arange(1.0, 6.0), risk.miscoverage
+          >>> cp = risk.calibrate_risk(loss, scores.Absolute(), jnp.zeros(5), y)
+          >>> cp.risk(4.0)
+          Array(0.2, dtype=float32)
+        """
+        q = jnp.asarray(q)
+        shapes = {(), () if self.num_groups is None else (self.num_groups,)}
+        if q.shape not in shapes:
+            expected = " or ".join(map(str, sorted(shapes)))
+            raise ValueError(f"expected q of shape {expected}, got {q.shape}")
+        risks = _risk(self, as_float(q))
+        return risks if self.several else risks[0]
+
+    def rank(
+        self, alpha: ArrayLike, delta: Any = None, axis_name: AxisName = None
+    ) -> tuple[Array | np.ndarray, ...]:
+        """Returns what the losses may sum to, one or (g,) for each loss.
+
+        With weights the level of each, in shares of its bound.
+        """
+        tops = self._tops
+        alphas = as_levels(alpha, tops, self.several, self.num_groups)
+        if self.weights is not None:
+            if delta is not None:
+                raise ValueError(
+                    "expected delta=None with weights, for which no bound is known, "
+                    f"got {delta}"
+                )
+            return tuple(map(alpha_as_float, alphas))
+        count = self._count(axis_name)
+        budgets = zip(alphas, tops, self.counted, strict=True)
+        if delta is None:
+            return tuple(expected_budget(count, *v) for v in budgets)
+        delta = as_delta(delta)
+        return tuple(sure_budget(count, *v, delta) for v in budgets)
+
+    def threshold(
+        self,
+        rank: tuple[Array, ...],
+        groups: Array | None = None,
+        test_weights: Array | None = None,
+        axis_name: AxisName = None,
+    ) -> Array:
+        """Returns the threshold of all test points, or of one; (g,) for groups."""
+        found = [
+            threshold_of(rows, budget, test_weights, axis_name)
+            for rows, budget in zip(self.risks(), rank, strict=True)
+        ]
+        q = jnp.max(jnp.stack(found), axis=0) if len(found) > 1 else found[0]
+        return q if groups is None else self._of_group(q, groups)
+
+    def risks(self) -> list[Rows]:
+        """Returns the rows of each loss."""
+        mass = self.mask if self.weights is None else self.weights
+        shared = self.preds, self.y, mass, self.groups, self.grid, None
+        own = zip(self.losses, self.tails, self._tops, strict=True)
+        return [
+            Rows(self.score, loss, *shared, tail, top, self.num_groups, self.monotone)
+            for loss, tail, top in own
+        ]
+
+    @property
+    def _tops(self):
+        """What each loss is at most: 1 for those that are counted."""
+        pairs = zip(self.bounds, self.tails, strict=True)
+        return tuple(b if tail is None else 1.0 for b, tail in pairs)
+
+    def _count(self, axis_name):
+        """Returns how many rows count, of all shards, () or (g,)."""
+        if self.groups is not None and self.num_groups is not None:
+            count = count_groups(self.groups, self.num_groups, self.mask)
+        elif self.mask is not None:
+            count = count_true(self.mask)
+        else:
+            count = len(jax.tree.leaves(self.preds)[0])
+        return over_shards(lax.psum, count, axis_name)
+
+    def _thresholds(self, rank, context):
+        groups, weights = context.get("groups"), context.get("test_weights")
+        if weights is None:
+            return self._of_group(self.threshold(rank), groups)
+        numbers = sum(v.size for v in jax.tree.leaves(self.preds))
+        one = lambda row: self.threshold(rank, **row)  # noqa: E731
+        return map_evenly(one, context, at_a_time=max(_NUMBERS // (numbers + 1), 1))
+
+    def _of_group(self, q, groups):
+        """Returns the thresholds of groups, +inf for those out of range."""
+        groups = groups.astype(int)
+        inside = (groups >= 0) & (groups < self.num_groups)
+        return jnp.where(inside, q[jnp.where(inside, groups, 0)], jnp.inf)
+
+    def _groups_of(self, groups):
+        if self.num_groups is None:
+            raise ValueError("expected groups only of a calibration with groups")
+        if groups is None:
+            raise ValueError("expected the group of each test point, got groups=None")
+        if self.group_names is not None:
+            groups = _named.group_codes(self.group_names, groups)
+        return _checks.groups(groups, self.num_groups)
+
+    def _check_one_alpha(self, alpha):
+        """Allows one alpha for each loss or group: `rank` checks the shape."""
+
+
+@jit(static_argnames="axis_name")
+def _quantile(held, rank, context, axis_name):
+    return held.threshold(rank, **context, axis_name=axis_name)
+
+
+@jit
+def _risk(held, q):
+    found = []
+    for rows in held.risks():
+        losses = as_float(rows.losses(rows.of_rows(q) if q.ndim else q))
+        count = rows.sums(jnp.ones_like(losses))
+        found.append(rows.sums(losses) / count)
+    return jnp.stack(found)
