@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from jaxcp.risk.calibrating import calibrate_risk
 from jaxcp.risk.control import RiskCalibration
+from jaxcp.risk.levels import critical_count, hoeffding_bentkus_level
 from jaxcp.risk.losses import (
     best_match,
     false_discovery_rate,
@@ -17,9 +18,11 @@ __all__ = [
     "RiskCalibration",
     "best_match",
     "calibrate_risk",
+    "critical_count",
     "false_discovery_rate",
     "false_negative_rate",
     "false_positive_count",
+    "hoeffding_bentkus_level",
     "miscoverage",
     "shortfall",
 ]
