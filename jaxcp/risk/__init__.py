@@ -19,6 +19,8 @@ __all__ = [
     "RiskCalibration",
     "best_match",
     "calibrate_risk",
+    "cdf_bounds",
+    "conditional_value_at_risk",
     "critical_count",
     "false_discovery_rate",
     "false_negative_rate",
@@ -28,5 +30,6 @@ __all__ = [
     "p_value",
     "shortfall",
     "upper_bound",
+    "value_at_risk",
 ]
 __dir__ = __all__.copy
