@@ -374,6 +374,7 @@ BAD = {
         ),
         "expected grid with monotone=False",
     ),
+    "names": (dict(classes=["a", "b"]), "classes with 3 names"),
     "weights": (dict(weights=[1, 1, 1, -1]), "weights >= 0"),
     "groups": (dict(groups=[0, 1, 2, 3], num_groups=3), "groups in 0, ..., 2"),
 }
