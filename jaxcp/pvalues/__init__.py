@@ -1,5 +1,11 @@
 """p-values: one after the other, tested together, and bets against them."""
 
+from jaxcp.pvalues.familywise import (
+    bonferroni,
+    fixed_sequence,
+    graphical,
+    holm,
+)
 from jaxcp.pvalues.martingales import (
     MixtureMartingale,
     PowerMartingale,
@@ -20,7 +26,11 @@ __all__ = [
     "SimpleJumper",
     "alarm_level",
     "benjamini_hochberg",
+    "bonferroni",
     "fisher_test",
+    "fixed_sequence",
+    "graphical",
+    "holm",
     "sequential_p_values",
     "simes_test",
     "storey_benjamini_hochberg",
