@@ -156,7 +156,9 @@ def _mean(risk: Any, where: Any) -> Array:
 
 def _relative(alphas):
     """Returns what each risk is divided by: nothing if there is one."""
-    return jnp.stack([jnp.asarray(1.0 if len(alphas) == 1 else float_of(a)) for a in alphas])
+    return jnp.stack(
+        [jnp.asarray(1.0 if len(alphas) == 1 else float_of(a)) for a in alphas]
+    )
 
 
 @jax.jit
