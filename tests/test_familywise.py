@@ -60,8 +60,8 @@ def test_nan_is_one_and_holm_finds_all_that_bonferroni_does():
 
 def test_budgets_that_are_met_exactly_count():
     """p = delta / g, and the levels of Holm's steps, at decimals that round badly."""
-    for g in (3, 7, 49):
-        for delta in (0.05, 0.1, 0.3):
+    for g in (3, 49):
+        for delta in (0.05, 0.3):
             levels = jnp.asarray(delta / np.arange(g, 0, -1), float)
             assert bonferroni(jnp.full(g, levels[0]), delta).all()
             assert holm(levels, delta).all()

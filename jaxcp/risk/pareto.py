@@ -167,8 +167,8 @@ def _front(objectives):
     values = jnp.where(known[:, None], objectives, jnp.inf)
 
     def is_beaten(mine):
-        beats = jnp.all(values <= mine, axis=1) & jnp.any(values < mine, axis=1)
-        return jnp.any(beats)
+        lower = jnp.any(values < mine[None], axis=1)
+        return jnp.any(lower & jnp.all(values <= mine[None], axis=1))
 
     return known & ~jax.vmap(is_beaten)(values)
 
