@@ -1,4 +1,4 @@
-"""Bonferroni, Holm, fixed sequences and graphs: exact, and false with probability delta."""
+"""Bonferroni, Holm, fixed sequences and graphs: exact, and rarely false."""
 
 from pathlib import Path
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from jaxcp.risk.bounds import p_value, upper_bound
+from jaxcp.risk.counting import Counts
 from jaxcp.risk.levels import critical_count, hoeffding_bentkus_level
 from jaxcp.risk.pareto import pareto_front, pareto_test
 from jaxcp.risk.selective import selective_threshold
-from jaxcp.risk.testing import Counts, best, learn_then_test
+from jaxcp.risk.testing import best, learn_then_test
 
 __all__ = [
     "Counts",

@@ -13,7 +13,7 @@ from jaxcp._arrays import as_array
 from jaxcp._numbers import as_float, at_least_single, quotient
 from jaxcp.pvalues.familywise import fixed_sequence
 from jaxcp.risk import bounds
-from jaxcp.risk.testing import Counts, as_risks, float_of, one_each, risk_p_values
+from jaxcp.risk.counting import Counts, as_risks, float_of, one_each, risk_p_values
 from jaxcp.typing import ArrayLike
 
 
@@ -144,7 +144,7 @@ def _objectives(risks, costs):
 def _mean(risk: Any, where: Any) -> Array:
     """Returns the mean loss of each setting over its rows; NaN without rows."""
     if isinstance(risk, Counts):
-        return quotient(risk.errors, risk.trials)
+        return quotient(jnp.asarray(risk.errors), jnp.asarray(risk.trials))
     losses = at_least_single(as_float(risk))
     counts = jnp.ones_like(losses, bool)
     if where is not None:
