@@ -64,7 +64,7 @@ def as_risks(name: str, losses: Any) -> tuple[tuple[Array | Counts, ...], int]:
 def risk_p_values(
     risks: tuple[Array | Counts, ...],
     alpha: Any,
-    delta: ArrayLike,
+    delta: Any,
     p_value: bounds.Method | None,
     where: Any,
     bound: Any,
@@ -119,7 +119,7 @@ def _check_counts(counts):
 
 
 def _settings(risk: Any) -> int:
-    return len(risk.errors) if isinstance(risk, Counts) else risk.shape[1]
+    return jnp.shape(risk.errors)[0] if isinstance(risk, Counts) else risk.shape[1]
 
 
 def check_settings(g: int) -> None:
@@ -129,22 +129,25 @@ def check_settings(g: int) -> None:
 
 
 def _p_values(risk, alpha, where, bound, p_value, delta):
-    counted = isinstance(risk, Counts)
-    if p_value is None:
-        whole = counted or not jnp.issubdtype(risk.dtype, jnp.floating)
-        unit = counted or (is_concrete(bound) and bound == 1)
-        errors = not counted and risk.dtype == bool
-        p_value = "binomial" if whole and (unit or errors) else "hoeffding_bentkus"
-    if counted:
-        if p_value != "binomial" or where is not None or np.any(bound != 1):
+    """Returns the p-values of one risk, (g,)."""
+    if isinstance(risk, Counts):
+        if p_value not in (None, "binomial") or where is not None or np.any(bound != 1):
             raise ValueError("expected counts without p_value, where and bound")
         return _of_counts(risk, alpha)
-    known = is_concrete(risk, where, alpha)
-    if p_value == "binomial" and known:
+    method = p_value or _default(risk, bound)
+    if method == "binomial" and is_concrete(risk, where, alpha):
         return _of_counts(_counted(risk, where, bound), alpha)
     return bounds.p_value(
-        risk, alpha, method=p_value, delta=delta, where=where, bound=bound
+        risk, alpha, method=method, delta=delta, where=where, bound=bound
     )
+
+
+def _default(losses: Array, bound: Any) -> bounds.Method:
+    """Returns the exact law for errors, else what holds in any order of the rows."""
+    whole = not jnp.issubdtype(losses.dtype, jnp.floating)
+    unit = is_concrete(bound) and bound == 1
+    errors = losses.dtype == bool or (whole and unit)
+    return "binomial" if errors else "hoeffding_bentkus"
 
 
 def _counted(losses, where, bound):

@@ -111,7 +111,7 @@ def pareto_test(
       risk.learn_then_test, risk.pareto_front, risk.best, pvalues.fixed_sequence
 
     Example:
-      >>> errors = jnp.arange(200)[:, None] % jnp.array([50, 25, 5]) == 0
+      >>> errors = jnp.arange(200)[:, None] % jnp.array([[50, 25, 5]]) == 0
       >>> cost = jnp.array([3.0, 2.0, 1.0])
       >>> pareto_test(errors[:100], errors[100:], cost, alpha=0.1, delta=0.1)
       Array([ True,  True, False], dtype=bool)

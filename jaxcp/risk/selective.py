@@ -87,7 +87,7 @@ def selective_threshold(
       ...     confidence, correct, alpha=0.05, delta=0.1, grid=grid, starts=(1,)
       ... )
       >>> round(threshold.item(), 2), valid.tolist()
-      (0.7, [False, True, True, True, False])
+      (0.8, [False, True, True, False, False])
     """
     right = _checks.required(_checks.vector(correct))
     level = _checks.required(_checks.vector(confidence))

@@ -84,7 +84,7 @@ def learn_then_test(
       risk.best, risk.pareto_test, risk.selective_threshold, risk.p_value, pvalues.holm
 
     Example:
-      >>> errors = jnp.arange(200)[:, None] < jnp.array([2, 8, 30])
+      >>> errors = jnp.arange(200)[:, None] < jnp.array([[2, 8, 30]])
       >>> learn_then_test(errors, alpha=0.1, delta=0.1)
       Array([ True,  True, False], dtype=bool)
       >>> learn_then_test(Counts([2, 8, 0], [200, 40, 0]), alpha=0.1, delta=0.1)
