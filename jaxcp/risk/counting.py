@@ -119,7 +119,7 @@ def _check_counts(counts):
 
 
 def _settings(risk: Any) -> int:
-    return jnp.shape(risk.errors)[0] if isinstance(risk, Counts) else risk.shape[1]
+    return len(jnp.asarray(risk[0])) if isinstance(risk, Counts) else risk.shape[1]
 
 
 def check_settings(g: int) -> None:
