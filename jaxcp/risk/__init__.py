@@ -16,7 +16,9 @@ from jaxcp.risk.losses import (
 )
 
 __all__ = [
+    "Counts",
     "RiskCalibration",
+    "best",
     "best_match",
     "calibrate_risk",
     "cdf_bounds",
@@ -26,8 +28,12 @@ __all__ = [
     "false_negative_rate",
     "false_positive_count",
     "hoeffding_bentkus_level",
+    "learn_then_test",
     "miscoverage",
     "p_value",
+    "pareto_front",
+    "pareto_test",
+    "selective_threshold",
     "shortfall",
     "upper_bound",
     "value_at_risk",
