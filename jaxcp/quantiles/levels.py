@@ -20,6 +20,7 @@ from jaxcp.typing import ArrayLike
 Alpha = Array | np.ndarray  # a jax array of floats, or a numpy array of Fractions
 _DIGITS = 6  # of a decimal that a float is taken for, within rounding
 _FOR_ALPHA = "; 0.1 is for sets that cover 90 %"
+_SMALLEST = Fraction(1, 10**300)  # delta: smaller tails leave the range of floats
 
 
 def as_alpha(alpha: Any) -> Alpha:
@@ -38,6 +39,25 @@ def as_alpha(alpha: Any) -> Alpha:
     exact = np.empty(values.shape, object)
     for index in np.ndindex(values.shape):
         exact[index] = _as_fraction(values[index])
+    return exact
+
+
+def as_delta(delta: Any) -> Fraction:
+    """Returns the probability of a bad calibration set, read exactly like alpha.
+
+    One number with a known value in (0, 1), at least 1e-300.
+    """
+    if isinstance(delta, Array):
+        raise ValueError(
+            "expected delta as a number, got a jax array; ranks that hold with "
+            "probability 1 - delta are integers, found on the host: write delta=0.05"
+        )
+    if np.ndim(delta):
+        raise ValueError(f"expected delta of shape (), got {np.shape(delta)}")
+    value = delta.item() if isinstance(delta, np.ndarray) else delta
+    exact = _as_fraction(value, "delta", "; 0.05 is for 95 % of calibration sets")
+    if exact < _SMALLEST:
+        raise ValueError(f"expected delta of at least 1e-300, got {delta}")
     return exact
 
 
@@ -171,13 +191,14 @@ def rank_at_any_alpha(count: Array, alpha: Array) -> Array:
     return count + 1 - floor.astype(count.dtype)
 
 
-def _as_fraction(value):
+def _as_fraction(value, name="alpha", cure=_FOR_ALPHA):
     if isinstance(value, bool | np.bool_) or not isinstance(value, Real | Decimal):
-        raise ValueError(f"expected alpha as numbers, got {type(value).__name__}")
+        plural = "numbers" if name == "alpha" else "a number"
+        raise ValueError(f"expected {name} as {plural}, got {type(value).__name__}")
     finite = np.isfinite(float(value))
     exact = _decimal(value) if finite else Fraction(-1)  # type: ignore[arg-type]
     if not 0 < exact < 1:
-        raise ValueError(f"expected alpha in (0, 1), got {value}{_FOR_ALPHA}")
+        raise ValueError(f"expected {name} in (0, 1), got {value}{cure}")
     return exact
 
 

@@ -2,5 +2,10 @@
 
 from __future__ import annotations
 
-__all__: list[str] = []
+from jaxcp.risk.levels import critical_count, hoeffding_bentkus_level
+
+__all__ = [
+    "critical_count",
+    "hoeffding_bentkus_level",
+]
 __dir__ = __all__.copy
