@@ -211,7 +211,7 @@ def ltt_lines(data: Images, key: Array, num_splits: int = NUM_TESTED) -> list[di
             lines.append(
                 {"procedure": name, "alpha": alpha}
                 | {"median FDR": float(np.median(values["risk"])), "published": theirs}
-                | {"above alpha": above, "at most": DELTA}
+                | {"above alpha": above}
                 | {"labels": float(np.median(values["size"]))}
                 | {"threshold": float(np.median(values["t"]))}
             )

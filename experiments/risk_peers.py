@@ -57,7 +57,7 @@ def coco_lines(data: Images, num_splits: int = 3) -> list[dict]:
 
 
 def fitted(case: dict):
-    """Returns a logistic regression of one case, with 2000 new rows and their labels."""
+    """Returns a logistic regression of one case, and 2000 new rows with labels."""
     from sklearn.datasets import make_classification
     from sklearn.linear_model import LogisticRegression
 

@@ -3,9 +3,23 @@
 from __future__ import annotations
 
 from jaxcp.risk.levels import critical_count, hoeffding_bentkus_level
+from jaxcp.risk.losses import (
+    best_match,
+    false_discovery_rate,
+    false_negative_rate,
+    false_positive_count,
+    miscoverage,
+    shortfall,
+)
 
 __all__ = [
+    "best_match",
     "critical_count",
+    "false_discovery_rate",
+    "false_negative_rate",
+    "false_positive_count",
     "hoeffding_bentkus_level",
+    "miscoverage",
+    "shortfall",
 ]
 __dir__ = __all__.copy
