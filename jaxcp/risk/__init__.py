@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from jaxcp.risk.calibrating import calibrate_risk
+from jaxcp.risk.control import RiskCalibration
 from jaxcp.risk.levels import critical_count, hoeffding_bentkus_level
 from jaxcp.risk.losses import (
     best_match,
@@ -13,7 +15,9 @@ from jaxcp.risk.losses import (
 )
 
 __all__ = [
+    "RiskCalibration",
     "best_match",
+    "calibrate_risk",
     "critical_count",
     "false_discovery_rate",
     "false_negative_rate",
