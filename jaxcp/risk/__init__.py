@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from jaxcp.risk.bounds import p_value, upper_bound
 from jaxcp.risk.calibrating import calibrate_risk
 from jaxcp.risk.control import RiskCalibration
 from jaxcp.risk.levels import critical_count, hoeffding_bentkus_level
@@ -24,6 +25,8 @@ __all__ = [
     "false_positive_count",
     "hoeffding_bentkus_level",
     "miscoverage",
+    "p_value",
     "shortfall",
+    "upper_bound",
 ]
 __dir__ = __all__.copy
