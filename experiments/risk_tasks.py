@@ -20,7 +20,7 @@ from jaxcp import risk, scores
 
 MULTI, FNR = scores.MultiLabel(), risk.false_negative_rate
 DELTA, LEVELS = 0.1, (0.05, 0.1, 0.2)
-SHAPE, NUM_IMAGES, NUM_POPULATION, NUM_TRIALS = (32, 32), 200, 2000, 300
+SHAPE, NUM_IMAGES, NUM_POPULATION, NUM_TRIALS = (32, 32), 100, 1000, 300
 HALF = "pixels above 1/2"
 METHODS = {"CRC": None, f"RCPS, delta = {DELTA}": DELTA}
 NUM_ANSWERS, ERRORS = 1000, 0.1  # calibration rows, and the level of errors
@@ -57,45 +57,48 @@ def masks(key: Array, num: int, shape: tuple[int, int] = SHAPE) -> tuple[Array, 
     """
     key_truth, key_error, key_level = jax.random.split(key, 3)
     truth = fields(key_truth, num, shape, 4.0)
-    seen = 0.8 * truth + 0.6 * fields(key_error, num, shape, 3.0)
+    seen = 0.96 * truth + 0.28 * fields(key_error, num, shape, 2.0)
     level = 1 + 0.3 * jax.random.normal(key_level, (num, 1, 1))
     return jax.nn.sigmoid(4 * (seen - level)), truth > level
 
 
-def segmented(population, alpha: float, key: Array) -> dict:
-    """Returns the risk of the thresholds of one calibration set, and their masks' size.
-
-    Args:
-      population: Calibration of very many other images, whose mean loss is the risk.
-      alpha: Level of the risk.
-      key: Random key of the calibration images.
-    """
+def thresholds(key: Array) -> dict:
+    """Returns the threshold of each method and level, from fresh images."""
     cp = risk.calibrate_risk(FNR, MULTI, *masks(key, NUM_IMAGES))
-    qs = {name: cp.quantile(alpha, delta=delta) for name, delta in METHODS.items()}
-    qs |= {HALF: jnp.asarray(0.5)}
-    area = lambda q: jnp.mean(1 - population.preds <= q)  # noqa: E731
-    return {n: {"risk": population.risk(q), "area": area(q)} for n, q in qs.items()}
+    return {
+        (name, alpha): cp.quantile(alpha, delta=delta)
+        for name, delta in METHODS.items()
+        for alpha in LEVELS
+    } | {(HALF, 0.5): jnp.asarray(0.5)}
+
+
+@jax.jit
+def outcome(population: risk.RiskCalibration, qs: Array) -> tuple[Array, Array]:
+    """Returns the risk of each threshold, and the share of pixels that it keeps."""
+    share = lambda q: jnp.mean(1 - population.preds <= q)  # noqa: E731
+    return jax.lax.map(lambda q: (population.risk(q), share(q)), qs)
 
 
 def segmentation_lines(key: Array, num_trials: int = NUM_TRIALS) -> list[dict]:
-    """Returns a line for each method and level: the risk over calibration sets."""
+    """Returns a line for each method and level: the risk over calibration sets.
+
+    The risk of a threshold is the mean loss of very many other images.
+    """
     key_population, key_trials = jax.random.split(key)
     population = risk.calibrate_risk(FNR, MULTI, *masks(key_population, NUM_POPULATION))
+    found = jaxcp.simulate(thresholds, key_trials, num_trials)
     lines = []
-    for alpha in LEVELS:
-        trial = partial(segmented, population, alpha)
-        found = jaxcp.simulate(trial, key_trials, num_trials, batch_size=4)
-        for name, values in found.items():
-            risks = np.asarray(values["risk"], float)
-            bound = alpha if name == "CRC" else None
-            share = DELTA if METHODS.get(name) else None
-            lines.append(
-                {"method": name, "alpha": alpha, "n": NUM_IMAGES}
-                | {"risk": float(risks.mean()), "at most": bound}
-                | {"+-": float(risks.std() / len(risks) ** 0.5)}
-                | {"above alpha": float(np.mean(risks > alpha)), "share at most": share}
-                | {"share of pixels": float(np.mean(values["area"]))}
-            )
+    for (name, alpha), qs in found.items():
+        risks, shares = outcome(population, qs[:1] if name == HALF else qs)
+        risks, delta = np.asarray(risks, float), METHODS.get(name)
+        lines.append(
+            {"method": name, "alpha": None if name == HALF else alpha}
+            | {"n": NUM_IMAGES, "risk": float(risks.mean())}
+            | {"+-": float(risks.std() / len(risks) ** 0.5)}
+            | {"at most": alpha if name == "CRC" else None}
+            | {"above alpha": float(np.mean(risks > alpha)), "share at most": delta}
+            | {"share of pixels": float(np.mean(shares))}
+        )
     return lines
 
 
