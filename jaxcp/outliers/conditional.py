@@ -12,6 +12,7 @@ from jax import Array
 
 from jaxcp import _checks
 from jaxcp.pvalues.conformal import masses_from
+from jaxcp.quantiles._simes import log_simes_bounds
 from jaxcp.typing import ArrayLike
 
 
@@ -82,14 +83,7 @@ def _look_up(scores, test_scores, table):
 
 def _simes_bounds(n, delta):
     """Returns b_1, ..., b_n; b_(n+1-i) = 1 - (delta prod_(j<k) (i-j) / (n-j))^(1/k)."""
-    if n == 0:
-        return np.zeros(0)
-    k = max(n // 2, 1)
-    i = np.arange(n, k, -1.0)
-    # From i to i - 1 the product shrinks by (i - k) / i; it is 0 for i < k.
-    log_product = np.append(0.0, np.cumsum(np.log((i - k) / i)))
-    bounds = -np.expm1((math.log(delta) + log_product) / k)
-    return np.append(bounds, np.ones(k - 1))
+    return -np.expm1(log_simes_bounds(n, delta))
 
 
 def _dkw_bounds(n, delta):

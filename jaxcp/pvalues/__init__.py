@@ -1,5 +1,6 @@
 """p-values: one after the other, tested together, and bets against them."""
 
+from jaxcp.pvalues.evalues import e_benjamini_hochberg, e_values
 from jaxcp.pvalues.martingales import (
     MixtureMartingale,
     PowerMartingale,
@@ -11,8 +12,10 @@ from jaxcp.pvalues.multiple import (
     simes_test,
     storey_benjamini_hochberg,
 )
+from jaxcp.pvalues.selecting import selection_p_values
 from jaxcp.pvalues.sequential import sequential_p_values
 from jaxcp.pvalues.watching import alarm_level, watch
+from jaxcp.pvalues.weighted_selecting import weighted_selection
 
 __all__ = [
     "MixtureMartingale",
@@ -20,10 +23,14 @@ __all__ = [
     "SimpleJumper",
     "alarm_level",
     "benjamini_hochberg",
+    "e_benjamini_hochberg",
+    "e_values",
     "fisher_test",
+    "selection_p_values",
     "sequential_p_values",
     "simes_test",
     "storey_benjamini_hochberg",
     "watch",
+    "weighted_selection",
 ]
 __dir__ = __all__.copy

@@ -99,6 +99,18 @@ def p_values_among(
         each = jax.vmap(p_values_among, (1, 1, None, None, None), 1)
         p = each(scores, test_scores, u, weights, test_weights)
         return jnp.minimum(1, scores.shape[1] * jnp.min(p, axis=1))  # Bonferroni
+    keys, test_keys = common_keys(scores, test_scores)
+    return p_values_of_keys(keys, test_keys, u, weights, test_weights)
+
+
+def p_values_of_keys(
+    keys: Array,
+    test_keys: Array,
+    u: Number,
+    weights: Array | None,
+    test_weights: Number,
+) -> Array:
+    """Returns `p_values_among` scores for integers in their order, shape (m,)."""
     test_weights, factor = at_least_single(as_float(test_weights)), 1
     if weights is not None and weights.dtype == bool:
         weights = weights.astype(int)
@@ -110,7 +122,7 @@ def p_values_among(
         weights = times_power(weights, -unit)  # powers of two do not round
         test_weights = times_power(test_weights, -scale)
         factor = times_power(jnp.ones_like(largest), unit - scale)
-    masses = masses_from(scores, test_scores, weights)
+    masses = masses_of_keys(keys, test_keys, weights)
     at_least, above, total = (factor * mass for mass in masses)
     return share_of(above, at_least - above, total, as_float(u), test_weights)
 

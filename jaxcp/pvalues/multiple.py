@@ -57,8 +57,8 @@ def benjamini_hochberg(p_values: ArrayLike, level: ArrayLike) -> Array:
       >>> benjamini_hochberg(jnp.array([0.01, 0.5, 0.04]), level=0.1)
       Array([ True, False,  True], dtype=bool)
     """
-    p_values, level = _check(p_values), _share("level", level)
-    return _step_up(p_values, level, jnp.ones((), p_values.dtype))
+    p_values, level = _check(p_values), as_share("level", level)
+    return step_up(p_values, level, jnp.ones((), p_values.dtype))
 
 
 def storey_benjamini_hochberg(
@@ -108,8 +108,8 @@ def storey_benjamini_hochberg(
       >>> storey_benjamini_hochberg(p, 0.1).sum().item()
       4
     """
-    p_values, level = _check(p_values), _share("level", level)
-    return _storey(p_values, level, _share("threshold", threshold))
+    p_values, level = _check(p_values), as_share("level", level)
+    return _storey(p_values, level, as_share("threshold", threshold))
 
 
 def simes_test(p_values: ArrayLike) -> Array:
@@ -194,7 +194,7 @@ def _check(p_values):
     return p_values
 
 
-def _share(name, value):
+def as_share(name: str, value: ArrayLike) -> Array:
     """Returns one number as a float; raises ValueError where it is not in (0, 1)."""
     _checks.check_number(name, value, lambda v: (v > 0) & (v < 1), "in (0, 1)")
     return as_float(value)
@@ -205,7 +205,7 @@ def _in_order(p_values):
 
 
 @jax.jit
-def _step_up(p_values, level, limit):
+def step_up(p_values: Array, level: Array, limit: Array) -> Array:
     """Returns p up to the largest p_(i) <= level i / m, of those <= `limit`."""
     ordered, m = _in_order(p_values), len(p_values)
     # Conformal p-values are fractions that may equal level i / m but for rounding.
@@ -219,7 +219,7 @@ def _step_up(p_values, level, limit):
 def _storey(p_values, level, threshold):
     count = jnp.sum(~(p_values <= threshold))
     share = (1 + count) / (max(len(p_values), 1) * (1 - threshold))
-    return _step_up(p_values, level / share, threshold)
+    return step_up(p_values, level / share, threshold)
 
 
 @jax.jit

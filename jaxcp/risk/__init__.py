@@ -14,11 +14,18 @@ from jaxcp.risk.losses import (
     miscoverage,
     shortfall,
 )
+from jaxcp.risk.quantiles import (
+    cdf_bounds,
+    conditional_value_at_risk,
+    value_at_risk,
+)
 
 __all__ = [
     "RiskCalibration",
     "best_match",
     "calibrate_risk",
+    "cdf_bounds",
+    "conditional_value_at_risk",
     "critical_count",
     "false_discovery_rate",
     "false_negative_rate",
@@ -28,5 +35,6 @@ __all__ = [
     "p_value",
     "shortfall",
     "upper_bound",
+    "value_at_risk",
 ]
 __dir__ = __all__.copy
