@@ -157,7 +157,8 @@ def betting_lines(key: Array) -> list[dict]:
     lines = []
     for law in MEANS:
         for n, delta in BETS:
-            runs = NUM_RUNS if n < 2000 else NUM_RUNS // 4
+            slow = n == 2000 or law.startswith("Beta")
+            runs = NUM_RUNS // 5 if slow else NUM_RUNS
             trial = partial(betting_misses, law, n, delta)
             found = np.asarray(jaxcp.simulate(trial, key, runs))
             cell = f"{law}, n = {n}, delta = {delta}"

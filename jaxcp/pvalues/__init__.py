@@ -1,6 +1,12 @@
 """p-values: one after the other, tested together, and bets against them."""
 
 from jaxcp.pvalues.evalues import e_benjamini_hochberg, e_values
+from jaxcp.pvalues.familywise import (
+    bonferroni,
+    fixed_sequence,
+    graphical,
+    holm,
+)
 from jaxcp.pvalues.martingales import (
     MixtureMartingale,
     PowerMartingale,
@@ -23,9 +29,13 @@ __all__ = [
     "SimpleJumper",
     "alarm_level",
     "benjamini_hochberg",
+    "bonferroni",
     "e_benjamini_hochberg",
     "e_values",
     "fisher_test",
+    "fixed_sequence",
+    "graphical",
+    "holm",
     "selection_p_values",
     "sequential_p_values",
     "simes_test",
