@@ -315,8 +315,7 @@ def test_mnist_that_is_not_there(tmp_path):
 GRID = ["split", "Mondrian", "weighted, shifted x", "CV+", "EnbPI", "SF-OGD"]
 GRID += ["class-wise LAC", "is_outlier", "boxes, maximum", "C-PCP"]
 GRID += ["full", "full, neighbors", "full, discretized", "full, labels"]
-GRID += ["split, delta", "Mondrian, delta", "all labels", "risk, miscoverage"]
-GRID += ["risk, miscoverage, delta"]
+GRID += ["split, delta", "all labels", "risk, miscoverage, delta"]
 
 
 @pytest.mark.parametrize("name", GRID)
