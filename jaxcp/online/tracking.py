@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from numbers import Real
 from typing import ClassVar
 
 import jax
@@ -12,7 +13,7 @@ from jax import Array
 
 from jaxcp import _checks
 from jaxcp._numbers import as_float
-from jaxcp._pytree import keep_functions, pytree, static
+from jaxcp._pytree import as_callable, pytree, static
 from jaxcp.online.stream import Stream, as_floats, component_alpha, known, past_scores
 from jaxcp.quantiles.conformal import thresholds
 from jaxcp.quantiles.levels import conformal_rank
@@ -67,7 +68,7 @@ class PID(Stream):
 
     Assumption:
       Scores in [0, b] for quantile tracking; nothing else about data and predictions. A
-      loss is the bound at thresholds below 0, and 0 at those of b and above.
+      loss is at least alpha at thresholds below 0, and at most alpha from b on.
 
     Cost:
       O(1) time for a step, and that of the scorecaster: no window of scores.
@@ -100,9 +101,10 @@ class PID(Stream):
     state_type: ClassVar = PIDState
 
     def __post_init__(self) -> None:
-        _checks.check_number("bound", self.bound, _is_bound, "> 0, finite")
-        if self.loss is not None and jax.tree_util.all_leaves([self.loss]):
-            keep_functions(self, "loss")  # a pytree, as `risk.best_match`, is one
+        if not (isinstance(self.bound, Real) and 0 < self.bound < np.inf):
+            raise ValueError(f"expected bound as a number > 0, got {self.bound!r}")
+        if self.loss is not None:
+            object.__setattr__(self, "loss", as_callable("loss", self.loss))
 
     def init(
         self, scores: ArrayLike, alpha: ArrayLike, *, mask: ArrayLike | None = None
@@ -136,9 +138,10 @@ class PID(Stream):
         """Returns alpha as a share of the bound, in (0, 1), after checks."""
         if self.bound == 1:
             return alpha
+        level = alpha if isinstance(alpha, Array) else np.asarray(alpha, float)
         inside = lambda a: (a > 0) & (a < self.bound)  # noqa: E731
-        _checks.check_values(inside, f"alpha in (0, {self.bound:g})", alpha)
-        return (alpha if isinstance(alpha, Array) else np.asarray(alpha)) / self.bound
+        _checks.check_values(inside, f"alpha in (0, {self.bound:g})", level)
+        return level / self.bound
 
     def threshold(self, state, rank):
         threshold = state.quantile + self._integral(state) + state.forecast
@@ -157,11 +160,12 @@ class PID(Stream):
 
     def _losses(self, pred, y, q):
         """Returns the loss of the set at `q`, by default 1 where it misses `y`."""
-        if self.loss is None:
+        own = self.loss
+        if own is None:
             return _errors(self.score, pred, y, q)
 
         def loss(q):
-            found = as_float(self.loss(self.score.invert(pred, q), y))
+            found = as_float(own(self.score.invert(pred, q), y))
             return jnp.where(jnp.isnan(found), self.bound, found)
 
         return _of_each(loss, q)
@@ -278,7 +282,3 @@ def _of_each(loss: Callable[[Array], Array], q: Array) -> Array:
     if q.ndim == 0:
         return loss(q)
     return jax.vmap(loss)(jnp.where(jnp.eye(len(q), dtype=bool), q[None], jnp.inf))
-
-
-def _is_bound(bound):
-    return (bound > 0) & np.isfinite(bound)

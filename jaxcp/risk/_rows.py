@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
 from jaxcp._batching import widened
-from jaxcp._counting import members_of
+from jaxcp._counting import count_groups, count_true, members_of
 from jaxcp._numbers import as_float, at_least_single, over_shards
 from jaxcp._pytree import pytree, static
 from jaxcp.typing import AxisName, HasSteps, PyTree, Score
@@ -86,25 +86,26 @@ class Rows:
 
     def steps(self) -> Array:
         """Returns where the set of each row changes, shape (n, k)."""
-        steps = jax.vmap(self.score.steps)(widened(self.preds))
+        score = cast(HasSteps, self.score)
+        steps = jax.vmap(score.steps)(widened(self.preds))
         return steps.reshape(len(steps), math.prod(steps.shape[1:]))
 
     def of_rows(self, q: Array) -> Array:
         """Returns the threshold of the group of each row, or the one of all."""
-        if self.num_groups is None:
+        if self.groups is None:
             return q
-        return q[jnp.clip(self.groups.astype(int), 0, self.num_groups - 1)]
+        return q[jnp.clip(self.groups.astype(int), 0, len(q) - 1)]
 
     def sums(self, losses: Array, axis_name: AxisName = None) -> Array:
         """Returns sums of numbers of rows that count, () or (g,); flags are counted."""
-        if self.weighted:
-            values = jnp.where(self.mass > 0, self.mass * losses, 0)
-        elif self.mass is None:
+        if self.mass is None:
             values = losses
+        elif self.weighted:
+            values = jnp.where(self.mass > 0, self.mass * losses, 0)
         else:
             values = jnp.where(self.mass, losses, jnp.zeros((), losses.dtype))
         dtype = int if values.dtype == bool else at_least_single(values).dtype
-        if self.num_groups is not None:
+        if self.groups is not None and self.num_groups is not None:
             inside = members_of(self.groups, self.num_groups)
             values = jnp.where(inside, values[None], jnp.zeros((), values.dtype))
         return over_shards(lax.psum, jnp.sum(values, axis=-1, dtype=dtype), axis_name)
@@ -123,8 +124,12 @@ class Rows:
     def own_losses(self, q: Array) -> Array:
         """Returns the loss of each row as the function gives it, shape (n,)."""
         axes = 0 if jnp.ndim(q) else None
-        of = lambda pred, y, q: self.loss(self.score.invert(pred, q), y)  # noqa: E731
-        losses = jax.vmap(of, (0, 0, axes))(*widened((self.preds, self.y)), q)
+
+        def of(pred: PyTree, y: PyTree, q: Array) -> Array:
+            return self.loss(self.score.invert(pred, q), y)
+
+        preds, y = widened((self.preds, self.y))
+        losses = jax.vmap(of, (0, 0, axes))(preds, y, q)
         return losses if losses.dtype == bool else as_float(losses)
 
     def _raw(self, q):
@@ -134,3 +139,20 @@ class Rows:
         if losses.dtype == bool:
             return losses
         return jnp.where(jnp.isnan(losses), self.bound, losses)
+
+
+def count_rows(
+    preds: PyTree,
+    mask: Array | None,
+    groups: Array | None,
+    num_groups: int | None,
+    axis_name: AxisName = None,
+) -> Any:
+    """Returns how many rows count, of all shards, () or (g,)."""
+    if groups is not None and num_groups is not None:
+        count = count_groups(groups, num_groups, mask)
+    elif mask is not None:
+        count = count_true(mask)
+    else:
+        count = len(jax.tree.leaves(preds)[0])
+    return over_shards(lax.psum, count, axis_name)
