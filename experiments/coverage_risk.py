@@ -18,14 +18,6 @@ def likely(problem: Problem, alpha: float):
     return cp(new, alpha, delta=DELTA), y_new
 
 
-def likely_groups(problem: Problem, alpha: float):
-    """Returns group-wise sets that hold with probability 1 - delta in each group."""
-    groups = (problem.x[:, 1] > 0.5).astype(int)
-    old, new = parts(problem, (problem.mu, problem.y, groups))
-    cp = jaxcp.calibrate_groups(ABSOLUTE, *old, num_groups=2)
-    return cp(new[0], alpha, delta=DELTA, groups=new[2]), new[1]
-
-
 def above_cuts(problem: Problem) -> tuple[Array, Array]:
     """Returns the chance that y lies above each cut, and whether it does."""
     above = problem.y[:, None] > jnp.array(CUTS)[None]
@@ -51,7 +43,6 @@ def controlled(loss, delta: float | None = None) -> Sets:
 
 METHODS = [
     Method("split, delta", likely, True, delta=DELTA, oracle=WIDTH),
-    Method("Mondrian, delta", likely_groups, oracle=WIDTH),
     Method("all labels", all_labels),
     Method("risk, miscoverage", controlled(risk.miscoverage), True, oracle=WIDTH),
     Method(

@@ -26,7 +26,7 @@ from experiments.reporting import arguments, print_table, save_results
 from jaxcp import pvalues, risk, scores
 
 ALPHA = DELTA = 0.1
-NUM_REPLICATES = 100_000
+NUM_REPLICATES, NUM_FAMILIES = 100_000, 20_000
 SIZES = ((99, 4, "0.1"), (19, 3, "0.2"), (50, 7, "0.05"))  # n, m, alpha
 BETS = ((50, 0.1), (200, 0.1), (500, 0.1), (500, 0.2), (2000, 0.05))  # n, delta
 NUM_RUNS, NUM_MAPIE = 20_000, 2000
@@ -209,7 +209,7 @@ def familywise_lines(key: Array) -> list[dict]:
     lines = []
     for dependence in (0.0, 0.5, 1.0):
         trial = partial(false_rejections, dependence)
-        found = jaxcp.simulate(trial, key, NUM_REPLICATES)
+        found = jaxcp.simulate(trial, key, NUM_FAMILIES)
         lines += [
             {"procedure": name, "correlation": dependence}
             | share("rejects", np.asarray(values))

@@ -169,7 +169,8 @@ def answers(key: Array, folder: Path | None) -> Answers:
     )
     p = jax.nn.softmax(network(x[num_train:]))
     confidence, correct = jnp.max(p, axis=1), jnp.argmax(p, axis=1) == y[num_train:]
-    start = first_start(np.asarray(confidence[:num_first]), num_answers(len(y)))
+    rest = len(confidence) - num_first
+    start = first_start(np.asarray(confidence[:num_first]), num_answers(rest))
     return Answers(confidence[num_first:], correct[num_first:], start)
 
 
