@@ -9,9 +9,9 @@ and the same command goes on. `--executor dask` runs cells in worker processes,
 
 A p-value says whether coverage is what it must be: by its exact law (two-sided) where
 there is one; by its exact mean, k / (n + 1), for methods that refit with every test
-row, whose coverage follows no known law; else whether it is below what is promised. The
-oracle covers at every x: label sets, which need to cover only on average, can be
-smaller than its sets.
+row, whose coverage follows no known law, and for ranks with delta; else whether it is
+below what is promised. The oracle covers at every x: label sets, which need to cover
+only on average, can be smaller than its sets.
 """
 
 import math
@@ -32,6 +32,7 @@ import tyro
 from jax import Array
 
 import jaxcp
+from experiments import coverage_methods, coverage_risk
 from experiments.coverage_laws import (
     LAWS,
     NUM_TEST,
@@ -39,11 +40,12 @@ from experiments.coverage_laws import (
     oracle_labels,
     oracle_width,
 )
-from experiments.coverage_methods import METHODS, Method
+from experiments.coverage_methods import Method
 from experiments.reporting import print_table, save_figure, save_results, use_style
 from jaxcp import certificates, distributed, metrics, simulation
 
 ALPHAS = (0.05, 0.1, 0.2)
+METHODS = [*coverage_methods.METHODS, *coverage_risk.METHODS]
 BY_NAME = {method.name: method for method in METHODS}
 ORACLES = {"width": oracle_width, "labels": oracle_labels}
 
@@ -103,8 +105,9 @@ def judged(method: Method, counts: np.ndarray, n: int, alpha: float) -> dict:
     coverage = counts.mean() / NUM_TEST
     error = counts.std(ddof=1) / NUM_TEST / len(counts) ** 0.5
     row = {"coverage": float(coverage), "+-": float(error)}
-    if method.refits:
-        level = float(jaxcp.conformal_rank(n, alpha)) / (n + 1)
+    if method.refits or method.delta is not None:
+        rank = jaxcp.conformal_rank(n, alpha, delta=method.delta)
+        level = float(rank) / (n + 1)
         away = math.erfc(abs(coverage - level) / max(error, 1e-9) / 2**0.5)
         return row | {"must be": "=", "level": level, "p-value": away}
     if method.exact:

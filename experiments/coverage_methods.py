@@ -25,7 +25,8 @@ class Method:
 
     `exact`: coverage is k / (n + 1), else at least `level(n, alpha)`; None promises
     nothing for this many rows. `refits`: coverage given the calibration rows follows no
-    known law, its mean alone does. `oracle`: the kind of oracle that sizes compare
+    known law, its mean alone does. `delta`: the share of calibration sets that may
+    cover less; k is the rank with it. `oracle`: the kind of oracle that sizes compare
     with.
     """
 
@@ -34,6 +35,7 @@ class Method:
     exact: bool = False
     refits: bool = False
     level: Level | None = lambda n, alpha: 1 - alpha
+    delta: float | None = None
     oracle: str | None = None
     num_trials: int = 2000
 

@@ -30,6 +30,7 @@ TIMED = [
     "metrics_speed",
     "multioutput_speed",
     "selection",
+    "risk_speed",
     "simulation_speed",
     "first_calls",
     "readme_start",
@@ -50,9 +51,12 @@ MEASURED = [
     "conformal_bayes",
     "multioutput_toys",
     "multioutput_real",
+    "risk_control",
+    "risk_laws",
     "coverage_grid",
 ]
 WITH_DATA = {"showcase", "covariate_shift", "anomaly", "conformal_training"}
+WITH_DATA |= {"risk_control"}
 TWICE = {"showcase"}  # the second run finds the programs of the first compiled
 ONLY_WITH_DATA = {"any_model", "enbpi_solar", "multioutput_real"}
 

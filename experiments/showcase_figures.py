@@ -26,6 +26,8 @@ SIZES = {
     "generated loads": "area",
     "strange digits": "share let through",
     "objects": "area",
+    "COCO": "labels in a set",
+    "generated labels": "labels in a set",
 }
 
 

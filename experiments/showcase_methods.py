@@ -17,7 +17,8 @@ from experiments.multioutput_methods import all_methods as multioutput_methods
 from jaxcp import learners, metrics, models, scores
 
 ALPHA = 0.1
-NUM_METHODS = 42
+NUM_METHODS = 43
+DELTA = 0.1  # of a calibration set that covers less
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class Method:
     tilt: Callable[[Array], Array] | None = None  # weights that draw the test rows
     size: Callable[[object], Array] = metrics.mean_size
     num_splits: int = 400
+    hits: Callable[[object, Array], Array] | None = None  # else whether y is in the set
 
 
 def rows(tree, index):
@@ -50,13 +52,13 @@ def rows(tree, index):
     return jax.tree.map(lambda v: v[index], tree)
 
 
-def split(score, pred: str):
+def split(score, pred: str, delta: float | None = None):
     """Returns split conformal prediction with a score on the predictions `pred`."""
 
     def sets(pool, calibration, test):
         preds = pool.preds[pred]
         cp = jaxcp.calibrate(score, rows(preds, calibration), pool.y[calibration])
-        return cp(rows(preds, test), ALPHA)
+        return cp(rows(preds, test), ALPHA, delta=delta)
 
     return sets
 
@@ -251,6 +253,7 @@ def all_methods(key: Array, folder: Path | None) -> Iterator[Method]:
     pool = diabetes(key_diabetes)
     absolute = scores.Absolute()
     yield Method("split", pool, split(absolute, "ridge"))
+    yield Method(f"split, delta = {DELTA}", pool, split(absolute, "ridge", DELTA))
     yield Method("signed", pool, split(scores.Signed(), "ridge"))
     yield Method("gamma", pool, split(scores.Gamma(), "ridge"))
     yield Method("normalized", pool, split(scores.Normalized(), "normal"))

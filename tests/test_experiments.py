@@ -329,6 +329,7 @@ def test_mnist_that_is_not_there(tmp_path):
 GRID = ["split", "Mondrian", "weighted, shifted x", "CV+", "EnbPI", "SF-OGD"]
 GRID += ["class-wise LAC", "is_outlier", "boxes, maximum", "C-PCP"]
 GRID += ["full", "full, neighbors", "full, discretized", "full, labels"]
+GRID += ["split, delta", "all labels", "risk, miscoverage, delta"]
 
 
 @pytest.mark.parametrize("name", GRID)
@@ -349,6 +350,10 @@ def test_the_coverage_grid_has_every_method_and_judges_them():
     assert coverage_grid.judged(exact, counts - (counts > 0), 20, 0.1)["p-value"] < 1e-6
     assert coverage_grid.judged(promised, counts, 20, 0.1)["p-value"] > 0.5
     assert coverage_grid.judged(promised, counts // 2, 20, 0.1)["p-value"] < 1e-6
+    with_delta = coverage_grid.judged(
+        coverage_grid.BY_NAME["split, delta"], counts, 20, 0.1
+    )
+    assert with_delta["level"] == 1 and with_delta["p-value"] < 1e-6  # 22 rows at least
     refitted = coverage_grid.BY_NAME["full"]
     for wrong in (0, 1):  # of the right mean, whatever the law; one in 20 too few
         found = coverage_grid.judged(refitted, counts - wrong * (counts > 0), 20, 0.1)

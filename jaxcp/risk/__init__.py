@@ -14,6 +14,14 @@ from jaxcp.risk.losses import (
     miscoverage,
     shortfall,
 )
+from jaxcp.risk.pareto import pareto_front, pareto_test
+from jaxcp.risk.quantiles import (
+    cdf_bounds,
+    conditional_value_at_risk,
+    value_at_risk,
+)
+from jaxcp.risk.selective import selective_threshold
+from jaxcp.risk.testing import Counts, best, learn_then_test
 
 __all__ = [
     "Counts",
