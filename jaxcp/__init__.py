@@ -62,6 +62,7 @@ from jaxcp.quantiles import (
     conformal_quantile,
     conformal_rank,
     empirical_quantile,
+    first_within,
     grouped_conformal_quantile,
     kth_smallest,
     sharded_conformal_quantile,
@@ -90,13 +91,13 @@ __all__ = [
     "conformal_bayes", "conformal_p_value", "conformal_quantile", "conformal_rank",
     "coverage_law", "cross_calibrate", "cross_conformal", "cv_plus", "datasets",
     "detection", "discretized_conformal", "distributed", "draw", "empirical_quantile",
-    "enbpi", "full_conformal", "grouped_conformal_quantile", "influence_conformal",
-    "jackknife_plus", "jackknife_plus_after_bootstrap", "kth_smallest", "learners",
-    "load", "metrics", "online", "outliers", "plotting", "pvalues", "pytree",
-    "resampling", "risk", "save", "scores", "sets", "sharded_conformal_quantile",
-    "simulate", "simulation", "soft_conformal_quantile", "split_conformal",
-    "split_conformal_fit", "static", "training", "typing", "uniforms", "volume",
-    "weighted_conformal_quantile", "weighted_select",
+    "enbpi", "first_within", "full_conformal", "grouped_conformal_quantile",
+    "influence_conformal", "jackknife_plus", "jackknife_plus_after_bootstrap",
+    "kth_smallest", "learners", "load", "metrics", "online", "outliers", "plotting",
+    "pvalues", "pytree", "resampling", "risk", "save", "scores", "sets",
+    "sharded_conformal_quantile", "simulate", "simulation", "soft_conformal_quantile",
+    "split_conformal", "split_conformal_fit", "static", "training", "typing",
+    "uniforms", "volume", "weighted_conformal_quantile", "weighted_select",
 ]
 # fmt: on
 

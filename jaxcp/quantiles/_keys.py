@@ -17,11 +17,16 @@ from jaxcp._numbers import as_float, varying_like
 
 
 def bisect_keys(
-    falls_short: Callable[[Array], Array], dtype: DTypeLike, *, bits: int | None = None
+    falls_short: Callable[[Array], Array],
+    dtype: DTypeLike,
+    *,
+    bits: int | None = None,
+    shape: tuple[int, ...] = (),
 ) -> Array:
     """Returns the largest key at which `falls_short` holds; it holds up to some key.
 
-    `bits` restricts the search to keys in 0, ..., 2^bits - 1.
+    `bits` restricts the search to keys in 0, ..., 2^bits - 1. Of a `shape`, each key is
+    found for itself.
     """
     start, bits = (0, bits) if bits else (jnp.iinfo(dtype).min, jnp.iinfo(dtype).bits)
 
@@ -32,7 +37,7 @@ def bisect_keys(
         )
         return jnp.where(falls_short(candidate), candidate, key)
 
-    start = jnp.full((), start, dtype)
+    start = jnp.full(shape, start, dtype)
     start = varying_like(start, falls_short(start))
     return lax.fori_loop(0, bits, settle_bit, start)
 
@@ -41,6 +46,21 @@ def bisect_floats(falls_short: Callable[[Array], Array], dtype: DTypeLike) -> Ar
     """Returns `bisect_keys` for a function of floats of type `dtype`, as a float."""
     at_key = lambda key: falls_short(from_keys(key, dtype))  # noqa: E731
     return from_keys(bisect_keys(at_key, key_type(dtype)), dtype)
+
+
+def first_float(
+    fits: Callable[[Array], Array], dtype: DTypeLike, shape: tuple[int, ...] = ()
+) -> Array:
+    """Returns the first float that fits, as all later ones do, or +inf.
+
+    -inf if that fits. Numbers below 0 that are smaller than the least normal one count
+    as 0, as they do in the arithmetic of many devices.
+    """
+    infinity = _infinity(dtype)
+    exceeds = lambda key: (key < infinity) & ~fits(from_keys(key, dtype))  # noqa: E731
+    found = bisect_keys(exceeds, key_type(dtype), shape=shape) + 1
+    least = np.array(np.finfo(dtype).tiny, dtype).view(key_type(dtype))
+    return from_keys(jnp.where((found < 0) & (found > -least), 0, found), dtype)
 
 
 def to_keys(x: Array) -> Array:

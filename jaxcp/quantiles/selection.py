@@ -7,15 +7,18 @@ anything monotone: a count, a masked count, a sum of weights, a sum over shards.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.typing import DTypeLike
 
+from jaxcp import _checks
 from jaxcp._arrays import as_arrays
 from jaxcp._numbers import as_float, at_least_single, over_shards, rounded_up
-from jaxcp.quantiles._keys import from_keys, to_keys
+from jaxcp.quantiles._keys import first_float, from_keys, to_keys
 from jaxcp.quantiles._masses import weighted_key
 from jaxcp.quantiles._rows import select_keys
 from jaxcp.quantiles._weighted import weighted_keys
@@ -118,6 +121,47 @@ def weighted_select(
     if jnp.ndim(target):
         raise ValueError(f"expected target of shape (), got {jnp.shape(target)}")
     return _weighted_select(x, weights, target, axis_name)
+
+
+def first_within(
+    total: Callable[[Array], Array], budget: Number, dtype: DTypeLike = float
+) -> Array:
+    """Returns the smallest float at which a falling function is within a budget.
+
+    min{v : total(v) <= budget} over all floats, +inf if there is none that is finite.
+
+    Args:
+      total: Function of a number, shape () -> (), of jax.numpy, which nowhere rises. A
+        NaN is not within the budget.
+      budget: What the function may come to, shape (), in units of `total`.
+      dtype: Type of the floats to look among.
+
+    Returns:
+      The number, shape (), of type `dtype`; -inf if even total(-inf) is within the
+      budget. It has no gradient.
+
+    Raises:
+      ValueError: if `dtype` is no type of floats, `total` does not give one number or
+        `budget` is none.
+
+    Cost:
+      One call of `total` for each of the 32 bits of a float, and no grid.
+
+    See also:
+      risk.calibrate_risk, weighted_select, kth_smallest
+
+    Example:
+      >>> first_within(lambda v: jnp.exp(-v), 0.5)
+      Array(0.6931472, dtype=float32)
+    """
+    _checks.check_scalars(budget=budget)
+    dtype = jax.dtypes.canonicalize_dtype(dtype)
+    if not jnp.issubdtype(dtype, jnp.floating):
+        raise ValueError(f"expected a dtype of floats, got {dtype}")
+    found = jax.eval_shape(total, jax.ShapeDtypeStruct((), dtype))
+    if jnp.shape(found) != ():
+        raise ValueError(f"expected total(v) of shape (), got {jnp.shape(found)}")
+    return first_float(lambda v: total(v) <= budget, dtype)
 
 
 def _check_vector(x, name, mass):

@@ -1,0 +1,109 @@
+"""What calibrations share: a score with thresholds, and the sets at them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable
+from typing import Any, Self
+
+import jax
+import numpy as np
+from jax import Array
+
+from jaxcp import _checks
+from jaxcp._batching import invert, invert_each
+from jaxcp._named import named
+from jaxcp._padding import by_rows
+from jaxcp._tracing import jit
+from jaxcp.calibration._rows import RowShapes, check_columns, check_row_shapes
+from jaxcp.quantiles.levels import alpha_as_float, as_alpha, split_alpha
+from jaxcp.scores import inputs
+from jaxcp.typing import AnySet, ArrayLike, PyTree, Score
+
+_NONE = _checks.optional(None)
+
+
+class Thresholds(ABC):
+    """A score with a threshold for every alpha: sets, checks and work by rows."""
+
+    score: Score
+    components: tuple[int, ...] = ()
+    row_shapes: RowShapes | None = None
+    classes: tuple[Hashable, ...] | None = None
+
+    def rank(self, alpha: ArrayLike) -> PyTree:
+        """Returns alpha as a float; with components one share for each, shape (c,)."""
+        return alpha_as_float(split_alpha(as_alpha(alpha), self.components))
+
+    @abstractmethod
+    def threshold(self, rank: PyTree, **context: Any) -> Array:
+        """Returns the threshold of one test point, shape () or (c,)."""
+
+    def quantile(self, alpha: ArrayLike, **context: Any) -> Array:
+        """Returns the threshold at alpha, for the context of one test point."""
+        self._check()
+        return by_rows(_threshold, self.rank(alpha), context, rows=(), holder=self)
+
+    def __call__(self, preds: PyTree, alpha: ArrayLike, **context: Any) -> AnySet:
+        """Returns the prediction sets of new predictions, leading axis m."""
+        return self._sets(preds, alpha, **context)
+
+    def _sets(self, preds, alpha, **context):
+        return self._sets_at(preds, alpha, context)
+
+    def _sets_at(self, preds, alpha, context, **levels):
+        """Returns sets at alpha and other levels that `rank` takes."""
+        self._check_one_alpha(alpha)
+        preds, *_, context = self._rows(preds, context)
+        rows = preds, context
+        sets = by_rows(_sets_of, self.rank(alpha, **levels), rows=rows, holder=self)
+        return named(sets, self.classes)
+
+    def _thresholds(self, rank, context):
+        """Returns the threshold of every row of context."""
+        return jax.vmap(lambda row: self.threshold(rank, **row))(context)
+
+    def _rows(self, preds, context, y=_NONE, u=_NONE):
+        """Returns predictions, targets, uniforms and context, after checks."""
+        self._check()
+        inputs.check_score(self.score)
+        check_columns(self.classes, preds)
+        preds, y, u, *columns = _checks.rows(preds=preds, y=y, u=u, **context)
+        check_row_shapes(self.score, preds, self.row_shapes)
+        inputs.check(self.score, preds, y)
+        pairs = zip(context, columns, strict=True)
+        return preds, y, u, {name: v for name, v in pairs if v is not None}
+
+    def _num_held(self) -> int:
+        """Returns how many rows of calibration can be filled up: 0, none."""
+        return 0
+
+    def _filled(self, size: int) -> Self:
+        """Returns the same rule with `size` rows of calibration."""
+        return self
+
+    def _check(self):
+        """Raises ValueError for a rule whose class jax does not know."""
+        _checks.check_pytree("the rule", self, "jaxcp.calibrate")
+
+    def _check_one_alpha(self, alpha):
+        """Raises ValueError for several levels, which sets do not have."""
+        if np.ndim(alpha) > len(self.components):
+            shapes = f"{self.components} or ()" if self.components else "()"
+            raise ValueError(
+                f"expected alpha of shape {shapes}, got {np.shape(alpha)}; use "
+                "jax.vmap for sets at several levels"
+            )
+
+
+@jit
+def _threshold(rule, rank, context):
+    return rule.threshold(rank, **context)
+
+
+@jit
+def _sets_of(rule, rank, preds, context):
+    """Returns {y : score(pred, y) <= q} of every row, q one for all or one each."""
+    if not context:
+        return invert(rule.score, preds, rule.threshold(rank))
+    return invert_each(rule.score, preds, rule._thresholds(rank, context))
