@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from jaxcp.risk.levels import critical_count, hoeffding_bentkus_level
+from jaxcp.risk.levels import (
+    critical_count,
+    hoeffding_bentkus_level,
+)
+from jaxcp.risk.losses import (
+    best_match,
+    false_discovery_rate,
+    false_negative_rate,
+    false_positive_count,
+    miscoverage,
+    shortfall,
+)
 from jaxcp.risk.quantiles import (
     cdf_bounds,
     conditional_value_at_risk,
@@ -10,10 +21,16 @@ from jaxcp.risk.quantiles import (
 )
 
 __all__ = [
+    "best_match",
     "cdf_bounds",
     "conditional_value_at_risk",
     "critical_count",
+    "false_discovery_rate",
+    "false_negative_rate",
+    "false_positive_count",
     "hoeffding_bentkus_level",
+    "miscoverage",
+    "shortfall",
     "value_at_risk",
 ]
 __dir__ = __all__.copy

@@ -8,6 +8,7 @@ from jaxcp.scores.checking import check
 from jaxcp.scores.custom import Custom
 from jaxcp.scores.generative import Density, Latent
 from jaxcp.scores.labels import LAC, Labelwise, LogLAC
+from jaxcp.scores.multilabel import MultiLabel
 from jaxcp.scores.multioutput import Distance, Mahalanobis, Rectangle
 from jaxcp.scores.ranked import APS, RAPS, TopK
 from jaxcp.scores.regression import (
@@ -39,6 +40,7 @@ __all__ = [
     "Latent",
     "LogLAC",
     "Mahalanobis",
+    "MultiLabel",
     "Normalized",
     "Rectangle",
     "Signed",

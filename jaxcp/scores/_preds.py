@@ -126,6 +126,28 @@ def check_probabilities(p: PyTree, y: Array | None, mask: Array | None) -> None:
         _checks.check_values(lambda s: abs(s - 1) <= rounding, expected, sums, mask)
 
 
+def check_multilabel(p: PyTree, y: Array | None, mask: Array | None) -> None:
+    """Raises ValueError unless there are probabilities, and flags of their shape."""
+    if not isinstance(p, Array) or p.dtype.kind == "c":
+        raise ValueError(
+            "expected preds as one array of a probability for each label or pixel, got "
+            f"{_shapes(p)}"
+        )
+    expected = "probabilities in [0, 1] (of logits: jax.nn.sigmoid)"
+    _checks.check_values(lambda v: (v >= 0) & (v <= 1), expected, p, mask)
+    if y is None:
+        return
+    if y.shape != p.shape:
+        labels = y.ndim == 1 and p.ndim == 2 and y.dtype.kind in "iu"
+        cure = f"; of one label a row: jax.nn.one_hot(y, {p.shape[-1]}) > 0" * labels
+        raise ValueError(
+            f"expected y as a mask of shape {p.shape} like preds, true where a label "
+            f"holds, got {y.shape}{cure}"
+        )
+    expected = "y as flags or 0 and 1, true where a label holds"
+    _checks.check_values(lambda v: (v == 0) | (v == 1), expected, y, mask)
+
+
 def check_draws(draws: PyTree, y: Array | None, mask: Array | None) -> None:
     """Raises ValueError unless there are draws for each row, shaped like targets."""
     shape = _shapes(draws)

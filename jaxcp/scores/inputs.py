@@ -167,6 +167,11 @@ def probabilities(*, randomized: bool = False) -> Input:
     return _together("(p, u)", expected, alone, uniform("uniforms"))
 
 
+def multilabel() -> Input:
+    """A probability for each of several labels or pixels, and a mask as the target."""
+    return Input("p, any shape", _preds.check_multilabel)
+
+
 def uniform(name: str = "u") -> Input:
     """A number in [0, 1]."""
 

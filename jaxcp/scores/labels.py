@@ -51,6 +51,10 @@ class Labelwise:
         """Returns {y : score <= q}; `q` may be one threshold a label, shape (k,)."""
         return LabelSet(self.labels(pred) <= q)
 
+    def steps(self: LabelScore, pred: PyTree) -> Array:
+        """Returns the thresholds at which the set grows, the scores of all labels."""
+        return self.labels(pred)
+
 
 @pytree
 class LAC(Labelwise):

@@ -14,6 +14,7 @@ upper)`. In an `if` every batch is true, also an empty one.
 
 from jaxcp.sets.basic import BoundingBox, Box, Interval
 from jaxcp.sets.labels import LabelSet
+from jaxcp.sets.masks import LabelMask
 from jaxcp.sets.norms import Ball
 from jaxcp.sets.points import membership
 from jaxcp.sets.regions import Balls, Ellipsoid, LevelSet
@@ -27,6 +28,7 @@ __all__ = [
     "Ellipsoid",
     "Interval",
     "Intervals",
+    "LabelMask",
     "LabelSet",
     "LevelSet",
     "membership",

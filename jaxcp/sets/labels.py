@@ -86,14 +86,8 @@ class LabelSet(Batch):
         A list of them; for a batch a list of such lists. By `classes` if given, else by
         the names that the set has, else as 0, ..., k - 1. ValueError while traced.
         """
-        if not is_concrete(self.mask):
-            raise Untraceable(
-                "expected sets with values for labels(), got traced ones; members() "
-                "are the labels as an array"
-            )
         named = self if classes is None else self.named(classes)
-        mask = np.asarray(self.mask)
-        return _listed(mask, named.classes or range(mask.shape[-1]))
+        return listed(named, "members()")
 
     def codes(self, y: Any) -> Any:
         """Returns labels by name as 0, ..., k - 1; k for a traced one that is none.
@@ -131,6 +125,17 @@ class LabelSet(Batch):
 
     def _columns(self, count, names):
         return super()._columns(count, self.classes if names is None else names)
+
+
+def listed(sets: Any, members: str) -> list[Hashable] | list[list[Hashable]]:
+    """Returns the labels in each set by name, of sets with a mask and classes."""
+    if not is_concrete(sets.mask):
+        raise Untraceable(
+            "expected sets with values for labels(), got traced ones; "
+            f"{members} are the labels as an array"
+        )
+    mask = np.asarray(sets.mask)
+    return _listed(mask, sets.classes or range(mask.shape[-1]))
 
 
 def _listed(mask, names):

@@ -15,6 +15,7 @@ from jaxcp.typing.learners import (
 from jaxcp.typing.scores import (
     CheckedMartingale,
     EstimatesSets,
+    HasSteps,
     LabelScore,
     Martingale,
     MemorylessMartingale,
@@ -29,6 +30,7 @@ from jaxcp.typing.sets import (
     HasEstimate,
     HasLabels,
     HasLogSize,
+    HasMarks,
     HasNames,
     HasPieces,
     HasRounding,
@@ -50,9 +52,9 @@ from jaxcp.typing.values import (
 # fmt: off
 __all__ = [
     "AnyLearner", "AnySet", "ArrayLike", "Augments", "AxisName", "CheckedMartingale",
-    "ChecksData", "EstimatesSets", "FitsOnHost", "HasBounds", "HasEnds",
-    "HasEstimate", "HasLabels", "HasLogSize", "HasNames", "HasPieces",
-    "HasRounding", "HasShapes", "HasSize", "HasSoftSize", "HasWidths", "LabelScore",
+    "ChecksData", "EstimatesSets", "FitsOnHost", "HasBounds", "HasEnds", "HasEstimate",
+    "HasLabels", "HasLogSize", "HasMarks", "HasNames", "HasPieces", "HasRounding",
+    "HasShapes", "HasSize", "HasSoftSize", "HasSteps", "HasWidths", "LabelScore",
     "Learner", "LeavesOneOut", "Martingale", "MayBeEmpty", "MemorylessMartingale",
     "Number", "Online", "Predict", "PyTree", "Score", "Scorecaster", "Set",
 ]

@@ -44,6 +44,23 @@ class LabelScore(Score, Protocol):
 
 
 @runtime_checkable
+class HasSteps(Score, Protocol):
+    """A score whose sets change at finitely many thresholds, which it knows.
+
+    The risk of a loss that is not monotone is then known at all thresholds.
+
+    See also:
+      risk.calibrate_risk, scores.MultiLabel
+    """
+
+    def steps(self, pred: PyTree) -> Array:
+        """Returns all thresholds q at which invert(pred, q) changes, of any shape.
+
+        It holds at q itself what it holds just above.
+        """
+
+
+@runtime_checkable
 class EstimatesSets(Score, Protocol):
     """A score that estimates volumes of its sets, which are known by membership.
 

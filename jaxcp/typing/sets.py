@@ -60,11 +60,23 @@ class HasLabels(Set, Protocol):
 
 
 @runtime_checkable
-class HasNames(HasLabels, Protocol):
+class HasMarks(Set, Protocol):
+    """A set of several labels, or of pixels, whose target is a mask: losses of these.
+
+    See also:
+      sets.LabelMask, risk.false_negative_rate
+    """
+
+    def marks(self) -> Array:
+        """Returns what is in the set, bool of the shape of a target."""
+
+
+@runtime_checkable
+class HasNames(Set, Protocol):
     """A set of labels that may have names: calibrations with `classes` give theirs.
 
     See also:
-      sets.LabelSet, calibrate
+      sets.LabelSet, sets.LabelMask, calibrate
     """
 
     def named(self, classes: Iterable[Hashable] | None) -> Self:

@@ -1,0 +1,320 @@
+"""Losses of a prediction set and a target: what a threshold is to keep small.
+
+A loss is of one example, `loss(set, y) -> ()`: any function of jax.numpy, or a pytree
+that is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from jaxcp import _checks
+from jaxcp._arrays import as_array
+from jaxcp._numbers import as_float
+from jaxcp._pytree import keep_functions, pytree
+from jaxcp.typing import ArrayLike, HasEnds, HasLabels, HasMarks, Number, Set
+
+
+def miscoverage(set: Set, y: Array) -> Array:
+    """Returns whether the set misses y, a bool: the loss of conformal prediction.
+
+    Args:
+      set: The set of one example, of any kind.
+      y: Its target.
+
+    Returns:
+      1(y is not in the set), bool of shape (). Nonincreasing in the set.
+
+    Raises:
+      ValueError: as `contains` of the set.
+
+    Cost:
+      One membership.
+
+    See also:
+      risk.calibrate_risk, risk.false_negative_rate, calibrate
+
+    Example:
+      >>> from jaxcp.sets import Interval
+      >>> miscoverage(Interval(0.0, 1.0), 2.0)
+      Array(True, dtype=bool)
+    """
+    return ~jnp.asarray(set.contains(y))
+
+
+def false_negative_rate(set: Set, y: Array) -> Array:
+    """Returns the share of the true labels, or pixels, that the set misses.
+
+    Args:
+      set: A `sets.LabelMask`, or a set of labels of one example.
+      y: True labels: a mask like the set, or one label, shape (), of a `sets.LabelSet`.
+
+    Returns:
+      #{true and not in the set} / #{true}, shape (), in [0, 1]; 0 where there are no
+      true labels. Nonincreasing in the set.
+
+    Raises:
+      ValueError: for sets without labels, or a mask of another shape.
+
+    Cost:
+      O(k) time for k labels or pixels.
+
+    References:
+      Angelopoulos, Bates, Fisch, Lei, Schuster, Conformal Risk Control, ICLR, 2024.
+
+    See also:
+      risk.calibrate_risk, scores.MultiLabel, risk.false_discovery_rate
+
+    Example:
+      >>> from jaxcp.sets import LabelMask
+      >>> kept = LabelMask(jnp.array([True, True, False]))
+      >>> false_negative_rate(kept, jnp.array([True, False, True]))
+      Array(0.5, dtype=float32)
+    """
+    marks, true = _marks(set), as_array("y", y)
+    if true.ndim == 0 and marks.ndim == 1:  # one label, which may be out of range
+        return miscoverage(set, true).astype(float)
+    true = _mask_like(marks, true)
+    return _share(true & ~marks, true)
+
+
+def false_discovery_rate(set: Set, y: Array) -> Array:
+    """Returns the share of the members of the set that are not true.
+
+    It is not monotone in the set: take it with `monotone=False`, or test settings by
+    `risk.learn_then_test`.
+
+    Args:
+      set: A `sets.LabelMask`, or a set of labels of one example.
+      y: True labels: a mask like the set, or one label, shape (), of a `sets.LabelSet`.
+
+    Returns:
+      #{in the set and not true} / #{in the set}, shape (), in [0, 1]; 0 for the empty
+      set.
+
+    Raises:
+      ValueError: for sets without labels, or a mask of another shape.
+
+    Cost:
+      O(k) time for k labels or pixels.
+
+    References:
+      Angelopoulos, Bates, Candes, Jordan, Lei, Learn then Test: Calibrating Predictive
+      Algorithms to Achieve Risk Control, Annals of Applied Statistics, 2025.
+
+    See also:
+      risk.learn_then_test, risk.calibrate_risk, risk.false_negative_rate
+
+    Example:
+      >>> from jaxcp.sets import LabelMask
+      >>> kept = LabelMask(jnp.array([True, True, False]))
+      >>> false_discovery_rate(kept, jnp.array([True, False, True]))
+      Array(0.5, dtype=float32)
+    """
+    marks = _marks(set)
+    return _share(marks & ~_true_labels(marks, y), marks)
+
+
+def false_positive_count(set: Set, y: Array) -> Array:
+    """Returns how many labels are left out of the set although they are not true.
+
+    For sets that hold what is not predicted, so that they grow as fewer labels are: of
+    `scores.MultiLabel` with 1 - p for predictions. Its bound is the number of labels.
+
+    Args:
+      set: A `sets.LabelMask`, or a set of labels of one example.
+      y: True labels: a mask like the set, or one label, shape (), of a `sets.LabelSet`.
+
+    Returns:
+      #{not in the set and not true}, shape (), in [0, k], a float. Nonincreasing in the
+      set.
+
+    Raises:
+      ValueError: for sets without labels, or a mask of another shape.
+
+    Cost:
+      O(k) time for k labels or pixels.
+
+    See also:
+      risk.calibrate_risk, risk.false_discovery_rate
+
+    Example:
+      >>> from jaxcp.sets import LabelMask
+      >>> not_predicted = LabelMask(jnp.array([True, False, False]))
+      >>> false_positive_count(not_predicted, jnp.array([False, False, True]))
+      Array(1., dtype=float32)
+    """
+    marks = _marks(set)
+    return jnp.sum(~marks & ~_true_labels(marks, y)).astype(float)
+
+
+@pytree
+class BestMatch:
+    """What the best member of a set lacks in similarity to the truth.
+
+    Args:
+      similarity: As in `best_match`.
+
+    See also:
+      risk.best_match
+    """
+
+    similarity: Array | Callable[[Array], Array] | None = None
+
+    def __post_init__(self) -> None:
+        if callable(self.similarity):
+            keep_functions(self, "similarity")
+
+    def __call__(self, set: Set, y: Array) -> Array:
+        """Returns 1 - max over members of the similarity, shape (); 1 without any."""
+        marks, similarity = _marks(set), self._of(y)
+        if marks.shape != similarity.shape:
+            raise ValueError(
+                f"expected similarities of shape {marks.shape} like the set, got "
+                f"{similarity.shape}"
+            )
+        return 1 - jnp.max(jnp.where(marks, similarity, 0), initial=0)
+
+    def _of(self, y):
+        """Returns the similarity of every label to the truth, shape (k,)."""
+        if self.similarity is None:
+            return as_float(y)
+        if callable(self.similarity):
+            return as_float(self.similarity(y))
+        y = jnp.asarray(y).astype(int)
+        row = as_float(self.similarity)[jnp.maximum(y, 0)]
+        return jnp.where((y >= 0) & (y < len(self.similarity)), row, 0)
+
+
+def best_match(
+    similarity: ArrayLike | Callable[[Array], Array] | None = None,
+) -> BestMatch:
+    """Returns the loss 1 - max over members of a set of their similarity to the truth.
+
+    Of sets of candidates, such as answers, where one good one is enough: monotone, for
+    more members can but be better.
+
+    Args:
+      similarity: Array of shape (k, k), row y the similarities in [0, 1] of all labels
+        to the label y; or a function `y -> (k,)`; or None where y itself holds them.
+
+    Returns:
+      A loss of a set of k labels and y: 1 for the empty set, 0 for one with a perfect
+      match. Nonincreasing in the set.
+
+    Raises:
+      ValueError: for a table that is not square, or known similarities outside [0, 1].
+
+    Cost:
+      O(k) time.
+
+    References:
+      Angelopoulos, Bates, Fisch, Lei, Schuster, Conformal Risk Control, ICLR, 2024.
+
+    See also:
+      risk.calibrate_risk, risk.false_negative_rate, sets.LabelSet
+
+    Example:
+      >>> from jaxcp.sets import LabelSet
+      >>> pets = jnp.array([[1.0, 0.5], [0.5, 1.0]])
+      >>> best_match(pets)(LabelSet(jnp.array([True, False])), 1)
+      Array(0.5, dtype=float32)
+    """
+    if similarity is None or callable(similarity):
+        return BestMatch(similarity)
+    table = as_array("similarity", similarity)
+    if table.ndim != 2 or table.shape[0] != table.shape[1]:
+        raise ValueError(
+            f"expected similarity as a table of shape (k, k), got {table.shape}"
+        )
+    valid = lambda v: (v >= 0) & (v <= 1)  # noqa: E731
+    _checks.check_values(valid, "similarity in [0, 1]", table)
+    return BestMatch(table)
+
+
+@pytree
+class Shortfall:
+    """How far targets lie outside of their sets, at most a bound.
+
+    Args:
+      bound: The largest loss, > 0, in units of y.
+
+    See also:
+      risk.shortfall
+    """
+
+    bound: Number
+
+    def __call__(self, set: HasEnds, y: Array) -> Array:
+        """Returns the distance of y to the set, at most the bound, shape ()."""
+        _checks.check_kind("sets with ends, as intervals and boxes", set, HasEnds)
+        lower, upper = map(as_float, set.ends())
+        outside = jnp.maximum(jnp.maximum(lower - y, y - upper), 0)
+        return jnp.minimum(jnp.max(outside, initial=0), self.bound)
+
+
+def shortfall(bound: Number) -> Shortfall:
+    """Returns the loss of a target outside of its interval: how far, at most a bound.
+
+    With several outputs that of the output which is farthest outside.
+
+    Args:
+      bound: The largest loss, > 0, in units of y: also the `bound` of the calibration.
+
+    Returns:
+      A loss of an interval or a box and y, in [0, bound]. Nonincreasing in the set.
+
+    Raises:
+      ValueError: if the bound is not above 0 and finite.
+
+    Cost:
+      O(d) time.
+
+    See also:
+      risk.calibrate_risk, risk.miscoverage, sets.Interval
+
+    Example:
+      >>> from jaxcp.sets import Interval
+      >>> shortfall(10.0)(Interval(0.0, 1.0), 3.0)
+      Array(2., dtype=float32)
+    """
+    valid = lambda v: (v > 0) & np.isfinite(v)  # noqa: E731
+    _checks.check_number("bound", bound, valid, "> 0, finite")
+    return Shortfall(bound)
+
+
+def _marks(set: Any) -> Array:
+    """Returns which labels or pixels are in a set; ValueError for other sets."""
+    if isinstance(set, HasMarks):
+        return jnp.asarray(set.marks())
+    cure = "; risk.miscoverage takes sets of any kind"
+    _checks.check_kind("a set of labels or a mask of them", set, HasLabels, cure)
+    return jnp.asarray(set.members())
+
+
+def _true_labels(marks, y):
+    """Returns the mask of the true labels: `y`, or that of one label `y`."""
+    y = as_array("y", y)
+    if y.ndim == 0 and marks.ndim == 1:
+        return jnp.arange(len(marks)) == y
+    return _mask_like(marks, y)
+
+
+def _mask_like(marks, y):
+    """Returns `y` as a mask, after checks."""
+    if y.shape != marks.shape:
+        raise ValueError(
+            f"expected y as a mask of shape {marks.shape} like the set, got {y.shape}; "
+            "a loss is of one example"
+        )
+    return y != 0
+
+
+def _share(part: Array, whole: Array) -> Array:
+    """Returns #part / #whole, 0 for nothing of nothing."""
+    return jnp.sum(part) / jnp.maximum(jnp.sum(whole), 1)
