@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from jaxcp.risk.calibrating import (
+    calibrate_risk,
+)
+from jaxcp.risk.control import (
+    RiskCalibration,
+)
 from jaxcp.risk.levels import (
     critical_count,
     hoeffding_bentkus_level,
@@ -21,7 +27,9 @@ from jaxcp.risk.quantiles import (
 )
 
 __all__ = [
+    "RiskCalibration",
     "best_match",
+    "calibrate_risk",
     "cdf_bounds",
     "conditional_value_at_risk",
     "critical_count",

@@ -1,0 +1,79 @@
+"""What the losses of rows may come to: alpha read exactly, and budgets."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from jaxcp._tracing import Untraceable
+from jaxcp.quantiles._binomial import critical_count, hoeffding_bentkus_level
+from jaxcp.quantiles.levels import Alpha, _decimal, as_alpha, ranks
+
+
+def as_level(alpha: Any, bound: float) -> Alpha:
+    """Returns alpha as a share of the bound, in (0, 1): Fractions, or a jax array."""
+    if bound == 1:
+        return as_alpha(alpha)
+    try:
+        if isinstance(alpha, Array):
+            return as_alpha(alpha / bound)
+        whole = _decimal(bound)
+        share = np.frompyfunc(lambda a: _decimal(a) / whole, nin=1, nout=1)
+        values = np.asarray(alpha, None if isinstance(alpha, np.ndarray) else object)
+        return as_alpha(np.asarray(share(values), object))
+    except (ValueError, TypeError) as error:
+        text = f"expected alpha in (0, {bound:g}), below the bound of the loss, got"
+        raise ValueError(f"{text} {alpha!r}") from error
+
+
+def expected_budget(
+    count: int | np.ndarray | Array, level: Alpha, bound: float, counted: bool
+) -> Array | np.ndarray:
+    """Returns alpha (n + 1) - B, what losses may sum to; below 0 where nothing fits.
+
+    Of losses that are counted it is an integer, floor(alpha (n + 1)) - 1.
+    """
+    # Angelopoulos, Bates, Fisch, Lei, Schuster 2024, theorem 1, with alpha = level B.
+    if counted:
+        return jnp.asarray(count) - ranks(count, level)
+    if isinstance(level, Array) or isinstance(count, Array):
+        level = level if isinstance(level, Array) else np.asarray(level, float)
+        level = jnp.asarray(level, float)
+        exact = 1 + 3 * jnp.finfo(level.dtype).eps  # undoes the rounding of alpha
+        spare = level * exact * (jnp.asarray(count) + 1) - 1
+    else:
+        spare = np.asarray(level * (np.asarray(count, object) + 1) - 1, float)
+    return jnp.where(spare < 0, -jnp.inf, bound * spare)
+
+
+def sure_budget(
+    count: int | np.ndarray | Array,
+    level: Alpha,
+    bound: float,
+    counted: bool,
+    delta: Fraction,
+) -> np.ndarray:
+    """Returns what losses may sum to for a risk of alpha with probability 1 - delta."""
+    if isinstance(count, Array) or isinstance(level, Array):
+        raise Untraceable(
+            "expected alpha as a number and rows that are known with delta, got a "
+            "traced or jax array: the count of losses is computed on the host"
+        )
+    # Bates, Angelopoulos, Lei, Malik, Jordan 2021: p <= delta iff the mean is at most
+    # a level, of losses that are counted iff their sum is at most a count.
+    pairs = np.broadcast_arrays(np.asarray(count, object), level)
+    if counted:
+        of = lambda n, a: critical_count(int(n), a, delta)  # noqa: E731
+    else:
+        of = lambda n, a: bound * _sum(int(n), a, delta)  # noqa: E731
+    found = np.frompyfunc(of, nin=2, nout=1)(*pairs)
+    return np.asarray(found, int if counted else float)
+
+
+def _sum(n, alpha, delta):
+    mean = hoeffding_bentkus_level(n, alpha, delta) if n else -1
+    return n * mean if mean >= 0 else -np.inf
