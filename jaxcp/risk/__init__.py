@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from jaxcp.risk.bounds import (
+    p_value,
+    upper_bound,
+)
 from jaxcp.risk.calibrating import (
     calibrate_risk,
 )
@@ -38,7 +42,9 @@ __all__ = [
     "false_positive_count",
     "hoeffding_bentkus_level",
     "miscoverage",
+    "p_value",
     "shortfall",
+    "upper_bound",
     "value_at_risk",
 ]
 __dir__ = __all__.copy
