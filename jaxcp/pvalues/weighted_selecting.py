@@ -100,11 +100,20 @@ def weighted_selection(
         _checks.check_key(key)
         shape = test_pred.shape if pruning == "heterogeneous" else ()
         xi = jax.random.uniform(key, shape)
-    return _select(pred, *nulls, test_pred, weights, test_weights, level, xi)
+    return select(pred, *nulls, test_pred, weights, test_weights, level, xi)
 
 
 @jax.jit
-def _select(pred, y, threshold, test_pred, weights, test_weights, level, xi):
+def select(
+    pred: Array,
+    y: Array,
+    threshold: Array,
+    test_pred: Array,
+    weights: Array,
+    test_weights: Array,
+    level: Array,
+    xi: Array | None,
+) -> Array:
     """Returns the selected rows, with uniforms `xi` of shape (m,) or (), or 1."""
     keys, test_keys = keys_of_nulls(pred, y, threshold, test_pred)
     weights, test_weights = (
