@@ -104,6 +104,17 @@ def _labels(k, randomized=False, ties=False):
     return draw
 
 
+def _several(*shape):
+    """Probabilities in eighths, so that thresholds tie, and the mask of what holds."""
+
+    def draw(key):
+        u, v = jax.random.uniform(key, (2, *shape))
+        p = jnp.floor(9 * u) / 8
+        return p, v < p / 2
+
+    return draw
+
+
 def _logits(k):
     draw_labels = _labels(k)
 
@@ -223,6 +234,8 @@ CASES = {
     "aps-randomized": Case(scores.APS(True), _labels(5, True), exact=True),
     "raps": Case(scores.RAPS(0.0137, 2), _labels(30), exact=True),
     "raps-randomized": Case(scores.RAPS(0.3, 1, True), _labels(6, True), exact=True),
+    "multilabel": Case(scores.MultiLabel(), _several(5)),
+    "multilabel-pixels": Case(scores.MultiLabel(), _several(2, 3)),
     "topk": Case(scores.TopK(), _labels(7, ties=True), exact=True),
     "custom": Case(scores.Custom(_distance, _around), _point()),
     "custom-level-set": Case(scores.Custom(_distance), _point()),
@@ -261,6 +274,7 @@ ONE_OF_EACH = [
     "lac",
     "aps",
     "raps-randomized",
+    "multilabel",
     "topk",
     "custom",
     "custom-start",

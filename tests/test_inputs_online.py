@@ -69,6 +69,18 @@ WRONG = {
         "y without NaN, got nan at 1",
     ),
     "alpha": (stream(online.PID(ABSOLUTE, 0.1), alpha=1), r"alpha in \(0, 1\), got 1"),
+    "a loss that is none": (
+        lambda: online.PID(ABSOLUTE, 0.1, loss=0.5),
+        "loss as a function, got 0.5",
+    ),
+    "a bound of 0": (
+        lambda: online.PID(ABSOLUTE, 0.1, loss=jnp.sum, bound=0),
+        "bound > 0, finite, got 0",
+    ),
+    "alpha beyond the bound": (
+        stream(online.PID(ABSOLUTE, 0.1, loss=jnp.sum, bound=3.0), alpha=3),
+        r"alpha in \(0, 3\), got 3",
+    ),
     "step size and score swapped": (
         lambda: online.ACI(0.1, ABSOLUTE).init(X, 0.1),
         r"step_size as a number, got Absolute\(\)",

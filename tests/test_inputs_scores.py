@@ -20,6 +20,7 @@ from jaxcp.scores import (
     Distance,
     LogLAC,
     Mahalanobis,
+    MultiLabel,
     Rectangle,
     TopK,
 )
@@ -99,6 +100,30 @@ WRONG = {
     "sampler of another shape": (
         multi(PCP(), jnp.zeros((9, 5, 3))),
         r"draws of shape \(n, l, 2\), l >= 1, got \(9, 5, 3\)",
+    ),
+    "labels for a mask": (
+        calibrate(MultiLabel(), P, Y),
+        r"y as a mask of shape \(9, 3\) .*, got \(9,\); .*one_hot\(y, 3\) > 0",
+    ),
+    "a mask of another shape": (
+        calibrate(MultiLabel(), P, P[:, :2] > 0),
+        r"y as a mask of shape \(9, 3\) like preds, .*, got \(9, 2\)$",
+    ),
+    "logits for a mask": (
+        calibrate(MultiLabel(), P.at[1, 2].set(-0.5), P > 0),
+        r"probabilities in \[0, 1\] \(of logits: jax.nn.sigmoid\), got -0.5 at \(1, 2\)",
+    ),
+    "probabilities as a mask": (
+        calibrate(MultiLabel(), P, P),
+        "y as flags or 0 and 1, true where a label holds, got 0.3",
+    ),
+    "several arrays for a mask": (
+        calibrate(MultiLabel(), (P, P), P > 0),
+        r"one array of a probability for each label or pixel, got \(\(9, 3\), \(9, 3\)",
+    ),
+    "classes of a mask": (
+        calibrate(MultiLabel(), P, P > 0, classes=("a", "b", "c")),
+        "classes only with scores of labels, got MultiLabel",
     ),
     "no draws": (multi(PCP(), DRAWS[:, :0]), r"l >= 1, got \(9, 0, 2\)"),
     "NaN draws": (multi(PCP(), DRAWS.at[1].set(jnp.nan)), "preds without NaN"),

@@ -14,6 +14,7 @@ from jaxcp.sets import (
     Ellipsoid,
     Interval,
     Intervals,
+    LabelMask,
     LabelSet,
     LevelSet,
 )
@@ -130,6 +131,11 @@ def batches():
             jnp.concatenate([mu - half, mu + half], axis=1),
         ),
         "labels": (LabelSet(mask), jnp.arange(m) % k),
+        "masks": (LabelMask(mask), jnp.arange(m)[:, None] == jnp.arange(k)),
+        "pixels": (
+            LabelMask(jnp.stack([mask, ~mask], axis=1), ndim=2),
+            jnp.zeros((m, 2, k), bool).at[:, 1, 0].set(True),
+        ),
         "labels out of range": (LabelSet(mask), jnp.arange(m) - 1),
         "balls": (Balls(jnp.stack([mu, z], axis=1), jnp.abs(z[:, 0])), y),
         "ball": (Ball(mu, 0.5 + jnp.abs(z[:, 0])), y),
@@ -200,6 +206,7 @@ def test_label_sets_of_numpy_and_labels_in_a_column():
         (Box(jnp.zeros((4, 2)), jnp.ones((4, 2))), jnp.ones((3, 2))),
         (BoundingBox(jnp.zeros((4, 2)), jnp.ones((4, 2))), jnp.ones((3, 4))),
         (LabelSet(jnp.ones((4, 2), bool)), jnp.ones(3, int)),
+        (LabelMask(jnp.ones((4, 2), bool)), jnp.ones((3, 2), bool)),
     ],
 )
 def test_targets_of_other_rows_are_refused(sets, y):

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from jaxcp import _checks
-from jaxcp._pytree import pytree
+from jaxcp._numbers import as_float
+from jaxcp._pytree import keep_functions, pytree, static
 from jaxcp.online.stream import Stream, as_floats, component_alpha, known, past_scores
 from jaxcp.quantiles.conformal import thresholds
 from jaxcp.quantiles.levels import conformal_rank
-from jaxcp.typing import ArrayLike, Number, PyTree, Score, Scorecaster
+from jaxcp.typing import AnySet, ArrayLike, Number, PyTree, Score, Scorecaster
 
 
 @pytree
@@ -38,6 +41,9 @@ class PID(Stream):
     factor log(t + 1) / t differs from the paper, log(t) / t, and from its authors'
     code, log(t + 1) / (t + 1); the guarantee is the same.
 
+    With a `loss` it takes the place of the error, and its mean comes close to alpha in
+    (0, bound): any function of the set and the target that falls as the set grows.
+
     Args:
       score: The nonconformity score.
       step_size: How far one error moves the threshold, >= 0, shape (), in units of the
@@ -47,16 +53,21 @@ class PID(Stream):
         infinity, > 0, shape ().
       scorecaster: A `Scorecaster`, or None. A pytree with `init(scores, alpha) ->
         (state, forecast)` and `step(state, score) -> (state, forecast)`.
+      loss: Loss of one example in place of the error, `(set, y) -> ()` in [0, bound],
+        such as `risk.false_negative_rate`, or None. A NaN counts as the bound.
+      bound: The largest loss, > 0, a number.
 
     Guarantee:
       On every sequence quantile tracking has |mean error - alpha| <= (b + step_size) /
+      (step_size T), and with a loss |mean loss - alpha| <= (b + step_size bound) /
       (step_size T). With a scorecaster the same holds if scores less their forecasts
       are bounded; the integrator works for unbounded scores. Rounding adds at most eps
       (b + 4 step_size) / (2 step_size), eps of the type of the threshold, at any T (at
       step_size = b / 10 it is 8e-7 in single precision and 2e-15 in double).
 
     Assumption:
-      Scores in [0, b] for quantile tracking; nothing else about data and predictions.
+      Scores in [0, b] for quantile tracking; nothing else about data and predictions. A
+      loss is the bound at thresholds below 0, and 0 at those of b and above.
 
     Cost:
       O(1) time for a step, and that of the scorecaster: no window of scores.
@@ -64,9 +75,11 @@ class PID(Stream):
     References:
       Angelopoulos, Candes, Tibshirani, Conformal PID Control for Time Series
       Prediction, NeurIPS, 2023.
+      Feldman, Ringel, Bates, Romano, Achieving Risk Control in Online Learning
+      Settings, TMLR, 2023.
 
     See also:
-      online.ACI, online.SFOGD, typing.Scorecaster
+      online.ACI, online.SFOGD, typing.Scorecaster, risk.false_negative_rate
 
     Example:
       >>> from jaxcp import online, scores
@@ -82,7 +95,14 @@ class PID(Stream):
     integral_gain: Number = 0.0
     saturation: Number = 1.0
     scorecaster: Scorecaster | None = None
+    loss: Callable[[AnySet, Array], Array] | None = None
+    bound: float = static(default=1.0)
     state_type: ClassVar = PIDState
+
+    def __post_init__(self) -> None:
+        _checks.check_number("bound", self.bound, _is_bound, "> 0, finite")
+        if self.loss is not None and jax.tree_util.all_leaves([self.loss]):
+            keep_functions(self, "loss")  # a pytree, as `risk.best_match`, is one
 
     def init(
         self, scores: ArrayLike, alpha: ArrayLike, *, mask: ArrayLike | None = None
@@ -99,7 +119,7 @@ class PID(Stream):
         if self.scorecaster is not None and mask is not None:
             raise ValueError("expected no mask with a scorecaster: it reads all scores")
         scores = past_scores(scores, mask)
-        quantile = _first_quantile(scores, alpha, mask is None)
+        quantile = _first_quantile(scores, self._level(alpha), mask is None)
         forecast, cast = jnp.zeros_like(quantile), None
         if self.scorecaster is not None:
             cast, forecast = self.scorecaster.init(scores, alpha)
@@ -109,14 +129,24 @@ class PID(Stream):
         return PIDState(quantile, excess, jnp.zeros((), int), forecast, cast)
 
     def rank(self, state, alpha):
-        return as_floats(component_alpha(alpha, state.quantile.shape))
+        rank = as_floats(component_alpha(self._level(alpha), state.quantile.shape))
+        return rank if self.bound == 1 else rank * self.bound
+
+    def _level(self, alpha):
+        """Returns alpha as a share of the bound, in (0, 1), after checks."""
+        if self.bound == 1:
+            return alpha
+        inside = lambda a: (a > 0) & (a < self.bound)  # noqa: E731
+        _checks.check_values(inside, f"alpha in (0, {self.bound:g})", alpha)
+        return (alpha if isinstance(alpha, Array) else np.asarray(alpha)) / self.bound
 
     def threshold(self, state, rank):
         threshold = state.quantile + self._integral(state) + state.forecast
         return threshold.astype(state.quantile.dtype)
 
     def learn(self, state, pred, y, rank, q):
-        excess, past = _errors(self.score, pred, y, q) - rank, state.quantile
+        # q + step_size (L_t - alpha): Feldman et al. 2023, for any loss
+        excess, past = self._losses(pred, y, q) - rank, state.quantile
         quantile = (past + self.step_size * excess).astype(past.dtype)
         total = (state.excess + excess).astype(state.excess.dtype)
         forecast, cast = state.forecast, state.scorecaster
@@ -124,6 +154,17 @@ class PID(Stream):
             cast, forecast = self.scorecaster.step(cast, self.score(pred, y))
             forecast = jnp.asarray(forecast, state.forecast.dtype)
         return PIDState(quantile, total, state.steps + 1, forecast, cast)
+
+    def _losses(self, pred, y, q):
+        """Returns the loss of the set at `q`, by default 1 where it misses `y`."""
+        if self.loss is None:
+            return _errors(self.score, pred, y, q)
+
+        def loss(q):
+            found = as_float(self.loss(self.score.invert(pred, q), y))
+            return jnp.where(jnp.isnan(found), self.bound, found)
+
+        return _of_each(loss, q)
 
     def _integral(self, state):
         steps = jnp.maximum(state.steps, 1)
@@ -225,11 +266,19 @@ def _finite_quantile(scores, rank):
 
 
 def _errors(score: Score, pred: PyTree, y: Array, q: Array) -> Array:
-    """Returns 1 where the set at `q` misses `y`, else 0, shape () or (c,).
+    """Returns 1 where the set at `q` misses `y`, else 0, shape () or (c,)."""
+    return _of_each(lambda q: 1.0 - score.invert(pred, q).contains(y), q)
+
+
+def _of_each(loss: Callable[[Array], Array], q: Array) -> Array:
+    """Returns the loss at a threshold, or of each component.
 
     With components each is judged by the set that binds it alone.
     """
-    missed = lambda q: 1.0 - score.invert(pred, q).contains(y)  # noqa: E731
     if q.ndim == 0:
-        return missed(q)
-    return jax.vmap(missed)(jnp.where(jnp.eye(len(q), dtype=bool), q[None], jnp.inf))
+        return loss(q)
+    return jax.vmap(loss)(jnp.where(jnp.eye(len(q), dtype=bool), q[None], jnp.inf))
+
+
+def _is_bound(bound):
+    return (bound > 0) & np.isfinite(bound)

@@ -15,7 +15,7 @@ from jax import Array
 
 from jaxcp import _checks
 from jaxcp._arrays import as_array
-from jaxcp._numbers import as_float
+from jaxcp._numbers import as_float, quotient
 from jaxcp._pytree import keep_functions, pytree
 from jaxcp.typing import ArrayLike, HasEnds, HasLabels, HasMarks, Number, Set
 
@@ -28,10 +28,16 @@ def miscoverage(set: Set, y: Array) -> Array:
       y: Its target.
 
     Returns:
-      1(y is not in the set), bool of shape (). Nonincreasing in the set.
+      1(y is not in the set), bool of shape ().
 
     Raises:
       ValueError: as `contains` of the set.
+
+    Guarantee:
+      Nonincreasing in the set: `risk.calibrate_risk` keeps its mean at alpha.
+
+    Assumption:
+      None of its own: that of the calibration.
 
     Cost:
       One membership.
@@ -56,10 +62,16 @@ def false_negative_rate(set: Set, y: Array) -> Array:
 
     Returns:
       #{true and not in the set} / #{true}, shape (), in [0, 1]; 0 where there are no
-      true labels. Nonincreasing in the set.
+      true labels.
 
     Raises:
       ValueError: for sets without labels, or a mask of another shape.
+
+    Guarantee:
+      Nonincreasing in the set: `risk.calibrate_risk` keeps its mean at alpha.
+
+    Assumption:
+      None of its own: that of the calibration.
 
     Cost:
       O(k) time for k labels or pixels.
@@ -86,8 +98,7 @@ def false_negative_rate(set: Set, y: Array) -> Array:
 def false_discovery_rate(set: Set, y: Array) -> Array:
     """Returns the share of the members of the set that are not true.
 
-    It is not monotone in the set: take it with `monotone=False`, or test settings by
-    `risk.learn_then_test`.
+    It is not monotone: take it with `monotone=False`, or `risk.learn_then_test`.
 
     Args:
       set: A `sets.LabelMask`, or a set of labels of one example.
@@ -99,6 +110,12 @@ def false_discovery_rate(set: Set, y: Array) -> Array:
 
     Raises:
       ValueError: for sets without labels, or a mask of another shape.
+
+    Guarantee:
+      None of its own: not monotone in the set.
+
+    Assumption:
+      None of its own: that of the calibration or the test.
 
     Cost:
       O(k) time for k labels or pixels.
@@ -131,11 +148,16 @@ def false_positive_count(set: Set, y: Array) -> Array:
       y: True labels: a mask like the set, or one label, shape (), of a `sets.LabelSet`.
 
     Returns:
-      #{not in the set and not true}, shape (), in [0, k], a float. Nonincreasing in the
-      set.
+      #{not in the set and not true}, shape (), in [0, k], a float.
 
     Raises:
       ValueError: for sets without labels, or a mask of another shape.
+
+    Guarantee:
+      Nonincreasing in the set: `risk.calibrate_risk` keeps its mean at alpha.
+
+    Assumption:
+      None of its own: that of the calibration.
 
     Cost:
       O(k) time for k labels or pixels.
@@ -205,10 +227,16 @@ def best_match(
 
     Returns:
       A loss of a set of k labels and y: 1 for the empty set, 0 for one with a perfect
-      match. Nonincreasing in the set.
+      match.
 
     Raises:
       ValueError: for a table that is not square, or known similarities outside [0, 1].
+
+    Guarantee:
+      Nonincreasing in the set: `risk.calibrate_risk` keeps its mean at alpha.
+
+    Assumption:
+      None of its own: that of the calibration.
 
     Cost:
       O(k) time.
@@ -267,10 +295,16 @@ def shortfall(bound: Number) -> Shortfall:
       bound: The largest loss, > 0, in units of y: also the `bound` of the calibration.
 
     Returns:
-      A loss of an interval or a box and y, in [0, bound]. Nonincreasing in the set.
+      A loss of an interval or a box and y, in [0, bound].
 
     Raises:
       ValueError: if the bound is not above 0 and finite.
+
+    Guarantee:
+      Nonincreasing in the set: `risk.calibrate_risk` keeps its mean at alpha.
+
+    Assumption:
+      None of its own: that of the calibration.
 
     Cost:
       O(d) time.
@@ -317,4 +351,4 @@ def _mask_like(marks, y):
 
 def _share(part: Array, whole: Array) -> Array:
     """Returns #part / #whole, 0 for nothing of nothing."""
-    return jnp.sum(part) / jnp.maximum(jnp.sum(whole), 1)
+    return quotient(jnp.sum(part), jnp.maximum(jnp.sum(whole), 1))

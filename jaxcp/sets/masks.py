@@ -68,7 +68,8 @@ class LabelMask(Batch):
         shape = self.target_shape()
         if y.shape[max(y.ndim - self.ndim, 0) :] != shape:
             raise ValueError(f"expected y as masks of shape {shape}, got {y.shape}")
-        answer_shape(y.shape[: y.ndim - self.ndim], self._batch())
+        batch = answer_shape(y.shape[: y.ndim - self.ndim], self._batch())
+        y, mask = (jnp.broadcast_to(v, (*batch, *shape)) for v in (y, mask))
         return jnp.all((y == 0) | mask, axis=self._axes())
 
     def size(self) -> Array:
