@@ -1,4 +1,5 @@
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -7,10 +8,8 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-import jaxcp
 from jaxcp import risk
-from jaxcp.scores import LAC, Absolute, Custom, MultiLabel
-from jaxcp.sets import Interval, LabelMask
+from jaxcp.scores import Custom, MultiLabel
 
 REFERENCE = Path(__file__).parent / "reference" / "risk"
 FNR = risk.false_negative_rate
@@ -55,14 +54,10 @@ def index_of(q):
 def test_false_negative_rates_are_controlled_to_the_float(case, x64):
     v = CRC[case]
     bound = float(Fraction(str(v["bound"])))
-    if bound < 1:  # of the vectors alone: losses that exceed it would be refused
-        calibrated = jax.jit(
-            lambda p, y: risk.calibrate_risk(FNR, MultiLabel(), p, y, bound=bound)
-        )
-    else:
-        calibrated = lambda p, y: risk.calibrate_risk(
-            FNR, MultiLabel(), p, y, bound=bound
-        )
+    options = {"bound": bound}
+    calibrated = partial(risk.calibrate_risk, FNR, MultiLabel(), **options)
+    if bound < 1:  # of the vectors alone: known losses beyond it would be refused
+        calibrated = jax.jit(calibrated)
     cp = calibrated(jnp.asarray(1 - v["e"], float), v["y"])
     for alpha, q, mean in zip(v["alphas"], v["q"], v["risk"], strict=True):
         found = cp.quantile(Fraction(str(alpha)))

@@ -38,6 +38,8 @@ def check_losses(risks: list[Rows], bounds: tuple[float, ...], mask: Any) -> Non
     places = np.array([-np.inf, *_PLACES, np.inf])
     kept = True if mask is None else np.asarray(mask, bool)
     tables = _tables(risks, places)
+    if not is_concrete(tables):  # losses of something that is traced
+        return
     for rows, table, bound in zip(risks, tables, bounds, strict=True):
         table = np.where(kept, np.asarray(table, float), 0)
         _check_table(rows, table, bound, places)

@@ -7,12 +7,16 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.custom_batching import custom_vmap
 
-from jaxcp._batching import widened
+from jaxcp._batching import map_evenly, widened
 from jaxcp._numbers import as_float, varying_like
+from jaxcp.quantiles._bytes import is_local
 from jaxcp.quantiles._keys import bisect_keys, first_float, from_keys, to_keys
 from jaxcp.risk._rows import Rows
 from jaxcp.typing import AxisName, HasSteps
+
+_BLOCK = 2**16  # numbers of calibrations, with their flags, that stay in a cache
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(2,))
@@ -21,6 +25,12 @@ def least_threshold(rows: Rows, budget: Array, axis_name: AxisName = None) -> Ar
 
     The gradient is that of the scores at which losses fall there, or of the root.
     """
+    if axis_name is None:
+        return _find_blockwise(rows, budget)
+    return _find(rows, budget, axis_name)
+
+
+def _find(rows, budget, axis_name=None):
     budget = jnp.broadcast_to(budget, rows.shape)
     if rows.grid is None:
         fits = lambda q: rows.total(q, axis_name) <= budget  # noqa: E731
@@ -29,6 +39,33 @@ def least_threshold(rows: Rows, budget: Array, axis_name: AxisName = None) -> Ar
     index = find(rows, budget, axis_name)
     last = len(rows.grid) - 1
     return jnp.where(index > last, jnp.inf, rows.grid[jnp.minimum(index, last)])
+
+
+@custom_vmap
+def _find_blockwise(rows, budget):
+    return _find(rows, budget)
+
+
+@_find_blockwise.def_vmap
+def _find_blockwise_of_many(size, batched, rows, budget):
+    """Goes through calibrations in blocks that stay in a cache for all bits."""
+    leaves, structure = jax.tree.flatten((rows, budget))
+    flags = jax.tree.leaves(batched)
+    mapped = [v for v, flag in zip(leaves, flags, strict=True) if flag]
+
+    def find(*mapped):
+        own = iter(mapped)
+        pairs = zip(leaves, flags, strict=True)
+        each = [next(own) if flag else v for v, flag in pairs]
+        return _find(*jax.tree.unflatten(structure, each))
+
+    numbers = sum(v.size for v in mapped) // max(size, 1)
+    if not is_local() or size * numbers <= _BLOCK:
+        return jax.vmap(find)(*mapped), True
+    at_a_time = max(_BLOCK // numbers, 1)
+    in_blocks = lambda *v: map_evenly(find, *v, at_a_time=at_a_time)  # noqa: E731
+    found = lax.platform_dependent(*mapped, cpu=in_blocks, default=jax.vmap(find))
+    return found, True
 
 
 def _first_of_grid(rows, budget, axis_name):
@@ -66,8 +103,7 @@ def _least_threshold_jvp(axis_name, primals, tangents):
     if jnp.issubdtype(budget.dtype, jnp.floating):
         root, smooth = _tangent_of_root(rows, tangents, at, axis_name)
         moved = jnp.where(smooth, root, moved)
-    moved = jnp.where(stays | ~jnp.isfinite(moved), 0, moved)
-    return q, moved.astype(q.dtype)
+    return q, jnp.where(stays, 0, moved).astype(q.dtype)
 
 
 def _tangent_of_jumps(rows, moves, q, axis_name):
