@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any, NamedTuple
 
@@ -17,6 +18,8 @@ from jaxcp._counting import count_true
 from jaxcp._names import Names
 from jaxcp._numbers import varying_like
 from jaxcp._padding import on_device, repeated
+from jaxcp._tracing import known_at_once
+from jaxcp.quantiles.levels import as_delta, sure_ranks
 from jaxcp.scores import inputs
 from jaxcp.typing import PyTree, Score
 
@@ -167,6 +170,21 @@ def weight_for(weights: Array | None, test_weight: Any) -> dict[str, Array]:
 def _check_weighted(weights, name):
     if weights is None:
         raise ValueError(f"expected {name} only with calibration weights")
+
+
+def sure_ranks_of(count: Callable[[], Any], alpha: Any, delta: Any, held: Any) -> Array:
+    """Returns ranks for which all components cover, with probability 1 - delta."""
+    exact = as_delta(delta)
+    if held.weights is not None:
+        raise ValueError(
+            f"expected delta=None for a calibration with weights, got {delta}; its "
+            "coverage has no exact law: leave out delta, or keep each row with "
+            "probability weight / bound and calibrate on those without weights"
+        )
+    with known_at_once():
+        rows = count()
+    # A union bound: each of c components misses its share of delta at most.
+    return sure_ranks(rows, alpha, exact / math.prod(held.components))
 
 
 def check_lawful(scores: Array, weights: Array | None, mask: PyTree) -> None:

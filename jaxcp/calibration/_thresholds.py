@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Hashable
 from typing import Any, Self
@@ -18,7 +19,7 @@ from jaxcp._tracing import jit
 from jaxcp.calibration._rows import RowShapes, check_columns, check_row_shapes
 from jaxcp.quantiles.levels import alpha_as_float, as_alpha, split_alpha
 from jaxcp.scores import inputs
-from jaxcp.typing import AnySet, ArrayLike, PyTree, Score
+from jaxcp.typing import AnySet, ArrayLike, Number, PyTree, Score
 
 _NONE = _checks.optional(None)
 
@@ -39,24 +40,46 @@ class Thresholds(ABC):
     def threshold(self, rank: PyTree, **context: Any) -> Array:
         """Returns the threshold of one test point, shape () or (c,)."""
 
-    def quantile(self, alpha: ArrayLike, **context: Any) -> Array:
+    def quantile(
+        self, alpha: ArrayLike, *, delta: Number | None = None, **context: Any
+    ) -> Array:
         """Returns the threshold at alpha, for the context of one test point."""
         self._check()
-        return by_rows(_threshold, self.rank(alpha), context, rows=(), holder=self)
+        rank = self._rank(alpha, delta)
+        return by_rows(_threshold, rank, context, rows=(), holder=self)
 
-    def __call__(self, preds: PyTree, alpha: ArrayLike, **context: Any) -> AnySet:
+    def __call__(
+        self,
+        preds: PyTree,
+        alpha: ArrayLike,
+        *,
+        delta: Number | None = None,
+        **context: Any,
+    ) -> AnySet:
         """Returns the prediction sets of new predictions, leading axis m."""
-        return self._sets(preds, alpha, **context)
+        return self._sets(preds, alpha, delta=delta, **context)
 
-    def _sets(self, preds, alpha, **context):
-        return self._sets_at(preds, alpha, context)
+    def _rank(self, alpha, delta=None):
+        """Returns the rank, of a class that knows it where delta is given."""
+        if delta is None:
+            return self.rank(alpha)
+        rank: Any = self.rank
+        if "delta" not in inspect.signature(rank).parameters:
+            raise ValueError(
+                f"expected delta=None for {type(self).__name__}, whose coverage has no "
+                f"known law, got {delta}; leave it out, or write rank(alpha, delta)"
+            )
+        return rank(alpha, delta=delta)
+
+    def _sets(self, preds, alpha, *, delta=None, **context):
+        return self._sets_at(preds, alpha, context, delta=delta)
 
     def _sets_at(self, preds, alpha, context, **levels):
         """Returns sets at alpha and other levels that `rank` takes."""
         self._check_one_alpha(alpha)
         preds, *_, context = self._rows(preds, context)
         rows = preds, context
-        sets = by_rows(_sets_of, self.rank(alpha, **levels), rows=rows, holder=self)
+        sets = by_rows(_sets_of, self._rank(alpha, **levels), rows=rows, holder=self)
         return named(sets, self.classes)
 
     def _thresholds(self, rank, context):

@@ -23,7 +23,7 @@ from jaxcp.calibration.split import Calibration
 from jaxcp.certificates import Certificate, certificate
 from jaxcp.pvalues.conformal import p_values_in_groups
 from jaxcp.quantiles.levels import alpha_as_float, as_alpha, ranks, split_alpha
-from jaxcp.typing import AnySet, ArrayLike, PyTree, Score
+from jaxcp.typing import AnySet, ArrayLike, Number, PyTree, Score
 
 
 @pytree
@@ -61,20 +61,28 @@ class GroupCalibration(Rule):
         _named.keep_names(self, "classes", "group_names")
 
     def quantile(
-        self, alpha: ArrayLike, *, test_weight: ArrayLike | None = None
+        self,
+        alpha: ArrayLike,
+        *,
+        delta: Number | None = None,
+        test_weight: ArrayLike | None = None,
     ) -> Array:
         """Returns the threshold of each group, shape (g,) or (g, c).
 
         +inf for a group with too few scores. Arguments as for `Calibration.quantile`;
-        without components alpha may also have shape (g,), one for each group.
+        without components alpha may also have shape (g,), one for each group. With
+        `delta` each group covers 1 - alpha with probability 1 - delta; for all groups
+        together give delta / g.
         """
-        return super().quantile(alpha, **weight_for(self.weights, test_weight))
+        weight = weight_for(self.weights, test_weight)
+        return super().quantile(alpha, delta=delta, **weight)
 
     def __call__(
         self,
         preds: PyTree,
         alpha: ArrayLike,
         *,
+        delta: Number | None = None,
         groups: ArrayLike | None = None,
         test_weights: ArrayLike | None = None,
     ) -> AnySet:
@@ -83,6 +91,7 @@ class GroupCalibration(Rule):
         Args:
           preds: Predictions, a pytree with leading axis m.
           alpha: Miscoverage level as for `Calibration.quantile`.
+          delta: Probability of a bad calibration set of a group, in (0, 1), a number.
           groups: Group of each test point, int or by name, shape (m,). Without it the
             groups are the labels: label c is kept iff its score is within class c's
             threshold.
@@ -95,13 +104,16 @@ class GroupCalibration(Rule):
         Raises:
           ValueError: if lengths differ, a concrete group is out of range or none of the
             `group_names`, or `groups` is missing although the groups of the calibration
-            are not the labels.
+            are not the labels; with `delta` as `Calibration.quantile`, and for traced
+            groups of the calibration.
 
         Guarantee:
-          1 - alpha within every group, or for every class.
+          1 - alpha within every group, or for every class; with `delta` each of them
+          has it with probability 1 - delta over calibration sets.
 
         Assumption:
-          The calibration and test examples of a group are exchangeable.
+          The calibration and test examples of a group are exchangeable; with `delta`
+          independent.
 
         Cost:
           O(g n) for the thresholds of g groups; with `test_weights` O(n) for each test
@@ -118,7 +130,8 @@ class GroupCalibration(Rule):
         """
         if groups is None:
             rows.check_labels_are_groups(self, preds)
-        return self._sets(preds, alpha, **self._columns(groups, test_weights))
+        columns = self._columns(groups, test_weights)
+        return self._sets(preds, alpha, delta=delta, **columns)
 
     def p_values(
         self,
@@ -170,34 +183,37 @@ class GroupCalibration(Rule):
         columns = self._columns(groups, test_weights, y)
         return self._p_values(preds, y, u, **columns)
 
-    def certificate(self, alpha: Any) -> tuple[Certificate, ...]:
+    def certificate(
+        self, alpha: Any, delta: Number | None = None
+    ) -> tuple[Certificate, ...]:
         """Returns the exact law of the coverage of each of the g groups.
 
         Arguments, errors and guarantee as for `Calibration.certificate`.
         """
         rows.check_lawful(self.scores, self.weights, (self.mask, self.groups))
         counts = np.asarray(count_groups(self.groups, self.num_groups, self.mask))
-        return tuple(certificate(int(count), alpha) for count in counts)
+        return tuple(certificate(int(count), alpha, delta) for count in counts)
 
     @property
     def components(self) -> tuple[int, ...]:
         """Shape of one score: () or (c,)."""
         return self.scores.shape[1:]
 
-    def rank(self, alpha: ArrayLike) -> Array:
+    def rank(self, alpha: ArrayLike, delta: Number | None = None) -> Array:
         """Returns the rank of the threshold of each group, shape (g,) or (g, c).
 
-        Alpha as a float where there are weights.
+        Alpha as a float where there are weights; `delta` as for `Calibration.rank`.
         """
         components, shape = self.components, (self.num_groups, *self.components)
         alpha = split_alpha(as_alpha(alpha), components)
         if not components and alpha.shape not in ((), shape):
             expected = f"() or ({self.num_groups},), one a group"
             raise ValueError(f"expected alpha of shape {expected}, got {alpha.shape}")
-        if self.weights is not None:
+        if self.weights is not None and delta is None:
             return jnp.broadcast_to(alpha_as_float(alpha), shape)
-        counts = count_groups(self.groups, self.num_groups, self.mask)
-        return ranks(counts.reshape(-1, *(1,) * len(components)), alpha)
+        if delta is not None:
+            return rows.sure_ranks_of(self._counts, alpha, delta, self)
+        return ranks(self._counts(), alpha)
 
     def threshold(
         self,
@@ -221,6 +237,11 @@ class GroupCalibration(Rule):
     def _filled(self, size):
         groups = repeated(self.groups, size)
         return dataclasses.replace(self, groups=groups, **rows.filled(self, size))
+
+    def _counts(self):
+        """Returns the number of rows of each group, shape (g,) or (g, 1)."""
+        counts = count_groups(self.groups, self.num_groups, self.mask)
+        return counts.reshape(-1, *(1,) * len(self.components))
 
     def _group(self, group):
         """Returns the calibration of the rows of one group."""

@@ -12,7 +12,7 @@ from jax import Array
 from jaxcp._pytree import pytree, static
 from jaxcp.calibration.split import Calibration, calibrate
 from jaxcp.certificates import Certificate
-from jaxcp.typing import AnySet, ArrayLike, Predict, PyTree, Score
+from jaxcp.typing import AnySet, ArrayLike, Number, Predict, PyTree, Score
 
 
 @pytree
@@ -35,8 +35,8 @@ class SplitConformal:
     def __call__(self, x: PyTree, alpha: ArrayLike, **context: Any) -> AnySet:
         """Returns the prediction sets at inputs `x`, a pytree with leading axis m.
 
-        `alpha`, context (such as `test_weights`), errors and guarantee are those of
-        calling the calibration.
+        `alpha`, context (such as `delta` or `test_weights`), errors and guarantee are
+        those of calling the calibration.
         """
         return self.calibration(self.predict(self.params, x), alpha, **context)
 
@@ -49,9 +49,9 @@ class SplitConformal:
         """Returns the threshold at alpha: `Calibration.quantile`."""
         return self.calibration.quantile(alpha, **context)
 
-    def certificate(self, alpha: Any) -> Certificate:
+    def certificate(self, alpha: Any, delta: Number | None = None) -> Certificate:
         """Returns the law of coverage at alpha: `Calibration.certificate`."""
-        return self.calibration.certificate(alpha)
+        return self.calibration.certificate(alpha, delta)
 
     def p_values(self, x: PyTree, y: ArrayLike, **context: Any) -> Array:
         """Returns how exceptional targets at inputs are: `Calibration.p_values`."""
@@ -89,7 +89,8 @@ def split_conformal(
       ValueError: as `calibrate`, and if `predict` is no function.
 
     Guarantee:
-      P(Y in set) >= 1 - alpha.
+      P(Y in set) >= 1 - alpha; with `delta` in the call given the calibration data,
+      with probability 1 - delta over these.
 
     Assumption:
       Exchangeable calibration and test examples, and a model fitted on other data.

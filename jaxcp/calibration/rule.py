@@ -29,10 +29,11 @@ class Rule(Thresholds):
     * `threshold(rank, **context)`: the threshold of one test point, shape () or, for
       scores with c components, (c,). Context is what the class reads from a test point,
       such as a weight. The verbs take it by keyword with a leading axis m, under names
-      of your own (not preds, y or u); `threshold` gets one row of it at a time. Without
-      context one threshold serves all test points.
+      of your own (not preds, y, u or delta); `threshold` gets one row of it at a time.
+      Without context one threshold serves all test points.
     * `rank(alpha)`, if `threshold` needs more than alpha as a float. It runs once,
-      outside of `jit`.
+      outside of `jit`. Write `rank(alpha, delta=None)` where ranks are known that cover
+      with probability 1 - delta over calibration sets: the verbs then take `delta`.
     * `components`: () unless scores have shape (c,). `row_shapes`: shapes of one
       prediction, which are then checked. `classes`: names of the labels, for targets
       and for sets of labels.

@@ -18,6 +18,7 @@ from jaxcp.calibration._rows import (
     count_rows,
     filled,
     scored,
+    sure_ranks_of,
     weight_for,
     weights_for,
 )
@@ -26,7 +27,7 @@ from jaxcp.certificates import Certificate, certificate
 from jaxcp.pvalues.conformal import p_values_among
 from jaxcp.quantiles.conformal import threshold_at
 from jaxcp.quantiles.levels import alpha_as_float, as_alpha, ranks, split_alpha
-from jaxcp.typing import AnySet, ArrayLike, PyTree, Score
+from jaxcp.typing import AnySet, ArrayLike, Number, PyTree, Score
 
 
 @pytree
@@ -56,7 +57,11 @@ class Calibration(Rule):
         keep_names(self, "classes")
 
     def quantile(
-        self, alpha: ArrayLike, *, test_weight: ArrayLike | None = None
+        self,
+        alpha: ArrayLike,
+        *,
+        delta: Number | None = None,
+        test_weight: ArrayLike | None = None,
     ) -> Array:
         """Returns the threshold at alpha.
 
@@ -64,6 +69,9 @@ class Calibration(Rule):
           alpha: Miscoverage level, shape (); without components also (a,) for several
             levels. With c components a scalar is family-wise and split to alpha / c
             (Bonferroni); shape (c,) splits it otherwise.
+          delta: Probability of a bad calibration set, in (0, 1), a number: coverage
+            then is 1 - alpha with probability 1 - delta, and not on average. With c
+            components each gets delta / c, so that all hold together.
           test_weight: Weight of the test point, shape (), for calibrations with
             weights. Defaults to 1.
 
@@ -72,10 +80,14 @@ class Calibration(Rule):
           are too few scores.
 
         Raises:
-          ValueError: if a number `alpha` is outside (0, 1) or its shape does not fit.
+          ValueError: if a number `alpha` is outside (0, 1) or its shape does not fit;
+            with `delta` also for one outside (0, 1), an alpha in a jax array, weights,
+            or a traced mask.
 
         Guarantee:
-          P(S_{n+1} <= q) >= 1 - alpha for exchangeable scores.
+          P(S_{n+1} <= q) >= 1 - alpha for exchangeable scores. With `delta`: P(S_{n+1}
+          <= q | S_1, ..., S_n) >= 1 - alpha with probability 1 - delta, for independent
+          scores.
 
         Cost:
           O(n) time and no sort. New values of alpha compile nothing.
@@ -85,16 +97,24 @@ class Calibration(Rule):
           >>> calibrate(Absolute(), jnp.zeros(9), jnp.arange(1.0, 10.0)).quantile(0.2)
           Array(8., dtype=float32)
         """
-        return super().quantile(alpha, **weight_for(self.weights, test_weight))
+        weight = weight_for(self.weights, test_weight)
+        return super().quantile(alpha, delta=delta, **weight)
 
     def __call__(
-        self, preds: PyTree, alpha: ArrayLike, *, test_weights: ArrayLike | None = None
+        self,
+        preds: PyTree,
+        alpha: ArrayLike,
+        *,
+        delta: Number | None = None,
+        test_weights: ArrayLike | None = None,
     ) -> AnySet:
         """Returns the prediction sets of new predictions.
 
         Args:
           preds: Predictions, a pytree with leading axis m, as at calibration.
           alpha: Miscoverage level, shape (), or (c,) for scores with c components.
+          delta: Probability of a bad calibration set, in (0, 1), a number, as for
+            `quantile`: sets that cover 1 - alpha with probability 1 - delta.
           test_weights: Weight of each test point, shape (m,), for calibrations with
             weights. Defaults to 1.
 
@@ -104,14 +124,16 @@ class Calibration(Rule):
         Raises:
           ValueError: if a number `alpha` is outside (0, 1), a concrete prediction is
             NaN or not valid for the score, or lengths differ or shapes of predictions
-            from those at calibration.
+            from those at calibration; with `delta` as `quantile`.
 
         Guarantee:
           P(Y in set) >= 1 - alpha, on average over calibration and test data (with
-          weights: see `weighted_conformal_quantile`).
+          weights: see `weighted_conformal_quantile`). With `delta`: P(Y in set |
+          calibration data) >= 1 - alpha, with probability 1 - delta over these.
 
         Assumption:
-          Exchangeable calibration and test examples, and a model fitted on other data.
+          Exchangeable calibration and test examples, and a model fitted on other data;
+          with `delta` independent examples.
 
         Cost:
           One threshold in O(n), without a sort; with `test_weights` one for each point.
@@ -122,23 +144,25 @@ class Calibration(Rule):
           >>> cp = calibrate(Absolute(), jnp.zeros(9), jnp.arange(1.0, 10.0))
           >>> cp(jnp.array([0.0, 1.0]), alpha=0.2).upper
           Array([8., 9.], dtype=float32)
+          >>> cp(jnp.array([0.0, 1.0]), alpha=0.3, delta=0.1).upper
+          Array([ 9., 10.], dtype=float32)
         """
-        return self._sets(
-            preds, alpha, test_weights=weights_for(self.weights, test_weights)
-        )
+        weights = weights_for(self.weights, test_weights)
+        return self._sets(preds, alpha, delta=delta, test_weights=weights)
 
-    def certificate(self, alpha: Any) -> Certificate:
+    def certificate(self, alpha: Any, delta: Number | None = None) -> Certificate:
         """Returns the exact law of the coverage of sets at alpha.
 
         Args:
           alpha: Miscoverage level in (0, 1), a number.
+          delta: Probability of a bad calibration set, as for the sets.
 
         Returns:
           A `certificates.Certificate` for the number of rows that count.
 
         Raises:
-          ValueError: if `alpha` is outside (0, 1), the scores have several components
-            or weights, whose coverage has no such law, or the mask is traced.
+          ValueError: if `alpha` or `delta` is outside (0, 1), the mask is traced, or
+            there are several components or weights, whose coverage has no such law.
 
         Guarantee:
           Exact for exchangeable scores without ties (for `law`: i.i.d.). Where scores
@@ -151,7 +175,7 @@ class Calibration(Rule):
           (8, 2)
         """
         check_lawful(self.scores, self.weights, self.mask)
-        return certificate(int(count_rows(self)), alpha)
+        return certificate(int(count_rows(self)), alpha, delta)
 
     def p_values(
         self,
@@ -201,14 +225,18 @@ class Calibration(Rule):
         """Shape of one score: () or (c,)."""
         return self.scores.shape[1:]
 
-    def rank(self, alpha: ArrayLike) -> Array:
+    def rank(self, alpha: ArrayLike, delta: Number | None = None) -> Array:
         """Returns the rank k = n + 1 - floor(alpha (n + 1)) of the threshold.
 
         One for each component, shape (c,); alpha as a float where there are weights.
+        With `delta` the rank is that of `conformal_rank(n, alpha, delta)`, of c
+        components at delta / c each: all of them hold with probability 1 - delta.
         """
         alpha = split_alpha(as_alpha(alpha), self.components)
         if alpha.ndim > 1:
             raise ValueError(f"expected alpha of shape () or (a,), got {alpha.shape}")
+        if delta is not None:
+            return sure_ranks_of(lambda: count_rows(self), alpha, delta, self)
         if self.weights is not None:
             return alpha_as_float(alpha)
         return ranks(count_rows(self), alpha)
@@ -266,10 +294,13 @@ def calibrate(
         would lose digits in single precision that their scores depend on.
 
     Guarantee:
-      1 - alpha. With fewer than 1/alpha - 1 rows the sets are infinite.
+      1 - alpha, on average over calibration sets; sets called with `delta` have it with
+      probability 1 - delta over calibration sets. With fewer rows than
+      `certificates.smallest_size` the sets are infinite: 1/alpha - 1 without `delta`.
 
     Assumption:
-      Exchangeable calibration and test examples, and a model fitted on other data.
+      Exchangeable calibration and test examples (with `delta` independent ones), and a
+      model fitted on other data.
 
     Cost:
       n scores, which are kept; one compilation for a score and shapes of data.
@@ -277,6 +308,9 @@ def calibrate(
     References:
       Papadopoulos, Proedrou, Vovk, Gammerman, Inductive Confidence Machines for
       Regression, ECML, 2002.
+      Vovk, Conditional Validity of Inductive Conformal Predictors, ACML, 2012.
+      Park, Bastani, Matni, Lee, PAC Confidence Sets for Deep Neural Networks via
+      Calibrated Prediction, ICLR, 2020.
 
     See also:
       split_conformal, split_conformal_fit, calibrate_groups, cross_calibrate,

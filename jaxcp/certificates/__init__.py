@@ -15,6 +15,7 @@ from jaxcp.certificates.laws import (
     certificate,
 )
 from jaxcp.certificates.marginal import MarginalCertificate
+from jaxcp.certificates.sizes import smallest_size
 from jaxcp.certificates.testing import CoverageTest, coverage_test
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "calibration_size",
     "certificate",
     "coverage_test",
+    "smallest_size",
 ]
 __dir__ = __all__.copy
 

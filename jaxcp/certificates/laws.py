@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from jaxcp import _checks
-from jaxcp.quantiles.levels import as_alpha, exact_rank
-from jaxcp.typing import ArrayLike
+from jaxcp.quantiles.levels import as_alpha, as_delta, exact_rank
+from jaxcp.typing import ArrayLike, Number
 
 _FINEST = Fraction(1, 10**6)
 
@@ -24,6 +24,8 @@ class Certificate:
       n: Number of calibration scores.
       alpha: Miscoverage level, exactly.
       rank: Which order statistic is the threshold, k, from 1; n + 1 means +inf.
+      delta: Probability of a coverage below 1 - alpha that the rank allows, exactly;
+        None for a rank that covers on average.
 
     See also:
       certificates.certificate, Calibration.certificate, certificates.coverage_test
@@ -32,6 +34,7 @@ class Certificate:
     n: int
     alpha: Fraction
     rank: int
+    delta: Fraction | None = None
 
     @property
     def coverage(self) -> float:
@@ -82,15 +85,17 @@ class Certificate:
         return calibration_size(self.alpha, slack, probability)
 
 
-def certificate(n: int, alpha: Any) -> Certificate:
+def certificate(n: int, alpha: Any, delta: Number | None = None) -> Certificate:
     """Returns the law of coverage at alpha with n calibration scores.
 
-    The threshold is the k-th smallest score, k = n + 1 - floor(alpha (n + 1)); coverage
-    is k / (n + 1) on average and Beta(k, n + 1 - k) given the calibration set.
+    The threshold is the k-th smallest score, k = `conformal_rank(n, alpha, delta)`;
+    coverage is k / (n + 1) on average and Beta(k, n + 1 - k) given the calibration set.
 
     Args:
       n: Number of calibration scores.
       alpha: Miscoverage level in (0, 1), a number, read as the decimal it prints as.
+      delta: Probability of a bad calibration set in (0, 1), a number: `probability(1 -
+        alpha)` then is at least 1 - delta. Without it the sets cover on average.
 
     Returns:
       A `Certificate`: `rank`, `coverage`, `law`, `interval(probability)`,
@@ -98,7 +103,7 @@ def certificate(n: int, alpha: Any) -> Certificate:
       `num_needed(slack, probability)`.
 
     Raises:
-      ValueError: if `alpha` is outside (0, 1) or n is negative.
+      ValueError: if `alpha` or `delta` is outside (0, 1), or n is negative.
 
     Guarantee:
       Exact. Where scores tie, coverage is at least this.
@@ -124,10 +129,12 @@ def certificate(n: int, alpha: Any) -> Certificate:
       0.86
       >>> proof.num_needed(slack=0.01, probability=0.9)
       2520
+      >>> round(certificate(99, 0.1, delta=0.1).lower_bound(0.9), 3)
+      0.908
     """
     _checks.check_count("n", n, 0)
-    exact = _one_alpha(alpha)
-    return Certificate(int(n), exact, exact_rank(int(n), exact))
+    exact, share = one_alpha(alpha), None if delta is None else as_delta(delta)
+    return Certificate(int(n), exact, exact_rank(int(n), exact, share), share)
 
 
 def coverage_law(n: int, alpha: ArrayLike) -> tuple[int, int]:
@@ -204,13 +211,13 @@ def calibration_size(alpha: Any, slack: float, probability: float) -> int:
       Trends in Machine Learning, 2023, Table 1.
 
     See also:
-      certificates.certificate, coverage_law
+      certificates.certificate, certificates.smallest_size, coverage_law
 
     Example:
       >>> calibration_size(0.1, slack=0.05, probability=0.9)
       110
     """
-    exact = _one_alpha(alpha)
+    exact = one_alpha(alpha)
     _check_shares(slack=slack, probability=probability)
     if not _FINEST <= exact <= 1 - _FINEST:
         raise ValueError(f"expected alpha in [1e-6, 1 - 1e-6], got {alpha}")
@@ -273,7 +280,8 @@ def _check_shares(**named):
         _checks.check_number(name, value, lambda v: (v > 0) & (v < 1), "in (0, 1)")
 
 
-def _one_alpha(alpha):
+def one_alpha(alpha: Any) -> Fraction:
+    """Returns an alpha that is one number, exactly, or raises ValueError."""
     exact = as_alpha(alpha)
     if not isinstance(exact, np.ndarray):
         raise ValueError("expected alpha as a number, got a jax array")

@@ -9,7 +9,7 @@ import numpy as np
 from jaxcp import _checks
 from jaxcp.certificates import _counts
 from jaxcp.certificates.laws import certificate
-from jaxcp.typing import ArrayLike
+from jaxcp.typing import ArrayLike, Number
 
 Alternative = Literal["two-sided", "less", "greater"]
 
@@ -38,6 +38,7 @@ def coverage_test(
     n: int,
     alpha: Any,
     *,
+    delta: Number | None = None,
     num_test: int | None = None,
     alternative: Alternative = "two-sided",
 ) -> CoverageTest:
@@ -54,6 +55,7 @@ def coverage_test(
         with `num_test`, how many were covered, int of shape (r,) or ().
       n: Number of scores of each calibration set.
       alpha: Miscoverage level in (0, 1), a number.
+      delta: Probability of a bad calibration set, if the sets were made with one.
       num_test: Number of test points m of each calibration set, if `covered` counts.
       alternative: "two-sided"; or "less", which only sees coverage that is too low and
         is the one to use where scores tie; or "greater".
@@ -64,7 +66,8 @@ def coverage_test(
 
     Raises:
       ValueError: if `covered` has another shape or type, holds counts outside of
-        0, ..., m, or there is nothing to test; or if `alpha` is outside (0, 1).
+        0, ..., m, or there is nothing to test; or if `alpha` or `delta` is outside
+        (0, 1).
 
     Guarantee:
       P(p_value <= t) <= t if the predictor is valid.
@@ -91,7 +94,7 @@ def coverage_test(
       >>> coverage_test(wrong, 100, 0.1).p_value < 1e-6
       True
     """
-    proof = certificate(n, alpha)
+    proof = certificate(n, alpha, delta)
     counts, m = _as_counts(covered, num_test)
     if alternative not in ("two-sided", "less", "greater"):
         raise ValueError(f"expected a known alternative, got {alternative!r}")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from jax import Array
 
 from jaxcp._pytree import pytree
@@ -44,12 +42,14 @@ class CrossConformal:
         """True for rows that some fit left out, shape (n,); None if all rows are."""
         return self.calibration.mask
 
-    def quantile(self, alpha: ArrayLike, **context: Any) -> Array:
+    def quantile(
+        self, alpha: ArrayLike, *, test_weight: ArrayLike | None = None
+    ) -> Array:
         """Returns the threshold of `naive` and `minmax`, from the held-out scores.
 
         The "+" sets have no single threshold.
         """
-        return self.calibration.quantile(alpha, **context)
+        return self.calibration.quantile(alpha, test_weight=test_weight)
 
     def __call__(
         self, x: PyTree, alpha: ArrayLike, *, test_weights: ArrayLike | None = None

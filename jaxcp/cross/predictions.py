@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from jax import Array
 
 from jaxcp import _checks
@@ -58,9 +56,11 @@ class CrossCalibration:
         """True for rows that count, shape (n,); None if all do."""
         return self.calibration.mask
 
-    def quantile(self, alpha: ArrayLike, **context: Any) -> Array:
+    def quantile(
+        self, alpha: ArrayLike, *, test_weight: ArrayLike | None = None
+    ) -> Array:
         """Returns the threshold of `naive` and `minmax`, from the held-out scores."""
-        return self.calibration.quantile(alpha, **context)
+        return self.calibration.quantile(alpha, test_weight=test_weight)
 
     def __call__(
         self, preds: PyTree, alpha: ArrayLike, *, test_weights: ArrayLike | None = None

@@ -7,11 +7,14 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxcp import _checks
+from jaxcp._counting import count_true
+from jaxcp._tracing import known_at_once
 from jaxcp.pvalues.conformal import p_values_among, p_values_in_groups
 from jaxcp.quantiles._keys import common_keys
 from jaxcp.quantiles.conformal import conformal_quantile
-from jaxcp.quantiles.levels import as_alpha
-from jaxcp.typing import ArrayLike
+from jaxcp.quantiles.levels import as_alpha, as_delta, sure_ranks
+from jaxcp.quantiles.selection import kth_smallest
+from jaxcp.typing import ArrayLike, Number
 
 
 def is_outlier(
@@ -19,35 +22,41 @@ def is_outlier(
     test_scores: ArrayLike,
     alpha: ArrayLike,
     *,
+    delta: Number | None = None,
     mask: ArrayLike | None = None,
 ) -> Array:
     """Returns which test scores lie above the conformal threshold.
 
     S > `conformal_quantile(scores, alpha)`, which is p <= alpha for the p-value of
     `outlier_p_values`. One such test for each row: among many rows false alarms add up,
-    see `benjamini_hochberg`.
+    see `benjamini_hochberg`. With `delta` the threshold is the score of the rank
+    `conformal_rank(n, alpha, delta)`.
 
     Args:
       scores: Anomaly scores of nominal rows that the detector was not fitted on, shape
         (n,); larger is stranger. A traced NaN counts as +inf.
       test_scores: Scores of the rows to judge, shape (m,). NaN counts as +inf.
       alpha: Level, shape (): the false positive rate.
+      delta: Probability of a bad calibration set, in (0, 1), a number. Without it the
+        false positive rate is alpha on average over calibration sets.
       mask: True where a calibration row counts, shape (n,).
 
     Returns:
-      Whether each row is an outlier, bool of shape (m,); False for all of them if n <
-      1/alpha - 1.
+      Whether each row is an outlier, bool of shape (m,); False for all of them if n is
+      less than `certificates.smallest_size(alpha, delta)`.
 
     Raises:
       ValueError: if shapes do not fit, a concrete calibration score is NaN, or a number
-        `alpha` is outside (0, 1).
+        `alpha` or `delta` is outside (0, 1); with `delta` also for an alpha in a jax
+        array or a traced mask.
 
     Guarantee:
-      P(a nominal row is called an outlier) <= alpha.
+      P(a nominal row is called an outlier) <= alpha. With `delta` also given the
+      calibration rows, with probability 1 - delta over these.
 
     Assumption:
-      Nominal rows are exchangeable with the calibration rows, and the detector was
-      fitted on neither.
+      Nominal rows are exchangeable with the calibration rows (with `delta` independent,
+      too), and the detector was fitted on neither.
 
     Cost:
       O(n + m) time, without a sort.
@@ -56,6 +65,7 @@ def is_outlier(
       Laxhammar, Falkman, Conformal Prediction for Distribution-Independent Anomaly
       Detection in Streaming Vessel Data, International Workshop on Novel Data Stream
       Pattern Mining Techniques, 2010.
+      Vovk, Conditional Validity of Inductive Conformal Predictors, ACML, 2012.
 
     See also:
       outliers.outlier_p_values, pvalues.benjamini_hochberg, conformal_quantile
@@ -69,7 +79,10 @@ def is_outlier(
     test_scores = _checks.rows(test_scores=judged)
     alpha = as_alpha(alpha)
     _checks.check_scalars(alpha=alpha)
-    return _exceeds(test_scores, conformal_quantile(scores, alpha, mask=mask))
+    if delta is None:
+        return _exceeds(test_scores, conformal_quantile(scores, alpha, mask=mask))
+    rank = _sure_rank(scores, mask, alpha, as_delta(delta))
+    return _exceeds(test_scores, kth_smallest(scores, rank, where=mask))
 
 
 def outlier_p_values(
@@ -208,6 +221,12 @@ def grouped_outlier_p_values(
     return p_values_in_groups(
         scores, groups, test_scores, test_groups, num_groups, u, mask
     )
+
+
+def _sure_rank(scores, mask, alpha, delta):
+    with known_at_once():
+        count = len(scores) if mask is None else count_true(mask)
+    return sure_ranks(count, alpha, delta)
 
 
 @jax.jit

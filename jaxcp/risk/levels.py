@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from jaxcp import _checks
+from jaxcp.certificates.laws import one_alpha
 from jaxcp.quantiles import _binomial
-from jaxcp.quantiles.levels import as_alpha, as_delta
+from jaxcp.quantiles.levels import as_delta
 
 
 def critical_count(n: int, alpha: Any, delta: Any) -> int:
@@ -95,8 +94,4 @@ def hoeffding_bentkus_level(n: int, alpha: Any, delta: Any) -> float:
 def _read(n, alpha, delta):
     """Returns the arguments exactly, or raises ValueError."""
     _checks.check_count("n", n, 0)
-    exact = as_alpha(alpha)
-    if not isinstance(exact, np.ndarray):
-        raise ValueError("expected alpha as a number, got a jax array")
-    _checks.check_scalars(alpha=exact)
-    return int(n), exact.item(), as_delta(delta)
+    return int(n), one_alpha(alpha), as_delta(delta)
