@@ -3,10 +3,16 @@
 import jax.numpy as jnp
 
 import jaxcp
-from jaxcp import outliers, pvalues
-from rows import X, Y, refuses
+from jaxcp import outliers, pvalues, risk
+from rows import KEY, X, Y, refuses
 
 P_VALUES = X / 10
+
+
+def select(key=KEY, weights=X, test_weights=X, level=0.1, **options):
+    """Selects rows among nine others."""
+    rows = X, Y, 1, X, weights, test_weights
+    return pvalues.weighted_selection(key, *rows, level, **options)
 
 
 WRONG = {
@@ -123,6 +129,108 @@ WRONG = {
         r"score, u and test_weight of shape \(\)",
     ),
     "u": (lambda: jaxcp.conformal_p_value(X, 1.0, u=2.0), r"u in \[0, 1\], got 2.0"),
+    "predictions that are NaN": (
+        lambda: pvalues.selection_p_values(X.at[2].set(jnp.nan), Y, 1, X),
+        "pred without NaN, got nan at 2",
+    ),
+    "targets unlike predictions": (
+        lambda: pvalues.selection_p_values(X, Y[:3], 1, X),
+        "y with 9 rows like pred, got 3",
+    ),
+    "thresholds unlike targets": (
+        lambda: pvalues.selection_p_values(X, Y, X[:3], X),
+        r"threshold of shape \(9,\), got \(3,\)",
+    ),
+    "no threshold": (
+        lambda: pvalues.selection_p_values(X, Y, None, X),
+        "threshold as a value, got None",
+    ),
+    "a threshold that is NaN": (
+        lambda: pvalues.selection_p_values(X, Y, float("nan"), X),
+        "threshold without NaN, got nan",
+    ),
+    "test weights of a selection alone": (
+        lambda: pvalues.selection_p_values(X, Y, 1, X, test_weights=X),
+        "test_weights only with weights",
+    ),
+    "no key of a selection": (
+        lambda: select(None),
+        "a key from jax.random.key, got NoneType",
+    ),
+    "no weights of a selection": (
+        lambda: select(weights=None),
+        "weights as a value, got None",
+    ),
+    "no test weights of a selection": (
+        lambda: select(test_weights=None),
+        "test_weights as a value, got None",
+    ),
+    "negative test weights of a selection": (
+        lambda: select(test_weights=-X),
+        "finite test_weights >= 0, got -1.0 at 0",
+    ),
+    "level of a selection": (lambda: select(level=1), r"level in \(0, 1\), got 1"),
+    "pruning": (
+        lambda: select(pruning="none"),
+        r"pruning as one of \('heterogeneous', .*\), got 'none'",
+    ),
+    "negative e-values": (
+        lambda: pvalues.e_benjamini_hochberg(-X, 0.1),
+        "e_values >= 0, got -1.0",
+    ),
+    "e-values of one score": (
+        lambda: pvalues.e_values(1.0, X, 0.1),
+        r"scores \(..., n\) and test_scores \(..., m\), got \(\) and \(9,\)",
+    ),
+    "e-values of other repetitions": (
+        lambda: pvalues.e_values(jnp.ones((2, 9)), jnp.ones((3, 9)), 0.1),
+        r"test_scores of repetitions \(2,\) like scores, got \(3,\)",
+    ),
+    "scores that are NaN for e-values": (
+        lambda: pvalues.e_values(X.at[0].set(jnp.nan), X, 0.1),
+        "scores without NaN, got nan at 0",
+    ),
+    "losses above their bound": (
+        lambda: risk.value_at_risk(X, 0.5, 0.1),
+        "losses of at most 1.0, got 2.0 at 1",
+    ),
+    "losses that are NaN": (
+        lambda: risk.conditional_value_at_risk(X.at[3].set(jnp.nan), 0.5, 0.1, bound=9),
+        "losses without NaN, got nan at 3",
+    ),
+    "losses in columns": (
+        lambda: risk.value_at_risk(jnp.ones((9, 2)), 0.5, 0.1),
+        r"losses of shape \(n,\), got \(9, 2\)",
+    ),
+    "the quantile at 0": (
+        lambda: risk.value_at_risk(P_VALUES, 0, 0.1),
+        r"beta in \(0, 1\), got 0",
+    ),
+    "the mean beyond all": (
+        lambda: risk.conditional_value_at_risk(P_VALUES, 1, 0.1),
+        r"beta in \[0, 1\), got 1",
+    ),
+    "several beta": (
+        lambda: risk.value_at_risk(P_VALUES, P_VALUES, 0.1),
+        "beta as a number, got ",
+    ),
+    "delta of a quantile": (
+        lambda: risk.value_at_risk(P_VALUES, 0.5, 1.0),
+        r"delta in \(0, 1\), got 1.0",
+    ),
+    "one quantile alone for a mean": (
+        lambda: risk.conditional_value_at_risk(P_VALUES, 0.5, 0.1, method="single"),
+        r"method as one of \['simes', 'dkw'\], got 'single'",
+    ),
+    "large delta": (
+        lambda: risk.cdf_bounds(9, 0.6, "dkw"),
+        r"delta in \(0, 0.5\] for dkw, got 0.6",
+    ),
+    "bounds of -1 draws": (lambda: risk.cdf_bounds(-1, 0.1), "n as an int >= 0"),
+    "a bound that is NaN": (
+        lambda: risk.value_at_risk(P_VALUES, 0.5, 0.1, bound=float("nan")),
+        "bound that is not NaN, got nan",
+    ),
 }
 
 test_wrong_calls_say_what_was_expected = refuses(WRONG)

@@ -67,11 +67,11 @@ def e_values(scores: ArrayLike, test_scores: ArrayLike, level: ArrayLike) -> Arr
     """
     scores, test_scores = as_arrays(scores=scores, test_scores=test_scores)
     if not scores.ndim or scores.ndim != test_scores.ndim:
-        shapes = f"{scores.shape} and {test_scores.shape}"
-        raise ValueError(f"expected scores (..., n) and test (..., m), got {shapes}")
-    _checks.check_shape(
-        "test_scores before m", scores.shape[:-1], test_scores.shape[:-1]
-    )
+        raise ValueError(
+            "expected scores (..., n) and test_scores (..., m), got "
+            f"{scores.shape} and {test_scores.shape}"
+        )
+    _check_repetitions(scores.shape[:-1], test_scores.shape[:-1])
     _checks.check_not_nan("scores", scores)
     return _e_values(scores, test_scores, as_share("level", level))
 
@@ -118,6 +118,13 @@ def e_benjamini_hochberg(e_values: ArrayLike, level: ArrayLike) -> Array:
     _checks.check_vectors(e_values=e_values)
     _checks.check_values(lambda e: ~(e < 0), "e_values >= 0", e_values)
     return _e_step_up(e_values, as_share("level", level))
+
+
+def _check_repetitions(expected, got):
+    if expected != got:
+        raise ValueError(
+            f"expected test_scores of repetitions {expected} like scores, got {got}"
+        )
 
 
 @jax.jit

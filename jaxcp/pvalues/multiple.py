@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -194,7 +195,7 @@ def _check(p_values):
     return p_values
 
 
-def as_share(name: str, value: ArrayLike) -> Array:
+def as_share(name: str, value: Any) -> Array:
     """Returns one number as a float; raises ValueError where it is not in (0, 1)."""
     _checks.check_number(name, value, lambda v: (v > 0) & (v < 1), "in (0, 1)")
     return as_float(value)

@@ -95,12 +95,14 @@ def weighted_selection(
         test_weights=_checks.weights(test_weights),
     )
     level = as_share("level", level)
-    xi = None
-    if pruning != "deterministic":
-        _checks.check_key(key)
-        shape = test_pred.shape if pruning == "heterogeneous" else ()
-        xi = jax.random.uniform(key, shape)
+    shape = test_pred.shape if pruning == "heterogeneous" else ()
+    xi = None if pruning == "deterministic" else _uniforms(key, shape)
     return select(pred, *nulls, test_pred, weights, test_weights, level, xi)
+
+
+def _uniforms(key, shape):
+    _checks.check_key(key)
+    return jax.random.uniform(key, shape)
 
 
 @jax.jit
