@@ -155,6 +155,13 @@ def as_function(name: str, function: Callable) -> Partial:
     return Partial(function)
 
 
+def as_callable(name: str, function: Callable) -> Callable:
+    """Returns a function as a pytree; a pytree that is called, as `risk.best_match`."""
+    if not jax.tree_util.all_leaves([function]) and callable(function):
+        return function
+    return as_function(name, function)
+
+
 def keep_functions(value: Any, *names: str) -> None:
     """Turns the fields with these names, of a new value, into pytrees or None."""
     for name in names:

@@ -111,7 +111,7 @@ WRONG = {
     ),
     "logits for a mask": (
         calibrate(MultiLabel(), P.at[1, 2].set(-0.5), P > 0),
-        r"probabilities in \[0, 1\] \(of logits: jax.nn.sigmoid\), got -0.5 at \(1, 2\)",
+        r"\[0, 1\] \(of logits: jax.nn.sigmoid\), got -0.5 at \(1, 2\)",
     ),
     "probabilities as a mask": (
         calibrate(MultiLabel(), P, P),

@@ -131,7 +131,7 @@ def batches():
             jnp.concatenate([mu - half, mu + half], axis=1),
         ),
         "labels": (LabelSet(mask), jnp.arange(m) % k),
-        "masks": (LabelMask(mask), jnp.arange(m)[:, None] == jnp.arange(k)),
+        "masks": (LabelMask(mask), jnp.eye(m, k, dtype=bool)),
         "pixels": (
             LabelMask(jnp.stack([mask, ~mask], axis=1), ndim=2),
             jnp.zeros((m, 2, k), bool).at[:, 1, 0].set(True),

@@ -12,7 +12,7 @@ from jax import Array
 
 from jaxcp import _checks
 from jaxcp._numbers import as_float
-from jaxcp._pytree import keep_functions, pytree, static
+from jaxcp._pytree import as_callable, pytree, static
 from jaxcp.online.stream import Stream, as_floats, component_alpha, known, past_scores
 from jaxcp.quantiles.conformal import thresholds
 from jaxcp.quantiles.levels import conformal_rank
@@ -67,7 +67,7 @@ class PID(Stream):
 
     Assumption:
       Scores in [0, b] for quantile tracking; nothing else about data and predictions. A
-      loss is the bound at thresholds below 0, and 0 at those of b and above.
+      loss is at least alpha at thresholds below 0, and at most alpha from b on.
 
     Cost:
       O(1) time for a step, and that of the scorecaster: no window of scores.
@@ -101,8 +101,8 @@ class PID(Stream):
 
     def __post_init__(self) -> None:
         _checks.check_number("bound", self.bound, _is_bound, "> 0, finite")
-        if self.loss is not None and jax.tree_util.all_leaves([self.loss]):
-            keep_functions(self, "loss")  # a pytree, as `risk.best_match`, is one
+        if self.loss is not None:
+            object.__setattr__(self, "loss", as_callable("loss", self.loss))
 
     def init(
         self, scores: ArrayLike, alpha: ArrayLike, *, mask: ArrayLike | None = None
@@ -157,11 +157,12 @@ class PID(Stream):
 
     def _losses(self, pred, y, q):
         """Returns the loss of the set at `q`, by default 1 where it misses `y`."""
-        if self.loss is None:
+        own = self.loss
+        if own is None:
             return _errors(self.score, pred, y, q)
 
         def loss(q):
-            found = as_float(self.loss(self.score.invert(pred, q), y))
+            found = as_float(own(self.score.invert(pred, q), y))
             return jnp.where(jnp.isnan(found), self.bound, found)
 
         return _of_each(loss, q)

@@ -151,8 +151,8 @@ def first_within(
       risk.calibrate_risk, weighted_select, kth_smallest
 
     Example:
-      >>> first_within(lambda v: jnp.exp(-v), 0.5)
-      Array(0.6931472, dtype=float32)
+      >>> first_within(lambda v: jnp.sum(jnp.array([3.0, 1.0, 2.0]) > v), 1)
+      Array(2., dtype=float32)
     """
     _checks.check_scalars(budget=budget)
     dtype = jax.dtypes.canonicalize_dtype(dtype)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -86,25 +86,26 @@ class Rows:
 
     def steps(self) -> Array:
         """Returns where the set of each row changes, shape (n, k)."""
-        steps = jax.vmap(self.score.steps)(widened(self.preds))
+        score = cast(HasSteps, self.score)
+        steps = jax.vmap(score.steps)(widened(self.preds))
         return steps.reshape(len(steps), math.prod(steps.shape[1:]))
 
     def of_rows(self, q: Array) -> Array:
         """Returns the threshold of the group of each row, or the one of all."""
-        if self.num_groups is None:
+        if self.groups is None:
             return q
-        return q[jnp.clip(self.groups.astype(int), 0, self.num_groups - 1)]
+        return q[jnp.clip(self.groups.astype(int), 0, len(q) - 1)]
 
     def sums(self, losses: Array, axis_name: AxisName = None) -> Array:
         """Returns sums of numbers of rows that count, () or (g,); flags are counted."""
-        if self.weighted:
-            values = jnp.where(self.mass > 0, self.mass * losses, 0)
-        elif self.mass is None:
+        if self.mass is None:
             values = losses
+        elif self.weighted:
+            values = jnp.where(self.mass > 0, self.mass * losses, 0)
         else:
             values = jnp.where(self.mass, losses, jnp.zeros((), losses.dtype))
         dtype = int if values.dtype == bool else at_least_single(values).dtype
-        if self.num_groups is not None:
+        if self.groups is not None and self.num_groups is not None:
             inside = members_of(self.groups, self.num_groups)
             values = jnp.where(inside, values[None], jnp.zeros((), values.dtype))
         return over_shards(lax.psum, jnp.sum(values, axis=-1, dtype=dtype), axis_name)
@@ -123,7 +124,10 @@ class Rows:
     def own_losses(self, q: Array) -> Array:
         """Returns the loss of each row as the function gives it, shape (n,)."""
         axes = 0 if jnp.ndim(q) else None
-        of = lambda pred, y, q: self.loss(self.score.invert(pred, q), y)  # noqa: E731
+
+        def of(pred: PyTree, y: PyTree, q: Array) -> Array:
+            return self.loss(self.score.invert(pred, q), y)
+
         losses = jax.vmap(of, (0, 0, axes))(*widened((self.preds, self.y)), q)
         return losses if losses.dtype == bool else as_float(losses)
 

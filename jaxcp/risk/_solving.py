@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from functools import partial
 
 import jax
@@ -10,13 +11,45 @@ from jax import Array, lax
 from jax.custom_batching import custom_vmap
 
 from jaxcp._batching import map_evenly, widened
-from jaxcp._numbers import as_float, varying_like
+from jaxcp._numbers import as_float, at_least_single, over_shards, varying_like
 from jaxcp.quantiles._bytes import is_local
 from jaxcp.quantiles._keys import bisect_keys, first_float, from_keys, to_keys
 from jaxcp.risk._rows import Rows
 from jaxcp.typing import AxisName, HasSteps
 
+_ROUNDINGS = 8  # of a sum, in eps of the largest one: budgets are often met exactly
 _BLOCK = 2**16  # numbers of calibrations, with their flags, that stay in a cache
+
+
+def threshold_of(
+    rows: Rows, rank: Array, test_weight: Array | None, axis_name: AxisName
+) -> Array:
+    """Returns the threshold of one loss, for the budget or level that is its rank."""
+    rows = rows.with_suprema()
+    if not rows.weighted:
+        if not jnp.issubdtype(rank.dtype, jnp.floating):
+            return least_threshold(rows, rank, axis_name)
+        ones = jnp.ones(len(jax.tree.leaves(rows.preds)[0]), rows.sum_dtype())
+        most = (rows.sums(ones, axis_name) + 1) * rows.bound
+        return least_threshold(rows, _with_slack(rank, most), axis_name)
+    weights = at_least_single(as_float(jnp.asarray(rows.mass)))
+    largest = over_shards(lax.pmax, jnp.max(weights, initial=0), axis_name)
+    scale = -jnp.frexp(largest)[1]  # sums neither overflow nor vanish
+    rows = dataclasses.replace(rows, mass=jnp.ldexp(weights, scale))
+    weight = jnp.asarray(1.0 if test_weight is None else test_weight, weights.dtype)
+    weight = jnp.ldexp(weight, scale)
+    total = rows.sums(jnp.ones_like(weights), axis_name) + weight
+    # sum_i w_i L_i + w B <= alpha (sum_i w_i + w)
+    exact = 1 + 3 * jnp.finfo(total.dtype).eps  # undoes the rounding of alpha
+    spare = rank.astype(total.dtype) * exact * total - weight
+    budget = jnp.where((total > 0) & (spare >= 0), rows.bound * spare, -jnp.inf)
+    budget = _with_slack(budget, rows.bound * total)
+    return least_threshold(rows, lax.stop_gradient(budget), axis_name)
+
+
+def _with_slack(budget, most):
+    """Returns a budget with room for the rounding of sums of at most `most`."""
+    return budget.astype(most.dtype) + _ROUNDINGS * jnp.finfo(most.dtype).eps * most
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(2,))

@@ -41,10 +41,81 @@ def calibrate_risk(
     mask: ArrayLike | None = None,
     classes: Iterable[Hashable] | None = None,
 ) -> RiskCalibration:
-    """Returns a calibration whose sets have a mean loss of at most alpha."""
+    """Returns a calibration whose sets have a mean loss of at most alpha.
+
+    Their threshold is min{q : sum_i L_i(q) + B <= alpha (n + 1)} over all floats, where
+    L_i(q) is the loss of the set `score.invert(pred_i, q)` and B its bound.
+
+    Args:
+      loss: Loss of one example, `loss(set, y) -> ()` in [0, bound], which nowhere rises
+        as the set grows: from `jaxcp.risk` or of your own, of jax.numpy. Arrays that
+        are traced are bound to it by `functools.partial`. A loss of flags is counted in
+        integers. A tuple of losses keeps each at its own alpha: the sets have the
+        largest threshold. NaN counts as the bound.
+      score: Gives the sets at a threshold: `score.invert(pred, q)`.
+      preds: Predictions for the calibration set, a pytree with leading axis n.
+      y: Targets of the loss, arrays with leading axis n. Rows without labels count.
+      bound: The largest loss B, a finite number > 0, or a tuple of one for each loss.
+      tail: Controls P(loss > tail) in place of the mean: alpha is then that
+        probability. A number, or a tuple of one for each loss.
+      monotone: False for losses that may rise with the set. Then the largest loss of
+        all larger sets is controlled, max of L_i(q') over q' >= q. That is valid, and
+        vacuous where a row loses much with its largest set, as false discoveries do:
+        test settings by `risk.learn_then_test` instead. It needs a score that knows
+        where its sets change (`typing.HasSteps`), or `grid`.
+      grid: Thresholds to choose from in place of all floats, increasing, shape (t,).
+      groups: Group of each row, int or its name, shape (n,), for a threshold each.
+      num_groups: Number of groups g, unless they have names.
+      weights: Weights >= 0 of the rows, shape (n,): likelihood ratios of test to
+        calibration inputs, or fixed ones. Then q is min{q : sum_i w_i L_i(q) + w B <=
+        alpha (sum_i w_i + w)} for the weight w of a test point.
+      mask: True where a row counts, shape (n,). Defaults to all rows.
+      classes: Names of the k labels of the sets.
+
+    Returns:
+      A `RiskCalibration`: call it with predictions and alpha.
+
+    Raises:
+      ValueError: if lengths differ, a prediction or target is NaN, or a loss is no
+        number, is known to leave [0, bound] or to rise with the threshold.
+
+    Guarantee:
+      The mean loss of a new example is at most alpha, in (0, bound): E L(q) <= alpha,
+      and >= alpha - 2 B / (n + 1) for i.i.d. losses without common jumps. With `delta`
+      the risk of the sets is at most alpha with probability 1 - delta over calibration
+      sets. Where too few rows are left, alpha (n + 1) < B, the threshold is +inf.
+
+    Assumption:
+      Exchangeable examples (with `delta` i.i.d.), a model fitted on other data, and a
+      loss of at most alpha of the largest set: `risk(jnp.inf)` of the calibration says
+      what it is.
+
+    Cost:
+      One pass over the rows for each of the 32 bits of a float, for each alpha; with
+      `grid` one for each bit of its length. With `monotone=False` and k steps a row
+      O(n k^2), or one pass for each threshold of the grid.
+
+    References:
+      Angelopoulos, Bates, Fisch, Lei, Schuster, Conformal Risk Control, ICLR, 2024.
+      Bates, Angelopoulos, Lei, Malik, Jordan, Distribution-Free, Risk-Controlling
+      Prediction Sets, Journal of the ACM, 2021.
+
+    See also:
+      risk.RiskCalibration, risk.false_negative_rate, risk.miscoverage,
+      scores.MultiLabel, calibrate, first_within
+
+    Example:
+      >>> from jaxcp import risk, scores
+      >>> p = jnp.array([[0.9, 0.6], [0.8, 0.3], [0.7, 0.4], [0.2, 0.9]])
+      >>> y = jnp.array([[1, 1], [1, 0], [1, 1], [0, 1]])
+      >>> loss = risk.false_negative_rate
+      >>> cp = calibrate_risk(loss, scores.MultiLabel(), p, y, classes=["cat", "dog"])
+      >>> cp(jnp.array([[0.75, 0.1]]), alpha=0.3).labels()
+      [['cat']]
+    """
     inputs.check_score(score)
-    several = type(loss) in (tuple, list)
-    losses = tuple(map(_as_loss, loss if several else (loss,)))
+    several = type(loss) is tuple or type(loss) is list
+    losses = tuple(_as_loss(one) for one in (loss if several else (loss,)))  # type: ignore[union-attr]
     if not losses:
         raise ValueError("expected a loss, got an empty tuple")
     bounds = tuple(map(_as_bound, _each("bound", bound, len(losses))))
@@ -124,11 +195,11 @@ def _as_loss(loss):
 
 def _as_bound(bound):
     """Returns the most that a loss can be, a known number."""
-    if not isinstance(bound, Real | Decimal | np.ndarray) or np.ndim(bound):
+    if not isinstance(bound, Real | Decimal):
         raise ValueError(f"expected bound as a number, got {bound!r}")
-    if not (math.isfinite(bound) and bound > 0):
+    if not 0 < (number := float(bound)) < math.inf:
         raise ValueError(f"expected a finite bound > 0, got {bound}")
-    return float(bound)
+    return number
 
 
 def _as_tail(tail):

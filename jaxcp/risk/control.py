@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Hashable
 from typing import Any
 
@@ -14,19 +13,18 @@ from jax import Array, lax
 from jaxcp import _checks, _named
 from jaxcp._batching import map_evenly
 from jaxcp._counting import count_groups, count_true
-from jaxcp._numbers import as_float, at_least_single, over_shards
+from jaxcp._numbers import as_float, over_shards
 from jaxcp._pytree import pytree, static
 from jaxcp._tracing import jit
 from jaxcp.calibration._rows import RowShapes, weight_for, weights_for
 from jaxcp.calibration._thresholds import Thresholds
-from jaxcp.quantiles.levels import as_delta
-from jaxcp.risk import _levels
+from jaxcp.quantiles.levels import alpha_as_float, as_delta
+from jaxcp.risk._budgets import as_levels, expected_budget, sure_budget
 from jaxcp.risk._rows import Rows
-from jaxcp.risk._solving import least_threshold
+from jaxcp.risk._solving import threshold_of
 from jaxcp.typing import AnySet, ArrayLike, AxisName, PyTree, Score
 
 _NUMBERS = 2**19  # of predictions that are gone through for test weights at a time
-_ROUNDINGS = 8  # of a sum, in eps of the largest one: budgets are often met exactly
 
 
 @pytree
@@ -35,14 +33,34 @@ class RiskCalibration(Thresholds):
 
     Args:
       score: The score: sets are `score.invert(pred, q)`.
-      risks: For each loss its rows, from `calibrate_risk`.
-      several: Whether losses came as a tuple.
+      preds: Predictions of the calibration set, leading axis n.
+      y: Targets of the losses, leading axis n.
+      losses: The losses, one or more.
+      tails: What each loss is to stay within, or None for its mean.
+      mask: True where a row counts, shape (n,), or None.
+      weights: Weights >= 0 of the calibration set, shape (n,), or None.
+      groups: Group of each row in 0, ..., num_groups - 1, shape (n,), or None.
+      grid: Thresholds to choose from, increasing, shape (t,), or None for all floats.
+      bounds: The largest value of each loss.
+      counted: Whether each loss is a flag, or how often it is beyond its tail.
+      several: Whether the losses came as a tuple.
+      monotone: Whether losses nowhere rise with the threshold.
+      num_groups: Number of groups g, or None.
       row_shapes: Shapes of one prediction, which later ones must have, or None.
       classes: Names of the labels of the sets, or None.
       group_names: Names of the groups, or None.
 
+    Guarantee:
+      That of `calibrate_risk`.
+
+    Assumption:
+      That of `calibrate_risk`.
+
+    Cost:
+      That of `calibrate_risk`.
+
     See also:
-      calibrate_risk, Calibration, save
+      risk.calibrate_risk, Calibration, save
     """
 
     score: Score
@@ -74,7 +92,44 @@ class RiskCalibration(Thresholds):
         test_weight: ArrayLike | None = None,
         axis_name: AxisName = None,
     ) -> Array:
-        """Returns the least threshold that keeps the risk at alpha, () or (g,)."""
+        """Returns the least threshold that keeps the risk at alpha.
+
+        Args:
+          alpha: Level of the risk in (0, bound), shape (); (g,) with one for each
+            group, or a tuple of one for each loss. Numbers are read as decimals.
+          delta: Probability of a bad calibration set, a number in (0, 1). None for a
+            risk that is alpha on average over calibration sets.
+          test_weight: Weight of the test point, shape (), for calibrations with
+            weights. Defaults to 1.
+          axis_name: Mapped axis over which the rows are sharded.
+
+        Returns:
+          Threshold, shape () or (g,), in units of the score: -inf where the smallest
+          set will do, +inf where nothing will. Its gradient is that of the scores at
+          which losses fall there, or of the root of a smooth loss.
+
+        Raises:
+          ValueError: if a number `alpha` is outside (0, bound), or `delta` comes with
+            weights, traced rows or a traced alpha.
+
+        Guarantee:
+          That of `calibrate_risk`.
+
+        Cost:
+          That of `calibrate_risk`. New values of alpha compile nothing.
+
+        References:
+          Bates, Angelopoulos, Lei, Malik, Jordan, Distribution-Free, Risk-Controlling
+          Prediction Sets, Journal of the ACM, 2021.
+
+        Example:
+          >>> from jaxcp import risk, scores
+          >>> y = jnp.arange(1.0, 10.0)
+          >>> loss = risk.miscoverage
+          >>> cp = risk.calibrate_risk(loss, scores.Absolute(), jnp.zeros(9), y)
+          >>> cp.quantile(0.2)
+          Array(8., dtype=float32)
+        """
         self._check()
         context = weight_for(self.weights, test_weight)
         rank = self.rank(alpha, delta, axis_name)
@@ -89,7 +144,41 @@ class RiskCalibration(Thresholds):
         groups: ArrayLike | None = None,
         test_weights: ArrayLike | None = None,
     ) -> AnySet:
-        """Returns the prediction sets of new predictions."""
+        """Returns the prediction sets of new predictions.
+
+        Args:
+          preds: Predictions, a pytree with leading axis m, as at calibration.
+          alpha: Level of the risk, as for `quantile`.
+          delta: Probability of a bad calibration set, as for `quantile`.
+          groups: Group of each test point, int or by name, shape (m,), for calibrations
+            with groups.
+          test_weights: Weight of each test point, shape (m,), for calibrations with
+            weights. Defaults to 1.
+
+        Returns:
+          Sets with leading axis m, of the kind of the score.
+
+        Raises:
+          ValueError: as `quantile`, and if predictions are NaN or of other shapes than
+            at calibration, or a group is missing or out of range.
+
+        Guarantee:
+          That of `calibrate_risk`; with groups in each of them.
+
+        Assumption:
+          That of `calibrate_risk`.
+
+        Cost:
+          One threshold; with `test_weights` one for each point.
+
+        Example:
+          >>> from jaxcp import risk, scores
+          >>> y = jnp.arange(1.0, 10.0)
+          >>> loss = risk.miscoverage
+          >>> cp = risk.calibrate_risk(loss, scores.Absolute(), jnp.zeros(9), y)
+          >>> cp(jnp.zeros(1), alpha=0.2).upper
+          Array([8.], dtype=float32)
+        """
         context = {"test_weights": weights_for(self.weights, test_weights)}
         if self.num_groups is not None or groups is not None:
             context["groups"] = self._groups_of(groups)
@@ -104,6 +193,16 @@ class RiskCalibration(Thresholds):
         Returns:
           Mean loss, shape (); (g,) for groups, and (r,) or (r, g) for several losses.
           NaN where there is no row.
+
+        Raises:
+          ValueError: if `q` has another shape.
+
+        Example:
+          >>> from jaxcp import risk, scores
+          >>> y, loss = jnp.arange(1.0, 6.0), risk.miscoverage
+          >>> cp = risk.calibrate_risk(loss, scores.Absolute(), jnp.zeros(5), y)
+          >>> cp.risk(4.0)
+          Array(0.2, dtype=float32)
         """
         q = jnp.asarray(q)
         shapes = {(), () if self.num_groups is None else (self.num_groups,)}
@@ -115,25 +214,26 @@ class RiskCalibration(Thresholds):
 
     def rank(
         self, alpha: ArrayLike, delta: Any = None, axis_name: AxisName = None
-    ) -> tuple[Array, ...]:
+    ) -> tuple[Array | np.ndarray, ...]:
         """Returns what the losses may sum to, one or (g,) for each loss.
 
         With weights the level of each, in shares of its bound.
         """
-        alphas = self._alphas(alpha)
+        tops = self._tops
+        alphas = as_levels(alpha, tops, self.several, self.num_groups)
         if self.weights is not None:
             if delta is not None:
                 raise ValueError(
                     "expected delta=None with weights, for which no bound is known, "
                     f"got {delta}"
                 )
-            return tuple(jnp.asarray(_as_floats(a)) for a in alphas)
+            return tuple(map(alpha_as_float, alphas))
         count = self._count(axis_name)
-        budgets = zip(alphas, self._tops, self.counted, strict=True)
+        budgets = zip(alphas, tops, self.counted, strict=True)
         if delta is None:
-            return tuple(_levels.expected_budget(count, *v) for v in budgets)
+            return tuple(expected_budget(count, *v) for v in budgets)
         delta = as_delta(delta)
-        return tuple(_levels.sure_budget(count, *v, delta) for v in budgets)
+        return tuple(sure_budget(count, *v, delta) for v in budgets)
 
     def threshold(
         self,
@@ -144,7 +244,7 @@ class RiskCalibration(Thresholds):
     ) -> Array:
         """Returns the threshold of all test points, or of one; (g,) for groups."""
         found = [
-            _threshold_of(rows, budget, test_weights, axis_name)
+            threshold_of(rows, budget, test_weights, axis_name)
             for rows, budget in zip(self.risks(), rank, strict=True)
         ]
         q = jnp.max(jnp.stack(found), axis=0) if len(found) > 1 else found[0]
@@ -166,26 +266,9 @@ class RiskCalibration(Thresholds):
         pairs = zip(self.bounds, self.tails, strict=True)
         return tuple(b if tail is None else 1.0 for b, tail in pairs)
 
-    def _alphas(self, alpha):
-        """Returns the level of each loss, in shares of its bound."""
-        if isinstance(alpha, tuple | list):
-            if len(alpha) != len(self.losses) or not self.several:
-                text = f"alpha for {len(self.losses)} losses"
-                raise ValueError(f"expected {text}, got {len(alpha)} of them")
-            given = tuple(alpha)
-        else:
-            given = (alpha,) * len(self.losses)
-        levels = [_levels.as_level(*v) for v in zip(given, self._tops, strict=True)]
-        allowed = {(), (self.num_groups,)} if self.num_groups else {()}
-        for level in levels:
-            if level.shape not in allowed:
-                text = " or ".join(map(str, sorted(allowed)))
-                raise ValueError(f"expected alpha of shape {text}, got {level.shape}")
-        return levels
-
     def _count(self, axis_name):
         """Returns how many rows count, of all shards, () or (g,)."""
-        if self.num_groups is not None:
+        if self.groups is not None and self.num_groups is not None:
             count = count_groups(self.groups, self.num_groups, self.mask)
         elif self.mask is not None:
             count = count_true(self.mask)
@@ -233,36 +316,3 @@ def _risk(held, q):
         count = rows.sums(jnp.ones_like(losses))
         found.append(rows.sums(losses) / count)
     return jnp.stack(found)
-
-
-def _threshold_of(rows, rank, test_weight, axis_name):
-    """Returns the threshold of one loss, for the budget or level that is its rank."""
-    rows = rows.with_suprema()
-    if not rows.weighted:
-        if not jnp.issubdtype(rank.dtype, jnp.floating):
-            return least_threshold(rows, rank, axis_name)
-        ones = jnp.ones(len(jax.tree.leaves(rows.preds)[0]), rows.sum_dtype())
-        most = (rows.sums(ones, axis_name) + 1) * rows.bound
-        return least_threshold(rows, _with_slack(rank, most), axis_name)
-    weights = at_least_single(as_float(rows.mass))
-    largest = over_shards(lax.pmax, jnp.max(weights, initial=0), axis_name)
-    scale = -jnp.frexp(largest)[1]  # sums neither overflow nor vanish
-    rows = dataclasses.replace(rows, mass=jnp.ldexp(weights, scale))
-    weight = jnp.asarray(1.0 if test_weight is None else test_weight, weights.dtype)
-    weight = jnp.ldexp(weight, scale)
-    total = rows.sums(jnp.ones_like(weights), axis_name) + weight
-    # sum_i w_i L_i + w B <= alpha (sum_i w_i + w)
-    exact = 1 + 3 * jnp.finfo(total.dtype).eps  # undoes the rounding of alpha
-    spare = rank.astype(total.dtype) * exact * total - weight
-    budget = jnp.where((total > 0) & (spare >= 0), rows.bound * spare, -jnp.inf)
-    budget = _with_slack(budget, rows.bound * total)
-    return least_threshold(rows, lax.stop_gradient(budget), axis_name)
-
-
-def _with_slack(budget, most):
-    """Returns a budget with room for the rounding of sums of at most `most`."""
-    return budget.astype(most.dtype) + _ROUNDINGS * jnp.finfo(most.dtype).eps * most
-
-
-def _as_floats(level):
-    return level if isinstance(level, Array) else np.asarray(level, float)

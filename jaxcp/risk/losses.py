@@ -16,7 +16,7 @@ from jax import Array
 from jaxcp import _checks
 from jaxcp._arrays import as_array
 from jaxcp._numbers import as_float, quotient
-from jaxcp._pytree import keep_functions, pytree
+from jaxcp._pytree import as_callable, pytree
 from jaxcp.typing import ArrayLike, HasEnds, HasLabels, HasMarks, Number, Set
 
 
@@ -58,7 +58,7 @@ def false_negative_rate(set: Set, y: Array) -> Array:
 
     Args:
       set: A `sets.LabelMask`, or a set of labels of one example.
-      y: True labels: a mask like the set, or one label, shape (), of a `sets.LabelSet`.
+      y: True labels: a mask like the set, or one label, shape ().
 
     Returns:
       #{true and not in the set} / #{true}, shape (), in [0, 1]; 0 where there are no
@@ -90,7 +90,7 @@ def false_negative_rate(set: Set, y: Array) -> Array:
     """
     marks, true = _marks(set), as_array("y", y)
     if true.ndim == 0 and marks.ndim == 1:  # one label, which may be out of range
-        return miscoverage(set, true).astype(float)
+        return (~jnp.any(marks & _true_labels(marks, true))).astype(float)
     true = _mask_like(marks, true)
     return _share(true & ~marks, true)
 
@@ -102,7 +102,7 @@ def false_discovery_rate(set: Set, y: Array) -> Array:
 
     Args:
       set: A `sets.LabelMask`, or a set of labels of one example.
-      y: True labels: a mask like the set, or one label, shape (), of a `sets.LabelSet`.
+      y: True labels: a mask like the set, or one label, shape ().
 
     Returns:
       #{in the set and not true} / #{in the set}, shape (), in [0, 1]; 0 for the empty
@@ -145,7 +145,7 @@ def false_positive_count(set: Set, y: Array) -> Array:
 
     Args:
       set: A `sets.LabelMask`, or a set of labels of one example.
-      y: True labels: a mask like the set, or one label, shape (), of a `sets.LabelSet`.
+      y: True labels: a mask like the set, or one label, shape ().
 
     Returns:
       #{not in the set and not true}, shape (), in [0, k], a float.
@@ -190,7 +190,8 @@ class BestMatch:
 
     def __post_init__(self) -> None:
         if callable(self.similarity):
-            keep_functions(self, "similarity")
+            function = as_callable("similarity", self.similarity)
+            object.__setattr__(self, "similarity", function)
 
     def __call__(self, set: Set, y: Array) -> Array:
         """Returns 1 - max over members of the similarity, shape (); 1 without any."""

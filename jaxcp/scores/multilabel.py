@@ -15,9 +15,9 @@ from jaxcp.sets import LabelMask
 class MultiLabel:
     """One minus the least probability of a true label: max over y of 1 - p.
 
-    `pred` is p, a probability for each label or pixel, of any shape; they need not sum
-    to one. `y` is a mask of that shape, true where a label holds; without any the score
-    is -inf. The sets are {1 - p <= q}, one threshold for all labels: they hold all true
+    `pred` is p, any shape: a probability for each label or pixel; they need not sum to
+    one. `y` is a mask of that shape, true where a label holds; without any the score is
+    -inf. The sets are {1 - p <= q}, one threshold for all labels: they hold all true
     labels together. `risk.calibrate_risk` finds a threshold that keeps the share of
     missed ones at a level instead, in smaller sets.
 

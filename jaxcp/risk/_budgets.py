@@ -30,6 +30,23 @@ def as_level(alpha: Any, bound: float) -> Alpha:
         raise ValueError(f"{text} {alpha!r}") from error
 
 
+def as_levels(
+    alpha: Any, bounds: tuple[float, ...], several: bool, num_groups: int | None
+) -> list[Alpha]:
+    """Returns the level of each loss, shape () or (g,), in shares of its bound."""
+    given = tuple(alpha) if isinstance(alpha, tuple | list) else (alpha,) * len(bounds)
+    if len(given) != len(bounds) or (isinstance(alpha, tuple | list) and not several):
+        text = f"expected alpha for {len(bounds)} losses"
+        raise ValueError(f"{text}, got {len(given)} of them")
+    levels = [as_level(*pair) for pair in zip(given, bounds, strict=True)]
+    allowed = [()] if num_groups is None else [(), (num_groups,)]
+    for level in levels:
+        if level.shape not in allowed:
+            text = " or ".join(map(str, allowed))
+            raise ValueError(f"expected alpha of shape {text}, got {level.shape}")
+    return levels
+
+
 def expected_budget(
     count: int | np.ndarray | Array, level: Alpha, bound: float, counted: bool
 ) -> Array | np.ndarray:
