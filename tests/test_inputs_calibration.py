@@ -51,6 +51,43 @@ WRONG = {
     "alpha NaN": (lambda: CP.quantile(float("nan")), r"alpha in \(0, 1\), got nan"),
     "alpha in a list": (lambda: CP.quantile([0.1, 2]), r"alpha in \(0, 1\), got 2"),
     "alpha as text": (lambda: CP.quantile("0.1"), "alpha as numbers, got str"),
+    "delta 0": (lambda: CP(X, 0.5, delta=0), r"delta in \(0, 1\), got 0; 0.05 is for"),
+    "delta 1": (lambda: CP.quantile(0.5, delta=1.0), r"delta in \(0, 1\), got 1.0"),
+    "delta NaN": (lambda: CP.rank(0.5, np.nan), r"delta in \(0, 1\), got nan"),
+    "delta as text": (lambda: CP(X, 0.5, delta="0.1"), "delta as a number, got str"),
+    "delta as a flag": (lambda: CP(X, 0.5, delta=True), "delta as a number, got bool"),
+    "several deltas": (
+        lambda: CP.certificate(0.5, [0.1, 0.2]),
+        r"delta of shape \(\), got \(2,\)",
+    ),
+    "delta in a jax array": (
+        lambda: CP(X, 0.5, delta=jnp.asarray(0.1)),
+        "delta as a number, got a jax array; .* write delta=0.05",
+    ),
+    "delta too small": (
+        lambda: jaxcp.conformal_rank(9, 0.1, 1e-310),
+        "delta of at least 1e-300, got 1e-310",
+    ),
+    "delta with alpha in a jax array": (
+        lambda: CP.quantile(jnp.asarray(0.5), delta=0.1),
+        "alpha as a number where delta is given, got a jax array; .* alpha=0.1",
+    ),
+    "delta with weights": (
+        lambda: jaxcp.calibrate(ABSOLUTE, X, X, weights=X)(X, 0.5, delta=0.05),
+        "delta=None for a calibration with weights, got 0.05; .* without weights",
+    ),
+    "delta of outliers": (
+        lambda: jaxcp.outliers.is_outlier(X, X, 0.1, delta=2),
+        r"delta in \(0, 1\), got 2",
+    ),
+    "delta of no rows": (
+        lambda: jaxcp.risk.critical_count(-1, 0.1, 0.1),
+        "n as an int >= 0, got -1",
+    ),
+    "a level in a jax array": (
+        lambda: jaxcp.risk.hoeffding_bentkus_level(9, jnp.asarray(0.1), 0.1),
+        "alpha as a number, got a jax array",
+    ),
     "a table of alphas": (
         lambda: CP.quantile(jnp.full((2, 2), 0.1)),
         r"alpha of shape \(\) or \(a,\), got \(2, 2\)",

@@ -1,5 +1,7 @@
 """Laws of every score, over ten thousand random cases each."""
 
+from fractions import Fraction
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,6 +19,7 @@ from helpers import (
     scores_of,
     sets_of,
 )
+from jaxcp.quantiles.levels import as_delta
 
 all_scores = pytest.mark.parametrize("name", CASES)
 
@@ -117,6 +120,24 @@ def test_sets_are_nested_in_alpha(name):
         contained = np.asarray(inside(cp(pred, alpha), y))
         assert np.all(contained <= before)
         before = contained
+
+
+@all_scores
+def test_sets_that_cover_with_high_probability(name):
+    """They are nested in delta and have their rank, for each of c components."""
+    case = CASES[name]
+    pred, y = case.batch(NUM_CASES)
+    cp = jaxcp.calibrate(case.score, pred, y, mask=_usable(case, pred))
+    n = NUM_CASES if cp.mask is None else int(np.sum(cp.mask))
+    c = components(case)
+    before = np.ones(NUM_CASES, bool)
+    for delta in [0.001, 0.1]:
+        rank = jaxcp.conformal_rank(n, Fraction(1, 10) / c, as_delta(delta) / c)
+        assert np.all(cp.rank(0.1, delta) == rank)
+        contained = np.asarray(inside(cp(pred, 0.1, delta=delta), y))
+        assert np.all(contained <= before)
+        before = contained
+    assert np.all(np.asarray(inside(cp(pred, 0.1), y)) <= before)
 
 
 @pytest.mark.parametrize(
