@@ -71,11 +71,13 @@ def test_vectors_under_covariate_shift(case):
         own = {"weights": weights[0], "test_weights": weights[1]}
         p = pvalues.selection_p_values(*rows, **own)
         assert_allclose(p, case["wp"], rtol=1e-12)
-        sizes_of = jax.jit(weighted_selecting.sizes_without)
+        sizes_of = jax.jit(weighted_selecting.sizes_of_candidates)
         kinds = {"hete": case["xi_hete"], "homo": case["xi_homo"], "dtm": None}
         for i, level in enumerate(jnp.asarray(case["qs"])):
             sizes = sizes_of(*keys, *weights, level)
-            assert_array_equal(sizes, case["wsizes"][i])
+            first, known = case["wfirst"][i], case["wsizes"][i]
+            assert_array_equal(np.where(first, sizes, known), known)
+            assert_array_equal(len(p) * p <= level * sizes * (1 + 1e-12), first)
             for kind, xi in kinds.items():
                 found = weighted_selecting.select(*rows, *weights, level, xi)
                 assert_array_equal(found, case[f"wsel_{kind}"][i])
@@ -151,8 +153,10 @@ def test_p_values_count_nulls_alone():
     def traced(pred, y, c):
         return pvalues.selection_p_values(pred, y, c, test)
 
-    unknown = jax.jit(traced)(np.append(pred[:3], np.nan), np.full(4, np.nan), np.nan)
-    assert_allclose(unknown, [1, 3 / 5, 3 / 5, 2 / 5, 1], rtol=1e-6)
+    pred, nan = np.append(pred[:3], np.nan), np.full(4, np.nan)
+    for unknown in (nan, 1.0), (y, np.nan):  # all may be null, and above all
+        p = jax.jit(traced)(pred, *unknown)
+        assert_allclose(p, [1, 3 / 5, 3 / 5, 2 / 5, 1], rtol=1e-6)
 
 
 def test_edges_of_weighted_selection():

@@ -68,8 +68,8 @@ def weighted_selection(
       model was fitted on neither.
 
     Cost:
-      O((n + m) log(n + m)) time, O(n + m log m) memory: the sizes s_j of all rows come
-      from two sorts and a table of minima, not from a sort for each row.
+      O((n + m) log(n + m)) time, O(n + m) memory: the sizes s_j of all rows come from
+      two sorts and one running maximum, not from a sort for each row.
 
     References:
       Jin, Candes, Model-Free Selective Inference Under Covariate Shift via Weighted
@@ -124,7 +124,7 @@ def select(
     p = p_values_of_keys(keys, test_keys, 1.0, weights, test_weights)
     p = jnp.where(jnp.isnan(test_pred), 1, p)
     level = _with_slack(level, p.dtype)
-    sizes = sizes_without(keys, test_keys, weights, test_weights, level)
+    sizes = sizes_of_candidates(keys, test_keys, weights, test_weights, level)
     candidates = p * len(p) <= level * sizes
     return candidates & _kept(sizes, candidates, 1.0 if xi is None else xi)
 
@@ -134,52 +134,33 @@ def _with_slack(level, dtype):
     return level.astype(dtype) * (1 + 8 * jnp.finfo(dtype).eps)
 
 
-def sizes_without(
+def sizes_of_candidates(
     keys: Array, test_keys: Array, weights: Array, test_weights: Array, level: Array
 ) -> Array:
     """Returns how many rows BH rejects with row j among the calibration rows, (m,).
 
     The size s_j for the p-values aux_j = 0 and, of the other rows l, with V = -keys,
-    aux_l = (sum_i w_i 1(V_i < V_l) + w_j 1(V_j < V_l)) / (sum_i w_i + w_j).
+    aux_l = (sum_i w_i 1(V_i < V_l) + w_j 1(V_j < V_l)) / (sum_i w_i + w_j); or, of a
+    row that is no candidate, an upper bound of it with which it is none.
     """
-    # The auxiliary p-values of Jin, Candes 2023, from the strongest row to
-    # the weakest: A_l = sum_i w_i 1(V_i < V_l) grows, and m aux <= level (rank of aux)
-    # is a bound on w_j, from above for rows after j, from below before j.
+    # The auxiliary p-values of Jin, Candes 2023, in order of V_l, which is theirs but
+    # for aux_j = 0. BH goes up to the last row l with m aux_l <= level rank_l.
     m = len(test_keys)
     unit = jnp.frexp(jnp.max(weights, initial=0))[1]
     weights, own = (times_power(w, -unit) for w in (weights, test_weights))
     backward = ~test_keys  # integers of the opposite order
     ordered = lax.sort(backward)
     _, stronger, total = masses_of_keys(keys, ~ordered, weights)
-    first, end = (
-        jnp.searchsorted(ordered, backward, side=s) for s in ("left", "right")
-    )
     rank = jnp.arange(1, m + 1, dtype=own.dtype)
-    # After j: m (A_l + w_j) <= level rank (W + w_j)
+    # After j, with A_l = sum_i w_i 1(V_i < V_l) and W = sum_i w_i, this bounds w_j:
+    # m (A_l + w_j) <= level rank_l (W + w_j)
     spare = m - level * rank
     most = (level * rank * total - m * stronger) / jnp.where(spare > 0, spare, 1)
     most = jnp.where(spare > 0, most, jnp.inf)
-    after = jnp.searchsorted(-lax.cummax(most, reverse=True), -own, side="right")
-    # Tied with j: m A_j <= level end_j (W + w_j)
-    among = m * stronger[first] <= level * end * (total + own)
-    # Before j, where aux_j = 0 comes first: m A_l <= level (rank + 1) (W + w_j)
-    least = m * stronger / (level * (rank + 1)) - total
-    before = _last_at_most(least, own, first)
-    # The largest rank that fits; aux_j = 0 alone is one.
-    return jnp.where(after > end, after, jnp.where(among, end, before + 2))
-
-
-def _last_at_most(values, limits, ends):
-    """Returns the last i < end with values[i] <= limit, of each limit, -1 if none."""
-    minima = [values]  # the k-th: of 2^k values from each on
-    while len(minima[-1]) > 2 ** (len(minima) - 1):
-        half = 2 ** (len(minima) - 1)
-        minima.append(jnp.minimum(minima[-1][:-half], minima[-1][half:]))
-    for k in reversed(range(len(minima))):
-        starts = ends - 2**k
-        skip = (starts >= 0) & (minima[k][starts] > limits)
-        ends = jnp.where(skip, starts, ends)
-    return ends - 1
+    last = jnp.searchsorted(-lax.cummax(most, reverse=True), -own, side="right")
+    # If there is none, BH goes up to j and its ties, rank_j rows, or less far: then
+    # m A_j > level rank_j (W + w_j), so that p_j > level rank_j / m: no candidate.
+    return jnp.maximum(last, jnp.searchsorted(ordered, backward, side="right"))
 
 
 def _kept(sizes, candidates, xi):
