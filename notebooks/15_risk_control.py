@@ -172,7 +172,7 @@ plt.show()
 # half of them have a risk above alpha, by a little. With `delta=0.1`, nine calibration
 # sets in ten have a risk of at most alpha. It works for coverage, too: of 99 scores the
 # 94th takes the place of the 90th. On the left the exact coverage of split sets, on the
-# right the risk of label sets, over many calibration sets.
+# right the exact risk of label sets, over many calibration sets.
 
 # %%
 rank, sure = jaxcp.conformal_rank(99, ALPHA), jaxcp.conformal_rank(99, ALPHA, DELTA)
@@ -194,14 +194,16 @@ rates = jaxcp.simulate(both, jax.random.key(3), NUM_REPLICATES // 10)
 figure, axes = plt.subplots(1, 2, figsize=(9, 3.3))
 cases = (coverage, "miscoverage, 99 rows"), (rates, "false negatives, 400 rows")
 for ax, (values, title) in zip(axes, cases, strict=True):
-    edges = np.linspace(0, 0.2 if values is coverage else 0.125, 61)
+    edges = (
+        np.linspace(0, 0.2, 61) if values is coverage else np.linspace(0.04, 0.13, 61)
+    )
     for value, name in zip(values, ("on average", f"delta={DELTA}"), strict=True):
         over = np.mean(value > ALPHA)
         ax.hist(value, edges, alpha=0.6, label=f"{name}: {over:.1%} above")
         print(f"{title}, {name}: mean {value.mean():.4f}, above alpha {over:.3f}")
     ax.axvline(ALPHA, label=f"α = {ALPHA}", **gray)
-    ax.set(xlabel=title, yticks=[])
-    ax.legend(loc="upper left")
+    ax.set(xlabel=title, yticks=[], ylim=(0, 1.4 * ax.get_ylim()[1]))
+    ax.legend(loc="upper right" if values is coverage else "upper left")
 plt.show()
 
 # %% [markdown]
