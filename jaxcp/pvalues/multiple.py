@@ -58,7 +58,7 @@ def benjamini_hochberg(p_values: ArrayLike, level: ArrayLike) -> Array:
       >>> benjamini_hochberg(jnp.array([0.01, 0.5, 0.04]), level=0.1)
       Array([ True, False,  True], dtype=bool)
     """
-    p_values, level = _check(p_values), as_share("level", level)
+    p_values, level = as_p_values(p_values), as_share("level", level)
     return step_up(p_values, level, jnp.ones((), p_values.dtype))
 
 
@@ -109,7 +109,7 @@ def storey_benjamini_hochberg(
       >>> storey_benjamini_hochberg(p, 0.1).sum().item()
       4
     """
-    p_values, level = _check(p_values), as_share("level", level)
+    p_values, level = as_p_values(p_values), as_share("level", level)
     return _storey(p_values, level, as_share("threshold", threshold))
 
 
@@ -145,7 +145,7 @@ def simes_test(p_values: ArrayLike) -> Array:
       >>> round(simes_test(jnp.array([0.04, 0.01, 0.5])).item(), 4)
       0.03
     """
-    return _simes(_check(p_values))
+    return _simes(as_p_values(p_values))
 
 
 def fisher_test(p_values: ArrayLike) -> Array:
@@ -185,10 +185,11 @@ def fisher_test(p_values: ArrayLike) -> Array:
       >>> round(fisher_test(jnp.array([0.05, 0.1])).item(), 4)
       0.0315
     """
-    return _fisher(_check(p_values))
+    return _fisher(as_p_values(p_values))
 
 
-def _check(p_values):
+def as_p_values(p_values: ArrayLike) -> Array:
+    """Returns p-values as floats of shape (m,), checked."""
     p_values = at_least_single(as_float(as_array("p_values", p_values)))
     _checks.check_vectors(p_values=p_values)
     _checks.check_values(lambda p: ~(p < 0), "p_values >= 0", p_values)
@@ -201,14 +202,15 @@ def as_share(name: str, value: Any) -> Array:
     return as_float(value)
 
 
-def _in_order(p_values):
+def in_order(p_values: Array) -> Array:
+    """Returns p-values sorted, NaN last."""
     return from_keys(lax.sort(to_keys(p_values)), p_values.dtype)
 
 
 @jax.jit
 def step_up(p_values: Array, level: Array, limit: Array) -> Array:
     """Returns p up to the largest p_(i) <= level i / m, of those <= `limit`."""
-    ordered, m = _in_order(p_values), len(p_values)
+    ordered, m = in_order(p_values), len(p_values)
     # Conformal p-values are fractions that may equal level i / m but for rounding.
     exact = 1 + 4 * jnp.finfo(ordered.dtype).eps
     fits = (m * ordered <= level * jnp.arange(1, m + 1) * exact) & (ordered <= limit)
@@ -225,7 +227,7 @@ def _storey(p_values, level, threshold):
 
 @jax.jit
 def _simes(p_values):
-    ordered, m = _in_order(p_values), len(p_values)
+    ordered, m = in_order(p_values), len(p_values)
     return jnp.min(m * ordered / jnp.arange(1, m + 1), initial=1)
 
 

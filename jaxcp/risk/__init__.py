@@ -24,14 +24,28 @@ from jaxcp.risk.losses import (
     miscoverage,
     shortfall,
 )
+from jaxcp.risk.pareto import (
+    pareto_front,
+    pareto_test,
+)
 from jaxcp.risk.quantiles import (
     cdf_bounds,
     conditional_value_at_risk,
     value_at_risk,
 )
+from jaxcp.risk.selective import (
+    selective_threshold,
+)
+from jaxcp.risk.testing import (
+    Counts,
+    best,
+    learn_then_test,
+)
 
 __all__ = [
+    "Counts",
     "RiskCalibration",
+    "best",
     "best_match",
     "calibrate_risk",
     "cdf_bounds",
@@ -41,8 +55,12 @@ __all__ = [
     "false_negative_rate",
     "false_positive_count",
     "hoeffding_bentkus_level",
+    "learn_then_test",
     "miscoverage",
     "p_value",
+    "pareto_front",
+    "pareto_test",
+    "selective_threshold",
     "shortfall",
     "upper_bound",
     "value_at_risk",
