@@ -128,7 +128,8 @@ class Rows:
         def of(pred: PyTree, y: PyTree, q: Array) -> Array:
             return self.loss(self.score.invert(pred, q), y)
 
-        losses = jax.vmap(of, (0, 0, axes))(*widened((self.preds, self.y)), q)
+        preds, y = widened((self.preds, self.y))
+        losses = jax.vmap(of, (0, 0, axes))(preds, y, q)
         return losses if losses.dtype == bool else as_float(losses)
 
     def _raw(self, q):
