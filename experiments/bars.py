@@ -104,6 +104,21 @@ BARS = {
         (("PowerMartingale, 10^6 p-values", "numpy"), "jaxcp / it", "<= 0.7"),
     ],
     "metrics_speed_memory": [(100_000, "MiB", "<= 100")],
+    "selection_shift": [
+        ("BH, shift ignored", "FDR", ">= 0.3"),
+        ("weighted selection, heterogeneous", "FDR", "<= 0.2"),
+        ("weighted selection, homogeneous", "FDR", "<= 0.2"),
+        ("weighted selection, deterministic", "FDR", "<= 0.2"),
+    ],
+    "selection_laws": [
+        ((99, 10), "FDR", "0.1 +- 4 errors"),
+        ((199, 20), "FDR", "0.12 +- 4 errors"),
+        ((999, 50), "FDR", "0.08 +- 4 errors"),
+    ],
+    "selection_repetitions": [("e-BH, mean of 10", "FDR", "<= 0.2")],
+    "selection_speed": [
+        (("n = m = 5000", "NumPy, loop over rows"), "jaxcp / it", "<= 0.1"),
+    ],
     "simulation_speed_replicates": [
         ("numpy", "jaxcp / it", "<= 0.6"),
         ("crepes", "jaxcp / it", "<= 0.2"),

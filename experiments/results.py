@@ -29,6 +29,7 @@ TIMED = [
     "full_speed",
     "metrics_speed",
     "multioutput_speed",
+    "selection",
     "simulation_speed",
     "first_calls",
     "readme_start",

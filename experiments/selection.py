@@ -2,7 +2,7 @@
 
 `python -m experiments.selection --out DIR`
 
-Test rows with y > 0.5 are selected by predictions, where the inputs of the test rows
+Test rows with y > 1 are selected by predictions, where the inputs of the test rows
 are tilted by exp(x); the share of false discoveries of each procedure is set beside the
 level. Nominal rows that are fixed have an exact share. A detector that draws at random
 finds other rows at each run: means of e-values agree more. The sizes of weighted
@@ -22,7 +22,7 @@ from experiments.timing import in_turns
 from jaxcp import outliers, pvalues
 
 LEVEL, NUM_RUNS = 0.2, 5000
-NUM_CAL, NUM_TEST = 250, 100  # under shift
+NUM_CAL, NUM_TEST, THRESHOLD = 300, 100, 1.0  # under shift
 PRUNINGS = ("heterogeneous", "homogeneous", "deterministic")
 LAWS = [  # n, m, nominal rows, level: level (n + 1) / m is whole, but for the last
     (99, 10, 10, 0.1),
@@ -41,7 +41,7 @@ def shifted_trial(key: jax.Array) -> dict:
     # Of a standard normal density, exp(x) times it is that around 1.
     x = jax.random.normal(key_x, (n + m,)) + (jnp.arange(n + m) >= n)
     y = x + jax.random.normal(key_y, (n + m,))
-    rows, weights = (x[:n], y[:n], 0.5, x[n:]), jnp.exp(x)
+    rows, weights = (x[:n], y[:n], THRESHOLD, x[n:]), jnp.exp(x)
     own = {"weights": weights[:n], "test_weights": weights[n:]}
     plain = pvalues.selection_p_values(*rows)
     weighted = pvalues.selection_p_values(*rows, **own)
@@ -52,7 +52,7 @@ def shifted_trial(key: jax.Array) -> dict:
     for kind in PRUNINGS:
         select = partial(pvalues.weighted_selection, key_xi, *rows, **own)
         found[f"weighted selection, {kind}"] = select(level=LEVEL, pruning=kind)
-    return {name: rates(flags, y[n:] > 0.5) for name, flags in found.items()}
+    return {name: rates(flags, y[n:] > THRESHOLD) for name, flags in found.items()}
 
 
 def rates(found: jax.Array, true: jax.Array) -> dict:
@@ -84,7 +84,7 @@ def repeated_trial(key: jax.Array) -> dict:
 
     def run(key):
         noise = 0.7 * jax.random.normal(key, (REPETITIONS, n + m))
-        scores, test = old + noise[:, :n], new + noise[:, n:]
+        scores, test = old[None] + noise[:, :n], new[None] + noise[:, n:]
         p = outliers.outlier_p_values(scores[0], test[0])
         e = pvalues.e_values(scores, test, LEVEL / 2).mean(axis=0)
         return {

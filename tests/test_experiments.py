@@ -28,6 +28,7 @@ from experiments import (
     multioutput_data,
     multioutput_toys,
     reporting,
+    selection,
     series,
     showcase_detection,
     showcase_figures,
@@ -38,7 +39,7 @@ from experiments import (
     width_training,
 )
 from experiments.multioutput_methods import METHODS, Source, calibrated, offered
-from jaxcp import datasets, models, online, scores
+from jaxcp import datasets, models, online, pvalues, scores
 
 KEY = jax.random.key(0)
 
@@ -251,6 +252,19 @@ def test_anomalies_and_boxes():
     found = jax.eval_shape(boxes.trial, KEY)
     assert set(found) == {*boxes.METHODS, "n"}
     assert boxes.render(jnp.array([[10.0, 10.0, 30.0, 20.0]])).shape == (256, 256)
+
+
+def test_selection():
+    found = jax.eval_shape(selection.shifted_trial, KEY)
+    assert len(found) == 5 and all(set(v) == {"FDR", "power"} for v in found.values())
+    found = jax.eval_shape(lambda: selection.law_trial((9, 4, 2, 0.4), KEY))
+    assert found["FDR"].shape == ()
+    found = jax.eval_shape(selection.repeated_trial, KEY)
+    assert {v["disagreement"].shape for v in found.values()} == {()}
+    rows = selection.timed_rows(200)
+    ours = pvalues.weighted_selection(None, *rows, 0.2, pruning="deterministic")
+    loop = selection.numpy_selection(*(np.asarray(v, float) for v in rows), 0.2)
+    assert np.array_equal(ours, loop) and loop.any()
 
 
 @pytest.mark.parametrize("name", conformal_training.METHODS)
