@@ -81,7 +81,7 @@ def upper_bound(
       >>> round(upper_bound(errors, 0.1, method="binomial").item(), 4)
       0.0908
       >>> round(upper_bound(errors, 0.1).item(), 4)
-      0.1173
+      0.107
     """
     losses, where = _inputs.losses_and_rows(losses, where, bound, method)
     _check_delta(delta)
