@@ -17,6 +17,7 @@ from jaxcp._numbers import as_float, at_least_single
 from jaxcp.pvalues.familywise import as_starts, bonferroni, fixed_sequence, holm
 from jaxcp.quantiles.levels import as_alpha
 from jaxcp.risk import bounds
+from jaxcp.risk._inputs import losses_and_rows
 from jaxcp.risk._tails import binomial_tail
 from jaxcp.typing import ArrayLike
 
@@ -292,7 +293,7 @@ def _p_values(risk, alpha, where, bound, p_value, delta):
 
 def _counted(losses, where, bound):
     """Returns the counts of 0/1 losses with known values, after the checks of them."""
-    losses, where = bounds._check(losses, where, bound, "binomial")
+    losses, where = losses_and_rows(losses, where, bound, "binomial")
     return Counts(*_count(losses, where))
 
 
