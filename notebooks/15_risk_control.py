@@ -209,8 +209,8 @@ plt.show()
 # %% [markdown]
 # Misses are counted, and the law of a count is known: the rank is the smallest that
 # keeps the promise. Of a loss between 0 and 1 the law is not known. The bound of
-# Hoeffding and Bentkus is right for all of them, and careful for most: here no
-# calibration set in ten exceeds alpha, hardly one at all does.
+# Hoeffding and Bentkus is right for all of them, and careful for most: here
+# hardly any calibration set exceeds alpha.
 #
 # ## A model that may say no
 #
