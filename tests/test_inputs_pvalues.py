@@ -128,6 +128,30 @@ WRONG = {
         lambda: jaxcp.conformal_p_value(X, X),
         r"score, u and test_weight of shape \(\)",
     ),
+    "negative p-values of hypotheses": (
+        lambda: pvalues.holm(-P_VALUES, 0.1),
+        "p_values >= 0, got -0.1",
+    ),
+    "delta of hypotheses": (
+        lambda: pvalues.bonferroni(P_VALUES, 1),
+        r"delta in \(0, 1\), got 1",
+    ),
+    "starts twice": (
+        lambda: pvalues.fixed_sequence(P_VALUES, 0.1, starts=(1, 1)),
+        r"starts without repetitions, got \[1, 1\]",
+    ),
+    "no starts": (
+        lambda: pvalues.fixed_sequence(P_VALUES, 0.1, starts=()),
+        r"starts of shape \(j,\), got \(0,\)",
+    ),
+    "shares above 1": (
+        lambda: pvalues.graphical(P_VALUES[:2], 0.1, X[:2], jnp.zeros((2, 2))),
+        "weights of at most 1 together, got",
+    ),
+    "a share passed to itself": (
+        lambda: pvalues.graphical(P_VALUES[:2], 0.1, P_VALUES[:2], jnp.eye(2)),
+        "transitions with a diagonal of 0, got 1.0",
+    ),
     "u": (lambda: jaxcp.conformal_p_value(X, 1.0, u=2.0), r"u in \[0, 1\], got 2.0"),
     "predictions that are NaN": (
         lambda: pvalues.selection_p_values(X.at[2].set(jnp.nan), Y, 1, X),

@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array, lax
 
 from jaxcp import _checks
-from jaxcp._arrays import as_array
+from jaxcp._arrays import as_array, is_concrete
 from jaxcp._numbers import as_float, varying_like
 from jaxcp.pvalues.multiple import as_p_values, in_order
 from jaxcp.typing import ArrayLike
@@ -209,9 +209,8 @@ def as_starts(starts: Sequence[int] | ArrayLike, size: int) -> Array | np.ndarra
         _checks.check_values(inside, f"starts in 0, ..., {size - 1}", starts)
     if starts.ndim != 1 or not len(starts):
         raise ValueError(f"expected starts of shape (j,), got {starts.shape}")
-    known = starts if isinstance(starts, np.ndarray) else None
-    if known is not None and len(np.unique(known)) < len(known):
-        raise ValueError(f"expected starts without repetitions, got {known.tolist()}")
+    if is_concrete(starts) and len(np.unique(starts)) < len(starts):
+        raise ValueError(f"expected starts without repetitions, got {starts.tolist()}")
     return starts
 
 

@@ -12,6 +12,9 @@ from jaxcp.risk.calibrating import (
 from jaxcp.risk.control import (
     RiskCalibration,
 )
+from jaxcp.risk.counting import (
+    Counts,
+)
 from jaxcp.risk.levels import (
     critical_count,
     hoeffding_bentkus_level,
@@ -37,7 +40,6 @@ from jaxcp.risk.selective import (
     selective_threshold,
 )
 from jaxcp.risk.testing import (
-    Counts,
     best,
     learn_then_test,
 )

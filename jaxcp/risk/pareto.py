@@ -13,7 +13,7 @@ from jaxcp._arrays import as_array
 from jaxcp._numbers import as_float, at_least_single, quotient
 from jaxcp.pvalues.familywise import fixed_sequence
 from jaxcp.risk import bounds
-from jaxcp.risk.testing import Counts, as_risks, float_of, one_each, risk_p_values
+from jaxcp.risk.counting import Counts, as_risks, float_of, one_each, risk_p_values
 from jaxcp.typing import ArrayLike
 
 
@@ -111,7 +111,7 @@ def pareto_test(
       risk.learn_then_test, risk.pareto_front, risk.best, pvalues.fixed_sequence
 
     Example:
-      >>> errors = jnp.arange(200)[:, None] % jnp.array([50, 25, 5]) == 0
+      >>> errors = jnp.arange(200)[:, None] % jnp.array([[50, 25, 5]]) == 0
       >>> cost = jnp.array([3.0, 2.0, 1.0])
       >>> pareto_test(errors[:100], errors[100:], cost, alpha=0.1, delta=0.1)
       Array([ True,  True, False], dtype=bool)
@@ -144,7 +144,7 @@ def _objectives(risks, costs):
 def _mean(risk: Any, where: Any) -> Array:
     """Returns the mean loss of each setting over its rows; NaN without rows."""
     if isinstance(risk, Counts):
-        return quotient(risk.errors, risk.trials)
+        return quotient(jnp.asarray(risk.errors), jnp.asarray(risk.trials))
     losses = at_least_single(as_float(risk))
     counts = jnp.ones_like(losses, bool)
     if where is not None:
@@ -156,7 +156,9 @@ def _mean(risk: Any, where: Any) -> Array:
 
 def _relative(alphas):
     """Returns what each risk is divided by: nothing if there is one."""
-    return jnp.stack([jnp.asarray(1.0 if len(alphas) == 1 else float_of(a)) for a in alphas])
+    return jnp.stack(
+        [jnp.asarray(1.0 if len(alphas) == 1 else float_of(a)) for a in alphas]
+    )
 
 
 @jax.jit
@@ -165,8 +167,8 @@ def _front(objectives):
     values = jnp.where(known[:, None], objectives, jnp.inf)
 
     def is_beaten(mine):
-        beats = jnp.all(values <= mine, axis=1) & jnp.any(values < mine, axis=1)
-        return jnp.any(beats)
+        lower = jnp.any(values < mine[None], axis=1)
+        return jnp.any(lower & jnp.all(values <= mine[None], axis=1))
 
     return known & ~jax.vmap(is_beaten)(values)
 

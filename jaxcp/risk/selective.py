@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -86,7 +87,7 @@ def selective_threshold(
       ...     confidence, correct, alpha=0.05, delta=0.1, grid=grid, starts=(1,)
       ... )
       >>> round(threshold.item(), 2), valid.tolist()
-      (0.7, [False, True, True, True, False])
+      (0.8, [False, True, True, False, False])
     """
     right = _checks.required(_checks.vector(correct))
     level = _checks.required(_checks.vector(confidence))
@@ -113,11 +114,11 @@ def _check_grid(grid):
     return grid
 
 
-def _known(alpha) -> Fraction:
+def _known(alpha: Any) -> Fraction:
     if isinstance(alpha, Array):
         raise ValueError(
-            "expected alpha as a number, got a jax array; counts that pass are integers, "
-            "found on the host: write alpha=0.1"
+            "expected alpha as a number, got a jax array; counts that pass are "
+            "integers, found on the host: write alpha=0.1"
         )
     _checks.check_scalars(alpha=alpha)
     return as_alpha(alpha).item()
