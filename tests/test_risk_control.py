@@ -223,11 +223,10 @@ def test_groups_and_weights(key):
     p, y = labels_of(key, 60, 5)
     groups = np.array(["a", "b", "c"])[np.arange(60) % 3]
     cp = risk.calibrate_risk(FNR, MultiLabel(), p, y, groups=groups)
-    single = (
-        lambda i, **more: risk.calibrate_risk(  # noqa: E731
-            FNR, MultiLabel(), p[i::3], y[i::3], **more
-        )
-    )
+
+    def single(i, **more):
+        return risk.calibrate_risk(FNR, MultiLabel(), p[i::3], y[i::3], **more)
+
     expected = [single(i).quantile(0.2) for i in range(3)]
     assert_array_equal(cp.quantile(0.2), expected)
     assert_allclose(cp.risk(0.5), [single(i).risk(0.5) for i in range(3)], rtol=1e-6)
@@ -304,7 +303,7 @@ def test_nan_losses_count_as_the_bound(key):
 
 
 def test_saved_and_loaded(key, tmp_path):
-    p, y = labels_of(key, 20, 3)
+    p, _ = labels_of(key, 20, 3)
     loss = risk.shortfall(4.0)
     cp = risk.calibrate_risk(loss, Absolute(), p[:, 0], p[:, 1], bound=4.0)
     jaxcp.save(tmp_path / "cp", cp)
@@ -323,6 +322,23 @@ def test_names_of_labels(key):
     assert set(cp(probabilities[:1], 0.3).labels()[0]) <= set(names)
     with pytest.raises(ValueError, match="rows of shape"):
         cp(jnp.full((2, 4), 0.25), 0.3)
+
+
+def test_first_within(x64):
+    x = jnp.array([0.25, 3.0, -jnp.inf, 0.0, 3.0])
+    above = lambda v: jnp.sum(x > v)  # noqa: E731
+    found = [jaxcp.first_within(above, b) for b in (-1, 0, 1, 2, 3, 4, 5)]
+    assert_array_equal(found, [np.inf, 3, 3, 0.25, 0, -np.inf, -np.inf])
+    assert found[0].dtype == jnp.zeros(()).dtype
+    assert jaxcp.first_within(lambda v: jnp.nan * v, 1.0) == jnp.inf
+    tiny = float(jnp.finfo(float).tiny)
+    assert jaxcp.first_within(lambda v: (v < tiny).astype(float), 0.5) == tiny
+    many = jax.vmap(lambda b: jaxcp.first_within(above, b, jnp.float16))
+    assert_array_equal(many(jnp.array([1, 2])), np.array([3, 0.25], np.float16))
+    with pytest.raises(ValueError, match="dtype of floats, got int"):
+        jaxcp.first_within(above, 1, int)
+    with pytest.raises(ValueError, match=r"of shape \(\), got \(5,\)"):
+        jaxcp.first_within(lambda v: x > v, 1)
 
 
 P, Y = np.full((4, 3), 0.5), np.ones((4, 3), bool)
@@ -358,6 +374,7 @@ BAD = {
         ),
         "expected grid with monotone=False",
     ),
+    "names": (dict(classes=["a", "b"]), "classes with 3 names"),
     "weights": (dict(weights=[1, 1, 1, -1]), "weights >= 0"),
     "groups": (dict(groups=[0, 1, 2, 3], num_groups=3), "groups in 0, ..., 2"),
 }

@@ -334,3 +334,32 @@ def test_losses_of_streams_are_transformed_and_saved(tmp_path):
     steps = jnp.array([0.1, 0.3])
     assert_allclose(jax.vmap(end)(steps), [end(0.1), end(0.3)], rtol=1e-6)
     assert np.isfinite(jax.grad(end)(0.1))
+
+
+SIMILAR = np.exp(-np.abs(np.arange(5.0)[:, None] - np.arange(5.0))).astype(np.float32)
+PROBS = RNG.random((60, 5)).astype(np.float32)
+FLAGS, WORDS = RNG.random((60, 5)) < PROBS / 2, RNG.integers(0, 5, 60)
+SHARES, NUMBERS = PROBS / PROBS.sum(axis=1, keepdims=True), 3 * PROBS[:, 0] - 1
+RISKS = {
+    "missed": (risk.false_negative_rate, MULTI, PROBS, FLAGS, 1.0),
+    "a label": (risk.false_negative_rate, scores.LAC(), SHARES, WORDS, 1.0),
+    "pixels": (risk.false_negative_rate, MULTI, PROBS.reshape(60, 1, 5), FLAGS, 1.0),
+    "count": (risk.false_positive_count, MULTI, 1 - PROBS, FLAGS, 5.0),
+    "answers": (risk.best_match(SIMILAR), scores.LAC(), SHARES, WORDS, 1.0),
+    "given": (risk.best_match(), scores.LAC(), SHARES, SIMILAR[WORDS], 1.0),
+    "distance": (risk.shortfall(2.0), scores.Absolute(), PROBS[:, 1], NUMBERS, 2.0),
+}
+
+
+@pytest.mark.parametrize("name", RISKS)
+def test_thresholds_for_each_loss_are_the_first_floats_within_the_budget(name):
+    loss, score, preds, y, bound = RISKS[name]
+    y = y.reshape(preds.shape) if name == "pixels" else y
+    cp = risk.calibrate_risk(loss, score, preds, y, bound=bound)
+    q = np.asarray(cp.quantile(0.15 * bound))
+    below = np.nextafter(q, np.float32(-np.inf))
+    sums = [60.0 * cp.risk(v) + bound for v in (q, below)]
+    budget = 0.15 * bound * 61  # sum of L_i(q) + B <= alpha (n + 1)
+    assert sums[0] <= budget * (1 + 1e-5) and sums[1] > budget * (1 - 1e-5)
+    losses = of_rows(loss, cp(preds, 0.15 * bound), y)
+    assert_allclose(losses.mean(), cp.risk(q), rtol=1e-5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Hashable
@@ -63,12 +64,12 @@ class Thresholds(ABC):
         """Returns the rank, of a class that knows it where delta is given."""
         if delta is None:
             return self.rank(alpha)
-        rank: Any = self.rank
-        if "delta" not in inspect.signature(rank).parameters:
+        if not _takes_delta(type(self)):
             raise ValueError(
                 f"expected delta=None for {type(self).__name__}, whose coverage has no "
                 f"known law, got {delta}; leave it out, or write rank(alpha, delta)"
             )
+        rank: Any = self.rank
         return rank(alpha, delta=delta)
 
     def _sets(self, preds, alpha, *, delta=None, **context):
@@ -117,6 +118,12 @@ class Thresholds(ABC):
                 f"expected alpha of shape {shapes}, got {np.shape(alpha)}; use "
                 "jax.vmap for sets at several levels"
             )
+
+
+@functools.lru_cache(maxsize=1024)
+def _takes_delta(cls):
+    """Returns whether a class finds ranks that hold with high probability."""
+    return "delta" in inspect.signature(cls.rank).parameters
 
 
 @jit

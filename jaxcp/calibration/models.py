@@ -10,7 +10,8 @@ from typing import Any
 from jax import Array
 
 from jaxcp._pytree import pytree, static
-from jaxcp.calibration.split import Calibration, calibrate
+from jaxcp.calibration.calibrating import calibrate
+from jaxcp.calibration.split import Calibration
 from jaxcp.certificates import Certificate
 from jaxcp.typing import AnySet, ArrayLike, Number, Predict, PyTree, Score
 

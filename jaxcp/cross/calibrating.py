@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 
-from jaxcp.calibration.split import calibrate
+from jaxcp.calibration.calibrating import calibrate
 from jaxcp.cross import _programs, _recorded
 from jaxcp.cross._left_out import (
     Aggregation,

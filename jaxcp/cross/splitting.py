@@ -13,8 +13,8 @@ from jaxcp import _checks
 from jaxcp._arrays import as_arrays, is_concrete, on_host
 from jaxcp._pytree import pytree
 from jaxcp._tracing import jit
+from jaxcp.calibration.calibrating import calibrate
 from jaxcp.calibration.models import SplitConformal
-from jaxcp.calibration.split import calibrate
 from jaxcp.cross._fits import HostFits, predict_once
 from jaxcp.cross._plans import Rows, check_data
 from jaxcp.learners import checking

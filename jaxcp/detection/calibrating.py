@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jaxcp.calibration.split import Calibration, calibrate
+from jaxcp.calibration.calibrating import calibrate
+from jaxcp.calibration.split import Calibration
 from jaxcp.detection.matching import match_images
 from jaxcp.typing import ArrayLike, Score
 

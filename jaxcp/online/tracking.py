@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from numbers import Real
 from typing import ClassVar
 
 import jax
@@ -100,7 +101,8 @@ class PID(Stream):
     state_type: ClassVar = PIDState
 
     def __post_init__(self) -> None:
-        _checks.check_number("bound", self.bound, _is_bound, "> 0, finite")
+        if not (isinstance(self.bound, Real) and 0 < self.bound < np.inf):
+            raise ValueError(f"expected bound as a number > 0, got {self.bound!r}")
         if self.loss is not None:
             object.__setattr__(self, "loss", as_callable("loss", self.loss))
 
@@ -136,9 +138,10 @@ class PID(Stream):
         """Returns alpha as a share of the bound, in (0, 1), after checks."""
         if self.bound == 1:
             return alpha
+        level = alpha if isinstance(alpha, Array) else np.asarray(alpha, float)
         inside = lambda a: (a > 0) & (a < self.bound)  # noqa: E731
-        _checks.check_values(inside, f"alpha in (0, {self.bound:g})", alpha)
-        return (alpha if isinstance(alpha, Array) else np.asarray(alpha)) / self.bound
+        _checks.check_values(inside, f"alpha in (0, {self.bound:g})", level)
+        return level / self.bound
 
     def threshold(self, state, rank):
         threshold = state.quantile + self._integral(state) + state.forecast
@@ -279,7 +282,3 @@ def _of_each(loss: Callable[[Array], Array], q: Array) -> Array:
     if q.ndim == 0:
         return loss(q)
     return jax.vmap(loss)(jnp.where(jnp.eye(len(q), dtype=bool), q[None], jnp.inf))
-
-
-def _is_bound(bound):
-    return (bound > 0) & np.isfinite(bound)

@@ -11,7 +11,14 @@ from jax import Array
 
 from jaxcp._tracing import Untraceable
 from jaxcp.quantiles._binomial import critical_count, hoeffding_bentkus_level
-from jaxcp.quantiles.levels import Alpha, _decimal, as_alpha, ranks
+from jaxcp.quantiles.levels import (
+    Alpha,
+    _decimal,
+    as_alpha,
+    as_delta,
+    exact_rank,
+    ranks,
+)
 
 
 def as_level(alpha: Any, bound: float) -> Alpha:
@@ -47,6 +54,21 @@ def as_levels(
     return levels
 
 
+def budgets(
+    count: int | np.ndarray | Array,
+    levels: list[Alpha],
+    bounds: tuple[float, ...],
+    counted: tuple[bool, ...],
+    delta: Any,
+) -> tuple[Array | np.ndarray, ...]:
+    """Returns what each loss may sum to over so many rows, () or (g,)."""
+    own = zip(levels, bounds, counted, strict=True)
+    if delta is None:
+        return tuple(expected_budget(count, *v) for v in own)
+    delta = as_delta(delta)
+    return tuple(sure_budget(count, *v, delta) for v in own)
+
+
 def expected_budget(
     count: int | np.ndarray | Array, level: Alpha, bound: float, counted: bool
 ) -> Array | np.ndarray:
@@ -55,16 +77,20 @@ def expected_budget(
     Of losses that are counted it is an integer, floor(alpha (n + 1)) - 1.
     """
     # Angelopoulos, Bates, Fisch, Lei, Schuster 2024, theorem 1, with alpha = level B.
+    known = not (isinstance(level, Array) or isinstance(count, Array))
     if counted:
-        return jnp.asarray(count) - ranks(count, level)
-    if isinstance(level, Array) or isinstance(count, Array):
+        if not known:
+            return jnp.asarray(count) - ranks(count, level)
+        misses = np.frompyfunc(lambda n, a: n - exact_rank(n, a), nin=2, nout=1)
+        return np.asarray(misses(np.asarray(count, object), level), int)
+    if not known:
         level = level if isinstance(level, Array) else np.asarray(level, float)
         level = jnp.asarray(level, float)
         exact = 1 + 3 * jnp.finfo(level.dtype).eps  # undoes the rounding of alpha
         spare = level * exact * (jnp.asarray(count) + 1) - 1
-    else:
-        spare = np.asarray(level * (np.asarray(count, object) + 1) - 1, float)
-    return jnp.where(spare < 0, -jnp.inf, bound * spare)
+        return jnp.where(spare >= 0, bound * spare, -jnp.inf)
+    spare = np.asarray(level * (np.asarray(count, object) + 1) - 1)
+    return np.where(spare >= 0, bound * spare.astype(float), -np.inf)
 
 
 def sure_budget(

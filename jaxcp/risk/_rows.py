@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from jaxcp._batching import widened
-from jaxcp._counting import members_of
+from jaxcp._counting import count_groups, count_true, members_of
 from jaxcp._numbers import as_float, at_least_single, over_shards
 from jaxcp._pytree import pytree, static
 from jaxcp.typing import AxisName, HasSteps, PyTree, Score
@@ -139,3 +139,20 @@ class Rows:
         if losses.dtype == bool:
             return losses
         return jnp.where(jnp.isnan(losses), self.bound, losses)
+
+
+def count_rows(
+    preds: PyTree,
+    mask: Array | None,
+    groups: Array | None,
+    num_groups: int | None,
+    axis_name: AxisName = None,
+) -> Any:
+    """Returns how many rows count, of all shards, () or (g,)."""
+    if groups is not None and num_groups is not None:
+        count = count_groups(groups, num_groups, mask)
+    elif mask is not None:
+        count = count_true(mask)
+    else:
+        count = len(jax.tree.leaves(preds)[0])
+    return over_shards(lax.psum, count, axis_name)

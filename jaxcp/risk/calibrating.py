@@ -14,6 +14,7 @@ import numpy as np
 
 from jaxcp import _checks, _named, _names
 from jaxcp._arrays import as_array, is_concrete
+from jaxcp._batching import invert
 from jaxcp._numbers import as_float
 from jaxcp._pytree import as_function
 from jaxcp.calibration._rows import check_columns, coded, row_shapes
@@ -164,6 +165,9 @@ def calibrate_risk(
 
 def _checked(held):
     """Returns the calibration with what its losses are, after checks."""
+    if held.classes is not None:  # one a label
+        sets = jax.eval_shape(invert, held.score, held.preds, jnp.zeros(()))
+        _named.named(sets, held.classes)
     risks = held.risks()
     flags = tuple(map(is_counted, risks))
     for flag, bound in zip(flags, held.bounds, strict=True):

@@ -8,19 +8,18 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, lax
+from jax import Array
 
 from jaxcp import _checks, _named
 from jaxcp._batching import map_evenly
-from jaxcp._counting import count_groups, count_true
-from jaxcp._numbers import as_float, over_shards
+from jaxcp._numbers import as_float
 from jaxcp._pytree import pytree, static
 from jaxcp._tracing import jit
 from jaxcp.calibration._rows import RowShapes, weight_for, weights_for
 from jaxcp.calibration._thresholds import Thresholds
-from jaxcp.quantiles.levels import alpha_as_float, as_delta
-from jaxcp.risk._budgets import as_levels, expected_budget, sure_budget
-from jaxcp.risk._rows import Rows
+from jaxcp.quantiles.levels import alpha_as_float
+from jaxcp.risk._budgets import as_levels, budgets
+from jaxcp.risk._rows import Rows, count_rows
 from jaxcp.risk._solving import threshold_of
 from jaxcp.typing import AnySet, ArrayLike, AxisName, PyTree, Score
 
@@ -121,14 +120,6 @@ class RiskCalibration(Thresholds):
         References:
           Bates, Angelopoulos, Lei, Malik, Jordan, Distribution-Free, Risk-Controlling
           Prediction Sets, Journal of the ACM, 2021.
-
-        Example:
-          >>> from jaxcp import risk, scores
-          >>> y = jnp.arange(1.0, 10.0)
-          >>> loss = risk.miscoverage
-          >>> cp = risk.calibrate_risk(loss, scores.Absolute(), jnp.zeros(9), y)
-          >>> cp.quantile(0.2)
-          Array(8., dtype=float32)
         """
         self._check()
         context = weight_for(self.weights, test_weight)
@@ -228,12 +219,9 @@ class RiskCalibration(Thresholds):
                     f"got {delta}"
                 )
             return tuple(map(alpha_as_float, alphas))
-        count = self._count(axis_name)
-        budgets = zip(alphas, tops, self.counted, strict=True)
-        if delta is None:
-            return tuple(expected_budget(count, *v) for v in budgets)
-        delta = as_delta(delta)
-        return tuple(sure_budget(count, *v, delta) for v in budgets)
+        own = self.preds, self.mask, self.groups, self.num_groups
+        count = count_rows(*own, axis_name)
+        return budgets(count, alphas, tops, self.counted, delta)
 
     def threshold(
         self,
@@ -265,16 +253,6 @@ class RiskCalibration(Thresholds):
         """What each loss is at most: 1 for those that are counted."""
         pairs = zip(self.bounds, self.tails, strict=True)
         return tuple(b if tail is None else 1.0 for b, tail in pairs)
-
-    def _count(self, axis_name):
-        """Returns how many rows count, of all shards, () or (g,)."""
-        if self.groups is not None and self.num_groups is not None:
-            count = count_groups(self.groups, self.num_groups, self.mask)
-        elif self.mask is not None:
-            count = count_true(self.mask)
-        else:
-            count = len(jax.tree.leaves(self.preds)[0])
-        return over_shards(lax.psum, count, axis_name)
 
     def _thresholds(self, rank, context):
         groups, weights = context.get("groups"), context.get("test_weights")
