@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
@@ -94,15 +96,19 @@ def weighted_selection(
         test_pred=_checks.required(_checks.vector(test_pred)),
         test_weights=_checks.weights(test_weights),
     )
-    level = as_share("level", level)
+    if pruning != "deterministic":
+        _checks.check_key(key)
+    rows = pred, *nulls, test_pred, weights, test_weights
+    return _draw_and_select(key, rows, as_share("level", level), pruning)
+
+
+@partial(jax.jit, static_argnames="pruning")
+def _draw_and_select(key, rows, level, pruning):
+    if pruning == "deterministic":
+        return select(*rows, level, None)
+    test_pred = rows[3]
     shape = test_pred.shape if pruning == "heterogeneous" else ()
-    xi = None if pruning == "deterministic" else _uniforms(key, shape)
-    return select(pred, *nulls, test_pred, weights, test_weights, level, xi)
-
-
-def _uniforms(key, shape):
-    _checks.check_key(key)
-    return jax.random.uniform(key, shape)
+    return select(*rows, level, jax.random.uniform(key, shape))
 
 
 @jax.jit
