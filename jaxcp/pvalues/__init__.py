@@ -1,6 +1,10 @@
 """p-values: one after the other, tested together, and bets against them."""
 
 from jaxcp.pvalues.evalues import e_benjamini_hochberg, e_values
+from jaxcp.pvalues.evalues import (
+    e_benjamini_hochberg,
+    e_values,
+)
 from jaxcp.pvalues.familywise import (
     bonferroni,
     fixed_sequence,
@@ -18,10 +22,19 @@ from jaxcp.pvalues.multiple import (
     simes_test,
     storey_benjamini_hochberg,
 )
-from jaxcp.pvalues.selecting import selection_p_values
-from jaxcp.pvalues.sequential import sequential_p_values
-from jaxcp.pvalues.watching import alarm_level, watch
-from jaxcp.pvalues.weighted_selecting import weighted_selection
+from jaxcp.pvalues.selecting import (
+    selection_p_values,
+)
+from jaxcp.pvalues.sequential import (
+    sequential_p_values,
+)
+from jaxcp.pvalues.watching import (
+    alarm_level,
+    watch,
+)
+from jaxcp.pvalues.weighted_selecting import (
+    weighted_selection,
+)
 
 __all__ = [
     "MixtureMartingale",
