@@ -1,40 +1,18 @@
 """p-values: one after the other, tested together, and bets against them."""
 
 from jaxcp.pvalues.evalues import e_benjamini_hochberg, e_values
-from jaxcp.pvalues.evalues import (
-    e_benjamini_hochberg,
-    e_values,
-)
-from jaxcp.pvalues.familywise import (
-    bonferroni,
-    fixed_sequence,
-    graphical,
-    holm,
-)
-from jaxcp.pvalues.martingales import (
-    MixtureMartingale,
-    PowerMartingale,
-    SimpleJumper,
-)
+from jaxcp.pvalues.familywise import bonferroni, fixed_sequence, graphical, holm
+from jaxcp.pvalues.martingales import MixtureMartingale, PowerMartingale, SimpleJumper
 from jaxcp.pvalues.multiple import (
     benjamini_hochberg,
     fisher_test,
     simes_test,
     storey_benjamini_hochberg,
 )
-from jaxcp.pvalues.selecting import (
-    selection_p_values,
-)
-from jaxcp.pvalues.sequential import (
-    sequential_p_values,
-)
-from jaxcp.pvalues.watching import (
-    alarm_level,
-    watch,
-)
-from jaxcp.pvalues.weighted_selecting import (
-    weighted_selection,
-)
+from jaxcp.pvalues.selecting import selection_p_values
+from jaxcp.pvalues.sequential import sequential_p_values
+from jaxcp.pvalues.watching import alarm_level, watch
+from jaxcp.pvalues.weighted_selecting import weighted_selection
 
 __all__ = [
     "MixtureMartingale",
