@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import jax
@@ -19,7 +20,7 @@ _ERRORS = np.array(
         for k in range(1, _SMALL)
     ]
 )
-_SERIES = [1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188]
+_STIRLING = [1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188]
 _ATANH = [1 / (2 * j + 1) for j in range(1, 9)]
 
 
@@ -70,7 +71,7 @@ def _deviance(count, mean, gap):
     safe, safe_mean = jnp.where(positive, count, 1), jnp.where(positive, mean, 1)
     # log(count / mean) = 2 atanh(v), v = gap / (count + mean).
     v = jnp.where(positive, gap, 0) / (safe + safe_mean)
-    near = gap * v + 2 * count * v**3 * jnp.polyval(_like(_ATANH[::-1], v), v * v)
+    near = gap * v + 2 * count * v**3 * _series(_ATANH, v * v)
     far = count * jnp.log(safe / safe_mean) - gap
     usual = jnp.where(jnp.abs(v) < 0.1, near, far)
     impossible = jnp.where(count > 0, jnp.inf, -gap)
@@ -90,9 +91,11 @@ def _binomial_mass(count, rows, mean):
 
 def _stirling_error(count):
     """Returns log(count!) - log(sqrt(2 pi count) (count / e)^count), 0 of 0."""
-    small = _like(_ERRORS, count)[jnp.minimum(count, _SMALL - 1).astype(int)]
+    small = jnp.asarray(_ERRORS, count.dtype)[
+        jnp.minimum(count, _SMALL - 1).astype(int)
+    ]
     inverse = 1 / jnp.maximum(count, _SMALL)
-    series = inverse * jnp.polyval(_like(_SERIES[::-1], count), inverse * inverse)
+    series = inverse * _series(_STIRLING, inverse * inverse)
     return jnp.where(count < _SMALL, small, series)
 
 
@@ -113,5 +116,6 @@ def _sum_of_ratios(count, rest, odds):
     return lax.while_loop(goes_on, add, start)[-1]
 
 
-def _like(values, array):
-    return jnp.asarray(values, array.dtype)
+def _series(coefficients, x):
+    """Returns c_0 + c_1 x + c_2 x^2 + ..."""
+    return functools.reduce(lambda total, c: total * x + c, reversed(coefficients))

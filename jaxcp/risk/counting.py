@@ -14,6 +14,7 @@ from jaxcp._arrays import as_array, is_concrete
 from jaxcp._numbers import as_float, at_least_single
 from jaxcp.quantiles.levels import as_alpha
 from jaxcp.risk import bounds
+from jaxcp.risk._inputs import losses_and_rows
 from jaxcp.risk._tails import binomial_tail
 from jaxcp.typing import ArrayLike
 
@@ -152,7 +153,7 @@ def _default(losses: Array, bound: Any) -> bounds.Method:
 
 def _counted(losses, where, bound):
     """Returns the counts of 0/1 losses with known values, after the checks of them."""
-    losses, where = bounds._check(losses, where, bound, "binomial")
+    losses, where = losses_and_rows(losses, where, bound, "binomial")
     return Counts(*_count(losses, where))
 
 

@@ -1,0 +1,70 @@
+"""Losses, which of them count, and levels in units of the loss, after checks."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from jax import Array
+
+from jaxcp import _checks
+from jaxcp._arrays import as_array, is_concrete
+from jaxcp._numbers import as_float
+from jaxcp.quantiles.levels import as_alpha
+from jaxcp.typing import ArrayLike
+
+_METHODS = "hoeffding_bentkus", "binomial", "betting"
+
+
+def losses_and_rows(
+    losses: ArrayLike, where: ArrayLike | None, bound: ArrayLike, method: str
+) -> tuple[Array, Array | None]:
+    """Returns losses and which rows count as arrays, or raises ValueError."""
+    if method not in _METHODS:
+        raise ValueError(f"expected a method of {_METHODS}, got {method!r}")
+    _checks.check_number("bound", bound, lambda b: (b > 0) & (b < np.inf), "> 0")
+    losses = as_array("losses", losses)
+    where = None if where is None else as_array("where", where).astype(bool)
+    for name, value in (("losses", losses), ("where", where)):
+        if value is not None and value.ndim not in (1, 2):
+            raise ValueError(
+                f"expected {name} of shape (n,) or (n, g), got {value.shape}"
+            )
+    _checks.num_rows(losses=losses, where=where)
+    if where is not None and losses.ndim == where.ndim == 2:
+        _checks.check_shape("where", losses.shape, where.shape)
+    if method == "binomial" and not (is_concrete(bound) and bound == 1):
+        raise ValueError(f'expected bound=1 with method="binomial", got {bound}')
+    if losses.dtype != bool and is_concrete(losses, where, bound):
+        _check_range(losses, where, bound, method)
+    return losses, where
+
+
+def _check_range(losses, where, bound, method):
+    losses, top = np.asarray(losses), float(bound)
+    inside, expected = lambda v: (v >= 0) & (v <= top), f"losses in [0, {top:g}]"
+    if method == "binomial":
+        inside = lambda v: (v == 0) | (v == 1)  # noqa: E731
+        expected = 'losses of 0 or 1 with method="binomial"'
+    elif not losses.size or (losses.min() >= 0 and losses.max() <= top):
+        return
+    counts = np.ones(len(losses), bool) if where is None else np.asarray(where)
+    if counts.ndim > losses.ndim:
+        counts = counts.any(1)
+    counts = counts.reshape(counts.shape + (1,) * (losses.ndim - counts.ndim))
+    _checks.check_values(lambda v: ~counts | inside(v), expected, losses)
+
+
+def as_share(alpha: Any, bound: Any) -> Fraction | Array:
+    """Returns alpha / bound: a Fraction where both are numbers, or an array."""
+    inside = lambda a: (a > 0) & (a < bound)  # noqa: E731
+    if is_concrete(bound):
+        expected = f"in (0, {float(bound):g})"
+        _checks.check_number("alpha", alpha, inside, expected)
+    else:
+        _checks.check_scalars(alpha=alpha)
+    if isinstance(alpha, Array) or isinstance(bound, Array):
+        return as_float(alpha) / bound
+    exact = Fraction(str(alpha)) if alpha >= 1 else as_alpha(alpha).item()
+    return exact / Fraction(str(bound))
