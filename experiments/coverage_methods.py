@@ -23,11 +23,9 @@ Level = Callable[[int, float], float]
 class Method:
     """A row of the grid.
 
-    `exact`: coverage is k / (n + 1), else at least `level(n, alpha)`; None promises
-    nothing for this many rows. `refits`: coverage given the calibration rows follows no
-    known law, its mean alone does. `delta`: the share of calibration sets that may
-    cover less; k is the rank with it. `oracle`: the kind of oracle that sizes compare
-    with.
+    `exact`: coverage is k / (n + 1), else at least `level(n, alpha)`, None promises
+    nothing. `refits`: given the rows coverage has no known law. `delta`: k is the rank
+    with it. `oracle`: the kind of oracle that sizes compare with.
     """
 
     name: str

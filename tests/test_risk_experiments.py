@@ -10,8 +10,8 @@ from scipy import stats
 
 pytest.importorskip("experiments", reason="run as `python -m pytest` from the root")
 from experiments import (
-    bars,
     coverage_risk,
+    risk_bars,
     risk_coco,
     risk_laws,
     risk_speed,
@@ -62,8 +62,8 @@ def test_procedures_on_images(monkeypatch):
 
 
 def test_bars_of_false_discoveries_are_the_published_values():
-    assert bars.PROCEDURES == risk_coco.PUBLISHED
-    names = {key[0] for key, *_ in bars.BARS["risk_control_rcps"]}
+    assert risk_bars.PROCEDURES == risk_coco.PUBLISHED
+    names = {key[0] for key, *_ in risk_bars.RISK["risk_control_rcps"]}
     assert names == {risk_coco.HOEFFDING, risk_coco.BETTING}
 
 
@@ -110,7 +110,7 @@ def test_exact_laws():
     assert abs(draws.mean() - risk_laws.MEANS["thirds"]) < 4 * draws.std() / 1000**0.5
     found = jax.eval_shape(lambda key: risk_laws.false_rejections(0.5, key), KEY)
     assert set(found) == set(risk_laws.PROCEDURES)
-    cells = [key for key, *_ in bars.BARS["risk_laws_betting"]]
+    cells = [key for key, *_ in risk_bars.RISK["risk_laws_betting"]]
     made = {
         f"{law}, n = {n}, delta = {d}"
         for law in risk_laws.MEANS
