@@ -35,9 +35,8 @@ gray = {"color": "gray", "linestyle": "--"}
 # ## Several labels at once
 #
 # Photographs, eighty kinds of things, about two of them in each: a person, a dog, or
-# nothing. The model gives a probability to each kind, and the probabilities need not sum
-# to one. A set of labels misses a share of the true ones, from 0 to 1: the *false
-# negative rate*.
+# nothing. The model gives a probability to each kind, and these need not sum to one. A
+# set of labels misses a share of the true ones, from 0 to 1: the *false negative rate*.
 
 
 # %%
@@ -83,7 +82,7 @@ print(f" {whole.size().mean():.1f} in a set")
 # ## How exact is it?
 #
 # If each row has m true labels with independent continuous scores, the law of the risk
-# over calibration sets is known: Beta(c + 1, n m - c), c = floor(m (alpha (n + 1) - 1)).
+# over calibration sets is Beta(c + 1, n m - c), with c = floor(m (alpha (n + 1) - 1)).
 # For n = 99 rows of m = 4 labels that is Beta(37, 360), with a mean of 37 / 397, just
 # below alpha. We draw uniform scores: there the risk of a threshold q is 1 - q.
 
@@ -283,8 +282,8 @@ print(f"answers {rates[:, 0].mean():.3f}; more than alpha wrong: {broken:.3f} of
 # A last question has no set at all. Of a thousand flats, which will rent for more than
 # 1? Each gets a p-value against the calibration rows that do not, and
 # Benjamini-Hochberg keeps the expected share of wrong ones among those selected at its
-# level, the *false discovery rate*. Taking all flats that are predicted above 1 promises
-# nothing.
+# level, the *false discovery rate*. To take all that are predicted above 1
+# promises nothing.
 
 
 # %%
