@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 import jax
@@ -12,6 +13,7 @@ from jax import Array
 from jaxcp import _checks
 from jaxcp._arrays import as_array, is_concrete
 from jaxcp._numbers import as_float, at_least_single
+from jaxcp.quantiles._binomial import binomial_tails
 from jaxcp.quantiles.levels import as_alpha
 from jaxcp.risk import bounds
 from jaxcp.risk._inputs import losses_and_rows
@@ -167,27 +169,15 @@ def _count(losses, where):
 
 def _of_counts(counts, alpha):
     """Returns P(Bin(trials, alpha) <= errors): 1 where nothing counts."""
-    inside = lambda a: (a > 0) & (a < 1)  # noqa: E731
-    _checks.check_number("alpha", alpha, inside, "in (0, 1)")
-    if is_concrete(counts, alpha):
-        share = alpha if isinstance(alpha, Array) else as_alpha(alpha).item()
-        return _on_host(np.asarray(counts.errors), np.asarray(counts.trials), share)
-    return _traced_tails(*counts, as_float(float_of(alpha)))
-
-
-def float_of(alpha: Any) -> Any:
-    """Returns a number as the float of its decimal; arrays as they are."""
-    return alpha if isinstance(alpha, Array) else float(as_alpha(alpha).item())
-
-
-def _on_host(errors, trials, alpha):
-    from scipy.special import betainc, betaincc  # scipy comes with jax
-
-    a, open_ = float(alpha), errors < trials
-    k, rest = np.where(open_, errors, 0), np.where(open_, trials - errors, 1)
-    # The smaller of alpha and 1 - alpha keeps its digits.
-    low = betaincc(k + 1.0, rest, a) if a <= 0.5 else betainc(rest, k + 1.0, 1 - a)
-    return jnp.asarray(np.where(open_, low, 1.0))
+    _checks.check_share("alpha", alpha)
+    exact = None if isinstance(alpha, Array) else as_alpha(alpha).item()
+    if not is_concrete(counts, alpha):
+        return _traced_tails(
+            *counts, as_float(alpha if exact is None else float(exact))
+        )
+    exact = Fraction(float(alpha)) if exact is None else exact
+    errors, trials = map(np.asarray, counts)
+    return jnp.asarray(binomial_tails(trials, errors, exact))
 
 
 @jax.jit
