@@ -197,6 +197,11 @@ def check_number(name: str, value: Any, valid: Callable, bounds: str) -> None:
     check_values(valid, f"{name} {bounds}", value)
 
 
+def check_share(name: str, value: Any) -> None:
+    """Raises ValueError unless `value` is one number, in (0, 1) where it is known."""
+    check_number(name, value, lambda v: (v > 0) & (v < 1), "in (0, 1)")
+
+
 def check_vectors(**named: Array | None) -> None:
     """Raises ValueError unless each array given has one axis."""
     for name, value in named.items():

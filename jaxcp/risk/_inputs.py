@@ -11,7 +11,7 @@ from jax import Array
 from jaxcp import _checks
 from jaxcp._arrays import as_array, is_concrete
 from jaxcp._numbers import as_float
-from jaxcp.quantiles.levels import as_alpha
+from jaxcp.quantiles._shares import share_of
 from jaxcp.typing import ArrayLike
 
 _METHODS = "hoeffding_bentkus", "binomial", "betting"
@@ -66,5 +66,4 @@ def as_share(alpha: Any, bound: Any) -> Fraction | Array:
         _checks.check_scalars(alpha=alpha)
     if isinstance(alpha, Array) or isinstance(bound, Array):
         return as_float(alpha) / bound
-    exact = Fraction(str(alpha)) if alpha >= 1 else as_alpha(alpha).item()
-    return exact / Fraction(str(bound))
+    return share_of(alpha, np.asarray(bound)[()]).item()

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Hashable, Iterable
-from decimal import Decimal
-from numbers import Real
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +15,7 @@ from jaxcp._batching import invert
 from jaxcp._numbers import as_float
 from jaxcp._pytree import as_function
 from jaxcp.calibration._rows import check_columns, coded, row_shapes
+from jaxcp.quantiles._shares import as_bound
 from jaxcp.risk._checking import check_losses, is_counted
 from jaxcp.risk.control import RiskCalibration
 from jaxcp.scores import inputs
@@ -119,7 +117,7 @@ def calibrate_risk(
     losses = tuple(_as_loss(one) for one in (loss if several else (loss,)))  # type: ignore[union-attr]
     if not losses:
         raise ValueError("expected a loss, got an empty tuple")
-    bounds = tuple(map(_as_bound, _each("bound", bound, len(losses))))
+    bounds = tuple(map(as_bound, _each("bound", bound, len(losses))))
     tails = tuple(map(_as_tail, _each("tail", tail, len(losses))))
     if not monotone and grid is None and not issubclass(type(score), HasSteps):
         raise ValueError(
@@ -195,15 +193,6 @@ def _as_loss(loss):
     if not callable(loss):
         raise ValueError(f"expected loss as a function, got {type(loss).__name__}")
     return loss
-
-
-def _as_bound(bound):
-    """Returns the most that a loss can be, a known number."""
-    if not isinstance(bound, Real | Decimal):
-        raise ValueError(f"expected bound as a number, got {bound!r}")
-    if not 0 < (number := float(bound)) < math.inf:
-        raise ValueError(f"expected a finite bound > 0, got {bound}")
-    return number
 
 
 def _as_tail(tail):
