@@ -235,7 +235,7 @@ WRONG = {
     "an integer that is no error": (learn(E2 + 2), "losses of 0 or 1 .*, got 2"),
     "levels of one of two risks": (
         learn((E2, E2), (0.1,)),
-        "alpha of 2 risks, got 1",
+        "alpha for 2 losses, got 1",
     ),
     "settings of two risks": (learn((E2, E2[:, :1])), "2 settings for each risk"),
     "rejections of another shape": (

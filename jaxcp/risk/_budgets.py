@@ -13,16 +13,17 @@ from jaxcp._tracing import Untraceable
 from jaxcp.quantiles._binomial import critical_count, hoeffding_bentkus_level
 from jaxcp.quantiles._shares import share_of
 from jaxcp.quantiles.levels import Alpha, as_delta, exact_rank, ranks
+from jaxcp.risk._inputs import one_each
 
 
 def as_levels(
     alpha: Any, bounds: tuple[float, ...], several: bool, num_groups: int | None
 ) -> list[Alpha]:
     """Returns the level of each loss, shape () or (g,), in shares of its bound."""
-    given = tuple(alpha) if isinstance(alpha, tuple | list) else (alpha,) * len(bounds)
-    if len(given) != len(bounds) or (isinstance(alpha, tuple | list) and not several):
-        text = f"expected alpha for {len(bounds)} losses"
-        raise ValueError(f"{text}, got {len(given)} of them")
+    many = (tuple, list)
+    if isinstance(alpha, many) and not several:
+        raise ValueError(f"expected alpha as a number or an array, got {alpha}")
+    given = one_each("alpha", alpha, len(bounds), many)
     levels = [share_of(*pair) for pair in zip(given, bounds, strict=True)]
     allowed = [()] if num_groups is None else [(), (num_groups,)]
     for level in levels:

@@ -1,4 +1,4 @@
-"""Losses, which of them count, and levels in units of the loss, after checks."""
+"""Losses, which of them count, and what is given for each loss, after checks."""
 
 from __future__ import annotations
 
@@ -67,3 +67,12 @@ def as_share(alpha: Any, bound: Any) -> Fraction | Array:
     if isinstance(alpha, Array) or isinstance(bound, Array):
         return as_float(alpha) / bound
     return share_of(alpha, np.asarray(bound)[()]).item()
+
+
+def one_each(name: str, value: Any, size: int, kinds: Any = tuple) -> tuple[Any, ...]:
+    """Returns a value for each loss: those given, or the same for all."""
+    if not isinstance(value, kinds):
+        return (value,) * size
+    if len(value) != size:
+        raise ValueError(f"expected {name} for {size} losses, got {len(value)} of them")
+    return tuple(value)

@@ -17,10 +17,12 @@ from jaxcp._pytree import as_function
 from jaxcp.calibration._rows import check_columns, coded, row_shapes
 from jaxcp.quantiles._shares import as_bound
 from jaxcp.risk._checking import check_losses, is_counted
+from jaxcp.risk._inputs import one_each
 from jaxcp.risk.control import RiskCalibration
 from jaxcp.scores import inputs
 from jaxcp.typing import ArrayLike, HasSteps, PyTree, Score
 
+_MANY = tuple, list
 _NO_GROUPS = _named.Groups(None, None, None)
 
 
@@ -113,33 +115,24 @@ def calibrate_risk(
       [['cat']]
     """
     inputs.check_score(score)
-    several = type(loss) is tuple or type(loss) is list
-    losses = tuple(_as_loss(one) for one in (loss if several else (loss,)))  # type: ignore[union-attr]
+    several = type(loss) in _MANY
+    losses = tuple(map(_as_loss, loss if several else (loss,)))  # type: ignore[arg-type]
     if not losses:
         raise ValueError("expected a loss, got an empty tuple")
-    bounds = tuple(map(as_bound, _each("bound", bound, len(losses))))
-    tails = tuple(map(_as_tail, _each("tail", tail, len(losses))))
+    bounds = one_each("bound", bound, len(losses), _MANY)
+    tails = one_each("tail", tail, len(losses), _MANY)
+    bounds, tails = tuple(map(as_bound, bounds)), tuple(map(_as_tail, tails))
     if not monotone and grid is None and not issubclass(type(score), HasSteps):
         raise ValueError(
             "expected grid with monotone=False: the sets of "
             f"{type(score).__name__} may change at any threshold"
         )
-    names = None
-    if classes is not None:
-        names = _names.as_names("classes", classes)
-        check_columns(names, preds)
-        y = coded(names, y, mask) if inputs.has_labels(score) else y
-    named, codes = _NO_GROUPS, _checks.vector(None)
+    names = None if classes is None else _names.as_names("classes", classes)
+    named = _NO_GROUPS
     if groups is not None:
         named = _named.as_groups(groups, num_groups, None, mask)
-        codes = _checks.groups(named.codes, named.count)
-    columns = {"weights": _checks.weights(weights), "mask": _checks.mask(mask)}
-    rows = _checks.rows(preds=preds, y=y, groups=codes, **columns)
+    rows = _rows(score, preds, y, named, weights, mask, names)
     preds, y, groups, weights, mask = rows
-    inputs.check(score, preds, None, mask)
-    _checks.check_not_nan("y", y, mask)
-    if weights is not None and mask is not None:
-        weights = jnp.where(mask, weights, 0)
     held = RiskCalibration(
         score,
         preds,
@@ -161,6 +154,23 @@ def calibrate_risk(
     return _checked(held)
 
 
+def _rows(score, preds, y, named, weights, mask, names):
+    """Returns predictions, targets, groups, weights and mask of rows, after checks."""
+    check_columns(names, preds)
+    y = coded(names, y, mask) if inputs.has_labels(score) else y
+    codes = _checks.vector(None)
+    if named is not _NO_GROUPS:
+        codes = _checks.groups(named.codes, named.count)
+    columns = {"weights": _checks.weights(weights), "mask": _checks.mask(mask)}
+    rows = _checks.rows(preds=preds, y=y, groups=codes, **columns)
+    preds, y, groups, weights, mask = rows
+    inputs.check(score, preds, None, mask)
+    _checks.check_not_nan("y", y, mask)
+    if weights is not None and mask is not None:
+        weights = jnp.where(mask, weights, 0)
+    return preds, y, groups, weights, mask
+
+
 def _checked(held):
     """Returns the calibration with what its losses are, after checks."""
     if held.classes is not None:  # one a label
@@ -175,14 +185,6 @@ def _checked(held):
     pairs = zip(flags, held.tails, strict=True)
     counted = tuple(flag or tail is not None for flag, tail in pairs)
     return dataclasses.replace(held, counted=counted)
-
-
-def _each(name, value, size):
-    """Returns one value for each loss."""
-    values = tuple(value) if isinstance(value, tuple | list) else (value,) * size
-    if len(values) != size:
-        raise ValueError(f"expected {name} for {size} losses, got {len(values)}")
-    return values
 
 
 def _as_loss(loss):

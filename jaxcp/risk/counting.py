@@ -16,7 +16,7 @@ from jaxcp._numbers import as_float, at_least_single
 from jaxcp.quantiles._binomial import binomial_tails
 from jaxcp.quantiles.levels import as_alpha
 from jaxcp.risk import bounds
-from jaxcp.risk._inputs import losses_and_rows
+from jaxcp.risk._inputs import losses_and_rows, one_each
 from jaxcp.risk._tails import binomial_tail
 from jaxcp.typing import ArrayLike
 
@@ -86,15 +86,6 @@ def risk_p_values(
     p = [_p_values(*risk, p_value, level) for risk in each]
     dtype = jnp.result_type(*p)
     return jnp.max(jnp.stack([v.astype(dtype) for v in p]), axis=0)
-
-
-def one_each(name: str, value: Any, r: int) -> tuple[Any, ...]:
-    """Returns a tuple of r values: the one given for each, or the same for all."""
-    if not isinstance(value, tuple):
-        return (value,) * r
-    if len(value) != r:
-        raise ValueError(f"expected {name} of {r} risks, got {len(value)}")
-    return value
 
 
 def _as_risk(name, value):

@@ -13,7 +13,8 @@ from jaxcp._arrays import as_array
 from jaxcp._numbers import as_float, at_least_single, quotient
 from jaxcp.pvalues.familywise import fixed_sequence
 from jaxcp.risk import bounds
-from jaxcp.risk.counting import Counts, as_risks, one_each, risk_p_values
+from jaxcp.risk._inputs import one_each
+from jaxcp.risk.counting import Counts, as_risks, risk_p_values
 from jaxcp.typing import ArrayLike
 
 
