@@ -13,7 +13,7 @@ from jaxcp import _checks, _named, _names
 from jaxcp._arrays import as_array, is_concrete
 from jaxcp._batching import invert
 from jaxcp._numbers import as_float
-from jaxcp._pytree import as_function
+from jaxcp._pytree import as_callable
 from jaxcp.calibration._rows import check_columns, coded, row_shapes
 from jaxcp.quantiles._shares import as_bound
 from jaxcp.risk._checking import check_losses, is_counted
@@ -116,7 +116,7 @@ def calibrate_risk(
     """
     inputs.check_score(score)
     several = type(loss) in _MANY
-    losses = tuple(map(_as_loss, loss if several else (loss,)))  # type: ignore[arg-type]
+    losses = tuple(as_callable("loss", v) for v in (loss if several else (loss,)))  # type: ignore[union-attr]
     if not losses:
         raise ValueError("expected a loss, got an empty tuple")
     bounds = one_each("bound", bound, len(losses), _MANY)
@@ -185,16 +185,6 @@ def _checked(held):
     pairs = zip(flags, held.tails, strict=True)
     counted = tuple(flag or tail is not None for flag, tail in pairs)
     return dataclasses.replace(held, counted=counted)
-
-
-def _as_loss(loss):
-    """Returns a loss as a pytree: functions become one."""
-    leaves = jax.tree.leaves(loss)
-    if len(leaves) == 1 and leaves[0] is loss:
-        return as_function("loss", loss)
-    if not callable(loss):
-        raise ValueError(f"expected loss as a function, got {type(loss).__name__}")
-    return loss
 
 
 def _as_tail(tail):
