@@ -46,7 +46,7 @@ def test_several_losses_of_the_user_are_given_by_their_places(tmp_path):
     cp = _saved(path := tmp_path / "cp.npz", (half, risk.miscoverage, other))
     with pytest.raises(ValueError, match=r'load\(path, \*\*\{"losses\.0": \.\.\.\}\)'):
         jaxcp.load(path)
-    with pytest.raises(ValueError, match="several of losses.0, losses.2"):
+    with pytest.raises(ValueError, match=r"several of losses\.0, losses\.2"):
         jaxcp.load(path, losses=half)
     loaded = jaxcp.load(path, **{"losses.0": half, "losses.2": other})
     assert_array_equal(loaded.risk(0.3), cp.risk(0.3))
