@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Hashable, Iterable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -116,7 +117,8 @@ def calibrate_risk(
     """
     inputs.check_score(score)
     several = type(loss) in _MANY
-    losses = tuple(as_callable("loss", v) for v in (loss if several else (loss,)))  # type: ignore[union-attr]
+    given: Any = loss if several else (loss,)
+    losses = tuple(as_callable("loss", one) for one in given)
     if not losses:
         raise ValueError("expected a loss, got an empty tuple")
     bounds = one_each("bound", bound, len(losses), _MANY)
