@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from numbers import Real
 from typing import Any, NamedTuple
 
@@ -200,6 +200,12 @@ def check_number(name: str, value: Any, valid: Callable, bounds: str) -> None:
 def check_share(name: str, value: Any) -> None:
     """Raises ValueError unless `value` is one number, in (0, 1) where it is known."""
     check_number(name, value, lambda v: (v > 0) & (v < 1), "in (0, 1)")
+
+
+def check_one_of(name: str, value: Any, known: Iterable[str]) -> None:
+    """Raises ValueError for an option that is not known."""
+    if value not in (names := list(known)):
+        raise ValueError(f"expected {name} as one of {names}, got {value!r}")
 
 
 def check_vectors(**named: Array | None) -> None:

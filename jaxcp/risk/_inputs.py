@@ -21,8 +21,7 @@ def losses_and_rows(
     losses: ArrayLike, where: ArrayLike | None, bound: ArrayLike, method: str
 ) -> tuple[Array, Array | None]:
     """Returns losses and which rows count as arrays, or raises ValueError."""
-    if method not in _METHODS:
-        raise ValueError(f"expected a method of {_METHODS}, got {method!r}")
+    _checks.check_one_of("method", method, _METHODS)
     _checks.check_number("bound", bound, lambda b: (b > 0) & (b < np.inf), "> 0")
     losses = as_array("losses", losses)
     where = None if where is None else as_array("where", where).astype(bool)
