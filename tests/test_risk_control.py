@@ -439,3 +439,17 @@ def test_the_law_of_the_risk(key, count):
     )
     assert abs(found.mean() - 37 / 397) < 4 * law.std() / count**0.5
     assert stats.kstest(found, law.cdf).pvalue > 1e-3
+
+
+def test_later_calibrations_trace_nothing():
+    traced = []
+
+    def loss(set, y):
+        traced.append(y.shape)
+        return risk.miscoverage(set, y)
+
+    for shift in (0.0, 1.0):
+        cp = risk.calibrate_risk(loss, Absolute(), jnp.zeros(9), jnp.arange(9) + shift)
+        assert cp.quantile(0.2 + shift / 10) > cp.risk(3.0)
+        once = traced.copy() if shift == 0 else once
+    assert traced == once

@@ -56,6 +56,16 @@ def test_losses_of_masks_are_the_definitions(name):
         assert_array_equal(found, np.asarray(expected, found.dtype))
 
 
+@pytest.mark.parametrize("name", ["false_negative_rate", "false_discovery_rate"])
+def test_rates_of_many_labels_are_the_nearest_floats(name):
+    kept, true = RNG.random((2, 20, 1001)) < 0.3
+    expected = [BY_HAND[name](*row) for row in zip(kept, true, strict=True)]
+    for x64 in (False, True):
+        with jax.enable_x64(x64):
+            found = of_rows(getattr(risk, name), LabelMask(jnp.asarray(kept)), true)
+            assert_array_equal(found, np.asarray(expected, found.dtype))
+
+
 @pytest.mark.parametrize("name", BY_HAND)
 def test_losses_of_single_labels_are_those_of_masks(name):
     """Also of the labels that are out of range, which every set misses."""

@@ -21,7 +21,7 @@ def is_counted(rows: Rows) -> bool:
     with explained(
         "expected a loss that jax can trace, of jax.numpy, got one that asks for values"
     ):
-        found = jax.eval_shape(lambda: rows.own_losses(jnp.zeros((), rows.dtype())))
+        found = jax.eval_shape(_own_losses, rows)
     shape = found.shape[1:]
     if shape:
         raise ValueError(f"expected loss(set, y) of shape (), got {shape}")
@@ -71,6 +71,11 @@ def _name(loss):
     function = getattr(loss, "func", loss)
     name = getattr(function, "__name__", type(function).__name__)
     return f"a loss, {name},"
+
+
+def _own_losses(rows):
+    """Returns the losses of all rows at 0; of one name, so that jax keeps its type."""
+    return rows.own_losses(jnp.zeros((), rows.dtype()))
 
 
 @jit

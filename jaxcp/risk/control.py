@@ -200,8 +200,7 @@ class RiskCalibration(Thresholds):
         if q.shape not in shapes:
             expected = " or ".join(map(str, sorted(shapes)))
             raise ValueError(f"expected q of shape {expected}, got {q.shape}")
-        risks = _risk(self, as_float(q))
-        return risks if self.several else risks[0]
+        return _risk(self, as_float(q))
 
     def rank(
         self, alpha: ArrayLike, delta: Any = None, axis_name: AxisName = None
@@ -293,4 +292,4 @@ def _risk(held, q):
         losses = as_float(rows.losses(rows.of_rows(q) if q.ndim else q))
         count = rows.sums(jnp.ones_like(losses))
         found.append(rows.sums(losses) / count)
-    return jnp.stack(found)
+    return jnp.stack(found) if held.several else found[0]

@@ -84,6 +84,8 @@ def risk_p_values(
     )
     level = delta / (tests or 1)
     p = [_p_values(*risk, p_value, level) for risk in each]
+    if r == 1:
+        return p[0]
     dtype = jnp.result_type(*p)
     return jnp.max(jnp.stack([v.astype(dtype) for v in p]), axis=0)
 

@@ -16,6 +16,10 @@ from jaxcp._arrays import as_array
 from jaxcp._numbers import quotient
 from jaxcp.typing import HasLabels, HasMarks, Set
 
+# Counts up to 2^24 are exact in single precision, whatever the order of the sum. On a
+# CPU it is the faster type from some 64 labels on, and far slower for a few.
+_IN_SINGLE = 64, 2**24
+
 
 def miscoverage(set: Set, y: Array) -> Array:
     """Returns whether the set misses y, a bool: the loss of conformal prediction.
@@ -201,4 +205,11 @@ def _mask_like(marks, y):
 
 def _share(part: Array, whole: Array) -> Array:
     """Returns #part / #whole, 0 for nothing of nothing."""
-    return quotient(jnp.sum(part), jnp.maximum(jnp.sum(whole), 1))
+    return quotient(_count(part), jnp.maximum(_count(whole), 1))
+
+
+def _count(marks: Array) -> Array:
+    """Returns the number of true marks, of type float."""
+    least, most = _IN_SINGLE
+    dtype = jnp.float32 if least <= marks.size <= most else int
+    return jnp.sum(marks, dtype=dtype).astype(float)
