@@ -151,8 +151,7 @@ def check_given(**named: Any) -> None:
 
 def check_kind(expected: str, value: Any, kind: type, cure: str = "") -> None:
     """Raises ValueError unless `value` is of a class, or follows a protocol."""
-    # By its class first: isinstance of a protocol takes as long as a metric, and takes
-    # a class for its instances.
+    # By its class first: isinstance of a protocol is slow, and holds for the class too.
     if issubclass(type(value), kind):
         return
     if isinstance(value, type) or not isinstance(value, kind):
@@ -186,8 +185,7 @@ def check_scalars(**named: Any) -> None:
     for name, value in named.items():
         if not (isinstance(value, Real) or hasattr(value, "dtype")):
             raise ValueError(f"expected {name} as a number, got {value!r}")
-        if jnp.ndim(value):
-            shape = jnp.shape(value)
+        if shape := jnp.shape(value):
             raise ValueError(f"expected {name} of shape (), got {shape}; use jax.vmap")
 
 
@@ -261,9 +259,8 @@ def check_count(name: str, count: int, at_least: int) -> None:
 
 def as_vector(name: str, value: Array | float, size: int) -> Array:
     """Returns one row of shape (size,); a number is a row of one."""
-    value = jnp.atleast_1d(value)
-    check_shape(name, (size,), value.shape)
-    return value
+    check_shape(name, (size,), (row := jnp.atleast_1d(value)).shape)
+    return row
 
 
 def shapes_of_rows(tree: PyTree) -> tuple:

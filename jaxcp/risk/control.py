@@ -21,7 +21,7 @@ from jaxcp.quantiles.levels import alpha_as_float
 from jaxcp.risk._budgets import as_levels, budgets
 from jaxcp.risk._rows import Rows, count_rows
 from jaxcp.risk._solving import threshold_of
-from jaxcp.typing import AnySet, ArrayLike, AxisName, PyTree, Score
+from jaxcp.typing import AnySet, ArrayLike, AxisName, Number, PyTree, Score
 
 _NUMBERS = 2**19  # of predictions that are gone through for test weights at a time
 
@@ -87,7 +87,7 @@ class RiskCalibration(Thresholds):
         self,
         alpha: ArrayLike,
         *,
-        delta: Any = None,
+        delta: Number | None = None,
         test_weight: ArrayLike | None = None,
         axis_name: AxisName = None,
     ) -> Array:
@@ -131,7 +131,7 @@ class RiskCalibration(Thresholds):
         preds: PyTree,
         alpha: ArrayLike,
         *,
-        delta: Any = None,
+        delta: Number | None = None,
         groups: ArrayLike | None = None,
         test_weights: ArrayLike | None = None,
     ) -> AnySet:
@@ -203,7 +203,7 @@ class RiskCalibration(Thresholds):
         return _risk(self, as_float(q))
 
     def rank(
-        self, alpha: ArrayLike, delta: Any = None, axis_name: AxisName = None
+        self, alpha: ArrayLike, delta: Number | None = None, axis_name: AxisName = None
     ) -> tuple[Array | np.ndarray, ...]:
         """Returns what the losses may sum to, one or (g,) for each loss.
 
