@@ -115,7 +115,7 @@ def _check_counts(counts):
 
 
 def _settings(risk: Any) -> int:
-    return len(jnp.asarray(risk[0])) if isinstance(risk, Counts) else risk.shape[1]
+    return len(jnp.asarray(risk.errors)) if isinstance(risk, Counts) else risk.shape[1]
 
 
 def check_settings(g: int) -> None:
@@ -127,7 +127,11 @@ def check_settings(g: int) -> None:
 def _p_values(risk, alpha, where, bound, p_value, delta):
     """Returns the p-values of one risk, (g,)."""
     if isinstance(risk, Counts):
-        if p_value not in (None, "binomial") or where is not None or np.any(bound != 1):
+        if (
+            p_value not in (None, "binomial")
+            or where is not None
+            or not _is_unit(bound)
+        ):
             raise ValueError("expected counts without p_value, where and bound")
         return _of_counts(risk, alpha)
     method = p_value or _default(risk, bound)
@@ -141,9 +145,12 @@ def _p_values(risk, alpha, where, bound, p_value, delta):
 def _default(losses: Array, bound: Any) -> bounds.Method:
     """Returns the exact law for errors, else what holds in any order of the rows."""
     whole = not jnp.issubdtype(losses.dtype, jnp.floating)
-    unit = is_concrete(bound) and bound == 1
-    errors = losses.dtype == bool or (whole and unit)
+    errors = losses.dtype == bool or (whole and _is_unit(bound))
     return "binomial" if errors else "hoeffding_bentkus"
+
+
+def _is_unit(bound):
+    return is_concrete(bound) and bound == 1
 
 
 def _counted(losses, where, bound):
