@@ -173,7 +173,7 @@ class RiskCalibration(Thresholds):
         context = {"test_weights": weights_for(self.weights, test_weights)}
         if self.num_groups is not None or groups is not None:
             context["groups"] = self._groups_of(groups)
-        return self._sets_at(preds, alpha, context, delta=delta)
+        return self._sets(preds, alpha, delta=delta, **context)
 
     def risk(self, q: ArrayLike) -> Array:
         """Returns the mean loss of the calibration rows at a threshold.
