@@ -134,6 +134,13 @@ def check_values(
         raise ValueError(f"expected {expected}, got {values[where]}{at}{cure}")
 
 
+def check_flags(y: ArrayLike, mask: ArrayLike | None = None) -> None:
+    """Raises ValueError unless known targets are flags, or 0 and 1."""
+    expected = "y as flags or 0 and 1, true where a label holds"
+    cure = "; of 0 and 255, or -1 and 1: y > 0"
+    check_values(lambda v: (v == 0) | (v == 1), expected, y, mask, cure)
+
+
 def check_given(**named: Any) -> None:
     """Raises ValueError for arguments that are None, sets for arrays, or classes."""
     for name, value in named.items():

@@ -23,9 +23,9 @@ from jaxcp.quantiles.levels import (
 
 def as_level(alpha: Any, bound: float) -> Alpha:
     """Returns alpha as a share of the bound, in (0, 1): Fractions, or a jax array."""
-    if bound == 1:
-        return as_alpha(alpha)
     try:
+        if bound == 1:
+            return as_alpha(alpha)
         if isinstance(alpha, Array):
             return as_alpha(alpha / bound)
         whole = _decimal(bound)
@@ -33,6 +33,8 @@ def as_level(alpha: Any, bound: float) -> Alpha:
         values = np.asarray(alpha, None if isinstance(alpha, np.ndarray) else object)
         return as_alpha(np.asarray(share(values), object))
     except (ValueError, TypeError) as error:
+        if bound == 1 and "in (0, 1)" not in str(error):
+            raise
         text = f"expected alpha in (0, {bound:g}), below the bound of the loss, got"
         raise ValueError(f"{text} {alpha!r}") from error
 

@@ -17,8 +17,8 @@ from jaxcp._arrays import as_array, is_concrete
 from jaxcp._batching import invert
 from jaxcp._numbers import as_float
 from jaxcp._pytree import as_function
-from jaxcp.calibration._rows import check_columns, coded, row_shapes
-from jaxcp.risk._checking import check_losses, is_counted
+from jaxcp.calibration._rows import check_columns, check_same_columns, coded, row_shapes
+from jaxcp.risk._checking import check_call, check_losses, check_targets, is_counted
 from jaxcp.risk.control import RiskCalibration
 from jaxcp.scores import inputs
 from jaxcp.typing import ArrayLike, HasSteps, PyTree, Score
@@ -120,12 +120,13 @@ def calibrate_risk(
     if not losses:
         raise ValueError("expected a loss, got an empty tuple")
     bounds = tuple(map(_as_bound, _each("bound", bound, len(losses))))
-    tails = tuple(map(_as_tail, _each("tail", tail, len(losses))))
+    tails = tuple(map(_as_tail, _each("tail", tail, len(losses)), bounds))
     if not monotone and grid is None and not issubclass(type(score), HasSteps):
         raise ValueError(
             "expected grid with monotone=False: the sets of "
             f"{type(score).__name__} may change at any threshold"
         )
+    check_same_columns(preds, y)
     names = None
     if classes is not None:
         names = _names.as_names("classes", classes)
@@ -140,6 +141,7 @@ def calibrate_risk(
     preds, y, groups, weights, mask = rows
     inputs.check(score, preds, None, mask)
     _checks.check_not_nan("y", y, mask)
+    check_targets(losses, score, preds, y, mask)
     if weights is not None and mask is not None:
         weights = jnp.where(mask, weights, 0)
     held = RiskCalibration(
@@ -191,9 +193,10 @@ def _as_loss(loss):
     """Returns a loss as a pytree: functions become one."""
     leaves = jax.tree.leaves(loss)
     if len(leaves) == 1 and leaves[0] is loss:
-        return as_function("loss", loss)
-    if not callable(loss):
+        loss = as_function("loss", loss)
+    elif not callable(loss):
         raise ValueError(f"expected loss as a function, got {type(loss).__name__}")
+    check_call(loss)
     return loss
 
 
@@ -206,10 +209,11 @@ def _as_bound(bound):
     return number
 
 
-def _as_tail(tail):
-    """Returns what a loss is to stay within: a number, or None."""
+def _as_tail(tail, bound):
+    """Returns what a loss is to stay within: a number below its bound, or None."""
     if tail is not None:
-        _checks.check_number("tail", tail, lambda v: v >= 0, ">= 0")
+        inside = lambda v: (v >= 0) & (v < bound)  # noqa: E731
+        _checks.check_number("tail", tail, inside, f"in [0, {bound:g})")
     return tail
 
 

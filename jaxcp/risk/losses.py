@@ -17,7 +17,7 @@ from jaxcp import _checks
 from jaxcp._arrays import as_array
 from jaxcp._numbers import as_float, quotient
 from jaxcp._pytree import as_callable, pytree
-from jaxcp.typing import ArrayLike, HasEnds, HasLabels, HasMarks, Number, Set
+from jaxcp.typing import ArrayLike, HasEnds, HasLabels, HasMarks, HasShapes, Number, Set
 
 
 def miscoverage(set: Set, y: Array) -> Array:
@@ -283,6 +283,7 @@ class Shortfall:
         """Returns the distance of y to the set, at most the bound, shape ()."""
         _checks.check_kind("sets with ends, as intervals and boxes", set, HasEnds)
         lower, upper = map(as_float, set.ends())
+        _check_one(set, lower.shape)
         outside = jnp.maximum(jnp.maximum(lower - y, y - upper), 0)
         return jnp.minimum(jnp.max(outside, initial=0), self.bound)
 
@@ -326,10 +327,20 @@ def shortfall(bound: Number) -> Shortfall:
 def _marks(set: Any) -> Array:
     """Returns which labels or pixels are in a set; ValueError for other sets."""
     if isinstance(set, HasMarks):
-        return jnp.asarray(set.marks())
+        marks = jnp.asarray(set.marks())
+        _check_one(set, marks.shape)
+        return marks
     cure = "; risk.miscoverage takes sets of any kind"
     _checks.check_kind("a set of labels or a mask of them", set, HasLabels, cure)
-    return jnp.asarray(set.members())
+    members = jnp.asarray(set.members())
+    _check_one(set, members.shape[1:])  # a target is one label
+    return members
+
+
+def _check_one(set: Any, shape: tuple[int, ...]) -> None:
+    """Raises ValueError for a batch of sets: `shape` is that of one target."""
+    if issubclass(type(set), HasShapes) and shape != set.target_shape():
+        raise ValueError("expected one set, got several: jax.vmap(loss)(sets, y)")
 
 
 def _true_labels(marks, y):

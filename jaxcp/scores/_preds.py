@@ -144,8 +144,7 @@ def check_multilabel(p: PyTree, y: Array | None, mask: Array | None) -> None:
             f"expected y as a mask of shape {p.shape} like preds, true where a label "
             f"holds, got {y.shape}{cure}"
         )
-    expected = "y as flags or 0 and 1, true where a label holds"
-    _checks.check_values(lambda v: (v == 0) | (v == 1), expected, y, mask)
+    _checks.check_flags(y, mask)
 
 
 def check_draws(draws: PyTree, y: Array | None, mask: Array | None) -> None:
