@@ -61,7 +61,11 @@ def is_counted(rows: Rows) -> bool:
     with explained(
         "expected a loss that jax can trace, of jax.numpy, got one that asks for values"
     ):
-        found = jax.eval_shape(lambda: rows.own_losses(jnp.zeros((), rows.dtype())))
+        try:
+            found = jax.eval_shape(lambda: rows.own_losses(jnp.zeros((), rows.dtype())))
+        except (IndexError, TypeError, ValueError) as error:
+            error.add_note(f"in {_shown(rows.loss)} of one set and its y")
+            raise
     shape = found.shape[1:]
     if shape:
         raise ValueError(f"expected loss(set, y) of shape (), got {shape}")
