@@ -26,13 +26,15 @@ def share_of(alpha: Any, bound: Any) -> Alpha:
 
     `bound` is a number, and read like alpha.
     """
-    if bound == 1:
-        return as_alpha(alpha)
     try:
+        if bound == 1:
+            return as_alpha(alpha)
         if isinstance(alpha, Array):
             return as_alpha(alpha / float(bound))
         whole = as_decimal(bound)
         return as_alpha(each_read(lambda a: as_decimal(a) / whole, alpha))
     except (ValueError, TypeError) as error:
+        if bound == 1 and "in (0, 1)" not in str(error):
+            raise
         text = f"expected alpha in (0, {float(bound):g}), below the bound of the loss"
         raise ValueError(f"{text}, got {alpha!r}") from error

@@ -15,9 +15,9 @@ from jaxcp._arrays import as_array, is_concrete
 from jaxcp._batching import invert
 from jaxcp._numbers import as_float
 from jaxcp._pytree import as_callable
-from jaxcp.calibration._rows import check_columns, coded, row_shapes
+from jaxcp.calibration._rows import check_columns, check_same_columns, coded, row_shapes
 from jaxcp.quantiles._shares import as_bound
-from jaxcp.risk._checking import check_losses, is_counted
+from jaxcp.risk._checking import check_call, check_losses, check_targets, is_counted
 from jaxcp.risk._inputs import one_each
 from jaxcp.risk.control import RiskCalibration
 from jaxcp.scores import inputs
@@ -121,9 +121,11 @@ def calibrate_risk(
     losses = tuple(as_callable("loss", one) for one in given)
     if not losses:
         raise ValueError("expected a loss, got an empty tuple")
-    bounds = one_each("bound", bound, len(losses), _MANY)
+    for one in losses:
+        check_call(one)
+    bounds = tuple(map(as_bound, one_each("bound", bound, len(losses), _MANY)))
     tails = one_each("tail", tail, len(losses), _MANY)
-    bounds, tails = tuple(map(as_bound, bounds)), tuple(map(_as_tail, tails))
+    tails = tuple(map(_as_tail, tails, bounds))
     if not monotone and grid is None and not issubclass(type(score), HasSteps):
         raise ValueError(
             "expected grid with monotone=False: the sets of "
@@ -135,6 +137,7 @@ def calibrate_risk(
         named = _named.as_groups(groups, num_groups, None, mask)
     rows = _rows(score, preds, y, named, weights, mask, names)
     preds, y, groups, weights, mask = rows
+    check_targets(losses, score, preds, y, mask)
     held = RiskCalibration(
         score,
         preds,
@@ -158,6 +161,7 @@ def calibrate_risk(
 
 def _rows(score, preds, y, named, weights, mask, names):
     """Returns predictions, targets, groups, weights and mask of rows, after checks."""
+    check_same_columns(preds, y)
     check_columns(names, preds)
     y = coded(names, y, mask) if inputs.has_labels(score) else y
     codes = _checks.vector(None)
@@ -189,10 +193,11 @@ def _checked(held):
     return dataclasses.replace(held, counted=counted)
 
 
-def _as_tail(tail):
-    """Returns what a loss is to stay within: a number, or None."""
+def _as_tail(tail, bound):
+    """Returns what a loss is to stay within: a number below its bound, or None."""
     if tail is not None:
-        _checks.check_number("tail", tail, lambda v: v >= 0, ">= 0")
+        inside = lambda v: (v >= 0) & (v < bound)  # noqa: E731
+        _checks.check_number("tail", tail, inside, f"in [0, {bound:g})")
     return tail
 
 

@@ -14,7 +14,7 @@ from jax import Array
 from jaxcp import _checks
 from jaxcp._arrays import as_array
 from jaxcp._numbers import quotient
-from jaxcp.typing import HasLabels, HasMarks, Set
+from jaxcp.typing import HasLabels, HasMarks, HasShapes, Set
 
 # Counts up to 2^24 are exact in single precision, whatever the order of the sum. On a
 # CPU it is the faster type from some 64 labels on, and far slower for a few.
@@ -179,10 +179,20 @@ def false_positive_count(set: Set, y: Array) -> Array:
 def marks_of(set: Any) -> Array:
     """Returns which labels or pixels are in a set; ValueError for other sets."""
     if isinstance(set, HasMarks):
-        return jnp.asarray(set.marks())
+        marks = jnp.asarray(set.marks())
+        check_one(set, marks.shape)
+        return marks
     cure = "; risk.miscoverage takes sets of any kind"
     _checks.check_kind("a set of labels or a mask of them", set, HasLabels, cure)
-    return jnp.asarray(set.members())
+    members = jnp.asarray(set.members())
+    check_one(set, members.shape[1:])  # a target is one label
+    return members
+
+
+def check_one(set: Any, shape: tuple[int, ...]) -> None:
+    """Raises ValueError for a batch of sets: `shape` is that of one target."""
+    if issubclass(type(set), HasShapes) and shape != set.target_shape():
+        raise ValueError("expected one set, got several: jax.vmap(loss)(sets, y)")
 
 
 def _true_labels(marks, y):

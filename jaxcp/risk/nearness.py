@@ -12,7 +12,7 @@ from jaxcp import _checks
 from jaxcp._arrays import as_array
 from jaxcp._numbers import as_float
 from jaxcp._pytree import as_callable, pytree
-from jaxcp.risk.losses import marks_of
+from jaxcp.risk.losses import check_one, marks_of
 from jaxcp.typing import ArrayLike, HasEnds, Number, Set
 
 
@@ -124,6 +124,7 @@ class Shortfall:
         """Returns the distance of y to the set, at most the bound, shape ()."""
         _checks.check_kind("sets with ends, as intervals and boxes", set, HasEnds)
         lower, upper = map(as_float, set.ends())
+        check_one(set, lower.shape)
         outside = jnp.maximum(jnp.maximum(lower - y, y - upper), 0)
         return jnp.minimum(jnp.max(outside, initial=0), self.bound)
 
