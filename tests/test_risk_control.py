@@ -310,6 +310,17 @@ def test_saved_and_loaded(key, tmp_path):
     jaxcp.save(tmp_path / "cp", cp)
     assert jaxcp.load(tmp_path / "cp").quantile(1.0) == cp.quantile(1.0)
     assert "RiskCalibration(score=Absolute" in repr(cp)
+    for losses, named in (
+        (FNR, {"losses": FNR}),
+        ((FNR, risk.miscoverage), {"losses.0": FNR, "losses.1": risk.miscoverage}),
+    ):
+        cp = risk.calibrate_risk(losses, MultiLabel(), p, p > 0.5)
+        jaxcp.save(tmp_path / "cp", cp)
+        cure = r"losses=" if len(named) == 1 else r"\*\*{\"losses.0\": "
+        with pytest.raises(ValueError, match=rf"jaxcp.load\(path, {cure}"):
+            jaxcp.load(tmp_path / "cp")
+        loaded = jaxcp.load(tmp_path / "cp", **named)
+        assert loaded.quantile(0.3) == cp.quantile(0.3)
 
 
 def test_names_of_labels(key):

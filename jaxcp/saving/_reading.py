@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FunctionType, MethodType
@@ -146,17 +147,30 @@ def filled(
 
 
 def _places(name, names):
-    """Returns the holes of this name, or else those whose name ends in it."""
+    """Returns the holes of this name, or else those whose name ends in it.
+
+    Or else those in a tuple of that name: `losses` for `losses.0`.
+    """
     whole = [i for i, known in enumerate(names) if known == name]
-    return whole or [i for i, known in enumerate(names) if known.endswith(f".{name}")]
+    ends = [i for i, known in enumerate(names) if known.endswith(f".{name}")]
+    fields = [f".{_field(known)}" for known in names]
+    return whole or ends or [i for i, v in enumerate(fields) if v.endswith(f".{name}")]
+
+
+def _field(name):
+    """Returns the name of a hole without its places in tuples."""
+    return re.sub(r"(\.\d+)+$", "", name)
 
 
 def _missing(holes, given, path):
-    first = holes[0]["name"].rpartition(".")[2]
+    names = [hole["name"] for hole in holes]
+    last = _field(names[0]).rpartition(".")[2]
+    alone = len(_places(last, names)) == 1
+    first = f"{last}=..." if alone else f'**{{"{names[0]}": ...}}'
     wanted = "; ".join(f"{hole['name']} ({hole['what']})" for hole in holes)
     return (
         f"expected what {path} cannot hold, {wanted}, got {_told(given)}; give it by "
-        f"name: jaxcp.load(path, {first}=...)"
+        f"name: jaxcp.load(path, {first})"
     )
 
 
