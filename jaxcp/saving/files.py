@@ -80,12 +80,11 @@ def load(
       path: Name of the file.
       types: Class or classes of your own that occur in the value.
       **functions: The functions that the value had, by the names of their fields:
-        `predict=` for `SplitConformal`, `evaluate=` for `Custom`; where several fields
-        share a name, by the whole path: `**{"calibration.score.evaluate": f}`; your
-        loss of a `RiskCalibration` as `losses=`, one of several as `**{"losses.0": f}`.
-        Give
-        them without the arguments that `functools.partial` had bound to them: those are
-        in the file. For a structure of another library, such as flax's states, give any
+        `predict=` for `SplitConformal`, `evaluate=` for `Custom`, `losses=` for a loss
+        of your own of a `RiskCalibration`; where several share a name, by the whole
+        path: `**{"calibration.score.evaluate": f}`, `**{"losses.0": f}`. Give them
+        without the arguments that `functools.partial` had bound to them: those are in
+        the file. For a structure of another library, such as flax's states, give any
         value of the same structure: its arrays are replaced.
 
     Returns:
