@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
@@ -38,7 +39,8 @@ def bisect_keys(
         return jnp.where(falls_short(candidate), candidate, key)
 
     start = jnp.full(shape, start, dtype)
-    start = varying_like(start, falls_short(start))
+    if not jax.sharding.get_abstract_mesh().empty:  # within shard_map
+        start = varying_like(start, falls_short(start))
     return lax.fori_loop(0, bits, settle_bit, start)
 
 
