@@ -134,8 +134,10 @@ def check_values(
         raise ValueError(f"expected {expected}, got {values[where]}{at}{cure}")
 
 
-def check_flags(y: ArrayLike, mask: ArrayLike | None = None) -> None:
+def check_flags(y: Array, mask: ArrayLike | None = None) -> None:
     """Raises ValueError unless known targets are flags, or 0 and 1."""
+    if y.dtype == bool:
+        return
     expected = "y as flags or 0 and 1, true where a label holds"
     cure = "; of 0 and 255, or -1 and 1: y > 0"
     check_values(lambda v: (v == 0) | (v == 1), expected, y, mask, cure)
