@@ -56,10 +56,11 @@ def calibrate_risk(
         largest threshold. NaN counts as the bound.
       score: Gives the sets at a threshold: `score.invert(pred, q)`.
       preds: Predictions for the calibration set, a pytree with leading axis n.
-      y: Targets of the loss, arrays with leading axis n. Rows without labels count.
+      y: Targets of the loss, arrays with leading axis n. For losses of labels masks of
+        flags, or 0 and 1, or one label a row. Rows without labels count.
       bound: The largest loss B, a finite number > 0, or a tuple of one for each loss.
       tail: Controls P(loss > tail) in place of the mean: alpha is then that
-        probability. A number, or a tuple of one for each loss.
+        probability. A number in [0, bound), or a tuple of one for each loss.
       monotone: False for losses that may rise with the set. Then the largest loss of
         all larger sets is controlled, max of L_i(q') over q' >= q. That is valid, and
         vacuous where a row loses much with its largest set, as false discoveries do:
@@ -78,8 +79,10 @@ def calibrate_risk(
       A `RiskCalibration`: call it with predictions and alpha.
 
     Raises:
-      ValueError: if lengths differ, a prediction or target is NaN, or a loss is no
-        number, is known to leave [0, bound] or to rise with the threshold.
+      ValueError: if lengths differ, a prediction or target is NaN, targets are no flags
+        or labels where the loss takes these, frames have the same columns in two
+        orders, or a loss is no number, is known to leave [0, bound] or to rise with the
+        threshold.
 
     Guarantee:
       The mean loss of a new example is at most alpha, in (0, bound): E L(q) <= alpha,

@@ -66,7 +66,7 @@ def false_negative_rate(set: Set, y: Array) -> Array:
       true labels.
 
     Raises:
-      ValueError: for sets without labels, or a mask of another shape.
+      ValueError: for sets without labels, several sets, or a mask of another shape.
 
     Guarantee:
       Nonincreasing in the set: `risk.calibrate_risk` keeps its mean at alpha.
@@ -110,7 +110,7 @@ def false_discovery_rate(set: Set, y: Array) -> Array:
       set.
 
     Raises:
-      ValueError: for sets without labels, or a mask of another shape.
+      ValueError: for sets without labels, several sets, or a mask of another shape.
 
     Guarantee:
       None of its own: not monotone in the set.
@@ -152,7 +152,7 @@ def false_positive_count(set: Set, y: Array) -> Array:
       #{not in the set and not true}, shape (), in [0, k], a float.
 
     Raises:
-      ValueError: for sets without labels, or a mask of another shape.
+      ValueError: for sets without labels, several sets, or a mask of another shape.
 
     Guarantee:
       Nonincreasing in the set: `risk.calibrate_risk` keeps its mean at alpha.
