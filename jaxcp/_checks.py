@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from numbers import Real
 from typing import Any, NamedTuple
 
@@ -151,8 +151,7 @@ def check_given(**named: Any) -> None:
 
 def check_kind(expected: str, value: Any, kind: type, cure: str = "") -> None:
     """Raises ValueError unless `value` is of a class, or follows a protocol."""
-    # By its class first: isinstance of a protocol takes as long as a metric, and takes
-    # a class for its instances.
+    # By its class first: isinstance of a protocol is slow, and holds for the class too.
     if issubclass(type(value), kind):
         return
     if isinstance(value, type) or not isinstance(value, kind):
@@ -186,8 +185,7 @@ def check_scalars(**named: Any) -> None:
     for name, value in named.items():
         if not (isinstance(value, Real) or hasattr(value, "dtype")):
             raise ValueError(f"expected {name} as a number, got {value!r}")
-        if jnp.ndim(value):
-            shape = jnp.shape(value)
+        if shape := jnp.shape(value):
             raise ValueError(f"expected {name} of shape (), got {shape}; use jax.vmap")
 
 
@@ -195,6 +193,17 @@ def check_number(name: str, value: Any, valid: Callable, bounds: str) -> None:
     """Raises ValueError unless `value` is one number, and valid where it is known."""
     check_scalars(**{name: value})
     check_values(valid, f"{name} {bounds}", value)
+
+
+def check_share(name: str, value: Any) -> None:
+    """Raises ValueError unless `value` is one number, in (0, 1) where it is known."""
+    check_number(name, value, lambda v: (v > 0) & (v < 1), "in (0, 1)")
+
+
+def check_one_of(name: str, value: Any, known: Iterable[str]) -> None:
+    """Raises ValueError for an option that is not known."""
+    if value not in (names := list(known)):
+        raise ValueError(f"expected {name} as one of {names}, got {value!r}")
 
 
 def check_vectors(**named: Array | None) -> None:
@@ -250,9 +259,8 @@ def check_count(name: str, count: int, at_least: int) -> None:
 
 def as_vector(name: str, value: Array | float, size: int) -> Array:
     """Returns one row of shape (size,); a number is a row of one."""
-    value = jnp.atleast_1d(value)
-    check_shape(name, (size,), value.shape)
-    return value
+    check_shape(name, (size,), (row := jnp.atleast_1d(value)).shape)
+    return row
 
 
 def shapes_of_rows(tree: PyTree) -> tuple:

@@ -2,6 +2,7 @@
 
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import scipy.sparse
 
 import jaxcp
@@ -41,6 +42,10 @@ WRONG = {
     "unequal parts": (
         calibrate(CQR(), (X, X[:8]), X),
         r"preds of one length, got \[8, 9\]",
+    ),
+    "columns in another order": (
+        points(pd.DataFrame({"a": X, "b": X}), pd.DataFrame({"b": X, "a": X})),
+        r"columns of y in the order of those of preds \('a', 'b'\), got \('b', 'a'\)",
     ),
     "no rows": (points(1.0), "preds with a leading axis, got a scalar"),
     "nothing": (points(()), r"preds as arrays, got \(\)"),

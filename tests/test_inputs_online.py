@@ -75,11 +75,11 @@ WRONG = {
     ),
     "a bound of 0": (
         lambda: online.PID(ABSOLUTE, 0.1, loss=jnp.sum, bound=0),
-        "bound as a number > 0, got 0",
+        "finite bound > 0, got 0",
     ),
     "alpha beyond the bound": (
         stream(online.PID(ABSOLUTE, 0.1, loss=jnp.sum, bound=3.0), alpha=3),
-        r"alpha in \(0, 3\), got 3.0",
+        r"alpha in \(0, 3\), below the bound of the loss, got 3",
     ),
     "step size and score swapped": (
         lambda: online.ACI(0.1, ABSOLUTE).init(X, 0.1),

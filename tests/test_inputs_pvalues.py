@@ -196,7 +196,7 @@ WRONG = {
     "level of a selection": (lambda: select(level=1), r"level in \(0, 1\), got 1"),
     "pruning": (
         lambda: select(pruning="none"),
-        r"pruning as one of \('heterogeneous', .*\), got 'none'",
+        r"pruning as one of \['heterogeneous', .*\], got 'none'",
     ),
     "negative e-values": (
         lambda: pvalues.e_benjamini_hochberg(-X, 0.1),

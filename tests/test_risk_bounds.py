@@ -333,7 +333,7 @@ def test_p_values_of_true_claims_are_at_most_uniform(method):
 WRONG = {
     "an unknown method": (
         lambda: risk.p_value(FLAGS, 0.1, method="bernstein"),
-        r"a method of \('hoeffding_bentkus', .*\), got 'bernstein'",
+        r"method as one of \['hoeffding_bentkus', .*\], got 'bernstein'",
     ),
     "no delta": (
         lambda: risk.p_value(FLAGS, 0.1, method="betting"),

@@ -5,6 +5,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
@@ -363,6 +364,28 @@ BAD = {
     "bounds": (dict(bound=(1, 1)), "bound for 1 losses, got 2"),
     "NaN": (dict(preds=np.full((4, 3), np.nan)), "preds without NaN"),
     "other mask": (dict(y=np.ones((4, 2), bool)), "mask of shape"),
+    "a mask of an image file": (
+        dict(y=np.full((4, 3), 255, np.uint8)),
+        r"0 and 1, true .*, got 255 at \(0, 0\); of 0 and 255, or -1 and 1: y > 0",
+    ),
+    "shares": (dict(y=P), "y as flags or 0 and 1, .*, got 0.5"),
+    "shares, of misses": (
+        dict(y=P, loss=risk.miscoverage),
+        "y as flags or 0 and 1, .*, got 0.5",
+    ),
+    "a label out of range": (
+        dict(score=LAC(), preds=np.full((4, 2), 0.5), y=np.arange(4)),
+        "got 2 at 2",
+    ),
+    "columns": (
+        dict(preds=pd.DataFrame(P), y=pd.DataFrame(Y)[[2, 0, 1]]),
+        r"columns of y in the order of those of preds \(0, 1, 2\), got \(2, 0, 1\)",
+    ),
+    "what returns a loss": (
+        dict(loss=risk.shortfall),
+        r"loss\(set, y\), got shortfall\(bound\); risk.best_match\(\) and",
+    ),
+    "tail": (dict(tail=1.0), r"tail in \[0, 1\), got 1.0"),
     "lengths": (dict(y=np.ones((5, 3), bool)), "4 rows"),
     "empty grid": (dict(grid=[]), r"grid of shape \(t,\)"),
     "grid": (dict(grid=[1.0, 0.0]), "increasing"),
@@ -394,8 +417,9 @@ def test_bad_input_is_refused(case):
     ("options", "message"),
     [
         (dict(alpha=0), "alpha in"),
-        (dict(alpha=1.0), "alpha in"),
-        (dict(alpha=(0.1, 0.1)), "alpha for 1 losses, got 2"),
+        (dict(alpha=1.0), "alpha in .0, 1., below the bound of the loss, got 1.0"),
+        (dict(alpha="0.1"), "alpha as numbers, got str"),
+        (dict(alpha=(0.1, 0.1)), r"alpha as a number or an array, got \(0.1, 0.1\)"),
         (dict(alpha=np.array([0.1, 0.2])), r"alpha of shape \(\)"),
         (dict(alpha=0.1, delta=1.5), "delta"),
         (dict(alpha=jnp.array(0.1), delta=0.1), "on the host"),

@@ -88,6 +88,17 @@ def test_losses_of_other_sets_and_other_masks_are_refused():
     for loss in (risk.false_negative_rate, risk.false_discovery_rate):
         with pytest.raises(ValueError, match=message):
             loss(one, jnp.ones(4, bool))
+    labels, y = jnp.ones((3, 3), bool), np.eye(3)
+    interval = Interval(jnp.zeros(3), jnp.ones(3))
+    several = (
+        (risk.false_negative_rate, LabelMask(labels)),
+        (risk.false_discovery_rate, LabelSet(labels)),
+        (risk.best_match(), LabelMask(labels)),
+        (risk.shortfall(1.0), interval),
+    )
+    for loss, sets in several:
+        with pytest.raises(ValueError, match=r"one set, got several: jax.vmap\(loss"):
+            loss(sets, y)
     with pytest.raises(ValueError, match=r"sets with ends, .*, got LabelMask"):
         risk.shortfall(1.0)(one, 0.5)
     assert risk.miscoverage(LevelSet(scores.Absolute(), 0.0, 1.0), 2.0)

@@ -127,6 +127,14 @@ def test_fronts_keep_equal_settings_and_no_nan():
     assert risk.pareto_front(risks[:2], np.array([1.0, 2.0])).tolist() == [True, False]
 
 
+def test_pareto_testing_orders_risks_in_units_of_their_levels():
+    errors = np.arange(200)[:, None] % np.array([[50, 25, 5]]) == 0
+    losses, costs = 4.0 * errors, np.array([3.0, 2.0, 1.0])
+    parts = (errors[:100], losses[:100]), (errors[100:], losses[100:])
+    levels = {"alpha": (0.1, 1.5), "delta": 0.1, "bound": (1.0, 4.0)}
+    assert risk.pareto_test(*parts, costs, **levels).tolist() == [True, True, False]
+
+
 def test_errors_are_counted_in_integers_where_rows_count(key):
     """Exact binomial decisions of flags, integers, and counts, known or traced."""
     losses = jax.random.uniform(key, (400, 30)) < jnp.linspace(0, 0.3, 30)[None]
@@ -227,7 +235,7 @@ WRONG = {
     "an integer that is no error": (learn(E2 + 2), "losses of 0 or 1 .*, got 2"),
     "levels of one of two risks": (
         learn((E2, E2), (0.1,)),
-        "alpha of 2 risks, got 1",
+        "alpha for 2 losses, got 1",
     ),
     "settings of two risks": (learn((E2, E2[:, :1])), "2 settings for each risk"),
     "rejections of another shape": (

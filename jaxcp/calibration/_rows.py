@@ -49,6 +49,7 @@ def scored(
 ) -> Scored:
     """Returns the scores of held-out rows, after checks; masked rows get weight 0."""
     inputs.check_score(score)
+    check_same_columns(preds, y)
     y = coded(classes, y, mask)
     rounded, given = is_rounded("y", y), (preds, y)
     weights, mask = _checks.weights(weights), _checks.mask(mask)
@@ -102,6 +103,18 @@ def check_columns(classes: tuple[Hashable, ...] | None, preds: Any) -> None:
         raise ValueError(
             f"expected columns of preds in the order of the classes {classes}, got "
             f"{columns}; preds[list(classes)] puts them in order"
+        )
+
+
+def check_same_columns(preds: Any, y: Any) -> None:
+    """Raises ValueError for frames with the same columns in two orders."""
+    if not (hasattr(preds, "columns") and hasattr(y, "columns")):
+        return
+    columns, expected = tuple(y.columns), tuple(preds.columns)
+    if set(columns) == set(expected) and columns != expected:
+        raise ValueError(
+            f"expected columns of y in the order of those of preds {expected}, got "
+            f"{columns}; y[list(preds.columns)] puts them in order"
         )
 
 

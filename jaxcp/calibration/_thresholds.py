@@ -73,14 +73,10 @@ class Thresholds(ABC):
         return rank(alpha, delta=delta)
 
     def _sets(self, preds, alpha, *, delta=None, **context):
-        return self._sets_at(preds, alpha, context, delta=delta)
-
-    def _sets_at(self, preds, alpha, context, **levels):
-        """Returns sets at alpha and other levels that `rank` takes."""
         self._check_one_alpha(alpha)
         preds, *_, context = self._rows(preds, context)
         rows = preds, context
-        sets = by_rows(_sets_of, self._rank(alpha, **levels), rows=rows, holder=self)
+        sets = by_rows(_sets_of, self._rank(alpha, delta), rows=rows, holder=self)
         return named(sets, self.classes)
 
     def _thresholds(self, rank, context):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from jaxcp import _checks
-from jaxcp.quantiles.levels import as_alpha, as_delta, exact_rank
+from jaxcp.quantiles.levels import as_delta, exact_rank, one_alpha
 from jaxcp.typing import ArrayLike, Number
 
 _FINEST = Fraction(1, 10**6)
@@ -277,13 +277,4 @@ def _beta_quantile(a, b, probability):
 
 def _check_shares(**named):
     for name, value in named.items():
-        _checks.check_number(name, value, lambda v: (v > 0) & (v < 1), "in (0, 1)")
-
-
-def one_alpha(alpha: Any) -> Fraction:
-    """Returns an alpha that is one number, exactly, or raises ValueError."""
-    exact = as_alpha(alpha)
-    if not isinstance(exact, np.ndarray):
-        raise ValueError("expected alpha as a number, got a jax array")
-    _checks.check_scalars(alpha=exact)
-    return exact.item()
+        _checks.check_share(name, value)

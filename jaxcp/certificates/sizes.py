@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from jaxcp.certificates.laws import one_alpha
 from jaxcp.quantiles._binomial import critical_count
-from jaxcp.quantiles.levels import as_delta
+from jaxcp.quantiles.levels import as_delta, one_alpha
 from jaxcp.typing import Number
 
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from numbers import Real
 from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 
 from jaxcp import _checks
 from jaxcp._numbers import as_float
 from jaxcp._pytree import as_callable, pytree, static
 from jaxcp.online.stream import Stream, as_floats, component_alpha, known, past_scores
+from jaxcp.quantiles._shares import as_bound, share_of
 from jaxcp.quantiles.conformal import thresholds
 from jaxcp.quantiles.levels import conformal_rank
 from jaxcp.typing import AnySet, ArrayLike, Number, PyTree, Score, Scorecaster
@@ -101,8 +100,7 @@ class PID(Stream):
     state_type: ClassVar = PIDState
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.bound, Real) and 0 < self.bound < np.inf):
-            raise ValueError(f"expected bound as a number > 0, got {self.bound!r}")
+        object.__setattr__(self, "bound", as_bound(self.bound))
         if self.loss is not None:
             object.__setattr__(self, "loss", as_callable("loss", self.loss))
 
@@ -136,12 +134,7 @@ class PID(Stream):
 
     def _level(self, alpha):
         """Returns alpha as a share of the bound, in (0, 1), after checks."""
-        if self.bound == 1:
-            return alpha
-        level = alpha if isinstance(alpha, Array) else np.asarray(alpha, float)
-        inside = lambda a: (a > 0) & (a < self.bound)  # noqa: E731
-        _checks.check_values(inside, f"alpha in (0, {self.bound:g})", level)
-        return level / self.bound
+        return alpha if self.bound == 1 else share_of(alpha, self.bound)
 
     def threshold(self, state, rank):
         threshold = state.quantile + self._integral(state) + state.forecast

@@ -70,8 +70,7 @@ def conditional_outlier_p_values(
     _checks.check_kind("delta as a number", delta, Real)
     _checks.check_values(lambda v: (v > 0) & (v < 1), "delta in (0, 1)", delta)
     bounds = {"simes": _simes_bounds, "dkw": _dkw_bounds}
-    if method not in bounds:
-        raise ValueError(f"expected method as one of {list(bounds)}, got {method!r}")
+    _checks.check_one_of("method", method, bounds)
     table = np.append(bounds[method](len(scores), float(delta)), 1.0)
     return _look_up(scores, test_scores, jnp.asarray(table))
 

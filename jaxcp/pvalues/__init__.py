@@ -1,7 +1,8 @@
 """p-values: one after the other, tested together, and bets against them."""
 
 from jaxcp.pvalues.evalues import e_benjamini_hochberg, e_values
-from jaxcp.pvalues.familywise import bonferroni, fixed_sequence, graphical, holm
+from jaxcp.pvalues.familywise import bonferroni, fixed_sequence, holm
+from jaxcp.pvalues.graphs import graphical
 from jaxcp.pvalues.martingales import MixtureMartingale, PowerMartingale, SimpleJumper
 from jaxcp.pvalues.multiple import (
     benjamini_hochberg,

@@ -88,8 +88,7 @@ def weighted_selection(
       ... )
       Array([ True,  True, False], dtype=bool)
     """
-    if pruning not in _PRUNINGS:
-        raise ValueError(f"expected pruning as one of {_PRUNINGS}, got {pruning!r}")
+    _checks.check_one_of("pruning", pruning, _PRUNINGS)
     _checks.check_given(weights=weights, test_weights=test_weights)
     pred, nulls, _, weights = checked_rows(pred, y, threshold, None, weights)
     test_pred, test_weights = _checks.rows(

@@ -12,6 +12,8 @@ from fractions import Fraction
 
 import numpy as np
 
+from jaxcp.typing import ArrayLike
+
 _E = Fraction("2.71828182845904523536028747135266249775724709369995")
 _NEAR = 1e-11  # relative distance within which double precision decides nothing
 _EXACT = 4 * 10**6  # n (k + 1) up to which a tail is summed in integers
@@ -42,9 +44,12 @@ def critical_counts(n: int, alpha: Fraction, delta: Fraction) -> np.ndarray:
     return counts
 
 
-def binomial_tails(n: int, alpha: Fraction) -> np.ndarray:
-    """Returns P(Bin(n, alpha) <= k) for k = 0, ..., n, shape (n + 1,)."""
-    return np.append(_tails(n, np.arange(n), alpha), 1.0)
+def binomial_tails(n: ArrayLike, k: ArrayLike, alpha: Fraction) -> np.ndarray:
+    """Returns P(Bin(n, alpha) <= k) of whole numbers 0 <= k <= n, numpy."""
+    n, k = np.broadcast_arrays(n, k)
+    inside = k < n
+    tails = _tails(np.where(inside, n, 1), np.where(inside, k, 0), alpha)
+    return np.where(inside, tails, 1.0)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
 from numbers import Real
@@ -38,12 +39,16 @@ def as_alpha(alpha: Any) -> Alpha:
         inside = lambda a: (a > 0) & (a < 1)  # noqa: E731
         _checks.check_values(inside, "alpha in (0, 1)", alpha, cure=_FOR_ALPHA)
         return alpha
-    numeric = isinstance(alpha, np.ndarray | np.generic)
-    values = np.asarray(alpha, dtype=None if numeric else object)
-    exact = np.empty(values.shape, object)
-    for index in np.ndindex(values.shape):
-        exact[index] = _as_fraction(values[index])
-    return exact
+    return each_read(_as_fraction, alpha)
+
+
+def one_alpha(alpha: Any, cure: str = "") -> Fraction:
+    """Returns an alpha that is one number, exactly, or raises ValueError."""
+    exact = as_alpha(alpha)
+    if not isinstance(exact, np.ndarray):
+        raise ValueError(f"expected alpha as a number, got a jax array{cure}")
+    _checks.check_scalars(alpha=exact)
+    return exact.item()
 
 
 def as_delta(delta: Any) -> Fraction:
@@ -233,19 +238,29 @@ def rank_at_any_alpha(count: Array, alpha: Array) -> Array:
     return count + 1 - floor.astype(count.dtype)
 
 
+def each_read(read: Callable[[Any], Fraction], values: Any) -> np.ndarray:
+    """Returns a numpy array of what each of some numbers, of its type, is read as."""
+    numeric = isinstance(values, np.ndarray | np.generic)
+    values = np.asarray(values, dtype=None if numeric else object)
+    exact = np.empty(values.shape, object)
+    for index in np.ndindex(values.shape):
+        exact[index] = read(values[index])
+    return exact
+
+
 def _as_fraction(value, name="alpha", cure=_FOR_ALPHA):
     if isinstance(value, bool | np.bool_) or not isinstance(value, Real | Decimal):
         plural = "numbers" if name == "alpha" else "a number"
         raise ValueError(f"expected {name} as {plural}, got {type(value).__name__}")
     finite = np.isfinite(float(value))
-    exact = _decimal(value) if finite else Fraction(-1)  # type: ignore[arg-type]
+    exact = as_decimal(value) if finite else Fraction(-1)  # type: ignore[arg-type]
     if not 0 < exact < 1:
         raise ValueError(f"expected {name} in (0, 1), got {value}{cure}")
     return exact
 
 
 @functools.lru_cache(maxsize=1024, typed=True)
-def _decimal(value):
+def as_decimal(value: Any) -> Fraction:
     """Returns a number as the decimal near it, or the one that it prints as."""
     if isinstance(value, Fraction | Decimal | int | np.integer) or not 0 < value < 1:
         return Fraction(value if isinstance(value, Fraction) else str(value))

@@ -8,13 +8,12 @@ from jaxcp.risk.control import RiskCalibration
 from jaxcp.risk.counting import Counts
 from jaxcp.risk.levels import critical_count, hoeffding_bentkus_level
 from jaxcp.risk.losses import (
-    best_match,
     false_discovery_rate,
     false_negative_rate,
     false_positive_count,
     miscoverage,
-    shortfall,
 )
+from jaxcp.risk.nearness import best_match, shortfall
 from jaxcp.risk.pareto import pareto_front, pareto_test
 from jaxcp.risk.quantiles import cdf_bounds, conditional_value_at_risk, value_at_risk
 from jaxcp.risk.selective import selective_threshold

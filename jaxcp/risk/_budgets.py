@@ -1,4 +1,4 @@
-"""What the losses of rows may come to: alpha read exactly, and budgets."""
+"""What the losses of rows may come to: a budget for each level."""
 
 from __future__ import annotations
 
@@ -11,41 +11,20 @@ from jax import Array
 
 from jaxcp._tracing import Untraceable
 from jaxcp.quantiles._binomial import critical_count, hoeffding_bentkus_level
-from jaxcp.quantiles.levels import (
-    Alpha,
-    _decimal,
-    as_alpha,
-    as_delta,
-    exact_rank,
-    ranks,
-)
-
-
-def as_level(alpha: Any, bound: float) -> Alpha:
-    """Returns alpha as a share of the bound, in (0, 1): Fractions, or a jax array."""
-    if bound == 1:
-        return as_alpha(alpha)
-    try:
-        if isinstance(alpha, Array):
-            return as_alpha(alpha / bound)
-        whole = _decimal(bound)
-        share = np.frompyfunc(lambda a: _decimal(a) / whole, nin=1, nout=1)
-        values = np.asarray(alpha, None if isinstance(alpha, np.ndarray) else object)
-        return as_alpha(np.asarray(share(values), object))
-    except (ValueError, TypeError) as error:
-        text = f"expected alpha in (0, {bound:g}), below the bound of the loss, got"
-        raise ValueError(f"{text} {alpha!r}") from error
+from jaxcp.quantiles._shares import share_of
+from jaxcp.quantiles.levels import Alpha, as_delta, exact_rank, ranks
+from jaxcp.risk._inputs import one_each
 
 
 def as_levels(
     alpha: Any, bounds: tuple[float, ...], several: bool, num_groups: int | None
 ) -> list[Alpha]:
     """Returns the level of each loss, shape () or (g,), in shares of its bound."""
-    given = tuple(alpha) if isinstance(alpha, tuple | list) else (alpha,) * len(bounds)
-    if len(given) != len(bounds) or (isinstance(alpha, tuple | list) and not several):
-        text = f"expected alpha for {len(bounds)} losses"
-        raise ValueError(f"{text}, got {len(given)} of them")
-    levels = [as_level(*pair) for pair in zip(given, bounds, strict=True)]
+    many = (tuple, list)
+    if isinstance(alpha, many) and not several:
+        raise ValueError(f"expected alpha as a number or an array, got {alpha}")
+    given = one_each("alpha", alpha, len(bounds), many)
+    levels = [share_of(*pair) for pair in zip(given, bounds, strict=True)]
     allowed = [()] if num_groups is None else [(), (num_groups,)]
     for level in levels:
         if level.shape not in allowed:

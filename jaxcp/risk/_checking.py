@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import jax
@@ -10,10 +11,47 @@ import numpy as np
 
 from jaxcp._arrays import is_concrete
 from jaxcp._tracing import explained, jit
+from jaxcp.risk import losses
 from jaxcp.risk._rows import Rows
+from jaxcp.scores import inputs
+from jaxcp.scores._preds import check_flags
 
 # Where losses are looked at, beside both infinities.
 _PLACES = -1e3, -10, -1, -0.1, 0, 0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 1, 2, 10, 1e3
+_OF_LABELS = (
+    losses.false_negative_rate,
+    losses.false_discovery_rate,
+    losses.false_positive_count,
+)
+
+
+def check_call(loss: Any) -> None:
+    """Raises ValueError for a function that does not take a set and a target."""
+    try:
+        signature = inspect.signature(loss)
+    except (TypeError, ValueError):  # of what is not written in Python
+        return
+    try:
+        signature.bind(None, None)
+    except TypeError as error:
+        takes = ", ".join(signature.parameters)
+        raise ValueError(
+            f"expected loss(set, y), got {_name(loss)}({takes}); risk.best_match() "
+            "and risk.shortfall(bound) return one"
+        ) from error
+
+
+def check_targets(found: tuple, score: Any, preds: Any, y: Any, mask: Any) -> None:
+    """Raises ValueError for targets that losses of this package cannot have."""
+    functions = [_function(loss) for loss in found]
+    if losses.miscoverage in functions:
+        inputs.check(score, preds, y, mask)
+    if not any(of_labels in functions for of_labels in _OF_LABELS):
+        return
+    if y.ndim > 1:
+        check_flags(y, mask)
+    elif inputs.has_labels(score):
+        inputs.check(score, preds, y, mask)
 
 
 def is_counted(rows: Rows) -> bool:
@@ -21,7 +59,11 @@ def is_counted(rows: Rows) -> bool:
     with explained(
         "expected a loss that jax can trace, of jax.numpy, got one that asks for values"
     ):
-        found = jax.eval_shape(_own_losses, rows)
+        try:
+            found = jax.eval_shape(_own_losses, rows)
+        except (IndexError, TypeError, ValueError) as error:
+            error.add_note(f"in {_shown(rows.loss)} of one set and its y")
+            raise
     shape = found.shape[1:]
     if shape:
         raise ValueError(f"expected loss(set, y) of shape (), got {shape}")
@@ -52,25 +94,33 @@ def _check_table(rows, table, bound, places):
     if outside.any():
         t, i = np.argwhere(outside)[0]
         raise ValueError(
-            f"expected {_name(rows.loss)} in [0, {bound:g}], got {table[t, i]:g} of "
+            f"expected {_shown(rows.loss)} in [0, {bound:g}], got {table[t, i]:g} of "
             f"row {i} at the threshold {places[t]:g}; bound= says how large it can be"
         )
     rising = np.diff(np.where(np.isnan(table), bound, table), axis=0) > rough
     if rows.monotone and rising.any():
         t, i = np.argwhere(rising)[0]
         raise ValueError(
-            f"expected {_name(rows.loss)} that does not rise with the threshold, got "
+            f"expected {_shown(rows.loss)} that does not rise with the threshold, got "
             f"{table[t, i]:g} at {places[t]:g} and {table[t + 1, i]:g} at "
             f"{places[t + 1]:g} in row {i}; monotone=False takes the largest loss of "
             "all larger sets, and risk.learn_then_test takes any loss"
         )
 
 
+def _function(loss):
+    """Returns a loss without what is bound to it."""
+    return getattr(loss, "func", loss)
+
+
 def _name(loss):
     """Returns what a loss is called, of a function its name."""
-    function = getattr(loss, "func", loss)
-    name = getattr(function, "__name__", type(function).__name__)
-    return f"a loss, {name},"
+    function = _function(loss)
+    return getattr(function, "__name__", type(function).__name__)
+
+
+def _shown(loss):
+    return f"a loss, {_name(loss)},"
 
 
 def _own_losses(rows):

@@ -1,4 +1,4 @@
-"""Losses, which of them count, and levels in units of the loss, after checks."""
+"""Losses, which of them count, and what is given for each loss, after checks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jax import Array
 from jaxcp import _checks
 from jaxcp._arrays import as_array, is_concrete
 from jaxcp._numbers import as_float
-from jaxcp.quantiles.levels import as_alpha
+from jaxcp.quantiles._shares import share_of
 from jaxcp.typing import ArrayLike
 
 _METHODS = "hoeffding_bentkus", "binomial", "betting"
@@ -21,8 +21,7 @@ def losses_and_rows(
     losses: ArrayLike, where: ArrayLike | None, bound: ArrayLike, method: str
 ) -> tuple[Array, Array | None]:
     """Returns losses and which rows count as arrays, or raises ValueError."""
-    if method not in _METHODS:
-        raise ValueError(f"expected a method of {_METHODS}, got {method!r}")
+    _checks.check_one_of("method", method, _METHODS)
     _checks.check_number("bound", bound, lambda b: (b > 0) & (b < np.inf), "> 0")
     losses = as_array("losses", losses)
     where = None if where is None else as_array("where", where).astype(bool)
@@ -66,5 +65,13 @@ def as_share(alpha: Any, bound: Any) -> Fraction | Array:
         _checks.check_scalars(alpha=alpha)
     if isinstance(alpha, Array) or isinstance(bound, Array):
         return as_float(alpha) / bound
-    exact = Fraction(str(alpha)) if alpha >= 1 else as_alpha(alpha).item()
-    return exact / Fraction(str(bound))
+    return share_of(alpha, np.asarray(bound)[()]).item()
+
+
+def one_each(name: str, value: Any, size: int, kinds: Any = tuple) -> tuple[Any, ...]:
+    """Returns a value for each loss: those given, or the same for all."""
+    if not isinstance(value, kinds):
+        return (value,) * size
+    if len(value) != size:
+        raise ValueError(f"expected {name} for {size} losses, got {len(value)} of them")
+    return tuple(value)

@@ -133,10 +133,8 @@ def _total(losses, where, bound):
     rows = len(losses) if where is None else jnp.sum(where)
     rows = jnp.asarray(rows).astype(dtype)
     if losses.dtype == bool:
-        counts = losses if where is None else losses & where
-        return jnp.sum(counts, dtype=int).astype(dtype) / jnp.asarray(
-            bound, dtype
-        ), rows
+        counted = losses if where is None else losses & where
+        return jnp.sum(counted, dtype=int) / jnp.asarray(bound, dtype), rows
     x = _scaled(losses, where, bound)
     return jnp.dot(jnp.ones_like(x), x, precision=lax.Precision.HIGHEST), rows
 

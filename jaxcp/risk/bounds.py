@@ -6,6 +6,7 @@ import functools
 from fractions import Fraction
 from typing import Literal
 
+import numpy as np
 from jax import Array
 
 from jaxcp import _checks
@@ -84,7 +85,7 @@ def upper_bound(
       0.107
     """
     losses, where = _inputs.losses_and_rows(losses, where, bound, method)
-    _check_delta(delta)
+    _checks.check_share("delta", delta)
     return _p_values.upper_bounds(losses, where, delta, bound, method)
 
 
@@ -164,7 +165,7 @@ def p_value(
             'expected delta with method="betting", whose bets depend on it, got None'
         )
     if delta is not None:
-        _check_delta(delta)
+        _checks.check_share("delta", delta)
     alpha = _inputs.as_share(alpha, bound)
     tails = None
     if isinstance(alpha, Fraction):
@@ -174,10 +175,6 @@ def p_value(
     return _p_values.p_values(losses, where, alpha, delta, bound, tails, method)
 
 
-def _check_delta(delta):
-    _checks.check_number("delta", delta, lambda d: (d > 0) & (d < 1), "in (0, 1)")
-
-
 @functools.lru_cache(maxsize=64)
 def _tails(n, alpha):
-    return _binomial.binomial_tails(n, alpha)
+    return _binomial.binomial_tails(n, np.arange(n + 1), alpha)

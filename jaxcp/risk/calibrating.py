@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Hashable, Iterable
-from decimal import Decimal
-from numbers import Real
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,13 +14,16 @@ from jaxcp import _checks, _named, _names
 from jaxcp._arrays import as_array, is_concrete
 from jaxcp._batching import invert
 from jaxcp._numbers import as_float
-from jaxcp._pytree import as_function
-from jaxcp.calibration._rows import check_columns, coded, row_shapes
-from jaxcp.risk._checking import check_losses, is_counted
+from jaxcp._pytree import as_callable
+from jaxcp.calibration._rows import check_columns, check_same_columns, coded, row_shapes
+from jaxcp.quantiles._shares import as_bound
+from jaxcp.risk._checking import check_call, check_losses, check_targets, is_counted
+from jaxcp.risk._inputs import one_each
 from jaxcp.risk.control import RiskCalibration
 from jaxcp.scores import inputs
 from jaxcp.typing import ArrayLike, HasSteps, PyTree, Score
 
+_MANY = tuple, list
 _NO_GROUPS = _named.Groups(None, None, None)
 
 
@@ -55,10 +56,11 @@ def calibrate_risk(
         largest threshold. NaN counts as the bound.
       score: Gives the sets at a threshold: `score.invert(pred, q)`.
       preds: Predictions for the calibration set, a pytree with leading axis n.
-      y: Targets of the loss, arrays with leading axis n. Rows without labels count.
+      y: Targets of the loss, arrays with leading axis n. For losses of labels masks of
+        flags, or 0 and 1, or one label a row. Rows without labels count.
       bound: The largest loss B, a finite number > 0, or a tuple of one for each loss.
       tail: Controls P(loss > tail) in place of the mean: alpha is then that
-        probability. A number, or a tuple of one for each loss.
+        probability. A number in [0, bound), or a tuple of one for each loss.
       monotone: False for losses that may rise with the set. Then the largest loss of
         all larger sets is controlled, max of L_i(q') over q' >= q. That is valid, and
         vacuous where a row loses much with its largest set, as false discoveries do:
@@ -77,8 +79,10 @@ def calibrate_risk(
       A `RiskCalibration`: call it with predictions and alpha.
 
     Raises:
-      ValueError: if lengths differ, a prediction or target is NaN, or a loss is no
-        number, is known to leave [0, bound] or to rise with the threshold.
+      ValueError: if lengths differ, a prediction or target is NaN, targets are no flags
+        or labels where the loss takes these, frames have the same columns in two
+        orders, or a loss is no number, is known to leave [0, bound] or to rise with the
+        threshold.
 
     Guarantee:
       The mean loss of a new example is at most alpha, in (0, bound): E L(q) <= alpha,
@@ -115,33 +119,28 @@ def calibrate_risk(
       [['cat']]
     """
     inputs.check_score(score)
-    several = type(loss) is tuple or type(loss) is list
-    losses = tuple(_as_loss(one) for one in (loss if several else (loss,)))  # type: ignore[union-attr]
+    several = type(loss) in _MANY
+    given: Any = loss if several else (loss,)
+    losses = tuple(as_callable("loss", one) for one in given)
     if not losses:
         raise ValueError("expected a loss, got an empty tuple")
-    bounds = tuple(map(_as_bound, _each("bound", bound, len(losses))))
-    tails = tuple(map(_as_tail, _each("tail", tail, len(losses))))
+    for one in losses:
+        check_call(one)
+    bounds = tuple(map(as_bound, one_each("bound", bound, len(losses), _MANY)))
+    tails = one_each("tail", tail, len(losses), _MANY)
+    tails = tuple(map(_as_tail, tails, bounds))
     if not monotone and grid is None and not issubclass(type(score), HasSteps):
         raise ValueError(
             "expected grid with monotone=False: the sets of "
             f"{type(score).__name__} may change at any threshold"
         )
-    names = None
-    if classes is not None:
-        names = _names.as_names("classes", classes)
-        check_columns(names, preds)
-        y = coded(names, y, mask) if inputs.has_labels(score) else y
-    named, codes = _NO_GROUPS, _checks.vector(None)
+    names = None if classes is None else _names.as_names("classes", classes)
+    named = _NO_GROUPS
     if groups is not None:
         named = _named.as_groups(groups, num_groups, None, mask)
-        codes = _checks.groups(named.codes, named.count)
-    columns = {"weights": _checks.weights(weights), "mask": _checks.mask(mask)}
-    rows = _checks.rows(preds=preds, y=y, groups=codes, **columns)
+    rows = _rows(score, preds, y, named, weights, mask, names)
     preds, y, groups, weights, mask = rows
-    inputs.check(score, preds, None, mask)
-    _checks.check_not_nan("y", y, mask)
-    if weights is not None and mask is not None:
-        weights = jnp.where(mask, weights, 0)
+    check_targets(losses, score, preds, y, mask)
     held = RiskCalibration(
         score,
         preds,
@@ -163,6 +162,24 @@ def calibrate_risk(
     return _checked(held)
 
 
+def _rows(score, preds, y, named, weights, mask, names):
+    """Returns predictions, targets, groups, weights and mask of rows, after checks."""
+    check_same_columns(preds, y)
+    check_columns(names, preds)
+    y = coded(names, y, mask) if inputs.has_labels(score) else y
+    codes = _checks.vector(None)
+    if named is not _NO_GROUPS:
+        codes = _checks.groups(named.codes, named.count)
+    columns = {"weights": _checks.weights(weights), "mask": _checks.mask(mask)}
+    rows = _checks.rows(preds=preds, y=y, groups=codes, **columns)
+    preds, y, groups, weights, mask = rows
+    inputs.check(score, preds, None, mask)
+    _checks.check_not_nan("y", y, mask)
+    if weights is not None and mask is not None:
+        weights = jnp.where(mask, weights, 0)
+    return preds, y, groups, weights, mask
+
+
 def _checked(held):
     """Returns the calibration with what its losses are, after checks."""
     if held.classes is not None:  # one a label
@@ -179,37 +196,11 @@ def _checked(held):
     return dataclasses.replace(held, counted=counted)
 
 
-def _each(name, value, size):
-    """Returns one value for each loss."""
-    values = tuple(value) if isinstance(value, tuple | list) else (value,) * size
-    if len(values) != size:
-        raise ValueError(f"expected {name} for {size} losses, got {len(values)}")
-    return values
-
-
-def _as_loss(loss):
-    """Returns a loss as a pytree: functions become one."""
-    leaves = jax.tree.leaves(loss)
-    if len(leaves) == 1 and leaves[0] is loss:
-        return as_function("loss", loss)
-    if not callable(loss):
-        raise ValueError(f"expected loss as a function, got {type(loss).__name__}")
-    return loss
-
-
-def _as_bound(bound):
-    """Returns the most that a loss can be, a known number."""
-    if not isinstance(bound, Real | Decimal):
-        raise ValueError(f"expected bound as a number, got {bound!r}")
-    if not 0 < (number := float(bound)) < math.inf:
-        raise ValueError(f"expected a finite bound > 0, got {bound}")
-    return number
-
-
-def _as_tail(tail):
-    """Returns what a loss is to stay within: a number, or None."""
+def _as_tail(tail, bound):
+    """Returns what a loss is to stay within: a number below its bound, or None."""
     if tail is not None:
-        _checks.check_number("tail", tail, lambda v: v >= 0, ">= 0")
+        inside = lambda v: (v >= 0) & (v < bound)  # noqa: E731
+        _checks.check_number("tail", tail, inside, f"in [0, {bound:g})")
     return tail
 
 

@@ -21,7 +21,7 @@ from jaxcp.quantiles.levels import alpha_as_float
 from jaxcp.risk._budgets import as_levels, budgets
 from jaxcp.risk._rows import Rows, count_rows
 from jaxcp.risk._solving import threshold_of
-from jaxcp.typing import AnySet, ArrayLike, AxisName, PyTree, Score
+from jaxcp.typing import AnySet, ArrayLike, AxisName, Number, PyTree, Score
 
 _NUMBERS = 2**19  # of predictions that are gone through for test weights at a time
 
@@ -87,7 +87,7 @@ class RiskCalibration(Thresholds):
         self,
         alpha: ArrayLike,
         *,
-        delta: Any = None,
+        delta: Number | None = None,
         test_weight: ArrayLike | None = None,
         axis_name: AxisName = None,
     ) -> Array:
@@ -131,7 +131,7 @@ class RiskCalibration(Thresholds):
         preds: PyTree,
         alpha: ArrayLike,
         *,
-        delta: Any = None,
+        delta: Number | None = None,
         groups: ArrayLike | None = None,
         test_weights: ArrayLike | None = None,
     ) -> AnySet:
@@ -173,7 +173,7 @@ class RiskCalibration(Thresholds):
         context = {"test_weights": weights_for(self.weights, test_weights)}
         if self.num_groups is not None or groups is not None:
             context["groups"] = self._groups_of(groups)
-        return self._sets_at(preds, alpha, context, delta=delta)
+        return self._sets(preds, alpha, delta=delta, **context)
 
     def risk(self, q: ArrayLike) -> Array:
         """Returns the mean loss of the calibration rows at a threshold.
@@ -203,7 +203,7 @@ class RiskCalibration(Thresholds):
         return _risk(self, as_float(q))
 
     def rank(
-        self, alpha: ArrayLike, delta: Any = None, axis_name: AxisName = None
+        self, alpha: ArrayLike, delta: Number | None = None, axis_name: AxisName = None
     ) -> tuple[Array | np.ndarray, ...]:
         """Returns what the losses may sum to, one or (g,) for each loss.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 import jax
@@ -12,9 +13,10 @@ from jax import Array
 from jaxcp import _checks
 from jaxcp._arrays import as_array, is_concrete
 from jaxcp._numbers import as_float, at_least_single
+from jaxcp.quantiles._binomial import binomial_tails
 from jaxcp.quantiles.levels import as_alpha
 from jaxcp.risk import bounds
-from jaxcp.risk._inputs import losses_and_rows
+from jaxcp.risk._inputs import losses_and_rows, one_each
 from jaxcp.risk._tails import binomial_tail
 from jaxcp.typing import ArrayLike
 
@@ -88,15 +90,6 @@ def risk_p_values(
     return jnp.max(jnp.stack([v.astype(dtype) for v in p]), axis=0)
 
 
-def one_each(name: str, value: Any, r: int) -> tuple[Any, ...]:
-    """Returns a tuple of r values: the one given for each, or the same for all."""
-    if not isinstance(value, tuple):
-        return (value,) * r
-    if len(value) != r:
-        raise ValueError(f"expected {name} of {r} risks, got {len(value)}")
-    return value
-
-
 def _as_risk(name, value):
     if isinstance(value, Counts):
         return Counts(*_check_counts(value))
@@ -122,7 +115,7 @@ def _check_counts(counts):
 
 
 def _settings(risk: Any) -> int:
-    return len(jnp.asarray(risk[0])) if isinstance(risk, Counts) else risk.shape[1]
+    return len(jnp.asarray(risk.errors)) if isinstance(risk, Counts) else risk.shape[1]
 
 
 def check_settings(g: int) -> None:
@@ -134,7 +127,11 @@ def check_settings(g: int) -> None:
 def _p_values(risk, alpha, where, bound, p_value, delta):
     """Returns the p-values of one risk, (g,)."""
     if isinstance(risk, Counts):
-        if p_value not in (None, "binomial") or where is not None or np.any(bound != 1):
+        if (
+            p_value not in (None, "binomial")
+            or where is not None
+            or not _is_unit(bound)
+        ):
             raise ValueError("expected counts without p_value, where and bound")
         return _of_counts(risk, alpha)
     method = p_value or _default(risk, bound)
@@ -148,9 +145,12 @@ def _p_values(risk, alpha, where, bound, p_value, delta):
 def _default(losses: Array, bound: Any) -> bounds.Method:
     """Returns the exact law for errors, else what holds in any order of the rows."""
     whole = not jnp.issubdtype(losses.dtype, jnp.floating)
-    unit = is_concrete(bound) and bound == 1
-    errors = losses.dtype == bool or (whole and unit)
+    errors = losses.dtype == bool or (whole and _is_unit(bound))
     return "binomial" if errors else "hoeffding_bentkus"
+
+
+def _is_unit(bound):
+    return is_concrete(bound) and bound == 1
 
 
 def _counted(losses, where, bound):
@@ -169,27 +169,15 @@ def _count(losses, where):
 
 def _of_counts(counts, alpha):
     """Returns P(Bin(trials, alpha) <= errors): 1 where nothing counts."""
-    inside = lambda a: (a > 0) & (a < 1)  # noqa: E731
-    _checks.check_number("alpha", alpha, inside, "in (0, 1)")
-    if is_concrete(counts, alpha):
-        share = alpha if isinstance(alpha, Array) else as_alpha(alpha).item()
-        return _on_host(np.asarray(counts.errors), np.asarray(counts.trials), share)
-    return _traced_tails(*counts, as_float(float_of(alpha)))
-
-
-def float_of(alpha: Any) -> Any:
-    """Returns a number as the float of its decimal; arrays as they are."""
-    return alpha if isinstance(alpha, Array) else float(as_alpha(alpha).item())
-
-
-def _on_host(errors, trials, alpha):
-    from scipy.special import betainc, betaincc  # scipy comes with jax
-
-    a, open_ = float(alpha), errors < trials
-    k, rest = np.where(open_, errors, 0), np.where(open_, trials - errors, 1)
-    # The smaller of alpha and 1 - alpha keeps its digits.
-    low = betaincc(k + 1.0, rest, a) if a <= 0.5 else betainc(rest, k + 1.0, 1 - a)
-    return jnp.asarray(np.where(open_, low, 1.0))
+    _checks.check_share("alpha", alpha)
+    exact = None if isinstance(alpha, Array) else as_alpha(alpha).item()
+    if not is_concrete(counts, alpha):
+        return _traced_tails(
+            *counts, as_float(alpha if exact is None else float(exact))
+        )
+    exact = Fraction(float(alpha)) if exact is None else exact
+    errors, trials = map(np.asarray, counts)
+    return jnp.asarray(binomial_tails(trials, errors, exact))
 
 
 @jax.jit

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from jaxcp import _checks
-from jaxcp.certificates.laws import one_alpha
 from jaxcp.quantiles import _binomial
-from jaxcp.quantiles.levels import as_delta
+from jaxcp.quantiles.levels import as_delta, one_alpha
 
 
 def critical_count(n: int, alpha: Any, delta: Any) -> int:

@@ -13,7 +13,8 @@ from jaxcp._arrays import as_array
 from jaxcp._numbers import as_float, at_least_single, quotient
 from jaxcp.pvalues.familywise import fixed_sequence
 from jaxcp.risk import bounds
-from jaxcp.risk.counting import Counts, as_risks, float_of, one_each, risk_p_values
+from jaxcp.risk._inputs import one_each
+from jaxcp.risk.counting import Counts, as_risks, risk_p_values
 from jaxcp.typing import ArrayLike
 
 
@@ -116,7 +117,7 @@ def pareto_test(
       >>> pareto_test(errors[:100], errors[100:], cost, alpha=0.1, delta=0.1)
       Array([ True,  True, False], dtype=bool)
     """
-    _checks.check_number("delta", delta, lambda d: (d > 0) & (d < 1), "in (0, 1)")
+    _checks.check_share("delta", delta)
     (begun, g), (risks, tested) = as_risks("first", first), as_risks("losses", losses)
     if g != tested or len(begun) != len(risks):
         raise ValueError(
@@ -156,9 +157,10 @@ def _mean(risk: Any, where: Any) -> Array:
 
 def _relative(alphas):
     """Returns what each risk is divided by: nothing if there is one."""
-    return jnp.stack(
-        [jnp.asarray(1.0 if len(alphas) == 1 else float_of(a)) for a in alphas]
-    )
+    if len(alphas) == 1:
+        return jnp.ones(1)
+    known = (a if isinstance(a, Array) else float(a) for a in alphas)
+    return jnp.stack([jnp.asarray(a) for a in known])
 
 
 @jax.jit

@@ -67,7 +67,7 @@ def cdf_bounds(n: int, delta: float, method: str = "simes") -> np.ndarray:
     """
     _checks.check_count("n", n, 0)
     delta = float(as_delta(delta))
-    _check_method(method, _METHODS)
+    _checks.check_one_of("method", method, _METHODS)
     return _METHODS[method](n, delta)
 
 
@@ -128,7 +128,7 @@ def value_at_risk(
     """
     losses, bound = _checked(losses, bound)
     share = _as_fraction(beta, lambda b: (b > 0) & (b < 1), "in (0, 1)")
-    _check_method(method, [*_METHODS, "single"])
+    _checks.check_one_of("method", method, [*_METHODS, "single"])
     n = len(losses)
     if method == "single":
         # P(Bin(n, beta) >= i) = P(Bin(n, 1 - beta) <= n - i) <= delta
@@ -215,11 +215,6 @@ def _as_fraction(beta, valid, bounds):
     _checks.check_kind("beta as a number", beta, Real, "; ranks are found on the host")
     _checks.check_values(valid, f"beta {bounds}", beta)
     return Fraction(0) if beta == 0 else as_alpha(beta).item()
-
-
-def _check_method(method, known):
-    if method not in known:
-        raise ValueError(f"expected method as one of {list(known)}, got {method!r}")
 
 
 @jax.jit

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from fractions import Fraction
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,8 +14,10 @@ from jaxcp._arrays import as_array
 from jaxcp._numbers import as_float
 from jaxcp.pvalues.familywise import as_starts, runs
 from jaxcp.quantiles._binomial import critical_counts
-from jaxcp.quantiles.levels import as_alpha, as_delta
+from jaxcp.quantiles.levels import as_delta, one_alpha
 from jaxcp.typing import ArrayLike
+
+_ON_HOST = "; counts that pass are found on the host: write alpha=0.1"
 
 
 def selective_threshold(
@@ -90,8 +90,8 @@ def selective_threshold(
       (0.8, [False, True, True, False, False])
     """
     right = _checks.required(_checks.vector(correct))
-    level = _checks.required(_checks.vector(confidence))
-    confidence, correct = _checks.rows(confidence=level, correct=right)
+    sure = _checks.required(_checks.vector(confidence))
+    confidence, correct = _checks.rows(confidence=sure, correct=right)
     if jnp.issubdtype(correct.dtype, jnp.inexact):
         raise ValueError(f"expected correct as bool, got {correct.dtype}")
     is_flag = lambda v: (v == 0) | (v == 1)  # noqa: E731
@@ -99,7 +99,8 @@ def selective_threshold(
     grid = _check_grid(grid)
     starts = as_starts(starts, len(grid))
     share = as_delta(delta) / len(starts)
-    table = critical_counts(len(confidence), _known(alpha), share)
+    level = one_alpha(alpha, _ON_HOST)
+    table = critical_counts(len(confidence), level, share)
     return _threshold(confidence, correct != 0, grid, starts, table)
 
 
@@ -112,16 +113,6 @@ def _check_grid(grid):
     cure = "; numpy.unique(grid)[::-1] is in this order"
     _checks.check_values(falls, "grid in decreasing order", grid, cure=cure)
     return grid
-
-
-def _known(alpha: Any) -> Fraction:
-    if isinstance(alpha, Array):
-        raise ValueError(
-            "expected alpha as a number, got a jax array; counts that pass are "
-            "integers, found on the host: write alpha=0.1"
-        )
-    _checks.check_scalars(alpha=alpha)
-    return as_alpha(alpha).item()
 
 
 @jax.jit

@@ -1,10 +1,14 @@
-"""Classes of values: their names in files, and their fields."""
+"""Classes of values: their names in files, and their fields; functions by name."""
 
 from __future__ import annotations
 
 import dataclasses
 import sys
+from types import FunctionType
 from typing import Any
+
+# Families whose public functions files name: pure ones, which write and read nothing.
+_FAMILIES = ("risk",)
 
 
 def name_of(cls: type) -> str | None:
@@ -28,6 +32,29 @@ def named() -> dict[str, type]:
     values = [v for module in modules for v in vars(module).values()]
     classes = {v for v in values if isinstance(v, type) and is_value(v)}
     return {name: cls for cls in classes if (name := name_of(cls))}
+
+
+def name_of_function(value: Any) -> str | None:
+    """Returns the name of a public function, `jaxcp.risk.miscoverage`; None of others.
+
+    Of a family whose functions files name, so that none is asked for when they load.
+    """
+    if type(value) is not FunctionType:
+        return None
+    parts = value.__module__.split(".")
+    name = ".".join(["jaxcp", *parts[1:2], value.__name__])
+    return name if parts[0] == "jaxcp" and functions().get(name) is value else None
+
+
+def functions() -> dict[str, FunctionType]:
+    """Returns the public functions that files name, by their names."""
+    homes = {f"jaxcp.{name}": sys.modules.get(f"jaxcp.{name}") for name in _FAMILIES}
+    known = {
+        f"{home}.{name}": value
+        for home, module in homes.items()
+        for name, value in vars(module or object).items()
+    }
+    return {k: v for k, v in known.items() if type(v) is FunctionType}
 
 
 def is_value(cls: type) -> bool:

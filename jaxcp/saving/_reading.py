@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FunctionType, MethodType
@@ -84,6 +85,15 @@ class Reader(NamedTuple):
         items = self.values(node["items"])
         return _classes.made(cls, dict(zip(node["fields"], items, strict=True)))
 
+    def _function(self, node):
+        function = _classes.functions().get(node["name"])
+        if function is None:
+            raise ValueError(
+                f"expected functions of this version of jaxcp in {self.path}, got "
+                f"{node['name']}; load it with the version that saved it"
+            )
+        return function
+
     def _method(self, node):
         owner, name = self.value(node["of"]), node["name"]
         function = getattr(type(owner), name)
@@ -113,6 +123,7 @@ _KINDS: dict[str, Callable[[Reader, Any], Any]] = {
     "partial": Reader._partial,
     "value": Reader._object,
     "yours": Reader._object,
+    "function": Reader._function,
     "method": Reader._method,
     "given": lambda reader, node: reader.given[node["hole"]],
     "like": Reader._like,
@@ -136,7 +147,7 @@ def filled(
     owners = {found[0]: name for name, found in places.items()}
     left = [hole for i, hole in enumerate(holes) if i not in owners]
     if left:
-        raise ValueError(_missing(left, given, path))
+        raise ValueError(_missing(left, given, path, names))
     values = [given[owners[i]] for i in range(len(holes))]
     for hole, value in zip(holes, values, strict=True):
         is_function = callable(value) or _classes.is_of_functions(value)
@@ -146,17 +157,32 @@ def filled(
 
 
 def _places(name, names):
-    """Returns the holes of this name, or else those whose name ends in it."""
+    """Returns the holes of this name, or else those whose name ends in it.
+
+    A place in a tuple need not be told where it is the only one: `losses.0`.
+    """
     whole = [i for i, known in enumerate(names) if known == name]
-    return whole or [i for i, known in enumerate(names) if known.endswith(f".{name}")]
+    ends = [i for i, known in enumerate(names) if f".{known}".endswith(f".{name}")]
+    items = [
+        i for i, known in enumerate(names) if f".{_field(known)}".endswith(f".{name}")
+    ]
+    return whole or ends or items
 
 
-def _missing(holes, given, path):
-    first = holes[0]["name"].rpartition(".")[2]
+def _field(name):
+    """Returns the name of a place without its index in a tuple."""
+    return re.sub(r"(\.\d+)+$", "", name)
+
+
+def _missing(holes, given, path, names):
+    first = holes[0]["name"]
+    ends = [_field(first).rpartition(".")[2], first]
+    fits = [v for v in ends if v.isidentifier() and len(_places(v, names)) == 1]
+    cure = f"{fits[0]}=..." if fits else f'**{{"{first}": ...}}'
     wanted = "; ".join(f"{hole['name']} ({hole['what']})" for hole in holes)
     return (
         f"expected what {path} cannot hold, {wanted}, got {_told(given)}; give it by "
-        f"name: jaxcp.load(path, {first}=...)"
+        f"name: jaxcp.load(path, {cure})"
     )
 
 

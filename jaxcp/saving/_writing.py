@@ -55,6 +55,8 @@ class Writer:
             return {"is": "dict", "keys": keys, "items": self._named(value, name)}
         if type(value) in (functools.partial, jax.tree_util.Partial):
             return self._partial(value, name)
+        if (known := _classes.name_of_function(value)) is not None:
+            return {"is": "function", "name": known}
         if is_of_functions(value):
             return self._given(value, name)
         if _is_of_fields(value):

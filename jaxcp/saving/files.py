@@ -32,9 +32,10 @@ def save(path: str | os.PathLike, value: PyTree) -> None:
       path: Name of the file, used as it is; let it end in `.npz`.
       value: A calibration, predictor, score, set, learner, online method or state, or
         any other value of this library or a frozen dataclass of yours, or tuples, lists
-        and dicts of them with arrays, numbers and text. Functions are not written, nor
-        other callables such as networks of torch, nor structures of other libraries
-        such as flax's states: give them to `load` again.
+        and dicts of them with arrays, numbers and text. Of functions the losses of
+        `jaxcp.risk` are written by name. Others are not, nor other callables such as
+        networks of torch, nor structures of other libraries such as flax's states: give
+        them to `load` again.
 
     Returns:
       None.
@@ -79,10 +80,11 @@ def load(
       path: Name of the file.
       types: Class or classes of your own that occur in the value.
       **functions: The functions that the value had, by the names of their fields:
-        `predict=` for `SplitConformal`, `evaluate=` for `Custom`; where several fields
-        share a name, by the whole path: `**{"calibration.score.evaluate": f}`. Give
-        them without the arguments that `functools.partial` had bound to them: those are
-        in the file. For a structure of another library, such as flax's states, give any
+        `predict=` for `SplitConformal`, `evaluate=` for `Custom`, `losses=` for a loss
+        of your own of a `RiskCalibration`; where several share a name, by the whole
+        path: `**{"calibration.score.evaluate": f}`, `**{"losses.0": f}`. Give them
+        without the arguments that `functools.partial` had bound to them: those are in
+        the file. For a structure of another library, such as flax's states, give any
         value of the same structure: its arrays are replaced.
 
     Returns:
