@@ -232,8 +232,7 @@ def runs(passes: Array, starts: Array | np.ndarray) -> Array:
 
 def _check(p_values, delta):
     """Returns p-values without NaN and delta, as floats."""
-    _checks.check_number("delta", delta, lambda v: (v > 0) & (v < 1), "in (0, 1)")
-    return as_p_values(p_values), as_float(delta)
+    return as_p_values(p_values), as_float(_checks.share("delta", delta))
 
 
 def _check_graph(weights, transitions, g):

@@ -7,10 +7,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
+from jaxcp import _checks
 from jaxcp._arrays import is_concrete
 from jaxcp._tracing import explained, jit
 from jaxcp.risk._rows import Rows
+from jaxcp.risk.losses import (
+    false_discovery_rate,
+    false_negative_rate,
+    false_positive_count,
+)
 
 # Where losses are looked at, beside both infinities.
 _PLACES = -1e3, -10, -1, -0.1, 0, 0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 1, 2, 10, 1e3
@@ -22,10 +29,19 @@ def is_counted(rows: Rows) -> bool:
         "expected a loss that jax can trace, of jax.numpy, got one that asks for values"
     ):
         found = jax.eval_shape(lambda: rows.own_losses(jnp.zeros((), rows.dtype())))
-    shape = found.shape[1:]
-    if shape:
-        raise ValueError(f"expected loss(set, y) of shape (), got {shape}")
     return found.dtype == bool
+
+
+def check_flags(losses: tuple[Any, ...], preds: Any, y: Any, mask: Any) -> None:
+    """Raises ValueError for masks of true labels that are no flags, as -1 and 1."""
+    of_labels = false_negative_rate, false_discovery_rate, false_positive_count
+    if not isinstance(y, Array) or not isinstance(preds, Array):
+        return
+    is_mask = y.ndim > 1 and y.shape == preds.shape
+    if is_mask and any(getattr(v, "func", v) in of_labels for v in losses):
+        is_flag = lambda v: (v == 0) | (v == 1)  # noqa: E731
+        expected = "y as flags or 0 and 1, true where a label holds"
+        _checks.check_values(is_flag, expected, y, mask)
 
 
 def check_losses(risks: list[Rows], bounds: tuple[float, ...], mask: Any) -> None:

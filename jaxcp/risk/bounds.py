@@ -84,7 +84,7 @@ def upper_bound(
       0.107
     """
     losses, where = _inputs.losses_and_rows(losses, where, bound, method)
-    _check_delta(delta)
+    delta = _checks.share("delta", delta)
     return _p_values.upper_bounds(losses, where, delta, bound, method)
 
 
@@ -164,7 +164,7 @@ def p_value(
             'expected delta with method="betting", whose bets depend on it, got None'
         )
     if delta is not None:
-        _check_delta(delta)
+        delta = _checks.share("delta", delta)
     alpha = _inputs.as_share(alpha, bound)
     tails = None
     if isinstance(alpha, Fraction):
@@ -172,10 +172,6 @@ def p_value(
             tails = _tails(len(losses), alpha)
         alpha = float(alpha)
     return _p_values.p_values(losses, where, alpha, delta, bound, tails, method)
-
-
-def _check_delta(delta):
-    _checks.check_number("delta", delta, lambda d: (d > 0) & (d < 1), "in (0, 1)")
 
 
 @functools.lru_cache(maxsize=64)

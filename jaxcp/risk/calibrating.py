@@ -18,7 +18,7 @@ from jaxcp._batching import invert
 from jaxcp._numbers import as_float
 from jaxcp._pytree import as_function
 from jaxcp.calibration._rows import check_columns, coded, row_shapes
-from jaxcp.risk._checking import check_losses, is_counted
+from jaxcp.risk._checking import check_flags, check_losses, is_counted
 from jaxcp.risk.control import RiskCalibration
 from jaxcp.scores import inputs
 from jaxcp.typing import ArrayLike, HasSteps, PyTree, Score
@@ -140,6 +140,7 @@ def calibrate_risk(
     preds, y, groups, weights, mask = rows
     inputs.check(score, preds, None, mask)
     _checks.check_not_nan("y", y, mask)
+    check_flags(losses, preds, y, mask)
     if weights is not None and mask is not None:
         weights = jnp.where(mask, weights, 0)
     held = RiskCalibration(
@@ -199,7 +200,7 @@ def _as_loss(loss):
 
 def _as_bound(bound):
     """Returns the most that a loss can be, a known number."""
-    if not isinstance(bound, Real | Decimal):
+    if isinstance(bound, bool) or not isinstance(bound, Real | Decimal):
         raise ValueError(f"expected bound as a number, got {bound!r}")
     if not 0 < (number := float(bound)) < math.inf:
         raise ValueError(f"expected a finite bound > 0, got {bound}")
@@ -208,6 +209,8 @@ def _as_bound(bound):
 
 def _as_tail(tail):
     """Returns what a loss is to stay within: a number, or None."""
+    if isinstance(tail, bool | np.bool_):
+        raise ValueError(f"expected tail as a number or None, got {tail}")
     if tail is not None:
         _checks.check_number("tail", tail, lambda v: v >= 0, ">= 0")
     return tail

@@ -14,7 +14,7 @@ from jaxcp._arrays import as_array, is_concrete
 from jaxcp._numbers import as_float, at_least_single
 from jaxcp.quantiles.levels import as_alpha
 from jaxcp.risk import bounds
-from jaxcp.risk._inputs import losses_and_rows
+from jaxcp.risk._inputs import as_real, losses_and_rows
 from jaxcp.risk._tails import binomial_tail
 from jaxcp.typing import ArrayLike
 
@@ -167,6 +167,7 @@ def _count(losses, where):
 
 def _of_counts(counts, alpha):
     """Returns P(Bin(trials, alpha) <= errors): 1 where nothing counts."""
+    alpha = as_real(alpha)
     inside = lambda a: (a > 0) & (a < 1)  # noqa: E731
     _checks.check_number("alpha", alpha, inside, "in (0, 1)")
     if is_concrete(counts, alpha):

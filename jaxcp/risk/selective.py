@@ -17,6 +17,7 @@ from jaxcp._numbers import as_float
 from jaxcp.pvalues.familywise import as_starts, runs
 from jaxcp.quantiles._binomial import critical_counts
 from jaxcp.quantiles.levels import as_alpha, as_delta
+from jaxcp.risk._inputs import as_real
 from jaxcp.typing import ArrayLike
 
 
@@ -120,7 +121,7 @@ def _known(alpha: Any) -> Fraction:
             "expected alpha as a number, got a jax array; counts that pass are "
             "integers, found on the host: write alpha=0.1"
         )
-    _checks.check_scalars(alpha=alpha)
+    _checks.check_scalars(alpha=as_real(alpha))
     return as_alpha(alpha).item()
 
 
