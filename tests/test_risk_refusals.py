@@ -70,6 +70,7 @@ def test_a_threshold_is_a_number(q):
         lambda v: risk.learn_then_test(LOSSES * 0.5, v, v, p_value="betting"),
         lambda v: risk.p_value(LOSSES, v, method="betting", delta=v),
         lambda v: risk.upper_bound(LOSSES, v),
+        lambda v: risk.upper_bound(LOSSES * 0.1, 0.2, bound=v),
         lambda v: risk.pareto_test(LOSSES, LOSSES, jnp.arange(2.0), v, v),
         lambda v: pvalues.holm([0.1, 0.2], v),
         lambda v: pvalues.e_benjamini_hochberg([30.0, 2.0], v),

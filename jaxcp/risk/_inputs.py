@@ -62,6 +62,11 @@ def as_real(value: Any) -> Any:
     return Fraction(value) if isinstance(value, Decimal) else value
 
 
+def as_plain(value: Any) -> Any:
+    """Returns a fraction or decimal as a float, other values as they are."""
+    return float(value) if isinstance(value, Fraction | Decimal) else value
+
+
 def as_share(alpha: Any, bound: Any) -> Fraction | Array:
     """Returns alpha / bound: a Fraction where both are numbers, or an array."""
     inside = lambda a: (a > 0) & (a < bound)  # noqa: E731

@@ -83,6 +83,7 @@ def upper_bound(
       >>> round(upper_bound(errors, 0.1).item(), 4)
       0.107
     """
+    bound = _inputs.as_plain(bound)
     losses, where = _inputs.losses_and_rows(losses, where, bound, method)
     delta = _checks.share("delta", delta)
     return _p_values.upper_bounds(losses, where, delta, bound, method)
@@ -158,6 +159,7 @@ def p_value(
       >>> round(p_value(errors, 0.1, method="binomial").item(), 4)
       0.0576
     """
+    bound = _inputs.as_plain(bound)
     losses, where = _inputs.losses_and_rows(losses, where, bound, method)
     if method == "betting" and delta is None:
         raise ValueError(
