@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from decimal import Decimal
+from fractions import Fraction
 from numbers import Real
 from typing import Any, NamedTuple
 
@@ -28,8 +30,7 @@ class Column(NamedTuple):
 
 def optional(value: Any) -> Column:
     """Any pytree with a leading axis, which may be None."""
-    convert = lambda name, v: as_arrays(**{name: v})  # noqa: E731
-    return Column(value, convert=convert, is_vector=False)
+    return Column(value, convert=lambda k, v: as_arrays(**{k: v}), is_vector=False)
 
 
 def vector(value: Any) -> Column:
@@ -195,9 +196,11 @@ def check_number(name: str, value: Any, valid: Callable, bounds: str) -> None:
     check_values(valid, f"{name} {bounds}", value)
 
 
-def check_share(name: str, value: Any) -> None:
-    """Raises ValueError unless `value` is one number, in (0, 1) where it is known."""
+def share(name: str, value: Any) -> Any:
+    """Returns one number in (0, 1); ValueError for others. Fractions become floats."""
+    value = float(value) if isinstance(value, Fraction | Decimal) else value
     check_number(name, value, lambda v: (v > 0) & (v < 1), "in (0, 1)")
+    return value
 
 
 def check_one_of(name: str, value: Any, known: Iterable[str]) -> None:

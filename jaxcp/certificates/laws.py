@@ -277,4 +277,4 @@ def _beta_quantile(a, b, probability):
 
 def _check_shares(**named):
     for name, value in named.items():
-        _checks.check_share(name, value)
+        _checks.share(name, value)

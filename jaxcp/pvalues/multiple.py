@@ -198,8 +198,7 @@ def as_p_values(p_values: ArrayLike) -> Array:
 
 def as_share(name: str, value: Any) -> Array:
     """Returns one number as a float; raises ValueError where it is not in (0, 1)."""
-    _checks.check_share(name, value)
-    return as_float(value)
+    return as_float(_checks.share(name, value))
 
 
 def in_order(p_values: Array) -> Array:

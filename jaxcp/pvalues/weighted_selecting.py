@@ -145,8 +145,8 @@ def sizes_of_candidates(
     """Returns how many rows BH rejects with row j among the calibration rows, (m,).
 
     The size s_j for the p-values aux_j = 0 and, of the other rows l, with V = -keys,
-    aux_l = (sum_i w_i 1(V_i < V_l) + w_j 1(V_j < V_l)) / (sum_i w_i + w_j); or, of a
-    row that is no candidate, an upper bound of it with which it is none.
+    aux_l = (sum_i w_i 1(V_i < V_l) + w_j 1(V_j < V_l)) / (sum_i w_i + w_j); of a row
+    that is no candidate another number, with which it is none either.
     """
     # The auxiliary p-values of Jin, Candes 2023, in order of V_l, which is theirs but
     # for aux_j = 0. BH goes up to the last row l with m aux_l <= level rank_l.
@@ -162,10 +162,9 @@ def sizes_of_candidates(
     spare = m - level * rank
     most = (level * rank * total - m * stronger) / jnp.where(spare > 0, spare, 1)
     most = jnp.where(spare > 0, most, jnp.inf)
-    last = jnp.searchsorted(-lax.cummax(most, reverse=True), -own, side="right")
-    # If there is none, BH goes up to j and its ties, rank_j rows, or less far: then
+    # If none is after j, BH goes up to j and its ties, or less far: then
     # m A_j > level rank_j (W + w_j), so that p_j > level rank_j / m: no candidate.
-    return jnp.maximum(last, jnp.searchsorted(ordered, backward, side="right"))
+    return jnp.searchsorted(-lax.cummax(most, reverse=True), -own, side="right")
 
 
 def _kept(sizes, candidates, xi):

@@ -14,7 +14,7 @@ from jaxcp.quantiles.levels import Alpha, as_alpha, as_decimal, each_read
 
 def as_bound(bound: Any) -> float:
     """Returns the most that a loss can be, a known number, or raises ValueError."""
-    if not isinstance(bound, Real | Decimal):
+    if isinstance(bound, bool) or not isinstance(bound, Real | Decimal):
         raise ValueError(f"expected bound as a number, got {bound!r}")
     if not 0 < (number := float(bound)) < math.inf:
         raise ValueError(f"expected a finite bound > 0, got {bound}")

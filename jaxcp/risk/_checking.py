@@ -64,9 +64,6 @@ def is_counted(rows: Rows) -> bool:
         except (IndexError, TypeError, ValueError) as error:
             error.add_note(f"in {_shown(rows.loss)} of one set and its y")
             raise
-    shape = found.shape[1:]
-    if shape:
-        raise ValueError(f"expected loss(set, y) of shape (), got {shape}")
     return found.dtype == bool
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
@@ -55,9 +56,20 @@ def _check_range(losses, where, bound, method):
     _checks.check_values(lambda v: ~counts | inside(v), expected, losses)
 
 
+def as_real(value: Any) -> Any:
+    """Returns a decimal as the fraction that it is, other values as they are."""
+    return Fraction(value) if isinstance(value, Decimal) else value
+
+
+def as_plain(value: Any) -> Any:
+    """Returns a fraction or decimal as a float, other values as they are."""
+    return float(value) if isinstance(value, Fraction | Decimal) else value
+
+
 def as_share(alpha: Any, bound: Any) -> Fraction | Array:
     """Returns alpha / bound: a Fraction where both are numbers, or an array."""
     inside = lambda a: (a > 0) & (a < bound)  # noqa: E731
+    alpha = as_real(alpha)
     if is_concrete(bound):
         expected = f"in (0, {float(bound):g})"
         _checks.check_number("alpha", alpha, inside, expected)

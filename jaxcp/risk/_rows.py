@@ -126,7 +126,7 @@ class Rows:
         axes = 0 if jnp.ndim(q) else None
 
         def of(pred: PyTree, y: PyTree, q: Array) -> Array:
-            return self.loss(self.score.invert(pred, q), y)
+            return _one_number(self.loss(self.score.invert(pred, q), y))
 
         preds, y = widened((self.preds, self.y))
         losses = jax.vmap(of, (0, 0, axes))(preds, y, q)
@@ -139,6 +139,17 @@ class Rows:
         if losses.dtype == bool:
             return losses
         return jnp.where(jnp.isnan(losses), self.bound, losses)
+
+
+def _one_number(loss: Any) -> Array:
+    """Returns the loss of one example as an array; ValueError unless it is a number."""
+    found = type(loss).__name__
+    if not isinstance(loss, str | dict | None):
+        loss = jnp.asarray(loss)
+        found = loss.shape if loss.shape else loss.dtype
+        if not loss.shape and not jnp.iscomplexobj(loss):
+            return loss
+    raise ValueError(f"expected loss(set, y) of shape (), got {found}")
 
 
 def count_rows(

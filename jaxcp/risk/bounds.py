@@ -84,8 +84,9 @@ def upper_bound(
       >>> round(upper_bound(errors, 0.1).item(), 4)
       0.107
     """
+    bound = _inputs.as_plain(bound)
     losses, where = _inputs.losses_and_rows(losses, where, bound, method)
-    _checks.check_share("delta", delta)
+    delta = _checks.share("delta", delta)
     return _p_values.upper_bounds(losses, where, delta, bound, method)
 
 
@@ -159,13 +160,14 @@ def p_value(
       >>> round(p_value(errors, 0.1, method="binomial").item(), 4)
       0.0576
     """
+    bound = _inputs.as_plain(bound)
     losses, where = _inputs.losses_and_rows(losses, where, bound, method)
     if method == "betting" and delta is None:
         raise ValueError(
             'expected delta with method="betting", whose bets depend on it, got None'
         )
     if delta is not None:
-        _checks.check_share("delta", delta)
+        delta = _checks.share("delta", delta)
     alpha = _inputs.as_share(alpha, bound)
     tails = None
     if isinstance(alpha, Fraction):

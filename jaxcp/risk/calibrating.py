@@ -198,6 +198,8 @@ def _checked(held):
 
 def _as_tail(tail, bound):
     """Returns what a loss is to stay within: a number below its bound, or None."""
+    if isinstance(tail, bool | np.bool_):
+        raise ValueError(f"expected tail as a number or None, got {tail}")
     if tail is not None:
         inside = lambda v: (v >= 0) & (v < bound)  # noqa: E731
         _checks.check_number("tail", tail, inside, f"in [0, {bound:g})")

@@ -11,6 +11,7 @@ import numpy as np
 from jax import Array
 
 from jaxcp import _checks, _named
+from jaxcp._arrays import as_array
 from jaxcp._batching import map_evenly
 from jaxcp._numbers import as_float
 from jaxcp._pytree import pytree, static
@@ -195,7 +196,7 @@ class RiskCalibration(Thresholds):
           >>> cp.risk(4.0)
           Array(0.2, dtype=float32)
         """
-        q = jnp.asarray(q)
+        q = as_array("q", q)
         shapes = {(), () if self.num_groups is None else (self.num_groups,)}
         if q.shape not in shapes:
             expected = " or ".join(map(str, sorted(shapes)))

@@ -169,7 +169,7 @@ def _count(losses, where):
 
 def _of_counts(counts, alpha):
     """Returns P(Bin(trials, alpha) <= errors): 1 where nothing counts."""
-    _checks.check_share("alpha", alpha)
+    _checks.share("alpha", alpha)
     exact = None if isinstance(alpha, Array) else as_alpha(alpha).item()
     if not is_concrete(counts, alpha):
         return _traced_tails(

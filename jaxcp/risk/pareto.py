@@ -117,7 +117,7 @@ def pareto_test(
       >>> pareto_test(errors[:100], errors[100:], cost, alpha=0.1, delta=0.1)
       Array([ True,  True, False], dtype=bool)
     """
-    _checks.check_share("delta", delta)
+    delta = _checks.share("delta", delta)
     (begun, g), (risks, tested) = as_risks("first", first), as_risks("losses", losses)
     if g != tested or len(begun) != len(risks):
         raise ValueError(

@@ -90,7 +90,7 @@ def learn_then_test(
       >>> learn_then_test(Counts([2, 8, 0], [200, 40, 0]), alpha=0.1, delta=0.1)
       Array([ True, False, False], dtype=bool)
     """
-    _checks.check_share("delta", delta)
+    delta = _checks.share("delta", delta)
     risks, g = as_risks("losses", losses)
     procedure, tests = _procedure(method, starts, g)
     p = risk_p_values(risks, alpha, delta, p_value, where, bound, tests)

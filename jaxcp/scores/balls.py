@@ -19,7 +19,7 @@ from jaxcp.typing import ArrayLike
 
 def _check_alpha(self, preds, y=None, mask=None):
     """Raises ValueError for a level outside of (0, 1)."""
-    _checks.check_share("alpha", self.alpha)
+    _checks.share("alpha", self.alpha)
 
 
 @pytree
