@@ -153,8 +153,7 @@ def sizes_of_candidates(
     m = len(test_keys)
     unit = jnp.frexp(jnp.max(weights, initial=0))[1]
     weights, own = (times_power(w, -unit) for w in (weights, test_weights))
-    backward = ~test_keys  # integers of the opposite order
-    ordered = lax.sort(backward)
+    ordered = lax.sort(~test_keys)  # integers of the opposite order
     _, stronger, total = masses_of_keys(keys, ~ordered, weights)
     rank = jnp.arange(1, m + 1, dtype=own.dtype)
     # After j, with A_l = sum_i w_i 1(V_i < V_l) and W = sum_i w_i, this bounds w_j:
