@@ -129,7 +129,7 @@ def draw_masks(key: Array, alpha: float = 0.1, num: int = 4) -> plt.Figure:
     return figure
 
 
-FOUND, MISSED, ADDED = (0.2, 0.55, 0.35), (0.85, 0.2, 0.15), (0.85, 0.85, 0.8)
+FOUND, MISSED, ADDED = (0.0, 0.45, 0.7), (0.84, 0.37, 0.0), (0.8, 0.8, 0.8)
 
 
 def _set(mask):

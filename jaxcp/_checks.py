@@ -50,8 +50,7 @@ def required(column: Column) -> Column:
 
 def mask(value: Any) -> Column:
     """True where a row counts, shape (n,): other arguments are checked there alone."""
-    convert = lambda name, v: as_array(name, v).astype(bool)  # noqa: E731
-    return Column(value, convert=convert, is_mask=True)
+    return Column(value, convert=flags, is_mask=True)
 
 
 def weights(value: Any) -> Column:
@@ -207,6 +206,15 @@ def check_one_of(name: str, value: Any, known: Iterable[str]) -> None:
     """Raises ValueError for an option that is not known."""
     if value not in (names := list(known)):
         raise ValueError(f"expected {name} as one of {names}, got {value!r}")
+
+
+def flags(name: str, value: Any) -> Array:
+    """Returns flags as bool; ValueError for a known number other than 0 and 1."""
+    given = as_array(name, value)
+    if given.dtype != bool:
+        expected = f"{name} as flags or 0 and 1"
+        check_values(lambda v: (v == 0) | (v == 1), expected, given)
+    return given.astype(bool)
 
 
 def check_vectors(**named: Array | None) -> None:

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from jaxcp import pvalues, risk, scores
+import jaxcp
+from jaxcp import online, outliers, pvalues, risk, scores
 
 P = np.array([[0.9, 0.6], [0.8, 0.3], [0.7, 0.4], [0.2, 0.9]])
 Y = np.array([[1, 1], [1, 0], [1, 1], [0, 1]])
@@ -81,3 +82,37 @@ def test_a_threshold_is_a_number(q):
 )
 def test_levels_are_fractions_and_decimals_too(verb, exact):
     assert_array_equal(verb(exact), verb(0.1))
+
+
+ROWS, PREDS = np.arange(1.0, 5.0), np.zeros(4)
+MASKED = {
+    "calibrate": lambda m: jaxcp.calibrate(scores.Absolute(), PREDS, ROWS, mask=m),
+    "calibrate_groups": lambda m: jaxcp.calibrate_groups(
+        scores.Absolute(), PREDS, ROWS, [0, 0, 1, 1], num_groups=2, mask=m
+    ),
+    "calibrate_risk": lambda m: _calibrate(mask=m),
+    "conformal_quantile": lambda m: jaxcp.conformal_quantile(ROWS, 0.5, mask=m),
+    "kth_smallest": lambda m: jaxcp.kth_smallest(ROWS, 2, where=m),
+    "is_outlier": lambda m: outliers.is_outlier(ROWS, ROWS, 0.5, mask=m),
+    "upper_bound": lambda m: risk.upper_bound(ROWS / 4, 0.1, where=m),
+    "learn_then_test": lambda m: risk.learn_then_test(
+        np.full((4, 1), 0.1), 0.5, 0.1, where=np.reshape(m, (4, 1))
+    ),
+}
+
+
+@pytest.mark.parametrize("mask", [np.arange(4), [0.5, 1, 1, 0], [1, np.nan, 1, 1]])
+@pytest.mark.parametrize("door", MASKED)
+def test_masks_are_flags(door, mask):
+    """Indices of rows, weights and NaN are no masks: all but 0 would count."""
+    with pytest.raises(ValueError, match=r"expected (mask|where) as flags or 0 and 1"):
+        MASKED[door](mask)
+    MASKED[door]([1, 1, 0, 1])
+
+
+@pytest.mark.parametrize("returned", [None, jnp.ones(2)])
+def test_a_loss_online_is_one_number(returned):
+    pid = online.PID(scores.Absolute(), 0.5, loss=lambda set, y: returned)
+    state = pid.init(ROWS, 0.2)
+    with pytest.raises(ValueError, match=r"expected loss\(set, y\) of shape \(\)"):
+        online.run(pid, state, PREDS, ROWS, 0.2)

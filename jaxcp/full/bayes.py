@@ -115,7 +115,7 @@ def conformal_bayes(
     alpha, n = as_alpha(alpha), rows.shape[1]
     _checks.check_scalars(alpha=alpha)
     if mask is not None:
-        mask = as_array("mask", mask).astype(bool)
+        mask = _checks.flags("mask", mask)
         _checks.check_shape("mask", (n,), mask.shape)
     _check_densities(rows, candidates, mask)
     if grid is not None:

@@ -16,6 +16,7 @@ from jaxcp.online.stream import Stream, as_floats, component_alpha, known, past_
 from jaxcp.quantiles._shares import as_bound, share_of
 from jaxcp.quantiles.conformal import thresholds
 from jaxcp.quantiles.levels import conformal_rank
+from jaxcp.risk._rows import one_number
 from jaxcp.typing import AnySet, ArrayLike, Number, PyTree, Score, Scorecaster
 
 
@@ -158,7 +159,7 @@ class PID(Stream):
             return _errors(self.score, pred, y, q)
 
         def loss(q):
-            found = as_float(own(self.score.invert(pred, q), y))
+            found = as_float(one_number(own(self.score.invert(pred, q), y)))
             return jnp.where(jnp.isnan(found), self.bound, found)
 
         return _of_each(loss, q)

@@ -80,7 +80,7 @@ def kth_smallest(
         raise ValueError(f"expected an integer k of shape () or (a,), got {kind}")
     if nearest < 1:
         raise ValueError(f"expected nearest >= 1, got {nearest}")
-    where = None if where is None else where.astype(bool)
+    where = None if where is None else _checks.flags("where", where)
     return _kth_smallest(x, k.astype(int), where, axis_name, nearest)
 
 

@@ -7,6 +7,8 @@ from jax import Array, lax
 
 from jaxcp._numbers import varying_like
 
+_UNROLL = 4  # rows of a step of the loop, whose own time is that of a row
+
 
 def largest_log_capital(
     losses: Array, risk: Array, delta: Array, where: Array | None = None
@@ -39,7 +41,7 @@ def largest_log_capital(
     zero = jnp.zeros((), losses.dtype)
     start = zero, (zero, zero), (zero, zero), (zero, zero), zero
     start = varying_like(start, (losses, counts, risk, scale))
-    return lax.scan(step, start, (losses, counts))[0][-1]
+    return lax.scan(step, start, (losses, counts), unroll=_UNROLL)[0][-1]
 
 
 def _add(total, term):

@@ -25,7 +25,7 @@ def losses_and_rows(
     _checks.check_one_of("method", method, _METHODS)
     _checks.check_number("bound", bound, lambda b: (b > 0) & (b < np.inf), "> 0")
     losses = as_array("losses", losses)
-    where = None if where is None else as_array("where", where).astype(bool)
+    where = None if where is None else _checks.flags("where", where)
     for name, value in (("losses", losses), ("where", where)):
         if value is not None and value.ndim not in (1, 2):
             raise ValueError(

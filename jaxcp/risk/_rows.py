@@ -126,7 +126,7 @@ class Rows:
         axes = 0 if jnp.ndim(q) else None
 
         def of(pred: PyTree, y: PyTree, q: Array) -> Array:
-            return _one_number(self.loss(self.score.invert(pred, q), y))
+            return one_number(self.loss(self.score.invert(pred, q), y))
 
         preds, y = widened((self.preds, self.y))
         losses = jax.vmap(of, (0, 0, axes))(preds, y, q)
@@ -141,7 +141,7 @@ class Rows:
         return jnp.where(jnp.isnan(losses), self.bound, losses)
 
 
-def _one_number(loss: Any) -> Array:
+def one_number(loss: Any) -> Array:
     """Returns the loss of one example as an array; ValueError unless it is a number."""
     found = type(loss).__name__
     if not isinstance(loss, str | dict | None):

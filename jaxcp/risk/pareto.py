@@ -149,7 +149,7 @@ def _mean(risk: Any, where: Any) -> Array:
     losses = at_least_single(as_float(risk))
     counts = jnp.ones_like(losses, bool)
     if where is not None:
-        where = as_array("where", where).astype(bool)
+        where = _checks.flags("where", where)
         counts = counts & (where if where.ndim == 2 else where[:, None])
     total = jnp.sum(jnp.where(counts, losses, 0), axis=0)
     return quotient(total, jnp.sum(counts, axis=0))
