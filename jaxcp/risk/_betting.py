@@ -7,7 +7,7 @@ from jax import Array, lax
 
 from jaxcp._numbers import varying_like
 
-_UNROLL = 8  # rows of a step of the loop, whose own time is that of a row
+_UNROLL = 4  # rows of a step of the loop, whose own time is that of a row
 
 
 def largest_log_capital(
