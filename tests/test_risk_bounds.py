@@ -310,8 +310,8 @@ def test_betting_bounds_miss_at_most_delta_and_restarted_ones_more():
 def test_betting_bounds_miss_at_most_delta_where_they_miss_most(
     law, n, delta, expected
 ):
-    missed, wrong = misses(law, n, delta, runs=20_000)
-    error = np.sqrt(delta * (1 - delta) / 20_000)
+    missed, wrong = misses(law, n, delta, runs=8000)
+    error = np.sqrt(delta * (1 - delta) / 8000)
     assert missed <= delta + 4 * error
     assert abs(missed - expected) < 8 * error  # of two measured rates
     assert wrong > missed
