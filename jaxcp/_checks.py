@@ -211,10 +211,16 @@ def check_one_of(name: str, value: Any, known: Iterable[str]) -> None:
 def flags(name: str, value: Any) -> Array:
     """Returns flags as bool; ValueError for a known number other than 0 and 1."""
     given = as_array(name, value)
-    if given.dtype != bool:
-        expected = f"{name} as flags or 0 and 1"
-        check_values(lambda v: (v == 0) | (v == 1), expected, given)
+    check_flags(f"{name} as flags or 0 and 1", given)
     return given.astype(bool)
+
+
+def check_flags(
+    expected: str, values: Any, mask: ArrayLike | None = None, cure: str = ""
+) -> None:
+    """Raises ValueError for a known number other than 0 and 1."""
+    if values.dtype != bool:
+        check_values(lambda v: (v == 0) | (v == 1), expected, values, mask, cure)
 
 
 def check_vectors(**named: Array | None) -> None:

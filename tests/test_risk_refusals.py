@@ -3,6 +3,7 @@
 from decimal import Decimal
 from fractions import Fraction
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -92,6 +93,9 @@ MASKED = {
     ),
     "calibrate_risk": lambda m: _calibrate(mask=m),
     "conformal_quantile": lambda m: jaxcp.conformal_quantile(ROWS, 0.5, mask=m),
+    "sharded_conformal_quantile": lambda m: jaxcp.sharded_conformal_quantile(
+        ROWS, 0.5, jax.make_mesh((2,), ("rows",)), mask=m
+    ),
     "kth_smallest": lambda m: jaxcp.kth_smallest(ROWS, 2, where=m),
     "is_outlier": lambda m: outliers.is_outlier(ROWS, ROWS, 0.5, mask=m),
     "upper_bound": lambda m: risk.upper_bound(ROWS / 4, 0.1, where=m),

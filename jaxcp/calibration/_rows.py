@@ -162,6 +162,11 @@ def count_rows(held: Any) -> int | Array:
     return len(held.scores) if held.mask is None else count_true(held.mask)
 
 
+def of_known_groups(q: Array, groups: Array, num_groups: int) -> Array:
+    """Returns thresholds of rows in these groups, +inf for groups out of range."""
+    return jnp.where((groups >= 0) & (groups < num_groups), q, jnp.inf)
+
+
 def weights_for(weights: Array | None, test_weights: Any) -> _checks.Column:
     """Returns weights of test points for `rows`; only with those of calibration."""
     if test_weights is not None:

@@ -228,7 +228,7 @@ class GroupCalibration(Rule):
         group = groups.astype(int)  # a narrow type may not hold num_groups
         # Without weights of their own all test points share the thresholds.
         q = self.threshold(rank)[group] if test_weights is None else of(group)
-        return jnp.where((group >= 0) & (group < self.num_groups), q, jnp.inf)
+        return rows.of_known_groups(q, group, self.num_groups)
 
     def _num_held(self):
         # A class made of this one may read its rows in ways of its own.

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import jax
-import jax.numpy as jnp
 from jax import Array
 
 from jaxcp import _checks
 from jaxcp._counting import count_true
 from jaxcp._tracing import known_at_once
-from jaxcp.pvalues.conformal import p_values_among, p_values_in_groups
+from jaxcp.pvalues.conformal import mass_of, p_values_among, p_values_in_groups
 from jaxcp.quantiles._keys import common_keys
 from jaxcp.quantiles.conformal import conformal_quantile
 from jaxcp.quantiles.levels import as_alpha, as_delta, sure_ranks
@@ -238,6 +237,5 @@ def _exceeds(test_scores, threshold):
 
 @jax.jit
 def _p_values(scores, test_scores, u, weights, test_weights, mask):
-    if mask is not None:
-        weights = mask if weights is None else jnp.where(mask, weights, 0)
-    return p_values_among(scores, test_scores, u, weights, test_weights)
+    mass = mass_of(weights, mask)
+    return p_values_among(scores, test_scores, u, mass, test_weights)

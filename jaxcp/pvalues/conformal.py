@@ -173,6 +173,13 @@ def masses_from(
     return masses_of_keys(*common_keys(scores, test_scores), weights)
 
 
+def mass_of(weights: Array | None, mask: Array | None) -> Array | None:
+    """Returns what each row counts: its weight, a flag, or None for 1."""
+    if mask is None or weights is None:
+        return weights if mask is None else mask
+    return jnp.where(mask, weights, 0)
+
+
 def masses_of_keys(
     keys: Array, test_keys: Array, weights: Array | None = None
 ) -> tuple[Array, Array, Array]:

@@ -8,7 +8,7 @@ from jax import Array
 
 from jaxcp import _checks
 from jaxcp._arrays import as_array
-from jaxcp.pvalues.conformal import p_values_of_keys
+from jaxcp.pvalues.conformal import mass_of, p_values_of_keys
 from jaxcp.quantiles._keys import common_keys
 from jaxcp.typing import ArrayLike
 
@@ -136,10 +136,8 @@ def keys_of_nulls(
 
 @jax.jit
 def _selection_p_values(pred, y, threshold, test_pred, u, mask, weights, test_weights):
-    if mask is not None:
-        weights = mask if weights is None else jnp.where(mask, weights, 0)
     keys, test_keys = keys_of_nulls(pred, y, threshold, test_pred)
     u = 1.0 if u is None else u
     test_weights = 1.0 if test_weights is None else test_weights
-    p = p_values_of_keys(keys, test_keys, u, weights, test_weights)
+    p = p_values_of_keys(keys, test_keys, u, mass_of(weights, mask), test_weights)
     return jnp.where(jnp.isnan(test_pred), 1, p)

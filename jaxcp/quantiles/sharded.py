@@ -75,7 +75,9 @@ def sharded_conformal_quantile(
     scores, mask, weights = (_as_rows(v) for v in (scores, mask, weights))
     n = _checks.num_rows(scores=scores, mask=mask, weights=weights)
     _checks.check_vectors(mask=mask, weights=weights)
-    mask = None if mask is None else mask.astype(bool)
+    if mask is not None:
+        _checks.check_flags("mask as flags or 0 and 1", mask)
+        mask = mask.astype(bool)
     if weights is None:
         count = n if mask is None else count_true(mask)
         scores, mask = _spread((scores, mask), n, mesh)

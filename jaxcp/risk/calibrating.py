@@ -119,16 +119,7 @@ def calibrate_risk(
       [['cat']]
     """
     inputs.check_score(score)
-    several = type(loss) in _MANY
-    given: Any = loss if several else (loss,)
-    losses = tuple(as_callable("loss", one) for one in given)
-    if not losses:
-        raise ValueError("expected a loss, got an empty tuple")
-    for one in losses:
-        check_call(one)
-    bounds = tuple(map(as_bound, one_each("bound", bound, len(losses), _MANY)))
-    tails = one_each("tail", tail, len(losses), _MANY)
-    tails = tuple(map(_as_tail, tails, bounds))
+    losses, bounds, tails = _losses(loss, bound, tail)
     if not monotone and grid is None and not issubclass(type(score), HasSteps):
         raise ValueError(
             "expected grid with monotone=False: the sets of "
@@ -152,7 +143,7 @@ def calibrate_risk(
         groups,
         None if grid is None else _as_grid(grid),
         bounds,
-        several=several,
+        several=type(loss) in _MANY,
         monotone=monotone,
         num_groups=named.count,
         row_shapes=row_shapes(preds),
@@ -160,6 +151,19 @@ def calibrate_risk(
         group_names=named.names,
     )
     return _checked(held)
+
+
+def _losses(loss: Any, bound: Any, tail: Any) -> tuple[tuple, tuple, tuple]:
+    """Returns losses as pytrees, with the bound and the tail of each, after checks."""
+    given = loss if type(loss) in _MANY else (loss,)
+    losses = tuple(as_callable("loss", one) for one in given)
+    if not losses:
+        raise ValueError("expected a loss, got an empty tuple")
+    for one in losses:
+        check_call(one)
+    bounds = tuple(map(as_bound, one_each("bound", bound, len(losses), _MANY)))
+    tails = one_each("tail", tail, len(losses), _MANY)
+    return losses, bounds, tuple(map(_as_tail, tails, bounds))
 
 
 def _rows(score, preds, y, named, weights, mask, names):

@@ -16,7 +16,12 @@ from jaxcp._batching import map_evenly
 from jaxcp._numbers import as_float
 from jaxcp._pytree import pytree, static
 from jaxcp._tracing import jit
-from jaxcp.calibration._rows import RowShapes, weight_for, weights_for
+from jaxcp.calibration._rows import (
+    RowShapes,
+    of_known_groups,
+    weight_for,
+    weights_for,
+)
 from jaxcp.calibration._thresholds import Thresholds
 from jaxcp.quantiles.levels import alpha_as_float
 from jaxcp.risk._budgets import as_levels, budgets
@@ -263,10 +268,8 @@ class RiskCalibration(Thresholds):
         return map_evenly(one, context, at_a_time=max(_NUMBERS // (numbers + 1), 1))
 
     def _of_group(self, q, groups):
-        """Returns the thresholds of groups, +inf for those out of range."""
-        groups = groups.astype(int)
-        inside = (groups >= 0) & (groups < self.num_groups)
-        return jnp.where(inside, q[jnp.where(inside, groups, 0)], jnp.inf)
+        groups = groups.astype(int)  # a narrow type may not hold num_groups
+        return of_known_groups(q[groups], groups, len(q))
 
     def _groups_of(self, groups):
         if self.num_groups is None:

@@ -94,8 +94,7 @@ def selective_threshold(
     confidence, correct = _checks.rows(confidence=sure, correct=right)
     if jnp.issubdtype(correct.dtype, jnp.inexact):
         raise ValueError(f"expected correct as bool, got {correct.dtype}")
-    is_flag = lambda v: (v == 0) | (v == 1)  # noqa: E731
-    _checks.check_values(is_flag, "correct as bool", correct)
+    _checks.check_flags("correct as bool", correct)
     grid = _check_grid(grid)
     starts = as_starts(starts, len(grid))
     share = as_delta(delta) / len(starts)

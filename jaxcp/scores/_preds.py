@@ -149,11 +149,9 @@ def check_multilabel(p: PyTree, y: Array | None, mask: Array | None) -> None:
 
 def check_flags(y: Array, mask: Array | None = None) -> None:
     """Raises ValueError unless known targets are flags, or 0 and 1."""
-    if y.dtype == bool:
-        return
     expected = "y as flags or 0 and 1, true where a label holds"
     cure = "; of 0 and 255, or -1 and 1: y > 0"
-    _checks.check_values(lambda v: (v == 0) | (v == 1), expected, y, mask, cure)
+    _checks.check_flags(expected, y, mask, cure)
 
 
 def check_draws(draws: PyTree, y: Array | None, mask: Array | None) -> None:
