@@ -91,6 +91,12 @@ WRONG = {
         lambda: pvalues.storey_benjamini_hochberg(P_VALUES, 0.1, threshold=1),
         r"threshold in \(0, 1\), got 1",
     ),
+    "Storey's threshold with few calibration rows": (
+        lambda: pvalues.storey_benjamini_hochberg(
+            P_VALUES, 0.1, threshold=0.75, num_calibration=3
+        ),
+        "threshold below 3 / 4 with num_calibration=3, got 0.75; 1 is the only p-value",
+    ),
     "p-values above 1 in a stream": (
         lambda: pvalues.watch(pvalues.SimpleJumper(), X),
         r"p_values in \[0, 1\], got 2.0 at 1",

@@ -5,6 +5,8 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from jaxcp import metrics
+from jaxcp._numbers import mean
+from jaxcp.metrics.groups import rates_of
 from jaxcp.metrics.slabs import _worst_run
 from jaxcp.scores import Absolute
 from jaxcp.sets import Box, Interval, LabelSet, LevelSet
@@ -64,6 +66,20 @@ def test_group_coverage():
     assert_allclose(one[0], metrics.coverage(sets, y))
     jitted = jax.jit(metrics.group_coverage, static_argnames="num_groups")
     assert_array_equal(jitted(sets, y, groups, num_groups=4), result)
+
+
+def test_shares_of_more_rows_than_single_precision_counts():
+    """One row of ten is missed: in all, and in the group that has them all."""
+    n = 20_000_000
+
+    @jax.jit
+    def shares(missed):
+        covered = (jnp.arange(n) % 10 != missed).astype(float)
+        return mean(covered), rates_of(covered, jnp.ones(n, int), num_groups=2)
+
+    share, (rates, rows) = shares(3)
+    assert n > 2**24 and rows.tolist() == [0, n]
+    assert_allclose([share, rates[1]], 0.9, rtol=1e-7)
 
 
 def test_no_rows():

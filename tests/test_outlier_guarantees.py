@@ -32,7 +32,10 @@ def trials():
             "tied": outliers.outlier_p_values(tied[:N], tied[N:], u=u[:1]),
             "flags": jnp.stack([outliers.is_outlier(scores, test, a) for a in LEVELS]),
             "bh": [pvalues.benjamini_hochberg(p, level) for level in LEVELS],
-            "storey": [pvalues.storey_benjamini_hochberg(p, a) for a in LEVELS],
+            "storey": [
+                pvalues.storey_benjamini_hochberg(p, a, num_calibration=N)
+                for a in LEVELS
+            ],
             "simes": pvalues.simes_test(p[:NUM_NOMINAL]),
             "fisher": pvalues.fisher_test(
                 outliers.conditional_outlier_p_values(

@@ -266,12 +266,51 @@ def test_discoveries_against_loops():
             share = (1 + np.sum(p > 0.4)) / (80 * 0.6)
             found = pvalues.storey_benjamini_hochberg(p, level, threshold=0.4)
             assert_array_equal(found, step_up(p, level / share) & (p <= 0.4))
+        cells = np.ceil(20 * p)  # p-values that share 19 rows: some are at a threshold
+        for above in (12, 1.5):
+            share = (1 + np.sum(cells > 20 - above)) * 20 / (80 * np.floor(above - 0.5))
+            limit = {"threshold": 1 - above / 20, "num_calibration": 19}
+            found = pvalues.storey_benjamini_hochberg(cells / 20, 0.2, **limit)
+            passed = step_up(cells / 20, 0.2 / share) & (cells <= 20 - above)
+            assert_array_equal(found, passed)
     fractions = np.array([1, 2, 3, 4, 5]) / 50  # level i / m, but for rounding
     assert np.all(pvalues.benjamini_hochberg(fractions, 0.1))
     assert not np.any(pvalues.benjamini_hochberg(fractions + 0.001, 0.1))
     nan = pvalues.benjamini_hochberg(jnp.array([0.001, jnp.nan]), 0.1)
     assert_array_equal(nan, [True, False])
     assert pvalues.benjamini_hochberg(jnp.zeros(0), 0.1).shape == (0,)
+
+
+@pytest.mark.parametrize(
+    ("n", "threshold"), [(3, 0.5), (9, 0.8), (19, 0.85), (19, 0.9)]
+)
+def test_storey_counts_the_calibration_rows(n, threshold):
+    """100 strange rows have the least p-value, counts of 100 others are Polya's."""
+    rng, level, m = np.random.default_rng(n), 0.1, 100
+    ends = np.cumsum(rng.multinomial(m, rng.dirichlet(np.ones(n + 1), 10_000)), axis=1)
+    cells = 1 + np.sum(ends[:, None] <= np.arange(m)[:, None], axis=2)
+    p = jnp.asarray(np.append(cells, np.ones_like(cells), axis=1) / (n + 1))
+    rates = {}
+    for given in (None, n):
+        options = {"threshold": threshold, "num_calibration": given}
+        found = jax.vmap(
+            lambda p, o=options: pvalues.storey_benjamini_hochberg(p, level, **o)
+        )(p)
+        false = found[:, :m].sum(axis=1) / jnp.maximum(found.sum(axis=1), 1)
+        rates[given] = false.mean(), 4 * false.std() / len(p) ** 0.5
+    left = n + 1 - round(threshold * (n + 1))  # p-values above the threshold
+    assert rates[n][0] < level + rates[n][1]
+    assert rates[None][0] < level * left / (left - 1) + rates[None][1]
+    if n > 3:  # as if p-values were independent
+        assert rates[None][0] > level + rates[None][1]
+
+
+def test_storey_of_traced_thresholds_that_leave_no_p_value_to_count():
+    find = lambda t: pvalues.storey_benjamini_hochberg(  # noqa: E731
+        jnp.full(5, 0.25), 0.5, threshold=t, num_calibration=3
+    )
+    found = jax.vmap(find)(jnp.array([0.2, 0.5, 0.75, 0.99]))
+    assert_array_equal(found[:, 0], [False, True, False, False])
 
 
 def test_tests_of_a_batch():

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterable
 import jax.numpy as jnp
 from jax import Array
 
-from jaxcp._numbers import kept
+from jaxcp._numbers import kept, quotient
 from jaxcp._padding import counted
 from jaxcp._tracing import jit
 from jaxcp.metrics import _sets
@@ -146,10 +146,12 @@ def rates_of(
     """Returns the mean of `covered` within each group, and the number of its rows."""
     groups = kept(groups.astype(int), count, num_groups)
     groups = jnp.where(groups < 0, num_groups, groups)  # would count from the end
-    totals = jnp.zeros((num_groups, 2), covered.dtype)
-    rows = jnp.stack([covered, jnp.ones_like(covered)], axis=1)
-    hits, counts = totals.at[groups].add(rows, mode="drop").T
-    return hits / counts, counts
+    # Floats would stop at 2^24 rows. Rows are missed, covered, or unknown: a NaN.
+    kinds = jnp.where(jnp.isnan(covered), 2, (covered > 0).astype(int))
+    counts = jnp.zeros(3 * num_groups, int).at[3 * groups + kinds].add(1, mode="drop")
+    counts = counts.reshape(num_groups, 3)
+    rows = jnp.sum(counts, axis=1)
+    return jnp.where(counts[:, 2] > 0, jnp.nan, quotient(counts[:, 1], rows)), rows
 
 
 @jit(static_argnames="num_groups")

@@ -63,31 +63,41 @@ def benjamini_hochberg(p_values: ArrayLike, level: ArrayLike) -> Array:
 
 
 def storey_benjamini_hochberg(
-    p_values: ArrayLike, level: ArrayLike, *, threshold: Number = 0.5
+    p_values: ArrayLike,
+    level: ArrayLike,
+    *,
+    threshold: Number = 0.5,
+    num_calibration: int | None = None,
 ) -> Array:
     """Returns which rows are discoveries, more of them where few rows are nominal.
 
-    Benjamini-Hochberg at level / pi with the estimate pi = (1 + #{p > threshold}) / (m
-    (1 - threshold)) of the share of nominal rows, among the p-values up to `threshold`.
+    Benjamini-Hochberg at level / pi with the estimate pi = (1 + #{p > t}) / (m (1 - t))
+    of the share of nominal rows, t = threshold, among the p-values up to t. For
+    p-values that share n calibration rows 1 - t is replaced by (n - K) / (n + 1), K =
+    floor(t (n + 1)): one of the n + 1 - K values above t is spent on sharing them.
 
     Args:
       p_values: p-values, shape (m,). NaN counts as nominal.
       level: False discovery rate in (0, 1), shape ().
       threshold: p-values above it are counted as nominal, in (0, 1), shape ().
+      num_calibration: Number n of calibration rows that the p-values share, as those of
+        `outlier_p_values` do. Defaults to None: independent p-values.
 
     Returns:
       Discoveries, bool of shape (m,).
 
     Raises:
-      ValueError: if a concrete p-value is negative, or `level` or `threshold` is
-        outside (0, 1).
+      ValueError: if a concrete p-value is negative, `level` or `threshold` is outside
+        (0, 1), or `threshold` is not below n / (n + 1) with n = `num_calibration`.
 
     Guarantee:
       The expected share of false discoveries is at most `level`.
 
     Assumption:
-      Independent p-values, or those of `outlier_p_values` without weights and uniforms
-      (smooth ones that share a small calibration set may exceed it).
+      Independent p-values; with `num_calibration`, those of `outlier_p_values` without
+      weights and uniforms, of scores without ties. Without `num_calibration` these may
+      exceed the level, up to (n + 1) (1 - t) / (n - K) times: 1.11 times for n = 19 and
+      t = 0.5, any level for t >= n / (n + 1). Smooth ones may exceed it further.
 
     Cost:
       O(m log m) time: one sort.
@@ -96,8 +106,8 @@ def storey_benjamini_hochberg(
       Storey, Taylor, Siegmund, Strong Control, Conservative Point Estimation and
       Simultaneous Conservative Consistency of False Discovery Rates: A Unified
       Approach, Journal of the Royal Statistical Society B, 2004.
-      Bates, Candes, Lei, Romano, Sesia, Testing for Outliers with Conformal p-values,
-      Annals of Statistics, 2023.
+      Marandon, Lei, Mary, Roquain, Adaptive Novelty Detection with False Discovery Rate
+      Guarantee, Annals of Statistics, 2024.
 
     See also:
       pvalues.benjamini_hochberg, outliers.outlier_p_values
@@ -110,7 +120,13 @@ def storey_benjamini_hochberg(
       4
     """
     p_values, level = as_p_values(p_values), as_share("level", level)
-    return _storey(p_values, level, as_share("threshold", threshold))
+    threshold = as_share("threshold", threshold)
+    if (n := num_calibration) is not None:
+        _checks.check_count("num_calibration", n, 1)
+        expected = f"threshold below {n} / {n + 1} with num_calibration={n}"
+        cure = "; 1 is the only p-value above it"
+        _checks.check_values(lambda t: _cells(t, n) < n, expected, threshold, cure=cure)
+    return _storey(p_values, level, threshold, num_calibration)
 
 
 def simes_test(p_values: ArrayLike) -> Array:
@@ -218,10 +234,17 @@ def step_up(p_values: Array, level: Array, limit: Array) -> Array:
 
 
 @jax.jit
-def _storey(p_values, level, threshold):
+def _storey(p_values, level, threshold, n):
     count = jnp.sum(~(p_values <= threshold))
-    share = (1 + count) / (max(len(p_values), 1) * (1 - threshold))
+    # Marandon et al. 2024, with the p-values of at least (K + 1) / (n + 1).
+    above = 1 - threshold if n is None else (n - _cells(threshold, n)) / (n + 1)
+    share = (1 + count) / (max(len(p_values), 1) * jnp.maximum(above, 0))
     return step_up(p_values, level / share, threshold)
+
+
+def _cells(threshold, n):
+    """Returns K, how many of i / (n + 1) are at most the threshold, if it is exact."""
+    return jnp.floor(threshold * (n + 1) * (1 + 4 * jnp.finfo(threshold.dtype).eps))
 
 
 @jax.jit
