@@ -18,6 +18,9 @@ from jaxcp.risk._betting import largest_log_capital
 from jaxcp.risk._tails import binomial_deviance, binomial_tail
 from jaxcp.typing import Number
 
+_FEW = 2**20  # rows whose sum is as exact as it must be
+_FORGIVEN = 0.25  # of a row: how far a sum may lie above an integer by rounding
+
 
 @functools.partial(jax.jit, static_argnames="method")
 def p_values(
@@ -84,10 +87,14 @@ def _over_columns(function, losses, where):
 
 def _hoeffding_bentkus(losses, where, delta, bound, tails):
     """Returns R -> p: Hoeffding 1963, theorem 1; Bentkus 2004; Bates et al. 2021."""
-    total, rows = _total(losses, where, bound)
+    rows = _num_rows(losses, where)
+    whole, rest = _total(losses, where, bound)
+    total = whole.astype(rest.dtype) + rest
     # ceil(n r) of the sum, never of n times a mean, which may lie above an integer.
-    slack = max(1e-9, 4 * float(jnp.finfo(total.dtype).eps) * len(losses))
-    count = jnp.minimum(jnp.ceil(lax.stop_gradient(total) - slack), rows)
+    # Rounding may lift a sum above one too; what is forgiven is no row of flags.
+    slack = jnp.minimum(4 * jnp.finfo(rest.dtype).eps * total, _FORGIVEN)
+    count = whole + jnp.ceil(lax.stop_gradient(rest - slack)).astype(int)
+    count = jnp.minimum(count.astype(rest.dtype), rows)
     tail = _tail(tails)
 
     def p(risk):
@@ -101,8 +108,8 @@ def _hoeffding_bentkus(losses, where, delta, bound, tails):
 
 def _binomial_counts(losses, where, delta, bound, tails):
     """Returns R -> P(Bin(n, R) <= number of errors)."""
-    count, rows = _total(losses != 0, where, 1)
-    return functools.partial(_tail(tails), count, rows)
+    count = _count(losses != 0, where).astype(_float_type(losses))
+    return functools.partial(_tail(tails), count, _num_rows(losses, where))
 
 
 def _betting(losses, where, delta, bound, tails):
@@ -127,16 +134,31 @@ def _tail(tails):
     return lambda count, rows, risk: tails.astype(risk.dtype)[count.astype(int)]
 
 
-def _total(losses, where, bound):
-    """Returns the sum of losses / bound, and the number of rows, as floats."""
-    dtype = _float_type(losses)
+def _num_rows(losses, where):
+    """Returns how many rows count, as a float."""
     rows = len(losses) if where is None else jnp.sum(where)
-    rows = jnp.asarray(rows).astype(dtype)
+    return jnp.asarray(rows).astype(_float_type(losses))
+
+
+def _count(flags, where):
+    return jnp.sum(flags if where is None else flags & where, dtype=int)
+
+
+def _total(losses, where, bound):
+    """Returns the sum of losses / bound in two words, an integer and a float."""
     if losses.dtype == bool:
-        counted = losses if where is None else losses & where
-        return jnp.sum(counted, dtype=int) / jnp.asarray(bound, dtype), rows
-    x = _scaled(losses, where, bound)
-    return jnp.dot(jnp.ones_like(x), x, precision=lax.Precision.HIGHEST), rows
+        total = _count(losses, where) / jnp.asarray(bound, _float_type(losses))
+    else:
+        x = _scaled(losses, where, bound)
+        total = jnp.sum(x)
+        if len(x) > _FEW:  # a float has no digits left for parts of a row
+            bits = max(30 - len(x).bit_length(), 0)
+            center = jnp.round(lax.stop_gradient(total) / len(x) * 2**bits)
+            whole = center.astype(int) * len(x)
+            rest = (whole & (2**bits - 1)).astype(x.dtype) / 2**bits
+            return whole >> bits, rest + jnp.sum(x - center / 2**bits)
+    whole = jnp.floor(lax.stop_gradient(total))
+    return whole.astype(int), total - whole
 
 
 def _scaled(losses, where, bound):
