@@ -55,6 +55,21 @@ def test_selective_thresholds_are_those_of_exact_vectors(case, dtype):
                 np.testing.assert_array_equal(by_counts, of("valid")[i, j])
 
 
+@pytest.mark.parametrize("steps", [7, 10, 100, 1000])
+def test_the_rule_in_use_is_the_rule_that_was_tested(steps):
+    """Votes lie on the grid, whose numbers single precision rounds up or down."""
+    votes = np.random.default_rng(steps).integers(steps // 2, steps + 1, 3000) / steps
+    for last in np.arange(steps // 2 + 1, steps, max(steps // 16, 1)) / steps:
+        found, _ = risk.selective_threshold(votes, votes > 0, 0.1, 0.1, grid=[last])
+        rules = votes >= np.asarray(found), votes >= found.item(), votes >= found
+        answered = [np.sum(rule) for rule in (*rules, jnp.asarray(votes) >= found)]
+        assert answered == [np.sum(votes >= last)] * 4
+    # What lies between the float and the number is answered, and tested.
+    between = np.full(30, np.nextafter(0.8, 0))
+    found, _ = risk.selective_threshold(between, between > 0, 0.1, 0.1, grid=[0.8])
+    assert np.all(between >= np.asarray(found)) and found < 0.8
+
+
 def test_selective_answers_compose_and_have_edges():
     confidence = jnp.asarray(SELECTIVE["base__confidence"], float).at[3].set(jnp.nan)
     correct = jnp.asarray(SELECTIVE["base__correct"])

@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array
 
 from jaxcp import _checks
-from jaxcp._arrays import as_array
+from jaxcp._arrays import as_array, is_concrete, on_host
 from jaxcp._numbers import as_float
 from jaxcp.pvalues.familywise import as_starts, runs
 from jaxcp.quantiles._binomial import critical_counts
@@ -53,7 +53,9 @@ def selective_threshold(
 
     Returns:
       The smallest valid threshold, shape (), +inf if there is none: answer nobody; and
-      the valid thresholds of the grid, bool of shape (g,).
+      the valid thresholds of the grid, bool of shape (g,). The threshold is the largest
+      float that is not above the number on the grid: confidence >= threshold, with the
+      digits that the confidence had here, is the rule that was tested.
 
     Raises:
       ValueError: if lengths differ, `grid` is empty or does not decrease, starts are no
@@ -90,7 +92,7 @@ def selective_threshold(
       (0.8, [False, True, True, False, False])
     """
     right = _checks.required(_checks.vector(correct))
-    sure = _checks.required(_checks.vector(confidence))
+    sure = _checks.vector(confidence)._replace(convert=_rounded_down, required=True)
     confidence, correct = _checks.rows(confidence=sure, correct=right)
     if jnp.issubdtype(correct.dtype, jnp.inexact):
         raise ValueError(f"expected correct as bool, got {correct.dtype}")
@@ -104,7 +106,7 @@ def selective_threshold(
 
 
 def _check_grid(grid):
-    grid = as_float(as_array("grid", grid))
+    grid = _rounded_down("grid", grid)
     _checks.check_vectors(grid=grid)
     if not len(grid):
         raise ValueError("expected a grid of at least one threshold, got none")
@@ -112,6 +114,20 @@ def _check_grid(grid):
     cure = "; numpy.unique(grid)[::-1] is in this order"
     _checks.check_values(falls, "grid in decreasing order", grid, cure=cure)
     return grid
+
+
+def _rounded_down(name, value):
+    """Returns floats of which none is above the number that it stands for.
+
+    Confidence >= threshold then is the same before it is rounded and after.
+    """
+    floats = as_float(as_array(name, value))
+    if isinstance(value, Array) or not is_concrete(floats):
+        return floats
+    given = on_host(name, list(value) if isinstance(value, tuple) else value)
+    rounded = np.asarray(floats)
+    below = np.nextafter(rounded, rounded.dtype.type(-np.inf))
+    return jnp.asarray(np.where(rounded > given, below, rounded))
 
 
 @jax.jit
