@@ -151,6 +151,16 @@ WRONG = {
         lambda: metrics.hsic(SETS9, X, bandwidths=(1.0,)),
         r"two bandwidths or None, got \(1.0,\)",
     ),
+    "no permutations": (
+        lambda: metrics.hsic_test(KEY, SETS9, X, num_permutations=0),
+        "num_permutations as an int >= 1, got 0",
+    ),
+    "calibration rows in place of their number": (
+        lambda: metrics.conditional_coverage_error(
+            KEY, SETS9, X, X2, 0.1, num_calibration=X
+        ),
+        "num_calibration as an int >= 1, got",
+    ),
     "interval score of labels": (
         lambda: metrics.winkler_score(LabelSet(P > 0), Y, 0.1),
         "sets of kind Interval, got LabelSet",

@@ -3,7 +3,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy import stats
 
+import jaxcp
 from jaxcp import metrics
 from jaxcp._numbers import mean
 from jaxcp.metrics.groups import rates_of
@@ -11,7 +13,7 @@ from jaxcp.metrics.slabs import _worst_run
 from jaxcp.scores import Absolute
 from jaxcp.sets import Box, Interval, LabelSet, LevelSet
 
-INF = np.inf
+INF, KEY = np.inf, jax.random.key(0)
 
 
 def intervals():
@@ -108,24 +110,35 @@ def covering(x, rate, key):
 
 @pytest.mark.slow
 def test_conditional_error_is_its_noise_floor_or_more():
-    """Over many test sets: the floor exactly when coverage does not depend on x."""
-    m, alpha = 400, 0.2
+    """Over many test sets: the floor exactly when coverage does not depend on x.
+
+    With probability 0.8, or as the thresholds of 28 calibration rows have it.
+    """
+    m, n, alpha = 400, 28, 0.2
 
     def trial(key):
-        key_x, key_hit, key_cells = jax.random.split(key, 3)
+        key_x, key_hit, key_cells, key_old = jax.random.split(key, 4)
         x = jax.random.normal(key_x, (m, 3))
         right = jnp.where(x[:, 0] > 0, 0.95, 0.65)
+        drawn = jaxcp.conformal_quantile(jax.random.uniform(key_old, (n,)), alpha)
+        rates = (jnp.full(m, 0.8), None), (right, None), (jnp.full(m, drawn), n)
         return [
             metrics.conditional_coverage_error(
-                key_cells, covering(x, rate, key_hit), jnp.zeros(m), x, alpha
+                key_cells,
+                covering(x, rate, key_hit),
+                jnp.zeros(m),
+                x,
+                alpha,
+                num_calibration=rows,
             )
-            for rate in (jnp.full(m, 0.8), right)
+            for rate, rows in rates
         ]
 
     keys = jax.random.split(jax.random.key(0), 300)
-    even, uneven = jax.jit(jax.vmap(trial))(keys)
-    spread = np.std(even[0]) / len(keys) ** 0.5
-    assert abs(np.mean(even[0]) - np.mean(even[1])) < 4 * spread
+    even, uneven, drawn = jax.jit(jax.vmap(trial))(keys)
+    for error, floor in (even, drawn):
+        spread = np.std(error) / len(keys) ** 0.5
+        assert abs(np.mean(error) - np.mean(floor)) < 4 * spread
     assert_allclose(np.max(even[1]), 20 * 0.16 / m, rtol=1e-5)
     # Cells are cut at x = 0 by few, so nearly all of the 0.15^2 is seen.
     assert 0.01 < np.mean(uneven[0]) - np.mean(uneven[1]) < 0.0225
@@ -145,6 +158,27 @@ def test_conditional_error_by_hand():
         jax.random.key(0), sets, y, x, 0.1, num_cells=1
     )
     assert_allclose(one, [(0.5 - 0.9) ** 2, 0.09 / 6], rtol=1e-5)
+
+
+@pytest.mark.parametrize(("n", "alpha"), [(5, 0.1), (19, 0.2), (99, 0.1), (150, 0.3)])
+def test_the_floor_of_calibrated_sets(n, alpha):
+    """Means over Beta(k, n + 1 - k), with cells of 2 and 4 rows."""
+    x = jnp.array([0.0, 0.1, 0.2, 0.3, 9.0, 9.1])
+    sets = Interval(-jnp.ones(6), jnp.ones(6))
+    call = dict(num_cells=2, num_calibration=n)
+    found = metrics.conditional_coverage_error(KEY, sets, 2 * x, x, alpha, **call)[1]
+    k = int(jaxcp.conformal_rank(n, alpha))
+    expected = alpha**2  # infinite sets
+    if k <= n:
+        p = stats.beta(k, n + 1 - k)
+        noise = 2 / 6 * p.expect(lambda c: c * (1 - c))
+        expected = noise + p.expect(lambda c: (c - (1 - alpha)) ** 2)
+    assert_allclose(found, expected, rtol=1e-5)
+    levels = jnp.array([alpha, alpha])
+    each = lambda a: metrics.conditional_coverage_error(  # noqa: E731
+        KEY, sets, 2 * x, x, a, **call
+    )[1]
+    assert_allclose(jax.jit(jax.vmap(each))(levels), expected, rtol=1e-5)
 
 
 def test_worst_slab_is_found_and_told_on_other_rows():

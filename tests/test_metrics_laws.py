@@ -89,6 +89,12 @@ METRICS = {  # kind of sets, metric of (rows, alpha), whether the order of rows 
         lambda r, a: metrics.group_coverage(r.sets, r.y, r.groups, num_groups=3),
     ),
     "hsic": (intervals, on_sets(metrics.hsic)),
+    "hsic_null": (intervals, on_sets(metrics.hsic_null)),
+    "hsic_test": (
+        intervals,
+        lambda r, a: metrics.hsic_test(KEY, r.sets, r.y, num_permutations=9),
+        True,
+    ),
     "infinite_rate": (
         intervals,
         lambda r, a: metrics.infinite_rate(
@@ -190,6 +196,13 @@ def dependence(r):
     return np.sqrt(np.sum(k * other)) / (M - 1)
 
 
+def null_of_dependence(r):
+    """The mean over permutations of trace(K H L H) / (m - 1)^2, from its two means."""
+    k, other = (np.exp(-((v[:, None] - v) ** 2)) for v in (widths(r), 1.0 * covered(r)))
+    h = np.eye(M) - 1 / M
+    return np.trace(k @ h) * np.trace(other @ h) / (M - 1) ** 3
+
+
 def shared_area(r):
     corners = np.maximum(r.sets.lower, r.y[:, :2]), np.minimum(r.sets.upper, r.y[:, 2:])
     both = np.prod(np.maximum(corners[1] - corners[0], 0), axis=1)
@@ -211,6 +224,7 @@ FORMULAS = {  # in numpy, of what takes no draws
     "full_rate": lambda r, a: r.sets.mask.all(axis=1).mean(),
     "group_coverage": lambda r, a: by_group(covered(r), r.groups),
     "hsic": lambda r, a: dependence(r),
+    "hsic_null": lambda r, a: null_of_dependence(r),
     "infinite_rate": lambda r, a: np.mean(r.groups == 0),
     "interval_score": interval_scores,
     "iou": lambda r, a: shared_area(r),

@@ -1,5 +1,7 @@
 """Metrics of size and dependence, of intervals, and their summary."""
 
+from itertools import combinations
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +13,7 @@ from jaxcp._pytree import pytree
 from jaxcp.sets import Balls, BoundingBox, Box, Ellipsoid, Interval, LabelSet
 from rows import sized
 
-INF = np.inf
+INF, KEY = np.inf, jax.random.key(0)
 
 
 def test_strata_of_equally_many_rows():
@@ -194,6 +196,43 @@ def test_hsic_against_matrices():
     assert_allclose(found, expected, rtol=1e-4)
 
 
+@pytest.mark.parametrize("bandwidths", [(1.0, 1.0), (0.3, 2.0), None])
+def test_hsic_of_all_permutations(bandwidths):
+    """Three misses among eight rows in all 56 ways; equal sizes make ties."""
+    sizes, covered = np.array([1.0, 1, 2, 2, 2, 3.5, 3.5, INF]), np.arange(8) > 2
+    ways = np.array([[i not in v for i in range(8)] for v in combinations(range(8), 3)])
+    call = dict(bandwidths=bandwidths, sizes=jnp.asarray(sizes))
+    sets, y = sized(sizes, covered)
+    each = jax.vmap(lambda v: metrics.hsic(Interval(v, v + 1), y, rooted=False, **call))
+    found = np.asarray(each(1.0 - ways), float)
+    assert_allclose(found.mean(), metrics.hsic_null(sets, y, **call), rtol=1e-5)
+    value = found[np.all(ways == covered, axis=1)].item()
+    exact, b = np.mean(found >= value * (1 - 1e-4)), 4999
+    call |= {"num_permutations": b}
+    p = metrics.hsic_test(KEY, sets, y, **call)
+    error = 4 * (exact * (1 - exact) / b) ** 0.5
+    assert abs(p - (1 + b * exact) / (1 + b)) < error + 1e-6
+
+
+def test_p_values_of_dependence():
+    """At most uniform where misses fall on any size, small where they do not."""
+
+    def p_values(key):
+        key_y, key_test = jax.random.split(key)
+        widths = jnp.arange(24) // 8 + 1.0
+        y, sets = jax.random.normal(key_y, (24,)), Interval(-widths, widths)
+        targets = jnp.stack([y * widths, y])  # that spread as the sets do, or alike
+        return jax.vmap(
+            lambda y: metrics.hsic_test(key_test, sets, y, num_permutations=19)
+        )(targets)
+
+    keys = jax.random.split(KEY, 2000)
+    none, some = np.asarray(jax.jit(jax.vmap(p_values))(keys)).T
+    for t in (0.05, 0.1, 0.5):
+        assert np.mean(none <= t + 1e-6) < t + 4 * (t * (1 - t) / len(keys)) ** 0.5
+    assert np.mean(some <= 0.05 + 1e-6) > 0.15
+
+
 def test_hsic_is_zero_where_nothing_varies():
     for sizes, covered in [
         (np.ones(50), np.arange(50) % 3 == 0),
@@ -206,9 +245,13 @@ def test_hsic_is_zero_where_nothing_varies():
             value, slope = jax.value_and_grad(
                 lambda o, s=sets, y=y: metrics.hsic(s, y, **o), allow_int=True
             )(options)
-            assert value == 0
+            assert value == metrics.hsic_null(sets, y, **options) == 0
             assert np.all(np.isfinite(slope["sizes"]))
-    assert np.isnan(metrics.hsic(*sized([1.0], [1])))
+            assert metrics.hsic_test(KEY, sets, y, **options) == 1
+    for rows in (sized([1.0], [1]), sized([], []), sized([1.0, np.nan], [1, 0])):
+        assert np.isnan(metrics.hsic(*rows)) and np.isnan(metrics.hsic_null(*rows))
+        for bandwidths in [(1.0, 1.0), None]:
+            assert np.isnan(metrics.hsic_test(KEY, *rows, bandwidths=bandwidths))
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e30])
@@ -230,7 +273,13 @@ def test_hsic_keeps_little_memory_and_differentiates():
     def value(sizes):
         return metrics.hsic(sets, y, sizes=sizes)
 
-    for run in (value, jax.grad(value)):
+    def null(sizes):
+        return metrics.hsic_null(sets, y, sizes=sizes)
+
+    def test(sizes):
+        return metrics.hsic_test(KEY, sets, y, sizes=sizes, num_permutations=999)
+
+    for run in (value, jax.grad(value), null, test):
         memory = jax.jit(run).lower(sizes).compile().memory_analysis()
         assert memory.temp_size_in_bytes < m * m  # a quarter of it in single precision
     few = sizes[:: m // 40]

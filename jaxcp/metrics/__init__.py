@@ -8,7 +8,7 @@ At several levels: `jax.vmap(metrics.coverage, (0, None))(sets, y)`.
 """
 
 from jaxcp.metrics.conditional import conditional_coverage_error, excess_coverage_risk
-from jaxcp.metrics.dependence import hsic
+from jaxcp.metrics.dependence import hsic, hsic_null, hsic_test
 from jaxcp.metrics.groups import class_coverage, coverage_gap, group_coverage
 from jaxcp.metrics.intervals import (
     coverage_width_criterion,
@@ -46,6 +46,8 @@ __all__ = [
     "full_rate",
     "group_coverage",
     "hsic",
+    "hsic_null",
+    "hsic_test",
     "infinite_rate",
     "interval_score",
     "iou",

@@ -9,13 +9,22 @@ from jax import Array, lax
 
 from jaxcp import _checks
 from jaxcp._arrays import as_array
-from jaxcp._batching import map_blocks
-from jaxcp._numbers import as_float, at_least_single, kept, varying_like
+from jaxcp._batching import map_blocks, map_evenly
+from jaxcp._numbers import (
+    as_float,
+    at_least_single,
+    kept,
+    quotient,
+    unless_nan,
+    varying_like,
+)
 from jaxcp._padding import counted
 from jaxcp._tracing import jit
 from jaxcp.metrics import _sets
 from jaxcp.quantiles._keys import bisect_floats
 from jaxcp.typing import ArrayLike, Set
+
+_PERMUTATIONS = 64  # at a time, for which kernels are computed once
 
 
 def hsic(
@@ -26,11 +35,14 @@ def hsic(
     rooted: bool = True,
     sizes: ArrayLike | None = None,
 ) -> Array:
-    """Returns the Hilbert-Schmidt dependence of coverage on size; 0 if independent.
+    """Returns the Hilbert-Schmidt dependence of coverage on size.
 
     sqrt(trace(K H L H)) / (m - 1) with Gaussian kernels K of sizes and L of coverage,
     exp(-d^2 / s), and H = I - 1/m. Coverage is 0 or 1, so that the trace is 2 (1 -
-    exp(-1 / s_2)) c'Kc with c the centered coverage: O(m^2) time and O(m) memory.
+    exp(-1 / s_2)) c'Kc with c the centered coverage: O(m^2) time and O(m) memory. It
+    estimates a value that is 0 if and only if coverage and size are independent. The
+    estimate is positive then too: `hsic_null` is its mean, `hsic_test` says whether
+    what is seen may be chance.
 
     Args:
       sets: Sets with leading axis m.
@@ -58,7 +70,8 @@ def hsic(
       Regression, NeurIPS, 2021.
 
     See also:
-      metrics.size_stratified_coverage, metrics.excess_coverage_risk, metrics.summary
+      metrics.hsic_null, metrics.hsic_test, metrics.size_stratified_coverage,
+      metrics.summary
 
     Example:
       >>> from jaxcp.sets import Interval
@@ -66,6 +79,114 @@ def hsic(
       >>> round(hsic(sets, jnp.full(4, 3.0)).item(), 4)
       0.53
     """
+    rows, bandwidths = _checked(sets, y, sizes, bandwidths)
+    return counted(hsic_of, *rows, by_pairs=True, bandwidths=bandwidths, rooted=rooted)
+
+
+def hsic_null(
+    sets: Set | ArrayLike,
+    y: ArrayLike,
+    *,
+    bandwidths: tuple[ArrayLike, ArrayLike] | None = (1.0, 1.0),
+    sizes: ArrayLike | None = None,
+) -> Array:
+    """Returns the mean of `hsic` without a root where misses fall on any rows alike.
+
+    Over all permutations of the coverage of the rows, of which a share p is covered:
+    2 (1 - exp(-1 / s_2)) m p (1 - p) (m - sum_ij K_ij / m) / (m - 1)^3. The floor to
+    compare `hsic(..., rooted=False)` with.
+
+    Args:
+      sets: Sets with leading axis m.
+      y: Targets, shape (m, ...), or labels.
+      bandwidths: (s_1, s_2) as for `hsic`.
+      sizes: Sizes to go by, shape (m,). Defaults to those of the sets.
+
+    Returns:
+      Mean >= 0, shape (); exactly 0 if all sets cover, none does, or all have one size.
+      NaN for fewer than two rows.
+
+    Raises:
+      ValueError: as `hsic`.
+
+    Cost:
+      O(m^2) time and O(m) memory.
+
+    See also:
+      metrics.hsic, metrics.hsic_test
+
+    Example:
+      >>> from jaxcp.sets import Interval
+      >>> sets = Interval(jnp.zeros(4), jnp.array([1.0, 1.0, 9.0, 9.0]))
+      >>> round(hsic(sets, jnp.full(4, 3.0), rooted=False).item(), 4)
+      0.2809
+      >>> round(hsic_null(sets, jnp.full(4, 3.0)).item(), 4)
+      0.0936
+    """
+    rows, bandwidths = _checked(sets, y, sizes, bandwidths)
+    return counted(_null, *rows, by_pairs=True, bandwidths=bandwidths)
+
+
+def hsic_test(
+    key: Array,
+    sets: Set | ArrayLike,
+    y: ArrayLike,
+    *,
+    num_permutations: int = 999,
+    bandwidths: tuple[ArrayLike, ArrayLike] | None = (1.0, 1.0),
+    sizes: ArrayLike | None = None,
+) -> Array:
+    """Returns a p-value of the claim that coverage does not depend on size.
+
+    (1 + #{HSIC of permuted coverage >= that of the rows}) / (1 + b) over b random
+    permutations of the rows. Values that differ by rounding are equal.
+
+    Args:
+      key: Random key of the permutations.
+      sets: Sets with leading axis m.
+      y: Targets, shape (m, ...), or labels.
+      num_permutations: Number b of permutations; the p-value is at least 1 / (1 + b).
+      bandwidths: (s_1, s_2) as for `hsic`.
+      sizes: Sizes to go by, shape (m,). Defaults to those of the sets.
+
+    Returns:
+      p-value in (0, 1], shape (); NaN for fewer than two rows.
+
+    Raises:
+      ValueError: as `hsic`, or if `num_permutations` is not a positive int.
+
+    Guarantee:
+      P(p <= t) <= t for all t if coverage and size are independent.
+
+    Assumption:
+      I.i.d. rows, given the calibration rows.
+
+    Cost:
+      O(b m^2) time, about a second for 2000 rows, and O(m) memory.
+
+    References:
+      Gretton, Fukumizu, Teo, Song, Scholkopf, Smola, A Kernel Statistical Test of
+      Independence, NeurIPS, 2007.
+
+    See also:
+      metrics.hsic, metrics.hsic_null, certificates.coverage_test
+
+    Example:
+      >>> from jaxcp.sets import Interval
+      >>> y = jax.random.normal(jax.random.key(0), (40,))
+      >>> widths = jnp.where(jnp.arange(40) < 20, 1.0, 4.0)  # narrow, then wide
+      >>> sets = Interval(-widths / 2, widths / 2)
+      >>> hsic_test(jax.random.key(1), sets, y).item() < 0.01
+      True
+    """
+    rows, bandwidths = _checked(sets, y, sizes, bandwidths)
+    _checks.check_key(key)
+    _checks.check_count("num_permutations", num_permutations, 1)
+    return _test(key, *rows, bandwidths, num_permutations)
+
+
+def _checked(sets, y, sizes, bandwidths):
+    """Returns sets, targets and sizes, and bandwidths, as arrays, after checks."""
     sets, y = _sets.check_sets(sets, y)
     sizes = _sets.check_sizes(sets, sizes)
     if bandwidths is not None:
@@ -74,8 +195,7 @@ def hsic(
         bandwidths = tuple(as_array("bandwidths", s) for s in bandwidths)
         for bandwidth in bandwidths:
             _checks.check_number("bandwidths", bandwidth, lambda s: s > 0, "> 0")
-    rows = sets, y, sizes
-    return counted(hsic_of, *rows, by_pairs=True, bandwidths=bandwidths, rooted=rooted)
+    return (sets, y, sizes), bandwidths
 
 
 @jit(static_argnames="rooted")
@@ -88,21 +208,56 @@ def hsic_of(
     rooted: bool = True,
 ) -> Array:
     """Returns `hsic` of the first `count` rows."""
+    sizes, covered, m, (s_1, s_2) = _measured(sets, y, sizes, count, bandwidths)
+    form = _distance_form(sizes, _centered(covered, m, count), s_1)
+    unrooted = -2 * jnp.expm1(-1 / s_2) * jnp.maximum(form, 0) / (m - 1) ** 2
+    return _root(unrooted) if rooted else unrooted
+
+
+@jit
+def _null(sets, y, sizes, count, bandwidths):
+    """Returns `hsic_null` of the first `count` rows."""
+    sizes, covered, m, (s_1, s_2) = _measured(sets, y, sizes, count, bandwidths)
+    # sum_i c_i^2 = m p (1 - p), and c_i c_j is -p (1 - p) / (m - 1) on average.
+    squares = jnp.sum(_centered(covered, m, count) ** 2)
+    apart = -_distance_form(sizes, kept(jnp.ones_like(sizes), count), s_1) / m
+    return -2 * jnp.expm1(-1 / s_2) * squares * apart / (m - 1) ** 3
+
+
+@jit(static_argnames="num_permutations")
+def _test(key, sets, y, sizes, bandwidths, num_permutations):
+    sizes, covered, m, (s_1, _) = _measured(sets, y, sizes, None, bandwidths)
+    centered = _centered(covered, m, None)
+    found = _distance_form(sizes, centered, s_1)
+    # Permutations that are as far from independence may differ in the last digits.
+    rounding = jnp.finfo(sizes.dtype).eps * _distance_form(sizes, abs(centered), s_1)
+    least = found + 4 * rounding  # of terms that are at most 0
+
+    def reaches(i):
+        permuted = jax.random.permutation(jax.random.fold_in(key, i), centered)
+        return _distance_form(sizes, permuted, s_1) >= least
+
+    places = jnp.arange(num_permutations)
+    count = jnp.sum(map_evenly(reaches, places, at_a_time=_PERMUTATIONS))
+    return unless_nan((found, m), quotient(1 + count, 1 + num_permutations))
+
+
+def _measured(sets, y, sizes, count, bandwidths):
+    """Returns sizes, coverage, the number of rows, NaN of fewer than 2, and widths."""
     sizes = at_least_single(as_float(_sets.sizes_of(sets, sizes)))
     covered = _sets.where_known(_sets.is_covered(sets, y), sizes).astype(sizes.dtype)
-    if len(covered) < 2:
-        return jnp.full((), jnp.nan, sizes.dtype)
+    several = len(covered) > 1
     m = float(len(covered)) if count is None else count.astype(sizes.dtype)
     if bandwidths is None:
         known = kept(lax.stop_gradient(sizes), count, jnp.inf)
-        median = _median_distance(known)
+        median = _median_distance(known) if several else 1.0
         sizes, bandwidths = sizes / median, (2.0, 2.0)  # no square that overflows
-    centered = (m * covered - jnp.sum(kept(covered, count))) / m
-    centered = kept(centered, count)  # 0 to the last bit if all are one
-    form = _distance_form(sizes, centered, bandwidths[0])
-    trace = -2 * jnp.expm1(-1 / bandwidths[1]) * jnp.maximum(form, 0)
-    unrooted = trace / (m - 1) ** 2
-    return _root(unrooted) if rooted else unrooted
+    return sizes, covered, m if several else jnp.nan, bandwidths
+
+
+def _centered(covered, m, count):
+    """Returns coverage minus its mean, exactly 0 if all are one."""
+    return kept((m * covered - jnp.sum(kept(covered, count))) / m, count)
 
 
 def _distance_form(sizes, centered, bandwidth):
@@ -115,7 +270,7 @@ def _distance_form(sizes, centered, bandwidth):
         near = jnp.isfinite(away)
         square = jnp.where(near, away, 0) ** 2
         kernel = jnp.where(near, jnp.expm1(-square / bandwidth), -1)
-        return c * jnp.sum(kernel * centered[None], axis=1)
+        return c * jnp.dot(kernel, centered, precision=lax.Precision.HIGHEST)
 
     return jnp.sum(map_blocks(rows, sizes, centered, width=len(sizes)))
 
