@@ -112,7 +112,10 @@ def test_weighted_p_values_under_covariate_shift():
 
 
 def test_martingales_rarely_cross_and_see_a_shift():
-    """Capital c is reached with probability at most 1/c on exchangeable streams."""
+    """Capital c is reached with probability at most 1/c on exchangeable streams.
+
+    Unless p-values share a calibration set: they depend on each other.
+    """
     steps, change = 80, 30
     martingales = [
         pvalues.PowerMartingale(0.7),
@@ -125,22 +128,26 @@ def test_martingales_rarely_cross_and_see_a_shift():
         scores = jnp.round(4 * jax.random.normal(key_s, (steps,)))  # with ties
         u = jax.random.uniform(key_u, (steps,))
         p = pvalues.sequential_p_values(scores, u)
+        shared = outliers.outlier_p_values(scores[:20], scores[20:], u=u[20:])
         later = 16 * (jnp.arange(steps) >= change)
         shifted = pvalues.sequential_p_values(scores + later, u)
         return [
             (
                 jnp.max(pvalues.watch(martingale, p)[1]),
                 pvalues.watch(martingale, shifted)[1][-1],
+                jnp.max(pvalues.watch(martingale, shared)[1]),
             )
             for martingale in martingales
         ], p[jnp.array([1, steps - 1])]
 
     keys = jax.random.split(jax.random.key(2), NUM_TRIALS)
     results, p = jax.jit(jax.vmap(trial))(keys)
-    for highest, last in results:
+    for highest, last, of_one_set in results:
         for alpha in (0.5, 0.1, 0.02):
             alarm = np.asarray(pvalues.alarm_level(alpha))
             assert_at_most(np.asarray(highest) >= alarm, alpha)
         assert np.mean(np.asarray(last) > np.log(20)) > 0.9
+        alarms = np.asarray(of_one_set) >= np.log(20)  # as if they were independent
+        assert np.mean(alarms) > 0.06
     assert stats.kstest(np.asarray(p[:, 1]), "uniform").pvalue > 1e-4
     assert abs(np.corrcoef(p.T)[0, 1]) < 4 / NUM_TRIALS**0.5  # and independent

@@ -160,10 +160,13 @@ class GroupCalibration(Rule):
           ValueError: as calling the calibration, and if lengths differ.
 
         Guarantee:
-          P(p <= alpha) <= alpha within every group, or for every class.
+          P(p <= alpha) <= alpha for each example within every group, or for every
+          class. Those of one group depend on each other, as from
+          `Calibration.p_values`: they are not for `pvalues.watch`.
 
         Assumption:
-          The calibration and test examples of a group are exchangeable.
+          The calibration and test examples of a group are exchangeable; with weights,
+          these are the true likelihood ratios within the group.
 
         Cost:
           O((n + m) log(n + m)): one sort serves all groups; with weights one sort for

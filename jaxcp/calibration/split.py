@@ -202,10 +202,14 @@ class Calibration(Rule):
           ValueError: as calling the calibration, and if lengths differ.
 
         Guarantee:
-          P(p <= alpha) <= alpha.
+          P(p <= alpha) <= alpha for each example; smoothed, p is uniform, with one
+          component. Examples share the calibration rows, so that their p-values depend
+          on each other: bets on them (`pvalues.watch`) alarm in a quarter of quiet
+          streams at 5 %, see `pvalues.sequential_p_values`.
 
         Assumption:
-          The calibration and test examples are exchangeable.
+          The calibration and test examples are exchangeable; with weights, these are
+          the true likelihood ratios.
 
         Cost:
           O((n + m) log n): one sort serves all m examples.

@@ -16,8 +16,8 @@ def sequential_p_values(scores: ArrayLike, u: ArrayLike) -> Array:
     """Returns the smoothed p-value of each score of a stream among those up to it.
 
     p_t = (#{i <= t : S_i > S_t} + u_t #{i <= t : S_i = S_t}) / t. All of them together
-    take O(t log t). To start from past scores, put these in front and drop their
-    p-values.
+    take O(t log t). To start from past scores, such as those of a calibration
+    (`cp.scores`), put these in front and drop their p-values.
 
     Args:
       scores: Anomaly scores in order of time, shape (t,); larger is stranger. NaN
@@ -31,11 +31,11 @@ def sequential_p_values(scores: ArrayLike, u: ArrayLike) -> Array:
       ValueError: if shapes differ or a concrete uniform is outside [0, 1].
 
     Guarantee:
-      Independent and uniform on [0, 1], ties or not: what `watch` asks for. (p-values
-      among one calibration set depend on each other.).
+      Independent and uniform on [0, 1], ties or not: what `watch` asks for, unlike
+      p-values among one calibration set, which depend on each other.
 
     Assumption:
-      The scores are exchangeable.
+      The scores are exchangeable, and the uniforms independent of them.
 
     Cost:
       O(t log t) time for all p-values together.
