@@ -165,8 +165,7 @@ class GroupCalibration(Rule):
           `Calibration.p_values`: they are not for `pvalues.watch`.
 
         Assumption:
-          The calibration and test examples of a group are exchangeable; with weights,
-          these are the true likelihood ratios within the group.
+          The calibration and test examples of a group are exchangeable.
 
         Cost:
           O((n + m) log(n + m)): one sort serves all groups; with weights one sort for

@@ -208,8 +208,7 @@ class Calibration(Rule):
           streams at 5 %, see `pvalues.sequential_p_values`.
 
         Assumption:
-          The calibration and test examples are exchangeable; with weights, these are
-          the true likelihood ratios.
+          The calibration and test examples are exchangeable.
 
         Cost:
           O((n + m) log n): one sort serves all m examples.

@@ -36,7 +36,7 @@ def worst_slab_coverage(
     A slab is {x : a <= v'x <= b} with at least a `share` of the rows. A random half of
     the rows finds the slab of least coverage among random directions v; the other half
     measures its coverage. Measured on the rows that found it, coverage would be too
-    low.
+    low. It is that of the slab found: on average above that of the truly worst one.
 
     Args:
       key: Random key of the halves and the directions.

@@ -134,7 +134,8 @@ def min_size_stratified_coverage(
 
     min_j coverage_j over strata with rows. Where each number of labels is a stratum,
     numbers from 1 on count: an empty set covers nothing, and `empty_rate` tells how
-    many there are.
+    many there are. The minimum is too low on average: 0.84 over 20 strata of 100 rows
+    that all cover 0.9.
 
     Args:
       sets: Sets with leading axis m.

@@ -145,10 +145,11 @@ class DtACI(Stream):
       rolling: Whether new scores replace the oldest.
 
     Guarantee:
-      The regret against the best sequence of alphas is bounded on every interval of
-      length I. Long-run coverage of 1 - alpha is proved where alpha is drawn from the
-      experts by their weights, and eta and sigma fall to 0 along the stream. Here alpha
-      is their mean and both are fixed: coverage is close to 1 - alpha, without a bound.
+      The regret against a sequence of alphas is bounded on every interval of the length
+      I that it is tuned to; the bound grows with how far the sequence moves. Long-run
+      coverage of 1 - alpha is proved where alpha is drawn from the experts by their
+      weights, and eta and sigma fall to 0 along the stream. Here alpha is their mean
+      and both are fixed: coverage is close to 1 - alpha, without a bound.
 
     Assumption:
       None on data and predictions.

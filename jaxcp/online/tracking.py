@@ -61,10 +61,11 @@ class PID(Stream):
     Guarantee:
       On every sequence quantile tracking has |mean error - alpha| <= (b + step_size) /
       (step_size T), and with a loss |mean loss - alpha| <= (b + step_size bound) /
-      (step_size T). With a scorecaster the same holds if scores less their forecasts
-      are bounded; the integrator works for unbounded scores. Rounding adds at most eps
-      (b + 4 step_size) / (2 step_size), eps of the type of the threshold, at any T (at
-      step_size = b / 10 it is 8e-7 in single precision and 2e-15 in double).
+      (step_size T). With a scorecaster the same holds, b being the length of a range of
+      0 and all scores less their forecasts; the integrator works for unbounded scores.
+      Rounding adds at most eps (b + 4 step_size) / (2 step_size), eps of the type of
+      the threshold, at any T (at step_size = b / 10 it is 8e-7 in single precision and
+      2e-15 in double).
 
     Assumption:
       Scores in [0, b] for quantile tracking; nothing else about data and predictions. A

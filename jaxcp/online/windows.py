@@ -100,7 +100,8 @@ def nexcp_weights(n: int, decay: ArrayLike) -> Array:
       ValueError: if a concrete `decay` is outside (0, 1].
 
     Guarantee:
-      1 - alpha minus the weighted total variation distance from exchangeability.
+      At least 1 - alpha minus the weighted total variation distance from
+      exchangeability.
 
     Assumption:
       Weights that do not depend on the data.
@@ -152,8 +153,8 @@ class SlidingWindow(Stream):
         ceil((1 - alpha)(w + 1)), which is never narrower.
 
     Guarantee:
-      Asymptotic: conditional coverage tends to 1 - alpha (EnbPI). 1 - alpha if the
-      window and the next score are exchangeable and `empirical` is False.
+      Asymptotic: conditional coverage tends to 1 - alpha (EnbPI). At least 1 - alpha if
+      the window and the next score are exchangeable and `empirical` is False.
 
     Assumption:
       Strongly mixing errors and consistent predictions.
@@ -229,7 +230,8 @@ class NexCP(Stream):
       decay: Factor from one score to the one before it, in (0, 1], shape ().
 
     Guarantee:
-      1 - alpha minus the weighted total variation distance from exchangeability.
+      At least 1 - alpha minus the weighted total variation distance from
+      exchangeability.
 
     Assumption:
       None on the data; weights do not depend on it.

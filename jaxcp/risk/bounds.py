@@ -30,10 +30,11 @@ def upper_bound(
 
     sup{R : p(R) > delta} with the p-value `p_value` of a mean above R.
 
-    "binomial" is for losses of 0 or 1, where none is better than its bound (Clopper,
-    Pearson). "betting" is for other losses: the less they vary, the closer it comes to
-    their mean. It depends on the order of the rows, which must not be chosen by their
-    losses. "hoeffding_bentkus" depends on the mean alone, and is wider.
+    "binomial" is for losses of 0 or 1, where no bound that rises with the number of
+    errors, and draws no random number, is smaller (Clopper, Pearson). "betting" is for
+    other losses: the less they vary, the closer it comes to their mean. It depends on
+    the order of the rows, which must not be chosen by their losses. "hoeffding_bentkus"
+    depends on the mean alone, and is wider.
 
     Args:
       losses: Losses in [0, bound], shape (n,) or (n, g) for g columns, each on its own;
