@@ -78,7 +78,9 @@ is_strange = jnp.arange(len(new) + NUM_STRANGE) >= len(new)
 rules = {
     "each p <= 0.1": lambda p: p <= LEVEL,
     "Benjamini-Hochberg": lambda p: pvalues.benjamini_hochberg(p, LEVEL),
-    "Storey": lambda p: pvalues.storey_benjamini_hochberg(p, LEVEL),
+    "Storey": lambda p: pvalues.storey_benjamini_hochberg(
+        p, LEVEL, num_calibration=NUM_CALIBRATION
+    ),
 }
 
 
@@ -115,6 +117,7 @@ for name in rules:
 
 # %% [markdown]
 # Storey's rule estimates the share of normal cases, and so comes closer to the level.
+# It is told how many calibration rows the p-values share: they are not independent.
 #
 # ## One calibration set
 #
