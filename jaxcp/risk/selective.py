@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array
 
 from jaxcp import _checks
-from jaxcp._arrays import as_array, is_concrete, on_host
+from jaxcp._arrays import as_array, is_rounded
 from jaxcp._numbers import as_float
 from jaxcp.pvalues.familywise import as_starts, runs
 from jaxcp.quantiles._binomial import critical_counts
@@ -53,9 +53,10 @@ def selective_threshold(
 
     Returns:
       The smallest valid threshold, shape (), +inf if there is none: answer nobody; and
-      the valid thresholds of the grid, bool of shape (g,). The threshold is the largest
-      float that is not above the number on the grid: confidence >= threshold, with the
-      digits that the confidence had here, is the rule that was tested.
+      the valid thresholds of the grid, bool of shape (g,). Where confidences or the
+      grid have digits of double precision that are rounded here, the threshold is the
+      float below the number on the grid: confidence >= threshold then means the same
+      before rounding, as in numpy, and after, and is the rule that was tested.
 
     Raises:
       ValueError: if lengths differ, `grid` is empty or does not decrease, starts are no
@@ -92,21 +93,24 @@ def selective_threshold(
       (0.8, [False, True, True, False, False])
     """
     right = _checks.required(_checks.vector(correct))
-    sure = _checks.vector(confidence)._replace(convert=_rounded_down, required=True)
-    confidence, correct = _checks.rows(confidence=sure, correct=right)
+    sure = _checks.required(_checks.vector(confidence))
+    sure, correct = _checks.rows(confidence=sure, correct=right)
     if jnp.issubdtype(correct.dtype, jnp.inexact):
         raise ValueError(f"expected correct as bool, got {correct.dtype}")
     _checks.check_flags("correct as bool", correct)
-    grid = _check_grid(grid)
-    starts = as_starts(starts, len(grid))
+    thresholds = _check_grid(grid)
+    if is_rounded("confidence", confidence) or is_rounded("grid", grid):
+        # A number that rounds to one of the grid is not below it before it is rounded.
+        thresholds = jnp.nextafter(thresholds, -jnp.inf)
+    starts = as_starts(starts, len(thresholds))
     share = as_delta(delta) / len(starts)
     level = one_alpha(alpha, _ON_HOST)
-    table = critical_counts(len(confidence), level, share)
-    return _threshold(confidence, correct != 0, grid, starts, table)
+    table = critical_counts(len(sure), level, share)
+    return _threshold(sure, correct != 0, thresholds, starts, table)
 
 
 def _check_grid(grid):
-    grid = _rounded_down("grid", grid)
+    grid = as_float(as_array("grid", grid))
     _checks.check_vectors(grid=grid)
     if not len(grid):
         raise ValueError("expected a grid of at least one threshold, got none")
@@ -114,20 +118,6 @@ def _check_grid(grid):
     cure = "; numpy.unique(grid)[::-1] is in this order"
     _checks.check_values(falls, "grid in decreasing order", grid, cure=cure)
     return grid
-
-
-def _rounded_down(name, value):
-    """Returns floats of which none is above the number that it stands for.
-
-    Confidence >= threshold then is the same before it is rounded and after.
-    """
-    floats = as_float(as_array(name, value))
-    if isinstance(value, Array) or not is_concrete(floats):
-        return floats
-    given = on_host(name, list(value) if isinstance(value, tuple) else value)
-    rounded = np.asarray(floats)
-    below = np.nextafter(rounded, rounded.dtype.type(-np.inf))
-    return jnp.asarray(np.where(rounded > given, below, rounded))
 
 
 @jax.jit
