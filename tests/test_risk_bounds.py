@@ -193,16 +193,24 @@ def test_ceilings_are_taken_of_sums_and_not_of_means(dtype):
     np.testing.assert_allclose(found, binom.cdf(np.arange(101), 100, 0.2), rtol=1e-5)
 
 
-@pytest.mark.parametrize("kind", [bool, np.int32, np.float32])
+@pytest.mark.parametrize("kind", ["flags", "integers", "tenths", "floats"])
 def test_millions_of_rows_lose_no_row_to_rounding(kind):
-    n, level = 6_000_000, 0.1
-    most = level * n - 2.5 * np.sqrt(n * level * (1 - level))
-    x = (np.arange(n) < most).astype(kind)
-    if kind == np.float32:  # of any mean, and half a row above an integer
-        x = np.random.default_rng(0).random(n, dtype=kind) * kind(2 * most / n)
+    n, level, rng = 6_000_000, 0.1, np.random.default_rng(0)
+    most, bound = level * n - 2.5 * np.sqrt(n * level * (1 - level)), 1
+    x = np.arange(n) < most
+    if kind == "integers":
+        x = x.astype(int)
+    if kind == "tenths":  # the sum is 1/10 above an integer
+        x, bound = 2 * rng.integers(0, 2, n, dtype=np.int32), 10
+        x[: x.sum() - int(10 * most)] = 0  # each is 1 on average
+        x[-9:] = np.arange(9) < (1 - x[:-9].sum()) % 10
+    if kind == "floats":  # the sum is 1/2 above an integer
+        x = rng.random(n, dtype=np.float32) * np.float32(2 * most / n)
         x[0] = (0.5 - x[1:].sum(dtype=float)) % 1
-    expected = p_hoeffding_bentkus(x, level)
-    np.testing.assert_allclose(risk.p_value(x, level), expected, rtol=1e-4)
+    expected = p_hoeffding_bentkus(x / bound, level)
+    assert 0.001 < expected < 0.1
+    found = risk.p_value(x, level * bound, bound=bound)
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
 
 
 def test_thousands_of_rows_in_single_precision():

@@ -91,8 +91,11 @@ def _hoeffding_bentkus(losses, where, delta, bound, tails):
     whole, rest = _total(losses, where, bound)
     total = whole.astype(rest.dtype) + rest
     # ceil(n r) of the sum, never of n times a mean, which may lie above an integer.
-    # Rounding may lift a sum above one too; what is forgiven is no row of flags.
-    slack = jnp.minimum(4 * jnp.finfo(rest.dtype).eps * total, _FORGIVEN)
+    # Rounding may lift a sum above one too: less than 1 is forgiven, 1/4 of the least
+    # step of a sum of integers, so that these are exact.
+    floating = jnp.issubdtype(losses.dtype, jnp.floating)
+    most = _FORGIVEN / (1 if floating else jnp.asarray(bound, rest.dtype))
+    slack = jnp.minimum(4 * jnp.finfo(rest.dtype).eps * total, most)
     count = whole + jnp.ceil(lax.stop_gradient(rest - slack)).astype(int)
     count = jnp.minimum(count.astype(rest.dtype), rows)
     tail = _tail(tails)
