@@ -128,9 +128,9 @@ def p_value(
       (1e-4 of their size, for 10^5 rows in single precision). Compare arrays, or
       numbers of its type: 0.3 in single precision is above 0.3 as a Python float. A sum
       k may lie above an integer by its rounding, at most 1/4, and is not rounded up for
-      that; sums of flags and integers are exact. NaN among traced losses counts as `bound`, a
-      traced one that is not 0 as an error for "binomial", a traced `alpha` outside [0,
-      bound] as the nearer end.
+      that; sums of flags and integers are exact. NaN among traced losses counts as
+      `bound`, a traced one that is not 0 as an error for "binomial", a traced `alpha`
+      outside [0, bound] as the nearer end.
 
     Raises:
       ValueError: if shapes do not fit, a concrete loss that counts is outside [0,
