@@ -1,8 +1,8 @@
-"""Objects of the user inside of programs: their classes, and errors of tracing.
+"""Objects of the user inside of programs: classes, functions, and errors of tracing.
 
 Two classes under `jax.tree_util.register_dataclass` that have the same fields compare
 equal in jax, whose caches may then run the program of the wrong one: the classes are
-part of the key of every program that is kept.
+part of the key of every program that is kept. So is what functions of the user read.
 """
 
 from __future__ import annotations
@@ -10,17 +10,24 @@ from __future__ import annotations
 import functools
 import inspect
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.tree_util import Partial, default_registry
 
-# What a walk over a tree does at a value: go by, stop, go on, or note its class too.
-_LEAF, _OURS, _CONTAINER, _FOREIGN = range(4)
+from jaxcp._captured import SCALARS, is_library, state_of
+
+# What a walk over a tree does at a value: go by, read what it has captured, stop, go
+# on, or note its class too.
+_LEAF, _READ, _OURS, _CONTAINER, _FOREIGN = range(5)
 _kinds: weakref.WeakKeyDictionary[type, int] = weakref.WeakKeyDictionary()
+_plain: set[type] = {*SCALARS, np.ndarray}  # leaves, which need no look
+_settled: dict[Hashable, Hashable] = {}  # states that tracing left, and those before
+_MANY = 256  # of these
 
 
 class Untraceable(ValueError):
@@ -32,38 +39,93 @@ def jit(
     *,
     static_argnames: str | tuple[str, ...] = (),
 ) -> Callable[..., Any]:
-    """Returns `jax.jit` of a function of the user's objects, told apart by class."""
+    """Returns `jax.jit` of a function of the user's objects.
+
+    Programs are told apart by the classes of these, and by what their functions read.
+    """
     if function is None:
         return functools.partial(jit, static_argnames=static_argnames)
 
     names = (static_argnames,) if isinstance(static_argnames, str) else static_argnames
-    compiled = jax.jit(_with_classes(function), static_argnames=(*names, "_classes"))
+    compiled = jax.jit(_with_key(function), static_argnames=(*names, "_key"))
 
     @functools.wraps(function)
     def call(*args, **kwargs):
-        classes = classes_of(*args, *kwargs.values())
+        state = _state_of_functions(args, kwargs)
+        key = classes_of(*args, *kwargs.values()), _settled.get(state, state)
         with explained(
             "expected functions that jax can trace, of jax.numpy, got one that asks "
             "for values, as numpy, float() and if do; jax.pure_callback calls such a "
             "function, and predictions may come from any model"
         ):
-            return compiled(*args, _classes=classes, **kwargs)
+            return compiled(*args, _key=key, **kwargs)
 
     return call
 
 
-def _with_classes(function):
-    """Returns `function` with one more argument, the classes, which it ignores."""
+def _with_key(function):
+    """Returns `function` with one more argument, what its programs are told apart by.
+
+    A function of the user may change what it reads while it is traced, as one does that
+    counts its calls: the program is then that of the new state too.
+    """
 
     @functools.wraps(function)
-    def program(*args, _classes, **kwargs):
-        return function(*args, **kwargs)
+    def program(*args, _key, **kwargs):
+        result = function(*args, **kwargs)
+        state = _state_of_functions(args, kwargs)
+        if state != _key[1]:
+            _settled[state] = _key[1]
+        while len(_settled) > _MANY:
+            _settled.pop(next(iter(_settled)), None)
+        return result
 
     # Where jax looks for what static names are.
     own = inspect.signature(function)
-    last = inspect.Parameter("_classes", inspect.Parameter.KEYWORD_ONLY)
+    last = inspect.Parameter("_key", inspect.Parameter.KEYWORD_ONLY)
     program.__signature__ = own.replace(parameters=[*own.parameters.values(), last])  # type: ignore[attr-defined]
     return program
+
+
+def _state_of_functions(args, kwargs):
+    """Returns what the functions and classes of the user in arguments read now."""
+    found = functions_in(*args, *(kwargs[name] for name in sorted(kwargs)))
+    return state_of(*found) if found else ()
+
+
+def functions_in(*values: Any) -> list[Any]:
+    """Returns functions, classes of the user and other objects inside of values.
+
+    All that is neither an array, which a program is given, nor compared by value.
+    """
+    found: list[Any] = []
+    _look(values, found)
+    return found
+
+
+def _look(values, found):
+    for value in values:
+        cls = type(value)
+        if cls in _plain:
+            continue
+        kind = _kind(cls)
+        if kind == _READ:
+            found.append(value)
+        elif kind == _OURS:
+            if not is_library(cls.__module__):
+                found.append(cls)
+            _look([getattr(value, name) for name in cls.__dataclass_fields__], found)
+        elif cls is dict:
+            _look(value.values(), found)
+        elif cls in (list, tuple):
+            if not _plain.issuperset(map(type, value)):
+                _look(value, found)
+        elif kind == _FOREIGN:
+            found.append(cls)
+            inside, structure = default_registry.flatten_one_level(value) or ((), None)
+            _look((*inside, structure), found)
+        elif kind == _CONTAINER:  # a function and what is bound to it
+            _look((value.func, value.args, value.keywords), found)
 
 
 @contextmanager
@@ -121,11 +183,22 @@ def _note(found, value):
 def _kind(cls):
     kind = _kinds.get(cls)
     if kind is None:
-        node = issubclass(cls, tuple) or default_registry.is_node(cls)
-        builtin = cls in (tuple, list, dict, Partial)
-        kind = _CONTAINER if builtin else _FOREIGN if node else _LEAF
-        _kinds[cls] = _LEAF if cls is type(None) else kind
+        kind = _kinds[cls] = _kind_of_new(cls)
     return kind
+
+
+def _kind_of_new(cls):
+    if cls in (tuple, list, dict, Partial):
+        return _CONTAINER
+    if cls in _plain:
+        return _LEAF
+    if issubclass(cls, tuple) or default_registry.is_node(cls):
+        return _FOREIGN
+    if issubclass(cls, jax.Array | jax.core.Tracer | np.generic):
+        _plain.add(cls)  # they are few
+        return _LEAF
+    by_value = is_library(cls.__module__) and not hasattr(cls, "__call__")  # noqa: B004
+    return _LEAF if by_value else _READ
 
 
 def _is_of_tracing(error):
