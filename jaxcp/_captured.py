@@ -13,7 +13,7 @@ import hashlib
 import sys
 import types
 import weakref
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from pathlib import Path
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -31,19 +31,37 @@ _ARRAYS = np.ndarray, np.generic
 _UNCHANGING = jax.Array, ModuleType, CodeType
 _LISTS = list, tuple, set, frozenset
 _MISSING = "nothing by this name"
+_MANY = 256  # functions that change what they read, and are remembered
 _Names = dict[str, frozenset[tuple[str, ...]]]
+_settled: dict[Hashable, Hashable] = {}  # states that tracing left, and those before
 
 
-def state_of(*values: Any) -> tuple[Hashable, ...]:
-    """Returns what functions, classes and objects of the user read now, to compare.
+def states_of(functions: Iterable[Any]) -> tuple[Hashable, ...]:
+    """Returns what each function, class or object of the user reads now, to compare.
 
     Numbers, texts, containers and NumPy arrays count by content, at the cost of reading
     them, and so do the attributes of objects; arrays of jax, which never change, and
     what is of a library count by identity.
     """
+    return tuple(_settled.get(s, s) for s in map(_state_of, functions))
+
+
+def settle(functions: Iterable[Any], states: tuple[Hashable, ...]) -> None:
+    """Notes that functions may have changed what they read while they were traced.
+
+    As those do that count their calls: the program is then that of the new state too.
+    """
+    for function, state in zip(functions, states, strict=True):
+        now = _state_of(function)
+        if now != state:
+            _settled[now] = state
+    while len(_settled) > _MANY:
+        _settled.pop(next(iter(_settled)), None)
+
+
+def _state_of(value):
     reader = _Reader()
-    for value in values:
-        reader.read(value)
+    reader.read(value)
     return tuple(reader.found)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 import weakref
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -19,15 +19,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial, default_registry
 
-from jaxcp._captured import SCALARS, is_library, state_of
+from jaxcp._captured import SCALARS, is_library, settle, states_of
 
 # What a walk over a tree does at a value: go by, read what it has captured, stop, go
 # on, or note its class too.
 _LEAF, _READ, _OURS, _CONTAINER, _FOREIGN = range(5)
 _kinds: weakref.WeakKeyDictionary[type, int] = weakref.WeakKeyDictionary()
 _plain: set[type] = {*SCALARS, np.ndarray}  # leaves, which need no look
-_settled: dict[Hashable, Hashable] = {}  # states that tracing left, and those before
-_MANY = 256  # of these
 
 
 class Untraceable(ValueError):
@@ -51,8 +49,8 @@ def jit(
 
     @functools.wraps(function)
     def call(*args, **kwargs):
-        state = _state_of_functions(args, kwargs)
-        key = classes_of(*args, *kwargs.values()), _settled.get(state, state)
+        functions = functions_in(args, kwargs)
+        key = classes_of(*args, *kwargs.values()), states_of(functions)
         with explained(
             "expected functions that jax can trace, of jax.numpy, got one that asks "
             "for values, as numpy, float() and if do; jax.pure_callback calls such a "
@@ -64,20 +62,12 @@ def jit(
 
 
 def _with_key(function):
-    """Returns `function` with one more argument, what its programs are told apart by.
-
-    A function of the user may change what it reads while it is traced, as one does that
-    counts its calls: the program is then that of the new state too.
-    """
+    """Returns `function` with one more argument, by which its programs differ."""
 
     @functools.wraps(function)
     def program(*args, _key, **kwargs):
         result = function(*args, **kwargs)
-        state = _state_of_functions(args, kwargs)
-        if state != _key[1]:
-            _settled[state] = _key[1]
-        while len(_settled) > _MANY:
-            _settled.pop(next(iter(_settled)), None)
+        settle(functions_in(args, kwargs), _key[1])
         return result
 
     # Where jax looks for what static names are.
@@ -87,19 +77,14 @@ def _with_key(function):
     return program
 
 
-def _state_of_functions(args, kwargs):
-    """Returns what the functions and classes of the user in arguments read now."""
-    found = functions_in(*args, *(kwargs[name] for name in sorted(kwargs)))
-    return state_of(*found) if found else ()
-
-
-def functions_in(*values: Any) -> list[Any]:
-    """Returns functions, classes of the user and other objects inside of values.
+def functions_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """Returns functions, classes of the user and other objects inside of arguments.
 
     All that is neither an array, which a program is given, nor compared by value.
     """
     found: list[Any] = []
-    _look(values, found)
+    _look(args, found)
+    _look([kwargs[name] for name in sorted(kwargs)], found)
     return found
 
 
@@ -121,9 +106,9 @@ def _look(values, found):
             if not _plain.issuperset(map(type, value)):
                 _look(value, found)
         elif kind == _FOREIGN:
-            found.append(cls)
             inside, structure = default_registry.flatten_one_level(value) or ((), None)
-            _look((*inside, structure), found)
+            found += cls, structure
+            _look(inside, found)
         elif kind == _CONTAINER:  # a function and what is bound to it
             _look((value.func, value.args, value.keywords), found)
 

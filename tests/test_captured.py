@@ -29,7 +29,7 @@ from jaxcp import (
     sets,
     training,
 )
-from jaxcp._captured import state_of
+from jaxcp._captured import states_of
 
 KEY, ZEROS, Y = jax.random.key(0), jnp.zeros(9), jnp.arange(1.0, 10.0)
 X = Y[:, None]
@@ -372,10 +372,10 @@ def test_cycles_end_and_states_are_compared_by_content():
     ring = []
     ring.append(ring)
     function = lambda: (ring, factor)  # noqa: E731
-    assert state_of(function) == state_of(function)
-    assert state_of([1, [2]], [3]) != state_of([1, [2], 3])
-    assert state_of(1) != state_of(1.0) != state_of(True)
-    assert state_of(float("nan")) == state_of(float("nan"))
+    assert states_of([function]) == states_of([function])
+    assert states_of([[1, [2]]]) != states_of([[1, 2]])
+    assert len({states_of([v]) for v in (1, 1.0, True, 0.0, -0.0)}) == 5
+    assert states_of([float("nan")]) == states_of([float("nan")])
 
 
 class Data:

@@ -147,6 +147,7 @@ def test_import_is_light():
 
 
 ORDER = [
+    {"_captured"},
     {"_tracing", "_files", "_progress", "typing"},
     {"_padding"},
     {"_pytree", "_arrays", "_counting"},

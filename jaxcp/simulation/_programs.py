@@ -16,7 +16,7 @@ from jax import Array, lax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jaxcp._captured import state_of
+from jaxcp._captured import settle, states_of
 from jaxcp.typing import PyTree
 
 # Memory, and replicates, of one batch on one device: a cache of a core, or a GPU full.
@@ -97,7 +97,7 @@ def layout(
     An automatic batch starts large, and shrinks if the compiler says that it would not
     fit the memory meant for it.
     """
-    state = state_of(trial), digest
+    state = states_of([trial]), digest
     most = _WIDEST.get(jax.default_backend(), _WIDEST_ELSEWHERE)
     width = int(max(min(batch_size or most, num_trials), 1))
     if batch_size is None:
@@ -166,7 +166,10 @@ def _compiled(trial, state, impl, width, mesh):
         key = jax.random.wrap_key_data(key_data, impl=impl) if typed else key_data
         indices = first + jnp.arange(width, dtype=jnp.uint32)
         one = trial()  # it lives: a batch that holds it is being traced
-        return jax.vmap(lambda i: checked(one(jax.random.fold_in(key, i))))(indices)
+        each = lambda i: checked(one(jax.random.fold_in(key, i)))  # noqa: E731
+        results = jax.vmap(each)(indices)
+        settle([one], state[0])
+        return results
 
     return jax.jit(partial(_on_devices, replicates, width, mesh))
 
