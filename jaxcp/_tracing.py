@@ -25,6 +25,7 @@ from jaxcp._captured import SCALARS, is_library, settle, states_of
 # on, or note its class too.
 _LEAF, _READ, _OURS, _CONTAINER, _FOREIGN = range(5)
 _kinds: weakref.WeakKeyDictionary[type, int] = weakref.WeakKeyDictionary()
+_fields: weakref.WeakKeyDictionary[type, tuple[str, ...]] = weakref.WeakKeyDictionary()
 _plain: set[type] = {*SCALARS, np.ndarray}  # leaves, which need no look
 
 
@@ -99,7 +100,7 @@ def _look(values, found):
         elif kind == _OURS:
             if not is_library(cls.__module__):
                 found.append(cls)
-            _look([getattr(value, name) for name in cls.__dataclass_fields__], found)
+            _look([getattr(value, name) for name in _fields[cls]], found)
         elif cls is dict:
             _look(value.values(), found)
         elif cls in (list, tuple):
@@ -148,9 +149,10 @@ def classes_of(*values: Any) -> tuple[type, ...]:
     return tuple(found)
 
 
-def declare_ours(cls: type) -> None:
-    """Declares that the structure of `cls` holds the classes inside of it."""
+def declare_ours(cls: type, fields: tuple[str, ...]) -> None:
+    """Declares that the structure of `cls` holds the classes inside of its fields."""
     _kinds[cls] = _OURS
+    _fields[cls] = fields
 
 
 def is_ours(cls: type) -> bool:
