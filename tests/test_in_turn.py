@@ -13,7 +13,7 @@ import pytest
 
 import jaxcp
 from helpers import CASES, components, scores_of
-from jaxcp import learners, online, outliers, pvalues, risk, scores
+from jaxcp import learners, online, outliers, pvalues, resampling, risk, scores
 
 N, NUM_SETS = 9, 200
 KEY = jax.random.key(0)
@@ -161,6 +161,12 @@ def selected(old, new):
 
 # What is lost in a turn, in [0, 1].
 EXACT = {  # in rows without ties just alpha in the mean
+    "Calibration.quantile": of_scores(
+        lambda s, new: abs(new) > jaxcp.calibrate(ABSOLUTE, 0 * s, s).quantile(ALPHA)
+    ),
+    "conformal_rank": of_scores(
+        lambda s, new: (jnp.sum(s < new) >= jaxcp.conformal_rank(N, ALPHA))[None]
+    ),
     "conformal_quantile": of_scores(
         lambda s, new: new > jaxcp.conformal_quantile(s, ALPHA)
     ),
@@ -227,10 +233,15 @@ def test_predictive_distributions_are_uniform():
     assert np.all(places == np.arange(N + 1))
 
 
+def one_by_one(*args):
+    return jaxcp.cross_conformal(*args, resampling.leave_one_out(N))
+
+
+@pytest.mark.parametrize("method", [jaxcp.jackknife_plus, one_by_one])
 @pytest.mark.parametrize("learner", [RIDGE, NEIGHBORS])
-def test_jackknife_plus_misses_at_most_twice_alpha(learner):
+def test_jackknife_plus_misses_at_most_twice_alpha(method, learner):
     def turn(old, new):
-        return misses(jaxcp.jackknife_plus(KEY, learner, ABSOLUTE, *old), new)
+        return misses(method(KEY, learner, ABSOLUTE, *old), new)
 
     for ties in (False, True):
         missed = np.asarray(in_turn(turn, data(ties))).sum(axis=1)

@@ -56,9 +56,9 @@ class Levels:
             weights, whose coverage has no such law, or the mask is traced.
 
         Guarantee:
-          Exact for exchangeable examples whose scores do not tie, with studentized
-          residuals, labels, or unions. Where an interval stands for a set with holes
-          (ordinary and deleted residuals), and where scores tie: at least this.
+          Exact for exchangeable examples whose scores do not tie. At least this where
+          they do, and where an interval stands for a set with holes (ordinary and
+          deleted residuals).
 
         Example:
           >>> from jaxcp import full_conformal, learners, scores
