@@ -84,7 +84,8 @@ def full_conformal(
 
     Guarantee:
       At least 1 - alpha; exactly k / (n + 1), k = n + 1 - floor(alpha (n + 1)), where
-      scores do not tie and no interval stands for a set with holes.
+      scores do not tie and no interval stands for a set with holes. Repeated rows tie,
+      but in the closed form rounding breaks their ties, to either side.
 
     Assumption:
       The rows and test examples are exchangeable, and the learner treats rows alike.
