@@ -43,8 +43,7 @@ def leave_one_out(n: int) -> Array:
 def k_fold(key: Array, n: int, num_folds: int) -> Array:
     """Returns the weights of K fits, each without one fold of a random partition.
 
-    Fold sizes differ by at most one, and what is proved of CV+ is for folds of one
-    size; K = n is leave-one-out in random order.
+    Fold sizes differ by at most one; K = n is leave-one-out in random order.
 
     Args:
       key: Random key, from `jax.random.key`.

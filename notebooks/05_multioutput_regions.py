@@ -187,8 +187,7 @@ print(f"noise               {1000 * floor:.1f}")
 # %% [markdown]
 # The second column is the *conditional coverage error*: the mean squared distance of
 # the coverage from 1 - alpha in cells of similar inputs. Sets that cover with
-# probability 1 - alpha at every input have the error of the last line, which is noise
-# of the test rows. The calibration rows add alpha (1 - alpha) / (n + 2): 0.04 here.
+# probability 1 - alpha at every input have the error of the last line, which is noise.
 # DR-CP and PCP are far above it. They cover too little at some inputs and too much at
 # others. The other four adapt to the input. The box does, too, since its sides are
 # quantiles at the input.

@@ -56,9 +56,7 @@ class Levels:
             weights, whose coverage has no such law, or the mask is traced.
 
         Guarantee:
-          Exact for exchangeable examples whose scores do not tie. At least this where
-          they do, and where an interval stands for a set with holes (ordinary and
-          deleted residuals).
+          Exact for exchangeable examples whose scores do not tie; else at least this.
 
         Example:
           >>> from jaxcp import full_conformal, learners, scores
