@@ -115,6 +115,8 @@ for name in rules:
 
 # %% [markdown]
 # Storey's rule estimates the share of normal cases, and so comes closer to the level.
+# Its proof is for independent p-values. With those of a small calibration set the share
+# of false reports may exceed the level.
 #
 # ## One calibration set
 #

@@ -45,7 +45,8 @@ class Custom:
         several pieces.
 
     Guarantee:
-      1 - alpha at a threshold from `calibrate`, whatever the function.
+      At least 1 - alpha at a threshold from `calibrate`, whatever the function, if the
+      inverse holds all y that score at most q.
 
     Assumption:
       Exchangeable examples; the model and the function were chosen on other data.

@@ -20,7 +20,7 @@ class Labelwise:
     `scores.inputs`. The sets are {y : labels(pred)[y] <= q}.
 
     Guarantee:
-      1 - alpha at a threshold from `calibrate`, whatever the labels score.
+      At least 1 - alpha at a threshold from `calibrate`, whatever the labels score.
 
     Assumption:
       Exchangeable examples, and a model fitted on other data.
@@ -63,7 +63,7 @@ class LAC(Labelwise):
     `pred` is p, shape (k,).
 
     Guarantee:
-      1 - alpha at a threshold from `calibrate`.
+      At least 1 - alpha at a threshold from `calibrate`.
 
     Assumption:
       Exchangeable examples, and a model fitted on other data. The smallest sets need
@@ -100,7 +100,7 @@ class LogLAC(Labelwise):
     its slope in the logits does not vanish for labels of small probability.
 
     Guarantee:
-      1 - alpha at a threshold from `calibrate`.
+      At least 1 - alpha at a threshold from `calibrate`.
 
     Assumption:
       Exchangeable examples, and a model fitted on other data.
