@@ -119,7 +119,7 @@ def _check_first(score, preds, x, y, mask, given):
     inputs.check(score, preds, y, mask)
     if is_rounded("y", given):
         scores = evaluate(score, preds, y)
-        check_digits_of_targets(score, preds, y, scores, mask)
+        check_digits_of_targets(score, preds, y, scores, mask, (preds, given))
 
 
 @jit

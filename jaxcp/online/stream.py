@@ -173,7 +173,7 @@ def run(
     inputs.check(method.score, preds, y)
     if rounded:
         scores = evaluate(method.score, preds, y)
-        check_digits_of_targets(method.score, preds, y, scores, given=given)
+        check_digits_of_targets(method.score, preds, y, scores, None, given)
     return _run(method, state, preds, y, method.rank(state, alpha))
 
 
