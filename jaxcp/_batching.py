@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from numbers import Real
 
 import jax
 import jax.numpy as jnp
@@ -77,6 +79,19 @@ def _map_blocks(fn, rows, at_most):
     return jax.tree.map(lambda v: v.reshape(-1, *v.shape[2:])[:num_rows], out)
 
 
+def score_of(score: Score, pred: PyTree, y: Array) -> Array:
+    """Returns the score of one example; ValueError unless real, () or (c,)."""
+    found = score(pred, y)
+    if hasattr(found, "dtype") or isinstance(found, Real):
+        found = jnp.asarray(found)
+        if found.ndim < 2 and found.size and not jnp.iscomplexobj(found):
+            return found
+        kind = found.dtype if jnp.iscomplexobj(found) else found.shape
+    else:
+        kind = None if found is None else type(found).__name__
+    raise ValueError(f"expected score(pred, y) of shape () or (c,), got {kind}")
+
+
 def evaluate(score: Score, preds: PyTree, y: Array) -> Array:
     """Returns the score of every row."""
     preds, y = widened((preds, y))
@@ -92,12 +107,12 @@ def _on_one_device(leaf):
 @jit
 def evaluate_at_once(score: Score, preds: PyTree, y: Array) -> Array:
     """Returns the score of every row, without blocks."""
-    return jax.vmap(score)(preds, y)
+    return jax.vmap(partial(score_of, score))(preds, y)
 
 
 @jit
 def _evaluate_in_blocks(score, preds, y):
-    return map_rows(score, preds, y)
+    return map_rows(partial(score_of, score), preds, y)
 
 
 @jit
