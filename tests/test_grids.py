@@ -201,6 +201,7 @@ def test_records_are_those_that_were_written(tmp_path):
         (one.replace('"x": ', '"x": 1'), "it has been changed"),
         (json.dumps(unsealed), "or is of an earlier version"),
         (other, "it is that of another cell"),
+        ("[" * 10**5, "recursion"),
     ]:
         assert text != one
         paths[0].write_text(text)
