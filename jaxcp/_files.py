@@ -64,7 +64,9 @@ def read_npz(file: BinaryIO) -> dict[str, Any]:
         entries = archive.infolist()
         stored = all(entry.compress_type == zipfile.ZIP_STORED for entry in entries)
         if not stored or sum(entry.file_size for entry in entries) > size:
-            raise ValueError("expected entries as they are, got compressed ones")
+            raise ValueError(
+                "expected entries without compression, and no larger than the file"
+            )
         pairs = [_entry(archive, entry.filename) for entry in entries]
     return once(pairs)
 

@@ -707,8 +707,8 @@ def doubled(text):
 
 
 HOSTILE = {
-    "compressed": lambda path: with_entries(path, zipfile.ZIP_DEFLATED),
-    "compressed ones": lambda path: with_entries(path, zipfile.ZIP_BZIP2),
+    "without compression": lambda path: with_entries(path, zipfile.ZIP_DEFLATED),
+    "without compression, and": lambda path: with_entries(path, zipfile.ZIP_BZIP2),
     "is no part": lambda path: with_entries(path, **{"x/scores": b""}),
     "each name once": lambda path: with_entries(path, scores=b""),
     "scores in .* as int32, got float32": lambda path: rewritten(path, retyped),
