@@ -222,7 +222,7 @@ def test_the_one_kernel_does_the_selecting():
 
 
 def test_files_that_tests_leave_are_noticed(tmp_path):
-    """By `conftest`, at the end of a session; nothing is known where there is no git."""
+    """By `conftest` when a session ends; without git nothing is known."""
     (tmp_path / "left.npz").write_text("")
     assert untracked(tmp_path) == set()
     if shutil.which("git"):

@@ -58,7 +58,7 @@ def run_grid(
     cell together. With a number, as many new processes share the cells. Otherwise any
     executor will do. Process pools must start their workers afresh, since a fork of a
     process that runs jax hangs: `ProcessPoolExecutor(mp_context=get_context("spawn"))`.
-    Dask also brings back the cells of a worker that dies:
+    With Dask the cells of a worker that dies run again: use
     `Client(n_workers=4).get_executor()` of `dask.distributed` on this machine, and the
     same with the clusters of dask-jobqueue on SLURM or of dask-kubernetes.
 
