@@ -81,15 +81,23 @@ def _map_blocks(fn, rows, at_most):
 
 def score_of(score: Score, pred: PyTree, y: Array) -> Array:
     """Returns the score of one example; ValueError unless real, () or (c,)."""
-    found = score(pred, y)
+    return _checked(score(pred, y), "score(pred, y) of shape () or (c,)", (0, 1))
+
+
+def labels_of(score: LabelScore, pred: PyTree) -> Array:
+    """Returns the scores of all labels of one example; ValueError unless (k,)."""
+    return _checked(score.labels(pred), "labels(pred) of shape (k,)", (1,))
+
+
+def _checked(found, expected, ndims):
+    kind = None if found is None else type(found).__name__
     if hasattr(found, "dtype") or isinstance(found, Real):
-        found = jnp.asarray(found)
-        if found.ndim < 2 and found.size and not jnp.iscomplexobj(found):
+        found = found if isinstance(found, Array) else jnp.asarray(found)
+        is_complex = jnp.iscomplexobj(found)
+        if found.ndim in ndims and found.size and not is_complex:
             return found
-        kind = found.dtype if jnp.iscomplexobj(found) else found.shape
-    else:
-        kind = None if found is None else type(found).__name__
-    raise ValueError(f"expected score(pred, y) of shape () or (c,), got {kind}")
+        kind = found.dtype if is_complex else found.shape
+    raise ValueError(f"expected {expected}, got {kind}")
 
 
 def evaluate(score: Score, preds: PyTree, y: Array) -> Array:
@@ -118,7 +126,7 @@ def _evaluate_in_blocks(score, preds, y):
 @jit
 def label_scores(score: LabelScore, preds: PyTree) -> Array:
     """Returns the scores of all labels in every row, shape (n, k)."""
-    return jax.vmap(score.labels)(preds)
+    return jax.vmap(partial(labels_of, score))(preds)
 
 
 @jit

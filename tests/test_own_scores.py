@@ -8,7 +8,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import jaxcp
-from jaxcp import learners, metrics, online, scores, sets, training
+from jaxcp import learners, metrics, online, risk, scores, sets, training
 
 # Scores
 
@@ -218,4 +218,38 @@ def test_what_is_no_score_is_refused_wherever_it_is_evaluated(found, kind):
     expected = rf"expected score\(pred, y\) of shape \(\) or \(c,\), got {found}"
     for door in doors(kind(NO_SCORES[found])):
         with pytest.raises(ValueError, match=expected):
+            door()
+
+
+NO_LABELS = {
+    "None": lambda p: None,
+    "str": lambda p: "far",
+    "list": lambda p: [1.0, 2.0, 3.0],
+    "complex64": lambda p: 1j * p,
+    r"\(\)": jnp.sum,
+    r"\(6, 6\)": lambda p: jnp.outer(p, p),
+}
+
+
+@jaxcp.pytree
+class Labels(scores.Labelwise):
+    evaluate: object = jaxcp.static()
+    takes = scores.inputs.probabilities()
+
+    def labels(self, pred):
+        return self.evaluate(pred)
+
+
+@pytest.mark.parametrize("found", NO_LABELS)
+def test_what_are_no_scores_of_labels_is_refused(found):
+    ((p, _), y), score = OLD, Labels(NO_LABELS[found])
+    for door in [
+        lambda: jaxcp.calibrate(score, p, y),
+        lambda: jaxcp.calibrate(score, p, y, classes=range(K)),
+        lambda: jaxcp.Calibration(score, jnp.asarray(p[:, 0]))(p, 0.1),
+        lambda: jaxcp.Calibration(score, jnp.asarray(p[:, 0])).p_values(p, y),
+        lambda: risk.calibrate_risk(risk.miscoverage, score, p, y),
+        lambda: scores.check(score, p, y),
+    ]:
+        with pytest.raises(ValueError, match=rf"labels\(pred\) of .*, got {found}"):
             door()
