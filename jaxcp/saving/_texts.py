@@ -14,6 +14,15 @@ from jaxcp._files import fraction
 
 _PLAIN = type(None), bool, int, str
 _DTYPE = re.compile(r"[<>=|]?\w+(\[\w+\])?", re.ASCII)  # without fields
+
+
+def as_dtype(text: str) -> np.dtype:
+    """Returns a type without fields by its name, which is not run."""
+    if not _DTYPE.fullmatch(text):
+        raise ValueError(f"expected a type by its name, got {text!r:.40}")
+    return np.dtype(text)
+
+
 # What JSON has no word for: its name in files, to text and back.
 _TEXTS: dict[type, tuple[str, Any, Any]] = {
     float: ("float", repr, float),  # those that are not finite
@@ -23,7 +32,7 @@ _TEXTS: dict[type, tuple[str, Any, Any]] = {
     date: ("date", date.isoformat, date.fromisoformat),
     datetime: ("datetime", datetime.isoformat, datetime.fromisoformat),
     time: ("time", time.isoformat, time.fromisoformat),
-    np.dtype: ("dtype", str, lambda text: as_dtype(text)),
+    np.dtype: ("dtype", str, as_dtype),
 }
 _READERS = {name: read for name, _, read in _TEXTS.values()}
 
@@ -55,13 +64,6 @@ def from_text(node: dict[str, str]) -> Any:
         return _READERS[kind](text)
     except (ValueError, TypeError) as error:
         raise ValueError(f"expected a {kind} as text, got {text!r:.40}") from error
-
-
-def as_dtype(text: str) -> np.dtype:
-    """Returns a type without fields by its name, which is not run."""
-    if not _DTYPE.fullmatch(text):
-        raise ValueError(f"expected a type by its name, got {text!r:.40}")
-    return np.dtype(text)
 
 
 def is_text(name: str) -> bool:

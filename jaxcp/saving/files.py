@@ -104,8 +104,8 @@ def load(
       OSError: if there is no such file.
 
     Cost:
-      One read of the file, and one copy of its arrays to the default device: memory of
-      the size of the file, whatever is in it.
+      One read of the file, whose entries are not compressed, and one copy of its arrays
+      to the default device.
 
     See also:
       save
