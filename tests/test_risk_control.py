@@ -356,7 +356,10 @@ BAD = {
         dict(loss=lambda s, y: y),
         r"loss\(set, y\) of shape \(\), got \(3,\)",
     ),
-    "no function": (dict(loss=3.0), "expected loss as a function"),
+    "no function": (
+        dict(loss="fnr"),
+        "loss, such as risk.false_negative_rate, as a function, got 'fnr'",
+    ),
     "no loss": (dict(loss=()), "expected a loss"),
     "of numpy": (dict(loss=lambda s, y: float(np.asarray(y).sum())), "jax can trace"),
     "bound 0": (dict(bound=0), "finite bound > 0, got 0"),

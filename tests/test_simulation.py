@@ -320,9 +320,10 @@ def test_folders_that_cannot_be_checkpoints(key, tmp_path):
     with pytest.raises(ValueError, match=r"chunks of a simulation only, got .*notes"):
         jaxcp.simulate(trial, key, 6, checkpoint=path)
     (path / "notes.npz").unlink()
-    (path / "simulation.json").write_text('{"key"')
-    with pytest.raises(ValueError, match=r"settings of a simulation in .*\.json"):
-        jaxcp.simulate(trial, key, 6, checkpoint=path)
+    for damaged in ('{"key"', "[" * 10**5):
+        (path / "simulation.json").write_text(damaged)
+        with pytest.raises(ValueError, match=r"settings of a simulation in .*\.json"):
+            jaxcp.simulate(trial, key, 6, checkpoint=path)
 
 
 def test_a_full_disk_keeps_earlier_chunks(key, tmp_path):
@@ -413,9 +414,11 @@ def test_chunks_are_those_that_were_written(key, tmp_path):
     changed, unsealed = tmp_path / "changed.npz", tmp_path / "unsealed.npz"
     np.savez(changed, **arrays | {"0.values": arrays["0.values"] + 1})
     np.savez(unsealed, **{"0.values": arrays["0.values"]})
+    np.savez_compressed(small := tmp_path / "small.npz", **arrays)
     for source, message in [
         (changed, "it has been changed.*"),
         (unsealed, "or is of an earlier version"),
+        (small, "entries without compression, and no.*"),
         (next(other.glob("*.npz")), "it is of another simulation"),
         (second, r"it is of replicates 2 to 3"),
     ]:
