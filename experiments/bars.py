@@ -138,6 +138,11 @@ BARS = {
     "row_counts": [
         (name, "after the first s", "<= 1.5") for name in ("Absolute", "LAC", "APS")
     ],
+    "function_cost": [
+        ("of the library", "look us", "<= 10"),
+        ("function of numbers", "look us", "<= 20"),
+        ("own class", "look us", "<= 20"),
+    ],
     "enbpi_solar": [
         line
         for hours, coverage, width, split_coverage, split_width in (

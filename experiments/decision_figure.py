@@ -29,6 +29,7 @@ QUESTIONS = (
             ("a number: mean and scale", "Normalized()"),
             ("a number: two quantiles", "CQR()"),
             ("a label", "LAC(), APS()"),
+            ("several labels, or pixels", "MultiLabel()"),
             ("several numbers", "PCP(), CDF(PCP())"),
             ("a box of an object", "BoxOffset()"),
             ("none: is the row strange?", "outlier_p_values"),
@@ -50,9 +51,9 @@ QUESTIONS = (
         "#009E73",
         (
             ("yes", "nothing more"),
-            ("other groups' shares", "calibrate_groups"),
-            ("other inputs", "weights="),
-            ("a stream that changes", "online.run"),
+            ("no: other shares of groups", "calibrate_groups"),
+            ("no: other inputs", "weights="),
+            ("no: a stream that changes", "online.run"),
         ),
     ),
     (
@@ -62,7 +63,8 @@ QUESTIONS = (
             ("on average over rows", "any of these"),
             ("in each group or class", "calibrate_groups"),
             ("evenly, given x", "CQR(), CDF(...)"),
-            ("for this calibration set", "certificate"),
+            ("for this calibration set", "delta=0.05"),
+            ("for the mean of a loss", "calibrate_risk"),
         ),
     ),
     (

@@ -35,6 +35,7 @@ TIMED = [
     "first_calls",
     "readme_start",
     "row_counts",
+    "function_cost",
 ]
 MEASURED = [
     "showcase",

@@ -22,7 +22,7 @@ _CURES_OF_TEXT = {
     f"or Estimator(model, predict=..., classes=...), and {_CODING}",
     "preds": "scores of labels take model.predict_proba(x), not predict(x)",
 }
-_SHARE = 0.01  # of an error: how far rounding may move it
+SHARE = 0.01  # of an error: how far rounding may move it
 
 
 def as_arrays(**named: PyTree) -> Any:
@@ -67,14 +67,17 @@ def some_rows(n: int) -> slice:
     return slice(None, None, max(n // _MANY, 1))
 
 
-def check_digits(name: str, step: ArrayLike, error: ArrayLike) -> None:
+def check_digits(
+    name: str, step: ArrayLike, error: ArrayLike, which: ArrayLike = True
+) -> None:
     """Raises ValueError if numbers have no digits for errors of this size.
 
     `step` is how much the last digit of a number changes its error. The medians of both
-    are compared for each component.
+    are compared for each component, of those rows of it that `which` names.
     """
+    step, error = (np.where(which, v, np.nan) for v in (step, error))
     step, error = _median_sizes(step, 0.0), _median_sizes(error, np.inf)
-    lost = step > _SHARE * error
+    lost = step > SHARE * error
     if lost.any():
         step, error = step[lost][0], error[lost][0]
         raise ValueError(
@@ -83,6 +86,21 @@ def check_digits(name: str, step: ArrayLike, error: ArrayLike) -> None:
             "offset, switch double precision on (JAX_ENABLE_X64=1), or accept the "
             "rounding by y.astype('float32')"
         )
+
+
+def one_of_each(values: np.ndarray, close: np.ndarray | float = 0.0) -> np.ndarray:
+    """Returns flags of one row for each value of a column; `close` ones are one."""
+    order = np.argsort(values, axis=0)
+    values, close = (
+        np.take_along_axis(np.broadcast_to(v, order.shape), order, axis=0)
+        for v in (values, close)
+    )
+    differ = np.ones(order.shape, bool)
+    with np.errstate(invalid="ignore"):
+        differ[1:] = ~(np.diff(values, axis=0) <= close[1:])
+    found = np.empty_like(differ)
+    np.put_along_axis(found, order, differ, axis=0)
+    return found
 
 
 def narrowed(x: np.ndarray) -> np.ndarray:

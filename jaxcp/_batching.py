@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from numbers import Real
 
 import jax
 import jax.numpy as jnp
@@ -77,6 +79,27 @@ def _map_blocks(fn, rows, at_most):
     return jax.tree.map(lambda v: v.reshape(-1, *v.shape[2:])[:num_rows], out)
 
 
+def score_of(score: Score, pred: PyTree, y: Array) -> Array:
+    """Returns the score of one example; ValueError unless real, () or (c,)."""
+    return _checked(score(pred, y), "score(pred, y) of shape () or (c,)", (0, 1))
+
+
+def labels_of(score: LabelScore, pred: PyTree) -> Array:
+    """Returns the scores of all labels of one example; ValueError unless (k,)."""
+    return _checked(score.labels(pred), "labels(pred) of shape (k,)", (1,))
+
+
+def _checked(found, expected, ndims):
+    kind = None if found is None else type(found).__name__
+    if hasattr(found, "dtype") or isinstance(found, Real):
+        found = found if isinstance(found, Array) else jnp.asarray(found)
+        is_complex = jnp.iscomplexobj(found)
+        if found.ndim in ndims and found.size and not is_complex:
+            return found
+        kind = found.dtype if is_complex else found.shape
+    raise ValueError(f"expected {expected}, got {kind}")
+
+
 def evaluate(score: Score, preds: PyTree, y: Array) -> Array:
     """Returns the score of every row."""
     preds, y = widened((preds, y))
@@ -92,18 +115,18 @@ def _on_one_device(leaf):
 @jit
 def evaluate_at_once(score: Score, preds: PyTree, y: Array) -> Array:
     """Returns the score of every row, without blocks."""
-    return jax.vmap(score)(preds, y)
+    return jax.vmap(partial(score_of, score))(preds, y)
 
 
 @jit
 def _evaluate_in_blocks(score, preds, y):
-    return map_rows(score, preds, y)
+    return map_rows(partial(score_of, score), preds, y)
 
 
 @jit
 def label_scores(score: LabelScore, preds: PyTree) -> Array:
     """Returns the scores of all labels in every row, shape (n, k)."""
-    return jax.vmap(score.labels)(preds)
+    return jax.vmap(partial(labels_of, score))(preds)
 
 
 @jit

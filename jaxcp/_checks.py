@@ -227,7 +227,8 @@ def check_vectors(**named: Array | None) -> None:
     """Raises ValueError unless each array given has one axis."""
     for name, value in named.items():
         if value is not None and value.ndim != 1:
-            raise ValueError(f"expected {name} of shape (n,), got {value.shape}")
+            cure = f"; numpy.ravel({name}) is one" * (value.shape[1:] == (1,))
+            raise ValueError(f"expected {name} of shape (n,), got {value.shape}{cure}")
 
 
 def check_shape(name: str, expected: tuple[int, ...], got: tuple[int, ...]) -> None:

@@ -1,17 +1,23 @@
-"""Files that are whole or not there, whenever the process is killed."""
+"""Files that are whole or not there, and hold no more than they show."""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import os
+import re
 import time
 import uuid
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
 from pathlib import Path
+from typing import Any, BinaryIO
 
 import numpy as np
+
+# Sums of 2^32 squares have at most 957 digits, and 647 below: 1e300 and 2^2148.
+_FRACTION = re.compile("-?[0-9]{1,1000}(/[1-9][0-9]{0,999})?")
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -20,7 +26,7 @@ def write_whole(path: Path, content: bytes) -> None:
     Raises:
       OSError: if it cannot be written; what was there before is kept.
     """
-    draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}.draft")
+    draft = path.with_name(f".{uuid.uuid4().hex}.draft")  # of any length of name
     try:
         with draft.open("wb") as file:
             file.write(content)
@@ -47,9 +53,61 @@ def npz(entries: Mapping[str, np.ndarray | bytes]) -> bytes:
     return content.getvalue()
 
 
+def read_npz(file: BinaryIO) -> dict[str, Any]:
+    """Returns the entries of a file of `npz`, of which no other kind is read.
+
+    Raises ValueError for entries that are compressed, or larger than the file: little
+    would grow to fill the memory.
+    """
+    size = file.seek(0, os.SEEK_END)
+    with zipfile.ZipFile(file) as archive:
+        entries = archive.infolist()
+        stored = all(entry.compress_type == zipfile.ZIP_STORED for entry in entries)
+        if not stored or sum(entry.file_size for entry in entries) > size:
+            raise ValueError(
+                "expected entries without compression, and no larger than the file"
+            )
+        pairs = [_entry(archive, entry.filename) for entry in entries]
+    return once(pairs)
+
+
+def _entry(archive, name):
+    with archive.open(name) as entry:
+        if not name.endswith(".npy"):
+            return name, entry.read()
+        value = np.lib.format.read_array(entry, allow_pickle=False)
+    return name.removesuffix(".npy"), value
+
+
+def once(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
+    """Returns pairs as a dict; ValueError for a name that comes twice."""
+    pairs = list(pairs)
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError(f"expected each name once, of {', '.join(map(str, found))}")
+    return found
+
+
+def is_fraction(text: Any) -> bool:
+    """Returns whether a value is the text of a number of one or two integers."""
+    return isinstance(text, str) and _FRACTION.fullmatch(text) is not None
+
+
+def fraction(text: str) -> Fraction:
+    """Returns the number of such a text; of others, 1e9999999 would take minutes."""
+    if not is_fraction(text):
+        raise ValueError(f"expected a fraction of two integers, got {text!r:.40}")
+    return Fraction(*map(int, text.split("/")))
+
+
+def stored_type(dtype: np.dtype) -> np.dtype:
+    """Returns the type that numpy files know; that of bits for bfloat16 etc."""
+    return np.dtype(f"u{dtype.itemsize}") if dtype.kind == "V" else dtype
+
+
 def plain(value: np.ndarray) -> np.ndarray:
-    """Returns an array of a type that numpy files know; bfloat16 etc. as bits."""
-    return value.view(f"u{value.itemsize}") if value.dtype.kind == "V" else value
+    """Returns an array of the type that is stored."""
+    return value.view(stored_type(value.dtype))
 
 
 def typed(value: np.ndarray, dtype: np.dtype) -> np.ndarray:

@@ -27,6 +27,7 @@ def as_groups(
     mask: ArrayLike | None = None,
 ) -> Groups:
     """Returns groups by number, or by name: by their own names if none are given."""
+    check_one_column(groups)
     if num_groups is not None and group_names is None and not _are_text(groups):
         return Groups(groups, num_groups, None)
     if group_names is None:
@@ -42,10 +43,25 @@ def as_groups(
 
 
 def group_codes(
-    names: Iterable[Hashable], groups: Any, mask: ArrayLike | None = None
+    names: Iterable[Hashable],
+    groups: Any,
+    mask: ArrayLike | None = None,
+    cure: str = "",
 ) -> Any:
     """Returns groups by name as 0, ..., g - 1, after checks."""
-    return codes(names, "groups", groups, "the group_names", mask)
+    check_one_column(groups)
+    return codes(names, "groups", groups, "the group_names", mask, cure)
+
+
+def check_one_column(groups: Any) -> None:
+    """Raises ValueError for a frame of several columns."""
+    columns = getattr(groups, "columns", ())
+    if len(columns) > 1:
+        raise ValueError(
+            "expected groups of shape (n,), got a frame of the columns "
+            f"{', '.join(map(str, columns))}; groups.astype(str).agg(' '.join, axis=1) "
+            "joins their names"
+        )
 
 
 def are_integers(groups: Any) -> bool:

@@ -151,11 +151,12 @@ def codes(
     values: Any,
     among: str,
     mask: ArrayLike | None = None,
+    cure: str = "",
 ) -> Any:
     """Returns the place of every value among the names, int; k where it is none.
 
     Raises ValueError for a value on the host that is none of them in a row that `mask`
-    keeps: `among` says what the names are. Else as `places`.
+    keeps: `among` says what the names are, and `cure` what to do. Else as `places`.
     """
     names = as_names("classes", names)
     found = places(names, argument, values)
@@ -168,8 +169,10 @@ def codes(
             where = tuple(int(i) for i in np.argwhere(unknown)[0])
             at = f" at {where if len(where) > 1 else where[0]}" if where else ""
             value = _plain(on_host(argument, values)[where])
-            expected = f"expected {argument} among {among} {_listed(names)}"
-            raise ValueError(f"{expected}, got {value!r}{at}")
+            wanted = f"among {among} {_listed(names)}"
+            if is_missing(value):
+                wanted, cure = "without missing ones", ""
+            raise ValueError(f"expected {argument} {wanted}, got {value!r}{at}{cure}")
     return found
 
 

@@ -114,7 +114,7 @@ def pytree(cls: type[_Class]) -> type[_Class]:
     # With keys, not `register_dataclass`: under that registration two classes with
     # the same fields compare equal, and jit may run the program of the wrong one.
     jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
-    declare_ours(cls)
+    declare_ours(cls, names)
     return cls
 
 

@@ -1,8 +1,8 @@
-"""Objects of the user inside of programs: their classes, and errors of tracing.
+"""Objects of the user inside of programs: classes, functions, and errors of tracing.
 
 Two classes under `jax.tree_util.register_dataclass` that have the same fields compare
 equal in jax, whose caches may then run the program of the wrong one: the classes are
-part of the key of every program that is kept.
+part of the key of every program that is kept. So is what functions of the user read.
 """
 
 from __future__ import annotations
@@ -16,11 +16,17 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.tree_util import Partial, default_registry
 
-# What a walk over a tree does at a value: go by, stop, go on, or note its class too.
-_LEAF, _OURS, _CONTAINER, _FOREIGN = range(4)
+from jaxcp._captured import SCALARS, is_library, settle, states_of
+
+# What a walk over a tree does at a value: go by, read what it has captured, stop, go
+# on, or note its class too.
+_LEAF, _READ, _OURS, _CONTAINER, _FOREIGN = range(5)
 _kinds: weakref.WeakKeyDictionary[type, int] = weakref.WeakKeyDictionary()
+_fields: weakref.WeakKeyDictionary[type, tuple[str, ...]] = weakref.WeakKeyDictionary()
+_plain: set[type] = {*SCALARS, np.ndarray}  # leaves, which need no look
 
 
 class Untraceable(ValueError):
@@ -32,38 +38,80 @@ def jit(
     *,
     static_argnames: str | tuple[str, ...] = (),
 ) -> Callable[..., Any]:
-    """Returns `jax.jit` of a function of the user's objects, told apart by class."""
+    """Returns `jax.jit` of a function of the user's objects.
+
+    Programs are told apart by the classes of these, and by what their functions read.
+    """
     if function is None:
         return functools.partial(jit, static_argnames=static_argnames)
 
     names = (static_argnames,) if isinstance(static_argnames, str) else static_argnames
-    compiled = jax.jit(_with_classes(function), static_argnames=(*names, "_classes"))
+    compiled = jax.jit(_with_key(function), static_argnames=(*names, "_key"))
 
     @functools.wraps(function)
     def call(*args, **kwargs):
-        classes = classes_of(*args, *kwargs.values())
+        functions = functions_in(args, kwargs)
+        key = classes_of(*args, *kwargs.values()), states_of(functions)
         with explained(
             "expected functions that jax can trace, of jax.numpy, got one that asks "
             "for values, as numpy, float() and if do; jax.pure_callback calls such a "
             "function, and predictions may come from any model"
         ):
-            return compiled(*args, _classes=classes, **kwargs)
+            return compiled(*args, _key=key, **kwargs)
 
     return call
 
 
-def _with_classes(function):
-    """Returns `function` with one more argument, the classes, which it ignores."""
+def _with_key(function):
+    """Returns `function` with one more argument, by which its programs differ."""
 
     @functools.wraps(function)
-    def program(*args, _classes, **kwargs):
-        return function(*args, **kwargs)
+    def program(*args, _key, **kwargs):
+        result = function(*args, **kwargs)
+        settle(functions_in(args, kwargs), _key[1])
+        return result
 
     # Where jax looks for what static names are.
     own = inspect.signature(function)
-    last = inspect.Parameter("_classes", inspect.Parameter.KEYWORD_ONLY)
+    last = inspect.Parameter("_key", inspect.Parameter.KEYWORD_ONLY)
     program.__signature__ = own.replace(parameters=[*own.parameters.values(), last])  # type: ignore[attr-defined]
     return program
+
+
+def functions_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """Returns functions, classes of the user and other objects inside of arguments.
+
+    All that is neither an array, which a program is given, nor compared by value.
+    """
+    found: list[Any] = []
+    _look(args, found)
+    _look([kwargs[name] for name in sorted(kwargs)], found)
+    return found
+
+
+def _look(values, found):
+    for value in values:
+        cls = type(value)
+        if cls in _plain:
+            continue
+        kind = _kind(cls)
+        if kind == _READ:
+            found.append(value)
+        elif kind == _OURS:
+            if not is_library(cls.__module__):
+                found.append(cls)
+            _look([getattr(value, name) for name in _fields[cls]], found)
+        elif cls is dict:
+            _look(value.values(), found)
+        elif cls in (list, tuple):
+            if not _plain.issuperset(map(type, value)):
+                _look(value, found)
+        elif kind == _FOREIGN:
+            inside, structure = default_registry.flatten_one_level(value) or ((), None)
+            found += cls, structure
+            _look(inside, found)
+        elif kind == _CONTAINER:  # a function and what is bound to it
+            _look((value.func, value.args, value.keywords), found)
 
 
 @contextmanager
@@ -101,9 +149,10 @@ def classes_of(*values: Any) -> tuple[type, ...]:
     return tuple(found)
 
 
-def declare_ours(cls: type) -> None:
-    """Declares that the structure of `cls` holds the classes inside of it."""
+def declare_ours(cls: type, fields: tuple[str, ...]) -> None:
+    """Declares that the structure of `cls` holds the classes inside of its fields."""
     _kinds[cls] = _OURS
+    _fields[cls] = fields
 
 
 def is_ours(cls: type) -> bool:
@@ -121,11 +170,22 @@ def _note(found, value):
 def _kind(cls):
     kind = _kinds.get(cls)
     if kind is None:
-        node = issubclass(cls, tuple) or default_registry.is_node(cls)
-        builtin = cls in (tuple, list, dict, Partial)
-        kind = _CONTAINER if builtin else _FOREIGN if node else _LEAF
-        _kinds[cls] = _LEAF if cls is type(None) else kind
+        kind = _kinds[cls] = _kind_of_new(cls)
     return kind
+
+
+def _kind_of_new(cls):
+    if cls in (tuple, list, dict, Partial):
+        return _CONTAINER
+    if cls in _plain:
+        return _LEAF
+    if issubclass(cls, tuple) or default_registry.is_node(cls):
+        return _FOREIGN
+    if issubclass(cls, jax.Array | jax.core.Tracer | np.generic):
+        _plain.add(cls)  # they are few
+        return _LEAF
+    by_value = is_library(cls.__module__) and not hasattr(cls, "__call__")  # noqa: B004
+    return _LEAF if by_value else _READ
 
 
 def _is_of_tracing(error):

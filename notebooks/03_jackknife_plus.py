@@ -95,7 +95,7 @@ for name, values in coverage.items():
 # nine in ten. The R_i are errors of fits to 99 rows. But least squares is at its worst
 # with exactly as many rows as features: the one fit to all 100 rows errs far more. The
 # jackknife+ predicts with the same fits that the R_i come from. It covers at least
-# 1 - 2 alpha, whatever the data and the model, and about 1 - alpha for stable models.
+# 1 - 2 alpha, whatever the model, and about 1 - alpha for stable models.
 #
 # On the right is the median of the mean width over replicates, since a few replicates
 # have huge intervals.

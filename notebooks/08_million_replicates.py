@@ -143,8 +143,8 @@ print(f"n = 99, alpha = 0.42: rank {exact}, in floating point {in_floats}")
 # %% [markdown]
 # A test tells them apart. It counts the covered test points over many calibration
 # sets, and compares the count with its exact law. The law allows for test points that
-# share a calibration set. The p-value is small if the coverage is not that of a valid
-# predictor.
+# share a calibration set. The p-value is small if the coverage is not that of the
+# right rank.
 
 # %%
 draws = jax.random.normal(jax.random.key(2), (20_000, NUM_CALIBRATION + NUM_TEST))

@@ -324,11 +324,11 @@ plt.show()
 # %% [markdown]
 # ## The claim
 #
-# The jackknife+ covers at least 1 - 2 alpha for any model, and about 1 - alpha for
-# stable models, which one row changes little. The guarantees of CV+ and of the
-# bootstrap are close to this. (They do not hold where folds are districts, since a
-# district is no random part of the rows. A fit that has not seen a district errs more
-# there, so these intervals are wide and cover more.)
+# The jackknife+ covers at least 1 - 2 alpha for any model that treats rows alike, and
+# about 1 - alpha for stable models, which one row changes little. CV+ promises a little
+# less, and the bootstrap the same for a random number of bags. (None of this holds
+# where folds are districts, since a district is no random part of the rows. A fit that
+# has not seen a district errs more there, so these intervals are wide and cover more.)
 
 # %% tags=["not-compared"]
 for name, rate in coverages.items():

@@ -1,7 +1,7 @@
 # %% [markdown]
-# # Exactly 1 - alpha, from all the rows
+# # At least 1 - alpha, from all the rows
 #
-# Fifty rows, none to spare, and a promise of exactly 1 - alpha: *full conformal
+# Fifty rows, none to spare, and a promise of at least 1 - alpha: *full conformal
 # prediction* keeps it. The jackknife+ promises 1 - 2 alpha. Full conformal prediction
 # fits the model to all rows and to the new point, with each target that the new point
 # might have. For ridge regression, kernels and neighbors this needs no refit at all,
@@ -155,7 +155,7 @@ for title, table in ("coverage", coverage), ("share of infinite", infinite):
 
 # %% [markdown]
 # With 50 features the jackknife covers far too little. The jackknife+ covers, and full
-# conformal prediction covers exactly.
+# conformal prediction covers k / (n + 1).
 #
 # Which residuals? Where a fit nearly goes through its rows, *ordinary* residuals of all
 # rows are tiny, and say nothing: most sets are infinite. Those of the leave-one-out

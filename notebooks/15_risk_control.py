@@ -2,10 +2,10 @@
 # # Control what matters
 #
 # A doctor does not ask for a set that covers in nine images of ten: she asks how much
-# of the tumor is missed. *Risk control* keeps the mean of any loss of a prediction set
-# at alpha at most: the share of labels, or pixels, that are missed, of any model. This
-# page does so on average and with high probability, then for a model that may decline
-# to answer, and last for the rows that somebody selects.
+# of the tumor is missed. *Risk control* keeps the mean of a loss at alpha at most, for
+# any model: the share of labels or pixels that are missed, or another bounded loss that
+# falls as the set grows. This page does so on average and with high probability, then
+# for a model that may decline to answer, and last for the rows that somebody selects.
 
 # %%
 import os

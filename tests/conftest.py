@@ -1,5 +1,6 @@
 import gc
 import os
+import subprocess
 
 import jaxlib
 
@@ -27,6 +28,31 @@ jax.config.update("jax_num_cpu_devices", 4)  # for the tests of meshes
 # told to look for it less often, and never among what was imported.
 gc.set_threshold(50_000, 20, 100)
 _MANY_OBJECTS = 1_000_000  # of a worker with 3 GB of programs
+
+
+def untracked(folder):
+    """Returns the files of a checkout that git does not know; none without git."""
+    command = "git", "-C", folder, "ls-files", "--others", "--exclude-standard"
+    quiet = {"text": True, "stderr": subprocess.DEVNULL}
+    try:
+        return {*subprocess.check_output(command, **quiet).splitlines()}
+    except (OSError, subprocess.CalledProcessError):
+        return set()
+
+
+def pytest_sessionstart(session):
+    """Notes which files are there, once for all workers."""
+    if not hasattr(session.config, "workerinput"):
+        session.config.untracked = untracked(session.config.rootpath)
+
+
+def pytest_sessionfinish(session):
+    """Fails where tests have left files in the checkout."""
+    before = getattr(session.config, "untracked", None)
+    left = set() if before is None else untracked(session.config.rootpath) - before
+    if left:
+        print(f"\nexpected no new files after the tests, got {sorted(left)}")
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -215,6 +215,25 @@ def test_false_discovery_rate_of_fixed_nulls():
     assert abs(np.mean(shares) - level * nulls / m) < 4 * error
 
 
+def test_e_values_of_nominal_rows_sum_to_at_most_m():
+    """And few of the discoveries by them are false."""
+    n, m, nominal, level = 19, 8, 5, 0.4
+
+    def trial(key):
+        rows = jax.random.normal(key, (n + m,))
+        strange = 4 * (jnp.arange(m) >= nominal)
+        e = pvalues.e_values(rows[:n], rows[n:] + strange, level)
+        found = pvalues.e_benjamini_hochberg(e, level)
+        false = jnp.sum(found[:nominal]) / jnp.maximum(jnp.sum(found), 1)
+        return jnp.sum(e[:nominal]), false, found[nominal:].any()
+
+    keys = jax.random.split(jax.random.key(0), 10_000)
+    total, false, some = map(np.asarray, jax.jit(jax.vmap(trial))(keys))
+    assert total.mean() <= m + 4 * total.std() / 100
+    assert false.mean() <= level + 4 * false.std() / 100
+    assert some.mean() > 0.5
+
+
 def test_inverse_p_values_are_no_e_values():
     """Of p-values in the worst dependence (Guo and Rao 2008), all nominal.
 

@@ -1,4 +1,4 @@
-"""The guarantee of every score, over many calibration sets."""
+"""Laws of coverage over many calibration sets; of every score: `test_in_turn`."""
 
 import jax
 import jax.numpy as jnp
@@ -7,14 +7,11 @@ import pytest
 from scipy import stats
 
 import jaxcp
-from helpers import CASES, ONE_OF_EACH, components
+from helpers import CASES
 
 pytestmark = pytest.mark.slow
 
 NUM_TRIALS = 4000
-UNTIED = {"absolute", "normalized", "cqr", "asymmetric-cqr", "gamma", "custom"}
-UNTIED |= {"box-maximum", "mahalanobis", "latent", "cp2pcp", "c-pcp-extended"}
-RANDOM = {"aps-randomized", "c-pcp-ties"}  # randomized scores without atoms
 
 
 def test_split_coverage_follows_its_beta_law(key):
@@ -30,36 +27,6 @@ def test_split_coverage_follows_its_beta_law(key):
         stats.kstest(np.asarray(coverages, float), stats.beta(a, b).cdf).pvalue > 1e-4
     )
     assert_close_to(coverages, a / (a + b))
-
-
-@pytest.mark.parametrize("name", [*ONE_OF_EACH, "aps-randomized"])
-def test_marginal_coverage(name, key):
-    """Within 4 standard errors of k / (n + 1), or above it where scores tie."""
-    case = CASES[name]
-    alpha = 0.1 if components(case) == 1 else 0.3
-    sizes = np.array([9, 20, 100])
-
-    def trial(key):
-        preds, y = jax.vmap(case.draw)(jax.random.split(key, 101))
-        old = jax.tree.map(lambda v: v[:100], (preds, y))
-        new, target = jax.tree.map(lambda v: v[100:], (preds, y))
-
-        def covered(n):  # one program for all sizes: rows are masked
-            cp = jaxcp.calibrate(case.score, *old, mask=jnp.arange(100) < n)
-            return jaxcp.metrics.coverage(cp(new, alpha), target)
-
-        return jax.vmap(covered)(jnp.asarray(sizes))
-
-    num_trials = NUM_TRIALS // (3 if hasattr(case.score, "base") else 1)
-    covered = jaxcp.simulate(trial, key, num_trials, batch_size=num_trials)
-    for n, samples in zip(sizes, np.asarray(covered).T, strict=True):
-        exact = int(jaxcp.conformal_rank(n, alpha)) / (n + 1)
-        if components(case) > 1:  # a union bound: at least the level
-            assert np.mean(samples) > 1 - alpha - 4 * standard_error(samples)
-        elif name in UNTIED | RANDOM:
-            assert_close_to(samples, exact)
-        else:
-            assert np.mean(samples) > exact - 4 * standard_error(samples)
 
 
 def test_class_wise_coverage(key):

@@ -77,32 +77,64 @@ def test_order_statistics_of_integers_do_not_shrink(dtype):
 OFFSETS = [(2.5e6, 0.05), (1e5, 0.01), (1.7e9, 100.0), (3e9, 5.0), (-1e8, 10.0)]
 
 
+class Told:
+    """A model whose prediction is its input."""
+
+    def fit(self, x, y):
+        return self
+
+    def predict(self, x):
+        return x[:, 0]
+
+
 def doors(mu, y):
-    """Every verb that takes targets, for the data of one run."""
-    half = np.full(len(y), np.std(y))
-    groups = np.zeros(len(y), int)
-    yield lambda: jaxcp.calibrate(scores.Absolute(), mu, y)
+    """Verbs of predictions that check the digits of targets."""
+    absolute = scores.Absolute()
+    yield lambda: jaxcp.calibrate(absolute, mu, y)
+    yield lambda: jaxcp.calibrate(absolute, list(mu), list(y))
     yield lambda: jaxcp.calibrate(scores.Signed(), mu, y)
-    yield lambda: jaxcp.calibrate(scores.Normalized(), (mu, 1e-3 * half), y)
-    yield lambda: jaxcp.calibrate(scores.CQR(), (mu - half, mu + half), y)
-    yield lambda: jaxcp.calibrate(scores.Absolute(), list(mu), list(y))
-    yield lambda: jaxcp.split_conformal(lambda _, x: x, None, scores.Absolute(), mu, y)
-    yield lambda: jaxcp.calibrate_groups(scores.Absolute(), mu, y, groups, num_groups=1)
-    normal = scores.Density(lambda pred, y: -0.5 * ((y - pred) / 1.0) ** 2)
-    yield lambda: jaxcp.calibrate(normal, mu, y)
-    learner = jaxcp.learners.Ridge(1.0)
-    x, key = np.linspace(0, 1, len(y))[:, None], jax.random.key(0)
-    yield lambda: jaxcp.cv_plus(key, learner, scores.Absolute(), x, y, num_folds=3)
-    method = jaxcp.online.ACI(scores.Absolute(), 0.1)
+    yield lambda: jaxcp.calibrate(scores.Normalized(), (mu, np.ones(len(y))), y)
+    yield lambda: jaxcp.split_conformal(lambda _, x: x, None, absolute, mu, y)
+    groups = np.zeros(len(y), int)
+    yield lambda: jaxcp.calibrate_groups(absolute, mu, y, groups, num_groups=1)
+    method = jaxcp.online.ACI(absolute, 0.1)
     state = method.init(np.ones(9), 0.1)
     yield lambda: jaxcp.online.run(method, state, mu, y, 0.1)
+
+
+def doors_of_fits(mu, y):
+    """Verbs of several fits, and of learners, that check them."""
+    absolute, key = scores.Absolute(), jax.random.key(0)
+    both, own = np.stack([mu, mu]), np.arange(len(y)) % 2 == np.arange(2)[:, None]
+    yield lambda: jaxcp.cross_calibrate(absolute, both, y, own)
+    x = mu[:, None]
+    for learner in (
+        jaxcp.learners.Estimator(Told()),
+        jaxcp.learners.NearestNeighbors(3),
+    ):
+        fit = key, learner, absolute, x, y
+        yield partial(jaxcp.split_conformal_fit, *fit, share=0.5)
+        yield partial(jaxcp.cv_plus, *fit, num_folds=3)
+    yield partial(jaxcp.full_conformal, *fit)
+
+
+def doors_of_ends(mu, y):
+    """Those whose scores are not 0 where the prediction is right."""
+    half = np.full(len(y), np.std(y))
+    yield lambda: jaxcp.calibrate(scores.CQR(), (mu - half, mu + half), y)
+    normal = scores.Density(lambda pred, y: -0.5 * ((y - pred) / 1.0) ** 2)
+    yield lambda: jaxcp.calibrate(normal, mu, y)
+    learner, x = jaxcp.learners.Ridge(1.0), np.linspace(0, 1, len(y))[:, None]
+    fit = jax.random.key(0), learner, scores.Absolute(), x, y
+    yield partial(jaxcp.cv_plus, *fit, num_folds=3)
 
 
 @pytest.mark.parametrize("offset, noise", OFFSETS)
 def test_targets_that_lose_their_noise_are_refused(offset, noise):
     rng = np.random.default_rng(0)
     y = offset + noise * rng.normal(size=60)
-    for door in doors(np.full(60, offset), y):
+    mu = np.full(60, offset)
+    for door in [*doors(mu, y), *doors_of_fits(mu, y), *doors_of_ends(mu, y)]:
         with pytest.raises(ValueError, match=r"y with digits .*JAX_ENABLE_X64=1"):
             door()
     cp = jaxcp.calibrate(scores.Absolute(), np.zeros(60), y - offset)  # the cure
@@ -153,7 +185,8 @@ def test_metrics_do_not_hide_lost_digits():
 def test_targets_with_digits_enough_pass(offset, noise):
     rng = np.random.default_rng(0)
     y = offset + noise * rng.normal(size=60)
-    for door in doors(np.full(60, offset), y):
+    mu = np.full(60, offset)
+    for door in [*doors(mu, y), *doors_of_fits(mu, y), *doors_of_ends(mu, y)]:
         door()
     whole = rng.integers(-(2**24), 2**24, 60)  # nothing is lost, whatever the error
     for dtype in (np.int64, np.int32, float):
@@ -373,25 +406,29 @@ def test_levels_of_every_float_type(kind):
     assert jaxcp.conformal_rank(9, kind(0.1)) == 9
 
 
-def test_predictions_that_are_exactly_right_are_no_loss_of_digits():
+@pytest.mark.parametrize("seed", range(4))
+def test_predictions_that_are_right_to_the_last_digits_are_no_loss_of_digits(seed):
+    """Of targets most of which are one number: a price, a limit, a rounded value."""
+    rng = np.random.default_rng(seed)
+    value, same = rng.normal() * 10.0 ** rng.integers(-3, 4), rng.random(60) < 0.8
+    off = value * rng.integers(-9, 9, 60) * np.finfo(float).eps
+    spread = value * (2 + rng.normal(size=(2, 60)))
+    mu, y = np.where(same, [value + off, np.full(60, value)], spread)
+    for door in [*doors(mu, y), *doors_of_fits(mu, y)]:
+        door()
+    lost = np.where(same, y, mu * (1 + 1e-9 * rng.normal(size=60)))
+    for y in (lost, mu * (1 + 1e-9)):
+        with pytest.raises(ValueError, match="y with digits"):
+            jaxcp.calibrate(scores.Absolute(), mu, y)
+
+
+def test_exact_predictions_are_no_loss_of_digits():
     y = 0.1 + 7 * np.random.default_rng(0).random(60)
     mostly = np.where(np.arange(60) % 5, y, y + 0.3)
     for preds in (y, mostly):
-        for door in doors_of_predictions(preds, y):
+        for door in doors(preds, y):
             door()
-    with pytest.raises(ValueError, match="y with digits"):
-        jaxcp.calibrate(scores.Absolute(), y, y + 1e-9 * y)
-
-
-def doors_of_predictions(preds, y):
-    method, groups = jaxcp.online.ACI(scores.Absolute(), 0.1), np.zeros(60, int)
-    yield lambda: jaxcp.calibrate(scores.Absolute(), preds, y)
-    yield lambda: jaxcp.calibrate(scores.Signed(), list(preds), list(y))
-    yield lambda: jaxcp.calibrate(scores.Gamma(), preds, y)
-    yield lambda: jaxcp.calibrate_groups(
-        scores.Absolute(), preds, y, groups, num_groups=1
-    )
-    yield lambda: jaxcp.online.run(method, method.init(y, 0.1), preds, y, 0.1)
+        jaxcp.calibrate(scores.Gamma(), preds, y)
 
 
 @pytest.mark.parametrize("others", [1, 2, 5])

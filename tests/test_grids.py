@@ -1,6 +1,7 @@
 import csv
 import json
 import math
+import os
 import re
 import shutil
 import subprocess
@@ -201,6 +202,7 @@ def test_records_are_those_that_were_written(tmp_path):
         (one.replace('"x": ', '"x": 1'), "it has been changed"),
         (json.dumps(unsealed), "or is of an earlier version"),
         (other, "it is that of another cell"),
+        ("[" * 10**5, "recursion"),
     ]:
         assert text != one
         paths[0].write_text(text)
@@ -337,7 +339,17 @@ def test_rows_of_several_revisions_are_told_apart(tmp_path):
     assert all(row["seconds"] == 0.5 for row in rows)
 
 
+def test_a_number_is_one_of_new_processes(tmp_path):
+    """Which know nothing of this one: `dict` returns its settings there."""
+    (record,) = run_grid(dict, [{"x": 3}], tmp_path, 1, revision="a")
+    assert record["status"] == "done" and record["results"] == {"x": 3}
+    assert int(record["host"].rpartition(":")[2]) != os.getpid()
+
+
 def test_errors(tmp_path):
+    for executor in (0, 2.0, "two"):
+        with pytest.raises(ValueError, match="executor as an int >= 1, got"):
+            run_grid(square, [{"x": 1}], tmp_path, executor)
     with pytest.raises(ValueError, match="cells as dicts of settings by name, got 3"):
         run_grid(square, [3], tmp_path)
     with pytest.raises(ValueError, match="what JSON can hold, got function"):

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 import jaxcp
-from jaxcp import metrics, scores
+from jaxcp import metrics, risk, scores
 from jaxcp._names import as_names, codes
 from jaxcp.sets import LabelSet
 from rows import refuses
@@ -25,6 +25,8 @@ def by_name(names, y=Y):
 CP = jaxcp.calibrate(scores.LAC(), P, Y, classes=PETS)
 NUMBERS = jaxcp.calibrate(scores.LAC(), P, Y + 1, classes=(1, 2, 3))
 SETS, SITES = CP(P, 0.2), jaxcp.calibrate_groups(scores.Absolute(), X, X, SITE)
+FRAME = pd.DataFrame({"site": SITE, "year": Y})
+_COLUMNS = "a frame of the columns site, year; .*join, axis=1.* joins their names"
 BIRDLESS = np.asarray(by_name(PETS))
 BIRD = [*by_name(PETS)[:17], "bird", *by_name(PETS)[18:]]
 
@@ -48,10 +50,13 @@ WRONG = {
         ),
         r"among the classes .* got 'elk' at \(1, 0\)",
     ),
-    "a missing label": (pets([None, *BIRD[1:]]), "y among .* got None at 0"),
+    "a missing label": (
+        pets([None, *BIRD[1:]]),
+        "y without missing ones, got None at 0",
+    ),
     "a label that is NaN": (
         lambda: NUMBERS.p_values(P, (Y + 1).astype(float) * np.nan),
-        "y among the classes 1, 2, 3, got nan at 0",
+        "y without missing ones, got nan at 0",
     ),
     "a label that does not hash": (
         pets([{}] * N),
@@ -167,7 +172,8 @@ WRONG = {
     ),
     "a group that is new": (
         lambda: SITES(X[:3], 0.1, groups=["zoo", "moon", "sea"]),
-        "groups among the group_names 'farm', 'sea', 'zoo', got 'moon' at 1",
+        "groups among the group_names 'farm', 'sea', 'zoo', got 'moon' at 1; "
+        r"group_names=\[...\] at calibration can name it",
     ),
     "a group of calibration that has no name": (
         sites(SITE, group_names=["zoo", "sea"]),
@@ -188,6 +194,29 @@ WRONG = {
     "a missing group": (
         sites([*SITE[:-1], None]),
         "groups without missing ones, got None at 59",
+    ),
+    "a missing category": (
+        sites(pd.Series([*SITE[:-1], None], dtype="category")),
+        "groups without missing ones, got nan at 59",
+    ),
+    "groups in a frame": (sites(FRAME), _COLUMNS),
+    "groups of test points in a frame": (
+        lambda: SITES(X, 0.1, groups=FRAME),
+        _COLUMNS,
+    ),
+    "groups of metrics in a frame": (
+        lambda: metrics.group_coverage(SETS, Y, FRAME),
+        _COLUMNS,
+    ),
+    "groups of a risk in a frame": (
+        lambda: risk.calibrate_risk(
+            risk.miscoverage, scores.Absolute(), X, X, groups=FRAME
+        ),
+        _COLUMNS,
+    ),
+    "groups in a column": (
+        sites(Y[:, None], num_groups=3),
+        r"groups of shape \(n,\), got \(60, 1\); numpy.ravel\(groups\) is one",
     ),
     "groups that do not sort": (
         sites(["a", 1.5] * 30),

@@ -1,7 +1,9 @@
 """Wrong calls of online methods."""
 
+import jax
 import jax.numpy as jnp
 
+import jaxcp
 from jaxcp import online, scores
 from rows import ABSOLUTE, RIDGE, X, refuses
 
@@ -14,7 +16,43 @@ def stream(method, past=X, preds=X, y=X, alpha=0.1, **options):
     return run
 
 
+ACI = online.ACI(ABSOLUTE, 0.1)
+DTACI = online.DtACI(ABSOLUTE, jnp.array([0.1, 0.2]))
+WINDOW = online.SlidingWindow(ABSOLUTE)
+_RANK = r"rank as method.rank\(state, alpha\) returns it, got "
+
+
+@jaxcp.pytree
+class NoScore(online.Stream):
+    """A method that forgot its score."""
+
+    def init(self, scores, alpha, *, mask=None):
+        return jnp.max(scores)
+
+    def threshold(self, state, rank):
+        return state
+
+    def learn(self, state, pred, y, rank, q):
+        return state
+
+
 WRONG = {
+    "alpha for a rank": (
+        lambda: ACI.learn(ACI.init(X, 0.1), X[0], X[1], 0.1, X[2]),
+        _RANK + "0.1",
+    ),
+    "alpha for a rank, of a program": (
+        lambda: jax.jit(DTACI.threshold)(DTACI.init(X, 0.1), 0.1),
+        _RANK,
+    ),
+    "alpha for the rank of a window": (
+        lambda: WINDOW.threshold(WINDOW.init(X, 0.1), 0.1),
+        _RANK + "0.1",
+    ),
+    "a method without a score": (
+        stream(NoScore()),
+        "a method with a score, got NoScore without; write score: jaxcp.typing.Score",
+    ),
     "method as a class": (
         lambda: online.run(online.ACI, None, X, X, 0.1),
         "method as a value, got the class",

@@ -1,6 +1,7 @@
 """Wrong calls of the verbs that save and load."""
 
 import dataclasses
+import enum
 import tempfile
 from pathlib import Path
 
@@ -41,8 +42,40 @@ def traced(scores):
     return scores
 
 
+RING: list = []
+RING.append(RING)
+DEEP: list = []
+for _ in range(2000):
+    DEEP = [DEEP]
+Animal = enum.IntEnum("Animal", ["CAT", "DOG"])
+
+
+class Line:
+    def predict(self, x):
+        return 2 * x
+
+
+def predict_of_a_model():
+    jaxcp.save(FOLDER / "a", SPLIT)
+    jaxcp.load(FOLDER / "a", predict=Line().predict)(X, 0.5)
+
+
 test_wrong_calls = refuses(
     {
+        "a folder": (lambda: jaxcp.save(FOLDER, CP), f"got the folder '{FOLDER}'"),
+        "no name": (lambda: jaxcp.save("", CP), "name of a file, got the folder '.'"),
+        "load of a folder": (lambda: jaxcp.load(FOLDER), "a file, got the folder '"),
+        "a ring": (save(RING), "got a list that holds itself, or hundreds of others"),
+        "nested deep": (save(DEEP), "got a list that holds itself, or hundreds of"),
+        "a type of fields": (save(np.dtype("i4, f4")), "a dtype as text, got "),
+        "names of a class": (
+            save({"classes": list(Animal)}),
+            r"got <Animal.CAT: 1> at classes.0; its value, 1, or its name can be saved",
+        ),
+        "a method": (
+            predict_of_a_model,
+            r"predict\(params, x\), got Line.predict, .* lambda _, x: model.predict",
+        ),
         "swapped": (lambda: jaxcp.save(CP, "a"), "path as the name of a file, got Cal"),
         "load of a value": (lambda: jaxcp.load(CP), "path as the name of a file, got"),
         "model": (save(Model()), "got Model; save a fitted model in its own way"),

@@ -54,6 +54,22 @@ WRONG = {
         lambda: LABELS(jnp.ones((2, 3)), 0.1),
         "probabilities that sum to 1 in each row, got 3.0 at 0",
     ),
+    "labels of pixels": (
+        calibrate(LAC(), jnp.full((9, 3, 2, 2), 1 / 3), jnp.zeros((9, 2, 2), int)),
+        r"one column a label, got \(9, 3, 2, 2\); of the pixels of an image take one",
+    ),
+    **{
+        f"no outputs, {type(score).__name__}": (
+            calibrate(score, preds, X2[:, :0]),
+            r"preds of at least one output, got \(9, 0\)",
+        )
+        for score, preds in [
+            (Absolute(), X2[:, :0]),
+            (Distance(), X2[:, :0]),
+            (Rectangle(), (X2[:, :0], X2[:, :0])),
+            (Mahalanobis(), (X2[:, :0], X2[:, :0])),
+        ]
+    },
     "one probability": (
         calibrate(LAC(), X, Y),
         r"preds of shape \(n, k\), one column a label, got \(9,\)",

@@ -315,8 +315,8 @@ def test_a_learner_is_tried_once_for_each_kind_of_data():
 
 def test_what_is_remembered_is_bounded(monkeypatch):
     monkeypatch.setattr(checking, "_REMEMBERED", 2)
-    for _ in range(3):
-        checking.check_once(counting()[0], X, Y, KEY)
+    for learner in [counting()[0] for _ in range(3)]:
+        checking.check_once(learner, X, Y, KEY)
     assert len(checking._PASSED) == 2
 
 

@@ -156,6 +156,8 @@ def test_a_summary_goes_into_pandas():
     assert frame.dtypes.eq(float).all() and frame.loc["two", "coverage"] == 0.75
     labels = metrics.summary(LabelSet(jnp.eye(3, dtype=bool)), jnp.arange(3), 0.1)
     assert pd.Series(labels)["class_coverage"].shape == (3,)
+    rows = pd.Series(labels).explode().astype(float).round(3)
+    assert list(rows["class_coverage"]) == [1, 1, 1]
     assert pd.DataFrame([labels, labels])["full_rate"].dtype == float
 
 

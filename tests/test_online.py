@@ -139,6 +139,23 @@ def test_nexcp_against_the_loop():
     assert_allclose(online.nexcp_weights(50, 0.97), weights, rtol=1e-5)
 
 
+def test_nexcp_covers_exchangeable_rows():
+    """Whose weighted distance from exchangeability is 0."""
+    n, decay, alpha = 30, 0.9, 0.2
+
+    def trial(key):
+        s = jax.random.uniform(key, (n + 1,))
+        method = online.NexCP(ABSOLUTE, decay)
+        own = method.predict(method.init(s[:n], alpha), 0.0, alpha)
+        weights = online.nexcp_weights(n, decay)
+        cp = jaxcp.calibrate(ABSOLUTE, jnp.zeros(n), s[:n], weights=weights)
+        return own.contains(s[n]), cp(jnp.zeros(1), alpha).contains(s[n:])[0]
+
+    covered = jax.jit(jax.vmap(trial))(jax.random.split(jax.random.key(0), 10_000))
+    for found in covered:
+        assert found.mean() > 1 - alpha - 4 * (alpha * (1 - alpha) / 10_000) ** 0.5
+
+
 def test_aci_against_the_loop():
     _, sets = online.run(METHODS["aci"], start("aci"), PREDS, Y, 0.1)
     memory, alpha = list(np.asarray(PAST)), 0.1

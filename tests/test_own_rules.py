@@ -124,6 +124,21 @@ def test_a_rule_says_what_it_lacks():
 
     with pytest.raises(TypeError, match="threshold"):
         Empty(scores.Absolute())
+
+    @jaxcp.pytree
+    class NoScore(jaxcp.Rule):
+        """A rule without a score."""
+
+        def threshold(self, rank):
+            return rank
+
+    for call in [
+        lambda: NoScore()(jnp.zeros(2), 0.1),
+        lambda: NoScore().p_values(jnp.zeros(2), jnp.zeros(2)),
+        lambda: NoScore().quantile(0.1),
+    ]:
+        with pytest.raises(ValueError, match="a rule with a score, got NoScore"):
+            call()
     with pytest.raises(ValueError, match="u=None for MeanOfTwo, got uniforms"):
         MeanOfTwo(first, second).p_values(jnp.zeros(2), jnp.ones(2), u=jnp.zeros(2))
 

@@ -8,7 +8,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import jaxcp
-from jaxcp import learners, metrics, scores, training
+from jaxcp import learners, metrics, online, risk, scores, sets, training
 
 # Scores
 
@@ -168,3 +168,88 @@ def test_a_score_of_labels_is_checked_by_what_it_takes():
         jaxcp.calibrate(SCORE, *OLD)(
             (p[:, :5] / p[:, :5].sum(1, keepdims=True), u), 0.1
         )
+
+
+# What is no score, and what the message says of it
+NO_SCORES = {
+    "None": lambda pred, y: None,  # a return that was forgotten
+    "str": lambda pred, y: "far",
+    "list": lambda pred, y: [pred - y, y - pred],
+    "tuple": lambda pred, y: (pred - y,),
+    "complex64": lambda pred, y: 1j * (pred - y),
+    r"\(2, 2\)": lambda pred, y: jnp.full((2, 2), pred - y),
+    r"\(0,\)": lambda pred, y: jnp.zeros(0),
+}
+
+
+@jaxcp.pytree
+class Plain:
+    evaluate: object = jaxcp.static()
+
+    def __call__(self, pred, y):
+        return self.evaluate(pred, y)
+
+    def invert(self, pred, q):
+        return sets.Interval(pred - q, pred + q)
+
+
+def doors(score):
+    """Every verb that evaluates a score of the user."""
+    key, x, preds, y = jax.random.key(0), np.ones((9, 1)), np.zeros(9), np.arange(9.0)
+    ridge, method = learners.Ridge(1.0), online.ACI(score, 0.1)
+    yield lambda: jaxcp.calibrate(score, preds, y)
+    yield lambda: jax.jit(lambda v: jaxcp.calibrate(score, v, y).scores)(preds)
+    yield lambda: jaxcp.calibrate_groups(score, preds, y, y == 0)
+    yield lambda: jaxcp.Calibration(score, jnp.asarray(y)).p_values(preds, y)
+    yield lambda: scores.check(score, preds, y)
+    yield lambda: jaxcp.cv_plus(key, ridge, score, x, y, num_folds=3)
+    yield lambda: online.run(method, method.init(y, 0.1), preds, y, 0.1)
+    if isinstance(score, Plain):  # of a level set there are no intervals
+        yield lambda: jaxcp.discretized_conformal(key, ridge, score, x, y, y)
+    else:
+        yield lambda: score.invert(preds[0], 1.0).contains(1.0)
+        around = scores.Custom(score.evaluate, start=lambda pred: pred)
+        yield lambda: jaxcp.calibrate(around, preds, y)
+
+
+@pytest.mark.parametrize("kind", [scores.Custom, Plain])
+@pytest.mark.parametrize("found", NO_SCORES)
+def test_what_is_no_score_is_refused_wherever_it_is_evaluated(found, kind):
+    expected = rf"expected score\(pred, y\) of shape \(\) or \(c,\), got {found}"
+    for door in doors(kind(NO_SCORES[found])):
+        with pytest.raises(ValueError, match=expected):
+            door()
+
+
+NO_LABELS = {
+    "None": lambda p: None,
+    "str": lambda p: "far",
+    "list": lambda p: [1.0, 2.0, 3.0],
+    "complex64": lambda p: 1j * p,
+    r"\(\)": jnp.sum,
+    r"\(6, 6\)": lambda p: jnp.outer(p, p),
+}
+
+
+@jaxcp.pytree
+class Labels(scores.Labelwise):
+    evaluate: object = jaxcp.static()
+    takes = scores.inputs.probabilities()
+
+    def labels(self, pred):
+        return self.evaluate(pred)
+
+
+@pytest.mark.parametrize("found", NO_LABELS)
+def test_what_are_no_scores_of_labels_is_refused(found):
+    ((p, _), y), score = OLD, Labels(NO_LABELS[found])
+    for door in [
+        lambda: jaxcp.calibrate(score, p, y),
+        lambda: jaxcp.calibrate(score, p, y, classes=range(K)),
+        lambda: jaxcp.Calibration(score, jnp.asarray(p[:, 0]))(p, 0.1),
+        lambda: jaxcp.Calibration(score, jnp.asarray(p[:, 0])).p_values(p, y),
+        lambda: risk.calibrate_risk(risk.miscoverage, score, p, y),
+        lambda: scores.check(score, p, y),
+    ]:
+        with pytest.raises(ValueError, match=rf"labels\(pred\) of .*, got {found}"):
+            door()

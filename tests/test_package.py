@@ -2,6 +2,7 @@ import ast
 import doctest
 import importlib
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import matplotlib
 import pytest
+from conftest import untracked
 
 import jaxcp
 from jaxcp import models
@@ -147,6 +149,7 @@ def test_import_is_light():
 
 
 ORDER = [
+    {"_captured"},
     {"_tracing", "_files", "_progress", "typing"},
     {"_padding"},
     {"_pytree", "_arrays", "_counting"},
@@ -217,3 +220,12 @@ def test_the_one_kernel_does_the_selecting():
             if isinstance(owner, ast.Name) and owner.id in ("jnp", "lax"):
                 used = {node.func.attr} & banned
                 assert used <= allowed.get(path.name, set()), (path.name, node.lineno)
+
+
+def test_files_that_tests_leave_are_noticed(tmp_path):
+    """By `conftest` when a session ends; without git nothing is known."""
+    (tmp_path / "left.npz").write_text("")
+    assert untracked(tmp_path) == set()
+    if shutil.which("git"):
+        subprocess.check_call(["git", "init", "-q", tmp_path])
+        assert untracked(tmp_path) == {"left.npz"}

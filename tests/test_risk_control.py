@@ -356,7 +356,10 @@ BAD = {
         dict(loss=lambda s, y: y),
         r"loss\(set, y\) of shape \(\), got \(3,\)",
     ),
-    "no function": (dict(loss=3.0), "expected loss as a function"),
+    "no function": (
+        dict(loss="fnr"),
+        "loss, such as risk.false_negative_rate, as a function, got 'fnr'",
+    ),
     "no loss": (dict(loss=()), "expected a loss"),
     "of numpy": (dict(loss=lambda s, y: float(np.asarray(y).sum())), "jax can trace"),
     "bound 0": (dict(bound=0), "finite bound > 0, got 0"),
@@ -446,12 +449,22 @@ def test_delta_needs_rows_that_are_known():
         weighted(P, 0.1, groups=np.zeros(4, int))
 
 
-def risks_of(key, count, n=99, m=4, alpha=0.1):
+def risks_of(key, count, n=99, m=4, alpha=0.1, delta=None):
     """The true risk of thresholds from rows of m uniform labels."""
     rows = jax.random.uniform(key, (count, n, m))
     true = jnp.ones((n, m), bool)
-    of = lambda p: risk.calibrate_risk(FNR, MultiLabel(), p, true).quantile(alpha)  # noqa: E731
-    return 1 - np.asarray(jax.jit(jax.vmap(of))(rows), float)
+
+    def threshold(p):
+        cp = risk.calibrate_risk(FNR, MultiLabel(), p, true)
+        return cp.quantile(alpha, delta=delta)
+
+    return 1 - np.asarray(jax.jit(jax.vmap(threshold))(rows), float)
+
+
+def test_few_calibration_sets_have_more_risk_with_delta(key):
+    for m in (1, 4):
+        wrong = np.mean(risks_of(key, 10_000, m=m, delta=0.1) > 0.1)
+        assert wrong <= 0.1 + 4 * (0.09 / 10_000) ** 0.5
 
 
 @pytest.mark.parametrize("count", [10**4, pytest.param(10**5, marks=pytest.mark.slow)])

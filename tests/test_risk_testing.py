@@ -215,6 +215,12 @@ def test_valid_settings_are_all_right_with_probability_one_minus_delta(key):
         wrong = jax.jit(jax.vmap(lambda u, c=call: c(u < rates[None]).any()))(u)
         assert wrong.mean() <= delta + error
 
+    def pareto(u, costs=-rates):
+        first, rest = u[:30] < rates[None], u[30:] < rates[None]
+        return risk.pareto_test(first, rest, costs, alpha, delta).any()
+
+    assert jax.jit(jax.vmap(pareto))(u).mean() <= delta + error
+
 
 def test_best_is_first_among_equals_and_never_nan():
     valid = jnp.array([False, True, True, True, True])

@@ -7,6 +7,7 @@ import json
 import pickle
 import subprocess
 import sys
+import time
 import zipfile
 from collections import OrderedDict
 from fractions import Fraction
@@ -36,7 +37,7 @@ from jaxcp import (
     sets,
     simulation,
 )
-from jaxcp.saving import _classes
+from jaxcp.saving import _classes, _texts
 
 KEY, ABSOLUTE = jax.random.key(0), scores.Absolute()
 X = jnp.linspace(-1.0, 2.0, 20)
@@ -685,6 +686,66 @@ def test_changed_files_are_refused_and_run_nothing(tmp_path, change, message):
     rewritten(path, lambda text: text.update(change))
     with pytest.raises(ValueError, match=message):
         jaxcp.load(path)
+
+
+def with_entries(path, compression=zipfile.ZIP_STORED, **more):
+    """Writes the entries of a file again, and more."""
+    with zipfile.ZipFile(path) as archive:
+        entries = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        for name, value in (entries | more).items():
+            archive.writestr(name, value)
+
+
+def retyped(text):
+    text["value"]["items"][1]["type"] = "int32"
+
+
+def doubled(text):
+    for name in "fields", "items":
+        text["value"][name] += text["value"][name][-1:]
+
+
+HOSTILE = {
+    "without compression": lambda path: with_entries(path, zipfile.ZIP_DEFLATED),
+    "without compression, and": lambda path: with_entries(path, zipfile.ZIP_BZIP2),
+    "is no part": lambda path: with_entries(path, **{"x/scores": b""}),
+    "each name once": lambda path: with_entries(path, scores=b""),
+    "scores in .* as int32, got float32": lambda path: rewritten(path, retyped),
+    "each name once, of score": lambda path: rewritten(path, doubled),
+}
+
+
+@pytest.mark.parametrize("found", HOSTILE)
+def test_files_hold_the_value_and_nothing_else(tmp_path, found):
+    jaxcp.save(tmp_path / "a", CP)
+    HOSTILE[found](tmp_path / "a")
+    with pytest.raises(ValueError, match=f"expected .*{found}"):
+        jaxcp.load(tmp_path / "a")
+
+
+STRANGE = "1/0", "1/2/3", "nan", "1e99999999", "0" * 10**5, "(", "(i4,i4,)", "", 3, None
+
+
+@pytest.mark.parametrize("text", STRANGE, ids=lambda text: str(text)[:9])
+@pytest.mark.parametrize("kind", sorted(_texts._READERS))
+def test_every_reader_of_text_ends_soon(tmp_path, kind, text):
+    """With a value, or a ValueError, whatever the text says."""
+    jaxcp.save(tmp_path / "a", [])
+    rewritten(tmp_path / "a", lambda v: v.update(value={"is": kind, "text": text}))
+    start = time.process_time()
+    try:
+        jaxcp.load(tmp_path / "a")
+    except ValueError as error:
+        assert str(error).startswith("expected ")
+    else:
+        assert kind not in ("fraction", "dtype")  # no harm in the others
+    assert time.process_time() - start < 0.5
+
+
+def test_names_of_files_are_as_long_as_the_system_lets_them(tmp_path):
+    path = tmp_path / ("a" * 255)
+    assert_same(CP, again(path, CP))
 
 
 def test_arrays_that_were_spread_over_devices(tmp_path):

@@ -151,6 +151,7 @@ ARITHMETIC = {
     "of numpy": lambda: np.zeros(3) <= INTERVALS,
     "of jax": lambda: jnp.zeros(3) <= INTERVALS,
     "of pandas": lambda: pd.Series([0.0, 1.0, 2.0]) >= INTERVALS,
+    "an exponential": lambda: np.exp(INTERVALS),
     "a maximum": lambda: np.maximum(INTERVALS, 0.0),
     "a mean": lambda: np.mean(INTERVALS),
     "a stack": lambda: np.stack([INTERVALS, INTERVALS]),
@@ -160,8 +161,14 @@ ARITHMETIC = {
 
 @pytest.mark.parametrize("name", ARITHMETIC)
 def test_no_arithmetic_takes_sets_for_numbers(name):
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError) as error:
         ARITHMETIC[name]()
+    assert "tree.map(jnp.exp, sets)" in str(error.value) or name == "of jax"
+
+
+def test_what_the_error_says_moves_ends():
+    moved = jax.tree.map(jnp.exp, INTERVALS)
+    assert_array_equal(moved.to_numpy(), jnp.exp(INTERVALS.to_numpy()))
 
 
 def test_what_has_no_numbers_says_so():
@@ -297,6 +304,14 @@ CLIPS = {
     "an index of other rows": (
         lambda: INTERVALS.to_pandas(index=[1, 2]),
         "index with 3 rows like sets, got 2",
+    ),
+    "an index of text": (
+        lambda: INTERVALS.to_pandas(index="abc"),
+        "index with 3 rows like sets, got 'abc'",
+    ),
+    "an index of one number": (
+        lambda: INTERVALS.to_pandas(index=3),
+        "index with 3 rows like sets, got 3",
     ),
     "a frame of several levels": (
         lambda: Interval(X2, X2).to_pandas(),

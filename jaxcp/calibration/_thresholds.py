@@ -86,7 +86,6 @@ class Thresholds(ABC):
     def _rows(self, preds, context, y=_NONE, u=_NONE):
         """Returns predictions, targets, uniforms and context, after checks."""
         self._check()
-        inputs.check_score(self.score)
         check_columns(self.classes, preds)
         preds, y, u, *columns = _checks.rows(preds=preds, y=y, u=u, **context)
         check_row_shapes(self.score, preds, self.row_shapes)
@@ -103,8 +102,9 @@ class Thresholds(ABC):
         return self
 
     def _check(self):
-        """Raises ValueError for a rule whose class jax does not know."""
+        """Raises ValueError for a rule that jax does not know, or without a score."""
         _checks.check_pytree("the rule", self, "jaxcp.calibrate")
+        inputs.check_own_score(self, "a rule")
 
     def _check_one_alpha(self, alpha):
         """Raises ValueError for several levels, which sets do not have."""

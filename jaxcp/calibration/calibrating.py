@@ -25,7 +25,8 @@ def calibrate(
       preds: Predictions for the calibration set, a pytree with leading axis n. Arrays
         may be from jax, numpy, pandas or torch (CPU), or lists of numbers.
       y: Targets, shape (n, ...), in their own units, or labels 0, ..., k - 1. Integers
-        that are not labels become floats.
+        that are not labels become floats. A column (n, 1) is one of several outputs,
+        whose sets are boxes: with `y.ravel()` and such predictions they are intervals.
       weights: Weights >= 0 of the rows, shape (n,): likelihood ratios of test to
         calibration inputs, or fixed weights that fade with age (NexCP).
       mask: True where a row counts, shape (n,), for padded data. Defaults to all rows.

@@ -266,7 +266,10 @@ class GroupCalibration(Rule):
         if groups is None:
             groups = rows.coded(self.classes, y)
         elif self.group_names is not None:
-            groups = _named.group_codes(self.group_names, groups)
+            cure = (
+                "; group_names=[...] at calibration can name it: its sets are infinite"
+            )
+            groups = _named.group_codes(self.group_names, groups, cure=cure)
         groups = _checks.groups(groups, self.num_groups)._replace(required=False)
         weights = weights_for(self.weights, test_weights)
         return {"groups": groups, "test_weights": weights}

@@ -39,7 +39,8 @@ class SplitConformal:
         `alpha`, context (such as `delta` or `test_weights`), errors and guarantee are
         those of calling the calibration.
         """
-        return self.calibration(self.predict(self.params, x), alpha, **context)
+        preds = _predictions(self.predict, self.params, x)
+        return self.calibration(preds, alpha, **context)
 
     @property
     def scores(self) -> Array:
@@ -56,7 +57,8 @@ class SplitConformal:
 
     def p_values(self, x: PyTree, y: ArrayLike, **context: Any) -> Array:
         """Returns how exceptional targets at inputs are: `Calibration.p_values`."""
-        return self.calibration.p_values(self.predict(self.params, x), y, **context)
+        preds = _predictions(self.predict, self.params, x)
+        return self.calibration.p_values(preds, y, **context)
 
 
 def split_conformal(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -9,7 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxcp import _checks
-from jaxcp._batching import widened
+from jaxcp._batching import score_of, widened
 from jaxcp._numbers import rounding
 from jaxcp._padding import by_rows
 from jaxcp._tracing import jit
@@ -95,7 +96,7 @@ class Rule(Thresholds):
 
 @jit
 def _p_values_of(rule, preds, y, u, context):
-    scores = jax.vmap(rule.score)(*widened((preds, y)))
+    scores = jax.vmap(partial(score_of, rule.score))(*widened((preds, y)))
     rounds = u is None and _sets_round(rule.score, preds, scores)
     return rule._p_values_of_scores(scores, u, rounds, **context)
 

@@ -41,8 +41,9 @@ def calibrate_boxes(
       ValueError: as `match_images` and `calibrate`.
 
     Guarantee:
-      1 - alpha for objects that the detector finds, those matched in the same way.
-      Nothing is said of objects that it misses, nor of predictions without an object.
+      At least 1 - alpha for objects that the detector finds, those matched in the same
+      way. Nothing is said of objects that it misses, nor of predictions without an
+      object.
 
     Assumption:
       Matched objects of calibration and test images are exchangeable. Objects of one

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -10,7 +11,7 @@ from jax import Array
 
 from jaxcp import _checks
 from jaxcp._arrays import is_concrete, is_rounded
-from jaxcp._batching import evaluate, widened
+from jaxcp._batching import evaluate, score_of, widened
 from jaxcp._numbers import as_float
 from jaxcp._tracing import jit
 from jaxcp.calibration._rows import check_digits_of_targets
@@ -101,7 +102,7 @@ def _check_fit(key, learner, score, x, y, grid, mask, given):
         _check_first(score, preds, x, y, mask, given)
     one = lambda v: jax.ShapeDtypeStruct(v.shape[1:], v.dtype)  # noqa: E731
     pred, target = jax.tree.map(one, jax.eval_shape(widened, (preds, y)))
-    level = jax.eval_shape(score, pred, target)
+    level = jax.eval_shape(partial(score_of, score), pred, target)
     region = jax.eval_shape(score.invert, pred, level)
     is_line = isinstance(region, HasEnds) and isinstance(region, HasShapes)
     if not is_line or region.target_shape() not in ((), (1,)):
@@ -119,7 +120,7 @@ def _check_first(score, preds, x, y, mask, given):
     inputs.check(score, preds, y, mask)
     if is_rounded("y", given):
         scores = evaluate(score, preds, y)
-        check_digits_of_targets(score, preds, y, scores, mask)
+        check_digits_of_targets(score, preds, y, scores, mask, (preds, given))
 
 
 @jit

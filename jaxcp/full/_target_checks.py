@@ -9,7 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jaxcp._arrays import check_digits, is_concrete, on_host, some_rows
+from jaxcp._arrays import (
+    check_digits,
+    is_concrete,
+    on_host,
+    one_of_each,
+    some_rows,
+)
 from jaxcp.learners import Augmented
 
 _LEAST = 1e-4  # what a fit leaves of the residual of a row that it does not go through
@@ -33,7 +39,8 @@ def check_digits_of_fit(y: Array, given: Any, found: Augmented, mask: Any) -> No
     """Raises ValueError if targets have lost the digits that their errors are about.
 
     For targets that were rounded from those given. Outputs whose targets are all the
-    same, and rows that the fit goes through, have no errors to lose.
+    same, and rows that the fit goes through, have no errors to lose; equal targets
+    count once.
     """
     if not is_concrete(y, found, mask):
         return
@@ -45,7 +52,7 @@ def check_digits_of_fit(y: Array, given: Any, found: Augmented, mask: Any) -> No
     vary = np.any(given != given[:1], axis=0)
     with np.errstate(invalid="ignore", over="ignore"):
         steps = np.nextafter(y, np.inf) - y
-    check_digits("y", steps[:, vary], errors[:, vary])
+    check_digits("y", steps, errors, one_of_each(given) & vary)
 
 
 def _errors(found):

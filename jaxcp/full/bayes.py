@@ -83,9 +83,10 @@ def conformal_bayes(
         is NaN or +inf, `grid` does not increase, or `alpha` is outside (0, 1).
 
     Guarantee:
-      Exact as the number of draws grows: 1 - alpha in that limit, also of a model that
-      is wrong. With t draws approximate, the better the larger `effective_sizes` are.
-      On a grid it is for targets on its points, and cells extend it to their neighbors.
+      At least 1 - alpha in the limit of many draws whose averages converge (those of
+      chains do), also for a model that is wrong. With t draws approximate, the better
+      the larger `effective_sizes` are. On a grid it is for targets on its points, and
+      cells extend it to their neighbors.
 
     Assumption:
       Rows and test example are exchangeable, and given the parameters the model takes

@@ -83,7 +83,8 @@ class FullConformal(Levels):
             columns, lengths differ, or a union is asked for of several components.
 
         Guarantee:
-          P(Y in set) >= 1 - alpha; exactly k / (n + 1) where scores do not tie.
+          P(Y in set) >= 1 - alpha; exactly k / (n + 1) where scores do not tie and no
+          interval stands for a set with holes.
 
         Assumption:
           The rows and test examples are exchangeable, and the learner treats rows

@@ -177,8 +177,8 @@ def discretized_conformal(
 
     Every fit sees all n rows and a test point. Targets are rounded to a grid in the
     fits alone, so that a test point needs one fit for each value of the grid; scores
-    see the targets themselves. Sets are exactly valid, and only the fits are a little
-    coarser.
+    see the targets themselves. The guarantee stays whole, and only the fits are a
+    little coarser.
 
     A plain grid, which tries its values alone with targets as they are, is not offered.
     Targets fall between its values, and of what was not tried nothing is guaranteed.
@@ -209,7 +209,7 @@ def discretized_conformal(
         that do not treat rows alike.
 
     Guarantee:
-      1 - alpha; exactly k / (n + 1) without ties.
+      At least 1 - alpha; exactly k / (n + 1) without ties.
 
     Assumption:
       The rows and test examples are exchangeable, the learner treats rows alike, and

@@ -39,7 +39,7 @@ def full_conformal(
     batch_size: int | None = None,
     check: bool = True,
 ) -> FullConformal:
-    """Returns full conformal prediction: exactly 1 - alpha, with no row held out.
+    """Returns full conformal prediction: at least 1 - alpha, with no row held out.
 
     A target y is in the set at x if its score, under the fit on all rows and (x, y), is
     not among the highest. For learners that are linear in the targets no fit is tried:
@@ -83,8 +83,9 @@ def full_conformal(
         closed form, labels are out of range, or the learner tells rows apart.
 
     Guarantee:
-      1 - alpha; exactly k / (n + 1) with k = n + 1 - floor(alpha (n + 1)) where scores
-      do not tie.
+      At least 1 - alpha; exactly k / (n + 1), k = n + 1 - floor(alpha (n + 1)), where
+      scores do not tie and no interval stands for a set with holes. Repeated rows tie,
+      but in the closed form rounding breaks their ties, to either side.
 
     Assumption:
       The rows and test examples are exchangeable, and the learner treats rows alike.

@@ -48,6 +48,8 @@ class Summary(dict[str, Any]):
 
     A pytree, as dicts are, so that jit and vmap return one too, of arrays. It shows
     numbers, and so do `pandas.Series(found)` and `pandas.DataFrame([found, other])`.
+    With groups or classes some are arrays: `pandas.Series(found).explode()` has a row
+    for each number.
 
     See also:
       metrics.summary

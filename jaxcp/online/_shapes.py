@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
+from jaxcp._batching import score_of
 from jaxcp.typing import PyTree
 
 
@@ -37,7 +39,7 @@ def check_past(
 ) -> None:
     """Raises ValueError, while tracing, if the past scores are of another score."""
     past = jax.eval_shape(method.threshold, state, rank).shape
-    scores = jax.eval_shape(method.score, pred, y).shape
+    scores = jax.eval_shape(partial(score_of, method.score), pred, y).shape
     if scores != past:
         raise ValueError(
             f"expected past scores with components {scores}, as from preds and y, got "

@@ -10,7 +10,7 @@ from jax import Array
 
 from jaxcp import _checks
 from jaxcp._pytree import pytree, static
-from jaxcp.online.stream import Stream, as_floats, component_alpha
+from jaxcp.online.stream import Stream, as_floats, check_rank, component_alpha
 from jaxcp.online.windows import Window, make_window, pick
 from jaxcp.quantiles.levels import rank_at_any_alpha
 from jaxcp.typing import ArrayLike, Number, Score
@@ -31,9 +31,15 @@ def _split(alpha, window):
     return as_floats(total), as_floats(alpha / total)
 
 
+def _parts(rank):
+    """Returns alpha in total and its shares; ValueError for alpha by itself."""
+    check_rank(isinstance(rank, tuple), rank)
+    return rank
+
+
 def _threshold_at(alpha, window, rank):
     """Returns the threshold of a window at an alpha that may leave (0, 1)."""
-    _, shares = rank
+    _, shares = _parts(rank)
     # At 1 or beyond the set is empty, at 0 or below it is everything.
     k = rank_at_any_alpha(jnp.asarray(window.size), alpha * shares)
     return pick(window.ordered, jnp.where(alpha >= 1, 0, k))
@@ -106,7 +112,7 @@ class ACI(Stream):
         return _threshold_at(state.alpha, state.window, rank)
 
     def learn(self, state, pred, y, rank, q):
-        (total, _), window = rank, state.window
+        (total, _), window = _parts(rank), state.window
         error = 1.0 - self.score.invert(pred, q).contains(y)
         alpha = state.alpha + self.step_size * (total - error)
         window = window.push(self.score(pred, y)) if self.rolling else window
@@ -203,7 +209,7 @@ class DtACI(Stream):
         return _threshold_at(state.alpha, state.window, rank)
 
     def learn(self, state, pred, y, rank, q):
-        window, (target, shares) = state.window, rank
+        window, (target, shares) = state.window, _parts(rank)
 
         def missed(alpha):
             q = _threshold_at(alpha, window, rank)

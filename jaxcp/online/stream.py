@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -168,12 +168,11 @@ def run(
     preds, y = _checks.rows(preds=preds, y=y)
     if not isinstance(method, Stream):
         return _run_steps(method, state, preds, y, alpha)
-    inputs.check_score(method.score)
     _check_state(method, state)
     inputs.check(method.score, preds, y)
     if rounded:
         scores = evaluate(method.score, preds, y)
-        check_digits_of_targets(method.score, preds, y, scores, given=given)
+        check_digits_of_targets(method.score, preds, y, scores, None, given)
     return _run(method, state, preds, y, method.rank(state, alpha))
 
 
@@ -194,6 +193,14 @@ def component_alpha(alpha: ArrayLike, components: tuple[int, ...]) -> Alpha:
     if alpha.shape != components:
         raise ValueError(f"expected alpha of shape {components}, got {alpha.shape}")
     return alpha
+
+
+def check_rank(is_rank: bool, rank: Any) -> None:
+    """Raises ValueError for an alpha in place of what a method makes of it."""
+    if not is_rank:
+        raise ValueError(
+            f"expected rank as method.rank(state, alpha) returns it, got {rank}"
+        )
 
 
 def as_floats(alpha: Alpha) -> Array | np.ndarray:
@@ -274,6 +281,7 @@ def _one_example(method, state, pred, y, alpha):
 def _check_state(method, state):
     """Raises ValueError for no method, or for the state of another one."""
     _checks.check_pytree("method", method, "one of jaxcp.online")
+    inputs.check_own_score(method, "a method")
     kinds = f"{type(method).__name__}, {method.state_type.__name__}"
     cure = "; the first one comes from the method's init"
     _checks.check_kind(f"a state of {kinds}", state, method.state_type, cure)

@@ -12,7 +12,14 @@ from jax import Array
 
 from jaxcp import _checks
 from jaxcp._pytree import pytree, static
-from jaxcp.online.stream import Stream, as_floats, component_alpha, known, past_scores
+from jaxcp.online.stream import (
+    Stream,
+    as_floats,
+    check_rank,
+    component_alpha,
+    known,
+    past_scores,
+)
 from jaxcp.quantiles.conformal import threshold_at
 from jaxcp.quantiles.levels import conformal_rank
 from jaxcp.typing import ArrayLike, Number, Score
@@ -78,6 +85,7 @@ def _in_order(scores, full):
 
 def pick(ordered: Array, rank: Array) -> Array:
     """Returns the scores of a rank, () or (c,); -inf below 1 and +inf beyond all."""
+    check_rank(jnp.issubdtype(jnp.result_type(rank), jnp.integer), rank)
     if ordered.ndim == 2:
         return jax.vmap(pick, (1, 0))(ordered, rank)
     w = len(ordered)
@@ -274,7 +282,9 @@ class NexCP(Stream):
 
     def threshold(self, state, rank):
         weights = nexcp_weights(len(state), self.decay)
-        return threshold_at(state, rank, None, jnp.where(known(state), weights, 0))
+        return threshold_at(
+            state, jnp.asarray(rank), None, jnp.where(known(state), weights, 0)
+        )
 
     def learn(self, state, pred, y, rank, q):
         score = self.score(pred, y).astype(state.dtype)

@@ -1,4 +1,4 @@
-"""Risk: any loss of a set kept at alpha, on average or with high probability."""
+"""Risk: a loss of a set kept at alpha, on average or with high probability."""
 
 from __future__ import annotations
 

@@ -156,7 +156,9 @@ def calibrate_risk(
 def _losses(loss: Any, bound: Any, tail: Any) -> tuple[tuple, tuple, tuple]:
     """Returns losses as pytrees, with the bound and the tail of each, after checks."""
     given = loss if type(loss) in _MANY else (loss,)
-    losses = tuple(as_callable("loss", one) for one in given)
+    losses = tuple(
+        as_callable("loss, such as risk.false_negative_rate,", one) for one in given
+    )
     if not losses:
         raise ValueError("expected a loss, got an empty tuple")
     for one in losses:

@@ -1,4 +1,4 @@
-"""Calibration that keeps the mean of any loss at alpha."""
+"""Calibration that keeps the mean of a loss at alpha."""
 
 from __future__ import annotations
 

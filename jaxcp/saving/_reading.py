@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
 
-from jaxcp._files import typed
+from jaxcp._files import once, stored_type, typed
 from jaxcp.saving import _classes
-from jaxcp.saving._texts import from_text, is_plain, is_text
+from jaxcp.saving._texts import as_dtype, from_text, is_plain, is_text
 
 
 class Reader(NamedTuple):
@@ -27,12 +27,14 @@ class Reader(NamedTuple):
       arrays: Arrays by the names of their entries.
       given: What each hole is filled with.
       classes: Classes by name, of this library and the user's.
+      used: The entries that the value has used so far.
     """
 
     path: Path
     arrays: Mapping[str, np.ndarray]
     given: Sequence[Any]
     classes: Mapping[str, Mapping[str, type]]
+    used: set[str]
 
     def value(self, node: Any) -> Any:
         """Returns the value that JSON of a `Writer` stands for."""
@@ -46,14 +48,17 @@ class Reader(NamedTuple):
         return [self.value(node) for node in nodes]
 
     def _array(self, node):
-        dtype = np.dtype(node["type"])
-        array = typed(self.arrays[node["entry"]], dtype)
+        dtype, entry = as_dtype(node["type"]), node["entry"]
+        self.used.add(entry)
+        if (found := self.arrays[entry].dtype) != stored_type(dtype):
+            raise ValueError(f"expected {entry} in {self.path} as {dtype}, got {found}")
+        array = typed(self.arrays[entry], dtype)
         if "numpy" in node:
             return array[()] if node["numpy"] == "scalar" else array
         if jax.dtypes.canonicalize_dtype(dtype) != dtype:
             raise ValueError(
                 f"expected double precision as where {self.path} was saved, which has "
-                f"{node['entry']} of {dtype}; switch it on (JAX_ENABLE_X64=1)"
+                f"{entry} of {dtype}; switch it on (JAX_ENABLE_X64=1)"
             )
         if "key" in node:
             return jax.random.wrap_key_data(jnp.asarray(array), impl=node["key"])
@@ -61,7 +66,7 @@ class Reader(NamedTuple):
 
     def _dict(self, node):
         keys, items = self.values(node["keys"]), self.values(node["items"])
-        return dict(zip(keys, items, strict=True))
+        return once(zip(keys, items, strict=True))
 
     def _partial(self, node):
         function = self.value(node["function"])
@@ -72,7 +77,7 @@ class Reader(NamedTuple):
                 f"it, got {function}"
             )
         make = Partial if node["jax"] else functools.partial
-        keywords = dict(zip(node["keywords"], values, strict=True))
+        keywords = once(zip(node["keywords"], values, strict=True))
         return make(function, *arguments, **keywords)
 
     def _object(self, node):
@@ -83,7 +88,7 @@ class Reader(NamedTuple):
                 f"{node['class']}; load it with the version that saved it"
             )
         items = self.values(node["items"])
-        return _classes.made(cls, dict(zip(node["fields"], items, strict=True)))
+        return _classes.made(cls, once(zip(node["fields"], items, strict=True)))
 
     def _function(self, node):
         function = _classes.functions().get(node["name"])

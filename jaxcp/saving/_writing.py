@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+from enum import Enum
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -180,6 +181,11 @@ def _is_method(value):
 
 
 def _refusal(value, name):
+    if isinstance(value, Enum):
+        return (
+            f"expected numbers or text, got {value!r} at {name or 'value'}; its "
+            f"value, {value.value!r}, or its name can be saved"
+        )
     if not name and callable(value):
         kind = "a function"
     else:

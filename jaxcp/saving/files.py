@@ -10,9 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from jaxcp._files import npz, write_whole
+from jaxcp._files import npz, once, read_npz, write_whole
 from jaxcp.saving import _classes
 from jaxcp.saving._reading import Reader, filled
 from jaxcp.saving._writing import ABOUT, Writer
@@ -42,7 +40,7 @@ def save(path: str | os.PathLike, value: PyTree) -> None:
 
     Raises:
       ValueError: for a value that no file can hold, such as a fitted scikit-learn
-        model, or a traced array.
+        model, a traced array or a list that holds itself, or a path to a folder.
       OSError: if the file cannot be written; one that was there before is kept.
 
     Cost:
@@ -61,10 +59,17 @@ def save(path: str | os.PathLike, value: PyTree) -> None:
       Array(8., dtype=float32)
     """
     path, writer = _as_path(path), Writer()
-    text = {"value": writer.node(value)}
-    about = {"format": _FORMAT, "jaxcp": _version(), "holes": writer.holes}
-    about |= {"types": list(writer.types)} | text
-    content = json.dumps(about, indent=1, allow_nan=False).encode()
+    try:
+        text = {"value": writer.node(value)}
+        about = {"format": _FORMAT, "jaxcp": _version(), "holes": writer.holes}
+        about |= {"types": list(writer.types)} | text
+        content = json.dumps(about, indent=1, allow_nan=False).encode()
+    except RecursionError:
+        kind = type(value).__name__
+        raise ValueError(
+            f"expected a value of few levels, got a {kind} that holds itself, or "
+            "hundreds of others inside of each other; save its arrays in one list"
+        ) from None
     write_whole(path, npz({ABOUT: content, **writer.arrays}))
 
 
@@ -93,12 +98,14 @@ def load(
 
     Raises:
       ValueError: if the file was not written by `save`, is damaged or has another
-        format; if a function or a class is missing, or none of that name is wanted; or
-        if it has arrays of 64 bits and double precision is off.
+        format, or holds more than the value; if a function or a class is missing, or
+        none of that name is wanted; or if it has arrays of 64 bits and double precision
+        is off.
       OSError: if there is no such file.
 
     Cost:
-      One read of the file, and one copy of its arrays to the default device.
+      One read of the file, whose entries are not compressed, and one copy of its arrays
+      to the default device.
 
     See also:
       save
@@ -118,15 +125,23 @@ def load(
     try:
         given = filled(about["holes"], functions, path)
         classes = {"yours": _yours(types, about["types"], path), "value": _ours(about)}
-        return Reader(path, arrays, given, classes).value(about["value"])
+        reader = Reader(path, arrays, given, classes, set())
+        value = reader.value(about["value"])
     except (LookupError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(_unreadable(path, error)) from error
+    if unused := set(arrays) - reader.used:
+        raise ValueError(_unreadable(path, f"{min(unused)} is no part of the value"))
+    return value
 
 
 def _as_path(path):
     if not isinstance(path, str | os.PathLike):
         kind = type(path).__name__
         raise ValueError(f"expected path as the name of a file, got {kind}")
+    if Path(path).is_dir():
+        raise ValueError(
+            f"expected path as the name of a file, got the folder {str(Path(path))!r}"
+        )
     return Path(path)
 
 
@@ -141,13 +156,12 @@ def _read(path):
     with path.open("rb") as file:
         if not zipfile.is_zipfile(file):
             raise ValueError(_unreadable(path, "it is another, or cut short"))
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            entries = dict(file)
-        about = json.loads(entries.pop(ABOUT))
-        written = about["format"], about["jaxcp"]
-    except Exception as error:
-        raise ValueError(_unreadable(path, error)) from error
+        try:
+            entries = read_npz(file)
+            about = json.loads(entries.pop(ABOUT), object_pairs_hook=once)
+            written = about["format"], about["jaxcp"]
+        except Exception as error:
+            raise ValueError(_unreadable(path, error)) from error
     if written[0] != _FORMAT:
         raise ValueError(
             f"expected a file of format {_FORMAT}, got {path} of format {written[0]}, "

@@ -43,6 +43,10 @@ def check_real(preds: PyTree, y: Array | None) -> None:
         raise ValueError(f"expected preds as arrays, got a dict of {list(preds)}")
     for name, tree in {"preds": preds, "y": y}.items():
         for leaf in jax.tree.leaves(tree):
+            if 0 in leaf.shape[1:]:
+                raise ValueError(
+                    f"expected {name} of at least one output, got {leaf.shape}"
+                )
             if leaf.dtype == bool or jnp.issubdtype(leaf.dtype, jnp.complexfloating):
                 cure = "; astype(int) turns flags into numbers" * (leaf.dtype == bool)
                 raise ValueError(
@@ -105,8 +109,11 @@ def check_location_scale(preds: PyTree, y: Array | None, mask: Array | None) -> 
 def check_columns(preds: PyTree, y: Array | None, mask: Array | None) -> None:
     """Raises ValueError unless labels, if given, are in range of the columns."""
     if not isinstance(preds, Array) or preds.ndim != 2 or preds.shape[1] == 0:
+        cure = "; of the pixels of an image take one, or flags: scores.MultiLabel"
+        cure *= isinstance(preds, Array) and preds.ndim > 2
         raise ValueError(
-            f"expected preds of shape (n, k), one column a label, got {_shapes(preds)}"
+            "expected preds of shape (n, k), one column a label, got "
+            f"{_shapes(preds)}{cure}"
         )
     if y is not None:
         _checks.check_vectors(y=y)

@@ -30,7 +30,7 @@ class PCP:
     sets are unions of l balls of one radius.
 
     Guarantee:
-      1 - alpha at a threshold from `calibrate`.
+      At least 1 - alpha at a threshold from `calibrate`.
 
     Assumption:
       Exchangeable examples, a model fitted on other data, and draws that are fresh for
@@ -74,7 +74,7 @@ class HDPCP:
       alpha: Share of the draws that is left out, in (0, 1), shape ().
 
     Guarantee:
-      1 - alpha at a threshold from `calibrate`.
+      At least 1 - alpha at a threshold from `calibrate`.
 
     Assumption:
       Exchangeable examples, a model fitted on other data, and draws that are fresh for
@@ -134,7 +134,7 @@ class CP2PCP:
       alpha: Level of the quantile, in (0, 1), shape ().
 
     Guarantee:
-      1 - alpha at a threshold from `calibrate`.
+      At least 1 - alpha at a threshold from `calibrate`.
 
     Assumption:
       Exchangeable examples, a model fitted on other data, and draws that are fresh for

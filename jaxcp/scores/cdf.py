@@ -49,10 +49,10 @@ class CDF:
         score is at most s, nondecreasing in s; or None, for draws.
 
     Guarantee:
-      1 - alpha at a threshold from `calibrate`. With a perfect model the coverage given
-      x and the draws has variance about alpha (1 - alpha) / (K + 2) around 1 - alpha:
-      take K >= 10 / alpha. With the true `cdf`, if it is continuous, coverage given x
-      is the threshold, for every x.
+      At least 1 - alpha at a threshold from `calibrate`. With a perfect model the
+      coverage given x and the draws has variance about alpha (1 - alpha) / (K + 2)
+      around 1 - alpha: take K >= 10 / alpha. With the true `cdf`, if it is continuous,
+      coverage given x is the threshold, for every x.
 
     Assumption:
       Exchangeable examples, a model fitted on other data, and draws that are fresh for

@@ -98,8 +98,6 @@ def _traceable(score):
 def _check_shapes(score, preds, y):
     """Raises ValueError unless scores have shape () or (c,), and sets members."""
     shape = jax.eval_shape(evaluate_at_once, score, preds, y).shape[1:]
-    if len(shape) > 1 or shape == (0,):
-        raise ValueError(f"expected a score of shape () or (c,), got {shape}")
     thresholds = jax.ShapeDtypeStruct((1, len(y), *shape), float)
     found = jax.eval_shape(_probing.members_of, score, preds, thresholds, y).shape[2:]
     if found:

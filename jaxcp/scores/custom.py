@@ -11,7 +11,7 @@ import numpy as np
 from jax import Array
 
 from jaxcp._arrays import is_concrete
-from jaxcp._batching import widened
+from jaxcp._batching import score_of, widened
 from jaxcp._numbers import with_rounding
 from jaxcp._pytree import keep_functions, pytree
 from jaxcp._tracing import jit
@@ -45,7 +45,8 @@ class Custom:
         several pieces.
 
     Guarantee:
-      1 - alpha at a threshold from `calibrate`, whatever the function.
+      At least 1 - alpha at a threshold from `calibrate`, whatever the function, if the
+      inverse holds all y that score at most q.
 
     Assumption:
       Exchangeable examples; the model and the function were chosen on other data.
@@ -122,7 +123,7 @@ def _missed(score, preds, y):
     """Returns for each row whether the set at the score of its target is without it."""
 
     def one(pred, target):
-        level = with_rounding(score(pred, target))
+        level = with_rounding(score_of(score, pred, target))
         level = jnp.where(jnp.isnan(level), jnp.inf, level)
         return ~jnp.all(score.invert(pred, level).contains(target))
 

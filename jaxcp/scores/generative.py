@@ -33,7 +33,7 @@ class Density:
         a set is estimated with them.
 
     Guarantee:
-      1 - alpha at a threshold from `calibrate`.
+      At least 1 - alpha at a threshold from `calibrate`.
 
     Assumption:
       Exchangeable examples, and a model fitted on other data.
@@ -107,7 +107,7 @@ class Latent:
       dim: Number of outputs d, or None; volumes need it.
 
     Guarantee:
-      1 - alpha at a threshold from `calibrate`.
+      At least 1 - alpha at a threshold from `calibrate`.
 
     Assumption:
       Exchangeable examples, and a model fitted on other data.

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 from jax import Array
 
@@ -76,6 +76,17 @@ def check_score(score: Score) -> None:
             "function as scores.Custom(evaluate, inverse)"
         )
     _checks.check_pytree("score", score, "scores.Custom(evaluate, inverse)")
+
+
+def check_own_score(holder: Any, what: str) -> None:
+    """Raises ValueError unless a rule or method of the user has a score."""
+    if not hasattr(holder, "score"):
+        kind = type(holder).__name__
+        raise ValueError(
+            f"expected {what} with a score, got {kind} without; write score: "
+            "jaxcp.typing.Score among the fields of its class"
+        )
+    check_score(holder.score)
 
 
 def has_labels(score: Score) -> TypeGuard[LabelScore]:

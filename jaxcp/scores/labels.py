@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from jaxcp._batching import labels_of
 from jaxcp._numbers import as_float
 from jaxcp._pytree import pytree
 from jaxcp.scores import inputs
@@ -20,7 +21,7 @@ class Labelwise:
     `scores.inputs`. The sets are {y : labels(pred)[y] <= q}.
 
     Guarantee:
-      1 - alpha at a threshold from `calibrate`, whatever the labels score.
+      At least 1 - alpha at a threshold from `calibrate`, whatever the labels score.
 
     Assumption:
       Exchangeable examples, and a model fitted on other data.
@@ -44,16 +45,16 @@ class Labelwise:
 
     def __call__(self: LabelScore, pred: PyTree, y: Array) -> Array:
         """Returns the score of label `y`, shape (); +inf for a label out of range."""
-        labels = self.labels(pred)
+        labels = labels_of(self, pred)
         return in_range(labels[y], y, len(labels))
 
     def invert(self: LabelScore, pred: PyTree, q: Array) -> LabelSet:
         """Returns {y : score <= q}; `q` may be one threshold a label, shape (k,)."""
-        return LabelSet(self.labels(pred) <= q)
+        return LabelSet(labels_of(self, pred) <= q)
 
     def steps(self: LabelScore, pred: PyTree) -> Array:
         """Returns the thresholds at which the set grows, the scores of all labels."""
-        return self.labels(pred)
+        return labels_of(self, pred)
 
 
 @pytree
@@ -63,7 +64,7 @@ class LAC(Labelwise):
     `pred` is p, shape (k,).
 
     Guarantee:
-      1 - alpha at a threshold from `calibrate`.
+      At least 1 - alpha at a threshold from `calibrate`.
 
     Assumption:
       Exchangeable examples, and a model fitted on other data. The smallest sets need
@@ -100,7 +101,7 @@ class LogLAC(Labelwise):
     its slope in the logits does not vanish for labels of small probability.
 
     Guarantee:
-      1 - alpha at a threshold from `calibrate`.
+      At least 1 - alpha at a threshold from `calibrate`.
 
     Assumption:
       Exchangeable examples, and a model fitted on other data.

@@ -22,7 +22,8 @@ class MultiLabel:
     missed ones at a level instead, in smaller sets.
 
     Guarantee:
-      1 - alpha that all true labels are in the set, at a threshold from `calibrate`.
+      At least 1 - alpha that all true labels are in the set, at a threshold from
+      `calibrate`.
 
     Assumption:
       Exchangeable examples, and a model fitted on other data.

@@ -31,7 +31,7 @@ class Distance:
         largest error), as `ord` of `jnp.linalg.norm`.
 
     Guarantee:
-      1 - alpha at a threshold from `calibrate`.
+      At least 1 - alpha at a threshold from `calibrate`.
 
     Assumption:
       Exchangeable examples, and a model fitted on other data. Small sets need outputs
@@ -85,7 +85,7 @@ class Rectangle:
     for each output. `Rectangle.bounds` makes such predictions from draws.
 
     Guarantee:
-      1 - alpha at a threshold from `calibrate`.
+      At least 1 - alpha at a threshold from `calibrate`.
 
     Assumption:
       Exchangeable examples, and a model fitted on other data. Small sets need outputs
@@ -152,7 +152,7 @@ class Mahalanobis:
     positive and finite the score is -inf and the set the whole space.
 
     Guarantee:
-      1 - alpha at a threshold from `calibrate`.
+      At least 1 - alpha at a threshold from `calibrate`.
 
     Assumption:
       Exchangeable examples; means and scales were fitted on other data.

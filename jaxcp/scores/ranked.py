@@ -108,7 +108,7 @@ class APS(_Ranked):
         never empty, as in most texts and libraries; calibration is the same.
 
     Guarantee:
-      1 - alpha at a threshold from `calibrate`.
+      At least 1 - alpha at a threshold from `calibrate`.
 
     Assumption:
       Exchangeable examples, a model fitted on other data, and, where `randomized`,
@@ -147,7 +147,7 @@ class RAPS(_Ranked):
       inclusive: Whether sets add the label that crosses the threshold, as for `APS`.
 
     Guarantee:
-      1 - alpha at a threshold from `calibrate`.
+      At least 1 - alpha at a threshold from `calibrate`.
 
     Assumption:
       Exchangeable examples; the model was fitted on other data, and `penalty` and
@@ -197,7 +197,7 @@ class TopK(_Ranked):
     `pred` is p, shape (k,): probabilities or other values, larger for likelier labels.
 
     Guarantee:
-      1 - alpha at a threshold from `calibrate`.
+      At least 1 - alpha at a threshold from `calibrate`.
 
     Assumption:
       Exchangeable examples, and a model fitted on other data.

@@ -20,7 +20,7 @@ class Absolute:
     are boxes (family-wise: alpha is split over the outputs).
 
     Guarantee:
-      1 - alpha at a threshold from `calibrate`.
+      At least 1 - alpha at a threshold from `calibrate`.
 
     Assumption:
       Exchangeable examples, and a model fitted on other data.
@@ -64,7 +64,7 @@ class Signed:
     interval [mu - q_0, mu + q_1] is not symmetric.
 
     Guarantee:
-      1 - alpha at a threshold from `calibrate` (union bound over the sides).
+      At least 1 - alpha at a threshold from `calibrate` (union bound over the sides).
 
     Assumption:
       Exchangeable examples, and a model fitted on other data.
@@ -104,7 +104,7 @@ class Normalized:
     line.
 
     Guarantee:
-      1 - alpha at a threshold from `calibrate`.
+      At least 1 - alpha at a threshold from `calibrate`.
 
     Assumption:
       Exchangeable examples; mu and sigma were fitted on other data.
@@ -148,7 +148,7 @@ class Gamma:
     `pred` is mu, shape () or (d,).
 
     Guarantee:
-      1 - alpha at a threshold from `calibrate`.
+      At least 1 - alpha at a threshold from `calibrate`.
 
     Assumption:
       Exchangeable examples, a model fitted on other data, and positive predictions.
@@ -187,7 +187,7 @@ class CQR:
     () or (d,). A negative threshold narrows the band and may empty it.
 
     Guarantee:
-      1 - alpha at a threshold from `calibrate`, whatever the levels of the two
+      At least 1 - alpha at a threshold from `calibrate`, whatever the levels of the two
       quantiles.
 
     Assumption:
@@ -227,7 +227,7 @@ class AsymmetricCQR:
     `alpha` as a pair for other shares.
 
     Guarantee:
-      1 - alpha at a threshold from `calibrate` (union bound over the sides).
+      At least 1 - alpha at a threshold from `calibrate` (union bound over the sides).
 
     Assumption:
       Exchangeable examples, and quantiles fitted on other data.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Sized
 from typing import TYPE_CHECKING, Any, Self
 
 import jax
@@ -28,13 +28,16 @@ class Batch:
     """
 
     # Sets are no numbers: `y <= sets` is refused instead of taken for all their ends.
-    __array_ufunc__ = None
+    def __array_ufunc__(self, function: Any, *_: Any, **options: Any) -> Any:
+        """Raises TypeError, as other functions of numpy do."""
+        self.__array_function__(function)
 
     def __array_function__(self, function: Any, *_: Any) -> Any:
         """Raises TypeError: functions of numpy have no meaning for sets."""
         raise TypeError(
             f"expected arrays for numpy.{function.__name__}, got sets of kind "
-            f"{type(self).__name__}; sets.to_numpy() makes an array"
+            f"{type(self).__name__}; sets.to_numpy() makes an array, and "
+            "jax.tree.map(jnp.exp, sets) moves ends by an increasing function"
         )
 
     def _batch(self) -> tuple[int, ...]:
@@ -144,9 +147,11 @@ def as_frame(values: np.ndarray, columns: list, index: Any) -> pd.DataFrame:
         ) from error
     if isinstance(index, pd.DataFrame | pd.Series):
         index = index.index
-    if index is not None and len(index) != len(values):
+    is_list = isinstance(index, Sized) and not isinstance(index, str)
+    if index is not None and not (is_list and len(index) == len(values)):
         raise ValueError(
-            f"expected index with {len(values)} rows like sets, got {len(index)}"
+            f"expected index with {len(values)} rows like sets, got "
+            f"{len(index) if is_list else repr(index)}"
         )
     if values.dtype.kind == "V":  # a float of jax that pandas does not know
         values = values.astype(float)

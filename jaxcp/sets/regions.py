@@ -12,6 +12,7 @@ from jax import Array
 
 from jaxcp import _checks, _geometry, _soft
 from jaxcp._arrays import as_arrays
+from jaxcp._batching import score_of
 from jaxcp._numbers import as_float, at_least_single, unless_nan
 from jaxcp._pytree import pytree, static
 from jaxcp.sets._arithmetic import at_most, log_of_solid, over_batch
@@ -293,4 +294,6 @@ class LevelSet(Batch):
         return shape[: len(shape) - (self.level_ndim or 0)]
 
     def _contains(self, y):
-        return jnp.all(at_most(self.score(self.pred, y), self.level, self.rounds))
+        return jnp.all(
+            at_most(score_of(self.score, self.pred, y), self.level, self.rounds)
+        )

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxcp._files import npz, plain, typed
-from jaxcp.simulation._exact import is_fraction
+from jaxcp._files import is_fraction, npz, plain, read_npz, typed
 
 Span = tuple[int, int]
 Statistics = list[dict[str, np.ndarray]]
@@ -28,8 +27,8 @@ def read(path: Path, probes: Statistics, span: Span, simulation: str) -> Statist
     `probes` are those of one replicate, to compare with.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = dict(file)
+        with path.open("rb") as file:
+            arrays = read_npz(file)
         _check_origin(arrays, span, simulation)
         size = span[1] - span[0]
         return [
@@ -53,14 +52,14 @@ def pack(done: dict[Span, Statistics]) -> bytes:
 
 def unpack(content: bytes, probes: Statistics) -> dict[Span, Statistics]:
     """Returns what was packed."""
-    with np.load(io.BytesIO(content), allow_pickle=False) as file:
-        return {
-            (start, stop): [
-                {k: typed(file[f"{n}.{i}.{k}"], v.dtype) for k, v in probe.items()}
-                for i, probe in enumerate(probes)
-            ]
-            for n, (start, stop) in enumerate(file["spans"].tolist())
-        }
+    arrays = read_npz(io.BytesIO(content))
+    return {
+        (start, stop): [
+            {k: typed(arrays[f"{n}.{i}.{k}"], v.dtype) for k, v in probe.items()}
+            for i, probe in enumerate(probes)
+        ]
+        for n, (start, stop) in enumerate(arrays["spans"].tolist())
+    }
 
 
 def _named(statistics, prefix=""):

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 
 _HUGE = 1e150  # beyond, squares overflow
-# Sums of 2^32 squares have at most 957 digits, and 647 below: 1e300 and 2^2148.
-_FRACTION = re.compile("-?[0-9]{1,1000}(/[1-9][0-9]{0,999})?")
 
 
 def exact_moments(values: np.ndarray) -> dict[str, np.ndarray]:
@@ -38,18 +34,6 @@ def exact_moments(values: np.ndarray) -> dict[str, np.ndarray]:
         "minimum": wide.min(axis=0),
         "maximum": wide.max(axis=0),
     }
-
-
-def is_fraction(text: Any) -> bool:
-    """Returns whether a value is the text of a sum."""
-    return isinstance(text, str) and _FRACTION.fullmatch(text) is not None
-
-
-def fraction(text: str) -> Fraction:
-    """Returns the number that a sum is as text, of one or two integers only."""
-    if not is_fraction(text):
-        raise ValueError(f"expected a fraction of two integers, got {text!r:.40}")
-    return Fraction(*map(int, text.split("/")))
 
 
 def _squares(values, small):

@@ -14,14 +14,12 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxcp._captured import LIBRARIES, SCALARS, held, is_library, names_read
 from jaxcp.simulation._programs import parts_of
 
-_SCALARS = (type(None), bool, int, float, complex, str, bytes, type(...))
 _ARRAYS = (np.ndarray, np.generic, jax.Array)
 _SCRIPT = ("__main__", "__mp_main__")  # the second in workers of a process pool
 _KIND_OF_FUNCTION = 0x3FF  # among the flags of code; a docstring has one beyond
-_NAMED = ("jaxcp", "jax", "numpy")  # libraries even if a value of theirs is asked for
-_READS = ("LOAD_GLOBAL", "LOAD_NAME")
 _NOT_CODE = ("__doc__", "__firstlineno__", "__static_attributes__")  # of a class
 
 
@@ -103,7 +101,7 @@ class _Reader:
     def _parts(self, value: Any) -> Iterator[str]:
         """Yields texts and digests of all that a value is made of."""
         yield type(value).__name__
-        if type(value) in _SCALARS:
+        if type(value) in SCALARS:
             yield repr(value)
         elif isinstance(value, ModuleType):
             yield value.__name__
@@ -162,7 +160,7 @@ class _Reader:
 
     def _function(self, fn):
         captured = zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True)
-        yield self.digest({name: _held(cell) for name, cell in captured})
+        yield self.digest({name: held(cell) for name, cell in captured})
         yield self.digest([fn.__defaults__, fn.__kwdefaults__])
         module = fn.__globals__.get("__name__", "")
         if self._is_library(module):  # it wraps what it has captured
@@ -202,12 +200,8 @@ class _Reader:
 
     def _is_library(self, module):
         top = module.partition(".")[0]
-        if top in _NAMED or top in (self.home, *_SCRIPT):
-            return top in _NAMED
-        if top in sys.stdlib_module_names:
-            return True
-        file = getattr(sys.modules.get(module), "__file__", None) or ""
-        return bool({"site-packages", "dist-packages"} & set(Path(file).parts))
+        own = top in (self.home, *_SCRIPT) and top not in LIBRARIES
+        return not own and is_library(module)
 
 
 def _steps(code: CodeType) -> Iterator[dis.Instruction]:
@@ -225,16 +219,8 @@ def _constants_named(fn):
     Lists and dicts, which code may change, are not among them, nor what it sets itself,
     nor `__name__` and the like, which differ where a script is read again.
     """
-    read, written = set(), set()
-    inner = [fn.__code__]
-    for code in inner:
-        for step in dis.get_instructions(code):
-            if step.opname in _READS and step.argval[:2] != "__":
-                read.add(step.argval)
-            elif step.opname == "STORE_GLOBAL":
-                written.add(step.argval)
-        inner += [c for c in code.co_consts if isinstance(c, CodeType)]
-    values = {k: fn.__globals__.get(k) for k in sorted(read - written)}
+    names = [k for k in names_read(fn.__code__) if k not in fn.__code__.co_freevars]
+    values = {k: fn.__globals__.get(k) for k in names}
     return {k: v for k, v in values.items() if _is_code(v) or _is_constant(v)}
 
 
@@ -253,15 +239,7 @@ def _is_constant(value):
         return all(map(_is_constant, value))
     parameters = getattr(value, "__dataclass_params__", None)
     frozen = parameters is not None and parameters.frozen
-    return isinstance(value, (*_SCALARS, *_ARRAYS)) or frozen
-
-
-def _held(cell):
-    """Returns what a cell of a closure holds, if it does by now."""
-    try:
-        return [cell.cell_contents]
-    except ValueError:
-        return []
+    return isinstance(value, (*SCALARS, *_ARRAYS)) or frozen
 
 
 def _taken_apart(value):

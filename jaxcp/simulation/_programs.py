@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import cached_property, partial
+from types import MethodType
 from typing import Any
 
 import jax
@@ -14,12 +16,15 @@ from jax import Array, lax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from jaxcp._captured import settle, states_of
 from jaxcp.typing import PyTree
 
 # Memory, and replicates, of one batch on one device: a cache of a core, or a GPU full.
 _BUDGET, _BUDGET_ELSEWHERE = {"cpu": 2**24}, 2**30
 _WIDEST, _WIDEST_ELSEWHERE = {"cpu": 2**14}, 2**17
 _FEW = 16  # batches that there should be at least: to share out, to report, to save
+_KEPT = 32  # programs of a trial
+_programs: weakref.WeakKeyDictionary[Any, dict] = weakref.WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -31,12 +36,14 @@ class Batch:
       key: Key of all replicates.
       width: Replicates of one device, one program however many devices there are.
       mesh: The devices; None is the default device alone.
+      state: What distinguishes the trial from what it was at another time.
     """
 
     trial: Callable[[Array], PyTree]
     key: Array
     width: int
     mesh: Mesh | None
+    state: Hashable = ()
 
     @property
     def size(self) -> int:
@@ -50,18 +57,18 @@ class Batch:
 
     def run(self, first: int) -> PyTree:
         """Returns results of replicates first, first + 1, ... with a leading axis."""
-        program, key_data = self._program()
+        program, key_data = self._program
         return program(key_data, np.uint32(first))
 
     def shapes(self) -> PyTree:
         """Returns shapes and dtypes of the results of one replicate."""
-        program, key_data = self._program()
+        program, key_data = self._program
         rows = program.eval_shape(key_data, np.uint32(0))
         return jax.tree.map(lambda v: jax.ShapeDtypeStruct(v.shape[1:], v.dtype), rows)
 
     def width_that_fits(self) -> int:
         """Returns how many fit the memory, by the compiler's account of this batch."""
-        program, key_data = self._program()
+        program, key_data = self._program
         compiled = program.lower(key_data, np.uint32(0)).compile()  # kept for `run`
         memory: Any = compiled.memory_analysis()
         if memory is None:  # not known on every kind of device
@@ -71,9 +78,10 @@ class Batch:
         fits = max(budget * self.width // max(used, 1), 1)
         return 2 ** (int(fits).bit_length() - 1)
 
+    @cached_property
     def _program(self):
         key_data, impl = parts_of(self.key)
-        return _program(self.trial, impl, self.width, self.mesh), key_data
+        return _program(self.trial, self.state, impl, self.width, self.mesh), key_data
 
 
 def layout(
@@ -82,31 +90,27 @@ def layout(
     num_trials: int,
     batch_size: int | None,
     mesh: Mesh | None,
+    digest: str | None = None,
 ) -> Batch:
-    """Returns the batches of a simulation.
+    """Returns the batches of a simulation, of the program that has a digest if given.
 
     An automatic batch starts large, and shrinks if the compiler says that it would not
     fit the memory meant for it.
     """
+    state = states_of([trial]), digest
     most = _WIDEST.get(jax.default_backend(), _WIDEST_ELSEWHERE)
     width = int(max(min(batch_size or most, num_trials), 1))
     if batch_size is None:
         width = min(width, -(-num_trials // _FEW)) or 1
         width = 2 ** (width - 1).bit_length()
-    batch = Batch(trial, key, width, _mesh_for(mesh, num_trials, width))
+    batch = Batch(trial, key, width, _mesh_for(mesh, num_trials, width), state)
     if batch_size is not None or width == 1:
         return batch
-    width = min(width, batch.width_that_fits())
-    return Batch(trial, key, width, _mesh_for(mesh, num_trials, width))
-
-
-def hashable(trial: Callable[[Array], PyTree]) -> Callable[[Array], PyTree]:
-    """Returns a trial that jit can compare with others, as arrays cannot be."""
-    try:
-        hash(trial)
-    except TypeError:
-        return lambda key: trial(key)
-    return trial
+    fitting = batch.width_that_fits()
+    if fitting >= width:
+        return batch
+    width = fitting
+    return Batch(trial, key, width, _mesh_for(mesh, num_trials, width), state)
 
 
 def spans_processes(mesh: Mesh | None) -> bool:
@@ -138,15 +142,34 @@ def parts_of(key: Array) -> tuple[np.ndarray, Any]:
     return np.asarray(jax.random.key_data(key)), jax.random.key_impl(key)
 
 
-@lru_cache(maxsize=32)  # what trials close over is let go again
-def _program(trial, impl, width, mesh):
-    """Returns the jitted program of a batch: `(key_data, first) -> results`."""
+def _program(trial, *settings):
+    """Returns the jitted program of a batch, kept as long as the trial lives."""
+    is_method = isinstance(trial, MethodType)
+    owner, name = (trial.__self__, trial.__func__) if is_method else (trial, None)
+    try:
+        kept = _programs.setdefault(owner, {})
+    except TypeError:  # a value that cannot be hashed, or known weakly
+        return _compiled(lambda: trial, *settings)
+    if (name, settings) not in kept:
+        own = weakref.WeakMethod(trial) if is_method else weakref.ref(trial)
+        kept[name, settings] = _compiled(own, *settings)
+        while len(kept) > _KEPT:
+            kept.pop(next(iter(kept)))
+    return kept[name, settings]
+
+
+def _compiled(trial, state, impl, width, mesh):
+    """Returns the program `(key_data, first) -> results`."""
 
     def replicates(key_data, first):
         typed = impl is not None
         key = jax.random.wrap_key_data(key_data, impl=impl) if typed else key_data
         indices = first + jnp.arange(width, dtype=jnp.uint32)
-        return jax.vmap(lambda i: _checked(trial(jax.random.fold_in(key, i))))(indices)
+        one = trial()  # it lives: a batch that holds it is being traced
+        each = lambda i: checked(one(jax.random.fold_in(key, i)))  # noqa: E731
+        results = jax.vmap(each)(indices)
+        settle([one], state[0])
+        return results
 
     return jax.jit(partial(_on_devices, replicates, width, mesh))
 
@@ -172,7 +195,7 @@ def _on_devices(replicates, width, mesh, key_data, first):
 _NUMBERS = Array | np.ndarray | np.generic | int | float
 
 
-def _checked(results):
+def checked(results: PyTree) -> PyTree:
     """Returns the results of a trial, if all of them are numbers."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(results):
         dtype: Any = getattr(leaf, "dtype", None)

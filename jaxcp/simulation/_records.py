@@ -145,7 +145,7 @@ def read(path: Path) -> Record:
         if path.name.partition(".")[0] != name_of(record, record["settings"]):
             raise ValueError("it is that of another cell")
         return _numbers(record)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(
             f"expected the record of a cell in {path}, which cannot be read ({error}); "
             "without that file the cell runs again"

@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array
 
 from jaxcp.simulation._fingerprints import fingerprint, module_of
-from jaxcp.simulation._programs import parts_of
+from jaxcp.simulation._programs import checked, parts_of
 from jaxcp.typing import PyTree
 
 _FORMAT = 2  # of chunks and settings
@@ -22,7 +22,7 @@ _CURE = "leave it out of the trial, or simulate without a checkpoint"
 
 
 def settings_of(
-    trial: Callable[[Array], PyTree], key: Array, leaves: dict, statistics: list
+    digest: str, key: Array, leaves: dict, statistics: list
 ) -> dict[str, Any]:
     """Returns what distinguishes one simulation from another, as JSON."""
     key_data, kind = parts_of(key)
@@ -33,7 +33,7 @@ def settings_of(
         "results": {k: f"{v.dtype}{list(v.shape)}" for k, v in leaves.items()},
         "statistics": [_name_of(s) for s in statistics],
         "flags": {name: getattr(jax.config, f"jax_{name}", None) for name in _FLAGS},
-        "trial": _digest(trial, key),
+        "trial": digest,
         "versions": {"jax": jax.__version__, "numpy": np.__version__},
     }
 
@@ -47,9 +47,10 @@ def _name_of(statistic):
     return f"{module}.{type(statistic).__qualname__} {about}"
 
 
-def _digest(trial, key):
+def digest_of(trial: Callable[[Array], PyTree], key: Array) -> str:
     """Returns a fingerprint of the program that a trial is, and of its constants."""
-    program = jax.make_jaxpr(trial)(key)
+    # Of a function made here: jax remembers how those that it knows were before.
+    program = jax.make_jaxpr(lambda key: checked(trial(key)))(key)
     # Addresses of functions differ from one process to the next.
     text = re.sub(r"0x[0-9a-f]+", "", str(program))
     digest = hashlib.sha256(text.encode())

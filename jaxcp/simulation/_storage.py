@@ -176,5 +176,5 @@ def _read_settings(folder):
         return None
     try:
         return dict(json.loads(path.read_text()))
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise ValueError(f"expected the settings of a simulation in {path}") from error

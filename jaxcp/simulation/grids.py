@@ -6,14 +6,23 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import BrokenExecutor, Executor, Future, as_completed
+from concurrent.futures import (
+    BrokenExecutor,
+    Executor,
+    Future,
+    ProcessPoolExecutor,
+    as_completed,
+)
+from contextlib import contextmanager
 from datetime import UTC, datetime
+from multiprocessing import get_context
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import jax
 
+from jaxcp._checks import check_count
 from jaxcp._files import remove_drafts
 from jaxcp._progress import bar
 from jaxcp.simulation import _records
@@ -26,7 +35,7 @@ def run_grid(
     fn: Callable[..., Any],
     cells: Iterable[Mapping[str, Any]],
     out: str | Path,
-    executor: Executor | None = None,
+    executor: Executor | int | None = None,
     *,
     revision: str = "",
     progress: bool = False,
@@ -46,12 +55,12 @@ def run_grid(
     fingerprint.
 
     Without an executor, all processes of one program (`jaxcp.distributed`) run each
-    cell together. Otherwise any executor will do. Process pools must start their
-    workers afresh, since a fork of a process that runs jax hangs:
-    `ProcessPoolExecutor(mp_context=get_context("spawn"))`. Dask also brings back the
-    cells of a worker that dies: `Client(n_workers=4).get_executor()` of
-    `dask.distributed` on this machine, and the same with the clusters of dask-jobqueue
-    on SLURM or of dask-kubernetes.
+    cell together. With a number, as many new processes share the cells. Otherwise any
+    executor will do. Process pools must start their workers afresh, since a fork of a
+    process that runs jax hangs: `ProcessPoolExecutor(mp_context=get_context("spawn"))`.
+    With Dask the cells of a worker that dies run again: use
+    `Client(n_workers=4).get_executor()` of `dask.distributed` on this machine, and the
+    same with the clusters of dask-jobqueue on SLURM or of dask-kubernetes.
 
     Args:
       fn: Function of the settings of a cell, by name, that returns a dict of results
@@ -61,7 +70,8 @@ def run_grid(
         them is recorded as such. Keys are text; infinities and NaN are floats, not
         text.
       out: Folder of the files, made if it is not there.
-      executor: Where cells run. Defaults to this process, one after the other.
+      executor: Where cells run: an executor, or a number of new processes of this
+        machine. Defaults to this process, one after the other.
       revision: A text that distinguishes this version of `fn` from others of the same
         name, in place of its fingerprint: records of one revision count, whatever the
         code. With the fingerprint of earlier records as revision these are still good.
@@ -76,8 +86,9 @@ def run_grid(
     Raises:
       ValueError: if a cell is no dict or holds values that JSON cannot; if another
         function of that name has finished a cell and there is no revision; if `fn` has
-        no name or captures a value without a fingerprint (an open file); or if a record
-        is damaged, or is that of another cell or an earlier version.
+        no name or captures a value without a fingerprint (an open file); if a record is
+        damaged, or is that of another cell or an earlier version; or if `executor` is
+        neither an executor nor a number of at least 1.
       OSError: if `out` cannot be written. Finished cells are kept.
       RuntimeError: if the executor broke, as pools do when a worker is killed. Finished
         cells are kept.
@@ -112,8 +123,9 @@ def run_grid(
     folder = out if not together or jax.process_index() == 0 else None
     todo = {name: cell for name, cell in named if records[name] is None}
     origin["commit"] = _records.commit_of(fn)
-    with bar(len(records), len(records) - len(todo), "cell", progress) as advance:
-        for name, record in _results(fn, todo, executor):
+    shown = bar(len(records), len(records) - len(todo), "cell", progress)
+    with shown as advance, _workers(executor) as workers:
+        for name, record in _results(fn, todo, workers):
             records[name] = _records.kept(folder, name, origin | record)
             advance(1)
             if record["status"] == "failed":
@@ -134,6 +146,17 @@ def _origin(fn: Callable[..., Any], revision: str) -> Record:
     code = None if revision else fingerprint(fn, "give a revision in its place")
     about = {"module": module_of(fn), "function": function, "revision": revision}
     return about | {"fingerprint": code}
+
+
+@contextmanager
+def _workers(executor):
+    """Returns an executor; of as many new processes where it is a number."""
+    if executor is None or hasattr(executor, "submit"):
+        yield executor
+        return
+    check_count("executor", executor, 1)
+    with ProcessPoolExecutor(executor, mp_context=get_context("spawn")) as workers:
+        yield workers
 
 
 def _results(

@@ -21,7 +21,7 @@ from jaxcp._progress import bar
 from jaxcp._tracing import explained
 from jaxcp.simulation import _agreement, _programs
 from jaxcp.simulation._chunks import Span, Statistics, pack, unpack
-from jaxcp.simulation._settings import settings_of
+from jaxcp.simulation._settings import digest_of, settings_of
 from jaxcp.simulation._signals import PatientStop
 from jaxcp.simulation._storage import Checkpoint, saved_width
 from jaxcp.simulation.statistics import Statistic, statistics_of
@@ -55,8 +55,8 @@ def simulate(
     jitted, vmapped program each, so that results depend neither on the number of
     devices and processes nor on interruptions, to the last bit. (They depend on the
     batch size, and so on the number of trials, by rounding: XLA may add floats in
-    another order.) Define `trial` once and a second call compiles nothing; like jit, it
-    sees what the trial closes over as it was at the first call.
+    another order.) Define `trial` once and a second call compiles nothing, unless the
+    values that it closes over have changed.
 
     With a checkpoint the simulation can be killed at any time, and the same call, on
     any number of devices, goes on to the same results, to the last bit: each chunk of
@@ -123,7 +123,8 @@ def simulate(
             before = partial(saved_width, checkpoint, num_trials)
             batch_size = batch_size or _agreement.from_first(before, together=together)
         with explained(_HOST_CODE):
-            plan = _plan(trial, key, num_trials, batch_size, mesh, reduce)
+            digest = None if checkpoint is None else digest_of(trial, key)
+            plan = _plan(trial, key, num_trials, batch_size, mesh, reduce, digest)
         with ExitStack() as stack:
             folder, done = _opened(plan, checkpoint, stack)
             _run_missing(plan, folder, checkpoint is not None, done, progress)
@@ -147,6 +148,7 @@ class _Plan:
     shapes: PyTree
     statistics: list[Statistic]
     probes: Statistics  # of one replicate
+    digest: str | None  # of the trial, where there is a checkpoint
 
     def statistics_of(self, span: Span) -> Statistics:
         """Runs the replicates start, ..., stop - 1."""
@@ -190,15 +192,15 @@ def _check(trial, key, num_trials, batch_size, mesh):
         raise ValueError(f"expected trial as a function of a key, got {trial!r}")
 
 
-def _plan(trial, key, num_trials, batch_size, mesh, reduce):
-    trial, num_trials = _programs.hashable(trial), int(num_trials)
-    batch = _programs.layout(trial, key, num_trials, batch_size, mesh)
+def _plan(trial, key, num_trials, batch_size, mesh, reduce, digest):
+    num_trials = int(num_trials)
+    batch = _programs.layout(trial, key, num_trials, batch_size, mesh, digest)
     shapes = batch.shapes()
     statistics = statistics_of(reduce, shapes)
     one = [np.zeros((1, *v.shape), v.dtype) for v in jax.tree.leaves(shapes)]
     # A statistic may refuse what it cannot do.
     probes = [s.of_chunk(v) for s, v in zip(statistics, one, strict=True)]
-    return _Plan(batch, num_trials, shapes, statistics, probes)
+    return _Plan(batch, num_trials, shapes, statistics, probes, digest)
 
 
 def _opened(plan, checkpoint, stack):
@@ -210,7 +212,7 @@ def _opened(plan, checkpoint, stack):
 
     def opened():
         batch, num_trials = plan.batch, plan.num_trials
-        settings = settings_of(batch.trial, batch.key, leaves, plan.statistics)
+        settings = settings_of(plan.digest, batch.key, leaves, plan.statistics)
         settings |= {"batch size": batch.width, "trials": num_trials}
         folder = Checkpoint(checkpoint, settings, num_trials)
         stack.callback(folder.close)

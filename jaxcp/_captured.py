@@ -1,0 +1,234 @@
+"""What functions of the user read of the world: a change there asks for a new trace.
+
+jax keeps programs by the identity of a function, and traces it once. What it captures
+then stays as it was: a global, a cell, an array, an attribute of an object. Programs of
+functions of the user are kept by the state of these values too.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import hashlib
+import sys
+import types
+import weakref
+from collections.abc import Callable, Hashable, Iterable
+from pathlib import Path
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import jax
+import numpy as np
+
+SCALARS = (type(None), bool, int, float, complex, str, bytes, type(...))
+LIBRARIES = ("jaxcp", "jax", "jaxlib", "numpy")  # whatever is asked for
+_READS = ("LOAD_GLOBAL", "LOAD_NAME")
+_CELLS = ("LOAD_DEREF", "LOAD_CLASSDEREF")
+_WRITES = ("STORE_GLOBAL", "STORE_DEREF", "DELETE_GLOBAL")
+_ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD")
+_ARRAYS = np.ndarray, np.generic
+_UNCHANGING = jax.Array, ModuleType, CodeType
+_LISTS = list, tuple, set, frozenset
+_MISSING = "nothing by this name"
+_MANY = 256  # functions that change what they read, and are remembered
+_Names = dict[str, frozenset[tuple[str, ...]]]
+_settled: dict[Hashable, Hashable] = {}  # states that tracing left, and those before
+
+
+def states_of(functions: Iterable[Any]) -> tuple[Hashable, ...]:
+    """Returns what each function, class or object of the user reads now, to compare.
+
+    Numbers, texts, containers and NumPy arrays count by content, at the cost of reading
+    them, and so do the attributes of objects; arrays of jax, which never change, and
+    what is of a library count by identity.
+    """
+    return tuple(_settled.get(s, s) for s in map(_state_of, functions))
+
+
+def settle(functions: Iterable[Any], states: tuple[Hashable, ...]) -> None:
+    """Notes that functions may have changed what they read while they were traced.
+
+    As those do that count their calls: the program is then that of the new state too.
+    """
+    for function, state in zip(functions, states, strict=True):
+        now = _state_of(function)
+        if now != state:
+            _settled[now] = state
+    while len(_settled) > _MANY:
+        _settled.pop(next(iter(_settled)), None)
+
+
+def _state_of(value):
+    reader = _Reader()
+    reader.read(value)
+    return tuple(reader.found)
+
+
+def names_read(code: CodeType) -> _Names:
+    """Returns the names that code reads and does not set, with attributes of each."""
+    return _names_read(_Same(code))
+
+
+@functools.lru_cache(maxsize=1024)
+def is_library(module: str) -> bool:
+    """Returns whether a module is jax, of the standard library, or was installed."""
+    top = module.partition(".")[0]
+    if top in LIBRARIES or top in sys.stdlib_module_names:
+        return True
+    file = getattr(sys.modules.get(module), "__file__", None) or ""
+    return bool({"site-packages", "dist-packages"} & set(Path(file).parts))
+
+
+class _Same:
+    """Equal to itself alone, and, where Python allows, no reason to keep the value."""
+
+    __slots__ = ("hash", "value")
+
+    def __init__(self, value: Any) -> None:
+        self.hash = id(value)
+        try:
+            self.value: Callable[[], Any] = weakref.ref(value)
+        except TypeError:
+            self.value = lambda: value
+
+    def __hash__(self) -> int:
+        return self.hash
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Same) or self.hash != other.hash:
+            return False
+        value = self.value()
+        return value is not None and value is other.value()
+
+
+@functools.lru_cache(maxsize=4096)
+def _names_read(code: _Same) -> _Names:
+    read: dict[str, set[tuple[str, ...]]] = {}
+    written, codes = set(), [code.value()]
+    for inner in codes:
+        for name, path in _loads(inner, codes[0].co_freevars):
+            read.setdefault(name, set()).add(path)
+        steps = dis.get_instructions(inner)
+        written |= {step.argval for step in steps if step.opname in _WRITES}
+        codes += [c for c in inner.co_consts if isinstance(c, CodeType)]
+    kept = sorted(read.keys() - written)
+    return {name: frozenset(read[name]) for name in kept if name[:2] != "__"}
+
+
+def _loads(code, cells):
+    """Yields each name that is loaded, with the attributes that are loaded of it."""
+    name, path = None, ()
+    for step in dis.get_instructions(code):
+        if name is not None and step.opname in _ATTRIBUTES:
+            path = *path, step.argval
+            continue
+        if name is not None:
+            yield name, path
+        is_cell = step.opname in _CELLS and step.argval in cells
+        name, path = (step.argval if is_cell or step.opname in _READS else None), ()
+
+
+class _Reader:
+    """A walk over values that notes what they are now."""
+
+    def __init__(self) -> None:
+        self.found: list[Hashable] = []
+        self._seen: dict[int, tuple[int, Any]] = {}  # cycles end, and ids last
+
+    def read(self, value: Any) -> None:
+        """Notes a value, and what is inside of it."""
+        kind: Any = type(value)
+        if kind in SCALARS:
+            # -0.0 is another number than 0.0, and NaN no other than itself.
+            self.found.append(kind)
+            self.found.append(repr(value) if kind in (float, complex) else value)
+        elif isinstance(value, _ARRAYS) and value.dtype != object:
+            self.found += value.dtype, value.shape, _digest(value)
+        elif isinstance(value, _UNCHANGING):
+            self.found.append(_Same(value))
+        elif id(value) in self._seen:
+            self.found.append(self._seen[id(value)][0])
+        else:
+            self._seen[id(value)] = len(self._seen), value
+            inside = self._function if kind is FunctionType else self._inside
+            inside(value)
+
+    def _inside(self, value):
+        if isinstance(value, type):
+            self._class(value)
+        elif isinstance(value, dict):
+            self.found.append(len(value))
+            for name, part in value.items():
+                self._all(name, part)
+        elif isinstance(value, _LISTS):
+            self.found.append(len(value))
+            self._all(*value)
+        elif isinstance(value, MethodType):
+            self._all(value.__func__, value.__self__)
+        elif isinstance(value, functools.partial):
+            self._all(value.func, value.args, value.keywords)
+        elif isinstance(value, property):
+            self._all(value.fget)
+        elif hasattr(value, "__wrapped__"):  # a jitted function, a static method
+            self._all(value.__wrapped__)
+        else:
+            self._object(value)
+
+    def _all(self, *parts):
+        for part in parts:
+            self.read(part)
+
+    def _function(self, fn):
+        code, home = fn.__code__, fn.__globals__
+        library = is_library(home.get("__name__", ""))
+        self.found.append(_Same(code))
+        if library and "<locals>" not in code.co_qualname:
+            return
+        self._all(fn.__defaults__, fn.__kwdefaults__)
+        cells = dict(zip(code.co_freevars, fn.__closure__ or (), strict=True))
+        for name, paths in names_read(code).items():
+            if name in cells:
+                self._named((held(cells[name]) or [_MISSING])[0], paths)
+            elif not library:
+                self._named(home.get(name, _MISSING), paths)
+
+    def _named(self, value, paths):
+        """Notes a value that has a name; of a module only what is read of it."""
+        if not isinstance(value, ModuleType):
+            self.read(value)
+        elif not is_library(value.__name__):
+            self.found.append(_Same(value))
+            for path in sorted(paths):
+                if path:
+                    found = getattr(value, path[0], _MISSING)
+                    self._named(found, [path[1:]])
+
+    def _class(self, cls):
+        self.found.append(_Same(cls))
+        if is_library(cls.__module__):
+            return
+        for name, value in vars(cls).items():
+            if name[:2] != "__" or name == "__call__":
+                self.read(value)
+        self._all(*cls.__bases__)
+
+    def _object(self, value):
+        self.found.append(_Same(value))
+        self._all(getattr(value, "__dict__", None), type(value))
+        slots = getattr(type(value), "__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            self.read(getattr(value, name, _MISSING))
+
+
+def held(cell: types.CellType) -> list[Any]:
+    """Returns what a cell of a closure holds, if it does by now."""
+    try:
+        return [cell.cell_contents]
+    except ValueError:
+        return []
+
+
+def _digest(value: np.ndarray | np.generic) -> bytes:
+    content = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+    return hashlib.sha256(content.data).digest()
