@@ -104,7 +104,9 @@ def trial(pool: Pool, key: Array) -> dict:
         EACH: lambda a: p <= a,
         GIVEN: lambda a: careful <= a,
         BH: lambda a: pvalues.benjamini_hochberg(p, a),
-        STOREY: lambda a: pvalues.storey_benjamini_hochberg(p, a),
+        STOREY: lambda a: pvalues.storey_benjamini_hochberg(
+            p, a, num_calibration=pool.num_calibration
+        ),
     }
 
     def rates(flags):
