@@ -16,7 +16,7 @@ from jaxcp._tracing import jit
 from jaxcp.cross import _folds, _votes
 from jaxcp.quantiles.conformal import thresholds
 from jaxcp.scores import inputs
-from jaxcp.typing import AnySet, HasEnds, HasShapes, PyTree
+from jaxcp.typing import AnySet, ArrayLike, HasEnds, HasShapes, PyTree
 
 # Rows in a fold from which a binary search beats a pass over its scores.
 _LONG_FOLDS = 64
@@ -26,6 +26,22 @@ _LONG_FOLDS = 64
 def held_out(left_out: Any, preds: PyTree) -> PyTree:
     """Returns predictions of rows without them, (b, n, ...) to (n, ...)."""
     return left_out.of_recorded(preds)
+
+
+@jit
+def counted(
+    scores: Array, held_out: Array, mask: Array | None, bags: ArrayLike
+) -> tuple[Array, Array]:
+    """Returns scores and which rows count, where some rows are in every fit.
+
+    Such rows score +inf, as any default prediction of theirs does at worst (Kim, Xu,
+    Barber 2020), unless fits left out one fold each: then they train alone.
+    """
+    fits = jnp.sum(held_out, axis=0)
+    known, bags = fits > 0, bags | jnp.any(fits > 1)
+    mask = (known | bags) & (True if mask is None else mask)
+    known = known.reshape(-1, *(1,) * (scores.ndim - 1))
+    return jnp.where(known, scores, jnp.inf), mask
 
 
 @jit
