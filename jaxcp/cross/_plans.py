@@ -141,6 +141,8 @@ def _fit(plan, key, learner, rows):
     with checking.traceable(learner):
         of = plan.weights, plan.left_out, plan.batch_size
         fits, preds = _fit_together(key, learner, rows.x, rows.y, *of)
+    if plan.weights is None:
+        checking.check_closed_form(learner, preds, rows.x)
     checking.check_predictions(preds, rows.x, plan.left_out.mask)
     return fits, preds
 

@@ -130,7 +130,8 @@ def jackknife_plus(
       A `CrossConformal`; `naive` gives the plain jackknife, `minmax` the third form.
 
     Raises:
-      ValueError: as `cross_conformal`, and if n is less than 2.
+      ValueError: as `cross_conformal`, if n is less than 2, or if the closed form is
+        lost to rounding.
 
     Guarantee:
       1 - 2 alpha, or 1 - (2 f - 1) / (n + 1) with f = floor(alpha (n + 1)) >= 1, which
