@@ -72,7 +72,7 @@ def cross_calibrate(
       As `CrossCalibration.__call__`: 1 - 2 alpha if each row is left out by one fit of
       its own (K folds of one size: minus a term below sqrt(2 / n)), and for bags if
       their number is drawn, as in `jackknife_plus_after_bootstrap`. Other plans have
-      none, nor have folds of unlike sizes.
+      none.
 
     Assumption:
       The rows and test examples are exchangeable, and each fit saw all rows but those

@@ -209,8 +209,8 @@ def cv_plus(
     Guarantee:
       1 - 2 alpha - min(2 (1 - 1/K) / (n/K + 1), (1 - K/n) / (K + 1)) for folds of one
       size, the last term once for each score component; `certificate` is sharper.
-      About 1 - alpha for stable learners. None is known for folds of unlike sizes, and
-      there is none for folds that were chosen by looking at the targets.
+      About 1 - alpha for stable learners. None of its own for folds of unlike sizes, or
+      chosen by looking at the targets.
 
     Assumption:
       The rows and test examples are exchangeable, and the learner treats rows alike.
