@@ -621,6 +621,22 @@ def test_results_have_the_type_of_the_data(name, dtype):
     assert {v.dtype.name for v in results} == {dtype}
 
 
+def test_minmax_of_components_is_the_union_of_each():
+    """A target that each fit misses by another component is in: no bound says less."""
+    rng = np.random.default_rng(0)
+    preds, y = (rng.normal(size=s).astype(np.float32) for s in ((3, N, 2), N))
+    score = scores.Custom(lambda pred, y: jnp.abs(y - pred))
+    held_out = np.arange(N)[None] % 3 == np.arange(3)[:, None]
+    cp = jaxcp.cross_calibrate(score, preds, y, held_out)
+    q, grid = np.asarray(cp.quantile(0.6)), np.linspace(-4, 4, 81, dtype=np.float32)
+    new = preds[:, :5]
+    kept = np.abs(grid[:, None, None, None] - new[None]) <= q
+    union, joint = kept.any(axis=1).all(axis=2), kept.all(axis=3).any(axis=1)
+    assert np.any(union & ~joint)
+    found = jax.vmap(lambda y: cp.minmax(new, 0.6).contains(jnp.full(5, y)))(grid)
+    assert_array_equal(found, union)
+
+
 def test_votes_of_inner_boxes_are_inner_boxes():
     """Whatever box has the votes lies around the inner box that they leave."""
     sides = np.stack([Y - 9, Y - 9, Y + 9, Y + 9], axis=1)

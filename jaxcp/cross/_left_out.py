@@ -54,8 +54,8 @@ def rows_left_out(mask: Array | None) -> Array | None:
 def num_equal_folds(left_out: OwnFit | Ensemble, num_rows: int) -> int:
     """Returns how many folds of one size the rows that count make, or ValueError."""
     sizes = left_out.fold_sizes()
-    own = isinstance(left_out.aggregation, str) and sizes is not None
-    if not own or np.sum(sizes) != num_rows:
+    by_one = isinstance(left_out.aggregation, str)
+    if sizes is None or not by_one or np.sum(sizes) != num_rows:
         raise ValueError(
             "expected each row left out by one fit, as in jackknife_plus and cv_plus, "
             "got rows left out by several or none; bags have no bound by counts"

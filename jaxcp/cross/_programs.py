@@ -16,7 +16,7 @@ from jaxcp._tracing import jit
 from jaxcp.cross import _folds, _votes
 from jaxcp.quantiles.conformal import thresholds
 from jaxcp.scores import inputs
-from jaxcp.typing import AnySet, ArrayLike, HasEnds, HasShapes, PyTree
+from jaxcp.typing import AnySet, HasEnds, HasShapes, PyTree
 
 # Rows in a fold from which a binary search beats a pass over its scores.
 _LONG_FOLDS = 64
@@ -30,7 +30,7 @@ def held_out(left_out: Any, preds: PyTree) -> PyTree:
 
 @jit
 def counted(
-    scores: Array, held_out: Array, mask: Array | None, bags: ArrayLike
+    scores: Array, held_out: Array, mask: Array | None, bags: Array
 ) -> tuple[Array, Array]:
     """Returns scores and which rows count, where some rows are in every fit.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Hashable, Iterable
 
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
@@ -132,7 +133,7 @@ def of_held_out(
         score, preds, y, weights=weights, mask=known, classes=classes
     )
     if known is not None and isinstance(left_out, Ensemble):
-        of = left_out.held_out, mask, np.asarray(bags)
+        of = left_out.held_out, mask, jnp.asarray(np.asarray(bags))
         scores, counts = _programs.counted(calibration.scores, *of)
         calibration = dataclasses.replace(calibration, scores=scores, mask=counts)
     return CrossCalibration(left_out, calibration)
