@@ -291,10 +291,9 @@ def kernel_without_each(gram: Array, y: Array, penalty: Number) -> Array:
     """
     factor, free, _ = whiten_gram(gram, jnp.asarray(penalty, gram.dtype))
     inverse, coef = dot(factor, factor.T), dot(factor, dot(factor.T, y))
-    held_out = coef / jnp.diag(inverse)[:, None]
-    coefs = coef[None] - inverse[:, :, None] * held_out[:, None]
     known = (rounding(gram, factor) < _FINE) & ~jnp.any(free)
-    return jnp.where(known, coefs, jnp.nan)
+    held_out = jnp.where(known, coef / jnp.diag(inverse)[:, None], jnp.nan)
+    return coef[None] - inverse[:, :, None] * held_out[:, None]
 
 
 def augmented_kernel(fit: Smoothed, kernel: Array) -> Augmented:
