@@ -43,7 +43,8 @@ def leave_one_out(n: int) -> Array:
 def k_fold(key: Array, n: int, num_folds: int) -> Array:
     """Returns the weights of K fits, each without one fold of a random partition.
 
-    Fold sizes differ by at most one; K = n is leave-one-out in random order.
+    Fold sizes differ by at most one; K = n is leave-one-out in random order. The bounds
+    of CV+ are for folds of one size: n a multiple of K.
 
     Args:
       key: Random key, from `jax.random.key`.

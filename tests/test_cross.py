@@ -1,5 +1,7 @@
 """Jackknife+, CV+ and relatives against loops written from the papers."""
 
+from fractions import Fraction
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -288,10 +290,14 @@ def test_bootstrap_against_the_loop(aggregation):
     held = bags == 0
     kept = held.any(axis=0)
     assert_array_equal(cp.mask, kept)
-    residuals = [abs(Y[i] - combine(own[held[:, i], i])) for i in range(N) if kept[i]]
-    preds = np.array([combine(new[held[:, i]], axis=0) for i in range(N) if kept[i]])
-    assert_allclose(cp.scores[kept], residuals, rtol=1e-5, atol=1e-5)
-    loop = references.plus_interval(preds, np.array(residuals), "0.2")
+    # A row in every bag counts, with an infinite score at any prediction.
+    residuals, each = np.full(N, np.inf), np.zeros((N, M))
+    for i in np.flatnonzero(kept):
+        residuals[i] = abs(Y[i] - combine(own[held[:, i], i]))
+        each[i] = combine(new[held[:, i]], axis=0)
+    preds = each[kept]
+    assert_allclose(cp.scores, residuals, rtol=1e-5, atol=1e-5)
+    loop = references.plus_interval(each, residuals, "0.2")
     assert_intervals(cp(X_NEW, 0.2), *loop)
     q = references.conformal_quantile(residuals, "0.2")
     assert_intervals(
@@ -305,6 +311,62 @@ def test_bootstrap_against_the_loop(aggregation):
         rtol=1e-5,
         atol=1e-5,
     )
+
+
+@pytest.mark.parametrize(
+    "name", ["absolute", "signed", "normalized", "raps-randomized", "custom", "latent"]
+)
+def test_rows_in_every_bag_exclude_nothing(name):
+    """The k-th of n scores, of which some are infinite, is the k-th of the others."""
+    case, n, held = CASES[name], 40, 30
+    preds, y = case.batch(n)
+    of_fits = jax.tree.map(lambda v: np.stack([v, np.roll(v, 1, 0), v]), preds)
+    x = jax.tree.map(lambda v: v[:, :10], of_fits)
+    target = case.batch(10, start=50)[1]
+    bags = np.arange(3)[:, None] != np.arange(n)[None] % 3  # each lacks two
+    bags &= np.arange(n)[None] < held
+    cp = jaxcp.cross_calibrate(case.score, of_fits, y, bags)
+    alone = jaxcp.cross_calibrate(
+        case.score,
+        jax.tree.map(lambda v: v[:, :held], of_fits),
+        y[:held],
+        bags[:, :held],
+    )
+    assert_array_equal(cp.mask, np.arange(n) < held)
+    assert np.all(np.isposinf(cp.scores[held:])) and cp.calibration.mask.all()
+    rank, c = references.rank(n, "0.3"), cp.calibration.components
+    level = Fraction(held + 1 - rank, held + 1)
+    for way in ("__call__", "minmax"):
+        found = inside(getattr(cp, way)(x, np.full(c, 0.3)), target)
+        expected = inside(getattr(alone, way)(x, np.full(c, level)), target)
+        assert_array_equal(found, expected)
+        assert np.all(inside(getattr(cp, way)(x, np.full(c, 0.2)), target))
+    # One that is known not to count does not.
+    masked = jaxcp.cross_calibrate(case.score, of_fits, y, bags, mask=cp.mask)
+    found = inside(masked(x, np.full(c, level)), target)
+    assert_array_equal(found, inside(alone(x, np.full(c, level)), target))
+
+
+def test_few_bags():
+    """By the theorem rows of every bag count, and EnbPI leaves them out."""
+    few = jaxcp.jackknife_plus_after_bootstrap(
+        KEY, RIDGE, ABSOLUTE, X, Y, num_resamples=1
+    )
+    known = np.asarray(few.mask)
+    assert 0 < known.sum() < N - 0.4 * N
+    assert_array_equal(np.isposinf(few.scores), ~known)
+    for way in (few, few.minmax, few.naive):
+        assert np.all(np.isposinf(way(X_NEW, 0.4).upper))
+    method, state = few.stream()
+    kept = jaxcp.conformal_quantile(few.scores[known], 0.4)
+    assert_array_equal(
+        online.run(method, state, Y_NEW[:1], Y_NEW[:1], 0.4)[1].upper, Y_NEW[:1] + kept
+    )
+    # One fit and rows that it did not see: split conformal prediction.
+    weights = (~known)[None].astype(float)
+    split = jaxcp.cross_conformal(KEY, RIDGE, ABSOLUTE, X, Y, weights)
+    assert_array_equal(split.calibration.mask, known)
+    assert np.all(np.isfinite(split(X_NEW, 0.4).upper))
 
 
 def test_rows_in_every_bag():
@@ -557,6 +619,22 @@ def test_results_have_the_type_of_the_data(name, dtype):
         shapes = [jax.ShapeDtypeStruct(s, dtype) for s in ((9, 2), (9,))]
         results = jax.tree.leaves(jax.eval_shape(run, *shapes))
     assert {v.dtype.name for v in results} == {dtype}
+
+
+def test_minmax_of_components_is_the_union_of_each():
+    """A target that each fit misses by another component is in: no bound says less."""
+    rng = np.random.default_rng(0)
+    preds, y = (rng.normal(size=s).astype(np.float32) for s in ((3, N, 2), N))
+    score = scores.Custom(lambda pred, y: jnp.abs(y - pred))
+    held_out = np.arange(N)[None] % 3 == np.arange(3)[:, None]
+    cp = jaxcp.cross_calibrate(score, preds, y, held_out)
+    q, grid = np.asarray(cp.quantile(0.6)), np.linspace(-4, 4, 81, dtype=np.float32)
+    new = preds[:, :5]
+    kept = np.abs(grid[:, None, None, None] - new[None]) <= q
+    union, joint = kept.any(axis=1).all(axis=2), kept.all(axis=3).any(axis=1)
+    assert np.any(union & ~joint)
+    found = jax.vmap(lambda y: cp.minmax(new, 0.6).contains(jnp.full(5, y)))(grid)
+    assert_array_equal(found, union)
 
 
 def test_votes_of_inner_boxes_are_inner_boxes():

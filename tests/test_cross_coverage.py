@@ -1,5 +1,7 @@
 """Coverage of jackknife+ and relatives over replicates, within 4 standard errors."""
 
+from fractions import Fraction
+from functools import partial
 from itertools import combinations, permutations
 
 import jax
@@ -8,11 +10,12 @@ import numpy as np
 import pytest
 
 import jaxcp
-from jaxcp import datasets, learners, metrics, online, scores
+from jaxcp import certificates, datasets, learners, metrics, online, scores
 
 pytestmark = pytest.mark.slow
 
 NUM_TRIALS, N, ALPHA = 2000, 20, 0.2
+LEVEL = Fraction(str(ALPHA))
 LEAST_SQUARES = learners.Ridge(0.0, intercept=False)
 
 
@@ -37,8 +40,20 @@ def test_jackknife_plus_where_the_jackknife_collapses():
     """As many features as rows: interpolation, whose residuals say nothing."""
     mean = coverages(N, jaxcp.jackknife_plus)
     assert mean["naive"][0] + mean["naive"][1] < 1 - 2 * ALPHA
-    assert mean["plus"][0] > 1 - 2 * ALPHA - mean["plus"][1]
-    assert mean["minmax"][0] > 1 - ALPHA - mean["minmax"][1]
+    for name in ("plus", "minmax"):
+        proof = certificates.CrossCertificate(N, N, LEVEL, name == "minmax")
+        assert proof.coverage >= 1 - (2 - proof.minmax) * ALPHA
+        assert mean[name][0] > proof.coverage - mean[name][1]
+
+
+@pytest.mark.parametrize("num_folds", [2, 4, 10])
+def test_folds_of_an_unstable_learner_cover_what_is_certified(num_folds):
+    """As many features as rows of a fit."""
+    method = partial(jaxcp.cv_plus, num_folds=num_folds)
+    mean = coverages(N - N // num_folds, method)
+    for name in ("plus", "minmax"):
+        proof = certificates.CrossCertificate(N, num_folds, LEVEL, name == "minmax")
+        assert mean[name][0] > proof.coverage - mean[name][1]
 
 
 @pytest.mark.parametrize("name", ["jackknife", "cv", "bootstrap"])

@@ -293,6 +293,27 @@ def test_rows_off_the_mask_are_not_there(p):
     np.testing.assert_allclose(masked.upper, alone.upper, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("lengthscale", [0.05, 0.2, 2.0])
+def test_kernel_sets_of_small_penalties_are_those_of_double_precision(lengthscale):
+    rng = np.random.default_rng(0)
+    x = rng.uniform(0, 1, (50, 1)).astype(np.float32)
+    y = (np.sin(6 * x[:, 0]) + 0.1 * rng.normal(size=50)).astype(np.float32)
+
+    @jax.jit
+    def ends(penalty, x, y):
+        rbf = learners.KernelRidge(penalty, lengthscale)
+        sets = jaxcp.full_conformal(KEY, rbf, ABSOLUTE, x[:40], y[:40])(x[40:], 0.1)
+        return sets.lower, sets.upper
+
+    for penalty in (1e-3, 1e-4, 1e-5):
+        lower, upper = map(np.asarray, ends(penalty, x, y))
+        with jax.enable_x64(True):
+            expected = [*map(np.asarray, ends(penalty, np.float64(x), np.float64(y)))]
+        slack = 0.1 * (expected[1] - expected[0])
+        np.testing.assert_array_less(abs(lower - expected[0]), slack)
+        np.testing.assert_array_less(abs(upper - expected[1]), slack)
+
+
 def test_few_rows_and_no_test_points():
     x, y, x_new = data(KEY, 8, 2, 3)
     assert jnp.all(jnp.isinf(full(x, y)(x_new, 0.1).upper))  # k = 9 > n

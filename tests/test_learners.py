@@ -362,3 +362,68 @@ def test_hyperparameters_of_a_wider_type_leave_the_type_of_the_data(shape):
 
         found = jax.vmap(scores_of)(jnp.logspace(-1, 1, 3))
         assert found.dtype == jnp.float32 and np.all(np.isfinite(found))
+
+
+@pytest.mark.parametrize("p", [1, 3])
+@pytest.mark.parametrize("lengthscale", [0.05, 0.2, 2.0])
+def test_kernel_thresholds_are_those_of_double_precision_or_not_known(p, lengthscale):
+    """Leave-one-out errors and full conformal sets, down to a penalty of 1e-7."""
+    n, rng = 40, np.random.default_rng(p)
+    x = rng.uniform(0, 1, (n, p)).astype(np.float32)
+    y = (np.sin(6 * x[:, 0]) + 0.1 * rng.normal(size=n)).astype(np.float32)
+    square = np.sum((np.float64(x)[:, None] - x[None]) ** 2, axis=2)
+    gram = np.exp(-0.5 * square / lengthscale**2)
+    penalties = 10.0 ** -np.arange(2, 8)
+    rank = references.rank(n, "0.1")
+
+    def threshold(errors):
+        return np.sort(np.abs(errors))[rank - 1]
+
+    known = []
+    for penalty in penalties:
+        inverse = np.linalg.inv(gram + penalty * np.eye(n))
+        expected = threshold(inverse @ y / np.diag(inverse))
+        found = threshold(_kernel_errors(penalty, lengthscale, x, y))
+        known.append(not np.isnan(found))
+        assert not known[-1] or found == pytest.approx(expected, rel=0.01)
+    digits = np.linalg.eigvalsh(gram)[0] + penalties
+    assert np.all(np.array(known)[digits > 4e-4])
+
+
+@jax.jit
+def _kernel_errors(penalty, lengthscale, x, y):
+    learner = learners.KernelRidge(penalty, lengthscale)
+    fits = learner.leave_one_out(x, y)
+
+    def error(coef, x, y):
+        fit = learners.neighbors.KernelFit(fits.x, coef)
+        return y - learner.predict(fit, x[None])[0]
+
+    return jax.vmap(error)(fits.coef, x, y)
+
+
+def test_penalties_below_the_digits_of_the_data():
+    x, y = (v.astype(np.float32) for v in data(40, 1))
+    absolute = jaxcp.scores.Absolute()
+
+    def sets(penalty, x=x, y=y):
+        learner = learners.KernelRidge(penalty, 2.0)
+        return jaxcp.jackknife_plus(jax.random.key(0), learner, absolute, x, y)(x, 0.1)
+
+    with pytest.raises(ValueError, match=r"NaN of KernelRidge: .* take a larger one"):
+        sets(1e-7)
+    assert np.all(np.isposinf(jax.jit(sets)(1e-7).upper))
+    assert np.all(np.isfinite(sets(1e-2).upper))
+    with jax.enable_x64(True):
+        assert np.all(np.isfinite(sets(1e-7, np.float64(x), np.float64(y)).upper))
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_predictions_are_made_in_blocks(name):
+    """By the account of the compiler: no array of all pairs of rows and inputs."""
+    n, m = 2000, 50_000
+    of = [jax.ShapeDtypeStruct(s, jnp.float32) for s in ((n, 5), (n,), (n,), (m, 5))]
+    fit = lambda *rows: ALL[name].fit(jax.random.key(0), *rows)  # noqa: E731
+    predict = jax.jit(ALL[name].predict).lower(jax.eval_shape(fit, *of[:3]), of[3])
+    pairs = n * m * of[0].dtype.itemsize
+    assert predict.compile().memory_analysis().temp_size_in_bytes < pairs / 10

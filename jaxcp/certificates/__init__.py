@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from jaxcp.certificates.cross import CrossCertificate
 from jaxcp.certificates.laws import (
     Certificate,
     calibration_size,
@@ -21,6 +22,7 @@ from jaxcp.certificates.testing import CoverageTest, coverage_test
 __all__ = [
     "Certificate",
     "CoverageTest",
+    "CrossCertificate",
     "MarginalCertificate",
     "calibration_size",
     "certificate",

@@ -51,6 +51,25 @@ def rows_left_out(mask: Array | None) -> Array | None:
     return None if np.all(np.asarray(mask)) else mask
 
 
+def num_equal_folds(left_out: OwnFit | Ensemble, num_rows: int) -> int:
+    """Returns how many folds of one size the rows that count make, or ValueError."""
+    sizes = left_out.fold_sizes()
+    by_one = isinstance(left_out.aggregation, str)
+    if sizes is None or not by_one or np.sum(sizes) != num_rows:
+        raise ValueError(
+            "expected each row left out by one fit, as in jackknife_plus and cv_plus, "
+            "got rows left out by several or none; bags have no bound by counts"
+        )
+    sizes = sizes[sizes > 0]
+    if np.min(sizes) < np.max(sizes):
+        raise ValueError(
+            f"expected folds of one size, got {np.min(sizes)} to {np.max(sizes)} rows; "
+            "let the n mod K rows that are left over train in every fit and calibrate "
+            "in none: in cross_conformal, weights of 1 for them in all fits"
+        )
+    return len(sizes)
+
+
 @pytree
 class OwnFit:
     """A fit for each row, the only one without it.
@@ -65,6 +84,10 @@ class OwnFit:
     count: int = static()
     aggregation: str = static(default="mean")
     mask = None  # every row has its fit
+
+    def fold_sizes(self) -> np.ndarray:
+        """Returns how many rows each fit left out; fits of its own for every row."""
+        return np.bincount(np.asarray(self.fold), minlength=self.count)
 
     @property
     def rows_per_fit(self) -> int:
@@ -121,6 +144,11 @@ class Ensemble:
     aggregation: Aggregation = static(default="mean")
     rows_per_fit = 0  # a fit alone predicts none
 
+    def fold_sizes(self) -> np.ndarray | None:
+        """Returns how many rows each fit left out, or None where they overlap."""
+        held = np.asarray(self.held_out)
+        return None if (held.sum(axis=0) > 1).any() else held.sum(axis=1)
+
     @property
     def count(self) -> int:
         """Number of fits b."""
@@ -159,7 +187,8 @@ class Ensemble:
         return fits.at_each(self._average, x, own, width=fits.count)
 
     def _average(self, preds, held):
-        name = self.aggregation
+        """Returns the aggregate of the fits that are held out; of all where none is."""
+        name, held = self.aggregation, held | ~jnp.any(held)
         combine = _KNOWN[name] if isinstance(name, str) else name
         return jax.tree.map(lambda v: combine(v, held), preds)
 

@@ -33,12 +33,14 @@ class Plan(NamedTuple):
       left_out: What predicts each row without it.
       batch_size: Fits that run at a time, or None.
       check: Whether a learner that is new is first tried by `learners.check`.
+      bags: Whether rows that no fit leaves out count, with score +inf.
     """
 
     weights: Array | None
     left_out: OwnFit | Ensemble
     batch_size: int | None
     check: bool
+    bags: bool = False
 
 
 class Rows(NamedTuple):
@@ -110,7 +112,13 @@ def carry_out(
     classes = fits.classes if inputs.has_labels(score) else None
     with fits.keeping():
         calibration = of_held_out(
-            plan.left_out, score, preds, rows.given, calibration_weights, classes
+            plan.left_out,
+            score,
+            preds,
+            rows.given,
+            calibration_weights,
+            classes,
+            bags=plan.bags,
         )
     return CrossConformal(fits, calibration)
 
@@ -133,6 +141,8 @@ def _fit(plan, key, learner, rows):
     with checking.traceable(learner):
         of = plan.weights, plan.left_out, plan.batch_size
         fits, preds = _fit_together(key, learner, rows.x, rows.y, *of)
+    if plan.weights is None:
+        checking.check_closed_form(learner, preds, rows.x)
     checking.check_predictions(preds, rows.x, plan.left_out.mask)
     return fits, preds
 

@@ -29,6 +29,22 @@ def held_out(left_out: Any, preds: PyTree) -> PyTree:
 
 
 @jit
+def counted(
+    scores: Array, held_out: Array, mask: Array | None, bags: Array
+) -> tuple[Array, Array]:
+    """Returns scores and which rows count, where some rows are in every fit.
+
+    Such rows score +inf, as any default prediction of theirs does at worst (Kim, Xu,
+    Barber 2020), unless fits left out one fold each: then they train alone.
+    """
+    fits = jnp.sum(held_out, axis=0)
+    known, bags = fits > 0, bags | jnp.any(fits > 1)
+    mask = (known | bags) & (True if mask is None else mask)
+    known = known.reshape(-1, *(1,) * (scores.ndim - 1))
+    return jnp.where(known, scores, jnp.inf), mask
+
+
+@jit
 def plus(cp: Any, source: Any, x: PyTree, rank: Array, test_weights: Any) -> AnySet:
     """Returns the "+" set at each input."""
     score, of, preds = cp.score, cp.calibration, _shapes(source, x)

@@ -14,8 +14,10 @@ from jaxcp.scores import inputs
 from jaxcp.typing import ArrayLike, PyTree, Score
 
 
-def check_held_out(held_out: ArrayLike, mask: ArrayLike | None) -> Array:
-    """Returns which fits are without which rows that count, bool of shape (b, n)."""
+def check_held_out(
+    held_out: ArrayLike, mask: ArrayLike | None
+) -> tuple[Array, Array | None]:
+    """Returns which fits are without which rows that count, (b, n), and the mask."""
     _checks.check_given(held_out=held_out)
     held_out = as_array("held_out", held_out)
     if held_out.dtype != bool:
@@ -26,10 +28,10 @@ def check_held_out(held_out: ArrayLike, mask: ArrayLike | None) -> Array:
     if held_out.ndim != 2 or not held_out.size:
         raise ValueError(f"expected held_out of shape (b, n), got {held_out.shape}")
     if mask is None:
-        return held_out
+        return held_out, None
     mask = _checks.rows(mask=_checks.mask(mask))
     _checks.check_shape("mask", held_out.shape[1:], mask.shape)
-    return held_out & mask[None]
+    return held_out & mask[None], mask
 
 
 def known_preds(preds: PyTree, held_out: Array) -> PyTree:

@@ -149,11 +149,16 @@ def minmax(score: Score, preds: PyTree, q: Array, votes: Array) -> Set:
         )
     if isinstance(sets, HasLabels):
         return LabelSet(jnp.any(sets.members() & votes[:, None], axis=0) | nothing)
-    one = jax.tree.map(lambda v: v[None], sets)
+    # Unions of each component alone: joint ones could miss by one component here, and
+    # another there. Ends are bound by one component each.
+    thresholds = by_component(q[None])[:, 0]
+    sets = jax.vmap(jax.vmap(score.invert, (0, None)), (None, 0))(preds, thresholds)
+    c = len(thresholds)
     if isinstance(sets, HasPieces):
-        rank = jnp.maximum(jnp.sum(votes), 1)[None]  # one vote, or none of nobody
-        return _union(one, Ballot(rank, votes, None, jnp.ones(())))
-    return VoteSet(one, votes.astype(int), -nothing.astype(int)[None])
+        rank = jnp.maximum(jnp.sum(votes), 1)  # one vote, or none of nobody
+        ballot = Ballot(jnp.full(c, rank), votes, None, jnp.ones(()))
+        return _union(sets, ballot)
+    return VoteSet(sets, votes.astype(int), jnp.full(c, -nothing.astype(int)))
 
 
 def _union(sets, ballot):

@@ -30,6 +30,7 @@ def jackknife_plus_after_bootstrap(
     """Returns the jackknife+ of a bagged learner, from one set of bootstrap fits.
 
     Row i is predicted by the mean (or median) of the bootstrap fits whose bag lacks it.
+    A row that every bag holds has no prediction, and counts with the score +inf.
 
     Args:
       key: Random key, for the bags and the fits.
@@ -38,7 +39,7 @@ def jackknife_plus_after_bootstrap(
       x: Inputs, a pytree with leading axis n.
       y: Targets, shape (n, ...), or labels 0, ..., k - 1.
       num_resamples: Number of bootstrap resamples b; a row is in every bag with
-        probability about 0.63^b, and is then masked out.
+        probability about 0.63^b. Sets are infinite where alpha n rows or more are.
       aggregation: "mean" or "median".
       calibration_weights: Weights of the rows' scores, shape (n,).
       batch_size: Fits that run at a time.
@@ -130,7 +131,8 @@ def enbpi(
       check: Whether a learner of your own is first tried by `learners.check`.
 
     Returns:
-      A `CrossConformal`; calling it gives jackknife+-after-bootstrap sets.
+      A `CrossConformal`; calling it gives jackknife+-after-bootstrap sets. Rows that
+      every bag holds have no residual for `stream`, and no part in `aggregate`.
 
     Raises:
       ValueError: as `cross_conformal`, and if `block_size` is not in 1, ..., n.
@@ -167,7 +169,7 @@ def enbpi(
     rows = check_data(key, learner, score, x, y)
     sizes = resampling.check_blocks(len(rows.y), num_resamples, block_size)
     key_fits, bags = _bags(key, *sizes, bool(moving))
-    plan = plan_of(bags, aggregation, batch_size, check)
+    plan = plan_of(bags, aggregation, batch_size, check)._replace(bags=True)
     return carry_out(plan, key_fits, learner, score, rows, calibration_weights)
 
 

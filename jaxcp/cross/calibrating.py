@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Hashable, Iterable
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
 
 from jaxcp.calibration.calibrating import calibrate
 from jaxcp.cross import _programs, _recorded
@@ -33,8 +38,9 @@ def cross_calibrate(
 
     For models of any library: jackknife+, CV+, jackknife+-after-bootstrap and EnbPI
     need predictions alone. Row i is predicted by the fits j with held_out[j, i], by
-    their aggregate if there are several. A row that no fit left out has no score: it is
-    masked out and does not count.
+    their aggregate if there are several. A row that no fit left out does not count
+    where fits leave out one fold each; where rows are left out by several, as by bags,
+    it counts with the score +inf.
 
     Args:
       score: Nonconformity score of one example, from `jaxcp.scores`.
@@ -47,7 +53,8 @@ def cross_calibrate(
       weights: Weights >= 0 of the rows' scores, shape (n,), as for `calibrate`. They
         are normalized once over all rows, with an infinite atom for the test point at
         both ends.
-      mask: True where a row counts, shape (n,). Defaults to all rows.
+      mask: True where a row counts, shape (n,). Defaults to all rows. Libraries that
+        drop rows of every bag have `mask=held_out.any(axis=0)`.
       aggregation: "mean" or "median" of the fits without a row, or a function of two
         arrays, which jax can trace: the values of all fits, (b, ...), and which of them
         left the row out, (b,).
@@ -63,11 +70,14 @@ def cross_calibrate(
         left out the sets are infinite.
 
     Guarantee:
-      As `CrossCalibration.__call__`: 1 - 2 alpha if each row is left out by one fit
-      (K folds of one size: minus a term below sqrt(2 / n)). Other plans have none.
+      As `CrossCalibration.__call__`: 1 - 2 alpha if each row is left out by one fit of
+      its own (K folds of one size: minus a term below sqrt(2 / n)), and for bags if
+      their number is drawn, as in `jackknife_plus_after_bootstrap`. Other plans have
+      none.
 
     Assumption:
-      The rows and test examples are exchangeable, and the fits treat their rows alike.
+      The rows and test examples are exchangeable, and each fit saw all rows but those
+      that it left out, by one rule that treats rows alike.
 
     Cost:
       No fit: O(b n) time to combine the predictions, and n scores.
@@ -75,6 +85,8 @@ def cross_calibrate(
     References:
       Barber, Candes, Ramdas, Tibshirani, Predictive Inference with the Jackknife+,
       Annals of Statistics, 2021.
+      Kim, Xu, Barber, Predictive Inference Is Free with the Jackknife+-after-Bootstrap,
+      NeurIPS, 2020 (bags).
 
     See also:
       cv_plus, cross_conformal, calibrate, learners.Estimator
@@ -94,11 +106,11 @@ def cross_calibrate(
       11.5
     """
     inputs.check_score(score)
-    held_out = _recorded.check_held_out(held_out, mask)
+    held_out, mask = _recorded.check_held_out(held_out, mask)
     preds = _recorded.known_preds(preds, held_out)
     left_out = left_out_by(held_out, aggregation)
     own = _programs.held_out(left_out, preds)
-    return of_held_out(left_out, score, own, y, weights, classes)
+    return of_held_out(left_out, score, own, y, weights, classes, mask=mask)
 
 
 def of_held_out(
@@ -108,10 +120,20 @@ def of_held_out(
     y: ArrayLike,
     weights: ArrayLike | None,
     classes: Iterable[Hashable] | None,
+    *,
+    mask: Array | None = None,
+    bags: bool = False,
 ) -> CrossCalibration:
-    """Returns the calibration of rows by their held-out predictions, (n, ...)."""
-    mask = rows_left_out(left_out.mask)
+    """Returns the calibration of rows by their held-out predictions, (n, ...).
+
+    `bags` says that fits are of bags: a row of the mask that is in all of them counts.
+    """
+    known = rows_left_out(left_out.mask)
     calibration = calibrate(
-        score, preds, y, weights=weights, mask=mask, classes=classes
+        score, preds, y, weights=weights, mask=known, classes=classes
     )
+    if known is not None and isinstance(left_out, Ensemble):
+        of = left_out.held_out, mask, jnp.asarray(np.asarray(bags))
+        scores, counts = _programs.counted(calibration.scores, *of)
+        calibration = dataclasses.replace(calibration, scores=scores, mask=counts)
     return CrossCalibration(left_out, calibration)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from jax import Array
 
 from jaxcp._pytree import pytree
+from jaxcp.certificates import CrossCertificate
 from jaxcp.cross import _programs
 from jaxcp.cross._fits import Fits, HostFits
 from jaxcp.cross.predictions import CrossCalibration
@@ -34,7 +37,7 @@ class CrossConformal:
 
     @property
     def scores(self) -> Array:
-        """Held-out scores, shape (n,) or (n, c); meaningless where `mask` is False."""
+        """Held-out scores, shape (n,) or (n, c); +inf where no fit left a row out."""
         return self.calibration.scores
 
     @property
@@ -76,13 +79,15 @@ class CrossConformal:
           ValueError: if a number `alpha` is outside (0, 1), or lengths differ.
 
         Guarantee:
-          P(Y in set) >= 1 - 2 alpha if each row is left out by one fit (K folds: minus
-          a term below sqrt(2 / n)); about 1 - alpha for stable learners. `enbpi` has an
-          asymptotic guarantee.
+          P(Y in set) >= 1 - 2 alpha if each row is left out by a fit of its own (K
+          folds of one size: minus a term below sqrt(2 / n)); `certificate` has what is
+          sure. c components pay each: 1 - 2 alpha minus c terms. About 1 - alpha for
+          stable learners. `enbpi` has an asymptotic
+          guarantee.
 
         Assumption:
-          The rows and test examples are exchangeable, and the learner treats rows
-          alike.
+          The rows and test examples are exchangeable, and each fit saw all rows but
+          those that it left out, by one rule that treats rows alike.
 
         Cost:
           Predictions of b fits and O(n) time for each of m sets, in blocks of inputs.
@@ -114,9 +119,10 @@ class CrossConformal:
         sets.
 
         Guarantee:
-          P(Y in set) >= 1 - alpha if each row has a fit of its own (jackknife+; after
-          bootstrap with a random number of bags). Folds of one size: >= 1 - alpha -
-          (1 - K/n) / (K + 1), by the same proof. Usually far more.
+          P(Y in set) >= 1 - alpha if each row has a fit of its own (jackknife+). K
+          folds of one size: >= 1 - alpha - (1 - K/n) / (K + 1), by the same proof; c
+          components pay the last term each. After bootstrap >= 1 - alpha with a
+          binomial number of bags. `certificate` has what is sure; usually far more.
 
         Assumption:
           Those of the "+" sets.
@@ -126,10 +132,28 @@ class CrossConformal:
 
         References:
           Barber, Candes, Ramdas, Tibshirani, Predictive Inference with the Jackknife+,
-          Annals of Statistics, 2021, theorem 2.
+          Annals of Statistics, 2021, theorem 3.
+          Kim, Xu, Barber, Predictive Inference Is Free with the
+          Jackknife+-after-Bootstrap, NeurIPS, 2020 (bags; with the same proof).
         """
         sets = _programs.minmax(*self._check(x, alpha, test_weights))
         return self.calibration.named(sets)
+
+    def certificate(self, alpha: Any, *, minmax: bool = False) -> CrossCertificate:
+        """Returns a lower bound of coverage: `CrossCalibration.certificate`.
+
+        Guarantee:
+          P(Y in set) >= `coverage` of the certificate.
+
+        Example:
+          >>> from jaxcp import cv_plus, datasets, learners, scores
+          >>> x, y = datasets.linear(jax.random.key(0), 40)
+          >>> key, ridge = jax.random.key(1), learners.Ridge(1.0)
+          >>> cp = cv_plus(key, ridge, scores.Absolute(), x, y, num_folds=20)
+          >>> cp.certificate(0.1).coverage > cp.certificate(0.1).published
+          True
+        """
+        return self.calibration.certificate(alpha, minmax=minmax)
 
     def naive(
         self, x: PyTree, alpha: ArrayLike, *, test_weights: ArrayLike | None = None

@@ -33,8 +33,9 @@ def cross_conformal(
     """Returns fits under any resampling plan, with each row's score without itself.
 
     Row i is predicted by the mean (or median) of the fits j with weights[j, i] = 0. A
-    row that no fit leaves out has no score: it is masked out, and does not count. All b
-    fits, and one on all rows, run as one vmapped program.
+    row that no fit leaves out does not count where fits leave out one fold each; where
+    rows are left out by several, as by bags, it counts with the score +inf. All b fits,
+    and one on all rows, run as one vmapped program.
 
     Args:
       key: Random key, split among the fits.
@@ -62,8 +63,9 @@ def cross_conformal(
         weights are traced and no row is left out the sets are infinite.
 
     Guarantee:
-      As `CrossConformal.__call__`: 1 - 2 alpha if each row is left out by one fit
-      (K folds of one size: minus a term below sqrt(2 / n)). Other plans have none.
+      As `cross_calibrate`: 1 - 2 alpha if each row is left out by one fit of its own
+      (K folds of one size: minus a term below sqrt(2 / n)). Other plans have none but
+      bags, as in `jackknife_plus_after_bootstrap`.
 
     Assumption:
       The rows and test examples are exchangeable, and the learner treats rows alike.
@@ -128,10 +130,12 @@ def jackknife_plus(
       A `CrossConformal`; `naive` gives the plain jackknife, `minmax` the third form.
 
     Raises:
-      ValueError: as `cross_conformal`, and if n is less than 2.
+      ValueError: as `cross_conformal`, if n is less than 2, or if the closed form is
+        lost to rounding.
 
     Guarantee:
-      1 - 2 alpha; about 1 - alpha for stable learners.
+      1 - 2 alpha, or 1 - (2 f - 1) / (n + 1) with f = floor(alpha (n + 1)) >= 1, which
+      `certificate` returns; about 1 - alpha for stable learners.
 
     Assumption:
       The rows and test examples are exchangeable, and the learner treats rows alike.
@@ -188,7 +192,7 @@ def cv_plus(
       x: Inputs, a pytree with leading axis n.
       y: Targets, shape (n, ...), or labels 0, ..., k - 1.
       num_folds: Number of folds K of a random partition, from 2 to n; their sizes
-        differ by at most one.
+        differ by at most one. The theorem is for equal ones: n a multiple of K.
       folds: A given partition instead: the fold of each row, shape (n,), int in 0, ...,
         K - 1 or a name, such as its group. Traced folds need `num_folds`, too.
       calibration_weights: Weights of the rows' scores, shape (n,).
@@ -204,7 +208,8 @@ def cv_plus(
 
     Guarantee:
       1 - 2 alpha - min(2 (1 - 1/K) / (n/K + 1), (1 - K/n) / (K + 1)) for folds of one
-      size; about 1 - alpha for stable learners. None of its own for folds that were
+      size, the last term once for each score component; `certificate` is sharper.
+      About 1 - alpha for stable learners. None of its own for folds of unlike sizes, or
       chosen by looking at the targets.
 
     Assumption:

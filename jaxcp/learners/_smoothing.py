@@ -17,10 +17,18 @@ from jax import Array, lax
 from jaxcp._pytree import pytree
 from jaxcp.learners import _algebra
 from jaxcp.learners._algebra import dot
-from jaxcp.learners._whitening import MARGIN, lengths, root, whiten, whiten_gram
+from jaxcp.learners._whitening import (
+    MARGIN,
+    lengths,
+    root,
+    rounding,
+    whiten,
+    whiten_gram,
+)
 from jaxcp.learners.augmenting import Augmented
 from jaxcp.typing import Number
 
+_FINE = 0.01  # share of M that rounding may move: less than 1 % of a threshold
 _LEFT = 16  # roundings of 1 minus a leverage, for the root of each column
 _TILT = 8  # times as many that the span of the rows may be off
 
@@ -262,6 +270,30 @@ def prepare_kernel(
         penalty=penalty,
         **parts,
     )
+
+
+def kernel_coefficients(
+    gram: Array, y: Array, penalty: Number, weights: Array
+) -> Array:
+    """Returns the coefficients (n, d) of a weighted kernel ridge fit, 0 of weight 0."""
+    sizes = jnp.sqrt(weights)[:, None]  # rows left out: no 0 / 0 either
+    system = sizes * gram * sizes.T + jnp.diag((weights == 0).astype(gram.dtype))
+    factor, _, _ = whiten_gram(system, jnp.asarray(penalty, gram.dtype))
+    factor = sizes * factor
+    return dot(factor, dot(factor.T, y))
+
+
+def kernel_without_each(gram: Array, y: Array, penalty: Number) -> Array:
+    """Returns the coefficients (n, n, d) of all leave-one-out fits.
+
+    R_i = c_i / M_ii and c_-i = c - M_i R_i, whose i-th entry is 0. NaN where rounding
+    may move R_i by a hundredth.
+    """
+    factor, free, _ = whiten_gram(gram, jnp.asarray(penalty, gram.dtype))
+    inverse, coef = dot(factor, factor.T), dot(factor, dot(factor.T, y))
+    known = (rounding(gram, factor) < _FINE) & ~jnp.any(free)
+    held_out = jnp.where(known, coef / jnp.diag(inverse)[:, None], jnp.nan)
+    return coef[None] - inverse[:, :, None] * held_out[:, None]
 
 
 def augmented_kernel(fit: Smoothed, kernel: Array) -> Augmented:

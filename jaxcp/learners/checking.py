@@ -172,6 +172,20 @@ def check_predictions(
         raise
 
 
+def check_closed_form(learner: Learner, preds: PyTree, x: PyTree) -> None:
+    """Raises ValueError where leave-one-out fits are NaN: rounding is all they have."""
+    try:
+        check_predictions(preds, x, None)
+    except ValueError as error:
+        if "predictions" not in str(error):
+            raise
+        raise ValueError(
+            "expected leave-one-out fits that rounding hardly moves, got NaN of "
+            f"{type(learner).__name__}: the digits of its data do not carry so small a "
+            "penalty; take a larger one, or x and y in float64 with jax_enable_x64"
+        ) from error
+
+
 def traceable(learner: Learner) -> AbstractContextManager[None]:
     """Raises ValueError, inside of this context, for a learner that is not of jax."""
     return explained(
