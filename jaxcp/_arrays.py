@@ -86,13 +86,24 @@ def check_digits(name: str, step: ArrayLike, error: ArrayLike) -> None:
 
 
 def narrowed(x: np.ndarray) -> np.ndarray:
-    """Returns integers in jax's integer type, or as floats if that is too narrow."""
+    """Returns integers in jax's integer type, or as floats if that is too narrow.
+
+    These are not smaller: a threshold among them is not below a score.
+    """
     default = jax.dtypes.canonicalize_dtype(int)
     if x.dtype.kind not in "iu" or np.can_cast(x.dtype, default):
         return x
     limits = np.iinfo(default)
     fits = x.size == 0 or (x.min() >= limits.min and x.max() <= limits.max)
-    return x.astype(default if fits else float)
+    return x.astype(default) if fits else _rounded_up(x)
+
+
+def _rounded_up(x):
+    values = x.astype(jax.dtypes.canonicalize_dtype(float))
+    # A float beyond the largest integer is larger, and does not convert back.
+    beyond = values >= float(np.iinfo(x.dtype).max) + 1
+    below = np.where(beyond, 0, values).astype(x.dtype) < x
+    return np.where(below & ~beyond, np.nextafter(values, np.inf), values)
 
 
 def is_concrete(*trees: PyTree) -> bool:
@@ -163,6 +174,12 @@ def as_host_array(name: str, x: Any) -> np.ndarray:
 
 
 def _as_one(name, x):
+    if isinstance(x, np.ma.MaskedArray) and np.ma.is_masked(x):
+        raise ValueError(
+            f"expected {name} without masked values, got {np.ma.count_masked(x)} of "
+            f"them; give x.filled(0), and mask=~x.mask where there is a mask, or leave "
+            "these rows out"
+        )
     try:
         return np.asarray(x)
     except ValueError as error:
