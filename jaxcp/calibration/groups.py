@@ -237,7 +237,7 @@ class GroupCalibration(Rule):
 
     def _num_held(self):
         # A class made of this one may read its rows in ways of its own.
-        return len(self.scores) if type(self) is GroupCalibration else 0
+        return self.scores.shape[0] if type(self) is GroupCalibration else 0
 
     def _filled(self, size):
         groups = repeated(self.groups, size)

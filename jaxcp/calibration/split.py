@@ -247,7 +247,7 @@ class Calibration(Rule):
 
     def _num_held(self):
         # A class made of this one may read its rows in ways of its own.
-        return len(self.scores) if type(self) is Calibration else 0
+        return self.scores.shape[0] if type(self) is Calibration else 0
 
     def _filled(self, size):
         return dataclasses.replace(self, **filled(self, size))

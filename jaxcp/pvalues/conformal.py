@@ -141,7 +141,7 @@ def p_values_in_groups(
         each = lambda s, t: one(scores=s, test_scores=t)  # noqa: E731
         p = jax.vmap(each, 1, 1)(scores, test_scores)
         return jnp.minimum(1, scores.shape[1] * jnp.min(p, axis=1))  # Bonferroni
-    n, beyond = len(scores), num_groups  # where rows that do not count come to lie
+    n, beyond = scores.size, num_groups  # where rows that do not count come to lie
     groups, test_groups = groups.astype(int), test_groups.astype(int)
     groups = groups if mask is None else jnp.where(mask, groups, beyond)
     groups = jnp.append(groups, test_groups)
@@ -179,14 +179,15 @@ def masses_of_keys(
 ) -> tuple[Array, Array, Array]:
     """Returns `masses_from` for integers in the order of scores."""
     if weights is None:
-        keys, mass = lax.sort(keys), jnp.arange(len(keys), -1, -1)
+        keys, mass = lax.sort(keys), jnp.arange(keys.size + 1)[::-1]
     else:
         keys, weights = lax.sort((keys, weights), num_keys=1)
         mass = jnp.append(jnp.cumsum(weights[::-1])[::-1], 0)
         mass = lax.cummin(mass)  # a sum may round to more than one of more terms
-    at_least, above = (
-        mass[jnp.searchsorted(keys, test_keys, side=side)] for side in ("left", "right")
-    )
+    # A search has as many steps as their number has bits, which an export may leave.
+    find = partial(jnp.searchsorted, keys, test_keys)
+    method = "scan" if isinstance(keys.size, int) else "compare_all"
+    at_least, above = (mass[find(side=s, method=method)] for s in ("left", "right"))
     return at_least, above, mass[0]
 
 
@@ -217,7 +218,7 @@ def _p_value(scores, score, u, weights, test_weight):
 
 def _ranks_in_order(groups, scores):
     """Returns ranks by group and then by score, the same for the same score."""
-    keys, places = to_keys(as_float(scores)), jnp.arange(len(groups))
+    keys, places = to_keys(as_float(scores)), jnp.arange(groups.size)
     groups, keys, places = lax.sort((groups, keys, places), num_keys=2)
     changes = (jnp.diff(groups, prepend=-1) != 0) | (jnp.diff(keys, prepend=0) != 0)
     return jnp.zeros_like(places).at[places].set(jnp.cumsum(changes))

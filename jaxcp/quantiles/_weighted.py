@@ -16,7 +16,7 @@ from jaxcp._numbers import varying_like
 from jaxcp.quantiles import _bytes
 from jaxcp.quantiles._keys import bisect_keys, to_keys
 from jaxcp.quantiles._masses import in_words, masses_of, scales_of, weighted_key
-from jaxcp.quantiles._rows import as_rows, is_few, to_all
+from jaxcp.quantiles._rows import as_rows, is_few, is_many, to_all
 
 _WIDTH, _DEEP = 32, 31  # numbers side by side in a sum, and on top of one another
 # From so many targets of one row on, of few numbers and of many, one sort is faster.
@@ -82,7 +82,7 @@ def _keys_of_rows(x, weights, targets, numbers):
     """Returns keys of rows, which are all of so many `numbers` or some of them."""
     arrays = x, weights, varying_like(targets, (x, weights))
     few = is_few(numbers)
-    if targets.shape[1] >= (_SORT_FEW if few else _SORT_MANY):
+    if is_many(targets.shape[1], _SORT_FEW if few else _SORT_MANY):
         return _by_sort(*arrays)
     if few:
         return _by_bits(*arrays)
@@ -105,7 +105,7 @@ def _search(keys, weights, targets):
         before = (v[jnp.minimum(place, n + 1) - 1] for v in sums)
         return (place <= n + 1) & masses.are_less(*before, targets)
 
-    bits = (n + 1).bit_length()
+    bits = (n + 1).bit_length() if isinstance(n, int) else 31
     place = bisect_keys(falls_short, jnp.int32, bits=bits, shape=targets.shape)
     low, high = (jnp.full(1, v, keys.dtype) for v in (info.min, info.max))
     return jnp.concatenate([low, ordered, high])[place]
@@ -191,7 +191,7 @@ def _settle(x, weights, targets, rows, each, total):
     masses = in_words(weights, unit, exponent, x.shape[1])
     integer = jnp.dtype(f"int{8 * weights.dtype.itemsize}")
     # As many following words as are summed at once, each at most 2^(bits - 1).
-    narrow = jnp.int16 if _DEEP * 2**masses.bits < 2**16 else integer
+    narrow = jnp.int16 if _DEEP * masses.step < 2**16 else integer
     words = masses.leading.astype(integer), masses.following.astype(narrow)
     x, *words = lax.optimization_barrier((rows(x), *words))
 
