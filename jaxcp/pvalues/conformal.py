@@ -184,11 +184,16 @@ def masses_of_keys(
         keys, weights = lax.sort((keys, weights), num_keys=1)
         mass = jnp.append(jnp.cumsum(weights[::-1])[::-1], 0)
         mass = lax.cummin(mass)  # a sum may round to more than one of more terms
-    # A search has as many steps as their number has bits, which an export may leave.
-    find = partial(jnp.searchsorted, keys, test_keys)
-    method = "scan" if isinstance(keys.size, int) else "compare_all"
-    at_least, above = (mass[find(side=s, method=method)] for s in ("left", "right"))
+    at_least, above = (mass[_places(keys, test_keys, s)] for s in ("left", "right"))
     return at_least, above, mass[0]
+
+
+def _places(keys, test_keys, side):
+    """Returns `jnp.searchsorted`, also of numbers that an export leaves open."""
+    if isinstance(keys.size, int):
+        return jnp.searchsorted(keys, test_keys, side=side)
+    is_before = jnp.less if side == "left" else jnp.less_equal
+    return jnp.sum(is_before(keys[:, None], test_keys[None]), axis=0)
 
 
 def share_of(
