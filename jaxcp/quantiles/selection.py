@@ -15,9 +15,10 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.typing import DTypeLike
 
-from jaxcp import _checks
+from jaxcp import _checks, _tracing
 from jaxcp._arrays import as_arrays, on_host
 from jaxcp._numbers import as_float, at_least_single, over_shards, rounded_up
+from jaxcp._pytree import as_function
 from jaxcp.quantiles._keys import first_float, from_keys, to_keys
 from jaxcp.quantiles._masses import weighted_key
 from jaxcp.quantiles._rows import select_keys
@@ -147,7 +148,8 @@ def first_within(
         `budget` is none.
 
     Cost:
-      One call of `total` for each of the 32 bits of a float, and no grid.
+      One call of `total` for each of the 32 bits of a float, and no grid. A function is
+      compiled once; each new one, such as a lambda, compiles anew.
 
     See also:
       risk.calibrate_risk, weighted_select, kth_smallest
@@ -160,6 +162,11 @@ def first_within(
     dtype = jax.dtypes.canonicalize_dtype(dtype)
     if not jnp.issubdtype(dtype, jnp.floating):
         raise ValueError(f"expected a dtype of floats, got {dtype}")
+    return _first_within(as_function("total", total), budget, dtype)
+
+
+@_tracing.jit(static_argnames="dtype")
+def _first_within(total, budget, dtype):
     found = jax.eval_shape(total, jax.ShapeDtypeStruct((), dtype))
     if jnp.shape(found) != ():
         raise ValueError(f"expected total(v) of shape (), got {jnp.shape(found)}")
