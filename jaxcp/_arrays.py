@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array
 
 from jaxcp._padding import on_device
-from jaxcp._tracing import is_ours
+from jaxcp._tracing import check_process, is_ours
 from jaxcp.typing import ArrayLike, PyTree
 
 _MANY = 2**13  # rows whose digits tell those of all
@@ -136,6 +136,7 @@ def _median_sizes(values, default):
 
 
 def _as_tree(name, tree):
+    check_process()
     return jax.tree.map(lambda x: _as_array(name, x), tree, is_leaf=is_array_like)
 
 

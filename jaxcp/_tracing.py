@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -20,6 +21,7 @@ from jax.tree_util import Partial, default_registry
 
 # What a walk over a tree does at a value: go by, stop, go on, or note its class too.
 _LEAF, _OURS, _CONTAINER, _FOREIGN = range(4)
+_process: int | None = None  # that of the first call
 _kinds: weakref.WeakKeyDictionary[type, int] = weakref.WeakKeyDictionary()
 
 
@@ -41,6 +43,7 @@ def jit(
 
     @functools.wraps(function)
     def call(*args, **kwargs):
+        check_process()
         classes = classes_of(*args, *kwargs.values())
         with explained(
             "expected functions that jax can trace, of jax.numpy, got one that asks "
@@ -50,6 +53,23 @@ def jit(
             return compiled(*args, _classes=classes, **kwargs)
 
     return call
+
+
+def check_process() -> None:
+    """Raises RuntimeError in a process that was forked after the first call.
+
+    There jax waits for ever for threads that a fork leaves behind.
+    """
+    global _process
+    if _process is None:
+        _process = os.getpid()
+    elif _process != os.getpid():
+        raise RuntimeError(
+            "expected a process that was not forked after the first call of jaxcp, got "
+            "a fork, in which jax hangs; start workers by 'spawn' or 'forkserver', as "
+            "multiprocessing.get_context('spawn') does, or load and call in the worker "
+            "alone"
+        )
 
 
 def _with_classes(function):
