@@ -102,8 +102,8 @@ def _search(keys, weights, targets):
     ]
 
     def falls_short(place):  # what is before it, of as many as there are
-        before = (v[jnp.minimum(place, n + 1) - 1] for v in sums)
-        return (place <= n + 1) & masses.are_less(*before, targets)
+        leading, following = (v[jnp.minimum(place, n + 1) - 1] for v in sums)
+        return (place <= n + 1) & masses.are_less(leading, following, targets)
 
     bits = (n + 1).bit_length() if isinstance(n, int) else 31
     place = bisect_keys(falls_short, jnp.int32, bits=bits, shape=targets.shape)
