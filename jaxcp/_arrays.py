@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array
 
 from jaxcp._padding import on_device
-from jaxcp._tracing import is_ours
+from jaxcp._tracing import check_process, is_ours
 from jaxcp.typing import ArrayLike, PyTree
 
 _MANY = 2**13  # rows whose digits tell those of all
@@ -104,13 +104,24 @@ def one_of_each(values: np.ndarray, close: np.ndarray | float = 0.0) -> np.ndarr
 
 
 def narrowed(x: np.ndarray) -> np.ndarray:
-    """Returns integers in jax's integer type, or as floats if that is too narrow."""
+    """Returns integers in jax's integer type, or as floats if that is too narrow.
+
+    These are not smaller: a threshold among them is not below a score.
+    """
     default = jax.dtypes.canonicalize_dtype(int)
     if x.dtype.kind not in "iu" or np.can_cast(x.dtype, default):
         return x
     limits = np.iinfo(default)
     fits = x.size == 0 or (x.min() >= limits.min and x.max() <= limits.max)
-    return x.astype(default if fits else float)
+    return x.astype(default) if fits else _rounded_up(x)
+
+
+def _rounded_up(x):
+    values = x.astype(jax.dtypes.canonicalize_dtype(float))
+    # A float beyond the largest integer is larger, and does not convert back.
+    beyond = values >= float(np.iinfo(x.dtype).max) + 1
+    below = np.where(beyond, 0, values).astype(x.dtype) < x
+    return np.where(below & ~beyond, np.nextafter(values, np.inf), values)
 
 
 def is_concrete(*trees: PyTree) -> bool:
@@ -143,6 +154,7 @@ def _median_sizes(values, default):
 
 
 def _as_tree(name, tree):
+    check_process()
     return jax.tree.map(lambda x: _as_array(name, x), tree, is_leaf=is_array_like)
 
 
@@ -181,6 +193,12 @@ def as_host_array(name: str, x: Any) -> np.ndarray:
 
 
 def _as_one(name, x):
+    if isinstance(x, np.ma.MaskedArray) and np.ma.is_masked(x):
+        raise ValueError(
+            f"expected {name} without masked values, got {np.ma.count_masked(x)} of "
+            f"them; give x.filled(0), and mask=~x.mask where there is a mask, or leave "
+            "these rows out"
+        )
     try:
         return np.asarray(x)
     except ValueError as error:

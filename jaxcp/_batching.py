@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from numbers import Real
@@ -27,8 +28,8 @@ def map_rows(fn: Callable[..., PyTree], *rows: PyTree) -> PyTree:
     """
     leaves: list[Array] = jax.tree.leaves(rows)
     num_rows = leaves[0].shape[0]
-    width = sum(leaf.size for leaf in leaves) // max(num_rows, 1)
-    if width < _WIDE or num_rows * width <= _BLOCK:
+    width = sum(math.prod(leaf.shape[1:]) for leaf in leaves)
+    if width < _WIDE or not isinstance(num_rows, int) or num_rows * width <= _BLOCK:
         return jax.vmap(fn)(*rows)
     return map_evenly(fn, *rows, at_a_time=max(_BLOCK // width, 1))
 
@@ -65,7 +66,7 @@ def _map_blocks(fn, rows, at_most):
     """
     num_rows = jax.tree.leaves(rows)[0].shape[0]
     num_blocks = -(-num_rows // at_most)
-    if num_blocks <= 1:
+    if not isinstance(num_rows, int) or num_blocks <= 1:  # an export may leave it open
         return fn(*rows)
     size = -(-num_rows // num_blocks)
     missing = num_blocks * size - num_rows

@@ -14,6 +14,7 @@ import numpy as np
 from jax import Array
 
 from jaxcp._arrays import as_array, as_arrays, as_groups, is_concrete
+from jaxcp._tracing import check_process
 from jaxcp.typing import ArrayLike, PyTree
 
 
@@ -171,6 +172,7 @@ def check_pytree(name: str, value: Any, instead: str) -> None:
 
 def check_key(key: Any) -> None:
     """Raises ValueError unless `key` is a random key."""
+    check_process()
     dtype = getattr(key, "dtype", None)
     legacy = dtype == np.uint32 and np.shape(key) == (2,)
     if dtype is None or not (legacy or jnp.issubdtype(dtype, jax.dtypes.prng_key)):

@@ -12,6 +12,13 @@ from jax import Array
 from jaxcp._padding import on_host
 
 
+def count_rows(x: Array, mask: Array | None = None) -> int | Array:
+    """Returns how many rows of x count, shape (); traced where an export leaves it."""
+    if mask is not None:
+        return count_true(mask)
+    return x.shape[0] if isinstance(x.shape[0], int) else jnp.asarray(x.shape[0])
+
+
 def count_true(flags: Array) -> int | Array:
     """Returns how many flags are True, shape ()."""
     return int(np.sum(np.asarray(flags))) if on_host(flags) else jnp.sum(flags)

@@ -126,6 +126,8 @@ def _is_on_host(leaf):
 def _sizes(program, fixed, rows, holder=None, at_once=False, by_pairs=False):
     """Returns the numbers of rows to fill up to, held and given; None to leave all."""
     numbers = 0 if holder is None else holder._num_held(), _num_rows(rows)
+    if not (isinstance(numbers[0], int) and isinstance(numbers[1], int)):
+        return None  # an export leaves them open
     calls = _calls.get((program, numbers), 0)
     if calls >= _OFTEN:  # the hot path
         return None
@@ -161,7 +163,7 @@ def _num_rows(rows):
     for v in rows:
         if isinstance(v, Array):  # not all leaves: this is on every path
             return v.shape[0]
-    return next((len(leaf) for leaf in jax.tree.leaves(rows)), 0)
+    return next((leaf.shape[0] for leaf in jax.tree.leaves(rows)), 0)
 
 
 def _cut(v, num_rows):

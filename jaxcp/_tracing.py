@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -24,6 +25,7 @@ from jaxcp._captured import SCALARS, is_library, settle, states_of
 # What a walk over a tree does at a value: go by, read what it has captured, stop, go
 # on, or note its class too.
 _LEAF, _READ, _OURS, _CONTAINER, _FOREIGN = range(5)
+_process: int | None = None  # that of the first call
 _kinds: weakref.WeakKeyDictionary[type, int] = weakref.WeakKeyDictionary()
 _fields: weakref.WeakKeyDictionary[type, tuple[str, ...]] = weakref.WeakKeyDictionary()
 _plain: set[type] = {*SCALARS, np.ndarray}  # leaves, which need no look
@@ -50,6 +52,7 @@ def jit(
 
     @functools.wraps(function)
     def call(*args, **kwargs):
+        check_process()
         functions = functions_in(args, kwargs)
         key = classes_of(*args, *kwargs.values()), states_of(functions)
         with explained(
@@ -60,6 +63,23 @@ def jit(
             return compiled(*args, _key=key, **kwargs)
 
     return call
+
+
+def check_process() -> None:
+    """Raises RuntimeError in a process that was forked after the first call.
+
+    There jax waits for ever for threads that a fork leaves behind.
+    """
+    global _process
+    if _process is None:
+        _process = os.getpid()
+    elif _process != os.getpid():
+        raise RuntimeError(
+            "expected a process that was not forked after the first call of jaxcp, got "
+            "a fork, in which jax hangs; start workers by 'spawn' or 'forkserver', as "
+            "multiprocessing.get_context('spawn') does, or load and call in the worker "
+            "alone"
+        )
 
 
 def _with_key(function):

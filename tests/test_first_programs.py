@@ -1,5 +1,7 @@
 """What a first call compiles: few programs, with the numbers of many."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -73,6 +75,21 @@ def test_few_programs(key, programs):
         programs.clear()
         call()
         assert len(programs) <= most
+
+
+def test_a_function_of_losses_is_compiled_once(programs):
+    """Also where the arrays that it binds change, and inside of other programs."""
+    rows = np.arange(12, dtype="f").reshape(3, 4)
+    above = lambda x, v: jnp.sum(x > v)  # noqa: E731
+    jaxcp.first_within(partial(above, rows[0]), 1)
+    programs.clear()
+    found = [jaxcp.first_within(partial(above, row), k) for row in rows for k in (1, 2)]
+    assert not programs
+    assert_array_equal(found, [2, 1, 6, 5, 10, 9])
+    each = jax.jit(jax.vmap(lambda row: jaxcp.first_within(partial(above, row), 1)))
+    assert_array_equal(each(rows), [2, 6, 10])
+    closed = jax.vmap(lambda row: jaxcp.first_within(lambda v: above(row, v), 1))
+    assert_array_equal(closed(rows), [2, 6, 10])
 
 
 @pytest.mark.parametrize("n", [2, 3, 8, 9, 100])

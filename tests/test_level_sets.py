@@ -322,6 +322,24 @@ def test_all_pieces_are_found_to_the_float():
         assert jnp.all(either_sign(3.0, known) <= jnp.maximum(q, 0)[:, None])
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("score", [skewed, either_sign], ids=["a well", "two wells"])
+def test_pieces_of_one_float_are_found(score, dtype):
+    """At the threshold 0, where most predictions are exact, and a few floats above."""
+    own = scores.Custom(score)
+    rng, ulp = np.random.default_rng(0), np.spacing(np.asarray(50, dtype))
+    for offset in (0.0, 0.003, 1.0, -40.0):
+        wells = np.r_[offset, offset + rng.uniform(0.1, 1, 20)].astype(dtype)
+        wells = abs(wells) if score is either_sign else wells
+        bracket = Interval(np.full(21, -50, dtype), np.full(21, 50, dtype))
+        for level in (0, ulp):
+            levels = jnp.full(21, level, dtype)
+            region = level_sets(own, jnp.asarray(wells), levels).exact()
+            pieces = region.intervals(bracket, num_points=101)
+            assert np.all(pieces.contains(wells)) and np.all(pieces.size() < 9 * ulp)
+            assert_array_equal(pieces.contains(-wells), region.contains(-wells))
+
+
 def test_more_pieces_than_there_is_room_for_are_joined():
     waves = scores.Custom(lambda pred, y: jnp.where(jnp.abs(y) < 9, jnp.cos(y), 2.0))
     region = LevelSet(waves, 0.0, jnp.array(0.0))

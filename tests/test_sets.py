@@ -76,6 +76,21 @@ def test_label_set_knows_no_labels_out_of_range():
     assert inside == [False, False, True, False, True, False, False]
 
 
+@pytest.mark.parametrize("k", [None, 2])
+def test_what_is_no_whole_number_is_no_label(k):
+    """In one set and in a batch: refused where it is known, else not a member."""
+    labels = LabelSet(jnp.ones((3,) if k is None else (k, 3), bool))
+    y = np.array([0.5, 2.9, -0.5, -0.9, jnp.nan, jnp.inf, 0.0, 1.0, 2.0, 3.0], "f")
+    whole = y == np.floor(y)
+    for value in y[~whole]:
+        with pytest.raises(ValueError, match=f"y as whole numbers, got {value}"):
+            labels.contains(value)
+    traced = jax.jit(jax.vmap(labels.contains))(y)
+    known = np.stack([labels.contains(v) for v in y[whole]])
+    assert not np.any(traced[~whole])
+    assert_array_equal(traced[whole], known)
+
+
 def test_level_set_has_members_but_no_size():
     level_set = LevelSet(Absolute(), jnp.array(1.0), jnp.array(0.5))
     assert level_set.contains(1.5)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any, NamedTuple
 
 import jax
@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from jaxcp import _checks, _names
+from jaxcp import _checks, _counting, _names
 from jaxcp._arrays import (
     SHARE,
     as_arrays,
@@ -23,7 +23,6 @@ from jaxcp._arrays import (
     some_rows,
 )
 from jaxcp._batching import evaluate, label_scores
-from jaxcp._counting import count_true
 from jaxcp._names import Names
 from jaxcp._numbers import varying_like
 from jaxcp._padding import on_device, repeated
@@ -168,7 +167,7 @@ def filled(held: Any, size: int) -> dict[str, Any]:
 
 def count_rows(held: Any) -> int | Array:
     """Returns how many rows of a calibration count."""
-    return len(held.scores) if held.mask is None else count_true(held.mask)
+    return _counting.count_rows(held.scores, held.mask)
 
 
 def of_known_groups(q: Array, groups: Array, num_groups: int) -> Array:
@@ -208,7 +207,8 @@ def sure_ranks_of(count: Callable[[], Any], alpha: Any, delta: Any, held: Any) -
             "coverage has no exact law: leave out delta, or keep each row with "
             "probability weight / bound and calibrate on those without weights"
         )
-    with known_at_once():
+    is_open = not isinstance(held.scores.shape[0], int)  # in an export: not known
+    with nullcontext() if is_open else known_at_once():
         rows = count()
     # A union bound: each of c components misses its share of delta at most.
     return sure_ranks(rows, alpha, exact / math.prod(held.components))

@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from jaxcp import _checks
+from jaxcp._arrays import on_host
 from jaxcp.certificates import _counts
 from jaxcp.certificates.laws import certificate
 from jaxcp.typing import ArrayLike, Number
@@ -110,7 +111,7 @@ def coverage_test(
 
 def _as_counts(covered, num_test):
     """Returns how many of m test points each calibration set covered, and m."""
-    covered = np.asarray(covered)
+    covered = on_host("covered", covered)
     found = f"got {covered.dtype}{covered.shape}"
     if num_test is None:
         if covered.dtype != bool or covered.ndim not in (1, 2) or not covered.size:

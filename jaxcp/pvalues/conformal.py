@@ -12,7 +12,7 @@ from jaxcp import _checks
 from jaxcp._arrays import as_arrays
 from jaxcp._numbers import as_float, at_least_single, quotient
 from jaxcp.quantiles._keys import common_keys, to_keys
-from jaxcp.quantiles._masses import times_power, unit_scale
+from jaxcp.quantiles._masses import unit_scale
 from jaxcp.typing import ArrayLike, Number
 
 
@@ -111,19 +111,13 @@ def p_values_of_keys(
     test_weights: Number,
 ) -> Array:
     """Returns `p_values_among` scores for integers in their order, shape (m,)."""
-    test_weights, factor = at_least_single(as_float(test_weights)), 1
+    test_weights = at_least_single(as_float(test_weights))
     if weights is not None and weights.dtype == bool:
         weights = weights.astype(int)
     elif weights is not None:
         weights = at_least_single(as_float(weights))
-        largest = jnp.max(weights, initial=0)
-        unit = jnp.frexp(largest)[1]
-        scale = jnp.frexp(jnp.maximum(largest, test_weights))[1]
-        weights = times_power(weights, -unit)  # powers of two do not round
-        test_weights = times_power(test_weights, -scale)
-        factor = times_power(jnp.ones_like(largest), unit - scale)
-    masses = masses_of_keys(keys, test_keys, weights)
-    at_least, above, total = (factor * mass for mass in masses)
+        weights, test_weights = unit_scale(weights, test_weights)
+    at_least, above, total = masses_of_keys(keys, test_keys, weights)
     return share_of(above, at_least - above, total, as_float(u), test_weights)
 
 
@@ -147,7 +141,7 @@ def p_values_in_groups(
         each = lambda s, t: one(scores=s, test_scores=t)  # noqa: E731
         p = jax.vmap(each, 1, 1)(scores, test_scores)
         return jnp.minimum(1, scores.shape[1] * jnp.min(p, axis=1))  # Bonferroni
-    n, beyond = len(scores), num_groups  # where rows that do not count come to lie
+    n, beyond = scores.size, num_groups  # where rows that do not count come to lie
     groups, test_groups = groups.astype(int), test_groups.astype(int)
     groups = groups if mask is None else jnp.where(mask, groups, beyond)
     groups = jnp.append(groups, test_groups)
@@ -185,15 +179,21 @@ def masses_of_keys(
 ) -> tuple[Array, Array, Array]:
     """Returns `masses_from` for integers in the order of scores."""
     if weights is None:
-        keys, mass = lax.sort(keys), jnp.arange(len(keys), -1, -1)
+        keys, mass = lax.sort(keys), jnp.arange(keys.size + 1)[::-1]
     else:
         keys, weights = lax.sort((keys, weights), num_keys=1)
         mass = jnp.append(jnp.cumsum(weights[::-1])[::-1], 0)
         mass = lax.cummin(mass)  # a sum may round to more than one of more terms
-    at_least, above = (
-        mass[jnp.searchsorted(keys, test_keys, side=side)] for side in ("left", "right")
-    )
+    at_least, above = (mass[_places(keys, test_keys, s)] for s in ("left", "right"))
     return at_least, above, mass[0]
+
+
+def _places(keys, test_keys, side):
+    """Returns `jnp.searchsorted`, also of numbers that an export leaves open."""
+    if isinstance(keys.size, int):
+        return jnp.searchsorted(keys, test_keys, side=side)
+    is_before = jnp.less if side == "left" else jnp.less_equal
+    return jnp.sum(is_before(keys[:, None], test_keys[None]), axis=0)
 
 
 def share_of(
@@ -223,7 +223,7 @@ def _p_value(scores, score, u, weights, test_weight):
 
 def _ranks_in_order(groups, scores):
     """Returns ranks by group and then by score, the same for the same score."""
-    keys, places = to_keys(as_float(scores)), jnp.arange(len(groups))
+    keys, places = to_keys(as_float(scores)), jnp.arange(groups.size)
     groups, keys, places = lax.sort((groups, keys, places), num_keys=2)
     changes = (jnp.diff(groups, prepend=-1) != 0) | (jnp.diff(keys, prepend=0) != 0)
     return jnp.zeros_like(places).at[places].set(jnp.cumsum(changes))

@@ -21,17 +21,18 @@ _FEW = 11  # log2 of the number of weights up to which floats hold enough bits
 
 
 class Masses(NamedTuple):
-    """Weights w_i = 2^exponent (leading_i + following_i / 2^bits) / 2^word.
+    """Weights w_i = 2^exponent (leading_i + following_i / step) / 2^word.
 
     The leading words sum to at most 2^word, and the following ones to 2^(word - 1): n
-    <= 2^(word - bits) of them, each at most 2^(bits - 1).
+    <= 2^word / step of them, each at most step / 2. The step is a power of two, known
+    unless an export leaves n open.
     """
 
     leading: Array
     following: Array
     exponent: Array
     word: int
-    bits: int
+    step: int | Array
 
     def falls_short(self, counted: Array, target: Array, axis_name: AxisName) -> Array:
         """Returns whether the weights `counted`, bool (n,), are less than `target`."""
@@ -41,13 +42,13 @@ class Masses(NamedTuple):
 
     def are_less(self, leading: Array, following: Array, target: Array) -> Array:
         """Returns whether sums of the words, floats or integers, are below `target`."""
-        # sum w < target: leading + following / 2^bits < target 2^(word - exponent)
+        # sum w < target: leading + following / step < target 2^(word - exponent)
         target = jnp.ldexp(target, self.word - self.exponent)
         most = 1.5 * 2**self.word  # more than there is
         target = jnp.where(jnp.isnan(target), -1, jnp.clip(target, -1, most))
         whole = jnp.floor(target)
-        part = jnp.ceil((target - whole) * 2**self.bits).astype(leading.dtype)
-        carry = jnp.floor_divide(following - part, 2**self.bits)
+        part = jnp.ceil((target - whole) * self.step).astype(leading.dtype)
+        carry = jnp.floor_divide(following - part, self.step)
         return leading - whole.astype(leading.dtype) + carry < 0
 
 
@@ -56,7 +57,7 @@ def masses_of(weights: Array, axis_name: AxisName = None) -> Masses:
 
     Infinite weights count as the largest float.
     """
-    n = int(weights.size * lax.psum(1, axis_name or ()))
+    n = weights.size * lax.psum(1, axis_name or ())
     return in_words(weights, *scales_of(weights, axis_name), n)
 
 
@@ -79,16 +80,23 @@ def _on_scale(weights, unit):
 def in_words(weights: Array, unit: Array, exponent: Array, n: int) -> Masses:
     """Returns `masses_of` weights, of n a sum, that have these scales."""
     info = jnp.finfo(weights.dtype)
-    log_n = max((n - 1).bit_length(), _FEW)
-    few = log_n == _FEW
+    few = isinstance(n, int) and n <= 2**_FEW
     word = info.nmant - 1 if few else info.bits - 2
     dtype = info.dtype if few else f"int{info.bits}"
-    bits = word - log_n
+    step = _step(n, word, dtype)
     scaled = times_power(_on_scale(weights, unit), word - exponent)
     leading = jnp.round(scaled)
-    following = jnp.round((scaled - leading) * 2.0**bits)
+    following = jnp.round((scaled - leading) * step)
     words = leading.astype(dtype), following.astype(dtype)
-    return Masses(*words, exponent + unit, word, bits)
+    return Masses(*words, exponent + unit, word, step)
+
+
+def _step(n, word, dtype):
+    """Returns 2^word / n, of n as the next power of two that is not below 2^11."""
+    if isinstance(n, int):
+        return 2 ** (word - max((n - 1).bit_length(), _FEW))
+    log_n = jnp.maximum(32 - lax.clz(jnp.asarray(n, jnp.int32) - 1), _FEW)
+    return jnp.left_shift(jnp.ones((), dtype), (word - log_n).astype(dtype))
 
 
 def total_mass(weights: Array, axis_name: AxisName = None) -> Array:
@@ -96,8 +104,7 @@ def total_mass(weights: Array, axis_name: AxisName = None) -> Array:
     masses = masses_of(weights, axis_name)
     words = masses.leading, masses.following
     leading, following = (_sum(v, axis_name).astype(weights.dtype) for v in words)
-    scale = masses.exponent - masses.word
-    return times_power(leading, scale) + times_power(following, scale - masses.bits)
+    return times_power(leading + following / masses.step, masses.exponent - masses.word)
 
 
 def times_power(values: Array, exponent: Array) -> Array:
@@ -115,18 +122,21 @@ def unit_scale(
 ) -> tuple[Array, Array]:
     """Returns weights scaled by a power of two, exactly: the largest is about 1.
 
-    Their sums neither overflow nor vanish.
+    Their sums neither overflow nor vanish. Test weights do not change the scale, so
+    that many of them share the weights; those beyond all bounds come to an eighth of
+    the largest float.
     """
-    largest = jnp.max(weights, initial=test_weight)
-    largest = over_shards(lax.pmax, largest, axis_name)
-    exponent = jnp.frexp(largest)[1]
-    return times_power(weights, -exponent), times_power(test_weight, -exponent)
+    most, exact = jnp.finfo(weights.dtype).max, jnp.finfo(test_weight.dtype).max
+    largest = over_shards(lax.pmax, jnp.max(weights, initial=0), axis_name)
+    exponent = jnp.frexp(jnp.minimum(largest, most))[1]
+    test_weight = times_power(test_weight, -exponent)
+    return times_power(weights, -exponent), jnp.minimum(test_weight, exact / 8)
 
 
 def spare_mass(
     weights: Array, alpha: Array, test_weight: Array, axis_name: AxisName = None
 ) -> tuple[Array, Array]:
-    """Returns weights on a unit scale, and the mass allowed above the threshold.
+    """Returns weights on their unit scale, and the mass allowed above the threshold.
 
     alpha (w_1 + ... + w_{n+1}) - w_{n+1}: negative where nothing may, as where there is
     no weight at all.

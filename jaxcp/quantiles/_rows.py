@@ -80,7 +80,7 @@ def _keys_of_row(x, k, numbers):
 def _keys_of_rows(x, k, numbers):
     """Returns keys of rows, which are all of so many `numbers` or some of them."""
     few = is_few(numbers)
-    if k.shape[1] >= (_SORT_FEW if few else _SORT_MANY) and x.shape[1] > 0:
+    if is_many(k.shape[1], _SORT_FEW if few else _SORT_MANY) and x.shape[1] > 0:
         return jax.vmap(_pick)(lax.sort(to_keys(x)), k)
     if few:
         return _by_bits(x, k)
@@ -90,6 +90,11 @@ def _keys_of_rows(x, k, numbers):
 def is_few(numbers: int) -> bool:
     """Returns whether bits are settled; also of numbers that an export leaves open."""
     return not isinstance(numbers, int) or numbers <= _FEW
+
+
+def is_many(count: int, least: int) -> bool:
+    """Returns whether there are so many; also of numbers that an export leaves open."""
+    return not isinstance(count, int) or count >= least
 
 
 def _pick(ordered, k):
@@ -113,7 +118,7 @@ def _by_bits(x, k):
 
 
 def _count_below(keys, key):
-    if keys.size >= 2**24:
+    if is_many(keys.size, 2**24):
         return jnp.sum(keys < key)
     # As exact as a sum of integers, and faster: float32 counts to 2^24.
     return jnp.sum((keys < key).astype(jnp.float32)).astype(int)

@@ -10,7 +10,7 @@ from jax import Array, lax
 
 from jaxcp import _checks
 from jaxcp._arrays import as_arrays
-from jaxcp._counting import count_groups, count_true, members_of
+from jaxcp._counting import count_groups, count_rows, members_of
 from jaxcp._numbers import as_float, over_shards
 from jaxcp.quantiles._masses import spare_mass
 from jaxcp.quantiles.levels import alpha_as_float, as_alpha, conformal_rank, ranks
@@ -69,8 +69,7 @@ def conformal_quantile(
       Array(8., dtype=float32)
     """
     scores, mask = _checks.rows(scores=scores, mask=_checks.mask(mask))
-    count = len(scores) if mask is None else count_true(mask)
-    count = over_shards(lax.psum, count, axis_name)
+    count = over_shards(lax.psum, count_rows(scores, mask), axis_name)
     return thresholds(scores, conformal_rank(count, alpha), mask, axis_name, nearest)
 
 

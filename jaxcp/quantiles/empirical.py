@@ -46,7 +46,7 @@ def empirical_quantile(values: ArrayLike, level: ArrayLike) -> Array:
       Array(3., dtype=float32)
     """
     values, level = as_arrays(values=values, level=level)
-    if values.ndim == 0 or len(values) == 0:
+    if values.ndim == 0 or values.shape[0] == 0:
         raise ValueError(f"expected values of shape (l, ...), got {values.shape}")
     _checks.check_number("level", level, lambda v: (v >= 0) & (v <= 1), "in [0, 1]")
     return _empirical_quantile(as_float(values), as_float(level))
@@ -55,10 +55,11 @@ def empirical_quantile(values: ArrayLike, level: ArrayLike) -> Array:
 @jax.jit
 def _empirical_quantile(values, level):
     level = level.astype(at_least_single(values).dtype)
-    position = jnp.clip((len(values) - 1) * level, 0, len(values) - 1)
+    last = jnp.asarray(values.shape[0] - 1)
+    position = jnp.clip(last * level, 0, last)
     below = jnp.floor(position).astype(int)
     share = (position - below).astype(values.dtype)
-    ranks = jnp.stack([below + 1, jnp.minimum(below + 2, len(values))])
+    ranks = jnp.stack([below + 1, jnp.minimum(below + 2, last + 1)])
 
     def between(column):
         lower, upper = kth_smallest(column, ranks)
@@ -66,5 +67,5 @@ def _empirical_quantile(values, level):
         gap = jnp.where((upper > lower) & (share > 0), upper - lower, 0)
         return lower + share * gap
 
-    columns = values.reshape(len(values), -1).T
+    columns = values.reshape(values.shape[0], -1).T
     return jax.vmap(between)(columns).reshape(values.shape[1:])

@@ -15,7 +15,7 @@ import numpy as np
 from jax import Array, lax
 
 from jaxcp import _checks
-from jaxcp._arrays import is_concrete
+from jaxcp._arrays import is_concrete, on_host
 from jaxcp._numbers import as_float, varying_like
 from jaxcp._tracing import Untraceable
 from jaxcp.quantiles._binomial import critical_count
@@ -138,7 +138,7 @@ def conformal_rank(
       >>> conformal_rank(99, 0.1), conformal_rank(99, 0.1, delta=0.1)
       (Array(90, dtype=int32), Array(94, dtype=int32))
     """
-    count = count if isinstance(count, Array) else np.asarray(count)
+    count = count if isinstance(count, Array) else on_host("count", count)
     if not jnp.issubdtype(count.dtype, jnp.integer):
         raise ValueError(f"expected an integer count, got {count.dtype}")
     _checks.check_values(lambda n: n >= 0, "count >= 0", count)
@@ -241,7 +241,7 @@ def rank_at_any_alpha(count: Array, alpha: Array) -> Array:
 def each_read(read: Callable[[Any], Fraction], values: Any) -> np.ndarray:
     """Returns a numpy array of what each of some numbers, of its type, is read as."""
     numeric = isinstance(values, np.ndarray | np.generic)
-    values = np.asarray(values, dtype=None if numeric else object)
+    values = on_host("alpha", values) if numeric else np.asarray(values, object)
     exact = np.empty(values.shape, object)
     for index in np.ndindex(values.shape):
         exact[index] = read(values[index])

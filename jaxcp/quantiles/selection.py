@@ -15,9 +15,10 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.typing import DTypeLike
 
-from jaxcp import _checks
-from jaxcp._arrays import as_arrays
+from jaxcp import _checks, _tracing
+from jaxcp._arrays import as_arrays, on_host
 from jaxcp._numbers import as_float, at_least_single, over_shards, rounded_up
+from jaxcp._pytree import as_function
 from jaxcp.quantiles._keys import first_float, from_keys, to_keys
 from jaxcp.quantiles._masses import weighted_key
 from jaxcp.quantiles._rows import select_keys
@@ -55,8 +56,8 @@ def kth_smallest(
       Order statistics, the shape of `k`, the dtype of `x` (integers become floats).
 
     Raises:
-      ValueError: if `x` is not of shape (n,), `where` has another shape, `k` is not an
-        integer or `nearest` is not positive.
+      ValueError: if `x` is not of shape (n,) or has integers that jax has no type for,
+        `where` has another shape, `k` is not an integer or `nearest` is not positive.
 
     Cost:
       O(n) time for each rank, and no sort: one count for each of the 32 bits of a
@@ -71,7 +72,9 @@ def kth_smallest(
       >>> kth_smallest(jnp.array([3.0, 1.0, 2.0]), 2)
       Array(2., dtype=float32)
     """
+    given = x
     x, k, where = as_arrays(x=x, k=k, where=where)
+    _check_exact(x, given)
     _check_vector(x, "where", where)
     if not jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.kind not in "iub":
         raise ValueError(f"expected x of real numbers, got {x.dtype}")
@@ -145,7 +148,8 @@ def first_within(
         `budget` is none.
 
     Cost:
-      One call of `total` for each of the 32 bits of a float, and no grid.
+      One call of `total` for each of the 32 bits of a float, and no grid. A function is
+      compiled once; each new one, such as a lambda, compiles anew.
 
     See also:
       risk.calibrate_risk, weighted_select, kth_smallest
@@ -158,10 +162,28 @@ def first_within(
     dtype = jax.dtypes.canonicalize_dtype(dtype)
     if not jnp.issubdtype(dtype, jnp.floating):
         raise ValueError(f"expected a dtype of floats, got {dtype}")
+    return _first_within(as_function("total", total), budget, dtype)
+
+
+@_tracing.jit(static_argnames="dtype")
+def _first_within(total, budget, dtype):
     found = jax.eval_shape(total, jax.ShapeDtypeStruct((), dtype))
     if jnp.shape(found) != ():
         raise ValueError(f"expected total(v) of shape (), got {jnp.shape(found)}")
     return first_float(lambda v: total(v) <= budget, dtype)
+
+
+def _check_exact(x, given):
+    """Raises ValueError for integers that have become floats."""
+    if x is given or not jnp.issubdtype(x.dtype, jnp.floating):
+        return
+    if (given := on_host("x", given)).dtype.kind in "iu":
+        dtype = jax.dtypes.canonicalize_dtype(int)
+        raise ValueError(
+            f"expected integers x that fit {dtype}, got {given.max()}; give "
+            "x.astype(float), which rounds, or switch double precision on "
+            "(JAX_ENABLE_X64=1)"
+        )
 
 
 def _check_vector(x, name, mass):

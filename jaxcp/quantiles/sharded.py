@@ -12,7 +12,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxcp import _checks
-from jaxcp._arrays import as_arrays, is_concrete, narrowed
+from jaxcp._arrays import as_arrays, is_concrete, narrowed, on_host
 from jaxcp._counting import count_true
 from jaxcp.quantiles.conformal import threshold_at
 from jaxcp.quantiles.levels import alpha_as_float, as_alpha, conformal_rank
@@ -72,7 +72,8 @@ def sharded_conformal_quantile(
     _checks.check_kind("mesh from jax.make_mesh", mesh, Mesh)
     mesh = Mesh(mesh.devices, mesh.axis_names)  # with Auto axes, whatever it had
     _checks.check_given(scores=scores)
-    scores, mask, weights = (_as_rows(v) for v in (scores, mask, weights))
+    columns = {"scores": scores, "mask": mask, "weights": weights}
+    scores, mask, weights = (_as_rows(*item) for item in columns.items())
     n = _checks.num_rows(scores=scores, mask=mask, weights=weights)
     _checks.check_vectors(mask=mask, weights=weights)
     if mask is not None:
@@ -92,11 +93,12 @@ def sharded_conformal_quantile(
     return _sharded(mesh, scores, alpha, None, weights, jnp.asarray(test_weight, float))
 
 
-def _as_rows(x):
+def _as_rows(name, x):
     """Returns rows where they are: those of the host are not copied to a device."""
     if x is None or isinstance(x, Array):
         return x
-    return narrowed(x if isinstance(x, np.ndarray) else np.asarray(as_arrays(x=x)))
+    numeric = isinstance(x, np.ndarray)
+    return narrowed(on_host(name, x if numeric else as_arrays(**{name: x})))
 
 
 def _spread(columns, n, mesh):

@@ -10,6 +10,7 @@ from jax import Array, lax
 
 from jaxcp import _checks
 from jaxcp._arrays import as_arrays
+from jaxcp._counting import count_rows
 from jaxcp._numbers import as_float, at_least_single, positive
 from jaxcp.quantiles._keys import bisect_floats
 from jaxcp.quantiles.levels import conformal_rank
@@ -64,7 +65,7 @@ def soft_conformal_quantile(
     scores, bandwidth = as_arrays(scores=scores, bandwidth=bandwidth)
     _checks.check_vectors(scores=scores)
     _checks.check_values(lambda h: h > 0, "bandwidth > 0", bandwidth)
-    rank = conformal_rank(scores.size, alpha)
+    rank = conformal_rank(count_rows(scores), alpha)
     _checks.check_scalars(alpha=rank, bandwidth=bandwidth)
     return soft_order_statistic(as_float(scores), rank, bandwidth, hard)
 

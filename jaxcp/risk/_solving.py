@@ -93,7 +93,7 @@ def _find_blockwise_of_many(size, batched, rows, budget):
         return _find(*jax.tree.unflatten(structure, each))
 
     numbers = sum(v.size for v in mapped) // max(size, 1)
-    if not is_local() or size * numbers <= _BLOCK:
+    if not (is_local() and isinstance(size, int) and size * numbers > _BLOCK):
         return jax.vmap(find)(*mapped), True
     at_a_time = max(_BLOCK // numbers, 1)
     in_blocks = lambda *v: map_evenly(find, *v, at_a_time=at_a_time)  # noqa: E731

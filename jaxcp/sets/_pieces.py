@@ -5,6 +5,7 @@ The boundary is the last float inside, by bisection; its slope is that of the ro
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import Any
 
@@ -16,11 +17,12 @@ from jaxcp import _checks
 from jaxcp._numbers import as_float
 from jaxcp._tracing import jit
 from jaxcp.quantiles._crossings import last_inside, moving
+from jaxcp.quantiles._keys import from_keys, to_keys
 from jaxcp.sets._arithmetic import Shape, over_batch
 from jaxcp.sets.basic import Interval
 from jaxcp.sets.unions import Intervals
 
-_THIRDS = 24  # times that a cell loses a third: to one part in 17,000
+_NEAR = 4  # floats to each side of the least score that a search has found
 
 
 def interval_around(region: Any, batch: Shape, start: Array) -> Interval:
@@ -114,24 +116,23 @@ class _Line:
     def with_extremes(self, grid):
         """Returns a grid with the least score, or the largest, between neighbors."""
         held = jax.vmap(self.inside)(grid)
-        filled = held[:-1] & held[1:]
-
-        def excess(y):
-            room = self.level - self._scores(self.fixed, y)
-            return -jnp.min(jnp.where(jnp.isnan(room), -jnp.inf, room))
-
-        def shrink(_, cells):
-            low, high = cells
-            third = (high - low) / 3
-            left, right = low + third, high - third
-            more = jax.vmap(excess)(right) - jax.vmap(excess)(left)
-            to_left = jnp.where(filled, more <= 0, more >= 0)
-            return jnp.where(to_left, low, left), jnp.where(to_left, right, high)
-
-        low, high = lax.fori_loop(0, _THIRDS, shrink, (grid[:-1], grid[1:]))
-        inner = jnp.clip(low + (high - low) / 2, grid[:-1], grid[1:])
-        pairs = jnp.stack([grid[:-1], inner], axis=1)
+        sign = jnp.where(held[:-1] & held[1:], -1, 1).astype(grid.dtype)
+        heights = lambda y: sign * jax.vmap(self._excess)(y)  # noqa: E731
+        low, high = grid[:-1], grid[1:]
+        near = _lowest(heights, low, high)
+        # A piece may be one float wide, and its place known to a few; 0 has too many.
+        keys = to_keys(near)
+        around = [from_keys(keys + i, grid.dtype) for i in range(-_NEAR, _NEAR + 1)]
+        places = jnp.stack([*around, jnp.zeros_like(near)])
+        places = jnp.clip(places, low[None], high[None])
+        best = jnp.argmin(jax.vmap(heights)(places), axis=0)
+        inner = jnp.take_along_axis(places, best[None], axis=0)[0]
+        pairs = jnp.stack([low, inner], axis=1)
         return jnp.append(pairs.reshape(-1), grid[-1:])
+
+    def _excess(self, y):
+        room = self.level - self._scores(self.fixed, y)
+        return -jnp.min(jnp.where(jnp.isnan(room), -jnp.inf, room))
 
     def end(self, start, side, stop):
         """Returns the last target inside from `start` on, with its slope."""
@@ -163,6 +164,32 @@ class _Line:
             return jnp.where(unknown, jnp.nan, values)
 
         return ends(lower, -jnp.inf), ends(upper, jnp.inf)
+
+
+def _lowest(heights, low, high):
+    """Returns about where functions that fall and then rise are lowest, by sections."""
+    share = (5**0.5 - 1) / 2  # golden: one of two places serves the next section
+
+    def shrink(_, state):
+        low, left, right, high, at_left, at_right = state
+        to_left = at_left <= at_right
+        low, high = jnp.where(to_left, low, left), jnp.where(to_left, right, high)
+        width = share * (high - low)
+        new = jnp.where(to_left, high - width, low + width)
+        at_new = heights(new)
+        left, right = jnp.where(to_left, new, right), jnp.where(to_left, left, new)
+        at_left, at_right = (
+            jnp.where(to_left, at_new, at_right),
+            jnp.where(to_left, at_left, at_new),
+        )
+        return low, left, right, high, at_left, at_right
+
+    width = share * (high - low)
+    left, right = high - width, low + width
+    start = low, left, right, high, heights(left), heights(right)
+    num_rounds = round((jnp.finfo(low.dtype).nmant + 8) / -math.log2(share))
+    _, left, right, _, at_left, at_right = lax.fori_loop(0, num_rounds, shrink, start)
+    return jnp.where(at_left <= at_right, left, right)
 
 
 def _count(held):

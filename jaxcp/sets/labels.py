@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jaxcp import _named, _names
+from jaxcp import _checks, _named, _names
 from jaxcp._arrays import as_array, is_concrete
 from jaxcp._pytree import pytree, static
 from jaxcp._tracing import Untraceable
@@ -51,9 +51,10 @@ class LabelSet(Batch):
         """Returns whether label `y` is in the set; labels out of range are not.
 
         A batch with a mask of shape (m, k) takes labels of shape (m,) or (m, 1), or one
-        for all. ValueError for a concrete label that is none of the names there are.
+        for all. ValueError for a concrete label that is none of the names there are, or
+        no whole number; a traced one is not in the set.
         """
-        y = as_array("y", self.codes(y)).astype(int)  # narrow types may not hold all
+        y = _as_places(as_array("y", self.codes(y)))
         mask = as_array("mask", self.mask)
         k = mask.shape[-1]
         if mask.ndim == 1:
@@ -125,6 +126,14 @@ class LabelSet(Batch):
 
     def _columns(self, count, names):
         return super()._columns(count, self.classes if names is None else names)
+
+
+def _as_places(y):
+    """Returns labels as integers, -1 for what is no whole number."""
+    if not jnp.issubdtype(y.dtype, jnp.floating):
+        return y.astype(int)  # narrow types may not hold all
+    _checks.check_values(lambda v: v == np.floor(v), "y as whole numbers", y)
+    return jnp.where(y == jnp.floor(y), y, -1).astype(int)
 
 
 def listed(sets: Any, members: str) -> list[Hashable] | list[list[Hashable]]:

@@ -267,9 +267,10 @@ class LevelSet(Batch):
 
         A piece is found where a point of a grid lies in it. Between neighboring points
         the least score finds a piece, and the largest one a gap if both are inside;
-        that is sure if the score falls and then rises there (or rises and then falls).
-        A piece at an end of the bracket goes on beyond it, as in `interval`; other
-        pieces beyond it are not found.
+        that is sure if the score falls and then rises there (or rises and then falls),
+        but for a piece of a few floats that lies closer to 0, and not at it, than a
+        thousandth of the distance of points. A piece at an end of the bracket goes on
+        beyond it, as in `interval`; other pieces beyond it are not found.
 
         Args:
           within: The bracket, an `Interval` with ends of shape (), or (m,) for a batch

@@ -1,0 +1,98 @@
+"""Programs under `jax.export` that leave numbers of rows open: one for any number."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import export
+from numpy.testing import assert_allclose
+
+import jaxcp
+from jaxcp import outliers
+from rows import ABSOLUTE, POINTWISE
+
+SIZES = 1, 40
+
+
+def check(call, shape=lambda n: (n,)):
+    """The program for an open number gives what the call gives for several."""
+    rows = jax.ShapeDtypeStruct(shape(*export.symbolic_shape("b")), jnp.float32)
+    exported = export.export(jax.jit(call))(rows)
+    for n in SIZES:
+        given = np.random.default_rng(n).normal(size=shape(n)).astype("f")
+        wanted, found = call(given), exported.call(given)
+        pairs = zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True)
+        for a, b in pairs:
+            assert_allclose(a, b, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", POINTWISE)
+def test_any_number_of_test_points(name):
+    make, call = POINTWISE[name]
+    cp = make(30)
+    check(lambda t: call(cp, t))
+
+
+def groups_of(x):
+    return (jnp.abs(x) * 7).astype(int) % 3
+
+
+def by_group(x):
+    return jaxcp.calibrate_groups(ABSOLUTE, 0 * x, x, groups_of(x), num_groups=3)
+
+
+OF_SCORES = {
+    "conformal": lambda x: jaxcp.conformal_quantile(x, 0.1),
+    "masked": lambda x: jaxcp.conformal_quantile(x, 0.1, mask=x > 0),
+    "many levels": lambda x: jaxcp.conformal_quantile(x, np.arange(1, 9) / 10),
+    "level of jax": lambda x: jaxcp.conformal_quantile(x, jnp.float32(0.3)),
+    "weighted": lambda x: jaxcp.weighted_conformal_quantile(x, jnp.abs(x), 0.1),
+    "soft": lambda x: jaxcp.soft_conformal_quantile(x, 0.1, bandwidth=0.1),
+    "grouped": lambda x: jaxcp.grouped_conformal_quantile(
+        x, groups_of(x), 0.3, num_groups=3
+    ),
+    "empirical": lambda x: jaxcp.empirical_quantile(x, 0.3),
+    "order": lambda x: jaxcp.kth_smallest(x, 3),
+    "order of integers": lambda x: jaxcp.kth_smallest((9 * x).astype(int), 3),
+    "select": lambda x: jaxcp.weighted_select(x, jnp.abs(x), 1.0),
+    "p-value": lambda x: jaxcp.conformal_p_value(x, 0.3, weights=jnp.abs(x)),
+    "outliers": lambda x: outliers.outlier_p_values(x, x),
+    "calibrate": lambda x: jaxcp.calibrate(ABSOLUTE, 0 * x, x)(jnp.zeros(3), 0.3),
+    "p-values": lambda x: jaxcp.calibrate(ABSOLUTE, 0 * x, x).p_values(
+        jnp.zeros(3), jnp.ones(3)
+    ),
+    "calibrate, weights": lambda x: jaxcp.calibrate(
+        ABSOLUTE, 0 * x, x, weights=jnp.abs(x)
+    )(jnp.zeros(30), 0.3, test_weights=jnp.ones(30)),
+    "calibrate_groups": lambda x: by_group(x)(jnp.zeros(3), 0.3, groups=jnp.arange(3)),
+}
+
+
+@pytest.mark.parametrize("name", OF_SCORES)
+def test_any_number_of_scores(name):
+    check(OF_SCORES[name])
+
+
+def test_any_number_of_rows_or_of_columns():
+    check(lambda x: jaxcp.conformal_quantile(x, 0.1), lambda n: (n, 3))
+    check(lambda x: jaxcp.conformal_quantile(x, 0.1), lambda n: (20, n))
+
+
+def test_words_of_weights_are_as_long_for_open_numbers():
+    """A tenth of many rows is met exactly, on both sides of the change of words."""
+    (b,) = export.symbolic_shape("b")
+    rows = [jax.ShapeDtypeStruct((b,), jnp.float32)] * 2
+    call = lambda x, w: jaxcp.weighted_conformal_quantile(x, w, 0.5)  # noqa: E731
+    exported = export.export(jax.jit(call))(*rows)
+    for n in (1000, 2048, 2049, 5000):
+        x, w = np.arange(n, dtype="f"), np.full(n, 0.1, "f")
+        assert exported.call(x, w) == call(x, w)
+
+
+def test_an_open_number_of_rows_is_refused_with_delta():
+    def call(x):
+        return jaxcp.calibrate(ABSOLUTE, 0 * x, x).quantile(0.1, delta=0.1)
+
+    (b,) = export.symbolic_shape("b")
+    with pytest.raises(ValueError, match="known numbers of rows where delta is given"):
+        export.export(jax.jit(call))(jax.ShapeDtypeStruct((b,), jnp.float32))
