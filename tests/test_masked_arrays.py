@@ -178,6 +178,8 @@ DOORS = {
     "full_rate": door(metrics.full_rate, P > 0),
     "group_coverage": door(metrics.group_coverage, SETS, X, GROUPS, num_groups=3),
     "hsic": door(metrics.hsic, SETS, X, sizes=ONES),
+    "hsic_null": door(metrics.hsic_null, SETS, X, sizes=ONES),
+    "hsic_test": door(metrics.hsic_test, KEY, SETS, X, num_permutations=1, sizes=ONES),
     "infinite_rate": door(metrics.infinite_rate, ENDS),
     "interval_score": door(metrics.interval_score, SETS, X, 0.1),
     "iou": door(metrics.iou, BOXES, BOXES),
