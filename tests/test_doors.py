@@ -30,7 +30,8 @@ def test_values_beyond_32_bits_become_floats(large, kind):
     mesh = jax.make_mesh((2,), ("rows",))
     assert jaxcp.sharded_conformal_quantile(row, 0.1, mesh) == np.float32(large)
     weights = integers(kind, large, 1, 1, 1)
-    assert jaxcp.weighted_conformal_quantile(np.arange(4.0), weights, 0.3) == 0
+    q = jaxcp.weighted_conformal_quantile(np.arange(4.0), weights, 0.3, test_weight=1)
+    assert q == 0
     cp = jaxcp.calibrate(scores.Absolute(), np.zeros(9), integers(kind, *[large] * 9))
     assert_array_equal(cp.scores, np.float32(large))
     p = outliers.outlier_p_values(row, integers(kind, large, large + 2**30))
@@ -248,9 +249,9 @@ def test_a_label_is_in_the_weighted_set_iff_its_p_value_exceeds_alpha(seed):
 
 def test_weighted_p_values_do_not_round_integer_weights():
     cal, weights = [4.0, 5, 2, 5, 4, 2, 2], [2.0, 0, 0, 1, 3, 0, 1]
-    assert jaxcp.conformal_p_value(cal, 5.0, weights=weights) == 0.25
+    assert jaxcp.conformal_p_value(cal, 5.0, weights=weights, test_weight=1) == 0.25
     cp = jaxcp.Calibration(scores.Absolute(), jnp.array(cal), jnp.array(weights))
-    assert cp.p_values([0.0], [5.0])[0] == 0.25
+    assert cp.p_values([0.0], [5.0], test_weights=[1])[0] == 0.25
 
 
 def test_outliers_among_subnormal_scores():

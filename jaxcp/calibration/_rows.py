@@ -169,25 +169,19 @@ def of_known_groups(q: Array, groups: Array, num_groups: int) -> Array:
 
 def weights_for(weights: Array | None, test_weights: Any) -> _checks.Column:
     """Returns weights of test points for `rows`; only with those of calibration."""
-    if test_weights is not None:
-        _check_weighted(weights, "test_weights")
+    _checks.check_test_weights("test_weights", test_weights, weights)
     return _checks.weights(test_weights)
 
 
 def weight_for(weights: Array | None, test_weight: Any) -> dict[str, Array]:
     """Returns the context of one test point: its weight, if there is one."""
+    _checks.check_test_weights("test_weight", test_weight, weights)
     if test_weight is None:
         return {}
     test_weight = as_arrays(test_weight=test_weight)
-    _check_weighted(weights, "test_weight")
     _checks.check_scalars(test_weight=test_weight)
     _checks.check_weights("test_weight", test_weight)
     return {"test_weights": test_weight}
-
-
-def _check_weighted(weights, name):
-    if weights is None:
-        raise ValueError(f"expected {name} only with calibration weights")
 
 
 def sure_ranks_of(count: Callable[[], Any], alpha: Any, delta: Any, held: Any) -> Array:

@@ -27,7 +27,8 @@ def calibrate(
       y: Targets, shape (n, ...), in their own units, or labels 0, ..., k - 1. Integers
         that are not labels become floats.
       weights: Weights >= 0 of the rows, shape (n,): likelihood ratios of test to
-        calibration inputs, or fixed weights that fade with age (NexCP).
+        calibration inputs, and the sets are asked for with `test_weights`; or fixed
+        weights that fade with age (NexCP), none above 1, the weight of a test point.
       mask: True where a row counts, shape (n,), for padded data. Defaults to all rows.
       classes: Names of the k labels, one a column of the predictions: any distinct
         hashable values, such as `model.classes_` of scikit-learn. `y` is then given by

@@ -96,7 +96,7 @@ class GroupCalibration(Rule):
             groups are the labels: label c is kept iff its score is within class c's
             threshold.
           test_weights: Weight of each test point, shape (m,), for calibrations with
-            weights. Defaults to 1.
+            weights. Defaults to 1, and no weight may then be larger.
 
         Returns:
           Sets with leading axis m.
@@ -105,7 +105,8 @@ class GroupCalibration(Rule):
           ValueError: if lengths differ, a concrete group is out of range or none of the
             `group_names`, or `groups` is missing although the groups of the calibration
             are not the labels; with `delta` as `Calibration.quantile`, and for traced
-            groups of the calibration.
+            groups of the calibration; or a concrete weight is above 1 where
+            `test_weights` is left out.
 
         Guarantee:
           1 - alpha within every group, or for every class; with `delta` each of them
@@ -113,7 +114,8 @@ class GroupCalibration(Rule):
 
         Assumption:
           The calibration and test examples of a group are exchangeable; with `delta`
-          independent.
+          independent; with weights those of `weighted_conformal_quantile`, in each
+          group.
 
         Cost:
           O(g n) for the thresholds of g groups; with `test_weights` O(n) for each test
@@ -150,7 +152,7 @@ class GroupCalibration(Rule):
           groups: Group of each test point, int or by name, shape (m,). Without it they
             are the labels `y`.
           u: Uniforms for smoothed p-values, shape (m,). Defaults to 1: conservative.
-          test_weights: Weight of each test point, shape (m,). Defaults to 1.
+          test_weights: Weight of each test point, shape (m,), as for the sets.
 
         Returns:
           p-values as from `Calibration.p_values`, among the calibration scores of the
@@ -163,7 +165,8 @@ class GroupCalibration(Rule):
           P(p <= alpha) <= alpha within every group, or for every class.
 
         Assumption:
-          The calibration and test examples of a group are exchangeable.
+          The calibration and test examples of a group are exchangeable; with weights as
+          for `Calibration.p_values`, in each group.
 
         Cost:
           O((n + m) log(n + m)): one sort serves all groups; with weights one sort for

@@ -71,16 +71,17 @@ class Calibration(Rule):
             then is 1 - alpha with probability 1 - delta, and not on average. With c
             components each gets delta / c, so that all hold together.
           test_weight: Weight of the test point, shape (), for calibrations with
-            weights. Defaults to 1.
+            weights. Defaults to 1, and no weight may then be larger.
 
         Returns:
           Threshold, shape () or (c,) or (a,), in units of the score; +inf where there
           are too few scores.
 
         Raises:
-          ValueError: if a number `alpha` is outside (0, 1) or its shape does not fit;
-            with `delta` also for one outside (0, 1), an alpha in a jax array, weights,
-            or a traced mask.
+          ValueError: if a number `alpha` is outside (0, 1) or its shape does not fit,
+            or a concrete weight is above 1 where `test_weight` is left out; with
+            `delta` also for one outside (0, 1), an alpha in a jax array, weights, or a
+            traced mask.
 
         Guarantee:
           P(S_{n+1} <= q) >= 1 - alpha for exchangeable scores. With `delta`: P(S_{n+1}
@@ -115,15 +116,16 @@ class Calibration(Rule):
           delta: Probability of a bad calibration set, in (0, 1), a number, as for
             `quantile`: sets that cover 1 - alpha with probability 1 - delta.
           test_weights: Weight of each test point, shape (m,), for calibrations with
-            weights. Defaults to 1.
+            weights. Defaults to 1, and no weight may then be larger.
 
         Returns:
           Sets with leading axis m, e.g. `Interval` with ends of shape (m,).
 
         Raises:
           ValueError: if a number `alpha` is outside (0, 1), a concrete prediction is
-            NaN or not valid for the score, or lengths differ or shapes of predictions
-            from those at calibration; with `delta` as `quantile`.
+            NaN or not valid for the score, lengths differ or shapes of predictions
+            from those at calibration, or a concrete weight is above 1 where
+            `test_weights` is left out; with `delta` as `quantile`.
 
         Guarantee:
           P(Y in set) >= 1 - alpha, on average over calibration and test data (with
@@ -191,7 +193,7 @@ class Calibration(Rule):
           y: Targets or candidate targets, shape (m, ...); of a calibration with classes
             labels by name.
           u: Uniforms for smoothed p-values, shape (m,). Defaults to 1: conservative.
-          test_weights: Weight of each test point, shape (m,). Defaults to 1.
+          test_weights: Weight of each test point, shape (m,), as for the sets.
 
         Returns:
           p-values, shape (m,); with c components min(1, c times the smallest one). `y`
@@ -205,7 +207,8 @@ class Calibration(Rule):
           P(p <= alpha) <= alpha.
 
         Assumption:
-          The calibration and test examples are exchangeable.
+          The calibration and test examples are exchangeable; with weights independent,
+          and the weights are their true likelihood ratios.
 
         Cost:
           O((n + m) log n): one sort serves all m examples.

@@ -193,7 +193,9 @@ class FullConformal(Levels):
           Vovk, Shen, Manokhin, Xie, Nonparametric Predictive Distributions Based on
           Conformal Prediction, Machine Learning, 2019.
         """
-        return self.source.predictive(self, self._rows(x_new, None)[0])
+        x_new = _checks.rows(x_new=x_new)
+        self.source.check_new(x_new)
+        return self.source.predictive(self, x_new)
 
     def _rows(self, x_new, test_weights):
         """Returns inputs, and weights if there are those of calibration."""

@@ -194,7 +194,8 @@ def discretized_conformal(
         from what they can be. Each y is rounded to the nearest, halves down; targets
         beyond the ends only make the fits coarser.
       calibration_weights: Weights >= 0 of the rows' scores, shape (n,): likelihood
-        ratios of test to training inputs, for thresholds alone; no fit sees them.
+        ratios of test to training inputs, for thresholds alone, and the sets are asked
+        for with `test_weights`; no fit sees them.
       mask: True where a row counts, shape (n,), for padded data. Defaults to all rows.
       batch_size: Test points that run at a time, with g fits each. Defaults to as many
         as keep the scores within a fixed budget.

@@ -149,8 +149,7 @@ def outlier_p_values(
         weights=_checks.weights(weights),
         mask=_checks.mask(mask),
     )
-    if weights is None and test_weights is not None:
-        raise ValueError("expected test_weights only with weights")
+    _checks.check_test_weights("test_weights", test_weights, weights, mask)
     test_scores, u, test_weights = _checks.rows(
         test_scores=_checks.required(_checks.vector(test_scores)),
         u=_checks.uniforms(u),

@@ -86,8 +86,7 @@ def selection_p_values(
       Array([ True,  True, False], dtype=bool)
     """
     pred, nulls, mask, weights = checked_rows(pred, y, threshold, mask, weights)
-    if weights is None and test_weights is not None:
-        raise ValueError("expected test_weights only with weights")
+    _checks.check_test_weights("test_weights", test_weights, weights, mask)
     test_pred, u, test_weights = _checks.rows(
         test_pred=_checks.required(_checks.vector(test_pred)),
         u=_checks.uniforms(u),
