@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ from jaxcp._names import Names
 from jaxcp._numbers import varying_like
 from jaxcp._padding import on_device, repeated
 from jaxcp._tracing import known_at_once
+from jaxcp.certificates import Certificate, certificate
 from jaxcp.quantiles.levels import as_delta, sure_ranks
 from jaxcp.scores import inputs
 from jaxcp.typing import PyTree, Score
@@ -209,6 +211,12 @@ def check_lawful(scores: Array, weights: Array | None, mask: PyTree) -> None:
         )
     if not is_concrete(mask):
         raise ValueError("expected a mask with values, got a traced one")
+
+
+def certificate_of(score: Score, count: Any, alpha: Any, delta: Any) -> Certificate:
+    """Returns the law of the coverage of a score's sets; of larger ones a bound."""
+    proof = certificate(int(count), alpha, delta)
+    return dataclasses.replace(proof, exact=inputs.is_exact(score))
 
 
 def row_shapes(preds: PyTree) -> RowShapes:

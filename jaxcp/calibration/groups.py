@@ -20,7 +20,7 @@ from jaxcp.calibration import _rows as rows
 from jaxcp.calibration._rows import RowShapes, weight_for, weights_for
 from jaxcp.calibration.rule import Rule
 from jaxcp.calibration.split import Calibration
-from jaxcp.certificates import Certificate, certificate
+from jaxcp.certificates import Certificate
 from jaxcp.pvalues.conformal import p_values_in_groups
 from jaxcp.quantiles.levels import alpha_as_float, as_alpha, ranks, split_alpha
 from jaxcp.typing import AnySet, ArrayLike, Number, PyTree, Score
@@ -189,13 +189,15 @@ class GroupCalibration(Rule):
     def certificate(
         self, alpha: Any, delta: Number | None = None
     ) -> tuple[Certificate, ...]:
-        """Returns the exact law of the coverage of each of the g groups.
+        """Returns the law of the coverage of each of the g groups.
 
         Arguments, errors and guarantee as for `Calibration.certificate`.
         """
         rows.check_lawful(self.scores, self.weights, (self.mask, self.groups))
         counts = np.asarray(count_groups(self.groups, self.num_groups, self.mask))
-        return tuple(certificate(int(count), alpha, delta) for count in counts)
+        return tuple(
+            rows.certificate_of(self.score, count, alpha, delta) for count in counts
+        )
 
     @property
     def components(self) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ from jaxcp._numbers import with_rounding
 from jaxcp._pytree import pytree, static
 from jaxcp.calibration._rows import (
     RowShapes,
+    certificate_of,
     check_lawful,
     count_rows,
     filled,
@@ -21,7 +22,7 @@ from jaxcp.calibration._rows import (
     weights_for,
 )
 from jaxcp.calibration.rule import Rule
-from jaxcp.certificates import Certificate, certificate
+from jaxcp.certificates import Certificate
 from jaxcp.pvalues.conformal import p_values_among
 from jaxcp.quantiles.conformal import threshold_at
 from jaxcp.quantiles.levels import alpha_as_float, as_alpha, ranks, split_alpha
@@ -152,22 +153,24 @@ class Calibration(Rule):
         return self._sets(preds, alpha, delta=delta, test_weights=weights)
 
     def certificate(self, alpha: Any, delta: Number | None = None) -> Certificate:
-        """Returns the exact law of the coverage of sets at alpha.
+        """Returns the law of the coverage of sets at alpha.
 
         Args:
           alpha: Miscoverage level in (0, 1), a number.
           delta: Probability of a bad calibration set, as for the sets.
 
         Returns:
-          A `certificates.Certificate` for the number of rows that count.
+          A `certificates.Certificate` for the number of rows that count; not `exact`
+          for scores whose sets may hold more than {score <= q}: with `inclusive=True`,
+          a `Custom` with its own inverse, any with a false `exact`.
 
         Raises:
           ValueError: if `alpha` or `delta` is outside (0, 1), the mask is traced, or
             there are several components or weights, whose coverage has no such law.
 
         Guarantee:
-          Exact for exchangeable scores without ties (for `law`: i.i.d.). Where scores
-          tie, coverage is at least this.
+          Exact for exchangeable scores without ties (for `law`: i.i.d.) and sets
+          {score <= q}. Where scores tie or sets hold more, coverage is at least this.
 
         Example:
           >>> from jaxcp.scores import Absolute
@@ -176,7 +179,7 @@ class Calibration(Rule):
           (8, 2)
         """
         check_lawful(self.scores, self.weights, self.mask)
-        return certificate(int(count_rows(self)), alpha, delta)
+        return certificate_of(self.score, count_rows(self), alpha, delta)
 
     def p_values(
         self,

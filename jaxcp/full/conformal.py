@@ -197,6 +197,11 @@ class FullConformal(Levels):
         self.source.check_new(x_new)
         return self.source.predictive(self, x_new)
 
+    @property
+    def has_hulls(self) -> bool:
+        """Whether sets are intervals that may close holes, unless `union=True`."""
+        return self.residuals != "studentized"
+
     def _rows(self, x_new, test_weights):
         """Returns inputs, and weights if there are those of calibration."""
         weights = weights_for(self.weights, test_weights)

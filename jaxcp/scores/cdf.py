@@ -164,6 +164,11 @@ class CDF:
             )
 
     @property
+    def exact(self) -> bool:
+        """Whether sets are those of the score and no larger, as the base's are."""
+        return inputs.is_exact(self.base)
+
+    @property
     def rounds_up(self) -> bool:
         """Whether thresholds have room for rounding."""
         return self.extended or self.cdf is not None
