@@ -17,11 +17,11 @@ from jaxcp._arrays import as_arrays, check_digits, is_concrete, is_rounded, some
 from jaxcp._batching import evaluate, label_scores
 from jaxcp._counting import count_true
 from jaxcp._names import Names
-from jaxcp._numbers import varying_like
+from jaxcp._numbers import as_float, varying_like
 from jaxcp._padding import on_device, repeated
 from jaxcp._tracing import known_at_once
 from jaxcp.certificates import Certificate, certificate
-from jaxcp.quantiles.levels import as_delta, sure_ranks
+from jaxcp.quantiles.levels import alpha_as_float, as_alpha, as_delta, sure_ranks
 from jaxcp.scores import inputs
 from jaxcp.typing import PyTree, Score
 
@@ -199,6 +199,32 @@ def sure_ranks_of(count: Callable[[], Any], alpha: Any, delta: Any, held: Any) -
         rows = count()
     # A union bound: each of c components misses its share of delta at most.
     return sure_ranks(rows, alpha, exact / math.prod(held.components))
+
+
+def smoothed_ranks(held: Any, alpha: Any, delta: Any) -> tuple[Array, Array]:
+    """Returns ranks, and alpha itself, for sets {y : p(y, u) > alpha}."""
+    if delta is not None:
+        raise ValueError(
+            f"expected u=None with delta, got uniforms and delta={delta}; smoothed "
+            "sets cover 1 - alpha on average over uniforms: leave out one of the two"
+        )
+    if (c := math.prod(held.components)) > 1:
+        raise ValueError(
+            f"expected u=None for scores with {c} components, whose sets cover more "
+            "than 1 - alpha in any case, got uniforms; leave out u, or take a score of "
+            "one number such as scores.Distance or scores.CQR"
+        )
+    return held.rank(alpha), alpha_as_float(as_alpha(alpha))
+
+
+def uniform_for(u: Any) -> dict[str, Array]:
+    """Returns the context of one test point: its uniform, if there is one."""
+    if u is None:
+        return {}
+    u = as_float(as_arrays(u=u))
+    _checks.check_scalars(u=u)
+    _checks.check_uniforms("u", u)
+    return {"u": u}
 
 
 def check_lawful(scores: Array, weights: Array | None, mask: PyTree) -> None:

@@ -65,6 +65,7 @@ class GroupCalibration(Rule):
         alpha: ArrayLike,
         *,
         delta: Number | None = None,
+        u: ArrayLike | None = None,
         test_weight: ArrayLike | None = None,
     ) -> Array:
         """Returns the threshold of each group, shape (g,) or (g, c).
@@ -74,8 +75,8 @@ class GroupCalibration(Rule):
         `delta` each group covers 1 - alpha with probability 1 - delta; for all groups
         together give delta / g.
         """
-        weight = weight_for(self.weights, test_weight)
-        return super().quantile(alpha, delta=delta, **weight)
+        context = weight_for(self.weights, test_weight) | rows.uniform_for(u)
+        return super().quantile(alpha, delta=delta, **context)
 
     def __call__(
         self,
@@ -83,6 +84,7 @@ class GroupCalibration(Rule):
         alpha: ArrayLike,
         *,
         delta: Number | None = None,
+        u: ArrayLike | None = None,
         groups: ArrayLike | None = None,
         test_weights: ArrayLike | None = None,
     ) -> AnySet:
@@ -133,7 +135,7 @@ class GroupCalibration(Rule):
         if groups is None:
             rows.check_labels_are_groups(self, preds)
         columns = self._columns(groups, test_weights)
-        return self._sets(preds, alpha, delta=delta, **columns)
+        return self._sets(preds, alpha, delta=delta, u=u, **columns)
 
     def p_values(
         self,
@@ -222,17 +224,28 @@ class GroupCalibration(Rule):
 
     def threshold(
         self,
-        rank: Array,
+        rank: Any,
         groups: Array | None = None,
         test_weights: Array | None = None,
+        u: Array | None = None,
     ) -> Array:
-        """Returns the threshold of one group, or of all with leading axis g."""
-        of = lambda g: self._group(g).threshold(rank[g], test_weights)  # noqa: E731
+        """Returns the threshold of one group, or of all with leading axis g.
+
+        With a uniform `u` the bound of a smoothed set, for a rank and alpha.
+        """
+
+        def of(g):
+            return self._group(g).threshold(cut(rank, g), test_weights, u)
+
+        if u is not None:
+            rank = rank[0], jnp.broadcast_to(rank[1], rank[0].shape)
+        cut = lambda tree, g: jax.tree.map(lambda v: v[g], tree)  # noqa: E731
         if groups is None:
             return jax.vmap(of)(jnp.arange(self.num_groups))
         group = groups.astype(int)  # a narrow type may not hold num_groups
-        # Without weights of their own all test points share the thresholds.
-        q = self.threshold(rank)[group] if test_weights is None else of(group)
+        # Without weights of their own all test points share the passes over the rows.
+        shared = test_weights is None and (u is None or self.weights is None)
+        q = self.threshold(rank, u=u)[group] if shared else of(group)
         return rows.of_known_groups(q, group, self.num_groups)
 
     def _num_held(self):

@@ -18,12 +18,14 @@ from jaxcp.calibration._rows import (
     count_rows,
     filled,
     sure_ranks_of,
+    uniform_for,
     weight_for,
     weights_for,
 )
 from jaxcp.calibration.rule import Rule
 from jaxcp.certificates import Certificate
 from jaxcp.pvalues.conformal import p_values_among
+from jaxcp.quantiles._smoothed import smoothed_threshold
 from jaxcp.quantiles.conformal import threshold_at
 from jaxcp.quantiles.levels import alpha_as_float, as_alpha, ranks, split_alpha
 from jaxcp.typing import AnySet, ArrayLike, Number, PyTree, Score
@@ -60,6 +62,7 @@ class Calibration(Rule):
         alpha: ArrayLike,
         *,
         delta: Number | None = None,
+        u: ArrayLike | None = None,
         test_weight: ArrayLike | None = None,
     ) -> Array:
         """Returns the threshold at alpha.
@@ -98,8 +101,8 @@ class Calibration(Rule):
           >>> cp.quantile(0.2)
           Array(8., dtype=float32)
         """
-        weight = weight_for(self.weights, test_weight)
-        return super().quantile(alpha, delta=delta, **weight)
+        context = weight_for(self.weights, test_weight) | uniform_for(u)
+        return super().quantile(alpha, delta=delta, **context)
 
     def __call__(
         self,
@@ -107,6 +110,7 @@ class Calibration(Rule):
         alpha: ArrayLike,
         *,
         delta: Number | None = None,
+        u: ArrayLike | None = None,
         test_weights: ArrayLike | None = None,
     ) -> AnySet:
         """Returns the prediction sets of new predictions.
@@ -150,7 +154,7 @@ class Calibration(Rule):
           Array([ 9., 10.], dtype=float32)
         """
         weights = weights_for(self.weights, test_weights)
-        return self._sets(preds, alpha, delta=delta, test_weights=weights)
+        return self._sets(preds, alpha, delta=delta, u=u, test_weights=weights)
 
     def certificate(self, alpha: Any, delta: Number | None = None) -> Certificate:
         """Returns the law of the coverage of sets at alpha.
@@ -246,9 +250,17 @@ class Calibration(Rule):
             return alpha_as_float(alpha)
         return ranks(count_rows(self), alpha)
 
-    def threshold(self, rank: Array, test_weights: Array | None = None) -> Array:
-        """Returns the score of this rank, +inf beyond the last, shape () or (c,)."""
-        return threshold_at(self.scores, rank, self.mask, self.weights, test_weights)
+    def threshold(
+        self, rank: Any, test_weights: Array | None = None, u: Array | None = None
+    ) -> Array:
+        """Returns the score of this rank, +inf beyond the last, shape () or (c,).
+
+        With a uniform `u` the bound of a smoothed set, for a rank and alpha.
+        """
+        known = self.mask, self.weights, test_weights
+        if u is None:
+            return threshold_at(self.scores, rank, *known)
+        return smoothed_threshold(self.scores, *rank, u, *known)
 
     def _num_held(self):
         # A class made of this one may read its rows in ways of its own.

@@ -265,11 +265,18 @@ def weighted_threshold(
 ) -> Array:
     """Returns `weighted_conformal_quantile` of checked arguments."""
     # min{v : mass{S > v} <= spare} with spare = alpha (w_1 + ... + w_n+1) - w_n+1.
-    # From above, where the masses compared are small and so are their rounding errors:
-    # that v is minus the smallest u with mass{-S <= u} > spare.
     # Nothing but the scores has a gradient: the threshold is one of them.
     weights, alpha, test_weight = lax.stop_gradient((weights, alpha, test_weight))
     weights, spare = spare_mass(weights, alpha, test_weight, axis_name)
+    return least_below_mass(scores, weights, spare, axis_name)
+
+
+def least_below_mass(
+    scores: Array, weights: Array, spare: Array, axis_name: AxisName = None
+) -> Array:
+    """Returns min{v : mass{S > v} <= spare}, +inf where nothing may lie above."""
+    # From above, where the masses compared are small and so are their rounding errors:
+    # that v is minus the smallest u with mass{-S <= u} > spare.
     negated = -jnp.where(jnp.isnan(scores), jnp.inf, scores)
     tiny = jnp.finfo(spare.dtype).tiny
     above = jnp.maximum(jnp.nextafter(spare, jnp.inf), tiny)
