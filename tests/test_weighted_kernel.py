@@ -3,6 +3,8 @@
 What it finds are the keys of `weighted_key`, which sums masks of all weights.
 """
 
+from fractions import Fraction
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,11 +13,13 @@ from jax.sharding import PartitionSpec as P
 from numpy.testing import assert_allclose, assert_array_equal
 
 import jaxcp
-from jaxcp import weighted_select
+from jaxcp import scores, weighted_select
 from jaxcp.quantiles import _bytes, _weighted
 from jaxcp.quantiles._keys import to_keys
 from jaxcp.quantiles._masses import masses_of, total_mass
+from rows import POINTWISE
 
+ABSOLUTE = scores.Absolute()
 # More numbers than are summed bit by bit: one row, rows, and rows side by side.
 SHAPES = [(1, 40_001), (20, 2048), (17, 2049), (400, 101)]
 
@@ -58,11 +62,12 @@ CASES += [("spread", kind) for kind in ("mostly zero", "giant", "infinite", "zer
 
 
 @jax.jit
-def both(x, w, targets):
-    """Keys as one device finds them, by bytes, and those of whole sums."""
+def all_ways(x, w, targets):
+    """Keys as one device finds them, by bytes or by a sort, and those of whole sums."""
     side_by_side = x.shape[1] < _bytes.SHORT
     by_bytes = _weighted._short_rows if side_by_side else _weighted._long_rows
-    return by_bytes(x, w, targets), _weighted._by_bits(x, w, targets)
+    ways = by_bytes, _weighted._by_sort, _weighted._by_bits
+    return [way(x, w, targets) for way in ways]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -70,8 +75,9 @@ def test_keys_are_those_of_whole_sums(shape):
     rng = np.random.default_rng(0)
     for kind, weights in CASES:
         x, w = values_like(kind, shape, rng), weights_like(weights, shape, rng)
-        by_bytes, by_bits = both(x, w, targets_of(x, w))
-        assert_array_equal(by_bytes, by_bits, err_msg=f"{kind}, {weights}")
+        *found, by_bits = all_ways(x, w, targets_of(x, w))
+        for keys in found:
+            assert_array_equal(keys, by_bits, err_msg=f"{kind}, {weights}")
 
 
 @pytest.mark.parametrize(("shape", "bit"), [((50, 992), -12), ((900, 61), -16)])
@@ -82,8 +88,9 @@ def test_following_words_fill_sixteen_bits(shape, bit):
     for odd, following in ((1, 1024), (3, -1024)):
         w = np.full(shape, 1 + odd * 2.0**bit, np.float32)
         assert_array_equal(masses_of(jnp.asarray(w[0])).following, following)
-        by_bytes, by_bits = both(x, w, targets_of(x, w))
-        assert_array_equal(by_bytes, by_bits)
+        *found, by_bits = all_ways(x, w, targets_of(x, w))
+        for keys in found:
+            assert_array_equal(keys, by_bits)
 
 
 TYPES = [("float16", "float32"), ("bfloat16", "float32")]
@@ -98,8 +105,9 @@ def test_other_types(values, weights):
         x = jnp.asarray(rng.normal(size=shape), values)
         w = jnp.asarray(rng.random(shape), weights)
         t = jnp.asarray(targets_of(np.asarray(x, float), np.asarray(w)), weights)
-        by_bytes, by_bits = both(x, w, t)
-        assert_array_equal(by_bytes, by_bits)
+        *found, by_bits = all_ways(x, w, t)
+        for keys in found:
+            assert_array_equal(keys, by_bits)
 
 
 def test_counts_as_weights_give_order_statistics():
@@ -154,6 +162,50 @@ def test_levels_of_a_weighted_quantile():
     quantile = jaxcp.weighted_conformal_quantile
     together = jax.vmap(quantile, (None, None, 0))(x, w, levels)
     assert_array_equal(together, [quantile(x, w, a) for a in levels])
+
+
+def cut_by_rationals(x, w, alpha, new):
+    """min{v : sum_{S_i > v} w_i + w_new <= alpha (sum w_i + w_new)} in fractions."""
+    w, new = [Fraction(float(v)) for v in w], Fraction(float(new))
+    most = alpha * (sum(w) + new) - new
+    above = lambda v: sum(w[i] for i in np.flatnonzero(x > v))  # noqa: E731
+    return next((v for v in np.sort(x) if above(v) <= most), np.inf)
+
+
+@pytest.mark.parametrize("scale", [1.0, 2.0**-100, 2.0**100])
+def test_many_test_weights_of_one_row(scale):
+    """They share the words of the weights, however far from these they are."""
+    rng, n = np.random.default_rng(7), 60
+    x = rng.integers(0, 30, n).astype(np.float32)
+    w = rng.integers(0, 4, n)
+    w[0] += (1 - w.sum()) % 4  # no mass is near a quarter of all
+    w = (scale * w).astype(np.float32)
+    new = np.r_[0, 1e-38, 3e38, scale * 2.0 ** np.arange(-20, 10)].astype(np.float32)
+    cp = jaxcp.Calibration(ABSOLUTE, jnp.asarray(x), jnp.asarray(w))
+    found = cp(np.zeros(len(new)), 0.25, test_weights=new).upper
+    assert_array_equal(found, [cut_by_rationals(x, w, Fraction(1, 4), v) for v in new])
+    each = [cp.quantile(0.25, test_weight=v) for v in new]
+    assert_array_equal(found, each)
+
+
+@pytest.mark.parametrize("n", [1, 9, 99, 2049])
+def test_many_unit_weights_give_the_rank(n):
+    x = np.random.default_rng(8).normal(size=n).astype(np.float32)
+    cp = jaxcp.calibrate(ABSOLUTE, 0 * x, x, weights=np.ones(n))
+    plain = jaxcp.calibrate(ABSOLUTE, 0 * x, x)
+    for alpha in (0.05, 0.1, 0.5):
+        found = cp(np.zeros(100), alpha, test_weights=np.ones(100)).upper
+        assert_array_equal(found, np.full(100, plain(np.zeros(1), alpha).upper))
+
+
+@pytest.mark.parametrize("name", POINTWISE)
+def test_memory_grows_as_rows_and_test_points(name):
+    """Not as their product, of which a flag for each pair would take 400 MB."""
+    make, call = POINTWISE[name]
+    n = m = 20_000
+    points = jax.ShapeDtypeStruct((m,), jnp.float32)
+    memory = jax.jit(call).lower(make(n), points).compile().memory_analysis()
+    assert memory.temp_size_in_bytes < n * m / 10
 
 
 def test_derivatives_of_many():

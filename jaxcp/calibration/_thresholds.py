@@ -13,7 +13,7 @@ import numpy as np
 from jax import Array
 
 from jaxcp import _checks
-from jaxcp._batching import invert, invert_each
+from jaxcp._batching import invert, invert_each, map_evenly
 from jaxcp._named import named
 from jaxcp._numbers import as_float
 from jaxcp._padding import by_rows
@@ -29,6 +29,7 @@ from jaxcp.scores import inputs
 from jaxcp.typing import AnySet, ArrayLike, Number, PyTree, Score
 
 _NONE = _checks.optional(None)
+_NUMBERS = 2**19  # of rows that are gone through for test points at a time
 
 
 class Thresholds(ABC):
@@ -90,6 +91,12 @@ class Thresholds(ABC):
     def _thresholds(self, rank, context):
         """Returns the threshold of every row of context."""
         return jax.vmap(lambda row: self.threshold(rank, **row))(context)
+
+    def _thresholds_in_blocks(self, rank, context, held):
+        """Returns the threshold of every row, for each of which all `held` is read."""
+        numbers = sum(v.size for v in jax.tree.leaves(held))
+        one = lambda row: self.threshold(rank, **row)  # noqa: E731
+        return map_evenly(one, context, at_a_time=max(_NUMBERS // (numbers + 1), 1))
 
     def _rows(self, preds, context, y=_NONE, u=_NONE):
         """Returns predictions, targets, uniforms and context, after checks."""

@@ -121,7 +121,7 @@ class GroupCalibration(Rule):
 
         Cost:
           O(g n) for the thresholds of g groups; with `test_weights` O(n) for each test
-          point.
+          point, in blocks that keep memory small.
 
         Example:
           >>> from jaxcp import calibrate_groups
@@ -247,6 +247,11 @@ class GroupCalibration(Rule):
         shared = test_weights is None and (u is None or self.weights is None)
         q = self.threshold(rank, u=u)[group] if shared else of(group)
         return rows.of_known_groups(q, group, self.num_groups)
+
+    def _thresholds(self, rank, context):
+        if "test_weights" not in context:  # then all test points share the thresholds
+            return super()._thresholds(rank, context)
+        return self._thresholds_in_blocks(rank, context, self.scores)
 
     def _num_held(self):
         # A class made of this one may read its rows in ways of its own.

@@ -142,8 +142,9 @@ class Calibration(Rule):
           with `delta` independent examples.
 
         Cost:
-          One threshold in O(n), without a sort; with `test_weights` one for each point.
-          New values of alpha compile nothing.
+          One threshold in O(n), without a sort; with `test_weights` one for each point,
+          which share one sort: O((n + m) log n), and memory for n + m numbers. New
+          values of alpha compile nothing.
 
         Example:
           >>> from jaxcp.scores import Absolute

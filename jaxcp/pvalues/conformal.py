@@ -12,7 +12,7 @@ from jaxcp import _checks
 from jaxcp._arrays import as_arrays
 from jaxcp._numbers import as_float, at_least_single, quotient
 from jaxcp.quantiles._keys import common_keys, to_keys
-from jaxcp.quantiles._masses import times_power, unit_scale
+from jaxcp.quantiles._masses import unit_scale
 from jaxcp.typing import ArrayLike, Number
 
 
@@ -114,19 +114,13 @@ def p_values_of_keys(
     test_weights: Number,
 ) -> Array:
     """Returns `p_values_among` scores for integers in their order, shape (m,)."""
-    test_weights, factor = at_least_single(as_float(test_weights)), 1
+    test_weights = at_least_single(as_float(test_weights))
     if weights is not None and weights.dtype == bool:
         weights = weights.astype(int)
     elif weights is not None:
         weights = at_least_single(as_float(weights))
-        largest = jnp.max(weights, initial=0)
-        unit = jnp.frexp(largest)[1]
-        scale = jnp.frexp(jnp.maximum(largest, test_weights))[1]
-        weights = times_power(weights, -unit)  # powers of two do not round
-        test_weights = times_power(test_weights, -scale)
-        factor = times_power(jnp.ones_like(largest), unit - scale)
-    masses = masses_of_keys(keys, test_keys, weights)
-    at_least, above, total = (factor * mass for mass in masses)
+        weights, test_weights = unit_scale(weights, test_weights)
+    at_least, above, total = masses_of_keys(keys, test_keys, weights)
     return share_of(above, at_least - above, total, as_float(u), test_weights)
 
 

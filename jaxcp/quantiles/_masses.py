@@ -115,18 +115,21 @@ def unit_scale(
 ) -> tuple[Array, Array]:
     """Returns weights scaled by a power of two, exactly: the largest is about 1.
 
-    Their sums neither overflow nor vanish.
+    Their sums neither overflow nor vanish. Test weights do not change the scale, so
+    that many of them share the weights; those beyond all bounds come to an eighth of
+    the largest float.
     """
-    largest = jnp.max(weights, initial=test_weight)
-    largest = over_shards(lax.pmax, largest, axis_name)
-    exponent = jnp.frexp(largest)[1]
-    return times_power(weights, -exponent), times_power(test_weight, -exponent)
+    most, exact = jnp.finfo(weights.dtype).max, jnp.finfo(test_weight.dtype).max
+    largest = over_shards(lax.pmax, jnp.max(weights, initial=0), axis_name)
+    exponent = jnp.frexp(jnp.minimum(largest, most))[1]
+    test_weight = times_power(test_weight, -exponent)
+    return times_power(weights, -exponent), jnp.minimum(test_weight, exact / 8)
 
 
 def spare_mass(
     weights: Array, alpha: Array, test_weight: Array, axis_name: AxisName = None
 ) -> tuple[Array, Array]:
-    """Returns weights on a unit scale, and the mass allowed above the threshold.
+    """Returns weights on their unit scale, and the mass allowed above the threshold.
 
     alpha (w_1 + ... + w_{n+1}) - w_{n+1}: negative where nothing may, as where there is
     no weight at all.

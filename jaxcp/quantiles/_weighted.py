@@ -1,8 +1,8 @@
 """Weighted order statistics of rows: whatever is mapped over becomes rows, or targets.
 
 Few numbers settle a bit of the answer with each sum, as accelerators do with all; many
-are summed in bytes. The sums are of the integers that `Masses` makes of weights, so
-that both ways give the same keys.
+are summed in bytes. For many targets of one row it is sorted. The sums are of the
+integers that `Masses` makes of weights, so that all ways give the same keys.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from jax.custom_batching import custom_vmap
 
 from jaxcp._numbers import varying_like
 from jaxcp.quantiles import _bytes
-from jaxcp.quantiles._keys import to_keys
-from jaxcp.quantiles._masses import in_words, scales_of, weighted_key
+from jaxcp.quantiles._keys import bisect_keys, to_keys
+from jaxcp.quantiles._masses import in_words, masses_of, scales_of, weighted_key
 from jaxcp.quantiles._rows import as_rows, is_few, to_all
 
 _WIDTH, _DEEP = 32, 31  # numbers side by side in a sum, and on top of one another
+# From so many targets of one row on, of few numbers and of many, one sort is faster.
+_SORT_FEW, _SORT_MANY = 16, 64
 
 
 @custom_vmap
@@ -79,9 +81,34 @@ def _keys_of_row(x, weights, targets, numbers):
 def _keys_of_rows(x, weights, targets, numbers):
     """Returns keys of rows, which are all of so many `numbers` or some of them."""
     arrays = x, weights, varying_like(targets, (x, weights))
-    if is_few(numbers):
+    few = is_few(numbers)
+    if targets.shape[1] >= (_SORT_FEW if few else _SORT_MANY):
+        return _by_sort(*arrays)
+    if few:
         return _by_bits(*arrays)
     return lax.platform_dependent(*arrays, cpu=_by_bytes, default=_by_bits)
+
+
+def _by_sort(x, weights, targets):
+    return _map_rows(_search, to_keys(x), weights, targets)
+
+
+def _search(keys, weights, targets):
+    """Returns `weighted_key` at targets (a,), found among sums in the order of keys."""
+    masses, info, n = masses_of(weights), jnp.iinfo(keys.dtype), keys.size
+    ordered, *words = lax.sort((keys, masses.leading, masses.following), num_keys=1)
+    sums = [
+        jnp.append(jnp.zeros(1, v.dtype), jnp.cumsum(v, dtype=v.dtype)) for v in words
+    ]
+
+    def falls_short(place):  # what is before it, of as many as there are
+        before = (v[jnp.minimum(place, n + 1) - 1] for v in sums)
+        return (place <= n + 1) & masses.are_less(*before, targets)
+
+    bits = (n + 1).bit_length()
+    place = bisect_keys(falls_short, jnp.int32, bits=bits, shape=targets.shape)
+    low, high = (jnp.full(1, v, keys.dtype) for v in (info.min, info.max))
+    return jnp.concatenate([low, ordered, high])[place]
 
 
 def _by_bits(x, weights, targets):

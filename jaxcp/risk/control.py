@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
 from jaxcp import _checks, _named
 from jaxcp._arrays import as_array
-from jaxcp._batching import map_evenly
 from jaxcp._numbers import as_float
 from jaxcp._pytree import pytree, static
 from jaxcp._tracing import jit
@@ -28,8 +26,6 @@ from jaxcp.risk._budgets import as_levels, budgets
 from jaxcp.risk._rows import Rows, count_rows
 from jaxcp.risk._solving import threshold_of
 from jaxcp.typing import AnySet, ArrayLike, AxisName, Number, PyTree, Score
-
-_NUMBERS = 2**19  # of predictions that are gone through for test weights at a time
 
 
 @pytree
@@ -263,9 +259,7 @@ class RiskCalibration(Thresholds):
         groups, weights = context.get("groups"), context.get("test_weights")
         if weights is None:
             return self._of_group(self.threshold(rank), groups)
-        numbers = sum(v.size for v in jax.tree.leaves(self.preds))
-        one = lambda row: self.threshold(rank, **row)  # noqa: E731
-        return map_evenly(one, context, at_a_time=max(_NUMBERS // (numbers + 1), 1))
+        return self._thresholds_in_blocks(rank, context, self.preds)
 
     def _of_group(self, q, groups):
         groups = groups.astype(int)  # a narrow type may not hold num_groups
