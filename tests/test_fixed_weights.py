@@ -133,14 +133,15 @@ OF_ONE |= {"conformal_p_value", *(name for name in DOORS if "quantile" in name)}
 
 def with_optional_test_weights():
     """Returns the public functions and methods that take test weights or none."""
-    inner = {"threshold", "level_and_weights", "_p_values_of_scores"}
+    inner = "threshold", "level_and_weights"
+    is_door = lambda k: k == "__call__" or (k[0] != "_" and k not in inner)  # noqa: E731
     for module in (jaxcp, outliers, pvalues, risk):
         for name in module.__all__:
             value = getattr(module, name)
             members = {name: value}
             if inspect.isclass(value):
                 own = vars(value).items()
-                members = {f"{name}.{k}": v for k, v in own if k not in inner}
+                members = {f"{name}.{k}": v for k, v in own if is_door(k)}
             for full_name, member in members.items():
                 if not inspect.isfunction(member):
                     continue

@@ -72,8 +72,8 @@ class GroupCalibration(Rule):
 
         +inf for a group with too few scores. Arguments as for `Calibration.quantile`;
         without components alpha may also have shape (g,), one for each group. With
-        `delta` each group covers 1 - alpha with probability 1 - delta; for all groups
-        together give delta / g.
+        `u`, shape (), they bound smoothed sets. With `delta` each group covers 1 -
+        alpha with probability 1 - delta; for all groups together give delta / g.
         """
         context = weight_for(self.weights, test_weight) | rows.uniform_for(u)
         return super().quantile(alpha, delta=delta, **context)
@@ -94,6 +94,7 @@ class GroupCalibration(Rule):
           preds: Predictions, a pytree with leading axis m.
           alpha: Miscoverage level as for `Calibration.quantile`.
           delta: Probability of a bad calibration set of a group, in (0, 1), a number.
+          u: Uniforms in [0, 1] for smoothed sets, shape (m,), as for `Calibration`.
           groups: Group of each test point, int or by name, shape (m,). Without it the
             groups are the labels: label c is kept iff its score is within class c's
             threshold.
@@ -106,13 +107,14 @@ class GroupCalibration(Rule):
         Raises:
           ValueError: if lengths differ, a concrete group is out of range or none of the
             `group_names`, or `groups` is missing although the groups of the calibration
-            are not the labels; with `delta` as `Calibration.quantile`, and for traced
-            groups of the calibration; or a concrete weight is above 1 where
-            `test_weights` is left out.
+            are not the labels; with `delta` and `u` as `Calibration.quantile`, and with
+            `delta` for traced groups of the calibration; or a concrete weight is above
+            1 where `test_weights` is left out.
 
         Guarantee:
           1 - alpha within every group, or for every class; with `delta` each of them
-          has it with probability 1 - delta over calibration sets.
+          has it with probability 1 - delta over calibration sets; with `u` exactly, as
+          for `Calibration`.
 
         Assumption:
           The calibration and test examples of a group are exchangeable; with `delta`
@@ -121,7 +123,8 @@ class GroupCalibration(Rule):
 
         Cost:
           O(g n) for the thresholds of g groups; with `test_weights` O(n) for each test
-          point, in blocks that keep memory small.
+          point, in blocks that keep memory small. With `u` O(g n + g m); with weights
+          O(n) for each test point.
 
         Example:
           >>> from jaxcp import calibrate_groups
@@ -243,15 +246,18 @@ class GroupCalibration(Rule):
         if groups is None:
             return jax.vmap(of)(jnp.arange(self.num_groups))
         group = groups.astype(int)  # a narrow type may not hold num_groups
-        # Without weights of their own all test points share the passes over the rows.
-        shared = test_weights is None and (u is None or self.weights is None)
+        shared = self._are_shared(test_weights, u)
         q = self.threshold(rank, u=u)[group] if shared else of(group)
         return rows.of_known_groups(q, group, self.num_groups)
 
     def _thresholds(self, rank, context):
-        if "test_weights" not in context:  # then all test points share the thresholds
+        if self._are_shared(**context):
             return super()._thresholds(rank, context)
         return self._thresholds_in_blocks(rank, context, self.scores)
+
+    def _are_shared(self, test_weights=None, u=None, **_):
+        """Returns whether all test points share the passes over the rows."""
+        return test_weights is None and (u is None or self.weights is None)
 
     def _num_held(self):
         # A class made of this one may read its rows in ways of its own.

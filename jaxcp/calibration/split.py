@@ -74,6 +74,7 @@ class Calibration(Rule):
           delta: Probability of a bad calibration set, in (0, 1), a number: coverage
             then is 1 - alpha with probability 1 - delta, and not on average. With c
             components each gets delta / c, so that all hold together.
+          u: Uniform in [0, 1], shape (), for the bound of a smoothed set.
           test_weight: Weight of the test point, shape (), for calibrations with
             weights. Defaults to 1, and no weight may then be larger.
 
@@ -85,7 +86,7 @@ class Calibration(Rule):
           ValueError: if a number `alpha` is outside (0, 1) or its shape does not fit,
             or a concrete weight is above 1 where `test_weight` is left out; with
             `delta` also for one outside (0, 1), an alpha in a jax array, weights, or a
-            traced mask.
+            traced mask; with `u` for one outside [0, 1], `delta` or several components.
 
         Guarantee:
           P(S_{n+1} <= q) >= 1 - alpha for exchangeable scores. With `delta`: P(S_{n+1}
@@ -120,6 +121,9 @@ class Calibration(Rule):
           alpha: Miscoverage level, shape (), or (c,) for scores with c components.
           delta: Probability of a bad calibration set, in (0, 1), a number, as for
             `quantile`: sets that cover 1 - alpha with probability 1 - delta.
+          u: Uniforms in [0, 1] for smoothed sets {y : p(y, u) > alpha}, shape (m,), one
+            drawn afresh for each point (`uniforms`). With fewer than 1/alpha - 1 rows
+            they are finite with probability alpha (n + 1), and else infinite.
           test_weights: Weight of each test point, shape (m,), for calibrations with
             weights. Defaults to 1, and no weight may then be larger.
 
@@ -130,12 +134,15 @@ class Calibration(Rule):
           ValueError: if a number `alpha` is outside (0, 1), a concrete prediction is
             NaN or not valid for the score, lengths differ or shapes of predictions
             from those at calibration, or a concrete weight is above 1 where
-            `test_weights` is left out; with `delta` as `quantile`.
+            `test_weights` is left out; with `delta` and `u` as `quantile`.
 
         Guarantee:
           P(Y in set) >= 1 - alpha, on average over calibration and test data (with
           weights: see `weighted_conformal_quantile`). With `delta`: P(Y in set |
-          calibration data) >= 1 - alpha, with probability 1 - delta over these.
+          calibration data) >= 1 - alpha, with probability 1 - delta over these. With
+          `u`: P(Y in set) = 1 - alpha, ties or not; at least that where sets hold
+          targets beyond the threshold (numbers that tie with it may be held by the
+          rounding of ends, and scores of -inf always are).
 
         Assumption:
           Exchangeable calibration and test examples, and a model fitted on other data;
@@ -143,8 +150,13 @@ class Calibration(Rule):
 
         Cost:
           One threshold in O(n), without a sort; with `test_weights` one for each point,
-          which share one sort: O((n + m) log n), and memory for n + m numbers. New
-          values of alpha compile nothing.
+          which share one sort: O((n + m) log n), and memory for n + m numbers. With `u`
+          O(n + m), with weights O(n) for each point, in blocks. New values of alpha
+          compile nothing.
+
+        References:
+          Vovk, Gammerman, Shafer, Algorithmic Learning in a Random World, Springer,
+          2005 (smoothed sets).
 
         Example:
           >>> from jaxcp.scores import Absolute
@@ -153,6 +165,8 @@ class Calibration(Rule):
           Array([8., 9.], dtype=float32)
           >>> cp(jnp.array([0.0, 1.0]), alpha=0.3, delta=0.1).upper
           Array([ 9., 10.], dtype=float32)
+          >>> cp(jnp.zeros(2), alpha=0.05, u=jnp.array([0.3, 0.7])).upper
+          Array([ 9., inf], dtype=float32)
         """
         weights = weights_for(self.weights, test_weights)
         return self._sets(preds, alpha, delta=delta, u=u, test_weights=weights)
@@ -205,7 +219,8 @@ class Calibration(Rule):
 
         Returns:
           p-values, shape (m,); with c components min(1, c times the smallest one). `y`
-          is in the set at alpha iff its conservative p-value exceeds alpha.
+          is in the set at alpha iff its conservative p-value exceeds alpha, and in that
+          with `u` iff the smoothed one does.
           Compare arrays: 0.1 in single precision is above 0.1 as a Python float.
 
         Raises:
@@ -262,6 +277,11 @@ class Calibration(Rule):
         if u is None:
             return threshold_at(self.scores, rank, *known)
         return smoothed_threshold(self.scores, *rank, u, *known)
+
+    def _thresholds(self, rank, context):
+        if self.weights is None or "u" not in context:
+            return super()._thresholds(rank, context)
+        return self._thresholds_in_blocks(rank, context, self.scores)
 
     def _num_held(self):
         # A class made of this one may read its rows in ways of its own.
