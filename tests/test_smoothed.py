@@ -222,6 +222,32 @@ def test_batches_of_any_size_and_kind():
     assert_array_equal(outputs(np.zeros((7, 1)), 0.1, u=u).upper[:, 0], all_)
 
 
+def test_gradients_are_those_of_one_score_each():
+    """None in weights and uniforms; an infinite bound has none."""
+    u = jnp.array([0.1, 0.4, 0.9])
+
+    def total(y, weights, u):
+        cp = jaxcp.calibrate(ABSOLUTE, jnp.zeros(5), y, weights=weights)
+        upper = cp(jnp.zeros(3), 0.2, u=u).upper
+        return jnp.sum(jnp.where(jnp.isfinite(upper), upper, 0))
+
+    y = jnp.arange(1.0, 6.0)
+    for weights in (None, jnp.full(5, 0.5)):
+        slopes = jax.jit(jax.grad(total, (0, 1, 2)))(y, weights, u)
+        finite = round(float(jnp.sum(slopes[0])))
+        assert 1 <= finite <= 3 and np.all(slopes[0] % 1 == 0)
+        assert all(np.all(slope == 0) for slope in jax.tree.leaves(slopes[1:]))
+
+
+def test_levels_that_are_not_in_range():
+    """Traced: everything at 0 and NaN, nothing at 1."""
+    cp = jaxcp.calibrate(ABSOLUTE, jnp.zeros(5), jnp.arange(1.0, 6.0))
+    sets = lambda alpha: cp(jnp.zeros(2), alpha, u=jnp.array([0.2, 1.0])).upper  # noqa: E731
+    found = jax.vmap(sets)(jnp.array([0.0, 0.5, 1.0, jnp.nan]))
+    inf = np.inf
+    np.testing.assert_allclose(found, [[inf, inf], [3, 3], [-inf, -inf], [inf, inf]])
+
+
 REFUSED = {
     "delta": (lambda cp: cp(np.zeros(1), 0.1, u=[0.5], delta=0.1), "u=None with delta"),
     "delta of a threshold": (

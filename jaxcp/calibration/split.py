@@ -276,7 +276,8 @@ class Calibration(Rule):
         known = self.mask, self.weights, test_weights
         if u is None:
             return threshold_at(self.scores, rank, *known)
-        return smoothed_threshold(self.scores, *rank, u, *known)
+        rank, alpha = rank
+        return smoothed_threshold(self.scores, rank, alpha, u, *known)
 
     def _thresholds(self, rank, context):
         if self.weights is None or "u" not in context:

@@ -100,7 +100,7 @@ class Certificate:
         return calibration_size(self.alpha, slack, probability)
 
     @property
-    def _law(self):
+    def _law(self) -> tuple[int, int]:
         return self.rank, self.n + 1 - self.rank
 
     def _check_exact(self):

@@ -30,7 +30,11 @@ class Levels:
     weights: Any
     mask: Any
     score: Any
-    has_hulls = False  # sets that close the holes of others
+
+    @property
+    def has_hulls(self) -> bool:
+        """Whether sets close the holes of those of p-values above alpha."""
+        return False
 
     def rank(self, alpha: ArrayLike) -> Array:
         """Returns the rank k = n + 1 - floor(alpha (n + 1)) of the ends of sets.

@@ -13,7 +13,7 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 
 from jaxcp._counting import count_true
 from jaxcp._numbers import as_float, just_below
@@ -37,6 +37,9 @@ def smoothed_threshold(
     most scores of -inf are. Without weights `rank` is the conformal rank at alpha; with
     them only its shape counts. At u = 1 it is `threshold_at`.
     """
+    # Nothing but the scores has a gradient: the bound is one of them, or next to it.
+    given = alpha, u, weights, test_weight
+    alpha, u, weights, test_weight = lax.stop_gradient(given)
     if weights is None:
         one = partial(_of_counts, u=u, mask=mask)
     else:
@@ -85,4 +88,5 @@ def _in_or_below(first, equal, excess, u):
     """Returns t if it is in, and else the next float below."""
     # There is an excess, for t is the least; rounding may not say otherwise.
     excess = jnp.maximum(excess, jnp.finfo(excess.dtype).tiny)
-    return jnp.where((1 - u) * equal < excess, first, just_below(first))
+    is_out = (1 - u) * equal >= excess  # of NaN it is in
+    return jnp.where(is_out, just_below(first), first)
