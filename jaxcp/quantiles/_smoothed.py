@@ -52,14 +52,14 @@ def smoothed_threshold(
 
 
 def _of_counts(scores, rank, alpha, u, mask):
-    n = len(scores) if mask is None else count_true(mask)
+    n = scores.shape[0] if mask is None else count_true(mask)
     floor, dtype = n + 1 - rank, jnp.promote_types(alpha.dtype, u.dtype)
     rest = alpha.astype(dtype) * (n + 1) - floor.astype(dtype)
     rest = jnp.clip(rest, 0, 1 - jnp.finfo(dtype).epsneg)
     # #{S > v} <= floor + rest - u for an integer: one of two ranks, and their passes
     # over the scores serve every u.
     both = thresholds(scores, jnp.stack([rank, rank - 1]), mask)
-    counts = jnp.ones(len(scores), int) if mask is None else mask.astype(int)
+    counts = jnp.ones(scores.shape, int) if mask is None else mask.astype(int)
     above, equal = jax.vmap(_masses_at, (0, None, None))(both, scores, counts)
     excess = (above + equal - floor).astype(dtype) + (u - rest)
     return _in_or_below(both, equal, excess, u)[(u <= rest).astype(int)]
