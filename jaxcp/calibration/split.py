@@ -140,13 +140,13 @@ class Calibration(Rule):
           P(Y in set) >= 1 - alpha, on average over calibration and test data (with
           weights: see `weighted_conformal_quantile`). With `delta`: P(Y in set |
           calibration data) >= 1 - alpha, with probability 1 - delta over these. With
-          `u`: P(Y in set) = 1 - alpha, ties or not; at least that where sets hold
-          targets beyond the threshold (numbers that tie with it may be held by the
-          rounding of ends, and scores of -inf always are).
+          `u`: P(Y in set) = 1 - alpha, ties or not, unless weights are fixed ones; at
+          least that where sets hold targets beyond the threshold (the rounding of ends
+          may hold numbers that tie with it, and scores of -inf are always in).
 
         Assumption:
           Exchangeable calibration and test examples, and a model fitted on other data;
-          with `delta` independent examples.
+          with `delta` independent examples; with `u` uniforms drawn afresh.
 
         Cost:
           One threshold in O(n), without a sort; with `test_weights` one for each point,
