@@ -69,7 +69,7 @@ class FullConformal(Levels):
           alpha: Miscoverage level, shape (), or (c,) for scores with c components,
             whose sets are intersected (a scalar is split to alpha / c).
           test_weights: Weight of each test point, shape (m,), for calibration weights.
-            Defaults to 1.
+            Defaults to 1, and no weight may then be larger.
           union: Whether residuals that are not studentized give the exact set, with its
             holes, as `Intervals` with ends of shape (m, l), in place of the interval.
 
@@ -127,7 +127,7 @@ class FullConformal(Levels):
           y: Targets or candidate targets, shape (m, ...); labels by name if there are
             classes.
           u: Uniforms for smoothed p-values, shape (m,). Defaults to 1: conservative.
-          test_weights: Weight of each test point, shape (m,). Defaults to 1.
+          test_weights: Weight of each test point, shape (m,), as for the sets.
 
         Returns:
           p-values, shape (m,); with c components min(1, c times the smallest one). `y`

@@ -106,7 +106,8 @@ def outlier_p_values(
       u: Uniforms in [0, 1] for smoothed p-values, shape (m,).
       weights: Weights >= 0 of the calibration rows, shape (n,): likelihood ratios of
         test to calibration inputs.
-      test_weights: Weights of the test rows, shape (m,). Defaults to 1.
+      test_weights: Weights of the test rows, shape (m,). Defaults to 1, and no weight
+        may then be larger.
       mask: True where a calibration row counts, shape (n,).
 
     Returns:

@@ -45,7 +45,8 @@ def selection_p_values(
       mask: True where a calibration row counts, shape (n,).
       weights: Weights >= 0 of the calibration rows, shape (n,): likelihood ratios of
         test to calibration inputs.
-      test_weights: Weights of the test rows, shape (m,). Defaults to 1.
+      test_weights: Weights of the test rows, shape (m,). Defaults to 1, and no weight
+        may then be larger.
 
     Returns:
       p-values in [0, 1], shape (m,).
