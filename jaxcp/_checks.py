@@ -270,6 +270,22 @@ def check_weights(name: str, weights: ArrayLike, mask: ArrayLike | None = None) 
     check_values(lambda w: np.isfinite(w) & (w >= 0), valid, weights, mask)
 
 
+def check_test_weights(
+    name: str, test_weights: Any, weights: Array | None, mask: ArrayLike | None = None
+) -> None:
+    """Raises ValueError for test weights without weights, or weights that need them."""
+    if weights is None and test_weights is not None:
+        raise ValueError(f"expected {name} only with calibration weights")
+    if weights is not None and test_weights is None:
+        # Barber et al. 2023, theorem 2: fixed weights in [0, 1], the test point's is 1.
+        at_most = f"weights <= 1 of calibration rows where {name} is left out"
+        cure = (
+            f"; give likelihood ratios their {name}, divide fading weights by the "
+            "largest, repeat a row that stands for several"
+        )
+        check_values(lambda w: ~(w > 1), at_most, weights, mask, cure)
+
+
 def check_count(name: str, count: int, at_least: int) -> None:
     """Raises ValueError unless `count` is an int and large enough."""
     is_int = isinstance(count, int | np.integer) and not isinstance(count, bool)

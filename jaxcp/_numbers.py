@@ -81,6 +81,16 @@ def with_rounding(values: Array) -> Array:
     return values + rounding(values)
 
 
+def just_below(x: Array) -> Array:
+    """Returns the largest number below x; below 0 and +inf a normal, finite one."""
+    at = lax.stop_gradient(x)
+    lowest = jnp.full_like(at, -jnp.inf)
+    below = jnp.where(at == 0, -jnp.finfo(at.dtype).tiny, jnp.nextafter(at, lowest))
+    finite = jnp.isfinite(at)
+    step = jnp.where(finite, below - jnp.where(finite, at, 0), 0)
+    return jnp.where(finite, x + step, below)
+
+
 def varying_like(start: PyTree, results: PyTree) -> PyTree:
     """Returns the start of a loop, varying over a mesh like all of `results`.
 

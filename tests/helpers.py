@@ -133,6 +133,10 @@ def _around(pred, q):
     return Interval(pred - q * (1 + jnp.abs(pred)), pred + q * (1 + jnp.abs(pred)))
 
 
+def _twice_around(pred, q):
+    return _around(pred, 2 * jnp.abs(q))
+
+
 def _box(key):
     mu, half, noise = jax.random.normal(key, (3, 2))
     return (mu - half, mu + half), mu + 2 * noise
@@ -263,6 +267,15 @@ CASES = {
     ),
     "cdf-absolute": Case(scores.CDF(scores.Absolute()), _scalars(9)),
     "cdf-known": Case(scores.CDF(scores.Mahalanobis(), cdf=_rayleigh), _ellipsoid),
+}
+WIDER = scores.Custom(_distance, _twice_around)
+LARGER = {  # whose sets hold more than {y : score <= q}, and say so
+    "aps-inclusive": Case(scores.APS(inclusive=True), _labels(7, ties=True), True),
+    "raps-inclusive": Case(
+        scores.RAPS(0.3, 1, True, inclusive=True), _labels(6, True), exact=True
+    ),
+    "custom-wider": Case(WIDER, _point()),
+    "cdf-wider": Case(scores.CDF(WIDER), _scalars(9)),
 }
 ONE_OF_EACH = [
     "absolute",

@@ -9,7 +9,8 @@ from numpy.testing import assert_allclose
 from scipy import stats
 
 import jaxcp
-from jaxcp import certificates
+from helpers import LARGER
+from jaxcp import certificates, learners, metrics
 from jaxcp.certificates import _counts, calibration_size, certificate
 from jaxcp.scores import Absolute, Signed
 
@@ -205,6 +206,75 @@ def test_certificate_of_a_calibration():
         jax.jit(lambda m: jaxcp.calibrate(Absolute(), x, x, mask=m).certificate(0.1).n)(
             x < 3
         )
+
+
+@pytest.mark.parametrize("name", LARGER)
+def test_larger_sets_cover_at_least_what_is_certified(name):
+    """Lower bounds hold, over 500 calibration sets; what would bound from above not."""
+    score, n, alpha = LARGER[name].score, 19, 0.2
+    preds, y = LARGER[name].batch(10_000)
+    rows = jax.tree.map(lambda v: v.reshape(500, 20, *v.shape[1:]), (preds, y))
+    known, new = (jax.tree.map(lambda v, i=i: v[:, i], rows) for i in (slice(n), -1))
+
+    def trial(known, pred, target):
+        cp = jaxcp.calibrate(score, *known)
+        one = jax.tree.map(lambda v: v[None], pred)
+        return metrics.covered(cp(one, alpha), target[None])[0]
+
+    covered = np.asarray(jax.jit(jax.vmap(trial))(known, *new))
+    row = jax.tree.map(lambda v: v[0], known)
+    proof = jaxcp.calibrate(score, *row).certificate(alpha)
+    assert not proof.exact and "at least 16/20" in str(proof)
+    test = check(covered.astype(int), n, alpha, num_test=1, alternative="less")
+    assert test.p_value > 1e-3
+    exact = certificate(n, alpha)
+    assert exact.exact and "at least" not in str(exact)
+    assert proof.coverage == exact.coverage
+    assert proof.lower_bound(0.9) == exact.lower_bound(0.9)
+    assert proof.probability(0.7) == exact.probability(0.7)
+    for claim in (
+        lambda: proof.law,
+        lambda: proof.standard_deviation,
+        lambda: proof.interval(0.9),
+        lambda: proof.probability(0.7, 0.9),
+        lambda: proof.num_needed(0.1, 0.9),
+    ):
+        with pytest.raises(ValueError, match="expected an exact certificate, got one"):
+            claim()
+
+
+def test_certificates_of_other_sets_say_at_least():
+    x, y = jnp.arange(9.0)[:, None], jnp.sin(jnp.arange(9.0))
+    given = jax.random.key(0), learners.Ridge(1.0), Absolute(), x, y
+    for residuals in ("studentized", "ordinary", "deleted"):
+        proof = jaxcp.full_conformal(*given, residuals=residuals).certificate(0.2)
+        assert proof.exact == ("at least" not in str(proof))
+        assert proof.exact == (residuals == "studentized")
+    score = LARGER["aps-inclusive"].score
+    p, labels = LARGER["aps-inclusive"].batch(20)
+    one = jaxcp.calibrate_groups(score, p, labels, labels % 2, num_groups=2)
+    assert not any(proof.exact for proof in one.certificate(0.2))
+
+
+def test_the_test_is_of_one_row_for_other_sets():
+    """Full conformal sets cover k/(n + 1), but many rows of one fit not by its law."""
+    n, m, alpha = 10, 50, 0.2
+
+    def trial(key):
+        x = jax.random.normal(key, (n + m, 8))
+        y = jax.random.normal(jax.random.fold_in(key, 1), (n + m,))
+        cp = jaxcp.full_conformal(
+            key, learners.Ridge(0.1), Absolute(), x[:n], y[:n], check=False
+        )
+        return cp(x[n:], alpha).contains(y[n:])
+
+    keys = jax.random.split(jax.random.key(0), 2000)
+    covered = np.asarray(jax.jit(jax.vmap(trial))(keys))
+    one = covered[:, 0].astype(int)
+    assert check(one, n, alpha, num_test=1).p_value > 1e-3
+    runs = covered.reshape(100, 20, m)
+    rejected = [check(flags, n, alpha).p_value <= 0.05 for flags in runs]
+    assert np.mean(rejected) > 0.05 + 4 * (0.05 * 0.95 / 100) ** 0.5
 
 
 def test_errors():

@@ -43,7 +43,8 @@ def test_values_beyond_32_bits_become_floats_that_are_not_smaller(large, kind):
             assert found.dtype == float or found.dtype == np.float32
             assert value <= int(found) <= value * (1 + np.finfo(np.float32).eps)
     weights = integers(kind, large, 1, 1, 1)
-    assert jaxcp.weighted_conformal_quantile(np.arange(4.0), weights, 0.3) == 0
+    q = jaxcp.weighted_conformal_quantile(np.arange(4.0), weights, 0.3, test_weight=1)
+    assert q == 0
     cp = jaxcp.calibrate(scores.Absolute(), np.zeros(9), integers(kind, *[large] * 9))
     assert np.all(np.asarray(cp.scores).astype(np.int64) >= large)
     row = integers(kind, 1, 2, 3, 4, 5, 6, 7, 8, large)
@@ -309,9 +310,9 @@ def test_a_label_is_in_the_weighted_set_iff_its_p_value_exceeds_alpha(seed):
 
 def test_weighted_p_values_do_not_round_integer_weights():
     cal, weights = [4.0, 5, 2, 5, 4, 2, 2], [2.0, 0, 0, 1, 3, 0, 1]
-    assert jaxcp.conformal_p_value(cal, 5.0, weights=weights) == 0.25
+    assert jaxcp.conformal_p_value(cal, 5.0, weights=weights, test_weight=1) == 0.25
     cp = jaxcp.Calibration(scores.Absolute(), jnp.array(cal), jnp.array(weights))
-    assert cp.p_values([0.0], [5.0])[0] == 0.25
+    assert cp.p_values([0.0], [5.0], test_weights=[1])[0] == 0.25
 
 
 def test_outliers_among_subnormal_scores():

@@ -78,7 +78,7 @@ WRONG = {
         "alpha as a number where delta is given, got a jax array; .* alpha=0.1",
     ),
     "delta with weights": (
-        lambda: jaxcp.calibrate(ABSOLUTE, X, X, weights=X)(X, 0.5, delta=0.05),
+        lambda: jaxcp.calibrate(ABSOLUTE, X, X, weights=X / 9)(X, 0.5, delta=0.05),
         "delta=None for a calibration with weights, got 0.05; .* without weights",
     ),
     "delta of outliers": (

@@ -65,7 +65,7 @@ WRONG = {
     ),
     "test weights alone": (
         lambda: outliers.outlier_p_values(X, X, test_weights=X),
-        "test_weights only with weights",
+        "test_weights only with calibration weights",
     ),
     "groups": (
         lambda: outliers.grouped_outlier_p_values(X, Y, X, Y + 1, num_groups=3),
@@ -181,7 +181,7 @@ WRONG = {
     ),
     "test weights of a selection alone": (
         lambda: pvalues.selection_p_values(X, Y, 1, X, test_weights=X),
-        "test_weights only with weights",
+        "test_weights only with calibration weights",
     ),
     "no key of a selection": (
         lambda: select(None),

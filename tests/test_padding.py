@@ -91,7 +91,8 @@ def test_all_scores(name, always):
 
 def rows(n, start=0):
     values = np.random.default_rng(start).normal(size=(4, n)).astype(np.float32)
-    return jnp.asarray(values[0]), jnp.asarray(values[0] + values[1]), abs(values[2])
+    weights = np.minimum(abs(values[2]), 1)
+    return jnp.asarray(values[0]), jnp.asarray(values[0] + values[1]), weights
 
 
 @pytest.mark.parametrize("n", [0, 1, 5, pytest.param(17, marks=pytest.mark.slow)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Hashable, Iterable
 from contextlib import nullcontext, suppress
@@ -24,10 +25,11 @@ from jaxcp._arrays import (
 )
 from jaxcp._batching import evaluate, label_scores
 from jaxcp._names import Names
-from jaxcp._numbers import varying_like
+from jaxcp._numbers import as_float, varying_like
 from jaxcp._padding import on_device, repeated
 from jaxcp._tracing import known_at_once
-from jaxcp.quantiles.levels import as_delta, sure_ranks
+from jaxcp.certificates import Certificate, certificate
+from jaxcp.quantiles.levels import alpha_as_float, as_alpha, as_delta, sure_ranks
 from jaxcp.scores import inputs
 from jaxcp.typing import PyTree, Score
 
@@ -177,25 +179,19 @@ def of_known_groups(q: Array, groups: Array, num_groups: int) -> Array:
 
 def weights_for(weights: Array | None, test_weights: Any) -> _checks.Column:
     """Returns weights of test points for `rows`; only with those of calibration."""
-    if test_weights is not None:
-        _check_weighted(weights, "test_weights")
+    _checks.check_test_weights("test_weights", test_weights, weights)
     return _checks.weights(test_weights)
 
 
 def weight_for(weights: Array | None, test_weight: Any) -> dict[str, Array]:
     """Returns the context of one test point: its weight, if there is one."""
+    _checks.check_test_weights("test_weight", test_weight, weights)
     if test_weight is None:
         return {}
     test_weight = as_arrays(test_weight=test_weight)
-    _check_weighted(weights, "test_weight")
     _checks.check_scalars(test_weight=test_weight)
     _checks.check_weights("test_weight", test_weight)
     return {"test_weights": test_weight}
-
-
-def _check_weighted(weights, name):
-    if weights is None:
-        raise ValueError(f"expected {name} only with calibration weights")
 
 
 def sure_ranks_of(count: Callable[[], Any], alpha: Any, delta: Any, held: Any) -> Array:
@@ -214,6 +210,32 @@ def sure_ranks_of(count: Callable[[], Any], alpha: Any, delta: Any, held: Any) -
     return sure_ranks(rows, alpha, exact / math.prod(held.components))
 
 
+def smoothed_ranks(held: Any, alpha: Any, delta: Any) -> tuple[Array, Array]:
+    """Returns ranks, and alpha itself, for sets {y : p(y, u) > alpha}."""
+    if delta is not None:
+        raise ValueError(
+            f"expected u=None with delta, got uniforms and delta={delta}; smoothed "
+            "sets cover 1 - alpha on average over uniforms: leave out one of the two"
+        )
+    if (c := math.prod(held.components)) > 1:
+        raise ValueError(
+            f"expected u=None for scores with {c} components, whose sets cover more "
+            "than 1 - alpha in any case, got uniforms; leave out u, or take a score of "
+            "one number such as scores.Distance or scores.CQR"
+        )
+    return held.rank(alpha), alpha_as_float(as_alpha(alpha))
+
+
+def uniform_for(u: Any) -> dict[str, Array]:
+    """Returns the context of one test point: its uniform, if there is one."""
+    if u is None:
+        return {}
+    u = as_float(as_arrays(u=u))
+    _checks.check_scalars(u=u)
+    _checks.check_uniforms("u", u)
+    return {"u": u}
+
+
 def check_lawful(scores: Array, weights: Array | None, mask: PyTree) -> None:
     """Raises ValueError where coverage has no exact law, or is not known here."""
     if weights is not None or scores.ndim > 1:
@@ -224,6 +246,12 @@ def check_lawful(scores: Array, weights: Array | None, mask: PyTree) -> None:
         )
     if not is_concrete(mask):
         raise ValueError("expected a mask with values, got a traced one")
+
+
+def certificate_of(score: Score, count: Any, alpha: Any, delta: Any) -> Certificate:
+    """Returns the law of the coverage of a score's sets; of larger ones a bound."""
+    proof = certificate(int(count), alpha, delta)
+    return dataclasses.replace(proof, exact=inputs.is_exact(score))
 
 
 def row_shapes(preds: PyTree) -> RowShapes:

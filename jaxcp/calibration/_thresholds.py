@@ -15,9 +15,15 @@ from jax import Array
 from jaxcp import _checks
 from jaxcp._batching import invert, invert_each, map_evenly
 from jaxcp._named import named
+from jaxcp._numbers import as_float
 from jaxcp._padding import by_rows
 from jaxcp._tracing import jit
-from jaxcp.calibration._rows import RowShapes, check_columns, check_row_shapes
+from jaxcp.calibration._rows import (
+    RowShapes,
+    check_columns,
+    check_row_shapes,
+    smoothed_ranks,
+)
 from jaxcp.quantiles.levels import alpha_as_float, as_alpha, split_alpha
 from jaxcp.scores import inputs
 from jaxcp.typing import AnySet, ArrayLike, Number, PyTree, Score
@@ -47,7 +53,7 @@ class Thresholds(ABC):
     ) -> Array:
         """Returns the threshold at alpha, for the context of one test point."""
         self._check()
-        rank = self._rank(alpha, delta)
+        rank = self._rank(alpha, delta, context.get("u"))
         return by_rows(_threshold, rank, context, rows=(), holder=self)
 
     def __call__(
@@ -61,8 +67,10 @@ class Thresholds(ABC):
         """Returns the prediction sets of new predictions, leading axis m."""
         return self._sets(preds, alpha, delta=delta, **context)
 
-    def _rank(self, alpha, delta=None):
-        """Returns the rank, of a class that knows it where delta is given."""
+    def _rank(self, alpha, delta=None, u=None):
+        """Returns the rank, of a class that knows it where delta or u is given."""
+        if u is not None:
+            return smoothed_ranks(self, alpha, delta)
         if delta is None:
             return self.rank(alpha)
         if not _takes_delta(type(self)):
@@ -73,11 +81,11 @@ class Thresholds(ABC):
         rank: Any = self.rank
         return rank(alpha, delta=delta)
 
-    def _sets(self, preds, alpha, *, delta=None, **context):
+    def _sets(self, preds, alpha, *, delta=None, u=None, **context):
         self._check_one_alpha(alpha)
-        preds, *_, context = self._rows(preds, context)
-        rows = preds, context
-        sets = by_rows(_sets_of, self._rank(alpha, delta), rows=rows, holder=self)
+        preds, _, u, context = self._rows(preds, context, u=_checks.uniforms(u))
+        rows = preds, context if u is None else context | {"u": as_float(u)}
+        sets = by_rows(_sets_of, self._rank(alpha, delta, u), rows=rows, holder=self)
         return named(sets, self.classes)
 
     def _thresholds(self, rank, context):

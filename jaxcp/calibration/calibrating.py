@@ -28,7 +28,8 @@ def calibrate(
         that are not labels become floats. A column (n, 1) is one of several outputs,
         whose sets are boxes: with `y.ravel()` and such predictions they are intervals.
       weights: Weights >= 0 of the rows, shape (n,): likelihood ratios of test to
-        calibration inputs, or fixed weights that fade with age (NexCP).
+        calibration inputs, and the sets are asked for with `test_weights`; or fixed
+        weights that fade with age (NexCP), none above 1, the weight of a test point.
       mask: True where a row counts, shape (n,), for padded data. Defaults to all rows.
       classes: Names of the k labels, one a column of the predictions: any distinct
         hashable values, such as `model.classes_` of scikit-learn. `y` is then given by

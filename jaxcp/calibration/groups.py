@@ -20,7 +20,7 @@ from jaxcp.calibration import _rows as rows
 from jaxcp.calibration._rows import RowShapes, weight_for, weights_for
 from jaxcp.calibration.rule import Rule
 from jaxcp.calibration.split import Calibration
-from jaxcp.certificates import Certificate, certificate
+from jaxcp.certificates import Certificate
 from jaxcp.pvalues.conformal import p_values_in_groups
 from jaxcp.quantiles.levels import alpha_as_float, as_alpha, ranks, split_alpha
 from jaxcp.typing import AnySet, ArrayLike, Number, PyTree, Score
@@ -65,17 +65,18 @@ class GroupCalibration(Rule):
         alpha: ArrayLike,
         *,
         delta: Number | None = None,
+        u: ArrayLike | None = None,
         test_weight: ArrayLike | None = None,
     ) -> Array:
         """Returns the threshold of each group, shape (g,) or (g, c).
 
         +inf for a group with too few scores. Arguments as for `Calibration.quantile`;
         without components alpha may also have shape (g,), one for each group. With
-        `delta` each group covers 1 - alpha with probability 1 - delta; for all groups
-        together give delta / g.
+        `u`, shape (), they bound smoothed sets. With `delta` each group covers 1 -
+        alpha with probability 1 - delta; for all groups together give delta / g.
         """
-        weight = weight_for(self.weights, test_weight)
-        return super().quantile(alpha, delta=delta, **weight)
+        context = weight_for(self.weights, test_weight) | rows.uniform_for(u)
+        return super().quantile(alpha, delta=delta, **context)
 
     def __call__(
         self,
@@ -83,6 +84,7 @@ class GroupCalibration(Rule):
         alpha: ArrayLike,
         *,
         delta: Number | None = None,
+        u: ArrayLike | None = None,
         groups: ArrayLike | None = None,
         test_weights: ArrayLike | None = None,
     ) -> AnySet:
@@ -92,11 +94,12 @@ class GroupCalibration(Rule):
           preds: Predictions, a pytree with leading axis m.
           alpha: Miscoverage level as for `Calibration.quantile`.
           delta: Probability of a bad calibration set of a group, in (0, 1), a number.
+          u: Uniforms in [0, 1] for smoothed sets, shape (m,), as for `Calibration`.
           groups: Group of each test point, int or by name, shape (m,). Without it the
             groups are the labels: label c is kept iff its score is within class c's
             threshold.
           test_weights: Weight of each test point, shape (m,), for calibrations with
-            weights. Defaults to 1.
+            weights. Defaults to 1, and no weight may then be larger.
 
         Returns:
           Sets with leading axis m.
@@ -104,20 +107,24 @@ class GroupCalibration(Rule):
         Raises:
           ValueError: if lengths differ, a concrete group is out of range or none of the
             `group_names`, or `groups` is missing although the groups of the calibration
-            are not the labels; with `delta` as `Calibration.quantile`, and for traced
-            groups of the calibration.
+            are not the labels; with `delta` and `u` as `Calibration.quantile`, and with
+            `delta` for traced groups of the calibration; or a concrete weight is above
+            1 where `test_weights` is left out.
 
         Guarantee:
           1 - alpha within every group, or for every class; with `delta` each of them
-          has it with probability 1 - delta over calibration sets.
+          has it with probability 1 - delta over calibration sets; with `u` exactly, as
+          for `Calibration`.
 
         Assumption:
           The calibration and test examples of a group are exchangeable; with `delta`
-          independent.
+          independent; with weights those of `weighted_conformal_quantile`, in each
+          group.
 
         Cost:
           O(g n) for the thresholds of g groups; with `test_weights` O(n) for each test
-          point, in blocks that keep memory small.
+          point, in blocks that keep memory small. With `u` O(g n + g m); with weights
+          O(n) for each test point.
 
         Example:
           >>> from jaxcp import calibrate_groups
@@ -131,7 +138,7 @@ class GroupCalibration(Rule):
         if groups is None:
             rows.check_labels_are_groups(self, preds)
         columns = self._columns(groups, test_weights)
-        return self._sets(preds, alpha, delta=delta, **columns)
+        return self._sets(preds, alpha, delta=delta, u=u, **columns)
 
     def p_values(
         self,
@@ -150,7 +157,7 @@ class GroupCalibration(Rule):
           groups: Group of each test point, int or by name, shape (m,). Without it they
             are the labels `y`.
           u: Uniforms for smoothed p-values, shape (m,). Defaults to 1: conservative.
-          test_weights: Weight of each test point, shape (m,). Defaults to 1.
+          test_weights: Weight of each test point, shape (m,), as for the sets.
 
         Returns:
           p-values as from `Calibration.p_values`, among the calibration scores of the
@@ -165,7 +172,8 @@ class GroupCalibration(Rule):
           `Calibration.p_values`: they are not for `pvalues.watch`.
 
         Assumption:
-          The calibration and test examples of a group are exchangeable.
+          The calibration and test examples of a group are exchangeable; with weights as
+          for `Calibration.p_values`, in each group.
 
         Cost:
           O((n + m) log(n + m)): one sort serves all groups; with weights one sort for
@@ -188,13 +196,15 @@ class GroupCalibration(Rule):
     def certificate(
         self, alpha: Any, delta: Number | None = None
     ) -> tuple[Certificate, ...]:
-        """Returns the exact law of the coverage of each of the g groups.
+        """Returns the law of the coverage of each of the g groups.
 
         Arguments, errors and guarantee as for `Calibration.certificate`.
         """
         rows.check_lawful(self.scores, self.weights, (self.mask, self.groups))
         counts = np.asarray(count_groups(self.groups, self.num_groups, self.mask))
-        return tuple(certificate(int(count), alpha, delta) for count in counts)
+        return tuple(
+            rows.certificate_of(self.score, count, alpha, delta) for count in counts
+        )
 
     @property
     def components(self) -> tuple[int, ...]:
@@ -219,23 +229,37 @@ class GroupCalibration(Rule):
 
     def threshold(
         self,
-        rank: Array,
+        rank: Any,
         groups: Array | None = None,
         test_weights: Array | None = None,
+        u: Array | None = None,
     ) -> Array:
-        """Returns the threshold of one group, or of all with leading axis g."""
-        of = lambda g: self._group(g).threshold(rank[g], test_weights)  # noqa: E731
+        """Returns the threshold of one group, or of all with leading axis g.
+
+        With a uniform `u` the bound of a smoothed set, for a rank and alpha.
+        """
+
+        def of(g):
+            return self._group(g).threshold(cut(rank, g), test_weights, u)
+
+        if u is not None:
+            rank = rank[0], jnp.broadcast_to(rank[1], rank[0].shape)
+        cut = lambda tree, g: jax.tree.map(lambda v: v[g], tree)  # noqa: E731
         if groups is None:
             return jax.vmap(of)(jnp.arange(self.num_groups))
         group = groups.astype(int)  # a narrow type may not hold num_groups
-        # Without weights of their own all test points share the thresholds.
-        q = self.threshold(rank)[group] if test_weights is None else of(group)
+        shared = self._are_shared(test_weights, u)
+        q = self.threshold(rank, u=u)[group] if shared else of(group)
         return rows.of_known_groups(q, group, self.num_groups)
 
     def _thresholds(self, rank, context):
-        if "test_weights" not in context:  # then all test points share the thresholds
+        if self._are_shared(**context):
             return super()._thresholds(rank, context)
         return self._thresholds_in_blocks(rank, context, self.scores)
+
+    def _are_shared(self, test_weights=None, u=None, **_):
+        """Returns whether all test points share the passes over the rows."""
+        return test_weights is None and (u is None or self.weights is None)
 
     def _num_held(self):
         # A class made of this one may read its rows in ways of its own.

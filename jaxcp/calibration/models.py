@@ -36,8 +36,8 @@ class SplitConformal:
     def __call__(self, x: PyTree, alpha: ArrayLike, **context: Any) -> AnySet:
         """Returns the prediction sets at inputs `x`, a pytree with leading axis m.
 
-        `alpha`, context (such as `delta` or `test_weights`), errors and guarantee are
-        those of calling the calibration.
+        `alpha`, context (such as `delta`, `u` or `test_weights`), errors and guarantee
+        are those of calling the calibration.
         """
         preds = _predictions(self.predict, self.params, x)
         return self.calibration(preds, alpha, **context)

@@ -13,16 +13,19 @@ from jaxcp._numbers import with_rounding
 from jaxcp._pytree import pytree, static
 from jaxcp.calibration._rows import (
     RowShapes,
+    certificate_of,
     check_lawful,
     count_rows,
     filled,
     sure_ranks_of,
+    uniform_for,
     weight_for,
     weights_for,
 )
 from jaxcp.calibration.rule import Rule
-from jaxcp.certificates import Certificate, certificate
+from jaxcp.certificates import Certificate
 from jaxcp.pvalues.conformal import p_values_among
+from jaxcp.quantiles._smoothed import smoothed_threshold
 from jaxcp.quantiles.conformal import threshold_at
 from jaxcp.quantiles.levels import alpha_as_float, as_alpha, ranks, split_alpha
 from jaxcp.typing import AnySet, ArrayLike, Number, PyTree, Score
@@ -59,6 +62,7 @@ class Calibration(Rule):
         alpha: ArrayLike,
         *,
         delta: Number | None = None,
+        u: ArrayLike | None = None,
         test_weight: ArrayLike | None = None,
     ) -> Array:
         """Returns the threshold at alpha.
@@ -70,17 +74,19 @@ class Calibration(Rule):
           delta: Probability of a bad calibration set, in (0, 1), a number: coverage
             then is 1 - alpha with probability 1 - delta, and not on average. With c
             components each gets delta / c, so that all hold together.
+          u: Uniform in [0, 1], shape (), for the bound of a smoothed set.
           test_weight: Weight of the test point, shape (), for calibrations with
-            weights. Defaults to 1.
+            weights. Defaults to 1, and no weight may then be larger.
 
         Returns:
           Threshold, shape () or (c,) or (a,), in units of the score; +inf where there
           are too few scores.
 
         Raises:
-          ValueError: if a number `alpha` is outside (0, 1) or its shape does not fit;
-            with `delta` also for one outside (0, 1), an alpha in a jax array, weights,
-            or a traced mask.
+          ValueError: if a number `alpha` is outside (0, 1) or its shape does not fit,
+            or a concrete weight is above 1 where `test_weight` is left out; with
+            `delta` also for one outside (0, 1), an alpha in a jax array, weights, or a
+            traced mask; with `u` for one outside [0, 1], `delta` or several components.
 
         Guarantee:
           P(S_{n+1} <= q) >= 1 - alpha for exchangeable scores. With `delta`: P(S_{n+1}
@@ -96,8 +102,8 @@ class Calibration(Rule):
           >>> cp.quantile(0.2)
           Array(8., dtype=float32)
         """
-        weight = weight_for(self.weights, test_weight)
-        return super().quantile(alpha, delta=delta, **weight)
+        context = weight_for(self.weights, test_weight) | uniform_for(u)
+        return super().quantile(alpha, delta=delta, **context)
 
     def __call__(
         self,
@@ -105,6 +111,7 @@ class Calibration(Rule):
         alpha: ArrayLike,
         *,
         delta: Number | None = None,
+        u: ArrayLike | None = None,
         test_weights: ArrayLike | None = None,
     ) -> AnySet:
         """Returns the prediction sets of new predictions.
@@ -114,30 +121,42 @@ class Calibration(Rule):
           alpha: Miscoverage level, shape (), or (c,) for scores with c components.
           delta: Probability of a bad calibration set, in (0, 1), a number, as for
             `quantile`: sets that cover 1 - alpha with probability 1 - delta.
+          u: Uniforms in [0, 1] for smoothed sets {y : p(y, u) > alpha}, shape (m,), one
+            drawn afresh for each point (`uniforms`). With fewer than 1/alpha - 1 rows
+            they are finite with probability alpha (n + 1), and else infinite.
           test_weights: Weight of each test point, shape (m,), for calibrations with
-            weights. Defaults to 1.
+            weights. Defaults to 1, and no weight may then be larger.
 
         Returns:
           Sets with leading axis m, e.g. `Interval` with ends of shape (m,).
 
         Raises:
           ValueError: if a number `alpha` is outside (0, 1), a concrete prediction is
-            NaN or not valid for the score, or lengths differ or shapes of predictions
-            from those at calibration; with `delta` as `quantile`.
+            NaN or not valid for the score, lengths differ or shapes of predictions
+            from those at calibration, or a concrete weight is above 1 where
+            `test_weights` is left out; with `delta` and `u` as `quantile`.
 
         Guarantee:
           P(Y in set) >= 1 - alpha, on average over calibration and test data (with
           weights: see `weighted_conformal_quantile`). With `delta`: P(Y in set |
-          calibration data) >= 1 - alpha, with probability 1 - delta over these.
+          calibration data) >= 1 - alpha, with probability 1 - delta over these. With
+          `u`: P(Y in set) = 1 - alpha, ties or not, unless weights are fixed ones; at
+          least that where sets hold targets beyond the threshold (the rounding of ends
+          may hold numbers that tie with it, and scores of -inf are always in).
 
         Assumption:
           Exchangeable calibration and test examples, and a model fitted on other data;
-          with `delta` independent examples.
+          with `delta` independent examples; with `u` uniforms drawn afresh.
 
         Cost:
           One threshold in O(n), without a sort; with `test_weights` one for each point,
-          which share one sort: O((n + m) log n), and memory for n + m numbers. New
-          values of alpha compile nothing.
+          which share one sort: O((n + m) log n), and memory for n + m numbers. With `u`
+          O(n + m), with weights O(n) for each point, in blocks. New values of alpha
+          compile nothing.
+
+        References:
+          Vovk, Gammerman, Shafer, Algorithmic Learning in a Random World, Springer,
+          2005 (smoothed sets).
 
         Example:
           >>> from jaxcp.scores import Absolute
@@ -146,27 +165,31 @@ class Calibration(Rule):
           Array([8., 9.], dtype=float32)
           >>> cp(jnp.array([0.0, 1.0]), alpha=0.3, delta=0.1).upper
           Array([ 9., 10.], dtype=float32)
+          >>> cp(jnp.zeros(2), alpha=0.05, u=jnp.array([0.3, 0.7])).upper
+          Array([ 9., inf], dtype=float32)
         """
         weights = weights_for(self.weights, test_weights)
-        return self._sets(preds, alpha, delta=delta, test_weights=weights)
+        return self._sets(preds, alpha, delta=delta, u=u, test_weights=weights)
 
     def certificate(self, alpha: Any, delta: Number | None = None) -> Certificate:
-        """Returns the exact law of the coverage of sets at alpha.
+        """Returns the law of the coverage of sets at alpha.
 
         Args:
           alpha: Miscoverage level in (0, 1), a number.
           delta: Probability of a bad calibration set, as for the sets.
 
         Returns:
-          A `certificates.Certificate` for the number of rows that count.
+          A `certificates.Certificate` for the number of rows that count; not `exact`
+          for scores whose sets may hold more than {score <= q}: with `inclusive=True`,
+          a `Custom` with its own inverse, any with a false `exact`.
 
         Raises:
           ValueError: if `alpha` or `delta` is outside (0, 1), the mask is traced, or
             there are several components or weights, whose coverage has no such law.
 
         Guarantee:
-          Exact for exchangeable scores without ties (for `law`: i.i.d.). Where scores
-          tie, coverage is at least this.
+          Exact for exchangeable scores without ties (for `law`: i.i.d.) and sets
+          {score <= q}. Where scores tie or sets hold more, coverage is at least this.
 
         Example:
           >>> from jaxcp.scores import Absolute
@@ -175,7 +198,7 @@ class Calibration(Rule):
           (8, 2)
         """
         check_lawful(self.scores, self.weights, self.mask)
-        return certificate(int(count_rows(self)), alpha, delta)
+        return certificate_of(self.score, count_rows(self), alpha, delta)
 
     def p_values(
         self,
@@ -192,11 +215,12 @@ class Calibration(Rule):
           y: Targets or candidate targets, shape (m, ...); of a calibration with classes
             labels by name.
           u: Uniforms for smoothed p-values, shape (m,). Defaults to 1: conservative.
-          test_weights: Weight of each test point, shape (m,). Defaults to 1.
+          test_weights: Weight of each test point, shape (m,), as for the sets.
 
         Returns:
           p-values, shape (m,); with c components min(1, c times the smallest one). `y`
-          is in the set at alpha iff its conservative p-value exceeds alpha.
+          is in the set at alpha iff its conservative p-value exceeds alpha, and in that
+          with `u` iff the smoothed one does.
           Compare arrays: 0.1 in single precision is above 0.1 as a Python float.
 
         Raises:
@@ -209,7 +233,8 @@ class Calibration(Rule):
           streams at 5 %, see `pvalues.sequential_p_values`.
 
         Assumption:
-          The calibration and test examples are exchangeable.
+          The calibration and test examples are exchangeable; with weights independent,
+          and the weights are their true likelihood ratios.
 
         Cost:
           O((n + m) log n): one sort serves all m examples.
@@ -244,9 +269,23 @@ class Calibration(Rule):
             return alpha_as_float(alpha)
         return ranks(count_rows(self), alpha)
 
-    def threshold(self, rank: Array, test_weights: Array | None = None) -> Array:
-        """Returns the score of this rank, +inf beyond the last, shape () or (c,)."""
-        return threshold_at(self.scores, rank, self.mask, self.weights, test_weights)
+    def threshold(
+        self, rank: Any, test_weights: Array | None = None, u: Array | None = None
+    ) -> Array:
+        """Returns the score of this rank, +inf beyond the last, shape () or (c,).
+
+        With a uniform `u` the bound of a smoothed set, for a rank and alpha.
+        """
+        known = self.mask, self.weights, test_weights
+        if u is None:
+            return threshold_at(self.scores, rank, *known)
+        rank, alpha = rank
+        return smoothed_threshold(self.scores, rank, alpha, u, *known)
+
+    def _thresholds(self, rank, context):
+        if self.weights is None or "u" not in context:
+            return super()._thresholds(rank, context)
+        return self._thresholds_in_blocks(rank, context, self.scores)
 
     def _num_held(self):
         # A class made of this one may read its rows in ways of its own.

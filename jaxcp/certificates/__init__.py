@@ -2,7 +2,8 @@
 
 On the host, in integers and double precision: single precision gets the tails of a Beta
 law with 10^7 calibration scores wrong. The laws hold for every predictor whose
-threshold is a conformal quantile of continuous scores, of this library or another.
+sets are {score <= q}, q the conformal quantile of continuous scores with unit weights,
+of this library or another.
 """
 
 from __future__ import annotations

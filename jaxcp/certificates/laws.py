@@ -18,7 +18,7 @@ _FINEST = Fraction(1, 10**6)
 
 @dataclass(frozen=True)
 class Certificate:
-    """The exact law of split conformal coverage. Made by `certificate`.
+    """The law of split conformal coverage. Made by `certificate`.
 
     Args:
       n: Number of calibration scores.
@@ -26,6 +26,9 @@ class Certificate:
       rank: Which order statistic is the threshold, k, from 1; n + 1 means +inf.
       delta: Probability of a coverage below 1 - alpha that the rank allows, exactly;
         None for a rank that covers on average.
+      exact: Whether sets are {score <= q} and no more. Larger ones cover at least as
+        much as this law says: lower bounds hold, and what would bound coverage from
+        above is refused.
 
     See also:
       certificates.certificate, Calibration.certificate, certificates.coverage_test
@@ -35,20 +38,28 @@ class Certificate:
     alpha: Fraction
     rank: int
     delta: Fraction | None = None
+    exact: bool = True
+
+    def __str__(self) -> str:
+        least = "" if self.exact else "at least "
+        given = f"{least}Beta{self._law} given the calibration set"
+        return f"coverage {told(self)} on average, {given}"
 
     @property
     def coverage(self) -> float:
-        """The exact marginal coverage k / (n + 1)."""
+        """The marginal coverage k / (n + 1), or at least this where not `exact`."""
         return self.rank / (self.n + 1)
 
     @property
     def law(self) -> tuple[int, int]:
         """(a, b) of the Beta law of coverage given the calibration set."""
-        return self.rank, self.n + 1 - self.rank
+        self._check_exact()
+        return self._law
 
     @property
     def standard_deviation(self) -> float:
         """Standard deviation of coverage given the calibration set."""
+        self._check_exact()
         mean = self.coverage
         return (mean * (1 - mean) / (self.n + 2)) ** 0.5
 
@@ -57,9 +68,12 @@ class Certificate:
 
         Args:
           lower: Smallest coverage, inclusive.
-          upper: Largest coverage, inclusive.
+          upper: Largest coverage, inclusive. Where not `exact` there is none, and the
+            probability is at least what is returned.
         """
-        return float(max(1 - sum(_tails(*self.law, lower, upper)), 0))
+        if upper < 1:
+            self._check_exact()
+        return float(max(1 - sum(_tails(*self._law, lower, upper)), 0))
 
     def interval(self, probability: float) -> tuple[float, float]:
         """Returns the central interval that holds coverage given the calibration set.
@@ -68,21 +82,41 @@ class Certificate:
           probability: How often it does, in (0, 1), over calibration sets.
         """
         _check_shares(probability=probability)
-        tail = (1 - probability) / 2
-        return _beta_quantile(*self.law, tail), _beta_quantile(*self.law, 1 - tail)
+        tail, law = (1 - probability) / 2, self.law
+        return _beta_quantile(*law, tail), _beta_quantile(*law, 1 - tail)
 
     def lower_bound(self, probability: float) -> float:
-        """Returns the coverage that is reached with this probability.
+        """Returns the coverage that is reached with this probability, or more.
 
         Args:
           probability: How often, in (0, 1), over calibration sets.
         """
         _check_shares(probability=probability)
-        return _beta_quantile(*self.law, 1 - probability)
+        return _beta_quantile(*self._law, 1 - probability)
 
     def num_needed(self, slack: float, probability: float) -> int:
         """Returns `calibration_size` at this alpha."""
+        self._check_exact()
         return calibration_size(self.alpha, slack, probability)
+
+    @property
+    def _law(self) -> tuple[int, int]:
+        return self.rank, self.n + 1 - self.rank
+
+    def _check_exact(self):
+        """Raises ValueError where sets may cover more, by an unknown law."""
+        if not self.exact:
+            raise ValueError(
+                "expected an exact certificate, got one of sets that may hold more "
+                "than {score <= q}, whose coverage has no known law and no upper "
+                "bound; lower_bound(probability) and probability(lower) hold"
+            )
+
+
+def told(proof: Any) -> str:
+    """Returns the coverage of a certificate in words: "at least" where not exact."""
+    least = "" if proof.exact else "at least "
+    return f"{least}{proof.rank}/{proof.n + 1} = {proof.coverage:.4g}"
 
 
 def certificate(n: int, alpha: Any, delta: Number | None = None) -> Certificate:
@@ -100,13 +134,15 @@ def certificate(n: int, alpha: Any, delta: Number | None = None) -> Certificate:
     Returns:
       A `Certificate`: `rank`, `coverage`, `law`, `interval(probability)`,
       `lower_bound(probability)`, `probability(lower, upper)` and
-      `num_needed(slack, probability)`.
+      `num_needed(slack, probability)`. It is `exact`, that of {score <= q};
+      `Calibration.certificate` knows which sets a score has.
 
     Raises:
       ValueError: if `alpha` or `delta` is outside (0, 1), or n is negative.
 
     Guarantee:
-      Exact. Where scores tie, coverage is at least this.
+      Exact for sets {score <= q} with one threshold from unit weights. Where scores tie
+      or sets hold more, coverage is at least this.
 
     Assumption:
       Exchangeable scores that do not tie (given the calibration set: i.i.d.).
@@ -154,7 +190,8 @@ def coverage_law(n: int, alpha: ArrayLike) -> tuple[int, int]:
       ValueError: if `alpha` is outside (0, 1) or n is negative.
 
     Guarantee:
-      Exact. Where scores tie, coverage is at least this.
+      Exact for sets {score <= q}. Where scores tie or sets hold more, coverage is at
+      least this.
 
     Assumption:
       Scores that are i.i.d. and do not tie.

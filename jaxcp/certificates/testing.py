@@ -19,10 +19,10 @@ class CoverageTest(NamedTuple):
     """How well observed coverage fits its law. Made by `coverage_test`.
 
     Args:
-      p_value: Probability of counts as extreme, if the predictor is valid.
+      p_value: Probability of counts as extreme, if coverage follows the law.
       coverage: Share of covered test points.
       expected: Exact coverage k / (n + 1).
-      standard_error: Standard deviation of `coverage`, if the predictor is valid.
+      standard_error: Standard deviation of `coverage`, if it follows the law.
 
     See also:
       certificates.coverage_test
@@ -43,12 +43,19 @@ def coverage_test(
     num_test: int | None = None,
     alternative: Alternative = "two-sided",
 ) -> CoverageTest:
-    """Returns a test of whether observed coverage is that of a valid predictor.
+    """Returns a test of whether observed coverage is that of split calibration.
 
-    Given its calibration set, a valid predictor covers a share of test points with the
-    law Beta(k, n + 1 - k), and a number of m test points with the law BetaBinomial(m,
-    k, n + 1 - k). The test compares the number over all r calibration sets with its
-    exact law.
+    Given their calibration set, sets {score <= q} with one threshold from unit weights
+    cover a share of test points with the law Beta(k, n + 1 - k), and a number of m test
+    points with the law BetaBinomial(m, k, n + 1 - k). The test compares the number over
+    all r calibration sets with its exact law.
+
+    It sees counts alone. Other valid sets have another law for m > 1, and the test
+    rejects them: full conformal sets, jackknife+ and CV+, groups together, weights,
+    thresholds that depend on the test point, several components, larger sets. Of those
+    that cover exactly k / (n + 1) on average, such as full conformal sets, take one new
+    row for each of r training sets, `num_test=1`: its counts are binomial. Of those
+    that cover at least as much take `alternative="less"` as well.
 
     Args:
       covered: True where a set covered its target, bool of shape (r, m): m test points
@@ -59,7 +66,8 @@ def coverage_test(
       delta: Probability of a bad calibration set, if the sets were made with one.
       num_test: Number of test points m of each calibration set, if `covered` counts.
       alternative: "two-sided"; or "less", which only sees coverage that is too low and
-        is the one to use where scores tie; or "greater".
+        is the one to use where scores tie or a certificate is not `exact`; or
+        "greater".
 
     Returns:
       `CoverageTest(p_value, coverage, expected, standard_error)`, floats; a p-value is
@@ -71,10 +79,12 @@ def coverage_test(
         (0, 1).
 
     Guarantee:
-      P(p_value <= t) <= t if the predictor is valid.
+      P(p_value <= t) <= t for these sets, with "less" also for larger ones. With one
+      new row for each training set (m = 1) for all sets that cover k / (n + 1) on
+      average, with "less" for all that cover at least that.
 
     Assumption:
-      I.i.d. data, scores that do not tie, and sets at the conformal quantile.
+      I.i.d. data, and scores that do not tie (with "less" they may).
 
     Cost:
       On the host, in double precision: one Fourier transform of the law of the counts.

@@ -41,7 +41,8 @@ def jackknife_plus_after_bootstrap(
       num_resamples: Number of bootstrap resamples b; a row is in every bag with
         probability about 0.63^b. Sets are infinite where alpha n rows or more are.
       aggregation: "mean" or "median".
-      calibration_weights: Weights of the rows' scores, shape (n,).
+      calibration_weights: Weights of the rows' scores, shape (n,), as for
+        `cross_conformal`.
       batch_size: Fits that run at a time.
       check: Whether a learner of your own is first tried by `learners.check`.
 
@@ -126,7 +127,8 @@ def enbpi(
       block_size: Rows in a block of the bootstrap; more than 1 keeps dependence.
       moving: Whether blocks may start at any row, as for `resampling.block_bootstrap`.
       aggregation: "mean" or "median" of the fits whose bag lacks a row.
-      calibration_weights: Weights of the rows' scores, shape (n,).
+      calibration_weights: Weights of the rows' scores, shape (n,), as for
+        `cross_conformal`.
       batch_size: Fits that run at a time.
       check: Whether a learner of your own is first tried by `learners.check`.
 

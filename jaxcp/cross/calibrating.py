@@ -50,9 +50,9 @@ def cross_calibrate(
         each row, the same in all fits.
       y: Targets, shape (n, ...), or labels 0, ..., k - 1.
       held_out: True where a fit was made without a row, bool of shape (b, n).
-      weights: Weights >= 0 of the rows' scores, shape (n,), as for `calibrate`. They
-        are normalized once over all rows, with an infinite atom for the test point at
-        both ends.
+      weights: Weights >= 0 of the rows' scores, shape (n,), as for `calibrate`: ratios,
+        with `test_weights`, or fixed ones, none above 1. They are normalized once over
+        all rows, with an infinite atom for the test point at both ends.
       mask: True where a row counts, shape (n,). Defaults to all rows. Libraries that
         drop rows of every bag have `mask=held_out.any(axis=0)`.
       aggregation: "mean" or "median" of the fits without a row, or a function of two

@@ -68,7 +68,7 @@ class CrossConformal:
           alpha: Miscoverage level, shape (), or (c,) for scores with c components,
             whose sets are intersected (a scalar is split to alpha / c).
           test_weights: Weight of each test point, shape (m,), for calibrations with
-            weights. Defaults to 1.
+            weights. Defaults to 1, and no weight may then be larger.
 
         Returns:
           Sets with leading axis m: `Interval`, `Intervals`, `Box` or `LabelSet`, as
@@ -82,8 +82,8 @@ class CrossConformal:
           P(Y in set) >= 1 - 2 alpha if each row is left out by a fit of its own (K
           folds of one size: minus a term below sqrt(2 / n)); `certificate` has what is
           sure. c components pay each: 1 - 2 alpha minus c terms. About 1 - alpha for
-          stable learners. `enbpi` has an asymptotic
-          guarantee.
+          stable learners. `enbpi` has an asymptotic guarantee. With weights as
+          `CrossCalibration.__call__`.
 
         Assumption:
           The rows and test examples are exchangeable, and each fit saw all rows but

@@ -47,8 +47,9 @@ def cross_conformal(
       aggregation: "mean" or "median" of the fits without a row. Medians of
         probabilities need not sum to 1: use the mean for labels.
       calibration_weights: Weights >= 0 of the rows' scores, shape (n,), as for
-        `calibrate`. They are normalized once over all rows, with an infinite atom for
-        the test point at both ends.
+        `calibrate`: ratios, with `test_weights`, or fixed ones, none above 1. They are
+        normalized once over all rows, with an infinite atom for the test point at both
+        ends.
       batch_size: Fits that run at a time. Defaults to all, or as many as use 256 MB of
         data together.
       check: Whether a learner of your own is first tried by `learners.check`, once for
@@ -122,7 +123,8 @@ def jackknife_plus(
       score: Nonconformity score of one example.
       x: Inputs, a pytree with leading axis n.
       y: Targets, shape (n, ...), or labels 0, ..., k - 1.
-      calibration_weights: Weights of the rows' scores, shape (n,).
+      calibration_weights: Weights of the rows' scores, shape (n,), as for
+        `cross_conformal`.
       batch_size: Fits that run at a time.
       check: Whether a learner of your own is first tried by `learners.check`.
 
@@ -195,7 +197,8 @@ def cv_plus(
         differ by at most one. The theorem is for equal ones: n a multiple of K.
       folds: A given partition instead: the fold of each row, shape (n,), int in 0, ...,
         K - 1 or a name, such as its group. Traced folds need `num_folds`, too.
-      calibration_weights: Weights of the rows' scores, shape (n,).
+      calibration_weights: Weights of the rows' scores, shape (n,), as for
+        `cross_conformal`.
       batch_size: Fits that run at a time.
       check: Whether a learner of your own is first tried by `learners.check`.
 

@@ -80,7 +80,7 @@ class CrossCalibration:
           alpha: Miscoverage level, shape (), or (c,) for scores with c components,
             whose sets are intersected (a scalar is split to alpha / c).
           test_weights: Weight of each test point, shape (m,), for calibrations with
-            weights. Defaults to 1.
+            weights. Defaults to 1, and no weight may then be larger.
 
         Returns:
           Sets with leading axis m: `Interval`, `Intervals`, `Box` or `LabelSet`, as
@@ -95,7 +95,9 @@ class CrossCalibration:
           P(Y in set) >= 1 - 2 alpha if each row is left out by a fit of its own (K
           folds of one size: minus a term below sqrt(2 / n)); `certificate` has what is
           sure. c components pay each: 1 - 2 alpha minus c terms. About 1 - alpha for
-          stable learners.
+          stable learners. With weights and a fit for each row: the same for true
+          likelihood ratios and their `test_weights`; for fixed weights, none above 1,
+          minus the weighted total variation distance from exchangeability.
 
         Assumption:
           The rows and test examples are exchangeable, and each fit saw all rows but
@@ -108,6 +110,10 @@ class CrossCalibration:
         References:
           Barber, Candes, Ramdas, Tibshirani, Predictive Inference with the Jackknife+,
           Annals of Statistics, 2021.
+          Prinster, Liu, Saria, JAWS: Auditing Predictive Uncertainty Under Covariate
+          Shift, NeurIPS, 2022 (ratios).
+          Barber, Candes, Ramdas, Tibshirani, Conformal Prediction Beyond
+          Exchangeability, Annals of Statistics, 2023 (fixed weights).
         """
         args = self._check(preds, alpha, test_weights)
         return self.named(_programs.plus(self, Recorded(), *args))

@@ -18,6 +18,7 @@ from jaxcp.quantiles.levels import (
     ranks,
     split_alpha,
 )
+from jaxcp.scores import inputs
 from jaxcp.typing import ArrayLike
 
 
@@ -28,6 +29,12 @@ class Levels:
     components: Any
     weights: Any
     mask: Any
+    score: Any
+
+    @property
+    def has_hulls(self) -> bool:
+        """Whether sets close the holes of those of p-values above alpha."""
+        return False
 
     def rank(self, alpha: ArrayLike) -> Array:
         """Returns the rank k = n + 1 - floor(alpha (n + 1)) of the ends of sets.
@@ -40,7 +47,7 @@ class Levels:
         return ranks(count_of(self.num_rows, self.mask), shares)
 
     def certificate(self, alpha: Any) -> MarginalCertificate:
-        """Returns the exact marginal coverage of sets at alpha, k / (n + 1).
+        """Returns the marginal coverage of sets at alpha, k / (n + 1).
 
         Coverage given the training set has no known law: the fits depend on the test
         point, and scores of other test points are not those of the same ones.
@@ -49,14 +56,18 @@ class Levels:
           alpha: Miscoverage level in (0, 1), a number.
 
         Returns:
-          A `certificates.MarginalCertificate` for the number of rows that count.
+          A `certificates.MarginalCertificate` for the number of rows that count; not
+          `exact` for residuals that are not studentized, whose intervals close holes
+          (`union=True` leaves them open), and for scores whose sets may hold more than
+          {score <= q}.
 
         Raises:
           ValueError: if `alpha` is outside (0, 1), there are several components or
             weights, whose coverage has no such law, or the mask is traced.
 
         Guarantee:
-          Exact for exchangeable examples whose scores do not tie; else at least this.
+          Exact for exchangeable examples whose scores do not tie, where sets are; else
+          at least this.
 
         Example:
           >>> from jaxcp import full_conformal, learners, scores
@@ -69,12 +80,13 @@ class Levels:
         scores = np.zeros((1, *self.components))
         check_lawful(scores, self.weights, self.mask)  # type: ignore[arg-type]
         count = int(count_of(self.num_rows, self.mask))
-        exact = as_alpha(alpha)
-        _checks.check_shape("alpha", (), exact.shape)
-        if isinstance(exact, Array):
-            exact = as_alpha(np.asarray(exact))
-        share = exact.item()
-        return MarginalCertificate(count, share, exact_rank(count, share))
+        level = as_alpha(alpha)
+        _checks.check_shape("alpha", (), level.shape)
+        if isinstance(level, Array):
+            level = as_alpha(np.asarray(level))
+        share = level.item()
+        exact = inputs.is_exact(self.score) and not self.has_hulls
+        return MarginalCertificate(count, share, exact_rank(count, share), exact)
 
 
 def shares_of(alpha: ArrayLike, components: tuple[int, ...] = ()) -> Any:

@@ -69,7 +69,7 @@ class FullConformal(Levels):
           alpha: Miscoverage level, shape (), or (c,) for scores with c components,
             whose sets are intersected (a scalar is split to alpha / c).
           test_weights: Weight of each test point, shape (m,), for calibration weights.
-            Defaults to 1.
+            Defaults to 1, and no weight may then be larger.
           union: Whether residuals that are not studentized give the exact set, with its
             holes, as `Intervals` with ends of shape (m, l), in place of the interval.
 
@@ -128,7 +128,7 @@ class FullConformal(Levels):
           y: Targets or candidate targets, shape (m, ...); labels by name if there are
             classes.
           u: Uniforms for smoothed p-values, shape (m,). Defaults to 1: conservative.
-          test_weights: Weight of each test point, shape (m,). Defaults to 1.
+          test_weights: Weight of each test point, shape (m,), as for the sets.
 
         Returns:
           p-values, shape (m,); with c components min(1, c times the smallest one). `y`
@@ -194,7 +194,14 @@ class FullConformal(Levels):
           Vovk, Shen, Manokhin, Xie, Nonparametric Predictive Distributions Based on
           Conformal Prediction, Machine Learning, 2019.
         """
-        return self.source.predictive(self, self._rows(x_new, None)[0])
+        x_new = _checks.rows(x_new=x_new)
+        self.source.check_new(x_new)
+        return self.source.predictive(self, x_new)
+
+    @property
+    def has_hulls(self) -> bool:
+        """Whether sets are intervals that may close holes, unless `union=True`."""
+        return self.residuals != "studentized"
 
     def _rows(self, x_new, test_weights):
         """Returns inputs, and weights if there are those of calibration."""

@@ -64,7 +64,7 @@ class DiscretizedConformal(Levels):
           alpha: Miscoverage level, shape (), or (c,) for scores with c components (a
             scalar is split to alpha / c).
           test_weights: Weight of each test point, shape (m,), for rows with weights.
-            Defaults to 1.
+            Defaults to 1, and no weight may then be larger.
 
         Returns:
           `Intervals` with ends of shape (m, g), pieces that touch joined; the whole
@@ -117,7 +117,7 @@ class DiscretizedConformal(Levels):
           x_new: Inputs, a pytree with leading axis m.
           y: Targets or candidate targets, shape (m,).
           u: Uniforms for smoothed p-values, shape (m,). Defaults to 1: conservative.
-          test_weights: Weight of each test point, shape (m,). Defaults to 1.
+          test_weights: Weight of each test point, shape (m,), as for the sets.
 
         Returns:
           p-values, shape (m,); with c components min(1, c times the smallest one). `y`
@@ -194,7 +194,8 @@ def discretized_conformal(
         from what they can be. Each y is rounded to the nearest, halves down; targets
         beyond the ends only make the fits coarser.
       calibration_weights: Weights >= 0 of the rows' scores, shape (n,): likelihood
-        ratios of test to training inputs, for thresholds alone; no fit sees them.
+        ratios of test to training inputs, for thresholds alone, and the sets are asked
+        for with `test_weights`; no fit sees them.
       mask: True where a row counts, shape (n,), for padded data. Defaults to all rows.
       batch_size: Test points that run at a time, with g fits each. Defaults to as many
         as keep the scores within a fixed budget.

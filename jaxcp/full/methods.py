@@ -66,7 +66,8 @@ def full_conformal(
         where it has to be. "ordinary" (0) or "deleted" (1): where a row has |v_i| >
         rho_i the set may have holes, and the interval counts that row as infinite.
       calibration_weights: Weights >= 0 of the rows' scores, shape (n,): likelihood
-        ratios of test to training inputs. The fits do not use them.
+        ratios of test to training inputs, and the sets are asked for with
+        `test_weights`. The fits do not use them.
       mask: True where a row is fitted and counts, shape (n,), for padded data. Defaults
         to all rows.
       classes: Names of the k labels, one a column of the predictions, as for

@@ -106,7 +106,8 @@ def outlier_p_values(
       u: Uniforms in [0, 1] for smoothed p-values, shape (m,).
       weights: Weights >= 0 of the calibration rows, shape (n,): likelihood ratios of
         test to calibration inputs.
-      test_weights: Weights of the test rows, shape (m,). Defaults to 1.
+      test_weights: Weights of the test rows, shape (m,). Defaults to 1, and no weight
+        may then be larger.
       mask: True where a calibration row counts, shape (n,).
 
     Returns:
@@ -151,8 +152,7 @@ def outlier_p_values(
         weights=_checks.weights(weights),
         mask=_checks.mask(mask),
     )
-    if weights is None and test_weights is not None:
-        raise ValueError("expected test_weights only with weights")
+    _checks.check_test_weights("test_weights", test_weights, weights, mask)
     test_scores, u, test_weights = _checks.rows(
         test_scores=_checks.required(_checks.vector(test_scores)),
         u=_checks.uniforms(u),

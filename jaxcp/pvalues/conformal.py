@@ -22,7 +22,7 @@ def conformal_p_value(
     *,
     u: ArrayLike = 1.0,
     weights: ArrayLike | None = None,
-    test_weight: ArrayLike = 1.0,
+    test_weight: ArrayLike | None = None,
 ) -> Array:
     """Returns how exceptional a score is among calibration scores.
 
@@ -34,21 +34,24 @@ def conformal_p_value(
       score: Score of the test point, shape (). NaN counts as +inf.
       u: 1 for the conservative p-value, a uniform number in [0, 1] for the smoothed
         one, shape ().
-      weights: Weights >= 0 of the calibration scores, shape (n,). Defaults to ones.
-      test_weight: Weight of the test point, shape ().
+      weights: Weights >= 0 of the calibration scores, shape (n,): likelihood ratios, or
+        fixed weights, none above the test weight. Defaults to ones.
+      test_weight: Weight of the test point, shape (), with weights. Defaults to 1.
 
     Returns:
       p-value in [0, 1], shape (), a float.
 
     Raises:
-      ValueError: if `scores` is not of shape (n,), `weights` has another shape, or a
-        concrete `u` or weight is out of range.
+      ValueError: if `scores` is not of shape (n,), `weights` has another shape, a
+        concrete `u` or weight is out of range, or a weight is above 1 where
+        `test_weight` is left out.
 
     Guarantee:
       P(p <= alpha) <= alpha; with a uniform `u`, p is uniform on [0, 1], ties or not.
 
     Assumption:
-      All n + 1 scores are exchangeable.
+      All n + 1 scores are exchangeable; with weights examples are independent, and the
+      weights are their true likelihood ratios.
 
     Cost:
       O(n) time and no sort.
@@ -63,18 +66,18 @@ def conformal_p_value(
       >>> round(conformal_p_value(jnp.arange(1.0, 10.0), 8.5).item(), 6)
       0.2
     """
-    scores, score, u, weights, test_weight = as_arrays(
-        scores=scores, score=score, u=u, weights=weights, test_weight=test_weight
+    scores, weights = _checks.rows(
+        scores=_checks.required(_checks.vector(scores)),
+        weights=_checks.weights(weights),
     )
+    _checks.check_test_weights("test_weight", test_weight, weights)
+    test_weight = 1.0 if test_weight is None else test_weight
+    score, u, test_weight = as_arrays(score=score, u=u, test_weight=test_weight)
     shapes = score.shape, u.shape, test_weight.shape
     if any(shapes):
         raise ValueError(
             f"expected score, u and test_weight of shape (), got {shapes}; use jax.vmap"
         )
-    scores, weights = _checks.rows(
-        scores=_checks.required(_checks.vector(scores)),
-        weights=_checks.weights(weights),
-    )
     _checks.check_uniforms("u", u)
     _checks.check_weights("test_weight", test_weight)
     return _p_value(as_float(scores), as_float(score), u, weights, test_weight)

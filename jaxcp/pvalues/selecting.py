@@ -45,7 +45,8 @@ def selection_p_values(
       mask: True where a calibration row counts, shape (n,).
       weights: Weights >= 0 of the calibration rows, shape (n,): likelihood ratios of
         test to calibration inputs.
-      test_weights: Weights of the test rows, shape (m,). Defaults to 1.
+      test_weights: Weights of the test rows, shape (m,). Defaults to 1, and no weight
+        may then be larger.
 
     Returns:
       p-values in [0, 1], shape (m,).
@@ -86,8 +87,7 @@ def selection_p_values(
       Array([ True,  True, False], dtype=bool)
     """
     pred, nulls, mask, weights = checked_rows(pred, y, threshold, mask, weights)
-    if weights is None and test_weights is not None:
-        raise ValueError("expected test_weights only with weights")
+    _checks.check_test_weights("test_weights", test_weights, weights, mask)
     test_pred, u, test_weights = _checks.rows(
         test_pred=_checks.required(_checks.vector(test_pred)),
         u=_checks.uniforms(u),

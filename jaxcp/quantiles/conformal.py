@@ -78,7 +78,7 @@ def weighted_conformal_quantile(
     weights: ArrayLike,
     alpha: ArrayLike,
     *,
-    test_weight: ArrayLike = 1.0,
+    test_weight: ArrayLike | None = None,
     axis_name: AxisName = None,
 ) -> Array:
     """Returns the (1 - alpha) quantile of weighted scores with the test point's atom.
@@ -91,7 +91,7 @@ def weighted_conformal_quantile(
       scores: Nonconformity scores, shape (n,). NaN counts as +inf.
       weights: Weights >= 0 on any common scale, shape (n,); 0 leaves a score out.
       alpha: Miscoverage level, shape ().
-      test_weight: Weight of the test point on the same scale, shape ().
+      test_weight: Weight of the test point on the same scale, shape (). Defaults to 1.
       axis_name: Mapped axis over which `scores` and `weights` are sharded.
 
     Returns:
@@ -100,17 +100,20 @@ def weighted_conformal_quantile(
 
     Raises:
       ValueError: if `scores` and `weights` are not of one shape (n,), a concrete weight
-        is negative or not finite, or a number `alpha` is outside (0, 1).
+        is negative or not finite, or above 1 where `test_weight` is left out, or a
+        number `alpha` is outside (0, 1).
 
     Guarantee:
       1 - alpha with likelihood ratios as weights (covariate shift); with estimated
       ones less by the distance in total variation of the law of inputs that they make.
-      With fixed weights and test weight 1 (NexCP): at least 1 - alpha minus the
-      weighted total variation distance from exchangeability.
+      With fixed weights, none above the test weight (NexCP): at least 1 - alpha minus
+      the weighted total variation distance from exchangeability. That fails for larger
+      ones: a single row of weight 9 covers half of exchangeable test points at 0.1.
 
     Assumption:
       Independent examples, and weights that are the true likelihood ratios of test to
-      calibration inputs; for NexCP only weights that do not depend on the data.
+      calibration inputs, or estimated on other data and 1 on average; for NexCP only
+      weights that do not depend on the data.
 
     Cost:
       O(n) time and no sort: as `conformal_quantile`, with sums of weights in place of
@@ -131,17 +134,17 @@ def weighted_conformal_quantile(
       >>> weighted_conformal_quantile(jnp.arange(1.0, 5.0), jnp.ones(4), 0.4)
       Array(3., dtype=float32)
     """
-    scores, weights, test_weight = as_arrays(
-        scores=scores, weights=weights, test_weight=test_weight
-    )
+    scores, weights = as_arrays(scores=scores, weights=weights)
     if scores.ndim != 1 or scores.shape != weights.shape:
         raise ValueError(
             "expected scores and weights of one shape (n,), "
             f"got {scores.shape} and {weights.shape}"
         )
     alpha = alpha_as_float(as_alpha(alpha))
-    _checks.check_scalars(test_weight=test_weight, alpha=alpha)
     _checks.check_weights("weights", weights)
+    _checks.check_test_weights("test_weight", test_weight, weights)
+    test_weight = as_arrays(test_weight=1.0 if test_weight is None else test_weight)
+    _checks.check_scalars(test_weight=test_weight, alpha=alpha)
     _checks.check_weights("test_weight", test_weight)
     scores, weights = as_float(scores), as_float(weights)
     return weighted_threshold(scores, weights, alpha, as_float(test_weight), axis_name)
@@ -261,11 +264,18 @@ def weighted_threshold(
 ) -> Array:
     """Returns `weighted_conformal_quantile` of checked arguments."""
     # min{v : mass{S > v} <= spare} with spare = alpha (w_1 + ... + w_n+1) - w_n+1.
-    # From above, where the masses compared are small and so are their rounding errors:
-    # that v is minus the smallest u with mass{-S <= u} > spare.
     # Nothing but the scores has a gradient: the threshold is one of them.
     weights, alpha, test_weight = lax.stop_gradient((weights, alpha, test_weight))
     weights, spare = spare_mass(weights, alpha, test_weight, axis_name)
+    return least_below_mass(scores, weights, spare, axis_name)
+
+
+def least_below_mass(
+    scores: Array, weights: Array, spare: Array, axis_name: AxisName = None
+) -> Array:
+    """Returns min{v : mass{S > v} <= spare}, +inf where nothing may lie above."""
+    # From above, where the masses compared are small and so are their rounding errors:
+    # that v is minus the smallest u with mass{-S <= u} > spare.
     negated = -jnp.where(jnp.isnan(scores), jnp.inf, scores)
     tiny = jnp.finfo(spare.dtype).tiny
     above = jnp.maximum(jnp.nextafter(spare, jnp.inf), tiny)

@@ -26,7 +26,7 @@ def sharded_conformal_quantile(
     *,
     mask: ArrayLike | None = None,
     weights: ArrayLike | None = None,
-    test_weight: ArrayLike = 1.0,
+    test_weight: ArrayLike | None = None,
 ) -> Array:
     """Returns the conformal quantile of scores spread over the devices of a mesh.
 
@@ -42,6 +42,7 @@ def sharded_conformal_quantile(
       mask: True where a row counts, shape (n,). Defaults to all rows.
       weights: Weights >= 0, shape (n,), for scores of shape (n,).
       test_weight: Weight of the test point, shape (), if there are weights.
+        Defaults to 1.
 
     Returns:
       Threshold, shape broadcast(scores.shape[1:], alpha.shape), dtype of `scores`, the
@@ -49,7 +50,8 @@ def sharded_conformal_quantile(
 
     Raises:
       ValueError: if lengths differ, `mesh` is no mesh, a concrete weight is negative,
-        or a number `alpha` is outside (0, 1).
+        or above 1 where `test_weight` is left out, or a number `alpha` is outside
+        (0, 1).
 
     Guarantee:
       That of `conformal_quantile`, with weights that of `weighted_conformal_quantile`.
@@ -79,12 +81,14 @@ def sharded_conformal_quantile(
     if mask is not None:
         _checks.check_flags("mask as flags or 0 and 1", mask)
         mask = mask.astype(bool)
+    _checks.check_test_weights("test_weight", test_weight, weights, mask)
     if weights is None:
         count = n if mask is None else count_true(mask)
         scores, mask = _spread((scores, mask), n, mesh)
         return _sharded(mesh, scores, conformal_rank(count, alpha), mask)
     _checks.check_vectors(scores=scores)
     _checks.check_weights("weights", weights, mask)
+    test_weight = 1.0 if test_weight is None else test_weight
     _checks.check_scalars(test_weight=test_weight)
     _checks.check_weights("test_weight", test_weight)
     alpha = alpha_as_float(as_alpha(alpha))

@@ -70,8 +70,9 @@ def calibrate_risk(
       groups: Group of each row, int or its name, shape (n,), for a threshold each.
       num_groups: Number of groups g, unless they have names.
       weights: Weights >= 0 of the rows, shape (n,): likelihood ratios of test to
-        calibration inputs, or fixed ones. Then q is min{q : sum_i w_i L_i(q) + w B <=
-        alpha (sum_i w_i + w)} for the weight w of a test point.
+        calibration inputs, and the sets are asked for with `test_weights`; or fixed
+        ones, none above 1, the weight of a test point. Then q is min{q : sum_i w_i
+        L_i(q) + w B <= alpha (sum_i w_i + w)} for the weight w of a test point.
       mask: True where a row counts, shape (n,). Defaults to all rows.
       classes: Names of the k labels of the sets.
 
@@ -89,11 +90,13 @@ def calibrate_risk(
       and >= alpha - 2 B / (n + 1) for i.i.d. losses without common jumps. With `delta`
       the risk of the sets is at most alpha with probability 1 - delta over calibration
       sets. Where too few rows are left, alpha (n + 1) < B, the threshold is +inf.
+      With true ratios as weights E L(q) <= alpha; with fixed ones w_i <= 1 at most
+      alpha plus B times the weighted total variation distance from exchangeability.
 
     Assumption:
-      Exchangeable examples (with `delta` i.i.d.), a model fitted on other data, and a
-      loss of at most alpha of the largest set: `risk(jnp.inf)` of the calibration says
-      what it is.
+      Exchangeable examples (with `delta` i.i.d.; with ratios independent ones; fixed
+      weights do not depend on the data), a model fitted on other data, and a loss of at
+      most alpha of the largest set: `risk(jnp.inf)` of the calibration says what it is.
 
     Cost:
       One pass over the rows for each of the 32 bits of a float, for each alpha; with
@@ -102,6 +105,8 @@ def calibrate_risk(
 
     References:
       Angelopoulos, Bates, Fisch, Lei, Schuster, Conformal Risk Control, ICLR, 2024.
+      Farinhas, Zerva, Ulmer, Martins, Non-Exchangeable Conformal Risk Control, ICLR,
+      2024.
       Bates, Angelopoulos, Lei, Malik, Jordan, Distribution-Free, Risk-Controlling
       Prediction Sets, Journal of the ACM, 2021.
 

@@ -101,7 +101,7 @@ class RiskCalibration(Thresholds):
           delta: Probability of a bad calibration set, a number in (0, 1). None for a
             risk that is alpha on average over calibration sets.
           test_weight: Weight of the test point, shape (), for calibrations with
-            weights. Defaults to 1.
+            weights. Defaults to 1, and no weight may then be larger.
           axis_name: Mapped axis over which the rows are sharded.
 
         Returns:
@@ -146,7 +146,7 @@ class RiskCalibration(Thresholds):
           groups: Group of each test point, int or by name, shape (m,), for calibrations
             with groups.
           test_weights: Weight of each test point, shape (m,), for calibrations with
-            weights. Defaults to 1.
+            weights. Defaults to 1, and no weight may then be larger.
 
         Returns:
           Sets with leading axis m, of the kind of the score.

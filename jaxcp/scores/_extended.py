@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from jaxcp._numbers import at_least_single, rounding
+from jaxcp._numbers import at_least_single, just_below, rounding
 from jaxcp.quantiles._keys import bisect_keys, from_keys, to_keys
 from jaxcp.quantiles.selection import kth_smallest
 from jaxcp.typing import Number
@@ -94,16 +94,6 @@ def with_rounding(draws: Array, value: Array) -> Array:
     following = jnp.min(jnp.where(draws > value, draws, jnp.inf))
     rounded = jnp.minimum(value + rounding(value), just_below(following))
     return jnp.maximum(value, rounded)
-
-
-def just_below(x: Array) -> Array:
-    """Returns the largest number below x; below 0 and +inf a normal, finite one."""
-    at = lax.stop_gradient(x)
-    lowest = jnp.full_like(at, -jnp.inf)
-    below = jnp.where(at == 0, -jnp.finfo(at.dtype).tiny, jnp.nextafter(at, lowest))
-    finite = jnp.isfinite(at)
-    step = jnp.where(finite, below - jnp.where(finite, at, 0), 0)
-    return jnp.where(finite, x + step, below)
 
 
 def _piece(draws, count):

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxcp import _checks
-from jaxcp._numbers import as_float, at_least_single, with_rounding
+from jaxcp._numbers import as_float, at_least_single, just_below, with_rounding
 from jaxcp._pytree import keep_functions, pytree, static
 from jaxcp.quantiles._crossings import moving
 from jaxcp.quantiles._keys import bisect_floats
@@ -164,6 +164,11 @@ class CDF:
             )
 
     @property
+    def exact(self) -> bool:
+        """Whether sets are those of the score and no larger, as the base's are."""
+        return inputs.is_exact(self.base)
+
+    @property
     def rounds_up(self) -> bool:
         """Whether thresholds have room for rounding."""
         return self.extended or self.cdf is not None
@@ -234,7 +239,7 @@ def _threshold(draws, q, u):
         rank = jnp.where(rank + u > q, rank - 1, rank)
     # #{W_k <= s} <= m iff s < W_(m + 1)
     first_out = kth_smallest(draws, rank.astype(int) + 1)
-    last_in = _extended.just_below(first_out)
+    last_in = just_below(first_out)
     if u is not None:  # ties may still be in
         tied = (rank >= 0) & (_rank(draws, first_out, u) <= q)
         last_in = jnp.where(tied, first_out, last_in)

@@ -35,6 +35,7 @@ class Custom:
       evaluate: Returns the score of one example, `(pred, y) -> ()` or `(c,)`; larger
         means stranger.
       inverse: Returns {y : all(evaluate(pred, y) <= q)} as a set, `(pred, q) -> Set`.
+        It may be larger: certificates then say "at least".
         Without it the sets are `LevelSet`s, which know membership but not size.
       start: In place of an inverse, for targets of one number: returns the target with
         the least score, `pred -> ()`, such as the prediction itself. The sets are then
@@ -75,6 +76,11 @@ class Custom:
         if self.inverse is not None and self.start is not None:
             raise ValueError("expected inverse or start, got both; choose one")
         keep_functions(self, "evaluate", "inverse", "start")
+
+    @property
+    def exact(self) -> bool:
+        """Whether sets are known to hold no more than {y : evaluate(pred, y) <= q}."""
+        return self.inverse is None
 
     @property
     def rounds_up(self) -> bool:

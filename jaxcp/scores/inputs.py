@@ -99,6 +99,11 @@ def is_inclusive(score: Score) -> bool:
     return getattr(score, "inclusive", False)
 
 
+def is_exact(score: Score) -> bool:
+    """Returns whether sets hold no more than {y : score <= q}, but for rounding."""
+    return getattr(score, "exact", True) and not is_inclusive(score)
+
+
 def is_randomized(score: Score) -> bool:
     """Returns whether a prediction carries a uniform for each row."""
     return getattr(score, "randomized", False)

@@ -17,6 +17,8 @@ class Score(Protocol):
     A score may also say what `pred` is, by `takes` from `jaxcp.scores.inputs`, and
     offer `check(preds, y=None, mask=None)`, which raises ValueError for other batches
     that it cannot score: `calibrate` and every predictor check by both at the door.
+    With a false `exact` its sets may hold more than {y : score <= q}: certificates say
+    "at least".
 
     See also:
       scores.Custom, scores.check, pytree
