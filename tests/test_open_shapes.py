@@ -46,7 +46,9 @@ OF_SCORES = {
     "masked": lambda x: jaxcp.conformal_quantile(x, 0.1, mask=x > 0),
     "many levels": lambda x: jaxcp.conformal_quantile(x, np.arange(1, 9) / 10),
     "level of jax": lambda x: jaxcp.conformal_quantile(x, jnp.float32(0.3)),
-    "weighted": lambda x: jaxcp.weighted_conformal_quantile(x, jnp.abs(x), 0.1),
+    "weighted": lambda x: jaxcp.weighted_conformal_quantile(
+        x, jnp.abs(x), 0.1, test_weight=1.0
+    ),
     "soft": lambda x: jaxcp.soft_conformal_quantile(x, 0.1, bandwidth=0.1),
     "grouped": lambda x: jaxcp.grouped_conformal_quantile(
         x, groups_of(x), 0.3, num_groups=3
@@ -55,7 +57,9 @@ OF_SCORES = {
     "order": lambda x: jaxcp.kth_smallest(x, 3),
     "order of integers": lambda x: jaxcp.kth_smallest((9 * x).astype(int), 3),
     "select": lambda x: jaxcp.weighted_select(x, jnp.abs(x), 1.0),
-    "p-value": lambda x: jaxcp.conformal_p_value(x, 0.3, weights=jnp.abs(x)),
+    "p-value": lambda x: jaxcp.conformal_p_value(
+        x, 0.3, weights=jnp.abs(x), test_weight=1.0
+    ),
     "outliers": lambda x: outliers.outlier_p_values(x, x),
     "calibrate": lambda x: jaxcp.calibrate(ABSOLUTE, 0 * x, x)(jnp.zeros(3), 0.3),
     "p-values": lambda x: jaxcp.calibrate(ABSOLUTE, 0 * x, x).p_values(

@@ -12,6 +12,7 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 from jax.typing import DTypeLike
 
@@ -73,7 +74,7 @@ def kth_smallest(
       Array(2., dtype=float32)
     """
     given = x
-    x, k, where = as_arrays(x=x, k=k, where=where)
+    x, k, where = as_arrays(x=_as_it_is(x), k=k, where=where)
     _check_exact(x, given)
     _check_vector(x, "where", where)
     if not jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.kind not in "iub":
@@ -171,6 +172,13 @@ def _first_within(total, budget, dtype):
     if jnp.shape(found) != ():
         raise ValueError(f"expected total(v) of shape (), got {jnp.shape(found)}")
     return first_float(lambda v: total(v) <= budget, dtype)
+
+
+def _as_it_is(x):
+    """Returns integers that jax has a type for in this type, unsigned ones too."""
+    if type(x) is not np.ndarray or x.dtype.kind not in "iu":
+        return x
+    return jnp.asarray(x) if jax.dtypes.canonicalize_dtype(x.dtype) == x.dtype else x
 
 
 def _check_exact(x, given):
