@@ -7,6 +7,7 @@ functions of the user are kept by the state of these values too.
 
 from __future__ import annotations
 
+import collections
 import dis
 import functools
 import hashlib
@@ -29,7 +30,7 @@ _WRITES = ("STORE_GLOBAL", "STORE_DEREF", "DELETE_GLOBAL")
 _ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD")
 _ARRAYS = np.ndarray, np.generic
 _UNCHANGING = jax.Array, ModuleType, CodeType
-_LISTS = list, tuple, set, frozenset
+_LISTS = list, tuple, set, frozenset, collections.deque, bytearray
 _MISSING = "nothing by this name"
 _MANY = 256  # functions that change what they read, and are remembered
 _Names = dict[str, frozenset[tuple[str, ...]]]
@@ -55,8 +56,8 @@ def settle(functions: Iterable[Any], states: tuple[Hashable, ...]) -> None:
         now = _state_of(function)
         if now != state:
             _settled[now] = state
-    while len(_settled) > _MANY:
-        _settled.pop(next(iter(_settled)), None)
+    if len(_settled) > _MANY:
+        _settled.clear()
 
 
 def _state_of(value):
@@ -166,12 +167,14 @@ class _Reader:
             self._all(*value)
         elif isinstance(value, MethodType):
             self._all(value.__func__, value.__self__)
+        elif isinstance(value, staticmethod | classmethod):
+            self.read(value.__func__)
         elif isinstance(value, functools.partial):
             self._all(value.func, value.args, value.keywords)
         elif isinstance(value, property):
-            self._all(value.fget)
-        elif hasattr(value, "__wrapped__"):  # a jitted function, a static method
-            self._all(value.__wrapped__)
+            self.read(value.fget)
+        elif "__wrapped__" in getattr(value, "__dict__", ()):  # a jitted function
+            self.read(value.__wrapped__)
         else:
             self._object(value)
 

@@ -8,6 +8,7 @@ import gc
 import inspect
 import sys
 import weakref
+from collections import deque
 from functools import partial
 
 import jax
@@ -301,7 +302,7 @@ def partly(held, pred, y):
 
 def changed(value, function, attribute, to):
     """How a value starts, a function of it, and how an attribute or item changes."""
-    if isinstance(value, dict | list | np.ndarray):
+    if isinstance(value, dict | list | deque | np.ndarray):
         return value, function, lambda: value.__setitem__(attribute, to)
     return value, function, lambda: setattr(value, attribute, to)
 
@@ -316,6 +317,7 @@ KINDS = {
     "cell": changed([1.0], lambda v: lambda p, y: v[0] * (y - p), 0, 0.25),
     "dict": changed({"a": 1.0}, lambda v: lambda p, y: v["a"] * (y - p), "a", 9),
     "deep": changed({"a": [{}]}, lambda v: lambda p, y: len(v["a"]) * y, "a", [1, 2]),
+    "deque": changed(deque([1.0]), lambda v: lambda p, y: v[0] * (y - p), 0, 0.25),
     "numpy": changed(np.ones(3), lambda v: lambda p, y: v[1] * (y - p), 1, 0.25),
     "zero": changed([0.0], lambda v: lambda p, y: jnp.copysign(y, v[0]), 0, -0.0),
     "jax": changed([jnp.ones(())], lambda v: lambda p, y: v[0] * y, 0, jnp.zeros(())),
