@@ -31,6 +31,9 @@ _ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD")
 _ARRAYS = np.ndarray, np.generic
 _UNCHANGING = jax.Array, ModuleType, CodeType
 _LISTS = list, tuple, set, frozenset, collections.deque, bytearray
+_DICTS = dict, types.MappingProxyType
+# Whose objects count by identity; those of the rest hold what is the user's.
+_SILENT = sys.stdlib_module_names - {"types", "functools", "collections"}
 _MISSING = "nothing by this name"
 _MANY = 256  # functions that change what they read, and are remembered
 _Names = dict[str, frozenset[tuple[str, ...]]]
@@ -41,8 +44,9 @@ def states_of(functions: Iterable[Any]) -> tuple[Hashable, ...]:
     """Returns what each function, class or object of the user reads now, to compare.
 
     Numbers, texts, containers and NumPy arrays count by content, at the cost of reading
-    them, and so do the attributes of objects; arrays of jax, which never change, and
-    what is of a library count by identity.
+    them, and so do objects, by their attributes. By identity count arrays of jax, which
+    never change, functions and classes of libraries, and objects of the standard
+    library: a logger holds what the whole process does.
     """
     return tuple(_settled.get(s, s) for s in map(_state_of, functions))
 
@@ -106,12 +110,15 @@ class _Same:
 @functools.lru_cache(maxsize=4096)
 def _names_read(code: _Same) -> _Names:
     read: dict[str, set[tuple[str, ...]]] = {}
-    written, codes = set(), [code.value()]
+    written: set[str] = set()
+    codes = [code.value()]
     for inner in codes:
         for name, path in _loads(inner, codes[0].co_freevars):
             read.setdefault(name, set()).add(path)
-        steps = dis.get_instructions(inner)
-        written |= {step.argval for step in steps if step.opname in _WRITES}
+        for step in dis.get_instructions(inner):
+            own = step.opname == "STORE_DEREF" and step.argval in inner.co_cellvars
+            if step.opname in _WRITES and not own:
+                written.add(step.argval)
         codes += [c for c in inner.co_consts if isinstance(c, CodeType)]
     kept = sorted(read.keys() - written)
     return {name: frozenset(read[name]) for name in kept if name[:2] != "__"}
@@ -136,9 +143,15 @@ class _Reader:
     def __init__(self) -> None:
         self.found: list[Hashable] = []
         self._seen: dict[int, tuple[int, Any]] = {}  # cycles end, and ids last
+        self._todo: list[Any] = []  # not by recursion: chains may be long
 
     def read(self, value: Any) -> None:
         """Notes a value, and what is inside of it."""
+        self._todo.append(value)
+        while self._todo:
+            self._note(self._todo.pop())
+
+    def _note(self, value):
         kind: Any = type(value)
         if kind in SCALARS:
             # -0.0 is another number than 0.0, and NaN no other than itself.
@@ -152,35 +165,35 @@ class _Reader:
             self.found.append(self._seen[id(value)][0])
         else:
             self._seen[id(value)] = len(self._seen), value
-            inside = self._function if kind is FunctionType else self._inside
-            inside(value)
+            if kind is FunctionType:
+                self._function(value)
+            else:
+                self.found.append(_Same(kind))
+                self._inside(value)
 
     def _inside(self, value):
         if isinstance(value, type):
             self._class(value)
-        elif isinstance(value, dict):
-            self.found.append(len(value))
-            for name, part in value.items():
-                self._all(name, part)
+        elif isinstance(value, _DICTS):
+            pairs = [part for pair in value.items() for part in pair]
+            self._all(len(pairs), *pairs, *_attributes(value))
         elif isinstance(value, _LISTS):
-            self.found.append(len(value))
-            self._all(*value)
+            self._all(len(value), *value, *_attributes(value))
+        elif isinstance(value, np.ndarray):
+            self._all(value.shape, value.tolist())
         elif isinstance(value, MethodType):
             self._all(value.__func__, value.__self__)
         elif isinstance(value, staticmethod | classmethod):
-            self.read(value.__func__)
+            self._all(value.__func__)
         elif isinstance(value, functools.partial):
             self._all(value.func, value.args, value.keywords)
         elif isinstance(value, property):
-            self.read(value.fget)
-        elif "__wrapped__" in getattr(value, "__dict__", ()):  # a jitted function
-            self.read(value.__wrapped__)
+            self._all(value.fget)
         else:
             self._object(value)
 
     def _all(self, *parts):
-        for part in parts:
-            self.read(part)
+        self._todo += reversed(parts)
 
     def _function(self, fn):
         code, home = fn.__code__, fn.__globals__
@@ -188,7 +201,7 @@ class _Reader:
         self.found.append(_Same(code))
         if library and "<locals>" not in code.co_qualname:
             return
-        self._all(fn.__defaults__, fn.__kwdefaults__)
+        self._all(fn.__defaults__, fn.__kwdefaults__, *_attributes(fn))
         cells = dict(zip(code.co_freevars, fn.__closure__ or (), strict=True))
         for name, paths in names_read(code).items():
             if name in cells:
@@ -199,7 +212,7 @@ class _Reader:
     def _named(self, value, paths):
         """Notes a value that has a name; of a module only what is read of it."""
         if not isinstance(value, ModuleType):
-            self.read(value)
+            self._all(value)
         elif not is_library(value.__name__):
             self.found.append(_Same(value))
             for path in sorted(paths):
@@ -213,15 +226,29 @@ class _Reader:
             return
         for name, value in vars(cls).items():
             if name[:2] != "__" or name == "__call__":
-                self.read(value)
+                self._all(value)
         self._all(*cls.__bases__)
 
     def _object(self, value):
         self.found.append(_Same(value))
-        self._all(getattr(value, "__dict__", None), type(value))
-        slots = getattr(type(value), "__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else slots:
-            self.read(getattr(value, name, _MISSING))
+        inside = getattr(value, "__dict__", None) or {}
+        home = type(value).__module__
+        if "__wrapped__" in inside and is_library(home):  # a jitted function
+            self._all(inside["__wrapped__"])
+            return
+        if home.partition(".")[0] in _SILENT:
+            return
+        self._all(inside, type(value))
+        for cls in type(value).__mro__:
+            slots = vars(cls).get("__slots__", ())
+            for name in (slots,) if isinstance(slots, str) else slots:
+                self._all(getattr(value, name, _MISSING))
+
+
+def _attributes(value):
+    """Returns the attributes of a value that seldom has some, in a list."""
+    found = getattr(value, "__dict__", None)
+    return [found] if found else []
 
 
 def held(cell: types.CellType) -> list[Any]:

@@ -122,7 +122,7 @@ def _look(values, found):
                 found.append(cls)
             _look([getattr(value, name) for name in _fields[cls]], found)
         elif cls is dict:
-            _look(value.values(), found)
+            _look(default_registry.flatten_one_level(value)[0], found)
         elif cls in (list, tuple):
             if not _plain.issuperset(map(type, value)):
                 _look(value, found)

@@ -6,10 +6,12 @@ Here the same functions are called again after a change, and fresh ones beside t
 
 import gc
 import inspect
+import logging.handlers
 import sys
 import weakref
 from collections import deque
-from functools import partial
+from functools import partial, update_wrapper
+from types import MappingProxyType, SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -311,7 +313,56 @@ class OwnHolder(Holder):
     pass
 
 
+class Slot:
+    __slots__ = ("value",)
+
+
+class OwnSlot(Slot):
+    """Has a slot of its base, and attributes."""
+
+
+class OwnDict(dict):
+    value = 1.0
+
+
+def decorated(function):
+    return update_wrapper(OwnSlot(), function)
+
+
+def slotted(cls):
+    held = cls()
+    held.value = 1.0
+    return held
+
+
+def of_value(held):
+    return lambda pred, y: held.value * (y - pred)
+
+
+def shadowed(held):
+    def evaluate(pred, y):
+        def inner(held):
+            return lambda: held
+
+        return held.value * (y - pred) + 0 * inner(0)()
+
+    return evaluate
+
+
+def linked(length):
+    held = first = SimpleNamespace(value=1.0)
+    for _ in range(length):
+        held = SimpleNamespace(next=held)
+    return held, first
+
+
+CHAIN, LAST = linked(2000)
+SELF = of_value(SimpleNamespace(value=0.0))
+SELF.value = 1.0
+
+
 LEVEL = 1
+VIEWED, OWN = {"a": 1.0}, OwnDict()
 # What a function may capture: how it starts, a function of it, and a change.
 KINDS = {
     "cell": changed([1.0], lambda v: lambda p, y: v[0] * (y - p), 0, 0.25),
@@ -330,6 +381,30 @@ KINDS = {
     "default": changed([1.0], by_default, 0, 0.25),
     "module": changed(
         sys.modules[__name__], lambda v: lambda p, y: v.LEVEL * (y - p), "LEVEL", 4
+    ),
+    "slot": changed(slotted(Slot), of_value, "value", 4),
+    "slot of a base": changed(slotted(OwnSlot), of_value, "value", 4),
+    "namespace": changed(SimpleNamespace(value=1.0), shadowed, "value", 4),
+    "own dict": (OWN, of_value, lambda: setattr(OWN, "value", 4)),
+    "view": (
+        VIEWED,
+        lambda v: lambda p, y, v=MappingProxyType(v): v["a"] * y,
+        lambda: VIEWED.update(a=4),
+    ),
+    "attribute of a function": changed(SELF, of_value, "value", 4),
+    "attribute of a decorator": changed(
+        slotted(lambda: decorated(abs)), of_value, "value", 4
+    ),
+    "objects": changed(
+        np.array([1.0, None]), lambda v: lambda p, y: v[0] * (y - p), 0, 4.0
+    ),
+    "long chain": (
+        LAST,
+        lambda v: lambda p, y, chain=CHAIN: v.value * (y - p),
+        lambda: setattr(LAST, "value", 4),
+    ),
+    "kind": changed(
+        [(0, 1)], lambda v: lambda p, y: y * (1 + (v[0] == [0, 1])), 0, [0, 1]
     ),
     "function": changed([jnp.abs], lambda v: lambda p, y: v[0](y), 0, jnp.sqrt),
     "helper": changed([jnp.abs], lambda v: lambda p, y: helped(v, y), 0, jnp.sqrt),
@@ -368,6 +443,16 @@ def test_what_stays_as_it_is_compiles_nothing():
     array[:] = 1  # the same numbers
     call()
     assert len(traces) == known == told["traces"]
+
+
+def test_loggers_are_no_reason_to_compile():
+    logger = logging.getLogger(__name__)
+    logger.propagate, handler = False, logging.handlers.MemoryHandler(99)
+    logger.addHandler(handler)
+    call = lambda: logger.info("")  # noqa: E731
+    before = states_of([call])
+    handler.buffer.append("another record")
+    assert states_of([call]) == before
 
 
 def test_cycles_end_and_states_are_compared_by_content():
