@@ -70,9 +70,11 @@ def test_weighted_shards(test_weight):
 def test_random_weights_of_shards():
     rng, mesh = np.random.default_rng(2), mesh_of(4)
     x, w = rng.normal(size=100), rng.exponential(size=100) ** 2
-    found = sharded_conformal_quantile(x, ALPHAS, mesh, weights=w)
-    whole = [jaxcp.weighted_conformal_quantile(x, w, a) for a in ALPHAS.tolist()]
-    assert_array_equal(found, np.stack(whole))
+    found = sharded_conformal_quantile(x, ALPHAS, mesh, weights=w, test_weight=1.0)
+    whole = jax.vmap(
+        lambda a: jaxcp.weighted_conformal_quantile(x, w, a, test_weight=1.0)
+    )(ALPHAS)
+    assert_array_equal(found, whole)
 
 
 @pytest.mark.parametrize("n", [2048, 5000])
@@ -131,7 +133,7 @@ def test_errors():
     with pytest.raises(ValueError, match=r"alpha in \(0, 1\), got 1.5"):
         sharded_conformal_quantile(x, 1.5, mesh)
     with pytest.raises(ValueError, match=r"finite weights >= 0, got -1.0 at 0"):
-        sharded_conformal_quantile(x, 0.1, mesh, weights=x - 1)
+        sharded_conformal_quantile(x, 0.1, mesh, weights=x - 1, test_weight=1.0)
     with pytest.raises(ValueError, match=r"scores of shape \(n,\), got \(4, 1\)"):
         sharded_conformal_quantile(x[:, None], 0.1, mesh, weights=x)
     with pytest.raises(ValueError, match=r"finite test_weight >= 0, got -1.0"):

@@ -81,13 +81,14 @@ def sharded_conformal_quantile(
     if mask is not None:
         _checks.check_flags("mask as flags or 0 and 1", mask)
         mask = mask.astype(bool)
+    if weights is not None:
+        _checks.check_vectors(scores=scores)
+        _checks.check_weights("weights", weights, mask)
     _checks.check_test_weights("test_weight", test_weight, weights, mask)
     if weights is None:
         count = n if mask is None else count_true(mask)
         scores, mask = _spread((scores, mask), n, mesh)
         return _sharded(mesh, scores, conformal_rank(count, alpha), mask)
-    _checks.check_vectors(scores=scores)
-    _checks.check_weights("weights", weights, mask)
     test_weight = 1.0 if test_weight is None else test_weight
     _checks.check_scalars(test_weight=test_weight)
     _checks.check_weights("test_weight", test_weight)
