@@ -108,11 +108,14 @@ def num_rows(**named: PyTree) -> int:
     return expected
 
 
-def check_not_nan(name: str, tree: PyTree, mask: ArrayLike | None = None) -> None:
+def check_not_nan(
+    name: str, tree: PyTree, mask: ArrayLike | None = None, cure: str = ""
+) -> None:
     """Raises ValueError if a concrete leaf has a NaN in a row that `mask` keeps."""
+    known, expected = lambda x: ~np.isnan(x), f"{name} without NaN"
     for leaf in jax.tree.leaves(tree):
         if jnp.issubdtype(leaf.dtype, jnp.inexact):
-            check_values(lambda x: ~np.isnan(x), f"{name} without NaN", leaf, mask)
+            check_values(known, expected, leaf, mask, cure)
 
 
 def check_values(

@@ -139,8 +139,14 @@ def test_a_rule_says_what_it_lacks():
     ]:
         with pytest.raises(ValueError, match="a rule with a score, got NoScore"):
             call()
-    with pytest.raises(ValueError, match="u=None for MeanOfTwo, got uniforms"):
-        MeanOfTwo(first, second).p_values(jnp.zeros(2), jnp.ones(2), u=jnp.zeros(2))
+    rule, u = MeanOfTwo(first, second), jnp.zeros(2)
+    for call in [
+        lambda: rule.p_values(jnp.zeros(2), jnp.ones(2), u=u),
+        lambda: rule(jnp.zeros(2), 0.1, u=u),
+        lambda: rule.quantile(0.1, u=u[0]),
+    ]:
+        with pytest.raises(ValueError, match="u=None for MeanOfTwo, got uniforms"):
+            call()
 
 
 @jaxcp.pytree

@@ -70,10 +70,14 @@ class Thresholds(ABC):
     def _rank(self, alpha, delta=None, u=None):
         """Returns the rank, of a class that knows it where delta or u is given."""
         if u is not None:
+            if not _takes(type(self).threshold, "u"):
+                raise ValueError(
+                    f"expected u=None for {type(self).__name__}, got uniforms"
+                )
             return smoothed_ranks(self, alpha, delta)
         if delta is None:
             return self.rank(alpha)
-        if not _takes_delta(type(self)):
+        if not _takes(type(self).rank, "delta"):
             raise ValueError(
                 f"expected delta=None for {type(self).__name__}, whose coverage has no "
                 f"known law, got {delta}; leave it out, or write rank(alpha, delta)"
@@ -132,9 +136,9 @@ class Thresholds(ABC):
 
 
 @functools.lru_cache(maxsize=1024)
-def _takes_delta(cls):
-    """Returns whether a class finds ranks that hold with high probability."""
-    return "delta" in inspect.signature(cls.rank).parameters
+def _takes(method, name):
+    """Returns whether a method of a class has an argument of this name."""
+    return name in inspect.signature(method).parameters
 
 
 @jit

@@ -238,13 +238,13 @@ class GroupCalibration(Rule):
 
         With a uniform `u` the bound of a smoothed set, for a rank and alpha.
         """
-
-        def of(g):
-            return self._group(g).threshold(cut(rank, g), test_weights, u)
-
         if u is not None:
             rank = rank[0], jnp.broadcast_to(rank[1], rank[0].shape)
-        cut = lambda tree, g: jax.tree.map(lambda v: v[g], tree)  # noqa: E731
+
+        def of(g):
+            own = jax.tree.map(lambda v: v[g], rank)
+            return self._group(g).threshold(own, test_weights, u)
+
         if groups is None:
             return jax.vmap(of)(jnp.arange(self.num_groups))
         group = groups.astype(int)  # a narrow type may not hold num_groups

@@ -91,7 +91,7 @@ class Calibration(Rule):
         Guarantee:
           P(S_{n+1} <= q) >= 1 - alpha for exchangeable scores. With `delta`: P(S_{n+1}
           <= q | S_1, ..., S_n) >= 1 - alpha with probability 1 - delta, for independent
-          scores.
+          scores. With a fresh uniform `u`: P(S_{n+1} <= q) = 1 - alpha.
 
         Cost:
           O(n) time and no sort. New values of alpha compile nothing.
@@ -229,8 +229,9 @@ class Calibration(Rule):
         Guarantee:
           P(p <= alpha) <= alpha for each example; smoothed, p is uniform, with one
           component. Examples share the calibration rows, so that their p-values depend
-          on each other: bets on them (`pvalues.watch`) alarm in a quarter of quiet
-          streams at 5 %, see `pvalues.sequential_p_values`.
+          on each other: bets on them (`pvalues.watch`) may alarm far too often, for 500
+          rows against 100 in a quarter of quiet streams at 5 %; take
+          `pvalues.sequential_p_values`.
 
         Assumption:
           The calibration and test examples are exchangeable; with weights independent,

@@ -58,7 +58,8 @@ def num_equal_folds(left_out: OwnFit | Ensemble, num_rows: int) -> int:
     if sizes is None or not by_one or np.sum(sizes) != num_rows:
         raise ValueError(
             "expected each row left out by one fit, as in jackknife_plus and cv_plus, "
-            "got rows left out by several or none; bags have no bound by counts"
+            "got rows left out by several or none, or an aggregation of one's own; "
+            "bags have no bound by counts"
         )
     sizes = sizes[sizes > 0]
     if np.min(sizes) < np.max(sizes):

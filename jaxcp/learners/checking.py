@@ -162,28 +162,18 @@ def _once(verify, learner, x, y, key):
 
 
 def check_predictions(
-    preds: PyTree, x: PyTree, mask: Array | None, name: str = "predictions"
+    preds: PyTree,
+    x: PyTree,
+    mask: Array | None,
+    name: str = "predictions",
+    cure: str = "",
 ) -> None:
     """Raises ValueError for predictions that are NaN, or inputs that cause them."""
     try:
-        _checks.check_not_nan(f"{name} of the learner", preds, mask)
+        _checks.check_not_nan(f"{name} of the learner", preds, mask, cure)
     except ValueError:
         _checks.check_not_nan("x", x)
         raise
-
-
-def check_closed_form(learner: Learner, preds: PyTree, x: PyTree) -> None:
-    """Raises ValueError where leave-one-out fits are NaN: rounding is all they have."""
-    try:
-        check_predictions(preds, x, None)
-    except ValueError as error:
-        if "predictions" not in str(error):
-            raise
-        raise ValueError(
-            "expected leave-one-out fits that rounding hardly moves, got NaN of "
-            f"{type(learner).__name__}: the digits of its data do not carry so small a "
-            "penalty; take a larger one, or x and y in float64 with jax_enable_x64"
-        ) from error
 
 
 def traceable(learner: Learner) -> AbstractContextManager[None]:

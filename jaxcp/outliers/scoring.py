@@ -122,8 +122,9 @@ def outlier_p_values(
       P(p <= t) <= t for a nominal row, for all t, on average over calibration sets;
       smoothed, p is uniform. p-values of several rows share a calibration set and are
       dependent (without weights, positively). That is fine for `benjamini_hochberg`;
-      bets on them (`pvalues.watch`) alarm in a quarter of quiet streams at 5 %, and
-      tests of uniformity reject: `pvalues.sequential_p_values` are independent.
+      bets on them (`pvalues.watch`) may alarm far too often, for 500 rows against 100
+      in a quarter of quiet streams at 5 %, and tests of uniformity reject:
+      `pvalues.sequential_p_values` are independent.
 
     Assumption:
       A nominal row is exchangeable with the calibration rows (with weights: these are

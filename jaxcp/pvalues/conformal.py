@@ -43,8 +43,8 @@ def conformal_p_value(
 
     Raises:
       ValueError: if `scores` is not of shape (n,), `weights` has another shape, a
-        concrete `u` or weight is out of range, or a weight is above 1 where
-        `test_weight` is left out.
+        concrete `u` or weight is out of range, a weight is above 1 where `test_weight`
+        is left out, or `test_weight` comes without weights.
 
     Guarantee:
       P(p <= alpha) <= alpha; with a uniform `u`, p is uniform on [0, 1], ties or not.

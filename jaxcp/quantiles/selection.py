@@ -186,9 +186,9 @@ def _check_exact(x, given):
     if x is given or not jnp.issubdtype(x.dtype, jnp.floating):
         return
     if (given := on_host("x", given)).dtype.kind in "iu":
-        dtype = jax.dtypes.canonicalize_dtype(int)
+        dtype, most = jax.dtypes.canonicalize_dtype(int), abs(given.astype(float))
         raise ValueError(
-            f"expected integers x that fit {dtype}, got {given.max()}; give "
+            f"expected integers x that fit {dtype}, got {given[most.argmax()]}; give "
             "x.astype(float), which rounds, or switch double precision on "
             "(JAX_ENABLE_X64=1)"
         )

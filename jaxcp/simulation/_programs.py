@@ -104,12 +104,10 @@ def layout(
         width = min(width, -(-num_trials // _FEW)) or 1
         width = 2 ** (width - 1).bit_length()
     batch = Batch(trial, key, width, _mesh_for(mesh, num_trials, width), state)
-    if batch_size is not None or width == 1:
+    if batch_size is None and width > 1:
+        width = min(width, batch.width_that_fits())
+    if width == batch.width:
         return batch
-    fitting = batch.width_that_fits()
-    if fitting >= width:
-        return batch
-    width = fitting
     return Batch(trial, key, width, _mesh_for(mesh, num_trials, width), state)
 
 

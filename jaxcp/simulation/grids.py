@@ -71,7 +71,8 @@ def run_grid(
         text.
       out: Folder of the files, made if it is not there.
       executor: Where cells run: an executor, or a number of new processes of this
-        machine. Defaults to this process, one after the other.
+        machine, which import `fn`: a script then calls this under `if __name__ ==
+        "__main__":`. Defaults to this process, one after the other.
       revision: A text that distinguishes this version of `fn` from others of the same
         name, in place of its fingerprint: records of one revision count, whatever the
         code. With the fingerprint of earlier records as revision these are still good.
