@@ -31,10 +31,12 @@ _ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD")
 _ARRAYS = np.ndarray, np.generic
 _UNCHANGING = jax.Array, ModuleType, CodeType
 _LISTS = list, tuple, set, frozenset, collections.deque, bytearray
+_BUILTIN = {list, tuple, dict, MethodType, functools.partial, type}
 _DICTS = dict, types.MappingProxyType
 # Whose objects count by identity; those of the rest hold what is the user's.
 _SILENT = sys.stdlib_module_names - {"types", "functools", "collections"}
 _MISSING = "nothing by this name"
+_MANY_CODES = 4096
 _MANY = 256  # functions that change what they read, and are remembered
 _Names = dict[str, frozenset[tuple[str, ...]]]
 _settled: dict[Hashable, Hashable] = {}  # states that tracing left, and those before
@@ -72,7 +74,7 @@ def _state_of(value):
 
 def names_read(code: CodeType) -> _Names:
     """Returns the names that code reads and does not set, with attributes of each."""
-    return _names_read(_Same(code))
+    return _known(code)[2]
 
 
 @functools.lru_cache(maxsize=1024)
@@ -107,13 +109,24 @@ class _Same:
         return value is not None and value is other.value()
 
 
-@functools.lru_cache(maxsize=4096)
-def _names_read(code: _Same) -> _Names:
+_codes: dict[int, tuple[CodeType, _Same, _Names]] = {}  # by ids, which last
+
+
+def _known(code):
+    found = _codes.get(id(code))
+    if found is None:
+        if len(_codes) > _MANY_CODES:
+            _codes.clear()
+        found = _codes[id(code)] = code, _Same(code), _names_of(code)
+    return found
+
+
+def _names_of(code):
     read: dict[str, set[tuple[str, ...]]] = {}
     written: set[str] = set()
-    codes = [code.value()]
+    codes = [code]
     for inner in codes:
-        for name, path in _loads(inner, codes[0].co_freevars):
+        for name, path in _loads(inner, code.co_freevars):
             read.setdefault(name, set()).add(path)
         for step in dis.get_instructions(inner):
             own = step.opname == "STORE_DEREF" and step.argval in inner.co_cellvars
@@ -168,7 +181,7 @@ class _Reader:
             if kind is FunctionType:
                 self._function(value)
             else:
-                self.found.append(_Same(kind))
+                self.found.append(kind if kind in _BUILTIN else _Same(kind))
                 self._inside(value)
 
     def _inside(self, value):
@@ -198,12 +211,13 @@ class _Reader:
     def _function(self, fn):
         code, home = fn.__code__, fn.__globals__
         library = is_library(home.get("__name__", ""))
-        self.found.append(_Same(code))
+        _, same, names = _known(code)
+        self.found.append(same)
         if library and "<locals>" not in code.co_qualname:
             return
         self._all(fn.__defaults__, fn.__kwdefaults__, *_attributes(fn))
         cells = dict(zip(code.co_freevars, fn.__closure__ or (), strict=True))
-        for name, paths in names_read(code).items():
+        for name, paths in names.items():
             if name in cells:
                 self._named((held(cells[name]) or [_MISSING])[0], paths)
             elif not library:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import operator
 import os
 import weakref
 from collections.abc import Callable, Iterator
@@ -28,6 +29,7 @@ _LEAF, _READ, _OURS, _CONTAINER, _FOREIGN = range(5)
 _process: int | None = None  # that of the first call
 _kinds: weakref.WeakKeyDictionary[type, int] = weakref.WeakKeyDictionary()
 _fields: weakref.WeakKeyDictionary[type, tuple[str, ...]] = weakref.WeakKeyDictionary()
+_own: dict[type, Callable[[Any], tuple]] = {}  # what is in values of the library
 _plain: set[type] = {*SCALARS, np.ndarray}  # leaves, which need no look
 
 
@@ -114,18 +116,18 @@ def _look(values, found):
         cls = type(value)
         if cls in _plain:
             continue
-        kind = _kind(cls)
-        if kind == _READ:
-            found.append(value)
-        elif kind == _OURS:
-            if not is_library(cls.__module__):
-                found.append(cls)
-            _look([getattr(value, name) for name in _fields[cls]], found)
-        elif cls is dict:
-            _look(default_registry.flatten_one_level(value)[0], found)
+        if (inside := _own.get(cls)) is not None:
+            _look(inside(value), found)
         elif cls in (list, tuple):
             if not _plain.issuperset(map(type, value)):
                 _look(value, found)
+        elif cls is dict:
+            _look(default_registry.flatten_one_level(value)[0], found)
+        elif (kind := _kind(cls)) == _READ:
+            found.append(value)
+        elif kind == _OURS:
+            found.append(cls)
+            _look([getattr(value, name) for name in _fields[cls]], found)
         elif kind == _FOREIGN:
             inside, structure = default_registry.flatten_one_level(value) or ((), None)
             found += cls, structure
@@ -164,7 +166,10 @@ def classes_of(*values: Any) -> tuple[type, ...]:
     """
     found: list[type] = []
     for value in values:
-        if _kind(type(value)) in (_CONTAINER, _FOREIGN):
+        cls = type(value)
+        if cls in _plain or cls in _own:
+            continue
+        if _kind(cls) in (_CONTAINER, _FOREIGN):
             jax.tree.flatten(value, is_leaf=functools.partial(_note, found))
     return tuple(found)
 
@@ -173,6 +178,9 @@ def declare_ours(cls: type, fields: tuple[str, ...]) -> None:
     """Declares that the structure of `cls` holds the classes inside of its fields."""
     _kinds[cls] = _OURS
     _fields[cls] = fields
+    if is_library(cls.__module__):
+        get = operator.attrgetter(*fields) if fields else lambda value: ()
+        _own[cls] = get if len(fields) != 1 else lambda value: (get(value),)
 
 
 def is_ours(cls: type) -> bool:
