@@ -29,8 +29,9 @@ _CELLS = ("LOAD_DEREF", "LOAD_CLASSDEREF")
 _WRITES = ("STORE_GLOBAL", "STORE_DEREF", "DELETE_GLOBAL")
 _ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD")
 _ARRAYS = np.ndarray, np.generic
-_UNCHANGING = jax.Array, ModuleType, CodeType
+_UNCHANGING = jax.Array, CodeType
 _LISTS = list, tuple, set, frozenset, collections.deque, bytearray
+_MADE = {"__init__", "__repr__", "__eq__", "__hash__", "__setattr__", "__delattr__"}
 _BUILTIN = {list, tuple, dict, MethodType, functools.partial, type}
 _DICTS = dict, types.MappingProxyType
 # Whose objects count by identity; those of the rest hold what is the user's.
@@ -187,6 +188,10 @@ class _Reader:
     def _inside(self, value):
         if isinstance(value, type):
             self._class(value)
+        elif isinstance(value, ModuleType):
+            self.found.append(_Same(value))
+            own = {} if is_library(value.__name__) else vars(value)
+            self._all(*(part for name, part in own.items() if name[:2] != "__"))
         elif isinstance(value, _DICTS):
             pairs = [part for pair in value.items() for part in pair]
             self._all(len(pairs), *pairs, *_attributes(value))
@@ -225,21 +230,20 @@ class _Reader:
 
     def _named(self, value, paths):
         """Notes a value that has a name; of a module only what is read of it."""
-        if not isinstance(value, ModuleType):
+        if not isinstance(value, ModuleType) or () in paths:
             self._all(value)
         elif not is_library(value.__name__):
             self.found.append(_Same(value))
             for path in sorted(paths):
-                if path:
-                    found = getattr(value, path[0], _MISSING)
-                    self._named(found, [path[1:]])
+                self._named(getattr(value, path[0], _MISSING), [path[1:]])
 
     def _class(self, cls):
         self.found.append(_Same(cls))
         if is_library(cls.__module__):
             return
         for name, value in vars(cls).items():
-            if name[:2] != "__" or name == "__call__":
+            method = isinstance(value, FunctionType) and name not in _MADE
+            if name[:2] != "__" or method:
                 self._all(value)
         self._all(*cls.__bases__)
 
@@ -256,7 +260,9 @@ class _Reader:
         for cls in type(value).__mro__:
             slots = vars(cls).get("__slots__", ())
             for name in (slots,) if isinstance(slots, str) else slots:
-                self._all(getattr(value, name, _MISSING))
+                private = name[:2] == "__" and name[-2:] != "__"
+                own = f"_{cls.__name__.lstrip('_')}{name}" if private else name
+                self._all(getattr(value, own, _MISSING))
 
 
 def _attributes(value):

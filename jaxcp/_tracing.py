@@ -11,6 +11,7 @@ import functools
 import inspect
 import operator
 import os
+import sys
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -26,7 +27,7 @@ from jaxcp._captured import SCALARS, is_library, settle, states_of
 # What a walk over a tree does at a value: go by, read what it has captured, stop, go
 # on, or note its class too.
 _LEAF, _READ, _OURS, _CONTAINER, _FOREIGN = range(5)
-_process: int | None = None  # that of the first call
+_is_fork = False  # of a process in which jax had started
 _kinds: weakref.WeakKeyDictionary[type, int] = weakref.WeakKeyDictionary()
 _fields: weakref.WeakKeyDictionary[type, tuple[str, ...]] = weakref.WeakKeyDictionary()
 _own: dict[type, Callable[[Any], tuple]] = {}  # what is in values of the library
@@ -68,20 +69,29 @@ def jit(
 
 
 def check_process() -> None:
-    """Raises RuntimeError in a process that was forked after the first call.
+    """Raises RuntimeError in a process that was forked after jax had started.
 
     There jax waits for ever for threads that a fork leaves behind.
     """
-    global _process
-    if _process is None:
-        _process = os.getpid()
-    elif _process != os.getpid():
+    if _is_fork:
         raise RuntimeError(
-            "expected a process that was not forked after the first call of jaxcp, got "
-            "a fork, in which jax hangs; start workers by 'spawn' or 'forkserver', as "
+            "expected a process that was not forked after jax had started, got a fork, "
+            "in which jax hangs; start workers by 'spawn' or 'forkserver', as "
             "multiprocessing.get_context('spawn') does, or load and call in the worker "
             "alone"
         )
+
+
+def _note_fork():
+    global _is_fork
+    backends = sys.modules.get("jax._src.xla_bridge")
+    # jax has no public name for this; without it forks are not told apart.
+    started = getattr(backends, "backends_are_initialized", None)
+    _is_fork = _is_fork or (started is not None and started())
+
+
+if hasattr(os, "register_at_fork"):  # not on every system
+    os.register_at_fork(after_in_child=_note_fork)
 
 
 def _with_key(function):

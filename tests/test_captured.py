@@ -349,6 +349,35 @@ def shadowed(held):
     return evaluate
 
 
+class Hidden:
+    __slots__ = ("__value",)
+
+    def __init__(self, value):
+        self.put(value)
+
+    def put(self, value):
+        self.__value = value
+
+    def get(self):
+        return self.__value
+
+
+class Factor:
+    def __mul__(self, y):
+        return y**POWER
+
+
+POWER, FACTOR, HIDDEN = 1, Factor(), Hidden(1.0)
+
+
+THIS = sys.modules[__name__]
+
+
+def aliased(pred, y):
+    module = THIS
+    return module.LEVEL * y
+
+
 def linked(length):
     held = first = SimpleNamespace(value=1.0)
     for _ in range(length):
@@ -398,6 +427,13 @@ KINDS = {
     "objects": changed(
         np.array([1.0, None]), lambda v: lambda p, y: v[0] * (y - p), 0, 4.0
     ),
+    "private slot": (HIDDEN, lambda v: lambda p, y: v.get() * y, lambda: HIDDEN.put(4)),
+    "operator": (
+        FACTOR,
+        lambda v: lambda p, y: v * y,
+        lambda: setattr(sys.modules[__name__], "POWER", 3),
+    ),
+    "alias of a module": changed(sys.modules[__name__], lambda v: aliased, "LEVEL", 16),
     "long chain": (
         LAST,
         lambda v: lambda p, y, chain=CHAIN: v.value * (y - p),

@@ -55,9 +55,30 @@ def of_child(call):
 @pytest.mark.parametrize("name", VERBS)
 def test_a_fork_after_the_first_call_is_told(name):
     CP.quantile(0.1)
-    expected = "RuntimeError: expected a process that was not forked after the first"
+    expected = "RuntimeError: expected a process that was not forked after jax had"
     found = of_child(VERBS[name])
     assert found.startswith(expected) and "get_context('spawn')" in found
+
+
+def test_a_server_that_loads_and_forks_is_told(tmp_path):
+    """Also where nothing of the library ran before, beside what made arrays."""
+    jaxcp.save(tmp_path / "cp.npz", CP)
+    program = """
+import os, signal, sys, warnings, jaxcp
+warnings.simplefilter("ignore")
+cp = jaxcp.load(sys.argv[1])
+if os.fork() == 0:
+    signal.alarm(20)
+    try:
+        cp([0.3], alpha=0.1)
+    except RuntimeError as error:
+        print(str(error)[:40], flush=True)
+    os._exit(0)
+os.wait()
+"""
+    run = [sys.executable, "-c", program, tmp_path / "cp.npz"]
+    found = subprocess.run(run, capture_output=True, text=True, timeout=120, check=True)
+    assert found.stdout == "expected a process that was not forked a\n"
 
 
 def test_a_fork_before_the_first_call_works():

@@ -26,7 +26,7 @@ from jaxcp.calibration._rows import (
 )
 from jaxcp.quantiles.levels import alpha_as_float, as_alpha, split_alpha
 from jaxcp.scores import inputs
-from jaxcp.typing import AnySet, ArrayLike, Number, PyTree, Score
+from jaxcp.typing import AnySet, ArrayLike, HasRounding, Number, PyTree, Score
 
 _NONE = _checks.optional(None)
 _NUMBERS = 2**19  # of rows that are gone through for test points at a time
@@ -151,4 +151,7 @@ def _sets_of(rule, rank, preds, context):
     """Returns {y : score(pred, y) <= q} of every row, q one for all or one each."""
     if not context:
         return invert(rule.score, preds, rule.threshold(rank))
-    return invert_each(rule.score, preds, rule._thresholds(rank, context))
+    sets = invert_each(rule.score, preds, rule._thresholds(rank, context))
+    # The bound of a smoothed set may be next to a score: no room for rounding.
+    exact = "u" in context and isinstance(sets, HasRounding)
+    return sets.exact() if exact else sets

@@ -220,7 +220,7 @@ class Calibration(Rule):
         Returns:
           p-values, shape (m,); with c components min(1, c times the smallest one). `y`
           is in the set at alpha iff its conservative p-value exceeds alpha, and in that
-          with `u` iff the smoothed one does.
+          with `u` iff the smoothed one does, but for the rounding of ends.
           Compare arrays: 0.1 in single precision is above 0.1 as a Python float.
 
         Raises:
