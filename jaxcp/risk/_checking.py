@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from typing import Any
 
@@ -10,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxcp._arrays import is_concrete
-from jaxcp._tracing import explained, jit
+from jaxcp._captured import settle, states_of
+from jaxcp._tracing import explained, functions_in, jit
 from jaxcp.risk import losses
 from jaxcp.risk._rows import Rows
 from jaxcp.scores import inputs
@@ -60,7 +62,10 @@ def is_counted(rows: Rows) -> bool:
         "expected a loss that jax can trace, of jax.numpy, got one that asks for values"
     ):
         try:
-            found = jax.eval_shape(_own_losses, rows)
+            functions = functions_in((rows,), {})
+            states = states_of(functions)
+            found = jax.eval_shape(_own_losses(states), rows)
+            settle(functions, states)
         except (IndexError, TypeError, ValueError) as error:
             error.add_note(f"in {_shown(rows.loss)} of one set and its y")
             raise
@@ -120,9 +125,10 @@ def _shown(loss):
     return f"a loss, {_name(loss)},"
 
 
-def _own_losses(rows):
-    """Returns the losses of all rows at 0; of one name, so that jax keeps its type."""
-    return rows.own_losses(jnp.zeros((), rows.dtype()))
+@functools.lru_cache(maxsize=64)
+def _own_losses(states):
+    """Returns a function of rows, their losses at 0: jax keeps the type by state."""
+    return lambda rows: rows.own_losses(jnp.zeros((), rows.dtype()))
 
 
 @jit

@@ -52,15 +52,19 @@ def _with_slack(budget, most):
     return budget.astype(most.dtype) + _ROUNDINGS * jnp.finfo(most.dtype).eps * most
 
 
-@partial(jax.custom_jvp, nondiff_argnums=(2,))
 def least_threshold(rows: Rows, budget: Array, axis_name: AxisName = None) -> Array:
     """Returns min{q : sum_i L_i(q) <= budget}, shape () or (g,); +inf if there is none.
 
     The gradient is that of the scores at which losses fall there, or of the root.
     """
+    # Rules are made anew, for jax may know how a function was with the same loss.
+    find = lambda rows, budget: _find(rows, budget, axis_name)  # noqa: E731
     if axis_name is None:
-        return _find_blockwise(rows, budget)
-    return _find(rows, budget, axis_name)
+        find = custom_vmap(find)
+        find.def_vmap(_find_of_many)
+    threshold = jax.custom_jvp(lambda rows, budget: find(rows, budget))
+    threshold.defjvp(partial(_least_threshold_jvp, axis_name))
+    return threshold(rows, budget)
 
 
 def _find(rows, budget, axis_name=None):
@@ -74,13 +78,7 @@ def _find(rows, budget, axis_name=None):
     return jnp.where(index > last, jnp.inf, rows.grid[jnp.minimum(index, last)])
 
 
-@custom_vmap
-def _find_blockwise(rows, budget):
-    return _find(rows, budget)
-
-
-@_find_blockwise.def_vmap
-def _find_blockwise_of_many(size, batched, rows, budget):
+def _find_of_many(size, batched, rows, budget):
     """Goes through calibrations in blocks that stay in a cache for all bits."""
     leaves, structure = jax.tree.flatten((rows, budget))
     flags = jax.tree.leaves(batched)
@@ -124,7 +122,6 @@ def _first_of_suprema(rows, budget, axis_name):
     return jnp.sum(~fits, axis=0)
 
 
-@least_threshold.defjvp
 def _least_threshold_jvp(axis_name, primals, tangents):
     rows, budget = primals
     q = least_threshold(rows, budget, axis_name)
