@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+_LONGEST = 2**24  # axis of an array without numbers
 # Sums of 2^32 squares have at most 957 digits, and 647 below: 1e300 and 2^2148.
 _FRACTION = re.compile("-?[0-9]{1,1000}(/[1-9][0-9]{0,999})?")
 
@@ -76,6 +77,8 @@ def _entry(archive, name):
         if not name.endswith(".npy"):
             return name, entry.read()
         value = np.lib.format.read_array(entry, allow_pickle=False)
+    if not value.size and max(value.shape) > _LONGEST:  # jax takes long for it
+        raise ValueError(f"expected axes up to 2^24 without numbers, got {value.shape}")
     return name.removesuffix(".npy"), value
 
 
