@@ -14,8 +14,8 @@ import jaxcp
 from experiments.reporting import arguments, print_table, save_results
 from experiments.timing import in_turns
 from jaxcp import scores, sets
-from jaxcp._captured import states_of
-from jaxcp._tracing import functions_in
+from jaxcp._tree import functions_in
+from jaxcp.checking.captured import states_of
 
 ROWS, TEST_ROWS, ALPHA, LOOKS = 1000, 100, 0.1, 100
 MEGABYTE = np.zeros(2**17)  # captured in double precision

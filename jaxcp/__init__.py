@@ -24,7 +24,7 @@ from jaxcp import (
     training,
     typing,
 )
-from jaxcp._pytree import pytree, static
+from jaxcp._tree import pytree, static
 from jaxcp.calibration import (
     Calibration,
     GroupCalibration,

@@ -1,8 +1,12 @@
-"""Arguments as jax arrays: numpy, pandas, torch, lists; no digits lost in silence."""
+"""Arguments as jax arrays: numpy, pandas, torch, lists; no digits lost in silence.
+
+How many rows count: by numpy, which compiles nothing, where it can read them.
+"""
 
 from __future__ import annotations
 
 import math
+from functools import partial
 from numbers import Real
 from typing import Any
 
@@ -11,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jaxcp._padding import on_device
-from jaxcp._tracing import check_process, is_ours
+from jaxcp._batching import on_device, on_host
+from jaxcp._tree import check_process, is_ours
 from jaxcp.typing import ArrayLike, PyTree
 
 _MANY = 2**13  # rows whose digits tell those of all
@@ -53,7 +57,7 @@ def is_rounded(name: str, value: Any) -> bool:
     """Returns whether values lose digits in the default float type."""
     if isinstance(value, Array) or is_ours(type(value)):
         return False
-    value, dtype = on_host(name, value), jax.dtypes.canonicalize_dtype(float)
+    value, dtype = as_numpy(name, value), jax.dtypes.canonicalize_dtype(float)
     value = value[some_rows(len(value))] if value.ndim else value
     if value.dtype.kind not in "iuf" or np.can_cast(value.dtype, dtype):
         return False
@@ -163,7 +167,7 @@ def _as_array(name, x):
         return x
     if isinstance(x, bool | float | complex) and not isinstance(x, np.generic):
         return jnp.asarray(x)  # without a type of its own, it takes its company's
-    x = on_host(name, x)
+    x = as_numpy(name, x)
     try:
         return on_device(narrowed(x))
     except TypeError as error:
@@ -171,7 +175,7 @@ def _as_array(name, x):
         raise ValueError(f"expected {name} as numbers, got {found}") from error
 
 
-def on_host(name: str, x: Any) -> np.ndarray:
+def as_numpy(name: str, x: Any) -> np.ndarray:
     """Returns an argument as a numpy array; objects that are numbers become numbers."""
     x = as_host_array(name, x)
     return _as_one(name, x.tolist()) if x.dtype == object else x
@@ -211,3 +215,38 @@ def _described(name, x):
         example = f" ({x.flat[0]!s:.20})" if x.size else ""
         return f"text{example}; {_CURES_OF_TEXT.get(name, _CODING)}"
     return type(x.item()).__name__ if x.ndim == 0 else x.dtype
+
+
+def count_rows(x: Array, mask: Array | None = None) -> int | Array:
+    """Returns how many rows of x count, shape (); traced where an export leaves it."""
+    if mask is not None:
+        return count_true(mask)
+    return x.shape[0] if isinstance(x.shape[0], int) else jnp.asarray(x.shape[0])
+
+
+def count_true(flags: Array) -> int | Array:
+    """Returns how many flags are True, shape ()."""
+    return int(np.sum(np.asarray(flags))) if on_host(flags) else jnp.sum(flags)
+
+
+def count_groups(
+    groups: Array, num_groups: int, mask: Array | None = None
+) -> np.ndarray | Array:
+    """Returns how many rows of each group count, shape (num_groups,)."""
+    if not on_host(groups, mask):
+        return _sums_of_members(groups, num_groups, mask)
+    codes = np.asarray(groups).astype(int)
+    counts = (codes >= 0) & (codes < num_groups)
+    counts = counts if mask is None else counts & np.asarray(mask, bool)
+    return np.bincount(codes[counts], minlength=num_groups)
+
+
+def members_of(groups: Array, num_groups: int, mask: Array | None = None) -> Array:
+    """Returns which rows are of each group and count, shape (num_groups, n)."""
+    inside = groups[None] == jnp.arange(num_groups)[:, None]
+    return inside if mask is None else inside & mask[None]
+
+
+@partial(jax.jit, static_argnames="num_groups")
+def _sums_of_members(groups, num_groups, mask):
+    return jnp.sum(members_of(groups, num_groups, mask), axis=1)

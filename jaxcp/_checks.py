@@ -15,7 +15,7 @@ import numpy as np
 from jax import Array
 
 from jaxcp._arrays import as_array, as_arrays, as_groups, is_concrete
-from jaxcp._tracing import check_process
+from jaxcp._tree import check_process
 from jaxcp.typing import ArrayLike, PyTree
 
 

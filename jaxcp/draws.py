@@ -10,8 +10,7 @@ from jax import Array
 
 from jaxcp import _checks
 from jaxcp._batching import map_evenly
-from jaxcp._pytree import as_function
-from jaxcp._tracing import jit
+from jaxcp._tree import as_function, jit
 from jaxcp.typing import ArrayLike, PyTree
 
 _DRAWS_AT_A_TIME = 2**17  # a model may need much memory for each

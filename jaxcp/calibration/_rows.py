@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from jaxcp import _checks, _counting, _names
+from jaxcp import _arrays, _checks, _names
 from jaxcp._arrays import (
     SHARE,
     as_arrays,
@@ -23,11 +23,10 @@ from jaxcp._arrays import (
     one_of_each,
     some_rows,
 )
-from jaxcp._batching import evaluate, label_scores
+from jaxcp._batching import evaluate, label_scores, on_device, repeated
 from jaxcp._names import Names
 from jaxcp._numbers import as_float, varying_like
-from jaxcp._padding import on_device, repeated
-from jaxcp._tracing import known_at_once
+from jaxcp._tree import known_at_once
 from jaxcp.certificates import Certificate, certificate
 from jaxcp.quantiles.levels import alpha_as_float, as_alpha, as_delta, sure_ranks
 from jaxcp.scores import inputs
@@ -169,7 +168,7 @@ def filled(held: Any, size: int) -> dict[str, Any]:
 
 def count_rows(held: Any) -> int | Array:
     """Returns how many rows of a calibration count."""
-    return _counting.count_rows(held.scores, held.mask)
+    return _arrays.count_rows(held.scores, held.mask)
 
 
 def of_known_groups(q: Array, groups: Array, num_groups: int) -> Array:

@@ -1,4 +1,7 @@
-"""Calibration scores, ready for prediction sets at any level."""
+"""Calibration scores, ready for prediction sets at any level.
+
+Mondrian calibration: one threshold a group, or a class.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,18 @@ import dataclasses
 from collections.abc import Hashable
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
-from jaxcp._named import keep_names
+from jaxcp import _checks, _names
+from jaxcp._arrays import count_groups
+from jaxcp._batching import repeated
+from jaxcp._names import keep_names
 from jaxcp._numbers import with_rounding
-from jaxcp._pytree import pytree, static
+from jaxcp._tree import pytree, static
+from jaxcp.calibration import _rows as rows
 from jaxcp.calibration._rows import (
     RowShapes,
     certificate_of,
@@ -24,10 +34,9 @@ from jaxcp.calibration._rows import (
 )
 from jaxcp.calibration.rule import Rule
 from jaxcp.certificates import Certificate
-from jaxcp.pvalues.conformal import p_values_among
-from jaxcp.quantiles._smoothed import smoothed_threshold
-from jaxcp.quantiles.conformal import threshold_at
+from jaxcp.pvalues.conformal import p_values_among, p_values_in_groups
 from jaxcp.quantiles.levels import alpha_as_float, as_alpha, ranks, split_alpha
+from jaxcp.quantiles.thresholds import smoothed_threshold, threshold_at
 from jaxcp.typing import AnySet, ArrayLike, Number, PyTree, Score
 
 
@@ -299,3 +308,284 @@ class Calibration(Rule):
         mass = self.mask if self.weights is None else self.weights
         known = with_rounding(self.scores) if rounds else self.scores
         return p_values_among(known, scores, u, mass, test_weights)
+
+
+@pytree
+class GroupCalibration(Rule):
+    """Calibration scores with groups: one threshold a group (Mondrian).
+
+    Args:
+      score: The nonconformity score.
+      scores: Scores of the calibration set, shape (n,) or (n, c).
+      groups: Group of each row in 0, ..., num_groups - 1, shape (n,).
+      mask: True where a row counts, shape (n,), or None.
+      num_groups: Number of groups g.
+      row_shapes: Shapes of one prediction, which later ones must have, or None.
+      weights: Weights >= 0 of the calibration set, shape (n,), or None.
+      classes: Names of the labels, used by sets and targets, or None.
+      group_names: Names of the groups, also for the groups of test points, or None.
+        `dict(zip(cp.group_names, cp.quantile(alpha)))` has the threshold of each group
+        by its name.
+
+    See also:
+      calibrate_groups, Calibration, metrics.group_coverage
+    """
+
+    score: Score
+    scores: Array
+    groups: Array
+    mask: Array | None
+    num_groups: int = static()
+    row_shapes: RowShapes | None = static(default=None)
+    weights: Array | None = None
+    classes: tuple[Hashable, ...] | None = static(default=None)
+    group_names: tuple[Hashable, ...] | None = static(default=None)
+
+    def __post_init__(self) -> None:
+        _names.keep_names(self, "classes", "group_names")
+
+    def quantile(
+        self,
+        alpha: ArrayLike,
+        *,
+        delta: Number | None = None,
+        u: ArrayLike | None = None,
+        test_weight: ArrayLike | None = None,
+    ) -> Array:
+        """Returns the threshold of each group, shape (g,) or (g, c).
+
+        +inf for a group with too few scores. Arguments as for `Calibration.quantile`;
+        without components alpha may also have shape (g,), one for each group. With
+        `u`, shape (), they bound smoothed sets. With `delta` each group covers 1 -
+        alpha with probability 1 - delta; for all groups together give delta / g.
+        """
+        context = weight_for(self.weights, test_weight) | rows.uniform_for(u)
+        return super().quantile(alpha, delta=delta, **context)
+
+    def __call__(
+        self,
+        preds: PyTree,
+        alpha: ArrayLike,
+        *,
+        delta: Number | None = None,
+        u: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
+        test_weights: ArrayLike | None = None,
+    ) -> AnySet:
+        """Returns the prediction sets, each at the threshold of its group.
+
+        Args:
+          preds: Predictions, a pytree with leading axis m.
+          alpha: Miscoverage level as for `Calibration.quantile`.
+          delta: Probability of a bad calibration set of a group, in (0, 1), a number.
+          u: Uniforms in [0, 1] for smoothed sets, shape (m,), as for `Calibration`.
+          groups: Group of each test point, int or by name, shape (m,). Without it the
+            groups are the labels: label c is kept iff its score is within class c's
+            threshold.
+          test_weights: Weight of each test point, shape (m,), for calibrations with
+            weights. Defaults to 1, and no weight may then be larger.
+
+        Returns:
+          Sets with leading axis m.
+
+        Raises:
+          ValueError: if lengths differ, a concrete group is out of range or none of the
+            `group_names`, or `groups` is missing although the groups of the calibration
+            are not the labels; with `delta` and `u` as `Calibration.quantile`, and with
+            `delta` for traced groups of the calibration; or a concrete weight is above
+            1 where `test_weights` is left out.
+
+        Guarantee:
+          1 - alpha within every group, or for every class; with `delta` each of them
+          has it with probability 1 - delta over calibration sets; with `u` exactly, as
+          for `Calibration`.
+
+        Assumption:
+          The calibration and test examples of a group are exchangeable; with `delta`
+          independent; with weights those of `weighted_conformal_quantile`, in each
+          group.
+
+        Cost:
+          O(g n) for the thresholds of g groups; with `test_weights` O(n) for each test
+          point, in blocks that keep memory small. With `u` O(g n + g m); with weights
+          O(n) for each test point.
+
+        Example:
+          >>> from jaxcp import calibrate_groups
+          >>> from jaxcp.scores import Absolute
+          >>> groups = jnp.array([0, 0, 1, 1])
+          >>> y = jnp.array([1.0, 2.0, 10.0, 20.0])
+          >>> cp = calibrate_groups(Absolute(), jnp.zeros(4), y, groups, num_groups=2)
+          >>> cp(jnp.zeros(2), 0.4, groups=jnp.array([0, 1])).upper
+          Array([ 2., 20.], dtype=float32)
+        """
+        if groups is None:
+            rows.check_labels_are_groups(self, preds)
+        columns = self._columns(groups, test_weights)
+        return self._sets(preds, alpha, delta=delta, u=u, **columns)
+
+    def p_values(
+        self,
+        preds: PyTree,
+        y: ArrayLike,
+        *,
+        groups: ArrayLike | None = None,
+        u: ArrayLike | None = None,
+        test_weights: ArrayLike | None = None,
+    ) -> Array:
+        """Returns how exceptional each example is within its group.
+
+        Args:
+          preds: Predictions, a pytree with leading axis m.
+          y: Targets or candidate targets as for `Calibration.p_values`.
+          groups: Group of each test point, int or by name, shape (m,). Without it they
+            are the labels `y`.
+          u: Uniforms for smoothed p-values, shape (m,). Defaults to 1: conservative.
+          test_weights: Weight of each test point, shape (m,), as for the sets.
+
+        Returns:
+          p-values as from `Calibration.p_values`, among the calibration scores of the
+          group alone, shape (m,); 1 for a traced group out of range.
+
+        Raises:
+          ValueError: as calling the calibration, and if lengths differ.
+
+        Guarantee:
+          P(p <= alpha) <= alpha for each example within every group, or for every
+          class. Those of one group depend on each other, as from
+          `Calibration.p_values`: they are not for `pvalues.watch`.
+
+        Assumption:
+          The calibration and test examples of a group are exchangeable; with weights as
+          for `Calibration.p_values`, in each group.
+
+        Cost:
+          O((n + m) log(n + m)): one sort serves all groups; with weights one sort for
+          each of the g groups.
+
+        Example:
+          >>> from jaxcp import calibrate_groups
+          >>> from jaxcp.scores import Absolute
+          >>> groups = jnp.array([0, 0, 0, 1])
+          >>> y = jnp.array([1.0, 2.0, 3.0, 9.0])
+          >>> cp = calibrate_groups(Absolute(), jnp.zeros(4), y, groups, num_groups=2)
+          >>> cp.p_values(jnp.zeros(2), jnp.array([2.5, 2.5]), groups=jnp.array([0, 1]))
+          Array([0.5, 1. ], dtype=float32)
+        """
+        if groups is None:
+            rows.check_labels_are_groups(self, preds)
+        columns = self._columns(groups, test_weights, y)
+        return self._p_values(preds, y, u, **columns)
+
+    def certificate(
+        self, alpha: Any, delta: Number | None = None
+    ) -> tuple[Certificate, ...]:
+        """Returns the law of the coverage of each of the g groups.
+
+        Arguments, errors and guarantee as for `Calibration.certificate`.
+        """
+        rows.check_lawful(self.scores, self.weights, (self.mask, self.groups))
+        counts = np.asarray(count_groups(self.groups, self.num_groups, self.mask))
+        return tuple(
+            rows.certificate_of(self.score, count, alpha, delta) for count in counts
+        )
+
+    @property
+    def components(self) -> tuple[int, ...]:
+        """Shape of one score: () or (c,)."""
+        return self.scores.shape[1:]
+
+    def rank(self, alpha: ArrayLike, delta: Number | None = None) -> Array:
+        """Returns the rank of the threshold of each group, shape (g,) or (g, c).
+
+        Alpha as a float where there are weights; `delta` as for `Calibration.rank`.
+        """
+        components, shape = self.components, (self.num_groups, *self.components)
+        alpha = split_alpha(as_alpha(alpha), components)
+        if not components and alpha.shape not in ((), shape):
+            expected = f"() or ({self.num_groups},), one a group"
+            raise ValueError(f"expected alpha of shape {expected}, got {alpha.shape}")
+        if self.weights is not None and delta is None:
+            return jnp.broadcast_to(alpha_as_float(alpha), shape)
+        if delta is not None:
+            return rows.sure_ranks_of(self._counts, alpha, delta, self)
+        return ranks(self._counts(), alpha)
+
+    def threshold(
+        self,
+        rank: Any,
+        groups: Array | None = None,
+        test_weights: Array | None = None,
+        u: Array | None = None,
+    ) -> Array:
+        """Returns the threshold of one group, or of all with leading axis g.
+
+        With a uniform `u` the bound of a smoothed set, for a rank and alpha.
+        """
+        if u is not None:
+            rank = rank[0], jnp.broadcast_to(rank[1], rank[0].shape)
+
+        def of(g):
+            own = jax.tree.map(lambda v: v[g], rank)
+            return self._group(g).threshold(own, test_weights, u)
+
+        if groups is None:
+            return jax.vmap(of)(jnp.arange(self.num_groups))
+        group = groups.astype(int)  # a narrow type may not hold num_groups
+        shared = self._are_shared(test_weights, u)
+        q = self.threshold(rank, u=u)[group] if shared else of(group)
+        return rows.of_known_groups(q, group, self.num_groups)
+
+    def _thresholds(self, rank, context):
+        if self._are_shared(**context):
+            return super()._thresholds(rank, context)
+        return self._thresholds_in_blocks(rank, context, self.scores)
+
+    def _are_shared(self, test_weights=None, u=None, **_):
+        """Returns whether all test points share the passes over the rows."""
+        return test_weights is None and (u is None or self.weights is None)
+
+    def _num_held(self):
+        # A class made of this one may read its rows in ways of its own.
+        return self.scores.shape[0] if type(self) is GroupCalibration else 0
+
+    def _filled(self, size):
+        groups = repeated(self.groups, size)
+        return dataclasses.replace(self, groups=groups, **rows.filled(self, size))
+
+    def _counts(self):
+        """Returns the number of rows of each group, shape (g,) or (g, 1)."""
+        counts = count_groups(self.groups, self.num_groups, self.mask)
+        return counts.reshape(-1, *(1,) * len(self.components))
+
+    def _group(self, group):
+        """Returns the calibration of the rows of one group."""
+        inside = self.groups == group
+        inside = inside if self.mask is None else inside & self.mask
+        weights = None if self.weights is None else jnp.where(inside, self.weights, 0)
+        return Calibration(self.score, self.scores, weights, inside)
+
+    def _p_values_of_scores(self, scores, u, rounds, groups, test_weights=None):
+        if self.weights is None:
+            known = with_rounding(self.scores) if rounds else self.scores
+            of_groups = groups, self.num_groups, u, self.mask
+            return p_values_in_groups(known, self.groups, scores, *of_groups)
+        options = {"u": u, "rounds": rounds, "test_weights": test_weights}
+        of = lambda g: self._group(g)._p_values_of_scores(scores, **options)  # noqa: E731
+        return rows.of_own_group(of, groups, self.num_groups, (self, scores, options))
+
+    def _columns(self, groups, test_weights, y=None):
+        """Returns the context of test points, whose groups may be their labels."""
+        if groups is None:
+            groups = rows.coded(self.classes, y)
+        elif self.group_names is not None:
+            cure = (
+                "; group_names=[...] at calibration can name it: its sets are infinite"
+            )
+            groups = _names.group_codes(self.group_names, groups, cure=cure)
+        groups = _checks.groups(groups, self.num_groups)._replace(required=False)
+        weights = weights_for(self.weights, test_weights)
+        return {"groups": groups, "test_weights": weights}
+
+    def _check_one_alpha(self, alpha):
+        """Allows one alpha for each group: `rank` checks the shape."""

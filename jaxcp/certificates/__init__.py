@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxcp.certificates.cross import CrossCertificate
 from jaxcp.certificates.laws import (
     Certificate,
+    CrossCertificate,
+    MarginalCertificate,
     calibration_size,
     certificate,
+    smallest_size,
 )
-from jaxcp.certificates.marginal import MarginalCertificate
-from jaxcp.certificates.sizes import smallest_size
 from jaxcp.certificates.testing import CoverageTest, coverage_test
 
 __all__ = [

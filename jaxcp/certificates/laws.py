@@ -1,17 +1,115 @@
-"""The law of the coverage of split conformal prediction."""
+"""The law of the coverage of split conformal prediction.
+
+Coverage that is known on average alone.
+
+Coverage of sets by fits that leave rows out: a bound, sharper than the published.
+
+How many calibration scores finite sets take.
+
+Sums of Beta-binomial counts: exact tails, in double precision on the host.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from math import floor
+from typing import Any, ClassVar
 
 import numpy as np
 
 from jaxcp import _checks
-from jaxcp.quantiles.levels import as_delta, exact_rank, one_alpha
+from jaxcp.quantiles.levels import as_delta, critical_errors, exact_rank, one_alpha
 from jaxcp.typing import ArrayLike, Number
+
+_ALL = 2**22  # numbers of which all are computed; beyond, a window of them
+_SPREADS = 20  # half the width of the window, in standard deviations
+
+
+def tails(a: int, b: int, m: int, num_sets: int, total: int) -> tuple[float, float]:
+    """Returns P(sum <= total) and P(sum >= total) of independent counts.
+
+    The counts, `num_sets` of them, are BetaBinomial(m, a, b). Their law is the power of
+    a Fourier transform, tilted so that its mean lies at `total`: the smaller tail keeps
+    its relative precision however small it is.
+    """
+    if b == 0:  # every test point is covered
+        return float(total >= m * num_sets), 1.0
+    log_mass = log_beta_binomial(a, b, m)
+    if num_sets == 1:
+        sides = log_mass[: total + 1], log_mass[total:]
+        below, above = (float(np.exp(min(_log_sum(side), 0))) for side in sides)
+        return below, above
+    tilt = _tilt_to(log_mass, total / num_sets)
+    tilted = log_mass + tilt * np.arange(m + 1)
+    log_norm = _log_sum(tilted)
+    offsets, law = _law_around(np.exp(tilted - log_norm), num_sets, total)
+    log_scale = num_sets * log_norm - tilt * total
+    side = offsets >= 0 if tilt >= 0 else offsets <= 0
+    # A product of which each factor may leave the range of floats.
+    with np.errstate(divide="ignore"):
+        terms = np.log(law[side]) - tilt * offsets[side] + log_scale
+    tail = float(np.exp(np.minimum(_log_sum(terms), 0)))
+    here = float(np.exp(terms[offsets[side] == 0][0]))
+    other = min(1 - tail + here, 1.0)
+    return (other, tail) if tilt >= 0 else (tail, other)
+
+
+def log_beta_binomial(a: int, b: int, m: int) -> np.ndarray:
+    """Returns the log probabilities of 0, ..., m, from the ratios of neighbors."""
+    x = np.arange(m, dtype=float)
+    steps = np.log((m - x) / (x + 1)) + np.log((x + a) / (m - x - 1 + b))
+    # Sums start at the mode, where the mass is, and so do their rounding errors.
+    mode = int(np.searchsorted(-steps, 0)) if (steps[:1] > 0).any() else 0
+    down, up = -np.cumsum(steps[:mode][::-1])[::-1], np.cumsum(steps[mode:])
+    log_mass = np.concatenate([down, [0.0], up])
+    return log_mass - _log_sum(log_mass)
+
+
+def _tilt_to(log_mass, mean):
+    """Returns the t for which exp(log_mass + t x) has this mean, within bounds."""
+    x = np.arange(len(log_mass))
+
+    def tilted_mean(t):
+        weights = np.exp(log_mass + t * x - np.max(log_mass + t * x))
+        return weights @ x / weights.sum()
+
+    lower, upper = -1.0, 1.0
+    while tilted_mean(lower) > mean and lower > -64:
+        lower *= 2
+    while tilted_mean(upper) < mean and upper < 64:
+        upper *= 2
+    for _ in range(60):
+        middle = (lower + upper) / 2
+        below = tilted_mean(middle) < mean
+        lower, upper = (middle, upper) if below else (lower, middle)
+    return (lower + upper) / 2
+
+
+def _law_around(mass, num_sets, total):
+    """Returns offsets from `total` and the probabilities of the sum at them."""
+    x = np.arange(len(mass))
+    largest = num_sets * (len(mass) - 1)
+    size = largest + 1
+    if size > _ALL:
+        spread = np.sqrt(num_sets * (mass @ (x - mass @ x) ** 2))
+        size = int(min(size, max(2 * _SPREADS * spread, 1024)))
+    size = 2 ** int(np.ceil(np.log2(max(size, 2))))
+    # On a circle of this size; around the mean, so that powers lose no digits.
+    center = round(float(mass @ x))
+    around = np.bincount((x - center) % size, mass, minlength=size)
+    law = np.fft.irfft(np.fft.rfft(around) ** num_sets, size)
+    # From 0 where all sums have a place, else half of the circle below `total`.
+    low = -total if size > largest else max(-total, -size // 2)
+    offsets = np.arange(low, min(largest - total, low + size - 1) + 1)
+    return offsets, np.maximum(law[(offsets + total - num_sets * center) % size], 0)
+
+
+def _log_sum(logs):
+    largest = np.max(logs)
+    return largest + np.log(np.sum(np.exp(logs - largest)))
+
 
 _FINEST = Fraction(1, 10**6)
 
@@ -315,3 +413,154 @@ def _beta_quantile(a, b, probability):
 def _check_shares(**named):
     for name, value in named.items():
         _checks.share(name, value)
+
+
+@dataclass(frozen=True)
+class MarginalCertificate:
+    """The marginal coverage of full conformal sets.
+
+    Made by `FullConformal.certificate`. There is no law given the training set.
+
+    Args:
+      n: Number of rows.
+      alpha: Miscoverage level, exactly.
+      rank: Which order statistic the ends are, k, from 1; n + 1 means the whole line.
+      exact: Whether sets hold no more than the targets whose p-values exceed alpha.
+        Hulls of sets with holes do: they cover at least this.
+
+    See also:
+      FullConformal.certificate, certificates.Certificate
+    """
+
+    n: int
+    alpha: Fraction
+    rank: int
+    exact: bool = True
+
+    def __str__(self) -> str:
+        return f"coverage {told(self)} on average"
+
+    @property
+    def coverage(self) -> float:
+        """The marginal coverage k / (n + 1), or at least this where not `exact`."""
+        return self.rank / (self.n + 1)
+
+
+@dataclass(frozen=True, repr=False)
+class CrossCertificate:
+    """A lower bound of the marginal coverage of jackknife+, CV+ and minmax sets.
+
+    Made by `CrossCalibration.certificate`. With m = n/K rows in a fold, f = floor(alpha
+    (n + 1)) and k = n + 1 - f: a missed target is one of at most 2 (f - 1) + m rows
+    among n + m, in minmax sets of at most n + m - k. The published bound rounds them.
+
+    Args:
+      n: Number of rows that calibrate.
+      num_folds: Number of folds K, all of n / K rows.
+      alpha: Miscoverage level, exactly.
+      minmax: Whether it is for `minmax` in place of the "+" sets.
+      num_components: Number of score components c, each at alpha / c.
+
+    See also:
+      CrossCalibration.certificate, certificates.MarginalCertificate
+    """
+
+    exact: ClassVar[bool] = False  # coverage may be more
+
+    n: int
+    num_folds: int
+    alpha: Fraction
+    minmax: bool = False
+    num_components: int = 1
+
+    @property
+    def coverage(self) -> float:
+        """What marginal coverage is at least, from counts of rows."""
+        return self._left(_missed)
+
+    @property
+    def published(self) -> float:
+        """The bound of the theorems, a function of alpha, n and K; 0 if negative."""
+        return self._left(_published)
+
+    def __repr__(self) -> str:
+        of = "minmax sets" if self.minmax else '"+" sets'
+        return (
+            f"{type(self).__name__}(coverage of {of}: at least {self.coverage:.6g}; "
+            f"published: {self.published:.6g}; alpha={float(self.alpha):.6g}, "
+            f"n={self.n}, num_folds={self.num_folds})"
+        )
+
+    def _left(self, missed):
+        c = self.num_components
+        each = missed(self.n, self.num_folds, self.alpha / c, self.minmax)
+        return float(max(1 - c * each, 0))
+
+
+def _missed(n, num_folds, alpha, minmax):
+    """Returns at most how often one component misses, from counts of rows."""
+    rank_left, m = floor(alpha * (n + 1)), n // num_folds
+    if rank_left == 0:  # infinite sets
+        return Fraction(0)
+    # A missed row beats k rows outside of its fold, and no two of different folds beat
+    # each other: s missed ones have s (s - m) / 2 <= s (n - k).
+    bounds = [Fraction(2 * (rank_left - 1) + m, n + m)]
+    # Each fold has a p-value of the test point; twice their mean is one, too.
+    bounds.append(Fraction(2 * (rank_left - 1 + num_folds), n + num_folds))
+    if minmax:  # the missed row of least min_j R_ij beats k rows that are not missed
+        bounds.append(Fraction(rank_left - 1 + m, n + m))
+    return min(bounds)
+
+
+def _published(n, num_folds, alpha, minmax):
+    m = Fraction(n, num_folds)
+    slack = (1 - 1 / m) / (num_folds + 1)
+    if minmax:
+        return alpha + slack
+    # Barber, Candes, Ramdas, Tibshirani 2021, theorem 4
+    return 2 * alpha + min(slack, 2 * (1 - Fraction(1, num_folds)) / (m + 1))
+
+
+def smallest_size(alpha: Any, delta: Number | None = None) -> int:
+    """Returns the fewest calibration scores with which sets are finite.
+
+    The smallest n with alpha (n + 1) >= 1; with `delta` with (1 - alpha)^n <= delta.
+
+    Args:
+      alpha: Miscoverage level in (0, 1), a number, read as the decimal it prints as.
+      delta: Probability of a bad calibration set in (0, 1), a number, as for the sets.
+
+    Returns:
+      Number of calibration scores.
+
+    Raises:
+      ValueError: if `alpha` or `delta` is outside (0, 1).
+
+    Guarantee:
+      Exact: with one score fewer the threshold is +inf.
+
+    Assumption:
+      None.
+
+    Cost:
+      O(1), on the host.
+
+    References:
+      Vovk, Conditional Validity of Inductive Conformal Predictors, ACML, 2012.
+
+    See also:
+      certificates.calibration_size, conformal_rank
+
+    Example:
+      >>> smallest_size(0.1), smallest_size(0.1, delta=0.1)
+      (9, 22)
+    """
+    exact = one_alpha(alpha)
+    if delta is None:
+        return math.ceil(1 / exact) - 1
+    share = as_delta(delta)
+    near = math.log(share) / math.log1p(-exact)
+    n = max(math.floor(near * (1 - 1e-12)) - 1, 0)
+    while critical_errors(n, exact, share) < 0:
+        n += 1
+    return n

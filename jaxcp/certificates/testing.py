@@ -7,8 +7,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from jaxcp import _checks
-from jaxcp._arrays import on_host
-from jaxcp.certificates import _counts
+from jaxcp._arrays import as_numpy
+from jaxcp.certificates import laws
 from jaxcp.certificates.laws import certificate
 from jaxcp.typing import ArrayLike, Number
 
@@ -109,7 +109,7 @@ def coverage_test(
     counts, m = _as_counts(covered, num_test)
     if alternative not in ("two-sided", "less", "greater"):
         raise ValueError(f"expected a known alternative, got {alternative!r}")
-    below, above = _counts.tails(*proof.law, m, len(counts), int(counts.sum()))
+    below, above = laws.tails(*proof.law, m, len(counts), int(counts.sum()))
     two_sided = 2 * min(below, above)
     p_value = {"two-sided": two_sided, "less": below, "greater": above}[alternative]
     p_value = float(np.clip(p_value, 1e-300, 1))
@@ -121,7 +121,7 @@ def coverage_test(
 
 def _as_counts(covered, num_test):
     """Returns how many of m test points each calibration set covered, and m."""
-    covered = on_host("covered", covered)
+    covered = as_numpy("covered", covered)
     found = f"got {covered.dtype}{covered.shape}"
     if num_test is None:
         if covered.dtype != bool or covered.ndim not in (1, 2) or not covered.size:

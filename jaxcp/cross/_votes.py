@@ -4,25 +4,48 @@ With C_i = {y : s(f_-i(x), y) <= R_i}, y is kept iff #{i : R_i < s(f_-i(x), y)} 
 iff more than n - k of the C_i contain it. For intervals this is the k-th smallest upper
 and the k-th largest lower end, the hull that jackknife+ and CV+ report; for unions of
 intervals their exact union.
+
+CV+ without an (n, m) array: bisection over the sorted scores of each fold.
+
+For one fold the ends f_-k(x) + R_i increase with R_i, so that a binary search counts
+those below a value; the value itself is found bit by bit, as by the one kernel.
+
+Programs from what b fits predict at new inputs to sets, in blocks of inputs.
+
+A source makes the predictions: fits, of inputs, or `Recorded`, of predictions.
 """
 
 from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from jaxcp._numbers import as_float
-from jaxcp._pytree import pytree
-from jaxcp.quantiles import _voting
-from jaxcp.quantiles._masses import spare_mass
-from jaxcp.quantiles.conformal import threshold_at
+from jaxcp._numbers import as_float, varying_like
+from jaxcp._tree import jit, pytree
+from jaxcp.cross import _votes
+from jaxcp.quantiles import selection
+from jaxcp.quantiles._keys import bisect_keys, from_keys, to_keys
+from jaxcp.quantiles._rows import spare_mass
+from jaxcp.quantiles.thresholds import threshold_at, thresholds
 from jaxcp.scores import inputs
-from jaxcp.sets import Intervals, LabelSet
-from jaxcp.sets._arithmetic import over_batch
-from jaxcp.sets._batches import Batch
-from jaxcp.sets._sweeping import join, sweep
-from jaxcp.typing import AnySet, HasEnds, HasLabels, HasPieces, PyTree, Score, Set
+from jaxcp.sets import Interval, Intervals, LabelSet
+from jaxcp.sets.batches import Batch, over_batch
+from jaxcp.sets.unions import join, sweep
+from jaxcp.typing import (
+    AnySet,
+    HasEnds,
+    HasLabels,
+    HasPieces,
+    HasShapes,
+    PyTree,
+    Score,
+    Set,
+)
 
 
 @pytree
@@ -169,7 +192,7 @@ def _union(sets, ballot):
         lower, upper = jax.vmap(join)(lower, upper)
         n, k = lower.shape
         known = ballot.mask, ballot.weights, ballot.test_weight
-        words, suffice = _voting.ballot(n, rank, *known)
+        words, suffice = selection.ballot(n, rank, *known)
         exists = (lower <= upper).reshape(-1)
         words = tuple(jnp.where(exists, jnp.repeat(word, k), 0) for word in words)
         return _swept(lower, upper, words, suffice)
@@ -205,3 +228,219 @@ def by_component(scores: Array) -> Array:
         return scores[None]
     own = jnp.eye(scores.shape[1], dtype=bool)[:, None]
     return jnp.where(own, scores[None], jnp.inf)
+
+
+@pytree
+class SortedFolds:
+    """Scores sorted within each fold, one fold after the other.
+
+    Args:
+      thresholds: Scores, shape (n,), or thresholds that bind one component, (n, c).
+      starts: Where each fold starts, and the end, int of shape (K + 1,).
+    """
+
+    thresholds: Array
+    starts: Array
+
+    def first(self, reached: Callable[[Array], Array]) -> Array:
+        """Returns the first place of each fold where `reached(place)`; monotone."""
+
+        def halve(_, bounds):
+            low, high = bounds
+            middle = (low + high) // 2
+            right = reached(jnp.minimum(middle, len(self.thresholds) - 1))
+            searching = low < high
+            return (
+                jnp.where(searching & ~right, middle + 1, low),
+                jnp.where(searching & right, middle, high),
+            )
+
+        bounds = self.starts[:-1], self.starts[1:]
+        bounds = varying_like(bounds, reached(bounds[0]))
+        num_steps = len(self.thresholds).bit_length()
+        return lax.fori_loop(0, num_steps, halve, bounds)[0]
+
+
+def sort_folds(scores: Array, fold: Array, num_folds: int) -> SortedFolds:
+    """Returns the sorted folds of each component, leading axis c."""
+    sizes = jnp.zeros(num_folds, int).at[fold].add(1)
+    starts = jnp.concatenate([jnp.zeros(1, int), jnp.cumsum(sizes)])
+
+    def one(column, thresholds):
+        order = jnp.lexsort((to_keys(lax.stop_gradient(column)), fold))
+        return SortedFolds(thresholds[order], starts)
+
+    columns = scores[None] if scores.ndim == 1 else scores.T
+    return jax.vmap(one)(columns, by_component(scores))
+
+
+def plus_interval(
+    score: Score, preds: PyTree, folds: SortedFolds, ranks: Array
+) -> Interval:
+    """Returns the "+" interval of one input from predictions of the K fits."""
+
+    def ends(side, folds, rank):
+        def end(pred, threshold):
+            interval: AnySet = score.invert(pred, threshold)
+            lower, upper = interval.ends()
+            return -lower if side == "lower" else upper
+
+        each = jax.vmap(end)
+        return _select(lambda at: each(preds, folds.thresholds[at]), folds, rank)
+
+    lower = jax.vmap(lambda *of: -ends("lower", *of))(folds, ranks)
+    upper = jax.vmap(lambda *of: ends("upper", *of))(folds, ranks)
+    return Interval(largest(lower), -largest(-upper))
+
+
+def plus_labels(labels: Array, folds: SortedFolds, rank: Array) -> LabelSet:
+    """Returns the "+" set of one input from the label scores of the K fits, (K, k)."""
+
+    def count(column):  # of scores below those of one label
+        places = folds.first(lambda at: folds.thresholds[at] >= column)
+        return jnp.sum(places - folds.starts[:-1])
+
+    return LabelSet(jax.vmap(count)(labels.T) < rank)
+
+
+def _select(ends, folds, rank):
+    """Returns the rank-th smallest of all ends; one of them, for its gradient."""
+    starts, stops = folds.starts[:-1], folds.starts[1:]
+    keys = lambda at: to_keys(lax.stop_gradient(ends(at)))  # noqa: E731
+    places = lambda key: folds.first(lambda at: keys(at) >= key)  # noqa: E731
+
+    def falls_short(key):
+        return jnp.sum(places(key) - starts) < rank
+
+    shape = jax.eval_shape(lambda at: (ends(at), keys(at)), starts)
+    key = bisect_keys(falls_short, shape[1].dtype)
+    at = jnp.minimum(places(key), len(folds.thresholds) - 1)
+    found = (places(key) < stops) & (keys(at) == key)
+    fit = jnp.argmax(found)
+    return jnp.where(found[fit], ends(at)[fit], from_keys(key, shape[0].dtype))
+
+
+# Rows in a fold from which a binary search beats a pass over its scores.
+_LONG_FOLDS = 64
+
+
+@jit
+def held_out(left_out: Any, preds: PyTree) -> PyTree:
+    """Returns predictions of rows without them, (b, n, ...) to (n, ...)."""
+    return left_out.of_recorded(preds)
+
+
+@jit
+def counted(
+    scores: Array, held_out: Array, mask: Array | None, bags: Array
+) -> tuple[Array, Array]:
+    """Returns scores and which rows count, where some rows are in every fit.
+
+    Such rows score +inf, as any default prediction of theirs does at worst (Kim, Xu,
+    Barber 2020), unless fits left out one fold each: then they train alone.
+    """
+    fits = jnp.sum(held_out, axis=0)
+    known, bags = fits > 0, bags | jnp.any(fits > 1)
+    mask = (known | bags) & (True if mask is None else mask)
+    known = known.reshape(-1, *(1,) * (scores.ndim - 1))
+    return jnp.where(known, scores, jnp.inf), mask
+
+
+@jit
+def plus_at(cp: Any, source: Any, x: PyTree, rank: Array, test_weights: Any) -> AnySet:
+    """Returns the "+" set at each input."""
+    score, of, preds = cp.score, cp.calibration, _shapes(source, x)
+    if _has_long_folds(cp, preds):
+        return _plus_of_folds(cp, source, x, rank, preds)
+    n, m = len(cp.scores), _num_inputs(preds)
+    test_weights = jnp.ones(m) if test_weights is None else test_weights
+    ranks = jnp.atleast_1d(rank)
+
+    def one(preds, test_weight):
+        ballot = _votes.Ballot(ranks, of.mask, of.weights, test_weight)
+        preds = cp.left_out.without_each(preds)
+        return _votes.plus(score, preds, _known(of.scores), ballot)
+
+    return source.at_each(one, x, test_weights, width=n * _width(cp, preds))
+
+
+@jit
+def minmax_at(
+    cp: Any, source: Any, x: PyTree, rank: Array, test_weights: Any
+) -> AnySet:
+    """Returns the hull of the sets of all fits that vote, at each input."""
+    of, voting, preds = cp.calibration, cp.left_out.voting, _shapes(source, x)
+    q = of.threshold(rank)
+    q = jnp.broadcast_to(q[None], (_num_inputs(preds), *q.shape))
+    if test_weights is not None:
+        q = jax.vmap(of.threshold, (None, 0))(rank, test_weights)
+
+    def one(preds, q):
+        return _votes.minmax(cp.score, cp.left_out.voters(preds), q, voting)
+
+    return source.at_each(one, x, q, width=len(voting) * _width(cp, preds))
+
+
+@jit
+def center(cp: Any, source: Any, x: PyTree) -> PyTree:
+    """Returns the aggregate of the predictions without each row, at each input."""
+    width = len(cp.scores) * _width(cp, _shapes(source, x))
+    return source.at_each(cp.left_out.center, x, width=width)
+
+
+@jit
+def upper_center(cp: Any, source: Any, x: PyTree, rank: Array) -> PyTree:
+    """Returns the prediction of a rank among those without each row."""
+
+    def one(preds):
+        each = cp.left_out.without_each(preds)
+        return jax.tree.map(lambda v: thresholds(v, rank, cp.mask), each)
+
+    width = len(cp.scores) * _width(cp, _shapes(source, x))
+    return source.at_each(one, x, width=width)
+
+
+def _plus_of_folds(cp, source, x, rank, preds):
+    score, fold, count = cp.score, cp.left_out.fold, cp.left_out.count
+    folds = sort_folds(_known(cp.scores), fold, count)
+
+    def one(preds):
+        if inputs.has_labels(score):
+            labels = jax.vmap(score.labels)(preds)
+            return plus_labels(labels, jax.tree.map(lambda v: v[0], folds), rank)
+        return plus_interval(score, preds, folds, jnp.atleast_1d(rank))
+
+    return source.at_each(one, x, width=_LONG_FOLDS * count * _width(cp, preds))
+
+
+def _shapes(source, x):
+    """Returns the shapes of predictions, leading axes (b, m)."""
+    return jax.eval_shape(source.predict, x)
+
+
+def _num_inputs(preds):
+    return jax.tree.leaves(preds)[0].shape[1]
+
+
+def _width(cp, preds):
+    """Returns how many numbers a set is made of for each fit: predictions, times c."""
+    numbers = sum(math.prod(leaf.shape[2:]) for leaf in jax.tree.leaves(preds))
+    return max(numbers, 1) * math.prod(cp.scores.shape[1:])
+
+
+def _known(scores):
+    """Returns scores with +inf for NaN: a row without a score excludes nothing."""
+    return jnp.where(jnp.isnan(scores), jnp.inf, scores)
+
+
+def _has_long_folds(cp, preds):
+    """Returns whether the sorted scores of folds give the same sets faster."""
+    score, of = cp.score, cp.calibration
+    if cp.left_out.rows_per_fit < _LONG_FOLDS or of.weights is not None:
+        return False
+    if inputs.has_labels(score):
+        return not inputs.is_inclusive(score)
+    pred = jax.tree.map(lambda v: jnp.zeros(v.shape[2:], v.dtype), preds)
+    kind = jax.eval_shape(score.invert, pred, of.scores[0])
+    has_ends = isinstance(kind, HasEnds) and isinstance(kind, HasShapes)
+    return has_ends and kind.target_shape() == ()

@@ -1,8 +1,16 @@
-"""The verbs: any resampling plan, jackknife+ and CV+."""
+"""The verbs: any resampling plan, jackknife+ and CV+.
+
+The verbs that aggregate bootstrap fits: jackknife+-after-bootstrap and EnbPI.
+
+The verb that splits, fits and calibrates in one call.
+
+From rows and a plan (which fits leave which rows out) to held-out scores.
+"""
 
 from __future__ import annotations
 
 from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,11 +18,179 @@ import numpy as np
 from jax import Array
 
 from jaxcp import _checks, _names, resampling
-from jaxcp._arrays import as_arrays, is_concrete
-from jaxcp.cross._left_out import Aggregation, OwnFit
-from jaxcp.cross._plans import Plan, carry_out, check_data, plan_of
-from jaxcp.cross.conformal import CrossConformal
-from jaxcp.typing import AnyLearner, ArrayLike, LeavesOneOut, PyTree, Score
+from jaxcp._arrays import as_arrays, as_numpy, is_concrete
+from jaxcp._tree import jit, pytree
+from jaxcp.calibration.calibrating import SplitConformal, calibrate
+from jaxcp.checking import learners
+from jaxcp.cross import _votes
+from jaxcp.cross.plans import (
+    Aggregation,
+    Ensemble,
+    Fits,
+    HostFits,
+    OwnFit,
+    fit_all,
+    left_out_by,
+    predict_once,
+)
+from jaxcp.cross.predictions import CrossConformal, of_held_out
+from jaxcp.learners import general
+from jaxcp.learners._hosting import as_rows, num_rows
+from jaxcp.learners.general import check_learner
+from jaxcp.scores import inputs
+from jaxcp.typing import (
+    AnyLearner,
+    ArrayLike,
+    FitsOnHost,
+    Learner,
+    LeavesOneOut,
+    PyTree,
+    Score,
+)
+
+_LOST = (
+    "; digits of the data may not carry a closed form, as with a small penalty: take "
+    "a larger one, or x and y in float64 with jax_enable_x64"
+)
+
+
+class Plan(NamedTuple):
+    """Which fits leave which rows out, and how they run.
+
+    Args:
+      weights: Training weights, shape (b, n), 0 for a row that is left out; None for
+        the learner's closed form of leaving out one row each.
+      left_out: What predicts each row without it.
+      batch_size: Fits that run at a time, or None.
+      check: Whether a learner that is new is first tried by `learners.check`.
+      bags: Whether rows that no fit leaves out count, with score +inf.
+    """
+
+    weights: Array | None
+    left_out: OwnFit | Ensemble
+    batch_size: int | None
+    check: bool
+    bags: bool = False
+
+
+class Rows(NamedTuple):
+    """Training rows, after checks.
+
+    Args:
+      x: Inputs, a pytree of arrays with leading axis n; as given for a model on the
+        host.
+      y: Targets, shape (n, ...); numbers of the rows for a model on the host.
+      given: Targets as they were given.
+    """
+
+    x: PyTree
+    y: Array
+    given: Any
+
+
+def check_data(
+    key: Array, learner: AnyLearner, score: Score, x: PyTree, y: ArrayLike
+) -> Rows:
+    """Returns inputs and targets as arrays, after checks."""
+    inputs.check_score(score)
+    _checks.check_given(learner=learner)
+    if isinstance(learner, FitsOnHost):
+        return _rows_on_host(key, learner, x, y)
+    found, x = _checks.rows(y=y, x=x)
+    _checks.check_key(key)
+    _checks.check_count("the number of rows", len(found), 1)
+    _checks.check_not_nan("y", found)
+    check_learner(learner, x, found)
+    return Rows(x, found, y)
+
+
+def _rows_on_host(key, learner, x, y):
+    """Returns rows in the containers that they came in, after checks."""
+    _checks.check_given(y=y, x=x)
+    learners.check_untraced(learner, key, x, y)
+    n = num_rows("y", as_rows("y", y))
+    _checks.rows(y=np.zeros(n), x=np.zeros(learner.num_rows(x)))
+    _checks.check_key(key)
+    _checks.check_count("the number of rows", n, 1)
+    values = as_numpy("y", y)
+    if values.dtype.kind == "f":
+        _checks.check_not_nan("y", values)
+    return Rows(x, jnp.asarray(np.arange(n)), y)
+
+
+def plan_of(
+    weights: Array, aggregation: Aggregation, batch_size: int | None, check: bool
+) -> Plan:
+    """Returns the plan by which fits leave out the rows of weight 0."""
+    held_out = (np.asarray(weights) if is_concrete(weights) else weights) == 0
+    return Plan(weights, left_out_by(held_out, aggregation), batch_size, check)
+
+
+def carry_out(
+    plan: Plan,
+    key: Array,
+    learner: AnyLearner,
+    score: Score,
+    rows: Rows,
+    calibration_weights: ArrayLike | None,
+) -> CrossConformal:
+    """Returns the fits of a plan with each row's score under those without it."""
+    if plan.batch_size is not None:
+        _checks.check_count("batch_size", plan.batch_size, 1)
+    fit = _fit_on_host if isinstance(learner, FitsOnHost) else _fit
+    fits, preds = fit(plan, key, learner, rows)
+    classes = fits.classes if inputs.has_labels(score) else None
+    with fits.keeping():
+        calibration = of_held_out(
+            plan.left_out,
+            score,
+            preds,
+            rows.given,
+            calibration_weights,
+            classes,
+            bags=plan.bags,
+        )
+    return CrossConformal(fits, calibration)
+
+
+def _fit_on_host(plan, key, learner, rows):
+    """Returns fits of a model that is not of jax, and held-out predictions."""
+    learners.check_untraced(learner, plan.weights)
+    n = len(rows.y)
+    weights = 1 - np.eye(n) if plan.weights is None else np.asarray(plan.weights)
+    fitted = learner.fit_all(key, rows.x, rows.given, weights)
+    preds = learner.predict_held_out(fitted, rows.x, weights == 0)
+    own = _votes.held_out(plan.left_out, as_arrays(preds=preds))
+    return HostFits(learner, fitted), own
+
+
+def _fit(plan, key, learner, rows):
+    """Returns the fits, in one program, and held-out predictions."""
+    if plan.check:
+        learners.check_once(learner, rows.x, rows.y, key)
+    with learners.traceable(learner):
+        of = plan.weights, plan.left_out, plan.batch_size
+        fits, preds = _fit_together(key, learner, rows.x, rows.y, *of)
+    cure = _LOST if plan.weights is None else ""
+    learners.check_predictions(preds, rows.x, plan.left_out.mask, cure=cure)
+    return fits, preds
+
+
+@jit(static_argnames="batch_size")
+def _fit_together(key, learner, x, y, weights, left_out, batch_size):
+    ones = jnp.ones((1, len(y)))
+    if weights is None:
+        params, count = learner.leave_one_out(x, y), len(y)
+        full = learner.fit(key, x, y, ones[0])
+    else:
+        count = len(weights)
+        keys, weights = jax.random.split(key, count + 1), weights.astype(ones.dtype)
+        everything = jnp.concatenate([weights, ones])
+        params = fit_all(learner, keys, x, y, everything, batch_size)
+        full = general.take(params, -1)
+        params = general.take(params, slice(count))
+    fits = Fits(learner, params, full, count)
+    return fits, left_out.of_rows(fits, x)
 
 
 def cross_conformal(
@@ -307,3 +483,314 @@ def _partition_by(key, folds, num_folds):
     folds = jnp.clip(folds, 0, num_folds - 1)  # traced ones are some partition
     weights = (folds[None] != jnp.arange(num_folds)[:, None]).astype(float)
     return jax.random.split(key)[1], weights, jnp.argmin(weights, axis=0)
+
+
+def jackknife_plus_after_bootstrap(
+    key: Array,
+    learner: AnyLearner,
+    score: Score,
+    x: PyTree,
+    y: ArrayLike,
+    *,
+    num_resamples: int,
+    aggregation: Aggregation = "mean",
+    calibration_weights: ArrayLike | None = None,
+    batch_size: int | None = None,
+    check: bool = True,
+) -> CrossConformal:
+    """Returns the jackknife+ of a bagged learner, from one set of bootstrap fits.
+
+    Row i is predicted by the mean (or median) of the bootstrap fits whose bag lacks it.
+    A row that every bag holds has no prediction, and counts with the score +inf.
+
+    Args:
+      key: Random key, for the bags and the fits.
+      learner: A learner.
+      score: Nonconformity score of one example.
+      x: Inputs, a pytree with leading axis n.
+      y: Targets, shape (n, ...), or labels 0, ..., k - 1.
+      num_resamples: Number of bootstrap resamples b; a row is in every bag with
+        probability about 0.63^b. Sets are infinite where alpha n rows or more are.
+      aggregation: "mean" or "median".
+      calibration_weights: Weights of the rows' scores, shape (n,), as for
+        `cross_conformal`.
+      batch_size: Fits that run at a time.
+      check: Whether a learner of your own is first tried by `learners.check`.
+
+    Returns:
+      A `CrossConformal`.
+
+    Raises:
+      ValueError: as `cross_conformal`.
+
+    Guarantee:
+      1 - 2 alpha if the number of resamples is itself drawn, from Binomial(B, (1 - 1/(n
+      + 1))^n); about 1 - alpha in practice.
+
+    Assumption:
+      The rows and test examples are exchangeable, and the learner treats rows alike.
+
+    Cost:
+      b + 1 fits, whatever n is, in one program; weights of shape (b, n). Sets as
+      `CrossConformal.__call__`.
+
+    References:
+      Kim, Xu, Barber, Predictive Inference Is Free with the Jackknife+-after-Bootstrap,
+      NeurIPS, 2020.
+
+    See also:
+      enbpi, jackknife_plus, cv_plus, resampling.bootstrap
+
+    Example:
+      >>> from jaxcp import datasets, learners, scores
+      >>> x, y = datasets.linear(jax.random.key(0), 30)
+      >>> key, ridge = jax.random.key(1), learners.Ridge(1.0)
+      >>> cp = jackknife_plus_after_bootstrap(
+      ...     key, ridge, scores.Absolute(), x, y, num_resamples=20
+      ... )
+      >>> cp.scores.shape
+      (30,)
+    """
+    return enbpi(
+        key,
+        learner,
+        score,
+        x,
+        y,
+        num_resamples=num_resamples,
+        aggregation=aggregation,
+        calibration_weights=calibration_weights,
+        batch_size=batch_size,
+        check=check,
+    )
+
+
+def enbpi(
+    key: Array,
+    learner: AnyLearner,
+    score: Score,
+    x: PyTree,
+    y: ArrayLike,
+    *,
+    num_resamples: int,
+    block_size: int = 1,
+    moving: bool = True,
+    aggregation: Aggregation = "mean",
+    calibration_weights: ArrayLike | None = None,
+    batch_size: int | None = None,
+    check: bool = True,
+) -> CrossConformal:
+    """Returns EnbPI's bootstrap ensemble of a time series with out-of-bag residuals.
+
+    `cp.aggregate(x)` is the center at new inputs and `cp.scores` are the residuals in
+    order of time: `cp.stream(every=)` returns an `online.SlidingWindow` of them, which
+    replaces the `every` oldest residuals by the newest, and its state. With predictions
+    (mu, sigma), as from `learners.MeanScale`, and the score `Normalized` this is
+    adaptive EnbPI.
+
+    Args:
+      key: Random key, for the bags and the fits.
+      learner: A learner.
+      score: Nonconformity score of one example.
+      x: Inputs in order of time, a pytree with leading axis n.
+      y: Targets, shape (n, ...).
+      num_resamples: Number of bootstrap resamples b.
+      block_size: Rows in a block of the bootstrap; more than 1 keeps dependence.
+      moving: Whether blocks may start at any row, as for `resampling.block_bootstrap`.
+      aggregation: "mean" or "median" of the fits whose bag lacks a row.
+      calibration_weights: Weights of the rows' scores, shape (n,), as for
+        `cross_conformal`.
+      batch_size: Fits that run at a time.
+      check: Whether a learner of your own is first tried by `learners.check`.
+
+    Returns:
+      A `CrossConformal`; calling it gives jackknife+-after-bootstrap sets. Rows that
+      every bag holds have no residual for `stream`, and no part in `aggregate`.
+
+    Raises:
+      ValueError: as `cross_conformal`, and if `block_size` is not in 1, ..., n.
+
+    Guarantee:
+      Asymptotic, with the sliding window: conditional coverage tends to 1 - alpha. None
+      in finite samples.
+
+    Assumption:
+      Strongly mixing errors and consistent predictions.
+
+    Cost:
+      b + 1 fits, whatever n is, in one program; weights of shape (b, n).
+
+    References:
+      Xu, Xie, Conformal Prediction Interval for Dynamic Time-Series, ICML, 2021.
+      Xu, Xie, Conformal Prediction for Time Series, IEEE Transactions on Pattern
+      Analysis and Machine Intelligence, 2023.
+
+    See also:
+      jackknife_plus_after_bootstrap, CrossConformal.stream, online.SlidingWindow,
+      resampling.block_bootstrap
+
+    Example:
+      >>> from jaxcp import datasets, learners, online, scores
+      >>> x, y = datasets.linear(jax.random.key(0), 60)
+      >>> key, ridge, score = jax.random.key(1), learners.Ridge(1.0), scores.Absolute()
+      >>> cp = enbpi(key, ridge, score, x[:40], y[:40], num_resamples=20)
+      >>> method, state = cp.stream()
+      >>> state, sets = online.run(method, state, cp.aggregate(x[40:]), y[40:], 0.1)
+      >>> sets.lower.shape
+      (20,)
+    """
+    rows = check_data(key, learner, score, x, y)
+    sizes = resampling.check_blocks(len(rows.y), num_resamples, block_size)
+    key_fits, bags = _bags(key, *sizes, bool(moving))
+    plan = plan_of(bags, aggregation, batch_size, check)._replace(bags=True)
+    return carry_out(plan, key_fits, learner, score, rows, calibration_weights)
+
+
+@partial(jax.jit, static_argnums=(1, 2, 3, 4))
+def _bags(key, n, num_resamples, block_size, moving):
+    """Returns the key of the fits, and their training weights (b, n)."""
+    key_bags, key_fits = jax.random.split(key)
+    sizes = n, num_resamples, block_size
+    return key_fits, resampling.block_bootstrap(key_bags, *sizes, moving=moving)
+
+
+@pytree
+class OneFit:
+    """A learner with the parameters of one fit. Made by `split_conformal_fit`.
+
+    Args:
+      learner: The learner.
+      params: Parameters of the fit.
+    """
+
+    learner: Learner
+    params: PyTree
+
+
+def split_conformal_fit(
+    key: Array,
+    learner: AnyLearner,
+    score: Score,
+    x: PyTree,
+    y: ArrayLike,
+    *,
+    share: float,
+) -> SplitConformal:
+    """Returns split conformal prediction from data and a learner, in one call.
+
+    A random part of the rows trains the learner, the others calibrate its score.
+
+    Args:
+      key: Random key, for the split and the fit.
+      learner: A learner, also an `Estimator` of any library.
+      score: Nonconformity score of one example, from `jaxcp.scores`.
+      x: Inputs, whatever the learner takes, a pytree with leading axis n.
+      y: Targets, shape (n, ...), in their own units, or labels 0, ..., k - 1; for an
+        `Estimator` that predicts probabilities also labels by name, such as text.
+      share: Share of the rows that train, in (0, 1): share * n of them, rounded, and at
+        least one row on either side.
+
+    Returns:
+      A `SplitConformal`: call it with inputs and alpha. Its `params` hold the fit; for
+      an `Estimator` that is `cp.params.models[0]`.
+
+    Raises:
+      ValueError: if there are fewer than 2 rows, `share` is not in (0, 1), lengths
+        differ, or as `calibrate`.
+
+    Guarantee:
+      P(Y in set) >= 1 - alpha.
+
+    Assumption:
+      The rows and test examples are exchangeable.
+
+    Cost:
+      One fit on `share` of the rows; predictions and scores of the others.
+
+    References:
+      Papadopoulos, Proedrou, Vovk, Gammerman, Inductive Confidence Machines for
+      Regression, ECML, 2002.
+      Lei, G'Sell, Rinaldo, Tibshirani, Wasserman, Distribution-Free Predictive
+      Inference for Regression, JASA, 2018.
+
+    See also:
+      split_conformal, cv_plus, learners.Estimator
+
+    Example:
+      >>> from jaxcp import datasets, learners, scores
+      >>> x, y = datasets.linear(jax.random.key(0), 50)
+      >>> key, ridge, score = jax.random.key(1), learners.Ridge(1.0), scores.Absolute()
+      >>> cp = split_conformal_fit(key, ridge, score, x, y, share=0.6)
+      >>> cp.scores.shape, cp(x[:2], alpha=0.1).upper.shape
+      ((20,), (2,))
+    """
+    rows = check_data(key, learner, score, x, y)
+    n = len(rows.y)
+    _checks.check_count("the number of rows", n, 2)
+    num_train = _num_train(share, n)
+    as_numpy = isinstance(learner, FitsOnHost)
+    fit = _fit_on_host_splitting if as_numpy else _fit_splitting
+    fitted, preds, held = fit(key, learner, rows, num_train)
+    named = as_numpy and inputs.has_labels(score)
+    classes = fitted.classes if named else None
+    calibration = calibrate(score, preds, _targets(rows, held), classes=classes)
+    predict = _predict_on_host if as_numpy else _predict
+    return SplitConformal(predict, fitted, calibration)
+
+
+def _num_train(share, n):
+    _checks.check_number("share", share, lambda s: (s > 0) & (s < 1), "in (0, 1)")
+    if not is_concrete(share):
+        raise ValueError("expected share as a number, got a traced value")
+    return min(max(round(float(share) * n), 1), n - 1)
+
+
+def _fit_splitting(key, learner, rows, num_train):
+    """Returns the fit, the rows that calibrate, and predictions for them."""
+    with learners.traceable(learner):
+        return _fit_part(key, learner, rows.x, rows.y, num_train)
+
+
+@jit(static_argnames="num_train")
+def _fit_part(key, learner, x, y, num_train):
+    key_split, key_fit = jax.random.split(key)
+    train, held = _split(key_split, len(y), num_train)
+    take = lambda rows: jax.tree.map(lambda v: v[rows], x)  # noqa: E731
+    params = learner.fit(key_fit, take(train), y[train], jnp.ones(num_train))
+    return OneFit(learner, params), learner.predict(params, take(held)), held
+
+
+def _fit_on_host_splitting(key, learner, rows, num_train):
+    """Returns the fit, the rows that calibrate, and predictions for them."""
+    learners.check_untraced(learner, key, rows.x, rows.given)
+    key_split, key_fit = jax.random.split(key)
+    n = len(rows.y)
+    train, held = map(np.asarray, _split(key_split, n, num_train))
+    weights = np.zeros((1, n))
+    weights[0, train] = 1
+    fits = learner.fit_all(key_fit, rows.x, rows.given, weights)
+    preds = learner.predict_held_out(fits, rows.x, weights == 0)
+    own = jax.tree.map(lambda v: v[0][held], preds)
+    return HostFits(learner, fits), own, held
+
+
+@partial(jax.jit, static_argnums=(1, 2))
+def _split(key, n, num_train):
+    """Returns the rows that train and those that calibrate."""
+    order = jax.random.permutation(key, n)
+    return order[:num_train], order[num_train:]
+
+
+def _targets(rows: Rows, held: Array) -> ArrayLike:
+    """Returns targets of some rows, as they were given: with all of their digits."""
+    if not is_concrete(rows.y, held):
+        return rows.y[held]
+    return as_numpy("y", rows.given)[np.asarray(held)]
+
+
+def _predict(fit, x):
+    return predict_once(fit.learner, fit.params, as_arrays(x=x))
+
+
+def _predict_on_host(fits, x):
+    return jax.tree.map(lambda v: v[0], fits.predict(x))

@@ -1,28 +1,176 @@
-"""Predictions of many fits, from any library, in place of the fits themselves."""
+"""Predictions of many fits, from any library, in place of the fits themselves.
+
+Calibration on the training rows themselves, by fits that leave rows out.
+
+The verb that calibrates rows by recorded predictions, and what it shares.
+
+Checks of predictions of many fits: one for each fit and row, without NaN.
+
+From held-out scores to the state of an online method.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from collections.abc import Hashable, Iterable
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from jaxcp import _checks
-from jaxcp._arrays import is_concrete
-from jaxcp._counting import count_true
-from jaxcp._named import named
-from jaxcp._pytree import pytree
-from jaxcp.calibration._rows import count_rows, weights_for
+from jaxcp._arrays import as_array, as_arrays, count_true, is_concrete
+from jaxcp._names import named
+from jaxcp._tree import pytree
+from jaxcp.calibration._rows import RowShapes, check_row_shapes, count_rows, weights_for
+from jaxcp.calibration.calibrating import calibrate
 from jaxcp.calibration.split import Calibration
 from jaxcp.certificates import CrossCertificate
-from jaxcp.cross import _programs, _recorded
-from jaxcp.cross._fits import Recorded
-from jaxcp.cross._left_out import Ensemble, OwnFit, num_equal_folds, rows_left_out
-from jaxcp.cross._streams import sliding
+from jaxcp.cross import _votes
+from jaxcp.cross.plans import (
+    Aggregation,
+    Ensemble,
+    Fits,
+    HostFits,
+    OwnFit,
+    Recorded,
+    left_out_by,
+    num_equal_folds,
+    rows_left_out,
+)
 from jaxcp.online.windows import SlidingState, SlidingWindow
 from jaxcp.quantiles.levels import conformal_rank, one_alpha
+from jaxcp.scores import inputs
 from jaxcp.sets import Intervals
 from jaxcp.typing import AnySet, ArrayLike, PyTree, Score
+
+
+def check_held_out(
+    held_out: ArrayLike, mask: ArrayLike | None
+) -> tuple[Array, Array | None]:
+    """Returns which fits are without which rows that count, (b, n), and the mask."""
+    _checks.check_given(held_out=held_out)
+    held_out = as_array("held_out", held_out)
+    if held_out.dtype != bool:
+        raise ValueError(
+            f"expected held_out of bool, True where a fit is without a row, got "
+            f"{held_out.dtype}; for training weights it is weights == 0"
+        )
+    if held_out.ndim != 2 or not held_out.size:
+        raise ValueError(f"expected held_out of shape (b, n), got {held_out.shape}")
+    if mask is None:
+        return held_out, None
+    mask = _checks.rows(mask=_checks.mask(mask))
+    _checks.check_shape("mask", held_out.shape[1:], mask.shape)
+    return held_out & mask[None], mask
+
+
+def known_preds(preds: PyTree, held_out: Array) -> PyTree:
+    """Returns predictions of b fits for the n rows, after checks."""
+    preds = _as_preds(preds, len(held_out))
+    _check_shapes(preds, held_out.shape)
+    _check_known(preds, held_out)
+    return preds
+
+
+def new_preds(
+    score: Score, preds: PyTree, count: int, row_shapes: RowShapes | None
+) -> PyTree:
+    """Returns predictions of b fits at new inputs, after checks."""
+    preds = _as_preds(preds, count)
+    _check_shapes(preds, (count,))
+    m = {leaf.shape[1] for leaf in jax.tree.leaves(preds)}
+    if len(m) > 1:
+        raise ValueError(f"expected preds for one number of inputs, got {sorted(m)}")
+    _check_known(preds)
+    rows = jax.tree.map(_as_rows, preds)
+    check_row_shapes(score, rows, row_shapes)
+    inputs.of(score).check(rows, None, None)
+    return preds
+
+
+def _as_rows(v):
+    """Returns an array (b, m, ...) with one leading axis of b m."""
+    shape = v.shape[0] * v.shape[1], *v.shape[2:]
+    # Reshaping on the host compiles nothing.
+    return (
+        jnp.asarray(np.asarray(v).reshape(shape))
+        if is_concrete(v)
+        else v.reshape(shape)
+    )
+
+
+def _as_preds(preds, count):
+    """Returns predictions as arrays; a list has those of one fit after the other."""
+    _checks.check_given(preds=preds)
+    preds = as_arrays(preds=preds)
+    if not isinstance(preds, list):
+        return preds
+    if len(preds) != count:
+        raise ValueError(
+            f"expected preds of {count} fits, got a list of {len(preds)}; a list holds "
+            "what each fit predicts, and a pair of arrays is a tuple"
+        )
+    host = is_concrete(preds)
+    stack = (lambda *v: jnp.asarray(np.stack(v))) if host else lambda *v: jnp.stack(v)
+    return jax.tree.map(stack, *preds)
+
+
+def _check_shapes(preds, expected):
+    """Raises ValueError unless all leaves have the leading axes (b, n) or (b,)."""
+    leaves, letters = (
+        jax.tree.leaves(preds),
+        "(b, n)" if len(expected) > 1 else "b fits",
+    )
+    if not leaves:
+        raise ValueError(f"expected preds as arrays, got {preds!r}")
+    for leaf in leaves:
+        found = leaf.shape[: len(expected)]
+        if found != expected or leaf.ndim < 2:
+            swapped = leaf.ndim > 1 and leaf.shape[1::-1][: len(expected)] == expected
+            raise ValueError(
+                f"expected preds with leading axes {letters} = {expected} like "
+                f"held_out, got shape {leaf.shape}"
+                + ("; preds.T puts the fits first" if swapped else "")
+            )
+
+
+def _check_known(preds, held_out=None):
+    """Raises ValueError for a concrete NaN of a fit, at rows that it left out."""
+    if not is_concrete(preds, held_out):
+        return
+    for leaf in jax.tree.leaves(preds):
+        if not jnp.issubdtype(leaf.dtype, jnp.inexact):
+            continue
+        unknown = np.isnan(np.asarray(leaf))
+        if not unknown.any():
+            continue
+        unknown = unknown.any(axis=tuple(range(2, leaf.ndim)))
+        if held_out is not None:
+            unknown &= np.asarray(held_out)
+        if unknown.any():
+            fit, row = np.argwhere(unknown)[0]
+            where = "" if held_out is None else " where a fit left the row out"
+            raise ValueError(
+                f"expected preds without NaN{where}, got nan of fit {fit} at row {row}"
+            )
+
+
+def sliding(
+    calibration: Calibration, mask: Array | None, every: int, empirical: bool
+) -> tuple[SlidingWindow, SlidingState]:
+    """Returns the sliding window of a calibration's scores on a mask, and its state."""
+    if calibration.weights is not None:
+        raise ValueError(
+            "expected scores without calibration_weights, which a window does not "
+            "keep; online.NexCP weighs scores by their age"
+        )
+    method = SlidingWindow(calibration.score, every=every, empirical=empirical)
+    # Every step is given its own alpha.
+    return method, method.init(calibration.scores, 0.5, mask=mask)
 
 
 @pytree
@@ -116,7 +264,7 @@ class CrossCalibration:
           Exchangeability, Annals of Statistics, 2023 (fixed weights).
         """
         args = self._check(preds, alpha, test_weights)
-        return self.named(_programs.plus(self, Recorded(), *args))
+        return self.named(_votes.plus_at(self, Recorded(), *args))
 
     def minmax(
         self, preds: PyTree, alpha: ArrayLike, *, test_weights: ArrayLike | None = None
@@ -146,7 +294,7 @@ class CrossCalibration:
           Jackknife+-after-Bootstrap, NeurIPS, 2020 (bags; with the same proof).
         """
         args = self._check(preds, alpha, test_weights)
-        return self.named(_programs.minmax(self, Recorded(), *args))
+        return self.named(_votes.minmax_at(self, Recorded(), *args))
 
     def certificate(self, alpha: Any, *, minmax: bool = False) -> CrossCertificate:
         """Returns a lower bound of the marginal coverage of sets at alpha, by counts.
@@ -285,12 +433,12 @@ class CrossCalibration:
     def aggregate_of(self, source, x, alpha):
         """Returns one prediction from a source at each input."""
         if alpha is None:
-            return _programs.center(self, source, x)
+            return _votes.center(self, source, x)
         n = len(self.scores) if self.mask is None else count_true(self.mask)
         rank = conformal_rank(n - 1, alpha)  # n - floor(alpha n)
         if rank.ndim:
             raise ValueError(f"expected alpha of shape (), got {rank.shape}")
-        return _programs.upper_center(self, source, x, rank)
+        return _votes.upper_center(self, source, x, rank)
 
     def _check(self, preds, alpha, test_weights):
         """Returns predictions, rank and weights, or raises ValueError."""
@@ -301,7 +449,7 @@ class CrossCalibration:
     def _preds(self, preds):
         """Returns predictions of the b fits, after checks."""
         shapes = self.calibration.row_shapes
-        return _recorded.new_preds(self.score, preds, self.left_out.count, shapes)
+        return new_preds(self.score, preds, self.left_out.count, shapes)
 
     def level_and_weights(self, rows, alpha, test_weights):
         """Returns the rank and the weights of test points, or raises ValueError."""
@@ -309,3 +457,323 @@ class CrossCalibration:
         _, test_weights = _checks.rows(x=rows, test_weights=weights)
         self.calibration._check_one_alpha(alpha)
         return self.calibration.rank(alpha), test_weights
+
+
+@pytree
+class CrossConformal:
+    """Fits that leave rows out, with the score of every row under those without it.
+
+    Made by `cross_conformal`, `jackknife_plus`, `cv_plus`, `enbpi` and
+    `jackknife_plus_after_bootstrap`. Calling it gives the "+" sets; `minmax` and
+    `naive` are the other two ways to use the same fits.
+
+    Args:
+      fits: The fits, and one on all rows for `naive`. For an `Estimator`, `fits.models`
+        has the fitted models.
+      calibration: The calibration by their predictions for rows that they left out.
+
+    See also:
+      cross_conformal, jackknife_plus, cv_plus, enbpi, CrossCalibration
+    """
+
+    fits: Fits | HostFits
+    calibration: CrossCalibration
+
+    @property
+    def scores(self) -> Array:
+        """Held-out scores, shape (n,) or (n, c); +inf where no fit left a row out."""
+        return self.calibration.scores
+
+    @property
+    def mask(self) -> Array | None:
+        """True for rows that some fit left out, shape (n,); None if all rows are."""
+        return self.calibration.mask
+
+    def quantile(
+        self, alpha: ArrayLike, *, test_weight: ArrayLike | None = None
+    ) -> Array:
+        """Returns the threshold of `naive` and `minmax`, from the held-out scores.
+
+        The "+" sets have no single threshold.
+        """
+        return self.calibration.quantile(alpha, test_weight=test_weight)
+
+    def __call__(
+        self, x: PyTree, alpha: ArrayLike, *, test_weights: ArrayLike | None = None
+    ) -> AnySet:
+        """Returns the "+" sets at new inputs.
+
+        With held-out fits f_-i, scores R_i and k = n + 1 - floor(alpha (n + 1)): the
+        k-th largest lower and the k-th smallest upper end of the n sets {y : s(f_-i(x),
+        y) <= R_i}; for labels, all y with #{i : R_i < s(f_-i(x), y)} below k.
+
+        Args:
+          x: Inputs, a pytree with leading axis m.
+          alpha: Miscoverage level, shape (), or (c,) for scores with c components,
+            whose sets are intersected (a scalar is split to alpha / c).
+          test_weights: Weight of each test point, shape (m,), for calibrations with
+            weights. Defaults to 1, and no weight may then be larger.
+
+        Returns:
+          Sets with leading axis m: `Interval`, `Intervals`, `Box` or `LabelSet`, as
+          the score has; ends are infinite where the rank leaves 1, ..., n. For other
+          scores: sets that know membership alone.
+
+        Raises:
+          ValueError: if a number `alpha` is outside (0, 1), or lengths differ.
+
+        Guarantee:
+          P(Y in set) >= 1 - 2 alpha if each row is left out by a fit of its own (K
+          folds of one size: minus a term below sqrt(2 / n)); `certificate` has what is
+          sure. c components pay each: 1 - 2 alpha minus c terms. About 1 - alpha for
+          stable learners. `enbpi` has an asymptotic guarantee. With weights as
+          `CrossCalibration.__call__`.
+
+        Assumption:
+          The rows and test examples are exchangeable, and each fit saw all rows but
+          those that it left out, by one rule that treats rows alike.
+
+        Cost:
+          Predictions of b fits and O(n) time for each of m sets, in blocks of inputs.
+          Folds of 64 rows or more are sorted once and searched in O(log n).
+
+        References:
+          Barber, Candes, Ramdas, Tibshirani, Predictive Inference with the Jackknife+,
+          Annals of Statistics, 2021.
+
+        Example:
+          >>> from jaxcp import jackknife_plus, learners, scores
+          >>> x = jnp.arange(9.0)[:, None]
+          >>> y = x[:, 0] + jnp.where(x[:, 0] % 2, 1.0, -1.0)
+          >>> key, ridge = jax.random.key(0), learners.Ridge(1.0)
+          >>> cp = jackknife_plus(key, ridge, scores.Absolute(), x, y)
+          >>> round(cp(jnp.array([[4.0]]), alpha=0.2).upper.item(), 1)
+          5.3
+        """
+        sets = _votes.plus_at(*self._check(x, alpha, test_weights))
+        return self.calibration.named(sets)
+
+    def minmax(
+        self, x: PyTree, alpha: ArrayLike, *, test_weights: ArrayLike | None = None
+    ) -> AnySet:
+        """Returns the hull of all held-out fits' sets: [min f_-i - q, max f_-i + q].
+
+        q is the conformal quantile of the held-out scores. For labels it is the union
+        of the sets of all fits. Arguments, errors and types of sets as for the "+"
+        sets.
+
+        Guarantee:
+          P(Y in set) >= 1 - alpha if each row has a fit of its own (jackknife+). K
+          folds of one size: >= 1 - alpha - (1 - K/n) / (K + 1), by the same proof; c
+          components pay the last term each. After bootstrap >= 1 - alpha with a
+          binomial number of bags. `certificate` has what is sure; usually far more.
+
+        Assumption:
+          Those of the "+" sets.
+
+        Cost:
+          One threshold in O(n), and predictions of b fits for each set.
+
+        References:
+          Barber, Candes, Ramdas, Tibshirani, Predictive Inference with the Jackknife+,
+          Annals of Statistics, 2021, theorem 3.
+          Kim, Xu, Barber, Predictive Inference Is Free with the
+          Jackknife+-after-Bootstrap, NeurIPS, 2020 (bags; with the same proof).
+        """
+        sets = _votes.minmax_at(*self._check(x, alpha, test_weights))
+        return self.calibration.named(sets)
+
+    def certificate(self, alpha: Any, *, minmax: bool = False) -> CrossCertificate:
+        """Returns a lower bound of coverage: `CrossCalibration.certificate`.
+
+        Guarantee:
+          P(Y in set) >= `coverage` of the certificate.
+
+        Example:
+          >>> from jaxcp import cv_plus, datasets, learners, scores
+          >>> x, y = datasets.linear(jax.random.key(0), 40)
+          >>> key, ridge = jax.random.key(1), learners.Ridge(1.0)
+          >>> cp = cv_plus(key, ridge, scores.Absolute(), x, y, num_folds=20)
+          >>> cp.certificate(0.1).coverage > cp.certificate(0.1).published
+          True
+        """
+        return self.calibration.certificate(alpha, minmax=minmax)
+
+    def naive(
+        self, x: PyTree, alpha: ArrayLike, *, test_weights: ArrayLike | None = None
+    ) -> AnySet:
+        """Returns the sets of the fit on all rows: the jackknife, f(x) -/+ q.
+
+        Arguments, errors and types of sets as for the "+" sets.
+
+        Guarantee:
+          None: coverage may be anything, and falls to a half where the number of
+          features is the number of rows. About 1 - alpha for stable learners.
+
+        Assumption:
+          A learner whose fit hardly depends on any one row.
+
+        Cost:
+          One threshold in O(n), and predictions of one fit.
+
+        References:
+          Barber, Candes, Ramdas, Tibshirani, Predictive Inference with the Jackknife+,
+          Annals of Statistics, 2021, section 1.2.
+        """
+        preds = self.fits.predict_full(x)
+        return self.calibration.naive(preds, alpha, test_weights=test_weights)
+
+    def aggregate(self, x: PyTree, *, alpha: ArrayLike | None = None) -> PyTree:
+        """Returns one prediction for each input from the fits that leave rows out.
+
+        The mean of f_-i(x) over the n rows (their median, if fits are aggregated so):
+        the center of EnbPI, journal version.
+
+        Args:
+          x: Inputs, a pytree with leading axis m.
+          alpha: Miscoverage level, (): the ceil((1 - alpha) n)-th smallest of f_-i(x)
+            instead, the center of the first version of EnbPI.
+
+        Returns:
+          Predictions with leading axis m, like those of the learner.
+
+        Raises:
+          ValueError: if a number `alpha` is outside (0, 1).
+
+        References:
+          Xu, Xie, Conformal Prediction for Time Series, IEEE Transactions on Pattern
+          Analysis and Machine Intelligence, 2023.
+          Xu, Xie, Conformal Prediction Interval for Dynamic Time-Series, ICML, 2021
+          (with alpha).
+        """
+        source, x = self.fits.source(x)
+        return self.calibration.aggregate_of(source, x, alpha)
+
+    def stream(
+        self, *, every: int = 1, empirical: bool = False
+    ) -> tuple[SlidingWindow, SlidingState]:
+        """Returns an online method and its state: `CrossCalibration.stream`."""
+        return self.calibration.stream(every=every, empirical=empirical)
+
+    def _check(self, x, alpha, test_weights):
+        """Returns what a program of sets takes, or raises ValueError."""
+        source, x = self.fits.source(x)
+        rows = source.rows(x)
+        level = self.calibration.level_and_weights(rows, alpha, test_weights)
+        return self.calibration, source, x, *level
+
+
+def cross_calibrate(
+    score: Score,
+    preds: PyTree,
+    y: ArrayLike,
+    held_out: ArrayLike,
+    *,
+    weights: ArrayLike | None = None,
+    mask: ArrayLike | None = None,
+    aggregation: Aggregation = "mean",
+    classes: Iterable[Hashable] | None = None,
+) -> CrossCalibration:
+    """Returns the calibration of rows by fits that leave them out, from predictions.
+
+    For models of any library: jackknife+, CV+, jackknife+-after-bootstrap and EnbPI
+    need predictions alone. Row i is predicted by the fits j with held_out[j, i], by
+    their aggregate if there are several. A row that no fit left out does not count
+    where fits leave out one fold each; where rows are left out by several, as by bags,
+    it counts with the score +inf.
+
+    Args:
+      score: Nonconformity score of one example, from `jaxcp.scores`.
+      preds: Predictions of each of b fits for the n rows, a pytree with leading axes
+        (b, n), or a list with those of each fit. Predictions for rows that a fit was
+        fitted on are ignored and may be NaN. A randomized score takes one uniform for
+        each row, the same in all fits.
+      y: Targets, shape (n, ...), or labels 0, ..., k - 1.
+      held_out: True where a fit was made without a row, bool of shape (b, n).
+      weights: Weights >= 0 of the rows' scores, shape (n,), as for `calibrate`: ratios,
+        with `test_weights`, or fixed ones, none above 1. They are normalized once over
+        all rows, with an infinite atom for the test point at both ends.
+      mask: True where a row counts, shape (n,). Defaults to all rows. Libraries that
+        drop rows of every bag have `mask=held_out.any(axis=0)`.
+      aggregation: "mean" or "median" of the fits without a row, or a function of two
+        arrays, which jax can trace: the values of all fits, (b, ...), and which of them
+        left the row out, (b,).
+      classes: Names of the k labels, one a column of the predictions, as for
+        `calibrate`: `y` is then given by name, and sets give names back.
+
+    Returns:
+      A `CrossCalibration`: call it with predictions of the b fits at new inputs.
+
+    Raises:
+      ValueError: if shapes do not fit, every fit holds every row, a prediction of a row
+        held out is NaN, or as `calibrate`. Where `held_out` is traced and no row is
+        left out the sets are infinite.
+
+    Guarantee:
+      As `CrossCalibration.__call__`: 1 - 2 alpha if each row is left out by one fit of
+      its own (K folds of one size: minus a term below sqrt(2 / n)), and for bags if
+      their number is drawn, as in `jackknife_plus_after_bootstrap`. Other plans have
+      none.
+
+    Assumption:
+      The rows and test examples are exchangeable, and each fit saw all rows but those
+      that it left out, by one rule that treats rows alike.
+
+    Cost:
+      No fit: O(b n) time to combine the predictions, and n scores.
+
+    References:
+      Barber, Candes, Ramdas, Tibshirani, Predictive Inference with the Jackknife+,
+      Annals of Statistics, 2021.
+      Kim, Xu, Barber, Predictive Inference Is Free with the Jackknife+-after-Bootstrap,
+      NeurIPS, 2020 (bags).
+
+    See also:
+      cv_plus, cross_conformal, calibrate, learners.Estimator
+
+    Example:
+      >>> import numpy as np
+      >>> from jaxcp import scores
+      >>> x = np.arange(12.0)
+      >>> y = 2 * x + np.where(x % 2, 1, -1)
+      >>> fold = np.arange(12) % 3
+      >>> held_out = fold == np.arange(3)[:, None]  # CV+ with three folds
+      >>> lines = [np.polyfit(x[~held], y[~held], 1) for held in held_out]
+      >>> preds = np.stack([np.polyval(line, x) for line in lines])
+      >>> cp = cross_calibrate(scores.Absolute(), preds, y, held_out)
+      >>> new = np.stack([np.polyval(line, [5.0]) for line in lines])
+      >>> round(cp(new, alpha=0.2).upper.item(), 1)
+      11.5
+    """
+    inputs.check_score(score)
+    held_out, mask = check_held_out(held_out, mask)
+    preds = known_preds(preds, held_out)
+    left_out = left_out_by(held_out, aggregation)
+    own = _votes.held_out(left_out, preds)
+    return of_held_out(left_out, score, own, y, weights, classes, mask=mask)
+
+
+def of_held_out(
+    left_out: OwnFit | Ensemble,
+    score: Score,
+    preds: PyTree,
+    y: ArrayLike,
+    weights: ArrayLike | None,
+    classes: Iterable[Hashable] | None,
+    *,
+    mask: Array | None = None,
+    bags: bool = False,
+) -> CrossCalibration:
+    """Returns the calibration of rows by their held-out predictions, (n, ...).
+
+    `bags` says that fits are of bags: a row of the mask that is in all of them counts.
+    """
+    known = rows_left_out(left_out.mask)
+    calibration = calibrate(
+        score, preds, y, weights=weights, mask=known, classes=classes
+    )
+    if known is not None and isinstance(left_out, Ensemble):
+        of = left_out.held_out, mask, jnp.asarray(np.asarray(bags))
+        scores, counts = _votes.counted(calibration.scores, *of)
+        calibration = dataclasses.replace(calibration, scores=scores, mask=counts)
+    return CrossCalibration(left_out, calibration)

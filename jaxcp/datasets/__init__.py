@@ -1,7 +1,15 @@
 """Generated data with known laws."""
 
-from jaxcp.datasets.generated import class_posterior, classes, heteroscedastic, linear
-from jaxcp.datasets.laws import Bimodal, DelBarrio, OneMoon, Unimodal
+from jaxcp.datasets.generated import (
+    Bimodal,
+    DelBarrio,
+    OneMoon,
+    Unimodal,
+    class_posterior,
+    classes,
+    heteroscedastic,
+    linear,
+)
 from jaxcp.datasets.objects import Scenes, scenes
 
 __all__ = [

@@ -11,7 +11,7 @@ import numpy as np
 from jax import Array
 
 from jaxcp import _checks
-from jaxcp._pytree import pytree
+from jaxcp._tree import pytree
 from jaxcp.typing import ArrayLike
 
 _NUM_OBJECTS, _NUM_FALSE, _SIZE = 6, 2, 256.0  # most in an image, and its side

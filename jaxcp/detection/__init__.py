@@ -1,7 +1,11 @@
 """Objects in images: matching predicted to true boxes, and calibrating on the pairs."""
 
-from jaxcp.detection.calibrating import calibrate_boxes
-from jaxcp.detection.matching import BoxPairs, match_boxes, match_images
+from jaxcp.detection.matching import (
+    BoxPairs,
+    calibrate_boxes,
+    match_boxes,
+    match_images,
+)
 
 __all__ = ["BoxPairs", "calibrate_boxes", "match_boxes", "match_images"]
 __dir__ = __all__.copy

@@ -1,8 +1,14 @@
-"""Predicted and true boxes of images, matched one to one."""
+"""Predicted and true boxes of images, matched one to one.
+
+Conformal boxes from lists of predicted and true boxes.
+
+Lists of arrays, one for each image, as padded arrays with a mask; on the host.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,10 +16,86 @@ import numpy as np
 from jax import Array
 
 from jaxcp import _checks, _geometry
-from jaxcp._arrays import as_array
-from jaxcp._pytree import pytree
-from jaxcp.detection import _padding
-from jaxcp.typing import ArrayLike
+from jaxcp._arrays import as_array, is_concrete
+from jaxcp._tree import pytree
+from jaxcp.calibration.calibrating import calibrate
+from jaxcp.calibration.split import Calibration
+from jaxcp.typing import ArrayLike, Score
+
+
+def padded_boxes(name: str, images: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Returns boxes of all images, (g, b, 4), and which are no padding, (g, b)."""
+    arrays = _as_numpy(name, images, (0, 4))
+    for i, boxes in enumerate(arrays):
+        if boxes.ndim != 2:
+            shape = boxes.shape
+            raise ValueError(f"expected {name}[{i}] of shape (b, 4), got {shape}")
+        _geometry.check_boxes(f"{name}[{i}]", boxes)
+    lengths = np.array([len(v) for v in arrays], int)
+    mask = np.arange(lengths.max(initial=0)) < lengths[:, None]
+    default = jax.dtypes.canonicalize_dtype(float)
+    dtype = np.result_type(default, *(v.dtype for v in arrays))
+    padded = np.tile(np.array([0, 0, 1, 1], dtype), (*mask.shape, 1))
+    padded[mask] = np.concatenate([*arrays, np.zeros((0, 4), dtype)])
+    return padded, mask
+
+
+def padded_like(name: str, images: Any, mask: np.ndarray) -> np.ndarray:
+    """Returns one number for every box, (g, b), 0 for padding."""
+    arrays = _as_numpy(name, images, (0,))
+    if len(arrays) != len(mask):
+        raise ValueError(f"expected {name} of {len(mask)} images, got {len(arrays)}")
+    for i, (values, count) in enumerate(zip(arrays, mask.sum(axis=1), strict=True)):
+        if values.shape != (count,):
+            expected = f"({count},), one for each box"
+            raise ValueError(
+                f"expected {name}[{i}] of shape {expected}, got {values.shape}"
+            )
+    dtypes = [v.dtype for v in arrays if v.size]  # an empty list has no type
+    padded = np.zeros(mask.shape, np.result_type(bool, *dtypes))
+    padded[mask] = np.concatenate([v for v in arrays if v.size] or [padded[mask]])
+    _checks.check_not_nan(name, padded)
+    return padded
+
+
+def padded_labels(name: str, images: Any, mask: np.ndarray) -> np.ndarray:
+    """Returns the class of every box, (g, b), 0 for padding."""
+    labels = padded_like(name, images, mask)
+    if mask.any() and not np.issubdtype(labels.dtype, np.integer):
+        raise ValueError(f"expected {name} of an integer type, got {labels.dtype}")
+    return labels
+
+
+def least_confidence(
+    min_confidence: Any, labels: np.ndarray | None, mask: np.ndarray
+) -> np.ndarray:
+    """Returns the least confidence that counts for every box, shape () or (g, b)."""
+    least = np.asarray(as_array("min_confidence", min_confidence))
+    _checks.check_not_nan("min_confidence", least)
+    if least.ndim == 0:
+        return least
+    if labels is None or least.ndim > 1:
+        raise ValueError(
+            "expected min_confidence of shape (), or (k,) with labels, "
+            f"got {least.shape}"
+        )
+    _checks.check_labels("pred_labels", labels[mask], len(least))
+    return least[np.where(mask, labels, 0)]
+
+
+def _as_numpy(name, images, empty):
+    if not isinstance(images, Iterable):
+        kind = type(images).__name__
+        raise ValueError(f"expected {name} as a list of arrays, got {kind}")
+    images = list(images)
+    if not is_concrete(images):
+        raise ValueError(
+            f"expected {name} known outside of jit, got traced arrays; inside use "
+            "jax.vmap(match_boxes) on padded boxes"
+        )
+    whole = (np.asarray(v) if isinstance(v, list) else v for v in images)
+    arrays = (np.asarray(as_array(name, v)) for v in whole)
+    return [v if v.size else v.reshape(empty) for v in arrays]
 
 
 @pytree
@@ -138,8 +220,8 @@ def match_images(
       [True, False]
     """
     _check_min_iou(min_iou)
-    preds, pred_mask = _padding.padded_boxes("pred_boxes", pred_boxes)
-    true, true_mask = _padding.padded_boxes("true_boxes", true_boxes)
+    preds, pred_mask = padded_boxes("pred_boxes", pred_boxes)
+    true, true_mask = padded_boxes("true_boxes", true_boxes)
     if len(preds) != len(true):
         raise ValueError(
             f"expected true_boxes of {len(preds)} images like pred_boxes, "
@@ -168,8 +250,8 @@ def _labels(pred_labels, true_labels, pred_mask, true_mask):
     """Returns the classes of predicted and of true boxes, or None."""
     if not _both(pred_labels=pred_labels, true_labels=true_labels):
         return None
-    preds = _padding.padded_labels("pred_labels", pred_labels, pred_mask)
-    return preds, _padding.padded_labels("true_labels", true_labels, true_mask)
+    preds = padded_labels("pred_labels", pred_labels, pred_mask)
+    return preds, padded_labels("true_labels", true_labels, true_mask)
 
 
 def _confident(confidences, min_confidence, labels, mask):
@@ -177,8 +259,8 @@ def _confident(confidences, min_confidence, labels, mask):
     if not _both(confidences=confidences, min_confidence=min_confidence):
         return mask
     classes = None if labels is None else labels[0]
-    least = _padding.least_confidence(min_confidence, classes, mask)
-    return mask & (_padding.padded_like("confidences", confidences, mask) >= least)
+    least = least_confidence(min_confidence, classes, mask)
+    return mask & (padded_like("confidences", confidences, mask) >= least)
 
 
 def _match_by_size(preds, true, counts, counted, labels, min_iou):
@@ -232,3 +314,73 @@ def _match(pred_boxes, true_boxes, allowed, min_iou):
     pred, true = assignment.hungarian_algorithm(-iou)
     index = no_match.at[true].set(jnp.where(iou[pred, true] > min_iou, pred, -1))
     return index, index >= 0
+
+
+def calibrate_boxes(
+    score: Score,
+    pred_boxes: Sequence[ArrayLike],
+    true_boxes: Sequence[ArrayLike],
+    *,
+    min_iou: ArrayLike,
+    pred_labels: Sequence[ArrayLike] | None = None,
+    true_labels: Sequence[ArrayLike] | None = None,
+    confidences: Sequence[ArrayLike] | None = None,
+    min_confidence: ArrayLike | None = None,
+) -> Calibration:
+    """Returns the calibration of a box score on the matched objects of many images.
+
+    Args:
+      score: `scores.BoxOffset`, or any score of boxes.
+      pred_boxes: Predicted boxes of each image, as for `match_images`, like the rest.
+      true_boxes: True boxes of each image.
+      min_iou: Least IoU of a match in [0, 1].
+      pred_labels: Classes of the predictions.
+      true_labels: Classes of the true boxes.
+      confidences: Confidences of the predictions.
+      min_confidence: Least confidence that counts.
+
+    Returns:
+      A `Calibration`: call it with predicted boxes, shape (m, 4), and alpha for a
+      `BoundingBox` each.
+
+    Raises:
+      ValueError: as `match_images` and `calibrate`.
+
+    Guarantee:
+      At least 1 - alpha for objects that the detector finds, those matched in the same
+      way. Nothing is said of objects that it misses, nor of predictions without an
+      object.
+
+    Assumption:
+      Matched objects of calibration and test images are exchangeable. Objects of one
+      image that are more alike than those of two break this.
+
+    Cost:
+      That of `detection.match_images`, then of `calibrate`.
+
+    References:
+      Andeol, Fel, de Grancey, Mossina, Confident Object Detection via Conformal
+      Prediction and Conformal Risk Control: An Application to Railway Signaling, COPA,
+      2023.
+
+    See also:
+      detection.match_images, scores.BoxOffset, calibrate
+
+    Example:
+      >>> from jaxcp.scores import BoxOffset
+      >>> true = jnp.array([[10.0, 10.0, 30.0, 30.0]])
+      >>> preds = [true + shift for shift in range(4)]
+      >>> cp = calibrate_boxes(BoxOffset(maximum=True), preds, 4 * [true], min_iou=0.3)
+      >>> cp(true, alpha=0.2).corners().tolist()
+      [[7.0, 7.0, 33.0, 33.0]]
+    """
+    pairs = match_images(
+        pred_boxes,
+        true_boxes,
+        min_iou=min_iou,
+        pred_labels=pred_labels,
+        true_labels=true_labels,
+        confidences=confidences,
+        min_confidence=min_confidence,
+    )
+    return calibrate(score, pairs.preds, pairs.true, mask=pairs.matched)

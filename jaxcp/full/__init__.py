@@ -1,10 +1,9 @@
 """Full conformal prediction: fits that know the test point, and hold no row out."""
 
 from jaxcp.full.bayes import ConformalBayes, conformal_bayes
-from jaxcp.full.conformal import FullConformal
-from jaxcp.full.discretized import DiscretizedConformal, discretized_conformal
+from jaxcp.full.cells import DiscretizedConformal, discretized_conformal
+from jaxcp.full.conformal import FullConformal, full_conformal
 from jaxcp.full.influence import InfluenceConformal, influence_conformal
-from jaxcp.full.methods import full_conformal
 
 __all__ = [
     "ConformalBayes",

@@ -12,12 +12,11 @@ import numpy as np
 from jax import Array, lax
 
 from jaxcp import _checks
-from jaxcp._arrays import as_array, is_concrete
+from jaxcp._arrays import as_array, count_true, is_concrete
 from jaxcp._batching import map_blocks
-from jaxcp._counting import count_true
 from jaxcp._numbers import as_float, at_least_single, quotient
-from jaxcp._pytree import pytree
-from jaxcp.full._grids import as_grid, cells
+from jaxcp._tree import pytree
+from jaxcp.full.cells import as_grid, cells
 from jaxcp.quantiles.levels import as_alpha, ranks
 from jaxcp.sets import Intervals, LabelSet
 from jaxcp.typing import ArrayLike

@@ -1,14 +1,12 @@
 """Models that are fitted with weights, many at once in one program."""
 
+from jaxcp.checking.learners import check
 from jaxcp.learners._hosting import FitError
 from jaxcp.learners.affine import Affine
-from jaxcp.learners.augmenting import Augmented
-from jaxcp.learners.checking import check
 from jaxcp.learners.estimators import Estimator
-from jaxcp.learners.general import FunctionLearner, GradientLearner, MeanScale
-from jaxcp.learners.linear import QuantileRidge, Ridge
+from jaxcp.learners.general import FunctionLearner, GradientLearner, MeanScale, Shared
+from jaxcp.learners.linear import Augmented, QuantileRidge, Ridge
 from jaxcp.learners.neighbors import KernelRidge, NearestNeighbors
-from jaxcp.learners.shared import Shared
 
 __all__ = [
     "Affine",

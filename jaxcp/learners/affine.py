@@ -13,11 +13,9 @@ from jaxcp import _checks
 from jaxcp._arrays import is_concrete
 from jaxcp._batching import map_blocks
 from jaxcp._numbers import as_float, at_least_single
-from jaxcp._pytree import pytree
-from jaxcp._tracing import jit
-from jaxcp.learners._probing import rounding_of
-from jaxcp.learners.augmenting import Augmented
+from jaxcp._tree import jit, pytree
 from jaxcp.learners.general import check_learner, is_model
+from jaxcp.learners.linear import Augmented
 from jaxcp.typing import Augments, Learner, PyTree
 
 _FAR = 2.0  # units of the targets by which one is moved either way to see a line
@@ -227,3 +225,12 @@ def _moving(affine, x, y, key, row, targets):
         return _predictions(affine.learner, key, x, y_moved, weights)
 
     return jax.vmap(fitted)(targets)
+
+
+def rounding_of(values, dtype):
+    """Returns how far rounding may move predictions, also of fits by differences."""
+    if not jnp.issubdtype(dtype, jnp.inexact):
+        return 0.0
+    eps, finite = float(jnp.finfo(dtype).eps), values[np.isfinite(values)]
+    spread = np.ptp(finite) if finite.size else 0.0
+    return eps ** (1 / 3) * spread + 100 * eps * np.max(abs(finite), initial=0.0)

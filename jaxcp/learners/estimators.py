@@ -12,12 +12,20 @@ import numpy as np
 from jax import Array
 
 from jaxcp import _checks
+from jaxcp._batching import bar
 from jaxcp._names import is_missing
-from jaxcp._progress import bar
-from jaxcp.learners import _fitting, _rows
-from jaxcp.learners._hosting import FitError, ModelFits, keeping, run
-from jaxcp.learners._predicting import all_rows, predict_each, predict_one, spread
-from jaxcp.learners.checking import check_untraced
+from jaxcp.learners import _hosting
+from jaxcp.learners._hosting import (
+    FitError,
+    ModelFits,
+    all_rows,
+    check_untraced,
+    keeping,
+    predict_each,
+    predict_one,
+    run,
+    spread,
+)
 from jaxcp.typing import PyTree
 
 
@@ -95,7 +103,7 @@ class Estimator:
 
     def __post_init__(self) -> None:
         for model in self._models:
-            _fitting.check_model(model, self.predict is None)
+            _hosting.check_model(model, self.predict is None)
         if not self._models:
             raise ValueError("expected a model, got an empty list")
         if self.predict is not None and not callable(self.predict):
@@ -136,13 +144,13 @@ class Estimator:
 
     def num_rows(self, x: Any) -> int:
         """Returns the number of rows of inputs."""
-        return _rows.num_rows("x", _rows.as_rows("x", x))
+        return _hosting.num_rows("x", _hosting.as_rows("x", x))
 
     def fit_all(self, key: Array, x: Any, y: Any, weights: np.ndarray) -> ModelFits:
         """Returns a fit for each row of weights, shape (b, n)."""
         check_untraced(self, key, x, y, weights)
         _checks.check_key(key)
-        x, y = _rows.as_rows("x", x), _rows.as_rows("y", y)
+        x, y = _hosting.as_rows("x", x), _hosting.as_rows("y", y)
         weights = np.asarray(weights)
         self._check_weights(x, y, weights)
         entropy = tuple(np.asarray(jax.random.key_data(key)).ravel().tolist())
@@ -157,14 +165,14 @@ class Estimator:
     def predict_all(self, fits: ModelFits, x: Any) -> PyTree:
         """Returns predictions of all fits as numpy arrays, leading axes (b, m)."""
         check_untraced(self, x)
-        x, everything = _rows.as_rows("x", x), [None] * len(fits.models)
+        x, everything = _hosting.as_rows("x", x), [None] * len(fits.models)
         each = predict_each(self.predict, fits, x, everything, self.num_workers)
         return jax.tree.map(lambda *parts: np.stack(parts), *each)
 
     def predict_held_out(self, fits: ModelFits, x: Any, held_out: np.ndarray) -> PyTree:
         """Returns what each fit predicts where `held_out`, (b, n); 0 elsewhere."""
         check_untraced(self, x, held_out)
-        x, held_out = _rows.as_rows("x", x), np.asarray(held_out)
+        x, held_out = _hosting.as_rows("x", x), np.asarray(held_out)
         if not held_out.any():
             raise ValueError(
                 "expected some row with weight 0 in a resample, got resamples that all "
@@ -182,21 +190,21 @@ class Estimator:
         """
         check_untraced(self, x)
         if not fits.full:
-            ones = np.ones(_rows.num_rows("y", fits.y))
+            ones = np.ones(_hosting.num_rows("y", fits.y))
             jobs = {0: (self._models, (fits.entropy, ()), fits.x, fits.y, ones)}
             done = lambda _, fitted: fits.full.append(self._kept(fitted))  # noqa: E731
-            failed = run(_fitting.fit_models, jobs, done, 1, self.executor)
+            failed = run(_hosting.fit_models, jobs, done, 1, self.executor)
             if failed is not None:
                 raise self._error(fits, "all", ones, failed[1]) from failed[1]
-        x, fit = _rows.as_rows("x", x), "the fit on all rows"
-        own = _rows.take(x, all_rows(x))
+        x, fit = _hosting.as_rows("x", x), "the fit on all rows"
+        own = _hosting.take(x, all_rows(x))
         return predict_one(self.predict, fits.full[0], fits, own, fit)
 
     def classes_of(self, y: Any) -> tuple | None:
         """Returns the classes that columns of probabilities stand for, or None."""
         if self.classes is not None:
             return tuple(self.classes)
-        proba = any(_fitting.has(model, "predict_proba") for model in self._models)
+        proba = any(_hosting.has(model, "predict_proba") for model in self._models)
         if self.predict is not None or not proba:
             return None
         labels = np.asarray(y)
@@ -227,8 +235,8 @@ class Estimator:
         check_untraced(self, *values)
 
     def _check_weights(self, x, y, weights):
-        n = _rows.num_rows("y", y)
-        if (rows := _rows.num_rows("x", x)) != n:
+        n = _hosting.num_rows("y", y)
+        if (rows := _hosting.num_rows("x", x)) != n:
             raise ValueError(f"expected x with {n} rows like y, got {rows}")
         if weights.ndim != 2 or weights.shape[1] != n:
             raise ValueError(f"expected weights of shape (b, {n}), got {weights.shape}")
@@ -236,10 +244,10 @@ class Estimator:
         empty = ~weights.any(axis=1)
         if empty.any():
             raise ValueError(f"expected rows in each fit, got none in {empty.argmax()}")
-        if _fitting.is_whole(weights).all():
+        if _hosting.is_whole(weights).all():
             return
         for model in self._models:
-            if not _fitting.takes_weights(model):
+            if not _hosting.takes_weights(model):
                 raise ValueError(
                     "expected whole-number weights, or a model whose fit takes "
                     f"sample_weight, got others and {type(model).__name__}"
@@ -259,7 +267,7 @@ class Estimator:
                 advance(1)
 
             with keeping(fits):
-                task = _fitting.fit_models
+                task = _hosting.fit_models
                 failed = run(task, jobs, done, self.num_workers, self.executor)
         if failed is not None:
             j, error = failed

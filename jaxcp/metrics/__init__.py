@@ -7,7 +7,11 @@ sets.
 At several levels: `jax.vmap(metrics.coverage, (0, None))(sets, y)`.
 """
 
-from jaxcp.metrics.conditional import conditional_coverage_error, excess_coverage_risk
+from jaxcp.metrics.conditional import (
+    conditional_coverage_error,
+    excess_coverage_risk,
+    worst_slab_coverage,
+)
 from jaxcp.metrics.dependence import hsic, hsic_null, hsic_test
 from jaxcp.metrics.groups import class_coverage, coverage_gap, group_coverage
 from jaxcp.metrics.intervals import (
@@ -17,11 +21,21 @@ from jaxcp.metrics.intervals import (
     pinball_score,
     winkler_score,
 )
-from jaxcp.metrics.overlap import iou
 from jaxcp.metrics.overview import Summary, summary
-from jaxcp.metrics.rates import coverage, covered, empty_rate, full_rate, singleton_rate
-from jaxcp.metrics.size import infinite_rate, mean_size, median_size, sizes
-from jaxcp.metrics.slabs import worst_slab_coverage
+from jaxcp.metrics.rates import (
+    MeanVolume,
+    coverage,
+    covered,
+    empty_rate,
+    full_rate,
+    infinite_rate,
+    iou,
+    mean_size,
+    mean_volume,
+    median_size,
+    singleton_rate,
+    sizes,
+)
 from jaxcp.metrics.strata import (
     SizeStrata,
     min_size_stratified_coverage,
@@ -29,7 +43,6 @@ from jaxcp.metrics.strata import (
     size_stratified_coverage,
     size_stratified_coverage_violation,
 )
-from jaxcp.metrics.volume import MeanVolume, mean_volume
 
 __all__ = [
     "MeanVolume",

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jaxcp import _checks, _named
+from jaxcp import _checks, _names
 from jaxcp._arrays import (
     as_array,
     as_arrays,
@@ -20,7 +20,7 @@ from jaxcp._arrays import (
     is_concrete,
     is_rounded,
 )
-from jaxcp._tracing import jit
+from jaxcp._tree import jit
 from jaxcp.quantiles.levels import alpha_as_float, as_alpha
 from jaxcp.sets import Interval, LabelSet
 from jaxcp.typing import (
@@ -41,7 +41,7 @@ def check_sets(sets: Set | ArrayLike, y: ArrayLike) -> tuple[AnySet, Array]:
     Labels are 0, ..., k - 1, and sets without names.
     """
     sets = as_sets(sets)
-    y = _named.codes_of(sets, y)
+    y = _names.codes_of(sets, y)
     rounded = is_rounded("y", y)
     sets, y = as_batch(sets), as_array("y", y)
     _checks.num_rows(sets=sets, y=y)
@@ -98,7 +98,7 @@ def _cure(sets):
 
 def as_batch(sets: Set | ArrayLike) -> AnySet:
     """Returns sets as arrays with a leading axis, without names, after checks."""
-    sets = _named.unnamed(as_sets(sets))
+    sets = _names.unnamed(as_sets(sets))
     _checks.check_pytree("sets", sets, "those of jaxcp.sets")
     sets = as_arrays(sets=sets)
     m = _checks.num_rows(sets=sets)
@@ -116,7 +116,7 @@ def check_groups(
     y: Array, groups: Any, num_groups: int | None, group_names: Any
 ) -> tuple[Array, int]:
     """Returns groups as 0, ..., g - 1, one for each target, and their number g."""
-    given = _named.as_groups(groups, num_groups, group_names)
+    given = _names.as_groups(groups, num_groups, group_names)
     columns = _checks.groups(given.codes, given.count)
     return _checks.rows(y=y, groups=columns)[1], given.count
 

@@ -9,7 +9,7 @@ from jax import Array, lax
 
 from jaxcp import _checks
 from jaxcp._arrays import as_array
-from jaxcp._batching import map_blocks, map_evenly
+from jaxcp._batching import counted, map_blocks, map_evenly
 from jaxcp._numbers import (
     as_float,
     at_least_single,
@@ -18,8 +18,7 @@ from jaxcp._numbers import (
     unless_nan,
     varying_like,
 )
-from jaxcp._padding import counted
-from jaxcp._tracing import jit
+from jaxcp._tree import jit
 from jaxcp.metrics import _sets
 from jaxcp.quantiles._keys import bisect_floats
 from jaxcp.typing import ArrayLike, Set

@@ -7,9 +7,9 @@ from collections.abc import Hashable, Iterable
 import jax.numpy as jnp
 from jax import Array
 
+from jaxcp._batching import counted
 from jaxcp._numbers import kept, quotient
-from jaxcp._padding import counted
-from jaxcp._tracing import jit
+from jaxcp._tree import jit
 from jaxcp.metrics import _sets
 from jaxcp.typing import ArrayLike, HasLabels, Set
 

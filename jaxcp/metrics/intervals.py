@@ -7,9 +7,9 @@ from jax import Array
 
 from jaxcp import _checks
 from jaxcp._arrays import as_array
+from jaxcp._batching import by_rows, counted
 from jaxcp._numbers import as_float, kept, mean
-from jaxcp._padding import by_rows, counted
-from jaxcp._tracing import jit
+from jaxcp._tree import jit
 from jaxcp.metrics import _sets
 from jaxcp.sets import Interval
 from jaxcp.sets.basic import as_intervals

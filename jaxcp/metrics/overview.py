@@ -8,18 +8,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxcp import _checks, _named
+from jaxcp import _checks, _names
 from jaxcp._arrays import as_groups, is_concrete
+from jaxcp._batching import counted
 from jaxcp._numbers import as_float
-from jaxcp._padding import counted
-from jaxcp._tracing import jit
+from jaxcp._tree import jit
 from jaxcp.metrics import _sets
-from jaxcp.metrics._parting import (
-    largest_violation,
-    least_rate,
-    parted_by,
-    strata_rates,
-)
 from jaxcp.metrics.dependence import hsic_of
 from jaxcp.metrics.groups import class_coverage_of, coverage_gap_of, group_coverage_of
 from jaxcp.metrics.intervals import criterion_of, winkler_score_of
@@ -27,9 +21,12 @@ from jaxcp.metrics.rates import (
     coverage_of,
     empty_rate_of,
     full_rate_of,
+    infinite_rate_of,
+    mean_size_of,
+    median_size_of,
     singleton_rate_of,
 )
-from jaxcp.metrics.size import infinite_rate_of, mean_size_of, median_size_of
+from jaxcp.metrics.strata import largest_violation, least_rate, parted_by, strata_rates
 from jaxcp.sets import Interval
 from jaxcp.sets.basic import as_intervals
 from jaxcp.typing import ArrayLike, HasLabels, Set
@@ -138,7 +135,7 @@ def summary(
     if groups is None:
         num_groups = None
     else:
-        if num_groups is None and group_names is None and _named.are_integers(groups):
+        if num_groups is None and group_names is None and _names.are_integers(groups):
             num_groups = _count(groups)
         groups, num_groups = _sets.check_groups(y, groups, num_groups, group_names)
     by_size = _has_size(sets)

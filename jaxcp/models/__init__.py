@@ -6,10 +6,8 @@ the pure functions `sample(params, key, x, n)`, `log_prob(params, x, y)`,
 model with these functions plugs into the same scores.
 """
 
-from jaxcp.models.coupling import CouplingFlow
-from jaxcp.models.gaussian import GaussianNetwork
-from jaxcp.models.matching import FlowMatching
-from jaxcp.models.mixture import MixtureNetwork
+from jaxcp.models.flows import CouplingFlow, FlowMatching
+from jaxcp.models.mixtures import GaussianNetwork, MixtureNetwork
 
 __all__ = ["CouplingFlow", "FlowMatching", "GaussianNetwork", "MixtureNetwork"]
 __dir__ = __all__.copy

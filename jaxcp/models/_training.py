@@ -14,8 +14,7 @@ from jax import Array, lax
 
 from jaxcp import _checks
 from jaxcp._numbers import as_float
-from jaxcp._pytree import pytree, static
-from jaxcp._tracing import jit
+from jaxcp._tree import jit, pytree, static
 from jaxcp.typing import ArrayLike, PyTree
 
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxcp import _checks
-from jaxcp._pytree import pytree, static
+from jaxcp._tree import pytree, static
 from jaxcp.online.stream import Stream, as_floats, check_rank, component_alpha
 from jaxcp.online.windows import Window, make_window, pick
 from jaxcp.quantiles.levels import rank_at_any_alpha

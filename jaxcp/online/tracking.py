@@ -11,12 +11,11 @@ from jax import Array
 
 from jaxcp import _checks
 from jaxcp._numbers import as_float
-from jaxcp._pytree import as_callable, pytree, static
+from jaxcp._tree import as_callable, pytree, static
 from jaxcp.online.stream import Stream, as_floats, component_alpha, known, past_scores
-from jaxcp.quantiles._shares import as_bound, share_of
-from jaxcp.quantiles.conformal import thresholds
-from jaxcp.quantiles.levels import conformal_rank
-from jaxcp.risk._rows import one_number
+from jaxcp.quantiles.levels import as_bound, conformal_rank, share_of
+from jaxcp.quantiles.thresholds import thresholds
+from jaxcp.risk.thresholds import one_number
 from jaxcp.typing import AnySet, ArrayLike, Number, PyTree, Score, Scorecaster
 
 

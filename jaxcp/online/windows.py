@@ -11,7 +11,7 @@ import numpy as np
 from jax import Array
 
 from jaxcp import _checks
-from jaxcp._pytree import pytree, static
+from jaxcp._tree import pytree, static
 from jaxcp.online.stream import (
     Stream,
     as_floats,
@@ -20,8 +20,8 @@ from jaxcp.online.stream import (
     known,
     past_scores,
 )
-from jaxcp.quantiles.conformal import threshold_at
 from jaxcp.quantiles.levels import conformal_rank
+from jaxcp.quantiles.thresholds import threshold_at
 from jaxcp.typing import ArrayLike, Number, Score
 
 

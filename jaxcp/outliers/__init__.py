@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from jaxcp import pvalues
-from jaxcp.outliers.conditional import conditional_outlier_p_values
 from jaxcp.outliers.scoring import (
+    conditional_outlier_p_values,
     grouped_outlier_p_values,
     is_outlier,
     outlier_p_values,

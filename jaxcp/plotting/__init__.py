@@ -4,17 +4,21 @@ Helpers take the color of text for dashed lines, so that they look right in any 
 `style` is one for papers and for light and dark pages.
 """
 
-from jaxcp.plotting.boxes import plot_boxes
-from jaxcp.plotting.comparison import plot_comparison
-from jaxcp.plotting.coverage import plot_coverage, plot_coverage_curve
-from jaxcp.plotting.intervals import plot_intervals
-from jaxcp.plotting.labels import plot_label_sets
-from jaxcp.plotting.outliers import plot_p_values
-from jaxcp.plotting.regions import plot_region
-from jaxcp.plotting.rolling import plot_rolling_coverage
-from jaxcp.plotting.sizes import plot_sizes, plot_widths
-from jaxcp.plotting.strata import plot_group_coverage, plot_size_stratified_coverage
-from jaxcp.plotting.styles import style
+from jaxcp.plotting._axes import style
+from jaxcp.plotting.coverage import (
+    plot_comparison,
+    plot_coverage,
+    plot_coverage_curve,
+    plot_rolling_coverage,
+)
+from jaxcp.plotting.intervals import plot_boxes, plot_intervals, plot_region
+from jaxcp.plotting.labels import plot_label_sets, plot_p_values
+from jaxcp.plotting.sizes import (
+    plot_group_coverage,
+    plot_size_stratified_coverage,
+    plot_sizes,
+    plot_widths,
+)
 
 __all__ = [
     "plot_boxes",

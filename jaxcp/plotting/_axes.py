@@ -1,10 +1,116 @@
-"""Colors, new axes, legends, ticks, and targets."""
+"""The look of pictures, as matplotlib's settings.
+
+Colors, new axes, legends, ticks, and targets.
+
+Arguments of pictures: numbers, places along an axis, levels, axes.
+"""
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import TYPE_CHECKING, Any, NewType
 
 import numpy as np
+
+from jaxcp import _checks
+from jaxcp._arrays import as_array, as_host_array, as_numpy
+from jaxcp.quantiles.levels import as_alpha
+
+_INK = "#757575"  # contrast 4.6 with white and 4.6 with black
+_LOOK = {
+    "axes.axisbelow": True,
+    "axes.facecolor": "none",
+    "axes.formatter.use_mathtext": False,  # numbers in the font of the words
+    "axes.labelsize": 9,
+    "axes.linewidth": 0.8,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 10,
+    "figure.constrained_layout.use": True,
+    "figure.dpi": 110,
+    "figure.facecolor": "none",
+    "figure.figsize": (5.5, 3.6),
+    "font.family": "sans-serif",
+    "font.sans-serif": ["Helvetica", "Arial", "Liberation Sans", "DejaVu Sans"],
+    "font.size": 9,
+    "legend.fontsize": 8,
+    "legend.frameon": False,
+    "legend.handlelength": 1.5,
+    "lines.linewidth": 1.4,
+    "pdf.fonttype": 42,  # text in PDF stays text, its fonts come along
+    "ps.fonttype": 42,
+    "savefig.bbox": "tight",
+    "savefig.dpi": 200,
+    "savefig.facecolor": "auto",
+    "svg.fonttype": "none",  # text in SVG stays text
+    "svg.hashsalt": "jaxcp",  # names in SVG are the same each time
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+}
+_INKED = (
+    "axes.edgecolor",
+    "axes.labelcolor",
+    "boxplot.boxprops.color",
+    "boxplot.capprops.color",
+    "boxplot.flierprops.color",
+    "boxplot.flierprops.markeredgecolor",
+    "boxplot.whiskerprops.color",
+    "grid.color",
+    "text.color",
+    "xtick.color",
+    "ytick.color",
+)
+
+
+def style(*, ink: str | None = None, **overrides: Any) -> dict[str, Any]:
+    """Returns matplotlib's settings for pictures in papers and on pages.
+
+    Colors of Okabe and Ito, which color-blind readers tell apart; no frame on top and
+    on the right; a transparent background, and an ink of text, axes and dashed lines.
+    The default ink is a gray that reads on white and on black pages. Text stays text in
+    SVG and PDF. Nothing is set: hand the dict to `plt.rcParams.update`,
+    `plt.style.use` or `plt.rc_context`.
+
+    Args:
+      ink: A color of matplotlib. Defaults to a gray; "black" is for paper.
+      overrides: Settings of your own, by matplotlib's name with underscores for dots
+        (`font_size=11`), or as `**{"font.size": 11}`.
+
+    Returns:
+      A dict of rcParams.
+
+    Raises:
+      ValueError: for a setting that matplotlib does not have.
+
+    References:
+      Okabe, Ito, Color Universal Design, 2008.
+
+    See also:
+      plotting.plot_intervals
+
+    Example:
+      >>> import matplotlib.pyplot as plt
+      >>> with plt.rc_context(style(ink="black", font_size=11)):
+      ...     figure, ax = plt.subplots()
+      >>> style()["svg.fonttype"]
+      'none'
+    """
+    from cycler import cycler
+
+    look: dict[str, Any] = _LOOK | dict.fromkeys(_INKED, ink or _INK)
+    look["axes.prop_cycle"] = cycler(color=PALETTE)
+    names = {name.replace(".", "_"): name for name in pyplot().rcParams}
+    for key, value in overrides.items():
+        name = names.get(key.replace(".", "_"))
+        if name is None:
+            raise ValueError(
+                f"expected settings that matplotlib has, got {key!r}; "
+                "matplotlib.rcParams lists them"
+            )
+        look[name] = value
+    return look
+
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -226,3 +332,60 @@ def draw_targets(
     ax.plot(x[drawn], y[drawn], "o", **look)
     look = {"ms": size + 0.5, "color": MISSED, "mew": 1.2, "zorder": 3}
     ax.plot(x[misses], y[misses], "x", label=f"missed ({misses.size:,})", **look)
+
+
+def as_axes(ax: Any, *, height: float | None = None) -> Axes:
+    """Returns the axes that are given, or new ones; ValueError for what is none."""
+    if ax is None:
+        return new_axes(height=height)
+    if not hasattr(ax, "get_ylim"):
+        kind = type(ax).__name__
+        cure = "; hand over one of its axes" if np.size(ax) > 1 else ""
+        raise ValueError(f"expected ax as axes of matplotlib, got {kind}{cure}")
+    return ax
+
+
+def as_level(alpha: Any) -> float:
+    """Returns alpha, one number in (0, 1)."""
+    _checks.check_scalars(alpha=alpha)
+    return float(as_alpha(alpha)[()])
+
+
+def as_numbers(name: str, values: Any) -> np.ndarray:
+    """Returns numbers in their own type; ValueError for words and other objects."""
+    found = as_numpy(name, values)
+    return found if found.dtype.kind in "biuf" else np.asarray(as_array(name, found))
+
+
+def as_curves(name: str, values: Any, length: str) -> np.ndarray:
+    """Returns one curve or several, shape (r, length), as rows."""
+    rows = np.atleast_2d(as_numbers(name, values))
+    if rows.ndim > 2 or not len(rows):
+        expected = f"({length},) or (r, {length}), r >= 1"
+        raise ValueError(f"expected {name} of shape {expected}, got {rows.shape}")
+    return rows
+
+
+def as_targets(values: Any) -> np.ndarray:
+    """Returns targets in the type that sets have, one for each row, without NaN."""
+    found = np.asarray(as_array("y", values))
+    _checks.check_not_nan("y", found)
+    return found
+
+
+def as_places(values: Any) -> np.ndarray:
+    """Returns places along the x axis, shape (m,): numbers, dates or words."""
+    from matplotlib.units import registry
+
+    found = as_host_array("x", values)
+    if found.ndim > 1 and found.size != len(found):
+        raise ValueError(f"expected x of shape (m,) or (m, 1), got {found.shape}")
+    found = found.ravel()
+    if found.dtype != object or not found.size:
+        return found
+    if isinstance(found[0], Real):
+        return as_numbers("x", found)
+    if registry.get_converter(found) is None:
+        kind = type(found[0]).__name__
+        raise ValueError(f"expected x as numbers, dates or words, got {kind}")
+    return found

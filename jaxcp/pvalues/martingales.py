@@ -1,18 +1,109 @@
-"""Conformal test martingales: evidence that a stream has changed, in logarithms."""
+"""Conformal test martingales: evidence that a stream has changed, in logarithms.
+
+Bets along a stream of p-values, and when to raise an alarm.
+
+p-values along a stream: every score among those before it.
+
+Sums of bets that do not depend on earlier wins: no step waits for another.
+"""
 
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+import numpy as np
+from jax import Array, lax
+from jax.typing import DTypeLike
 
 from jaxcp import _checks
-from jaxcp._pytree import pytree, static
+from jaxcp._arrays import as_array
+from jaxcp._numbers import as_float, at_least_single, kept, varying_like
+from jaxcp._tree import jit, pytree, static
+from jaxcp.quantiles._keys import to_keys
+from jaxcp.quantiles.levels import alpha_as_float, as_alpha
 from jaxcp.typing import (
+    ArrayLike,
+    CheckedMartingale,
+    Martingale,
+    MemorylessMartingale,
     Number,
+    PyTree,
 )
+
+_STRETCH = 2**15  # numbers of a stretch, of states with several numbers
+_BLOCK = 32  # bets that one product sums up
+
+
+def summed_bets(
+    martingale: MemorylessMartingale, p_values: Array, state: PyTree
+) -> tuple[PyTree, Array]:
+    """Returns the state after a stream, and the log of the capital all along."""
+    width = sum(math.prod(jnp.shape(leaf)) for leaf in jax.tree.leaves(state))
+    most = len(p_values) if width <= 1 else max(_STRETCH // width, 1)
+
+    @jax.vmap
+    def bets_of(p_value):
+        bets = as_carry(martingale.log_bet(p_value), p_values.dtype)
+        return jax.tree.map(lambda v, s: jnp.broadcast_to(v, s.shape), bets, state)
+
+    def go(state, stretch):
+        p_values, count = stretch
+        bets = jax.tree.map(partial(kept, count=count), bets_of(p_values))
+        states = jax.tree.map(running_sums, state, bets)
+        log_capital = jax.vmap(martingale.log_capital)(states)
+        return jax.tree.map(lambda v: v[-1], states), log_capital
+
+    state, rows = lax.scan(go, state, _stretches(p_values, max(most, 1)))
+    return state, rows.reshape(-1, *rows.shape[2:])[: len(p_values)]
+
+
+def running_sums(start: Array, terms: Array) -> Array:
+    """Returns start + terms[0] + ... + terms[i] for each i, also of infinities.
+
+    Terms are one block or several whole ones.
+    """
+    if terms.ndim > 1 or not jnp.issubdtype(terms.dtype, jnp.floating):
+        return _one_by_one(start, terms)
+    # A product with an infinite number is NaN where it should be another number.
+    finite = jnp.all(jnp.abs(terms) < jnp.inf)
+    return lax.cond(finite, _in_blocks, _one_by_one, start, terms)
+
+
+def _one_by_one(start, terms):
+    return lax.scan(lambda total, term: (total + term,) * 2, start, terms)[1]
+
+
+def _in_blocks(start, terms):
+    """Returns running sums by products of blocks with a triangle of ones."""
+    blocks = terms.reshape(-1, min(_BLOCK, len(terms)))
+    ones = jnp.triu(jnp.ones((blocks.shape[1],) * 2, terms.dtype))
+    sums = jnp.dot(blocks, ones, precision=lax.Precision.HIGHEST)
+    _, before = lax.scan(lambda total, v: (total + v, total), start, sums[:, -1])
+    return (sums + before[:, None]).reshape(-1)
+
+
+def as_carry(state: PyTree, dtype: DTypeLike) -> PyTree:
+    """Returns a state whose floats have the type of the p-values: a carry keeps it."""
+
+    def cast(v):
+        v = jnp.asarray(v)
+        return v.astype(dtype) if jnp.issubdtype(v.dtype, jnp.floating) else v
+
+    return jax.tree.map(cast, state)
+
+
+def _stretches(p_values, most):
+    """Returns p-values as rows of at most that many, and how many of each count."""
+    n = len(p_values)
+    length = -(-n // max(-(-n // most), 1))
+    step = min(_BLOCK, max(length, 1))
+    length = max(-(-length // step), 1) * step  # whole blocks, or no more than one
+    rows = jnp.pad(p_values, (0, -n % length), constant_values=1).reshape(-1, length)
+    counts = np.clip(n - length * np.arange(len(rows)), 0, length)
+    return rows, None if rows.size == n else counts
 
 
 @pytree
@@ -194,3 +285,229 @@ def _log_bet(epsilon, p_value):
     tiny, known = jnp.finfo(p_value.dtype).tiny, ~jnp.isnan(p_value)
     log_p = jnp.log(jnp.clip(jnp.where(known, p_value, 1), tiny, 1))
     return jnp.where(known, jnp.log(epsilon) + (epsilon - 1) * log_p, 0)
+
+
+_SHORT = 2**12  # p-values up to which a scan takes less time than sums of blocks
+
+
+def watch(
+    martingale: Martingale, p_values: ArrayLike, state: PyTree | None = None
+) -> tuple[PyTree, Array]:
+    """Returns the log of the capital of a test martingale along a stream of p-values.
+
+    One `lax.scan`, or sums where bets depend on nothing but their p-value; the state
+    goes on with later p-values.
+
+    Args:
+      martingale: `PowerMartingale`, `MixtureMartingale`, `SimpleJumper`, or anything
+        with their methods: `init` and `step`, and where bets do not depend on the state
+        those of `jaxcp.typing.MemorylessMartingale`, which are faster.
+      p_values: Smoothed p-values in order of time, shape (t,), independent and uniform
+        as long as nothing changes: those of `sequential_p_values`. A NaN is no bet.
+        Not those among one calibration set, of `Calibration.p_values` or
+        `outlier_p_values`, which depend on each other.
+      state: State to go on from. Defaults to `martingale.init()`.
+
+    Returns:
+      (state after the stream, log of the capital after each p-value, shape (t,)). It
+      reaches `alarm_level(alpha)` with probability at most alpha if nothing changes.
+
+    Raises:
+      ValueError: if a concrete p-value is outside [0, 1] or a parameter of the
+        martingale is not valid.
+
+    Guarantee:
+      P(the capital ever reaches c) <= 1/c, at any time (Ville).
+
+    Assumption:
+      An exchangeable stream, and smoothed p-values that are independent and uniform on
+      it. Smoothed p-values among one calibration set are uniform, but not independent:
+      for 500 rows against 100, `SimpleJumper` reaches `alarm_level(0.05)` in 24 % of
+      the streams on which nothing changes.
+
+    Cost:
+      O(t) time: one `lax.scan`, or sums of blocks where bets depend on nothing but
+      their p-value.
+
+    References:
+      Vovk, Testing Randomness Online, Statistical Science, 2021.
+
+    See also:
+      pvalues.sequential_p_values, pvalues.alarm_level, pvalues.SimpleJumper,
+      typing.Martingale
+
+    Example:
+      >>> from jaxcp.pvalues import SimpleJumper
+      >>> scores = jnp.arange(40.0)  # ever stranger
+      >>> u = jax.random.uniform(jax.random.key(0), (40,))
+      >>> p_values = jaxcp.pvalues.sequential_p_values(scores, u)
+      >>> _, log_capital = watch(SimpleJumper(), p_values)
+      >>> (log_capital >= alarm_level(0.01)).any().item()
+      True
+    """
+    p_values = at_least_single(as_float(as_array("p_values", p_values)))
+    _checks.check_given(martingale=martingale)
+    _checks.check_kind("a martingale with init and step", martingale, Martingale)
+    _checks.check_vectors(p_values=p_values)
+    _checks.check_values(_are_p_values, "p_values in [0, 1]", p_values)
+    if isinstance(martingale, CheckedMartingale):
+        martingale.check()
+    state = martingale.init() if state is None else state
+    return _watch(martingale, p_values, state)
+
+
+def alarm_level(alpha: ArrayLike) -> Array:
+    """Returns the log of the capital at which to raise an alarm: log(1 / alpha).
+
+    Args:
+      alpha: Probability of a false alarm, ever, in (0, 1), any shape.
+
+    Returns:
+      log(1 / alpha), the shape of `alpha`.
+
+    Raises:
+      ValueError: if a number `alpha` is outside (0, 1).
+
+    Guarantee:
+      P(the log of the capital ever reaches it) <= alpha.
+
+    Assumption:
+      An exchangeable stream, and p-values as `watch` asks for.
+
+    Cost:
+      O(1) time for each level.
+
+    References:
+      Ville, Etude critique de la notion de collectif, Gauthier-Villars, 1939.
+
+    See also:
+      pvalues.watch, pvalues.sequential_p_values
+
+    Example:
+      >>> alarm_level(0.01).round(4)
+      Array(4.6052, dtype=float32)
+    """
+    return -jnp.log(alpha_as_float(as_alpha(alpha)))
+
+
+def _are_p_values(p):
+    """Returns whether all numbers are in [0, 1] or NaN, or which of them."""
+    if np.fmin.reduce(p, initial=0) == 0 and np.fmax.reduce(p, initial=1) == 1:
+        return True  # no arrays as long as the stream
+    return ~((p < 0) | (p > 1))
+
+
+@jit
+def _watch(martingale, p_values, state):
+    state = varying_like(as_carry(state, p_values.dtype), p_values)
+    if _has_sums(type(martingale)) and _is_long(p_values):
+        return summed_bets(martingale, p_values, state)
+
+    def step(state, p_value):
+        state, log_capital = martingale.step(state, p_value)
+        return as_carry(state, p_values.dtype), log_capital
+
+    return lax.scan(step, state, p_values)
+
+
+def _has_sums(kind):
+    """Returns whether bets can be summed: `step` of a subclass may do anything."""
+    if not issubclass(kind, MemorylessMartingale):
+        return False
+    return "log_bet" in vars(next(k for k in kind.__mro__ if "step" in vars(k)))
+
+
+def _is_long(p_values):
+    n = p_values.shape[0]  # which an export may leave open
+    return isinstance(n, int) and n > _SHORT
+
+
+def sequential_p_values(scores: ArrayLike, u: ArrayLike) -> Array:
+    """Returns the smoothed p-value of each score of a stream among those up to it.
+
+    p_t = (#{i <= t : S_i > S_t} + u_t #{i <= t : S_i = S_t}) / t. All of them together
+    take O(t log t). To start from past scores, such as those of a calibration
+    (`cp.scores`), put these in front and drop their p-values.
+
+    Args:
+      scores: Anomaly scores in order of time, shape (t,); larger is stranger. NaN
+        counts as +inf. The detector must be fitted on other rows.
+      u: Uniforms in [0, 1], shape (t,).
+
+    Returns:
+      p-values in [0, 1], shape (t,).
+
+    Raises:
+      ValueError: if shapes differ or a concrete uniform is outside [0, 1].
+
+    Guarantee:
+      Independent and uniform on [0, 1], ties or not: what `watch` asks for, unlike
+      p-values among one calibration set, which depend on each other.
+
+    Assumption:
+      The scores are exchangeable, and the uniforms independent of them.
+
+    Cost:
+      O(t log t) time for all p-values together.
+
+    References:
+      Vovk, Gammerman, Shafer, Algorithmic Learning in a Random World, Springer, 2005,
+      ch. 8.
+
+    See also:
+      pvalues.watch, pvalues.SimpleJumper, outliers.outlier_p_values
+
+    Example:
+      >>> sequential_p_values(jnp.array([1.0, 3.0, 2.0, 3.0]), jnp.full(4, 0.5))
+      Array([0.5 , 0.25, 0.5 , 0.25], dtype=float32)
+    """
+    scores, u = _checks.rows(
+        scores=_checks.required(_checks.vector(scores)),
+        u=_checks.required(_checks.uniforms(u)),
+    )
+    return _sequential(as_float(scores), at_least_single(as_float(u)))
+
+
+@jax.jit
+def _sequential(scores, u):
+    above, equal = counts_before(scores)
+    count = jnp.arange(1, len(scores) + 1, dtype=u.dtype)
+    return (above + u * (equal + 1)) / count
+
+
+def counts_before(scores: Array) -> tuple[Array, Array]:
+    """Returns how many earlier scores are above each one, and how many equal, (t,).
+
+    The ranks are sorted bit by bit, from the highest, into runs that keep the order of
+    time: an earlier score is above if it is in the same run and has a one where this
+    one has a zero.
+    """
+    keys, n = to_keys(scores), len(scores)
+    ordered = lax.sort(keys)
+    rank = jnp.searchsorted(ordered, keys)  # equal scores have one rank
+    ranks = jnp.searchsorted(ordered, ordered)
+    num_below = jnp.searchsorted(ranks, jnp.arange(n + 1))
+    num_bits = max(n - 1, 0).bit_length()
+
+    def split(i, carry):
+        return _split_runs(num_bits - 1 - i, num_below, *carry)
+
+    start = rank, jnp.arange(n), jnp.zeros(n, rank.dtype)
+    rank, time, above = lax.fori_loop(0, num_bits, split, start)
+    equal = jnp.arange(n) - num_below[rank]
+    above, equal = (jnp.zeros_like(v).at[time].set(v) for v in (above, equal))
+    return above, equal
+
+
+def _split_runs(bit, num_below, rank, time, above):
+    """Returns ranks, times and counts after runs of equal higher bits are split."""
+    start = num_below[(rank >> bit >> 1) << bit << 1]  # of the run so far
+    one = (rank >> bit) & 1
+    # Before each place of its run: ones, which are above a zero, and zeros.
+    ones = jnp.cumsum(one) - one
+    ones -= ones[start]
+    zeros = jnp.arange(len(rank)) - start - ones
+    above += jnp.where(one == 1, 0, ones)
+    # Zeros come first: both halves keep the order of time.
+    place = num_below[(rank >> bit) << bit] + jnp.where(one == 1, ones, zeros)
+    return tuple(jnp.zeros_like(v).at[place].set(v) for v in (rank, time, above))

@@ -2,6 +2,14 @@
 
 Floats are mapped to integers bit by bit, and an answer is built from its highest bit
 down: a bit is set while what is below the candidate falls short.
+
+Order statistics in rounds of eight bits, counted in bytes: quick on processors.
+
+A round maps 256 buckets of keys to bytes and bisects on these; the next one looks into
+the bucket that was found. What is below it counts as its first byte and what is above
+as its last, so that counts are of all keys. Keys are computed anew in each round, not
+kept. On CPUs XLA fuses a sum with the comparison before it only if it adds up few
+numbers: here at most 31, in bytes, then as many of these sums in 16 bits.
 """
 
 from __future__ import annotations
@@ -117,3 +125,147 @@ def _from_integer_keys(keys, dtype):
     if not jnp.issubdtype(dtype, jnp.unsignedinteger):
         return keys
     return lax.bitcast_convert_type(keys ^ jnp.iinfo(keys.dtype).min, dtype)
+
+
+SHORT = 128  # rows of fewer numbers lie side by side
+_LANES, _FEW = 512, 26  # of them, and numbers on top of one another
+_WIDTH, _DEEP = 32, 31  # numbers side by side in a sum, and on top of one another
+_BLOCK = 2**20  # numbers at once: their bytes stay in the cache
+
+
+def row_keys(x: Array, k: Array) -> Array:
+    """Returns the key of the k-th smallest of each row, of x (b, n) and k (b,).
+
+    The lowest for k < 1 and the highest for k > n.
+    """
+    n = x.shape[1]
+    if not is_local():  # neither groups nor blocks: the devices keep their rows
+        return jax.vmap(_one_row)(x, k)
+    rows, lanes = (_short_rows, _LANES) if n < SHORT else (jax.vmap(_one_row), 1)
+    return in_blocks(rows, lanes, x, k)
+
+
+def is_local() -> bool:
+    """Returns whether no array of the program that is traced is spread over devices."""
+    mesh = jax.sharding.get_abstract_mesh()  # of shard_map, if within one
+    return jax.device_count() == 1 or (not mesh.empty and mesh.are_all_axes_manual)
+
+
+def in_blocks(
+    rows: Callable[..., Array], lanes: int, x: Array, *others: Array
+) -> Array:
+    """Returns `rows` of whole lanes of rows at a time: their bytes stay in the cache.
+
+    Keys of x, in the shape of the last array; a single row is that of all.
+    """
+    like = others[-1]
+    b, n = len(like), x.shape[1]
+    size = -(-max(1, _BLOCK // n) // lanes) * lanes  # rows of a block
+    if b < 2 * size:
+        return rows(x, *others)
+
+    def settle_block(i, found):
+        start = jnp.minimum(i * size, b - size)  # the last one overlaps
+        block = (
+            lax.dynamic_slice_in_dim(v, start, size) if len(v) == b else v
+            for v in (x, *others)
+        )
+        return lax.dynamic_update_slice_in_dim(found, rows(*block), start, 0)
+
+    start = varying_like(jnp.zeros(like.shape, key_type(x.dtype)), (x, others))
+    return lax.fori_loop(0, -(-b // size), settle_block, start)
+
+
+def _one_row(x, k):
+    falls_short = lambda codes, byte: _count_below(codes, byte) < k  # noqa: E731
+    return bisect_bytes(lambda: to_keys(x), falls_short, k)
+
+
+def _short_rows(x, k):
+    """Returns keys of rows of fewer than `SHORT` numbers, which lie side by side."""
+    b, n = x.shape
+    lanes = min(_LANES, b)
+    groups = -(-b // lanes)
+    missing = groups * lanes - b
+    if missing:  # some rows are in two groups
+        x, k = (jnp.concatenate([v, v[:missing]]) for v in (x, k))
+    parts = n // _FEW + 1
+    deep = n // parts + 1
+    # Padded at least by one, or XLA transposes anew in each round.
+    pad = (0, 0), (0, parts * deep - n), (0, 0)
+    keys = to_keys(x).reshape(groups, lanes, n).swapaxes(1, 2)
+    keys = jnp.pad(keys, pad, constant_values=jnp.iinfo(keys.dtype).max)
+    keys = keys.reshape(groups, parts, deep, lanes)
+    k = k.reshape(groups, 1, 1, lanes)
+
+    def falls_short(codes, byte):
+        flags = (codes < byte).astype(jnp.int8)
+        sums = jnp.sum(flags, axis=2, dtype=jnp.int8, keepdims=True)
+        return sum(sums[:, i : i + 1].astype(int) for i in range(parts)) < k
+
+    return bisect_bytes(lambda: keys, falls_short, k).ravel()[:b]
+
+
+def bisect_bytes(
+    keys_of: Callable[[], Array],
+    falls_short: Callable[[Array, Array], Array],
+    like: Array,
+) -> Array:
+    """Returns the largest key at which `falls_short` holds; it holds up to some key.
+
+    Args:
+      keys_of: Computes the keys, signed integers.
+      falls_short: Of their codes, int8, and a code: whether what is below that one
+        falls short.
+      like: An array of the shape of the result, which broadcasts with that of the keys.
+    """
+    keys = jax.eval_shape(keys_of)
+    bits, lowest = jnp.iinfo(keys.dtype).bits, jnp.iinfo(keys.dtype).min
+    found = varying_like(jnp.full(like.shape, lowest, keys.dtype), like)
+    for shift in range(bits - 8, -1, -8):
+        codes = lax.optimization_barrier(_to_bytes(keys_of(), found, shift))
+
+        def settle_bit(i, byte, codes=codes):
+            candidate = (byte.astype(jnp.int32) + (128 >> i)).astype(jnp.int8)
+            return jnp.where(falls_short(codes, candidate), candidate, byte)
+
+        byte = varying_like(jnp.full(like.shape, -128, jnp.int8), (codes, like))
+        byte = lax.fori_loop(0, 8, settle_bit, byte)
+        found += (byte.astype(keys.dtype) + 128) << shift
+    return found
+
+
+def _to_bytes(keys, found, shift):
+    """Returns codes -128, ..., 127 of buckets of 2^shift keys, from `found` on."""
+    if shift == jnp.iinfo(keys.dtype).bits - 8:
+        return (keys >> shift).astype(jnp.int8)
+    # In signed integers: a loop with unsigned ones takes ten times as long.
+    first = found >> shift
+    near = jnp.clip(keys >> shift, first, first + 255)
+    return (near - (first + 128)).astype(jnp.int8)
+
+
+def _count_below(codes, byte):
+    """Returns the number of `codes`, int8 (n,), below a byte."""
+    n, total = codes.size, jnp.zeros((), int)
+    deep = min(n // _WIDTH, _DEEP)
+    many = n // (deep * _WIDTH) if deep else 0
+    whole = many * deep * _WIDTH
+    if whole:
+        flags = (codes[:whole].reshape(many, deep, _WIDTH) < byte).astype(jnp.int8)
+        total += _total(jnp.sum(flags, axis=1, dtype=jnp.int8))
+    if whole < n:  # fewer than 31 x 32
+        rest = (codes[whole:] < byte).astype(jnp.int16)
+        total += jnp.sum(rest, dtype=jnp.int16).astype(int)
+    return total
+
+
+def _total(sums):
+    """Returns the total of sums of at most 31 each, int8 (many, width)."""
+    total, fewer = jnp.zeros((), int), len(sums) // _DEEP
+    if fewer > 1:
+        first, sums = sums[: fewer * _DEEP], sums[fewer * _DEEP :]
+        first = first.reshape(fewer, _DEEP, _WIDTH).astype(jnp.int16)
+        total += jnp.sum(jnp.sum(first, axis=1, dtype=jnp.int16).astype(int))
+    word = jnp.int16 if sums.size * _DEEP < 2**15 else int
+    return total + jnp.sum(sums.astype(word), dtype=word).astype(int)

@@ -3,6 +3,12 @@
 Floats are mapped to integers of the same order, and the answer is built from its
 highest bit down. No sort, no copy, ties and infinities kept, and the mass can be
 anything monotone: a count, a masked count, a sum of weights, a sum over shards.
+
+Quantiles of a sample, interpolated: descriptions of draws, not thresholds.
+
+Where a growing function on a line crosses a level: to the float, with its slope.
+
+Which votes of rows suffice, decided as by the threshold of their scores.
 """
 
 from __future__ import annotations
@@ -16,14 +22,18 @@ import numpy as np
 from jax import Array, lax
 from jax.typing import DTypeLike
 
-from jaxcp import _checks, _tracing
-from jaxcp._arrays import as_arrays, on_host
+from jaxcp import _checks, _tree
+from jaxcp._arrays import as_arrays, as_numpy
 from jaxcp._numbers import as_float, at_least_single, over_shards, rounded_up
-from jaxcp._pytree import as_function
-from jaxcp.quantiles._keys import first_float, from_keys, to_keys
-from jaxcp.quantiles._masses import weighted_key
-from jaxcp.quantiles._rows import select_keys
-from jaxcp.quantiles._weighted import weighted_keys
+from jaxcp._tree import as_function
+from jaxcp.quantiles._keys import bisect_keys, first_float, from_keys, to_keys
+from jaxcp.quantiles._rows import (
+    masses_of,
+    select_keys,
+    spare_mass,
+    weighted_key,
+    weighted_keys,
+)
 from jaxcp.typing import ArrayLike, AxisName, Number
 
 # Bits settled by one histogram of sharded scores: wide, for a sum over processes takes
@@ -166,7 +176,7 @@ def first_within(
     return _first_within(as_function("total", total), budget, dtype)
 
 
-@_tracing.jit(static_argnames="dtype")
+@_tree.jit(static_argnames="dtype")
 def _first_within(total, budget, dtype):
     found = jax.eval_shape(total, jax.ShapeDtypeStruct((), dtype))
     if jnp.shape(found) != ():
@@ -185,7 +195,7 @@ def _check_exact(x, given):
     """Raises ValueError for integers that have become floats."""
     if x is given or not jnp.issubdtype(x.dtype, jnp.floating):
         return
-    if (given := on_host("x", given)).dtype.kind in "iu":
+    if (given := as_numpy("x", given)).dtype.kind in "iu":
         dtype, most = jax.dtypes.canonicalize_dtype(int), abs(given.astype(float))
         raise ValueError(
             f"expected integers x that fit {dtype}, got {given[most.argmax()]}; give "
@@ -289,3 +299,149 @@ def _find_by_digits(keys, target, *, axis_name):
         active &= digits == digit
         found = (found << width) | digit.astype(codes.dtype)
     return lax.bitcast_convert_type(found, keys.dtype) ^ lowest
+
+
+def last_inside(
+    inside: Callable[[Array], Array], start: Array, side: Number, stop: Array
+) -> Array:
+    """Returns the last number that is inside, going from `start` towards `stop`.
+
+    `start` counts as inside. `inside` holds from there up to some number before `stop`,
+    which lies on the `side` 1 or -1; if it is infinite and all are inside, so is the
+    result.
+    """
+    side = jnp.asarray(side, start.dtype)
+    first, end = to_keys(side * start), to_keys(side * stop)
+
+    def holds(key):
+        y = side * from_keys(key, start.dtype)
+        return (key <= first) | ((key < end) & inside(y))
+
+    found = bisect_keys(holds, first.dtype)
+    everything = jnp.isinf(stop) & (found == end - 1)
+    return jnp.where(everything, stop, side * from_keys(found, start.dtype))
+
+
+def moving(end: Array, value: Callable[[Array], Array], level: Array) -> Array:
+    """Returns a finite `end` with the slopes of the root of value(end) = level.
+
+    By the implicit function theorem; no slope where the value is flat.
+    """
+    at = lax.stop_gradient(end)
+    # Of functions that have no derivative, as jax.pure_callback, the slope is NaN.
+    return _moving(at, level - value(at), lax.stop_gradient(_slope(value, at)))
+
+
+def _slope(value, at):
+    try:
+        slope = jax.jvp(lambda y: as_float(value(y)), (at,), (jnp.ones_like(at),))[1]
+    except ValueError:
+        slope = jnp.full_like(at, jnp.nan)
+    return slope
+
+
+@jax.custom_jvp
+def _moving(end, gap, slope):
+    del gap, slope  # only the tangent depends on them
+    return end
+
+
+@_moving.defjvp
+def _moving_jvp(primals, tangents):
+    end, _, slope = primals
+    # d end = (d level - d value) / value'
+    steep = slope != 0
+    tangent = tangents[1] / jnp.where(steep, slope, 1)
+    return end, jnp.where(steep, tangent, 0).astype(end.dtype)
+
+
+Words = tuple[Array, ...]
+
+
+def ballot(
+    n: int,
+    rank: Array,
+    mask: Array | None = None,
+    weights: Array | None = None,
+    test_weight: Array | None = None,
+) -> tuple[Words, Callable[..., Array]]:
+    """Returns what each of n rows weighs, and whether sums of that suffice.
+
+    The arguments are those of `threshold_at`: the rows suffice that are at or above the
+    threshold iff a test point with the score of the least of them is in the set.
+    """
+    if weights is None:
+        votes = jnp.ones(n, int) if mask is None else mask.astype(int)
+        spare = jnp.sum(votes) - rank
+        return (votes,), lambda kept: kept > spare  # iff all but these are below k
+    # As `weighted_threshold` decides: the sum of those kept exceeds the spare mass.
+    test_weight = as_float(1.0 if test_weight is None else test_weight)
+    known = lax.stop_gradient((as_float(weights), as_float(rank), test_weight))
+    weights, spare = spare_mass(*known)
+    tiny = jnp.finfo(spare.dtype).tiny
+    above = jnp.maximum(jnp.nextafter(spare, jnp.inf), tiny)
+    target = jnp.where(spare < 0, 0, above)
+    masses = masses_of(weights)
+
+    def suffice(leading: Array, following: Array) -> Array:
+        return ~masses.are_less(leading, following, target)
+
+    return (masses.leading, masses.following), suffice
+
+
+def empirical_quantile(values: ArrayLike, level: ArrayLike) -> Array:
+    """Returns a quantile of a sample, interpolated between its order statistics.
+
+    With h = (l - 1) level it lies between order statistics floor(h) + 1 and floor(h) +
+    2, linearly: type 7 of Hyndman and Fan, the default of numpy. It describes draws of
+    a model; a conformal threshold is an order statistic (`conformal_quantile`).
+
+    Args:
+      values: Sample, shape (l, ...), quantiles along the first axis. NaN counts as
+        +inf.
+      level: Level in [0, 1], shape ().
+
+    Returns:
+      Quantiles, shape values.shape[1:], dtype of `values` (integers become floats).
+
+    Raises:
+      ValueError: if there are no values, or a concrete `level` is outside [0, 1].
+
+    Cost:
+      O(l) time for each column: two order statistics, without a sort.
+
+    References:
+      Hyndman, Fan, Sample Quantiles in Statistical Packages, The American Statistician,
+      1996.
+
+    See also:
+      conformal_quantile, kth_smallest, simulation.Quantiles
+
+    Example:
+      >>> empirical_quantile(jnp.array([1.0, 2.0, 4.0]), 0.75)
+      Array(3., dtype=float32)
+    """
+    values, level = as_arrays(values=values, level=level)
+    if values.ndim == 0 or values.shape[0] == 0:
+        raise ValueError(f"expected values of shape (l, ...), got {values.shape}")
+    _checks.check_number("level", level, lambda v: (v >= 0) & (v <= 1), "in [0, 1]")
+    return _empirical_quantile(as_float(values), as_float(level))
+
+
+@jax.jit
+def _empirical_quantile(values, level):
+    level = level.astype(at_least_single(values).dtype)
+    last = jnp.asarray(values.shape[0] - 1)
+    position = jnp.clip(last * level, 0, last)
+    below = jnp.floor(position).astype(int)
+    share = (position - below).astype(values.dtype)
+    ranks = jnp.stack([below + 1, jnp.minimum(below + 2, last + 1)])
+
+    def between(column):
+        lower, upper = kth_smallest(column, ranks)
+        # Equal ends stay out of the product: inf - inf and 0 * inf are NaN.
+        gap = jnp.where((upper > lower) & (share > 0), upper - lower, 0)
+        return lower + share * gap
+
+    columns = values.reshape(values.shape[0], -1).T
+    return jax.vmap(between)(columns).reshape(values.shape[1:])

@@ -5,19 +5,29 @@ from __future__ import annotations
 from jaxcp.risk.bounds import p_value, upper_bound
 from jaxcp.risk.calibrating import calibrate_risk
 from jaxcp.risk.control import RiskCalibration
-from jaxcp.risk.counting import Counts
-from jaxcp.risk.levels import critical_count, hoeffding_bentkus_level
 from jaxcp.risk.losses import (
+    best_match,
     false_discovery_rate,
     false_negative_rate,
     false_positive_count,
     miscoverage,
+    shortfall,
 )
-from jaxcp.risk.nearness import best_match, shortfall
-from jaxcp.risk.pareto import pareto_front, pareto_test
-from jaxcp.risk.quantiles import cdf_bounds, conditional_value_at_risk, value_at_risk
-from jaxcp.risk.selective import selective_threshold
-from jaxcp.risk.testing import best, learn_then_test
+from jaxcp.risk.quantiles import (
+    cdf_bounds,
+    conditional_value_at_risk,
+    critical_count,
+    hoeffding_bentkus_level,
+    value_at_risk,
+)
+from jaxcp.risk.testing import (
+    Counts,
+    best,
+    learn_then_test,
+    pareto_front,
+    pareto_test,
+    selective_threshold,
+)
 
 __all__ = [
     "Counts",

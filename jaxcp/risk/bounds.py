@@ -1,18 +1,429 @@
-"""What losses prove of their mean: upper bounds, and p-values of a level."""
+"""What losses prove of their mean: upper bounds, and p-values of a level.
+
+Losses, which of them count, and what is given for each loss, after checks.
+
+The capital of bets that a mean is below a level: one for all rows.
+
+Binomial tails of any number of rows and any mean, as exact as the float type.
+
+p-values of the mean of a loss, and the largest mean that they do not reject.
+"""
 
 from __future__ import annotations
 
 import functools
+import math
+from collections.abc import Callable
+from decimal import Decimal
 from fractions import Fraction
-from typing import Literal
+from typing import Any, Literal
 
+import jax
+import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
 
 from jaxcp import _checks
-from jaxcp.quantiles import _binomial
-from jaxcp.risk import _inputs, _p_values
-from jaxcp.typing import ArrayLike
+from jaxcp._arrays import as_array, is_concrete
+from jaxcp._numbers import as_float, at_least_single, varying_like
+from jaxcp.quantiles import levels
+from jaxcp.quantiles._keys import bisect_keys, from_keys, key_type
+from jaxcp.quantiles.levels import share_of
+from jaxcp.quantiles.selection import moving
+from jaxcp.typing import ArrayLike, Number
+
+_METHODS = "hoeffding_bentkus", "binomial", "betting"
+
+
+def losses_and_rows(
+    losses: ArrayLike, where: ArrayLike | None, bound: ArrayLike, method: str
+) -> tuple[Array, Array | None]:
+    """Returns losses and which rows count as arrays, or raises ValueError."""
+    _checks.check_one_of("method", method, _METHODS)
+    _checks.check_number("bound", bound, lambda b: (b > 0) & (b < np.inf), "> 0")
+    losses = as_array("losses", losses)
+    where = None if where is None else _checks.flags("where", where)
+    for name, value in (("losses", losses), ("where", where)):
+        if value is not None and value.ndim not in (1, 2):
+            raise ValueError(
+                f"expected {name} of shape (n,) or (n, g), got {value.shape}"
+            )
+    _checks.num_rows(losses=losses, where=where)
+    if where is not None and losses.ndim == where.ndim == 2:
+        _checks.check_shape("where", losses.shape, where.shape)
+    if method == "binomial" and not (is_concrete(bound) and bound == 1):
+        raise ValueError(f'expected bound=1 with method="binomial", got {bound}')
+    if losses.dtype != bool and is_concrete(losses, where, bound):
+        _check_range(losses, where, bound, method)
+    return losses, where
+
+
+def _check_range(losses, where, bound, method):
+    losses, top = np.asarray(losses), float(bound)
+    inside, expected = lambda v: (v >= 0) & (v <= top), f"losses in [0, {top:g}]"
+    if method == "binomial":
+        inside = lambda v: (v == 0) | (v == 1)  # noqa: E731
+        expected = 'losses of 0 or 1 with method="binomial"'
+    elif not losses.size or (losses.min() >= 0 and losses.max() <= top):
+        return
+    counts = np.ones(len(losses), bool) if where is None else np.asarray(where)
+    if counts.ndim > losses.ndim:
+        counts = counts.any(1)
+    counts = counts.reshape(counts.shape + (1,) * (losses.ndim - counts.ndim))
+    _checks.check_values(lambda v: ~counts | inside(v), expected, losses)
+
+
+def as_real(value: Any) -> Any:
+    """Returns a decimal as the fraction that it is, other values as they are."""
+    return Fraction(value) if isinstance(value, Decimal) else value
+
+
+def as_plain(value: Any) -> Any:
+    """Returns a fraction or decimal as a float, other values as they are."""
+    return float(value) if isinstance(value, Fraction | Decimal) else value
+
+
+def as_share(alpha: Any, bound: Any) -> Fraction | Array:
+    """Returns alpha / bound: a Fraction where both are numbers, or an array."""
+    inside = lambda a: (a > 0) & (a < bound)  # noqa: E731
+    alpha = as_real(alpha)
+    if is_concrete(bound):
+        expected = f"in (0, {float(bound):g})"
+        _checks.check_number("alpha", alpha, inside, expected)
+    else:
+        _checks.check_scalars(alpha=alpha)
+    if isinstance(alpha, Array) or isinstance(bound, Array):
+        return as_float(alpha) / bound
+    return share_of(alpha, np.asarray(bound)[()]).item()
+
+
+def one_each(name: str, value: Any, size: int, kinds: Any = tuple) -> tuple[Any, ...]:
+    """Returns a value for each loss: those given, or the same for all."""
+    if not isinstance(value, kinds):
+        return (value,) * size
+    if len(value) != size:
+        raise ValueError(f"expected {name} for {size} losses, got {len(value)} of them")
+    return tuple(value)
+
+
+_UNROLL = 4  # rows of a step of the loop, whose own time is that of a row
+
+
+def largest_log_capital(
+    losses: Array, risk: Array, delta: Array, where: Array | None = None
+) -> Array:
+    """Returns log max_i K_i(risk) of losses in [0, 1], shape (n,), with K_0 = 1.
+
+    Rows outside `where` are skipped: neither the capital nor the bets move.
+    """
+    counts = jnp.ones(len(losses), bool) if where is None else where
+    counts = counts.astype(losses.dtype)
+    rows = len(losses) if where is None else jnp.maximum(jnp.sum(counts), 1)
+    scale = -2 * jnp.log(delta) / rows
+    lost = jnp.finfo(losses.dtype).eps - 1
+
+    def step(state, row):
+        i, total, squares, capital, best = state
+        x, counts = row
+        # Bates et al. 2021, section 3.1.3: nu_i is known before row i.
+        variance = (0.25 + squares[0]) / (1 + i)
+        nu = jnp.minimum(1, jnp.sqrt(scale / variance))
+        # K_i = prod_(j <= i) (1 - nu_j (x_j - R)); a factor of 0 needs R = 0.
+        growth = jnp.log1p(jnp.maximum(nu * (risk - x), lost))
+        capital = _add(capital, counts * growth)
+        total, i = _add(total, counts * x), i + counts
+        # m_i = (1/2 + sum x) / (1 + i)
+        gap = x - (0.5 + total[0]) / (1 + i)
+        squares = _add(squares, counts * gap * gap)
+        return (i, total, squares, capital, jnp.maximum(best, capital[0])), None
+
+    zero = jnp.zeros((), losses.dtype)
+    start = zero, (zero, zero), (zero, zero), (zero, zero), zero
+    start = varying_like(start, (losses, counts, risk, scale))
+    return lax.scan(step, start, (losses, counts), unroll=_UNROLL)[0][-1]
+
+
+def _add(total, term):
+    """Returns a sum with what its rounding has added: thousands of rows cost no digit.
+
+    Kahan, Further Remarks on Reducing Truncation Errors, 1965.
+    """
+    rounded, excess = total
+    term = term - excess
+    grown = rounded + term
+    return grown, (grown - rounded) - term
+
+
+_SMALL = 16  # counts below it take the error of Stirling's formula from a table
+_ERRORS = np.array(
+    [0.0]
+    + [
+        math.lgamma(k + 1) - (k + 0.5) * math.log(k) + k - math.log(2 * math.pi) / 2
+        for k in range(1, _SMALL)
+    ]
+)
+_STIRLING = [1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188]
+_ATANH = [1 / (2 * j + 1) for j in range(1, 9)]
+
+
+@jax.custom_jvp
+def binomial_tail(count: Array, rows: Array, mean: Array) -> Array:
+    """Returns P(Bin(rows, mean) <= count) of whole floats 0 <= count <= rows."""
+    certain = (count >= rows) | (mean <= 0)
+    usual = ~certain & (mean < 1)
+    count, mean = jnp.where(usual, count, 0), jnp.where(usual, mean, 0.5)
+    rows = jnp.where(usual, rows, 1)
+    # The side of the count that the mean is not on has the smaller sum.
+    below = count <= rows * mean
+    odds = mean / (1 - mean)
+    terms = _sum_of_ratios(
+        jnp.where(below, count, rows - count),
+        jnp.where(below, rows - count + 1, count + 1),
+        jnp.where(below, 1 / odds, odds),
+    )
+    mass = _binomial_mass(count, rows, mean)
+    tail = jnp.where(below, mass * (1 + terms), 1 - mass * terms)
+    return jnp.where(usual, tail, jnp.where(certain, 1, 0).astype(tail.dtype))
+
+
+@binomial_tail.defjvp
+def _binomial_tail_jvp(primals, tangents):
+    count, rows, mean = primals
+    # d/da P(Bin(n, a) <= k) = -(n - k) P(Bin(n, a) = k) / (1 - a).
+    inside = (count < rows) & (mean > 0) & (mean < 1)
+    safe = jnp.where(inside, mean, 0.5)
+    mass = _binomial_mass(jnp.minimum(count, rows), rows, safe)
+    slope = jnp.where(inside, -(rows - count) * mass / (1 - safe), 0)
+    return binomial_tail(*primals), slope * tangents[2]
+
+
+def binomial_deviance(count: Array, rows: Array, mean: Array) -> Array:
+    """Returns n h1(r, a), r = count / n: r log(r / a) + (1-r) log((1-r) / (1-a))."""
+    # Each of two terms that are not negative has the gap between the counts: there is
+    # no difference of numbers that are nearly the same (Loader 2000).
+    gap = count - rows * mean
+    return _deviance(count, rows * mean, gap) + _deviance(
+        rows - count, rows * (1 - mean), -gap
+    )
+
+
+def _deviance(count, mean, gap):
+    """Returns count log(count / mean) - gap, gap = count - mean."""
+    positive = (count > 0) & (mean > 0)
+    safe, safe_mean = jnp.where(positive, count, 1), jnp.where(positive, mean, 1)
+    # log(count / mean) = 2 atanh(v), v = gap / (count + mean).
+    v = jnp.where(positive, gap, 0) / (safe + safe_mean)
+    near = gap * v + 2 * count * v**3 * _series(_ATANH, v * v)
+    far = count * jnp.log(safe / safe_mean) - gap
+    usual = jnp.where(jnp.abs(v) < 0.1, near, far)
+    impossible = jnp.where(count > 0, jnp.inf, -gap)
+    return jnp.where(positive, usual, impossible)
+
+
+def _binomial_mass(count, rows, mean):
+    """Returns P(Bin(rows, mean) = count)."""
+    # Loader, Fast and Accurate Computation of Binomial Probabilities, 2000.
+    rest = rows - count
+    inner = (count > 0) & (rest > 0)
+    spread = jnp.where(inner, 2 * math.pi * count * (rest / jnp.maximum(rows, 1)), 1)
+    errors = _stirling_error(rows) - _stirling_error(count) - _stirling_error(rest)
+    log_mass = jnp.where(inner, errors, 0) - binomial_deviance(count, rows, mean)
+    return jnp.exp(log_mass) / jnp.sqrt(spread)
+
+
+def _stirling_error(count):
+    """Returns log(count!) - log(sqrt(2 pi count) (count / e)^count), 0 of 0."""
+    small = jnp.asarray(_ERRORS, count.dtype)[
+        jnp.minimum(count, _SMALL - 1).astype(int)
+    ]
+    inverse = 1 / jnp.maximum(count, _SMALL)
+    series = inverse * _series(_STIRLING, inverse * inverse)
+    return jnp.where(count < _SMALL, small, series)
+
+
+def _sum_of_ratios(count, rest, odds):
+    """Returns sum_(j >= 1) prod_(i < j) odds (count - i) / (rest + i)."""
+
+    def goes_on(state):
+        _, term, total = state
+        return term > 1e-3 * jnp.finfo(term.dtype).eps * total
+
+    def add(state):
+        i, term, total = state
+        term = term * (odds * ((count - i) / (rest + i)))
+        return i + 1, term, total + term
+
+    zero = jnp.zeros_like(odds)
+    start = varying_like((zero, zero + 1, zero), count + rest + odds)
+    return lax.while_loop(goes_on, add, start)[-1]
+
+
+def _series(coefficients, x):
+    """Returns c_0 + c_1 x + c_2 x^2 + ..."""
+    return functools.reduce(lambda total, c: total * x + c, reversed(coefficients))
+
+
+_FEW = 2**20  # rows whose sum is as exact as it must be
+_FORGIVEN = 0.25  # of a row: how far a sum may lie above an integer by rounding
+
+
+@functools.partial(jax.jit, static_argnames="method")
+def p_values(
+    losses: Array,
+    where: Array | None,
+    share: Number,
+    delta: Number | None,
+    bound: Number,
+    tails: np.ndarray | None,
+    method: str,
+) -> Array:
+    """Returns p-values of columns for a mean above share * bound.
+
+    `tails` are P(Bin(n, share) <= k) for k = 0, ..., n, where they are known.
+    """
+
+    def of_column(losses, where):
+        p = _P_VALUES[method](losses, where, delta, bound, tails)
+        risk = jnp.asarray(share).astype(_float_type(losses))
+        return p(jnp.where(risk > 0, jnp.minimum(risk, 1), 0))  # 0 of NaN
+
+    return _over_columns(of_column, losses, where)
+
+
+@functools.partial(jax.jit, static_argnames="method")
+def upper_bounds(
+    losses: Array, where: Array | None, delta: Number, bound: Number, method: str
+) -> Array:
+    """Returns the largest mean with a p-value above delta, of each column."""
+
+    def of_column(losses, where):
+        dtype = _float_type(losses)
+        level = jnp.asarray(delta).astype(dtype)
+        level = jnp.where(level > 0, level, 0)  # NaN proves nothing
+        p = _P_VALUES[method](losses, where, level, bound, None)
+        return jnp.asarray(bound, dtype) * _last_above(p, level, dtype)
+
+    return _over_columns(of_column, losses, where)
+
+
+def _last_above(p, level, dtype):
+    """Returns the largest R in [0, 1] with p(R) > level, p falls with R."""
+    key = key_type(dtype)
+
+    def falls_short(candidate):
+        risk = from_keys(candidate, dtype)
+        rejected = (p(risk) <= level) & (level > 0)  # tails of 0 are rounded
+        return (risk <= 0) | ((risk <= 1) & ~rejected)
+
+    # The keys of all floats in [0, 2) are below 2^30, of 64 bits below 2^62.
+    found = bisect_keys(falls_short, key, bits=jnp.iinfo(key).bits - 2)
+    end = lax.stop_gradient(from_keys(found, dtype))
+    inside = (end > 0) & (end < 1)
+    return jnp.where(inside, moving(jnp.where(inside, end, 0.5), p, level), end)
+
+
+def _over_columns(function, losses, where):
+    """Returns a function of one column, of each column where there are several."""
+    axes = tuple(1 if v is not None and v.ndim == 2 else None for v in (losses, where))
+    if axes == (None, None):
+        return function(losses, where)
+    return jax.vmap(function, axes)(losses, where)
+
+
+def _hoeffding_bentkus(losses, where, delta, bound, tails):
+    """Returns R -> p: Hoeffding 1963, theorem 1; Bentkus 2004; Bates et al. 2021."""
+    rows = _num_rows(losses, where)
+    whole, rest = _total(losses, where, bound)
+    total = whole.astype(rest.dtype) + rest
+    # ceil(n r) of the sum, never of n times a mean, which may lie above an integer.
+    # Rounding may lift a sum above one too: less than 1 is forgiven, 1/4 of the least
+    # step of a sum of integers, so that these are exact.
+    floating = jnp.issubdtype(losses.dtype, jnp.floating)
+    most = _FORGIVEN / (1 if floating else jnp.asarray(bound, rest.dtype))
+    slack = jnp.minimum(4 * jnp.finfo(rest.dtype).eps * total, most)
+    count = whole + jnp.ceil(lax.stop_gradient(rest - slack)).astype(int)
+    count = jnp.minimum(count.astype(rest.dtype), rows)
+    tail = _tail(tails)
+
+    def p(risk):
+        below = jnp.minimum(total, rows * risk)
+        hoeffding = jnp.exp(-binomial_deviance(below, rows, risk))
+        bentkus = np.e * tail(jnp.maximum(count, 0), rows, risk)
+        return jnp.minimum(jnp.minimum(hoeffding, bentkus), 1)
+
+    return p
+
+
+def _binomial_counts(losses, where, delta, bound, tails):
+    """Returns R -> P(Bin(n, R) <= number of errors)."""
+    count = _count(losses != 0, where).astype(_float_type(losses))
+    return functools.partial(_tail(tails), count, _num_rows(losses, where))
+
+
+def _betting(losses, where, delta, bound, tails):
+    """Returns R -> 1 / the largest capital of bets against a mean above R."""
+    x = _scaled(losses, where, bound)
+    delta = jnp.asarray(delta).astype(x.dtype)
+    delta = jnp.clip(jnp.where(delta > 0, delta, 0), 0, 1)
+    return lambda risk: jnp.exp(-largest_log_capital(x, risk, delta, where))
+
+
+_P_VALUES: dict[str, Callable[..., Any]] = {
+    "hoeffding_bentkus": _hoeffding_bentkus,
+    "binomial": _binomial_counts,
+    "betting": _betting,
+}
+
+
+def _tail(tails):
+    """Returns P(Bin(n, a) <= count), from a table where there is one."""
+    if tails is None:
+        return binomial_tail
+    return lambda count, rows, risk: tails.astype(risk.dtype)[count.astype(int)]
+
+
+def _num_rows(losses, where):
+    """Returns how many rows count, as a float."""
+    rows = len(losses) if where is None else jnp.sum(where)
+    return jnp.asarray(rows).astype(_float_type(losses))
+
+
+def _count(flags, where):
+    return jnp.sum(flags if where is None else flags & where, dtype=int)
+
+
+def _total(losses, where, bound):
+    """Returns the sum of losses / bound in two words, an integer and a float."""
+    if losses.dtype == bool:
+        total = _count(losses, where) / jnp.asarray(bound, _float_type(losses))
+    else:
+        x = _scaled(losses, where, bound)
+        total = jnp.sum(x)
+        if len(x) > _FEW:  # a float has no digits left for parts of a row
+            bits = max(30 - len(x).bit_length(), 0)
+            center = jnp.round(lax.stop_gradient(total) / len(x) * 2**bits)
+            whole = center.astype(int) * len(x)
+            rest = (whole & (2**bits - 1)).astype(x.dtype) / 2**bits
+            return whole >> bits, rest + jnp.sum(x - center / 2**bits)
+    whole = jnp.floor(lax.stop_gradient(total))
+    return whole.astype(int), total - whole
+
+
+def _scaled(losses, where, bound):
+    """Returns losses / bound in [0, 1], 0 where they do not count."""
+    dtype = _float_type(losses)
+    x = _in_range(losses.astype(dtype) / jnp.asarray(bound, dtype))
+    return x if where is None else jnp.where(where, x, 0)
+
+
+def _in_range(x):
+    """Returns the nearest number in [0, 1], 1 of NaN; slopes at the ends are kept."""
+    return jnp.where((x >= 0) & (x <= 1), x, jnp.where(x < 0, 0, 1).astype(x.dtype))
+
+
+def _float_type(losses):
+    return at_least_single(as_float(losses[:0])).dtype
+
 
 Method = Literal["hoeffding_bentkus", "binomial", "betting"]
 _MOST = 2**14  # rows up to which the host tabulates binomial tails
@@ -85,10 +496,10 @@ def upper_bound(
       >>> round(upper_bound(errors, 0.1).item(), 4)
       0.107
     """
-    bound = _inputs.as_plain(bound)
-    losses, where = _inputs.losses_and_rows(losses, where, bound, method)
+    bound = as_plain(bound)
+    losses, where = losses_and_rows(losses, where, bound, method)
     delta = _checks.share("delta", delta)
-    return _p_values.upper_bounds(losses, where, delta, bound, method)
+    return upper_bounds(losses, where, delta, bound, method)
 
 
 def p_value(
@@ -164,23 +575,23 @@ def p_value(
       >>> round(p_value(errors, 0.1, method="binomial").item(), 4)
       0.0576
     """
-    bound = _inputs.as_plain(bound)
-    losses, where = _inputs.losses_and_rows(losses, where, bound, method)
+    bound = as_plain(bound)
+    losses, where = losses_and_rows(losses, where, bound, method)
     if method == "betting" and delta is None:
         raise ValueError(
             'expected delta with method="betting", whose bets depend on it, got None'
         )
     if delta is not None:
         delta = _checks.share("delta", delta)
-    alpha = _inputs.as_share(alpha, bound)
+    alpha = as_share(alpha, bound)
     tails = None
     if isinstance(alpha, Fraction):
         if method != "betting" and where is None and len(losses) <= _MOST:
             tails = _tails(len(losses), alpha)
         alpha = float(alpha)
-    return _p_values.p_values(losses, where, alpha, delta, bound, tails, method)
+    return p_values(losses, where, alpha, delta, bound, tails, method)
 
 
 @functools.lru_cache(maxsize=64)
 def _tails(n, alpha):
-    return _binomial.binomial_tails(n, np.arange(n + 1), alpha)
+    return levels.binomial_tails(n, np.arange(n + 1), alpha)

@@ -9,22 +9,19 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jaxcp import _checks, _named
+from jaxcp import _checks, _names
 from jaxcp._arrays import as_array
 from jaxcp._numbers import as_float
-from jaxcp._pytree import pytree, static
-from jaxcp._tracing import jit
+from jaxcp._tree import jit, pytree, static
 from jaxcp.calibration._rows import (
     RowShapes,
     of_known_groups,
     weight_for,
     weights_for,
 )
-from jaxcp.calibration._thresholds import Thresholds
+from jaxcp.calibration.rule import Thresholds
 from jaxcp.quantiles.levels import alpha_as_float
-from jaxcp.risk._budgets import as_levels, budgets
-from jaxcp.risk._rows import Rows, count_rows
-from jaxcp.risk._solving import threshold_of
+from jaxcp.risk.thresholds import Rows, as_levels, budgets, count_rows, threshold_of
 from jaxcp.typing import AnySet, ArrayLike, AxisName, Number, PyTree, Score
 
 
@@ -83,7 +80,7 @@ class RiskCalibration(Thresholds):
     group_names: tuple[Hashable, ...] | None = static(default=None)
 
     def __post_init__(self) -> None:
-        _named.keep_names(self, "classes", "group_names")
+        _names.keep_names(self, "classes", "group_names")
 
     def quantile(
         self,
@@ -271,7 +268,7 @@ class RiskCalibration(Thresholds):
         if groups is None:
             raise ValueError("expected the group of each test point, got groups=None")
         if self.group_names is not None:
-            groups = _named.group_codes(self.group_names, groups)
+            groups = _names.group_codes(self.group_names, groups)
         return _checks.groups(groups, self.num_groups)
 
     def _check_one_alpha(self, alpha):

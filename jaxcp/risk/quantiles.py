@@ -1,4 +1,7 @@
-"""Quantiles of a loss, and means beyond them, bounded with high probability."""
+"""Levels at which observed losses prove a risk of at most alpha.
+
+Quantiles of a loss, and means beyond them, bounded with high probability.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import math
 from collections.abc import Callable
 from fractions import Fraction
 from numbers import Real
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,11 +19,103 @@ from jax import Array
 from jaxcp import _checks
 from jaxcp._arrays import is_concrete
 from jaxcp._numbers import as_float, at_least_single
-from jaxcp.quantiles._binomial import critical_count
-from jaxcp.quantiles._simes import log_simes_bounds
-from jaxcp.quantiles.levels import as_alpha, as_delta
+from jaxcp.quantiles import levels
+from jaxcp.quantiles.levels import (
+    as_alpha,
+    as_delta,
+    critical_errors,
+    log_simes_bounds,
+    one_alpha,
+)
 from jaxcp.quantiles.selection import kth_smallest
 from jaxcp.typing import ArrayLike, Number
+
+
+def critical_count(n: int, alpha: Any, delta: Any) -> int:
+    """Returns how many errors among n rows still prove a risk of at most alpha.
+
+    The largest c with P(Bin(n, alpha) <= c) <= delta. A rate of errors above alpha
+    shows so few of them with probability at most delta.
+
+    Args:
+      n: Number of rows.
+      alpha: Level of the risk in (0, 1), a number, read as the decimal it prints as.
+      delta: Probability of a wrong proof in (0, 1), a number, read in the same way.
+
+    Returns:
+      Number of errors; -1 where even none proves nothing: (1 - alpha)^n > delta.
+
+    Raises:
+      ValueError: if n is negative, or `alpha` or `delta` is no number in (0, 1).
+
+    Guarantee:
+      P(errors <= c) <= delta wherever P(error) >= alpha. Exact: close calls are decided
+      in integers up to n (c + 1) = 4 million, and beyond in favor of the smaller count.
+
+    Assumption:
+      Independent rows.
+
+    Cost:
+      A dozen values of the incomplete beta function on the host, whatever n.
+
+    References:
+      Bates, Angelopoulos, Lei, Malik, Jordan, Distribution-Free, Risk-Controlling
+      Prediction Sets, Journal of the ACM, 2021.
+
+    See also:
+      conformal_rank, risk.hoeffding_bentkus_level
+
+    Example:
+      >>> critical_count(99, 0.1, 0.1), critical_count(21, 0.1, 0.1)
+      (5, -1)
+    """
+    return levels.critical_errors(*_read(n, alpha, delta))
+
+
+def hoeffding_bentkus_level(n: int, alpha: Any, delta: Any) -> float:
+    """Returns the largest mean loss of n rows that proves a risk of at most alpha.
+
+    The largest r with min(exp(-n h(r, alpha)), e P(Bin(n, alpha) <= ceil(n r))) <=
+    delta, h(r, a) = r log(r / a) + (1 - r) log((1 - r) / (1 - a)).
+
+    Args:
+      n: Number of rows, each with a loss in [0, 1].
+      alpha: Level of the risk in (0, 1), a number, read as the decimal it prints as.
+      delta: Probability of a wrong proof in (0, 1), a number, read in the same way.
+
+    Returns:
+      Mean loss; -1 where even a mean of 0 proves nothing.
+
+    Raises:
+      ValueError: if n is negative, or `alpha` or `delta` is no number in (0, 1).
+
+    Guarantee:
+      P(mean <= level) <= delta wherever the expected loss is at least alpha.
+
+    Assumption:
+      Independent rows.
+
+    Cost:
+      That of `critical_count`, twice, and a bisection on the host.
+
+    References:
+      Bates, Angelopoulos, Lei, Malik, Jordan, Distribution-Free, Risk-Controlling
+      Prediction Sets, Journal of the ACM, 2021.
+
+    See also:
+      risk.critical_count
+
+    Example:
+      >>> round(hoeffding_bentkus_level(1000, 0.1, 0.1), 4)
+      0.082
+    """
+    return levels.critical_mean(*_read(n, alpha, delta))
+
+
+def _read(n, alpha, delta):
+    """Returns the arguments exactly, or raises ValueError."""
+    _checks.check_count("n", n, 0)
+    return int(n), one_alpha(alpha), as_delta(delta)
 
 
 def cdf_bounds(n: int, delta: float, method: str = "simes") -> np.ndarray:
@@ -132,7 +228,7 @@ def value_at_risk(
     n = len(losses)
     if method == "single":
         # P(Bin(n, beta) >= i) = P(Bin(n, 1 - beta) <= n - i) <= delta
-        rank = n - critical_count(n, 1 - share, as_delta(delta))
+        rank = n - critical_errors(n, 1 - share, as_delta(delta))
     else:
         bounds = cdf_bounds(n, delta, method)
         rank = 1 + int(np.searchsorted(bounds, float(share)))

@@ -1,20 +1,209 @@
-"""Learn then test: which settings of a grid are proved to keep their risks."""
+"""Losses of a grid of settings, counted where they are errors, and their p-values.
+
+Learn then test: which settings of a grid are proved to keep their risks.
+
+Pareto testing: an order of settings from one part of the rows, tests on the rest.
+
+Answers given or withheld: the lowest confidence at which errors stay rare.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal
+from fractions import Fraction
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from jaxcp import _checks
-from jaxcp._arrays import as_array
-from jaxcp.pvalues.familywise import as_starts, bonferroni, fixed_sequence, holm
+from jaxcp._arrays import as_array, is_concrete, is_rounded
+from jaxcp._numbers import as_float, at_least_single, quotient
+from jaxcp.pvalues.multiple import as_starts, bonferroni, fixed_sequence, holm, runs
+from jaxcp.quantiles.levels import (
+    as_alpha,
+    as_delta,
+    binomial_tails,
+    critical_counts,
+    one_alpha,
+)
 from jaxcp.risk import bounds
-from jaxcp.risk.counting import Counts, as_risks, check_settings, risk_p_values
+from jaxcp.risk.bounds import binomial_tail, losses_and_rows, one_each
 from jaxcp.typing import ArrayLike
+
+
+class Counts(NamedTuple):
+    """Errors among the rows that count, at each setting of a grid.
+
+    `errors`, integers of shape (g,), among as many `trials`, integers of shape (g,).
+
+    Guarantee:
+      none: they are data.
+
+    Assumption:
+      Rows that are i.i.d., so that errors are binomial given the trials.
+
+    Cost:
+      Two integers for each setting.
+
+    See also:
+      risk.learn_then_test, risk.pareto_test
+
+    Example:
+      >>> Counts(jnp.array([2, 0]), jnp.array([100, 0])).trials.shape
+      (2,)
+    """
+
+    errors: ArrayLike
+    trials: ArrayLike
+
+
+def as_risks(name: str, losses: Any) -> tuple[tuple[Array | Counts, ...], int]:
+    """Returns losses (n, g) or counts (g,) of each risk, and the number of settings."""
+    several = isinstance(losses, tuple) and not isinstance(losses, Counts)
+    risks = tuple(_as_risk(name, v) for v in (losses if several else (losses,)))
+    if not risks:
+        raise ValueError(f"expected {name} of at least one risk, got ()")
+    g = _settings(risks[0])
+    for other in risks:
+        if _settings(other) != g:
+            raise ValueError(
+                f"expected {name} with {g} settings for each risk, got "
+                f"{_settings(other)}"
+            )
+    check_settings(g)
+    return risks, g
+
+
+def risk_p_values(
+    risks: tuple[Array | Counts, ...],
+    alpha: Any,
+    delta: Any,
+    p_value: bounds.Method | None,
+    where: Any,
+    bound: Any,
+    tests: int | None,
+) -> Array:
+    """Returns the largest p-value of each setting, (g,): its claim is a union."""
+    r = len(risks)
+    each = zip(
+        risks,
+        one_each("alpha", alpha, r),
+        one_each("where", where, r),
+        one_each("bound", bound, r),
+        strict=True,
+    )
+    level = delta / (tests or 1)
+    p = [_p_values(*risk, p_value, level) for risk in each]
+    if r == 1:
+        return p[0]
+    dtype = jnp.result_type(*p)
+    return jnp.max(jnp.stack([v.astype(dtype) for v in p]), axis=0)
+
+
+def _as_risk(name, value):
+    if isinstance(value, Counts):
+        return Counts(*_check_counts(value))
+    value = as_array(name, value)
+    if value.ndim != 2:
+        raise ValueError(f"expected {name} of shape (n, g), got {value.shape}")
+    return value
+
+
+def _check_counts(counts):
+    """Returns errors and trials as integers of shape (g,)."""
+    errors, trials = (as_array(k, v) for k, v in counts._asdict().items())
+    _checks.check_vectors(errors=errors, trials=trials)
+    _checks.check_shape("trials", errors.shape, trials.shape)
+    for name, value in (("errors", errors), ("trials", trials)):
+        if value.size and not jnp.issubdtype(value.dtype, jnp.integer):
+            raise ValueError(f"expected {name} as integers, got {value.dtype}")
+        _checks.check_values(lambda v: v >= 0, f"{name} >= 0", value)
+    if is_concrete(errors, trials):
+        within = lambda v: v <= np.asarray(trials)  # noqa: E731
+        _checks.check_values(within, "errors of at most the trials", errors)
+    return errors.astype(int), trials.astype(int)
+
+
+def _settings(risk: Any) -> int:
+    return len(jnp.asarray(risk.errors)) if isinstance(risk, Counts) else risk.shape[1]
+
+
+def check_settings(g: int) -> None:
+    """Raises ValueError for a grid without settings."""
+    if g == 0:
+        raise ValueError("expected a grid of at least one setting, got none")
+
+
+def _p_values(risk, alpha, where, bound, p_value, delta):
+    """Returns the p-values of one risk, (g,)."""
+    if isinstance(risk, Counts):
+        if (
+            p_value not in (None, "binomial")
+            or where is not None
+            or not _is_unit(bound)
+        ):
+            raise ValueError("expected counts without p_value, where and bound")
+        return _of_counts(risk, alpha)
+    method = p_value or _default(risk, bound)
+    if method == "binomial" and is_concrete(risk, where, alpha):
+        return _of_counts(_counted(risk, where, bound), alpha)
+    return bounds.p_value(
+        risk, alpha, method=method, delta=delta, where=where, bound=bound
+    )
+
+
+def _default(losses: Array, bound: Any) -> bounds.Method:
+    """Returns the exact law for errors, else what holds in any order of the rows."""
+    whole = not jnp.issubdtype(losses.dtype, jnp.floating)
+    errors = losses.dtype == bool or (whole and _is_unit(bound))
+    return "binomial" if errors else "hoeffding_bentkus"
+
+
+def _is_unit(bound):
+    return is_concrete(bound) and bound == 1
+
+
+def _counted(losses, where, bound):
+    """Returns the counts of 0/1 losses with known values, after the checks of them."""
+    losses, where = losses_and_rows(losses, where, bound, "binomial")
+    return Counts(*_count(losses, where))
+
+
+@jax.jit
+def _count(losses, where):
+    counts = jnp.ones_like(losses, bool) if where is None else where
+    counts = counts if counts.ndim == 2 else counts[:, None]
+    counts = jnp.broadcast_to(counts, losses.shape)
+    return jnp.sum((losses != 0) & counts, axis=0), jnp.sum(counts, axis=0)
+
+
+def _of_counts(counts, alpha):
+    """Returns P(Bin(trials, alpha) <= errors): 1 where nothing counts."""
+    _checks.share("alpha", alpha)
+    exact = None if isinstance(alpha, Array) else as_alpha(alpha).item()
+    if not is_concrete(counts, alpha):
+        return _traced_tails(
+            *counts, as_float(alpha if exact is None else float(exact))
+        )
+    exact = Fraction(float(alpha)) if exact is None else exact
+    errors, trials = map(np.asarray, counts)
+    return jnp.asarray(binomial_tails(trials, errors, exact))
+
+
+@jax.jit
+def _traced_tails(errors, trials, alpha):
+    alpha = jnp.clip(at_least_single(alpha), 0, 1)
+    trials = jnp.maximum(trials, 0)
+    errors = jnp.clip(errors, 0, trials)
+    of_one = lambda k, n: binomial_tail(  # noqa: E731
+        k.astype(alpha.dtype), n.astype(alpha.dtype), alpha
+    )
+    p = jax.vmap(of_one)(errors, trials)
+    return jnp.where(jnp.isnan(alpha), 1, p)
+
 
 Procedure = Callable[[Array, ArrayLike], Array]
 
@@ -164,3 +353,290 @@ def _best(valid, utility):
     eligible = valid & ~(utility != utility)
     largest = jnp.max(jnp.where(eligible, utility, lowest))
     return jnp.argmax(eligible & (utility == largest)), jnp.any(eligible)
+
+
+def pareto_front(risks: ArrayLike, costs: ArrayLike) -> Array:
+    """Returns which settings no other one beats in all risks and costs.
+
+    Setting j beats i if it is nowhere larger and somewhere smaller: equal settings do
+    not beat each other.
+
+    Args:
+      risks: Estimated risks, shape (g,) or (g, r).
+      costs: What else to keep small, shape (g,) or (g, c).
+
+    Returns:
+      The front, bool of shape (g,). A setting with a NaN is not on it.
+
+    Raises:
+      ValueError: if numbers of settings differ.
+
+    Guarantee:
+      none: it is an estimate of which settings are worth a test.
+
+    Assumption:
+      none.
+
+    Cost:
+      O(g^2) time.
+
+    References:
+      Laufer-Goldenberg, Fisch, Barzilay, Jaakkola, Efficiently Controlling Multiple
+      Risks with Pareto Testing, International Conference on Learning Representations,
+      2023.
+
+    See also:
+      risk.pareto_test, risk.learn_then_test
+
+    Example:
+      >>> pareto_front(jnp.array([0.1, 0.2, 0.3]), jnp.array([3.0, 1.0, 2.0]))
+      Array([ True,  True, False], dtype=bool)
+    """
+    return _front(_objectives(risks, costs))
+
+
+def pareto_test(
+    first: ArrayLike | Counts | tuple[ArrayLike | Counts, ...],
+    losses: ArrayLike | Counts | tuple[ArrayLike | Counts, ...],
+    costs: ArrayLike,
+    alpha: ArrayLike | tuple[ArrayLike, ...],
+    delta: ArrayLike,
+    *,
+    p_value: bounds.Method | None = None,
+    where: ArrayLike | tuple[ArrayLike | None, ...] | None = None,
+    first_where: ArrayLike | tuple[ArrayLike | None, ...] | None = None,
+    bound: ArrayLike | tuple[ArrayLike, ...] = 1.0,
+) -> Array:
+    """Returns which settings keep their mean loss at alpha, the promising ones tested.
+
+    On a first part of the rows: the front of the mean losses and the costs, in the
+    order of the mean losses (of several risks the largest relative to alpha). On the
+    rest: a fixed sequence of tests along it.
+
+    Args:
+      first: Losses of the first part, as `losses`.
+      losses: Losses in [0, bound] of the rows to test on, shape (n, g), or `Counts`, or
+        a tuple of these for several risks; as in `learn_then_test`.
+      costs: What to keep small, free of the rows to test on, shape (g,) or (g, c).
+      alpha: Level of the mean loss in (0, bound), shape (); a tuple for several risks.
+      delta: Probability of any setting that is wrongly valid, in (0, 1), shape ().
+      p_value: A method of `risk.p_value`, as in `learn_then_test`.
+      where: True where a row counts, as in `learn_then_test`.
+      first_where: The same for the first part.
+      bound: Largest loss there can be, > 0, shape (); a tuple for several risks.
+
+    Returns:
+      Valid settings, bool of shape (g,), on the front.
+
+    Raises:
+      ValueError: as `learn_then_test`, or if numbers of settings differ.
+
+    Guarantee:
+      P(all valid settings have means <= alpha) >= 1 - delta over the rows to test on.
+
+    Assumption:
+      Independent rows with the same law, independent of those of the first part.
+
+    Cost:
+      O(n g + g^2) time.
+
+    References:
+      Laufer-Goldenberg, Fisch, Barzilay, Jaakkola, Efficiently Controlling Multiple
+      Risks with Pareto Testing, International Conference on Learning Representations,
+      2023.
+
+    See also:
+      risk.learn_then_test, risk.pareto_front, risk.best, pvalues.fixed_sequence
+
+    Example:
+      >>> errors = jnp.arange(200)[:, None] % jnp.array([[50, 25, 5]]) == 0
+      >>> cost = jnp.array([3.0, 2.0, 1.0])
+      >>> pareto_test(errors[:100], errors[100:], cost, alpha=0.1, delta=0.1)
+      Array([ True,  True, False], dtype=bool)
+    """
+    delta = _checks.share("delta", delta)
+    (begun, g), (risks, tested) = as_risks("first", first), as_risks("losses", losses)
+    if g != tested or len(begun) != len(risks):
+        raise ValueError(
+            f"expected losses of {len(begun)} risks and {g} settings like first, got "
+            f"{len(risks)} and {tested}"
+        )
+    p = risk_p_values(risks, alpha, delta, p_value, where, bound, 1)
+    alphas = one_each("alpha", alpha, len(risks))
+    wheres = one_each("first_where", first_where, len(risks))
+    means = jnp.stack([_mean(*v) for v in zip(begun, wheres, strict=True)], axis=1)
+    objectives = _objectives(means, costs)
+    order, on_front = _order(means, objectives, _relative(alphas))
+    valid = fixed_sequence(jnp.where(on_front[order], p[order], 1), delta)
+    return jnp.zeros_like(valid).at[order].set(valid)
+
+
+def _objectives(risks, costs):
+    """Returns all that is to be kept small, shape (g, r + c)."""
+    risks, costs = as_array("risks", risks), as_array("costs", costs)
+    _checks.num_rows(risks=risks, costs=costs)
+    columns = [v.reshape(len(v), -1) for v in map(as_float, (risks, costs))]
+    return jnp.concatenate(columns, axis=1)
+
+
+def _mean(risk: Any, where: Any) -> Array:
+    """Returns the mean loss of each setting over its rows; NaN without rows."""
+    if isinstance(risk, Counts):
+        return quotient(jnp.asarray(risk.errors), jnp.asarray(risk.trials))
+    losses = at_least_single(as_float(risk))
+    counts = jnp.ones_like(losses, bool)
+    if where is not None:
+        where = _checks.flags("where", where)
+        counts = counts & (where if where.ndim == 2 else where[:, None])
+    total = jnp.sum(jnp.where(counts, losses, 0), axis=0)
+    return quotient(total, jnp.sum(counts, axis=0))
+
+
+def _relative(alphas):
+    """Returns what each risk is divided by: nothing if there is one."""
+    if len(alphas) == 1:
+        return jnp.ones(1)
+    known = (a if isinstance(a, Array) else float(a) for a in alphas)
+    return jnp.stack([jnp.asarray(a) for a in known])
+
+
+@jax.jit
+def _front(objectives):
+    known = ~jnp.any(jnp.isnan(objectives), axis=1)
+    values = jnp.where(known[:, None], objectives, jnp.inf)
+
+    def is_beaten(mine):
+        lower = jnp.any(values < mine[None], axis=1)
+        return jnp.any(lower & jnp.all(values <= mine[None], axis=1))
+
+    return known & ~jax.vmap(is_beaten)(values)
+
+
+@jax.jit
+def _order(means, objectives, scales):
+    """Returns the settings by growing risk, those of the front first, and the front."""
+    front = _front(objectives)
+    largest = jnp.max(means / scales[None], axis=1)
+    return jnp.argsort(jnp.where(front, largest, jnp.inf)), front
+
+
+_ON_HOST = "; counts that pass are found on the host: write alpha=0.1"
+
+
+def selective_threshold(
+    confidence: ArrayLike,
+    correct: ArrayLike,
+    alpha: float,
+    delta: float,
+    *,
+    grid: ArrayLike,
+    starts: Sequence[int] | ArrayLike = (0,),
+) -> tuple[Array, Array]:
+    """Returns the confidence from which to answer: at most alpha of answers are wrong.
+
+    At a threshold t the rows with confidence >= t are answered, m of them, k wrongly;
+    it passes if P(Bin(m, alpha) <= k) <= delta / j. From each of the j starts on the
+    grid is gone down while thresholds pass. In integers: k against the largest count
+    that passes among m answers.
+
+    Begin where there is data. A start with m answers fails for sure unless (1 -
+    alpha)^m <= delta / j, 22 answers for alpha = delta = 0.1, and at the highest
+    thresholds nobody is answered. On other rows, such as those that the model was
+    fitted on or a first part of these, find the highest threshold with, say, three
+    times as many answers, scaled to n rows, and begin there: `grid` may end above it.
+    Several starts, each with delta / j, are for when there are no such rows.
+
+    Args:
+      confidence: Confidence in an answer, shape (n,). NaN is not answered.
+      correct: Whether the answer is right, bool of shape (n,).
+      alpha: Share of errors among answers, a number in (0, 1).
+      delta: Probability of a threshold that errs more often, a number in (0, 1).
+      grid: Thresholds in decreasing order, shape (g,), chosen without these rows.
+      starts: Indices of the grid to begin at, chosen without these rows, shape (j,).
+
+    Returns:
+      The smallest valid threshold, shape (), +inf if there is none: answer nobody; and
+      the valid thresholds of the grid, bool of shape (g,). Where confidences or the
+      grid have digits of double precision that are rounded here, the threshold is the
+      float below the number on the grid: confidence >= threshold then means the same
+      before rounding, as in numpy, and after, and is the rule that was tested.
+
+    Raises:
+      ValueError: if lengths differ, `grid` is empty or does not decrease, starts are no
+        distinct indices of it, or `alpha` or `delta` are no numbers in (0, 1).
+
+    Guarantee:
+      P(P(wrong, given answered) <= alpha) >= 1 - delta over the rows, for all valid
+      thresholds at once.
+
+    Assumption:
+      I.i.d. rows, and a grid and starts that do not depend on them, which no check can
+      see: quantiles of `confidence` would be chosen by these rows.
+
+    Cost:
+      O(n log g) time, and a table of n counts on the host.
+
+    References:
+      Geifman, El-Yaniv, Selective Classification for Deep Neural Networks, Advances in
+      Neural Information Processing Systems, 2017.
+      Angelopoulos, Bates, Candes, Jordan, Lei, Learn then Test: Calibrating Predictive
+      Algorithms to Achieve Risk Control, Annals of Applied Statistics, 2025.
+
+    See also:
+      risk.learn_then_test, risk.critical_count, pvalues.fixed_sequence
+
+    Example:
+      >>> confidence = jnp.linspace(0.5, 1.0, 500)
+      >>> correct = (jnp.arange(500) % 10 > 0) | (confidence > 0.8)
+      >>> grid = jnp.array([1.0, 0.9, 0.8, 0.7, 0.6])
+      >>> threshold, valid = selective_threshold(
+      ...     confidence, correct, alpha=0.05, delta=0.1, grid=grid, starts=(1,)
+      ... )
+      >>> round(threshold.item(), 2), valid.tolist()
+      (0.8, [False, True, True, False, False])
+    """
+    right = _checks.required(_checks.vector(correct))
+    sure = _checks.required(_checks.vector(confidence))
+    sure, correct = _checks.rows(confidence=sure, correct=right)
+    if jnp.issubdtype(correct.dtype, jnp.inexact):
+        raise ValueError(f"expected correct as bool, got {correct.dtype}")
+    _checks.check_flags("correct as bool", correct)
+    thresholds = _check_grid(grid)
+    if is_rounded("confidence", confidence) or is_rounded("grid", grid):
+        # A number that rounds to one of the grid is not below it before it is rounded.
+        thresholds = jnp.nextafter(thresholds, -jnp.inf)
+    starts = as_starts(starts, len(thresholds))
+    share = as_delta(delta) / len(starts)
+    level = one_alpha(alpha, _ON_HOST)
+    table = critical_counts(len(sure), level, share)
+    return _threshold(sure, correct != 0, thresholds, starts, table)
+
+
+def _check_grid(grid):
+    grid = as_float(as_array("grid", grid))
+    _checks.check_vectors(grid=grid)
+    if not len(grid):
+        raise ValueError("expected a grid of at least one threshold, got none")
+    falls = lambda v: np.append(True, v[1:] < v[:-1]) & ~np.isnan(v)  # noqa: E731
+    cure = "; numpy.unique(grid)[::-1] is in this order"
+    _checks.check_values(falls, "grid in decreasing order", grid, cure=cure)
+    return grid
+
+
+@jax.jit
+def _threshold(confidence, correct, grid, starts, table):
+    answered, errors = _counts(confidence, correct, grid)
+    valid = runs(errors <= jnp.asarray(table)[answered], starts)
+    # The grid decreases: the smallest threshold is the last.
+    return jnp.min(jnp.where(valid, grid, jnp.inf)), valid
+
+
+def _counts(confidence, correct, grid):
+    """Returns how many rows are answered at each threshold, and how many wrongly."""
+    g, dtype = len(grid), jnp.result_type(confidence, grid)
+    # The first threshold at which a row is answered: g for none, as for NaN.
+    above = jnp.searchsorted(-grid.astype(dtype), -confidence.astype(dtype))
+    first = jnp.where(jnp.isnan(confidence), g, above)
+    zero = jnp.zeros(g + 1, int)
+    rows = jnp.cumsum(zero.at[first].add(1))[:g]
+    return rows, jnp.cumsum(zero.at[first].add((~correct).astype(int)))[:g]

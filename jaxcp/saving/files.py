@@ -10,10 +10,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from jaxcp._files import npz, once, read_npz, write_whole
 from jaxcp.saving import _classes
-from jaxcp.saving._reading import Reader, filled
-from jaxcp.saving._writing import ABOUT, Writer
+from jaxcp.saving._files import npz, once, read_npz, write_whole
+from jaxcp.saving._nodes import ABOUT, Reader, Writer, filled
 from jaxcp.typing import PyTree
 
 _FORMAT = 1

@@ -1,23 +1,29 @@
-"""A score of the user's own."""
+"""A score of the user's own.
+
+Scores that ask the model: its density, or its latent code, of a target.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.tree_util import Partial
 
+from jaxcp import _checks, _geometry
 from jaxcp._arrays import is_concrete
 from jaxcp._batching import score_of, widened
 from jaxcp._numbers import with_rounding
-from jaxcp._pytree import keep_functions, pytree
-from jaxcp._tracing import jit
+from jaxcp._tree import jit, keep_functions, pytree, static
 from jaxcp.scores import inputs
 from jaxcp.sets import LevelSet
 from jaxcp.typing import AnySet, PyTree, Set
+from jaxcp.volumes.levels import log_volume_by_density, log_volume_of_image
 
 _ROWS = 256  # that are looked at, always as many: one program for every number of rows
 
@@ -134,3 +140,175 @@ def _missed(score, preds, y):
         return ~jnp.all(score.invert(pred, level).contains(target))
 
     return jax.vmap(one)(*widened((preds, y)))
+
+
+@pytree
+class Density:
+    """Minus the log density of the target: DR-CP. Sets are density level sets.
+
+    `pred` is whatever the functions take, such as the input x itself. Give parameters
+    by `functools.partial(log_prob, params)`: they are then leaves of the score: new
+    ones compile nothing, everything is differentiable in them, and every set carries
+    them. `Density.of(model, params)` does that for a model with `log_prob(params, x,
+    y)`. A function that closes over its parameters makes them constants of the program.
+
+    Args:
+      log_prob: `(pred, y) -> ()`, the log density at `y`; -inf and NaN are the worst.
+      sample: `(key, pred, n) -> (n, d)`, draws of the same law, or None. The volume of
+        a set is estimated with them.
+
+    Guarantee:
+      At least 1 - alpha at a threshold from `calibrate`.
+
+    Assumption:
+      Exchangeable examples, and a model fitted on other data.
+
+    Cost:
+      One call of `log_prob` for a score and for each candidate target of a set.
+
+    References:
+      Sadinle, Lei, Wasserman, Least Ambiguous Set-Valued Classifiers with Bounded Error
+      Levels, JASA, 2019.
+      Dheur, Bosser, Izbicki, Ben Taieb, Distribution-Free Conformal Joint Prediction
+      Regions for Neural Marked Temporal Point Processes, Machine Learning, 2024.
+
+    See also:
+      scores.CDF, scores.Latent, models.CouplingFlow, volume
+
+    Example:
+      >>> normal = Density(lambda pred, y: -0.5 * jnp.sum((y - pred) ** 2))
+      >>> normal(jnp.zeros(2), jnp.array([1.0, 1.0])).item()
+      1.0
+    """
+
+    log_prob: Callable[[PyTree, Array], Array]
+    sample: Callable[[Array, PyTree, int], Array] | None = None
+
+    def __post_init__(self):
+        keep_functions(self, "log_prob", "sample")
+
+    @classmethod
+    def of(cls, model: Any, params: PyTree) -> Density:
+        """Returns the score of a model with `log_prob(params, x, y)`; `pred` is x."""
+        return cls(*_functions(model, params, "density", "log_prob", "sample"))
+
+    def __call__(self, pred: PyTree, y: Array) -> Array:
+        """Returns -log f(y), shape (); +inf where the density is 0 or NaN."""
+        log_prob = self.log_prob(pred, y)
+        _checks.check_shape("log_prob(pred, y)", (), jnp.shape(log_prob))
+        unknown = jnp.isnan(log_prob)
+        return jnp.where(unknown, jnp.inf, -jnp.where(unknown, 0, log_prob))
+
+    def invert(self, pred: PyTree, q: Array) -> LevelSet:
+        """Returns {y : log f(y) >= -q}."""
+        return LevelSet(self, pred, q)
+
+    def estimate_log_size(
+        self, key: Array, pred: PyTree, q: Array, num_samples: int, *, sobol: bool
+    ) -> tuple[Array, Array]:
+        """Returns the log volume of the set at q and its error, from draws."""
+        if self.sample is None:
+            raise ValueError(
+                "expected a Density score with `sample` to estimate the volume of its "
+                "level set, or a Box as within=, got None"
+            )
+        if sobol:
+            raise ValueError("expected sobol=False for draws of a model, got True")
+        return log_volume_by_density(key, self, pred, q, num_samples)
+
+
+@pytree
+class Latent:
+    """The norm of the target's latent code: L-CP. Sets are images of a latent ball.
+
+    norm(inverse(pred, y)), of any model that maps a standard normal z to y and back: a
+    normalizing flow, or flow matching by its differential equation; no density is
+    needed. `pred` and parameters are as for `Density`.
+
+    Args:
+      inverse: `(pred, y) -> (d,)`, the latent code of `y`.
+      forward: `(pred, z) -> (d,)`, its inverse, or None. The volume of a set is
+        estimated with its Jacobian.
+      dim: Number of outputs d, or None; volumes need it.
+
+    Guarantee:
+      At least 1 - alpha at a threshold from `calibrate`.
+
+    Assumption:
+      Exchangeable examples, and a model fitted on other data.
+
+    Cost:
+      One call of `inverse` for a score and for each candidate target of a set.
+
+    References:
+      Feldman, Bates, Romano, Calibrated Multiple-Output Quantile Regression with
+      Representation Learning, JMLR, 2023.
+      Dheur, Fontana, Estievenart, Desobry, Ben Taieb, A Unified Comparative Study with
+      Generalized Conformity Scores for Multi-Output Conformal Regression, ICML, 2025.
+
+    See also:
+      scores.Density, models.CouplingFlow, models.FlowMatching, volume
+
+    Example:
+      >>> shifted = Latent(lambda pred, y: y - pred)
+      >>> shifted(jnp.ones(2), jnp.array([4.0, 5.0])).item()
+      5.0
+    """
+
+    inverse: Callable[[PyTree, Array], Array]
+    forward: Callable[[PyTree, Array], Array] | None = None
+    dim: int | None = static(default=None)
+
+    def __post_init__(self):
+        keep_functions(self, "inverse", "forward")
+
+    @classmethod
+    def of(cls, model: Any, params: PyTree, *, dim: int | None = None) -> Latent:
+        """Returns the score of a model with `to_latent(params, x, y)`; `pred` is x.
+
+        For volumes, `dim` is the number of outputs d, by default `num_targets` of the
+        parameters or the model, and the model needs `from_latent(params, x, z)`.
+        """
+        names = "to_latent", "from_latent"
+        inverse, forward = _functions(model, params, "latent", *names)
+        if dim is None:
+            known = getattr(model, "num_targets", None)
+            dim = getattr(params, "num_targets", known)
+        return cls(inverse, forward, dim)
+
+    def __call__(self, pred: PyTree, y: Array) -> Array:
+        """Returns norm(inverse(pred, y)), shape (); +inf where the code is NaN."""
+        z = jnp.atleast_1d(self.inverse(pred, y))
+        unknown = jnp.any(jnp.isnan(z))
+        return jnp.where(unknown, jnp.inf, _geometry.norm(jnp.where(unknown, 0, z)))
+
+    def invert(self, pred: PyTree, q: Array) -> LevelSet:
+        """Returns {y : norm(inverse(pred, y)) <= q}."""
+        return LevelSet(self, pred, q)
+
+    def estimate_log_size(
+        self, key: Array, pred: PyTree, q: Array, num_samples: int, *, sobol: bool
+    ) -> tuple[Array, Array]:
+        """Returns the log volume of the set at q and its error, from latent points."""
+        if self.forward is None or self.dim is None:
+            raise ValueError(
+                "expected a Latent score with `forward` and `dim` to estimate the "
+                "volume of its set, or a Box as within=, got "
+                f"{self.forward} and {self.dim}"
+            )
+        maps = partial(self.inverse, pred), partial(self.forward, pred)
+        return log_volume_of_image(key, maps, self.dim, q, num_samples, sobol)
+
+
+def _functions(model, params, kind, required, optional):
+    """Returns functions of a model at its parameters, the optional one maybe None."""
+    known = ["sample", "log_prob", "to_latent", "from_latent"]
+    functions = {name: getattr(model, name, None) for name in known}
+    offered = {k: Partial(v, params) for k, v in functions.items() if v is not None}
+    if required not in offered:
+        found = ", ".join(offered) or "none of " + ", ".join(known)
+        raise ValueError(
+            f"expected a model with {required} for a {kind} score, got "
+            f"{type(model).__name__} with {found}"
+        )
+    return offered[required], offered.get(optional)

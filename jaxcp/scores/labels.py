@@ -1,17 +1,136 @@
-"""Scores of labels, from what a model says of each: probabilities or logits."""
+"""Scores of labels, from what a model says of each: probabilities or logits.
+
+The score of several labels, or pixels, that may hold together.
+
+Scores of labels by rank: the most probable labels come first.
+
+Labels in order of falling probability, and the exact mass of the first of them.
+
+Masses are added up in fixed point: integers, so that calibration and prediction agree
+to the last bit whatever the order of the sum, the batch or the device.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.typing import DTypeLike
 
+from jaxcp import _checks
 from jaxcp._batching import labels_of
-from jaxcp._numbers import as_float
-from jaxcp._pytree import pytree
+from jaxcp._numbers import as_float, at_least_single
+from jaxcp._tree import jit, pytree, static
+from jaxcp.quantiles._keys import bisect_keys, to_keys
 from jaxcp.scores import inputs
-from jaxcp.sets import LabelSet
-from jaxcp.typing import LabelScore, PyTree
+from jaxcp.sets import LabelMask, LabelSet
+from jaxcp.typing import LabelScore, Number, PyTree
+
+
+def is_before(p: Array, y: Array) -> Array:
+    """Returns which labels rank before `y`: more probable, or as much and lower."""
+    keys, label = to_keys(p), jnp.arange(len(p))
+    return (keys > keys[y]) | ((keys == keys[y]) & (label < y))
+
+
+def ranking(p: Array) -> Array:
+    """Returns the labels from rank 1 to rank k, by one sort of integers."""
+    return jnp.argsort(~to_keys(p), stable=True)  # ~ reverses without overflow
+
+
+def ranks(p: Array) -> Array:
+    """Returns the rank of every label, counted from 1."""
+    return 1 + jnp.argsort(ranking(p))
+
+
+def crossing(p: Array, fits: Callable[[Array, Array], Array]) -> Array:
+    """Returns the first label by rank with which `fits(mass, members)` fails, or k."""
+    keys, units, k = to_keys(p), to_units(p), len(p)
+    label = jnp.arange(k, dtype=jnp.int16 if k < 2**15 else int)
+
+    def all_fit(members):
+        mass = jnp.sum(jnp.where(members, units, 0), dtype=units.dtype)
+        return fits(mass, members)
+
+    # max {v : the labels with keys >= v do not all fit}: the first one out is at v.
+    level = bisect_keys(lambda key: ~all_fit(keys >= key), keys.dtype)
+    above, tied = keys > level, keys == level
+    first_out = bisect_keys(
+        lambda y: all_fit(above | (tied & (label < y))),
+        label.dtype,
+        bits=k.bit_length(),
+    )
+    return jnp.minimum(first_out.astype(int), k)
+
+
+@jax.custom_jvp
+def mass_of(p: Array, u: Array, ranked_before: Array, y: Array) -> Array:
+    """Returns the mass before `y` plus (1 - u) times its own, at most 1."""
+    # sum of p_j over j before y, + (1 - u) p_y
+    units = to_units(p)
+    head = jnp.sum(jnp.where(ranked_before, units, 0), dtype=units.dtype)
+    return _add_own(p, u, head, units[y])
+
+
+@mass_of.defjvp
+def _mass_of_jvp(primals, tangents):
+    p, u, ranked_before, y = primals
+    dp, du, *_ = tangents
+    # sum of dp_j over j before y, + (1 - u) dp_y - p_y du
+    slope = jnp.sum(jnp.where(ranked_before, dp, 0)) + (1 - u) * dp[y] - p[y] * du
+    return mass_of(*primals), slope
+
+
+@jax.custom_jvp
+def masses(p: Array, u: Array) -> Array:
+    """Returns `mass_of` every label, shape (k,), the same to the last bit."""
+    units, order = to_units(p), ranking(p)
+    through = jnp.cumsum(units[order], dtype=units.dtype)[jnp.argsort(order)]
+    return _add_own(p, u, through - units, units)
+
+
+@masses.defjvp
+def _masses_jvp(primals, tangents):
+    (p, u), (dp, du) = primals, tangents
+    order = ranking(p)
+    through = jnp.cumsum(dp[order])[jnp.argsort(order)]
+    return masses(p, u), through - u * dp - p * du
+
+
+def to_units(p: Array) -> Array:
+    """Returns p in units of 2^-30 (2^-60 for float64), with the last rank up to 1."""
+    dtype = jnp.int64 if p.dtype == jnp.float64 else jnp.int32
+    p = at_least_single(p)
+    # Traced rows may be no probabilities: their sum must not overflow.
+    total = jnp.sum(p)
+    p = jnp.where(total > 1.5, p / total, p)
+    units = jnp.round(p * one(dtype)).astype(dtype)
+    # What rounding leaves of 1 goes to the last rank, whose mass is then exactly 1.
+    lacking = jnp.maximum(one(dtype) - jnp.sum(units, dtype=dtype), 0)
+    last = len(p) - 1 - jnp.argmin(to_keys(p)[::-1])
+    return units + jnp.where(jnp.arange(len(p)) == last, lacking, 0)
+
+
+def from_units(mass: Array) -> Array:
+    """Returns a mass in units as a float."""
+    dtype = jnp.float64 if mass.dtype == jnp.int64 else jnp.float32
+    return mass.astype(dtype) / one(mass.dtype)
+
+
+def one(dtype: DTypeLike) -> int:
+    """Returns the number of units in a mass of 1."""
+    return 2**60 if dtype == jnp.int64 else 2**30
+
+
+def _add_own(p, u, head, own):
+    """Returns the mass `head` plus (1 - u) `own`, capped at 1, as a float."""
+    head = jnp.minimum(head, one(head.dtype))
+    own = jnp.minimum(own, one(head.dtype) - head)
+    part = jnp.round(u * own).astype(head.dtype)
+    # A NaN anywhere is the row's, not a zero among the probabilities.
+    return jnp.where(jnp.any(jnp.isnan(p)), jnp.nan, from_units(head + own - part))
 
 
 class Labelwise:
@@ -134,3 +253,264 @@ def in_range(score, y, k):
     """Returns the score of label `y`, +inf if it is none of 0, ..., k - 1."""
     y = jnp.asarray(y).astype(int)  # narrow types cannot hold k
     return jnp.where((y >= 0) & (y < k), score, jnp.inf)
+
+
+@pytree
+class MultiLabel:
+    """One minus the least probability of a true label: max over y of 1 - p.
+
+    `pred` is p, any shape: a probability for each label or pixel; they need not sum to
+    one. `y` is a mask of that shape, true where a label holds; without any the score is
+    -inf. The sets are {1 - p <= q}, one threshold for all labels: they hold all true
+    labels together. `risk.calibrate_risk` finds a threshold that keeps the share of
+    missed ones at a level instead, in smaller sets.
+
+    Guarantee:
+      At least 1 - alpha that all true labels are in the set, at a threshold from
+      `calibrate`.
+
+    Assumption:
+      Exchangeable examples, and a model fitted on other data.
+
+    Cost:
+      O(k) time for a score and for a set of k labels or pixels.
+
+    References:
+      Angelopoulos, Bates, Fisch, Lei, Schuster, Conformal Risk Control, ICLR, 2024.
+
+    See also:
+      sets.LabelMask, risk.calibrate_risk, risk.false_negative_rate, scores.LAC
+
+    Example:
+      >>> p = jnp.array([0.875, 0.25, 0.5])
+      >>> MultiLabel()(p, jnp.array([True, False, True]))
+      Array(0.5, dtype=float32)
+      >>> MultiLabel().invert(p, 0.5).mask
+      Array([ True, False,  True], dtype=bool)
+    """
+
+    takes = inputs.multilabel()
+
+    def __call__(self, pred: Array, y: Array) -> Array:
+        """Returns the largest 1 - p of a true label, shape (); -inf without any."""
+        missed = jnp.where(jnp.asarray(y) != 0, self.steps(pred), -jnp.inf)
+        return jnp.max(missed, initial=-jnp.inf)
+
+    def invert(self, pred: Array, q: Array) -> LabelMask:
+        """Returns {1 - p <= q}; `q` may be one threshold a label, shaped like them."""
+        steps = self.steps(pred)
+        return LabelMask(~(steps > q), steps.ndim)  # a NaN leaves nothing out
+
+    def steps(self, pred: Array) -> Array:
+        """Returns 1 - p, the thresholds at which the set grows."""
+        return 1 - as_float(pred)
+
+
+class _Ranked:
+    """A score that grows along the labels in order of falling probability.
+
+    Equal probabilities rank by label. `_price(p, rank, mass)` is the score at a rank,
+    of the mass up to there; `mass` is a function, for ranks alone need no sum.
+    """
+
+    randomized = inclusive = False
+
+    @property
+    def takes(self) -> inputs.Input:
+        """What `pred` is."""
+        return inputs.probabilities(randomized=self.randomized)
+
+    def labels(self, pred: PyTree) -> Array:
+        """Returns the score of every label, shape (k,)."""
+        p, u = self._parts(pred)
+        return self._price(p, ranks(p), lambda: masses(p, u))
+
+    def __call__(self, pred: PyTree, y: Array) -> Array:
+        """Returns the score of label `y`, shape (); +inf for a label out of range."""
+        p, u = self._parts(pred)
+        before = is_before(p, y)
+        mass = lambda: mass_of(p, u, before, y)  # noqa: E731
+        return in_range(self._price(p, 1 + jnp.sum(before), mass), y, len(p))
+
+    def invert(self, pred: PyTree, q: Array) -> LabelSet:
+        """Returns {y : score <= q}; `q` may be one threshold a label, shape (k,)."""
+        if jnp.ndim(q) and self.inclusive:
+            raise ValueError(
+                "expected one threshold for inclusive sets, got one a label: no label "
+                "crosses them all; class-wise sets need inclusive=False"
+            )
+        mask = self.labels(pred) <= q if jnp.ndim(q) else _first(self, pred, q)
+        return LabelSet(mask)
+
+    def _parts(self, pred):
+        p, u = pred if self.randomized else (pred, 0.0)
+        p = jnp.clip(at_least_single(p), 0, 1)
+        return p, jnp.asarray(u, p.dtype)
+
+    def _price(self, p, rank, mass):
+        return mass()
+
+
+@jit
+def _first(score, pred, q):
+    """Returns the labels that score at most q: the first ones by rank."""
+    p, _ = score._parts(pred)
+    label = jnp.arange(len(p))
+
+    def fits(mass, members):  # all of them, before any randomization
+        mass = jnp.minimum(mass, one(mass.dtype))
+        last = score._price(p, jnp.sum(members), lambda: from_units(mass))
+        return last <= q
+
+    first_out = crossing(p, fits)
+    mask = is_before(p, first_out) | (first_out == len(p))
+    # With u > 0 the label that crosses may itself score q or less.
+    mask |= (label == first_out) & (score(pred, first_out) <= q)
+    mask &= (q >= 0) & ~jnp.any(jnp.isnan(p))
+    if score.inclusive:
+        mask |= label == _next(score, pred, mask, q)
+    return mask
+
+
+def _next(score, pred, mask, q):
+    """Returns the next label if those in `mask` score less than q, else k."""
+    keys = to_keys(score._parts(pred)[0])
+    k, info = len(keys), jnp.iinfo(keys.dtype)
+    last = k - 1 - jnp.argmin(jnp.where(mask, keys, info.max)[::-1])
+    reached = jnp.any(mask) & (score(pred, last) >= q)
+    following = jnp.argmax(jnp.where(mask, info.min, keys))
+    return jnp.where(reached | jnp.all(mask), k, following)
+
+
+@pytree
+class APS(_Ranked):
+    """The probability of the labels ranked before the label, plus its own.
+
+    `pred` is p, shape (k,). With `randomized=True` it is (p, u), u uniform on [0, 1]
+    and drawn by the caller for each row; the score then counts (1 - u) p_y for the
+    label. The last rank's mass is exactly 1. Scores have at least single precision.
+
+    Args:
+      randomized: Whether `pred` carries a uniform: exact coverage in smaller sets.
+        Without it the scores of a network that is sure of nearly every row tie at 1,
+        and sets hold every label.
+      inclusive: Whether sets add the label that crosses the threshold. They are then
+        never empty, as in most texts and libraries; calibration is the same.
+
+    Guarantee:
+      At least 1 - alpha at a threshold from `calibrate`.
+
+    Assumption:
+      Exchangeable examples, a model fitted on other data, and, where `randomized`,
+      uniforms that are fresh for every row.
+
+    Cost:
+      O(k) time for a score; a set takes some 40 passes over its k labels, without a
+      sort.
+
+    References:
+      Romano, Sesia, Candes, Classification with Valid and Adaptive Coverage, NeurIPS,
+      2020.
+
+    See also:
+      scores.RAPS, scores.LAC, uniforms, metrics.full_rate
+
+    Example:
+      >>> APS().invert(jnp.array([0.5, 0.3, 0.2]), 0.85).mask
+      Array([ True,  True, False], dtype=bool)
+    """
+
+    randomized: bool = static(default=False)
+    inclusive: bool = static(default=False)
+
+
+@pytree
+class RAPS(_Ranked):
+    """APS plus penalty * max(rank - k_reg, 0), with ranks counted from 1.
+
+    `pred` is p, shape (k,), or (p, u) as for `APS`.
+
+    Args:
+      penalty: Price of each rank beyond `k_reg`, >= 0, shape ().
+      k_reg: Number of ranks without a price, >= 0, shape ().
+      randomized: Whether `pred` is (p, u) as for `APS`.
+      inclusive: Whether sets add the label that crosses the threshold, as for `APS`.
+
+    Guarantee:
+      At least 1 - alpha at a threshold from `calibrate`.
+
+    Assumption:
+      Exchangeable examples; the model was fitted on other data, and `penalty` and
+      `k_reg` were chosen on other data.
+
+    Cost:
+      That of `scores.APS`.
+
+    References:
+      Angelopoulos, Bates, Malik, Jordan, Uncertainty Sets for Image Classifiers Using
+      Conformal Prediction, ICLR, 2021.
+
+    See also:
+      scores.APS, training.select_score, uniforms
+
+    Example:
+      >>> RAPS(0.1, 1).invert(jnp.array([0.5, 0.3, 0.2]), 0.95).mask
+      Array([ True,  True, False], dtype=bool)
+    """
+
+    penalty: Number
+    k_reg: Number
+    randomized: bool = static(default=False)
+    inclusive: bool = static(default=False)
+
+    def check(
+        self, preds: PyTree, y: Array | None = None, mask: Array | None = None
+    ) -> None:
+        """Raises ValueError for a negative penalty or k_reg."""
+        _checks.check_values(lambda v: v >= 0, "penalty >= 0", self.penalty)
+        _checks.check_values(lambda v: v >= 0, "k_reg >= 0", self.k_reg)
+
+    def _price(self, p, rank, mass):
+        # The choice last: between the product and the sum with the mass it keeps
+        # compilers from fusing the two, which would round differently here and there.
+        # Not a maximum, whose slope at a penalty of 0 is half of each side's.
+        over = rank - self.k_reg
+        price = self.penalty * jnp.where(over > 0, over, 0)
+        price = jnp.where((over > 0) & ~jnp.less(self.penalty, 0), price, 0)
+        return mass() + price
+
+
+@pytree
+class TopK(_Ranked):
+    """The rank of the label, counted from 1: sets are the q most probable labels.
+
+    `pred` is p, shape (k,): probabilities or other values, larger for likelier labels.
+
+    Guarantee:
+      At least 1 - alpha at a threshold from `calibrate`.
+
+    Assumption:
+      Exchangeable examples, and a model fitted on other data.
+
+    Cost:
+      That of `scores.APS`.
+
+    References:
+      Angelopoulos, Bates, Malik, Jordan, Uncertainty Sets for Image Classifiers Using
+      Conformal Prediction, ICLR, 2021, baseline.
+
+    See also:
+      scores.LAC, scores.APS
+
+    Example:
+      >>> TopK()(jnp.array([0.5, 0.2, 0.3]), 2)
+      Array(2., dtype=float32)
+    """
+
+    takes = inputs.columns()
+
+    def _parts(self, pred):
+        return pred, None
+
+    def _price(self, p, rank, mass):
+        return rank.astype(at_least_single(as_float(p)).dtype)

@@ -13,11 +13,8 @@ upper)`. In an `if` every batch is true, also an empty one.
 """
 
 from jaxcp.sets.basic import BoundingBox, Box, Interval
-from jaxcp.sets.labels import LabelSet
-from jaxcp.sets.masks import LabelMask
-from jaxcp.sets.norms import Ball
-from jaxcp.sets.points import membership
-from jaxcp.sets.regions import Balls, Ellipsoid, LevelSet
+from jaxcp.sets.labels import LabelMask, LabelSet
+from jaxcp.sets.regions import Ball, Balls, Ellipsoid, LevelSet, membership
 from jaxcp.sets.unions import Intervals
 
 __all__ = [

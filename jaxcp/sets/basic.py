@@ -1,21 +1,123 @@
-"""Sets with ends: intervals, boxes, bounding boxes."""
+"""Sets with ends: intervals, boxes, bounding boxes.
+
+What sets between a lower and an upper end have in common.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jaxcp import _soft
-from jaxcp._arrays import as_array, as_arrays
-from jaxcp._pytree import pytree, static
-from jaxcp.sets._arithmetic import answer_shape, log_of_solid, without_axis
-from jaxcp.sets._batches import named, on_host
-from jaxcp.sets._ends import Ends
+from jaxcp import _checks, _numbers
+from jaxcp._arrays import as_array, as_arrays, is_concrete
+from jaxcp._tree import jit, pytree, static
+from jaxcp.sets.batches import (
+    Batch,
+    Shape,
+    answer_shape,
+    log_of_solid,
+    named,
+    on_host,
+    without_axis,
+)
 from jaxcp.typing import ArrayLike, HasEnds, HasShapes, Number
+
+Bounds = tuple[Array | None, Array | None]
+
+
+class Ends(Batch):
+    """What sets between `lower` and `upper` have in common."""
+
+    lower: Array
+    upper: Array
+
+    def ends(self) -> tuple[Array, Array]:
+        """Returns (lower, upper), each of the shape of a target."""
+        return self.lower, self.upper
+
+    def with_ends(self, lower: Array, upper: Array) -> Self:
+        """Returns the set of this kind with other ends."""
+        return replace(self, lower=lower, upper=upper)  # type: ignore[type-var]
+
+    def widths(self) -> Array:
+        """Returns upper - lower, of the shape of a target."""
+        return self.upper - self.lower
+
+    def clip(
+        self, lower: ArrayLike | None = None, upper: ArrayLike | None = None
+    ) -> Self:
+        """Returns the part of the set between two bounds of the targets.
+
+        An end beyond a bound becomes the bound, so that targets within the bounds are
+        covered as before; a set that lies outside is empty, and NaN stays.
+
+        Args:
+          lower: Least target, shape (), or one for each number of a target; None for
+            no bound.
+          upper: Largest target, likewise.
+
+        Returns:
+          The sets within the bounds.
+
+        Raises:
+          ValueError: if a concrete bound is NaN, or lower > upper.
+        """
+        shape = self.target_shape()  # type: ignore[attr-defined]
+        bounds = check_bounds(lower, upper, shape)
+        return self.with_ends(*clipped(self.ends(), *bounds))
+
+    def to_numpy(self) -> np.ndarray:
+        """Returns the ends, shape (m, 2) of intervals or (m, d, 2) of boxes."""
+        return np.stack([on_host(self.lower), on_host(self.upper)], axis=-1)
+
+    def _checked(self, shape: tuple[int, ...]) -> Self:
+        shapes = np.shape(self.lower), np.shape(self.upper)
+        if shapes != (shape, shape):
+            got = f"{shapes[0]} and {shapes[1]}"
+            raise ValueError(f"expected ends of shape {shape}, got {got}")
+        return self
+
+
+def check_bounds(lower: Any, upper: Any, shape: Shape) -> Bounds:
+    """Returns bounds of targets of this shape; ValueError for NaN or crossed ones."""
+    bounds = _as_bound("lower", lower, shape), _as_bound("upper", upper, shape)
+    _check_order(*bounds)
+    return bounds
+
+
+def _as_bound(name, bound, shape):
+    """Returns a bound of targets of this shape as an array, or None."""
+    if bound is None:
+        return None
+    bound = as_array(name, bound)
+    if bound.shape:
+        _checks.check_shape(name, shape, bound.shape)
+    _checks.check_not_nan(name, bound)
+    return bound
+
+
+def _check_order(lower, upper):
+    if lower is None or upper is None or not is_concrete(lower, upper):
+        return
+    if np.any(np.asarray(lower) > np.asarray(upper)):
+        raise ValueError(f"expected lower <= upper, got {lower} and {upper}")
+
+
+@jit
+def clipped(
+    ends: tuple[Array, Array], lower: Array | None, upper: Array | None
+) -> tuple[Array, Array]:
+    """Returns ends no further out than bounds; a set outside of them is crossed."""
+    low, high = ends
+    if lower is not None:
+        low = jnp.maximum(low, jnp.broadcast_to(lower, jnp.shape(low)))
+    if upper is not None:
+        high = jnp.minimum(high, jnp.broadcast_to(upper, jnp.shape(high)))
+    return low, high
 
 
 @pytree
@@ -57,7 +159,7 @@ class Interval(Ends):
 
     def soft_size(self, temperature: Number) -> Array:
         """Returns the width with soft ends, shape (), in units of the target."""
-        return _soft.length(self.lower, self.upper, temperature)
+        return _numbers.length(self.lower, self.upper, temperature)
 
     def is_empty(self) -> Array:
         """Returns whether the ends are crossed, bool of shape ()."""
@@ -101,7 +203,7 @@ class Box(Ends):
 
     def contains(self, y: Array) -> Array:
         """Returns whether `y`, shape (d,), is in the box, bool of shape ()."""
-        y = _numbers(y, np.shape(self.lower))
+        y = _as_targets(y, np.shape(self.lower))
         return jnp.all((self.lower <= y) & (y <= self.upper), axis=-1)
 
     def size(self) -> Array:
@@ -117,7 +219,7 @@ class Box(Ends):
 
     def soft_size(self, temperature: Number) -> Array:
         """Returns the volume with soft sides, shape ()."""
-        return _soft.product(_soft.length(self.lower, self.upper, temperature))
+        return _numbers.product(_numbers.length(self.lower, self.upper, temperature))
 
     def is_empty(self) -> Array:
         """Returns whether the box is crossed in any dimension, bool of shape ()."""
@@ -253,7 +355,7 @@ def as_intervals(sets: Any) -> Any:
     return Interval(*(v[..., 0] if sets.target_shape() else v for v in ends))
 
 
-def _numbers(y, shape):
+def _as_targets(y, shape):
     """Returns targets of several numbers each that fit sets whose have this shape."""
     y = as_array("y", y)
     if y.shape[-1:] != shape[-1:]:

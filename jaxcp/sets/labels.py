@@ -1,4 +1,7 @@
-"""Sets of labels."""
+"""Sets of several labels, or of pixels.
+
+Sets of labels.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,136 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jaxcp import _checks, _named, _names
+from jaxcp import _checks, _names
 from jaxcp._arrays import as_array, is_concrete
-from jaxcp._pytree import pytree, static
-from jaxcp._tracing import Untraceable
-from jaxcp.sets._arithmetic import answer_shape, without_axis
-from jaxcp.sets._batches import Batch, on_host
+from jaxcp._tree import Untraceable, pytree, static
+from jaxcp.sets.batches import Batch, answer_shape, on_host, without_axis
+
+
+@pytree
+class LabelMask(Batch):
+    """A set of labels, or of pixels, that is to hold all the true ones of an example.
+
+    The target is a mask too, and it is in the set if all of its labels are: an example
+    without any is in every set. It may be empty.
+
+    Args:
+      mask: True for what is in the set, bool of `ndim` axes.
+      ndim: How many axes the mask of one set has: 1 for labels, 2 for pixels.
+      classes: Names of the labels of one axis, k distinct hashable ones, or None.
+
+    See also:
+      scores.MultiLabel, sets.LabelSet, risk.false_negative_rate, typing.HasMarks
+
+    Example:
+      >>> kept = LabelMask(jnp.array([True, False, True]))
+      >>> bool(kept.contains(jnp.array([True, False, False])))
+      True
+      >>> LabelMask(kept.mask, classes=("cat", "dog", "bird")).labels()
+      ['cat', 'bird']
+      >>> LabelMask(jnp.ones((5, 2, 2), bool), ndim=2).size()  # pixels of five images
+      Array([4, 4, 4, 4, 4], dtype=int32)
+    """
+
+    mask: Array
+    ndim: int = static(default=1)
+    classes: tuple[Hashable, ...] | None = static(default=None)
+
+    def __post_init__(self) -> None:
+        _checks.check_count("ndim", self.ndim, 0)
+        shape = np.shape(self.mask)
+        if len(shape) < self.ndim:
+            raise ValueError(
+                f"expected a mask of {self.ndim} axes or more, got {shape}"
+            )
+        if self.classes is not None:
+            self._check_one_axis("names for masks")
+            _names.keep_names(self, "classes")
+            _names.check_count("classes", self.classes, shape[-1])
+
+    def contains(self, y: Any) -> Array:
+        """Returns whether all labels of the mask `y` are in the set.
+
+        `y` has the shape of one set, bool or 0 and 1; a batch takes one for each set,
+        or one for all.
+        """
+        mask, y = as_array("mask", self.mask), as_array("y", y)
+        shape = self.target_shape()
+        if y.shape[max(y.ndim - self.ndim, 0) :] != shape:
+            raise ValueError(f"expected y as masks of shape {shape}, got {y.shape}")
+        batch = answer_shape(y.shape[: y.ndim - self.ndim], self._batch())
+        y, mask = (jnp.broadcast_to(v, (*batch, *shape)) for v in (y, mask))
+        return jnp.all((y == 0) | mask, axis=self._axes())
+
+    def size(self) -> Array:
+        """Returns the number of labels or pixels, int of shape ()."""
+        return jnp.sum(self.mask, axis=self._axes(), dtype=int)
+
+    def is_empty(self) -> Array:
+        """Returns whether there is nothing in the set, bool of shape ()."""
+        return ~jnp.any(self.mask, axis=self._axes())
+
+    def marks(self) -> Array:
+        """Returns what is in the set, bool of the shape of a target."""
+        return self.mask
+
+    def labels(
+        self, classes: Iterable[Hashable] | None = None
+    ) -> list[Hashable] | list[list[Hashable]]:
+        """Returns the labels in the set by name, in order, for masks of one axis.
+
+        A list of them; for a batch a list of such lists. By `classes` if given, else by
+        the names that the set has, else as 0, ..., k - 1. ValueError while traced.
+        """
+        self._check_one_axis("labels() of masks")
+        named = self if classes is None else self.named(classes)
+        return listed(named, "marks()")
+
+    def codes(self, y: Any) -> Any:
+        """Returns masks as they are: their columns are the labels."""
+        return y
+
+    def named(self, classes: Iterable[Hashable] | None) -> LabelMask:
+        """Returns the set with k names for its labels, or without for None."""
+        if classes is self.classes:
+            return self
+        return LabelMask(self.mask, self.ndim, classes)  # type: ignore[arg-type]
+
+    def target_shape(self) -> tuple[int, ...]:
+        """Returns the shape of a target, that of one mask."""
+        shape = np.shape(self.mask)
+        return shape[len(shape) - self.ndim :]
+
+    def checked(self, num_sets: int) -> LabelMask:
+        """Returns the sets if their mask has one leading axis, bool."""
+        if self.mask.ndim != self.ndim + 1 or self.mask.dtype != bool:
+            mask = f"{self.mask.dtype}{self.mask.shape}"
+            raise ValueError(
+                f"expected a mask with m rows of {self.ndim} axes, bool, got {mask}"
+            )
+        return self
+
+    def to_numpy(self) -> np.ndarray:
+        """Returns what is in each set, bool of shape (m, ...)."""
+        return on_host(self.mask)
+
+    def _batch(self):
+        shape = np.shape(self.mask)
+        return shape[: len(shape) - self.ndim]
+
+    def _axes(self):
+        return tuple(range(-self.ndim, 0))
+
+    def _columns(self, count, names):
+        self._check_one_axis("a frame of masks")
+        return super()._columns(count, self.classes if names is None else names)
+
+    def _check_one_axis(self, what):
+        if self.ndim != 1:
+            raise ValueError(
+                f"expected {what} of one axis of labels, got {self.ndim}; the field "
+                "mask holds them as an array"
+            )
 
 
 @pytree
@@ -44,7 +171,7 @@ class LabelSet(Batch):
 
     def __post_init__(self) -> None:
         if self.classes is not None:
-            _named.keep_names(self, "classes")
+            _names.keep_names(self, "classes")
             _names.check_count("classes", self.classes, np.shape(self.mask)[-1])
 
     def contains(self, y: Any) -> Array:

@@ -1,28 +1,307 @@
-"""Sets in several dimensions that are given by distances or by scores."""
+"""Balls of one norm, with volumes in closed form.
+
+Sets in several dimensions that are given by distances or by scores.
+
+Membership of many points in one set.
+
+Level sets of scores on the line: the piece around a target, pieces met by a grid.
+
+The boundary is the last float inside, by bisection; its slope is that of the root.
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
 
-from jaxcp import _checks, _geometry, _soft
+from jaxcp import _checks, _geometry, _numbers
 from jaxcp._arrays import as_arrays
-from jaxcp._batching import score_of
+from jaxcp._batching import map_evenly, score_of
 from jaxcp._numbers import as_float, at_least_single, unless_nan
-from jaxcp._pytree import pytree, static
-from jaxcp.sets._arithmetic import at_most, log_of_solid, over_batch
-from jaxcp.sets._batches import Batch
-from jaxcp.sets._pieces import interval_around, intervals_within
+from jaxcp._tree import jit, pytree, static
+from jaxcp.quantiles._keys import from_keys, to_keys
+from jaxcp.quantiles.selection import last_inside, moving
 from jaxcp.sets.basic import Interval
+from jaxcp.sets.batches import Batch, Shape, at_most, log_of_solid, over_batch
 from jaxcp.sets.unions import Intervals
-from jaxcp.typing import ArrayLike, EstimatesSets, HasEnds, Number, PyTree, Score
-from jaxcp.volumes.balls import log_volume_of_balls
-from jaxcp.volumes.estimate import check_one, finite_ends
+from jaxcp.typing import ArrayLike, EstimatesSets, HasEnds, Number, PyTree, Score, Set
+from jaxcp.volumes.estimate import check_one, finite_ends, log_volume_of_balls
+
+_NEAR = 4  # floats to each side of the least score that a search has found
+
+
+def interval_around(region: Any, batch: Shape, start: Array) -> Interval:
+    """Returns the pieces around targets of level sets with this batch shape."""
+    return _interval(region, _on_line("start", start, batch), ndim=len(batch))
+
+
+def intervals_within(
+    region: Any,
+    batch: Shape,
+    lower: Array,
+    upper: Array,
+    num_points: int,
+    max_pieces: int,
+) -> Intervals:
+    """Returns the pieces of level sets with this batch shape in brackets."""
+    _checks.check_count("num_points", num_points, 2)
+    _checks.check_count("max_pieces", max_pieces, 1)
+    bracket = (_on_line("within", v, batch) for v in (lower, upper))
+    sizes = {"num_points": int(num_points), "max_pieces": int(max_pieces)}
+    return _intervals(region, *bracket, ndim=len(batch), **sizes)
+
+
+def _on_line(name, y, batch):
+    """Returns a target of one number for each set."""
+    for one in ((), (1,)):
+        if y.shape in ((*batch, *one), one):
+            return jnp.broadcast_to(y, (*batch, *one))
+    expected = f"one number for each set, shape {batch}"
+    raise ValueError(f"expected {name} as {expected}, got shape {y.shape}")
+
+
+@jit(static_argnames="ndim")
+def _interval(region, start, ndim):
+    return Interval(*over_batch(_ends_around, ndim, region, start))
+
+
+@jit(static_argnames=("ndim", "num_points", "max_pieces"))
+def _intervals(region, lower, upper, ndim, num_points, max_pieces):
+    find = partial(_ends_within, num_points=num_points, max_pieces=max_pieces)
+    return Intervals(*over_batch(find, ndim, region, lower, upper))
+
+
+def _ends_around(region, start):
+    """Returns the ends, of shape (), of the piece of one level set around a target."""
+    line = _Line(region, start)
+    sides = jnp.array([-1, 1], line.dtype)
+    start = line.number(start)
+    ends = jax.vmap(lambda side: line.end(start, side, side * jnp.inf))(sides)
+    exists = line.inside(start)[None]
+    lower, upper = line.closed(ends[:1], ends[1:], exists, jnp.isnan(start))
+    return lower[0], upper[0]
+
+
+def _ends_within(region, lower, upper, num_points, max_pieces):
+    """Returns the ends, each (k,), of the pieces of one level set that a grid meets.
+
+    The grid and, between its neighbors, the least score, or the largest one where both
+    are inside. What is met at the bracket's own ends goes on beyond them. With more
+    than k pieces the last one reaches to the end of all.
+    """
+    line = _Line(region, lower)
+    grid = jnp.linspace(line.number(lower), line.number(upper), num_points)
+    grid = line.with_extremes(grid)
+    held = jax.vmap(line.inside)(grid)
+    firsts, lasts = _runs(held, max_pieces)
+    infinite = jnp.full(1, jnp.inf, grid.dtype)
+    before = jnp.concatenate([-infinite, grid[:-1]])
+    after = jnp.concatenate([grid[1:], infinite])
+    end = jax.vmap(line.end, (0, None, 0))
+    lower = end(grid[firsts], -1, before[firsts])
+    upper = end(grid[lasts], 1, after[lasts])
+    exists = jnp.arange(max_pieces) < _count(held)
+    return line.closed(lower, upper, exists, jnp.any(jnp.isnan(grid)))
+
+
+class _Line:
+    """A level set with targets of one number, in an array of some shape of size 1."""
+
+    def __init__(self, region, like):
+        self.region, self.fixed = region, lax.stop_gradient(region)
+        self.shape, self.level = like.shape, as_float(region.level)
+        self.dtype = jnp.result_type(as_float(like), self.level)
+
+    def number(self, y):
+        return lax.stop_gradient(y).reshape(()).astype(self.dtype)
+
+    def inside(self, y):
+        return self.fixed.contains(y.reshape(self.shape))
+
+    def with_extremes(self, grid):
+        """Returns a grid with the least score, or the largest, between neighbors."""
+        held = jax.vmap(self.inside)(grid)
+        sign = jnp.where(held[:-1] & held[1:], -1, 1).astype(grid.dtype)
+        heights = lambda y: sign * jax.vmap(self._excess)(y)  # noqa: E731
+        low, high = grid[:-1], grid[1:]
+        near = _lowest(heights, low, high)
+        # A piece may be one float wide, and its place known to a few; 0 has too many.
+        keys = to_keys(near)
+        around = [from_keys(keys + i, grid.dtype) for i in range(-_NEAR, _NEAR + 1)]
+        places = jnp.stack([*around, jnp.zeros_like(near)])
+        places = jnp.clip(places, low[None], high[None])
+        best = jnp.argmin(jax.vmap(heights)(places), axis=0)
+        inner = jnp.take_along_axis(places, best[None], axis=0)[0]
+        pairs = jnp.stack([low, inner], axis=1)
+        return jnp.append(pairs.reshape(-1), grid[-1:])
+
+    def _excess(self, y):
+        room = self.level - self._scores(self.fixed, y)
+        return -jnp.min(jnp.where(jnp.isnan(room), -jnp.inf, room))
+
+    def end(self, start, side, stop):
+        """Returns the last target inside from `start` on, with its slope."""
+        side = jnp.asarray(side, self.dtype)
+        found = last_inside(self.inside, start, side, stop)
+        known = jnp.isfinite(found)
+        return jnp.where(known, self._moving(jnp.where(known, found, start)), found)
+
+    def _moving(self, at):
+        """Returns an end that moves with the component that ends there."""
+        scores = self._scores(self.fixed, at)
+        level = jnp.broadcast_to(self.level, scores.shape)
+        room = jnp.where(jnp.isfinite(level), level - scores, jnp.inf)
+        ending = jnp.argmin(lax.stop_gradient(room))
+        value = lambda y: self._scores(self.region, y)[ending]  # noqa: E731
+        return moving(at, value, level[ending])
+
+    def _scores(self, region, y):
+        return as_float(region.score(region.pred, y.reshape(self.shape))).reshape(-1)
+
+    def closed(self, lower, upper, exists, unknown):
+        """Returns ends (k,) of the pieces that exist, and crossed ones; NaN of NaN."""
+        whole = jnp.all(self.level == jnp.inf)
+        exists = jnp.where(whole, jnp.arange(len(lower)) == 0, exists)
+        unknown |= jnp.any(jnp.isnan(self.level))
+
+        def ends(values, beyond):
+            values = jnp.where(exists, jnp.where(whole, beyond, values), -beyond)
+            return jnp.where(unknown, jnp.nan, values)
+
+        return ends(lower, -jnp.inf), ends(upper, jnp.inf)
+
+
+def _lowest(heights, low, high):
+    """Returns about where functions that fall and then rise are lowest, by sections."""
+    share = (5**0.5 - 1) / 2  # golden: one of two places serves the next section
+
+    def shrink(_, state):
+        low, left, right, high, at_left, at_right = state
+        to_left = at_left <= at_right
+        low, high = jnp.where(to_left, low, left), jnp.where(to_left, right, high)
+        width = share * (high - low)
+        new = jnp.where(to_left, high - width, low + width)
+        at_new = heights(new)
+        left, right = jnp.where(to_left, new, right), jnp.where(to_left, left, new)
+        at_left, at_right = (
+            jnp.where(to_left, at_new, at_right),
+            jnp.where(to_left, at_left, at_new),
+        )
+        return low, left, right, high, at_left, at_right
+
+    width = share * (high - low)
+    left, right = high - width, low + width
+    start = low, left, right, high, heights(left), heights(right)
+    num_rounds = round((jnp.finfo(low.dtype).nmant + 8) / -math.log2(share))
+    _, left, right, _, at_left, at_right = lax.fori_loop(0, num_rounds, shrink, start)
+    return jnp.where(at_left <= at_right, left, right)
+
+
+def _count(held):
+    """Returns the number of runs of True."""
+    return jnp.sum(held[1:] & ~held[:-1]) + held[0]
+
+
+def _runs(held, size):
+    """Returns the first and last places of the runs of True, the last one to the end.
+
+    Where there are fewer the last place of all stands for them.
+    """
+    edge, n = jnp.zeros(1, bool), len(held)
+    places = jnp.arange(n)
+    rises = held & ~jnp.concatenate([edge, held[:-1]])
+    falls = held & ~jnp.concatenate([held[1:], edge])
+    first, last = (
+        jnp.nonzero(v, size=size, fill_value=n - 1)[0] for v in (rises, falls)
+    )
+    end = jnp.max(jnp.where(held, places, 0))
+    more = _count(held) > size
+    return first, last.at[-1].set(jnp.where(more, end, last[-1]))
+
+
+@pytree
+class Ball(Batch):
+    """The closed ball of all y with norm(y - center) <= radius.
+
+    Args:
+      center: Center, shape (d,), in units of the targets.
+      radius: Shape (); +inf is the whole space, below 0 the set is empty.
+      norm: 1 (the sum of the distances in each output), 2 (Euclidean) or `jnp.inf`
+        (the largest of them).
+      rounds: Whether targets beyond the radius by `rounding` are inside, as for
+        `LevelSet`.
+
+    See also:
+      scores.Distance, sets.Balls, sets.Ellipsoid
+
+    Example:
+      >>> diamond = Ball(jnp.zeros(2), jnp.array(2.0), norm=1)
+      >>> diamond.contains(jnp.array([1.5, 0.5])).item()
+      True
+      >>> round(diamond.size().item(), 4)
+      8.0
+    """
+
+    center: Array
+    radius: Array
+    norm: float = static(default=2)
+    rounds: bool = static(default=True)
+
+    def __post_init__(self):
+        _geometry.check_norm(self.norm)
+
+    def contains(self, y: Array) -> Array:
+        """Returns whether `y`, shape (d,), is in the ball, bool of shape ()."""
+        return over_batch(Ball._contains, jnp.ndim(self.radius), self, y)
+
+    def log_size(self) -> Array:
+        """Returns the log of the volume, shape (); -inf if it is flat or empty."""
+        d = jnp.shape(self.center)[-1]
+        radius = as_float(self.radius)
+        log_radius = jnp.log(jnp.where(radius > 0, radius, 1))
+        log_volume = _geometry.log_unit_ball(d, self.norm) + d * log_radius
+        return log_of_solid(log_volume, radius)
+
+    def size(self) -> Array:
+        """Returns the volume, shape (), in units of the targets to the power of d."""
+        return self._size(as_float(self.radius))
+
+    def soft_size(self, temperature: Number) -> Array:
+        """Returns the volume at a soft radius, shape ()."""
+        return self._size(_numbers.positive_part(as_float(self.radius), temperature))
+
+    def is_empty(self) -> Array:
+        """Returns whether the radius is below 0, bool of shape ()."""
+        return self.radius < 0
+
+    def bounds(self) -> tuple[Array, Array]:
+        """Returns corners (lower, upper) of the box around it, each of shape (d,)."""
+        radius = jnp.asarray(self.radius)[..., None]
+        return self.center - radius, self.center + radius
+
+    def exact(self) -> Ball:
+        """Returns the ball without targets beyond its radius by rounding."""
+        return replace(self, rounds=False)
+
+    def _batch(self):
+        return jnp.shape(self.radius)
+
+    def _size(self, radius):
+        finite = jnp.isfinite(radius)
+        ball = replace(self, radius=jnp.where(finite, radius, 0))
+        without = jnp.where(radius < 0, 0, radius)  # +inf, or NaN
+        return jnp.where(finite, jnp.exp(ball.log_size()), without)
+
+    def _contains(self, y):
+        distance = _geometry.distance(y, self.center, self.norm)
+        return at_most(distance, self.radius, self.rounds)
 
 
 @pytree
@@ -137,7 +416,7 @@ class Ellipsoid(Batch):
 
     def soft_size(self, temperature: Number) -> Array:
         """Returns the volume at a soft radius, shape ()."""
-        radius = _soft.positive_part(self.radius, temperature)
+        radius = _numbers.positive_part(self.radius, temperature)
         known = jnp.isfinite(radius)
         volume = replace(self, radius=jnp.where(known, radius, 0)).size()
         return jnp.where(known, volume, radius)
@@ -298,3 +577,48 @@ class LevelSet(Batch):
         return jnp.all(
             at_most(score_of(self.score, self.pred, y), self.level, self.rounds)
         )
+
+
+_POINTS_AT_A_TIME = 2**14
+
+
+def membership(region: Set, points: ArrayLike) -> Array:
+    """Returns which of many points are in one set.
+
+    In blocks, so that a million points take little memory.
+
+    Args:
+      region: One set, without a leading axis.
+      points: Candidate targets, shape (g, ...), each as the set's `contains` takes it.
+
+    Returns:
+      Membership of each point, bool of shape (g,).
+
+    Raises:
+      ValueError: if a concrete point is NaN, or does not fit the set.
+
+    Cost:
+      One membership for each of g points, in blocks.
+
+    See also:
+      volume, sets.LevelSet
+
+    Example:
+      >>> disc = jaxcp.sets.Balls(jnp.zeros((1, 2)), jnp.array(1.0))
+      >>> membership(disc, jnp.array([[0.5, 0.5], [1.0, 1.0]]))
+      Array([ True, False], dtype=bool)
+    """
+    region, points = as_arrays(region=region, points=points)
+    _checks.num_rows(points=points)
+    _checks.check_not_nan("points", points)
+    found = jax.eval_shape(_membership, region, points).shape
+    if found != points.shape[:1]:
+        raise ValueError(
+            f"expected one set, without a leading axis, got sets of shape {found[1:]}"
+        )
+    return _membership(region, points)
+
+
+@jit
+def _membership(region, points):
+    return map_evenly(region.contains, points, at_a_time=_POINTS_AT_A_TIME)

@@ -1,8 +1,7 @@
 """Replicates of a trial at scale: statistics, checkpoints, grids of cells."""
 
-from jaxcp.simulation.grids import run_grid
+from jaxcp.simulation.grids import collect, run_grid
 from jaxcp.simulation.statistics import Estimate, Moments, Quantiles, Total
-from jaxcp.simulation.tables import collect
 
 __all__ = [
     "Estimate",

@@ -16,7 +16,7 @@ from jax import Array, lax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jaxcp._captured import settle, states_of
+from jaxcp.checking.captured import settle, states_of
 from jaxcp.typing import PyTree
 
 # Memory, and replicates, of one batch on one device: a cache of a core, or a GPU full.

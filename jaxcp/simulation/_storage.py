@@ -1,17 +1,212 @@
-"""Checkpoints: a folder with the settings of a simulation and a file for each chunk."""
+"""Sums of floats without rounding, so that their order does not matter.
+
+Chunks of a simulation as bytes: of a file, and to other processes.
+
+Checkpoints: a folder with the settings of a simulation and a file for each chunk.
+
+Decisions that all processes of one program share.
+
+Interrupts that wait for the end of a chunk.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
+import io
 import json
 import os
 import re
+import signal
+import threading
+from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, TypeVar
 
-from jaxcp._files import remove_drafts, write_whole
-from jaxcp.simulation._chunks import Span, Statistics, read, to_bytes
+import jax
+import numpy as np
+
+from jaxcp.saving._files import (
+    is_fraction,
+    npz,
+    plain,
+    read_npz,
+    remove_drafts,
+    typed,
+    write_whole,
+)
+
+_HUGE = 1e150  # beyond, squares overflow
+
+
+def exact_moments(values: np.ndarray) -> dict[str, np.ndarray]:
+    """Returns exact sums of values and squares over the first axis, and their range.
+
+    `sum` and `squares` are fractions as text. They leave out values that are not
+    finite: of these `finite` tells, with `infinite` their own sum. Squares leave out
+    values too large for them, too: of these `small` tells.
+    """
+    wide = values.astype(float)
+    finite, small = np.isfinite(wide), np.abs(wide) < _HUGE
+    if values.dtype.kind in "biu":
+        total, squares = _integer_sums(values)
+    else:
+        total, squares = exact_sum(np.where(finite, wide, 0)), _squares(wide, small)
+    with np.errstate(invalid="ignore"):
+        infinite = np.sum(np.where(finite, 0, wide), axis=0)
+    return {
+        "count": np.asarray(len(values)),
+        "sum": np.asarray(total, object).astype(str),
+        "squares": np.asarray(squares, object).astype(str),
+        "finite": finite.all(axis=0),
+        "small": small.all(axis=0),
+        "infinite": infinite,
+        "minimum": wide.min(axis=0),
+        "maximum": wide.max(axis=0),
+    }
+
+
+def _squares(values, small):
+    """Returns the sum of squares: of two halves of the digits, whose are exact."""
+    kept = np.where(small, values, 0)
+    high = _leading_digits(kept)
+    low = kept - high
+    squares = exact_sum(high * high)
+    if low.any():
+        squares = squares + exact_sum(2 * high * low) + exact_sum(low * low)
+    return squares
+
+
+def _integer_sums(values):
+    """Returns the sums of integers and of their squares, which doubles may not hold."""
+    wide = values.astype(float)
+    if np.all(np.abs(wide) < 2**26):  # their squares are doubles, too
+        return exact_sum(wide), exact_sum(wide * wide)
+    whole = values.astype(object)
+    return np.sum(whole, axis=0), np.sum(whole * whole, axis=0)
+
+
+def exact_sum(values: np.ndarray) -> np.ndarray:
+    """Returns the sum of finite doubles over the first axis as an array of Fractions.
+
+    Cuts the leading bits off all values, so few that their sum is exact, and goes on
+    with the rest until nothing is left: two or three times for single precision.
+    """
+    rest = np.atleast_1d(values).reshape(len(values), -1)
+    total = np.full(rest.shape[1], Fraction(0), object)
+    bits = 52 - len(values).bit_length()
+    while rest.any():
+        unit = np.frexp(np.max(np.abs(rest), axis=0))[1] - bits
+        leading = np.trunc(np.ldexp(rest, -unit))
+        sums = leading.sum(axis=0)
+        for i, (s, u) in enumerate(zip(sums.tolist(), unit.tolist(), strict=True)):
+            total[i] += int(s) * Fraction(2) ** u
+        rest = rest - np.ldexp(leading, unit)
+    return total.reshape(values.shape[1:])
+
+
+def _leading_digits(values):
+    """Returns doubles rounded to their first 26 bits."""
+    mantissas, exponents = np.frexp(values)
+    return np.ldexp(np.rint(np.ldexp(mantissas, 26)), exponents - 26)
+
+
+Span = tuple[int, int]
+Statistics = list[dict[str, np.ndarray]]
+
+
+def to_bytes(span: Span, statistics: Statistics, simulation: str) -> bytes:
+    """Returns the file of a chunk: which replicates, of what, and their statistics."""
+    arrays = _named(statistics)
+    arrays |= {"span": np.asarray(span), "simulation": np.asarray(simulation)}
+    return npz(arrays | {"checksum": np.asarray(_checksum(arrays))})
+
+
+def read(path: Path, probes: Statistics, span: Span, simulation: str) -> Statistics:
+    """Returns the statistics in a file, if they are those of its replicates.
+
+    `probes` are those of one replicate, to compare with.
+    """
+    try:
+        with path.open("rb") as file:
+            arrays = read_npz(file)
+        _check_origin(arrays, span, simulation)
+        size = span[1] - span[0]
+        return [
+            {k: _like(k, v, arrays[f"{i}.{k}"], size) for k, v in probe.items()}
+            for i, probe in enumerate(probes)
+        ]
+    except Exception as error:
+        raise ValueError(
+            f"expected a chunk of a simulation in {path}, which cannot be read "
+            f"({error}); without that file its replicates run again"
+        ) from error
+
+
+def pack(done: dict[Span, Statistics]) -> bytes:
+    """Returns the statistics of many chunks for another process."""
+    arrays = {"spans": np.asarray(list(done), int).reshape(-1, 2)}
+    for n, statistics in enumerate(done.values()):
+        arrays |= _named(statistics, f"{n}.")
+    return npz(arrays)
+
+
+def unpack(content: bytes, probes: Statistics) -> dict[Span, Statistics]:
+    """Returns what was packed."""
+    arrays = read_npz(io.BytesIO(content))
+    return {
+        (start, stop): [
+            {k: typed(arrays[f"{n}.{i}.{k}"], v.dtype) for k, v in probe.items()}
+            for i, probe in enumerate(probes)
+        ]
+        for n, (start, stop) in enumerate(arrays["spans"].tolist())
+    }
+
+
+def _named(statistics, prefix=""):
+    return {
+        f"{prefix}{i}.{name}": plain(np.asarray(value))
+        for i, chunk in enumerate(statistics)
+        for name, value in chunk.items()
+    }
+
+
+def _checksum(arrays):
+    digest = hashlib.sha256()
+    for name, value in sorted(arrays.items()):
+        digest.update(f"{name} {value.dtype.str} {value.shape} ".encode())
+        digest.update(value.tobytes())
+    return digest.hexdigest()
+
+
+def _check_origin(arrays, span, simulation):
+    checksum = arrays.pop("checksum", None)
+    if checksum is None or str(checksum) != _checksum(arrays):
+        raise ValueError("it has been changed, or is of an earlier version")
+    if str(arrays["simulation"]) != simulation:
+        raise ValueError("it is of another simulation")
+    start, stop = arrays["span"].tolist()
+    if (start, stop) != span:
+        raise ValueError(f"it is of replicates {start} to {stop - 1}")
+
+
+def _like(name, probe, value, size):
+    """Returns an array of a chunk, if it is like that of one replicate."""
+    shape, same, value = probe.shape, True, typed(value, probe.dtype)
+    if name == "values":
+        shape = (size, *probe.shape[1:])
+        same = value.dtype == probe.dtype
+    if value.shape != shape or not same or (name == "count" and value != size):
+        raise ValueError(f"{name} of {size} replicates, not {value.dtype}{value.shape}")
+    if name in ("sum", "squares") and probe.dtype.kind == "U":
+        strange = [text for text in value.flat if not is_fraction(text)]
+        if strange:
+            raise ValueError(f"expected {name} as a fraction, got {strange[0]!r:.40}")
+    return value
+
 
 _SETTINGS = "simulation.json"
 _MAY_CHANGE = ("versions", "batch size", "trials")  # when a simulation goes on
@@ -178,3 +373,115 @@ def _read_settings(folder):
         return dict(json.loads(path.read_text()))
     except (ValueError, TypeError, RecursionError) as error:
         raise ValueError(f"expected the settings of a simulation in {path}") from error
+
+
+_T = TypeVar("_T")
+
+
+def largest(*values: float, together: bool) -> tuple[float, ...]:
+    """Returns the largest of each value among the processes."""
+    if not together:
+        return values
+    from jax.experimental import multihost_utils
+
+    every = multihost_utils.process_allgather(np.asarray(values, np.float32))
+    return tuple(float(v) for v in np.max(every, axis=0))
+
+
+def _as_json(value: Any) -> bytes:
+    return json.dumps(value).encode()
+
+
+def from_first(
+    make: Callable[[], _T],
+    *,
+    together: bool,
+    pack: Callable[[_T], bytes] = _as_json,
+    unpack: Callable[[bytes], _T] = json.loads,
+) -> _T:
+    """Returns the result of process 0 in every process, or raises its error there.
+
+    It travels in the form of `pack`: JSON where that holds it.
+    """
+    if not together:
+        return make()
+    made, error, content = None, None, b""
+    if jax.process_index() == 0:
+        try:
+            made = make()
+            content = b"+" + pack(made)
+        except (ValueError, OSError) as raised:
+            error, content = raised, b"-" + _packed_error(raised)
+    content = _broadcast(content)
+    if content[:1] == b"-":
+        raise error or _unpacked_error(content[1:])
+    return unpack(content[1:]) if made is None else made
+
+
+def _packed_error(error):
+    """Returns an error as bytes: its arguments if they are those of a system's."""
+    system = isinstance(error, OSError) and error.errno is not None
+    parts = [error.errno, error.strerror, error.filename] if system else [str(error)]
+    return json.dumps([isinstance(error, OSError), parts], default=str).encode()
+
+
+def _unpacked_error(content):
+    system, parts = json.loads(content)
+    return OSError(*parts) if system else ValueError(*parts)
+
+
+def _broadcast(content):
+    """Returns the bytes of process 0."""
+    from jax.experimental import multihost_utils
+
+    mine = np.frombuffer(content, np.uint8)
+    size = int(multihost_utils.broadcast_one_to_all(np.int32(mine.size)))
+    mine = mine if jax.process_index() == 0 else np.zeros(size, np.uint8)
+    return np.asarray(multihost_utils.broadcast_one_to_all(mine)).tobytes()
+
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class PatientStop:
+    """Context in which Ctrl-C and SIGTERM are noted; a second one acts at once.
+
+    Handlers are a matter of the main thread: in others nothing is noted.
+
+    Args:
+      notes: Whether signals are noted at all.
+    """
+
+    def __init__(self, notes: bool = True) -> None:
+        self.signal = 0
+        self._notes = notes
+        self._handlers: dict[int, Any] = {}
+
+    def __enter__(self) -> PatientStop:
+        main = threading.current_thread() is threading.main_thread()
+        if self._notes and main:
+            for number in _SIGNALS:
+                self._handlers[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._restore()
+        if self.signal:
+            self.deliver(self.signal)
+
+    def deliver(self, number: int) -> None:
+        """Lets a noted signal, of this process or another, take effect, once."""
+        self._restore()
+        self.signal = 0
+        signal.raise_signal(signal.Signals(number))
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.signal = number
+        self._restore()
+
+    def _restore(self) -> None:
+        for number, handler in self._handlers.items():
+            with contextlib.suppress(ValueError):
+                # None: a handler that is not of Python, and cannot be put back.
+                signal.signal(number, handler or signal.SIG_DFL)
+        self._handlers = {}

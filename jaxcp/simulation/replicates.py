@@ -17,13 +17,19 @@ from jax.sharding import Mesh
 
 from jaxcp import _checks
 from jaxcp._arrays import is_concrete
-from jaxcp._progress import bar
-from jaxcp._tracing import explained
-from jaxcp.simulation import _agreement, _programs
-from jaxcp.simulation._chunks import Span, Statistics, pack, unpack
-from jaxcp.simulation._settings import digest_of, settings_of
-from jaxcp.simulation._signals import PatientStop
-from jaxcp.simulation._storage import Checkpoint, saved_width
+from jaxcp._batching import bar
+from jaxcp._tree import explained
+from jaxcp.simulation import _programs, _storage
+from jaxcp.simulation._fingerprints import digest_of, settings_of
+from jaxcp.simulation._storage import (
+    Checkpoint,
+    PatientStop,
+    Span,
+    Statistics,
+    pack,
+    saved_width,
+    unpack,
+)
 from jaxcp.simulation.statistics import Statistic, statistics_of
 from jaxcp.typing import PyTree
 
@@ -121,7 +127,7 @@ def simulate(
     try:
         if checkpoint is not None:
             before = partial(saved_width, checkpoint, num_trials)
-            batch_size = batch_size or _agreement.from_first(before, together=together)
+            batch_size = batch_size or _storage.from_first(before, together=together)
         with explained(_HOST_CODE):
             digest = None if checkpoint is None else digest_of(trial, key)
             plan = _plan(trial, key, num_trials, batch_size, mesh, reduce, digest)
@@ -218,7 +224,7 @@ def _opened(plan, checkpoint, stack):
         stack.callback(folder.close)
         return folder, folder.load(plan.probes)
 
-    return _agreement.from_first(
+    return _storage.from_first(
         opened,
         together=plan.batch.together,
         pack=lambda found: pack(found[1]),
@@ -237,7 +243,7 @@ def _run_missing(plan, folder, saves, done, progress):
             done[span] = plan.statistics_of(span)
             seconds = time.perf_counter() - began
             error = _save_error(folder, span, done[span])
-            seconds, number, failed = _agreement.largest(
+            seconds, number, failed = _storage.largest(
                 seconds, patient.signal, error is not None, together=plan.batch.together
             )
             if failed:

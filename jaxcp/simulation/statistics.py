@@ -19,9 +19,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcp._files import fraction
 from jaxcp.quantiles.selection import kth_smallest
-from jaxcp.simulation._exact import exact_moments
+from jaxcp.saving._files import fraction
+from jaxcp.simulation._storage import exact_moments
 from jaxcp.typing import PyTree
 
 Chunk = dict[str, np.ndarray]

@@ -15,11 +15,9 @@ from jaxcp import _checks
 from jaxcp._arrays import as_arrays
 from jaxcp._batching import evaluate, label_scores
 from jaxcp._numbers import as_float
-from jaxcp._pytree import pytree, static
-from jaxcp._tracing import jit
-from jaxcp.quantiles.conformal import thresholds
+from jaxcp._tree import jit, pytree, static
 from jaxcp.quantiles.levels import as_alpha, conformal_rank, split_alpha
-from jaxcp.quantiles.soft import soft_order_statistic
+from jaxcp.quantiles.thresholds import soft_order_statistic, thresholds
 from jaxcp.scores import inputs
 from jaxcp.training import soft
 from jaxcp.typing import ArrayLike, PyTree, Score

@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from jaxcp import _checks, _soft
+from jaxcp import _checks, _numbers
 from jaxcp._arrays import as_arrays
 from jaxcp._batching import evaluate, invert, label_scores, widened
 from jaxcp._numbers import as_float
-from jaxcp._tracing import jit
+from jaxcp._tree import jit
 from jaxcp.scores import inputs
 from jaxcp.sets import BoundingBox
 from jaxcp.typing import ArrayLike, HasEstimate, HasSoftSize, PyTree, Score, Set
@@ -160,7 +160,7 @@ def memberships(
     scores = evaluate(score, preds, y)
     q = at_labels(q, y) if q.ndim and inputs.has_labels(score) else q
     q = q[None] if scores.ndim > q.ndim > 0 else q
-    parts = _soft.step(scores, q, temperature)
+    parts = _numbers.step(scores, q, temperature)
     return parts if parts.ndim == 1 else jnp.prod(parts, axis=1)
 
 
@@ -174,7 +174,7 @@ def label_memberships(
             "calibrate with it afterwards"
         )
     labels = label_scores(score, widened(preds))
-    return _soft.step(labels, q[None] if q.ndim else q, temperature)
+    return _numbers.step(labels, q[None] if q.ndim else q, temperature)
 
 
 @jit(static_argnames="num_samples")

@@ -14,8 +14,8 @@ from jaxcp import _checks
 from jaxcp._arrays import as_arrays, is_concrete
 from jaxcp._batching import evaluate, invert
 from jaxcp._numbers import as_float
-from jaxcp._tracing import jit
-from jaxcp.quantiles.conformal import thresholds
+from jaxcp._tree import jit
+from jaxcp.quantiles.thresholds import thresholds
 from jaxcp.scores import inputs
 from jaxcp.training.losses import SizeLoss, prepare, rank_of, value_of
 from jaxcp.training.soft import check_large_is_bad

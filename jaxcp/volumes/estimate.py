@@ -1,21 +1,200 @@
-"""The volume of one set, in closed form or estimated."""
+"""The volume of what lies in a box, by membership of uniform points.
+
+The volume of a union of balls, by the method of Karp and Luby.
+
+The volume of one set, in closed form or estimated.
+
+Uniform points in the unit cube and the unit ball, random or scrambled Sobol.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sized
+from collections.abc import Callable, Sized
+from functools import lru_cache
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jax.scipy.special import ndtri
+from jax.typing import DTypeLike
 
-from jaxcp import _checks
+from jaxcp import _checks, _geometry
 from jaxcp._arrays import as_arrays
-from jaxcp._numbers import as_float, unless_nan
-from jaxcp._tracing import jit
+from jaxcp._batching import map_evenly
+from jaxcp._numbers import as_float, at_least_single, unless_nan
+from jaxcp._tree import jit
 from jaxcp.typing import HasEnds, HasEstimate, HasLabels, HasLogSize, Set
-from jaxcp.volumes.boxes import log_volume_in_box
+
+_BITS = 30
+
+
+def uniforms(key: Array, n: int, dim: int, dtype: DTypeLike, sobol: bool) -> Array:
+    """Returns points in the open unit cube, shape (n, dim)."""
+    if sobol:
+        return _scrambled(key, n, dim).astype(dtype)
+    lowest = jnp.finfo(dtype).eps / 2
+    return jax.random.uniform(key, (n, dim), dtype, lowest, 1 - lowest)
+
+
+def directions(u: Array) -> Array:
+    """Returns points on the unit sphere from points in the cube, each (n, d)."""
+    normal = ndtri(u)
+    length = jax.vmap(_geometry.norm)(normal)
+    return normal / jnp.where(length > 0, length, 1)[:, None]
+
+
+def in_ball(u: Array) -> Array:
+    """Returns points in the unit ball, (n, d), from points in the cube, (n, 1 + d)."""
+    d = u.shape[1] - 1
+    return u[:, :1] ** (1 / d) * directions(u[:, 1:])
+
+
+def _scrambled(key, n, dim):
+    """Returns Sobol points with a random linear matrix scramble and digital shift."""
+    key_matrix, key_shift = jax.random.split(key)
+    place = jnp.arange(_BITS, dtype=jnp.uint32)
+    # Output bit i depends on input bit i and, at random, on the bits above it.
+    above = (jnp.uint32(2**_BITS - 1) >> (place + 1)) ^ jnp.uint32(2**_BITS - 1)
+    own = jnp.uint32(1) << (_BITS - 1 - place)
+    above = above & ~own
+    mixed = jax.random.bits(key_matrix, (dim, _BITS), jnp.uint32)
+    rows = (mixed & above[None]) | own[None]
+    points = jnp.asarray(_sobol(n, dim))
+    bits = jax.lax.population_count(points[:, :, None] & rows[None]) & 1
+    scrambled = jnp.sum(bits * own[None, None], axis=-1, dtype=jnp.uint32)
+    shift = jax.random.bits(key_shift, (dim,), jnp.uint32) >> (32 - _BITS)
+    # 23 bits and a half: never 0 or 1 in single precision.
+    return ((scrambled ^ shift[None]) >> (_BITS - 23)) / 2**23 + 0.5**24
+
+
+@lru_cache(maxsize=8)
+def _sobol(n, dim):
+    from scipy.stats import qmc
+
+    exponent = max(n - 1, 1).bit_length()
+    points = qmc.Sobol(dim, scramble=False, bits=_BITS).random_base2(exponent)[:n]
+    return (points * 2**_BITS).astype(np.uint32)
+
+
+_AT_A_TIME = 2**14  # points whose membership is found side by side
+
+
+def log_volume_in_box(
+    key: Array,
+    contains: Callable[[Array], Array],
+    lower: Array,
+    upper: Array,
+    num_samples: int,
+    sobol: bool,
+) -> tuple[Array, Array]:
+    """Returns the log volume of the part of a set in a box and its standard error.
+
+    The box has ends of shape () or (d,), as targets have; flat or crossed it is empty.
+    """
+    wide = at_least_single(jnp.stack([lower, upper]).reshape(2, -1))
+    widths = wide[1] - wide[0]
+    solid = jnp.all(widths > 0)
+    u = uniforms(key, num_samples, widths.size, widths.dtype, sobol)
+    y = wide[:1] + widths[None] * u
+    y = lax.stop_gradient(y).astype(lower.dtype).reshape(-1, *lower.shape)
+    inside = map_evenly(contains, y, at_a_time=_AT_A_TIME)
+    share = jnp.mean(inside.astype(widths.dtype))
+    seen = share > 0
+    safe = jnp.where(seen, share, 1)
+    log_box = jnp.sum(jnp.log(jnp.where(solid, widths, 1)))
+    log_volume = jnp.where(solid & seen, log_box + jnp.log(safe), -jnp.inf)
+    # sd(1(Y in C)) / (sqrt(n) p), for p the share inside
+    error = jnp.sqrt((1 - safe) / (safe * num_samples))
+    error = jnp.where(seen, error, jnp.inf)
+    return log_volume, jnp.where(solid, error, 0)
+
+
+def log_volume_of_balls(
+    key: Array, centers: Array, radius: Array, num_samples: int, sobol: bool
+) -> tuple[Array, Array]:
+    """Returns the log volume of a union of balls and its standard error.
+
+    A uniform point of a ball chosen at random lies in N balls: l V_d r^d E[1 / N]. The
+    gradient is an estimate too, by the part of the surface that no other ball covers.
+    """
+    d = centers.shape[1]
+    single = _first_of_equals(lax.stop_gradient(centers))
+    middle = jnp.mean(centers, axis=0, keepdims=True, where=single[:, None])
+    # Far from zero, points would round out of their own ball; copies hold nothing new.
+    shifted = centers - lax.stop_gradient(middle)
+    centers = jnp.where(single[:, None], shifted, jnp.inf)
+    u = uniforms(key, num_samples, d + 2, centers.dtype, sobol)
+    if not sobol:  # every ball has its share of the points
+        strata = jnp.arange(num_samples, dtype=u.dtype)
+        u = u.at[:, 0].set((strata + u[:, 0]) / num_samples)
+    solid = (radius > 0) & (radius < jnp.inf) & jnp.any(single)
+    radius_or_one = jnp.where(solid, radius, 1)
+    shares, error = _log_share(centers, radius_or_one, u)
+    # Karp and Luby 1983: V = l V_d r^d E[1 / N]
+    logs = jnp.log(jnp.sum(single).astype(u.dtype)) + _geometry.log_unit_ball(d)
+    logs = logs + d * jnp.log(lax.stop_gradient(radius_or_one)) + shares
+    empty_or_all = jnp.where(radius == jnp.inf, jnp.inf, -jnp.inf)
+    return jnp.where(solid, logs, empty_or_all), jnp.where(solid, error, 0)
+
+
+@jax.custom_jvp
+def _log_share(centers, radius, u):
+    """Returns log E[1 / N] and its standard error."""
+    own = _chosen(centers, u)
+    points = centers[own] + radius * in_ball(u[:, 1:])
+
+    def multiplicity(point):
+        within = lambda square: (square <= radius**2).astype(int)  # noqa: E731
+        return _geometry.fold_squares(jnp.add, within, point, centers)
+
+    counts = jnp.maximum(jax.vmap(multiplicity)(points), 1)
+    share = 1 / counts.astype(u.dtype)
+    mean = jnp.mean(share)
+    return jnp.log(mean), jnp.std(share) / mean / jnp.sqrt(len(u))
+
+
+@_log_share.defjvp
+def _log_share_jvp(primals, tangents):
+    """d log V = d / (r E[1 / N]) E[exposed (n . dc + dr)] on the spheres.
+
+    The tangent holds that of the factor r^d as well.
+    """
+    centers, radius, u = primals
+    logs, error = _log_share(*primals)
+    own, normals = _chosen(centers, u), directions(u[:, 2:])
+    points = centers[own] + radius * normals
+
+    def exposed(point, i):
+        square = lambda c: _geometry.fold_squares(jnp.minimum, _same, point, c)  # noqa: E731
+        mine = square(centers[i][None])
+        ties = lambda s: (s == mine).astype(int)  # noqa: E731
+        equal = _geometry.fold_squares(jnp.add, ties, point, centers)
+        return jnp.where(square(centers) < mine, 0, 1 / jnp.maximum(equal, 1))
+
+    moved = jnp.sum(normals * tangents[0][own], axis=1) + tangents[1]
+    rate = centers.shape[1] / (radius * jnp.exp(logs))
+    surface = jnp.mean(jax.vmap(exposed)(points, own) * moved)
+    return (logs, error), (rate * surface, jnp.zeros_like(error))
+
+
+def _chosen(centers, u):
+    """Returns the ball of each point, from those with a finite center."""
+    places = jnp.cumsum(jnp.all(jnp.isfinite(centers), axis=1))
+    rank = jnp.floor(u[:, 0] * places[-1]).astype(int) + 1
+    return jnp.searchsorted(places, jnp.minimum(rank, places[-1]))
+
+
+def _first_of_equals(centers):
+    """Returns which centers are finite and no copy of an earlier one."""
+    equal = jnp.all(centers[:, None] == centers[None], axis=2)
+    first = jnp.argmax(equal, axis=1) == jnp.arange(len(centers))
+    return first & jnp.all(jnp.isfinite(centers), axis=1)
+
+
+def _same(square):
+    return square
 
 
 def volume(

@@ -13,7 +13,7 @@ from jax import Array, lax
 from jaxcp import _geometry
 from jaxcp._numbers import at_least_single
 from jaxcp.typing import PyTree
-from jaxcp.volumes import _points
+from jaxcp.volumes import estimate
 
 Maps = tuple[Callable[[Array], Array], Callable[[Array], Array]]  # inverse, forward
 
@@ -66,11 +66,11 @@ def log_volume_of_image(
     solid = (radius > 0) & (radius < jnp.inf)
     r = jnp.where(solid, radius, 1)
     half, num_first = max(num_samples // 2, 1), max(num_samples // 4, 2)
-    uniforms = partial(_points.uniforms, dtype=r.dtype, sobol=sobol)
+    uniforms = partial(estimate.uniforms, dtype=r.dtype, sobol=sobol)
     stretch = jax.vmap(lambda z: _geometry.log_abs_det(jax.jacfwd(forward)(z)))
 
-    z = r * _points.in_ball(uniforms(key_ball, half, d + 1))
-    first = r * _points.in_ball(uniforms(key_box, num_first, d + 1))
+    z = r * estimate.in_ball(uniforms(key_ball, half, d + 1))
+    first = r * estimate.in_ball(uniforms(key_box, num_first, d + 1))
     images = jax.vmap(forward)(jnp.concatenate([first, z]))  # one large program
     frame = _Frame.around(images[:num_first])
     codes = jax.vmap(inverse)(frame.points(uniforms(key_cube, half, d)))

@@ -1,0 +1,1 @@
+"""Detectors of what cheats: learners, scores, and functions that change."""

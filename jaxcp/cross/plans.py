@@ -1,0 +1,409 @@
+"""Which of b fits leave out each row, and their joint prediction for it.
+
+Many fits of one learner, and their predictions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from jaxcp import _checks
+from jaxcp._arrays import as_arrays, is_concrete
+from jaxcp._batching import map_blocks, map_evenly
+from jaxcp._numbers import as_float, mean
+from jaxcp._tree import jit, pytree, static
+from jaxcp.learners import general
+from jaxcp.learners._hosting import ModelFits, keeping
+from jaxcp.quantiles.selection import kth_smallest
+from jaxcp.typing import FitsOnHost, Learner, PyTree
+
+if TYPE_CHECKING:
+    pass
+
+Aggregation = str | Callable[[Array, Array], Array]
+
+
+def left_out_by(held_out: Array, aggregation: Aggregation) -> OwnFit | Ensemble:
+    """Returns the predictor of each row without it: the fits that held it out."""
+    known = aggregation in ("mean", "median")
+    if not known and not callable(aggregation):
+        raise ValueError(
+            "expected aggregation mean, median or a function of (values, held), got "
+            f"{aggregation!r}"
+        )
+    if known and is_concrete(held_out):
+        held = np.asarray(held_out)
+        if np.all(held.sum(axis=0) == 1):
+            fold = jnp.asarray(held.argmax(axis=0))
+            return OwnFit(fold, len(held), str(aggregation))
+    return Ensemble(jnp.asarray(held_out), aggregation)
+
+
+def rows_left_out(mask: Array | None) -> Array | None:
+    """Returns which rows have a score, None if all; raises ValueError if none has."""
+    if mask is None or not is_concrete(mask):
+        return mask
+    if not np.any(np.asarray(mask)):
+        raise ValueError(
+            "expected some row with weight 0 in a resample, held out, got resamples "
+            "that all hold every row"
+        )
+    return None if np.all(np.asarray(mask)) else mask
+
+
+def num_equal_folds(left_out: OwnFit | Ensemble, num_rows: int) -> int:
+    """Returns how many folds of one size the rows that count make, or ValueError."""
+    sizes = left_out.fold_sizes()
+    by_one = isinstance(left_out.aggregation, str)
+    if sizes is None or not by_one or np.sum(sizes) != num_rows:
+        raise ValueError(
+            "expected each row left out by one fit, as in jackknife_plus and cv_plus, "
+            "got rows left out by several or none, or an aggregation of one's own; "
+            "bags have no bound by counts"
+        )
+    sizes = sizes[sizes > 0]
+    if np.min(sizes) < np.max(sizes):
+        raise ValueError(
+            f"expected folds of one size, got {np.min(sizes)} to {np.max(sizes)} rows; "
+            "let the n mod K rows that are left over train in every fit and calibrate "
+            "in none: in cross_conformal, weights of 1 for them in all fits"
+        )
+    return len(sizes)
+
+
+@pytree
+class OwnFit:
+    """A fit for each row, the only one without it.
+
+    Args:
+      fold: The fit without each row, int of shape (n,).
+      count: Number of fits b.
+      aggregation: "mean" or "median" of the n predictions, for one at an input.
+    """
+
+    fold: Array
+    count: int = static()
+    aggregation: str = static(default="mean")
+    mask = None  # every row has its fit
+
+    def fold_sizes(self) -> np.ndarray:
+        """Returns how many rows each fit left out; fits of its own for every row."""
+        return np.bincount(np.asarray(self.fold), minlength=self.count)
+
+    @property
+    def rows_per_fit(self) -> int:
+        """Rows that a fit alone predicts, rounded down."""
+        return len(self.fold) // self.count
+
+    @property
+    def voting(self) -> Array:
+        """True for the fits that left a row out, shape (b,)."""
+        return jnp.zeros(self.count, bool).at[self.fold].set(True)
+
+    def voters(self, preds: PyTree) -> PyTree:
+        """Returns the different predictions without a row at one input: those given."""
+        return preds
+
+    def without_each(self, preds: PyTree) -> PyTree:
+        """Returns predictions without each row, (b, ...) to (n, ...), at one input."""
+        return jax.tree.map(lambda v: v[self.fold], preds)
+
+    def center(self, preds: PyTree) -> PyTree:
+        """Returns the aggregate of `without_each`, (b, ...) to (...)."""
+        if self.aggregation == "median":
+            everyone = jnp.ones(len(self.fold), bool)
+            each = self.without_each(preds)
+            return jax.tree.map(lambda v: _median(v, everyone), each)
+        shares = mean(self.fold[:, None] == jnp.arange(self.count)[None])
+        return jax.tree.map(lambda v: _mean(v, shares), preds)
+
+    def of_recorded(self, preds: PyTree) -> PyTree:
+        """Returns predictions of rows without them, (b, n, ...) to (n, ...)."""
+        rows = jnp.arange(len(self.fold))
+        return jax.tree.map(lambda v: v[self.fold, rows], preds)
+
+    def of_rows(self, fits: Fits, x: PyTree) -> PyTree:
+        """Returns the prediction of every training row without it, leading axis n."""
+        if self.count < len(self.fold):
+            pick = lambda preds, i: jax.tree.map(lambda v: v[i], preds)  # noqa: E731
+            return fits.at_each(pick, x, self.fold, width=self.count)
+        each = general.take(fits.params, self.fold)  # n predictions, not n^2
+        return general.predict_each(fits.learner, each, x)
+
+
+@pytree
+class Ensemble:
+    """An average, for each row, of the fits without it.
+
+    Args:
+      held_out: True where a fit is without a row, shape (b, n).
+      aggregation: "mean" or "median" of these fits, or a function of their values
+        (b, ...) and of which are held out, (b,).
+    """
+
+    held_out: Array
+    aggregation: Aggregation = static(default="mean")
+    rows_per_fit = 0  # a fit alone predicts none
+
+    def fold_sizes(self) -> np.ndarray | None:
+        """Returns how many rows each fit left out, or None where they overlap."""
+        held = np.asarray(self.held_out)
+        return None if (held.sum(axis=0) > 1).any() else held.sum(axis=1)
+
+    @property
+    def count(self) -> int:
+        """Number of fits b."""
+        return len(self.held_out)
+
+    @property
+    def mask(self) -> Array:
+        """True where some fit is without the row, shape (n,)."""
+        return jnp.any(self.held_out, axis=0)
+
+    voting = mask
+
+    def voters(self, preds: PyTree) -> PyTree:
+        """Returns the different predictions without a row at one input: n of them."""
+        return self.without_each(preds)
+
+    def without_each(self, preds: PyTree) -> PyTree:
+        """Returns predictions without each row, (b, ...) to (n, ...), at one input."""
+        return jax.vmap(self._average, (None, 1))(preds, self.held_out)
+
+    def center(self, preds: PyTree) -> PyTree:
+        """Returns the aggregate of `without_each`, (b, ...) to (...)."""
+        if self.aggregation != "mean":
+            return self._average(self.without_each(preds), self.mask)
+        counts = jnp.maximum(jnp.sum(self.held_out, axis=0), 1)
+        shares = jnp.sum(self.held_out / counts[None], axis=1)
+        return jax.tree.map(lambda v: _mean(v, shares), preds)
+
+    def of_recorded(self, preds: PyTree) -> PyTree:
+        """Returns predictions of rows without them, (b, n, ...) to (n, ...)."""
+        return jax.vmap(self._average, (1, 1))(preds, self.held_out)
+
+    def of_rows(self, fits: Fits, x: PyTree) -> PyTree:
+        """Returns the prediction of every training row without it, leading axis n."""
+        own = self.held_out.T
+        return fits.at_each(self._average, x, own, width=fits.count)
+
+    def _average(self, preds, held):
+        """Returns the aggregate of the fits that are held out; of all where none is."""
+        name, held = self.aggregation, held | ~jnp.any(held)
+        combine = _KNOWN[name] if isinstance(name, str) else name
+        return jax.tree.map(lambda v: combine(v, held), preds)
+
+
+def _mean(values, weights):
+    """Returns the weighted mean over the leading axis; 0 without any weight."""
+    values = as_float(values)
+    total = jnp.sum(weights)
+    shares = (weights / jnp.where(total > 0, total, 1)).astype(values.dtype)
+    # A fit that diverged spoils only the rows that use it.
+    used = (shares > 0).reshape(-1, *(1,) * (values.ndim - 1))
+    values = jnp.where(used, values, 0)
+    return jnp.tensordot(shares, values, 1, precision="highest")
+
+
+def _median(values, held):
+    """Returns the median over the leading axis of the fits in `held`; 0 of none."""
+    values = as_float(values)
+    count = jnp.sum(held)
+    ranks = jnp.stack([(count + 1) // 2, count // 2 + 1])
+    columns = values.reshape(len(values), -1).T
+    middle = jax.vmap(lambda v: kth_smallest(v, ranks, where=held))(columns)
+    middle = jnp.where(count > 0, middle, 0)
+    return jnp.mean(middle, axis=1).reshape(values.shape[1:])
+
+
+_KNOWN = {"mean": _mean, "median": _median}
+
+
+# Numbers of data that the fits of one program see: 256 MB in single precision.
+_FIT_NUMBERS = 2**26
+
+
+@pytree
+class Recorded:
+    """Fits known by their predictions alone, which take the place of inputs."""
+
+    def rows(self, preds: PyTree) -> PyTree:
+        """Returns something with a row for each input."""
+        return jax.tree.leaves(preds)[0][0]
+
+    def predict(self, preds: PyTree) -> PyTree:
+        """Returns the predictions, leading axes (b, m)."""
+        return preds
+
+    def at_each(
+        self, one: Callable[..., PyTree], preds: PyTree, *rows: PyTree, width: int
+    ) -> PyTree:
+        """Returns `one(preds, *row)` of the predictions (b, ...) at each input."""
+        return map_blocks(jax.vmap(one), _by_input(preds), *rows, width=width)
+
+
+@pytree
+class HostFits:
+    """Fits of a model outside of jax; the fit on all rows is made on demand.
+
+    Args:
+      learner: The learner.
+      fitted: Its fits, on the host.
+    """
+
+    learner: FitsOnHost
+    fitted: Any = static()
+
+    @property
+    def models(self) -> list:
+        """The b fitted models."""
+        return self.fitted.models
+
+    @property
+    def classes(self) -> Any:
+        """Names of the labels that columns of probabilities stand for, or None."""
+        return self.fitted.classes
+
+    def keeping(self) -> AbstractContextManager[None]:
+        """Attaches the fits to an error, for they may have taken long."""
+        known = isinstance(self.fitted, ModelFits)
+        return keeping(self.fitted) if known else nullcontext()
+
+    def predict(self, x: Any) -> PyTree:
+        """Returns predictions of all fits, leading axes (b, m)."""
+        return as_arrays(preds=self.learner.predict_all(self.fitted, x))
+
+    def predict_full(self, x: Any) -> PyTree:
+        """Returns predictions of the fit on all rows, leading axis m."""
+        return as_arrays(preds=self.learner.predict_full(self.fitted, x))
+
+    def source(self, x: Any) -> tuple[Recorded, PyTree]:
+        """Returns a source of predictions and its input: recorded predictions."""
+        return Recorded(), self.predict(x)
+
+
+@pytree
+class Fits:
+    """b fits of a learner, and one on all rows.
+
+    Args:
+      learner: The learner.
+      params: Parameters of the fits, leading axis b except in shared parts.
+      full: Parameters of the fit on all rows.
+      count: Number of fits b.
+    """
+
+    learner: Learner
+    params: PyTree
+    full: PyTree
+    count: int = static()
+    classes = None  # labels are 0, ..., k - 1
+
+    def keeping(self) -> AbstractContextManager[None]:
+        """Keeps nothing when there is an error."""
+        return nullcontext()
+
+    def predict(self, x: PyTree) -> PyTree:
+        """Returns predictions of all fits, leading axes (b, m)."""
+        # One program, as in those for sets: single operations round otherwise.
+        return _predict_all(self, x)
+
+    def predict_full(self, x: PyTree) -> PyTree:
+        """Returns predictions of the fit on all rows, leading axis m."""
+        _checks.check_given(x=x)
+        x = as_arrays(x=x)
+        return predict_once(self.learner, self.full, x)
+
+    def rows(self, x: PyTree) -> PyTree:
+        """Returns something with a row for each input: the inputs."""
+        return x
+
+    def source(self, x: PyTree) -> tuple[Fits, PyTree]:
+        """Returns a source of predictions and its input: these fits, and inputs."""
+        return self, _checks.rows(x=x)
+
+    def by_input(self, x: PyTree) -> PyTree:
+        """Returns predictions of all fits, leading axes (m, b)."""
+        return _by_input(self.predict(x))
+
+    def at_each(
+        self, one: Callable[..., PyTree], x: PyTree, *rows: PyTree, width: int
+    ) -> PyTree:
+        """Returns `one(preds, *row)` of what all fits predict, (b, ...), at each input.
+
+        `width` is how many intermediate numbers `one` makes, as for `map_blocks`.
+        """
+        block = lambda x, *rows: jax.vmap(one)(self.by_input(x), *rows)  # noqa: E731
+        return map_blocks(block, x, *rows, width=width)
+
+
+def fit_all(
+    learner: Learner,
+    keys: Array,
+    x: PyTree,
+    y: Array,
+    weights: Array,
+    batch_size: int | None,
+) -> PyTree:
+    """Returns the parameters of a fit for each row of weights, in one program."""
+    fit = lambda key, row: learner.fit(key, x, y, row)  # noqa: E731
+    first = lambda keys, weights: fit(keys[0], weights[0])  # noqa: E731
+    axes = general.axes(jax.eval_shape(first, keys, weights))
+    together = partial(_with_shared_parts, jax.vmap(fit, out_axes=axes))
+    width = sum(leaf.size for leaf in jax.tree.leaves((x, y))) or 1
+    size = batch_size or max(_FIT_NUMBERS // width, 1)
+    if size >= len(weights):
+        return together(keys, weights)
+    jax.eval_shape(together, keys, weights)
+
+    def own(key, row):
+        part = lambda p: None if general.is_shared(p) else p  # noqa: E731
+        return jax.tree.map(part, fit(key, row), is_leaf=general.is_shared)
+
+    params = map_evenly(own, keys, weights, at_a_time=size)
+    # The shared parts of one fit; the rest of it is not computed.
+    return jax.tree.map(
+        lambda part, own: part if general.is_shared(part) else own,
+        fit(keys[0], weights[0]),
+        params,
+        is_leaf=general.is_shared,
+    )
+
+
+def _with_shared_parts(fits, keys, weights):
+    """Returns all fits; raises ValueError where a shared part differs between them."""
+    try:
+        return fits(keys, weights)
+    except ValueError as error:
+        if "out_axes" not in str(error):
+            raise
+        raise ValueError(
+            "expected parts of the parameters in learners.Shared to depend on x alone, "
+            f"got one that varies with key, y or weights: {error}"
+        ) from error
+
+
+def _by_input(preds):
+    """Returns predictions with leading axes (m, b) in place of (b, m)."""
+    return jax.tree.map(lambda v: jnp.swapaxes(v, 0, 1), preds)
+
+
+@jit
+def predict_once(learner: Learner, params: PyTree, x: PyTree) -> PyTree:
+    """Returns predictions of one fit, leading axis m."""
+    return learner.predict(params, x)
+
+
+@jit
+def _predict_all(fits, x):
+    axes = general.axes(fits.params), None
+    predict = jax.vmap(fits.learner.predict, axes, axis_size=fits.count)
+    return predict(fits.params, x)

@@ -1,0 +1,539 @@
+"""Full conformal prediction of numbers by any learner: refits with cells of a grid.
+
+Grids of candidate targets, and the cells around their points.
+
+Cells of a grid: rounded targets, a fit for each, and what is left of each cell.
+
+What goes into full conformal prediction on a grid: checked at the door.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from jaxcp import _checks
+from jaxcp._arrays import as_array, is_concrete, is_rounded
+from jaxcp._batching import evaluate, map_blocks, map_evenly, score_of, widened
+from jaxcp._numbers import as_float, rounding
+from jaxcp._tree import jit, pytree, static
+from jaxcp.calibration._rows import check_digits_of_targets, weights_for
+from jaxcp.checking import learners
+from jaxcp.full import conformal
+from jaxcp.full.conformal import Levels
+from jaxcp.full.labels import filled, fitted
+from jaxcp.learners.general import check_learner, check_refitted
+from jaxcp.pvalues.conformal import p_values_among
+from jaxcp.quantiles.thresholds import threshold_at
+from jaxcp.scores import inputs
+from jaxcp.sets import Intervals
+from jaxcp.sets.unions import joined
+from jaxcp.typing import ArrayLike, HasEnds, HasShapes, Learner, PyTree, Score
+
+
+def as_grid(grid: Any) -> Array:
+    """Returns a grid of floats, or raises ValueError unless it increases."""
+    _checks.check_given(grid=grid)
+    grid = as_float(as_array("grid", grid))
+    if grid.ndim != 1 or not len(grid):
+        raise ValueError(
+            f"expected grid of shape (g,), g >= 1, got {grid.shape}; "
+            "numpy.linspace(lowest, highest, g) makes one"
+        )
+    _checks.check_values(np.isfinite, "grid of finite values", grid)
+    if is_concrete(grid):
+        values = np.asarray(grid)
+        falls = np.flatnonzero(~(np.diff(values) > 0))
+        if len(falls):
+            at = int(falls[0])
+            raise ValueError(
+                f"expected grid to increase, got {values[at]} and then "
+                f"{values[at + 1]} at {at + 1}; numpy.unique(grid) sorts it, without "
+                "repetitions"
+            )
+    return grid
+
+
+def ends(grid: Array) -> tuple[Array, Array, Array]:
+    """Returns lower and upper ends of cells, and whether the grid increases.
+
+    They end half way between two points; the outer ones reach to infinity.
+    """
+    halfway = 0.5 * grid[:-1] + 0.5 * grid[1:]
+    infinity = jnp.full(1, jnp.inf, grid.dtype)
+    lower = jnp.concatenate([-infinity, halfway])
+    upper = jnp.concatenate([halfway, infinity])
+    valid = jnp.all(jnp.isfinite(grid)) & jnp.all(grid[:-1] < grid[1:])
+    return lower, upper, valid
+
+
+def rounded(grid: Array, y: Array) -> Array:
+    """Returns the nearest value of the grid, the lower one of two."""
+    # Compared with the very ends of the cells: y <= end belongs to the lower one.
+    return grid[jnp.searchsorted(ends(grid)[0][1:], y, side="left")]
+
+
+def union(lower: Array, upper: Array, valid: Array) -> Intervals:
+    """Returns the union of a piece of each cell; the whole line if not valid.
+
+    A traced grid that does not increase tells nothing.
+    """
+    lower = jnp.where(valid, lower, -jnp.inf)
+    return joined(lower, jnp.where(valid, upper, jnp.inf))
+
+
+def cells(grid: Array, kept: Array) -> Intervals:
+    """Returns the union of the cells around points of a grid that are kept, (g,)."""
+    lower, upper, valid = ends(grid)
+    lower, upper = jnp.where(kept, lower, jnp.inf), jnp.where(kept, upper, -jnp.inf)
+    return union(lower, upper, valid)
+
+
+# Numbers of the fits of some cells of one test point: 64 MB in single precision.
+_CELL_NUMBERS = 2**24
+_FEW = 4  # eps that predictions of equal rows may be apart
+
+
+@jit
+def sets(cp: Any, x_new: PyTree, rank: Array, test_weights: Array | None) -> Intervals:
+    """Returns the union of what is left of each cell, at each input."""
+    lows, highs, valid = ends(cp.grid)
+    y = rounded(cp.grid, cp.y)
+    at_a_time = max(_CELL_NUMBERS // _numbers(cp), 1)
+
+    def one(x, test_weight):
+        def piece(target, low, high):
+            pred, scores = _refit(cp, x, y, target)
+            q = threshold_at(scores, rank, cp.mask, cp.weights, test_weight)
+            return _within(cp.score.invert(pred, q), low, high)
+
+        lower, upper = map_evenly(piece, cp.grid, lows, highs, at_a_time=at_a_time)
+        return union(lower, upper, valid)
+
+    return _at_each(cp, one, len(cp.grid), x_new, test_weights)
+
+
+@jit
+def p_values(
+    cp: Any, x_new: PyTree, targets: Array, u: Array | None, test_weights: Array | None
+) -> Array:
+    """Returns the p-value of each example among the rows, shape (m,)."""
+    valid, y = ends(cp.grid)[2], rounded(cp.grid, cp.y)
+    masses = cp.mask if cp.weights is None else cp.weights
+
+    def one(x, target, u, test_weight):
+        fitted_with = rounded(cp.grid, target)
+        pred, scores = _refit(cp, x, y, fitted_with, exact=u is not None)
+        own = cp.score(*widened((pred, target)))
+        own = jnp.where(jnp.isnan(own), -jnp.inf, own)  # says nothing against it
+        p = p_values_among(scores, own[None], u, masses, test_weight)[0]
+        return jnp.where(valid, p, 1)
+
+    return _at_each(cp, one, 1, x_new, targets, u, test_weights)
+
+
+def with_one_more(rows: PyTree) -> PyTree:
+    """Returns the shapes of rows and a test point."""
+    return jax.tree.map(
+        lambda v: jax.ShapeDtypeStruct((len(v) + 1, *v.shape[1:]), v.dtype), rows
+    )
+
+
+def _refit(cp, x, y, target, *, exact=False):
+    """Returns the prediction at x and the scores of the rows, under one fit on all."""
+    everything = jax.tree.map(lambda v, new: jnp.append(v, new[None], 0), cp.x, x)
+    y = jnp.append(y, target)
+    preds = widened(fitted(cp.learner, cp.key, everything, y, cp.mask)[1])
+    pred = jax.tree.map(lambda v: v[-1], preds)
+    scores = _scores(cp, jax.tree.map(lambda v: v[:-1], preds), exact)
+    return pred, scores
+
+
+def _scores(cp, preds, exact):
+    """Returns the scores of the rows, unless exact with room for rounding.
+
+    A row equal to the test point ties with it on paper, but a product with many rows
+    may round the last one otherwise.
+    """
+    y = widened(cp.y)
+    scores = jax.vmap(cp.score)(preds, y)
+    if exact:
+        return scores
+    apart = lambda v: v + _FEW * jnp.finfo(v.dtype).eps * v  # noqa: E731
+    moved = jax.vmap(cp.score)(jax.tree.map(_if_float(apart), preds), y)
+    room = jnp.abs(moved - scores)
+    room = jnp.where(jnp.isfinite(room), room, 0) + rounding(scores)
+    return scores + lax.stop_gradient(room)
+
+
+def _if_float(function):
+    """Returns a function of arrays of floats, which leaves others as they are."""
+    floats = lambda v: jnp.issubdtype(v.dtype, jnp.floating)  # noqa: E731
+    return lambda v: function(v) if floats(v) else v
+
+
+def _within(region, low, high):
+    """Returns the ends of what a set holds of a cell; all of it where they are NaN."""
+    lower, upper = (jnp.reshape(end, low.shape) for end in region.ends())
+    lower = jnp.where(jnp.isnan(lower), low, jnp.maximum(lower, low))
+    return lower, jnp.where(jnp.isnan(upper), high, jnp.minimum(upper, high))
+
+
+def _at_each(cp, one, num_cells, *rows):
+    """Returns `one(*row)` of each test point, some points at a time."""
+    if cp.batch_size is not None:
+        return map_evenly(one, *rows, at_a_time=cp.batch_size)
+    data = sum(leaf.size for leaf in jax.tree.leaves(cp.x))
+    width = data + num_cells * _numbers(cp)
+    return map_blocks(jax.vmap(one), *rows, width=width)
+
+
+def _numbers(cp):
+    """Returns how many numbers a fit, its predictions and scores are."""
+    x, y = with_one_more((cp.x, cp.y))
+    of_fit = jax.eval_shape(fitted, cp.learner, cp.key, x, y, cp.mask)
+    numbers = sum(leaf.size for leaf in jax.tree.leaves(of_fit))
+    return max(numbers + cp.y.size * math.prod(cp.components), 1)
+
+
+_MANY_OUTPUTS = (
+    "; full_conformal takes d outputs at once, and here call it for each output, with "
+    "alpha / d"
+)
+
+
+class Rows(NamedTuple):
+    """Training rows and a grid, after checks, as fields of `DiscretizedConformal`."""
+
+    x: PyTree
+    y: Array
+    grid: Array
+    weights: Array | None
+    mask: Array | None
+    components: tuple[int, ...]
+
+
+def checked(
+    key: Array,
+    learner: Learner,
+    score: Score,
+    x: PyTree,
+    y: Any,
+    grid: Any,
+    weights: Any,
+    mask: Any,
+    check: bool,
+) -> Rows:
+    """Returns rows and a grid as arrays of one type, or raises ValueError."""
+    _check_kinds(learner, score)
+    given, mask = y, _checks.mask(mask)
+    named = {"calibration_weights": _checks.weights(weights), "mask": mask}
+    y, x, weights, mask = _checks.rows(y=y, x=x, **named)
+    _checks.check_key(key)
+    if y.ndim != 1:
+        raise ValueError(f"expected y of shape (n,), got {y.shape}{_MANY_OUTPUTS}")
+    _checks.check_not_nan("y", y, mask)
+    grid = as_grid(grid)
+    for value in (y, grid):
+        conformal.check_real(value)
+    dtype = jnp.promote_types(as_float(y).dtype, grid.dtype)
+    y, grid = y.astype(dtype), grid.astype(dtype)
+    check_learner(learner, x, y)
+    x, y = filled((x, y), mask)
+    if check:
+        learners.check_symmetric_once(learner, x, y, key)
+    if weights is not None and mask is not None:
+        weights = jnp.where(mask, weights, 0)
+    components = _check_fit(key, learner, score, x, y, grid, mask, given)
+    return Rows(x, y, grid, weights, mask, components)
+
+
+def _check_kinds(learner, score):
+    """Raises ValueError for models of other libraries, and scores not of numbers."""
+    inputs.check_score(score)
+    if inputs.has_labels(score):
+        raise ValueError(
+            f"expected a score of numbers, got {type(score).__name__}, which scores "
+            "labels; full_conformal refits with each label"
+        )
+    check_refitted(learner)
+
+
+def _check_fit(key, learner, score, x, y, grid, mask, given):
+    """Returns the shape of a score; raises ValueError for predictions that do not fit.
+
+    By a fit on the rows alone where there are values, and by shapes elsewhere.
+    """
+    known = is_concrete(learner, key, x, y, grid, mask) and len(y) > 0
+    with learners.traceable(learner):
+        if known:
+            preds = _first_fit(learner, key, x, y, grid, mask)
+        else:
+            x, y = with_one_more((x, y))
+            preds = jax.eval_shape(_first_fit, learner, key, x, y, grid, mask)
+    _checks.num_rows(y=y, predictions=preds)
+    if known:
+        _check_first(score, preds, x, y, mask, given)
+    one = lambda v: jax.ShapeDtypeStruct(v.shape[1:], v.dtype)  # noqa: E731
+    pred, target = jax.tree.map(one, jax.eval_shape(widened, (preds, y)))
+    level = jax.eval_shape(partial(score_of, score), pred, target)
+    region = jax.eval_shape(score.invert, pred, level)
+    is_line = isinstance(region, HasEnds) and isinstance(region, HasShapes)
+    if not is_line or region.target_shape() not in ((), (1,)):
+        raise ValueError(
+            "expected a score whose sets are intervals, got "
+            f"{type(region).__name__} from {type(score).__name__}; "
+            "scores.Custom takes an inverse, or a start"
+        )
+    return level.shape
+
+
+def _check_first(score, preds, x, y, mask, given):
+    """Raises ValueError for predictions and targets that the score does not take."""
+    learners.check_predictions(preds, x, mask)
+    inputs.check(score, preds, y, mask)
+    if is_rounded("y", given):
+        scores = evaluate(score, preds, y)
+        check_digits_of_targets(score, preds, y, scores, mask, (preds, given))
+
+
+@jit
+def _first_fit(learner, key, x, y, grid, mask):
+    """Returns what a fit on the rows predicts for them."""
+    return fitted(learner, key, x, rounded(grid, y), mask)[1]
+
+
+_NO_TARGETS = _checks.vector(None)
+
+
+@pytree
+class DiscretizedConformal(Levels):
+    """Rows and a grid of targets, with which each test point is fitted.
+
+    Made by `discretized_conformal`. Nothing is fitted before it is called: every fit
+    sees a test point.
+
+    Args:
+      key: Random key of the fits, the same for all.
+      learner: The learner.
+      score: The nonconformity score.
+      x: Inputs, a pytree with leading axis n.
+      y: Targets, shape (n,).
+      grid: Values that targets are rounded to in the fits, shape (g,).
+      weights: Weights >= 0 of the rows' scores, shape (n,), or None.
+      mask: True where a row counts, shape (n,), or None.
+      components: Shape of one score: () or (c,).
+      batch_size: Test points that run at a time, or None.
+
+    See also:
+      discretized_conformal, full_conformal
+    """
+
+    key: Array
+    learner: Learner
+    score: Score
+    x: PyTree
+    y: Array
+    grid: Array
+    weights: Array | None = None
+    mask: Array | None = None
+    components: tuple[int, ...] = static(default=())
+    batch_size: int | None = static(default=None)
+
+    def __call__(
+        self, x_new: PyTree, alpha: ArrayLike, *, test_weights: ArrayLike | None = None
+    ) -> Intervals:
+        """Returns the sets of new inputs.
+
+        With f_j the fit on the n rows and (x_new, grid_j), targets rounded, and k = n +
+        1 - floor(alpha (n + 1)): the union over the cells j of {y in cell :
+        s(f_j(x_new), y) <= the k-th smallest of s(f_j(x_i), y_i)}. Cells end halfway
+        between values of the grid, and the outer two are infinite.
+
+        Args:
+          x_new: Inputs, a pytree with leading axis m.
+          alpha: Miscoverage level, shape (), or (c,) for scores with c components (a
+            scalar is split to alpha / c).
+          test_weights: Weight of each test point, shape (m,), for rows with weights.
+            Defaults to 1, and no weight may then be larger.
+
+        Returns:
+          `Intervals` with ends of shape (m, g), pieces that touch joined; the whole
+          line where the rank is n + 1. A cell whose fit is NaN stays in the set.
+
+        Raises:
+          ValueError: if a number `alpha` is outside (0, 1), or lengths or shapes
+            differ.
+
+        Guarantee:
+          P(Y in set) >= 1 - alpha, on average over rows and test points.
+
+        Assumption:
+          The rows and test examples are exchangeable, the learner treats rows alike,
+          and the grid was chosen without the targets.
+
+        Cost:
+          g fits on n + 1 rows, and g thresholds in O(n), for each test point. Fits that
+          share their inputs factorize once: `Ridge` in O(n p^2 + p^3 + g n p).
+
+        References:
+          Chen, Chun, Barber, Discretized Conformal Prediction for Efficient
+          Distribution-Free Inference, Stat, 2018.
+
+        Example:
+          >>> from jaxcp import discretized_conformal, learners, scores
+          >>> x, y, grid = jnp.zeros((9, 1)), jnp.arange(-4.0, 5), jnp.array([0.0])
+          >>> key, ridge = jax.random.key(0), learners.Ridge(1.0)
+          >>> cp = discretized_conformal(key, ridge, scores.Absolute(), x, y, grid)
+          >>> round(cp(x[:1], alpha=0.25).upper.item(), 3)
+          4.0
+        """
+        x_new, _, test_weights, _ = self._rows(x_new, test_weights)
+        return sets(self, x_new, self.rank(alpha), test_weights)
+
+    def p_values(
+        self,
+        x_new: PyTree,
+        y: ArrayLike,
+        *,
+        u: ArrayLike | None = None,
+        test_weights: ArrayLike | None = None,
+    ) -> Array:
+        """Returns how exceptional each example is among the rows.
+
+        p = (1 + #{S_i >= S_new}) / (n + 1), with all scores under the fit on the n rows
+        and the example, targets rounded.
+
+        Args:
+          x_new: Inputs, a pytree with leading axis m.
+          y: Targets or candidate targets, shape (m,).
+          u: Uniforms for smoothed p-values, shape (m,). Defaults to 1: conservative.
+          test_weights: Weight of each test point, shape (m,), as for the sets.
+
+        Returns:
+          p-values, shape (m,); with c components min(1, c times the smallest one). `y`
+          is in the set at alpha iff its conservative p-value exceeds alpha; halfway
+          between values of the grid, `y` belongs to the lower cell here, and the set
+          holds it if it belongs to either.
+
+        Raises:
+          ValueError: as calling, and if lengths differ.
+
+        Guarantee:
+          P(p <= alpha) <= alpha.
+
+        Assumption:
+          That of the sets.
+
+        Cost:
+          One fit on n + 1 rows for each example.
+        """
+        rows = self._rows(x_new, test_weights, _checks.required(_checks.vector(y)), u)
+        x_new, y, test_weights, u = rows
+        _checks.check_not_nan("y", y)
+        return p_values(self, x_new, y, u, test_weights)
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows n."""
+        return len(self.y)
+
+    def _rows(self, x_new, test_weights, y=_NO_TARGETS, u=None):
+        """Returns inputs and what belongs to each, or raises ValueError."""
+        x_new, y, test_weights, u = _checks.rows(
+            x_new=x_new,
+            y=y,
+            test_weights=weights_for(self.weights, test_weights),
+            u=_checks.uniforms(u),
+        )
+        shapes = _checks.shapes_of_rows(self.x)
+        _checks.check_like_rows("x_new", x_new, shapes)
+        return x_new, y, test_weights, u
+
+
+def discretized_conformal(
+    key: Array,
+    learner: Learner,
+    score: Score,
+    x: PyTree,
+    y: ArrayLike,
+    grid: ArrayLike,
+    *,
+    calibration_weights: ArrayLike | None = None,
+    mask: ArrayLike | None = None,
+    batch_size: int | None = None,
+    check: bool = True,
+) -> DiscretizedConformal:
+    """Returns full conformal prediction by any learner, fitted to rounded targets.
+
+    Every fit sees all n rows and a test point. Targets are rounded to a grid in the
+    fits alone, so that a test point needs one fit for each value of the grid; scores
+    see the targets themselves. The guarantee stays whole, and only the fits are a
+    little coarser.
+
+    A plain grid, which tries its values alone with targets as they are, is not offered.
+    Targets fall between its values, and of what was not tried nothing is guaranteed.
+
+    Args:
+      key: Random key of the fits, the same for all: a learner that draws its start
+        draws it once.
+      learner: A learner that treats all rows alike.
+      score: Nonconformity score of one example whose sets are intervals.
+      x: Inputs, a pytree with leading axis n.
+      y: Targets, shape (n,), in their own units.
+      grid: Increasing finite values, shape (g,), chosen without looking at the targets:
+        from what they can be. Each y is rounded to the nearest, halves down; targets
+        beyond the ends only make the fits coarser.
+      calibration_weights: Weights >= 0 of the rows' scores, shape (n,): likelihood
+        ratios of test to training inputs, for thresholds alone, and the sets are asked
+        for with `test_weights`; no fit sees them.
+      mask: True where a row counts, shape (n,), for padded data. Defaults to all rows.
+      batch_size: Test points that run at a time, with g fits each. Defaults to as many
+        as keep the scores within a fixed budget.
+      check: Whether a learner of your own is first tried in another order of the rows.
+
+    Returns:
+      A `DiscretizedConformal`: call it with inputs and alpha.
+
+    Raises:
+      ValueError: if the grid does not increase or lengths differ, for several outputs,
+        scores of labels or without intervals, models of other libraries, and learners
+        that do not treat rows alike.
+
+    Guarantee:
+      At least 1 - alpha; exactly k / (n + 1) without ties.
+
+    Assumption:
+      The rows and test examples are exchangeable, the learner treats rows alike, and
+      the grid was chosen without the targets.
+
+    Cost:
+      One fit here, to check predictions; g fits for each test point later.
+
+    References:
+      Chen, Chun, Barber, Discretized Conformal Prediction for Efficient
+      Distribution-Free Inference, Stat, 2018.
+      Vovk, Gammerman, Shafer, Algorithmic Learning in a Random World, Springer, 2005.
+
+    See also:
+      full_conformal, jackknife_plus, sets.Intervals
+
+    Example:
+      >>> from jaxcp import datasets, learners, scores
+      >>> x, y = datasets.linear(jax.random.key(0), 30)
+      >>> grid, bands = jnp.linspace(-6, 6, 25), learners.QuantileRidge((0.1, 0.9), 1.0)
+      >>> score = scores.CQR()
+      >>> cp = discretized_conformal(jax.random.key(1), bands, score, x, y, grid)
+      >>> cp(x[:2], alpha=0.1).contains(y[:2])
+      Array([ True,  True], dtype=bool)
+    """
+    rows = checked(key, learner, score, x, y, grid, calibration_weights, mask, check)
+    if batch_size is not None:
+        _checks.check_count("batch_size", batch_size, 1)
+    return DiscretizedConformal(key, learner, score, *rows, batch_size=batch_size)

@@ -1,0 +1,615 @@
+"""Conformal quantiles: thresholds that are order statistics.
+
+Thresholds of scores that are spread over devices, or over machines.
+
+Conformal quantiles with smooth gradients, to train through.
+
+Thresholds of smoothed sets {s : p(s, u) > alpha}, with a uniform u for each.
+
+p(s, u) = (mass{S_i > s} + u (mass{S_i = s} + w)) / (mass{all} + w) nowhere rises with
+s, so that the set is {s <= q}, q the largest float in it. Let t be the least v with
+mass{S > v} <= spare = alpha (mass{all} + w) - u w: all below t is in, and nothing above
+it; t itself is in iff (1 - u) mass{S = t} < mass{S >= t} - spare. Else q is the next
+float below.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from jaxcp import _checks
+from jaxcp._arrays import (
+    as_arrays,
+    as_numpy,
+    count_groups,
+    count_rows,
+    count_true,
+    is_concrete,
+    members_of,
+    narrowed,
+)
+from jaxcp._numbers import as_float, at_least_single, just_below, over_shards, positive
+from jaxcp.quantiles._keys import bisect_floats, common_keys
+from jaxcp.quantiles._rows import spare_mass, total_mass, unit_scale
+from jaxcp.quantiles.levels import alpha_as_float, as_alpha, conformal_rank, ranks
+from jaxcp.quantiles.selection import kth_smallest, weighted_select
+from jaxcp.typing import ArrayLike, AxisName, Number
+
+
+def conformal_quantile(
+    scores: ArrayLike,
+    alpha: ArrayLike,
+    *,
+    mask: ArrayLike | None = None,
+    axis_name: AxisName = None,
+    nearest: int = 1,
+) -> Array:
+    """Returns the finite-sample (1 - alpha) quantile of calibration scores.
+
+    The k-th smallest score, k = n + 1 - floor(alpha (n + 1)); +inf when k = n + 1.
+
+    Args:
+      scores: Nonconformity scores, shape (n, ...), in units of the score.
+      alpha: Miscoverage level, broadcastable with scores.shape[1:]; for scores of shape
+        (n,) it may hold several levels, shape (a,).
+      mask: True where a row counts, shape (n,). Defaults to all rows.
+      axis_name: Mapped axis over which the rows are sharded.
+      nearest: Number of scores whose tangents are averaged (see `kth_smallest`).
+
+    Returns:
+      Threshold, shape broadcast(scores.shape[1:], alpha.shape), dtype of `scores`
+      (integers become floats). NaN scores count as +inf.
+
+    Raises:
+      ValueError: if `scores` has no leading axis, the mask another length, or a number
+        `alpha` is outside (0, 1).
+
+    Guarantee:
+      P(S_{n+1} <= q) >= 1 - alpha.
+
+    Assumption:
+      S_1, ..., S_{n+1} are exchangeable.
+
+    Cost:
+      O(n) time and no sort: one count of the scores for each of the 32 bits of a float,
+      or four rounds of eight bits for more than 32,768 scores on a CPU. One compilation
+      serves every alpha.
+
+    References:
+      Vovk, Gammerman, Shafer, Algorithmic Learning in a Random World, Springer, 2005.
+
+    See also:
+      calibrate, conformal_rank, weighted_conformal_quantile,
+      grouped_conformal_quantile, sharded_conformal_quantile, kth_smallest
+
+    Example:
+      >>> conformal_quantile(jnp.arange(1.0, 10.0), 0.2)
+      Array(8., dtype=float32)
+    """
+    scores, mask = _checks.rows(scores=scores, mask=_checks.mask(mask))
+    count = over_shards(lax.psum, count_rows(scores, mask), axis_name)
+    return thresholds(scores, conformal_rank(count, alpha), mask, axis_name, nearest)
+
+
+def weighted_conformal_quantile(
+    scores: ArrayLike,
+    weights: ArrayLike,
+    alpha: ArrayLike,
+    *,
+    test_weight: ArrayLike | None = None,
+    axis_name: AxisName = None,
+) -> Array:
+    """Returns the (1 - alpha) quantile of weighted scores with the test point's atom.
+
+    min{v : sum_{i : S_i > v} w_i + w_{n+1} <= alpha (w_1 + ... + w_{n+1})}: the test
+    point's weight lies at +inf. Unit weights give `conformal_quantile` at a traced
+    alpha; `conformal_rank` says where that is exact.
+
+    Args:
+      scores: Nonconformity scores, shape (n,). NaN counts as +inf.
+      weights: Weights >= 0 on any common scale, shape (n,); 0 leaves a score out.
+      alpha: Miscoverage level, shape ().
+      test_weight: Weight of the test point on the same scale, shape (). Defaults to 1.
+      axis_name: Mapped axis over which `scores` and `weights` are sharded.
+
+    Returns:
+      Threshold, shape (), dtype of `scores`; +inf where the scores below +inf do not
+      weigh enough, or where nothing weighs anything. Its gradient in weights is zero.
+
+    Raises:
+      ValueError: if `scores` and `weights` are not of one shape (n,), a concrete weight
+        is negative or not finite, or above 1 where `test_weight` is left out, or a
+        number `alpha` is outside (0, 1).
+
+    Guarantee:
+      1 - alpha with likelihood ratios as weights (covariate shift); with estimated
+      ones less by the distance in total variation of the law of inputs that they make.
+      With fixed weights, none above the test weight (NexCP): at least 1 - alpha minus
+      the weighted total variation distance from exchangeability. That fails for larger
+      ones: a single row of weight 9 covers half of exchangeable test points at 0.1.
+
+    Assumption:
+      Independent examples, and weights that are the true likelihood ratios of test to
+      calibration inputs, or estimated on other data and 1 on average; for NexCP only
+      weights that do not depend on the data.
+
+    Cost:
+      O(n) time and no sort: as `conformal_quantile`, with sums of weights in place of
+      counts.
+
+    References:
+      Tibshirani, Barber, Candes, Ramdas, Conformal Prediction Under Covariate Shift,
+      NeurIPS, 2019.
+      Lei, Candes, Conformal Inference of Counterfactuals and Individual Treatment
+      Effects, Journal of the Royal Statistical Society B, 2021.
+      Barber, Candes, Ramdas, Tibshirani, Conformal Prediction Beyond Exchangeability,
+      Annals of Statistics, 2023.
+
+    See also:
+      calibrate, conformal_quantile, online.nexcp_weights, weighted_select
+
+    Example:
+      >>> weighted_conformal_quantile(jnp.arange(1.0, 5.0), jnp.ones(4), 0.4)
+      Array(3., dtype=float32)
+    """
+    scores, weights = as_arrays(scores=scores, weights=weights)
+    if scores.ndim != 1 or scores.shape != weights.shape:
+        raise ValueError(
+            "expected scores and weights of one shape (n,), "
+            f"got {scores.shape} and {weights.shape}"
+        )
+    alpha = alpha_as_float(as_alpha(alpha))
+    _checks.check_weights("weights", weights)
+    _checks.check_test_weights("test_weight", test_weight, weights)
+    test_weight = as_arrays(test_weight=1.0 if test_weight is None else test_weight)
+    _checks.check_scalars(test_weight=test_weight, alpha=alpha)
+    _checks.check_weights("test_weight", test_weight)
+    scores, weights = as_float(scores), as_float(weights)
+    return weighted_threshold(scores, weights, alpha, as_float(test_weight), axis_name)
+
+
+def grouped_conformal_quantile(
+    scores: ArrayLike,
+    groups: ArrayLike,
+    alpha: ArrayLike,
+    *,
+    num_groups: int,
+    mask: ArrayLike | None = None,
+) -> Array:
+    """Returns one conformal quantile for each group of scores.
+
+    Args:
+      scores: Nonconformity scores, shape (n,). NaN counts as +inf.
+      groups: Group of each score in 0, ..., num_groups - 1, int, shape (n,).
+      alpha: Miscoverage level, shape () or (num_groups,).
+      num_groups: Number of groups g.
+      mask: True where a row counts, shape (n,). Defaults to all rows.
+
+    Returns:
+      Thresholds, shape (num_groups,), +inf for a group with too few scores.
+
+    Raises:
+      ValueError: if lengths differ, a concrete group is out of range, groups are not
+        integers, or a number `alpha` is outside (0, 1).
+
+    Guarantee:
+      1 - alpha within every group (Mondrian).
+
+    Assumption:
+      The scores of a group are exchangeable.
+
+    Cost:
+      O(g n) time for g groups, without a sort.
+
+    References:
+      Vovk, Conditional Validity of Inductive Conformal Predictors, ACML, 2012.
+
+    See also:
+      calibrate_groups, conformal_quantile
+
+    Example:
+      >>> groups = jnp.array([0, 0, 0, 1])
+      >>> grouped_conformal_quantile(jnp.arange(4.0), groups, 0.4, num_groups=2)
+      Array([ 2., inf], dtype=float32)
+    """
+    scores, groups, mask = _checks.rows(
+        scores=_checks.required(_checks.vector(scores)),
+        groups=_checks.groups(groups, num_groups),
+        mask=_checks.mask(mask),
+    )
+    alpha = as_alpha(alpha)
+    if alpha.shape not in ((), (num_groups,)):
+        expected = f"() or ({num_groups},), one a group"
+        raise ValueError(f"expected alpha of shape {expected}, got {alpha.shape}")
+    rank = ranks(count_groups(groups, num_groups, mask), alpha)
+    return _grouped(scores, rank, groups, mask)
+
+
+@partial(jax.jit, static_argnames=("axis_name", "nearest"))
+def thresholds(
+    scores: Array,
+    rank: Array,
+    mask: Array | None = None,
+    axis_name: AxisName = None,
+    nearest: int = 1,
+) -> Array:
+    """Returns order statistics of the columns of `scores`; `rank` may add axes."""
+    select = partial(kth_smallest, where=mask, axis_name=axis_name, nearest=nearest)
+    if scores.ndim == 1:
+        flat = select(scores, rank.reshape(-1) if rank.ndim else rank)
+        return flat.reshape(rank.shape)
+    n, *columns = scores.shape
+    shape = jnp.broadcast_shapes(tuple(columns), rank.shape)
+    pad = (1,) * (len(shape) - len(columns))
+    scores = jnp.broadcast_to(scores.reshape(n, *pad, *columns), (n, *shape))
+    rank = jnp.broadcast_to(rank, shape)
+    return jax.vmap(select)(scores.reshape(n, rank.size).T, rank.ravel()).reshape(shape)
+
+
+def threshold_at(
+    scores: Array,
+    rank: Array,
+    mask: Array | None,
+    weights: Array | None,
+    test_weight: Array | None = None,
+    axis_name: AxisName = None,
+) -> Array:
+    """Returns the threshold of scores (n,) or (n, c), shape () or (c,).
+
+    At a rank; with weights at alpha as a float. Several of them give (a,) for scores
+    (n,). The test weight defaults to 1.
+    """
+    if weights is None:
+        return thresholds(scores, rank, mask, axis_name)
+    weight = as_float(1.0 if test_weight is None else test_weight)
+    weights, scores = as_float(weights), as_float(scores)
+
+    def one(column, alpha):
+        return weighted_threshold(column, weights, alpha, weight, axis_name)
+
+    if scores.ndim > 1:
+        return jax.vmap(one)(scores.T, rank)
+    return jax.vmap(partial(one, scores))(rank.reshape(-1)).reshape(rank.shape)
+
+
+@partial(jax.jit, static_argnames="axis_name")
+def weighted_threshold(
+    scores: Array,
+    weights: Array,
+    alpha: Array,
+    test_weight: Array,
+    axis_name: AxisName = None,
+) -> Array:
+    """Returns `weighted_conformal_quantile` of checked arguments."""
+    # min{v : mass{S > v} <= spare} with spare = alpha (w_1 + ... + w_n+1) - w_n+1.
+    # Nothing but the scores has a gradient: the threshold is one of them.
+    weights, alpha, test_weight = lax.stop_gradient((weights, alpha, test_weight))
+    weights, spare = spare_mass(weights, alpha, test_weight, axis_name)
+    return least_below_mass(scores, weights, spare, axis_name)
+
+
+def least_below_mass(
+    scores: Array, weights: Array, spare: Array, axis_name: AxisName = None
+) -> Array:
+    """Returns min{v : mass{S > v} <= spare}, +inf where nothing may lie above."""
+    # From above, where the masses compared are small and so are their rounding errors:
+    # that v is minus the smallest u with mass{-S <= u} > spare.
+    negated = -jnp.where(jnp.isnan(scores), jnp.inf, scores)
+    tiny = jnp.finfo(spare.dtype).tiny
+    above = jnp.maximum(jnp.nextafter(spare, jnp.inf), tiny)
+    target = jnp.where(spare < 0, 0, above)
+    return -weighted_select(negated, weights, target, axis_name=axis_name)
+
+
+@jax.jit
+def _grouped(scores, rank, groups, mask):
+    select = lambda k, where: kth_smallest(scores, k, where=where)  # noqa: E731
+    return jax.vmap(select)(rank, members_of(groups, len(rank), mask))
+
+
+def sharded_conformal_quantile(
+    scores: ArrayLike,
+    alpha: ArrayLike,
+    mesh: Mesh,
+    *,
+    mask: ArrayLike | None = None,
+    weights: ArrayLike | None = None,
+    test_weight: ArrayLike | None = None,
+) -> Array:
+    """Returns the conformal quantile of scores spread over the devices of a mesh.
+
+    It is that of all scores together, to the last bit: the k-th smallest, k = n + 1 -
+    floor(alpha (n + 1)). Rows are padded to equal shards and stay where they are.
+
+    Args:
+      scores: Nonconformity scores, shape (n, ...): an array on the host (the same in
+        each process of a program), or a jax array, which may be spread over processes.
+      alpha: Miscoverage level, broadcastable with scores.shape[1:]; for scores of shape
+        (n,) it may hold several levels, shape (a,).
+      mesh: Devices, from `jax.make_mesh`; rows are spread along all of its axes.
+      mask: True where a row counts, shape (n,). Defaults to all rows.
+      weights: Weights >= 0, shape (n,), for scores of shape (n,).
+      test_weight: Weight of the test point, shape (), if there are weights.
+        Defaults to 1.
+
+    Returns:
+      Threshold, shape broadcast(scores.shape[1:], alpha.shape), dtype of `scores`, the
+      same on every device. NaN scores count as +inf.
+
+    Raises:
+      ValueError: if lengths differ, `mesh` is no mesh, a concrete weight is negative,
+        or above 1 where `test_weight` is left out, or a number `alpha` is outside
+        (0, 1).
+
+    Guarantee:
+      That of `conformal_quantile`, with weights that of `weighted_conformal_quantile`.
+
+    Assumption:
+      Those of `conformal_quantile` and `weighted_conformal_quantile`.
+
+    Cost:
+      O(n / devices) time on each device. A threshold of 32 bits takes two sums of
+      65,536 counts over the devices; scores stay where they are.
+
+    See also:
+      conformal_quantile, weighted_conformal_quantile, distributed.initialize
+
+    Example:
+      >>> mesh = jax.make_mesh((jax.device_count(),), ("rows",))
+      >>> sharded_conformal_quantile(jnp.arange(1.0, 10.0), 0.2, mesh)
+      Array(8., dtype=float32)
+    """
+    _checks.check_kind("mesh from jax.make_mesh", mesh, Mesh)
+    mesh = Mesh(mesh.devices, mesh.axis_names)  # with Auto axes, whatever it had
+    _checks.check_given(scores=scores)
+    columns = {"scores": scores, "mask": mask, "weights": weights}
+    scores, mask, weights = (_as_rows(*item) for item in columns.items())
+    n = _checks.num_rows(scores=scores, mask=mask, weights=weights)
+    _checks.check_vectors(mask=mask, weights=weights)
+    if mask is not None:
+        _checks.check_flags("mask as flags or 0 and 1", mask)
+        mask = mask.astype(bool)
+    if weights is not None:
+        _checks.check_vectors(scores=scores)
+        _checks.check_weights("weights", weights, mask)
+    _checks.check_test_weights("test_weight", test_weight, weights, mask)
+    if weights is None:
+        count = n if mask is None else count_true(mask)
+        scores, mask = _spread((scores, mask), n, mesh)
+        return _sharded(mesh, scores, conformal_rank(count, alpha), mask)
+    test_weight = 1.0 if test_weight is None else test_weight
+    _checks.check_scalars(test_weight=test_weight)
+    _checks.check_weights("test_weight", test_weight)
+    alpha = alpha_as_float(as_alpha(alpha))
+    weights = weights if mask is None else jnp.where(mask, weights, 0)
+    scores, weights = _spread((scores, weights), n, mesh)
+    return _sharded(mesh, scores, alpha, None, weights, jnp.asarray(test_weight, float))
+
+
+def _as_rows(name, x):
+    """Returns rows where they are: those of the host are not copied to a device."""
+    if x is None or isinstance(x, Array):
+        return x
+    numeric = isinstance(x, np.ndarray)
+    return narrowed(as_numpy(name, x if numeric else as_arrays(**{name: x})))
+
+
+def _spread(columns, n, mesh):
+    """Returns columns padded to equal shards, on their devices; masks hide the pad."""
+    pad = -n % mesh.size
+    scores, mass = columns
+    if pad and mass is None:
+        mass = np.ones(n, bool)
+    rows = NamedSharding(mesh, P(mesh.axis_names))
+
+    def place(x):
+        if not is_concrete(x):  # also rows that are spread over processes
+            return _padded(x, pad, rows)
+        if isinstance(x, np.ndarray):  # in the type that devices will give it
+            x = x.astype(jax.dtypes.canonicalize_dtype(x.dtype), copy=False)
+        widths = ((0, pad),) + ((0, 0),) * (x.ndim - 1)
+        x = (jnp if isinstance(x, Array) else np).pad(x, widths) if pad else x
+        return jax.device_put(x, rows)
+
+    return place(scores), None if mass is None else place(mass)
+
+
+@partial(jax.jit, static_argnames=("pad", "rows"))
+def _padded(x, pad, rows):
+    padded = jnp.pad(x, ((0, pad),) + ((0, 0),) * (x.ndim - 1))
+    return lax.with_sharding_constraint(padded, rows)
+
+
+@partial(jax.jit, static_argnames="mesh")
+def _sharded(mesh, scores, rank, mask, weights=None, test_weight=None):
+    rows = P(mesh.axis_names)
+    of_shard = partial(threshold_at, axis_name=mesh.axis_names)
+    specs = rows, P(), rows, rows, P()
+    of_all = jax.shard_map(of_shard, mesh=mesh, in_specs=specs, out_specs=P())
+    return of_all(scores, rank, mask, weights, test_weight)
+
+
+def soft_conformal_quantile(
+    scores: ArrayLike, alpha: ArrayLike, *, bandwidth: ArrayLike, hard: bool = False
+) -> Array:
+    """Returns a smooth stand-in for the conformal quantile, for training.
+
+    The root t of sum_i sigmoid((t - S_i) / bandwidth) = k - 1/2 with k the conformal
+    rank; its limit for bandwidth -> 0 is `conformal_quantile`. The gradient is the
+    kernel-weighted mean of the score gradients. With `hard=True` the value is the
+    `conformal_quantile` itself, and the gradient the kernel-weighted mean around it.
+
+    Args:
+      scores: Nonconformity scores, shape (n,), finite.
+      alpha: Miscoverage level, shape ().
+      bandwidth: Width of the smoothing > 0, shape (), in units of the score.
+      hard: Whether the value is exact and only the gradient smooth.
+
+    Returns:
+      Soft threshold, shape (), dtype of `scores`; +inf where the exact one is, with a
+      gradient of zero. NaN scores and infinite ones have a gradient of zero too.
+
+    Raises:
+      ValueError: if `scores` is not of shape (n,), a concrete `bandwidth` is not
+        positive, or a number `alpha` is outside (0, 1).
+
+    Guarantee:
+      None: recalibrate with `conformal_quantile` on fresh data after training.
+
+    Assumption:
+      None.
+
+    Cost:
+      O(n) for each of the 32 bits of a float; O(n) for the gradient.
+
+    References:
+      Noorani, Romero, Dal Fabbro, Hassani, Pappas, Conformal Risk Minimization with
+      Variance Reduction, arXiv 2411.01696, 2024.
+
+    See also:
+      conformal_quantile, training.SizeLoss
+
+    Example:
+      >>> soft_conformal_quantile(jnp.arange(1.0, 10.0), 0.2, bandwidth=0.01).round(3)
+      Array(8., dtype=float32)
+    """
+    scores, bandwidth = as_arrays(scores=scores, bandwidth=bandwidth)
+    _checks.check_vectors(scores=scores)
+    _checks.check_values(lambda h: h > 0, "bandwidth > 0", bandwidth)
+    rank = conformal_rank(count_rows(scores), alpha)
+    _checks.check_scalars(alpha=rank, bandwidth=bandwidth)
+    return soft_order_statistic(as_float(scores), rank, bandwidth, hard)
+
+
+@partial(jax.jit, static_argnames="hard")
+def soft_order_statistic(
+    scores: Array, rank: Array, bandwidth: Number, hard: bool = False
+) -> Array:
+    """Returns `soft_conformal_quantile` at a rank, of checked arguments."""
+    bandwidth = positive(bandwidth, scores.dtype)
+    scores = jnp.where(jnp.isnan(scores), jnp.inf, scores)
+    possible = rank <= jnp.sum(scores < jnp.inf)
+    # A traced alpha may ask for rank 0; half a count below the first score stands in.
+    rank = jnp.clip(rank, 1, scores.size)
+    scores = jnp.where(possible, scores, lax.stop_gradient(scores))
+    find = _hard_root if hard else _soft_root
+    return jnp.where(possible, find(scores, bandwidth, rank), jnp.inf)
+
+
+@jax.custom_jvp
+def _soft_root(scores, bandwidth, rank):
+    def falls_short(value):
+        steps = jax.nn.sigmoid(at_least_single((value - scores) / bandwidth))
+        return jnp.sum(steps) < rank - 0.5
+
+    return bisect_floats(falls_short, scores.dtype)
+
+
+@_soft_root.defjvp
+def _soft_root_jvp(primals, tangents):
+    root = _soft_root(*primals)
+    kernel, z = _kernel(root, *primals[:2])
+    # Implicit differentiation of the root; z d(bandwidth) is its shift by rescaling.
+    slopes = jnp.where(kernel > 0, tangents[0] + z * tangents[1], 0)
+    return root, jnp.sum(kernel * slopes)
+
+
+@jax.custom_jvp
+def _hard_root(scores, bandwidth, rank):
+    del bandwidth  # only the tangent depends on it
+    return kth_smallest(scores, rank)
+
+
+@_hard_root.defjvp
+def _hard_root_jvp(primals, tangents):
+    root = _hard_root(*primals)
+    kernel, _ = _kernel(root, *primals[:2])
+    return root, jnp.sum(kernel * jnp.where(kernel > 0, tangents[0], 0))
+
+
+def _kernel(root, scores, bandwidth):
+    """Returns weights that sum to one, largest at `root`, and distances from it."""
+    z = (root - scores) / bandwidth
+    known = jnp.isfinite(z)
+    z = jnp.where(known, z, 0)
+    # Some score is near: the root is one, or shares half a count among log(2 n) of z.
+    kernel = jnp.where(known, jax.nn.sigmoid(z) * jax.nn.sigmoid(-z), 0)
+    total = jnp.sum(at_least_single(kernel)).astype(kernel.dtype)
+    return kernel / jnp.where(total > 0, total, 1), z
+
+
+def smoothed_threshold(
+    scores: Array,
+    rank: Array,
+    alpha: Array,
+    u: Array,
+    mask: Array | None = None,
+    weights: Array | None = None,
+    test_weight: Array | None = None,
+) -> Array:
+    """Returns the largest s whose smoothed p-value exceeds alpha, shape of `rank`.
+
+    Of scores (n,), or (n, c) at ranks (c,). +inf where everything is in, -inf where at
+    most scores of -inf are. Without weights `rank` is the conformal rank at alpha; with
+    them only its shape counts. At u = 1 it is `threshold_at`.
+    """
+    # Nothing but the scores has a gradient: the bound is one of them, or next to it.
+    given = alpha, u, weights, test_weight
+    alpha, u, weights, test_weight = lax.stop_gradient(given)
+    if weights is None:
+        one = partial(_of_counts, u=u, mask=mask)
+    else:
+        own = as_float(1.0 if test_weight is None else test_weight)
+        one = partial(_of_masses, u=u, weights=as_float(weights), test_weight=own)
+    alpha = jnp.broadcast_to(alpha, rank.shape)
+    if not rank.ndim:
+        return one(scores, rank, alpha)
+    return jax.vmap(one, (None if scores.ndim == 1 else 1, 0, 0))(scores, rank, alpha)
+
+
+def _of_counts(scores, rank, alpha, u, mask):
+    n = scores.shape[0] if mask is None else count_true(mask)
+    floor, dtype = n + 1 - rank, jnp.promote_types(alpha.dtype, u.dtype)
+    rest = alpha.astype(dtype) * (n + 1) - floor.astype(dtype)
+    rest = jnp.clip(rest, 0, 1 - jnp.finfo(dtype).epsneg)
+    # #{S > v} <= floor + rest - u for an integer: one of two ranks, and their passes
+    # over the scores serve every u.
+    both = thresholds(scores, jnp.stack([rank, rank - 1]), mask)
+    counts = jnp.ones(scores.shape, int) if mask is None else mask.astype(int)
+    above, equal = jax.vmap(_masses_at, (0, None, None))(both, scores, counts)
+    excess = (above + equal - floor).astype(dtype) + (u - rest)
+    return _in_or_below(both, equal, excess, u)[(u <= rest).astype(int)]
+
+
+def _of_masses(scores, rank, alpha, u, weights, test_weight):
+    del rank
+    dtype = jnp.result_type(weights.dtype, alpha.dtype, u.dtype, jnp.float32)
+    weights = jnp.where(weights > 0, weights, 0).astype(dtype)
+    weights, own = unit_scale(weights, test_weight.astype(dtype))
+    total = total_mass(weights) + own
+    exact = 1 + 3 * jnp.finfo(dtype).eps  # undoes the rounding of alpha
+    spare = jnp.where(total > 0, alpha.astype(dtype) * total * exact - u * own, -1)
+    first = least_below_mass(as_float(scores), weights, spare)
+    above, equal = _masses_at(first, scores, weights)
+    return _in_or_below(first, equal, above + equal - spare, u)
+
+
+def _masses_at(value, scores, masses):
+    """Returns the mass of the scores above a value, and that of those equal to it."""
+    keys, key = common_keys(scores, value)
+    return tuple(jnp.sum(jnp.where(v, masses, 0)) for v in (keys > key, keys == key))
+
+
+def _in_or_below(first, equal, excess, u):
+    """Returns t if it is in, and else the next float below."""
+    # There is an excess, for t is the least; rounding may not say otherwise.
+    excess = jnp.maximum(excess, jnp.finfo(excess.dtype).tiny)
+    is_out = (1 - u) * equal >= excess  # of NaN it is in
+    return jnp.where(is_out, just_below(first), first)

@@ -1,0 +1,336 @@
+"""Batches that are filled up to share a program: the same numbers as by themselves."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+import jaxcp
+from helpers import CASES, ONE_OF_EACH
+from jaxcp import _batching, metrics, scores
+from jaxcp.sets import Box, Interval, LabelSet
+
+SIZES = 1, 2, 5, 17, 100, 129  # and 3, which is not slow
+ABSOLUTE = scores.Absolute()
+OTHERS = sorted(set(CASES) - set(ONE_OF_EACH) - {"normalized-bad-sigma"})  # refused
+
+
+class Others(dict):
+    """Says of all numbers of rows that others of the same size came first."""
+
+    def setdefault(self, key, default):
+        return super().setdefault(key, None)
+
+
+@pytest.fixture
+def always(monkeypatch):
+    """Fills up every number of rows that can be."""
+    monkeypatch.setattr(_batching, "_calls", {})
+    monkeypatch.setattr(_batching, "_firsts", Others())
+
+
+@pytest.fixture
+def programs():
+    """The names of what was compiled."""
+    found = []
+
+    def note(event, duration, **about):
+        if event == "/jax/core/compile/backend_compile_duration":
+            found.append(about)
+
+    jax.monitoring.register_event_duration_secs_listener(note)
+    yield found
+    jax.monitoring.unregister_event_duration_listener(note)
+
+
+def same(found, expected, rtol=0.0):
+    """Checks arrays, their types and their structure."""
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        assert isinstance(a, jax.Array)
+        assert (a.shape, a.dtype) == (b.shape, b.dtype)
+        if rtol:
+            assert_allclose(a, b, rtol=rtol)
+        else:
+            assert_array_equal(a, b)
+
+
+def of_calibration(score, preds, y, test_preds, test_y, **rows):
+    cp = jaxcp.calibrate(score, preds, y, **rows)
+    q, sets = cp.quantile(0.3), cp(test_preds, 0.3)
+    return cp.scores, q, jax.tree.leaves(sets), cp.p_values(test_preds, test_y)
+
+
+def check_calibration(name, n):
+    """A vector of another length may round functions such as log otherwise."""
+    case = CASES[name]
+    data = (*case.batch(n), *case.batch(n, start=1000))
+    exact = jax.jit(lambda *data: of_calibration(case.score, *data))(*data)
+    found = of_calibration(case.score, *data)
+    same(found, exact, rtol=3e-7 if name == "density" else 0.0)
+
+
+@pytest.mark.parametrize("name", ONE_OF_EACH)
+def test_scores_thresholds_sets_and_p_values(name, always):
+    check_calibration(name, 3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("name", ONE_OF_EACH)
+def test_many_numbers_of_rows(name, n, always):
+    check_calibration(name, n)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OTHERS)
+def test_all_scores(name, always):
+    check_calibration(name, 5)
+
+
+def rows(n, start=0):
+    values = np.random.default_rng(start).normal(size=(4, n)).astype(np.float32)
+    weights = np.minimum(abs(values[2]), 1)
+    return jnp.asarray(values[0]), jnp.asarray(values[0] + values[1]), weights
+
+
+@pytest.mark.parametrize("n", [0, 1, 5, pytest.param(17, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("which", ["weights", "mask", "both"])
+def test_weights_and_masks(which, n, always):
+    preds, y, weights = rows(n)
+    given = {"weights": weights, "mask": weights > 0.5}
+    given = given if which == "both" else {which: given[which]}
+    data = preds, y, *rows(11, 1)[:2]
+    exact = jax.jit(lambda given: of_calibration(ABSOLUTE, *data, **given))(given)
+    found = of_calibration(ABSOLUTE, *data, **given)
+    same(found[:3], exact[:3])
+    same(found[3], exact[3], rtol=0.0 if which == "mask" else 1e-6)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_groups(weighted, always):
+    preds, y, weights = rows(17)
+    groups, test_groups = jnp.arange(17) % 3, jnp.arange(5) % 4 % 3
+    test_preds, test_y, _ = rows(5, 1)
+    weights = jnp.asarray(weights) if weighted else None
+
+    def run(preds, y, weights):
+        cp = jaxcp.calibrate_groups(
+            ABSOLUTE, preds, y, groups, num_groups=3, weights=weights, mask=y < 1.5
+        )
+        sets = cp(test_preds, 0.3, groups=test_groups)
+        p = cp.p_values(test_preds, test_y, groups=test_groups)
+        return cp.scores, cp.quantile(0.3), sets, p
+
+    found, exact = run(preds, y, weights), jax.jit(run)(preds, y, weights)
+    same(found[:3], exact[:3])
+    same(found[3], exact[3], rtol=1e-6 if weighted else 0.0)
+
+
+def test_classes_and_weights_of_test_points(always):
+    p = jax.nn.softmax(jnp.asarray(np.random.default_rng(0).normal(size=(21, 3))))
+    y, w = jnp.arange(21) % 3, jnp.linspace(0.1, 2, 21)
+
+    def run(p, y, w):
+        cp = jaxcp.calibrate_groups(scores.LAC(), p, y, y, num_groups=3)
+        weighted = jaxcp.calibrate(scores.LAC(), p, y, weights=w)
+        return cp(p, 0.2), weighted(p[:7], 0.2, test_weights=w[:7])
+
+    same(run(p, y, w), jax.jit(run)(p, y, w))
+
+
+@jaxcp.pytree
+class OfMean(jaxcp.Calibration):
+    def threshold(self, rank, test_weights=None):
+        return jnp.mean(self.scores)
+
+
+@jaxcp.pytree
+class OfLargest(jaxcp.GroupCalibration):
+    def threshold(self, rank, groups=None, test_weights=None):
+        return jnp.max(jnp.zeros(2).at[self.groups].add(1))
+
+
+def test_classes_made_of_calibrations_read_their_own_rows(always):
+    values, preds = jnp.arange(5.0), jnp.zeros(3)
+    cp = OfMean(ABSOLUTE, values)
+    assert_array_equal(cp(preds, 0.2).upper, jnp.full(3, 2.0))
+    assert cp.quantile(0.2) == 2
+    of_groups = OfLargest(ABSOLUTE, values, jnp.zeros(5, int), None, 2)
+    sets = of_groups(preds, 0.2, groups=jnp.zeros(3, int))
+    assert_array_equal(sets.upper, jnp.full(3, 5.0))
+
+
+SETS = {
+    "intervals": lambda mu, width: Interval(mu - width, mu + width),
+    "some infinite": lambda mu, width: Interval(
+        mu - width, jnp.where(width > 1, jnp.inf, mu)
+    ),
+    "boxes": lambda mu, width: Box(
+        jnp.stack([mu, -width], 1), jnp.stack([mu + width, width], 1)
+    ),
+    "labels": lambda mu, width: LabelSet(
+        jnp.stack([mu > 0, width > 0.5, mu + width > 0], 1)
+    ),
+}
+
+
+def of_metrics(kind, mu, y, width):
+    sets, m = SETS[kind](mu, width), len(mu)
+    if kind == "boxes":
+        y = jnp.stack([y, 0 * y], axis=1)
+    if kind == "labels":
+        y = (jnp.abs(y) * 10).astype(int) % 3
+    groups = jnp.arange(m) % 2
+    found = dict(metrics.summary(sets, y, 0.2, groups, num_groups=3, num_bins=4))
+    found["covered"] = metrics.covered(sets, y)
+    found["sizes"] = metrics.sizes(sets)
+    return found | {name: metric(sets, y, groups) for name, metric in METRICS.items()}
+
+
+METRICS = {
+    "coverage": lambda s, y, g: metrics.coverage(s, y),
+    "mean": lambda s, y, g: metrics.mean_size(s),
+    "median": lambda s, y, g: metrics.median_size(s),
+    "empty": lambda s, y, g: metrics.empty_rate(s),
+    "infinite": lambda s, y, g: metrics.infinite_rate(s),
+    "groups": lambda s, y, g: metrics.group_coverage(s, y, g, num_groups=2),
+    "gap": lambda s, y, g: metrics.coverage_gap(
+        s, y, g, 0.1, num_groups=2, weighted=True
+    ),
+    "bins": lambda s, y, g: metrics.size_stratified_coverage(s, y, num_bins=3),
+    "edges": lambda s, y, g: metrics.size_stratified_coverage(s, y, edges=[0.5, 1]),
+    "hsic": lambda s, y, g: metrics.hsic(s, y, rooted=False),
+}
+
+
+@pytest.mark.parametrize("m", [1, 5, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", SETS)
+def test_metrics(kind, m, always):
+    mu, y, width = rows(m, 2)
+    data = mu, y, jnp.asarray(width)
+    exact = jax.jit(lambda *data: of_metrics(kind, *data))(*data)
+    found = of_metrics(kind, *data)
+    assert found.keys() == exact.keys()
+    for name, value in found.items():
+        assert np.shape(value) == exact[name].shape
+        assert_allclose(value, exact[name], rtol=1e-5, atol=1e-7, err_msg=name)
+    for name in ("coverage", "covered", "median", "empty", "infinite", "bins"):
+        assert_array_equal(found[name], exact[name])
+
+
+def test_scores_of_intervals(always):
+    mu, y, width = rows(5, 2)
+
+    def run(mu, y, width):
+        sets = Interval(mu - width, mu + width)
+        khosravi = metrics.khosravi_coverage_width_criterion(sets, y, 0.2, eta=5.0)
+        return metrics.interval_score(sets, y, 0.2), khosravi
+
+    same(run(mu, y, width), jax.jit(run)(mu, y, width), rtol=1e-6)
+
+
+def fold(score, preds, y, test_preds, test_y):
+    cp = jaxcp.calibrate(score, preds, y)
+    sets = cp(test_preds, 0.2)
+    cp.quantile(0.2), cp.p_values(test_preds, test_y)
+    metrics.covered(sets, test_y), metrics.sizes(sets)
+    metrics.coverage(sets, test_y), metrics.mean_size(sets)
+    metrics.summary(sets, test_y, 0.2)
+    return cp
+
+
+@pytest.mark.parametrize("precision", [np.float32, np.float64])
+@pytest.mark.parametrize("labels", [False, True])
+def test_other_numbers_of_rows_compile_nothing(labels, precision, programs):
+    """The first of an octave have programs of their own; all others share one."""
+    draw = np.random.default_rng(0)
+
+    def data(n):
+        if not labels:
+            return draw.normal(size=(2, n)).astype(precision)
+        return draw.dirichlet(np.ones(3), n).astype(precision), draw.integers(3, size=n)
+
+    score = scores.LAC() if labels else ABSOLUTE
+    fold(score, *data(67), *data(33))
+    fold(score, *data(90), *data(60))
+    programs.clear()
+    cp = fold(score, *data(101), *data(41))
+    assert cp.scores.shape == (101,)
+    assert programs == []
+
+
+def test_a_number_of_rows_that_comes_often_has_its_own_program(monkeypatch, programs):
+    monkeypatch.setattr(_batching, "_calls", {})
+    monkeypatch.setattr(_batching, "_firsts", {})
+    monkeypatch.setattr(_batching, "_OFTEN", 3)
+
+    def double(v):
+        lengths.append(len(v))
+        return 2 * v
+
+    lengths, program = [], jax.jit(double)
+
+    def run(n):
+        lengths.clear()
+        v = jnp.arange(float(n))
+        assert_array_equal(_batching.by_rows(program, rows=(v,)), 2 * v)
+        return lengths.copy()
+
+    assert run(5) == [5]
+    assert run(6) == [8]
+    assert [run(7), run(7), run(7)] == [[], [], []]
+    assert run(7) == [7]
+    assert [run(7), run(5), run(6), run(8)] == [[], [], [], []]
+
+
+def test_numbers_of_rows_are_not_counted_without_end(monkeypatch):
+    monkeypatch.setattr(_batching, "_calls", {})
+    monkeypatch.setattr(_batching, "_MANY", 8)
+    for n in range(2**14 + 1, 2**14 + 40):  # too many to fill up
+        _batching.counted(lambda v, count: None, np.zeros(n))
+    assert len(_batching._calls) <= 9
+
+
+def test_pairs_of_rows_are_not_made_many_more(monkeypatch):
+    monkeypatch.setattr(_batching, "_calls", {})
+    sizes = []
+
+    def program(v, count):
+        sizes.append(len(v))
+
+    def run(n):
+        sizes.clear()
+        for _ in range(40):
+            _batching.counted(program, jnp.zeros(n), at_once=True, by_pairs=True)
+        return sizes
+
+    assert run(100) == [128] * 40
+    assert run(1025) == [2048] * 21 + [1025] * 19  # as long as a program of its own
+    assert run(2049) == [2049] * 40
+    assert run(4090) == [4096] * 40
+
+
+def test_what_is_traced_or_lies_elsewhere_is_left_alone(always):
+    v = jnp.arange(5.0)
+    program = jax.jit(lambda v: v + len(v))
+    expected = v + 5
+    run = lambda v: _batching.by_rows(program, rows=(v,))  # noqa: E731
+    assert_array_equal(run(v), v + 8)
+    assert_array_equal(jax.jit(run)(v), expected)
+    assert_array_equal(jax.vmap(run)(v[None])[0], expected)
+    assert_array_equal(jax.jvp(run, (v,), (v,))[0], expected)
+    assert_array_equal(run(jax.device_put(v, jax.devices()[1])), expected)
+    assert run(jnp.zeros(2**14 + 1))[0] == 2**14 + 1
+    assert run(jnp.zeros((3, 2**14)))[0, 0] == 3
+    assert jax.jit(lambda: run(v))().shape == (5,)  # all known, inside of a program
+
+
+def test_arrays_given_are_copied(always):
+    """The memory of the caller may change later."""
+    y = np.ones(64, np.float32)
+    cp = jaxcp.calibrate(ABSOLUTE, np.zeros(64, np.float32), y, weights=y)
+    y[:] = 7
+    assert_array_equal(cp.scores, np.ones(64))
+    assert_array_equal(cp.weights, np.ones(64))

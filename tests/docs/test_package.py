@@ -1,0 +1,234 @@
+import ast
+import doctest
+import importlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import matplotlib
+import pytest
+from conftest import untracked
+
+import jaxcp
+from jaxcp import models
+
+ROOT = Path(jaxcp.__file__).parent
+MODULES = [
+    ".".join(path.relative_to(ROOT.parent).with_suffix("").parts)
+    for path in sorted(ROOT.rglob("*.py"))
+    if path.name != "__init__.py"
+]
+
+
+NAMESPACES = [
+    jaxcp,
+    jaxcp.certificates,
+    jaxcp.datasets,
+    jaxcp.detection,
+    jaxcp.distributed,
+    jaxcp.learners,
+    jaxcp.metrics,
+    models,
+    jaxcp.online,
+    jaxcp.outliers,
+    jaxcp.pvalues,
+    jaxcp.plotting,
+    jaxcp.resampling,
+    jaxcp.risk,
+    jaxcp.scores,
+    jaxcp.sets,
+    jaxcp.simulation,
+    jaxcp.training,
+    jaxcp.typing,
+]
+PROTOCOLS = [
+    value
+    for name, value in vars(jaxcp.typing).items()
+    if isinstance(value, type)
+    and value.__module__ == "jaxcp.typing"
+    and not name.startswith("_")
+]
+# Methods of these are verbs of their own, and documented as such.
+VERBS = ["quantile", "__call__", "minmax", "naive", "aggregate", "init", "fit"]
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_examples_in_docstrings_run(module):
+    matplotlib.use("Agg")
+    if jax.config.jax_enable_x64:
+        pytest.skip("examples print single precision")
+    module = importlib.import_module(module)
+    names = {**vars(module), "jax": jax, "jnp": jnp, "jaxcp": jaxcp}
+    flags = doctest.NORMALIZE_WHITESPACE
+    finder = doctest.DocTestFinder()
+    runner = doctest.DocTestRunner(optionflags=flags)
+    for test in finder.find(module, extraglobs=names):
+        report = []
+        runner.run(test, out=report.append)
+        assert not runner.failures, "".join(report)
+
+
+def public():
+    for namespace in NAMESPACES:
+        for name in namespace.__all__:
+            value = getattr(namespace, name)
+            if callable(value) and namespace is not jaxcp.typing:
+                yield pytest.param(value, id=f"{namespace.__name__}.{name}")
+
+
+@pytest.mark.parametrize("value", list(public()))
+def test_public_names_are_documented(value):
+    """A docstring with what a user needs, and an example that runs."""
+    methods = [
+        vars(value)[v] for v in VERBS if isinstance(value, type) and v in vars(value)
+    ]
+    text = "\n".join([value.__doc__ or "", *(m.__doc__ or "" for m in methods)])
+    assert len(text) > 100
+    made_elsewhere = isinstance(value, type) and "Made by" in text
+    assert ">>>" in text or made_elsewhere
+    if not isinstance(value, type):
+        assert "Args:" in text
+        assert "Returns:" in text
+        assert "Raises:" in text
+    if value.__module__.startswith("jaxcp.scores"):
+        assert "Guarantee:" in text
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda p: p.__name__)
+def test_protocols_are_for_those_who_implement_them(protocol):
+    """Each is public, says what it is, what its members return, and can be asked."""
+    assert protocol.__name__ in jaxcp.typing.__all__
+    assert len(protocol.__doc__) > 40
+    members = [v for k, v in vars(protocol).items() if callable(v) and k[0] != "_"]
+    members += [v for k, v in vars(protocol).items() if k == "__call__"]
+    assert members
+    for member in members:
+        assert member.__doc__.startswith(("Returns", "Raises", "Whether", "True"))
+        assert "return" in member.__annotations__
+    assert not isinstance(object(), protocol)  # or isinstance raises
+
+
+@pytest.mark.parametrize("namespace", NAMESPACES, ids=lambda n: n.__name__)
+def test_completion_offers_public_names_alone(namespace):
+    lazy = ["models"] if namespace is jaxcp else []
+    assert dir(namespace) == sorted([*namespace.__all__, *lazy])
+    assert all(hasattr(namespace, name) for name in dir(namespace))
+    assert not any(name.startswith("_") for name in dir(namespace))
+
+
+def test_moved_names_are_found_but_not_listed():
+    assert jaxcp.certificates.test_coverage is jaxcp.certificates.coverage_test
+    assert jaxcp.outliers.SimpleJumper is jaxcp.pvalues.SimpleJumper
+    for namespace in (jaxcp, jaxcp.certificates, jaxcp.outliers):
+        with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+            _ = namespace.nothing
+
+
+def test_every_public_name_is_exported_once():
+    names = [name for home in NAMESPACES for name in home.__all__ if name != "check"]
+    assert len(names) == len(set(names))
+    checks = {home for home in NAMESPACES if "check" in home.__all__}
+    assert checks == {jaxcp.learners, jaxcp.scores}
+
+
+def test_import_is_light():
+    heavy = ["flax", "optax", "matplotlib", "sklearn", "scipy.stats", "tqdm", "pandas"]
+    heavy += ["jax.scipy.stats", "jax.extend", "jax.experimental.pallas"]
+    code = "import sys, jaxcp; from jaxcp import scores, learners, metrics, sets"
+    code += f"; print([m for m in {heavy} if m in sys.modules])"
+    code += "; jaxcp.models.GaussianNetwork"  # imported when it is asked for
+    code += "; import jax; print(jax.config.jax_compilation_cache_dir)"
+    own = {k: v for k, v in os.environ.items() if not k.startswith("JAX_")}
+    words = [sys.executable, "-c", code]
+    told = subprocess.check_output(words, env=own, text=True)
+    assert told.split("\n") == ["[]", "None", ""]  # and sets nothing globally
+
+
+ORDER = [
+    {"captured", "typing"},
+    {"_tree"},
+    {"_batching", "_numbers", "saving"},
+    {"_arrays"},
+    {"_checks", "_names"},
+    {"draws", "resampling", "quantiles"},
+    {"_geometry", "pvalues", "certificates", "simulation", "distributed"},
+    {"datasets", "models", "volumes"},
+    {"sets"},
+    {"scores"},
+    {"calibration", "learners"},
+    {"checking", "risk", "training"},
+    {"online"},
+    {"cross", "full", "outliers", "detection", "metrics"},
+    {"plotting"},
+]
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.rglob("*.py")), ids=lambda p: p.stem)
+def test_imports_go_one_way(path):
+    """By family; what functions capture lies below all, and `__init__` lists names."""
+    level = {name: i for i, names in enumerate(ORDER) for name in names}
+    *folder, own = path.relative_to(ROOT).with_suffix("").parts
+    if own == "__init__":
+        return
+    own = own if own == "captured" or not folder else folder[0]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("jaxcp"):
+            parts = node.module.split(".")[1:]
+            for name in [a.name for a in node.names]:
+                family, *rest = [*parts, name]
+                family = "captured" if "captured" in rest[:1] else family
+                assert family == own or level[family] < level[own], (family, path)
+
+
+def test_the_one_kernel_does_the_selecting():
+    """No sort, quantile or top-k but where many levels of one array are asked for."""
+    allowed = {
+        "_rows.py": {"sort"},  # many targets of one row
+        "labels.py": {"argsort"},
+        "_votes.py": {"lexsort"},
+        "windows.py": {"sort"},
+        "dependence.py": {"sort"},
+        "scoring.py": {"sort"},
+        "martingales.py": {"sort"},
+        "multiple.py": {"sort"},
+        "selecting.py": {"sort"},
+        "quantiles.py": {"sort"},  # a mean of all order statistics
+        "conditional.py": {"argsort"},
+        "strata.py": {"argsort"},
+        "conformal.py": {"sort"},
+        "unions.py": {"argsort"},  # all breakpoints of a union, in order
+        "testing.py": {"argsort"},  # the order of tests
+    }
+    banned = {
+        "sort",
+        "argsort",
+        "lexsort",
+        "quantile",
+        "percentile",
+        "median",
+        "top_k",
+        "partition",
+    }
+    for path in ROOT.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not (
+                isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+            ):
+                continue
+            owner = node.func.value
+            if isinstance(owner, ast.Name) and owner.id in ("jnp", "lax"):
+                used = {node.func.attr} & banned
+                assert used <= allowed.get(path.name, set()), (path.name, node.lineno)
+
+
+def test_files_that_tests_leave_are_noticed(tmp_path):
+    """By `conftest` when a session ends; without git nothing is known."""
+    (tmp_path / "left.npz").write_text("")
+    assert untracked(tmp_path) == set()
+    if shutil.which("git"):
+        subprocess.check_call(["git", "init", "-q", tmp_path])
+        assert untracked(tmp_path) == {"left.npz"}
