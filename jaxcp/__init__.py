@@ -57,6 +57,7 @@ from jaxcp.full import (
     full_conformal,
     influence_conformal,
 )
+from jaxcp.held.rows import Held
 from jaxcp.pvalues.conformal import conformal_p_value
 from jaxcp.quantiles import (
     conformal_quantile,
@@ -86,18 +87,19 @@ def __getattr__(name: str) -> ModuleType:
 # fmt: off
 __all__ = [
     "Calibration", "ConformalBayes", "CrossCalibration", "CrossConformal",
-    "DiscretizedConformal", "FullConformal", "GroupCalibration", "InfluenceConformal",
-    "Rule", "SplitConformal", "calibrate", "calibrate_groups", "certificates",
-    "conformal_bayes", "conformal_p_value", "conformal_quantile", "conformal_rank",
-    "coverage_law", "cross_calibrate", "cross_conformal", "cv_plus", "datasets",
-    "detection", "discretized_conformal", "distributed", "draw", "empirical_quantile",
-    "enbpi", "first_within", "full_conformal", "grouped_conformal_quantile",
-    "influence_conformal", "jackknife_plus", "jackknife_plus_after_bootstrap",
-    "kth_smallest", "learners", "load", "metrics", "online", "outliers", "plotting",
-    "pvalues", "pytree", "resampling", "risk", "save", "scores", "sets",
-    "sharded_conformal_quantile", "simulate", "simulation", "soft_conformal_quantile",
-    "split_conformal", "split_conformal_fit", "static", "training", "typing",
-    "uniforms", "volume", "weighted_conformal_quantile", "weighted_select",
+    "DiscretizedConformal", "FullConformal", "GroupCalibration", "Held",
+    "InfluenceConformal", "Rule", "SplitConformal", "calibrate", "calibrate_groups",
+    "certificates", "conformal_bayes", "conformal_p_value", "conformal_quantile",
+    "conformal_rank", "coverage_law", "cross_calibrate", "cross_conformal", "cv_plus",
+    "datasets", "detection", "discretized_conformal", "distributed", "draw",
+    "empirical_quantile", "enbpi", "first_within", "full_conformal",
+    "grouped_conformal_quantile", "influence_conformal", "jackknife_plus",
+    "jackknife_plus_after_bootstrap", "kth_smallest", "learners", "load", "metrics",
+    "online", "outliers", "plotting", "pvalues", "pytree", "resampling", "risk", "save",
+    "scores", "sets", "sharded_conformal_quantile", "simulate", "simulation",
+    "soft_conformal_quantile", "split_conformal", "split_conformal_fit", "static",
+    "training", "typing", "uniforms", "volume", "weighted_conformal_quantile",
+    "weighted_select",
 ]
 # fmt: on
 

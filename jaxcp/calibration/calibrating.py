@@ -1,25 +1,19 @@
-"""Split conformal prediction: a prediction function with its calibration.
-
-Calibration: scores of a held-out set once, prediction sets at any level.
-
-The verb that calibrates by group (Mondrian).
-"""
+"""The verbs of split conformal prediction: of all rows, of each group, of a model."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Hashable, Iterable
 from types import FunctionType
-from typing import Any
+from typing import Any, cast
 
 from jax import Array
 
-from jaxcp import _checks, _names
+from jaxcp import _names
 from jaxcp._tree import pytree, static
-from jaxcp.calibration import _rows as rows
-from jaxcp.calibration._rows import classes_of, scored
 from jaxcp.calibration.split import Calibration, GroupCalibration
 from jaxcp.certificates import Certificate
+from jaxcp.held.taking import are_labels, classes_of, scored
 from jaxcp.typing import AnySet, ArrayLike, Number, Predict, PyTree, Score
 
 
@@ -235,9 +229,8 @@ def calibrate(
       [['cat'], ['dog']]
     """
     names = classes_of(score, classes)
-    rows = scored(score, preds, y, weights, mask, classes=names)
-    given = rows.weights, rows.mask, rows.row_shapes, names
-    return Calibration(score, rows.scores, *given)
+    held, shapes = scored(score, preds, y, weights, mask, classes=names)
+    return Calibration(score, held.values, held.weights, held.mask, shapes, names)
 
 
 def calibrate_groups(
@@ -309,13 +302,19 @@ def calibrate_groups(
       >>> cp.group_names, cp(p[:1], alpha=0.5, groups=["zoo"]).labels()
       (('farm', 'zoo'), [['cat']])
     """
-    names = rows.classes_of(score, classes)
+    names = classes_of(score, classes)
     if group_names is None and num_groups is None and names is not None:
-        group_names = names if rows.are_labels(groups, y, names) else None
+        group_names = names if are_labels(groups, y, names) else None
     given = _names.as_groups(groups, num_groups, group_names, mask)
-    columns = _checks.groups(given.codes, given.count)
-    scores, weights, mask, shapes, groups = rows.scored(
-        score, preds, y, weights, mask, columns, names
+    held, shapes = scored(score, preds, y, weights, mask, given, names)
+    return GroupCalibration(
+        score,
+        held.values,
+        cast(Array, held.groups),
+        held.mask,
+        given.count,
+        shapes,
+        held.weights,
+        names,
+        given.names,
     )
-    named, count = (names, given.names), given.count
-    return GroupCalibration(score, scores, groups, mask, count, shapes, weights, *named)

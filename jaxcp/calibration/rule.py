@@ -1,16 +1,12 @@
-"""What every calibration is: a score, and a rule that turns alpha into thresholds.
-
-What calibrations share: a score with thresholds, and the sets at them.
-"""
+"""What every calibration is: a score, and a rule that turns alpha into thresholds."""
 
 from __future__ import annotations
 
-import functools
 import inspect
-from abc import ABC, abstractmethod
+import math
 from collections.abc import Hashable
 from functools import partial
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -20,15 +16,18 @@ from jax import Array
 from jaxcp import _checks
 from jaxcp._batching import by_rows, invert, invert_each, map_evenly, score_of, widened
 from jaxcp._names import named
-from jaxcp._numbers import as_float, rounding
+from jaxcp._numbers import as_float, rounding, with_rounding
 from jaxcp._tree import jit
-from jaxcp.calibration._rows import (
+from jaxcp.held.rows import Held
+from jaxcp.held.taking import (
     RowShapes,
     check_columns,
     check_row_shapes,
     coded,
-    smoothed_ranks,
+    declared,
+    one_row,
 )
+from jaxcp.pvalues.conformal import conformal_p_value
 from jaxcp.quantiles._keys import bisect_keys, from_keys, to_keys
 from jaxcp.quantiles.levels import alpha_as_float, as_alpha, split_alpha
 from jaxcp.scores import inputs
@@ -38,29 +37,37 @@ _NONE = _checks.optional(None)
 _NUMBERS = 2**19  # of rows that are gone through for test points at a time
 
 
-class Thresholds(ABC):
+class Thresholds:
     """A score with a threshold for every alpha: sets, checks and work by rows."""
 
     score: Score
     components: tuple[int, ...] = ()
     row_shapes: RowShapes | None = None
     classes: tuple[Hashable, ...] | None = None
+    at_a_time: ClassVar[int | None] = None
+    _reads: ClassVar[dict[str, dict[str, bool]]] = {}
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        names = ("rank", "threshold", "weights_at", "values_at")
+        methods = {k: getattr(cls, k) for k in names if hasattr(cls, k)}
+        cls._reads = {k: _arguments(v) for k, v in methods.items()}
 
     def rank(self, alpha: ArrayLike) -> PyTree:
         """Returns alpha as a float; with components one share for each, shape (c,)."""
         return alpha_as_float(split_alpha(as_alpha(alpha), self.components))
 
-    @abstractmethod
     def threshold(self, rank: PyTree, **context: Any) -> Array:
         """Returns the threshold of one test point, shape () or (c,)."""
+        raise NotImplementedError
 
     def quantile(
         self, alpha: ArrayLike, *, delta: Number | None = None, **context: Any
     ) -> Array:
         """Returns the threshold at alpha, for the context of one test point."""
-        self._check()
-        rank = self._rank(alpha, delta, context.get("u"))
-        return by_rows(_threshold, rank, context, rows=(), holder=self)
+        u = context.pop("u", None)
+        context = one_row(**self._declared(context, lead=0))
+        return self._quantile(alpha, delta, u, context)
 
     def __call__(
         self,
@@ -71,51 +78,103 @@ class Thresholds(ABC):
         **context: Any,
     ) -> AnySet:
         """Returns the prediction sets of new predictions, leading axis m."""
-        return self._sets(preds, alpha, delta=delta, **context)
+        u = context.pop("u", None)
+        return self._sets(preds, alpha, delta=delta, u=u, **self._declared(context))
 
-    def _rank(self, alpha, delta=None, u=None):
-        """Returns the rank, of a class that knows it where delta or u is given."""
+    def _quantile(self, alpha, delta, u, context):
+        self._check()
+        rank = self._rank(alpha, delta, u)
         if u is not None:
-            if not _takes(type(self).threshold, "u"):
-                raise ValueError(
-                    f"expected u=None for {type(self).__name__}, got uniforms"
-                )
-            return smoothed_ranks(self, alpha, delta)
-        if delta is None:
-            return self.rank(alpha)
-        if not _takes(type(self).rank, "delta"):
-            raise ValueError(
-                f"expected delta=None for {type(self).__name__}, whose coverage has no "
-                f"known law, got {delta}; leave it out, or write rank(alpha, delta)"
-            )
-        rank: Any = self.rank
-        return rank(alpha, delta=delta)
+            context |= {"u": as_float(one_row(u=_checks.uniforms(u))["u"])}
+        return by_rows(_threshold, rank, context, rows=(), holder=self)
 
-    def _sets(self, preds, alpha, *, delta=None, u=None, **context):
+    def _sets(self, preds, alpha, *, delta=None, u=None, **columns):
         self._check_one_alpha(alpha)
-        preds, _, u, context = self._rows(preds, context, u=_checks.uniforms(u))
+        preds, _, u, context = self._rows(preds, columns, u=_checks.uniforms(u))
         rows = preds, context if u is None else context | {"u": as_float(u)}
         sets = by_rows(_sets_of, self._rank(alpha, delta, u), rows=rows, holder=self)
         return named(sets, self.classes)
 
+    def _rank(self, alpha, delta=None, u=None):
+        """Returns the rank, of a class that knows it where delta or u is given."""
+        kind = type(self).__name__
+        if u is not None and "u" not in self._reads["threshold"]:
+            raise ValueError(f"expected u=None for {kind}, got uniforms")
+        if u is not None and delta is not None:
+            raise ValueError(
+                f"expected u=None with delta, got uniforms and delta={delta}; smoothed "
+                "sets cover 1 - alpha on average over uniforms: leave out one of the "
+                "two"
+            )
+        if u is not None and (c := math.prod(self.components)) > 1:
+            raise ValueError(
+                f"expected u=None for scores with {c} components, whose sets cover "
+                "more than 1 - alpha in any case, got uniforms; leave out u, or take a "
+                "score of one number such as scores.Distance or scores.CQR"
+            )
+        if delta is None:
+            rank = self.rank(alpha)
+            return rank if u is None else (rank, alpha_as_float(as_alpha(alpha)))
+        if "delta" not in self._reads["rank"]:
+            raise ValueError(
+                f"expected delta=None for {kind}, whose coverage has no known law, got "
+                f"{delta}; leave it out, or write rank(alpha, delta)"
+            )
+        rank_of: Any = self.rank
+        return rank_of(alpha, delta=delta)
+
+    def _declared(self, given, lead=1):
+        """Returns the context of test points as columns, or raises ValueError."""
+        self._check()
+        reads = self._context_read()
+        kind, like = type(self).__name__, self.context
+        for name in given:
+            if name not in reads and "**" not in reads:
+                names = ", ".join(k for k in reads if k != "**") or "nothing"
+                raise ValueError(
+                    f"expected {kind} with {names} of test points, got {name}"
+                )
+        for name, required in reads.items():
+            if required and given.get(name) is None:
+                raise ValueError(
+                    f"expected {name} of each test point, which {kind} reads, got "
+                    f"none; give {name}= with a row for each prediction"
+                )
+        return {k: declared(v, like.get(k), lead) for k, v in given.items()}
+
+    def _context_read(self):
+        """Returns the names that a rule reads of test points, and which it needs."""
+        _, *context = self._reads["threshold"].items()
+        return {k: v for k, v in context if k != "u"}
+
+    @property
+    def context(self) -> dict[str, Any]:
+        """What is known of the context of one test point: arrays of its shape."""
+        return {}
+
     def _thresholds(self, rank, context):
         """Returns the threshold of every row of context."""
-        return jax.vmap(lambda row: self.threshold(rank, **row))(context)
+        return self._each(lambda row: self.threshold(rank, **row), context)
 
-    def _thresholds_in_blocks(self, rank, context, held):
-        """Returns the threshold of every row, for each of which all `held` is read."""
-        numbers = sum(v.size for v in jax.tree.leaves(held))
-        one = lambda row: self.threshold(rank, **row)  # noqa: E731
-        return map_evenly(one, context, at_a_time=max(_NUMBERS // (numbers + 1), 1))
+    def _each(self, one, context, *rows):
+        """Returns `one` of every row, of as many at a time as the rule says."""
+        at_a_time = self._at_a_time(context)
+        if at_a_time is None:
+            return jax.vmap(one)(context, *rows)
+        return map_evenly(one, context, *rows, at_a_time=at_a_time)
 
-    def _rows(self, preds, context, y=_NONE, u=_NONE):
+    def _at_a_time(self, context):
+        """Returns how many test points go through the rows together; None for all."""
+        return self.at_a_time
+
+    def _rows(self, preds, columns, y=_NONE, u=_NONE):
         """Returns predictions, targets, uniforms and context, after checks."""
         self._check()
         check_columns(self.classes, preds)
-        preds, y, u, *columns = _checks.rows(preds=preds, y=y, u=u, **context)
+        preds, y, u, *found = _checks.rows(preds=preds, y=y, u=u, **columns)
         check_row_shapes(self.score, preds, self.row_shapes)
         inputs.check(self.score, preds, y)
-        pairs = zip(context, columns, strict=True)
+        pairs = zip(columns, found, strict=True)
         return preds, y, u, {name: v for name, v in pairs if v is not None}
 
     def _num_held(self) -> int:
@@ -141,10 +200,17 @@ class Thresholds(ABC):
             )
 
 
-@functools.lru_cache(maxsize=1024)
-def _takes(method, name):
-    """Returns whether a method of a class has an argument of this name."""
-    return name in inspect.signature(method).parameters
+def _arguments(method):
+    """Returns the arguments of a method by name, and which ones it needs."""
+    _, *found = inspect.signature(method).parameters.values()
+    names = {v.name: v.default is v.empty for v in found if v.kind != v.VAR_KEYWORD}
+    return names if len(names) == len(found) else names | {"**": False}
+
+
+def blocks_of(held: Held) -> int:
+    """Returns how many test points go through all rows together in little memory."""
+    numbers = sum(v.size for v in jax.tree.leaves(held.values))
+    return max(_NUMBERS // (numbers + 1), 1)
 
 
 @jit
@@ -167,13 +233,25 @@ class Rule(Thresholds):
     """A score with a threshold for every alpha: the base of all calibrations.
 
     Sets, p-values, checks of arguments and work in blocks of rows are written here
-    once. Your class is a `jaxcp.pytree` with a field `score` and
+    once. Your class is a `jaxcp.pytree` with a field `score` and one of these:
 
+    * `weights_at(**context)`, and a field `held` with the rows (`Held`), for a rule
+      that weighs rows by the test point: their weights w >= 0, shape (n,), and that of
+      the test point, () or, one a label, (k,). Two arrays (low, high) in place of w are
+      bounds of weights that are not known: sets are those of the worst ones. Scores
+      that depend on the test point too are `values_at(**context)`, shape (n,).
     * `threshold(rank, **context)`: the threshold of one test point, shape () or, for
-      scores with c components, (c,). Context is what the class reads from a test point,
-      such as a weight. The verbs take it by keyword with a leading axis m, under names
-      of your own (not preds, y, u or delta); `threshold` gets one row of it at a time.
-      Without context one threshold serves all test points.
+      scores with c components, (c,). Without context one serves all test points.
+
+    Context is what the class reads from a test point, such as a weight: the arguments
+    of these methods, under names of your own (not preds, y, u or delta). The verbs take
+    it by keyword with a leading axis m, the methods one row at a time. It may have
+
+    * `context`: a property with an array or `jax.ShapeDtypeStruct` like that of one
+      test point by name; rows of another shape are then refused.
+    * `at_a_time`: how many test points with context go at a time, for rules that need
+      much memory for each.
+    * `nested = False` where sets do not grow as alpha falls: there are no p-values.
     * `rank(alpha)`, if `threshold` needs more than alpha as a float. It runs once,
       outside of `jit`. Write `rank(alpha, delta=None)` where ranks are known that cover
       with probability 1 - delta over calibration sets: the verbs then take `delta`.
@@ -183,7 +261,8 @@ class Rule(Thresholds):
 
     Raises:
       ValueError: when it is called, if the class is no pytree, the score is no score,
-        or predictions, targets or context do not fit, as for `Calibration`.
+        predictions, targets or context do not fit, or context is missing, unknown or
+        NaN.
 
     Guarantee:
       None of its own: that of the thresholds.
@@ -192,28 +271,53 @@ class Rule(Thresholds):
       Those of the thresholds.
 
     Cost:
-      One threshold for all rows, or one for each row with context; p-values take one
-      for each bit of a float and row.
+      One threshold for all rows, or one for each row with context. p-values take one
+      count for each row of a rule that weighs rows, and else one threshold for each bit
+      of a float and row.
 
     See also:
-      calibrate, Calibration, GroupCalibration, pytree
+      calibrate, Calibration, GroupCalibration, Held, pytree
 
     Example:
       >>> from jaxcp.scores import Absolute
       >>> @jaxcp.pytree
-      ... class Mean(Rule):  # of the thresholds of two calibrations
+      ... class Near(Rule):  # weights fall with the distance of inputs
       ...     score: jaxcp.typing.Score
-      ...     both: tuple
-      ...     def rank(self, alpha):
-      ...         return [cp.rank(alpha) for cp in self.both]
-      ...     def threshold(self, rank):
-      ...         pairs = zip(self.both, rank)
-      ...         return sum(cp.threshold(k) for cp, k in pairs) / 2
-      >>> one = jaxcp.calibrate(Absolute(), jnp.zeros(9), jnp.arange(1.0, 10.0))
-      >>> two = jaxcp.calibrate(Absolute(), jnp.zeros(9), jnp.arange(3.0, 12.0))
-      >>> Mean(Absolute(), (one, two))(jnp.zeros(1), 0.2).upper
-      Array([9.], dtype=float32)
+      ...     held: jaxcp.Held
+      ...     x: jax.Array
+      ...     def weights_at(self, x):
+      ...         return jnp.exp(-jnp.abs(self.x - x)), 1.0
+      >>> rows = jaxcp.Held(jnp.arange(1.0, 10.0))
+      >>> near = Near(Absolute(), rows, jnp.arange(9.0))
+      >>> near(jnp.zeros(2), 0.5, x=jnp.array([0.0, 8.0])).upper
+      Array([2., 9.], dtype=float32)
     """
+
+    held: Held
+    weights_at: Any
+    values_at: Any
+    nested: ClassVar[bool] = True
+
+    def threshold(self, rank: Any, u: Array | None = None, **context: Any) -> Array:
+        """Returns the threshold of one test point, of rows as the rule weighs them."""
+        values, low, high, own = self._at(context)
+        if low is not high:
+            if u is not None or values.ndim > 1:
+                raise ValueError(
+                    "expected scores of one number, and u=None, for weights that are "
+                    "known by bounds"
+                )
+            # p(s) > a for the worst weights, high at S >= s and low below, iff
+            # mass{S < s} < (1 - a) (high + w) with the mass a low + (1 - a) high.
+            own = own + rank * (jnp.sum(high) - jnp.sum(low))
+            high = rank * low + (1 - rank) * high
+        of = lambda own: Held(values, high).threshold(rank, own, u)  # noqa: E731
+        return jax.vmap(of)(own) if jnp.ndim(own) else of(own)
+
+    def effective_size(self, **context: Any) -> Array:
+        """Returns (sum w)^2 / sum w^2 of the weights at one test point, shape ()."""
+        self._check()
+        return _effective_size(self, one_row(**self._declared(context, lead=0)))
 
     def p_values(self, preds: PyTree, y: ArrayLike, **context: Any) -> Array:
         """Returns the smallest level whose set leaves each target out, shape (m,).
@@ -221,26 +325,92 @@ class Rule(Thresholds):
         1 where every set holds the target. Exact but for rounding: alpha is a jax array
         here.
         """
-        return self._p_values(preds, y, **context)
+        u = context.pop("u", None)
+        return self._p_values(preds, y, u, **self._declared(context))
 
-    def _p_values(self, preds, y, u=None, **context):
+    def _p_values(self, preds, y, u=None, **columns):
+        if not self.nested:
+            kind = type(self).__name__
+            raise ValueError(
+                f"expected a rule whose sets grow as alpha falls, got {kind}, which "
+                "says nested = False: it has sets, and no p-values"
+            )
         y = coded(self.classes, y)
-        rows = self._rows(preds, context, y, _checks.uniforms(u))
+        rows = self._rows(preds, columns, y, _checks.uniforms(u))
         return by_rows(_p_values_of, rows=rows, holder=self)
 
-    def _p_values_of_scores(self, scores, u, rounds, **context):
-        """Returns p-values of any rule: the first level whose set lacks a score."""
+    def _p_values_of_scores(self, scores, y, u, rounds, **context):
+        """Returns p-values: a count of rows, or the first level whose set lacks it."""
+        if self._weighs:
+            u = jnp.ones(len(scores)) if u is None else u
+            one = partial(_share_of_rows, self, rounds)
+            return self._each(one, context, scores, y, u)
         if u is not None:
             raise ValueError(f"expected u=None for {type(self).__name__}, got uniforms")
-        one = lambda score, row: _first_level_without(self, score, rounds, row)  # noqa: E731
-        return jax.vmap(one)(scores, context)
+        first = lambda row, score: _first_level_without(self, score, rounds, row)  # noqa: E731
+        return self._each(first, context, scores)
+
+    def _at(self, context):
+        """Returns values, bounds of weights, and that of the test point."""
+        weights, own = self.weights_at(**context)
+        held, read = self.held, "values_at" in self._reads
+        values = self.values_at(**context) if read else held.values
+        bounds = weights if isinstance(weights, tuple) else (weights,)
+        if held.mask is not None:
+            bounds = [jnp.where(held.mask, w, 0) for w in bounds]
+        return values, bounds[0], bounds[-1], own
+
+    @property
+    def _weighs(self):
+        """Whether thresholds are those of rows with weights."""
+        return type(self).threshold is Rule.threshold
+
+    def _context_read(self):
+        if not self._weighs:
+            return super()._context_read()
+        return self._reads["weights_at"] | self._reads.get("values_at", {})
+
+    def _at_a_time(self, context):
+        if self.at_a_time is None and self._weighs:
+            return blocks_of(self.held)
+        return self.at_a_time
+
+    def _check(self):
+        super()._check()
+        if self._weighs and "weights_at" not in self._reads:
+            raise ValueError(
+                f"expected {type(self).__name__} with threshold(rank, **context) or "
+                "weights_at(**context), got neither"
+            )
 
 
 @jit
 def _p_values_of(rule, preds, y, u, context):
     scores = jax.vmap(partial(score_of, rule.score))(*widened((preds, y)))
     rounds = u is None and _sets_round(rule.score, preds, scores)
-    return rule._p_values_of_scores(scores, u, rounds, **context)
+    return rule._p_values_of_scores(scores, y, u, rounds, **context)
+
+
+@jit
+def _effective_size(rule, context):
+    _, _, weights, _ = rule._at(context)
+    return Held(weights, weights).effective_size()
+
+
+def _share_of_rows(rule, rounds, context, score, y, u):
+    """Returns the p-value of one test point by a count of the rows."""
+    values, low, high, own = rule._at(context)
+    values = with_rounding(values) if rounds else values
+    own = own[y] if jnp.ndim(own) else own  # of its label
+
+    def of(values, score):
+        weights = high if low is high else jnp.where(values < score, low, high)
+        return conformal_p_value(values, score, u=u, weights=weights, test_weight=own)
+
+    if values.ndim == 1:
+        return of(values, score)
+    p = jax.vmap(of, (1, 0))(values, score)
+    return jnp.minimum(1, len(p) * jnp.min(p))  # Bonferroni
 
 
 def _first_level_without(rule, score, rounds, context):

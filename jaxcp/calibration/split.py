@@ -1,7 +1,4 @@
-"""Calibration scores, ready for prediction sets at any level.
-
-Mondrian calibration: one threshold a group, or a class.
-"""
+"""Calibration scores, ready for sets at any level, of all rows or of each group."""
 
 from __future__ import annotations
 
@@ -11,37 +8,46 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 
 from jaxcp import _checks, _names
-from jaxcp._arrays import count_groups
-from jaxcp._batching import repeated
-from jaxcp._names import keep_names
-from jaxcp._numbers import with_rounding
+from jaxcp._batching import label_scores
 from jaxcp._tree import pytree, static
-from jaxcp.calibration import _rows as rows
-from jaxcp.calibration._rows import (
+from jaxcp.calibration.rule import Rule, blocks_of
+from jaxcp.certificates import Certificate
+from jaxcp.held.rows import Held
+from jaxcp.held.taking import (
     RowShapes,
-    certificate_of,
-    check_lawful,
-    count_rows,
-    filled,
-    sure_ranks_of,
-    uniform_for,
+    check_row_shapes,
+    coded,
     weight_for,
     weights_for,
 )
-from jaxcp.calibration.rule import Rule
-from jaxcp.certificates import Certificate
-from jaxcp.pvalues.conformal import p_values_among, p_values_in_groups
-from jaxcp.quantiles.levels import alpha_as_float, as_alpha, ranks, split_alpha
-from jaxcp.quantiles.thresholds import smoothed_threshold, threshold_at
+from jaxcp.scores import inputs
 from jaxcp.typing import AnySet, ArrayLike, Number, PyTree, Score
 
 
+class _OfScores(Rule):
+    """What calibrations with the scores of their rows share: the rows decide."""
+
+    scores: Array
+
+    @property
+    def components(self) -> tuple[int, ...]:
+        """Shape of one score: () or (c,)."""
+        return self.scores.shape[1:]
+
+    def _p_values_of_scores(self, scores, y, u, rounds, test_weights=None, groups=None):
+        return self.held.p_values(scores, u, test_weights, groups, rounds=rounds)
+
+    def _num_held(self):
+        # A class made of one of these may read its rows in ways of its own.
+        own = type(self) in (Calibration, GroupCalibration)
+        return self.scores.shape[0] if own else 0
+
+
 @pytree
-class Calibration(Rule):
+class Calibration(_OfScores):
     """Calibration scores, ready for sets at every level.
 
     Args:
@@ -64,7 +70,7 @@ class Calibration(Rule):
     classes: tuple[Hashable, ...] | None = static(default=None)
 
     def __post_init__(self) -> None:
-        keep_names(self, "classes")
+        _names.keep_names(self, "classes")
 
     def quantile(
         self,
@@ -111,8 +117,8 @@ class Calibration(Rule):
           >>> cp.quantile(0.2)
           Array(8., dtype=float32)
         """
-        context = weight_for(self.weights, test_weight) | uniform_for(u)
-        return super().quantile(alpha, delta=delta, **context)
+        context = weight_for(self.weights, test_weight)
+        return self._quantile(alpha, delta, u, context)
 
     def __call__(
         self,
@@ -206,8 +212,7 @@ class Calibration(Rule):
           >>> cp.certificate(0.2).law
           (8, 2)
         """
-        check_lawful(self.scores, self.weights, self.mask)
-        return certificate_of(self.score, count_rows(self), alpha, delta)
+        return self.held.certificate(self.score, alpha, delta)
 
     def p_values(
         self,
@@ -259,9 +264,9 @@ class Calibration(Rule):
         return self._p_values(preds, y, u, test_weights=test_weights)
 
     @property
-    def components(self) -> tuple[int, ...]:
-        """Shape of one score: () or (c,)."""
-        return self.scores.shape[1:]
+    def held(self) -> Held:
+        """The rows."""
+        return Held(self.scores, self.weights, self.mask)
 
     def rank(self, alpha: ArrayLike, delta: Number | None = None) -> Array:
         """Returns the rank k = n + 1 - floor(alpha (n + 1)) of the threshold.
@@ -270,14 +275,7 @@ class Calibration(Rule):
         With `delta` the rank is that of `conformal_rank(n, alpha, delta)`, of c
         components at delta / c each: all of them hold with probability 1 - delta.
         """
-        alpha = split_alpha(as_alpha(alpha), self.components)
-        if alpha.ndim > 1:
-            raise ValueError(f"expected alpha of shape () or (a,), got {alpha.shape}")
-        if delta is not None:
-            return sure_ranks_of(lambda: count_rows(self), alpha, delta, self)
-        if self.weights is not None:
-            return alpha_as_float(alpha)
-        return ranks(count_rows(self), alpha)
+        return self.held.rank(alpha, delta)
 
     def threshold(
         self, rank: Any, test_weights: Array | None = None, u: Array | None = None
@@ -286,32 +284,20 @@ class Calibration(Rule):
 
         With a uniform `u` the bound of a smoothed set, for a rank and alpha.
         """
-        known = self.mask, self.weights, test_weights
-        if u is None:
-            return threshold_at(self.scores, rank, *known)
-        rank, alpha = rank
-        return smoothed_threshold(self.scores, rank, alpha, u, *known)
+        return self.held.threshold(rank, test_weights, u)
 
-    def _thresholds(self, rank, context):
-        if self.weights is None or "u" not in context:
-            return super()._thresholds(rank, context)
-        return self._thresholds_in_blocks(rank, context, self.scores)
-
-    def _num_held(self):
-        # A class made of this one may read its rows in ways of its own.
-        return self.scores.shape[0] if type(self) is Calibration else 0
+    def _at_a_time(self, context):
+        alone = self.weights is not None and "u" in context
+        return blocks_of(self.held) if alone else None
 
     def _filled(self, size):
-        return dataclasses.replace(self, **filled(self, size))
-
-    def _p_values_of_scores(self, scores, u, rounds, test_weights=None):
-        mass = self.mask if self.weights is None else self.weights
-        known = with_rounding(self.scores) if rounds else self.scores
-        return p_values_among(known, scores, u, mass, test_weights)
+        held = self.held.filled(size)
+        scores, weights, mask = held.values, held.weights, held.mask
+        return dataclasses.replace(self, scores=scores, weights=weights, mask=mask)
 
 
 @pytree
-class GroupCalibration(Rule):
+class GroupCalibration(_OfScores):
     """Calibration scores with groups: one threshold a group (Mondrian).
 
     Args:
@@ -359,8 +345,8 @@ class GroupCalibration(Rule):
         `u`, shape (), they bound smoothed sets. With `delta` each group covers 1 -
         alpha with probability 1 - delta; for all groups together give delta / g.
         """
-        context = weight_for(self.weights, test_weight) | rows.uniform_for(u)
-        return super().quantile(alpha, delta=delta, **context)
+        context = weight_for(self.weights, test_weight)
+        return self._quantile(alpha, delta, u, context)
 
     def __call__(
         self,
@@ -419,9 +405,7 @@ class GroupCalibration(Rule):
           >>> cp(jnp.zeros(2), 0.4, groups=jnp.array([0, 1])).upper
           Array([ 2., 20.], dtype=float32)
         """
-        if groups is None:
-            rows.check_labels_are_groups(self, preds)
-        columns = self._columns(groups, test_weights)
+        columns = self._columns(preds, groups, test_weights)
         return self._sets(preds, alpha, delta=delta, u=u, **columns)
 
     def p_values(
@@ -472,9 +456,7 @@ class GroupCalibration(Rule):
           >>> cp.p_values(jnp.zeros(2), jnp.array([2.5, 2.5]), groups=jnp.array([0, 1]))
           Array([0.5, 1. ], dtype=float32)
         """
-        if groups is None:
-            rows.check_labels_are_groups(self, preds)
-        columns = self._columns(groups, test_weights, y)
+        columns = self._columns(preds, groups, test_weights, y)
         return self._p_values(preds, y, u, **columns)
 
     def certificate(
@@ -484,32 +466,20 @@ class GroupCalibration(Rule):
 
         Arguments, errors and guarantee as for `Calibration.certificate`.
         """
-        rows.check_lawful(self.scores, self.weights, (self.mask, self.groups))
-        counts = np.asarray(count_groups(self.groups, self.num_groups, self.mask))
-        return tuple(
-            rows.certificate_of(self.score, count, alpha, delta) for count in counts
-        )
+        return self.held.certificate(self.score, alpha, delta)
 
     @property
-    def components(self) -> tuple[int, ...]:
-        """Shape of one score: () or (c,)."""
-        return self.scores.shape[1:]
+    def held(self) -> Held:
+        """The rows, with the group of each."""
+        known = self.weights, self.mask, self.groups, self.num_groups
+        return Held(self.scores, *known)
 
     def rank(self, alpha: ArrayLike, delta: Number | None = None) -> Array:
         """Returns the rank of the threshold of each group, shape (g,) or (g, c).
 
         Alpha as a float where there are weights; `delta` as for `Calibration.rank`.
         """
-        components, shape = self.components, (self.num_groups, *self.components)
-        alpha = split_alpha(as_alpha(alpha), components)
-        if not components and alpha.shape not in ((), shape):
-            expected = f"() or ({self.num_groups},), one a group"
-            raise ValueError(f"expected alpha of shape {expected}, got {alpha.shape}")
-        if self.weights is not None and delta is None:
-            return jnp.broadcast_to(alpha_as_float(alpha), shape)
-        if delta is not None:
-            return rows.sure_ranks_of(self._counts, alpha, delta, self)
-        return ranks(self._counts(), alpha)
+        return self.held.rank(alpha, delta)
 
     def threshold(
         self,
@@ -522,62 +492,35 @@ class GroupCalibration(Rule):
 
         With a uniform `u` the bound of a smoothed set, for a rank and alpha.
         """
+        if groups is None or self._are_shared(test_weights, u):
+            q = self.held.threshold(rank, test_weights, u)
+            return q if groups is None else self.held.at_groups(q, groups)
+        group = jnp.clip(groups.astype(int), 0, self.num_groups - 1)
         if u is not None:
             rank = rank[0], jnp.broadcast_to(rank[1], rank[0].shape)
-
-        def of(g):
-            own = jax.tree.map(lambda v: v[g], rank)
-            return self._group(g).threshold(own, test_weights, u)
-
-        if groups is None:
-            return jax.vmap(of)(jnp.arange(self.num_groups))
-        group = groups.astype(int)  # a narrow type may not hold num_groups
-        shared = self._are_shared(test_weights, u)
-        q = self.threshold(rank, u=u)[group] if shared else of(group)
-        return rows.of_known_groups(q, group, self.num_groups)
-
-    def _thresholds(self, rank, context):
-        if self._are_shared(**context):
-            return super()._thresholds(rank, context)
-        return self._thresholds_in_blocks(rank, context, self.scores)
+        own = jax.tree.map(lambda v: v[group], rank)
+        q = self.held.of_group(group).threshold(own, test_weights, u)
+        known = (groups >= 0) & (groups < self.num_groups)
+        return jnp.where(known, q, jnp.inf)
 
     def _are_shared(self, test_weights=None, u=None, **_):
         """Returns whether all test points share the passes over the rows."""
         return test_weights is None and (u is None or self.weights is None)
 
-    def _num_held(self):
-        # A class made of this one may read its rows in ways of its own.
-        return self.scores.shape[0] if type(self) is GroupCalibration else 0
+    def _at_a_time(self, context):
+        return None if self._are_shared(**context) else blocks_of(self.held)
 
     def _filled(self, size):
-        groups = repeated(self.groups, size)
-        return dataclasses.replace(self, groups=groups, **rows.filled(self, size))
+        new = self.held.filled(size)
+        known: dict[str, Any] = {"weights": new.weights, "mask": new.mask}
+        known |= {"groups": new.groups, "scores": new.values}
+        return dataclasses.replace(self, **known)
 
-    def _counts(self):
-        """Returns the number of rows of each group, shape (g,) or (g, 1)."""
-        counts = count_groups(self.groups, self.num_groups, self.mask)
-        return counts.reshape(-1, *(1,) * len(self.components))
-
-    def _group(self, group):
-        """Returns the calibration of the rows of one group."""
-        inside = self.groups == group
-        inside = inside if self.mask is None else inside & self.mask
-        weights = None if self.weights is None else jnp.where(inside, self.weights, 0)
-        return Calibration(self.score, self.scores, weights, inside)
-
-    def _p_values_of_scores(self, scores, u, rounds, groups, test_weights=None):
-        if self.weights is None:
-            known = with_rounding(self.scores) if rounds else self.scores
-            of_groups = groups, self.num_groups, u, self.mask
-            return p_values_in_groups(known, self.groups, scores, *of_groups)
-        options = {"u": u, "rounds": rounds, "test_weights": test_weights}
-        of = lambda g: self._group(g)._p_values_of_scores(scores, **options)  # noqa: E731
-        return rows.of_own_group(of, groups, self.num_groups, (self, scores, options))
-
-    def _columns(self, groups, test_weights, y=None):
+    def _columns(self, preds, groups, test_weights, y=None):
         """Returns the context of test points, whose groups may be their labels."""
         if groups is None:
-            groups = rows.coded(self.classes, y)
+            self._check_labels_are_groups(preds)
+            groups = coded(self.classes, y)
         elif self.group_names is not None:
             cure = (
                 "; group_names=[...] at calibration can name it: its sets are infinite"
@@ -586,6 +529,26 @@ class GroupCalibration(Rule):
         groups = _checks.groups(groups, self.num_groups)._replace(required=False)
         weights = weights_for(self.weights, test_weights)
         return {"groups": groups, "test_weights": weights}
+
+    def _check_labels_are_groups(self, preds):
+        """Raises ValueError unless each group is a label of the score."""
+        if not inputs.has_labels(self.score):
+            raise ValueError(
+                "expected the group of each test point, got groups=None; only scores "
+                "of labels have classes for groups"
+            )
+        if self.group_names not in (None, self.classes):
+            raise ValueError(
+                "expected the group of each test point, got groups=None, for which the "
+                f"group_names {self.group_names} have to be the classes {self.classes}"
+            )
+        preds = _checks.rows(preds=preds)
+        check_row_shapes(self.score, preds, self.row_shapes)
+        k = jax.eval_shape(label_scores, self.score, preds).shape[1]
+        if k != self.num_groups:
+            raise ValueError(
+                f"expected predictions of {self.num_groups} classes (groups), got {k}"
+            )
 
     def _check_one_alpha(self, alpha):
         """Allows one alpha for each group: `rank` checks the shape."""

@@ -25,7 +25,6 @@ from jaxcp import _checks
 from jaxcp._arrays import as_array, as_arrays, count_true, is_concrete
 from jaxcp._names import named
 from jaxcp._tree import pytree
-from jaxcp.calibration._rows import RowShapes, check_row_shapes, count_rows, weights_for
 from jaxcp.calibration.calibrating import calibrate
 from jaxcp.calibration.split import Calibration
 from jaxcp.certificates import CrossCertificate
@@ -41,6 +40,7 @@ from jaxcp.cross.plans import (
     num_equal_folds,
     rows_left_out,
 )
+from jaxcp.held.taking import RowShapes, check_row_shapes, weights_for
 from jaxcp.online.windows import SlidingState, SlidingWindow
 from jaxcp.quantiles.levels import conformal_rank, one_alpha
 from jaxcp.scores import inputs
@@ -350,7 +350,7 @@ class CrossCalibration:
                 "expected fits and a mask with values, got traced ones; ask for the "
                 "certificate outside of jax.jit and jax.vmap"
             )
-        n = int(count_rows(self.calibration))
+        n = int(self.calibration.held.counts())
         num_folds = num_equal_folds(self.left_out, n)
         num_components = math.prod(self.calibration.components)
         exact = one_alpha(alpha)

@@ -23,11 +23,11 @@ from jaxcp._arrays import as_array, is_concrete, is_rounded
 from jaxcp._batching import evaluate, map_blocks, map_evenly, score_of, widened
 from jaxcp._numbers import as_float, rounding
 from jaxcp._tree import jit, pytree, static
-from jaxcp.calibration._rows import check_digits_of_targets, weights_for
 from jaxcp.checking import learners
 from jaxcp.full import conformal
 from jaxcp.full.conformal import Levels
 from jaxcp.full.labels import filled, fitted
+from jaxcp.held.taking import check_digits_of_targets, weights_for
 from jaxcp.learners.general import check_learner, check_refitted
 from jaxcp.pvalues.conformal import p_values_among
 from jaxcp.quantiles.thresholds import threshold_at

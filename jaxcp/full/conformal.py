@@ -31,11 +31,12 @@ from jaxcp._arrays import (
 from jaxcp._names import named
 from jaxcp._numbers import as_float
 from jaxcp._tree import jit, pytree, static
-from jaxcp.calibration._rows import check_lawful, classes_of, coded, weights_for
 from jaxcp.certificates import MarginalCertificate
 from jaxcp.checking import learners
 from jaxcp.full import labels
 from jaxcp.full.residuals import POWERS, Smoother
+from jaxcp.held.rows import check_lawful
+from jaxcp.held.taking import classes_of, coded, weights_for
 from jaxcp.learners import Augmented
 from jaxcp.learners.affine import with_key
 from jaxcp.learners.general import check_learner, check_refitted
@@ -105,8 +106,7 @@ class Levels:
           >>> cp.certificate(0.25).coverage
           0.8
         """
-        scores = np.zeros((1, *self.components))
-        check_lawful(scores, self.weights, self.mask)  # type: ignore[arg-type]
+        check_lawful(self.components, self.weights, self.mask)
         count = int(count_of(self.num_rows, self.mask))
         level = as_alpha(alpha)
         _checks.check_shape("alpha", (), level.shape)

@@ -16,9 +16,9 @@ from jaxcp import _checks, _names
 from jaxcp._batching import label_scores, map_evenly, widened
 from jaxcp._numbers import as_float
 from jaxcp._tree import jit, pytree, static
-from jaxcp.calibration._rows import coded
 from jaxcp.checking import learners
 from jaxcp.full import residuals
+from jaxcp.held.taking import coded
 from jaxcp.learners.general import check_learner
 from jaxcp.scores import inputs
 from jaxcp.sets import LabelSet

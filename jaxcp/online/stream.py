@@ -19,7 +19,7 @@ from jaxcp._arrays import as_arrays, is_rounded
 from jaxcp._batching import evaluate, score_of
 from jaxcp._numbers import as_float
 from jaxcp._tree import jit
-from jaxcp.calibration._rows import check_digits_of_targets
+from jaxcp.held.taking import check_digits_of_targets
 from jaxcp.quantiles.levels import Alpha, as_alpha, split_alpha
 from jaxcp.scores import inputs
 from jaxcp.typing import AnySet, ArrayLike, Online, PyTree, Score

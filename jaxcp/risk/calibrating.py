@@ -20,8 +20,8 @@ from jaxcp._arrays import as_array, is_concrete
 from jaxcp._batching import invert
 from jaxcp._numbers import as_float
 from jaxcp._tree import as_callable, explained, functions_in, jit
-from jaxcp.calibration._rows import check_columns, check_same_columns, coded, row_shapes
 from jaxcp.checking.captured import settle, states_of
+from jaxcp.held.taking import NO_GROUPS, held_rows, row_shapes
 from jaxcp.quantiles.levels import as_bound
 from jaxcp.risk import losses
 from jaxcp.risk.bounds import one_each
@@ -151,7 +151,6 @@ def _tables(risks, places):
 
 
 _MANY = tuple, list
-_NO_GROUPS = _names.Groups(None, None, None)
 
 
 def calibrate_risk(
@@ -258,21 +257,23 @@ def calibrate_risk(
             f"{type(score).__name__} may change at any threshold"
         )
     names = None if classes is None else _names.as_names("classes", classes)
-    named = _NO_GROUPS
+    named = NO_GROUPS
     if groups is not None:
         named = _names.as_groups(groups, num_groups, None, mask)
-    rows = _rows(score, preds, y, named, weights, mask, names)
-    preds, y, groups, weights, mask = rows
-    check_targets(losses, score, preds, y, mask)
+    rows = held_rows(score, preds, y, weights, mask, named, names)
+    preds, y = rows.values
+    inputs.check(score, preds, None, rows.mask)
+    _checks.check_not_nan("y", y, rows.mask)
+    check_targets(losses, score, preds, y, rows.mask)
     held = RiskCalibration(
         score,
         preds,
         y,
         losses,
         tails,
-        mask,
-        weights,
-        groups,
+        rows.mask,
+        rows.weights,
+        rows.groups,
         None if grid is None else _as_grid(grid),
         bounds,
         several=type(loss) in _MANY,
@@ -298,24 +299,6 @@ def _losses(loss: Any, bound: Any, tail: Any) -> tuple[tuple, tuple, tuple]:
     bounds = tuple(map(as_bound, one_each("bound", bound, len(losses), _MANY)))
     tails = one_each("tail", tail, len(losses), _MANY)
     return losses, bounds, tuple(map(_as_tail, tails, bounds))
-
-
-def _rows(score, preds, y, named, weights, mask, names):
-    """Returns predictions, targets, groups, weights and mask of rows, after checks."""
-    check_same_columns(preds, y)
-    check_columns(names, preds)
-    y = coded(names, y, mask) if inputs.has_labels(score) else y
-    codes = _checks.vector(None)
-    if named is not _NO_GROUPS:
-        codes = _checks.groups(named.codes, named.count)
-    columns = {"weights": _checks.weights(weights), "mask": _checks.mask(mask)}
-    rows = _checks.rows(preds=preds, y=y, groups=codes, **columns)
-    preds, y, groups, weights, mask = rows
-    inputs.check(score, preds, None, mask)
-    _checks.check_not_nan("y", y, mask)
-    if weights is not None and mask is not None:
-        weights = jnp.where(mask, weights, 0)
-    return preds, y, groups, weights, mask
 
 
 def _checked(held):

@@ -13,15 +13,11 @@ from jaxcp import _checks, _names
 from jaxcp._arrays import as_array
 from jaxcp._numbers import as_float
 from jaxcp._tree import jit, pytree, static
-from jaxcp.calibration._rows import (
-    RowShapes,
-    of_known_groups,
-    weight_for,
-    weights_for,
-)
-from jaxcp.calibration.rule import Thresholds
+from jaxcp.calibration.rule import Thresholds, blocks_of
+from jaxcp.held.rows import Held
+from jaxcp.held.taking import RowShapes, weight_for, weights_for
 from jaxcp.quantiles.levels import alpha_as_float
-from jaxcp.risk.thresholds import Rows, as_levels, budgets, count_rows, threshold_of
+from jaxcp.risk.thresholds import Rows, as_levels, budgets, threshold_of
 from jaxcp.typing import AnySet, ArrayLike, AxisName, Number, PyTree, Score
 
 
@@ -195,7 +191,7 @@ class RiskCalibration(Thresholds):
           Array(0.2, dtype=float32)
         """
         q = as_array("q", q)
-        shapes = {(), () if self.num_groups is None else (self.num_groups,)}
+        shapes = {(), self.held.shape}
         if q.shape not in shapes:
             expected = " or ".join(map(str, sorted(shapes)))
             raise ValueError(f"expected q of shape {expected}, got {q.shape}")
@@ -217,8 +213,7 @@ class RiskCalibration(Thresholds):
                     f"got {delta}"
                 )
             return tuple(map(alpha_as_float, alphas))
-        own = self.preds, self.mask, self.groups, self.num_groups
-        count = count_rows(*own, axis_name)
+        count = self.held.counts(axis_name)
         return budgets(count, alphas, tops, self.counted, delta)
 
     def threshold(
@@ -234,15 +229,19 @@ class RiskCalibration(Thresholds):
             for rows, budget in zip(self.risks(), rank, strict=True)
         ]
         q = jnp.max(jnp.stack(found), axis=0) if len(found) > 1 else found[0]
-        return q if groups is None else self._of_group(q, groups)
+        return q if groups is None else self.held.at_groups(q, groups)
+
+    @property
+    def held(self) -> Held:
+        """The rows: predictions and targets."""
+        known = self.weights, self.mask, self.groups, self.num_groups
+        return Held((self.preds, self.y), *known)
 
     def risks(self) -> list[Rows]:
         """Returns the rows of each loss."""
-        mass = self.mask if self.weights is None else self.weights
-        shared = self.preds, self.y, mass, self.groups, self.grid, None
-        own = zip(self.losses, self.tails, self._tops, strict=True)
+        held, own = self.held, zip(self.losses, self.tails, self._tops, strict=True)
         return [
-            Rows(self.score, loss, *shared, tail, top, self.num_groups, self.monotone)
+            Rows(self.score, loss, held, self.grid, None, tail, top, self.monotone)
             for loss, tail, top in own
         ]
 
@@ -252,15 +251,8 @@ class RiskCalibration(Thresholds):
         pairs = zip(self.bounds, self.tails, strict=True)
         return tuple(b if tail is None else 1.0 for b, tail in pairs)
 
-    def _thresholds(self, rank, context):
-        groups, weights = context.get("groups"), context.get("test_weights")
-        if weights is None:
-            return self._of_group(self.threshold(rank), groups)
-        return self._thresholds_in_blocks(rank, context, self.preds)
-
-    def _of_group(self, q, groups):
-        groups = groups.astype(int)  # a narrow type may not hold num_groups
-        return of_known_groups(q[groups], groups, len(q))
+    def _at_a_time(self, context):
+        return blocks_of(self.held) if "test_weights" in context else None
 
     def _groups_of(self, groups):
         if self.num_groups is None:
@@ -285,6 +277,6 @@ def _risk(held, q):
     found = []
     for rows in held.risks():
         losses = as_float(rows.losses(rows.of_rows(q) if q.ndim else q))
-        count = rows.sums(jnp.ones_like(losses))
-        found.append(rows.sums(losses) / count)
+        count = rows.held.sums(jnp.ones_like(losses))
+        found.append(rows.held.sums(losses) / count)
     return jnp.stack(found) if held.several else found[0]

@@ -1,9 +1,4 @@
-"""Losses of the rows of a calibration at a threshold, and their sums.
-
-What the losses of rows may come to: a budget for each level.
-
-The least threshold at which losses are within their budget, and its gradient.
-"""
+"""The least threshold at which the losses of rows keep to what they may sum to."""
 
 from __future__ import annotations
 
@@ -19,10 +14,10 @@ import numpy as np
 from jax import Array, lax
 from jax.custom_batching import custom_vmap
 
-from jaxcp._arrays import count_groups, count_true, members_of
 from jaxcp._batching import map_evenly, widened
 from jaxcp._numbers import as_float, at_least_single, over_shards, varying_like
 from jaxcp._tree import Untraceable, pytree, static
+from jaxcp.held.rows import Held, len_of
 from jaxcp.quantiles._keys import bisect_keys, first_float, from_keys, is_local, to_keys
 from jaxcp.quantiles.levels import (
     Alpha,
@@ -44,54 +39,36 @@ class Rows:
     Args:
       score: The score, whose sets the loss is of.
       loss: Function of a set and a target of one example, () in [0, bound].
-      preds: Predictions, leading axis n.
-      y: Targets, leading axis n.
-      mass: Weights >= 0, shape (n,), or bool: which rows count; None for all.
-      groups: Group of each row, shape (n,), or None.
-      bound: What the loss is at most.
-      tail: What the loss is to stay within; then it counts how often it does not.
-      num_groups: Number of groups g, or None.
+      held: The rows: predictions and targets.
       grid: Thresholds in increasing order, shape (t,), or None for all floats.
-      monotone: Whether the loss nowhere rises with the threshold.
       highest: Losses at the steps of each row, shape (n, k), for the running supremum.
+      tail: What the loss is to stay within; then it counts how often it does not.
+      bound: What the loss is at most.
+      monotone: Whether the loss nowhere rises with the threshold.
     """
 
     score: Score
     loss: Any
-    preds: PyTree
-    y: PyTree
-    mass: Array | None
-    groups: Array | None
+    held: Held
     grid: Array | None
     highest: Array | None = None
     tail: Any = None
     bound: float = static(default=1.0)
-    num_groups: int | None = static(default=None)
     monotone: bool = static(default=True)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of the thresholds: () or (g,)."""
-        return () if self.num_groups is None else (self.num_groups,)
-
-    @property
-    def weighted(self) -> bool:
-        """Whether rows have weights."""
-        return self.mass is not None and self.mass.dtype != bool
 
     def dtype(self) -> Any:
         """Returns the type of the thresholds, at least single precision."""
         if issubclass(type(self.score), HasSteps):
             steps = jax.eval_shape(lambda: as_float(self.steps()))
             return jnp.promote_types(steps.dtype, jnp.float32)
-        leaves = jax.tree.leaves((self.score, self.preds))
+        leaves = jax.tree.leaves((self.score, self.held.values[0]))
         kinds = [v.dtype for v in leaves if jnp.issubdtype(v.dtype, jnp.floating)]
         default = jax.dtypes.canonicalize_dtype(float)
         return jnp.result_type(*kinds, jnp.float32) if kinds else default
 
     def sum_dtype(self) -> Any:
         """Returns the type of sums of losses: integers of those that are counted."""
-        q = jnp.zeros(self.shape, self.dtype())
+        q = jnp.zeros(self.held.shape, self.dtype())
         return jax.eval_shape(self.total, q).dtype
 
     def losses(self, q: Array) -> Array:
@@ -107,32 +84,18 @@ class Rows:
     def steps(self) -> Array:
         """Returns where the set of each row changes, shape (n, k)."""
         score = cast(HasSteps, self.score)
-        steps = jax.vmap(score.steps)(widened(self.preds))
+        steps = jax.vmap(score.steps)(widened(self.held.values[0]))
         return steps.reshape(len(steps), math.prod(steps.shape[1:]))
 
     def of_rows(self, q: Array) -> Array:
         """Returns the threshold of the group of each row, or the one of all."""
-        if self.groups is None:
+        if self.held.groups is None:
             return q
-        return q[jnp.clip(self.groups.astype(int), 0, len(q) - 1)]
-
-    def sums(self, losses: Array, axis_name: AxisName = None) -> Array:
-        """Returns sums of numbers of rows that count, () or (g,); flags are counted."""
-        if self.mass is None:
-            values = losses
-        elif self.weighted:
-            values = jnp.where(self.mass > 0, self.mass * losses, 0)
-        else:
-            values = jnp.where(self.mass, losses, jnp.zeros((), losses.dtype))
-        dtype = int if values.dtype == bool else at_least_single(values).dtype
-        if self.groups is not None and self.num_groups is not None:
-            inside = members_of(self.groups, self.num_groups)
-            values = jnp.where(inside, values[None], jnp.zeros((), values.dtype))
-        return over_shards(lax.psum, jnp.sum(values, axis=-1, dtype=dtype), axis_name)
+        return q[jnp.clip(self.held.groups.astype(int), 0, len(q) - 1)]
 
     def total(self, q: Array, axis_name: AxisName = None) -> Array:
         """Returns the sum of losses at thresholds () or (g,), of the same shape."""
-        return self.sums(self.losses(self.of_rows(q)), axis_name)
+        return self.held.sums(self.losses(self.of_rows(q)), axis_name)
 
     def with_suprema(self) -> Rows:
         """Returns the loss as its supremum over larger thresholds, also on a grid."""
@@ -148,7 +111,7 @@ class Rows:
         def of(pred: PyTree, y: PyTree, q: Array) -> Array:
             return one_number(self.loss(self.score.invert(pred, q), y))
 
-        preds, y = widened((self.preds, self.y))
+        preds, y = widened(self.held.values)
         losses = jax.vmap(of, (0, 0, axes))(preds, y, q)
         return losses if losses.dtype == bool else as_float(losses)
 
@@ -170,23 +133,6 @@ def one_number(loss: Any) -> Array:
         if not loss.shape and not jnp.iscomplexobj(loss):
             return loss
     raise ValueError(f"expected loss(set, y) of shape (), got {found}")
-
-
-def count_rows(
-    preds: PyTree,
-    mask: Array | None,
-    groups: Array | None,
-    num_groups: int | None,
-    axis_name: AxisName = None,
-) -> Any:
-    """Returns how many rows count, of all shards, () or (g,)."""
-    if groups is not None and num_groups is not None:
-        count = count_groups(groups, num_groups, mask)
-    elif mask is not None:
-        count = count_true(mask)
-    else:
-        count = len(jax.tree.leaves(preds)[0])
-    return over_shards(lax.psum, count, axis_name)
 
 
 def as_levels(
@@ -283,19 +229,21 @@ def threshold_of(
 ) -> Array:
     """Returns the threshold of one loss, for the budget or level that is its rank."""
     rows = rows.with_suprema()
-    if not rows.weighted:
+    held = rows.held
+    if held.weights is None:
         if not jnp.issubdtype(rank.dtype, jnp.floating):
             return least_threshold(rows, rank, axis_name)
-        ones = jnp.ones(len(jax.tree.leaves(rows.preds)[0]), rows.sum_dtype())
-        most = (rows.sums(ones, axis_name) + 1) * rows.bound
+        ones = jnp.ones(len_of(held.values), rows.sum_dtype())
+        most = (held.sums(ones, axis_name) + 1) * rows.bound
         return least_threshold(rows, _with_slack(rank, most), axis_name)
-    weights = at_least_single(as_float(jnp.asarray(rows.mass)))
+    weights = at_least_single(as_float(held.weights))
     largest = over_shards(lax.pmax, jnp.max(weights, initial=0), axis_name)
     scale = -jnp.frexp(largest)[1]  # sums neither overflow nor vanish
-    rows = dataclasses.replace(rows, mass=jnp.ldexp(weights, scale))
+    held = dataclasses.replace(held, weights=jnp.ldexp(weights, scale))
+    rows = dataclasses.replace(rows, held=held)
     weight = jnp.asarray(1.0 if test_weight is None else test_weight, weights.dtype)
     weight = jnp.ldexp(weight, scale)
-    total = rows.sums(jnp.ones_like(weights), axis_name) + weight
+    total = held.sums(jnp.ones_like(weights), axis_name) + weight
     # sum_i w_i L_i + w B <= alpha (sum_i w_i + w)
     exact = 1 + 3 * jnp.finfo(total.dtype).eps  # undoes the rounding of alpha
     spare = rank.astype(total.dtype) * exact * total - weight
@@ -325,10 +273,10 @@ def least_threshold(rows: Rows, budget: Array, axis_name: AxisName = None) -> Ar
 
 
 def _find(rows, budget, axis_name=None):
-    budget = jnp.broadcast_to(budget, rows.shape)
+    budget = jnp.broadcast_to(budget, rows.held.shape)
     if rows.grid is None:
         fits = lambda q: rows.total(q, axis_name) <= budget  # noqa: E731
-        return first_float(fits, rows.dtype(), rows.shape)
+        return first_float(fits, rows.dtype(), rows.held.shape)
     find = _first_of_grid if rows.monotone else _first_of_suprema
     index = find(rows, budget, axis_name)
     last = len(rows.grid) - 1
@@ -364,7 +312,7 @@ def _first_of_grid(rows, budget, axis_name):
         q = rows.grid[jnp.clip(count - 1, 0, size - 1)]
         return (count <= size) & ~(rows.total(q, axis_name) <= budget)
 
-    return bisect_keys(exceeds, int, bits=size.bit_length(), shape=rows.shape)
+    return bisect_keys(exceeds, int, bits=size.bit_length(), shape=rows.held.shape)
 
 
 def _first_of_suprema(rows, budget, axis_name):
@@ -372,7 +320,7 @@ def _first_of_suprema(rows, budget, axis_name):
 
     def add(highest, q):
         highest = jnp.maximum(highest, rows.losses(q))
-        return highest, rows.sums(highest, axis_name) <= budget
+        return highest, rows.held.sums(highest, axis_name) <= budget
 
     last = rows.losses(rows.grid[-1])
     _, fits = lax.scan(add, varying_like(last, last), rows.grid, reverse=True)
@@ -405,7 +353,7 @@ def _tangent_of_jumps(rows, moves, q, axis_name):
     try:
         scores, moves = jax.jvp(_own_scores, (rows,), (moves,))
     except (TypeError, ValueError):  # targets are not what the score is of
-        return jnp.zeros(rows.shape, q.dtype)
+        return jnp.zeros(rows.held.shape, q.dtype)
     distance = jnp.abs(scores - jnp.reshape(q, (-1, 1)))
     distance = jnp.where(jnp.isfinite(scores), distance, jnp.inf)
     # Not 0: XLA may compute scores anew and round them otherwise.
@@ -413,8 +361,8 @@ def _tangent_of_jumps(rows, moves, q, axis_name):
     nearest &= jnp.isfinite(distance)
     count = jnp.maximum(jnp.sum(nearest, axis=1), 1)
     moved = jnp.sum(jnp.where(nearest, moves, 0), axis=1) / count
-    fall = rows.sums(falls, axis_name)
-    moved = rows.sums(falls * moved, axis_name)
+    fall = rows.held.sums(falls, axis_name)
+    moved = rows.held.sums(falls * moved, axis_name)
     return moved / jnp.where(fall > 0, fall, 1)
 
 
@@ -422,7 +370,7 @@ def _own_scores(rows):
     """Returns the scores of each row at which its set may change, shape (n, k)."""
     if issubclass(type(rows.score), HasSteps):
         return as_float(rows.steps())
-    scores = jax.vmap(rows.score)(*widened((rows.preds, rows.y)))
+    scores = jax.vmap(rows.score)(*widened(rows.held.values))
     return as_float(scores.reshape(len(scores), -1))
 
 

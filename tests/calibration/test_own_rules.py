@@ -122,8 +122,8 @@ def test_a_rule_says_what_it_lacks():
 
         score: jaxcp.typing.Score
 
-    with pytest.raises(TypeError, match="threshold"):
-        Empty(scores.Absolute())
+    with pytest.raises(ValueError, match=r"Empty with threshold.*got neither"):
+        Empty(scores.Absolute())(jnp.zeros(2), 0.1)
 
     @jaxcp.pytree
     class NoScore(jaxcp.Rule):
@@ -172,3 +172,176 @@ def test_a_rule_checks_its_score_and_its_threshold():
         Fixed(jnp.abs, 1.0)(zeros, 0.1)
     with pytest.raises(ValueError, match=r"of shape \(\) like the score, got \(3,\)"):
         Fixed(scores.Absolute(), jnp.ones(3)).p_values(zeros, zeros)
+
+
+# A rule that weighs rows says how, and has all the rest.
+
+
+@jaxcp.pytree
+class Near(jaxcp.Rule):
+    """Weights that fall with the distance from the test input, known to a factor."""
+
+    score: jaxcp.typing.Score
+    held: jaxcp.Held
+    x: jax.Array
+    factor: float = jaxcp.static(default=1.0)
+
+    @property
+    def context(self):
+        return {"x": jax.ShapeDtypeStruct(self.x.shape[1:], self.x.dtype)}
+
+    def weights_at(self, x, scale=None):
+        scale = 1.0 if scale is None else scale
+        weights = jnp.exp(-jnp.sum((self.x - x[None]) ** 2, axis=-1) / scale)
+        if self.factor == 1.0:
+            return weights, jnp.ones(())
+        return (weights / self.factor, weights * self.factor), jnp.ones(())
+
+
+def near(n=60, factor=1.0, mask=None):
+    rng = np.random.default_rng(n)
+    x, s = rng.normal(size=(n, 2)).astype("f"), rng.integers(0, 9, n).astype("f")
+    held = jaxcp.Held(jnp.asarray(s), mask=mask)
+    return Near(scores.Absolute(), held, jnp.asarray(x), factor)
+
+
+@pytest.mark.parametrize("alpha", [0.07, 0.3])
+def test_weights_of_rows_are_all_that_a_rule_has_to_say(alpha):
+    """Thresholds, p-values, smoothed sets: those of the functions for weights."""
+    mask = np.arange(60) % 5 > 0
+    rule, x = near(mask=jnp.asarray(mask)), np.float32([[0, 0], [1, 1], [9, 9]])
+    weights = [np.exp(-np.sum((np.asarray(rule.x) - v) ** 2, axis=1)) for v in x]
+    kept, s = [w[mask] for w in weights], np.asarray(rule.held.values)[mask]
+    q = rule(jnp.zeros(3), alpha, x=x).upper
+    expected = [
+        jaxcp.weighted_conformal_quantile(s, w, alpha, test_weight=1.0) for w in kept
+    ]
+    assert_array_equal(q, expected)
+    assert_array_equal([rule.quantile(alpha, x=v) for v in x], expected)
+    y = np.float32([8, 3, 0])
+    p = rule.p_values(jnp.zeros(3), y, x=x)
+    counts = [
+        (np.sum(w[s >= v]) + 1) / (np.sum(w) + 1) for w, v in zip(kept, y, strict=True)
+    ]
+    assert_allclose(p, counts, rtol=1e-6)
+    u = np.float32([0.2, 0.5, 0.9])
+    smooth = rule.p_values(jnp.zeros(3), y, u=u, x=x)
+    inside = rule(jnp.zeros(3), alpha, u=u, x=x).contains(y)
+    assert_array_equal(inside, smooth > np.float32(alpha))
+    sizes = [np.sum(w) ** 2 / max(np.sum(w**2), 1e-30) for w in kept]
+    assert_allclose([rule.effective_size(x=v) for v in x], sizes, rtol=1e-5)
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.4])
+def test_bounds_of_weights_give_the_worst_of_their_sets(alpha):
+    """The largest threshold and p-value over all corners of the box."""
+    n, x = 7, jnp.zeros((1, 2))
+    rule = near(n, factor=2.0)
+    low, high = (np.asarray(w) for w in rule.weights_at(x[0])[0])
+    corners = [np.where(k >> np.arange(n) & 1, high, low) for k in range(2**n)]
+    s = rule.held.values
+    q = [
+        jaxcp.weighted_conformal_quantile(s, w, alpha, test_weight=1.0) for w in corners
+    ]
+    assert rule(jnp.zeros(1), alpha, x=x).upper[0] == np.max(q)
+    for y in [0.0, 4.0, 8.0]:
+        p = [jaxcp.conformal_p_value(s, y, weights=w, test_weight=1.0) for w in corners]
+        found = rule.p_values(jnp.zeros(1), jnp.array([y]), x=x)
+        assert_allclose(found, [np.max(p)], rtol=1e-6)
+    with pytest.raises(
+        ValueError, match="u=None, for weights that are known by bounds"
+    ):
+        rule(jnp.zeros(1), alpha, x=x, u=jnp.zeros(1))
+
+
+def test_weights_of_labels_and_values_of_points():
+    """A weight of the test point for each label, and scores that depend on it."""
+
+    @jaxcp.pytree
+    class Shifted(jaxcp.Rule):
+        """Weights of labels, on scores that the test point moves."""
+
+        score: jaxcp.typing.Score
+        held: jaxcp.Held
+        labels: jax.Array
+        ratios: jax.Array
+
+        def weights_at(self, move):
+            return self.ratios[self.labels], self.ratios
+
+        def values_at(self, move):
+            return self.held.values + move
+
+    rng = np.random.default_rng(0)
+    s, labels = rng.random(40).astype("f"), rng.integers(0, 3, 40)
+    ratios, move = np.float32([0.5, 1.0, 2.0]), np.float32([0.0, -0.2])
+    held = jaxcp.Held(jnp.asarray(s))
+    rule = Shifted(scores.LAC(), held, jnp.asarray(labels), jnp.asarray(ratios))
+    p = jnp.asarray(rng.dirichlet(np.ones(3), 2).astype("f"))
+    sets = rule(p, 0.2, move=move)
+    for i in range(2):
+        own = s + move[i], ratios[labels], 0.2
+        q = [jaxcp.weighted_conformal_quantile(*own, test_weight=r) for r in ratios]
+        q = np.array(q)
+        assert_array_equal(sets.mask[i], 1 - np.asarray(p[i]) <= q)
+        assert_array_equal(rule.quantile(0.2, move=move[i]), q)
+    held = rule.p_values(p, jnp.array([2, 1]), move=move)
+    inside = np.asarray(sets.mask)[[0, 1], [2, 1]]
+    assert_array_equal(np.asarray(held) > 0.2, inside)
+
+
+def test_context_is_declared_and_refused_in_words():
+    rule, preds, x = near(), jnp.zeros(3), np.zeros((3, 2), "f")
+    few = "expected x with 3 rows like preds, got 2"
+    wrong = {
+        "width": ({"x": np.zeros((3, 5), "f")}, r"x with rows of shape \(2,\)"),
+        "NaN": ({"x": x * np.nan}, "x without NaN, got nan"),
+        "missing": ({}, "x of each test point, which Near reads"),
+        "none": ({"x": None}, "x of each test point, which Near reads"),
+        "unknown": ({"x": x, "groups": x[:, 0]}, "Near with x, scale of test points"),
+        "rows": ({"x": x[:2]}, few),
+    }
+    for context, message in wrong.values():
+        with pytest.raises(ValueError, match=message):
+            rule(preds, 0.1, **context)
+        with pytest.raises(ValueError, match=message):
+            rule.p_values(preds, preds, **context)
+    with pytest.raises(ValueError, match=r"x with rows of shape \(2,\).*got \(3, 2\)"):
+        rule.quantile(0.1, x=x)
+    scaled = rule(preds, 0.1, x=x, scale=np.ones(3, "f"))
+    assert_array_equal(scaled.upper, rule(preds, 0.1, x=x).upper)
+
+
+def test_rules_say_how_many_points_go_at_a_time_and_that_sets_are_not_nested():
+    @jaxcp.pytree
+    class Few(Near):
+        """Two test points at a time, and no p-values."""
+
+        at_a_time = 2
+        nested = False
+
+        def weights_at(self, x, scale=None):
+            return super().weights_at(x, scale)
+
+    few = Few(**vars(near()))
+    x = np.random.default_rng(1).normal(size=(5, 2)).astype("f")
+    whole = near()(jnp.zeros(5), 0.1, x=x).upper
+    assert_array_equal(few(jnp.zeros(5), 0.1, x=x).upper, whole)
+    jaxpr = str(jax.make_jaxpr(lambda x: few(jnp.zeros(5), 0.1, x=x).upper)(x))
+    assert "length=3" in jaxpr
+    with pytest.raises(
+        ValueError, match="nested = False: it has sets, and no p-values"
+    ):
+        few.p_values(jnp.zeros(5), jnp.zeros(5), x=x)
+
+
+def test_a_rule_that_weighs_rows_goes_through_transforms():
+    rule, x = near(), jnp.asarray(np.random.default_rng(1).normal(size=(4, 2)), "f")
+    sets = rule(jnp.zeros(4), 0.2, x=x).upper
+    assert_array_equal(
+        jax.jit(lambda r, x: r(jnp.zeros(4), 0.2, x=x).upper)(rule, x), sets
+    )
+    levels = jax.vmap(lambda a: rule(jnp.zeros(4), a, x=x).upper)(jnp.array([0.2, 0.4]))
+    assert_array_equal(levels[0], sets)
+    grads = jax.grad(lambda r: r(jnp.zeros(4), 0.2, x=x).upper.sum())(rule)
+    assert_allclose(grads.held.values.sum(), 4)

@@ -1,0 +1,260 @@
+"""The rows that a calibration holds: what each is worth, and how it counts."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from contextlib import nullcontext
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from jaxcp._arrays import count_groups, count_rows, is_concrete, members_of
+from jaxcp._batching import repeated
+from jaxcp._numbers import (
+    as_float,
+    at_least_single,
+    over_shards,
+    varying_like,
+    with_rounding,
+)
+from jaxcp._tree import known_at_once, pytree, static
+from jaxcp.certificates import certificate
+from jaxcp.pvalues.conformal import p_values_among, p_values_in_groups
+from jaxcp.quantiles.levels import (
+    alpha_as_float,
+    as_alpha,
+    as_delta,
+    ranks,
+    split_alpha,
+    sure_ranks,
+)
+from jaxcp.quantiles.thresholds import smoothed_threshold, threshold_at
+from jaxcp.scores import inputs
+from jaxcp.typing import ArrayLike, AxisName, Number, PyTree, Score
+
+
+@pytree
+class Held:
+    """Rows that a model was not fitted on: their scores, and how each one counts.
+
+    Every calibration is a score with such rows. A `Rule` of your own that has them in a
+    field `held` and weighs them (`weights_at`) has sets, p-values and smoothed sets.
+
+    Args:
+      values: What each row is worth: scores, shape (n,) or (n, c), or any pytree with
+        leading axis n of which losses are computed.
+      weights: Weights >= 0, shape (n,), 0 where masked, or None.
+      mask: True where a row counts, shape (n,), or None.
+      groups: Group of each row in 0, ..., num_groups - 1, shape (n,), or None.
+      num_groups: Number of groups g, or None.
+
+    See also:
+      Rule, Calibration.held, GroupCalibration.held
+
+    Example:
+      >>> rows = Held(jnp.arange(1.0, 10.0), mask=jnp.arange(9) < 4)
+      >>> int(rows.counts()), float(rows.threshold(rows.rank(0.2)))
+      (4, 4.0)
+    """
+
+    values: PyTree
+    weights: Array | None = None
+    mask: Array | None = None
+    groups: Array | None = None
+    num_groups: int | None = static(default=None)
+
+    @property
+    def components(self) -> tuple[int, ...]:
+        """Shape of one score: () or (c,)."""
+        return self.values.shape[1:]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of what rows have together: (), or (g,) with one for each group."""
+        return () if self.num_groups is None else (self.num_groups,)
+
+    @property
+    def mass(self) -> Array | None:
+        """What each row counts: its weight, a flag, or None for 1."""
+        return self.mask if self.weights is None else self.weights
+
+    def counts(self, axis_name: AxisName = None) -> Any:
+        """Returns how many rows count, of all shards, shape () or (g,)."""
+        if self.groups is not None and self.num_groups is not None:
+            count: Any = count_groups(self.groups, self.num_groups, self.mask)
+        else:
+            count = count_rows(jax.tree.leaves(self.values)[0], self.mask)
+        return over_shards(lax.psum, count, axis_name)
+
+    def sums(self, numbers: Array, axis_name: AxisName = None) -> Array:
+        """Returns sums of numbers of rows that count, () or (g,); flags are counted."""
+        if self.weights is not None:
+            numbers = jnp.where(self.weights > 0, self.weights * numbers, 0)
+        elif self.mask is not None:
+            numbers = jnp.where(self.mask, numbers, jnp.zeros((), numbers.dtype))
+        dtype = int if numbers.dtype == bool else at_least_single(numbers).dtype
+        if self.groups is not None and self.num_groups is not None:
+            inside = members_of(self.groups, self.num_groups)
+            numbers = jnp.where(inside, numbers[None], jnp.zeros((), numbers.dtype))
+        return over_shards(lax.psum, jnp.sum(numbers, axis=-1, dtype=dtype), axis_name)
+
+    def effective_size(self) -> Array:
+        """Returns Kish's (sum w)^2 / sum w^2, as many rows of one weight, () or (g,).
+
+        Kish, Survey Sampling, Wiley, 1965. 0 where no row counts.
+        """
+        if self.weights is None:
+            return jnp.asarray(self.counts(), float)
+        largest = jnp.max(self.weights, initial=0)  # squares do not overflow
+        share = as_float(self.weights) / jnp.where(largest > 0, largest, 1)
+        held = dataclasses.replace(self, weights=share)
+        squares = held.sums(share)
+        total = held.sums(jnp.ones_like(share))
+        return total**2 / jnp.where(squares > 0, squares, 1)
+
+    def rank(self, alpha: ArrayLike, delta: Number | None = None) -> Array:
+        """Returns the ranks k = n + 1 - floor(alpha (n + 1)) of the thresholds.
+
+        One for each group and component, shape (), (c,), (g,) or (g, c); alpha as a
+        float where there are weights. With `delta` ranks for which all components cover
+        1 - alpha with that probability: c components at delta / c each.
+        """
+        alpha = split_alpha(as_alpha(alpha), self.components)
+        shape = *self.shape, *self.components
+        if self.num_groups is None and alpha.ndim > 1:
+            raise ValueError(f"expected alpha of shape () or (a,), got {alpha.shape}")
+        if self.shape and not self.components and alpha.shape not in ((), shape):
+            expected = f"() or ({self.num_groups},), one a group"
+            raise ValueError(f"expected alpha of shape {expected}, got {alpha.shape}")
+        if delta is not None:
+            return self._sure_rank(alpha, delta)
+        if self.weights is None:
+            return ranks(self._counts(), alpha)
+        alpha = alpha_as_float(alpha)
+        return jnp.broadcast_to(alpha, shape) if self.shape else alpha
+
+    def _sure_rank(self, alpha, delta):
+        exact = as_delta(delta)
+        if self.weights is not None:
+            raise ValueError(
+                f"expected delta=None for a calibration with weights, got {delta}; its "
+                "coverage has no exact law: leave out delta, or keep each row with "
+                "probability weight / bound and calibrate on those without weights"
+            )
+        is_open = not isinstance(len_of(self.values), int)  # in an export: not known
+        with nullcontext() if is_open else known_at_once():
+            count = self._counts()
+        # A union bound: each of c components misses its share of delta at most.
+        return sure_ranks(count, alpha, exact / math.prod(self.components))
+
+    def _counts(self):
+        """Returns how many rows count, shape (), (g,), or (g, 1) with components."""
+        if not self.shape:
+            return self.counts()
+        return self.counts().reshape(-1, *(1,) * len(self.components))
+
+    def threshold(
+        self, rank: Any, test_weight: Array | None = None, u: Array | None = None
+    ) -> Array:
+        """Returns the score of this rank, +inf beyond the last, shape () or (c,).
+
+        With groups of each of them, leading axis g. With a uniform `u` the bound of a
+        smoothed set, for a rank and alpha.
+        """
+        if self.num_groups is not None:
+            if u is not None:
+                rank = rank[0], jnp.broadcast_to(rank[1], rank[0].shape)
+            of = lambda g, k: self.of_group(g).threshold(k, test_weight, u)  # noqa: E731
+            return jax.vmap(of)(jnp.arange(self.num_groups), rank)
+        known = self.mask, self.weights, test_weight
+        if u is None:
+            return threshold_at(self.values, rank, *known)
+        k, alpha = rank
+        return smoothed_threshold(self.values, k, alpha, u, *known)
+
+    def of_group(self, group: Array) -> Held:
+        """Returns the rows of one group."""
+        inside = jnp.asarray(self.groups == group)
+        inside = inside if self.mask is None else inside & self.mask
+        weights = None if self.weights is None else jnp.where(inside, self.weights, 0)
+        return Held(self.values, weights, inside)
+
+    def at_groups(self, q: Array, groups: Array) -> Array:
+        """Returns the threshold, of (g, ...), of each group; +inf of unknown ones."""
+        groups = groups.astype(int)  # a narrow type may not hold num_groups
+        known = (groups >= 0) & (groups < len(q))
+        known = known.reshape(known.shape + (1,) * (q.ndim - 1))
+        return jnp.where(known, q[groups], jnp.inf)
+
+    def p_values(
+        self,
+        scores: Array,
+        u: Array | None = None,
+        test_weights: Array | None = None,
+        groups: Array | None = None,
+        *,
+        rounds: bool = False,
+    ) -> Array:
+        """Returns the share of rows at least as strange as each score, shape (m,).
+
+        Among the rows of its group where there are groups, 1 for unknown ones. `rounds`
+        says that sets hold scores that exceed a threshold by rounding alone.
+        """
+        values = with_rounding(self.values) if rounds else self.values
+        if groups is None:
+            return p_values_among(values, scores, u, self.mass, test_weights)
+        if self.weights is None:
+            own = groups, self.num_groups, u, self.mask
+            return p_values_in_groups(values, self.groups, scores, *own)
+        held = dataclasses.replace(self, values=values)
+
+        of = lambda g: held.of_group(g).p_values(scores, u, test_weights)  # noqa: E731
+        fill = lambda p, g: (jnp.where(groups == g, of(g), p), None)  # noqa: E731
+        like = jax.eval_shape(of, jnp.zeros((), int))
+        start = varying_like(jnp.ones(like.shape, like.dtype), (held, scores, groups))
+        return lax.scan(fill, start, jnp.arange(self.num_groups))[0]
+
+    def certificate(self, score: Score, alpha: Any, delta: Number | None = None) -> Any:
+        """Returns the law of the coverage of a score's sets, of each group its own.
+
+        Of sets that may hold more than {score <= q} a bound.
+        """
+        check_lawful(self.components, self.weights, (self.mask, self.groups))
+        exact = inputs.is_exact(score)
+        found = tuple(
+            dataclasses.replace(certificate(int(n), alpha, delta), exact=exact)
+            for n in np.ravel(self.counts())
+        )
+        return found if self.shape else found[0]
+
+    def filled(self, size: int) -> Held:
+        """Returns the same rows with others that do not count, `size` together."""
+        counts = np.arange(size) < len_of(self.values)
+        rows = self.values, self.weights, self.mask, self.groups
+        values, weights, mask, groups = repeated(rows, size)
+        if weights is not None:
+            weights = np.where(counts, weights, 0)
+        mask = counts if mask is None else counts & mask
+        columns: Any = {"values": values, "weights": weights, "mask": mask}
+        return dataclasses.replace(self, **columns, groups=groups)
+
+
+def len_of(rows: PyTree) -> Any:
+    """Returns how many rows there are: an int, but in an export that leaves it open."""
+    return jax.tree.leaves(rows)[0].shape[0]
+
+
+def check_lawful(components: tuple, weights: Any, mask: PyTree) -> None:
+    """Raises ValueError where coverage has no exact law, or is not known here."""
+    if weights is not None or components:
+        raise ValueError(
+            "expected a calibration without weights or several components, whose "
+            f"coverage has no exact law, got scores of shape (n, *{components})"
+            + ("" if weights is None else " with weights")
+        )
+    if not is_concrete(mask):
+        raise ValueError("expected a mask with values, got a traced one")
