@@ -12,13 +12,42 @@ from jax import Array
 from jaxcp import _names
 from jaxcp._tree import pytree, static
 from jaxcp.calibration.split import Calibration, GroupCalibration
-from jaxcp.certificates import Certificate
 from jaxcp.held.taking import are_labels, classes_of, scored
-from jaxcp.typing import AnySet, ArrayLike, Number, Predict, PyTree, Score
+from jaxcp.typing import AnySet, ArrayLike, Predict, PyTree, Score
+
+
+class Predictor:
+    """A source of predictions with their calibration, which says the rest."""
+
+    calibration: Any
+
+    @property
+    def scores(self) -> Array:
+        """Scores of the rows that calibrate, shape (n,) or (n, c).
+
+        +inf for a row that no fit left out.
+        """
+        return self.calibration.scores
+
+    @property
+    def mask(self) -> Array | None:
+        """True where a row counts, shape (n,), or None."""
+        return self.calibration.mask
+
+    def quantile(self, alpha: ArrayLike, **context: Any) -> Array:
+        """Returns the threshold at alpha: `Calibration.quantile`.
+
+        The "+" sets have no single threshold: it is that of `naive` and `minmax`.
+        """
+        return self.calibration.quantile(alpha, **context)
+
+    def certificate(self, alpha: Any, *args: Any, **options: Any) -> Any:
+        """Returns what coverage is sure at alpha: that of the calibration."""
+        return self.calibration.certificate(alpha, *args, **options)
 
 
 @pytree
-class SplitConformal:
+class SplitConformal(Predictor):
     """A prediction function with its calibration. Made by `split_conformal`.
 
     Args:
@@ -42,19 +71,6 @@ class SplitConformal:
         """
         preds = _predictions(self.predict, self.params, x)
         return self.calibration(preds, alpha, **context)
-
-    @property
-    def scores(self) -> Array:
-        """Scores of the calibration set, shape (n,) or (n, c)."""
-        return self.calibration.scores
-
-    def quantile(self, alpha: ArrayLike, **context: Any) -> Array:
-        """Returns the threshold at alpha: `Calibration.quantile`."""
-        return self.calibration.quantile(alpha, **context)
-
-    def certificate(self, alpha: Any, delta: Number | None = None) -> Certificate:
-        """Returns the law of coverage at alpha: `Calibration.certificate`."""
-        return self.calibration.certificate(alpha, delta)
 
     def p_values(self, x: PyTree, y: ArrayLike, **context: Any) -> Array:
         """Returns how exceptional targets at inputs are: `Calibration.p_values`."""

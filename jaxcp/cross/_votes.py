@@ -5,14 +5,9 @@ iff more than n - k of the C_i contain it. For intervals this is the k-th smalle
 and the k-th largest lower end, the hull that jackknife+ and CV+ report; for unions of
 intervals their exact union.
 
-CV+ without an (n, m) array: bisection over the sorted scores of each fold.
-
-For one fold the ends f_-k(x) + R_i increase with R_i, so that a binary search counts
-those below a value; the value itself is found bit by bit, as by the one kernel.
-
-Programs from what b fits predict at new inputs to sets, in blocks of inputs.
-
-A source makes the predictions: fits, of inputs, or `Recorded`, of predictions.
+CV+ makes no (n, m) array: in one fold the ends f_-k(x) + R_i increase with R_i, so that
+a binary search over its sorted scores counts those below a value, and the value itself
+is found bit by bit. A source makes the predictions of the b fits, in blocks of inputs.
 """
 
 from __future__ import annotations
@@ -27,7 +22,6 @@ from jax import Array, lax
 
 from jaxcp._numbers import as_float, varying_like
 from jaxcp._tree import jit, pytree
-from jaxcp.cross import _votes
 from jaxcp.quantiles import selection
 from jaxcp.quantiles._keys import bisect_keys, from_keys, to_keys
 from jaxcp.quantiles._rows import spare_mass
@@ -357,9 +351,9 @@ def plus_at(cp: Any, source: Any, x: PyTree, rank: Array, test_weights: Any) -> 
     ranks = jnp.atleast_1d(rank)
 
     def one(preds, test_weight):
-        ballot = _votes.Ballot(ranks, of.mask, of.weights, test_weight)
+        ballot = Ballot(ranks, of.mask, of.weights, test_weight)
         preds = cp.left_out.without_each(preds)
-        return _votes.plus(score, preds, _known(of.scores), ballot)
+        return plus(score, preds, _known(of.scores), ballot)
 
     return source.at_each(one, x, test_weights, width=n * _width(cp, preds))
 
@@ -376,7 +370,7 @@ def minmax_at(
         q = jax.vmap(of.threshold, (None, 0))(rank, test_weights)
 
     def one(preds, q):
-        return _votes.minmax(cp.score, cp.left_out.voters(preds), q, voting)
+        return minmax(cp.score, cp.left_out.voters(preds), q, voting)
 
     return source.at_each(one, x, q, width=len(voting) * _width(cp, preds))
 

@@ -1,14 +1,11 @@
-"""Which of b fits leave out each row, and their joint prediction for it.
-
-Many fits of one learner, and their predictions.
-"""
+"""Many fits of one learner: which leave out each row, and what they predict for it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,9 +21,6 @@ from jaxcp.learners import general
 from jaxcp.learners._hosting import ModelFits, keeping
 from jaxcp.quantiles.selection import kth_smallest
 from jaxcp.typing import FitsOnHost, Learner, PyTree
-
-if TYPE_CHECKING:
-    pass
 
 Aggregation = str | Callable[[Array, Array], Array]
 

@@ -1,13 +1,4 @@
-"""Predictions of many fits, from any library, in place of the fits themselves.
-
-Calibration on the training rows themselves, by fits that leave rows out.
-
-The verb that calibrates rows by recorded predictions, and what it shares.
-
-Checks of predictions of many fits: one for each fit and row, without NaN.
-
-From held-out scores to the state of an online method.
-"""
+"""Calibration on the training rows themselves, by predictions of fits without them."""
 
 from __future__ import annotations
 
@@ -25,7 +16,7 @@ from jaxcp import _checks
 from jaxcp._arrays import as_array, as_arrays, count_true, is_concrete
 from jaxcp._names import named
 from jaxcp._tree import pytree
-from jaxcp.calibration.calibrating import calibrate
+from jaxcp.calibration.calibrating import Predictor, calibrate
 from jaxcp.calibration.split import Calibration
 from jaxcp.certificates import CrossCertificate
 from jaxcp.cross import _votes
@@ -48,9 +39,7 @@ from jaxcp.sets import Intervals
 from jaxcp.typing import AnySet, ArrayLike, PyTree, Score
 
 
-def check_held_out(
-    held_out: ArrayLike, mask: ArrayLike | None
-) -> tuple[Array, Array | None]:
+def check_held_out(held_out: Any, mask: Any) -> tuple[Array, Array | None]:
     """Returns which fits are without which rows that count, (b, n), and the mask."""
     _checks.check_given(held_out=held_out)
     held_out = as_array("held_out", held_out)
@@ -68,11 +57,41 @@ def check_held_out(
     return held_out & mask[None], mask
 
 
-def known_preds(preds: PyTree, held_out: Array) -> PyTree:
-    """Returns predictions of b fits for the n rows, after checks."""
-    preds = _as_preds(preds, len(held_out))
-    _check_shapes(preds, held_out.shape)
-    _check_known(preds, held_out)
+def checked_preds(preds: PyTree, shape: tuple[int, ...], held_out: Any = None) -> Any:
+    """Returns predictions of b fits, leading axes (b, n) or (b,), after checks.
+
+    A list has those of one fit after the other. NaN may stand for rows that a fit saw.
+    """
+    _checks.check_given(preds=preds)
+    preds = as_arrays(preds=preds)
+    if isinstance(preds, list):
+        if len(preds) != shape[0]:
+            raise ValueError(
+                f"expected preds of {shape[0]} fits, got a list of {len(preds)}; a "
+                "list holds what each fit predicts, and a pair of arrays is a tuple"
+            )
+        to = np if is_concrete(preds) else jnp  # stacking on the host compiles nothing
+        preds = jax.tree.map(lambda *v: jnp.asarray(to.stack(v)), *preds)
+    letters = "(b, n)" if len(shape) > 1 else "b fits"
+    held = True if held_out is None or not is_concrete(held_out) else held_out
+    where = "" if held_out is None else " where a fit left the row out"
+    for leaf in jax.tree.leaves(preds):
+        if leaf.shape[: len(shape)] != shape or leaf.ndim < 2:
+            swapped = leaf.ndim > 1 and leaf.shape[1::-1][: len(shape)] == shape
+            raise ValueError(
+                f"expected preds with leading axes {letters} = {shape} like held_out, "
+                f"got shape {leaf.shape}"
+                + ("; preds.T puts the fits first" if swapped else "")
+            )
+        if jnp.issubdtype(leaf.dtype, jnp.inexact) and is_concrete(leaf, held_out):
+            bad = np.isnan(np.asarray(leaf)).any(axis=tuple(range(2, leaf.ndim)))
+            bad &= np.asarray(held)
+            if bad.any():
+                fit, row = np.argwhere(bad)[0]
+                raise ValueError(
+                    f"expected preds without NaN{where}, got nan of fit {fit} at row "
+                    f"{row}"
+                )
     return preds
 
 
@@ -80,83 +99,15 @@ def new_preds(
     score: Score, preds: PyTree, count: int, row_shapes: RowShapes | None
 ) -> PyTree:
     """Returns predictions of b fits at new inputs, after checks."""
-    preds = _as_preds(preds, count)
-    _check_shapes(preds, (count,))
+    preds = checked_preds(preds, (count,))
     m = {leaf.shape[1] for leaf in jax.tree.leaves(preds)}
     if len(m) > 1:
         raise ValueError(f"expected preds for one number of inputs, got {sorted(m)}")
-    _check_known(preds)
-    rows = jax.tree.map(_as_rows, preds)
+    to = np.asarray if is_concrete(preds) else jnp.asarray  # compiles nothing
+    rows = jax.tree.map(lambda v: jnp.asarray(to(v).reshape(-1, *v.shape[2:])), preds)
     check_row_shapes(score, rows, row_shapes)
     inputs.of(score).check(rows, None, None)
     return preds
-
-
-def _as_rows(v):
-    """Returns an array (b, m, ...) with one leading axis of b m."""
-    shape = v.shape[0] * v.shape[1], *v.shape[2:]
-    # Reshaping on the host compiles nothing.
-    return (
-        jnp.asarray(np.asarray(v).reshape(shape))
-        if is_concrete(v)
-        else v.reshape(shape)
-    )
-
-
-def _as_preds(preds, count):
-    """Returns predictions as arrays; a list has those of one fit after the other."""
-    _checks.check_given(preds=preds)
-    preds = as_arrays(preds=preds)
-    if not isinstance(preds, list):
-        return preds
-    if len(preds) != count:
-        raise ValueError(
-            f"expected preds of {count} fits, got a list of {len(preds)}; a list holds "
-            "what each fit predicts, and a pair of arrays is a tuple"
-        )
-    host = is_concrete(preds)
-    stack = (lambda *v: jnp.asarray(np.stack(v))) if host else lambda *v: jnp.stack(v)
-    return jax.tree.map(stack, *preds)
-
-
-def _check_shapes(preds, expected):
-    """Raises ValueError unless all leaves have the leading axes (b, n) or (b,)."""
-    leaves, letters = (
-        jax.tree.leaves(preds),
-        "(b, n)" if len(expected) > 1 else "b fits",
-    )
-    if not leaves:
-        raise ValueError(f"expected preds as arrays, got {preds!r}")
-    for leaf in leaves:
-        found = leaf.shape[: len(expected)]
-        if found != expected or leaf.ndim < 2:
-            swapped = leaf.ndim > 1 and leaf.shape[1::-1][: len(expected)] == expected
-            raise ValueError(
-                f"expected preds with leading axes {letters} = {expected} like "
-                f"held_out, got shape {leaf.shape}"
-                + ("; preds.T puts the fits first" if swapped else "")
-            )
-
-
-def _check_known(preds, held_out=None):
-    """Raises ValueError for a concrete NaN of a fit, at rows that it left out."""
-    if not is_concrete(preds, held_out):
-        return
-    for leaf in jax.tree.leaves(preds):
-        if not jnp.issubdtype(leaf.dtype, jnp.inexact):
-            continue
-        unknown = np.isnan(np.asarray(leaf))
-        if not unknown.any():
-            continue
-        unknown = unknown.any(axis=tuple(range(2, leaf.ndim)))
-        if held_out is not None:
-            unknown &= np.asarray(held_out)
-        if unknown.any():
-            fit, row = np.argwhere(unknown)[0]
-            where = "" if held_out is None else " where a fit left the row out"
-            raise ValueError(
-                f"expected preds without NaN{where}, got nan of fit {fit} at row {row}"
-            )
 
 
 def sliding(
@@ -174,7 +125,7 @@ def sliding(
 
 
 @pytree
-class CrossCalibration:
+class CrossCalibration(Predictor):
     """Scores of rows under fits without them, and which fits those are.
 
     Made by `cross_calibrate`. Calling it with predictions of the b fits at new inputs
@@ -197,20 +148,9 @@ class CrossCalibration:
         return self.calibration.score
 
     @property
-    def scores(self) -> Array:
-        """Held-out scores, shape (n,) or (n, c); +inf where no fit left a row out."""
-        return self.calibration.scores
-
-    @property
     def mask(self) -> Array | None:
         """True for rows that some fit left out, shape (n,); None if all are."""
         return rows_left_out(self.left_out.mask)
-
-    def quantile(
-        self, alpha: ArrayLike, *, test_weight: ArrayLike | None = None
-    ) -> Array:
-        """Returns the threshold of `naive` and `minmax`, from the held-out scores."""
-        return self.calibration.quantile(alpha, test_weight=test_weight)
 
     def __call__(
         self, preds: PyTree, alpha: ArrayLike, *, test_weights: ArrayLike | None = None
@@ -460,7 +400,7 @@ class CrossCalibration:
 
 
 @pytree
-class CrossConformal:
+class CrossConformal(Predictor):
     """Fits that leave rows out, with the score of every row under those without it.
 
     Made by `cross_conformal`, `jackknife_plus`, `cv_plus`, `enbpi` and
@@ -478,25 +418,6 @@ class CrossConformal:
 
     fits: Fits | HostFits
     calibration: CrossCalibration
-
-    @property
-    def scores(self) -> Array:
-        """Held-out scores, shape (n,) or (n, c); +inf where no fit left a row out."""
-        return self.calibration.scores
-
-    @property
-    def mask(self) -> Array | None:
-        """True for rows that some fit left out, shape (n,); None if all rows are."""
-        return self.calibration.mask
-
-    def quantile(
-        self, alpha: ArrayLike, *, test_weight: ArrayLike | None = None
-    ) -> Array:
-        """Returns the threshold of `naive` and `minmax`, from the held-out scores.
-
-        The "+" sets have no single threshold.
-        """
-        return self.calibration.quantile(alpha, test_weight=test_weight)
 
     def __call__(
         self, x: PyTree, alpha: ArrayLike, *, test_weights: ArrayLike | None = None
@@ -747,7 +668,7 @@ def cross_calibrate(
     """
     inputs.check_score(score)
     held_out, mask = check_held_out(held_out, mask)
-    preds = known_preds(preds, held_out)
+    preds = checked_preds(preds, held_out.shape, held_out)
     left_out = left_out_by(held_out, aggregation)
     own = _votes.held_out(left_out, preds)
     return of_held_out(left_out, score, own, y, weights, classes, mask=mask)

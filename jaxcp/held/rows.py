@@ -52,8 +52,17 @@ class Held:
       groups: Group of each row in 0, ..., num_groups - 1, shape (n,), or None.
       num_groups: Number of groups g, or None.
 
+    Guarantee:
+      None of its own: that of the calibration.
+
+    Assumption:
+      The rows and the test points are exchangeable, or as the weights say.
+
+    Cost:
+      Thresholds take O(n) each, without a sort; p-values of m points one sort.
+
     See also:
-      Rule, Calibration.held, GroupCalibration.held
+      Rule, Calibration, GroupCalibration, calibrate
 
     Example:
       >>> rows = Held(jnp.arange(1.0, 10.0), mask=jnp.arange(9) < 4)
