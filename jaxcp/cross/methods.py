@@ -270,8 +270,7 @@ def cross_conformal(
     _checks.check_given(weights=weights)
     weights = as_arrays(weights=weights)
     n = len(rows.y)
-    if weights.ndim != 2 or weights.shape[1] != n or not len(weights):
-        raise ValueError(f"expected weights of shape (b, {n}), got {weights.shape}")
+    _checks.check_shape("weights", (len(weights), n), weights.shape)
     _checks.check_weights("weights", weights)
     plan = plan_of(weights, aggregation, batch_size, check)
     return carry_out(plan, key, learner, score, rows, calibration_weights)
@@ -416,8 +415,6 @@ def cv_plus(
     """
     rows = check_data(key, learner, score, x, y)
     if folds is None:
-        if num_folds is None:
-            raise ValueError("expected num_folds or folds, got neither")
         counts = resampling.check_folds(len(rows.y), num_folds)
         key_fits, weights, own = _partition(key, *counts)
     else:
@@ -740,8 +737,6 @@ def split_conformal_fit(
 
 def _num_train(share, n):
     _checks.check_number("share", share, lambda s: (s > 0) & (s < 1), "in (0, 1)")
-    if not is_concrete(share):
-        raise ValueError("expected share as a number, got a traced value")
     return min(max(round(float(share) * n), 1), n - 1)
 
 

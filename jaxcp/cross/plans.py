@@ -27,13 +27,9 @@ Aggregation = str | Callable[[Array, Array], Array]
 
 def left_out_by(held_out: Array, aggregation: Aggregation) -> OwnFit | Ensemble:
     """Returns the predictor of each row without it: the fits that held it out."""
-    known = aggregation in ("mean", "median")
-    if not known and not callable(aggregation):
-        raise ValueError(
-            "expected aggregation mean, median or a function of (values, held), got "
-            f"{aggregation!r}"
-        )
-    if known and is_concrete(held_out):
+    if not callable(aggregation):
+        _checks.check_one_of("aggregation", aggregation, _KNOWN)
+    if isinstance(aggregation, str) and is_concrete(held_out):
         held = np.asarray(held_out)
         if np.all(held.sum(axis=0) == 1):
             fold = jnp.asarray(held.argmax(axis=0))

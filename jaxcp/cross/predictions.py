@@ -48,8 +48,6 @@ def check_held_out(held_out: Any, mask: Any) -> tuple[Array, Array | None]:
             f"expected held_out of bool, True where a fit is without a row, got "
             f"{held_out.dtype}; for training weights it is weights == 0"
         )
-    if held_out.ndim != 2 or not held_out.size:
-        raise ValueError(f"expected held_out of shape (b, n), got {held_out.shape}")
     if mask is None:
         return held_out, None
     mask = _checks.rows(mask=_checks.mask(mask))
@@ -65,11 +63,6 @@ def checked_preds(preds: PyTree, shape: tuple[int, ...], held_out: Any = None) -
     _checks.check_given(preds=preds)
     preds = as_arrays(preds=preds)
     if isinstance(preds, list):
-        if len(preds) != shape[0]:
-            raise ValueError(
-                f"expected preds of {shape[0]} fits, got a list of {len(preds)}; a "
-                "list holds what each fit predicts, and a pair of arrays is a tuple"
-            )
         to = np if is_concrete(preds) else jnp  # stacking on the host compiles nothing
         preds = jax.tree.map(lambda *v: jnp.asarray(to.stack(v)), *preds)
     letters = "(b, n)" if len(shape) > 1 else "b fits"

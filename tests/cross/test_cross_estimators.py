@@ -363,7 +363,7 @@ WRONG = {
     "other rows": (verb(x=X[1:]), "x with 60 rows like y, got 59"),
     "a number for targets": (verb(y=3.0), "y with rows, got float"),
     "no inputs": (verb(x=None), "x as a value, got None"),
-    "neither": (verb(num_folds=None), "num_folds or folds, got neither"),
+    "neither": (verb(num_folds=None), "num_folds as an int >= 2, got None"),
     "folds of other rows": (
         verb(folds=FOLDS[1:]),
         r"folds of shape \(60,\), got \(59,\)",

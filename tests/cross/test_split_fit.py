@@ -158,7 +158,6 @@ WRONG = {
     "share": (lambda: fit(share=1.0), r"share in \(0, 1\), got 1.0"),
     "a count": (lambda: fit(share=20), r"share in \(0, 1\), got 20"),
     "no share": (lambda: fit(share=None), "share as a number, got None"),
-    "a traced share": (lambda: jax.jit(lambda s: fit(share=s).scores)(0.5), "traced"),
     "one row": (lambda: fit(x=X[:1], y=Y[:1]), "the number of rows as an int >= 2"),
     "lengths": (lambda: fit(x=X[1:]), "x with 40 rows like y, got 39"),
     "lengths on the host": (lambda: fit(HOST, x=X[1:]), "x with 40 rows like y"),

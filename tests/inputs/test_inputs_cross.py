@@ -40,14 +40,14 @@ RECORDS = {
     "no preds": (recorded(preds=None), "preds as a value, got None"),
     "a list of others": (
         recorded(preds=[X, X]),
-        "preds of 3 fits, got a list of 2; a list holds what each fit predicts",
+        r"leading axes \(b, n\) = \(3, 9\) like held_out, got shape \(2, 9\)",
     ),
     "other targets": (recorded(y=X[:8]), "y with 9 rows like preds, got 8"),
     "weights for held out": (
         recorded(held_out=1.0 - HELD_OUT),
         "held_out of bool, True where a fit is without a row, got float32; .* == 0",
     ),
-    "folds for held out": (recorded(held_out=X > 3), r"held_out of shape \(b, n\)"),
+    "folds for held out": (recorded(held_out=X > 3), r"axes b fits = \(9,\)"),
     "no held out": (recorded(held_out=None), "held_out as a value, got None"),
     "NaN of a fit": (
         recorded(preds=PREDS.at[2, 5].set(jnp.nan)),
@@ -55,7 +55,7 @@ RECORDS = {
     ),
     "a mask of others": (recorded(mask=X[:3] > 0), r"mask of shape \(9,\), got \(3,\)"),
     "negative weights": (recorded(weights=-X), "finite weights >= 0"),
-    "a mode": (recorded(aggregation="mode"), "aggregation mean, median or a function"),
+    "a mode": (recorded(aggregation="mode"), "aggregation as one of"),
     "no score": (recorded(score=jnp.abs), "score with an inverse"),
     "labels": (
         recorded(preds=jnp.full((3, 9, 2), 0.5), y=jnp.arange(9), score=scores.LAC()),
@@ -95,21 +95,18 @@ WRONG = {
     "unequal lengths": (cross(y=X[:8]), "x with 8 rows like y, got 9"),
     "weights of other rows": (
         cross(weights=jnp.ones((3, 8))),
-        r"weights of shape \(b, 9\), got \(3, 8\)",
+        r"weights of shape \(3, 9\), got \(3, 8\)",
     ),
     "one resample": (
         cross(weights=jnp.ones(9)),
-        r"weights of shape \(b, 9\), got \(9,\)",
+        r"weights of shape \(9, 9\), got \(9,\)",
     ),
     "negative weights": (cross(weights=-jnp.eye(9)), "finite weights >= 0"),
     "all are in": (
         cross(weights=jnp.ones((3, 9))),
         "some row with weight 0 in a resample",
     ),
-    "a mode": (
-        cross(aggregation="mode"),
-        "aggregation mean, median or a function of .*, got 'mode'",
-    ),
+    "a mode": (cross(aggregation="mode"), "aggregation as one of .*, got 'mode'"),
     "batch size": (cross(batch_size=0), "batch_size as an int >= 1"),
     "a class": (cross(learner=learners.Ridge), "learner as a value, got the class"),
     "a function": (cross(learner=jnp.mean), "a learner with fit and predict"),
