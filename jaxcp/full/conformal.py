@@ -352,8 +352,8 @@ def full_conformal(
     source = _smoother(rows, residuals, check, y if is_rounded("y", y) else None)
     shape, dtype = rows.y.shape[1:], as_float(rows.y).dtype
     components = (2 * math.prod(shape),) if isinstance(score, Signed) else shape
-    kinds = components, shape, residuals, batch_size, dtype
-    return FullConformal(score, source, *(*count, *kinds))
+    held = *count, components, shape, residuals, batch_size, dtype
+    return FullConformal(score, source, *held)
 
 
 def _smoother(rows, residuals, check, given):

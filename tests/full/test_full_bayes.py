@@ -240,7 +240,7 @@ test_wrong_calls = refuses(
         ),
         "a mask of candidates": (
             lambda: jaxcp.conformal_bayes(ROWS, CANDIDATES, 0.2, mask=[True]),
-            rr"mask of shape \(25,\), got \(1,\)",
+            r"mask of shape \(25,\), got \(1,\)",
         ),
         "a grid of another length": (
             lambda: jaxcp.conformal_bayes(ROWS, CANDIDATES, 0.2, grid=GRID[:5]),
