@@ -61,8 +61,7 @@ def _as_risks(name, losses):
     """Returns losses (n, g) or counts (g,) of each risk, and the number of settings."""
     several = isinstance(losses, tuple) and not isinstance(losses, Counts)
     risks = tuple(_as_risk(name, v) for v in (losses if several else (losses,)))
-    first = risks[0]
-    g = jnp.size(first.errors) if isinstance(first, Counts) else first.shape[1]
+    g = jax.tree.leaves(risks)[0].shape[-1]  # of counts, and of losses by rows
     _checks.check_count("number of settings", g, 1)
     return risks, g
 
