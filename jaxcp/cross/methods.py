@@ -10,7 +10,7 @@ From rows and a plan (which fits leave which rows out) to held-out scores.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -415,7 +415,7 @@ def cv_plus(
     """
     rows = check_data(key, learner, score, x, y)
     if folds is None:
-        counts = resampling.check_folds(len(rows.y), num_folds)
+        counts = resampling.check_folds(len(rows.y), cast(int, num_folds))
         key_fits, weights, own = _partition(key, *counts)
     else:
         given = _given_folds(folds, len(rows.y), num_folds)

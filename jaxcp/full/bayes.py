@@ -12,11 +12,12 @@ import numpy as np
 from jax import Array, lax
 
 from jaxcp import _checks
-from jaxcp._arrays import as_array, count_true, is_concrete
+from jaxcp._arrays import as_array, count_true
 from jaxcp._batching import map_blocks
 from jaxcp._numbers import as_float, at_least_single, quotient
 from jaxcp._tree import pytree
-from jaxcp.full.cells import as_grid, cells
+from jaxcp.full.cells import cells
+from jaxcp.full.fitting import as_grid, check_real
 from jaxcp.quantiles.levels import as_alpha, ranks
 from jaxcp.sets import Intervals, LabelSet
 from jaxcp.typing import ArrayLike
@@ -111,18 +112,32 @@ def conformal_bayes(
       >>> result.p_values.shape, result.sets.num_pieces().item()
       ((61,), 1)
     """
-    rows, candidates = _floats(log_likelihoods, candidate_log_likelihoods)
-    alpha, n = as_alpha(alpha), rows.shape[1]
-    _checks.check_scalars(alpha=alpha)
     if mask is not None:
         mask = _checks.flags("mask", mask)
-        _checks.check_shape("mask", (n,), mask.shape)
-    _check_densities(rows, candidates, mask)
+        _checks.check_shape("mask", np.shape(log_likelihoods)[1:], mask.shape)
+    rows = _logs("log_likelihoods", log_likelihoods, mask)
+    candidates = _logs("candidate_log_likelihoods", candidate_log_likelihoods)
+    if candidates.ndim not in (2, 3):
+        raise ValueError(
+            "expected candidate_log_likelihoods of shape (t, g) or (t, m, g), got "
+            f"{candidates.shape}"
+        )
+    alpha, n = as_alpha(alpha), rows.shape[1]
+    _checks.check_scalars(alpha=alpha)
     if grid is not None:
         grid = as_grid(grid)
         _checks.check_shape("grid", candidates.shape[-1:], grid.shape)
     count = n if mask is None else count_true(mask)
     return _conformal_bayes(rows, candidates, ranks(count, alpha), grid, mask)
+
+
+def _logs(name, values, mask=None):
+    """Returns log likelihoods as floats, or raises ValueError for NaN and infinity."""
+    values = as_array(name, values)
+    check_real(name, values)
+    expected = f"{name} below infinity, without NaN"
+    _checks.check_values(lambda v: v < np.inf, expected, values.T, mask)
+    return at_least_single(as_float(values))
 
 
 class _Rows(NamedTuple):
@@ -212,38 +227,3 @@ def _settled(rows, logs, level, at_most, unsure):
         return at_most.at[j].set(~(sums > level[j])), left.at[j].set(False)
 
     return lax.while_loop(lambda state: jnp.any(state[1]), decide, (at_most, unsure))[0]
-
-
-def _floats(rows, candidates):
-    """Returns log likelihoods of rows and candidates as floats, of shapes that fit."""
-    rows = _real("log_likelihoods", rows)
-    if rows.ndim != 2 or not len(rows):
-        raise ValueError(
-            "expected log_likelihoods of shape (t, n), a row for each of t >= 1 draws, "
-            f"got {rows.shape}"
-        )
-    name, t = "candidate_log_likelihoods", len(rows)
-    candidates = _real(name, candidates)
-    if candidates.ndim not in (2, 3) or len(candidates) != t:
-        raise ValueError(
-            f"expected {name} of shape ({t}, g) or ({t}, m, g), by draws first like "
-            f"log_likelihoods, got {candidates.shape}"
-        )
-    return rows, candidates
-
-
-def _real(name, values):
-    """Returns log likelihoods as floats, or raises ValueError for complex ones."""
-    values = as_array(name, values)
-    if jnp.issubdtype(values.dtype, jnp.complexfloating):
-        raise ValueError(f"expected {name} as real numbers, got {values.dtype}")
-    return at_least_single(as_float(values))
-
-
-def _check_densities(rows, candidates, mask):
-    """Raises ValueError for concrete log likelihoods that are NaN or infinite."""
-    expected = "log_likelihoods below infinity, without NaN"
-    _checks.check_values(lambda v: v < np.inf, f"candidate_{expected}", candidates)
-    if is_concrete(mask):
-        ignored = False if mask is None else ~np.asarray(mask)
-        _checks.check_values(lambda v: (v < np.inf) | ignored, expected, rows)

@@ -1,34 +1,30 @@
-"""Full conformal prediction of numbers by any learner: refits with cells of a grid.
-
-Grids of candidate targets, and the cells around their points.
-
-Cells of a grid: rounded targets, a fit for each, and what is left of each cell.
-
-What goes into full conformal prediction on a grid: checked at the door.
-"""
+"""Full conformal prediction of numbers by any learner: refits with cells of a grid."""
 
 from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array, lax
 
 from jaxcp import _checks
-from jaxcp._arrays import as_array, is_concrete, is_rounded
+from jaxcp._arrays import is_concrete, is_rounded
 from jaxcp._batching import evaluate, map_blocks, map_evenly, score_of, widened
 from jaxcp._numbers import as_float, rounding
 from jaxcp._tree import jit, pytree, static
 from jaxcp.checking import learners
-from jaxcp.full import conformal
-from jaxcp.full.conformal import Levels
-from jaxcp.full.labels import filled, fitted
-from jaxcp.held.taking import check_digits_of_targets, weights_for
-from jaxcp.learners.general import check_learner, check_refitted
+from jaxcp.full.fitting import (
+    Levels,
+    as_grid,
+    fitted,
+    fitted_rows,
+    size_of,
+    sizes_of_fit,
+    with_one_more,
+)
+from jaxcp.held.taking import check_digits_of_targets
 from jaxcp.pvalues.conformal import p_values_among
 from jaxcp.quantiles.thresholds import threshold_at
 from jaxcp.scores import inputs
@@ -36,31 +32,12 @@ from jaxcp.sets import Intervals
 from jaxcp.sets.unions import joined
 from jaxcp.typing import ArrayLike, HasEnds, HasShapes, Learner, PyTree, Score
 
-
-def as_grid(grid: Any) -> Array:
-    """Returns a grid of floats, or raises ValueError unless it increases."""
-    _checks.check_given(grid=grid)
-    grid = as_float(as_array("grid", grid))
-    if grid.ndim != 1 or not len(grid):
-        raise ValueError(
-            f"expected grid of shape (g,), g >= 1, got {grid.shape}; "
-            "numpy.linspace(lowest, highest, g) makes one"
-        )
-    _checks.check_values(np.isfinite, "grid of finite values", grid)
-    if is_concrete(grid):
-        values = np.asarray(grid)
-        falls = np.flatnonzero(~(np.diff(values) > 0))
-        if len(falls):
-            at = int(falls[0])
-            raise ValueError(
-                f"expected grid to increase, got {values[at]} and then "
-                f"{values[at + 1]} at {at + 1}; numpy.unique(grid) sorts it, without "
-                "repetitions"
-            )
-    return grid
+# Numbers of the fits of some cells of one test point: 64 MB in single precision.
+_CELL_NUMBERS = 2**24
+_FEW = 4  # eps that predictions of equal rows may be apart
 
 
-def ends(grid: Array) -> tuple[Array, Array, Array]:
+def _ends(grid):
     """Returns lower and upper ends of cells, and whether the grid increases.
 
     They end half way between two points; the outer ones reach to infinity.
@@ -73,13 +50,13 @@ def ends(grid: Array) -> tuple[Array, Array, Array]:
     return lower, upper, valid
 
 
-def rounded(grid: Array, y: Array) -> Array:
+def _rounded(grid, y):
     """Returns the nearest value of the grid, the lower one of two."""
     # Compared with the very ends of the cells: y <= end belongs to the lower one.
-    return grid[jnp.searchsorted(ends(grid)[0][1:], y, side="left")]
+    return grid[jnp.searchsorted(_ends(grid)[0][1:], y, side="left")]
 
 
-def union(lower: Array, upper: Array, valid: Array) -> Intervals:
+def _union(lower, upper, valid):
     """Returns the union of a piece of each cell; the whole line if not valid.
 
     A traced grid that does not increase tells nothing.
@@ -88,23 +65,18 @@ def union(lower: Array, upper: Array, valid: Array) -> Intervals:
     return joined(lower, jnp.where(valid, upper, jnp.inf))
 
 
-def cells(grid: Array, kept: Array) -> Intervals:
+def cells(grid, kept):
     """Returns the union of the cells around points of a grid that are kept, (g,)."""
-    lower, upper, valid = ends(grid)
+    lower, upper, valid = _ends(grid)
     lower, upper = jnp.where(kept, lower, jnp.inf), jnp.where(kept, upper, -jnp.inf)
-    return union(lower, upper, valid)
-
-
-# Numbers of the fits of some cells of one test point: 64 MB in single precision.
-_CELL_NUMBERS = 2**24
-_FEW = 4  # eps that predictions of equal rows may be apart
+    return _union(lower, upper, valid)
 
 
 @jit
-def sets(cp: Any, x_new: PyTree, rank: Array, test_weights: Array | None) -> Intervals:
+def _sets(cp, x_new, rank, test_weights):
     """Returns the union of what is left of each cell, at each input."""
-    lows, highs, valid = ends(cp.grid)
-    y = rounded(cp.grid, cp.y)
+    lows, highs, valid = _ends(cp.grid)
+    y = _rounded(cp.grid, cp.y)
     at_a_time = max(_CELL_NUMBERS // _numbers(cp), 1)
 
     def one(x, test_weight):
@@ -114,35 +86,26 @@ def sets(cp: Any, x_new: PyTree, rank: Array, test_weights: Array | None) -> Int
             return _within(cp.score.invert(pred, q), low, high)
 
         lower, upper = map_evenly(piece, cp.grid, lows, highs, at_a_time=at_a_time)
-        return union(lower, upper, valid)
+        return _union(lower, upper, valid)
 
     return _at_each(cp, one, len(cp.grid), x_new, test_weights)
 
 
 @jit
-def p_values(
-    cp: Any, x_new: PyTree, targets: Array, u: Array | None, test_weights: Array | None
-) -> Array:
+def _p_values(cp, x_new, targets, u, test_weights):
     """Returns the p-value of each example among the rows, shape (m,)."""
-    valid, y = ends(cp.grid)[2], rounded(cp.grid, cp.y)
+    valid, y = _ends(cp.grid)[2], _rounded(cp.grid, cp.y)
     masses = cp.mask if cp.weights is None else cp.weights
 
     def one(x, target, u, test_weight):
-        fitted_with = rounded(cp.grid, target)
-        pred, scores = _refit(cp, x, y, fitted_with, exact=u is not None)
+        cell = _rounded(cp.grid, target)
+        pred, scores = _refit(cp, x, y, cell, exact=u is not None)
         own = cp.score(*widened((pred, target)))
         own = jnp.where(jnp.isnan(own), -jnp.inf, own)  # says nothing against it
         p = p_values_among(scores, own[None], u, masses, test_weight)[0]
         return jnp.where(valid, p, 1)
 
     return _at_each(cp, one, 1, x_new, targets, u, test_weights)
-
-
-def with_one_more(rows: PyTree) -> PyTree:
-    """Returns the shapes of rows and a test point."""
-    return jax.tree.map(
-        lambda v: jax.ShapeDtypeStruct((len(v) + 1, *v.shape[1:]), v.dtype), rows
-    )
 
 
 def _refit(cp, x, y, target, *, exact=False):
@@ -189,87 +152,22 @@ def _at_each(cp, one, num_cells, *rows):
     """Returns `one(*row)` of each test point, some points at a time."""
     if cp.batch_size is not None:
         return map_evenly(one, *rows, at_a_time=cp.batch_size)
-    data = sum(leaf.size for leaf in jax.tree.leaves(cp.x))
-    width = data + num_cells * _numbers(cp)
+    width = size_of(cp.x) + num_cells * _numbers(cp)
     return map_blocks(jax.vmap(one), *rows, width=width)
 
 
 def _numbers(cp):
     """Returns how many numbers a fit, its predictions and scores are."""
-    x, y = with_one_more((cp.x, cp.y))
-    of_fit = jax.eval_shape(fitted, cp.learner, cp.key, x, y, cp.mask)
-    numbers = sum(leaf.size for leaf in jax.tree.leaves(of_fit))
-    return max(numbers + cp.y.size * math.prod(cp.components), 1)
+    of_fit = sizes_of_fit(cp.learner, cp.key, cp.x, cp.y)[1]
+    return max(of_fit + cp.y.size * math.prod(cp.components), 1)
 
 
-_MANY_OUTPUTS = (
-    "; full_conformal takes d outputs at once, and here call it for each output, with "
-    "alpha / d"
-)
-
-
-class Rows(NamedTuple):
-    """Training rows and a grid, after checks, as fields of `DiscretizedConformal`."""
-
-    x: PyTree
-    y: Array
-    grid: Array
-    weights: Array | None
-    mask: Array | None
-    components: tuple[int, ...]
-
-
-def checked(
-    key: Array,
-    learner: Learner,
-    score: Score,
-    x: PyTree,
-    y: Any,
-    grid: Any,
-    weights: Any,
-    mask: Any,
-    check: bool,
-) -> Rows:
-    """Returns rows and a grid as arrays of one type, or raises ValueError."""
-    _check_kinds(learner, score)
-    given, mask = y, _checks.mask(mask)
-    named = {"calibration_weights": _checks.weights(weights), "mask": mask}
-    y, x, weights, mask = _checks.rows(y=y, x=x, **named)
-    _checks.check_key(key)
-    if y.ndim != 1:
-        raise ValueError(f"expected y of shape (n,), got {y.shape}{_MANY_OUTPUTS}")
-    _checks.check_not_nan("y", y, mask)
-    grid = as_grid(grid)
-    for value in (y, grid):
-        conformal.check_real(value)
-    dtype = jnp.promote_types(as_float(y).dtype, grid.dtype)
-    y, grid = y.astype(dtype), grid.astype(dtype)
-    check_learner(learner, x, y)
-    x, y = filled((x, y), mask)
-    if check:
-        learners.check_symmetric_once(learner, x, y, key)
-    if weights is not None and mask is not None:
-        weights = jnp.where(mask, weights, 0)
-    components = _check_fit(key, learner, score, x, y, grid, mask, given)
-    return Rows(x, y, grid, weights, mask, components)
-
-
-def _check_kinds(learner, score):
-    """Raises ValueError for models of other libraries, and scores not of numbers."""
-    inputs.check_score(score)
-    if inputs.has_labels(score):
-        raise ValueError(
-            f"expected a score of numbers, got {type(score).__name__}, which scores "
-            "labels; full_conformal refits with each label"
-        )
-    check_refitted(learner)
-
-
-def _check_fit(key, learner, score, x, y, grid, mask, given):
+def _check_fit(score, rows, grid, given):
     """Returns the shape of a score; raises ValueError for predictions that do not fit.
 
     By a fit on the rows alone where there are values, and by shapes elsewhere.
     """
+    key, learner, x, y, _, mask = rows
     known = is_concrete(learner, key, x, y, grid, mask) and len(y) > 0
     with learners.traceable(learner):
         if known:
@@ -279,7 +177,11 @@ def _check_fit(key, learner, score, x, y, grid, mask, given):
             preds = jax.eval_shape(_first_fit, learner, key, x, y, grid, mask)
     _checks.num_rows(y=y, predictions=preds)
     if known:
-        _check_first(score, preds, x, y, mask, given)
+        learners.check_predictions(preds, x, mask)
+        inputs.check(score, preds, y, mask)
+        if is_rounded("y", given):
+            scores = evaluate(score, preds, y)
+            check_digits_of_targets(score, preds, y, scores, mask, (preds, given))
     one = lambda v: jax.ShapeDtypeStruct(v.shape[1:], v.dtype)  # noqa: E731
     pred, target = jax.tree.map(one, jax.eval_shape(widened, (preds, y)))
     level = jax.eval_shape(partial(score_of, score), pred, target)
@@ -294,22 +196,10 @@ def _check_fit(key, learner, score, x, y, grid, mask, given):
     return level.shape
 
 
-def _check_first(score, preds, x, y, mask, given):
-    """Raises ValueError for predictions and targets that the score does not take."""
-    learners.check_predictions(preds, x, mask)
-    inputs.check(score, preds, y, mask)
-    if is_rounded("y", given):
-        scores = evaluate(score, preds, y)
-        check_digits_of_targets(score, preds, y, scores, mask, (preds, given))
-
-
 @jit
 def _first_fit(learner, key, x, y, grid, mask):
     """Returns what a fit on the rows predicts for them."""
-    return fitted(learner, key, x, rounded(grid, y), mask)[1]
-
-
-_NO_TARGETS = _checks.vector(None)
+    return fitted(learner, key, x, _rounded(grid, y), mask)[1]
 
 
 @pytree
@@ -394,8 +284,8 @@ class DiscretizedConformal(Levels):
           >>> round(cp(x[:1], alpha=0.25).upper.item(), 3)
           4.0
         """
-        x_new, _, test_weights, _ = self._rows(x_new, test_weights)
-        return sets(self, x_new, self.rank(alpha), test_weights)
+        x_new, test_weights = self._rows(x_new, test_weights)
+        return _sets(self, x_new, self.rank(alpha), test_weights)
 
     def p_values(
         self,
@@ -434,27 +324,18 @@ class DiscretizedConformal(Levels):
         Cost:
           One fit on n + 1 rows for each example.
         """
-        rows = self._rows(x_new, test_weights, _checks.required(_checks.vector(y)), u)
-        x_new, y, test_weights, u = rows
+        columns = {"y": _checks.required(_checks.vector(y)), "u": _checks.uniforms(u)}
+        x_new, test_weights, y, u = self._rows(x_new, test_weights, **columns)
         _checks.check_not_nan("y", y)
-        return p_values(self, x_new, y, u, test_weights)
+        return _p_values(self, x_new, y, u, test_weights)
 
     @property
     def num_rows(self) -> int:
         """Number of rows n."""
         return len(self.y)
 
-    def _rows(self, x_new, test_weights, y=_NO_TARGETS, u=None):
-        """Returns inputs and what belongs to each, or raises ValueError."""
-        x_new, y, test_weights, u = _checks.rows(
-            x_new=x_new,
-            y=y,
-            test_weights=weights_for(self.weights, test_weights),
-            u=_checks.uniforms(u),
-        )
-        shapes = _checks.shapes_of_rows(self.x)
-        _checks.check_like_rows("x_new", x_new, shapes)
-        return x_new, y, test_weights, u
+    def _check_new(self, x_new):
+        _checks.check_like_rows("x_new", x_new, _checks.shapes_of_rows(self.x))
 
 
 def discretized_conformal(
@@ -533,7 +414,13 @@ def discretized_conformal(
       >>> cp(x[:2], alpha=0.1).contains(y[:2])
       Array([ True,  True], dtype=bool)
     """
-    rows = checked(key, learner, score, x, y, grid, calibration_weights, mask, check)
-    if batch_size is not None:
-        _checks.check_count("batch_size", batch_size, 1)
-    return DiscretizedConformal(key, learner, score, *rows, batch_size=batch_size)
+    inputs.check_score(score)
+    target = _checks.required(_checks.vector(y))
+    rows = fitted_rows(key, learner, x, target, calibration_weights, mask, batch_size)
+    grid = as_grid(grid)
+    dtype = jnp.promote_types(as_float(rows.y).dtype, grid.dtype)
+    rows, grid = rows._replace(y=rows.y.astype(dtype)).filled(), grid.astype(dtype)
+    rows.check_symmetric(check)
+    components = _check_fit(score, rows, grid, y)
+    known = grid, rows.weights, rows.mask, components, batch_size
+    return DiscretizedConformal(key, learner, score, rows.x, rows.y, *known)

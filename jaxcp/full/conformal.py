@@ -1,11 +1,4 @@
-"""Full conformal prediction: the test point is in the fit, and no row is held out.
-
-The verb of full conformal prediction, and what it takes.
-
-Which rows count, and from alpha to ranks and certificates of these.
-
-Targets of closed forms: real numbers that keep the digits of their errors.
-"""
+"""Full conformal prediction: the test point is in the fit, and no row is held out."""
 
 from __future__ import annotations
 
@@ -14,7 +7,6 @@ from collections.abc import Hashable, Iterable
 from typing import Any, Literal
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
@@ -22,7 +14,6 @@ from jaxcp import _checks
 from jaxcp._arrays import (
     as_numpy,
     check_digits,
-    count_true,
     is_concrete,
     is_rounded,
     one_of_each,
@@ -31,159 +22,16 @@ from jaxcp._arrays import (
 from jaxcp._names import named
 from jaxcp._numbers import as_float
 from jaxcp._tree import jit, pytree, static
-from jaxcp.certificates import MarginalCertificate
 from jaxcp.checking import learners
-from jaxcp.full import labels
+from jaxcp.full import labels, residuals
+from jaxcp.full.fitting import Levels, fitted_rows
 from jaxcp.full.residuals import POWERS, Smoother
-from jaxcp.held.rows import check_lawful
-from jaxcp.held.taking import classes_of, coded, weights_for
-from jaxcp.learners import Augmented
+from jaxcp.held.taking import classes_of, coded
 from jaxcp.learners.affine import with_key
-from jaxcp.learners.general import check_learner, check_refitted
-from jaxcp.quantiles.levels import (
-    alpha_as_float,
-    as_alpha,
-    exact_rank,
-    ranks,
-    split_alpha,
-)
 from jaxcp.scores import Absolute, Signed, inputs
 from jaxcp.typing import AnySet, ArrayLike, Augments, Learner, PyTree, Score
 
-
-class Levels:
-    """A mixin for values with a number of rows, and how they count."""
-
-    num_rows: Any
-    components: Any
-    weights: Any
-    mask: Any
-    score: Any
-
-    @property
-    def has_hulls(self) -> bool:
-        """Whether sets close the holes of those of p-values above alpha."""
-        return False
-
-    def rank(self, alpha: ArrayLike) -> Array:
-        """Returns the rank k = n + 1 - floor(alpha (n + 1)) of the ends of sets.
-
-        One for each component, shape (c,); alpha as a float where there are weights.
-        """
-        shares = shares_of(alpha, self.components)
-        if self.weights is not None:
-            return alpha_as_float(shares)
-        return ranks(count_of(self.num_rows, self.mask), shares)
-
-    def certificate(self, alpha: Any) -> MarginalCertificate:
-        """Returns the marginal coverage of sets at alpha, k / (n + 1).
-
-        Coverage given the training set has no known law: the fits depend on the test
-        point, and scores of other test points are not those of the same ones.
-
-        Args:
-          alpha: Miscoverage level in (0, 1), a number.
-
-        Returns:
-          A `certificates.MarginalCertificate` for the number of rows that count; not
-          `exact` for residuals that are not studentized, whose intervals close holes
-          (`union=True` leaves them open), and for scores whose sets may hold more than
-          {score <= q}.
-
-        Raises:
-          ValueError: if `alpha` is outside (0, 1), there are several components or
-            weights, whose coverage has no such law, or the mask is traced.
-
-        Guarantee:
-          Exact for exchangeable examples whose scores do not tie, where sets are; else
-          at least this.
-
-        Example:
-          >>> from jaxcp import full_conformal, learners, scores
-          >>> x, y = jnp.zeros((9, 1)), jnp.arange(9.0)
-          >>> key, ridge = jax.random.key(0), learners.Ridge(1.0)
-          >>> cp = full_conformal(key, ridge, scores.Absolute(), x, y)
-          >>> cp.certificate(0.25).coverage
-          0.8
-        """
-        check_lawful(self.components, self.weights, self.mask)
-        count = int(count_of(self.num_rows, self.mask))
-        level = as_alpha(alpha)
-        _checks.check_shape("alpha", (), level.shape)
-        if isinstance(level, Array):
-            level = as_alpha(np.asarray(level))
-        share = level.item()
-        exact = inputs.is_exact(self.score) and not self.has_hulls
-        return MarginalCertificate(count, share, exact_rank(count, share), exact)
-
-
-def shares_of(alpha: ArrayLike, components: tuple[int, ...] = ()) -> Any:
-    """Returns the share of alpha of each component, after checks."""
-    if np.ndim(alpha) > len(components):
-        shapes = f"{components} or ()" if components else "()"
-        raise ValueError(
-            f"expected alpha of shape {shapes}, got {np.shape(alpha)}; use jax.vmap "
-            "for sets at several levels"
-        )
-    return split_alpha(as_alpha(alpha), components)
-
-
-def count_of(num_rows: int, mask: Array | None) -> Any:
-    """Returns how many rows count."""
-    return num_rows if mask is None else count_true(mask)
-
-
 _LEAST = 1e-4  # what a fit leaves of the residual of a row that it does not go through
-
-
-def check_targets(y: Array) -> None:
-    """Raises ValueError unless targets are real numbers of shape (n,) or (n, d)."""
-    if y.ndim not in (1, 2) or 0 in y.shape[1:]:
-        least = ", d >= 1" if y.ndim == 2 else ""
-        raise ValueError(f"expected y of shape (n,) or (n, d){least}, got {y.shape}")
-    check_real(y)
-
-
-def check_real(y: Array) -> None:
-    """Raises ValueError for complex targets."""
-    if jnp.issubdtype(y.dtype, jnp.complexfloating):
-        raise ValueError(f"expected y as real numbers, got {y.dtype}")
-
-
-def check_digits_of_fit(y: Array, given: Any, found: Augmented, mask: Any) -> None:
-    """Raises ValueError if targets have lost the digits that their errors are about.
-
-    For targets that were rounded from those given. Outputs whose targets are all the
-    same, and rows that the fit goes through, have no errors to lose; equal targets
-    count once.
-    """
-    if not is_concrete(y, found, mask):
-        return
-    some = some_rows(len(y))
-    floats, kept = np.asarray(y, jax.dtypes.canonicalize_dtype(float)), slice(None)
-    kept = kept if mask is None else np.asarray(mask)[some]
-    columns = floats, as_numpy("y", given), _errors(found)
-    y, given, errors = (v.reshape(len(v), -1)[some][kept] for v in columns)
-    vary = np.any(given != given[:1], axis=0)
-    with np.errstate(invalid="ignore", over="ignore"):
-        steps = np.nextafter(y, np.inf) - y
-    check_digits("y", steps, errors, one_of_each(given) & vary)
-
-
-def _errors(found):
-    """Returns the errors of fits without each row, infinite where they are not told."""
-    residuals, shares = (np.asarray(v, float) for v in (found.residuals, found.shares))
-    if residuals.shape[: shares.ndim] == shares.shape:
-        residuals = residuals[0]
-    rest = 1.0
-    if found.rest is not None:  # 1 - h_i of the fit on n rows
-        rest = np.asarray(found.rest) - shares**2 / np.asarray(found.spread)[:, None]
-    rest = np.broadcast_to(rest, shares.shape)[0]
-    rest = rest.reshape(-1, *(1,) * (residuals.ndim - 1))
-    told = rest > _LEAST
-    return np.where(told, residuals / np.where(told, rest, 1), np.inf)
-
-
 Residuals = Literal["studentized", "ordinary", "deleted"]
 
 
@@ -276,9 +124,19 @@ class FullConformal(Levels):
           >>> round(cp(jnp.array([[4.0]]), alpha=0.2).upper.item(), 1)
           5.1
         """
+        if union and (self.components or inputs.has_labels(self.score)):
+            kind = type(self.score).__name__
+            raise ValueError(
+                "expected union=True with scores.Absolute() and one output, y of shape "
+                f"(n,), got {kind} with components {self.components}"
+            )
         x, weights = self._rows(x_new, test_weights)
-        sets = self.source.sets(self, x, self.rank(alpha), weights, bool(union))
-        return named(sets, self.classes)
+        given = self, x, self.rank(alpha), weights
+        if isinstance(self.source, labels.Refits):
+            return named(labels.sets(*given), self.classes)
+        return (
+            residuals.union_sets(*given).trimmed() if union else residuals.sets(*given)
+        )
 
     def p_values(
         self,
@@ -325,13 +183,12 @@ class FullConformal(Levels):
           >>> cp.p_values(x[:2], jnp.array([9.0, 2.5]))
           Array([0.2, 1. ], dtype=float32)
         """
-        x, weights = self._rows(x_new, test_weights)
-        y = coded(self.classes, y)
-        columns = {"x_new": x, "y": y, "u": _checks.uniforms(u)}
-        x, y, u = _checks.rows(**columns)
+        y, u = coded(self.classes, y), _checks.uniforms(u)
+        x, weights, y, u = self._rows(x_new, test_weights, y=y, u=u)
         _checks.check_not_nan("y", y)
         _checks.check_shape("one target", self.target_shape, y.shape[1:])
-        return self.source.p_values(self, x, y, u, weights)
+        by = labels if isinstance(self.source, labels.Refits) else residuals
+        return by.p_values(self, x, y, u, weights)
 
     def predictive(self, x_new: PyTree) -> Array:
         """Returns the atoms of the predictive distribution at new inputs.
@@ -363,23 +220,22 @@ class FullConformal(Levels):
           Vovk, Shen, Manokhin, Xie, Nonparametric Predictive Distributions Based on
           Conformal Prediction, Machine Learning, 2019.
         """
+        if inputs.has_labels(self.score):
+            kind = type(self.score).__name__
+            raise ValueError(
+                f"expected a score of numbers, got {kind}, a score of labels"
+            )
         x_new = _checks.rows(x_new=x_new)
-        self.source.check_new(x_new)
-        return self.source.predictive(self, x_new)
+        self._check_new(x_new)
+        return residuals.atoms(self, x_new)
 
     @property
     def has_hulls(self) -> bool:
         """Whether sets are intervals that may close holes, unless `union=True`."""
         return self.residuals != "studentized"
 
-    def _rows(self, x_new, test_weights):
-        """Returns inputs, and weights if there are those of calibration."""
-        weights = weights_for(self.weights, test_weights)
-        x, weights = _checks.rows(x_new=x_new, test_weights=weights)
-        self.source.check_new(x)
-        if weights is None and self.weights is not None:
-            weights = np.ones(_checks.num_rows(x_new=x))
-        return x, weights
+    def _check_new(self, x_new):
+        self.source.check_new(x_new)
 
 
 def full_conformal(
@@ -477,91 +333,58 @@ def full_conformal(
       (7, 2)
     """
     inputs.check_score(score)
-    _check_learner(learner, batch_size)
-    _check_residuals(residuals)
+    _checks.check_one_of("residuals", residuals, POWERS)
     names = classes_of(score, classes)
-    if inputs.has_labels(score):
-        given = x, y, calibration_weights, mask, names
-        of = labels.labels(key, learner, score, *given, check=check)
-        rows = of.source, of.weights, of.mask, len(of.source.y)
-        return FullConformal(score, *rows, batch_size=batch_size, classes=names)
-    _check_kinds(score)
-    given = y if is_rounded("y", y) else None
-    y, x, weights, mask = _checks.rows(
-        y=y,
-        x=x,
-        calibration_weights=_checks.weights(calibration_weights),
-        mask=_checks.mask(mask),
-    )
-    _checks.check_key(key)
-    if weights is not None and mask is not None:
-        weights = jnp.where(mask, weights, 0)
-    source = _smoother(key, learner, residuals, (x, y, mask), check, given)
-    shape, dtype = y.shape[1:], as_float(y).dtype
-    components = (2 * math.prod(shape),) if isinstance(score, Signed) else shape
-    static = len(y), components, shape, residuals, batch_size, dtype
-    return FullConformal(score, source, weights, mask, *static)
-
-
-def _check_learner(learner, batch_size):
-    """Raises ValueError for a learner that is not fitted inside of a program."""
-    check_refitted(learner)
-    if batch_size is not None:
-        _checks.check_count("batch_size", batch_size, 1)
-
-
-def _check_kinds(score):
-    """Raises ValueError for what has no closed form here."""
-    if not isinstance(score, Absolute | Signed):
+    by_label, target = inputs.has_labels(score), y
+    if by_label:
+        target = _checks.required(_checks.vector(coded(names, y, mask)))
+    elif not isinstance(score, Absolute | Signed):
         raise ValueError(
             "expected scores.Absolute() or scores.Signed() for the closed form, got "
             f"{type(score).__name__}; discretized_conformal takes any score with an "
             "interval inverse"
         )
+    rows = fitted_rows(key, learner, x, target, calibration_weights, mask, batch_size)
+    count = rows.weights, rows.mask, len(rows.y)
+    if by_label:
+        of = labels.refits(score, rows, names, check)
+        return FullConformal(score, of, *count, batch_size=batch_size, classes=names)
+    source = _smoother(rows, residuals, check, y if is_rounded("y", y) else None)
+    shape, dtype = rows.y.shape[1:], as_float(rows.y).dtype
+    components = (2 * math.prod(shape),) if isinstance(score, Signed) else shape
+    held = *count, components, shape, residuals, batch_size, dtype
+    return FullConformal(score, source, *held)
 
 
-def _check_residuals(residuals):
-    """Raises ValueError unless there are such residuals."""
-    if not isinstance(residuals, str) or residuals not in POWERS:
-        names = ", ".join(map(repr, POWERS))
-        raise ValueError(f"expected residuals as one of {names}, got {residuals!r}")
-
-
-def _smoother(key, learner, residuals, rows, check, given):
+def _smoother(rows, residuals, check, given):
     """Returns the fit of a learner that is linear in the targets, after checks."""
-    x, y, mask = rows
-    check_targets(y)
-    for name, value in (("y", y), ("x", x)):
-        _checks.check_not_nan(name, value, mask)
-    check_learner(learner, x, y)
-    kind = type(learner).__name__
-    if not isinstance(learner, Augments):
-        raise ValueError(
-            f"expected a learner with prepare and augmented, got {kind}; "
-            "learners.Affine(learner) if its predictions are affine in the targets, "
-            "and discretized_conformal for any other"
-        )
-    if check:
-        learners.check_symmetric_once(learner, x, y, key)
-    learner = with_key(learner, key)
+    learner, x, y, mask = rows.learner, rows.x, rows.y, rows.mask
+    if y.ndim not in (1, 2) or 0 in y.shape[1:]:
+        raise ValueError(f"expected y of shape (n,) or (n, d), d >= 1, got {y.shape}")
+    _checks.check_not_nan("x", x, mask)
+    cure = (
+        "; learners.Affine(learner) if its predictions are affine in the targets, and "
+        "discretized_conformal for any other"
+    )
+    _checks.check_kind("a learner with prepare and augmented", learner, Augments, cure)
+    rows.check_symmetric(check)
+    learner, one = with_key(learner, rows.key), jax.tree.map(lambda v: v[:1], x)
     with learners.traceable(learner):
         prepared = _prepare(learner, x, y, mask)
-        found = jax.eval_shape(_first, learner, prepared, _one_row(x))
+        found = jax.eval_shape(_first, learner, prepared, one)
     if found.rest is None and residuals != "ordinary":
         raise ValueError(
-            f"expected residuals='ordinary' for {kind}, whose leverages are not known, "
-            f"got {residuals!r}"
+            f"expected residuals='ordinary' for {type(learner).__name__}, whose "
+            f"leverages are not known, got {residuals!r}"
         )
     if given is not None and len(y):
-        found = _first(learner, prepared, jax.tree.map(lambda v: v[:1], x))
-        check_digits_of_fit(y, given, found, mask)
+        _check_digits(y, given, _first(learner, prepared, one), mask)
     return Smoother(learner, prepared)
 
 
-def _one_row(x):
-    """Returns the shapes of one row."""
-    row = lambda v: jax.ShapeDtypeStruct((1, *v.shape[1:]), v.dtype)  # noqa: E731
-    return jax.tree.map(row, x)
+@jit
+def _prepare(learner, x, y, mask):
+    return learner.prepare(x, y, mask)
 
 
 @jit
@@ -569,6 +392,35 @@ def _first(learner, prepared, x):
     return learner.augmented(prepared, x)
 
 
-@jit
-def _prepare(learner, x, y, mask):
-    return learner.prepare(x, y, mask)
+def _check_digits(y, given, found, mask):
+    """Raises ValueError if targets have lost the digits that their errors are about.
+
+    For targets that were rounded from those given. Outputs whose targets are all the
+    same, and rows that the fit goes through, have no errors to lose; equal targets
+    count once.
+    """
+    if not is_concrete(y, found, mask):
+        return
+    some = some_rows(len(y))
+    floats, kept = np.asarray(y, jax.dtypes.canonicalize_dtype(float)), slice(None)
+    kept = kept if mask is None else np.asarray(mask)[some]
+    columns = floats, as_numpy("y", given), _errors(found)
+    y, given, errors = (v.reshape(len(v), -1)[some][kept] for v in columns)
+    vary = np.any(given != given[:1], axis=0)
+    with np.errstate(invalid="ignore", over="ignore"):
+        steps = np.nextafter(y, np.inf) - y
+    check_digits("y", steps, errors, one_of_each(given) & vary)
+
+
+def _errors(found):
+    """Returns the errors of fits without each row, infinite where they are not told."""
+    residuals, shares = (np.asarray(v, float) for v in (found.residuals, found.shares))
+    if residuals.shape[: shares.ndim] == shares.shape:
+        residuals = residuals[0]
+    rest = 1.0
+    if found.rest is not None:  # 1 - h_i of the fit on n rows
+        rest = np.asarray(found.rest) - shares**2 / np.asarray(found.spread)[:, None]
+    rest = np.broadcast_to(rest, shares.shape)[0]
+    rest = rest.reshape(-1, *(1,) * (residuals.ndim - 1))
+    told = rest > _LEAST
+    return np.where(told, residuals / np.where(told, rest, 1), np.inf)

@@ -1,7 +1,4 @@
-"""Approximate full conformal prediction: refits by influence functions.
-
-Influence functions: what one row more does to the losses of a fit.
-"""
+"""Approximate full conformal prediction: refits by influence functions."""
 
 from __future__ import annotations
 
@@ -17,13 +14,19 @@ from jaxcp._batching import map_blocks, map_evenly
 from jaxcp._numbers import as_float
 from jaxcp._tree import jit, pytree, static
 from jaxcp.checking import learners
-from jaxcp.full import residuals
-from jaxcp.full.cells import as_grid, cells
-from jaxcp.full.conformal import count_of, shares_of
-from jaxcp.full.labels import filled
+from jaxcp.full.cells import cells
+from jaxcp.full.fitting import (
+    as_grid,
+    fitted_rows,
+    is_kept,
+    p_value,
+    size_of,
+    slack_of,
+)
+from jaxcp.held.rows import Held
 from jaxcp.learners._algebra import dot
-from jaxcp.learners.general import GradientLearner, check_learner
-from jaxcp.quantiles.levels import ranks
+from jaxcp.learners.general import GradientLearner
+from jaxcp.quantiles.levels import as_alpha
 from jaxcp.sets import Intervals, LabelSet
 from jaxcp.typing import ArrayLike, Number, PyTree
 
@@ -50,44 +53,27 @@ class Influence:
     inverse: Array | None
     row_shapes: Any = static()
 
-    @property
-    def num_rows(self) -> int:
-        """Number of rows n."""
-        return len(self.losses)
-
-    def check_new(self, x: PyTree) -> None:
-        """Raises ValueError for inputs that are not like those of the rows."""
-        _checks.check_like_rows("x", x, self.row_shapes)
-
     def of_candidate(self, x: PyTree, y: Array) -> tuple[Array, Array, Array]:
         """Returns S_i, the score of (x, y) and its slack."""
         theta, restore = ravel_pytree(self.params)
-        loss = lambda theta: loss_of(self.learner, restore(theta), x, y)  # noqa: E731
+        loss = lambda theta: _loss_of(self.learner, restore(theta), x, y)  # noqa: E731
         own, g = jax.value_and_grad(loss)(theta)
         # Abad Martinez et al. 2023: S_i = l_i - g_i' H^-1 g_z / n.
         moves = dot(g, self.influences)
         if self.inverse is not None:
             own = own - dot(g, dot(self.inverse, g))
-        return self.losses - moves, own, residuals.slack(own, moves)
+        return self.losses - moves, own, slack_of(own, moves)
 
 
 @jit(static_argnames="deleted")
-def influence(
-    key: Array,
-    learner: GradientLearner,
-    x: PyTree,
-    y: Array,
-    mask: Array | None,
-    damping: Number,
-    deleted: bool,
-) -> Influence:
+def _influence(key, learner, x, y, mask, damping, deleted):
     """Returns one fit, with the influence of its rows."""
     counts = jnp.ones(len(y)) if mask is None else mask.astype(float)
     params = learner.fit(key, x, y, counts)
     theta, restore = ravel_pytree(params)
     counts = counts.astype(theta.dtype)
     mean = lambda v: learner._mean_loss(restore(v), x, y, counts, None)  # noqa: E731
-    hessian = _hessian(mean, theta, width=_count(x) + _count(y))
+    hessian = _hessian(mean, theta, width=size_of((x, y)))
     vectors, inverses = _inverse(hessian, jnp.asarray(damping, theta.dtype))
     losses, gradients = _of_rows(learner, theta, restore, x, y)
     n = jnp.maximum(jnp.sum(counts), 1)
@@ -102,37 +88,34 @@ def influence(
 
 
 @jit
-def sets(cp: Any, x: PyTree, rank: Array) -> Any:
+def _sets(cp, x, rank):
     """Returns the candidates with p > alpha: labels, or cells of a grid."""
-    labels = cp.grid is None
-    candidates = jnp.arange(cp.num_labels) if labels else cp.grid
-    rows = residuals.Held(cp.mask, None)
+    candidates = jnp.arange(cp.num_labels) if cp.grid is None else cp.grid
 
     def one(x):
         def keeps(y):
-            scores, own, slack = cp.fit.of_candidate(x, y)
-            return residuals.kept(scores, own, slack, rank, rows, jnp.ones(()))
+            return is_kept(cp, rank, None, *cp.fit.of_candidate(x, y))
 
         return jax.vmap(keeps)(candidates)
 
     kept = _in_blocks(cp, one, x, width=len(candidates))
-    return LabelSet(kept) if labels else jax.vmap(cells, (None, 0))(cp.grid, kept)
+    if cp.grid is None:
+        return LabelSet(kept)
+    return jax.vmap(cells, (None, 0))(cp.grid, kept)
 
 
 @jit
-def p_values(cp: Any, x: PyTree, y: Array) -> Array:
+def _p_values(cp, x, y):
     """Returns (1 + #{S_i >= S_n+1}) / (n + 1) for a target at each input."""
-    rows = residuals.Held(cp.mask, None)
 
     def one(x, y):
         scores, own, slack = cp.fit.of_candidate(x, y)
-        one = jnp.ones((), own.dtype)
-        return residuals.p_value(scores, own, slack, one, rows, one)
+        return p_value(cp, jnp.ones((), own.dtype), None, scores, own, slack)
 
     return _in_blocks(cp, one, x, y, width=1)
 
 
-def loss_of(learner: GradientLearner, params: PyTree, x: PyTree, y: Array) -> Array:
+def _loss_of(learner, params, x, y):
     """Returns the loss of one example, shape ()."""
     pred = learner.predict(params, jax.tree.map(lambda v: v[None], x))
     return as_float(learner.loss(jax.tree.map(lambda v: v[0], pred), y))
@@ -149,7 +132,7 @@ def _of_rows(learner, theta, restore, x, y):
     """Returns the loss of each row, (n,), and its gradient, (n, p)."""
 
     def one(x, y):
-        loss = lambda theta: loss_of(learner, restore(theta), x, y)  # noqa: E731
+        loss = lambda theta: _loss_of(learner, restore(theta), x, y)  # noqa: E731
         return jax.value_and_grad(loss)(theta)
 
     if not len(y):
@@ -183,11 +166,6 @@ def _inverse(hessian, damping):
 _eigh = jax.custom_batching.sequential_vmap(lambda h: tuple(jnp.linalg.eigh(h)))
 
 
-def _count(tree):
-    """Returns how many numbers there are in a tree."""
-    return sum(leaf.size for leaf in jax.tree.leaves(tree))
-
-
 @pytree
 class InfluenceConformal:
     """One fit, and how one row more moves its losses. Made by `influence_conformal`.
@@ -202,6 +180,8 @@ class InfluenceConformal:
     See also:
       influence_conformal, learners.GradientLearner
     """
+
+    weights = None  # all rows count alike
 
     fit: Influence
     grid: Array | None
@@ -234,17 +214,14 @@ class InfluenceConformal:
           A gradient for each candidate of each input, and the product of all with those
           of the n rows, in blocks.
         """
-        if self.num_labels is None and self.grid is None:
-            raise ValueError(
-                "expected num_labels or grid in influence_conformal for sets, got "
-                "neither; p_values takes any target"
-            )
-        _checks.check_given(x=x)
-        x, share = _checks.rows(x=x), shares_of(alpha)
-        self.fit.check_new(x)
-        rank = ranks(count_of(self.fit.num_rows, self.mask), share)
+        if self.grid is None:
+            _checks.check_given(num_labels=self.num_labels)
+        x = _checks.rows(x=x)
+        _checks.check_like_rows("x", x, self.fit.row_shapes)
+        _checks.check_scalars(alpha=as_alpha(alpha))
+        rank = Held(self.fit.losses, mask=self.mask).rank(alpha)
         with learners.traceable(self.fit.learner):
-            return sets(self, x, rank)
+            return _sets(self, x, rank)
 
     def p_values(self, x: PyTree, y: ArrayLike) -> Array:
         """Returns how exceptional targets at inputs are, shape (m,).
@@ -269,10 +246,10 @@ class InfluenceConformal:
         """
         x, y = _checks.rows(x=x, y=y)
         _checks.check_not_nan("y", y)
-        self.fit.check_new(x)
+        _checks.check_like_rows("x", x, self.fit.row_shapes)
         y = _targets(y, self.num_labels, self.grid)
         with learners.traceable(self.fit.learner):
-            return p_values(self, x, y)
+            return _p_values(self, x, y)
 
 
 def influence_conformal(
@@ -355,43 +332,25 @@ def influence_conformal(
       >>> cp(jnp.array([[2.0, 0.0], [-2.0, 0.0]]), alpha=0.1).labels()
       [[1], [0]]
     """
-    _check_learner(learner)
-    y, x, mask = _checks.rows(y=y, x=x, mask=_checks.mask(mask))
-    _checks.check_key(key)
-    check_learner(learner, x, y)
-    _checks.check_not_nan("y", y, mask)
-    if batch_size is not None:
-        _checks.check_count("batch_size", batch_size, 1)
+    cure = "; discretized_conformal refits any learner, full_conformal any of labels"
+    expected = "a learners.GradientLearner, whose loss is the score"
+    _checks.check_kind(expected, learner, GradientLearner, cure)
+    rows = fitted_rows(key, learner, x, y, None, mask, batch_size)
     _checks.check_number("damping", damping, lambda v: v >= 0, ">= 0")
-    grid = _candidates(num_labels, grid)
-    x, y = filled((x, _targets(y, num_labels, grid, mask)), mask)
-    with learners.traceable(learner):
-        fit = influence(key, learner, x, y, mask, damping, deleted)
-    learners.check_predictions(fit.losses, x, mask, "losses")
-    return InfluenceConformal(fit, grid, mask, num_labels, batch_size)
-
-
-def _check_learner(learner):
-    """Raises ValueError for a learner without a loss."""
-    _checks.check_given(learner=learner)
-    if not isinstance(learner, GradientLearner):
-        raise ValueError(
-            "expected a learners.GradientLearner, whose loss is the score, got "
-            f"{type(learner).__name__}; discretized_conformal refits any learner, "
-            "full_conformal any of labels"
-        )
-
-
-def _candidates(num_labels, grid):
-    """Returns the grid as increasing floats, after checks."""
     if num_labels is not None:
         _checks.check_count("num_labels", num_labels, 2)
         if grid is not None:
             raise ValueError("expected num_labels or grid, got both")
-    return None if grid is None else as_grid(grid)
+    grid = None if grid is None else as_grid(grid)
+    y = _targets(rows.y, num_labels, grid, rows.mask)
+    _, _, x, y, _, mask = rows._replace(y=y).filled()
+    with learners.traceable(learner):
+        fit = _influence(key, learner, x, y, mask, damping, deleted)
+    learners.check_predictions(fit.losses, x, mask, "losses")
+    return InfluenceConformal(fit, grid, mask, num_labels, batch_size)
 
 
-def _targets(y: Any, num_labels: Any, grid: Any, mask: Any = None) -> Array:
+def _targets(y, num_labels, grid, mask=None):
     """Returns targets as labels or as numbers, after checks."""
     if num_labels is not None:
         _checks.check_vectors(y=y)

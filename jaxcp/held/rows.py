@@ -262,8 +262,8 @@ def check_lawful(components: tuple, weights: Any, mask: PyTree) -> None:
     if weights is not None or components:
         raise ValueError(
             "expected a calibration without weights or several components, whose "
-            f"coverage has no exact law, got scores of shape (n, *{components})"
-            + ("" if weights is None else " with weights")
+            f"coverage has no exact law, got {math.prod(components)} components"
+            + ("" if weights is None else " and weights")
         )
     if not is_concrete(mask):
         raise ValueError("expected a mask with values, got a traced one")

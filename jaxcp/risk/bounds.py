@@ -1,12 +1,7 @@
-"""What losses prove of their mean: upper bounds, and p-values of a level.
+"""What losses prove of their mean: p-values of a level, and upper bounds.
 
-Losses, which of them count, and what is given for each loss, after checks.
-
-The capital of bets that a mean is below a level: one for all rows.
-
-Binomial tails of any number of rows and any mean, as exact as the float type.
-
-p-values of the mean of a loss, and the largest mean that they do not reject.
+From binomial tails of any number of rows, as exact as the float type, or from the
+capital of bets that the mean is below a level, one for all rows.
 """
 
 from __future__ import annotations
@@ -30,16 +25,18 @@ from jaxcp.quantiles import levels
 from jaxcp.quantiles._keys import bisect_keys, from_keys, key_type
 from jaxcp.quantiles.levels import share_of
 from jaxcp.quantiles.selection import moving
-from jaxcp.typing import ArrayLike, Number
+from jaxcp.typing import ArrayLike
 
-_METHODS = "hoeffding_bentkus", "binomial", "betting"
+_MOST = 2**14  # rows up to which the host tabulates binomial tails
+_FEW = 2**20  # rows whose sum is as exact as it must be
+_FORGIVEN = 0.25  # of a row: how far a sum may lie above an integer by rounding
+Method = Literal["hoeffding_bentkus", "binomial", "betting"]
 
 
-def losses_and_rows(
-    losses: ArrayLike, where: ArrayLike | None, bound: ArrayLike, method: str
-) -> tuple[Array, Array | None]:
-    """Returns losses and which rows count as arrays, or raises ValueError."""
-    _checks.check_one_of("method", method, _METHODS)
+def losses_and_rows(losses, where, bound, method):
+    """Returns losses, which rows count and the bound, or raises ValueError."""
+    _checks.check_one_of("method", method, _P_VALUES)
+    bound = float(bound) if isinstance(bound, Fraction | Decimal) else bound
     _checks.check_number("bound", bound, lambda b: (b > 0) & (b < np.inf), "> 0")
     losses = as_array("losses", losses)
     where = None if where is None else _checks.flags("where", where)
@@ -54,46 +51,33 @@ def losses_and_rows(
     if method == "binomial" and not (is_concrete(bound) and bound == 1):
         raise ValueError(f'expected bound=1 with method="binomial", got {bound}')
     if losses.dtype != bool and is_concrete(losses, where, bound):
-        _check_range(losses, where, bound, method)
-    return losses, where
+        _check_range(losses, where, float(bound), method)
+    return losses, where, bound
 
 
-def _check_range(losses, where, bound, method):
-    losses, top = np.asarray(losses), float(bound)
+def _check_range(losses, where, top, method):
     inside, expected = lambda v: (v >= 0) & (v <= top), f"losses in [0, {top:g}]"
     if method == "binomial":
         inside = lambda v: (v == 0) | (v == 1)  # noqa: E731
         expected = 'losses of 0 or 1 with method="binomial"'
-    elif not losses.size or (losses.min() >= 0 and losses.max() <= top):
-        return
-    counts = np.ones(len(losses), bool) if where is None else np.asarray(where)
-    if counts.ndim > losses.ndim:
-        counts = counts.any(1)
-    counts = counts.reshape(counts.shape + (1,) * (losses.ndim - counts.ndim))
-    _checks.check_values(lambda v: ~counts | inside(v), expected, losses)
-
-
-def as_real(value: Any) -> Any:
-    """Returns a decimal as the fraction that it is, other values as they are."""
-    return Fraction(value) if isinstance(value, Decimal) else value
-
-
-def as_plain(value: Any) -> Any:
-    """Returns a fraction or decimal as a float, other values as they are."""
-    return float(value) if isinstance(value, Fraction | Decimal) else value
-
-
-def as_share(alpha: Any, bound: Any) -> Fraction | Array:
-    """Returns alpha / bound: a Fraction where both are numbers, or an array."""
-    inside = lambda a: (a > 0) & (a < bound)  # noqa: E731
-    alpha = as_real(alpha)
-    if is_concrete(bound):
-        expected = f"in (0, {float(bound):g})"
-        _checks.check_number("alpha", alpha, inside, expected)
+    if where is not None and where.ndim > losses.ndim:
+        where = np.asarray(where).any(axis=1)
+    if where is None or where.ndim < losses.ndim:
+        _checks.check_values(inside, expected, losses, where)
     else:
-        _checks.check_scalars(alpha=alpha)
+        ignored = ~np.asarray(where)
+        _checks.check_values(lambda v: ignored | inside(v), expected, losses)
+
+
+def _as_share(alpha, bound):
+    """Returns alpha / bound: a Fraction where both are numbers, or an array."""
+    alpha = Fraction(alpha) if isinstance(alpha, Decimal) else alpha
+    if is_concrete(bound):
+        inside = lambda a: (a > 0) & (a < bound)  # noqa: E731
+        _checks.check_number("alpha", alpha, inside, f"in (0, {float(bound):g})")
+    _checks.check_scalars(alpha=alpha)
     if isinstance(alpha, Array) or isinstance(bound, Array):
-        return as_float(alpha) / bound
+        return as_float(alpha if isinstance(alpha, Array) else float(alpha)) / bound
     return share_of(alpha, np.asarray(bound)[()]).item()
 
 
@@ -109,9 +93,7 @@ def one_each(name: str, value: Any, size: int, kinds: Any = tuple) -> tuple[Any,
 _UNROLL = 4  # rows of a step of the loop, whose own time is that of a row
 
 
-def largest_log_capital(
-    losses: Array, risk: Array, delta: Array, where: Array | None = None
-) -> Array:
+def _largest_log_capital(losses, risk, delta, where):
     """Returns log max_i K_i(risk) of losses in [0, 1], shape (n,), with K_0 = 1.
 
     Rows outside `where` are skipped: neither the capital nor the bets move.
@@ -197,7 +179,7 @@ def _binomial_tail_jvp(primals, tangents):
     return binomial_tail(*primals), slope * tangents[2]
 
 
-def binomial_deviance(count: Array, rows: Array, mean: Array) -> Array:
+def _binomial_deviance(count, rows, mean):
     """Returns n h1(r, a), r = count / n: r log(r / a) + (1-r) log((1-r) / (1-a))."""
     # Each of two terms that are not negative has the gap between the counts: there is
     # no difference of numbers that are nearly the same (Loader 2000).
@@ -227,7 +209,7 @@ def _binomial_mass(count, rows, mean):
     inner = (count > 0) & (rest > 0)
     spread = jnp.where(inner, 2 * math.pi * count * (rest / jnp.maximum(rows, 1)), 1)
     errors = _stirling_error(rows) - _stirling_error(count) - _stirling_error(rest)
-    log_mass = jnp.where(inner, errors, 0) - binomial_deviance(count, rows, mean)
+    log_mass = jnp.where(inner, errors, 0) - _binomial_deviance(count, rows, mean)
     return jnp.exp(log_mass) / jnp.sqrt(spread)
 
 
@@ -263,20 +245,8 @@ def _series(coefficients, x):
     return functools.reduce(lambda total, c: total * x + c, reversed(coefficients))
 
 
-_FEW = 2**20  # rows whose sum is as exact as it must be
-_FORGIVEN = 0.25  # of a row: how far a sum may lie above an integer by rounding
-
-
 @functools.partial(jax.jit, static_argnames="method")
-def p_values(
-    losses: Array,
-    where: Array | None,
-    share: Number,
-    delta: Number | None,
-    bound: Number,
-    tails: np.ndarray | None,
-    method: str,
-) -> Array:
+def _p_values(losses, where, share, delta, bound, tails, method):
     """Returns p-values of columns for a mean above share * bound.
 
     `tails` are P(Bin(n, share) <= k) for k = 0, ..., n, where they are known.
@@ -291,9 +261,7 @@ def p_values(
 
 
 @functools.partial(jax.jit, static_argnames="method")
-def upper_bounds(
-    losses: Array, where: Array | None, delta: Number, bound: Number, method: str
-) -> Array:
+def _upper_bounds(losses, where, delta, bound, method):
     """Returns the largest mean with a p-value above delta, of each column."""
 
     def of_column(losses, where):
@@ -347,7 +315,7 @@ def _hoeffding_bentkus(losses, where, delta, bound, tails):
 
     def p(risk):
         below = jnp.minimum(total, rows * risk)
-        hoeffding = jnp.exp(-binomial_deviance(below, rows, risk))
+        hoeffding = jnp.exp(-_binomial_deviance(below, rows, risk))
         bentkus = np.e * tail(jnp.maximum(count, 0), rows, risk)
         return jnp.minimum(jnp.minimum(hoeffding, bentkus), 1)
 
@@ -365,7 +333,7 @@ def _betting(losses, where, delta, bound, tails):
     x = _scaled(losses, where, bound)
     delta = jnp.asarray(delta).astype(x.dtype)
     delta = jnp.clip(jnp.where(delta > 0, delta, 0), 0, 1)
-    return lambda risk: jnp.exp(-largest_log_capital(x, risk, delta, where))
+    return lambda risk: jnp.exp(-_largest_log_capital(x, risk, delta, where))
 
 
 _P_VALUES: dict[str, Callable[..., Any]] = {
@@ -423,10 +391,6 @@ def _in_range(x):
 
 def _float_type(losses):
     return at_least_single(as_float(losses[:0])).dtype
-
-
-Method = Literal["hoeffding_bentkus", "binomial", "betting"]
-_MOST = 2**14  # rows up to which the host tabulates binomial tails
 
 
 def upper_bound(
@@ -496,10 +460,9 @@ def upper_bound(
       >>> round(upper_bound(errors, 0.1).item(), 4)
       0.107
     """
-    bound = as_plain(bound)
-    losses, where = losses_and_rows(losses, where, bound, method)
+    losses, where, bound = losses_and_rows(losses, where, bound, method)
     delta = _checks.share("delta", delta)
-    return upper_bounds(losses, where, delta, bound, method)
+    return _upper_bounds(losses, where, delta, bound, method)
 
 
 def p_value(
@@ -575,21 +538,15 @@ def p_value(
       >>> round(p_value(errors, 0.1, method="binomial").item(), 4)
       0.0576
     """
-    bound = as_plain(bound)
-    losses, where = losses_and_rows(losses, where, bound, method)
-    if method == "betting" and delta is None:
-        raise ValueError(
-            'expected delta with method="betting", whose bets depend on it, got None'
-        )
-    if delta is not None:
+    losses, where, bound = losses_and_rows(losses, where, bound, method)
+    if method == "betting" or delta is not None:
         delta = _checks.share("delta", delta)
-    alpha = as_share(alpha, bound)
-    tails = None
+    alpha, tails = _as_share(alpha, bound), None
     if isinstance(alpha, Fraction):
         if method != "betting" and where is None and len(losses) <= _MOST:
             tails = _tails(len(losses), alpha)
         alpha = float(alpha)
-    return p_values(losses, where, alpha, delta, bound, tails, method)
+    return _p_values(losses, where, alpha, delta, bound, tails, method)
 
 
 @functools.lru_cache(maxsize=64)

@@ -1,15 +1,15 @@
-"""Losses of what a prediction set misses, or holds wrongly, of a target.
+"""Losses of a prediction set and a target: what it misses, or how near it comes.
 
 A loss is of one example, `loss(set, y) -> ()`: any function of jax.numpy, or a pytree
-that is called.
-
-Losses of how near a set comes to a target: by similarity, or by distance.
+that is called. It may declare what its targets are, which is then checked, by an
+attribute `targets`: "labels" for masks of true labels, flags or 0 and 1, or labels that
+the score takes; "score" for the targets of the score, whatever they are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -24,8 +24,20 @@ from jaxcp.typing import ArrayLike, HasEnds, HasLabels, HasMarks, HasShapes, Num
 # Counts up to 2^24 are exact in single precision, whatever the order of the sum. On a
 # CPU it is the faster type from some 64 labels on, and far slower for a few.
 _IN_SINGLE = 64, 2**24
+_Loss = TypeVar("_Loss", bound=Callable)
 
 
+def _of(targets: str) -> Callable[[_Loss], _Loss]:
+    """Returns a decorator for losses, which then say what their targets are."""
+
+    def declare(loss: _Loss) -> _Loss:
+        loss.targets = targets  # type: ignore[attr-defined]
+        return loss
+
+    return declare
+
+
+@_of("score")
 def miscoverage(set: Set, y: Array) -> Array:
     """Returns whether the set misses y, a bool: the loss of conformal prediction.
 
@@ -59,6 +71,7 @@ def miscoverage(set: Set, y: Array) -> Array:
     return ~jnp.asarray(set.contains(y))
 
 
+@_of("labels")
 def false_negative_rate(set: Set, y: Array) -> Array:
     """Returns the share of the true labels, or pixels, that the set misses.
 
@@ -101,6 +114,7 @@ def false_negative_rate(set: Set, y: Array) -> Array:
     return _share(true & ~marks, true)
 
 
+@_of("labels")
 def false_discovery_rate(set: Set, y: Array) -> Array:
     """Returns the share of the members of the set that are not true.
 
@@ -143,6 +157,7 @@ def false_discovery_rate(set: Set, y: Array) -> Array:
     return _share(marks & ~_true_labels(marks, y), marks)
 
 
+@_of("labels")
 def false_positive_count(set: Set, y: Array) -> Array:
     """Returns how many labels are left out of the set although they are not true.
 
@@ -210,11 +225,7 @@ def _true_labels(marks, y):
 
 def _mask_like(marks, y):
     """Returns `y` as a mask, after checks."""
-    if y.shape != marks.shape:
-        raise ValueError(
-            f"expected y as a mask of shape {marks.shape} like the set, got {y.shape}; "
-            "a loss is of one example"
-        )
+    _checks.check_shape("y as a mask", marks.shape, y.shape)
     return y != 0
 
 
@@ -251,11 +262,7 @@ class BestMatch:
     def __call__(self, set: Set, y: Array) -> Array:
         """Returns 1 - max over members of the similarity, shape (); 1 without any."""
         marks, similarity = marks_of(set), self._of(y)
-        if marks.shape != similarity.shape:
-            raise ValueError(
-                f"expected similarities of shape {marks.shape} like the set, got "
-                f"{similarity.shape}"
-            )
+        _checks.check_shape("similarities", marks.shape, similarity.shape)
         return 1 - jnp.max(jnp.where(marks, similarity, 0), initial=0)
 
     def _of(self, y):
@@ -312,10 +319,7 @@ def best_match(
     if similarity is None or callable(similarity):
         return BestMatch(similarity)
     table = as_array("similarity", similarity)
-    if table.ndim != 2 or table.shape[0] != table.shape[1]:
-        raise ValueError(
-            f"expected similarity as a table of shape (k, k), got {table.shape}"
-        )
+    _checks.check_shape("similarity", table.shape[:1] * 2, table.shape)
     valid = lambda v: (v >= 0) & (v <= 1)  # noqa: E731
     _checks.check_values(valid, "similarity in [0, 1]", table)
     return BestMatch(table)

@@ -1,17 +1,14 @@
-"""Losses of a grid of settings, counted where they are errors, and their p-values.
+"""Tests of a grid of settings: which of them are proved to keep their risks.
 
-Learn then test: which settings of a grid are proved to keep their risks.
-
-Pareto testing: an order of settings from one part of the rows, tests on the rest.
-
-Answers given or withheld: the lowest confidence at which errors stay rare.
+Learn then test, Pareto testing, whose order comes from another part of the rows, and
+answers given or withheld: the lowest confidence at which errors stay rare.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -60,120 +57,63 @@ class Counts(NamedTuple):
     trials: ArrayLike
 
 
-def as_risks(name: str, losses: Any) -> tuple[tuple[Array | Counts, ...], int]:
+def _as_risks(name, losses):
     """Returns losses (n, g) or counts (g,) of each risk, and the number of settings."""
     several = isinstance(losses, tuple) and not isinstance(losses, Counts)
     risks = tuple(_as_risk(name, v) for v in (losses if several else (losses,)))
-    if not risks:
-        raise ValueError(f"expected {name} of at least one risk, got ()")
-    g = _settings(risks[0])
-    for other in risks:
-        if _settings(other) != g:
-            raise ValueError(
-                f"expected {name} with {g} settings for each risk, got "
-                f"{_settings(other)}"
-            )
-    check_settings(g)
+    g = jax.tree.leaves(risks)[0].shape[-1]  # of counts, and of losses by rows
+    _checks.check_count("number of settings", g, 1)
     return risks, g
 
 
-def risk_p_values(
-    risks: tuple[Array | Counts, ...],
-    alpha: Any,
-    delta: Any,
-    p_value: bounds.Method | None,
-    where: Any,
-    bound: Any,
-    tests: int | None,
-) -> Array:
+def _as_risk(name, value):
+    if not isinstance(value, Counts):
+        return as_array(name, value)
+    errors, trials = (as_array(k, v) for k, v in value._asdict().items())
+    _checks.check_vectors(errors=errors, trials=trials)
+    _checks.check_shape("trials", errors.shape, trials.shape)
+    for name, v in (("errors", errors), ("trials", trials)):
+        if not jnp.issubdtype(v.dtype, jnp.integer):
+            raise ValueError(f"expected {name} as integers, got {v.dtype}")
+        _checks.check_values(lambda v: v >= 0, f"{name} >= 0", v)
+    if is_concrete(errors, trials):
+        within = lambda v: v <= np.asarray(trials)  # noqa: E731
+        _checks.check_values(within, "errors of at most the trials", errors)
+    return Counts(errors.astype(int), trials.astype(int))
+
+
+def _p_values(risks, alpha, delta, p_value, where, bound):
     """Returns the largest p-value of each setting, (g,): its claim is a union."""
-    r = len(risks)
-    each = zip(
-        risks,
-        one_each("alpha", alpha, r),
-        one_each("where", where, r),
-        one_each("bound", bound, r),
-        strict=True,
-    )
-    level = delta / (tests or 1)
-    p = [_p_values(*risk, p_value, level) for risk in each]
-    if r == 1:
+    given = {"alpha": alpha, "where": where, "bound": bound}
+    each = [one_each(name, value, len(risks)) for name, value in given.items()]
+    p = [_of_risk(p_value, delta, *risk) for risk in zip(risks, *each, strict=True)]
+    if len(p) == 1:
         return p[0]
     dtype = jnp.result_type(*p)
     return jnp.max(jnp.stack([v.astype(dtype) for v in p]), axis=0)
 
 
-def _as_risk(name, value):
-    if isinstance(value, Counts):
-        return Counts(*_check_counts(value))
-    value = as_array(name, value)
-    if value.ndim != 2:
-        raise ValueError(f"expected {name} of shape (n, g), got {value.shape}")
-    return value
-
-
-def _check_counts(counts):
-    """Returns errors and trials as integers of shape (g,)."""
-    errors, trials = (as_array(k, v) for k, v in counts._asdict().items())
-    _checks.check_vectors(errors=errors, trials=trials)
-    _checks.check_shape("trials", errors.shape, trials.shape)
-    for name, value in (("errors", errors), ("trials", trials)):
-        if value.size and not jnp.issubdtype(value.dtype, jnp.integer):
-            raise ValueError(f"expected {name} as integers, got {value.dtype}")
-        _checks.check_values(lambda v: v >= 0, f"{name} >= 0", value)
-    if is_concrete(errors, trials):
-        within = lambda v: v <= np.asarray(trials)  # noqa: E731
-        _checks.check_values(within, "errors of at most the trials", errors)
-    return errors.astype(int), trials.astype(int)
-
-
-def _settings(risk: Any) -> int:
-    return len(jnp.asarray(risk.errors)) if isinstance(risk, Counts) else risk.shape[1]
-
-
-def check_settings(g: int) -> None:
-    """Raises ValueError for a grid without settings."""
-    if g == 0:
-        raise ValueError("expected a grid of at least one setting, got none")
-
-
-def _p_values(risk, alpha, where, bound, p_value, delta):
+def _of_risk(p_value, delta, risk, alpha, where, bound):
     """Returns the p-values of one risk, (g,)."""
+    is_unit = is_concrete(bound) and bound == 1
     if isinstance(risk, Counts):
-        if (
-            p_value not in (None, "binomial")
-            or where is not None
-            or not _is_unit(bound)
-        ):
+        own = p_value in (None, "binomial") and where is None and is_unit
+        if not own:
             raise ValueError("expected counts without p_value, where and bound")
         return _of_counts(risk, alpha)
-    method = p_value or _default(risk, bound)
+    # The exact law for errors, else what holds in any order of the rows.
+    whole = not jnp.issubdtype(risk.dtype, jnp.floating)
+    errors = risk.dtype == bool or (whole and is_unit)
+    method = p_value or ("binomial" if errors else "hoeffding_bentkus")
     if method == "binomial" and is_concrete(risk, where, alpha):
-        return _of_counts(_counted(risk, where, bound), alpha)
-    return bounds.p_value(
-        risk, alpha, method=method, delta=delta, where=where, bound=bound
-    )
-
-
-def _default(losses: Array, bound: Any) -> bounds.Method:
-    """Returns the exact law for errors, else what holds in any order of the rows."""
-    whole = not jnp.issubdtype(losses.dtype, jnp.floating)
-    errors = losses.dtype == bool or (whole and _is_unit(bound))
-    return "binomial" if errors else "hoeffding_bentkus"
-
-
-def _is_unit(bound):
-    return is_concrete(bound) and bound == 1
-
-
-def _counted(losses, where, bound):
-    """Returns the counts of 0/1 losses with known values, after the checks of them."""
-    losses, where = losses_and_rows(losses, where, bound, "binomial")
-    return Counts(*_count(losses, where))
+        losses, where, _ = losses_and_rows(risk, where, bound, method)
+        return _of_counts(_counted(losses, where), alpha)
+    options = {"method": method, "delta": delta, "where": where, "bound": bound}
+    return bounds.p_value(risk, alpha, **options)
 
 
 @jax.jit
-def _count(losses, where):
+def _counted(losses, where):
     counts = jnp.ones_like(losses, bool) if where is None else where
     counts = counts if counts.ndim == 2 else counts[:, None]
     counts = jnp.broadcast_to(counts, losses.shape)
@@ -183,12 +123,11 @@ def _count(losses, where):
 def _of_counts(counts, alpha):
     """Returns P(Bin(trials, alpha) <= errors): 1 where nothing counts."""
     _checks.share("alpha", alpha)
-    exact = None if isinstance(alpha, Array) else as_alpha(alpha).item()
+    alpha = alpha if isinstance(alpha, Array) else as_alpha(alpha).item()
     if not is_concrete(counts, alpha):
-        return _traced_tails(
-            *counts, as_float(alpha if exact is None else float(exact))
-        )
-    exact = Fraction(float(alpha)) if exact is None else exact
+        alpha = float(alpha) if isinstance(alpha, Fraction) else alpha
+        return _traced_tails(*counts, as_float(alpha))
+    exact = alpha if isinstance(alpha, Fraction) else Fraction(float(alpha))
     errors, trials = map(np.asarray, counts)
     return jnp.asarray(binomial_tails(trials, errors, exact))
 
@@ -198,10 +137,8 @@ def _traced_tails(errors, trials, alpha):
     alpha = jnp.clip(at_least_single(alpha), 0, 1)
     trials = jnp.maximum(trials, 0)
     errors = jnp.clip(errors, 0, trials)
-    of_one = lambda k, n: binomial_tail(  # noqa: E731
-        k.astype(alpha.dtype), n.astype(alpha.dtype), alpha
-    )
-    p = jax.vmap(of_one)(errors, trials)
+    given = errors.astype(alpha.dtype), trials.astype(alpha.dtype)
+    p = jax.vmap(binomial_tail, (0, 0, None))(*given, alpha)
     return jnp.where(jnp.isnan(alpha), 1, p)
 
 
@@ -280,9 +217,9 @@ def learn_then_test(
       Array([ True, False, False], dtype=bool)
     """
     delta = _checks.share("delta", delta)
-    risks, g = as_risks("losses", losses)
+    risks, g = _as_risks("losses", losses)
     procedure, tests = _procedure(method, starts, g)
-    p = risk_p_values(risks, alpha, delta, p_value, where, bound, tests)
+    p = _p_values(risks, alpha, delta / tests, p_value, where, bound)
     valid = jnp.asarray(procedure(p, delta))
     _checks.check_shape("rejections of method", (g,), valid.shape)
     if valid.dtype != bool:
@@ -302,7 +239,7 @@ def best(valid: ArrayLike, utility: ArrayLike) -> tuple[Array, Array]:
       any was found, bool of shape (). The index is 0 where none was: do not use it.
 
     Raises:
-      ValueError: if shapes differ, there is no setting, or `valid` is not bool.
+      ValueError: if shapes differ, there is no setting, or `valid` holds no flags.
 
     Guarantee:
       That of `valid`: it holds for all settings at once, whatever the choice, also if
@@ -322,27 +259,21 @@ def best(valid: ArrayLike, utility: ArrayLike) -> tuple[Array, Array]:
       >>> index.item(), found.item()
       (1, True)
     """
-    valid, utility = as_array("valid", valid), as_array("utility", utility)
-    _checks.check_vectors(valid=valid, utility=utility)
+    valid, utility = _checks.flags("valid", valid), as_array("utility", utility)
+    _checks.check_vectors(valid=valid)
     _checks.check_shape("utility", valid.shape, utility.shape)
-    if valid.dtype != bool:
-        raise ValueError(f"expected valid as bool, got {valid.dtype}")
-    check_settings(len(valid))
     return _best(valid, utility)
 
 
 def _procedure(method, starts, g):
     """Returns a function (p, delta) -> rejections, and what it divides delta by."""
-    if method == "fixed_sequence":
-        starts = as_starts(starts, g)
-        return lambda p, d: fixed_sequence(p, d, starts=starts), len(starts)
-    known = {"holm": holm, "bonferroni": bonferroni}
-    if isinstance(method, str) and method in known:
-        return known[method], g
-    if isinstance(method, str) or not callable(method):
-        names = [*known, "fixed_sequence"]
-        raise ValueError(f"expected method as one of {names}, got {method!r}")
-    return method, None
+    if callable(method):
+        return method, 1
+    _checks.check_one_of("method", method, ["holm", "bonferroni", "fixed_sequence"])
+    if method != "fixed_sequence":
+        return {"holm": holm, "bonferroni": bonferroni}[method], g
+    starts = as_starts(starts, g)
+    return lambda p, d: fixed_sequence(p, d, starts=starts), len(starts)
 
 
 @jax.jit
@@ -455,13 +386,10 @@ def pareto_test(
       Array([ True,  True, False], dtype=bool)
     """
     delta = _checks.share("delta", delta)
-    (begun, g), (risks, tested) = as_risks("first", first), as_risks("losses", losses)
-    if g != tested or len(begun) != len(risks):
-        raise ValueError(
-            f"expected losses of {len(begun)} risks and {g} settings like first, got "
-            f"{len(risks)} and {tested}"
-        )
-    p = risk_p_values(risks, alpha, delta, p_value, where, bound, 1)
+    (begun, g), (risks, tested) = _as_risks("first", first), _as_risks("losses", losses)
+    sizes = (len(begun), g), (len(risks), tested)
+    _checks.check_shape("losses, by risks and settings like first,", *sizes)
+    p = _p_values(risks, alpha, delta, p_value, where, bound)
     alphas = one_each("alpha", alpha, len(risks))
     wheres = one_each("first_where", first_where, len(risks))
     means = jnp.stack([_mean(*v) for v in zip(begun, wheres, strict=True)], axis=1)
@@ -479,7 +407,7 @@ def _objectives(risks, costs):
     return jnp.concatenate(columns, axis=1)
 
 
-def _mean(risk: Any, where: Any) -> Array:
+def _mean(risk, where):
     """Returns the mean loss of each setting over its rows; NaN without rows."""
     if isinstance(risk, Counts):
         return quotient(jnp.asarray(risk.errors), jnp.asarray(risk.trials))
@@ -601,26 +529,18 @@ def selective_threshold(
     if jnp.issubdtype(correct.dtype, jnp.inexact):
         raise ValueError(f"expected correct as bool, got {correct.dtype}")
     _checks.check_flags("correct as bool", correct)
-    thresholds = _check_grid(grid)
+    thresholds = as_float(as_array("grid", grid))
+    _checks.check_vectors(grid=thresholds)
+    falls = lambda v: np.append(True, v[1:] < v[:-1]) & ~np.isnan(v)  # noqa: E731
+    cure = "; numpy.unique(grid)[::-1] is in this order"
+    _checks.check_values(falls, "grid in decreasing order", thresholds, cure=cure)
     if is_rounded("confidence", confidence) or is_rounded("grid", grid):
         # A number that rounds to one of the grid is not below it before it is rounded.
         thresholds = jnp.nextafter(thresholds, -jnp.inf)
     starts = as_starts(starts, len(thresholds))
-    share = as_delta(delta) / len(starts)
     level = one_alpha(alpha, _ON_HOST)
-    table = critical_counts(len(sure), level, share)
+    table = critical_counts(len(sure), level, as_delta(delta) / len(starts))
     return _threshold(sure, correct != 0, thresholds, starts, table)
-
-
-def _check_grid(grid):
-    grid = as_float(as_array("grid", grid))
-    _checks.check_vectors(grid=grid)
-    if not len(grid):
-        raise ValueError("expected a grid of at least one threshold, got none")
-    falls = lambda v: np.append(True, v[1:] < v[:-1]) & ~np.isnan(v)  # noqa: E731
-    cure = "; numpy.unique(grid)[::-1] is in this order"
-    _checks.check_values(falls, "grid in decreasing order", grid, cure=cure)
-    return grid
 
 
 @jax.jit

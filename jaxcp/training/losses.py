@@ -25,7 +25,6 @@ from jaxcp.typing import ArrayLike, PyTree, Score
 _NUM_SAMPLES = 64  # points in a union of balls
 _WEIGHTS = {"size_weights": 1, "classification_weights": 2}  # axes, of labels
 _Score = TypeVar("_Score", bound=Score)
-Rows = tuple[PyTree, PyTree]  # predictions and targets
 
 
 @pytree
@@ -190,27 +189,24 @@ def conformal_training_loss(
     return loss(preds_cal, y_cal, preds, y, key=key)
 
 
-def prepare(loss: SizeLoss, calibration: Rows, new: Rows) -> tuple[SizeLoss, Array]:
+def prepare(loss, calibration, new):
     """Returns a loss with checked options, and the rank of its alpha."""
     inputs.check_score(loss.score)
     _check_halves(loss.score, calibration, new)
     known = {"alpha": None, **_numbers_of(loss), **_weights_of(loss, *new)}
-    rank = rank_of(loss.alpha, jax.eval_shape(evaluate, loss.score, *calibration))
-    return replace(loss, **known), rank
+    return replace(loss, **known), rank_of(loss.alpha, loss.score, *calibration)
 
 
-def rank_of(alpha: ArrayLike, scores: jax.ShapeDtypeStruct) -> Array:
-    """Returns the rank of the threshold of these scores, shape () or (c,)."""
-    level = split_alpha(as_alpha(alpha), scores.shape[1:])
-    if level.shape != scores.shape[1:]:
-        raise ValueError(f"expected alpha of shape (), got {level.shape}; use jax.vmap")
-    return conformal_rank(scores.shape[0], level)
+def rank_of(alpha, score, preds, y):
+    """Returns the rank of the threshold of these rows, shape () or (c,)."""
+    n, *components = jax.eval_shape(evaluate, score, preds, y).shape
+    level = split_alpha(as_alpha(alpha), tuple(components))
+    _checks.check_shape("alpha", tuple(components), level.shape)
+    return conformal_rank(n, level)
 
 
 @jit
-def value_of(
-    loss: PyTree, rank: Array, calibration: Rows, new: PyTree, key: Array | None
-) -> Array:
+def value_of(loss, rank, calibration, new, key):
     """Returns the value of a `SizeLoss` that `prepare` returned."""
     score, (preds, y), temperature = loss.score, new, loss.temperature
     q = _threshold(loss, rank, as_float(evaluate(score, *calibration)))
@@ -247,13 +243,13 @@ def _numbers_of(loss):
     """Returns checked numbers in one type, so that nothing is traced anew."""
     _checks.check_scalars(target_size=loss.target_size)
     soft.check_positive("temperature", loss.temperature)
-    if loss.bandwidth is not None:
-        soft.check_positive("bandwidth", loss.bandwidth)
     if loss.nearest is not None:
         _checks.check_count("nearest", loss.nearest, 1)
-    if loss.bandwidth is not None and loss.nearest is not None:
-        both = f"{loss.bandwidth} and {loss.nearest}"
-        raise ValueError(f"expected one of bandwidth and nearest, got {both}")
+    if loss.bandwidth is not None:
+        soft.check_positive("bandwidth", loss.bandwidth)
+        if loss.nearest is not None:
+            both = f"{loss.bandwidth} and {loss.nearest}"
+            raise ValueError(f"expected one of bandwidth and nearest, got {both}")
     names = "temperature", "bandwidth", "target_size"
     numbers = {name: getattr(loss, name) for name in names}
     return jax.tree.map(lambda v: jnp.asarray(v, float), numbers)
@@ -275,19 +271,11 @@ def _check_halves(score, calibration, new):
 def _weights_of(loss, preds, y):
     """Returns weights as arrays, which must fit the labels, if there are targets."""
     weights = {name: as_arrays(**{name: getattr(loss, name)}) for name in _WEIGHTS}
-    given = {name: value for name, value in weights.items() if value is not None}
-    if y is None and given:
-        raise ValueError("expected y, on which size and classification weights depend")
-    for name, value in given.items():
-        _checks.check_weights(name, value)
-        if value.ndim or name == "size_weights":
-            _check_labels_of(loss.score, preds, name, value.shape)
+    for name, value in weights.items():
+        if value is not None:
+            _checks.check_given(y=y)  # on which they depend
+            _checks.check_weights(name, value)
+            if value.ndim or name == "size_weights":
+                k = jax.eval_shape(label_scores, loss.score, preds).shape[1]
+                _checks.check_shape(name, (k,) * _WEIGHTS[name], value.shape)
     return weights
-
-
-def _check_labels_of(score, preds, name, shape):
-    if not inputs.has_labels(score):
-        kind = type(score).__name__
-        raise ValueError(f"expected a score of labels for {name}, got {kind}")
-    k = jax.eval_shape(label_scores, score, preds).shape[1]
-    _checks.check_shape(name, (k,) * _WEIGHTS[name], shape)

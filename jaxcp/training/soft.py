@@ -15,7 +15,7 @@ from jaxcp._numbers import as_float
 from jaxcp._tree import jit
 from jaxcp.scores import inputs
 from jaxcp.sets import BoundingBox
-from jaxcp.typing import ArrayLike, HasEstimate, HasSoftSize, PyTree, Score, Set
+from jaxcp.typing import ArrayLike, HasSoftSize, PyTree, Score
 
 
 def soft_membership(
@@ -147,15 +147,13 @@ def soft_size(
     return sizes(score, preds, as_float(q), temperature, key, num_samples)
 
 
-def check_positive(name: str, value: ArrayLike) -> None:
+def check_positive(name, value):
     """Raises ValueError unless this is one number, above 0 where it is known."""
     _checks.check_number(name, value, lambda v: v > 0, "> 0")
 
 
 @jit
-def memberships(
-    score: Score, preds: PyTree, y: Array, q: Array, temperature: Array
-) -> Array:
+def memberships(score, preds, y, q, temperature):
     """Returns `soft_membership` of checked arguments."""
     scores = evaluate(score, preds, y)
     q = at_labels(q, y) if q.ndim and inputs.has_labels(score) else q
@@ -164,9 +162,7 @@ def memberships(
     return parts if parts.ndim == 1 else jnp.prod(parts, axis=1)
 
 
-def label_memberships(
-    score: Score, preds: PyTree, q: Array, temperature: Array
-) -> Array:
+def label_memberships(score, preds, q, temperature):
     """Returns the soft membership of every label, shape (m, k)."""
     if inputs.is_inclusive(score):
         raise ValueError(
@@ -178,14 +174,7 @@ def label_memberships(
 
 
 @jit(static_argnames="num_samples")
-def sizes(
-    score: Score,
-    preds: PyTree,
-    q: Array,
-    temperature: Array,
-    key: Array | None,
-    num_samples: int,
-) -> Array:
+def sizes(score, preds, q, temperature, key, num_samples):
     """Returns `soft_size` of checked arguments."""
     preds = widened(preds)
     if inputs.has_labels(score):
@@ -194,17 +183,12 @@ def sizes(
     check_large_is_bad(sets)
     if isinstance(sets, HasSoftSize):
         return jax.vmap(lambda region: region.soft_size(temperature))(sets)
-    if key is None or not isinstance(sets, HasEstimate):
-        raise ValueError(
-            "expected a key for unions of balls and level sets, whose volumes are "
-            "estimated, sets with soft_size(temperature), or a score with a method "
-            f"`labels`, got {type(sets).__name__}"
-        )
+    _checks.check_key(key)  # volumes are estimated
     keys = jax.random.split(key, _checks.num_rows(preds=preds))
     return jax.vmap(partial(_estimate, num_samples))(keys, sets)
 
 
-def at_labels(values: Array, y: Array) -> Array:
+def at_labels(values, y):
     """Returns values[y], and 0 for labels out of range."""
     y = y.astype(int)  # narrow types cannot hold every label
     rows = values.at[y].get(mode="fill", fill_value=0)
@@ -212,7 +196,7 @@ def at_labels(values: Array, y: Array) -> Array:
     return jnp.where(known, rows, 0)
 
 
-def check_large_is_bad(region: Set) -> None:
+def check_large_is_bad(region):
     """Raises ValueError for inner boxes, which say the more the larger they are."""
     if isinstance(region, BoundingBox) and region.inner:
         raise ValueError(
@@ -227,6 +211,7 @@ def _estimate(num_samples, key, region):
 
 
 def _check_threshold(score, preds, y, q):
+    """Raises ValueError unless there is one threshold, or those that a score takes."""
     if q.ndim == 0:
         return
     shapes = []
@@ -234,21 +219,20 @@ def _check_threshold(score, preds, y, q):
         shapes.append(jax.eval_shape(label_scores, score, preds).shape[1:])
     if y is not None:
         shapes.append(jax.eval_shape(evaluate, score, preds, y).shape[1:])
-    elif not shapes:
-        shapes += [q.shape] if _inverts(score, preds, q) else []
+    elif not shapes:  # then sets at q must be like those at a number, if there are any
+        one = jnp.zeros((), q.dtype)
+        found, like = (_shapes_of_sets(score, preds, v) for v in (q, one))
+        if found is not None and like in (None, found):
+            return
     if q.shape not in shapes:
         known = " or ".join(map(str, sorted({(), *shapes})))
         raise ValueError(f"expected q of shape {known}, got {q.shape}")
 
 
-def _inverts(score, preds, q):
-    """Returns whether there are sets at q, like those at a number if there are any."""
-    shapes = []
-    for threshold in (q, jnp.zeros((), q.dtype)):
-        try:
-            sets = jax.eval_shape(invert, score, preds, threshold)
-        except (IndexError, TypeError, ValueError):
-            sets = None  # an inverse may well ask for a threshold of each component
-        found = [leaf.shape for leaf in jax.tree.leaves(sets)]
-        shapes.append(None if sets is None else found)
-    return shapes[0] is not None and shapes[1] in (None, shapes[0])
+def _shapes_of_sets(score, preds, q):
+    """Returns the shapes of what sets at a threshold hold, None if there are none."""
+    try:
+        sets = jax.eval_shape(invert, score, preds, q)
+    except (IndexError, TypeError, ValueError):
+        return None  # an inverse may well ask for a threshold of each component
+    return [leaf.shape for leaf in jax.tree.leaves(sets)]

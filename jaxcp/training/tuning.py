@@ -102,11 +102,11 @@ def train_score(
     loss = _as_loss(score, alpha, options)
     preds, y = _check_rows(key, loss.score, preds, y)
     _checks.check_count("num_steps", num_steps, 0)
-    if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
-        kind = type(optimizer).__name__
-        raise ValueError(f"expected optimizer from optax, got {kind}")
     inputs.check(loss.score, preds, y)
-    loss = replace(loss, score=_trainable(loss.score, project))
+    if not jax.tree.leaves(loss.score):
+        kind = type(loss.score).__name__
+        raise ValueError(f"expected a score with hyperparameters, got {kind}")
+    loss = replace(loss, score=jax.tree.map(as_float, loss.score))
     halves = _halves((preds, y), jnp.arange(len(y)))
     loss, rank = prepare(loss, *halves)
     _check_enough(len(y), rank)
@@ -176,7 +176,7 @@ def select_score(
     for score in others:  # its hyperparameters; the rows have been checked
         inputs.check(score, *jax.tree.map(lambda v: v[:1], (preds, y)))
     calibration, _ = _halves((preds, y), jnp.arange(len(y)))
-    rank = rank_of(alpha, jax.eval_shape(evaluate, first, *calibration))
+    rank = rank_of(alpha, first, *calibration)
     _check_enough(len(y), rank)
     return _select(key, scores, (preds, y), rank, num_splits)
 
@@ -235,13 +235,8 @@ def _halves(rows, order):
 def _candidates(scores):
     """Returns candidates with one leading axis; single hyperparameters are repeated."""
     scores = jax.tree.map(jnp.asarray, scores)
-    lengths = sorted({v.shape[0] for v in jax.tree.leaves(scores) if v.ndim})
-    if len(lengths) != 1 or not lengths[0]:
-        raise ValueError(
-            "expected hyperparameters with one leading axis of candidates, "
-            f"got {jax.tree.map(jnp.shape, jax.tree.leaves(scores))}"
-        )
-    repeated = lambda v: jnp.broadcast_to(v, (*lengths, *v.shape[1:]))  # noqa: E731
+    (length,) = {v.shape[0] for v in jax.tree.leaves(scores) if v.ndim}
+    repeated = lambda v: jnp.broadcast_to(v, (length, *v.shape[1:]))  # noqa: E731
     return jax.tree.map(repeated, scores)
 
 
@@ -262,30 +257,6 @@ def _as_loss(score, alpha, options):
     return score
 
 
-def _trainable(score, project):
-    """Returns a score with hyperparameters as floats, after checks of `project`."""
-    if not jax.tree.leaves(score):
-        kind = type(score).__name__
-        raise ValueError(f"expected a score with hyperparameters, got {kind}")
-    score = jax.tree.map(as_float, score)
-    if project is None:
-        return score
-    if not callable(project):
-        raise ValueError(f"expected project as a function, got {project!r}")
-    before, after = map(_described, (score, jax.eval_shape(project, score)))
-    if before != after:
-        raise ValueError(
-            "expected project to return a score like its argument, {} with leaves of "
-            "shapes {}, got {} with {}".format(*before, *after)
-        )
-    return score
-
-
-def _described(tree):
-    leaves, structure = jax.tree.flatten(tree)
-    return structure, [jnp.shape(leaf) for leaf in leaves]
-
-
 def _check_enough(n, rank):
     """Raises ValueError if a half of n rows has an infinite threshold, if known."""
     if is_concrete(rank) and int(jnp.max(rank)) > (n + 1) // 2:
@@ -300,6 +271,4 @@ def _check_rows(key, score, preds, y):
     _checks.check_key(key)
     inputs.check_score(score)
     preds, y = _checks.rows(preds=preds, y=y)
-    if len(y) < 2:
-        raise ValueError(f"expected at least 2 rows, one for each half, got {len(y)}")
     return preds, y

@@ -200,7 +200,7 @@ def test_certificate_of_a_calibration():
     weighted = jaxcp.calibrate(Absolute(), jnp.zeros(20), x, weights=jnp.ones(20))
     with pytest.raises(ValueError, match="without weights"):
         weighted.certificate(0.1)
-    with pytest.raises(ValueError, match=r"several components.*\(20, 2\)"):
+    with pytest.raises(ValueError, match="got 2 components"):
         jaxcp.calibrate(Signed(), jnp.zeros(20), x).certificate(0.1)
     with pytest.raises(ValueError, match="a mask with values, got a traced one"):
         jax.jit(lambda m: jaxcp.calibrate(Absolute(), x, x, mask=m).certificate(0.1).n)(

@@ -222,21 +222,13 @@ def test_coverage_of_a_model_that_is_wrong(key):
 
 test_wrong_calls = refuses(
     {
-        "no draws": (
-            lambda: jaxcp.conformal_bayes(ROWS[:0], CANDIDATES[:0], 0.2),
-            r"log_likelihoods of shape \(t, n\), .* t >= 1 draws, got \(0, 25\)",
-        ),
         "complex": (
             lambda: jaxcp.conformal_bayes(ROWS + 0j, CANDIDATES, 0.2),
             "log_likelihoods as real numbers, got complex",
         ),
-        "one row": (
-            lambda: jaxcp.conformal_bayes(ROWS[:, 0], CANDIDATES, 0.2),
-            r"log_likelihoods of shape \(t, n\), .* got \(300,\)",
-        ),
-        "candidates first": (
-            lambda: jaxcp.conformal_bayes(ROWS, CANDIDATES.T, 0.2),
-            r"shape \(300, g\) or \(300, m, g\), by draws first .* got \(12, 300\)",
+        "candidates of one draw": (
+            lambda: jaxcp.conformal_bayes(ROWS, CANDIDATES[0], 0.2),
+            r"shape \(t, g\) or \(t, m, g\), got \(12,\)",
         ),
         "NaN": (
             lambda: jaxcp.conformal_bayes(ROWS * np.nan, CANDIDATES, 0.2),
@@ -247,8 +239,8 @@ test_wrong_calls = refuses(
             r"candidate_log_likelihoods below infinity, .* got inf at \(0, 0\)",
         ),
         "a mask of candidates": (
-            lambda: jaxcp.conformal_bayes(ROWS, CANDIDATES, 0.2, mask=[True] * 12),
-            r"mask of shape \(25,\), got \(12,\)",
+            lambda: jaxcp.conformal_bayes(ROWS, CANDIDATES, 0.2, mask=[True]),
+            r"mask of shape \(25,\), got \(1,\)",
         ),
         "a grid of another length": (
             lambda: jaxcp.conformal_bayes(ROWS, CANDIDATES, 0.2, grid=GRID[:5]),
@@ -256,7 +248,7 @@ test_wrong_calls = refuses(
         ),
         "a grid that falls": (
             lambda: jaxcp.conformal_bayes(ROWS, CANDIDATES, 0.2, grid=-GRID),
-            r"grid to increase, got 3.0 and then 2.4.* at 1; numpy.unique",
+            r"grid in increasing order, got 2.4.* at 1; numpy.unique",
         ),
         "an infinite grid": (
             lambda: jaxcp.conformal_bayes(

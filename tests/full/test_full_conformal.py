@@ -497,7 +497,7 @@ BAD = {
     "no score": (lambda: full(X, Y, score=jnp.abs), "a score with an inverse"),
     "residuals": (
         lambda: full(X, Y, residuals="raw"),
-        "residuals as one of 'ordinary', 'studentized', 'deleted', got 'raw'",
+        "residuals as one of .'ordinary', 'studentized', 'deleted'., got 'raw'",
     ),
     "lengths": (lambda: full(X, Y[:5]), "x with 9 rows like y, got 5|got 9"),
     "NaN": (lambda: full(X, Y.at[2].set(jnp.nan)), "y without NaN, got nan at 2"),

@@ -319,21 +319,21 @@ LAST = learners.FunctionLearner(
 CP = discretized(X2, X, X)
 test_wrong_calls = refuses(
     {
-        "a number": (refused(grid=100), r"grid of shape \(g,\), g >= 1, got \(\)"),
+        "a number": (refused(grid=100), r"grid of shape \(n,\), got \(\)"),
         "no grid": (refused(grid=None), "grid as a value, got None"),
-        "an empty grid": (refused(grid=[]), r"grid of shape \(g,\)"),
+        "an empty grid": (refused(grid=[]), "length of grid as an int >= 1, got 0"),
         "falling": (
             refused(grid=[0.0, 2.0, 1.0]),
-            r"grid to increase, got 2.0 and then 1.0 at 2; numpy.unique",
+            "grid in increasing order, got 1.0 at 2; numpy.unique",
         ),
-        "repeated": (refused(grid=[0, 1, 1]), "to increase, got 1.0 and then 1.0 at"),
+        "repeated": (refused(grid=[0, 1, 1]), "in increasing order, got 1.0 at 2"),
         "NaN": (refused(grid=[0, np.nan]), "grid of finite values, got nan at 1"),
         "infinite": (refused(grid=[0, np.inf]), "grid of finite values, got inf at 1"),
         "complex": (refused(y=X + 1j), "y as real numbers, got complex"),
-        "several outputs": (refused(y=X2), r"y of shape \(n,\), .*; full_conformal"),
+        "several outputs": (refused(y=X2), r"y of shape \(n,\), got \(9, 2\)"),
         "labels": (
             refused(score=scores.LAC()),
-            "a score of numbers, got LAC, .*full_conformal refits with each label",
+            "one column a label",
         ),
         "a score without ends": (
             refused(score=scores.Custom(ABSOLUTE)),

@@ -243,12 +243,15 @@ test_refuses = refuses(
             _refused(num_labels=2, grid=[0.0, 1.0]),
             "num_labels or grid, got both",
         ),
-        "neither": (lambda: _call()(np.ones((1, 2)), 0.1), "got neither"),
+        "neither": (
+            lambda: _call()(np.ones((1, 2)), 0.1),
+            "num_labels as a value, got",
+        ),
         "one label": (_refused(num_labels=1), "num_labels as an int >= 2"),
         "label out of range": (_refused(num_labels=2, y=np.arange(6)), "in 0, ..., 1"),
         "grid falls": (
             _refused(grid=[1.0, 0.0]),
-            "increase, got 1.0 and then 0.0 at 1; numpy",
+            "grid in increasing order, got 0.0 at 1; numpy",
         ),
         "grid of NaN": (_refused(grid=[0.0, np.nan]), "grid of finite values, got nan"),
         "inputs that are NaN": (_refused(x=np.full((6, 2), np.nan)), "x without NaN"),

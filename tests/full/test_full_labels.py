@@ -303,7 +303,7 @@ def test_other_answers_of_the_predictor(tmp_path):
     assert cp.certificate(0.1).coverage == 0.9  # k/(n + 1) = 18/20
     with pytest.raises(ValueError, match="got LAC, a score of labels"):
         cp.predictive(jnp.arange(2))
-    with pytest.raises(ValueError, match="union=False for LAC, a score of labels"):
+    with pytest.raises(ValueError, match=r"union=True with scores.Absolute.*got LAC"):
         cp(jnp.arange(2), 0.1, union=True)
     jaxcp.save(tmp_path / "cp", cp)
     functions = {"fit": _count_fit, "predict": _count_predict}

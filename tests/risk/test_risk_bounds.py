@@ -357,7 +357,7 @@ WRONG = {
     ),
     "no delta": (
         lambda: risk.p_value(FLAGS, 0.1, method="betting"),
-        'delta with method="betting", whose bets depend on it, got None',
+        "delta as a number, got None",
     ),
     "delta of 1": (lambda: risk.upper_bound(FLAGS, 1.0), r"delta in \(0, 1\), got 1.0"),
     "alpha beyond the bound": (
