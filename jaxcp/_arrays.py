@@ -166,7 +166,7 @@ def _as_array(name, x):
     if isinstance(x, Array):
         return x
     if isinstance(x, bool | float | complex) and not isinstance(x, np.generic):
-        return jnp.asarray(x)  # without a type of its own, it takes its company's
+        return jax.device_put(x)  # without a type of its own, it takes its company's
     x = as_numpy(name, x)
     try:
         return on_device(narrowed(x))

@@ -27,6 +27,7 @@ from jax import Array, lax
 
 from jaxcp import _checks
 from jaxcp._arrays import as_numpy, is_concrete
+from jaxcp._batching import on_device
 from jaxcp._numbers import as_float, varying_like
 from jaxcp._tree import Untraceable
 from jaxcp.typing import ArrayLike, Number
@@ -225,7 +226,7 @@ def as_delta(delta: Any) -> Fraction:
 
 def alpha_as_float(alpha: Alpha) -> Array:
     """Returns alpha as an array of floats."""
-    return alpha if isinstance(alpha, Array) else jnp.asarray(np.asarray(alpha, float))
+    return alpha if isinstance(alpha, Array) else on_device(np.asarray(alpha, float))
 
 
 def split_alpha(alpha: Alpha, components: tuple[int, ...]) -> Alpha:
@@ -308,10 +309,10 @@ def ranks(count: ArrayLike, alpha: Alpha) -> Array:
     count = count if isinstance(count, Array) else np.asarray(count)
     count = count.astype(int)  # a narrow type may not hold n + 1
     if isinstance(alpha, Array):
-        return rank_at_any_alpha(jnp.asarray(count), as_float(alpha))
+        return rank_at_any_alpha(count, as_float(alpha))
     if isinstance(count, Array):
         return _integer_rank(count, *_integer_ratio(alpha))
-    return jnp.asarray(np.asarray(_exact_ranks(count.astype(object), alpha), int))
+    return on_device(np.asarray(_exact_ranks(count.astype(object), alpha), int))
 
 
 def sure_ranks(count: ArrayLike, alpha: Alpha, delta: Fraction) -> Array:
@@ -329,7 +330,7 @@ def sure_ranks(count: ArrayLike, alpha: Alpha, delta: Fraction) -> Array:
         )
     counts = np.asarray(count).astype(object)
     found = np.frompyfunc(lambda n, a: exact_rank(n, a, delta), nin=2, nout=1)
-    return jnp.asarray(np.asarray(found(counts, alpha), int))
+    return on_device(np.asarray(found(counts, alpha), int))
 
 
 def exact_rank(n: int, alpha: Fraction, delta: Fraction | None = None) -> int:
