@@ -27,13 +27,7 @@ from jaxcp._arrays import as_arrays, as_numpy
 from jaxcp._numbers import as_float, at_least_single, over_shards, rounded_up
 from jaxcp._tree import as_function
 from jaxcp.quantiles._keys import bisect_keys, first_float, from_keys, to_keys
-from jaxcp.quantiles._rows import (
-    masses_of,
-    select_keys,
-    spare_mass,
-    weighted_key,
-    weighted_keys,
-)
+from jaxcp.quantiles._rows import first_key, masses_of, select_keys, spare_mass
 from jaxcp.typing import ArrayLike, AxisName, Number
 
 # Bits settled by one histogram of sharded scores: wide, for a sum over processes takes
@@ -267,12 +261,10 @@ def _find(x, mass, target, axis_name):
     """Returns the first key whose mass reaches `target`, the highest if none does."""
     if mass is not None and mass.dtype == bool:
         x, mass = jnp.where(mass, x, _largest(x.dtype)), None
-    if mass is not None and axis_name is None:
-        return weighted_keys(x, mass, target[None])[0]
-    if mass is not None:
-        return weighted_key(to_keys(x), mass, target, axis_name)
     if axis_name is None:
-        return select_keys(x, target.reshape(-1)).reshape(target.shape)
+        return select_keys(x, mass, target.reshape(-1)).reshape(target.shape)
+    if mass is not None:
+        return first_key(to_keys(x), mass, target, axis_name)
     find = partial(_find_by_digits, to_keys(x), axis_name=axis_name)
     return find(target) if target.ndim == 0 else jax.vmap(find)(target)
 
