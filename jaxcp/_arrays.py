@@ -17,7 +17,7 @@ from jax import Array
 
 from jaxcp._batching import on_device, on_host
 from jaxcp._tree import check_process, is_ours
-from jaxcp.typing import ArrayLike, PyTree
+from jaxcp.typing import PyTree
 
 _MANY = 2**13  # rows whose digits tell those of all
 _CODING = "numpy.unique(text, return_inverse=True)[1] codes it as 0, 1, ..."
@@ -71,9 +71,7 @@ def some_rows(n: int) -> slice:
     return slice(None, None, max(n // _MANY, 1))
 
 
-def check_digits(
-    name: str, step: ArrayLike, error: ArrayLike, which: ArrayLike = True
-) -> None:
+def check_digits(name, step, error, which=True):
     """Raises ValueError if numbers have no digits for errors of this size.
 
     `step` is how much the last digit of a number changes its error. The medians of both
@@ -229,9 +227,7 @@ def count_true(flags: Array) -> int | Array:
     return int(np.sum(np.asarray(flags))) if on_host(flags) else jnp.sum(flags)
 
 
-def count_groups(
-    groups: Array, num_groups: int, mask: Array | None = None
-) -> np.ndarray | Array:
+def count_groups(groups, num_groups, mask=None):
     """Returns how many rows of each group count, shape (num_groups,)."""
     if not on_host(groups, mask):
         return _sums_of_members(groups, num_groups, mask)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from numbers import Real
-from typing import Any, Protocol, Self
+from typing import Protocol, Self
 
 import jax
 import jax.numpy as jnp
@@ -39,12 +39,7 @@ class HoldsRows(Protocol):
         """Returns the same value with `size` rows; those added do not count."""
 
 
-def by_rows(
-    program: Callable[..., PyTree],
-    *fixed: Any,
-    rows: tuple[PyTree, ...],
-    holder: HoldsRows | None = None,
-) -> PyTree:
+def by_rows(program, *fixed, rows, holder=None):
     """Returns `program(holder, *fixed, *rows)`: results row by row.
 
     Without a holder `program(*fixed, *rows)`; without rows results are of any shape.
@@ -63,12 +58,7 @@ def by_rows(
     return jax.tree.map(lambda v: _cut(v, num_rows), out)
 
 
-def counted(
-    program: Callable[..., PyTree],
-    *rows: PyTree,
-    by_pairs: bool = False,
-    **options: Any,
-) -> PyTree:
+def counted(program, *rows, by_pairs=False, **options):
     """Returns `program(*rows, count, **options)`: results of all rows together.
 
     The first `count` rows count, all if it is None. `by_pairs` says that a program goes

@@ -64,12 +64,7 @@ def as_points(y: Array, points: Array) -> tuple[Array, Array]:
     return y, points
 
 
-def fold_squares(
-    combine: Callable[[Array, Array], Array],
-    each: Callable[[Array], Array],
-    y: Array,
-    centers: Array,
-) -> Array:
+def fold_squares(combine, each, y, centers):
     """Returns `each(squared distance)` of a point from l >= 1 points, combined.
 
     One center after the other: under `vmap` the points lie on the lanes, and no array

@@ -17,7 +17,7 @@ from jaxcp._numbers import as_float, at_least_single, quotient
 from jaxcp.pvalues.multiple import as_share, step_up
 from jaxcp.quantiles._keys import common_keys, to_keys
 from jaxcp.quantiles._rows import unit_scale
-from jaxcp.typing import ArrayLike, Number
+from jaxcp.typing import ArrayLike
 
 
 def conformal_p_value(
@@ -87,13 +87,7 @@ def conformal_p_value(
     return _p_value(as_float(scores), as_float(score), u, weights, test_weight)
 
 
-def p_values_among(
-    scores: Array,
-    test_scores: Array,
-    u: Number | None = None,
-    weights: Array | None = None,
-    test_weights: Number | None = None,
-) -> Array:
+def p_values_among(scores, test_scores, u=None, weights=None, test_weights=None):
     """Returns the p-value of each of many scores, shape (m,), from one sort.
 
     `scores` are of shape (n,), `test_scores` (m,), or (n, c) and (m, c): then it is c
@@ -110,13 +104,7 @@ def p_values_among(
     return p_values_of_keys(keys, test_keys, u, weights, test_weights)
 
 
-def p_values_of_keys(
-    keys: Array,
-    test_keys: Array,
-    u: Number,
-    weights: Array | None,
-    test_weights: Number,
-) -> Array:
+def p_values_of_keys(keys, test_keys, u, weights, test_weights):
     """Returns `p_values_among` scores for integers in their order, shape (m,)."""
     test_weights = at_least_single(as_float(test_weights))
     if weights is not None and weights.dtype == bool:
@@ -129,15 +117,7 @@ def p_values_of_keys(
 
 
 @partial(jax.jit, static_argnames="num_groups")
-def p_values_in_groups(
-    scores: Array,
-    groups: Array,
-    test_scores: Array,
-    test_groups: Array,
-    num_groups: int,
-    u: Array | None,
-    mask: Array | None,
-) -> Array:
+def p_values_in_groups(scores, groups, test_scores, test_groups, num_groups, u, mask):
     """Returns `p_values_among` the rows of the same group, from one sort for all.
 
     1 for test rows of a group out of range.
@@ -164,9 +144,7 @@ def p_values_in_groups(
     return jnp.where(known[n:], p, 1)
 
 
-def masses_from(
-    scores: Array, test_scores: Array, weights: Array | None = None
-) -> tuple[Array, Array, Array]:
+def masses_from(scores, test_scores, weights=None):
     """Returns the mass of scores >= and > each test score, (m,), and of all, ().
 
     Counts, int, without weights.
@@ -181,9 +159,7 @@ def mass_of(weights: Array | None, mask: Array | None) -> Array | None:
     return jnp.where(mask, weights, 0)
 
 
-def masses_of_keys(
-    keys: Array, test_keys: Array, weights: Array | None = None
-) -> tuple[Array, Array, Array]:
+def masses_of_keys(keys, test_keys, weights=None):
     """Returns `masses_from` for integers in the order of scores."""
     if weights is None:
         keys, mass = lax.sort(keys), jnp.arange(keys.size + 1)[::-1]
@@ -203,9 +179,7 @@ def _places(keys, test_keys, side):
     return jnp.sum(is_before(keys[:, None], test_keys[None]), axis=0)
 
 
-def share_of(
-    above: Array, equal: Array, total: Array, u: Array, test_weight: Array
-) -> Array:
+def share_of(above, equal, total, u, test_weight):
     """Returns the p-value of a test score with these masses above and equal to it."""
     total = total + test_weight
     # p = (mass{S_i > s} + u (mass{S_i = s} + w)) / (mass{all} + w)

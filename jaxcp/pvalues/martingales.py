@@ -37,9 +37,7 @@ _STRETCH = 2**15  # numbers of a stretch, of states with several numbers
 _BLOCK = 32  # bets that one product sums up
 
 
-def summed_bets(
-    martingale: MemorylessMartingale, p_values: Array, state: PyTree
-) -> tuple[PyTree, Array]:
+def summed_bets(martingale, p_values, state):
     """Returns the state after a stream, and the log of the capital all along."""
     width = sum(math.prod(jnp.shape(leaf)) for leaf in jax.tree.leaves(state))
     most = len(p_values) if width <= 1 else max(_STRETCH // width, 1)

@@ -105,13 +105,7 @@ def selection_p_values(
     return _selection_p_values(*rows)
 
 
-def checked_rows(
-    pred: ArrayLike,
-    y: ArrayLike,
-    threshold: ArrayLike,
-    mask: ArrayLike | None,
-    weights: ArrayLike | None,
-) -> tuple[Array, tuple[Array, Array], Array | None, Array | None]:
+def checked_rows(pred, y, threshold, mask, weights):
     """Returns the calibration rows as arrays, after checks."""
     pred, y, mask, weights = _checks.rows(
         pred=_checks.scores(pred),
@@ -127,9 +121,7 @@ def checked_rows(
     return pred, (y, threshold), mask, weights
 
 
-def keys_of_nulls(
-    pred: Array, y: Array, threshold: Array, test_pred: Array
-) -> tuple[Array, Array]:
+def keys_of_nulls(pred, y, threshold, test_pred):
     """Returns integers in the order of predictions, (n,) and (m,).
 
     The lowest of all for the calibration rows with y > threshold, which count as below
@@ -246,16 +238,7 @@ def _draw_and_select(key, rows, level, pruning):
 
 
 @jax.jit
-def select(
-    pred: Array,
-    y: Array,
-    threshold: Array,
-    test_pred: Array,
-    weights: Array,
-    test_weights: Array,
-    level: Array,
-    xi: Array | None,
-) -> Array:
+def select(pred, y, threshold, test_pred, weights, test_weights, level, xi):
     """Returns the selected rows, with uniforms `xi` of shape (m,) or (), or 1."""
     keys, test_keys = keys_of_nulls(pred, y, threshold, test_pred)
     weights, test_weights = (
@@ -274,9 +257,7 @@ def _with_slack(level, dtype):
     return level.astype(dtype) * (1 + 8 * jnp.finfo(dtype).eps)
 
 
-def sizes_of_candidates(
-    keys: Array, test_keys: Array, weights: Array, test_weights: Array, level: Array
-) -> Array:
+def sizes_of_candidates(keys, test_keys, weights, test_weights, level):
     """Returns how many rows BH rejects with row j among the calibration rows, (m,).
 
     The size s_j for the p-values aux_j = 0 and, of the other rows l, with V = -keys,

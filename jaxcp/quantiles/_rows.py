@@ -65,7 +65,8 @@ def masses_of(weights, axis_name=None):
     Infinite weights count as the largest float.
     """
     n = weights.size * lax.psum(1, axis_name or ())
-    return _in_words(weights, *_scales_of(weights, axis_name), n)
+    unit, exponent = _scales_of(weights, axis_name)
+    return _in_words(weights, unit, exponent, n)
 
 
 def _scales_of(weights, axis_name=None):
@@ -222,8 +223,8 @@ def _to_all(values, batched, size):
 
 
 def _keys_of_row(x, weights, targets, numbers):
-    rows = jax.tree.map(lambda v: v[None], (x, weights, targets))
-    return _keys_of_rows(*rows, numbers)[0]
+    weights = None if weights is None else weights[None]
+    return _keys_of_rows(x[None], weights, targets[None], numbers)[0]
 
 
 def _keys_of_rows(x, weights, targets, numbers):
