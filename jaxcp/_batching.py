@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from numbers import Real
-from typing import Protocol, Self
 
 import jax
 import jax.numpy as jnp
@@ -29,20 +28,12 @@ _MOST = 2**15  # numbers of a batch: beyond, running may outweigh compiling
 _MOST_PAIRED = 2**10  # rows of which all pairs are looked at
 
 
-class HoldsRows(Protocol):
-    """A value that has rows of its own, and can be filled up."""
-
-    def _num_held(self) -> int:
-        """Returns the number of its rows, 0 for those that cannot be filled up."""
-
-    def _filled(self, size: int) -> Self:
-        """Returns the same value with `size` rows; those added do not count."""
-
-
 def by_rows(program, *fixed, rows, holder=None):
     """Returns `program(holder, *fixed, *rows)`: results row by row.
 
-    Without a holder `program(*fixed, *rows)`; without rows results are of any shape.
+    Without a holder `program(*fixed, *rows)`; without rows results are of any shape. A
+    holder has `_num_held()` rows of its own, 0 for those that cannot be filled up, and
+    `_filled(size)` returns it with more, which do not count.
     """
     given = () if holder is None else (holder,)
     sizes = _sizes((holder, fixed), rows, holder)
@@ -159,12 +150,7 @@ def map_rows(fn: Callable[..., PyTree], *rows: PyTree) -> PyTree:
 
 def map_evenly(fn: Callable[..., PyTree], *rows: PyTree, at_a_time: int) -> PyTree:
     """Returns `jax.vmap(fn)(*rows)`, in blocks of one size, at most `at_a_time`."""
-    return _map_blocks(jax.vmap(fn), rows, at_a_time)
-
-
-def map_batches(fn: Callable[..., PyTree], *rows: PyTree, at_a_time: int) -> PyTree:
-    """Returns `fn(*rows)` of batches, in blocks of one size, at most `at_a_time`."""
-    return _map_blocks(fn, rows, at_a_time)
+    return map_batches(jax.vmap(fn), *rows, at_a_time=at_a_time)
 
 
 def map_blocks(fn: Callable[..., PyTree], *rows: PyTree, width: int) -> PyTree:
@@ -178,17 +164,17 @@ def map_blocks(fn: Callable[..., PyTree], *rows: PyTree, width: int) -> PyTree:
     Returns:
       What `fn` returns for all rows.
     """
-    return _map_blocks(fn, rows, max(_BLOCK // max(width, 1), 1))
+    return map_batches(fn, *rows, at_a_time=max(_BLOCK // max(width, 1), 1))
 
 
-def _map_blocks(fn, rows, at_most):
-    """Returns `fn(*rows)` of batches, in blocks of one size.
+def map_batches(fn: Callable[..., PyTree], *rows: PyTree, at_a_time: int) -> PyTree:
+    """Returns `fn(*rows)` of batches, in blocks of one size, at most `at_a_time`.
 
     The last block is filled up with the first rows, whose results are dropped: what
     remains of even blocks would be another program, and take as long to compile.
     """
     num_rows = jax.tree.leaves(rows)[0].shape[0]
-    num_blocks = -(-num_rows // at_most)
+    num_blocks = -(-num_rows // at_a_time)
     if not isinstance(num_rows, int) or num_blocks <= 1:  # an export may leave it open
         return fn(*rows)
     size = -(-num_rows // num_blocks)

@@ -3,7 +3,7 @@
 Distances are sums of squared differences, never differences of products: far from the
 origin, where the latter lose all digits, ranks stay what they are.
 
-Mixtures of Gaussians with diagonal covariances, and models that predict them.
+And mixtures of Gaussians with diagonal covariances, with models that predict them.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ def _as_rows(v):
     shape = v.shape[0] * v.shape[1], *v.shape[2:]
     # Reshaping on the host compiles nothing.
     return (
-        jnp.asarray(np.asarray(v).reshape(shape))
+        jax.device_put(np.asarray(v).reshape(shape))
         if is_concrete(v)
         else v.reshape(shape)
     )
@@ -115,7 +115,7 @@ def _as_preds(preds, count):
             "what each fit predicts, and a pair of arrays is a tuple"
         )
     host = is_concrete(preds)
-    stack = (lambda *v: jnp.asarray(np.stack(v))) if host else lambda *v: jnp.stack(v)
+    stack = lambda *v: jax.device_put(np.stack(v)) if host else jnp.stack(v)  # noqa: E731
     return jax.tree.map(stack, *preds)
 
 
@@ -773,7 +773,7 @@ def of_held_out(
         score, preds, y, weights=weights, mask=known, classes=classes
     )
     if known is not None and isinstance(left_out, Ensemble):
-        of = left_out.held_out, mask, jnp.asarray(np.asarray(bags))
+        of = left_out.held_out, mask, jax.device_put(np.array(bags))
         scores, counts = _votes.counted(calibration.scores, *of)
         calibration = dataclasses.replace(calibration, scores=scores, mask=counts)
     return CrossCalibration(left_out, calibration)

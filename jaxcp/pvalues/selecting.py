@@ -1,7 +1,4 @@
-"""Which test rows exceed a threshold: p-values to select them by.
-
-Which test rows exceed a threshold, where their inputs follow another law.
-"""
+"""Which test rows exceed a threshold: p-values to select them by, or a selection."""
 
 from __future__ import annotations
 
@@ -137,8 +134,6 @@ def keys_of_nulls(pred, y, threshold, test_pred):
 @jax.jit
 def _selection_p_values(pred, y, threshold, test_pred, u, mask, weights, test_weights):
     keys, test_keys = keys_of_nulls(pred, y, threshold, test_pred)
-    u = 1.0 if u is None else u
-    test_weights = 1.0 if test_weights is None else test_weights
     p = p_values_of_keys(keys, test_keys, u, mass_of(weights, mask), test_weights)
     return jnp.where(jnp.isnan(test_pred), 1, p)
 
@@ -244,17 +239,13 @@ def select(pred, y, threshold, test_pred, weights, test_weights, level, xi):
     weights, test_weights = (
         at_least_single(as_float(w)) for w in (weights, test_weights)
     )
-    p = p_values_of_keys(keys, test_keys, 1.0, weights, test_weights)
+    p = p_values_of_keys(keys, test_keys, None, weights, test_weights)
     p = jnp.where(jnp.isnan(test_pred), 1, p)
-    level = _with_slack(level, p.dtype)
+    # p-values that equal the level but for rounding do not exceed it.
+    level = level.astype(p.dtype) * (1 + 8 * jnp.finfo(p.dtype).eps)
     sizes = sizes_of_candidates(keys, test_keys, weights, test_weights, level)
     candidates = p * len(p) <= level * sizes
     return candidates & _kept(sizes, candidates, 1.0 if xi is None else xi)
-
-
-def _with_slack(level, dtype):
-    """Returns a level that p-values which equal it but for rounding do not exceed."""
-    return level.astype(dtype) * (1 + 8 * jnp.finfo(dtype).eps)
 
 
 def sizes_of_candidates(keys, test_keys, weights, test_weights, level):

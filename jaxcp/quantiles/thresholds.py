@@ -531,7 +531,7 @@ def _of_counts(scores, rank, alpha, u, mask):
     # over the scores serve every u.
     both = thresholds(scores, jnp.stack([rank, rank - 1]), mask)
     counts = jnp.ones(scores.shape, int) if mask is None else mask.astype(int)
-    above, equal = jax.vmap(_masses_at, (0, None, None))(both, scores, counts)
+    above, equal = jax.vmap(masses_at, (0, None, None))(both, scores, counts)
     excess = (above + equal - floor).astype(dtype) + (u - rest)
     return _in_or_below(both, equal, excess, u)[(u <= rest).astype(int)]
 
@@ -540,11 +540,11 @@ def _of_masses(scores, rank, alpha, u, weights, test_weight):
     del rank
     weights, spare = spare_mass(weights, alpha, test_weight, u=u)
     first = least_below_mass(as_float(scores), weights, spare)
-    above, equal = _masses_at(first, scores, weights)
+    above, equal = masses_at(first, scores, weights)
     return _in_or_below(first, equal, above + equal - spare, u)
 
 
-def _masses_at(value, scores, masses):
+def masses_at(value, scores, masses):
     """Returns the mass of the scores above a value, and that of those equal to it."""
     keys, key = common_keys(scores, value)
     return tuple(jnp.sum(jnp.where(v, masses, 0)) for v in (keys > key, keys == key))

@@ -190,7 +190,7 @@ def _of_counts(counts, alpha):
         )
     exact = Fraction(float(alpha)) if exact is None else exact
     errors, trials = map(np.asarray, counts)
-    return jnp.asarray(binomial_tails(trials, errors, exact))
+    return jax.device_put(binomial_tails(trials, errors, exact))
 
 
 @jax.jit

@@ -128,7 +128,7 @@ WRONG = {
     ),
     "a vector for a score": (
         lambda: jaxcp.conformal_p_value(X, X),
-        r"score, u and test_weight of shape \(\)",
+        r"score of shape \(\), got \(9,\); use jax.vmap",
     ),
     "negative p-values of hypotheses": (
         lambda: pvalues.holm(-P_VALUES, 0.1),
@@ -204,13 +204,9 @@ WRONG = {
         lambda: pvalues.e_benjamini_hochberg(-X, 0.1),
         "e_values >= 0, got -1.0",
     ),
-    "e-values of one score": (
-        lambda: pvalues.e_values(1.0, X, 0.1),
-        r"scores \(..., n\) and test_scores \(..., m\), got \(\) and \(9,\)",
-    ),
     "e-values of other repetitions": (
         lambda: pvalues.e_values(jnp.ones((2, 9)), jnp.ones((3, 9)), 0.1),
-        r"test_scores of repetitions \(2,\) like scores, got \(3,\)",
+        r"repetitions of test_scores of shape \(2,\), got \(3,\)",
     ),
     "scores that are NaN for e-values": (
         lambda: pvalues.e_values(X.at[0].set(jnp.nan), X, 0.1),
