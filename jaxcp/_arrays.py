@@ -1,6 +1,6 @@
 """Arguments as jax arrays: numpy, pandas, torch, lists; no digits lost in silence.
 
-How many rows count: by numpy, which compiles nothing, where it can read them.
+And how many rows count, by numpy where it can read them: that compiles nothing.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ import numpy as np
 from jax import Array
 
 from jaxcp._batching import on_device, on_host
+from jaxcp._numbers import rounded_up
 from jaxcp._tree import check_process, is_ours
-from jaxcp.typing import ArrayLike, PyTree
+from jaxcp.typing import PyTree
 
 _MANY = 2**13  # rows whose digits tell those of all
 _CODING = "numpy.unique(text, return_inverse=True)[1] codes it as 0, 1, ..."
@@ -71,9 +72,7 @@ def some_rows(n: int) -> slice:
     return slice(None, None, max(n // _MANY, 1))
 
 
-def check_digits(
-    name: str, step: ArrayLike, error: ArrayLike, which: ArrayLike = True
-) -> None:
+def check_digits(name, step, error, which=True):
     """Raises ValueError if numbers have no digits for errors of this size.
 
     `step` is how much the last digit of a number changes its error. The medians of both
@@ -117,15 +116,7 @@ def narrowed(x: np.ndarray) -> np.ndarray:
         return x
     limits = np.iinfo(default)
     fits = x.size == 0 or (x.min() >= limits.min and x.max() <= limits.max)
-    return x.astype(default) if fits else _rounded_up(x)
-
-
-def _rounded_up(x):
-    values = x.astype(jax.dtypes.canonicalize_dtype(float))
-    # A float beyond the largest integer is larger, and does not convert back.
-    beyond = values >= float(np.iinfo(x.dtype).max) + 1
-    below = np.where(beyond, 0, values).astype(x.dtype) < x
-    return np.where(below & ~beyond, np.nextafter(values, np.inf), values)
+    return x.astype(default) if fits else rounded_up(x)
 
 
 def is_concrete(*trees: PyTree) -> bool:
@@ -166,7 +157,7 @@ def _as_array(name, x):
     if isinstance(x, Array):
         return x
     if isinstance(x, bool | float | complex) and not isinstance(x, np.generic):
-        return jnp.asarray(x)  # without a type of its own, it takes its company's
+        return jax.device_put(x)  # without a type of its own, it takes its company's
     x = as_numpy(name, x)
     try:
         return on_device(narrowed(x))
@@ -178,36 +169,23 @@ def _as_array(name, x):
 def as_numpy(name: str, x: Any) -> np.ndarray:
     """Returns an argument as a numpy array; objects that are numbers become numbers."""
     x = as_host_array(name, x)
-    return _as_one(name, x.tolist()) if x.dtype == object else x
+    return np.asarray(x.tolist()) if x.dtype == object else x
 
 
 def as_host_array(name: str, x: Any) -> np.ndarray:
     """Returns an argument as a numpy array, of objects if it has no type of its own."""
-    if hasattr(x, "toarray"):
-        kind = type(x).__name__
-        raise ValueError(
-            f"expected {name} as a dense array, got {kind}; x.toarray() makes one"
-        )
     if hasattr(x, "to_numpy"):
         x = x.to_numpy()
     elif hasattr(x, "detach"):
         x = x.detach().float() if "bfloat16" in str(x.dtype) else x.detach()
         x = x.numpy()
-    return _as_one(name, x)
-
-
-def _as_one(name, x):
     if isinstance(x, np.ma.MaskedArray) and np.ma.is_masked(x):
         raise ValueError(
             f"expected {name} without masked values, got {np.ma.count_masked(x)} of "
             f"them; give x.filled(0), and mask=~x.mask where there is a mask, or leave "
             "these rows out"
         )
-    try:
-        return np.asarray(x)
-    except ValueError as error:
-        kind = "rows of several lengths"
-        raise ValueError(f"expected {name} as one array, got {kind}") from error
+    return np.asarray(x)
 
 
 def _described(name, x):
@@ -229,9 +207,7 @@ def count_true(flags: Array) -> int | Array:
     return int(np.sum(np.asarray(flags))) if on_host(flags) else jnp.sum(flags)
 
 
-def count_groups(
-    groups: Array, num_groups: int, mask: Array | None = None
-) -> np.ndarray | Array:
+def count_groups(groups, num_groups, mask=None):
     """Returns how many rows of each group count, shape (num_groups,)."""
     if not on_host(groups, mask):
         return _sums_of_members(groups, num_groups, mask)

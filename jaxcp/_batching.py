@@ -1,15 +1,10 @@
-"""Numbers of rows that share a program: small batches, padded on the host.
+"""Batches: filled up so that many sizes share a program, in blocks, and of scores.
 
-jax compiles a program for every number of rows. Here the first number has one of its
-own, as ever, and others up to the same power of two share one: the last row is repeated
-until the batch is that long, and results are cut back, both in numpy, which compiles
-nothing. Filling up takes 0.1 ms or so, and a number of rows that comes back often gets
-its own program too. Traced arrays, and those that lie elsewhere than in the memory of
-the host, are never filled up.
-
-Scores and their sets over the rows of a batch.
-
-Progress bars, for those who ask for one.
+jax compiles a program for every number of rows. Here all numbers up to the same power
+of two share one: the last row is repeated until the batch is that long, and results are
+cut back, both in numpy, which compiles nothing and takes 0.1 ms or so. Large batches,
+traced arrays, and those that lie elsewhere than in the memory of the host, are never
+filled up.
 """
 
 from __future__ import annotations
@@ -19,7 +14,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from numbers import Real
-from typing import Any, Protocol, Self
 
 import jax
 import jax.numpy as jnp
@@ -31,36 +25,18 @@ from jaxcp.typing import AnySet, LabelScore, PyTree, Score
 
 _MOST_ROWS = 2**14
 _MOST = 2**15  # numbers of a batch: beyond, running may outweigh compiling
-_OFTEN = 2000  # calls after which filling up has taken as long as compiling
-_MANY = 2**14  # numbers of rows that are counted at a time
-_PAIRS = 2**15  # pairs of rows that take as long as filling up
-_DEAR = 100  # times as long as filling up takes: too long, even once
-_calls: dict[Any, int] = {}  # how often numbers of rows came to a program
-_firsts: dict[Any, tuple[int, ...]] = {}  # the first that came, of each size
+_MOST_PAIRED = 2**10  # rows of which all pairs are looked at
 
 
-class HoldsRows(Protocol):
-    """A value that has rows of its own, and can be filled up."""
-
-    def _num_held(self) -> int:
-        """Returns the number of its rows, 0 for those that cannot be filled up."""
-
-    def _filled(self, size: int) -> Self:
-        """Returns the same value with `size` rows; those added do not count."""
-
-
-def by_rows(
-    program: Callable[..., PyTree],
-    *fixed: Any,
-    rows: tuple[PyTree, ...],
-    holder: HoldsRows | None = None,
-) -> PyTree:
+def by_rows(program, *fixed, rows, holder=None):
     """Returns `program(holder, *fixed, *rows)`: results row by row.
 
-    Without a holder `program(*fixed, *rows)`; without rows results are of any shape.
+    Without a holder `program(*fixed, *rows)`; without rows results are of any shape. A
+    holder has `_num_held()` rows of its own, 0 for those that cannot be filled up, and
+    `_filled(size)` returns it with more, which do not count.
     """
     given = () if holder is None else (holder,)
-    sizes = _sizes(program, fixed, rows, holder)
+    sizes = _sizes((holder, fixed), rows, holder)
     if sizes is None:
         return program(*given, *fixed, *rows)
     held, size = sizes
@@ -73,24 +49,16 @@ def by_rows(
     return jax.tree.map(lambda v: _cut(v, num_rows), out)
 
 
-def counted(
-    program: Callable[..., PyTree],
-    *rows: PyTree,
-    at_once: bool = False,
-    by_pairs: bool = False,
-    **options: Any,
-) -> PyTree:
+def counted(program, *rows, by_pairs=False, **options):
     """Returns `program(*rows, count, **options)`: results of all rows together.
 
-    The first `count` rows count, all if it is None. `at_once` fills up the first number
-    of rows too: for programs that take long to compile. `by_pairs` says that a program
-    goes through all pairs of rows: filling up adds many.
+    The first `count` rows count, all if it is None. `by_pairs` says that a program goes
+    through all pairs of rows: filling up adds many.
     """
-    given = tuple(options.values())
-    sizes = _sizes(program, given, rows, at_once=at_once, by_pairs=by_pairs)
+    sizes = _sizes(options, rows, most=_MOST_PAIRED if by_pairs else _MOST_ROWS)
     if sizes is None:
         return program(*rows, None, **options)
-    count = np.asarray(len(jax.tree.leaves(rows)[0]), np.int32)
+    count = np.asarray(_num_rows(rows), np.int32)
     return program(*repeated(rows, sizes[1]), count, **options)
 
 
@@ -107,14 +75,10 @@ def repeated(rows: PyTree, size: int) -> PyTree:
 
 
 def on_device(x: np.ndarray) -> Array:
-    """Returns `jnp.asarray(x)`, but compiles nothing for most shapes."""
-    if x.ndim == 0 or x.size > _MOST or x.dtype.kind not in "biuf":
-        return jnp.asarray(x)
-    if _firsts.setdefault((x.dtype, *map(_power, x.shape)), x.shape) == x.shape:
-        return jnp.asarray(x)
+    """Returns `jnp.asarray(x)`, a copy, but compiles nothing for its shape."""
     dtype = jax.dtypes.canonicalize_dtype(x.dtype)
     with np.errstate(over="ignore"):
-        return jax.device_put(np.array(x, dtype))  # of a copy, for it may keep that
+        return jax.device_put(np.array(x, dtype))
 
 
 def on_host(*trees: PyTree) -> bool:
@@ -132,34 +96,18 @@ def _is_on_host(leaf):
     return all(device.platform == "cpu" for device in leaf.devices())
 
 
-def _sizes(program, fixed, rows, holder=None, at_once=False, by_pairs=False):
+def _sizes(fixed, rows, holder=None, most=_MOST_ROWS):
     """Returns the numbers of rows to fill up to, held and given; None to leave all."""
     numbers = 0 if holder is None else holder._num_held(), _num_rows(rows)
     if not (isinstance(numbers[0], int) and isinstance(numbers[1], int)):
         return None  # an export leaves them open
-    calls = _calls.get((program, numbers), 0)
-    if calls >= _OFTEN:  # the hot path
-        return None
     sizes = tuple(map(_power, numbers))
-    pairs = sizes[1] ** 2 - numbers[1] ** 2 if by_pairs else 0
-    cost = 1 + pairs // _PAIRS
-    if sizes != numbers and max(sizes) <= _MOST_ROWS and cost <= _DEAR:
-        leaves = jax.tree.leaves(rows)
-        width = sum(leaf.size for leaf in leaves) // max(numbers[1], 1)
-        if sizes[1] * width > _MOST or not on_host(holder, fixed, rows):
-            return None
-        if at_once or _firsts.setdefault((program, sizes), numbers) != numbers:
-            _note(program, numbers, calls + cost)
-            return sizes
-    _note(program, numbers, _OFTEN)
-    return None
-
-
-def _note(program, numbers, calls):
-    """Keeps how often numbers of rows came; of too many all anew."""
-    if len(_calls) > _MANY:
-        _calls.clear()
-    _calls[program, numbers] = calls
+    if sizes == numbers or max(sizes) > most:
+        return None
+    total = sum(leaf.size for leaf in jax.tree.leaves(rows))
+    if sizes[1] * total > _MOST * numbers[1] or not on_host(fixed, rows):
+        return None
+    return sizes
 
 
 def _power(n):
@@ -202,12 +150,7 @@ def map_rows(fn: Callable[..., PyTree], *rows: PyTree) -> PyTree:
 
 def map_evenly(fn: Callable[..., PyTree], *rows: PyTree, at_a_time: int) -> PyTree:
     """Returns `jax.vmap(fn)(*rows)`, in blocks of one size, at most `at_a_time`."""
-    return _map_blocks(jax.vmap(fn), rows, at_a_time)
-
-
-def map_batches(fn: Callable[..., PyTree], *rows: PyTree, at_a_time: int) -> PyTree:
-    """Returns `fn(*rows)` of batches, in blocks of one size, at most `at_a_time`."""
-    return _map_blocks(fn, rows, at_a_time)
+    return map_batches(jax.vmap(fn), *rows, at_a_time=at_a_time)
 
 
 def map_blocks(fn: Callable[..., PyTree], *rows: PyTree, width: int) -> PyTree:
@@ -221,17 +164,17 @@ def map_blocks(fn: Callable[..., PyTree], *rows: PyTree, width: int) -> PyTree:
     Returns:
       What `fn` returns for all rows.
     """
-    return _map_blocks(fn, rows, max(_BLOCK // max(width, 1), 1))
+    return map_batches(fn, *rows, at_a_time=max(_BLOCK // max(width, 1), 1))
 
 
-def _map_blocks(fn, rows, at_most):
-    """Returns `fn(*rows)` of batches, in blocks of one size.
+def map_batches(fn: Callable[..., PyTree], *rows: PyTree, at_a_time: int) -> PyTree:
+    """Returns `fn(*rows)` of batches, in blocks of one size, at most `at_a_time`.
 
     The last block is filled up with the first rows, whose results are dropped: what
     remains of even blocks would be another program, and take as long to compile.
     """
     num_rows = jax.tree.leaves(rows)[0].shape[0]
-    num_blocks = -(-num_rows // at_most)
+    num_blocks = -(-num_rows // at_a_time)
     if not isinstance(num_rows, int) or num_blocks <= 1:  # an export may leave it open
         return fn(*rows)
     size = -(-num_rows // num_blocks)

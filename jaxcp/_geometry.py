@@ -3,7 +3,7 @@
 Distances are sums of squared differences, never differences of products: far from the
 origin, where the latter lose all digits, ranks stay what they are.
 
-Mixtures of Gaussians with diagonal covariances, and models that predict them.
+And mixtures of Gaussians with diagonal covariances, with models that predict them.
 """
 
 from __future__ import annotations
@@ -64,12 +64,7 @@ def as_points(y: Array, points: Array) -> tuple[Array, Array]:
     return y, points
 
 
-def fold_squares(
-    combine: Callable[[Array, Array], Array],
-    each: Callable[[Array], Array],
-    y: Array,
-    centers: Array,
-) -> Array:
+def fold_squares(combine, each, y, centers):
     """Returns `each(squared distance)` of a point from l >= 1 points, combined.
 
     One center after the other: under `vmap` the points lie on the lanes, and no array

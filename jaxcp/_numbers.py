@@ -1,12 +1,10 @@
-"""Arithmetic that rounds once, as on paper, and how far rounding may go.
-
-Steps and lengths with soft edges, whose gradients are finite everywhere.
-"""
+"""Arithmetic that rounds once, as on paper, and steps with finite gradients."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -35,9 +33,7 @@ def quotient(numerator: Number, divisor: Number) -> Array:
     inverse: 10 / 1000 would not be 0.01, nor 41 / 41 be 1. A choice that it cannot
     foresee gives each number a divisor of its own.
     """
-    numerator = jnp.asarray(numerator)
-    if not jnp.issubdtype(numerator.dtype, jnp.floating):
-        numerator = numerator.astype(float)
+    numerator = as_float(numerator)
     return numerator / jnp.where(numerator == numerator, divisor, numerator)
 
 
@@ -46,12 +42,10 @@ def mean(values: Array, count: Array | None = None) -> Array:
 
     Of the first `count` rows, if it is given.
     """
-    values = jnp.asarray(values)
-    floating = jnp.issubdtype(values.dtype, jnp.floating)
-    dtype = values.dtype if floating else jax.dtypes.canonicalize_dtype(float)
-    wide = values.astype(jnp.promote_types(dtype, jnp.float32))  # halves overflow
-    total = jnp.sum(kept(wide, count), axis=0)
-    return quotient(total, len(values) if count is None else count).astype(dtype)
+    values = as_float(values)
+    total = jnp.sum(kept(at_least_single(values), count), axis=0)  # halves overflow
+    total = quotient(total, len(values) if count is None else count)
+    return total.astype(values.dtype)
 
 
 def counting(size: int, count: Array | None) -> Array | None:
@@ -109,15 +103,17 @@ def over_shards(combine: Callable, values: PyTree, axis_name: AxisName) -> PyTre
     return values if axis_name is None else combine(values, axis_name)
 
 
-def rounded_up(integers: Array) -> Array:
-    """Returns integers as floats that are not smaller: thresholds may not shrink."""
-    values = integers.astype(float)
-    dtype, above = integers.dtype, jnp.nextafter(values, jnp.inf)
+def rounded_up(integers: Any) -> Any:
+    """Returns integers, of numpy or jax, as floats that are not smaller."""
+    xp: Any = jnp if isinstance(integers, Array) else np
+    values = integers.astype(jax.dtypes.canonicalize_dtype(float))
+    dtype = integers.dtype
     if integers.dtype == bool or jnp.iinfo(dtype).bits <= jnp.finfo(values.dtype).nmant:
         return values
     # A float beyond the largest integer is larger, and does not convert back.
     beyond = values >= float(jnp.iinfo(dtype).max) + 1
-    return jnp.where(~beyond & (values.astype(dtype) < integers), above, values)
+    below = xp.where(beyond, 0, values).astype(dtype) < integers
+    return xp.where(below & ~beyond, xp.nextafter(values, xp.inf), values)
 
 
 def unless_nan(tree: PyTree, values: PyTree) -> PyTree:

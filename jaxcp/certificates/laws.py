@@ -1,13 +1,4 @@
-"""The law of the coverage of split conformal prediction.
-
-Coverage that is known on average alone.
-
-Coverage of sets by fits that leave rows out: a bound, sharper than the published.
-
-How many calibration scores finite sets take.
-
-Sums of Beta-binomial counts: exact tails, in double precision on the host.
-"""
+"""The laws of coverage: of split conformal sets, on average alone, or as a bound."""
 
 from __future__ import annotations
 

@@ -107,12 +107,10 @@ def coverage_test(
     """
     proof = certificate(n, alpha, delta)
     counts, m = _as_counts(covered, num_test)
-    if alternative not in ("two-sided", "less", "greater"):
-        raise ValueError(f"expected a known alternative, got {alternative!r}")
     below, above = laws.tails(*proof.law, m, len(counts), int(counts.sum()))
-    two_sided = 2 * min(below, above)
-    p_value = {"two-sided": two_sided, "less": below, "greater": above}[alternative]
-    p_value = float(np.clip(p_value, 1e-300, 1))
+    sides = {"two-sided": 2 * min(below, above), "less": below, "greater": above}
+    _checks.check_one_of("alternative", alternative, sides)
+    p_value = float(np.clip(sides[alternative], 1e-300, 1))
     points, mean = m * len(counts), proof.coverage
     spread = mean * (1 - mean) * (proof.n + 1 + m) / (proof.n + 2)
     error = (spread / points) ** 0.5

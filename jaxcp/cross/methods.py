@@ -115,7 +115,7 @@ def _rows_on_host(key, learner, x, y):
     values = as_numpy("y", y)
     if values.dtype.kind == "f":
         _checks.check_not_nan("y", values)
-    return Rows(x, jnp.asarray(np.arange(n)), y)
+    return Rows(x, jax.device_put(np.arange(n)), y)
 
 
 def plan_of(
@@ -342,7 +342,7 @@ def jackknife_plus(
     _checks.check_count("the number of rows", n, 2)
     closed = isinstance(learner, LeavesOneOut)
     weights = None if closed else resampling.leave_one_out(n)
-    own = OwnFit(jnp.asarray(np.arange(n)), n)  # numpy's compiles nothing
+    own = OwnFit(jax.device_put(np.arange(n)), n)
     plan = Plan(weights, own, batch_size, check)
     return carry_out(plan, key, learner, score, rows, calibration_weights)
 

@@ -32,7 +32,7 @@ def left_out_by(held_out: Array, aggregation: Aggregation) -> OwnFit | Ensemble:
     if isinstance(aggregation, str) and is_concrete(held_out):
         held = np.asarray(held_out)
         if np.all(held.sum(axis=0) == 1):
-            fold = jnp.asarray(held.argmax(axis=0))
+            fold = jax.device_put(held.argmax(axis=0))
             return OwnFit(fold, len(held), str(aggregation))
     return Ensemble(jnp.asarray(held_out), aggregation)
 

@@ -64,7 +64,7 @@ def checked_preds(preds: PyTree, shape: tuple[int, ...], held_out: Any = None) -
     preds = as_arrays(preds=preds)
     if isinstance(preds, list):
         to = np if is_concrete(preds) else jnp  # stacking on the host compiles nothing
-        preds = jax.tree.map(lambda *v: jnp.asarray(to.stack(v)), *preds)
+        preds = jax.tree.map(lambda *v: jax.device_put(to.stack(v)), *preds)
     letters = "(b, n)" if len(shape) > 1 else "b fits"
     held = True if held_out is None or not is_concrete(held_out) else held_out
     where = "" if held_out is None else " where a fit left the row out"
@@ -97,7 +97,9 @@ def new_preds(
     if len(m) > 1:
         raise ValueError(f"expected preds for one number of inputs, got {sorted(m)}")
     to = np.asarray if is_concrete(preds) else jnp.asarray  # compiles nothing
-    rows = jax.tree.map(lambda v: jnp.asarray(to(v).reshape(-1, *v.shape[2:])), preds)
+    rows = jax.tree.map(
+        lambda v: jax.device_put(to(v).reshape(-1, *v.shape[2:])), preds
+    )
     check_row_shapes(score, rows, row_shapes)
     inputs.of(score).check(rows, None, None)
     return preds
@@ -687,7 +689,7 @@ def of_held_out(
         score, preds, y, weights=weights, mask=known, classes=classes
     )
     if known is not None and isinstance(left_out, Ensemble):
-        of = left_out.held_out, mask, jnp.asarray(np.asarray(bags))
+        of = left_out.held_out, mask, jax.device_put(np.array(bags))
         scores, counts = _votes.counted(calibration.scores, *of)
         calibration = dataclasses.replace(calibration, scores=scores, mask=counts)
     return CrossCalibration(left_out, calibration)

@@ -145,7 +145,7 @@ def summary(
     num_bins = num_bins if by_bins else None
     options = {"alpha": alpha, "num_groups": num_groups, "num_bins": num_bins}
     rows = sets, y, groups
-    found = counted(_summary, *rows, at_once=True, by_pairs=by_size, **options)
+    found = counted(_summary, *rows, by_pairs=by_size, **options)
     if not is_concrete(*found.values()):
         return found
     return Summary({name: _as_plain(value) for name, value in found.items()})

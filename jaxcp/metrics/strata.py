@@ -135,7 +135,7 @@ def _groups_between(keys, ends):
     Equal keys are sorted by row: a run ends with one key, and one row of that key.
     """
     rows, ends = jnp.arange(len(keys)), jnp.asarray(ends, int)
-    last_keys = select_keys(keys, ends)
+    last_keys = select_keys(keys, None, ends)
 
     def last_row(key, end):
         equal, rank = keys == key, end - jnp.sum(keys < key)

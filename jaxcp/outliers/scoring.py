@@ -9,7 +9,6 @@ import math
 from numbers import Real
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
@@ -313,7 +312,7 @@ def conditional_outlier_p_values(
     bounds = {"simes": _simes_bounds, "dkw": _dkw_bounds}
     _checks.check_one_of("method", method, bounds)
     table = np.append(bounds[method](len(scores), float(delta)), 1.0)
-    return _look_up(scores, test_scores, jnp.asarray(table))
+    return _look_up(scores, test_scores, jax.device_put(table))
 
 
 @jax.jit

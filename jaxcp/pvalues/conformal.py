@@ -1,7 +1,4 @@
-"""Conformal p-values: how exceptional a score is among calibration scores.
-
-e-values: evidence that may be averaged over repetitions, and tested together.
-"""
+"""Conformal p-values, and e-values that may be averaged over repetitions."""
 
 from __future__ import annotations
 
@@ -12,12 +9,13 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from jaxcp import _checks
-from jaxcp._arrays import as_array, as_arrays
+from jaxcp._arrays import as_arrays
 from jaxcp._numbers import as_float, at_least_single, quotient
-from jaxcp.pvalues.multiple import as_share, step_up
+from jaxcp.pvalues.multiple import as_p_values, as_share, step_up
 from jaxcp.quantiles._keys import common_keys, to_keys
 from jaxcp.quantiles._rows import unit_scale
-from jaxcp.typing import ArrayLike, Number
+from jaxcp.quantiles.thresholds import masses_at, weight_of_test
+from jaxcp.typing import ArrayLike
 
 
 def conformal_p_value(
@@ -74,80 +72,57 @@ def conformal_p_value(
         scores=_checks.required(_checks.vector(scores)),
         weights=_checks.weights(weights),
     )
-    _checks.check_test_weights("test_weight", test_weight, weights)
-    test_weight = 1.0 if test_weight is None else test_weight
-    score, u, test_weight = as_arrays(score=score, u=u, test_weight=test_weight)
-    shapes = score.shape, u.shape, test_weight.shape
-    if any(shapes):
-        raise ValueError(
-            f"expected score, u and test_weight of shape (), got {shapes}; use jax.vmap"
-        )
+    own = weight_of_test(test_weight, weights)
+    score, u = as_arrays(score=score, u=u)
+    _checks.check_scalars(score=score, u=u)
     _checks.check_uniforms("u", u)
-    _checks.check_weights("test_weight", test_weight)
-    return _p_value(as_float(scores), as_float(score), u, weights, test_weight)
+    return _p_value(as_float(scores), as_float(score), u, weights, own)
 
 
-def p_values_among(
-    scores: Array,
-    test_scores: Array,
-    u: Number | None = None,
-    weights: Array | None = None,
-    test_weights: Number | None = None,
-) -> Array:
+def p_values_among(scores, test_scores, u=None, weights=None, test_weights=None):
     """Returns the p-value of each of many scores, shape (m,), from one sort.
 
     `scores` are of shape (n,), `test_scores` (m,), or (n, c) and (m, c): then it is c
     times the smallest of the components. `weights` are of shape (n,) and may be a mask,
     `u` and `test_weights` () or (m,), each 1 by default.
     """
-    u = 1.0 if u is None else u
-    test_weights = 1.0 if test_weights is None else test_weights
     if scores.ndim > 1:
-        each = jax.vmap(p_values_among, (1, 1, None, None, None), 1)
-        p = each(scores, test_scores, u, weights, test_weights)
-        return jnp.minimum(1, scores.shape[1] * jnp.min(p, axis=1))  # Bonferroni
+        each = lambda s, t: p_values_among(s, t, u, weights, test_weights)  # noqa: E731
+        return _of_components(each, scores, test_scores)
     keys, test_keys = common_keys(scores, test_scores)
     return p_values_of_keys(keys, test_keys, u, weights, test_weights)
 
 
-def p_values_of_keys(
-    keys: Array,
-    test_keys: Array,
-    u: Number,
-    weights: Array | None,
-    test_weights: Number,
-) -> Array:
+def _of_components(p_values_of, scores, test_scores):
+    p = jax.vmap(p_values_of, 1, 1)(scores, test_scores)
+    return jnp.minimum(1, scores.shape[1] * jnp.min(p, axis=1))  # Bonferroni
+
+
+def p_values_of_keys(keys, test_keys, u, weights, test_weights):
     """Returns `p_values_among` scores for integers in their order, shape (m,)."""
-    test_weights = at_least_single(as_float(test_weights))
-    if weights is not None and weights.dtype == bool:
-        weights = weights.astype(int)
-    elif weights is not None:
-        weights = at_least_single(as_float(weights))
-        weights, test_weights = unit_scale(weights, test_weights)
+    weights, test_weights = _on_unit_scale(weights, test_weights)
     at_least, above, total = masses_of_keys(keys, test_keys, weights)
-    return share_of(above, at_least - above, total, as_float(u), test_weights)
+    return share_of(above, at_least - above, total, u, test_weights)
+
+
+def _on_unit_scale(weights, test_weights):
+    test_weights = 1.0 if test_weights is None else test_weights
+    test_weights = at_least_single(as_float(test_weights))
+    if weights is None or weights.dtype == bool:
+        return None if weights is None else weights.astype(int), test_weights
+    return unit_scale(at_least_single(as_float(weights)), test_weights)
 
 
 @partial(jax.jit, static_argnames="num_groups")
-def p_values_in_groups(
-    scores: Array,
-    groups: Array,
-    test_scores: Array,
-    test_groups: Array,
-    num_groups: int,
-    u: Array | None,
-    mask: Array | None,
-) -> Array:
+def p_values_in_groups(scores, groups, test_scores, test_groups, num_groups, u, mask):
     """Returns `p_values_among` the rows of the same group, from one sort for all.
 
     1 for test rows of a group out of range.
     """
     if scores.ndim > 1:
-        fixed = {"groups": groups, "test_groups": test_groups, "u": u, "mask": mask}
-        one = partial(p_values_in_groups, num_groups=num_groups, **fixed)
-        each = lambda s, t: one(scores=s, test_scores=t)  # noqa: E731
-        p = jax.vmap(each, 1, 1)(scores, test_scores)
-        return jnp.minimum(1, scores.shape[1] * jnp.min(p, axis=1))  # Bonferroni
+        fixed = test_groups, num_groups, u, mask
+        each = lambda s, t: p_values_in_groups(s, groups, t, *fixed)  # noqa: E731
+        return _of_components(each, scores, test_scores)
     n, beyond = scores.size, num_groups  # where rows that do not count come to lie
     groups, test_groups = groups.astype(int), test_groups.astype(int)
     groups = groups if mask is None else jnp.where(mask, groups, beyond)
@@ -158,15 +133,12 @@ def p_values_in_groups(
     at_least, above, _ = masses_of_keys(ranks[:n], ranks[n:])
     rows = jnp.zeros(beyond + 1, int).at[groups[:n]].add(1)
     in_later_groups = (jnp.sum(rows) - jnp.cumsum(rows))[groups[n:]]
-    u = jnp.ones(()) if u is None else as_float(u)
     above, equal = above - in_later_groups, at_least - above
     p = share_of(above, equal, rows[groups[n:]], u, jnp.ones(()))
     return jnp.where(known[n:], p, 1)
 
 
-def masses_from(
-    scores: Array, test_scores: Array, weights: Array | None = None
-) -> tuple[Array, Array, Array]:
+def masses_from(scores, test_scores, weights=None):
     """Returns the mass of scores >= and > each test score, (m,), and of all, ().
 
     Counts, int, without weights.
@@ -181,9 +153,7 @@ def mass_of(weights: Array | None, mask: Array | None) -> Array | None:
     return jnp.where(mask, weights, 0)
 
 
-def masses_of_keys(
-    keys: Array, test_keys: Array, weights: Array | None = None
-) -> tuple[Array, Array, Array]:
+def masses_of_keys(keys, test_keys, weights=None):
     """Returns `masses_from` for integers in the order of scores."""
     if weights is None:
         keys, mass = lax.sort(keys), jnp.arange(keys.size + 1)[::-1]
@@ -203,11 +173,12 @@ def _places(keys, test_keys, side):
     return jnp.sum(is_before(keys[:, None], test_keys[None]), axis=0)
 
 
-def share_of(
-    above: Array, equal: Array, total: Array, u: Array, test_weight: Array
-) -> Array:
-    """Returns the p-value of a test score with these masses above and equal to it."""
-    total = total + test_weight
+def share_of(above, equal, total, u, test_weight):
+    """Returns the p-value of a test score with these masses above and equal to it.
+
+    Smoothed by `u`, 1 by default.
+    """
+    u, total = as_float(1.0 if u is None else u), total + test_weight
     # p = (mass{S_i > s} + u (mass{S_i = s} + w)) / (mass{all} + w)
     p = quotient(above + u * (equal + test_weight), jnp.where(total > 0, total, 1))
     # No weight at all is no evidence.
@@ -216,15 +187,9 @@ def share_of(
 
 @jax.jit
 def _p_value(scores, score, u, weights, test_weight):
-    u, test_weight = as_float(u), at_least_single(as_float(test_weight))
-    if weights is None:
-        weights = jnp.ones(scores.shape, int)
-    else:
-        weights = at_least_single(as_float(weights))
-        weights, test_weight = unit_scale(weights, test_weight)
-    keys, key = common_keys(scores, score)
-    above = jnp.sum(jnp.where(keys > key, weights, 0))
-    equal = jnp.sum(jnp.where(keys == key, weights, 0))
+    weights = jnp.ones(scores.shape, bool) if weights is None else weights
+    weights, test_weight = _on_unit_scale(weights, test_weight)
+    above, equal = masses_at(score, scores, weights)
     return share_of(above, equal, jnp.sum(weights), u, test_weight)
 
 
@@ -287,12 +252,8 @@ def e_values(scores: ArrayLike, test_scores: ArrayLike, level: ArrayLike) -> Arr
       Array([20., 20.,  0.,  0.], dtype=float32)
     """
     scores, test_scores = as_arrays(scores=scores, test_scores=test_scores)
-    if not scores.ndim or scores.ndim != test_scores.ndim:
-        raise ValueError(
-            "expected scores (..., n) and test_scores (..., m), got "
-            f"{scores.shape} and {test_scores.shape}"
-        )
-    _check_repetitions(scores.shape[:-1], test_scores.shape[:-1])
+    repetitions = scores.shape[:-1], test_scores.shape[:-1]
+    _checks.check_shape("repetitions of test_scores", *repetitions)
     _checks.check_not_nan("scores", scores)
     return _e_values(scores, test_scores, as_share("level", level))
 
@@ -335,17 +296,8 @@ def e_benjamini_hochberg(e_values: ArrayLike, level: ArrayLike) -> Array:
       >>> e_benjamini_hochberg(jnp.array([25.0, 1.0, 16.0]), level=0.1)
       Array([ True, False,  True], dtype=bool)
     """
-    e_values = at_least_single(as_float(as_array("e_values", e_values)))
-    _checks.check_vectors(e_values=e_values)
-    _checks.check_values(lambda e: ~(e < 0), "e_values >= 0", e_values)
+    e_values = as_p_values(e_values, "e_values")
     return _e_step_up(e_values, as_share("level", level))
-
-
-def _check_repetitions(expected, got):
-    if expected != got:
-        raise ValueError(
-            f"expected test_scores of repetitions {expected} like scores, got {got}"
-        )
 
 
 @jax.jit

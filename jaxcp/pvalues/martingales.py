@@ -1,11 +1,4 @@
-"""Conformal test martingales: evidence that a stream has changed, in logarithms.
-
-Bets along a stream of p-values, and when to raise an alarm.
-
-p-values along a stream: every score among those before it.
-
-Sums of bets that do not depend on earlier wins: no step waits for another.
-"""
+"""Conformal test martingales: bets along a stream of p-values, and when to alarm."""
 
 from __future__ import annotations
 
@@ -37,9 +30,7 @@ _STRETCH = 2**15  # numbers of a stretch, of states with several numbers
 _BLOCK = 32  # bets that one product sums up
 
 
-def summed_bets(
-    martingale: MemorylessMartingale, p_values: Array, state: PyTree
-) -> tuple[PyTree, Array]:
+def summed_bets(martingale, p_values, state):
     """Returns the state after a stream, and the log of the capital all along."""
     width = sum(math.prod(jnp.shape(leaf)) for leaf in jax.tree.leaves(state))
     most = len(p_values) if width <= 1 else max(_STRETCH // width, 1)
@@ -400,7 +391,8 @@ def _are_p_values(p):
 @jit
 def _watch(martingale, p_values, state):
     state = varying_like(as_carry(state, p_values.dtype), p_values)
-    if _has_sums(type(martingale)) and _is_long(p_values):
+    n = p_values.shape[0]  # which an export may leave open
+    if isinstance(n, int) and n > _SHORT and _has_sums(type(martingale)):
         return summed_bets(martingale, p_values, state)
 
     def step(state, p_value):
@@ -415,11 +407,6 @@ def _has_sums(kind):
     if not issubclass(kind, MemorylessMartingale):
         return False
     return "log_bet" in vars(next(k for k in kind.__mro__ if "step" in vars(k)))
-
-
-def _is_long(p_values):
-    n = p_values.shape[0]  # which an export may leave open
-    return isinstance(n, int) and n > _SHORT
 
 
 def sequential_p_values(scores: ArrayLike, u: ArrayLike) -> Array:

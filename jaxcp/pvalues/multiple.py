@@ -1,9 +1,4 @@
-"""Many p-values at once: which to reject, and whether any is false.
-
-Many p-values at once: rejections of which not even one is false, with a bound.
-
-Many p-values at once, with a graph of what each rejection passes on.
-"""
+"""Many p-values at once: which to reject, and whether any is false."""
 
 from __future__ import annotations
 
@@ -211,11 +206,11 @@ def fisher_test(p_values: ArrayLike) -> Array:
     return _fisher(as_p_values(p_values))
 
 
-def as_p_values(p_values: ArrayLike) -> Array:
+def as_p_values(p_values: ArrayLike, name: str = "p_values") -> Array:
     """Returns p-values as floats of shape (m,), checked."""
-    p_values = at_least_single(as_float(as_array("p_values", p_values)))
-    _checks.check_vectors(p_values=p_values)
-    _checks.check_values(lambda p: ~(p < 0), "p_values >= 0", p_values)
+    p_values = at_least_single(as_float(as_array(name, p_values)))
+    _checks.check_vectors(**{name: p_values})
+    _checks.check_values(lambda p: ~(p < 0), f"{name} >= 0", p_values)
     return p_values
 
 
@@ -234,8 +229,8 @@ def step_up(p_values: Array, level: Array, limit: Array) -> Array:
     """Returns p up to the largest p_(i) <= level i / m, of those <= `limit`."""
     ordered, m = in_order(p_values), len(p_values)
     # Conformal p-values are fractions that may equal level i / m but for rounding.
-    exact = 1 + 4 * jnp.finfo(ordered.dtype).eps
-    fits = (m * ordered <= level * jnp.arange(1, m + 1) * exact) & (ordered <= limit)
+    most = level * jnp.arange(1, m + 1) * _slack(ordered.dtype)
+    fits = (m * ordered <= most) & (ordered <= limit)
     largest = jnp.max(jnp.where(fits, ordered, -1), initial=-1)
     return p_values <= largest
 
@@ -407,14 +402,9 @@ def fixed_sequence(
 
 def as_starts(starts: Sequence[int] | ArrayLike, size: int) -> Array | np.ndarray:
     """Returns distinct positions in 0, ..., size - 1 as integers, checked."""
-    if isinstance(starts, Array):
-        _checks.check_labels("starts", starts, size)
-    else:
+    if not isinstance(starts, Array):
         starts = np.asarray(starts if np.size(starts) else np.zeros(0, int))
-        inside = lambda v: (v >= 0) & (v < size)  # noqa: E731
-        if starts.dtype.kind not in "iu":
-            raise ValueError(f"expected starts as integers, got {starts.dtype}")
-        _checks.check_values(inside, f"starts in 0, ..., {size - 1}", starts)
+    _checks.check_labels("starts", starts, size)
     if starts.ndim != 1 or not len(starts):
         raise ValueError(f"expected starts of shape (j,), got {starts.shape}")
     if is_concrete(starts) and len(np.unique(starts)) < len(starts):
@@ -440,8 +430,7 @@ def runs(passes: Array, starts: Array | np.ndarray) -> Array:
 
 def checked(p_values: ArrayLike, delta: ArrayLike) -> tuple[Array, Array]:
     """Returns p-values and delta as floats, or raises ValueError."""
-    share = as_share("delta", delta)
-    return as_p_values(p_values), share
+    return as_p_values(p_values), as_share("delta", delta)
 
 
 def _slack(dtype):

@@ -1,7 +1,4 @@
-"""Which test rows exceed a threshold: p-values to select them by.
-
-Which test rows exceed a threshold, where their inputs follow another law.
-"""
+"""Which test rows exceed a threshold: p-values to select them by, or a selection."""
 
 from __future__ import annotations
 
@@ -105,13 +102,7 @@ def selection_p_values(
     return _selection_p_values(*rows)
 
 
-def checked_rows(
-    pred: ArrayLike,
-    y: ArrayLike,
-    threshold: ArrayLike,
-    mask: ArrayLike | None,
-    weights: ArrayLike | None,
-) -> tuple[Array, tuple[Array, Array], Array | None, Array | None]:
+def checked_rows(pred, y, threshold, mask, weights):
     """Returns the calibration rows as arrays, after checks."""
     pred, y, mask, weights = _checks.rows(
         pred=_checks.scores(pred),
@@ -127,9 +118,7 @@ def checked_rows(
     return pred, (y, threshold), mask, weights
 
 
-def keys_of_nulls(
-    pred: Array, y: Array, threshold: Array, test_pred: Array
-) -> tuple[Array, Array]:
+def keys_of_nulls(pred, y, threshold, test_pred):
     """Returns integers in the order of predictions, (n,) and (m,).
 
     The lowest of all for the calibration rows with y > threshold, which count as below
@@ -145,8 +134,6 @@ def keys_of_nulls(
 @jax.jit
 def _selection_p_values(pred, y, threshold, test_pred, u, mask, weights, test_weights):
     keys, test_keys = keys_of_nulls(pred, y, threshold, test_pred)
-    u = 1.0 if u is None else u
-    test_weights = 1.0 if test_weights is None else test_weights
     p = p_values_of_keys(keys, test_keys, u, mass_of(weights, mask), test_weights)
     return jnp.where(jnp.isnan(test_pred), 1, p)
 
@@ -246,37 +233,22 @@ def _draw_and_select(key, rows, level, pruning):
 
 
 @jax.jit
-def select(
-    pred: Array,
-    y: Array,
-    threshold: Array,
-    test_pred: Array,
-    weights: Array,
-    test_weights: Array,
-    level: Array,
-    xi: Array | None,
-) -> Array:
+def select(pred, y, threshold, test_pred, weights, test_weights, level, xi):
     """Returns the selected rows, with uniforms `xi` of shape (m,) or (), or 1."""
     keys, test_keys = keys_of_nulls(pred, y, threshold, test_pred)
     weights, test_weights = (
         at_least_single(as_float(w)) for w in (weights, test_weights)
     )
-    p = p_values_of_keys(keys, test_keys, 1.0, weights, test_weights)
+    p = p_values_of_keys(keys, test_keys, None, weights, test_weights)
     p = jnp.where(jnp.isnan(test_pred), 1, p)
-    level = _with_slack(level, p.dtype)
+    # p-values that equal the level but for rounding do not exceed it.
+    level = level.astype(p.dtype) * (1 + 8 * jnp.finfo(p.dtype).eps)
     sizes = sizes_of_candidates(keys, test_keys, weights, test_weights, level)
     candidates = p * len(p) <= level * sizes
     return candidates & _kept(sizes, candidates, 1.0 if xi is None else xi)
 
 
-def _with_slack(level, dtype):
-    """Returns a level that p-values which equal it but for rounding do not exceed."""
-    return level.astype(dtype) * (1 + 8 * jnp.finfo(dtype).eps)
-
-
-def sizes_of_candidates(
-    keys: Array, test_keys: Array, weights: Array, test_weights: Array, level: Array
-) -> Array:
+def sizes_of_candidates(keys, test_keys, weights, test_weights, level):
     """Returns how many rows BH rejects with row j among the calibration rows, (m,).
 
     The size s_j for the p-values aux_j = 0 and, of the other rows l, with V = -keys,

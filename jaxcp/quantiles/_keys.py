@@ -25,13 +25,7 @@ from jax.typing import DTypeLike
 from jaxcp._numbers import as_float, varying_like
 
 
-def bisect_keys(
-    falls_short: Callable[[Array], Array],
-    dtype: DTypeLike,
-    *,
-    bits: int | None = None,
-    shape: tuple[int, ...] = (),
-) -> Array:
+def bisect_keys(falls_short, dtype, *, bits=None, shape=()):
     """Returns the largest key at which `falls_short` holds; it holds up to some key.
 
     `bits` restricts the search to keys in 0, ..., 2^bits - 1. Of a `shape`, each key is
@@ -58,9 +52,7 @@ def bisect_floats(falls_short: Callable[[Array], Array], dtype: DTypeLike) -> Ar
     return from_keys(bisect_keys(at_key, key_type(dtype)), dtype)
 
 
-def first_float(
-    fits: Callable[[Array], Array], dtype: DTypeLike, shape: tuple[int, ...] = ()
-) -> Array:
+def first_float(fits, dtype, shape=()):
     """Returns the first float that fits, as all later ones do, or +inf.
 
     -inf if that fits. Numbers below 0 that are smaller than the least normal one count
@@ -151,9 +143,7 @@ def is_local() -> bool:
     return jax.device_count() == 1 or (not mesh.empty and mesh.are_all_axes_manual)
 
 
-def in_blocks(
-    rows: Callable[..., Array], lanes: int, x: Array, *others: Array
-) -> Array:
+def in_blocks(rows, lanes, x, *others):
     """Returns `rows` of whole lanes of rows at a time: their bytes stay in the cache.
 
     Keys of x, in the shape of the last array; a single row is that of all.
@@ -206,11 +196,7 @@ def _short_rows(x, k):
     return bisect_bytes(lambda: keys, falls_short, k).ravel()[:b]
 
 
-def bisect_bytes(
-    keys_of: Callable[[], Array],
-    falls_short: Callable[[Array, Array], Array],
-    like: Array,
-) -> Array:
+def bisect_bytes(keys_of, falls_short, like):
     """Returns the largest key at which `falls_short` holds; it holds up to some key.
 
     Args:

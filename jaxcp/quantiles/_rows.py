@@ -1,24 +1,18 @@
-"""Sums of weights that do not depend on their order, nor on how they are sharded.
+"""Order statistics of rows at ranks, or at sums of weights that depend on no order.
 
 Weights become integers of two words, a leading and a following one, whose sums are
 exact. Of up to 2048 weights the words are floats, for their sums are fast: in single
 precision they hold 33 bits of the total. Of more they are integers, and hold 60 -
 log2(n). Padding with zeros changes the words only where it passes a power of two.
 
-Order statistics of rows: whatever is mapped over becomes rows, or ranks of one row.
-
-Few numbers settle a bit of the answer with each count, as accelerators do with all;
-many are counted in bytes. Of many ranks of one row, its integers are sorted.
-
-Weighted order statistics of rows: whatever is mapped over becomes rows, or targets.
-
-Few numbers settle a bit of the answer with each sum, as accelerators do with all; many
-are summed in bytes. For many targets of one row it is sorted. The sums are of the
-integers that `Masses` makes of weights, so that all ways give the same keys.
+Whatever is mapped over becomes rows, or targets of one row. Few numbers settle a bit of
+the answer with each count or sum, as accelerators do with all; many are counted in
+bytes. For many targets of one row it is sorted. All ways give the same keys.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -29,7 +23,6 @@ from jax.custom_batching import custom_vmap
 from jaxcp._numbers import over_shards, varying_like
 from jaxcp.quantiles import _keys
 from jaxcp.quantiles._keys import bisect_keys, to_keys
-from jaxcp.typing import AxisName
 
 _FEW = 11  # log2 of the number of weights up to which floats hold enough bits
 
@@ -48,13 +41,13 @@ class Masses(NamedTuple):
     word: int
     step: int | Array
 
-    def falls_short(self, counted: Array, target: Array, axis_name: AxisName) -> Array:
+    def falls_short(self, counted, target, axis_name):
         """Returns whether the weights `counted`, bool (n,), are less than `target`."""
         words = self.leading, self.following
         leading, following = (_sum(jnp.where(counted, v, 0), axis_name) for v in words)
         return self.are_less(leading, following, target)
 
-    def are_less(self, leading: Array, following: Array, target: Array) -> Array:
+    def are_less(self, leading, following, target):
         """Returns whether sums of the words, floats or integers, are below `target`."""
         # sum w < target: leading + following / step < target 2^(word - exponent)
         target = jnp.ldexp(target, self.word - self.exponent)
@@ -66,16 +59,17 @@ class Masses(NamedTuple):
         return leading - whole.astype(leading.dtype) + carry < 0
 
 
-def masses_of(weights: Array, axis_name: AxisName = None) -> Masses:
+def masses_of(weights, axis_name=None):
     """Returns weights >= 0 of shape (n,), one shard of them, as integers.
 
     Infinite weights count as the largest float.
     """
     n = weights.size * lax.psum(1, axis_name or ())
-    return in_words(weights, *scales_of(weights, axis_name), n)
+    unit, exponent = _scales_of(weights, axis_name)
+    return _in_words(weights, unit, exponent, n)
 
 
-def scales_of(weights: Array, axis_name: AxisName = None) -> tuple[Array, Array]:
+def _scales_of(weights, axis_name=None):
     """Returns powers of two: of the largest weight, and of the sum on that scale."""
     largest = jnp.max(weights, initial=0)
     largest = jnp.minimum(largest, jnp.finfo(weights.dtype).max)
@@ -91,7 +85,7 @@ def _on_scale(weights, unit):
     return times_power(jnp.minimum(weights, jnp.finfo(weights.dtype).max), -unit)
 
 
-def in_words(weights: Array, unit: Array, exponent: Array, n: int) -> Masses:
+def _in_words(weights, unit, exponent, n):
     """Returns `masses_of` weights, of n a sum, that have these scales."""
     info = jnp.finfo(weights.dtype)
     few = isinstance(n, int) and n <= 2**_FEW
@@ -113,7 +107,7 @@ def _step(n, word, dtype):
     return jnp.left_shift(jnp.ones((), dtype), (word - log_n).astype(dtype))
 
 
-def total_mass(weights: Array, axis_name: AxisName = None) -> Array:
+def total_mass(weights, axis_name=None):
     """Returns the sum of weights >= 0 of shape (n,), of all shards."""
     masses = masses_of(weights, axis_name)
     words = masses.leading, masses.following
@@ -131,9 +125,7 @@ def _sum(values, axis_name):
     return over_shards(lax.psum, jnp.sum(values), axis_name)
 
 
-def unit_scale(
-    weights: Array, test_weight: Array, axis_name: AxisName = None
-) -> tuple[Array, Array]:
+def unit_scale(weights, test_weight, axis_name=None):
     """Returns weights scaled by a power of two, exactly: the largest is about 1.
 
     Their sums neither overflow nor vanish. Test weights do not change the scale, so
@@ -147,121 +139,146 @@ def unit_scale(
     return times_power(weights, -exponent), jnp.minimum(test_weight, exact / 8)
 
 
-def spare_mass(
-    weights: Array, alpha: Array, test_weight: Array, axis_name: AxisName = None
-) -> tuple[Array, Array]:
+def spare_mass(weights, alpha, test_weight, axis_name=None, u=1.0):
     """Returns weights on their unit scale, and the mass allowed above the threshold.
 
-    alpha (w_1 + ... + w_{n+1}) - w_{n+1}: negative where nothing may, as where there is
-    no weight at all.
+    alpha (w_1 + ... + w_{n+1}) - u w_{n+1}: negative where nothing may, as where there
+    is no weight at all.
     """
-    dtype = jnp.result_type(weights.dtype, alpha.dtype, jnp.float32)
+    dtype = jnp.result_type(weights.dtype, alpha.dtype, u, jnp.float32)
     weights = jnp.where(weights > 0, weights, 0).astype(dtype)
     test_weight = test_weight.astype(dtype)
     weights, test_weight = unit_scale(weights, test_weight, axis_name)
     total = total_mass(weights, axis_name) + test_weight
     exact = 1 + 3 * jnp.finfo(dtype).eps  # undoes the rounding of alpha
-    spare = alpha.astype(dtype) * total * exact - test_weight
+    spare = alpha.astype(dtype) * total * exact - u * test_weight
     return weights, jnp.where(total > 0, spare, -1)
 
 
-def weighted_key(
-    keys: Array, weights: Array, target: Array, axis_name: AxisName = None
-) -> Array:
-    """Returns the first of `keys` up to which `weights` reach `target`.
-
-    The lowest of its type where nothing need be reached, the highest where all falls
-    short.
-    """
-    masses = masses_of(weights, axis_name)
-
-    def falls_short(key):
-        return masses.falls_short(keys < key, target, axis_name)
-
-    return bisect_keys(falls_short, keys.dtype)
-
-
 # Up to this many numbers the few operations of a bisection by bits take less time.
-_FEW_rows = 2**15
-# From so many ranks of one array on, of few numbers and of many, one sort of its
-# integers beats as many selections (`python -m experiments.kernel_speed` shows where).
-_SORT_FEW, _SORT_MANY = 4, 32
+_FEW_NUMBERS = 2**15
+# From so many targets of one array on, of many numbers and of few, one sort beats as
+# many selections (`python -m experiments.kernel_speed` shows where).
+_SORT_RANKS, _SORT_WEIGHTED = (32, 4), (64, 16)
+_WIDTH, _DEEP = 32, 31  # numbers side by side in a sum, and on top of one another
 
 
 @custom_vmap
-def select_keys(x: Array, k: Array) -> Array:
-    """Returns keys of order statistics of `x` (n,) at ranks `k` (a,), shape (a,).
+def select_keys(x: Array, weights: Array | None, targets: Array) -> Array:
+    """Returns the first key of x (n,) up to which weights reach each target (a,).
 
-    The lowest for k < 1 and the highest for k > n.
+    Without weights each number counts 1: targets are ranks. The lowest key where
+    nothing need be reached, the highest where all falls short.
     """
-    return _keys_of_row(x, k, x.size)
+    return _keys_of_row(x, weights, targets, x.size)
 
 
 @select_keys.def_vmap
-def _select_keys_of_rows(size, batched, x, k):
-    if not batched[0]:  # more ranks of one array
-        return select_keys(x, k.ravel()).reshape(k.shape), True
-    if not _keys.is_local():
-        return _mapped(_keys_of_row, batched, x, k), True
-    return _select_rows(x, to_all(k, batched[1], size)), True
+def _select_keys_of_rows(size, batched, x, weights, targets):
+    if not any(batched[:2]):  # more targets of one array
+        found = select_keys(x, weights, targets.ravel())
+        return found.reshape(targets.shape), True
+    if not _keys.is_local():  # a reshape might gather rows that are spread
+        each = partial(_keys_of_row, numbers=size * x.shape[-1])
+        axes = [0 if has else None for has in batched]
+        return jax.vmap(each, axes)(x, weights, targets), True
+    rows = lambda v, has: v if has else v[None]  # noqa: E731
+    x, weights = jax.tree.map(rows, (x, weights), tuple(batched[:2]))
+    return _select_rows(x, weights, _to_all(targets, batched[2], size)), True
 
 
 @custom_vmap
-def _select_rows(x, k):
-    """Returns `select_keys` of rows of x (b, n) at k (b, a), shape (b, a)."""
-    return _keys_of_rows(x, k, x.size)
+def _select_rows(x, weights, targets):
+    """Returns keys (b, a) of x and weights (b, n) at targets (b, a).
+
+    A single row of x, or of weights, is that of all.
+    """
+    return _keys_of_rows(x, weights, targets, targets.shape[0] * x.shape[1])
 
 
 @_select_rows.def_vmap
-def _select_rows_of_rows(size, batched, x, k):
-    if not batched[0]:  # (size, b, a)
-        ranks = k.swapaxes(0, 1)
-        found = _select_rows(x, ranks.reshape(ranks.shape[0], size * k.shape[2]))
-        return found.reshape(ranks.shape).swapaxes(0, 1), True
-    k = to_all(k, batched[1], size)
-    found = _select_rows(*(as_rows(v) for v in (x, k)))
-    return found.reshape(k.shape), True
+def _select_rows_of_rows(size, batched, x, weights, targets):
+    b, a = targets.shape[-2:]
+    if not any(batched[:2]):  # (size, b, a)
+        each = targets.swapaxes(0, 1)
+        found = _select_rows(x, weights, each.reshape(b, size * a))
+        return found.reshape(each.shape).swapaxes(0, 1), True
+
+    def flat(values, has):  # rows of all maps, or the one row of all
+        if not has and values.shape[0] == 1:
+            return values
+        n = values.shape[-1]
+        values = jnp.broadcast_to(_to_all(values, has, size), (size, b, n))
+        return values.reshape(size * b, n)
+
+    x, weights = jax.tree.map(flat, (x, weights), tuple(batched[:2]))
+    targets = _to_all(targets, batched[2], size)
+    found = _select_rows(x, weights, targets.reshape(size * b, a))
+    return found.reshape(targets.shape), True
 
 
-def _mapped(select, batched, x, k):
-    """Returns `select` mapped as it is: a reshape might gather rows that are spread."""
-    axes = [0 if b else None for b in batched]
-    return jax.vmap(lambda x_row, k_row: select(x_row, k_row, x.size), axes)(x, k)
-
-
-def as_rows(values: Array) -> Array:
-    """Returns values (b, c, n) as rows (b c, n); of no numbers too."""
-    b, c, n = values.shape
-    return values.reshape(b * c, n)
-
-
-def to_all(values: Array, batched: bool, size: int) -> Array:
+def _to_all(values, batched, size):
     """Returns values that are mapped over, or those of all as often as there are."""
     return values if batched else jnp.broadcast_to(values, (size, *values.shape))
 
 
-def _keys_of_row(x, k, numbers):
-    return _keys_of_rows(x[None], k[None], numbers)[0]
+def _keys_of_row(x, weights, targets, numbers):
+    weights = None if weights is None else weights[None]
+    return _keys_of_rows(x[None], weights, targets[None], numbers)[0]
 
 
-def _keys_of_rows(x, k, numbers):
+def _keys_of_rows(x, weights, targets, numbers):
     """Returns keys of rows, which are all of so many `numbers` or some of them."""
-    few = is_few(numbers)
-    if is_many(k.shape[1], _SORT_FEW if few else _SORT_MANY) and x.shape[1] > 0:
-        return jax.vmap(_pick)(lax.sort(to_keys(x)), k)
+    few = not isinstance(numbers, int) or numbers <= _FEW_NUMBERS
+    least = (_SORT_RANKS if weights is None else _SORT_WEIGHTED)[few]
+    if weights is not None:
+        targets = varying_like(targets, (x, weights))
+    if _is_many(targets.shape[1], least) and x.shape[1] > 0:
+        return _by_sort(x, weights, targets)
     if few:
-        return _by_bits(x, k)
-    return lax.platform_dependent(x, k, cpu=_by_bytes, default=_by_bits)
+        return _by_bits(x, weights, targets)
+    rows = x, weights, targets
+    return lax.platform_dependent(*rows, cpu=_by_bytes, default=_by_bits)
 
 
-def is_few(numbers: int) -> bool:
-    """Returns whether bits are settled; also of numbers that an export leaves open."""
-    return not isinstance(numbers, int) or numbers <= _FEW_rows
-
-
-def is_many(count: int, least: int) -> bool:
+def _is_many(count, least):
     """Returns whether there are so many; also of numbers that an export leaves open."""
     return not isinstance(count, int) or count >= least
+
+
+def _map_rows(function, x, weights, targets):
+    """Returns the function of each row, where a single one is that of all."""
+    b, rows = targets.shape[0], (x, weights)
+    axes = jax.tree.map(lambda v: 0 if v.shape[0] == b else None, rows)
+    rows = jax.tree.map(lambda v: v if v.shape[0] == b else v[0], rows)
+    return jax.vmap(function, (*axes, 0))(*rows, targets)
+
+
+def _by_bits(x, weights, targets):
+    return _map_rows(jax.vmap(first_key, (None, None, 0)), to_keys(x), weights, targets)
+
+
+def first_key(keys, weights, target, axis_name=None):
+    """Returns the key that `select_keys` finds for one target, of shards too."""
+    if weights is None:
+        falls_short = lambda key: _count_below(keys, key) < target  # noqa: E731
+    else:
+        masses = masses_of(weights, axis_name)
+        falls_short = lambda k: masses.falls_short(keys < k, target, axis_name)  # noqa: E731
+    return bisect_keys(falls_short, keys.dtype)
+
+
+def _count_below(keys, key):
+    if _is_many(keys.size, 2**24):
+        return jnp.sum(keys < key)
+    # As exact as a sum of integers, and faster: float32 counts to 2^24.
+    return jnp.sum((keys < key).astype(jnp.float32)).astype(int)
+
+
+def _by_sort(x, weights, targets):
+    if weights is None:
+        return jax.vmap(_pick)(lax.sort(to_keys(x)), targets)
+    return _map_rows(_search, to_keys(x), weights, targets)
 
 
 def _pick(ordered, k):
@@ -270,104 +287,8 @@ def _pick(ordered, k):
     return jnp.where(k < 1, info.min, jnp.where(k > ordered.size, info.max, value))
 
 
-def _by_bytes(x, k):
-    if k.shape[1] == 1:
-        return _keys.row_keys(x, k[:, 0])[:, None]
-    return lax.map(lambda rank: _keys.row_keys(x, rank), k.T).T
-
-
-def _by_bits(x, k):
-    def find(keys, rank):
-        falls_short = lambda key: _count_below(keys, key) < rank  # noqa: E731
-        return bisect_keys(falls_short, keys.dtype)
-
-    return jax.vmap(jax.vmap(find, (None, 0)))(to_keys(x), k)
-
-
-def _count_below(keys, key):
-    if is_many(keys.size, 2**24):
-        return jnp.sum(keys < key)
-    # As exact as a sum of integers, and faster: float32 counts to 2^24.
-    return jnp.sum((keys < key).astype(jnp.float32)).astype(int)
-
-
-_WIDTH, _DEEP = 32, 31  # numbers side by side in a sum, and on top of one another
-# From so many targets of one row on, of few numbers and of many, one sort is faster.
-_SORT_FEW_weighted, _SORT_MANY_weighted = 16, 64
-
-
-@custom_vmap
-def weighted_keys(x: Array, weights: Array, targets: Array) -> Array:
-    """Returns `weighted_key` of x and weights (n,) at targets (a,), shape (a,)."""
-    return _keys_of_row_weighted(x, weights, targets, x.size)
-
-
-@weighted_keys.def_vmap
-def _weighted_keys_of_rows(size, batched, x, weights, targets):
-    if not any(batched[:2]):  # more targets of one array
-        return weighted_keys(x, weights, targets.ravel()).reshape(targets.shape), True
-    if not _keys.is_local():  # a reshape might gather rows that are spread
-        numbers, axes = size * x.shape[-1], [0 if has else None for has in batched]
-        each = lambda x, w, t: _keys_of_row_weighted(x, w, t, numbers)  # noqa: E731
-        return jax.vmap(each, axes)(x, weights, targets), True
-    pairs = zip((x, weights), batched[:2], strict=True)
-    x, weights = (v if has else v[None] for v, has in pairs)
-    return _select_rows_weighted(x, weights, to_all(targets, batched[2], size)), True
-
-
-@custom_vmap
-def _select_rows_weighted(x, weights, targets):
-    """Returns keys (b, a) of x and weights (b, n) at targets (b, a).
-
-    A single row of x, or of weights, is that of all.
-    """
-    return _keys_of_rows_weighted(x, weights, targets, targets.shape[0] * x.shape[1])
-
-
-@_select_rows_weighted.def_vmap
-def _select_rows_of_rows_weighted(size, batched, x, weights, targets):
-    if not any(batched[:2]):  # (size, b, a)
-        each = targets.swapaxes(0, 1)
-        b, _, a = each.shape
-        found = _select_rows_weighted(x, weights, each.reshape(b, size * a))
-        return found.reshape(each.shape).swapaxes(0, 1), True
-    targets = to_all(targets, batched[2], size)
-    pairs = zip((x, weights), batched[:2], strict=True)
-    x, weights = (_flat(v, has, size, targets.shape[1]) for v, has in pairs)
-    found = _select_rows_weighted(x, weights, as_rows(targets))
-    return found.reshape(targets.shape), True
-
-
-def _flat(values, batched, size, rows):
-    """Returns rows of all maps, or the one row of all."""
-    if not batched and values.shape[0] == 1:
-        return values
-    n = values.shape[-1]
-    values = to_all(values, batched, size)
-    return as_rows(jnp.broadcast_to(values, (size, rows, n)))
-
-
-def _keys_of_row_weighted(x, weights, targets, numbers):
-    return _keys_of_rows_weighted(x[None], weights[None], targets[None], numbers)[0]
-
-
-def _keys_of_rows_weighted(x, weights, targets, numbers):
-    """Returns keys of rows, which are all of so many `numbers` or some of them."""
-    arrays = x, weights, varying_like(targets, (x, weights))
-    few = is_few(numbers)
-    if is_many(targets.shape[1], _SORT_FEW_weighted if few else _SORT_MANY_weighted):
-        return _by_sort(*arrays)
-    if few:
-        return _bits_weighted(*arrays)
-    return lax.platform_dependent(*arrays, cpu=_bytes_weighted, default=_bits_weighted)
-
-
-def _by_sort(x, weights, targets):
-    return _map_rows(_search, to_keys(x), weights, targets)
-
-
 def _search(keys, weights, targets):
-    """Returns `weighted_key` at targets (a,), found among sums in the order of keys."""
+    """Returns keys at targets (a,), found among sums in the order of keys."""
     masses, info, n = masses_of(weights), jnp.iinfo(keys.dtype), keys.size
     ordered, *words = lax.sort((keys, masses.leading, masses.following), num_keys=1)
     sums = [
@@ -384,29 +305,22 @@ def _search(keys, weights, targets):
     return jnp.concatenate([low, ordered, high])[place]
 
 
-def _bits_weighted(x, weights, targets):
-    find = jax.vmap(weighted_key, (None, None, 0))
-    return _map_rows(find, to_keys(x), weights, targets)
-
-
-def _bytes_weighted(x, weights, targets):
-    n = x.shape[1]
+def _by_bytes(x, weights, targets):
+    if weights is None:
+        return _each_target(partial(_keys.row_keys, x), targets)
     if not _keys.is_local():  # neither groups nor blocks: the devices keep their rows
-        return _map_rows(_one_row, x, weights, targets)
-    rows, lanes = (_short_rows, _WIDTH) if n < _keys.SHORT else (_long_rows, 1)
+        one_row = lambda *row: _long_rows(*(v[None] for v in row))[0]  # noqa: E731
+        return _map_rows(one_row, x, weights, targets)
+    is_short = x.shape[1] < _keys.SHORT
+    rows, lanes = (_short_rows, _WIDTH) if is_short else (_long_rows, 1)
     return _keys.in_blocks(rows, lanes, x, weights, targets)
 
 
-def _map_rows(function, x, weights, targets):
-    """Returns the function of each row, where a single one is that of all."""
-    b = targets.shape[0]
-    axes = tuple(0 if v.shape[0] == b else None for v in (x, weights))
-    x, weights = (v if v.shape[0] == b else v[0] for v in (x, weights))
-    return jax.vmap(function, (*axes, 0))(x, weights, targets)
-
-
-def _one_row(x, weights, targets):
-    return _long_rows(x[None], weights[None], targets[None])[0]
+def _each_target(find, targets):
+    """Returns what `find` does for targets (b, a), one of each row after the other."""
+    if targets.shape[1] == 1:
+        return find(targets[:, 0])[:, None]
+    return lax.map(find, targets.T).T
 
 
 def _long_rows(x, weights, targets):
@@ -459,9 +373,9 @@ def _short_rows(x, weights, targets):
 
 def _settle(x, weights, targets, rows, each, total):
     """Returns keys (b, a) of arrays that `rows` and `each` spread over four axes."""
-    unit, exponent = map(each, jax.vmap(scales_of)(weights))
+    unit, exponent = map(each, jax.vmap(_scales_of)(weights))
     weights = lax.optimization_barrier(rows(weights))
-    masses = in_words(weights, unit, exponent, x.shape[1])
+    masses = _in_words(weights, unit, exponent, x.shape[1])
     integer = jnp.dtype(f"int{8 * weights.dtype.itemsize}")
     # As many following words as are summed at once, each at most 2^(bits - 1).
     narrow = jnp.int16 if _DEEP * masses.step < 2**16 else integer
@@ -483,6 +397,4 @@ def _settle(x, weights, targets, rows, each, total):
 
         return _keys.bisect_bytes(lambda: to_keys(x), falls_short, target).ravel()
 
-    if targets.shape[1] == 1:
-        return find(targets[:, 0])[:, None]
-    return lax.map(find, targets.T).T
+    return _each_target(find, targets)

@@ -1,13 +1,8 @@
-"""Alpha: read exactly, split over components, and ranked in integers.
+"""Levels: alpha and delta read exactly, ranks in integers, and binomial counts.
 
-Binomial counts: how many errors still prove a risk of at most alpha.
-
-On the host, in double precision and exact integers: the regularized beta function of
-single precision errs by 1e-3 at a thousand rows and by 0.1 at 10^5.
-
-Bounds that hold for all order statistics of uniforms together.
-
-Levels of a loss: its bound, and alpha as a share of that, read exactly.
+Counts, how many errors still prove a risk of at most alpha, are found on the host, in
+double precision and exact integers: the regularized beta function of single precision
+errs by 1e-3 at a thousand rows and by 0.1 at 10^5.
 """
 
 from __future__ import annotations
@@ -27,6 +22,7 @@ from jax import Array, lax
 
 from jaxcp import _checks
 from jaxcp._arrays import as_numpy, is_concrete
+from jaxcp._batching import on_device
 from jaxcp._numbers import as_float, varying_like
 from jaxcp._tree import Untraceable
 from jaxcp.typing import ArrayLike, Number
@@ -210,13 +206,8 @@ def as_delta(delta: Any) -> Fraction:
 
     One number with a known value in (0, 1), at least 1e-300.
     """
-    if isinstance(delta, Array):
-        raise ValueError(
-            f"expected delta as a number, got a jax array; {_ON_HOST}: write delta=0.05"
-        )
-    if np.ndim(delta):
-        raise ValueError(f"expected delta of shape (), got {np.shape(delta)}")
-    value = delta.item() if isinstance(delta, np.ndarray) else delta
+    is_scalar = isinstance(delta, np.ndarray) and not delta.ndim
+    value = delta.item() if is_scalar else delta
     exact = _as_fraction(value, "delta", "; 0.05 is for 95 % of calibration sets")
     if exact < _SMALLEST:
         raise ValueError(f"expected delta of at least 1e-300, got {delta}")
@@ -225,7 +216,7 @@ def as_delta(delta: Any) -> Fraction:
 
 def alpha_as_float(alpha: Alpha) -> Array:
     """Returns alpha as an array of floats."""
-    return alpha if isinstance(alpha, Array) else jnp.asarray(np.asarray(alpha, float))
+    return alpha if isinstance(alpha, Array) else on_device(np.asarray(alpha, float))
 
 
 def split_alpha(alpha: Alpha, components: tuple[int, ...]) -> Alpha:
@@ -308,10 +299,10 @@ def ranks(count: ArrayLike, alpha: Alpha) -> Array:
     count = count if isinstance(count, Array) else np.asarray(count)
     count = count.astype(int)  # a narrow type may not hold n + 1
     if isinstance(alpha, Array):
-        return rank_at_any_alpha(jnp.asarray(count), as_float(alpha))
+        return rank_at_any_alpha(count, as_float(alpha))
     if isinstance(count, Array):
         return _integer_rank(count, *_integer_ratio(alpha))
-    return jnp.asarray(np.asarray(_exact_ranks(count.astype(object), alpha), int))
+    return on_device(np.asarray(_exact_ranks(count.astype(object), alpha), int))
 
 
 def sure_ranks(count: ArrayLike, alpha: Alpha, delta: Fraction) -> Array:
@@ -329,7 +320,7 @@ def sure_ranks(count: ArrayLike, alpha: Alpha, delta: Fraction) -> Array:
         )
     counts = np.asarray(count).astype(object)
     found = np.frompyfunc(lambda n, a: exact_rank(n, a, delta), nin=2, nout=1)
-    return jnp.asarray(np.asarray(found(counts, alpha), int))
+    return on_device(np.asarray(found(counts, alpha), int))
 
 
 def exact_rank(n: int, alpha: Fraction, delta: Fraction | None = None) -> int:

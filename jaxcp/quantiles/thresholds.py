@@ -1,17 +1,4 @@
-"""Conformal quantiles: thresholds that are order statistics.
-
-Thresholds of scores that are spread over devices, or over machines.
-
-Conformal quantiles with smooth gradients, to train through.
-
-Thresholds of smoothed sets {s : p(s, u) > alpha}, with a uniform u for each.
-
-p(s, u) = (mass{S_i > s} + u (mass{S_i = s} + w)) / (mass{all} + w) nowhere rises with
-s, so that the set is {s <= q}, q the largest float in it. Let t be the least v with
-mass{S > v} <= spare = alpha (mass{all} + w) - u w: all below t is in, and nothing above
-it; t itself is in iff (1 - u) mass{S = t} < mass{S >= t} - spare. Else q is the next
-float below.
-"""
+"""Thresholds of scores: conformal quantiles, exact, sharded, soft and smoothed."""
 
 from __future__ import annotations
 
@@ -37,10 +24,10 @@ from jaxcp._arrays import (
 )
 from jaxcp._numbers import as_float, at_least_single, just_below, over_shards, positive
 from jaxcp.quantiles._keys import bisect_floats, common_keys
-from jaxcp.quantiles._rows import spare_mass, total_mass, unit_scale
+from jaxcp.quantiles._rows import spare_mass
 from jaxcp.quantiles.levels import alpha_as_float, as_alpha, conformal_rank, ranks
 from jaxcp.quantiles.selection import kth_smallest, weighted_select
-from jaxcp.typing import ArrayLike, AxisName, Number
+from jaxcp.typing import ArrayLike, AxisName
 
 
 def conformal_quantile(
@@ -159,20 +146,24 @@ def weighted_conformal_quantile(
       >>> weighted_conformal_quantile(jnp.arange(1.0, 5.0), jnp.ones(4), 0.4)
       Array(3., dtype=float32)
     """
-    scores, weights = as_arrays(scores=scores, weights=weights)
-    if scores.ndim != 1 or scores.shape != weights.shape:
-        raise ValueError(
-            "expected scores and weights of one shape (n,), "
-            f"got {scores.shape} and {weights.shape}"
-        )
+    scores, weights = _checks.rows(
+        scores=_checks.required(_checks.vector(scores)),
+        weights=_checks.required(_checks.weights(weights)),
+    )
     alpha = alpha_as_float(as_alpha(alpha))
-    _checks.check_weights("weights", weights)
-    _checks.check_test_weights("test_weight", test_weight, weights)
-    test_weight = as_arrays(test_weight=1.0 if test_weight is None else test_weight)
-    _checks.check_scalars(test_weight=test_weight, alpha=alpha)
-    _checks.check_weights("test_weight", test_weight)
+    _checks.check_scalars(alpha=alpha)
+    own = weight_of_test(test_weight, weights)
     scores, weights = as_float(scores), as_float(weights)
-    return weighted_threshold(scores, weights, alpha, as_float(test_weight), axis_name)
+    return weighted_threshold(scores, weights, alpha, own, axis_name)
+
+
+def weight_of_test(test_weight, weights, mask=None):
+    """Returns the weight of the test point, 1 by default, as a float, after checks."""
+    _checks.check_test_weights("test_weight", test_weight, weights, mask)
+    test_weight = as_arrays(test_weight=1.0 if test_weight is None else test_weight)
+    _checks.check_scalars(test_weight=test_weight)
+    _checks.check_weights("test_weight", test_weight)
+    return as_float(test_weight)
 
 
 def grouped_conformal_quantile(
@@ -225,21 +216,14 @@ def grouped_conformal_quantile(
         mask=_checks.mask(mask),
     )
     alpha = as_alpha(alpha)
-    if alpha.shape not in ((), (num_groups,)):
-        expected = f"() or ({num_groups},), one a group"
-        raise ValueError(f"expected alpha of shape {expected}, got {alpha.shape}")
+    if alpha.ndim:
+        _checks.check_shape("alpha", (num_groups,), alpha.shape)
     rank = ranks(count_groups(groups, num_groups, mask), alpha)
     return _grouped(scores, rank, groups, mask)
 
 
 @partial(jax.jit, static_argnames=("axis_name", "nearest"))
-def thresholds(
-    scores: Array,
-    rank: Array,
-    mask: Array | None = None,
-    axis_name: AxisName = None,
-    nearest: int = 1,
-) -> Array:
+def thresholds(scores, rank, mask=None, axis_name=None, nearest=1):
     """Returns order statistics of the columns of `scores`; `rank` may add axes."""
     select = partial(kth_smallest, where=mask, axis_name=axis_name, nearest=nearest)
     if scores.ndim == 1:
@@ -253,14 +237,7 @@ def thresholds(
     return jax.vmap(select)(scores.reshape(n, rank.size).T, rank.ravel()).reshape(shape)
 
 
-def threshold_at(
-    scores: Array,
-    rank: Array,
-    mask: Array | None,
-    weights: Array | None,
-    test_weight: Array | None = None,
-    axis_name: AxisName = None,
-) -> Array:
+def threshold_at(scores, rank, mask, weights, test_weight=None, axis_name=None):
     """Returns the threshold of scores (n,) or (n, c), shape () or (c,).
 
     At a rank; with weights at alpha as a float. Several of them give (a,) for scores
@@ -280,13 +257,7 @@ def threshold_at(
 
 
 @partial(jax.jit, static_argnames="axis_name")
-def weighted_threshold(
-    scores: Array,
-    weights: Array,
-    alpha: Array,
-    test_weight: Array,
-    axis_name: AxisName = None,
-) -> Array:
+def weighted_threshold(scores, weights, alpha, test_weight, axis_name=None):
     """Returns `weighted_conformal_quantile` of checked arguments."""
     # min{v : mass{S > v} <= spare} with spare = alpha (w_1 + ... + w_n+1) - w_n+1.
     # Nothing but the scores has a gradient: the threshold is one of them.
@@ -295,9 +266,7 @@ def weighted_threshold(
     return least_below_mass(scores, weights, spare, axis_name)
 
 
-def least_below_mass(
-    scores: Array, weights: Array, spare: Array, axis_name: AxisName = None
-) -> Array:
+def least_below_mass(scores, weights, spare, axis_name=None):
     """Returns min{v : mass{S > v} <= spare}, +inf where nothing may lie above."""
     # From above, where the masses compared are small and so are their rounding errors:
     # that v is minus the smallest u with mass{-S <= u} > spare.
@@ -379,26 +348,21 @@ def sharded_conformal_quantile(
     if weights is not None:
         _checks.check_vectors(scores=scores)
         _checks.check_weights("weights", weights, mask)
-    _checks.check_test_weights("test_weight", test_weight, weights, mask)
+    own = weight_of_test(test_weight, weights, mask)
     if weights is None:
         count = n if mask is None else count_true(mask)
         scores, mask = _spread((scores, mask), n, mesh)
         return _sharded(mesh, scores, conformal_rank(count, alpha), mask)
-    test_weight = 1.0 if test_weight is None else test_weight
-    _checks.check_scalars(test_weight=test_weight)
-    _checks.check_weights("test_weight", test_weight)
     alpha = alpha_as_float(as_alpha(alpha))
     weights = weights if mask is None else jnp.where(mask, weights, 0)
     scores, weights = _spread((scores, weights), n, mesh)
-    return _sharded(mesh, scores, alpha, None, weights, jnp.asarray(test_weight, float))
+    return _sharded(mesh, scores, alpha, None, weights, own)
 
 
 def _as_rows(name, x):
     """Returns rows where they are: those of the host are not copied to a device."""
-    if x is None or isinstance(x, Array):
-        return x
-    numeric = isinstance(x, np.ndarray)
-    return narrowed(as_numpy(name, x if numeric else as_arrays(**{name: x})))
+    is_there = x is None or isinstance(x, Array)
+    return x if is_there else narrowed(as_numpy(name, x))
 
 
 def _spread(columns, n, mesh):
@@ -489,9 +453,7 @@ def soft_conformal_quantile(
 
 
 @partial(jax.jit, static_argnames="hard")
-def soft_order_statistic(
-    scores: Array, rank: Array, bandwidth: Number, hard: bool = False
-) -> Array:
+def soft_order_statistic(scores, rank, bandwidth, hard=False):
     """Returns `soft_conformal_quantile` at a rank, of checked arguments."""
     bandwidth = positive(bandwidth, scores.dtype)
     scores = jnp.where(jnp.isnan(scores), jnp.inf, scores)
@@ -499,12 +461,14 @@ def soft_order_statistic(
     # A traced alpha may ask for rank 0; half a count below the first score stands in.
     rank = jnp.clip(rank, 1, scores.size)
     scores = jnp.where(possible, scores, lax.stop_gradient(scores))
-    find = _hard_root if hard else _soft_root
-    return jnp.where(possible, find(scores, bandwidth, rank), jnp.inf)
+    return jnp.where(possible, _root(scores, bandwidth, rank, hard), jnp.inf)
 
 
-@jax.custom_jvp
-def _soft_root(scores, bandwidth, rank):
+@partial(jax.custom_jvp, nondiff_argnums=(3,))
+def _root(scores, bandwidth, rank, hard):
+    if hard:  # only the tangent depends on the bandwidth
+        return kth_smallest(scores, rank)
+
     def falls_short(value):
         steps = jax.nn.sigmoid(at_least_single((value - scores) / bandwidth))
         return jnp.sum(steps) < rank - 0.5
@@ -512,49 +476,33 @@ def _soft_root(scores, bandwidth, rank):
     return bisect_floats(falls_short, scores.dtype)
 
 
-@_soft_root.defjvp
-def _soft_root_jvp(primals, tangents):
-    root = _soft_root(*primals)
-    kernel, z = _kernel(root, *primals[:2])
-    # Implicit differentiation of the root; z d(bandwidth) is its shift by rescaling.
-    slopes = jnp.where(kernel > 0, tangents[0] + z * tangents[1], 0)
-    return root, jnp.sum(kernel * slopes)
-
-
-@jax.custom_jvp
-def _hard_root(scores, bandwidth, rank):
-    del bandwidth  # only the tangent depends on it
-    return kth_smallest(scores, rank)
-
-
-@_hard_root.defjvp
-def _hard_root_jvp(primals, tangents):
-    root = _hard_root(*primals)
-    kernel, _ = _kernel(root, *primals[:2])
-    return root, jnp.sum(kernel * jnp.where(kernel > 0, tangents[0], 0))
-
-
-def _kernel(root, scores, bandwidth):
-    """Returns weights that sum to one, largest at `root`, and distances from it."""
+@_root.defjvp
+def _root_jvp(hard, primals, tangents):
+    scores, bandwidth, _ = primals
+    root = _root(*primals, hard)
+    # Weights that sum to one, largest at the root, and distances from it.
     z = (root - scores) / bandwidth
     known = jnp.isfinite(z)
     z = jnp.where(known, z, 0)
     # Some score is near: the root is one, or shares half a count among log(2 n) of z.
     kernel = jnp.where(known, jax.nn.sigmoid(z) * jax.nn.sigmoid(-z), 0)
     total = jnp.sum(at_least_single(kernel)).astype(kernel.dtype)
-    return kernel / jnp.where(total > 0, total, 1), z
+    kernel = kernel / jnp.where(total > 0, total, 1)
+    # Implicit differentiation of the root; z d(bandwidth) is its shift by rescaling.
+    slopes = tangents[0] if hard else tangents[0] + z * tangents[1]
+    return root, jnp.sum(kernel * jnp.where(kernel > 0, slopes, 0))
 
 
 def smoothed_threshold(
-    scores: Array,
-    rank: Array,
-    alpha: Array,
-    u: Array,
-    mask: Array | None = None,
-    weights: Array | None = None,
-    test_weight: Array | None = None,
-) -> Array:
+    scores, rank, alpha, u, mask=None, weights=None, test_weight=None
+):
     """Returns the largest s whose smoothed p-value exceeds alpha, shape of `rank`.
+
+    p(s, u) = (mass{S_i > s} + u (mass{S_i = s} + w)) / (mass{all} + w) nowhere rises
+    with s, so that the set is {s <= q}, q the largest float in it. Let t be the least v
+    with mass{S > v} <= spare = alpha (mass{all} + w) - u w: all below t is in, and
+    nothing above it; t itself is in iff (1 - u) mass{S = t} < mass{S >= t} - spare.
+    Else q is the next float below.
 
     Of scores (n,), or (n, c) at ranks (c,). +inf where everything is in, -inf where at
     most scores of -inf are. Without weights `rank` is the conformal rank at alpha; with
@@ -583,25 +531,20 @@ def _of_counts(scores, rank, alpha, u, mask):
     # over the scores serve every u.
     both = thresholds(scores, jnp.stack([rank, rank - 1]), mask)
     counts = jnp.ones(scores.shape, int) if mask is None else mask.astype(int)
-    above, equal = jax.vmap(_masses_at, (0, None, None))(both, scores, counts)
+    above, equal = jax.vmap(masses_at, (0, None, None))(both, scores, counts)
     excess = (above + equal - floor).astype(dtype) + (u - rest)
     return _in_or_below(both, equal, excess, u)[(u <= rest).astype(int)]
 
 
 def _of_masses(scores, rank, alpha, u, weights, test_weight):
     del rank
-    dtype = jnp.result_type(weights.dtype, alpha.dtype, u.dtype, jnp.float32)
-    weights = jnp.where(weights > 0, weights, 0).astype(dtype)
-    weights, own = unit_scale(weights, test_weight.astype(dtype))
-    total = total_mass(weights) + own
-    exact = 1 + 3 * jnp.finfo(dtype).eps  # undoes the rounding of alpha
-    spare = jnp.where(total > 0, alpha.astype(dtype) * total * exact - u * own, -1)
+    weights, spare = spare_mass(weights, alpha, test_weight, u=u)
     first = least_below_mass(as_float(scores), weights, spare)
-    above, equal = _masses_at(first, scores, weights)
+    above, equal = masses_at(first, scores, weights)
     return _in_or_below(first, equal, above + equal - spare, u)
 
 
-def _masses_at(value, scores, masses):
+def masses_at(value, scores, masses):
     """Returns the mass of the scores above a value, and that of those equal to it."""
     keys, key = common_keys(scores, value)
     return tuple(jnp.sum(jnp.where(v, masses, 0)) for v in (keys > key, keys == key))

@@ -129,7 +129,7 @@ def _of_counts(counts, alpha):
         return _traced_tails(*counts, as_float(alpha))
     exact = alpha if isinstance(alpha, Fraction) else Fraction(float(alpha))
     errors, trials = map(np.asarray, counts)
-    return jnp.asarray(binomial_tails(trials, errors, exact))
+    return jax.device_put(binomial_tails(trials, errors, exact))
 
 
 @jax.jit

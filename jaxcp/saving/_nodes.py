@@ -308,8 +308,8 @@ class Reader(NamedTuple):
                 f"{entry} of {dtype}; switch it on (JAX_ENABLE_X64=1)"
             )
         if "key" in node:
-            return jax.random.wrap_key_data(jnp.asarray(array), impl=node["key"])
-        return _weak(array) if node.get("weak") else jnp.asarray(array)
+            return jax.random.wrap_key_data(jax.device_put(array), impl=node["key"])
+        return _weak(array) if node.get("weak") else jax.device_put(array)
 
     def _dict(self, node):
         keys, items = self.values(node["keys"]), self.values(node["items"])

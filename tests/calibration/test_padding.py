@@ -16,20 +16,6 @@ ABSOLUTE = scores.Absolute()
 OTHERS = sorted(set(CASES) - set(ONE_OF_EACH) - {"normalized-bad-sigma"})  # refused
 
 
-class Others(dict):
-    """Says of all numbers of rows that others of the same size came first."""
-
-    def setdefault(self, key, default):
-        return super().setdefault(key, None)
-
-
-@pytest.fixture
-def always(monkeypatch):
-    """Fills up every number of rows that can be."""
-    monkeypatch.setattr(_batching, "_calls", {})
-    monkeypatch.setattr(_batching, "_firsts", Others())
-
-
 @pytest.fixture
 def programs():
     """The names of what was compiled."""
@@ -72,20 +58,20 @@ def check_calibration(name, n):
 
 
 @pytest.mark.parametrize("name", ONE_OF_EACH)
-def test_scores_thresholds_sets_and_p_values(name, always):
+def test_scores_thresholds_sets_and_p_values(name):
     check_calibration(name, 3)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("name", ONE_OF_EACH)
-def test_many_numbers_of_rows(name, n, always):
+def test_many_numbers_of_rows(name, n):
     check_calibration(name, n)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OTHERS)
-def test_all_scores(name, always):
+def test_all_scores(name):
     check_calibration(name, 5)
 
 
@@ -97,7 +83,7 @@ def rows(n, start=0):
 
 @pytest.mark.parametrize("n", [0, 1, 5, pytest.param(17, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("which", ["weights", "mask", "both"])
-def test_weights_and_masks(which, n, always):
+def test_weights_and_masks(which, n):
     preds, y, weights = rows(n)
     given = {"weights": weights, "mask": weights > 0.5}
     given = given if which == "both" else {which: given[which]}
@@ -109,7 +95,7 @@ def test_weights_and_masks(which, n, always):
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-def test_groups(weighted, always):
+def test_groups(weighted):
     preds, y, weights = rows(17)
     groups, test_groups = jnp.arange(17) % 3, jnp.arange(5) % 4 % 3
     test_preds, test_y, _ = rows(5, 1)
@@ -128,7 +114,7 @@ def test_groups(weighted, always):
     same(found[3], exact[3], rtol=1e-6 if weighted else 0.0)
 
 
-def test_classes_and_weights_of_test_points(always):
+def test_classes_and_weights_of_test_points():
     p = jax.nn.softmax(jnp.asarray(np.random.default_rng(0).normal(size=(21, 3))))
     y, w = jnp.arange(21) % 3, jnp.linspace(0.1, 2, 21)
 
@@ -152,7 +138,7 @@ class OfLargest(jaxcp.GroupCalibration):
         return jnp.max(jnp.zeros(2).at[self.groups].add(1))
 
 
-def test_classes_made_of_calibrations_read_their_own_rows(always):
+def test_classes_made_of_calibrations_read_their_own_rows():
     values, preds = jnp.arange(5.0), jnp.zeros(3)
     cp = OfMean(ABSOLUTE, values)
     assert_array_equal(cp(preds, 0.2).upper, jnp.full(3, 2.0))
@@ -207,7 +193,7 @@ METRICS = {
 
 @pytest.mark.parametrize("m", [1, 5, pytest.param(100, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", SETS)
-def test_metrics(kind, m, always):
+def test_metrics(kind, m):
     mu, y, width = rows(m, 2)
     data = mu, y, jnp.asarray(width)
     exact = jax.jit(lambda *data: of_metrics(kind, *data))(*data)
@@ -220,7 +206,7 @@ def test_metrics(kind, m, always):
         assert_array_equal(found[name], exact[name])
 
 
-def test_scores_of_intervals(always):
+def test_scores_of_intervals():
     mu, y, width = rows(5, 2)
 
     def run(mu, y, width):
@@ -244,7 +230,7 @@ def fold(score, preds, y, test_preds, test_y):
 @pytest.mark.parametrize("precision", [np.float32, np.float64])
 @pytest.mark.parametrize("labels", [False, True])
 def test_other_numbers_of_rows_compile_nothing(labels, precision, programs):
-    """The first of an octave have programs of their own; all others share one."""
+    """All of one octave share their programs, from the first on."""
     draw = np.random.default_rng(0)
 
     def data(n):
@@ -254,65 +240,23 @@ def test_other_numbers_of_rows_compile_nothing(labels, precision, programs):
 
     score = scores.LAC() if labels else ABSOLUTE
     fold(score, *data(67), *data(33))
-    fold(score, *data(90), *data(60))
     programs.clear()
-    cp = fold(score, *data(101), *data(41))
-    assert cp.scores.shape == (101,)
+    for i in range(1, 10):
+        cp = fold(score, *data(67 + 6 * i), *data(33 + 3 * i))
+        assert cp.scores.shape == (67 + 6 * i,)
     assert programs == []
 
 
-def test_a_number_of_rows_that_comes_often_has_its_own_program(monkeypatch, programs):
-    monkeypatch.setattr(_batching, "_calls", {})
-    monkeypatch.setattr(_batching, "_firsts", {})
-    monkeypatch.setattr(_batching, "_OFTEN", 3)
-
-    def double(v):
-        lengths.append(len(v))
-        return 2 * v
-
-    lengths, program = [], jax.jit(double)
-
-    def run(n):
-        lengths.clear()
-        v = jnp.arange(float(n))
-        assert_array_equal(_batching.by_rows(program, rows=(v,)), 2 * v)
-        return lengths.copy()
-
-    assert run(5) == [5]
-    assert run(6) == [8]
-    assert [run(7), run(7), run(7)] == [[], [], []]
-    assert run(7) == [7]
-    assert [run(7), run(5), run(6), run(8)] == [[], [], [], []]
-
-
-def test_numbers_of_rows_are_not_counted_without_end(monkeypatch):
-    monkeypatch.setattr(_batching, "_calls", {})
-    monkeypatch.setattr(_batching, "_MANY", 8)
-    for n in range(2**14 + 1, 2**14 + 40):  # too many to fill up
-        _batching.counted(lambda v, count: None, np.zeros(n))
-    assert len(_batching._calls) <= 9
-
-
-def test_pairs_of_rows_are_not_made_many_more(monkeypatch):
-    monkeypatch.setattr(_batching, "_calls", {})
+def test_rows_are_filled_up_where_they_are_few():
     sizes = []
-
-    def program(v, count):
-        sizes.append(len(v))
-
-    def run(n):
-        sizes.clear()
-        for _ in range(40):
-            _batching.counted(program, jnp.zeros(n), at_once=True, by_pairs=True)
-        return sizes
-
-    assert run(100) == [128] * 40
-    assert run(1025) == [2048] * 21 + [1025] * 19  # as long as a program of its own
-    assert run(2049) == [2049] * 40
-    assert run(4090) == [4096] * 40
+    program = lambda v, count: sizes.append(len(v))  # noqa: E731
+    for n in 100, 128, 1025, 2**14 + 1:
+        _batching.counted(program, np.zeros(n))
+        _batching.counted(program, np.zeros(n), by_pairs=True)
+    assert sizes == [128, 128, 128, 128, 2048, 1025, 2**14 + 1, 2**14 + 1]
 
 
-def test_what_is_traced_or_lies_elsewhere_is_left_alone(always):
+def test_what_is_traced_or_lies_elsewhere_is_left_alone():
     v = jnp.arange(5.0)
     program = jax.jit(lambda v: v + len(v))
     expected = v + 5
@@ -327,7 +271,7 @@ def test_what_is_traced_or_lies_elsewhere_is_left_alone(always):
     assert jax.jit(lambda: run(v))().shape == (5,)  # all known, inside of a program
 
 
-def test_arrays_given_are_copied(always):
+def test_arrays_given_are_copied():
     """The memory of the caller may change later."""
     y = np.ones(64, np.float32)
     cp = jaxcp.calibrate(ABSOLUTE, np.zeros(64, np.float32), y, weights=y)

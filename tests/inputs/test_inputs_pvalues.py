@@ -16,17 +16,13 @@ def select(key=KEY, weights=X, test_weights=X, level=0.1, **options):
 
 
 WRONG = {
-    "quantile of nothing": (
-        lambda: jaxcp.empirical_quantile(X[:0], 0.5),
-        r"values of shape \(l, ...\), got \(0,\)",
-    ),
     "quantile at no level": (
         lambda: jaxcp.empirical_quantile(X, 1.5),
         r"level in \[0, 1\], got 1.5",
     ),
     "levels unlike groups": (
         lambda: jaxcp.grouped_conformal_quantile(X, Y, [0.1, 0.2], num_groups=3),
-        r"alpha of shape \(\) or \(3,\), one a group, got \(2,\)",
+        r"alpha of shape \(3,\), got \(2,\)",
     ),
     "a count": (lambda: jaxcp.conformal_rank(9.0, 0.1), "an integer count, got float"),
     "negative count": (lambda: jaxcp.conformal_rank(-1, 0.1), "count >= 0, got -1"),
@@ -40,7 +36,7 @@ WRONG = {
     ),
     "weights unlike scores": (
         lambda: jaxcp.weighted_conformal_quantile(X, X[:2], 0.1),
-        r"one shape \(n,\), got \(9,\) and \(2,\)",
+        "weights with 9 rows like scores, got 2",
     ),
     "no uniforms of a stream": (
         lambda: pvalues.sequential_p_values(X, None),
@@ -132,7 +128,7 @@ WRONG = {
     ),
     "a vector for a score": (
         lambda: jaxcp.conformal_p_value(X, X),
-        r"score, u and test_weight of shape \(\)",
+        r"score of shape \(\), got \(9,\); use jax.vmap",
     ),
     "negative p-values of hypotheses": (
         lambda: pvalues.holm(-P_VALUES, 0.1),
@@ -208,13 +204,9 @@ WRONG = {
         lambda: pvalues.e_benjamini_hochberg(-X, 0.1),
         "e_values >= 0, got -1.0",
     ),
-    "e-values of one score": (
-        lambda: pvalues.e_values(1.0, X, 0.1),
-        r"scores \(..., n\) and test_scores \(..., m\), got \(\) and \(9,\)",
-    ),
     "e-values of other repetitions": (
         lambda: pvalues.e_values(jnp.ones((2, 9)), jnp.ones((3, 9)), 0.1),
-        r"test_scores of repetitions \(2,\) like scores, got \(3,\)",
+        r"repetitions of test_scores of shape \(2,\), got \(3,\)",
     ),
     "scores that are NaN for e-values": (
         lambda: pvalues.e_values(X.at[0].set(jnp.nan), X, 0.1),

@@ -169,6 +169,16 @@ def test_conditional_p_values_hold_for_most_calibration_sets(method):
     assert_allclose(one, [1 - delta] if method == "simes" else 1, rtol=1e-6)
 
 
+@pytest.mark.parametrize("delta", [0.01, 0.3, 0.9])
+def test_conditional_p_values_by_dkw_are_those_of_the_formula(delta):
+    """r / n + sqrt(log(2 / delta) / (2 n)), Bates et al. 2023; 1 beyond."""
+    n = 400
+    at = jnp.arange(n, -1.0, -1.0) - 0.5  # above 0, 1, ..., n scores among 0 ... n - 1
+    p = outliers.conditional_outlier_p_values(jnp.arange(n), at, delta, method="dkw")
+    bounds = np.arange(1, n + 1) / n + np.sqrt(np.log(2 / delta) / (2 * n))
+    assert_allclose(p, np.append(np.minimum(bounds, 1), 1), rtol=1e-6)
+
+
 def test_sequential_p_values_against_loops():
     for digits in (0, 1, 6):
         scores = np.round(np.random.default_rng(digits).normal(size=157), digits)

@@ -302,14 +302,12 @@ def test_errors_say_what_was_expected():
         kth_smallest(x, np.float32(1.0))
     with pytest.raises(ValueError, match=r"where of shape \(3,\), got \(2,\)"):
         kth_smallest(x, 1, where=[True, False])
-    with pytest.raises(ValueError, match="nearest >= 1, got 0"):
+    with pytest.raises(ValueError, match="nearest as an int >= 1, got 0"):
         kth_smallest(x, 1, nearest=0)
     with pytest.raises(ValueError, match=r"weights of shape \(3,\), got \(2,\)"):
         weighted_select(x, jnp.ones(2), 1.0)
     with pytest.raises(ValueError, match=r"target of shape \(\), got \(2,\)"):
         weighted_select(x, x, jnp.ones(2))
-    with pytest.raises(ValueError, match="real numbers, got complex"):
-        kth_smallest(x * 1j, 1)
 
 
 def test_the_slope_is_that_of_a_value_however_values_are_rounded():

@@ -66,7 +66,7 @@ def all_ways(x, w, targets):
     """Keys as one device finds them, by bytes or by a sort, and those of whole sums."""
     side_by_side = x.shape[1] < _keys.SHORT
     by_bytes = _rows._short_rows if side_by_side else _rows._long_rows
-    ways = by_bytes, _rows._by_sort, _rows._bits_weighted
+    ways = by_bytes, _rows._by_sort, _rows._by_bits
     return [way(x, w, targets) for way in ways]
 
 
@@ -224,7 +224,7 @@ def test_rows_over_devices(shape, monkeypatch):
     rng = np.random.default_rng(5)
     x, w = values_like("spread", shape, rng), rng.random(shape, np.float32)
     t = (0.7 * w.sum(axis=1)).astype(np.float32)
-    wanted = _rows._bits_weighted(jnp.asarray(x), jnp.asarray(w), t[:, None])[:, 0]
+    wanted = _rows._by_bits(jnp.asarray(x), jnp.asarray(w), t[:, None])[:, 0]
 
     def keys(x, w, t):
         return to_keys(jax.vmap(weighted_select)(x, w, t))

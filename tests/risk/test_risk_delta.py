@@ -76,7 +76,7 @@ def test_programs_know_the_number_of_rows():
         jax.jit(lambda cp: cp.quantile(0.1, delta=0.1))(masked)
     with pytest.raises(ValueError, match="alpha as a number where delta is given"):
         jax.vmap(lambda a: CP.quantile(a, delta=0.1))(jnp.array([0.1, 0.2]))
-    with pytest.raises(ValueError, match="delta as a number, got a jax array"):
+    with pytest.raises(ValueError, match="delta as a number, got "):
         jax.jit(lambda d: CP.quantile(0.1, delta=d))(0.1)
 
 
