@@ -1,13 +1,8 @@
-"""Scores of labels, from what a model says of each: probabilities or logits.
+"""Scores of labels, one or several, from what a model says of each.
 
-The score of several labels, or pixels, that may hold together.
-
-Scores of labels by rank: the most probable labels come first.
-
-Labels in order of falling probability, and the exact mass of the first of them.
-
-Masses are added up in fixed point: integers, so that calibration and prediction agree
-to the last bit whatever the order of the sum, the batch or the device.
+Scores by rank add up masses of labels in order of falling probability in fixed point:
+integers, so that calibration and prediction agree to the last bit whatever the order of
+the sum, the batch or the device.
 """
 
 from __future__ import annotations
@@ -86,17 +81,20 @@ def _mass_of_jvp(primals, tangents):
 @jax.custom_jvp
 def masses(p: Array, u: Array) -> Array:
     """Returns `mass_of` every label, shape (k,), the same to the last bit."""
-    units, order = to_units(p), ranking(p)
-    through = jnp.cumsum(units[order], dtype=units.dtype)[jnp.argsort(order)]
-    return _add_own(p, u, through - units, units)
+    units = to_units(p)
+    return _add_own(p, u, _up_to(p, units) - units, units)
 
 
 @masses.defjvp
 def _masses_jvp(primals, tangents):
     (p, u), (dp, du) = primals, tangents
+    return masses(p, u), _up_to(p, dp) - u * dp - p * du
+
+
+def _up_to(p, values):
+    """Returns for each label the sum of values of those up to it, by rank."""
     order = ranking(p)
-    through = jnp.cumsum(dp[order])[jnp.argsort(order)]
-    return masses(p, u), through - u * dp - p * du
+    return jnp.cumsum(values[order], dtype=values.dtype)[jnp.argsort(order)]
 
 
 def to_units(p: Array) -> Array:

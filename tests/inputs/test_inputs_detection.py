@@ -28,7 +28,7 @@ WRONG = {
     "crossed true boxes": (boxes(true=CROSSED), "y with x_min <= x_max"),
     "boxes of three numbers": (
         boxes(preds=BOXES[:, :3]),
-        r"preds of shape \(n, 4\), x_min, y_min, x_max, y_max, got \(2, 3\)",
+        r"preds of shape \(2, 4\), got \(2, 3\)",
     ),
     "flat boxes, relative": (
         boxes(preds=BOXES.at[1, 2].set(1.0), relative=True),
