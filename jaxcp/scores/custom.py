@@ -284,7 +284,7 @@ class Latent:
         """Returns the log volume of the set at q and its error, from latent points."""
         forward, dim = self.forward, self.dim
         _checks.check_given(forward=forward, dim=dim)
-        maps = partial(self.inverse, pred), partial(forward, pred)  # type: ignore[arg-type]  # given
+        maps = partial(self.inverse, pred), partial(forward, pred)  # type: ignore[misc]  # given
         return log_volume_of_image(key, maps, dim, q, num_samples, sobol)  # type: ignore[arg-type]
 
 

@@ -165,7 +165,8 @@ def band() -> Input:
     """A lower and an upper end for each output, in order in most rows."""
 
     def check(preds, y, mask):
-        _check_order(*_halves("(lower, upper)", preds, y), y, mask)
+        lower, upper = _halves("(lower, upper)", preds, y)
+        _check_order(lower, upper, y, mask)
 
     return pair("lower", "upper")._replace(check=check)
 
