@@ -123,32 +123,26 @@ def _known(code):
 
 
 def _names_of(code):
-    read: dict[str, set[tuple[str, ...]]] = {}
+    read: dict[str, list[list[str]]] = {}
     written: set[str] = set()
     codes = [code]
     for inner in codes:
-        for name, path in _loads(inner, code.co_freevars):
-            read.setdefault(name, set()).add(path)
+        path = None  # of the attributes that are loaded of a name
         for step in dis.get_instructions(inner):
+            is_cell = step.opname in _CELLS and step.argval in code.co_freevars
+            if path is not None and step.opname in _ATTRIBUTES:
+                path.append(step.argval)
+            elif is_cell or step.opname in _READS:
+                path = []
+                read.setdefault(step.argval, []).append(path)
+            else:
+                path = None
             own = step.opname == "STORE_DEREF" and step.argval in inner.co_cellvars
             if step.opname in _WRITES and not own:
                 written.add(step.argval)
         codes += [c for c in inner.co_consts if isinstance(c, CodeType)]
     kept = sorted(read.keys() - written)
-    return {name: frozenset(read[name]) for name in kept if name[:2] != "__"}
-
-
-def _loads(code, cells):
-    """Yields each name that is loaded, with the attributes that are loaded of it."""
-    name, path = None, ()
-    for step in dis.get_instructions(code):
-        if name is not None and step.opname in _ATTRIBUTES:
-            path = *path, step.argval
-            continue
-        if name is not None:
-            yield name, path
-        is_cell = step.opname in _CELLS and step.argval in cells
-        name, path = (step.argval if is_cell or step.opname in _READS else None), ()
+    return {n: frozenset(map(tuple, read[n])) for n in kept if n[:2] != "__"}
 
 
 class _Reader:

@@ -282,10 +282,11 @@ class Latent:
         self, key: Array, pred: PyTree, q: Array, num_samples: int, *, sobol: bool
     ) -> tuple[Array, Array]:
         """Returns the log volume of the set at q and its error, from latent points."""
-        forward, dim = self.forward, self.dim
+        forward: Any = self.forward
+        dim: Any = self.dim
         _checks.check_given(forward=forward, dim=dim)
-        maps = partial(self.inverse, pred), partial(forward, pred)  # type: ignore[misc]  # given
-        return log_volume_of_image(key, maps, dim, q, num_samples, sobol)  # type: ignore[arg-type]
+        maps = partial(self.inverse, pred), partial(forward, pred)
+        return log_volume_of_image(key, maps, dim, q, num_samples, sobol)
 
 
 def _at(params, function):

@@ -7,8 +7,6 @@ the sum, the batch or the device.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -38,26 +36,6 @@ def ranking(p: Array) -> Array:
 def ranks(p: Array) -> Array:
     """Returns the rank of every label, counted from 1."""
     return 1 + jnp.argsort(ranking(p))
-
-
-def crossing(p: Array, fits: Callable[[Array, Array], Array]) -> Array:
-    """Returns the first label by rank with which `fits(mass, members)` fails, or k."""
-    keys, units, k = to_keys(p), to_units(p), len(p)
-    label = jnp.arange(k, dtype=jnp.int16 if k < 2**15 else int)
-
-    def all_fit(members):
-        mass = jnp.sum(jnp.where(members, units, 0), dtype=units.dtype)
-        return fits(mass, members)
-
-    # max {v : the labels with keys >= v do not all fit}: the first one out is at v.
-    level = bisect_keys(lambda key: ~all_fit(keys >= key), keys.dtype)
-    above, tied = keys > level, keys == level
-    first_out = bisect_keys(
-        lambda y: all_fit(above | (tied & (label < y))),
-        label.dtype,
-        bits=k.bit_length(),
-    )
-    return jnp.minimum(first_out.astype(int), k)
 
 
 @jax.custom_jvp
@@ -353,15 +331,22 @@ class _Ranked:
 def _first(score, pred, q):
     """Returns the labels that score at most q: the first ones by rank."""
     p, _ = score._parts(pred)
-    label = jnp.arange(len(p))
+    keys, units, k = to_keys(p), to_units(p), len(p)
+    label = jnp.arange(k, dtype=jnp.int16 if k < 2**15 else int)
 
-    def fits(mass, members):  # all of them, before any randomization
-        mass = jnp.minimum(mass, one(mass.dtype))
-        last = score._price(p, jnp.sum(members), lambda: from_units(mass))
-        return last <= q
+    def fit(members):  # all of them, before any randomization
+        mass = jnp.sum(jnp.where(members, units, 0), dtype=units.dtype)
+        mass = from_units(jnp.minimum(mass, one(mass.dtype)))
+        return score._price(p, jnp.sum(members), lambda: mass) <= q
 
-    first_out = crossing(p, fits)
-    mask = is_before(p, first_out) | (first_out == len(p))
+    # max {v : the labels with keys >= v do not all fit}: the first one out is at v.
+    level = bisect_keys(lambda key: ~fit(keys >= key), keys.dtype)
+    above, tied = keys > level, keys == level
+    first_out = bisect_keys(
+        lambda y: fit(above | (tied & (label < y))), label.dtype, bits=k.bit_length()
+    )
+    first_out = jnp.minimum(first_out.astype(int), k)
+    mask = is_before(p, first_out) | (first_out == k)
     # With u > 0 the label that crosses may itself score q or less.
     mask |= (label == first_out) & (score(pred, first_out) <= q)
     mask &= (q >= 0) & ~jnp.any(jnp.isnan(p))
