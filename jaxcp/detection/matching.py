@@ -190,14 +190,15 @@ def match_images(
         mine = _padded_labels("pred_labels", pred_labels, pred_mask)
         labels = mine, _padded_labels("true_labels", true_labels, true_mask)
     if _both(confidences=confidences, min_confidence=min_confidence):
-        least = np.asarray(as_array("min_confidence", min_confidence))
+        least: Any = np.asarray(as_array("min_confidence", min_confidence))
         _checks.check_not_nan("min_confidence", least)
         if least.ndim:
+            _checks.check_vectors(min_confidence=least)
             _checks.check_labels("pred_labels", labels[0], len(least))
             least = least[labels[0]]
         counted = counted & (_padded_like("confidences", confidences, counted) >= least)
-    same = labels or (pred_mask, true_mask)  # all of one class
-    images = preds, true, counted, true_mask, *same
+    # Without labels all boxes, which the masks flag, are of one class.
+    images = preds, true, counted, true_mask, *(labels or (pred_mask, true_mask))
     counts = np.maximum(pred_mask.sum(axis=1), true_mask.sum(axis=1))
     index = _match_by_size(counts, images, min_iou)
     found = true  # of no meaning where there is no match

@@ -1,9 +1,8 @@
 """The rank of a score among the scores of draws from the model: any CDF score.
 
-The rank r(s) among draw scores W_(1) <= ... <= W_(K), as a continuous function.
-
-Linear through (W_(i), i); above the last finite W linear with slope 1 / spread, below
-the first exponential. Infinite draw scores are not joined by lines.
+Extended, the rank among draw scores W_(1) <= ... <= W_(K) is linear through (W_(i), i),
+above the last finite W linear with slope 1 / spread, below the first exponential.
+Infinite draw scores are not joined by lines.
 """
 
 from __future__ import annotations

@@ -111,8 +111,7 @@ class Custom:
 
 def _check_start(score, preds, y, mask):
     """Raises ValueError if a set around `start` misses a target that belongs to it."""
-    known = y is not None and is_concrete(score, preds, y, mask)
-    if not (known and len(y)):
+    if y is None or not len(y) or not is_concrete(score, preds, y, mask):
         return
     rows = np.linspace(0, len(y) - 1, _ROWS).astype(int)
     missed = _missed(score, *jax.tree.map(lambda v: np.asarray(v)[rows], (preds, y)))
