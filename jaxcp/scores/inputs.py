@@ -263,7 +263,8 @@ def boxes() -> Input:
     def check(preds, y, mask):
         for name, found in {"preds": preds, "y": y}.items():
             if found is not None:
-                _checks.check_shape(name, (len(found), 4), jnp.shape(found))
+                shape = jnp.shape(found)
+                _checks.check_shape(name, (*shape[:1], 4), shape)
                 _geometry.check_boxes(name, found, mask)
 
     return Input("(x_min, y_min, x_max, y_max), shape (4,)", check)
