@@ -16,7 +16,7 @@ import types
 import weakref
 from collections.abc import Callable, Hashable, Iterable
 from pathlib import Path
-from types import CodeType, FunctionType, MethodType, ModuleType
+from types import CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
 
 import jax
@@ -68,9 +68,7 @@ def settle(functions: Iterable[Any], states: tuple[Hashable, ...]) -> None:
 
 
 def _state_of(value):
-    reader = _Reader()
-    reader.read(value)
-    return tuple(reader.found)
+    return tuple(_Reader(value).found)
 
 
 def names_read(code: CodeType) -> _Names:
@@ -123,45 +121,35 @@ def _known(code):
 
 
 def _names_of(code):
-    read: dict[str, set[tuple[str, ...]]] = {}
+    read: dict[str, list[list[str]]] = {}
     written: set[str] = set()
     codes = [code]
     for inner in codes:
-        for name, path in _loads(inner, code.co_freevars):
-            read.setdefault(name, set()).add(path)
+        path: list[str] | None = None  # of attributes that are loaded of a name
         for step in dis.get_instructions(inner):
+            is_cell = step.opname in _CELLS and step.argval in code.co_freevars
+            if path is not None and step.opname in _ATTRIBUTES:
+                path.append(step.argval)
+            elif is_cell or step.opname in _READS:
+                path = []
+                read.setdefault(step.argval, []).append(path)
+            else:
+                path = None
             own = step.opname == "STORE_DEREF" and step.argval in inner.co_cellvars
             if step.opname in _WRITES and not own:
                 written.add(step.argval)
         codes += [c for c in inner.co_consts if isinstance(c, CodeType)]
     kept = sorted(read.keys() - written)
-    return {name: frozenset(read[name]) for name in kept if name[:2] != "__"}
-
-
-def _loads(code, cells):
-    """Yields each name that is loaded, with the attributes that are loaded of it."""
-    name, path = None, ()
-    for step in dis.get_instructions(code):
-        if name is not None and step.opname in _ATTRIBUTES:
-            path = *path, step.argval
-            continue
-        if name is not None:
-            yield name, path
-        is_cell = step.opname in _CELLS and step.argval in cells
-        name, path = (step.argval if is_cell or step.opname in _READS else None), ()
+    return {n: frozenset(map(tuple, read[n])) for n in kept if n[:2] != "__"}
 
 
 class _Reader:
-    """A walk over values that notes what they are now."""
+    """A walk over a value, and what is inside of it, that notes what they are now."""
 
-    def __init__(self) -> None:
+    def __init__(self, value: Any) -> None:
         self.found: list[Hashable] = []
         self._seen: dict[int, tuple[int, Any]] = {}  # cycles end, and ids last
-        self._todo: list[Any] = []  # not by recursion: chains may be long
-
-    def read(self, value: Any) -> None:
-        """Notes a value, and what is inside of it."""
-        self._todo.append(value)
+        self._todo = [value]  # not by recursion: chains may be long
         while self._todo:
             self._note(self._todo.pop())
 
@@ -257,12 +245,10 @@ class _Reader:
         if home.partition(".")[0] in _SILENT:
             return
         self._all(inside, type(value))
-        for cls in type(value).__mro__:
-            slots = vars(cls).get("__slots__", ())
-            for name in (slots,) if isinstance(slots, str) else slots:
-                private = name[:2] == "__" and name[-2:] != "__"
-                own = f"_{cls.__name__.lstrip('_')}{name}" if private else name
-                self._all(getattr(value, own, _MISSING))
+        slotted = (vars(cls) for cls in type(value).__mro__ if "__slots__" in vars(cls))
+        for name, member in (pair for members in slotted for pair in members.items()):
+            if isinstance(member, MemberDescriptorType):
+                self._all(getattr(value, name, _MISSING))
 
 
 def _attributes(value):

@@ -1,13 +1,11 @@
-"""Predicted and true boxes of images, matched one to one.
+"""Predicted and true boxes of images, matched one to one, and calibration on them.
 
-Conformal boxes from lists of predicted and true boxes.
-
-Lists of arrays, one for each image, as padded arrays with a mask; on the host.
+Lists of arrays, one for each image, become padded arrays with a mask, on the host.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -16,83 +14,47 @@ import numpy as np
 from jax import Array
 
 from jaxcp import _checks, _geometry
-from jaxcp._arrays import as_array, is_concrete
+from jaxcp._arrays import as_array
 from jaxcp._tree import pytree
 from jaxcp.calibration.calibrating import calibrate
 from jaxcp.calibration.split import Calibration
 from jaxcp.typing import ArrayLike, Score
 
 
-def padded_boxes(name: str, images: Any) -> tuple[np.ndarray, np.ndarray]:
+def _padded_boxes(name, images):
     """Returns boxes of all images, (g, b, 4), and which are no padding, (g, b)."""
     arrays = _as_numpy(name, images, (0, 4))
     for i, boxes in enumerate(arrays):
-        if boxes.ndim != 2:
-            shape = boxes.shape
-            raise ValueError(f"expected {name}[{i}] of shape (b, 4), got {shape}")
         _geometry.check_boxes(f"{name}[{i}]", boxes)
     lengths = np.array([len(v) for v in arrays], int)
     mask = np.arange(lengths.max(initial=0)) < lengths[:, None]
-    default = jax.dtypes.canonicalize_dtype(float)
-    dtype = np.result_type(default, *(v.dtype for v in arrays))
+    dtype = np.result_type(jax.dtypes.canonicalize_dtype(float), *arrays)
     padded = np.tile(np.array([0, 0, 1, 1], dtype), (*mask.shape, 1))
     padded[mask] = np.concatenate([*arrays, np.zeros((0, 4), dtype)])
     return padded, mask
 
 
-def padded_like(name: str, images: Any, mask: np.ndarray) -> np.ndarray:
+def _padded_like(name, images, mask):
     """Returns one number for every box, (g, b), 0 for padding."""
     arrays = _as_numpy(name, images, (0,))
-    if len(arrays) != len(mask):
-        raise ValueError(f"expected {name} of {len(mask)} images, got {len(arrays)}")
     for i, (values, count) in enumerate(zip(arrays, mask.sum(axis=1), strict=True)):
-        if values.shape != (count,):
-            expected = f"({count},), one for each box"
-            raise ValueError(
-                f"expected {name}[{i}] of shape {expected}, got {values.shape}"
-            )
-    dtypes = [v.dtype for v in arrays if v.size]  # an empty list has no type
-    padded = np.zeros(mask.shape, np.result_type(bool, *dtypes))
-    padded[mask] = np.concatenate([v for v in arrays if v.size] or [padded[mask]])
+        _checks.check_shape(f"{name}[{i}]", (int(count),), values.shape)
+    known = [v for v in arrays if v.size]  # an empty list has no type
+    padded = np.zeros(mask.shape, np.result_type(bool, *known))
+    padded[mask] = np.concatenate(known or [padded[mask]])
     _checks.check_not_nan(name, padded)
     return padded
 
 
-def padded_labels(name: str, images: Any, mask: np.ndarray) -> np.ndarray:
+def _padded_labels(name, images, mask):
     """Returns the class of every box, (g, b), 0 for padding."""
-    labels = padded_like(name, images, mask)
+    labels = _padded_like(name, images, mask)
     if mask.any() and not np.issubdtype(labels.dtype, np.integer):
         raise ValueError(f"expected {name} of an integer type, got {labels.dtype}")
     return labels
 
 
-def least_confidence(
-    min_confidence: Any, labels: np.ndarray | None, mask: np.ndarray
-) -> np.ndarray:
-    """Returns the least confidence that counts for every box, shape () or (g, b)."""
-    least = np.asarray(as_array("min_confidence", min_confidence))
-    _checks.check_not_nan("min_confidence", least)
-    if least.ndim == 0:
-        return least
-    if labels is None or least.ndim > 1:
-        raise ValueError(
-            "expected min_confidence of shape (), or (k,) with labels, "
-            f"got {least.shape}"
-        )
-    _checks.check_labels("pred_labels", labels[mask], len(least))
-    return least[np.where(mask, labels, 0)]
-
-
 def _as_numpy(name, images, empty):
-    if not isinstance(images, Iterable):
-        kind = type(images).__name__
-        raise ValueError(f"expected {name} as a list of arrays, got {kind}")
-    images = list(images)
-    if not is_concrete(images):
-        raise ValueError(
-            f"expected {name} known outside of jit, got traced arrays; inside use "
-            "jax.vmap(match_boxes) on padded boxes"
-        )
     whole = (np.asarray(v) if isinstance(v, list) else v for v in images)
     arrays = (np.asarray(as_array(name, v)) for v in whole)
     return [v if v.size else v.reshape(empty) for v in arrays]
@@ -220,17 +182,25 @@ def match_images(
       [True, False]
     """
     _check_min_iou(min_iou)
-    preds, pred_mask = padded_boxes("pred_boxes", pred_boxes)
-    true, true_mask = padded_boxes("true_boxes", true_boxes)
-    if len(preds) != len(true):
-        raise ValueError(
-            f"expected true_boxes of {len(preds)} images like pred_boxes, "
-            f"got {len(true)}"
-        )
-    labels = _labels(pred_labels, true_labels, pred_mask, true_mask)
-    counted = _confident(confidences, min_confidence, labels, pred_mask), true_mask
+    preds, pred_mask = _padded_boxes("pred_boxes", pred_boxes)
+    true, true_mask = _padded_boxes("true_boxes", true_boxes)
+    labels: Any = None
+    counted = pred_mask
+    if _both(pred_labels=pred_labels, true_labels=true_labels):
+        mine = _padded_labels("pred_labels", pred_labels, pred_mask)
+        labels = mine, _padded_labels("true_labels", true_labels, true_mask)
+    if _both(confidences=confidences, min_confidence=min_confidence):
+        least: Any = np.asarray(as_array("min_confidence", min_confidence))
+        _checks.check_not_nan("min_confidence", least)
+        if least.ndim:
+            _checks.check_vectors(min_confidence=least)
+            _checks.check_labels("pred_labels", labels[0], len(least))
+            least = least[labels[0]]
+        counted = counted & (_padded_like("confidences", confidences, counted) >= least)
+    # Without labels all boxes, which the masks flag, are of one class.
+    images = preds, true, counted, true_mask, *(labels or (pred_mask, true_mask))
     counts = np.maximum(pred_mask.sum(axis=1), true_mask.sum(axis=1))
-    index = _match_by_size(preds, true, counts, counted, labels, min_iou)
+    index = _match_by_size(counts, images, min_iou)
     found = true  # of no meaning where there is no match
     if preds.shape[1]:
         found = np.take_along_axis(preds, index.clip(0)[:, :, None], axis=1)
@@ -246,39 +216,20 @@ def _both(**pair):
     return all(given)
 
 
-def _labels(pred_labels, true_labels, pred_mask, true_mask):
-    """Returns the classes of predicted and of true boxes, or None."""
-    if not _both(pred_labels=pred_labels, true_labels=true_labels):
-        return None
-    preds = padded_labels("pred_labels", pred_labels, pred_mask)
-    return preds, padded_labels("true_labels", true_labels, true_mask)
-
-
-def _confident(confidences, min_confidence, labels, mask):
-    """Returns which predictions have the confidence to count, bool of shape (g, b)."""
-    if not _both(confidences=confidences, min_confidence=min_confidence):
-        return mask
-    classes = None if labels is None else labels[0]
-    least = least_confidence(min_confidence, classes, mask)
-    return mask & (padded_like("confidences", confidences, mask) >= least)
-
-
-def _match_by_size(preds, true, counts, counted, labels, min_iou):
+def _match_by_size(counts, images, min_iou):
     """Returns the index of each true box's match, or -1, images of a size together.
 
     One crowded image would otherwise pad, and so slow down, all the others.
     """
-    index = np.full(true.shape[:2], -1)
+    index = np.full(images[1].shape[:2], -1)
     sizes = 16 * 4 ** np.ceil(np.log(np.maximum(counts / 16, 1)) / np.log(4))
-    match = jax.vmap(_match, (0, 0, 0, None))
     for size in np.unique(sizes[counts > 0]).astype(int):
         rows = np.flatnonzero(sizes == size)
-        part = [v[rows, :size] for v in (preds, true, *counted)]
-        allowed = part[2][:, :, None] & part[3][:, None, :]
-        if labels is not None:
-            mine, others = (v[rows, :size] for v in labels)
-            allowed &= mine[:, :, None] == others[:, None, :]
-        index[rows, :size] = match(*part[:2], allowed, min_iou)[0]
+        preds, true, counted, present, *labels = (v[rows, :size] for v in images)
+        allowed = counted[:, :, None] & present[:, None]
+        allowed &= labels[0][:, :, None] == labels[1][:, None]
+        match = jax.vmap(_match, (0, 0, 0, None))
+        index[rows, :size] = match(preds, true, allowed, min_iou)[0]
     return index
 
 
@@ -286,12 +237,8 @@ def _one_image(name, boxes, mask):
     """Returns boxes, shape (b, 4), and which of them are no padding, after checks."""
     boxes = as_array(name, boxes)
     boxes = boxes.reshape(0, 4) if boxes.shape == (0,) else boxes  # none in the image
-    if boxes.ndim != 2:
-        raise ValueError(
-            f"expected {name} of one image, shape (b, 4), got {boxes.shape}; use "
-            "jax.vmap on padded boxes, or match_images"
-        )
     boxes, mask = _checks.rows(boxes=boxes, mask=_checks.mask(mask))
+    _checks.check_shape(name, (len(boxes), 4), boxes.shape)
     _geometry.check_boxes(name, boxes, mask)
     return boxes, jnp.ones(len(boxes), bool) if mask is None else mask
 

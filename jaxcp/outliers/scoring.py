@@ -1,12 +1,8 @@
-"""How strange test scores are among those of a calibration set.
-
-p-values that hold given the calibration set, not on average over such sets.
-"""
+"""How strange test scores are among those of a calibration set, and p-values of it."""
 
 from __future__ import annotations
 
 import math
-from numbers import Real
 
 import jax
 import numpy as np
@@ -92,7 +88,9 @@ def is_outlier(
     _checks.check_scalars(alpha=alpha)
     if delta is None:
         return _exceeds(test_scores, conformal_quantile(scores, alpha, mask=mask))
-    rank = _sure_rank(scores, mask, alpha, as_delta(delta))
+    with known_at_once():
+        count = len(scores) if mask is None else count_true(mask)
+    rank = sure_ranks(count, alpha, as_delta(delta))
     return _exceeds(test_scores, kth_smallest(scores, rank, where=mask))
 
 
@@ -237,12 +235,6 @@ def grouped_outlier_p_values(
     )
 
 
-def _sure_rank(scores, mask, alpha, delta):
-    with known_at_once():
-        count = len(scores) if mask is None else count_true(mask)
-    return sure_ranks(count, alpha, delta)
-
-
 @jax.jit
 def _exceeds(test_scores, threshold):
     # As integers in the order of scores: comparisons take subnormal numbers for 0.
@@ -306,12 +298,9 @@ def conditional_outlier_p_values(
     scores = _checks.rows(scores=_checks.scores(scores))
     judged = _checks.required(_checks.vector(test_scores))
     test_scores = _checks.rows(test_scores=judged)
-    # A table is made of it outside of jit.
-    _checks.check_kind("delta as a number", delta, Real)
-    _checks.check_values(lambda v: (v > 0) & (v < 1), "delta in (0, 1)", delta)
     bounds = {"simes": _simes_bounds, "dkw": _dkw_bounds}
     _checks.check_one_of("method", method, bounds)
-    table = np.append(bounds[method](len(scores), float(delta)), 1.0)
+    table = np.append(bounds[method](len(scores), float(as_delta(delta))), 1.0)
     return _look_up(scores, test_scores, jax.device_put(table))
 
 

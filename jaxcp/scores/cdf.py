@@ -1,14 +1,14 @@
 """The rank of a score among the scores of draws from the model: any CDF score.
 
-The rank r(s) among draw scores W_(1) <= ... <= W_(K), as a continuous function.
-
-Linear through (W_(i), i); above the last finite W linear with slope 1 / spread, below
-the first exponential. Infinite draw scores are not joined by lines.
+Extended, the rank among draw scores W_(1) <= ... <= W_(K) is linear through (W_(i), i),
+above the last finite W linear with slope 1 / spread, below the first exponential.
+Infinite draw scores are not joined by lines.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -16,22 +16,16 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from jaxcp import _checks
-from jaxcp._numbers import (
-    as_float,
-    at_least_single,
-    just_below,
-    rounding,
-    with_rounding,
-)
+from jaxcp._numbers import as_float, at_least_single, just_below, with_rounding
 from jaxcp._tree import keep_functions, pytree, static
-from jaxcp.quantiles._keys import bisect_floats, bisect_keys, from_keys, to_keys
+from jaxcp.quantiles._keys import bisect_floats
 from jaxcp.quantiles.selection import kth_smallest, moving
 from jaxcp.scores import inputs
 from jaxcp.typing import AnySet, HasRounding, Number, PyTree, Score
 
 
 class _Piece(NamedTuple):
-    """The piece of the function between W_(place) and W_(place + 1)."""
+    """The piece of the extended rank between W_(place) and W_(place + 1)."""
 
     place: Array
     lower: Array  # 0 if infinite
@@ -50,27 +44,12 @@ class _Piece(NamedTuple):
         # exp((s - W_(1)) / spread) below W_(1),
         before = jnp.exp(jnp.minimum(score - self.upper, 0) / self.spread)
         anywhere = jax.nn.sigmoid(score)  # and 1 / (1 + exp(-s)) if no W is finite.
-        return self.place + self._choose(inside, beyond, before, anywhere)
-
-    def score(self, rank):
-        """Returns the score of a rank, but for rounding."""
-        share = rank - self.place
-        share = jnp.where(jnp.isfinite(share) & (share > 0), share, 0)
-        eps = jnp.finfo(share.dtype).eps
-        inner = jnp.clip(share, eps, 1 - eps)
-        before = self.upper + self.spread * jnp.log(inner)  # W_(1) + spread log r
-        anywhere = jnp.log(inner) - jnp.log1p(-inner)  # log(r / (1 - r))
-        inside = self.lower + share * (self.upper - self.lower)
-        beyond = self.lower + share * self.spread
-        return self._choose(inside, beyond, before, anywhere)
-
-    def _choose(self, inside, beyond, before, anywhere):
         only_below = jnp.where(self.below, beyond, anywhere)
         between = jnp.where(self.below, inside, before)
-        return jnp.where(self.above, between, only_below)
+        return self.place + jnp.where(self.above, between, only_below)
 
 
-def rank(draws: Array, score: Array) -> Array:
+def _extended_rank(draws, score):
     """Returns the extended rank of a score, shape (); +inf for +inf."""
     finite = jnp.isfinite(score)
     count = jnp.sum(draws <= score)
@@ -79,32 +58,33 @@ def rank(draws: Array, score: Array) -> Array:
     return jnp.where(finite, value, at_infinity)
 
 
-def threshold(draws: Array, q: Array) -> Array:
+def _extended_threshold(draws, q):
     """Returns the last number whose extended rank is at most q, shape ()."""
     count = jnp.clip(jnp.floor(q), 0, jnp.sum(draws < jnp.inf)).astype(int)
     piece = _piece(draws, count)
-    # max {s : r(s) <= q} over the numbers of this type; its slope is that of r^-1(q).
     fixed, level = lax.stop_gradient((piece, q))
     end = jnp.where(fixed.above, fixed.upper, jnp.inf)
 
-    def inside(key):
-        score = from_keys(key, draws.dtype)
-        return (score == -jnp.inf) | ((score < end) & (fixed.rank(score) <= level))
+    def inside(s):
+        return (s < end) & (fixed.rank(s) <= level)
 
-    found = from_keys(bisect_keys(inside, to_keys(draws).dtype), draws.dtype)
-    moves = piece.score(q)
-    moves = jnp.where(jnp.isfinite(moves) & jnp.isfinite(found), moves, 0)
-    value = found + (moves - lax.stop_gradient(moves)).astype(draws.dtype)
-    return jnp.where(q == jnp.inf, jnp.inf, value)
+    return jnp.where(q == jnp.inf, jnp.inf, _last(inside, piece.rank, q, draws.dtype))
 
 
-def rounded_up(draws: Array, value: Array) -> Array:
+def _last(inside, rank, q, dtype):
+    """Returns the last number inside, or -inf, with the slopes of rank(s) = q."""
+    last = bisect_floats(lambda s: (s == -jnp.inf) | inside(s), dtype)
+    known = jnp.isfinite(last)
+    return jnp.where(known, moving(jnp.where(known, last, 0), rank, q), last)
+
+
+def _rounded_up(draws, value):
     """Returns a threshold with room for rounding, but not up to the next draw score.
 
     Its rank is a whole number more.
     """
     following = jnp.min(jnp.where(draws > value, draws, jnp.inf))
-    rounded = jnp.minimum(value + rounding(value), just_below(following))
+    rounded = jnp.minimum(with_rounding(value), just_below(following))
     return jnp.maximum(value, rounded)
 
 
@@ -200,13 +180,10 @@ class CDF:
     cdf: Callable[[PyTree, Array], Array] | None = None
 
     def __post_init__(self):
-        if self.extended and self.randomized:
-            raise ValueError("expected extended or randomized, got both; choose one")
-        if self.cdf is not None and (self.extended or self.randomized):
-            option = "extended" if self.extended else "randomized"
+        if self.extended + self.randomized + (self.cdf is not None) > 1:
             raise ValueError(
-                f"expected {option}=False with cdf, got True: a known law has no draws "
-                "that end or tie"
+                "expected one of extended, randomized and cdf, got several; draws that "
+                "are extended do not tie, and a known law has none"
             )
         _checks.check_given(base=self.base)
         keep_functions(self, "cdf")
@@ -222,7 +199,7 @@ class CDF:
         # Beside the draws, so that a target that equals one of them has its score.
         scores = self._scores(pred[0], jnp.concatenate([y[None], pred[1]]))
         if self.extended:
-            return rank(scores[1:], scores[0])
+            return _extended_rank(scores[1:], scores[0])
         return _rank(scores[1:], scores[0], self._uniform(pred))
 
     def invert(self, pred: PyTree, q: Array) -> AnySet:
@@ -231,7 +208,7 @@ class CDF:
         if self.cdf is not None:
             return self.base.invert(pred, threshold)
         if self.extended:
-            threshold = rounded_up(self._draw_scores(pred), threshold)
+            threshold = _rounded_up(self._draw_scores(pred), threshold)
         region = self.base.invert(pred[0], threshold)
         # Rounded above, or exact.
         return region.exact() if isinstance(region, HasRounding) else region
@@ -249,7 +226,7 @@ class CDF:
         draws = self._draw_scores(pred)
         q = jnp.asarray(q, at_least_single(draws).dtype)
         if self.extended:
-            return threshold(draws, q)
+            return _extended_threshold(draws, q)
         return _threshold(draws, q, self._uniform(pred))
 
     @property
@@ -293,16 +270,12 @@ class CDF:
     def _quantile(self, pred, q):
         """Returns the largest score whose probability is at most q, shape ()."""
         q = as_float(q)
-        (score, fixed), bound = jax.lax.stop_gradient(((self, pred), with_rounding(q)))
+        (score, fixed), bound = lax.stop_gradient(((self, pred), with_rounding(q)))
 
         def inside(s):
-            return (s == -jnp.inf) | (score._probability(fixed, s) <= bound)
+            return score._probability(fixed, s) <= bound
 
-        last = bisect_floats(inside, q.dtype)
-        known = jnp.isfinite(last)
-        probability = lambda s: self._probability(pred, s)  # noqa: E731
-        moved = moving(jnp.where(known, last, 0), probability, q)
-        last = jnp.where(known, moved, last)
+        last = _last(inside, partial(self._probability, pred), q, q.dtype)
         return jnp.where(q >= 1, jnp.inf, jnp.where(jnp.isnan(q), q, last))
 
     def _uniform(self, pred):

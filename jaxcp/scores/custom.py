@@ -1,7 +1,4 @@
-"""A score of the user's own.
-
-Scores that ask the model: its density, or its latent code, of a target.
-"""
+"""Scores from functions: of the user, or of a model with densities or latent codes."""
 
 from __future__ import annotations
 
@@ -114,8 +111,7 @@ class Custom:
 
 def _check_start(score, preds, y, mask):
     """Raises ValueError if a set around `start` misses a target that belongs to it."""
-    known = y is not None and is_concrete(score, preds, y, mask)
-    if not (known and len(y)):
+    if y is None or not len(y) or not is_concrete(score, preds, y, mask):
         return
     rows = np.linspace(0, len(y) - 1, _ROWS).astype(int)
     missed = _missed(score, *jax.tree.map(lambda v: np.asarray(v)[rows], (preds, y)))
@@ -190,7 +186,8 @@ class Density:
     @classmethod
     def of(cls, model: Any, params: PyTree) -> Density:
         """Returns the score of a model with `log_prob(params, x, y)`; `pred` is x."""
-        return cls(*_functions(model, params, "density", "log_prob", "sample"))
+        sample = getattr(model, "sample", None)
+        return cls(_at(params, model.log_prob), _at(params, sample))
 
     def __call__(self, pred: PyTree, y: Array) -> Array:
         """Returns -log f(y), shape (); +inf where the density is 0 or NaN."""
@@ -207,11 +204,7 @@ class Density:
         self, key: Array, pred: PyTree, q: Array, num_samples: int, *, sobol: bool
     ) -> tuple[Array, Array]:
         """Returns the log volume of the set at q and its error, from draws."""
-        if self.sample is None:
-            raise ValueError(
-                "expected a Density score with `sample` to estimate the volume of its "
-                "level set, or a Box as within=, got None"
-            )
+        _checks.check_given(sample=self.sample)
         if sobol:
             raise ValueError("expected sobol=False for draws of a model, got True")
         return log_volume_by_density(key, self, pred, q, num_samples)
@@ -269,12 +262,10 @@ class Latent:
         For volumes, `dim` is the number of outputs d, by default `num_targets` of the
         parameters or the model, and the model needs `from_latent(params, x, z)`.
         """
-        names = "to_latent", "from_latent"
-        inverse, forward = _functions(model, params, "latent", *names)
         if dim is None:
-            known = getattr(model, "num_targets", None)
-            dim = getattr(params, "num_targets", known)
-        return cls(inverse, forward, dim)
+            dim = getattr(params, "num_targets", getattr(model, "num_targets", None))
+        forward = getattr(model, "from_latent", None)
+        return cls(_at(params, model.to_latent), _at(params, forward), dim)
 
     def __call__(self, pred: PyTree, y: Array) -> Array:
         """Returns norm(inverse(pred, y)), shape (); +inf where the code is NaN."""
@@ -290,25 +281,13 @@ class Latent:
         self, key: Array, pred: PyTree, q: Array, num_samples: int, *, sobol: bool
     ) -> tuple[Array, Array]:
         """Returns the log volume of the set at q and its error, from latent points."""
-        if self.forward is None or self.dim is None:
-            raise ValueError(
-                "expected a Latent score with `forward` and `dim` to estimate the "
-                "volume of its set, or a Box as within=, got "
-                f"{self.forward} and {self.dim}"
-            )
-        maps = partial(self.inverse, pred), partial(self.forward, pred)
-        return log_volume_of_image(key, maps, self.dim, q, num_samples, sobol)
+        forward: Any = self.forward
+        dim: Any = self.dim
+        _checks.check_given(forward=forward, dim=dim)
+        maps = partial(self.inverse, pred), partial(forward, pred)
+        return log_volume_of_image(key, maps, dim, q, num_samples, sobol)
 
 
-def _functions(model, params, kind, required, optional):
-    """Returns functions of a model at its parameters, the optional one maybe None."""
-    known = ["sample", "log_prob", "to_latent", "from_latent"]
-    functions = {name: getattr(model, name, None) for name in known}
-    offered = {k: Partial(v, params) for k, v in functions.items() if v is not None}
-    if required not in offered:
-        found = ", ".join(offered) or "none of " + ", ".join(known)
-        raise ValueError(
-            f"expected a model with {required} for a {kind} score, got "
-            f"{type(model).__name__} with {found}"
-        )
-    return offered[required], offered.get(optional)
+def _at(params, function):
+    """Returns a function of a model at its parameters, or None if there is none."""
+    return None if function is None else Partial(function, params)

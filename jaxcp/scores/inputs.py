@@ -26,20 +26,292 @@ from jaxcp._numbers import as_float
 from jaxcp.typing import LabelScore, PyTree, Score
 
 
-def split_parts(expected: str, preds: PyTree, length: int) -> tuple:
-    """Returns `preds` if it is a tuple or list of `length` parts, raises otherwise."""
-    if isinstance(preds, tuple | list) and len(preds) == length:
-        return tuple(preds)
+class Input(NamedTuple):
+    """What a score takes for the prediction of one example.
+
+    Args:
+      text: What `pred` is, in the words of a docstring.
+      check: `(preds, y, mask)`, raises ValueError for batches of anything else. The
+        targets y are None where sets are asked for.
+      of_draws: Whether the first axis of an array counts draws and may change after
+        calibration; a flag for each of several parts, whose first may be many arrays.
+    """
+
+    text: str
+    check: Callable[[PyTree, Array | None, Array | None], None]
+    of_draws: tuple[bool, ...] = (False,)
+
+    def free_axes(self, num_arrays: int) -> tuple[bool, ...]:
+        """Returns for each array whether its first axis may change."""
+        first, *others = self.of_draws
+        return (first,) * (num_arrays - len(others)) + tuple(others)
+
+
+_ANYTHING = Input("any arrays", lambda preds, y, mask: None)
+# What holds for a score, unless it says otherwise by an attribute of this name.
+_DEFAULTS = {
+    "takes": _ANYTHING,
+    "check": None,
+    "labels": None,
+    "inclusive": False,
+    "randomized": False,
+    "exact": True,
+    "rounds_up": False,
+}
+
+
+def _said_by(score, name):
+    return getattr(score, name, _DEFAULTS[name])
+
+
+def of(score: Score) -> Input:
+    """Returns what a score takes: its `takes`, but for what its own `check` refuses."""
+    takes, own = _said_by(score, "takes"), _said_by(score, "check")
+    if own is None:
+        return takes
+
+    def check(*rows):
+        takes.check(*rows)
+        own(*rows)
+
+    return takes._replace(check=check)
+
+
+def check(
+    score: Score, preds: PyTree, y: Array | None = None, mask: Array | None = None
+) -> None:
+    """Raises ValueError for NaN, and for what the score does not take."""
+    _checks.check_not_nan("preds", preds, mask)
+    _checks.check_not_nan("y", y, mask)
+    of(score).check(preds, y, mask)
+
+
+def check_score(score: Score) -> None:
+    """Raises ValueError for anything but a score."""
+    _checks.check_given(score=score)
+    instead = "scores.Custom(evaluate, inverse)"
+    cure = f"; wrap a function as {instead}"
+    _checks.check_kind("a score with an inverse", score, Score, cure)
+    _checks.check_pytree("score", score, instead)
+
+
+def check_own_score(holder: Any, what: str) -> None:
+    """Raises ValueError unless a rule or method of the user has a score."""
+    if not hasattr(holder, "score"):
+        kind = type(holder).__name__
+        raise ValueError(
+            f"expected {what} with a score, got {kind} without; write score: "
+            "jaxcp.typing.Score among the fields of its class"
+        )
+    check_score(holder.score)
+
+
+def has_labels(score: Score) -> TypeGuard[LabelScore]:
+    """Returns whether targets are labels 0, ..., k - 1, each with a score."""
+    return _said_by(score, "labels") is not None
+
+
+def is_inclusive(score: Score) -> bool:
+    """Returns whether sets add the label that crosses the threshold."""
+    return _said_by(score, "inclusive")
+
+
+def is_exact(score: Score) -> bool:
+    """Returns whether sets hold no more than {y : score <= q}, but for rounding."""
+    return _said_by(score, "exact") and not is_inclusive(score)
+
+
+def is_randomized(score: Score) -> bool:
+    """Returns whether a prediction carries a uniform for each row."""
+    return _said_by(score, "randomized")
+
+
+def rounds_up(score: Score) -> bool:
+    """Returns whether the score itself gives thresholds room for rounding."""
+    return _said_by(score, "rounds_up")
+
+
+def anything() -> Input:
+    """Any arrays: what a score takes that declares nothing."""
+    return _ANYTHING
+
+
+def numbers(*, positive: bool = False) -> Input:
+    """One number for each output."""
+
+    def check(preds, y, mask):
+        _check_real(preds, y)
+        _check_one(preds)
+        if positive:
+            _checks.check_values(lambda mu: mu > 0, "preds > 0", preds, mask)
+
+    return Input("mu, shape () or (d,)", check)
+
+
+def pair(first: str, second: str, *, positive: str | None = None) -> Input:
+    """Two numbers for each output; one of them may have to be positive."""
+    names = f"({first}, {second})"
+
+    def check(preds, y, mask):
+        halves = dict(zip((first, second), _halves(names, preds, y), strict=True))
+        if positive is not None and y is not None:
+            valid = f"{positive} > 0"
+            _checks.check_values(lambda v: v > 0, valid, halves[positive], mask)
+
+    return Input(f"{names}, each of shape () or (d,)", check)
+
+
+def band() -> Input:
+    """A lower and an upper end for each output, in order in most rows."""
+
+    def check(preds, y, mask):
+        lower, upper = _halves("(lower, upper)", preds, y)
+        _check_order(lower, upper, y, mask)
+
+    return pair("lower", "upper")._replace(check=check)
+
+
+def location_scale() -> Input:
+    """A mean, and standard deviations or a triangular factor of the covariance."""
+
+    def check(preds, y, mask):
+        _check_real(preds, y)
+        _, scale = _parts("a tuple (mu, scale)", preds, 2)
+        diagonal = scale
+        if scale.ndim == 3:
+            expected = "a lower triangular scale (e.g. from a Cholesky decomposition)"
+            _checks.check_values(lambda s: np.triu(s, 1) == 0, expected, scale, mask)
+            diagonal = jnp.diagonal(scale, axis1=1, axis2=2)
+        if y is not None:
+            _checks.check_values(lambda s: s > 0, "scales > 0", diagonal, mask)
+
+    return Input("(mu, scale)", check)
+
+
+def columns() -> Input:
+    """A number for each label."""
+    return Input("p, shape (k,)", _check_columns)
+
+
+def logits() -> Input:
+    """A logit for each label, below +inf."""
+
+    def check(preds, y, mask):
+        _check_columns(preds, y, mask)
+        _checks.check_values(lambda z: z < math.inf, "logits below +inf", preds, mask)
+
+    return Input("z, shape (k,)", check)
+
+
+def probabilities(*, randomized: bool = False) -> Input:
+    """A probability for each label; for a randomized score a uniform beside them."""
+
+    def check(p, y, mask):
+        _check_columns(p, y, mask)
+        expected = "probabilities >= 0 (of logits: jax.nn.softmax)"
+        _checks.check_values(lambda v: v >= 0, expected, p, mask)
+        if is_concrete(p):
+            rounding = max(1e-3, 8 * float(jnp.finfo(as_float(p).dtype).eps))
+            sums = np.asarray(p).sum(axis=1, dtype=float)
+            expected = "probabilities that sum to 1 in each row"
+            _checks.check_values(lambda s: abs(s - 1) <= rounding, expected, sums, mask)
+
+    alone = Input("p, shape (k,)", check)
+    if not randomized:
+        return alone
+    expected = "a pair (probabilities (n, k), uniforms (n,)) for a randomized score"
+    return _together("(p, u)", expected, alone, uniform("uniforms"))
+
+
+def multilabel() -> Input:
+    """A probability for each of several labels or pixels, and a mask as the target."""
+
+    def check(p, y, mask):
+        _check_one(p)
+        expected = "probabilities in [0, 1] (of logits: jax.nn.sigmoid)"
+        _checks.check_values(lambda v: (v >= 0) & (v <= 1), expected, p, mask)
+        if y is not None:
+            expected = f"y as a mask of shape {p.shape} like preds"
+            cure = "; of one label a row: jax.nn.one_hot(y, k) > 0"
+            _expect(y.shape == p.shape, expected, y, cure)
+            check_flags(y, mask)
+
+    return Input("p, any shape", check)
+
+
+def uniform(name: str = "u") -> Input:
+    """A number in [0, 1]."""
+
+    def check(u, y, mask):
+        _checks.check_vectors(**{name: u})
+        _checks.check_uniforms(name, u, mask)
+
+    return Input(f"{name}, shape ()", check)
+
+
+def draws(*, log_densities: bool = False) -> Input:
+    """Draws of a model, shaped like targets, perhaps with a log density each."""
+    alone = Input("draws from the predicted law, shape (l, d)", _check_draws, (True,))
+    if not log_densities:
+        return alone
+    return parts(draws=alone, log_densities=_ANYTHING._replace(of_draws=(True,)))
+
+
+def boxes() -> Input:
+    """A box in an image; the target is one as well."""
+
+    def check(preds, y, mask):
+        for name, found in {"preds": preds, "y": y}.items():
+            if found is not None:
+                shape = jnp.shape(found)
+                _checks.check_shape(name, (*shape[:1], 4), shape)
+                _geometry.check_boxes(name, found, mask)
+
+    return Input("(x_min, y_min, x_max, y_max), shape (4,)", check)
+
+
+def parts(**kinds: Input) -> Input:
+    """A tuple with a part of each kind; all but the first are single arrays."""
+    names = f"({', '.join(name.replace('_', ' ') for name in kinds)})"
+    return _together(names, f"a tuple {names}", *kinds.values())
+
+
+def _together(text, expected, *kinds):
+    def check(preds, y, mask):
+        split = _parts(expected, preds, len(kinds))
+        for kind, part in zip(kinds, split, strict=True):
+            kind.check(part, y, mask)
+
+    return Input(text, check, sum((kind.of_draws for kind in kinds), ()))
+
+
+def check_flags(y: Array, mask: Array | None = None) -> None:
+    """Raises ValueError unless known targets are flags, or 0 and 1."""
+    expected = "y as flags or 0 and 1, true where a label holds"
+    cure = "; of 0 and 255, or -1 and 1: y > 0"
+    _checks.check_flags(expected, y, mask, cure)
+
+
+def _expect(fits, expected, got, cure=""):
+    """Raises ValueError unless arrays fit: what was expected, and the shapes got."""
+    if not fits:
+        shapes = jax.tree.map(jnp.shape, got)
+        raise ValueError(f"expected {expected}, got {shapes}{cure}")
+
+
+def _parts(expected, preds, length):
+    """Returns `preds` if it is a tuple or list of `length` parts."""
+    fits = isinstance(preds, tuple | list) and len(preds) == length
     uniforms = "; jaxcp.uniforms(key, n) draws them" * ("uniforms" in expected)
-    raise ValueError(f"expected preds as {expected}, got {_shapes(preds)}{uniforms}")
+    _expect(fits, f"preds as {expected}", preds, uniforms)
+    return tuple(preds)
 
 
-def halves_of(names: str, preds: PyTree, y: Array | None) -> tuple[Array, Array]:
+def _halves(names, preds, y):
     """Returns the two halves of `preds`: a pair of arrays or an array (n, 2)."""
-    check_real(preds, y)
-    one = isinstance(preds, Array) and preds.ndim == 2 and preds.shape[1] == 2
-    if not one:
-        return split_parts(f"a tuple {names}", preds, 2)
+    _check_real(preds, y)
+    if not (isinstance(preds, Array) and preds.shape[1:] == (2,)):
+        return _parts(f"a tuple {names}", preds, 2)
     if y is not None and y.shape == preds.shape:
         raise ValueError(
             f"expected preds as a pair {names} of arrays {y.shape} like y, got one "
@@ -48,33 +320,20 @@ def halves_of(names: str, preds: PyTree, y: Array | None) -> tuple[Array, Array]
     return preds[:, 0], preds[:, 1]
 
 
-def check_real(preds: PyTree, y: Array | None) -> None:
-    """Raises ValueError unless predictions are real numbers, and so are targets."""
-    if isinstance(preds, dict):
-        raise ValueError(f"expected preds as arrays, got a dict of {list(preds)}")
+def _check_one(preds):
+    _expect(isinstance(preds, Array), "preds as one array", preds)
+
+
+def _check_real(preds, y):
+    """Raises ValueError unless predictions and targets are real numbers, if any."""
     for name, tree in {"preds": preds, "y": y}.items():
         for leaf in jax.tree.leaves(tree):
-            if 0 in leaf.shape[1:]:
-                raise ValueError(
-                    f"expected {name} of at least one output, got {leaf.shape}"
-                )
+            _expect(0 not in leaf.shape[1:], f"{name} of at least one output", leaf)
             if leaf.dtype == bool or jnp.issubdtype(leaf.dtype, jnp.complexfloating):
-                cure = "; astype(int) turns flags into numbers" * (leaf.dtype == bool)
-                raise ValueError(
-                    f"expected {name} as real numbers, got {leaf.dtype}{cure}"
-                )
+                raise ValueError(f"expected {name} as real numbers, got {leaf.dtype}")
 
 
-def check_numbers(preds: PyTree, y: Array | None) -> None:
-    """Raises ValueError unless predictions are one array of real numbers."""
-    check_real(preds, y)
-    if not isinstance(preds, Array):
-        raise ValueError(f"expected preds as one array, got {_shapes(preds)}")
-
-
-def check_order(
-    lower: Array, upper: Array, y: Array | None, mask: Array | None
-) -> None:
+def _check_order(lower, upper, y, mask):
     """Raises ValueError unless lower <= upper in most concrete rows."""
     if not is_concrete(lower, upper, mask) or lower.shape != upper.shape:
         return
@@ -99,320 +358,24 @@ def _are_most(crossed):
     return crossed.sum() > crossed.size / 2 + crossed.size**0.5
 
 
-def check_location_scale(preds: PyTree, y: Array | None, mask: Array | None) -> None:
-    """Raises ValueError unless scales are vectors like mu or lower triangular."""
-    check_real(preds, y)
-    mu, scale = split_parts("a tuple (mu, scale)", preds, 2)
-    row, full = mu.shape[1:], scale.ndim == 3
-    if mu.ndim != 2 or scale.shape[1:] not in (row, 2 * row):
-        raise ValueError(
-            "expected mu of shape (n, d) and scale of shape (n, d) or (n, d, d), "
-            f"got {mu.shape} and {scale.shape}"
-        )
-    if full:
-        expected = "a lower triangular scale (e.g. from a Cholesky decomposition)"
-        _checks.check_values(lambda s: np.triu(s, 1) == 0, expected, scale, mask)
-    if y is not None:
-        diagonal = jnp.diagonal(scale, axis1=1, axis2=2) if full else scale
-        _checks.check_values(lambda s: s > 0, "scales > 0", diagonal, mask)
-
-
-def check_columns(preds: PyTree, y: Array | None, mask: Array | None) -> None:
+def _check_columns(preds, y, mask):
     """Raises ValueError unless labels, if given, are in range of the columns."""
-    if not isinstance(preds, Array) or preds.ndim != 2 or preds.shape[1] == 0:
-        cure = "; of the pixels of an image take one, or flags: scores.MultiLabel"
-        cure *= isinstance(preds, Array) and preds.ndim > 2
-        raise ValueError(
-            "expected preds of shape (n, k), one column a label, got "
-            f"{_shapes(preds)}{cure}"
-        )
+    fits = isinstance(preds, Array) and preds.ndim == 2 and preds.shape[1] > 0
+    expected = "preds of shape (n, k), one column a label"
+    _expect(fits, expected, preds, "; of the pixels of images: scores.MultiLabel")
     if y is not None:
         _checks.check_vectors(y=y)
         cure = "; calibrate(..., classes=model.classes_) takes labels of any kind"
         _checks.check_labels("y", y, preds.shape[1], mask, cure)
 
 
-def check_probabilities(p: PyTree, y: Array | None, mask: Array | None) -> None:
-    """Raises ValueError unless columns are >= 0 and sum to 1 where they are known."""
-    check_columns(p, y, mask)
-    expected = "probabilities >= 0 (of logits: jax.nn.softmax)"
-    _checks.check_values(lambda v: v >= 0, expected, p, mask)
-    if is_concrete(p):
-        rounding = max(1e-3, 8 * float(jnp.finfo(as_float(p).dtype).eps))
-        sums = np.asarray(p).sum(axis=1, dtype=float)
-        expected = "probabilities that sum to 1 in each row"
-        _checks.check_values(lambda s: abs(s - 1) <= rounding, expected, sums, mask)
-
-
-def check_multilabel(p: PyTree, y: Array | None, mask: Array | None) -> None:
-    """Raises ValueError unless there are probabilities, and flags of their shape."""
-    if not isinstance(p, Array) or p.dtype.kind == "c":
-        raise ValueError(
-            "expected preds as one array of a probability for each label or pixel, got "
-            f"{_shapes(p)}"
-        )
-    expected = "probabilities in [0, 1] (of logits: jax.nn.sigmoid)"
-    _checks.check_values(lambda v: (v >= 0) & (v <= 1), expected, p, mask)
-    if y is None:
-        return
-    if y.shape != p.shape:
-        labels = y.ndim == 1 and p.ndim == 2 and y.dtype.kind in "iu"
-        cure = f"; of one label a row: jax.nn.one_hot(y, {p.shape[-1]}) > 0" * labels
-        raise ValueError(
-            f"expected y as a mask of shape {p.shape} like preds, true where a label "
-            f"holds, got {y.shape}{cure}"
-        )
-    check_flags(y, mask)
-
-
-def check_flags(y: Array, mask: Array | None = None) -> None:
-    """Raises ValueError unless known targets are flags, or 0 and 1."""
-    expected = "y as flags or 0 and 1, true where a label holds"
-    cure = "; of 0 and 255, or -1 and 1: y > 0"
-    _checks.check_flags(expected, y, mask, cure)
-
-
-def check_draws(draws: PyTree, y: Array | None, mask: Array | None) -> None:
+def _check_draws(draws, y, mask):
     """Raises ValueError unless there are draws for each row, shaped like targets."""
-    shape = _shapes(draws)
-    fits = isinstance(draws, Array) and draws.ndim > 1 and shape[1] > 0
+    shape = jnp.shape(draws) if isinstance(draws, Array) else ()
+    fits = len(shape) > 1 and shape[1] > 0
     if y is not None and fits:  # a single output may have an axis or not
-        inner = shape[2:], y.shape[1:]
-        fits = inner[0] == inner[1] or math.prod(inner[0]) == 1 == math.prod(inner[1])
-    if not fits:
-        like = ["d"] if y is None else [str(v) for v in y.shape[1:]]
-        expected = ", ".join(["n", "l", *like])
-        raise ValueError(f"expected draws of shape ({expected}), l >= 1, got {shape}")
-
-
-def check_densities(preds: PyTree, y: Array | None, mask: Array | None) -> None:
-    """Raises ValueError unless there are draws, and a log density of each."""
-    draws, log_densities = split_parts("a tuple (draws, log densities)", preds, 2)
-    check_draws(draws, y, mask)
-    if log_densities.shape != draws.shape[:2]:
-        raise ValueError(
-            f"expected log densities of shape {draws.shape[:2]} like the draws, got "
-            f"{log_densities.shape}"
-        )
-
-
-def check_boxes(preds: PyTree, y: Array | None, mask: Array | None) -> None:
-    """Raises ValueError unless boxes are of shape (n, 4), and ordered if concrete."""
-    for name, boxes in [("preds", preds), ("y", y)][: 1 + (y is not None)]:
-        if not isinstance(boxes, Array) or boxes.ndim != 2 or boxes.shape[1] != 4:
-            raise ValueError(
-                f"expected {name} of shape (n, 4), x_min, y_min, x_max, y_max, got "
-                f"{_shapes(boxes)}"
-            )
-        _geometry.check_boxes(name, boxes, mask)
-
-
-def _shapes(tree):
-    return jax.tree.map(jnp.shape, tree)
-
-
-class Input(NamedTuple):
-    """What a score takes for the prediction of one example.
-
-    Args:
-      text: What `pred` is, in the words of a docstring.
-      check: `(preds, y, mask)`, raises ValueError for batches of anything else. The
-        targets y are None where sets are asked for.
-      of_draws: Whether the first axis of an array counts draws and may change after
-        calibration; a flag for each of several parts, whose first may be many arrays.
-    """
-
-    text: str
-    check: Callable[[PyTree, Array | None, Array | None], None]
-    of_draws: tuple[bool, ...] = (False,)
-
-    def free_axes(self, num_arrays: int) -> tuple[bool, ...]:
-        """Returns for each array whether its first axis may change."""
-        first, *others = self.of_draws
-        return (first,) * (num_arrays - len(others)) + tuple(others)
-
-
-def of(score: Score) -> Input:
-    """Returns what a score takes: its `takes`, but for what its own `check` refuses."""
-    takes, own = getattr(score, "takes", _ANYTHING), getattr(score, "check", None)
-    if not isinstance(takes, Input):
-        raise ValueError(f"expected takes from jaxcp.scores.inputs, got {takes!r}")
-    if own is None:
-        return takes
-
-    def check(*rows):
-        takes.check(*rows)
-        own(*rows)
-
-    return takes._replace(check=check)
-
-
-def check(
-    score: Score, preds: PyTree, y: Array | None = None, mask: Array | None = None
-) -> None:
-    """Raises ValueError for NaN, and for what the score does not take."""
-    _checks.check_not_nan("preds", preds, mask)
-    _checks.check_not_nan("y", y, mask)
-    of(score).check(preds, y, mask)
-
-
-def check_score(score: Score) -> None:
-    """Raises ValueError for anything but a score."""
-    _checks.check_given(score=score)
-    if not hasattr(score, "invert"):
-        raise ValueError(
-            f"expected a score with an inverse, got {type(score).__name__}; wrap a "
-            "function as scores.Custom(evaluate, inverse)"
-        )
-    _checks.check_pytree("score", score, "scores.Custom(evaluate, inverse)")
-
-
-def check_own_score(holder: Any, what: str) -> None:
-    """Raises ValueError unless a rule or method of the user has a score."""
-    if not hasattr(holder, "score"):
-        kind = type(holder).__name__
-        raise ValueError(
-            f"expected {what} with a score, got {kind} without; write score: "
-            "jaxcp.typing.Score among the fields of its class"
-        )
-    check_score(holder.score)
-
-
-def has_labels(score: Score) -> TypeGuard[LabelScore]:
-    """Returns whether targets are labels 0, ..., k - 1, each with a score."""
-    return hasattr(score, "labels")
-
-
-def is_inclusive(score: Score) -> bool:
-    """Returns whether sets add the label that crosses the threshold."""
-    return getattr(score, "inclusive", False)
-
-
-def is_exact(score: Score) -> bool:
-    """Returns whether sets hold no more than {y : score <= q}, but for rounding."""
-    return getattr(score, "exact", True) and not is_inclusive(score)
-
-
-def is_randomized(score: Score) -> bool:
-    """Returns whether a prediction carries a uniform for each row."""
-    return getattr(score, "randomized", False)
-
-
-def rounds_up(score: Score) -> bool:
-    """Returns whether the score itself gives thresholds room for rounding."""
-    return getattr(score, "rounds_up", False)
-
-
-def anything() -> Input:
-    """Any arrays: what a score takes that declares nothing."""
-    return _ANYTHING
-
-
-def numbers(*, positive: bool = False) -> Input:
-    """One number for each output."""
-
-    def check(preds, y, mask):
-        check_numbers(preds, y)
-        if positive:
-            _checks.check_values(lambda mu: mu > 0, "preds > 0", preds, mask)
-
-    return Input("mu, shape () or (d,)", check)
-
-
-def pair(first: str, second: str, *, positive: str | None = None) -> Input:
-    """Two numbers for each output; one of them may have to be positive."""
-    names = f"({first}, {second})"
-    if positive not in (None, first, second):
-        raise ValueError(f"expected positive as one of {names}, got {positive!r}")
-
-    def check(preds, y, mask):
-        halves = dict(zip((first, second), halves_of(names, preds, y), strict=True))
-        if positive is not None and y is not None:
-            valid = f"{positive} > 0"
-            _checks.check_values(lambda v: v > 0, valid, halves[positive], mask)
-
-    return Input(f"{names}, each of shape () or (d,)", check)
-
-
-def band() -> Input:
-    """A lower and an upper end for each output, in order in most rows."""
-
-    def check(preds, y, mask):
-        check_order(*halves_of("(lower, upper)", preds, y), y, mask)
-
-    return pair("lower", "upper")._replace(check=check)
-
-
-def location_scale() -> Input:
-    """A mean, and standard deviations or a triangular factor of the covariance."""
-    return Input("(mu, scale)", check_location_scale)
-
-
-def columns() -> Input:
-    """A number for each label."""
-    return Input("p, shape (k,)", check_columns)
-
-
-def logits() -> Input:
-    """A logit for each label, below +inf."""
-
-    def check(preds, y, mask):
-        check_columns(preds, y, mask)
-        _checks.check_values(lambda z: z < math.inf, "logits below +inf", preds, mask)
-
-    return Input("z, shape (k,)", check)
-
-
-def probabilities(*, randomized: bool = False) -> Input:
-    """A probability for each label; for a randomized score a uniform beside them."""
-    alone = Input("p, shape (k,)", check_probabilities)
-    if not randomized:
-        return alone
-    expected = "a pair (probabilities (n, k), uniforms (n,)) for a randomized score"
-    return _together("(p, u)", expected, alone, uniform("uniforms"))
-
-
-def multilabel() -> Input:
-    """A probability for each of several labels or pixels, and a mask as the target."""
-    return Input("p, any shape", check_multilabel)
-
-
-def uniform(name: str = "u") -> Input:
-    """A number in [0, 1]."""
-
-    def check(u, y, mask):
-        _checks.check_vectors(**{name: u})
-        _checks.check_uniforms(name, u, mask)
-
-    return Input(f"{name}, shape ()", check)
-
-
-def draws(*, log_densities: bool = False) -> Input:
-    """Draws of a model, shaped like targets, perhaps with a log density each."""
-    if log_densities:
-        return Input("(draws, log densities)", check_densities, (True,))
-    text = "draws from the predicted law, shape (l, d)"
-    return Input(text, check_draws, (True,))
-
-
-def boxes() -> Input:
-    """A box in an image; the target is one as well."""
-    return Input("(x_min, y_min, x_max, y_max), shape (4,)", check_boxes)
-
-
-def parts(**kinds: Input) -> Input:
-    """A tuple with a part of each kind; all but the first are single arrays."""
-    names = f"({', '.join(name.replace('_', ' ') for name in kinds)})"
-    return _together(names, f"a tuple {names}", *kinds.values())
-
-
-def _together(text, expected, *kinds):
-    def check(preds, y, mask):
-        split = split_parts(expected, preds, len(kinds))
-        for kind, part in zip(kinds, split, strict=True):
-            kind.check(part, y, mask)
-
-    return Input(text, check, sum((kind.of_draws for kind in kinds), ()))
-
-
-_ANYTHING = Input("any arrays", lambda preds, y, mask: None)
+        single = math.prod(shape[2:]) == 1 == math.prod(y.shape[1:])
+        fits = shape[2:] == y.shape[1:] or single
+    like = ["d"] if y is None else [str(v) for v in y.shape[1:]]
+    names = ", ".join(["n", "l", *like])
+    _expect(fits, f"draws of shape ({names}), l >= 1", draws)

@@ -1,18 +1,11 @@
-"""Scores of labels, from what a model says of each: probabilities or logits.
+"""Scores of labels, one or several, from what a model says of each.
 
-The score of several labels, or pixels, that may hold together.
-
-Scores of labels by rank: the most probable labels come first.
-
-Labels in order of falling probability, and the exact mass of the first of them.
-
-Masses are added up in fixed point: integers, so that calibration and prediction agree
-to the last bit whatever the order of the sum, the batch or the device.
+Scores by rank add up masses of labels in order of falling probability in fixed point:
+integers, so that calibration and prediction agree to the last bit whatever the order of
+the sum, the batch or the device.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -45,26 +38,6 @@ def ranks(p: Array) -> Array:
     return 1 + jnp.argsort(ranking(p))
 
 
-def crossing(p: Array, fits: Callable[[Array, Array], Array]) -> Array:
-    """Returns the first label by rank with which `fits(mass, members)` fails, or k."""
-    keys, units, k = to_keys(p), to_units(p), len(p)
-    label = jnp.arange(k, dtype=jnp.int16 if k < 2**15 else int)
-
-    def all_fit(members):
-        mass = jnp.sum(jnp.where(members, units, 0), dtype=units.dtype)
-        return fits(mass, members)
-
-    # max {v : the labels with keys >= v do not all fit}: the first one out is at v.
-    level = bisect_keys(lambda key: ~all_fit(keys >= key), keys.dtype)
-    above, tied = keys > level, keys == level
-    first_out = bisect_keys(
-        lambda y: all_fit(above | (tied & (label < y))),
-        label.dtype,
-        bits=k.bit_length(),
-    )
-    return jnp.minimum(first_out.astype(int), k)
-
-
 @jax.custom_jvp
 def mass_of(p: Array, u: Array, ranked_before: Array, y: Array) -> Array:
     """Returns the mass before `y` plus (1 - u) times its own, at most 1."""
@@ -86,17 +59,20 @@ def _mass_of_jvp(primals, tangents):
 @jax.custom_jvp
 def masses(p: Array, u: Array) -> Array:
     """Returns `mass_of` every label, shape (k,), the same to the last bit."""
-    units, order = to_units(p), ranking(p)
-    through = jnp.cumsum(units[order], dtype=units.dtype)[jnp.argsort(order)]
-    return _add_own(p, u, through - units, units)
+    units = to_units(p)
+    return _add_own(p, u, _up_to(p, units) - units, units)
 
 
 @masses.defjvp
 def _masses_jvp(primals, tangents):
     (p, u), (dp, du) = primals, tangents
+    return masses(p, u), _up_to(p, dp) - u * dp - p * du
+
+
+def _up_to(p, values):
+    """Returns for each label the sum of values of those up to it, by rank."""
     order = ranking(p)
-    through = jnp.cumsum(dp[order])[jnp.argsort(order)]
-    return masses(p, u), through - u * dp - p * du
+    return jnp.cumsum(values[order], dtype=values.dtype)[jnp.argsort(order)]
 
 
 def to_units(p: Array) -> Array:
@@ -355,15 +331,22 @@ class _Ranked:
 def _first(score, pred, q):
     """Returns the labels that score at most q: the first ones by rank."""
     p, _ = score._parts(pred)
-    label = jnp.arange(len(p))
+    keys, units, k = to_keys(p), to_units(p), len(p)
+    label = jnp.arange(k, dtype=jnp.int16 if k < 2**15 else int)
 
-    def fits(mass, members):  # all of them, before any randomization
-        mass = jnp.minimum(mass, one(mass.dtype))
-        last = score._price(p, jnp.sum(members), lambda: from_units(mass))
-        return last <= q
+    def fit(members):  # all of them, before any randomization
+        mass = jnp.sum(jnp.where(members, units, 0), dtype=units.dtype)
+        mass = from_units(jnp.minimum(mass, one(mass.dtype)))
+        return score._price(p, jnp.sum(members), lambda: mass) <= q
 
-    first_out = crossing(p, fits)
-    mask = is_before(p, first_out) | (first_out == len(p))
+    # max {v : the labels with keys >= v do not all fit}: the first one out is at v.
+    level = bisect_keys(lambda key: ~fit(keys >= key), keys.dtype)
+    above, tied = keys > level, keys == level
+    first_out = bisect_keys(
+        lambda y: fit(above | (tied & (label < y))), label.dtype, bits=k.bit_length()
+    )
+    first_out = jnp.minimum(first_out.astype(int), k)
+    mask = is_before(p, first_out) | (first_out == k)
     # With u > 0 the label that crosses may itself score q or less.
     mask |= (label == first_out) & (score(pred, first_out) <= q)
     mask &= (q >= 0) & ~jnp.any(jnp.isnan(p))

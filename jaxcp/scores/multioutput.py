@@ -1,7 +1,4 @@
-"""Scores of several outputs together, from predicted points, boxes and ellipsoids.
-
-Scores of several outputs together, from draws of the model: distances to them.
-"""
+"""Scores of several outputs together, from points, boxes, ellipsoids or draws."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from jaxcp import _checks, _geometry
 from jaxcp._arrays import as_arrays
 from jaxcp._numbers import as_float, at_least_single
 from jaxcp._tree import pytree, static
-from jaxcp.quantiles._keys import bisect_keys, from_keys, to_keys
+from jaxcp.quantiles._keys import bisect_floats, to_keys
 from jaxcp.quantiles.levels import alpha_as_float, as_alpha
 from jaxcp.quantiles.selection import empirical_quantile, kth_smallest
 from jaxcp.scores import inputs
@@ -184,11 +181,8 @@ class Mahalanobis:
     def __call__(self, pred: tuple[Array, Array], y: Array) -> Array:
         """Returns norm(scale^-1 (y - mu)), shape ()."""
         mu, scale, y = map(as_float, (*pred, y))
-        if mu.shape != y.shape or scale.shape not in ((len(y),), (len(y), len(y))):
-            raise ValueError(
-                f"expected (mu, scale) of shapes ({y.size},) and ({y.size}, {y.size}) "
-                f"for a target of shape {y.shape}, got {mu.shape} and {scale.shape}"
-            )
+        _checks.check_shape("mu", y.shape, mu.shape)
+        _checks.check_shape("a scale", y.shape * scale.ndim, scale.shape)
         known, scale = _known(scale)
         distance = _geometry.norm(_geometry.whiten(scale, y - mu))
         return jnp.where(known, distance, -jnp.inf)
@@ -303,6 +297,7 @@ class HDPCP:
     def _kept(self, pred):
         """Returns the draws with copies of the densest in place of those left out."""
         draws, log_densities = pred
+        _checks.check_shape("log densities", draws.shape[:1], log_densities.shape)
         strangeness = to_keys(-log_densities)
         count = jnp.maximum(len(draws) - _ceil(len(draws), self.alpha), 1)
         last = to_keys(kth_smallest(-log_densities, count))
@@ -361,10 +356,10 @@ class CP2PCP:
         scale = self._scale(pred)
         fixed = lax.stop_gradient((scale, jnp.asarray(q, scale.dtype)))
 
-        def inside(key):  # the product q scale may round to below a distance inside
-            return _ratio(from_keys(key, scale.dtype), fixed[0]) <= fixed[1]
+        def inside(radius):  # the product q scale may round to below one
+            return _ratio(radius, fixed[0]) <= fixed[1]
 
-        radius = from_keys(bisect_keys(inside, to_keys(scale).dtype), scale.dtype)
+        radius = bisect_floats(inside, scale.dtype)
         finite = jnp.isfinite(q) & jnp.isfinite(scale) & jnp.isfinite(radius)
         product = jnp.where(finite, q, 0) * jnp.where(finite, scale, 0)
         finite &= jnp.isfinite(product)

@@ -1,15 +1,10 @@
-"""Scores of a number, or of several numbers with one component each.
+"""Scores of numbers, one component each, and of boxes around objects in images.
 
-Scores of boxes around objects in images.
-
-Ends of sets that hold the very target whose score rounds to the threshold.
+Ends of their sets hold the very target whose score rounds to the threshold.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
@@ -19,18 +14,17 @@ from jaxcp._numbers import as_float
 from jaxcp._tree import pytree, static
 from jaxcp.scores import inputs
 from jaxcp.sets import BoundingBox, Box, Interval
-from jaxcp.typing import Number
 
-Members = Callable[[Array], Array]  # which targets are in a set
+_SIDES = np.array([-1, 1])  # the ways out of an interval
 
 
-def known_units(units: Array) -> tuple[Array, Array]:
+def _known_units(units):
     """Returns where units are positive and finite, and units with 1 elsewhere."""
     known = (units > 0) & jnp.isfinite(units)
     return known, jnp.where(known, units, 1)
 
 
-def in_targets(q: Array, known: Array, units: Array) -> Array:
+def _in_targets(q, known, units):
     """Returns q units of the targets, +inf where the unit is not known."""
     # Infinite thresholds stay out of the product: its gradient would be NaN.
     finite = jnp.isfinite(q)
@@ -38,17 +32,17 @@ def in_targets(q: Array, known: Array, units: Array) -> Array:
     return jnp.where(known, length, jnp.inf)
 
 
-def moved_out(
-    end: Array, away: Number, inside: Members, magnitude: Array, unit: Number = 1.0
-) -> Array:
-    """Returns `end`, moved towards `away` by rounding where it must be.
+def _moved_out(pred, side, step, inside, unit=1.0):
+    """Returns pred + side step, moved out to its side by rounding where it must be.
 
     `mu + q` may round to below the very target whose score rounds to q. An end moves by
-    one number if the next target is still inside, and by the rounding error of numbers
-    of `magnitude`, of scores in this `unit`, if the one after it is too.
+    one number if the next target is still inside, and by the rounding error of the
+    numbers added, of scores in this `unit`, if the one after it is too.
     """
-    at, magnitude, unit = jax.lax.stop_gradient((end, magnitude, unit))
-    info, side = jnp.finfo(at.dtype), jnp.sign(away)
+    side = jnp.asarray(side, pred.dtype)
+    end, magnitude = pred + side * step, jnp.abs(pred) + jnp.abs(step)
+    at, magnitude, unit = lax.stop_gradient((end, magnitude, unit))
+    info = jnp.finfo(at.dtype)
     first = _next(at, side)
     rounding = side * 2 * (info.eps * magnitude + _least(info) * (1 + unit))
     # Steps of the smallest numbers are flushed to 0, and those of 0 are not.
@@ -110,9 +104,7 @@ class Absolute:
 
     def invert(self, pred: Array, q: Array) -> Interval | Box:
         """Returns [mu - q, mu + q]."""
-        mu = as_float(pred)
-        ends = mu - q, mu + q
-        return _closed(ends, lambda y: self(mu, y) <= q, jnp.abs(mu) + jnp.abs(q))
+        return CQR().invert((pred, pred), q)
 
 
 @pytree
@@ -188,16 +180,20 @@ class Normalized:
     def __call__(self, pred: tuple[Array, Array], y: Array) -> Array:
         """Returns abs(y - mu) / sigma, shape () or (d,)."""
         y, mu, sigma = alike(y, *pred)
-        known, sigma = known_units(sigma)
+        known, sigma = _known_units(sigma)
         return jnp.where(known, jnp.abs(y - mu) / sigma, -jnp.inf)
 
     def invert(self, pred: tuple[Array, Array], q: Array) -> Interval | Box:
         """Returns [mu - q sigma, mu + q sigma]."""
         mu, sigma = map(as_float, pred)
-        known, sigma = known_units(sigma)
-        half = in_targets(q, known, sigma)
-        ends, rounding = (mu - half, mu + half), jnp.abs(mu) + jnp.abs(half)
-        return _closed(ends, lambda y: self(pred, y) <= q, rounding, sigma)
+        known, sigma = _known_units(sigma)
+        half = _in_targets(q, known, sigma)
+
+        def inside(y):
+            return self(pred, y) <= q
+
+        ends = (_moved_out(mu, side, half, inside, sigma) for side in (-1, 1))
+        return _between(*ends)
 
 
 @pytree
@@ -322,24 +318,12 @@ def alike(y: Array, *preds: Array) -> tuple[Array, ...]:
     """Returns floats in the shape of `y`; a single output may come as () or (1,)."""
     y, *preds = map(as_float, (y, *preds))
     for pred in preds:
-        if pred.shape != y.shape and not pred.size == 1 == y.size:
-            raise ValueError(
-                f"expected a prediction of shape {y.shape} for each target, like y, "
-                f"got {pred.shape}"
-            )
+        if not pred.size == 1 == y.size:
+            _checks.check_shape("a prediction", y.shape, pred.shape)
     return y, *(pred.reshape(y.shape) for pred in preds)
 
 
-def _closed(ends, inside, magnitude, unit=1.0):
-    """Returns [lower, upper] with ends moved out by rounding where they must be.
-
-    `inside` says which targets belong, `magnitude` is that of the numbers added; pairs
-    are of each end. `unit` is that of the score.
-    """
-    inside = inside if isinstance(inside, tuple) else (inside, inside)
-    magnitude = magnitude if isinstance(magnitude, tuple) else (magnitude, magnitude)
-    lower = moved_out(ends[0], -jnp.inf, inside[0], magnitude[0], unit)
-    upper = moved_out(ends[1], jnp.inf, inside[1], magnitude[1], unit)
+def _between(lower, upper):
     return Interval(lower, upper) if jnp.ndim(lower) == 0 else Box(lower, upper)
 
 
@@ -349,15 +333,17 @@ def _sides(lower, upper, y):
 
 
 def _widened(lower, upper, q):
-    lower, upper = as_float(lower), as_float(upper)
-    shape = (2, *lower.shape)
+    """Returns [lower - q_0, upper + q_1]."""
+    pred = jnp.stack([as_float(lower), as_float(upper)])
+    one_each = 2, *[1] * (pred.ndim - 1)
     # One number, or two, of each side; of each output, or for all of them.
-    q = jnp.reshape(q, (2, *shape[1:]) if jnp.size(q) > 2 else (-1, *[1] * lower.ndim))
-    q = jnp.broadcast_to(q, shape)
-    # Each end by its own side, also where rounding lets the two cross.
-    inside = lambda y: lower - y <= q[0], lambda y: y - upper <= q[1]
-    rounding = jnp.abs(lower) + jnp.abs(q[0]), jnp.abs(upper) + jnp.abs(q[1])
-    return _closed((lower - q[0], upper + q[1]), inside, rounding)
+    q = jnp.reshape(q, pred.shape if jnp.size(q) > 2 else (-1, *one_each[1:]))
+    q, sides = jnp.broadcast_to(q, pred.shape), jnp.reshape(_SIDES, one_each)
+
+    def inside(y):  # each end by its own side, also where rounding lets the two cross
+        return sides * (y - pred) <= q
+
+    return _between(*_moved_out(pred, sides, q, inside))
 
 
 @pytree
@@ -419,13 +405,14 @@ class BoxOffset:
     def invert(self, pred: Array, q: Array) -> BoundingBox:
         """Returns the predicted box with its sides moved by q, shape () or (4,)."""
         pred = as_float(pred)
-        known, unit = self._units(pred)
-        signs = self._signs()
+        (known, unit), signs = self._units(pred), self._signs()
         q = jnp.broadcast_to(q, (4,)).astype(jnp.result_type(q, unit))
-        step = in_targets(q, known, unit)
-        ends, magnitude = pred + signs * step, jnp.abs(pred) + jnp.abs(step)
-        inside = lambda y: self._margins(pred, y) <= q  # noqa: E731
-        ends = moved_out(ends, signs * jnp.inf, inside, magnitude, unit)
+
+        def inside(y):
+            return self._margins(pred, y) <= q
+
+        step = _in_targets(q, known, unit)
+        ends = _moved_out(pred, signs, step, inside, unit)
         return BoundingBox(ends[:2], ends[2:], self.inner)
 
     def check(
@@ -433,9 +420,9 @@ class BoxOffset:
     ) -> None:
         """Raises ValueError for flat boxes, which have no unit, at calibration."""
         if self.relative and y is not None:
-            solid = lambda v: np.all(v[:, :2] < v[:, 2:], axis=1)  # noqa: E731
             valid = "preds with width and height > 0"
-            _checks.check_values(solid, valid, preds, mask)
+            sides = preds[:, 2:] - preds[:, :2]
+            _checks.check_values(lambda v: v > 0, valid, sides, mask)
 
     def _margins(self, pred, y):
         known, unit = self._units(pred)
@@ -450,4 +437,4 @@ class BoxOffset:
         """Returns where a side has a unit, and the unit."""
         if not self.relative:
             return jnp.ones(4, bool), jnp.ones_like(pred)
-        return known_units(jnp.tile(pred[2:] - pred[:2], 2))
+        return _known_units(jnp.tile(pred[2:] - pred[:2], 2))

@@ -101,11 +101,11 @@ WRONG = {
     ),
     "volume without a sampler": (
         lambda: jaxcp.volume(KEY, Density(jnp.dot).invert(X, 1.0)),
-        "Density score with `sample`",
+        "sample as a value, got None",
     ),
     "volume without a forward map": (
         lambda: jaxcp.volume(KEY, Latent(jnp.dot).invert(X, 1.0)),
-        "Latent score with `forward` and `dim`",
+        "forward as a value, got None",
     ),
     "volume from Sobol points of a sampler": (
         lambda: jaxcp.volume(KEY, Density(jnp.dot, jnp.dot).invert(X, 1.0), sobol=True),

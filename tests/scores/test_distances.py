@@ -180,7 +180,7 @@ def test_wrong_norms_and_shapes():
         for norm in (3, "l2", 0.5):
             with pytest.raises(ValueError, match=r"norm as 1, 2 or jnp\.inf, got"):
                 make(norm)
-    with pytest.raises(ValueError, match=r"prediction of shape \(2,\) for each target"):
+    with pytest.raises(ValueError, match=r"prediction of shape \(2,\), got"):
         jaxcp.calibrate(scores.Distance(), *(rows(3)[0], rows(2)[0]))
     with pytest.raises(ValueError, match=r"a target of shape \(2,\), got \(3,\)"):
         Ball(jnp.zeros(2), jnp.array(1.0)).contains(jnp.zeros(3))

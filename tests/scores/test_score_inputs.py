@@ -87,15 +87,6 @@ def test_what_a_score_takes_and_its_own_check_both_hold():
         jaxcp.calibrate(base, ((X, X), X[:, None]), X)
 
 
-def test_a_kind_that_was_not_called():
-    @jaxcp.pytree
-    class Forgotten(Around):
-        takes = inputs.numbers
-
-    with pytest.raises(ValueError, match=r"takes from jaxcp\.scores\.inputs, got"):
-        jaxcp.calibrate(Forgotten(9.0), X, X)
-
-
 def test_parts_are_named_and_checked_one_by_one():
     takes = inputs.parts(mu=inputs.numbers(positive=True), tie_breaker=inputs.uniform())
     assert takes.text == "(mu, tie breaker)"
@@ -125,8 +116,3 @@ def test_ranks_of_many_labels_in_narrow_types(dtype):
     for q in (257.0, 2049.0):
         mask = scores.TopK().invert(p, jnp.asarray(q, ranks.dtype)).mask
         assert mask.sum() == q == (ranks <= q).sum()
-
-
-def test_what_is_positive_is_a_part_of_the_pair():
-    with pytest.raises(ValueError, match=r"one of \(mu, sigma\), got 'scale'"):
-        inputs.pair("mu", "sigma", positive="scale")
