@@ -140,13 +140,10 @@ def check_values(
 
 
 def check_given(**named: Any) -> None:
-    """Raises ValueError for arguments that are None, sets for arrays, or classes."""
+    """Raises ValueError for arguments that are None, or classes."""
     for name, value in named.items():
         if value is None:
             raise ValueError(f"expected {name} as a value, got None")
-        if name in ("preds", "y") and hasattr(value, "contains"):
-            kind = type(value).__name__
-            raise ValueError(f"expected {name} as arrays, got sets of kind {kind}")
         if isinstance(value, type):
             call = value.__name__
             raise ValueError(
@@ -165,8 +162,7 @@ def check_kind(expected: str, value: Any, kind: type, cure: str = "") -> None:
 
 def check_pytree(name: str, value: Any, instead: str) -> None:
     """Raises ValueError for a value of a class that jax does not know."""
-    leaves = jax.tree.leaves(value)
-    if len(leaves) == 1 and leaves[0] is value:
+    if jax.tree_util.all_leaves([value]):  # of its class alone, whatever is inside
         raise ValueError(
             f"expected {name} as a pytree, got {type(value).__name__}; decorate its "
             "class with jaxcp.pytree, fields that are no arrays with jaxcp.static, or "

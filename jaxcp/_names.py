@@ -268,7 +268,7 @@ def _distinct(groups, mask):
     if mask is not None and np.shape(mask) == values.shape[:1]:
         values = values[np.asarray(mask, bool)]
     distinct = as_names("groups", [*dict.fromkeys(values.ravel().tolist())])
-    return Names(sorted(distinct))
+    return Names(sorted(distinct))  # type: ignore[type-var]
 
 
 def named(sets: AnySet, classes: Iterable[Hashable] | None) -> AnySet:
