@@ -20,7 +20,7 @@ from jax import Array
 
 from jaxcp import _checks
 from jaxcp._arrays import as_host_array, is_concrete
-from jaxcp.typing import AnySet, ArrayLike, HasNames
+from jaxcp.typing import AnySet, HasNames
 
 _FEW = 5  # names that a message lists
 _MANY = 20  # names that are shown in full
@@ -75,14 +75,7 @@ def check_count(argument: str, names: Collection[Hashable], count: int) -> None:
         )
 
 
-def codes(
-    names: Iterable[Hashable],
-    argument: str,
-    values: Any,
-    among: str,
-    mask: ArrayLike | None = None,
-    cure: str = "",
-) -> Any:
+def codes(names, argument, values, among, mask=None, cure=""):
     """Returns the place of every value among the names, int; k where it is none.
 
     Raises ValueError for a value on the host that is none of them in a row that `mask`
@@ -197,12 +190,7 @@ class Groups(NamedTuple):
     names: Names | None
 
 
-def as_groups(
-    groups: Any,
-    num_groups: Any,
-    group_names: Iterable[Hashable] | None,
-    mask: ArrayLike | None = None,
-) -> Groups:
+def as_groups(groups, num_groups, group_names, mask=None):
     """Returns groups by number, or by name: by their own names if none are given."""
     _check_one_column(groups)
     if group_names is not None:
@@ -219,12 +207,7 @@ def as_groups(
     return Groups(group_codes(names, groups, mask), len(names), names)
 
 
-def group_codes(
-    names: Iterable[Hashable],
-    groups: Any,
-    mask: ArrayLike | None = None,
-    cure: str = "",
-) -> Any:
+def group_codes(names, groups, mask=None, cure=""):
     """Returns groups by name as 0, ..., g - 1, after checks."""
     _check_one_column(groups)
     return codes(names, "groups", groups, "the group_names", mask, cure)

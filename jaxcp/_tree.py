@@ -38,11 +38,7 @@ class Untraceable(ValueError):
     """Raised where a function of the user needs values while jax traces it."""
 
 
-def jit(
-    function: Callable[..., Any] | None = None,
-    *,
-    static_argnames: str | tuple[str, ...] = (),
-) -> Callable[..., Any]:
+def jit(function=None, *, static_argnames=()):
     """Returns `jax.jit` of a function of the user's objects.
 
     Programs are told apart by the classes of these, and by what their functions read.

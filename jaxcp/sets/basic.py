@@ -109,9 +109,7 @@ def _as_bound(name, bound, shape):
 
 
 @jit
-def clipped(
-    ends: tuple[Array, Array], lower: Array | None, upper: Array | None
-) -> tuple[Array, Array]:
+def clipped(ends, lower, upper):
     """Returns ends no further out than bounds; a set outside of them is crossed."""
     low, high = ends
     if lower is not None:

@@ -124,10 +124,6 @@ class LabelMask(Marks):
 
     def __post_init__(self) -> None:
         _checks.check_count("ndim", self.ndim, 0)
-        if np.ndim(self.mask) < self.ndim:
-            raise ValueError(
-                f"expected a mask of {self.ndim} axes or more, got {np.ndim(self.mask)}"
-            )
         super().__post_init__()
 
     @property

@@ -40,6 +40,16 @@ class Region(Batch):
         """Returns whether `y` is in the set, bool of shape ()."""
         return self._of_each("_contains", y)
 
+    def size(self) -> Array:
+        """Raises ValueError: there is no size in closed form."""
+        raise ValueError(
+            f"expected a set with a closed-form size, got a {type(self).__name__}: "
+            "estimate it by metrics.mean_volume(key, sets, within=...), a Box or an "
+            "Interval; on the line the interval(start) of a LevelSet has ends, as has "
+            "scores.Custom(evaluate, start=...); or give the score an inverse that "
+            "returns an Interval, a Box, an Ellipsoid or a LabelSet"
+        )
+
     def to_numpy(self) -> np.ndarray:
         """Raises ValueError: these sets are not given by numbers of one kind."""
         raise ValueError(
@@ -163,13 +173,6 @@ class Balls(Round):
     centers: Array
     radius: Array
 
-    def size(self) -> Array:
-        """Raises ValueError: the volume of a union of balls has to be estimated."""
-        raise ValueError(
-            "expected a set with a closed-form size, got a union of Balls: estimate it "
-            "with jaxcp.volume, or metrics.mean_volume of many"
-        )
-
     def estimate_log_size(
         self, key: Array, num_samples: int, *, sobol: bool = False
     ) -> tuple[Array, Array]:
@@ -283,16 +286,6 @@ class LevelSet(Region):
     def __post_init__(self):
         if self.level_ndim is None:
             object.__setattr__(self, "level_ndim", jnp.ndim(self.level))
-
-    def size(self) -> Array:
-        """Raises ValueError: a level set has no size in closed form."""
-        raise ValueError(
-            "expected a set with a closed-form size, got a LevelSet: estimate it by "
-            "metrics.mean_volume(key, sets, within=...), a Box or an Interval; on the "
-            "line sets.interval(start) has ends, as has scores.Custom(evaluate, start="
-            "...); or give the score an inverse that returns an Interval, a Box, an "
-            "Ellipsoid or a LabelSet"
-        )
 
     def estimate_log_size(
         self, key: Array, num_samples: int, *, sobol: bool = False

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -42,14 +40,7 @@ def join(lower: Array, upper: Array) -> Ends:
     return whole_line_if(jnp.any(missing), lower, upper)
 
 
-def sweep(
-    first: Array,
-    last: Array,
-    between: Array,
-    words: tuple[Array, ...],
-    suffice: Callable[..., Array],
-    size: int,
-) -> Ends:
+def sweep(first, last, between, words, suffice, size):
     """Returns the ends, each (size,), of the pieces with enough votes.
 
     Args:
