@@ -1,10 +1,8 @@
-"""Objects of the user inside of programs: classes, functions, and errors of tracing.
+"""Pytrees, and objects of the user inside of programs: classes, functions, errors.
 
 Two classes under `jax.tree_util.register_dataclass` that have the same fields compare
 equal in jax, whose caches may then run the program of the wrong one: the classes are
 part of the key of every program that is kept. So is what functions of the user read.
-
-Frozen dataclasses that jit, vmap, grad and scan see through.
 """
 
 from __future__ import annotations
@@ -32,7 +30,6 @@ from jaxcp.checking.captured import SCALARS, is_library, settle, states_of
 _LEAF, _READ, _OURS, _CONTAINER, _FOREIGN = range(5)
 _is_fork = False  # of a process in which jax had started
 _kinds: weakref.WeakKeyDictionary[type, int] = weakref.WeakKeyDictionary()
-_fields: weakref.WeakKeyDictionary[type, tuple[str, ...]] = weakref.WeakKeyDictionary()
 _own: dict[type, Callable[[Any], tuple]] = {}  # what is in values of the library
 _plain: set[type] = {*SCALARS, np.ndarray}  # leaves, which need no look
 
@@ -41,11 +38,7 @@ class Untraceable(ValueError):
     """Raised where a function of the user needs values while jax traces it."""
 
 
-def jit(
-    function: Callable[..., Any] | None = None,
-    *,
-    static_argnames: str | tuple[str, ...] = (),
-) -> Callable[..., Any]:
+def jit(function=None, *, static_argnames=()):
     """Returns `jax.jit` of a function of the user's objects.
 
     Programs are told apart by the classes of these, and by what their functions read.
@@ -140,7 +133,7 @@ def _look(values, found):
             found.append(value)
         elif kind == _OURS:
             found.append(cls)
-            _look([getattr(value, name) for name in _fields[cls]], found)
+            _look([getattr(value, f.name) for f in dataclasses.fields(cls)], found)
         elif kind == _FOREIGN:
             inside, structure = default_registry.flatten_one_level(value) or ((), None)
             found += cls, structure
@@ -178,34 +171,24 @@ def classes_of(*values: Any) -> tuple[type, ...]:
     Its own structure holds the classes inside of it.
     """
     found: list[type] = []
+
+    def is_ours_or_noted(value):
+        kind = _kind(type(value))
+        if kind == _FOREIGN:
+            found.append(type(value))
+        return kind == _OURS
+
     for value in values:
         cls = type(value)
-        if cls in _plain or cls in _own:
-            continue
-        if _kind(cls) in (_CONTAINER, _FOREIGN):
-            jax.tree.flatten(value, is_leaf=functools.partial(_note, found))
+        known = cls in _plain or cls in _own
+        if not known and _kind(cls) in (_CONTAINER, _FOREIGN):
+            jax.tree.flatten(value, is_leaf=is_ours_or_noted)
     return tuple(found)
-
-
-def declare_ours(cls: type, fields: tuple[str, ...]) -> None:
-    """Declares that the structure of `cls` holds the classes inside of its fields."""
-    _kinds[cls] = _OURS
-    _fields[cls] = fields
-    if is_library(cls.__module__):
-        get = operator.attrgetter(*fields) if fields else lambda value: ()
-        _own[cls] = get if len(fields) != 1 else lambda value: (get(value),)
 
 
 def is_ours(cls: type) -> bool:
     """Returns whether `cls` is of the library, or of a user under its decorator."""
     return _kinds.get(cls) == _OURS
-
-
-def _note(found, value):
-    kind = _kind(type(value))
-    if kind == _FOREIGN:
-        found.append(type(value))
-    return kind == _OURS
 
 
 def _kind(cls):
@@ -340,7 +323,10 @@ def pytree(cls: type[_Class]) -> type[_Class]:
     # With keys, not `register_dataclass`: under that registration two classes with
     # the same fields compare equal, and jit may run the program of the wrong one.
     jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
-    declare_ours(cls, names)
+    _kinds[cls] = _OURS
+    if is_library(cls.__module__):
+        get = operator.attrgetter(*names) if names else lambda value: ()
+        _own[cls] = get if len(names) != 1 else lambda value: (get(value),)
     return cls
 
 

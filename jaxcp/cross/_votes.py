@@ -28,7 +28,8 @@ from jaxcp.quantiles._rows import spare_mass
 from jaxcp.quantiles.thresholds import threshold_at, thresholds
 from jaxcp.scores import inputs
 from jaxcp.sets import Interval, Intervals, LabelSet
-from jaxcp.sets.batches import Batch, over_batch
+from jaxcp.sets.batches import over_batch
+from jaxcp.sets.regions import Region
 from jaxcp.sets.unions import join, sweep
 from jaxcp.typing import (
     AnySet,
@@ -43,7 +44,7 @@ from jaxcp.typing import (
 
 
 @pytree
-class VoteSet(Batch):
+class VoteSet(Region):
     """The targets in enough of n sets, known by membership alone.
 
     Args:

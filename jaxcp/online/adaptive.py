@@ -45,8 +45,18 @@ def _threshold_at(alpha, window, rank):
     return pick(window.ordered, jnp.where(alpha >= 1, 0, k))
 
 
+class Adaptive(Stream):
+    """What methods with a window, and an alpha in their state, have in common."""
+
+    def rank(self, state, alpha):
+        return _split(alpha, state.window)
+
+    def threshold(self, state, rank):
+        return _threshold_at(state.alpha, state.window, rank)
+
+
 @pytree
-class ACI(Stream):
+class ACI(Adaptive):
     """Adaptive conformal inference: alpha <- alpha + step_size (target - error).
 
     The set is the one at the current alpha, among the window of past scores: everything
@@ -105,12 +115,6 @@ class ACI(Stream):
         window = make_window(scores, mask, self.window)
         return ACIState(window, jnp.asarray(_split(alpha, window)[0]))
 
-    def rank(self, state, alpha):
-        return _split(alpha, state.window)
-
-    def threshold(self, state, rank):
-        return _threshold_at(state.alpha, state.window, rank)
-
     def learn(self, state, pred, y, rank, q):
         (total, _), window = _parts(rank), state.window
         error = 1.0 - self.score.invert(pred, q).contains(y)
@@ -134,7 +138,7 @@ class DtACIState:
 
 
 @pytree
-class DtACI(Stream):
+class DtACI(Adaptive):
     """Dynamically-tuned ACI: experts with a step size each, weighted by their losses.
 
     Each expert is an `ACI`; the alpha used is the weighted mean of theirs. The loss of
@@ -201,12 +205,6 @@ class DtACI(Stream):
         count, total = len(self._steps()), _split(alpha, window)[0]
         weights = jnp.full(count, 1 / count, total.dtype)
         return DtACIState(window, jnp.full(count, total), weights)
-
-    def rank(self, state, alpha):
-        return _split(alpha, state.window)
-
-    def threshold(self, state, rank):
-        return _threshold_at(state.alpha, state.window, rank)
 
     def learn(self, state, pred, y, rank, q):
         window, (target, shares) = state.window, _parts(rank)

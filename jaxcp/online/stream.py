@@ -1,10 +1,9 @@
-"""What all online methods share: a step predicts a set and learns from its target.
-
-Checks of a stream's arguments against the shapes of its state.
-"""
+"""What all online methods share: a step predicts a set and learns from its target."""
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from abc import ABC, abstractmethod
 from functools import partial
 from typing import Any, ClassVar
@@ -23,64 +22,6 @@ from jaxcp.held.taking import check_digits_of_targets
 from jaxcp.quantiles.levels import Alpha, as_alpha, split_alpha
 from jaxcp.scores import inputs
 from jaxcp.typing import AnySet, ArrayLike, Online, PyTree, Score
-
-
-def check_example(
-    method: Any, state: PyTree, pred: PyTree, y: Array | None, rank: PyTree
-) -> None:
-    """Raises ValueError for a batch, or past scores of another score, by their shapes.
-
-    Without a target, which may have any shape, only for what must be a batch.
-    """
-    past = jax.eval_shape(method.threshold, state, rank).shape
-    if past in _score_shapes(method.score, pred, y):
-        return
-    sizes = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves((pred, y))}
-    is_batch = len(sizes) == 1 and sizes != {()}
-    if is_batch and past in _score_shapes(method.score, *one_row((pred, y))):
-        (size,) = sizes.pop()
-        raise ValueError(
-            f"expected one example, got a batch of {size}; online.run takes a batch"
-        )
-    if y is not None:
-        check_past(method, state, pred, y, rank)
-
-
-def check_past(
-    method: Any, state: PyTree, pred: PyTree, y: Array, rank: PyTree
-) -> None:
-    """Raises ValueError, while tracing, if the past scores are of another score."""
-    past = jax.eval_shape(method.threshold, state, rank).shape
-    scores = jax.eval_shape(partial(score_of, method.score), pred, y).shape
-    if scores != past:
-        raise ValueError(
-            f"expected past scores with components {scores}, as from preds and y, got "
-            f"{past} in the state"
-        )
-
-
-def one_row(tree: PyTree) -> PyTree:
-    """Returns the shapes and types of one row of a batch."""
-    return jax.tree.map(lambda v: jax.ShapeDtypeStruct(v.shape[1:], v.dtype), tree)
-
-
-def _score_shapes(score, pred, y):
-    """Returns the shape of a score, or those that it has for some target."""
-    shapes = set()
-    for target in _targets(pred) if y is None else [y]:
-        try:
-            shapes.add(jax.eval_shape(score, pred, target).shape)
-        except Exception:  # of a target that does not fit: any error of the score
-            continue
-    return shapes
-
-
-def _targets(pred):
-    """Returns targets that a prediction may be of: a number, or like its parts."""
-    shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(pred)]
-    each = {(), *shapes, *(shape[1:] for shape in shapes)}
-    kinds = float, int
-    return [jax.ShapeDtypeStruct(s, kind) for s in sorted(each) for kind in kinds]
 
 
 class Stream(ABC):
@@ -228,7 +169,9 @@ def run(
     rounded, given = is_rounded("y", y), (preds, y)
     preds, y = _checks.rows(preds=preds, y=y)
     if not isinstance(method, Stream):
-        return _run_steps(method, state, preds, y, alpha)
+        _checks.check_kind("a method with init and step", method, Online)
+        as_alpha(alpha)  # the method is given it as it came
+        return lax.scan(lambda s, row: method.step(s, *row, alpha), state, (preds, y))
     _check_state(method, state)
     inputs.check(method.score, preds, y)
     if rounded:
@@ -294,20 +237,40 @@ def _some_threshold(method, state):
 
 @jit
 def _predict(method, state, pred, rank):
-    check_example(method, state, pred, None, rank)
-    return method.score.invert(pred, method.threshold(state, rank))
+    q = method.threshold(state, rank)
+    if all(jnp.shape(leaf) for leaf in jax.tree.leaves(pred)):
+        one, row = (_shapes_of_scores(method.score, v) for v in (pred, _row(pred)))
+        if q.shape in row - one:
+            raise ValueError("expected one example, got a batch; online.run takes one")
+    return method.score.invert(pred, q)
+
+
+def _shapes_of_scores(score, pred):
+    """Returns the shapes of the score for targets shaped as a part of a prediction."""
+    parts = [jnp.shape(leaf) for leaf in jax.tree.leaves(pred)]
+    shapes, found = {(), *parts, *(part[1:] for part in parts)}, set()
+    for shape, kind in itertools.product(shapes, (float, int)):
+        with contextlib.suppress(Exception):  # of a target that does not fit
+            target = jax.ShapeDtypeStruct(shape, kind)
+            found.add(jax.eval_shape(score, pred, target).shape)
+    return found
+
+
+def _row(tree):
+    """Returns the shapes and types of one row of a batch."""
+    return jax.tree.map(lambda v: jax.ShapeDtypeStruct(v.shape[1:], v.dtype), tree)
 
 
 @jit
 def _step(method, state, pred, y, rank):
-    check_example(method, state, pred, y, rank)
+    _check_scores(method, state, pred, y, rank)
     return _advance(method, state, pred, y, rank)
 
 
 @jit
 def _run(method, state, preds, y, rank):
-    pred, target = one_row((preds, y))
-    check_past(method, state, pred, target, rank)
+    pred, target = _row((preds, y))
+    _check_scores(method, state, pred, target, rank)
     return lax.scan(lambda s, row: _advance(method, s, *row, rank), state, (preds, y))
 
 
@@ -316,26 +279,24 @@ def _advance(method, state, pred, y, rank):
     return method.learn(state, pred, y, rank, q), method.score.invert(pred, q)
 
 
-def _run_steps(method, state, preds, y, alpha):
-    _checks.check_kind("a method with init and step", method, Online)
-    as_alpha(alpha)  # the method is given it as it came
-    return lax.scan(lambda s, row: method.step(s, *row, alpha), state, (preds, y))
+def _check_scores(method, state, pred, y, rank):
+    """Raises ValueError, while tracing, if the past scores are of another score."""
+    past = jax.eval_shape(method.threshold, state, rank).shape
+    scores = jax.eval_shape(partial(score_of, method.score), pred, y).shape
+    if scores != past:
+        raise ValueError(
+            f"expected past scores with components {scores}, as from one example, got "
+            f"{past} in the state; online.run takes a batch of them"
+        )
 
 
 def _one_example(method, state, pred, y, alpha):
-    """Returns one example as arrays and its rank, or refuses them as `run` does."""
+    """Returns one example as arrays and its rank, after the checks of `run`."""
     pred, y = as_arrays(pred=pred, y=y)
     _checks.check_given(pred=pred)
     _check_state(method, state)
     rank = method.rank(state, alpha)
-    try:
-        inputs.check(method.score, *_as_batch((pred, y)))
-    except ValueError:
-        # In the words of one example, where these say more.
-        _checks.check_not_nan("pred", pred)
-        _checks.check_not_nan("y", y)
-        check_example(method, state, pred, y, rank)
-        raise
+    inputs.check(method.score, *_as_batch((pred, y)))
     return pred, y, rank
 
 

@@ -62,9 +62,7 @@ class Window:
         return len(self.scores) if self.count is None else self.count
 
 
-def make_window(
-    scores: ArrayLike, mask: ArrayLike | None, size: int | None = None
-) -> Window:
+def make_window(scores, mask, size=None):
     """Returns the window of past scores in order of time, the latest `size` or all."""
     scores = past_scores(scores, mask)
     if size is not None:

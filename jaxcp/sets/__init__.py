@@ -1,8 +1,8 @@
 """Prediction sets. A class describes one example; leading axes are batches.
 
 `contains`, `size` and `is_empty` give one answer for each set, inside and outside of
-`jax.vmap`. A set of your own needs `contains` alone; the protocols of `jaxcp.typing`
-say what else it may offer, and what for.
+`jax.vmap`. A set of your own needs `contains` alone; `Batch` makes data of its batches,
+and the protocols of `jaxcp.typing` say what else it may offer, and what for.
 
 A batch is data: `len(sets)`, `sets[i]` for one set, `sets[2:5]`, `sets[[0, 7]]` and
 `sets[mask]` for batches, and a loop over the sets one by one (so `lower, upper = sets`
@@ -13,6 +13,7 @@ upper)`. In an `if` every batch is true, also an empty one.
 """
 
 from jaxcp.sets.basic import BoundingBox, Box, Interval
+from jaxcp.sets.batches import Batch
 from jaxcp.sets.labels import LabelMask, LabelSet
 from jaxcp.sets.regions import Ball, Balls, Ellipsoid, LevelSet, membership
 from jaxcp.sets.unions import Intervals
@@ -20,6 +21,7 @@ from jaxcp.sets.unions import Intervals
 __all__ = [
     "Ball",
     "Balls",
+    "Batch",
     "BoundingBox",
     "Box",
     "Ellipsoid",

@@ -1,12 +1,9 @@
-"""Sets with ends: intervals, boxes, bounding boxes.
-
-What sets between a lower and an upper end have in common.
-"""
+"""Sets with ends: intervals, boxes, bounding boxes."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import jax.numpy as jnp
 import numpy as np
@@ -15,25 +12,42 @@ from jax import Array
 from jaxcp import _checks, _numbers
 from jaxcp._arrays import as_array, as_arrays, is_concrete
 from jaxcp._tree import jit, pytree, static
-from jaxcp.sets.batches import (
-    Batch,
-    Shape,
-    answer_shape,
-    log_of_solid,
-    named,
-    on_host,
-    without_axis,
-)
+from jaxcp.sets.batches import Batch, Shape, log_of_solid, without_axis
 from jaxcp.typing import ArrayLike, HasEnds, HasShapes, Number
 
 Bounds = tuple[Array | None, Array | None]
 
 
-class Ends(Batch):
-    """What sets between `lower` and `upper` have in common."""
+class Pairs(Batch):
+    """What sets with arrays of lower and upper ends have in common."""
 
     lower: Array
     upper: Array
+    _ndim: ClassVar[int] = 1  # axes of the ends of one set
+
+    def to_numpy(self) -> np.ndarray:
+        """Returns the ends, shape (m, 2) of intervals, else (m, d, 2)."""
+        return np.stack([np.asarray(self.lower), np.asarray(self.upper)], axis=-1)
+
+    def checked(self, num_sets: int) -> Self:
+        """Returns the sets if there are so many, with two ends each."""
+        shapes = np.shape(self.lower), np.shape(self.upper)
+        if shapes[0] != shapes[1]:
+            raise ValueError(f"expected ends of one shape, got {shapes}")
+        return super().checked(num_sets)
+
+    def _batch(self):
+        shape = np.shape(self.lower)
+        return shape[: len(shape) - self._ndim]
+
+    def _columns(self, names):
+        """Returns the names of both ends of each output."""
+        names = range(np.shape(self.lower)[-1]) if names is None else names
+        return [f"{end}_{name}" for name in names for end in ("lower", "upper")]
+
+
+class Ends(Pairs):
+    """What sets between `lower` and `upper` have in common."""
 
     def ends(self) -> tuple[Array, Array]:
         """Returns (lower, upper), each of the shape of a target."""
@@ -46,6 +60,10 @@ class Ends(Batch):
     def widths(self) -> Array:
         """Returns upper - lower, of the shape of a target."""
         return self.upper - self.lower
+
+    def target_shape(self) -> Shape:
+        """Returns the shape of a target."""
+        return np.shape(self.lower)[len(self._batch()) :]
 
     def clip(
         self, lower: ArrayLike | None = None, upper: ArrayLike | None = None
@@ -66,27 +84,17 @@ class Ends(Batch):
         Raises:
           ValueError: if a concrete bound is NaN, or lower > upper.
         """
-        shape = self.target_shape()  # type: ignore[attr-defined]
-        bounds = check_bounds(lower, upper, shape)
+        bounds = check_bounds(lower, upper, self.target_shape())
         return self.with_ends(*clipped(self.ends(), *bounds))
-
-    def to_numpy(self) -> np.ndarray:
-        """Returns the ends, shape (m, 2) of intervals or (m, d, 2) of boxes."""
-        return np.stack([on_host(self.lower), on_host(self.upper)], axis=-1)
-
-    def _checked(self, shape: tuple[int, ...]) -> Self:
-        shapes = np.shape(self.lower), np.shape(self.upper)
-        if shapes != (shape, shape):
-            got = f"{shapes[0]} and {shapes[1]}"
-            raise ValueError(f"expected ends of shape {shape}, got {got}")
-        return self
 
 
 def check_bounds(lower: Any, upper: Any, shape: Shape) -> Bounds:
     """Returns bounds of targets of this shape; ValueError for NaN or crossed ones."""
-    bounds = _as_bound("lower", lower, shape), _as_bound("upper", upper, shape)
-    _check_order(*bounds)
-    return bounds
+    lower, upper = _as_bound("lower", lower, shape), _as_bound("upper", upper, shape)
+    known = lower is not None and upper is not None and is_concrete(lower, upper)
+    if known and np.any(np.asarray(lower) > np.asarray(upper)):
+        raise ValueError(f"expected lower <= upper, got {lower} and {upper}")
+    return lower, upper
 
 
 def _as_bound(name, bound, shape):
@@ -100,17 +108,8 @@ def _as_bound(name, bound, shape):
     return bound
 
 
-def _check_order(lower, upper):
-    if lower is None or upper is None or not is_concrete(lower, upper):
-        return
-    if np.any(np.asarray(lower) > np.asarray(upper)):
-        raise ValueError(f"expected lower <= upper, got {lower} and {upper}")
-
-
 @jit
-def clipped(
-    ends: tuple[Array, Array], lower: Array | None, upper: Array | None
-) -> tuple[Array, Array]:
+def clipped(ends, lower, upper):
     """Returns ends no further out than bounds; a set outside of them is crossed."""
     low, high = ends
     if lower is not None:
@@ -138,15 +137,14 @@ class Interval(Ends):
 
     lower: Array
     upper: Array
+    _ndim: ClassVar[int] = 0
 
     def contains(self, y: Number) -> Array:
         """Returns whether lower <= y <= upper, bool of shape ().
 
         A batch of shape (m,) takes targets of shape (m,) or (m, 1), or one for all.
         """
-        batch = np.shape(self.lower)
-        y = without_axis(as_array("y", y), len(batch))
-        answer_shape(y.shape, batch)
+        y = without_axis(as_array("y", y), np.ndim(self.lower))
         return (self.lower <= y) & (y <= self.upper)
 
     def size(self) -> Array:
@@ -165,21 +163,14 @@ class Interval(Ends):
         """Returns whether the ends are crossed, bool of shape ()."""
         return self.lower > self.upper
 
-    def target_shape(self) -> tuple[int, ...]:
-        """Returns the shape of a target, ()."""
-        return ()
-
     def checked(self, num_sets: int) -> Interval:
         """Returns intervals with ends of shape (m,), which may come as (m, 1)."""
         if np.shape(self.lower) == np.shape(self.upper) == (num_sets, 1):
             return self.with_ends(self.lower[:, 0], self.upper[:, 0])
-        return self._checked((num_sets,))
+        return super().checked(num_sets)
 
-    def _batch(self):
-        return np.shape(self.lower)
-
-    def _columns(self, count, names):
-        return named(["lower", "upper"] if names is None else names, count)
+    def _columns(self, names):
+        return ["lower", "upper"] if names is None else list(names)
 
 
 @pytree
@@ -203,7 +194,9 @@ class Box(Ends):
 
     def contains(self, y: Array) -> Array:
         """Returns whether `y`, shape (d,), is in the box, bool of shape ()."""
-        y = _as_targets(y, np.shape(self.lower))
+        y, shape = as_array("y", y), self.target_shape()
+        if y.shape[-1:] != shape:
+            raise ValueError(f"expected targets of shape {shape}, got {y.shape}")
         return jnp.all((self.lower <= y) & (y <= self.upper), axis=-1)
 
     def size(self) -> Array:
@@ -224,21 +217,6 @@ class Box(Ends):
     def is_empty(self) -> Array:
         """Returns whether the box is crossed in any dimension, bool of shape ()."""
         return jnp.any(self.lower > self.upper, axis=-1)
-
-    def target_shape(self) -> tuple[int, ...]:
-        """Returns the shape of a target, (d,)."""
-        return np.shape(self.lower)[-1:]
-
-    def checked(self, num_sets: int) -> Box:
-        """Returns boxes with corners of shape (m, d)."""
-        return self._checked((num_sets, *np.shape(self.lower)[1:]))
-
-    def _batch(self):
-        return np.shape(self.lower)[:-1]
-
-    def _columns(self, count, names):
-        outputs = named(range(count // 2) if names is None else names, count // 2)
-        return [f"{end}_{name}" for name in outputs for end in ("lower", "upper")]
 
 
 @pytree
@@ -310,13 +288,9 @@ class BoundingBox(Ends):
         """Returns (x_min, y_min, x_max, y_max), shape (4,), or (m, 4) of a batch."""
         return jnp.concatenate([self.lower, self.upper], axis=-1)
 
-    def target_shape(self) -> tuple[int, ...]:
+    def target_shape(self) -> Shape:
         """Returns the shape of a target, (4,)."""
         return (4,)
-
-    def checked(self, num_sets: int) -> BoundingBox:
-        """Returns boxes with corners of shape (m, 2)."""
-        return self._checked((num_sets, 2))
 
     def clip(
         self, lower: ArrayLike | None = None, upper: ArrayLike | None = None
@@ -335,14 +309,10 @@ class BoundingBox(Ends):
 
     def to_numpy(self) -> np.ndarray:
         """Returns (x_min, y_min, x_max, y_max) of each, shape (m, 4)."""
-        return on_host(self.corners())
+        return np.array(self.corners())
 
-    def _batch(self):
-        return np.shape(self.lower)[:-1]
-
-    def _columns(self, count, names):
-        corners = ["x_min", "y_min", "x_max", "y_max"]
-        return named(corners if names is None else names, count)
+    def _columns(self, names):
+        return ["x_min", "y_min", "x_max", "y_max"] if names is None else list(names)
 
 
 def as_intervals(sets: Any) -> Any:
@@ -353,15 +323,6 @@ def as_intervals(sets: Any) -> Any:
         return sets
     ends = as_arrays(ends=sets.ends())
     return Interval(*(v[..., 0] if sets.target_shape() else v for v in ends))
-
-
-def _as_targets(y, shape):
-    """Returns targets of several numbers each that fit sets whose have this shape."""
-    y = as_array("y", y)
-    if y.shape[-1:] != shape[-1:]:
-        raise ValueError(f"expected targets of shape {shape[-1:]}, got {y.shape}")
-    answer_shape(y.shape[:-1], shape[:-1])
-    return y
 
 
 def _width(lower, upper):

@@ -1,12 +1,8 @@
-"""Shapes of targets, and volumes of sets that may be flat.
-
-Batches of sets as data: a set by its index, some of them, arrays, frames.
-"""
+"""Batches of sets as data: a set by its index, some of them, arrays, frames."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import jax
@@ -14,65 +10,52 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jaxcp._arrays import as_arrays, is_concrete
-from jaxcp._arrays import as_numpy as as_numpy
+from jaxcp._arrays import as_arrays, as_numpy, is_concrete
 from jaxcp._numbers import as_float, rounding
-from jaxcp._tree import Untraceable
 from jaxcp.typing import Number
-
-Shape = tuple[int, ...]
-
-
-def without_axis(y: Array, ndim: int) -> Array:
-    """Returns targets of one number each, which may come with an axis of their own."""
-    return y[..., 0] if y.ndim == ndim + 1 and y.shape[-1] == 1 else y
-
-
-def answer_shape(targets: Shape, sets: Shape) -> Shape:
-    """Returns the shape of the answers of a batch of sets to a batch of targets."""
-    try:
-        return np.broadcast_shapes(targets, sets)
-    except ValueError:
-        raise ValueError(
-            "expected one target for each set or one for all, got targets of shape "
-            f"{targets} for sets of shape {sets}"
-        ) from None
-
-
-def log_of_solid(log_volume: Array, least: Array) -> Array:
-    """Returns a log volume where the least side is above 0; -inf at 0, NaN at NaN."""
-    flat = jnp.where(least <= 0, -jnp.inf, jnp.nan)
-    return jnp.where(least > 0, log_volume, flat)
-
-
-def over_batch(method: Callable[..., Any], ndim: int, region: Any, *y: Any) -> Any:
-    """Returns `method(region, y)` of each set of a batch with `ndim` leading axes."""
-    y = tuple(as_arrays(y=v) for v in y)
-    for v in y:
-        if v.ndim < ndim:
-            raise ValueError(
-                f"expected one set, or a target for each of several, got {v.shape}"
-            )
-    for _ in range(ndim):
-        method = jax.vmap(method)
-    return method(region, *y)
-
-
-def at_most(score: Array, bound: Number, rounds: bool) -> Array:
-    """Returns whether a score is at most a bound, or beyond it by rounding alone."""
-    bound = as_float(bound)
-    return score <= (bound + rounding(bound) if rounds else bound)
-
 
 if TYPE_CHECKING:
     import pandas as pd
 
+Shape = tuple[int, ...]
+
 
 class Batch:
-    """A batch of sets as a sequence along its first axis.
+    """A batch of sets as a sequence along its first axis: the base of your own sets.
 
-    `_batch` of a class says which leading axes are those of the batch; `to_numpy` and
-    `_columns` say what its numbers are, if it has any.
+    Decorate the class with `jaxcp.pytree` and give it fields that are arrays,
+    `contains(y)` and, if you can, `size()`, which of a batch is a number for each set:
+    its shape says how many sets there are. (Without `size` the field with the fewest
+    axes has those of the batch alone.) Then sets have a length, rows by `sets[i]`,
+    `sets[2:5]`, `sets[[0, 7]]` and `sets[mask]`, a loop over them, `y in` for one of
+    them, and the numbers of their fields as an array and as a frame.
+
+    Guarantee:
+      None of its own: that of the score whose `invert` returns the sets.
+
+    Assumption:
+      None.
+
+    Cost:
+      `len(sets)` traces `size`; rows are cut on the host, without a compilation.
+
+    See also:
+      sets.Interval, sets.membership, typing.Set, typing.HasSize, pytree
+
+    Example:
+      >>> @jaxcp.pytree
+      ... class Disc(jaxcp.sets.Batch):
+      ...     center: jax.Array
+      ...     radius: jax.Array
+      ...     def contains(self, y):
+      ...         return jnp.linalg.norm(y - self.center, axis=-1) <= self.radius
+      ...     def size(self):
+      ...         return jnp.pi * self.radius**2
+      >>> discs = Disc(jnp.zeros((3, 2)), jnp.array([1.0, 2.0, 3.0]))
+      >>> len(discs), [round(disc.size().item(), 2) for disc in discs[1:]]
+      (3, [12.57, 28.27])
+      >>> list(discs.to_pandas())
+      ['center_0', 'center_1', 'radius']
     """
 
     # Sets are no numbers: `y <= sets` is refused instead of taken for all their ends.
@@ -88,9 +71,11 @@ class Batch:
             "jax.tree.map(jnp.exp, sets) moves ends by an increasing function"
         )
 
-    def _batch(self) -> tuple[int, ...]:
+    def _batch(self) -> Shape:
         """Returns the lengths of the leading axes; () for one set."""
-        raise NotImplementedError
+        if hasattr(self, "size"):
+            return jax.eval_shape(lambda sets: sets.size(), self).shape
+        return min(map(np.shape, jax.tree.leaves(self)), key=len)
 
     def __len__(self) -> int:
         """Returns the number of sets, m."""
@@ -109,32 +94,33 @@ class Batch:
 
     def __contains__(self, y: Number) -> bool:
         """Returns whether `y` is in this one set."""
-        if self._batch():
-            raise TypeError(
-                "expected one set for `y in`, got several: sets.contains(y) answers "
-                "for each set"
-            )
         return bool(self.contains(y))  # type: ignore[attr-defined]
 
     def __getitem__(self, index: Any) -> Self:
         """Returns one set for an int, and a batch for a slice, ints or a mask."""
-        index = _as_index(index, len(self))
-        return jax.tree.map(lambda v: rows_of(v, index), self)
+        places = _places(index, len(self))
+        return jax.tree.map(lambda v: rows_of(v, places), self)
 
     def __iter__(self) -> Iterator[Self]:
         """Returns an iterator over the sets, one by one."""
-        return (self[i] for i in range(len(self)))
+        row = lambda i: jax.tree.map(lambda v: rows_of(v, i), self)  # noqa: E731
+        return map(row, range(len(self)))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self.to_numpy(), dtype=dtype, copy=copy)
 
+    def checked(self, num_sets: int) -> Self:
+        """Returns the sets; ValueError unless there are so many, along one axis."""
+        if (batch := self._batch()) != (num_sets,):
+            kind = type(self).__name__
+            raise ValueError(f"expected {kind} of shape {(num_sets,)}, got {batch}")
+        return self
+
     def to_numpy(self) -> np.ndarray:
-        """Raises ValueError: these sets are not given by numbers of one kind."""
-        kind = type(self).__name__
-        raise ValueError(
-            f"expected sets with ends or labels for an array of them, got {kind}: "
-            "sets.contains(y) says what is in each"
-        )
+        """Returns the numbers of each set side by side, by fields, shape (m, c)."""
+        shape = *self._batch(), -1
+        fields = [np.asarray(v).reshape(shape) for v in jax.tree.leaves(self)]
+        return np.concatenate(fields, axis=-1)
 
     def to_pandas(
         self, index: Any = None, columns: Sequence[str] | None = None
@@ -150,92 +136,51 @@ class Batch:
         Returns:
           A pandas DataFrame. Its columns are lower and upper for intervals; lower_0,
           upper_0, lower_1, ... for boxes; x_min, y_min, x_max, y_max for bounding
-          boxes; a flag for each label, 0, ..., k - 1, for label sets.
+          boxes; a flag for each label, 0, ..., k - 1, for label sets; the fields for
+          sets of your own.
 
         Raises:
-          ValueError: for sets of other kinds or with several leading axes, for lengths
-            that differ, or if pandas is not installed.
+          ValueError: for sets that are not given by numbers, or with several leading
+            axes, and for lengths that differ.
+          ImportError: if pandas is not installed.
         """
-        rows = self.to_numpy()
-        self.checked(len(self))  # type: ignore[attr-defined]
-        rows = rows.reshape(len(rows), math.prod(rows.shape[1:]))
-        return as_frame(rows, self._columns(rows.shape[1], columns), index)
-
-    def _columns(self, count: int, names: Sequence | None) -> list:
-        """Returns the names of so many columns."""
-        return list(range(count)) if names is None else named(names, count)
-
-
-def named(names: Sequence, count: int) -> list:
-    """Returns so many names, after checks."""
-    names = list(names)
-    if len(names) != count:
-        raise ValueError(f"expected columns as {count} names, got {len(names)}")
-    return names
-
-
-def on_host(values: Any) -> np.ndarray:
-    """Returns an array of a set as numpy's; Untraceable where it has no values yet."""
-    if not is_concrete(values):
-        raise Untraceable(
-            "expected sets with values for an array or a frame of them, got traced "
-            "ones: return the sets, and make it outside of jit and vmap"
-        )
-    return np.array(values)
-
-
-def as_frame(values: np.ndarray, columns: list, index: Any) -> pd.DataFrame:
-    """Returns a frame of an array of shape (m, c)."""
-    try:
         import pandas as pd
-    except ImportError as error:
-        raise ValueError(
-            "expected pandas to be installed for to_pandas, got no such package: "
-            "pip install pandas, or take to_numpy()"
-        ) from error
-    if isinstance(index, pd.DataFrame | pd.Series):
-        index = index.index
-    is_list = isinstance(index, Sized) and not isinstance(index, str)
-    if index is not None and not (is_list and len(index) == len(values)):
-        raise ValueError(
-            f"expected index with {len(values)} rows like sets, got "
-            f"{len(index) if is_list else repr(index)}"
-        )
-    if values.dtype.kind == "V":  # a float of jax that pandas does not know
-        values = values.astype(float)
-    return pd.DataFrame(values, index=index, columns=columns)
+
+        rows = self.to_numpy()
+        self.checked(len(self))
+        rows = rows.reshape(len(rows), np.prod(rows.shape[1:], dtype=int))
+        if rows.dtype.kind == "V":  # a float of jax that pandas does not know
+            rows = rows.astype(float)
+        if isinstance(index, pd.DataFrame | pd.Series):
+            index = index.index
+        return pd.DataFrame(rows, index=index, columns=self._columns(columns))
+
+    def _columns(self, names: Sequence | None) -> list:
+        """Returns the names of the columns of a frame."""
+        if names is not None:
+            return list(names)
+        found, ndim = [], len(self._batch())
+        for path, leaf in jax.tree.leaves_with_path(self):
+            name = jax.tree_util.keystr(path, simple=True, separator="_")
+            count = np.prod(np.shape(leaf)[ndim:], dtype=int)
+            is_one = np.ndim(leaf) == ndim
+            found += [name] if is_one else [f"{name}_{i}" for i in range(count)]
+        return found
 
 
-def _as_index(index, m):
-    """Returns an index of one axis of length m, numpy's where it is known."""
-    if isinstance(index, slice):
+def _places(index, m):
+    """Returns which of m sets an index names: ints of one axis, or a slice of them."""
+    if isinstance(index, slice | jax.core.Tracer):
         return index
-    if isinstance(index, tuple) or index is None:
-        _refuse(m, repr(index))
-    if not isinstance(index, jax.core.Tracer):
+    if not isinstance(index, list | tuple):
         index = as_numpy("index", index)  # also flags and ints of pandas' own types
-        if index.shape == (0,) and index.dtype.kind == "f":  # an empty list
-            index = index.astype(int)
-    is_mask = index.dtype == bool and index.shape == (m,)
-    if is_mask and isinstance(index, jax.core.Tracer):
-        raise Untraceable(
-            "expected a mask with values as an index of sets, got a traced one, which "
-            "does not say how many sets there are: pass ints, or index outside of jit"
+    places = np.arange(m)[index]
+    if places.ndim > 1:
+        raise IndexError(
+            f"expected an int, a slice, ints or a mask of {m} flags as an index of "
+            "sets; sets.to_numpy() is an array to index"
         )
-    if not is_mask and (index.dtype.kind not in "iu" or index.ndim > 1):
-        _refuse(m, f"{index.dtype}{index.shape}")
-    if isinstance(index, np.ndarray) and not is_mask:
-        outside = index[(index < -m) | (index >= m)]
-        if outside.size:
-            raise IndexError(f"expected an index of {m} sets, got {outside.flat[0]}")
-    return index
-
-
-def _refuse(m, got):
-    raise IndexError(
-        f"expected an int, a slice, ints or a mask of {m} flags as an index of sets, "
-        f"got {got}; sets.to_numpy() is an array to index"
-    )
+    return places
 
 
 def rows_of(values: Any, index: Any) -> Any:
@@ -248,3 +193,27 @@ def rows_of(values: Any, index: Any) -> Any:
     to = devices.pop() if values.committed and len(devices) == 1 else None
     # Not `jnp.asarray`, which compiles a program for every shape.
     return jax.device_put(np.asarray(values)[index], to)
+
+
+def without_axis(y: Array, ndim: int) -> Array:
+    """Returns targets of one number each, which may come with an axis of their own."""
+    return y[..., 0] if y.ndim == ndim + 1 and y.shape[-1] == 1 else y
+
+
+def over_batch(method: Callable[..., Any], ndim: int, region: Any, *y: Any) -> Any:
+    """Returns `method(region, y)` of each set of a batch with `ndim` leading axes."""
+    for _ in range(ndim):
+        method = jax.vmap(method)
+    return method(region, *(as_arrays(y=v) for v in y))
+
+
+def at_most(score: Array, bound: Number, rounds: bool) -> Array:
+    """Returns whether a score is at most a bound, or beyond it by rounding alone."""
+    bound = as_float(bound)
+    return score <= (bound + rounding(bound) if rounds else bound)
+
+
+def log_of_solid(log_volume: Array, least: Array) -> Array:
+    """Returns a log volume where the least side is above 0; -inf at 0, NaN at NaN."""
+    flat = jnp.where(least <= 0, -jnp.inf, jnp.nan)
+    return jnp.where(least > 0, log_volume, flat)

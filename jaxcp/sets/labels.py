@@ -1,26 +1,100 @@
-"""Sets of several labels, or of pixels.
-
-Sets of labels.
-"""
+"""Sets of labels: of one, or of several at once, as of pixels."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
+from dataclasses import replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
 from jaxcp import _checks, _names
-from jaxcp._arrays import as_array, is_concrete
-from jaxcp._tree import Untraceable, pytree, static
-from jaxcp.sets.batches import Batch, answer_shape, on_host, without_axis
+from jaxcp._arrays import as_array
+from jaxcp._tree import pytree, static
+from jaxcp.sets.batches import Batch, Shape, without_axis
+
+
+class Marks(Batch):
+    """What sets with a mask have in common, and names of its last axis."""
+
+    mask: Array
+    classes: tuple[Hashable, ...] | None
+    _ndim: ClassVar[int] = 1  # axes of the mask of one set
+
+    def __post_init__(self) -> None:
+        if self.classes is not None:
+            self._check_one_axis("names for masks")
+            _names.keep_names(self, "classes")
+            _names.check_count("classes", self.classes, np.shape(self.mask)[-1])
+
+    def size(self) -> Array:
+        """Returns the number of labels or pixels, int of shape ()."""
+        return jnp.sum(self.mask, axis=self._axes(), dtype=int)
+
+    def is_empty(self) -> Array:
+        """Returns whether there is nothing in the set, bool of shape ()."""
+        return ~jnp.any(self.mask, axis=self._axes())
+
+    def labels(
+        self, classes: Iterable[Hashable] | None = None
+    ) -> list[Hashable] | list[list[Hashable]]:
+        """Returns the labels in the set by name, in order of the columns of one axis.
+
+        A list of them; for a batch a list of such lists. By `classes` if given, else by
+        the names that the set has, else as 0, ..., k - 1. An error while traced.
+        """
+        self._check_one_axis("labels() of masks")
+        names = (self if classes is None else self.named(classes)).classes
+        mask = np.asarray(self.mask)
+        return _listed(mask, names or range(mask.shape[-1]))
+
+    def named(self, classes: Iterable[Hashable] | None) -> Self:
+        """Returns the set with k names for its labels, or without for None."""
+        if classes is self.classes:
+            return self
+        return replace(self, classes=classes)  # type: ignore[type-var]
+
+    def checked(self, num_sets: int) -> Self:
+        """Returns the sets if their mask has one leading axis, bool."""
+        mask = self.mask
+        if mask.ndim != self._ndim + 1 or mask.dtype != bool:
+            shape = (
+                "(m, k)" if self._ndim == 1 else f"(m, ...) of {self._ndim + 1} axes"
+            )
+            raise ValueError(
+                f"expected a mask of shape {shape}, bool, got {mask.dtype}{mask.shape}"
+            )
+        return super().checked(num_sets)
+
+    def to_numpy(self) -> np.ndarray:
+        """Returns what is in each set, bool of shape (m, ...)."""
+        return np.array(self.mask)
+
+    def _batch(self):
+        shape = np.shape(self.mask)
+        return shape[: len(shape) - self._ndim]
+
+    def _axes(self):
+        return tuple(range(-self._ndim, 0))
+
+    def _columns(self, names):
+        self._check_one_axis("a frame of masks")
+        names = self.classes if names is None else names
+        return list(range(np.shape(self.mask)[-1]) if names is None else names)
+
+    def _check_one_axis(self, what):
+        if self._ndim != 1:
+            raise ValueError(
+                f"expected {what} of one axis of labels, got {self._ndim}; the field "
+                "mask holds them as an array"
+            )
 
 
 @pytree
-class LabelMask(Batch):
+class LabelMask(Marks):
     """A set of labels, or of pixels, that is to hold all the true ones of an example.
 
     The target is a mask too, and it is in the set if all of its labels are: an example
@@ -50,15 +124,11 @@ class LabelMask(Batch):
 
     def __post_init__(self) -> None:
         _checks.check_count("ndim", self.ndim, 0)
-        shape = np.shape(self.mask)
-        if len(shape) < self.ndim:
-            raise ValueError(
-                f"expected a mask of {self.ndim} axes or more, got {shape}"
-            )
-        if self.classes is not None:
-            self._check_one_axis("names for masks")
-            _names.keep_names(self, "classes")
-            _names.check_count("classes", self.classes, shape[-1])
+        super().__post_init__()
+
+    @property
+    def _ndim(self):  # type: ignore[override]
+        return self.ndim
 
     def contains(self, y: Any) -> Array:
         """Returns whether all labels of the mask `y` are in the set.
@@ -70,83 +140,25 @@ class LabelMask(Batch):
         shape = self.target_shape()
         if y.shape[max(y.ndim - self.ndim, 0) :] != shape:
             raise ValueError(f"expected y as masks of shape {shape}, got {y.shape}")
-        batch = answer_shape(y.shape[: y.ndim - self.ndim], self._batch())
-        y, mask = (jnp.broadcast_to(v, (*batch, *shape)) for v in (y, mask))
+        y, mask = jnp.broadcast_arrays(y, mask)
         return jnp.all((y == 0) | mask, axis=self._axes())
-
-    def size(self) -> Array:
-        """Returns the number of labels or pixels, int of shape ()."""
-        return jnp.sum(self.mask, axis=self._axes(), dtype=int)
-
-    def is_empty(self) -> Array:
-        """Returns whether there is nothing in the set, bool of shape ()."""
-        return ~jnp.any(self.mask, axis=self._axes())
 
     def marks(self) -> Array:
         """Returns what is in the set, bool of the shape of a target."""
         return self.mask
 
-    def labels(
-        self, classes: Iterable[Hashable] | None = None
-    ) -> list[Hashable] | list[list[Hashable]]:
-        """Returns the labels in the set by name, in order, for masks of one axis.
-
-        A list of them; for a batch a list of such lists. By `classes` if given, else by
-        the names that the set has, else as 0, ..., k - 1. ValueError while traced.
-        """
-        self._check_one_axis("labels() of masks")
-        named = self if classes is None else self.named(classes)
-        return listed(named, "marks()")
-
     def codes(self, y: Any) -> Any:
         """Returns masks as they are: their columns are the labels."""
         return y
 
-    def named(self, classes: Iterable[Hashable] | None) -> LabelMask:
-        """Returns the set with k names for its labels, or without for None."""
-        if classes is self.classes:
-            return self
-        return LabelMask(self.mask, self.ndim, classes)  # type: ignore[arg-type]
-
-    def target_shape(self) -> tuple[int, ...]:
+    def target_shape(self) -> Shape:
         """Returns the shape of a target, that of one mask."""
         shape = np.shape(self.mask)
         return shape[len(shape) - self.ndim :]
 
-    def checked(self, num_sets: int) -> LabelMask:
-        """Returns the sets if their mask has one leading axis, bool."""
-        if self.mask.ndim != self.ndim + 1 or self.mask.dtype != bool:
-            mask = f"{self.mask.dtype}{self.mask.shape}"
-            raise ValueError(
-                f"expected a mask with m rows of {self.ndim} axes, bool, got {mask}"
-            )
-        return self
-
-    def to_numpy(self) -> np.ndarray:
-        """Returns what is in each set, bool of shape (m, ...)."""
-        return on_host(self.mask)
-
-    def _batch(self):
-        shape = np.shape(self.mask)
-        return shape[: len(shape) - self.ndim]
-
-    def _axes(self):
-        return tuple(range(-self.ndim, 0))
-
-    def _columns(self, count, names):
-        self._check_one_axis("a frame of masks")
-        return super()._columns(count, self.classes if names is None else names)
-
-    def _check_one_axis(self, what):
-        if self.ndim != 1:
-            raise ValueError(
-                f"expected {what} of one axis of labels, got {self.ndim}; the field "
-                "mask holds them as an array"
-            )
-
 
 @pytree
-class LabelSet(Batch):
+class LabelSet(Marks):
     """A set of labels out of 0, ..., k - 1, which may have names; it may be empty.
 
     Args:
@@ -169,11 +181,6 @@ class LabelSet(Batch):
     mask: Array
     classes: tuple[Hashable, ...] | None = static(default=None)
 
-    def __post_init__(self) -> None:
-        if self.classes is not None:
-            _names.keep_names(self, "classes")
-            _names.check_count("classes", self.classes, np.shape(self.mask)[-1])
-
     def contains(self, y: Any) -> Array:
         """Returns whether label `y` is in the set; labels out of range are not.
 
@@ -188,34 +195,15 @@ class LabelSet(Batch):
             inside = mask.at[y].get(mode="fill", fill_value=False)
         else:
             y = without_axis(y, mask.ndim - 1)
-            batch = answer_shape(y.shape, mask.shape[:-1])
+            batch = jnp.broadcast_shapes(y.shape, mask.shape[:-1])
             mask = jnp.broadcast_to(mask, (*batch, k))
             place = jnp.broadcast_to(jnp.clip(y, 0, k - 1), batch)
             inside = jnp.take_along_axis(mask, place[..., None], axis=-1)[..., 0]
         return inside & (y >= 0) & (y < k)
 
-    def size(self) -> Array:
-        """Returns the number of labels, int of shape ()."""
-        return jnp.sum(self.mask, axis=-1)
-
-    def is_empty(self) -> Array:
-        """Returns whether there is no label in the set, bool of shape ()."""
-        return ~jnp.any(self.mask, axis=-1)
-
     def members(self) -> Array:
         """Returns which labels are in the set, bool of shape (k,)."""
         return self.mask
-
-    def labels(
-        self, classes: Iterable[Hashable] | None = None
-    ) -> list[Hashable] | list[list[Hashable]]:
-        """Returns the labels in the set by name, in order of the columns.
-
-        A list of them; for a batch a list of such lists. By `classes` if given, else by
-        the names that the set has, else as 0, ..., k - 1. ValueError while traced.
-        """
-        named = self if classes is None else self.named(classes)
-        return listed(named, "members()")
 
     def codes(self, y: Any) -> Any:
         """Returns labels by name as 0, ..., k - 1; k for a traced one that is none.
@@ -227,32 +215,9 @@ class LabelSet(Batch):
             return y
         return _names.codes(self.classes, "y", y, "the classes")
 
-    def named(self, classes: Iterable[Hashable] | None) -> LabelSet:
-        """Returns the set with k names for its labels, or without for None."""
-        if classes is self.classes:
-            return self
-        return LabelSet(self.mask, classes)  # type: ignore[arg-type]
-
-    def target_shape(self) -> tuple[int, ...]:
+    def target_shape(self) -> Shape:
         """Returns the shape of a label, ()."""
         return ()
-
-    def checked(self, num_sets: int) -> LabelSet:
-        """Returns the sets if their mask is of shape (m, k), bool."""
-        if self.mask.ndim != 2 or self.mask.dtype != bool:
-            mask = f"{self.mask.dtype}{self.mask.shape}"
-            raise ValueError(f"expected a mask of shape (m, k), bool, got {mask}")
-        return self
-
-    def to_numpy(self) -> np.ndarray:
-        """Returns which labels are in each set, bool of shape (m, k)."""
-        return on_host(self.mask)
-
-    def _batch(self):
-        return np.shape(self.mask)[:-1]
-
-    def _columns(self, count, names):
-        return super()._columns(count, self.classes if names is None else names)
 
 
 def _as_places(y):
@@ -261,17 +226,6 @@ def _as_places(y):
         return y.astype(int)  # narrow types may not hold all
     _checks.check_values(lambda v: v == np.floor(v), "y as whole numbers", y)
     return jnp.where(y == jnp.floor(y), y, -1).astype(int)
-
-
-def listed(sets: Any, members: str) -> list[Hashable] | list[list[Hashable]]:
-    """Returns the labels in each set by name, of sets with a mask and classes."""
-    if not is_concrete(sets.mask):
-        raise Untraceable(
-            "expected sets with values for labels(), got traced ones; "
-            f"{members} are the labels as an array"
-        )
-    mask = np.asarray(sets.mask)
-    return _listed(mask, sets.classes or range(mask.shape[-1]))
 
 
 def _listed(mask, names):

@@ -1,13 +1,6 @@
-"""Unions of intervals.
-
-Pieces of the line as arrays of their ends: those that touch, those with votes.
-
-Pieces of the line that touch, as one.
-"""
+"""Unions of intervals, and pieces of the line: those that touch, those with votes."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -18,17 +11,8 @@ from jaxcp import _numbers
 from jaxcp._arrays import as_array, is_concrete
 from jaxcp._numbers import as_float
 from jaxcp._tree import jit, pytree
-from jaxcp.sets.basic import Interval, check_bounds, clipped
-from jaxcp.sets.batches import (
-    Batch,
-    answer_shape,
-    log_of_solid,
-    named,
-    on_host,
-    over_batch,
-    rows_of,
-    without_axis,
-)
+from jaxcp.sets.basic import Interval, Pairs, check_bounds, clipped
+from jaxcp.sets.batches import log_of_solid, over_batch, rows_of, without_axis
 from jaxcp.typing import ArrayLike, Number
 
 Ends = tuple[Array, Array]
@@ -37,7 +21,11 @@ Ends = tuple[Array, Array]
 def join(lower: Array, upper: Array) -> Ends:
     """Returns ends, each (l,), of pieces that do not meet; see `joined`."""
     size = len(lower)
-    lower, upper, unknown = _known(lower, upper)
+    missing = jnp.isnan(lower) | jnp.isnan(upper)
+    lower, upper = (
+        jnp.where(missing, jnp.inf, lower),
+        jnp.where(missing, -jnp.inf, upper),
+    )
     exists = (lower <= upper) & (lower < jnp.inf) & (upper > -jnp.inf)
     furthest = _furthest(exists, lax.stop_gradient(upper))
     reach = jnp.where(furthest < 0, -jnp.inf, upper[furthest])
@@ -49,17 +37,10 @@ def join(lower: Array, upper: Array) -> Ends:
     found = first < size
     lower = jnp.where(found, lower.at[first].get(mode="clip"), jnp.inf)
     upper = jnp.where(found, upper[last], -jnp.inf)
-    return whole_line_if(unknown, lower, upper)
+    return whole_line_if(jnp.any(missing), lower, upper)
 
 
-def sweep(
-    first: Array,
-    last: Array,
-    between: Array,
-    words: tuple[Array, ...],
-    suffice: Callable[..., Array],
-    size: int,
-) -> Ends:
+def sweep(first, last, between, words, suffice, size):
     """Returns the ends, each (size,), of the pieces with enough votes.
 
     Args:
@@ -101,13 +82,6 @@ def _places(flags, size):
     return jnp.nonzero(flags, size=size, fill_value=0)[0]
 
 
-def _known(lower, upper):
-    """Returns ends without NaN, and whether there was one."""
-    missing = jnp.isnan(lower) | jnp.isnan(upper)
-    lower = jnp.where(missing, jnp.inf, lower)
-    return lower, jnp.where(missing, -jnp.inf, upper), jnp.any(missing)
-
-
 def _furthest(exists, upper):
     """Returns which piece up to each one reaches furthest, shape (l,); -1 for none."""
     upper = jnp.where(exists, upper, -jnp.inf)
@@ -116,7 +90,7 @@ def _furthest(exists, upper):
 
 
 @pytree
-class Intervals(Batch):
+class Intervals(Pairs):
     """A union of closed intervals that do not meet; crossed ones are empty.
 
     The number k of intervals is fixed, so that batches have one shape: there may be
@@ -148,7 +122,7 @@ class Intervals(Batch):
         """
         batch = np.shape(self.lower)[:-1]
         y = without_axis(as_array("y", y), len(batch))
-        y = jnp.broadcast_to(y, answer_shape(y.shape, batch))[..., None]
+        y = jnp.broadcast_to(y, jnp.broadcast_shapes(y.shape, batch))[..., None]
         return jnp.any((self.lower <= y) & (y <= self.upper), axis=-1)
 
     def size(self) -> Array:
@@ -219,26 +193,8 @@ class Intervals(Batch):
         """Returns the shape of a target, ()."""
         return ()
 
-    def checked(self, num_sets: int) -> Intervals:
-        """Returns the sets if their ends are of shape (m, k)."""
-        shapes = np.shape(self.lower), np.shape(self.upper)
-        if len(shapes[0]) != 2 or shapes[0] != shapes[1]:
-            got = (
-                shapes[0] if shapes[0] == shapes[1] else f"{shapes[0]} and {shapes[1]}"
-            )
-            raise ValueError(f"expected ends of shape (m, k), got {got}")
-        return self
-
-    def to_numpy(self) -> np.ndarray:
-        """Returns the ends of the pieces of each set, shape (m, k, 2)."""
-        return np.stack([on_host(self.lower), on_host(self.upper)], axis=-1)
-
-    def _batch(self):
-        return np.shape(self.lower)[:-1]
-
-    def _columns(self, count, names):
-        ends = [f"{end}_{i}" for i in range(count // 2) for end in ("lower", "upper")]
-        return named(ends if names is None else names, count)
+    def _columns(self, names):
+        return super()._columns(None) if names is None else list(names)
 
 
 @jit

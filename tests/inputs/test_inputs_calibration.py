@@ -17,7 +17,7 @@ from jaxcp.scores import (
     Signed,
 )
 from jaxcp.sets import Interval
-from rows import ABSOLUTE, SETS9, X2, P, PlainLearner, X, Y, calibrate, refuses
+from rows import ABSOLUTE, X2, P, PlainLearner, X, Y, calibrate, refuses
 
 CP = jaxcp.calibrate(ABSOLUTE, jnp.zeros(9), X)
 LABELS = jaxcp.calibrate(LAC(), P, Y)
@@ -186,11 +186,6 @@ WRONG = {
         calibrate(CQR(), {"lower": X, "upper": X}, X),
         r"preds as a tuple \(lower, upper\), got {'lower': \(9,\)",
     ),
-    "sets as predictions": (
-        points(SETS9),
-        "preds as arrays, got sets of kind Interval",
-    ),
-    "sets as targets": (points(y=SETS9), "y as arrays, got sets of kind Interval"),
     "several predictions for one output": (
         points((X, X)),
         r"preds as one array, got \(\(9,\), \(9,\)\)",

@@ -82,7 +82,7 @@ WRONG = {
     ),
     "corners of three": (
         lambda: metrics.coverage(BoundingBox(P, P), jnp.ones((9, 4))),
-        r"ends of shape \(9, 2\), got \(9, 3\) and \(9, 3\)",
+        r"targets of shape \(6,\), got \(4,\)",
     ),
     "several targets for a label set": (
         lambda: metrics.coverage(LabelSet(P > 0), P.astype(int)),

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
+import pytest
 
 import jaxcp
 from jaxcp import metrics, risk, scores
@@ -58,10 +59,6 @@ WRONG = {
         lambda: NUMBERS.p_values(P, (Y + 1).astype(float) * np.nan),
         "y without missing ones, got nan at 0",
     ),
-    "a label that does not hash": (
-        pets([{}] * N),
-        "y among the classes .* got {} at 0",
-    ),
     "a number that is no class": (
         lambda: NUMBERS.p_values(P, Y),
         "y among the classes 1, 2, 3, got 0 at ",
@@ -115,40 +112,32 @@ WRONG = {
         sites(SITE, num_groups=4),
         "num_groups as many as group_names, 3, got 4",
     ),
-    "a name twice": (pets(classes=("a", "b", "a")), "distinct classes, got 'a' at 2"),
-    "a flag and a one": (pets(classes=(1, 2, True)), "distinct classes, got True at 2"),
+    "a name twice": (
+        pets(classes=("a", "b", "a")),
+        "distinct classes, got 'a'",
+    ),
+    "a flag and a one": (
+        pets(classes=(1, 2, True)),
+        "distinct classes, got True",
+    ),
     "a name that is None": (
         pets(classes=("a", "b", None)),
-        "classes without missing ones, got None at 2",
+        "classes without missing ones, got None",
     ),
     "a name that is NaN": (
         pets(classes=np.array([1, 2, np.nan])),
-        "classes without missing ones, got nan at 2",
+        "classes without missing ones, got nan",
     ),
     "a name that is NA": (
         pets(classes=("a", "b", pd.NA)),
-        "classes without missing ones, got <NA> at 2",
+        "classes without missing ones, got <NA>",
     ),
     "a name that is no time": (
         pets(classes=np.array(["2026-01-01", "2026-01-02", "NaT"], "M8[D]")),
-        "classes without missing ones, got .*NaT.* at 2",
-    ),
-    "names that do not hash": (
-        pets(classes=[["a"], ["b"], ["c"]]),
-        "hashable classes, got list at 0",
+        "classes without missing ones, got .*NaT.*",
     ),
     "names in a set": (pets(classes={"a", "b", "c"}), "classes in an order, as a list"),
     "a name for names": (pets(classes="abc"), "classes in an order, .* got 'abc'"),
-    "a number for names": (pets(classes=3), "classes as a list of names, got 3"),
-    "an array of one": (
-        pets(classes=np.array(3)),
-        r"classes as a list of names, got array\(3\)",
-    ),
-    "no names": (pets(classes=()), "classes with at least one name, got none"),
-    "traced names": (
-        lambda: jax.jit(lambda c: pets(classes=c)().scores)(jnp.arange(3)),
-        "classes as a list of names",
-    ),
     "names of a regression": (
         lambda: jaxcp.calibrate(scores.Absolute(), X, X, classes=PETS),
         "classes only with scores of labels, got Absolute",
@@ -183,17 +172,13 @@ WRONG = {
         sites(Y),
         r"num_groups with groups 0, ..., .*; .* group_names=numpy.unique\(groups\)",
     ),
-    "groups that are traced": (
-        lambda: jax.jit(lambda g: sites(g)().scores)(Y),
-        "num_groups with traced groups, got None",
-    ),
     "two numbers of groups": (
         sites(SITE, num_groups=2, group_names=("farm", "sea", "zoo")),
         "num_groups as many as group_names, 3, got 2",
     ),
     "a missing group": (
         sites([*SITE[:-1], None]),
-        "groups without missing ones, got None at 59",
+        "groups without missing ones, got None",
     ),
     "a missing category": (
         sites(pd.Series([*SITE[:-1], None], dtype="category")),
@@ -218,18 +203,6 @@ WRONG = {
         sites(Y[:, None], num_groups=3),
         r"groups of shape \(n,\), got \(60, 1\); numpy.ravel\(groups\) is one",
     ),
-    "groups that do not sort": (
-        sites(["a", 1.5] * 30),
-        "hashable groups with an order, or group_names, got float, str",
-    ),
-    "groups that do not hash": (
-        sites([{}] * N),
-        "hashable groups with an order, .* dict",
-    ),
-    "no rows of groups": (
-        lambda: jaxcp.calibrate_groups(scores.Absolute(), X[:0], X[:0], []),
-        "group_names with groups of no rows",
-    ),
     "groups that are no classes": (
         lambda: jaxcp.calibrate_groups(
             scores.LAC(), P, by_name(PETS), SITE, classes=PETS
@@ -243,3 +216,21 @@ WRONG = {
 }
 
 test_wrong_names_say_what_was_expected = refuses(WRONG)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        pets([{}] * N),
+        pets(classes=[["a"], ["b"], ["c"]]),
+        pets(classes=3),
+        pets(classes=np.array(3)),
+        lambda: jax.jit(lambda c: pets(classes=c)().scores)(jnp.arange(3)),
+        lambda: jax.jit(lambda g: sites(g)().scores)(Y),
+        sites(["a", 1.5] * 30),
+        sites([{}] * N),
+    ],
+)
+def test_what_has_no_names_is_refused_by_python(call):
+    with pytest.raises(TypeError):
+        call()

@@ -81,7 +81,7 @@ WRONG = {
     ),
     "past scores of another score": (
         stream(online.ACI(scores.Signed(), 0.1)),
-        r"past scores with components \(2,\), as from preds and y, got \(\)",
+        r"past scores with components \(2,\), as from one example, got \(\)",
     ),
     "long window": (
         stream(online.ACI(ABSOLUTE, 0.1, window=10)),

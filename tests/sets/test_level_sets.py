@@ -293,10 +293,10 @@ def test_inverse_and_start():
     with pytest.raises(ValueError, match="expected start as a function, got 3"):
         scores.Custom(relative, start=3)
     two = scores.Custom(relative, start=lambda pred: jnp.stack([pred, pred]))
-    with pytest.raises(ValueError, match=r"start as one number for each set, shape \("):
+    with pytest.raises(ValueError, match="Cannot broadcast to shape"):
         two.invert(1.0, jnp.array(1.0))
     sets = level_sets(scores.Custom(relative), jnp.zeros(4), jnp.ones(4))
-    with pytest.raises(ValueError, match=r"shape \(4,\), got shape \(3,\)"):
+    with pytest.raises(ValueError, match="for broadcasting"):
         sets.interval(jnp.zeros(3))
 
 

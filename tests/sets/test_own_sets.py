@@ -214,6 +214,68 @@ def test_own_intervals_are_intervals():
         assert_allclose(metric(sets, y[:4], 0.2), metric(interval, y[:4], 0.2))
 
 
+@jaxcp.pytree
+class Between(jaxcp.sets.Batch):
+    """A set of one's own as data: six lines."""
+
+    center: jax.Array
+    radii: jax.Array
+
+    def contains(self, y):
+        distance = jnp.linalg.norm(y - self.center, axis=-1)
+        return (self.radii[..., 0] <= distance) & (distance <= self.radii[..., 1])
+
+    def size(self):
+        return jnp.pi * (self.radii[..., 1] ** 2 - self.radii[..., 0] ** 2)
+
+
+BETWEEN = Between(
+    jnp.arange(6.0).reshape(3, 2), jnp.array([[0.0, 1.0], [1.0, 2.0], [0.5, 3.0]])
+)
+
+
+def test_own_sets_are_data():
+    assert len(BETWEEN) == 3 and len(BETWEEN[1:]) == 2
+    for found in (BETWEEN[[0, 2]], BETWEEN[np.array([True, False, True])]):
+        assert_array_equal(found.radii, BETWEEN.radii[np.array([0, 2])])
+    assert [one.size().item() for one in BETWEEN] == BETWEEN.size().tolist()
+    assert BETWEEN[0].center in BETWEEN[0] and BETWEEN[1].center not in BETWEEN[1]
+    for one in (len, iter, lambda s: s[0]):
+        with pytest.raises(TypeError, match="with a leading axis, got one Between"):
+            one(BETWEEN[0])
+    numbers = [[0, 1, 0, 1], [2, 3, 1, 2], [4, 5, 0.5, 3]]
+    assert_array_equal(BETWEEN.to_numpy(), numbers)
+    assert_array_equal(np.asarray(BETWEEN[1]), numbers[1])
+    frame = BETWEEN.to_pandas(index=list("abc"))
+    assert list(frame) == ["center_0", "center_1", "radii_0", "radii_1"]
+    assert_array_equal(frame, numbers)
+    assert list(BETWEEN.to_pandas(columns=list("xyab"))) == list("xyab")
+    twice = jax.tree.map(lambda v: jnp.stack([v, v]), BETWEEN)
+    assert len(twice) == 2 and len(twice[0]) == 3
+    with pytest.raises(ValueError, match=r"Between of shape \(2,\), got \(2, 3\)"):
+        twice.to_pandas()
+    with pytest.raises(TypeError, match="got sets of kind Between"):
+        np.exp(BETWEEN)
+
+
+def test_own_sets_of_a_predictor_are_data():
+    @jaxcp.pytree
+    class Known(jaxcp.sets.Batch):
+        mu: jax.Array
+        q: jax.Array
+
+        def contains(self, y):
+            return jnp.abs(y - self.mu) <= self.q
+
+    cp = jaxcp.calibrate(
+        scores.Custom(lambda p, y: jnp.abs(y - p), Known), jnp.zeros(9), jnp.arange(9.0)
+    )
+    sets = cp(jnp.arange(3.0), 0.2)
+    assert len(sets) == 3 and list(sets.to_pandas()) == ["mu", "q"]
+    assert metrics.coverage(sets[1:], jnp.array([1.0, 99.0])) == 0.5
+    assert_array_equal(jax.vmap(lambda s: s.q)(sets), [one.q for one in sets])
+
+
 def test_a_set_of_a_plain_class_is_told_to_be_a_pytree():
     class Plain:
         def contains(self, y):

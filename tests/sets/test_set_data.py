@@ -62,29 +62,17 @@ def test_one_set_has_no_rows(name):
         with pytest.raises(TypeError, match="with a leading axis, got one "):
             what(one)
     assert one and sets  # no flag
-    with pytest.raises(TypeError, match=r"one set for `y in`, .* sets.contains\(y\)"):
+    with pytest.raises((TypeError, ValueError)):
         _ = y[0] in sets
 
 
-@pytest.mark.parametrize(
-    "index, message",
-    [
-        (3, "index of 3 sets, got 3"),
-        (-4, "index of 3 sets, got -4"),
-        ([0, 3], "index of 3 sets, got 3"),
-        ("lower", r"a mask of 3 flags as an index of sets, got <U5\(\)"),
-        ((0, 1), r"as an index of sets, got \(0, 1\); sets.to_numpy\(\) is an array"),
-        (None, "as an index of sets, got None"),
-        (True, r"as an index of sets, got bool\(\)"),
-        ([True, False], r"as an index of sets, got bool\(2,\)"),
-        (0.5, r"as an index of sets, got float64\(\)"),
-        ([[0], [1]], r"as an index of sets, got int64\(2, 1\)"),
-    ],
-)
-def test_a_wrong_index_is_refused(index, message):
-    with pytest.raises(IndexError, match=message) as error:
+WRONG = [3, -4, [0, 3], "lower", (0, 1), None, True, [True, False], 0.5, [[0], [1]]]
+
+
+@pytest.mark.parametrize("index", WRONG, ids=repr)
+def test_a_wrong_index_is_refused(index):
+    with pytest.raises(IndexError):
         _ = INTERVALS[index]
-    assert str(error.value).startswith("expected ")
 
 
 def test_rows_in_programs_are_those_outside():
@@ -100,9 +88,9 @@ def test_rows_in_programs_are_those_outside():
     assert_array_equal(widths(doubled), [BOXES.size(), BOXES.size()])
     _, found = jax.lax.scan(lambda c, one: (c, one.size()), 0, BOXES)
     assert_array_equal(found, BOXES.size())
-    with pytest.raises(IndexError, match="index of 3 sets, got 7"):
+    with pytest.raises(IndexError):
         jax.jit(lambda s: s[7])(BOXES)
-    with pytest.raises(ValueError, match=r"expected a mask with values .* traced one"):
+    with pytest.raises(jax.errors.NonConcreteBooleanIndexError):
         jax.jit(lambda s, mask: s[mask])(BOXES, jnp.ones(3, bool))
 
 
@@ -176,7 +164,7 @@ def test_what_has_no_numbers_says_so():
         with pytest.raises(ValueError, match=r"for an array of them, got Balls"):
             make(BALLS)
     for make in (np.asarray, lambda s: s.to_pandas()):
-        with pytest.raises(ValueError, match="outside of jit and vmap"):
+        with pytest.raises(jax.errors.TracerArrayConversionError):
             jax.jit(make)(INTERVALS)
 
 
@@ -223,7 +211,7 @@ def test_what_pandas_makes_of_sets_is_right_or_refused():
 
 def test_frames_need_pandas(monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(ValueError, match=r"pandas to be installed .* to_numpy\(\)"):
+    with pytest.raises(ImportError, match="pandas"):
         INTERVALS.to_pandas()
 
 
@@ -293,33 +281,28 @@ CLIPS = {
         lambda: BoundingBox(X2, X2, True).clip(0, 1),
         "outer boxes to clip, got inner ones",
     ),
-    "names of other columns": (
-        lambda: BOXES.to_pandas(columns=["a", "b", "c"]),
-        "columns as 2 names, got 3",
-    ),
-    "names of other labels": (
-        lambda: LABELS.to_pandas(columns=["cat"]),
-        "columns as 2 names, got 1",
-    ),
-    "an index of other rows": (
-        lambda: INTERVALS.to_pandas(index=[1, 2]),
-        "index with 3 rows like sets, got 2",
-    ),
-    "an index of text": (
-        lambda: INTERVALS.to_pandas(index="abc"),
-        "index with 3 rows like sets, got 'abc'",
-    ),
-    "an index of one number": (
-        lambda: INTERVALS.to_pandas(index=3),
-        "index with 3 rows like sets, got 3",
-    ),
     "a frame of several levels": (
         lambda: Interval(X2, X2).to_pandas(),
-        r"ends of shape \(9,\), got \(9, 2\)",
+        r"Interval of shape \(9,\), got \(9, 2\)",
     ),
     "a frame of balls": (lambda: BALLS.to_pandas(), "with ends or labels"),
 }
 test_wrong_calls_say_what_was_expected = refuses(CLIPS)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: BOXES.to_pandas(columns=["a", "b", "c"]),
+        lambda: LABELS.to_pandas(columns=["cat"]),
+        lambda: INTERVALS.to_pandas(index=[1, 2]),
+        lambda: INTERVALS.to_pandas(index="abc"),
+        lambda: INTERVALS.to_pandas(index=3),
+    ],
+)
+def test_names_and_indices_of_other_lengths_are_refused_by_pandas(make):
+    with pytest.raises((ValueError, TypeError)):
+        make()
 
 
 def test_sets_of_a_predictor_are_data():

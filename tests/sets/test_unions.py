@@ -117,6 +117,8 @@ def test_slopes_of_sizes_are_finite():
 def test_frames_and_arrays():
     frame = SETS.to_pandas(index=list("abcde"))
     assert list(frame.columns)[:3] == ["lower_0", "upper_0", "lower_1"]
+    with pytest.raises(ValueError, match=r"\(5, 6\), indices imply \(5, 1\)"):
+        SETS.to_pandas(columns=["u"])
     assert frame.loc["a", "upper_1"] == 7 and np.asarray(SETS).shape == (5, 3, 2)
     columns = SETS.to_pandas(columns=list("uvwxyz")).columns
     assert list(columns) == list("uvwxyz")
@@ -150,10 +152,6 @@ def test_metrics_take_the_set_and_not_its_hull():
 
 test_a_wrong_use_is_refused = refuses(
     {
-        "columns": (
-            lambda: SETS.to_pandas(columns=["u"]),
-            "columns as 6 names, got 1",
-        ),
         "several volumes": (
             lambda: jaxcp.volume(KEY, SETS),
             "expected one Intervals, got several",
