@@ -200,7 +200,7 @@ class Reader:
         self.found.append(_known(fn.__code__)[1])
 
     def outside(self, *values: Any) -> None:
-        """Notes what functions name outside of themselves, and attributes of classes."""
+        """Notes what functions name outside of themselves, and parts of classes."""
         self.all(*values)
 
     def inside(self, value: Any) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import zipfile
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
@@ -39,7 +38,8 @@ def save(path: str | os.PathLike, value: PyTree) -> None:
 
     Raises:
       ValueError: for a value that no file can hold, such as a fitted scikit-learn
-        model, a traced array or a list that holds itself, or a path to a folder.
+        model. (What jax and Python say of a traced array, of one that is spread over
+        processes, and of a list that holds itself, is an error of theirs.)
       OSError: if the file cannot be written; one that was there before is kept.
 
     Cost:
@@ -57,19 +57,12 @@ def save(path: str | os.PathLike, value: PyTree) -> None:
       >>> jaxcp.load(path).quantile(0.2)
       Array(8., dtype=float32)
     """
-    path, writer = _as_path(path), Writer()
-    try:
-        text = {"value": writer.node(value)}
-        about = {"format": _FORMAT, "jaxcp": _version(), "holes": writer.holes}
-        about |= {"types": list(writer.types)} | text
-        content = json.dumps(about, indent=1, allow_nan=False).encode()
-    except RecursionError:
-        kind = type(value).__name__
-        raise ValueError(
-            f"expected a value of few levels, got a {kind} that holds itself, or "
-            "hundreds of others inside of each other; save its arrays in one list"
-        ) from None
-    write_whole(path, npz({ABOUT: content, **writer.arrays}))
+    writer = Writer()
+    node = writer.node(value)
+    about = {"format": _FORMAT, "jaxcp": import_module("jaxcp").__version__}
+    about |= {"holes": writer.holes, "types": list(writer.types), "value": node}
+    content = json.dumps(about, indent=1, allow_nan=False).encode()
+    write_whole(Path(path), npz({ABOUT: content, **writer.arrays}))
 
 
 def load(
@@ -119,42 +112,29 @@ def load(
       >>> jaxcp.load(path, predict=predict)(jnp.array([3.0]), alpha=0.1).upper
       Array([7.], dtype=float32)
     """
-    path = _as_path(path)
+    path = Path(path)
     about, arrays = _read(path)
     try:
         given = filled(about["holes"], functions, path)
-        classes = {"yours": _yours(types, about["types"], path), "value": _ours(about)}
+        if "jaxcp.models." in json.dumps(about):
+            import_module("jaxcp.models")
+        yours = _yours(types, about["types"], path)
+        classes = {"yours": yours, "value": _classes.named()}
         reader = Reader(path, arrays, given, classes, set())
         value = reader.value(about["value"])
+        if unused := set(arrays) - reader.used:
+            raise LookupError(f"{min(unused)} is no part of the value")
     except (LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(_unreadable(path, error)) from error
-    if unused := set(arrays) - reader.used:
-        raise ValueError(_unreadable(path, f"{min(unused)} is no part of the value"))
-    return value
-
-
-def _as_path(path):
-    if not isinstance(path, str | os.PathLike):
-        kind = type(path).__name__
-        raise ValueError(f"expected path as the name of a file, got {kind}")
-    if Path(path).is_dir():
         raise ValueError(
-            f"expected path as the name of a file, got the folder {str(Path(path))!r}"
-        )
-    return Path(path)
-
-
-def _version():
-    import jaxcp
-
-    return jaxcp.__version__
+            f"{_unreadable(path, error)}, of version {about['jaxcp']} of jaxcp; load "
+            "it there, or save it anew"
+        ) from error
+    return value
 
 
 def _read(path):
     """Returns the text and the arrays of a file; raises ValueError if it has none."""
     with path.open("rb") as file:
-        if not zipfile.is_zipfile(file):
-            raise ValueError(_unreadable(path, "it is another, or cut short"))
         try:
             entries = read_npz(file)
             about = json.loads(entries.pop(ABOUT), object_pairs_hook=once)
@@ -169,17 +149,9 @@ def _read(path):
     return about, entries
 
 
-def _unreadable(path, reason):
-    if isinstance(reason, Exception):
-        reason = f"{type(reason).__name__}: {reason}"
+def _unreadable(path, error):
+    reason = f"{type(error).__name__}: {error}"
     return f"expected a file of jaxcp.save, got {path} ({reason})"
-
-
-def _ours(about):
-    """Returns the classes of this library, its models too where they are wanted."""
-    if "jaxcp.models." in json.dumps(about):
-        import_module("jaxcp.models")
-    return _classes.named()
 
 
 def _yours(types, names, path):
