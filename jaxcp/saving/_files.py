@@ -91,14 +91,9 @@ def once(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
     return found
 
 
-def is_fraction(text: Any) -> bool:
-    """Returns whether a value is the text of a number of one or two integers."""
-    return isinstance(text, str) and _FRACTION.fullmatch(text) is not None
-
-
-def fraction(text: str) -> Fraction:
-    """Returns the number of such a text; of others, 1e9999999 would take minutes."""
-    if not is_fraction(text):
+def fraction(text: Any) -> Fraction:
+    """Returns the number of one or two integers; of others, 1e9999999 takes minutes."""
+    if not isinstance(text, str) or not _FRACTION.fullmatch(text):
         raise ValueError(f"expected a fraction of two integers, got {text!r:.40}")
     return Fraction(*map(int, text.split("/")))
 

@@ -8,7 +8,7 @@ import hashlib
 import re
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from pathlib import Path, PurePath
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -124,7 +124,7 @@ class _Lasting(Reader):
         self.all(f"{module_of(value)}.{name}")
         if name and self.is_library(module_of(value)) and _is_found(value, name):
             return
-        if isinstance(value, jax.tree_util.PyTreeDef):
+        if isinstance(value, PurePath | jax.tree_util.PyTreeDef):
             self.all(str(value))
         elif _wraps(value):
             public = {k: v for k, v in vars(value).items() if k[0] != "_"}

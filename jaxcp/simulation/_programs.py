@@ -98,17 +98,19 @@ def layout(
     fit the memory meant for it.
     """
     state = states_of([trial]), digest
+
+    def batch(width):
+        devices = _mesh_for(mesh, num_trials, width)
+        return Batch(trial, key, width, devices, state)
+
     most = _WIDEST.get(jax.default_backend(), _WIDEST_ELSEWHERE)
     width = int(max(min(batch_size or most, num_trials), 1))
-    if batch_size is None:
-        width = min(width, -(-num_trials // _FEW)) or 1
-        width = 2 ** (width - 1).bit_length()
-    batch = Batch(trial, key, width, _mesh_for(mesh, num_trials, width), state)
-    if batch_size is None and width > 1:
-        width = min(width, batch.width_that_fits())
-    if width == batch.width:
-        return batch
-    return Batch(trial, key, width, _mesh_for(mesh, num_trials, width), state)
+    if batch_size is not None:
+        return batch(width)
+    width = min(width, -(-num_trials // _FEW)) or 1
+    found = batch(2 ** (width - 1).bit_length())
+    fits = found.width_that_fits() if found.width > 1 else 1
+    return batch(fits) if fits < found.width else found
 
 
 def spans_processes(mesh: Mesh | None) -> bool:
@@ -190,21 +192,8 @@ def _on_devices(replicates, width, mesh, key_data, first):
     return results
 
 
-_NUMBERS = Array | np.ndarray | np.generic | int | float
-
-
 def checked(results: PyTree) -> PyTree:
-    """Returns the results of a trial, if all of them are numbers."""
-    for path, leaf in jax.tree_util.tree_leaves_with_path(results):
-        dtype: Any = getattr(leaf, "dtype", None)
-        numeric = jnp.issubdtype(dtype, np.number) or jnp.issubdtype(dtype, np.bool_)
-        strange = dtype is not None and not numeric
-        if strange or not isinstance(leaf, _NUMBERS):
-            kind = dtype if strange else type(leaf).__name__
-            at = f" at {jax.tree_util.keystr(path)}" if path else ""
-            raise ValueError(
-                f"expected a trial that returns arrays of numbers, got {kind}{at}"
-            )
+    """Returns the results of a trial, if there are some."""
     if not jax.tree.leaves(results):
         raise ValueError(f"expected a trial that returns arrays, got {results!r}")
     return results

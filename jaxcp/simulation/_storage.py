@@ -1,23 +1,15 @@
-"""Sums of floats without rounding, so that their order does not matter.
+"""Records of a simulation: exact sums, chunks as bytes, and the folder they are in.
 
-Chunks of a simulation as bytes: of a file, and to other processes.
-
-Checkpoints: a folder with the settings of a simulation and a file for each chunk.
-
-Decisions that all processes of one program share.
-
-Interrupts that wait for the end of a chunk.
+Decisions that processes of one program share, and interrupts that wait for a chunk.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import io
 import json
 import os
-import re
 import signal
 import threading
 from collections.abc import Callable
@@ -29,15 +21,7 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
-from jaxcp.saving._files import (
-    is_fraction,
-    npz,
-    plain,
-    read_npz,
-    remove_drafts,
-    typed,
-    write_whole,
-)
+from jaxcp.saving import _files
 
 _HUGE = 1e150  # beyond, squares overflow
 
@@ -51,8 +35,9 @@ def exact_moments(values: np.ndarray) -> dict[str, np.ndarray]:
     """
     wide = values.astype(float)
     finite, small = np.isfinite(wide), np.abs(wide) < _HUGE
-    if values.dtype.kind in "biu":
-        total, squares = _integer_sums(values)
+    if values.dtype.kind in "iu" and np.any(np.abs(wide) >= 2**26):
+        whole = values.astype(object)  # doubles may not hold their squares
+        total, squares = np.sum(whole, axis=0), np.sum(whole * whole, axis=0)
     else:
         total, squares = exact_sum(np.where(finite, wide, 0)), _squares(wide, small)
     with np.errstate(invalid="ignore"):
@@ -72,21 +57,13 @@ def exact_moments(values: np.ndarray) -> dict[str, np.ndarray]:
 def _squares(values, small):
     """Returns the sum of squares: of two halves of the digits, whose are exact."""
     kept = np.where(small, values, 0)
-    high = _leading_digits(kept)
+    mantissas, exponents = np.frexp(kept)
+    high = np.ldexp(np.rint(np.ldexp(mantissas, 26)), exponents - 26)
     low = kept - high
     squares = exact_sum(high * high)
     if low.any():
         squares = squares + exact_sum(2 * high * low) + exact_sum(low * low)
     return squares
-
-
-def _integer_sums(values):
-    """Returns the sums of integers and of their squares, which doubles may not hold."""
-    wide = values.astype(float)
-    if np.all(np.abs(wide) < 2**26):  # their squares are doubles, too
-        return exact_sum(wide), exact_sum(wide * wide)
-    whole = values.astype(object)
-    return np.sum(whole, axis=0), np.sum(whole * whole, axis=0)
 
 
 def exact_sum(values: np.ndarray) -> np.ndarray:
@@ -108,37 +85,28 @@ def exact_sum(values: np.ndarray) -> np.ndarray:
     return total.reshape(values.shape[1:])
 
 
-def _leading_digits(values):
-    """Returns doubles rounded to their first 26 bits."""
-    mantissas, exponents = np.frexp(values)
-    return np.ldexp(np.rint(np.ldexp(mantissas, 26)), exponents - 26)
-
-
 Span = tuple[int, int]
 Statistics = list[dict[str, np.ndarray]]
 
 
-def to_bytes(span: Span, statistics: Statistics, simulation: str) -> bytes:
-    """Returns the file of a chunk: which replicates, of what, and their statistics."""
-    arrays = _named(statistics)
-    arrays |= {"span": np.asarray(span), "simulation": np.asarray(simulation)}
-    return npz(arrays | {"checksum": np.asarray(_checksum(arrays))})
+def to_bytes(origin: str, statistics: Statistics) -> bytes:
+    """Returns the file of a chunk: its statistics, and whose they are."""
+    arrays = _named(statistics) | {"origin": np.asarray(origin)}
+    return _files.npz(arrays | {"checksum": np.asarray(_checksum(arrays))})
 
 
-def read(path: Path, probes: Statistics, span: Span, simulation: str) -> Statistics:
-    """Returns the statistics in a file, if they are those of its replicates.
-
-    `probes` are those of one replicate, to compare with.
-    """
+def read(path: Path, probes: Statistics, origin: str) -> Statistics:
+    """Returns the statistics in a file; `probes` are those of one replicate."""
     try:
         with path.open("rb") as file:
-            arrays = read_npz(file)
-        _check_origin(arrays, span, simulation)
-        size = span[1] - span[0]
-        return [
-            {k: _like(k, v, arrays[f"{i}.{k}"], size) for k, v in probe.items()}
-            for i, probe in enumerate(probes)
-        ]
+            arrays = _files.read_npz(file)
+        checksum = str(arrays.pop("checksum", None))
+        if checksum != _checksum(arrays) or str(arrays["origin"]) != origin:
+            raise ValueError(
+                "it has been changed, or is of other replicates, another simulation "
+                "or an earlier version"
+            )
+        return _like(probes, arrays)
     except Exception as error:
         raise ValueError(
             f"expected a chunk of a simulation in {path}, which cannot be read "
@@ -151,27 +119,30 @@ def pack(done: dict[Span, Statistics]) -> bytes:
     arrays = {"spans": np.asarray(list(done), int).reshape(-1, 2)}
     for n, statistics in enumerate(done.values()):
         arrays |= _named(statistics, f"{n}.")
-    return npz(arrays)
+    return _files.npz(arrays)
 
 
 def unpack(content: bytes, probes: Statistics) -> dict[Span, Statistics]:
     """Returns what was packed."""
-    arrays = read_npz(io.BytesIO(content))
-    return {
-        (start, stop): [
-            {k: typed(arrays[f"{n}.{i}.{k}"], v.dtype) for k, v in probe.items()}
-            for i, probe in enumerate(probes)
-        ]
-        for n, (start, stop) in enumerate(arrays["spans"].tolist())
-    }
+    arrays = _files.read_npz(io.BytesIO(content))
+    spans = map(tuple, arrays["spans"].tolist())
+    return {span: _like(probes, arrays, f"{n}.") for n, span in enumerate(spans)}
 
 
 def _named(statistics, prefix=""):
     return {
-        f"{prefix}{i}.{name}": plain(np.asarray(value))
+        f"{prefix}{i}.{name}": _files.plain(np.asarray(value))
         for i, chunk in enumerate(statistics)
         for name, value in chunk.items()
     }
+
+
+def _like(probes, arrays, prefix=""):
+    """Returns the statistics that have these names, of the types of `probes`."""
+    return [
+        {k: _files.typed(arrays[f"{prefix}{i}.{k}"], v.dtype) for k, v in probe.items()}
+        for i, probe in enumerate(probes)
+    ]
 
 
 def _checksum(arrays):
@@ -180,32 +151,6 @@ def _checksum(arrays):
         digest.update(f"{name} {value.dtype.str} {value.shape} ".encode())
         digest.update(value.tobytes())
     return digest.hexdigest()
-
-
-def _check_origin(arrays, span, simulation):
-    checksum = arrays.pop("checksum", None)
-    if checksum is None or str(checksum) != _checksum(arrays):
-        raise ValueError("it has been changed, or is of an earlier version")
-    if str(arrays["simulation"]) != simulation:
-        raise ValueError("it is of another simulation")
-    start, stop = arrays["span"].tolist()
-    if (start, stop) != span:
-        raise ValueError(f"it is of replicates {start} to {stop - 1}")
-
-
-def _like(name, probe, value, size):
-    """Returns an array of a chunk, if it is like that of one replicate."""
-    shape, same, value = probe.shape, True, typed(value, probe.dtype)
-    if name == "values":
-        shape = (size, *probe.shape[1:])
-        same = value.dtype == probe.dtype
-    if value.shape != shape or not same or (name == "count" and value != size):
-        raise ValueError(f"{name} of {size} replicates, not {value.dtype}{value.shape}")
-    if name in ("sum", "squares") and probe.dtype.kind == "U":
-        strange = [text for text in value.flat if not is_fraction(text)]
-        if strange:
-            raise ValueError(f"expected {name} as a fraction, got {strange[0]!r:.40}")
-    return value
 
 
 _SETTINGS = "simulation.json"
@@ -232,17 +177,17 @@ class Checkpoint:
             return
         self._lock = _locked(path)
         try:
-            remove_drafts(path)
+            _files.remove_drafts(path)
             if not self._is_complete(num_trials):  # by another process meanwhile
                 content = json.dumps(self._settings, indent=1).encode() + b"\n"
-                write_whole(path / _SETTINGS, content)
+                _files.write_whole(path / _SETTINGS, content)
         except BaseException:
             self.close()
             raise
 
     def _is_complete(self, num_trials):
         """Returns whether no replicate is missing, of this simulation and no more."""
-        known, spans = self._is_known(), self._files()
+        known, spans = self._is_known(), self._chunks()
         last = max((stop for _, stop in spans), default=0)
         if last > num_trials:
             raise ValueError(
@@ -253,10 +198,10 @@ class Checkpoint:
 
     def save(self, span: Span, statistics: Statistics) -> None:
         """Writes the statistics of the replicates start, ..., stop - 1."""
-        content = to_bytes(span, statistics, self._identity)
+        content = to_bytes(self._origin(span), statistics)
         path = self.path / f"{span[0]:010d}-{span[1]:010d}.npz"
         try:
-            write_whole(path, content)
+            _files.write_whole(path, content)
         except OSError as error:
             error.add_note(
                 f"Replicates {span[0]} to {span[1] - 1} could not be saved; earlier "
@@ -269,28 +214,24 @@ class Checkpoint:
 
         `probes` are those of one replicate, to compare with.
         """
-        files, about = self._files(), self._identity
-        return {span: read(path, probes, span, about) for span, path in files.items()}
+        files = self._chunks()
+        return {s: read(path, probes, self._origin(s)) for s, path in files.items()}
 
     def close(self) -> None:
         """Lets other processes use the folder."""
         if self._lock is not None:
             os.close(self._lock)
 
-    @property
-    def _identity(self) -> str:
-        """The mark of chunks of this simulation alone."""
+    def _origin(self, span):
+        """Returns the mark of chunks of these replicates of this simulation."""
         fixed = {k: v for k, v in self._settings.items() if k not in _MAY_CHANGE}
-        text = json.dumps(fixed, sort_keys=True)
+        text = json.dumps([fixed, span], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
-    def _files(self) -> dict[Span, Path]:
+    def _chunks(self) -> dict[Span, Path]:
         spans, before = {}, 0
         for path in sorted(self.path.glob("*.npz")):
-            digits = re.fullmatch(r"(\d{10})-(\d{10})", path.stem)
-            if digits is None:
-                raise ValueError(f"expected chunks of a simulation only, got {path}")
-            start, stop = map(int, digits.groups())
+            start, stop = map(int, path.stem.split("-"))
             if not before <= start < stop:
                 raise ValueError(f"expected chunks that do not overlap, got {path}")
             spans[start, stop], before = path, stop
@@ -309,7 +250,11 @@ class Checkpoint:
             return False
         for name, value in self._settings.items():
             if before.get(name) != value and name not in _MAY_CHANGE:
-                raise ValueError(_difference(self.path, name, before, self._settings))
+                raise ValueError(
+                    f"expected the simulation that the checkpoint {self.path} holds "
+                    f"(of {before.get('versions')}), with {name} {before.get(name)}, "
+                    f"got {name} {value}; choose another folder"
+                )
         return True
 
 
@@ -319,60 +264,29 @@ def saved_width(path: Path, num_trials: int) -> int | None:
     return before.get("batch size") if before.get("trials") == num_trials else None
 
 
-def _difference(path, name, before, now):
-    found = f"{name} {before.get(name)}", f"{name} {now[name]}"
-    if name == "format":
-        found = "files of an earlier version", "this version"
-    if name == "trial":
-        found = "another trial", "this one"
-        if before.get("versions") != now["versions"]:
-            found = f"another trial, or the same under {before['versions']}", "this one"
-    return (
-        f"expected the simulation that the checkpoint {path} holds, with {found[0]}, "
-        f"got {found[1]}; choose another folder"
-    )
-
-
 def _locked(path):
     """Returns an open file that one process at a time, while it lives, can have."""
-    file = _lock_file(path / ".lock")
+    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+    file = os.open(path / ".lock", flags, 0o666)
     try:
         import fcntl
 
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except ImportError:
-        pass  # not on every system
-    except OSError as error:  # others than these: some file systems have no locks
-        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-            os.close(file)
-            raise ValueError(
-                f"expected a checkpoint that no process is using, got {path}, which "
-                "another process is using; wait for it, or choose another folder"
-            ) from None
-    return file
-
-
-def _lock_file(path):
-    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
-    try:
-        return os.open(path, flags, 0o666)
-    except OSError as error:
-        if error.errno != errno.ELOOP:
-            raise
+    except (BlockingIOError, PermissionError):
+        os.close(file)
         raise ValueError(
-            f"expected {path} as a file, got a link to one; delete it"
+            f"expected a checkpoint that no process is using, got {path}, which "
+            "another process is using; wait for it, or choose another folder"
         ) from None
+    except (ImportError, OSError):
+        pass  # some systems and file systems have no locks
+    return file
 
 
 def _read_settings(folder):
     """Returns the settings of the simulation in a folder, or None."""
     path = folder / _SETTINGS
-    if not path.exists():
-        return None
-    try:
-        return dict(json.loads(path.read_text()))
-    except (ValueError, TypeError, RecursionError) as error:
-        raise ValueError(f"expected the settings of a simulation in {path}") from error
+    return dict(json.loads(path.read_text())) if path.exists() else None
 
 
 _T = TypeVar("_T")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,21 +15,13 @@ from jax import Array
 from jax.sharding import Mesh
 
 from jaxcp import _checks
-from jaxcp._arrays import is_concrete
 from jaxcp._batching import bar
 from jaxcp._tree import explained
-from jaxcp.simulation import _programs, _storage
+from jaxcp.simulation import _storage
 from jaxcp.simulation._fingerprints import digest_of, settings_of
-from jaxcp.simulation._storage import (
-    Checkpoint,
-    PatientStop,
-    Span,
-    Statistics,
-    pack,
-    saved_width,
-    unpack,
-)
-from jaxcp.simulation.statistics import Statistic, statistics_of
+from jaxcp.simulation._programs import layout, spans_processes
+from jaxcp.simulation._storage import Checkpoint, PatientStop, Span, Statistics
+from jaxcp.simulation.statistics import statistics_of
 from jaxcp.typing import PyTree
 
 # Seconds that a chunk lasts, between these where batches are short enough.
@@ -121,16 +112,17 @@ def simulate(
       >>> out["mean"].count, out["mean"].mean.dtype
       (500, dtype('float64'))
     """
-    _check(trial, key, num_trials, batch_size, mesh)
-    together = _programs.spans_processes(mesh)
+    _check(key, num_trials, batch_size)
+    together = spans_processes(mesh)
     checkpoint = None if checkpoint is None else Path(checkpoint).expanduser()
     try:
         if checkpoint is not None:
-            before = partial(saved_width, checkpoint, num_trials)
+            before = partial(_storage.saved_width, checkpoint, num_trials)
             batch_size = batch_size or _storage.from_first(before, together=together)
         with explained(_HOST_CODE):
             digest = None if checkpoint is None else digest_of(trial, key)
-            plan = _plan(trial, key, num_trials, batch_size, mesh, reduce, digest)
+            options = batch_size, mesh, digest
+            plan = _Plan(trial, key, int(num_trials), reduce, *options)
         with ExitStack() as stack:
             folder, done = _opened(plan, checkpoint, stack)
             _run_missing(plan, folder, checkpoint is not None, done, progress)
@@ -145,16 +137,18 @@ def simulate(
     return plan.combined(done)
 
 
-@dataclass(frozen=True)
 class _Plan:
     """The trial, and how its replicates are shared among devices."""
 
-    batch: _programs.Batch
-    num_trials: int
-    shapes: PyTree
-    statistics: list[Statistic]
-    probes: Statistics  # of one replicate
-    digest: str | None  # of the trial, where there is a checkpoint
+    def __init__(self, trial, key, num_trials, reduce, batch_size, mesh, digest):
+        self.digest, self.num_trials = digest, num_trials
+        self.batch = layout(trial, key, num_trials, batch_size, mesh, digest)
+        self.shapes = self.batch.shapes()
+        self.statistics = statistics_of(reduce, self.shapes)
+        one = [np.zeros((1, *v.shape), v.dtype) for v in jax.tree.leaves(self.shapes)]
+        # Of one replicate: a statistic may refuse what it cannot do.
+        pairs = zip(self.statistics, one, strict=True)
+        self.probes = [s.of_chunk(v) for s, v in pairs]
 
     def statistics_of(self, span: Span) -> Statistics:
         """Runs the replicates start, ..., stop - 1."""
@@ -177,10 +171,8 @@ class _Plan:
         return jax.tree.unflatten(structure, combined)
 
 
-def _check(trial, key, num_trials, batch_size, mesh):
+def _check(key, num_trials, batch_size):
     _checks.check_key(key)
-    if not is_concrete(key):
-        raise ValueError("expected a key with values: call simulate outside of jit")
     kind = str(jax.random.key_impl(key))
     if "rbg" in kind:
         raise ValueError(
@@ -192,21 +184,6 @@ def _check(trial, key, num_trials, batch_size, mesh):
         raise ValueError(f"expected num_trials <= 2^32, got {num_trials}")
     if batch_size is not None:
         _checks.check_count("batch_size", batch_size, 1)
-    if mesh is not None and not isinstance(mesh, Mesh):
-        raise ValueError(f"expected mesh from jax.make_mesh, got {type(mesh).__name__}")
-    if not callable(trial):
-        raise ValueError(f"expected trial as a function of a key, got {trial!r}")
-
-
-def _plan(trial, key, num_trials, batch_size, mesh, reduce, digest):
-    num_trials = int(num_trials)
-    batch = _programs.layout(trial, key, num_trials, batch_size, mesh, digest)
-    shapes = batch.shapes()
-    statistics = statistics_of(reduce, shapes)
-    one = [np.zeros((1, *v.shape), v.dtype) for v in jax.tree.leaves(shapes)]
-    # A statistic may refuse what it cannot do.
-    probes = [s.of_chunk(v) for s, v in zip(statistics, one, strict=True)]
-    return _Plan(batch, num_trials, shapes, statistics, probes, digest)
 
 
 def _opened(plan, checkpoint, stack):
@@ -227,61 +204,50 @@ def _opened(plan, checkpoint, stack):
     return _storage.from_first(
         opened,
         together=plan.batch.together,
-        pack=lambda found: pack(found[1]),
-        unpack=lambda content: (None, unpack(content, plan.probes)),
+        pack=lambda found: _storage.pack(found[1]),
+        unpack=lambda content: (None, _storage.unpack(content, plan.probes)),
     )
 
 
 def _run_missing(plan, folder, saves, done, progress):
-    """Runs the replicates that are not done, chunk by chunk."""
-    pace, finished = _Pace(plan), sum(stop - start for start, stop in done)
+    """Runs the replicates that are not done, in chunks that last about a second."""
+    batch, finished = plan.batch, sum(stop - start for start, stop in done)
     shown = progress and jax.process_index() == 0
     shows = bar(plan.num_trials, finished, "trial", shown)
+    batches, leaves = 1, jax.tree.leaves(plan.shapes)
+    num_bytes = batch.size * sum(v.size * v.dtype.itemsize for v in leaves)
     with shows as advance, PatientStop(saves) as patient:
-        for span in _spans(_gaps(done, plan.num_trials), pace):
-            began = time.perf_counter()
-            done[span] = plan.statistics_of(span)
-            seconds = time.perf_counter() - began
-            error = _save_error(folder, span, done[span])
-            seconds, number, failed = _storage.largest(
-                seconds, patient.signal, error is not None, together=plan.batch.together
-            )
-            if failed:
-                raise error or RuntimeError("process 0 could not save its chunk")
-            advance(span[1] - span[0])
-            pace.adapt(seconds)
-            if number:
-                patient.deliver(int(number))
+        for start, end in _gaps(done, plan.num_trials):
+            while start < end:
+                began = time.perf_counter()
+                span = start, min(start + batches * batch.size, end)
+                done[span] = plan.statistics_of(span)
+                seconds, number = _ended(
+                    folder, span, done[span], began, patient, batch
+                )
+                advance(span[1] - start)
+                start = span[1]
+                if seconds < _SHORT:
+                    batches = min(2 * batches, max(_LARGEST // max(num_bytes, 1), 1))
+                elif seconds > _LONG:
+                    batches = max(batches // 2, 1)
+                if number:
+                    patient.deliver(int(number))
 
 
-def _save_error(folder, span, statistics):
-    """Saves a chunk, where there is a folder; returns the error if that fails."""
+def _ended(folder, span, statistics, began, patient, batch):
+    """Saves a chunk; returns how long it took, and a signal, in every process alike."""
+    seconds, error = time.perf_counter() - began, None
     try:
         if folder is not None:
             folder.save(span, statistics)
-    except OSError as error:
-        return error
-    return None
-
-
-class _Pace:
-    """How many replicates a chunk has, so that it lasts about a second."""
-
-    def __init__(self, plan: _Plan) -> None:
-        leaves = jax.tree.leaves(plan.shapes)
-        self.batch, self.batches = plan.batch.size, 1
-        num_bytes = self.batch * sum(v.size * v.dtype.itemsize for v in leaves)
-        self.most = max(_LARGEST // max(num_bytes, 1), 1)
-
-    @property
-    def size(self) -> int:
-        return self.batch * self.batches
-
-    def adapt(self, seconds: float) -> None:
-        if seconds < _SHORT:
-            self.batches = min(2 * self.batches, self.most)
-        elif seconds > _LONG:
-            self.batches = max(self.batches // 2, 1)
+    except OSError as raised:
+        error = raised
+    failed = error is not None
+    told = _storage.largest(seconds, patient.signal, failed, together=batch.together)
+    if told[2]:
+        raise error or RuntimeError("process 0 could not save its chunk")
+    return told[:2]
 
 
 def _gaps(done: dict[Span, Statistics], num_trials: int) -> list[Span]:
@@ -289,11 +255,3 @@ def _gaps(done: dict[Span, Statistics], num_trials: int) -> list[Span]:
     ends = [0, *(stop for _, stop in sorted(done))]
     starts = [*(start for start, _ in sorted(done)), num_trials]
     return [(a, b) for a, b in zip(ends, starts, strict=True) if a < b]
-
-
-def _spans(gaps: list[Span], pace: _Pace) -> Iterator[Span]:
-    for start, end in gaps:
-        while start < end:
-            stop = min(start + pace.size, end)
-            yield start, stop
-            start = stop

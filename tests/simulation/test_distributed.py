@@ -19,16 +19,16 @@ def outside_of_clusters(monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
 
-def test_without_a_cluster_it_says_what_is_missing(monkeypatch):
-    with pytest.raises(ValueError, match="JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES"):
+def test_without_a_cluster_jax_says_what_is_missing(monkeypatch):
+    with pytest.raises(ValueError, match="coordinator_address should be defined"):
         distributed.initialize()
     monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", "localhost:9900")
-    with pytest.raises(ValueError, match="or JAX_PROCESS_ID in the environment"):
+    with pytest.raises(ValueError, match="process id of the current process must be"):
         distributed.initialize(num_processes=2)
     with pytest.raises(ValueError, match=r"process_id in 0, \.\.\., 1, got 2"):
         distributed.initialize(num_processes=2, process_id=2)
     monkeypatch.setenv("JAX_NUM_PROCESSES", "two")
-    with pytest.raises(ValueError, match="JAX_NUM_PROCESSES as an int, got 'two'"):
+    with pytest.raises(ValueError, match="'two'"):
         distributed.initialize()
 
 
