@@ -154,8 +154,7 @@ def _loads(code, cells):
 class Reader:
     """A walk over values that notes what they are now."""
 
-    made = _MADE  # methods that classes are known without
-    is_library = staticmethod(is_library)
+    made = frozenset(_MADE)  # methods that classes are known without
 
     def __init__(self) -> None:
         self.found: list[Hashable] = []
@@ -190,6 +189,10 @@ class Reader:
             else:
                 self.same(kind)
                 self.inside(value)
+
+    def is_library(self, module: str) -> bool:
+        """Returns whether functions of a module count by identity."""
+        return is_library(module)
 
     def same(self, value: Any) -> None:
         """Notes a value that counts by identity."""

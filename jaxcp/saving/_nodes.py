@@ -10,7 +10,6 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime, time
-from enum import Enum
 from fractions import Fraction
 from pathlib import Path
 from types import FunctionType, MethodType
@@ -111,9 +110,6 @@ def _is_plain(value):
 
 
 def _text(name, cls, to_text, of_text):
-    def has(value):
-        return isinstance(value, cls) if cls is np.dtype else type(value) is cls
-
     def write(writer, value, place):
         node = {"text": to_text(value)}
         read(None, node)  # or ValueError
@@ -126,7 +122,9 @@ def _text(name, cls, to_text, of_text):
             text = node["text"]
             raise ValueError(f"expected a {name} as text, got {text!r:.40}") from error
 
-    return Kind(has, write, read)
+    if cls is np.dtype:  # each type has a class of its own
+        return Kind(lambda value: isinstance(value, cls), write, read)
+    return Kind(lambda value: type(value) is cls, write, read)
 
 
 def _as_dtype(text):
@@ -329,17 +327,12 @@ def _write_given(writer, value, name):
     if name and (callable(value) or _is_of_functions(value)):
         what = f"{type(value).__name__} {getattr(value, '__qualname__', '')}".strip()
         return {"hole": writer.hole(name, what, True)}
-    place = f" at {name}" if name else ""
-    if isinstance(value, Enum):
-        raise ValueError(
-            f"expected numbers or text, got {value!r}{place}; its value, "
-            f"{value.value!r}, or its name can be saved"
-        )
     kind = "function" if callable(value) else type(value).__name__
     raise ValueError(
         "expected a value that a file can hold, made of arrays, numbers, text and "
-        f"functions, got {kind}{place}; save a fitted model in its own way (joblib, "
-        "torch.save), and here the rest without it, e.g. cp.calibration"
+        f"functions, got {kind}{f' at {name}' if name else ''}; save a fitted model in "
+        "its own way (joblib, torch.save), and here the rest without it, e.g. "
+        "cp.calibration"
     )
 
 
@@ -385,9 +378,7 @@ KINDS: dict[str, Kind] = {name: _text(name, *how) for name, how in _TEXTS.items(
 }
 
 
-def filled(
-    holes: list[dict[str, Any]], given: Mapping[str, Any], path: Path
-) -> list[Any]:
+def filled(holes, given, path):
     """Returns what each hole is filled with, by its name or that of its field.
 
     Raises ValueError for holes that are left, names that fit none, or several.

@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from jaxcp.saving import _classes
 from jaxcp.saving._files import npz, once, read_npz, write_whole
@@ -57,12 +57,7 @@ def save(path: str | os.PathLike, value: PyTree) -> None:
       >>> jaxcp.load(path).quantile(0.2)
       Array(8., dtype=float32)
     """
-    writer = Writer()
-    node = writer.node(value)
-    about = {"format": _FORMAT, "jaxcp": import_module("jaxcp").__version__}
-    about |= {"holes": writer.holes, "types": list(writer.types), "value": node}
-    content = json.dumps(about, indent=1, allow_nan=False).encode()
-    write_whole(Path(path), npz({ABOUT: content, **writer.arrays}))
+    write_whole(Path(path), to_bytes(value))
 
 
 def load(
@@ -112,10 +107,32 @@ def load(
       >>> jaxcp.load(path, predict=predict)(jnp.array([3.0]), alpha=0.1).upper
       Array([7.], dtype=float32)
     """
-    path = Path(path)
-    about, arrays = _read(path)
+    with Path(path).open("rb") as file:
+        return read(file, path, types, functions)
+
+
+def to_bytes(value: PyTree) -> bytes:
+    """Returns the file of a value."""
+    writer = Writer()
+    node = writer.node(value)
+    about = {"format": _FORMAT, "jaxcp": import_module("jaxcp").__version__}
+    about |= {"holes": writer.holes, "types": list(writer.types), "value": node}
+    content = json.dumps(about, indent=1, allow_nan=False).encode()
+    return npz({ABOUT: content, **writer.arrays})
+
+
+def read(file: BinaryIO, path: Any, types: Any = (), functions: Any = None) -> Any:
+    """Returns the value in a file, which messages name by its path."""
     try:
-        given = filled(about["holes"], functions, path)
+        arrays = read_npz(file)
+        about = json.loads(arrays.pop(ABOUT), object_pairs_hook=once)
+        version = about["jaxcp"]
+    except Exception as error:
+        raise ValueError(_unreadable(path, error)) from error
+    try:
+        if about["format"] != _FORMAT:
+            raise LookupError(f"format {about['format']}, not {_FORMAT}")
+        given = filled(about["holes"], functions or {}, path)
         if "jaxcp.models." in json.dumps(about):
             import_module("jaxcp.models")
         yours = _yours(types, about["types"], path)
@@ -125,28 +142,9 @@ def load(
         if unused := set(arrays) - reader.used:
             raise LookupError(f"{min(unused)} is no part of the value")
     except (LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(
-            f"{_unreadable(path, error)}, of version {about['jaxcp']} of jaxcp; load "
-            "it there, or save it anew"
-        ) from error
+        what = f"{_unreadable(path, error)}, which jaxcp {version} wrote"
+        raise ValueError(f"{what}; load it there, or save it anew") from error
     return value
-
-
-def _read(path):
-    """Returns the text and the arrays of a file; raises ValueError if it has none."""
-    with path.open("rb") as file:
-        try:
-            entries = read_npz(file)
-            about = json.loads(entries.pop(ABOUT), object_pairs_hook=once)
-            written = about["format"], about["jaxcp"]
-        except Exception as error:
-            raise ValueError(_unreadable(path, error)) from error
-    if written[0] != _FORMAT:
-        raise ValueError(
-            f"expected a file of format {_FORMAT}, got {path} of format {written[0]}, "
-            f"which jaxcp {written[1]} wrote; load it there, or save it anew"
-        )
-    return about, entries
 
 
 def _unreadable(path, error):

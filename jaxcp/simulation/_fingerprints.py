@@ -72,7 +72,7 @@ class _Lasting(Reader):
       owner: Whose package counts, wherever it is installed.
     """
 
-    made = frozenset()
+    made = frozenset[str]()
 
     def __init__(self, owner: Any) -> None:
         super().__init__()

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass
-from functools import cached_property, partial
 from types import MethodType
 from typing import Any
 
@@ -27,7 +24,6 @@ _KEPT = 32  # programs of a trial
 _programs: weakref.WeakKeyDictionary[Any, dict] = weakref.WeakKeyDictionary()
 
 
-@dataclass(frozen=True)
 class Batch:
     """Replicates that run at once.
 
@@ -39,37 +35,29 @@ class Batch:
       state: What distinguishes the trial from what it was at another time.
     """
 
-    trial: Callable[[Array], PyTree]
-    key: Array
-    width: int
-    mesh: Mesh | None
-    state: Hashable = ()
+    def __init__(self, trial, key, width, mesh, state):
+        self.key, self.width, self.mesh = key, width, mesh
+        self._key_data, impl = parts_of(key)
+        self._program = _program(trial, state, impl, width, mesh)
 
     @property
     def size(self) -> int:
         """Replicates of all devices."""
         return self.width * (1 if self.mesh is None else self.mesh.size)
 
-    @property
-    def together(self) -> bool:
-        """Whether several processes run it."""
-        return self.mesh is not None and self.mesh.is_multi_process
-
     def run(self, first: int) -> PyTree:
         """Returns results of replicates first, first + 1, ... with a leading axis."""
-        program, key_data = self._program
-        return program(key_data, np.uint32(first))
+        return self._program(self._key_data, np.uint32(first))
 
     def shapes(self) -> PyTree:
         """Returns shapes and dtypes of the results of one replicate."""
-        program, key_data = self._program
-        rows = program.eval_shape(key_data, np.uint32(0))
+        rows = self._program.eval_shape(self._key_data, np.uint32(0))
         return jax.tree.map(lambda v: jax.ShapeDtypeStruct(v.shape[1:], v.dtype), rows)
 
     def width_that_fits(self) -> int:
         """Returns how many fit the memory, by the compiler's account of this batch."""
-        program, key_data = self._program
-        compiled = program.lower(key_data, np.uint32(0)).compile()  # kept for `run`
+        lowered = self._program.lower(self._key_data, np.uint32(0))
+        compiled = lowered.compile()  # kept for `run`
         memory: Any = compiled.memory_analysis()
         if memory is None:  # not known on every kind of device
             return self.width
@@ -78,20 +66,8 @@ class Batch:
         fits = max(budget * self.width // max(used, 1), 1)
         return 2 ** (int(fits).bit_length() - 1)
 
-    @cached_property
-    def _program(self):
-        key_data, impl = parts_of(self.key)
-        return _program(self.trial, self.state, impl, self.width, self.mesh), key_data
 
-
-def layout(
-    trial: Callable[[Array], PyTree],
-    key: Array,
-    num_trials: int,
-    batch_size: int | None,
-    mesh: Mesh | None,
-    digest: str | None = None,
-) -> Batch:
+def layout(trial, key, num_trials, batch_size, mesh, digest=None):
     """Returns the batches of a simulation, of the program that has a digest if given.
 
     An automatic batch starts large, and shrinks if the compiler says that it would not
@@ -171,25 +147,20 @@ def _compiled(trial, state, impl, width, mesh):
         settle([one], state[0])
         return results
 
-    return jax.jit(partial(_on_devices, replicates, width, mesh))
-
-
-def _on_devices(replicates, width, mesh, key_data, first):
-    if mesh is None:
-        return replicates(key_data, first)
-    axes = mesh.axis_names
-
     def on_device(key_data, first):
-        place = lax.axis_index(axes).astype(jnp.uint32)
+        place = lax.axis_index(mesh.axis_names).astype(jnp.uint32)
         return replicates(key_data, first + width * place)
 
-    shard = jax.shard_map(
-        on_device, mesh=mesh, in_specs=P(), out_specs=P(axes), check_vma=False
-    )
-    results = shard(key_data, first)
-    if mesh.is_multi_process:  # every process gets all of them
-        results = lax.with_sharding_constraint(results, NamedSharding(mesh, P()))
-    return results
+    def on_devices(key_data, first):
+        axes = P(mesh.axis_names)
+        results = jax.shard_map(
+            on_device, mesh=mesh, in_specs=P(), out_specs=axes, check_vma=False
+        )(key_data, first)
+        if mesh.is_multi_process:  # every process gets all of them
+            results = lax.with_sharding_constraint(results, NamedSharding(mesh, P()))
+        return results
+
+    return jax.jit(replicates if mesh is None else on_devices)
 
 
 def checked(results: PyTree) -> PyTree:

@@ -5,23 +5,21 @@ Decisions that processes of one program share, and interrupts that wait for a ch
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import io
 import json
 import os
 import signal
 import threading
-from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
-from types import FrameType
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import numpy as np
 
-from jaxcp.saving import _files
+from jaxcp.saving._files import remove_drafts, write_whole
+from jaxcp.saving.files import read, to_bytes
 
 _HUGE = 1e150  # beyond, squares overflow
 
@@ -89,68 +87,19 @@ Span = tuple[int, int]
 Statistics = list[dict[str, np.ndarray]]
 
 
-def to_bytes(origin: str, statistics: Statistics) -> bytes:
-    """Returns the file of a chunk: its statistics, and whose they are."""
-    arrays = _named(statistics) | {"origin": np.asarray(origin)}
-    return _files.npz(arrays | {"checksum": np.asarray(_checksum(arrays))})
-
-
-def read(path: Path, probes: Statistics, origin: str) -> Statistics:
-    """Returns the statistics in a file; `probes` are those of one replicate."""
+def read_chunk(path: Path, origin: str) -> Statistics:
+    """Returns the statistics in a file, if they are those of this origin."""
     try:
         with path.open("rb") as file:
-            arrays = _files.read_npz(file)
-        checksum = str(arrays.pop("checksum", None))
-        if checksum != _checksum(arrays) or str(arrays["origin"]) != origin:
-            raise ValueError(
-                "it has been changed, or is of other replicates, another simulation "
-                "or an earlier version"
-            )
-        return _like(probes, arrays)
+            found, statistics = read(file, path)
+        if found != origin:
+            raise ValueError("it is of other replicates, or of another simulation")
+        return statistics
     except Exception as error:
         raise ValueError(
             f"expected a chunk of a simulation in {path}, which cannot be read "
             f"({error}); without that file its replicates run again"
         ) from error
-
-
-def pack(done: dict[Span, Statistics]) -> bytes:
-    """Returns the statistics of many chunks for another process."""
-    arrays = {"spans": np.asarray(list(done), int).reshape(-1, 2)}
-    for n, statistics in enumerate(done.values()):
-        arrays |= _named(statistics, f"{n}.")
-    return _files.npz(arrays)
-
-
-def unpack(content: bytes, probes: Statistics) -> dict[Span, Statistics]:
-    """Returns what was packed."""
-    arrays = _files.read_npz(io.BytesIO(content))
-    spans = map(tuple, arrays["spans"].tolist())
-    return {span: _like(probes, arrays, f"{n}.") for n, span in enumerate(spans)}
-
-
-def _named(statistics, prefix=""):
-    return {
-        f"{prefix}{i}.{name}": _files.plain(np.asarray(value))
-        for i, chunk in enumerate(statistics)
-        for name, value in chunk.items()
-    }
-
-
-def _like(probes, arrays, prefix=""):
-    """Returns the statistics that have these names, of the types of `probes`."""
-    return [
-        {k: _files.typed(arrays[f"{prefix}{i}.{k}"], v.dtype) for k, v in probe.items()}
-        for i, probe in enumerate(probes)
-    ]
-
-
-def _checksum(arrays):
-    digest = hashlib.sha256()
-    for name, value in sorted(arrays.items()):
-        digest.update(f"{name} {value.dtype.str} {value.shape} ".encode())
-        digest.update(value.tobytes())
-    return digest.hexdigest()
 
 
 _SETTINGS = "simulation.json"
@@ -177,10 +126,10 @@ class Checkpoint:
             return
         self._lock = _locked(path)
         try:
-            _files.remove_drafts(path)
+            remove_drafts(path)
             if not self._is_complete(num_trials):  # by another process meanwhile
                 content = json.dumps(self._settings, indent=1).encode() + b"\n"
-                _files.write_whole(path / _SETTINGS, content)
+                write_whole(path / _SETTINGS, content)
         except BaseException:
             self.close()
             raise
@@ -198,10 +147,10 @@ class Checkpoint:
 
     def save(self, span: Span, statistics: Statistics) -> None:
         """Writes the statistics of the replicates start, ..., stop - 1."""
-        content = to_bytes(self._origin(span), statistics)
+        content = to_bytes([self._origin(span), statistics])
         path = self.path / f"{span[0]:010d}-{span[1]:010d}.npz"
         try:
-            _files.write_whole(path, content)
+            write_whole(path, content)
         except OSError as error:
             error.add_note(
                 f"Replicates {span[0]} to {span[1] - 1} could not be saved; earlier "
@@ -209,13 +158,10 @@ class Checkpoint:
             )
             raise
 
-    def load(self, probes: Statistics) -> dict[Span, Statistics]:
-        """Returns the statistics of all chunks that were saved.
-
-        `probes` are those of one replicate, to compare with.
-        """
+    def load(self) -> dict[Span, Statistics]:
+        """Returns the statistics of all chunks that were saved."""
         files = self._chunks()
-        return {s: read(path, probes, self._origin(s)) for s, path in files.items()}
+        return {s: read_chunk(path, self._origin(s)) for s, path in files.items()}
 
     def close(self) -> None:
         """Lets other processes use the folder."""
@@ -289,33 +235,20 @@ def _read_settings(folder):
     return dict(json.loads(path.read_text())) if path.exists() else None
 
 
-_T = TypeVar("_T")
-
-
-def largest(*values: float, together: bool) -> tuple[float, ...]:
+def largest(values, together):
     """Returns the largest of each value among the processes."""
     if not together:
         return values
     from jax.experimental import multihost_utils
 
     every = multihost_utils.process_allgather(np.asarray(values, np.float32))
-    return tuple(float(v) for v in np.max(every, axis=0))
+    return np.max(every, axis=0).tolist()
 
 
-def _as_json(value: Any) -> bytes:
-    return json.dumps(value).encode()
-
-
-def from_first(
-    make: Callable[[], _T],
-    *,
-    together: bool,
-    pack: Callable[[_T], bytes] = _as_json,
-    unpack: Callable[[bytes], _T] = json.loads,
-) -> _T:
+def from_first(make, together):
     """Returns the result of process 0 in every process, or raises its error there.
 
-    It travels in the form of `pack`: JSON where that holds it.
+    It travels in the form of files: arrays, numbers and text, no code.
     """
     if not together:
         return make()
@@ -323,24 +256,24 @@ def from_first(
     if jax.process_index() == 0:
         try:
             made = make()
-            content = b"+" + pack(made)
+            content = to_bytes([made, None])
         except (ValueError, OSError) as raised:
-            error, content = raised, b"-" + _packed_error(raised)
-    content = _broadcast(content)
-    if content[:1] == b"-":
-        raise error or _unpacked_error(content[1:])
-    return unpack(content[1:]) if made is None else made
+            error, content = raised, to_bytes([None, told(raised)])
+    found, failure = read(io.BytesIO(_broadcast(content)), "process 0")
+    if failure is not None:
+        raise error or retold(*failure)
+    return found if made is None else made
 
 
-def _packed_error(error):
-    """Returns an error as bytes: its arguments if they are those of a system's."""
-    system = isinstance(error, OSError) and error.errno is not None
-    parts = [error.errno, error.strerror, error.filename] if system else [str(error)]
-    return json.dumps([isinstance(error, OSError), parts], default=str).encode()
+def told(error: Exception) -> tuple[bool, list[Any]]:
+    """Returns an error as values: its arguments if they are those of a system's."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return True, [error.errno, error.strerror, str(error.filename)]
+    return isinstance(error, OSError), [str(error)]
 
 
-def _unpacked_error(content):
-    system, parts = json.loads(content)
+def retold(system: bool, parts: list[Any]) -> Exception:
+    """Returns the error that was told."""
     return OSError(*parts) if system else ValueError(*parts)
 
 
@@ -367,35 +300,31 @@ class PatientStop:
     """
 
     def __init__(self, notes: bool = True) -> None:
+        main = threading.current_thread() is threading.main_thread()
         self.signal = 0
-        self._notes = notes
+        self._noted = _SIGNALS if notes and main else ()
         self._handlers: dict[int, Any] = {}
 
     def __enter__(self) -> PatientStop:
-        main = threading.current_thread() is threading.main_thread()
-        if self._notes and main:
-            for number in _SIGNALS:
-                self._handlers[number] = signal.signal(number, self._note)
+        self._handlers = {n: signal.signal(n, self._note) for n in self._noted}
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._restore()
-        if self.signal:
-            self.deliver(self.signal)
+        self.deliver()
 
-    def deliver(self, number: int) -> None:
+    def deliver(self, number: int = 0) -> None:
         """Lets a noted signal, of this process or another, take effect, once."""
         self._restore()
-        self.signal = 0
-        signal.raise_signal(signal.Signals(number))
+        number, self.signal = number or self.signal, 0
+        if number:
+            signal.raise_signal(signal.Signals(number))
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def _note(self, number, frame):
         self.signal = number
         self._restore()
 
-    def _restore(self) -> None:
+    def _restore(self):
         for number, handler in self._handlers.items():
-            with contextlib.suppress(ValueError):
-                # None: a handler that is not of Python, and cannot be put back.
-                signal.signal(number, handler or signal.SIG_DFL)
+            # None: a handler that is not of Python, and cannot be put back.
+            signal.signal(number, handler or signal.SIG_DFL)
         self._handlers = {}

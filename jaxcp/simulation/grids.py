@@ -162,10 +162,11 @@ def _git(folder, *command):
 
 def surroundings() -> Record:
     """Returns what a cell ran on."""
-    found = {name: next(distributions(name=name), None) for name in _LIBRARIES}
-    libraries = {name: getattr(of, "version", None) for name, of in found.items()}
+    versions = {"python": platform.python_version()}
+    for name in _LIBRARIES:
+        versions[name] = next((of.version for of in distributions(name=name)), None)
     return {
-        "versions": {"python": platform.python_version()} | libraries,
+        "versions": versions,
         "device": jax.devices()[0].device_kind,
         "host": f"{platform.node()}:{os.getpid()}",
     }
@@ -258,7 +259,7 @@ def run_grid(
     together = executor is None and jax.process_count() > 1
     records: dict[str, Any] = from_first(
         lambda: {name_of(origin, v): finished(out, origin, v) for _, v in given},
-        together=together,
+        together,
     )
     folder = out if not together or jax.process_index() == 0 else None
     todo = {name: cell for name, cell in named.items() if records[name] is None}

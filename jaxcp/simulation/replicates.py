@@ -17,10 +17,17 @@ from jax.sharding import Mesh
 from jaxcp import _checks
 from jaxcp._batching import bar
 from jaxcp._tree import explained
-from jaxcp.simulation import _storage
 from jaxcp.simulation._fingerprints import digest_of, settings_of
 from jaxcp.simulation._programs import layout, spans_processes
-from jaxcp.simulation._storage import Checkpoint, PatientStop, Span, Statistics
+from jaxcp.simulation._storage import (
+    Checkpoint,
+    PatientStop,
+    Span,
+    Statistics,
+    from_first,
+    largest,
+    saved_width,
+)
 from jaxcp.simulation.statistics import statistics_of
 from jaxcp.typing import PyTree
 
@@ -117,8 +124,8 @@ def simulate(
     checkpoint = None if checkpoint is None else Path(checkpoint).expanduser()
     try:
         if checkpoint is not None:
-            before = partial(_storage.saved_width, checkpoint, num_trials)
-            batch_size = batch_size or _storage.from_first(before, together=together)
+            before = partial(saved_width, checkpoint, num_trials)
+            batch_size = batch_size or from_first(before, together)
         with explained(_HOST_CODE):
             digest = None if checkpoint is None else digest_of(trial, key)
             options = batch_size, mesh, digest
@@ -138,17 +145,18 @@ def simulate(
 
 
 class _Plan:
-    """The trial, and how its replicates are shared among devices."""
+    """The trial, and how its replicates are shared among devices and processes."""
 
     def __init__(self, trial, key, num_trials, reduce, batch_size, mesh, digest):
         self.digest, self.num_trials = digest, num_trials
+        self.together = spans_processes(mesh)
         self.batch = layout(trial, key, num_trials, batch_size, mesh, digest)
         self.shapes = self.batch.shapes()
         self.statistics = statistics_of(reduce, self.shapes)
-        one = [np.zeros((1, *v.shape), v.dtype) for v in jax.tree.leaves(self.shapes)]
-        # Of one replicate: a statistic may refuse what it cannot do.
-        pairs = zip(self.statistics, one, strict=True)
-        self.probes = [s.of_chunk(v) for s, v in pairs]
+        leaves = jax.tree.leaves(self.shapes)
+        for statistic, leaf in zip(self.statistics, leaves, strict=True):
+            # It may refuse what it cannot do.
+            statistic.of_chunk(np.zeros((1, *leaf.shape), leaf.dtype))
 
     def statistics_of(self, span: Span) -> Statistics:
         """Runs the replicates start, ..., stop - 1."""
@@ -186,68 +194,57 @@ def _check(key, num_trials, batch_size):
         _checks.check_count("batch_size", batch_size, 1)
 
 
-def _opened(plan, checkpoint, stack):
+def _opened(plan, path, stack):
     """Returns the folder, in process 0, and the chunks in it, in every process."""
-    if checkpoint is None:
+    if path is None:
         return None, {}
     named, _ = jax.tree_util.tree_flatten_with_path(plan.shapes)
-    leaves = {jax.tree_util.keystr(path): leaf for path, leaf in named}
+    leaves = {jax.tree_util.keystr(place): leaf for place, leaf in named}
+    folders = []
 
     def opened():
-        batch, num_trials = plan.batch, plan.num_trials
-        settings = settings_of(plan.digest, batch.key, leaves, plan.statistics)
-        settings |= {"batch size": batch.width, "trials": num_trials}
-        folder = Checkpoint(checkpoint, settings, num_trials)
-        stack.callback(folder.close)
-        return folder, folder.load(plan.probes)
+        settings = settings_of(plan.digest, plan.batch.key, leaves, plan.statistics)
+        settings |= {"batch size": plan.batch.width, "trials": plan.num_trials}
+        folders.append(Checkpoint(path, settings, plan.num_trials))
+        stack.callback(folders[0].close)
+        return folders[0].load()
 
-    return _storage.from_first(
-        opened,
-        together=plan.batch.together,
-        pack=lambda found: _storage.pack(found[1]),
-        unpack=lambda content: (None, _storage.unpack(content, plan.probes)),
-    )
+    done = from_first(opened, plan.together)
+    return (folders[0] if folders else None), done
 
 
 def _run_missing(plan, folder, saves, done, progress):
     """Runs the replicates that are not done, in chunks that last about a second."""
-    batch, finished = plan.batch, sum(stop - start for start, stop in done)
+    batch, finished = plan.batch.size, sum(stop - start for start, stop in done)
     shown = progress and jax.process_index() == 0
     shows = bar(plan.num_trials, finished, "trial", shown)
-    batches, leaves = 1, jax.tree.leaves(plan.shapes)
-    num_bytes = batch.size * sum(v.size * v.dtype.itemsize for v in leaves)
+    leaves = jax.tree.leaves(plan.shapes)
+    num_bytes = batch * sum(v.size * v.dtype.itemsize for v in leaves)
+    batches, most = 1, max(_LARGEST // max(num_bytes, 1), 1)
     with shows as advance, PatientStop(saves) as patient:
         for start, end in _gaps(done, plan.num_trials):
             while start < end:
                 began = time.perf_counter()
-                span = start, min(start + batches * batch.size, end)
+                span = start, min(start + batches * batch, end)
                 done[span] = plan.statistics_of(span)
-                seconds, number = _ended(
-                    folder, span, done[span], began, patient, batch
-                )
+                seconds, error = time.perf_counter() - began, None
+                try:
+                    if folder is not None:
+                        folder.save(span, done[span])
+                except OSError as raised:
+                    error = raised
+                mine = seconds, patient.signal, error is not None
+                seconds, number, failed = largest(mine, plan.together)
+                if failed:
+                    raise error or RuntimeError("process 0 could not save its chunk")
                 advance(span[1] - start)
                 start = span[1]
                 if seconds < _SHORT:
-                    batches = min(2 * batches, max(_LARGEST // max(num_bytes, 1), 1))
+                    batches = min(2 * batches, most)
                 elif seconds > _LONG:
                     batches = max(batches // 2, 1)
                 if number:
                     patient.deliver(int(number))
-
-
-def _ended(folder, span, statistics, began, patient, batch):
-    """Saves a chunk; returns how long it took, and a signal, in every process alike."""
-    seconds, error = time.perf_counter() - began, None
-    try:
-        if folder is not None:
-            folder.save(span, statistics)
-    except OSError as raised:
-        error = raised
-    failed = error is not None
-    told = _storage.largest(seconds, patient.signal, failed, together=batch.together)
-    if told[2]:
-        raise error or RuntimeError("process 0 could not save its chunk")
-    return told[:2]
 
 
 def _gaps(done: dict[Span, Statistics], num_trials: int) -> list[Span]:
