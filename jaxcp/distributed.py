@@ -25,7 +25,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 
 import jax
 
@@ -69,7 +69,7 @@ def initialize(
     Raises:
       ValueError: if there is no cluster and an argument is missing or out of range.
       RuntimeError: if jax has started already. (A process whose peers do not come is
-        ended by jax itself, after a message on stderr that says so.)
+        ended by jax itself, with a message on stderr.)
 
     Cost:
       Waits for the other processes, at most `connect_timeout` seconds.
@@ -91,16 +91,15 @@ def initialize(
         raise ValueError(
             f"expected process_id in 0, ..., {number - 1}, got {process_id}"
         )
-    with _peers_awaited(address, number, connect_timeout):
-        jax.distributed.initialize(
-            address,
-            number,
-            process_id,
-            cluster_detection_method=cluster if missing else "deactivate",
-            initialization_timeout=connect_timeout,
-            heartbeat_timeout_seconds=heartbeat_timeout,
-            shutdown_timeout_seconds=heartbeat_timeout,
-        )
+    jax.distributed.initialize(
+        address,
+        number,
+        process_id,
+        cluster_detection_method=cluster if missing else "deactivate",
+        initialization_timeout=connect_timeout,
+        heartbeat_timeout_seconds=heartbeat_timeout,
+        shutdown_timeout_seconds=heartbeat_timeout,
+    )
 
 
 def launch(
@@ -153,23 +152,6 @@ def launch(
                 handler = signal.signal(number, lambda n, _: _send(processes, n))
                 stack.callback(signal.signal, number, handler or signal.SIG_DFL)
         return _wait(processes)
-
-
-@contextmanager
-def _peers_awaited(address, number, seconds):
-    """Says who is missing: without its peers jax ends the process, from C++."""
-    message = (
-        f"jaxcp.distributed: expected {number or 'all'} processes at "
-        f"{address or 'the coordinator'} within {seconds} s, and some did not come; "
-        "are all of them running, and can they reach that address?\n"
-    )
-    warning = threading.Timer(0.98 * seconds, sys.stderr.write, [message])
-    warning.daemon = True
-    warning.start()
-    try:
-        yield
-    finally:
-        warning.cancel()
 
 
 def _wait(processes):

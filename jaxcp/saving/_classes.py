@@ -102,7 +102,5 @@ def _defaults(cls):
     """Returns the defaults of fields that older files do not have."""
     if issubclass(cls, tuple):
         return dict(cls._field_defaults)
-    missing, fields = dataclasses.MISSING, dataclasses.fields(cls)
-    made = {f.name: f.default_factory for f in fields if f.default_factory != missing}
-    plain = {f.name: f.default for f in fields if f.default is not missing}
-    return plain | {name: make() for name, make in made.items()}
+    fields = dataclasses.fields(cls)
+    return {f.name: f.default for f in fields if f.default is not dataclasses.MISSING}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime, time
 from fractions import Fraction
 from pathlib import Path
@@ -22,11 +22,12 @@ from jax.tree_util import Partial, keystr
 
 from jaxcp._tree import is_ours
 from jaxcp.saving import _classes
-from jaxcp.saving._files import fraction, once, plain, stored_type, typed
 
 ABOUT = "jaxcp.json"  # the entry that is no array
 _PLAIN = type(None), bool, int, str
 _DTYPE = re.compile(r"[<>=|]?\w+(\[\w+\])?", re.ASCII)  # without fields
+# Sums of 2^32 squares have at most 957 digits, and 647 below: 1e300 and 2^2148.
+_FRACTION = re.compile("-?[0-9]{1,1000}(/[1-9][0-9]{0,999})?")
 Node = Any  # of JSON
 
 
@@ -106,6 +107,15 @@ def _is_plain(value):
     return finite or type(value) in _PLAIN
 
 
+def once(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
+    """Returns pairs as a dict; ValueError for a name that comes twice."""
+    pairs = list(pairs)
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError(f"expected each name once, of {', '.join(map(str, found))}")
+    return found
+
+
 # Settings as text, which JSON has no word for.
 
 
@@ -134,7 +144,19 @@ def _as_dtype(text):
     return np.dtype(text)
 
 
+def fraction(text: Any) -> Fraction:
+    """Returns the number of one or two integers; of others, 1e9999999 takes minutes."""
+    if not isinstance(text, str) or not _FRACTION.fullmatch(text):
+        raise ValueError(f"expected a fraction of two integers, got {text!r:.40}")
+    return Fraction(*map(int, text.split("/")))
+
+
 # Arrays.
+
+
+def _stored_type(dtype):
+    """Returns the type that numpy files know; that of bits for bfloat16 etc."""
+    return np.dtype(f"u{dtype.itemsize}") if dtype.kind == "V" else dtype
 
 
 def _write_array(writer, value, name):
@@ -155,16 +177,18 @@ def _write_array(writer, value, name):
     fits = re.fullmatch(r"[\w.-]{1,200}", entry, re.ASCII)  # every system writes it
     if not fits or entry in writer.arrays or entry == ABOUT:
         entry = f"array {len(writer.arrays)}"
-    writer.arrays[entry] = plain(array)
+    writer.arrays[entry] = array.view(_stored_type(array.dtype))
     return about | {"type": str(array.dtype), "entry": entry}
 
 
 def _read_array(reader, node):
     dtype, entry = _as_dtype(node["type"]), node["entry"]
     reader.used.add(entry)
-    if (found := reader.arrays[entry].dtype) != stored_type(dtype):
-        raise ValueError(f"expected {entry} in {reader.path} as {dtype}, got {found}")
-    array = typed(reader.arrays[entry], dtype)
+    array = reader.arrays[entry]
+    if array.dtype != _stored_type(dtype):
+        got = f"got {array.dtype}"
+        raise ValueError(f"expected {entry} in {reader.path} as {dtype}, {got}")
+    array = array.view(dtype)
     if "numpy" in node:
         return array[()] if node["numpy"] == "scalar" else array
     if jax.dtypes.canonicalize_dtype(dtype) != dtype:

@@ -1,19 +1,26 @@
-"""The verbs that save and load."""
+"""Files that are whole or not there: the verbs that save and load values."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
-from collections.abc import Sequence
+import time
+import uuid
+import zipfile
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import numpy as np
+
 from jaxcp.saving import _classes
-from jaxcp.saving._files import npz, once, read_npz, write_whole
-from jaxcp.saving._nodes import ABOUT, Reader, Writer, filled
+from jaxcp.saving._nodes import ABOUT, Reader, Writer, filled, once
 from jaxcp.typing import PyTree
 
+_LONGEST = 2**24  # axis of an array without numbers
 _FORMAT = 1
 
 
@@ -165,3 +172,82 @@ def _yours(types, names, path):
             f"dataclasses and each once, got {given}"
         )
     return known
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Writes a file that exists only once it is on the disk whole.
+
+    Raises:
+      OSError: if it cannot be written; what was there before is kept.
+    """
+    draft = path.with_name(f".{uuid.uuid4().hex}.draft")  # of any length of name
+    try:
+        with draft.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            draft.unlink()
+        raise
+    _sync_folder(path.parent)
+
+
+def npz(entries: Mapping[str, np.ndarray | bytes]) -> bytes:
+    """Returns a file of numpy arrays by name, as `np.savez` does; bytes as they are."""
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        for name, value in entries.items():
+            if isinstance(value, bytes):
+                archive.writestr(name, value)
+                continue
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                np.lib.format.write_array(entry, value, allow_pickle=False)
+    return content.getvalue()
+
+
+def read_npz(file: BinaryIO) -> dict[str, Any]:
+    """Returns the entries of a file of `npz`, of which no other kind is read.
+
+    Raises ValueError for entries that are compressed, or larger than the file: little
+    would grow to fill the memory.
+    """
+    size = file.seek(0, os.SEEK_END)
+    with zipfile.ZipFile(file) as archive:
+        entries = archive.infolist()
+        stored = all(entry.compress_type == zipfile.ZIP_STORED for entry in entries)
+        if not stored or sum(entry.file_size for entry in entries) > size:
+            raise ValueError(
+                "expected entries without compression, and no larger than the file"
+            )
+        pairs = [_entry(archive, entry.filename) for entry in entries]
+    return once(pairs)
+
+
+def _entry(archive, name):
+    with archive.open(name) as entry:
+        if not name.endswith(".npy"):
+            return name, entry.read()
+        value = np.lib.format.read_array(entry, allow_pickle=False)
+    if not value.size and max(value.shape) > _LONGEST:  # jax takes long for it
+        raise ValueError(f"expected axes up to 2^24 without numbers, got {value.shape}")
+    return name.removesuffix(".npy"), value
+
+
+def remove_drafts(folder: Path, older_than: float = 0) -> None:
+    """Removes what killed processes left half written, from this age in seconds."""
+    for draft in folder.glob(".*.draft"):
+        with contextlib.suppress(OSError):
+            if time.time() - draft.stat().st_mtime >= older_than:
+                draft.unlink()
+
+
+def _sync_folder(folder):
+    """Makes the name of a new file last as well, where systems can do that."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

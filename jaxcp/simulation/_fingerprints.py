@@ -13,11 +13,11 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
 from jaxcp.checking.captured import LIBRARIES, SCALARS, Reader, is_library
-from jaxcp.simulation._programs import checked, parts_of
 from jaxcp.typing import PyTree
 
 _SCRIPT = ("__main__", "__mp_main__")  # the second in workers of a process pool
@@ -216,3 +216,17 @@ def _captured(program: Any) -> Iterator[Any]:
 
 def _is_program(value):
     return hasattr(value, "eqns")
+
+
+def parts_of(key: Array) -> tuple[np.ndarray, Any]:
+    """Returns a key as numbers, which every process can pass, and its kind, if any."""
+    if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+        return np.asarray(key), None
+    return np.asarray(jax.random.key_data(key)), jax.random.key_impl(key)
+
+
+def checked(results: PyTree) -> PyTree:
+    """Returns the results of a trial, if there are some."""
+    if not jax.tree.leaves(results):
+        raise ValueError(f"expected a trial that returns arrays, got {results!r}")
+    return results

@@ -18,8 +18,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxcp.saving._files import remove_drafts, write_whole
-from jaxcp.saving.files import read, to_bytes
+from jaxcp.saving.files import read, remove_drafts, to_bytes, write_whole
 
 _HUGE = 1e150  # beyond, squares overflow
 

@@ -26,7 +26,7 @@ import numpy as np
 
 from jaxcp._batching import bar
 from jaxcp._checks import check_count
-from jaxcp.saving._files import remove_drafts, write_whole
+from jaxcp.saving.files import remove_drafts, write_whole
 from jaxcp.simulation._fingerprints import fingerprint, module_of
 from jaxcp.simulation._storage import from_first
 
@@ -162,7 +162,7 @@ def _git(folder, *command):
 
 def surroundings() -> Record:
     """Returns what a cell ran on."""
-    versions = {"python": platform.python_version()}
+    versions: Record = {"python": platform.python_version()}
     for name in _LIBRARIES:
         versions[name] = next((of.version for of in distributions(name=name)), None)
     return {

@@ -24,8 +24,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 import jaxcp
 from jaxcp.scores import Absolute
 from jaxcp.simulation import Moments, Quantiles, Total
-from jaxcp.simulation._programs import layout
 from jaxcp.simulation._storage import PatientStop
+from jaxcp.simulation.replicates import layout
 
 
 def trial(key):
@@ -647,14 +647,15 @@ def test_errors(key):
         ("num_trials", 2**32 + 1, r"num_trials <= 2\^32"),
         ("batch_size", 0, "batch_size as an int >= 1, got 0"),
         ("key", 3, "a key from jax.random.key, got int"),
-        ("reduce", Moments, "statistics, e.g. Moments"),
         ("reduce", {"mean": Moments()}, "structure"),
-        ("reduce", "mean", "got 'mean'"),
         ("reduce", Total(), r"integers or flags for Total, got float\d\d; use Moments"),
     ]:
         arguments = {"trial": trial, "key": key, "num_trials": 3} | {name: value}
         with pytest.raises(ValueError, match=message):
             jaxcp.simulate(**arguments)
+    for reduce in (Moments, "mean"):
+        with pytest.raises((TypeError, AttributeError), match="of_chunk"):
+            jaxcp.simulate(trial, key, 3, reduce=reduce)
     with pytest.raises(ValueError, match="expected a trial that jax can trace"):
         jax.jit(lambda k: jaxcp.simulate(trial, k, 3))(key)
     with pytest.raises(ValueError, match=r"numbers in \(0, 1\], got \[0.0\]"):
