@@ -25,7 +25,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 
 import jax
 
@@ -69,7 +69,7 @@ def initialize(
     Raises:
       ValueError: if there is no cluster and an argument is missing or out of range.
       RuntimeError: if jax has started already. (A process whose peers do not come is
-        ended by jax itself, after a message on stderr that says so.)
+        ended by jax itself, with a message on stderr.)
 
     Cost:
       Waits for the other processes, at most `connect_timeout` seconds.
@@ -86,20 +86,20 @@ def initialize(
     number = _from_environment(num_processes, _NUMBER)
     process_id = _from_environment(process_id, _ID)
     cluster = cluster or _mpi()
-    given = {_ADDRESS: address, _NUMBER: number, _ID: process_id}
-    missing = [name for name, value in given.items() if value is None]
-    _check_cluster(cluster, missing)
-    _check_id(process_id, number)
-    with _peers_awaited(address, number, connect_timeout):
-        jax.distributed.initialize(
-            address,
-            number,
-            process_id,
-            cluster_detection_method=cluster if missing else "deactivate",
-            initialization_timeout=connect_timeout,
-            heartbeat_timeout_seconds=heartbeat_timeout,
-            shutdown_timeout_seconds=heartbeat_timeout,
+    missing = any(value is None for value in (address, number, process_id))
+    if number is not None and process_id is not None and not 0 <= process_id < number:
+        raise ValueError(
+            f"expected process_id in 0, ..., {number - 1}, got {process_id}"
         )
+    jax.distributed.initialize(
+        address,
+        number,
+        process_id,
+        cluster_detection_method=cluster if missing else "deactivate",
+        initialization_timeout=connect_timeout,
+        heartbeat_timeout_seconds=heartbeat_timeout,
+        shutdown_timeout_seconds=heartbeat_timeout,
+    )
 
 
 def launch(
@@ -154,52 +154,16 @@ def launch(
         return _wait(processes)
 
 
-def _check_cluster(cluster, missing):
-    if missing and not (cluster or _found_by_jax()):
-        raise ValueError(
-            "expected a cluster (SLURM, Open MPI, mpi4py, Kubernetes) or "
-            f"{', '.join(missing)} in the environment or as arguments, got none"
-        )
-
-
-def _check_id(process_id, number):
-    if number is not None and process_id is not None and not 0 <= process_id < number:
-        raise ValueError(
-            f"expected process_id in 0, ..., {number - 1}, got {process_id}"
-        )
-
-
-@contextmanager
-def _peers_awaited(address, number, seconds):
-    """Says who is missing: without its peers jax ends the process, from C++."""
-    message = (
-        f"jaxcp.distributed: expected {number or 'all'} processes at "
-        f"{address or 'the coordinator'} within {seconds} s, and some did not come; "
-        "are all of them running, and can they reach that address?\n"
-    )
-    warning = threading.Timer(0.98 * seconds, sys.stderr.write, [message])
-    warning.daemon = True
-    warning.start()
-    try:
-        yield
-    except jax.errors.JaxRuntimeError as error:
-        raise RuntimeError(message.strip()) from error
-    finally:
-        warning.cancel()
-
-
 def _wait(processes):
     """Returns the exit statuses; one failure ends all, after a while."""
-    failed_at = None
+    deadline = None
     while any(p.poll() is None for p in processes):
-        if failed_at is None and any(p.poll() for p in processes):
-            failed_at = time.monotonic()
-        waited = 0 if failed_at is None else time.monotonic() - failed_at
-        if waited > 2 * _GRACE:
-            _send(processes, signal.SIGKILL)
-        elif waited > _GRACE:
-            _send(processes, signal.SIGTERM)
-        time.sleep(0.05 if waited <= _GRACE else 1.0)
+        if deadline is None and any(p.poll() for p in processes):
+            deadline = time.monotonic() + _GRACE
+        late = -1 if deadline is None else time.monotonic() - deadline
+        if late > 0:
+            _send(processes, signal.SIGKILL if late > _GRACE else signal.SIGTERM)
+        time.sleep(1.0 if late > 0 else 0.05)
     return [p.returncode for p in processes]
 
 
@@ -217,12 +181,7 @@ def _free_port():
 
 def _from_environment(value, name):
     text = os.environ.get(name)
-    if value is not None or text is None:
-        return value
-    try:
-        return int(text)
-    except ValueError:
-        raise ValueError(f"expected {name} as an int, got {text!r}") from None
+    return int(text) if value is None and text is not None else value
 
 
 def _mpi():

@@ -68,7 +68,9 @@ def settle(functions: Iterable[Any], states: tuple[Hashable, ...]) -> None:
 
 
 def _state_of(value):
-    return tuple(_Reader(value).found)
+    reader = Reader()
+    reader.read(value)
+    return tuple(reader.found)
 
 
 def names_read(code: CodeType) -> _Names:
@@ -143,13 +145,19 @@ def _names_of(code):
     return {n: frozenset(map(tuple, read[n])) for n in kept if n[:2] != "__"}
 
 
-class _Reader:
-    """A walk over a value, and what is inside of it, that notes what they are now."""
+class Reader:
+    """A walk over values that notes what they are now."""
 
-    def __init__(self, value: Any) -> None:
+    made = frozenset(_MADE)  # methods that classes are known without
+
+    def __init__(self) -> None:
         self.found: list[Hashable] = []
         self._seen: dict[int, tuple[int, Any]] = {}  # cycles end, and ids last
-        self._todo = [value]  # not by recursion: chains may be long
+        self._todo: list[Any] = []  # not by recursion: chains may be long
+
+    def read(self, value: Any) -> None:
+        """Notes a value, and what is inside of it."""
+        self._todo.append(value)
         while self._todo:
             self._note(self._todo.pop())
 
@@ -162,93 +170,116 @@ class _Reader:
         elif isinstance(value, _ARRAYS) and value.dtype != object:
             self.found += value.dtype, value.shape, _digest(value)
         elif isinstance(value, _UNCHANGING):
-            self.found.append(_Same(value))
+            self.same(value)
         elif id(value) in self._seen:
             self.found.append(self._seen[id(value)][0])
         else:
             self._seen[id(value)] = len(self._seen), value
             if kind is FunctionType:
                 self._function(value)
+            elif kind in _BUILTIN:
+                self.found.append(kind)
+                self.inside(value)
             else:
-                self.found.append(kind if kind in _BUILTIN else _Same(kind))
-                self._inside(value)
+                self.same(kind)
+                self.inside(value)
 
-    def _inside(self, value):
+    def is_library(self, module: str) -> bool:
+        """Returns whether functions of a module count by identity."""
+        return is_library(module)
+
+    def same(self, value: Any) -> None:
+        """Notes a value that counts by identity."""
+        self.found.append(_Same(value))
+
+    def code_of(self, fn: FunctionType, library: bool) -> None:
+        """Notes the code of a function."""
+        self.found.append(_known(fn.__code__)[1])
+
+    def outside(self, *values: Any) -> None:
+        """Notes what functions name outside of themselves, and parts of classes."""
+        self.all(*values)
+
+    def inside(self, value: Any) -> None:
+        """Notes what is inside of a value."""
         if isinstance(value, type):
             self._class(value)
         elif isinstance(value, ModuleType):
-            self.found.append(_Same(value))
-            own = {} if is_library(value.__name__) else vars(value)
-            self._all(*(part for name, part in own.items() if name[:2] != "__"))
+            self.same(value)
+            own = {} if self.is_library(value.__name__) else vars(value)
+            self.outside(*(part for name, part in own.items() if name[:2] != "__"))
         elif isinstance(value, _DICTS):
             pairs = [part for pair in value.items() for part in pair]
-            self._all(len(pairs), *pairs, *_attributes(value))
+            self.all(len(pairs), *pairs, *_attributes(value))
         elif isinstance(value, _LISTS):
-            self._all(len(value), *value, *_attributes(value))
+            self.all(len(value), *value, *_attributes(value))
         elif isinstance(value, np.ndarray):
-            self._all(value.shape, value.tolist())
+            self.all(value.shape, value.tolist())
         elif isinstance(value, MethodType):
-            self._all(value.__func__, value.__self__)
+            self.all(value.__func__, value.__self__)
         elif isinstance(value, staticmethod | classmethod):
-            self._all(value.__func__)
+            self.all(value.__func__)
         elif isinstance(value, functools.partial):
-            self._all(value.func, value.args, value.keywords)
+            self.all(value.func, value.args, value.keywords)
         elif isinstance(value, property):
-            self._all(value.fget)
+            self.all(value.fget, value.fset, value.fdel)
         else:
-            self._object(value)
+            self.object(value)
 
-    def _all(self, *parts):
+    def all(self, *parts: Any) -> None:
+        """Notes several values."""
         self._todo += reversed(parts)
 
     def _function(self, fn):
         code, home = fn.__code__, fn.__globals__
-        library = is_library(home.get("__name__", ""))
-        _, same, names = _known(code)
-        self.found.append(same)
+        library = self.is_library(home.get("__name__", ""))
+        self.code_of(fn, library)
         if library and "<locals>" not in code.co_qualname:
             return
-        self._all(fn.__defaults__, fn.__kwdefaults__, *_attributes(fn))
+        self.all(fn.__defaults__, fn.__kwdefaults__)
+        self.outside(*_attributes(fn))
         cells = dict(zip(code.co_freevars, fn.__closure__ or (), strict=True))
-        for name, paths in names.items():
+        for name, paths in names_read(code).items():
             if name in cells:
-                self._named((held(cells[name]) or [_MISSING])[0], paths)
+                self._named((held(cells[name]) or [_MISSING])[0], paths, self.all)
             elif not library:
-                self._named(home.get(name, _MISSING), paths)
+                self._named(home.get(name, _MISSING), paths, self.outside)
 
-    def _named(self, value, paths):
+    def _named(self, value, paths, note):
         """Notes a value that has a name; of a module only what is read of it."""
         if not isinstance(value, ModuleType) or () in paths:
-            self._all(value)
-        elif not is_library(value.__name__):
-            self.found.append(_Same(value))
+            note(value)
+        elif not self.is_library(value.__name__):
+            self.same(value)
             for path in sorted(paths):
-                self._named(getattr(value, path[0], _MISSING), [path[1:]])
+                part = getattr(value, path[0], _MISSING)
+                self._named(part, [path[1:]], self.outside)
 
     def _class(self, cls):
-        self.found.append(_Same(cls))
-        if is_library(cls.__module__):
+        self.same(cls)
+        if self.is_library(cls.__module__):
             return
         for name, value in vars(cls).items():
-            method = isinstance(value, FunctionType) and name not in _MADE
+            method = isinstance(value, FunctionType) and name not in self.made
             if name[:2] != "__" or method:
-                self._all(value)
-        self._all(*cls.__bases__)
+                self.outside(value)
+        self.all(*cls.__bases__)
 
-    def _object(self, value):
-        self.found.append(_Same(value))
+    def object(self, value: Any) -> None:
+        """Notes an object of another kind."""
+        self.same(value)
         inside = getattr(value, "__dict__", None) or {}
         home = type(value).__module__
         if "__wrapped__" in inside and is_library(home):  # a jitted function
-            self._all(inside["__wrapped__"])
+            self.all(inside["__wrapped__"])
             return
         if home.partition(".")[0] in _SILENT:
             return
-        self._all(inside, type(value))
+        self.all(inside, type(value))
         slotted = (vars(cls) for cls in type(value).__mro__ if "__slots__" in vars(cls))
         for name, member in (pair for members in slotted for pair in members.items()):
             if isinstance(member, MemberDescriptorType):
-                self._all(getattr(value, name, _MISSING))
+                self.all(getattr(value, name, _MISSING))
 
 
 def _attributes(value):

@@ -7,9 +7,6 @@ import sys
 from types import FunctionType
 from typing import Any
 
-# Families whose public functions files name: pure ones, which write and read nothing.
-_FAMILIES = ("risk",)
-
 
 def name_of(cls: type) -> str | None:
     """Returns the name of a class of this library; None for one of the user.
@@ -35,26 +32,18 @@ def named() -> dict[str, type]:
 
 
 def name_of_function(value: Any) -> str | None:
-    """Returns the name of a public function, `jaxcp.risk.miscoverage`; None of others.
-
-    Of a family whose functions files name, so that none is asked for when they load.
-    """
-    if type(value) is not FunctionType:
-        return None
-    parts = value.__module__.split(".")
-    name = ".".join(["jaxcp", *parts[1:2], value.__name__])
-    return name if parts[0] == "jaxcp" and functions().get(name) is value else None
+    """Returns the name of a function that files name, None of others."""
+    return next((k for k, found in functions().items() if found is value), None)
 
 
 def functions() -> dict[str, FunctionType]:
-    """Returns the public functions that files name, by their names."""
-    homes = {f"jaxcp.{name}": sys.modules.get(f"jaxcp.{name}") for name in _FAMILIES}
-    known = {
-        f"{home}.{name}": value
-        for home, module in homes.items()
-        for name, value in vars(module or object).items()
-    }
-    return {k: v for k, v in known.items() if type(v) is FunctionType}
+    """Returns the public functions of `jaxcp.risk` by their names.
+
+    They are pure, and write and read nothing.
+    """
+    known = vars(sys.modules.get("jaxcp.risk", object))
+    public = {f"jaxcp.risk.{name}": known[name] for name in known.get("__all__", ())}
+    return {k: v for k, v in public.items() if type(v) is FunctionType}
 
 
 def is_value(cls: type) -> bool:
@@ -65,12 +54,6 @@ def is_value(cls: type) -> bool:
         return hasattr(cls, "_fields")
     parameters = getattr(cls, "__dataclass_params__", None)
     return parameters is not None and parameters.frozen
-
-
-def is_of_functions(value: Any) -> bool:
-    """Returns whether a value is a bundle of functions, e.g. an optax optimizer."""
-    is_tuple = isinstance(value, tuple) and hasattr(value, "_fields")
-    return is_tuple and len(value) > 0 and all(map(callable, value))
 
 
 def fields_of(value: Any) -> dict[str, Any]:
@@ -119,10 +102,5 @@ def _defaults(cls):
     """Returns the defaults of fields that older files do not have."""
     if issubclass(cls, tuple):
         return dict(cls._field_defaults)
-    missing, known = dataclasses.MISSING, {}
-    for field in dataclasses.fields(cls):
-        if field.default is not missing:
-            known[field.name] = field.default
-        elif field.default_factory is not missing:
-            known[field.name] = field.default_factory()
-    return known
+    fields = dataclasses.fields(cls)
+    return {f.name: f.default for f in fields if f.default is not dataclasses.MISSING}

@@ -1,20 +1,26 @@
-"""The verbs that save and load."""
+"""Files that are whole or not there: the verbs that save and load values."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
+import time
+import uuid
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
+
+import numpy as np
 
 from jaxcp.saving import _classes
-from jaxcp.saving._files import npz, once, read_npz, write_whole
-from jaxcp.saving._nodes import ABOUT, Reader, Writer, filled
+from jaxcp.saving._nodes import ABOUT, Reader, Writer, filled, once
 from jaxcp.typing import PyTree
 
+_LONGEST = 2**24  # axis of an array without numbers
 _FORMAT = 1
 
 
@@ -39,7 +45,8 @@ def save(path: str | os.PathLike, value: PyTree) -> None:
 
     Raises:
       ValueError: for a value that no file can hold, such as a fitted scikit-learn
-        model, a traced array or a list that holds itself, or a path to a folder.
+        model. (What jax and Python say of a traced array, of one that is spread over
+        processes, and of a list that holds itself, is an error of theirs.)
       OSError: if the file cannot be written; one that was there before is kept.
 
     Cost:
@@ -57,19 +64,7 @@ def save(path: str | os.PathLike, value: PyTree) -> None:
       >>> jaxcp.load(path).quantile(0.2)
       Array(8., dtype=float32)
     """
-    path, writer = _as_path(path), Writer()
-    try:
-        text = {"value": writer.node(value)}
-        about = {"format": _FORMAT, "jaxcp": _version(), "holes": writer.holes}
-        about |= {"types": list(writer.types)} | text
-        content = json.dumps(about, indent=1, allow_nan=False).encode()
-    except RecursionError:
-        kind = type(value).__name__
-        raise ValueError(
-            f"expected a value of few levels, got a {kind} that holds itself, or "
-            "hundreds of others inside of each other; save its arrays in one list"
-        ) from None
-    write_whole(path, npz({ABOUT: content, **writer.arrays}))
+    write_whole(Path(path), to_bytes(value))
 
 
 def load(
@@ -119,67 +114,49 @@ def load(
       >>> jaxcp.load(path, predict=predict)(jnp.array([3.0]), alpha=0.1).upper
       Array([7.], dtype=float32)
     """
-    path = _as_path(path)
-    about, arrays = _read(path)
+    with Path(path).open("rb") as file:
+        return read(file, path, types, functions)
+
+
+def to_bytes(value: PyTree) -> bytes:
+    """Returns the file of a value."""
+    writer = Writer()
+    node = writer.node(value)
+    about = {"format": _FORMAT, "jaxcp": import_module("jaxcp").__version__}
+    about |= {"holes": writer.holes, "types": list(writer.types), "value": node}
+    content = json.dumps(about, indent=1, allow_nan=False).encode()
+    return npz({ABOUT: content, **writer.arrays})
+
+
+def read(file: BinaryIO, path: Any, types: Any = (), functions: Any = None) -> Any:
+    """Returns the value in a file, which messages name by its path."""
     try:
-        given = filled(about["holes"], functions, path)
-        classes = {"yours": _yours(types, about["types"], path), "value": _ours(about)}
+        arrays = read_npz(file)
+        about = json.loads(arrays.pop(ABOUT), object_pairs_hook=once)
+        version = about["jaxcp"]
+    except Exception as error:
+        raise ValueError(_unreadable(path, error)) from error
+    try:
+        if about["format"] != _FORMAT:
+            raise LookupError(f"format {about['format']}, not {_FORMAT}")
+        given = filled(about["holes"], functions or {}, path)
+        if "jaxcp.models." in json.dumps(about):
+            import_module("jaxcp.models")
+        yours = _yours(types, about["types"], path)
+        classes = {"yours": yours, "value": _classes.named()}
         reader = Reader(path, arrays, given, classes, set())
         value = reader.value(about["value"])
+        if unused := set(arrays) - reader.used:
+            raise LookupError(f"{min(unused)} is no part of the value")
     except (LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(_unreadable(path, error)) from error
-    if unused := set(arrays) - reader.used:
-        raise ValueError(_unreadable(path, f"{min(unused)} is no part of the value"))
+        what = f"{_unreadable(path, error)}, which jaxcp {version} wrote"
+        raise ValueError(f"{what}; load it there, or save it anew") from error
     return value
 
 
-def _as_path(path):
-    if not isinstance(path, str | os.PathLike):
-        kind = type(path).__name__
-        raise ValueError(f"expected path as the name of a file, got {kind}")
-    if Path(path).is_dir():
-        raise ValueError(
-            f"expected path as the name of a file, got the folder {str(Path(path))!r}"
-        )
-    return Path(path)
-
-
-def _version():
-    import jaxcp
-
-    return jaxcp.__version__
-
-
-def _read(path):
-    """Returns the text and the arrays of a file; raises ValueError if it has none."""
-    with path.open("rb") as file:
-        if not zipfile.is_zipfile(file):
-            raise ValueError(_unreadable(path, "it is another, or cut short"))
-        try:
-            entries = read_npz(file)
-            about = json.loads(entries.pop(ABOUT), object_pairs_hook=once)
-            written = about["format"], about["jaxcp"]
-        except Exception as error:
-            raise ValueError(_unreadable(path, error)) from error
-    if written[0] != _FORMAT:
-        raise ValueError(
-            f"expected a file of format {_FORMAT}, got {path} of format {written[0]}, "
-            f"which jaxcp {written[1]} wrote; load it there, or save it anew"
-        )
-    return about, entries
-
-
-def _unreadable(path, reason):
-    if isinstance(reason, Exception):
-        reason = f"{type(reason).__name__}: {reason}"
+def _unreadable(path, error):
+    reason = f"{type(error).__name__}: {error}"
     return f"expected a file of jaxcp.save, got {path} ({reason})"
-
-
-def _ours(about):
-    """Returns the classes of this library, its models too where they are wanted."""
-    if "jaxcp.models." in json.dumps(about):
-        import_module("jaxcp.models")
-    return _classes.named()
 
 
 def _yours(types, names, path):
@@ -195,3 +172,82 @@ def _yours(types, names, path):
             f"dataclasses and each once, got {given}"
         )
     return known
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Writes a file that exists only once it is on the disk whole.
+
+    Raises:
+      OSError: if it cannot be written; what was there before is kept.
+    """
+    draft = path.with_name(f".{uuid.uuid4().hex}.draft")  # of any length of name
+    try:
+        with draft.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            draft.unlink()
+        raise
+    _sync_folder(path.parent)
+
+
+def npz(entries: Mapping[str, np.ndarray | bytes]) -> bytes:
+    """Returns a file of numpy arrays by name, as `np.savez` does; bytes as they are."""
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        for name, value in entries.items():
+            if isinstance(value, bytes):
+                archive.writestr(name, value)
+                continue
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                np.lib.format.write_array(entry, value, allow_pickle=False)
+    return content.getvalue()
+
+
+def read_npz(file: BinaryIO) -> dict[str, Any]:
+    """Returns the entries of a file of `npz`, of which no other kind is read.
+
+    Raises ValueError for entries that are compressed, or larger than the file: little
+    would grow to fill the memory.
+    """
+    size = file.seek(0, os.SEEK_END)
+    with zipfile.ZipFile(file) as archive:
+        entries = archive.infolist()
+        stored = all(entry.compress_type == zipfile.ZIP_STORED for entry in entries)
+        if not stored or sum(entry.file_size for entry in entries) > size:
+            raise ValueError(
+                "expected entries without compression, and no larger than the file"
+            )
+        pairs = [_entry(archive, entry.filename) for entry in entries]
+    return once(pairs)
+
+
+def _entry(archive, name):
+    with archive.open(name) as entry:
+        if not name.endswith(".npy"):
+            return name, entry.read()
+        value = np.lib.format.read_array(entry, allow_pickle=False)
+    if not value.size and max(value.shape) > _LONGEST:  # jax takes long for it
+        raise ValueError(f"expected axes up to 2^24 without numbers, got {value.shape}")
+    return name.removesuffix(".npy"), value
+
+
+def remove_drafts(folder: Path, older_than: float = 0) -> None:
+    """Removes what killed processes left half written, from this age in seconds."""
+    for draft in folder.glob(".*.draft"):
+        with contextlib.suppress(OSError):
+            if time.time() - draft.stat().st_mtime >= older_than:
+                draft.unlink()
+
+
+def _sync_folder(folder):
+    """Makes the name of a new file last as well, where systems can do that."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

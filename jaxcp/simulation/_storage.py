@@ -1,43 +1,24 @@
-"""Sums of floats without rounding, so that their order does not matter.
+"""Records of a simulation: exact sums, chunks as bytes, and the folder they are in.
 
-Chunks of a simulation as bytes: of a file, and to other processes.
-
-Checkpoints: a folder with the settings of a simulation and a file for each chunk.
-
-Decisions that all processes of one program share.
-
-Interrupts that wait for the end of a chunk.
+Decisions that processes of one program share, and interrupts that wait for a chunk.
 """
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import hashlib
 import io
 import json
 import os
-import re
 import signal
 import threading
-from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
-from types import FrameType
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import numpy as np
 
-from jaxcp.saving._files import (
-    is_fraction,
-    npz,
-    plain,
-    read_npz,
-    remove_drafts,
-    typed,
-    write_whole,
-)
+from jaxcp.saving.files import read, remove_drafts, to_bytes, write_whole
 
 _HUGE = 1e150  # beyond, squares overflow
 
@@ -51,8 +32,9 @@ def exact_moments(values: np.ndarray) -> dict[str, np.ndarray]:
     """
     wide = values.astype(float)
     finite, small = np.isfinite(wide), np.abs(wide) < _HUGE
-    if values.dtype.kind in "biu":
-        total, squares = _integer_sums(values)
+    if values.dtype.kind in "iu" and np.any(np.abs(wide) >= 2**26):
+        whole = values.astype(object)  # doubles may not hold their squares
+        total, squares = np.sum(whole, axis=0), np.sum(whole * whole, axis=0)
     else:
         total, squares = exact_sum(np.where(finite, wide, 0)), _squares(wide, small)
     with np.errstate(invalid="ignore"):
@@ -72,21 +54,13 @@ def exact_moments(values: np.ndarray) -> dict[str, np.ndarray]:
 def _squares(values, small):
     """Returns the sum of squares: of two halves of the digits, whose are exact."""
     kept = np.where(small, values, 0)
-    high = _leading_digits(kept)
+    mantissas, exponents = np.frexp(kept)
+    high = np.ldexp(np.rint(np.ldexp(mantissas, 26)), exponents - 26)
     low = kept - high
     squares = exact_sum(high * high)
     if low.any():
         squares = squares + exact_sum(2 * high * low) + exact_sum(low * low)
     return squares
-
-
-def _integer_sums(values):
-    """Returns the sums of integers and of their squares, which doubles may not hold."""
-    wide = values.astype(float)
-    if np.all(np.abs(wide) < 2**26):  # their squares are doubles, too
-        return exact_sum(wide), exact_sum(wide * wide)
-    whole = values.astype(object)
-    return np.sum(whole, axis=0), np.sum(whole * whole, axis=0)
 
 
 def exact_sum(values: np.ndarray) -> np.ndarray:
@@ -108,104 +82,23 @@ def exact_sum(values: np.ndarray) -> np.ndarray:
     return total.reshape(values.shape[1:])
 
 
-def _leading_digits(values):
-    """Returns doubles rounded to their first 26 bits."""
-    mantissas, exponents = np.frexp(values)
-    return np.ldexp(np.rint(np.ldexp(mantissas, 26)), exponents - 26)
-
-
 Span = tuple[int, int]
 Statistics = list[dict[str, np.ndarray]]
 
 
-def to_bytes(span: Span, statistics: Statistics, simulation: str) -> bytes:
-    """Returns the file of a chunk: which replicates, of what, and their statistics."""
-    arrays = _named(statistics)
-    arrays |= {"span": np.asarray(span), "simulation": np.asarray(simulation)}
-    return npz(arrays | {"checksum": np.asarray(_checksum(arrays))})
-
-
-def read(path: Path, probes: Statistics, span: Span, simulation: str) -> Statistics:
-    """Returns the statistics in a file, if they are those of its replicates.
-
-    `probes` are those of one replicate, to compare with.
-    """
+def read_chunk(path: Path, origin: str) -> Statistics:
+    """Returns the statistics in a file, if they are those of this origin."""
     try:
         with path.open("rb") as file:
-            arrays = read_npz(file)
-        _check_origin(arrays, span, simulation)
-        size = span[1] - span[0]
-        return [
-            {k: _like(k, v, arrays[f"{i}.{k}"], size) for k, v in probe.items()}
-            for i, probe in enumerate(probes)
-        ]
+            found, statistics = read(file, path)
+        if found != origin:
+            raise ValueError("it is of other replicates, or of another simulation")
+        return statistics
     except Exception as error:
         raise ValueError(
             f"expected a chunk of a simulation in {path}, which cannot be read "
             f"({error}); without that file its replicates run again"
         ) from error
-
-
-def pack(done: dict[Span, Statistics]) -> bytes:
-    """Returns the statistics of many chunks for another process."""
-    arrays = {"spans": np.asarray(list(done), int).reshape(-1, 2)}
-    for n, statistics in enumerate(done.values()):
-        arrays |= _named(statistics, f"{n}.")
-    return npz(arrays)
-
-
-def unpack(content: bytes, probes: Statistics) -> dict[Span, Statistics]:
-    """Returns what was packed."""
-    arrays = read_npz(io.BytesIO(content))
-    return {
-        (start, stop): [
-            {k: typed(arrays[f"{n}.{i}.{k}"], v.dtype) for k, v in probe.items()}
-            for i, probe in enumerate(probes)
-        ]
-        for n, (start, stop) in enumerate(arrays["spans"].tolist())
-    }
-
-
-def _named(statistics, prefix=""):
-    return {
-        f"{prefix}{i}.{name}": plain(np.asarray(value))
-        for i, chunk in enumerate(statistics)
-        for name, value in chunk.items()
-    }
-
-
-def _checksum(arrays):
-    digest = hashlib.sha256()
-    for name, value in sorted(arrays.items()):
-        digest.update(f"{name} {value.dtype.str} {value.shape} ".encode())
-        digest.update(value.tobytes())
-    return digest.hexdigest()
-
-
-def _check_origin(arrays, span, simulation):
-    checksum = arrays.pop("checksum", None)
-    if checksum is None or str(checksum) != _checksum(arrays):
-        raise ValueError("it has been changed, or is of an earlier version")
-    if str(arrays["simulation"]) != simulation:
-        raise ValueError("it is of another simulation")
-    start, stop = arrays["span"].tolist()
-    if (start, stop) != span:
-        raise ValueError(f"it is of replicates {start} to {stop - 1}")
-
-
-def _like(name, probe, value, size):
-    """Returns an array of a chunk, if it is like that of one replicate."""
-    shape, same, value = probe.shape, True, typed(value, probe.dtype)
-    if name == "values":
-        shape = (size, *probe.shape[1:])
-        same = value.dtype == probe.dtype
-    if value.shape != shape or not same or (name == "count" and value != size):
-        raise ValueError(f"{name} of {size} replicates, not {value.dtype}{value.shape}")
-    if name in ("sum", "squares") and probe.dtype.kind == "U":
-        strange = [text for text in value.flat if not is_fraction(text)]
-        if strange:
-            raise ValueError(f"expected {name} as a fraction, got {strange[0]!r:.40}")
-    return value
 
 
 _SETTINGS = "simulation.json"
@@ -242,7 +135,7 @@ class Checkpoint:
 
     def _is_complete(self, num_trials):
         """Returns whether no replicate is missing, of this simulation and no more."""
-        known, spans = self._is_known(), self._files()
+        known, spans = self._is_known(), self._chunks()
         last = max((stop for _, stop in spans), default=0)
         if last > num_trials:
             raise ValueError(
@@ -253,7 +146,7 @@ class Checkpoint:
 
     def save(self, span: Span, statistics: Statistics) -> None:
         """Writes the statistics of the replicates start, ..., stop - 1."""
-        content = to_bytes(span, statistics, self._identity)
+        content = to_bytes([self._origin(span), statistics])
         path = self.path / f"{span[0]:010d}-{span[1]:010d}.npz"
         try:
             write_whole(path, content)
@@ -264,33 +157,26 @@ class Checkpoint:
             )
             raise
 
-    def load(self, probes: Statistics) -> dict[Span, Statistics]:
-        """Returns the statistics of all chunks that were saved.
-
-        `probes` are those of one replicate, to compare with.
-        """
-        files, about = self._files(), self._identity
-        return {span: read(path, probes, span, about) for span, path in files.items()}
+    def load(self) -> dict[Span, Statistics]:
+        """Returns the statistics of all chunks that were saved."""
+        files = self._chunks()
+        return {s: read_chunk(path, self._origin(s)) for s, path in files.items()}
 
     def close(self) -> None:
         """Lets other processes use the folder."""
         if self._lock is not None:
             os.close(self._lock)
 
-    @property
-    def _identity(self) -> str:
-        """The mark of chunks of this simulation alone."""
+    def _origin(self, span):
+        """Returns the mark of chunks of these replicates of this simulation."""
         fixed = {k: v for k, v in self._settings.items() if k not in _MAY_CHANGE}
-        text = json.dumps(fixed, sort_keys=True)
+        text = json.dumps([fixed, span], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
-    def _files(self) -> dict[Span, Path]:
+    def _chunks(self) -> dict[Span, Path]:
         spans, before = {}, 0
         for path in sorted(self.path.glob("*.npz")):
-            digits = re.fullmatch(r"(\d{10})-(\d{10})", path.stem)
-            if digits is None:
-                raise ValueError(f"expected chunks of a simulation only, got {path}")
-            start, stop = map(int, digits.groups())
+            start, stop = map(int, path.stem.split("-"))
             if not before <= start < stop:
                 raise ValueError(f"expected chunks that do not overlap, got {path}")
             spans[start, stop], before = path, stop
@@ -309,7 +195,11 @@ class Checkpoint:
             return False
         for name, value in self._settings.items():
             if before.get(name) != value and name not in _MAY_CHANGE:
-                raise ValueError(_difference(self.path, name, before, self._settings))
+                raise ValueError(
+                    f"expected the simulation that the checkpoint {self.path} holds "
+                    f"(of {before.get('versions')}), with {name} {before.get(name)}, "
+                    f"got {name} {value}; choose another folder"
+                )
         return True
 
 
@@ -319,89 +209,45 @@ def saved_width(path: Path, num_trials: int) -> int | None:
     return before.get("batch size") if before.get("trials") == num_trials else None
 
 
-def _difference(path, name, before, now):
-    found = f"{name} {before.get(name)}", f"{name} {now[name]}"
-    if name == "format":
-        found = "files of an earlier version", "this version"
-    if name == "trial":
-        found = "another trial", "this one"
-        if before.get("versions") != now["versions"]:
-            found = f"another trial, or the same under {before['versions']}", "this one"
-    return (
-        f"expected the simulation that the checkpoint {path} holds, with {found[0]}, "
-        f"got {found[1]}; choose another folder"
-    )
-
-
 def _locked(path):
     """Returns an open file that one process at a time, while it lives, can have."""
-    file = _lock_file(path / ".lock")
+    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+    file = os.open(path / ".lock", flags, 0o666)
     try:
         import fcntl
 
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except ImportError:
-        pass  # not on every system
-    except OSError as error:  # others than these: some file systems have no locks
-        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-            os.close(file)
-            raise ValueError(
-                f"expected a checkpoint that no process is using, got {path}, which "
-                "another process is using; wait for it, or choose another folder"
-            ) from None
-    return file
-
-
-def _lock_file(path):
-    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
-    try:
-        return os.open(path, flags, 0o666)
-    except OSError as error:
-        if error.errno != errno.ELOOP:
-            raise
+    except (BlockingIOError, PermissionError):
+        os.close(file)
         raise ValueError(
-            f"expected {path} as a file, got a link to one; delete it"
+            f"expected a checkpoint that no process is using, got {path}, which "
+            "another process is using; wait for it, or choose another folder"
         ) from None
+    except (ImportError, OSError):
+        pass  # some systems and file systems have no locks
+    return file
 
 
 def _read_settings(folder):
     """Returns the settings of the simulation in a folder, or None."""
     path = folder / _SETTINGS
-    if not path.exists():
-        return None
-    try:
-        return dict(json.loads(path.read_text()))
-    except (ValueError, TypeError, RecursionError) as error:
-        raise ValueError(f"expected the settings of a simulation in {path}") from error
+    return dict(json.loads(path.read_text())) if path.exists() else None
 
 
-_T = TypeVar("_T")
-
-
-def largest(*values: float, together: bool) -> tuple[float, ...]:
+def largest(values, together):
     """Returns the largest of each value among the processes."""
     if not together:
         return values
     from jax.experimental import multihost_utils
 
     every = multihost_utils.process_allgather(np.asarray(values, np.float32))
-    return tuple(float(v) for v in np.max(every, axis=0))
+    return np.max(every, axis=0).tolist()
 
 
-def _as_json(value: Any) -> bytes:
-    return json.dumps(value).encode()
-
-
-def from_first(
-    make: Callable[[], _T],
-    *,
-    together: bool,
-    pack: Callable[[_T], bytes] = _as_json,
-    unpack: Callable[[bytes], _T] = json.loads,
-) -> _T:
+def from_first(make, together):
     """Returns the result of process 0 in every process, or raises its error there.
 
-    It travels in the form of `pack`: JSON where that holds it.
+    It travels in the form of files: arrays, numbers and text, no code.
     """
     if not together:
         return make()
@@ -409,24 +255,24 @@ def from_first(
     if jax.process_index() == 0:
         try:
             made = make()
-            content = b"+" + pack(made)
+            content = to_bytes([made, None])
         except (ValueError, OSError) as raised:
-            error, content = raised, b"-" + _packed_error(raised)
-    content = _broadcast(content)
-    if content[:1] == b"-":
-        raise error or _unpacked_error(content[1:])
-    return unpack(content[1:]) if made is None else made
+            error, content = raised, to_bytes([None, told(raised)])
+    found, failure = read(io.BytesIO(_broadcast(content)), "process 0")
+    if failure is not None:
+        raise error or retold(*failure)
+    return found if made is None else made
 
 
-def _packed_error(error):
-    """Returns an error as bytes: its arguments if they are those of a system's."""
-    system = isinstance(error, OSError) and error.errno is not None
-    parts = [error.errno, error.strerror, error.filename] if system else [str(error)]
-    return json.dumps([isinstance(error, OSError), parts], default=str).encode()
+def told(error: Exception) -> tuple[bool, list[Any]]:
+    """Returns an error as values: its arguments if they are those of a system's."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return True, [error.errno, error.strerror, str(error.filename)]
+    return isinstance(error, OSError), [str(error)]
 
 
-def _unpacked_error(content):
-    system, parts = json.loads(content)
+def retold(system: bool, parts: list[Any]) -> Exception:
+    """Returns the error that was told."""
     return OSError(*parts) if system else ValueError(*parts)
 
 
@@ -453,35 +299,31 @@ class PatientStop:
     """
 
     def __init__(self, notes: bool = True) -> None:
+        main = threading.current_thread() is threading.main_thread()
         self.signal = 0
-        self._notes = notes
+        self._noted = _SIGNALS if notes and main else ()
         self._handlers: dict[int, Any] = {}
 
     def __enter__(self) -> PatientStop:
-        main = threading.current_thread() is threading.main_thread()
-        if self._notes and main:
-            for number in _SIGNALS:
-                self._handlers[number] = signal.signal(number, self._note)
+        self._handlers = {n: signal.signal(n, self._note) for n in self._noted}
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._restore()
-        if self.signal:
-            self.deliver(self.signal)
+        self.deliver()
 
-    def deliver(self, number: int) -> None:
+    def deliver(self, number: int = 0) -> None:
         """Lets a noted signal, of this process or another, take effect, once."""
         self._restore()
-        self.signal = 0
-        signal.raise_signal(signal.Signals(number))
+        number, self.signal = number or self.signal, 0
+        if number:
+            signal.raise_signal(signal.Signals(number))
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def _note(self, number, frame):
         self.signal = number
         self._restore()
 
-    def _restore(self) -> None:
+    def _restore(self):
         for number, handler in self._handlers.items():
-            with contextlib.suppress(ValueError):
-                # None: a handler that is not of Python, and cannot be put back.
-                signal.signal(number, handler or signal.SIG_DFL)
+            # None: a handler that is not of Python, and cannot be put back.
+            signal.signal(number, handler or signal.SIG_DFL)
         self._handlers = {}

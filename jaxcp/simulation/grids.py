@@ -1,9 +1,4 @@
-"""Grids of independent cells: a file for each, on any executor, resumable.
-
-Tables of the results of a grid.
-
-Records of cells: one line of JSON each, with where it comes from.
-"""
+"""Grids of independent cells: on any executor, resumable, with a record of each."""
 
 from __future__ import annotations
 
@@ -16,14 +11,8 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import (
-    BrokenExecutor,
-    Executor,
-    Future,
-    ProcessPoolExecutor,
-    as_completed,
-)
+from collections.abc import Callable, Iterable, Mapping
+from concurrent import futures
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import distributions
@@ -37,7 +26,7 @@ import numpy as np
 
 from jaxcp._batching import bar
 from jaxcp._checks import check_count
-from jaxcp.saving._files import remove_drafts, write_whole
+from jaxcp.saving.files import remove_drafts, write_whole
 from jaxcp.simulation._fingerprints import fingerprint, module_of
 from jaxcp.simulation._storage import from_first
 
@@ -48,37 +37,10 @@ _LIBRARIES = ("jaxcp", "jax", "jaxlib", "numpy")
 _GIT = ("git", "-c", "core.fsmonitor=false", "--no-optional-locks")
 
 
-def name_of(origin: Record, cell: Mapping[str, Any]) -> str:
+def name_of(origin: Record, settings: Record) -> str:
     """Returns the name of a cell: of its function, revision and settings."""
     named = {name: origin[name] for name in ("module", "function", "revision")}
-    return _hashed(named | {"settings": plain(cell)})[:20]
-
-
-def checked_cell(cell: Any) -> Mapping[str, Any]:
-    """Returns settings that a file can tell from all others."""
-    if not isinstance(cell, Mapping) or not all(isinstance(k, str) for k in cell):
-        raise ValueError(f"expected cells as dicts of settings by name, got {cell!r}")
-    _check_setting(cell)
-    return cell
-
-
-def _check_setting(value):
-    if isinstance(value, Mapping):
-        for name in value:
-            if not isinstance(name, str):
-                raise ValueError(
-                    f"expected settings with text as keys, got {name!r} in {value!r}"
-                )
-        value = list(value.values())
-    if isinstance(value, np.ndarray) and value.dtype.kind in "UO":
-        value = value.tolist()
-    if isinstance(value, list | tuple):
-        for inner in value:
-            _check_setting(inner)
-    elif isinstance(value, str) and value in _NOT_FINITE:
-        raise ValueError(
-            f"expected NaN and infinities in settings as floats, got the text {value!r}"
-        )
+    return _hashed(named | {"settings": settings})[:20]
 
 
 def _hashed(content):
@@ -86,16 +48,25 @@ def _hashed(content):
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def plain(value: Any) -> Any:
-    """Returns what JSON can hold: arrays as lists, infinities and NaN as text."""
+def plain(value: Any, exact: bool = False) -> Any:
+    """Returns what JSON can hold: arrays as lists, infinities and NaN as text.
+
+    Raises ValueError for other values, and if `exact` for what would look like another.
+    """
     if isinstance(value, Mapping):
-        return {str(k): plain(v) for k, v in value.items()}
+        if exact and not all(isinstance(k, str) for k in value):
+            raise ValueError(f"expected settings with text as keys, got {value!r}")
+        return {str(k): plain(v, exact) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(v) for v in value]
+        return [plain(v, exact) for v in value]
     if isinstance(value, jax.Array | np.ndarray | np.generic):
-        return plain(np.asarray(value).tolist())
+        return plain(np.asarray(value).tolist(), exact)
     if isinstance(value, float) and not np.isfinite(value):
         return "NaN" if np.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if exact and isinstance(value, str) and value in _NOT_FINITE:
+        raise ValueError(
+            f"expected NaN and infinities in settings as floats, got the text {value!r}"
+        )
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise ValueError(
@@ -125,35 +96,29 @@ def kept(out: Path | None, name: str, record: Record) -> Record:
     return _numbers(record)
 
 
-def finished(out: Path, origin: Record, cell: Mapping[str, Any]) -> Record | None:
+def finished(out: Path, origin: Record, settings: Record) -> Record | None:
     """Returns the record of a cell that has one, made by the same function.
 
     A revision that is a fingerprint stands for the function that has it.
     """
-    record = _stored(out, origin, cell)
+    record = _stored(out, origin, settings)
     if record is None and origin["revision"]:
-        record = _stored(out, origin | {"revision": ""}, cell)
+        record = _stored(out, origin | {"revision": ""}, settings)
         same = record is not None and record["fingerprint"] == origin["revision"]
         return record if same else None
     if record is not None and record["fingerprint"] != origin["fingerprint"]:
-        raise ValueError(_difference(out, origin, record))
+        raise ValueError(
+            f"expected {origin['module']}.{origin['function']} as it was when it made "
+            f"the cells in {out} under Python {record['versions']['python']}, got it "
+            "with other code or captured values; choose another folder, or give a "
+            "revision: a new one to run all cells again, "
+            f"{record['fingerprint']!r} to count the finished ones as good"
+        )
     return record
 
 
-def _difference(out, origin, record):
-    before = record["versions"]["python"]
-    same = before == platform.python_version()
-    compiled = "" if same else f" (or compiled by another Python than {before})"
-    return (
-        f"expected {origin['module']}.{origin['function']} as it was when it made the "
-        f"cells in {out}, got it with other code or captured values{compiled}; choose "
-        "another folder, or give a revision: a new one to run all cells again, "
-        f"{record['fingerprint']!r} to count the finished ones as good"
-    )
-
-
-def _stored(out, origin, cell):
-    path = out / f"{name_of(origin, cell)}.json"
+def _stored(out, origin, settings):
+    path = out / f"{name_of(origin, settings)}.json"
     return read(path) if path.exists() else None
 
 
@@ -161,14 +126,14 @@ def read(path: Path) -> Record:
     """Returns the record in a file, if it is as it was written."""
     try:
         record = json.loads(path.read_text())
-        if record["status"] not in ("done", "failed"):
-            raise ValueError(f"its status is {record['status']!r}")
-        if record.pop("checksum", None) != _hashed(record):
-            raise ValueError("it has been changed, or is of an earlier version")
-        if path.name.partition(".")[0] != name_of(record, record["settings"]):
-            raise ValueError("it is that of another cell")
+        sealed = record.pop("checksum", None) == _hashed(record)
+        name = name_of(record, record["settings"])
+        if not sealed or path.name.partition(".")[0] != name:
+            raise ValueError(
+                "it has been changed, or is that of another cell or an earlier version"
+            )
         return _numbers(record)
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise ValueError(
             f"expected the record of a cell in {path}, which cannot be read ({error}); "
             "without that file the cell runs again"
@@ -197,23 +162,21 @@ def _git(folder, *command):
 
 def surroundings() -> Record:
     """Returns what a cell ran on."""
+    versions: Record = {"python": platform.python_version()}
+    for name in _LIBRARIES:
+        versions[name] = next((of.version for of in distributions(name=name)), None)
     return {
-        "versions": {"python": platform.python_version()}
-        | {name: _version(name) for name in _LIBRARIES},
+        "versions": versions,
         "device": jax.devices()[0].device_kind,
         "host": f"{platform.node()}:{os.getpid()}",
     }
-
-
-def _version(library):
-    return next((found.version for found in distributions(name=library)), None)
 
 
 def run_grid(
     fn: Callable[..., Any],
     cells: Iterable[Mapping[str, Any]],
     out: str | Path,
-    executor: Executor | int | None = None,
+    executor: futures.Executor | int | None = None,
     *,
     revision: str = "",
     progress: bool = False,
@@ -226,11 +189,10 @@ def run_grid(
     traceback, the others finish, and it is tried again next time.
 
     Records carry a fingerprint of `fn`: of its code, the values that it captures, and
-    the functions, classes and constants that it names (those of libraries, and what is
-    reached through a module, by name only; lists and dicts outside of it, not at all).
-    Comments and docstrings make no difference. The call is refused where another
-    function of that name has finished a cell. With a `revision` there is no
-    fingerprint.
+    the functions, classes and constants that it names, also through modules (those of
+    libraries by name only; lists and dicts outside of it, not at all). Comments and
+    docstrings make no difference. The call is refused where another function of that
+    name has finished a cell. With a `revision` there is no fingerprint.
 
     Without an executor, all processes of one program (`jaxcp.distributed`) run each
     cell together. With a number, as many new processes share the cells. Otherwise any
@@ -292,15 +254,15 @@ def run_grid(
     out = Path(out).expanduser()
     out.mkdir(parents=True, exist_ok=True)
     remove_drafts(out, older_than=3600)  # younger ones may be of another process
-    checked = map(checked_cell, cells)
-    named = [(name_of(origin, cell), dict(cell)) for cell in checked]
+    given = [(dict(cell), plain(cell, exact=True)) for cell in cells]
+    named = {name_of(origin, settings): cell for cell, settings in given}
     together = executor is None and jax.process_count() > 1
     records: dict[str, Any] = from_first(
-        lambda: {name: finished(out, origin, cell) for name, cell in named},
-        together=together,
+        lambda: {name_of(origin, v): finished(out, origin, v) for _, v in given},
+        together,
     )
     folder = out if not together or jax.process_index() == 0 else None
-    todo = {name: cell for name, cell in named if records[name] is None}
+    todo = {name: cell for name, cell in named.items() if records[name] is None}
     origin["commit"] = commit_of(fn)
     shown = bar(len(records), len(records) - len(todo), "cell", progress)
     with shown as advance, _workers(executor) as workers:
@@ -310,10 +272,10 @@ def run_grid(
             if record["status"] == "failed":
                 last = record["error"].strip().splitlines()[-1]
                 print(f"cell {todo[name]} failed: {last}", file=sys.stderr)
-    return [records[name] for name, _ in named]
+    return [records[name_of(origin, settings)] for _, settings in given]
 
 
-def _origin(fn: Callable[..., Any], revision: str) -> Record:
+def _origin(fn, revision):
     """Returns what distinguishes the records of a function from others."""
     function = getattr(fn, "__qualname__", "<lambda>")
     bound = not isinstance(getattr(fn, "__self__", None), ModuleType | None)
@@ -334,27 +296,36 @@ def _workers(executor):
         yield executor
         return
     check_count("executor", executor, 1)
-    with ProcessPoolExecutor(executor, mp_context=get_context("spawn")) as workers:
+    with futures.ProcessPoolExecutor(
+        executor, mp_context=get_context("spawn")
+    ) as workers:
         yield workers
 
 
-def _results(
-    fn: Callable[..., Any], todo: dict[str, Any], executor: Executor | None
-) -> Iterator[tuple[str, Record]]:
+def _results(fn, todo, executor):
     """Yields names and records as cells finish, those of a broken executor as well."""
     if executor is None:
         yield from ((name, _run_cell(fn, cell)) for name, cell in todo.items())
         return
-    futures: dict[Future, str] = {}
+    names: dict[futures.Future, str] = {}
+    broken = None
     try:
-        broken = _submit(fn, todo, executor, futures)
-        for future in as_completed(futures):
+        try:
+            for name, cell in todo.items():
+                names[executor.submit(_run_cell, fn, cell)] = name
+        except futures.BrokenExecutor as error:
+            broken = error
+        for future in futures.as_completed(names):
             try:
-                yield futures[future], _result(future, todo[futures[future]])
-            except BrokenExecutor as error:
+                record = future.result()
+            except futures.BrokenExecutor as error:
                 broken = error
+                continue
+            except (Exception, SystemExit) as error:  # it could not go or come back
+                record = _record(todo[names[future]], _failure(error))
+            yield names[future], record
     finally:
-        for future in futures:
+        for future in names:
             future.cancel()
     if broken is not None:
         raise RuntimeError(
@@ -363,29 +334,9 @@ def _results(
         ) from broken
 
 
-def _submit(fn, todo, executor, futures):
-    """Hands out cells and notes their futures; returns the error of one that breaks."""
-    try:
-        for name, cell in todo.items():
-            futures[executor.submit(_run_cell, fn, cell)] = name
-    except BrokenExecutor as error:
-        return error
-    return None
-
-
-def _result(future: Future, settings: Mapping[str, Any]) -> Record:
-    try:
-        return future.result()
-    except BrokenExecutor:
-        raise
-    except (Exception, SystemExit) as error:  # did not arrive, or could not come back
-        text = "".join(traceback.format_exception(error))
-        return _record(settings, {"status": "failed", "error": text})
-
-
-def _run_cell(fn: Callable[..., Any], cell: Mapping[str, Any]) -> Record:
+def _run_cell(fn, cell):
     """Returns the record of one cell; runs where the executor wants it to."""
-    start, settings = time.perf_counter(), plain(cell)
+    start, settings = time.perf_counter(), plain(cell)  # which `fn` may change
     try:
         results = fn(**cell)
         rows = results if isinstance(results, list) else [results]
@@ -395,17 +346,21 @@ def _run_cell(fn: Callable[..., Any], cell: Mapping[str, Any]) -> Record:
                 f"expected a dict of results, or a list of them, got {kind}"
             )
         outcome = {"status": "done", "results": plain(results)}
-    except (Exception, SystemExit):
-        outcome = {"status": "failed", "error": traceback.format_exc()}
+    except (Exception, SystemExit) as error:
+        outcome = _failure(error)
     return _record(settings, outcome | {"seconds": time.perf_counter() - start})
+
+
+def _failure(error):
+    text = "".join(traceback.format_exception(error))
+    return {"status": "failed", "error": text}
 
 
 def _record(settings, outcome):
     """Returns an outcome with its origin and surroundings."""
     finished = datetime.now(UTC).isoformat(timespec="seconds")
     about = {"settings": plain(settings), "seed": plain(settings.get("seed"))}
-    about |= {"finished": finished} | surroundings()
-    return {"seconds": None} | outcome | about
+    return {"seconds": None, **outcome, **about, "finished": finished, **surroundings()}
 
 
 def collect(out: str | Path, table: str | Path | None = None) -> list[dict[str, Any]]:

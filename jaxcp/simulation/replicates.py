@@ -1,38 +1,38 @@
-"""Many replicates of one trial, in chunks: to report, to save, to stop after."""
+"""Many replicates of one trial: in batches, each a program, and in chunks to save."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import MethodType
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jax import Array
-from jax.sharding import Mesh
+from jax import Array, lax
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from jaxcp import _checks
-from jaxcp._arrays import is_concrete
 from jaxcp._batching import bar
 from jaxcp._tree import explained
-from jaxcp.simulation import _programs, _storage
-from jaxcp.simulation._fingerprints import digest_of, settings_of
-from jaxcp.simulation._storage import (
-    Checkpoint,
-    PatientStop,
-    Span,
-    Statistics,
-    pack,
-    saved_width,
-    unpack,
-)
-from jaxcp.simulation.statistics import Statistic, statistics_of
+from jaxcp.checking.captured import settle, states_of
+from jaxcp.simulation import _storage
+from jaxcp.simulation._fingerprints import checked, digest_of, parts_of, settings_of
+from jaxcp.simulation.statistics import statistics_of
 from jaxcp.typing import PyTree
 
+# Memory, and replicates, of one batch on one device: a cache of a core, or a GPU full.
+_BUDGET, _BUDGET_ELSEWHERE = {"cpu": 2**24}, 2**30
+_WIDEST, _WIDEST_ELSEWHERE = {"cpu": 2**14}, 2**17
+_FEW = 16  # batches that there should be at least: to share out, to report, to save
+_KEPT = 32  # programs of a trial
+_programs: weakref.WeakKeyDictionary[Any, dict] = weakref.WeakKeyDictionary()
 # Seconds that a chunk lasts, between these where batches are short enough.
 _SHORT, _LONG = 0.5, 2.0
 _LARGEST = 2**28  # bytes of results in a chunk, if a batch has fewer
@@ -121,16 +121,17 @@ def simulate(
       >>> out["mean"].count, out["mean"].mean.dtype
       (500, dtype('float64'))
     """
-    _check(trial, key, num_trials, batch_size, mesh)
-    together = _programs.spans_processes(mesh)
+    _check(key, num_trials, batch_size)
+    together = spans_processes(mesh)
     checkpoint = None if checkpoint is None else Path(checkpoint).expanduser()
     try:
         if checkpoint is not None:
-            before = partial(saved_width, checkpoint, num_trials)
-            batch_size = batch_size or _storage.from_first(before, together=together)
+            before = partial(_storage.saved_width, checkpoint, num_trials)
+            batch_size = batch_size or _storage.from_first(before, together)
         with explained(_HOST_CODE):
             digest = None if checkpoint is None else digest_of(trial, key)
-            plan = _plan(trial, key, num_trials, batch_size, mesh, reduce, digest)
+            options = batch_size, mesh, digest
+            plan = _Plan(trial, key, int(num_trials), reduce, *options)
         with ExitStack() as stack:
             folder, done = _opened(plan, checkpoint, stack)
             _run_missing(plan, folder, checkpoint is not None, done, progress)
@@ -145,18 +146,21 @@ def simulate(
     return plan.combined(done)
 
 
-@dataclass(frozen=True)
 class _Plan:
-    """The trial, and how its replicates are shared among devices."""
+    """The trial, and how its replicates are shared among devices and processes."""
 
-    batch: _programs.Batch
-    num_trials: int
-    shapes: PyTree
-    statistics: list[Statistic]
-    probes: Statistics  # of one replicate
-    digest: str | None  # of the trial, where there is a checkpoint
+    def __init__(self, trial, key, num_trials, reduce, batch_size, mesh, digest):
+        self.digest, self.num_trials = digest, num_trials
+        self.together = spans_processes(mesh)
+        self.batch = layout(trial, key, num_trials, batch_size, mesh, digest)
+        self.shapes = self.batch.shapes()
+        self.statistics = statistics_of(reduce, self.shapes)
+        leaves = jax.tree.leaves(self.shapes)
+        for statistic, leaf in zip(self.statistics, leaves, strict=True):
+            # It may refuse what it cannot do.
+            statistic.of_chunk(np.zeros((1, *leaf.shape), leaf.dtype))
 
-    def statistics_of(self, span: Span) -> Statistics:
+    def statistics_of(self, span):
         """Runs the replicates start, ..., stop - 1."""
         start, stop = span
         firsts = range(start, stop, self.batch.size)
@@ -165,7 +169,7 @@ class _Plan:
         values = [np.concatenate(column)[: stop - start] for column in columns]
         return [s.of_chunk(v) for s, v in zip(self.statistics, values, strict=True)]
 
-    def combined(self, done: dict[Span, Statistics]) -> PyTree:
+    def combined(self, done):
         """Returns the statistics of all chunks together."""
         leaves, structure = jax.tree.flatten(self.shapes)
         chunks = [done[span] for span in sorted(done)]
@@ -177,10 +181,8 @@ class _Plan:
         return jax.tree.unflatten(structure, combined)
 
 
-def _check(trial, key, num_trials, batch_size, mesh):
+def _check(key, num_trials, batch_size):
     _checks.check_key(key)
-    if not is_concrete(key):
-        raise ValueError("expected a key with values: call simulate outside of jit")
     kind = str(jax.random.key_impl(key))
     if "rbg" in kind:
         raise ValueError(
@@ -192,108 +194,195 @@ def _check(trial, key, num_trials, batch_size, mesh):
         raise ValueError(f"expected num_trials <= 2^32, got {num_trials}")
     if batch_size is not None:
         _checks.check_count("batch_size", batch_size, 1)
-    if mesh is not None and not isinstance(mesh, Mesh):
-        raise ValueError(f"expected mesh from jax.make_mesh, got {type(mesh).__name__}")
-    if not callable(trial):
-        raise ValueError(f"expected trial as a function of a key, got {trial!r}")
 
 
-def _plan(trial, key, num_trials, batch_size, mesh, reduce, digest):
-    num_trials = int(num_trials)
-    batch = _programs.layout(trial, key, num_trials, batch_size, mesh, digest)
-    shapes = batch.shapes()
-    statistics = statistics_of(reduce, shapes)
-    one = [np.zeros((1, *v.shape), v.dtype) for v in jax.tree.leaves(shapes)]
-    # A statistic may refuse what it cannot do.
-    probes = [s.of_chunk(v) for s, v in zip(statistics, one, strict=True)]
-    return _Plan(batch, num_trials, shapes, statistics, probes, digest)
-
-
-def _opened(plan, checkpoint, stack):
+def _opened(plan, path, stack):
     """Returns the folder, in process 0, and the chunks in it, in every process."""
-    if checkpoint is None:
+    if path is None:
         return None, {}
     named, _ = jax.tree_util.tree_flatten_with_path(plan.shapes)
-    leaves = {jax.tree_util.keystr(path): leaf for path, leaf in named}
+    leaves = {jax.tree_util.keystr(place): leaf for place, leaf in named}
+    folders = []
 
     def opened():
-        batch, num_trials = plan.batch, plan.num_trials
-        settings = settings_of(plan.digest, batch.key, leaves, plan.statistics)
-        settings |= {"batch size": batch.width, "trials": num_trials}
-        folder = Checkpoint(checkpoint, settings, num_trials)
-        stack.callback(folder.close)
-        return folder, folder.load(plan.probes)
+        settings = settings_of(plan.digest, plan.batch.key, leaves, plan.statistics)
+        settings |= {"batch size": plan.batch.width, "trials": plan.num_trials}
+        folders.append(_storage.Checkpoint(path, settings, plan.num_trials))
+        stack.callback(folders[0].close)
+        return folders[0].load()
 
-    return _storage.from_first(
-        opened,
-        together=plan.batch.together,
-        pack=lambda found: pack(found[1]),
-        unpack=lambda content: (None, unpack(content, plan.probes)),
-    )
+    done = _storage.from_first(opened, plan.together)
+    return (folders[0] if folders else None), done
 
 
 def _run_missing(plan, folder, saves, done, progress):
-    """Runs the replicates that are not done, chunk by chunk."""
-    pace, finished = _Pace(plan), sum(stop - start for start, stop in done)
+    """Runs the replicates that are not done, in chunks that last about a second."""
+    batch, finished = plan.batch.size, sum(stop - start for start, stop in done)
     shown = progress and jax.process_index() == 0
     shows = bar(plan.num_trials, finished, "trial", shown)
-    with shows as advance, PatientStop(saves) as patient:
-        for span in _spans(_gaps(done, plan.num_trials), pace):
-            began = time.perf_counter()
-            done[span] = plan.statistics_of(span)
-            seconds = time.perf_counter() - began
-            error = _save_error(folder, span, done[span])
-            seconds, number, failed = _storage.largest(
-                seconds, patient.signal, error is not None, together=plan.batch.together
-            )
-            if failed:
-                raise error or RuntimeError("process 0 could not save its chunk")
-            advance(span[1] - span[0])
-            pace.adapt(seconds)
-            if number:
-                patient.deliver(int(number))
+    leaves = jax.tree.leaves(plan.shapes)
+    num_bytes = batch * sum(v.size * v.dtype.itemsize for v in leaves)
+    batches, most = 1, max(_LARGEST // max(num_bytes, 1), 1)
+    with shows as advance, _storage.PatientStop(saves) as patient:
+        for start, end in _gaps(done, plan.num_trials):
+            while start < end:
+                began = time.perf_counter()
+                span = start, min(start + batches * batch, end)
+                done[span] = plan.statistics_of(span)
+                seconds, error = time.perf_counter() - began, None
+                try:
+                    if folder is not None:
+                        folder.save(span, done[span])
+                except OSError as raised:
+                    error = raised
+                mine = seconds, patient.signal, error is not None
+                seconds, number, failed = _storage.largest(mine, plan.together)
+                if failed:
+                    raise error or RuntimeError("process 0 could not save its chunk")
+                advance(span[1] - start)
+                start = span[1]
+                if seconds < _SHORT:
+                    batches = min(2 * batches, most)
+                elif seconds > _LONG:
+                    batches = max(batches // 2, 1)
+                if number:
+                    patient.deliver(int(number))
 
 
-def _save_error(folder, span, statistics):
-    """Saves a chunk, where there is a folder; returns the error if that fails."""
-    try:
-        if folder is not None:
-            folder.save(span, statistics)
-    except OSError as error:
-        return error
-    return None
-
-
-class _Pace:
-    """How many replicates a chunk has, so that it lasts about a second."""
-
-    def __init__(self, plan: _Plan) -> None:
-        leaves = jax.tree.leaves(plan.shapes)
-        self.batch, self.batches = plan.batch.size, 1
-        num_bytes = self.batch * sum(v.size * v.dtype.itemsize for v in leaves)
-        self.most = max(_LARGEST // max(num_bytes, 1), 1)
-
-    @property
-    def size(self) -> int:
-        return self.batch * self.batches
-
-    def adapt(self, seconds: float) -> None:
-        if seconds < _SHORT:
-            self.batches = min(2 * self.batches, self.most)
-        elif seconds > _LONG:
-            self.batches = max(self.batches // 2, 1)
-
-
-def _gaps(done: dict[Span, Statistics], num_trials: int) -> list[Span]:
+def _gaps(done, num_trials):
     """Returns the spans of replicates between those that are done."""
     ends = [0, *(stop for _, stop in sorted(done))]
     starts = [*(start for start, _ in sorted(done)), num_trials]
     return [(a, b) for a, b in zip(ends, starts, strict=True) if a < b]
 
 
-def _spans(gaps: list[Span], pace: _Pace) -> Iterator[Span]:
-    for start, end in gaps:
-        while start < end:
-            stop = min(start + pace.size, end)
-            yield start, stop
-            start = stop
+class Batch:
+    """Replicates that run at once.
+
+    Args:
+      trial: Function of a key that runs.
+      key: Key of all replicates.
+      width: Replicates of one device, one program however many devices there are.
+      mesh: The devices; None is the default device alone.
+      state: What distinguishes the trial from what it was at another time.
+    """
+
+    def __init__(self, trial, key, width, mesh, state):
+        self.key, self.width, self.mesh = key, width, mesh
+        self._key_data, impl = parts_of(key)
+        self._program = _program(trial, state, impl, width, mesh)
+
+    @property
+    def size(self) -> int:
+        """Replicates of all devices."""
+        return self.width * (1 if self.mesh is None else self.mesh.size)
+
+    def run(self, first: int) -> PyTree:
+        """Returns results of replicates first, first + 1, ... with a leading axis."""
+        return self._program(self._key_data, np.uint32(first))
+
+    def shapes(self) -> PyTree:
+        """Returns shapes and dtypes of the results of one replicate."""
+        rows = self._program.eval_shape(self._key_data, np.uint32(0))
+        return jax.tree.map(lambda v: jax.ShapeDtypeStruct(v.shape[1:], v.dtype), rows)
+
+    def width_that_fits(self) -> int:
+        """Returns how many fit the memory, by the compiler's account of this batch."""
+        lowered = self._program.lower(self._key_data, np.uint32(0))
+        compiled = lowered.compile()  # kept for `run`
+        memory: Any = compiled.memory_analysis()
+        if memory is None:  # not known on every kind of device
+            return self.width
+        used = memory.temp_size_in_bytes + memory.output_size_in_bytes
+        budget = _BUDGET.get(jax.default_backend(), _BUDGET_ELSEWHERE)
+        fits = max(budget * self.width // max(used, 1), 1)
+        return 2 ** (int(fits).bit_length() - 1)
+
+
+def layout(trial, key, num_trials, batch_size, mesh, digest=None):
+    """Returns the batches of a simulation, of the program that has a digest if given.
+
+    An automatic batch starts large, and shrinks if the compiler says that it would not
+    fit the memory meant for it.
+    """
+    state = states_of([trial]), digest
+
+    def batch(width):
+        devices = _mesh_for(mesh, num_trials, width)
+        return Batch(trial, key, width, devices, state)
+
+    most = _WIDEST.get(jax.default_backend(), _WIDEST_ELSEWHERE)
+    width = int(max(min(batch_size or most, num_trials), 1))
+    if batch_size is not None:
+        return batch(width)
+    width = min(width, -(-num_trials // _FEW)) or 1
+    found = batch(2 ** (width - 1).bit_length())
+    fits = found.width_that_fits() if found.width > 1 else 1
+    return batch(fits) if fits < found.width else found
+
+
+def spans_processes(mesh: Mesh | None) -> bool:
+    """Returns whether a simulation on this mesh runs in several processes at once."""
+    if mesh is not None:
+        return mesh.is_multi_process
+    return jax.process_count() > 1 and _default_device() is None
+
+
+def _mesh_for(mesh, num_trials, width):
+    if mesh is not None:
+        return Mesh(mesh.devices, mesh.axis_names)  # with Auto axes, whatever it had
+    devices = jax.devices()
+    if jax.process_count() == 1:
+        devices = devices[: -(-max(num_trials, 1) // width)]
+    if _default_device() is not None or len(devices) == 1:
+        return None
+    return Mesh(np.array(devices), ("replicates",))
+
+
+def _default_device():
+    return jax.config.jax_default_device  # type: ignore[attr-defined]  # made by jax
+
+
+def _program(trial, *settings):
+    """Returns the jitted program of a batch, kept as long as the trial lives."""
+    is_method = isinstance(trial, MethodType)
+    owner, name = (trial.__self__, trial.__func__) if is_method else (trial, None)
+    try:
+        kept = _programs.setdefault(owner, {})
+    except TypeError:  # a value that cannot be hashed, or known weakly
+        return _compiled(lambda: trial, *settings)
+    if (name, settings) not in kept:
+        own = weakref.WeakMethod(trial) if is_method else weakref.ref(trial)
+        kept[name, settings] = _compiled(own, *settings)
+        while len(kept) > _KEPT:
+            kept.pop(next(iter(kept)))
+    return kept[name, settings]
+
+
+def _compiled(trial, state, impl, width, mesh):
+    """Returns the program `(key_data, first) -> results`."""
+
+    def replicates(key_data, first):
+        typed = impl is not None
+        key = jax.random.wrap_key_data(key_data, impl=impl) if typed else key_data
+        indices = first + jnp.arange(width, dtype=jnp.uint32)
+        one = trial()  # it lives: a batch that holds it is being traced
+        each = lambda i: checked(one(jax.random.fold_in(key, i)))  # noqa: E731
+        results = jax.vmap(each)(indices)
+        settle([one], state[0])
+        return results
+
+    def on_device(key_data, first):
+        place = lax.axis_index(mesh.axis_names).astype(jnp.uint32)
+        return replicates(key_data, first + width * place)
+
+    def on_devices(key_data, first):
+        axes = P(mesh.axis_names)
+        results = jax.shard_map(
+            on_device, mesh=mesh, in_specs=P(), out_specs=axes, check_vma=False
+        )(key_data, first)
+        if mesh.is_multi_process:  # every process gets all of them
+            results = lax.with_sharding_constraint(results, NamedSharding(mesh, P()))
+        return results
+
+    return jax.jit(replicates if mesh is None else on_devices)

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxcp.quantiles.selection import kth_smallest
-from jaxcp.saving._files import fraction
+from jaxcp.saving._nodes import fraction
 from jaxcp.simulation._storage import exact_moments
 from jaxcp.typing import PyTree
 
@@ -215,20 +215,8 @@ def statistics_of(reduce: Any, results: PyTree) -> list[Statistic]:
     is_one = lambda v: isinstance(v, Statistic)  # noqa: E731
     every = lambda v: Every() if v is None else v  # noqa: E731
     given = jax.tree.map(every, reduce, is_leaf=lambda v: v is None or is_one(v))
-    try:
-        tree = jax.tree.broadcast(given, results, is_leaf=is_one)
-    except ValueError as error:
-        raise ValueError(
-            "expected reduce as a statistic, or a pytree of them that is a prefix of "
-            f"what the trial returns, {jax.tree.structure(results)}, got {reduce!r}"
-        ) from error
-    found = jax.tree.leaves(tree, is_leaf=is_one)
-    for statistic in found:
-        if isinstance(statistic, type) or not is_one(statistic):
-            raise ValueError(
-                f"expected reduce as statistics, e.g. Moments(), got {statistic!r}"
-            )
-    return found
+    tree = jax.tree.broadcast(given, results, is_leaf=is_one)
+    return jax.tree.leaves(tree, is_leaf=is_one)
 
 
 def _joined(chunks, leaf):

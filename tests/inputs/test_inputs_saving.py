@@ -5,7 +5,6 @@ import enum
 import tempfile
 from pathlib import Path
 
-import jax
 import numpy as np
 
 import jaxcp
@@ -37,16 +36,6 @@ def load(value, **given):
     return call
 
 
-def traced(scores):
-    jaxcp.save(FOLDER / "refused", jaxcp.Calibration(ABSOLUTE, scores))
-    return scores
-
-
-RING: list = []
-RING.append(RING)
-DEEP: list = []
-for _ in range(2000):
-    DEEP = [DEEP]
 Animal = enum.IntEnum("Animal", ["CAT", "DOG"])
 
 
@@ -62,41 +51,36 @@ def predict_of_a_model():
 
 test_wrong_calls = refuses(
     {
-        "a folder": (lambda: jaxcp.save(FOLDER, CP), f"got the folder '{FOLDER}'"),
-        "no name": (lambda: jaxcp.save("", CP), "name of a file, got the folder '.'"),
-        "load of a folder": (lambda: jaxcp.load(FOLDER), "a file, got the folder '"),
-        "a ring": (save(RING), "got a list that holds itself, or hundreds of others"),
-        "nested deep": (save(DEEP), "got a list that holds itself, or hundreds of"),
         "a type of fields": (save(np.dtype("i4, f4")), "a dtype as text, got "),
         "names of a class": (
             save({"classes": list(Animal)}),
-            r"got <Animal.CAT: 1> at classes.0; its value, 1, or its name can be saved",
+            r"got Animal at classes.0; save",
         ),
         "a method": (
             predict_of_a_model,
             r"predict\(params, x\), got Line.predict, .* lambda _, x: model.predict",
         ),
-        "swapped": (lambda: jaxcp.save(CP, "a"), "path as the name of a file, got Cal"),
-        "load of a value": (lambda: jaxcp.load(CP), "path as the name of a file, got"),
         "model": (save(Model()), "got Model; save a fitted model in its own way"),
         "model inside": (save({"a": [Model()]}), r"got Model at a\.0; save a fitted"),
         "class that changes": (save(Mutable(3)), "got Mutable; save"),
         "set": (save({1, 2}), "got set; save"),
-        "function": (save(lambda x: x), "got a function; save"),
+        "function": (save(lambda x: x), "got function; save"),
         "objects": (
             save([np.array([{}])]),
             "or text, got ndarray of object at",
         ),
         "masked": (save(np.ma.array([1.0], mask=[1])), "got MaskedArray of float64"),
         "fields": (save(np.zeros(2, "i4, f4")), "of numbers or text, got ndarray of"),
-        "traced": (lambda: jax.jit(traced)(X), "values, got a traced array at scores"),
         "no function": (
             load(SPLIT),
             r"hold, predict \(function .*<lambda>\), got",
         ),
         "a number for it": (load(SPLIT, predict=3), "predict as a function, got 3"),
-        "none wanted": (load(CP, predict=len), r"one of none in .*, got predict"),
-        "another name": (load(SPLIT, predikt=len), r"one of predict in .* got predikt"),
+        "none wanted": (load(CP, predict=len), r"cannot hold, nothing, got predict"),
+        "another name": (
+            load(SPLIT, predikt=len),
+            r"hold, predict \(.* got predikt; .*predict=\.\.\.\)",
+        ),
         "types": (load(CP, types=[CP]), "types as the classes of yours in"),
     }
 )

@@ -491,9 +491,9 @@ def test_names_that_several_fields_have_are_given_whole(tmp_path):
     pair = [scores.Custom(f), {"b": scores.Custom(g, lambda pred, q: None)}]
     jaxcp.save(path, pair)
     inverse = lambda pred, q: q  # noqa: E731
-    with pytest.raises(ValueError, match=r"name of several of 0.evaluate, 1.b.eval"):
+    with pytest.raises(ValueError, match=r'"1.b.evaluate": ...}, inverse=...'):
         jaxcp.load(path, evaluate=f, inverse=inverse)
-    names = {"0.evaluate": f, "b.evaluate": g, "inverse": inverse}
+    names = {"0.evaluate": f, "1.b.evaluate": g, "inverse": inverse}
     one, two = jaxcp.load(path, **names)
     assert (one.evaluate.func, two["b"].evaluate.func) == (f, g)
     assert two["b"].inverse.func is inverse
@@ -642,7 +642,7 @@ def test_other_files_are_refused(tmp_path):
     whole = path.read_bytes()
     for content in (b"", b"text", pickle.dumps(1), whole[:-1], whole[:300]):
         path.write_bytes(content)
-        with pytest.raises(ValueError, match=r"file of jaxcp.save, got .*cut short"):
+        with pytest.raises(ValueError, match=r"file of jaxcp.save, got .*BadZipFile"):
             jaxcp.load(path)
     middle = len(whole) // 2
     path.write_bytes(whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :])
@@ -665,12 +665,15 @@ def test_other_files_are_refused(tmp_path):
     [
         (
             {"format": 2, "jaxcp": "9.0"},
-            "format 1, got .* of format 2, which jaxcp 9",
+            r"format 2, not 1\), which jaxcp 9",
         ),
         ({"value": {"is": "eval"}}, "a file of jaxcp.save, got .*KeyError: 'eval'"),
-        ({"value": {"is": "value", "class": "os.system"}}, "version .* got os.system"),
-        ({"value": {"is": "value", "class": "jaxcp.Next"}}, "version of jaxcp in "),
-        ({"value": {"is": "yours", "class": "int"}}, "version .* got int"),
+        ({"value": {"is": "value", "class": "os.system"}}, "KeyError: 'os.system'"),
+        (
+            {"value": {"is": "value", "class": "jaxcp.Next"}},
+            r"Next'\), which jaxcp .* wrote; load it there",
+        ),
+        ({"value": {"is": "yours", "class": "int"}}, "KeyError: 'int'"),
         ({"value": {"is": "given", "hole": 1}}, "expected a file of jaxcp.save"),
         ({"value": {"is": "array", "entry": "b", "type": "f4"}}, "of jaxcp.save.*'b'"),
         (
@@ -738,7 +741,7 @@ STRANGE = "1/0", "1/2/3", "nan", "1e99999999", "0" * 10**5, "(", "(i4,i4,)", "",
 
 
 @pytest.mark.parametrize("text", STRANGE, ids=lambda text: str(text)[:9])
-@pytest.mark.parametrize("kind", sorted(_nodes._READERS))
+@pytest.mark.parametrize("kind", sorted(_nodes._TEXTS))
 def test_every_reader_of_text_ends_soon(tmp_path, kind, text):
     """With a value, or a ValueError, whatever the text says."""
     jaxcp.save(tmp_path / "a", [])

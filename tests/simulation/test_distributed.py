@@ -3,14 +3,11 @@ import signal
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 import pytest
 
 import jaxcp
 from jaxcp import distributed
-from jaxcp.simulation import Moments
-from jaxcp.simulation._storage import _packed_error, _unpacked_error, pack, unpack
+from jaxcp.simulation._storage import retold, told
 
 
 @pytest.fixture(autouse=True)
@@ -19,16 +16,11 @@ def outside_of_clusters(monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
 
-def test_without_a_cluster_it_says_what_is_missing(monkeypatch):
-    with pytest.raises(ValueError, match="JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES"):
-        distributed.initialize()
-    monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", "localhost:9900")
-    with pytest.raises(ValueError, match="or JAX_PROCESS_ID in the environment"):
-        distributed.initialize(num_processes=2)
+def test_numbers_of_processes(monkeypatch):
     with pytest.raises(ValueError, match=r"process_id in 0, \.\.\., 1, got 2"):
         distributed.initialize(num_processes=2, process_id=2)
     monkeypatch.setenv("JAX_NUM_PROCESSES", "two")
-    with pytest.raises(ValueError, match="JAX_NUM_PROCESSES as an int, got 'two'"):
+    with pytest.raises(ValueError, match="'two'"):
         distributed.initialize()
 
 
@@ -96,22 +88,7 @@ def test_errors_travel_as_what_they_say(tmp_path):
     except OSError as error:
         missing = error
     for error in (ValueError("two\nlines"), missing, OSError("full"), OSError()):
-        back = _unpacked_error(_packed_error(error))
+        back = retold(*told(error))
         assert type(back) is type(error) and str(back) == str(error)
-    strange = _unpacked_error(_packed_error(UnicodeError("bytes")))
+    strange = retold(*told(UnicodeError("bytes")))
     assert type(strange) is ValueError and str(strange) == "bytes"
-
-
-def test_chunks_travel_as_they_are():
-    values = jnp.arange(6.0, dtype=jnp.bfloat16).reshape(2, 3)
-    chunk = {"values": np.asarray(values)}
-    moments = Moments().of_chunk(np.arange(4.0))
-    probes = [{"values": chunk["values"][:1]}, Moments().of_chunk(np.zeros(1))]
-    done = {(0, 2): [chunk, moments], (5, 7): [chunk, moments]}
-    back = unpack(pack(done), probes)
-    assert list(back) == list(done)
-    jax.tree.map(
-        np.testing.assert_array_equal, list(back.values()), list(done.values())
-    )
-    assert back[5, 7][0]["values"].dtype == jnp.bfloat16
-    assert unpack(pack({}), probes) == {}

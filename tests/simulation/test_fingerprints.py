@@ -103,13 +103,12 @@ class Node:
 
 
 def test_equal_values_have_equal_fingerprints():
-    """Sharing makes no difference, nor what a cache has kept, nor an order of names."""
-    one, text = [1.0], "".join(["a", "b"])
+    """Whoever made them, and whatever a cache has kept."""
+    text = "".join(["a", "b"])
     cached = lru_cache(scaled)
     pairs = [
-        ([one, one], [[1.0], [1.0]]),
         (("ab", "ab"), (text, "ab")),
-        ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
+        ({"a": 1, "b": {"c", "d"}}, {"a": 1, "b": {"d", "c"}}),
         (Node(Path("a/b")), Node(Path("a") / "b")),
         (jnp.arange(3.0), jnp.arange(3.0) + 0),
         (partial(scaled, factor=2), partial(scaled, factor=2)),

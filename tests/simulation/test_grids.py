@@ -200,8 +200,8 @@ def test_records_are_those_that_were_written(tmp_path):
     for text, message in [
         (re.sub('"square": (9|16)', '"square": 8', one), "it has been changed"),
         (one.replace('"x": ', '"x": 1'), "it has been changed"),
-        (json.dumps(unsealed), "or is of an earlier version"),
-        (other, "it is that of another cell"),
+        (json.dumps(unsealed), "cell or an earlier version"),
+        (other, "is that of another cell"),
         ("[" * 10**5, "recursion"),
     ]:
         assert text != one
@@ -229,9 +229,7 @@ def test_different_settings_are_different_cells(tmp_path):
         with pytest.raises(ValueError, match="infinities in settings as floats, got t"):
             run_grid(told, [{"x": same}], tmp_path)
     for same in ({1: 2}, [{"a": {None: 2}}]):
-        with pytest.raises(
-            ValueError, match=r"settings with text as keys, got (1|None)"
-        ):
+        with pytest.raises(ValueError, match=r"settings with text as keys, got {"):
             run_grid(told, [{"x": same}], tmp_path)
 
 
@@ -350,7 +348,7 @@ def test_errors(tmp_path):
     for executor in (0, 2.0, "two"):
         with pytest.raises(ValueError, match="executor as an int >= 1, got"):
             run_grid(square, [{"x": 1}], tmp_path, executor)
-    with pytest.raises(ValueError, match="cells as dicts of settings by name, got 3"):
+    with pytest.raises(TypeError, match="not iterable"):
         run_grid(square, [3], tmp_path)
     with pytest.raises(ValueError, match="what JSON can hold, got function"):
         run_grid(square, [{"x": square}], tmp_path)

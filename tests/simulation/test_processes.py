@@ -257,7 +257,7 @@ def test_peers_run_a_grid_together(tmp_path):
     assert len(collect(tmp_path)) == 3
 
 
-def test_a_missing_peer_is_named():
+def test_a_missing_peer_is_not_waited_for():
     code = "from jaxcp import distributed; distributed.initialize("
     code += "'127.0.0.1:1', 2, 1, connect_timeout=2)"
     done = subprocess.run(
@@ -269,7 +269,7 @@ def test_a_missing_peer_is_named():
         check=False,
     )
     assert done.returncode != 0
-    assert "expected 2 processes at 127.0.0.1:1 within 2 s" in done.stderr
+    assert "DEADLINE_EXCEEDED" in done.stderr
 
 
 def test_dask_brings_back_the_cells_of_a_dead_worker(tmp_path, monkeypatch):
