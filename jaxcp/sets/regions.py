@@ -43,11 +43,12 @@ class Region(Batch):
     def size(self) -> Array:
         """Raises ValueError: there is no size in closed form."""
         raise ValueError(
-            f"expected a set with a closed-form size, got a {type(self).__name__}: "
-            "estimate it by metrics.mean_volume(key, sets, within=...), a Box or an "
-            "Interval; on the line the interval(start) of a LevelSet has ends, as has "
-            "scores.Custom(evaluate, start=...); or give the score an inverse that "
-            "returns an Interval, a Box, an Ellipsoid or a LabelSet"
+            f"expected a set with a closed-form size, got {type(self).__name__}: "
+            "estimate it with jaxcp.volume, or metrics.mean_volume(key, sets, "
+            "within=...), a Box or an Interval, for a LevelSet; on the line its "
+            "interval(start) has ends, as has scores.Custom(evaluate, start=...); or "
+            "give the score an inverse that returns an Interval, a Box, an Ellipsoid "
+            "or a LabelSet"
         )
 
     def to_numpy(self) -> np.ndarray:

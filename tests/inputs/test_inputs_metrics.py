@@ -186,10 +186,6 @@ WRONG = {
         r"directions of shape \(v, 2\), v >= 1, got \(9, 3\)",
     ),
     "summary": (lambda: metrics.summary(SETS9, X, 90), r"alpha in \(0, 1\), got 90"),
-    "summary, traced groups": (
-        lambda: jax.jit(lambda g: metrics.summary(SETS9, X, 0.1, g))(Y),
-        "num_groups with traced groups, got None",
-    ),
     "ellipsoid and other targets": (
         lambda: metrics.coverage(Ellipsoid(X2, X2, X), X[:, None]),
         r"target of shape \(2,\), got \(1,\)",
