@@ -342,23 +342,17 @@ def _alike(learner, x, y, key):
         return
     rows, rng = _known_rows(x, y), np.random.default_rng(0)
     n = len(rows[1])
-    orders = np.arange(n)[::-1], rng.permutation(n)
-    take = lambda order: jax.tree.map(lambda v: v[order], rows)  # noqa: E731
-    of_all = np.ones(n), rows[0], np.arange(n)
+    of_all, orders = np.arange(n), (np.arange(n)[::-1], rng.permutation(n))
+    others = (jax.tree.map(lambda v, o=o: v[o], rows) for o in orders)
+    predict = lambda r: _predictions(learner, key, r, np.ones(n), rows[0], of_all)  # noqa: E731
+    again = lambda rows: _rounded_otherwise(rows, rng)  # noqa: E731
     sentence = (
         "expected {kind} to fit the same whatever the order of the rows, got a "
         "prediction of row {row} that moves with it, {at}; let the fit use all rows "
         "alike, in the full batch and without draws for each row, or take "
         "split_conformal or cv_plus, which need no symmetry"
     )
-    yield Probe(
-        sentence,
-        lambda rows: _predictions(learner, key, rows, *of_all),
-        rows,
-        map(take, orders),
-        np.arange(n),
-        again=lambda rows: _rounded_otherwise(rows, rng),
-    )
+    yield Probe(sentence, predict, rows, others, of_all, again=again)
 
 
 def _known_rows(x, y):

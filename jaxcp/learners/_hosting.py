@@ -156,15 +156,15 @@ def _fitted(model, returned):
     return returned if found else model
 
 
-def predict_one(predict, model, fits, x, fit):
+def predict_one(learner, model, fits, x, fit):
     """Returns what one fit, which `fit` names, predicts for rows that it may change."""
     m = num_rows("x", x)
     if not m:  # which most models refuse: a training row tells the shapes
         known = take(fits.x, np.arange(1))
-        preds = predict_one(predict, model, fits, known, fit)
+        preds = predict_one(learner, model, fits, known, fit)
         return jax.tree.map(lambda v: v[:0], preds)
-    if predict is not None:
-        preds = predict(list(model) if isinstance(model, tuple) else model, x)
+    if learner.predict is not None:
+        preds = learner.predict(list(model) if isinstance(model, tuple) else model, x)
     elif isinstance(model, tuple):
         preds = tuple(_ask(one, fits.classes, x) for one in model)
     else:
@@ -190,17 +190,17 @@ def _is_array(x):
     return isinstance(x, list) or hasattr(x, "to_numpy") or hasattr(x, "detach")
 
 
-def predict_each(predict, fits, x, asked, num_workers):
+def predict_each(learner, fits, x, asked):
     """Returns what each fit predicts where it is asked, (b, n); 0 elsewhere."""
     rows = [np.flatnonzero(row) for row in asked]
     found: dict[int, PyTree] = {}
 
     def one(j):
-        return predict_one(predict, fits.models[j], fits, take(x, rows[j]), f"fit {j}")
+        return predict_one(learner, fits.models[j], fits, take(x, rows[j]), f"fit {j}")
 
     # Where no fit is asked, each tells the shapes.
     jobs = {j: (j,) for j, own in enumerate(rows) if len(own) or not asked.any()}
-    failed = run(one, jobs, found.__setitem__, num_workers)
+    failed = run(one, jobs, found.__setitem__, learner.num_workers)
     if failed is not None:
         failed[1].add_note(f"raised while fit {failed[0]} predicted")
         raise failed[1]

@@ -172,10 +172,10 @@ def predictions(learner, key, x, y, weights):
     """Returns what a fit predicts for its own rows."""
     params = learner.fit(jax.random.clone(key), x, y, weights)
     preds = learner.predict(params, x)
-    shapes = [leaf.shape for leaf in jax.tree.leaves(preds)]
-    if shapes != [y.shape]:
+    first, *others = jax.tree.leaves(preds)
+    if others or first.shape != y.shape:
         raise ValueError(
             f"expected predictions of shape {y.shape} for Affine, one number a row, "
-            f"got {', '.join(map(str, shapes))}"
+            f"got {jax.tree.map(jnp.shape, preds)}"
         )
-    return jax.tree.leaves(preds)[0].astype(y.dtype)
+    return first.astype(y.dtype)

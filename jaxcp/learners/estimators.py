@@ -157,13 +157,14 @@ class Estimator:
         """Returns predictions of all fits as numpy arrays, leading axes (b, m)."""
         check_untraced(self, x)
         everything = np.ones((len(fits.models), self.num_rows(x)), bool)
-        return self._predict(fits, x, everything)
+        return _hosting.predict_each(self, fits, as_rows(x), everything)
 
     def predict_held_out(self, fits: ModelFits, x: Any, held_out: np.ndarray) -> PyTree:
         """Returns what each fit predicts where `held_out`, (b, n); 0 elsewhere."""
         check_untraced(self, x, held_out)
         with _hosting.keeping(fits):
-            return self._predict(fits, x, np.asarray(held_out))
+            asked = np.asarray(held_out)
+            return _hosting.predict_each(self, fits, as_rows(x), asked)
 
     def predict_full(self, fits: ModelFits, x: Any) -> PyTree:
         """Returns predictions of the fit on all rows, leading axis m.
@@ -176,8 +177,9 @@ class Estimator:
             self._fit_missing(fits, whole, ones)
             fits.full[:] = whole
         own = _hosting.take(as_rows(x), np.arange(self.num_rows(x)))
-        fit = "the fit on all rows"
-        return _hosting.predict_one(self.predict, fits.full[0], fits, own, fit)
+        return _hosting.predict_one(
+            self, fits.full[0], fits, own, "the fit on all rows"
+        )
 
     def classes_of(self, y: Any) -> tuple | None:
         """Returns the classes that columns of probabilities stand for, or None."""
@@ -194,10 +196,6 @@ class Estimator:
     def _models(self):
         single = not isinstance(self.model, list | tuple)
         return (self.model,) if single else tuple(self.model)
-
-    def _predict(self, fits, x, asked):
-        x, workers = as_rows(x), self.num_workers
-        return _hosting.predict_each(self.predict, fits, x, asked, workers)
 
     def _fit_missing(self, fits, models, weights):
         """Puts fits where there is None: all but the fit on all rows are in `fits`."""
