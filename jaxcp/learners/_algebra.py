@@ -208,7 +208,7 @@ def by_triangles(x, diagonal):
     good = jnp.sum((gram_of_white - eye) ** 2) < _NEAR**2  # and not NaN
     white = _cholesky_solve(gram_of_white, white).T
     size = jnp.sum(gram**2) ** 0.25
-    return good, (white[n:], white[:n], jnp.zeros_like(eye), size)
+    return good, (white[n:], white[:n], jnp.zeros_like(factor), size)
 
 
 def _by_singular_values(x, diagonal):
@@ -257,7 +257,7 @@ def _by_triangle(gram, penalty):
     system = gram + penalty * eye
     factor, size = _cholesky_solve(system, eye).T, jnp.sum(system**2) ** 0.5
     good = rounding(gram, factor) < _ROUGH  # and not NaN
-    return good, (factor, jnp.zeros_like(eye), size)
+    return good, (factor, jnp.zeros_like(factor), size)
 
 
 def rounding(gram: Array, factor: Array) -> Array:

@@ -244,6 +244,6 @@ def test_what_affine_refuses(name):
 def test_predictions_that_are_not_one_number():
     learner = Affine(learners.QuantileRidge((0.1, 0.9), 1.0))
     with pytest.raises(
-        ValueError, match=r"shape \(5,\) for Affine.*got \(5,\), \(5,\)"
+        ValueError, match=r"shape \(5,\) for Affine.*got \(\(5,\), \(5,\)\)"
     ):
         augmented(learner, jnp.ones((4, 1)), jnp.ones(4), None, jnp.ones((1, 1)))
