@@ -48,6 +48,11 @@ class Learner(Protocol):
     may be wrapped in `learners.Shared`; they are then kept once. A learner may also be
     a `LeavesOneOut` or a `ChecksData`.
 
+    Verbs try a learner by `learners.check` unless its class declares, as a plain class
+    attribute, `holds_out = True`: fits leave out rows of weight 0; `symmetric = True`:
+    fits do not depend on the order of the rows. A class that inherits declares it
+    anew, and learners in the fields of a learner are asked too.
+
     See also:
       learners.FunctionLearner, learners.check, typing.LeavesOneOut, typing.ChecksData
     """

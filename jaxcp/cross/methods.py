@@ -108,7 +108,7 @@ def _rows_on_host(key, learner, x, y):
     """Returns rows in the containers that they came in, after checks."""
     _checks.check_given(y=y, x=x)
     learners.check_untraced(learner, key, x, y)
-    n = num_rows("y", as_rows("y", y))
+    n = num_rows("y", as_rows(y))
     _checks.rows(y=np.zeros(n), x=np.zeros(learner.num_rows(x)))
     _checks.check_key(key)
     _checks.check_count("the number of rows", n, 1)

@@ -1,14 +1,13 @@
-"""Laws of two outputs given one input, as data and as models that know the truth.
+"""Data with known laws: one output, a label, or two outputs given one input.
 
-A law draws data, `law.draw(key, n)`, and offers the functions of a model with `params`
-None: `sample`, `log_prob`, `to_latent` and `from_latent`. Thus `Density.of(law, None)`
-is the density score of the true law.
-
-Data for one output or a label, as pure functions of a key.
+A law of two outputs draws data, `law.draw(key, n)`, and offers the functions of a model
+with `params` None: `sample`, `log_prob`, `to_latent` and `from_latent`. Thus
+`Density.of(law, None)` is the density score of the true law.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import jax
@@ -27,6 +26,13 @@ class _Law(MixtureModel):
 
     num_targets = 2
     support: tuple[float, float]  # of x
+    _gaussians: Callable[..., tuple[Array, Array]]  # means and scales at x
+
+    def mixture(self, params: PyTree, x: Array) -> Mixture:
+        """Returns the law at x."""
+        x = _checks.as_vector("x", as_float(x), 1)[0]
+        means, scales = (v.astype(x.dtype) for v in self._gaussians(x))
+        return Mixture(jnp.zeros(len(means), x.dtype), means, scales)
 
     def draw(self, key: Array, n: int) -> tuple[Array, Array]:
         """Returns (x, y) of shapes (n, 1) and (n, d)."""
@@ -75,11 +81,9 @@ class Unimodal(_Law):
     num_targets: int = static(default=2)
     support = (0.5, 2.0)
 
-    def mixture(self, params: PyTree, x: Array) -> Mixture:
-        """Returns the law at x."""
-        x = _number(x)
+    def _gaussians(self, x):
         scales = jnp.ones((1, self.num_targets), x.dtype) * self.noise * x**self.power
-        return _mixture(x, jnp.zeros_like(scales), scales)
+        return jnp.zeros_like(scales), scales
 
 
 @pytree
@@ -100,13 +104,11 @@ class Bimodal(_Law):
     power: Number = 1.0
     support = (0.5, 2.0)
 
-    def mixture(self, params: PyTree, x: Array) -> Mixture:
-        """Returns the law at x."""
-        x = _number(x)
+    def _gaussians(self, x):
         scale = x**self.power
         means = jnp.array([[4.0, 4.0], [-4.0, -4.0]])
         scales = jnp.stack([scale, 1 / scale])[:, None] * jnp.ones((1, 2))
-        return _mixture(x, means, scales)
+        return means, scales
 
 
 @pytree
@@ -126,12 +128,10 @@ class OneMoon(_Law):
 
     support = (0.0, 1.0)
 
-    def mixture(self, params: PyTree, x: Array) -> Mixture:
-        """Returns the law at x."""
+    def _gaussians(self, x):
         angles = jnp.arange(100) * (jnp.pi / 99)
         arc = jnp.stack([jnp.cos(angles), 0.5 - jnp.sin(angles)], axis=1)
-        x = _number(x)
-        return _mixture(x, (1.3 - x) * arc, jnp.full((100, 2), 0.2))
+        return (1.3 - x) * arc, jnp.full((100, 2), 0.2)
 
 
 @pytree
@@ -152,21 +152,9 @@ class DelBarrio(_Law):
 
     support = (-2.0, 2.0)
 
-    def mixture(self, params: PyTree, x: Array) -> Mixture:
-        """Returns the law at x."""
-        x = _number(x)
+    def _gaussians(self, x):
         scale = 1 + 1.5 * jnp.sin(0.5 * jnp.pi * x) ** 2
-        return _mixture(x, jnp.stack([x, x**2])[None], scale * jnp.ones((1, 2)))
-
-
-def _number(x):
-    return _checks.as_vector("x", as_float(x), 1)[0]
-
-
-def _mixture(x, means, scales):
-    """Returns the mixture with equal weights, in the type of x."""
-    means, scales = means.astype(x.dtype), scales.astype(x.dtype)
-    return Mixture(jnp.zeros(len(means), x.dtype), means, scales)
+        return jnp.stack([x, x**2])[None], scale * jnp.ones((1, 2))
 
 
 def linear(
@@ -302,7 +290,7 @@ def class_posterior(
       Probabilities, shape (n, k).
 
     Raises:
-      ValueError: if `x` is not of shape (n, 2).
+      TypeError: if `x` is not of shape (n, 2).
 
     Cost:
       O(n k) time and memory.
@@ -314,8 +302,6 @@ def class_posterior(
       >>> class_posterior(jnp.zeros((1, 2)), num_classes=2)
       Array([[0.5, 0.5]], dtype=float32)
     """
-    if jnp.ndim(x) != 2 or x.shape[1] != 2:
-        raise ValueError(f"expected x of shape (n, 2), got {jnp.shape(x)}")
     return _class_posterior(x, num_classes, separation)
 
 

@@ -1,28 +1,16 @@
-"""Weighted least squares in primal and dual form, and each fit without one row.
+"""Weighted least squares, and factors W of (X'X + penalty I)^-1 = W W'.
 
-With `s` the square roots of the weights and A = diag(s) K diag(s) + penalty I, the dual
-coefficients are linear in the targets: c = M y with M = diag(s) A^-1 diag(s), or, with
-an unpenalized intercept u'y, M and u from the inverse of A bordered by s. Leaving row i
-out of a linear system changes its solution by a multiple of column i of the inverse.
-
-Cholesky factors that know when they are good, and what to do for those that are not.
-
-The rows of a design by one Cholesky factor of its Gram matrix are orthonormal up to the
+A factor of the inverse loses as many digits as the design has, not twice as many. One
+Cholesky factor of the Gram matrix makes the rows of a design orthonormal up to the
 square of its condition number; a second one makes them so up to rounding, wherever the
-first came near. A bad design makes NaN or rows that are far from orthonormal.
-
-Factors W of (X'X + penalty I)^-1 = W W', with derivatives of any order.
-
-A factor of the inverse loses as many digits as the design has, not twice as many. By
-Cholesky factors where these are as good as singular values, which cost ten times more.
+first came near, at a tenth of the cost of singular values. A bad design makes NaN or
+rows that are far from orthonormal, and is left to these.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -34,6 +22,13 @@ from jaxcp.typing import Number, PyTree
 # Accelerators would round the products to 10 bits.
 dot = partial(jnp.matmul, precision="highest")
 
+_FINE = 0.01  # share of M that rounding may move: less than 1 % of a threshold
+_NEAR = 0.25  # |Q'Q - I|, below which Q has full rank and its own factor no error
+_SMALL = 64  # columns of a system that is solved by products
+_LEAF = 24  # columns of a triangle that one thread inverts
+_ROUGH = 0.3  # share of W W' that rounding may move, before eigenvalues know better
+MARGIN = 8  # roundings of a singular value that is zero
+
 
 def columns(y: Array) -> Array:
     """Returns targets of shape (n, ...) as a matrix, one column an output."""
@@ -42,10 +37,9 @@ def columns(y: Array) -> Array:
 
 def matrix(x: PyTree, num_columns: int | None = None) -> Array:
     """Returns inputs of shape (n, p) as floats, or raises ValueError."""
-    if jnp.ndim(x) != 2:
-        raise ValueError(f"expected x of shape (n, p), got {jnp.shape(x)}")
-    if num_columns is not None and x.shape[1] != num_columns:
-        raise ValueError(f"expected x with {num_columns} columns, got {x.shape[1]}")
+    if jnp.ndim(x) != 2 or num_columns not in (None, jnp.shape(x)[1]):
+        p = "p" if num_columns is None else num_columns
+        raise ValueError(f"expected x of shape (n, {p}), got {jnp.shape(x)}")
     return as_float(x)
 
 
@@ -67,7 +61,7 @@ def solve(system: Array, targets: Array) -> Array:
 
 
 @jax.custom_batching.custom_vmap
-def _solve_each(system: Array, targets: Array) -> Array:
+def _solve_each(system, targets):
     """Returns the solution of one system; under vmap one system at a time."""
     return jnp.linalg.solve(system, targets)
 
@@ -84,9 +78,9 @@ def _solve_batch(axis_size, batched, system, targets):
     # One by one: jaxlib 0.10 hands a batch of LAPACK calls to a pool and waits for it
     # in a thread of the same pool. As many batches at a time as the CPU has cores wait
     # for each other without end.
-    if batched[1]:
-        return lax.map(lambda pair: _solve_each(*pair), (system, targets)), True
-    return lax.map(lambda one: _solve_each(one, targets), system), True
+    one_by_one = jax.custom_batching.sequential_vmap(_solve_each)
+    axes = 0, 0 if batched[1] else None
+    return jax.vmap(one_by_one, axes)(system, targets), True
 
 
 def in_single(x: Array, y: Array, weights: Array) -> tuple[Array, Array, Array]:
@@ -106,100 +100,41 @@ def centers(x: Array, weights: Array, intercept: bool) -> Array:
     return dot(weights, x) / jnp.where(total > 0, total, 1)
 
 
-def primal(x: Array, y: Array, penalty: Number, weights: Array) -> Array:
-    """Returns argmin_b sum_i w_i (y_i - x_i b)^2 + penalty |b|^2, shape (p, d)."""
-    weighted = weights[:, None] * x
-    gram = dot(weighted.T, x) + penalty * jnp.eye(x.shape[1], dtype=x.dtype)
-    return solve(gram, dot(weighted.T, y))
+def gram_of(x: Array, penalty: Number, weights: Array) -> Array:
+    """Returns X' diag(weights) X + penalty I, shape (p, p)."""
+    eye = jnp.eye(x.shape[1], dtype=x.dtype)
+    return dot((weights[:, None] * x).T, x) + penalty * eye
 
 
-def primal_without_each(
-    x: Array, y: Array, penalty: Number, intercept: bool
-) -> tuple[Array, Array]:
-    """Returns coefficients (n, p, d) and intercepts (n, d) of all leave-one-out fits.
+def dual(gram, penalty, weights, intercept=False):
+    """Returns N, u, and whether N is exact: rows have coefficients c = N N'y.
 
-    `x` and `y` are centered if there is an intercept, so that the Gram matrix of (1, x)
-    has two blocks. R_i = (y_i - fit_i) / (1 - H_ii) and b_-i = b - G^-1 x_i R_i.
+    The intercept is u'y. With s the square roots of the weights and W W' = (diag(s) K
+    diag(s) + penalty I)^-1, N is diag(s) W; an intercept takes off what lies along W's,
+    by which coefficients sum to zero. A fit without row i errs by R_i = c_i / (N N')_ii
+    and has the coefficients c - (N N')_i R_i.
     """
-    n, p = x.shape
-    gram = dot(x.T, x) + penalty * jnp.eye(p, dtype=x.dtype)
-    coef = solve(gram, dot(x.T, y))
-    leverages = solve(gram, x.T).T  # G^-1 x_i in row i
-    share = 1 / n if intercept else 0.0
-    own = share + jnp.sum(x * leverages, axis=1)
-    held_out = (y - dot(x, coef)) / (1 - own)[:, None]
-    coefs = coef[None] - leverages[:, :, None] * held_out[:, None, :]
-    return coefs, -share * held_out
-
-
-def dual(
-    gram: Array, penalty: Number, weights: Array, intercept: bool
-) -> tuple[Array, Array]:
-    """Returns (M, u): coefficients of the rows are M y and the intercept is u'y."""
-    root = jnp.sqrt(weights)
-    diagonal = penalty + (weights == 0)  # rows left out: coefficient 0, and no 0 / 0
-    system = root[:, None] * gram * root[None] + jnp.diag(diagonal.astype(gram.dtype))
-    identity = jnp.eye(len(root), dtype=gram.dtype)
+    sizes = jnp.sqrt(weights)
+    # Rows left out: coefficient 0, and no 0 / 0.
+    own = jnp.diag((weights == 0).astype(gram.dtype))
+    system = sizes[:, None] * gram * sizes[None] + own
+    if intercept:
+        # The coefficients sum to zero, so a constant in the kernel changes nothing, and
+        # keeps the matrix regular where centered rows interpolate.
+        scale = jnp.mean(jnp.diag(gram)) + 1
+        system = system + scale * sizes[:, None] * sizes[None]
+    white, free, _ = whiten_gram(system, jnp.asarray(penalty, gram.dtype))
+    is_exact = (rounding(system, white) < _FINE) & ~jnp.any(free)
+    factor = sizes[:, None] * white
     if not intercept:
-        inverse = solve(system, identity)
-        return root[:, None] * inverse * root[None], jnp.zeros_like(root)
-    # The coefficients sum to zero, so a constant in the kernel changes nothing, and
-    # keeps the matrix regular where centered rows interpolate.
-    scale = jnp.mean(jnp.diag(gram)) + 1
-    inverse = solve(system + scale * root[:, None] * root[None], identity)
-    column = dot(inverse, root)
-    u = column / jnp.where(jnp.any(weights > 0), dot(root, column), 1)
-    inverse = inverse - column[:, None] * u[None]
-    return root[:, None] * inverse * root[None], root * u
+        return factor, jnp.zeros_like(sizes), is_exact
+    along = dot(white.T, sizes)
+    total = jnp.sum(along**2)
+    u = dot(factor, along) / jnp.where(total > 0, total, 1)
+    return factor - u[:, None] * along[None], u, is_exact
 
 
-def dual_without_each(
-    gram: Array, y: Array, penalty: Number, intercept: bool
-) -> tuple[Array, Array]:
-    """Returns dual coefficients (n, n, d) and intercepts (n, d) of leave-one-out fits.
-
-    R_i = c_i / M_ii and c_-i = c - M_i R_i, whose i-th entry is 0.
-    """
-    inverse, u = dual(gram, penalty, jnp.ones(len(y), y.dtype), intercept)
-    coef = dot(inverse, y)
-    held_out = coef / jnp.diag(inverse)[:, None]
-    coefs = coef[None] - inverse.T[:, :, None] * held_out[:, None, :]
-    return coefs, dot(u, y)[None] - u[:, None] * held_out
-
-
-_NEAR = 0.25  # |Q'Q - I|, below which Q has full rank and its own factor no error
-_SMALL = 64  # columns of a system that is solved by products
-_LEAF = 24  # columns of a triangle that one thread inverts
-
-
-def by_triangles(x: Array, diagonal: Array) -> tuple[Array, ...]:
-    """Returns whether W, x W and the size are good, where (x, diag) W is orthonormal.
-
-    Yamamoto, Nakatsukasa, Yanagisawa, Fukaya 2015, CholeskyQR2. The size is at least
-    the largest singular value, at most p^(1/4) times as much.
-    """
-    n, p = x.shape
-    gram = dot(x.T, x) + jnp.diag(diagonal**2)
-    white = _solve(gram, jnp.concatenate([x.T, jnp.eye(p, dtype=x.dtype)], axis=1))
-    rows, factor = white[:, :n], white[:, n:] * diagonal[None]
-    gram_of_white = dot(rows, rows.T) + dot(factor, factor.T)
-    off = gram_of_white - jnp.eye(p, dtype=x.dtype)
-    good = jnp.sum(off**2) < _NEAR**2  # and not NaN
-    white = _solve(gram_of_white, white).T
-    return good, white[n:], white[:n], jnp.sum(gram**2) ** 0.25
-
-
-def gram_by_triangles(gram: Array, penalty: Array) -> tuple[Array, Array]:
-    """Returns W with W W' = (gram + penalty I)^-1, and at least its largest eigenvalue.
-
-    NaN where it is not positive definite.
-    """
-    eye = jnp.eye(len(gram), dtype=gram.dtype)
-    gram = gram + penalty * eye
-    return _solve(gram, eye).T, jnp.sum(gram**2) ** 0.5
-
-
-def _solve(gram, targets):
+def _cholesky_solve(gram, targets):
     """Returns L^-1 targets with L L' = gram.
 
     Products are quicker than substitution in small systems, for which LAPACK would
@@ -229,54 +164,6 @@ def _substitute(lower, targets):
     return solve(lower, targets, left_side=True, lower=True)
 
 
-def unless_bad(
-    quick: Callable[..., tuple[Array, Any]], sure: Callable[..., Any]
-) -> Callable[..., Any]:
-    """Returns quick(...), which says if it is good, and sure(...) where it is not.
-
-    Also under vmap, where a `cond` would compute both. On CPUs one by one: see
-    `_algebra.solve`. Elsewhere all at once, and surely if one of them is bad.
-    """
-
-    def one(*args):
-        good, found = quick(*args)
-        return lax.cond(good, lambda: found, lambda: sure(*args))
-
-    @jax.custom_batching.custom_vmap
-    def stack(*args):
-        good, found = jax.vmap(quick)(*args)
-
-        def mend():
-            def choose(new, old):
-                which = good.reshape(-1, *(1,) * (new.ndim - 1))
-                return jnp.where(which, old, new)
-
-            return jax.tree.map(choose, jax.vmap(sure)(*args), found)
-
-        return lax.cond(jnp.all(good), lambda: found, mend)
-
-    @stack.def_vmap
-    def stack_of_stacks(size, batched, *args):
-        every = [
-            v if is_batched else jnp.broadcast_to(v, (size, *v.shape))
-            for v, is_batched in zip(args, batched, strict=True)
-        ]
-        found = stack(*(v.reshape(-1, *v.shape[2:]) for v in every))
-        split = lambda v: v.reshape(size, -1, *v.shape[1:])  # noqa: E731
-        found = jax.tree.map(split, found)
-        return found, jax.tree.map(lambda _: True, found)
-
-    def at_once(*args):
-        return jax.tree.map(lambda v: v[0], stack(*(v[None] for v in args)))
-
-    each = jax.custom_batching.sequential_vmap(one)
-    return partial(lax.platform_dependent, cpu=each, default=at_once)
-
-
-_ROUGH = 0.3  # share of W W' that rounding may move, before eigenvalues know better
-MARGIN = 8  # roundings of a singular value that is zero
-
-
 def root(values: Array) -> Array:
     """Returns square roots; compilers divide by one as by an approximation of it."""
     return lax.optimization_barrier(jnp.sqrt(values))
@@ -302,30 +189,36 @@ def whiten(x: Array, penalty: Array, units: Array) -> tuple[Array, ...]:
     value that is zero but for rounding are columns of the third matrix, in the same
     units, and zero in W, as in a pseudo-inverse. Last the largest singular value.
     """
-    n, p = x.shape
-    if p == 0:
-        empty = jnp.zeros((0, 0), x.dtype)
-        return empty, jnp.zeros((n, 0), x.dtype), empty, jnp.zeros((), x.dtype)
     factor, *others = _factors(x / units[None], jnp.sqrt(penalty) / units)
     return factor / units[:, None], *others
 
 
+def by_triangles(x, diagonal):
+    """Returns whether W, x W, ... are good, where (x, diag) W is orthonormal.
+
+    Yamamoto, Nakatsukasa, Yanagisawa, Fukaya 2015, CholeskyQR2. The size is at least
+    the largest singular value, at most p^(1/4) times as much.
+    """
+    n, p = x.shape
+    eye = jnp.eye(p, dtype=x.dtype)
+    gram = dot(x.T, x) + jnp.diag(diagonal**2)
+    white = _cholesky_solve(gram, jnp.concatenate([x.T, eye], axis=1))
+    rows, factor = white[:, :n], white[:, n:] * diagonal[None]
+    gram_of_white = dot(rows, rows.T) + dot(factor, factor.T)
+    good = jnp.sum((gram_of_white - eye) ** 2) < _NEAR**2  # and not NaN
+    white = _cholesky_solve(gram_of_white, white).T
+    size = jnp.sum(gram**2) ** 0.25
+    return good, (white[n:], white[:n], jnp.zeros_like(factor), size)
+
+
 def _by_singular_values(x, diagonal):
-    left, sizes, turned = _svd(jnp.concatenate([x, jnp.diag(diagonal)]))
-    size = jnp.max(sizes)
+    rotation, triangle = jnp.linalg.qr(jnp.concatenate([x, jnp.diag(diagonal)]))
+    left, sizes, turned = jnp.linalg.svd(triangle, full_matrices=False)
+    size = jnp.max(sizes, initial=0)
     known = sizes > _noise(x, size)
     inverse = jnp.where(known, 1 / jnp.where(known, sizes, 1), 0)
-    return (
-        turned * inverse[None],
-        left[: len(x)] * known[None],
-        turned * ~known[None],
-        size,
-    )
-
-
-def _by_triangles(x, diagonal):
-    good, factor, rows, size = by_triangles(x, diagonal)
-    return good, (factor, rows, jnp.zeros_like(factor), size)
+    rows = dot(rotation, left)[: len(x)] * known[None]
+    return turned.T * inverse[None], rows, turned.T * ~known[None], size
 
 
 def _noise(x, size):
@@ -360,7 +253,9 @@ def _by_eigenvalues(gram, penalty):
 
 
 def _by_triangle(gram, penalty):
-    factor, size = gram_by_triangles(gram, penalty)
+    eye = jnp.eye(len(gram), dtype=gram.dtype)
+    system = gram + penalty * eye
+    factor, size = _cholesky_solve(system, eye).T, jnp.sum(system**2) ** 0.5
     good = rounding(gram, factor) < _ROUGH  # and not NaN
     return good, (factor, jnp.zeros_like(factor), size)
 
@@ -396,11 +291,45 @@ def _turned(factor, bend, dpenalty):
     return -0.5 * dot(factor, bend + dpenalty * dot(factor.T, factor))
 
 
-def _svd(x):
-    rotation, triangle = jnp.linalg.qr(x)
-    left, sizes, turned = jnp.linalg.svd(triangle, full_matrices=False)
-    return dot(rotation, left), sizes, turned.T
+def unless_bad(quick, sure):
+    """Returns quick(...), which says if it is good, and sure(...) where it is not.
+
+    Also under vmap, where a `cond` would compute both. On CPUs one by one: see
+    `_algebra.solve`. Elsewhere all at once, and surely if one of them is bad.
+    """
+
+    def one(*args):
+        good, found = quick(*args)
+        return lax.cond(good, lambda: found, lambda: sure(*args))
+
+    @jax.custom_batching.custom_vmap
+    def stack(*args):
+        good, found = jax.vmap(quick)(*args)
+
+        def mend():
+            def choose(new, old):
+                which = good.reshape(-1, *(1,) * (new.ndim - 1))
+                return jnp.where(which, old, new)
+
+            return jax.tree.map(choose, jax.vmap(sure)(*args), found)
+
+        return lax.cond(jnp.all(good), lambda: found, mend)
+
+    @stack.def_vmap
+    def stack_of_stacks(size, batched, *args):
+        axes = [0 if is_batched else None for is_batched in batched]
+        every = jax.vmap(lambda *v: v, axes, axis_size=size)(*args)
+        found = stack(*(v.reshape(-1, *v.shape[2:]) for v in every))
+        split = lambda v: v.reshape(size, -1, *v.shape[1:])  # noqa: E731
+        found = jax.tree.map(split, found)
+        return found, jax.tree.map(lambda _: True, found)
+
+    def at_once(*args):
+        return jax.tree.map(lambda v: v[0], stack(*(v[None] for v in args)))
+
+    each = jax.custom_batching.sequential_vmap(one)
+    return partial(lax.platform_dependent, cpu=each, default=at_once)
 
 
-_factors = unless_bad(_by_triangles, _by_singular_values)
+_factors = unless_bad(by_triangles, _by_singular_values)
 _factors_of_gram = unless_bad(_by_triangle, _by_eigenvalues)

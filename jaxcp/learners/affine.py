@@ -6,19 +6,15 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array, lax
 
 from jaxcp import _checks
-from jaxcp._arrays import is_concrete
 from jaxcp._batching import map_blocks
 from jaxcp._numbers import as_float, at_least_single
-from jaxcp._tree import jit, pytree
-from jaxcp.learners.general import check_learner, is_model
+from jaxcp._tree import pytree
+from jaxcp.learners.general import check_learner, check_refitted
 from jaxcp.learners.linear import Augmented
 from jaxcp.typing import Augments, Learner, PyTree
-
-_FAR = 2.0  # units of the targets by which one is moved either way to see a line
 
 
 @pytree
@@ -88,6 +84,7 @@ class Affine:
 
     learner: Learner
     key: Array | None = None
+    holds_out = symmetric = True  # see typing.Learner
 
     def fit(self, key: Array, x: PyTree, y: Array, weights: Array) -> PyTree:
         """Returns the fit of the learner."""
@@ -122,7 +119,7 @@ class Affine:
 
             def fitted(target):
                 y = jnp.append(rows.y, target)
-                return _predictions(self.learner, key, x, y, weights)
+                return predictions(self.learner, key, x, y, weights)
 
             targets = jnp.stack([rows.origin, rows.origin + rows.unit])
             at_origin, at_unit = jax.vmap(fitted)(targets)
@@ -134,18 +131,9 @@ class Affine:
 
     def check(self, x: PyTree, y: Array) -> None:
         """Raises ValueError for several outputs, host models, or as the learner."""
-        if is_model(self.learner):
-            kind = type(self.learner).__name__
-            raise ValueError(
-                f"expected Affine of a learner of jax, got {kind}; split_conformal and "
-                "cv_plus take models of other libraries"
-            )
+        check_refitted(self.learner)
         check_learner(self.learner, x, y)
-        if jnp.ndim(y) != 1:
-            raise ValueError(
-                f"expected y of shape (n,) for Affine, got {jnp.shape(y)}; make sets "
-                "of one output at a time"
-            )
+        _checks.check_vectors(y=y)
 
 
 def with_key(learner: Augments, key: Array) -> Augments:
@@ -153,28 +141,6 @@ def with_key(learner: Augments, key: Array) -> Augments:
     if type(learner) is not Affine or learner.key is not None:
         return learner
     return dataclasses.replace(learner, key=key)
-
-
-def check_line(affine: Affine, x: PyTree, y: Array, key: Array) -> None:
-    """Raises ValueError if predictions leave a line as one target moves."""
-    if len(y) == 0 or not is_concrete(affine, x, y, key):
-        return
-    rows = affine.prepare(x, y, None)
-    steps = np.array([-_FAR, _FAR, 0.0, 1.0])
-    targets = rows.origin + rows.unit * jnp.asarray(steps, rows.y.dtype)
-    for row in sorted({0, len(y) // 2, len(y) - 1}):
-        preds = np.asarray(_moving(affine, x, rows.y, key, row, targets)).astype(float)
-        low, high, *between = preds
-        slope = (high - low) / (2 * _FAR)
-        line = [low + slope * (step + _FAR) for step in steps[2:]]
-        off = abs(np.asarray(between) - line)
-        if not (off <= rounding_of(preds, rows.y.dtype)).all():
-            raise ValueError(
-                "expected predictions that are affine in each target, got "
-                f"{type(affine.learner).__name__} with predictions that leave a line "
-                f"by {np.max(off):.3g} as the target of row {row} moves; take "
-                "discretized_conformal, which any learner can"
-            )
 
 
 def _line(rows, preds, slope):
@@ -202,35 +168,14 @@ def _with_row(x, row):
     return jax.tree.map(join, x, row)
 
 
-def _predictions(learner, key, x, y, weights):
+def predictions(learner, key, x, y, weights):
     """Returns what a fit predicts for its own rows."""
     params = learner.fit(jax.random.clone(key), x, y, weights)
     preds = learner.predict(params, x)
-    shapes = [leaf.shape for leaf in jax.tree.leaves(preds)]
-    if shapes != [y.shape]:
+    first, *others = jax.tree.leaves(preds)
+    if others or first.shape != y.shape:
         raise ValueError(
             f"expected predictions of shape {y.shape} for Affine, one number a row, "
-            f"got {', '.join(map(str, shapes))}"
+            f"got {jax.tree.map(jnp.shape, preds)}"
         )
-    return jax.tree.leaves(preds)[0].astype(y.dtype)
-
-
-@jit
-def _moving(affine, x, y, key, row, targets):
-    """Returns predictions of fits with each of the targets at a row."""
-    weights = jnp.ones(len(y), y.dtype)
-
-    def fitted(target):
-        y_moved = y.at[row].set(target)
-        return _predictions(affine.learner, key, x, y_moved, weights)
-
-    return jax.vmap(fitted)(targets)
-
-
-def rounding_of(values, dtype):
-    """Returns how far rounding may move predictions, also of fits by differences."""
-    if not jnp.issubdtype(dtype, jnp.inexact):
-        return 0.0
-    eps, finite = float(jnp.finfo(dtype).eps), values[np.isfinite(values)]
-    spread = np.ptp(finite) if finite.size else 0.0
-    return eps ** (1 / 3) * spread + 100 * eps * np.max(abs(finite), initial=0.0)
+    return first.astype(y.dtype)

@@ -13,19 +13,8 @@ from jax import Array
 
 from jaxcp import _checks
 from jaxcp._batching import bar
-from jaxcp._names import is_missing
 from jaxcp.learners import _hosting
-from jaxcp.learners._hosting import (
-    FitError,
-    ModelFits,
-    all_rows,
-    check_untraced,
-    keeping,
-    predict_each,
-    predict_one,
-    run,
-    spread,
-)
+from jaxcp.learners._hosting import FitError, ModelFits, as_rows, check_untraced
 from jaxcp.typing import PyTree
 
 
@@ -144,44 +133,38 @@ class Estimator:
 
     def num_rows(self, x: Any) -> int:
         """Returns the number of rows of inputs."""
-        return _hosting.num_rows("x", _hosting.as_rows("x", x))
+        return _hosting.num_rows("x", as_rows(x))
 
     def fit_all(self, key: Array, x: Any, y: Any, weights: np.ndarray) -> ModelFits:
         """Returns a fit for each row of weights, shape (b, n)."""
         check_untraced(self, key, x, y, weights)
         _checks.check_key(key)
-        x, y = _hosting.as_rows("x", x), _hosting.as_rows("y", y)
-        weights = np.asarray(weights)
-        self._check_weights(x, y, weights)
+        x, y, weights = as_rows(x), as_rows(y), np.asarray(weights)
+        n = _hosting.num_rows("y", y)
+        _checks.num_rows(y=np.empty(n), x=np.empty(self.num_rows(x)))
+        _checks.check_shape("weights", (len(weights), n), weights.shape)
+        _checks.check_weights("weights", weights)
         entropy = tuple(np.asarray(jax.random.key_data(key)).ravel().tolist())
         models: list = [None] * len(weights)
         fits = ModelFits(models, self.classes_of(y), entropy, weights, x, y)
         if self.done is not None:
             fits.check_same(self.done)
             models[:] = self.done.models
-        self._fit_missing(fits)
+        self._fit_missing(fits, models, weights)
         return fits
 
     def predict_all(self, fits: ModelFits, x: Any) -> PyTree:
         """Returns predictions of all fits as numpy arrays, leading axes (b, m)."""
         check_untraced(self, x)
-        x, everything = _hosting.as_rows("x", x), [None] * len(fits.models)
-        each = predict_each(self.predict, fits, x, everything, self.num_workers)
-        return jax.tree.map(lambda *parts: np.stack(parts), *each)
+        everything = np.ones((len(fits.models), self.num_rows(x)), bool)
+        return _hosting.predict_each(self, fits, as_rows(x), everything)
 
     def predict_held_out(self, fits: ModelFits, x: Any, held_out: np.ndarray) -> PyTree:
         """Returns what each fit predicts where `held_out`, (b, n); 0 elsewhere."""
         check_untraced(self, x, held_out)
-        x, held_out = _hosting.as_rows("x", x), np.asarray(held_out)
-        if not held_out.any():
-            raise ValueError(
-                "expected some row with weight 0 in a resample, got resamples that all "
-                "hold every row"
-            )
-        rows = [np.flatnonzero(row) for row in held_out]
-        with keeping(fits):
-            each = predict_each(self.predict, fits, x, rows, self.num_workers)
-        return spread(each, rows, held_out.shape[1])
+        with _hosting.keeping(fits):
+            asked = np.asarray(held_out)
+            return _hosting.predict_each(self, fits, as_rows(x), asked)
 
     def predict_full(self, fits: ModelFits, x: Any) -> PyTree:
         """Returns predictions of the fit on all rows, leading axis m.
@@ -190,15 +173,13 @@ class Estimator:
         """
         check_untraced(self, x)
         if not fits.full:
-            ones = np.ones(_hosting.num_rows("y", fits.y))
-            jobs = {0: (self._models, (fits.entropy, ()), fits.x, fits.y, ones)}
-            done = lambda _, fitted: fits.full.append(self._kept(fitted))  # noqa: E731
-            failed = run(_hosting.fit_models, jobs, done, 1, self.executor)
-            if failed is not None:
-                raise self._error(fits, "all", ones, failed[1]) from failed[1]
-        x, fit = _hosting.as_rows("x", x), "the fit on all rows"
-        own = _hosting.take(x, all_rows(x))
-        return predict_one(self.predict, fits.full[0], fits, own, fit)
+            ones, whole = np.ones((1, _hosting.num_rows("y", fits.y))), [None]
+            self._fit_missing(fits, whole, ones)
+            fits.full[:] = whole
+        own = _hosting.take(as_rows(x), np.arange(self.num_rows(x)))
+        return _hosting.predict_one(
+            self, fits.full[0], fits, own, "the fit on all rows"
+        )
 
     def classes_of(self, y: Any) -> tuple | None:
         """Returns the classes that columns of probabilities stand for, or None."""
@@ -207,77 +188,39 @@ class Estimator:
         proba = any(_hosting.has(model, "predict_proba") for model in self._models)
         if self.predict is not None or not proba:
             return None
-        labels = np.asarray(y)
-        if labels.ndim != 1:
-            raise ValueError(f"expected labels y of shape (n,), got {labels.shape}")
-        try:
-            return tuple(np.unique(labels).tolist())
-        except TypeError as error:
-            missing = [i for i, label in enumerate(labels) if is_missing(label)]
-            if missing:
-                found = f"got {labels[missing[0]]!r} at {missing[0]}"
-                expected = "expected labels y without missing ones"
-                raise ValueError(f"{expected}, {found}") from error
-            raise ValueError(
-                "expected labels y that can be sorted, got several kinds; give the "
-                "classes to the Estimator, in an order of your own"
-            ) from error
+        labels: Any = np.asarray(y)
+        _checks.check_vectors(y=labels)
+        return tuple(np.unique(labels).tolist())
 
     @property
     def _models(self):
         single = not isinstance(self.model, list | tuple)
         return (self.model,) if single else tuple(self.model)
 
-    def _kept(self, fitted):
-        return fitted if isinstance(self.model, list | tuple) else fitted[0]
-
-    def _check_concrete(self, *values):
-        check_untraced(self, *values)
-
-    def _check_weights(self, x, y, weights):
-        n = _hosting.num_rows("y", y)
-        if (rows := _hosting.num_rows("x", x)) != n:
-            raise ValueError(f"expected x with {n} rows like y, got {rows}")
-        if weights.ndim != 2 or weights.shape[1] != n:
-            raise ValueError(f"expected weights of shape (b, {n}), got {weights.shape}")
-        _checks.check_weights("weights", weights)
-        empty = ~weights.any(axis=1)
-        if empty.any():
-            raise ValueError(f"expected rows in each fit, got none in {empty.argmax()}")
-        if _hosting.is_whole(weights).all():
-            return
-        for model in self._models:
-            if not _hosting.takes_weights(model):
-                raise ValueError(
-                    "expected whole-number weights, or a model whose fit takes "
-                    f"sample_weight, got others and {type(model).__name__}"
-                )
-
-    def _fit_missing(self, fits):
-        total, models = len(fits.models), self._models
+    def _fit_missing(self, fits, models, weights):
+        """Puts fits where there is None: all but the fit on all rows are in `fits`."""
+        total, is_full = len(models), models is not fits.models
+        seed = lambda j: (fits.entropy, () if is_full else (j,))  # noqa: E731
         jobs = {
-            j: (models, (fits.entropy, (j,)), fits.x, fits.y, fits.weights[j])
-            for j, model in enumerate(fits.models)
+            j: (self._models, seed(j), fits.x, fits.y, weights[j])
+            for j, model in enumerate(models)
             if model is None
         }
-        with bar(total, total - len(jobs), "fit", self.progress) as advance:
+        shown = self.progress and not is_full
+        with bar(total, total - len(jobs), "fit", shown) as advance:
 
             def done(j, fitted):
-                fits.models[j] = self._kept(fitted)
+                several = isinstance(self.model, list | tuple)
+                models[j] = fitted if several else fitted[0]
                 advance(1)
 
-            with keeping(fits):
+            with _hosting.keeping(fits):
                 task = _hosting.fit_models
-                failed = run(task, jobs, done, self.num_workers, self.executor)
-        if failed is not None:
-            j, error = failed
-            where = f"resample {j} of 0, ..., {total - 1} with"
-            raise self._error(fits, where, fits.weights[j], error) from error
-
-    def _error(self, fits, where, weights, error):
-        rows, kept = np.count_nonzero(weights), ""
-        if any(model is not None for model in fits.models):
-            kept = f"; {fits} are kept: learner.resume(error.fits) goes on"
-        got = f"{type(error).__name__}: {error}"
-        message = f"expected a fit to {where} {rows} rows, got {got}{kept}"
-        return FitError(message, fits.marked())
+                failed = _hosting.run(task, jobs, done, self.num_workers, self.executor)
+                if failed is None:
+                    return
+                j, error = failed
+                of = "all" if is_full else f"resample {j} of 0, ..., {total - 1} with"
+                fit = f"a fit to {of} {np.count_nonzero(weights[j])} rows"
+                got = f"{type(error).__name__}: {error}"
+                raise FitError(f"expected {fit}, got {got}") from error

@@ -1,7 +1,4 @@
-"""Learners made of the user's own functions, and of other learners.
-
-Parts of the parameters that all fits have in common.
-"""
+"""Learners made of the user's own functions, and of other learners."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from jax import Array, lax
 from jaxcp import _checks
 from jaxcp._numbers import as_float
 from jaxcp._tree import jit, pytree, static
-from jaxcp.learners._hosting import looks_like_model
+from jaxcp.learners._hosting import can_call, has
 from jaxcp.typing import AnyLearner, ChecksData, FitsOnHost, Learner, Number, PyTree
 
 
@@ -107,6 +104,7 @@ class GradientLearner:
     optimizer: PyTree = static()
     num_steps: int = static()
     batch_size: int | None = static(default=None)
+    holds_out = symmetric = True  # see typing.Learner
 
     def fit(self, key: Array, x: PyTree, y: Array, weights: Array) -> PyTree:
         """Returns the parameters after the last step."""
@@ -174,6 +172,7 @@ class MeanScale:
     mean: Learner
     scale: Learner
     floor: Number = 0.1
+    holds_out = symmetric = True  # see typing.Learner
 
     def fit(self, key: Array, x: PyTree, y: Array, weights: Array) -> PyTree:
         """Returns the parameters of both learners and the smallest scale."""
@@ -190,12 +189,7 @@ class MeanScale:
         """Raises ValueError for a negative floor, or as the two learners."""
         _checks.check_values(lambda v: v >= 0, "floor >= 0", self.floor)
         for learner in (self.mean, self.scale):
-            if isinstance(learner, FitsOnHost):
-                raise ValueError(
-                    "expected MeanScale of learners of jax, got "
-                    f"{type(learner).__name__}; its predict=(model, x) -> (mu, sigma) "
-                    "makes both"
-                )
+            check_refitted(learner)
             check_learner(learner, x, y)
 
     def predict(self, params: PyTree, x: PyTree) -> tuple[Array, Array]:
@@ -205,21 +199,14 @@ class MeanScale:
         return self.mean.predict(mean, x), jnp.maximum(sigma, lowest[None])
 
 
-def is_model(learner: AnyLearner) -> bool:
-    """Returns whether it is a model of another library, as it is or as `Estimator`."""
-    if isinstance(learner, FitsOnHost):
-        return True
-    return jax.tree_util.all_leaves([learner]) and looks_like_model(learner)
-
-
 def check_refitted(learner: AnyLearner) -> None:
     """Raises ValueError for models that cannot be fitted anew inside of a program."""
     _checks.check_given(learner=learner)
-    if is_model(learner):
+    if isinstance(learner, FitsOnHost) or _is_model(learner):
         raise ValueError(
-            f"expected a learner of jax, got {type(learner).__name__}, which would be "
-            "fitted anew for every target; take one of jaxcp.learners (Ridge, "
-            "KernelRidge, GradientLearner), or split_conformal or cv_plus, which takes "
+            f"expected a learner of jax, got {type(learner).__name__}, a model that "
+            "programs cannot fit; take one of jaxcp.learners (Ridge, KernelRidge, "
+            "GradientLearner), or split_conformal or cv_plus, which takes "
             "learners.Estimator(model)"
         )
 
@@ -229,22 +216,20 @@ def check_learner(learner: AnyLearner, x: PyTree, y: Array) -> None:
     _checks.check_given(learner=learner)
     if isinstance(learner, FitsOnHost):
         return
-    kind = type(learner).__name__
-    if not isinstance(learner, Learner):
-        raise ValueError(
-            f"expected a learner with fit and predict, got {kind}; wrap two functions "
-            "as learners.FunctionLearner(fit, predict), a model with fit(X, y) as "
-            "learners.Estimator(model)"
-        )
-    if is_model(learner):
-        raise ValueError(
-            f"expected a learner, got {kind}, a model with fit(X, y); wrap it as "
-            "learners.Estimator(model)"
-        )
     instead = "learners.FunctionLearner(fit, predict)"
+    cure = f"; wrap two functions as {instead}, a model as learners.Estimator(model)"
+    _checks.check_kind("a learner with fit and predict", learner, Learner, cure)
+    check_refitted(learner)
     _checks.check_pytree("learner", learner, instead)
     if isinstance(learner, ChecksData):
         learner.check(x, y)
+
+
+def _is_model(learner):
+    """Returns whether something fits as models of scikit-learn do, not as a learner."""
+    if not jax.tree_util.all_leaves([learner]):
+        return False
+    return has(learner, "get_params") or not can_call(learner.fit, 4)
 
 
 @jit

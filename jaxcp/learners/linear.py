@@ -1,8 +1,4 @@
-"""What fits on n rows say about fits on n + 1, the last one a test point.
-
-Linear models: least squares and quantiles, both with a ridge penalty.
-
-Ridge fits on n rows and one more: what all test points share, and each one adds.
+"""Linear models with a ridge penalty, and their fits on one more row.
 
 With G = X'X + penalty I and W W' = G^-1 the rows become Z = X W and a test point W'x:
 the residual of row i moves by v_i = z_i'z, and z'z is what the point adds to 1 + g. A
@@ -23,17 +19,7 @@ from jaxcp import _checks
 from jaxcp._numbers import as_float, varying_like
 from jaxcp._tree import pytree, static
 from jaxcp.learners import _algebra
-from jaxcp.learners._algebra import (
-    MARGIN,
-    columns,
-    dot,
-    lengths,
-    matrix,
-    root,
-    rounding,
-    whiten,
-    whiten_gram,
-)
+from jaxcp.learners._algebra import MARGIN, columns, dot, matrix
 from jaxcp.typing import Number
 
 
@@ -74,7 +60,6 @@ class Augmented:
     rest: Array | None = None
 
 
-_FINE = 0.01  # share of M that rounding may move: less than 1 % of a threshold
 _LEFT = 16  # roundings of 1 minus a leverage, for the root of each column
 _TILT = 8  # times as many that the span of the rows may be off
 
@@ -85,34 +70,34 @@ class Smoothed:
 
     Args:
       centers: What is subtracted from inputs one after the other, or rows of a kernel.
-      coef: Coefficients of centered inputs, or of rows, shape (p, d).
       levels: What is added to predictions one after the other, shapes (d,).
+      share: Leverage of the intercept, shape ().
+      penalty: Price of the squared norm, shape ().
+      coef: Coefficients of centered inputs, or of rows, shape (p, d).
       residuals: Residuals of the rows, shape (n, ...) as the targets.
       left: 1 minus the leverages of the rows, shape (n,).
       to: From inputs to whitened ones, shape (p, r).
       rows: The whitened rows, shape (n, r).
+      size: Largest singular value of the rows, in these units, shape ().
       lost: Directions in which the rows say nothing, shape (p, r), or None.
       units: Lengths of the columns of inputs, shape (p,), or None.
-      size: Largest singular value of the rows, in these units, shape ().
-      share: Leverage of the intercept, shape ().
-      penalty: Price of the squared norm, shape ().
     """
 
     centers: Any
-    coef: Array
     levels: tuple[Array, ...]
+    share: Array
+    penalty: Array
+    coef: Array
     residuals: Array
     left: Array
     to: Array
     rows: Array
-    lost: Array | None
-    units: Array | None
     size: Array
-    share: Array
-    penalty: Array
+    lost: Array | None = None
+    units: Array | None = None
 
 
-def center(values: Array, counts: Array, intercept: bool) -> tuple[Array, tuple]:
+def center(values, counts, intercept):
     """Returns rows about their mean, 0 where they do not count, and what was taken off.
 
     Twice: the mean of what is left is the rounding of the first mean, which far from
@@ -134,88 +119,77 @@ def center(values: Array, counts: Array, intercept: bool) -> tuple[Array, tuple]
     return jnp.where((spread > noise)[None], values, 0), (means[0], means[1])
 
 
-def prepare(
-    x: Array, y: Array, mask: Array | None, penalty: Number, intercept: bool
-) -> Smoothed:
+def is_dual(x: Array, intercept: bool) -> bool:
+    """Returns whether there are at least as many features as rows to tell apart."""
+    return x.shape[1] + intercept >= x.shape[0]
+
+
+def prepare(x, y, mask, penalty, intercept):
     """Returns the ridge fit of rows x (n, p), ready for one more."""
     shape = y.shape
     ones = jnp.ones(len(x)) if mask is None else mask.astype(float)
-    x, y, counts = _algebra.in_single(x, _algebra.columns(y), ones)
+    x, y, counts = _algebra.in_single(x, columns(y), ones)
     if mask is not None:
         x, y = (jnp.where(mask[:, None], v, 0) for v in (x, y))
     (x, centers), (y, levels) = (center(v, counts, intercept) for v in (x, y))
     total = jnp.sum(counts)
     share = jnp.where(total > 0, 1 / jnp.maximum(total, 1), 0) * intercept
     penalty = jnp.asarray(penalty, x.dtype)
-    form = _dual if is_dual(x, intercept) else _primal
-    parts = form(x, y, counts, penalty, share, intercept)
-    parts["residuals"] = parts["residuals"].reshape(shape)
-    return Smoothed(centers, levels=levels, share=share, penalty=penalty, **parts)
+    if is_dual(x, intercept):
+        inner, outer = _turn(counts) if intercept else (_same, _same)
+        design = inner(x).T
+        units = _algebra.lengths(design, penalty, of_all=True)
+        factor, to, free, size = _algebra.whiten(design, penalty, units)
+        size = size * jnp.max(units, initial=0)
+        parts = _dual(factor, free, inner(y), penalty, to, size, shape, outer)
+    else:
+        parts = _primal(x, y, penalty, share, shape)
+    return Smoothed(centers, levels, share, penalty, *parts)
 
 
-def is_dual(x: Array, intercept: bool) -> bool:
-    """Returns whether there are at least as many features as rows to tell apart."""
-    return x.shape[1] + intercept >= x.shape[0]
+def prepare_kernel(x, y, gram, mask, penalty):
+    """Returns the kernel ridge fit of rows x (n, p), ready for one more."""
+    shape, penalty = y.shape, jnp.asarray(penalty, gram.dtype)
+    y, share = columns(y).astype(gram.dtype), jnp.zeros((), gram.dtype)
+    if mask is not None:
+        gram = jnp.where(mask[:, None] & mask[None], gram, 0)
+        y = jnp.where(mask[:, None], y, 0)
+    factor, free, size = _algebra.whiten_gram(gram, penalty)
+    if mask is not None:
+        factor = jnp.where(mask[:, None], factor, 0)
+    parts = _dual(factor, free, y, penalty, factor, size, shape)
+    return Smoothed(x, (), share, penalty, *parts)
 
 
-def _primal(x, y, counts, penalty, share, intercept):
-    del counts, intercept
-    units = lengths(x, penalty)
-    to, rows, lost, size = whiten(x, penalty, units)
+def _primal(x, y, penalty, share, shape):
+    """Returns the parts of a fit, from its coefficients on."""
+    units = _algebra.lengths(x, penalty)
+    to, rows, lost, size = _algebra.whiten(x, penalty, units)
     coef = dot(to, dot(rows.T, y))
     # One step of refinement, for targets that are nearly linear in x.
     pull = dot(x.T, y - dot(x, coef)) - penalty * coef
     coef = coef + dot(to, dot(to.T, pull))
-    return {
-        "coef": coef,
-        "residuals": y - dot(x, coef),
-        "left": _left(share, rows),
-        "to": to,
-        "rows": rows,
-        "lost": lost,
-        "units": units,
-        "size": size,
-    }
-
-
-def _left(share, rows):
-    """Returns 1 minus leverages, 0 where it is rounding alone."""
     left = 1 - share - jnp.sum(rows**2, axis=1)
     few = _LEFT * (MARGIN + rows.shape[1]) ** 0.5 * jnp.finfo(left.dtype).eps
-    return jnp.where(left > few, left, 0)
-
-
-def _dual(x, y, counts, penalty, share, intercept):
-    del share
-    inner, outer = _turn(counts) if intercept else (_same, _same)
-    own, targets = inner(x), inner(y)
-    units = lengths(own.T, penalty, of_all=True)
-    factor, to, free, size = whiten(own.T, penalty, units)
-    coef = dot(to, dot(factor.T, targets))
-    return {
-        "coef": coef,
-        **_residuals(factor, free, outer, targets, penalty),
-        "to": to,
-        "rows": outer(factor),
-        "lost": None,
-        "units": None,
-        "size": size * jnp.max(units, initial=0),
-    }
-
-
-def _residuals(factor, free, outer, y, penalty):
-    """Returns residuals penalty M y and 1 minus leverages, penalty M_ii, of M = N N'.
-
-    Where M is infinite, without a penalty, the residual is what the rows leave free.
-    """
-    bound = dot(factor, penalty * dot(factor.T, y))
-    residuals = outer(bound + dot(free, dot(free.T, y)))
-    left = penalty * jnp.sum(outer(factor) ** 2, axis=1)
-    return {"residuals": residuals, "left": left + jnp.sum(outer(free) ** 2, axis=1)}
+    left = jnp.where(left > few, left, 0)  # not what is rounding alone
+    residuals = (y - dot(x, coef)).reshape(shape)
+    return coef, residuals, left, to, rows, size, lost, units
 
 
 def _same(values):
     return values
+
+
+def _dual(factor, free, y, penalty, to, size, shape, outer=_same):
+    """Returns the parts of a fit by M = N N', with columns where `outer` puts them.
+
+    The residuals are penalty M y, and 1 minus the leverages penalty M_ii. Where M is
+    infinite, without a penalty, the residual is what the rows leave free.
+    """
+    along, rows = dot(factor.T, y), outer(factor)
+    residuals = outer(dot(factor, penalty * along) + dot(free, dot(free.T, y)))
+    left = penalty * jnp.sum(rows**2, axis=1) + jnp.sum(outer(free) ** 2, axis=1)
+    return dot(to, along), residuals.reshape(shape), left, to, rows, size
 
 
 def _turn(counts):
@@ -225,7 +199,7 @@ def _turn(counts):
     the rest are orthonormal contrasts, so no leverage of the intercept is subtracted.
     """
     total = jnp.sum(counts)
-    unit = counts / root(jnp.maximum(total, 1))
+    unit = counts / _algebra.root(jnp.maximum(total, 1))
     normal = unit.at[:1].add(1)
     square = jnp.sum(normal**2)
 
@@ -246,16 +220,23 @@ def augmented(fit: Smoothed, x: Array) -> Augmented:
     for taken in fit.centers:
         x = x - taken[None]
     white = dot(x, fit.to)
-    if fit.lost is not None and fit.units is not None:
-        own = x / fit.units[None]
-        beyond, added = dot(own, fit.lost), jnp.sum(white**2, axis=1)
-        is_new = jnp.sum(beyond**2, axis=1) > _noise(
-            fit, jnp.sum(own**2, axis=1), added
-        )
-        return _added(fit, x, white, jnp.where(is_new, jnp.inf, added))
-    # A - penalty = min_b |x - X'b|^2 + penalty |b|^2: a sum, which cancels nothing.
-    beyond = jnp.sum((x - dot(white, fit.to.T)) ** 2, axis=1)
-    return _added_dual(fit, x, white, beyond, jnp.sum(x**2, axis=1))
+    if fit.lost is None or fit.units is None:
+        # A - penalty = min_b |x - X'b|^2 + penalty |b|^2: a sum, which cancels nothing.
+        beyond = jnp.sum((x - dot(white, fit.to.T)) ** 2, axis=1)
+        return _added_dual(fit, x, white, beyond, jnp.sum(x**2, axis=1))
+    own, added = x / fit.units[None], jnp.sum(white**2, axis=1)
+    beyond = jnp.sum(dot(own, fit.lost) ** 2, axis=1)
+    is_new = beyond > _noise(fit, jnp.sum(own**2, axis=1), added)
+    return _added(fit, x, white, jnp.where(is_new, jnp.inf, added))
+
+
+def augmented_kernel(fit: Smoothed, kernel: Array) -> Augmented:
+    """Returns the fits on all rows and test points of kernels (m, n), 1 with itself."""
+    white = dot(kernel, fit.to)
+    norm = jnp.sum(dot(white, fit.rows.T) ** 2, axis=1)
+    # kappa - k'Mk - penalty |Mk|^2, which is a squared distance.
+    beyond = jnp.maximum(1 - jnp.sum(white**2, axis=1) - fit.penalty * norm, 0)
+    return _added_dual(fit, kernel, white, beyond, jnp.ones_like(norm))
 
 
 def _noise(fit, square, added):
@@ -286,70 +267,6 @@ def _added(fit, x, white, added):
     left = fit.left[None] + shares**2 / spread[:, None]  # 1 - h_i'
     preds = preds.reshape(-1, *fit.residuals.shape[1:])
     return Augmented(preds, spread, fit.residuals, shares, left)
-
-
-def prepare_kernel(
-    x: Array, y: Array, gram: Array, mask: Array | None, penalty: Number
-) -> Smoothed:
-    """Returns the kernel ridge fit of rows x (n, p), ready for one more."""
-    shape, penalty = y.shape, jnp.asarray(penalty, gram.dtype)
-    y = _algebra.columns(y).astype(gram.dtype)
-    if mask is not None:
-        gram = jnp.where(mask[:, None] & mask[None], gram, 0)
-        y = jnp.where(mask[:, None], y, 0)
-    factor, free, size = whiten_gram(gram, penalty)
-    if mask is not None:
-        factor = jnp.where(mask[:, None], factor, 0)
-    parts = _residuals(factor, free, _same, y, penalty)
-    parts["residuals"] = parts["residuals"].reshape(shape)
-    coef, zero = dot(factor, dot(factor.T, y)), jnp.zeros((), gram.dtype)
-    return Smoothed(
-        x,
-        coef,
-        (),
-        to=factor,
-        rows=factor,
-        lost=None,
-        units=None,
-        size=size,
-        share=zero,
-        penalty=penalty,
-        **parts,
-    )
-
-
-def kernel_coefficients(
-    gram: Array, y: Array, penalty: Number, weights: Array
-) -> Array:
-    """Returns the coefficients (n, d) of a weighted kernel ridge fit, 0 of weight 0."""
-    sizes = jnp.sqrt(weights)[:, None]  # rows left out: no 0 / 0 either
-    system = sizes * gram * sizes.T + jnp.diag((weights == 0).astype(gram.dtype))
-    factor, _, _ = whiten_gram(system, jnp.asarray(penalty, gram.dtype))
-    factor = sizes * factor
-    return dot(factor, dot(factor.T, y))
-
-
-def kernel_without_each(gram: Array, y: Array, penalty: Number) -> Array:
-    """Returns the coefficients (n, n, d) of all leave-one-out fits.
-
-    R_i = c_i / M_ii and c_-i = c - M_i R_i, whose i-th entry is 0. NaN where rounding
-    may move R_i by a hundredth.
-    """
-    factor, free, _ = whiten_gram(gram, jnp.asarray(penalty, gram.dtype))
-    inverse, coef = dot(factor, factor.T), dot(factor, dot(factor.T, y))
-    known = (rounding(gram, factor) < _FINE) & ~jnp.any(free)
-    held_out = jnp.where(known, coef / jnp.diag(inverse)[:, None], jnp.nan)
-    return coef[None] - inverse[:, :, None] * held_out[:, None]
-
-
-def augmented_kernel(fit: Smoothed, kernel: Array) -> Augmented:
-    """Returns the fits on all rows and test points of kernels (m, n), 1 with itself."""
-    white = dot(kernel, fit.to)
-    shares = dot(white, fit.rows.T)
-    norm = jnp.sum(shares**2, axis=1)
-    # kappa - k'Mk - penalty |Mk|^2, which is a squared distance.
-    beyond = jnp.maximum(1 - jnp.sum(white**2, axis=1) - fit.penalty * norm, 0)
-    return _added_dual(fit, kernel, white, beyond, jnp.ones_like(norm))
 
 
 _NUM_STEPS = 100  # of the majorization for quantiles
@@ -416,17 +333,18 @@ class Ridge:
 
     penalty: Number
     intercept: bool = static(default=True)
+    holds_out = symmetric = True  # see typing.Learner
 
     def fit(self, key: Array, x: Array, y: Array, weights: Array) -> LinearFit:
         """Returns the weighted fit; the key is not used."""
-        del key
         x, targets, weights, center, level = self._centered(x, y, weights)
-        if self._is_dual(x):
-            gram = dot(x, x.T)
-            inverse, u = _algebra.dual(gram, self.penalty, weights, self.intercept)
-            coef, level = dot(x.T, dot(inverse, targets)), level + dot(u, targets)
+        if is_dual(x, self.intercept):
+            factor, u, _ = self._dual(x, weights)
+            coef = dot(x.T, dot(factor, dot(factor.T, targets)))
+            level = level + dot(u, targets)
         else:
-            coef = _algebra.primal(x, targets, self.penalty, weights)
+            gram = _algebra.gram_of(x, self.penalty, weights)
+            coef = _algebra.solve(gram, dot((weights[:, None] * x).T, targets))
         return _linear_fit(coef, level - dot(center, coef), y)
 
     def predict(self, params: LinearFit, x: Array) -> Array:
@@ -435,20 +353,28 @@ class Ridge:
 
     def leave_one_out(self, x: Array, y: Array) -> LinearFit:
         """Returns the n fits without one row each, stacked."""
-        x, targets, _, center, level = self._centered(x, y, jnp.ones(len(x)))
-        options = targets, self.penalty, self.intercept
-        if self._is_dual(x):
-            duals, shifts = _algebra.dual_without_each(dot(x, x.T), *options)
-            coefs = jnp.einsum("np,ind->ipd", x, duals, precision="highest")
+        x, targets, ones, center, level = self._centered(x, y, jnp.ones(len(x)))
+        # Without row i: errors R_i there, and coefficients b - moves_i R_i.
+        if is_dual(x, self.intercept):
+            factor, u, _ = self._dual(x, ones)
+            own = dot(factor, dot(factor.T, targets))
+            errors = own / jnp.sum(factor**2, axis=1)[:, None]
+            coef, moves = dot(x.T, own), dot(factor, dot(factor.T, x))
         else:
-            coefs, shifts = _algebra.primal_without_each(x, *options)
-        levels = level[None] + shifts - dot(center, coefs)
-        return jax.vmap(lambda c, a: _linear_fit(c, a, y))(coefs, levels)
+            # Of centered rows the Gram matrix of (1, x) has two blocks.
+            gram = _algebra.gram_of(x, self.penalty, ones)
+            coef = _algebra.solve(gram, dot(x.T, targets))
+            moves = _algebra.solve(gram, x.T).T
+            u = jnp.full(len(x), self.intercept / len(x), x.dtype)
+            left = 1 - u - jnp.sum(x * moves, axis=1)
+            errors = (targets - dot(x, coef)) / left[:, None]
+        coefs = coef[None] - moves[:, :, None] * errors[:, None]
+        level = (level + dot(u, targets))[None] - u[:, None] * errors
+        return jax.vmap(_linear_fit, (0, 0, None))(coefs, level - dot(center, coefs), y)
 
     def prepare(self, x: Array, y: Array, mask: Array | None) -> Smoothed:
         """Returns the fit on the rows of the mask, ready for one more row."""
-        rows = matrix(x), as_float(y)
-        return prepare(*rows, mask, self.penalty, self.intercept)
+        return prepare(matrix(x), as_float(y), mask, self.penalty, self.intercept)
 
     def augmented(self, prepared: Smoothed, x_new: Array) -> Augmented:
         """Returns the fits with each test point as one more row."""
@@ -465,8 +391,8 @@ class Ridge:
         center, level = (_algebra.centers(v, weights, self.intercept) for v in (x, y))
         return x - center[None], y - level[None], weights, center, level
 
-    def _is_dual(self, x):
-        return x.shape[1] + self.intercept >= x.shape[0]
+    def _dual(self, x, weights):
+        return _algebra.dual(dot(x, x.T), self.penalty, weights, self.intercept)
 
 
 @pytree
@@ -513,10 +439,10 @@ class QuantileRidge:
     levels: tuple[Number, ...]
     penalty: Number
     intercept: bool = static(default=True)
+    holds_out = symmetric = True  # see typing.Learner
 
     def fit(self, key: Array, x: Array, y: Array, weights: Array) -> LinearFit:
         """Returns the fits of all levels, stacked; the key is not used."""
-        del key
         return _fit_levels(self, matrix(x), as_float(y), weights)
 
     def predict(self, params: LinearFit, x: Array) -> tuple[Array, ...]:
@@ -526,20 +452,25 @@ class QuantileRidge:
     def check(self, x: Array, y: Array) -> None:
         """Raises ValueError for levels outside (0, 1) or targets not of shape (n,)."""
         matrix(x)
-        if not isinstance(self.levels, tuple | list) or not self.levels:
-            raise ValueError(f"expected levels as a tuple, got {self.levels!r}")
-        for level in self.levels:
-            inside = lambda v: (v > 0) & (v < 1)  # noqa: E731
-            _checks.check_values(inside, "levels in (0, 1)", level)
+        inside = lambda v: (v > 0) & (v < 1)  # noqa: E731
+        _checks.check_values(inside, "levels in (0, 1)", self.levels)
         _checks.check_values(lambda v: v >= 0, "penalty >= 0", self.penalty)
         _checks.check_vectors(y=y)
 
-    def _fit_level(self, design, y, weights, level):
-        width = _kink_width(y, weights)
-        # Zero for the intercept, the last column; a trace keeps it invertible.
-        price = jnp.full(design.shape[1], 2.0, y.dtype) * self.penalty
-        price = price.at[-1].set(jnp.finfo(y.dtype).tiny) if self.intercept else price
 
+@jax.jit
+def _fit_levels(learner, x, y, weights):
+    """Returns the fits of all levels of a `QuantileRidge`."""
+    targets = y
+    x, y, weights = _algebra.in_single(x, y, weights)
+    center = _algebra.centers(x, weights, learner.intercept)
+    design, width = x - center[None], _kink_width(y, weights)
+    price = jnp.full(x.shape[1], 2.0, y.dtype) * learner.penalty
+    if learner.intercept:  # which costs nothing; a trace keeps it invertible
+        design = jnp.append(design, jnp.ones((len(x), 1), x.dtype), axis=1)
+        price = jnp.append(price, jnp.finfo(y.dtype).tiny)
+
+    def fit(level):
         def curvature(coef):
             return weights / (2 * (width + jnp.abs(y - dot(design, coef))))
 
@@ -562,31 +493,18 @@ class QuantileRidge:
         start = jnp.zeros(design.shape[1], y.dtype)
         return lax.custom_root(slope, start, iterate, _solve_linear)
 
-
-@jax.jit
-def _fit_levels(learner, x, y, weights):
-    """Returns the fits of all levels of a `QuantileRidge`."""
-    dtype = y.dtype
-    x, y, weights = _algebra.in_single(x, y, weights)
-    center = _algebra.centers(x, weights, learner.intercept)
-    design = x - center[None]
-    if learner.intercept:
-        design = jnp.append(design, jnp.ones((len(x), 1), x.dtype), axis=1)
     levels = jnp.stack([jnp.asarray(level, y.dtype) for level in learner.levels])
-    fit = lambda level: learner._fit_level(design, y, weights, level)  # noqa: E731
     coefs, level = jax.vmap(fit)(levels), jnp.zeros(len(levels), y.dtype)
     if learner.intercept:
         coefs, level = coefs[:, :-1], coefs[:, -1]
     level = level - dot(coefs, center)
-    return LinearFit(coefs.astype(dtype), level.astype(dtype))
+    return jax.vmap(_linear_fit, (0, 0, None))(coefs, level, targets)
 
 
 def _kink_width(y, weights):
     """Returns the width of the smoothed kink, in units of the targets, above 0."""
-    total = jnp.sum(weights)
-    total = jnp.where(total > 0, total, 1)
-    spread = y - dot(weights, y) / total
-    width = _ROUNDING * jnp.sqrt(dot(weights, spread**2) / total)
+    spread = y - _algebra.centers(y, weights, True)
+    width = _ROUNDING * jnp.sqrt(_algebra.centers(spread**2, weights, True))
     # Also where the targets are constant, or all zero.
     eps, tiny = jnp.finfo(y.dtype).eps, jnp.finfo(y.dtype).tiny
     largest = jnp.max(jnp.where(weights > 0, jnp.abs(y), 0), initial=tiny**0.5)

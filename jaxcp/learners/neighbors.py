@@ -1,7 +1,5 @@
 """Models that keep their training rows: kernel ridge and nearest neighbors.
 
-The k nearest rows, and what one more row among them changes.
-
 Rows at the same distance share what is left of the k. Let a row have R, the distance
 of the k-th nearest of the others. A new row nearer than R is one of its k nearest,
 beside the k - 1 nearest of the others; a new row at the distance R shares with those
@@ -20,7 +18,7 @@ from jaxcp._geometry import UNROLLED, square_distances
 from jaxcp._numbers import as_float, at_least_single
 from jaxcp._tree import pytree, static
 from jaxcp.learners import _algebra, linear
-from jaxcp.learners._algebra import columns, dot, in_single, matrix
+from jaxcp.learners._algebra import columns, dot, matrix
 from jaxcp.learners.general import Shared
 from jaxcp.learners.linear import Augmented, Smoothed
 from jaxcp.quantiles.selection import kth_smallest, weighted_select
@@ -59,13 +57,10 @@ def neighborhoods(x: Array, y: Array, mask: Array | None, k: int) -> Neighborhoo
     """Returns the neighborhoods of n rows, each among the others."""
     counts = jnp.ones(len(x)) if mask is None else mask
     like = y[:0]
-    x, y, counts = in_single(x, columns(y), counts)
+    x, y, counts = _algebra.in_single(x, columns(y), counts)
     y = jnp.where(counts[:, None] > 0, y, 0)
-    total = jnp.sum(counts)
-    center = dot(counts, y) / jnp.where(total > 0, total, 1)
-    y = y - center[None]
-
-    rows = jnp.arange(len(x))
+    center = _algebra.centers(y, counts, True)
+    y, rows = y - center[None], jnp.arange(len(x))
 
     def at(distances, row):
         others = jnp.where(rows == row, 0, counts)
@@ -99,23 +94,19 @@ def augmented(of: Neighborhoods, x_new: Array, k: int) -> Augmented:
     return Augmented(preds, ones, residuals, shares, jnp.ones((), preds.dtype))
 
 
-def within(
-    distances: Array, y: Array, weights: Array, k: int
-) -> tuple[Array, Array, Array]:
+def _within(distances, y, weights, k):
     """Returns the radius of k rows, and counts (2,) and sums (2, d) in and on it."""
-    return at_radius(weighted_select(distances, weights, k), distances, y, weights)
+    return _at_radius(weighted_select(distances, weights, k), distances, y, weights)
 
 
-def at_radius(
-    radius: Array, distances: Array, y: Array, weights: Array
-) -> tuple[Array, Array, Array]:
+def _at_radius(radius, distances, y, weights):
     """Returns a radius, and counts (2,) and sums (2, d) in and on it."""
     parts = jnp.stack([distances < radius, distances == radius])
     parts = jnp.where(parts, weights[None], 0)
     return radius, jnp.sum(parts, axis=1), dot(parts, y)
 
 
-def mean_of(radius: Array, counts: Array, sums: Array, k: int) -> Array:
+def _mean_of(k, radius, counts, sums):
     """Returns the mean of k rows: all inside of the radius and a share of those on it.
 
     With fewer than k rows the radius is infinite and the mean is of all.
@@ -134,45 +125,31 @@ def same_distances(x: Array, z: Array) -> Array:
     x, z = lax.stop_gradient((x, z))  # which only decide who is near
     start = jnp.zeros((len(x), len(z)), jnp.result_type(x, z))
 
-    def add(total, parts):
-        for a, b in zip(*parts, strict=True):
-            difference = a[:, None] - b[None]
-            # The maximum keeps compilers from fusing product and sum.
-            total = total + jnp.maximum(difference * difference, 0)
-        return total, None
+    def add(total, column):
+        difference = column[0][:, None] - column[1][None]
+        # The maximum keeps compilers from fusing product and sum.
+        return total + jnp.maximum(difference * difference, 0), None
 
-    blocks = [_column_blocks(v) for v in (x, z)]
-    if len(blocks[0]) == 1:
-        return add(start, [v[0] for v in blocks])[0]
-    return lax.scan(add, start, blocks)[0]
-
-
-def _column_blocks(x):
-    """Returns columns (l, c, n), zeros after the last: they add nothing to a sum."""
-    num_columns = x.shape[1]
-    size = min(UNROLLED, max(num_columns, 1))
-    num_blocks = max(-(-num_columns // size), 1)
-    filled = jnp.pad(x, ((0, 0), (0, num_blocks * size - num_columns)))
-    return filled.T.reshape(num_blocks, size, len(x))
+    return lax.scan(add, start, (x.T, z.T), unroll=UNROLLED)[0]
 
 
 def _mean(distances, y, counts, k):
     """Returns the mean of the k nearest of the rows that count."""
     radius = kth_smallest(distances, k, where=counts > 0)
-    return mean_of(*at_radius(radius, distances, y, counts), k)
+    return _mean_of(k, *_at_radius(radius, distances, y, counts))
 
 
 def _one_more(distances, y, others, k):
     """Returns radius, levels and shares of a row, as `Neighborhoods` has them."""
     some = kth_smallest(distances, jnp.array([k - 1, k]), where=others > 0)
-    fewer = at_radius(some[0], distances, y, others)
+    fewer = _at_radius(some[0], distances, y, others)
     count = jnp.minimum(jnp.sum(others), k - 1)
     nearer = 1 / (count + 1)
-    near = mean_of(*fewer, k - 1) * (count * nearer)
-    radius, counts, sums = at_radius(some[1], distances, y, others)
-    far = mean_of(radius, counts, sums, k)
+    near = _mean_of(k - 1, *fewer) * (count * nearer)
+    radius, counts, sums = _at_radius(some[1], distances, y, others)
+    far = _mean_of(k, radius, counts, sums)
     among = counts + jnp.array([0, 1], counts.dtype)
-    edge = mean_of(radius, among, sums, k)
+    edge = _mean_of(k, radius, among, sums)
     bounded = (k - counts[0]) / (among[1] * k)
     as_near = jnp.where(jnp.isfinite(radius), bounded, 1 / jnp.sum(among))
     return radius, (near, edge, far), (nearer, as_near)
@@ -231,16 +208,13 @@ class KernelRidge:
 
     penalty: Number
     lengthscale: Number = 1.0
+    holds_out = symmetric = True  # see typing.Learner
 
     def fit(self, key: Array, x: Array, y: Array, weights: Array) -> KernelFit:
         """Returns the weighted fit; the key is not used."""
-        del key
-        x, y = matrix(x), as_float(y)
-        rows, targets, weights = _algebra.in_single(x, y, weights)
-        gram = self._kernel(rows, rows)
-        parts = columns(targets), self.penalty, weights
-        coef = linear.kernel_coefficients(gram, *parts).reshape(y.shape)
-        return KernelFit(Shared(x), coef.astype(y.dtype))
+        x, gram, targets, weights = self._system(x, y, weights)
+        factor, _, _ = _algebra.dual(gram, self.penalty, weights)
+        return self._fit(x, dot(factor, dot(factor.T, targets)), y)
 
     def predict(self, params: KernelFit, x: Array) -> Array:
         """Returns k(x, x_train) @ coef, shape (m, ...)."""
@@ -252,11 +226,11 @@ class KernelRidge:
 
     def leave_one_out(self, x: Array, y: Array) -> KernelFit:
         """Returns the n fits without one row each, stacked."""
-        x, y = matrix(x), as_float(y)
-        rows, targets, _ = _algebra.in_single(x, y, jnp.ones(len(x)))
-        gram, targets = self._kernel(rows, rows), columns(targets)
-        coefs = linear.kernel_without_each(gram, targets, self.penalty)
-        return KernelFit(Shared(x), coefs.reshape(len(y), *y.shape).astype(y.dtype))
+        x, gram, targets, ones = self._system(x, y, jnp.ones(len(x)))
+        factor, _, is_exact = _algebra.dual(gram, self.penalty, ones)
+        inverse, coef = dot(factor, factor.T), dot(factor, dot(factor.T, targets))
+        errors = jnp.where(is_exact, coef / jnp.diag(inverse)[:, None], jnp.nan)
+        return self._fit(x, coef[None] - inverse[:, :, None] * errors[:, None], y)
 
     def prepare(self, x: Array, y: Array, mask: Array | None) -> Smoothed:
         """Returns the fit on the rows of the mask, ready for one more row."""
@@ -279,6 +253,17 @@ class KernelRidge:
         matrix(x)
         _checks.check_values(lambda v: v >= 0, "penalty >= 0", self.penalty)
         _checks.check_values(lambda v: v > 0, "lengthscale > 0", self.lengthscale)
+
+    def _system(self, x, y, weights):
+        """Returns inputs, and their kernel, targets and weights in one wide type."""
+        x, y = matrix(x), columns(as_float(y))
+        rows, y, weights = _algebra.in_single(x, y, weights)
+        return x, self._kernel(rows, rows), y, weights
+
+    def _fit(self, x, coef, y):
+        y = as_float(y)
+        shape = *coef.shape[:-1], *y.shape[1:]
+        return KernelFit(Shared(x), coef.reshape(shape).astype(y.dtype))
 
     def _kernel(self, x, z):
         scale = jnp.broadcast_to(jnp.asarray(self.lengthscale, x.dtype), x.shape[1:])
@@ -341,10 +326,10 @@ class NearestNeighbors:
     """
 
     num_neighbors: int = static()
+    holds_out = symmetric = True  # see typing.Learner
 
     def fit(self, key: Array, x: Array, y: Array, weights: Array) -> NeighborsFit:
         """Returns the training rows; the key is not used."""
-        del key
         x, y = matrix(x), as_float(y)
         # Targets are not shared: a learner made of this one may fit each to its own.
         return NeighborsFit(Shared(x), y, jnp.asarray(weights, y.dtype))
@@ -387,14 +372,14 @@ class NearestNeighbors:
 
     def _mean(self, distances, y, weights, left_out):
         k = self.num_neighbors
-        near = within(distances, y, weights, k)
+        near = _within(distances, y, weights, k)
         if left_out is None:
-            return mean_of(*near, k)
+            return _mean_of(k, *near)
         # Nothing but the choice and the correction below depends on the row left out:
         # without it, the k nearest are the k nearest, or k + 1 minus the row.
-        far = within(distances, y, weights, k + 1)
+        far = _within(distances, y, weights, k + 1)
         away, row = distances[left_out], y[left_out]
         pick = lambda a, b: jnp.where(away <= near[0], b, a)  # noqa: E731
         radius, counts, sums = jax.tree.map(pick, near, far)
         at = jnp.stack([away < radius, away == radius]).astype(y.dtype)
-        return mean_of(radius, counts - at, sums - at[:, None] * row[None], k)
+        return _mean_of(k, radius, counts - at, sums - at[:, None] * row[None])

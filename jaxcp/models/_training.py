@@ -95,20 +95,18 @@ class Trained:
         """
         model: Any = self
         y, x = map(as_float, _checks.rows(y=y, x=x))
-        n = len(y)
         _checks.check_key(key)
-        _check_sizes(model)
-        if n == 0 or x.ndim > 2 or y.ndim > 2:
-            raise ValueError(
-                "expected x of shape (n, p) and y of shape (n, d) with n >= 1, got "
-                f"{x.shape} and {y.shape}"
-            )
+        _checks.check_count("the number of rows", len(y), 1)
+        for field in dataclasses.fields(model):
+            if field.name != "step_size":
+                _checks.check_count(field.name, getattr(model, field.name), 1)
+        positive = lambda v: (v > 0) & (v < np.inf)  # noqa: E731
+        _checks.check_number("step_size", model.step_size, positive, "> 0")
         for name, values in (("x", x), ("y", y)):
             _checks.check_values(np.isfinite, f"finite {name}", values)
-        x, y = x.reshape(n, -1), y.reshape(n, -1)
-        key_init, key_steps = jax.random.split(key)
+        x, y = (v[:, None] if v.ndim == 1 else v for v in (x, y))
         sizes = dataclasses.replace(model, step_size=1.0)  # a new step compiles nothing
-        return _fit(key_init, key_steps, x, y, float(model.step_size), sizes)
+        return _fit(key, x, y, float(model.step_size), sizes)
 
     def sample(self, params: Fitted, key: Array, x: Array, n: int) -> Array:
         """Returns n draws of y given x, shape (n, d)."""
@@ -117,22 +115,17 @@ class Trained:
         return jax.vmap(model.from_latent, (None, None, 0))(params, x, z)
 
 
-def _check_sizes(model):
-    for field in dataclasses.fields(model):
-        if field.name != "step_size":
-            _checks.check_count(field.name, getattr(model, field.name), 1)
-    step_size = model.step_size
-    if not isinstance(step_size, int | float) or not 0 < step_size < np.inf:
-        raise ValueError(f"expected step_size as a number > 0, got {step_size}")
-
-
 @jit
-def _fit(key_init, key_steps, x, y, step_size, model):
+def _fit(key, x, y, step_size, model):
+    key_init, key_steps = jax.random.split(key)
     network = model.network(nnx.Rngs(key_init), x.shape[1], y.shape[1])
     structure, state = nnx.split(network)
     moments = *_moments(x), *_moments(y)
     scales = Fitted(structure, state, *moments, jnp.zeros(0))
     x, y = jax.vmap(scales.inputs)(x), jax.vmap(scales.targets)(y)
+    keys = jax.random.split(key_steps, model.num_steps)
+    schedule = optax.cosine_decay_schedule(step_size, len(keys))
+    optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(schedule))
 
     def mean_loss(state, key):
         key_rows, key = jax.random.split(key)
@@ -141,25 +134,14 @@ def _fit(key_init, key_steps, x, y, step_size, model):
         keys = jax.random.split(key, len(rows))
         return jnp.mean(jax.vmap(network.loss)(keys, x[rows], y[rows]))
 
-    keys = jax.random.split(key_steps, model.num_steps)
-    state, losses = _descend(mean_loss, state, keys, step_size)
-    return Fitted(structure, state, *moments, losses)
-
-
-def _descend(mean_loss, state, keys, step_size):
-    """Returns the weights after a step of Adam for each key, and the losses."""
-    schedule = optax.cosine_decay_schedule(step_size, len(keys))
-    optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(schedule))
-
     def step(carry, key):
         state, memory = carry
         value, slope = jax.value_and_grad(mean_loss)(state, key)
         updates, memory = optimizer.update(slope, memory, state)
         return (optax.apply_updates(state, updates), memory), value
 
-    start = state, optimizer.init(state)
-    (state, _), losses = lax.scan(step, start, keys)
-    return state, losses
+    (state, _), losses = lax.scan(step, (state, optimizer.init(state)), keys)
+    return Fitted(structure, state, *moments, losses)
 
 
 def _moments(values: Array) -> tuple[Array, Array]:

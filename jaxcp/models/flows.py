@@ -1,7 +1,4 @@
-"""A normalizing flow of affine couplings, conditional on the input.
-
-Conditional flow matching.
-"""
+"""Flows between noise and y given x: affine couplings, and flow matching."""
 
 from __future__ import annotations
 
@@ -107,7 +104,6 @@ class _Couplings(nnx.Module):
         return jnp.sum(jax.scipy.stats.norm.logpdf(z)) + log_det
 
     def loss(self, key, x, y):
-        del key
         return -self.log_prob(x, y)
 
 

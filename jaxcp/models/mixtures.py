@@ -1,7 +1,4 @@
-"""A network of a mean and a scale.
-
-A mixture density network.
-"""
+"""Networks of Gaussians: one with a full scale, and a mixture of several."""
 
 from __future__ import annotations
 
@@ -101,7 +98,6 @@ class _MeanAndScale(nnx.Module):
         return out[:d], scale
 
     def loss(self, key, x, y):
-        del key
         mu, scale = self(x)
         z = _geometry.whiten(scale, y - mu)
         return 0.5 * jnp.sum(z**2) + jnp.sum(jnp.log(jnp.diagonal(scale)))
@@ -184,5 +180,4 @@ class _Mixtures(nnx.Module):
         return Mixture(out[:, 0], means, jnp.exp(log_scales))
 
     def loss(self, key, x, y):
-        del key
         return -self(x).log_prob(y)

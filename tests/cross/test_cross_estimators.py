@@ -345,8 +345,8 @@ LAST = LinearRegression().fit(X[~OWN], Y[~OWN]).predict(X[OWN])[-1]
 WRONG = {
     "a model by itself": (
         verb(LinearRegression()),
-        r"a learner, got LinearRegression, a model with fit\(X, y\); wrap it as "
-        r"learners.Estimator\(model\)",
+        r"a learner of jax, got LinearRegression, a model .*, or split_conformal or "
+        r"cv_plus, which takes learners.Estimator\(model\)",
     ),
     "a pipeline by itself": (verb(make_pipeline(FOREST)), r"learners.Estimator\(model"),
     "a class": (verb(LinearRegression.__class__), "learner as a value, got the class"),
@@ -354,14 +354,13 @@ WRONG = {
     "no predict": (verb(StandardScaler()), "got StandardScaler; wrap two functions"),
     "in a learner of learners": (
         verb(learners.MeanScale(LINEAR, LINEAR)),
-        r"MeanScale of learners of jax, got Estimator; its predict=",
+        "learner of jax, got Estimator, .*cv_plus",
     ),
     "NaN of one fit": (
         verb(Estimator(LinearRegression(), predict=nan_in_fold_2), folds=FOLDS),
-        "predictions without NaN, got nan at row 11 of fit 2",
+        "predictions of fit 2 without NaN, got nan at 11",
     ),
     "other rows": (verb(x=X[1:]), "x with 60 rows like y, got 59"),
-    "a number for targets": (verb(y=3.0), "y with rows, got float"),
     "no inputs": (verb(x=None), "x as a value, got None"),
     "neither": (verb(num_folds=None), "num_folds as an int >= 2, got None"),
     "folds of other rows": (

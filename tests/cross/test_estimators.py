@@ -84,6 +84,7 @@ def test_each_fit_predicts_the_rows_that_it_left_out():
     bags = np.array([[2.0] * 6 + [0.0] * 6, [1.0] * 12])
     preds = LINEAR.predict_held_out(fitted(LINEAR, weights=bags), X, bags == 0)
     assert not preds[1].any()
+    assert not LINEAR.predict_held_out(fits, X, FOLDS > 1).any()
 
 
 CONTAINERS = {
@@ -157,7 +158,7 @@ def test_other_weights_are_sample_weights():
         expected = LinearRegression().fit(X, Y, sample_weight=row)
         assert_allclose(model.coef_, expected.coef_)
     for model in (Mean(), make_pipeline(StandardScaler(), Ridge())):
-        with pytest.raises(ValueError, match="fit takes sample_weight, got others and"):
+        with pytest.raises(FitError, match=r"resample 0 of .*sample_weight"):
             fitted(Estimator(model), weights=weights)
 
 
@@ -240,11 +241,9 @@ def test_classes_of_other_kinds():
     assert learner.classes_of(np.arange(N) % 2 == 0) == (False, True)
     assert learner.classes_of([7, 3, 3]) == (3, 7)
     assert LINEAR.classes_of(Y) is None
-    with pytest.raises(ValueError, match="labels y that can be sorted"):
-        learner.classes_of(np.array(["a", 1], object))
-    for missing in (None, np.nan, pd.NA):
-        with pytest.raises(ValueError, match=r"labels y without missing ones, .* at 2"):
-            learner.classes_of(pd.Series(["a", "b", missing, "a"], dtype=object))
+    for label in (1, None, np.nan, pd.NA):
+        with pytest.raises(TypeError):
+            learner.classes_of(pd.Series(["a", "b", label, "a"], dtype=object))
 
 
 class Frequencies:
@@ -262,7 +261,7 @@ def test_classifiers_that_do_not_say_their_classes():
     fits = fitted(learner, y=NAMES, weights=np.ones((2, N)))
     assert_allclose(learner.predict_all(fits, X), np.full((2, N, 3), 1 / 3))
     fits = fitted(learner, y=NAMES, weights=(NAMES != "owl")[None].astype(float))
-    with pytest.raises(ValueError, match=r"3 classes 'cat', 'dog', 'owl', got shape"):
+    with pytest.raises(ValueError, match=r"3 classes, got those of 3, shape \(12, 2\)"):
         learner.predict_all(fits, X)
 
 
@@ -332,7 +331,7 @@ def test_a_fit_that_raises_loses_nothing(num_workers):
     with pytest.raises(FitError, match=message) as error:
         fitted(learner)
     fits = error.value.fits
-    assert str(error.value).endswith("learner.resume(error.fits) goes on")
+    assert error.value.__notes__[-1].endswith("learner.resume(error.fits) goes on")
     assert isinstance(error.value.__cause__, RuntimeError)
     assert fits.models[0] is not None
     assert fits.models[1] is None
@@ -357,8 +356,8 @@ def test_fits_of_other_data_are_not_resumed():
         "weights": (KEY, X, Y, FOLDS[:2]),
         "x and y": (KEY, X, Y + 1, FOLDS),
     }
-    for name, call in calls.items():
-        with pytest.raises(ValueError, match=f"the {name} of the fits that are resume"):
+    for call in calls.values():
+        with pytest.raises(ValueError, match="x and y of the fits that are resumed"):
             learner.fit_all(*call)
     with pytest.raises(ValueError, match="expected fits of an Estimator, got list"):
         learner.resume([])
@@ -372,7 +371,7 @@ def test_data_that_changed_in_place_are_others():
     learner = Estimator(Mean()).resume(error.value.fits)
     assert len(fitted(learner, x, y).models) == 3
     x[0] = 0
-    with pytest.raises(ValueError, match="the x and y of the fits that are resumed"):
+    with pytest.raises(ValueError, match="x and y of the fits that are resumed"):
         fitted(learner, x, y)
     assert len(fitted(Estimator(Mean()).resume(error.value.fits)).models) == 3
 
@@ -408,7 +407,7 @@ def test_other_rows_are_not_resumed(kind):
     with pytest.raises(FitError) as error:
         fitted(Estimator(Mean([Y[1]])), {"a": kind(NAMES)})
     learner = Estimator(Mean()).resume(error.value.fits)
-    with pytest.raises(ValueError, match="the x and y of the fits that are resumed"):
+    with pytest.raises(ValueError, match="x and y of the fits that are resumed"):
         fitted(learner, {"a": kind(NAMES[::-1])})
 
 
@@ -599,31 +598,28 @@ WRONG = {
     "no function": (lambda: Estimator(Mean(), predict=1), "predict as a function"),
     "workers": (lambda: Estimator(Mean(), num_workers=0), "num_workers as an int >= 1"),
     "rows": (lambda: fitted(LINEAR, X[1:]), "x with 12 rows like y, got 11"),
-    "a number": (lambda: fitted(LINEAR, 3.0), "x with rows, got float"),
-    "a word": (lambda: fitted(LINEAR, "abc"), "x with rows, got str"),
-    "no axis": (lambda: fitted(LINEAR, np.array(3.0)), r"x with rows, got shape \(\)"),
+    "a word": (lambda: fitted(LINEAR, "abc"), "x with 12 rows like y, got 3"),
     "a number as key": (
         lambda: LINEAR.fit_all(0, X, Y, FOLDS),
         "a key from jax.random.key, got int",
     ),
     "weights of other rows": (
         lambda: fitted(LINEAR, weights=FOLDS[:, 1:]),
-        r"weights of shape \(b, 12\), got \(3, 11\)",
+        r"weights of shape \(3, 12\), got \(3, 11\)",
     ),
     "no rows in a fit": (
         lambda: fitted(LINEAR, weights=FOLDS * np.array([1, 0, 1])[:, None]),
-        "rows in each fit, got none in 1",
+        "a fit to resample 1 of 0, ..., 2 with 0 rows",
     ),
     "negative weights": (lambda: fitted(LINEAR, weights=-FOLDS), "weights >= 0"),
-    "no row is left out": (
-        lambda: LINEAR.predict_held_out(fitted(LINEAR), X, FOLDS > 1),
-        "some row with weight 0 in a resample",
+    "NaN": (held_out(of_second(np.nan)), "of fit 1 without NaN, got nan at 1"),
+    "text": (
+        held_out(lambda m, x: ["a"] * len(x)),
+        "as numbers, .* got <U1",
     ),
-    "NaN": (held_out(of_second(np.nan)), "without NaN, got nan at row 1 of fit 1"),
-    "text": (held_out(lambda m, x: ["a"] * len(x)), "predictions as numbers, got <U1"),
     "too few": (
         held_out(lambda m, x: m.predict(x)[1:]),
-        r"a leading axis of 4, one for each row of x, got shape \(3,\) of fit 0",
+        r"a leading axis of 4, one for each row of x, got .* \(3,\) of fit 0",
     ),
 }
 

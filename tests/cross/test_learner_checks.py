@@ -330,6 +330,32 @@ def test_learners_of_the_library_are_not_tried():
     assert len(checking._PASSED) == 1
 
 
+class Declared(Shortcut):
+    holds_out = symmetric = True
+
+
+class Inherits(Declared):
+    """A class of its own, which says nothing."""
+
+
+jax.tree_util.register_static(Declared)
+jax.tree_util.register_static(Inherits)
+
+
+def test_classes_that_declare_are_not_tried():
+    cheat = learners.MeanScale(Declared(RIDGE.leave_one_out), Declared(None))
+    for learner in (Declared(None), cheat):
+        checking.check_once(learner, X, Y, KEY)
+        checking.check_symmetric_once(learner, X, Y, KEY)
+    assert not checking._PASSED
+    full = lambda x, y: RIDGE.fit(KEY, x, y, jnp.ones(len(y)))  # noqa: E731
+    cheat = Inherits(lambda x, y: jax.vmap(lambda _: full(x, y))(y))
+    with pytest.raises(ValueError, match="leave_one_out to fit without each row"):
+        checking.check_once(cheat, X, Y, KEY)
+    checking.check_symmetric_once(Inherits(None), X, Y, KEY)
+    assert len(checking._PASSED) == 1
+
+
 def twins(*factors):
     """Learners whose classes have one structure: fair for 0, cheating for 1."""
 
@@ -496,7 +522,7 @@ def test_order_is_tried_once_for_each_kind_of_data():
 
 def test_models_of_the_host_have_no_order():
     host = learners.Estimator(LinearRegression())
-    with pytest.raises(ValueError, match=r"symmetric=False with Estimator.*cv_plus"):
+    with pytest.raises(ValueError, match=r"learner of jax, got Estimator.*cv_plus"):
         learners.check(host, np.asarray(X), np.asarray(Y), symmetric=True)
 
 

@@ -165,15 +165,18 @@ def test_quantiles_of_constant_targets(value):
     assert_allclose(ours, np.full((2, 20), value), atol=0.01)
 
 
-def test_quantiles_of_inputs_on_several_devices():
+@pytest.mark.parametrize(
+    "name, p", [("quantiles", 2), ("ridge", 12), ("kernel ridge", 2)]
+)
+def test_fits_of_inputs_on_several_devices(name, p):
     """Inside shard_map, with its default checks, where the inputs alone vary."""
     auto = (jax.sharding.AxisType.Auto,)
     mesh = jax.make_mesh((2,), ("rows",), axis_types=auto)
     spec = jax.sharding.PartitionSpec("rows")
-    (x, _), (_, y) = data(20, 2), data(10)
+    (x, _), (_, y) = data(20, p), data(10)
 
     def fit(x):
-        return ALL["quantiles"].fit(jax.random.key(0), x, y, jnp.ones(10)).coef
+        return ALL[name].fit(jax.random.key(0), x, y, jnp.ones(10)).coef
 
     sharded = jax.shard_map(fit, mesh=mesh, in_specs=spec, out_specs=spec)
     expected = jnp.concatenate([fit(x[:10]), fit(x[10:])])

@@ -520,7 +520,7 @@ BAD = {
     "batch": (lambda: full(X, Y, batch_size=0), "batch_size as an int >= 1"),
     "alpha": (lambda: full(X, Y)(NEW, 2.0), r"alpha in \(0, 1\)"),
     "alphas": (lambda: full(X, Y)(NEW, [0.1, 0.2]), r"alpha of shape \(\)"),
-    "columns": (lambda: full(X, Y)(NEW[:, :1], 0.1), "x with 2 columns, got 1"),
+    "columns": (lambda: full(X, Y)(NEW[:, :1], 0.1), r"x of shape \(n, 2\), got"),
     "new NaN": (lambda: full(X, Y)(NEW * jnp.nan, 0.1), "x_new without NaN"),
     "test weights": (
         lambda: full(X, Y)(NEW, 0.1, test_weights=NEW[:, 0]),

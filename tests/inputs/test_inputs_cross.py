@@ -126,12 +126,15 @@ WRONG = {
         r"one key, got keys of shape \(1,\)",
     ),
     "no inputs": (lambda: CROSS(None, 0.1), "x as a value, got None"),
-    "other columns": (lambda: CROSS(X2[:, :1], 0.1), "x with 2 columns, got 1"),
+    "other columns": (
+        lambda: CROSS(X2[:, :1], 0.1),
+        r"x of shape \(n, 2\), got \(9, 1\)",
+    ),
     "other columns of neighbors": (
         lambda: jaxcp.jackknife_plus(
             KEY, learners.NearestNeighbors(2), ABSOLUTE, X2, X
         )(X2[:, :1], 0.1),
-        "x with 2 columns, got 1",
+        r"x of shape \(n, 2\), got \(9, 1\)",
     ),
     "ridge, penalty": (cross(learner=learners.Ridge(-1.0)), "penalty >= 0, got -1.0"),
     "no scale": (
@@ -145,10 +148,6 @@ WRONG = {
     "levels of quantiles": (
         cross(learner=learners.QuantileRidge((0.5, 1.5), 1.0), score=scores.CQR()),
         r"levels in \(0, 1\), got 1.5",
-    ),
-    "one level of quantiles": (
-        cross(learner=learners.QuantileRidge(0.5, 1.0), score=scores.CQR()),
-        "levels as a tuple, got 0.5",
     ),
     "quantiles of vectors": (
         cross(

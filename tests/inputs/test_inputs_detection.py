@@ -6,7 +6,7 @@ import pytest
 
 import jaxcp
 from jaxcp import datasets, detection, scores
-from rows import KEY, P, refuses
+from rows import KEY, refuses
 
 BOXES = jnp.array([[0.0, 0.0, 2.0, 2.0], [1.0, 1.0, 3.0, 3.0]])
 CROSSED = BOXES[:, jnp.array([2, 1, 0, 3])]
@@ -85,10 +85,6 @@ WRONG = {
     "bias of two sides": (
         lambda: datasets.scenes(KEY, 2, bias=(1.0, 2.0)),
         r"bias of shape \(4,\), got \(2,\)",
-    ),
-    "points that are not in the plane": (
-        lambda: datasets.class_posterior(P),
-        r"x of shape \(n, 2\), got \(9, 3\)",
     ),
     "minus one row": (lambda: datasets.linear(KEY, -1), "n as an int >= 0, got -1"),
 }

@@ -160,7 +160,7 @@ def test_wrong_data():
     for data, message in [
         ((x, jnp.ones((4, 2))), "expected x with 4 rows like y, got 5"),
         ((x, x.at[2].set(jnp.nan)), "expected finite y, got nan"),
-        ((x[:0], x[:0]), "with n >= 1"),
+        ((x[:0], x[:0]), "the number of rows as an int >= 1, got 0"),
         ((x[None], x[None]), "expected x of shape"),
     ]:
         with pytest.raises(ValueError, match=message):
@@ -170,7 +170,7 @@ def test_wrong_data():
         (models.CouplingFlow(num_couplings=0), "num_couplings as an int >= 1, got 0"),
         (models.MixtureNetwork(num_components=0), "num_components as an int >= 1"),
         (models.FlowMatching(num_stages=0), "num_stages as an int >= 1, got 0"),
-        (models.FlowMatching(step_size=-1.0), "step_size as a number > 0, got -1.0"),
+        (models.FlowMatching(step_size=-1.0), "step_size > 0, got -1.0"),
     ]:
         with pytest.raises(ValueError, match=message):
             model.fit(KEY, x, x)
