@@ -7,17 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from jaxcp import _checks
+from jaxcp import _checks, _numbers
 from jaxcp._arrays import as_array
 from jaxcp._batching import map_blocks, map_evenly
-from jaxcp._numbers import (
-    as_float,
-    at_least_single,
-    kept,
-    quotient,
-    unless_nan,
-    varying_like,
-)
+from jaxcp._numbers import as_float, at_least_single, kept, quotient, unless_nan
 from jaxcp._tree import jit
 from jaxcp.metrics import _sets
 from jaxcp.metrics._sets import Count, metric
@@ -294,5 +287,5 @@ def _num_passed(passed, num_places):
 
     steps = 2 ** np.arange(num_places.bit_length())[::-1]
     start = jnp.zeros(num_places, int)
-    start = varying_like(start, passed(start))
+    start = _numbers.varying_like(start, passed(start))
     return lax.scan(move, start, jnp.asarray(steps, start.dtype))[0]
