@@ -13,7 +13,6 @@ from jaxcp.metrics.conditional import (
     worst_slab_coverage,
 )
 from jaxcp.metrics.dependence import hsic, hsic_null, hsic_test
-from jaxcp.metrics.groups import class_coverage, coverage_gap, group_coverage
 from jaxcp.metrics.intervals import (
     coverage_width_criterion,
     interval_score,
@@ -23,17 +22,22 @@ from jaxcp.metrics.intervals import (
 )
 from jaxcp.metrics.overview import Summary, summary
 from jaxcp.metrics.rates import (
-    MeanVolume,
+    class_coverage,
     coverage,
+    coverage_gap,
     covered,
     empty_rate,
     full_rate,
+    group_coverage,
+    singleton_rate,
+)
+from jaxcp.metrics.size import (
+    MeanVolume,
     infinite_rate,
     iou,
     mean_size,
     mean_volume,
     median_size,
-    singleton_rate,
     sizes,
 )
 from jaxcp.metrics.strata import (

@@ -1,49 +1,82 @@
-"""Tools of metrics: sets and targets after checks, coverage and size of each row."""
+"""What all metrics share: checks of sets and targets, and programs of formulas."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Concatenate, ParamSpec
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jaxcp import _checks, _names
-from jaxcp._arrays import (
-    as_array,
-    as_arrays,
-    as_groups,
-    check_digits,
-    is_array_like,
-    is_concrete,
-    is_rounded,
-)
+from jaxcp import _arrays, _checks, _names
+from jaxcp._batching import counted
 from jaxcp._tree import jit
 from jaxcp.quantiles.levels import alpha_as_float, as_alpha
 from jaxcp.sets import Interval, LabelSet
-from jaxcp.typing import (
-    AnySet,
-    ArrayLike,
-    HasLabels,
-    HasShapes,
-    HasSize,
-    HasWidths,
-    PyTree,
-    Set,
-)
+from jaxcp.typing import HasLabels, HasShapes, HasSize, HasWidths, Set
+
+Count = Array | None  # the number of rows that count; None for all
+_P = ParamSpec("_P")
+_Formula = Callable[Concatenate[Count, _P], Array]
+_ROWS = "sets", "y", "groups", "sizes"
+_STATIC = "num_groups", "rooted", "weighted"
 
 
-def check_sets(sets: Set | ArrayLike, y: ArrayLike) -> tuple[AnySet, Array]:
+def metric(
+    check: Callable[..., tuple[tuple, dict]], by_pairs: bool = False
+) -> Callable[[_Formula[_P]], Callable[_P, Array]]:
+    """Makes a metric of its formula, by checks, one program, and rows filled up.
+
+    The formula takes how many rows count, then arguments as `check` returns them: rows,
+    in the order of its own signature, and options. `by_pairs` as `counted` takes it.
+    """
+    rows_of = [name for name in inspect.signature(check).parameters if name in _ROWS]
+
+    def of(formula: _Formula[_P]) -> Callable[_P, Array]:
+        signature = inspect.signature(formula)
+        _, *public = signature.parameters.values()
+        static = tuple(each.name for each in public if each.name in _STATIC)
+        compiled = jit(formula, static_argnames=static)
+
+        def program(*given, **options):
+            *rows, count = given
+            return compiled(count, **dict(zip(rows_of, rows, strict=True)), **options)
+
+        @functools.wraps(formula)
+        def call(*args: _P.args, **kwargs: _P.kwargs) -> Array:
+            rows, options = check(*args, **kwargs)
+            return counted(program, *rows, by_pairs=by_pairs, **options)
+
+        vars(call)["__signature__"] = signature.replace(parameters=public)
+        return call
+
+    return of
+
+
+def of_targets(sets, y):
+    """Checks the arguments of metrics of sets and targets."""
+    return check_sets(sets, y), {}
+
+
+def of_sets(sets):
+    """Checks the arguments of metrics of sets alone."""
+    return (as_batch(sets),), {}
+
+
+def check_sets(sets, y):
     """Returns sets and targets as arrays, one target shaped as each set takes it.
 
     Labels are 0, ..., k - 1, and sets without names.
     """
     sets = as_sets(sets)
     y = _names.codes_of(sets, y)
-    rounded = is_rounded("y", y)
-    sets, y = as_batch(sets), as_array("y", y)
+    rounded = _arrays.is_rounded("y", y)
+    sets, y = as_batch(sets), _arrays.as_array("y", y)
     _checks.num_rows(sets=sets, y=y)
     _checks.check_not_nan("y", y)
     # By the class: isinstance takes as long as a metric.
@@ -55,33 +88,34 @@ def check_sets(sets: Set | ArrayLike, y: ArrayLike) -> tuple[AnySet, Array]:
     if rounded:
         _check_digits(sets, y)
     if has_labels:
-        y = as_groups("y", y)
+        y = _arrays.as_groups("y", y)
         _checks.check_labels("y", y, sets.members().shape[-1])
     return sets, y
 
 
 def _check_digits(sets, y):
     """Raises ValueError if sets are no wider than the rounding of the targets."""
-    if isinstance(sets, HasWidths) and is_concrete(sets, y):
+    if isinstance(sets, HasWidths) and _arrays.is_concrete(sets, y):
         floats = np.asarray(y, jax.dtypes.canonicalize_dtype(float))
         with np.errstate(invalid="ignore"):
             widths = jax.tree.map(np.asarray, sets).widths()  # jax would compile
-        check_digits("y", np.spacing(floats), widths)
+        _arrays.check_digits("y", np.spacing(floats), widths)
 
 
-def as_sets(sets: Any) -> AnySet:
+def as_sets(sets):
     """Returns sets as they are, ends (m, 2) as intervals, flags as label sets."""
     if issubclass(type(sets), Set):
         return sets
     expected = "sets with contains(y), an array (m, 2) of ends or a mask (m, k)"
-    if not (isinstance(sets, Array | np.ndarray) or is_array_like(sets)):
+    if not (isinstance(sets, Array | np.ndarray) or _arrays.is_array_like(sets)):
         _checks.check_kind(expected, sets, Set, cure=_cure(sets))
         return sets
     columns = getattr(sets, "columns", None)
     if columns is not None and {*columns} == {"lower", "upper"}:
         sets = sets[["lower", "upper"]]  # whatever their order
-    found: Any = as_array("sets", sets)
-    found = np.asarray(found) if is_concrete(found) else found  # compiles nothing
+    found: Any = _arrays.as_array("sets", sets)
+    if _arrays.is_concrete(found):
+        found = np.asarray(found)  # compiles nothing
     if found.ndim == 2 and found.dtype == bool:
         return LabelSet(found, columns)
     if found.ndim == 2 and found.shape[1] == 2 and found.dtype.kind in "iuf":
@@ -96,33 +130,48 @@ def _cure(sets):
     return "; sets[ints] and sets[mask] are batches" if isinstance(sets, list) else ""
 
 
-def as_batch(sets: Set | ArrayLike) -> AnySet:
+def as_batch(sets):
     """Returns sets as arrays with a leading axis, without names, after checks."""
     sets = _names.unnamed(as_sets(sets))
     _checks.check_pytree("sets", sets, "those of jaxcp.sets")
-    sets = as_arrays(sets=sets)
+    sets = _arrays.as_arrays(sets=sets)
     m = _checks.num_rows(sets=sets)
     return sets.checked(m) if issubclass(type(sets), HasShapes) else sets
 
 
-def as_label_sets(sets: Set | ArrayLike) -> AnySet:
+def as_label_sets(sets):
     """Returns sets of labels; ValueError for others."""
     sets = as_sets(sets)
     _checks.check_kind("sets of kind LabelSet", sets, HasLabels)
     return sets
 
 
-def check_groups(
-    y: Array, groups: Any, num_groups: int | None, group_names: Any
-) -> tuple[Array, int]:
-    """Returns groups as 0, ..., g - 1, one for each target, and their number g."""
-    given = _names.as_groups(groups, num_groups, group_names)
-    columns = _checks.groups(given.codes, given.count)
-    return _checks.rows(y=y, groups=columns)[1], given.count
+def check_level(alpha):
+    """Returns one miscoverage level as a float, after checks."""
+    alpha = as_alpha(alpha)
+    _checks.check_scalars(alpha=alpha)
+    return alpha_as_float(alpha)
+
+
+def check_sizes(sets, sizes):
+    """Returns the sizes given for sets, if there are any, as an array."""
+    column = _checks.Column(sizes, _checks.check_not_nan)
+    return _checks.rows(sets=sets, sizes=column)[1]
+
+
+def distances(rates, alpha):
+    """Returns how far rates of coverage are from 1 - alpha."""
+    return jnp.abs(rates - (1 - alpha))
+
+
+def above_level(rates, alpha):
+    """Returns rates - (1 - alpha), 0 where they are the same but for rounding."""
+    error = rates - (1 - alpha)
+    return jnp.where(jnp.abs(error) < 4 * jnp.finfo(rates.dtype).eps, 0, error)
 
 
 @jit
-def is_covered(sets: Set, y: Array) -> Array:
+def is_covered(sets, y):
     """Returns 1 or 0 for each row, NaN where the set or the target has a NaN."""
     found = jax.vmap(lambda s, target: s.contains(target))(sets, y)
     if found.ndim > 1:
@@ -131,39 +180,15 @@ def is_covered(sets: Set, y: Array) -> Array:
     return where_known(found, (sets, y))
 
 
-def check_level(alpha: ArrayLike) -> Array:
-    """Returns one miscoverage level as a float, after checks."""
-    alpha = as_alpha(alpha)
-    _checks.check_scalars(alpha=alpha)
-    return alpha_as_float(alpha)
-
-
-def above_level(rates: Array, alpha: Array) -> Array:
-    """Returns rates - (1 - alpha), 0 where they are the same but for rounding."""
-    error = rates - (1 - alpha)
-    return jnp.where(jnp.abs(error) < 4 * jnp.finfo(rates.dtype).eps, 0, error)
-
-
-def check_sizes(sets: Set, sizes: ArrayLike | None) -> Array | None:
-    """Returns the sizes given for sets, if there are any, as an array."""
-    column = _checks.Column(sizes, _checks.check_not_nan)
-    return _checks.rows(sets=sets, sizes=column)[1]
-
-
-def sizes_of(sets: Set, sizes: Array | None) -> Array:
-    """Returns the sizes given for sets, or those that they have."""
-    return closed_form_sizes(sets) if sizes is None else sizes
-
-
 @jit
-def closed_form_sizes(sets: Set) -> Array:
+def closed_form_sizes(sets):
     """Returns the size of every set, shape (m,); ValueError where it has no formula."""
     cure = ": give it one, or estimate it by metrics.mean_volume(key, sets, within=...)"
     _checks.check_kind("sets with size()", sets, HasSize, cure)
     return jax.vmap(lambda s: s.size())(sets)
 
 
-def where_known(values: Array, rows: PyTree) -> Array:
+def where_known(values, rows):
     """Returns `values`, shape (m,), as floats, NaN where a row of `rows` has a NaN."""
     values = values.astype(float) if values.dtype.kind in "biu" else values
     for leaf in jax.tree.leaves(rows):

@@ -1,13 +1,9 @@
-"""Coverage given the input, as far as a test set can tell.
-
-Coverage in the worst slab of inputs.
-"""
+"""Coverage given the input, as far as a test set can tell."""
 
 from __future__ import annotations
 
 import math
 from fractions import Fraction
-from numbers import Real
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +17,7 @@ from jaxcp._geometry import norm, square_distances
 from jaxcp._numbers import as_float, at_least_single, mean, quotient
 from jaxcp._tree import jit
 from jaxcp.metrics import _sets
-from jaxcp.metrics.groups import rates_of
+from jaxcp.metrics.rates import rates_of
 from jaxcp.quantiles.levels import as_alpha, ranks
 from jaxcp.typing import ArrayLike, Set
 
@@ -86,8 +82,7 @@ def conditional_coverage_error(
       >>> round(error.item(), 3), round(floor.item(), 3)
       (0.25, 0.005)
     """
-    sets, y = _sets.check_sets(sets, y)
-    x = inputs_of(x, y)
+    sets, y, x = _checked(sets, y, x)
     level = _sets.check_level(alpha)
     _checks.check_key(key)
     _checks.check_count("num_cells", num_cells, 1)
@@ -148,12 +143,13 @@ def excess_coverage_risk(
     return _excess_risk(sets, y, rates, _sets.check_level(alpha))
 
 
-def inputs_of(x: ArrayLike, y: Array) -> Array:
-    """Returns inputs as floats of shape (m, p), after checks."""
+def _checked(sets, y, x):
+    """Returns sets, targets, and inputs as floats of shape (m, p)."""
+    sets, y = _sets.check_sets(sets, y)
     x = at_least_single(as_float(as_array("x", x)))
     _checks.num_rows(y=y, x=x)
     _checks.check_values(np.isfinite, "finite x", x)
-    return x.reshape(len(x), math.prod(x.shape[1:]))
+    return sets, y, x.reshape(len(x), math.prod(x.shape[1:]))
 
 
 @jit
@@ -164,7 +160,7 @@ def _excess_risk(sets, y, rates, alpha):
 
 @jit(static_argnames="num_cells")
 def _cell_error(key, sets, y, x, alpha, num_cells, n, rank):
-    cells = _cells(key, standardized(x), num_cells)
+    cells = _cells(key, _standardized(x), num_cells)
     rates, counts = rates_of(_sets.is_covered(sets, y), cells, num_cells)
     errors = jnp.where(counts > 0, rates - (1 - alpha), 0) ** 2
     error = jnp.sum(counts / len(x) * errors)
@@ -193,7 +189,7 @@ def _cells(key, x, num_cells):
 
 
 @jit
-def standardized(x: Array) -> Array:
+def _standardized(x):
     """Returns columns with mean 0 and standard deviation 1, or 0 if constant."""
     largest = jnp.max(jnp.abs(x), axis=0, keepdims=True)
     x = x / jnp.where(largest > 0, largest, 1)  # no square that overflows
@@ -256,35 +252,22 @@ def worst_slab_coverage(
       >>> worst_slab_coverage(jax.random.key(0), never_right_of_half, x, x).item()
       0.0
     """
-    sets, y = _sets.check_sets(sets, y)
-    x = inputs_of(x, y)
+    sets, y, x = _checked(sets, y, x)
     _checks.check_key(key)
     _checks.check_count("num_directions", num_directions, 1)
-    share = _as_fraction(share)
+    _checks.check_values(lambda s: (s > 0) & (s <= 1), "share in (0, 1]", share)
     num_found = len(x) // 2 if holdout else len(x)
     if num_found == 0:
         return jnp.full((), jnp.nan)
     key_order, key_directions = jax.random.split(key)
     if directions is None:
-        x = standardized(x)
+        x = _standardized(x)
         directions = _directions(key_directions, x, num_directions)
-    directions = _check_directions(directions, x)
-    shortest = math.ceil(share * num_found)
-    return _worst_slab(key_order, sets, y, x, directions, num_found, shortest, holdout)
-
-
-def _as_fraction(share: float) -> Fraction:
-    _checks.check_kind("share as a number", share, Real)
-    _checks.check_values(lambda s: (s > 0) & (s <= 1), "share in (0, 1]", share)
-    return Fraction(str(share))
-
-
-def _check_directions(directions, x):
     directions = as_array("directions", directions).astype(x.dtype)
-    shape, p = directions.shape, x.shape[1]
-    if shape[1:] != (p,) or not shape[0]:
-        raise ValueError(f"expected directions of shape (v, {p}), v >= 1, got {shape}")
-    return directions
+    shape = directions.shape[:1] + x.shape[1:]
+    _checks.check_shape("directions", shape, directions.shape)
+    shortest = math.ceil(Fraction(str(share)) * num_found)
+    return _worst_slab(key_order, sets, y, x, directions, num_found, shortest, holdout)
 
 
 @jit(static_argnames="num_directions")

@@ -7,26 +7,32 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from jaxcp import _checks
+from jaxcp import _checks, _numbers
 from jaxcp._arrays import as_array
-from jaxcp._batching import counted, map_blocks, map_evenly
-from jaxcp._numbers import (
-    as_float,
-    at_least_single,
-    kept,
-    quotient,
-    unless_nan,
-    varying_like,
-)
+from jaxcp._batching import map_blocks, map_evenly
+from jaxcp._numbers import as_float, at_least_single, kept, quotient, unless_nan
 from jaxcp._tree import jit
 from jaxcp.metrics import _sets
+from jaxcp.metrics._sets import Count, metric
 from jaxcp.quantiles._keys import bisect_floats
 from jaxcp.typing import ArrayLike, Set
 
 _PERMUTATIONS = 64  # at a time, for which kernels are computed once
 
 
+def _of_sizes(sets, y, *, sizes=None, bandwidths=(1.0, 1.0), **options):
+    sets, y = _sets.check_sets(sets, y)
+    sizes = _sets.check_sizes(sets, sizes)
+    if bandwidths is not None:
+        s_1, s_2 = bandwidths = tuple(as_array("bandwidths", s) for s in bandwidths)
+        _checks.check_number("bandwidths", s_1, lambda s: s > 0, "> 0")
+        _checks.check_number("bandwidths", s_2, lambda s: s > 0, "> 0")
+    return (sets, y, sizes), {"bandwidths": bandwidths} | options
+
+
+@metric(_of_sizes, by_pairs=True)
 def hsic(
+    count: Count,
     sets: Set | ArrayLike,
     y: ArrayLike,
     *,
@@ -78,11 +84,19 @@ def hsic(
       >>> round(hsic(sets, jnp.full(4, 3.0)).item(), 4)
       0.53
     """
-    rows, bandwidths = _checked(sets, y, sizes, bandwidths)
-    return counted(hsic_of, *rows, by_pairs=True, bandwidths=bandwidths, rooted=rooted)
+    sizes, covered, m, (s_1, s_2) = _measured(sets, y, sizes, count, bandwidths)
+    form = _distance_form(sizes, _centered(covered, m, count), s_1)
+    square = -2 * jnp.expm1(-1 / s_2) * jnp.maximum(form, 0) / (m - 1) ** 2
+    if not rooted:
+        return square
+    positive = square > 0
+    root = jnp.sqrt(jnp.where(positive, square, 1))
+    return jnp.where(positive | jnp.isnan(square), root + 0 * square, 0)
 
 
+@metric(_of_sizes, by_pairs=True)
 def hsic_null(
+    count: Count,
     sets: Set | ArrayLike,
     y: ArrayLike,
     *,
@@ -122,8 +136,11 @@ def hsic_null(
       >>> round(hsic_null(sets, jnp.full(4, 3.0)).item(), 4)
       0.0936
     """
-    rows, bandwidths = _checked(sets, y, sizes, bandwidths)
-    return counted(_null, *rows, by_pairs=True, bandwidths=bandwidths)
+    sizes, covered, m, (s_1, s_2) = _measured(sets, y, sizes, count, bandwidths)
+    # sum_i c_i^2 = m p (1 - p), and c_i c_j is -p (1 - p) / (m - 1) on average.
+    squares = jnp.sum(_centered(covered, m, count) ** 2)
+    apart = -_distance_form(sizes, kept(jnp.ones_like(sizes), count), s_1) / m
+    return -2 * jnp.expm1(-1 / s_2) * squares * apart / (m - 1) ** 3
 
 
 def hsic_test(
@@ -178,49 +195,10 @@ def hsic_test(
       >>> hsic_test(jax.random.key(1), sets, y).item() < 0.01
       True
     """
-    rows, bandwidths = _checked(sets, y, sizes, bandwidths)
+    rows, options = _of_sizes(sets, y, sizes=sizes, bandwidths=bandwidths)
     _checks.check_key(key)
     _checks.check_count("num_permutations", num_permutations, 1)
-    return _test(key, *rows, bandwidths, num_permutations)
-
-
-def _checked(sets, y, sizes, bandwidths):
-    """Returns sets, targets and sizes, and bandwidths, as arrays, after checks."""
-    sets, y = _sets.check_sets(sets, y)
-    sizes = _sets.check_sizes(sets, sizes)
-    if bandwidths is not None:
-        if not isinstance(bandwidths, tuple | list) or len(bandwidths) != 2:
-            raise ValueError(f"expected two bandwidths or None, got {bandwidths}")
-        bandwidths = tuple(as_array("bandwidths", s) for s in bandwidths)
-        for bandwidth in bandwidths:
-            _checks.check_number("bandwidths", bandwidth, lambda s: s > 0, "> 0")
-    return (sets, y, sizes), bandwidths
-
-
-@jit(static_argnames="rooted")
-def hsic_of(
-    sets: Set,
-    y: Array,
-    sizes: Array | None,
-    count: Array | None,
-    bandwidths: tuple | None,
-    rooted: bool = True,
-) -> Array:
-    """Returns `hsic` of the first `count` rows."""
-    sizes, covered, m, (s_1, s_2) = _measured(sets, y, sizes, count, bandwidths)
-    form = _distance_form(sizes, _centered(covered, m, count), s_1)
-    unrooted = -2 * jnp.expm1(-1 / s_2) * jnp.maximum(form, 0) / (m - 1) ** 2
-    return _root(unrooted) if rooted else unrooted
-
-
-@jit
-def _null(sets, y, sizes, count, bandwidths):
-    """Returns `hsic_null` of the first `count` rows."""
-    sizes, covered, m, (s_1, s_2) = _measured(sets, y, sizes, count, bandwidths)
-    # sum_i c_i^2 = m p (1 - p), and c_i c_j is -p (1 - p) / (m - 1) on average.
-    squares = jnp.sum(_centered(covered, m, count) ** 2)
-    apart = -_distance_form(sizes, kept(jnp.ones_like(sizes), count), s_1) / m
-    return -2 * jnp.expm1(-1 / s_2) * squares * apart / (m - 1) ** 3
+    return _test(key, *rows, options["bandwidths"], num_permutations)
 
 
 @jit(static_argnames="num_permutations")
@@ -243,7 +221,8 @@ def _test(key, sets, y, sizes, bandwidths, num_permutations):
 
 def _measured(sets, y, sizes, count, bandwidths):
     """Returns sizes, coverage, the number of rows, NaN of fewer than 2, and widths."""
-    sizes = at_least_single(as_float(_sets.sizes_of(sets, sizes)))
+    sizes = _sets.closed_form_sizes(sets) if sizes is None else sizes
+    sizes = at_least_single(as_float(sizes))
     covered = _sets.where_known(_sets.is_covered(sets, y), sizes).astype(sizes.dtype)
     several = len(covered) > 1
     m = float(len(covered)) if count is None else count.astype(sizes.dtype)
@@ -308,11 +287,5 @@ def _num_passed(passed, num_places):
 
     steps = 2 ** np.arange(num_places.bit_length())[::-1]
     start = jnp.zeros(num_places, int)
-    start = varying_like(start, passed(start))
+    start = _numbers.varying_like(start, passed(start))
     return lax.scan(move, start, jnp.asarray(steps, start.dtype))[0]
-
-
-def _root(square):
-    positive = square > 0
-    root = jnp.sqrt(jnp.where(positive, square, 1))
-    return jnp.where(positive | jnp.isnan(square), root + 0 * square, 0)

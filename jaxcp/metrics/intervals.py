@@ -7,13 +7,24 @@ from jax import Array
 
 from jaxcp import _checks
 from jaxcp._arrays import as_array
-from jaxcp._batching import by_rows, counted
+from jaxcp._batching import by_rows
 from jaxcp._numbers import as_float, kept, mean
 from jaxcp._tree import jit
 from jaxcp.metrics import _sets
+from jaxcp.metrics._sets import Count, metric
 from jaxcp.sets import Interval
 from jaxcp.sets.basic import as_intervals
-from jaxcp.typing import ArrayLike, HasPieces, Number
+from jaxcp.typing import ArrayLike, HasPieces
+
+
+def _of_intervals(sets, y, alpha, **options):
+    _checks.check_scalars(**options)
+    sets = as_intervals(_sets.as_sets(sets))
+    has_pieces = issubclass(type(sets), HasPieces)
+    cure = "; sets.hull() is an interval around each" if has_pieces else ""
+    _checks.check_kind("sets of kind Interval", sets, Interval, cure)
+    sets, y = _sets.check_sets(sets, y)
+    return (sets, as_float(y)), {"alpha": _sets.check_level(alpha)} | options
 
 
 def interval_score(sets: Interval | ArrayLike, y: ArrayLike, alpha: ArrayLike) -> Array:
@@ -50,11 +61,22 @@ def interval_score(sets: Interval | ArrayLike, y: ArrayLike, alpha: ArrayLike) -
       >>> interval_score(sets, jnp.array([0.5, 1.5]), alpha=0.5)
       Array([1., 3.], dtype=float32)
     """
-    sets, y, alpha = _check(sets, y, alpha)
-    return by_rows(_interval_score, alpha, rows=(sets, y))
+    rows, options = _of_intervals(sets, y, alpha)
+    return by_rows(_interval_score, options["alpha"], rows=rows)
 
 
-def winkler_score(sets: Interval | ArrayLike, y: ArrayLike, alpha: ArrayLike) -> Array:
+@jit
+def _interval_score(alpha, sets, y):
+    below = jnp.where(y < sets.lower, sets.lower - y, 0)  # not inf - inf inside
+    above = jnp.where(y > sets.upper, y - sets.upper, 0)
+    scores = _sets.closed_form_sizes(sets) + 2 / alpha * (below + above)
+    return _sets.where_known(scores, (sets, y))
+
+
+@metric(_of_intervals)
+def winkler_score(
+    count: Count, sets: Interval | ArrayLike, y: ArrayLike, alpha: ArrayLike
+) -> Array:
     """Returns the mean interval score: Winkler's, also MWI.
 
     Args:
@@ -82,8 +104,7 @@ def winkler_score(sets: Interval | ArrayLike, y: ArrayLike, alpha: ArrayLike) ->
       >>> winkler_score(sets, jnp.array([0.5, 1.5]), alpha=0.5)
       Array(2., dtype=float32)
     """
-    sets, y, alpha = _check(sets, y, alpha)
-    return counted(winkler_score_of, sets, y, alpha=alpha)
+    return mean(_interval_score(alpha, sets, y), count)
 
 
 def pinball_score(preds: ArrayLike, y: ArrayLike, level: ArrayLike) -> Array:
@@ -122,16 +143,26 @@ def pinball_score(preds: ArrayLike, y: ArrayLike, level: ArrayLike) -> Array:
     _checks.check_not_nan("preds", preds)
     _checks.check_not_nan("y", y)
     _checks.check_values(lambda v: (v > 0) & (v < 1), "level in (0, 1)", level)
-    if y.ndim != 1 or preds.shape != (m, *level.shape) or level.ndim > 1:
-        raise ValueError(
-            "expected preds, y and level of shapes (m,), (m,) and (), or (m, a), (m,) "
-            f"and (a,), got {preds.shape}, {y.shape} and {level.shape}"
-        )
+    _checks.check_shape("y", (m,), y.shape)
+    _checks.check_shape("preds", (m, *level.shape), preds.shape)
     return _pinball(as_float(preds), as_float(y), as_float(level))
 
 
+@jit
+def _pinball(preds, y, level):
+    error = y.reshape(-1, *(1,) * level.ndim) - preds
+    level = jnp.broadcast_to(level, error.shape)
+    return mean(jnp.maximum(level * error, (level - 1) * error))
+
+
+@metric(_of_intervals)
 def coverage_width_criterion(
-    sets: Interval | ArrayLike, y: ArrayLike, alpha: ArrayLike, *, eta: ArrayLike
+    count: Count,
+    sets: Interval | ArrayLike,
+    y: ArrayLike,
+    alpha: ArrayLike,
+    *,
+    eta: ArrayLike,
 ) -> Array:
     """Returns a criterion that falls with the width and with the error of coverage.
 
@@ -166,13 +197,20 @@ def coverage_width_criterion(
       >>> round(coverage_width_criterion(sets, y, 0.5, eta=10.0).item(), 6)
       0.75
     """
-    _checks.check_scalars(eta=eta)
-    sets, y, alpha = _check(sets, y, alpha)
-    return counted(criterion_of, sets, y, alpha=alpha, eta=eta)
+    width, error = _width_and_error(sets, y, count, alpha)
+    finite = jnp.isfinite(width)
+    value = (1 - jnp.where(finite, width, 0)) * jnp.exp(-(eta * error**2))
+    return jnp.where(finite, value, -width)
 
 
+@metric(_of_intervals)
 def khosravi_coverage_width_criterion(
-    sets: Interval | ArrayLike, y: ArrayLike, alpha: ArrayLike, *, eta: ArrayLike
+    count: Count,
+    sets: Interval | ArrayLike,
+    y: ArrayLike,
+    alpha: ArrayLike,
+    *,
+    eta: ArrayLike,
 ) -> Array:
     """Returns a criterion that rises with the width and where coverage falls short.
 
@@ -209,70 +247,17 @@ def khosravi_coverage_width_criterion(
       >>> khosravi_coverage_width_criterion(sets, y, 0.5, eta=50.0).item()
       0.25
     """
-    _checks.check_scalars(eta=eta)
-    sets, y, alpha = _check(sets, y, alpha)
-    return counted(_khosravi_criterion, sets, y, alpha=alpha, eta=eta)
-
-
-def _check(sets, y, alpha):
-    sets = as_intervals(_sets.as_sets(sets))
-    has_pieces = issubclass(type(sets), HasPieces)
-    cure = "; sets.hull() is an interval around each" if has_pieces else ""
-    _checks.check_kind("sets of kind Interval", sets, Interval, cure)
-    sets, y = _sets.check_sets(sets, y)
-    return sets, as_float(y), _sets.check_level(alpha)
-
-
-@jit
-def _interval_score(alpha, sets, y):
-    below = jnp.where(y < sets.lower, sets.lower - y, 0)  # not inf - inf inside
-    above = jnp.where(y > sets.upper, y - sets.upper, 0)
-    scores = _sets.closed_form_sizes(sets) + 2 / alpha * (below + above)
-    return _sets.where_known(scores, (sets, y))
-
-
-@jit
-def winkler_score_of(
-    sets: Interval, y: Array, count: Array | None, alpha: Array
-) -> Array:
-    """Returns `winkler_score` of the first `count` rows."""
-    return mean(_interval_score(alpha, sets, y), count)
-
-
-@jit
-def _pinball(preds, y, level):
-    error = y.reshape(-1, *(1,) * level.ndim) - preds
-    level = jnp.broadcast_to(level, error.shape)
-    return mean(jnp.maximum(level * error, (level - 1) * error))
-
-
-@jit
-def criterion_of(
-    sets: Interval, y: Array, count: Array | None, alpha: Array, eta: Number
-) -> Array:
-    """Returns `coverage_width_criterion` of the first `count` rows."""
     width, error = _width_and_error(sets, y, count, alpha)
-    finite = jnp.isfinite(width)
-    value = (1 - jnp.where(finite, width, 0)) * jnp.exp(-(eta * error**2))
-    return jnp.where(finite, value, -width)
-
-
-@jit
-def _khosravi_criterion(sets, y, count, alpha, eta):
-    width, error = _width_and_error(sets, y, count, alpha)
-    fine = jnp.exp(-eta * jnp.minimum(error, 0)) * (error < 0)
+    fine = jnp.exp(-(eta * error.clip(max=0))) * (error < 0)
     return jnp.where(width > 0, width * (1 + fine), width)
 
 
 def _width_and_error(sets, y, count, alpha):
+    """Returns the mean width over the range of y, 0/0 is 0, and that of coverage."""
     rate = mean(_sets.is_covered(sets, y), count)
-    return _relative_width(sets, y, count), _sets.above_level(rate, alpha)
-
-
-def _relative_width(sets, y, count):
-    """Returns the mean width over the range of the targets; 0/0 is 0."""
     width = mean(_sets.closed_form_sizes(sets), count)
     largest = jnp.max(kept(y, count, -jnp.inf), initial=-jnp.inf)
     span = largest - jnp.min(kept(y, count, jnp.inf), initial=jnp.inf)
     ratio = width / jnp.where(span > 0, span, 1)
-    return jnp.where(span > 0, ratio, jnp.where(width > 0, jnp.inf, width))
+    flat = jnp.where(width > 0, jnp.inf, width)
+    return jnp.where(span > 0, ratio, flat), _sets.above_level(rate, alpha)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Hashable, Iterable
 from typing import Any
 
@@ -13,20 +14,8 @@ from jaxcp._arrays import as_groups, is_concrete
 from jaxcp._batching import counted
 from jaxcp._numbers import as_float
 from jaxcp._tree import jit
-from jaxcp.metrics import _sets
-from jaxcp.metrics.dependence import hsic_of
-from jaxcp.metrics.groups import class_coverage_of, coverage_gap_of, group_coverage_of
-from jaxcp.metrics.intervals import criterion_of, winkler_score_of
-from jaxcp.metrics.rates import (
-    coverage_of,
-    empty_rate_of,
-    full_rate_of,
-    infinite_rate_of,
-    mean_size_of,
-    median_size_of,
-    singleton_rate_of,
-)
-from jaxcp.metrics.strata import largest_violation, least_rate, parted_by, strata_rates
+from jaxcp.metrics import _sets, intervals, rates, size, strata
+from jaxcp.metrics.dependence import hsic
 from jaxcp.sets import Interval
 from jaxcp.sets.basic import as_intervals
 from jaxcp.typing import ArrayLike, HasLabels, Set
@@ -38,6 +27,10 @@ _MANY_FULL = 0.5
 _ON_FULL_SETS = """
 Most sets hold every label: the threshold is the largest score that a label can have.
 That happens to deterministic APS by ties; APS(randomized=True), LAC() do not tie."""
+_OF_SIZES = size.mean_size, size.median_size, rates.empty_rate, size.infinite_rate
+_OF_INTERVALS = intervals.winkler_score, intervals.coverage_width_criterion
+_OF_LABELS = rates.full_rate, rates.singleton_rate, rates.class_coverage
+_OF_GROUPS = rates.group_coverage, rates.coverage_gap
 
 
 class Summary(dict[str, Any]):
@@ -136,8 +129,9 @@ def summary(
         num_groups = None
     else:
         if num_groups is None and group_names is None and _names.are_integers(groups):
-            num_groups = _count(groups)
-        groups, num_groups = _sets.check_groups(y, groups, num_groups, group_names)
+            codes = np.asarray(as_groups("groups", groups))
+            num_groups = int(np.max(codes, initial=0)) + 1
+        groups, num_groups = rates.check_groups(y, groups, num_groups, group_names)
     by_size = _has_size(sets)
     by_bins = by_size and not issubclass(type(sets), HasLabels)
     if by_bins:
@@ -154,42 +148,36 @@ def summary(
 @jit(static_argnames=("num_groups", "num_bins"))
 def _summary(sets, y, groups, count, alpha, num_groups, num_bins):
     """Returns `summary` of checked arguments, in one program."""
-    found = Summary(coverage=coverage_of(sets, y, count))
+    known = {"count": count, "sets": sets, "y": y, "alpha": alpha, "eta": _ETA}
+    known |= {"groups": groups, "num_groups": num_groups, "bandwidths": None}
+    found = Summary(_found(known, rates.coverage))
     if _has_size(sets):
-        found |= _of_sizes(sets, y, count, alpha, num_bins)
-    intervals = as_intervals(sets)
-    if isinstance(intervals, Interval):
-        rows = intervals, as_float(y), count, alpha
-        found["winkler_score"] = winkler_score_of(*rows)
-        found["coverage_width_criterion"] = criterion_of(*rows, _ETA)
+        way = strata.parted_by(sets, num_bins)  # of label sets, each size is a stratum
+        by_size = strata.strata_rates(count, sets, y, None, way)
+        least = strata.least_rate(*by_size)
+        violation = strata.largest_violation(*by_size, alpha)
+        found |= _found(known, *_OF_SIZES)
+        found["min_size_stratified_coverage"] = least
+        found["size_stratified_coverage_violation"] = violation
+        if len(y) <= _HSIC_ROWS:
+            found |= _found(known, hsic)
+    ends = as_intervals(sets)
+    if isinstance(ends, Interval):
+        found |= _found(known | {"sets": ends, "y": as_float(y)}, *_OF_INTERVALS)
     if isinstance(sets, HasLabels):
-        found["full_rate"] = full_rate_of(sets, count)
-        found["singleton_rate"] = singleton_rate_of(sets, count)
-        found["class_coverage"] = class_coverage_of(sets, y, count)
+        found |= _found(known, *_OF_LABELS)
     if groups is not None:
-        rows = sets, y, groups, count
-        found["group_coverage"] = group_coverage_of(*rows, num_groups)
-        found["coverage_gap"] = coverage_gap_of(*rows, alpha, num_groups)
+        found |= _found(known, *_OF_GROUPS)
     return found
 
 
-def _of_sizes(sets, y, count, alpha, num_bins):
-    """Returns the metrics of sets with a size."""
-    # Label sets have no bins: each size is a stratum.
-    sizes, way = parted_by(sets, num_bins)
-    strata = strata_rates(sets, y, sizes, count, way)
-    found = {
-        "mean_size": mean_size_of(sets, count),
-        "median_size": median_size_of(sets, count),
-        "empty_rate": empty_rate_of(sets, count),
-        "infinite_rate": infinite_rate_of(sets, count),
-        "min_size_stratified_coverage": least_rate(strata, way.first),
-        "size_stratified_coverage_violation": largest_violation(
-            strata, way.first, alpha
-        ),
-    }
-    if len(y) <= _HSIC_ROWS:
-        found["hsic"] = hsic_of(sets, y, None, count, None)
+def _found(known, *metrics):
+    """Returns what formulas give, by their names, of the arguments that they take."""
+    found = {}
+    for formula in map(inspect.unwrap, metrics):
+        takes = inspect.signature(formula).parameters
+        given = {name: v for name, v in known.items() if name in takes}
+        found[formula.__name__] = formula(**given)
     return found
 
 
@@ -208,13 +196,6 @@ def _as_plain(value):
         return value.copy()
     # 0.9 of single precision is 0.9, not 0.8999999761581421.
     return float(str(value[()])) if value.dtype.kind == "f" else value.item()
-
-
-def _count(groups):
-    groups = as_groups("groups", groups)
-    if not is_concrete(groups):
-        raise ValueError("expected num_groups with traced groups, got None")
-    return int(np.max(np.asarray(groups), initial=0)) + 1
 
 
 def _shown(value):

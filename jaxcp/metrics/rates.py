@@ -1,31 +1,23 @@
-"""Shares of sets: how often they cover, are empty, or are sure.
-
-Sizes of sets: each, their mean, their median, and how often they are infinite.
-
-Average volumes of sets in several dimensions.
-
-How far two boxes are the same.
-"""
+"""Shares of sets: that cover, within groups too, are empty, full, or have one label."""
 
 from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from jaxcp import _checks, _geometry
-from jaxcp._arrays import as_array, as_arrays
-from jaxcp._batching import by_rows, counted, map_evenly
-from jaxcp._numbers import as_float, counting, mean
-from jaxcp._tree import jit, pytree
+from jaxcp import _checks, _names
+from jaxcp._batching import by_rows
+from jaxcp._numbers import kept, mean, quotient
 from jaxcp.metrics import _sets
-from jaxcp.quantiles.selection import kth_smallest
-from jaxcp.typing import ArrayLike, HasEnds, HasLabels, HasShapes, MayBeEmpty, Set
-from jaxcp.volumes import volume
-from jaxcp.volumes.estimate import finite_ends
+from jaxcp.metrics._sets import Count, metric
+from jaxcp.typing import ArrayLike, HasLabels, MayBeEmpty, Set
 
 
-def coverage(sets: Set | ArrayLike, y: ArrayLike) -> Array:
+@metric(_sets.of_targets)
+def coverage(count: Count, sets: Set | ArrayLike, y: ArrayLike) -> Array:
     """Returns the share of targets that lie in their sets: mean 1(y in C).
 
     Ends are closed and infinite sets count like others. A NaN in a set or a target
@@ -56,7 +48,7 @@ def coverage(sets: Set | ArrayLike, y: ArrayLike) -> Array:
       >>> coverage(Interval(jnp.zeros(2), jnp.ones(2)), jnp.array([0.5, 2.0]))
       Array(0.5, dtype=float32)
     """
-    return counted(coverage_of, *_sets.check_sets(sets, y))
+    return mean(_sets.is_covered(sets, y), count)
 
 
 def covered(sets: Set | ArrayLike, y: ArrayLike) -> Array:
@@ -89,7 +81,8 @@ def covered(sets: Set | ArrayLike, y: ArrayLike) -> Array:
     return by_rows(_sets.is_covered, rows=_sets.check_sets(sets, y))
 
 
-def empty_rate(sets: Set | ArrayLike) -> Array:
+@metric(_sets.of_sets)
+def empty_rate(count: Count, sets: Set | ArrayLike) -> Array:
     """Returns the share of sets that are empty.
 
     Crossed intervals and boxes, label sets without a label, radii below 0. An interval
@@ -116,10 +109,27 @@ def empty_rate(sets: Set | ArrayLike) -> Array:
       >>> empty_rate(Interval(jnp.zeros(2), jnp.array([0.0, -1.0])))
       Array(0.5, dtype=float32)
     """
-    return counted(empty_rate_of, _sets.as_batch(sets))
+    if isinstance(sets, MayBeEmpty):
+        empty = jax.vmap(lambda s: s.is_empty())(sets)
+    else:
+        empty = _sets.closed_form_sizes(sets) == 0
+    return mean(_sets.where_known(empty, sets), count)
 
 
-def full_rate(sets: HasLabels | ArrayLike) -> Array:
+def _of_labels(sets):
+    return _sets.of_sets(_sets.as_label_sets(sets))
+
+
+def _of_classes(sets, y):
+    return _sets.of_targets(_sets.as_label_sets(sets), y)
+
+
+def _members(sets):
+    return sets.members()
+
+
+@metric(_of_labels)
+def full_rate(count: Count, sets: HasLabels | ArrayLike) -> Array:
     """Returns the share of label sets that hold every label.
 
     These sets say nothing. There are many where the threshold is the largest score that
@@ -150,10 +160,11 @@ def full_rate(sets: HasLabels | ArrayLike) -> Array:
       >>> full_rate(LabelSet(jnp.array([[True, False], [True, True]])))
       Array(0.5, dtype=float32)
     """
-    return counted(full_rate_of, _sets.as_batch(_sets.as_label_sets(sets)))
+    return mean(jnp.all(_members(sets), axis=1), count)
 
 
-def singleton_rate(sets: HasLabels | ArrayLike) -> Array:
+@metric(_of_labels)
+def singleton_rate(count: Count, sets: HasLabels | ArrayLike) -> Array:
     """Returns the share of label sets with exactly one label.
 
     Args:
@@ -176,312 +187,158 @@ def singleton_rate(sets: HasLabels | ArrayLike) -> Array:
       >>> singleton_rate(LabelSet(jnp.array([[True, False], [True, True]])))
       Array(0.5, dtype=float32)
     """
-    return counted(singleton_rate_of, _sets.as_batch(_sets.as_label_sets(sets)))
+    return mean(jnp.sum(_members(sets), axis=1) == 1, count)
 
 
-@jit
-def coverage_of(sets: Set, y: Array, count: Array | None = None) -> Array:
-    """Returns `coverage` of the first `count` rows."""
-    return mean(_sets.is_covered(sets, y), count)
+def check_groups(y, groups, num_groups, group_names):
+    """Returns groups as 0, ..., g - 1, one for each target, and their number g."""
+    given = _names.as_groups(groups, num_groups, group_names)
+    columns = _checks.groups(given.codes, given.count)
+    return _checks.rows(y=y, groups=columns)[1], given.count
 
 
-@jit
-def empty_rate_of(sets: Set, count: Array | None = None) -> Array:
-    """Returns `empty_rate` of the first `count` rows."""
-    if isinstance(sets, MayBeEmpty):
-        empty = jax.vmap(lambda s: s.is_empty())(sets)
-    else:
-        empty = _sets.closed_form_sizes(sets) == 0
-    return mean(_sets.where_known(empty, sets), count)
+def _of_groups(
+    sets, y, groups, alpha=None, *, num_groups=None, group_names=None, **options
+):
+    sets, y = _sets.check_sets(sets, y)
+    groups, options["num_groups"] = check_groups(y, groups, num_groups, group_names)
+    if alpha is not None:
+        options["alpha"] = _sets.check_level(alpha)
+    return (sets, y, groups), options
 
 
-@jit
-def singleton_rate_of(sets: HasLabels, count: Array | None = None) -> Array:
-    """Returns `singleton_rate` of the first `count` rows."""
-    return mean(jnp.sum(sets.members(), axis=1) == 1, count)
-
-
-@jit
-def full_rate_of(sets: HasLabels, count: Array | None = None) -> Array:
-    """Returns `full_rate` of the first `count` rows."""
-    return mean(jnp.all(sets.members(), axis=1), count)
-
-
-def sizes(sets: Set | ArrayLike) -> Array:
-    """Returns the width, number of labels, or volume of each set.
-
-    Args:
-      sets: Sets with leading axis m.
-
-    Returns:
-      Sizes, shape (m,), in units of the target (to the power of its dimension), or
-      counts of labels; +inf for an infinite set, 0 for an empty one.
-
-    Raises:
-      ValueError: if the sets have no size in closed form.
-
-    Cost:
-      O(m) sizes in closed form.
-
-    See also:
-      metrics.mean_size, metrics.median_size, metrics.mean_volume
-
-    Example:
-      >>> from jaxcp.sets import Interval
-      >>> sizes(Interval(jnp.zeros(2), jnp.array([1.0, 2.0])))
-      Array([1., 2.], dtype=float32)
-    """
-    return by_rows(_sets.closed_form_sizes, rows=(_sets.as_batch(sets),))
-
-
-def mean_size(sets: Set | ArrayLike) -> Array:
-    """Returns the mean width, number of labels, or volume of sets.
-
-    Args:
-      sets: Sets with leading axis m.
-
-    Returns:
-      Mean size, shape (), in units of the target (to the power of its dimension); +inf
-      if a set is infinite, NaN for no sets.
-
-    Raises:
-      ValueError: if the sets have no size in closed form.
-
-    Cost:
-      O(m) sizes in closed form.
-
-    See also:
-      metrics.sizes, metrics.median_size, metrics.mean_volume
-
-    Example:
-      >>> from jaxcp.sets import Interval
-      >>> mean_size(Interval(jnp.zeros(2), jnp.array([1.0, 2.0])))
-      Array(1.5, dtype=float32)
-    """
-    return counted(mean_size_of, _sets.as_batch(sets))
-
-
-def median_size(sets: Set | ArrayLike) -> Array:
-    """Returns the median width, number of labels, or volume of sets.
-
-    The mean of the order statistics of ranks floor((m + 1) / 2) and floor(m / 2) + 1: a
-    few infinite sets hardly change it.
-
-    Args:
-      sets: Sets with leading axis m.
-
-    Returns:
-      Median size, shape (), in units of the target (to the power of its dimension);
-      +inf if half of the sets are infinite, NaN for no sets, or if a size is NaN.
-
-    Raises:
-      ValueError: if the sets have no size in closed form.
-
-    Cost:
-      O(m) sizes in closed form, and two order statistics, without a sort.
-
-    See also:
-      metrics.mean_size, metrics.infinite_rate
-
-    Example:
-      >>> from jaxcp.sets import Interval
-      >>> median_size(Interval(jnp.zeros(3), jnp.array([1.0, 2.0, jnp.inf])))
-      Array(2., dtype=float32)
-    """
-    return counted(median_size_of, _sets.as_batch(sets))
-
-
-def infinite_rate(sets: Set | ArrayLike) -> Array:
-    """Returns the share of sets of infinite size.
-
-    Args:
-      sets: Sets with leading axis m.
-
-    Returns:
-      Share in [0, 1], shape (); NaN for no sets, or if a size is NaN.
-
-    Raises:
-      ValueError: if the sets have no size in closed form.
-
-    Cost:
-      O(m) sizes in closed form.
-
-    See also:
-      metrics.empty_rate, metrics.median_size
-
-    Example:
-      >>> from jaxcp.sets import Interval
-      >>> infinite_rate(Interval(jnp.zeros(2), jnp.array([1.0, jnp.inf])))
-      Array(0.5, dtype=float32)
-    """
-    return counted(infinite_rate_of, _sets.as_batch(sets))
-
-
-@jit
-def mean_size_of(sets: Set, count: Array | None = None) -> Array:
-    """Returns `mean_size` of the first `count` rows."""
-    return mean(_sets.closed_form_sizes(sets), count)
-
-
-@jit
-def median_size_of(sets: Set, count: Array | None = None) -> Array:
-    """Returns `median_size` of the first `count` rows."""
-    sizes = as_float(_sets.closed_form_sizes(sets))
-    m = len(sizes) if count is None else count
-    ranks = jnp.array([(m + 1) // 2, m // 2 + 1])
-    unknown = jnp.any(jnp.isnan(sizes)) | (m == 0)
-    middle = kth_smallest(sizes, ranks, where=counting(len(sizes), count))
-    return jnp.where(unknown, jnp.nan, mean(middle))
-
-
-@jit
-def infinite_rate_of(sets: Set, count: Array | None = None) -> Array:
-    """Returns `infinite_rate` of the first `count` rows."""
-    sizes = _sets.closed_form_sizes(sets)
-    return mean(_sets.where_known(sizes == jnp.inf, sizes), count)
-
-
-_AT_A_TIME = 64  # sets whose volumes are estimated side by side
-
-
-@pytree
-class MeanVolume:
-    """Volumes of many sets and their averages. Made by `mean_volume`.
-
-    Args:
-      log_volumes: Log volume of each set, shape (m,).
-      errors: Standard error of each log volume, shape (m,).
-
-    See also:
-      metrics.mean_volume, volume
-    """
-
-    log_volumes: Array
-    errors: Array
-
-    @property
-    def mean(self) -> Array:
-        """Returns the mean volume, shape (); +inf if a set is the whole space."""
-        return jnp.mean(jnp.exp(self.log_volumes))
-
-    @property
-    def geometric_mean(self) -> Array:
-        """Returns the geometric mean, shape (): one large set does not dominate it."""
-        whole = jnp.any(self.log_volumes == jnp.inf)
-        return jnp.where(whole, jnp.inf, jnp.exp(jnp.mean(self.log_volumes)))
-
-    @property
-    def standard_error(self) -> Array:
-        """Returns the standard error of the mean volume over sets, shape ()."""
-        finite = jnp.all(self.log_volumes < jnp.inf)
-        volumes = jnp.exp(jnp.where(finite, self.log_volumes, 0))
-        error = jnp.std(volumes) / jnp.sqrt(len(volumes))
-        return jnp.where(finite, error, jnp.inf)
-
-
-def mean_volume(
-    key: Array,
+@metric(_of_groups)
+def group_coverage(
+    count: Count,
     sets: Set | ArrayLike,
-    num_samples: int = 1000,
+    y: ArrayLike,
+    groups: ArrayLike,
     *,
-    sobol: bool = False,
-    within: HasEnds | None = None,
-) -> MeanVolume:
-    """Returns the mean and the geometric mean of the volumes of sets.
+    num_groups: int | None = None,
+    group_names: Iterable[Hashable] | None = None,
+) -> Array:
+    """Returns the coverage within each group.
 
     Args:
-      key: Random key; set i gets fold_in(key, i).
-      sets: Sets with leading axis m, in R^d.
-      num_samples: Number of points for each set that has no closed form.
-      sobol: Whether these are scrambled Sobol points (see `jaxcp.volume`).
-      within: A finite `Box`, or an `Interval` for targets of one number, with ends of
-        shape (d,) or (), or with a leading axis m for one each: what lies in it is
-        measured, also of sets known by membership alone.
+      sets: Sets with leading axis m.
+      y: Targets, shape (m, ...).
+      groups: Group of each row in 0, ..., num_groups - 1, int, shape (m,), or its name.
+      num_groups: Number of groups g. May be left out where groups have names.
+      group_names: Names of the g groups as for `jaxcp.calibrate_groups`. Defaults to
+        the distinct groups in order, unless groups are integers.
 
     Returns:
-      A `MeanVolume`: `mean`, `geometric_mean`, and `log_volumes` with their `errors`.
+      Coverage of each group, shape (g,), in order of the names; NaN for an empty group,
+      so take `jnp.nanmin` for the worst.
 
     Raises:
-      ValueError: as `jaxcp.volume`.
+      ValueError: as `coverage`, and if a concrete group is out of range.
 
     Cost:
-      One `volume` for each of m sets: `num_samples` points where there is no closed
-      form.
+      O(m) time.
 
     See also:
-      volume, metrics.mean_size, sets.Balls
+      metrics.class_coverage, metrics.coverage_gap, calibrate_groups
 
     Example:
-      >>> from jaxcp.sets import Box
-      >>> boxes = Box(jnp.zeros((2, 2)), jnp.array([[1.0, 1.0], [2.0, 2.0]]))
-      >>> volumes = mean_volume(jax.random.key(0), boxes)
-      >>> round(volumes.mean.item(), 4), round(volumes.geometric_mean.item(), 4)
-      (2.5, 2.0)
+      >>> from jaxcp.sets import Interval
+      >>> sets, y = Interval(jnp.zeros(3), jnp.ones(3)), jnp.array([0.5, 2.0, 0.1])
+      >>> group_coverage(sets, y, jnp.array([0, 0, 1]), num_groups=2)
+      Array([0.5, 1. ], dtype=float32)
     """
-    sets = as_arrays(sets=_sets.as_sets(sets))
-    m = _checks.num_rows(sets=sets)
-    _checks.check_key(key)
-    _checks.check_count("num_samples", num_samples, 1)
-    boxes = None if within is None else _boxes(within, m)
-    _checks.num_rows(sets=sets, within=boxes)
-    return _mean_volume(key, sets, boxes, jnp.arange(m), num_samples, sobol)
+    return rates_of(_sets.is_covered(sets, y), groups, num_groups, count)[0]
 
 
-def _boxes(within, m):
-    """Returns one box for each of m sets."""
-    ends = finite_ends(within)
-    _checks.check_kind("within as a Box or an Interval", within, HasShapes)
-    if ends[0].ndim == len(within.target_shape()):
-        ends = tuple(jnp.broadcast_to(v, (m, *v.shape)) for v in ends)
-    return within.with_ends(*ends)
-
-
-@jit(static_argnames=("num_samples", "sobol"))
-def _mean_volume(key, sets, boxes, indices, num_samples, sobol):
-    def one(region, box, i):
-        key_one = jax.random.fold_in(key, i)
-        return volume(key_one, region, num_samples, sobol=sobol, within=box)
-
-    return MeanVolume(*map_evenly(one, sets, boxes, indices, at_a_time=_AT_A_TIME))
-
-
-def iou(a: ArrayLike, b: ArrayLike) -> Array:
-    """Returns the intersection over union of every box of `a` with every one of `b`.
-
-    Areas are those of real numbers: no pixel is added to a side.
+@metric(_of_classes)
+def class_coverage(count: Count, sets: HasLabels | ArrayLike, y: ArrayLike) -> Array:
+    """Returns the coverage of each class: `group_coverage` with groups y.
 
     Args:
-      a: Boxes (x_min, y_min, x_max, y_max), shape (..., 4).
-      b: Boxes, shape (..., 4), e.g. `sets.corners()` of conformal boxes.
+      sets: Label sets with a mask of shape (m, k).
+      y: True labels 0, ..., k - 1, int, shape (m,), or by the names that the sets have.
 
     Returns:
-      IoU in [0, 1], shape a.shape[:-1] + b.shape[:-1]: (n, m) for n and m boxes, () for
-      one and one; `jax.vmap(iou)` for pairs. 0 where both are flat or one is infinite.
+      Coverage of each class, shape (k,), in order of the columns; NaN for a class
+      without rows.
 
     Raises:
-      ValueError: if shapes do not end in 4, or a concrete box is NaN or crossed, x_min
-        > x_max or y_min > y_max.
+      ValueError: as `coverage`, and for sets of another kind.
 
     Cost:
-      O(n m) time for n and m boxes.
+      O(m) time.
 
     See also:
-      detection.match_boxes, sets.BoundingBox.corners
+      metrics.group_coverage, metrics.coverage_gap, calibrate_groups
 
     Example:
-      >>> a = jnp.array([0.0, 0.0, 2.0, 2.0])
-      >>> b = jnp.array([[1.0, 0.0, 3.0, 2.0], [2.0, 2.0, 3.0, 3.0]])
-      >>> iou(a, b).round(4)
-      Array([0.3333, 0.    ], dtype=float32)
+      >>> from jaxcp.sets import LabelSet
+      >>> sets = LabelSet(jnp.array([[True, False], [True, True], [True, False]]))
+      >>> class_coverage(sets, jnp.array([0, 1, 1]))
+      Array([1. , 0.5], dtype=float32)
     """
-    a, b = as_array("a", a), as_array("b", b)
-    _geometry.check_boxes("a", a)
-    _geometry.check_boxes("b", b)
-    return _iou(a, b)
+    num_classes = _members(sets).shape[1]
+    return rates_of(_sets.is_covered(sets, y), y, num_classes, count)[0]
 
 
-@jax.jit
-def _iou(a, b):
-    pairs = jax.vmap(jax.vmap(_geometry.overlap, (None, 0)), (0, None))
-    flat = pairs(a.reshape(-1, 4), b.reshape(-1, 4))
-    return flat.reshape(*a.shape[:-1], *b.shape[:-1])
+@metric(_of_groups)
+def coverage_gap(
+    count: Count,
+    sets: Set | ArrayLike,
+    y: ArrayLike,
+    groups: ArrayLike,
+    alpha: ArrayLike,
+    *,
+    num_groups: int | None = None,
+    group_names: Iterable[Hashable] | None = None,
+    weighted: bool = False,
+) -> Array:
+    """Returns the mean distance of the coverage of groups from 1 - alpha: CovGap.
+
+    Args:
+      sets: Sets with leading axis m.
+      y: Targets, shape (m, ...).
+      groups: Group of each row, int or by name, shape (m,), as for `group_coverage`.
+      alpha: Miscoverage level of the sets, shape ().
+      num_groups: Number of groups; those without rows are left out.
+      group_names: Names of the groups as for `group_coverage`.
+      weighted: Whether a group counts by its rows, not as one.
+
+    Returns:
+      Gap in [0, 1], shape () (the paper's is 100 times as large); NaN for no rows.
+
+    Raises:
+      ValueError: as `group_coverage`, or if a number `alpha` is outside (0, 1).
+
+    Cost:
+      O(m) time.
+
+    References:
+      Ding, Angelopoulos, Bates, Jordan, Tibshirani, Class-Conditional Conformal
+      Prediction with Many Classes, NeurIPS, 2023.
+
+    See also:
+      metrics.group_coverage, metrics.class_coverage
+
+    Example:
+      >>> from jaxcp.sets import Interval
+      >>> sets, y = Interval(jnp.zeros(3), jnp.ones(3)), jnp.array([0.5, 2.0, 0.1])
+      >>> groups = jnp.array([0, 0, 1])
+      >>> round(coverage_gap(sets, y, groups, 0.2, num_groups=2).item(), 4)
+      0.25
+    """
+    rates, counts = rates_of(_sets.is_covered(sets, y), groups, num_groups, count)
+    gaps = jnp.where(counts > 0, _sets.distances(rates, alpha), 0)
+    shares = counts if weighted else counts > 0
+    return jnp.sum(shares * gaps) / jnp.sum(shares)
+
+
+def rates_of(covered, groups, num_groups, count=None):
+    """Returns the mean of `covered` within each group, and the number of its rows."""
+    groups = kept(groups.astype(int), count, num_groups)
+    groups = jnp.where(groups < 0, num_groups, groups)  # would count from the end
+    # Floats would stop at 2^24 rows. Rows are missed, covered, or unknown: a NaN.
+    kinds = jnp.where(jnp.isnan(covered), 2, (covered > 0).astype(int))
+    counts = jnp.zeros(3 * num_groups, int).at[3 * groups + kinds].add(1, mode="drop")
+    counts = counts.reshape(num_groups, 3)
+    rows = jnp.sum(counts, axis=1)
+    return jnp.where(counts[:, 2] > 0, jnp.nan, quotient(counts[:, 1], rows)), rows

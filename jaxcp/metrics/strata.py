@@ -1,7 +1,4 @@
-"""Coverage of sets of similar size: good sets are large where it is hard.
-
-Sets parted by size into strata, and how often those of each cover.
-"""
+"""Coverage of sets of similar size: good sets are large where it is hard."""
 
 from __future__ import annotations
 
@@ -13,11 +10,11 @@ from jax import Array, lax
 
 from jaxcp import _checks
 from jaxcp._arrays import as_array
-from jaxcp._batching import counted
 from jaxcp._numbers import as_float, kept, varying_like
 from jaxcp._tree import jit, pytree, static
 from jaxcp.metrics import _sets
-from jaxcp.metrics.groups import rates_of
+from jaxcp.metrics._sets import metric
+from jaxcp.metrics.rates import rates_of
 from jaxcp.quantiles._keys import bisect_keys, to_keys
 from jaxcp.quantiles._rows import select_keys
 from jaxcp.typing import ArrayLike, HasLabels, Set
@@ -38,15 +35,8 @@ class Way:
     first: int = static(default=0)
 
 
-def parted_by(
-    sets: Set,
-    num_bins: int | None = None,
-    num_ranges: int | None = None,
-    edges: ArrayLike | None = None,
-    sizes: ArrayLike | None = None,
-) -> tuple[Array | None, Way]:
-    """Returns sizes, if they are given, and how they part sets, after checks."""
-    sizes = _sets.check_sizes(sets, sizes)
+def parted_by(sets, num_bins=None, num_ranges=None, edges=None):
+    """Returns how sets are parted by size, after checks."""
     given = [v is not None for v in (num_bins, num_ranges, edges)]
     if sum(given) > 1 or not (any(given) or isinstance(sets, HasLabels)):
         raise ValueError(
@@ -55,9 +45,15 @@ def parted_by(
         )
     if num_bins is not None:
         _checks.check_count("num_bins", num_bins, 1)
-        return sizes, Way(num_bins=num_bins)
-    edges = _label_edges(sets, num_ranges) if edges is None else edges
-    return sizes, Way(_check_edges(edges), first=int(not any(given)))
+        return Way(num_bins=num_bins)
+    if edges is None:
+        edges = _label_edges(sets, num_ranges)
+    edges = as_float(as_array("edges", edges))
+    _checks.check_vectors(edges=edges)
+    _checks.check_not_nan("edges", edges)
+    increases = lambda e: np.append(True, e[1:] > e[:-1])[: len(e)]  # noqa: E731
+    _checks.check_values(increases, "edges that increase", edges)
+    return Way(edges, first=int(not any(given)))
 
 
 def _label_edges(sets, num_ranges):
@@ -71,14 +67,10 @@ def _label_edges(sets, num_ranges):
     return _ends(num_sizes, num_ranges)[:-1] - 1
 
 
-def _check_edges(edges):
-    edges = as_float(as_array("edges", edges))
-    _checks.check_not_nan("edges", edges)
-    if edges.ndim != 1:
-        raise ValueError(f"expected edges of shape (g - 1,), got {edges.shape}")
-    increases = lambda e: np.append(True, e[1:] > e[:-1])[: len(e)]  # noqa: E731
-    _checks.check_values(increases, "edges that increase", edges)
-    return edges
+def _of_strata(sets, y, *, sizes=None, **options):
+    sets, y = _sets.check_sets(sets, y)
+    way = parted_by(sets, **options)
+    return (sets, y, _sets.check_sizes(sets, sizes)), {"way": way}
 
 
 def _ends(count, num_runs):
@@ -88,28 +80,24 @@ def _ends(count, num_runs):
     return runs * length + runs - (runs - longer).clip(0)
 
 
-@jit
-def strata_rates(
-    sets: Set, y: Array, sizes: Array | None, count: Array | None, way: Way
-) -> tuple[Array, Array]:
-    """Returns the coverage and the number of rows of each stratum.
-
-    Of the first `count` rows, if it is given.
-    """
-    order, groups, sizes, num_groups = parted(sets, sizes, way, count)
+def strata_rates(count, sets, y, sizes, way):
+    """Returns the coverage of each stratum, and its number of rows if it counts."""
+    order, groups, sizes, num_groups = _parted(sets, sizes, way, count)
     covered = _sets.where_known(_sets.is_covered(sets, y), sizes)
-    return rates_of(covered[order], groups, num_groups)
+    rates, counts = rates_of(covered[order], groups, num_groups)
+    return rates, jnp.where(jnp.arange(num_groups) < way.first, 0, counts)
 
 
-def parted(
-    sets: Set, sizes: Array | None, way: Way, count: Array | None = None
-) -> tuple[Any, Array, Array, Any]:
+_rates = metric(_of_strata)(strata_rates)
+
+
+def _parted(sets, sizes, way, count=None):
     """Returns an order of rows, their strata in it, the sizes and the number of strata.
 
     Not the strata of the rows as they came: a scatter takes long to compile. Rows after
     the first `count` have a stratum of their own beyond the last.
     """
-    sizes = _sets.sizes_of(sets, sizes)
+    sizes = _sets.closed_form_sizes(sets) if sizes is None else sizes
     if way.num_bins is None:
         edges = jnp.asarray(way.edges)
         groups = jnp.searchsorted(edges, sizes, side="left")
@@ -155,18 +143,16 @@ def _groups_between(keys, ends):
     return above
 
 
-@jit(static_argnames="first")
-def least_rate(strata: tuple[Array, Array], first: int) -> Array:
-    """Returns the least rate of strata with rows, from `first` on."""
-    rates, counts = strata
-    return -_largest(-rates[first:], counts[first:])
+@jit
+def least_rate(rates, counts):
+    """Returns the least rate of strata with rows."""
+    return -_largest(-rates, counts)
 
 
-@jit(static_argnames="first")
-def largest_violation(strata: tuple[Array, Array], first: int, alpha: Array) -> Array:
-    """Returns the largest distance from 1 - alpha of strata with rows."""
-    rates, counts = strata
-    return _largest(jnp.abs(rates - (1 - alpha))[first:], counts[first:])
+@jit
+def largest_violation(rates, counts, alpha):
+    """Returns the largest distance from 1 - alpha of rates of strata with rows."""
+    return _largest(_sets.distances(rates, alpha), counts)
 
 
 def _largest(values, counts):
@@ -240,7 +226,15 @@ def size_strata(
       Array([0, 1, 0, 1], dtype=int32)
     """
     sets = _sets.as_batch(sets)
-    return _strata(sets, *parted_by(sets, num_bins, num_ranges, edges, sizes))
+    sizes = _sets.check_sizes(sets, sizes)
+    return _strata(sets, sizes, parted_by(sets, num_bins, num_ranges, edges))
+
+
+@jit
+def _strata(sets, sizes, way):
+    order, groups, sizes, num_groups = _parted(sets, sizes, way)
+    groups = jnp.zeros_like(groups).at[order].set(groups)
+    return SizeStrata(groups, sizes, num_groups)
 
 
 def size_stratified_coverage(
@@ -277,8 +271,7 @@ def size_stratified_coverage(
       >>> size_stratified_coverage(sets, jnp.full(4, 1.5), num_bins=2)
       Array([0.5, 1. ], dtype=float32)
     """
-    sets, y = _sets.check_sets(sets, y)
-    return _rates(sets, y, strata)[0][0]
+    return _rates(sets, y, **strata)[0]
 
 
 def min_size_stratified_coverage(
@@ -318,8 +311,7 @@ def min_size_stratified_coverage(
       >>> min_size_stratified_coverage(sets, jnp.full(4, 1.5), num_bins=2).item()
       0.5
     """
-    sets, y = _sets.check_sets(sets, y)
-    return least_rate(*_rates(sets, y, strata))
+    return least_rate(*_rates(sets, y, **strata))
 
 
 def size_stratified_coverage_violation(
@@ -361,18 +353,4 @@ def size_stratified_coverage_violation(
       0.25
     """
     alpha = _sets.check_level(alpha)
-    sets, y = _sets.check_sets(sets, y)
-    return largest_violation(*_rates(sets, y, strata), alpha)
-
-
-@jit
-def _strata(sets, sizes, way):
-    order, groups, sizes, num_groups = parted(sets, sizes, way)
-    groups = jnp.zeros_like(groups).at[order].set(groups)
-    return SizeStrata(groups, sizes, num_groups)
-
-
-def _rates(sets, y, strata):
-    """Returns `strata_rates` for options of `size_strata`, and which counts."""
-    sizes, way = parted_by(sets, **strata)
-    return counted(strata_rates, sets, y, sizes, way=way), way.first
+    return largest_violation(*_rates(sets, y, **strata), alpha)

@@ -6,19 +6,16 @@ Helpers take the color of text for dashed lines, so that they look right in any 
 
 from jaxcp.plotting._axes import style
 from jaxcp.plotting.coverage import (
-    plot_comparison,
     plot_coverage,
     plot_coverage_curve,
-    plot_rolling_coverage,
-)
-from jaxcp.plotting.intervals import plot_boxes, plot_intervals, plot_region
-from jaxcp.plotting.labels import plot_label_sets, plot_p_values
-from jaxcp.plotting.sizes import (
     plot_group_coverage,
+    plot_p_values,
+    plot_rolling_coverage,
     plot_size_stratified_coverage,
-    plot_sizes,
-    plot_widths,
 )
+from jaxcp.plotting.intervals import plot_intervals, plot_widths
+from jaxcp.plotting.regions import plot_boxes, plot_label_sets, plot_region
+from jaxcp.plotting.sizes import plot_comparison, plot_sizes
 
 __all__ = [
     "plot_boxes",

@@ -1,9 +1,4 @@
-"""Coverage: its law, and along levels.
-
-Coverage along a stream.
-
-Methods beside each other: coverage and width.
-"""
+"""Coverage: its law, along levels and streams, and of parts of the rows."""
 
 from __future__ import annotations
 
@@ -13,27 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from jaxcp import _checks
-from jaxcp.certificates.laws import coverage_law
-from jaxcp.plotting._axes import (
-    COVERED,
-    Axes,
-    as_axes,
-    as_curves,
-    as_level,
-    as_numbers,
-    as_places,
-    draw_legend,
-    draw_level,
-    draw_once,
-    end_at_one,
-    fit_height,
-    ink,
-    name_axes,
-    new_axes,
-    tidy,
-)
-from jaxcp.typing import ArrayLike
+from jaxcp import _checks, metrics
+from jaxcp._arrays import as_host_array
+from jaxcp.certificates.laws import coverage_law, log_beta_binomial
+from jaxcp.plotting import _axes
+from jaxcp.plotting._axes import COVERED, MISSED, Axes
+from jaxcp.plotting.sizes import size_name, sizes_of
+from jaxcp.typing import ArrayLike, Set
 
 _FINEST = 100_000  # test rows, up to which coverages are known as fractions
 _MOST_BINS = 40
@@ -87,26 +68,126 @@ def plot_coverage(
       >>> samples = jax.random.beta(jax.random.key(0), 90, 10, (500,))
       >>> ax = plot_coverage(samples, 99, 0.1)
     """
-    samples = as_numbers("samples", samples).ravel().astype(float)
+    samples = _axes.as_numbers("samples", samples).ravel().astype(float)
     _checks.check_uniforms("samples", samples)
     if num_test is not None:
         _checks.check_count("num_test", num_test, 1)
     a, b = coverage_law(n, alpha)
-    ax = as_axes(ax)
+    ax = _axes.new_axes() if ax is None else ax
     label = f"{samples.size:,} calibration sets" if label is None else label
-    look = {"color": color, "alpha": 0.4, "histtype": "stepfilled"}  # no seams
-    look |= {"label": label, "density": True} | kwargs
+    look = {"color": color, "label": label, "density": True} | _axes.FILLED | kwargs
     if samples.size:
         ax.hist(samples, bins=_edges(samples) if bins is None else bins, **look)
     if b > 0:
-        grid, density, name = _law(a, b, num_test)
-        look = {"color": ink(), "linewidth": 1.2, "label": name}
-        draw_once(ax, name, lambda: ax.plot(grid, density, **look)[0])
-    draw_level(ax, as_level(alpha), upright=True)
-    name_axes(ax, "coverage given the calibration set", "density")
-    fit_height(ax)
-    draw_legend(ax, legend, above=True)
-    return ax
+        *law, name = _law(a, b, num_test)
+        look = {"linestyle": "-", "linewidth": 1.2, "label": name}
+        _axes.draw_once(ax, name, ax.plot, *law, **look)
+    _axes.draw_level(ax, _axes.as_level(alpha), upright=True)
+    return _axes.finish(ax, legend, "coverage given the calibration set", "density")
+
+
+def _law(a, b, num_test):
+    """Returns where the law of coverage is, its density there, and its name."""
+    mean = a / (a + b)
+    variance = mean * (1 - mean) / (a + b + 1)
+    variance += 0 if num_test is None else (mean * (1 - mean) - variance) / num_test
+    low, high = (mean + sign * 5 * math.sqrt(variance) for sign in (-1, 1))
+    if num_test is None:
+        grid = np.linspace(max(low, 1e-6), min(high, 1 - 1e-6), 400)
+        logs = (a - 1) * np.log(grid) + (b - 1) * np.log1p(-grid)
+        logs += math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
+        return grid, np.exp(logs), f"Beta({a:,}, {b:,}), exact"
+    first, last = max(int(low * num_test), 0), min(int(high * num_test) + 1, num_test)
+    hits = np.unique(np.linspace(first, last, 400).astype(int))
+    density = num_test * np.exp(log_beta_binomial(a, b, num_test)[hits])
+    return hits / num_test, density, f"BetaBinomial({num_test:,}, {a:,}, {b:,}), exact"
+
+
+def _edges(samples):
+    """Returns edges of bins: as many as rows allow, each with equally many values."""
+    samples = samples[np.isfinite(samples)]
+    low, high = (samples.min(), samples.max()) if samples.size else (0.0, 1.0)
+    if high - low < 1e-9 or not samples.size:
+        return np.linspace(low - 0.05, high + 0.05, 12)
+    lower, upper = np.percentile(samples, [25, 75])
+    width = 2 * (upper - lower) / np.cbrt(samples.size)  # Freedman, Diaconis 1981
+    width = max(width, (high - low) / _MOST_BINS)
+    if step := _step(samples):
+        width = step * max(round(width / step), 1)
+        low = low - step / 2
+    count = math.ceil((high - low) / width + 1e-6)
+    return low + width * np.arange(count + 1)
+
+
+def _step(samples):
+    """Returns the step of the grid that fractions of test rows are on, or None."""
+    distinct = np.unique(np.round(samples, 7))  # single precision
+    gaps = np.diff(distinct)
+    gaps = gaps[gaps > 1e-6]
+    if not gaps.size or gaps.min() < 1 / _FINEST:
+        return None
+    count = round(1 / gaps.min())
+    on_grid = np.abs(distinct * count - np.round(distinct * count)) < 0.01
+    return 1 / count if on_grid.all() else None
+
+
+def plot_p_values(
+    p_values: ArrayLike,
+    is_nominal: ArrayLike | None = None,
+    *,
+    num_bins: int = 20,
+    label: str = "all rows",
+    color: Any = COVERED,
+    legend: bool | str = True,
+    ax: Axes | None = None,
+    **kwargs: Any,
+) -> Axes:
+    """Returns axes with a histogram of p-values; those of nominal rows are uniform.
+
+    Args:
+      p_values: p-values, shape (m,).
+      is_nominal: True for nominal rows, bool of shape (m,); outliers are drawn apart,
+        as an outline.
+      num_bins: Number of bins of [0, 1].
+      label: Name of the rows, where it is not known which are nominal.
+      color: Color of all rows, or of nominal ones.
+      legend: Whether to draw a legend; or where, as matplotlib's `loc`.
+      ax: Axes to draw on. Defaults to new ones.
+      kwargs: Options of `Axes.hist`.
+
+    Returns:
+      The axes; the legend counts the rows.
+
+    Raises:
+      ValueError: if lengths differ, a p-value is outside [0, 1], or `is_nominal` has
+        other values than True and False, or 1 and 0.
+
+    See also:
+      outliers.outlier_p_values, pvalues.benjamini_hochberg
+
+    Example:
+      >>> ax = plot_p_values(jax.random.uniform(jax.random.key(0), (500,)))
+    """
+    p_values = _axes.as_numbers("p_values", p_values).ravel()
+    _checks.check_uniforms("p_values", p_values)
+    _checks.check_count("num_bins", num_bins, 1)
+    filled = {"color": color} | _axes.FILLED
+    parts = [(label, p_values, filled)]
+    if is_nominal is not None:
+        rows = np.asarray(_checks.flags("is_nominal", is_nominal)).ravel()
+        _checks.check_shape("is_nominal", p_values.shape, rows.shape)
+        outline = {"color": MISSED, "histtype": "step", "linewidth": 1.6}
+        parts = [("nominal", p_values[rows], filled)]
+        parts += [("outliers", p_values[~rows], outline)]
+    ax = _axes.new_axes() if ax is None else ax
+    bins = np.linspace(0, 1, num_bins + 1).tolist()
+    for name, part, look in parts:
+        if part.size:
+            look = look | {"label": f"{name} ({part.size:,})"} | kwargs
+            ax.hist(part, bins=bins, density=True, **look)
+    _axes.draw_once(ax, "uniform", ax.axhline, 1, label="uniform")
+    ax.set_xlim(0, 1)
+    return _axes.finish(ax, legend, "p-value", "density")
 
 
 def plot_coverage_curve(
@@ -148,12 +229,10 @@ def plot_coverage_curve(
       >>> alphas = jnp.linspace(0.05, 0.95, 19)
       >>> ax = plot_coverage_curve(alphas, 1 - alphas**1.1, label="split")
     """
-    levels = 1 - as_numbers("alphas", alphas).ravel()
-    rows = as_curves("coverages", coverages, str(levels.size))
-    _checks.check_shape("coverages", levels.shape, rows.shape[-1:])
-    ax = as_axes(ax)
-    look = {"color": ink(), "linestyle": "--", "linewidth": 1, "label": "exact"}
-    draw_once(ax, "diagonal", lambda: ax.axline((0, 0), slope=1, **look))
+    levels = 1 - _axes.as_numbers("alphas", alphas).ravel()
+    rows = _axes.as_curves("coverages", coverages, levels.size)
+    ax = _axes.new_axes() if ax is None else ax
+    _axes.draw_once(ax, "diagonal", ax.axline, (0, 0), slope=1, label="exact")
     order = np.argsort(levels)
     levels, rows = levels[order], rows[:, order]
     mean, spread = rows.mean(axis=0), 2 * rows.std(axis=0)
@@ -163,64 +242,7 @@ def plot_coverage_curve(
         strip: dict[str, Any] = {"color": line.get_color()}
         strip |= {"alpha": 0.2, "linewidth": 0}
         ax.fill_between(levels, mean - spread, mean + spread, **strip)
-    name_axes(ax, "1 − α", "coverage")
-    draw_legend(ax, legend)
-    return ax
-
-
-def _law(a, b, num_test):
-    """Returns where the law of coverage is, its density there, and its name."""
-    mean = a / (a + b)
-    variance = mean * (1 - mean) / (a + b + 1)
-    variance += 0 if num_test is None else (mean * (1 - mean) - variance) / num_test
-    low, high = (mean + sign * 5 * math.sqrt(variance) for sign in (-1, 1))
-    if num_test is None:
-        grid = np.linspace(max(low, 1e-6), min(high, 1 - 1e-6), 400)
-        logs = (a - 1) * np.log(grid) + (b - 1) * np.log1p(-grid) - _log_beta(a, b)
-        return grid, np.exp(logs), f"Beta({a:,}, {b:,}), exact"
-    first, last = max(int(low * num_test), 0), min(int(high * num_test) + 1, num_test)
-    hits = np.unique(np.linspace(first, last, 400).astype(int))
-    logs = [_log_probability(int(h), num_test, a, b) for h in hits]
-    density = num_test * np.exp(logs)
-    return hits / num_test, density, f"BetaBinomial({num_test:,}, {a:,}, {b:,}), exact"
-
-
-def _log_probability(hits, m, a, b):
-    choose = -_log_beta(hits + 1, m - hits + 1) - math.log(m + 1)
-    return choose + _log_beta(a + hits, b + m - hits) - _log_beta(a, b)
-
-
-def _log_beta(a, b):
-    return math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
-
-
-def _edges(samples):
-    """Returns edges of bins: as many as rows allow, each with equally many values."""
-    samples = samples[np.isfinite(samples)]
-    low, high = (samples.min(), samples.max()) if samples.size else (0.0, 1.0)
-    if not samples.size or high - low < 1e-9:
-        return np.linspace(low - 0.05, high + 0.05, 12)
-    lower, upper = np.percentile(samples, [25, 75])
-    width = 2 * (upper - lower) / np.cbrt(samples.size)  # Freedman, Diaconis 1981
-    width = max(width, (high - low) / _MOST_BINS)
-    step = _step(samples)
-    if step:
-        width = step * max(round(width / step), 1)
-        low = low - step / 2
-    count = math.ceil((high - low) / width + 1e-6)
-    return low + width * np.arange(count + 1)
-
-
-def _step(samples):
-    """Returns the step of the grid that fractions of test rows are on, or None."""
-    distinct = np.unique(np.round(samples, 7))  # single precision
-    gaps = np.diff(distinct)
-    gaps = gaps[gaps > 1e-6]
-    if not gaps.size or gaps.min() < 1 / _FINEST:
-        return None
-    count = round(1 / gaps.min())
-    on_grid = np.abs(distinct * count - np.round(distinct * count)) < 0.01
-    return 1 / count if on_grid.all() else None
+    return _axes.finish(ax, legend, "1 − α", "coverage", above=False)
 
 
 def plot_rolling_coverage(
@@ -267,186 +289,179 @@ def plot_rolling_coverage(
       >>> covered = jax.random.bernoulli(jax.random.key(0), 0.9, (500,))
       >>> ax = plot_rolling_coverage(covered, 0.1, window=100, label="ACI")
     """
-    rows = as_curves("covered", covered, "t").astype(float)
+    rows = _axes.as_curves("covered", covered).astype(float)
     _checks.check_uniforms("covered", rows)
     t = rows.shape[1]
-    times = np.arange(t) if x is None else as_places(x)
+    times = np.arange(t) if x is None else _axes.as_places(x)
     _checks.check_shape("x", (t,), times.shape)
-    alpha = as_level(alpha)
+    alpha = _axes.as_level(alpha)
     _checks.check_count("window", window, 1)
     if window > t:
         raise ValueError(f"expected window <= {t}, the number of steps, got {window}")
     sums = np.cumsum(np.pad(rows.mean(axis=0), (1, 0)))
     rates = (sums[window:] - sums[:-window]) / window
-    ax = as_axes(ax)
+    ax = _axes.new_axes() if ax is None else ax
     error = 2 * np.sqrt(alpha * (1 - alpha) / (window * len(rows)))
-    strip = {"color": ink(), "alpha": 0.15, "linewidth": 0}
-    strip["label"] = "two standard errors"
     ends = 1 - alpha - error, min(1 - alpha + error, 1)
-    draw_once(ax, f"strip {window}", lambda: ax.axhspan(*ends, **strip))
-    draw_level(ax, alpha)
+    strip = {"alpha": 0.15, "linewidth": 0, "label": "two standard errors"}
+    _axes.draw_once(ax, f"strip {window}", ax.axhspan, *ends, **strip)
+    _axes.draw_level(ax, alpha)
     ax.plot(times[window - 1 :], rates, **{"label": label, "color": color} | kwargs)
-    name_axes(ax, "step", f"coverage of the last {window:,}")
-    fit_height(ax)
-    draw_legend(ax, legend, above=True)
-    end_at_one(ax)
-    tidy(ax)
-    return ax
+    name = f"coverage of the last {window:,}"
+    return _axes.finish(ax, legend, "step", name, share=True)
 
 
-def plot_comparison(
-    names: Sequence[str],
-    coverages: ArrayLike,
-    sizes: ArrayLike,
+def plot_group_coverage(
+    sets: Set | ArrayLike,
+    y: ArrayLike,
+    groups: ArrayLike,
     alpha: float,
     *,
-    coverage_errors: ArrayLike | None = None,
-    size_errors: ArrayLike | None = None,
-    lowest: float | None = None,
-    size_name: str = "mean width",
-    label: str | None = None,
-    color: Any = None,
-    markersize: float = 5,
+    names: Sequence[str] | None = None,
+    label: str = "coverage, two standard errors",
+    color: Any = COVERED,
+    markersize: float = 6,
     legend: bool | str = True,
-    ax: Any = None,
+    ax: Axes | None = None,
     **kwargs: Any,
-) -> np.ndarray:
-    """Returns two axes with the coverage and the size of methods, a row for each.
+) -> Axes:
+    """Returns axes with the coverage of each group or class, with its errors.
 
-    Call it again with `ax` and another `label` for other data: rows share their places.
+    A group whose errors end below 1 - alpha is a diamond in another color; one of 44
+    does so by chance where coverage is exact and there are many rows. Errors are of the
+    binomial law of the group's rows: Wilson's interval of two standard errors.
 
     Args:
-      names: Names of the methods, k of them, from top to bottom.
-      coverages: Coverage of each, shape (k,).
-      sizes: Mean width or size of each, shape (k,); +inf and NaN are written.
-      alpha: Miscoverage level, a number in (0, 1).
-      coverage_errors: Errors of the coverages on both sides, shape (k,), or (2, k)
-        below and above, e.g. two standard errors.
-      size_errors: Errors of the sizes, shape (k,) or (2, k).
-      lowest: Where the axis of coverage begins; an arrow and its number mark what lies
-        below. Defaults to showing all.
-      size_name: Name of the axis of sizes.
-      label: Name of the data in the legend.
-      color: Color. Defaults to the next one of the axes.
+      sets: Sets with leading axis m.
+      y: Targets, shape (m, ...), or labels.
+      groups: Group of each row, shape (m,), int or by name; for classes the labels.
+      alpha: Miscoverage level of the sets, a number in (0, 1).
+      names: Names of the distinct groups, in sorted order. Defaults to the groups.
+      label: Name of the dots in the legend.
+      color: Color of groups that reach 1 - alpha.
       markersize: Size of the dots, in points.
       legend: Whether to draw a legend above the rows; or where, as matplotlib's `loc`.
-      ax: Two axes to draw on, coverage first. Defaults to new ones.
+      ax: Axes to draw on. Defaults to new ones.
       kwargs: Options of `Axes.errorbar`.
 
     Returns:
-      The two axes, shape (2,).
+      The axes; behind each name is the number of its rows.
 
     Raises:
-      ValueError: if lengths differ, `ax` is not two axes, or has rows of other names.
+      ValueError: if lengths differ, or `alpha` is outside (0, 1).
+      TypeError: if groups have no order, as where some are missing.
+
+    References:
+      Wilson, Probable Inference, the Law of Succession, and Statistical Inference,
+      1927.
 
     See also:
-      metrics.coverage, metrics.mean_size, plotting.plot_coverage
+      metrics.group_coverage, metrics.class_coverage, calibrate_groups
 
     Example:
-      >>> ax = plot_comparison(
-      ...     ["split", "CQR"], [0.9, 0.91], [2.0, 1.7], 0.1, coverage_errors=[0.01] * 2
-      ... )
+      >>> from jaxcp.sets import Interval
+      >>> y, groups = jnp.linspace(-1.0, 1.0, 60), jnp.arange(60) % 3
+      >>> sets = Interval(jnp.full(60, -0.9), jnp.full(60, 0.9))
+      >>> ax = plot_group_coverage(sets, y, groups, 0.1, names=["a", "b", "c"])
     """
-    coverages = _column("coverages", coverages, names)
-    sizes = _column("sizes", sizes, names)
-    alpha = as_level(alpha)
-    axes = _two_axes(ax, names)
-    left, right = axes
-    series = len(left.containers)
-    rows = np.arange(len(names)) + 0.2 * series
-    draw_level(left, alpha, upright=True)
-    shown = _cut(left, rows, coverages, lowest)
-    errors = _errors("coverage_errors", coverage_errors, shown)
-    look = {"fmt": "o", "ms": markersize, "linewidth": 1.2, "color": color} | kwargs
-    bars = left.errorbar(shown, rows, xerr=errors, label=label, **look)
-    shown = _written(right, rows, sizes)
-    errors = _errors("size_errors", size_errors, shown)
-    look["color"] = bars.lines[0].get_color()
-    right.errorbar(shown, rows, xerr=errors, **look)
-    name_axes(left, "coverage", "")
-    name_axes(right, size_name, "")
-    _name_rows(axes, names, series)
-    _finish(axes, legend, lowest)
-    return axes
+    alpha = _axes.as_level(alpha)
+    covered = np.asarray(metrics.covered(sets, y))
+    groups = as_host_array("groups", groups).ravel()
+    _checks.check_shape("groups", covered.shape, groups.shape)
+    found, codes = np.unique(groups, return_inverse=True)
+    counts = np.bincount(codes)
+    rates = np.bincount(codes, covered) / counts
+    names = [
+        f"{name} ({count:,})"
+        for name, count in zip(found if names is None else names, counts, strict=True)
+    ]
+    k = len(names)
+    height = max(min(0.26 * k, 4 + 0.13 * k) + 1.3, 2)
+    ax = _axes.new_axes(height) if ax is None else ax
+    look = {"ms": markersize, "color": color, "label": label} | kwargs
+    _dots(ax, rates, counts, alpha, look, upright=True)
+    ax.set_yticks(range(k), names)
+    ax.tick_params(axis="y", length=0)
+    ends = max(k, 1) - 0.5, -0.5
+    return _axes.finish(ax, legend, "coverage", "", ylim=ends)
 
 
-def _column(name, values, names):
-    """Returns one number for each method."""
-    values = as_numbers(name, values).ravel()
-    _checks.check_shape(name, (len(names),), values.shape)
-    return values
+def plot_size_stratified_coverage(
+    sets: Set | ArrayLike,
+    y: ArrayLike,
+    alpha: float,
+    *,
+    num_bins: int = 5,
+    label: str = "coverage, two standard errors",
+    color: Any = COVERED,
+    markersize: float = 6,
+    legend: bool | str = True,
+    ax: Axes | None = None,
+    **kwargs: Any,
+) -> Axes:
+    """Returns axes with the coverage of sets of similar size, with its errors.
+
+    Errors and marks are those of `plot_group_coverage`.
+
+    Args:
+      sets: Sets with leading axis m.
+      y: Targets, shape (m, ...), or labels.
+      alpha: Miscoverage level of the sets, a number in (0, 1).
+      num_bins: Number of strata of equally many rows, as equal as can be.
+      label: Name of the dots in the legend.
+      color: Color of strata that reach 1 - alpha.
+      markersize: Size of the dots, in points.
+      legend: Whether to draw a legend; or where, as matplotlib's `loc`.
+      ax: Axes to draw on. Defaults to new ones.
+      kwargs: Options of `Axes.errorbar`.
+
+    Returns:
+      The axes; a stratum is named by the mean size of its sets.
+
+    Raises:
+      ValueError: as `metrics.size_stratified_coverage`.
+
+    See also:
+      metrics.size_stratified_coverage, metrics.hsic
+
+    Example:
+      >>> from jaxcp.sets import Interval
+      >>> y = jnp.linspace(-1.0, 1.0, 50)
+      >>> ax = plot_size_stratified_coverage(Interval(y - y**2, y + y**2), y, 0.1)
+    """
+    alpha = _axes.as_level(alpha)
+    rates = metrics.size_stratified_coverage(sets, y, num_bins=num_bins)
+    strata = np.array_split(np.sort(sizes_of(sets)), num_bins)
+    counts = np.array([len(v) for v in strata])
+    names = [f"{v.mean():.3g}" if len(v) else "" for v in strata]
+    ax = _axes.new_axes() if ax is None else ax
+    look = {"ms": markersize, "color": color, "label": label} | kwargs
+    _dots(ax, np.asarray(rates, float), counts, alpha, look)
+    ax.set_xticks(range(num_bins), names, rotation=90 if num_bins > 10 else 0)
+    ax.set_xlim(-0.5, num_bins - 0.5)
+    name = f"mean {size_name(sets)} of the stratum"
+    return _axes.finish(ax, legend, name, "coverage", share=True)
 
 
-def _two_axes(ax, names):
-    """Returns the axes that are given, or new ones with a row for each method."""
-    height = 0.28 * len(names) + 1.3
-    axes = new_axes(3, 2, height=height) if ax is None else np.ravel(ax)
-    if len(axes) != 2:
-        raise ValueError(f"expected ax as two axes, got {len(axes)}")
-    _check_names(axes[0], names)
-    return axes
+def _dots(ax, rates, counts, alpha, look, upright=False):
+    """Draws a dot with errors for each part, those surely below 1 - alpha apart."""
+    _axes.draw_level(ax, alpha, upright)
+    below, above = wilson(rates, counts)
+    places = np.arange(len(rates))
+    errors = np.clip([rates - below, above - rates], 0, 1)
+    low = above < 1 - alpha
+    apart = {"color": MISSED, "label": "clearly below 1 − α"}
+    for rows, marker, own in ((~low & (counts > 0), "o", {}), (low, "D", apart)):
+        if rows.any():
+            style = {"fmt": marker, "elinewidth": 1.2} | look | own
+            values = [places[rows], rates[rows]][:: -1 if upright else 1]
+            side = "xerr" if upright else "yerr"
+            ax.errorbar(*values, **{side: errors[:, rows]}, **style)
 
 
-def _check_names(ax, names):
-    """Raises ValueError where axes already have rows with other names."""
-    drawn = [text.get_text() for text in ax.get_yticklabels()]
-    if ax.containers and drawn != [str(name) for name in names]:
-        drawn = ", ".join(drawn)
-        raise ValueError(f"expected names as the axes have them, {drawn}, got {names}")
-
-
-def _errors(name, errors, values):
-    """Returns errors for matplotlib, none where there is no value."""
-    if errors is None:
-        return None
-    errors = as_numbers(name, errors).astype(float)
-    if errors.shape not in (values.shape, (2, values.size)):
-        shapes = f"{values.shape} or {(2, values.size)}"
-        raise ValueError(f"expected {name} of shape {shapes}, got {errors.shape}")
-    _checks.check_values(lambda v: ~(v < 0), f"{name} >= 0", errors)
-    return np.where(np.isfinite(values), errors, np.nan)
-
-
-def _cut(ax, rows, values, lowest):
-    """Returns the values to draw; an arrow at the frame is for those below."""
-    if lowest is None:
-        return values
-    below = values < lowest
-    frame = {"transform": ax.get_yaxis_transform(), "color": ink()}
-    ax.plot(np.full(below.sum(), 0.02), rows[below], "<", ms=5, **frame)
-    for row, value in zip(rows[below], values[below], strict=True):
-        ax.text(0.05, row, f"{value:.3g}", va="center", fontsize="small", **frame)
-    return np.where(below, np.nan, values)
-
-
-def _written(ax, rows, sizes):
-    """Returns the sizes to draw; infinite and unknown ones are written at the right."""
-    place = {"transform": ax.get_yaxis_transform(), "ha": "right", "va": "center"}
-    for row, size in zip(rows, sizes, strict=True):
-        if not np.isfinite(size):
-            name = "infinite" if np.isinf(size) else "unknown"
-            ax.text(0.98, row, name, fontsize="small", color=ink(), **place)
-    return np.where(np.isfinite(sizes), sizes, np.nan)
-
-
-def _name_rows(axes, names, series):
-    """Names the rows; those of later series lie a little lower."""
-    axes[0].set_yticks(np.arange(len(names)) + 0.1 * series, names)
-    for each in axes:
-        each.set_ylim(len(names) - 0.5 + 0.2 * series, -0.5)
-        each.tick_params(axis="y", length=0)
-
-
-def _finish(axes, legend, lowest):
-    """Fits the axes: coverage from `lowest` on, sizes from 0 on."""
-    left, right = axes
-    for each in axes:
-        each.autoscale(axis="x")
-    if lowest is not None:
-        left.set_xlim(left=lowest)
-    low, high = right.get_xlim()
-    low = min(low, 0.0)
-    right.set_xlim(low, high + 0.03 * (high - low))
-    draw_legend(left, legend, above=True)
-    right.set_ylim(left.get_ylim())
-    tidy(right)
+def wilson(rates: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns which rates have the given ones within two standard errors."""
+    n, z = np.maximum(counts, 1), 2.0
+    center = (rates + z**2 / (2 * n)) / (1 + z**2 / n)
+    half = z * np.sqrt(rates * (1 - rates) / n + z**2 / (4 * n**2)) / (1 + z**2 / n)
+    return center - half, center + half

@@ -20,7 +20,7 @@ from jaxcp._tree import jit, keep_functions, pytree, static
 from jaxcp.scores import inputs
 from jaxcp.sets import LevelSet
 from jaxcp.typing import AnySet, PyTree, Set
-from jaxcp.volumes.levels import log_volume_by_density, log_volume_of_image
+from jaxcp.volumes.estimate import log_volume_by_density, log_volume_of_image
 
 _ROWS = 256  # that are looked at, always as many: one program for every number of rows
 

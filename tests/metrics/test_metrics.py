@@ -9,7 +9,7 @@ import jaxcp
 from jaxcp import metrics
 from jaxcp._numbers import mean
 from jaxcp.metrics.conditional import _worst_run
-from jaxcp.metrics.groups import rates_of
+from jaxcp.metrics.rates import rates_of
 from jaxcp.scores import Absolute
 from jaxcp.sets import Box, Interval, LabelSet, LevelSet
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from jaxcp import metrics, plotting
-from jaxcp.plotting.coverage import _edges, _law
-from jaxcp.plotting.sizes import wilson
+from jaxcp.plotting.coverage import _edges, _law, wilson
 from jaxcp.sets import Interval, LabelSet
 
 matplotlib.use("Agg")
@@ -56,7 +55,7 @@ def test_group_coverage():
     np.testing.assert_allclose(low, [[rates[1], 1]])
     ax = plotting.plot_group_coverage(sets, y, groups, 0.1, names=["A", "B", "C"])
     assert ax.get_yticklabels()[2].get_text() == "C (10)"
-    with pytest.raises(ValueError, match=r"names of shape \(3,\), got \(1,\)"):
+    with pytest.raises(ValueError, match="longer"):
         plotting.plot_group_coverage(sets, y, groups, 0.1, names=["A"])
     with pytest.raises(ValueError, match=r"groups of shape \(60,\), got \(3,\)"):
         plotting.plot_group_coverage(sets, y, [1, 2, 3], 0.1)
@@ -148,11 +147,11 @@ def test_comparison():
         ["split", "CQR", "EnbPI"], [0.9] * 3, [1.0] * 3, 0.1, label="b", ax=both
     )
     assert names(left) == ["1 − α = 0.9", "diabetes", "b"]
-    with pytest.raises(ValueError, match=r"coverages of shape \(1,\), got \(2,\)"):
+    with pytest.raises(ValueError, match="same size"):
         plotting.plot_comparison(["a"], [0.9, 0.8], [1.0], 0.1)
-    with pytest.raises(ValueError, match=r"errors of shape \(1,\) or \(2, 1\), got"):
+    with pytest.raises(ValueError, match="xerr"):
         plotting.plot_comparison(["a"], [0.9], [1.0], 0.1, size_errors=[1.0, 2.0])
     with pytest.raises(ValueError, match="names as the axes have them, split, CQR, En"):
         plotting.plot_comparison(["CQR", "split"], [0.9] * 2, [1.0] * 2, 0.1, ax=both)
-    with pytest.raises(ValueError, match="ax as two axes, got 1"):
+    with pytest.raises(ValueError, match="expected 2, got 1"):
         plotting.plot_comparison(["a"], [0.9], [1.0], 0.1, ax=left)
