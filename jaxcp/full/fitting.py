@@ -14,7 +14,8 @@ import numpy as np
 from jax import Array, lax
 
 from jaxcp import _checks
-from jaxcp._arrays import as_array, count_true
+from jaxcp._arrays import count_true
+from jaxcp._batching import map_batches
 from jaxcp._numbers import as_float, at_least_single
 from jaxcp._tree import jit
 from jaxcp.calibration._rows import check_lawful, weights_for
@@ -22,15 +23,8 @@ from jaxcp.certificates import MarginalCertificate
 from jaxcp.checking import learners
 from jaxcp.learners.general import check_learner, check_refitted
 from jaxcp.pvalues.conformal import share_of
+from jaxcp.quantiles import levels
 from jaxcp.quantiles._rows import unit_scale
-from jaxcp.quantiles.levels import (
-    alpha_as_float,
-    as_alpha,
-    exact_rank,
-    one_alpha,
-    ranks,
-    split_alpha,
-)
 from jaxcp.quantiles.thresholds import weighted_threshold
 from jaxcp.scores import inputs
 from jaxcp.typing import ArrayLike, Learner, PyTree
@@ -96,19 +90,6 @@ def check_real(name, values):
         raise ValueError(f"expected {name} as real numbers, got {values.dtype}")
 
 
-def as_grid(grid):
-    """Returns a grid of floats, or raises ValueError unless it increases."""
-    _checks.check_given(grid=grid)
-    grid = as_float(as_array("grid", grid))
-    _checks.check_vectors(grid=grid)
-    _checks.check_count("length of grid", len(grid), 1)
-    _checks.check_values(np.isfinite, "grid of finite values", grid)
-    rises = lambda v: np.append(True, v[1:] > v[:-1])  # noqa: E731
-    cure = "; numpy.unique(grid) sorts it, without repetitions"
-    _checks.check_values(rises, "grid in increasing order", grid, cure=cure)
-    return grid
-
-
 @jit
 def fitted(learner, key, x, y, mask):
     """Returns a fit and what it predicts for its rows; those after a mask count."""
@@ -146,6 +127,15 @@ def sizes_of_fit(learner, key, x, y):
     return size_of(x), size_of(jax.eval_shape(fitted, learner, key, x, y, None))
 
 
+def in_blocks(cp, batch, *rows, width, most=2**19):
+    """Returns `batch(*rows)` of all test points, some at a time, in a near cache.
+
+    For each of them `batch` makes `width` numbers, and at most `most` of all together.
+    """
+    size = cp.batch_size or max(most // max(width, 1), 1)
+    return map_batches(batch, *rows, at_a_time=size)
+
+
 def size_of(tree):
     """Returns how many numbers there are in a tree."""
     return sum(leaf.size for leaf in jax.tree.leaves(tree))
@@ -158,10 +148,10 @@ def count_of(num_rows, mask):
 
 def shares_of(alpha, components=()):
     """Returns the share of alpha of each component, after checks."""
-    alpha = as_alpha(alpha)
+    alpha = levels.as_alpha(alpha)
     if not components:
         _checks.check_scalars(alpha=alpha)
-    return split_alpha(alpha, components)
+    return levels.split_alpha(alpha, components)
 
 
 class Levels:
@@ -186,8 +176,8 @@ class Levels:
         """
         shares = shares_of(alpha, self.components)
         if self.weights is not None:
-            return alpha_as_float(shares)
-        return ranks(count_of(self.num_rows, self.mask), shares)
+            return levels.alpha_as_float(shares)
+        return levels.ranks(count_of(self.num_rows, self.mask), shares)
 
     def certificate(self, alpha: Any) -> MarginalCertificate:
         """Returns the marginal coverage of sets at alpha, k / (n + 1).
@@ -222,9 +212,11 @@ class Levels:
         """
         check_lawful(jnp.zeros((1, *self.components)), self.weights, self.mask)
         count = int(count_of(self.num_rows, self.mask))
-        share = one_alpha(np.asarray(alpha) if isinstance(alpha, Array) else alpha)
+        share = levels.one_alpha(
+            np.asarray(alpha) if isinstance(alpha, Array) else alpha
+        )
         exact = inputs.is_exact(self.score) and not self.has_hulls
-        return MarginalCertificate(count, share, exact_rank(count, share), exact)
+        return MarginalCertificate(count, share, levels.exact_rank(count, share), exact)
 
     def _rows(self, x_new, test_weights, **columns):
         """Returns inputs, their weights if there are those of rows, other columns."""
