@@ -134,17 +134,16 @@ def _scores(cp, preds, exact):
     scores = jax.vmap(cp.score)(preds, y)
     if exact:
         return scores
-    apart = lambda v: v + _FEW * jnp.finfo(v.dtype).eps * v  # noqa: E731
-    moved = jax.vmap(cp.score)(jax.tree.map(_if_float(apart), preds), y)
+    moved = jax.vmap(cp.score)(jax.tree.map(_apart, preds), y)
     room = jnp.abs(moved - scores)
     room = jnp.where(jnp.isfinite(room), room, 0) + rounding(scores)
     return scores + lax.stop_gradient(room)
 
 
-def _if_float(function):
-    """Returns a function of arrays of floats, which leaves others as they are."""
-    floats = lambda v: jnp.issubdtype(v.dtype, jnp.floating)  # noqa: E731
-    return lambda v: function(v) if floats(v) else v
+def _apart(v):
+    """Returns floats as those of an equal row may be, and others as they are."""
+    is_float = jnp.issubdtype(v.dtype, jnp.floating)
+    return v + _FEW * jnp.finfo(v.dtype).eps * v if is_float else v
 
 
 def _within(region, low, high):
@@ -419,10 +418,8 @@ def discretized_conformal(
       Array([ True,  True], dtype=bool)
     """
     inputs.check_score(score)
-    target = _checks.required(_checks.vector(y))
-    rows = fitting.fitted_rows(
-        key, learner, x, target, calibration_weights, mask, batch_size
-    )
+    given = x, _checks.required(_checks.vector(y)), calibration_weights, mask
+    rows = fitting.fitted_rows(key, learner, *given, batch_size)
     grid = as_grid(grid)
     dtype = jnp.promote_types(as_float(rows.y).dtype, grid.dtype)
     rows, grid = rows._replace(y=rows.y.astype(dtype)).filled(), grid.astype(dtype)

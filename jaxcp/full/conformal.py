@@ -341,9 +341,8 @@ def full_conformal(
     if by_label:
         of = labels.refits(score, rows, names, check)
         return FullConformal(score, of, *count, batch_size=batch_size, classes=names)
-    source = _smoother(
-        rows, residuals, check, y if _arrays.is_rounded("y", y) else None
-    )
+    given = y if _arrays.is_rounded("y", y) else None
+    source = _smoother(rows, residuals, check, given)
     shape, dtype = rows.y.shape[1:], as_float(rows.y).dtype
     components = (2 * math.prod(shape),) if isinstance(score, Signed) else shape
     held = *count, components, shape, residuals, batch_size, dtype

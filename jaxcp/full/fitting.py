@@ -212,9 +212,8 @@ class Levels:
         """
         check_lawful(jnp.zeros((1, *self.components)), self.weights, self.mask)
         count = int(count_of(self.num_rows, self.mask))
-        share = levels.one_alpha(
-            np.asarray(alpha) if isinstance(alpha, Array) else alpha
-        )
+        alpha = np.asarray(alpha) if isinstance(alpha, Array) else alpha
+        share = levels.one_alpha(alpha)
         exact = inputs.is_exact(self.score) and not self.has_hulls
         return MarginalCertificate(count, share, levels.exact_rank(count, share), exact)
 

@@ -207,9 +207,8 @@ class InfluenceConformal:
             _checks.check_given(num_labels=self.num_labels)
         x = _checks.rows(x=x)
         _checks.check_like_rows("x", x, self.fit.row_shapes)
-        rank = ranks(
-            fitting.count_of(len(self.fit.losses), self.mask), fitting.shares_of(alpha)
-        )
+        count = fitting.count_of(len(self.fit.losses), self.mask)
+        rank = ranks(count, fitting.shares_of(alpha))
         with learners.traceable(self.fit.learner):
             return _sets(self, x, rank)
 

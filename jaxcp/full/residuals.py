@@ -314,8 +314,7 @@ def _compared(cp, rows, y):
         below, above = (rows.center + v * end for v, end in _signs(_sides(rows)))
         parts = [(y >= below, y > below), (y <= above, y < above)]
     else:
-        both = _between(rows, y, jnp.less_equal), _between(rows, y, jnp.less)
-        parts = [both]
+        parts = [tuple(_between(rows, y, v) for v in (jnp.less_equal, jnp.less))]
     # A row that ties is as strange as any target, and no stranger.
     return [(some | rows.tied, more & ~rows.tied) for some, more in parts]
 
