@@ -16,8 +16,8 @@ from jaxcp._arrays import as_array, count_true
 from jaxcp._batching import map_blocks
 from jaxcp._numbers import as_float, at_least_single, quotient
 from jaxcp._tree import pytree
-from jaxcp.full.cells import cells
-from jaxcp.full.fitting import as_grid, check_real
+from jaxcp.full.cells import as_grid, cells
+from jaxcp.full.fitting import check_real
 from jaxcp.quantiles.levels import as_alpha, ranks
 from jaxcp.sets import Intervals, LabelSet
 from jaxcp.typing import ArrayLike

@@ -7,23 +7,16 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
 from jaxcp import _checks
-from jaxcp._arrays import is_concrete, is_rounded
-from jaxcp._batching import evaluate, map_blocks, map_evenly, score_of, widened
+from jaxcp._arrays import as_array, is_concrete, is_rounded
+from jaxcp._batching import evaluate, map_evenly, score_of, widened
 from jaxcp._numbers import as_float, rounding
 from jaxcp._tree import jit, pytree, static
 from jaxcp.checking import learners
-from jaxcp.full.fitting import (
-    Levels,
-    as_grid,
-    fitted,
-    fitted_rows,
-    size_of,
-    sizes_of_fit,
-    with_one_more,
-)
+from jaxcp.full import fitting
 from jaxcp.held.taking import check_digits_of_targets
 from jaxcp.pvalues.conformal import p_values_among
 from jaxcp.quantiles.thresholds import threshold_at
@@ -35,6 +28,19 @@ from jaxcp.typing import ArrayLike, HasEnds, HasShapes, Learner, PyTree, Score
 # Numbers of the fits of some cells of one test point: 64 MB in single precision.
 _CELL_NUMBERS = 2**24
 _FEW = 4  # eps that predictions of equal rows may be apart
+
+
+def as_grid(grid):
+    """Returns a grid of floats, or raises ValueError unless it increases."""
+    _checks.check_given(grid=grid)
+    grid = as_float(as_array("grid", grid))
+    _checks.check_vectors(grid=grid)
+    _checks.check_count("length of grid", len(grid), 1)
+    _checks.check_values(np.isfinite, "grid of finite values", grid)
+    rises = lambda v: np.append(True, v[1:] > v[:-1])  # noqa: E731
+    cure = "; numpy.unique(grid) sorts it, without repetitions"
+    _checks.check_values(rises, "grid in increasing order", grid, cure=cure)
+    return grid
 
 
 def _ends(grid):
@@ -112,7 +118,7 @@ def _refit(cp, x, y, target, *, exact=False):
     """Returns the prediction at x and the scores of the rows, under one fit on all."""
     everything = jax.tree.map(lambda v, new: jnp.append(v, new[None], 0), cp.x, x)
     y = jnp.append(y, target)
-    preds = widened(fitted(cp.learner, cp.key, everything, y, cp.mask)[1])
+    preds = widened(fitting.fitted(cp.learner, cp.key, everything, y, cp.mask)[1])
     pred = jax.tree.map(lambda v: v[-1], preds)
     scores = _scores(cp, jax.tree.map(lambda v: v[:-1], preds), exact)
     return pred, scores
@@ -128,17 +134,16 @@ def _scores(cp, preds, exact):
     scores = jax.vmap(cp.score)(preds, y)
     if exact:
         return scores
-    apart = lambda v: v + _FEW * jnp.finfo(v.dtype).eps * v  # noqa: E731
-    moved = jax.vmap(cp.score)(jax.tree.map(_if_float(apart), preds), y)
+    moved = jax.vmap(cp.score)(jax.tree.map(_apart, preds), y)
     room = jnp.abs(moved - scores)
     room = jnp.where(jnp.isfinite(room), room, 0) + rounding(scores)
     return scores + lax.stop_gradient(room)
 
 
-def _if_float(function):
-    """Returns a function of arrays of floats, which leaves others as they are."""
-    floats = lambda v: jnp.issubdtype(v.dtype, jnp.floating)  # noqa: E731
-    return lambda v: function(v) if floats(v) else v
+def _apart(v):
+    """Returns floats as those of an equal row may be, and others as they are."""
+    is_float = jnp.issubdtype(v.dtype, jnp.floating)
+    return v + _FEW * jnp.finfo(v.dtype).eps * v if is_float else v
 
 
 def _within(region, low, high):
@@ -150,15 +155,13 @@ def _within(region, low, high):
 
 def _at_each(cp, one, num_cells, *rows):
     """Returns `one(*row)` of each test point, some points at a time."""
-    if cp.batch_size is not None:
-        return map_evenly(one, *rows, at_a_time=cp.batch_size)
-    width = size_of(cp.x) + num_cells * _numbers(cp)
-    return map_blocks(jax.vmap(one), *rows, width=width)
+    width = fitting.size_of(cp.x) + num_cells * _numbers(cp)
+    return fitting.in_blocks(cp, jax.vmap(one), *rows, width=width)
 
 
 def _numbers(cp):
     """Returns how many numbers a fit, its predictions and scores are."""
-    of_fit = sizes_of_fit(cp.learner, cp.key, cp.x, cp.y)[1]
+    of_fit = fitting.sizes_of_fit(cp.learner, cp.key, cp.x, cp.y)[1]
     return max(of_fit + cp.y.size * math.prod(cp.components), 1)
 
 
@@ -173,7 +176,7 @@ def _check_fit(score, rows, grid, given):
         if known:
             preds = _first_fit(learner, key, x, y, grid, mask)
         else:
-            x, y = with_one_more((x, y))
+            x, y = fitting.with_one_more((x, y))
             preds = jax.eval_shape(_first_fit, learner, key, x, y, grid, mask)
     _checks.num_rows(y=y, predictions=preds)
     if known:
@@ -199,11 +202,11 @@ def _check_fit(score, rows, grid, given):
 @jit
 def _first_fit(learner, key, x, y, grid, mask):
     """Returns what a fit on the rows predicts for them."""
-    return fitted(learner, key, x, _rounded(grid, y), mask)[1]
+    return fitting.fitted(learner, key, x, _rounded(grid, y), mask)[1]
 
 
 @pytree
-class DiscretizedConformal(Levels):
+class DiscretizedConformal(fitting.Levels):
     """Rows and a grid of targets, with which each test point is fitted.
 
     Made by `discretized_conformal`. Nothing is fitted before it is called: every fit
@@ -415,8 +418,8 @@ def discretized_conformal(
       Array([ True,  True], dtype=bool)
     """
     inputs.check_score(score)
-    target = _checks.required(_checks.vector(y))
-    rows = fitted_rows(key, learner, x, target, calibration_weights, mask, batch_size)
+    given = x, _checks.required(_checks.vector(y)), calibration_weights, mask
+    rows = fitting.fitted_rows(key, learner, *given, batch_size)
     grid = as_grid(grid)
     dtype = jnp.promote_types(as_float(rows.y).dtype, grid.dtype)
     rows, grid = rows._replace(y=rows.y.astype(dtype)).filled(), grid.astype(dtype)

@@ -10,15 +10,7 @@ import jax
 import numpy as np
 from jax import Array
 
-from jaxcp import _checks
-from jaxcp._arrays import (
-    as_numpy,
-    check_digits,
-    is_concrete,
-    is_rounded,
-    one_of_each,
-    some_rows,
-)
+from jaxcp import _arrays, _checks
 from jaxcp._names import named
 from jaxcp._numbers import as_float
 from jaxcp._tree import jit, pytree, static
@@ -349,7 +341,8 @@ def full_conformal(
     if by_label:
         of = labels.refits(score, rows, names, check)
         return FullConformal(score, of, *count, batch_size=batch_size, classes=names)
-    source = _smoother(rows, residuals, check, y if is_rounded("y", y) else None)
+    given = y if _arrays.is_rounded("y", y) else None
+    source = _smoother(rows, residuals, check, given)
     shape, dtype = rows.y.shape[1:], as_float(rows.y).dtype
     components = (2 * math.prod(shape),) if isinstance(score, Signed) else shape
     held = *count, components, shape, residuals, batch_size, dtype
@@ -399,17 +392,17 @@ def _check_digits(y, given, found, mask):
     same, and rows that the fit goes through, have no errors to lose; equal targets
     count once.
     """
-    if not is_concrete(y, found, mask):
+    if not _arrays.is_concrete(y, found, mask):
         return
-    some = some_rows(len(y))
+    some = _arrays.some_rows(len(y))
     floats, kept = np.asarray(y, jax.dtypes.canonicalize_dtype(float)), slice(None)
     kept = kept if mask is None else np.asarray(mask)[some]
-    columns = floats, as_numpy("y", given), _errors(found)
+    columns = floats, _arrays.as_numpy("y", given), _errors(found)
     y, given, errors = (v.reshape(len(v), -1)[some][kept] for v in columns)
     vary = np.any(given != given[:1], axis=0)
     with np.errstate(invalid="ignore", over="ignore"):
         steps = np.nextafter(y, np.inf) - y
-    check_digits("y", steps, errors, one_of_each(given) & vary)
+    _arrays.check_digits("y", steps, errors, _arrays.one_of_each(given) & vary)
 
 
 def _errors(found):

@@ -14,7 +14,7 @@ import numpy as np
 from jax import Array, lax
 
 from jaxcp import _checks
-from jaxcp._arrays import as_array
+from jaxcp._batching import map_batches
 from jaxcp._numbers import as_float, at_least_single
 from jaxcp._tree import jit
 from jaxcp.certificates import MarginalCertificate
@@ -90,19 +90,6 @@ def check_real(name, values):
         raise ValueError(f"expected {name} as real numbers, got {values.dtype}")
 
 
-def as_grid(grid):
-    """Returns a grid of floats, or raises ValueError unless it increases."""
-    _checks.check_given(grid=grid)
-    grid = as_float(as_array("grid", grid))
-    _checks.check_vectors(grid=grid)
-    _checks.check_count("length of grid", len(grid), 1)
-    _checks.check_values(np.isfinite, "grid of finite values", grid)
-    rises = lambda v: np.append(True, v[1:] > v[:-1])  # noqa: E731
-    cure = "; numpy.unique(grid) sorts it, without repetitions"
-    _checks.check_values(rises, "grid in increasing order", grid, cure=cure)
-    return grid
-
-
 @jit
 def fitted(learner, key, x, y, mask):
     """Returns a fit and what it predicts for its rows; those after a mask count."""
@@ -138,6 +125,15 @@ def sizes_of_fit(learner, key, x, y):
     """
     x, y = with_one_more((x, y))
     return size_of(x), size_of(jax.eval_shape(fitted, learner, key, x, y, None))
+
+
+def in_blocks(cp, batch, *rows, width, most=2**19):
+    """Returns `batch(*rows)` of all test points, some at a time, in a near cache.
+
+    For each of them `batch` makes `width` numbers, and at most `most` of all together.
+    """
+    size = cp.batch_size or max(most // max(width, 1), 1)
+    return map_batches(batch, *rows, at_a_time=size)
 
 
 def size_of(tree):

@@ -10,27 +10,18 @@ from jax import Array, lax
 from jax.flatten_util import ravel_pytree
 
 from jaxcp import _checks
-from jaxcp._batching import map_blocks, map_evenly
+from jaxcp._batching import map_blocks
 from jaxcp._numbers import as_float
 from jaxcp._tree import jit, pytree, static
 from jaxcp.checking import learners
-from jaxcp.full.cells import cells
-from jaxcp.full.fitting import (
-    as_grid,
-    fitted_rows,
-    is_kept,
-    p_value,
-    size_of,
-    slack_of,
-)
+from jaxcp.full import fitting
+from jaxcp.full.cells import as_grid, cells
 from jaxcp.held.rows import Held
 from jaxcp.learners._algebra import dot
 from jaxcp.learners.general import GradientLearner
 from jaxcp.quantiles.levels import as_alpha
 from jaxcp.sets import Intervals, LabelSet
 from jaxcp.typing import ArrayLike, Number, PyTree
-
-_BLOCK = 2**19  # numbers in a block: 2 MB in single precision, to fit a cache
 
 
 @pytree
@@ -62,7 +53,7 @@ class Influence:
         moves = dot(g, self.influences)
         if self.inverse is not None:
             own = own - dot(g, dot(self.inverse, g))
-        return self.losses - moves, own, slack_of(own, moves)
+        return self.losses - moves, own, fitting.slack_of(own, moves)
 
 
 @jit(static_argnames="deleted")
@@ -73,7 +64,7 @@ def _influence(key, learner, x, y, mask, damping, deleted):
     theta, restore = ravel_pytree(params)
     counts = counts.astype(theta.dtype)
     mean = lambda v: learner._mean_loss(restore(v), x, y, counts, None)  # noqa: E731
-    hessian = _hessian(mean, theta, width=size_of((x, y)))
+    hessian = _hessian(mean, theta, width=fitting.size_of((x, y)))
     vectors, inverses = _inverse(hessian, jnp.asarray(damping, theta.dtype))
     losses, gradients = _of_rows(learner, theta, restore, x, y)
     n = jnp.maximum(jnp.sum(counts), 1)
@@ -94,7 +85,7 @@ def _sets(cp, x, rank):
 
     def one(x):
         def keeps(y):
-            return is_kept(cp, rank, None, *cp.fit.of_candidate(x, y))
+            return fitting.is_kept(cp, rank, None, *cp.fit.of_candidate(x, y))
 
         return jax.vmap(keeps)(candidates)
 
@@ -110,7 +101,7 @@ def _p_values(cp, x, y):
 
     def one(x, y):
         scores, own, slack = cp.fit.of_candidate(x, y)
-        return p_value(cp, jnp.ones((), own.dtype), None, scores, own, slack)
+        return fitting.p_value(cp, jnp.ones((), own.dtype), None, scores, own, slack)
 
     return _in_blocks(cp, one, x, y, width=1)
 
@@ -123,9 +114,8 @@ def _loss_of(learner, params, x, y):
 
 def _in_blocks(cp, one, *rows, width):
     """Returns `one` of each row, in blocks; it makes scores of so many candidates."""
-    width = max(width * (sum(cp.fit.influences.shape) + 1), 1)
-    size = cp.batch_size or max(_BLOCK // width, 1)
-    return map_evenly(one, *rows, at_a_time=size)
+    width = width * (sum(cp.fit.influences.shape) + 1)
+    return fitting.in_blocks(cp, jax.vmap(one), *rows, width=width)
 
 
 def _of_rows(learner, theta, restore, x, y):
@@ -335,7 +325,7 @@ def influence_conformal(
     cure = "; discretized_conformal refits any learner, full_conformal any of labels"
     expected = "a learners.GradientLearner, whose loss is the score"
     _checks.check_kind(expected, learner, GradientLearner, cure)
-    rows = fitted_rows(key, learner, x, y, None, mask, batch_size)
+    rows = fitting.fitted_rows(key, learner, x, y, None, mask, batch_size)
     _checks.check_number("damping", damping, lambda v: v >= 0, ">= 0")
     if num_labels is not None:
         _checks.check_count("num_labels", num_labels, 2)

@@ -7,11 +7,11 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxcp import _checks, _names
-from jaxcp._batching import label_scores, map_evenly, widened
+from jaxcp._batching import label_scores, widened
 from jaxcp._numbers import as_float
 from jaxcp._tree import jit, pytree, static
 from jaxcp.checking import learners
-from jaxcp.full.fitting import fitted, is_kept, p_value, sizes_of_fit, slack_of
+from jaxcp.full import fitting
 from jaxcp.scores import inputs
 from jaxcp.sets import LabelSet
 from jaxcp.typing import Learner, PyTree
@@ -86,7 +86,7 @@ def _sets(cp, x_new, rank, test_weights):
 
     def one(x_new, test_weight):
         def keeps(label):
-            return is_kept(cp, rank, test_weight, *_of_label(cp, x_new, label))
+            return fitting.is_kept(cp, rank, test_weight, *_of_label(cp, x_new, label))
 
         return jax.vmap(keeps)(labels)
 
@@ -98,7 +98,7 @@ def _p_values(cp, x_new, y, u, test_weights):
     """Returns p_y at each input."""
 
     def one(x_new, y, u, test_weight):
-        return p_value(cp, u, test_weight, *_of_label(cp, x_new, y))
+        return fitting.p_value(cp, u, test_weight, *_of_label(cp, x_new, y))
 
     return _at_each(cp, one, x_new, y, u, test_weights, num_fits=1)
 
@@ -108,9 +108,9 @@ def _of_label(cp, x_new, label):
     of = cp.source
     join = lambda v, new: jnp.concatenate([v, new[None]])  # noqa: E731
     x, y = jax.tree.map(join, of.x, x_new), jnp.append(of.y, label)
-    preds = fitted(of.learner, of.key, x, y, cp.mask)[1]
+    preds = fitting.fitted(of.learner, of.key, x, y, cp.mask)[1]
     scores = as_float(jax.vmap(cp.score)(widened(preds), y))
-    slack = slack_of(scores[-1], jax.tree.map(lambda v: v[-1], preds))
+    slack = fitting.slack_of(scores[-1], jax.tree.map(lambda v: v[-1], preds))
     return scores[:-1], scores[-1], slack
 
 
@@ -119,9 +119,9 @@ def _at_each(cp, one, *rows, num_fits):
     most = _FIT_NUMBERS.get(jax.default_backend(), _FIT_NUMBERS_ELSEWHERE)
     # All labels of a test point share its inputs.
     of = cp.source
-    shared, each = sizes_of_fit(of.learner, of.key, of.x, of.y)
-    size = cp.batch_size or max(most // (shared + num_fits * each + 1), 1)
-    return map_evenly(one, *rows, at_a_time=size)
+    shared, each = fitting.sizes_of_fit(of.learner, of.key, of.x, of.y)
+    width = shared + num_fits * each + 1
+    return fitting.in_blocks(cp, jax.vmap(one), *rows, width=width, most=most)
 
 
 def _num_labels(score, rows):
@@ -131,7 +131,7 @@ def _num_labels(score, rows):
         zero = lambda v: jnp.zeros((1, *v.shape[1:]), v.dtype)  # noqa: E731
         (x, y), mask = jax.tree.map(zero, (x, y)), None
     with learners.traceable(learner):
-        preds = fitted(learner, rows.key, x, y, mask)[1]
+        preds = fitting.fitted(learner, rows.key, x, y, mask)[1]
     if inputs.is_randomized(score) and isinstance(preds, Array):
         kind = type(score).__name__
         raise ValueError(

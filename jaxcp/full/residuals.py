@@ -13,6 +13,7 @@ in the set iff its p-value exceeds alpha.
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import NamedTuple
 
@@ -21,10 +22,9 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxcp import _checks
-from jaxcp._batching import map_batches, map_blocks
 from jaxcp._numbers import as_float
 from jaxcp._tree import jit, pytree
-from jaxcp.full.fitting import share_above
+from jaxcp.full.fitting import in_blocks, share_above
 from jaxcp.learners import Augmented
 from jaxcp.quantiles.selection import ballot
 from jaxcp.quantiles.thresholds import threshold_at
@@ -314,8 +314,7 @@ def _compared(cp, rows, y):
         below, above = (rows.center + v * end for v, end in _signs(_sides(rows)))
         parts = [(y >= below, y > below), (y <= above, y < above)]
     else:
-        both = _between(rows, y, jnp.less_equal), _between(rows, y, jnp.less)
-        parts = [both]
+        parts = [tuple(_between(rows, y, v) for v in (jnp.less_equal, jnp.less))]
     # A row that ties is as strange as any target, and no stranger.
     return [(some | rows.tied, more & ~rows.tied) for some, more in parts]
 
@@ -361,12 +360,5 @@ def _at_each(cp, of_output, x, test_weights, ranks=None, y=None, *rows):
         axes = (-1, -1, *(None if v is None else -1 for v in (ranks, y)))
         return jax.vmap(one, axes, -1)(found.preds, found.residuals, ranks, y)
 
-    return _in_blocks(cp, block, x, test_weights, y, *rows)
-
-
-def _in_blocks(cp, block, *rows):
-    """Returns `block(*rows)` of all test points, some at a time."""
-    if cp.batch_size is None:
-        outputs = cp.target_shape[0] if cp.target_shape else 1
-        return map_blocks(block, *rows, width=_PASSES * cp.num_rows * outputs)
-    return map_batches(block, *rows, at_a_time=cp.batch_size)
+    width = _PASSES * cp.num_rows * math.prod(cp.target_shape)
+    return in_blocks(cp, block, x, test_weights, y, *rows, width=width)

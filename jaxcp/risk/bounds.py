@@ -215,9 +215,8 @@ def _binomial_mass(count, rows, mean):
 
 def _stirling_error(count):
     """Returns log(count!) - log(sqrt(2 pi count) (count / e)^count), 0 of 0."""
-    small = jnp.asarray(_ERRORS, count.dtype)[
-        jnp.minimum(count, _SMALL - 1).astype(int)
-    ]
+    index = jnp.minimum(count, _SMALL - 1).astype(int)
+    small = jnp.asarray(_ERRORS, count.dtype)[index]
     inverse = 1 / jnp.maximum(count, _SMALL)
     series = inverse * _series(_STIRLING, inverse * inverse)
     return jnp.where(count < _SMALL, small, series)

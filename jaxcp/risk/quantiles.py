@@ -1,12 +1,8 @@
-"""Levels at which observed losses prove a risk of at most alpha.
-
-Quantiles of a loss, and means beyond them, bounded with high probability.
-"""
+"""Levels at which losses prove a risk, and bounds of quantiles of a loss."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from fractions import Fraction
 from numbers import Real
 from typing import Any
@@ -20,15 +16,10 @@ from jaxcp import _checks
 from jaxcp._arrays import is_concrete
 from jaxcp._numbers import as_float, at_least_single
 from jaxcp.quantiles import levels
-from jaxcp.quantiles.levels import (
-    as_alpha,
-    as_delta,
-    critical_errors,
-    log_simes_bounds,
-    one_alpha,
-)
 from jaxcp.quantiles.selection import kth_smallest
 from jaxcp.typing import ArrayLike, Number
+
+_METHODS = "simes", "dkw"
 
 
 def critical_count(n: int, alpha: Any, delta: Any) -> int:
@@ -115,7 +106,7 @@ def hoeffding_bentkus_level(n: int, alpha: Any, delta: Any) -> float:
 def _read(n, alpha, delta):
     """Returns the arguments exactly, or raises ValueError."""
     _checks.check_count("n", n, 0)
-    return int(n), one_alpha(alpha), as_delta(delta)
+    return int(n), levels.one_alpha(alpha), levels.as_delta(delta)
 
 
 def cdf_bounds(n: int, delta: float, method: str = "simes") -> np.ndarray:
@@ -162,9 +153,14 @@ def cdf_bounds(n: int, delta: float, method: str = "simes") -> np.ndarray:
       [0.0, 0.129, 0.224, 0.316]
     """
     _checks.check_count("n", n, 0)
-    delta = float(as_delta(delta))
+    delta = float(levels.as_delta(delta))
     _checks.check_one_of("method", method, _METHODS)
-    return _METHODS[method](n, delta)
+    if method == "simes":
+        return np.exp(levels.log_simes_bounds(n, delta))[::-1]
+    # Massart 1990: P(sup F_n - F > e) <= exp(-2 n e^2) where that is at most 1/2.
+    _checks.check_values(lambda d: d <= 0.5, "delta in (0, 0.5] for dkw", delta)
+    half_width = math.sqrt(math.log(1 / delta) / (2 * max(n, 1)))
+    return np.maximum(np.arange(1, n + 1) / max(n, 1) - half_width, 0)
 
 
 def value_at_risk(
@@ -228,7 +224,7 @@ def value_at_risk(
     n = len(losses)
     if method == "single":
         # P(Bin(n, beta) >= i) = P(Bin(n, 1 - beta) <= n - i) <= delta
-        rank = n - critical_errors(n, 1 - share, as_delta(delta))
+        rank = n - levels.critical_errors(n, 1 - share, levels.as_delta(delta))
     else:
         bounds = cdf_bounds(n, delta, method)
         rank = 1 + int(np.searchsorted(bounds, float(share)))
@@ -310,7 +306,7 @@ def _checked(losses, bound):
 def _as_fraction(beta, valid, bounds):
     _checks.check_kind("beta as a number", beta, Real, "; ranks are found on the host")
     _checks.check_values(valid, f"beta {bounds}", beta)
-    return Fraction(0) if beta == 0 else as_alpha(beta).item()
+    return Fraction(0) if beta == 0 else levels.as_alpha(beta).item()
 
 
 @jax.jit
@@ -326,18 +322,3 @@ def _weighted(losses, shares, bound):
     # 0 inf is not 0
     terms = jnp.where(shares > 0, quantiles, 0) * shares.astype(known.dtype)
     return jnp.sum(terms).astype(losses.dtype)
-
-
-def _simes(n, delta):
-    return np.exp(log_simes_bounds(n, delta))[::-1]
-
-
-def _dkw(n, delta):
-    # Massart 1990: P(sup F_n - F > e) <= exp(-2 n e^2) where that is at most 1/2.
-    if delta > 0.5:
-        raise ValueError(f"expected delta in (0, 0.5] for dkw, got {delta}")
-    half_width = math.sqrt(math.log(1 / delta) / (2 * max(n, 1)))
-    return np.maximum(np.arange(1, n + 1) / max(n, 1) - half_width, 0)
-
-
-_METHODS: dict[str, Callable[[int, float], np.ndarray]] = {"simes": _simes, "dkw": _dkw}

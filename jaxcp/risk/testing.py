@@ -19,13 +19,7 @@ from jaxcp import _checks
 from jaxcp._arrays import as_array, is_concrete, is_rounded
 from jaxcp._numbers import as_float, at_least_single, quotient
 from jaxcp.pvalues.multiple import as_starts, bonferroni, fixed_sequence, holm, runs
-from jaxcp.quantiles.levels import (
-    as_alpha,
-    as_delta,
-    binomial_tails,
-    critical_counts,
-    one_alpha,
-)
+from jaxcp.quantiles import levels
 from jaxcp.risk import bounds
 from jaxcp.risk.bounds import binomial_tail, losses_and_rows, one_each
 from jaxcp.typing import ArrayLike
@@ -123,13 +117,13 @@ def _counted(losses, where):
 def _of_counts(counts, alpha):
     """Returns P(Bin(trials, alpha) <= errors): 1 where nothing counts."""
     _checks.share("alpha", alpha)
-    alpha = alpha if isinstance(alpha, Array) else as_alpha(alpha).item()
+    alpha = alpha if isinstance(alpha, Array) else levels.as_alpha(alpha).item()
     if not is_concrete(counts, alpha):
         alpha = float(alpha) if isinstance(alpha, Fraction) else alpha
         return _traced_tails(*counts, as_float(alpha))
     exact = alpha if isinstance(alpha, Fraction) else Fraction(float(alpha))
     errors, trials = map(np.asarray, counts)
-    return jax.device_put(binomial_tails(trials, errors, exact))
+    return jax.device_put(levels.binomial_tails(trials, errors, exact))
 
 
 @jax.jit
@@ -538,8 +532,8 @@ def selective_threshold(
         # A number that rounds to one of the grid is not below it before it is rounded.
         thresholds = jnp.nextafter(thresholds, -jnp.inf)
     starts = as_starts(starts, len(thresholds))
-    level = one_alpha(alpha, _ON_HOST)
-    table = critical_counts(len(sure), level, as_delta(delta) / len(starts))
+    level, share = levels.one_alpha(alpha, _ON_HOST), levels.as_delta(delta)
+    table = levels.critical_counts(len(sure), level, share / len(starts))
     return _threshold(sure, correct != 0, thresholds, starts, table)
 
 
