@@ -1,5 +1,8 @@
 """The door of the cross family for predictions of any models."""
 
+import math
+from fractions import Fraction
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -104,6 +107,16 @@ def test_the_center_is_of_all_rows(aggregation):
     expected = getattr(np, aggregation)(NEW[fold], axis=0)
     for found in (center(held_out), jax.jit(center)(held_out)):
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.2, 0.3])
+def test_the_center_at_a_level_is_an_order_statistic(alpha):
+    """The ceil((1 - alpha) n)-th smallest prediction of the fits without a row."""
+    preds, new = (np.random.default_rng(i).normal(size=(N, N)) for i in range(2))
+    cp = jaxcp.cross_calibrate(ABSOLUTE, preds, Y, np.eye(N, dtype=bool))
+    place = math.ceil((1 - Fraction(str(alpha))) * N) - 1
+    expected = np.sort(new, axis=0)[place].astype(cp.scores.dtype)
+    assert_array_equal(cp.aggregate(new, alpha=alpha), expected)
 
 
 def test_unused_predictions_do_not_matter():

@@ -7,6 +7,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import jaxcp
+from jaxcp.sets import LabelSet
 from methods import ALPHA, METHODS, M, N, of
 
 
@@ -181,3 +182,19 @@ def test_a_set_holds_what_has_a_large_p_value(name):
         found = method.run(*data)
         inside = found["sets"].contains(data[1]["y"])
         assert_array_equal(inside, found["p"] > ALPHA)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("name", [k for k, v in ROWS.items() if "groups" in v])
+def test_a_traced_group_that_is_unknown_excludes_nothing(name, masked):
+    method = METHODS[name]
+    rows, test = method.data()
+    rows |= {"mask": np.arange(N) % 7 != 1} if masked else {}
+    test |= {"groups": np.array([-1, 3, 99, 0, 1, 2])}
+    found = jax.jit(lambda test: method.run(rows, test))(test)
+    if "p" in found:
+        assert_array_equal(found["p"][:3], 1)
+    if "sets" in found:
+        unknown = cut(found["sets"], slice(3))
+        assert np.all(jax.tree.leaves(unknown.contains(test["y"][:3])))
+        assert isinstance(unknown, LabelSet) or np.all(unknown.size() == np.inf)

@@ -307,6 +307,7 @@ def test_names_of_labels(key):
     names = ["cat", "dog", "cow"]
     cp = risk.calibrate_risk(FNR, MultiLabel(), p, y, classes=names)
     assert cp(p[:1], 0.05).labels() == [names]  # +inf
+    assert "RiskCalibration(score=MultiLabel" in repr(cp)
     probabilities = p / jnp.sum(p, axis=1, keepdims=True)
     single = np.array(names)[np.argmax(p, axis=1)]
     cp = risk.calibrate_risk(FNR, LAC(), probabilities, single, classes=names)
