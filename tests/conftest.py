@@ -1,6 +1,8 @@
 import gc
 import os
 import subprocess
+from copy import deepcopy
+from pathlib import Path
 
 import jaxlib
 
@@ -23,11 +25,43 @@ from experiments import compiled  # noqa: E402
 compiled.keep_programs()
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_num_cpu_devices", 4)  # for the tests of meshes
+jax.config.update("jax_traceback_in_locations_limit", 0)  # of each operation: dear
+
+
+def lower_in_one_context():
+    """Programs are made in one MLIR context: a fresh one takes 3 ms, and most are tiny.
+
+    What is lowered within another program, as constants are, has a context of its own.
+    """
+    from jax._src.interpreters import mlir
+
+    make = mlir.make_ir_context
+    shared = make()
+
+    def context():
+        return shared if mlir.ir.Context.current is None else make()
+
+    mlir.make_ir_context = context
+
+
+def put_arrays():
+    """`jnp.asarray` of numpy.s arrays is no longer a program for each shape."""
+    from jax._src.lax import lax
+
+    def put(x):
+        return x if isinstance(x, jax.Array) else jax.device_put(deepcopy(x))
+
+    lax.stage_p.def_impl(put)
+
+
+if jax.__version__.startswith("0.10."):  # in which they are known to be as they were
+    lower_in_one_context()
+    put_arrays()
 
 # Tracing makes objects by the million, few of which are garbage: the collector is
 # told to look for it less often, and never among what was imported.
 gc.set_threshold(50_000, 20, 100)
-_MANY_OBJECTS = 1_000_000  # of a worker with 3 GB of programs
+_MUCH_MEMORY = 4e9  # of a worker, in bytes
 
 
 def untracked(folder):
@@ -67,11 +101,20 @@ def pytest_collection_finish():
     gc.freeze()
 
 
+def memory():
+    """Returns the bytes in memory of this process, about as many where none says."""
+    try:
+        pages = Path("/proc/self/statm").read_text().split()[1]
+    except OSError:
+        return 4000 * len(gc.get_objects())  # slow
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+
 @pytest.fixture(scope="module", autouse=True)
 def bounded_memory():
     """Programs are dropped at the end of a file once there are gigabytes of them."""
     yield
-    if len(gc.get_objects()) > _MANY_OBJECTS:
+    if memory() > _MUCH_MEMORY:
         jax.clear_caches()
         gc.collect()
 

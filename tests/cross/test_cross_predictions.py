@@ -1,5 +1,8 @@
 """The door of the cross family for predictions of any models."""
 
+import math
+from fractions import Fraction
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -71,23 +74,6 @@ def test_against_the_loop(alpha):
     )
 
 
-def test_jit_and_vmap_of_recorded_predictions():
-    def sets(preds, y, new, held_out=HELD_OUT):
-        cp = jaxcp.cross_calibrate(ABSOLUTE, preds, y, held_out)
-        return cp(new, 0.2), cp.minmax(new, 0.2), cp.aggregate(new)
-
-    replicates = [jnp.stack([v, v + 1, 2 * v]) for v in (PREDS, Y, NEW)]
-    each = jax.jit(jax.vmap(sets))(*replicates)
-    for i in range(3):
-        expected = sets(*(v[i] for v in replicates))
-        for one, other in zip(each[:2], expected[:2], strict=True):
-            one = jax.tree.map(lambda v, i=i: v[i], one)
-            assert_intervals(one, other.lower, other.upper)
-        np.testing.assert_allclose(each[2][i], expected[2], rtol=1e-5, atol=1e-6)
-    traced = jax.jit(sets)(PREDS, Y, NEW, HELD_OUT)[0]
-    assert_intervals(traced, *jax.tree.leaves(sets(PREDS, Y, NEW)[0]))
-
-
 def test_functions_that_aggregate():
     """A function of the values and of which are held out: here a trimmed mean."""
     bags = RNG.poisson(1, (9, N))
@@ -123,6 +109,16 @@ def test_the_center_is_of_all_rows(aggregation):
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("alpha", [0.1, 0.2, 0.3])
+def test_the_center_at_a_level_is_an_order_statistic(alpha):
+    """The ceil((1 - alpha) n)-th smallest prediction of the fits without a row."""
+    preds, new = (np.random.default_rng(i).normal(size=(N, N)) for i in range(2))
+    cp = jaxcp.cross_calibrate(ABSOLUTE, preds, Y, np.eye(N, dtype=bool))
+    place = math.ceil((1 - Fraction(str(alpha))) * N) - 1
+    expected = np.sort(new, axis=0)[place].astype(cp.scores.dtype)
+    assert_array_equal(cp.aggregate(new, alpha=alpha), expected)
+
+
 def test_unused_predictions_do_not_matter():
     unknown = np.where(HELD_OUT, PREDS, np.nan)
     known = jaxcp.cross_calibrate(ABSOLUTE, PREDS, Y, HELD_OUT)
@@ -136,18 +132,10 @@ def test_unused_predictions_do_not_matter():
     same(twice[0].scores, twice[1].scores)
 
 
-def test_rows_that_do_not_count():
+def test_a_row_that_every_fit_holds_has_no_score():
     mask = np.arange(N) < 20
-    cp = jaxcp.cross_calibrate(ABSOLUTE, PREDS, Y, HELD_OUT, mask=mask)
-    alone = jaxcp.cross_calibrate(ABSOLUTE, PREDS[:, :20], Y[:20], HELD_OUT[:, :20])
+    cp = jaxcp.cross_calibrate(ABSOLUTE, PREDS, Y, HELD_OUT & mask)
     assert_array_equal(cp.mask, mask)
-    for form in FORMS[:2]:
-        sets, expected = (getattr(v, form)(NEW, 0.2) for v in (cp, alone))
-        assert_intervals(sets, expected.lower, expected.upper)
-    np.testing.assert_allclose(cp.aggregate(NEW), alone.aggregate(NEW), rtol=1e-5)
-    # A row that every fit holds has no score, whatever is said of it.
-    held = HELD_OUT & mask
-    same(jaxcp.cross_calibrate(ABSOLUTE, PREDS, Y, held).mask, cp.mask)
 
 
 def test_lists_of_what_each_fit_predicts():

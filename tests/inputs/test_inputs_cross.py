@@ -17,8 +17,8 @@ def cross(x=X2, y=X, weights=None, learner=RIDGE, score=ABSOLUTE, **options):
 
 CROSS = jaxcp.jackknife_plus(KEY, RIDGE, ABSOLUTE, X2, X)
 
-PREDS = jnp.zeros((3, 9))
-HELD_OUT = jnp.arange(9)[None] % 3 == jnp.arange(3)[:, None]
+PREDS = jnp.asarray(np.zeros((3, 9)))
+HELD_OUT = jnp.asarray(np.arange(9) % 3 == np.arange(3)[:, None])
 RECORDED = jaxcp.cross_calibrate(ABSOLUTE, PREDS, X, HELD_OUT)
 
 

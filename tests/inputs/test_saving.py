@@ -41,8 +41,8 @@ from jaxcp import (
 from jaxcp.saving import _classes, _nodes
 
 KEY, ABSOLUTE = jax.random.key(0), scores.Absolute()
-X = jnp.linspace(-1.0, 2.0, 20)
-Y = X + jnp.sin(40 * X)
+X = jnp.asarray(np.linspace(-1.0, 2.0, 20))
+Y = jnp.asarray(X + np.sin(40 * np.asarray(X)))
 CP = jaxcp.calibrate(ABSOLUTE, X, Y)
 
 

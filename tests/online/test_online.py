@@ -17,7 +17,7 @@ from jaxcp.sets import Interval
 
 ABSOLUTE, SIGNED = scores.Absolute(), scores.Signed()
 PAST = jnp.asarray(np.random.default_rng(0).exponential(size=50).astype(np.float32))
-T = 120
+T, HALF = 120, 60
 METHODS = {
     "window": online.SlidingWindow(ABSOLUTE),
     "window, every 7": online.SlidingWindow(ABSOLUTE, every=7, empirical=True),
@@ -390,11 +390,11 @@ def test_bounds_of_long_streams_with_their_rounding(name, double):
 def test_pieces_and_saved_states_go_on(name, tmp_path):
     method = METHODS[name]
     whole, sets = online.run(method, start(name), PREDS, Y, 0.1)
-    half, first = online.run(method, start(name), PREDS[:55], Y[:55], 0.1)
+    half, first = online.run(method, start(name), PREDS[:HALF], Y[:HALF], 0.1)
     path = tmp_path / "state.pickle"
     path.write_bytes(pickle.dumps(jax.device_get(half)))
     loaded = pickle.loads(path.read_bytes())
-    end, second = online.run(method, loaded, PREDS[55:], Y[55:], 0.1)
+    end, second = online.run(method, loaded, PREDS[HALF:], Y[HALF:], 0.1)
     for a, b, c in zip(
         *(jax.tree.leaves(s) for s in (sets, first, second)), strict=True
     ):
@@ -406,7 +406,7 @@ def test_pieces_and_saved_states_go_on(name, tmp_path):
 @each_method
 def test_steps_are_the_run_and_predict_comes_before(name):
     method, state = METHODS[name], start(name)
-    _, sets = online.run(method, state, PREDS[:3], Y[:3], 0.1)
+    _, sets = online.run(method, state, PREDS[:HALF], Y[:HALF], 0.1)
     for t in range(3):
         before = method.predict(state, PREDS[t], 0.1)
         after, now = method.step(state, PREDS[t], Y[t], 0.1)

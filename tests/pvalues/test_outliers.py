@@ -353,13 +353,7 @@ def test_everything_is_pure():
 
     def run(scores, test, u):
         p = outliers.outlier_p_values(scores, test, u=u)
-        groups = jnp.arange(40) % 2, jnp.arange(25) % 2
         return {
-            "conditional": outliers.conditional_outlier_p_values(scores, test, 0.1),
-            "grouped": outliers.grouped_outlier_p_values(
-                scores, groups[0], test, groups[1], num_groups=2
-            ),
-            "flags": outliers.is_outlier(scores, test, 0.2),
             "found": pvalues.storey_benjamini_hochberg(p, 0.5),
             "tests": [pvalues.fisher_test(p), pvalues.simes_test(p)],
             "stream": pvalues.watch(

@@ -17,11 +17,16 @@ from jaxcp.sets import Balls, BoundingBox, Box, Interval, LabelSet
 from rows import X2, X, refuses
 
 INF, NAN = np.inf, np.nan
-INTERVALS = Interval(jnp.array([0.0, 1.0, 2.0]), jnp.array([1.0, 3.0, INF]))
-BOXES = Box(jnp.zeros((3, 2)), jnp.arange(6.0).reshape(3, 2))
+INTERVALS, BOXES, LABELS, BALLS = jax.tree.map(
+    jnp.asarray,
+    (
+        Interval(np.array([0.0, 1.0, 2.0]), np.array([1.0, 3.0, INF])),
+        Box(np.zeros((3, 2)), np.arange(6.0).reshape(3, 2)),
+        LabelSet(np.array([[True, False], [False, False], [True, True]])),
+        Balls(np.zeros((3, 1, 2)), np.ones(3)),
+    ),
+)
 OUTER = BoundingBox(BOXES.lower, BOXES.upper)
-LABELS = LabelSet(jnp.array([[True, False], [False, False], [True, True]]))
-BALLS = Balls(jnp.zeros((3, 1, 2)), jnp.ones(3))
 
 
 def same(one, other):

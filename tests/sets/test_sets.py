@@ -1,3 +1,5 @@
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -118,53 +120,47 @@ def test_sets_are_pytrees_and_batch_under_vmap():
         assert_array_equal(sizes, [row.size() for row in rows])
 
 
+@functools.cache
 def batches():
     """A set of each kind as (sets with leading axis m, targets of each)."""
-    keys = jax.random.split(jax.random.key(0), 4)
     m, d, k = 5, 2, 3
-    mu, half, y, z = (jax.random.normal(key, (m, d)) for key in keys)
-    half = jnp.abs(half) + 0.1
-    mask = jnp.asarray(np.random.default_rng(0).random((m, k)) < 0.7)
-    scale = jnp.tril(jnp.ones((d, d)))[None] * half[:, None]
+    rng = np.random.default_rng(7)
+    mu, half, y, z = rng.normal(size=(4, m, d)).astype("f")
+    half, radius = abs(half) + np.float32(0.1), 0.5 + abs(z[:, 0])
+    mask = rng.random((m, k)) < 0.7
+    pixels = np.zeros((m, 2, k), bool)
+    pixels[:, 1, 0] = True
+    scale = np.tril(np.ones((d, d), "f")) * half[:, None]
+    low, high = np.array([[[-2, 0.5]], [[-1, 2]]], "f")
+    ones, first = np.ones((m, 1, 1), "f"), np.zeros((m, 1), "i4")
+    balls = Ellipsoid(mu[:, None, None], np.ones((m, 1, 1, d), "f"), ones)
     levels = jax.vmap(lambda pred: LevelSet(Absolute(), pred, jnp.full(d, 0.8)))
-    votes = jax.vmap(
-        lambda mu: VoteSet(
-            Ellipsoid(mu[None, None], jnp.ones((1, 1, d)), jnp.ones((1, 1))),
-            jnp.ones(1, int),
-            jnp.zeros(1, int),
-        )
-    )
-    return {
+    found = {
         "intervals": (Interval(mu[:, 0] - 1, mu[:, 0] + half[:, 0]), y[:, 0]),
         "boxes": (Box(mu - half, mu + half), y / 2),
         "bounding boxes": (
             BoundingBox(mu - 2, mu + 2),
-            jnp.concatenate([mu - y / 2, mu + half], axis=1),
+            np.concatenate([mu - y / 2, mu + half], axis=1),
         ),
         "inner boxes": (
-            BoundingBox(mu - 0.1, mu + 0.1, True),
-            jnp.concatenate([mu - half, mu + half], axis=1),
+            BoundingBox(mu - np.float32(0.1), mu + np.float32(0.1), True),
+            np.concatenate([mu - half, mu + half], axis=1),
         ),
-        "labels": (LabelSet(mask), jnp.arange(m) % k),
-        "masks": (LabelMask(mask), jnp.eye(m, k, dtype=bool)),
-        "pixels": (
-            LabelMask(jnp.stack([mask, ~mask], axis=1), ndim=2),
-            jnp.zeros((m, 2, k), bool).at[:, 1, 0].set(True),
-        ),
-        "labels out of range": (LabelSet(mask), jnp.arange(m) - 1),
-        "balls": (Balls(jnp.stack([mu, z], axis=1), jnp.abs(z[:, 0])), y),
-        "ball": (Ball(mu, 0.5 + jnp.abs(z[:, 0])), y),
-        "diamonds": (Ball(mu, 0.5 + jnp.abs(z[:, 0]), 1), y),
-        "cubes": (Ball(mu, 0.5 + jnp.abs(z[:, 0]), INF), y),
-        "unions": (
-            Intervals(mu + jnp.array([[-2.0, 0.5]]), mu + jnp.array([[-1.0, 2.0]])),
-            y[:, 0],
-        ),
-        "axes": (Ellipsoid(mu, half, 0.5 + jnp.abs(z[:, 0])), y),
-        "ellipsoids": (Ellipsoid(mu, scale, 0.5 + jnp.abs(z[:, 0])), y),
+        "labels": (LabelSet(mask), np.arange(m) % k),
+        "masks": (LabelMask(mask), np.eye(m, k, dtype=bool)),
+        "pixels": (LabelMask(np.stack([mask, ~mask], axis=1), ndim=2), pixels),
+        "labels out of range": (LabelSet(mask), np.arange(m) - 1),
+        "balls": (Balls(np.stack([mu, z], axis=1), abs(z[:, 0])), y),
+        "ball": (Ball(mu, radius), y),
+        "diamonds": (Ball(mu, radius, 1), y),
+        "cubes": (Ball(mu, radius, INF), y),
+        "unions": (Intervals(mu + low, mu + high), y[:, 0]),
+        "axes": (Ellipsoid(mu, half, radius), y),
+        "ellipsoids": (Ellipsoid(mu, scale, radius), y),
         "levels": (levels(mu), y / 2),
-        "votes": (votes(mu), y),
+        "votes": (VoteSet(balls, first + 1, first), y),
     }
+    return jax.tree.map(jnp.asarray, found)
 
 
 @pytest.mark.parametrize("name", batches())

@@ -1,0 +1,423 @@
+"""The table of methods: how each is made of a few rows, and what is asked of it.
+
+A method joins the laws of `test_methods.py` by a row here. Its rows are a dict of
+arrays (n, ...), so that a law cuts, masks, repeats or permutes all alike.
+A law that does not hold for it is named with the reason.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+
+import jaxcp
+from jaxcp import learners, online, outliers, pvalues, risk, scores
+
+N, M, ALPHA = 20, 6, 0.3  # one size for all, so that programs are shared
+KEY = jax.random.key(0)
+ABSOLUTE, RIDGE = scores.Absolute(), learners.Ridge(1.0)
+APS = scores.APS(randomized=True)
+OPTIONS = "weights", "mask", "classes", "group_names"
+CONTEXT = "groups", "test_weights"
+
+
+@dataclass(frozen=True)
+class Method:
+    """Rows of calibration and of test points, a predictor of the former, its answers.
+
+    Args:
+      draw: Function (rng, n) of the rows, {name: array (n, ...)}; those of test points
+        are drawn by it too.
+      make: Function of the rows, whose value is saved and asked.
+      ask: Function (value, rows of test points, alpha) of {"sets": ..., "p": ...}.
+      not_for: {law: why it does not hold, or cannot be asked}.
+      p_values: Whether it has sets and p-values, which say the same.
+      rtol: How near results are that are the same but for rounding.
+    """
+
+    draw: Callable
+    make: Callable
+    ask: Callable
+    not_for: dict[str, str] = field(default_factory=dict)
+    rtol: float = 1e-6
+    p_values: bool = False  # whether its sets are those of its p-values
+
+    def data(self, n=N, seed=0):
+        rng = np.random.default_rng(seed)
+        return self.draw(rng, n), self.draw(rng, M)
+
+    def run(self, rows, test, alpha=ALPHA) -> dict[str, Any]:
+        return self.ask(self.make(rows), test, alpha)
+
+
+def options(rows):
+    return {name: rows[name] for name in OPTIONS if name in rows}
+
+
+def context(test):
+    return {name: test[name] for name in CONTEXT if name in test}
+
+
+def point(*shape):
+    def draw(rng, n):
+        preds, noise = rng.normal(size=(2, n, *shape)).astype("f")
+        return {"preds": preds, "y": preds + noise}
+
+    return draw
+
+
+NUMBERS = point()
+
+
+def band(rng, n):
+    mu, noise, half = rng.normal(size=(3, n)).astype("f")
+    return {"preds": np.stack([mu - abs(half), mu + abs(half)], 1), "y": mu + noise}
+
+
+def draws(rng, n):
+    points = rng.normal(size=(n, 6, 2)).astype("f")
+    return {"preds": points[:, 1:], "y": points[:, 0]}
+
+
+def labels(rng, n, randomized=False):
+    p, u = rng.dirichlet(np.ones(3), n).astype("f"), rng.random(n, "f")
+    y = np.where(u < 0.7, np.argmax(p, axis=1), rng.integers(3, size=n))
+    return {"preds": (p, rng.random(n, "f")) if randomized else p, "y": y}
+
+
+def with_uniforms(rng, n):
+    return labels(rng, n, randomized=True)
+
+
+def several(rng, n):
+    p = rng.random((n, 4), "f")
+    return {"preds": p, "y": rng.random((n, 4)) < p}
+
+
+def grouped(draw):
+    return lambda rng, n: draw(rng, n) | {"groups": np.arange(n) % 3}
+
+
+def fits(draw, b=4):
+    """Rows of b fits, of which each leaves out every b-th row."""
+
+    def of_fits(rng, n):
+        rows = draw(rng, n)
+        preds = np.stack(
+            [rows["preds"], *(draw(rng, n)["preds"] for _ in range(b - 1))]
+        )
+        if preds.ndim > 2:  # of labels: sums of 1
+            preds = preds / preds.sum(axis=-1, keepdims=True)
+        held_out = np.arange(n)[:, None] % b == np.arange(b)
+        return rows | {"preds": np.stack(preds, axis=1), "held_out": held_out}
+
+    return of_fits
+
+
+def inputs(rng, n):
+    x, noise = rng.normal(size=(n, 2)).astype("f"), rng.normal(size=n).astype("f")
+    return {"x": x, "y": x[:, 0] - x[:, 1] + noise}
+
+
+def classified(rng, n):
+    rows = inputs(rng, n)
+    return rows | {"y": np.argmax([*rows["x"].T, rows["y"] - rows["x"][:, 0]], axis=0)}
+
+
+def held_out(rng, n):
+    return inputs(rng, n) | {"fits": 1.0 * (np.arange(n)[:, None] % 4 != np.arange(4))}
+
+
+def numbers(rng, n):
+    return {"y": rng.normal(size=n).astype("f")}
+
+
+def split(score, draw, verb=jaxcp.calibrate, not_for=None):
+    def make(rows):
+        if "groups" not in rows:
+            return verb(score, rows["preds"], rows["y"], **options(rows))
+        named = {} if "group_names" in rows else {"num_groups": 3}
+        data = rows["preds"], rows["y"], rows["groups"]
+        return verb(score, *data, **named, **options(rows))
+
+    def ask(cp, test, alpha):
+        given = context(test)
+        p = cp.p_values(test["preds"], test["y"], **given)
+        found = {"sets": cp(test["preds"], alpha, **given), "p": p}
+        return found if "test_weights" in given else found | {"q": cp.quantile(alpha)}
+
+    return Method(draw, make, ask, not_for or {}, p_values=True)
+
+
+def first(preds):
+    """Fits in front: (n, b, ...) as (b, n, ...)."""
+    return preds.swapaxes(0, 1)
+
+
+def cross(score, draw, not_for=None):
+    def make(rows):
+        data = first(rows["preds"]), rows["y"], first(rows["held_out"])
+        return jaxcp.cross_calibrate(score, *data, **options(rows))
+
+    def ask(cp, test, alpha):
+        preds, given = first(test["preds"]), context(test)
+        ways = {"sets": cp(preds, alpha, **given)}
+        if draw is not LABELS_OF_FITS:
+            ways |= {"minmax": cp.minmax(preds, alpha, **given)}
+        return ways if given else ways | {"aggregate": cp.aggregate(preds)}
+
+    return Method(draw, make, ask, not_for or {}, rtol=1e-5)
+
+
+def fitted(verb, draw=inputs, score=ABSOLUTE, not_for=None, p_values=False, **more):
+    """A verb that fits a learner to x and y, in ridge's closed form by default."""
+    learner = more.pop("learner", RIDGE)
+
+    def make(rows):
+        data = rows["x"], rows["y"], *(v for v in [rows.get("fits")] if v is not None)
+        data = *data[:2], *(first(v) for v in data[2:])
+        given = {k: v for k, v in options(rows).items() if k != "weights"}
+        if "weights" in rows:
+            given["calibration_weights"] = rows["weights"]
+        return verb(KEY, learner, score, *data, **given, **more, check=False)
+
+    def ask(cp, test, alpha):
+        given = context(test)
+        found = {"sets": cp(test["x"], alpha, **given)}
+        if p_values:
+            return found | {"p": cp.p_values(test["x"], test["y"], **given)}
+        for way in ("minmax", "naive"):
+            found[way] = getattr(cp, way)(test["x"], alpha, **given)
+        return found if given else found | {"aggregate": cp.aggregate(test["x"])}
+
+    return Method(draw, make, ask, not_for or {}, 1e-3, p_values)
+
+
+def fit_centers(key, x, y, weights):
+    own = (y[None] == np.arange(3)[:, None]) * weights[None]
+    return (own @ x + 1e-3) / (own.sum(axis=1, keepdims=True) + 1e-3)
+
+
+def near_centers(centers, x):
+    return jax.nn.softmax(-((x[:, None] - centers[None]) ** 2).sum(axis=2))
+
+
+CENTERS = learners.FunctionLearner(fit_centers, near_centers)
+
+
+def controlled(loss, draw=NUMBERS, score=ABSOLUTE, **more):
+    not_for = LOSSES | more.pop("not_for", {})
+
+    def make(rows):
+        given = options(rows)
+        if "groups" in rows:
+            given |= {"groups": rows["groups"], "num_groups": 3}
+        return risk.calibrate_risk(
+            loss, score, rows["preds"], rows["y"], **given, **more
+        )
+
+    def ask(cp, test, alpha):
+        alpha = (alpha, 2 * alpha) if isinstance(loss, tuple) else alpha
+        return {"sets": cp(test["preds"], alpha, **context(test))}
+
+    return Method(draw, make, ask, not_for)
+
+
+def stream(method):
+    def make(rows):
+        return method.init(abs(rows["y"] - rows["preds"]), ALPHA)
+
+    def ask(state, test, alpha):
+        state, sets = online.run(method, state, test["preds"], test["y"], alpha)
+        return {"sets": sets, "state": state}
+
+    return Method(NUMBERS, make, ask, STREAM, rtol=1e-5)
+
+
+def of_scores(function, draw=numbers, not_for=None):
+    """A verb that returns p-values or flags: its value is the rows."""
+
+    def make(rows):
+        return rows
+
+    def ask(rows, test, alpha):
+        return {"p": function(rows, test, alpha)}
+
+    return Method(draw, make, ask, not_for or {})
+
+
+def predicted(score, draw):
+    def make(rows):
+        data = rows["x"], rows["y"]
+        return jaxcp.split_conformal(linear, SLOPES, score, *data, **options(rows))
+
+    def ask(cp, test, alpha):
+        given = context(test)
+        p = cp.p_values(test["x"], test["y"], **given)
+        return {"sets": cp(test["x"], alpha, **given), "p": p}
+
+    files = {"files": "its function is given again"}
+    return Method(draw, make, ask, files, 1e-5, p_values=True)
+
+
+SLOPES = np.array([0.5, -1.0], "f")
+
+
+def linear(slopes, x):
+    return x @ slopes.astype(x.dtype)
+
+
+def bayes(rows, test, alpha):
+    found = jaxcp.conformal_bayes(
+        -((rows["y"][None] - DRAWS[:, None]) ** 2),
+        -((test["y"][None] - DRAWS[:, None]) ** 2),
+        alpha,
+        **options(rows),
+    )
+    return found.p_values
+
+
+DRAWS = np.linspace(-1, 1, 5).astype("f")
+MASK = {"weights": "it has none", "repeated": "it has no weights"}
+OPTION = {"mask": "it has none", "weights": "it has none"}
+HALF = {"half precision": "solves a system: jax has none in halves"}
+ONE_BY_ONE = {"repeated": "a row's fit leaves out that row, not its copies"}
+FIT = {"repeated": "fits see the copies; calibration weights do not weigh fits"}
+PLACES = {"permuted": "which rows a fit sees depends on their places or a key"}
+STREAM = OPTION | {"repeated": "it has no weights", "permuted": "in order of time"}
+FLAT = {"gradients": "counts have no slopes"}
+ELSEWHERE = dict.fromkeys(("jit", "traces", "half precision"), "in test_transforms")
+ELSEWHERE |= {"filling up": "every score is filled up in test_padding"}
+LOSSES = {"half precision": "losses are numbers in single precision at least"}
+LABELS_OF_FITS = fits(labels)
+GRID = np.linspace(-3, 3, 7).astype("f")
+JACKKNIFE = {"mask": "it has none"} | ONE_BY_ONE | HALF
+LEARNED = {"mask": "it has none"} | FIT | HALF
+
+METHODS = {
+    "split": split(ABSOLUTE, NUMBERS),
+    "split of components": split(ABSOLUTE, point(2), not_for=ELSEWHERE),
+    "split of one side": split(scores.Signed(), NUMBERS, not_for=ELSEWHERE),
+    "split of bands": split(scores.CQR(), band, not_for=ELSEWHERE),
+    "split of draws": split(scores.PCP(), draws, not_for=ELSEWHERE),
+    "split of labels": split(scores.LAC(), labels),
+    "split of ranked labels": split(
+        scores.APS(randomized=True), with_uniforms, not_for=ELSEWHERE
+    ),
+    "split of a function": predicted(ABSOLUTE, inputs),
+    "groups": split(ABSOLUTE, grouped(NUMBERS), jaxcp.calibrate_groups),
+    "groups of labels": split(scores.LAC(), grouped(labels), jaxcp.calibrate_groups),
+    "classes": split(
+        scores.LAC(),
+        lambda rng, n: (rows := labels(rng, n)) | {"groups": rows["y"]},
+        jaxcp.calibrate_groups,
+    ),
+    "cross": cross(ABSOLUTE, fits(NUMBERS)),
+    "cross of labels": cross(scores.LAC(), LABELS_OF_FITS),
+    "cross conformal": fitted(jaxcp.cross_conformal, held_out, not_for=LEARNED),
+    "jackknife+": fitted(jaxcp.jackknife_plus, not_for=JACKKNIFE),
+    "CV+": fitted(jaxcp.cv_plus, num_folds=4, not_for=LEARNED | PLACES),
+    "bootstrap": fitted(
+        jaxcp.jackknife_plus_after_bootstrap,
+        num_resamples=9,
+        not_for=LEARNED | PLACES,
+    ),
+    "EnbPI": fitted(
+        jaxcp.enbpi, num_resamples=9, block_size=2, not_for=LEARNED | PLACES
+    ),
+    "full": fitted(jaxcp.full_conformal, not_for=FIT | HALF, p_values=True),
+    "full of kernels": fitted(
+        jaxcp.full_conformal,
+        learner=learners.KernelRidge(0.5),
+        not_for=FIT | HALF,
+        p_values=True,
+    ),
+    "full of neighbors": fitted(
+        jaxcp.full_conformal,
+        learner=learners.NearestNeighbors(3),
+        not_for=FIT,
+        p_values=True,
+    ),
+    "full of labels": fitted(
+        jaxcp.full_conformal,
+        classified,
+        scores.LAC(),
+        learner=CENTERS,
+        not_for=FIT | {"files": "its functions are given again"},
+        p_values=True,
+    ),
+    "discretized": fitted(
+        jaxcp.discretized_conformal,
+        grid=GRID,
+        not_for=FIT | HALF | {"traces": "its door asks for the shape of a score"},
+        p_values=True,
+    ),
+    "Bayes": of_scores(
+        bayes,
+        not_for={"weights": "it has none", "repeated": "rows reweigh the draws"},
+    ),
+    "risk": controlled(risk.miscoverage),
+    "risk of masks": controlled(
+        risk.false_negative_rate,
+        several,
+        scores.MultiLabel(),
+        not_for={"gradients": "masks have no slopes"},
+    ),
+    "risk by group": controlled(risk.miscoverage, grouped(NUMBERS)),
+    "risks": controlled((risk.miscoverage, risk.shortfall(2.0)), bound=(1.0, 2.0)),
+    "quantile risk": controlled(risk.shortfall(2.0), bound=2.0, tail=0.8),
+    "ACI": stream(online.ACI(ABSOLUTE, 0.05)),
+    "DtACI": stream(online.DtACI(ABSOLUTE, np.array([0.01, 0.1], "f"))),
+    "PID": stream(online.PID(ABSOLUTE, 0.1)),
+    "SFOGD": stream(online.SFOGD(ABSOLUTE, 0.1)),
+    "NexCP": stream(online.NexCP(ABSOLUTE, 0.9)),
+    "window": stream(online.SlidingWindow(ABSOLUTE)),
+    "outliers": of_scores(
+        lambda rows, test, alpha: outliers.outlier_p_values(
+            rows["y"], test["y"], **options(rows), **context(test)
+        ),
+    ),
+    "outliers by group": of_scores(
+        lambda rows, test, alpha: outliers.grouped_outlier_p_values(
+            rows["y"],
+            rows["groups"],
+            test["y"],
+            test["groups"],
+            num_groups=3,
+            **options(rows),
+        ),
+        grouped(numbers),
+        {"weights": "it has none", "repeated": "it has no weights"}
+        | {"names": "codes alone"},
+    ),
+    "outliers given their rows": of_scores(
+        lambda rows, test, alpha: outliers.conditional_outlier_p_values(
+            rows["y"], test["y"], 0.1
+        ),
+        not_for=OPTION,
+    ),
+    "flags of outliers": of_scores(
+        lambda rows, test, alpha: outliers.is_outlier(
+            rows["y"], test["y"], alpha, **options(rows)
+        ),
+        not_for=MASK | FLAT,
+    ),
+    "selection": of_scores(
+        lambda rows, test, alpha: pvalues.selection_p_values(
+            rows["preds"],
+            rows["y"],
+            0.5,
+            test["preds"],
+            **options(rows),
+            **context(test),
+        ),
+        NUMBERS,
+    ),
+}
+
+
+def of(law):
+    """Names of the methods that a law is asked of."""
+    return [name for name, method in METHODS.items() if law not in method.not_for]

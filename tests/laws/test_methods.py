@@ -1,0 +1,200 @@
+"""What every method keeps, in whichever way it is called: methods x laws."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+import jaxcp
+from jaxcp.sets import LabelSet
+from methods import ALPHA, METHODS, M, N, of
+
+
+def law(name):
+    return pytest.mark.parametrize("name", of(name))
+
+
+def same(found, expected, rtol, like=True):
+    """Checks results, and their types where `like`, to the tolerance of a method."""
+    assert not like or jax.tree.structure(found) == jax.tree.structure(expected)
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        assert np.shape(a) == np.shape(b)
+        if like:
+            assert a.dtype == b.dtype
+        if jnp.issubdtype(a.dtype, jnp.inexact):
+            assert_allclose(a, b, rtol=rtol, atol=rtol)
+        else:
+            assert_array_equal(a, b)
+
+
+def cut(rows, which):
+    return jax.tree.map(lambda v: v[which], rows)
+
+
+@law("jit")
+def test_jit_is_eager_and_vmap_is_a_loop(name):
+    method = METHODS[name]
+    each = [method.data(seed=seed) for seed in range(2)]
+    expected = [method.run(*data) for data in each]
+    same(jax.jit(method.run)(*each[0]), expected[0], method.rtol)
+    together = jax.tree.map(lambda *v: np.stack(v), *each)
+    mapped = jax.jit(jax.vmap(method.run))(*together)
+    for i in range(2):
+        same(cut(mapped, i), expected[i], method.rtol, like=False)
+
+
+@law("traces")
+def test_other_rows_and_levels_trace_nothing(name):
+    method = METHODS[name]
+    method.run(*method.data())
+    data = method.data(seed=1)
+    with jax.no_tracing():
+        method.run(*data, 0.4)
+
+
+@law("gradients")
+def test_gradients_are_finite(name):
+    method = METHODS[name]
+    rows, test = method.data()
+    slots = {k: v for k, v in rows.items() if k in ("preds", "x", "y")}
+    slots = {k: v for k, v in slots.items() if np.issubdtype(leaf(v).dtype, float)}
+
+    def total(slots):
+        found = jax.tree.leaves(method.run(rows | slots, test))
+        ends = [v for v in found if jnp.issubdtype(v.dtype, jnp.inexact)]
+        return sum(jnp.sum(jnp.where(jnp.isfinite(v), v, 0)) for v in ends)
+
+    slopes = jax.jit(jax.grad(total))({k: slots[k] for k in slots})
+    assert all(np.all(np.isfinite(v)) for v in jax.tree.leaves(slopes))
+
+
+def leaf(tree):
+    return jax.tree.leaves(tree)[0]
+
+
+def casts(tree, dtype):
+    def cast(v):
+        return v.astype(dtype) if np.issubdtype(v.dtype, np.floating) else v
+
+    return jax.tree.map(cast, tree)
+
+
+@pytest.mark.parametrize(
+    "name, dtype",
+    [(name, np.float16) for name in of("half precision")]
+    + [(name, np.float64) for name in METHODS if jax.config.jax_enable_x64],
+)
+def test_results_have_the_precision_of_the_rows(name, dtype):
+    method = METHODS[name]
+    found = method.run(*casts(method.data(), dtype))
+    for value in jax.tree.leaves(found.get("sets")):  # p-values are shares
+        if jnp.issubdtype(value.dtype, jnp.inexact):
+            assert value.dtype == dtype
+
+
+@law("files")
+def test_what_is_saved_answers_as_before(name, tmp_path):
+    method = METHODS[name]
+    rows, test = method.data()
+    value = method.make(rows)
+    jaxcp.save(tmp_path / "value", value)
+    again = jaxcp.load(tmp_path / "value")
+    same(method.ask(again, test, ALPHA), method.ask(value, test, ALPHA), 0)
+
+
+@law("filling up")
+def test_other_numbers_of_rows_give_the_same(name):
+    """Those of N rows have a program of their own, and others are filled up."""
+    method = METHODS[name]
+    method.run(*method.data())
+    data = method.data(N + 3)
+    same(method.run(*data), jax.jit(method.run)(*data), method.rtol)
+
+
+@law("mask")
+def test_masked_rows_are_as_if_deleted(name):
+    method = METHODS[name]
+    rows, test = method.data()
+    mask = np.arange(N) % 7 != 1
+    odd = method.data(seed=7)[0]
+    keep = lambda v, o: np.where(mask.reshape(-1, *[1] * (v.ndim - 1)), v, o)  # noqa: E731
+    filled = jax.tree.map(keep, rows, odd) | {"mask": mask}
+    found, expected = method.run(filled, test), method.run(cut(rows, mask), test)
+    same(found, expected, method.rtol)
+
+
+@law("weights")
+def test_unit_weights_are_none(name):
+    method = METHODS[name]
+    rows, test = method.data()
+    weighted = rows | {"weights": np.ones(N, "f")}
+    same(method.run(weighted, test), method.run(rows, test), method.rtol)
+
+
+@pytest.mark.parametrize("name", [v for v in of("repeated") if v in of("weights")])
+def test_integer_weights_are_repeated_rows(name):
+    method = METHODS[name]
+    rows, test = method.data()
+    times = 1 + (np.arange(N) % 3 == 0)
+    weighted = rows | {"weights": times.astype("f")}
+    found = method.run(weighted, test | {"test_weights": np.ones(M, "f")})
+    expected = method.run(cut(rows, np.repeat(np.arange(N), times)), test)
+    same({k: found[k] for k in found}, {k: expected[k] for k in found}, method.rtol)
+
+
+@law("permuted")
+def test_the_order_of_rows_does_not_matter(name):
+    method = METHODS[name]
+    rows, test = method.data()
+    order = np.random.default_rng(2).permutation(N)
+    same(method.run(cut(rows, order), test), method.run(rows, test), method.rtol)
+
+
+def named(rows):
+    """Rows whose labels and groups are words, in the order of their codes."""
+    words = np.array(["ant", "bee", "cat"])
+    found = rows | {"groups": words[rows["groups"]]} if "groups" in rows else rows
+    if rows["y"].dtype == int:
+        found = found | {"y": words[rows["y"]]}
+    return found
+
+
+ROWS = {name: method.data()[0] for name, method in METHODS.items()}
+NAMED = [k for k in of("names") if "groups" in ROWS[k] or ROWS[k]["y"].dtype == int]
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_names_are_their_codes(name):
+    method = METHODS[name]
+    rows, test = method.data()
+    words, classes = named(rows), {"classes": ("ant", "bee", "cat")}
+    words |= classes if rows["y"].dtype == int else {}
+    found, expected = method.run(words, named(test)), method.run(rows, test)
+    same(found, expected, 0, like=False)
+
+
+@pytest.mark.parametrize("name", [k for k, v in METHODS.items() if v.p_values])
+def test_a_set_holds_what_has_a_large_p_value(name):
+    method = METHODS[name]
+    for seed in range(3):
+        data = method.data(seed=seed)
+        found = method.run(*data)
+        inside = found["sets"].contains(data[1]["y"])
+        assert_array_equal(inside, found["p"] > ALPHA)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("name", [k for k, v in ROWS.items() if "groups" in v])
+def test_a_traced_group_that_is_unknown_excludes_nothing(name, masked):
+    method = METHODS[name]
+    rows, test = method.data()
+    rows |= {"mask": np.arange(N) % 7 != 1} if masked else {}
+    test |= {"groups": np.array([-1, 3, 99, 0, 1, 2])}
+    found = jax.jit(lambda test: method.run(rows, test))(test)
+    if "p" in found:
+        assert_array_equal(found["p"][:3], 1)
+    if "sets" in found:
+        unknown = cut(found["sets"], slice(3))
+        assert np.all(jax.tree.leaves(unknown.contains(test["y"][:3])))
+        assert isinstance(unknown, LabelSet) or np.all(unknown.size() == np.inf)
