@@ -9,12 +9,9 @@ from jaxcp.calibration.calibrating import (
 from jaxcp.calibration.rule import Rule
 from jaxcp.calibration.split import Calibration, GroupCalibration
 
+# fmt: off
 __all__ = [
-    "Calibration",
-    "GroupCalibration",
-    "Rule",
-    "SplitConformal",
-    "calibrate",
-    "calibrate_groups",
-    "split_conformal",
+    "Calibration", "GroupCalibration", "Rule", "SplitConformal", "calibrate",
+    "calibrate_groups", "split_conformal",
 ]
+# fmt: on

@@ -20,16 +20,12 @@ from jaxcp.certificates.laws import (
 )
 from jaxcp.certificates.testing import CoverageTest, coverage_test
 
+# fmt: off
 __all__ = [
-    "Certificate",
-    "CoverageTest",
-    "CrossCertificate",
-    "MarginalCertificate",
-    "calibration_size",
-    "certificate",
-    "coverage_test",
-    "smallest_size",
+    "Certificate", "CoverageTest", "CrossCertificate", "MarginalCertificate",
+    "calibration_size", "certificate", "coverage_test", "smallest_size",
 ]
+# fmt: on
 __dir__ = __all__.copy
 
 

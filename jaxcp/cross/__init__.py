@@ -10,14 +10,10 @@ from jaxcp.cross.methods import (
 )
 from jaxcp.cross.predictions import CrossCalibration, CrossConformal, cross_calibrate
 
+# fmt: off
 __all__ = [
-    "CrossCalibration",
-    "CrossConformal",
-    "cross_calibrate",
-    "cross_conformal",
-    "cv_plus",
-    "enbpi",
-    "jackknife_plus",
-    "jackknife_plus_after_bootstrap",
+    "CrossCalibration", "CrossConformal", "cross_calibrate", "cross_conformal",
+    "cv_plus", "enbpi", "jackknife_plus", "jackknife_plus_after_bootstrap",
     "split_conformal_fit",
 ]
+# fmt: on

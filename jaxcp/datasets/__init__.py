@@ -12,16 +12,10 @@ from jaxcp.datasets.generated import (
 )
 from jaxcp.datasets.objects import Scenes, scenes
 
+# fmt: off
 __all__ = [
-    "Bimodal",
-    "DelBarrio",
-    "OneMoon",
-    "Scenes",
-    "Unimodal",
-    "class_posterior",
-    "classes",
-    "heteroscedastic",
-    "linear",
-    "scenes",
+    "Bimodal", "DelBarrio", "OneMoon", "Scenes", "Unimodal", "class_posterior",
+    "classes", "heteroscedastic", "linear", "scenes",
 ]
+# fmt: on
 __dir__ = __all__.copy

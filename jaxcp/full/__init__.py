@@ -5,14 +5,10 @@ from jaxcp.full.cells import DiscretizedConformal, discretized_conformal
 from jaxcp.full.conformal import FullConformal, full_conformal
 from jaxcp.full.influence import InfluenceConformal, influence_conformal
 
+# fmt: off
 __all__ = [
-    "ConformalBayes",
-    "DiscretizedConformal",
-    "FullConformal",
-    "InfluenceConformal",
-    "conformal_bayes",
-    "discretized_conformal",
-    "full_conformal",
-    "influence_conformal",
+    "ConformalBayes", "DiscretizedConformal", "FullConformal", "InfluenceConformal",
+    "conformal_bayes", "discretized_conformal", "full_conformal", "influence_conformal",
 ]
+# fmt: on
 __dir__ = __all__.copy

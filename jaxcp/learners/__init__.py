@@ -8,19 +8,11 @@ from jaxcp.learners.general import FunctionLearner, GradientLearner, MeanScale, 
 from jaxcp.learners.linear import Augmented, QuantileRidge, Ridge
 from jaxcp.learners.neighbors import KernelRidge, NearestNeighbors
 
+# fmt: off
 __all__ = [
-    "Affine",
-    "Augmented",
-    "Estimator",
-    "FitError",
-    "FunctionLearner",
-    "GradientLearner",
-    "KernelRidge",
-    "MeanScale",
-    "NearestNeighbors",
-    "QuantileRidge",
-    "Ridge",
-    "Shared",
-    "check",
+    "Affine", "Augmented", "Estimator", "FitError", "FunctionLearner",
+    "GradientLearner", "KernelRidge", "MeanScale", "NearestNeighbors", "QuantileRidge",
+    "Ridge", "Shared", "check",
 ]
+# fmt: on
 __dir__ = __all__.copy

@@ -5,15 +5,10 @@ from jaxcp.online.stream import Stream, run
 from jaxcp.online.tracking import PID, SFOGD
 from jaxcp.online.windows import NexCP, SlidingWindow, nexcp_weights
 
+# fmt: off
 __all__ = [
-    "ACI",
-    "PID",
-    "SFOGD",
-    "DtACI",
-    "NexCP",
-    "SlidingWindow",
-    "Stream",
-    "nexcp_weights",
+    "ACI", "PID", "SFOGD", "DtACI", "NexCP", "SlidingWindow", "Stream", "nexcp_weights",
     "run",
 ]
+# fmt: on
 __dir__ = __all__.copy

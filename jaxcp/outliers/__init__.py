@@ -16,12 +16,12 @@ from jaxcp.outliers.scoring import (
     outlier_p_values,
 )
 
+# fmt: off
 __all__ = [
-    "conditional_outlier_p_values",
-    "grouped_outlier_p_values",
-    "is_outlier",
+    "conditional_outlier_p_values", "grouped_outlier_p_values", "is_outlier",
     "outlier_p_values",
 ]
+# fmt: on
 __dir__ = __all__.copy
 
 

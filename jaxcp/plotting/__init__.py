@@ -17,20 +17,12 @@ from jaxcp.plotting.intervals import plot_intervals, plot_widths
 from jaxcp.plotting.regions import plot_boxes, plot_label_sets, plot_region
 from jaxcp.plotting.sizes import plot_comparison, plot_sizes
 
+# fmt: off
 __all__ = [
-    "plot_boxes",
-    "plot_comparison",
-    "plot_coverage",
-    "plot_coverage_curve",
-    "plot_group_coverage",
-    "plot_intervals",
-    "plot_label_sets",
-    "plot_p_values",
-    "plot_region",
-    "plot_rolling_coverage",
-    "plot_size_stratified_coverage",
-    "plot_sizes",
-    "plot_widths",
-    "style",
+    "plot_boxes", "plot_comparison", "plot_coverage", "plot_coverage_curve",
+    "plot_group_coverage", "plot_intervals", "plot_label_sets", "plot_p_values",
+    "plot_region", "plot_rolling_coverage", "plot_size_stratified_coverage",
+    "plot_sizes", "plot_widths", "style",
 ]
+# fmt: on
 __dir__ = __all__.copy

@@ -21,24 +21,13 @@ from jaxcp.pvalues.multiple import (
 )
 from jaxcp.pvalues.selecting import selection_p_values, weighted_selection
 
+# fmt: off
 __all__ = [
-    "MixtureMartingale",
-    "PowerMartingale",
-    "SimpleJumper",
-    "alarm_level",
-    "benjamini_hochberg",
-    "bonferroni",
-    "e_benjamini_hochberg",
-    "e_values",
-    "fisher_test",
-    "fixed_sequence",
-    "graphical",
-    "holm",
-    "selection_p_values",
-    "sequential_p_values",
-    "simes_test",
-    "storey_benjamini_hochberg",
-    "watch",
+    "MixtureMartingale", "PowerMartingale", "SimpleJumper", "alarm_level",
+    "benjamini_hochberg", "bonferroni", "e_benjamini_hochberg", "e_values",
+    "fisher_test", "fixed_sequence", "graphical", "holm", "selection_p_values",
+    "sequential_p_values", "simes_test", "storey_benjamini_hochberg", "watch",
     "weighted_selection",
 ]
+# fmt: on
 __dir__ = __all__.copy

@@ -15,15 +15,10 @@ from jaxcp.quantiles.thresholds import (
     weighted_conformal_quantile,
 )
 
+# fmt: off
 __all__ = [
-    "conformal_quantile",
-    "conformal_rank",
-    "empirical_quantile",
-    "first_within",
-    "grouped_conformal_quantile",
-    "kth_smallest",
-    "sharded_conformal_quantile",
-    "soft_conformal_quantile",
-    "weighted_conformal_quantile",
-    "weighted_select",
+    "conformal_quantile", "conformal_rank", "empirical_quantile", "first_within",
+    "grouped_conformal_quantile", "kth_smallest", "sharded_conformal_quantile",
+    "soft_conformal_quantile", "weighted_conformal_quantile", "weighted_select",
 ]
+# fmt: on

@@ -29,27 +29,13 @@ from jaxcp.risk.testing import (
     selective_threshold,
 )
 
+# fmt: off
 __all__ = [
-    "Counts",
-    "RiskCalibration",
-    "best",
-    "best_match",
-    "calibrate_risk",
-    "cdf_bounds",
-    "conditional_value_at_risk",
-    "critical_count",
-    "false_discovery_rate",
-    "false_negative_rate",
-    "false_positive_count",
-    "hoeffding_bentkus_level",
-    "learn_then_test",
-    "miscoverage",
-    "p_value",
-    "pareto_front",
-    "pareto_test",
-    "selective_threshold",
-    "shortfall",
-    "upper_bound",
-    "value_at_risk",
+    "Counts", "RiskCalibration", "best", "best_match", "calibrate_risk", "cdf_bounds",
+    "conditional_value_at_risk", "critical_count", "false_discovery_rate",
+    "false_negative_rate", "false_positive_count", "hoeffding_bentkus_level",
+    "learn_then_test", "miscoverage", "p_value", "pareto_front", "pareto_test",
+    "selective_threshold", "shortfall", "upper_bound", "value_at_risk",
 ]
+# fmt: on
 __dir__ = __all__.copy

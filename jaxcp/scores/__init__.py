@@ -23,32 +23,12 @@ from jaxcp.scores.regression import (
     Signed,
 )
 
+# fmt: off
 __all__ = [
-    "APS",
-    "CDF",
-    "CP2PCP",
-    "CQR",
-    "HDPCP",
-    "LAC",
-    "PCP",
-    "RAPS",
-    "Absolute",
-    "AsymmetricCQR",
-    "BoxOffset",
-    "Custom",
-    "Density",
-    "Distance",
-    "Gamma",
-    "Labelwise",
-    "Latent",
-    "LogLAC",
-    "Mahalanobis",
-    "MultiLabel",
-    "Normalized",
-    "Rectangle",
-    "Signed",
-    "TopK",
-    "check",
-    "inputs",
+    "APS", "CDF", "CP2PCP", "CQR", "HDPCP", "LAC", "PCP", "RAPS", "Absolute",
+    "AsymmetricCQR", "BoxOffset", "Custom", "Density", "Distance", "Gamma", "Labelwise",
+    "Latent", "LogLAC", "Mahalanobis", "MultiLabel", "Normalized", "Rectangle",
+    "Signed", "TopK", "check", "inputs",
 ]
+# fmt: on
 __dir__ = __all__.copy

@@ -18,18 +18,10 @@ from jaxcp.sets.labels import LabelMask, LabelSet
 from jaxcp.sets.regions import Ball, Balls, Ellipsoid, LevelSet, membership
 from jaxcp.sets.unions import Intervals
 
+# fmt: off
 __all__ = [
-    "Ball",
-    "Balls",
-    "Batch",
-    "BoundingBox",
-    "Box",
-    "Ellipsoid",
-    "Interval",
-    "Intervals",
-    "LabelMask",
-    "LabelSet",
-    "LevelSet",
-    "membership",
+    "Ball", "Balls", "Batch", "BoundingBox", "Box", "Ellipsoid", "Interval",
+    "Intervals", "LabelMask", "LabelSet", "LevelSet", "membership",
 ]
+# fmt: on
 __dir__ = __all__.copy

@@ -3,12 +3,9 @@
 from jaxcp.simulation.grids import collect, run_grid
 from jaxcp.simulation.statistics import Estimate, Moments, Quantiles, Total
 
+# fmt: off
 __all__ = [
-    "Estimate",
-    "Moments",
-    "Quantiles",
-    "Total",
-    "collect",
-    "run_grid",
+    "Estimate", "Moments", "Quantiles", "Total", "collect", "run_grid",
 ]
+# fmt: on
 __dir__ = __all__.copy

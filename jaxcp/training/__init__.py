@@ -9,12 +9,10 @@ from jaxcp.training.losses import SizeLoss, conformal_training_loss
 from jaxcp.training.soft import soft_membership, soft_size
 from jaxcp.training.tuning import select_score, train_score
 
+# fmt: off
 __all__ = [
-    "SizeLoss",
-    "conformal_training_loss",
-    "select_score",
-    "soft_membership",
-    "soft_size",
-    "train_score",
+    "SizeLoss", "conformal_training_loss", "select_score", "soft_membership",
+    "soft_size", "train_score",
 ]
+# fmt: on
 __dir__ = __all__.copy
