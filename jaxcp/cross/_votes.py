@@ -269,9 +269,7 @@ def sort_folds(scores: Array, fold: Array, num_folds: int) -> SortedFolds:
     return jax.vmap(one)(columns, by_component(scores))
 
 
-def plus_interval(
-    score: Score, preds: PyTree, folds: SortedFolds, ranks: Array
-) -> Interval:
+def plus_interval(score, preds, folds, ranks):
     """Returns the "+" interval of one input from predictions of the K fits."""
 
     def ends(side, folds, rank):
@@ -326,9 +324,7 @@ def held_out(left_out: Any, preds: PyTree) -> PyTree:
 
 
 @jit
-def counted(
-    scores: Array, held_out: Array, mask: Array | None, bags: Array
-) -> tuple[Array, Array]:
+def counted(scores, held_out, mask, bags):
     """Returns scores and which rows count, where some rows are in every fit.
 
     Such rows score +inf, as any default prediction of theirs does at worst (Kim, Xu,
@@ -360,9 +356,7 @@ def plus_at(cp: Any, source: Any, x: PyTree, rank: Array, test_weights: Any) -> 
 
 
 @jit
-def minmax_at(
-    cp: Any, source: Any, x: PyTree, rank: Array, test_weights: Any
-) -> AnySet:
+def minmax_at(cp, source, x, rank, test_weights):
     """Returns the hull of the sets of all fits that vote, at each input."""
     of, voting, preds = cp.calibration, cp.left_out.voting, _shapes(source, x)
     q = of.threshold(rank)

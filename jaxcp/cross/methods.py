@@ -88,9 +88,7 @@ class Rows(NamedTuple):
     given: Any
 
 
-def check_data(
-    key: Array, learner: AnyLearner, score: Score, x: PyTree, y: ArrayLike
-) -> Rows:
+def check_data(key, learner, score, x, y):
     """Returns inputs and targets as arrays, after checks."""
     inputs.check_score(score)
     _checks.check_given(learner=learner)
@@ -118,22 +116,13 @@ def _rows_on_host(key, learner, x, y):
     return Rows(x, jax.device_put(np.arange(n)), y)
 
 
-def plan_of(
-    weights: Array, aggregation: Aggregation, batch_size: int | None, check: bool
-) -> Plan:
+def plan_of(weights, aggregation, batch_size, check):
     """Returns the plan by which fits leave out the rows of weight 0."""
     held_out = (np.asarray(weights) if is_concrete(weights) else weights) == 0
     return Plan(weights, left_out_by(held_out, aggregation), batch_size, check)
 
 
-def carry_out(
-    plan: Plan,
-    key: Array,
-    learner: AnyLearner,
-    score: Score,
-    rows: Rows,
-    calibration_weights: ArrayLike | None,
-) -> CrossConformal:
+def carry_out(plan, key, learner, score, rows, calibration_weights):
     """Returns the fits of a plan with each row's score under those without it."""
     if plan.batch_size is not None:
         _checks.check_count("batch_size", plan.batch_size, 1)

@@ -335,14 +335,7 @@ class Fits:
         return map_blocks(block, x, *rows, width=width)
 
 
-def fit_all(
-    learner: Learner,
-    keys: Array,
-    x: PyTree,
-    y: Array,
-    weights: Array,
-    batch_size: int | None,
-) -> PyTree:
+def fit_all(learner, keys, x, y, weights, batch_size):
     """Returns the parameters of a fit for each row of weights, in one program."""
     fit = lambda key, row: learner.fit(key, x, y, row)  # noqa: E731
     first = lambda keys, weights: fit(keys[0], weights[0])  # noqa: E731

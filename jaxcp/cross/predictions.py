@@ -31,7 +31,7 @@ from jaxcp.cross.plans import (
     num_equal_folds,
     rows_left_out,
 )
-from jaxcp.held.taking import RowShapes, check_row_shapes, weights_for
+from jaxcp.held.taking import check_row_shapes, weights_for
 from jaxcp.online.windows import SlidingState, SlidingWindow
 from jaxcp.quantiles.levels import conformal_rank, one_alpha
 from jaxcp.scores import inputs
@@ -88,9 +88,7 @@ def checked_preds(preds: PyTree, shape: tuple[int, ...], held_out: Any = None) -
     return preds
 
 
-def new_preds(
-    score: Score, preds: PyTree, count: int, row_shapes: RowShapes | None
-) -> PyTree:
+def new_preds(score, preds, count, row_shapes):
     """Returns predictions of b fits at new inputs, after checks."""
     preds = checked_preds(preds, (count,))
     m = {leaf.shape[1] for leaf in jax.tree.leaves(preds)}
@@ -105,9 +103,7 @@ def new_preds(
     return preds
 
 
-def sliding(
-    calibration: Calibration, mask: Array | None, every: int, empirical: bool
-) -> tuple[SlidingWindow, SlidingState]:
+def sliding(calibration, mask, every, empirical):
     """Returns the sliding window of a calibration's scores on a mask, and its state."""
     if calibration.weights is not None:
         raise ValueError(
@@ -669,17 +665,7 @@ def cross_calibrate(
     return of_held_out(left_out, score, own, y, weights, classes, mask=mask)
 
 
-def of_held_out(
-    left_out: OwnFit | Ensemble,
-    score: Score,
-    preds: PyTree,
-    y: ArrayLike,
-    weights: ArrayLike | None,
-    classes: Iterable[Hashable] | None,
-    *,
-    mask: Array | None = None,
-    bags: bool = False,
-) -> CrossCalibration:
+def of_held_out(left_out, score, preds, y, weights, classes, *, mask=None, bags=False):
     """Returns the calibration of rows by their held-out predictions, (n, ...).
 
     `bags` says that fits are of bags: a row of the mask that is in all of them counts.

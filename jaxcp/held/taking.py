@@ -32,15 +32,7 @@ _PAIR: RowShapes = ((2,),)
 NO_GROUPS = Groups(None, None, None)
 
 
-def held_rows(
-    score: Score,
-    preds: PyTree,
-    y: Any,
-    weights: Any,
-    mask: Any,
-    groups: Groups = NO_GROUPS,
-    classes: Names | None = None,
-) -> Held:
+def held_rows(score, preds, y, weights, mask, groups=NO_GROUPS, classes=None):
     """Returns the rows of predictions and targets, after checks of lengths."""
     check_same_columns(preds, y)
     check_columns(classes, preds)
@@ -56,15 +48,7 @@ def held_rows(
     return Held((preds, y), weights, mask, codes, groups.count)
 
 
-def scored(
-    score: Score,
-    preds: PyTree,
-    y: Any,
-    weights: Any = None,
-    mask: Any = None,
-    groups: Groups = NO_GROUPS,
-    classes: Names | None = None,
-) -> tuple[Held, RowShapes]:
+def scored(score, preds, y, weights=None, mask=None, groups=NO_GROUPS, classes=None):
     """Returns rows with their scores, after checks, and the shapes of a prediction."""
     inputs.check_score(score)
     rounded, given = is_rounded("y", y), (preds, y)
@@ -105,29 +89,25 @@ def _check_classes(score, preds, mask, classes):
     _names.check_count("classes", classes, count)
 
 
-def check_columns(classes: tuple[Hashable, ...] | None, preds: Any) -> None:
+def check_columns(classes, preds):
     """Raises ValueError for a frame whose columns are the classes in another order."""
     frame = preds[0] if isinstance(preds, tuple | list) and len(preds) else preds
-    if classes is None or not hasattr(frame, "columns"):
-        return
-    columns = tuple(frame.columns)
-    if set(columns) == set(classes) and columns != tuple(classes):
-        raise ValueError(
-            f"expected columns of preds in the order of the classes {classes}, got "
-            f"{columns}; preds[list(classes)] puts them in order"
-        )
+    if classes is not None and hasattr(frame, "columns"):
+        wanted = f"columns of preds in the order of the classes {classes}"
+        _check_order(wanted, frame.columns, classes, "preds[list(classes)]")
 
 
-def check_same_columns(preds: Any, y: Any) -> None:
+def check_same_columns(preds, y):
     """Raises ValueError for frames with the same columns in two orders."""
-    if not (hasattr(preds, "columns") and hasattr(y, "columns")):
-        return
-    columns, expected = tuple(y.columns), tuple(preds.columns)
-    if set(columns) == set(expected) and columns != expected:
-        raise ValueError(
-            f"expected columns of y in the order of those of preds {expected}, got "
-            f"{columns}; y[list(preds.columns)] puts them in order"
-        )
+    if hasattr(preds, "columns") and hasattr(y, "columns"):
+        wanted = f"columns of y in the order of those of preds {tuple(preds.columns)}"
+        _check_order(wanted, y.columns, preds.columns, "y[list(preds.columns)]")
+
+
+def _check_order(wanted, columns, expected, cure):
+    found, expected = tuple(columns), tuple(expected)
+    if found != expected and set(found) == set(expected):
+        raise ValueError(f"expected {wanted}, got {found}; {cure} puts them in order")
 
 
 def are_labels(groups: Any, y: Any, classes: Names) -> bool:
@@ -139,9 +119,7 @@ def are_labels(groups: Any, y: Any, classes: Names) -> bool:
     return all(isinstance(v, np.ndarray) for v in known) and np.array_equal(*known)
 
 
-def weights_for(
-    weights: Array | None, test_weights: Any, name: str = "test_weights"
-) -> _checks.Column:
+def weights_for(weights, test_weights, name="test_weights"):
     """Returns weights of test points as a column; only with those of calibration."""
     _checks.check_test_weights(name, test_weights, weights)
     return _checks.weights(test_weights)
@@ -212,14 +190,7 @@ def check_row_shapes(score: Score, preds: PyTree, expected: RowShapes | None) ->
         )
 
 
-def check_digits_of_targets(
-    score: Score,
-    preds: PyTree,
-    y: Array,
-    scores: Array,
-    mask: Array | None,
-    given: tuple[PyTree, PyTree],
-) -> None:
+def check_digits_of_targets(score, preds, y, scores, mask, given):
     """Raises ValueError if targets have lost the digits that their scores are about.
 
     For targets that were rounded when they became arrays. Labels have no digits to

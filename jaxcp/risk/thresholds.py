@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from fractions import Fraction
 from functools import partial
 from typing import Any, cast
 
@@ -20,7 +19,6 @@ from jaxcp._tree import Untraceable, pytree, static
 from jaxcp.held.rows import Held, len_of
 from jaxcp.quantiles._keys import bisect_keys, first_float, from_keys, is_local, to_keys
 from jaxcp.quantiles.levels import (
-    Alpha,
     as_delta,
     critical_errors,
     critical_mean,
@@ -135,9 +133,7 @@ def one_number(loss: Any) -> Array:
     raise ValueError(f"expected loss(set, y) of shape (), got {found}")
 
 
-def as_levels(
-    alpha: Any, bounds: tuple[float, ...], several: bool, num_groups: int | None
-) -> list[Alpha]:
+def as_levels(alpha, bounds, several, num_groups):
     """Returns the level of each loss, shape () or (g,), in shares of its bound."""
     many = (tuple, list)
     if isinstance(alpha, many) and not several:
@@ -152,13 +148,7 @@ def as_levels(
     return levels
 
 
-def budgets(
-    count: int | np.ndarray | Array,
-    levels: list[Alpha],
-    bounds: tuple[float, ...],
-    counted: tuple[bool, ...],
-    delta: Any,
-) -> tuple[Array | np.ndarray, ...]:
+def budgets(count, levels, bounds, counted, delta):
     """Returns what each loss may sum to over so many rows, () or (g,)."""
     own = zip(levels, bounds, counted, strict=True)
     if delta is None:
@@ -167,9 +157,7 @@ def budgets(
     return tuple(sure_budget(count, *v, delta) for v in own)
 
 
-def expected_budget(
-    count: int | np.ndarray | Array, level: Alpha, bound: float, counted: bool
-) -> Array | np.ndarray:
+def expected_budget(count, level, bound, counted):
     """Returns alpha (n + 1) - B, what losses may sum to; below 0 where nothing fits.
 
     Of losses that are counted it is an integer, floor(alpha (n + 1)) - 1.
@@ -191,13 +179,7 @@ def expected_budget(
     return np.where(spare >= 0, bound * spare.astype(float), -np.inf)
 
 
-def sure_budget(
-    count: int | np.ndarray | Array,
-    level: Alpha,
-    bound: float,
-    counted: bool,
-    delta: Fraction,
-) -> np.ndarray:
+def sure_budget(count, level, bound, counted, delta):
     """Returns what losses may sum to for a risk of alpha with probability 1 - delta."""
     if isinstance(count, Array) or isinstance(level, Array):
         raise Untraceable(
@@ -224,9 +206,7 @@ _ROUNDINGS = 8  # of a sum, in eps of the largest one: budgets are often met exa
 _BLOCK = 2**16  # numbers of calibrations, with their flags, that stay in a cache
 
 
-def threshold_of(
-    rows: Rows, rank: Array, test_weight: Array | None, axis_name: AxisName
-) -> Array:
+def threshold_of(rows, rank, test_weight, axis_name):
     """Returns the threshold of one loss, for the budget or level that is its rank."""
     rows = rows.with_suprema()
     held = rows.held
