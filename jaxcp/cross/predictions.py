@@ -143,6 +143,12 @@ class CrossCalibration(Predictor):
         """True for rows that some fit left out, shape (n,); None if all are."""
         return rows_left_out(self.left_out.mask)
 
+    def quantile(
+        self, alpha: ArrayLike, *, test_weight: ArrayLike | None = None
+    ) -> Array:
+        """Returns the threshold of `naive` and `minmax`, from the held-out scores."""
+        return self.calibration.quantile(alpha, test_weight=test_weight)
+
     def __call__(
         self, preds: PyTree, alpha: ArrayLike, *, test_weights: ArrayLike | None = None
     ) -> AnySet:
@@ -409,6 +415,7 @@ class CrossConformal(Predictor):
 
     fits: Fits | HostFits
     calibration: CrossCalibration
+    quantile = CrossCalibration.quantile
 
     def __call__(
         self, x: PyTree, alpha: ArrayLike, *, test_weights: ArrayLike | None = None

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from jaxcp import _checks
 from jaxcp._arrays import count_groups, count_rows, is_concrete, members_of
 from jaxcp._batching import repeated
 from jaxcp._numbers import (
@@ -174,6 +175,7 @@ class Held:
         With groups of each of them, leading axis g. With a uniform `u` the bound of a
         smoothed set, for a rank and alpha.
         """
+        _checks.check_test_weights("test_weight", test_weight, self.weights)
         if self.num_groups is not None:
             if u is not None:
                 rank = rank[0], jnp.broadcast_to(rank[1], rank[0].shape)
@@ -213,6 +215,7 @@ class Held:
         Among the rows of its group where there are groups, 1 for unknown ones. `rounds`
         says that sets hold scores that exceed a threshold by rounding alone.
         """
+        _checks.check_test_weights("test_weights", test_weights, self.weights)
         values = with_rounding(self.values) if rounds else self.values
         if groups is None:
             return p_values_among(values, scores, u, self.mass, test_weights)

@@ -124,6 +124,9 @@ DOORS = (
             X, NEW, weights=weights, **test
         ),
         "selection_p_values": selected,
+        "Held.p_values": lambda weights, **test: jaxcp.Held(
+            jnp.asarray(X), jnp.asarray(weights)
+        ).p_values(jnp.asarray(NEW), **test),
     }
 )
 # Of one test point, in place of several.
