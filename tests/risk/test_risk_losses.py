@@ -253,7 +253,10 @@ def test_what_masks_refuse():
         (lambda: metrics.coverage(masks, jnp.arange(4)), r"y of shape \(4, 3\)"),
         (lambda: metrics.coverage(pixels, jnp.ones((4, 3))), r"y of shape \(4, 2, 3\)"),
         (lambda: metrics.class_coverage(masks, jnp.arange(4)), "kind LabelSet, got La"),
-        (lambda: metrics.coverage(LabelMask(pixels.mask), masks.mask), "m rows of 1 a"),
+        (
+            lambda: metrics.coverage(LabelMask(pixels.mask), masks.mask),
+            r"a mask of shape \(m, k\), bool",
+        ),
     ]:
         with pytest.raises(ValueError, match=message) as error:
             wrong()
