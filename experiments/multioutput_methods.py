@@ -35,12 +35,12 @@ class Source:
         return jaxcp.draw(self.key, sample, x, self.num_draws, role=role)
 
     def density(self) -> scores.Density:
-        """Returns the density score, or raises AttributeError for what the model lacks."""
+        """Returns the density score; AttributeError for what the model lacks."""
         score = scores.Density.of(self.model, self.params)
         return score if not self.frozen else _with_constants(score)
 
     def latent(self) -> scores.Latent:
-        """Returns the latent score, or raises AttributeError for what the model lacks."""
+        """Returns the latent score; AttributeError for what the model lacks."""
         score = scores.Latent.of(self.model, self.params)
         return score if not self.frozen else _with_constants(score)
 
