@@ -184,7 +184,7 @@ def weighted_key(
 # Up to this many numbers the few operations of a bisection by bits take less time.
 _FEW_rows = 2**15
 # From so many ranks of one array on, of few numbers and of many, one sort of its
-# integers beats as many selections (`python -m experiments.kernel_speed` shows where).
+# integers beats as many selections (`experiments.speed.kernel_speed` shows where).
 _SORT_FEW, _SORT_MANY = 4, 32
 
 
