@@ -31,7 +31,7 @@ from jaxcp import learners, metrics, online, plotting, scores
 from jaxcp.sets import Interval
 
 ALPHA, NUM_RESAMPLES, NUM_SPLITS, HOURS_SHOWN = 0.1, 30, 200, 96
-PENALTIES = jnp.linspace(1e-4, 10, 10)
+PENALTIES = (1e-4, 10, 10)  # the least, the greatest, and how many
 ABSOLUTE = scores.Absolute()
 PUBLISHED = {  # training size: coverage and width of EnbPI and of split conformal
     876: {"EnbPI": (0.895, 271.9), "split conformal": (0.531, 113.8)},
@@ -48,7 +48,8 @@ def best_ridge(x: Array, y: Array) -> learners.Ridge:
         cp = jaxcp.jackknife_plus(jax.random.key(0), ridge, ABSOLUTE, x, y)
         return jnp.mean(cp.scores**2)
 
-    return learners.Ridge(PENALTIES[jnp.argmin(jax.lax.map(error, PENALTIES))])
+    penalties = jnp.linspace(*PENALTIES)
+    return learners.Ridge(penalties[jnp.argmin(jax.lax.map(error, penalties))])
 
 
 def enbpi_sets(key: Array, x: Array, y: Array, n: int) -> dict[str, Interval]:

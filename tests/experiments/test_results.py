@@ -129,7 +129,8 @@ def test_every_table_is_in_the_page_of_its_folder():
     assert len(table_of(bars_page, "runs")) > 20
     every = " ".join(TABLES.values()).split()
     assert {*bars.BARS} <= {*every, "runs"}
-    assert all(any(name.startswith(v) for name in every) for v in EXPERIMENTS)
+    lacking = {v for v in EXPERIMENTS if not any(t.startswith(v) for t in every)}
+    assert lacking == {"any_model"}  # whose figures are in the guide
 
 
 def test_the_page_says_what_the_tables_say():
