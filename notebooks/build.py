@@ -22,7 +22,7 @@ import nbformat
 from nbclient import NotebookClient
 from nbformat import NotebookNode
 
-from experiments import compiled
+from experiments.tools import compiled
 from notebooks import prints
 
 FOLDER = Path(__file__).parent

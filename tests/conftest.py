@@ -19,7 +19,7 @@ os.environ.setdefault("XLA_FLAGS", " ".join(_FLAGS))
 import jax  # noqa: E402
 import pytest  # noqa: E402
 
-from experiments import compiled  # noqa: E402
+from experiments.tools import compiled  # noqa: E402
 
 # Compiled programs are kept between runs: the second run of the suite is much faster.
 compiled.keep_programs()

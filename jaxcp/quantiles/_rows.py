@@ -158,7 +158,7 @@ def spare_mass(weights, alpha, test_weight, axis_name=None, u=1.0):
 # Up to this many numbers the few operations of a bisection by bits take less time.
 _FEW_NUMBERS = 2**15
 # From so many targets of one array on, of many numbers and of few, one sort beats as
-# many selections (`python -m experiments.kernel_speed` shows where).
+# many selections (`python -m experiments.speed.kernel_speed` shows where).
 _SORT_RANKS, _SORT_WEIGHTED = (32, 4), (64, 16)
 _WIDTH, _DEEP = 32, 31  # numbers side by side in a sum, and on top of one another
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("experiments", reason="run as `python -m pytest` from the root")
-from experiments import covariate_shift
+from experiments.data import covariate_shift
 
 KEY = jax.random.key(0)
 

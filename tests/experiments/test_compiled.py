@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("experiments", reason="run as `python -m pytest` from the root")
-from experiments import compiled
+from experiments.tools import compiled, reporting
 
 ROOT = Path(__file__).parents[2]
 
@@ -79,6 +79,29 @@ def test_the_name_is_of_the_processor_and_jaxlib(tmp_path, monkeypatch):
     assert compiled._machine(tmp_path / "none") == compiled._machine(tmp_path / "none")
 
 
+def test_flags_are_of_a_version_that_knows_them(monkeypatch):
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    monkeypatch.setattr(compiled, "version", lambda package: "0.11.0")
+    compiled.compile_quickly()
+    assert "XLA_FLAGS" not in os.environ
+    monkeypatch.setattr(compiled, "version", lambda package: "0.10.2")
+    compiled.compile_quickly()
+    assert os.environ["XLA_FLAGS"].split() == list(compiled.QUICKLY)
+    monkeypatch.setenv("XLA_FLAGS", "")  # chosen by the user, as any other
+    compiled.compile_quickly()
+    assert os.environ["XLA_FLAGS"] == ""
+
+
+@pytest.mark.parametrize("options", [{}, {"compiles": True}, {"times": True}])
+def test_what_times_programs_compiles_them_as_users_do(monkeypatch, options):
+    seen = []
+    monkeypatch.setattr(compiled, "compile_quickly", lambda: seen.append("quickly"))
+    monkeypatch.setattr(compiled, "compile_anew", lambda: None)
+    monkeypatch.setattr(compiled, "keep_programs", lambda: None)
+    reporting.arguments("An experiment.", **options)
+    assert bool(seen) is not bool(options)
+
+
 def test_a_folder_that_the_user_chose_stays(home, monkeypatch):
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
     folder, seconds = compiled.settings().values()
@@ -90,7 +113,7 @@ def test_a_folder_that_the_user_chose_stays(home, monkeypatch):
 
 EXPERIMENT = """
 import json, jax
-from experiments.reporting import arguments
+from experiments.tools.reporting import arguments
 arguments("An experiment.", compiles={})
 jax.jit(lambda x: x + 1)(1.0)
 print(json.dumps(jax.config.jax_compilation_cache_dir))

@@ -10,35 +10,35 @@ import pytest
 from scipy import interpolate, stats
 
 pytest.importorskip("experiments", reason="run as `python -m pytest` from the root")
-from experiments import (
+from experiments.data import (
     anomaly,
-    bars,
     boxes,
-    conformal_bayes,
     conformal_training,
+    enbpi_solar,
+    multioutput_data,
+    width_training,
+)
+from experiments.laws import (
+    conformal_bayes,
     coverage_grid,
     coverage_laws,
-    cross_streams,
-    enbpi_solar,
-    front_page,
     full_conformal,
     full_laws,
-    full_speed,
     jackknife_barber,
-    multioutput_data,
     multioutput_toys,
-    reporting,
     selection,
-    series,
+    threshold_gradients,
+    which_rank,
+)
+from experiments.pictures import (
+    front_page,
     showcase_detection,
     showcase_figures,
     showcase_streams,
-    simulation_speed,
-    threshold_gradients,
-    which_rank,
-    width_training,
 )
-from experiments.multioutput_methods import METHODS, Source, calibrated, offered
+from experiments.speed import cross_streams, full_speed, simulation_speed
+from experiments.tools import bars, reporting, series
+from experiments.tools.multioutput_methods import METHODS, Source, calibrated, offered
 from jaxcp import datasets, models, online, pvalues, scores
 
 KEY = jax.random.key(0)

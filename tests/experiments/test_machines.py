@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 pytest.importorskip("experiments", reason="run as `python -m pytest` from the root")
-from experiments import bars, kernel_scaling, kernel_speed, machines, reporting, timing
+from experiments.speed import kernel_scaling, kernel_speed
+from experiments.tools import bars, machines, reporting, timing
 
 EPYC = {"model name": "AMD EPYC", "cpu family": "26", "model": "2", "flags": "fpu avx2"}
 
@@ -46,7 +47,7 @@ def test_a_masked_environment_starts_numpy_and_jax(monkeypatch):
     assert environment["XLA_FLAGS"].split()[0] == "--xla_backend_optimization_level=0"
     program = """
 import jax.numpy as jnp
-from experiments import machines
+from experiments.tools import machines
 assert jnp.sum(jnp.ones(3)) == 3 and not machines._wide_features()
 print(machines.is_masked(), machines.can_be_masked(), machines.machine())
 """
@@ -83,16 +84,16 @@ def test_masked_tables_are_measured_in_a_process_of_their_own(
     tmp_path, monkeypatch, started
 ):
     monkeypatch.setattr(reporting, "can_be_masked", lambda: True)
-    reporting.run_tables(tmp_path, "speed", TABLES, {}, ("fast",))
+    reporting.run_tables(tmp_path, "kernel_speed", TABLES, {}, ("fast",))
     ((words, environment),) = started
-    assert words[1:] == ["-m", "experiments.speed", "--out", str(tmp_path)]
+    assert words[1:] == ["-m", "experiments.speed.kernel_speed", "--out", str(tmp_path)]
     assert machines.NARROW in environment["XLA_FLAGS"]
     monkeypatch.setattr(reporting, "can_be_masked", lambda: False)
     monkeypatch.setattr(reporting, "is_masked", lambda: True)
-    reporting.run_tables(tmp_path, "speed", TABLES, {}, ("fast",))
+    reporting.run_tables(tmp_path, "kernel_speed", TABLES, {}, ("fast",))
     names = {path.stem for path in tmp_path.glob("*.json")}
-    assert names == {"speed_fast", "speed_other", "speed_fast_avx2"}
-    saved = json.loads((tmp_path / "speed_fast_avx2.json").read_text())
+    assert names == {f"kernel_speed_{v}" for v in ("fast", "other", "fast_avx2")}
+    saved = json.loads((tmp_path / "kernel_speed_fast_avx2.json").read_text())
     assert saved["settings"]["instructions"] == machines.MASKED
     assert len(started) == 1
 
@@ -100,7 +101,7 @@ def test_masked_tables_are_measured_in_a_process_of_their_own(
 def test_nothing_is_masked_that_is_not_asked_for(tmp_path, monkeypatch, started):
     monkeypatch.setattr(reporting, "can_be_masked", lambda: True)
     monkeypatch.setattr(reporting, "is_masked", lambda: True)
-    reporting.run_tables(tmp_path, "speed", TABLES, {})
+    reporting.run_tables(tmp_path, "kernel_speed", TABLES, {})
     assert len(list(tmp_path.glob("*.json"))) == 2 and not started
 
 

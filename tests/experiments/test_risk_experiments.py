@@ -9,16 +9,11 @@ import pytest
 from scipy import stats
 
 pytest.importorskip("experiments", reason="run as `python -m pytest` from the root")
-from experiments import (
-    coverage_risk,
-    risk_bars,
-    risk_coco,
-    risk_laws,
-    risk_speed,
-    risk_tasks,
-    showcase,
-    showcase_risk,
-)
+from experiments.data import risk_coco, risk_tasks
+from experiments.laws import coverage_risk, risk_laws
+from experiments.pictures import showcase, showcase_risk
+from experiments.speed import risk_speed
+from experiments.tools import risk_bars
 
 KEY = jax.random.key(0)
 

@@ -1,0 +1,1 @@
+"""Real data: published results repeated, and methods compared on them."""

@@ -1,0 +1,1 @@
+"""Coverage and other rates against exact laws, and published simulations."""

@@ -1,0 +1,1 @@
+"""What other libraries do of the same task."""

@@ -1,0 +1,1 @@
+"""Figures: the front page, the decision tree, every method on real data."""

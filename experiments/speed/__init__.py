@@ -1,0 +1,1 @@
+"""Seconds, memory and compilation, beside what else does the same."""

@@ -1,0 +1,1 @@
+"""What experiments share: options, timing, machines, networks, bars and reports."""
