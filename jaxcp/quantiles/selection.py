@@ -390,6 +390,8 @@ def empirical_quantile(values: ArrayLike, level: ArrayLike) -> Array:
       Array(3., dtype=float32)
     """
     values, level = as_arrays(values=values, level=level)
+    if values.ndim == 0 or values.shape[0] == 0:
+        raise ValueError(f"expected values of shape (l, ...), got {values.shape}")
     _checks.check_number("level", level, lambda v: (v >= 0) & (v <= 1), "in [0, 1]")
     return _empirical_quantile(as_float(values), as_float(level))
 
