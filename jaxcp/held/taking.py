@@ -45,7 +45,7 @@ def held_rows(
     check_same_columns(preds, y)
     check_columns(classes, preds)
     y = coded(classes, y, mask) if inputs.has_labels(score) else y
-    codes = _checks.vector(None)
+    codes = _checks.optional(None)
     if groups.count is not None:
         codes = _checks.groups(groups.codes, groups.count)
     columns = {"weights": _checks.weights(weights), "mask": _checks.mask(mask)}
