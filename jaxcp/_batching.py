@@ -200,26 +200,20 @@ def labels_of(score: LabelScore, pred: PyTree) -> Array:
 
 
 def _checked(found, expected, ndims):
-    kind = None if found is None else type(found).__name__
     if hasattr(found, "dtype") or isinstance(found, Real):
         found = found if isinstance(found, Array) else jnp.asarray(found)
-        is_complex = jnp.iscomplexobj(found)
-        if found.ndim in ndims and found.size and not is_complex:
+        if found.ndim in ndims and found.size and not jnp.iscomplexobj(found):
             return found
-        kind = found.dtype if is_complex else found.shape
-    raise ValueError(f"expected {expected}, got {kind}")
+    raise ValueError(f"expected {expected}, got {found!r}")
 
 
 def evaluate(score: Score, preds: PyTree, y: Array) -> Array:
     """Returns the score of every row."""
     preds, y = widened((preds, y))
-    if all(_on_one_device(leaf) for leaf in jax.tree.leaves((preds, y))):
-        return by_rows(_evaluate_in_blocks, score, rows=(preds, y))
-    return evaluate_at_once(score, preds, y)  # blocks would gather rows of many devices
-
-
-def _on_one_device(leaf):
-    return isinstance(leaf, jax.core.Tracer) or len(leaf.devices()) == 1
+    for leaf in jax.tree.leaves((preds, y)):
+        if not isinstance(leaf, jax.core.Tracer) and len(leaf.devices()) > 1:
+            return evaluate_at_once(score, preds, y)  # blocks would gather all rows
+    return by_rows(_evaluate_in_blocks, score, rows=(preds, y))
 
 
 @jit
@@ -276,13 +270,7 @@ def bar(
     if not shown:
         yield lambda count: None
         return
-    try:
-        from tqdm.auto import tqdm
-    except ImportError as error:
-        raise ImportError(
-            "expected tqdm to be installed for a progress bar, got no such package: "
-            "pip install tqdm, or leave progress out"
-        ) from error
+    from tqdm.auto import tqdm
 
     scaled = unit == "trial"
     with tqdm(total=total, initial=finished, unit=unit, unit_scale=scaled) as shows:

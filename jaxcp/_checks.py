@@ -25,7 +25,6 @@ class Column(NamedTuple):
     value: Any
     check: Callable[[str, Array, Array | None], None] = lambda *_: None
     convert: Callable[[str, Any], Array] = as_array
-    is_mask: bool = False
     is_vector: bool = True
     required: bool = False
 
@@ -36,8 +35,8 @@ def optional(value: Any) -> Column:
 
 
 def vector(value: Any) -> Column:
-    """Any numbers, shape (n,)."""
-    return Column(value)
+    """Any numbers, shape (n,), which must be given."""
+    return Column(value, required=True)
 
 
 def scores(value: Any) -> Column:
@@ -45,14 +44,9 @@ def scores(value: Any) -> Column:
     return Column(value, check_not_nan, required=True)
 
 
-def required(column: Column) -> Column:
-    """The same column, which must be given."""
-    return column._replace(required=True)
-
-
 def mask(value: Any) -> Column:
     """True where a row counts, shape (n,): other arguments are checked there alone."""
-    return Column(value, convert=flags, is_mask=True)
+    return Column(value, convert=flags)
 
 
 def weights(value: Any) -> Column:
@@ -76,7 +70,8 @@ def rows(**named: Any) -> Any:
     """Returns arguments with a leading axis as arrays, after checks.
 
     A tuple of them in their order, or the one. Plain arguments are pytrees that must be
-    given; `vector`, `scores`, `mask`, `weights`, ... say what a column is.
+    given; `vector`, `scores`, `weights`, ... say what a column is, and one named mask
+    where it is checked.
     """
     found, columns = {}, {}
     for name, value in named.items():
@@ -89,9 +84,8 @@ def rows(**named: Any) -> Any:
             found[name], columns[name] = value.convert(name, value.value), value
     num_rows(**found)
     check_vectors(**{k: found[k] for k, v in columns.items() if v.is_vector})
-    counts = next((found[k] for k, column in columns.items() if column.is_mask), None)
     for name, column in columns.items():
-        column.check(name, found[name], counts)
+        column.check(name, found[name], found.get("mask"))
     return tuple(found.values()) if len(found) > 1 else found.popitem()[1]
 
 
@@ -167,11 +161,10 @@ def check_key(key: Any) -> None:
     check_process()
     dtype = getattr(key, "dtype", None)
     legacy = dtype == np.uint32 and np.shape(key) == (2,)
-    if dtype is None or not (legacy or jnp.issubdtype(dtype, jax.dtypes.prng_key)):
+    is_key = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
+    if not legacy and (not is_key or key.ndim):
         kind = type(key).__name__ if dtype is None else f"{dtype}{np.shape(key)}"
         raise ValueError(f"expected a key from jax.random.key, got {kind}")
-    if not legacy and key.ndim:
-        raise ValueError(f"expected one key, got keys of shape {key.shape}")
 
 
 def check_scalars(**named: Any) -> None:

@@ -186,13 +186,9 @@ def _from_environment(value, name):
 
 def _mpi():
     """Returns "mpi4py" under an MPI launcher that jax does not know."""
-    launched = any(name in os.environ for name in ("PMI_SIZE", "PMIX_RANK"))
-    return "mpi4py" if launched and not _found_by_jax() else None
-
-
-def _found_by_jax():
-    names = ("SLURM_PROCID", "OMPI_MCA_orte_hnp_uri", "KUBERNETES_SERVICE_HOST")
-    return any(name in os.environ for name in names)
+    known = {"SLURM_PROCID", "OMPI_MCA_orte_hnp_uri", "KUBERNETES_SERVICE_HOST"}
+    launched = {"PMI_SIZE", "PMIX_RANK"} & os.environ.keys()
+    return "mpi4py" if launched and not known & os.environ.keys() else None
 
 
 def main() -> None:

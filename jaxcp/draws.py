@@ -69,7 +69,8 @@ def draw(
       True
     """
     _checks.check_key(key)
-    x, indices = _checks.rows(x=x, indices=_checks.vector(indices))
+    places = _checks.vector(indices)._replace(required=False)
+    x, indices = _checks.rows(x=x, indices=places)
     _checks.check_count("num_draws", num_draws, 1)
     _checks.check_count("role", role, 0)
     indices = jnp.arange(_checks.num_rows(x=x)) if indices is None else indices

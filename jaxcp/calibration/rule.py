@@ -55,7 +55,7 @@ class Thresholds:
 
     def rank(self, alpha: ArrayLike) -> PyTree:
         """Returns alpha as a float; with components one share for each, shape (c,)."""
-        return alpha_as_float(split_alpha(as_alpha(alpha), self.components))
+        return alpha_as_float(split_alpha(alpha, self.components))
 
     def threshold(self, rank: PyTree, **context: Any) -> Array:
         """Returns the threshold of one test point, shape () or (c,)."""

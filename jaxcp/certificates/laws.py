@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from math import floor
 from typing import Any, ClassVar
 
 import numpy as np
@@ -170,7 +169,7 @@ class Certificate:
         Args:
           probability: How often it does, in (0, 1), over calibration sets.
         """
-        _check_shares(probability=probability)
+        _checks.share("probability", probability)
         tail, law = (1 - probability) / 2, self.law
         return _beta_quantile(*law, tail), _beta_quantile(*law, 1 - tail)
 
@@ -180,7 +179,7 @@ class Certificate:
         Args:
           probability: How often, in (0, 1), over calibration sets.
         """
-        _check_shares(probability=probability)
+        _checks.share("probability", probability)
         return _beta_quantile(*self._law, 1 - probability)
 
     def num_needed(self, slack: float, probability: float) -> int:
@@ -344,7 +343,8 @@ def calibration_size(alpha: Any, slack: float, probability: float) -> int:
       110
     """
     exact = one_alpha(alpha)
-    _check_shares(slack=slack, probability=probability)
+    _checks.share("slack", slack)
+    _checks.share("probability", probability)
     if not _FINEST <= exact <= 1 - _FINEST:
         raise ValueError(f"expected alpha in [1e-6, 1 - 1e-6], got {alpha}")
     # The rank jumps, and so the tails move in teeth of 1 / alpha sizes. The first tooth
@@ -399,11 +399,6 @@ def _beta_quantile(a, b, probability):
     from scipy.special import betaincinv
 
     return 1.0 if b == 0 else float(betaincinv(a, b, probability))
-
-
-def _check_shares(**named):
-    for name, value in named.items():
-        _checks.share(name, value)
 
 
 @dataclass(frozen=True)
@@ -490,7 +485,7 @@ class CrossCertificate:
 
 def _missed(n, num_folds, alpha, minmax):
     """Returns at most how often one component misses, from counts of rows."""
-    rank_left, m = floor(alpha * (n + 1)), n // num_folds
+    rank_left, m = math.floor(alpha * (n + 1)), n // num_folds
     if rank_left == 0:  # infinite sets
         return Fraction(0)
     # A missed row beats k rows outside of its fold, and no two of different folds beat

@@ -12,8 +12,6 @@ from jaxcp.certificates import laws
 from jaxcp.certificates.laws import certificate
 from jaxcp.typing import ArrayLike, Number
 
-Alternative = Literal["two-sided", "less", "greater"]
-
 
 class CoverageTest(NamedTuple):
     """How well observed coverage fits its law. Made by `coverage_test`.
@@ -41,7 +39,7 @@ def coverage_test(
     *,
     delta: Number | None = None,
     num_test: int | None = None,
-    alternative: Alternative = "two-sided",
+    alternative: Literal["two-sided", "less", "greater"] = "two-sided",
 ) -> CoverageTest:
     """Returns a test of whether observed coverage is that of split calibration.
 

@@ -327,7 +327,7 @@ class DiscretizedConformal(fitting.Levels):
         Cost:
           One fit on n + 1 rows for each example.
         """
-        columns = {"y": _checks.required(_checks.vector(y)), "u": _checks.uniforms(u)}
+        columns = {"y": _checks.vector(y), "u": _checks.uniforms(u)}
         x_new, test_weights, y, u = self._rows(x_new, test_weights, **columns)
         _checks.check_not_nan("y", y)
         return _p_values(self, x_new, y, u, test_weights)
@@ -418,7 +418,7 @@ def discretized_conformal(
       Array([ True,  True], dtype=bool)
     """
     inputs.check_score(score)
-    given = x, _checks.required(_checks.vector(y)), calibration_weights, mask
+    given = x, _checks.vector(y), calibration_weights, mask
     rows = fitting.fitted_rows(key, learner, *given, batch_size)
     grid = as_grid(grid)
     dtype = jnp.promote_types(as_float(rows.y).dtype, grid.dtype)

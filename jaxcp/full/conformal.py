@@ -329,7 +329,7 @@ def full_conformal(
     names = classes_of(score, classes)
     by_label, target = inputs.has_labels(score), y
     if by_label:
-        target = _checks.required(_checks.vector(coded(names, y, mask)))
+        target = _checks.vector(coded(names, y, mask))
     elif not isinstance(score, Absolute | Signed):
         raise ValueError(
             "expected scores.Absolute() or scores.Signed() for the closed form, got "

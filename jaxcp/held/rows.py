@@ -25,14 +25,7 @@ from jaxcp._numbers import (
 from jaxcp._tree import known_at_once, pytree, static
 from jaxcp.certificates import certificate
 from jaxcp.pvalues.conformal import p_values_among, p_values_in_groups
-from jaxcp.quantiles.levels import (
-    alpha_as_float,
-    as_alpha,
-    as_delta,
-    ranks,
-    split_alpha,
-    sure_ranks,
-)
+from jaxcp.quantiles.levels import alpha_as_float, as_delta, ranks, split_alpha
 from jaxcp.quantiles.thresholds import smoothed_threshold, threshold_at
 from jaxcp.scores import inputs
 from jaxcp.typing import ArrayLike, AxisName, Number, PyTree, Score
@@ -133,7 +126,7 @@ class Held:
         float where there are weights. With `delta` ranks for which all components cover
         1 - alpha with that probability: c components at delta / c each.
         """
-        alpha = split_alpha(as_alpha(alpha), self.components)
+        alpha = split_alpha(alpha, self.components)
         shape = *self.shape, *self.components
         if self.num_groups is None and alpha.ndim > 1:
             raise ValueError(f"expected alpha of shape () or (a,), got {alpha.shape}")
@@ -159,7 +152,7 @@ class Held:
         with nullcontext() if is_open else known_at_once():
             count = self._counts()
         # A union bound: each of c components misses its share of delta at most.
-        return sure_ranks(count, alpha, exact / math.prod(self.components))
+        return ranks(count, alpha, exact / math.prod(self.components))
 
     def _counts(self):
         """Returns how many rows count, shape (), (g,), or (g, 1) with components."""

@@ -37,7 +37,7 @@ def held_rows(score, preds, y, weights, mask, groups=NO_GROUPS, classes=None):
     check_same_columns(preds, y)
     check_columns(classes, preds)
     y = coded(classes, y, mask) if inputs.has_labels(score) else y
-    codes = _checks.vector(None)
+    codes = _checks.optional(None)
     if groups.count is not None:
         codes = _checks.groups(groups.codes, groups.count)
     columns = {"weights": _checks.weights(weights), "mask": _checks.mask(mask)}

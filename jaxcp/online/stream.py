@@ -193,7 +193,7 @@ def past_scores(scores: ArrayLike, mask: ArrayLike | None) -> Array:
 
 def component_alpha(alpha: ArrayLike, components: tuple[int, ...]) -> Alpha:
     """Returns alpha read exactly, for each of the components of a threshold."""
-    alpha = split_alpha(as_alpha(alpha), components)
+    alpha = split_alpha(alpha, components)
     if alpha.shape != components:
         raise ValueError(f"expected alpha of shape {components}, got {alpha.shape}")
     return alpha

@@ -18,7 +18,7 @@ from jaxcp.pvalues.conformal import (
     p_values_in_groups,
 )
 from jaxcp.quantiles._keys import common_keys
-from jaxcp.quantiles.levels import as_alpha, as_delta, log_simes_bounds, sure_ranks
+from jaxcp.quantiles.levels import as_alpha, as_delta, log_simes_bounds, ranks
 from jaxcp.quantiles.selection import kth_smallest
 from jaxcp.quantiles.thresholds import conformal_quantile
 from jaxcp.typing import ArrayLike, Number
@@ -82,15 +82,14 @@ def is_outlier(
       Array([False,  True], dtype=bool)
     """
     scores, mask = _checks.rows(scores=_checks.scores(scores), mask=_checks.mask(mask))
-    judged = _checks.required(_checks.vector(test_scores))
-    test_scores = _checks.rows(test_scores=judged)
+    test_scores = _checks.rows(test_scores=_checks.vector(test_scores))
     alpha = as_alpha(alpha)
     _checks.check_scalars(alpha=alpha)
     if delta is None:
         return _exceeds(test_scores, conformal_quantile(scores, alpha, mask=mask))
     with known_at_once():
         count = len(scores) if mask is None else count_true(mask)
-    rank = sure_ranks(count, alpha, as_delta(delta))
+    rank = ranks(count, alpha, as_delta(delta))
     return _exceeds(test_scores, kth_smallest(scores, rank, where=mask))
 
 
@@ -165,7 +164,7 @@ def outlier_p_values(
     )
     _checks.check_test_weights("test_weights", test_weights, weights, mask)
     test_scores, u, test_weights = _checks.rows(
-        test_scores=_checks.required(_checks.vector(test_scores)),
+        test_scores=_checks.vector(test_scores),
         u=_checks.uniforms(u),
         test_weights=_checks.weights(test_weights),
     )
@@ -226,7 +225,7 @@ def grouped_outlier_p_values(
         mask=_checks.mask(mask),
     )
     test_scores, test_groups, u = _checks.rows(
-        test_scores=_checks.required(_checks.vector(test_scores)),
+        test_scores=_checks.vector(test_scores),
         test_groups=_checks.groups(test_groups, num_groups),
         u=_checks.uniforms(u),
     )
@@ -296,8 +295,7 @@ def conditional_outlier_p_values(
       0.0046
     """
     scores = _checks.rows(scores=_checks.scores(scores))
-    judged = _checks.required(_checks.vector(test_scores))
-    test_scores = _checks.rows(test_scores=judged)
+    test_scores = _checks.rows(test_scores=_checks.vector(test_scores))
     bounds = {"simes": _simes_bounds, "dkw": _dkw_bounds}
     _checks.check_one_of("method", method, bounds)
     table = np.append(bounds[method](len(scores), float(as_delta(delta))), 1.0)

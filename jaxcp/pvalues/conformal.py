@@ -69,8 +69,7 @@ def conformal_p_value(
       0.2
     """
     scores, weights = _checks.rows(
-        scores=_checks.required(_checks.vector(scores)),
-        weights=_checks.weights(weights),
+        scores=_checks.vector(scores), weights=_checks.weights(weights)
     )
     own = weight_of_test(test_weight, weights)
     score, u = as_arrays(score=score, u=u)
@@ -297,13 +296,9 @@ def e_benjamini_hochberg(e_values: ArrayLike, level: ArrayLike) -> Array:
       Array([ True, False,  True], dtype=bool)
     """
     e_values = as_p_values(e_values, "e_values")
-    return _e_step_up(e_values, as_share("level", level))
-
-
-@jax.jit
-def _e_step_up(e_values, level):
     # e >= m / (level k) is 1 / e <= level k / m
-    return step_up(1 / jnp.maximum(e_values, 0), level, jnp.ones((), e_values.dtype))
+    p_values, one = 1 / jnp.maximum(e_values, 0), jnp.ones((), e_values.dtype)
+    return step_up(p_values, as_share("level", level), one)
 
 
 @jax.jit

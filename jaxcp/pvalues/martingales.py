@@ -448,10 +448,8 @@ def sequential_p_values(scores: ArrayLike, u: ArrayLike) -> Array:
       >>> sequential_p_values(jnp.array([1.0, 3.0, 2.0, 3.0]), jnp.full(4, 0.5))
       Array([0.5 , 0.25, 0.5 , 0.25], dtype=float32)
     """
-    scores, u = _checks.rows(
-        scores=_checks.required(_checks.vector(scores)),
-        u=_checks.required(_checks.uniforms(u)),
-    )
+    _checks.check_given(u=u)
+    scores, u = _checks.rows(scores=_checks.vector(scores), u=_checks.uniforms(u))
     return _sequential(as_float(scores), at_least_single(as_float(u)))
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
@@ -94,7 +92,7 @@ def selection_p_values(
     pred, nulls, mask, weights = checked_rows(pred, y, threshold, mask, weights)
     _checks.check_test_weights("test_weights", test_weights, weights, mask)
     test_pred, u, test_weights = _checks.rows(
-        test_pred=_checks.required(_checks.vector(test_pred)),
+        test_pred=_checks.vector(test_pred),
         u=_checks.uniforms(u),
         test_weights=_checks.weights(test_weights),
     )
@@ -214,22 +212,14 @@ def weighted_selection(
     _checks.check_given(weights=weights, test_weights=test_weights)
     pred, nulls, _, weights = checked_rows(pred, y, threshold, None, weights)
     test_pred, test_weights = _checks.rows(
-        test_pred=_checks.required(_checks.vector(test_pred)),
-        test_weights=_checks.weights(test_weights),
+        test_pred=_checks.vector(test_pred), test_weights=_checks.weights(test_weights)
     )
-    if pruning != "deterministic":
-        _checks.check_key(key)
-    rows = pred, *nulls, test_pred, weights, test_weights
-    return _draw_and_select(key, rows, as_share("level", level), pruning)
-
-
-@partial(jax.jit, static_argnames="pruning")
-def _draw_and_select(key, rows, level, pruning):
+    rows = pred, *nulls, test_pred, weights, test_weights, as_share("level", level)
     if pruning == "deterministic":
-        return select(*rows, level, None)
-    test_pred = rows[3]
+        return select(*rows, None)
+    _checks.check_key(key)
     shape = test_pred.shape if pruning == "heterogeneous" else ()
-    return select(*rows, level, jax.random.uniform(key, shape))
+    return select(*rows, jax.random.uniform(key, shape))  # type: ignore[arg-type]
 
 
 @jax.jit

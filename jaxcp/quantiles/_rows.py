@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.custom_batching import custom_vmap
 
-from jaxcp._numbers import over_shards, varying_like
+from jaxcp._numbers import as_float, over_shards, varying_like
 from jaxcp.quantiles import _keys
 from jaxcp.quantiles._keys import bisect_keys, to_keys
 
@@ -143,16 +143,23 @@ def spare_mass(weights, alpha, test_weight, axis_name=None, u=1.0):
     """Returns weights on their unit scale, and the mass allowed above the threshold.
 
     alpha (w_1 + ... + w_{n+1}) - u w_{n+1}: negative where nothing may, as where there
-    is no weight at all.
+    is no weight at all. The test weight w_{n+1} defaults to 1.
     """
+    weights = as_float(weights)
     dtype = jnp.result_type(weights.dtype, alpha.dtype, u, jnp.float32)
     weights = jnp.where(weights > 0, weights, 0).astype(dtype)
-    test_weight = test_weight.astype(dtype)
+    test_weight = jnp.asarray(1.0 if test_weight is None else test_weight, dtype)
     weights, test_weight = unit_scale(weights, test_weight, axis_name)
     total = total_mass(weights, axis_name) + test_weight
     exact = 1 + 3 * jnp.finfo(dtype).eps  # undoes the rounding of alpha
     spare = alpha.astype(dtype) * total * exact - u * test_weight
     return weights, jnp.where(total > 0, spare, -1)
+
+
+def least_beyond(spare):
+    """Returns the least mass beyond a spare one, 0 beyond a negative one."""
+    above = jnp.maximum(jnp.nextafter(spare, jnp.inf), jnp.finfo(spare.dtype).tiny)
+    return jnp.where(spare < 0, 0, above)
 
 
 # Up to this many numbers the few operations of a bisection by bits take less time.

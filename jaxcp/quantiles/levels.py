@@ -219,8 +219,9 @@ def alpha_as_float(alpha: Alpha) -> Array:
     return alpha if isinstance(alpha, Array) else on_device(np.asarray(alpha, float))
 
 
-def split_alpha(alpha: Alpha, components: tuple[int, ...]) -> Alpha:
-    """Returns alpha for each of (c,) components: a scalar is shared out equally."""
+def split_alpha(alpha: Any, components: tuple[int, ...]) -> Alpha:
+    """Returns alpha, read, for each of (c,) components: a scalar is shared out."""
+    alpha = as_alpha(alpha)
     if not components:
         return alpha
     (c,) = components
@@ -286,27 +287,28 @@ def conformal_rank(
     count = count if isinstance(count, Array) else as_numpy("count", count)
     if not jnp.issubdtype(count.dtype, jnp.integer):
         raise ValueError(f"expected an integer count, got {count.dtype}")
-    _checks.check_values(lambda n: n >= 0, "count >= 0", count)
     most = np.iinfo(jax.dtypes.canonicalize_dtype(int)).max
-    _checks.check_values(lambda n: n < most, f"count below {most}", count)
+    valid = lambda n: (n >= 0) & (n < most)  # noqa: E731
+    _checks.check_values(valid, f"count in 0, ..., {most - 1}", count)
+    return ranks(count, as_alpha(alpha), None if delta is None else as_delta(delta))
+
+
+def ranks(count: ArrayLike, alpha: Alpha, delta: Fraction | None = None) -> Array:
+    """Returns `conformal_rank` of counts, int, and levels that are read exactly."""
     if delta is not None:
-        return sure_ranks(count, as_alpha(alpha), as_delta(delta))
-    return ranks(count, as_alpha(alpha))
-
-
-def ranks(count: ArrayLike, alpha: Alpha) -> Array:
-    """Returns `conformal_rank` of counts, int, and alpha as `as_alpha` reads it."""
+        count = _known_count(count, alpha)
     count = count if isinstance(count, Array) else np.asarray(count)
     count = count.astype(int)  # a narrow type may not hold n + 1
     if isinstance(alpha, Array):
         return rank_at_any_alpha(count, as_float(alpha))
     if isinstance(count, Array):
         return _integer_rank(count, *_integer_ratio(alpha))
-    return on_device(np.asarray(_exact_ranks(count.astype(object), alpha), int))
+    found = np.frompyfunc(lambda n, a: exact_rank(n, a, delta), nin=2, nout=1)
+    return on_device(np.asarray(found(count.astype(object), alpha), int))
 
 
-def sure_ranks(count: ArrayLike, alpha: Alpha, delta: Fraction) -> Array:
-    """Returns the ranks that cover with probability 1 - delta, int, of known counts."""
+def _known_count(count, alpha):
+    """Returns counts as numpy; ranks that cover with probability 1 - delta need it."""
     if isinstance(alpha, Array):
         raise ValueError(
             "expected alpha as a number where delta is given, got a jax array; "
@@ -318,9 +320,7 @@ def sure_ranks(count: ArrayLike, alpha: Alpha, delta: Fraction) -> Array:
             f"groups or count; {_ON_HOST}: make these constants of the program, such "
             "as by jax.jit(lambda preds: cp(preds, alpha, delta=delta))"
         )
-    counts = np.asarray(count).astype(object)
-    found = np.frompyfunc(lambda n, a: exact_rank(n, a, delta), nin=2, nout=1)
-    return on_device(np.asarray(found(counts, alpha), int))
+    return np.asarray(count)
 
 
 def exact_rank(n: int, alpha: Fraction, delta: Fraction | None = None) -> int:
@@ -330,9 +330,6 @@ def exact_rank(n: int, alpha: Fraction, delta: Fraction | None = None) -> int:
     errors = critical_errors(n, alpha, delta)
     # Vovk 2012, proposition 2b: P(coverage < 1 - alpha) = P(Bin(n, alpha) <= n - k).
     return n - errors if errors >= 0 else n + 1
-
-
-_exact_ranks = np.frompyfunc(exact_rank, nin=2, nout=1)
 
 
 def _integer_ratio(alpha):
@@ -395,8 +392,7 @@ def each_read(read: Callable[[Any], Fraction], values: Any) -> np.ndarray:
 
 def _as_fraction(value, name="alpha", cure=_FOR_ALPHA):
     if isinstance(value, bool | np.bool_) or not isinstance(value, Real | Decimal):
-        plural = "numbers" if name == "alpha" else "a number"
-        raise ValueError(f"expected {name} as {plural}, got {type(value).__name__}")
+        raise ValueError(f"expected {name} as a number, got {type(value).__name__}")
     finite = np.isfinite(float(value))
     exact = as_decimal(value) if finite else Fraction(-1)  # type: ignore[arg-type]
     if not 0 < exact < 1:
@@ -421,8 +417,6 @@ def as_decimal(value: Any) -> Fraction:
 
 def as_bound(bound: Any) -> float:
     """Returns the most that a loss can be, a known number, or raises ValueError."""
-    if isinstance(bound, bool) or not isinstance(bound, Real | Decimal):
-        raise ValueError(f"expected bound as a number, got {bound!r}")
     if not 0 < (number := float(bound)) < math.inf:
         raise ValueError(f"expected a finite bound > 0, got {bound}")
     return number
@@ -433,15 +427,13 @@ def share_of(alpha: Any, bound: Any) -> Alpha:
 
     `bound` is a number, and read like alpha.
     """
+    if bound == 1:
+        return as_alpha(alpha)
     try:
-        if bound == 1:
-            return as_alpha(alpha)
         if isinstance(alpha, Array):
             return as_alpha(alpha / float(bound))
         whole = as_decimal(bound)
         return as_alpha(each_read(lambda a: as_decimal(a) / whole, alpha))
-    except (ValueError, TypeError) as error:
-        if bound == 1 and "in (0, 1)" not in str(error):
-            raise
-        text = f"expected alpha in (0, {float(bound):g}), below the bound of the loss"
-        raise ValueError(f"{text}, got {alpha!r}") from error
+    except ValueError as error:
+        within = f"(0, {float(bound):g}), below the bound of the loss"
+        raise ValueError(f"expected alpha in {within}, got {alpha!r}") from error

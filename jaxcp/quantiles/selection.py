@@ -20,8 +20,8 @@ from jaxcp import _checks, _tree
 from jaxcp._arrays import as_arrays, as_numpy
 from jaxcp._numbers import as_float, at_least_single, over_shards, rounded_up
 from jaxcp._tree import as_function
+from jaxcp.quantiles import _rows
 from jaxcp.quantiles._keys import bisect_keys, first_float, from_keys, to_keys
-from jaxcp.quantiles._rows import first_key, masses_of, select_keys, spare_mass
 from jaxcp.typing import ArrayLike, AxisName, Number
 
 # Bits settled by one histogram of sharded scores: wide, for a sum over processes takes
@@ -244,18 +244,15 @@ def _mean_tangent(x, mass, dx, axis_name, nearest, value):
 def _find(x, mass, target, axis_name):
     """Returns the first key whose mass reaches `target`, the highest if none does."""
     if mass is not None and mass.dtype == bool:
-        x, mass = jnp.where(mass, x, _largest(x.dtype)), None
+        is_float = jnp.issubdtype(x.dtype, jnp.floating)
+        largest = jnp.inf if is_float else jnp.iinfo(x.dtype).max
+        x, mass = jnp.where(mass, x, jnp.array(largest, x.dtype)), None
     if axis_name is None:
-        return select_keys(x, mass, target.reshape(-1)).reshape(target.shape)
+        return _rows.select_keys(x, mass, target.reshape(-1)).reshape(target.shape)
     if mass is not None:
-        return first_key(to_keys(x), mass, target, axis_name)
+        return _rows.first_key(to_keys(x), mass, target, axis_name)
     find = partial(_find_by_digits, to_keys(x), axis_name=axis_name)
     return find(target) if target.ndim == 0 else jax.vmap(find)(target)
-
-
-def _largest(dtype):
-    floating = jnp.issubdtype(dtype, jnp.floating)
-    return jnp.array(jnp.inf if floating else jnp.iinfo(dtype).max, dtype)
 
 
 def _find_by_digits(keys, target, *, axis_name):
@@ -302,16 +299,11 @@ def moving(end: Array, value: Callable[[Array], Array], level: Array) -> Array:
     By the implicit function theorem; no slope where the value is flat.
     """
     at = lax.stop_gradient(end)
-    # Of functions that have no derivative, as jax.pure_callback, the slope is NaN.
-    return _moving(at, level - value(at), lax.stop_gradient(_slope(value, at)))
-
-
-def _slope(value, at):
     try:
         slope = jax.jvp(lambda y: as_float(value(y)), (at,), (jnp.ones_like(at),))[1]
-    except ValueError:
+    except ValueError:  # of functions that have no derivative, as jax.pure_callback
         slope = jnp.full_like(at, jnp.nan)
-    return slope
+    return _moving(at, level - value(at), lax.stop_gradient(slope))
 
 
 @jax.custom_jvp
@@ -343,13 +335,9 @@ def ballot(n, rank, mask=None, weights=None, test_weight=None):
         spare = jnp.sum(votes) - rank
         return (votes,), lambda kept: kept > spare  # iff all but these are below k
     # As `weighted_threshold` decides: the sum of those kept exceeds the spare mass.
-    test_weight = as_float(1.0 if test_weight is None else test_weight)
-    known = lax.stop_gradient((as_float(weights), as_float(rank), test_weight))
-    weights, spare = spare_mass(*known)
-    tiny = jnp.finfo(spare.dtype).tiny
-    above = jnp.maximum(jnp.nextafter(spare, jnp.inf), tiny)
-    target = jnp.where(spare < 0, 0, above)
-    masses = masses_of(weights)
+    known = lax.stop_gradient((weights, as_float(rank), test_weight))
+    weights, spare = _rows.spare_mass(*known)
+    masses, target = _rows.masses_of(weights), _rows.least_beyond(spare)
 
     def suffice(leading: Array, following: Array) -> Array:
         return ~masses.are_less(leading, following, target)

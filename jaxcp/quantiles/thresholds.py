@@ -11,20 +11,10 @@ from jax import Array, lax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jaxcp import _checks
-from jaxcp._arrays import (
-    as_arrays,
-    as_numpy,
-    count_groups,
-    count_rows,
-    count_true,
-    is_concrete,
-    members_of,
-    narrowed,
-)
+from jaxcp import _arrays, _checks
 from jaxcp._numbers import as_float, at_least_single, just_below, over_shards, positive
 from jaxcp.quantiles._keys import bisect_floats, common_keys
-from jaxcp.quantiles._rows import spare_mass
+from jaxcp.quantiles._rows import least_beyond, spare_mass
 from jaxcp.quantiles.levels import alpha_as_float, as_alpha, conformal_rank, ranks
 from jaxcp.quantiles.selection import kth_smallest, weighted_select
 from jaxcp.typing import ArrayLike, AxisName
@@ -81,7 +71,7 @@ def conformal_quantile(
       Array(8., dtype=float32)
     """
     scores, mask = _checks.rows(scores=scores, mask=_checks.mask(mask))
-    count = over_shards(lax.psum, count_rows(scores, mask), axis_name)
+    count = over_shards(lax.psum, _arrays.count_rows(scores, mask), axis_name)
     return thresholds(scores, conformal_rank(count, alpha), mask, axis_name, nearest)
 
 
@@ -146,21 +136,21 @@ def weighted_conformal_quantile(
       >>> weighted_conformal_quantile(jnp.arange(1.0, 5.0), jnp.ones(4), 0.4)
       Array(3., dtype=float32)
     """
+    _checks.check_given(weights=weights)
     scores, weights = _checks.rows(
-        scores=_checks.required(_checks.vector(scores)),
-        weights=_checks.required(_checks.weights(weights)),
+        scores=_checks.vector(scores), weights=_checks.weights(weights)
     )
     alpha = alpha_as_float(as_alpha(alpha))
     _checks.check_scalars(alpha=alpha)
     own = weight_of_test(test_weight, weights)
-    scores, weights = as_float(scores), as_float(weights)
     return weighted_threshold(scores, weights, alpha, own, axis_name)
 
 
 def weight_of_test(test_weight, weights, mask=None):
     """Returns the weight of the test point, 1 by default, as a float, after checks."""
     _checks.check_test_weights("test_weight", test_weight, weights, mask)
-    test_weight = as_arrays(test_weight=1.0 if test_weight is None else test_weight)
+    given = 1.0 if test_weight is None else test_weight
+    test_weight = _arrays.as_arrays(test_weight=given)
     _checks.check_scalars(test_weight=test_weight)
     _checks.check_weights("test_weight", test_weight)
     return as_float(test_weight)
@@ -211,14 +201,14 @@ def grouped_conformal_quantile(
       Array([ 2., inf], dtype=float32)
     """
     scores, groups, mask = _checks.rows(
-        scores=_checks.required(_checks.vector(scores)),
+        scores=_checks.vector(scores),
         groups=_checks.groups(groups, num_groups),
         mask=_checks.mask(mask),
     )
     alpha = as_alpha(alpha)
     if alpha.ndim:
         _checks.check_shape("alpha", (num_groups,), alpha.shape)
-    rank = ranks(count_groups(groups, num_groups, mask), alpha)
+    rank = ranks(_arrays.count_groups(groups, num_groups, mask), alpha)
     return _grouped(scores, rank, groups, mask)
 
 
@@ -245,11 +235,9 @@ def threshold_at(scores, rank, mask, weights, test_weight=None, axis_name=None):
     """
     if weights is None:
         return thresholds(scores, rank, mask, axis_name)
-    weight = as_float(1.0 if test_weight is None else test_weight)
-    weights, scores = as_float(weights), as_float(scores)
 
     def one(column, alpha):
-        return weighted_threshold(column, weights, alpha, weight, axis_name)
+        return weighted_threshold(column, weights, alpha, test_weight, axis_name)
 
     if scores.ndim > 1:
         return jax.vmap(one)(scores.T, rank)
@@ -270,17 +258,15 @@ def least_below_mass(scores, weights, spare, axis_name=None):
     """Returns min{v : mass{S > v} <= spare}, +inf where nothing may lie above."""
     # From above, where the masses compared are small and so are their rounding errors:
     # that v is minus the smallest u with mass{-S <= u} > spare.
+    scores = as_float(scores)
     negated = -jnp.where(jnp.isnan(scores), jnp.inf, scores)
-    tiny = jnp.finfo(spare.dtype).tiny
-    above = jnp.maximum(jnp.nextafter(spare, jnp.inf), tiny)
-    target = jnp.where(spare < 0, 0, above)
-    return -weighted_select(negated, weights, target, axis_name=axis_name)
+    return -weighted_select(negated, weights, least_beyond(spare), axis_name=axis_name)
 
 
 @jax.jit
 def _grouped(scores, rank, groups, mask):
     select = lambda k, where: kth_smallest(scores, k, where=where)  # noqa: E731
-    return jax.vmap(select)(rank, members_of(groups, len(rank), mask))
+    return jax.vmap(select)(rank, _arrays.members_of(groups, len(rank), mask))
 
 
 def sharded_conformal_quantile(
@@ -350,7 +336,7 @@ def sharded_conformal_quantile(
         _checks.check_weights("weights", weights, mask)
     own = weight_of_test(test_weight, weights, mask)
     if weights is None:
-        count = n if mask is None else count_true(mask)
+        count = n if mask is None else _arrays.count_true(mask)
         scores, mask = _spread((scores, mask), n, mesh)
         return _sharded(mesh, scores, conformal_rank(count, alpha), mask)
     alpha = alpha_as_float(as_alpha(alpha))
@@ -362,7 +348,7 @@ def sharded_conformal_quantile(
 def _as_rows(name, x):
     """Returns rows where they are: those of the host are not copied to a device."""
     is_there = x is None or isinstance(x, Array)
-    return x if is_there else narrowed(as_numpy(name, x))
+    return x if is_there else _arrays.narrowed(_arrays.as_numpy(name, x))
 
 
 def _spread(columns, n, mesh):
@@ -374,7 +360,7 @@ def _spread(columns, n, mesh):
     rows = NamedSharding(mesh, P(mesh.axis_names))
 
     def place(x):
-        if not is_concrete(x):  # also rows that are spread over processes
+        if not _arrays.is_concrete(x):  # also rows that are spread over processes
             return _padded(x, pad, rows)
         if isinstance(x, np.ndarray):  # in the type that devices will give it
             x = x.astype(jax.dtypes.canonicalize_dtype(x.dtype), copy=False)
@@ -444,10 +430,10 @@ def soft_conformal_quantile(
       >>> soft_conformal_quantile(jnp.arange(1.0, 10.0), 0.2, bandwidth=0.01).round(3)
       Array(8., dtype=float32)
     """
-    scores, bandwidth = as_arrays(scores=scores, bandwidth=bandwidth)
+    scores, bandwidth = _arrays.as_arrays(scores=scores, bandwidth=bandwidth)
     _checks.check_vectors(scores=scores)
     _checks.check_values(lambda h: h > 0, "bandwidth > 0", bandwidth)
-    rank = conformal_rank(count_rows(scores), alpha)
+    rank = conformal_rank(_arrays.count_rows(scores), alpha)
     _checks.check_scalars(alpha=rank, bandwidth=bandwidth)
     return soft_order_statistic(as_float(scores), rank, bandwidth, hard)
 
@@ -514,8 +500,7 @@ def smoothed_threshold(
     if weights is None:
         one = partial(_of_counts, u=u, mask=mask)
     else:
-        own = as_float(1.0 if test_weight is None else test_weight)
-        one = partial(_of_masses, u=u, weights=as_float(weights), test_weight=own)
+        one = partial(_of_masses, u=u, weights=weights, test_weight=test_weight)
     alpha = jnp.broadcast_to(alpha, rank.shape)
     if not rank.ndim:
         return one(scores, rank, alpha)
@@ -523,7 +508,7 @@ def smoothed_threshold(
 
 
 def _of_counts(scores, rank, alpha, u, mask):
-    n = scores.shape[0] if mask is None else count_true(mask)
+    n = scores.shape[0] if mask is None else _arrays.count_true(mask)
     floor, dtype = n + 1 - rank, jnp.promote_types(alpha.dtype, u.dtype)
     rest = alpha.astype(dtype) * (n + 1) - floor.astype(dtype)
     rest = jnp.clip(rest, 0, 1 - jnp.finfo(dtype).epsneg)
@@ -539,7 +524,7 @@ def _of_counts(scores, rank, alpha, u, mask):
 def _of_masses(scores, rank, alpha, u, weights, test_weight):
     del rank
     weights, spare = spare_mass(weights, alpha, test_weight, u=u)
-    first = least_below_mass(as_float(scores), weights, spare)
+    first = least_below_mass(scores, weights, spare)
     above, equal = masses_at(first, scores, weights)
     return _in_or_below(first, equal, above + equal - spare, u)
 

@@ -517,8 +517,8 @@ def selective_threshold(
       >>> round(threshold.item(), 2), valid.tolist()
       (0.8, [False, True, True, False, False])
     """
-    right = _checks.required(_checks.vector(correct))
-    sure = _checks.required(_checks.vector(confidence))
+    right = _checks.vector(correct)
+    sure = _checks.vector(confidence)
     sure, correct = _checks.rows(confidence=sure, correct=right)
     if jnp.issubdtype(correct.dtype, jnp.inexact):
         raise ValueError(f"expected correct as bool, got {correct.dtype}")

@@ -16,7 +16,7 @@ from jaxcp._arrays import as_arrays
 from jaxcp._batching import evaluate, label_scores
 from jaxcp._numbers import as_float
 from jaxcp._tree import jit, pytree, static
-from jaxcp.quantiles.levels import as_alpha, conformal_rank, split_alpha
+from jaxcp.quantiles.levels import conformal_rank, split_alpha
 from jaxcp.quantiles.thresholds import soft_order_statistic, thresholds
 from jaxcp.scores import inputs
 from jaxcp.training import soft
@@ -200,7 +200,7 @@ def prepare(loss, calibration, new):
 def rank_of(alpha, score, preds, y):
     """Returns the rank of the threshold of these rows, shape () or (c,)."""
     n, *components = jax.eval_shape(evaluate, score, preds, y).shape
-    level = split_alpha(as_alpha(alpha), tuple(components))
+    level = split_alpha(alpha, tuple(components))
     _checks.check_shape("alpha", tuple(components), level.shape)
     return conformal_rank(n, level)
 

@@ -55,7 +55,7 @@ WRONG = {
     "alpha in percent": (lambda: CP.quantile(10), r"alpha in \(0, 1\), got 10"),
     "alpha NaN": (lambda: CP.quantile(float("nan")), r"alpha in \(0, 1\), got nan"),
     "alpha in a list": (lambda: CP.quantile([0.1, 2]), r"alpha in \(0, 1\), got 2"),
-    "alpha as text": (lambda: CP.quantile("0.1"), "alpha as numbers, got str"),
+    "alpha as text": (lambda: CP.quantile("0.1"), "alpha as a number, got str"),
     "delta 0": (lambda: CP(X, 0.5, delta=0), r"delta in \(0, 1\), got 0; 0.05 is for"),
     "delta 1": (lambda: CP.quantile(0.5, delta=1.0), r"delta in \(0, 1\), got 1.0"),
     "delta NaN": (lambda: CP.rank(0.5, np.nan), r"delta in \(0, 1\), got nan"),

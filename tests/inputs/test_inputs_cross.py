@@ -123,7 +123,7 @@ WRONG = {
     ),
     "several keys": (
         lambda: jaxcp.jackknife_plus(KEY[None], RIDGE, ABSOLUTE, X2, X),
-        r"one key, got keys of shape \(1,\)",
+        r"a key from jax.random.key, got key<fry>\(1,\)",
     ),
     "no inputs": (lambda: CROSS(None, 0.1), "x as a value, got None"),
     "other columns": (

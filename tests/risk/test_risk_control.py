@@ -405,8 +405,8 @@ def test_bad_input_is_refused(case):
     ("options", "message"),
     [
         (dict(alpha=0), "alpha in"),
-        (dict(alpha=1.0), "alpha in .0, 1., below the bound of the loss, got 1.0"),
-        (dict(alpha="0.1"), "alpha as numbers, got str"),
+        (dict(alpha=1.0), "alpha in .0, 1., got 1.0"),
+        (dict(alpha="0.1"), "alpha as a number, got str"),
         (dict(alpha=(0.1, 0.1)), r"alpha as a number or an array, got \(0.1, 0.1\)"),
         (dict(alpha=np.array([0.1, 0.2])), r"alpha of shape \(\)"),
         (dict(alpha=0.1, delta=1.5), "delta"),

@@ -97,7 +97,7 @@ UNIFORMS = {
     "uniforms of a seed": (lambda: jaxcp.uniforms(0, 5), "a key .*, got int"),
     "uniforms of several keys": (
         lambda: jaxcp.uniforms(jax.random.split(KEY, 2), 5),
-        r"one key, got keys of shape \(2,\)",
+        r"a key from jax.random.key, got key<fry>\(2,\)",
     ),
     "uniforms of a shape": (
         lambda: jaxcp.uniforms(KEY, (5, 3)),

@@ -229,7 +229,7 @@ def test_automatic_batches_fit_their_memory(key):
 
 def test_progress_needs_tqdm(key, monkeypatch):
     monkeypatch.setitem(sys.modules, "tqdm.auto", None)
-    with pytest.raises(ImportError, match=r"expected tqdm .* leave progress out"):
+    with pytest.raises(ImportError, match="tqdm"):
         jaxcp.simulate(trial, key, 10, batch_size=3, progress=True)
 
 
