@@ -361,9 +361,9 @@ def test_errors(tmp_path):
     with pytest.raises(ValueError, match="with a name, or a revision, got"):
         run_grid([].append, [{}], tmp_path)  # of one list or another
     (record,) = run_grid(lambda: 3, [{}], tmp_path, revision="a")
-    assert "or a list of them, got int" in record["error"]
+    assert "expected dicts of results, got int" in record["error"]
     (record,) = run_grid(lambda: [1.0, 2.0], [{}], tmp_path, revision="b")
-    assert "or a list of them, got list" in record["error"]
+    assert "expected dicts of results, got list" in record["error"]
     (record,) = run_grid(lambda: {"f": square}, [{}], tmp_path, revision="c")
     assert "what JSON can hold, got <function" in record["error"]
     for text in ('{"half":', "[]", '{"status": 3}'):
