@@ -34,6 +34,8 @@ __dir__ = __all__.copy
 
 _ADDRESS = "JAX_COORDINATOR_ADDRESS"
 _NUMBER, _ID = "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
+_MPI = {"PMI_SIZE", "PMIX_RANK"}
+_FOUND_BY_JAX = {"SLURM_PROCID", "OMPI_MCA_orte_hnp_uri", "KUBERNETES_SERVICE_HOST"}
 _GRACE = 15.0  # seconds that the others have to end after one has failed
 
 
@@ -80,7 +82,7 @@ def initialize(
     Example:
       >>> initialize("localhost:9900", num_processes=2, process_id=2)
       Traceback (most recent call last):
-      ValueError: expected process_id in 0, ..., 1, got 2
+      ValueError: expected process_id below 2, got 2
     """
     address = coordinator_address or os.environ.get(_ADDRESS)
     number = _from_environment(num_processes, _NUMBER)
@@ -88,9 +90,7 @@ def initialize(
     cluster = cluster or _mpi()
     missing = any(value is None for value in (address, number, process_id))
     if number is not None and process_id is not None and not 0 <= process_id < number:
-        raise ValueError(
-            f"expected process_id in 0, ..., {number - 1}, got {process_id}"
-        )
+        raise ValueError(f"expected process_id below {number}, got {process_id}")
     jax.distributed.initialize(
         address,
         number,
@@ -133,10 +133,8 @@ def launch(
       [0, 0]
     """
     if num_processes < 1 or (devices is not None and devices < 1) or not command:
-        raise ValueError(
-            "expected num_processes >= 1, devices >= 1 and a command, got "
-            f"{num_processes}, {devices} and {list(command)}"
-        )
+        given = f"{num_processes}, {devices} and {list(command)}"
+        raise ValueError(f"expected processes, devices and a command, got {given}")
     processes: list[subprocess.Popen] = []
     shared = {_ADDRESS: f"127.0.0.1:{_free_port()}", _NUMBER: str(num_processes)}
     if devices is not None:
@@ -186,9 +184,8 @@ def _from_environment(value, name):
 
 def _mpi():
     """Returns "mpi4py" under an MPI launcher that jax does not know."""
-    known = {"SLURM_PROCID", "OMPI_MCA_orte_hnp_uri", "KUBERNETES_SERVICE_HOST"}
-    launched = {"PMI_SIZE", "PMIX_RANK"} & os.environ.keys()
-    return "mpi4py" if launched and not known & os.environ.keys() else None
+    names = os.environ.keys()
+    return "mpi4py" if names & _MPI and not names & _FOUND_BY_JAX else None
 
 
 def main() -> None:

@@ -13,9 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jaxcp import _arrays, _checks, _names
-from jaxcp._batching import counted
-from jaxcp._tree import jit
+from jaxcp import _arrays, _batching, _checks, _names, _tree
 from jaxcp.quantiles.levels import alpha_as_float, as_alpha
 from jaxcp.sets import Interval, LabelSet
 from jaxcp.typing import HasLabels, HasShapes, HasSize, HasWidths, Set
@@ -41,7 +39,7 @@ def metric(
         signature = inspect.signature(formula)
         _, *public = signature.parameters.values()
         static = tuple(each.name for each in public if each.name in _STATIC)
-        compiled = jit(formula, static_argnames=static)
+        compiled = _tree.jit(formula, static_argnames=static)
 
         def program(*given, **options):
             *rows, count = given
@@ -50,7 +48,7 @@ def metric(
         @functools.wraps(formula)
         def call(*args: _P.args, **kwargs: _P.kwargs) -> Array:
             rows, options = check(*args, **kwargs)
-            return counted(program, *rows, by_pairs=by_pairs, **options)
+            return _batching.counted(program, *rows, by_pairs=by_pairs, **options)
 
         vars(call)["__signature__"] = signature.replace(parameters=public)
         return call
@@ -170,7 +168,7 @@ def above_level(rates, alpha):
     return jnp.where(jnp.abs(error) < 4 * jnp.finfo(rates.dtype).eps, 0, error)
 
 
-@jit
+@_tree.jit
 def is_covered(sets, y):
     """Returns 1 or 0 for each row, NaN where the set or the target has a NaN."""
     found = jax.vmap(lambda s, target: s.contains(target))(sets, y)
@@ -180,7 +178,7 @@ def is_covered(sets, y):
     return where_known(found, (sets, y))
 
 
-@jit
+@_tree.jit
 def closed_form_sizes(sets):
     """Returns the size of every set, shape (m,); ValueError where it has no formula."""
     cure = ": give it one, or estimate it by metrics.mean_volume(key, sets, within=...)"

@@ -10,12 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from jaxcp import _checks
-from jaxcp._arrays import as_array
-from jaxcp._batching import map_evenly
-from jaxcp._geometry import norm, square_distances
+from jaxcp import _arrays, _batching, _checks, _geometry, _tree
 from jaxcp._numbers import as_float, at_least_single, mean, quotient
-from jaxcp._tree import jit
 from jaxcp.metrics import _sets
 from jaxcp.metrics.rates import rates_of
 from jaxcp.quantiles.levels import as_alpha, ranks
@@ -146,19 +142,19 @@ def excess_coverage_risk(
 def _checked(sets, y, x):
     """Returns sets, targets, and inputs as floats of shape (m, p)."""
     sets, y = _sets.check_sets(sets, y)
-    x = at_least_single(as_float(as_array("x", x)))
+    x = at_least_single(as_float(_arrays.as_array("x", x)))
     _checks.num_rows(y=y, x=x)
     _checks.check_values(np.isfinite, "finite x", x)
     return sets, y, x.reshape(len(x), math.prod(x.shape[1:]))
 
 
-@jit
+@_tree.jit
 def _excess_risk(sets, y, rates, alpha):
     error = _sets.is_covered(sets, y) - (1 - alpha)
     return mean(error * jnp.sign(_sets.above_level(as_float(rates), alpha)))
 
 
-@jit(static_argnames="num_cells")
+@_tree.jit(static_argnames="num_cells")
 def _cell_error(key, sets, y, x, alpha, num_cells, n, rank):
     cells = _cells(key, _standardized(x), num_cells)
     rates, counts = rates_of(_sets.is_covered(sets, y), cells, num_cells)
@@ -177,7 +173,7 @@ def _cells(key, x, num_cells):
     start = jax.random.choice(key, x, (num_cells,), replace=False)
 
     def nearest(centers):
-        return jnp.argmin(square_distances(x, centers), axis=1)
+        return jnp.argmin(_geometry.square_distances(x, centers), axis=1)
 
     def step(_, centers):
         members = nearest(centers)[None] == jnp.arange(num_cells)[:, None]
@@ -188,7 +184,7 @@ def _cells(key, x, num_cells):
     return nearest(lax.fori_loop(0, _KMEANS_STEPS, step, start))
 
 
-@jit
+@_tree.jit
 def _standardized(x):
     """Returns columns with mean 0 and standard deviation 1, or 0 if constant."""
     largest = jnp.max(jnp.abs(x), axis=0, keepdims=True)
@@ -263,20 +259,20 @@ def worst_slab_coverage(
     if directions is None:
         x = _standardized(x)
         directions = _directions(key_directions, x, num_directions)
-    directions = as_array("directions", directions).astype(x.dtype)
+    directions = _arrays.as_array("directions", directions).astype(x.dtype)
     shape = directions.shape[:1] + x.shape[1:]
     _checks.check_shape("directions", shape, directions.shape)
     shortest = math.ceil(Fraction(str(share)) * num_found)
     return _worst_slab(key_order, sets, y, x, directions, num_found, shortest, holdout)
 
 
-@jit(static_argnames="num_directions")
+@_tree.jit(static_argnames="num_directions")
 def _directions(key, x, num_directions):
     directions = jax.random.normal(key, (num_directions, x.shape[1]), x.dtype)
-    return directions / jax.vmap(norm)(directions)[:, None]
+    return directions / jax.vmap(_geometry.norm)(directions)[:, None]
 
 
-@jit(static_argnames=("num_found", "holdout"))
+@_tree.jit(static_argnames=("num_found", "holdout"))
 def _worst_slab(key, sets, y, x, directions, num_found, shortest, holdout):
     hits = _sets.is_covered(sets, y)
     order = jax.random.permutation(key, len(x))
@@ -290,7 +286,7 @@ def _worst_slab(key, sets, y, x, directions, num_found, shortest, holdout):
         inside = (along[told] >= ordered[first]) & (along[told] <= ordered[last])
         return mean, jnp.sum(jnp.where(inside, hits[told], 0)) / jnp.sum(inside)
 
-    means, rates = map_evenly(search, directions, at_a_time=32)
+    means, rates = _batching.map_evenly(search, directions, at_a_time=32)
     return rates[jnp.argmin(means)] + 0 * jnp.sum(hits)  # NaN if any is unknown
 
 

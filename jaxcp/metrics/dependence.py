@@ -7,11 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from jaxcp import _checks, _numbers
+from jaxcp import _batching, _checks, _numbers, _tree
 from jaxcp._arrays import as_array
-from jaxcp._batching import map_blocks, map_evenly
 from jaxcp._numbers import as_float, at_least_single, kept, quotient, unless_nan
-from jaxcp._tree import jit
 from jaxcp.metrics import _sets
 from jaxcp.metrics._sets import Count, metric
 from jaxcp.quantiles._keys import bisect_floats
@@ -201,7 +199,7 @@ def hsic_test(
     return _test(key, *rows, options["bandwidths"], num_permutations)
 
 
-@jit(static_argnames="num_permutations")
+@_tree.jit(static_argnames="num_permutations")
 def _test(key, sets, y, sizes, bandwidths, num_permutations):
     sizes, covered, m, (s_1, _) = _measured(sets, y, sizes, None, bandwidths)
     centered = _centered(covered, m, None)
@@ -215,7 +213,7 @@ def _test(key, sets, y, sizes, bandwidths, num_permutations):
         return _distance_form(sizes, permuted, s_1) >= least
 
     places = jnp.arange(num_permutations)
-    count = jnp.sum(map_evenly(reaches, places, at_a_time=_PERMUTATIONS))
+    count = jnp.sum(_batching.map_evenly(reaches, places, at_a_time=_PERMUTATIONS))
     return unless_nan((found, m), quotient(1 + count, 1 + num_permutations))
 
 
@@ -250,7 +248,7 @@ def _distance_form(sizes, centered, bandwidth):
         kernel = jnp.where(near, jnp.expm1(-square / bandwidth), -1)
         return c * jnp.dot(kernel, centered, precision=lax.Precision.HIGHEST)
 
-    return jnp.sum(map_blocks(rows, sizes, centered, width=len(sizes)))
+    return jnp.sum(_batching.map_blocks(rows, sizes, centered, width=len(sizes)))
 
 
 def _median_distance(sizes):

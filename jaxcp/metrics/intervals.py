@@ -5,11 +5,8 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jax import Array
 
-from jaxcp import _checks
-from jaxcp._arrays import as_array
-from jaxcp._batching import by_rows
+from jaxcp import _arrays, _batching, _checks, _tree
 from jaxcp._numbers import as_float, kept, mean
-from jaxcp._tree import jit
 from jaxcp.metrics import _sets
 from jaxcp.metrics._sets import Count, metric
 from jaxcp.sets import Interval
@@ -62,10 +59,10 @@ def interval_score(sets: Interval | ArrayLike, y: ArrayLike, alpha: ArrayLike) -
       Array([1., 3.], dtype=float32)
     """
     rows, options = _of_intervals(sets, y, alpha)
-    return by_rows(_interval_score, options["alpha"], rows=rows)
+    return _batching.by_rows(_interval_score, options["alpha"], rows=rows)
 
 
-@jit
+@_tree.jit
 def _interval_score(alpha, sets, y):
     below = jnp.where(y < sets.lower, sets.lower - y, 0)  # not inf - inf inside
     above = jnp.where(y > sets.upper, y - sets.upper, 0)
@@ -137,8 +134,8 @@ def pinball_score(preds: ArrayLike, y: ArrayLike, level: ArrayLike) -> Array:
       >>> round(pinball_score(jnp.zeros(2), jnp.array([1.0, -1.0]), 0.9).item(), 6)
       0.5
     """
-    preds, y = as_array("preds", preds), as_array("y", y)
-    level = as_array("level", level)
+    preds, y = _arrays.as_array("preds", preds), _arrays.as_array("y", y)
+    level = _arrays.as_array("level", level)
     m = _checks.num_rows(preds=preds, y=y)
     _checks.check_not_nan("preds", preds)
     _checks.check_not_nan("y", y)
@@ -148,7 +145,7 @@ def pinball_score(preds: ArrayLike, y: ArrayLike, level: ArrayLike) -> Array:
     return _pinball(as_float(preds), as_float(y), as_float(level))
 
 
-@jit
+@_tree.jit
 def _pinball(preds, y, level):
     error = y.reshape(-1, *(1,) * level.ndim) - preds
     level = jnp.broadcast_to(level, error.shape)

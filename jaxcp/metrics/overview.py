@@ -9,11 +9,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxcp import _checks, _names
-from jaxcp._arrays import as_groups, is_concrete
-from jaxcp._batching import counted
+from jaxcp import _arrays, _batching, _checks, _names, _tree
 from jaxcp._numbers import as_float
-from jaxcp._tree import jit
 from jaxcp.metrics import _sets, intervals, rates, size, strata
 from jaxcp.metrics.dependence import hsic
 from jaxcp.sets import Interval
@@ -49,7 +46,7 @@ class Summary(dict[str, Any]):
         """Returns a line for each metric, and one on sets that hold every label."""
         lines = (f"{name!r}: {_shown(value)}" for name, value in self.items())
         share = self.get("full_rate", 0.0)
-        many = is_concrete(share) and np.mean(share) > _MANY_FULL
+        many = _arrays.is_concrete(share) and np.mean(share) > _MANY_FULL
         return "{" + ",\n ".join(lines) + "}" + (_ON_FULL_SETS if many else "")
 
     def tolist(self) -> dict[str, Any]:
@@ -129,7 +126,7 @@ def summary(
         num_groups = None
     else:
         if num_groups is None and group_names is None and _names.are_integers(groups):
-            codes = np.asarray(as_groups("groups", groups))
+            codes = np.asarray(_arrays.as_groups("groups", groups))
             num_groups = int(np.max(codes, initial=0)) + 1
         groups, num_groups = rates.check_groups(y, groups, num_groups, group_names)
     by_size = _has_size(sets)
@@ -139,13 +136,13 @@ def summary(
     num_bins = num_bins if by_bins else None
     options = {"alpha": alpha, "num_groups": num_groups, "num_bins": num_bins}
     rows = sets, y, groups
-    found = counted(_summary, *rows, by_pairs=by_size, **options)
-    if not is_concrete(*found.values()):
+    found = _batching.counted(_summary, *rows, by_pairs=by_size, **options)
+    if not _arrays.is_concrete(*found.values()):
         return found
     return Summary({name: _as_plain(value) for name, value in found.items()})
 
 
-@jit(static_argnames=("num_groups", "num_bins"))
+@_tree.jit(static_argnames=("num_groups", "num_bins"))
 def _summary(sets, y, groups, count, alpha, num_groups, num_bins):
     """Returns `summary` of checked arguments, in one program."""
     known = {"count": count, "sets": sets, "y": y, "alpha": alpha, "eta": _ETA}
@@ -199,7 +196,7 @@ def _as_plain(value):
 
 
 def _shown(value):
-    if not is_concrete(value):
+    if not _arrays.is_concrete(value):
         return repr(value)
     array = np.asarray(value)
     if array.ndim == 0:

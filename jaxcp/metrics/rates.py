@@ -8,8 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from jaxcp import _checks, _names
-from jaxcp._batching import by_rows
+from jaxcp import _batching, _checks, _names
 from jaxcp._numbers import kept, mean, quotient
 from jaxcp.metrics import _sets
 from jaxcp.metrics._sets import Count, metric
@@ -78,7 +77,7 @@ def covered(sets: Set | ArrayLike, y: ArrayLike) -> Array:
       >>> covered(Interval(jnp.zeros(2), jnp.ones(2)), jnp.array([0.5, 2.0]))
       Array([1., 0.], dtype=float32)
     """
-    return by_rows(_sets.is_covered, rows=_sets.check_sets(sets, y))
+    return _batching.by_rows(_sets.is_covered, rows=_sets.check_sets(sets, y))
 
 
 @metric(_sets.of_sets)

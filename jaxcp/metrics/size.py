@@ -6,11 +6,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from jaxcp import _checks, _geometry
-from jaxcp._arrays import as_array, as_arrays
+from jaxcp import _arrays, _checks, _geometry, _tree
 from jaxcp._batching import by_rows, map_evenly
 from jaxcp._numbers import as_float, counting, mean
-from jaxcp._tree import jit, pytree
 from jaxcp.metrics import _sets
 from jaxcp.metrics._sets import Count, metric
 from jaxcp.quantiles.selection import kth_smallest
@@ -140,7 +138,7 @@ def infinite_rate(count: Count, sets: Set | ArrayLike) -> Array:
     return mean(_sets.where_known(sizes == jnp.inf, sizes), count)
 
 
-@pytree
+@_tree.pytree
 class MeanVolume:
     """Volumes of many sets and their averages. Made by `mean_volume`.
 
@@ -214,7 +212,7 @@ def mean_volume(
       >>> round(volumes.mean.item(), 4), round(volumes.geometric_mean.item(), 4)
       (2.5, 2.0)
     """
-    sets = as_arrays(sets=_sets.as_sets(sets))
+    sets = _arrays.as_arrays(sets=_sets.as_sets(sets))
     m = _checks.num_rows(sets=sets)
     _checks.check_key(key)
     _checks.check_count("num_samples", num_samples, 1)
@@ -232,7 +230,7 @@ def _boxes(within, m):
     return within.with_ends(*ends)
 
 
-@jit(static_argnames=("num_samples", "sobol"))
+@_tree.jit(static_argnames=("num_samples", "sobol"))
 def _mean_volume(key, sets, boxes, indices, num_samples, sobol):
     def one(region, box, i):
         key_one = jax.random.fold_in(key, i)
@@ -270,7 +268,7 @@ def iou(a: ArrayLike, b: ArrayLike) -> Array:
       >>> iou(a, b).round(4)
       Array([0.3333, 0.    ], dtype=float32)
     """
-    a, b = as_array("a", a), as_array("b", b)
+    a, b = _arrays.as_array("a", a), _arrays.as_array("b", b)
     _geometry.check_boxes("a", a)
     _geometry.check_boxes("b", b)
     return _iou(a, b)

@@ -8,10 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from jaxcp import _checks
-from jaxcp._arrays import as_array
-from jaxcp._numbers import as_float, kept, varying_like
-from jaxcp._tree import jit, pytree, static
+from jaxcp import _arrays, _checks, _numbers, _tree
 from jaxcp.metrics import _sets
 from jaxcp.metrics._sets import metric
 from jaxcp.metrics.rates import rates_of
@@ -23,7 +20,7 @@ from jaxcp.typing import ArrayLike, HasLabels, Set
 _MANY_ROWS, _FEW_BINS = 2**14, 16
 
 
-@pytree
+@_tree.pytree
 class Way:
     """How sets are parted by size: into `num_bins`, or at `edges`.
 
@@ -31,24 +28,22 @@ class Way:
     """
 
     edges: Array | None = None
-    num_bins: int | None = static(default=None)
-    first: int = static(default=0)
+    num_bins: int | None = _tree.static(default=None)
+    first: int = _tree.static(default=0)
 
 
 def parted_by(sets, num_bins=None, num_ranges=None, edges=None):
     """Returns how sets are parted by size, after checks."""
     given = [v is not None for v in (num_bins, num_ranges, edges)]
     if sum(given) > 1 or not (any(given) or isinstance(sets, HasLabels)):
-        raise ValueError(
-            "expected one of num_bins, num_ranges and edges (or none, for label sets), "
-            f"got {sum(given)} for {type(sets).__name__}"
-        )
+        found = f"{sum(given)} for {type(sets).__name__}"
+        raise ValueError(f"expected one of num_bins, num_ranges, edges, got {found}")
     if num_bins is not None:
         _checks.check_count("num_bins", num_bins, 1)
         return Way(num_bins=num_bins)
     if edges is None:
         edges = _label_edges(sets, num_ranges)
-    edges = as_float(as_array("edges", edges))
+    edges = _numbers.as_float(_arrays.as_array("edges", edges))
     _checks.check_vectors(edges=edges)
     _checks.check_not_nan("edges", edges)
     increases = lambda e: np.append(True, e[1:] > e[:-1])[: len(e)]  # noqa: E731
@@ -102,12 +97,12 @@ def _parted(sets, sizes, way, count=None):
         edges = jnp.asarray(way.edges)
         groups = jnp.searchsorted(edges, sizes, side="left")
         num_groups = len(edges) + 1
-        return slice(None), kept(groups, count, num_groups), sizes, num_groups
+        return slice(None), _numbers.kept(groups, count, num_groups), sizes, num_groups
     keys = to_keys(sizes)
-    keys = kept(keys, count, jnp.iinfo(keys.dtype).max)
+    keys = _numbers.kept(keys, count, jnp.iinfo(keys.dtype).max)
     ends = _ends(len(keys) if count is None else count, way.num_bins)
     if len(keys) > _MANY_ROWS and 1 < len(ends) <= _FEW_BINS:
-        groups = kept(_groups_between(keys, ends[:-1]), count, len(ends))
+        groups = _numbers.kept(_groups_between(keys, ends[:-1]), count, len(ends))
         return slice(None), groups, sizes, way.num_bins
     places = np.arange(len(keys))
     if count is None:
@@ -132,7 +127,7 @@ def _groups_between(keys, ends):
 
     above = sum((keys > key).astype(int) for key in last_keys)
     up_to = jnp.stack([jnp.sum(above <= i) for i in range(len(ends))])
-    whole = varying_like(jnp.full(ends.shape, len(keys)), last_keys)
+    whole = _numbers.varying_like(jnp.full(ends.shape, len(keys)), last_keys)
     last_rows = lax.cond(
         jnp.all(up_to == ends),  # no run ends among equal keys
         lambda: whole,
@@ -143,13 +138,13 @@ def _groups_between(keys, ends):
     return above
 
 
-@jit
+@_tree.jit
 def least_rate(rates, counts):
     """Returns the least rate of strata with rows."""
     return -_largest(-rates, counts)
 
 
-@jit
+@_tree.jit
 def largest_violation(rates, counts, alpha):
     """Returns the largest distance from 1 - alpha of rates of strata with rows."""
     return _largest(_sets.distances(rates, alpha), counts)
@@ -161,7 +156,7 @@ def _largest(values, counts):
     return jnp.where(jnp.any(counts > 0), largest, jnp.nan)
 
 
-@pytree
+@_tree.pytree
 class SizeStrata:
     """Strata of sets of similar size. Made by `size_strata`.
 
@@ -177,7 +172,7 @@ class SizeStrata:
 
     groups: Array
     sizes: Array
-    num_groups: int = static()
+    num_groups: int = _tree.static()
 
 
 def size_strata(
@@ -230,7 +225,7 @@ def size_strata(
     return _strata(sets, sizes, parted_by(sets, num_bins, num_ranges, edges))
 
 
-@jit
+@_tree.jit
 def _strata(sets, sizes, way):
     order, groups, sizes, num_groups = _parted(sets, sizes, way)
     groups = jnp.zeros_like(groups).at[order].set(groups)

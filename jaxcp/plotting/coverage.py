@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxcp import _checks, metrics
-from jaxcp._arrays import as_host_array
+from jaxcp import _arrays, _checks, metrics
 from jaxcp.certificates.laws import coverage_law, log_beta_binomial
 from jaxcp.plotting import _axes
 from jaxcp.plotting._axes import COVERED, MISSED, Axes
@@ -366,7 +365,7 @@ def plot_group_coverage(
     """
     alpha = _axes.as_level(alpha)
     covered = np.asarray(metrics.covered(sets, y))
-    groups = as_host_array("groups", groups).ravel()
+    groups = _arrays.as_host_array("groups", groups).ravel()
     _checks.check_shape("groups", covered.shape, groups.shape)
     found, codes = np.unique(groups, return_inverse=True)
     counts = np.bincount(codes)

@@ -111,12 +111,11 @@ def _ends(sets, shape):
     found = as_intervals(as_batch(sets))
     if isinstance(found, HasPieces):
         lower, upper = map(np.asarray, found.pieces())
-        _checks.check_shape("ends", shape, lower.shape[:1])
-        return lower, upper
-    _checks.check_kind("sets of kind Interval or Intervals", found, HasEnds)
-    lower, upper = map(np.asarray, found.ends())
-    _checks.check_shape("ends", shape, lower.shape)
-    return lower[:, None], upper[:, None]
+    else:
+        _checks.check_kind("sets of kind Interval or Intervals", found, HasEnds)
+        lower, upper = (np.asarray(v)[..., None] for v in found.ends())
+    _checks.check_shape("ends", shape, lower.shape[:-1])
+    return lower, upper
 
 
 def _draw_band(ax, rows, look):

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxcp import _checks
-from jaxcp._arrays import as_groups
+from jaxcp import _arrays, _checks
 from jaxcp.metrics._sets import as_label_sets
 from jaxcp.plotting import _axes
 from jaxcp.plotting._axes import COVERED, MISSED, Axes
@@ -108,10 +107,7 @@ def _corners(region, bounds):
     lower, upper = (np.asarray(v) for v in corners)
     _checks.check_shape("a set of two outputs, corners", (2,), lower.shape)
     if not (np.all(np.isfinite([lower, upper])) and np.all(lower < upper)):
-        raise ValueError(
-            f"expected finite bounds, lower < upper, got {lower} and {upper}; "
-            "hand over bounds, a Box"
-        )
+        raise ValueError(f"expected finite bounds, a Box, got {lower} and {upper}")
     margin = 0.05 * (upper - lower) * (bounds is None)
     return lower - margin, upper + margin
 
@@ -258,15 +254,19 @@ def plot_label_sets(
     m, k = mask.shape
     classes = getattr(sets, "classes", None) or range(k)
     if y is not None:
-        y = as_groups("y", getattr(sets, "codes", lambda v: v)(y)).ravel()
+        y = _arrays.as_groups("y", getattr(sets, "codes", lambda v: v)(y)).ravel()
         _checks.check_shape("y", (m,), y.shape)
         _checks.check_labels("y", y, k)
     ax = _axes.new_axes(np.clip(0.25 * m + 1.2, 2.5, 12)) if ax is None else ax
     _draw_cells(ax, mask, color, kwargs)
-    ax.set(xticks=np.arange(k) + 0.5, xticklabels=classes, yticks=[])
+    room = 72 * ax.bbox.width / ax.figure.dpi / (k + 1)
+    touch = 5 * max(len(str(name)) for name in classes) > room
+    look: dict[str, Any] = {"ha": "right", "rotation": 45, "rotation_mode": "anchor"}
+    shown = [str(name) for name in classes]
+    ax.set_xticks(np.arange(k) + 0.5, shown, **(look if touch else {}))
+    ax.set_yticks([])
     if images is not None:
         _draw_images(ax, _axes.as_numbers("images", images), m)
-    _turn_long_names(ax, classes)
     ax.set_xlim(0 if images is None else -1.2, k)
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
@@ -286,18 +286,6 @@ def _draw_cells(ax, mask, color, kwargs):
     look |= {"edgecolors": to_rgba(_axes.ink(), 0.3)} | kwargs
     ax.pcolormesh(mask.astype(int), **look)
     ax.bar(0, 0, color=to_rgba(color, 0.55), label="in the set")
-
-
-def _turn_long_names(ax, classes):
-    """Turns names of classes that would touch."""
-    shown = ax.xaxis.get_ticklabels()
-    if not shown:  # those of the panel below
-        return
-    size = 0.6 * shown[0].get_fontsize()
-    room = 72 * ax.bbox.width / ax.figure.dpi / (len(classes) + 1)
-    if size * max(len(str(name)) for name in classes) > room:
-        turned = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
-        ax.set_xticks(ax.get_xticks(), [str(name) for name in classes], **turned)
 
 
 def _draw_images(ax, images, m):

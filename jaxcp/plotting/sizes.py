@@ -40,7 +40,7 @@ def plot_sizes(
       color: Color, or one for each name. Defaults to those of the axes' cycle.
       legend: Whether to draw a legend; or where, as matplotlib's `loc`.
       ax: Axes to draw on. Defaults to new ones.
-      kwargs: Options of `Axes.bar`, or of `Axes.hist` for a histogram.
+      kwargs: Options of `Axes.hist`.
 
     Returns:
       The axes.
@@ -66,14 +66,18 @@ def plot_sizes(
     ax = _axes.new_axes() if ax is None else ax
     finite = np.concatenate([v[np.isfinite(v)] for v in sizes.values()])
     is_counted = kinds == [_LABELS] and finite.max(initial=0) <= _MOST_BARS
-    edges = None if is_counted else _edges(finite, bins)
+    edges, width = _edges(finite, bins), 0.0
+    if is_counted:
+        edges, width = np.arange(finite.max(initial=0) + 2) - 0.5, 0.8 / len(sizes)
+        if ax.get_xscale() == "linear":
+            locator: Any = ax.xaxis.get_major_locator()
+            locator.set_params(integer=True)
     colors = _colors(ax, color, len(sizes))
     for i, (name, values) in enumerate(sizes.items()):
-        look = {"color": colors[i], "label": _named(name, values)} | kwargs
-        if is_counted:
-            _draw_bars(ax, values, finite, (i, len(sizes)), look)
-        else:
-            _draw_histogram(ax, values, edges, look)
+        look = {"label": _named(name, values)} | _look(colors[i], width) | kwargs
+        shown, beside = values[np.isfinite(values)], width * (i - (len(sizes) - 1) / 2)
+        look["weights"] = np.full(shown.size, 1 / max(values.size, 1))
+        ax.hist(shown + beside, (edges + beside).tolist(), **look)
     return _axes.finish(ax, legend, kinds[0], "share of rows", share=True)
 
 
@@ -112,24 +116,14 @@ def _named(name, sizes):
     return f"{name}, {told}" if name else told
 
 
-def _draw_bars(ax, values, every, series, look):
-    i, count = series
-    most, width = int(every.max(initial=0)), 0.8 / count
-    shares = np.bincount(values.astype(int), minlength=most + 1) / max(len(values), 1)
-    place = np.arange(most + 1) + (i - (count - 1) / 2) * width
-    ax.bar(place, shares, width, **look)
-    if ax.get_xscale() == "linear":
-        ax.xaxis.get_major_locator().set_params(integer=True)
-
-
-def _draw_histogram(ax, values, edges, look):
+def _look(color, width):
+    """Returns the look of bars of this width, or of a histogram if it is 0."""
     from matplotlib.colors import to_rgba
 
-    color = look.pop("color")
-    look = {"facecolor": to_rgba(color, 0.4), "edgecolor": color} | look
-    finite = values[np.isfinite(values)]
-    weights = np.full(finite.size, 1 / max(values.size, 1))
-    ax.hist(finite, edges, weights=weights, **{"histtype": "stepfilled"} | look)
+    if width:
+        return {"color": color, "rwidth": width}
+    colors = {"facecolor": to_rgba(color, 0.4), "edgecolor": color}
+    return {"histtype": "stepfilled"} | colors
 
 
 def _edges(values, bins):

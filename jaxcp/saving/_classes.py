@@ -66,18 +66,14 @@ def fields_of(value: Any) -> dict[str, Any]:
 def made(cls: type, fields: dict[str, Any]) -> Any:
     """Returns the value of a class with these fields, or their defaults; runs no code.
 
-    Raises ValueError for fields that the class does not have, or that are missing.
+    Raises LookupError for fields that the class does not have, or that are missing.
     """
     if _is_container(cls):
         is_dict = issubclass(cls, dict)
         return cls(fields) if is_dict else tuple.__new__(cls, fields.values())
     complete = _defaults(cls) | fields
     if set(complete) != set(_names(cls)):
-        expected, found = ", ".join(_names(cls)), ", ".join(fields)
-        raise ValueError(
-            f"expected {cls.__name__} with the fields {expected}, got {found} of "
-            "another version of it; save it anew"
-        )
+        raise LookupError(f"{cls.__name__} of other fields, {', '.join(fields)}")
     if issubclass(cls, tuple):
         return tuple.__new__(cls, [complete[name] for name in _names(cls)])
     # Without __init__, which may expect arguments, not the fields made of them.

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial, keystr
 
-from jaxcp._tree import is_ours
+from jaxcp import _tree
 from jaxcp.saving import _classes
 
 ABOUT = "jaxcp.json"  # the entry that is no array
@@ -186,16 +186,12 @@ def _read_array(reader, node):
     reader.used.add(entry)
     array = reader.arrays[entry]
     if array.dtype != _stored_type(dtype):
-        got = f"got {array.dtype}"
-        raise ValueError(f"expected {entry} in {reader.path} as {dtype}, {got}")
+        raise LookupError(f"{entry} is of {array.dtype}, not {dtype}")
     array = array.view(dtype)
     if "numpy" in node:
         return array[()] if node["numpy"] == "scalar" else array
     if jax.dtypes.canonicalize_dtype(dtype) != dtype:
-        raise ValueError(
-            f"expected double precision as where {reader.path} was saved, which has "
-            f"{entry} of {dtype}; switch it on (JAX_ENABLE_X64=1)"
-        )
+        raise ValueError(f"expected double precision for {dtype}; set JAX_ENABLE_X64=1")
     if "key" in node:
         return jax.random.wrap_key_data(jax.device_put(array), impl=node["key"])
     if node.get("weak"):  # as Python numbers make
@@ -242,10 +238,7 @@ def _read_partial(reader, node):
     function = reader.value(node["function"])
     arguments, values = map(reader.values, (node["arguments"], node["values"]))
     if isinstance(function, functools.partial) and (arguments or values):
-        raise ValueError(
-            "expected a function without the arguments that the file has bound to "
-            f"it, got {function}"
-        )
+        raise ValueError(f"expected a function without bound arguments, got {function}")
     make = Partial if node["jax"] else functools.partial
     keywords = once(zip(node["keywords"], values, strict=True))
     return make(function, *arguments, **keywords)
@@ -257,7 +250,7 @@ def _read_partial(reader, node):
 def _is_of_fields(value):
     """Returns whether a value is its fields: not a structure of another library."""
     cls = type(value)
-    own = is_ours(cls) or _classes.name_of(cls) is not None
+    own = _tree.is_ours(cls) or _classes.name_of(cls) is not None
     is_structure = not own and not jax.tree.leaves(value)
     is_value = _classes.is_value(cls) and not _is_of_functions(value)
     return is_value and not is_structure
@@ -271,10 +264,7 @@ def _write_object(writer, value, name):
     cls, fields = type(value), _classes.fields_of(value)
     known = _classes.name_of(cls)
     if known is None and writer.types.setdefault(cls.__name__, cls) is not cls:
-        raise ValueError(
-            f"expected classes of different names, got two named {cls.__name__} at "
-            f"{name}"
-        )
+        raise ValueError(f"expected classes of other names, got two {cls.__name__}")
     about = {"class": known or cls.__name__, "fields": list(fields)}
     return about | {"items": writer.nodes(fields, name)}
 
@@ -355,8 +345,7 @@ def _write_given(writer, value, name):
     raise ValueError(
         "expected a value that a file can hold, made of arrays, numbers, text and "
         f"functions, got {kind}{f' at {name}' if name else ''}; save a fitted model in "
-        "its own way (joblib, torch.save), and here the rest without it, e.g. "
-        "cp.calibration"
+        "its own way (joblib, torch.save), and here the rest, e.g. cp.calibration"
     )
 
 

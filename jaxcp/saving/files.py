@@ -142,7 +142,7 @@ def read(file: BinaryIO, path: Any, types: Any = (), functions: Any = None) -> A
         given = filled(about["holes"], functions or {}, path)
         if "jaxcp.models." in json.dumps(about):
             import_module("jaxcp.models")
-        yours = _yours(types, about["types"], path)
+        yours = _yours(types, about["types"])
         classes = {"yours": yours, "value": _classes.named()}
         reader = Reader(path, arrays, given, classes, set())
         value = reader.value(about["value"])
@@ -159,7 +159,7 @@ def _unreadable(path, error):
     return f"expected a file of jaxcp.save, got {path} ({reason})"
 
 
-def _yours(types, names, path):
+def _yours(types, names):
     """Returns the user's classes by name; raises ValueError where one is missing."""
     types = [types] if isinstance(types, type) else list(types)
     found = [t for t in types if isinstance(t, type) and _classes.is_value(t)]
@@ -168,8 +168,7 @@ def _yours(types, names, path):
         wanted = ", ".join(names) or "none"
         given = ", ".join(getattr(t, "__name__", repr(t)) for t in types) or "none"
         raise ValueError(
-            f"expected types as the classes of yours in {path}, {wanted}, frozen "
-            f"dataclasses and each once, got {given}"
+            f"expected types as frozen dataclasses of yours, {wanted}, got {given}"
         )
     return known
 
@@ -218,9 +217,7 @@ def read_npz(file: BinaryIO) -> dict[str, Any]:
         entries = archive.infolist()
         stored = all(entry.compress_type == zipfile.ZIP_STORED for entry in entries)
         if not stored or sum(entry.file_size for entry in entries) > size:
-            raise ValueError(
-                "expected entries without compression, and no larger than the file"
-            )
+            raise ValueError("expected entries without compression, and not larger")
         pairs = [_entry(archive, entry.filename) for entry in entries]
     return once(pairs)
 

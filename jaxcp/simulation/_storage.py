@@ -138,10 +138,8 @@ class Checkpoint:
         known, spans = self._is_known(), self._chunks()
         last = max((stop for _, stop in spans), default=0)
         if last > num_trials:
-            raise ValueError(
-                f"expected num_trials >= {last}, of which the checkpoint {self.path} "
-                f"has results, got {num_trials}"
-            )
+            given = f"{num_trials}, fewer than in {self.path}"
+            raise ValueError(f"expected num_trials >= {last}, got {given}")
         return known and sum(stop - start for start, stop in spans) == num_trials
 
     def save(self, span: Span, statistics: Statistics) -> None:
@@ -151,10 +149,7 @@ class Checkpoint:
         try:
             write_whole(path, content)
         except OSError as error:
-            error.add_note(
-                f"Replicates {span[0]} to {span[1] - 1} could not be saved; earlier "
-                f"ones are kept in {self.path}, from where the same call goes on."
-            )
+            error.add_note(f"From {self.path} the same call goes on at {span[0]}.")
             raise
 
     def load(self) -> dict[Span, Statistics]:
@@ -188,17 +183,14 @@ class Checkpoint:
         if before is None:
             strangers = [p.name for p in self.path.iterdir() if p.name[0] != "."]
             if strangers:
-                raise ValueError(
-                    f"expected checkpoint as a new folder or one of a simulation, got "
-                    f"{self.path} with {strangers[0]}"
-                )
+                found = f"{self.path} with {strangers[0]}"
+                raise ValueError(f"expected checkpoint as a new folder, got {found}")
             return False
         for name, value in self._settings.items():
             if before.get(name) != value and name not in _MAY_CHANGE:
                 raise ValueError(
-                    f"expected the simulation that the checkpoint {self.path} holds "
-                    f"(of {before.get('versions')}), with {name} {before.get(name)}, "
-                    f"got {name} {value}; choose another folder"
+                    f"expected the simulation in {self.path}, {name} "
+                    f"{before.get(name)}, got {name} {value}; choose another folder"
                 )
         return True
 
@@ -220,8 +212,7 @@ def _locked(path):
     except (BlockingIOError, PermissionError):
         os.close(file)
         raise ValueError(
-            f"expected a checkpoint that no process is using, got {path}, which "
-            "another process is using; wait for it, or choose another folder"
+            f"expected a checkpoint that no other process is using, got {path}"
         ) from None
     except (ImportError, OSError):
         pass  # some systems and file systems have no locks
@@ -251,17 +242,16 @@ def from_first(make, together):
     """
     if not together:
         return make()
-    made, error, content = None, None, b""
+    error, content = None, b""
     if jax.process_index() == 0:
         try:
-            made = make()
-            content = to_bytes([made, None])
+            content = to_bytes([make(), None])
         except (ValueError, OSError) as raised:
             error, content = raised, to_bytes([None, told(raised)])
     found, failure = read(io.BytesIO(_broadcast(content)), "process 0")
     if failure is not None:
         raise error or retold(*failure)
-    return found if made is None else made
+    return found
 
 
 def told(error: Exception) -> tuple[bool, list[Any]]:

@@ -24,8 +24,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxcp._batching import bar
-from jaxcp._checks import check_count
+from jaxcp import _batching, _checks
 from jaxcp.saving.files import remove_drafts, write_whole
 from jaxcp.simulation._fingerprints import fingerprint, module_of
 from jaxcp.simulation._storage import from_first
@@ -64,14 +63,10 @@ def plain(value: Any, exact: bool = False) -> Any:
     if isinstance(value, float) and not np.isfinite(value):
         return "NaN" if np.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if exact and isinstance(value, str) and value in _NOT_FINITE:
-        raise ValueError(
-            f"expected NaN and infinities in settings as floats, got the text {value!r}"
-        )
+        raise ValueError(f"expected NaN and infinities as floats, got text {value!r}")
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    raise ValueError(
-        f"expected what JSON can hold, got {type(value).__name__}: {value!r}"
-    )
+    raise ValueError(f"expected what JSON can hold, got {value!r}")
 
 
 def _numbers(value):
@@ -129,9 +124,7 @@ def read(path: Path) -> Record:
         sealed = record.pop("checksum", None) == _hashed(record)
         name = name_of(record, record["settings"])
         if not sealed or path.name.partition(".")[0] != name:
-            raise ValueError(
-                "it has been changed, or is that of another cell or an earlier version"
-            )
+            raise ValueError("it has been changed, or is of another cell or version")
         return _numbers(record)
     except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise ValueError(
@@ -264,7 +257,7 @@ def run_grid(
     folder = out if not together or jax.process_index() == 0 else None
     todo = {name: cell for name, cell in named.items() if records[name] is None}
     origin["commit"] = commit_of(fn)
-    shown = bar(len(records), len(records) - len(todo), "cell", progress)
+    shown = _batching.bar(len(records), len(records) - len(todo), "cell", progress)
     with shown as advance, _workers(executor) as workers:
         for name, record in _results(fn, todo, workers):
             records[name] = kept(folder, name, origin | record)
@@ -280,10 +273,7 @@ def _origin(fn, revision):
     function = getattr(fn, "__qualname__", "<lambda>")
     bound = not isinstance(getattr(fn, "__self__", None), ModuleType | None)
     if (function.endswith("<lambda>") or bound) and not revision:
-        raise ValueError(
-            "expected fn as a function with a name, or a revision to tell it from "
-            f"others, got {fn!r}"
-        )
+        raise ValueError(f"expected fn with a name, or a revision, got {fn!r}")
     code = None if revision else fingerprint(fn, "give a revision in its place")
     about = {"module": module_of(fn), "function": function, "revision": revision}
     return about | {"fingerprint": code}
@@ -295,7 +285,7 @@ def _workers(executor):
     if executor is None or hasattr(executor, "submit"):
         yield executor
         return
-    check_count("executor", executor, 1)
+    _checks.check_count("executor", executor, 1)
     with futures.ProcessPoolExecutor(
         executor, mp_context=get_context("spawn")
     ) as workers:
@@ -328,10 +318,7 @@ def _results(fn, todo, executor):
         for future in names:
             future.cancel()
     if broken is not None:
-        raise RuntimeError(
-            "the executor broke, as pools do when a worker is killed; finished cells "
-            "are kept, and the same call runs the others"
-        ) from broken
+        raise RuntimeError("the executor broke; finished cells are kept") from broken
 
 
 def _run_cell(fn, cell):
@@ -341,10 +328,7 @@ def _run_cell(fn, cell):
         results = fn(**cell)
         rows = results if isinstance(results, list) else [results]
         if not all(isinstance(row, Mapping) for row in rows):
-            kind = type(results).__name__
-            raise ValueError(
-                f"expected a dict of results, or a list of them, got {kind}"
-            )
+            raise ValueError(f"expected dicts of results, got {type(results).__name__}")
         outcome = {"status": "done", "results": plain(results)}
     except (Exception, SystemExit) as error:
         outcome = _failure(error)

@@ -185,10 +185,7 @@ def _check(key, num_trials, batch_size):
     _checks.check_key(key)
     kind = str(jax.random.key_impl(key))
     if "rbg" in kind:
-        raise ValueError(
-            f"expected a threefry key, got {kind}: under vmap, draws of one depend on "
-            "the batch"
-        )
+        raise ValueError(f"expected a threefry key, got {kind}: vmap changes its draws")
     _checks.check_count("num_trials", num_trials, 0)
     if num_trials > _MOST:
         raise ValueError(f"expected num_trials <= 2^32, got {num_trials}")

@@ -98,9 +98,8 @@ class Total:
     def of_chunk(self, values: np.ndarray) -> Chunk:
         """Returns the sums of a chunk."""
         if values.dtype.kind not in "biu":
-            raise ValueError(
-                f"expected integers or flags for Total, got {values.dtype}; use Moments"
-            )
+            kind = f"{values.dtype}; use Moments"
+            raise ValueError(f"expected integers or flags for Total, got {kind}")
         wide = values if values.itemsize > 4 else values.astype(np.int64)
         halves = {"high": wide >> 32, "low": wide & 0xFFFFFFFF}
         return {k: v.sum(axis=0, dtype=np.int64) for k, v in halves.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,12 +11,9 @@ import numpy as np
 from jax import Array, lax
 from jax.scipy.special import ndtri
 
-from jaxcp import _checks, _geometry
+from jaxcp import _batching, _checks, _geometry, _numbers, _tree
 from jaxcp._arrays import as_arrays
-from jaxcp._batching import map_evenly
-from jaxcp._numbers import as_float, at_least_single, unless_nan
-from jaxcp._tree import jit
-from jaxcp.typing import HasEnds, HasEstimate, HasLogSize, Set
+from jaxcp.typing import HasEnds, HasEstimate, HasLabels, HasLogSize, Set
 
 _BITS = 30
 _AT_A_TIME = 2**14  # points whose membership is found side by side
@@ -103,41 +100,38 @@ def finite_ends(within: Any) -> tuple[Array, Array]:
     lower, upper = as_arrays(ends=within.ends())
     for end in (lower, upper):
         _checks.check_values(np.isfinite, "within as a finite box", end)
-    return as_float(lower), as_float(upper)
+    return _numbers.as_float(lower), _numbers.as_float(upper)
 
 
 def check_one(region: Any, ndim: int) -> None:
     """Raises ValueError for a batch of sets, with `ndim` leading axes."""
     if ndim:
-        raise ValueError(
-            f"expected one {type(region).__name__}, got several: use jax.vmap or "
-            "metrics.mean_volume"
-        )
+        kind = type(region).__name__
+        raise ValueError(f"expected one {kind}, got several: use jax.vmap")
 
 
-@jit(static_argnames=("num_samples", "sobol"))
+@_tree.jit(static_argnames=("num_samples", "sobol"))
 def _volume_within(key, region, lower, upper, num_samples, sobol):
+    if isinstance(region, HasLabels):
+        raise ValueError("expected a set in R^d, got labels: metrics.sizes counts them")
     if lower.ndim > 1 or lower.shape != upper.shape:
         shapes = f"{lower.shape} and {upper.shape}"
         raise ValueError(f"expected within as one box, ends (d,), got ends {shapes}")
     check_one(region, jax.eval_shape(region.contains, lower).ndim)
     found = _log_volume_in_box(key, region.contains, lower, upper, num_samples, sobol)
-    return unless_nan((region, lower, upper), _with_rounding(*found))
+    return _numbers.unless_nan((region, lower, upper), _with_rounding(*found))
 
 
-@jit(static_argnames=("num_samples", "sobol"))
+@_tree.jit(static_argnames=("num_samples", "sobol"))
 def _volume(key, region, num_samples, sobol):
     if isinstance(region, HasLogSize):
         log_volume = region.log_size()
         check_one(region, log_volume.ndim)
-        return unless_nan(region, (log_volume, jnp.zeros_like(log_volume)))
+        return _numbers.unless_nan(region, (log_volume, jnp.zeros_like(log_volume)))
     if isinstance(region, HasEstimate):
         return _with_rounding(*region.estimate_log_size(key, num_samples, sobol=sobol))
-    raise ValueError(
-        "expected within, a Box, or a set with log_size() or estimate_log_size(key, "
-        "num_samples), as an Interval, Box, Ellipsoid, Balls or the LevelSet of a "
-        f"Density or Latent score, got {type(region).__name__}"
-    )
+    kind = f"{type(region).__name__} without log_size() or estimate_log_size()"
+    raise ValueError(f"expected within, a Box, to estimate a volume in, got {kind}")
 
 
 def _with_rounding(log_volume, error):
@@ -173,13 +167,13 @@ def _log_volume_in_box(key, contains, lower, upper, num_samples, sobol):
 
     The box has ends of shape () or (d,), as targets have; flat or crossed it is empty.
     """
-    wide = at_least_single(jnp.stack([lower, upper]).reshape(2, -1))
+    wide = _numbers.at_least_single(jnp.stack([lower, upper]).reshape(2, -1))
     widths = wide[1] - wide[0]
     solid = jnp.all(widths > 0)
     u = _uniforms(key, num_samples, widths.size, widths.dtype, sobol)
     y = wide[:1] + widths[None] * u
     y = lax.stop_gradient(y).astype(lower.dtype).reshape(-1, *lower.shape)
-    inside = map_evenly(contains, y, at_a_time=_AT_A_TIME)
+    inside = _batching.map_evenly(contains, y, at_a_time=_AT_A_TIME)
     share, error = _log_mean(inside.astype(widths.dtype))
     log_box = jnp.sum(jnp.log(jnp.where(solid, widths, 1)))
     return _or_trivial(solid, False, log_box + share, error)
@@ -236,7 +230,7 @@ def _log_share_jvp(primals, tangents):
     points = centers[own] + radius * normals
 
     def exposed(point, i):
-        square = lambda c: _geometry.fold_squares(jnp.minimum, _same, point, c)  # noqa: E731
+        square = lambda c: _geometry.fold_squares(jnp.minimum, jnp.positive, point, c)  # noqa: E731
         mine = square(centers[i][None])
         ties = lambda s: (s == mine).astype(int)  # noqa: E731
         equal = _geometry.fold_squares(jnp.add, ties, point, centers)
@@ -260,10 +254,6 @@ def _first_of_equals(centers):
     equal = jnp.all(centers[:, None] == centers[None], axis=2)
     first = jnp.argmax(equal, axis=1) == jnp.arange(len(centers))
     return first & jnp.all(jnp.isfinite(centers), axis=1)
-
-
-def _same(square):
-    return square
 
 
 def log_volume_by_density(key, score, pred, level, num_samples):
@@ -307,7 +297,7 @@ def log_volume_of_image(key, maps, d, radius, num_samples, sobol):
     """
     inverse, forward = maps
     key_box, key_ball, key_cube = jax.random.split(key, 3)
-    radius = at_least_single(jnp.asarray(radius))
+    radius = _numbers.at_least_single(jnp.asarray(radius))
     solid = (radius > 0) & (radius < jnp.inf)
     r = jnp.where(solid, radius, 1)
     half, num_first = max(num_samples // 2, 1), max(num_samples // 4, 2)
@@ -317,15 +307,19 @@ def log_volume_of_image(key, maps, d, radius, num_samples, sobol):
     z = r * _in_ball(uniforms(key_ball, half, d + 1))
     first = r * _in_ball(uniforms(key_box, num_first, d + 1))
     images = jax.vmap(forward)(jnp.concatenate([first, z]))  # one large program
-    frame = _Frame.around(images[:num_first])
-    codes = jax.vmap(inverse)(frame.points(uniforms(key_cube, half, d)))
+    lower, upper = _ends_around(images[:num_first])
+    cube = uniforms(key_cube, half, d)
+    codes = jax.vmap(inverse)(lower[None] + (upper - lower)[None] * cube)
     inside = jax.vmap(_geometry.norm)(codes) <= r
     codes = jnp.where(inside[:, None], codes, 0)
 
     log_ball = _geometry.log_unit_ball(d) + d * jnp.log(r)
     stretches = stretch(z)
-    of_ball = frame.log_weights(log_ball + stretches, frame.holds(images[num_first:]))
-    of_cube = frame.log_weights(log_ball + stretch(codes), True)
+    images, density = images[num_first:], -jnp.sum(jnp.log(upper - lower))
+    held = jnp.all((lower[None] <= images) & (images <= upper[None]), axis=1)
+    density_at_images = jnp.where(held, density, -jnp.inf)
+    of_ball = _log_weights(log_ball + stretches, density_at_images)
+    of_cube = _log_weights(log_ball + stretch(codes), density)
     of_cube = jnp.where(inside, of_cube, -jnp.inf)
     halves = lax.stop_gradient((of_ball, of_cube))
     top = _finite_max(jnp.stack(halves))
@@ -336,31 +330,20 @@ def log_volume_of_image(key, maps, d, radius, num_samples, sobol):
     return _or_trivial(solid, radius == jnp.inf, value, error)
 
 
-class _Frame(NamedTuple):
-    """A box around the image."""
+def _ends_around(images):
+    """Returns the ends of a box around the image, of which these points are."""
+    lower, upper = jnp.min(images, axis=0), jnp.max(images, axis=0)
+    margin = (upper - lower) / 20  # what these points have missed
+    return lax.stop_gradient((lower - margin, upper + margin))
 
-    lower: Array
-    upper: Array
 
-    @classmethod
-    def around(cls, images):
-        lower, upper = jnp.min(images, axis=0), jnp.max(images, axis=0)
-        margin = (upper - lower) / 20  # what these points have missed
-        return cls(*lax.stop_gradient((lower - margin, upper + margin)))
+def _log_weights(log_cells, log_density):
+    """Returns log w, 1 / w = (f + g) / 2.
 
-    def points(self, cube):
-        return self.lower[None] + (self.upper - self.lower)[None] * cube
-
-    def holds(self, points):
-        inside = (self.lower[None] <= points) & (points <= self.upper[None])
-        return jnp.all(inside, axis=1)
-
-    def log_weights(self, log_cells, held):
-        # 1 / w = (f + g) / 2: the density of images 1 / (V_ball abs(det)), that of the
-        # box 1 / V_box in it. Veach and Guibas 1995, balance heuristic.
-        log_size = jnp.sum(jnp.log(self.upper - self.lower))
-        of_box = jnp.where(held, -log_size, -jnp.inf)
-        return jnp.log(2.0) - jnp.logaddexp(-log_cells, of_box)
+    Of the density f of images, 1 / (V_ball abs(det)), and that of the box, g: 1 / V_box
+    in it. Veach and Guibas 1995, balance heuristic.
+    """
+    return jnp.log(2.0) - jnp.logaddexp(-log_cells, log_density)
 
 
 def _uniforms(key, n, dim, dtype, sobol):

@@ -108,7 +108,7 @@ WRONG = {
     ),
     "strata in two ways": (
         lambda: metrics.size_stratified_coverage(SETS9, X, num_bins=2, edges=[1]),
-        "one of num_bins, num_ranges and edges .* got 2 for Interval",
+        "one of num_bins, num_ranges, edges, got 2 for Interval",
     ),
     "strata in no way": (
         lambda: metrics.size_stratified_coverage(SETS9, X),

@@ -81,7 +81,7 @@ test_wrong_calls = refuses(
             load(SPLIT, predikt=len),
             r"hold, predict \(.* got predikt; .*predict=\.\.\.\)",
         ),
-        "types": (load(CP, types=[CP]), "types as the classes of yours in"),
+        "types": (load(CP, types=[CP]), "types as frozen dataclasses of yours"),
     }
 )
 

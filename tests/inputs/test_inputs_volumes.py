@@ -42,7 +42,7 @@ WRONG = {
     ),
     "volume of labels in a box": (
         lambda: jaxcp.volume(KEY, LabelSet(jnp.ones(3, bool)), within=SQUARE),
-        "one LabelSet, got several",
+        "set in R.d, got labels: metrics.sizes counts",
     ),
     "volume in a box without end": (
         lambda: jaxcp.volume(KEY, DISC, within=Box(X[:2], jnp.array([9.0, jnp.inf]))),

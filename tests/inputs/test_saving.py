@@ -416,7 +416,7 @@ def test_double_precision_is_not_lost_in_silence(tmp_path):
     with (
         jax.enable_x64(False),
         pytest.raises(
-            ValueError, match=r"scores of float64; switch it on \(JAX_ENABLE"
+            ValueError, match=r"double precision for float64; set JAX_ENABLE"
         ),
     ):
         jaxcp.load(tmp_path / "cp.npz")
@@ -480,7 +480,7 @@ def test_arguments_that_are_bound_are_saved(tmp_path):
     loaded = jaxcp.load(path, evaluate=scaled)
     assert_same(cp, loaded)
     assert jax.tree.structure(cp) == jax.tree.structure(loaded)
-    with pytest.raises(ValueError, match="without the arguments that the file has"):
+    with pytest.raises(ValueError, match="a function without bound arguments"):
         jaxcp.load(path, evaluate=functools.partial(scaled, scale))
     static = scores.Custom(functools.partial(lambda n, pred, y: y**n, 2))
     assert_same(static, again(path, static))
@@ -548,10 +548,12 @@ def test_classes_of_the_user_are_given_again(tmp_path, cls):
     path, value = tmp_path / "a", cls(jnp.array(2.0), 3)
     assert_same(value, again(path, value, types=cls))
     assert_same(value, again(path, value, types=[Scaled, Pair]))
-    with pytest.raises(ValueError, match=rf"yours in .*, {cls.__name__}, .* got none"):
+    with pytest.raises(
+        ValueError, match=f"dataclasses of yours, {cls.__name__}, got none"
+    ):
         jaxcp.load(path)
     for wrong in ([cls, cls], [value], ["Scaled"], int):
-        with pytest.raises(ValueError, match="frozen dataclasses and each once, got"):
+        with pytest.raises(ValueError, match=r"frozen dataclasses of yours, .*, got"):
             jaxcp.load(path, types=wrong)
 
 
@@ -579,7 +581,7 @@ def test_classes_that_jax_registers(tmp_path):
 
 def test_classes_of_one_name_are_refused(tmp_path):
     other = jaxcp.pytree(type("Scaled", (), {"__annotations__": {"factor": float}}))
-    with pytest.raises(ValueError, match="different names, got two named Scaled at 1"):
+    with pytest.raises(ValueError, match="other names, got two Scaled"):
         jaxcp.save(tmp_path / "a", [Scaled(1.0), other(2.0)])
 
 
@@ -598,7 +600,7 @@ def test_fields_that_came_later_have_their_defaults(tmp_path):
         text["value"]["fields"][0] = "metric"
 
     rewritten(path, rename)
-    with pytest.raises(ValueError, match="expected Calibration with the fields score"):
+    with pytest.raises(ValueError, match="Calibration of other fields, "):
         jaxcp.load(path)
 
 
@@ -721,10 +723,10 @@ HOSTILE = {
         path, **{"long.npy": long_and_empty()}
     ),
     "without compression": lambda path: with_entries(path, zipfile.ZIP_DEFLATED),
-    "without compression, and": lambda path: with_entries(path, zipfile.ZIP_BZIP2),
+    "without compression, and not": lambda path: with_entries(path, zipfile.ZIP_BZIP2),
     "is no part": lambda path: with_entries(path, **{"x/scores": b""}),
     "each name once": lambda path: with_entries(path, scores=b""),
-    "scores in .* as int32, got float32": lambda path: rewritten(path, retyped),
+    "scores is of float32, not int32": lambda path: rewritten(path, retyped),
     "each name once, of score": lambda path: rewritten(path, doubled),
 }
 
