@@ -45,8 +45,8 @@ class Region(Batch):
         raise ValueError(
             f"expected a set with a closed-form size, got {type(self).__name__}: "
             "estimate it with jaxcp.volume, or metrics.mean_volume(key, sets, "
-            "within=...), or give the score an inverse; on the line the "
-            "interval(start) of a LevelSet has ends, as have sets of "
+            "within=...), a Box or an Interval, or give the score an inverse; on the "
+            "line the interval(start) of a LevelSet has ends, as have sets of "
             "scores.Custom(evaluate, start=...)"
         )
 

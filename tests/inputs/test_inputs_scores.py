@@ -191,10 +191,6 @@ WRONG = {
         lambda: Custom(jnp.subtract, jnp.subtract, jnp.negative),
         "inverse or start, got both",
     ),
-    "start of two numbers": (
-        lambda: Custom(jnp.dot, start=lambda pred: pred).invert(X2[0], 1.0),
-        r"start as one number for each set, shape \(\), got shape \(2,\)",
-    ),
     "CDF of components": (
         multi(CDF(Absolute()), (X2, DRAWS)),
         r"base score of shape \(\), got components \(2,\)",
