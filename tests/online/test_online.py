@@ -477,7 +477,7 @@ def test_one_example_of_every_kind_of_score(name):
     if name.startswith("inputs"):  # a batch is one input as well
         return
     batch = jax.tree.map(lambda v: jnp.stack([v] * 6), (pred, y))
-    refused = pytest.raises(ValueError, match=r"of shape|one example, got .*; online")
+    refused = pytest.raises(ValueError, match=r"of shape|triangular|one example")
     with refused:
         method.update(state, *batch, 0.2)
     if name != "draws":  # which may be of targets of any shape
