@@ -34,13 +34,6 @@ class Predictor:
         """True where a row counts, shape (n,), or None."""
         return self.calibration.mask
 
-    def quantile(self, alpha: ArrayLike, **context: Any) -> Array:
-        """Returns the threshold at alpha: `Calibration.quantile`.
-
-        The "+" sets have no single threshold: it is that of `naive` and `minmax`.
-        """
-        return self.calibration.quantile(alpha, **context)
-
     def certificate(self, alpha: Any, *args: Any, **options: Any) -> Any:
         """Returns what coverage is sure at alpha: that of the calibration."""
         return self.calibration.certificate(alpha, *args, **options)
@@ -71,6 +64,10 @@ class SplitConformal(Predictor):
         """
         preds = _predictions(self.predict, self.params, x)
         return self.calibration(preds, alpha, **context)
+
+    def quantile(self, alpha: ArrayLike, **context: Any) -> Array:
+        """Returns the threshold at alpha: `Calibration.quantile`."""
+        return self.calibration.quantile(alpha, **context)
 
     def p_values(self, x: PyTree, y: ArrayLike, **context: Any) -> Array:
         """Returns how exceptional targets at inputs are: `Calibration.p_values`."""

@@ -37,9 +37,7 @@ _DICTS = dict, types.MappingProxyType
 # Whose objects count by identity; those of the rest hold what is the user's.
 _SILENT = sys.stdlib_module_names - {"types", "functools", "collections"}
 _MISSING = "nothing by this name"
-_MANY_CODES = 4096
 _MANY = 256  # functions that change what they read, and are remembered
-_Names = dict[str, frozenset[tuple[str, ...]]]
 _settled: dict[Hashable, Hashable] = {}  # states that tracing left, and those before
 
 
@@ -71,11 +69,6 @@ def _state_of(value):
     reader = Reader()
     reader.read(value)
     return tuple(reader.found)
-
-
-def names_read(code: CodeType) -> _Names:
-    """Returns the names that code reads and does not set, with attributes of each."""
-    return _known(code)[2]
 
 
 @functools.lru_cache(maxsize=1024)
@@ -110,19 +103,9 @@ class _Same:
         return value is not None and value is other.value()
 
 
-_codes: dict[int, tuple[CodeType, _Same, _Names]] = {}  # by ids, which last
-
-
-def _known(code):
-    found = _codes.get(id(code))
-    if found is None:
-        if len(_codes) > _MANY_CODES:
-            _codes.clear()
-        found = _codes[id(code)] = code, _Same(code), _names_of(code)
-    return found
-
-
-def _names_of(code):
+@functools.lru_cache(maxsize=4096)
+def _names_read(code):
+    """Returns the names that code reads and does not set, with attributes of each."""
     read: dict[str, list[list[str]]] = {}
     written: set[str] = set()
     codes = [code]
@@ -194,7 +177,7 @@ class Reader:
 
     def code_of(self, fn: FunctionType, library: bool) -> None:
         """Notes the code of a function."""
-        self.found.append(_known(fn.__code__)[1])
+        self.same(fn.__code__)
 
     def outside(self, *values: Any) -> None:
         """Notes what functions name outside of themselves, and parts of classes."""
@@ -239,7 +222,7 @@ class Reader:
         self.all(fn.__defaults__, fn.__kwdefaults__)
         self.outside(*_attributes(fn))
         cells = dict(zip(code.co_freevars, fn.__closure__ or (), strict=True))
-        for name, paths in names_read(code).items():
+        for name, paths in _names_read(code).items():
             if name in cells:
                 self._named((held(cells[name]) or [_MISSING])[0], paths, self.all)
             elif not library:

@@ -7,7 +7,6 @@ left out, another order of the rows.
 from __future__ import annotations
 
 import dataclasses
-from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
@@ -31,7 +30,7 @@ _REMEMBERED = 256
 _FAR = 10  # ranges of the targets by which some of them change
 _FAR_ON_LINE = 2.0  # units of the targets by which one moves either way on a line
 _REPEATS = 3  # fits that show how far a learner with noise of its own moves
-_PASSED: OrderedDict[Any, None] = OrderedDict()
+_PASSED: dict[Any, None] = {}
 
 
 class Probe(NamedTuple):
@@ -220,7 +219,7 @@ def _run_once(probes, learner, x, y, key):
     _run(probes, learner, x, y, key)
     _PASSED[name] = None
     if len(_PASSED) > _REMEMBERED:
-        _PASSED.popitem(last=False)
+        del _PASSED[next(iter(_PASSED))]  # the oldest
 
 
 def _run(probes, learner, x, y, key):

@@ -14,7 +14,6 @@ from jaxcp._arrays import is_concrete
 from jaxcp._tree import explained, functions_in, jit
 from jaxcp.checking.captured import settle, states_of
 from jaxcp.scores import inputs
-from jaxcp.scores.inputs import check_flags
 
 # Where losses are looked at, beside both infinities.
 _PLACES = -1e3, -10, -1, -0.1, 0, 0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 1, 2, 10, 1e3
@@ -41,7 +40,7 @@ def check_targets(found: tuple, score: Any, preds: Any, y: Any, mask: Any) -> No
     targets = {getattr(_function(loss), "targets", None) for loss in found}
     labels = "labels" in targets
     if labels and y.ndim > 1:
-        check_flags(y, mask)
+        inputs.check_flags(y, mask)
     if "score" in targets or (labels and y.ndim == 1 and inputs.has_labels(score)):
         inputs.check(score, preds, y, mask)
 

@@ -202,9 +202,8 @@ def component_alpha(alpha: ArrayLike, components: tuple[int, ...]) -> Alpha:
 def check_rank(is_rank: bool, rank: Any) -> None:
     """Raises ValueError for an alpha in place of what a method makes of it."""
     if not is_rank:
-        raise ValueError(
-            f"expected rank as method.rank(state, alpha) returns it, got {rank}"
-        )
+        expected = "rank as method.rank(state, alpha) returns it"
+        raise ValueError(f"expected {expected}, got {rank}")
 
 
 def as_floats(alpha: Alpha) -> Array | np.ndarray:

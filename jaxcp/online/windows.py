@@ -12,14 +12,7 @@ from jax import Array
 
 from jaxcp import _checks
 from jaxcp._tree import pytree, static
-from jaxcp.online.stream import (
-    Stream,
-    as_floats,
-    check_rank,
-    component_alpha,
-    known,
-    past_scores,
-)
+from jaxcp.online import stream
 from jaxcp.quantiles.levels import conformal_rank
 from jaxcp.quantiles.thresholds import threshold_at
 from jaxcp.typing import ArrayLike, Number, Score
@@ -64,7 +57,7 @@ class Window:
 
 def make_window(scores, mask, size=None):
     """Returns the window of past scores in order of time, the latest `size` or all."""
-    scores = past_scores(scores, mask)
+    scores = stream.past_scores(scores, mask)
     if size is not None:
         _checks.check_count("window", size, 1)
         n = len(scores)
@@ -77,13 +70,13 @@ def make_window(scores, mask, size=None):
 @partial(jax.jit, static_argnames="full")
 def _in_order(scores, full):
     ordered = jnp.sort(jnp.where(jnp.isnan(scores), jnp.inf, scores), axis=0)
-    count = None if full else jnp.sum(known(scores))
+    count = None if full else jnp.sum(stream.known(scores))
     return Window(scores, ordered, jnp.zeros((), int), count)
 
 
 def pick(ordered: Array, rank: Array) -> Array:
     """Returns the scores of a rank, () or (c,); -inf below 1 and +inf beyond all."""
-    check_rank(jnp.issubdtype(jnp.result_type(rank), jnp.integer), rank)
+    stream.check_rank(jnp.issubdtype(jnp.result_type(rank), jnp.integer), rank)
     if ordered.ndim == 2:
         return jax.vmap(pick, (1, 0))(ordered, rank)
     w = len(ordered)
@@ -145,7 +138,7 @@ class SlidingState:
 
 
 @pytree
-class SlidingWindow(Stream):
+class SlidingWindow(stream.Stream):
     """The conformal quantile of the latest scores: EnbPI's rolling threshold.
 
     The window has the length of the past scores. After each `every`-th step its oldest
@@ -205,7 +198,7 @@ class SlidingWindow(Stream):
     def rank(self, state: SlidingState, alpha: ArrayLike) -> Array:
         """Returns the rank, or the ranks of 0, ..., w scores if some are absent."""
         scores, count = state.window.scores, state.window.count
-        alpha = component_alpha(alpha, scores.shape[1:])
+        alpha = stream.component_alpha(alpha, scores.shape[1:])
         counts = np.asarray(len(scores))
         if count is not None:
             counts = np.arange(len(scores) + 1).reshape(-1, *(1,) * alpha.ndim)
@@ -225,7 +218,7 @@ class SlidingWindow(Stream):
 
 
 @pytree
-class NexCP(Stream):
+class NexCP(stream.Stream):
     """The weighted conformal quantile of the latest scores, weights falling with age.
 
     The newest of the w scores has weight `decay`, the one before it decay^2, and the
@@ -273,16 +266,15 @@ class NexCP(Stream):
         """
         del alpha
         _check_decay(self.decay)
-        return past_scores(scores, mask)
+        return stream.past_scores(scores, mask)
 
     def rank(self, state, alpha):
-        return as_floats(component_alpha(alpha, state.shape[1:]))
+        return stream.as_floats(stream.component_alpha(alpha, state.shape[1:]))
 
     def threshold(self, state, rank):
         weights = nexcp_weights(len(state), self.decay)
-        return threshold_at(
-            state, jnp.asarray(rank), None, jnp.where(known(state), weights, 0)
-        )
+        weights = jnp.where(stream.known(state), weights, 0)
+        return threshold_at(state, jnp.asarray(rank), None, weights)
 
     def learn(self, state, pred, y, rank, q):
         score = self.score(pred, y).astype(state.dtype)

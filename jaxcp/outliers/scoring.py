@@ -11,12 +11,7 @@ from jax import Array
 from jaxcp import _checks
 from jaxcp._arrays import count_true
 from jaxcp._tree import known_at_once
-from jaxcp.pvalues.conformal import (
-    mass_of,
-    masses_from,
-    p_values_among,
-    p_values_in_groups,
-)
+from jaxcp.pvalues import conformal
 from jaxcp.quantiles._keys import common_keys
 from jaxcp.quantiles.levels import as_alpha, as_delta, log_simes_bounds, ranks
 from jaxcp.quantiles.selection import kth_smallest
@@ -229,7 +224,7 @@ def grouped_outlier_p_values(
         test_groups=_checks.groups(test_groups, num_groups),
         u=_checks.uniforms(u),
     )
-    return p_values_in_groups(
+    return conformal.p_values_in_groups(
         scores, groups, test_scores, test_groups, num_groups, u, mask
     )
 
@@ -243,8 +238,8 @@ def _exceeds(test_scores, threshold):
 
 @jax.jit
 def _p_values(scores, test_scores, u, weights, test_weights, mask):
-    mass = mass_of(weights, mask)
-    return p_values_among(scores, test_scores, u, mass, test_weights)
+    mass = conformal.mass_of(weights, mask)
+    return conformal.p_values_among(scores, test_scores, u, mass, test_weights)
 
 
 def conditional_outlier_p_values(
@@ -304,7 +299,7 @@ def conditional_outlier_p_values(
 
 @jax.jit
 def _look_up(scores, test_scores, table):
-    return table[masses_from(scores, test_scores)[0]]
+    return table[conformal.masses_from(scores, test_scores)[0]]
 
 
 def _simes_bounds(n, delta):

@@ -181,10 +181,7 @@ class CDF:
 
     def __post_init__(self):
         if self.extended + self.randomized + (self.cdf is not None) > 1:
-            raise ValueError(
-                "expected one of extended, randomized and cdf, got several; draws that "
-                "are extended do not tie, and a known law has none"
-            )
+            raise ValueError("expected one of extended, randomized and cdf, got more")
         _checks.check_given(base=self.base)
         keep_functions(self, "cdf")
 
@@ -246,8 +243,8 @@ class CDF:
             return
         if any(leaf is preds[1] for leaf in jax.tree.leaves(preds[0])):
             raise ValueError(
-                "expected draws independent of the base prediction, got the same ones "
-                "twice; jaxcp.draw has roles for the two"
+                "expected draws independent of the base prediction, got the same ones; "
+                "jaxcp.draw has roles for the two"
             )
 
     @property

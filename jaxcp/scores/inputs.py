@@ -48,25 +48,11 @@ class Input(NamedTuple):
 
 
 _ANYTHING = Input("any arrays", lambda preds, y, mask: None)
-# What holds for a score, unless it says otherwise by an attribute of this name.
-_DEFAULTS = {
-    "takes": _ANYTHING,
-    "check": None,
-    "labels": None,
-    "inclusive": False,
-    "randomized": False,
-    "exact": True,
-    "rounds_up": False,
-}
-
-
-def _said_by(score, name):
-    return getattr(score, name, _DEFAULTS[name])
 
 
 def of(score: Score) -> Input:
     """Returns what a score takes: its `takes`, but for what its own `check` refuses."""
-    takes, own = _said_by(score, "takes"), _said_by(score, "check")
+    takes, own = getattr(score, "takes", _ANYTHING), getattr(score, "check", None)
     if own is None:
         return takes
 
@@ -108,27 +94,27 @@ def check_own_score(holder: Any, what: str) -> None:
 
 def has_labels(score: Score) -> TypeGuard[LabelScore]:
     """Returns whether targets are labels 0, ..., k - 1, each with a score."""
-    return _said_by(score, "labels") is not None
+    return getattr(score, "labels", None) is not None
 
 
 def is_inclusive(score: Score) -> bool:
     """Returns whether sets add the label that crosses the threshold."""
-    return _said_by(score, "inclusive")
+    return getattr(score, "inclusive", False)
 
 
 def is_exact(score: Score) -> bool:
     """Returns whether sets hold no more than {y : score <= q}, but for rounding."""
-    return _said_by(score, "exact") and not is_inclusive(score)
+    return getattr(score, "exact", True) and not is_inclusive(score)
 
 
 def is_randomized(score: Score) -> bool:
     """Returns whether a prediction carries a uniform for each row."""
-    return _said_by(score, "randomized")
+    return getattr(score, "randomized", False)
 
 
 def rounds_up(score: Score) -> bool:
     """Returns whether the score itself gives thresholds room for rounding."""
-    return _said_by(score, "rounds_up")
+    return getattr(score, "rounds_up", False)
 
 
 def anything() -> Input:

@@ -312,8 +312,8 @@ class _Ranked:
         """Returns {y : score <= q}; `q` may be one threshold a label, shape (k,)."""
         if jnp.ndim(q) and self.inclusive:
             raise ValueError(
-                "expected one threshold for inclusive sets, got one a label: no label "
-                "crosses them all; class-wise sets need inclusive=False"
+                "expected one threshold for inclusive sets, got one a label; "
+                "class-wise sets need inclusive=False"
             )
         mask = self.labels(pred) <= q if jnp.ndim(q) else _first(self, pred, q)
         return LabelSet(mask)

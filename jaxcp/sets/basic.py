@@ -15,8 +15,6 @@ from jaxcp._tree import jit, pytree, static
 from jaxcp.sets.batches import Batch, Shape, log_of_solid, without_axis
 from jaxcp.typing import ArrayLike, HasEnds, HasShapes, Number
 
-Bounds = tuple[Array | None, Array | None]
-
 
 class Pairs(Batch):
     """What sets with arrays of lower and upper ends have in common."""
@@ -88,7 +86,7 @@ class Ends(Pairs):
         return self.with_ends(*clipped(self.ends(), *bounds))
 
 
-def check_bounds(lower: Any, upper: Any, shape: Shape) -> Bounds:
+def check_bounds(lower, upper, shape):
     """Returns bounds of targets of this shape; ValueError for NaN or crossed ones."""
     lower, upper = _as_bound("lower", lower, shape), _as_bound("upper", upper, shape)
     known = lower is not None and upper is not None and is_concrete(lower, upper)
@@ -153,7 +151,7 @@ class Interval(Ends):
 
     def log_size(self) -> Array:
         """Returns the log of the width, shape (); -inf for a point or nothing."""
-        return _log_volume(self.size()[..., None])
+        return log_volume(self.size()[..., None])
 
     def soft_size(self, temperature: Number) -> Array:
         """Returns the width with soft ends, shape (), in units of the target."""
@@ -208,7 +206,7 @@ class Box(Ends):
 
     def log_size(self) -> Array:
         """Returns the log of the volume, shape (); -inf if the box is flat or empty."""
-        return _log_volume(_width(self.lower, self.upper))
+        return log_volume(_width(self.lower, self.upper))
 
     def soft_size(self, temperature: Number) -> Array:
         """Returns the volume with soft sides, shape ()."""
@@ -301,8 +299,7 @@ class BoundingBox(Ends):
         """
         if self.inner:
             raise ValueError(
-                "expected outer boxes to clip, got inner ones: every box around an "
-                "inner box that leaves the bounds leaves them, too"
+                "expected outer boxes to clip, got inner ones, which may leave bounds"
             )
         box = Box(self.lower, self.upper).clip(lower, upper)
         return replace(self, lower=box.lower, upper=box.upper)
@@ -330,7 +327,7 @@ def _width(lower, upper):
     return jnp.where(upper <= lower, 0, upper - jnp.where(upper <= lower, 0, lower))
 
 
-def _log_volume(widths):
+def log_volume(widths: Array) -> Array:
     """Returns the sum of the logs of sides (..., d), -inf if one of them is 0."""
     least = jnp.min(widths, axis=-1)
     logs = jnp.log(jnp.where(least[..., None] > 0, widths, 1))

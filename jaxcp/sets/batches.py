@@ -81,11 +81,8 @@ class Batch:
         """Returns the number of sets, m."""
         batch = self._batch()
         if not batch:
-            kind = type(self).__name__
-            raise TypeError(
-                f"expected sets with a leading axis, got one {kind}, which has no "
-                "length and no rows; to_numpy() has its numbers"
-            )
+            one = type(self).__name__
+            raise TypeError(f"expected sets with a leading axis, got one {one}")
         return batch[0]
 
     def __bool__(self) -> bool:
@@ -177,8 +174,7 @@ def _places(index, m):
     places = np.arange(m)[index]
     if places.ndim > 1:
         raise IndexError(
-            f"expected an int, a slice, ints or a mask of {m} flags as an index of "
-            "sets; sets.to_numpy() is an array to index"
+            f"expected an index of one axis, as {m} flags; sets.to_numpy() has more"
         )
     return places
 

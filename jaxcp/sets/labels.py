@@ -61,12 +61,8 @@ class Marks(Batch):
         """Returns the sets if their mask has one leading axis, bool."""
         mask = self.mask
         if mask.ndim != self._ndim + 1 or mask.dtype != bool:
-            shape = (
-                "(m, k)" if self._ndim == 1 else f"(m, ...) of {self._ndim + 1} axes"
-            )
-            raise ValueError(
-                f"expected a mask of shape {shape}, bool, got {mask.dtype}{mask.shape}"
-            )
+            expected = f"a mask of {self._ndim + 1} axes, bool"
+            raise ValueError(f"expected {expected}, got {mask.dtype}{mask.shape}")
         return super().checked(num_sets)
 
     def to_numpy(self) -> np.ndarray:

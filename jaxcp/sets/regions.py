@@ -45,19 +45,17 @@ class Region(Batch):
         raise ValueError(
             f"expected a set with a closed-form size, got {type(self).__name__}: "
             "estimate it with jaxcp.volume, or metrics.mean_volume(key, sets, "
-            "within=...), a Box or an Interval, for a LevelSet; on the line its "
-            "interval(start) has ends, as has scores.Custom(evaluate, start=...); or "
-            "give the score an inverse that returns an Interval, a Box, an Ellipsoid "
-            "or a LabelSet"
+            "within=...), a Box or an Interval, or give the score an inverse; on the "
+            "line the interval(start) of a LevelSet has ends, as have sets of "
+            "scores.Custom(evaluate, start=...)"
         )
 
     def to_numpy(self) -> np.ndarray:
         """Raises ValueError: these sets are not given by numbers of one kind."""
         raise ValueError(
-            "expected sets with ends or labels for an array of them, got "
-            f"{type(self).__name__}: sets.contains(y) says what is in each; on the "
-            "line the interval(start) of a LevelSet has ends, as have sets of "
-            "scores.Custom(evaluate, start=...)"
+            f"expected sets with ends or labels, got {type(self).__name__}: "
+            "sets.contains(y) says what is in each; on the line the interval(start) of "
+            "a LevelSet has ends, as have sets of scores.Custom(evaluate, start=...)"
         )
 
     def _of_each(self, method, *y):
@@ -297,11 +295,9 @@ class LevelSet(Region):
         """
         check_one(self, jnp.ndim(self.level))
         if not isinstance(self.score, EstimatesSets):
-            name = type(self.score).__name__
             raise ValueError(
-                "expected within, a Box, or the LevelSet of a Density or Latent score, "
-                "or of one with estimate_log_size of its sets, got LevelSet of the "
-                f"score {name}"
+                "expected within, a Box, or the LevelSet of a score that has "
+                f"estimate_log_size, as Density, got {type(self.score).__name__}"
             )
         estimate = partial(self.score.estimate_log_size, key, self.pred, self.level)
         return unless_nan(self.level, estimate(num_samples, sobol=sobol))
@@ -355,9 +351,8 @@ class LevelSet(Region):
         return shape[: len(shape) - (self.level_ndim or 0)]
 
     def _contains(self, y):
-        return jnp.all(
-            at_most(score_of(self.score, self.pred, y), self.level, self.rounds)
-        )
+        scores = score_of(self.score, self.pred, y)
+        return jnp.all(at_most(scores, self.level, self.rounds))
 
 
 def membership(region: Set, points: ArrayLike) -> Array:
@@ -391,9 +386,7 @@ def membership(region: Set, points: ArrayLike) -> Array:
     _checks.check_not_nan("points", points)
     found = jax.eval_shape(_membership, region, points).shape
     if found != points.shape[:1]:
-        raise ValueError(
-            f"expected one set, without a leading axis, got sets of shape {found[1:]}"
-        )
+        raise ValueError(f"expected one set, got sets of shape {found[1:]}")
     return _membership(region, points)
 
 
@@ -532,11 +525,8 @@ def _lowest(heights, low, high):
         new = jnp.where(to_left, high - width, low + width)
         at_new = heights(new)
         left, right = jnp.where(to_left, new, right), jnp.where(to_left, left, new)
-        at_left, at_right = (
-            jnp.where(to_left, at_new, at_right),
-            jnp.where(to_left, at_left, at_new),
-        )
-        return low, left, right, high, at_left, at_right
+        at = jnp.where(to_left, at_new, at_right), jnp.where(to_left, at_left, at_new)
+        return low, left, right, high, *at
 
     width = share * (high - low)
     left, right = high - width, low + width
@@ -560,9 +550,8 @@ def _runs(held, size):
     places = jnp.arange(n)
     rises = held & ~jnp.concatenate([edge, held[:-1]])
     falls = held & ~jnp.concatenate([held[1:], edge])
-    first, last = (
-        jnp.nonzero(v, size=size, fill_value=n - 1)[0] for v in (rises, falls)
-    )
+    find = partial(jnp.nonzero, size=size, fill_value=n - 1)
+    (first,), (last,) = find(rises), find(falls)
     end = jnp.max(jnp.where(held, places, 0))
     more = _count(held) > size
     return first, last.at[-1].set(jnp.where(more, end, last[-1]))

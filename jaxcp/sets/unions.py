@@ -11,8 +11,8 @@ from jaxcp import _numbers
 from jaxcp._arrays import as_array, is_concrete
 from jaxcp._numbers import as_float
 from jaxcp._tree import jit, pytree
-from jaxcp.sets.basic import Interval, Pairs, check_bounds, clipped
-from jaxcp.sets.batches import log_of_solid, over_batch, rows_of, without_axis
+from jaxcp.sets.basic import Interval, Pairs, check_bounds, clipped, log_volume
+from jaxcp.sets.batches import over_batch, rows_of, without_axis
 from jaxcp.typing import ArrayLike, Number
 
 Ends = tuple[Array, Array]
@@ -22,10 +22,8 @@ def join(lower: Array, upper: Array) -> Ends:
     """Returns ends, each (l,), of pieces that do not meet; see `joined`."""
     size = len(lower)
     missing = jnp.isnan(lower) | jnp.isnan(upper)
-    lower, upper = (
-        jnp.where(missing, jnp.inf, lower),
-        jnp.where(missing, -jnp.inf, upper),
-    )
+    lower = jnp.where(missing, jnp.inf, lower)
+    upper = jnp.where(missing, -jnp.inf, upper)
     exists = (lower <= upper) & (lower < jnp.inf) & (upper > -jnp.inf)
     furthest = _furthest(exists, lax.stop_gradient(upper))
     reach = jnp.where(furthest < 0, -jnp.inf, upper[furthest])
@@ -131,8 +129,7 @@ class Intervals(Pairs):
 
     def log_size(self) -> Array:
         """Returns the log of the size, shape (); -inf for points or nothing."""
-        size = self.size()
-        return log_of_solid(jnp.log(jnp.where(size > 0, size, 1)), size)
+        return log_volume(self.size()[..., None])
 
     def soft_size(self, temperature: Number) -> Array:
         """Returns the sum of the widths with soft ends, shape ()."""
@@ -153,12 +150,9 @@ class Intervals(Pairs):
     def hull(self) -> Interval:
         """Returns the smallest interval that holds all pieces; crossed for none."""
         exists = ~(self.lower > self.upper)
-        lower = jnp.where(exists, self.lower, jnp.inf)
-        upper = jnp.where(exists, self.upper, -jnp.inf)
-        return Interval(
-            jnp.min(lower, axis=-1, initial=jnp.inf),
-            jnp.max(upper, axis=-1, initial=-jnp.inf),
-        )
+        lower = jnp.where(exists, self.lower, jnp.inf).min(axis=-1, initial=jnp.inf)
+        upper = jnp.where(exists, self.upper, -jnp.inf).max(axis=-1, initial=-jnp.inf)
+        return Interval(lower, upper)
 
     def clip(
         self, lower: ArrayLike | None = None, upper: ArrayLike | None = None

@@ -175,11 +175,11 @@ WRONG = {
     ),
     "CDF, extended and randomized": (
         lambda: CDF(PCP(), extended=True, randomized=True),
-        "one of extended, randomized and cdf, got several",
+        "one of extended, randomized and cdf, got more",
     ),
     "CDF, extended and a known law": (
         lambda: CDF(PCP(), extended=True, cdf=jnp.exp),
-        "one of extended, randomized and cdf, got several",
+        "one of extended, randomized and cdf, got more",
     ),
     "CDF, a law that is none": (lambda: CDF(PCP(), cdf=0.5), "cdf as a function"),
     "Distance, another norm": (lambda: Distance(3), "norm as 1, 2 or jnp.inf, got 3"),

@@ -25,7 +25,7 @@ WRONG = {
     ),
     "points and many sets": (
         lambda: membership(SETS9, X),
-        r"one set, without a leading axis, got sets of shape \(9,\)",
+        r"one set, got sets of shape \(9,\)",
     ),
     "volume of many sets": (
         lambda: jaxcp.volume(KEY, Balls(DRAWS, X)),
@@ -38,7 +38,7 @@ WRONG = {
     ),
     "volume of any score": (
         lambda: jaxcp.volume(KEY, Custom(jnp.maximum).invert(X, 1.0)),
-        "got LevelSet of the score Custom",
+        "estimate_log_size, as Density, got Custom",
     ),
     "volume of labels in a box": (
         lambda: jaxcp.volume(KEY, LabelSet(jnp.ones(3, bool)), within=SQUARE),

@@ -166,7 +166,7 @@ def test_what_the_error_says_moves_ends():
 
 def test_what_has_no_numbers_says_so():
     for make in (np.asarray, pd.DataFrame, lambda s: s.to_numpy()):
-        with pytest.raises(ValueError, match=r"for an array of them, got Balls"):
+        with pytest.raises(ValueError, match="sets with ends or labels, got Balls"):
             make(BALLS)
     for make in (np.asarray, lambda s: s.to_pandas()):
         with pytest.raises(jax.errors.TracerArrayConversionError):

@@ -158,7 +158,7 @@ test_a_wrong_use_is_refused = refuses(
         ),
         "several sets": (
             lambda: membership(SETS, jnp.zeros(2)),
-            r"one set, without a leading axis, got sets of shape \(5,\)",
+            r"one set, got sets of shape \(5,\)",
         ),
         "within a union": (
             lambda: jaxcp.volume(KEY, SETS[0], within=SETS[0]),
