@@ -22,7 +22,6 @@ from jaxcp.typing import Number, PyTree
 # Accelerators would round the products to 10 bits.
 dot = partial(jnp.matmul, precision="highest")
 
-_FINE = 0.01  # share of M that rounding may move: less than 1 % of a threshold
 _NEAR = 0.25  # |Q'Q - I|, below which Q has full rank and its own factor no error
 _SMALL = 64  # columns of a system that is solved by products
 _LEAF = 24  # columns of a triangle that one thread inverts
@@ -106,32 +105,30 @@ def gram_of(x: Array, penalty: Number, weights: Array) -> Array:
     return dot((weights[:, None] * x).T, x) + penalty * eye
 
 
-def dual(gram, penalty, weights, intercept=False):
-    """Returns N, u, and whether N is exact: rows have coefficients c = N N'y.
-
-    The intercept is u'y. With s the square roots of the weights and W W' = (diag(s) K
-    diag(s) + penalty I)^-1, N is diag(s) W; an intercept takes off what lies along W's,
-    by which coefficients sum to zero. A fit without row i errs by R_i = c_i / (N N')_ii
-    and has the coefficients c - (N N')_i R_i.
-    """
+def weighted(gram, weights):
+    """Returns square roots s of weights, and diag(s) gram diag(s), regular at s = 0."""
     sizes = jnp.sqrt(weights)
     # Rows left out: coefficient 0, and no 0 / 0.
     own = jnp.diag((weights == 0).astype(gram.dtype))
-    system = sizes[:, None] * gram * sizes[None] + own
-    if intercept:
-        # The coefficients sum to zero, so a constant in the kernel changes nothing, and
-        # keeps the matrix regular where centered rows interpolate.
-        scale = jnp.mean(jnp.diag(gram)) + 1
-        system = system + scale * sizes[:, None] * sizes[None]
-    white, free, _ = whiten_gram(system, jnp.asarray(penalty, gram.dtype))
-    is_exact = (rounding(system, white) < _FINE) & ~jnp.any(free)
-    factor = sizes[:, None] * white
-    if not intercept:
-        return factor, jnp.zeros_like(sizes), is_exact
-    along = dot(white.T, sizes)
-    total = jnp.sum(along**2)
-    u = dot(factor, along) / jnp.where(total > 0, total, 1)
-    return factor - u[:, None] * along[None], u, is_exact
+    return sizes, sizes[:, None] * gram * sizes[None] + own
+
+
+def dual(gram, penalty, weights, intercept):
+    """Returns M, u: coefficients of the rows are c = M y and the intercept is u'y.
+
+    A fit without row i errs by R_i = c_i / M_ii and has the coefficients c - M_i R_i.
+    """
+    sizes, system = weighted(gram, weights)
+    identity = jnp.eye(len(gram), dtype=gram.dtype)
+    # The coefficients sum to zero, so a constant in the kernel changes nothing, and
+    # keeps the matrix regular where centered rows interpolate.
+    scale = (jnp.mean(jnp.diag(gram)) + 1) * intercept
+    system = system + penalty * identity + scale * sizes[:, None] * sizes[None]
+    inverse = solve(system, identity)
+    column = dot(inverse, sizes) * intercept
+    u = column / jnp.where(intercept & jnp.any(weights > 0), dot(sizes, column), 1)
+    inverse = inverse - column[:, None] * u[None]
+    return sizes[:, None] * inverse * sizes[None], sizes * u
 
 
 def _cholesky_solve(gram, targets):

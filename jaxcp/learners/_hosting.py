@@ -131,6 +131,14 @@ def can_call(function: Callable, count: int) -> bool:
     return True
 
 
+def takes_weights(model: Any) -> bool:
+    """Returns whether `fit` takes `sample_weight` by name: **kwargs may ignore it."""
+    try:
+        return "sample_weight" in inspect.signature(model.fit).parameters
+    except (TypeError, ValueError):  # of an extension module
+        return False
+
+
 def _copy(model):
     """Returns an unfitted copy where the model knows how, and a deep copy otherwise."""
     if has(model, "get_params"):

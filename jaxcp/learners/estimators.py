@@ -144,6 +144,13 @@ class Estimator:
         _checks.num_rows(y=np.empty(n), x=np.empty(self.num_rows(x)))
         _checks.check_shape("weights", (len(weights), n), weights.shape)
         _checks.check_weights("weights", weights)
+        if not (weights == np.floor(weights)).all():
+            for model in self._models:
+                if not _hosting.takes_weights(model):
+                    raise ValueError(
+                        "expected whole-number weights, or a model whose fit takes "
+                        f"sample_weight, got others and {type(model).__name__}"
+                    )
         entropy = tuple(np.asarray(jax.random.key_data(key)).ravel().tolist())
         models: list = [None] * len(weights)
         fits = ModelFits(models, self.classes_of(y), entropy, weights, x, y)

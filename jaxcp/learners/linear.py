@@ -339,9 +339,8 @@ class Ridge:
         """Returns the weighted fit; the key is not used."""
         x, targets, weights, center, level = self._centered(x, y, weights)
         if is_dual(x, self.intercept):
-            factor, u, _ = self._dual(x, weights)
-            coef = dot(x.T, dot(factor, dot(factor.T, targets)))
-            level = level + dot(u, targets)
+            inverse, u = self._dual(x, weights)
+            coef, level = dot(x.T, dot(inverse, targets)), level + dot(u, targets)
         else:
             gram = _algebra.gram_of(x, self.penalty, weights)
             coef = _algebra.solve(gram, dot((weights[:, None] * x).T, targets))
@@ -356,10 +355,10 @@ class Ridge:
         x, targets, ones, center, level = self._centered(x, y, jnp.ones(len(x)))
         # Without row i: errors R_i there, and coefficients b - moves_i R_i.
         if is_dual(x, self.intercept):
-            factor, u, _ = self._dual(x, ones)
-            own = dot(factor, dot(factor.T, targets))
-            errors = own / jnp.sum(factor**2, axis=1)[:, None]
-            coef, moves = dot(x.T, own), dot(factor, dot(factor.T, x))
+            inverse, u = self._dual(x, ones)
+            own = dot(inverse, targets)
+            errors = own / jnp.diag(inverse)[:, None]
+            coef, moves = dot(x.T, own), dot(inverse, x)
         else:
             # Of centered rows the Gram matrix of (1, x) has two blocks.
             gram = _algebra.gram_of(x, self.penalty, ones)

@@ -24,6 +24,8 @@ from jaxcp.learners.linear import Augmented, Smoothed
 from jaxcp.quantiles.selection import kth_smallest, weighted_select
 from jaxcp.typing import Number
 
+_FINE = 0.01  # share of K^-1 that rounding may move: less than 1 % of a threshold
+
 
 @pytree
 class Neighborhoods:
@@ -212,8 +214,7 @@ class KernelRidge:
 
     def fit(self, key: Array, x: Array, y: Array, weights: Array) -> KernelFit:
         """Returns the weighted fit; the key is not used."""
-        x, gram, targets, weights = self._system(x, y, weights)
-        factor, _, _ = _algebra.dual(gram, self.penalty, weights)
+        x, factor, targets, _ = self._system(x, y, weights)
         return self._fit(x, dot(factor, dot(factor.T, targets)), y)
 
     def predict(self, params: KernelFit, x: Array) -> Array:
@@ -226,8 +227,7 @@ class KernelRidge:
 
     def leave_one_out(self, x: Array, y: Array) -> KernelFit:
         """Returns the n fits without one row each, stacked."""
-        x, gram, targets, ones = self._system(x, y, jnp.ones(len(x)))
-        factor, _, is_exact = _algebra.dual(gram, self.penalty, ones)
+        x, factor, targets, is_exact = self._system(x, y, jnp.ones(len(x)))
         inverse, coef = dot(factor, factor.T), dot(factor, dot(factor.T, targets))
         errors = jnp.where(is_exact, coef / jnp.diag(inverse)[:, None], jnp.nan)
         return self._fit(x, coef[None] - inverse[:, :, None] * errors[:, None], y)
@@ -255,10 +255,18 @@ class KernelRidge:
         _checks.check_values(lambda v: v > 0, "lengthscale > 0", self.lengthscale)
 
     def _system(self, x, y, weights):
-        """Returns inputs, and their kernel, targets and weights in one wide type."""
+        """Returns inputs, N with coefficients N N'y, targets, and whether N is exact.
+
+        With s the square roots of the weights and W W' = (diag(s) K diag(s) + penalty
+        I)^-1, N is diag(s) W.
+        """
         x, y = matrix(x), columns(as_float(y))
         rows, y, weights = _algebra.in_single(x, y, weights)
-        return x, self._kernel(rows, rows), y, weights
+        sizes, system = _algebra.weighted(self._kernel(rows, rows), weights)
+        penalty = jnp.asarray(self.penalty, system.dtype)
+        white, free, _ = _algebra.whiten_gram(system, penalty)
+        is_exact = (_algebra.rounding(system, white) < _FINE) & ~jnp.any(free)
+        return x, sizes[:, None] * white, y, is_exact
 
     def _fit(self, x, coef, y):
         y = as_float(y)

@@ -152,13 +152,20 @@ def test_whole_weights_repeat_rows():
         assert_array_equal(model.rows, np.repeat(Y, bag.astype(int)))
 
 
+class Swallowing(Mean):
+    """A model that ignores options that it does not know."""
+
+    def fit(self, X, y, **options):
+        super().fit(X, y)
+
+
 def test_other_weights_are_sample_weights():
     weights = RNG.uniform(size=(2, N)) * (RNG.uniform(size=(2, N)) > 0.3)
     for model, row in zip(fitted(LINEAR, weights=weights).models, weights, strict=True):
         expected = LinearRegression().fit(X, Y, sample_weight=row)
         assert_allclose(model.coef_, expected.coef_)
-    for model in (Mean(), make_pipeline(StandardScaler(), Ridge())):
-        with pytest.raises(FitError, match=r"resample 0 of .*sample_weight"):
+    for model in (Mean(), Swallowing(), make_pipeline(StandardScaler(), Ridge())):
+        with pytest.raises(ValueError, match="fit takes sample_weight, got others and"):
             fitted(Estimator(model), weights=weights)
 
 
