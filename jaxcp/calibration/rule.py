@@ -18,15 +18,8 @@ from jaxcp._batching import by_rows, invert, invert_each, map_evenly, score_of, 
 from jaxcp._names import named
 from jaxcp._numbers import as_float, rounding, with_rounding
 from jaxcp._tree import jit
+from jaxcp.held import taking
 from jaxcp.held.rows import Held
-from jaxcp.held.taking import (
-    RowShapes,
-    check_columns,
-    check_row_shapes,
-    coded,
-    declared,
-    one_row,
-)
 from jaxcp.pvalues.conformal import conformal_p_value
 from jaxcp.quantiles._keys import bisect_keys, from_keys, to_keys
 from jaxcp.quantiles.levels import alpha_as_float, as_alpha, split_alpha
@@ -42,7 +35,7 @@ class Thresholds:
 
     score: Score
     components: tuple[int, ...] = ()
-    row_shapes: RowShapes | None = None
+    row_shapes: taking.RowShapes | None = None
     classes: tuple[Hashable, ...] | None = None
     at_a_time: ClassVar[int | None] = None
     _reads: ClassVar[dict[str, dict[str, bool]]] = {}
@@ -66,7 +59,7 @@ class Thresholds:
     ) -> Array:
         """Returns the threshold at alpha, for the context of one test point."""
         u = context.pop("u", None)
-        context = one_row(**self._declared(context, lead=0))
+        context = taking.one_row(**self._declared(context, lead=0))
         return self._quantile(alpha, delta, u, context)
 
     def __call__(
@@ -85,7 +78,7 @@ class Thresholds:
         self._check()
         rank = self._rank(alpha, delta, u)
         if u is not None:
-            context |= {"u": as_float(one_row(u=_checks.uniforms(u))["u"])}
+            context |= {"u": as_float(taking.one_row(u=_checks.uniforms(u))["u"])}
         return by_rows(_threshold, rank, context, rows=(), holder=self)
 
     def _sets(self, preds, alpha, *, delta=None, u=None, **columns):
@@ -140,7 +133,7 @@ class Thresholds:
                     f"expected {name} of each test point, which {kind} reads, got "
                     f"none; give {name}= with a row for each prediction"
                 )
-        return {k: declared(v, like.get(k), lead) for k, v in given.items()}
+        return {k: taking.declared(v, like.get(k), lead) for k, v in given.items()}
 
     def _context_read(self):
         """Returns the names that a rule reads of test points, and which it needs."""
@@ -170,9 +163,9 @@ class Thresholds:
     def _rows(self, preds, columns, y=_NONE, u=_NONE):
         """Returns predictions, targets, uniforms and context, after checks."""
         self._check()
-        check_columns(self.classes, preds)
+        taking.check_columns(self.classes, preds)
         preds, y, u, *found = _checks.rows(preds=preds, y=y, u=u, **columns)
-        check_row_shapes(self.score, preds, self.row_shapes)
+        taking.check_row_shapes(self.score, preds, self.row_shapes)
         inputs.check(self.score, preds, y)
         pairs = zip(columns, found, strict=True)
         return preds, y, u, {name: v for name, v in pairs if v is not None}
@@ -317,7 +310,7 @@ class Rule(Thresholds):
     def effective_size(self, **context: Any) -> Array:
         """Returns (sum w)^2 / sum w^2 of the weights at one test point, shape ()."""
         self._check()
-        return _effective_size(self, one_row(**self._declared(context, lead=0)))
+        return _effective_size(self, taking.one_row(**self._declared(context, lead=0)))
 
     def p_values(self, preds: PyTree, y: ArrayLike, **context: Any) -> Array:
         """Returns the smallest level whose set leaves each target out, shape (m,).
@@ -335,7 +328,7 @@ class Rule(Thresholds):
                 f"expected a rule whose sets grow as alpha falls, got {kind}, which "
                 "says nested = False: it has sets, and no p-values"
             )
-        y = coded(self.classes, y)
+        y = taking.coded(self.classes, y)
         rows = self._rows(preds, columns, y, _checks.uniforms(u))
         return by_rows(_p_values_of, rows=rows, holder=self)
 

@@ -15,14 +15,8 @@ from jaxcp._batching import label_scores
 from jaxcp._tree import pytree, static
 from jaxcp.calibration.rule import Rule, blocks_of
 from jaxcp.certificates import Certificate
+from jaxcp.held import taking
 from jaxcp.held.rows import Held
-from jaxcp.held.taking import (
-    RowShapes,
-    check_row_shapes,
-    coded,
-    weight_for,
-    weights_for,
-)
 from jaxcp.scores import inputs
 from jaxcp.typing import AnySet, ArrayLike, Number, PyTree, Score
 
@@ -66,7 +60,7 @@ class Calibration(_OfScores):
     scores: Array
     weights: Array | None = None
     mask: Array | None = None
-    row_shapes: RowShapes | None = static(default=None)
+    row_shapes: taking.RowShapes | None = static(default=None)
     classes: tuple[Hashable, ...] | None = static(default=None)
 
     def __post_init__(self) -> None:
@@ -117,7 +111,7 @@ class Calibration(_OfScores):
           >>> cp.quantile(0.2)
           Array(8., dtype=float32)
         """
-        context = weight_for(self.weights, test_weight)
+        context = taking.weight_for(self.weights, test_weight)
         return self._quantile(alpha, delta, u, context)
 
     def __call__(
@@ -183,7 +177,7 @@ class Calibration(_OfScores):
           >>> cp(jnp.zeros(2), alpha=0.05, u=jnp.array([0.3, 0.7])).upper
           Array([ 9., inf], dtype=float32)
         """
-        weights = weights_for(self.weights, test_weights)
+        weights = taking.weights_for(self.weights, test_weights)
         return self._sets(preds, alpha, delta=delta, u=u, test_weights=weights)
 
     def certificate(self, alpha: Any, delta: Number | None = None) -> Certificate:
@@ -260,7 +254,7 @@ class Calibration(_OfScores):
           >>> cp.p_values(jnp.zeros(2), jnp.array([8.5, 0.0]))
           Array([0.2, 1. ], dtype=float32)
         """
-        test_weights = weights_for(self.weights, test_weights)
+        test_weights = taking.weights_for(self.weights, test_weights)
         return self._p_values(preds, y, u, test_weights=test_weights)
 
     @property
@@ -322,7 +316,7 @@ class GroupCalibration(_OfScores):
     groups: Array
     mask: Array | None
     num_groups: int = static()
-    row_shapes: RowShapes | None = static(default=None)
+    row_shapes: taking.RowShapes | None = static(default=None)
     weights: Array | None = None
     classes: tuple[Hashable, ...] | None = static(default=None)
     group_names: tuple[Hashable, ...] | None = static(default=None)
@@ -345,7 +339,7 @@ class GroupCalibration(_OfScores):
         `u`, shape (), they bound smoothed sets. With `delta` each group covers 1 -
         alpha with probability 1 - delta; for all groups together give delta / g.
         """
-        context = weight_for(self.weights, test_weight)
+        context = taking.weight_for(self.weights, test_weight)
         return self._quantile(alpha, delta, u, context)
 
     def __call__(
@@ -520,14 +514,14 @@ class GroupCalibration(_OfScores):
         """Returns the context of test points, whose groups may be their labels."""
         if groups is None:
             self._check_labels_are_groups(preds)
-            groups = coded(self.classes, y)
+            groups = taking.coded(self.classes, y)
         elif self.group_names is not None:
             cure = (
                 "; group_names=[...] at calibration can name it: its sets are infinite"
             )
             groups = _names.group_codes(self.group_names, groups, cure=cure)
         groups = _checks.groups(groups, self.num_groups)._replace(required=False)
-        weights = weights_for(self.weights, test_weights)
+        weights = taking.weights_for(self.weights, test_weights)
         return {"groups": groups, "test_weights": weights}
 
     def _check_labels_are_groups(self, preds):
@@ -543,7 +537,7 @@ class GroupCalibration(_OfScores):
                 f"group_names {self.group_names} have to be the classes {self.classes}"
             )
         preds = _checks.rows(preds=preds)
-        check_row_shapes(self.score, preds, self.row_shapes)
+        taking.check_row_shapes(self.score, preds, self.row_shapes)
         k = jax.eval_shape(label_scores, self.score, preds).shape[1]
         if k != self.num_groups:
             raise ValueError(

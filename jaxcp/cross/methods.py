@@ -22,17 +22,7 @@ from jaxcp._arrays import as_arrays, as_numpy, is_concrete
 from jaxcp._tree import jit, pytree
 from jaxcp.calibration.calibrating import SplitConformal, calibrate
 from jaxcp.checking import learners
-from jaxcp.cross import _votes
-from jaxcp.cross.plans import (
-    Aggregation,
-    Ensemble,
-    Fits,
-    HostFits,
-    OwnFit,
-    fit_all,
-    left_out_by,
-    predict_once,
-)
+from jaxcp.cross import _votes, plans
 from jaxcp.cross.predictions import CrossConformal, of_held_out
 from jaxcp.learners import general
 from jaxcp.learners._hosting import as_rows, num_rows
@@ -67,7 +57,7 @@ class Plan(NamedTuple):
     """
 
     weights: Array | None
-    left_out: OwnFit | Ensemble
+    left_out: plans.OwnFit | plans.Ensemble
     batch_size: int | None
     check: bool
     bags: bool = False
@@ -119,7 +109,7 @@ def _rows_on_host(key, learner, x, y):
 def plan_of(weights, aggregation, batch_size, check):
     """Returns the plan by which fits leave out the rows of weight 0."""
     held_out = (np.asarray(weights) if is_concrete(weights) else weights) == 0
-    return Plan(weights, left_out_by(held_out, aggregation), batch_size, check)
+    return Plan(weights, plans.left_out_by(held_out, aggregation), batch_size, check)
 
 
 def carry_out(plan, key, learner, score, rows, calibration_weights):
@@ -150,7 +140,7 @@ def _fit_on_host(plan, key, learner, rows):
     fitted = learner.fit_all(key, rows.x, rows.given, weights)
     preds = learner.predict_held_out(fitted, rows.x, weights == 0)
     own = _votes.held_out(plan.left_out, as_arrays(preds=preds))
-    return HostFits(learner, fitted), own
+    return plans.HostFits(learner, fitted), own
 
 
 def _fit(plan, key, learner, rows):
@@ -175,10 +165,10 @@ def _fit_together(key, learner, x, y, weights, left_out, batch_size):
         count = len(weights)
         keys, weights = jax.random.split(key, count + 1), weights.astype(ones.dtype)
         everything = jnp.concatenate([weights, ones])
-        params = fit_all(learner, keys, x, y, everything, batch_size)
+        params = plans.fit_all(learner, keys, x, y, everything, batch_size)
         full = general.take(params, -1)
         params = general.take(params, slice(count))
-    fits = Fits(learner, params, full, count)
+    fits = plans.Fits(learner, params, full, count)
     return fits, left_out.of_rows(fits, x)
 
 
@@ -190,7 +180,7 @@ def cross_conformal(
     y: ArrayLike,
     weights: ArrayLike,
     *,
-    aggregation: Aggregation = "mean",
+    aggregation: plans.Aggregation = "mean",
     calibration_weights: ArrayLike | None = None,
     batch_size: int | None = None,
     check: bool = True,
@@ -331,7 +321,7 @@ def jackknife_plus(
     _checks.check_count("the number of rows", n, 2)
     closed = isinstance(learner, LeavesOneOut)
     weights = None if closed else resampling.leave_one_out(n)
-    own = OwnFit(jax.device_put(np.arange(n)), n)
+    own = plans.OwnFit(jax.device_put(np.arange(n)), n)
     plan = Plan(weights, own, batch_size, check)
     return carry_out(plan, key, learner, score, rows, calibration_weights)
 
@@ -409,7 +399,7 @@ def cv_plus(
     else:
         given = _given_folds(folds, len(rows.y), num_folds)
         key_fits, weights, own = _partition_by(key, *given)
-    plan = Plan(weights, OwnFit(own, len(weights)), batch_size, check)
+    plan = Plan(weights, plans.OwnFit(own, len(weights)), batch_size, check)
     return carry_out(plan, key_fits, learner, score, rows, calibration_weights)
 
 
@@ -479,7 +469,7 @@ def jackknife_plus_after_bootstrap(
     y: ArrayLike,
     *,
     num_resamples: int,
-    aggregation: Aggregation = "mean",
+    aggregation: plans.Aggregation = "mean",
     calibration_weights: ArrayLike | None = None,
     batch_size: int | None = None,
     check: bool = True,
@@ -561,7 +551,7 @@ def enbpi(
     num_resamples: int,
     block_size: int = 1,
     moving: bool = True,
-    aggregation: Aggregation = "mean",
+    aggregation: plans.Aggregation = "mean",
     calibration_weights: ArrayLike | None = None,
     batch_size: int | None = None,
     check: bool = True,
@@ -755,7 +745,7 @@ def _fit_on_host_splitting(key, learner, rows, num_train):
     fits = learner.fit_all(key_fit, rows.x, rows.given, weights)
     preds = learner.predict_held_out(fits, rows.x, weights == 0)
     own = jax.tree.map(lambda v: v[0][held], preds)
-    return HostFits(learner, fits), own, held
+    return plans.HostFits(learner, fits), own, held
 
 
 @partial(jax.jit, static_argnums=(1, 2))
@@ -773,7 +763,7 @@ def _targets(rows: Rows, held: Array) -> ArrayLike:
 
 
 def _predict(fit, x):
-    return predict_once(fit.learner, fit.params, as_arrays(x=x))
+    return plans.predict_once(fit.learner, fit.params, as_arrays(x=x))
 
 
 def _predict_on_host(fits, x):

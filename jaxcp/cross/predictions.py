@@ -19,18 +19,7 @@ from jaxcp._tree import pytree
 from jaxcp.calibration.calibrating import Predictor, calibrate
 from jaxcp.calibration.split import Calibration
 from jaxcp.certificates import CrossCertificate
-from jaxcp.cross import _votes
-from jaxcp.cross.plans import (
-    Aggregation,
-    Ensemble,
-    Fits,
-    HostFits,
-    OwnFit,
-    Recorded,
-    left_out_by,
-    num_equal_folds,
-    rows_left_out,
-)
+from jaxcp.cross import _votes, plans
 from jaxcp.held.taking import check_row_shapes, weights_for
 from jaxcp.online.windows import SlidingState, SlidingWindow
 from jaxcp.quantiles.levels import conformal_rank, one_alpha
@@ -130,7 +119,7 @@ class CrossCalibration(Predictor):
       cross_calibrate, CrossConformal, Calibration
     """
 
-    left_out: OwnFit | Ensemble
+    left_out: plans.OwnFit | plans.Ensemble
     calibration: Calibration
 
     @property
@@ -141,7 +130,7 @@ class CrossCalibration(Predictor):
     @property
     def mask(self) -> Array | None:
         """True for rows that some fit left out, shape (n,); None if all are."""
-        return rows_left_out(self.left_out.mask)
+        return plans.rows_left_out(self.left_out.mask)
 
     def quantile(
         self, alpha: ArrayLike, *, test_weight: ArrayLike | None = None
@@ -201,7 +190,7 @@ class CrossCalibration(Predictor):
           Exchangeability, Annals of Statistics, 2023 (fixed weights).
         """
         args = self._check(preds, alpha, test_weights)
-        return self.named(_votes.plus_at(self, Recorded(), *args))
+        return self.named(_votes.plus_at(self, plans.Recorded(), *args))
 
     def minmax(
         self, preds: PyTree, alpha: ArrayLike, *, test_weights: ArrayLike | None = None
@@ -231,7 +220,7 @@ class CrossCalibration(Predictor):
           Jackknife+-after-Bootstrap, NeurIPS, 2020 (bags; with the same proof).
         """
         args = self._check(preds, alpha, test_weights)
-        return self.named(_votes.minmax_at(self, Recorded(), *args))
+        return self.named(_votes.minmax_at(self, plans.Recorded(), *args))
 
     def certificate(self, alpha: Any, *, minmax: bool = False) -> CrossCertificate:
         """Returns a lower bound of the marginal coverage of sets at alpha, by counts.
@@ -288,7 +277,7 @@ class CrossCalibration(Predictor):
                 "certificate outside of jax.jit and jax.vmap"
             )
         n = int(self.calibration.held.counts())
-        num_folds = num_equal_folds(self.left_out, n)
+        num_folds = plans.num_equal_folds(self.left_out, n)
         num_components = math.prod(self.calibration.components)
         exact = one_alpha(alpha)
         return CrossCertificate(n, num_folds, exact, bool(minmax), num_components)
@@ -339,7 +328,7 @@ class CrossCalibration(Predictor):
           Xu, Xie, Conformal Prediction Interval for Dynamic Time-Series, ICML, 2021
           (with alpha).
         """
-        return self.aggregate_of(Recorded(), self._preds(preds), alpha)
+        return self.aggregate_of(plans.Recorded(), self._preds(preds), alpha)
 
     def stream(
         self, *, every: int = 1, empirical: bool = False
@@ -380,7 +369,7 @@ class CrossCalibration(Predictor):
     def _check(self, preds, alpha, test_weights):
         """Returns predictions, rank and weights, or raises ValueError."""
         preds = self._preds(preds)
-        rows = Recorded().rows(preds)
+        rows = plans.Recorded().rows(preds)
         return preds, *self.level_and_weights(rows, alpha, test_weights)
 
     def _preds(self, preds):
@@ -413,7 +402,7 @@ class CrossConformal(Predictor):
       cross_conformal, jackknife_plus, cv_plus, enbpi, CrossCalibration
     """
 
-    fits: Fits | HostFits
+    fits: plans.Fits | plans.HostFits
     calibration: CrossCalibration
     quantile = CrossCalibration.quantile
 
@@ -590,7 +579,7 @@ def cross_calibrate(
     *,
     weights: ArrayLike | None = None,
     mask: ArrayLike | None = None,
-    aggregation: Aggregation = "mean",
+    aggregation: plans.Aggregation = "mean",
     classes: Iterable[Hashable] | None = None,
 ) -> CrossCalibration:
     """Returns the calibration of rows by fits that leave them out, from predictions.
@@ -667,7 +656,7 @@ def cross_calibrate(
     inputs.check_score(score)
     held_out, mask = check_held_out(held_out, mask)
     preds = checked_preds(preds, held_out.shape, held_out)
-    left_out = left_out_by(held_out, aggregation)
+    left_out = plans.left_out_by(held_out, aggregation)
     own = _votes.held_out(left_out, preds)
     return of_held_out(left_out, score, own, y, weights, classes, mask=mask)
 
@@ -677,11 +666,11 @@ def of_held_out(left_out, score, preds, y, weights, classes, *, mask=None, bags=
 
     `bags` says that fits are of bags: a row of the mask that is in all of them counts.
     """
-    known = rows_left_out(left_out.mask)
+    known = plans.rows_left_out(left_out.mask)
     calibration = calibrate(
         score, preds, y, weights=weights, mask=known, classes=classes
     )
-    if known is not None and isinstance(left_out, Ensemble):
+    if known is not None and isinstance(left_out, plans.Ensemble):
         of = left_out.held_out, mask, jax.device_put(np.array(bags))
         scores, counts = _votes.counted(calibration.scores, *of)
         calibration = dataclasses.replace(calibration, scores=scores, mask=counts)

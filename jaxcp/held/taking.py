@@ -11,16 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jaxcp import _checks, _names
-from jaxcp._arrays import (
-    SHARE,
-    as_arrays,
-    check_digits,
-    is_concrete,
-    is_rounded,
-    one_of_each,
-    some_rows,
-)
+from jaxcp import _arrays, _checks, _names
 from jaxcp._batching import evaluate, label_scores, on_device
 from jaxcp._names import Groups, Names
 from jaxcp.held.rows import Held
@@ -51,7 +42,7 @@ def held_rows(score, preds, y, weights, mask, groups=NO_GROUPS, classes=None):
 def scored(score, preds, y, weights=None, mask=None, groups=NO_GROUPS, classes=None):
     """Returns rows with their scores, after checks, and the shapes of a prediction."""
     inputs.check_score(score)
-    rounded, given = is_rounded("y", y), (preds, y)
+    rounded, given = _arrays.is_rounded("y", y), (preds, y)
     held = held_rows(score, preds, y, weights, mask, groups, classes)
     preds, y = held.values
     if classes is not None:
@@ -197,9 +188,9 @@ def check_digits_of_targets(score, preds, y, scores, mask, given):
     lose. `given` are predictions and targets before rounding: predictions that are
     right to the last digits have lost none there, and equal scores count once.
     """
-    if inputs.has_labels(score) or not is_concrete(preds, y, scores, mask):
+    if inputs.has_labels(score) or not _arrays.is_concrete(preds, y, scores, mask):
         return
-    some = some_rows(len(y))
+    some = _arrays.some_rows(len(y))
     if some.step > 1:
         cut = jax.tree.map(lambda v: v[some], (preds, y, scores, mask))
         preds, y, scores, mask = cut
@@ -210,15 +201,15 @@ def check_digits_of_targets(score, preds, y, scores, mask, given):
     with np.errstate(invalid="ignore"):
         steps = abs(moved - scores)
     with suppress(ValueError):
-        check_digits("y", steps, scores)
+        _arrays.check_digits("y", steps, scores)
         return
     with jax.enable_x64(True):
-        preds, y = as_arrays(preds=given[0], y=given[1])
+        preds, y = _arrays.as_arrays(preds=given[0], y=given[1])
         exact = np.asarray(evaluate(score, preds, y.astype(float)))[some][rows]
     finer = np.finfo(float).eps / np.finfo(floats.dtype).eps
-    close = steps * finer / SHARE  # to the last digits of double precision
-    which = one_of_each(exact, close) & ~(abs(exact) <= close)
-    check_digits("y", steps, exact, which)
+    close = steps * finer / _arrays.SHARE  # to the last digits of double precision
+    which = _arrays.one_of_each(exact, close) & ~(abs(exact) <= close)
+    _arrays.check_digits("y", steps, exact, which)
 
 
 def _fits(known, new, free):

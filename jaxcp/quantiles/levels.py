@@ -417,8 +417,9 @@ def as_decimal(value: Any) -> Fraction:
 
 def as_bound(bound: Any) -> float:
     """Returns the most that a loss can be, a known number, or raises ValueError."""
-    if not 0 < (number := float(bound)) < math.inf:
-        raise ValueError(f"expected a finite bound > 0, got {bound}")
+    known = not isinstance(bound, bool | str)
+    if not known or not 0 < (number := float(bound)) < math.inf:
+        raise ValueError(f"expected a finite bound > 0, got {bound!r}")
     return number
 
 

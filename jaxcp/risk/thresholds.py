@@ -17,15 +17,8 @@ from jaxcp._batching import map_evenly, widened
 from jaxcp._numbers import as_float, at_least_single, over_shards, varying_like
 from jaxcp._tree import Untraceable, pytree, static
 from jaxcp.held.rows import Held, len_of
+from jaxcp.quantiles import levels
 from jaxcp.quantiles._keys import bisect_keys, first_float, from_keys, is_local, to_keys
-from jaxcp.quantiles.levels import (
-    as_delta,
-    critical_errors,
-    critical_mean,
-    exact_rank,
-    ranks,
-    share_of,
-)
 from jaxcp.risk.bounds import one_each
 from jaxcp.typing import AxisName, HasSteps, PyTree, Score
 
@@ -139,21 +132,21 @@ def as_levels(alpha, bounds, several, num_groups):
     if isinstance(alpha, many) and not several:
         raise ValueError(f"expected alpha as a number or an array, got {alpha}")
     given = one_each("alpha", alpha, len(bounds), many)
-    levels = [share_of(*pair) for pair in zip(given, bounds, strict=True)]
+    found = [levels.share_of(*pair) for pair in zip(given, bounds, strict=True)]
     allowed = [()] if num_groups is None else [(), (num_groups,)]
-    for level in levels:
+    for level in found:
         if level.shape not in allowed:
             text = " or ".join(map(str, allowed))
             raise ValueError(f"expected alpha of shape {text}, got {level.shape}")
-    return levels
+    return found
 
 
-def budgets(count, levels, bounds, counted, delta):
+def budgets(count, shares, bounds, counted, delta):
     """Returns what each loss may sum to over so many rows, () or (g,)."""
-    own = zip(levels, bounds, counted, strict=True)
+    own = zip(shares, bounds, counted, strict=True)
     if delta is None:
         return tuple(expected_budget(count, *v) for v in own)
-    delta = as_delta(delta)
+    delta = levels.as_delta(delta)
     return tuple(sure_budget(count, *v, delta) for v in own)
 
 
@@ -166,8 +159,8 @@ def expected_budget(count, level, bound, counted):
     known = not (isinstance(level, Array) or isinstance(count, Array))
     if counted:
         if not known:
-            return jnp.asarray(count) - ranks(count, level)
-        misses = np.frompyfunc(lambda n, a: n - exact_rank(n, a), nin=2, nout=1)
+            return jnp.asarray(count) - levels.ranks(count, level)
+        misses = np.frompyfunc(lambda n, a: n - levels.exact_rank(n, a), nin=2, nout=1)
         return np.asarray(misses(np.asarray(count, object), level), int)
     if not known:
         level = level if isinstance(level, Array) else np.asarray(level, float)
@@ -190,7 +183,7 @@ def sure_budget(count, level, bound, counted, delta):
     # a level, of losses that are counted iff their sum is at most a count.
     pairs = np.broadcast_arrays(np.asarray(count, object), level)
     if counted:
-        of = lambda n, a: critical_errors(int(n), a, delta)  # noqa: E731
+        of = lambda n, a: levels.critical_errors(int(n), a, delta)  # noqa: E731
     else:
         of = lambda n, a: bound * _sum(int(n), a, delta)  # noqa: E731
     found = np.frompyfunc(of, nin=2, nout=1)(*pairs)
@@ -198,7 +191,7 @@ def sure_budget(count, level, bound, counted, delta):
 
 
 def _sum(n, alpha, delta):
-    mean = critical_mean(n, alpha, delta) if n else -1
+    mean = levels.critical_mean(n, alpha, delta) if n else -1
     return n * mean if mean >= 0 else -np.inf
 
 
