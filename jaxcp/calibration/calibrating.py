@@ -320,14 +320,5 @@ def calibrate_groups(
         group_names = names if are_labels(groups, y, names) else None
     given = _names.as_groups(groups, num_groups, group_names, mask)
     held, shapes = scored(score, preds, y, weights, mask, given, names)
-    return GroupCalibration(
-        score,
-        held.values,
-        cast(Array, held.groups),
-        held.mask,
-        given.count,
-        shapes,
-        held.weights,
-        names,
-        given.names,
-    )
+    rows = held.values, cast(Array, held.groups), held.mask, given.count, shapes
+    return GroupCalibration(score, *rows, held.weights, names, given.names)

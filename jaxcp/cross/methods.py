@@ -120,15 +120,8 @@ def carry_out(plan, key, learner, score, rows, calibration_weights):
     fits, preds = fit(plan, key, learner, rows)
     classes = fits.classes if inputs.has_labels(score) else None
     with fits.keeping():
-        calibration = of_held_out(
-            plan.left_out,
-            score,
-            preds,
-            rows.given,
-            calibration_weights,
-            classes,
-            bags=plan.bags,
-        )
+        known = rows.given, calibration_weights, classes
+        calibration = of_held_out(plan.left_out, score, preds, *known, bags=plan.bags)
     return CrossConformal(fits, calibration)
 
 
@@ -527,18 +520,9 @@ def jackknife_plus_after_bootstrap(
       >>> cp.scores.shape
       (30,)
     """
-    return enbpi(
-        key,
-        learner,
-        score,
-        x,
-        y,
-        num_resamples=num_resamples,
-        aggregation=aggregation,
-        calibration_weights=calibration_weights,
-        batch_size=batch_size,
-        check=check,
-    )
+    options: dict[str, Any] = {"batch_size": batch_size, "check": check}
+    options |= {"aggregation": aggregation, "calibration_weights": calibration_weights}
+    return enbpi(key, learner, score, x, y, num_resamples=num_resamples, **options)
 
 
 def enbpi(

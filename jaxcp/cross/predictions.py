@@ -92,18 +92,6 @@ def new_preds(score, preds, count, row_shapes):
     return preds
 
 
-def sliding(calibration, mask, every, empirical):
-    """Returns the sliding window of a calibration's scores on a mask, and its state."""
-    if calibration.weights is not None:
-        raise ValueError(
-            "expected scores without calibration_weights, which a window does not "
-            "keep; online.NexCP weighs scores by their age"
-        )
-    method = SlidingWindow(calibration.score, every=every, empirical=empirical)
-    # Every step is given its own alpha.
-    return method, method.init(calibration.scores, 0.5, mask=mask)
-
-
 @pytree
 class CrossCalibration(Predictor):
     """Scores of rows under fits without them, and which fits those are.
@@ -349,7 +337,14 @@ class CrossCalibration(Predictor):
           >>> jaxcp.online.run(method, state, preds, y, alpha=0.1)[1].upper.tolist()
           [18.0, 18.0, 30.0, 30.0]
         """
-        return sliding(self.calibration, self.mask, every, empirical)
+        if self.calibration.weights is not None:
+            raise ValueError(
+                "expected scores without calibration_weights, which a window does not "
+                "keep; online.NexCP weighs scores by their age"
+            )
+        method = SlidingWindow(self.score, every=every, empirical=empirical)
+        # Every step is given its own alpha.
+        return method, method.init(self.scores, 0.5, mask=self.mask)
 
     def named(self, sets):
         """Returns sets with the names of their labels, if there are any."""
