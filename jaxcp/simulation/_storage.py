@@ -189,7 +189,7 @@ class Checkpoint:
         for name, value in self._settings.items():
             if before.get(name) != value and name not in _MAY_CHANGE:
                 raise ValueError(
-                    f"expected the simulation in {self.path}, {name} "
+                    f"expected the simulation in {self.path}, with {name} "
                     f"{before.get(name)}, got {name} {value}; choose another folder"
                 )
         return True

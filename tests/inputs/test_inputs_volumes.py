@@ -34,7 +34,7 @@ WRONG = {
     "NaN": (lambda: membership(DISC, jnp.full((2, 2), jnp.nan)), "points without NaN"),
     "volume of labels": (
         lambda: jaxcp.volume(KEY, LabelSet(jnp.ones(3, bool))),
-        "or Latent score, got LabelSet",
+        "volume in, got LabelSet",
     ),
     "volume of any score": (
         lambda: jaxcp.volume(KEY, Custom(jnp.maximum).invert(X, 1.0)),

@@ -17,7 +17,7 @@ def outside_of_clusters(monkeypatch):
 
 
 def test_numbers_of_processes(monkeypatch):
-    with pytest.raises(ValueError, match=r"process_id in 0, \.\.\., 1, got 2"):
+    with pytest.raises(ValueError, match=r"process_id below 2, got 2"):
         distributed.initialize(num_processes=2, process_id=2)
     monkeypatch.setenv("JAX_NUM_PROCESSES", "two")
     with pytest.raises(ValueError, match="'two'"):
@@ -67,7 +67,7 @@ def test_one_failure_ends_the_others(monkeypatch):
 
 def test_errors():
     for arguments in [(0, ["-c", ""]), (2, [])]:
-        with pytest.raises(ValueError, match="num_processes >= 1, devices >= 1 and a"):
+        with pytest.raises(ValueError, match="processes, devices and a"):
             distributed.launch(*arguments)
     with pytest.raises(ValueError, match="got 2, 0 and"):
         distributed.launch(2, ["-c", ""], devices=0)
