@@ -200,11 +200,14 @@ def labels_of(score: LabelScore, pred: PyTree) -> Array:
 
 
 def _checked(found, expected, ndims):
+    kind = None if found is None else type(found).__name__
     if hasattr(found, "dtype") or isinstance(found, Real):
         found = found if isinstance(found, Array) else jnp.asarray(found)
-        if found.ndim in ndims and found.size and not jnp.iscomplexobj(found):
+        is_complex = jnp.iscomplexobj(found)
+        if found.ndim in ndims and found.size and not is_complex:
             return found
-    raise ValueError(f"expected {expected}, got {found!r}")
+        kind = found.dtype if is_complex else found.shape
+    raise ValueError(f"expected {expected}, got {kind}")
 
 
 def evaluate(score: Score, preds: PyTree, y: Array) -> Array:

@@ -37,7 +37,7 @@ def leave_one_out(n: int) -> Array:
       [[0.0, 1.0, 1.0], [1.0, 0.0, 1.0], [1.0, 1.0, 0.0]]
     """
     _checks.check_count("n", n, 2)
-    return 1 - jnp.eye(int(n))
+    return _leave_one_out(int(n))
 
 
 def k_fold(key: Array, n: int, num_folds: int) -> Array:
@@ -197,6 +197,11 @@ def subsample(key: Array, n: int, num_resamples: int, size: int) -> Array:
     if size >= n:
         raise ValueError(f"expected size < n = {n}, got {size}: no row is held out")
     return _subsample(key, int(n), int(num_resamples), int(size))
+
+
+@partial(jax.jit, static_argnums=0)
+def _leave_one_out(n):
+    return 1 - jnp.eye(n)
 
 
 @partial(jax.jit, static_argnums=(1, 2))

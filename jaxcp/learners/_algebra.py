@@ -316,8 +316,9 @@ def unless_bad(quick, sure):
     def stack_of_stacks(size, batched, *args):
         axes = [0 if is_batched else None for is_batched in batched]
         every = jax.vmap(lambda *v: v, axes, axis_size=size)(*args)
-        found = stack(*(v.reshape(-1, *v.shape[2:]) for v in every))
-        split = lambda v: v.reshape(size, -1, *v.shape[1:])  # noqa: E731
+        # No -1: systems of no rows have no numbers.
+        found = stack(*(v.reshape(size * v.shape[1], *v.shape[2:]) for v in every))
+        split = lambda v: v.reshape(size, len(v) // size, *v.shape[1:])  # noqa: E731
         found = jax.tree.map(split, found)
         return found, jax.tree.map(lambda _: True, found)
 

@@ -417,9 +417,10 @@ def as_decimal(value: Any) -> Fraction:
 
 def as_bound(bound: Any) -> float:
     """Returns the most that a loss can be, a known number, or raises ValueError."""
-    known = not isinstance(bound, bool | str)
-    if not known or not 0 < (number := float(bound)) < math.inf:
-        raise ValueError(f"expected a finite bound > 0, got {bound!r}")
+    if isinstance(bound, bool) or not isinstance(bound, Real | Decimal):
+        raise ValueError(f"expected bound as a number, got {bound!r}")
+    if not 0 < (number := float(bound)) < math.inf:
+        raise ValueError(f"expected a finite bound > 0, got {bound}")
     return number
 
 

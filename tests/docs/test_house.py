@@ -13,11 +13,11 @@ import jaxcp
 
 ROOT = Path(jaxcp.__file__).parent
 CEILINGS = {
-    "code lines": 19_757,
+    "code lines": 16_880,
     "files": 160,
     "modules at the top": 12,  # _arrays.py to typing.py, besides __init__.py
-    "share of imports": 0.107,
-    "share of validation": 0.258,  # of what is neither an import nor a signature
+    "share of imports": 0.105,
+    "share of validation": 0.207,  # of what is neither an import nor a signature
     "code lines of a file": 400,
 }
 SKIPPED = (

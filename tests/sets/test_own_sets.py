@@ -155,7 +155,7 @@ def test_own_sets_that_know_little_say_what_is_missing():
     for metric in (metrics.mean_size, metrics.empty_rate):
         with pytest.raises(ValueError, match=r"sets with size\(\), got TwoIntervals"):
             metric(sets)
-    with pytest.raises(ValueError, match=r"with log_size\(\) or estimate_log_size"):
+    with pytest.raises(ValueError, match=r"log_size\(\) or estimate_log_size"):
         jaxcp.volume(KEY, jaxcp.sets.LabelSet(jnp.ones(2, bool)))
     with pytest.raises(ValueError, match="kind Interval, got TwoIntervals"):
         metrics.winkler_score(sets, y[:, 0], 0.5)
