@@ -220,7 +220,8 @@ class Held:
         of = lambda g: held.of_group(g).p_values(scores, u, test_weights)  # noqa: E731
         fill = lambda p, g: (jnp.where(groups == g, of(g), p), None)  # noqa: E731
         like = jax.eval_shape(of, jnp.zeros((), int))
-        start = varying_like(jnp.ones(like.shape, like.dtype), (held, scores, groups))
+        given = held, scores, groups, u, test_weights
+        start = varying_like(jnp.ones(like.shape, like.dtype), given)
         return lax.scan(fill, start, jnp.arange(self.num_groups))[0]
 
     def certificate(self, score: Score, alpha: Any, delta: Number | None = None) -> Any:

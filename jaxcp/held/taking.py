@@ -42,7 +42,8 @@ def held_rows(score, preds, y, weights, mask, groups=NO_GROUPS, classes=None):
 def scored(score, preds, y, weights=None, mask=None, groups=NO_GROUPS, classes=None):
     """Returns rows with their scores, after checks, and the shapes of a prediction."""
     inputs.check_score(score)
-    rounded, given = _arrays.is_rounded("y", y), (preds, y)
+    given = preds, y
+    rounded = not inputs.has_labels(score) and _arrays.is_rounded("y", y)
     held = held_rows(score, preds, y, weights, mask, groups, classes)
     preds, y = held.values
     if classes is not None:

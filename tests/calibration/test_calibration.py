@@ -321,3 +321,7 @@ def test_p_values_of_groups_whose_test_points_lie_on_a_mesh(weights):
     mesh = jax.make_mesh((2,), ("rows",), axis_types=auto)
     sharded = jax.shard_map(p_values, mesh=mesh, in_specs=spec, out_specs=spec)
     assert_array_equal(jax.jit(sharded)(y, of_test), p_values(y, of_test))
+    p_values = lambda u: cp.p_values(zeros[:2], zeros[:2], groups=groups[:2], u=u)  # noqa: E731
+    sharded = jax.shard_map(p_values, mesh=mesh, in_specs=spec, out_specs=spec)
+    alone = p_values(y[:2] / 2), p_values(y[2:] / 2)
+    assert_array_equal(jax.jit(sharded)(y / 2), np.concatenate(alone))

@@ -389,3 +389,16 @@ def test_frames_with_columns_in_order_are_arrays():
         found = jaxcp.calibrate(scores.LAC(), frame, y, classes=classes)
         assert_array_equal(found.scores, cp.scores)
         assert found(frame, 0.3).labels() == cp(p, 0.3).labels()
+
+
+@pytest.mark.parametrize(
+    "classes",
+    [[("a",), ("b", "c"), ("d", "e")], ["a", 1, ("x", 2)]],
+    ids=["of", "mixed"],
+)
+def test_names_may_be_tuples_of_any_length(classes):
+    codes = np.arange(12) % 3
+    p = np.full((12, 3), 1 / 3, "f")
+    cp = jaxcp.calibrate(scores.LAC(), p, [classes[i] for i in codes], classes=classes)
+    assert_array_equal(cp.scores, jaxcp.calibrate(scores.LAC(), p, codes).scores)
+    assert cp(p[:1], 0.1).labels() == [classes]
