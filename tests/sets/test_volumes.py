@@ -238,13 +238,13 @@ def test_sobol_points_are_uniform_whatever_the_scramble():
     from jaxcp.volumes import estimate
 
     for key in KEYS[:3]:
-        u = np.asarray(estimate.uniforms(key, 256, 3, jnp.float32, True))
+        u = np.asarray(estimate._uniforms(key, 256, 3, jnp.float32, True))
         assert u.min() > 0 and u.max() < 1
         for column in u.T:  # one point in each of 256 strata
             assert len(set((column * 256).astype(int))) == 256
         pairs = (u[:, :2] * 16).astype(int)
         assert len({tuple(p) for p in pairs}) == 256  # and in each of 16 x 16 squares
-    assert not np.allclose(u, estimate.uniforms(KEYS[5], 256, 3, jnp.float32, True))
+    assert not np.allclose(u, estimate._uniforms(KEYS[5], 256, 3, jnp.float32, True))
 
 
 def test_densities_that_vanish_have_gradients():

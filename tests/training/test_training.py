@@ -499,5 +499,5 @@ def test_a_loss_is_an_object_with_its_options():
     assert whole.penalty == parts.penalty != 0.1
     with pytest.raises(ValueError, match=r"alone, got \['alpha', 'nearest'\] beside"):
         training.train_score(KEY, loss, p, y, 0.1, nearest=1, **how)
-    with pytest.raises(ValueError, match="alpha as numbers, got NoneType"):
+    with pytest.raises(ValueError, match="alpha as a number, got NoneType"):
         training.train_score(KEY, start, p, y, **options, **how)
