@@ -104,7 +104,9 @@ def messages(folder):
                 parts = [node.value]
             else:
                 continue
-            texts = [part for part in parts if isinstance(part, str)]
+            parts = [part for part in parts if isinstance(part, str)]
+            # A sentence may be a template of str.format.
+            texts = [text for part in parts for text in re.split(r"\{\w+\}", part)]
             if len("".join(texts)) >= 8 and "\n" not in "".join(texts):
                 found.add("(.*)".join(map(re.escape, texts)))
     return [re.compile(pattern) for pattern in found]
