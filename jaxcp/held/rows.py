@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,7 @@ from jaxcp._numbers import (
 )
 from jaxcp._tree import known_at_once, pytree, static
 from jaxcp.certificates import certificate
-from jaxcp.pvalues.conformal import p_values_among, p_values_in_groups
+from jaxcp.pvalues.conformal import mass_of, p_values_among, p_values_in_groups
 from jaxcp.quantiles.levels import alpha_as_float, as_delta, ranks, split_alpha
 from jaxcp.quantiles.thresholds import smoothed_threshold, threshold_at
 from jaxcp.scores import inputs
@@ -41,7 +41,7 @@ class Held:
     Args:
       values: What each row is worth: scores, shape (n,) or (n, c), or any pytree with
         leading axis n of which losses are computed.
-      weights: Weights >= 0, shape (n,), 0 where masked, or None.
+      weights: Weights >= 0, shape (n,), or None.
       mask: True where a row counts, shape (n,), or None.
       groups: Group of each row in 0, ..., num_groups - 1, shape (n,), or None.
       num_groups: Number of groups g, or None.
@@ -82,8 +82,8 @@ class Held:
 
     @property
     def mass(self) -> Array | None:
-        """What each row counts: its weight, a flag, or None for 1."""
-        return self.mask if self.weights is None else self.weights
+        """What each row counts: its weight, 0 off the mask, a flag, or None for 1."""
+        return mass_of(self.weights, self.mask)
 
     def counts(self, axis_name: AxisName = None) -> Any:
         """Returns how many rows count, of all shards, shape () or (g,)."""
@@ -96,7 +96,8 @@ class Held:
     def sums(self, numbers: Array, axis_name: AxisName = None) -> Array:
         """Returns sums of numbers of rows that count, () or (g,); flags are counted."""
         if self.weights is not None:
-            numbers = jnp.where(self.weights > 0, self.weights * numbers, 0)
+            mass = cast(Array, self.mass)
+            numbers = jnp.where(mass > 0, mass * numbers, 0)
         elif self.mask is not None:
             numbers = jnp.where(self.mask, numbers, jnp.zeros((), numbers.dtype))
         dtype = int if numbers.dtype == bool else at_least_single(numbers).dtype
@@ -116,8 +117,7 @@ class Held:
         share = as_float(self.weights) / jnp.where(largest > 0, largest, 1)
         held = dataclasses.replace(self, weights=share)
         squares = held.sums(share)
-        total = held.sums(jnp.ones_like(share))
-        return total**2 / jnp.where(squares > 0, squares, 1)
+        return held.sums(jnp.ones_like(share)) ** 2 / jnp.where(squares > 0, squares, 1)
 
     def rank(self, alpha: ArrayLike, delta: Number | None = None) -> Array:
         """Returns the ranks k = n + 1 - floor(alpha (n + 1)) of the thresholds.
@@ -141,7 +141,6 @@ class Held:
         return jnp.broadcast_to(alpha, shape) if self.shape else alpha
 
     def _sure_rank(self, alpha, delta):
-        exact = as_delta(delta)
         if self.weights is not None:
             raise ValueError(
                 f"expected delta=None for a calibration with weights, got {delta}; its "
@@ -152,7 +151,7 @@ class Held:
         with nullcontext() if is_open else known_at_once():
             count = self._counts()
         # A union bound: each of c components misses its share of delta at most.
-        return ranks(count, alpha, exact / math.prod(self.components))
+        return ranks(count, alpha, as_delta(delta) / math.prod(self.components))
 
     def _counts(self):
         """Returns how many rows count, shape (), (g,), or (g, 1) with components."""
@@ -174,7 +173,8 @@ class Held:
                 rank = rank[0], jnp.broadcast_to(rank[1], rank[0].shape)
             of = lambda g, k: self.of_group(g).threshold(k, test_weight, u)  # noqa: E731
             return jax.vmap(of)(jnp.arange(self.num_groups), rank)
-        known = self.mask, self.weights, test_weight
+        weights = None if self.weights is None else self.mass
+        known = self.mask, weights, test_weight
         if u is None:
             return threshold_at(self.values, rank, *known)
         k, alpha = rank

@@ -345,3 +345,15 @@ def test_a_rule_that_weighs_rows_goes_through_transforms():
     assert_array_equal(levels[0], sets)
     grads = jax.grad(lambda r: r(jnp.zeros(4), 0.2, x=x).upper.sum())(rule)
     assert_allclose(grads.held.values.sum(), 4)
+
+
+def test_rows_off_the_mask_have_no_weight():
+    """Whatever weights they come with: held rows are those that count alone."""
+    s, w, mask = np.arange(9.0), np.arange(1.0, 10) / 9, np.arange(9) % 3 > 0
+    held = jaxcp.Held(*(jnp.asarray(v) for v in (s, w, mask)))
+    alone = jaxcp.Held(jnp.asarray(s[mask]), jnp.asarray(w[mask]))
+    assert held.threshold(held.rank(0.4)) == alone.threshold(alone.rank(0.4))
+    new = jnp.array([2.5, 5.0])
+    assert_allclose(held.p_values(new), alone.p_values(new), rtol=1e-6)
+    assert_allclose(held.effective_size(), alone.effective_size(), rtol=1e-6)
+    assert held.counts() == alone.counts() == 6
