@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import inspect
+import dataclasses
 from collections.abc import Hashable, Iterable
-from types import FunctionType
 from typing import Any, cast
 
 from jax import Array
 
 from jaxcp import _names
 from jaxcp._tree import pytree, static
+from jaxcp.calibration.predictor import Predictor, predictions
 from jaxcp.calibration.split import Calibration, GroupCalibration
 from jaxcp.held.taking import are_labels, classes_of, scored
-from jaxcp.typing import AnySet, ArrayLike, Predict, PyTree, Score
+from jaxcp.typing import AnySet, ArrayLike, Number, Predict, PyTree, Score
 
 
-class Predictor:
+class Calibrated:
     """A source of predictions with their calibration, which says the rest."""
 
     calibration: Any
@@ -40,7 +40,7 @@ class Predictor:
 
 
 @pytree
-class SplitConformal(Predictor):
+class SplitConformal(Calibrated):
     """A prediction function with its calibration. Made by `split_conformal`.
 
     Args:
@@ -62,8 +62,13 @@ class SplitConformal(Predictor):
         `alpha`, context (such as `delta`, `u` or `test_weights`), errors and guarantee
         are those of calling the calibration.
         """
-        preds = _predictions(self.predict, self.params, x)
+        preds = predictions(self.predict, self.params, x)
         return self.calibration(preds, alpha, **context)
+
+    def at(self, alpha: ArrayLike, *, delta: Number | None = None) -> Predictor:
+        """Returns the sets at one level, of inputs, without rows: `Calibration.at`."""
+        found = self.calibration.at(alpha, delta=delta)
+        return dataclasses.replace(found, predict=self.predict, params=self.params)
 
     def quantile(self, alpha: ArrayLike, **context: Any) -> Array:
         """Returns the threshold at alpha: `Calibration.quantile`."""
@@ -71,7 +76,7 @@ class SplitConformal(Predictor):
 
     def p_values(self, x: PyTree, y: ArrayLike, **context: Any) -> Array:
         """Returns how exceptional targets at inputs are: `Calibration.p_values`."""
-        preds = _predictions(self.predict, self.params, x)
+        preds = predictions(self.predict, self.params, x)
         return self.calibration.p_values(preds, y, **context)
 
 
@@ -138,36 +143,11 @@ def split_conformal(
             f"expected predict(params, x) as a function, got {kind}; for a fitted "
             "model write lambda _, x: model.predict(x), with params None"
         )
-    preds = _predictions(predict, params, x)
+    preds = predictions(predict, params, x)
     calibration = calibrate(
         score, preds, y, weights=weights, mask=mask, classes=classes
     )
     return SplitConformal(predict, params, calibration)
-
-
-def _predictions(predict, params, x):
-    """Returns predict(params, x); errors say how to pass methods and networks."""
-    try:
-        return predict(params, x)
-    except Exception as error:
-        is_own = isinstance(predict, FunctionType) and _takes_two(predict)
-        if is_own or params is not None:
-            raise
-        kind = getattr(predict, "__qualname__", type(predict).__name__)
-        raise ValueError(
-            f"expected predict(params, x), got {kind}, which fails with two arguments; "
-            "for a method write lambda _, x: model.predict(x), for a network lambda _, "
-            "x: network(x), with params None"
-        ) from error
-
-
-def _takes_two(predict):
-    """Returns whether a function takes two arguments."""
-    try:
-        inspect.signature(predict).bind(None, None)
-    except TypeError:
-        return False
-    return True
 
 
 def calibrate(

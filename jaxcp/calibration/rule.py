@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Hashable
 from functools import partial
 from typing import Any, ClassVar, Self
 
@@ -18,25 +17,23 @@ from jaxcp._batching import by_rows, invert, invert_each, map_evenly, score_of, 
 from jaxcp._names import named
 from jaxcp._numbers import as_float, rounding, with_rounding
 from jaxcp._tree import jit
+from jaxcp.calibration.predictor import Predictor, Scored
 from jaxcp.held import taking
 from jaxcp.held.rows import Held
 from jaxcp.pvalues.conformal import conformal_p_value
 from jaxcp.quantiles._keys import bisect_keys, from_keys, to_keys
 from jaxcp.quantiles.levels import alpha_as_float, as_alpha, split_alpha
 from jaxcp.scores import inputs
-from jaxcp.typing import AnySet, ArrayLike, HasRounding, Number, PyTree, Score
+from jaxcp.typing import AnySet, ArrayLike, HasRounding, Number, PyTree
 
 _NONE = _checks.optional(None)
 _NUMBERS = 2**19  # of rows that are gone through for test points at a time
 
 
-class Thresholds:
+class Thresholds(Scored):
     """A score with a threshold for every alpha: sets, checks and work by rows."""
 
-    score: Score
     components: tuple[int, ...] = ()
-    row_shapes: taking.RowShapes | None = None
-    classes: tuple[Hashable, ...] | None = None
     at_a_time: ClassVar[int | None] = None
     _reads: ClassVar[dict[str, dict[str, bool]]] = {}
 
@@ -73,6 +70,40 @@ class Thresholds:
         """Returns the prediction sets of new predictions, leading axis m."""
         u = context.pop("u", None)
         return self._sets(preds, alpha, delta=delta, u=u, **self._declared(context))
+
+    def at(self, alpha: ArrayLike, *, delta: Number | None = None) -> Predictor:
+        """Returns the sets at one level, without the rows: a `Predictor`.
+
+        Args:
+          alpha: Level of the sets, as for calling this.
+          delta: Probability of a bad calibration set, as for calling this.
+
+        Returns:
+          A `Predictor`: `cp.at(alpha)(preds)` are the sets `cp(preds, alpha)`.
+
+        Raises:
+          ValueError: as `quantile`, and for rules that need something of each test
+            point but its group, such as `test_weights` of likelihood ratios: these need
+            the rows.
+
+        Cost:
+          The thresholds, once.
+        """
+        self._check_one_alpha(alpha)
+        needs = [k for k, v in self._context_read().items() if v and k != "groups"]
+        if needs:
+            kind = type(self).__name__
+            raise ValueError(
+                f"expected a rule with one threshold for all test points, got {kind}, "
+                f"which reads {', '.join(needs)} of each: call it, with its rows"
+            )
+        q, known = self.quantile(alpha, delta=delta), Scored.__annotations__
+        kept = {name: getattr(self, name) for name in known}
+        return Predictor(q=q, promise=self._promise(alpha, delta), **kept)
+
+    def _promise(self, alpha, delta):
+        """Returns what sets at one level keep to, in words."""
+        return f"that of {type(self).__name__} at alpha = {alpha}"
 
     def _quantile(self, alpha, delta, u, context):
         self._check()
@@ -160,16 +191,6 @@ class Thresholds:
         """Returns how many test points go through the rows together; None for all."""
         return self.at_a_time
 
-    def _rows(self, preds, columns, y=_NONE, u=_NONE):
-        """Returns predictions, targets, uniforms and context, after checks."""
-        self._check()
-        taking.check_columns(self.classes, preds)
-        preds, y, u, *found = _checks.rows(preds=preds, y=y, u=u, **columns)
-        taking.check_row_shapes(self.score, preds, self.row_shapes)
-        inputs.check(self.score, preds, y)
-        pairs = zip(columns, found, strict=True)
-        return preds, y, u, {name: v for name, v in pairs if v is not None}
-
     def _num_held(self) -> int:
         """Returns how many rows of calibration can be filled up: 0, none."""
         return 0
@@ -177,11 +198,6 @@ class Thresholds:
     def _filled(self, size: int) -> Self:
         """Returns the same rule with `size` rows of calibration."""
         return self
-
-    def _check(self):
-        """Raises ValueError for a rule that jax does not know, or without a score."""
-        _checks.check_pytree("the rule", self, "jaxcp.calibrate")
-        inputs.check_own_score(self, "a rule")
 
     def _check_one_alpha(self, alpha):
         """Raises ValueError for several levels, which sets do not have."""

@@ -10,14 +10,13 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from jaxcp import _checks, _names
-from jaxcp._batching import label_scores
+from jaxcp import _names
 from jaxcp._tree import pytree, static
+from jaxcp.calibration.predictor import sure
 from jaxcp.calibration.rule import Rule, blocks_of
 from jaxcp.certificates import Certificate
 from jaxcp.held import taking
-from jaxcp.held.rows import Held
-from jaxcp.scores import inputs
+from jaxcp.held.rows import Held, at_groups
 from jaxcp.typing import AnySet, ArrayLike, Number, PyTree, Score
 
 
@@ -25,6 +24,7 @@ class _OfScores(Rule):
     """What calibrations with the scores of their rows share: the rows decide."""
 
     scores: Array
+    weights: Array | None
 
     @property
     def components(self) -> tuple[int, ...]:
@@ -33,6 +33,12 @@ class _OfScores(Rule):
 
     def _p_values_of_scores(self, scores, y, u, rounds, test_weights=None, groups=None):
         return self.held.p_values(scores, u, test_weights, groups, rounds=rounds)
+
+    def _promise(self, alpha, delta):
+        text = f"P(Y in set) >= 1 - {alpha}"
+        if self.weights is not None:  # fixed ones: ratios need a test weight
+            text += " less the weighted distance in total variation"
+        return sure(text, delta, self.num_groups)
 
     def _num_held(self):
         # A class made of one of these may read its rows in ways of its own.
@@ -320,6 +326,7 @@ class GroupCalibration(_OfScores):
     weights: Array | None = None
     classes: tuple[Hashable, ...] | None = static(default=None)
     group_names: tuple[Hashable, ...] | None = static(default=None)
+    by_label = True
 
     def __post_init__(self) -> None:
         _names.keep_names(self, "classes", "group_names")
@@ -488,7 +495,7 @@ class GroupCalibration(_OfScores):
         """
         if groups is None or self._are_shared(test_weights, u):
             q = self.held.threshold(rank, test_weights, u)
-            return q if groups is None else self.held.at_groups(q, groups)
+            return q if groups is None else at_groups(q, groups)
         group = jnp.clip(groups.astype(int), 0, self.num_groups - 1)
         if u is not None:
             rank = rank[0], jnp.broadcast_to(rank[1], rank[0].shape)
@@ -512,37 +519,8 @@ class GroupCalibration(_OfScores):
 
     def _columns(self, preds, groups, test_weights, y=None):
         """Returns the context of test points, whose groups may be their labels."""
-        if groups is None:
-            self._check_labels_are_groups(preds)
-            groups = taking.coded(self.classes, y)
-        elif self.group_names is not None:
-            cure = (
-                "; group_names=[...] at calibration can name it: its sets are infinite"
-            )
-            groups = _names.group_codes(self.group_names, groups, cure=cure)
-        groups = _checks.groups(groups, self.num_groups)._replace(required=False)
         weights = taking.weights_for(self.weights, test_weights)
-        return {"groups": groups, "test_weights": weights}
-
-    def _check_labels_are_groups(self, preds):
-        """Raises ValueError unless each group is a label of the score."""
-        if not inputs.has_labels(self.score):
-            raise ValueError(
-                "expected the group of each test point, got groups=None; only scores "
-                "of labels have classes for groups"
-            )
-        if self.group_names not in (None, self.classes):
-            raise ValueError(
-                "expected the group of each test point, got groups=None, for which the "
-                f"group_names {self.group_names} have to be the classes {self.classes}"
-            )
-        preds = _checks.rows(preds=preds)
-        taking.check_row_shapes(self.score, preds, self.row_shapes)
-        k = jax.eval_shape(label_scores, self.score, preds).shape[1]
-        if k != self.num_groups:
-            raise ValueError(
-                f"expected predictions of {self.num_groups} classes (groups), got {k}"
-            )
+        return {"groups": self._groups_of(preds, groups, y), "test_weights": weights}
 
     def _check_one_alpha(self, alpha):
         """Allows one alpha for each group: `rank` checks the shape."""

@@ -16,7 +16,7 @@ from jaxcp import _checks
 from jaxcp._arrays import as_array, as_arrays, count_true, is_concrete
 from jaxcp._names import named
 from jaxcp._tree import pytree
-from jaxcp.calibration.calibrating import Predictor, calibrate
+from jaxcp.calibration.calibrating import Calibrated, calibrate
 from jaxcp.calibration.split import Calibration
 from jaxcp.certificates import CrossCertificate
 from jaxcp.cross import _votes, plans
@@ -93,7 +93,7 @@ def new_preds(score, preds, count, row_shapes):
 
 
 @pytree
-class CrossCalibration(Predictor):
+class CrossCalibration(Calibrated):
     """Scores of rows under fits without them, and which fits those are.
 
     Made by `cross_calibrate`. Calling it with predictions of the b fits at new inputs
@@ -381,7 +381,7 @@ class CrossCalibration(Predictor):
 
 
 @pytree
-class CrossConformal(Predictor):
+class CrossConformal(Calibrated):
     """Fits that leave rows out, with the score of every row under those without it.
 
     Made by `cross_conformal`, `jackknife_plus`, `cv_plus`, `enbpi` and

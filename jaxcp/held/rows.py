@@ -187,13 +187,6 @@ class Held:
         weights = None if self.weights is None else jnp.where(inside, self.weights, 0)
         return Held(self.values, weights, inside)
 
-    def at_groups(self, q: Array, groups: Array) -> Array:
-        """Returns the threshold, of (g, ...), of each group; +inf of unknown ones."""
-        groups = groups.astype(int)  # a narrow type may not hold num_groups
-        known = (groups >= 0) & (groups < len(q))
-        known = known.reshape(known.shape + (1,) * (q.ndim - 1))
-        return jnp.where(known, q[groups], jnp.inf)
-
     def p_values(
         self,
         scores: Array,
@@ -247,6 +240,14 @@ class Held:
         mask = counts if mask is None else counts & mask
         columns: Any = {"values": values, "weights": weights, "mask": mask}
         return dataclasses.replace(self, **columns, groups=groups)
+
+
+def at_groups(q: Array, groups: Array) -> Array:
+    """Returns the threshold, of (g, ...), of each group; +inf of unknown ones."""
+    groups = groups.astype(int)  # a narrow type may not hold num_groups
+    known = (groups >= 0) & (groups < len(q))
+    known = known.reshape(known.shape + (1,) * (q.ndim - 1))
+    return jnp.where(known, q[groups], jnp.inf)
 
 
 def len_of(rows: PyTree) -> Any:

@@ -9,12 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jaxcp import _checks, _names
+from jaxcp import _names
 from jaxcp._arrays import as_array
 from jaxcp._numbers import as_float
 from jaxcp._tree import jit, pytree, static
+from jaxcp.calibration.predictor import sure
 from jaxcp.calibration.rule import Thresholds, blocks_of
-from jaxcp.held.rows import Held
+from jaxcp.held.rows import Held, at_groups
 from jaxcp.held.taking import RowShapes, weight_for, weights_for
 from jaxcp.quantiles.levels import alpha_as_float
 from jaxcp.risk.thresholds import Rows, as_levels, budgets, threshold_of
@@ -166,8 +167,7 @@ class RiskCalibration(Thresholds):
           Array([8.], dtype=float32)
         """
         context = {"test_weights": weights_for(self.weights, test_weights)}
-        if self.num_groups is not None or groups is not None:
-            context["groups"] = self._groups_of(groups)
+        context["groups"] = self._groups_of(preds, groups)
         return self._sets(preds, alpha, delta=delta, **context)
 
     def risk(self, q: ArrayLike) -> Array:
@@ -229,7 +229,7 @@ class RiskCalibration(Thresholds):
             for rows, budget in zip(self.risks(), rank, strict=True)
         ]
         q = jnp.max(jnp.stack(found), axis=0) if len(found) > 1 else found[0]
-        return q if groups is None else self.held.at_groups(q, groups)
+        return q if groups is None else at_groups(q, groups)
 
     @property
     def held(self) -> Held:
@@ -245,6 +245,10 @@ class RiskCalibration(Thresholds):
             for loss, tail, top in own
         ]
 
+    def _promise(self, alpha, delta):
+        what = "E loss" if self.tails == (None,) * len(self.tails) else "risk"
+        return sure(f"{what} <= {alpha}", delta, self.num_groups)
+
     @property
     def _tops(self):
         """What each loss is at most: 1 for those that are counted."""
@@ -253,15 +257,6 @@ class RiskCalibration(Thresholds):
 
     def _at_a_time(self, context):
         return blocks_of(self.held) if "test_weights" in context else None
-
-    def _groups_of(self, groups):
-        if self.num_groups is None:
-            raise ValueError("expected groups only of a calibration with groups")
-        if groups is None:
-            raise ValueError("expected the group of each test point, got groups=None")
-        if self.group_names is not None:
-            groups = _names.group_codes(self.group_names, groups)
-        return _checks.groups(groups, self.num_groups)
 
     def _check_one_alpha(self, alpha):
         """Allows one alpha for each loss or group: `rank` checks the shape."""

@@ -347,6 +347,36 @@ def test_a_rule_that_weighs_rows_goes_through_transforms():
     assert_allclose(grads.held.values.sum(), 4)
 
 
+def test_one_level_is_of_rules_with_one_threshold():
+    preds, rule = jnp.arange(5.0), MeanOfTwo(*halves(scores.Absolute()))
+    predictor = rule.at(0.1)
+    assert_array_equal(predictor(preds).upper, rule(preds, 0.1).upper)
+    assert predictor.promise == "that of MeanOfTwo at alpha = 0.1"
+    for wrong, said in [
+        (lambda: near().at(0.1), "one threshold for all test points, got Near, which"),
+        (lambda: rule.first.at([0.1, 0.2]), "alpha of shape \\(\\), got \\(2,\\)"),
+        (lambda: rule.first.at(1.5), "alpha in \\(0, 1\\)"),
+        (lambda: predictor(preds, groups=preds), "only of a calibration with groups"),
+        (lambda: rule.first.at(0.1)(jnp.zeros((5, 2))), "rows of shape"),
+        (lambda: predictor(preds * jnp.nan), "preds without NaN"),
+    ]:
+        with pytest.raises(ValueError, match=said):
+            wrong()
+
+
+def test_a_promise_is_said_with_delta_weights_and_groups():
+    data = scores.Absolute(), np.zeros(60), np.arange(60.0)
+    cp = jaxcp.calibrate(*data, weights=np.linspace(0.1, 1, 60))
+    assert cp.at(0.1).q == cp.quantile(0.1)
+    assert "less the weighted distance" in cp.at(0.1).promise
+    groups = jaxcp.calibrate_groups(*data, np.arange(60) % 2, num_groups=2)
+    expected = "P(Y in set) >= 1 - 0.1, with probability 1 - 0.2 over calibration sets"
+    assert groups.at(0.1, delta=0.2).promise == f"{expected}, in each of 2 groups"
+    held = jaxcp.risk.calibrate_risk(jaxcp.risk.miscoverage, *data)
+    expected = "E loss <= 0.1, on average over calibration sets"
+    assert held.at(0.1).promise == expected
+
+
 def test_rows_off_the_mask_have_no_weight():
     """Whatever weights they come with: held rows are those that count alone."""
     s, w, mask = np.arange(9.0), np.arange(1.0, 10) / 9, np.arange(9) % 3 > 0

@@ -417,6 +417,12 @@ METHODS = {
     ),
 }
 
+WITH_LEVELS = [  # those that have `cp.at(alpha)`
+    name
+    for name in METHODS
+    if name.startswith(("split", "groups", "classes", "risk", "quantile risk"))
+]
+
 
 def of(law):
     """Names of the methods that a law is asked of."""

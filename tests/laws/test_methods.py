@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import jaxcp
 from jaxcp.sets import LabelSet
-from methods import ALPHA, METHODS, M, N, of
+from methods import ALPHA, METHODS, WITH_LEVELS, M, N, context, of
 
 
 def law(name):
@@ -149,6 +149,29 @@ def test_the_order_of_rows_does_not_matter(name):
     rows, test = method.data()
     order = np.random.default_rng(2).permutation(N)
     same(method.run(cut(rows, order), test), method.run(rows, test), method.rtol)
+
+
+@pytest.mark.parametrize("name", WITH_LEVELS)
+def test_one_level_without_the_rows_has_the_same_sets(name, tmp_path):
+    method = METHODS[name]
+    rows, test = method.data()
+    cp = method.make(rows)
+    alpha = (ALPHA, 2 * ALPHA) if name == "risks" else ALPHA
+    predictor = cp.at(alpha)
+    sizes = [v.size for v in jax.tree.leaves((predictor.score, predictor.q))]
+    assert max(sizes) < N  # no rows
+    known = {} if predictor.predict is None else {"predict": predictor.predict}
+    jaxcp.save(tmp_path / "value", predictor)
+    again = jaxcp.load(tmp_path / "value", **known)
+    given, preds = context(test), test.get("x", test.get("preds"))
+    for one in (predictor, again, jax.jit(lambda v: v)(predictor)):
+        same(one(preds, **given), cp(preds, alpha, **given), 0)
+    if "groups" in given:  # also by name, and within a program
+        own, of_test = ({"groups": named(v)["groups"]} for v in (rows, test))
+        by_name = method.make(rows | own).at(alpha)
+        same(by_name(preds, **of_test), cp(preds, alpha, **given), 0)
+        jitted = jax.jit(lambda value, *v: value(v[0], groups=v[1]))
+        same(jitted(predictor, preds, given["groups"]), cp(preds, alpha, **given), 0)
 
 
 def named(rows):

@@ -1,0 +1,202 @@
+"""A score at one level: sets of new predictions, without the rows of calibration."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Hashable
+from types import FunctionType
+from typing import Any
+
+import jax
+from jax import Array
+
+from jaxcp import _checks, _names
+from jaxcp._batching import by_rows, invert, invert_each, label_scores
+from jaxcp._names import named
+from jaxcp._tree import jit, pytree, static
+from jaxcp.held import taking
+from jaxcp.held.rows import at_groups
+from jaxcp.scores import inputs
+from jaxcp.typing import AnySet, ArrayLike, Predict, PyTree, Score
+
+_NONE = _checks.optional(None)
+
+
+class Scored:
+    """A score, and what is known of its predictions, labels and groups."""
+
+    score: Score
+    row_shapes: taking.RowShapes | None = None
+    classes: tuple[Hashable, ...] | None = None
+    num_groups: int | None = None
+    group_names: tuple[Hashable, ...] | None = None
+    by_label: bool = False  # whether groups that are left out are the labels
+
+    def _rows(self, preds, columns, y=_NONE, u=_NONE):
+        """Returns predictions, targets, uniforms and context, after checks."""
+        self._check()
+        taking.check_columns(self.classes, preds)
+        preds, y, u, *found = _checks.rows(preds=preds, y=y, u=u, **columns)
+        taking.check_row_shapes(self.score, preds, self.row_shapes)
+        inputs.check(self.score, preds, y)
+        pairs = zip(columns, found, strict=True)
+        return preds, y, u, {name: v for name, v in pairs if v is not None}
+
+    def _groups_of(self, preds, groups, y=None):
+        """Returns the groups of test points, which may be their labels, as a column."""
+        if self.num_groups is None:
+            if groups is not None:
+                raise ValueError("expected groups only of a calibration with groups")
+            return _NONE
+        if groups is None:
+            self._check_labels_are_groups(preds)
+            groups = taking.coded(self.classes, y)
+        elif self.group_names is not None:
+            cure = (
+                "; group_names=[...] at calibration can name it: its sets are infinite"
+            )
+            groups = _names.group_codes(self.group_names, groups, cure=cure)
+        return _checks.groups(groups, self.num_groups)._replace(required=False)
+
+    def _check_labels_are_groups(self, preds):
+        """Raises ValueError unless each group is a label of the score."""
+        if not (self.by_label and inputs.has_labels(self.score)):
+            raise ValueError(
+                "expected the group of each test point, got groups=None; only scores "
+                "of labels have classes for groups"
+            )
+        if self.group_names not in (None, self.classes):
+            raise ValueError(
+                "expected the group of each test point, got groups=None, for which the "
+                f"group_names {self.group_names} have to be the classes {self.classes}"
+            )
+        preds = _checks.rows(preds=preds)
+        taking.check_row_shapes(self.score, preds, self.row_shapes)
+        k = jax.eval_shape(label_scores, self.score, preds).shape[1]
+        if k != self.num_groups:
+            raise ValueError(
+                f"expected predictions of {self.num_groups} classes (groups), got {k}"
+            )
+
+    def _check(self):
+        """Raises ValueError for a rule that jax does not know, or without a score."""
+        _checks.check_pytree("the rule", self, "jaxcp.calibrate")
+        inputs.check_own_score(self, "a rule")
+
+
+@pytree
+class Predictor(Scored):
+    """Sets at one level: a score and its thresholds, without the rows of calibration.
+
+    Made by `cp.at(alpha)`. A call takes no pass over rows, a file has a few numbers,
+    and `map(predictor, batches)` makes sets of batches one after the other.
+
+    Args:
+      score: The nonconformity score.
+      q: Threshold, shape () or (c,), or one for each group, shape (g,) or (g, c).
+      promise: What the sets keep to, in words.
+      row_shapes: Shapes of one prediction, which later ones must have, or None.
+      classes: Names of the labels of the sets, or None.
+      num_groups: Number of groups g, or None.
+      group_names: Names of the groups, or None.
+      by_label: Whether groups that are left out are the labels.
+      predict: Function `(params, x) -> preds`, or None to be called with predictions.
+      params: First argument of `predict`, any pytree.
+
+    Guarantee:
+      That of the calibration at this level: `promise`.
+
+    Assumption:
+      Those of the calibration.
+
+    Cost:
+      O(1) besides the sets: no number of rows of calibration matters.
+
+    See also:
+      Calibration.at, Calibration, save
+
+    Example:
+      >>> from jaxcp.scores import Absolute
+      >>> cp = jaxcp.calibrate(Absolute(), jnp.zeros(9), jnp.arange(1.0, 10.0))
+      >>> predictor = cp.at(0.2)
+      >>> predictor(jnp.array([0.0, 1.0])).upper
+      Array([8., 9.], dtype=float32)
+      >>> predictor.promise
+      'P(Y in set) >= 1 - 0.2, on average over calibration sets'
+    """
+
+    score: Score
+    q: Array
+    promise: str = static()
+    row_shapes: taking.RowShapes | None = static(default=None)
+    classes: tuple[Hashable, ...] | None = static(default=None)
+    num_groups: int | None = static(default=None)
+    group_names: tuple[Hashable, ...] | None = static(default=None)
+    by_label: bool = static(default=False)
+    predict: Predict | None = static(default=None)
+    params: PyTree = None
+
+    def __post_init__(self) -> None:
+        _names.keep_names(self, "classes", "group_names")
+
+    def __call__(self, preds: PyTree, *, groups: ArrayLike | None = None) -> AnySet:
+        """Returns the prediction sets of new predictions.
+
+        Args:
+          preds: Predictions, a pytree with leading axis m, as at calibration; inputs
+            where there is a function `predict`.
+          groups: Group of each test point, int or by name, shape (m,), for thresholds
+            of groups; left out where these are the labels.
+
+        Returns:
+          Sets with leading axis m: to the last bit those of the calibration.
+
+        Raises:
+          ValueError: as calling the calibration.
+        """
+        if self.predict is not None:
+            preds = predictions(self.predict, self.params, preds)
+        columns = {"groups": self._groups_of(preds, groups)}
+        preds, _, _, context = self._rows(preds, columns)
+        sets = by_rows(_sets_at, self.score, self.q, rows=(preds, context))
+        return named(sets, self.classes)
+
+
+@jit
+def _sets_at(score, q, preds, context):
+    """Returns {y : score(pred, y) <= q} of every row, at the threshold of its group."""
+    if not context:
+        return invert(score, preds, q)
+    return invert_each(score, preds, at_groups(q, context["groups"]))
+
+
+def sure(claim: str, delta: Any, num_groups: int | None) -> str:
+    """Returns a promise in words, from what it claims."""
+    how = "on average" if delta is None else f"with probability 1 - {delta}"
+    groups = "" if num_groups is None else f", in each of {num_groups} groups"
+    return f"{claim}, {how} over calibration sets{groups}"
+
+
+def predictions(predict, params, x):
+    """Returns predict(params, x); errors say how to pass methods and networks."""
+    try:
+        return predict(params, x)
+    except Exception as error:
+        is_own = isinstance(predict, FunctionType) and _takes_two(predict)
+        if is_own or params is not None:
+            raise
+        kind = getattr(predict, "__qualname__", type(predict).__name__)
+        raise ValueError(
+            f"expected predict(params, x), got {kind}, which fails with two arguments; "
+            "for a method write lambda _, x: model.predict(x), for a network lambda _, "
+            "x: network(x), with params None"
+        ) from error
+
+
+def _takes_two(predict):
+    """Returns whether a function takes two arguments."""
+    try:
+        inspect.signature(predict).bind(None, None)
+    except TypeError:
+        return False
+    return True
