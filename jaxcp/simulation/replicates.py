@@ -223,7 +223,8 @@ def merge(
 
 def _check_whole(settings):
     """Raises ValueError unless each replicate is in one folder, and done."""
-    spans = sorted((*found["span"], path) for path, found in settings.items())
+    whole = {path: (0, found["trials"]) for path, found in settings.items()}
+    spans = sorted((*s.get("span", whole[path]), path) for path, s in settings.items())
     num_trials = max(found["trials"] for found in settings.values())
     twice = [
         f"{start} to {min(stop, end) - 1} in {one} and in {other}"
