@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 import warnings
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -167,21 +168,26 @@ def overheads() -> list[dict]:
     ]
 
 
-def by_draws(num_trials: int = NUM_TRIALS, batch: int = BATCH) -> float:
-    """Returns the sum of the same draws, in the same batches, and nothing else."""
-    keys, total = jax.random.key(0), 0.0
-    for first in range(0, num_trials, batch):
-        total += float(_draws(keys, np.uint32(first), batch))
-    return total
+def draws(key: Array) -> Array:
+    """Returns the largest of the draws of a trial."""
+    return jnp.max(jnp.abs(jax.random.normal(key, (N,))))
 
 
-@partial(jax.jit, static_argnums=2)
-def _draws(key, first, batch):
-    def each(i):
-        scores = jnp.abs(jax.random.normal(jax.random.fold_in(key, i), (N,)))
-        return jnp.max(scores)
+def alone(
+    work: Callable, num_trials: int = NUM_TRIALS, batch: int = BATCH
+) -> list[float]:
+    """Returns sums of batches of what is done for each key, and nothing else."""
+    key = jax.random.key(0)
+    firsts = range(0, num_trials, batch)
+    return [float(_sums(work, key, np.uint32(first), batch)) for first in firsts]
 
-    return jnp.sum(jax.vmap(each)(first + jnp.arange(batch, dtype=jnp.uint32)))
+
+@partial(jax.jit, static_argnums=(0, 3))
+def _sums(work, key, first, batch):
+    keys = jax.vmap(jax.random.fold_in, (None, 0))(
+        key, first + jnp.arange(batch, dtype=jnp.uint32)
+    )
+    return sum(map(jnp.sum, jax.tree.leaves(jax.vmap(work)(keys))))
 
 
 def by_spans(num_trials: int, batch: int = BATCH, count: int = 2) -> tuple:
@@ -219,14 +225,18 @@ def spans(
     merged, seconds = by_spans(num_trials, batch)
     if not all(map(np.array_equal, merged, one())):
         raise ValueError("expected the same bits from spans")
-    calls = {"draws alone": partial(by_draws, num_trials, batch), "one run": one}
+    calls = {
+        "draws alone": partial(alone, draws, num_trials, batch),
+        "trial alone": partial(alone, trial, num_trials, batch),
+        "one run": one,
+    }
     cpu = {name: t.cpu for name, t in in_turns(calls, repeats).items()}
     more = [seconds, *(by_spans(num_trials, batch)[1] for _ in range(repeats // 2))]
     cpu["two spans in two processes"] = float(np.median([sum(v[:-1]) for v in more]))
     cpu["merge"] = float(np.median([v[-1] for v in more]))
-    draws = cpu["draws alone"]
+    least = cpu["draws alone"]
     return [
-        {f"{num_trials} replicates": name, "CPU s": s, "it / draws": s / draws}
+        {f"{num_trials} replicates": name, "CPU s": s, "it / draws": s / least}
         for name, s in cpu.items()
     ]
 

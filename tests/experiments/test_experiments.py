@@ -388,7 +388,7 @@ def test_the_timed_simulation():
 def test_the_timed_spans():
     """Two processes, whose merge has the bits of one run, or it raises."""
     rows = simulation_speed.spans(5000, 512, repeats=1)
-    assert [row["5000 replicates"] for row in rows][2:] == [
+    assert [row["5000 replicates"] for row in rows][3:] == [
         "two spans in two processes",
         "merge",
     ]
