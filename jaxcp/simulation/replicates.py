@@ -16,7 +16,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
-from jax.extend.random import threefry_2x32
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -488,6 +487,7 @@ def _program(trial, *settings):
 
 def _compiled(trial, state, impl, width, mesh):
     """Returns the program `(key_data, first) -> results`."""
+    from jax.extend.random import threefry_2x32
 
     def replicates(key_data, first):
         one = trial()  # it lives: a batch that holds it is being traced
