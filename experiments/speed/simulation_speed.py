@@ -10,6 +10,7 @@ run in processes of their own, since devices are counted when jax starts.
 """
 
 import importlib.util
+import itertools
 import json
 import os
 import subprocess
@@ -17,6 +18,8 @@ import sys
 import tempfile
 import time
 import warnings
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -31,6 +34,7 @@ from experiments.tools.timing import in_turns
 from jaxcp import simulation
 
 ALPHA, N, NUM_TRIALS, NUM_SCORES = 0.1, 100, 1_000_000, 10_000_000
+BATCH = 2**14  # replicates at once, of spans
 BANDWIDTH = {"NVIDIA H100": 3.35e12, "NVIDIA H200": 4.8e12}  # bytes a second
 
 
@@ -164,6 +168,79 @@ def overheads() -> list[dict]:
     ]
 
 
+def draws(key: Array) -> Array:
+    """Returns the largest of the draws of a trial."""
+    return jnp.max(jnp.abs(jax.random.normal(key, (N,))))
+
+
+def alone(
+    work: Callable, num_trials: int = NUM_TRIALS, batch: int = BATCH
+) -> list[float]:
+    """Returns sums of batches of what is done for each key, and nothing else."""
+    key = jax.random.key(0)
+    firsts = range(0, num_trials, batch)
+    return [float(_sums(work, key, np.uint32(first), batch)) for first in firsts]
+
+
+@partial(jax.jit, static_argnums=(0, 3))
+def _sums(work, key, first, batch):
+    keys = jax.vmap(jax.random.fold_in, (None, 0))(
+        key, first + jnp.arange(batch, dtype=jnp.uint32)
+    )
+    return sum(map(jnp.sum, jax.tree.leaves(jax.vmap(work)(keys))))
+
+
+def by_spans(num_trials: int, batch: int = BATCH, count: int = 2) -> tuple:
+    """Returns the estimate of spans in processes of their own, and seconds of each."""
+    cuts = [num_trials * i // count for i in range(count + 1)]
+    words = [sys.executable, "-m", "experiments.speed.simulation_speed", "--span"]
+    with tempfile.TemporaryDirectory() as out:
+        started = [
+            subprocess.Popen(
+                [*words, *map(str, (num_trials, batch, *span)), "--out", f"{out}/{i}"],
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for i, span in enumerate(itertools.pairwise(cuts))
+        ]
+        seconds = [json.loads(p.communicate()[0].splitlines()[-1]) for p in started]
+        start = time.process_time()
+        merged = simulation.merge(out)["coverage"]
+        return merged, [*seconds, time.process_time() - start]
+
+
+def _span(num_trials, batch, start, stop, out):
+    """Prints the seconds of all cores that a span takes, once its program is there."""
+    run(num_trials, batch_size=batch, span=(start, min(start + batch, stop)))
+    begin = time.process_time()
+    run(num_trials, batch_size=batch, span=(start, stop), checkpoint=out)
+    print(json.dumps(time.process_time() - begin))
+
+
+def spans(
+    num_trials: int = NUM_TRIALS, batch: int = BATCH, repeats: int = 5
+) -> list[dict]:
+    """Times draws, one run and two spans with their merge: seconds of all cores."""
+    one = partial(run, num_trials, batch_size=batch)
+    merged, seconds = by_spans(num_trials, batch)
+    if not all(map(np.array_equal, merged, one())):
+        raise ValueError("expected the same bits from spans")
+    calls = {
+        "draws alone": partial(alone, draws, num_trials, batch),
+        "trial alone": partial(alone, trial, num_trials, batch),
+        "one run": one,
+    }
+    cpu = {name: t.cpu for name, t in in_turns(calls, repeats).items()}
+    more = [seconds, *(by_spans(num_trials, batch)[1] for _ in range(repeats // 2))]
+    cpu["two spans in two processes"] = float(np.median([sum(v[:-1]) for v in more]))
+    cpu["merge"] = float(np.median([v[-1] for v in more]))
+    least = cpu["draws alone"]
+    return [
+        {f"{num_trials} replicates": name, "CPU s": s, "it / draws": s / least}
+        for name, s in cpu.items()
+    ]
+
+
 def accelerator() -> list[dict]:
     """Times replicates and the kernel on a GPU, with the share of its bandwidth."""
     kind = jax.devices()[0].device_kind
@@ -234,12 +311,15 @@ def main() -> None:
     """Prints and saves all tables."""
     parser = arguments(__doc__, times=True)
     parser.add_argument("--task", choices=["simulate", "quantile"], help="one, timed")
+    parser.add_argument("--span", type=int, nargs=4, help="one, timed")
     args = parser.parse_args()
+    if args.span:
+        return _span(*args.span, args.out)
     if args.task:
         return _task(args.task)
     tables = {"replicates": replicates, "overheads": overheads}
     if jax.default_backend() == "cpu":
-        tables |= {"devices": devices, "quantiles": quantiles}
+        tables |= {"devices": devices, "quantiles": quantiles, "spans": spans}
     else:
         tables |= {"accelerator": accelerator}
     settings = {"alpha": ALPHA, "n": N, "num_trials": NUM_TRIALS, "dtype": "float32"}

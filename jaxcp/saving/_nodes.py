@@ -26,7 +26,7 @@ from jaxcp.saving import _classes
 ABOUT = "jaxcp.json"  # the entry that is no array
 _PLAIN = type(None), bool, int, str
 _DTYPE = re.compile(r"[<>=|]?\w+(\[\w+\])?", re.ASCII)  # without fields
-# Sums of 2^32 squares have at most 957 digits, and 647 below: 1e300 and 2^2148.
+# Sums of 2^64 squares have at most 967 digits, and 647 below: 1e300 and 2^2148.
 _FRACTION = re.compile("-?[0-9]{1,1000}(/[1-9][0-9]{0,999})?")
 Node = Any  # of JSON
 

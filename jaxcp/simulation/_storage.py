@@ -101,8 +101,9 @@ def read_chunk(path: Path, origin: str) -> Statistics:
         ) from error
 
 
-_SETTINGS = "simulation.json"
-_MAY_CHANGE = ("versions", "batch size", "trials")  # when a simulation goes on
+_SETTINGS, ABOUT = "simulation.json", "results.tree"
+MAY_DIFFER = ("versions", "trials", "span")  # among the folders of one simulation
+_MAY_CHANGE = (*MAY_DIFFER, "batch size")  # when a simulation goes on
 
 
 class Checkpoint:
@@ -112,39 +113,43 @@ class Checkpoint:
 
     Args:
       path: The folder, made if it is not there.
-      settings: What must be the same when the simulation goes on.
-      num_trials: Number of replicates that are asked for.
+      settings: What must be the same when the simulation goes on, and the span.
+      about: The file of what `merge` must know.
     """
 
-    def __init__(self, path: Path, settings: dict[str, Any], num_trials: int) -> None:
+    def __init__(self, path: Path, settings: dict[str, Any], about: bytes) -> None:
         self.path = path
         self._settings = json.loads(json.dumps(settings))
         self._lock: int | None = None
         path.mkdir(parents=True, exist_ok=True)
-        if (path / _SETTINGS).exists() and self._is_complete(num_trials):
+        if (path / ABOUT).exists() and self._is_complete():
             return
         self._lock = _locked(path)
         try:
             remove_drafts(path)
-            if not self._is_complete(num_trials):  # by another process meanwhile
+            if not self._is_complete():  # by another process meanwhile
                 content = json.dumps(self._settings, indent=1).encode() + b"\n"
                 write_whole(path / _SETTINGS, content)
+            write_whole(path / ABOUT, about)
         except BaseException:
             self.close()
             raise
 
-    def _is_complete(self, num_trials):
+    def _is_complete(self):
         """Returns whether no replicate is missing, of this simulation and no more."""
-        known, spans = self._is_known(), self._chunks()
-        last = max((stop for _, stop in spans), default=0)
-        if last > num_trials:
-            given = f"{num_trials}, fewer than in {self.path}"
-            raise ValueError(f"expected num_trials >= {last}, got {given}")
-        return known and sum(stop - start for start, stop in spans) == num_trials
+        known, spans = self._is_known(), list(chunks_of(self.path))
+        start, stop = self._settings["span"]
+        if spans and not start <= spans[0][0] < spans[-1][1] <= stop:
+            first, last = spans[0][0], spans[-1][1]
+            raise ValueError(
+                f"expected a span from {first} to {last}, or num_trials >= {last}, got "
+                f"{(start, stop)}, fewer than in {self.path}; choose another folder"
+            )
+        return known and sum(b - a for a, b in spans) == stop - start
 
     def save(self, span: Span, statistics: Statistics) -> None:
         """Writes the statistics of the replicates start, ..., stop - 1."""
-        content = to_bytes([self._origin(span), statistics])
+        content = to_bytes([_origin(self._settings, span), statistics])
         path = self.path / f"{span[0]:010d}-{span[1]:010d}.npz"
         try:
             write_whole(path, content)
@@ -152,52 +157,63 @@ class Checkpoint:
             error.add_note(f"From {self.path} the same call goes on at {span[0]}.")
             raise
 
-    def load(self) -> dict[Span, Statistics]:
-        """Returns the statistics of all chunks that were saved."""
-        files = self._chunks()
-        return {s: read_chunk(path, self._origin(s)) for s, path in files.items()}
-
     def close(self) -> None:
         """Lets other processes use the folder."""
         if self._lock is not None:
             os.close(self._lock)
 
-    def _origin(self, span):
-        """Returns the mark of chunks of these replicates of this simulation."""
-        fixed = {k: v for k, v in self._settings.items() if k not in _MAY_CHANGE}
-        text = json.dumps([fixed, span], sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()
-
-    def _chunks(self) -> dict[Span, Path]:
-        spans, before = {}, 0
-        for path in sorted(self.path.glob("*.npz")):
-            start, stop = map(int, path.stem.split("-"))
-            if not before <= start < stop:
-                raise ValueError(f"expected chunks that do not overlap, got {path}")
-            spans[start, stop], before = path, stop
-        return spans
-
     def _is_known(self):
         """Returns whether there are settings; raises if they are of something else."""
-        before = _read_settings(self.path)
+        before = read_settings(self.path)
         if before is None:
             strangers = [p.name for p in self.path.iterdir() if p.name[0] != "."]
             if strangers:
                 found = f"{self.path} with {strangers[0]}"
                 raise ValueError(f"expected checkpoint as a new folder, got {found}")
             return False
-        for name, value in self._settings.items():
-            if before.get(name) != value and name not in _MAY_CHANGE:
-                raise ValueError(
-                    f"expected the simulation in {self.path}, with {name} "
-                    f"{before.get(name)}, got {name} {value}; choose another folder"
-                )
+        cure = "; choose another folder"
+        check_same(self.path, before, self._settings, _MAY_CHANGE, cure)
         return True
+
+
+def read_chunks(folder: Path, settings: dict[str, Any]) -> dict[Span, Statistics]:
+    """Returns the statistics of all chunks in the folder of a simulation."""
+    files = chunks_of(folder)
+    return {s: read_chunk(path, _origin(settings, s)) for s, path in files.items()}
+
+
+def chunks_of(folder: Path) -> dict[Span, Path]:
+    """Returns the files of chunks by their spans, in order."""
+    spans: dict[Span, Path] = {}
+    before = 0
+    named = [([*map(int, p.stem.split("-"))], p) for p in folder.glob("*.npz")]
+    for (start, stop), path in sorted(named):
+        if not before <= start < stop:
+            raise ValueError(f"expected chunks that do not overlap, got {path}")
+        spans[start, stop], before = path, stop
+    return spans
+
+
+def _origin(settings, span):
+    """Returns the mark of chunks of these replicates of a simulation."""
+    fixed = {k: v for k, v in settings.items() if k not in _MAY_CHANGE}
+    text = json.dumps([fixed, span], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def check_same(path, before, settings, may_differ, more):
+    """Raises ValueError for a setting that is not that of the folder."""
+    for name, value in settings.items():
+        if before.get(name) != value and name not in may_differ:
+            raise ValueError(
+                f"expected the simulation in {path}, with {name} {before.get(name)}, "
+                f"got {name} {value}{more}"
+            )
 
 
 def saved_width(path: Path, num_trials: int) -> int | None:
     """Returns the batch size of a simulation of this many trials in a folder."""
-    before = _read_settings(path) or {}
+    before = read_settings(path) or {}
     return before.get("batch size") if before.get("trials") == num_trials else None
 
 
@@ -219,7 +235,7 @@ def _locked(path):
     return file
 
 
-def _read_settings(folder):
+def read_settings(folder: Path) -> dict[str, Any] | None:
     """Returns the settings of the simulation in a folder, or None."""
     path = folder / _SETTINGS
     return dict(json.loads(path.read_text())) if path.exists() else None

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from types import MethodType
 from typing import Any
@@ -22,6 +23,7 @@ from jaxcp import _checks
 from jaxcp._batching import bar
 from jaxcp._tree import explained
 from jaxcp.checking.captured import settle, states_of
+from jaxcp.saving.files import read, to_bytes
 from jaxcp.simulation import _storage
 from jaxcp.simulation._fingerprints import checked, digest_of, parts_of, settings_of
 from jaxcp.simulation.statistics import statistics_of
@@ -41,7 +43,7 @@ _HOST_CODE = (
     "float() and if do; use jax.numpy, jax.pure_callback (with a vmap_method), or "
     "simulation.run_grid on the host"
 )
-_MOST = 2**32  # replicates that can be told apart by a key
+_MOST = 2**64  # replicates that can be told apart by a key
 
 
 def simulate(
@@ -49,6 +51,7 @@ def simulate(
     key: Array,
     num_trials: int,
     *,
+    span: tuple[int, int] | None = None,
     batch_size: int | None = None,
     mesh: Mesh | None = None,
     reduce: Any = None,
@@ -57,12 +60,13 @@ def simulate(
 ) -> PyTree:
     """Returns the results of independent replicates of a trial. Call it outside of jit.
 
-    Replicate i gets the key `fold_in(key, i)`. Each device runs batches of one size, a
-    jitted, vmapped program each, so that results depend neither on the number of
-    devices and processes nor on interruptions, to the last bit. (They depend on the
-    batch size, and so on the number of trials, by rounding: XLA may add floats in
-    another order.) Define `trial` once and a second call compiles nothing, unless the
-    values that it closes over have changed.
+    Replicate i gets the key `fold_in(key, i)`. (From 2^32 on, the high word of i, which
+    `fold_in` leaves zero, joins it: the keys are `split(key, num_trials)`, by default.)
+    Each device runs batches of one size, a jitted, vmapped program each, so that
+    results depend neither on the number of devices and processes nor on interruptions,
+    to the last bit. (They depend on the batch size, and so on the number of trials, by
+    rounding: XLA may add floats in another order.) Define `trial` once and a second
+    call compiles nothing, unless the values that it closes over have changed.
 
     With a checkpoint the simulation can be killed at any time, and the same call, on
     any number of devices, goes on to the same results, to the last bit: each chunk of
@@ -73,12 +77,16 @@ def simulate(
     of jax.
 
     Under `jax.distributed` (see `jaxcp.distributed`) all processes make the same call
-    and get the same results; process 0 writes the checkpoint.
+    and get the same results; process 0 writes the checkpoint. Machines that do not know
+    each other take a `span` and a folder each, and `simulation.merge` returns what one
+    run would have returned, to the last bit.
 
     Args:
       trial: Pure function of a key that returns a pytree of arrays.
       key: Random key, from `jax.random.key`.
-      num_trials: Number of replicates r, at most 2^32.
+      num_trials: Number of replicates r, at most 2^64.
+      span: The replicates start, ..., stop - 1 that this call runs, as (start, stop): a
+        part of the r, in batches of the same size. Defaults to all.
       batch_size: Replicates at once on each device: a matter of memory and speed only.
         Defaults to as many as fit 16 MiB (a GPU: 1 GiB) by the compiler's account, at
         most 16,384 (a GPU: 131,072) and a 16th of all. Choose it for trials of seconds.
@@ -87,20 +95,21 @@ def simulate(
       reduce: Statistics in place of results: `simulation.Total()` (integers),
         `simulation.Moments()` or `simulation.Quantiles(levels)`, one for all leaves or
         a pytree of them that is a prefix of the result; None keeps a leaf's values.
-      checkpoint: Folder of a simulation to save and to go on with.
+      checkpoint: Folder of a simulation, or a span of one, to save and to go on with.
       progress: Whether to show a progress bar (needs tqdm).
 
     Returns:
-      The results of `trial` with a leading axis r, or the statistics of these: exact,
-      whatever the chunks, in numpy arrays of 64 bits (quantiles: of the leaf's type).
+      The results of `trial` with a leading axis r (the length of the span), or the
+      statistics of these: exact, whatever the chunks, in numpy arrays of 64 bits
+      (quantiles: of the leaf's type).
 
     Raises:
       ValueError: if an argument is out of range, the key is of the kind "rbg", the
         trial turns values that depend on its key into numpy arrays, or returns
         something else than arrays of numbers; a statistic does not fit a result; the
-        checkpoint is of another simulation, an earlier version or more trials, is
-        damaged or in use; or a callback captures a value without a fingerprint, e.g. an
-        open file.
+        checkpoint is of another simulation or an earlier version, has other replicates,
+        is damaged or in use; a callback captures a value without a fingerprint, e.g. an
+        open file; or a file of a span cannot hold the kind of results (see `save`).
       OSError: if the checkpoint cannot be written. Chunks written before are kept.
       RuntimeError: if another process of the program ended.
 
@@ -109,8 +118,8 @@ def simulate(
       and of the results without `reduce`.
 
     See also:
-      simulation.run_grid, simulation.Moments, simulation.Total, simulation.Quantiles,
-      distributed.initialize
+      simulation.merge, simulation.run_grid, simulation.Moments, simulation.Total,
+      simulation.Quantiles, distributed.initialize
 
     Example:
       >>> trial = lambda key: {"mean": jnp.mean(jax.random.normal(key, (10,)))}
@@ -121,7 +130,8 @@ def simulate(
       >>> out["mean"].count, out["mean"].mean.dtype
       (500, dtype('float64'))
     """
-    _check(key, num_trials, batch_size)
+    span = (0, num_trials) if span is None else span
+    _check(key, num_trials, span, batch_size)
     together = spans_processes(mesh)
     checkpoint = None if checkpoint is None else Path(checkpoint).expanduser()
     try:
@@ -130,8 +140,8 @@ def simulate(
             batch_size = batch_size or _storage.from_first(before, together)
         with explained(_HOST_CODE):
             digest = None if checkpoint is None else digest_of(trial, key)
-            options = batch_size, mesh, digest
-            plan = _Plan(trial, key, int(num_trials), reduce, *options)
+            count, options = int(num_trials), (batch_size, mesh, digest)
+            plan = _Plan(trial, key, count, tuple(map(int, span)), reduce, *options)
         with ExitStack() as stack:
             folder, done = _opened(plan, checkpoint, stack)
             _run_missing(plan, folder, checkpoint is not None, done, progress)
@@ -143,14 +153,100 @@ def simulate(
             "another process of this program ended or cannot be reached; start all "
             f"of them again{kept}"
         ) from error
-    return plan.combined(done)
+    return _combined(plan.shapes, plan.statistics, done)
+
+
+def merge(
+    folders: str | Path | Iterable[str | Path],
+    *,
+    types: type | tuple[type, ...] = (),
+    **functions: Any,
+) -> PyTree:
+    """Returns what one run of a simulation would have returned, from folders of spans.
+
+    Each folder is a checkpoint of `simulate` with a span of the same simulation. They
+    have all its replicates, each once, as machines that do not know each other leave
+    them. The trial is not needed.
+
+    Args:
+      folders: The folders in any order, or the folder that they are in.
+      types: Classes of your own that occur in the results, as for `load`.
+      **functions: Functions that occur in the results, as for `load`.
+
+    Returns:
+      The results or the statistics of all replicates, to the last bit.
+
+    Raises:
+      ValueError: if there is no folder, or one is no checkpoint, damaged, or of another
+        simulation, statistic or batch size (sums of floats might round in another way);
+        or if replicates are in two folders, in none, or not done yet.
+
+    Cost:
+      One read of each file. Memory for the values twice, where they are kept: without
+      `reduce`, and for `Quantiles`.
+
+    See also:
+      simulate
+
+    Example:
+      >>> import tempfile
+      >>> key, reduce = jax.random.key(0), jaxcp.simulation.Total()
+      >>> high = lambda key: jax.random.uniform(key) > 0.5
+      >>> with tempfile.TemporaryDirectory() as out:
+      ...     for i, span in enumerate([(0, 300), (300, 1000)]):  # on any machines
+      ...         options = {"span": span, "checkpoint": f"{out}/{i}"}
+      ...         _ = jaxcp.simulate(high, key, 1000, reduce=reduce, **options)
+      ...     whole = merge(out)
+      >>> bool(whole == jaxcp.simulate(high, key, 1000, reduce=reduce))
+      True
+    """
+    if isinstance(folders, str | Path):
+        folders = sorted(Path(folders).expanduser().glob("*/"))
+    paths = [Path(folder).expanduser() for folder in folders]
+    strange = [str(path) for path in paths if not (path / _storage.ABOUT).exists()]
+    if strange or not paths:
+        got = ", ".join(strange) or "none"
+        raise ValueError(f"expected folders of spans of a simulation, got {got}")
+    settings: dict = {path: _storage.read_settings(path) for path in paths}
+    first, like = next(iter(settings.items()))
+    for path, found in settings.items():
+        _storage.check_same(first, like, found, _storage.MAY_DIFFER, f" in {path}")
+    _check_whole(settings)
+    with (first / _storage.ABOUT).open("rb") as file:
+        about = read(file, file.name, types, functions)
+    done: dict = {}
+    for path, found in settings.items():
+        done |= _storage.read_chunks(path, found)
+    return _combined(_of_one(about["results"]), about["statistics"], done)
+
+
+def _check_whole(settings):
+    """Raises ValueError unless each replicate is in one folder, and done."""
+    whole = {path: (0, found["trials"]) for path, found in settings.items()}
+    spans = sorted((*s.get("span", whole[path]), path) for path, s in settings.items())
+    num_trials = max(found["trials"] for found in settings.values())
+    twice = [
+        f"{start} to {min(stop, end) - 1} in {one} and in {other}"
+        for (_, stop, one), (start, end, other) in pairwise(spans)
+        if start < stop
+    ]
+    left = _gaps([(start, stop) for start, stop, _ in spans], (0, num_trials))
+    none = [f"{start} to {stop - 1} in no folder" for start, stop in left]
+    todo = [
+        f"{start} to {stop - 1} not yet in {path}"
+        for *span, path in spans
+        for start, stop in _gaps(_storage.chunks_of(path), span)
+    ]
+    if wrong := twice or none + todo:
+        got = f"replicates {', '.join(wrong)}"
+        raise ValueError(f"expected all {num_trials} replicates once, got {got}")
 
 
 class _Plan:
     """The trial, and how its replicates are shared among devices and processes."""
 
-    def __init__(self, trial, key, num_trials, reduce, batch_size, mesh, digest):
-        self.digest, self.num_trials = digest, num_trials
+    def __init__(self, trial, key, num_trials, span, reduce, batch_size, mesh, digest):
+        self.digest, self.num_trials, self.span = digest, num_trials, span
         self.together = spans_processes(mesh)
         self.batch = layout(trial, key, num_trials, batch_size, mesh, digest)
         self.shapes = self.batch.shapes()
@@ -169,26 +265,31 @@ class _Plan:
         values = [np.concatenate(column)[: stop - start] for column in columns]
         return [s.of_chunk(v) for s, v in zip(self.statistics, values, strict=True)]
 
-    def combined(self, done):
-        """Returns the statistics of all chunks together."""
-        leaves, structure = jax.tree.flatten(self.shapes)
-        chunks = [done[span] for span in sorted(done)]
-        pairs = zip(self.statistics, leaves, strict=True)
-        combined = [
-            statistic.combine([chunk[i] for chunk in chunks], leaf)
-            for i, (statistic, leaf) in enumerate(pairs)
-        ]
-        return jax.tree.unflatten(structure, combined)
+
+def _combined(shapes, statistics, done):
+    """Returns the statistics of all chunks together."""
+    leaves, structure = jax.tree.flatten(shapes)
+    chunks = [done[span] for span in sorted(done)]
+    pairs = zip(statistics, leaves, strict=True)
+    whole = [
+        statistic.combine([chunk[i] for chunk in chunks], leaf)
+        for i, (statistic, leaf) in enumerate(pairs)
+    ]
+    return jax.tree.unflatten(structure, whole)
 
 
-def _check(key, num_trials, batch_size):
+def _check(key, num_trials, span, batch_size):
     _checks.check_key(key)
     kind = str(jax.random.key_impl(key))
-    if "rbg" in kind:
+    if kind != "threefry2x32":
         raise ValueError(f"expected a threefry key, got {kind}: vmap changes its draws")
     _checks.check_count("num_trials", num_trials, 0)
     if num_trials > _MOST:
-        raise ValueError(f"expected num_trials <= 2^32, got {num_trials}")
+        raise ValueError(f"expected num_trials <= 2^64, got {num_trials}")
+    start, stop = span
+    _checks.check_count("span[0]", start, 0)
+    _checks.check_count("span[1]", stop, start)
+    _checks.check_count("num_trials", num_trials, stop)
     if batch_size is not None:
         _checks.check_count("batch_size", batch_size, 1)
 
@@ -204,24 +305,37 @@ def _opened(plan, path, stack):
     def opened():
         settings = settings_of(plan.digest, plan.batch.key, leaves, plan.statistics)
         settings |= {"batch size": plan.batch.width, "trials": plan.num_trials}
-        folders.append(_storage.Checkpoint(path, settings, plan.num_trials))
+        settings |= {"span": plan.span}
+        folders.append(_storage.Checkpoint(path, settings, _about(plan)))
         stack.callback(folders[0].close)
-        return folders[0].load()
+        return _storage.read_chunks(path, settings)
 
     done = _storage.from_first(opened, plan.together)
     return (folders[0] if folders else None), done
+
+
+def _about(plan):
+    """Returns the file of results without rows; an empty one if none can hold them."""
+    none = jax.tree.map(lambda v: np.zeros((0, *v.shape), v.dtype), plan.shapes)
+    about = {"results": jax.device_put(none), "statistics": plan.statistics}
+    try:
+        return to_bytes(about)
+    except ValueError:
+        if plan.span != (0, plan.num_trials):  # which `merge` could not read
+            raise
+        return b""
 
 
 def _run_missing(plan, folder, saves, done, progress):
     """Runs the replicates that are not done, in chunks that last about a second."""
     batch, finished = plan.batch.size, sum(stop - start for start, stop in done)
     shown = progress and jax.process_index() == 0
-    shows = bar(plan.num_trials, finished, "trial", shown)
+    shows = bar(plan.span[1] - plan.span[0], finished, "trial", shown)
     leaves = jax.tree.leaves(plan.shapes)
     num_bytes = batch * sum(v.size * v.dtype.itemsize for v in leaves)
     batches, most = 1, max(_LARGEST // max(num_bytes, 1), 1)
     with shows as advance, _storage.PatientStop(saves) as patient:
-        for start, end in _gaps(done, plan.num_trials):
+        for start, end in _gaps(done, plan.span):
             while start < end:
                 began = time.perf_counter()
                 span = start, min(start + batches * batch, end)
@@ -246,10 +360,10 @@ def _run_missing(plan, folder, saves, done, progress):
                     patient.deliver(int(number))
 
 
-def _gaps(done, num_trials):
-    """Returns the spans of replicates between those that are done."""
-    ends = [0, *(stop for _, stop in sorted(done))]
-    starts = [*(start for start, _ in sorted(done)), num_trials]
+def _gaps(done, span):
+    """Returns what is left of a span between those that are done."""
+    ends = [span[0], *(stop for _, stop in sorted(done))]
+    starts = [*(start for start, _ in sorted(done)), span[1]]
     return [(a, b) for a, b in zip(ends, starts, strict=True) if a < b]
 
 
@@ -276,16 +390,15 @@ class Batch:
 
     def run(self, first: int) -> PyTree:
         """Returns results of replicates first, first + 1, ... with a leading axis."""
-        return self._program(self._key_data, np.uint32(first))
+        return self._program(self._key_data, _words(first))
 
     def shapes(self) -> PyTree:
         """Returns shapes and dtypes of the results of one replicate."""
-        rows = self._program.eval_shape(self._key_data, np.uint32(0))
-        return jax.tree.map(lambda v: jax.ShapeDtypeStruct(v.shape[1:], v.dtype), rows)
+        return _of_one(self._program.eval_shape(self._key_data, _words(0)))
 
     def width_that_fits(self) -> int:
         """Returns how many fit the memory, by the compiler's account of this batch."""
-        lowered = self._program.lower(self._key_data, np.uint32(0))
+        lowered = self._program.lower(self._key_data, _words(0))
         compiled = lowered.compile()  # kept for `run`
         memory: Any = compiled.memory_analysis()
         if memory is None:  # not known on every kind of device
@@ -294,6 +407,22 @@ class Batch:
         budget = _BUDGET.get(jax.default_backend(), _BUDGET_ELSEWHERE)
         fits = max(budget * self.width // max(used, 1), 1)
         return 2 ** (int(fits).bit_length() - 1)
+
+
+def _of_one(rows):
+    """Returns shapes and dtypes of one of the replicates."""
+    return jax.tree.map(lambda v: jax.ShapeDtypeStruct(v.shape[1:], v.dtype), rows)
+
+
+def _words(index):
+    """Returns the high and the low word of a number of 64 bits."""
+    return np.array([index >> 32, index & 0xFFFFFFFF], np.uint32)
+
+
+def _plus(words, more):
+    """Returns numbers in two words plus numbers in one: the sum wraps if it carries."""
+    low = words[1] + more
+    return jnp.stack([words[0] + (low < more), low])
 
 
 def layout(trial, key, num_trials, batch_size, mesh, digest=None):
@@ -358,20 +487,23 @@ def _program(trial, *settings):
 
 def _compiled(trial, state, impl, width, mesh):
     """Returns the program `(key_data, first) -> results`."""
+    from jax.extend.random import threefry_2x32
 
     def replicates(key_data, first):
-        typed = impl is not None
-        key = jax.random.wrap_key_data(key_data, impl=impl) if typed else key_data
-        indices = first + jnp.arange(width, dtype=jnp.uint32)
         one = trial()  # it lives: a batch that holds it is being traced
-        each = lambda i: checked(one(jax.random.fold_in(key, i)))  # noqa: E731
-        results = jax.vmap(each)(indices)
+
+        def each(i):  # fold_in(key, i), whose counter has two words
+            key = threefry_2x32(key_data, _plus(first, i))
+            key = key if impl is None else jax.random.wrap_key_data(key, impl=impl)
+            return checked(one(key))
+
+        results = jax.vmap(each)(jnp.arange(width, dtype=jnp.uint32))
         settle([one], state[0])
         return results
 
     def on_device(key_data, first):
         place = lax.axis_index(mesh.axis_names).astype(jnp.uint32)
-        return replicates(key_data, first + width * place)
+        return replicates(key_data, _plus(first, width * place))
 
     def on_devices(key_data, first):
         axes = P(mesh.axis_names)

@@ -384,6 +384,17 @@ def test_the_timed_simulation():
     assert abs(variance / ours.variance - 1) < 0.2
 
 
+@pytest.mark.slow
+def test_the_timed_spans():
+    """Two processes, whose merge has the bits of one run, or it raises."""
+    rows = simulation_speed.spans(5000, 512, repeats=1)
+    assert [row["5000 replicates"] for row in rows][3:] == [
+        "two spans in two processes",
+        "merge",
+    ]
+    assert all(row["CPU s"] > 0 for row in rows)
+
+
 def test_the_times_of_the_front_page_are_those_of_the_results():
     seconds, machine = front_page.times()
     assert list(seconds) == ["jaxcp", "numpy", "crepes", "MAPIE"]

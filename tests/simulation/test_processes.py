@@ -20,7 +20,7 @@ import pytest
 
 import jaxcp
 from jaxcp import distributed
-from jaxcp.simulation import Moments, Quantiles, Total, collect, run_grid
+from jaxcp.simulation import Moments, Quantiles, Total, collect, merge, run_grid
 
 pytestmark = pytest.mark.slow
 ROOT = Path(jaxcp.__file__).parents[1]
@@ -285,3 +285,29 @@ def test_dask_brings_back_the_cells_of_a_dead_worker(tmp_path, monkeypatch):
     assert [r["status"] for r in records] == ["done"] * 5 + ["failed"] + ["done"] * 2
     assert "ArithmeticError: unlucky" in records[5]["error"]
     assert len(collect(tmp_path / "out")) == 7
+
+
+def span_of(start, stop, folder):
+    options = {"batch_size": 64, "reduce": STATISTICS, "checkpoint": folder}
+    key = jax.random.key(0)
+    return jaxcp.simulate(trial, key, 6000, span=(start, stop), **options)
+
+
+def test_three_spans_in_two_processes_one_of_them_killed(tmp_path):
+    """The same bits as one run; what is missing until then is told."""
+    folders = [str(tmp_path / name) for name in "abc"]
+    first = start(
+        f"span_of(0, 1000, {folders[0]!r}); span_of(1000, 2777, {folders[1]!r})"
+    )
+    killed = start(f"span_of(2777, 6000, {folders[2]!r})", devices=2)
+    wait_for_more(tmp_path / "c", "*.npz", 1, killed)
+    killed.kill()
+    killed.wait()
+    kept = contents(tmp_path / "c", "*.npz")
+    assert kept
+    assert first.wait(timeout=120) == 0
+    with pytest.raises(ValueError, match=r"to 5999 not yet in .*c$"):
+        merge(folders)
+    span_of(2777, 6000, folders[2])
+    assert kept.items() <= contents(tmp_path / "c", "*.npz").items()
+    assert digest(merge(folders)) == digest(simulated(6000))

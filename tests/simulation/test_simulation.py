@@ -644,7 +644,11 @@ def test_a_trial_that_changes_shape_is_refused(key, tmp_path):
 def test_errors(key):
     for name, value, message in [
         ("num_trials", -1, "num_trials as an int >= 0, got -1"),
-        ("num_trials", 2**32 + 1, r"num_trials <= 2\^32"),
+        ("num_trials", 2**64 + 1, r"num_trials <= 2\^64"),
+        ("span", (2, 1), r"span\[1\] as an int >= 2, got 1"),
+        ("span", (-1, 1), r"span\[0\] as an int >= 0, got -1"),
+        ("span", (2, 4), r"num_trials as an int >= 4, got 3"),
+        ("span", (0, 1.0), r"span\[1\] as an int >= 0, got 1\.0"),
         ("batch_size", 0, "batch_size as an int >= 1, got 0"),
         ("key", 3, "a key from jax.random.key, got int"),
         ("reduce", {"mean": Moments()}, "structure"),
