@@ -102,6 +102,11 @@ def _in_words(weights, unit, exponent, n):
 def _step(n, word, dtype):
     """Returns 2^word / n, of n as the next power of two that is not below 2^11."""
     if isinstance(n, int):
+        if n > 2 ** (word - 2):  # or a word holds a weight by a bit or two
+            raise ValueError(
+                f"expected at most {2 ** (word - 2)} weights in single precision, got "
+                f"{n}; give them in double precision (JAX_ENABLE_X64=1)"
+            )
         return 2 ** (word - max((n - 1).bit_length(), _FEW))
     log_n = jnp.maximum(32 - lax.clz(jnp.asarray(n, jnp.int32) - 1), _FEW)
     return jnp.left_shift(jnp.ones((), dtype), (word - log_n).astype(dtype))
@@ -307,7 +312,7 @@ def _search(keys, weights, targets):
         return (place <= n + 1) & masses.are_less(leading, following, targets)
 
     bits = (n + 1).bit_length() if isinstance(n, int) else 31
-    place = bisect_keys(falls_short, jnp.int32, bits=bits, shape=targets.shape)
+    place = bisect_keys(falls_short, int, bits=bits, shape=targets.shape)
     low, high = (jnp.full(1, v, keys.dtype) for v in (info.min, info.max))
     return jnp.concatenate([low, ordered, high])[place]
 
