@@ -263,17 +263,14 @@ def worst_slab_coverage(
     return _worst_slab(key, sets, y, x, directions, num_directions, shortest, holdout)
 
 
-def _directions(key, x, num_directions):
-    directions = jax.random.normal(key, (num_directions, x.shape[1]), x.dtype)
-    return directions / jax.vmap(_geometry.norm)(directions)[:, None]
-
-
 @_tree.jit(static_argnames=("num_directions", "holdout"))
 def _worst_slab(key, sets, y, x, directions, num_directions, shortest, holdout):
     key_order, key_directions = jax.random.split(key)
     if directions is None:
         x = _standardized(x)
-        directions = _directions(key_directions, x, num_directions)
+        shape = num_directions, x.shape[1]
+        directions = jax.random.normal(key_directions, shape, x.dtype)
+        directions /= jax.vmap(_geometry.norm)(directions)[:, None]
     hits = _sets.is_covered(sets, y)
     order, half = jax.random.permutation(key_order, len(x)), len(x) // 2
     found, told = (order[:half], order[half:]) if holdout else (order, order)
