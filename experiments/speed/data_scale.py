@@ -4,7 +4,8 @@
 
 Every verb and size in a process of its own, from arrays of numpy. Seconds are of the
 processor, of all threads, the median of three calls after the first; memory is the peak
-of these calls beyond what was there with the input. 10^8 rows for `--most 8`.
+of all calls, with what starts jax and compiles, beyond what was there with the input.
+10^8 rows for `--most 8`.
 """
 
 import json
@@ -97,9 +98,9 @@ def measure(verb: str, n: int) -> dict:
     make, call, _ = VERBS[verb]
     rows, seconds = make(n), []
     given = sum(v.nbytes for v in rows) / 2**30
-    jax.block_until_ready(call(*rows))
     peak_gib(reset=True)
-    before = peak_gib()  # what is there between calls
+    before = peak_gib()  # of imports and the input
+    jax.block_until_ready(call(*rows))
     for _ in range(REPEATS):
         start = time.process_time()
         jax.block_until_ready(call(*rows))
