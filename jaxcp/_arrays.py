@@ -154,16 +154,27 @@ def _as_tree(name, tree):
 
 
 def _as_array(name, x):
-    if isinstance(x, Array):
-        return x
     if isinstance(x, bool | float | complex) and not isinstance(x, np.generic):
         return jax.device_put(x)  # without a type of its own, it takes its company's
-    x = as_numpy(name, x)
+    x = x if isinstance(x, Array) else as_numpy(name, x)
+    check_countable(*x.shape)
+    if isinstance(x, Array):
+        return x
     try:
         return on_device(narrowed(x))
     except TypeError as error:
         found = _described(name, x)
         raise ValueError(f"expected {name} as numbers, got {found}") from error
+
+
+def check_countable(n: Any = 0, *_: Any, most: int | None = None) -> None:
+    """Raises ValueError for more rows than integers of jax count, and one more."""
+    most = most or np.iinfo(jax.dtypes.canonicalize_dtype(int)).max - 1
+    if isinstance(n, int) and n > most:  # an export leaves it open
+        raise ValueError(
+            f"expected at most {most} rows in single precision, got {n}; switch double "
+            "precision on (JAX_ENABLE_X64=1), or count chunks: distributed.quantile"
+        )
 
 
 def as_numpy(name: str, x: Any) -> np.ndarray:

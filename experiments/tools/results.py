@@ -37,6 +37,7 @@ TIMED = [
     "first_calls",
     "readme_start",
     "row_counts",
+    "data_scale",
     "function_cost",
 ]
 MEASURED = [

@@ -255,28 +255,25 @@ def worst_slab_coverage(
     num_found = len(x) // 2 if holdout else len(x)
     if num_found == 0:
         return jnp.full((), jnp.nan)
+    if directions is not None:
+        directions = _arrays.as_array("directions", directions).astype(x.dtype)
+        shape = directions.shape[:1] + x.shape[1:]
+        _checks.check_shape("directions", shape, directions.shape)
+    shortest = math.ceil(Fraction(str(share)) * num_found)
+    return _worst_slab(key, sets, y, x, directions, num_directions, shortest, holdout)
+
+
+@_tree.jit(static_argnames=("num_directions", "holdout"))
+def _worst_slab(key, sets, y, x, directions, num_directions, shortest, holdout):
     key_order, key_directions = jax.random.split(key)
     if directions is None:
         x = _standardized(x)
-        directions = _directions(key_directions, x, num_directions)
-    directions = _arrays.as_array("directions", directions).astype(x.dtype)
-    shape = directions.shape[:1] + x.shape[1:]
-    _checks.check_shape("directions", shape, directions.shape)
-    shortest = math.ceil(Fraction(str(share)) * num_found)
-    return _worst_slab(key_order, sets, y, x, directions, num_found, shortest, holdout)
-
-
-@_tree.jit(static_argnames="num_directions")
-def _directions(key, x, num_directions):
-    directions = jax.random.normal(key, (num_directions, x.shape[1]), x.dtype)
-    return directions / jax.vmap(_geometry.norm)(directions)[:, None]
-
-
-@_tree.jit(static_argnames=("num_found", "holdout"))
-def _worst_slab(key, sets, y, x, directions, num_found, shortest, holdout):
+        shape = num_directions, x.shape[1]
+        directions = jax.random.normal(key_directions, shape, x.dtype)
+        directions /= jax.vmap(_geometry.norm)(directions)[:, None]
     hits = _sets.is_covered(sets, y)
-    order = jax.random.permutation(key, len(x))
-    found, told = order[:num_found], order[num_found:] if holdout else order
+    order, half = jax.random.permutation(key_order, len(x)), len(x) // 2
+    found, told = (order[:half], order[half:]) if holdout else (order, order)
 
     def search(direction):
         along = jnp.sum(x * direction[None], axis=1)

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.custom_batching import custom_vmap
 
+from jaxcp._arrays import check_countable
 from jaxcp._numbers import as_float, over_shards, varying_like
 from jaxcp.quantiles import _keys
 from jaxcp.quantiles._keys import bisect_keys, to_keys
@@ -102,6 +103,7 @@ def _in_words(weights, unit, exponent, n):
 def _step(n, word, dtype):
     """Returns 2^word / n, of n as the next power of two that is not below 2^11."""
     if isinstance(n, int):
+        check_countable(n, most=2 ** (word - 2))  # each word in three bits or more
         return 2 ** (word - max((n - 1).bit_length(), _FEW))
     log_n = jnp.maximum(32 - lax.clz(jnp.asarray(n, jnp.int32) - 1), _FEW)
     return jnp.left_shift(jnp.ones((), dtype), (word - log_n).astype(dtype))
@@ -307,7 +309,7 @@ def _search(keys, weights, targets):
         return (place <= n + 1) & masses.are_less(leading, following, targets)
 
     bits = (n + 1).bit_length() if isinstance(n, int) else 31
-    place = bisect_keys(falls_short, jnp.int32, bits=bits, shape=targets.shape)
+    place = bisect_keys(falls_short, int, bits=bits, shape=targets.shape)
     low, high = (jnp.full(1, v, keys.dtype) for v in (info.min, info.max))
     return jnp.concatenate([low, ordered, high])[place]
 

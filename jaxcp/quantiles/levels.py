@@ -21,7 +21,7 @@ import numpy as np
 from jax import Array, lax
 
 from jaxcp import _checks
-from jaxcp._arrays import as_numpy, is_concrete
+from jaxcp._arrays import as_numpy, check_countable, is_concrete
 from jaxcp._batching import on_device
 from jaxcp._numbers import as_float, varying_like
 from jaxcp._tree import Untraceable
@@ -287,9 +287,7 @@ def conformal_rank(
     count = count if isinstance(count, Array) else as_numpy("count", count)
     if not jnp.issubdtype(count.dtype, jnp.integer):
         raise ValueError(f"expected an integer count, got {count.dtype}")
-    most = np.iinfo(jax.dtypes.canonicalize_dtype(int)).max
-    valid = lambda n: (n >= 0) & (n < most)  # noqa: E731
-    _checks.check_values(valid, f"count in 0, ..., {most - 1}", count)
+    _checks.check_values(lambda n: n >= 0, "count >= 0", count)
     return ranks(count, as_alpha(alpha), None if delta is None else as_delta(delta))
 
 
@@ -302,7 +300,8 @@ def ranks(count: ArrayLike, alpha: Alpha, delta: Fraction | None = None) -> Arra
     if isinstance(alpha, Array):
         return rank_at_any_alpha(count, as_float(alpha))
     if isinstance(count, Array):
-        return _integer_rank(count, *_integer_ratio(alpha))
+        return _integer_rank(count, *_integer_ratio(alpha, count.dtype))
+    check_countable(int(count.max(initial=0)))
     found = np.frompyfunc(lambda n, a: exact_rank(n, a, delta), nin=2, nout=1)
     return on_device(np.asarray(found(count.astype(object), alpha), int))
 
@@ -332,10 +331,13 @@ def exact_rank(n: int, alpha: Fraction, delta: Fraction | None = None) -> int:
     return n - errors if errors >= 0 else n + 1
 
 
-def _integer_ratio(alpha):
-    """Returns numerators and denominators that give the same ranks, n + 1 < 2^30."""
-    exact = [_largest_below(a, 2**30) for a in alpha.ravel()]
-    ratios = np.array([a.as_integer_ratio() for a in exact], int)
+def _integer_ratio(alpha, dtype):
+    """Returns numerators and denominators that give the same ranks, n + 1 < 2^30.
+
+    Of integers of 64 bits < 2^62. Ranks of more are never too low.
+    """
+    exact = [_largest_below(a, 2 ** (8 * dtype.itemsize - 2)) for a in alpha.ravel()]
+    ratios = np.array([a.as_integer_ratio() for a in exact], dtype)
     return ratios.T.reshape(2, *alpha.shape)
 
 
@@ -353,18 +355,19 @@ def _largest_below(alpha, limit):
 
 @jax.jit
 def _integer_rank(count, numerator, denominator):
-    """Returns n + 1 - floor((n + 1) a / b), by long division in 32 bits."""
+    """Returns n + 1 - floor((n + 1) a / b), by long division in 32 or 64 bits."""
     total, a, b = jnp.broadcast_arrays(count + 1, numerator, denominator)
-    total, a, b = (v.astype(jnp.uint32) for v in (total, a, b))
+    bits = 8 * total.dtype.itemsize
+    total, a, b = (v.astype(f"uint{bits}") for v in (total, a, b))
 
     def take_bit(i, carry):
         # Of the leading bits t of n + 1: t a = floor b + rest, and then of 2 t + bit.
         floor, rest = carry
-        rest = 2 * rest + ((total >> jnp.asarray(31 - i, jnp.uint32)) & 1) * a
+        rest = 2 * rest + ((total >> (bits - 1 - i).astype(a.dtype)) & 1) * a
         return 2 * floor + rest // b, rest % b
 
     start = varying_like((jnp.zeros_like(total),) * 2, total + a + b)
-    floor, _ = lax.fori_loop(0, 32, take_bit, start)
+    floor, _ = lax.fori_loop(0, bits, take_bit, start)
     return (total - floor).astype(int)
 
 

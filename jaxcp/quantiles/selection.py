@@ -17,7 +17,7 @@ from jax import Array, lax
 from jax.typing import DTypeLike
 
 from jaxcp import _checks, _tree
-from jaxcp._arrays import as_arrays, as_numpy
+from jaxcp._arrays import as_arrays, as_numpy, check_countable
 from jaxcp._numbers import as_float, at_least_single, over_shards, rounded_up
 from jaxcp._tree import as_function
 from jaxcp.quantiles import _rows
@@ -74,7 +74,7 @@ def kth_smallest(
     given = x
     x, k, where = as_arrays(x=_as_it_is(x), k=k, where=where)
     _check_exact(x, given)
-    _check_vector(x, "where", where)
+    _check_vector(x, "where", where, axis_name)
     if not jnp.issubdtype(k.dtype, jnp.integer) or k.ndim > 1:
         kind = f"{k.dtype}{k.shape}"
         raise ValueError(f"expected an integer k of shape () or (a,), got {kind}")
@@ -116,7 +116,7 @@ def weighted_select(
     """
     x, weights, target = as_arrays(x=x, weights=weights, target=target)
     x, weights = as_float(x), as_float(weights)
-    _check_vector(x, "weights", weights)
+    _check_vector(x, "weights", weights, axis_name)
     _checks.check_scalars(target=target)
     return _weighted_select(x, weights, target, axis_name)
 
@@ -182,9 +182,10 @@ def _check_exact(x, given):
         )
 
 
-def _check_vector(x, name, mass):
+def _check_vector(x, name, mass, axis_name):
     if x.ndim != 1:
         raise ValueError(f"expected x of shape (n,), got {x.shape}; batch with vmap")
+    check_countable(x.size * lax.psum(1, axis_name or ()))
     if mass is not None and mass.shape != x.shape:
         raise ValueError(f"expected {name} of shape {x.shape}, got {mass.shape}")
 

@@ -197,6 +197,7 @@ class Box(Ends):
             raise ValueError(f"expected targets of shape {shape}, got {y.shape}")
         return jnp.all((self.lower <= y) & (y <= self.upper), axis=-1)
 
+    @jit
     def size(self) -> Array:
         """Returns the volume, shape (); 0 if the box is crossed in any dimension."""
         widths = _width(self.lower, self.upper)
@@ -322,6 +323,7 @@ def as_intervals(sets: Any) -> Any:
     return Interval(*(v[..., 0] if sets.target_shape() else v for v in ends))
 
 
+@jit
 def _width(lower, upper):
     # Not `upper - lower` at crossed ends: inf - inf would be NaN. NaN ends give NaN.
     return jnp.where(upper <= lower, 0, upper - jnp.where(upper <= lower, 0, lower))

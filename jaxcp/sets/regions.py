@@ -100,6 +100,7 @@ class Solid(Round):
         """Returns the volume at a soft radius, shape ()."""
         return self._size(_numbers.positive_part(as_float(self.radius), temperature))
 
+    @jit
     def _size(self, radius):
         finite = jnp.isfinite(radius)
         solid = replace(self, radius=jnp.where(finite, radius, 0))  # type: ignore[type-var]
@@ -228,6 +229,7 @@ class Ellipsoid(Solid):
     radius: Array
     rounds: bool = static(default=True)
 
+    @jit
     def size(self) -> Array:
         """Returns the volume, shape (), in units of the targets to the power of d."""
         return jnp.exp(self.log_size())

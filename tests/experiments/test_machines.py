@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("experiments", reason="run as `python -m pytest` from the root")
-from experiments.speed import kernel_scaling, kernel_speed
+from experiments.speed import data_scale, kernel_scaling, kernel_speed
 from experiments.tools import bars, machines, reporting, timing
 
 EPYC = {"model name": "AMD EPYC", "cpu family": "26", "model": "2", "flags": "fpu avx2"}
@@ -198,6 +198,12 @@ def test_growth_is_told_against_the_row_above(monkeypatch):
     assert [row["times the row above"] for row in rows] == [None, 2.0, 20.0]
     assert [row["linear or below"] for row in rows] == ["", "yes", "no"]
     assert [row["number"] for row in rows] == ["10^1", "10^2", "10^3"]
+
+
+@pytest.mark.parametrize("verb", data_scale.VERBS)
+def test_every_verb_of_the_scaling_runs_in_small(verb):
+    line = data_scale.measure(verb, 1000)
+    assert line["rows"] == 1000 and line["CPU s"] >= 0
 
 
 def test_seconds_and_memory_of_one_size():

@@ -27,7 +27,7 @@ WRONG = {
     "a count": (lambda: jaxcp.conformal_rank(9.0, 0.1), "an integer count, got float"),
     "negative count": (
         lambda: jaxcp.conformal_rank(-1, 0.1),
-        r"count in 0, ..., \d+, got -1",
+        "count >= 0, got -1",
     ),
     "scalar scores": (
         lambda: jaxcp.conformal_quantile(1.0, 0.1),

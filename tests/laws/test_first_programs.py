@@ -9,8 +9,9 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import jaxcp
-from jaxcp import datasets, learners, resampling, scores
+from jaxcp import datasets, learners, metrics, resampling, scores
 from jaxcp.metrics.dependence import _num_passed
+from jaxcp.sets import Interval
 
 PROGRAMS: list[str] = []
 
@@ -64,8 +65,21 @@ def test_few_programs(key, programs):
     """Those of a plan are one, with the key of its fits; a posterior is one."""
     x, y = (np.asarray(v) for v in datasets.linear(key, 37))
     data = learners.Ridge(1.0), scores.Absolute(), x, y
+    two, scale = x[:, :2], np.tile(np.eye(2, dtype="f"), (37, 1, 1))
+    ends = Interval(y - 1, y + 1)
+
+    def sizes(score, preds, y):  # scores, sets, sizes
+        return jaxcp.calibrate(score, preds, y)(preds, 0.1).size()
+
     jax.clear_caches()
     for call, most in (
+        (lambda: sizes(scores.Absolute(), y, y), 3),
+        (lambda: sizes(scores.Rectangle(), (two - 1, two + 1), two), 3),
+        (lambda: sizes(scores.Distance(), two, two), 3),
+        (lambda: sizes(scores.Mahalanobis(), (two, scale), two), 3),
+        (lambda: sizes(scores.LAC(), scale[:, 0], 0 + (y > 0)), 3),
+        (lambda: metrics.worst_slab_coverage(key, ends, y, x), 1),
+        (lambda: metrics.summary(ends, y, 0.1), 1),
         (lambda: datasets.heteroscedastic(key, 37), 1),
         (lambda: resampling.leave_one_out(37), 1),
         (lambda: datasets.class_posterior(x[:, :2], num_classes=4), 1),
