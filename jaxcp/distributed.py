@@ -12,11 +12,15 @@ script; `jaxcp.simulate` and sharded arrays use the devices of all of them.
 
 Clusters announce the end of a job by SIGTERM (SLURM: `--signal=TERM@60`): a simulation
 with a checkpoint then stops after the running chunk, in all processes.
+
+`quantile` needs no such program: any executor, or a Dask cluster, whose workers hold
+the scores.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import signal
 import socket
@@ -24,12 +28,24 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
+from fractions import Fraction
+from functools import cache, partial
+from typing import Any
 
 import jax
+import numpy as np
+from jax import Array
 
-__all__ = ["initialize", "launch"]
+from jaxcp._batching import on_device
+from jaxcp.quantiles import _chunks
+from jaxcp.quantiles._keys import from_keys
+from jaxcp.quantiles.levels import as_alpha
+from jaxcp.quantiles.thresholds import weight_of_test
+from jaxcp.typing import ArrayLike
+
+__all__ = ["initialize", "launch", "quantile"]
 __dir__ = __all__.copy
 
 _ADDRESS = "JAX_COORDINATOR_ADDRESS"
@@ -150,6 +166,92 @@ def launch(
                 handler = signal.signal(number, lambda n, _: _send(processes, n))
                 stack.callback(signal.signal, number, handler or signal.SIG_DFL)
         return _wait(processes)
+
+
+def quantile(
+    chunks: Iterable,
+    alpha: ArrayLike,
+    *,
+    client: Any = None,
+    test_weight: ArrayLike | None = None,
+) -> Array:
+    """Returns the conformal quantile of scores in chunks, which stay where they are.
+
+    The k-th smallest of all n, k = n + 1 - floor(alpha (n + 1)), +inf when k = n + 1:
+    the bits of `conformal_quantile` of the chunks joined. With weights min{v :
+    sum_{i : S_i > v} w_i + w_{n+1} <= alpha (w_1 + ... + w_{n+1})}.
+
+    Args:
+      chunks: Each one scores, shape (n_j,), of numpy or jax, a memmap, a function of no
+        arguments that returns scores, or a Dask future or delayed value of them. Pairs
+        (scores, weights) in their place have weights. Types are the same in all.
+      alpha: Miscoverage level, shape () or (a,) for several, read as by
+        `conformal_rank`; of a jax array, too, the numbers are read as decimals.
+      client: Where to work: an executor of `concurrent.futures`, a Dask `Client`, or
+        anything else with their `map`. Defaults to this process, a chunk after the
+        other.
+      test_weight: Weight of the test point, if there are weights. Defaults to 1.
+
+    Returns:
+      Thresholds, shape of `alpha`, dtype of the scores (integers become floats). NaN
+      scores count as +inf.
+
+    Raises:
+      ValueError: if there are no chunks, they differ in type, have other axes, or only
+        some have weights, a weight is negative or not finite, or above 1 where
+        `test_weight` is left out, or an `alpha` is outside (0, 1).
+
+    Guarantee:
+      P(S_{n+1} <= q) >= 1 - alpha, and with weights that of
+      `weighted_conformal_quantile`. Ranks, counts and sums are exact integers whatever
+      n: n weights are rounded to multiples of 2^-61 / n of the largest. What is in a
+      chunk, and the order of chunks, do not matter. Where the weight above a score is
+      alpha of the total within rounding, `weighted_conformal_quantile` of single
+      precision may return the score below.
+
+    Assumption:
+      S_1, ..., S_{n+1} are exchangeable; with weights those of
+      `weighted_conformal_quantile`.
+
+    Cost:
+      O(n) time. Each chunk is used three times, a function called as often: once for
+      type and number, then for two histograms of 65,536 counts (0.5 MB), which alone
+      travel (four for double precision, one for half). A further alpha adds one use,
+      or three. Memory is that of a chunk. A pool of processes, or a Dask client, is
+      sent chunks that are arrays, memmaps too: give it functions or futures.
+
+    See also:
+      conformal_quantile, weighted_conformal_quantile, sharded_conformal_quantile,
+      simulation.run_grid
+
+    Example:
+      >>> quantile([jnp.arange(1.0, 5.0), jnp.arange(5.0, 10.0)], 0.2)
+      Array(8., dtype=float32)
+    """
+    levels = as_alpha(np.asarray(alpha) if isinstance(alpha, Array) else alpha)
+    here = lambda v: np.asarray(v) if isinstance(v, Array) else v  # noqa: E731
+    if not (chunks := jax.tree.map(here, list(chunks))):
+        raise ValueError("expected chunks of scores, got none")
+    chunks = client.compute(chunks) if hasattr(client, "compute") else chunks
+    add_up = partial(_chunks.summed, client, chunks)
+    default = jax.dtypes.canonicalize_dtype(float)
+    found = add_up(partial(_chunks.look, default=default))
+    dtype, largest, unit = _chunks.alike(found)
+    own = Fraction(float(weight_of_test(test_weight, largest))) * Fraction(2) ** unit
+    count = partial(_chunks.histogram, default=default, unit=unit)
+    rounds = cache(lambda key, shift: add_up(partial(count, key=key, shift=shift)))
+    bits = 8 * dtype.itemsize
+    total = int(rounds(0, bits - _chunks.DIGIT).sum())
+
+    def key_at(level):
+        # mass{S > v} <= alpha (total + w) - w: the rest is at least (1 - alpha) (...)
+        rank = math.ceil((1 - level) * (total + own))
+        reached = 0 < rank <= total
+        return _chunks.select(rounds, rank, bits) if reached else 2**bits - 1
+
+    keys = np.array([key_at(level) for level in levels.flat], f"u{dtype.itemsize}")
+    signed = (keys ^ 2 ** (bits - 1)).view(f"i{dtype.itemsize}")
+    return from_keys(on_device(signed), dtype).reshape(levels.shape)
 
 
 def _wait(processes):
