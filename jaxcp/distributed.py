@@ -20,7 +20,6 @@ the scores.
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import signal
 import socket
@@ -30,19 +29,11 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from fractions import Fraction
-from functools import cache, partial
 from typing import Any
 
 import jax
-import numpy as np
-from jax import Array
 
-from jaxcp._batching import on_device
 from jaxcp.quantiles import _chunks
-from jaxcp.quantiles._keys import from_keys
-from jaxcp.quantiles.levels import as_alpha
-from jaxcp.quantiles.thresholds import weight_of_test
 from jaxcp.typing import ArrayLike
 
 __all__ = ["initialize", "launch", "quantile"]
@@ -174,7 +165,7 @@ def quantile(
     *,
     client: Any = None,
     test_weight: ArrayLike | None = None,
-) -> Array:
+) -> jax.Array:
     """Returns the conformal quantile of scores in chunks, which stay where they are.
 
     The k-th smallest of all n, k = n + 1 - floor(alpha (n + 1)), +inf when k = n + 1:
@@ -204,7 +195,7 @@ def quantile(
     Guarantee:
       P(S_{n+1} <= q) >= 1 - alpha, and with weights that of
       `weighted_conformal_quantile`. Ranks, counts and sums are exact integers whatever
-      n: n weights are rounded to multiples of 2^-61 / n of the largest. What is in a
+      n, weights as multiples of at most n / 2^60 of the largest one. What is in a
       chunk, and the order of chunks, do not matter. Where the weight above a score is
       alpha of the total within rounding, `weighted_conformal_quantile` of single
       precision may return the score below.
@@ -228,30 +219,7 @@ def quantile(
       >>> quantile([jnp.arange(1.0, 5.0), jnp.arange(5.0, 10.0)], 0.2)
       Array(8., dtype=float32)
     """
-    levels = as_alpha(np.asarray(alpha) if isinstance(alpha, Array) else alpha)
-    here = lambda v: np.asarray(v) if isinstance(v, Array) else v  # noqa: E731
-    if not (chunks := jax.tree.map(here, list(chunks))):
-        raise ValueError("expected chunks of scores, got none")
-    chunks = client.compute(chunks) if hasattr(client, "compute") else chunks
-    add_up = partial(_chunks.summed, client, chunks)
-    default = jax.dtypes.canonicalize_dtype(float)
-    found = add_up(partial(_chunks.look, default=default))
-    dtype, largest, unit = _chunks.alike(found)
-    own = Fraction(float(weight_of_test(test_weight, largest))) * Fraction(2) ** unit
-    count = partial(_chunks.histogram, default=default, unit=unit)
-    rounds = cache(lambda key, shift: add_up(partial(count, key=key, shift=shift)))
-    bits = 8 * dtype.itemsize
-    total = int(rounds(0, bits - _chunks.DIGIT).sum())
-
-    def key_at(level):
-        # mass{S > v} <= alpha (total + w) - w: the rest is at least (1 - alpha) (...)
-        rank = math.ceil((1 - level) * (total + own))
-        reached = 0 < rank <= total
-        return _chunks.select(rounds, rank, bits) if reached else 2**bits - 1
-
-    keys = np.array([key_at(level) for level in levels.flat], f"u{dtype.itemsize}")
-    signed = (keys ^ 2 ** (bits - 1)).view(f"i{dtype.itemsize}")
-    return from_keys(on_device(signed), dtype).reshape(levels.shape)
+    return _chunks.quantiles(chunks, alpha, client, test_weight)
 
 
 def _wait(processes):

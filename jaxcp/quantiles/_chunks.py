@@ -10,20 +10,47 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import reduce
+from fractions import Fraction
+from functools import cache, partial, reduce
 from operator import add
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcp import _checks
-from jaxcp._arrays import as_numpy
-from jaxcp._numbers import rounded_up
+from jaxcp import _arrays, _batching, _checks, _numbers
+from jaxcp.quantiles import _keys, levels, thresholds
 
-DIGIT = 16  # bits that a histogram settles
+_DIGIT = 16  # bits that a histogram settles
 _BLOCK = 2**18  # scores at once: their keys stay in the cache
 _SUMS = 16  # histograms that one worker adds up
+
+
+def quantiles(chunks, alpha, client, test_weight):
+    """Returns `distributed.quantile` of the same arguments."""
+    here = lambda v: np.asarray(v) if isinstance(v, jax.Array) else v  # noqa: E731
+    alphas = levels.as_alpha(here(alpha))
+    if not (chunks := jax.tree.map(here, list(chunks))):
+        raise ValueError("expected chunks of scores, got none")
+    chunks = client.compute(chunks) if hasattr(client, "compute") else chunks
+    add_up = partial(_summed, client, chunks)
+    default = jax.dtypes.canonicalize_dtype(float)
+    dtype, largest, unit = _alike(add_up(partial(_look, default=default)))
+    own = float(thresholds.weight_of_test(test_weight, largest))
+    own = Fraction(own) * Fraction(2) ** unit  # like sums of weights
+    count = partial(_histogram, default=default, unit=unit)
+    rounds = cache(lambda key, shift: add_up(partial(count, key=key, shift=shift)))
+    size, bits = dtype.itemsize, 8 * dtype.itemsize
+    total = int(rounds(0, bits - _DIGIT).sum())
+    # mass{S > v} <= alpha (total + w) - w iff mass{S <= v} >= (1 - alpha) (total + w)
+    ranks = [math.ceil((1 - a) * (total + own)) for a in alphas.ravel()]
+    keys = [
+        select(rounds, rank, bits) if 0 < rank <= total else 2**bits - 1
+        for rank in ranks
+    ]
+    signed = (np.array(keys, f"u{size}") ^ 2 ** (bits - 1)).view(f"i{size}")
+    return _keys.from_keys(_batching.on_device(signed), dtype).reshape(alphas.shape)
 
 
 def select(rounds: Callable[[int, int], np.ndarray], rank: int, bits: int) -> int:
@@ -33,15 +60,15 @@ def select(rounds: Callable[[int, int], np.ndarray], rank: int, bits: int) -> in
     the keys that begin with `key`, before the last `shift` bits; shape (2^16,).
     """
     key = 0
-    for shift in range(bits - DIGIT, -1, -DIGIT):
+    for shift in range(bits - _DIGIT, -1, -_DIGIT):
         up_to = np.cumsum(rounds(key, shift))
         digit = int(np.searchsorted(up_to, rank))
         rank -= int(up_to[digit - 1]) if digit else 0
-        key = key << DIGIT | digit
+        key = key << _DIGIT | digit
     return key
 
 
-def summed(client: Any, chunks: list, function: Callable) -> Any:
+def _summed(client, chunks, function):
     """Returns the sum of what a function returns for each chunk, where that lies."""
     if not hasattr(client, "gather"):  # of results
         return reduce(add, (map if client is None else client.map)(function, chunks))
@@ -52,7 +79,7 @@ def summed(client: Any, chunks: list, function: Callable) -> Any:
     return client.gather(parts[0])
 
 
-def look(chunk: Any, default: np.dtype) -> list[tuple]:
+def _look(chunk, default):
     """Returns the type and number of scores and their largest weight, in a list."""
     scores, weights = _read(chunk)
     if weights is not None:
@@ -61,8 +88,8 @@ def look(chunk: Any, default: np.dtype) -> list[tuple]:
     return [(_as_floats(scores[:0], default).dtype, scores.size, weights)]
 
 
-def alike(found: list[tuple]) -> tuple:
-    """Returns what `look` has found: the type of all, the largest weight and its unit.
+def _alike(found):
+    """Returns what `_look` has found: the type of all, the largest weight and its unit.
 
     Weights are integers in units of 2^-unit, whose sum is below 2^62.
     """
@@ -77,17 +104,17 @@ def alike(found: list[tuple]) -> tuple:
     return dtype, most, 62 - math.frexp(most)[1] - sum(counts).bit_length()
 
 
-def histogram(chunk, key, shift, default, unit):
+def _histogram(chunk, key, shift, default, unit):
     """Returns counts for `select`, or sums of weights in units of 2^-unit."""
     scores, weights = _read(chunk)
-    sums = np.zeros(2**DIGIT, np.int64)
+    sums = np.zeros(2**_DIGIT, np.int64)
     for start in range(0, scores.size, _BLOCK):
         rows = slice(start, start + _BLOCK)
         keys = _to_keys(_as_floats(scores[rows], default))
-        begins = keys >> (shift + DIGIT) == key
-        digits = (keys[begins] >> shift & (2**DIGIT - 1)).astype(int)
+        begins = keys >> (shift + _DIGIT) == key
+        digits = (keys[begins] >> shift & (2**_DIGIT - 1)).astype(int)
         if weights is None:
-            sums += np.bincount(digits, minlength=2**DIGIT)
+            sums += np.bincount(digits, minlength=2**_DIGIT)
         else:
             words = np.ldexp(weights[rows][begins].astype(float), unit)
             np.add.at(sums, digits, np.rint(words).astype(np.int64))
@@ -98,19 +125,18 @@ def _read(chunk):
     """Returns scores (n,) and weights (n,) or None, of numpy."""
     chunk = chunk() if callable(chunk) else chunk
     is_pair = isinstance(chunk, tuple) and len(chunk) == 2
-    scores, weights = chunk if is_pair else (chunk, None)
-    scores = as_numpy("chunks", scores)
-    weights = None if weights is None else as_numpy("weights", weights)
-    _checks.check_vectors(chunks=scores, weights=weights)
-    _checks.num_rows(chunks=scores, weights=weights)
-    return scores, weights
+    given = zip(("chunks", "weights"), chunk if is_pair else (chunk,), strict=False)
+    columns: Any = {name: _arrays.as_numpy(name, v) for name, v in given}
+    _checks.check_vectors(**columns)
+    _checks.num_rows(**columns)
+    return columns["chunks"], columns.get("weights")
 
 
 @np.errstate(over="ignore")
 def _as_floats(x, default):
     """Returns what jax makes of numbers where this is its default type of floats."""
     if not jnp.issubdtype(x.dtype, jnp.floating):
-        return rounded_up(x, default)
+        return _numbers.rounded_up(x, default)
     is_narrow = x.itemsize < default.itemsize
     dtype = x.dtype.newbyteorder("=") if is_narrow else default
     return x.astype(dtype, copy=False)
