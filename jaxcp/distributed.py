@@ -198,7 +198,7 @@ def quantile(
       n, weights as multiples of at most n / 2^60 of the largest one. What is in a
       chunk, and the order of chunks, do not matter. Where the weight above a score is
       alpha of the total within rounding, `weighted_conformal_quantile` of single
-      precision may return the score below.
+      precision may return a neighboring score.
 
     Assumption:
       S_1, ..., S_{n+1} are exchangeable; with weights those of
