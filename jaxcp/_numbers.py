@@ -103,10 +103,10 @@ def over_shards(combine: Callable, values: PyTree, axis_name: AxisName) -> PyTre
     return values if axis_name is None else combine(values, axis_name)
 
 
-def rounded_up(integers: Any) -> Any:
+def rounded_up(integers: Any, dtype: DTypeLike | None = None) -> Any:
     """Returns integers, of numpy or jax, as floats that are not smaller."""
     xp: Any = jnp if isinstance(integers, Array) else np
-    values = integers.astype(jax.dtypes.canonicalize_dtype(float))
+    values = integers.astype(dtype or jax.dtypes.canonicalize_dtype(float))
     dtype = integers.dtype
     if integers.dtype == bool or jnp.iinfo(dtype).bits <= jnp.finfo(values.dtype).nmant:
         return values

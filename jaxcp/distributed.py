@@ -12,6 +12,9 @@ script; `jaxcp.simulate` and sharded arrays use the devices of all of them.
 
 Clusters announce the end of a job by SIGTERM (SLURM: `--signal=TERM@60`): a simulation
 with a checkpoint then stops after the running chunk, in all processes.
+
+`quantile` needs no such program: any executor, or a Dask cluster, whose workers hold
+the scores.
 """
 
 from __future__ import annotations
@@ -24,12 +27,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
+from typing import Any
 
 import jax
 
-__all__ = ["initialize", "launch"]
+from jaxcp.quantiles import _chunks
+from jaxcp.typing import ArrayLike
+
+__all__ = ["initialize", "launch", "quantile"]
 __dir__ = __all__.copy
 
 _ADDRESS = "JAX_COORDINATOR_ADDRESS"
@@ -150,6 +157,69 @@ def launch(
                 handler = signal.signal(number, lambda n, _: _send(processes, n))
                 stack.callback(signal.signal, number, handler or signal.SIG_DFL)
         return _wait(processes)
+
+
+def quantile(
+    chunks: Iterable,
+    alpha: ArrayLike,
+    *,
+    client: Any = None,
+    test_weight: ArrayLike | None = None,
+) -> jax.Array:
+    """Returns the conformal quantile of scores in chunks, which stay where they are.
+
+    The k-th smallest of all n, k = n + 1 - floor(alpha (n + 1)), +inf when k = n + 1:
+    the bits of `conformal_quantile` of the chunks joined. With weights min{v :
+    sum_{i : S_i > v} w_i + w_{n+1} <= alpha (w_1 + ... + w_{n+1})}.
+
+    Args:
+      chunks: Each one scores, shape (n_j,), of numpy or jax, a memmap, a function of no
+        arguments that returns scores, or a Dask future or delayed value of them. Pairs
+        (scores, weights) in their place have weights. Types are the same in all.
+      alpha: Miscoverage level, shape () or (a,) for several, read as by
+        `conformal_rank`; of a jax array, too, the numbers are read as decimals.
+      client: Where to work: an executor of `concurrent.futures`, a Dask `Client`, or
+        anything else with their `map`. Defaults to this process, a chunk after the
+        other.
+      test_weight: Weight of the test point, if there are weights. Defaults to 1.
+
+    Returns:
+      Thresholds, shape of `alpha`, dtype of the scores (integers become floats). NaN
+      scores count as +inf.
+
+    Raises:
+      ValueError: if there are no chunks, they differ in type, have other axes, or only
+        some have weights, a weight is negative or not finite, or above 1 where
+        `test_weight` is left out, or an `alpha` is outside (0, 1).
+
+    Guarantee:
+      P(S_{n+1} <= q) >= 1 - alpha, and with weights that of
+      `weighted_conformal_quantile`. Ranks, counts and sums are exact integers whatever
+      n, weights as multiples of at most n / 2^60 of the largest one. What is in a
+      chunk, and the order of chunks, do not matter. Where the weight above a score is
+      alpha of the total within rounding, `weighted_conformal_quantile` of single
+      precision may return a neighboring score.
+
+    Assumption:
+      S_1, ..., S_{n+1} are exchangeable; with weights those of
+      `weighted_conformal_quantile`.
+
+    Cost:
+      O(n) time. Each chunk is used three times, a function called as often: once for
+      type and number, then for two histograms of 65,536 counts (0.5 MB), which alone
+      travel (four for double precision, one for half). A further alpha adds one use,
+      or three. Memory is that of a chunk. A pool of processes, or a Dask client, is
+      sent chunks that are arrays, memmaps too: give it functions or futures.
+
+    See also:
+      conformal_quantile, weighted_conformal_quantile, sharded_conformal_quantile,
+      simulation.run_grid
+
+    Example:
+      >>> quantile([jnp.arange(1.0, 5.0), jnp.arange(5.0, 10.0)], 0.2)
+      Array(8., dtype=float32)
+    """
+    return _chunks.quantiles(chunks, alpha, client, test_weight)
 
 
 def _wait(processes):

@@ -39,6 +39,7 @@ TIMED = [
     "row_counts",
     "data_scale",
     "function_cost",
+    "chunks",
 ]
 MEASURED = [
     "showcase",

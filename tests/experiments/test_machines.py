@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("experiments", reason="run as `python -m pytest` from the root")
-from experiments.speed import data_scale, kernel_scaling, kernel_speed
+from experiments.speed import chunks, data_scale, kernel_scaling, kernel_speed
 from experiments.tools import bars, machines, reporting, timing
 
 EPYC = {"model name": "AMD EPYC", "cpu family": "26", "model": "2", "flags": "fpu avx2"}
@@ -210,3 +211,11 @@ def test_seconds_and_memory_of_one_size():
     line = kernel_scaling.measure((1000,))
     assert line["size"] == 1000 and line["s"] > 0
     assert kernel_scaling.measure((10, 100))["size"] == 1000
+
+
+def test_quantiles_of_chunks_are_timed_and_equal(monkeypatch, tmp_path):
+    monkeypatch.setattr(chunks, "REPEATS", 1)
+    with ThreadPoolExecutor(2) as pool:
+        rows = chunks.measure(1000, 10, pool, None, tmp_path)
+    assert [row["bins"] for row in rows] == [None, None, 65536, 256, 65536]
+    assert {row["equal"] for row in rows} == {"yes"}

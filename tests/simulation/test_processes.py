@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from itertools import pairwise
 from multiprocessing import get_context
 from pathlib import Path
@@ -311,3 +312,34 @@ def test_three_spans_in_two_processes_one_of_them_killed(tmp_path):
     span_of(2777, 6000, folders[2])
     assert kept.items() <= contents(tmp_path / "c", "*.npz").items()
     assert digest(merge(folders)) == digest(simulated(6000))
+
+
+def test_quantiles_of_scores_that_lie_on_workers(tmp_path):
+    """Dask futures, delayed values and functions; a pool of processes, and weights."""
+    pytest.importorskip("distributed")
+    import dask
+    from dask.distributed import Client, LocalCluster
+
+    x = np.abs(np.random.default_rng(0).standard_normal(40_000, dtype=np.float32))
+    weights = np.round(16 * x) / 256
+    parts = np.split(x, 20)
+    pairs = list(zip(parts, np.split(weights, 20), strict=True))
+    paths = [tmp_path / f"{i}.npy" for i in range(len(parts))]
+    for path, part in zip(paths, parts, strict=True):
+        np.save(path, part)
+    files = [partial(np.load, path, mmap_mode="r") for path in paths]
+    wanted = jaxcp.conformal_quantile(x, 0.1)
+    weighted = distributed.quantile(pairs, 0.1)
+    options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None}
+    with LocalCluster(**options) as cluster, Client(cluster) as client:
+        futures = client.map(np.load, paths)
+        delayed = [dask.delayed(np.load)(path) for path in paths]
+        for chunks in (futures, delayed, files, parts):
+            assert distributed.quantile(chunks, 0.1, client=client) == wanted
+        assert distributed.quantile(pairs, 0.1, client=client) == weighted
+        with pytest.raises(ValueError, match="got float16 and float32"):
+            distributed.quantile([*futures, x[:3].astype("f2")], 0.1, client=client)
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+        assert distributed.quantile(files, 0.1, client=pool) == wanted
+        on_device = [jnp.asarray(part) for part in parts]
+        assert distributed.quantile(on_device, 0.1, client=pool) == wanted
