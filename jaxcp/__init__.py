@@ -32,6 +32,7 @@ from jaxcp.calibration import (
     SplitConformal,
     calibrate,
     calibrate_groups,
+    join,
     split_conformal,
 )
 from jaxcp.certificates.laws import coverage_law
@@ -94,11 +95,11 @@ __all__ = [
     "datasets", "detection", "discretized_conformal", "distributed", "draw",
     "empirical_quantile", "enbpi", "first_within", "full_conformal",
     "grouped_conformal_quantile", "influence_conformal", "jackknife_plus",
-    "jackknife_plus_after_bootstrap", "kth_smallest", "learners", "load", "metrics",
-    "online", "outliers", "plotting", "pvalues", "pytree", "resampling", "risk", "save",
-    "scores", "sets", "sharded_conformal_quantile", "simulate", "simulation",
-    "soft_conformal_quantile", "split_conformal", "split_conformal_fit", "static",
-    "training", "typing", "uniforms", "volume", "weighted_conformal_quantile",
+    "jackknife_plus_after_bootstrap", "join", "kth_smallest", "learners", "load",
+    "metrics", "online", "outliers", "plotting", "pvalues", "pytree", "resampling",
+    "risk", "save", "scores", "sets", "sharded_conformal_quantile", "simulate",
+    "simulation", "soft_conformal_quantile", "split_conformal", "split_conformal_fit",
+    "static", "training", "typing", "uniforms", "volume", "weighted_conformal_quantile",
     "weighted_select",
 ]
 # fmt: on

@@ -6,12 +6,13 @@ from jaxcp.calibration.calibrating import (
     calibrate_groups,
     split_conformal,
 )
+from jaxcp.calibration.joining import join
 from jaxcp.calibration.rule import Rule
 from jaxcp.calibration.split import Calibration, GroupCalibration
 
 # fmt: off
 __all__ = [
     "Calibration", "GroupCalibration", "Rule", "SplitConformal", "calibrate",
-    "calibrate_groups", "split_conformal",
+    "calibrate_groups", "join", "split_conformal",
 ]
 # fmt: on

@@ -11,6 +11,7 @@ from jax import Array
 
 from jaxcp import _names
 from jaxcp._tree import pytree, static
+from jaxcp.calibration.joining import by_batches
 from jaxcp.calibration.split import Calibration, GroupCalibration
 from jaxcp.held.taking import are_labels, classes_of, scored
 from jaxcp.typing import AnySet, ArrayLike, Predict, PyTree, Score
@@ -172,9 +173,10 @@ def _takes_two(predict):
 
 def calibrate(
     score: Score,
-    preds: PyTree,
-    y: ArrayLike,
+    preds: PyTree = None,
+    y: ArrayLike | None = None,
     *,
+    batches: Iterable[Any] | None = None,
     weights: ArrayLike | None = None,
     mask: ArrayLike | None = None,
     classes: Iterable[Hashable] | None = None,
@@ -242,16 +244,21 @@ def calibrate(
       [['cat'], ['dog']]
     """
     names = classes_of(score, classes)
-    held, shapes = scored(score, preds, y, weights, mask, classes=names)
-    return Calibration(score, held.values, held.weights, held.mask, shapes, names)
+
+    def of_rows(preds, y, weights=None, mask=None):
+        held, shapes = scored(score, preds, y, weights, mask, classes=names)
+        return Calibration(score, held.values, held.weights, held.mask, shapes, names)
+
+    return by_batches(of_rows, batches, preds=preds, y=y, weights=weights, mask=mask)
 
 
 def calibrate_groups(
     score: Score,
-    preds: PyTree,
-    y: ArrayLike,
-    groups: ArrayLike,
+    preds: PyTree = None,
+    y: ArrayLike | None = None,
+    groups: ArrayLike | None = None,
     *,
+    batches: Iterable[Any] | None = None,
     num_groups: int | None = None,
     group_names: Iterable[Hashable] | None = None,
     weights: ArrayLike | None = None,
@@ -316,9 +323,23 @@ def calibrate_groups(
       (('farm', 'zoo'), [['cat']])
     """
     names = classes_of(score, classes)
-    if group_names is None and num_groups is None and names is not None:
-        group_names = names if are_labels(groups, y, names) else None
-    given = _names.as_groups(groups, num_groups, group_names, mask)
-    held, shapes = scored(score, preds, y, weights, mask, given, names)
-    rows = held.values, cast(Array, held.groups), held.mask, given.count, shapes
-    return GroupCalibration(score, *rows, held.weights, names, given.names)
+
+    def coded(groups, y, mask):
+        known = group_names
+        if known is None and num_groups is None and names is not None:
+            known = names if are_labels(groups, y, names) else None
+        return _names.as_groups(groups, num_groups, known, mask)
+
+    def of_rows(preds, y, groups=None, weights=None, mask=None):
+        given = (
+            coded(groups, y, mask) if whole is None else whole._replace(codes=groups)
+        )
+        held, shapes = scored(score, preds, y, weights, mask, given, names)
+        rows = held.values, cast(Array, held.groups), held.mask, given.count, shapes
+        return GroupCalibration(score, *rows, held.weights, names, given.names)
+
+    # Names are those of all rows, not of a block of them.
+    whole = None if groups is None else coded(groups, y, mask)
+    groups = None if whole is None else whole.codes
+    rows = {"preds": preds, "y": y, "groups": groups, "weights": weights, "mask": mask}
+    return by_batches(of_rows, batches, **rows)

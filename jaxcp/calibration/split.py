@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Hashable
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +25,7 @@ class _OfScores(Rule):
     """What calibrations with the scores of their rows share: the rows decide."""
 
     scores: Array
+    _row_fields: ClassVar[tuple[str, ...]] = ("scores", "weights", "mask")
 
     @property
     def components(self) -> tuple[int, ...]:
@@ -320,6 +321,7 @@ class GroupCalibration(_OfScores):
     weights: Array | None = None
     classes: tuple[Hashable, ...] | None = static(default=None)
     group_names: tuple[Hashable, ...] | None = static(default=None)
+    _row_fields: ClassVar[tuple[str, ...]] = (*_OfScores._row_fields, "groups")
 
     def __post_init__(self) -> None:
         _names.keep_names(self, "classes", "group_names")
