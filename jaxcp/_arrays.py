@@ -29,8 +29,7 @@ _CURES_OF_TEXT = {
     "preds": "scores of labels take model.predict_proba(x), not predict(x)",
 }
 _BATCHES = (
-    "calibrate(score, batches=...) takes batches, and map(cp.at(alpha), batches) gives "
-    "their sets"
+    "; calibrate(score, batches=...) takes them, map(cp.at(alpha), batches) gives sets"
 )
 SHARE = 0.01  # of an error: how far rounding may move it
 
@@ -197,10 +196,9 @@ def _described(name, x):
     if x.dtype.kind in "US":
         example = f" ({x.flat[0]!s:.20})" if x.size else ""
         return f"text{example}; {_CURES_OF_TEXT.get(name, _CODING)}"
-    if x.ndim:
-        return x.dtype
-    kind = type(x.item()).__name__
-    return f"{kind}; {_BATCHES}" if isinstance(x.item(), Iterator) else kind
+    is_iterator = x.ndim == 0 and isinstance(x.item(), Iterator)
+    kind = type(x.item()).__name__ if x.ndim == 0 else x.dtype
+    return f"{kind}{_BATCHES}" if is_iterator else kind
 
 
 def count_rows(x: Array, mask: Array | None = None) -> int | Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from itertools import accumulate, count, pairwise
+from itertools import accumulate, count
 from typing import Any, TypeVar
 
 import jax
@@ -30,13 +30,13 @@ def join(calibrations: Iterable[_Calibration]) -> _Calibration:
     Args:
       calibrations: What `calibrate`, `calibrate_groups` or `risk.calibrate_risk`
         returned for parts of the rows, in any iterable, also after `load` or pickle.
-        Only their rows may differ: the score has the same class and settings.
+        Only their rows may differ: the score has the same class and settings, names
+        are the same, and all have weights or a mask, or none has.
 
     Returns:
-      A calibration of their kind. It equals that of the rows together in every bit if
-      the scores of the parts do: those of +, -, *, / and square roots do. XLA may round
-      exp, log and products of matrices in the last digit by how many rows a program
-      has.
+      A calibration of their kind, of the same bits as that of the rows together. Scores
+      with exp, log or products of matrices, such as LogLAC, may differ from it in the
+      last digits: XLA rounds these by how many rows it is given, if they are few.
 
     Raises:
       ValueError: if there are none, or something else than rows differs: it says what,
@@ -65,26 +65,22 @@ def join(calibrations: Iterable[_Calibration]) -> _Calibration:
     return _joined(calibrations, "calibrations")
 
 
-def _joined(parts: Iterable[Any], name: str) -> Any:
+def _joined(parts, name):
     """Returns the join of parts, which are dropped one by one."""
-    common: dict[str, Any] = {}
+    first, columns = None, list[bytearray]()
     for number, part in enumerate(parts):
-        found, leaves = _common(part), jax.tree.leaves(_rows_of(part))
-        if not common:
-            common, like, columns = found, part, [bytearray(_HEAD) for _ in leaves]
-        _check_same(found, common, f"{name}[{number}]")
-        for column, leaf in zip(columns, leaves, strict=True):
-            column += np.asarray(leaf).tobytes()  # grows in place
-    if not common:
+        first = part if first is None else first
+        _check_same(part, first, f"{name}[{number}]")
+        rows, structure = jax.tree.flatten(_rows_of(part))
+        columns = columns or [bytearray(_HEAD) for _ in rows]
+        for column, v in zip(columns, rows, strict=True):
+            column += np.asarray(v).tobytes()  # grows in place
+    if first is None:
         raise ValueError(f"expected {name} with at least one, got none")
-    rows, structure = jax.tree.flatten(_rows_of(like))
-    whole = map(_as_array, columns, rows)
-    return dataclasses.replace(like, **jax.tree.unflatten(structure, whole))
-
-
-def _as_array(column, like):
-    rows = np.frombuffer(column, like.dtype, offset=_HEAD)
-    return jax.device_put(rows.reshape(-1, *like.shape[1:]))
+    for i, v in enumerate(rows):
+        column = np.frombuffer(columns[i], v.dtype, offset=_HEAD)
+        rows[i] = jax.device_put(column.reshape(-1, *v.shape[1:]))
+    return dataclasses.replace(first, **jax.tree.unflatten(structure, rows))
 
 
 def _rows_of(part):
@@ -92,35 +88,26 @@ def _rows_of(part):
     return {name: getattr(part, name) for name in part._row_fields}
 
 
-def _common(part):
-    """Returns what parts share, by name, as it is shown and compared."""
-    if not getattr(part, "_row_fields", ()):
-        kind = type(part).__name__
-        raise ValueError(f"expected calibrations whose rows can be joined, got {kind}")
-    found: dict[str, Any] = {"class": (type(part).__name__, type(part))}
-    for field in dataclasses.fields(part):
-        value = shown = getattr(part, field.name)
-        if field.name in part._row_fields:
-            shown = value = jax.tree.map(_kind_of_rows, value)
-        elif not field.metadata.get("static"):
-            leaves, structure = jax.tree.flatten(value)
-            value = structure, [np.asarray(v).tolist() for v in leaves]
-        found[field.name] = shown, value
-    return found
+def _check_same(part, first, place):
+    """Raises ValueError unless a part has all that the first one has, but for rows."""
+    if type(part) is not type(first) or not hasattr(part, "_row_fields"):
+        raise ValueError(
+            f"expected {place} of calibrate, calibrate_groups or calibrate_risk, and "
+            f"of one class with those before, got {type(part).__name__}"
+        )
+    for field in dataclasses.fields(first):
+        trees = getattr(first, field.name), getattr(part, field.name)
+        if field.name in first._row_fields:
+            trees = jax.tree.map(_kind_of_rows, trees)
+        flat: Any = [*map(jax.tree.flatten, trees)]
+        (known, nested), (found, as_known) = flat
+        if nested != as_known or not all(map(np.array_equal, known, found)):
+            expected = f"{place} with {field.name} {trees[0]} as before"
+            raise ValueError(f"expected {expected}, got {trees[1]}")
 
 
 def _kind_of_rows(v):
     return f"{v.dtype}[{','.join(map(str, ('n', *v.shape[1:])))}]"
-
-
-def _check_same(found, common, place):
-    """Raises ValueError unless a part has what the first one has."""
-    for name, (shown, value) in common.items():
-        if found[name][1] != value:
-            raise ValueError(
-                f"expected {name} {shown} in {place} as in those before, got "
-                f"{found[name][0]}"
-            )
 
 
 def by_batches(one: Callable[..., Any], batches: Any, **rows: Any) -> Any:
@@ -128,52 +115,53 @@ def by_batches(one: Callable[..., Any], batches: Any, **rows: Any) -> Any:
 
     Rows that lie in files, or are not computed yet, come in blocks.
     """
-    given = {name: value for name, value in rows.items() if value is not None}
+    given = [name for name, value in rows.items() if value is not None]
     if (batches is None) == (not given):
-        found = " and ".join([*given, *["batches"] * bool(given)]) or "neither"
+        found = ", ".join([*given, "batches"]) if given else "neither"
         raise ValueError(f"expected either preds and y, or batches, got {found}")
-    if batches is None:
-        arrays = _arrays_of(given)
-        if not any(map(_is_far, arrays)) or not is_concrete(arrays):
-            return one(**rows)
-        batches = _blocks(given, arrays)
+    if batches is not None:
+        return _calibrated(one, batches, "batches")
+    is_leaf = lambda v: isinstance(v, list) or is_array_like(v)  # noqa: E731
+    leaves, structure = jax.tree.flatten(rows, is_leaf=is_leaf)
+    if not any(map(_is_far, leaves)) or not is_concrete(leaves):
+        return one(**rows)
+    unflatten = partial(jax.tree.unflatten, structure)
+    return _calibrated(one, _blocks(leaves, unflatten), "blocks")
+
+
+def _calibrated(one, batches, name):
     # No loop over batches: its variable would hold one while the next is made.
-    calibrated = map(partial(_of_batch, one, [*rows]), count(), batches)
-    return _joined(calibrated, "batches")
+    return _joined(map(partial(_of_batch, one, name), count(), batches), name)
 
 
-def _of_batch(one, names, number, batch):
+def _of_batch(one, name, number, batch):
     """Returns the calibration of one batch; errors say which it is."""
-    if isinstance(batch, tuple | list) and len(batch) == 2:
-        batch = dict(zip(("preds", "y"), batch, strict=True))
-    has_names = isinstance(batch, Mapping)
-    if not (has_names and {"preds", "y"} <= {*batch} <= {*names}):
-        found = ", ".join(map(str, batch)) if has_names else type(batch).__name__
-        raise ValueError(
-            f"expected batches[{number}] as a pair (preds, y), or a mapping with some "
-            f"of {', '.join(names)}, got {found}"
-        )
     try:
-        return one(**batch)
+        if isinstance(batch, Mapping):
+            return one(**batch)
+        if isinstance(batch, tuple | list) and len(batch) == 2:
+            return one(*batch)
+        kind = type(batch).__name__
+        raise ValueError(f"expected (preds, y), or a mapping with both, got {kind}")
     except Exception as error:
-        error.add_note(f"in batches[{number}]")
+        error.add_note(f"in {name}[{number}]")
         raise
 
 
-def _blocks(rows, arrays):
+def _blocks(leaves, unflatten):
     """Gives rows in chunks of the first dask array, or in blocks of some bytes."""
-    n = _checks.num_rows(**_map(lambda v: np.empty((len(v), 0)), rows))
-    total = sum(getattr(v, "nbytes", 8 * n) for v in arrays)
+    n = _checks.num_rows(**unflatten([np.empty((len(v), 0)) for v in leaves]))
+    total = sum(getattr(v, "nbytes", 8 * n) for v in leaves)
     size = max(_BYTES * n // max(total, 1), 1)
     ends = [0, *range(size, n, size), n]
-    for chunks in (v.chunks for v in arrays if hasattr(type(v), "chunks")):
-        if isinstance(chunks[0], tuple):
-            ends = [*accumulate(chunks[0], initial=0)]
-    for start, stop in pairwise(ends):
-        yield _map(partial(_cut, slice(start, stop)), rows)
+    chunks = [v.chunks for v in leaves if hasattr(type(v), "chunks")]
+    if chunks and isinstance(chunks[0][0], tuple):
+        ends = [*accumulate(chunks[0][0], initial=0)]
+    for rows in map(slice, ends[:-1], ends[1:]):
+        yield unflatten([_cut(v, rows) for v in leaves])
 
 
-def _cut(rows, v):
+def _cut(v, rows):
     """Returns some rows, read or computed."""
     v = np.asarray(v) if isinstance(v, Array) else getattr(v, "iloc", v)
     return np.asarray(v[rows]) if _is_far(v) else v[rows]
@@ -182,14 +170,3 @@ def _cut(rows, v):
 def _is_far(v):
     """Returns whether an array is in a file or computed on demand: dask, HDF5, zarr."""
     return isinstance(v, np.memmap) or hasattr(type(v), "chunks")
-
-
-def _arrays_of(rows):
-    preds = jax.tree.leaves(rows.get("preds"), is_leaf=is_array_like)
-    return [*preds, *(v for name, v in rows.items() if name != "preds")]
-
-
-def _map(function, rows):
-    """Returns rows with `function` of each array: predictions alone are nested."""
-    preds = jax.tree.map(function, rows["preds"], is_leaf=is_array_like)
-    return {k: function(v) for k, v in rows.items()} | {"preds": preds}

@@ -38,7 +38,6 @@ class Thresholds:
     row_shapes: taking.RowShapes | None = None
     classes: tuple[Hashable, ...] | None = None
     at_a_time: ClassVar[int | None] = None
-    _row_fields: ClassVar[tuple[str, ...]] = ()  # what `jaxcp.join` puts together
     _reads: ClassVar[dict[str, dict[str, bool]]] = {}
 
     def __init_subclass__(cls, **options: Any) -> None:

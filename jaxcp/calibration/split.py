@@ -25,7 +25,7 @@ class _OfScores(Rule):
     """What calibrations with the scores of their rows share: the rows decide."""
 
     scores: Array
-    _row_fields: ClassVar[tuple[str, ...]] = ("scores", "weights", "mask")
+    _row_fields: ClassVar[tuple[str, ...]] = ("scores", "weights", "mask")  # of `join`
 
     @property
     def components(self) -> tuple[int, ...]:
