@@ -53,7 +53,7 @@ def join(calibrations: Iterable[_Calibration]) -> _Calibration:
       `map(jaxcp.load, files)`, those of one part and of the result. Compiles nothing.
 
     See also:
-      calibrate, calibrate_groups, load, distributed
+      calibrate, calibrate_groups, risk.calibrate_risk, save, load
 
     Example:
       >>> from jaxcp.scores import Absolute

@@ -1,6 +1,7 @@
 """Rows in batches, in files and on workers: the same bits as of all rows together."""
 
 import pickle
+from itertools import pairwise
 
 import jax
 import numpy as np
@@ -32,7 +33,7 @@ COLUMNS = {
 def cut(rows, ends):
     """Gives the rows in batches, by name."""
     edges = [0, *ends, N]
-    for start, stop in zip(edges, edges[1:], strict=False):
+    for start, stop in pairwise(edges):
         yield {k: jax.tree.map(lambda v: v[start:stop], r) for k, r in rows.items()}  # noqa: B023
 
 
