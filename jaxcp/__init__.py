@@ -33,6 +33,7 @@ from jaxcp.calibration import (
     SplitConformal,
     calibrate,
     calibrate_groups,
+    join,
     split_conformal,
 )
 from jaxcp.certificates.laws import coverage_law
@@ -95,12 +96,12 @@ __all__ = [
     "cross_conformal", "cv_plus", "datasets", "detection", "discretized_conformal",
     "distributed", "draw", "empirical_quantile", "enbpi", "first_within",
     "full_conformal", "grouped_conformal_quantile", "influence_conformal",
-    "jackknife_plus", "jackknife_plus_after_bootstrap", "kth_smallest", "learners",
-    "load", "metrics", "online", "outliers", "plotting", "pvalues", "pytree",
-    "resampling", "risk", "save", "scores", "sets", "sharded_conformal_quantile",
-    "simulate", "simulation", "soft_conformal_quantile", "split_conformal",
-    "split_conformal_fit", "static", "training", "typing", "uniforms", "volume",
-    "weighted_conformal_quantile", "weighted_select",
+    "jackknife_plus", "jackknife_plus_after_bootstrap", "join", "kth_smallest",
+    "learners", "load", "metrics", "online", "outliers", "plotting", "pvalues",
+    "pytree", "resampling", "risk", "save", "scores", "sets",
+    "sharded_conformal_quantile", "simulate", "simulation", "soft_conformal_quantile",
+    "split_conformal", "split_conformal_fit", "static", "training", "typing",
+    "uniforms", "volume", "weighted_conformal_quantile", "weighted_select",
 ]
 # fmt: on
 

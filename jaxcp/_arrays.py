@@ -6,6 +6,7 @@ And how many rows count, by numpy where it can read them: that compiles nothing.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from functools import partial
 from numbers import Real
 from typing import Any
@@ -27,6 +28,9 @@ _CURES_OF_TEXT = {
     f"or Estimator(model, predict=..., classes=...), and {_CODING}",
     "preds": "scores of labels take model.predict_proba(x), not predict(x)",
 }
+_BATCHES = (
+    "; calibrate(score, batches=...) takes them, map(cp.at(alpha), batches) gives sets"
+)
 SHARE = 0.01  # of an error: how far rounding may move it
 
 
@@ -203,7 +207,9 @@ def _described(name, x):
     if x.dtype.kind in "US":
         example = f" ({x.flat[0]!s:.20})" if x.size else ""
         return f"text{example}; {_CURES_OF_TEXT.get(name, _CODING)}"
-    return type(x.item()).__name__ if x.ndim == 0 else x.dtype
+    is_iterator = x.ndim == 0 and isinstance(x.item(), Iterator)
+    kind = type(x.item()).__name__ if x.ndim == 0 else x.dtype
+    return f"{kind}{_BATCHES}" if is_iterator else kind
 
 
 def count_rows(x: Array, mask: Array | None = None) -> int | Array:

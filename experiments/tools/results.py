@@ -40,6 +40,7 @@ TIMED = [
     "data_scale",
     "function_cost",
     "chunks",
+    "batches",
 ]
 MEASURED = [
     "showcase",

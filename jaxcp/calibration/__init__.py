@@ -6,6 +6,7 @@ from jaxcp.calibration.calibrating import (
     calibrate_groups,
     split_conformal,
 )
+from jaxcp.calibration.joining import join
 from jaxcp.calibration.predictor import Predictor
 from jaxcp.calibration.rule import Rule
 from jaxcp.calibration.split import Calibration, GroupCalibration
@@ -13,6 +14,6 @@ from jaxcp.calibration.split import Calibration, GroupCalibration
 # fmt: off
 __all__ = [
     "Calibration", "GroupCalibration", "Predictor", "Rule", "SplitConformal",
-    "calibrate", "calibrate_groups", "split_conformal",
+    "calibrate", "calibrate_groups", "join", "split_conformal",
 ]
 # fmt: on

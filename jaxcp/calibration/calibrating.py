@@ -10,6 +10,7 @@ from jax import Array
 
 from jaxcp import _names
 from jaxcp._tree import pytree, static
+from jaxcp.calibration.joining import by_batches
 from jaxcp.calibration.predictor import Predictor, predictions
 from jaxcp.calibration.split import Calibration, GroupCalibration
 from jaxcp.held.taking import are_labels, classes_of, scored
@@ -152,9 +153,10 @@ def split_conformal(
 
 def calibrate(
     score: Score,
-    preds: PyTree,
-    y: ArrayLike,
+    preds: PyTree = None,
+    y: ArrayLike | None = None,
     *,
+    batches: Iterable[Any] | None = None,
     weights: ArrayLike | None = None,
     mask: ArrayLike | None = None,
     classes: Iterable[Hashable] | None = None,
@@ -164,10 +166,15 @@ def calibrate(
     Args:
       score: Nonconformity score of one example, from `jaxcp.scores` or of your own.
       preds: Predictions for the calibration set, a pytree with leading axis n. Arrays
-        may be from jax, numpy, pandas or torch (CPU), or lists of numbers.
+        may be from jax, numpy, pandas or torch (CPU), or lists of numbers. Those in
+        files (`numpy.memmap`, HDF5, zarr), and of dask, are read in blocks of rows.
       y: Targets, shape (n, ...), in their own units, or labels 0, ..., k - 1. Integers
         that are not labels become floats. A column (n, 1) is one of several outputs,
         whose sets are boxes: with `y.ravel()` and such predictions they are intervals.
+      batches: In place of all rows an iterable of batches, pairs (preds, y) or mappings
+        with these and maybe weights and mask by name, of any lengths. Their scores are
+        kept, and predictions are dropped before the next batch is drawn: the result is
+        the `join` of calibrations of the batches.
       weights: Weights >= 0 of the rows, shape (n,): likelihood ratios of test to
         calibration inputs, and the sets are asked for with `test_weights`; or fixed
         weights that fade with age (NexCP), none above 1, the weight of a test point.
@@ -185,7 +192,9 @@ def calibrate(
       ValueError: if lengths differ, a concrete prediction, target or weight is NaN or
         negative where it may not be, labels are not integers in range or not among
         `classes`, the score cannot use the predictions, or targets in double precision
-        would lose digits in single precision that their scores depend on.
+        would lose digits in single precision that their scores depend on. Of batches
+        each is checked by itself, and a note of the error says which one it was; also
+        if there are none, or they differ as `join` says.
 
     Guarantee:
       1 - alpha, on average over calibration sets; sets called with `delta` have it with
@@ -197,7 +206,8 @@ def calibrate(
       model fitted on other data.
 
     Cost:
-      n scores, which are kept; one compilation for a score and shapes of data.
+      n scores, which are kept; one compilation for a score and shapes of data. Batches
+      share programs as calls do: of one size, or of up to 2^14 rows and few columns.
 
     References:
       Papadopoulos, Proedrou, Vovk, Gammerman, Inductive Confidence Machines for
@@ -207,7 +217,7 @@ def calibrate(
       Calibrated Prediction, ICLR, 2020.
 
     See also:
-      split_conformal, split_conformal_fit, calibrate_groups, cross_calibrate,
+      split_conformal, split_conformal_fit, calibrate_groups, cross_calibrate, join,
       Calibration.certificate, metrics.coverage
 
     Example:
@@ -220,18 +230,26 @@ def calibrate(
       >>> cp = calibrate(LAC(), p, ["cat", "dog", "cat"], classes=pets)
       >>> cp(p[:2], alpha=0.4).labels()
       [['cat'], ['dog']]
+      >>> days = ((0.0 * y, y) for y in (jnp.array([0.5, 1.0]), jnp.array([2.0])))
+      >>> calibrate(Absolute(), batches=days).scores
+      Array([0.5, 1. , 2. ], dtype=float32)
     """
     names = classes_of(score, classes)
-    held, shapes = scored(score, preds, y, weights, mask, classes=names)
-    return Calibration(score, held.values, held.weights, held.mask, shapes, names)
+
+    def of_rows(preds, y, weights=None, mask=None):
+        held, shapes = scored(score, preds, y, weights, mask, classes=names)
+        return Calibration(score, held.values, held.weights, held.mask, shapes, names)
+
+    return by_batches(of_rows, batches, preds=preds, y=y, weights=weights, mask=mask)
 
 
 def calibrate_groups(
     score: Score,
-    preds: PyTree,
-    y: ArrayLike,
-    groups: ArrayLike,
+    preds: PyTree = None,
+    y: ArrayLike | None = None,
+    groups: ArrayLike | None = None,
     *,
+    batches: Iterable[Any] | None = None,
     num_groups: int | None = None,
     group_names: Iterable[Hashable] | None = None,
     weights: ArrayLike | None = None,
@@ -248,6 +266,8 @@ def calibrate_groups(
       preds: Predictions for the calibration set, a pytree with leading axis n.
       y: Targets, shape (n, ...), or labels 0, ..., k - 1.
       groups: Group of each row in 0, ..., num_groups - 1, int, shape (n,), or its name.
+      batches: Batches as for `calibrate`, mappings with preds, y and groups, and with
+        `num_groups` or `group_names` for all of them.
       num_groups: Number of groups g (of classes k, for class-conditional sets). May be
         left out where groups have names.
       group_names: Names of the g groups, distinct hashable values; numbers are treated
@@ -295,10 +315,19 @@ def calibrate_groups(
       >>> cp.group_names, cp(p[:1], alpha=0.5, groups=["zoo"]).labels()
       (('farm', 'zoo'), [['cat']])
     """
-    names = classes_of(score, classes)
-    if group_names is None and num_groups is None and names is not None:
-        group_names = names if are_labels(groups, y, names) else None
-    given = _names.as_groups(groups, num_groups, group_names, mask)
-    held, shapes = scored(score, preds, y, weights, mask, given, names)
-    rows = held.values, cast(Array, held.groups), held.mask, given.count, shapes
-    return GroupCalibration(score, *rows, held.weights, names, given.names)
+    names, whole = classes_of(score, classes), None
+    if batches is None:  # names of groups are those of all rows, not of a block
+        if group_names is None and num_groups is None and names is not None:
+            group_names = names if are_labels(groups, y, names) else None
+        whole = _names.as_groups(groups, num_groups, group_names, mask)
+        groups = whole.codes
+
+    def of_rows(preds, y, groups=None, weights=None, mask=None):
+        given = whole and whole._replace(codes=groups)
+        given = given or _names.as_groups(groups, num_groups, group_names, mask)
+        held, shapes = scored(score, preds, y, weights, mask, given, names)
+        rows = held.values, cast(Array, held.groups), held.mask, given.count, shapes
+        return GroupCalibration(score, *rows, held.weights, names, given.names)
+
+    rows = {"preds": preds, "y": y, "groups": groups, "weights": weights, "mask": mask}
+    return by_batches(of_rows, batches, **rows)

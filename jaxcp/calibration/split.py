@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Hashable
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +25,7 @@ class _OfScores(Rule):
 
     scores: Array
     weights: Array | None
+    _row_fields: ClassVar[tuple[str, ...]] = ("scores", "weights", "mask")  # of `join`
 
     @property
     def components(self) -> tuple[int, ...]:
@@ -327,6 +328,7 @@ class GroupCalibration(_OfScores):
     classes: tuple[Hashable, ...] | None = static(default=None)
     group_names: tuple[Hashable, ...] | None = static(default=None)
     by_label = True
+    _row_fields: ClassVar[tuple[str, ...]] = (*_OfScores._row_fields, "groups")
 
     def __post_init__(self) -> None:
         _names.keep_names(self, "classes", "group_names")

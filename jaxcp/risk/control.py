@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Any
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -75,6 +75,7 @@ class RiskCalibration(Thresholds):
     row_shapes: RowShapes | None = static(default=None)
     classes: tuple[Hashable, ...] | None = static(default=None)
     group_names: tuple[Hashable, ...] | None = static(default=None)
+    _row_fields: ClassVar = ("preds", "y", "mask", "weights", "groups")
 
     def __post_init__(self) -> None:
         _names.keep_names(self, "classes", "group_names")

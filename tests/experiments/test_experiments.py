@@ -36,7 +36,7 @@ from experiments.pictures import (
     showcase_figures,
     showcase_streams,
 )
-from experiments.speed import cross_streams, full_speed, simulation_speed
+from experiments.speed import batches, cross_streams, full_speed, simulation_speed
 from experiments.tools import bars, reporting, series
 from experiments.tools.multioutput_methods import METHODS, Source, calibrated, offered
 from jaxcp import datasets, models, online, pvalues, scores
@@ -437,3 +437,8 @@ def test_the_showcase_is_drawn_by_data_set(tmp_path):
     first = (tmp_path / "table.svg").read_bytes()
     reporting.save_figure(figure, tmp_path, "table", ("svg",))
     assert (tmp_path / "table.svg").read_bytes() == first
+
+
+def test_batches_have_the_threshold_of_the_whole():
+    found = [batches.measure(way, 300)["threshold"] for way in ("whole", "batches")]
+    assert found[0] == found[1]

@@ -44,7 +44,7 @@ TABLES = {  # that have been measured, by folder
         showcase
     """,
     "speed": """
-        chunks cross_speed_estimator cross_speed_large cross_speed_networks
+        batches chunks cross_speed_estimator cross_speed_large cross_speed_networks
         cross_speed_recorded cross_speed_replicates cross_speed_ridge
         cross_speed_streams data_scale first_calls first_calls_counts full_speed_large
         full_speed_refits full_speed_ridge function_cost kernel_speed_kernel
