@@ -130,8 +130,17 @@ def _cut(v, num_rows):
     return jax.device_put(np.asarray(v)[:num_rows])
 
 
-_BLOCK = 2**19  # numbers in a block: 2 MB in single precision, to fit a cache
+# Numbers in a block: on a CPU 2 MB in single precision, to fit a cache. Elsewhere it
+# only bounds the memory: a loop over small blocks would wait for launches.
+_BLOCK, _BLOCK_ELSEWHERE = {"cpu": 2**19}, 2**28
 _WIDE = 64  # numbers in a row from which passes over the row outweigh the loop
+
+
+def rows_at_a_time(width: int) -> int:
+    """Returns how many rows with so many numbers each are a block, at least one."""
+    # Of the process, not of the lowering: `platform_dependent` would trace all twice.
+    most = _BLOCK.get(jax.default_backend(), _BLOCK_ELSEWHERE)
+    return max(most // max(width, 1), 1)
 
 
 def map_rows(fn: Callable[..., PyTree], *rows: PyTree) -> PyTree:
@@ -141,11 +150,10 @@ def map_rows(fn: Callable[..., PyTree], *rows: PyTree) -> PyTree:
     CPU; on other devices the blocks only bound the memory.
     """
     leaves: list[Array] = jax.tree.leaves(rows)
-    num_rows = leaves[0].shape[0]
     width = sum(math.prod(leaf.shape[1:]) for leaf in leaves)
-    if width < _WIDE or not isinstance(num_rows, int) or num_rows * width <= _BLOCK:
+    if width < _WIDE:
         return jax.vmap(fn)(*rows)
-    return map_evenly(fn, *rows, at_a_time=max(_BLOCK // width, 1))
+    return map_evenly(fn, *rows, at_a_time=rows_at_a_time(width))
 
 
 def map_evenly(fn: Callable[..., PyTree], *rows: PyTree, at_a_time: int) -> PyTree:
@@ -164,7 +172,7 @@ def map_blocks(fn: Callable[..., PyTree], *rows: PyTree, width: int) -> PyTree:
     Returns:
       What `fn` returns for all rows.
     """
-    return map_batches(fn, *rows, at_a_time=max(_BLOCK // max(width, 1), 1))
+    return map_batches(fn, *rows, at_a_time=rows_at_a_time(width))
 
 
 def map_batches(fn: Callable[..., PyTree], *rows: PyTree, at_a_time: int) -> PyTree:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jaxcp import _checks
+from jaxcp import _batching, _checks
 from jaxcp._batching import by_rows, invert, invert_each, map_evenly, score_of, widened
 from jaxcp._names import named
 from jaxcp._numbers import as_float, rounding, with_rounding
@@ -27,7 +27,6 @@ from jaxcp.scores import inputs
 from jaxcp.typing import AnySet, ArrayLike, HasRounding, Number, PyTree
 
 _NONE = _checks.optional(None)
-_NUMBERS = 2**19  # of rows that are gone through for test points at a time
 
 
 class Thresholds(Scored):
@@ -219,7 +218,7 @@ def _arguments(method):
 def blocks_of(held: Held) -> int:
     """Returns how many test points go through all rows together in little memory."""
     numbers = sum(v.size for v in jax.tree.leaves(held.values))
-    return max(_NUMBERS // (numbers + 1), 1)
+    return _batching.rows_at_a_time(numbers + 1)
 
 
 @jit

@@ -14,7 +14,7 @@ import numpy as np
 from jax import Array, lax
 
 from jaxcp import _checks
-from jaxcp._batching import map_batches
+from jaxcp._batching import map_batches, rows_at_a_time
 from jaxcp._numbers import as_float, at_least_single
 from jaxcp._tree import jit
 from jaxcp.certificates import MarginalCertificate
@@ -127,12 +127,12 @@ def sizes_of_fit(learner, key, x, y):
     return size_of(x), size_of(jax.eval_shape(fitted, learner, key, x, y, None))
 
 
-def in_blocks(cp, batch, *rows, width, most=2**19):
+def in_blocks(cp, batch, *rows, width):
     """Returns `batch(*rows)` of all test points, some at a time, in a near cache.
 
-    For each of them `batch` makes `width` numbers, and at most `most` of all together.
+    For each of them `batch` makes `width` numbers.
     """
-    size = cp.batch_size or max(most // max(width, 1), 1)
+    size = cp.batch_size or rows_at_a_time(width)
     return map_batches(batch, *rows, at_a_time=size)
 
 

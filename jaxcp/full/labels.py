@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxcp import _checks, _names
-from jaxcp._batching import label_scores, widened
+from jaxcp._batching import label_scores, map_evenly, widened
 from jaxcp._numbers import as_float
 from jaxcp._tree import jit, pytree, static
 from jaxcp.checking import learners
@@ -120,8 +120,8 @@ def _at_each(cp, one, *rows, num_fits):
     # All labels of a test point share its inputs.
     of = cp.source
     shared, each = fitting.sizes_of_fit(of.learner, of.key, of.x, of.y)
-    width = shared + num_fits * each + 1
-    return fitting.in_blocks(cp, jax.vmap(one), *rows, width=width, most=most)
+    fits = most // (shared + num_fits * each + 1)
+    return map_evenly(one, *rows, at_a_time=cp.batch_size or max(fits, 1))
 
 
 def _num_labels(score, rows):

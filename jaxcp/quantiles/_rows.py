@@ -6,8 +6,8 @@ precision they hold 33 bits of the total. Of more they are integers, and hold 60
 log2(n). Padding with zeros changes the words only where it passes a power of two.
 
 Whatever is mapped over becomes rows, or targets of one row. Few numbers settle a bit of
-the answer with each count or sum, as accelerators do with all; many are counted in
-bytes. For many targets of one row it is sorted. All ways give the same keys.
+the answer with each count or sum, as accelerators do with nearly all; many are counted
+in bytes. For many targets of one row it is sorted. All ways give the same keys.
 """
 
 from __future__ import annotations
@@ -166,6 +166,9 @@ def least_beyond(spare):
 
 # Up to this many numbers the few operations of a bisection by bits take less time.
 _FEW_NUMBERS = 2**15
+# Keys of a row that the cache of a GPU may hold. Of more, 32 passes over bytes and four
+# over keys move 13/32 of what 32 over keys do (an estimate, of no GPU so far).
+_NEAR = 10**7
 # From so many targets of one array on, of many numbers and of few, one sort beats as
 # many selections (`python -m experiments.speed.kernel_speed` shows where).
 _SORT_RANKS, _SORT_WEIGHTED = (32, 4), (64, 16)
@@ -247,7 +250,9 @@ def _keys_of_rows(x, weights, targets, numbers):
     if few:
         return _by_bits(x, weights, targets)
     rows = x, weights, targets
-    return lax.platform_dependent(*rows, cpu=_by_bytes, default=_by_bits)
+    far = weights is None and x.shape[1] > _NEAR
+    bytewise = dict.fromkeys(("cpu", "cuda") if far else ("cpu",), _by_bytes)
+    return lax.platform_dependent(*rows, **bytewise, default=_by_bits)
 
 
 def _is_many(count, least):

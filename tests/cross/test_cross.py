@@ -504,7 +504,7 @@ def test_many_inputs_go_in_blocks(monkeypatch, jackknife):
         sizes.append(len(x))
         return {"a": 2 * x}
 
-    monkeypatch.setattr(_batching, "_BLOCK", 20)
+    monkeypatch.setattr(_batching, "_BLOCK", {"cpu": 20})
     for m in (0, 4, 12, 13):
         sizes, x = [], jnp.arange(float(m))
         out = _batching.map_blocks(double, x, width=5)

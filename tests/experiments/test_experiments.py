@@ -36,7 +36,13 @@ from experiments.pictures import (
     showcase_figures,
     showcase_streams,
 )
-from experiments.speed import batches, cross_streams, full_speed, simulation_speed
+from experiments.speed import (
+    accelerator,
+    batches,
+    cross_streams,
+    full_speed,
+    simulation_speed,
+)
 from experiments.tools import bars, reporting, series
 from experiments.tools.multioutput_methods import METHODS, Source, calibrated, offered
 from jaxcp import datasets, models, online, pvalues, scores
@@ -375,6 +381,18 @@ def test_which_rank():
     assert rows["np.quantile(s, 1 - a)"]["n = 9"] == 8.2
     assert rows["np.quantile(s, 1 - a)"]["right"] == "0 of 5"
     assert rows["sorted(s)[ceil((n+1)(1-a)) - 1], clipped"]["right"] == "4 of 5"
+
+
+@pytest.mark.parametrize("part", ["kernel", "rows", "blocks"])
+def test_what_accelerators_are_timed_with(part):
+    """In small; alternatives are compared before they are timed."""
+    small = accelerator.Sizes(
+        kernel=(40_000,), rows=((400, 101),), labels=(60, 20), blocks=(200, 2000)
+    )
+    small = small._replace(copied=2**10)
+    lines = accelerator.measure(small, part)
+    assert len({line["call"] for line in lines}) == len(lines) >= 2
+    assert all(line["share of peak"] > 0 for line in lines)
 
 
 def test_the_timed_simulation():
