@@ -38,6 +38,7 @@ TIMED = [
     "readme_start",
     "row_counts",
     "function_cost",
+    "groups",
 ]
 MEASURED = [
     "showcase",

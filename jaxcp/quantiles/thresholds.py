@@ -274,6 +274,8 @@ def group_thresholds(scores, rank, groups, mask=None):
     if _groups.at_a_time(n, g) == g:
         select = lambda group, k: thresholds(scores, k, codes == group)  # noqa: E731
         return jax.vmap(select)(jnp.arange(g), rank)
+    if not columns:  # a map of one column takes three times as long
+        return _groups.kth_of_groups(scores, rank, codes)
     scores = scores.reshape(n, math.prod(columns))
     rank = jnp.broadcast_to(rank.reshape(g, -1), (g, *scores.shape[1:]))
     select = jax.vmap(_groups.kth_of_groups, (1, 1, None), 1)
