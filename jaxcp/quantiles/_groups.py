@@ -17,6 +17,7 @@ from jaxcp._numbers import at_least_single, rounded_up
 from jaxcp.quantiles._keys import from_keys, to_keys
 
 _FEW_ROWS = 2**10  # of which a selection for each group takes less time
+_MANY_ROWS = 2**17  # up to which it does for twice as many groups
 
 
 def at_a_time(num_rows, num_groups):
@@ -24,8 +25,10 @@ def at_a_time(num_rows, num_groups):
 
     All of them where there are few rows. An export may leave the number of rows open.
     """
-    few = isinstance(num_rows, int) and num_rows <= _FEW_ROWS
-    return num_groups if few else min(num_groups, FEW_GROUPS)
+    if isinstance(num_rows, int) and num_rows <= _FEW_ROWS:
+        return num_groups
+    many = not isinstance(num_rows, int) or num_rows > _MANY_ROWS
+    return min(num_groups, FEW_GROUPS if many else 2 * FEW_GROUPS)
 
 
 def kth_of_groups(x: Array, k: Array, codes: Array) -> Array:
