@@ -227,19 +227,34 @@ def count_true(flags: Array) -> int | Array:
 def count_groups(groups, num_groups, mask=None):
     """Returns how many rows of each group count, shape (num_groups,)."""
     if not on_host(groups, mask):
-        return _sums_of_members(groups, num_groups, mask)
+        counts = jnp.ones(groups.shape, int) if mask is None else mask.astype(int)
+        return sums_of_groups(counts, groups, num_groups)
     codes = np.asarray(groups).astype(int)
     counts = (codes >= 0) & (codes < num_groups)
     counts = counts if mask is None else counts & np.asarray(mask, bool)
     return np.bincount(codes[counts], minlength=num_groups)
 
 
-def members_of(groups: Array, num_groups: int, mask: Array | None = None) -> Array:
-    """Returns which rows are of each group and count, shape (num_groups, n)."""
-    inside = groups[None] == jnp.arange(num_groups)[:, None]
-    return inside if mask is None else inside & mask[None]
+FEW_GROUPS = 8  # up to which comparing rows with each group takes less time
 
 
 @partial(jax.jit, static_argnames="num_groups")
-def _sums_of_members(groups, num_groups, mask):
-    return jnp.sum(members_of(groups, num_groups, mask), axis=1)
+def sums_of_groups(numbers: Array, groups: Array, num_groups: int) -> Array:
+    """Returns the sum of the numbers (n,) of each group, shape (num_groups,)."""
+    if num_groups <= FEW_GROUPS:
+        inside = groups[None] == jnp.arange(num_groups)[:, None]
+        kept = jnp.where(inside, numbers, jnp.zeros((), numbers.dtype))
+        return jnp.sum(kept, axis=1, dtype=numbers.dtype)
+    # Floats in short blocks of rows: few roundings follow one another in a cell.
+    is_float = jnp.issubdtype(numbers.dtype, jnp.floating)
+    size = max(32, num_groups // 8) if is_float else 2**30
+    cells = jnp.zeros((-(-len(groups) // size), num_groups), numbers.dtype)
+    own = jnp.arange(len(groups)) // size, group_codes(groups, num_groups)
+    return jnp.sum(cells.at[own].add(numbers), axis=0, dtype=numbers.dtype)
+
+
+def group_codes(groups: Array, num_groups: int, mask: Array | None = None) -> Array:
+    """Returns groups as integers, `num_groups` for rows that count in none of them."""
+    codes = groups.astype(int)
+    counts = (codes >= 0) & (codes < num_groups)
+    return jnp.where(counts if mask is None else counts & mask, codes, num_groups)

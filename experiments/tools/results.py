@@ -41,6 +41,7 @@ TIMED = [
     "function_cost",
     "chunks",
     "batches",
+    "groups",
 ]
 MEASURED = [
     "showcase",

@@ -294,7 +294,7 @@ def calibrate_groups(
       known at prediction.
 
     Cost:
-      As `calibrate`; thresholds take O(g n) for each alpha.
+      As `calibrate`; thresholds take O(n + g) for each alpha, with weights O(g n).
 
     References:
       Vovk, Conditional Validity of Inductive Conformal Predictors, ACML, 2012.

@@ -395,9 +395,10 @@ class GroupCalibration(_OfScores):
           group.
 
         Cost:
-          O(g n) for the thresholds of g groups; with `test_weights` O(n) for each test
-          point, in blocks that keep memory small. With `u` O(g n + g m); with weights
-          O(n) for each test point.
+          O(n + g) for the thresholds of g groups, O(g n) with weights or `u`, in memory
+          of O(n + g); with `test_weights` O(n) for each test point, in blocks that keep
+          memory small. With `u` O(g m) more; with weights and `u` O(n) for each test
+          point.
 
         Example:
           >>> from jaxcp import calibrate_groups

@@ -13,8 +13,8 @@ import numpy as np
 from jax import Array, lax
 
 from jaxcp import _checks
-from jaxcp._arrays import count_groups, count_rows, is_concrete, members_of
-from jaxcp._batching import repeated
+from jaxcp._arrays import count_groups, count_rows, is_concrete, sums_of_groups
+from jaxcp._batching import map_evenly, repeated
 from jaxcp._numbers import (
     as_float,
     at_least_single,
@@ -25,8 +25,13 @@ from jaxcp._numbers import (
 from jaxcp._tree import known_at_once, pytree, static
 from jaxcp.certificates import certificate
 from jaxcp.pvalues.conformal import mass_of, p_values_among, p_values_in_groups
+from jaxcp.quantiles._groups import at_a_time
 from jaxcp.quantiles.levels import alpha_as_float, as_delta, ranks, split_alpha
-from jaxcp.quantiles.thresholds import smoothed_threshold, threshold_at
+from jaxcp.quantiles.thresholds import (
+    group_thresholds,
+    smoothed_threshold,
+    threshold_at,
+)
 from jaxcp.scores import inputs
 from jaxcp.typing import ArrayLike, AxisName, Number, PyTree, Score
 
@@ -102,9 +107,10 @@ class Held:
             numbers = jnp.where(self.mask, numbers, jnp.zeros((), numbers.dtype))
         dtype = int if numbers.dtype == bool else at_least_single(numbers).dtype
         if self.groups is not None and self.num_groups is not None:
-            inside = members_of(self.groups, self.num_groups)
-            numbers = jnp.where(inside, numbers[None], jnp.zeros((), numbers.dtype))
-        return over_shards(lax.psum, jnp.sum(numbers, axis=-1, dtype=dtype), axis_name)
+            sums = sums_of_groups(numbers.astype(dtype), self.groups, self.num_groups)
+        else:
+            sums = jnp.sum(numbers, dtype=dtype)
+        return over_shards(lax.psum, sums, axis_name)
 
     def effective_size(self) -> Array:
         """Returns Kish's (sum w)^2 / sum w^2, as many rows of one weight, () or (g,).
@@ -169,10 +175,13 @@ class Held:
         """
         _checks.check_test_weights("test_weight", test_weight, self.weights)
         if self.num_groups is not None:
+            if self.weights is None and u is None:
+                return group_thresholds(self.values, rank, self.groups, self.mask)
             if u is not None:
                 rank = rank[0], jnp.broadcast_to(rank[1], rank[0].shape)
             of = lambda g, k: self.of_group(g).threshold(k, test_weight, u)  # noqa: E731
-            return jax.vmap(of)(jnp.arange(self.num_groups), rank)
+            few = at_a_time(len_of(self.values), self.num_groups)
+            return map_evenly(of, jnp.arange(self.num_groups), rank, at_a_time=few)
         weights = None if self.weights is None else self.mass
         known = self.mask, weights, test_weight
         if u is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 import jax
@@ -13,6 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 from jaxcp import _arrays, _checks
 from jaxcp._numbers import as_float, at_least_single, just_below, over_shards, positive
+from jaxcp.quantiles import _groups
 from jaxcp.quantiles._keys import bisect_floats, common_keys
 from jaxcp.quantiles._rows import least_beyond, spare_mass
 from jaxcp.quantiles.levels import alpha_as_float, as_alpha, conformal_rank, ranks
@@ -187,7 +189,8 @@ def grouped_conformal_quantile(
       The scores of a group are exchangeable.
 
     Cost:
-      O(g n) time for g groups, without a sort.
+      O(n + g) time and memory for g groups, without a sort: four rounds, each of which
+      counts 256 digits in every group.
 
     References:
       Vovk, Conditional Validity of Inductive Conformal Predictors, ACML, 2012.
@@ -209,7 +212,7 @@ def grouped_conformal_quantile(
     if alpha.ndim:
         _checks.check_shape("alpha", (num_groups,), alpha.shape)
     rank = ranks(_arrays.count_groups(groups, num_groups, mask), alpha)
-    return _grouped(scores, rank, groups, mask)
+    return group_thresholds(scores, rank, groups, mask)
 
 
 @partial(jax.jit, static_argnames=("axis_name", "nearest"))
@@ -264,9 +267,19 @@ def least_below_mass(scores, weights, spare, axis_name=None):
 
 
 @jax.jit
-def _grouped(scores, rank, groups, mask):
-    select = lambda k, where: kth_smallest(scores, k, where=where)  # noqa: E731
-    return jax.vmap(select)(rank, _arrays.members_of(groups, len(rank), mask))
+def group_thresholds(scores, rank, groups, mask=None):
+    """Returns `thresholds` of the rows of each group, at ranks with leading axis g."""
+    (n, *columns), g = scores.shape, len(rank)
+    codes = _arrays.group_codes(groups, g, mask)
+    if _groups.at_a_time(n, g) == g:
+        select = lambda group, k: thresholds(scores, k, codes == group)  # noqa: E731
+        return jax.vmap(select)(jnp.arange(g), rank)
+    if not columns:  # a map of one column takes three times as long
+        return _groups.kth_of_groups(scores, rank, codes)
+    scores = scores.reshape(n, math.prod(columns))
+    rank = jnp.broadcast_to(rank.reshape(g, -1), (g, *scores.shape[1:]))
+    select = jax.vmap(_groups.kth_of_groups, (1, 1, None), 1)
+    return select(scores, rank, codes).reshape(g, *columns)
 
 
 def sharded_conformal_quantile(

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("experiments", reason="run as `python -m pytest` from the root")
-from experiments.speed import chunks, data_scale, kernel_scaling, kernel_speed
+from experiments.speed import chunks, data_scale, groups, kernel_scaling, kernel_speed
 from experiments.tools import bars, machines, reporting, timing
 
 EPYC = {"model name": "AMD EPYC", "cpu family": "26", "model": "2", "flags": "fpu avx2"}
@@ -164,6 +164,12 @@ def test_contenders_of_the_kernel_agree(n):
     for several in (kernel_speed.by_one_sort, kernel_speed.by_selections):
         picked = several(jnp.asarray(x[2]), k)
         np.testing.assert_array_equal(picked, np.sort(x[2])[k - 1])
+
+
+def test_both_ways_of_groups_agree(monkeypatch):
+    monkeypatch.setattr(groups, "REPEATS", 1)
+    found = groups.measure(1500, 20)
+    assert found["rows"] == "1,500, 20 groups" and found["CPU s"] >= 0
 
 
 def test_weighted_quantiles_by_numpy():
