@@ -114,9 +114,7 @@ def check_not_nan(name, tree, mask=None, cure=""):
             check_range(known, expected, leaf, mask, cure, ends=("min",))
 
 
-def check_range(
-    valid, expected, values, mask=None, cure="", ends: tuple[str, ...] = ("min", "max")
-):
+def check_range(valid, expected, values, mask=None, cure="", ends=("min", "max")):
     """Does as `check_values`: valid are all values between those that are valid.
 
     It looks at the ends, of NaN if there is any, where values lie; at all if one is
