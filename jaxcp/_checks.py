@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from decimal import Decimal
 from fractions import Fraction
+from functools import partial
 from numbers import Real
 from typing import Any, NamedTuple
 
@@ -17,6 +18,8 @@ from jax import Array
 from jaxcp._arrays import as_array, as_arrays, as_groups, is_concrete
 from jaxcp._tree import check_process
 from jaxcp.typing import ArrayLike, PyTree
+
+_FEW = 2**15  # numbers that are copied sooner than a program is compiled for them
 
 
 class Column(NamedTuple):
@@ -108,7 +111,41 @@ def check_not_nan(name, tree, mask=None, cure=""):
     known, expected = lambda x: ~np.isnan(x), f"{name} without NaN"
     for leaf in jax.tree.leaves(tree):
         if jnp.issubdtype(leaf.dtype, jnp.inexact):
-            check_values(known, expected, leaf, mask, cure)
+            check_range(known, expected, leaf, mask, cure, ends=("min",))
+
+
+def check_range(valid, expected, values, mask=None, cure="", ends=("min", "max")):
+    """Does as `check_values`: valid are all values between those that are valid.
+
+    It looks at the ends, of NaN if there is any, where values lie; at all if one is
+    invalid.
+    """
+    if is_concrete(values, mask) and not are_between(valid, values, mask, ends):
+        check_values(valid, expected, values, mask, cure)
+
+
+def are_between(valid, values, mask, ends):
+    """Returns whether the ends are valid, on the host also of rows that are hidden."""
+    if not are_far(values):
+        values = np.asarray(values)
+        return all(valid(getattr(values, end)()) for end in ends if values.size)
+    mask = None if mask is None else np.asarray(mask, bool)
+    return np.all(valid(np.asarray(_ends(values, mask, ends))))
+
+
+@partial(jax.jit, static_argnames="ends")
+def _ends(values, mask, ends):
+    if mask is not None:  # a row that counts stands for those that do not
+        mask = mask.reshape((-1,) + (1,) * (values.ndim - 1))
+        values = jnp.where(mask, values, values[jnp.argmax(mask)])
+    return jnp.stack([getattr(values, end)() for end in ends])
+
+
+def are_far(values: Any) -> bool:
+    """Returns whether values are many, and not in memory that numpy can read."""
+    if not isinstance(values, Array) or values.size <= _FEW:
+        return False
+    return len(found := values.devices()) > 1 or found.pop().platform != "cpu"
 
 
 def check_values(valid, expected, values, mask=None, cure=""):
@@ -224,7 +261,7 @@ def check_shape(name: str, expected: tuple[int, ...], got: tuple[int, ...]) -> N
 
 def check_uniforms(name: str, u: ArrayLike, mask: ArrayLike | None = None) -> None:
     """Raises ValueError if a concrete value is outside [0, 1]."""
-    check_values(lambda v: (v >= 0) & (v <= 1), f"{name} in [0, 1]", u, mask)
+    check_range(lambda v: (v >= 0) & (v <= 1), f"{name} in [0, 1]", u, mask)
 
 
 def check_labels(name, labels, num_classes, mask=None, cure=""):
@@ -238,13 +275,13 @@ def check_labels(name, labels, num_classes, mask=None, cure=""):
             f"expected {name} of an integer type, got {labels.dtype}; "
             "numpy.unique(labels, return_inverse=True)[1] codes any as 0, 1, ..."
         )
-    check_values(lambda v: (v >= 0) & (v < num_classes), expected, labels, mask, cure)
+    check_range(lambda v: (v >= 0) & (v < num_classes), expected, labels, mask, cure)
 
 
 def check_weights(name: str, weights: ArrayLike, mask: ArrayLike | None = None) -> None:
     """Raises ValueError if a concrete weight is negative, infinite or NaN."""
     valid = f"finite {name} >= 0"
-    check_values(lambda w: np.isfinite(w) & (w >= 0), valid, weights, mask)
+    check_range(lambda w: np.isfinite(w) & (w >= 0), valid, weights, mask)
 
 
 _at_most_one: weakref.WeakValueDictionary[int, Array] = weakref.WeakValueDictionary()

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple, TypeGuard
 
 import jax
@@ -35,11 +36,13 @@ class Input(NamedTuple):
         targets y are None where sets are asked for.
       of_draws: Whether the first axis of an array counts draws and may change after
         calibration; a flag for each of several parts, whose first may be many arrays.
+      refuses_nan: Whether `check` itself raises ValueError for NaN in `preds`.
     """
 
     text: str
     check: Callable[[PyTree, Array | None, Array | None], None]
     of_draws: tuple[bool, ...] = (False,)
+    refuses_nan: bool = False
 
     def free_axes(self, num_arrays: int) -> tuple[bool, ...]:
         """Returns for each array whether its first axis may change."""
@@ -47,6 +50,7 @@ class Input(NamedTuple):
         return (first,) * (num_arrays - len(others)) + tuple(others)
 
 
+_BLOCK = 2**18  # numbers that a cache holds
 _ANYTHING = Input("any arrays", lambda preds, y, mask: None)
 
 
@@ -67,9 +71,11 @@ def check(
     score: Score, preds: PyTree, y: Array | None = None, mask: Array | None = None
 ) -> None:
     """Raises ValueError for NaN, and for what the score does not take."""
-    _checks.check_not_nan("preds", preds, mask)
+    takes = of(score)
+    if not takes.refuses_nan:
+        _checks.check_not_nan("preds", preds, mask)
     _checks.check_not_nan("y", y, mask)
-    of(score).check(preds, y, mask)
+    takes.check(preds, y, mask)
 
 
 def check_score(score: Score) -> None:
@@ -129,7 +135,7 @@ def numbers(*, positive: bool = False) -> Input:
         _check_real(preds, y)
         _check_one(preds)
         if positive:
-            _checks.check_values(lambda mu: mu > 0, "preds > 0", preds, mask)
+            _checks.check_range(lambda mu: mu > 0, "preds > 0", preds, mask)
 
     return Input("mu, shape () or (d,)", check)
 
@@ -142,7 +148,7 @@ def pair(first: str, second: str, *, positive: str | None = None) -> Input:
         halves = dict(zip((first, second), _halves(names, preds, y), strict=True))
         if positive is not None and y is not None:
             valid = f"{positive} > 0"
-            _checks.check_values(lambda v: v > 0, valid, halves[positive], mask)
+            _checks.check_range(lambda v: v > 0, valid, halves[positive], mask)
 
     return Input(f"{names}, each of shape () or (d,)", check)
 
@@ -184,7 +190,7 @@ def logits() -> Input:
 
     def check(preds, y, mask):
         _check_columns(preds, y, mask)
-        _checks.check_values(lambda z: z < math.inf, "logits below +inf", preds, mask)
+        _checks.check_range(lambda z: z < math.inf, "logits below +inf", preds, mask)
 
     return Input("z, shape (k,)", check)
 
@@ -193,16 +199,18 @@ def probabilities(*, randomized: bool = False) -> Input:
     """A probability for each label; for a randomized score a uniform beside them."""
 
     def check(p, y, mask):
+        if _are_probabilities(p, mask):
+            return _check_columns(p, y, mask)
+        _checks.check_not_nan("preds", p, mask)
         _check_columns(p, y, mask)
         expected = "probabilities >= 0 (of logits: jax.nn.softmax)"
         _checks.check_values(lambda v: v >= 0, expected, p, mask)
         if is_concrete(p):
-            rounding = max(1e-3, 8 * float(jnp.finfo(as_float(p).dtype).eps))
-            sums = np.asarray(p).sum(axis=1, dtype=float)
+            sums, rounding = np.asarray(p).sum(axis=1, dtype=float), _rounding(p)
             expected = "probabilities that sum to 1 in each row"
             _checks.check_values(lambda s: abs(s - 1) <= rounding, expected, sums, mask)
 
-    alone = Input("p, shape (k,)", check)
+    alone = Input("p, shape (k,)", check, refuses_nan=True)
     if not randomized:
         return alone
     expected = "a pair (probabilities (n, k), uniforms (n,)) for a randomized score"
@@ -215,7 +223,7 @@ def multilabel() -> Input:
     def check(p, y, mask):
         _check_one(p)
         expected = "probabilities in [0, 1] (of logits: jax.nn.sigmoid)"
-        _checks.check_values(lambda v: (v >= 0) & (v <= 1), expected, p, mask)
+        _checks.check_range(lambda v: (v >= 0) & (v <= 1), expected, p, mask)
         if y is not None:
             expected = f"y as a mask of shape {p.shape} like preds"
             cure = "; of one label a row: jax.nn.one_hot(y, k) > 0"
@@ -342,6 +350,35 @@ def _check_order(lower, upper, y, mask):
 def _are_most(crossed):
     """Returns whether more bands are crossed than by chance, as those of width 0."""
     return crossed.sum() > crossed.size / 2 + crossed.size**0.5
+
+
+def _are_probabilities(p, mask):
+    """Returns whether rows are surely >= 0 and sum to 1, hidden ones too on the host.
+
+    Each is read once: where they lie, or in blocks that a cache holds.
+    """
+    if not (isinstance(p, Array) and p.ndim == 2 and p.size and is_concrete(p, mask)):
+        return False
+    wide = np.promote_types(p.dtype, np.float32)
+    # Of k numbers in four lanes or more: (k / 4) (eps / 2) is how far a sum is off.
+    slack = _rounding(p) - p.shape[1] * jnp.finfo(wide).eps / 8
+    if _checks.are_far(p):
+        return _fit(p, mask, partial(jnp.sum, axis=1, dtype=wide), slack)
+    p, size = np.asarray(p), max(_BLOCK // p.shape[1], 1)
+    sums = partial(np.einsum, "ij->i", dtype=wide)  # one thread, faster than np.sum
+    return all(_fit(p[i : i + size], None, sums, slack) for i in range(0, len(p), size))
+
+
+def _fit(p, mask, sums, slack):
+    """Returns whether rows are >= 0 and their sums are near 1."""
+    wrong = ~(abs(np.asarray(sums(p)) - 1) <= slack)
+    wrong = wrong if mask is None else wrong & np.asarray(mask, bool)
+    return not wrong.any() and _checks.are_between(lambda v: v >= 0, p, mask, ("min",))
+
+
+def _rounding(p):
+    """Returns how far the sum of probabilities may be from 1."""
+    return max(1e-3, 8 * float(jnp.finfo(as_float(p).dtype).eps))
 
 
 def _check_columns(preds, y, mask):

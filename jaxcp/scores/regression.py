@@ -422,7 +422,7 @@ class BoxOffset:
         if self.relative and y is not None:
             valid = "preds with width and height > 0"
             sides = preds[:, 2:] - preds[:, :2]
-            _checks.check_values(lambda v: v > 0, valid, sides, mask)
+            _checks.check_range(lambda v: v > 0, valid, sides, mask)
 
     def _margins(self, pred, y):
         known, unit = self._units(pred)
