@@ -124,6 +124,7 @@ def check_range(valid, expected, values, mask=None, cure="", ends=("min", "max")
         check_values(valid, expected, values, mask, cure)
 
 
+@np.errstate(invalid="ignore")  # NaN of half precision
 def are_between(valid, values, mask, ends):
     """Returns whether the ends are valid, on the host also of rows that are hidden."""
     if not are_far(values):
