@@ -116,6 +116,11 @@ def rounded_up(integers: Any, dtype: DTypeLike | None = None) -> Any:
     return xp.where(below & ~beyond, xp.nextafter(values, xp.inf), values)
 
 
+def floats_above(x: Array) -> Array:
+    """Returns `x` as floats that are not smaller: a threshold among them is none."""
+    return x if jnp.issubdtype(x.dtype, jnp.floating) else rounded_up(x)
+
+
 def unless_nan(tree: PyTree, values: PyTree) -> PyTree:
     """Returns `values`, or NaN if there is one in `tree`."""
     leaves = (jnp.any(jnp.isnan(as_float(leaf))) for leaf in jax.tree.leaves(tree))

@@ -251,3 +251,23 @@ def test_rows_over_devices_by_name(n):
         found = jax.jit(own)(spread), jax.jit(common)(spread)
     assert_array_equal(found[0], wanted[0])
     assert_array_equal(found[1], wanted[1])
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.3, 0.6])
+def test_thresholds_of_wide_integers_are_not_below_them(alpha):
+    """Each float of single precision is a threshold of integers that are no larger."""
+    x = 2**24 + np.arange(1, 40, 2, dtype=np.int32)
+    rank = int(jaxcp.conformal_rank(len(x), alpha))
+    wanted = np.float32(np.sort(x)[rank - 1] + 1)  # odd: between two floats
+    one, u = np.ones(len(x), np.float32), jnp.ones(())
+    held = jaxcp.Held(jnp.asarray(x), jnp.asarray(one))
+    ranks = jnp.asarray(rank), jnp.asarray(alpha)
+    for found in (
+        jaxcp.conformal_quantile(x, alpha),
+        jaxcp.weighted_conformal_quantile(x, one, alpha),
+        jaxcp.weighted_select(x, one, rank),
+        held.threshold(jnp.asarray(alpha)),
+        jaxcp.Held(jnp.asarray(x)).threshold(ranks, u=u),
+        held.threshold((jnp.asarray(alpha), jnp.asarray(alpha)), u=u),
+    ):
+        assert found == wanted
