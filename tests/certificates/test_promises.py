@@ -197,6 +197,7 @@ LAWS = {  # what simulates or enumerates a promise, and for which names
 }
 EQUAL = {  # what holds a name equal to others that have a law
     "test_certificates::test_certificate_of_a_calibration": ["Calibration.certificate"],
+    "test_chunks::test_chunks_have_the_bits_of_the_whole": ["distributed.quantile"],
     "test_detection::test_calibration_on_images_is_calibration_on_pairs": [
         "detection.calibrate_boxes",
     ],

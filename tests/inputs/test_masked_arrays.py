@@ -124,6 +124,7 @@ DOORS = {
     "grouped_conformal_quantile": door(
         jaxcp.grouped_conformal_quantile, X, GROUPS, 0.1, num_groups=3, mask=FLAGS
     ),
+    "distributed.quantile": door(jaxcp.distributed.quantile, [X], 0.1),
     "sharded_conformal_quantile": door(
         jaxcp.sharded_conformal_quantile,
         X,
