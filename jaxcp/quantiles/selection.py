@@ -16,15 +16,9 @@ import numpy as np
 from jax import Array, lax
 from jax.typing import DTypeLike
 
-from jaxcp import _checks, _tree
+from jaxcp import _checks, _numbers, _tree
 from jaxcp._arrays import as_arrays, as_numpy, check_countable
-from jaxcp._numbers import (
-    as_float,
-    at_least_single,
-    floats_above,
-    over_shards,
-    rounded_up,
-)
+from jaxcp._numbers import as_float, at_least_single, over_shards, rounded_up
 from jaxcp._tree import as_function
 from jaxcp.quantiles import _rows
 from jaxcp.quantiles._keys import bisect_keys, first_float, from_keys, to_keys
@@ -121,7 +115,7 @@ def weighted_select(
       Array(2., dtype=float32)
     """
     x, weights, target = as_arrays(x=x, weights=weights, target=target)
-    x, weights = floats_above(x), as_float(weights)
+    x, weights = _numbers.floats_above(x), as_float(weights)
     _check_vector(x, "weights", weights, axis_name)
     _checks.check_scalars(target=target)
     return _weighted_select(x, weights, target, axis_name)

@@ -12,15 +12,8 @@ from jax import Array, lax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jaxcp import _arrays, _checks
-from jaxcp._numbers import (
-    as_float,
-    at_least_single,
-    floats_above,
-    just_below,
-    over_shards,
-    positive,
-)
+from jaxcp import _arrays, _checks, _numbers
+from jaxcp._numbers import as_float, at_least_single, just_below, over_shards, positive
 from jaxcp.quantiles import _groups
 from jaxcp.quantiles._keys import bisect_floats, common_keys
 from jaxcp.quantiles._rows import least_beyond, spare_mass
@@ -268,7 +261,7 @@ def least_below_mass(scores, weights, spare, axis_name=None):
     """Returns min{v : mass{S > v} <= spare}, +inf where nothing may lie above."""
     # From above, where the masses compared are small and so are their rounding errors:
     # that v is minus the smallest u with mass{-S <= u} > spare.
-    scores = floats_above(scores)
+    scores = _numbers.floats_above(scores)
     negated = -jnp.where(jnp.isnan(scores), jnp.inf, scores)
     return -weighted_select(negated, weights, least_beyond(spare), axis_name=axis_name)
 
@@ -515,7 +508,7 @@ def smoothed_threshold(
     them only its shape counts. At u = 1 it is `threshold_at`.
     """
     # Nothing but the scores has a gradient: the bound is one of them, or next to it.
-    scores, given = floats_above(scores), (alpha, u, weights, test_weight)
+    scores, given = _numbers.floats_above(scores), (alpha, u, weights, test_weight)
     alpha, u, weights, test_weight = lax.stop_gradient(given)
     if weights is None:
         one = partial(_of_counts, u=u, mask=mask)
