@@ -134,6 +134,8 @@ def is_array_like(x: Any) -> bool:
         return all(isinstance(v, list | Real | np.generic) for v in x) and all(
             isinstance(v, Real | np.generic) for v in jax.tree.leaves(x)
         )
+    if isinstance(x, Iterator):  # which is refused
+        return True
     found = hasattr(x, "to_numpy") or hasattr(x, "detach")  # pandas, torch
     return found and not (is_ours(type(x)) or isinstance(x, type))  # sets offer it too
 
