@@ -6,7 +6,6 @@ import weakref
 from collections.abc import Callable, Iterable
 from decimal import Decimal
 from fractions import Fraction
-from functools import partial
 from numbers import Real
 from typing import Any, NamedTuple
 
@@ -120,26 +119,16 @@ def check_range(valid, expected, values, mask=None, cure="", ends=("min", "max")
     It looks at the ends, of NaN if there is any, where values lie; at all if one is
     invalid.
     """
-    if is_concrete(values, mask) and not are_between(valid, values, mask, ends):
+    if is_concrete(values, mask) and not are_between(valid, values, ends):
         check_values(valid, expected, values, mask, cure)
 
 
 @np.errstate(invalid="ignore")  # NaN of half precision
-def are_between(valid, values, mask, ends):
-    """Returns whether the ends are valid, on the host also of rows that are hidden."""
-    if not are_far(values):
-        values = np.asarray(values)
-        return all(valid(getattr(values, end)()) for end in ends if values.size)
-    mask = None if mask is None else np.asarray(mask, bool)
-    return np.all(valid(np.asarray(_ends(values, mask, ends))))
-
-
-@partial(jax.jit, static_argnames="ends")
-def _ends(values, mask, ends):
-    if mask is not None:  # a row that counts stands for those that do not
-        mask = mask.reshape((-1,) + (1,) * (values.ndim - 1))
-        values = jnp.where(mask, values, values[jnp.argmax(mask)])
-    return jnp.stack([getattr(values, end)() for end in ends])
+def are_between(valid, values, ends):
+    """Returns whether the ends are valid, of rows that a mask hides as well."""
+    values = values if are_far(values) else np.asarray(values)
+    found = [getattr(values, end)() for end in ends if values.size]
+    return all(valid(np.asarray(end)) for end in found)
 
 
 def are_far(values: Any) -> bool:
