@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterable
 from decimal import Decimal
 from fractions import Fraction
@@ -274,9 +273,6 @@ def check_weights(name: str, weights: ArrayLike, mask: ArrayLike | None = None) 
     check_range(lambda w: np.isfinite(w) & (w >= 0), valid, weights, mask)
 
 
-_at_most_one: weakref.WeakValueDictionary[int, Array] = weakref.WeakValueDictionary()
-
-
 def check_test_weights(name, test_weights, weights, mask=None):
     """Raises ValueError for test weights without weights, or weights that need them."""
     if weights is None and test_weights is not None:
@@ -288,10 +284,7 @@ def check_test_weights(name, test_weights, weights, mask=None):
             f"; give likelihood ratios their {name}, divide fading weights by the "
             "largest, repeat a row that stands for several"
         )
-        if _at_most_one.get(id(weights)) is not weights:
-            check_values(lambda w: ~(w > 1), at_most, weights, mask, cure)
-            if mask is None and isinstance(weights, Array):  # which never changes
-                _at_most_one[id(weights)] = weights
+        check_range(lambda w: ~(w > 1), at_most, weights, mask, cure, ends=("max",))
 
 
 def check_count(name: str, count: int, at_least: int) -> None:
