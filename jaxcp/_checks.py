@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterable
 from decimal import Decimal
 from fractions import Fraction
-from functools import partial
 from numbers import Real
 from typing import Any, NamedTuple
 
@@ -120,26 +118,16 @@ def check_range(valid, expected, values, mask=None, cure="", ends=("min", "max")
     It looks at the ends, of NaN if there is any, where values lie; at all if one is
     invalid.
     """
-    if is_concrete(values, mask) and not are_between(valid, values, mask, ends):
+    if is_concrete(values, mask) and not are_between(valid, values, ends):
         check_values(valid, expected, values, mask, cure)
 
 
 @np.errstate(invalid="ignore")  # NaN of half precision
-def are_between(valid, values, mask, ends):
-    """Returns whether the ends are valid, on the host also of rows that are hidden."""
-    if not are_far(values):
-        values = np.asarray(values)
-        return all(valid(getattr(values, end)()) for end in ends if values.size)
-    mask = None if mask is None else np.asarray(mask, bool)
-    return np.all(valid(np.asarray(_ends(values, mask, ends))))
-
-
-@partial(jax.jit, static_argnames="ends")
-def _ends(values, mask, ends):
-    if mask is not None:  # a row that counts stands for those that do not
-        mask = mask.reshape((-1,) + (1,) * (values.ndim - 1))
-        values = jnp.where(mask, values, values[jnp.argmax(mask)])
-    return jnp.stack([getattr(values, end)() for end in ends])
+def are_between(valid, values, ends):
+    """Returns whether the ends are valid, of rows that a mask hides as well."""
+    values = values if are_far(values) else np.asarray(values)
+    found = [getattr(values, end)() for end in ends if values.size]
+    return all(valid(np.asarray(end)) for end in found)
 
 
 def are_far(values: Any) -> bool:
@@ -285,9 +273,6 @@ def check_weights(name: str, weights: ArrayLike, mask: ArrayLike | None = None) 
     check_range(lambda w: np.isfinite(w) & (w >= 0), valid, weights, mask)
 
 
-_at_most_one: weakref.WeakValueDictionary[int, Array] = weakref.WeakValueDictionary()
-
-
 def check_test_weights(name, test_weights, weights, mask=None):
     """Raises ValueError for test weights without weights, or weights that need them."""
     if weights is None and test_weights is not None:
@@ -299,10 +284,7 @@ def check_test_weights(name, test_weights, weights, mask=None):
             f"; give likelihood ratios their {name}, divide fading weights by the "
             "largest, repeat a row that stands for several"
         )
-        if _at_most_one.get(id(weights)) is not weights:
-            check_values(lambda w: ~(w > 1), at_most, weights, mask, cure)
-            if mask is None and isinstance(weights, Array):  # which never changes
-                _at_most_one[id(weights)] = weights
+        check_range(lambda w: ~(w > 1), at_most, weights, mask, cure, ends=("max",))
 
 
 def check_count(name: str, count: int, at_least: int) -> None:

@@ -71,7 +71,8 @@ def _joined(parts, name):
     for number, part in enumerate(parts):
         first = part if first is None else first
         _check_same(part, first, f"{name}[{number}]")
-        rows, structure = jax.tree.flatten(_rows_of(part))
+        fields = {name: getattr(part, name) for name in part._row_fields}
+        rows, structure = jax.tree.flatten(fields)
         columns = columns or [bytearray(_HEAD) for _ in rows]
         for column, v in zip(columns, rows, strict=True):
             column += np.asarray(v).tobytes()  # grows in place
@@ -81,11 +82,6 @@ def _joined(parts, name):
         column = np.frombuffer(columns[i], v.dtype, offset=_HEAD)
         rows[i] = jax.device_put(column.reshape(-1, *v.shape[1:]))
     return dataclasses.replace(first, **jax.tree.unflatten(structure, rows))
-
-
-def _rows_of(part):
-    """Returns the fields with a leading axis of rows, by name."""
-    return {name: getattr(part, name) for name in part._row_fields}
 
 
 def _check_same(part, first, place):
@@ -119,17 +115,13 @@ def by_batches(one: Callable[..., Any], batches: Any, **rows: Any) -> Any:
     if (batches is None) == (not given):
         found = ", ".join([*given, "batches"]) if given else "neither"
         raise ValueError(f"expected either preds and y, or batches, got {found}")
-    if batches is not None:
-        return _calibrated(one, batches, "batches")
-    is_leaf = lambda v: isinstance(v, list) or is_array_like(v)  # noqa: E731
-    leaves, structure = jax.tree.flatten(rows, is_leaf=is_leaf)
-    if not any(map(_is_far, leaves)) or not is_concrete(leaves):
-        return one(**rows)
-    unflatten = partial(jax.tree.unflatten, structure)
-    return _calibrated(one, _blocks(leaves, unflatten), "blocks")
-
-
-def _calibrated(one, batches, name):
+    name = "blocks" if batches is None else "batches"
+    if batches is None:
+        is_leaf = lambda v: isinstance(v, list) or is_array_like(v)  # noqa: E731
+        leaves, structure = jax.tree.flatten(rows, is_leaf=is_leaf)
+        if not any(map(_is_far, leaves)) or not is_concrete(leaves):
+            return one(**rows)
+        batches = _blocks(leaves, partial(jax.tree.unflatten, structure))
     # No loop over batches: its variable would hold one while the next is made.
     return _joined(map(partial(_of_batch, one, name), count(), batches), name)
 

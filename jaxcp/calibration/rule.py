@@ -26,8 +26,6 @@ from jaxcp.quantiles.levels import alpha_as_float, as_alpha, split_alpha
 from jaxcp.scores import inputs
 from jaxcp.typing import AnySet, ArrayLike, HasRounding, Number, PyTree
 
-_NONE = _checks.optional(None)
-
 
 class Thresholds(Scored):
     """A score with a threshold for every alpha: sets, checks and work by rows."""
@@ -89,7 +87,7 @@ class Thresholds(Scored):
           The thresholds, once.
         """
         self._check_one_alpha(alpha)
-        needs = [k for k, v in self._context_read().items() if v and k != "groups"]
+        needs = [name for name, needed in self._context_read().items() if needed]
         if needs:
             kind = type(self).__name__
             raise ValueError(

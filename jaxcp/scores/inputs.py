@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple, TypeGuard
 
 import jax
@@ -50,7 +49,6 @@ class Input(NamedTuple):
         return (first,) * (num_arrays - len(others)) + tuple(others)
 
 
-_BLOCK = 2**18  # numbers that a cache holds
 _ANYTHING = Input("any arrays", lambda preds, y, mask: None)
 
 
@@ -353,27 +351,19 @@ def _are_most(crossed):
 
 
 def _are_probabilities(p, mask):
-    """Returns whether rows are surely >= 0 and sum to 1, hidden ones too on the host.
-
-    Each is read once: where they lie, or in blocks that a cache holds.
-    """
-    if not (isinstance(p, Array) and p.ndim == 2 and p.size and is_concrete(p, mask)):
+    """Returns whether rows are surely >= 0 and sum to 1, read where they lie."""
+    if not (isinstance(p, Array) and p.ndim == 2 and is_concrete(p, mask)):
         return False
     wide = np.promote_types(p.dtype, np.float32)
     # Of k numbers in four lanes or more: (k / 4) (eps / 2) is how far a sum is off.
     slack = _rounding(p) - p.shape[1] * jnp.finfo(wide).eps / 8
     if _checks.are_far(p):
-        return _fit(p, mask, partial(jnp.sum, axis=1, dtype=wide), slack)
-    p, size = np.asarray(p), max(_BLOCK // p.shape[1], 1)
-    sums = partial(np.einsum, "ij->i", dtype=wide)  # one thread, faster than np.sum
-    return all(_fit(p[i : i + size], None, sums, slack) for i in range(0, len(p), size))
-
-
-def _fit(p, mask, sums, slack):
-    """Returns whether rows are >= 0 and their sums are near 1."""
-    wrong = ~(abs(np.asarray(sums(p)) - 1) <= slack)
-    wrong = wrong if mask is None else wrong & np.asarray(mask, bool)
-    return not wrong.any() and _checks.are_between(lambda v: v >= 0, p, mask, ("min",))
+        sums = np.asarray(jnp.sum(p, axis=1, dtype=wide))
+    else:  # one thread, faster than np.sum
+        sums = np.einsum("ij->i", np.asarray(p), dtype=wide)
+    near = abs(sums - 1) <= slack
+    near = near if mask is None else near | ~np.asarray(mask, bool)
+    return near.all() and _checks.are_between(lambda v: v >= 0, p, ("min",))
 
 
 def _rounding(p):
