@@ -237,22 +237,17 @@ def count_groups(groups, num_groups, mask=None):
     return np.bincount(codes[counts], minlength=num_groups)
 
 
-FEW_GROUPS = 8  # up to which comparing rows with each group takes less time
-
-
 @partial(jax.jit, static_argnames="num_groups")
 def sums_of_groups(numbers: Array, groups: Array, num_groups: int) -> Array:
     """Returns the sum of the numbers (n,) of each group, shape (num_groups,)."""
-    if num_groups <= FEW_GROUPS:
-        inside = groups[None] == jnp.arange(num_groups)[:, None]
-        kept = jnp.where(inside, numbers, jnp.zeros((), numbers.dtype))
-        return jnp.sum(kept, axis=1, dtype=numbers.dtype)
     # Floats in short blocks of rows: few roundings follow one another in a cell.
     is_float = jnp.issubdtype(numbers.dtype, jnp.floating)
-    size = max(32, num_groups // 8) if is_float else 2**30
-    cells = jnp.zeros((-(-len(groups) // size), num_groups), numbers.dtype)
-    own = jnp.arange(len(groups)) // size, group_codes(groups, num_groups)
-    return jnp.sum(cells.at[own].add(numbers), axis=0, dtype=numbers.dtype)
+    size = max(32, 2 * num_groups) if is_float else 2**30
+    num_blocks, beyond = -(-numbers.size // size), num_groups + 1
+    cells = jnp.arange(numbers.size) // size * beyond + group_codes(groups, num_groups)
+    sums = jnp.zeros(num_blocks * beyond, numbers.dtype).at[cells].add(numbers)
+    sums = sums.reshape(num_blocks, beyond)[:, :-1]
+    return jnp.sum(sums, axis=0, dtype=numbers.dtype)
 
 
 def group_codes(groups: Array, num_groups: int, mask: Array | None = None) -> Array:

@@ -12,8 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from jaxcp import _checks
-from jaxcp._arrays import count_groups, count_rows, is_concrete, sums_of_groups
+from jaxcp import _arrays, _checks
 from jaxcp._batching import map_evenly, repeated
 from jaxcp._numbers import (
     as_float,
@@ -25,9 +24,9 @@ from jaxcp._numbers import (
 from jaxcp._tree import known_at_once, pytree, static
 from jaxcp.certificates import certificate
 from jaxcp.pvalues.conformal import mass_of, p_values_among, p_values_in_groups
-from jaxcp.quantiles._groups import at_a_time
 from jaxcp.quantiles.levels import alpha_as_float, as_delta, ranks, split_alpha
 from jaxcp.quantiles.thresholds import (
+    FEW_GROUPS,
     group_thresholds,
     smoothed_threshold,
     threshold_at,
@@ -93,9 +92,9 @@ class Held:
     def counts(self, axis_name: AxisName = None) -> Any:
         """Returns how many rows count, of all shards, shape () or (g,)."""
         if self.groups is not None and self.num_groups is not None:
-            count: Any = count_groups(self.groups, self.num_groups, self.mask)
+            count: Any = _arrays.count_groups(self.groups, self.num_groups, self.mask)
         else:
-            count = count_rows(jax.tree.leaves(self.values)[0], self.mask)
+            count = _arrays.count_rows(jax.tree.leaves(self.values)[0], self.mask)
         return over_shards(lax.psum, count, axis_name)
 
     def sums(self, numbers: Array, axis_name: AxisName = None) -> Array:
@@ -107,7 +106,8 @@ class Held:
             numbers = jnp.where(self.mask, numbers, jnp.zeros((), numbers.dtype))
         dtype = int if numbers.dtype == bool else at_least_single(numbers).dtype
         if self.groups is not None and self.num_groups is not None:
-            sums = sums_of_groups(numbers.astype(dtype), self.groups, self.num_groups)
+            numbers = numbers.astype(dtype)
+            sums = _arrays.sums_of_groups(numbers, self.groups, self.num_groups)
         else:
             sums = jnp.sum(numbers, dtype=dtype)
         return over_shards(lax.psum, sums, axis_name)
@@ -180,8 +180,8 @@ class Held:
             if u is not None:
                 rank = rank[0], jnp.broadcast_to(rank[1], rank[0].shape)
             of = lambda g, k: self.of_group(g).threshold(k, test_weight, u)  # noqa: E731
-            few = at_a_time(len_of(self.values), self.num_groups)
-            return map_evenly(of, jnp.arange(self.num_groups), rank, at_a_time=few)
+            groups = jnp.arange(self.num_groups)
+            return map_evenly(of, groups, rank, at_a_time=FEW_GROUPS)
         weights = None if self.weights is None else self.mass
         known = self.mask, weights, test_weight
         if u is None:
@@ -253,10 +253,8 @@ class Held:
 
 def at_groups(q: Array, groups: Array) -> Array:
     """Returns the threshold, of (g, ...), of each group; +inf of unknown ones."""
-    groups = groups.astype(int)  # a narrow type may not hold num_groups
-    known = (groups >= 0) & (groups < len(q))
-    known = known.reshape(known.shape + (1,) * (q.ndim - 1))
-    return jnp.where(known, q[groups], jnp.inf)
+    codes = _arrays.group_codes(groups, len(q))
+    return q.at[codes].get(mode="fill", fill_value=jnp.inf)
 
 
 def len_of(rows: PyTree) -> Any:
@@ -272,5 +270,5 @@ def check_lawful(components: tuple, weights: Any, mask: PyTree) -> None:
             f"coverage has no exact law, got {math.prod(components)} components"
             + ("" if weights is None else " and weights")
         )
-    if not is_concrete(mask):
+    if not _arrays.is_concrete(mask):
         raise ValueError("expected a mask with values, got a traced one")

@@ -41,28 +41,25 @@ def quantiles(chunks, alpha, client, test_weight):
     own = Fraction(own) * Fraction(2) ** unit  # like sums of weights
     count = partial(_histogram, default=default, unit=unit)
     rounds = cache(lambda key, shift: add_up(partial(count, key=key, shift=shift)))
-    size, bits = dtype.itemsize, 8 * dtype.itemsize
+    bits = 8 * dtype.itemsize
     total = int(rounds(0, bits - _DIGIT).sum())
     # mass{S > v} <= alpha (total + w) - w iff mass{S <= v} >= (1 - alpha) (total + w)
-    ranks = [math.ceil((1 - a) * (total + own)) for a in alphas.ravel()]
-    keys = [
-        select(rounds, rank, bits) if 0 < rank <= total else 2**bits - 1
-        for rank in ranks
-    ]
-    signed = (np.array(keys, f"u{size}") ^ 2 ** (bits - 1)).view(f"i{size}")
+    ranks = [max(math.ceil((1 - a) * (total + own)), 1) for a in alphas.ravel()]
+    keys = np.array([select(rounds, rank, bits) for rank in ranks], f"uint{bits}")
+    signed = (keys ^ 2 ** (bits - 1)).view(f"int{bits}")
     return _keys.from_keys(_batching.on_device(signed), dtype).reshape(alphas.shape)
 
 
 def select(rounds: Callable[[int, int], np.ndarray], rank: int, bits: int) -> int:
     """Returns the first key up to which counts, or sums of weights, reach a rank.
 
-    All together reach it. `rounds(key, shift)` are the counts by the next 16 bits of
+    The highest if none does. `rounds(key, shift)` are the counts by the next 16 bits of
     the keys that begin with `key`, before the last `shift` bits; shape (2^16,).
     """
     key = 0
     for shift in range(bits - _DIGIT, -1, -_DIGIT):
         up_to = np.cumsum(rounds(key, shift))
-        digit = int(np.searchsorted(up_to, rank))
+        digit = min(int(np.searchsorted(up_to, rank)), 2**_DIGIT - 1)
         rank -= int(up_to[digit - 1]) if digit else 0
         key = key << _DIGIT | digit
     return key
@@ -82,6 +79,8 @@ def _summed(client, chunks, function):
 def _look(chunk, default):
     """Returns the type and number of scores and their largest weight, in a list."""
     scores, weights = _read(chunk)
+    if scores.dtype.kind in "cOSU":
+        raise ValueError(f"expected chunks as real numbers, got {scores.dtype}")
     if weights is not None:
         _checks.check_weights("weights", weights)
         weights = float(np.max(weights, initial=0))
@@ -97,11 +96,11 @@ def _alike(found):
     if len(kinds) > 1:
         expected = "expected chunks of one type, all with weights or none"
         raise ValueError(f"{expected}, got {' and '.join(sorted(kinds))}")
-    (dtype, *_), (_, counts, largest) = found[0], zip(*found, strict=True)
+    dtypes, counts, largest = zip(*found, strict=True)
     if None in largest:
-        return dtype, None, 0
+        return dtypes[0], None, 0
     most = max(largest)
-    return dtype, most, 62 - math.frexp(most)[1] - sum(counts).bit_length()
+    return dtypes[0], most, 62 - math.frexp(most)[1] - sum(counts).bit_length()
 
 
 def _histogram(chunk, key, shift, default, unit):
@@ -143,9 +142,7 @@ def _as_floats(x, default):
 
 
 def _to_keys(x):
-    """Returns unsigned keys ordered like floats: NaN counts as +inf, -0.0 as 0.0."""
-    keys = x.view(f"i{x.itemsize}")
-    lowest = np.iinfo(keys.dtype).min
-    keys = np.where(keys < 0, lowest - keys, keys)  # sign and magnitude, negated
-    infinity = np.array(np.inf, x.dtype).view(keys.dtype)
-    return (np.where(np.isnan(x), infinity, keys) ^ lowest).view(f"u{x.itemsize}")
+    """Returns `_keys.to_keys` of numpy's floats, as unsigned integers."""
+    signed = _keys.key_type(x.dtype)
+    keys = _keys.in_order(x.view(signed), x.dtype, np) ^ np.iinfo(signed).min
+    return keys.view(f"u{x.itemsize}")

@@ -1,7 +1,8 @@
 """Order statistics of all groups of rows at once, from counts of digits.
 
 Each round settles a digit of the keys of all groups: it counts, in one pass over the
-rows, the digits of those that share the digits found so far for their group.
+rows, the digits of those that share the digits found so far for their group. Rows of
+shards are one group, whose counts are summed over devices.
 """
 
 from __future__ import annotations
@@ -12,23 +13,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from jaxcp._arrays import FEW_GROUPS
-from jaxcp._numbers import at_least_single, rounded_up
+from jaxcp._numbers import at_least_single, over_shards, rounded_up
 from jaxcp.quantiles._keys import from_keys, to_keys
-
-_FEW_ROWS = 2**10  # of which a selection for each group takes less time
-_MANY_ROWS = 2**17  # up to which it does for twice as many groups
-
-
-def at_a_time(num_rows, num_groups):
-    """Returns how many groups are best gone through side by side, each with all rows.
-
-    All of them where there are few rows. An export may leave the number of rows open.
-    """
-    if isinstance(num_rows, int) and num_rows <= _FEW_ROWS:
-        return num_groups
-    many = not isinstance(num_rows, int) or num_rows > _MANY_ROWS
-    return min(num_groups, FEW_GROUPS if many else 2 * FEW_GROUPS)
 
 
 def kth_of_groups(x: Array, k: Array, codes: Array) -> Array:
@@ -39,7 +25,9 @@ def kth_of_groups(x: Array, k: Array, codes: Array) -> Array:
 
 @jax.custom_jvp
 def _select(x, k, codes):
-    return from_keys(_first_keys(to_keys(x), k, codes), x.dtype)
+    # Eight bits where groups have rows for as many counts; an export leaves n open.
+    few = isinstance(x.size, int) and x.size < 256 * len(k)
+    return from_keys(first_keys(to_keys(x), k, codes, 4 if few else 8), x.dtype)
 
 
 @_select.defjvp
@@ -58,25 +46,24 @@ def _select_jvp(primals, tangents):
     return value, (add_up(moves) / total).astype(x.dtype)
 
 
-def _first_keys(keys, k, codes):
+def first_keys(keys, k, codes, width, axis_name=None):
     """Returns the first key of each group up to which there are k, the highest if none.
 
-    Digits have eight bits where groups have rows for as many counts, and else four.
+    Digits have `width` bits. With codes 0 all rows are of one group.
     """
     bits, lowest = jnp.iinfo(keys.dtype).bits, jnp.iinfo(keys.dtype).min
-    few = isinstance(keys.size, int) and keys.size < 256 * len(k)
-    width = 4 if few else 8
     keys = lax.bitcast_convert_type(keys ^ lowest, jnp.dtype(f"uint{bits}"))
     found, below = jnp.zeros(k.shape, keys.dtype), jnp.zeros((), int)
+    active, size = jnp.ones(keys.shape, int), 2**width
     for shift in range(bits - width, -1, -width):
-        digits = ((keys >> shift) & (2**width - 1)).astype(int)
-        if shift < bits - width:  # rows with other digits before this one
-            other = (keys >> (shift + width)) != found[codes]
-            digits = jnp.where(other, 2**width, digits)
-        counts = jnp.zeros((len(k), 2**width), int).at[codes, digits].add(1)
+        digits = ((keys >> shift) & (size - 1)).astype(int)
+        # With one index: with two the additions take twice as long.
+        counts = jnp.zeros(len(k) * size, int).at[codes * size + digits].add(active)
+        counts = over_shards(lax.psum, counts, axis_name).reshape(-1, size)
         up_to = below + jnp.cumsum(counts, axis=1)
         digit = jnp.sum(up_to < k[:, None], axis=1, keepdims=True)
-        digit = jnp.minimum(digit, 2**width - 1)
+        digit = jnp.minimum(digit, size - 1)
         below = jnp.take_along_axis(up_to - counts, digit, axis=1)
+        active &= digits == digit[codes, 0]
         found = (found << width) | digit[:, 0].astype(keys.dtype)
     return lax.bitcast_convert_type(found, keys.dtype.name[1:]) ^ lowest

@@ -69,14 +69,18 @@ def to_keys(x: Array) -> Array:
     """Returns integers ordered like `x`: NaN counts as +inf, -0.0 as 0.0."""
     if not jnp.issubdtype(x.dtype, jnp.floating):
         return _integer_keys(x)
-    key, infinity = key_type(x.dtype), _infinity(x.dtype)
-    lowest, highest = jnp.iinfo(key).min, jnp.iinfo(key).max
     # XLA folds the bitcast of a constant wrongly if its axes are permuted. A choice
     # that it cannot foresee hides constants from it, and costs nothing.
     never = lax.optimization_barrier(jnp.zeros((), bool))
-    bits = lax.bitcast_convert_type(jnp.where(never, 0, x), key)
-    keys = jnp.where(bits < 0, lowest - bits, bits)  # sign and magnitude, negated
-    return jnp.where((bits & highest) > infinity, infinity, keys)
+    bits = lax.bitcast_convert_type(jnp.where(never, 0, x), key_type(x.dtype))
+    return in_order(bits, x.dtype)
+
+
+def in_order(bits, dtype, xp=jnp):
+    """Returns `to_keys` of floats by their bits, signed integers of numpy or jax."""
+    info, infinity = np.iinfo(bits.dtype), _infinity(dtype)
+    keys = xp.where(bits < 0, info.min - bits, bits)  # sign and magnitude, negated
+    return xp.where((bits & info.max) > infinity, infinity, keys)
 
 
 def common_keys(x: Array, other: Array) -> tuple[Array, Array]:

@@ -21,6 +21,7 @@ from jaxcp._arrays import as_arrays, as_numpy, check_countable
 from jaxcp._numbers import as_float, at_least_single, over_shards, rounded_up
 from jaxcp._tree import as_function
 from jaxcp.quantiles import _rows
+from jaxcp.quantiles._groups import first_keys
 from jaxcp.quantiles._keys import bisect_keys, first_float, from_keys, to_keys
 from jaxcp.typing import ArrayLike, AxisName, Number
 
@@ -252,27 +253,10 @@ def _find(x, mass, target, axis_name):
         return _rows.select_keys(x, mass, target.reshape(-1)).reshape(target.shape)
     if mass is not None:
         return _rows.first_key(to_keys(x), mass, target, axis_name)
-    find = partial(_find_by_digits, to_keys(x), axis_name=axis_name)
+    keys = to_keys(x)
+    width = min(jnp.iinfo(keys.dtype).bits, _DIGIT)
+    find = lambda k: first_keys(keys, k[None], 0, width, axis_name)[0]  # noqa: E731
     return find(target) if target.ndim == 0 else jax.vmap(find)(target)
-
-
-def _find_by_digits(keys, target, *, axis_name):
-    """Settles a digit of the key with each histogram, which is summed over shards."""
-    lowest, bits = jnp.iinfo(keys.dtype).min, jnp.iinfo(keys.dtype).bits
-    width = min(bits, _DIGIT)
-    codes = lax.bitcast_convert_type(keys ^ lowest, jnp.dtype(f"uint{bits}"))
-    found, below = jnp.zeros((), codes.dtype), jnp.zeros((), int)
-    active = jnp.ones(keys.shape, bool)
-    for shift in range(bits - width, -1, -width):
-        digits = ((codes >> shift) & (2**width - 1)).astype(int)
-        histogram = jnp.zeros(2**width, int).at[digits]
-        histogram = lax.psum(histogram.add(active.astype(int)), axis_name)
-        up_to = below + jnp.cumsum(histogram)
-        digit = jnp.minimum(jnp.sum(up_to < target), 2**width - 1)
-        below = jnp.where(digit > 0, up_to[digit - 1], below)
-        active &= digits == digit
-        found = (found << width) | digit.astype(codes.dtype)
-    return lax.bitcast_convert_type(found, keys.dtype) ^ lowest
 
 
 def last_inside(inside, start, side, stop):

@@ -21,6 +21,8 @@ from jaxcp.quantiles.levels import alpha_as_float, as_alpha, conformal_rank, ran
 from jaxcp.quantiles.selection import kth_smallest, weighted_select
 from jaxcp.typing import ArrayLike, AxisName
 
+FEW_GROUPS = 8  # up to which a selection for each takes less time
+
 
 def conformal_quantile(
     scores: ArrayLike,
@@ -269,17 +271,16 @@ def least_below_mass(scores, weights, spare, axis_name=None):
 @jax.jit
 def group_thresholds(scores, rank, groups, mask=None):
     """Returns `thresholds` of the rows of each group, at ranks with leading axis g."""
-    (n, *columns), g = scores.shape, len(rank)
+    columns, g = scores.shape[1:], len(rank)
     codes = _arrays.group_codes(groups, g, mask)
-    if _groups.at_a_time(n, g) == g:
+    if g <= FEW_GROUPS:
         select = lambda group, k: thresholds(scores, k, codes == group)  # noqa: E731
         return jax.vmap(select)(jnp.arange(g), rank)
-    if not columns:  # a map of one column takes three times as long
-        return _groups.kth_of_groups(scores, rank, codes)
-    scores = scores.reshape(n, math.prod(columns))
-    rank = jnp.broadcast_to(rank.reshape(g, -1), (g, *scores.shape[1:]))
-    select = jax.vmap(_groups.kth_of_groups, (1, 1, None), 1)
-    return select(scores, rank, codes).reshape(g, *columns)
+    # Each component of a group is a group of its own.
+    c = math.prod(columns)
+    codes = jnp.add.outer(c * codes, jnp.arange(c)).ravel()
+    rank = jnp.broadcast_to(rank.reshape(g, -1), (g, c)).ravel()
+    return _groups.kth_of_groups(scores.ravel(), rank, codes).reshape(g, *columns)
 
 
 def sharded_conformal_quantile(

@@ -218,6 +218,8 @@ X, W = SOME[:4], np.ones(4)
     "chunks, options, message",
     [
         ([], {}, "chunks of scores, got none"),
+        ([X + 1j], {}, "chunks as real numbers, got complex64"),
+        ([X.astype(str)], {}, "chunks as real numbers, got <U"),
         ([X, X.astype(np.float16)], {}, "got float16 and float32$"),
         ([(X, W), X], {}, "got float32 and float32 with weights$"),
         ([X.reshape(2, 2)], {}, r"chunks of shape \(n,\), got \(2, 2\)"),
