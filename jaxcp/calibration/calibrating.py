@@ -316,15 +316,19 @@ def calibrate_groups(
       (('farm', 'zoo'), [['cat']])
     """
     names, whole = classes_of(score, classes), None
+
+    def coded(groups, y, mask):
+        own = group_names
+        if own is None and num_groups is None and names is not None:
+            own = names if are_labels(groups, y, names) else None
+        return _names.as_groups(groups, num_groups, own, mask)
+
     if batches is None:  # names of groups are those of all rows, not of a block
-        if group_names is None and num_groups is None and names is not None:
-            group_names = names if are_labels(groups, y, names) else None
-        whole = _names.as_groups(groups, num_groups, group_names, mask)
+        whole = coded(groups, y, mask)
         groups = whole.codes
 
     def of_rows(preds, y, groups=None, weights=None, mask=None):
-        given = whole and whole._replace(codes=groups)
-        given = given or _names.as_groups(groups, num_groups, group_names, mask)
+        given = whole._replace(codes=groups) if whole else coded(groups, y, mask)
         held, shapes = scored(score, preds, y, weights, mask, given, names)
         rows = held.values, cast(Array, held.groups), held.mask, given.count, shapes
         return GroupCalibration(score, *rows, held.weights, names, given.names)

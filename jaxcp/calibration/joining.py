@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import accumulate, count
 from typing import Any, TypeVar
@@ -97,7 +97,10 @@ def _check_same(part, first, place):
             trees = jax.tree.map(_kind_of_rows, trees)
         flat: Any = [*map(jax.tree.flatten, trees)]
         (known, nested), (found, as_known) = flat
-        if nested != as_known or not all(map(np.array_equal, known, found)):
+        same = nested == as_known and all(map(np.array_equal, known, found))
+        if field.metadata.get("static"):
+            same = trees[0] == trees[1]
+        if not same:
             expected = f"{place} with {field.name} {trees[0]} as before"
             raise ValueError(f"expected {expected}, got {trees[1]}")
 
@@ -117,9 +120,11 @@ def by_batches(one: Callable[..., Any], batches: Any, **rows: Any) -> Any:
         raise ValueError(f"expected either preds and y, or batches, got {found}")
     name = "blocks" if batches is None else "batches"
     if batches is None:
-        is_leaf = lambda v: isinstance(v, list) or is_array_like(v)  # noqa: E731
-        leaves, structure = jax.tree.flatten(rows, is_leaf=is_leaf)
-        if not any(map(_is_far, leaves)) or not is_concrete(leaves):
+        is_leaf = lambda v: isinstance(v, Iterator)  # noqa: E731
+        if not any(map(_is_far, jax.tree.leaves(rows, is_leaf))):
+            return one(**rows)
+        leaves, structure = jax.tree.flatten(rows, is_leaf=_is_column)
+        if not is_concrete(leaves):
             return one(**rows)
         batches = _blocks(leaves, partial(jax.tree.unflatten, structure))
     # No loop over batches: its variable would hold one while the next is made.
@@ -137,7 +142,15 @@ def _of_batch(one, name, number, batch):
         raise ValueError(f"expected (preds, y), or a mapping with both, got {kind}")
     except Exception as error:
         error.add_note(f"in {name}[{number}]")
+        if isinstance(error, StopIteration):  # which would end the batches
+            raise RuntimeError("expected a score, got StopIteration") from error
         raise
+
+
+def _is_column(v):
+    """Returns whether a list is of numbers or names, and not of arrays."""
+    is_list = isinstance(v, list) and not any(hasattr(u, "shape") for u in v)
+    return is_list or is_array_like(v)
 
 
 def _blocks(leaves, unflatten):
@@ -146,7 +159,7 @@ def _blocks(leaves, unflatten):
     total = sum(getattr(v, "nbytes", 8 * n) for v in leaves)
     size = max(_BYTES * n // max(total, 1), 1)
     ends = [0, *range(size, n, size), n]
-    chunks = [v.chunks for v in leaves if hasattr(type(v), "chunks")]
+    chunks = [c for v in leaves if (c := getattr(v, "chunks", None))]
     if chunks and isinstance(chunks[0][0], tuple):
         ends = [*accumulate(chunks[0][0], initial=0)]
     for rows in map(slice, ends[:-1], ends[1:]):

@@ -11,6 +11,7 @@ import jax
 from jax import Array
 
 from jaxcp import _checks, _names
+from jaxcp._arrays import is_concrete
 from jaxcp._batching import by_rows, invert, invert_each, label_scores
 from jaxcp._names import named
 from jaxcp._tree import jit, pytree, static
@@ -94,7 +95,8 @@ class Predictor(Scored):
     Args:
       score: The nonconformity score.
       q: Threshold, shape () or (c,), or one for each group, shape (g,) or (g, c).
-      promise: What the sets keep to, in words.
+      alpha: Level of the sets, as it was given.
+      claim: What the sets keep to, in words with a place for `alpha`.
       row_shapes: Shapes of one prediction, which later ones must have, or None.
       classes: Names of the labels of the sets, or None.
       num_groups: Number of groups g, or None.
@@ -127,7 +129,8 @@ class Predictor(Scored):
 
     score: Score
     q: Array
-    promise: str = static()
+    alpha: PyTree
+    claim: str = static()
     row_shapes: taking.RowShapes | None = static(default=None)
     classes: tuple[Hashable, ...] | None = static(default=None)
     num_groups: int | None = static(default=None)
@@ -138,6 +141,14 @@ class Predictor(Scored):
 
     def __post_init__(self) -> None:
         _names.keep_names(self, "classes", "group_names")
+
+    @property
+    def promise(self) -> str:
+        """What the sets keep to, in words."""
+        levels = [
+            str(v) if is_concrete(v) else "alpha" for v in jax.tree.leaves(self.alpha)
+        ]
+        return self.claim.format(alpha=", ".join(levels))
 
     def __call__(self, preds: PyTree, *, groups: ArrayLike | None = None) -> AnySet:
         """Returns the prediction sets of new predictions.

@@ -79,9 +79,9 @@ class Thresholds(Scored):
           A `Predictor`: `cp.at(alpha)(preds)` are the sets `cp(preds, alpha)`.
 
         Raises:
-          ValueError: as `quantile`, and for rules that need something of each test
-            point but its group, such as `test_weights` of likelihood ratios: these need
-            the rows.
+          ValueError: as `quantile`, and for rules that read something of each test
+            point but its group: these need the rows, and so do likelihood ratios (here
+            weights are fixed ones, and none is above 1, the weight of a test point).
 
         Cost:
           The thresholds, once.
@@ -96,11 +96,13 @@ class Thresholds(Scored):
             )
         q, known = self.quantile(alpha, delta=delta), Scored.__annotations__
         kept = {name: getattr(self, name) for name in known}
-        return Predictor(q=q, promise=self._promise(alpha, delta), **kept)
+        as_leaf = lambda a: a if isinstance(a, Array) else np.asarray(a, float)  # noqa: E731
+        alpha = jax.tree.map(as_leaf, alpha)
+        return Predictor(q=q, alpha=alpha, claim=self._claim(delta), **kept)
 
-    def _promise(self, alpha, delta):
-        """Returns what sets at one level keep to, in words."""
-        return f"that of {type(self).__name__} at alpha = {alpha}"
+    def _claim(self, delta):
+        """Returns what sets keep to, in words with a place for alpha."""
+        return f"that of {type(self).__name__} at alpha = {{alpha}}"
 
     def _quantile(self, alpha, delta, u, context):
         self._check()

@@ -35,8 +35,8 @@ class _OfScores(Rule):
     def _p_values_of_scores(self, scores, y, u, rounds, test_weights=None, groups=None):
         return self.held.p_values(scores, u, test_weights, groups, rounds=rounds)
 
-    def _promise(self, alpha, delta):
-        text = f"P(Y in set) >= 1 - {alpha}"
+    def _claim(self, delta):
+        text = "P(Y in set) >= 1 - {alpha}"
         if self.weights is not None:  # fixed ones: ratios need a test weight
             text += " less the weighted distance in total variation"
         return sure(text, delta, self.num_groups)

@@ -246,9 +246,14 @@ class RiskCalibration(Thresholds):
             for loss, tail, top in own
         ]
 
-    def _promise(self, alpha, delta):
-        what = "E loss" if self.tails == (None,) * len(self.tails) else "risk"
-        return sure(f"{what} <= {alpha}", delta, self.num_groups)
+    def _claim(self, delta):
+        what = [
+            "E loss" if tail is None else f"P(loss > {tail})" for tail in self.tails
+        ]
+        text = f"{', '.join(what)} <= {{alpha}}"
+        if self.weights is not None:  # fixed ones: ratios need a test weight
+            text += " plus the bound times the weighted distance in total variation"
+        return sure(text, delta, self.num_groups)
 
     @property
     def _tops(self):

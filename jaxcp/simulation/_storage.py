@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import threading
+from contextlib import suppress
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -122,7 +123,10 @@ class Checkpoint:
         self._settings = json.loads(json.dumps(settings))
         self._lock: int | None = None
         path.mkdir(parents=True, exist_ok=True)
-        if (path / ABOUT).exists() and self._is_complete():
+        if (path / _SETTINGS).exists() and self._is_complete():
+            if not (path / ABOUT).exists():  # of an earlier version
+                with suppress(OSError):
+                    write_whole(path / ABOUT, about)
             return
         self._lock = _locked(path)
         try:
@@ -171,8 +175,11 @@ class Checkpoint:
                 found = f"{self.path} with {strangers[0]}"
                 raise ValueError(f"expected checkpoint as a new folder, got {found}")
             return False
+        # `merge` returns the bits of one batch size: spans keep theirs.
+        is_whole = self._settings["span"] == [0, self._settings["trials"]]
+        free = _MAY_CHANGE if is_whole else MAY_DIFFER
         cure = "; choose another folder"
-        check_same(self.path, before, self._settings, _MAY_CHANGE, cure)
+        check_same(self.path, before, self._settings, free, cure)
         return True
 
 
@@ -233,6 +240,11 @@ def _locked(path):
     except (ImportError, OSError):
         pass  # some systems and file systems have no locks
     return file
+
+
+def is_of_span(folder: Path) -> bool:
+    """Returns whether a folder has what `merge` reads."""
+    return all((folder / name).exists() for name in (_SETTINGS, ABOUT))
 
 
 def read_settings(folder: Path) -> dict[str, Any] | None:

@@ -203,7 +203,7 @@ def merge(
     if isinstance(folders, str | Path):
         folders = sorted(Path(folders).expanduser().glob("*/"))
     paths = [Path(folder).expanduser() for folder in folders]
-    strange = [str(path) for path in paths if not (path / _storage.ABOUT).exists()]
+    strange = [str(path) for path in paths if not _storage.is_of_span(path)]
     if strange or not paths:
         got = ", ".join(strange) or "none"
         raise ValueError(f"expected folders of spans of a simulation, got {got}")
@@ -223,7 +223,8 @@ def merge(
 def _check_whole(settings):
     """Raises ValueError unless each replicate is in one folder, and done."""
     whole = {path: (0, found["trials"]) for path, found in settings.items()}
-    spans = sorted((*s.get("span", whole[path]), path) for path, s in settings.items())
+    every = [(*s.get("span", whole[path]), path) for path, s in settings.items()]
+    spans = sorted(span for span in every if span[0] < span[1])
     num_trials = max(found["trials"] for found in settings.values())
     twice = [
         f"{start} to {min(stop, end) - 1} in {one} and in {other}"

@@ -174,3 +174,76 @@ def test_errors_say_which_batch():
     with pytest.raises(ValueError, match="sum to 1") as error:
         jaxcp.calibrate(LAC, batches=[(P, Y), (P / 2, Y)])
     assert error.value.__notes__ == ["in batches[1]"]
+
+
+class Stored:
+    """An array in a file that is not in chunks, as of HDF5 by default."""
+
+    chunks = None
+
+    def __init__(self, values):
+        self.values, self.shape, self.dtype = values, values.shape, values.dtype
+        self.nbytes = values.nbytes
+
+    def __len__(self):
+        return len(self.values)
+
+    def __getitem__(self, rows):
+        return self.values[rows]
+
+    def __array__(self, dtype=None, copy=None):
+        return np.asarray(self.values, dtype)
+
+
+@jaxcp.pytree
+class Sum:
+    """Predictions are a list of two."""
+
+    def __call__(self, pred, y):
+        return abs(pred[0] + pred[1] - y)
+
+    def invert(self, pred, q):
+        return jaxcp.sets.Interval(pred[0] + pred[1] - q, pred[0] + pred[1] + q)
+
+
+@pytest.mark.parametrize("size", [100, 2**26])
+def test_containers_of_rows_in_files(size, monkeypatch, tmp_path):
+    monkeypatch.setattr(joining, "_BYTES", size)
+    x, y = np.random.default_rng(0).normal(size=(2, 60)).astype("f")
+    np.save(tmp_path / "y.npy", y)
+    file = np.load(tmp_path / "y.npy", mmap_mode="r")
+    whole = jaxcp.calibrate(Sum(), [x, x], y)
+    assert isinstance(whole, jaxcp.Calibration)
+    for preds, targets in [
+        ([x, x], file),
+        ([Stored(x), Stored(x)], y),
+        ([Stored(x), x], y.tolist()),
+    ]:
+        found = jaxcp.calibrate(Sum(), preds, targets).scores
+        np.testing.assert_array_equal(found, whole.scores)
+
+
+def test_classes_are_the_groups_of_batches_too():
+    p, y = np.full((6, 3), 1 / 3, np.float32), np.array(["c", "a", "b"] * 2)
+    rows = [{"preds": p, "y": y, "groups": y}] * 2
+    cp = jaxcp.calibrate_groups(LAC, batches=rows, classes=["c", "a", "b"])
+    assert cp.group_names == ("c", "a", "b")
+    assert cp.at(0.4)(p).mask.shape == (6, 3)
+
+
+def test_a_score_that_stops_does_not_end_the_batches():
+    def stops(pred, y):
+        raise StopIteration
+
+    score = scores.Custom(stops, lambda pred, q: jaxcp.sets.Interval(pred - q, pred))
+    with pytest.raises(RuntimeError, match="got StopIteration"):
+        jaxcp.calibrate(score, batches=[(Y * 1.0, Y * 1.0)])
+
+
+@pytest.mark.parametrize("names", [(("a", 1), ("b",)), ("a", "1")])
+def test_names_are_compared_as_they_are(names):
+    parts = [jaxcp.calibrate(LAC, P, Y, classes=names) for _ in range(2)]
+    assert jaxcp.join(parts).classes == names
+    other = jaxcp.calibrate(LAC, P, Y, classes=("a", 1))
+    with pytest.raises(ValueError, match="with classes"):
+        jaxcp.join([parts[0], other])
