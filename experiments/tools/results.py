@@ -42,6 +42,7 @@ TIMED = [
     "chunks",
     "batches",
     "groups",
+    "checks",
 ]
 MEASURED = [
     "showcase",

@@ -12,7 +12,15 @@ import numpy as np
 import pytest
 
 pytest.importorskip("experiments", reason="run as `python -m pytest` from the root")
-from experiments.speed import chunks, data_scale, groups, kernel_scaling, kernel_speed
+import jaxcp
+from experiments.speed import (
+    checks,
+    chunks,
+    data_scale,
+    groups,
+    kernel_scaling,
+    kernel_speed,
+)
 from experiments.tools import bars, machines, reporting, timing
 
 EPYC = {"model name": "AMD EPYC", "cpu family": "26", "model": "2", "flags": "fpu avx2"}
@@ -170,6 +178,18 @@ def test_both_ways_of_groups_agree(monkeypatch):
     monkeypatch.setattr(groups, "REPEATS", 1)
     found = groups.measure(1500, 20)
     assert found["rows"] == "1,500, 20 groups" and found["CPU s"] >= 0
+
+
+def test_checks_are_timed_with_and_without(monkeypatch):
+    monkeypatch.setattr(checks, "REPEATS", 1)
+    for name, count in {"LAC": 3, "RAPS": 2}.items():
+        assert len(checks.measure(name, 50, 4)) == count
+    p, y = checks.data(50, 4)
+    refused = lambda: jaxcp.calibrate(checks.SCORES["LAC"], 2 * p, y)  # noqa: E731
+    with checks.unchecked():
+        refused()
+    with pytest.raises(ValueError, match="sum to 1"):
+        refused()
 
 
 def test_weighted_quantiles_by_numpy():
