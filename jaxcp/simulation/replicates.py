@@ -222,16 +222,17 @@ def merge(
 
 def _check_whole(settings):
     """Raises ValueError unless each replicate is in one folder, and done."""
-    whole = {path: (0, found["trials"]) for path, found in settings.items()}
-    spans = sorted((*s.get("span", whole[path]), path) for path, s in settings.items())
+    spans = sorted((*found["span"], path) for path, found in settings.items())
     num_trials = max(found["trials"] for found in settings.values())
     twice = [
         f"{start} to {min(stop, end) - 1} in {one} and in {other}"
         for (_, stop, one), (start, end, other) in pairwise(spans)
         if start < stop
     ]
-    left = _gaps([(start, stop) for start, stop, _ in spans], (0, num_trials))
-    none = [f"{start} to {stop - 1} in no folder" for start, stop in left]
+    none = [
+        f"{start} to {stop - 1} in no folder"
+        for start, stop in _gaps([span for *span, _ in spans], (0, num_trials))
+    ]
     todo = [
         f"{start} to {stop - 1} not yet in {path}"
         for *span, path in spans
@@ -317,7 +318,7 @@ def _opened(plan, path, stack):
 def _about(plan):
     """Returns the file of results without rows; an empty one if none can hold them."""
     none = jax.tree.map(lambda v: np.zeros((0, *v.shape), v.dtype), plan.shapes)
-    about = {"results": jax.device_put(none), "statistics": plan.statistics}
+    about = {"results": none, "statistics": plan.statistics}
     try:
         return to_bytes(about)
     except ValueError:
