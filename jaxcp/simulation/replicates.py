@@ -229,10 +229,8 @@ def _check_whole(settings):
         for (_, stop, one), (start, end, other) in pairwise(spans)
         if start < stop
     ]
-    none = [
-        f"{start} to {stop - 1} in no folder"
-        for start, stop in _gaps([span for *span, _ in spans], (0, num_trials))
-    ]
+    left = _gaps([span for *span, _ in spans], (0, num_trials))
+    none = [f"{start} to {stop - 1} in no folder" for start, stop in left]
     todo = [
         f"{start} to {stop - 1} not yet in {path}"
         for *span, path in spans
