@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
 
 from jaxcp._batching import on_device, on_host
 from jaxcp._numbers import rounded_up
@@ -239,17 +239,30 @@ def count_groups(groups, num_groups, mask=None):
     return np.bincount(codes[counts], minlength=num_groups)
 
 
+FEW_GROUPS = 8  # up to which a pass for each takes less time
+_ROWS, _GROUPS = 32, 256  # of a block of sums: as much memory as for eight copies
+
+
 @partial(jax.jit, static_argnames="num_groups")
 def sums_of_groups(numbers: Array, groups: Array, num_groups: int) -> Array:
     """Returns the sum of the numbers (n,) of each group, shape (num_groups,)."""
-    # Floats in short blocks of rows: few roundings follow one another in a cell.
-    is_float = jnp.issubdtype(numbers.dtype, jnp.floating)
-    size = max(32, 2 * num_groups) if is_float else 2**30
-    num_blocks, beyond = -(-numbers.size // size), num_groups + 1
-    cells = jnp.arange(numbers.size) // size * beyond + group_codes(groups, num_groups)
-    sums = jnp.zeros(num_blocks * beyond, numbers.dtype).at[cells].add(numbers)
-    sums = sums.reshape(num_blocks, beyond)[:, :-1]
-    return jnp.sum(sums, axis=0, dtype=numbers.dtype)
+    codes, dtype = group_codes(groups, num_groups), numbers.dtype
+    if not jnp.issubdtype(dtype, jnp.floating):
+        return jnp.zeros(num_groups, dtype).at[codes].add(numbers)
+    if num_groups <= FEW_GROUPS:
+        inside = codes[None] == jnp.arange(num_groups)[:, None]
+        kept = jnp.where(inside, numbers[None], jnp.zeros((), dtype))
+        return jnp.sum(kept, axis=1, dtype=dtype)
+    # In blocks of rows: few roundings follow one another. Groups beyond are dropped.
+    n = groups.shape[0]
+    block = jnp.arange(n) // _ROWS
+
+    def of_span(first):
+        own = jnp.where(codes < first, _GROUPS, codes - first)
+        sums = jnp.zeros((-(-n // _ROWS), _GROUPS), dtype).at[block, own].add(numbers)
+        return jnp.sum(sums, axis=0, dtype=dtype)
+
+    return lax.map(of_span, jnp.arange(0, num_groups, _GROUPS)).ravel()[:num_groups]
 
 
 def group_codes(groups: Array, num_groups: int, mask: Array | None = None) -> Array:

@@ -24,13 +24,8 @@ from jaxcp._numbers import (
 from jaxcp._tree import known_at_once, pytree, static
 from jaxcp.certificates import certificate
 from jaxcp.pvalues.conformal import mass_of, p_values_among, p_values_in_groups
+from jaxcp.quantiles import thresholds
 from jaxcp.quantiles.levels import alpha_as_float, as_delta, ranks, split_alpha
-from jaxcp.quantiles.thresholds import (
-    FEW_GROUPS,
-    group_thresholds,
-    smoothed_threshold,
-    threshold_at,
-)
 from jaxcp.scores import inputs
 from jaxcp.typing import ArrayLike, AxisName, Number, PyTree, Score
 
@@ -176,18 +171,19 @@ class Held:
         _checks.check_test_weights("test_weight", test_weight, self.weights)
         if self.num_groups is not None:
             if self.weights is None and u is None:
-                return group_thresholds(self.values, rank, self.groups, self.mask)
+                own = self.groups, self.mask
+                return thresholds.group_thresholds(self.values, rank, *own)
             if u is not None:
                 rank = rank[0], jnp.broadcast_to(rank[1], rank[0].shape)
             of = lambda g, k: self.of_group(g).threshold(k, test_weight, u)  # noqa: E731
             groups = jnp.arange(self.num_groups)
-            return map_evenly(of, groups, rank, at_a_time=FEW_GROUPS)
+            return map_evenly(of, groups, rank, at_a_time=_arrays.FEW_GROUPS)
         weights = None if self.weights is None else self.mass
         known = self.mask, weights, test_weight
         if u is None:
-            return threshold_at(self.values, rank, *known)
+            return thresholds.threshold_at(self.values, rank, *known)
         k, alpha = rank
-        return smoothed_threshold(self.values, k, alpha, u, *known)
+        return thresholds.smoothed_threshold(self.values, k, alpha, u, *known)
 
     def of_group(self, group: Array) -> Held:
         """Returns the rows of one group."""

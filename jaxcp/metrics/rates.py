@@ -9,7 +9,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxcp import _batching, _checks, _names
-from jaxcp._numbers import kept, mean, quotient
+from jaxcp._arrays import group_codes
+from jaxcp._numbers import counting, mean, quotient
 from jaxcp.metrics import _sets
 from jaxcp.metrics._sets import Count, metric
 from jaxcp.typing import ArrayLike, HasLabels, MayBeEmpty, Set
@@ -333,8 +334,7 @@ def coverage_gap(
 
 def rates_of(covered, groups, num_groups, count=None):
     """Returns the mean of `covered` within each group, and the number of its rows."""
-    groups = kept(groups.astype(int), count, num_groups)
-    groups = jnp.where(groups < 0, num_groups, groups)  # would count from the end
+    groups = group_codes(groups, num_groups, counting(groups.size, count))
     # Floats would stop at 2^24 rows. Rows are missed, covered, or unknown: a NaN.
     kinds = jnp.where(jnp.isnan(covered), 2, (covered > 0).astype(int))
     counts = jnp.zeros(3 * num_groups, int).at[3 * groups + kinds].add(1, mode="drop")

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from jaxcp import _checks
-from jaxcp._arrays import as_arrays
+from jaxcp._arrays import as_arrays, group_codes
 from jaxcp._numbers import as_float, at_least_single, quotient
 from jaxcp.pvalues.multiple import as_p_values, as_share, step_up
 from jaxcp.quantiles._keys import common_keys, to_keys
@@ -123,18 +123,15 @@ def p_values_in_groups(scores, groups, test_scores, test_groups, num_groups, u, 
         each = lambda s, t: p_values_in_groups(s, groups, t, *fixed)  # noqa: E731
         return _of_components(each, scores, test_scores)
     n, beyond = scores.size, num_groups  # where rows that do not count come to lie
-    groups, test_groups = groups.astype(int), test_groups.astype(int)
-    groups = groups if mask is None else jnp.where(mask, groups, beyond)
-    groups = jnp.append(groups, test_groups)
-    known = (groups >= 0) & (groups < num_groups)
-    groups = jnp.where(known, groups, beyond)
+    groups = group_codes(groups, beyond, mask)
+    groups = jnp.append(groups, group_codes(test_groups, beyond))
     ranks = _ranks_in_order(groups, jnp.append(scores, test_scores))
     at_least, above, _ = masses_of_keys(ranks[:n], ranks[n:])
     rows = jnp.zeros(beyond + 1, int).at[groups[:n]].add(1)
     in_later_groups = (jnp.sum(rows) - jnp.cumsum(rows))[groups[n:]]
     above, equal = above - in_later_groups, at_least - above
     p = share_of(above, equal, rows[groups[n:]], u, jnp.ones(()))
-    return jnp.where(known[n:], p, 1)
+    return jnp.where(groups[n:] < beyond, p, 1)
 
 
 def masses_from(scores, test_scores, weights=None):

@@ -7,12 +7,11 @@ shards are one group, whose counts are summed over devices.
 
 from __future__ import annotations
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from jaxcp._arrays import sums_of_groups
 from jaxcp._numbers import at_least_single, over_shards, rounded_up
 from jaxcp.quantiles._keys import from_keys, to_keys
 
@@ -41,9 +40,8 @@ def _select_jvp(primals, tangents):
     radius = jax.ops.segment_min(distance, codes, len(k))
     nearest = jnp.isfinite(distance) & (distance <= radius[codes])
     moves = at_least_single(jnp.where(nearest, tangents[0], 0))
-    add_up = partial(jax.ops.segment_sum, segment_ids=codes, num_segments=len(k))
-    total = jnp.maximum(add_up(nearest.astype(moves.dtype)), 1)
-    return value, (add_up(moves) / total).astype(x.dtype)
+    total = jnp.maximum(sums_of_groups(nearest.astype(int), codes, len(k)), 1)
+    return value, (sums_of_groups(moves, codes, len(k)) / total).astype(x.dtype)
 
 
 def first_keys(keys, k, codes, width, axis_name=None):

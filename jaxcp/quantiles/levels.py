@@ -296,12 +296,13 @@ def ranks(count: ArrayLike, alpha: Alpha, delta: Fraction | None = None) -> Arra
     if delta is not None:
         count = _known_count(count, alpha)
     count = count if isinstance(count, Array) else np.asarray(count)
+    if is_concrete(count):
+        check_countable(int(np.max(np.asarray(count), initial=0)))
     count = count.astype(int)  # a narrow type may not hold n + 1
     if isinstance(alpha, Array):
         return rank_at_any_alpha(count, as_float(alpha))
     if isinstance(count, Array):
         return _integer_rank(count, *_integer_ratio(alpha, count.dtype))
-    check_countable(int(count.max(initial=0)))
     found = np.frompyfunc(lambda n, a: exact_rank(n, a, delta), nin=2, nout=1)
     return on_device(np.asarray(found(count.astype(object), alpha), int))
 

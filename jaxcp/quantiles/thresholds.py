@@ -21,8 +21,6 @@ from jaxcp.quantiles.levels import alpha_as_float, as_alpha, conformal_rank, ran
 from jaxcp.quantiles.selection import kth_smallest, weighted_select
 from jaxcp.typing import ArrayLike, AxisName
 
-FEW_GROUPS = 8  # up to which a selection for each takes less time
-
 
 def conformal_quantile(
     scores: ArrayLike,
@@ -273,7 +271,7 @@ def group_thresholds(scores, rank, groups, mask=None):
     """Returns `thresholds` of the rows of each group, at ranks with leading axis g."""
     columns, g = scores.shape[1:], len(rank)
     codes = _arrays.group_codes(groups, g, mask)
-    if g <= FEW_GROUPS:
+    if g <= _arrays.FEW_GROUPS:
         select = lambda group, k: thresholds(scores, k, codes == group)  # noqa: E731
         return jax.vmap(select)(jnp.arange(g), rank)
     # Each component of a group is a group of its own.

@@ -368,7 +368,7 @@ def _are_probabilities(p, mask):
 
 def _rounding(p):
     """Returns how far the sum of probabilities may be from 1."""
-    return max(1e-3, 8 * float(jnp.finfo(as_float(p).dtype).eps))
+    return max(1e-3, 8 * float(jnp.finfo(as_float(p[:0]).dtype).eps))
 
 
 def _check_columns(preds, y, mask):

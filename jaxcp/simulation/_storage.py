@@ -131,9 +131,9 @@ class Checkpoint:
         self._lock = _locked(path)
         try:
             remove_drafts(path)
-            if not self._is_complete():  # by another process meanwhile
-                content = json.dumps(self._settings, indent=1).encode() + b"\n"
-                write_whole(path / _SETTINGS, content)
+            self._is_complete()  # raises where another process has begun meanwhile
+            content = json.dumps(self._settings, indent=1).encode() + b"\n"
+            write_whole(path / _SETTINGS, content)
             write_whole(path / ABOUT, about)
         except BaseException:
             self.close()

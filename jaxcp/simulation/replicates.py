@@ -231,7 +231,7 @@ def _check_whole(settings):
         for (_, stop, one), (start, end, other) in pairwise(spans)
         if start < stop
     ]
-    left = _gaps([(start, stop) for start, stop, _ in spans], (0, num_trials))
+    left = _gaps([span for *span, _ in spans], (0, num_trials))
     none = [f"{start} to {stop - 1} in no folder" for start, stop in left]
     todo = [
         f"{start} to {stop - 1} not yet in {path}"
@@ -318,7 +318,7 @@ def _opened(plan, path, stack):
 def _about(plan):
     """Returns the file of results without rows; an empty one if none can hold them."""
     none = jax.tree.map(lambda v: np.zeros((0, *v.shape), v.dtype), plan.shapes)
-    about = {"results": jax.device_put(none), "statistics": plan.statistics}
+    about = {"results": none, "statistics": plan.statistics}
     try:
         return to_bytes(about)
     except ValueError:

@@ -1,9 +1,12 @@
 """Values checked by their ends, here or far away: the errors of looking at each."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import NamedSharding, PartitionSpec
 
+import jaxcp
 from jaxcp import _checks, scores
 from jaxcp.scores import inputs
 
@@ -60,3 +63,21 @@ def test_rows_that_are_just_off(monkeypatch):
             monkeypatch.setattr(_checks, "are_far", lambda v, far=far: far)
             refused = message(scores.LAC(), p, None, None) is not None
             assert refused == (abs(exact[5] - 1) > 1e-3)
+
+
+@pytest.mark.parametrize("place", [0, 20_000, 39_999])
+def test_values_spread_over_devices(place):
+    """The least of all devices may lack a NaN of one."""
+    v, good = np.full(40_000, 0.5, np.float32), np.zeros(40_000, np.float32)
+    v[place] = np.nan
+    mesh = jax.make_mesh((jax.device_count(),), ("rows",))
+    rows = NamedSharding(mesh, PartitionSpec("rows"))
+    v, good = (jax.device_put(a, rows) for a in (v, good))
+    score, said = scores.Absolute(), f"without NaN, got nan at {place}"
+    with pytest.raises(ValueError, match=f"preds {said}"):
+        jaxcp.calibrate(score, v, good)
+    with pytest.raises(ValueError, match=f"y {said}"):
+        jaxcp.calibrate(score, good, v)
+    with pytest.raises(ValueError, match=f"finite weights >= 0, got nan at {place}"):
+        jaxcp.calibrate(score, good, good, weights=v)
+    assert jaxcp.calibrate(score, good, good).quantile(0.1) == 0

@@ -197,3 +197,11 @@ def test_double_precision_counts_them(name):
                 if name == "reduce_sum" and out.size:
                     most = line.invars[0].aval.size // out.size
                 assert most < 2**20 or out.dtype.itemsize == 8
+
+
+@pytest.mark.parametrize(
+    "count", [np.uint64(2**63 + 5), np.uint32(2**32 - 1), jnp.uint32(2**32 - 1)]
+)
+def test_counts_of_any_type_are_refused(count):
+    with pytest.raises(ValueError, match="expected at most 2147483646 rows"):
+        jaxcp.conformal_rank(count, 0.1)

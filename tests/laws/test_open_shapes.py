@@ -69,6 +69,9 @@ OF_SCORES = {
         ABSOLUTE, 0 * x, x, weights=jnp.abs(x)
     )(jnp.zeros(30), 0.3, test_weights=jnp.ones(30)),
     "calibrate_groups": lambda x: by_group(x)(jnp.zeros(3), 0.3, groups=jnp.arange(3)),
+    "many groups": lambda x: jaxcp.grouped_conformal_quantile(
+        x, (9 * x).astype(int) % 9, 0.3, num_groups=9
+    ),
 }
 
 

@@ -120,3 +120,13 @@ def test_sums_of_groups(num_groups):
     np.testing.assert_allclose(sums, inside @ numbers.astype(float), rtol=1e-6)
     counts = sums_of_groups(jnp.ones(N, int), groups, num_groups)
     np.testing.assert_array_equal(counts, inside.sum(axis=1))
+
+
+@pytest.mark.parametrize("num_groups", [3, 12, 1000, 10_000])
+@pytest.mark.parametrize("number", [0.3, 0.55, 0.9])
+def test_sums_of_one_large_group_keep_their_digits(number, num_groups):
+    """Budgets of losses forgive eight roundings of the largest sum."""
+    n = 50_000
+    sums = sums_of_groups(jnp.full(n, number), jnp.zeros(n, int), num_groups)
+    error = float(sums[0]) - n * float(np.float32(number))
+    assert abs(error) <= 4 * np.finfo(np.float32).eps * n

@@ -13,10 +13,10 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import jaxcp
-from jaxcp.simulation import Moments, Quantiles, Total, merge
+from jaxcp.simulation import Moments, Quantiles, Total, _storage, merge
 from jaxcp.simulation._storage import chunks_of, exact_moments
 
-R = 60
+R, KEY = 60, jax.random.key(0)
 STATISTICS = {"mean": Moments(), "all": Quantiles((0.1, 0.5)), "count": Total()}
 REDUCES = {"values": None, "statistics": STATISTICS}
 
@@ -266,3 +266,39 @@ def test_folders_of_before_have_no_spans(key, tmp_path):
         merge(tmp_path)
     same(run(key, tmp_path / "c"), run(key))
     same(merge(tmp_path), run(key))
+
+
+def test_spans_keep_their_batch_size_and_empty_ones_are_nowhere(tmp_path):
+    def go(name, span, batch_size):
+        options = {"batch_size": batch_size, "checkpoint": tmp_path / name}
+        return jaxcp.simulate(normal, KEY, 500, span=span, **options)
+
+    go("a", (0, 100), 16)
+    with pytest.raises(ValueError, match="with batch size 16, got batch size 32"):
+        go("a", (0, 200), 32)
+    go("a", (0, 200), 16)
+    go("none", (20, 20), 16)
+    go("b", (200, 500), 16)
+    whole = jaxcp.simulate(normal, KEY, 500, batch_size=16)
+    assert_array_equal(merge(tmp_path), whole)
+
+
+def test_a_whole_folder_of_before_is_read_where_nothing_can_be_written(
+    tmp_path, monkeypatch
+):
+    options = {"batch_size": 16, "checkpoint": tmp_path}
+    whole = jaxcp.simulate(normal, KEY, 50, **options)
+    (tmp_path / _storage.ABOUT).unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr(_storage, "write_whole", refuse)
+        assert_array_equal(jaxcp.simulate(normal, KEY, 50, **options), whole)
+    jaxcp.simulate(normal, KEY, 50, **options)
+    assert_array_equal(merge([tmp_path]), whole)
+
+
+def normal(key):
+    return jax.random.normal(key)
+
+
+def refuse(*_):
+    raise PermissionError("read-only")
