@@ -22,7 +22,6 @@ from jax import Array
 
 from jaxcp import _checks, _geometry
 from jaxcp._arrays import is_concrete
-from jaxcp._numbers import as_float
 from jaxcp.typing import LabelScore, PyTree, Score
 
 
@@ -368,7 +367,8 @@ def _are_probabilities(p, mask):
 
 def _rounding(p):
     """Returns how far the sum of probabilities may be from 1."""
-    return max(1e-3, 8 * float(jnp.finfo(as_float(p[:0]).dtype).eps))
+    dtype = p.dtype if jnp.issubdtype(p.dtype, jnp.floating) else float
+    return max(1e-3, 8 * float(jnp.finfo(dtype).eps))
 
 
 def _check_columns(preds, y, mask):
