@@ -13,7 +13,6 @@ from jax import Array
 from jaxcp import _checks, _names
 from jaxcp._arrays import is_concrete
 from jaxcp._batching import by_rows, invert, invert_each, label_scores
-from jaxcp._names import named
 from jaxcp._tree import jit, pytree, static
 from jaxcp.held import taking
 from jaxcp.held.rows import at_groups
@@ -170,7 +169,7 @@ class Predictor(Scored):
         columns = {"groups": self._groups_of(preds, groups)}
         preds, _, _, context = self._rows(preds, columns)
         sets = by_rows(_sets_at, self.score, self.q, rows=(preds, context))
-        return named(sets, self.classes)
+        return _names.named(sets, self.classes)
 
 
 @jit

@@ -12,15 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from jaxcp import _arrays, _checks
+from jaxcp import _arrays, _checks, _numbers
 from jaxcp._batching import map_evenly, repeated
-from jaxcp._numbers import (
-    as_float,
-    at_least_single,
-    over_shards,
-    varying_like,
-    with_rounding,
-)
+from jaxcp._numbers import as_float, at_least_single, over_shards
 from jaxcp._tree import known_at_once, pytree, static
 from jaxcp.certificates import certificate
 from jaxcp.pvalues.conformal import mass_of, p_values_among, p_values_in_groups
@@ -207,7 +201,7 @@ class Held:
         says that sets hold scores that exceed a threshold by rounding alone.
         """
         _checks.check_test_weights("test_weights", test_weights, self.weights)
-        values = with_rounding(self.values) if rounds else self.values
+        values = _numbers.with_rounding(self.values) if rounds else self.values
         if groups is None:
             return p_values_among(values, scores, u, self.mass, test_weights)
         if self.weights is None:
@@ -219,7 +213,7 @@ class Held:
         fill = lambda p, g: (jnp.where(groups == g, of(g), p), None)  # noqa: E731
         like = jax.eval_shape(of, jnp.zeros((), int))
         given = held, scores, groups, u, test_weights
-        start = varying_like(jnp.ones(like.shape, like.dtype), given)
+        start = _numbers.varying_like(jnp.ones(like.shape, like.dtype), given)
         return lax.scan(fill, start, jnp.arange(self.num_groups))[0]
 
     def certificate(self, score: Score, alpha: Any, delta: Number | None = None) -> Any:

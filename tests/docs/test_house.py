@@ -17,7 +17,7 @@ CEILINGS = {
     "files": 160,
     "modules at the top": 12,  # _arrays.py to typing.py, besides __init__.py
     "share of imports": 0.105,
-    "share of validation": 0.207,  # of what is neither an import nor a signature
+    "share of validation": 0.2095,  # of what is neither an import nor a signature
     "code lines of a file": 400,
 }
 SKIPPED = (
