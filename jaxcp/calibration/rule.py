@@ -96,7 +96,8 @@ class Thresholds(Scored):
             )
         q, known = self.quantile(alpha, delta=delta), Scored.__annotations__
         kept = {name: getattr(self, name) for name in known}
-        as_leaf = lambda a: a if isinstance(a, Array) else np.asarray(a, float)  # noqa: E731
+        typed = Array, np.floating
+        as_leaf = lambda a: a if isinstance(a, typed) else np.asarray(a, float)  # noqa: E731
         alpha = jax.tree.map(as_leaf, alpha)
         return Predictor(q=q, alpha=alpha, claim=self._claim(delta), **kept)
 
