@@ -255,10 +255,11 @@ def test_rows_over_devices_by_name(n):
 
 @pytest.mark.parametrize("alpha", [0.1, 0.3, 0.6])
 def test_thresholds_of_wide_integers_are_not_below_them(alpha):
-    """Each float of single precision is a threshold of integers that are no larger."""
+    """In single precision they are the next float, in double they are exact."""
     x = 2**24 + np.arange(1, 40, 2, dtype=np.int32)
     rank = int(jaxcp.conformal_rank(len(x), alpha))
-    wanted = np.float32(np.sort(x)[rank - 1] + 1)  # odd: between two floats
+    odd = int(np.sort(x)[rank - 1])  # between two floats of single precision
+    wanted = odd if jax.config.jax_enable_x64 else odd + 1
     one, u = np.ones(len(x), np.float32), jnp.ones(())
     held = jaxcp.Held(jnp.asarray(x), jnp.asarray(one))
     ranks = jnp.asarray(rank), jnp.asarray(alpha)
