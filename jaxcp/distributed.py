@@ -202,7 +202,7 @@ def quantile(
 
     Assumption:
       S_1, ..., S_{n+1} are exchangeable; with weights those of
-      `weighted_conformal_quantile`.
+      `weighted_conformal_quantile`. A chunk is the same each time it is read.
 
     Cost:
       O(n) time. Each chunk is used three times, a function called as often: once for
