@@ -13,7 +13,7 @@ import numpy as np
 from jax import Array, lax
 
 from jaxcp import _arrays, _checks, _numbers
-from jaxcp._batching import map_evenly, repeated
+from jaxcp._batching import map_evenly, repeated, rows_at_a_time
 from jaxcp._numbers import as_float, at_least_single, over_shards
 from jaxcp._tree import known_at_once, pytree, static
 from jaxcp.certificates import certificate
@@ -170,8 +170,10 @@ class Held:
             if u is not None:
                 rank = rank[0], jnp.broadcast_to(rank[1], rank[0].shape)
             of = lambda g, k: self.of_group(g).threshold(k, test_weight, u)  # noqa: E731
-            groups = jnp.arange(self.num_groups)
-            return map_evenly(of, groups, rank, at_a_time=_arrays.FEW_GROUPS)
+            groups, n = jnp.arange(self.num_groups), len_of(self.values)
+            most = rows_at_a_time(n) if isinstance(n, int) else 1
+            most = max(most, _arrays.FEW_GROUPS)
+            return map_evenly(of, groups, rank, at_a_time=most)
         weights = None if self.weights is None else self.mass
         known = self.mask, weights, test_weight
         if u is None:

@@ -21,6 +21,8 @@ from jaxcp.quantiles.levels import alpha_as_float, as_alpha, conformal_rank, ran
 from jaxcp.quantiles.selection import kth_smallest, weighted_select
 from jaxcp.typing import ArrayLike, AxisName
 
+_FEW_PAIRS = 10**4  # of rows and groups, up to which comparing all takes less time
+
 
 def conformal_quantile(
     scores: ArrayLike,
@@ -269,9 +271,9 @@ def least_below_mass(scores, weights, spare, axis_name=None):
 @jax.jit
 def group_thresholds(scores, rank, groups, mask=None):
     """Returns `thresholds` of the rows of each group, at ranks with leading axis g."""
-    columns, g = scores.shape[1:], len(rank)
+    (n, *columns), g = scores.shape, len(rank)
     codes = _arrays.group_codes(groups, g, mask)
-    if g <= _arrays.FEW_GROUPS:
+    if g <= _arrays.FEW_GROUPS or (isinstance(n, int) and n * g <= _FEW_PAIRS):
         select = lambda group, k: thresholds(scores, k, codes == group)  # noqa: E731
         return jax.vmap(select)(jnp.arange(g), rank)
     # Each component of a group is a group of its own.
