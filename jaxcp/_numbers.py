@@ -117,7 +117,7 @@ def rounded_up(integers: Any, dtype: DTypeLike | None = None) -> Any:
 
 
 def floats_above(x: Array) -> Array:
-    """Returns `x` as floats that are not smaller: a threshold among them is none."""
+    """Returns `x` as floats that are not smaller, and so are thresholds among them."""
     return x if jnp.issubdtype(x.dtype, jnp.floating) else rounded_up(x)
 
 
