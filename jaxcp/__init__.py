@@ -27,11 +27,13 @@ from jaxcp import (
 from jaxcp._tree import pytree, static
 from jaxcp.calibration import (
     Calibration,
+    ConditionalCalibration,
     GroupCalibration,
     Predictor,
     Rule,
     SplitConformal,
     calibrate,
+    calibrate_conditional,
     calibrate_groups,
     join,
     split_conformal,
@@ -88,20 +90,21 @@ def __getattr__(name: str) -> ModuleType:
 
 # fmt: off
 __all__ = [
-    "Calibration", "ConformalBayes", "CrossCalibration", "CrossConformal",
-    "DiscretizedConformal", "FullConformal", "GroupCalibration", "Held",
-    "InfluenceConformal", "Predictor", "Rule", "SplitConformal", "calibrate",
-    "calibrate_groups", "certificates", "conformal_bayes", "conformal_p_value",
-    "conformal_quantile", "conformal_rank", "coverage_law", "cross_calibrate",
-    "cross_conformal", "cv_plus", "datasets", "detection", "discretized_conformal",
-    "distributed", "draw", "empirical_quantile", "enbpi", "first_within",
-    "full_conformal", "grouped_conformal_quantile", "influence_conformal",
-    "jackknife_plus", "jackknife_plus_after_bootstrap", "join", "kth_smallest",
-    "learners", "load", "metrics", "online", "outliers", "plotting", "pvalues",
-    "pytree", "resampling", "risk", "save", "scores", "sets",
-    "sharded_conformal_quantile", "simulate", "simulation", "soft_conformal_quantile",
-    "split_conformal", "split_conformal_fit", "static", "training", "typing",
-    "uniforms", "volume", "weighted_conformal_quantile", "weighted_select",
+    "Calibration", "ConditionalCalibration", "ConformalBayes", "CrossCalibration",
+    "CrossConformal", "DiscretizedConformal", "FullConformal", "GroupCalibration",
+    "Held", "InfluenceConformal", "Predictor", "Rule", "SplitConformal",
+    "calibrate", "calibrate_conditional", "calibrate_groups", "certificates",
+    "conformal_bayes", "conformal_p_value", "conformal_quantile", "conformal_rank",
+    "coverage_law", "cross_calibrate", "cross_conformal", "cv_plus", "datasets",
+    "detection", "discretized_conformal", "distributed", "draw",
+    "empirical_quantile", "enbpi", "first_within", "full_conformal",
+    "grouped_conformal_quantile", "influence_conformal", "jackknife_plus",
+    "jackknife_plus_after_bootstrap", "join", "kth_smallest", "learners", "load",
+    "metrics", "online", "outliers", "plotting", "pvalues", "pytree", "resampling",
+    "risk", "save", "scores", "sets", "sharded_conformal_quantile", "simulate",
+    "simulation", "soft_conformal_quantile", "split_conformal",
+    "split_conformal_fit", "static", "training", "typing", "uniforms", "volume",
+    "weighted_conformal_quantile", "weighted_select",
 ]
 # fmt: on
 

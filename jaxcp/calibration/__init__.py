@@ -6,6 +6,10 @@ from jaxcp.calibration.calibrating import (
     calibrate_groups,
     split_conformal,
 )
+from jaxcp.calibration.conditional import (
+    ConditionalCalibration,
+    calibrate_conditional,
+)
 from jaxcp.calibration.joining import join
 from jaxcp.calibration.predictor import Predictor
 from jaxcp.calibration.rule import Rule
@@ -13,7 +17,8 @@ from jaxcp.calibration.split import Calibration, GroupCalibration
 
 # fmt: off
 __all__ = [
-    "Calibration", "GroupCalibration", "Predictor", "Rule", "SplitConformal",
-    "calibrate", "calibrate_groups", "join", "split_conformal",
+    "Calibration", "ConditionalCalibration", "GroupCalibration", "Predictor",
+    "Rule", "SplitConformal", "calibrate", "calibrate_conditional",
+    "calibrate_groups", "join", "split_conformal",
 ]
 # fmt: on

@@ -1,0 +1,297 @@
+"""Linear quantile regression by pivots: the vertex that minimizes, and not near it.
+
+    min_g sum_i rho(S_i - g'phi_i) - U g'phi,  rho(r) = (1 - alpha) r^+ + alpha r^-
+
+At a vertex p rows, the basis, have residual 0; every other row has its dual eta_i at a
+bound, 1 - alpha above the fit and -alpha below. A pivot moves along the edge of a basic
+row whose dual is out of bounds, to a row that it meets. What is kept of a row is the
+bound of its dual, never the sign of its residual: ties would cycle. At the start the
+basis is p rows that do not exist, with bounds [0, 0]: features may be dependent, and
+rows of zeros change nothing.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from jaxcp._numbers import varying_like
+from jaxcp.quantiles.selection import weighted_select
+
+_dot = partial(jnp.matmul, precision="highest")
+_PIVOTS = 20  # in a round, after which the rounding of what they update is undone
+_ROUNDS = 20  # at most, and one more for each feature
+
+
+class Vertex(NamedTuple):
+    """A basis, and for each other row the bound that its dual is at."""
+
+    inverse: Array  # of the features of basic rows, (p, p)
+    basis: Array  # (p,), -1 for rows that do not exist
+    rays: Array  # (p,), 1 or -1 where an edge has no end: its row stays basic; else 0
+    upper: Array  # (n + 1,), whether the dual of a row is at 1 - alpha
+
+
+class Fit(NamedTuple):
+    """The vertex at a level, and how features are read."""
+
+    alpha: Array
+    whiten: Array  # (p, p)
+    kept: Array  # (p,), False where a feature depends on those before it
+    vertex: Vertex
+
+
+class _Problem(NamedTuple):
+    scores: Array  # (n + 1,), the last one that of the test point
+    features: Array  # (n, p)
+    own: Array  # (p,), of the last row
+    push: Array  # (p,), phi that weighs U
+    u: Array
+    alpha: Array
+
+    def at(self, row):
+        """Returns the features of a row; zeros for -1."""
+        n = len(self.features)
+        found = self.features[jnp.clip(row, 0, n - 1)] if n else self.own
+        return jnp.where(row < 0, 0, jnp.where(row == n, self.own, found))
+
+    def times(self, d):
+        """Returns phi_i'd of all rows."""
+        return jnp.append(_dot(self.features, d), _dot(self.own, d))
+
+    def sum(self, counts):
+        """Returns the sum of features, each as often as it counts."""
+        return _dot(counts[:-1], self.features) + counts[-1] * self.own
+
+    def basic(self, basis):
+        """Returns features and scores of basic rows, of the identity at -1."""
+        found = jax.vmap(self.at)(basis) + jnp.diag(jnp.where(basis < 0, 1.0, 0.0))
+        return found, jnp.where(basis < 0, 0, self.scores[basis])
+
+
+class _Walk(NamedTuple):
+    vertex: Vertex
+    r: Array  # residuals, (n + 1,)
+    inside: Array  # whether a row is basic, (n + 1,)
+    below: Array  # sum of the features of rows below, less a whole number, (p,)
+    rest: Array  # (1 - alpha) sum of all features, less the same number, (p,)
+
+
+def fit(scores: Array, features: Array, alpha: Array) -> Fit:
+    """Returns the vertex of rows (n,) and (n, p), without a test point."""
+    scores, features = lax.stop_gradient((scores, features))
+    alpha, p = jnp.asarray(alpha, scores.dtype), features.shape[1]
+    whiten, kept = whitening(features)
+    phis, none = _read(features, whiten, kept), jnp.zeros(p, scores.dtype)
+    problem = _Problem(jnp.append(scores, 0), phis, none, none, 0 * alpha, alpha)
+    eye = jnp.eye(p, dtype=scores.dtype)
+    start = Vertex(eye, jnp.full(p, -1), none, problem.scores > 0)
+    return Fit(alpha, whiten, kept, _solve(problem, start, long=True)[0])
+
+
+def coefficients(scores: Array, features: Array, fitted: Fit) -> Array:
+    """Returns g, shape (p,)."""
+    at = partial(_value, scores, features, fitted, fitted.vertex)
+    return jax.vmap(at)(jnp.eye(features.shape[1], dtype=scores.dtype))
+
+
+def threshold(
+    scores: Array, features: Array, fitted: Fit, phi: Array, u: Array | None = None
+) -> Array:
+    """Returns phi'g with U = 1 - alpha or u - alpha, the left limit in U, shape ().
+
+    +inf for features of zeros, and where too many pivots do not end.
+    """
+    left = (1 if u is None else u) - fitted.alpha
+    known = lax.stop_gradient((scores, features, phi))
+    problem, vertex = _with_test_point(*known, fitted, 0, left)
+    vertex, is_done = _solve(problem, vertex)
+    q = _value(scores, features, fitted, vertex, phi)
+    return jnp.where(is_done & jnp.any(phi != 0) & ~jnp.isnan(q), q, jnp.inf)
+
+
+def dual(
+    scores: Array, features: Array, fitted: Fit, phi: Array, score: Array
+) -> Array:
+    """Returns the dual of a test point with this score, in [-alpha, 1 - alpha].
+
+    0 for features of zeros, and where too many pivots do not end.
+    """
+    problem, vertex = _with_test_point(scores, features, phi, fitted, score)
+    vertex, is_done = _solve(problem, vertex)
+    eta = _edge(problem, _start(problem, vertex))[0]
+    bound = jnp.where(vertex.upper[-1], 1 - fitted.alpha, -fitted.alpha)
+    basic = vertex.basis == len(features)
+    found = jnp.where(jnp.any(basic), jnp.sum(jnp.where(basic, eta, 0)), bound)
+    return jnp.where(is_done & jnp.any(phi != 0), found, 0)
+
+
+def _with_test_point(scores, features, phi, fitted, score, u=None):
+    """Returns the problem with one more row: of this score, or that weighs u alone."""
+    alpha, whiten, kept, (inverse, basis, rays, upper) = fitted
+    own = _read(phi, whiten, kept)
+    push, own = (0 * own, own) if u is None else (own, 0 * own)
+    known = jnp.append(scores, score), _read(features, whiten, kept)
+    problem = _Problem(*known, own, push, 0 * alpha if u is None else u, alpha)
+    is_above = score > _dot(own, _dot(inverse, problem.basic(basis)[1]))
+    upper = jnp.append(_resized(upper[:-1], len(scores)), is_above)
+    return problem, Vertex(inverse, basis, rays, upper)
+
+
+def _value(scores, features, fitted, vertex, phi):
+    """Returns phi'g at a vertex, linear in the scores of its basis."""
+    _, whiten, kept, _ = fitted
+    inverse, basis, rays, _ = vertex
+    rows = _read(features, whiten, kept), *3 * (jnp.zeros_like(phi),)
+    problem = _Problem(jnp.append(scores, 0), *rows, fitted.alpha)
+    phi, (basic, values) = _read(phi, whiten, kept), problem.basic(basis)
+    w, g = lax.stop_gradient((_dot(phi, inverse), _dot(inverse, values)))
+    w += lax.stop_gradient(_dot(phi - _dot(w, basic), inverse))
+    tol = 5 * _tolerance(phi)
+    near = jnp.round(w)  # a test point like a basic row has its score, to the last bit
+    w = jnp.where(jnp.abs(w - near) <= tol, near, w)
+    moving = _dot(phi - _dot(w, basic), g)  # d(phi'g) = w'(dS - dPhi g) + dphi'g
+    q = _dot(w, values) + moving - lax.stop_gradient(moving)
+    ends = (jnp.abs(w) > tol) & ((basis < 0) | (rays != 0))
+    falls = jnp.any(ends & (rays * w < 0)) & ~jnp.any(ends & (rays * w >= 0))
+    return jnp.where(jnp.any(ends), jnp.where(falls, -jnp.inf, jnp.inf), q)
+
+
+def _solve(problem, vertex, long=False):
+    """Returns the vertex where all duals are in bounds, and whether it was found."""
+    tol = _tolerance(problem.scores)
+    goes_on = lambda walk: _edge(problem, walk)[2] > tol  # noqa: E731
+
+    def improve(carry):
+        vertex, count, _ = carry
+        more = lambda c: goes_on(c[0]) & (c[1] < _PIVOTS)  # noqa: E731
+        step = lambda c: (_pivot(problem, c[0], long), c[1] + 1)  # noqa: E731
+        walk, _ = lax.while_loop(more, step, (_start(problem, vertex), 0))
+        return walk.vertex, count + 1, goes_on(walk)
+
+    most = _ROUNDS + len(problem.own)
+    start = varying_like((vertex, jnp.array(0), jnp.array(True)), problem)
+    vertex, _, is_left = lax.while_loop(lambda c: c[2] & (c[1] < most), improve, start)
+    return vertex, ~is_left
+
+
+def _start(problem, vertex):
+    """Returns the residuals and sums at a vertex, its inverse with less rounding."""
+    inverse, basis, rays, upper = vertex
+    basic, values = problem.basic(basis)
+    inverse = 2 * inverse - _dot(inverse, _dot(basic, inverse))  # Newton's step
+    g = _dot(inverse, values)
+    g += _dot(inverse, values - _dot(basic, g))
+    n = len(upper)
+    inside = (
+        jnp.zeros(n, bool).at[jnp.where(basis < 0, n, basis)].set(True, mode="drop")
+    )
+    r = jnp.where(inside, 0, problem.scores - problem.times(g))
+    total = problem.sum(jnp.ones(n, r.dtype))
+    whole = jnp.round((1 - problem.alpha) * total)  # counts of flags stay exact
+    below = problem.sum((~upper & ~inside).astype(r.dtype)) - whole
+    rest = (total - whole) - problem.alpha * total
+    return _Walk(Vertex(inverse, basis, rays, upper), r, inside, below, rest)
+
+
+def _edge(problem, walk):
+    """Returns duals of the basis, which is worst, by how much, and if it is too high.
+
+    eta_B = -Phi_B^-T c, c = sum of eta_i phi_i off the basis, and U phi.
+    """
+    inverse, basis, rays, _ = walk.vertex
+    real, upper = basis >= 0, jnp.where(basis >= 0, 1 - problem.alpha, 0)
+    own = jnp.where(real[:, None], problem.basic(basis)[0], 0).sum(0)
+    c = walk.rest - walk.below - (1 - problem.alpha) * own
+    c, w = _dot(c, inverse), _dot(problem.push, inverse)
+    # The left limit in U: duals as they are at a U that is less by next to nothing.
+    slack = jnp.where(jnp.abs(w) > 1e-3, 3 * _tolerance(problem.scores), 0)
+    eta = slack * jnp.sign(w) - problem.u * w - c
+    high, low = eta - upper, jnp.where(real, -problem.alpha, 0) - eta
+    excess = jnp.where(rays != 0, -jnp.inf, jnp.maximum(high, low))
+    j = jnp.argmax(excess)
+    return eta, j, excess[j], high[j] >= low[j]
+
+
+def _pivot(problem, walk, long):
+    """Returns the walk after one step, beyond rows as long as it pays if `long`."""
+    (inverse, basis, rays, upper), r, inside, below, rest = walk
+    _, j, excess, rises = _edge(problem, walk)
+    d = jnp.where(rises, -inverse[:, j], inverse[:, j])
+    a = problem.times(d)
+    rounding = 8 * jnp.finfo(a.dtype).eps * jnp.sum(jnp.abs(d))
+    rounding *= jnp.max(jnp.abs(problem.features), initial=1)
+    blocks = (jnp.where(upper, a, -a) > rounding) & ~inside
+    t = jnp.where(blocks, jnp.maximum(r / jnp.where(blocks, a, 1), 0), jnp.inf)
+    if long:  # each row beyond turns the slope, from -excess, by |a|
+        step = weighted_select(t, jnp.where(blocks, jnp.abs(a), 0), excess)
+    else:
+        step = jnp.min(t)
+    ray, e, rows = jnp.isinf(step), jnp.argmax(t == step), jnp.arange(len(r))
+    step = jnp.where(ray, 0, step)
+    passed, leaves = t < step, (rows == basis[j]) & ~ray
+    enters, leaving, entering = (rows == e) & ~ray, *map(problem.at, (basis[j], e))
+    # Of rows below: those passed change sides, `leaving` may come, `entering` goes.
+    if long:
+        below += problem.sum(jnp.where(passed, jnp.where(upper, 1, -1), 0.0))
+    below += jnp.where(rises | ray, 0, leaving) - jnp.where(upper[e] | ray, 0, entering)
+    upper = jnp.where(leaves, rises, upper ^ passed)
+    r = jnp.where(leaves, jnp.where(rises, step, -step), r - step * a)
+    inside = (inside & ~leaves) | enters
+    y = _dot(entering, inverse)
+    column = inverse[:, j] / jnp.where(ray, 1, y[j])
+    moved = (inverse - jnp.outer(column, y)).at[:, j].set(column)
+    inverse = jnp.where(ray, inverse, moved)
+    basis = basis.at[j].set(jnp.where(ray, basis[j], e))
+    rays = rays.at[j].set(jnp.where(ray, jnp.where(rises, -1, 1), rays[j]))
+    vertex = Vertex(inverse, basis, rays, upper)
+    return _Walk(vertex, jnp.where(inside, 0, r), inside, below, rest)
+
+
+def whitening(features):
+    """Returns W with orthonormal features W, and which depend on those before them.
+
+    Flags are left as they are: sums of them are counts, without rounding.
+    """
+    p = features.shape[1]
+    sizes, cut = jnp.sqrt(jnp.sum(features**2, 0)), 0.5 * _tolerance(features[:0])
+    rows = jnp.sqrt(jnp.sum(jnp.any(features != 0, 1)).astype(features.dtype))
+
+    def orthogonalize(j, carry):  # Gram-Schmidt, by columns
+        q, w, kept = carry
+        size = jnp.sqrt(jnp.sum(q[:, j] ** 2))
+        is_new = (size > cut * sizes[j]) | (sizes[j] == 0)
+        # Whatever a test point has where all rows have zeros is outside of their span.
+        scale = jnp.where(sizes[j] > 0, sizes[j], jnp.finfo(q.dtype).tiny ** 0.5)
+        scale = rows / jnp.where(is_new & (size > 0), size, scale)
+        column, own = jnp.where(is_new, scale * q[:, j], 0), scale * w[:, j]
+        shares = jnp.where(jnp.arange(p) > j, _dot(column, q), 0) / rows**2
+        q = (q - jnp.outer(column, shares)).at[:, j].set(column)
+        w = (w - jnp.outer(own, shares)).at[:, j].set(own)
+        return q, w, kept.at[j].set(is_new)
+
+    eye = jnp.eye(p, dtype=features.dtype)
+    start = varying_like((features, eye, jnp.ones(p, bool)), features)
+    _, w, kept = lax.fori_loop(0, p, orthogonalize, start)
+    is_flags = jnp.all((features == 0) | (features == 1))
+    return jnp.where(is_flags, eye, w), kept | is_flags
+
+
+def _read(features, whiten, kept):
+    """Returns whitened features; a dependent one is 0, but for what is not rounding."""
+    found = _dot(features, whiten)
+    return jnp.where(kept | (jnp.abs(found) > 1e-3), found, 0)
+
+
+def _resized(flags, n):
+    return jnp.pad(flags[:n], (0, max(n - len(flags), 0)))
+
+
+def _tolerance(rows):
+    """Returns by how much rounding may move the duals of so many rows."""
+    eps = jnp.finfo(rows.dtype).eps
+    return eps ** (2 / 3) + len(rows) * eps / 8
