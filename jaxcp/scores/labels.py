@@ -281,7 +281,7 @@ class LogMargin(Labelwise):
       O(k) time for a score and for a set.
 
     References:
-      Campos, Calderon, Farinhas, Martins and others, Sparse Activations as Conformal
+      Campos, Calém, Sklaviadis, Figueiredo, Martins, Sparse Activations as Conformal
       Predictors, AISTATS, 2025.
 
     See also:
@@ -304,15 +304,14 @@ class LogMargin(Labelwise):
 class Entmax(Labelwise):
     """How far larger logits are from that of the label, all of them together.
 
-    (sum over c of (z_c - z_y)_+^d)^(1/d), d = 1 / (gamma - 1). The set at threshold q
-    is the support of gamma-entmax at temperature (gamma - 1) q: the labels to which
-    that gives a positive probability. gamma = 2 is sparsemax, a sum; gamma = 1 is
-    `LogMargin`, the largest difference.
+    (sum over c of (z_c - z_y)_+^d)^(1/d), d = 1 / (gamma - 1): a sum for gamma = 2, the
+    largest difference, `LogMargin`, for gamma = 1. Labels that score less than q are
+    the support of gamma-entmax of z / ((gamma - 1) q), of sparsemax for gamma = 2.
 
     `pred` is z, shape (k,): logits on any scale. Scores have at least single precision.
 
     Args:
-      gamma: Of entmax, >= 1 and finite, shape (); usually 1 to 2.
+      gamma: Index of the entmax, >= 1 and finite, shape (); usually 1 to 2.
 
     Guarantee:
       At least 1 - alpha at a threshold from `calibrate`.
@@ -325,7 +324,7 @@ class Entmax(Labelwise):
       memory of O(k); its gradient memory of O(k^2).
 
     References:
-      Campos, Calderon, Farinhas, Martins and others, Sparse Activations as Conformal
+      Campos, Calém, Sklaviadis, Figueiredo, Martins, Sparse Activations as Conformal
       Predictors, AISTATS, 2025.
 
     See also:
@@ -375,11 +374,12 @@ class Entmax(Labelwise):
 
 @pytree
 class Given(Labelwise):
-    """Scores of labels that you have: `pred` itself, shape (k,).
+    """The prediction itself: scores of labels that come from elsewhere.
 
-    For scores that no function of one prediction gives: of neighbors in a graph, of
-    another library. They must not have seen the labels of the rows that calibrate, nor
-    those of the rows to predict.
+    `pred` is p, shape (k,): the scores, larger for stranger labels. For scores that no
+    function of one prediction gives: of neighbors in a graph, or of another library.
+    They must not have seen the labels of the rows that calibrate, nor of those to
+    predict.
 
     Guarantee:
       At least 1 - alpha at a threshold from `calibrate`.
@@ -465,8 +465,8 @@ class MultiLabel:
 class _Ranked:
     """A score that grows along the labels in order of falling probability.
 
-    Equal probabilities rank by label. `_price(p, u, rank, mass)` is the score at a rank,
-    of the mass up to there; `mass` is a function, for ranks alone need no sum.
+    Equal probabilities rank by label. `_price(p, u, rank, mass)` is the score at a
+    rank, of the mass up to there; `mass` is a function, for ranks alone need no sum.
     """
 
     randomized = inclusive = False
