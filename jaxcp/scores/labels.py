@@ -362,6 +362,7 @@ class Entmax(Labelwise):
         scale = jax.lax.stop_gradient(jnp.where(known, largest, 1))  # cancels
         least = jnp.finfo(z.dtype).eps ** 2  # powers of all but the largest vanish
         root = jnp.maximum(jnp.asarray(self.gamma, z.dtype) - 1, least)
+        root = jnp.where(known, root, 1)  # unforeseen: squares would round differently
 
         def add(total, logit):  # in one order, whatever the batch
             above = known & (logit > levels)
