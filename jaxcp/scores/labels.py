@@ -311,7 +311,7 @@ class Entmax(Labelwise):
     `pred` is z, shape (k,): logits on any scale. Scores have at least single precision.
 
     Args:
-      gamma: Index of the entmax, >= 1 and finite, shape (); usually 1 to 2.
+      gamma: Index of the entmax, >= 1, shape (); usually 1 to 2.
 
     Guarantee:
       At least 1 - alpha at a threshold from `calibrate`.
@@ -341,9 +341,8 @@ class Entmax(Labelwise):
     def check(
         self, preds: PyTree, y: Array | None = None, mask: Array | None = None
     ) -> None:
-        """Raises ValueError for gamma < 1, or one that is not finite."""
-        valid = lambda v: (v >= 1) & (v < jnp.inf)  # noqa: E731
-        _checks.check_values(valid, "gamma >= 1 and finite", self.gamma)
+        """Raises ValueError for gamma < 1."""
+        _checks.check_values(lambda v: v >= 1, "gamma >= 1", self.gamma)
 
     def __call__(self, pred: Array, y: Array) -> Array:
         """Returns the score of label `y`, shape (); +inf for a label out of range."""
@@ -654,7 +653,7 @@ class SAPS(_Ranked):
     `pred` is p, shape (k,), or (p, u) as for `APS`; u is 0 without it.
 
     Args:
-      weight: Price of each rank after the first, >= 0 and finite, shape ().
+      weight: Price of each rank after the first, >= 0, shape ().
       randomized: Whether `pred` is (p, u) as for `APS`.
 
     Guarantee:
@@ -685,9 +684,8 @@ class SAPS(_Ranked):
     def check(
         self, preds: PyTree, y: Array | None = None, mask: Array | None = None
     ) -> None:
-        """Raises ValueError for a weight that is negative or not finite."""
-        valid = lambda v: (v >= 0) & (v < jnp.inf)  # noqa: E731
-        _checks.check_values(valid, "weight >= 0 and finite", self.weight)
+        """Raises ValueError for a negative weight."""
+        _checks.check_values(lambda v: v >= 0, "weight >= 0", self.weight)
 
     def _price(self, p, u, rank, mass):
         weight = jnp.where(jnp.less(self.weight, 0), 0, self.weight)

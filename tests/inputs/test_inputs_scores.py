@@ -88,10 +88,9 @@ WRONG = {
     ),
     "negative penalty": (calibrate(RAPS(-1.0, 2), P, Y), "penalty >= 0, got -1.0"),
     "negative k_reg": (calibrate(RAPS(1.0, -2), P, Y), "k_reg >= 0, got -2"),
-    "negative weight": (calibrate(SAPS(-0.1), P, Y), "weight >= 0 .*, got -0.1"),
-    "weight of NaN": (calibrate(SAPS(jnp.nan), P, Y), "weight >= 0 .*, got nan"),
-    "gamma below 1": (calibrate(Entmax(0.5), P, Y), "gamma >= 1 .*, got 0.5"),
-    "gamma of inf": (calibrate(Entmax(jnp.inf), P, Y), "gamma >= 1 .*, got inf"),
+    "negative weight": (calibrate(SAPS(-0.1), P, Y), "weight >= 0, got -0.1"),
+    "weight of NaN": (calibrate(SAPS(jnp.nan), P, Y), "weight >= 0, got nan"),
+    "gamma below 1": (calibrate(Entmax(0.5), P, Y), "gamma >= 1, got 0.5"),
     "logits for a margin": (
         calibrate(Margin(), jnp.ones((9, 3)), Y),
         "probabilities that sum to 1 in each row, got 3.0 at 0",
