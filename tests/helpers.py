@@ -115,8 +115,8 @@ def _several(*shape):
     return draw
 
 
-def _logits(k):
-    draw_labels = _labels(k)
+def _logits(k, ties=False):
+    draw_labels = _labels(k, ties=ties)
 
     def draw(key):
         p, y = draw_labels(key)
@@ -240,6 +240,14 @@ CASES = {
     "raps-randomized": Case(scores.RAPS(0.3, 1, True), _labels(6, True), exact=True),
     "multilabel": Case(scores.MultiLabel(), _several(5)),
     "multilabel-pixels": Case(scores.MultiLabel(), _several(2, 3)),
+    "saps": Case(scores.SAPS(0.0137), _labels(7, ties=True), exact=True),
+    "saps-one-class": Case(scores.SAPS(0.1, True), _labels(1, True), exact=True),
+    "saps-randomized": Case(scores.SAPS(0.3, True), _labels(30, True), exact=True),
+    "margin": Case(scores.Margin(), _labels(7, ties=True), exact=True),
+    "log-margin": Case(scores.LogMargin(), _logits(7, ties=True), exact=True),
+    "entmax": Case(scores.Entmax(1.5), _logits(17, ties=True), exact=True),
+    "entmax-largest": Case(scores.Entmax(1.0), _logits(5), exact=True),
+    "given": Case(scores.Given(), _logits(5, ties=True), exact=True),
     "topk": Case(scores.TopK(), _labels(7, ties=True), exact=True),
     "custom": Case(scores.Custom(_distance, _around), _point()),
     "custom-level-set": Case(scores.Custom(_distance), _point()),
@@ -287,6 +295,9 @@ ONE_OF_EACH = [
     "lac",
     "aps",
     "raps-randomized",
+    "saps-randomized",
+    "margin",
+    "entmax",
     "multilabel",
     "topk",
     "custom",

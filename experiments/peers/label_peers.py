@@ -1,4 +1,4 @@
-"""APS sets of many classes: by jaxcp, numpy, MAPIE and PUNCC."""
+"""APS sets of many classes: by jaxcp, numpy, MAPIE and PUNCC; and SAPS sets."""
 
 import importlib.util
 import json
@@ -43,20 +43,24 @@ def numpy_aps(p: np.ndarray, p_test: np.ndarray, y: np.ndarray) -> np.ndarray:
     return sets
 
 
-def jaxcp_aps(p, p_test, y):
-    """Returns APS sets, checks of the arguments included."""
-    return jaxcp.calibrate(scores.APS(), p, y)(p_test, ALPHA).mask
+def jaxcp_sets(score, p, p_test, y):
+    """Returns the sets of a score, checks of the arguments included."""
+    return jaxcp.calibrate(score, p, y)(p_test, ALPHA).mask
 
 
 def label_times(puncc_python: str | None) -> list[dict]:
     """Times calibration and sets of APS with 1000 classes, 5000 + 5000 rows."""
     p, p_test, y = label_data()
     on_device = tuple(jnp.asarray(v) for v in (p, p_test, y))
-    ours, theirs = np.asarray(jaxcp_aps(*on_device)), numpy_aps(p, p_test, y)
+    ours, theirs = (
+        np.asarray(jaxcp_sets(scores.APS(), *on_device)),
+        numpy_aps(p, p_test, y),
+    )
     # The sums of numpy are rounded; ours are exact.
     assert np.mean(ours != theirs) < 1e-5
     calls = {
-        "jaxcp": lambda: jaxcp_aps(*on_device),
+        "jaxcp": lambda: jaxcp_sets(scores.APS(), *on_device),
+        "jaxcp, SAPS": lambda: jaxcp_sets(scores.SAPS(0.1), *on_device),
         "numpy": lambda: numpy_aps(p, p_test, y),
     }
     if importlib.util.find_spec("mapie"):

@@ -4,7 +4,20 @@ from jaxcp.checking.scores import check
 from jaxcp.scores import inputs
 from jaxcp.scores.cdf import CDF
 from jaxcp.scores.custom import Custom, Density, Latent
-from jaxcp.scores.labels import APS, LAC, RAPS, Labelwise, LogLAC, MultiLabel, TopK
+from jaxcp.scores.labels import (
+    APS,
+    LAC,
+    RAPS,
+    SAPS,
+    Entmax,
+    Given,
+    Labelwise,
+    LogLAC,
+    LogMargin,
+    Margin,
+    MultiLabel,
+    TopK,
+)
 from jaxcp.scores.multioutput import (
     CP2PCP,
     HDPCP,
@@ -25,10 +38,10 @@ from jaxcp.scores.regression import (
 
 # fmt: off
 __all__ = [
-    "APS", "CDF", "CP2PCP", "CQR", "HDPCP", "LAC", "PCP", "RAPS", "Absolute",
-    "AsymmetricCQR", "BoxOffset", "Custom", "Density", "Distance", "Gamma", "Labelwise",
-    "Latent", "LogLAC", "Mahalanobis", "MultiLabel", "Normalized", "Rectangle",
-    "Signed", "TopK", "check", "inputs",
+    "APS", "CDF", "CP2PCP", "CQR", "HDPCP", "LAC", "PCP", "RAPS", "SAPS", "Absolute",
+    "AsymmetricCQR", "BoxOffset", "Custom", "Density", "Distance", "Entmax", "Gamma",
+    "Given", "Labelwise", "Latent", "LogLAC", "LogMargin", "Mahalanobis", "Margin",
+    "MultiLabel", "Normalized", "Rectangle", "Signed", "TopK", "check", "inputs",
 ]
 # fmt: on
 __dir__ = __all__.copy

@@ -225,6 +225,186 @@ class LogLAC(Labelwise):
         return -jax.nn.log_softmax(as_float(pred))
 
 
+@pytree
+class Margin(Labelwise):
+    """The largest probability of another label, less that of the label.
+
+    max over c != y of p_c - p_y, shape (): below 0 for the likeliest label alone, -p of
+    a single label. `pred` is p, shape (k,). Scores have at least single precision.
+
+    Guarantee:
+      At least 1 - alpha at a threshold from `calibrate`.
+
+    Assumption:
+      Exchangeable examples, and a model fitted on other data.
+
+    Cost:
+      O(k) time for a score and for a set.
+
+    References:
+      Johansson, Linusson, Löfström, Boström, Model-Agnostic Nonconformity Functions for
+      Conformal Classification, IJCNN, 2017.
+
+    See also:
+      scores.LogMargin, scores.LAC
+
+    Example:
+      >>> Margin().labels(jnp.array([0.5, 0.25, 0.25]))
+      Array([-0.25,  0.25,  0.25], dtype=float32)
+    """
+
+    takes = inputs.probabilities()
+
+    def labels(self, pred: Array) -> Array:
+        """Returns the largest other p less its own of every label, shape (k,)."""
+        p = at_least_single(as_float(pred))
+        best = p == jnp.max(p)
+        rest = jnp.max(jnp.where(best, 0, p))
+        return jnp.where(best & (jnp.sum(best) == 1), rest, jnp.max(p)) - p
+
+
+@pytree
+class LogMargin(Labelwise):
+    """The largest logit less that of the label: max over c of z_c - z_y.
+
+    `pred` is z, shape (k,): logits on any scale, as log probabilities. The score is 0
+    for the likeliest label, and the log of how many times less likely another one is.
+    Scores have at least single precision.
+
+    Guarantee:
+      At least 1 - alpha at a threshold from `calibrate`.
+
+    Assumption:
+      Exchangeable examples, and a model fitted on other data.
+
+    Cost:
+      O(k) time for a score and for a set.
+
+    References:
+      Campos, Calém, Sklaviadis, Figueiredo, Martins, Sparse Activations as Conformal
+      Predictors, AISTATS, 2025.
+
+    See also:
+      scores.Entmax, scores.Margin, scores.LogLAC
+
+    Example:
+      >>> LogMargin().labels(jnp.array([2.0, -1.0, 1.5]))
+      Array([0. , 3. , 0.5], dtype=float32)
+    """
+
+    takes = inputs.logits()
+
+    def labels(self, pred: Array) -> Array:
+        """Returns max z - z of every label, shape (k,); +inf for a logit of -inf."""
+        z = at_least_single(as_float(pred))
+        return jnp.max(z) - z
+
+
+@pytree
+class Entmax(Labelwise):
+    """How far larger logits are from that of the label, all of them together.
+
+    (sum over c of (z_c - z_y)_+^d)^(1/d), d = 1 / (gamma - 1): a sum for gamma = 2, the
+    largest difference, `LogMargin`, for gamma = 1. Labels that score less than q are
+    the support of gamma-entmax of z / ((gamma - 1) q), of sparsemax for gamma = 2.
+
+    `pred` is z, shape (k,): logits on any scale. Scores have at least single precision.
+
+    Args:
+      gamma: Index of the entmax, >= 1, shape (); usually 1 to 2.
+
+    Guarantee:
+      At least 1 - alpha at a threshold from `calibrate`.
+
+    Assumption:
+      Exchangeable examples; the model was fitted, and `gamma` chosen, on other data.
+
+    Cost:
+      O(k) time for a score. A set takes O(k^2) powers, one for each pair of labels, and
+      memory of O(k); its gradient memory of O(k^2).
+
+    References:
+      Campos, Calém, Sklaviadis, Figueiredo, Martins, Sparse Activations as Conformal
+      Predictors, AISTATS, 2025.
+
+    See also:
+      scores.LogMargin, scores.LogLAC
+
+    Example:
+      >>> Entmax(2.0).labels(jnp.array([2.0, -1.0, 1.5]))
+      Array([0. , 5.5, 0.5], dtype=float32)
+    """
+
+    gamma: Number
+    takes = inputs.logits()
+
+    def check(
+        self, preds: PyTree, y: Array | None = None, mask: Array | None = None
+    ) -> None:
+        """Raises ValueError for gamma < 1."""
+        _checks.check_values(lambda v: v >= 1, "gamma >= 1", self.gamma)
+
+    def __call__(self, pred: Array, y: Array) -> Array:
+        """Returns the score of label `y`, shape (); +inf for a label out of range."""
+        z = at_least_single(as_float(pred))
+        return in_range(self._at(z, z[y]), y, len(z))
+
+    def labels(self, pred: Array) -> Array:
+        """Returns the score of every label, shape (k,); +inf for a logit of -inf."""
+        z = at_least_single(as_float(pred))
+        return self._at(z, z)
+
+    def _at(self, z, levels):
+        largest = jnp.max(z) - levels
+        known = (largest > 0) & (largest < jnp.inf)
+        # Shares of the largest difference: no power overflows, and no sum is below 1.
+        scale = jax.lax.stop_gradient(jnp.where(known, largest, 1))  # cancels
+        least = jnp.finfo(z.dtype).eps ** 2  # powers of all but the largest vanish
+        root = jnp.maximum(jnp.asarray(self.gamma, z.dtype) - 1, least)
+        root = jnp.where(known, root, 1)  # unforeseen: squares would round differently
+
+        def add(total, logit):  # in one order, whatever the batch
+            above = known & (logit > levels)
+            share = jnp.where(above, logit - levels, scale) / scale
+            return total + jnp.where(above, share ** (1 / root), 0), None
+
+        total, _ = jax.lax.scan(add, jnp.zeros_like(levels), z)
+        return jnp.where(known, scale * jnp.where(known, total, 1) ** root, largest)
+
+
+@pytree
+class Given(Labelwise):
+    """The prediction itself: scores of labels that come from elsewhere.
+
+    `pred` is p, shape (k,): the scores, larger for stranger labels. For scores that no
+    function of one prediction gives: of neighbors in a graph, or of another library.
+    They must not have seen the labels of the rows that calibrate, nor of those to
+    predict.
+
+    Guarantee:
+      At least 1 - alpha at a threshold from `calibrate`.
+
+    Assumption:
+      Rows of scores that are exchangeable, with their labels.
+
+    Cost:
+      O(k) time for a set.
+
+    See also:
+      scores.Labelwise, conformal_quantile
+
+    Example:
+      >>> Given().invert(jnp.array([0.5, 2.0, 1.0]), 1.0).mask
+      Array([ True, False,  True], dtype=bool)
+    """
+
+    takes = inputs.columns()
+
+    def labels(self, pred: Array) -> Array:
+        """Returns the scores as floats, shape (k,)."""
+        return as_float(pred)
+
+
 def in_range(score, y, k):
     """Returns the score of label `y`, +inf if it is none of 0, ..., k - 1."""
     y = jnp.asarray(y).astype(int)  # narrow types cannot hold k
@@ -285,8 +465,8 @@ class MultiLabel:
 class _Ranked:
     """A score that grows along the labels in order of falling probability.
 
-    Equal probabilities rank by label. `_price(p, rank, mass)` is the score at a rank,
-    of the mass up to there; `mass` is a function, for ranks alone need no sum.
+    Equal probabilities rank by label. `_price(p, u, rank, mass)` is the score at a
+    rank, of the mass up to there; `mass` is a function, for ranks alone need no sum.
     """
 
     randomized = inclusive = False
@@ -299,14 +479,14 @@ class _Ranked:
     def labels(self, pred: PyTree) -> Array:
         """Returns the score of every label, shape (k,)."""
         p, u = self._parts(pred)
-        return self._price(p, ranks(p), lambda: masses(p, u))
+        return self._price(p, u, ranks(p), lambda: masses(p, u))
 
     def __call__(self, pred: PyTree, y: Array) -> Array:
         """Returns the score of label `y`, shape (); +inf for a label out of range."""
         p, u = self._parts(pred)
         before = is_before(p, y)
         mass = lambda: mass_of(p, u, before, y)  # noqa: E731
-        return in_range(self._price(p, 1 + jnp.sum(before), mass), y, len(p))
+        return in_range(self._price(p, u, 1 + jnp.sum(before), mass), y, len(p))
 
     def invert(self, pred: PyTree, q: Array) -> LabelSet:
         """Returns {y : score <= q}; `q` may be one threshold a label, shape (k,)."""
@@ -323,7 +503,7 @@ class _Ranked:
         p = jnp.clip(at_least_single(p), 0, 1)
         return p, jnp.asarray(u, p.dtype)
 
-    def _price(self, p, rank, mass):
+    def _price(self, p, u, rank, mass):
         return mass()
 
 
@@ -337,7 +517,7 @@ def _first(score, pred, q):
     def fit(members):  # all of them, before any randomization
         mass = jnp.sum(jnp.where(members, units, 0), dtype=units.dtype)
         mass = from_units(jnp.minimum(mass, one(mass.dtype)))
-        return score._price(p, jnp.sum(members), lambda: mass) <= q
+        return score._price(p, 0.0, jnp.sum(members), lambda: mass) <= q
 
     # max {v : the labels with keys >= v do not all fit}: the first one out is at v.
     level = bisect_keys(lambda key: ~fit(keys >= key), keys.dtype)
@@ -453,7 +633,7 @@ class RAPS(_Ranked):
         _checks.check_values(lambda v: v >= 0, "penalty >= 0", self.penalty)
         _checks.check_values(lambda v: v >= 0, "k_reg >= 0", self.k_reg)
 
-    def _price(self, p, rank, mass):
+    def _price(self, p, u, rank, mass):
         # The choice last: between the product and the sum with the mass it keeps
         # compilers from fusing the two, which would round differently here and there.
         # Not a maximum, whose slope at a penalty of 0 is half of each side's.
@@ -461,6 +641,57 @@ class RAPS(_Ranked):
         price = self.penalty * jnp.where(over > 0, over, 0)
         price = jnp.where((over > 0) & ~jnp.less(self.penalty, 0), price, 0)
         return mass() + price
+
+
+@pytree
+class SAPS(_Ranked):
+    """The largest probability, plus `weight` for each rank after the first.
+
+    p_max + (r - 1 - u) weight at rank r >= 2, (1 - u) p_max at rank 1. Of all
+    probabilities it reads the largest alone: the others only rank the labels.
+
+    `pred` is p, shape (k,), or (p, u) as for `APS`; u is 0 without it.
+
+    Args:
+      weight: Price of each rank after the first, >= 0, shape ().
+      randomized: Whether `pred` is (p, u) as for `APS`.
+
+    Guarantee:
+      At least 1 - alpha at a threshold from `calibrate`.
+
+    Assumption:
+      Exchangeable examples; the model was fitted, and `weight` chosen, on other data;
+      and, where `randomized`, uniforms that are fresh for every row.
+
+    Cost:
+      Less than that of `scores.APS`: it adds up no masses.
+
+    References:
+      Huang, Xi, Zhang, Yao, Qiu, Wei, Conformal Prediction for Deep Classifier via
+      Label Ranking, ICML, 2024.
+
+    See also:
+      scores.APS, scores.TopK, training.select_score, uniforms
+
+    Example:
+      >>> SAPS(0.25).labels(jnp.array([0.5, 0.2, 0.3]))
+      Array([0.5 , 1.  , 0.75], dtype=float32)
+    """
+
+    weight: Number
+    randomized: bool = static(default=False)
+
+    def check(
+        self, preds: PyTree, y: Array | None = None, mask: Array | None = None
+    ) -> None:
+        """Raises ValueError for a negative weight."""
+        _checks.check_values(lambda v: v >= 0, "weight >= 0", self.weight)
+
+    def _price(self, p, u, rank, mass):
+        weight = jnp.where(jnp.less(self.weight, 0), 0, self.weight)
+        # A choice between products and their sum with the rest, as in `RAPS`.
+        price = jnp.where(rank > 1, (rank - 1 - u) * weight, -u * jnp.max(p))
+        return jnp.where(rank > 0, jnp.max(p), 0) + price  # no labels: 0
 
 
 @pytree
@@ -495,5 +726,5 @@ class TopK(_Ranked):
     def _parts(self, pred):
         return pred, None
 
-    def _price(self, p, rank, mass):
+    def _price(self, p, u, rank, mass):
         return rank.astype(at_least_single(as_float(p)).dtype)

@@ -52,6 +52,7 @@ CLASSIFIERS = {
     "APS, randomized": (scores.APS(randomized=True), (P, U)),
     "APS, inclusive": (scores.APS(inclusive=True), P),
     "RAPS": (scores.RAPS(0.1, 1), P),
+    "SAPS": (scores.SAPS(0.1), P),
     "TopK": (scores.TopK(), P),
     "LogLAC": (scores.LogLAC(), jnp.asarray(np.log(P))),
 }

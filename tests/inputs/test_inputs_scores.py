@@ -14,12 +14,16 @@ from jaxcp.scores import (
     LAC,
     PCP,
     RAPS,
+    SAPS,
     Absolute,
     Custom,
     Density,
     Distance,
+    Entmax,
     LogLAC,
+    LogMargin,
     Mahalanobis,
+    Margin,
     MultiLabel,
     Rectangle,
     TopK,
@@ -84,6 +88,13 @@ WRONG = {
     ),
     "negative penalty": (calibrate(RAPS(-1.0, 2), P, Y), "penalty >= 0, got -1.0"),
     "negative k_reg": (calibrate(RAPS(1.0, -2), P, Y), "k_reg >= 0, got -2"),
+    "negative weight": (calibrate(SAPS(-0.1), P, Y), "weight >= 0, got -0.1"),
+    "weight of NaN": (calibrate(SAPS(jnp.nan), P, Y), "weight >= 0, got nan"),
+    "gamma below 1": (calibrate(Entmax(0.5), P, Y), "gamma >= 1, got 0.5"),
+    "logits for a margin": (
+        calibrate(Margin(), jnp.ones((9, 3)), Y),
+        "probabilities that sum to 1 in each row, got 3.0 at 0",
+    ),
     "uniforms of every label": (
         calibrate(APS(randomized=True), (P, P), Y),
         r"uniforms of shape \(n,\), got \(9, 3\)",
@@ -109,10 +120,13 @@ WRONG = {
         lambda: LABELS(P[:, :2] * 1.5, 0.1),
         r"rows of shape \(3,\) as at calibration, got \(2,\)",
     ),
-    "logits of +inf": (
-        lambda: jaxcp.calibrate(LogLAC(), P.at[2, 1].set(jnp.inf), Y),
-        r"logits below \+inf, got inf at \(2, 1\)",
-    ),
+    **{
+        f"logits of +inf, {type(score).__name__}": (
+            calibrate(score, P.at[2, 1].set(jnp.inf), Y),
+            r"logits below \+inf, got inf at \(2, 1\)",
+        )
+        for score in (LogLAC(), LogMargin(), Entmax(1.5))
+    },
     "sampler of another shape": (
         multi(PCP(), jnp.zeros((9, 5, 3))),
         r"draws of shape \(n, l, 2\), l >= 1, got \(9, 5, 3\)",

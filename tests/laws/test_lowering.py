@@ -9,7 +9,12 @@ from jaxcp import scores
 
 QUANTILE = lambda v: jaxcp.conformal_quantile(v, 0.1)  # noqa: E731
 WEIGHTED = lambda v, w: jaxcp.weighted_conformal_quantile(v, w, 0.1)  # noqa: E731
-LABEL_SCORES = {"LAC": scores.LAC(), "APS": scores.APS(), "RAPS": scores.RAPS(0.01, 5)}
+LABEL_SCORES = {
+    "LAC": scores.LAC(),
+    "APS": scores.APS(),
+    "RAPS": scores.RAPS(0.01, 5),
+    "SAPS": scores.SAPS(0.1),
+}
 # Shapes of the arguments, and loops of the program: of bits, and of what scores add.
 KERNELS = {
     "vector": (QUANTILE, [(1000,)], 1),

@@ -138,6 +138,54 @@ def test_aps_and_raps(file, randomized):
                     assert_array_equal(sets.mask, case["det_exact_incl_sets"][g, i])
 
 
+@pytest.mark.parametrize(
+    ("name", "score", "preds"),
+    [
+        ("saps", lambda case: scores.SAPS(case["saps_weight"]), ["probabilities"]),
+        (
+            "saps_rand",
+            lambda case: scores.SAPS(case["saps_weight"], randomized=True),
+            ["probabilities", "u"],
+        ),
+        ("margin", lambda case: scores.Margin(), ["probabilities"]),
+        ("log_margin", lambda case: scores.LogMargin(), ["logits"]),
+        ("entmax_1.5", lambda case: scores.Entmax(1.5), ["logits"]),
+        ("entmax_2.0", lambda case: scores.Entmax(2.0), ["logits"]),
+    ],
+)
+def test_ranks_margins_and_entmax(name, score, preds):
+    case = reference("conditional_labels")
+    score, n = score(case), int(case["num_cal"])
+    rtol = 1e-9 if jax.config.jax_enable_x64 else 1e-4
+    preds = tuple(jnp.asarray(case[v].astype(float)) for v in preds)
+    preds = preds if len(preds) > 1 else preds[0]
+    calibration, test = (
+        jax.tree.map(f, preds) for f in (lambda v: v[:n], lambda v: v[n:])
+    )
+    assert_allclose(labels_of(score, preds), case[f"{name}_labels"], rtol, rtol)
+    cp = jaxcp.calibrate(score, calibration, case["y"][:n])
+    for i, alpha in enumerate(case["alphas"].tolist()):
+        assert_allclose(cp.quantile(alpha), case[f"{name}_q"][i], rtol)
+        assert_array_equal(cp(test, alpha).mask, case[f"{name}_sets"][i])
+
+
+@pytest.mark.parametrize("gamma", [1.2, 1.5, 2.0, 3.0])
+def test_entmax_sets_are_its_support(gamma):
+    """Of p = (z / temperature - tau)_+^d, where tau makes it sum to 1."""
+    z, q = np.random.default_rng(0).normal(size=(2, 40, 9)), 0.8
+    z = 3 * z[0]
+    low = (high := np.max(z, axis=1, keepdims=True) / q) - 1.0  # p_max <= 1
+    for _ in range(60):
+        tau = (low + high) / 2
+        heavy = np.sum(np.maximum(z / q - tau, 0) ** (1 / (gamma - 1)), 1) > 1
+        low, high = (
+            np.where(heavy[:, None], tau, low),
+            np.where(heavy[:, None], high, tau),
+        )
+    sets = jax.vmap(scores.Entmax(gamma).invert, (0, None))(jnp.asarray(z), q)
+    assert_array_equal(sets.mask, z / q > tau)
+
+
 def test_sets_do_not_depend_on_the_number_of_test_rows():
     case = reference("puncc/aps_small_batch")
     score = scores.APS(inclusive=True)

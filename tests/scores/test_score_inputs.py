@@ -2,9 +2,11 @@
 
 import inspect
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 import jaxcp
 from helpers import CASES
@@ -116,3 +118,29 @@ def test_ranks_of_many_labels_in_narrow_types(dtype):
     for q in (257.0, 2049.0):
         mask = scores.TopK().invert(p, jnp.asarray(q, ranks.dtype)).mask
         assert mask.sum() == q == (ranks <= q).sum()
+
+
+@pytest.mark.parametrize("gamma", [1.0, 1.5, 3.0])
+def test_entmax_is_the_same_in_every_batch(gamma):
+    """To the last bit, as floats that are added up in another order are not."""
+    z = jax.random.normal(jax.random.key(0), (64, 31))
+    score = scores.Entmax(gamma)
+    together = jax.jit(jax.vmap(score.labels))(z)
+    each = jax.jit(jax.vmap(score, (0, None)))
+    for rows in (1, 7, 64):
+        assert_array_equal(each(z[:rows], 3), together[:rows, 3])
+    assert score(z[0], 3) == together[0, 3]
+
+
+def test_margins_at_their_ends():
+    z = jnp.array([3e3, 2e3, -1e3, 2e3, -jnp.inf])
+    for score in (scores.LogMargin(), scores.Entmax(1.0), scores.Entmax(1 + 1e-5)):
+        assert_allclose(score.labels(z), [0, 1e3, 4e3, 1e3, jnp.inf], rtol=1e-4)
+        assert np.all(np.isfinite(jax.jacrev(score.labels)(z)))
+        assert_array_equal(score.labels(z[:1]), [0])
+        assert np.all(np.isnan(score.labels(z.at[1].set(jnp.nan))))
+    assert_allclose(jax.grad(scores.Entmax(2.0))(z[:4], 2), [1, 1, -3, 1], rtol=1e-6)
+    slope = jax.grad(lambda gamma: scores.Entmax(gamma)(z[:4], 2))
+    assert np.isfinite(slope(1.0)) and slope(1.5) > 0
+    assert_array_equal(scores.Margin().labels(jnp.ones(1)), [-1])
+    assert np.all(np.isnan(scores.Margin().labels(jnp.array([0.5, jnp.nan, 0.2]))))
