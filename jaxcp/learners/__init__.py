@@ -5,14 +5,15 @@ from jaxcp.learners._hosting import FitError
 from jaxcp.learners.affine import Affine
 from jaxcp.learners.estimators import Estimator
 from jaxcp.learners.general import FunctionLearner, GradientLearner, MeanScale, Shared
-from jaxcp.learners.linear import Augmented, QuantileRidge, Ridge
+from jaxcp.learners.linear import Augmented, Ridge
 from jaxcp.learners.neighbors import KernelRidge, NearestNeighbors
+from jaxcp.learners.quantiles import QuantileRegression, QuantileRidge
 
 # fmt: off
 __all__ = [
     "Affine", "Augmented", "Estimator", "FitError", "FunctionLearner",
-    "GradientLearner", "KernelRidge", "MeanScale", "NearestNeighbors", "QuantileRidge",
-    "Ridge", "Shared", "check",
+    "GradientLearner", "KernelRidge", "MeanScale", "NearestNeighbors",
+    "QuantileRegression", "QuantileRidge", "Ridge", "Shared", "check",
 ]
 # fmt: on
 __dir__ = __all__.copy

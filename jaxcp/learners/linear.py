@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from jaxcp import _checks
-from jaxcp._numbers import as_float, varying_like
+from jaxcp._numbers import as_float
 from jaxcp._tree import pytree, static
 from jaxcp.learners import _algebra
 from jaxcp.learners._algebra import MARGIN, columns, dot, matrix
@@ -269,10 +269,6 @@ def _added(fit, x, white, added):
     return Augmented(preds, spread, fit.residuals, shares, left)
 
 
-_NUM_STEPS = 100  # of the majorization for quantiles
-_ROUNDING = 1e-3  # width of the smoothed kink, in standard deviations of the target
-
-
 @pytree
 class LinearFit:
     """Coefficients of a linear model: x -> x @ coef + intercept.
@@ -344,11 +340,11 @@ class Ridge:
         else:
             gram = _algebra.gram_of(x, self.penalty, weights)
             coef = _algebra.solve(gram, dot((weights[:, None] * x).T, targets))
-        return _linear_fit(coef, level - dot(center, coef), y)
+        return linear_fit(coef, level - dot(center, coef), y)
 
     def predict(self, params: LinearFit, x: Array) -> Array:
         """Returns x @ coef + intercept, shape (m, ...)."""
-        return _predict(params, x)
+        return predict(params, x)
 
     def leave_one_out(self, x: Array, y: Array) -> LinearFit:
         """Returns the n fits without one row each, stacked."""
@@ -369,7 +365,7 @@ class Ridge:
             errors = (targets - dot(x, coef)) / left[:, None]
         coefs = coef[None] - moves[:, :, None] * errors[:, None]
         level = (level + dot(u, targets))[None] - u[:, None] * errors
-        return jax.vmap(_linear_fit, (0, 0, None))(coefs, level - dot(center, coefs), y)
+        return jax.vmap(linear_fit, (0, 0, None))(coefs, level - dot(center, coefs), y)
 
     def prepare(self, x: Array, y: Array, mask: Array | None) -> Smoothed:
         """Returns the fit on the rows of the mask, ready for one more row."""
@@ -394,133 +390,13 @@ class Ridge:
         return _algebra.dual(dot(x, x.T), self.penalty, weights, self.intercept)
 
 
-@pytree
-class QuantileRidge:
-    """Quantile regression: argmin sum_i w_i rho(y_i - a - x_i b) + penalty |b|^2.
-
-    rho is the pinball loss at each level, smoothed at its kink over a thousandth of the
-    target's standard deviation; solved by majorization: a hundred weighted least
-    squares fits.
-
-    `x` has shape (n, p) and `y` (n,). Predictions are a tuple with an array (m,) for
-    each level: with two levels a pair (lower, upper), as `CQR` reads it.
-
-    Args:
-      levels: Quantile levels in (0, 1), a tuple of numbers.
-      penalty: Price of the squared norm, >= 0, shape ().
-      intercept: Whether there is an intercept, which is not penalized.
-
-    Guarantee:
-      None of its own; the verb that takes the learner has one.
-
-    Assumption:
-      None for coverage; small sets need quantiles that are nearly linear in x.
-
-    Cost:
-      100 steps of O(n p^2 + p^3) time for each level.
-
-    References:
-      Koenker, Bassett, Regression Quantiles, Econometrica, 1978.
-      Hunter, Lange, Quantile Regression via an MM Algorithm, Journal of Computational
-      and Graphical Statistics, 2000.
-
-    See also:
-      scores.CQR, learners.Ridge, metrics.pinball_score
-
-    Example:
-      >>> x, y = jnp.zeros((5, 1)), jnp.array([1.0, 2.0, 3.0, 4.0, 9.0])
-      >>> learner = QuantileRidge((0.5,), 1.0)
-      >>> params = learner.fit(jax.random.key(0), x, y, jnp.ones(5))
-      >>> round(learner.predict(params, x[:1])[0].item(), 1)
-      3.0
-    """
-
-    levels: tuple[Number, ...]
-    penalty: Number
-    intercept: bool = static(default=True)
-    holds_out = symmetric = True  # see typing.Learner
-
-    def fit(self, key: Array, x: Array, y: Array, weights: Array) -> LinearFit:
-        """Returns the fits of all levels, stacked; the key is not used."""
-        return _fit_levels(self, matrix(x), as_float(y), weights)
-
-    def predict(self, params: LinearFit, x: Array) -> tuple[Array, ...]:
-        """Returns the predicted quantiles, a tuple of arrays (m,)."""
-        return tuple(jax.vmap(_predict, (0, None))(params, x))
-
-    def check(self, x: Array, y: Array) -> None:
-        """Raises ValueError for levels outside (0, 1) or targets not of shape (n,)."""
-        matrix(x)
-        inside = lambda v: (v > 0) & (v < 1)  # noqa: E731
-        _checks.check_values(inside, "levels in (0, 1)", self.levels)
-        _checks.check_values(lambda v: v >= 0, "penalty >= 0", self.penalty)
-        _checks.check_vectors(y=y)
-
-
-@jax.jit
-def _fit_levels(learner, x, y, weights):
-    """Returns the fits of all levels of a `QuantileRidge`."""
-    targets = y
-    x, y, weights = _algebra.in_single(x, y, weights)
-    center = _algebra.centers(x, weights, learner.intercept)
-    design, width = x - center[None], _kink_width(y, weights)
-    price = jnp.full(x.shape[1], 2.0, y.dtype) * learner.penalty
-    if learner.intercept:  # which costs nothing; a trace keeps it invertible
-        design = jnp.append(design, jnp.ones((len(x), 1), x.dtype), axis=1)
-        price = jnp.append(price, jnp.finfo(y.dtype).tiny)
-
-    def fit(level):
-        def curvature(coef):
-            return weights / (2 * (width + jnp.abs(y - dot(design, coef))))
-
-        def slope(coef):  # of the smoothed objective: 0 at the solution
-            push = curvature(coef) * (y - dot(design, coef)) + weights * (level - 0.5)
-            return price * coef - dot(design.T, push)
-
-        def improve(coef, _):
-            # |r| / 2 <= r^2 / (4 |r_0|) + |r_0| / 4 around the last residual r_0.
-            bend = curvature(coef)
-            gram = dot((bend[:, None] * design).T, design) + jnp.diag(price)
-            pull = dot(design.T, bend * y + weights * (level - 0.5))
-            return _algebra.solve(gram, pull), None
-
-        def iterate(_, start):
-            start = varying_like(start, slope(start))
-            return lax.scan(improve, start, length=_NUM_STEPS)[0]
-
-        # Differentiated as the root that it is, not through the iterations.
-        start = jnp.zeros(design.shape[1], y.dtype)
-        return lax.custom_root(slope, start, iterate, _solve_linear)
-
-    levels = jnp.stack([jnp.asarray(level, y.dtype) for level in learner.levels])
-    coefs, level = jax.vmap(fit)(levels), jnp.zeros(len(levels), y.dtype)
-    if learner.intercept:
-        coefs, level = coefs[:, :-1], coefs[:, -1]
-    level = level - dot(coefs, center)
-    return jax.vmap(_linear_fit, (0, 0, None))(coefs, level, targets)
-
-
-def _kink_width(y, weights):
-    """Returns the width of the smoothed kink, in units of the targets, above 0."""
-    spread = y - _algebra.centers(y, weights, True)
-    width = _ROUNDING * jnp.sqrt(_algebra.centers(spread**2, weights, True))
-    # Also where the targets are constant, or all zero.
-    eps, tiny = jnp.finfo(y.dtype).eps, jnp.finfo(y.dtype).tiny
-    largest = jnp.max(jnp.where(weights > 0, jnp.abs(y), 0), initial=tiny**0.5)
-    return jnp.maximum(width, eps**0.5 * largest)
-
-
-def _solve_linear(linear, target):
-    return _algebra.solve(jax.jacobian(linear)(target), target)
-
-
-def _predict(params, x):
+def predict(params, x):
     x = matrix(x, len(params.coef))
     slopes = jnp.tensordot(x, params.coef, 1, precision="highest")
     return slopes + params.intercept[None]
 
 
-def _linear_fit(coef, intercept, y):
+def linear_fit(coef, intercept, y):
     """Returns the fit in the type and the shape of the targets."""
     dtype, shape = as_float(y).dtype, y.shape[1:]
     coef, intercept = coef.astype(dtype), intercept.astype(dtype)

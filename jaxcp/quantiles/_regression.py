@@ -93,9 +93,13 @@ def fit(scores: Array, features: Array, alpha: Array) -> Fit:
     return Fit(alpha, whiten, kept, _solve(problem, start, long=True)[0])
 
 
-def coefficients(scores: Array, features: Array, fitted: Fit) -> Array:
-    """Returns g, shape (p,)."""
-    at = partial(_value, scores, features, fitted, fitted.vertex)
+def coefficients(scores: Array, features: Array, level: Array) -> Array:
+    """Returns g of the regression at a level, shape (p,), 0 for what rows do not know.
+
+    The left limit in the level: the order of rows does not matter.
+    """
+    fitted = fit(scores, features, 1 - level + 3 * _tolerance(scores))
+    at = lambda phi: _value(scores, features, fitted, fitted.vertex, phi)[0]  # noqa: E731
     return jax.vmap(at)(jnp.eye(features.shape[1], dtype=scores.dtype))
 
 
@@ -110,7 +114,11 @@ def threshold(
     known = lax.stop_gradient((scores, features, phi))
     problem, vertex = _with_test_point(*known, fitted, 0, left)
     vertex, is_done = _solve(problem, vertex)
-    q = _value(scores, features, fitted, vertex, phi)
+    q, w = _value(scores, features, fitted, vertex, phi)
+    # Along edges without an end, and where rows know nothing, the fit is infinite.
+    ends = ((vertex.basis < 0) | (vertex.rays != 0)) & (jnp.abs(w) > _near(phi))
+    rises = ends & (vertex.rays * w >= 0)
+    q = jnp.where(jnp.any(ends), jnp.where(jnp.any(rises), jnp.inf, -jnp.inf), q)
     return jnp.where(is_done & jnp.any(phi != 0) & ~jnp.isnan(q), q, jnp.inf)
 
 
@@ -143,22 +151,19 @@ def _with_test_point(scores, features, phi, fitted, score, u=None):
 
 
 def _value(scores, features, fitted, vertex, phi):
-    """Returns phi'g at a vertex, linear in the scores of its basis."""
+    """Returns phi'g at a vertex, linear in scores of its basis, and their shares."""
     _, whiten, kept, _ = fitted
-    inverse, basis, rays, _ = vertex
+    inverse, basis, _, _ = vertex
     rows = _read(features, whiten, kept), *3 * (jnp.zeros_like(phi),)
     problem = _Problem(jnp.append(scores, 0), *rows, fitted.alpha)
     phi, (basic, values) = _read(phi, whiten, kept), problem.basic(basis)
     w, g = lax.stop_gradient((_dot(phi, inverse), _dot(inverse, values)))
     w += lax.stop_gradient(_dot(phi - _dot(w, basic), inverse))
-    tol = 5 * _tolerance(phi)
-    near = jnp.round(w)  # a test point like a basic row has its score, to the last bit
-    w = jnp.where(jnp.abs(w - near) <= tol, near, w)
+    whole = jnp.round(w)  # a test point like a basic row has its score, to the last bit
+    is_whole = jnp.all(jnp.abs(w - whole) <= _near(phi)) & jnp.any(whole != 0)
+    w = jnp.where(is_whole, whole, w)
     moving = _dot(phi - _dot(w, basic), g)  # d(phi'g) = w'(dS - dPhi g) + dphi'g
-    q = _dot(w, values) + moving - lax.stop_gradient(moving)
-    ends = (jnp.abs(w) > tol) & ((basis < 0) | (rays != 0))
-    falls = jnp.any(ends & (rays * w < 0)) & ~jnp.any(ends & (rays * w >= 0))
-    return jnp.where(jnp.any(ends), jnp.where(falls, -jnp.inf, jnp.inf), q)
+    return _dot(w, values) + moving - lax.stop_gradient(moving), w
 
 
 def _solve(problem, vertex, long=False):
@@ -295,3 +300,7 @@ def _tolerance(rows):
     """Returns by how much rounding may move the duals of so many rows."""
     eps = jnp.finfo(rows.dtype).eps
     return eps ** (2 / 3) + len(rows) * eps / 8
+
+
+def _near(phi):
+    return 5 * _tolerance(phi)
