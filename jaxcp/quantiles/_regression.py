@@ -289,6 +289,7 @@ def whitening(features):
 def _read(features, whiten, kept):
     """Returns whitened features; a dependent one is 0, but for what is not rounding."""
     found = _dot(features, whiten)
+    kept = jnp.broadcast_to(kept, found.shape)
     return jnp.where(kept | (jnp.abs(found) > 1e-3), found, 0)
 
 

@@ -24,6 +24,7 @@ CLOSED_FORM = {
 }
 ALL = CLOSED_FORM | {
     "quantiles": learners.QuantileRidge((0.2, 0.8), 0.1),
+    "vertices": learners.QuantileRegression((0.2, 0.8)),
     "mean and scale": learners.MeanScale(learners.Ridge(0.3), learners.Ridge(0.3)),
     "two functions": learners.FunctionLearner(
         learners.Ridge(0.3).fit, learners.Ridge(0.3).predict
@@ -166,7 +167,7 @@ def test_quantiles_of_constant_targets(value):
 
 
 @pytest.mark.parametrize(
-    "name, p", [("quantiles", 2), ("ridge", 12), ("kernel ridge", 2)]
+    "name, p", [("quantiles", 2), ("vertices", 2), ("ridge", 12), ("kernel ridge", 2)]
 )
 def test_fits_of_inputs_on_several_devices(name, p):
     """Inside shard_map, with its default checks, where the inputs alone vary."""
@@ -218,6 +219,14 @@ def test_quantiles_of_scikit_learn(level):
 
     assert loss(np.asarray(ours[0])) < 1.001 * loss(theirs.predict(x))
     assert_allclose(ours[0], theirs.predict(x), atol=0.1)
+    vertex = learners.QuantileRegression((level,))
+    ours = fit_and_predict(vertex, x, y, jnp.ones(100), x)[0]
+    assert loss(np.asarray(ours)) < loss(theirs.predict(x)) + 1e-3
+    weights, order = 1.0 + (np.arange(100) % 3), np.arange(100)[::-1]
+    ours = fit_and_predict(vertex, x, y, weights, x)[0]
+    rows = np.repeat(order, 1 + order % 3)
+    repeated = fit_and_predict(vertex, x[rows], y[rows], np.ones(len(rows)), x)
+    assert_allclose(ours, repeated[0], rtol=1e-5)
 
 
 @pytest.mark.parametrize("batch_size", [None, 4])

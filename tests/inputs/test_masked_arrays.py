@@ -44,6 +44,7 @@ CP = jaxcp.calibrate(ABSOLUTE, 0 * X, X, weights=ONES)
 BY_GROUP = jaxcp.calibrate_groups(
     ABSOLUTE, 0 * X, X, GROUPS, num_groups=3, weights=ONES
 )
+BY_FEATURES = jaxcp.calibrate_conditional(ABSOLUTE, 0 * X, X, X2)
 CROSS = jaxcp.cross_calibrate(ABSOLUTE, np.zeros((3, 9)), X, HELD_OUT, weights=ONES)
 CRC = risk.calibrate_risk(
     risk.miscoverage, ABSOLUTE, 0 * X, X, weights=ONES, groups=GROUPS, num_groups=3
@@ -68,6 +69,11 @@ DOORS = {
     "calibrate_groups": door(
         jaxcp.calibrate_groups, ABSOLUTE, X, X, GROUPS, num_groups=3, mask=FLAGS
     ),
+    "calibrate_conditional": door(
+        jaxcp.calibrate_conditional, ABSOLUTE, X, X, X2, mask=FLAGS
+    ),
+    "ConditionalCalibration": door(BY_FEATURES, X, 0.1, features=X2, u=SHARES),
+    "ConditionalCalibration.dual": door(BY_FEATURES.dual, X, X, 0.1, features=X2),
     "Calibration": door(CP, X, 0.1, test_weights=ONES),
     "Calibration.p_values": door(CP.p_values, X, X, u=SHARES, test_weights=ONES),
     "GroupCalibration": door(BY_GROUP, X, 0.1, groups=GROUPS, test_weights=ONES),

@@ -151,6 +151,27 @@ def split(score, draw, verb=jaxcp.calibrate, not_for=None):
     return Method(draw, make, ask, not_for or {}, p_values=True)
 
 
+def by_features(score, draw):
+    """Conditional calibration: features of a row stand beside it."""
+
+    def make(rows):
+        data = rows["preds"], rows["y"], rows["features"]
+        return jaxcp.calibrate_conditional(score, *data, **options(rows))
+
+    def ask(cp, test, alpha):
+        given = {"features": test["features"]}
+        u = np.linspace(0.1, 0.9, len(test["preds"])).astype("f")
+        dual = cp.dual(test["preds"], test["y"], alpha, **given)
+        ways = {"u": cp(test["preds"], alpha, **given, u=u), "dual": dual}
+        return {"sets": cp(test["preds"], alpha, **given)} | ways
+
+    def with_features(rng, n):
+        x = rng.random(n, "f")
+        return draw(rng, n) | {"features": np.stack([1 + 0 * x, x], axis=1)}
+
+    return Method(with_features, make, ask, MASK | HALF, rtol=1e-5)
+
+
 def first(preds):
     """Fits in front: (n, b, ...) as (b, n, ...)."""
     return preds.swapaxes(0, 1)
@@ -314,6 +335,8 @@ METHODS = {
         lambda rng, n: (rows := labels(rng, n)) | {"groups": rows["y"]},
         jaxcp.calibrate_groups,
     ),
+    "conditional": by_features(ABSOLUTE, NUMBERS),
+    "conditional of labels": by_features(scores.LAC(), labels),
     "cross": cross(ABSOLUTE, fits(NUMBERS)),
     "cross of labels": cross(scores.LAC(), LABELS_OF_FITS),
     "cross conformal": fitted(jaxcp.cross_conformal, held_out, not_for=LEARNED),

@@ -273,6 +273,29 @@ def test_each_group_loses_as_much_as_it_may():
             assert ties or np.all(of_group == 1)
 
 
+def test_shifts_by_features_miss_as_much_as_they_may():
+    """For all f that are linear in features: misses times f, randomized exactly.
+
+    The duals of the rows, each new in turn, are of one regression: sum phi_i dual_i = 0
+    and uniforms miss with probability alpha + dual_i.
+    """
+    flags = np.arange(N + 1)[:, None] % np.array([1, 2, 3]) == 0  # they overlap
+
+    def turn(old, new):
+        (x, y, phi), (x_new, y_new, phi_new) = old, one(new)
+        cp = jaxcp.calibrate_conditional(ABSOLUTE, x[:, 0], y, phi)
+        given = {"features": phi_new}
+        missed = ~cp(x_new[:, 0], ALPHA, **given).contains(y_new)
+        return missed[0], cp.dual(x_new[:, 0], y_new, ALPHA, **given)[0]
+
+    for ties in (False, True):
+        rows = *data(ties), jnp.broadcast_to(1.0 * flags, (NUM_SETS, N + 1, 3))
+        missed, dual = map(np.asarray, in_turn(turn, rows))
+        assert np.all(missed @ flags <= ALPHA * flags.sum(axis=0) + 1e-6)
+        assert ties or np.allclose(dual @ flags, 0, atol=1e-5)
+        assert np.all(missed <= (dual > 1 - ALPHA - 1e-4))
+
+
 @pytest.mark.parametrize("num_folds, m", [(9, 1), (4, 2), (2, 3)])
 def test_folds_of_any_learner_cover_what_is_proved(num_folds, m):
     """Errors of symmetric learners are any numbers, for a row and two folds left out.

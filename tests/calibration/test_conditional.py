@@ -1,0 +1,194 @@
+"""Conditional calibration: golden vectors, its two special cases, ties, and ends."""
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.optimize import linprog
+
+import jaxcp
+from jaxcp import scores
+
+GOLDEN = np.load(Path(__file__).parents[1] / "reference" / "conditional_gcc.npz")
+BASES = "intercept", "overlap", "poly", "fourier", "cells", "hole"
+FLOAT = jax.dtypes.canonicalize_dtype(float)
+RTOL = 1e-9 if np.float64 == FLOAT else 1e-4
+ABSOLUTE = scores.Absolute()
+
+
+def calibrated(values, features, score=ABSOLUTE):
+    values = np.asarray(values, FLOAT)
+    return jaxcp.calibrate_conditional(score, 0 * values, values, features)
+
+
+def upper(cp, features, alpha, **given):
+    preds = np.zeros(len(features), FLOAT)
+    return np.asarray(cp(preds, alpha, features=features, **given).upper)
+
+
+@pytest.mark.parametrize("basis", BASES)
+def test_golden_vectors(basis):
+    values, new = (GOLDEN[k].astype(FLOAT) for k in ("scores", "s_test"))
+    phi, phi_new = np.split(GOLDEN[f"{basis}_phi"].astype(FLOAT), [len(values)])
+    cp, zeros = calibrated(values, phi), np.zeros(len(new), FLOAT)
+    for i, alpha in enumerate(GOLDEN["alphas"]):
+        expected = lambda name: GOLDEN[f"{basis}_{name}"][i]  # noqa: E731, B023
+        q = upper(cp, phi_new, alpha)
+        assert_allclose(q, expected("threshold"), rtol=RTOL)
+        if basis != "hole":
+            q_of_u = upper(cp, phi_new, alpha, u=GOLDEN["u"].astype(FLOAT))
+            assert_allclose(q_of_u, expected("threshold_rand"), rtol=RTOL)
+            dual = cp.dual(zeros, new, alpha, features=phi_new)
+            assert_allclose(dual, expected("dual"), atol=1e-4)
+            assert_array_equal(new <= q, expected("in"))
+            assert_array_equal(new <= q_of_u, expected("in_rand"))
+
+
+def test_golden_vectors_of_two_sides():
+    values = GOLDEN["signed_scores"].astype(FLOAT)
+    phi, phi_new = np.split(GOLDEN["poly_phi"].astype(FLOAT), [len(values)])
+    cp = calibrated(values, phi, scores.Signed())
+    for i, alpha in enumerate(GOLDEN["alphas"]):
+        found = cp(np.zeros(len(phi_new), FLOAT), alpha, features=phi_new)
+        assert_allclose(found.upper, GOLDEN["signed_upper"][i], rtol=RTOL)
+        assert_allclose(found.lower, GOLDEN["signed_lower"][i], rtol=RTOL)
+
+
+@pytest.mark.parametrize("n", [1, 9, 20, 999])
+def test_an_intercept_is_split_and_cells_are_groups_to_the_last_bit(n):
+    rng = np.random.default_rng(n)
+    y, groups = rng.normal(size=n).astype("f"), rng.integers(0, 3, n)
+    split = jaxcp.calibrate(ABSOLUTE, 0 * y, y)
+    mondrian = jaxcp.calibrate_groups(ABSOLUTE, 0 * y, y, groups, num_groups=4)
+    flat, cells = calibrated(y, np.ones((n, 1))), calibrated(y, np.eye(4)[groups])
+    for alpha in (0.001, 0.05, 0.1, 0.2, 0.5, 0.9):
+        assert flat.quantile(alpha, features=np.ones(1)) == split.quantile(alpha)
+        found = upper(cells, np.eye(4), alpha)
+        expected = mondrian(np.zeros(4, "f"), alpha, groups=np.arange(4))
+        assert_array_equal(found, expected.upper)
+
+
+def by_highs(values, features, phi, alpha, u):
+    """Returns phi'g by a linear program, +inf where it is unbounded."""
+    n, p = features.shape
+    costs = np.concatenate([-u * phi, np.full(n, 1 - alpha), np.full(n, alpha)])
+    rows = np.hstack([features, np.eye(n), -np.eye(n)])
+    bounds = [(None, None)] * p + [(0, None)] * (2 * n)
+    found = linprog(costs, A_eq=rows, b_eq=values, bounds=bounds, method="highs")
+    return found.x[:p] @ phi if found.status == 0 else np.inf
+
+
+@pytest.mark.parametrize("kind", ["flags", "integers", "dependent"])
+def test_ties_are_those_of_a_linear_program(kind):
+    rng, (n, m, p) = np.random.default_rng(0), (30, 6, 4)
+    features = {
+        "flags": lambda: rng.random((n + m, p)) < 0.4,
+        "integers": lambda: rng.integers(-2, 3, (n + m, p)),
+        "dependent": lambda: (
+            rng.integers(0, 4, (n + m, 2)) @ [[1, 0, 1, 2], [0, 1, 1, 3]]
+        ),
+    }[kind]
+    for _ in range(4):
+        values, phi = rng.integers(0, 5, n), np.array(features(), float)
+        cp = calibrated(values, phi[:n])
+        for alpha in (0.1, 0.25, 0.5):
+            found = upper(cp, phi[n:], alpha)
+            for q, row in zip(found, phi[n:], strict=True):
+                below = (
+                    by_highs(values, phi[:n], row, alpha, 1 - alpha - e) for e in STEPS
+                )
+                low, high = below  # another vertex in between: no left limit from here
+                if low == high or abs(high - low) < 1e-6:
+                    expected = high if row.any() else np.inf
+                    assert q == expected or abs(q - expected) < 1e-4
+
+
+STEPS = 2e-3, 1e-3
+
+
+def test_sets_are_those_of_duals():
+    rng = np.random.default_rng(0)
+    phi = np.stack([np.ones(60), rng.random(60)], axis=1)
+    cp, y = calibrated(rng.normal(size=40), phi[:40]), rng.normal(size=20)
+    u, preds = rng.random(20), np.zeros(20, FLOAT)
+    dual = cp.dual(preds, y, 0.2, features=phi[40:])
+    inside = cp(preds, 0.2, features=phi[40:]).contains(y)
+    assert_array_equal(inside, dual < 0.8 - 1e-4)
+    inside = cp(preds, 0.2, features=phi[40:], u=u).contains(y)
+    assert_array_equal(inside, dual < u - 0.2)
+
+
+def test_where_rows_know_nothing_sets_are_infinite():
+    rows = np.eye(3)[np.arange(20) % 2]
+    cp, given = calibrated(np.arange(20.0), rows), np.eye(3)[[0, 2, 2]]
+    assert_array_equal(np.isinf(upper(cp, given, 0.2)), [False, True, True])
+    assert np.all(np.isinf(upper(cp, 0 * given, 0.2)))
+    # Randomized they are nothing with probability alpha: the promise is an equation.
+    ends = upper(cp, given, 0.2, u=np.array([0.5, 0.1, 0.3], FLOAT))
+    assert_array_equal(np.isneginf(ends), [False, True, False])
+    # Numbers depend on each other but for rounding, and only within the rows.
+    x = np.random.default_rng(0).random(30)
+    line = np.stack([np.ones(30), x, 3 * x - 1], axis=1)
+    cp, given = calibrated(x, line), np.array([[1, 0.5, 0.5], [1, 0.5, 0.6]])
+    assert_array_equal(np.isinf(upper(cp, given, 0.2)), [False, True])
+    for n in (0, 1):
+        assert np.all(np.isinf(upper(calibrated(x[:n], line[:n]), given, 0.2)))
+
+
+def test_infinite_scores_lie_above_every_fit():
+    y, flags = np.arange(20.0), np.eye(2)[np.arange(20) % 2]
+    preds = np.where(np.arange(20) % 2, np.inf, 0.0)
+    cp = jaxcp.calibrate_conditional(ABSOLUTE, preds, y, flags)
+    assert_array_equal(upper(cp, np.eye(2), 0.3), [14, np.inf])
+
+
+def test_the_slope_is_linear_in_the_scores_of_the_basis():
+    rng = np.random.default_rng(0)
+    values, x = rng.random(40), rng.random(40)
+    phi = np.stack([np.ones(40), x], axis=1)
+
+    def total(values, phi, new):
+        cp = jaxcp.calibrate_conditional(ABSOLUTE, 0 * values, values, phi)
+        return cp.quantile(0.2, features=new)
+
+    given = tuple(jnp.asarray(v, FLOAT) for v in (values, phi, phi[3]))
+    slopes = jax.grad(total, (0, 1, 2))(*given)
+    assert_allclose(jnp.sum(slopes[0]), 1, rtol=1e-4)  # with an intercept
+    assert_allclose(slopes[0] @ given[0], total(*given), rtol=1e-4)
+    # A scale of the features moves nothing, at rows and test point alike.
+    moved = jnp.sum(slopes[1] * given[1], 0) + slopes[2] * given[2]
+    assert_allclose(moved, [0, 0], atol=1e-4)
+
+
+def test_wrong_calls():
+    ones = np.ones((9, 1))
+    for features, words in (
+        (np.ones(9), r"features of shape \(n, p\), got \(9,\)"),
+        (np.ones((8, 1)), "9 rows"),
+        (np.full((9, 1), np.nan), "finite features"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            calibrated(np.arange(9.0), features)
+    cp, preds = calibrated(np.arange(9.0), ones), np.zeros(9, FLOAT)
+    with pytest.raises(ValueError, match="features with rows of shape"):
+        cp(preds, 0.1, features=np.ones((9, 2)))
+    with pytest.raises(ValueError, match="features without NaN"):
+        cp(preds, 0.1, features=np.nan * ones)
+    with pytest.raises(ValueError, match="nested = False"):
+        cp.p_values(preds, preds, features=ones)
+    with pytest.raises(ValueError, match="delta=None"):
+        cp.quantile(0.1, delta=0.1, features=ones[0])
+
+
+@pytest.mark.skipif(np.float64 == FLOAT, reason="digits are lost in single precision")
+def test_features_that_rounding_makes_dependent_are_refused():
+    years = 2000 + np.arange(40.0)
+    line = np.stack([np.ones(40), years, years**2], axis=1)
+    with pytest.raises(ValueError, match="independent in single precision"):
+        calibrated(years, line)
+    calibrated(
+        years, np.stack([np.ones(40), years - 2020, (years - 2020) ** 2], axis=1)
+    )
