@@ -13,6 +13,7 @@ from jaxcp.scores.multioutput import (
     Mahalanobis,
     Rectangle,
 )
+from jaxcp.scores.rectified import Rectified
 from jaxcp.scores.regression import (
     CQR,
     Absolute,
@@ -28,7 +29,7 @@ __all__ = [
     "APS", "CDF", "CP2PCP", "CQR", "HDPCP", "LAC", "PCP", "RAPS", "Absolute",
     "AsymmetricCQR", "BoxOffset", "Custom", "Density", "Distance", "Gamma", "Labelwise",
     "Latent", "LogLAC", "Mahalanobis", "MultiLabel", "Normalized", "Rectangle",
-    "Signed", "TopK", "check", "inputs",
+    "Rectified", "Signed", "TopK", "check", "inputs",
 ]
 # fmt: on
 __dir__ = __all__.copy

@@ -11,6 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import jaxcp
 from helpers import CASES, LABELS, ONE_OF_EACH, components
 
+BOUND = "RAPS", "Custom", "CDF", "Density", "Latent", "HDPCP", "CP2PCP", "Rectified"
 ENDLESS = "custom", "multilabel"  # sets without ends of their own
 all_scores = pytest.mark.parametrize("name", CASES)
 good_scores = pytest.mark.parametrize("name", ONE_OF_EACH)
@@ -171,7 +172,7 @@ def test_every_pair_of_scores_through_one_jitted_function():
     structures = [
         jax.tree.structure(getattr(jaxcp.scores, name)())
         for name in names
-        if name not in ("RAPS", "Custom", "CDF", "Density", "Latent", "HDPCP", "CP2PCP")
+        if name not in BOUND
     ]
     assert len(set(structures)) == len(structures)
 
