@@ -819,11 +819,11 @@ def fit_quantile(
 
     Example:
       >>> from jaxcp import learners, scores
-      >>> x = jnp.linspace(0.0, 2.0, 200)[:, None]
-      >>> y = (0.1 + x[:, 0]) * jax.random.normal(jax.random.key(0), (200,))
+      >>> x = jnp.linspace(0.0, 2.0, 1000)[:, None]
+      >>> y = (0.1 + x[:, 0]) * jax.random.normal(jax.random.key(0), (1000,))
       >>> base, ridge = scores.Absolute(), learners.QuantileRidge((0.9,), 0.0)
       >>> tau = fit_quantile(jax.random.key(1), ridge, base, 0 * y, y, x)
-      >>> tau(jnp.array([[0.5], [1.5]])).round().tolist()
+      >>> tau(jnp.array([[0.5], [1.7]])).round().tolist()
       [1.0, 3.0]
     """
     scores = taking.scored(score, preds, y)[0].values

@@ -310,15 +310,14 @@ def last_score(f, given, q, like, *, rounds):
     """Returns the largest s with f(s, given) <= q, with the slopes of f(s, given) = q.
 
     Of the type and shape of `like`, each for itself; f rises. +inf where q is, -inf
-    where there is none; with room for the rounding of f if it `rounds`.
+    where there is none, NaN of NaN; with room for the rounding of f if it `rounds`.
     """
     fixed, level = lax.stop_gradient((given, q))
     bound = _numbers.with_rounding(level) if rounds else level
-
-    def inside(s):  # not s <= q tau, which may round to below a score that is inside
-        return (f(s, fixed) <= bound) | (level == jnp.inf)
-
+    # Not s <= q tau, for instance, which may round to below a score that is inside.
+    inside = lambda s: (f(s, fixed) <= bound) | (level == jnp.inf)  # noqa: E731
     last = _keys.bisect_floats(inside, like.dtype, like.shape)
+    last = jnp.where(jnp.isnan(level), level, last)
     known = jnp.abs(last) < jnp.finfo(last.dtype).max
     start = jnp.where(known, last, 0)
     return jnp.where(known, moving(start, lambda s: f(s, given), q), last)
