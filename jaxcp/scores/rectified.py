@@ -44,9 +44,9 @@ class Rectified:
     f(base(y); tau), with f(s; tau) = s - tau or s / tau, or any f that increases in s.
     `pred` is (base prediction, tau): tau is what the 1 - alpha quantile of the base
     score is predicted to be at the input, shape () or, of a base with c components,
-    (c,); from rows that do not calibrate (`fit_quantile`). Where tau is not
-    finite, or for the ratio not positive, nothing is known about the base score: the
-    score is -inf and the set holds all that the base can hold.
+    (c,); from rows that do not calibrate (`fit_quantile`). Where a difference has a tau
+    that is not finite, or a ratio one that is not finite and positive, nothing is known
+    about the base score: the score is -inf and the set is that of the base at +inf.
 
     The sets are those of the base at a threshold of each input's own. `Normalized` is
     the ratio of `Absolute`, CQR-r that of `CQR` with tau = upper - lower, and `CP2PCP`
@@ -61,8 +61,9 @@ class Rectified:
         inverse loses a target.
 
     Guarantee:
-      At least 1 - alpha at a threshold from `calibrate`, whatever tau is. If tau is the
-      true 1 - alpha quantile, coverage given the input tends to 1 - alpha.
+      At least 1 - alpha at a threshold from `calibrate`, whatever tau is. Where a
+      difference or a ratio has the true 1 - alpha quantile, of scores without ties,
+      coverage given the input tends to 1 - alpha with the number of rows.
 
     Assumption:
       Exchangeable examples; the model and tau were fitted on other data.

@@ -230,7 +230,7 @@ VERBS = {
     "FunctionLearner.fit": lambda: refits(jaxcp.jackknife_plus, constant()),
     "FunctionLearner.predict": lambda: refits(jaxcp.cv_plus, mean(), num_folds=3),
     "fit_quantile": lambda: partial(
-        lambda f: jaxcp.fit_quantile(KEY, f, scores.Absolute(), Y, Y, X)(X), mean()
+        lambda f: jaxcp.fit_quantile(KEY, f, scores.Absolute(), 0 * Y, Y, X)(X), mean()
     ),
     "split_conformal_fit": lambda: refits(
         jaxcp.split_conformal_fit, constant(), share=0.5
