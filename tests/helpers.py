@@ -220,6 +220,22 @@ def _rayleigh(pred, s):
     return -jnp.expm1(-(s**2) / 2)
 
 
+def _with_tau(draw, *shape):
+    """Predictions with what the quantile of their scores is predicted to be."""
+
+    def with_tau(key):
+        pred, y = draw(key)
+        size = jax.random.fold_in(key, 1)
+        return (pred, jax.random.uniform(size, shape, minval=0.1, maxval=2)), y
+
+    return with_tau
+
+
+def _exponential(s, tau):
+    """The law of exponential scores with mean tau."""
+    return -jnp.expm1(-s / tau)
+
+
 DENSITY = scores.Density(_log_normal)
 
 CASES = {
@@ -275,6 +291,25 @@ CASES = {
     ),
     "cdf-absolute": Case(scores.CDF(scores.Absolute()), _scalars(9)),
     "cdf-known": Case(scores.CDF(scores.Mahalanobis(), cdf=_rayleigh), _ellipsoid),
+    "rectified": Case(scores.Rectified(scores.Absolute()), _with_tau(_point())),
+    "rectified-ratio": Case(
+        scores.Rectified(scores.CQR(), "ratio"), _with_tau(_band((3,)), 3)
+    ),
+    "rectified-law": Case(
+        scores.Rectified(scores.Distance(), _exponential), _with_tau(_point((3,)))
+    ),
+    "rectified-draws": Case(
+        scores.Rectified(scores.CDF(scores.PCP())), _with_tau(_draws(4, 9))
+    ),
+    "rectified-lac": Case(
+        scores.Rectified(scores.LAC(), "ratio"), _with_tau(_labels(5)), exact=True
+    ),
+    "rectified-aps": Case(
+        scores.Rectified(scores.APS(True)), _with_tau(_labels(5, True)), exact=True
+    ),
+    "rectified-boxes": Case(
+        scores.Rectified(scores.BoxOffset(), "ratio"), _with_tau(_bounding_box)
+    ),
 }
 WIDER = scores.Custom(_distance, _twice_around)
 LARGER = {  # whose sets hold more than {y : score <= q}, and say so
@@ -284,6 +319,12 @@ LARGER = {  # whose sets hold more than {y : score <= q}, and say so
     ),
     "custom-wider": Case(WIDER, _point()),
     "cdf-wider": Case(scores.CDF(WIDER), _scalars(9)),
+    "rectified-wider": Case(scores.Rectified(WIDER), _with_tau(_point())),
+    "rectified-inclusive": Case(
+        scores.Rectified(scores.APS(inclusive=True)),
+        _with_tau(_labels(7, ties=True)),
+        exact=True,
+    ),
 }
 ONE_OF_EACH = [
     "absolute",
@@ -310,6 +351,8 @@ ONE_OF_EACH = [
     "c-pcp-extended",
     "c-pcp-ties",
     "cdf-known",
+    "rectified",
+    "rectified-ratio",
 ]
 LABELS = [name for name, case in CASES.items() if hasattr(case.score, "labels")]
 

@@ -4,6 +4,7 @@ from jaxcp.cross.methods import (
     cross_conformal,
     cv_plus,
     enbpi,
+    fit_quantile,
     jackknife_plus,
     jackknife_plus_after_bootstrap,
     split_conformal_fit,
@@ -13,7 +14,7 @@ from jaxcp.cross.predictions import CrossCalibration, CrossConformal, cross_cali
 # fmt: off
 __all__ = [
     "CrossCalibration", "CrossConformal", "cross_calibrate", "cross_conformal",
-    "cv_plus", "enbpi", "jackknife_plus", "jackknife_plus_after_bootstrap",
-    "split_conformal_fit",
+    "cv_plus", "enbpi", "fit_quantile", "jackknife_plus",
+    "jackknife_plus_after_bootstrap", "split_conformal_fit",
 ]
 # fmt: on

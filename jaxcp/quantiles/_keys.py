@@ -14,8 +14,6 @@ numbers: here at most 31, in bytes, then as many of these sums in 16 bits.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -46,10 +44,10 @@ def bisect_keys(falls_short, dtype, *, bits=None, shape=()):
     return lax.fori_loop(0, bits, settle_bit, start)
 
 
-def bisect_floats(falls_short: Callable[[Array], Array], dtype: DTypeLike) -> Array:
-    """Returns `bisect_keys` for a function of floats of type `dtype`, as a float."""
+def bisect_floats(falls_short, dtype, shape=()):
+    """Returns `bisect_keys` for a function of floats of type `dtype`, as floats."""
     at_key = lambda key: falls_short(from_keys(key, dtype))  # noqa: E731
-    return from_keys(bisect_keys(at_key, key_type(dtype)), dtype)
+    return from_keys(bisect_keys(at_key, key_type(dtype), shape=shape), dtype)
 
 
 def first_float(fits, dtype, shape=()):

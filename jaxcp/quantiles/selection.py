@@ -20,7 +20,7 @@ from jaxcp import _checks, _numbers, _tree
 from jaxcp._arrays import as_arrays, as_numpy, check_countable
 from jaxcp._numbers import as_float, at_least_single, over_shards, rounded_up
 from jaxcp._tree import as_function
-from jaxcp.quantiles import _rows
+from jaxcp.quantiles import _keys, _rows
 from jaxcp.quantiles._groups import first_keys
 from jaxcp.quantiles._keys import bisect_keys, first_float, from_keys, to_keys
 from jaxcp.typing import ArrayLike, AxisName, Number
@@ -304,6 +304,23 @@ def _moving_jvp(primals, tangents):
     steep = slope != 0
     tangent = tangents[1] / jnp.where(steep, slope, 1)
     return end, jnp.where(steep, tangent, 0).astype(end.dtype)
+
+
+def last_score(f, given, q, like, *, rounds):
+    """Returns the largest s with f(s, given) <= q, with the slopes of f(s, given) = q.
+
+    Of the type and shape of `like`, each for itself; f rises. +inf where q is, -inf
+    where there is none, NaN of NaN; with room for the rounding of f if it `rounds`.
+    """
+    fixed, level = lax.stop_gradient((given, q))
+    bound = _numbers.with_rounding(level) if rounds else level
+    # Not s <= q tau, for instance, which may round to below a score that is inside.
+    inside = lambda s: (f(s, fixed) <= bound) | (level == jnp.inf)  # noqa: E731
+    last = _keys.bisect_floats(inside, like.dtype, like.shape)
+    last = jnp.where(jnp.isnan(level), level, last)
+    known = jnp.abs(last) < jnp.finfo(last.dtype).max
+    start = jnp.where(known, last, 0)
+    return jnp.where(known, moving(start, lambda s: f(s, given), q), last)
 
 
 Words = tuple[Array, ...]

@@ -26,6 +26,7 @@ from jaxcp.scores.multioutput import (
     Mahalanobis,
     Rectangle,
 )
+from jaxcp.scores.rectified import Rectified
 from jaxcp.scores.regression import (
     CQR,
     Absolute,
@@ -38,10 +39,11 @@ from jaxcp.scores.regression import (
 
 # fmt: off
 __all__ = [
-    "APS", "CDF", "CP2PCP", "CQR", "HDPCP", "LAC", "PCP", "RAPS", "SAPS", "Absolute",
-    "AsymmetricCQR", "BoxOffset", "Custom", "Density", "Distance", "Entmax", "Gamma",
-    "Given", "Labelwise", "Latent", "LogLAC", "LogMargin", "Mahalanobis", "Margin",
-    "MultiLabel", "Normalized", "Rectangle", "Signed", "TopK", "check", "inputs",
+    "APS", "Absolute", "AsymmetricCQR", "BoxOffset", "CDF", "CP2PCP", "CQR", "Custom",
+    "Density", "Distance", "Entmax", "Gamma", "Given", "HDPCP", "LAC", "Labelwise",
+    "Latent", "LogLAC", "LogMargin", "Mahalanobis", "Margin", "MultiLabel",
+    "Normalized", "PCP", "RAPS", "Rectangle", "Rectified", "SAPS", "Signed", "TopK",
+    "check", "inputs",
 ]
 # fmt: on
 __dir__ = __all__.copy

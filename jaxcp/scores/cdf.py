@@ -8,18 +8,16 @@ Infinite draw scores are not joined by lines.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import Array
 
 from jaxcp import _checks
 from jaxcp._numbers import as_float, at_least_single, just_below, with_rounding
 from jaxcp._tree import keep_functions, pytree, static
-from jaxcp.quantiles._keys import bisect_floats
-from jaxcp.quantiles.selection import kth_smallest, moving
+from jaxcp.quantiles.selection import kth_smallest, last_score
 from jaxcp.scores import inputs
 from jaxcp.typing import AnySet, HasRounding, Number, PyTree, Score
 
@@ -62,20 +60,12 @@ def _extended_threshold(draws, q):
     """Returns the last number whose extended rank is at most q, shape ()."""
     count = jnp.clip(jnp.floor(q), 0, jnp.sum(draws < jnp.inf)).astype(int)
     piece = _piece(draws, count)
-    fixed, level = lax.stop_gradient((piece, q))
-    end = jnp.where(fixed.above, fixed.upper, jnp.inf)
 
-    def inside(s):
-        return (s < end) & (fixed.rank(s) <= level)
+    def rank(s, piece):
+        inside = s < jnp.where(piece.above, piece.upper, jnp.inf)
+        return jnp.where(inside, piece.rank(s), jnp.inf)
 
-    return jnp.where(q == jnp.inf, jnp.inf, _last(inside, piece.rank, q, draws.dtype))
-
-
-def _last(inside, rank, q, dtype):
-    """Returns the last number inside, or -inf, with the slopes of rank(s) = q."""
-    last = bisect_floats(lambda s: (s == -jnp.inf) | inside(s), dtype)
-    known = jnp.isfinite(last)
-    return jnp.where(known, moving(jnp.where(known, last, 0), rank, q), last)
+    return last_score(rank, piece, q, piece.lower, rounds=False)
 
 
 def _rounded_up(draws, value):
@@ -219,7 +209,8 @@ class CDF:
         rounding.
         """
         if self.cdf is not None:
-            return self._quantile(pred, q)
+            law = lambda s, given: given[0]._probability(given[1], s)  # noqa: E731
+            return last_score(law, (self, pred), q, as_float(q), rounds=True)
         draws = self._draw_scores(pred)
         q = jnp.asarray(q, at_least_single(draws).dtype)
         if self.extended:
@@ -263,17 +254,6 @@ class CDF:
         p = self.cdf(pred, jnp.where(known, score, 0))  # type: ignore[misc]  # given
         _checks.check_shape("cdf(pred, s)", (), jnp.shape(p))
         return jnp.where(known, as_float(p), score > 0)
-
-    def _quantile(self, pred, q):
-        """Returns the largest score whose probability is at most q, shape ()."""
-        q = as_float(q)
-        (score, fixed), bound = lax.stop_gradient(((self, pred), with_rounding(q)))
-
-        def inside(s):
-            return score._probability(fixed, s) <= bound
-
-        last = _last(inside, partial(self._probability, pred), q, q.dtype)
-        return jnp.where(q >= 1, jnp.inf, jnp.where(jnp.isnan(q), q, last))
 
     def _uniform(self, pred):
         return jnp.asarray(pred[2]) if self.randomized else None

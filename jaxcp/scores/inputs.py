@@ -240,6 +240,17 @@ def uniform(name: str = "u") -> Input:
     return Input(f"{name}, shape ()", check)
 
 
+def quantile(*, positive: bool = False) -> Input:
+    """The predicted quantile of a score: a number, or one for each component."""
+
+    def check(tau, y, mask):
+        _check_one(tau)
+        if positive and y is not None:
+            _checks.check_range(lambda v: v > 0, "tau > 0", tau, mask)
+
+    return Input("tau, shape () or (c,)", check)
+
+
 def draws(*, log_densities: bool = False) -> Input:
     """Draws of a model, shaped like targets, perhaps with a log density each."""
     alone = Input("draws from the predicted law, shape (l, d)", _check_draws, (True,))

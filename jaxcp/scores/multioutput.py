@@ -10,10 +10,11 @@ from jaxcp import _checks, _geometry
 from jaxcp._arrays import as_arrays
 from jaxcp._numbers import as_float, at_least_single
 from jaxcp._tree import pytree, static
-from jaxcp.quantiles._keys import bisect_floats, to_keys
+from jaxcp.quantiles._keys import to_keys
 from jaxcp.quantiles.levels import alpha_as_float, as_alpha
 from jaxcp.quantiles.selection import empirical_quantile, kth_smallest
 from jaxcp.scores import inputs
+from jaxcp.scores.rectified import Rectified, ratio_of_distances
 from jaxcp.scores.regression import CQR, Absolute, alike
 from jaxcp.sets import Ball, Balls, Box, Ellipsoid, Interval
 from jaxcp.typing import ArrayLike
@@ -308,6 +309,9 @@ class HDPCP:
         return jnp.where(keep, draws, draws[jnp.argmin(strangeness)])
 
 
+_OF_DISTANCES = Rectified(PCP(), ratio_of_distances)
+
+
 @pytree
 class CP2PCP:
     """The distance from the nearest draw, in units of its predicted quantile: CP2-PCP.
@@ -349,33 +353,17 @@ class CP2PCP:
 
     def __call__(self, pred: tuple[Array, Array], y: Array) -> Array:
         """Returns PCP(y) / quantile_(1 - alpha)(PCP(Y_k)), shape ()."""
-        return _ratio(PCP()(pred[0], y), self._scale(pred))
+        return _OF_DISTANCES((pred[0], self._scale(pred)), y)
 
     def invert(self, pred: tuple[Array, Array], q: Array) -> Balls:
         """Returns the balls of radius q quantile_(1 - alpha)(PCP(Y_k))."""
-        scale = self._scale(pred)
-        fixed = lax.stop_gradient((scale, jnp.asarray(q, scale.dtype)))
-
-        def inside(radius):  # the product q scale may round to below one
-            return _ratio(radius, fixed[0]) <= fixed[1]
-
-        radius = bisect_floats(inside, scale.dtype)
-        finite = jnp.isfinite(q) & jnp.isfinite(scale) & jnp.isfinite(radius)
-        product = jnp.where(finite, q, 0) * jnp.where(finite, scale, 0)
-        finite &= jnp.isfinite(product)
-        slope = jnp.where(finite, product - lax.stop_gradient(product), 0)
-        return Balls(pred[0], radius + slope)
+        return _OF_DISTANCES.invert((pred[0], self._scale(pred)), q)
 
     def _scale(self, pred):
         references, draws = pred
         distances = jax.vmap(PCP(), (None, 0))(references, draws)
         alpha = jnp.asarray(self.alpha, at_least_single(distances).dtype)
         return empirical_quantile(distances, 1 - alpha)
-
-
-def _ratio(distance, scale):
-    ratio = distance / jnp.where(scale > 0, scale, 1)
-    return jnp.where(scale > 0, ratio, jnp.where(distance > 0, jnp.inf, 0))
 
 
 def _ceil(count, alpha):

@@ -18,7 +18,7 @@ from jaxcp.sets import BoundingBox, Box, Interval
 _SIDES = np.array([-1, 1])  # the ways out of an interval
 
 
-def _known_units(units):
+def known_units(units):
     """Returns where units are positive and finite, and units with 1 elsewhere."""
     known = (units > 0) & jnp.isfinite(units)
     return known, jnp.where(known, units, 1)
@@ -180,13 +180,13 @@ class Normalized:
     def __call__(self, pred: tuple[Array, Array], y: Array) -> Array:
         """Returns abs(y - mu) / sigma, shape () or (d,)."""
         y, mu, sigma = alike(y, *pred)
-        known, sigma = _known_units(sigma)
+        known, sigma = known_units(sigma)
         return jnp.where(known, jnp.abs(y - mu) / sigma, -jnp.inf)
 
     def invert(self, pred: tuple[Array, Array], q: Array) -> Interval | Box:
         """Returns [mu - q sigma, mu + q sigma]."""
         mu, sigma = map(as_float, pred)
-        known, sigma = _known_units(sigma)
+        known, sigma = known_units(sigma)
         half = _in_targets(q, known, sigma)
 
         def inside(y):
@@ -437,4 +437,4 @@ class BoxOffset:
         """Returns where a side has a unit, and the unit."""
         if not self.relative:
             return jnp.ones(4, bool), jnp.ones_like(pred)
-        return _known_units(jnp.tile(pred[2:] - pred[:2], 2))
+        return known_units(jnp.tile(pred[2:] - pred[:2], 2))

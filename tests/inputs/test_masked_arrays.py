@@ -86,6 +86,7 @@ DOORS = {
     "split_conformal_fit": door(
         jaxcp.split_conformal_fit, KEY, RIDGE, ABSOLUTE, X2, X, share=0.5
     ),
+    "fit_quantile": door(jaxcp.fit_quantile, KEY, RIDGE, ABSOLUTE, X, X, X2),
     "cross_calibrate": door(
         jaxcp.cross_calibrate, ABSOLUTE, np.zeros((3, 9)), X, HELD_OUT, weights=ONES
     ),

@@ -51,6 +51,7 @@ def test_only_scores_of_functions_declare_nothing():
         (scores.CDF(scores.CQR()), [False, False, True]),
         (scores.CDF(scores.Density(jnp.dot)), [False, False, False, True]),
         (scores.CDF(scores.CDF(scores.PCP())), [True, True, True]),
+        (scores.Rectified(scores.CDF(scores.PCP())), [True, True, False]),
     ],
     ids=lambda v: "",
 )

@@ -193,6 +193,12 @@ VERBS = {
     "CDF.cdf": lambda: custom(
         scores.CDF(scores.Absolute(), cdf=lambda pred, s: 1 - jnp.exp(-scaled(s)))
     ),
+    "Rectified.form": lambda: partial(
+        lambda f: jaxcp.calibrate(
+            scores.Rectified(scores.Absolute(), f), (Y, Y), Y + 1
+        ).quantile(0.3),
+        lambda s, tau: scaled(s),
+    ),
     "Density.log_prob": lambda: custom(
         scores.Density(lambda pred, y: -scaled((y - pred) ** 2))
     ),
@@ -223,6 +229,9 @@ VERBS = {
     ),
     "FunctionLearner.fit": lambda: refits(jaxcp.jackknife_plus, constant()),
     "FunctionLearner.predict": lambda: refits(jaxcp.cv_plus, mean(), num_folds=3),
+    "fit_quantile": lambda: partial(
+        lambda f: jaxcp.fit_quantile(KEY, f, scores.Absolute(), 0 * Y, Y, X)(X), mean()
+    ),
     "split_conformal_fit": lambda: refits(
         jaxcp.split_conformal_fit, constant(), share=0.5
     ),
