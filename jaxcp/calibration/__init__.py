@@ -7,13 +7,15 @@ from jaxcp.calibration.calibrating import (
     split_conformal,
 )
 from jaxcp.calibration.joining import join
+from jaxcp.calibration.local import LocalCalibration, calibrate_local
 from jaxcp.calibration.predictor import Predictor
 from jaxcp.calibration.rule import Rule
 from jaxcp.calibration.split import Calibration, GroupCalibration
 
 # fmt: off
 __all__ = [
-    "Calibration", "GroupCalibration", "Predictor", "Rule", "SplitConformal",
-    "calibrate", "calibrate_groups", "join", "split_conformal",
+    "Calibration", "GroupCalibration", "LocalCalibration", "Predictor", "Rule",
+    "SplitConformal", "calibrate", "calibrate_groups", "calibrate_local", "join",
+    "split_conformal",
 ]
 # fmt: on
