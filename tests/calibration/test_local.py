@@ -1,8 +1,5 @@
 """Local calibration: RLCP and LCP."""
 
-from functools import partial
-from pathlib import Path
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -141,13 +138,17 @@ def test_transforms_and_files(drawn, tmp_path):
     def total(scale):
         return jnp.sum(of(local(scale * KNOWN["scores"], cp.x, cp.kernel)))
 
-    np.testing.assert_allclose(jax.grad(total)(1.0), np.sum(q), rtol=1e-4)
+    np.testing.assert_allclose(
+        jax.grad(total)(1.0), np.sum(q[np.isfinite(q)]), rtol=1e-4
+    )
 
 
 def test_several_components_and_no_test_points():
     y = np.random.default_rng(0).normal(size=(30, 2)).astype("f")
     x = np.arange(30.0, dtype="f")
-    cp = jaxcp.calibrate_local(scores.Rectangle(), np.zeros_like(y), y, x, Gaussian(np.inf))
+    cp = jaxcp.calibrate_local(
+        scores.Rectangle(), np.zeros_like(y), y, x, Gaussian(np.inf)
+    )
     split = jaxcp.calibrate(scores.Rectangle(), np.zeros_like(y), y)
     for given in {"x": x}, {"x": x, "anchors": x}:
         p = cp.p_values(0 * y, y, **given)
