@@ -1,5 +1,7 @@
 """Local calibration: RLCP and LCP."""
 
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
