@@ -148,10 +148,8 @@ def test_transforms_and_files(drawn, tmp_path):
 def test_several_components_and_no_test_points():
     y = np.random.default_rng(0).normal(size=(30, 2)).astype("f")
     x = np.arange(30.0, dtype="f")
-    cp = jaxcp.calibrate_local(
-        scores.Rectangle(), np.zeros_like(y), y, x, Gaussian(np.inf)
-    )
-    split = jaxcp.calibrate(scores.Rectangle(), np.zeros_like(y), y)
+    cp = jaxcp.calibrate_local(ABSOLUTE, np.zeros_like(y), y, x, Gaussian(np.inf))
+    split = jaxcp.calibrate(ABSOLUTE, np.zeros_like(y), y)
     for given in {"x": x}, {"x": x, "anchors": x}:
         p = cp.p_values(0 * y, y, **given)
         np.testing.assert_allclose(p, split.p_values(0 * y, y), rtol=1e-6)
