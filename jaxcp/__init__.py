@@ -7,6 +7,7 @@ from types import ModuleType
 
 from jaxcp import (
     certificates,
+    conditional,
     datasets,
     detection,
     distributed,
@@ -29,12 +30,14 @@ from jaxcp.calibration import (
     Calibration,
     ConditionalCalibration,
     GroupCalibration,
+    LocalCalibration,
     Predictor,
     Rule,
     SplitConformal,
     calibrate,
     calibrate_conditional,
     calibrate_groups,
+    calibrate_local,
     join,
     split_conformal,
 )
@@ -93,8 +96,9 @@ def __getattr__(name: str) -> ModuleType:
 __all__ = [
     "Calibration", "ConditionalCalibration", "ConformalBayes", "CrossCalibration",
     "CrossConformal", "DiscretizedConformal", "FullConformal", "GroupCalibration",
-    "Held", "InfluenceConformal", "Predictor", "Rule", "SplitConformal", "calibrate",
-    "calibrate_conditional", "calibrate_groups", "certificates", "conformal_bayes",
+    "Held", "InfluenceConformal", "LocalCalibration", "Predictor", "Rule",
+    "SplitConformal", "calibrate", "calibrate_conditional", "calibrate_groups",
+    "calibrate_local", "certificates", "conditional", "conformal_bayes",
     "conformal_p_value", "conformal_quantile", "conformal_rank", "coverage_law",
     "cross_calibrate", "cross_conformal", "cv_plus", "datasets", "detection",
     "discretized_conformal", "distributed", "draw", "empirical_quantile", "enbpi",

@@ -11,14 +11,15 @@ from jaxcp.calibration.conditional import (
     calibrate_conditional,
 )
 from jaxcp.calibration.joining import join
+from jaxcp.calibration.local import LocalCalibration, calibrate_local
 from jaxcp.calibration.predictor import Predictor
 from jaxcp.calibration.rule import Rule
 from jaxcp.calibration.split import Calibration, GroupCalibration
 
 # fmt: off
 __all__ = [
-    "Calibration", "ConditionalCalibration", "GroupCalibration", "Predictor",
-    "Rule", "SplitConformal", "calibrate", "calibrate_conditional",
-    "calibrate_groups", "join", "split_conformal",
+    "Calibration", "ConditionalCalibration", "GroupCalibration", "LocalCalibration",
+    "Predictor", "Rule", "SplitConformal", "calibrate", "calibrate_conditional",
+    "calibrate_groups", "calibrate_local", "join", "split_conformal",
 ]
 # fmt: on

@@ -245,6 +245,8 @@ def _keys_of_rows(x, weights, targets, numbers):
     least = (_SORT_RANKS if weights is None else _SORT_WEIGHTED)[few]
     if weights is not None:
         targets = varying_like(targets, (x, weights))
+        if x.shape[0] == 1 and x.shape[1] and _is_many(weights.shape[0], least):
+            return _in_one_order(x, weights, targets)
     if _is_many(targets.shape[1], least) and x.shape[1] > 0:
         return _by_sort(x, weights, targets)
     if few:
@@ -303,8 +305,24 @@ def _pick(ordered, k):
 
 def _search(keys, weights, targets):
     """Returns keys at targets (a,), found among sums in the order of keys."""
-    masses, info, n = masses_of(weights), jnp.iinfo(keys.dtype), keys.size
+    masses = masses_of(weights)
     ordered, *words = lax.sort((keys, masses.leading, masses.following), num_keys=1)
+    return _among_sums(
+        ordered, masses._replace(leading=words[0], following=words[1]), targets
+    )
+
+
+def _in_one_order(x, weights, targets):
+    """Returns keys of one x (1, n) for rows of weights (b, n): one sort serves all."""
+    keys, places = lax.sort((to_keys(x[0]), jnp.arange(x.shape[1])), num_keys=1)
+    of = lambda w, targets: _among_sums(keys, masses_of(w), targets)  # noqa: E731
+    return jax.vmap(of)(weights[:, places], targets)
+
+
+def _among_sums(ordered, masses, targets):
+    """Returns keys at targets (a,), found among sums of masses in their order."""
+    info, n = jnp.iinfo(ordered.dtype), ordered.size
+    words = masses.leading, masses.following
     sums = [
         jnp.append(jnp.zeros(1, v.dtype), jnp.cumsum(v, dtype=v.dtype)) for v in words
     ]
@@ -315,7 +333,7 @@ def _search(keys, weights, targets):
 
     bits = (n + 1).bit_length() if isinstance(n, int) else 31
     place = bisect_keys(falls_short, int, bits=bits, shape=targets.shape)
-    low, high = (jnp.full(1, v, keys.dtype) for v in (info.min, info.max))
+    low, high = (jnp.full(1, v, ordered.dtype) for v in (info.min, info.max))
     return jnp.concatenate([low, ordered, high])[place]
 
 
