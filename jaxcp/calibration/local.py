@@ -51,7 +51,7 @@ class LocalCalibration(Rule):
     kernel: Any
     row_shapes: RowShapes | None = static(default=None)
     classes: tuple[Hashable, ...] | None = static(default=None)
-    pairs: tuple[Array, Array] | None = None
+    pairs: Any = None
 
     def __post_init__(self) -> None:
         _names.keep_names(self, "classes")
@@ -72,7 +72,7 @@ class LocalCalibration(Rule):
         return True
 
     def weights_at(self, x: Array, anchors: Array | None = None) -> tuple[Array, Array]:
-        """Returns H(x_i, anchor) of the rows, and H(x, anchor); without one around x."""
+        """Returns H(x_i, anchor) and H(x, anchor), by default around x itself."""
         z = x if anchors is None else anchors
         near = jax.vmap(self.kernel.weight, (0, None))(self.x, z)
         return near, self.kernel.weight(x, z)
@@ -93,7 +93,7 @@ class LocalCalibration(Rule):
 
     def _thresholds(self, rank, context):
         rule = self if _drawn(context) else self._with_pairs()
-        return super(LocalCalibration, rule)._thresholds(rank, context)
+        return Rule._thresholds(rule, rank, context)
 
     def _p_values_of_scores(self, scores, y, u, rounds, **context):
         if _drawn(context):

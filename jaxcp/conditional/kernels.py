@@ -81,7 +81,7 @@ class Within:
         return (jnp.sum(gap**2) <= 1).astype(gap.dtype)
 
     def draw(self, key: Array, x: ArrayLike) -> Array:
-        """Returns a row that is uniform in the ball around each row of `x`, like `x`."""
+        """Returns one uniform row in the ball around each row of `x`, like `x`."""
         x = as_float(_rows(key, x))
         flat = x.reshape(len(x), -1)
         ball = jax.random.ball(key, flat.shape[1], shape=(len(x),), dtype=x.dtype)

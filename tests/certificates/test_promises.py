@@ -61,7 +61,6 @@ LAWS = {  # what simulates or enumerates a promise, and for which names
         "outliers.grouped_outlier_p_values",
     ],
     "test_in_turn::test_shifts_by_features_miss_as_much_as_they_may": [
-        "ConditionalCalibration.__call__",
         "ConditionalCalibration.dual",
         "calibrate_conditional",
     ],
