@@ -127,13 +127,11 @@ class ConditionalCalibration(Rule):
           >>> cp.dual(jnp.zeros(2), jnp.array([0.5, 9.0]), 0.3, features=ones[:2])
           Array([-0.3,  0.7], dtype=float32)
         """
-        self._check_one_alpha(alpha)
         columns = self._declared({"features": features})
         y = taking.coded(self.classes, y)
         preds, y, _, context = self._rows(preds, columns, y)
-        return by_rows(
-            _duals_of, self.rank(alpha), rows=(preds, y, context), holder=self
-        )
+        rows = preds, y, context
+        return by_rows(_duals_of, self.rank(alpha), rows=rows, holder=self)
 
     @property
     def components(self) -> tuple[int, ...]:
@@ -147,26 +145,27 @@ class ConditionalCalibration(Rule):
 
     def rank(self, alpha: ArrayLike) -> _regression.Fit:
         """Returns the quantile regression of the rows, of each component its own."""
-        shares = super().rank(alpha)
-        return by_rows(_fit, shares, rows=(), holder=self)
+        self._check_one_alpha(alpha)
+        return by_rows(_fit, super().rank(alpha), rows=(), holder=self)
 
     def threshold(self, rank: Any, features: Array, u: Array | None = None) -> Array:
         """Returns the threshold of one test point, shape () or (c,)."""
         fits = rank if u is None else rank[0]
-        return self._each_component(_regression.threshold, fits, features, u)
+        return self._at_point(_regression.threshold, features, fits, u)
 
-    def _each_component(self, function, fits, features, *rows):
+    def _at_point(self, function, phi, fits, *rows):
         """Returns a function of the regression of each component, shape () or (c,)."""
-        phi = features.astype(self.features.dtype)
+        phi = phi.astype(self.features.dtype)
         of = lambda s, fit, *row: function(s, self.features, fit, phi, *row)  # noqa: E731
+        return self._each_component(of, fits, *rows)
+
+    def _each_component(self, of, *rows):
         if not self.components:
-            return of(self.scores, fits, *rows)
-        return jax.vmap(of, (1, 0, *(None if v is None else 0 for v in rows)))(
-            self.scores, fits, *rows
-        )
+            return of(self.scores, *rows)
+        return jax.vmap(of, (1, *[0] * len(rows)))(self.scores, *rows)
 
     def _num_held(self):
-        return self.features.shape[0]
+        return self.features.shape[0] if type(self) is ConditionalCalibration else 0
 
     def _filled(self, size):
         scores, features = repeated((self.scores, self.features), size)
@@ -176,19 +175,15 @@ class ConditionalCalibration(Rule):
 
 @jit
 def _fit(rule, alpha):
-    of = lambda scores, alpha: _regression.fit(scores, rule.features, alpha)  # noqa: E731
-    return (
-        jax.vmap(of, (1, 0))(rule.scores, alpha)
-        if rule.components
-        else of(rule.scores, alpha)
-    )
+    of = lambda s, alpha: _regression.fit(s, rule.features, alpha)  # noqa: E731
+    return rule._each_component(of, alpha)
 
 
 @jit
 def _duals_of(rule, fits, preds, y, context):
     def one(row, pred, y):
         score = score_of(rule.score, pred, y)
-        return rule._each_component(_regression.dual, fits, row["features"], score)
+        return rule._at_point(_regression.dual, row["features"], fits, score)
 
     return rule._each(one, context, *widened((preds, y)))
 
@@ -267,11 +262,9 @@ def calibrate_conditional(
     scores, phis, mask = _checks.rows(scores=held.values, **columns)
     _check_digits(features, phis, mask)
     scores = at_least_single(as_float(scores))
-    scores, phis = (
-        jnp.where(jnp.isnan(scores), jnp.inf, scores),
-        phis.astype(scores.dtype),
-    )
+    scores = jnp.where(jnp.isnan(scores), jnp.inf, scores)
     phis = phis if mask is None else jnp.where(mask[:, None], phis, 0)
+    phis = phis.astype(scores.dtype)
     return ConditionalCalibration(score, scores, phis, shapes, names)
 
 
