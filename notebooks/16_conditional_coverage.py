@@ -70,7 +70,8 @@ def regions(x):
 
 
 def rates(sets):
-    return np.asarray(metrics.group_coverage(sets, y_new, regions(x_new)))
+    inside = regions(x_new)
+    return np.asarray(metrics.covered(sets, y_new) @ inside / inside.sum(axis=0))
 
 
 print("one threshold, by region:", rates(sets).round(3))
