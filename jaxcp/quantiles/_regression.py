@@ -192,9 +192,8 @@ def _start(problem, vertex):
     g = _dot(inverse, values)
     g += _dot(inverse, values - _dot(basic, g))
     n = len(upper)
-    inside = (
-        jnp.zeros(n, bool).at[jnp.where(basis < 0, n, basis)].set(True, mode="drop")
-    )
+    places = jnp.where(basis < 0, n, basis)
+    inside = jnp.zeros(n, bool).at[places].set(True, mode="drop")
     r = jnp.where(inside, 0, problem.scores - problem.times(g))
     total = problem.sum(jnp.ones(n, r.dtype))
     whole = jnp.round((1 - problem.alpha) * total)  # counts of flags stay exact
