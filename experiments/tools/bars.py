@@ -34,6 +34,7 @@ LENGTHS = {  # published: of what, the mean of 50 replicates, its standard error
     "A, p = 490, least squares": (CUT, 7.431, 0.164),
 }
 
+GROUPS = ("all", "x < 2", "1 < x < 3.5", "x > 3")  # that overlap
 BARS = {
     "kernel_speed_kernel": [
         line
@@ -116,6 +117,23 @@ BARS = {
         ((99, 10), "FDR", "0.1 +- 4 errors"),
         ((199, 20), "FDR", "0.12 +- 4 errors"),
         ((999, 50), "FDR", "0.08 +- 4 errors"),
+    ],
+    "conditional_law": [
+        ("split", "all x", "0.102 +- 3 errors"),
+        ("split", "1 to 2", "0.187 +- 3 errors"),
+        ("conditional", "all x", "0.0905 +- 3 errors"),
+        ("conditional, randomized", "all x", "0.1 +- 3 errors"),
+        ("conditional, randomized", "1 to 2", "0.098 +- 3 errors"),
+        ("conditional, randomized", "3 to 4", "0.101 +- 3 errors"),
+    ],
+    "conditional_groups": [
+        *[(("randomized", g), "surplus", "0 +- 4 errors") for g in GROUPS],
+        *[(("plain", g), "coverage", ">= 0.9") for g in GROUPS],
+    ],
+    "conditional_speed": [
+        (("n = m = 1000, p = 10", "MAPIE"), "it / jaxcp", ">= 12"),
+        ("n = m = 5000, p = 10", "CPU s", "<= 0.6"),
+        ("n = m = 1000, p = 10, first call", "s", "<= 4"),
     ],
     "selection_repetitions": [("e-BH, mean of 10", "FDR", "<= 0.2")],
     "selection_speed": [

@@ -43,6 +43,7 @@ TIMED = [
     "batches",
     "groups",
     "checks",
+    "conditional_speed",
 ]
 MEASURED = [
     "showcase",
@@ -62,9 +63,10 @@ MEASURED = [
     "risk_control",
     "risk_laws",
     "coverage_grid",
+    "conditional",
 ]
 WITH_DATA = {"showcase", "covariate_shift", "anomaly", "conformal_training"}
-WITH_DATA |= {"risk_control"}
+WITH_DATA |= {"risk_control", "conditional"}
 TWICE = {"showcase"}  # the second run finds the programs of the first compiled
 ONLY_WITH_DATA = {"any_model", "enbpi_solar", "multioutput_real"}
 

@@ -19,6 +19,7 @@ from experiments.data import (
     width_training,
 )
 from experiments.laws import (
+    conditional,
     conformal_bayes,
     coverage_grid,
     coverage_laws,
@@ -39,6 +40,7 @@ from experiments.pictures import (
 from experiments.speed import (
     accelerator,
     batches,
+    conditional_speed,
     cross_streams,
     full_speed,
     simulation_speed,
@@ -258,6 +260,33 @@ def test_anomalies_and_boxes():
     found = jax.eval_shape(boxes.trial, KEY)
     assert set(found) == {*boxes.METHODS, "n"}
     assert boxes.render(jnp.array([[10.0, 10.0, 30.0, 20.0]])).shape == (256, 256)
+
+
+def test_conditional_coverage(monkeypatch, tmp_path):
+    """Each method has a line, at every x; groups are found by the names of columns."""
+    for name, size in {"NUM_FIT": 60, "NUM_CAL": 50, "NUM_TEST": 20}.items():
+        monkeypatch.setattr(conditional, name, size)
+    found = jax.eval_shape(conditional.trial, KEY)
+    assert set(conditional.PUBLISHED) < set(found) and len(found) == 8
+    assert {v["miss"].shape for k, v in found.items() if k != "rows"} == {(3,)}
+    found = jax.eval_shape(conditional.group_trial, KEY)
+    assert found["plain"].shape == found["flags"].shape == (len(conditional.GROUPS),)
+    head = "Cement (kg),Slag,Fly Ash,Water,Age,strength\n"
+    (tmp_path / "concrete.csv").write_text(head + "1,2,3,4,5,6\n2,2,2,0,9,1\n")
+    names, values = conditional.read(tmp_path, "concrete")
+    flags, columns = conditional.flags_of("concrete", names, values[:, :-1])
+    assert columns == [4, 3, 2, 0]
+    assert flags.tolist() == [[True, True, True, False], [False, False, False, True]]
+    assert [group for group, *_ in bars.BARS["conditional_groups"][:4]] == [
+        ("randomized", group) for group in conditional.GROUPS
+    ]
+
+
+def test_timed_conditional_thresholds_bound_a_share_of_the_scores():
+    phi, y, new = conditional_speed.data(200)
+    assert phi.shape == new.shape == (200, conditional_speed.NUM_FEATURES)
+    inside = np.abs(y) <= conditional_speed.half_widths(phi, y, phi)
+    assert 0.88 < inside.mean() < 0.97
 
 
 def test_selection():

@@ -35,7 +35,8 @@ TABLES = {  # that have been measured, by folder
         risk_control_rcps risk_control_shift width_training
     """,
     "laws": """
-        conformal_bayes coverage_grid full_conformal jackknife_barber
+        conditional_communities conditional_concrete conditional_groups
+        conditional_law conformal_bayes coverage_grid full_conformal jackknife_barber
         multioutput_toys risk_laws_betting risk_laws_crc risk_laws_familywise
         risk_laws_pac selection_laws selection_repetitions selection_shift
         selection_speed threshold_gradients which_rank
@@ -44,7 +45,7 @@ TABLES = {  # that have been measured, by folder
         showcase
     """,
     "speed": """
-        batches checks chunks cross_speed_estimator cross_speed_large
+        batches checks chunks conditional_speed cross_speed_estimator cross_speed_large
         cross_speed_networks cross_speed_recorded cross_speed_replicates
         cross_speed_ridge
         cross_speed_streams data_scale first_calls first_calls_counts full_speed_large
