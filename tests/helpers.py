@@ -264,6 +264,11 @@ CASES = {
     "entmax": Case(scores.Entmax(1.5), _logits(17, ties=True), exact=True),
     "entmax-largest": Case(scores.Entmax(1.0), _logits(5), exact=True),
     "given": Case(scores.Given(), _logits(5, ties=True), exact=True),
+    "truncated": Case(
+        scores.Truncated(scores.LAC(), jnp.array([1, 2, 3, 4, 5, 6, 7])),
+        _labels(7, ties=True),
+        exact=True,
+    ),
     "topk": Case(scores.TopK(), _labels(7, ties=True), exact=True),
     "custom": Case(scores.Custom(_distance, _around), _point()),
     "custom-level-set": Case(scores.Custom(_distance), _point()),

@@ -140,8 +140,9 @@ class ConditionalCalibration(Rule):
 
     @property
     def context(self) -> dict[str, Any]:
-        """Shape of the features of one test point."""
-        return {"features": jax.ShapeDtypeStruct(self.features.shape[1:], float)}
+        """What is known of one test point: features like a row of calibration."""
+        like = jax.ShapeDtypeStruct(self.features.shape[1:], self.features.dtype)
+        return {"features": like}
 
     def rank(self, alpha: ArrayLike) -> _regression.Fit:
         """Returns the quantile regression of the rows, of each component its own."""

@@ -139,6 +139,4 @@ def _matrix(x):
     x = at_least_single(as_float(_arrays.as_array("x", x)))
     if x.ndim not in (1, 2):
         raise ValueError(f"expected x of shape (m, d) or (m,), got {x.shape}")
-    return (
-        x.reshape(len(x), -1) if x.size else x.reshape(len(x), *x.shape[1:], 1)[..., 0]
-    )
+    return x[:, None] if x.ndim == 1 else x

@@ -157,7 +157,7 @@ ORDER = [
     {"_names"},
     {"draws", "resampling", "quantiles"},
     {"_geometry", "pvalues", "certificates", "simulation", "distributed"},
-    {"datasets", "models", "volumes"},
+    {"conditional", "datasets", "models", "volumes"},
     {"sets"},
     {"scores"},
     {"held", "learners"},
@@ -203,6 +203,8 @@ def test_the_one_kernel_does_the_selecting():
         "conditional.py": {"argsort"},
         "strata.py": {"argsort"},
         "conformal.py": {"sort"},
+        "local.py": {"sort"},  # all levels of one test point
+        "classes.py": {"lexsort"},  # five scores of each class
         "unions.py": {"argsort"},  # all breakpoints of a union, in order
         "testing.py": {"argsort"},  # the order of tests
     }

@@ -151,6 +151,12 @@ def split(score, draw, verb=jaxcp.calibrate, not_for=None):
     return Method(draw, make, ask, not_for or {}, p_values=True)
 
 
+def by_label_groups(score, *rows, **given):
+    """Labels 0 and 2 share a threshold; label 1 is rare and has that of all rows."""
+    known = {"label_groups": np.array([0, -1, 0]), "rare": "all"}
+    return jaxcp.calibrate_groups(score, *rows, **known, **given)
+
+
 def by_features(score, draw):
     """Conditional calibration: features of a row stand beside it."""
 
@@ -337,6 +343,7 @@ METHODS = {
     ),
     "conditional": by_features(ABSOLUTE, NUMBERS),
     "conditional of labels": by_features(scores.LAC(), labels),
+    "groups of classes": split(scores.LAC(), labels, by_label_groups, MASK),
     "cross": cross(ABSOLUTE, fits(NUMBERS)),
     "cross of labels": cross(scores.LAC(), LABELS_OF_FITS),
     "cross conformal": fitted(jaxcp.cross_conformal, held_out, not_for=LEARNED),

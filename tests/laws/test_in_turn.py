@@ -296,6 +296,30 @@ def test_shifts_by_features_miss_as_much_as_they_may():
         assert np.all(missed <= (dual > 1 - ALPHA - 1e-4))
 
 
+def test_labels_of_a_group_lose_as_much_as_they_may():
+    """Rare ones in none, which are infinite, or in a group of all rows."""
+    y, of_label = np.arange(N + 1) % 3, np.array([0, 0, -1])
+
+    def turn(old, new):
+        (p, y), (p_new, y_new) = old, one(new)
+        rows = {"label_groups": of_label}
+        cps = [
+            jaxcp.calibrate_groups(scores.LAC(), p, y, rare=rare, **rows)
+            for rare in ("infinite", "all")
+        ]
+        lost = [~cp(p_new, ALPHA).contains(y_new)[0] for cp in cps]
+        return jnp.stack([*lost, cps[1].p_values(p_new, y_new)[0] <= ALPHA])
+
+    key = jax.random.key(1)
+    p = jax.nn.softmax(jax.random.normal(key, (NUM_SETS, N + 1, 3)))
+    y = jnp.broadcast_to(y, (NUM_SETS, N + 1))
+    lost = np.asarray(in_turn(turn, (p, y)))
+    in_group = of_label[np.asarray(y[0])] == 0  # seven rows
+    assert np.all(lost[:, in_group, 0].sum(axis=1) == 1)
+    assert not np.any(lost[:, ~in_group, 0])
+    np.testing.assert_array_equal(lost[..., 1], lost[..., 2])
+
+
 @pytest.mark.parametrize("num_folds, m", [(9, 1), (4, 2), (2, 3)])
 def test_folds_of_any_learner_cover_what_is_proved(num_folds, m):
     """Errors of symmetric learners are any numbers, for a row and two folds left out.

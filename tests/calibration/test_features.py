@@ -1,0 +1,143 @@
+"""Features of groups and of numbers, groups of classes, and flags in metrics."""
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+import jaxcp
+from jaxcp import conditional, metrics, scores
+from jaxcp.conditional.classes import quantiles_of_classes
+
+KNOWN = dict(np.load(Path(__file__).parents[1] / "reference/conditional_classes.npz"))
+N = int(KNOWN["num_cal"])
+P, Y, KEY = KNOWN["probabilities"], KNOWN["y"], jax.random.key(0)
+GROUPS = {"site": ["north", "south"], "old": [True]}
+ABSOLUTE = scores.Absolute()
+
+
+def frame(m, seed=0):
+    rng = np.random.default_rng(seed)
+    site = np.array(["north", "south", "west"])[rng.integers(0, 3, m)]
+    return pd.DataFrame({"site": site, "old": rng.random(m) < 0.4})
+
+
+def test_flags_are_one_for_each_value():
+    rows = frame(50)
+    expected = [rows["site"] == "north", rows["site"] == "south", rows["old"]]
+    found = conditional.indicators(rows, GROUPS)
+    assert_array_equal(found, np.stack([np.ones(50, bool), *expected], axis=1))
+    assert_array_equal(conditional.indicators(dict(rows), GROUPS), found)
+    alone = conditional.indicators(rows, GROUPS, intercept=False)
+    assert_array_equal(alone, found[:, 1:])
+    missing = pd.DataFrame({"site": [None, "north"], "old": [np.nan, True]})
+    assert_array_equal(conditional.indicators(missing, GROUPS).sum(axis=1), [1, 3])
+
+
+def test_each_group_of_a_frame_is_covered():
+    n, m = 400, 4000
+    rows = frame(n + m)
+    noise = np.random.default_rng(1).normal(size=n + m).astype("f")
+    y = noise * (1 + 3 * rows["old"].to_numpy() + (rows["site"] == "south").to_numpy())
+    flags = conditional.indicators(rows, GROUPS)
+    cp = jaxcp.calibrate_conditional(ABSOLUTE, 0 * y[:n], y[:n], flags[:n])
+    found = cp(0 * y[n:], 0.1, features=flags[n:])
+    of_groups = metrics.group_coverage(found, y[n:], flags[n:])
+    assert np.all(np.asarray(of_groups) > 0.87)
+    split = jaxcp.calibrate(ABSOLUTE, 0 * y[:n], y[:n])(0 * y[n:], 0.1)
+    assert metrics.group_coverage(split, y[n:], flags[n:])[3] < 0.8
+
+
+def test_overlapping_groups_in_metrics():
+    y = np.array([0.5, 2.0, 0.1, 0.2, 3.0])
+    found = jaxcp.sets.Interval(jnp.zeros(5), jnp.ones(5))
+    codes = np.array([0, 1, 1, 0, 2])
+    flags = codes[:, None] == np.arange(4)
+    apart = metrics.group_coverage(found, y, codes, num_groups=4)
+    assert_array_equal(metrics.group_coverage(found, y, flags), apart)
+    both = np.stack([np.ones(5), codes > 0], axis=1)
+    of_both = metrics.group_coverage(found, y, both)
+    assert_allclose(of_both, [0.6, 1 / 3], rtol=1e-6)
+    told = metrics.summary(found, y, 0.2, both)
+    assert_array_equal(told["group_coverage"], of_both)
+    jitted = jax.jit(lambda f: metrics.group_coverage(found, y, f))(both)
+    assert_array_equal(jitted, of_both)
+    with pytest.raises(ValueError, match="flags of 3 groups, got 2"):
+        metrics.group_coverage(found, y, both, num_groups=3)
+    with pytest.raises(ValueError, match="flags or 0 and 1"):
+        metrics.group_coverage(found, y, 2 * both)
+
+
+def test_waves_have_the_kernel_for_a_mean():
+    x = np.array([[0.0, 0.0], [0.5, 0.0], [0.0, 2.0]], "f")
+    phi = np.asarray(conditional.fourier(KEY, x, 4000, 0.8))[:, 1:]
+    products = phi[:, None] * phi[None]
+    square = np.sum((x[:, None] - x) ** 2, axis=2)
+    error = products.mean(axis=2) - np.exp(-square / (2 * 0.8**2))
+    assert np.all(abs(error) < 4 * products.std(axis=2) / 4000**0.5 + 1e-6)
+    one = conditional.fourier(KEY, x[1:2], 4000, 0.8)
+    assert_allclose(one[0, 1:], phi[1], atol=1e-5)
+
+
+def test_products_of_columns():
+    x = np.random.default_rng(0).normal(size=(5, 2)).astype("f")
+    a, b = x.T
+    expected = np.stack([1 + 0 * a, a, b, a * a, a * b, b * b], axis=1)
+    assert_allclose(conditional.polynomial(x, 2), expected, rtol=1e-6)
+    assert conditional.polynomial(a, 0).shape == (5, 1)
+
+
+def test_golden_groups_of_labels():
+    of_label, alphas = KNOWN["group_of_class"], KNOWN["alphas"]
+    known = {"label_groups": of_label, "rare": "all"}
+    cp = jaxcp.calibrate_groups(scores.LAC(), P[:N], Y[:N], **known)
+    score = scores.Truncated(scores.LAC(), KNOWN["rank_limit"])
+    cut = jaxcp.calibrate_groups(score, P[:N], Y[:N], Y[:N], num_groups=P.shape[1])
+    for i, alpha in enumerate(alphas):
+        for kind, found in (("clustered", cp), ("truncated", cut)):
+            q = found.quantile(alpha)
+            assert_allclose(q, KNOWN[f"{kind}_q"][i], rtol=1e-5)
+            assert_array_equal(found(P[N:], alpha).mask, KNOWN[f"{kind}_sets"][i])
+    s = 1 - np.take_along_axis(P, Y[:, None], 1)[:N, 0]
+    points = quantiles_of_classes(s, Y[:N], P.shape[1])[1]
+    assert_allclose(points, KNOWN["class_embedding"], rtol=1e-5)
+    known["rare"] = "infinite"
+    cp = jaxcp.calibrate_groups(scores.LAC(), P[:N], Y[:N], **known)
+    assert_array_equal(np.isinf(cp.quantile(0.1)), of_label < 0)
+    assert np.all(cp(P[N:], 0.1).mask[:, of_label < 0])
+
+
+def test_batches_of_groups_of_labels_are_the_whole():
+    known = {"label_groups": KNOWN["group_of_class"], "rare": "all"}
+    whole = jaxcp.calibrate_groups(scores.LAC(), P[:N], Y[:N], **known)
+    parts = [(P[:70], Y[:70]), (P[70:N], Y[70:N])]
+    joined = jaxcp.calibrate_groups(scores.LAC(), batches=parts, **known)
+    assert_array_equal(joined.quantile(0.1), whole.quantile(0.1))
+
+
+def test_classes_with_like_scores_share_a_group():
+    labels = np.repeat(np.arange(10), 20)
+    s = np.random.default_rng(0).random(200) ** np.where(labels % 2, 8, 0.5)
+    found = conditional.group_classes(KEY, s, labels, 2, num_classes=11)
+    assert len(set(found[:10:2].tolist())) == len(set(found[1:10:2].tolist())) == 1
+    assert found[0] != found[1] and found[10] == -1
+    with pytest.raises(ValueError, match="num_groups of at most 0"):
+        conditional.group_classes(KEY, s[::10], labels[::10], 2)  # two rows each
+
+
+@pytest.mark.parametrize(
+    "given, words",
+    [
+        ({"label_groups": [0, 1, -1, 0, 0, 0]}, "rare as one of"),
+        ({"label_groups": [0.0] * 6}, "integers of at least -1"),
+        ({"label_groups": [0] * 5}, "predictions of 5 classes"),
+        ({"label_groups": [0] * 6, "groups": Y[:N]}, "label_groups alone"),
+    ],
+)
+def test_wrong_groups_of_labels(given, words):
+    with pytest.raises(ValueError, match=words):
+        jaxcp.calibrate_groups(scores.LAC(), P[:N], Y[:N], **given)(P[N:], 0.1)
