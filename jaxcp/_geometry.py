@@ -24,6 +24,7 @@ from jaxcp._tree import pytree
 from jaxcp.quantiles._keys import bisect_floats
 from jaxcp.typing import ArrayLike, PyTree
 
+_KMEANS_STEPS = 25
 UNROLLED = 16  # dimensions up to which a sum over them is written out
 
 
@@ -89,6 +90,23 @@ def square_distances(x: Array, z: Array) -> Array:
     From differences, not from products: equal distances stay equal.
     """
     return jnp.sum((x[:, None] - z[None]) ** 2, axis=-1)
+
+
+def cells(key: Array, x: Array, weights: Array, num_cells: int) -> Array:
+    """Returns the cell of each row, by Lloyd's algorithm (k-means) from random rows."""
+    start = jax.random.choice(key, x, (num_cells,), replace=False)
+
+    def nearest(centers):
+        return jnp.argmin(square_distances(x, centers), axis=1)
+
+    def step(_, centers):
+        members = nearest(centers)[None] == jnp.arange(num_cells)[:, None]
+        shares = jnp.where(members, weights[None], 0).astype(x.dtype)
+        counts = jnp.sum(shares, axis=1)[:, None]
+        sums = jnp.matmul(shares, x, precision="highest")
+        return jnp.where(counts > 0, sums / jnp.where(counts > 0, counts, 1), centers)
+
+    return nearest(lax.fori_loop(0, _KMEANS_STEPS, step, start))
 
 
 def norm(v: Array) -> Array:

@@ -62,6 +62,7 @@ QUESTIONS = (
         (
             ("on average over rows", "any of these"),
             ("in each group or class", "calibrate_groups"),
+            ("in groups that overlap", "calibrate_conditional"),
             ("evenly, given x", "CQR(), CDF(...)"),
             ("for this calibration set", "delta=0.05"),
             ("for the mean of a loss", "calibrate_risk"),

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Hashable, Iterable
+from functools import partial
 from typing import Any, cast
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
-from jaxcp import _names
+from jaxcp import _arrays, _checks, _names
 from jaxcp._tree import pytree, static
 from jaxcp.calibration.joining import by_batches
-from jaxcp.calibration.predictor import Predictor, predictions
+from jaxcp.calibration.predictor import Predictor, at_labels, predictions
 from jaxcp.calibration.split import Calibration, GroupCalibration
-from jaxcp.held.taking import are_labels, classes_of, scored
+from jaxcp.held.taking import are_labels, classes_of, coded, scored
+from jaxcp.scores import inputs
 from jaxcp.typing import AnySet, ArrayLike, Number, Predict, PyTree, Score
 
 
@@ -252,6 +257,8 @@ def calibrate_groups(
     batches: Iterable[Any] | None = None,
     num_groups: int | None = None,
     group_names: Iterable[Hashable] | None = None,
+    label_groups: ArrayLike | None = None,
+    rare: str | None = None,
     weights: ArrayLike | None = None,
     mask: ArrayLike | None = None,
     classes: Iterable[Hashable] | None = None,
@@ -259,7 +266,7 @@ def calibrate_groups(
     """Returns the calibration of a score with one threshold a group (Mondrian).
 
     With `groups=y` for labels the sets are class-conditional; then predict without
-    groups.
+    groups. Classes of few rows can share thresholds: `label_groups`, without `groups`.
 
     Args:
       score: Nonconformity score of one example.
@@ -274,6 +281,11 @@ def calibrate_groups(
         as in `classes`. Defaults to the classes if the groups are the labels `y`, to
         the categories of groups from pandas, else to the distinct groups in order.
         Groups that are integers need `num_groups` instead.
+      label_groups: Group of each label in 0, ..., g - 1, or -1 for rare ones, int,
+        shape (k,), from other rows than these (`conditional.group_classes`). Sets hold
+        a label whose score is within the threshold of its group.
+      rare: What threshold labels in no group have: "all", that of all rows, or
+        "infinite". Needed where there are any.
       weights: Weights >= 0 of the rows, shape (n,), as for `calibrate`.
       mask: True where a row counts, shape (n,). Defaults to all rows.
       classes: Names of the k labels, used in `y`, as for `calibrate`.
@@ -283,11 +295,14 @@ def calibrate_groups(
 
     Raises:
       ValueError: as `calibrate`, and if a concrete group is out of range or none of the
-        `group_names`, or their number is not known.
+        `group_names`, or their number is not known; if there are `groups` beside
+        `label_groups`, or these are not of a score of labels, no integers of at least
+        -1, or -1 without `rare`.
 
     Guarantee:
       1 - alpha within every group. A group with fewer than 1/alpha - 1 rows has
-      infinite sets.
+      infinite sets. With `label_groups` 1 - alpha over the rows with a label in each
+      group, and of rare labels if `rare="infinite"`; not in each class of a group.
 
     Assumption:
       The calibration and test examples of a group are exchangeable, and groups are
@@ -298,10 +313,12 @@ def calibrate_groups(
 
     References:
       Vovk, Conditional Validity of Inductive Conformal Predictors, ACML, 2012.
+      Ding, Angelopoulos, Bates, Jordan, Tibshirani, Class-Conditional Conformal
+      Prediction with Many Classes, NeurIPS, 2023.
 
     See also:
-      calibrate, grouped_conformal_quantile, metrics.group_coverage,
-      metrics.class_coverage
+      calibrate, conditional.group_classes, grouped_conformal_quantile,
+      metrics.group_coverage, metrics.class_coverage
 
     Example:
       >>> from jaxcp.scores import LAC
@@ -317,21 +334,66 @@ def calibrate_groups(
     """
     names, whole = classes_of(score, classes), None
 
-    def coded(groups, y, mask):
+    def named(groups, y, mask):
         own = group_names
         if own is None and num_groups is None and names is not None:
             own = names if are_labels(groups, y, names) else None
         return _names.as_groups(groups, num_groups, own, mask)
 
-    if batches is None:  # names of groups are those of all rows, not of a block
-        whole = coded(groups, y, mask)
+    if label_groups is not None:
+        known = _known_label_groups(score, groups, label_groups, rare)
+    elif batches is None:  # names of groups are those of all rows, not of a block
+        whole = named(groups, y, mask)
         groups = whole.codes
 
     def of_rows(preds, y, groups=None, weights=None, mask=None):
-        given = whole._replace(codes=groups) if whole else coded(groups, y, mask)
+        given = whole._replace(codes=groups) if whole else named(groups, y, mask)
         held, shapes = scored(score, preds, y, weights, mask, given, names)
         rows = held.values, cast(Array, held.groups), held.mask, given.count, shapes
         return GroupCalibration(score, *rows, held.weights, names, given.names)
 
     rows = {"preds": preds, "y": y, "groups": groups, "weights": weights, "mask": mask}
+    if label_groups is not None:
+        del rows["groups"]
+        return by_batches(partial(_by_label, score, names, *known), batches, **rows)
     return by_batches(of_rows, batches, **rows)
+
+
+def _known_label_groups(score, groups, label_groups, rare):
+    """Returns groups of labels, and what rare ones have."""
+    if groups is not None or not inputs.has_labels(score):
+        got = type(score).__name__ if groups is None else "groups too"
+        raise ValueError(
+            f"expected label_groups alone, of a score of labels, got {got}"
+        )
+    if not _arrays.is_concrete(label_groups):
+        raise ValueError("expected label_groups with values, got a traced array")
+    known = _arrays.as_host_array("label_groups", label_groups)
+    if known.ndim != 1 or known.dtype.kind != "i" or known.min(initial=0) < -1:
+        raise ValueError(
+            "expected label_groups as integers of at least -1, shape (k,), got "
+            f"{known.dtype} {known}"
+        )
+    if rare is not None or known.min(initial=0) < 0:
+        _checks.check_one_of("rare", rare, ("all", "infinite"))
+    return known, rare
+
+
+def _by_label(score, classes, label_groups, rare, preds, y, weights=None, mask=None):
+    """Returns the calibration by groups of labels, rare ones in one of their own, g.
+
+    It has no rows, or all rows, which then come twice.
+    """
+    held, shapes = scored(score, preds, y, weights, mask, classes=classes)
+    g = int(label_groups.max(initial=-1)) + 1
+    of_label = jnp.asarray(np.where(label_groups < 0, g, label_groups))
+    groups = at_labels(of_label, _checks.rows(y=coded(classes, y, mask)))
+    every = jnp.ones(len(groups), bool) if held.mask is None else held.mask
+    counts = every & (groups >= 0) & (groups < g)
+    rows = held.values, jnp.where(counts, groups, 0), counts, held.weights
+    if rare == "all":
+        again = held.values, jnp.full_like(groups, g), every, held.weights
+        rows = jax.tree.map(lambda *v: jnp.concatenate(v), rows, again)
+    values, groups, counts, weights = rows
+    known = groups, counts, g + (rare is not None), shapes, weights, classes
+    return GroupCalibration(score, values, *known, None, of_label)

@@ -8,6 +8,7 @@ from types import FunctionType
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax import Array
 
 from jaxcp import _checks, _names
@@ -31,6 +32,7 @@ class Scored:
     num_groups: int | None = None
     group_names: tuple[Hashable, ...] | None = None
     by_label: bool = False  # whether groups that are left out are the labels
+    label_groups: Array | None = None  # groups of the k labels, for sets by label
 
     def _rows(self, preds, columns, y=_NONE, u=_NONE):
         """Returns predictions, targets, uniforms and context, after checks."""
@@ -51,6 +53,10 @@ class Scored:
         if groups is None:
             self._check_labels_are_groups(preds)
             groups = taking.coded(self.classes, y)
+            if self.label_groups is not None and groups is not None:
+                groups = at_labels(self.label_groups, _checks.rows(y=groups))
+        elif self.label_groups is not None:
+            raise ValueError("expected groups=None for groups of labels, got groups")
         elif self.group_names is not None:
             cure = (
                 "; group_names=[...] at calibration can name it: its sets are infinite"
@@ -73,9 +79,11 @@ class Scored:
         preds = _checks.rows(preds=preds)
         taking.check_row_shapes(self.score, preds, self.row_shapes)
         k = jax.eval_shape(label_scores, self.score, preds).shape[1]
-        if k != self.num_groups:
+        known = self.label_groups
+        expected = self.num_groups if known is None else len(known)
+        if k != expected:
             raise ValueError(
-                f"expected predictions of {self.num_groups} classes (groups), got {k}"
+                f"expected predictions of {expected} classes (groups), got {k}"
             )
 
     def _check(self):
@@ -101,6 +109,7 @@ class Predictor(Scored):
       num_groups: Number of groups g, or None.
       group_names: Names of the groups, or None.
       by_label: Whether groups that are left out are the labels.
+      label_groups: Groups of the labels, whose thresholds q are, or None.
       predict: Function `(params, x) -> preds`, or None to be called with predictions.
       params: First argument of `predict`, any pytree.
 
@@ -135,6 +144,7 @@ class Predictor(Scored):
     num_groups: int | None = static(default=None)
     group_names: tuple[Hashable, ...] | None = static(default=None)
     by_label: bool = static(default=False)
+    label_groups: Array | None = None
     predict: Predict | None = static(default=None)
     params: PyTree = None
 
@@ -178,6 +188,12 @@ def _sets_at(score, q, preds, context):
     if not context:
         return invert(score, preds, q)
     return invert_each(score, preds, at_groups(q, context["groups"]))
+
+
+def at_labels(label_groups: Array, y: Array) -> Array:
+    """Returns the groups of labels; -1 for labels out of range."""
+    known = (y >= 0) & (y < len(label_groups))
+    return jnp.where(known, label_groups[jnp.where(known, y, 0)], -1)
 
 
 def sure(claim: str, delta: Any, num_groups: int | None) -> str:

@@ -313,6 +313,7 @@ class GroupCalibration(_OfScores):
       group_names: Names of the groups, also for the groups of test points, or None.
         `dict(zip(cp.group_names, cp.quantile(alpha)))` has the threshold of each group
         by its name.
+      label_groups: Groups of the k labels, shape (k,), or None.
 
     See also:
       calibrate_groups, Calibration, metrics.group_coverage
@@ -327,6 +328,7 @@ class GroupCalibration(_OfScores):
     weights: Array | None = None
     classes: tuple[Hashable, ...] | None = static(default=None)
     group_names: tuple[Hashable, ...] | None = static(default=None)
+    label_groups: Array | None = None
     by_label = True
     _row_fields: ClassVar[tuple[str, ...]] = (*_OfScores._row_fields, "groups")
 
@@ -341,12 +343,13 @@ class GroupCalibration(_OfScores):
         u: ArrayLike | None = None,
         test_weight: ArrayLike | None = None,
     ) -> Array:
-        """Returns the threshold of each group, shape (g,) or (g, c).
+        """Returns the threshold of each group, shape (g,) or (g, c), or of each label.
 
-        +inf for a group with too few scores. Arguments as for `Calibration.quantile`;
-        without components alpha may also have shape (g,), one for each group. With
-        `u`, shape (), they bound smoothed sets. With `delta` each group covers 1 -
-        alpha with probability 1 - delta; for all groups together give delta / g.
+        With `label_groups` it is that of the group of each label, shape (k,). +inf for
+        a group with too few scores. Arguments as for `Calibration.quantile`; without
+        components alpha may also have shape (g,), one for each group. With `u`, shape
+        (), they bound smoothed sets. With `delta` each group covers 1 - alpha with
+        probability 1 - delta; for all groups together give delta / g.
         """
         context = taking.weight_for(self.weights, test_weight)
         return self._quantile(alpha, delta, u, context)
@@ -498,6 +501,7 @@ class GroupCalibration(_OfScores):
         """
         if groups is None or self._are_shared(test_weights, u):
             q = self.held.threshold(rank, test_weights, u)
+            groups = self.label_groups if groups is None else groups
             return q if groups is None else at_groups(q, groups)
         group = jnp.clip(groups.astype(int), 0, self.num_groups - 1)
         if u is not None:

@@ -1,5 +1,15 @@
-"""What conditional coverage is asked for: kernels of inputs that are near."""
+"""What conditional coverage is asked for: features, kernels, groups of classes."""
 
+from jaxcp.conditional.classes import group_classes
+from jaxcp.conditional.features import fourier, indicators, polynomial
 from jaxcp.conditional.kernels import Gaussian, Within
 
-__all__ = ["Gaussian", "Within"]
+__all__ = [
+    "Gaussian",
+    "Within",
+    "fourier",
+    "group_classes",
+    "indicators",
+    "polynomial",
+]
+__dir__ = __all__.copy

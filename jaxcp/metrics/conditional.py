@@ -17,8 +17,6 @@ from jaxcp.metrics.rates import rates_of
 from jaxcp.quantiles.levels import as_alpha, ranks
 from jaxcp.typing import ArrayLike, Set
 
-_KMEANS_STEPS = 25
-
 
 def conditional_coverage_error(
     key: Array,
@@ -156,7 +154,7 @@ def _excess_risk(sets, y, rates, alpha):
 
 @_tree.jit(static_argnames="num_cells")
 def _cell_error(key, sets, y, x, alpha, num_cells, n, rank):
-    cells = _cells(key, _standardized(x), num_cells)
+    cells = _geometry.cells(key, _standardized(x), jnp.ones(len(x)), num_cells)
     rates, counts = rates_of(_sets.is_covered(sets, y), cells, num_cells)
     errors = jnp.where(counts > 0, rates - (1 - alpha), 0) ** 2
     error = jnp.sum(counts / len(x) * errors)
@@ -166,22 +164,6 @@ def _cell_error(key, sets, y, x, alpha, num_cells, n, rank):
     # Given the calibration rows coverage is Beta(k, n + 1 - k).
     share, noise = quotient(rank, n + 1), (noise * (n + 1) + 1) / (n + 2)
     return error, noise * share * (1 - share) + (share - (1 - alpha)) ** 2
-
-
-def _cells(key, x, num_cells):
-    """Returns the cell of each row, by Lloyd's algorithm from random rows."""
-    start = jax.random.choice(key, x, (num_cells,), replace=False)
-
-    def nearest(centers):
-        return jnp.argmin(_geometry.square_distances(x, centers), axis=1)
-
-    def step(_, centers):
-        members = nearest(centers)[None] == jnp.arange(num_cells)[:, None]
-        counts = jnp.sum(members, axis=1)[:, None]
-        sums = jnp.matmul(members.astype(x.dtype), x, precision="highest")
-        return jnp.where(counts > 0, sums / jnp.where(counts > 0, counts, 1), centers)
-
-    return nearest(lax.fori_loop(0, _KMEANS_STEPS, step, start))
 
 
 @_tree.jit

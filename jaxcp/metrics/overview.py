@@ -82,7 +82,8 @@ def summary(
       sets: Sets with leading axis m.
       y: Targets, shape (m, ...), or labels.
       alpha: Miscoverage level of the sets, shape ().
-      groups: Group of each row, int or by name, shape (m,).
+      groups: Group of each row, int or by name, shape (m,); flags of groups that
+        overlap, shape (m, g).
       num_groups: Number of groups. Defaults to the largest one of `groups` plus 1,
         which has to be known: give it inside jit.
       group_names: Names of the groups as for `group_coverage`.
@@ -125,7 +126,8 @@ def summary(
     if groups is None:
         num_groups = None
     else:
-        if num_groups is None and group_names is None and _names.are_integers(groups):
+        known = num_groups is not None or group_names is not None
+        if not known and np.ndim(groups) < 2 and _names.are_integers(groups):
             codes = np.asarray(_arrays.as_groups("groups", groups))
             num_groups = int(np.max(codes, initial=0)) + 1
         groups, num_groups = rates.check_groups(y, groups, num_groups, group_names)

@@ -6,6 +6,7 @@ from collections.abc import Hashable, Iterable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from jaxcp import _batching, _checks, _names
@@ -192,6 +193,15 @@ def singleton_rate(count: Count, sets: HasLabels | ArrayLike) -> Array:
 
 def check_groups(y, groups, num_groups, group_names):
     """Returns groups as 0, ..., g - 1, one for each target, and their number g."""
+    if np.ndim(groups) == 2:  # flags of groups that may overlap
+        flags = _checks.Column(groups, convert=_checks.flags, is_vector=False)
+        y, flags = _checks.rows(y=y, groups=flags)
+        for number in (num_groups, group_names and len(tuple(group_names))):
+            if number not in (None, flags.shape[1]):
+                raise ValueError(
+                    f"expected flags of {number} groups, got {flags.shape[1]} columns"
+                )
+        return flags, flags.shape[1]
     given = _names.as_groups(groups, num_groups, group_names)
     columns = _checks.groups(given.codes, given.count)
     return _checks.rows(y=y, groups=columns)[1], given.count
@@ -223,6 +233,7 @@ def group_coverage(
       sets: Sets with leading axis m.
       y: Targets, shape (m, ...).
       groups: Group of each row in 0, ..., num_groups - 1, int, shape (m,), or its name.
+        Groups that overlap are flags, shape (m, g).
       num_groups: Number of groups g. May be left out where groups have names.
       group_names: Names of the g groups as for `jaxcp.calibrate_groups`. Defaults to
         the distinct groups in order, unless groups are integers.
@@ -334,10 +345,16 @@ def coverage_gap(
 
 def rates_of(covered, groups, num_groups, count=None):
     """Returns the mean of `covered` within each group, and the number of its rows."""
-    groups = group_codes(groups, num_groups, counting(groups.size, count))
+    known = counting(len(groups), count)
     # Floats would stop at 2^24 rows. Rows are missed, covered, or unknown: a NaN.
     kinds = jnp.where(jnp.isnan(covered), 2, (covered > 0).astype(int))
-    counts = jnp.zeros(3 * num_groups, int).at[3 * groups + kinds].add(1, mode="drop")
-    counts = counts.reshape(num_groups, 3)
+    if groups.ndim == 2:
+        flags = groups if known is None else groups & known[:, None]
+        of_kind = lambda kind: jnp.sum(flags & (kinds == kind)[:, None], axis=0)  # noqa: E731
+        counts = jnp.stack([of_kind(kind) for kind in range(3)], axis=1)
+    else:
+        places = 3 * group_codes(groups, num_groups, known) + kinds
+        counts = jnp.zeros(3 * num_groups, int).at[places].add(1, mode="drop")
+        counts = counts.reshape(num_groups, 3)
     rows = jnp.sum(counts, axis=1)
     return jnp.where(counts[:, 2] > 0, jnp.nan, quotient(counts[:, 1], rows)), rows

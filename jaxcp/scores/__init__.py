@@ -36,6 +36,7 @@ from jaxcp.scores.regression import (
     Normalized,
     Signed,
 )
+from jaxcp.scores.truncated import Truncated
 
 # fmt: off
 __all__ = [
@@ -69,6 +70,7 @@ __all__ = [
     "Rectified",
     "Signed",
     "TopK",
+    "Truncated",
     "check",
     "inputs",
 ]
