@@ -12,6 +12,7 @@ import jaxcp
 from experiments.laws.coverage_laws import CUTS, NUM_TEST, Problem
 from experiments.tools import multioutput_methods
 from jaxcp import datasets, learners, online, outliers, scores
+from jaxcp.conditional import Gaussian
 from jaxcp.sets import Interval
 
 NUM_FOLDS = 5
@@ -62,6 +63,34 @@ def mondrian(problem: Problem, alpha: float):
     old, new = parts(problem, (problem.mu, problem.y, groups))
     cp = jaxcp.calibrate_groups(scores.Absolute(), *old, num_groups=2)
     return cp(new[0], alpha, groups=new[2]), new[1]
+
+
+def conditional(randomized: bool = False) -> Sets:
+    """Returns sets with thresholds linear in flags of groups that overlap."""
+
+    def sets(problem, alpha):
+        x = problem.x
+        flags = [jnp.ones_like(x[:, 0]), x[:, 1] > 0.5, x[:, 0] > 0.3]
+        rows = problem.mu, problem.y, jnp.stack(flags, axis=1)
+        old, (mu, y, own) = parts(problem, rows)
+        cp = jaxcp.calibrate_conditional(ABSOLUTE, *old)
+        u = problem.u[problem.n :] if randomized else None
+        return cp(mu, alpha, features=own, u=u), y
+
+    return sets
+
+
+def local(randomized: bool = False) -> Sets:
+    """Returns sets of rows near each test point: LCP, or RLCP."""
+
+    def sets(problem, alpha):
+        kernel = Gaussian(0.5)
+        old, (mu, y, x) = parts(problem, (problem.mu, problem.y, problem.x))
+        cp = jaxcp.calibrate_local(ABSOLUTE, *old, kernel)
+        anchors = kernel.draw(problem.key, x) if randomized else None
+        return cp(mu, alpha, x=x, anchors=anchors), y
+
+    return sets
 
 
 def class_wise(problem: Problem, alpha: float):
@@ -256,6 +285,11 @@ METHODS = [
     Method("CQR", split(scores.CQR(), band), True, oracle=WIDTH),
     Method("CQR, two-sided", split(scores.AsymmetricCQR(), band), oracle=WIDTH),
     Method("Mondrian", mondrian, oracle=WIDTH),
+    Method("conditional", conditional(), oracle=WIDTH),
+    Method("conditional, randomized", conditional(True)),
+    Method("RLCP", local(True)),
+    Method("LCP", local()),
+    Method("rectified", split(scores.Rectified(ABSOLUTE), normal), True, oracle=WIDTH),
     Method("weighted, shifted x", weighted),
     Method("NexCP weights", fixed_weights, oracle=WIDTH),
     Method("jackknife+", cross(jackknife), level=twice, oracle=WIDTH),
@@ -289,6 +323,9 @@ METHODS = [
         True,
         oracle=LABELS,
     ),
+    Method("SAPS", split(scores.SAPS(0.1), p, "label"), oracle=LABELS),
+    Method("margin", split(scores.Margin(), p, "label"), oracle=LABELS),
+    Method("entmax", split(scores.Entmax(1.5), p, "label"), oracle=LABELS),
     Method("full, labels", full_labels, True, True, oracle=LABELS, num_trials=500),
     Method("top k", split(scores.TopK(), p, "label"), oracle=LABELS),
     Method("class-wise LAC", class_wise, oracle=LABELS),

@@ -135,6 +135,11 @@ BARS = {
         ("n = m = 5000, p = 10", "CPU s", "<= 0.6"),
         ("n = m = 1000, p = 10, first call", "s", "<= 4"),
     ],
+    "local": [
+        ("RLCP", "it / NumPy", "<= 0.7"),
+        ("RLCP", "temporaries MB", "<= 20"),
+        ("LCP", "temporaries MB", "<= 20"),
+    ],
     "selection_repetitions": [("e-BH, mean of 10", "FDR", "<= 0.2")],
     "selection_speed": [
         (("n = m = 5000", "NumPy, loop over rows"), "jaxcp / it", "<= 0.1"),

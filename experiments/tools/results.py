@@ -44,6 +44,7 @@ TIMED = [
     "groups",
     "checks",
     "conditional_speed",
+    "local",
 ]
 MEASURED = [
     "showcase",

@@ -52,7 +52,7 @@ TABLES = {  # that have been measured, by folder
         full_speed_refits full_speed_ridge function_cost groups kernel_speed_kernel
         kernel_speed_kernel_avx2 kernel_speed_labels kernel_speed_levels
         kernel_speed_scaling kernel_speed_small kernel_speed_small_avx2
-        kernel_speed_weights kernel_speed_weights_avx2 metrics_speed_matching
+        kernel_speed_weights kernel_speed_weights_avx2 local metrics_speed_matching
         metrics_speed_memory metrics_speed_metrics metrics_speed_metrics_avx2
         metrics_speed_outliers metrics_speed_outliers_avx2
         multioutput_speed_membership multioutput_speed_scores
