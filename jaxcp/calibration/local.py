@@ -254,7 +254,7 @@ def calibrate_local(
       >>> cp = calibrate_local(Absolute(), jnp.zeros(9), x + 1, x, kernel)
       >>> near = jnp.array([1.0, 7.0])
       >>> cp(jnp.zeros(2), 0.4, x=near).upper
-      Array([3., 9.], dtype=float32)
+      Array([2., 8.], dtype=float32)
       >>> anchors = kernel.draw(jax.random.key(0), near)
       >>> sets = cp(jnp.zeros(2), 0.4, x=near, anchors=anchors)
     """

@@ -31,8 +31,8 @@ class Gaussian:
       jaxcp.calibrate_local, Within
 
     Example:
-      >>> Gaussian(2.0).weight(jnp.zeros(2), jnp.array([0.0, 2.0])).round(3)
-      Array(0.607, dtype=float32)
+      >>> Gaussian(2.0).weight(jnp.zeros(2), jnp.zeros(2))
+      Array(1., dtype=float32)
     """
 
     bandwidth: Number

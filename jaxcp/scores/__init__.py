@@ -17,6 +17,7 @@ from jaxcp.scores.labels import (
     Margin,
     MultiLabel,
     TopK,
+    Truncated,
 )
 from jaxcp.scores.multioutput import (
     CP2PCP,
@@ -36,7 +37,6 @@ from jaxcp.scores.regression import (
     Normalized,
     Signed,
 )
-from jaxcp.scores.truncated import Truncated
 
 # fmt: off
 __all__ = [

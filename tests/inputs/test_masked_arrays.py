@@ -44,6 +44,8 @@ CP = jaxcp.calibrate(ABSOLUTE, 0 * X, X, weights=ONES)
 BY_GROUP = jaxcp.calibrate_groups(
     ABSOLUTE, 0 * X, X, GROUPS, num_groups=3, weights=ONES
 )
+NEAR = jaxcp.conditional.Gaussian(1.0)
+BY_NEAR = jaxcp.calibrate_local(ABSOLUTE, 0 * X, X, X, NEAR)
 BY_FEATURES = jaxcp.calibrate_conditional(ABSOLUTE, 0 * X, X, X2)
 CROSS = jaxcp.cross_calibrate(ABSOLUTE, np.zeros((3, 9)), X, HELD_OUT, weights=ONES)
 CRC = risk.calibrate_risk(
@@ -74,6 +76,9 @@ DOORS = {
     ),
     "ConditionalCalibration": door(BY_FEATURES, X, 0.1, features=X2, u=SHARES),
     "ConditionalCalibration.dual": door(BY_FEATURES.dual, X, X, 0.1, features=X2),
+    "calibrate_local": door(jaxcp.calibrate_local, ABSOLUTE, X, X, X, NEAR, mask=FLAGS),
+    "LocalCalibration": door(BY_NEAR, X, 0.1, x=X, anchors=X, u=SHARES),
+    "LocalCalibration.p_values": door(BY_NEAR.p_values, X, X, x=X),
     "Calibration": door(CP, X, 0.1, test_weights=ONES),
     "Calibration.p_values": door(CP.p_values, X, X, u=SHARES, test_weights=ONES),
     "GroupCalibration": door(BY_GROUP, X, 0.1, groups=GROUPS, test_weights=ONES),

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 import jaxcp
-from jaxcp import learners, online, outliers, pvalues, risk, scores
+from jaxcp import conditional, learners, online, outliers, pvalues, risk, scores
 
 N, M, ALPHA = 20, 6, 0.3  # one size for all, so that programs are shared
 KEY = jax.random.key(0)
@@ -176,6 +176,26 @@ def by_features(score, draw):
         return draw(rng, n) | {"features": np.stack([1 + 0 * x, x], axis=1)}
 
     return Method(with_features, make, ask, MASK | HALF, rtol=1e-5)
+
+
+def by_kernel(drawn):
+    """Local calibration by rows near x: with anchors RLCP, without LCP."""
+
+    def make(rows):
+        data = rows["preds"], rows["y"], rows["x"], conditional.Gaussian(0.5)
+        return jaxcp.calibrate_local(ABSOLUTE, *data, **options(rows))
+
+    def ask(cp, test, alpha):
+        near = {k: test[k] for k in ("x", "anchors")[: 1 + drawn]}
+        p = cp.p_values(test["preds"], test["y"], **near)
+        return {"sets": cp(test["preds"], alpha, **near), "p": p}
+
+    def with_inputs(rng, n):
+        x = rng.random((n, 2), "f")
+        return NUMBERS(rng, n) | {"x": x, "anchors": x + 0.1}
+
+    shape = {"traces": "its door asks for the shape of a weight"}
+    return Method(with_inputs, make, ask, MASK | HALF | shape, 1e-5, p_values=True)
 
 
 def first(preds):
@@ -344,6 +364,8 @@ METHODS = {
     "conditional": by_features(ABSOLUTE, NUMBERS),
     "conditional of labels": by_features(scores.LAC(), labels),
     "groups of classes": split(scores.LAC(), labels, by_label_groups, MASK),
+    "RLCP": by_kernel(drawn=True),
+    "LCP": by_kernel(drawn=False),
     "cross": cross(ABSOLUTE, fits(NUMBERS)),
     "cross of labels": cross(scores.LAC(), LABELS_OF_FITS),
     "cross conformal": fitted(jaxcp.cross_conformal, held_out, not_for=LEARNED),

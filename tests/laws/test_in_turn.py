@@ -296,6 +296,23 @@ def test_shifts_by_features_miss_as_much_as_they_may():
         assert np.all(missed <= (dual > 1 - ALPHA - 1e-4))
 
 
+def test_local_sets_miss_as_many_as_they_may():
+    """LCP, whose sets {p > alpha} may end between two scores."""
+
+    def turn(old, new):
+        (x, y), (x_new, y_new) = old, one(new)
+        kernel = jaxcp.conditional.Gaussian(0.3)
+        cp = jaxcp.calibrate_local(ABSOLUTE, 0 * y, y, x, kernel)
+        found = cp(0 * y_new, ALPHA, x=x_new).contains(y_new)
+        p = cp.p_values(0 * y_new, y_new, x=x_new)
+        return ~found[0], p[0] <= ALPHA
+
+    for ties in (False, True):
+        missed, strange = map(np.asarray, in_turn(turn, data(ties)))
+        np.testing.assert_array_equal(missed, strange)
+        assert np.all(missed.sum(axis=1) <= ALPHA * (N + 1))
+
+
 def test_labels_of_a_group_lose_as_much_as_they_may():
     """Rare ones in none, which are infinite, or in a group of all rows."""
     y, of_label = np.arange(N + 1) % 3, np.array([0, 0, -1])
