@@ -71,7 +71,7 @@ def regions(x):
 
 def rates(sets):
     inside = regions(x_new)
-    return np.asarray(metrics.covered(sets, y_new) @ inside / inside.sum(axis=0))
+    return np.asarray(metrics.group_coverage(sets, y_new, inside))
 
 
 print("one threshold, by region:", rates(sets).round(3))
