@@ -23,7 +23,8 @@ from experiments.tools.timing import in_turns
 from jaxcp import scores
 
 ALPHA, NUM_FEATURES = 0.1, 10
-SIZES, NUM_MAPIE = (1000, 5000), 1000  # rows, as many test points; MAPIE up to so many
+SIZES = (1000, 1000), (5000, 1000), (5000, 5000)  # rows, test points
+NUM_MAPIE = 1000  # rows up to which MAPIE takes part
 NUM_SMALL, NUM_RUNS = 60, 1000  # replicates of few rows
 REPEATS = {"jaxcp": 15, "MAPIE": 3}
 FIRST = """import time
@@ -37,10 +38,10 @@ print(time.perf_counter() - start)
 """
 
 
-def data(n: int, p: int = NUM_FEATURES) -> tuple[np.ndarray, ...]:
-    """Returns features and scores of n rows, and features of n test points."""
+def data(n: int, m: int = 1000, p: int = NUM_FEATURES) -> tuple[np.ndarray, ...]:
+    """Returns features and scores of n rows, and features of m test points."""
     draw = np.random.default_rng(0)
-    phi = draw.standard_normal((2 * n, p)).astype(np.float32)
+    phi = draw.standard_normal((n + m, p)).astype(np.float32)
     phi[:, 0] = 1
     y = draw.standard_normal(n) * (1 + 0.5 * np.abs(phi[:n, 1]))
     return phi[:n], y.astype(np.float32), phi[n:]
@@ -68,9 +69,9 @@ def by_mapie(phi: np.ndarray, y: np.ndarray, phi_new: np.ndarray) -> np.ndarray:
     return cp.predict_interval(phi_new.astype(float))[1][:, 1, 0]
 
 
-def measure(n: int) -> list[dict]:
+def measure(n: int, m: int) -> list[dict]:
     """Returns the seconds of both ways, and how many half widths are alike."""
-    rows, name = data(n), f"n = m = {n}, p = {NUM_FEATURES}"
+    rows, name = data(n, m), f"n = {n}, m = {m}, p = {NUM_FEATURES}"
     ways = {"jaxcp": half_widths}
     if n <= NUM_MAPIE and importlib.util.find_spec("mapie"):
         ways["MAPIE"] = by_mapie
@@ -115,14 +116,14 @@ def first_call() -> dict:
     """Returns the seconds of the first call of a process, compiled anew."""
     run = [sys.executable, "-c", FIRST]
     lines = subprocess.run(run, capture_output=True, text=True, check=True).stdout
-    name = "n = m = 1000, p = 10, first call"
+    name = "n = 1000, m = 1000, p = 10, first call"
     return {"rows": name, "by": "jaxcp", "s": float(lines.split()[-1])}
 
 
 def main() -> None:
     """Prints and saves the table."""
     args = arguments(__doc__, times=True).parse_args()
-    rows = [row for n in SIZES for row in measure(n)]
+    rows = [row for size in SIZES for row in measure(*size)]
     rows += [replicates(), first_call()]
     print_table("Conditional calibration", rows)
     settings = {"alpha": ALPHA, "repeats": REPEATS, "dtype": "float32"}

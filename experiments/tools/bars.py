@@ -131,9 +131,9 @@ BARS = {
         *[(("plain", g), "coverage", ">= 0.9") for g in GROUPS],
     ],
     "conditional_speed": [
-        (("n = m = 1000, p = 10", "MAPIE"), "it / jaxcp", ">= 12"),
-        ("n = m = 5000, p = 10", "CPU s", "<= 0.6"),
-        ("n = m = 1000, p = 10, first call", "s", "<= 4"),
+        (("n = 1000, m = 1000, p = 10", "MAPIE"), "it / jaxcp", ">= 12"),
+        ("n = 5000, m = 1000, p = 10", "CPU s", "<= 0.6"),
+        ("n = 1000, m = 1000, p = 10, first call", "s", "<= 4"),
     ],
     "local": [
         ("RLCP", "it / NumPy", "<= 0.7"),

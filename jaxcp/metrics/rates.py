@@ -193,7 +193,8 @@ def singleton_rate(count: Count, sets: HasLabels | ArrayLike) -> Array:
 
 def check_groups(y, groups, num_groups, group_names):
     """Returns groups as 0, ..., g - 1, one for each target, and their number g."""
-    if np.ndim(groups) == 2:  # flags of groups that may overlap
+    is_text = hasattr(groups, "columns") and groups.to_numpy().dtype == object
+    if np.ndim(groups) == 2 and not is_text:  # flags of groups that may overlap
         flags = _checks.Column(groups, convert=_checks.flags, is_vector=False)
         y, flags = _checks.rows(y=y, groups=flags)
         for number in (num_groups, group_names and len(tuple(group_names))):

@@ -283,7 +283,7 @@ def test_conditional_coverage(monkeypatch, tmp_path):
 
 
 def test_timed_conditional_thresholds_bound_a_share_of_the_scores():
-    phi, y, new = conditional_speed.data(200)
+    phi, y, new = conditional_speed.data(200, 200)
     assert phi.shape == new.shape == (200, conditional_speed.NUM_FEATURES)
     inside = np.abs(y) <= conditional_speed.half_widths(phi, y, phi)
     assert 0.88 < inside.mean() < 0.97
