@@ -188,9 +188,13 @@ def distance(y: Array, center: Array, norm: float) -> Array:
     sides = jnp.abs(y - center)
     if norm == 1 and y.size > 1:
         wide = at_least_single(sides)
-        total = sum(wide) if len(wide) <= UNROLLED else jnp.sum(wide)
-        return jnp.asarray(total, sides.dtype)
+        return sum_of(wide).astype(sides.dtype)
     return sides[jnp.argmax(lax.stop_gradient(sides))]
+
+
+def sum_of(v: Array) -> Array:
+    """Returns the sum of a vector, written out if it is short: rows go on the lanes."""
+    return sum(v, jnp.zeros((), v.dtype)) if len(v) <= UNROLLED else jnp.sum(v)
 
 
 def _square(difference):

@@ -17,7 +17,7 @@ from jaxcp._tree import pytree, static
 from jaxcp.calibration.joining import by_batches
 from jaxcp.calibration.predictor import Predictor, at_labels, predictions
 from jaxcp.calibration.split import Calibration, GroupCalibration
-from jaxcp.held.taking import are_labels, classes_of, coded, scored
+from jaxcp.held.taking import are_labels, classes_of, coded, num_labels, scored
 from jaxcp.scores import inputs
 from jaxcp.typing import AnySet, ArrayLike, Number, Predict, PyTree, Score
 
@@ -340,7 +340,7 @@ def calibrate_groups(
             own = names if are_labels(groups, y, names) else None
         return _names.as_groups(groups, num_groups, own, mask)
 
-    if label_groups is not None:
+    if label_groups is not None or rare is not None:
         known = _known_label_groups(score, groups, label_groups, rare)
     elif batches is None:  # names of groups are those of all rows, not of a block
         whole = named(groups, y, mask)
@@ -366,8 +366,9 @@ def _known_label_groups(score, groups, label_groups, rare):
         raise ValueError(
             f"expected label_groups alone, of a score of labels, got {got}"
         )
-    if not _arrays.is_concrete(label_groups):
-        raise ValueError("expected label_groups with values, got a traced array")
+    if label_groups is None or not _arrays.is_concrete(label_groups):
+        got = "None" if label_groups is None else "a traced array"
+        raise ValueError(f"expected label_groups with values, got {got}")
     known = _arrays.as_host_array("label_groups", label_groups)
     if known.ndim != 1 or known.dtype.kind != "i" or known.min(initial=0) < -1:
         raise ValueError(
@@ -375,7 +376,8 @@ def _known_label_groups(score, groups, label_groups, rare):
             f"{known.dtype} {known}"
         )
     if rare is not None or known.min(initial=0) < 0:
-        _checks.check_one_of("rare", rare, ("all", "infinite"))
+        name = "rare, the threshold of labels in no group (-1),"
+        _checks.check_one_of(name, rare, ("all", "infinite"))
     return known, rare
 
 
@@ -385,6 +387,8 @@ def _by_label(score, classes, label_groups, rare, preds, y, weights=None, mask=N
     It has no rows, or all rows, which then come twice.
     """
     held, shapes = scored(score, preds, y, weights, mask, classes=classes)
+    k = num_labels(score, _checks.rows(preds=preds))
+    _checks.check_shape("label_groups", (k,), label_groups.shape)
     g = int(label_groups.max(initial=-1)) + 1
     of_label = jnp.asarray(np.where(label_groups < 0, g, label_groups))
     groups = at_labels(of_label, _checks.rows(y=coded(classes, y, mask)))

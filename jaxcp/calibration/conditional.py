@@ -44,7 +44,7 @@ class ConditionalCalibration(Rule):
     features: Array
     row_shapes: taking.RowShapes | None = static(default=None)
     classes: tuple[Hashable, ...] | None = static(default=None)
-    nested = False
+    nested, _instead = False, "; take dual"
     at_a_time = 32  # of which each pivots by itself
 
     def __post_init__(self) -> None:
@@ -239,7 +239,7 @@ def calibrate_conditional(
     Cost:
       The fit of a level takes some tens of pivots of O(n p), and a test point about as
       many as it has features. Single precision finds the threshold of a U that is off
-      by 2e-4 at most up to 10^4 rows, and drops features that add less than 1e-5 to
+      by 1e-3 at most up to 10^4 rows, and drops features that add less than 1e-5 to
       those before them.
 
     References:
@@ -273,7 +273,8 @@ def calibrate_conditional(
 def _check_features(name, features, mask):
     """Raises ValueError for features of another shape than (n, p), or not finite."""
     if features.ndim != 2 or not features.shape[1]:
-        raise ValueError(f"expected {name} of shape (n, p), got {features.shape}")
+        cure = f"; {name}[:, None] is one column" * (features.ndim == 1)
+        raise ValueError(f"expected {name} of shape (n, p), got {features.shape}{cure}")
     _checks.check_values(np.isfinite, f"finite {name}", features, mask)
 
 

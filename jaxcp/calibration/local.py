@@ -156,7 +156,10 @@ def _drawn(context):
 
 def _check_no_uniforms(u):
     if u is not None:
-        raise ValueError("expected u=None without anchors (LCP), got uniforms")
+        raise ValueError(
+            "expected u=None without anchors (LCP), got uniforms; give "
+            "anchors=kernel.draw(key, x)"
+        )
 
 
 def _is_below(a, b):
@@ -264,11 +267,13 @@ def calibrate_local(
     _, x, _ = _checks.rows(preds=preds, x=given, mask=_checks.mask(mask))
     x = as_float(x)
     row = jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
+    _checks.check_given(kernel=kernel)
     if not callable(getattr(kernel, "weight", None)):
         kind = type(kernel).__name__
         raise ValueError(
             f"expected a kernel with weight(x, z), such as Gaussian(1.0), got {kind}"
         )
+    _checks.check_pytree("kernel", kernel, "conditional.Gaussian")
     found = jax.eval_shape(kernel.weight, row, row)
     if jnp.shape(found) != ():
         raise ValueError(

@@ -13,7 +13,7 @@ from jax import Array
 
 from jaxcp import _checks, _names
 from jaxcp._arrays import is_concrete
-from jaxcp._batching import by_rows, invert, invert_each, label_scores
+from jaxcp._batching import by_rows, invert, invert_each
 from jaxcp._tree import jit, pytree, static
 from jaxcp.held import taking
 from jaxcp.held.rows import at_groups
@@ -78,8 +78,7 @@ class Scored:
             )
         preds = _checks.rows(preds=preds)
         taking.check_row_shapes(self.score, preds, self.row_shapes)
-        k = jax.eval_shape(label_scores, self.score, preds).shape[1]
-        known = self.label_groups
+        k, known = taking.num_labels(self.score, preds), self.label_groups
         expected = self.num_groups if known is None else len(known)
         if k != expected:
             raise ValueError(

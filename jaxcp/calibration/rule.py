@@ -306,6 +306,7 @@ class Rule(Thresholds):
     weights_at: Any
     values_at: Any
     nested: ClassVar[bool] = True
+    _instead: ClassVar[str] = ""  # of p-values
 
     def threshold(self, rank: Any, u: Array | None = None, **context: Any) -> Array:
         """Returns the threshold of one test point, of rows as the rule weighs them."""
@@ -326,6 +327,9 @@ class Rule(Thresholds):
     def effective_size(self, **context: Any) -> Array:
         """Returns (sum w)^2 / sum w^2 of the weights at one test point, shape ()."""
         self._check()
+        if not hasattr(self, "held"):
+            kind = type(self).__name__
+            raise ValueError(f"expected a rule that weighs held rows, got {kind}")
         return _effective_size(self, taking.one_row(**self._declared(context, lead=0)))
 
     def p_values(self, preds: PyTree, y: ArrayLike, **context: Any) -> Array:
@@ -342,7 +346,7 @@ class Rule(Thresholds):
             kind = type(self).__name__
             raise ValueError(
                 f"expected a rule whose sets grow as alpha falls, got {kind}, which "
-                "says nested = False: it has sets, and no p-values"
+                f"says nested = False: it has sets, and no p-values{self._instead}"
             )
         y = taking.coded(self.classes, y)
         rows = self._rows(preds, columns, y, _checks.uniforms(u))

@@ -68,6 +68,7 @@ def group_classes(
     """
     _checks.check_key(key)
     _checks.check_count("num_groups", num_groups, 1)
+    _checks.check_count("min_count", min_count, 1)
     given = _checks.optional(labels)._replace(required=True)
     scores, labels = _checks.rows(scores=_checks.scores(scores), labels=given)
     if not _arrays.is_concrete(scores, labels):

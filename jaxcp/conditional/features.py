@@ -50,15 +50,19 @@ def indicators(
              [1, 0, 1, 1],
              [1, 1, 0, 1]], dtype=int32)
     """
+    lists = dict(groups).values() if isinstance(groups, Mapping) else [""]
+    if not any(map(len, lists)) or any(isinstance(v, str) for v in lists):
+        raise ValueError(
+            'expected groups as lists of values by column, {"site": ["north"]}, got '
+            f"{groups!r}"
+        )
     if missing := [name for name in groups if name not in columns]:
         raise ValueError(f"expected columns {[*groups]}, got none named {missing[0]!r}")
     values = {name: np.asarray(columns[name]) for name in groups}
     _checks.num_rows(**{str(name): column for name, column in values.items()})
     found = [values[name] == value for name in groups for value in groups[name]]
-    if intercept and found:
+    if intercept:
         found = [np.ones(len(found[0]), bool), *found]
-    if not found:
-        raise ValueError("expected groups with at least one value, got none")
     return jnp.asarray(np.stack(found, axis=1))
 
 

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxcp import _arrays, _checks
+from jaxcp._geometry import sum_of
 from jaxcp._numbers import as_float, positive
 from jaxcp._tree import pytree
 from jaxcp.typing import ArrayLike, Number
@@ -42,8 +43,7 @@ class Gaussian:
 
     def weight(self, x: Array, z: Array) -> Array:
         """Returns the weight of one row of inputs `x` for another one, shape ()."""
-        gap = as_float(x) - z
-        return jnp.exp(-jnp.sum((gap / positive(self.bandwidth, gap.dtype)) ** 2) / 2)
+        return jnp.exp(-_square(x, z, self.bandwidth) / 2)
 
     def draw(self, key: Array, x: ArrayLike) -> Array:
         """Returns one random row near each row of `x`, shape (m, ...) like `x`."""
@@ -76,9 +76,8 @@ class Within:
 
     def weight(self, x: Array, z: Array) -> Array:
         """Returns the weight of one row of inputs `x` for another one, shape ()."""
-        gap = as_float(x) - z
-        gap = gap / positive(self.radius, gap.dtype)
-        return (jnp.sum(gap**2) <= 1).astype(gap.dtype)
+        square = _square(x, z, self.radius)
+        return (square <= 1).astype(square.dtype)
 
     def draw(self, key: Array, x: ArrayLike) -> Array:
         """Returns one uniform row in the ball around each row of `x`, like `x`."""
@@ -86,6 +85,12 @@ class Within:
         flat = x.reshape(len(x), -1)
         ball = jax.random.ball(key, flat.shape[1], shape=(len(x),), dtype=x.dtype)
         return x + self.radius * ball.reshape(x.shape)
+
+
+def _square(x, z, unit):
+    """Returns the squared distance of two rows in this unit."""
+    gap = as_float(x) - z
+    return sum_of(jnp.ravel(gap / positive(unit, gap.dtype)) ** 2)
 
 
 def _rows(key, x):

@@ -7,11 +7,12 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxcp import _checks, _names
-from jaxcp._batching import label_scores, map_evenly, widened
+from jaxcp._batching import map_evenly, widened
 from jaxcp._numbers import as_float
 from jaxcp._tree import jit, pytree, static
 from jaxcp.checking import learners
 from jaxcp.full import fitting
+from jaxcp.held import taking
 from jaxcp.scores import inputs
 from jaxcp.sets import LabelSet
 from jaxcp.typing import Learner, PyTree
@@ -141,7 +142,7 @@ def _num_labels(score, rows):
         )
     learners.check_predictions(preds, x, mask)
     inputs.check(score, preds, None, mask)
-    k = jax.eval_shape(label_scores, score, preds).shape[1]
+    k = taking.num_labels(score, preds)
     if k < 2:
         raise ValueError(
             "expected predictions with a column for each of at least two labels, got "

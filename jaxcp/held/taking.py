@@ -77,8 +77,12 @@ def coded(classes: Iterable[Hashable] | None, y: Any, mask: Any = None) -> Any:
 def _check_classes(score, preds, mask, classes):
     """Raises ValueError unless there is a name for each column of predictions."""
     inputs.check(score, preds, None, mask)
-    count = jax.eval_shape(label_scores, score, preds).shape[1]
-    _names.check_count("classes", classes, count)
+    _names.check_count("classes", classes, num_labels(score, preds))
+
+
+def num_labels(score: Score, preds: PyTree) -> int:
+    """Returns the number of labels that a score of labels has for predictions."""
+    return jax.eval_shape(label_scores, score, preds).shape[1]
 
 
 def check_columns(classes, preds):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
@@ -31,6 +33,7 @@ class _Levels:
     def check(self, x: Array, y: Array) -> None:
         """Raises ValueError for levels outside (0, 1) or targets not of shape (n,)."""
         matrix(x)
+        _checks.check_kind("levels as a tuple, (0.9,)", self.levels, Sequence)
         inside = lambda v: (v > 0) & (v < 1)  # noqa: E731
         _checks.check_values(inside, "levels in (0, 1)", self.levels)
         _checks.check_vectors(y=y)

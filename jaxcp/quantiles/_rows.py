@@ -172,6 +172,7 @@ _NEAR = 10**7
 # From so many targets of one array on, of many numbers and of few, one sort beats as
 # many selections (`python -m experiments.speed.kernel_speed` shows where).
 _SORT_RANKS, _SORT_WEIGHTED = (32, 4), (64, 16)
+_SPAN = 64  # numbers whose sum is known before those of their parts
 _WIDTH, _DEEP = 32, 31  # numbers side by side in a sum, and on top of one another
 
 
@@ -305,24 +306,8 @@ def _pick(ordered, k):
 
 def _search(keys, weights, targets):
     """Returns keys at targets (a,), found among sums in the order of keys."""
-    masses = masses_of(weights)
+    masses, n = masses_of(weights), keys.size
     ordered, *words = lax.sort((keys, masses.leading, masses.following), num_keys=1)
-    return _among_sums(
-        ordered, masses._replace(leading=words[0], following=words[1]), targets
-    )
-
-
-def _in_one_order(x, weights, targets):
-    """Returns keys of one x (1, n) for rows of weights (b, n): one sort serves all."""
-    keys, places = lax.sort((to_keys(x[0]), jnp.arange(x.shape[1])), num_keys=1)
-    of = lambda w, targets: _among_sums(keys, masses_of(w), targets)  # noqa: E731
-    return jax.vmap(of)(weights[:, places], targets)
-
-
-def _among_sums(ordered, masses, targets):
-    """Returns keys at targets (a,), found among sums of masses in their order."""
-    info, n = jnp.iinfo(ordered.dtype), ordered.size
-    words = masses.leading, masses.following
     sums = [
         jnp.append(jnp.zeros(1, v.dtype), jnp.cumsum(v, dtype=v.dtype)) for v in words
     ]
@@ -333,8 +318,41 @@ def _among_sums(ordered, masses, targets):
 
     bits = (n + 1).bit_length() if isinstance(n, int) else 31
     place = bisect_keys(falls_short, int, bits=bits, shape=targets.shape)
-    low, high = (jnp.full(1, v, ordered.dtype) for v in (info.min, info.max))
-    return jnp.concatenate([low, ordered, high])[place]
+    return _with_ends(ordered)[place]
+
+
+def _with_ends(keys):
+    info = jnp.iinfo(keys.dtype)
+    low, high = (jnp.full(1, v, keys.dtype) for v in (info.min, info.max))
+    return jnp.concatenate([low, keys, high])
+
+
+def _in_one_order(x, weights, targets):
+    """Returns keys of one x (1, n) for rows of weights (b, n): one sort serves all."""
+    keys, order = lax.sort((to_keys(x[0]), jnp.arange(x.shape[1])), num_keys=1)
+    places = jax.vmap(_places_among)(weights[:, order], targets)
+    return _with_ends(keys)[jnp.minimum(places, x.shape[1] + 1)]
+
+
+def _places_among(weights, targets):
+    """Returns how many sums of the first 0, 1, ..., n weights are below targets (a,).
+
+    Of whole spans first, then of the span where a target is reached; with n fixed.
+    """
+    masses, n = masses_of(weights), weights.size
+    size, missing = (_SPAN, -n % _SPAN) if isinstance(n, int) else (n, 0)
+    spans = lambda v: jnp.pad(v, (0, missing)).reshape(-1, size)  # noqa: E731
+    words = spans(masses.leading), spans(masses.following)
+    summed = lambda v: jnp.cumsum(v, 1, dtype=v.dtype)  # noqa: E731
+    whole = [jnp.sum(v, 1, dtype=v.dtype)[None] for v in words]
+    starts = [summed(v) - v for v in whole]
+    count = jnp.sum(masses.are_less(*starts, targets[:, None]), 1)
+    span = jnp.maximum(count - 1, 0)
+    inside = [
+        s[0, span, None] + summed(v[span]) for s, v in zip(starts, words, strict=True)
+    ]
+    place = 1 + size * span + jnp.sum(masses.are_less(*inside, targets[:, None]), 1)
+    return jnp.where(count > 0, place, 0)
 
 
 def _by_bytes(x, weights, targets):

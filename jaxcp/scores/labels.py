@@ -740,7 +740,7 @@ class Truncated(Labelwise):
 
     Args:
       base: A score of labels.
-      limits: Largest rank of each class, shape (k,), chosen on rows that do not
+      limits: Largest rank of each class, int, shape (k,), chosen on rows that do not
         calibrate.
 
     Guarantee:
@@ -770,6 +770,11 @@ class Truncated(Labelwise):
 
     base: LabelScore
     limits: Array
+
+    def __post_init__(self) -> None:
+        _checks.check_kind("base as a score of labels", self.base, LabelScore)
+        if isinstance(self.limits, list | tuple):
+            object.__setattr__(self, "limits", jnp.asarray(self.limits))
 
     @property
     def takes(self) -> inputs.Input:
