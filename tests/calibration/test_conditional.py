@@ -11,6 +11,7 @@ from scipy.optimize import linprog
 
 import jaxcp
 from jaxcp import scores
+from jaxcp.quantiles import _regression
 
 GOLDEN = np.load(Path(__file__).parents[1] / "reference" / "conditional_gcc.npz")
 BASES = "intercept", "overlap", "poly", "fourier", "cells", "hole"
@@ -189,3 +190,24 @@ def test_features_that_rounding_makes_dependent_are_refused():
     with pytest.raises(ValueError, match="independent in single precision"):
         calibrated(years[:, 0], years**powers)
     calibrated(years[:, 0], (years - 2020) ** powers)
+
+
+def test_a_search_that_does_not_end_says_nothing(monkeypatch):
+    values, phi, one = jnp.arange(9.0), jnp.ones((9, 1)), jnp.ones(1)
+
+    def found():
+        fitted = _regression.fit(values, phi, jnp.asarray(0.3))
+        rows = values, phi, fitted, one
+        return _regression.threshold(*rows), _regression.dual(*rows, 20.0)
+
+    q, dual = jax.jit(lambda: found())()
+    assert q == 6
+    assert_allclose(dual, 0.7, rtol=1e-6)
+    monkeypatch.setattr(_regression, "_ROUNDS", -1)  # and one for the feature
+    assert jax.jit(lambda: found())() == (np.inf, 0)
+
+
+def test_rules_are_no_scores_for_risks():
+    cp = calibrated(np.arange(9.0), np.ones((9, 1)))
+    with pytest.raises(ValueError, match="a score with an inverse, got Conditional"):
+        jaxcp.risk.calibrate_risk(jaxcp.risk.miscoverage, cp, np.zeros(9), np.ones(9))

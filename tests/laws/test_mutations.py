@@ -16,6 +16,7 @@ from scipy import stats
 import jaxcp
 from jaxcp import certificates, learners, scores
 from jaxcp.certificates import certificate
+from jaxcp.quantiles import _regression
 from jaxcp.sets import BoundingBox, Interval
 
 pytestmark = pytest.mark.slow
@@ -143,10 +144,45 @@ def folds(key):
     }
 
 
+def hidden_group(key):
+    """Test points with a flag that no calibration row has: infinite sets."""
+    s = jnp.abs(jax.random.normal(key, (SPLIT_SIZE + NUM_TEST,)))
+    old, new = s[:SPLIT_SIZE], 3 * s[SPLIT_SIZE:]
+    rows = jnp.stack([jnp.ones(SPLIT_SIZE), jnp.zeros(SPLIT_SIZE)], axis=1)
+    cp = jaxcp.calibrate_conditional(scores.Absolute(), 0 * old, old, rows)
+    right, flagless = (cp.quantile(ALPHA, features=jnp.array([1.0, v])) for v in (1, 0))
+    return {
+        "right": jnp.sum(new <= right),
+        "features of no row dropped": jnp.sum(new <= flagless),
+    }
+
+
+def ranks_of_labels(key):
+    """Sets without labels of high rank, one class: at least 1 - alpha."""
+    logits = jax.random.normal(key, (SPLIT_SIZE + 1, 6)).at[:, 0].add(1.0)
+    p, y = jax.nn.softmax(logits), jnp.zeros(SPLIT_SIZE + 1, int)
+    s, rank = 1 - p[:, 0], jnp.sum(p > p[:, :1], axis=1) + 1
+    old, new = slice(SPLIT_SIZE), slice(SPLIT_SIZE, None)
+    score = scores.Truncated(scores.LAC(), jnp.full(6, 3))  # chosen without the rows
+    right = contains(jaxcp.calibrate(score, p[old], y[old])(p[new], ALPHA), y[new])
+    # RC3P: the least limit that leaves out a share of at most alpha, and the rest of
+    # alpha for the threshold, from the same rows.
+    errors = jnp.mean(rank[old, None] > jnp.arange(1, 7)[None], axis=0)
+    limit = jnp.argmax(errors <= ALPHA)
+    q = jaxcp.conformal_quantile(s[old], ALPHA - errors[limit])
+    return {
+        "right": jnp.sum(right),
+        "limits from the calibration rows": jnp.sum(
+            (s[new] <= q) & (rank[new] <= limit + 1)
+        ),
+    }
+
+
 EXACT = {split: SPLIT_SIZE, few_scores: 5, labels: SPLIT_SIZE, boxes: SPLIT_SIZE}
-EXACT |= {draws: SPLIT_SIZE}
+EXACT |= {draws: SPLIT_SIZE, hidden_group: 0}
 AT_LEAST = {shift: 1 - ALPHA, folds: 1 - 2 * ALPHA - (1 - 5 / 40) / 6}
-NUM_TRIALS = {split: 100_000, draws: 400, shift: 10_000}
+AT_LEAST |= {ranks_of_labels: 1 - ALPHA}
+NUM_TRIALS = {split: 100_000, draws: 400, shift: 10_000, ranks_of_labels: 20_000}
 FAULTS = {
     split: [
         "rank + 1",
@@ -161,6 +197,8 @@ FAULTS = {
     draws: ["draws shared between roles"],
     shift: ["misaligned weights", "test point's atom missing"],
     folds: ["residuals of the wrong fold"],
+    hidden_group: ["features of no row dropped"],
+    ranks_of_labels: ["limits from the calibration rows"],
 }
 
 
@@ -189,9 +227,9 @@ def test_faults_are_caught_and_the_right_method_is_not(setting):
         assert p_value(setting, fault) < CAUGHT, fault
 
 
-def test_there_are_twelve_faults():
+def test_there_are_fourteen_faults():
     names = [name for faults in FAULTS.values() for name in faults]
-    assert len(set(names)) == 12
+    assert len(set(names)) == 14
 
 
 def test_a_thousand_clean_runs_raise_no_alarm(key):
@@ -228,3 +266,26 @@ def test_faults_break_laws_that_need_no_simulation():
     assert_array_equal(
         jaxcp.weighted_conformal_quantile(s, jnp.ones(SPLIT_SIZE), ALPHA), q["right"]
     )
+
+
+def test_signs_of_residuals_do_not_stand_for_bounds_of_duals(monkeypatch):
+    """A regression on an intercept is split conformal, also where scores tie."""
+    rows = jax.random.randint(jax.random.key(3), (50, SPLIT_SIZE), 0, 4).astype(float)
+    phi, pivot = jnp.ones((SPLIT_SIZE, 1)), _regression._pivot
+
+    def by_sign(problem, walk, long):
+        walk = pivot(problem, walk, long)
+        upper = jnp.where(walk.inside, walk.vertex.upper, walk.r > 0)
+        return walk._replace(vertex=walk.vertex._replace(upper=upper))
+
+    def wrong():
+        def one(s):
+            fitted = _regression.fit(s, phi, jnp.asarray(0.3))
+            q = _regression.threshold(s, phi, fitted, jnp.ones(1))
+            return q != jaxcp.conformal_quantile(s, 0.3)
+
+        return jnp.sum(jax.jit(jax.vmap(one))(rows))
+
+    assert wrong() == 0
+    monkeypatch.setattr(_regression, "_pivot", by_sign)
+    assert wrong() > 0
