@@ -7,7 +7,7 @@ bound, 1 - alpha above the fit and -alpha below. A pivot moves along the edge of
 row whose dual is out of bounds, to a row that it meets. What is kept of a row is the
 bound of its dual, never the sign of its residual: ties would cycle. At the start the
 basis is p rows that do not exist, with bounds [0, 0]: features may be dependent, and
-rows of zeros change nothing.
+rows of zeros change nothing. An infinite score is one that is large beyond all others.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ class Vertex(NamedTuple):
 
     inverse: Array  # of the features of basic rows, (p, p)
     basis: Array  # (p,), -1 for rows that do not exist
-    rays: Array  # (p,), 1 or -1 where an edge has no end: its row stays basic; else 0
     upper: Array  # (n + 1,), whether the dual of a row is at 1 - alpha
 
 
@@ -79,6 +78,7 @@ class _Walk(NamedTuple):
     inside: Array  # whether a row is basic, (n + 1,)
     below: Array  # sum of the features of rows below, less a whole number, (p,)
     rest: Array  # (1 - alpha) sum of all features, less the same number, (p,)
+    endless: Array  # whether an edge has no end, shape ()
 
 
 def fit(scores: Array, features: Array, alpha: Array) -> Fit:
@@ -87,9 +87,10 @@ def fit(scores: Array, features: Array, alpha: Array) -> Fit:
     alpha, p = jnp.asarray(alpha, scores.dtype), features.shape[1]
     whiten, kept = whitening(features)
     phis, none = _read(features, whiten, kept), jnp.zeros(p, scores.dtype)
-    problem = _Problem(jnp.append(scores, 0), phis, none, none, 0 * alpha, alpha)
+    known = jnp.append(_bounded(scores), 0), phis
+    problem = _Problem(*known, none, none, 0 * alpha, alpha)
     eye = jnp.eye(p, dtype=scores.dtype)
-    start = Vertex(eye, jnp.full(p, -1), none, problem.scores > 0)
+    start = Vertex(eye, jnp.full(p, -1), problem.scores > 0)
     return Fit(alpha, whiten, kept, _solve(problem, start, long=True)[0])
 
 
@@ -113,12 +114,15 @@ def threshold(
     left = (1 if u is None else u) - fitted.alpha
     known = lax.stop_gradient((scores, features, phi))
     problem, vertex = _with_test_point(*known, fitted, 0, left)
-    vertex, is_done = _solve(problem, vertex)
-    q, w = _value(scores, features, fitted, vertex, phi)
-    # Along edges without an end, and where rows know nothing, the fit is infinite.
-    ends = ((vertex.basis < 0) | (vertex.rays != 0)) & (jnp.abs(w) > _near(phi))
-    rises = ends & (vertex.rays * w >= 0)
-    q = jnp.where(jnp.any(ends), jnp.where(jnp.any(rises), jnp.inf, -jnp.inf), q)
+    vertex, is_done, endless = _solve(problem, vertex)
+    unbounded = jnp.isinf(scores)
+    q, w = _value(jnp.where(unbounded, 0, scores), features, fitted, vertex, phi)
+    found = jnp.append(jnp.where(unbounded, jnp.sign(scores), 0), 0)[vertex.basis]
+    large = jnp.sum(lax.stop_gradient(found) * w)
+    q = jnp.where(jnp.abs(large) > _near(phi), jnp.sign(large) * jnp.inf, q)
+    # Along an edge without an end, and where rows know nothing, phi'g follows U.
+    endless |= jnp.any((vertex.basis < 0) & (jnp.abs(w) > _near(phi)))
+    q = jnp.where(endless, jnp.where(left > 0, jnp.inf, -jnp.inf), q)
     return jnp.where(is_done & jnp.any(phi != 0) & ~jnp.isnan(q), q, jnp.inf)
 
 
@@ -129,8 +133,9 @@ def dual(
 
     0 for features of zeros, and where too many pivots do not end.
     """
-    problem, vertex = _with_test_point(scores, features, phi, fitted, score)
-    vertex, is_done = _solve(problem, vertex)
+    known = lax.stop_gradient((scores, features, phi, fitted, score))
+    problem, vertex = _with_test_point(*known)
+    vertex, is_done, _ = _solve(problem, vertex)
     eta = _edge(problem, _start(problem, vertex))[0]
     bound = jnp.where(vertex.upper[-1], 1 - fitted.alpha, -fitted.alpha)
     basic = vertex.basis == len(features)
@@ -140,20 +145,21 @@ def dual(
 
 def _with_test_point(scores, features, phi, fitted, score, u=None):
     """Returns the problem with one more row: of this score, or that weighs u alone."""
-    alpha, whiten, kept, (inverse, basis, rays, upper) = fitted
+    alpha, whiten, kept, (inverse, basis, upper) = fitted
     own = _read(phi, whiten, kept)
     push, own = (0 * own, own) if u is None else (own, 0 * own)
-    known = jnp.append(scores, score), _read(features, whiten, kept)
+    known = _bounded(jnp.append(scores, score)), _read(features, whiten, kept)
     problem = _Problem(*known, own, push, 0 * alpha if u is None else u, alpha)
-    is_above = score > _dot(own, _dot(inverse, problem.basic(basis)[1]))
+    fit = _dot(own, _dot(inverse, problem.basic(basis)[1]))
+    is_above = problem.scores[-1] > fit
     upper = jnp.append(_resized(upper[:-1], len(scores)), is_above)
-    return problem, Vertex(inverse, basis, rays, upper)
+    return problem, Vertex(inverse, basis, upper)
 
 
 def _value(scores, features, fitted, vertex, phi):
     """Returns phi'g at a vertex, linear in scores of its basis, and their shares."""
     _, whiten, kept, _ = fitted
-    inverse, basis, _, _ = vertex
+    inverse, basis, _ = vertex
     rows = _read(features, whiten, kept), *3 * (jnp.zeros_like(phi),)
     problem = _Problem(jnp.append(scores, 0), *rows, fitted.alpha)
     phi, (basic, values) = _read(phi, whiten, kept), problem.basic(basis)
@@ -167,26 +173,30 @@ def _value(scores, features, fitted, vertex, phi):
 
 
 def _solve(problem, vertex, long=False):
-    """Returns the vertex where all duals are in bounds, and whether it was found."""
+    """Returns the vertex where all duals are in bounds, and whether it was found.
+
+    And whether there is none, for the objective falls without end.
+    """
     tol = _tolerance(problem.scores)
-    goes_on = lambda walk: _edge(problem, walk)[2] > tol  # noqa: E731
+    goes_on = lambda w: ~w.endless & (_edge(problem, w)[2] > tol)  # noqa: E731
 
     def improve(carry):
-        vertex, count, _ = carry
+        vertex, count, *_ = carry
         more = lambda c: goes_on(c[0]) & (c[1] < _PIVOTS)  # noqa: E731
         step = lambda c: (_pivot(problem, c[0], long), c[1] + 1)  # noqa: E731
         walk, _ = lax.while_loop(more, step, (_start(problem, vertex), 0))
-        return walk.vertex, count + 1, goes_on(walk)
+        return walk.vertex, count + 1, goes_on(walk), walk.endless
 
-    most = _ROUNDS + len(problem.own)
-    start = varying_like((vertex, jnp.array(0), jnp.array(True)), problem)
-    vertex, _, is_left = lax.while_loop(lambda c: c[2] & (c[1] < most), improve, start)
-    return vertex, ~is_left
+    most, flags = _ROUNDS + len(problem.own), (jnp.array(True), jnp.array(False))
+    start = varying_like((vertex, jnp.array(0), *flags), problem)
+    more = lambda c: c[2] & (c[1] < most)  # noqa: E731
+    vertex, _, is_left, endless = lax.while_loop(more, improve, start)
+    return vertex, ~is_left, endless
 
 
 def _start(problem, vertex):
     """Returns the residuals and sums at a vertex, its inverse with less rounding."""
-    inverse, basis, rays, upper = vertex
+    inverse, basis, upper = vertex
     basic, values = problem.basic(basis)
     inverse = 2 * inverse - _dot(inverse, _dot(basic, inverse))  # Newton's step
     g = _dot(inverse, values)
@@ -199,7 +209,8 @@ def _start(problem, vertex):
     whole = jnp.round((1 - problem.alpha) * total)  # counts of flags stay exact
     below = problem.sum((~upper & ~inside).astype(r.dtype)) - whole
     rest = (total - whole) - problem.alpha * total
-    return _Walk(Vertex(inverse, basis, rays, upper), r, inside, below, rest)
+    endless = varying_like(jnp.array(False), r)
+    return _Walk(Vertex(inverse, basis, upper), r, inside, below, rest, endless)
 
 
 def _edge(problem, walk):
@@ -207,7 +218,7 @@ def _edge(problem, walk):
 
     eta_B = -Phi_B^-T c, c = sum of eta_i phi_i off the basis, and U phi.
     """
-    inverse, basis, rays, _ = walk.vertex
+    inverse, basis, _ = walk.vertex
     real, upper = basis >= 0, jnp.where(basis >= 0, 1 - problem.alpha, 0)
     own = jnp.where(real[:, None], problem.basic(basis)[0], 0).sum(0)
     c = walk.rest - walk.below - (1 - problem.alpha) * own
@@ -216,14 +227,14 @@ def _edge(problem, walk):
     slack = jnp.where(jnp.abs(w) > 1e-3, 3 * _tolerance(problem.scores), 0)
     eta = slack * jnp.sign(w) - problem.u * w - c
     high, low = eta - upper, jnp.where(real, -problem.alpha, 0) - eta
-    excess = jnp.where(rays != 0, -jnp.inf, jnp.maximum(high, low))
+    excess = jnp.maximum(high, low)
     j = jnp.argmax(excess)
     return eta, j, excess[j], high[j] >= low[j]
 
 
 def _pivot(problem, walk, long):
     """Returns the walk after one step, beyond rows as long as it pays if `long`."""
-    (inverse, basis, rays, upper), r, inside, below, rest = walk
+    (inverse, basis, upper), r, inside, below, rest, _ = walk
     _, j, excess, rises = _edge(problem, walk)
     d = jnp.where(rises, -inverse[:, j], inverse[:, j])
     a = problem.times(d)
@@ -231,29 +242,40 @@ def _pivot(problem, walk, long):
     rounding *= jnp.max(jnp.abs(problem.features), initial=1)
     blocks = (jnp.where(upper, a, -a) > rounding) & ~inside
     t = jnp.where(blocks, jnp.maximum(r / jnp.where(blocks, a, 1), 0), jnp.inf)
-    if long:  # each row beyond turns the slope, from -excess, by |a|
-        step = weighted_select(t, jnp.where(blocks, jnp.abs(a), 0), excess)
-    else:
-        step = jnp.min(t)
-    ray, e, rows = jnp.isinf(step), jnp.argmax(t == step), jnp.arange(len(r))
-    step = jnp.where(ray, 0, step)
-    passed, leaves = t < step, (rows == basis[j]) & ~ray
-    enters, leaving, entering = (rows == e) & ~ray, *map(problem.at, (basis[j], e))
+    turns = jnp.where(blocks, jnp.abs(a), 0)
+    # Each row beyond turns the slope, from -excess, by |a|, also of rows that tie.
+    step = weighted_select(t, turns, excess) if long else jnp.min(t)
+    meets, rows = t == step, jnp.arange(len(r))
+    if long:
+        left = excess - jnp.sum(jnp.where(t < step, turns, 0))
+        last = meets & (jnp.cumsum(jnp.where(meets, turns, 0)) >= left)
+        meets = jnp.where(jnp.any(last), last, meets)
+    e = jnp.argmax(meets)
+    passed = (t < step) | ((t == step) & (rows < e))
+    leaves, enters = rows == basis[j], rows == e
+    leaving, entering = map(problem.at, (basis[j], e))
     # Of rows below: those passed change sides, `leaving` may come, `entering` goes.
     if long:
         below += problem.sum(jnp.where(passed, jnp.where(upper, 1, -1), 0.0))
-    below += jnp.where(rises | ray, 0, leaving) - jnp.where(upper[e] | ray, 0, entering)
+    below += jnp.where(rises, 0, leaving) - jnp.where(upper[e], 0, entering)
     upper = jnp.where(leaves, rises, upper ^ passed)
     r = jnp.where(leaves, jnp.where(rises, step, -step), r - step * a)
     inside = (inside & ~leaves) | enters
     y = _dot(entering, inverse)
-    column = inverse[:, j] / jnp.where(ray, 1, y[j])
-    moved = (inverse - jnp.outer(column, y)).at[:, j].set(column)
-    inverse = jnp.where(ray, inverse, moved)
-    basis = basis.at[j].set(jnp.where(ray, basis[j], e))
-    rays = rays.at[j].set(jnp.where(ray, jnp.where(rises, -1, 1), rays[j]))
-    vertex = Vertex(inverse, basis, rays, upper)
-    return _Walk(vertex, jnp.where(inside, 0, r), inside, below, rest)
+    column = inverse[:, j] / y[j]
+    inverse = (inverse - jnp.outer(column, y)).at[:, j].set(column)
+    vertex, r = Vertex(inverse, basis.at[j].set(e), upper), jnp.where(inside, 0, r)
+    moved, ray = _Walk(vertex, r, inside, below, rest, walk.endless), jnp.isinf(step)
+    kept = jax.tree.map(lambda old, new: jnp.where(ray, old, new), walk, moved)
+    return kept._replace(endless=ray)
+
+
+def _bounded(scores):
+    """Returns scores with a large number for infinite ones."""
+    info = jnp.finfo(scores.dtype)
+    largest = jnp.where(jnp.isinf(scores), 0, jnp.abs(scores))
+    most = jnp.max(largest, initial=info.tiny**0.5) / info.eps**0.5
+    return jnp.clip(scores, -most, most)
 
 
 def whitening(features):

@@ -211,3 +211,44 @@ def test_rules_are_no_scores_for_risks():
     cp = calibrated(np.arange(9.0), np.ones((9, 1)))
     with pytest.raises(ValueError, match="a score with an inverse, got Conditional"):
         jaxcp.risk.calibrate_risk(jaxcp.risk.miscoverage, cp, np.zeros(9), np.ones(9))
+
+
+def test_where_the_fit_has_no_end_it_follows_u():
+    """Integers whose pivots pass several edges without an end (HiGHS: unbounded)."""
+    phi = [[1, 1, 2, 1], [1, -1, 1, -1], [-2, 1, 0, -2], [-2, -2, 0, -2]]
+    phi += [[-1, 2, 0, -2], [0, -1, 2, -2], [-1, -1, 1, 1], [1, -2, -1, 2]]
+    cp, new = calibrated([1, 1, 0, 6, 1, 4, 8, 7], phi), np.array([[1, -2, -1, -2]])
+    assert upper(cp, new, 0.05) == np.inf
+    assert upper(cp, new, 0.95, u=np.zeros(1)) == -np.inf
+
+
+def test_infinite_scores_are_large_beyond_all_others():
+    """What sets are as a score grows: an LP with a large one in their place."""
+    y, x = np.r_[1.0:9.0, 9.0, 9.0], np.linspace(-1, 1, 10)
+    y, preds = y.astype(FLOAT), np.where(y < 9, 0, np.inf).astype(FLOAT)
+    phi, new = np.stack([x**0, x], 1), np.array([[1, 1.0], [1, -1], [1, 0.1]])
+    cp = jaxcp.calibrate_conditional(ABSOLUTE, preds, y, phi)
+    for alpha, u in [(0.1, None), (0.3, None), (0.6, None), (0.3, 0.4), (0.6, 0.7)]:
+        given = {} if u is None else {"u": np.full(3, u, FLOAT)}
+        found, level = upper(cp, new, alpha, **given), (1 if u is None else u) - alpha
+        for q, phi_new in zip(found, new, strict=True):
+            low, high = (
+                by_highs(np.where(preds > 0, m, y), phi, phi_new, alpha, level - 1e-3)
+                for m in (1e4, 1e6)
+            )
+            expected = high if abs(high - low) < 1e-3 else np.sign(high - low) * np.inf
+            assert_allclose(q, high if np.isinf(high) else expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("num_values", [2, 5])
+def test_many_ties(num_values):
+    rng = np.random.default_rng(num_values)
+    y, x = rng.integers(0, num_values, 2000).astype(FLOAT), rng.random(2000) < 0.5
+    split = jaxcp.calibrate(ABSOLUTE, 0 * y, y)
+    groups = jaxcp.calibrate_groups(ABSOLUTE, 0 * y, y, x.astype(int), num_groups=2)
+    flat = calibrated(y, np.stack([x**0, 0 * x], 1))
+    cells = calibrated(y, np.stack([x == 0, x], 1))
+    for alpha in (0.05, 0.1, 0.6, 0.95):
+        assert flat.quantile(alpha, features=np.array([1, 0])) == split.quantile(alpha)
+        expected = groups(np.zeros(2, FLOAT), alpha, groups=np.arange(2)).upper
+        assert_array_equal(upper(cells, np.eye(2), alpha), expected)
