@@ -205,7 +205,8 @@ def _kind_of_new(cls):
         return _LEAF
     if issubclass(cls, tuple) or default_registry.is_node(cls):
         return _FOREIGN
-    if issubclass(cls, jax.Array | jax.core.Tracer | np.generic):
+    is_number = issubclass(cls, int | float | complex) and is_library(cls.__module__)
+    if is_number or issubclass(cls, jax.Array | jax.core.Tracer | np.generic):
         _plain.add(cls)  # they are few
         return _LEAF
     by_value = is_library(cls.__module__) and not hasattr(cls, "__call__")  # noqa: B004

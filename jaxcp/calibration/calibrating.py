@@ -400,4 +400,4 @@ def _by_label(score, classes, label_groups, rare, preds, y, weights=None, mask=N
         rows = jax.tree.map(lambda *v: jnp.concatenate(v), rows, again)
     values, groups, counts, weights = rows
     known = groups, counts, g + (rare is not None), shapes, weights, classes
-    return GroupCalibration(score, values, *known, None, of_label)
+    return GroupCalibration(score, values, *known, None, of_label, rare)

@@ -13,7 +13,7 @@ from jax import Array
 
 from jaxcp import _checks, _names, _numbers
 from jaxcp._batching import map_evenly, repeated
-from jaxcp._numbers import as_float
+from jaxcp._numbers import as_float, at_least_single
 from jaxcp._tree import pytree, static
 from jaxcp.calibration.rule import Rule, blocks_of
 from jaxcp.held.rows import Held, len_of
@@ -265,7 +265,7 @@ def calibrate_local(
     held, shapes = scored(score, preds, y, mask=mask, classes=names)
     given = _checks.Column(x, _checks.check_not_nan, is_vector=False, required=True)
     _, x, _ = _checks.rows(preds=preds, x=given, mask=_checks.mask(mask))
-    x = as_float(x)
+    x = at_least_single(as_float(x))
     row = jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
     _checks.check_given(kernel=kernel)
     if not callable(getattr(kernel, "weight", None)):

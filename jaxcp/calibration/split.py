@@ -314,6 +314,7 @@ class GroupCalibration(_OfScores):
         `dict(zip(cp.group_names, cp.quantile(alpha)))` has the threshold of each group
         by its name.
       label_groups: Groups of the k labels, shape (k,), or None.
+      rare: What the last group is, "all" or "infinite", if it is that of rare labels.
 
     See also:
       calibrate_groups, Calibration, metrics.group_coverage
@@ -329,6 +330,7 @@ class GroupCalibration(_OfScores):
     classes: tuple[Hashable, ...] | None = static(default=None)
     group_names: tuple[Hashable, ...] | None = static(default=None)
     label_groups: Array | None = None
+    rare: str | None = static(default=None)
     by_label = True
     _row_fields: ClassVar[tuple[str, ...]] = (*_OfScores._row_fields, "groups")
 

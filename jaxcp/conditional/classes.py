@@ -91,7 +91,7 @@ def group_classes(
 def quantiles_of_classes(scores, labels, k):
     """Returns the number of rows of each class, and its scores of rank ceil(l n_c)."""
     counts = np.bincount(labels, minlength=k)
-    ordered = scores[np.lexsort((scores, labels))]
+    ordered = np.append(scores[np.lexsort((scores, labels))], np.inf)
     ranks = np.ceil(np.outer(counts, LEVELS) - 1e-9).astype(int)
     places = (np.cumsum(counts) - counts)[:, None] + np.maximum(ranks, 1) - 1
-    return counts, ordered[np.minimum(places, max(len(ordered) - 1, 0))]
+    return counts, ordered[np.minimum(places, len(scores))]

@@ -760,13 +760,15 @@ class QuantileFit:
     """A predicted quantile of scores, a function of inputs. Made by `fit_quantile`.
 
     Args:
-      fits: The learner with its fit.
+      fits: The learner with its fit, for scores with components one for each.
     """
 
-    fits: plans.Fits | plans.HostFits
+    fits: plans.Fits | plans.HostFits | tuple[Any, ...]
 
     def __call__(self, x: PyTree) -> Array:
         """Returns tau at inputs, shape (m,), or (m, c) for c components."""
+        if isinstance(self.fits, tuple):
+            return jnp.stack([QuantileFit(fit)(x) for fit in self.fits], axis=1)
         source, x = self.fits.source(x)
         leaves = jax.tree.leaves(source.predict(x))
         if len(leaves) != 1:
@@ -808,7 +810,7 @@ def fit_quantile(
       quantile of the score.
 
     Cost:
-      n scores, and one fit.
+      n scores, and one fit for each component.
 
     References:
       Plassier, Fishkov, Dheur, Guizani, Ben Taieb, Panov, Moulines, Rectifying
@@ -828,11 +830,16 @@ def fit_quantile(
     """
     scores = taking.scored(score, preds, y)[0].values
     _checks.check_values(np.isfinite, "finite scores", scores)
-    rows = check_data(key, learner, score, x, scores)
-    if isinstance(learner, FitsOnHost):
-        fitted = learner.fit_all(key, x, scores, np.ones((1, len(scores))))
-        return QuantileFit(plans.HostFits(learner, fitted))
-    return QuantileFit(_fit_one(key, learner, rows.x, rows.y))
+
+    def fitted(scores):
+        rows = check_data(key, learner, score, x, scores)
+        if not isinstance(learner, FitsOnHost):
+            return _fit_one(key, learner, rows.x, rows.y)
+        fit = learner.fit_all(key, x, scores, np.ones((1, len(scores))))
+        return plans.HostFits(learner, fit)
+
+    each = scores.ndim > 1
+    return QuantileFit(tuple(map(fitted, scores.T)) if each else fitted(scores))
 
 
 @jit

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxcp import _checks
-from jaxcp._numbers import quotient
+from jaxcp._numbers import as_float, at_least_single, quotient
 from jaxcp._tree import pytree, static
 from jaxcp.quantiles.selection import last_score
 from jaxcp.scores import inputs
@@ -58,7 +58,8 @@ class Rectified:
         tau, applied to each component, nowhere falling in s, such as a distribution
         function of the score given the input. It may come as a pair with its inverse,
         which is not called: thresholds are found by f alone, so that no rounding of an
-        inverse loses a target.
+        inverse loses a target. Sets have room for the rounding of a function, smoothed
+        ones too, which then hold more where scores tie.
 
     Guarantee:
       At least 1 - alpha at a threshold from `calibrate`, whatever tau is. Where a
@@ -114,7 +115,11 @@ class Rectified:
         +inf where q is, -inf where there is none; shaped like q, or like tau.
         """
         f, tau, q = _FORMS.get(self.form, self.form), pred[1], jnp.asarray(q)
-        return last_score(f, tau, q, f(q, tau), rounds=self.form not in _FORMS)
+        like, own = f(q, tau), self.form not in _FORMS
+        if own:  # whose values may be integers, or of another type than base scores
+            kinds = at_least_single(as_float(like)), as_float(tau)
+            like = like.astype(jnp.result_type(*kinds))
+        return last_score(f, tau, q, like, rounds=own)
 
     @property
     def labels(self) -> Callable[[tuple[PyTree, Array]], Array]:

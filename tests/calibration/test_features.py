@@ -137,17 +137,39 @@ def test_classes_with_like_scores_share_a_group():
     assert found[0] != found[1] and found[10] == -1
     with pytest.raises(ValueError, match="num_groups of at most 0"):
         conditional.group_classes(KEY, s[::10], labels[::10], 2)  # two rows each
+    with pytest.raises(ValueError, match="num_groups of at most 0"):
+        conditional.group_classes(KEY, s[:0], labels[:0], 1)
+    whole = conditional.group_classes(KEY, (100 * s).astype(int), labels, 2)
+    assert_array_equal(whole[::2] == whole[0], np.ones(5, bool))
 
 
 @pytest.mark.parametrize(
     "given, words",
     [
-        ({"label_groups": [0, 1, -1, 0, 0, 0]}, "rare as one of"),
+        ({"label_groups": [0, 1, -1, 0, 0, 0]}, "no group .* as one of"),
         ({"label_groups": [0.0] * 6}, "integers of at least -1"),
-        ({"label_groups": [0] * 5}, "predictions of 5 classes"),
+        ({"label_groups": [0] * 5}, "label_groups of shape \\(6,\\), got \\(5,\\)"),
+        ({"groups": Y[:N], "num_groups": 6, "rare": "all"}, "label_groups alone"),
+        ({"num_groups": 6, "rare": "all"}, "label_groups with values, got None"),
         ({"label_groups": [0] * 6, "groups": Y[:N]}, "label_groups alone"),
     ],
 )
 def test_wrong_groups_of_labels(given, words):
     with pytest.raises(ValueError, match=words):
-        jaxcp.calibrate_groups(scores.LAC(), P[:N], Y[:N], **given)(P[N:], 0.1)
+        jaxcp.calibrate_groups(scores.LAC(), P[:N], Y[:N], **given)
+
+
+def test_rare_labels_have_one_threshold_in_all_batches():
+    known = {"label_groups": KNOWN["group_of_class"]}
+    one, other = (
+        jaxcp.calibrate_groups(scores.LAC(), P[:N], Y[:N], rare=rare, **known)
+        for rare in ("all", "infinite")
+    )
+    with pytest.raises(ValueError, match="rare all as before, got infinite"):
+        jaxcp.join([one, other])
+
+
+@pytest.mark.parametrize("groups", [{}, ["a"], {"a": "xy"}, {"a": []}])
+def test_wrong_values_of_columns(groups):
+    with pytest.raises(ValueError, match="groups as lists of values by column"):
+        conditional.indicators({"a": ["x", "y"]}, groups)

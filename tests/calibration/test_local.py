@@ -164,12 +164,34 @@ def test_far_from_all_rows_sets_are_infinite():
     assert cp.quantile(0.2, x=5.0) == cp.quantile(0.2, x=5.0, anchors=5.0) == np.inf
 
 
+def test_inputs_in_half_precision_have_weights_in_single():
+    rng = np.random.default_rng(0)
+    x, values = rng.integers(0, 10, 400), rng.random(400).astype("f")
+    for dtype in (jnp.float16, jnp.bfloat16):
+        whole, half = (
+            local(values, jnp.asarray(x, t), Gaussian(3.0)) for t in ("f", dtype)
+        )
+        for drawn in ({}, {"anchors": jnp.asarray(5, dtype)}):
+            given = {"x": jnp.asarray(4, dtype), **drawn}
+            assert half.quantile(0.1, **given) == whole.quantile(0.1, **given)
+
+
+class Near:
+    """A kernel that jax does not know."""
+
+    def weight(self, x, z):
+        return jnp.exp(-((x - z) ** 2))
+
+
 @pytest.mark.parametrize(
     ("call", "words"),
     [
         (lambda: Gaussian(0.0), "bandwidth > 0"),
         (lambda: Within(-1.0), "radius > 0"),
-        (lambda: local(np.ones(3), np.ones(3), None), "kernel with weight"),
+        (lambda: local(np.ones(3), np.ones(3), None), "kernel as a value, got None"),
+        (lambda: local(np.ones(3), np.ones(3), 0.3), "kernel with weight"),
+        (lambda: local(np.ones(3), np.ones(3), Gaussian), "write Gaussian"),
+        (lambda: local(np.ones(3), np.ones(3), Near()), "jaxcp.pytree"),
         (lambda: local(np.ones(3), [0, np.nan, 1], Within(1.0)), "x without NaN"),
         (lambda: local(np.ones(3), np.ones(2), Within(1.0)), "x with 3 rows"),
         (lambda: known("ball")(ZEROS, 0.1), "x of each test point"),

@@ -179,6 +179,25 @@ def test_own_functions_lose_no_target():
     assert jnp.all(held) and score.rounds_up and not Rectified(Absolute()).rounds_up
 
 
+@pytest.mark.parametrize(
+    "form, most",
+    [
+        (lambda s, tau: s > tau, 1e3),
+        (lambda s, tau: jnp.searchsorted(jnp.array([1.0, 10.0, 1e9]), s), 1e11),
+        (lambda s, tau: (1e-3 * s / tau).astype(jnp.float16), 3e5),
+    ],
+    ids=["flags", "places", "halves"],
+)
+def test_own_functions_may_return_other_types(form, most):
+    """Thresholds of the base are of its type, whatever numbers the function has."""
+    y, preds = jnp.linspace(0, most, 99), (jnp.zeros(99), jnp.ones(99))
+    score = Rectified(Absolute(), form)
+    cp = jaxcp.calibrate(score, preds, y)
+    inside = jax.vmap(score)(preds, y) <= cp.quantile(0.1)
+    assert_array_equal(cp(preds, 0.1).contains(y), inside)
+    assert inside.mean() >= 0.9
+
+
 def test_only_bases_of_labels_have_labels():
     p, tau = jnp.array([0.5, 0.3, 0.2]), jnp.array(0.5)
     score = Rectified(scores.LAC(), "ratio")
@@ -224,6 +243,20 @@ def test_quantiles_are_what_the_learner_predicts_of_the_scores(score, tmp_path):
     model = LinearRegression().fit(np.asarray(X), np.asarray(base))
     found = fit(learners.Estimator(LinearRegression()), score)(np.asarray(X[:5]))
     assert_allclose(found, model.predict(np.asarray(X[:5])), rtol=1e-4, atol=1e-5)
+
+
+def test_learners_of_one_target_are_fitted_to_each_component():
+    learner = learners.QuantileRegression((0.75,))
+    found, base = fit(learner, scores.Signed())(X), jax.vmap(scores.Signed())(0 * Y, Y)
+    for j in range(2):
+        expected = learner.predict(learner.fit(KEY, X, base[:, j], jnp.ones(60)), X)[0]
+        assert_allclose(found[:, j], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_predicted_quantile_has_slopes():
+    ridge = learners.Ridge(0.1)
+    total = lambda s: jnp.sum(fit(ridge, preds=0 * Y, y=s * Y)(X))  # noqa: E731
+    assert_allclose(jax.grad(total)(2.0), total(1.0), rtol=1e-4)
 
 
 def test_models_of_quantiles_agree():
