@@ -80,8 +80,9 @@ print("one threshold, by region:", rates(sets).round(3))
 # `calibrate_groups` takes groups that do not overlap: here the five cells that the ends
 # of the regions make, each with a threshold of its own. `calibrate_conditional` takes
 # the flags as they are. Its threshold is linear in features, found by a quantile
-# regression for each test point, and it covers 1 - alpha for every mix of the features
-# that is nowhere negative: everybody (a column of ones) and both regions.
+# regression for each test point. Its coverage is at least 1 - alpha when new rows are
+# drawn in proportion to any sum of features, with weights of any sign, that is nowhere
+# negative: for all rows (a column of ones), and in both regions.
 
 
 # %%
@@ -109,8 +110,8 @@ print("flags:", rates(by_flag).round(3), f"width {metrics.mean_size(by_flag):.2f
 # * *Conditional calibration with more features*: the flags, and six waves of x.
 # * *RLCP*: rows near the point count more. Near what? A random point close by, drawn
 #   afresh, and so the promise holds for every bandwidth.
-# * *LCP*: rows near the point itself, with the alpha that makes up for it. Nothing is
-#   random.
+# * *LCP*: rows near the point itself, at a smaller alpha where that is needed. Nothing
+#   is random.
 # * *A rectified score*: each score is divided by its own 0.9 quantile, predicted from
 #   other rows. One threshold then serves all.
 
@@ -227,9 +228,10 @@ plt.show()
 # One threshold misses a quarter of the rows where the noise is large. A threshold for
 # each cell has the right mean in each, and swings inside. Conditional calibration and
 # the rectified score lie close to the line, here where six waves of x can say how the
-# noise runs. RLCP and LCP need no such features: they smooth over the bandwidth, with a
-# set too wide where the noise is small. The sets of RLCP jump, because its anchors are
-# random.
+# noise runs. RLCP and LCP need no such features: they smooth over the bandwidth. Their
+# sets are too wide where the noise is small, and too narrow where it is large: in the
+# first region they cover 0.877 and 0.866. The sets of RLCP jump, because its anchors
+# are random.
 #
 # Which to take? Name the groups that somebody will ask about, and take
 # `calibrate_conditional`. To follow x beyond that, rectify the score: it costs a second
@@ -239,7 +241,9 @@ plt.show()
 #
 # With an intercept alone, conditional calibration is split calibration. With the flags
 # of cells that do not overlap it is Mondrian calibration. With a flat kernel RLCP is
-# split calibration. The thresholds are equal to the last bit.
+# split calibration. The thresholds are equal to the last bit, except that in single
+# precision an alpha just below a multiple of 1 / (n + 1), by about a millionth, counts
+# as that multiple.
 
 # %%
 ones = jnp.ones((NUM_CALIBRATION, 1))

@@ -12,7 +12,7 @@ Overlapping groups: E f(X) (covered - (1 - alpha)) for the flag f of each group,
 replicates of 60 calibration rows and one test point. Uniforms make it 0 exactly.
 
 With `--data DIR` also coverage in overlapping groups of concrete.csv and
-communities.csv, over random splits in three.
+communities.csv, over random splits in four parts.
 """
 
 from pathlib import Path

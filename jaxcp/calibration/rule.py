@@ -264,6 +264,8 @@ class Rule(Thresholds):
     * `rank(alpha)`, if `threshold` needs more than alpha as a float. It runs once,
       outside of `jit`. Write `rank(alpha, delta=None)` where ranks are known that cover
       with probability 1 - delta over calibration sets: the verbs then take `delta`.
+    * `threshold(rank, u=None, **context)`, if sets (not p-values) take `u`: with
+      uniforms `u` is that of the test point, and `rank` the pair (rank, alpha).
     * `components`: () unless scores have shape (c,). `row_shapes`: shapes of one
       prediction, which are then checked. `classes`: names of the labels, for targets
       and for sets of labels.
