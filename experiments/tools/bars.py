@@ -59,7 +59,7 @@ BARS = {
         ("numpy", "times jaxcp", ">= 1"),
         ("MAPIE", "times jaxcp", ">= 3"),
         ("PUNCC", "times jaxcp", ">= 3"),
-        ("jaxcp, SAPS", "SAPS / APS", "<= 1.2"),
+        ("jaxcp, SAPS", "SAPS / APS, CPU", "<= 1.2"),
     ],
     "cross_speed_ridge": [
         ("jaxcp", "s", "<= 0.3"),

@@ -90,8 +90,9 @@ def test_conditional_coverage_in_the_showcase():
 
 
 def test_saps_is_timed_beside_aps():
-    rows = label_peers.label_rows({"jaxcp": 0.1, label_peers.SAPS: 0.08, "numpy": 0.2})
+    times = {"jaxcp": 0.1, label_peers.SAPS: 0.08, "numpy": 0.2}
+    rows = label_peers.label_rows(times, 0.9)
     assert [row["times jaxcp"] for row in rows] == [1, None, 2]
-    assert rows[1]["SAPS / APS"] == 0.08 / 0.1
-    limit = bars.limit_of("kernel_speed_labels", label_peers.SAPS, "SAPS / APS")
+    assert [row["SAPS / APS, CPU"] for row in rows] == [None, 0.9, None]
+    limit = bars.limit_of("kernel_speed_labels", label_peers.SAPS, "SAPS / APS, CPU")
     assert limit == "<= 1.2"
