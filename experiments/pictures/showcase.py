@@ -83,11 +83,17 @@ def evaluate(method: Method, key: Array) -> dict:
         "+-": float(results["coverage"].std() / num_splits**0.5),
         "target": 1 - ALPHA,
         "mean size": float(results["size"].mean()),
-        "+- size": float(results["size"].std() / num_splits**0.5),
+        "+- size": size_error(results["size"]),
         "worst group": float(np.nanmean(results["by group"], axis=0).min()),
         "seconds": time.perf_counter() - start,
         "data": pool.data,
     }
+
+
+def size_error(sizes: np.ndarray) -> float | None:
+    """Returns the standard error of the mean size, None where one is infinite."""
+    finite = np.isfinite(sizes).all()
+    return float(sizes.std() / len(sizes) ** 0.5) if finite else None
 
 
 def covered(method: Method, sets, test: Array) -> dict:

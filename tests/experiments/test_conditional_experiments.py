@@ -25,10 +25,17 @@ def test_the_surplus_of_plain_sets_is_below_its_bound():
 
 
 def test_which_sets_agree_with_published_ones():
-    row = {"all x": 0.1, "+-": 0.001, "1 to 2": 0.1, "+- ": 0.002, "3 to 4": 0.1}
+    row = {"all x": 0.1, "+-": 0.0005, "1 to 2": 0.1, "+- ": 0.002, "3 to 4": 0.1}
     row |= {"+-  ": 0.001, "method": "conditional, randomized"}
-    told = conditional.agreement([row, {"method": "split"}])
-    assert told == "conditional, randomized 3.0, 1.0, 1.0"
+    far = row | {"3 to 4": 0.08, "method": "conditional"}
+    told = conditional.agreement([far, row, {"method": "split"}])
+    first, _, other = told.partition(", of ")
+    assert first == "nearer to conditional, randomized"
+    plain, both = "within 3: 1 to 2)", "within 3: 1 to 2 and 3 to 4)"
+    assert other == (
+        f"conditional (6.0, 1.0, 21.0 errors off, {plain} and "
+        f"conditional, randomized (6.0, 1.0, 1.0 errors off, {both}"
+    )
 
 
 def test_a_hundred_classes_with_few_rows(monkeypatch):
@@ -87,6 +94,8 @@ def test_conditional_coverage_in_the_showcase():
     np.testing.assert_allclose(near[:, 0], exact[:, 0], rtol=1e-4)
     np.testing.assert_allclose(near[:, 1], exact[:, 1:].min(1), rtol=1e-4)
     assert np.isinf(near[:, 2]).all()
+    assert showcase.size_error(np.array([1.0, np.inf])) is None
+    assert showcase.size_error(np.array([1.0, 3.0])) == 0.5**0.5
 
 
 def test_saps_is_timed_beside_aps():
