@@ -28,6 +28,7 @@ from tqdm.auto import tqdm
 
 import jaxcp
 from experiments.pictures import (
+    showcase_conditional,
     showcase_detection,
     showcase_figures,
     showcase_risk,
@@ -82,11 +83,17 @@ def evaluate(method: Method, key: Array) -> dict:
         "+-": float(results["coverage"].std() / num_splits**0.5),
         "target": 1 - ALPHA,
         "mean size": float(results["size"].mean()),
-        "+- size": float(results["size"].std() / num_splits**0.5),
+        "+- size": size_error(results["size"]),
         "worst group": float(np.nanmean(results["by group"], axis=0).min()),
         "seconds": time.perf_counter() - start,
         "data": pool.data,
     }
+
+
+def size_error(sizes: np.ndarray) -> float | None:
+    """Returns the standard error of the mean size, None where one is infinite."""
+    finite = np.isfinite(sizes).all()
+    return float(sizes.std() / len(sizes) ** 0.5) if finite else None
 
 
 def covered(method: Method, sets, test: Array) -> dict:
@@ -114,15 +121,17 @@ def main() -> None:
     table, pools = [], {}
     total = NUM_METHODS + len(showcase_streams.METHODS)
     total += showcase_detection.NUM_METHODS + showcase_risk.NUM_METHODS
+    total += showcase_conditional.NUM_METHODS
     with tqdm(desc="methods", total=total, unit="method", disable=None) as bar:
         methods = chain(
             all_methods(key_models, args.data),
             showcase_detection.all_methods(key_more),
             showcase_risk.all_methods(key_labels, args.data),
+            showcase_conditional.all_methods(jax.random.key(3), pools),
         )
         for i, method in enumerate(methods):
             table.append(evaluate(method, jax.random.fold_in(key_splits, i)))
-            pools[method.pool.data] = method.pool
+            pools.setdefault(method.pool.data, method.pool)
             bar.write(format_line(table[-1]))
             bar.update()
         stream = showcase_streams.load(key_stream, args.data)

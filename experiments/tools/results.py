@@ -65,6 +65,8 @@ MEASURED = [
     "risk_laws",
     "coverage_grid",
     "conditional",
+    "conditional_classes",
+    "rectified_law",
 ]
 WITH_DATA = {"showcase", "covariate_shift", "anomaly", "conformal_training"}
 WITH_DATA |= {"risk_control", "conditional"}
