@@ -86,7 +86,7 @@ def patients(key: Array, pool: Pool) -> Iterator[Method]:
     key_u, key_anchors, key_tau = jax.random.split(key, 3)
     above = {"older": 0, "sex": 1, "heavy": 2}
     values = {name: np.asarray(pool.x[:, i]) > 0 for name, i in above.items()}
-    flags = conditional.indicators(values, {name: [True] for name in values})
+    flags = conditional.indicators(values)
     u, x = jaxcp.uniforms(key_u, len(pool.y)), pool.x[:, COLUMNS]
     yield Method("conditional", pool, overlapping(flags))
     yield Method("conditional, randomized", pool, overlapping(flags, u))

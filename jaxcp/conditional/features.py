@@ -17,14 +17,18 @@ from jaxcp.typing import ArrayLike, Number
 
 
 def indicators(
-    columns: Any, groups: Mapping[Hashable, Iterable[Any]], *, intercept: bool = True
+    columns: Any,
+    groups: Mapping[Hashable, Iterable[Any]] | None = None,
+    *,
+    intercept: bool = True,
 ) -> Array:
     """Returns flags of groups that may overlap, one for each value of each column.
 
     Args:
       columns: A data frame, or a dict of columns with m values each.
       groups: Values by column that are groups, in order: `{"site": ["north", "south"],
-        "sex": ["f", "m"]}`, the same for calibration and test rows.
+        "sex": ["f", "m"]}`, the same for calibration and test rows. Defaults to one
+        for each column, which then are flags.
       intercept: Whether the first flag is true in all rows.
 
     Returns:
@@ -49,9 +53,16 @@ def indicators(
       Array([[1, 1, 0, 0],
              [1, 0, 1, 1],
              [1, 1, 0, 1]], dtype=int32)
+      >>> indicators({"old": rows["old"]}).astype(int).tolist()
+      [[1, 0], [1, 1], [1, 1]]
     """
-    lists = dict(groups).values() if isinstance(groups, Mapping) else [""]
-    if not any(map(len, lists)) or any(isinstance(v, str) for v in lists):
+    if groups is None:
+        columns = {str(k): _checks.flags(str(k), columns[k]) for k in columns}
+        groups = {name: [True] for name in columns}
+    lists = groups.values() if isinstance(groups, Mapping) else [""]
+    is_text = any(isinstance(v, str) for v in lists)
+    pairs = [] if is_text else [(name, v) for name in groups for v in groups[name]]
+    if not pairs:
         raise ValueError(
             'expected groups as lists of values by column, {"site": ["north"]}, got '
             f"{groups!r}"
@@ -60,7 +71,7 @@ def indicators(
         raise ValueError(f"expected columns {[*groups]}, got none named {missing[0]!r}")
     values = {name: np.asarray(columns[name]) for name in groups}
     _checks.num_rows(**{str(name): column for name, column in values.items()})
-    found = [values[name] == value for name in groups for value in groups[name]]
+    found = [values[name] == value for name, value in pairs]
     if intercept:
         found = [np.ones(len(found[0]), bool), *found]
     return jnp.asarray(np.stack(found, axis=1))

@@ -169,6 +169,15 @@ def test_rare_labels_have_one_threshold_in_all_batches():
         jaxcp.join([one, other])
 
 
+def test_columns_of_flags_are_groups():
+    flags = {"young": [1, 0], "rural": [True, True]}
+    expected = [[True, True, True], [True, False, True]]
+    assert conditional.indicators(flags).tolist() == expected
+    assert conditional.indicators(pd.DataFrame(flags)).tolist() == expected
+    with pytest.raises(ValueError, match="age as flags or 0 and 1"):
+        conditional.indicators({"age": [30, 40]})
+
+
 @pytest.mark.parametrize("groups", [{}, ["a"], {"a": "xy"}, {"a": []}])
 def test_wrong_values_of_columns(groups):
     with pytest.raises(ValueError, match="groups as lists of values by column"):
