@@ -4,6 +4,14 @@ from jaxcp.checking.scores import check
 from jaxcp.scores import inputs
 from jaxcp.scores.cdf import CDF
 from jaxcp.scores.custom import Custom, Density, Latent
+from jaxcp.scores.increasing import (
+    DCP,
+    PredictedQuantiles,
+    Residual,
+    ScaledResidual,
+    Signed,
+    TwoSided,
+)
 from jaxcp.scores.labels import (
     APS,
     LAC,
@@ -35,7 +43,6 @@ from jaxcp.scores.regression import (
     BoxOffset,
     Gamma,
     Normalized,
-    Signed,
 )
 
 # fmt: off
@@ -44,6 +51,7 @@ __all__ = [
     "CDF",
     "CP2PCP",
     "CQR",
+    "DCP",
     "HDPCP",
     "LAC",
     "PCP",
@@ -66,11 +74,15 @@ __all__ = [
     "Margin",
     "MultiLabel",
     "Normalized",
+    "PredictedQuantiles",
     "Rectangle",
     "Rectified",
+    "Residual",
+    "ScaledResidual",
     "Signed",
     "TopK",
     "Truncated",
+    "TwoSided",
     "check",
     "inputs",
 ]
