@@ -19,8 +19,9 @@ __all__ = [
     "ChecksData", "EstimatesSets", "FitsOnHost", "HasBounds", "HasEnds", "HasEstimate",
     "HasLabels", "HasLogSize", "HasMarks", "HasNames", "HasPieces", "HasRounding",
     "HasShapes", "HasSize", "HasSoftSize", "HasSteps", "HasWidths", "Increasing",
-    "LabelScore", "Learner", "LeavesOneOut", "Martingale", "MayBeEmpty", "MemorylessMartingale",
-    "Number", "Online", "Predict", "PyTree", "Score", "Scorecaster", "Set",
+    "LabelScore", "Learner", "LeavesOneOut", "Martingale", "MayBeEmpty",
+    "MemorylessMartingale", "Number", "Online", "Predict", "PyTree", "Score",
+    "Scorecaster", "Set",
 ]
 # fmt: on
 __dir__ = __all__.copy

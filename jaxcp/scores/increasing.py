@@ -16,7 +16,7 @@ from jaxcp._tree import pytree, static
 from jaxcp.scores import inputs, regression
 from jaxcp.scores.regression import alike, between, known_units
 from jaxcp.sets import Box, Interval
-from jaxcp.typing import ArrayLike, HasEnds, Increasing, PyTree
+from jaxcp.typing import HasEnds, Increasing, PyTree
 
 _OUT = {"upper": 1, "lower": -1}  # the way out of a set that is bounded there
 
@@ -185,14 +185,13 @@ class _OfQuantiles:
     def _cdf(self, pred, y, below=False):
         """Returns F(y), or F of all targets below y; whether it is known."""
         x, levels, known = self._law(pred)
-        return _through(jnp.reshape(as_float(y), ()), x, levels, below), known
+        return _through(jnp.reshape(as_float(y), ()), x, levels, below)[0], known
 
     def _end(self, pred, level, out, inside):
         """Returns the last target with a level of at most this, or the first."""
         x, levels, known = self._law(pred)
-        end = _through(level, levels, x)
-        flat = (x[-1] - x[0]) / jnp.min(jnp.diff(levels))  # most targets of a level
-        size = jnp.abs(end) + flat * (1 + jnp.abs(level))
+        end, slope = _through(level, levels, x)
+        size = jnp.abs(end) + slope * (0.5 + jnp.abs(level))  # as levels are rounded
         moved = regression.end_moved_out(end, out, size, inside)
         at = lax.stop_gradient(end)  # a jump, or rounded to beyond
         back = end + jnp.where(inside(at), 0, regression.next_number(at, -out) - at)
@@ -200,7 +199,7 @@ class _OfQuantiles:
 
 
 def _through(at, x, y, below=False):
-    """Returns the height at a place of the line through points with rising x.
+    """Returns the height and slope at a place of the line through points, x rising.
 
     Beyond the points it goes on at their mean slope. Where several have one x it is
     the height of the last of them, or of the first for what lies `below`.
@@ -212,11 +211,12 @@ def _through(at, x, y, below=False):
     rise = jnp.where(inside, y[following] - y[j], y[-1] - y[0])
     finite, steep = jnp.isfinite(at), run <= 0
     gone = jnp.where(finite, at, 0) - x[j]
-    height = y[j] + gone / jnp.where(steep, 1, run) * rise
+    run = jnp.where(steep, 1, run)
+    height = y[j] + gone / run * rise
     jump = jnp.where(gone == 0, y[j], jnp.sign(gone) * jnp.inf)
     height = jnp.where(steep, jump, height)
     height = jnp.where(inside, jnp.minimum(height, y[following]), height)
-    return jnp.where(finite, height, at)
+    return jnp.where(finite, height, at), rise / run
 
 
 @pytree

@@ -68,7 +68,7 @@ def test_jumps(score, at_two):
     levels = [-0.1, 0.0, 0.1, 0.3, 0.4, 0.5, 0.8, 0.9]
     for q in [*found, *beside, *levels, *(-v for v in levels)]:
         sets = sets_of(score, preds, np.full(len(y), q, "f"))
-        far = abs(found - q) > 1e-5
+        far = ~np.isclose(found, q, atol=1e-5)
         assert_array_equal(np.asarray(inside(sets, y))[far], (found <= q)[far])
         assert np.all(np.asarray(inside(sets, y))[found <= q])
 
