@@ -1,10 +1,11 @@
-"""Predictive distributions: atoms of one example, what they say, and how to draw."""
+"""Predictive distributions: systems that are calibrated, atoms of one example."""
 
 from jaxcp.predictive.atoms import Atoms
+from jaxcp.predictive.systems import PredictiveSystem, calibrate_predictive
 
 # fmt: off
 __all__ = [
-    "Atoms",
+    "Atoms", "PredictiveSystem", "calibrate_predictive",
 ]
 # fmt: on
 __dir__ = __all__.copy

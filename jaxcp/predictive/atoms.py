@@ -276,6 +276,11 @@ def _select(atoms, rank, sign):
 @jit
 def _between(atoms, upper, lower, share):
     upper, lower = _select(atoms, upper, sign=1), _select(atoms, lower, sign=-1)
+    return between(lower, upper, share)
+
+
+def between(lower: Array, upper: Array, share: Array) -> Array:
+    """Returns what lies between two quantiles, linearly; an infinite one for good."""
     share = jnp.broadcast_to(share, lower.shape).astype(lower.dtype)
     known = jnp.isfinite(lower) & jnp.isfinite(upper)
     step = jnp.where(known, upper - lower, 0)

@@ -309,8 +309,8 @@ class DCP(_OfQuantiles):
     Example:
       >>> score = DCP(jnp.array([0.25, 0.5, 0.75]))
       >>> x = jnp.array([1.0, 2.0, 4.0])
-      >>> score(x, 3.0).item(), score.invert(x, 0.125).ends()
-      (0.125, (Array(1.5, dtype=float32), Array(3., dtype=float32)))
+      >>> score(x, 3.0).item(), score.invert(x, 0.125).to_numpy().round(3).tolist()
+      (0.125, [1.5, 3.0])
     """
 
     levels: Array
