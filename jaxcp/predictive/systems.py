@@ -126,10 +126,9 @@ class PredictiveSystem:
         given = _arrays.as_array("u", u)
         _checks.check_uniforms("u", given)
         one, each = (None, given) if given.ndim else (as_float(given), None)
-        weights = {"test_weights": test_weights}
-        rule, preds, columns = self._asked(preds, groups, **weights)
-        preds, y, each, context = rule._rows(preds, columns, y, _checks.uniforms(each))
-        rows = preds, y, each, context
+        columns = {"y": _checks.scores(y), "u": _checks.uniforms(each)}
+        columns["test_weights"] = self._weights(test_weights)
+        rule, *rows = self._asked(preds, groups, **columns)
         return by_rows(_cdf, one, rows=rows, holder=rule)
 
     def quantile(
@@ -184,16 +183,12 @@ class PredictiveSystem:
         _checks.check_one_of("side", side, ["upper", "lower", "between"])
         levels = np.asarray(levels) if _arrays.is_concrete(levels) else levels
         level = at_levels.as_alpha(levels, "levels", "")
-        weights = {"test_weights": test_weights}
-        rule, preds, columns = self._asked(preds, groups, **weights)
+        weights = self._weights(test_weights)
+        rule, *rows = self._asked(preds, groups, test_weights=weights)
         if side == "between" and rule.weights is not None:
             raise ValueError("expected side 'upper' or 'lower' with weights")
-        preds, _, _, context = rule._rows(preds, columns)
-        fixed, program = (
-            _ranks(rule.held, level.ravel(), side),
-            partial(_quantile, side=side),
-        )
-        found = by_rows(program, *fixed, rows=(preds, context), holder=rule)
+        fixed = _ranks(rule.held, level.ravel(), side)
+        found = by_rows(partial(_quantile, side=side), *fixed, rows=rows, holder=rule)
         return found.reshape(len(found), *level.shape)
 
     def crps(
@@ -235,18 +230,16 @@ class PredictiveSystem:
           >>> system.crps(jnp.zeros(2), jnp.array([2.0, 3.0]))
           Array([0.5, 0.5], dtype=float32)
         """
-        rule, preds, columns = self._asked(preds, groups)
-        preds, y, _, context = rule._rows(preds, columns, y)
-        return by_rows(_crps, rows=(preds, y, context), holder=rule)
+        rule, *rows = self._asked(preds, groups, y=_checks.scores(y))
+        return by_rows(_crps, rows=rows, holder=rule)
 
     def mean(self, preds: PyTree, *, groups: ArrayLike | None = None) -> Array:
         """Returns the mean of the atoms at each test point, shape (m,).
 
         NaN where nothing is known. Arguments and errors as for `crps`.
         """
-        rule, preds, columns = self._asked(preds, groups)
-        preds, _, _, context = rule._rows(preds, columns)
-        return by_rows(_mean, rows=(preds, context), holder=rule)
+        rule, *rows = self._asked(preds, groups)
+        return by_rows(_mean, rows=rows, holder=rule)
 
     def draw(
         self,
@@ -289,9 +282,7 @@ class PredictiveSystem:
         """
         _checks.check_key(key)
         _checks.check_count("num_draws", num_draws, 1)
-        rule, preds, columns = self._asked(preds, groups)
-        preds, _, _, context = rule._rows(preds, columns)
-        return _draw(rule, key, preds, context, num_draws=num_draws)
+        return _draw(key, *self._asked(preds, groups), num_draws=num_draws)
 
     def certificate(self, alpha: Any, delta: Number | None = None) -> Any:
         """Returns the law of the coverage of intervals at alpha, of each group its own.
@@ -340,15 +331,18 @@ class PredictiveSystem:
         is_of_inputs = isinstance(self.calibration, SplitConformal)
         return self.calibration.calibration if is_of_inputs else self.calibration
 
-    def _asked(self, preds, groups, **weights):
-        """Returns the calibration, predictions, and the context of test points."""
+    def _weights(self, test_weights):
+        return taking.weights_for(self._rule.weights, test_weights)
+
+    def _asked(self, preds, groups, **columns):
+        """Returns the calibration, predictions, and what is known of test points."""
         model, rule = self.calibration, self._rule
         if rule is not model:
             preds = predictions(model.predict, model.params, preds)
-        columns = {"groups": rule._groups_of(preds, groups)}
-        for name, given in weights.items():
-            columns[name] = taking.weights_for(rule.weights, given)
-        return rule, preds, columns
+        columns |= {"groups": rule._groups_of(preds, groups)}
+        # Not `y` as such: sigma <= 0 is refused where rows calibrate alone.
+        preds, _, _, context = rule._rows(preds, columns)
+        return rule, preds, context
 
 
 def _ranks(held, level, side):
@@ -386,16 +380,16 @@ def _of_rows(rule, of, context, given):
 
 
 @jit
-def _cdf(rule, one, preds, y, each, context):
-    u = one if each is None else each
-    scores = evaluate_at_once(rule.score, *widened((preds, y)))
+def _cdf(rule, one, preds, context):
+    context = {"u": one} | context
+    scores = evaluate_at_once(rule.score, *widened((preds, context.pop("y"))))
     below = dataclasses.replace(rule.held, values=rule.scores[:, 0])
-    q = below.p_values(scores[:, 0], u, **context)
+    q = below.p_values(scores[:, 0], **context)  # of -A; not 1 - p, which cancels
     unknown = jnp.all(scores == -jnp.inf, axis=1)
     if "groups" in context:
         g = below.num_groups
         unknown |= _arrays.group_codes(context["groups"], g) == g
-    return jnp.where(unknown, u, q)
+    return jnp.where(unknown, context["u"], q)
 
 
 @jit(static_argnames="side")
@@ -419,14 +413,15 @@ def _quantile(rule, ranks, share, preds, context, side):
 
 
 @jit
-def _crps(rule, preds, y, context):
-    base, (preds, y) = rule.score.base, widened((preds, y))
+def _crps(rule, preds, context):
+    base, (preds, y) = rule.score.base, widened((preds, context["y"]))
     z, units = evaluate_at_once(base, preds, y), jax.vmap(base.units)(preds)
     known = z > -jnp.inf if units is None else jnp.isfinite(units)
 
     def of(held):
         if units is not None:
-            return units * crps_among(held.values, jnp.where(known, z, 0), held.mass)
+            at, unit = jnp.where(known, z, 0), jnp.where(known, units, 1)
+            return unit * crps_among(held.values, at, held.mass)
         at = lambda c, y: crps_among(c[0], y[None], held.mass)[0]  # noqa: E731
         return _each(rule, held.values, at, preds, y)
 
@@ -463,7 +458,7 @@ def _mean(rule, preds, context):
 
 
 @jit(static_argnames="num_draws")
-def _draw(rule, key, preds, context, num_draws):
+def _draw(key, rule, preds, context, num_draws):
     preds, m = widened(preds), len(jax.tree.leaves(preds)[0])
     keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(m))
 
@@ -475,7 +470,7 @@ def _draw(rule, key, preds, context, num_draws):
         one = lambda k: jax.random.choice(k, values, (num_draws,), p=mass)  # noqa: E731
         return jnp.where(jnp.sum(mass) > 0, jax.vmap(one)(keys), jnp.nan)
 
-    found = _ends(rule, "upper", preds, _of_rows(rule, of, context, (preds, keys)))
+    found = _ends(rule, "upper", preds, _of_rows(rule, of, context, preds))
     return jnp.where(jnp.isfinite(found), found, jnp.nan)
 
 
