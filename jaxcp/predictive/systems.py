@@ -126,9 +126,9 @@ class PredictiveSystem:
         given = _arrays.as_array("u", u)
         _checks.check_uniforms("u", given)
         one, each = (None, given) if given.ndim else (as_float(given), None)
-        columns = {"y": _checks.scores(y), "u": _checks.uniforms(each)}
-        columns["test_weights"] = self._weights(test_weights)
-        rule, *rows = self._asked(preds, groups, **columns)
+        known = _checks.scores(y), _checks.uniforms(each)
+        weights = self._weights(test_weights)
+        rule, *rows = self._asked(preds, groups, *known, test_weights=weights)
         return by_rows(_cdf, one, rows=rows, holder=rule)
 
     def quantile(
@@ -230,7 +230,7 @@ class PredictiveSystem:
           >>> system.crps(jnp.zeros(2), jnp.array([2.0, 3.0]))
           Array([0.5, 0.5], dtype=float32)
         """
-        rule, *rows = self._asked(preds, groups, y=_checks.scores(y))
+        rule, *rows = self._asked(preds, groups, _checks.scores(y))
         return by_rows(_crps, rows=rows, holder=rule)
 
     def mean(self, preds: PyTree, *, groups: ArrayLike | None = None) -> Array:
@@ -334,15 +334,15 @@ class PredictiveSystem:
     def _weights(self, test_weights):
         return taking.weights_for(self._rule.weights, test_weights)
 
-    def _asked(self, preds, groups, **columns):
+    def _asked(self, preds, groups, *known, **columns):
         """Returns the calibration, predictions, and what is known of test points."""
         model, rule = self.calibration, self._rule
         if rule is not model:
             preds = predictions(model.predict, model.params, preds)
         columns |= {"groups": rule._groups_of(preds, groups)}
-        # Not `y` as such: sigma <= 0 is refused where rows calibrate alone.
-        preds, _, _, context = rule._rows(preds, columns)
-        return rule, preds, context
+        preds, y, u, context = rule._rows(preds, columns, *known, for_sets=True)
+        found = {"y": y, "u": u} | context
+        return rule, preds, {k: v for k, v in found.items() if v is not None}
 
 
 def _ranks(held, level, side):
@@ -550,10 +550,11 @@ def calibrate_predictive(
       >>> system(jnp.array([100.0]), alpha=0.2).ends()
       (Array([102.], dtype=float32), Array([118.], dtype=float32))
     """
-    two, rows = TwoSided(score), {"weights": weights, "mask": mask, "batches": batches}
     if predict is not None:
         preds = predicted(predict, params, preds)
-    named = {"groups": groups, "num_groups": num_groups, "group_names": group_names}
+    named: dict[str, Any] = {"num_groups": num_groups, "group_names": group_names}
+    named["groups"], two = groups, TwoSided(score)
+    rows: dict[str, Any] = {"weights": weights, "mask": mask, "batches": batches}
     if all(v is None for v in named.values()):
         rule: Any = calibrate(two, preds, y, **rows)
     else:
