@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Hashable, Iterable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,23 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jaxcp import _arrays, _checks
-from jaxcp._batching import (
-    by_rows,
-    evaluate_at_once,
-    map_evenly,
-    map_rows,
-    rows_at_a_time,
-    widened,
-)
-from jaxcp._numbers import as_float
+from jaxcp import _arrays, _batching, _checks
 from jaxcp._tree import jit, pytree
 from jaxcp.calibration import SplitConformal, calibrate, calibrate_groups
 from jaxcp.calibration.calibrating import predicted
 from jaxcp.calibration.predictor import predictions
 from jaxcp.certificates import Certificate
-from jaxcp.held import taking
-from jaxcp.held.rows import at_groups, check_lawful
+from jaxcp.held import rows, taking
 from jaxcp.predictive.atoms import Side, between, crps_among
 from jaxcp.quantiles import levels as at_levels
 from jaxcp.scores import TwoSided, inputs
@@ -72,13 +61,7 @@ class PredictiveSystem:
         return self.calibration(preds, alpha, **context)
 
     def cdf(
-        self,
-        preds: PyTree,
-        y: ArrayLike,
-        *,
-        u: ArrayLike,
-        groups: ArrayLike | None = None,
-        test_weights: ArrayLike | None = None,
+        self, preds: PyTree, y: ArrayLike, *, u: ArrayLike, **context: Any
     ) -> Array:
         """Returns the distribution function at targets: the probability of less.
 
@@ -91,10 +74,9 @@ class PredictiveSystem:
           y: Targets, shape (m,).
           u: Uniforms in [0, 1], one drawn afresh for each point (`uniforms`), shape
             (m,); or 0 or 1 for the bounds of Q, shape ().
-          groups: Group of each test point, int or by name, shape (m,), for a
-            calibration with groups.
-          test_weights: Weight of each test point, shape (m,), for calibrations with
-            weights. Defaults to 1, and no weight may then be larger.
+          **context: `groups`, the group of each test point, int or by name, shape (m,),
+            for a calibration with groups; `test_weights`, shape (m,), for one with
+            weights. They default to 1, and no weight may then be larger.
 
         Returns:
           Q(y, u), shape (m,), in [0, 1]; u where nothing is known: no row, no unit, a
@@ -123,22 +105,15 @@ class PredictiveSystem:
           >>> system.cdf(jnp.zeros(2), jnp.array([2.5, 9.5]), u=1.0)
           Array([0.3, 1. ], dtype=float32)
         """
-        given = _arrays.as_array("u", u)
-        _checks.check_uniforms("u", given)
-        one, each = (None, given) if given.ndim else (as_float(given), None)
+        u = _arrays.as_array("u", u)
+        _checks.check_uniforms("u", u)
+        one, each = (None, u) if u.ndim else (u.astype(float), None)
         known = _checks.scores(y), _checks.uniforms(each)
-        weights = self._weights(test_weights)
-        rule, *rows = self._asked(preds, groups, *known, test_weights=weights)
-        return by_rows(_cdf, one, rows=rows, holder=rule)
+        rule, *asked = self._asked(preds, *known, **_weighed(context))
+        return _batching.by_rows(_cdf, one, rows=asked, holder=rule)
 
     def quantile(
-        self,
-        preds: PyTree,
-        levels: ArrayLike,
-        *,
-        side: Side,
-        groups: ArrayLike | None = None,
-        test_weights: ArrayLike | None = None,
+        self, preds: PyTree, levels: ArrayLike, *, side: Side, **context: Any
     ) -> Array:
         """Returns quantiles of the distribution, of many levels at once.
 
@@ -152,8 +127,7 @@ class PredictiveSystem:
             alpha is; a traced one has a rounding error, and l (n + 1) next to a whole
             number may have the rank one further out.
           side: "upper", "lower", or without weights "between".
-          groups: Group of each test point as for `cdf`.
-          test_weights: Weight of each test point as for `cdf`.
+          **context: `groups` and `test_weights` as for `cdf`.
 
         Returns:
           Quantiles, shape (m,) and then that of `levels`, in units of the target.
@@ -183,17 +157,16 @@ class PredictiveSystem:
         _checks.check_one_of("side", side, ["upper", "lower", "between"])
         levels = np.asarray(levels) if _arrays.is_concrete(levels) else levels
         level = at_levels.as_alpha(levels, "levels", "")
-        weights = self._weights(test_weights)
-        rule, *rows = self._asked(preds, groups, test_weights=weights)
+        rule, *asked = self._asked(preds, **_weighed(context))
         if side == "between" and rule.weights is not None:
             raise ValueError("expected side 'upper' or 'lower' with weights")
         fixed = _ranks(rule.held, level.ravel(), side)
-        found = by_rows(partial(_quantile, side=side), *fixed, rows=rows, holder=rule)
+        found = _batching.by_rows(
+            partial(_quantile, side=side), *fixed, rows=asked, holder=rule
+        )
         return found.reshape(len(found), *level.shape)
 
-    def crps(
-        self, preds: PyTree, y: ArrayLike, *, groups: ArrayLike | None = None
-    ) -> Array:
+    def crps(self, preds: PyTree, y: ArrayLike, **groups: Any) -> Array:
         """Returns the continuous ranked probability score of each test point.
 
         E|C - y| - E|C - C'| / 2 with C and C' among the atoms A^-1(A_i), by their
@@ -203,7 +176,7 @@ class PredictiveSystem:
         Args:
           preds: Predictions, a pytree with leading axis m, as at calibration.
           y: Targets, shape (m,).
-          groups: Group of each test point as for `cdf`.
+          **groups: `groups` as for `cdf`.
 
         Returns:
           Scores, shape (m,); NaN where nothing is known.
@@ -230,25 +203,18 @@ class PredictiveSystem:
           >>> system.crps(jnp.zeros(2), jnp.array([2.0, 3.0]))
           Array([0.5, 0.5], dtype=float32)
         """
-        rule, *rows = self._asked(preds, groups, _checks.scores(y))
-        return by_rows(_crps, rows=rows, holder=rule)
+        rule, *asked = self._asked(preds, _checks.scores(y), **groups)
+        return _batching.by_rows(_crps, rows=asked, holder=rule)
 
-    def mean(self, preds: PyTree, *, groups: ArrayLike | None = None) -> Array:
+    def mean(self, preds: PyTree, **groups: Any) -> Array:
         """Returns the mean of the atoms at each test point, shape (m,).
 
         NaN where nothing is known. Arguments and errors as for `crps`.
         """
-        rule, *rows = self._asked(preds, groups)
-        return by_rows(_mean, rows=rows, holder=rule)
+        rule, *asked = self._asked(preds, **groups)
+        return _batching.by_rows(_mean, rows=asked, holder=rule)
 
-    def draw(
-        self,
-        key: Array,
-        preds: PyTree,
-        num_draws: int,
-        *,
-        groups: ArrayLike | None = None,
-    ) -> Array:
+    def draw(self, key: Array, preds: PyTree, num_draws: int, **groups: Any) -> Array:
         """Returns draws from the distribution at each test point.
 
         Atoms A^-1(A_i) by their weights, with replacement: the mass of the test point
@@ -258,7 +224,7 @@ class PredictiveSystem:
           key: Random key.
           preds: Predictions, a pytree with leading axis m, as at calibration.
           num_draws: Number of draws l for each test point.
-          groups: Group of each test point as for `cdf`.
+          **groups: `groups` as for `cdf`.
 
         Returns:
           Draws, shape (m, l), in units of the target; NaN where nothing is known.
@@ -282,7 +248,7 @@ class PredictiveSystem:
         """
         _checks.check_key(key)
         _checks.check_count("num_draws", num_draws, 1)
-        return _draw(key, *self._asked(preds, groups), num_draws=num_draws)
+        return _draw(key, *self._asked(preds, **groups), num_draws=num_draws)
 
     def certificate(self, alpha: Any, delta: Number | None = None) -> Any:
         """Returns the law of the coverage of intervals at alpha, of each group its own.
@@ -313,7 +279,7 @@ class PredictiveSystem:
           (16, 4)
         """
         rule = self._rule
-        check_lawful((), rule.weights, (rule.mask, rule.held.groups))
+        rows.check_lawful((), rule.weights, (rule.mask, rule.held.groups))
         exact = at_levels.one_alpha(alpha)
         share = None if delta is None else at_levels.as_delta(delta)
 
@@ -331,18 +297,21 @@ class PredictiveSystem:
         is_of_inputs = isinstance(self.calibration, SplitConformal)
         return self.calibration.calibration if is_of_inputs else self.calibration
 
-    def _weights(self, test_weights):
-        return taking.weights_for(self._rule.weights, test_weights)
-
-    def _asked(self, preds, groups, *known, **columns):
+    def _asked(self, preds, *known, groups=None, **weights):
         """Returns the calibration, predictions, and what is known of test points."""
         model, rule = self.calibration, self._rule
         if rule is not model:
             preds = predictions(model.predict, model.params, preds)
-        columns |= {"groups": rule._groups_of(preds, groups)}
+        columns = {k: taking.weights_for(rule.weights, v) for k, v in weights.items()}
+        columns["groups"] = rule._groups_of(preds, groups)
         preds, y, u, context = rule._rows(preds, columns, *known, for_sets=True)
         found = {"y": y, "u": u} | context
         return rule, preds, {k: v for k, v in found.items() if v is not None}
+
+
+def _weighed(context):
+    """Returns the context with a weight, which may be None, of each test point."""
+    return {"test_weights": None} | context
 
 
 def _ranks(held, level, side):
@@ -368,12 +337,12 @@ def _ends(rule, side, preds, q):
     base, last = rule.score.base, int(side == "upper")
     score = base if last else base.negated()
     one = lambda pred, q: score.invert(pred, q).ends()[last]  # noqa: E731
-    return map_rows(lambda pred, q: jax.vmap(partial(one, pred))(q), preds, q)
+    return _batching.map_rows(lambda pred, q: jax.vmap(partial(one, pred))(q), preds, q)
 
 
 def _of_rows(rule, of, context, given):
     """Returns `of(rows)`, row by row, of all rows or those of each group."""
-    held = dataclasses.replace(rule.held, values=rule.scores[:, 1])
+    held = replace(rule.held, values=rule.scores[:, 1])
     if "groups" not in context:
         return of(held)
     return held.in_groups(of, context["groups"], jnp.nan, given)
@@ -382,8 +351,9 @@ def _of_rows(rule, of, context, given):
 @jit
 def _cdf(rule, one, preds, context):
     context = {"u": one} | context
-    scores = evaluate_at_once(rule.score, *widened((preds, context.pop("y"))))
-    below = dataclasses.replace(rule.held, values=rule.scores[:, 0])
+    preds, y = _batching.widened((preds, context.pop("y")))
+    scores = _batching.evaluate_at_once(rule.score, preds, y)
+    below = replace(rule.held, values=rule.scores[:, 0])
     q = below.p_values(scores[:, 0], **context)  # of -A; not 1 - p, which cancels
     unknown = jnp.all(scores == -jnp.inf, axis=1)
     if "groups" in context:
@@ -394,28 +364,27 @@ def _cdf(rule, one, preds, context):
 
 @jit(static_argnames="side")
 def _quantile(rule, ranks, share, preds, context, side):
-    preds, m = widened(preds), len(jax.tree.leaves(preds)[0])
+    preds, m = _batching.widened(preds), len(jax.tree.leaves(preds)[0])
 
     def of(side):
         score = rule.score.base if side == "upper" else rule.score.base.negated()
         scores = rule.scores[:, int(side == "upper")]
-        own = dataclasses.replace(rule, score=score, scores=scores)
+        own, k = replace(rule, score=score, scores=scores), ranks[side]
         if not context:
-            q = jnp.broadcast_to(own.threshold(ranks[side]), (m, ranks[side].size))
-        else:
-            q = jax.vmap(lambda k: own._thresholds(k, context), -1, -1)(ranks[side])
+            return _ends(rule, side, preds, jnp.tile(own.threshold(k), (m, 1)))
+        q = jax.vmap(lambda k: own._thresholds(k, context), -1, -1)(k)
         return _ends(rule, side, preds, q)
 
     if side != "between":
         return of(side)
-    share = at_groups(share, context["groups"]) if context else share
+    share = rows.at_groups(share, context["groups"]) if context else share
     return between(of("lower"), of("upper"), share)
 
 
 @jit
 def _crps(rule, preds, context):
-    base, (preds, y) = rule.score.base, widened((preds, context["y"]))
-    z, units = evaluate_at_once(base, preds, y), jax.vmap(base.units)(preds)
+    base, (preds, y) = rule.score.base, _batching.widened((preds, context["y"]))
+    z, units = _batching.evaluate_at_once(base, preds, y), jax.vmap(base.units)(preds)
     known = z > -jnp.inf if units is None else jnp.isfinite(units)
 
     def of(held):
@@ -436,12 +405,13 @@ def _each(rule, scores, function, preds, *rows):
         ends = _ends(rule, "upper", jax.tree.map(lambda v: v[None], pred), scores[None])
         return function(ends, *row)
 
-    return map_evenly(one, preds, *rows, at_a_time=rows_at_a_time(scores.size))
+    most = _batching.rows_at_a_time(scores.size)
+    return _batching.map_evenly(one, preds, *rows, at_a_time=most)
 
 
 @jit
 def _mean(rule, preds, context):
-    preds, base = widened(preds), rule.score.base
+    preds, base = _batching.widened(preds), rule.score.base
     units = jax.vmap(base.units)(preds)
 
     def of(held):
@@ -459,14 +429,14 @@ def _mean(rule, preds, context):
 
 @jit(static_argnames="num_draws")
 def _draw(key, rule, preds, context, num_draws):
-    preds, m = widened(preds), len(jax.tree.leaves(preds)[0])
+    preds, m = _batching.widened(preds), len(jax.tree.leaves(preds)[0])
     keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(m))
 
     def of(held):
         values, mass = held.values, held.mass
         if values.size == 0:
             return jnp.full((m, num_draws), jnp.nan, values.dtype)
-        mass = jnp.ones(values.shape) if mass is None else as_float(mass)
+        mass = (values == values if mass is None else mass).astype(values.dtype)
         one = lambda k: jax.random.choice(k, values, (num_draws,), p=mass)  # noqa: E731
         return jnp.where(jnp.sum(mass) > 0, jax.vmap(one)(keys), jnp.nan)
 
@@ -480,13 +450,9 @@ def calibrate_predictive(
     y: ArrayLike | None = None,
     groups: ArrayLike | None = None,
     *,
-    batches: Iterable[Any] | None = None,
-    num_groups: int | None = None,
-    group_names: Iterable[Hashable] | None = None,
-    weights: ArrayLike | None = None,
-    mask: ArrayLike | None = None,
     predict: Predict | None = None,
     params: PyTree = None,
+    **options: Any,
 ) -> PredictiveSystem:
     """Returns a conformal predictive system: a distribution of the target, calibrated.
 
@@ -501,15 +467,11 @@ def calibrate_predictive(
       y: Targets, shape (n,). Of several outputs each column has a system of its own,
         by `jax.vmap`.
       groups: Group of each row as for `calibrate_groups`, or None.
-      batches: Batches in place of all rows, as for `calibrate`; with groups as for
-        `calibrate_groups`.
-      num_groups: Number of groups as for `calibrate_groups`.
-      group_names: Names of the groups as for `calibrate_groups`.
-      weights: Weights of the rows as for `calibrate`, shape (n,).
-      mask: True where a row counts, shape (n,).
       predict: Function `(params, x) -> preds`, to be called with inputs as
         `split_conformal`, or None.
       params: First argument of `predict`, any pytree.
+      **options: `weights`, `mask` and `batches` as for `calibrate`; with groups also
+        `num_groups` and `group_names` as for `calibrate_groups`.
 
     Returns:
       A `PredictiveSystem`: ask it for `cdf`, `quantile`, `crps`, `mean` and `draw`, or
@@ -552,18 +514,15 @@ def calibrate_predictive(
     """
     if predict is not None:
         preds = predicted(predict, params, preds)
-    named: dict[str, Any] = {"num_groups": num_groups, "group_names": group_names}
-    named["groups"], two = groups, TwoSided(score)
-    rows: dict[str, Any] = {"weights": weights, "mask": mask, "batches": batches}
-    if all(v is None for v in named.values()):
-        rule: Any = calibrate(two, preds, y, **rows)
-    else:
-        rule = calibrate_groups(two, preds, y, **named, **rows)
+    verb: Any = calibrate
+    if groups is not None or {"num_groups", "group_names"} & options.keys():
+        verb = partial(calibrate_groups, groups=groups)
+    rule = verb(TwoSided(score), preds, y, **options)
     if rule.components != (2,):
         raise ValueError(
             f"expected y of shape (n,), got {rule.components[0] // 2} outputs; "
             "jax.vmap over columns of predictions and y makes a system of each"
         )
-    return PredictiveSystem(
-        rule if predict is None else SplitConformal(predict, params, rule)
-    )
+    if predict is not None:
+        rule = SplitConformal(predict, params, rule)
+    return PredictiveSystem(rule)

@@ -406,11 +406,6 @@ class TwoSided:
         """Whether sets are those of the score and no larger, as the base's are."""
         return inputs.is_exact(self.base)
 
-    @property
-    def rounds_up(self) -> bool:
-        """Whether thresholds have room for rounding, as the base's do."""
-        return inputs.rounds_up(self.base)
-
 
 _ERRORS = TwoSided(Residual())
 

@@ -74,35 +74,40 @@ def test_systems_of_groups_are_the_reference(data):
     assert_array_equal(ends, sets.ends())
 
 
-def test_unseen_groups_and_units_say_nothing(data):
+def test_unseen_groups_and_units_say_nothing():
     """crepes gives p = 0 and the interval [0, 0] to a category without rows."""
     y, groups = np.arange(6.0, dtype="f"), np.array([0, 0, 2, 2, 2, 2])
     system = calibrate_predictive(scores.Residual(), 0 * y, y, groups, num_groups=3)
-    u, preds = np.array([0.3, 0.6], "f"), np.zeros(2, "f")
-    _check_nothing(system, preds, u, groups=np.array([1, 1]))
-    jitted = jax.jit(lambda g: system.cdf(preds, preds, u=u, groups=g))
-    assert_array_equal(jitted(np.array([1, 9])), u)
-    mask = groups < 0
-    _check_nothing(calibrate_predictive(scores.Residual(), y, y, mask=mask), preds, u)
-    empty = calibrate_predictive(scores.Residual(), y[:0], y[:0])
-    _check_nothing(empty, preds, u)
+    preds = np.zeros(2, "f")
+    _check_nothing(system, preds, groups=np.array([1, 1]))
+    ends = system.quantile(preds, 0.5, side="between", groups=np.array([1, 1]))
+    assert_array_equal(ends, -np.inf)
+    assert np.all(np.isnan(system.mean(preds, groups=np.array([1, 1]))))
+    draws = system.draw(jax.random.key(0), preds, 3, groups=np.array([1, 0]))
+    assert_array_equal(np.isnan(draws).all(axis=1), [True, False])
+    jitted = jax.jit(lambda g: system.cdf(preds, preds, u=U, groups=g))
+    assert_array_equal(jitted(np.array([1, 9])), U)
+    _check_nothing(calibrate_predictive(scores.Residual(), y[:0], y[:0]), preds)
+
+
+def test_predictions_that_say_nothing():
+    y = np.arange(6.0, dtype="f")
     scaled = calibrate_predictive(scores.ScaledResidual(), (0 * y, 1 + y), y)
-    _check_nothing(scaled, (preds, np.float32([0, -1])), u)
-    _check_nothing(scaled, (preds, np.float32([np.inf, 0])), u)
+    for sigma in ([0, -1], [np.inf, 0]):
+        _check_nothing(scaled, (np.zeros(2, "f"), np.float32(sigma)))
     levels = scores.PredictedQuantiles([0.2, 0.8])
     through = calibrate_predictive(levels, np.stack([y - 1, y + 1], 1), y)
-    _check_nothing(through, np.float32([[0, np.inf]] * 2), u)
+    _check_nothing(through, np.float32([[0, np.inf]] * 2))
 
 
-def _check_nothing(system, preds, u, **given):
+U = np.array([0.3, 0.6], "f")
+
+
+def _check_nothing(system, preds, **given):
     y = np.ones(2, "f")
-    assert_array_equal(system.cdf(preds, y, u=u, **given), u)
-    ends = (("upper", np.inf), ("lower", -np.inf), ("between", -np.inf))
-    for side, end in ends:
-        assert_array_equal(system.quantile(preds, 0.5, side=side, **given), end)
+    assert_array_equal(system.cdf(preds, y, u=U, **given), U)
+    assert_array_equal(system.quantile(preds, 0.5, side="upper", **given), np.inf)
     assert np.all(np.isnan(system.crps(preds, y, **given)))
-    assert np.all(np.isnan(system.mean(preds, **given)))
-    assert np.all(np.isnan(system.draw(jax.random.key(0), preds, 3, **given)))
     assert np.all(system(preds, 0.2, **given).size() == np.inf)
 
 
