@@ -319,15 +319,18 @@ def _ranks(held, level, side):
 
     Each of shape (a,), or (g, a) of groups; alpha as a float where there are weights.
     """
+    level = level[None] if held.shape else level
     alphas = {"upper": 1 - level, "lower": level}
     alphas = alphas if side == "between" else {side: alphas[side]}
     if held.weights is not None:
         as_floats = {k: at_levels.alpha_as_float(v) for k, v in alphas.items()}
-        shape = *held.shape, level.size
+        shape = *held.shape, level.shape[-1]
         return {k: jnp.broadcast_to(v, shape) for k, v in as_floats.items()}, None
     counts = held.counts()
     counts = counts if isinstance(counts, int) else counts[..., None]
     ranks = {k: at_levels.ranks(counts, v) for k, v in alphas.items()}
+    if side != "between":
+        return ranks, None
     level = at_levels.alpha_as_float(level) if isinstance(counts, Array) else level
     return ranks, at_levels.alpha_as_float(level * (counts + 1) % 1)
 

@@ -53,6 +53,14 @@ LAWS = {  # what simulates or enumerates a promise, and for which names
     "test_in_turn::test_predictive_distributions_are_uniform": [
         "FullConformal.predictive",
     ],
+    "test_in_turn::test_calibrated_distributions_are_uniform": [
+        "predictive.PredictiveSystem.cdf",
+        "predictive.PredictiveSystem.quantile",
+        "predictive.calibrate_predictive",
+    ],
+    "test_systems::test_the_law_of_intervals": [
+        "predictive.PredictiveSystem.certificate",
+    ],
     "test_in_turn::test_each_group_loses_as_much_as_it_may": [
         "GroupCalibration.__call__",
         "GroupCalibration.p_values",

@@ -124,16 +124,15 @@ def test_a_score_whose_units_differ_along_the_line():
     score = scores.PredictedQuantiles(LEVELS)
     for groups in (None, np.arange(20) % 2):
         given = {} if groups is None else {"groups": np.arange(10) % 2}
-        system = calibrate_predictive(
-            score, x[:20], y[:20], groups, num_groups=None if groups is None else 2
-        )
+        own = {} if groups is None else {"groups": groups, "num_groups": 2}
+        system = calibrate_predictive(score, x[:20], y[:20], **own)
         rows = system.calibration.scores[:, 1]
         one = lambda pred, q: score.invert(pred, q).upper  # noqa: E731
         pairs = jax.vmap(jax.vmap(one, (None, 0)), (0, None))
         atoms = np.asarray(pairs(jnp.asarray(x[20:]), rows))
         if groups is not None:
-            own = groups[None] == given["groups"][:, None]
-            atoms = atoms[own].reshape(10, 10)
+            same = groups[None] == given["groups"][:, None]
+            atoms = atoms[same].reshape(10, 10)
         found = system.crps(x[20:], y[20:], **given)
         assert_allclose(found, by_hand(atoms, y[20:]), rtol=1e-4, atol=1e-5)
         assert_allclose(
