@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Literal
+from typing import Literal, Self
 
 import jax
 import jax.numpy as jnp
@@ -72,6 +72,24 @@ class Atoms(Batch):
     values: Array
     weights: Array | None = None
     test_weight: Array | None = None
+
+    @classmethod
+    def of_rows(
+        cls, values: Array, mass: Array | None, test_weights: Array | None
+    ) -> Self:
+        """Returns a batch of shape (m, ..., n) with one mass (n,) of the atoms.
+
+        None of them stands for ones; `test_weights` are of shape (m,).
+        """
+        if mass is None:
+            return cls(values)
+        mass = jnp.broadcast_to(as_float(mass), values.shape)
+        if test_weights is not None:
+            shape = len(test_weights), *(1,) * (values.ndim - 2)
+            test_weights = jnp.broadcast_to(
+                test_weights.reshape(shape), values.shape[:-1]
+            )
+        return cls(values, mass, test_weights)
 
     def cdf(self, y: ArrayLike, *, u: ArrayLike) -> Array:
         """Returns the predictive distribution function at targets.
