@@ -18,7 +18,9 @@ _TIED = 8  # roundings within which a squared distance by products is 0
 
 def _of_atoms(draws, y, *, fair=False):
     """Checks atoms, or draws (m, k), and targets."""
-    if not isinstance(draws, Atoms):
+    if isinstance(draws, Atoms):
+        draws = _arrays.as_arrays(draws=draws)
+    else:
         draws = _arrays.as_array("draws", draws)
         if draws.ndim != 2:
             raise ValueError(f"expected draws of shape (m, k), got {draws.shape}")
