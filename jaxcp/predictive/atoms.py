@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Literal
+from typing import Literal, Self
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
 from jaxcp import _checks
-from jaxcp._arrays import as_array
+from jaxcp._arrays import as_array, as_arrays
 from jaxcp._numbers import as_float, at_least_single, mean, quotient, unless_nan
 from jaxcp._tree import jit, pytree
 from jaxcp.pvalues.conformal import p_value_of, p_values_among
@@ -73,6 +73,24 @@ class Atoms(Batch):
     weights: Array | None = None
     test_weight: Array | None = None
 
+    @classmethod
+    def of_rows(
+        cls, values: Array, mass: Array | None, test_weights: Array | None
+    ) -> Self:
+        """Returns a batch of shape (m, ..., n) with one mass (n,) of the atoms.
+
+        None of them stands for ones; `test_weights` are of shape (m,).
+        """
+        if mass is None:
+            return cls(values)
+        mass = jnp.broadcast_to(as_float(mass), values.shape)
+        if test_weights is not None:
+            shape = len(test_weights), *(1,) * (values.ndim - 2)
+            test_weights = jnp.broadcast_to(
+                test_weights.reshape(shape), values.shape[:-1]
+            )
+        return cls(values, mass, test_weights)
+
     def cdf(self, y: ArrayLike, *, u: ArrayLike) -> Array:
         """Returns the predictive distribution function at targets.
 
@@ -100,12 +118,12 @@ class Atoms(Batch):
           >>> Atoms(jnp.array([1.0, 2.0, 4.0])).cdf(jnp.array([0.0, 2.0]), u=1.0)
           Array([0.25, 0.75], dtype=float32)
         """
-        self._check_test_weight()
-        y, u = self._targets(y), as_array("u", u)
+        atoms, y, u = self._known(), self._targets(y), as_array("u", u)
         _checks.check_uniforms("u", u)
         if u.ndim:
             _checks.check_shape("u", y.shape, u.shape)
-        return _cdf(self, y, u)
+        atoms._check_test_weight()
+        return _cdf(atoms, y, u)
 
     def quantile(self, level: ArrayLike, *, side: Side) -> Array:
         """Returns quantiles of the distribution.
@@ -136,14 +154,14 @@ class Atoms(Batch):
           Array([1., 2.], dtype=float32)
         """
         _checks.check_one_of("side", side, [*_SIGNS, "between"])
-        self._check_test_weight()
-        level = as_alpha(level, "level", "")
+        atoms, level = self._known(), as_alpha(level, "level", "")
+        atoms._check_test_weight()
         if side != "between":
-            return _select(self, self._ranks(level, side), sign=_SIGNS[side])
+            return _select(atoms, self._ranks(level, side), sign=_SIGNS[side])
         if self.weights is not None:
             raise ValueError("expected side 'upper' or 'lower' with weights")
-        share = alpha_as_float(level * (jnp.shape(self.values)[-1] + 1) % 1)
-        return _between(self, *(self._ranks(level, v) for v in _SIGNS), share)
+        share = alpha_as_float(level * (atoms.values.shape[-1] + 1) % 1)
+        return _between(atoms, *(self._ranks(level, v) for v in _SIGNS), share)
 
     def crps(self, y: ArrayLike, *, fair: bool = False) -> Array:
         """Returns the continuous ranked probability score at targets.
@@ -181,11 +199,11 @@ class Atoms(Batch):
           >>> Atoms(jnp.array([1.0, 3.0])).crps(jnp.array([2.0, 3.0]))
           Array([0.5, 0.5], dtype=float32)
         """
-        return _crps(self, self._targets(y), fair=bool(fair))
+        return _crps(self._known(), self._targets(y), fair=bool(fair))
 
     def mean(self) -> Array:
         """Returns the mean of the atoms by their weights, the shape of the batch."""
-        return _mean(self)
+        return _mean(self._known())
 
     def draw(self, key: Array, num_draws: int) -> Array:
         """Returns atoms drawn by their weights, with replacement.
@@ -210,10 +228,17 @@ class Atoms(Batch):
         """
         _checks.check_key(key)
         _checks.check_count("num_draws", num_draws, 1)
-        return _draw(self, key, num_draws=num_draws)
+        return _draw(self._known(), key, num_draws=num_draws)
 
     def _batch(self):
         return jnp.shape(self.values)[:-1]
+
+    def _known(self):
+        """Returns the atoms as jax arrays, after checks."""
+        atoms = as_arrays(atoms=self)
+        if atoms.weights is not None:
+            _checks.check_weights("weights", atoms.weights)
+        return atoms
 
     def _check_test_weight(self):
         _checks.check_test_weights("test_weight", self.test_weight, self.weights)

@@ -236,7 +236,7 @@ def test_predictive_distributions_are_uniform():
 
     def turn(old, new):
         cp = jaxcp.full_conformal(KEY, RIDGE, scores.Signed(), *old)
-        return jnp.sum(cp.predictive(new[0][None])[0] < new[1])
+        return jnp.sum(cp.predictive(new[0][None]).values[0] < new[1])
 
     places = np.sort(in_turn(turn, data(ties=False)), axis=1)
     assert np.all(places == np.arange(N + 1))
