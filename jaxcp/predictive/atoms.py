@@ -352,24 +352,35 @@ def crps_among(
     if values.size == 0:
         return jnp.full(y.shape, jnp.nan, dtype)
     values, y = at_least_single(values.astype(dtype)), at_least_single(y.astype(dtype))
-    if weights is None:
-        found = _of_atoms(fair, values, y)
-    else:
-        weights = weights.astype(values.dtype)
+    if weights is not None:
         values = jnp.where(weights > 0, values, 0)
-        found = _in_order(fair, values, y, weights)
+    if weights is None or weights.dtype == bool:
+        found = _of_atoms(fair, values, y, weights)
+    else:
+        found = _in_order(fair, values, y, weights.astype(values.dtype))
     return unless_nan(values, found).astype(dtype)
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _of_atoms(fair, values, y):
-    keys = lax.sort(to_keys(values))  # one operand: half the time of a sort of pairs
-    return _of_sorted(fair, from_keys(keys, values.dtype), y, None)
+def _of_atoms(fair, values, y, mask):
+    # One operand: half the time of a sort of pairs. What does not count comes last.
+    keys, n = to_keys(values), values.size
+    if mask is None:
+        return _of_sorted(fair, from_keys(lax.sort(keys), values.dtype), y, None)
+    keys = lax.sort(jnp.where(mask, keys, jnp.iinfo(keys.dtype).max))
+    atoms, count = from_keys(keys, values.dtype), jnp.sum(mask)
+    last = jnp.where(count > 0, atoms[jnp.maximum(count, 1) - 1], 0)
+    first = jnp.arange(n) < count
+    weights = first.astype(values.dtype)
+    return _of_sorted(fair, jnp.where(first, atoms, last), y, weights)
 
 
 @_of_atoms.defjvp
 def _of_atoms_jvp(fair, primals, tangents):
-    return jax.jvp(partial(_in_order, fair), primals, tangents)
+    *given, mask = primals
+    weights = None if mask is None else mask.astype(given[0].dtype)
+    of = lambda values, y: _in_order(fair, values, y, weights)  # noqa: E731
+    return jax.jvp(of, given, tangents[:2])
 
 
 def _in_order(fair, values, y, weights=None):

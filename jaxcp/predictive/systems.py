@@ -218,7 +218,7 @@ class PredictiveSystem:
         """Returns draws from the distribution at each test point.
 
         Atoms A^-1(A_i) by their weights, with replacement: the mass of the test point
-        is left out. Those of one row do not depend on how many rows there are.
+        is left out.
 
         Args:
           key: Random key.
@@ -432,16 +432,15 @@ def _mean(rule, preds, context):
 
 @jit(static_argnames="num_draws")
 def _draw(key, rule, preds, context, num_draws):
-    preds, m = _batching.widened(preds), len(jax.tree.leaves(preds)[0])
-    keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(m))
+    preds, shape = _batching.widened(preds), (len(jax.tree.leaves(preds)[0]), num_draws)
 
     def of(held):
         values, mass = held.values, held.mass
         if values.size == 0:
-            return jnp.full((m, num_draws), jnp.nan, values.dtype)
+            return jnp.full(shape, jnp.nan, values.dtype)
         mass = (values == values if mass is None else mass).astype(values.dtype)
-        one = lambda k: jax.random.choice(k, values, (num_draws,), p=mass)  # noqa: E731
-        return jnp.where(jnp.sum(mass) > 0, jax.vmap(one)(keys), jnp.nan)
+        found = jax.random.choice(key, values, shape, p=mass)
+        return jnp.where(jnp.sum(mass) > 0, found, jnp.nan)
 
     found = _ends(rule, "upper", preds, _of_rows(rule, of, context, preds))
     return jnp.where(jnp.isfinite(found), found, jnp.nan)
