@@ -25,6 +25,7 @@ from jaxcp import (
     sets,
     training,
 )
+from jaxcp.predictive import Atoms
 from rows import ABSOLUTE, KEY, RIDGE
 
 X = np.arange(1.0, 10.0)
@@ -186,6 +187,14 @@ DOORS = {
         metrics.coverage_width_criterion, SETS, X, 0.1, eta=1.0
     ),
     "covered": door(metrics.covered, SETS, X),
+    "crps": door(metrics.crps, X2, X),
+    "energy_score": door(metrics.energy_score, X2, X),
+    "log_score": door(metrics.log_score, -X),
+    "variogram_score": door(
+        metrics.variogram_score, X2[:, None], X2, weights=np.eye(2)
+    ),
+    "Atoms.crps": door(lambda *of: Atoms(of[0], of[1]).crps(of[2]), X2, X2, X),
+    "Atoms.cdf": door(lambda *of: Atoms(of[0]).cdf(of[1], u=of[2]), X2, X, SHARES),
     "empty_rate": door(metrics.empty_rate, ENDS),
     "excess_coverage_risk": door(metrics.excess_coverage_risk, SETS, X, SHARES, 0.1),
     "full_rate": door(metrics.full_rate, P > 0),
