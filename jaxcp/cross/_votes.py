@@ -22,7 +22,7 @@ from jax import Array, lax
 
 from jaxcp._numbers import as_float, varying_like
 from jaxcp._tree import jit, pytree
-from jaxcp.predictive.atoms import Atoms
+from jaxcp.predictive.atoms import Atoms, atoms_of
 from jaxcp.pvalues.conformal import mass_of
 from jaxcp.quantiles import selection
 from jaxcp.quantiles._keys import bisect_keys, from_keys, to_keys
@@ -406,7 +406,7 @@ def atoms_at(cp: Any, source: Any, x: PyTree, test_weights: Any) -> Atoms:
         return jnp.where(sets.lower == -jnp.inf, sets.upper, jnp.nan)
 
     values = source.at_each(one, x, width=len(of.scores) * _width(cp, preds))
-    return Atoms.of_rows(values, mass_of(of.weights, of.mask), test_weights)
+    return atoms_of(values, mass_of(of.weights, of.mask), test_weights)
 
 
 def _plus_of_folds(cp, source, x, rank, preds):

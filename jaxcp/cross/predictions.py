@@ -328,7 +328,8 @@ class CrossCalibration(Calibrated):
         it. `quantile(1 - alpha / 2, side="upper")` is the upper end of the "+" set.
 
         Args:
-          preds: Predictions of the b fits, a pytree with leading axes (b, m).
+          preds: Predictions of the b fits, a pytree with leading axes (b, m). Of a
+            `CrossConformal` they are `cp.fits.predict(x)`, for its `calibration`.
           test_weights: Weight of each test point, shape (m,), as for the sets.
 
         Returns:
@@ -363,7 +364,12 @@ class CrossCalibration(Calibrated):
           >>> cp.predictive(jnp.ones((9, 1))).quantile(0.5, side="upper")
           Array([5.], dtype=float32)
         """
-        return self.atoms_of(plans.Recorded(), self._preds(preds), test_weights)
+        preds, source = self._preds(preds), plans.Recorded()
+        test_weights = self._weights(source.rows(preds), test_weights)
+        found = _votes.atoms_at(self, source, preds, test_weights)
+        if is_concrete(found) and np.isnan(np.asarray(found.values)).any():
+            raise ValueError(_votes.NO_ATOMS.format(type(self.score).__name__))
+        return found
 
     def stream(
         self, *, every: int = 1, empirical: bool = False
@@ -407,14 +413,6 @@ class CrossCalibration(Calibrated):
         if rank.ndim:
             raise ValueError(f"expected alpha of shape (), got {rank.shape}")
         return _votes.upper_center(self, source, x, rank)
-
-    def atoms_of(self, source, x, test_weights):
-        """Returns atoms from a source of predictions at each input, after checks."""
-        test_weights = self._weights(source.rows(x), test_weights)
-        found = _votes.atoms_at(self, source, x, test_weights)
-        if is_concrete(found) and np.isnan(np.asarray(found.values)).any():
-            raise ValueError(_votes.NO_ATOMS.format(type(self.score).__name__))
-        return found
 
     def _check(self, preds, alpha, test_weights):
         """Returns predictions, rank and weights, or raises ValueError."""
@@ -610,14 +608,6 @@ class CrossConformal(Calibrated):
         """
         source, x = self.fits.source(x)
         return self.calibration.aggregate_of(source, x, alpha)
-
-    def predictive(self, x: PyTree, *, test_weights: ArrayLike | None = None) -> Atoms:
-        """Returns distributions at new inputs: `CrossCalibration.predictive`.
-
-        Guarantee:
-          None that is exact, as there.
-        """
-        return self.calibration.atoms_of(*self.fits.source(x), test_weights)
 
     def stream(
         self, *, every: int = 1, empirical: bool = False

@@ -26,7 +26,7 @@ from jaxcp._numbers import as_float
 from jaxcp._tree import jit, pytree
 from jaxcp.full.fitting import in_blocks, share_above
 from jaxcp.learners import Augmented
-from jaxcp.predictive.atoms import Atoms
+from jaxcp.predictive.atoms import atoms_of
 from jaxcp.pvalues.conformal import mass_of
 from jaxcp.quantiles.selection import ballot
 from jaxcp.quantiles.thresholds import threshold_at
@@ -294,7 +294,7 @@ def atoms(cp, x, test_weights):
         return (rows.center + _sides(rows)[1]).astype(cp.dtype)
 
     values = jnp.moveaxis(_at_each(cp, of_output, x, None), 1, -1)
-    return Atoms.of_rows(values, mass_of(cp.weights, cp.mask), test_weights)
+    return atoms_of(values, mass_of(cp.weights, cp.mask), test_weights)
 
 
 def _is_signed(cp):

@@ -35,8 +35,8 @@ def _of_draws(draws, y, **options):
     draws = draws[..., None] if draws.ndim == 2 else draws
     if draws.ndim != 3:
         raise ValueError(f"expected draws of shape (m, k, d), got {draws.shape}")
-    y = _rows_of(draws, y, draws.shape[::2])
-    return (at_least_single(as_float(draws)), at_least_single(as_float(y))), options
+    rows = draws, _rows_of(draws, y, draws.shape[::2])
+    return tuple(at_least_single(as_float(v)) for v in rows), options
 
 
 def _rows_of(draws, y, shape):
@@ -66,19 +66,8 @@ def _of_variogram(draws, y, *, order=0.5, weights=None):
     return rows, options | {"weights": weights}
 
 
-def _of_densities(log_densities, y=None):
-    """Checks log densities (m,), or those of labels (m, k) and labels."""
-    found = _arrays.as_array("log_densities", log_densities)
-    _checks.check_not_nan("log_densities", found)
-    if y is None:
-        _checks.check_vectors(log_densities=found)
-        return (found, None), {}
-    if found.ndim != 2:
-        raise ValueError(f"expected log_densities of shape (m, k), got {found.shape}")
-    return (
-        found,
-        _checks.rows(log_densities=found, y=_checks.groups(y, found.shape[1]))[1],
-    ), {}
+def _of_densities(log_densities):
+    return (_checks.rows(log_densities=_checks.scores(log_densities)),), {}
 
 
 def _is(value, default):
@@ -136,7 +125,7 @@ def crps(
       >>> crps(draws, y).item(), crps(draws, y, fair=True).item()
       (0.75, 0.5)
     """
-    return mean(draws.crps(y, fair=fair), count)
+    return mean(draws.crps(y, fair=fair), count)  # type: ignore[union-attr]
 
 
 @metric(_of_energy)
@@ -191,14 +180,20 @@ def energy_score(
       (1.25, 0.0)
     """
 
+    return mean(_energies(draws, y, beta, fair), count)
+
+
+def _energies(draws, y, exponent, fair):
+    """Returns the energy score of each row, by half the exponent; None for 1 / 2."""
+
     def block(draws, y):
         near = jnp.sum((draws - y[:, None]) ** 2, axis=2)
-        far = jnp.sum(_power(_squared_distances(draws), beta), axis=(1, 2))
-        return jnp.mean(_power(near, beta), axis=1) - quotient(far, pairs)
+        far = jnp.sum(_power(_squared_distances(draws), exponent), axis=(1, 2))
+        return jnp.mean(_power(near, exponent), axis=1) - quotient(far, pairs)
 
     k = draws.shape[1]
     pairs = 2.0 * k * (k - 1 if fair else k)
-    return mean(map_blocks(block, draws, y, width=k * k), count)
+    return map_blocks(block, draws, y, width=k * k)
 
 
 def _squared_distances(draws):
@@ -260,34 +255,36 @@ def variogram_score(
       2.0
     """
 
+    return mean(_variograms(draws, y, order, weights), count)
+
+
+def _variograms(draws, y, order, weights):
+    """Returns the variogram score of each row; the order 1 / 2 is None."""
+    steps = lambda v: _power(jnp.abs(v[..., None] - v[..., None, :]), order)  # noqa: E731
+
     def block(draws, y):
-        steps = lambda v: _power(jnp.abs(v[..., None] - v[..., None, :]), order)  # noqa: E731
         gaps = (steps(y) - jnp.mean(steps(draws), axis=1)) ** 2
         pairs = 1 if weights is None else as_float(weights)[None]
         return jnp.sum(pairs * gaps, axis=(1, 2))
 
     _, k, d = draws.shape
-    return mean(map_blocks(block, draws, y, width=k * d * d), count)
+    return map_blocks(block, draws, y, width=k * d * d)
 
 
 @metric(_of_densities)
-def log_score(
-    count: Count, log_densities: ArrayLike, y: ArrayLike | None = None
-) -> Array:
+def log_score(count: Count, log_densities: ArrayLike) -> Array:
     """Returns the mean logarithmic score: minus the log density at the target.
 
     Args:
-      log_densities: Log densities of the forecasts at the targets, shape (m,); or log
-        probabilities of labels, shape (m, k), with `y`.
-      y: Labels 0, ..., k - 1, shape (m,).
+      log_densities: Log densities of the forecasts at their targets, shape (m,), or log
+        probabilities of the true labels.
 
     Returns:
       Mean over the rows, shape (), in nats; less is better. +inf where a target had
       density 0.
 
     Raises:
-      ValueError: if shapes do not fit, a concrete value is NaN, or a label is out of
-        range.
+      ValueError: if a concrete value is NaN, or there are several axes.
 
     Guarantee:
       Proper: least, on average, for the law of the target.
@@ -303,9 +300,7 @@ def log_score(
       metrics.crps, metrics.energy_score
 
     Example:
-      >>> log_score(jnp.log(jnp.array([[0.5, 0.5], [0.5, 0.5]])), [0, 1]).item()
+      >>> log_score(jnp.log(jnp.array([0.5, 0.5]))).item()
       0.6931471824645996
     """
-    if y is not None:
-        log_densities = jnp.take_along_axis(log_densities, y[:, None], axis=1)[:, 0]
-    return mean(-as_float(log_densities), count)
+    return -mean(log_densities, count)  # type: ignore[arg-type]

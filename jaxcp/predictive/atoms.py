@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Literal, Self
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -54,6 +54,9 @@ class Atoms(Batch):
       `FullConformal.predictive` do. Those of `CrossCalibration.predictive`, and draws
       of a model that errs, have no guarantee.
 
+    Cost:
+      Nothing by itself; a batch of m examples holds m n numbers.
+
     References:
       Vovk, Shen, Manokhin, Xie, Nonparametric Predictive Distributions Based on
       Conformal Prediction, Machine Learning, 2019.
@@ -72,24 +75,6 @@ class Atoms(Batch):
     values: Array
     weights: Array | None = None
     test_weight: Array | None = None
-
-    @classmethod
-    def of_rows(
-        cls, values: Array, mass: Array | None, test_weights: Array | None
-    ) -> Self:
-        """Returns a batch of shape (m, ..., n) with one mass (n,) of the atoms.
-
-        None of them stands for ones; `test_weights` are of shape (m,).
-        """
-        if mass is None:
-            return cls(values)
-        mass = jnp.broadcast_to(as_float(mass), values.shape)
-        if test_weights is not None:
-            shape = len(test_weights), *(1,) * (values.ndim - 2)
-            test_weights = jnp.broadcast_to(
-                test_weights.reshape(shape), values.shape[:-1]
-            )
-        return cls(values, mass, test_weights)
 
     def cdf(self, y: ArrayLike, *, u: ArrayLike) -> Array:
         """Returns the predictive distribution function at targets.
@@ -118,11 +103,8 @@ class Atoms(Batch):
           >>> Atoms(jnp.array([1.0, 2.0, 4.0])).cdf(jnp.array([0.0, 2.0]), u=1.0)
           Array([0.25, 0.75], dtype=float32)
         """
-        atoms, y, u = self._known(), self._targets(y), as_array("u", u)
+        atoms, y, u = self._known(exact=True), self._targets(y), as_array("u", u)
         _checks.check_uniforms("u", u)
-        if u.ndim:
-            _checks.check_shape("u", y.shape, u.shape)
-        atoms._check_test_weight()
         return _cdf(atoms, y, u)
 
     def quantile(self, level: ArrayLike, *, side: Side) -> Array:
@@ -154,8 +136,7 @@ class Atoms(Batch):
           Array([1., 2.], dtype=float32)
         """
         _checks.check_one_of("side", side, [*_SIGNS, "between"])
-        atoms, level = self._known(), as_alpha(level, "level", "")
-        atoms._check_test_weight()
+        atoms, level = self._known(exact=True), as_alpha(level, "level", "")
         if side != "between":
             return _select(atoms, self._ranks(level, side), sign=_SIGNS[side])
         if self.weights is not None:
@@ -233,15 +214,15 @@ class Atoms(Batch):
     def _batch(self):
         return jnp.shape(self.values)[:-1]
 
-    def _known(self):
-        """Returns the atoms as jax arrays, after checks."""
+    def _known(self, exact=False):
+        """Returns the atoms as jax arrays, after checks; `exact` with a test weight."""
         atoms = as_arrays(atoms=self)
-        if atoms.weights is not None:
-            _checks.check_weights("weights", atoms.weights)
+        for weights in jax.tree.leaves((atoms.weights, atoms.test_weight)):
+            _checks.check_weights("weights", weights)
+        if exact:
+            own = atoms.test_weight, atoms.weights
+            _checks.check_test_weights("test_weight", *own)
         return atoms
-
-    def _check_test_weight(self):
-        _checks.check_test_weights("test_weight", self.test_weight, self.weights)
 
     def _ranks(self, level, side):
         """Returns ranks, with weights alpha, of atoms times the sign of the side."""
@@ -257,6 +238,22 @@ class Atoms(Batch):
         if y.ndim:
             _checks.check_shape("leading axes of y", batch, y.shape[: len(batch)])
         return y
+
+
+def atoms_of(
+    values: Array, mass: Array | None, test_weights: Array | None = None
+) -> Atoms:
+    """Returns a batch (m, ..., n) whose rows have one mass (n,), or None for ones.
+
+    And a weight of each test point, (m,), or None.
+    """
+    if mass is None:
+        return Atoms(values)
+    if test_weights is not None:
+        batch = range(1, values.ndim - 1)
+        test_weights = jnp.expand_dims(as_float(test_weights), batch)
+        test_weights = jnp.broadcast_to(test_weights, values.shape[:-1])
+    return Atoms(values, jnp.broadcast_to(as_float(mass), values.shape), test_weights)
 
 
 def _over_batch(function, atoms, *rows):
