@@ -374,10 +374,10 @@ def _of_atoms(fair, values, y, mask):
 
 @_of_atoms.defjvp
 def _of_atoms_jvp(fair, primals, tangents):
-    *given, mask = primals
-    weights = None if mask is None else mask.astype(given[0].dtype)
+    mask = primals[2]
+    weights = None if mask is None else mask.astype(primals[0].dtype)
     of = lambda values, y: _in_order(fair, values, y, weights)  # noqa: E731
-    return jax.jvp(of, given, tangents[:2])
+    return jax.jvp(of, primals[:2], tangents[:2])
 
 
 def _in_order(fair, values, y, weights=None):
