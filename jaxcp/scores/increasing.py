@@ -285,7 +285,8 @@ class DCP(_OfQuantiles):
 
     The distance of F(y) from 1/2; 0 where F jumps across it. F goes through predicted
     quantiles, as for `PredictedQuantiles`: sets are [F^-1(1/2 - q), F^-1(1/2 + q)], and
-    all of alpha is shared out over both sides as the law of the target is.
+    all of alpha is shared out over both sides as the law of the target is. `pred` are
+    the quantiles, shape (k,); where they are not finite the set is the whole line.
 
     Args:
       levels: Levels of the quantiles in (0, 1), rising, shape (k,), k >= 2.
