@@ -18,9 +18,10 @@ __all__ = [
     "AnyLearner", "AnySet", "ArrayLike", "Augments", "AxisName", "CheckedMartingale",
     "ChecksData", "EstimatesSets", "FitsOnHost", "HasBounds", "HasEnds", "HasEstimate",
     "HasLabels", "HasLogSize", "HasMarks", "HasNames", "HasPieces", "HasRounding",
-    "HasShapes", "HasSize", "HasSoftSize", "HasSteps", "HasWidths", "LabelScore",
-    "Learner", "LeavesOneOut", "Martingale", "MayBeEmpty", "MemorylessMartingale",
-    "Number", "Online", "Predict", "PyTree", "Score", "Scorecaster", "Set",
+    "HasShapes", "HasSize", "HasSoftSize", "HasSteps", "HasWidths", "Increasing",
+    "LabelScore", "Learner", "LeavesOneOut", "Martingale", "MayBeEmpty",
+    "MemorylessMartingale", "Number", "Online", "Predict", "PyTree", "Score",
+    "Scorecaster", "Set",
 ]
 # fmt: on
 __dir__ = __all__.copy
@@ -168,6 +169,26 @@ class LabelScore(Score, Protocol):
 
     def labels(self, pred: PyTree) -> Array:
         """Returns the score of every label, shape (k,)."""
+
+
+@runtime_checkable
+class Increasing(Score, Protocol):
+    """A score that rises with the target: its sets are (-inf, upper].
+
+    Where nothing is known of a target both the score and minus it are -inf.
+
+    See also:
+      predictive.calibrate_predictive, scores.TwoSided, scores.Residual
+    """
+
+    def negated(self) -> Score:
+        """Returns minus this score, whose sets are [lower, inf)."""
+
+    def units(self, pred: PyTree) -> Array | None:
+        """Returns the units in y = mu + units s, for a score s, shape (), or None.
+
+        None where targets are not linear in scores, NaN where nothing is known.
+        """
 
 
 @runtime_checkable

@@ -236,12 +236,27 @@ def _exponential(s, tau):
     return -jnp.expm1(-s / tau)
 
 
+def _crossed(key):
+    """Predicted quantiles that cross, in quarters so that some are equal."""
+    at, *noise, y = jax.random.normal(key, (7,))
+    x = jnp.array([-1.3, -0.5, 0.0, 0.5, 1.3]) + jnp.stack(noise) / 2
+    return jnp.round(4 * (at + x)) / 4, at + y
+
+
 DENSITY = scores.Density(_log_normal)
+LEVELS = jnp.array([0.1, 0.3, 0.5, 0.7, 0.9])
 
 CASES = {
     "absolute": Case(scores.Absolute(), _point()),
     "absolute-3d": Case(scores.Absolute(), _point((3,))),
     "signed": Case(scores.Signed(), _point()),
+    "residual": Case(scores.Residual(), _point()),
+    "residual-lower": Case(scores.Residual("lower"), _point((3,))),
+    "scaled-residual": Case(scores.ScaledResidual(), _scaled(0.1)),
+    "two-sided": Case(scores.TwoSided(scores.ScaledResidual()), _scaled(0.1)),
+    "quantiles": Case(scores.PredictedQuantiles(LEVELS), _crossed),
+    "quantiles-lower": Case(scores.PredictedQuantiles(LEVELS, "lower"), _crossed),
+    "dcp": Case(scores.DCP(LEVELS), _crossed),
     "normalized": Case(scores.Normalized(), _scaled(0.1)),
     "normalized-bad-sigma": Case(scores.Normalized(), _scaled(-0.5)),
     "cqr": Case(scores.CQR(), _band()),
@@ -334,6 +349,10 @@ LARGER = {  # whose sets hold more than {y : score <= q}, and say so
 ONE_OF_EACH = [
     "absolute",
     "signed",
+    "scaled-residual",
+    "two-sided",
+    "quantiles",
+    "dcp",
     "normalized",
     "cqr",
     "asymmetric-cqr",

@@ -108,6 +108,16 @@ BARS = {
         (("PowerMartingale, 10^6 p-values", "numpy"), "jaxcp / it", "<= 0.7"),
     ],
     "metrics_speed_memory": [(100_000, "MiB", "<= 100")],
+    "proper_speed_draws": [
+        (("energy score, 1000 x 100 x 16", "numpy"), "jaxcp / it", "<= 0.15"),
+    ],
+    "proper_speed_many": [
+        (
+            ("CRPS, 100000 targets among as many atoms", "numpy"),
+            "jaxcp / it",
+            "<= 0.8",
+        ),
+    ],
     "selection_shift": [
         ("BH, shift ignored", "FDR", ">= 0.3"),
         ("weighted selection, heterogeneous", "FDR", "<= 0.2"),

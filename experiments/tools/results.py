@@ -30,6 +30,7 @@ TIMED = [
     "cross_speed",
     "full_speed",
     "metrics_speed",
+    "proper_speed",
     "multioutput_speed",
     "selection",
     "risk_speed",

@@ -143,17 +143,22 @@ def split_conformal(
       >>> cp(jnp.array([3.0]), alpha=0.1).upper
       Array([7.], dtype=float32)
     """
+    preds = predicted(predict, params, x)
+    calibration = calibrate(
+        score, preds, y, weights=weights, mask=mask, classes=classes
+    )
+    return SplitConformal(predict, params, calibration)
+
+
+def predicted(predict: Predict, params: PyTree, x: PyTree) -> PyTree:
+    """Returns the predictions of a function; ValueError for a model."""
     if not callable(predict):
         kind = type(predict).__name__
         raise ValueError(
             f"expected predict(params, x) as a function, got {kind}; for a fitted "
             "model write lambda _, x: model.predict(x), with params None"
         )
-    preds = predictions(predict, params, x)
-    calibration = calibrate(
-        score, preds, y, weights=weights, mask=mask, classes=classes
-    )
-    return SplitConformal(predict, params, calibration)
+    return predictions(predict, params, x)
 
 
 def calibrate(

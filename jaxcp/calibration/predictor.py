@@ -34,13 +34,16 @@ class Scored:
     by_label: bool = False  # whether groups that are left out are the labels
     label_groups: Array | None = None  # groups of the k labels, for sets by label
 
-    def _rows(self, preds, columns, y=_NONE, u=_NONE):
-        """Returns predictions, targets, uniforms and context, after checks."""
+    def _rows(self, preds, columns, y=_NONE, u=_NONE, *, for_sets=False):
+        """Returns predictions, targets, uniforms and context, after checks.
+
+        Predictions without information, such as sigma <= 0, are fine `for_sets`.
+        """
         self._check()
         taking.check_columns(self.classes, preds)
         preds, y, u, *found = _checks.rows(preds=preds, y=y, u=u, **columns)
         taking.check_row_shapes(self.score, preds, self.row_shapes)
-        inputs.check(self.score, preds, y)
+        inputs.check(self.score, preds, None if for_sets else y)
         pairs = zip(columns, found, strict=True)
         return preds, y, u, {name: v for name, v in pairs if v is not None}
 

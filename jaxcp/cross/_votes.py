@@ -22,6 +22,8 @@ from jax import Array, lax
 
 from jaxcp._numbers import as_float, varying_like
 from jaxcp._tree import jit, pytree
+from jaxcp.predictive.atoms import Atoms, atoms_of
+from jaxcp.pvalues.conformal import mass_of
 from jaxcp.quantiles import selection
 from jaxcp.quantiles._keys import bisect_keys, from_keys, to_keys
 from jaxcp.quantiles._rows import spare_mass
@@ -313,6 +315,7 @@ def _select(ends, folds, rank):
     return jnp.where(found[fit], ends(at)[fit], from_keys(key, shape[0].dtype))
 
 
+NO_ATOMS = "expected a score of one number with its sign, as scores.Signed(), got {}"
 # Rows in a fold from which a binary search beats a pass over its scores.
 _LONG_FOLDS = 64
 
@@ -387,6 +390,23 @@ def upper_center(cp: Any, source: Any, x: PyTree, rank: Array) -> PyTree:
 
     width = len(cp.scores) * _width(cp, _shapes(source, x))
     return source.at_each(one, x, width=width)
+
+
+@jit
+def atoms_at(cp: Any, source: Any, x: PyTree, test_weights: Any) -> Atoms:
+    """Returns the last target of each row's half line, NaN of other intervals."""
+    score, of, preds = cp.score, cp.calibration, _shapes(source, x)
+    thresholds = by_component(_known(of.scores))[-1]  # of y - f for Signed
+
+    def one(preds):
+        preds = cp.left_out.without_each(preds)
+        sets: AnySet = jax.vmap(score.invert)(preds, thresholds)
+        if not (isinstance(sets, Interval) and sets.upper.ndim == 1):
+            raise ValueError(NO_ATOMS.format(type(score).__name__))
+        return jnp.where(sets.lower == -jnp.inf, sets.upper, jnp.nan)
+
+    values = source.at_each(one, x, width=len(of.scores) * _width(cp, preds))
+    return atoms_of(values, mass_of(of.weights, of.mask), test_weights)
 
 
 def _plus_of_folds(cp, source, x, rank, preds):

@@ -22,6 +22,7 @@ from jaxcp.certificates import CrossCertificate
 from jaxcp.cross import _votes, plans
 from jaxcp.held.taking import check_row_shapes, weights_for
 from jaxcp.online.windows import SlidingState, SlidingWindow
+from jaxcp.predictive.atoms import Atoms
 from jaxcp.quantiles.levels import conformal_rank, one_alpha
 from jaxcp.scores import inputs
 from jaxcp.sets import Intervals
@@ -318,6 +319,58 @@ class CrossCalibration(Calibrated):
         """
         return self.aggregate_of(plans.Recorded(), self._preds(preds), alpha)
 
+    def predictive(
+        self, preds: PyTree, *, test_weights: ArrayLike | None = None
+    ) -> Atoms:
+        """Returns predictive distributions at new inputs, with an atom for each row.
+
+        C_i = f_-i(x) + r_i: where the score of row i is reached under the fits without
+        it. `quantile(1 - alpha / 2, side="upper")` is the upper end of the "+" set.
+
+        Args:
+          preds: Predictions of the b fits, a pytree with leading axes (b, m). Of a
+            `CrossConformal` they are `cp.fits.predict(x)`, for its `calibration`.
+          test_weights: Weight of each test point, shape (m,), as for the sets.
+
+        Returns:
+          `predictive.Atoms`, `values` of shape (m, n) in the order of the rows.
+
+        Raises:
+          ValueError: as calling the calibration, and for scores whose sets are no half
+            lines: atoms need residuals with their signs, as those of `scores.Signed`.
+
+        Guarantee:
+          None that is exact: the distribution is not valid as that of full conformal
+          prediction is. Its quantiles have what the "+" sets have, and Q(Y) is about
+          uniform for stable learners.
+
+        Assumption:
+          Those of the "+" sets.
+
+        Cost:
+          O(n) time and numbers for each input, in blocks of inputs.
+
+        References:
+          Vovk, Nouretdinov, Manokhin, Gammerman, Cross-Conformal Predictive
+          Distributions, COPA, 2018.
+
+        See also:
+          predictive.Atoms, FullConformal, metrics.crps
+
+        Example:
+          >>> from jaxcp import cross_calibrate, scores
+          >>> y, held_out = jnp.arange(9.0), jnp.eye(9, dtype=bool)
+          >>> cp = cross_calibrate(scores.Signed(), jnp.zeros((9, 9)), y, held_out)
+          >>> cp.predictive(jnp.ones((9, 1))).quantile(0.5, side="upper")
+          Array([5.], dtype=float32)
+        """
+        preds, source = self._preds(preds), plans.Recorded()
+        test_weights = self._weights(source.rows(preds), test_weights)
+        found = _votes.atoms_at(self, source, preds, test_weights)
+        if is_concrete(found) and np.isnan(np.asarray(found.values)).any():
+            raise ValueError(_votes.NO_ATOMS.format(type(self.score).__name__))
+        return found
+
     def stream(
         self, *, every: int = 1, empirical: bool = False
     ) -> tuple[SlidingWindow, SlidingState]:
@@ -374,10 +427,14 @@ class CrossCalibration(Calibrated):
 
     def level_and_weights(self, rows, alpha, test_weights):
         """Returns the rank and the weights of test points, or raises ValueError."""
-        weights = weights_for(self.calibration.weights, test_weights)
-        _, test_weights = _checks.rows(x=rows, test_weights=weights)
+        test_weights = self._weights(rows, test_weights)
         self.calibration._check_one_alpha(alpha)
         return self.calibration.rank(alpha), test_weights
+
+    def _weights(self, rows, test_weights):
+        """Returns the weights of test points, or raises ValueError."""
+        weights = weights_for(self.calibration.weights, test_weights)
+        return _checks.rows(x=rows, test_weights=weights)[1]
 
 
 @pytree

@@ -20,6 +20,7 @@ from jaxcp.full.fitting import Levels, fitted_rows
 from jaxcp.full.residuals import POWERS, Smoother
 from jaxcp.held.taking import classes_of, coded
 from jaxcp.learners.affine import with_key
+from jaxcp.predictive.atoms import Atoms
 from jaxcp.scores import Absolute, Signed, inputs
 from jaxcp.typing import AnySet, ArrayLike, Augments, Learner, PyTree, Score
 
@@ -182,19 +183,22 @@ class FullConformal(Levels):
         by = labels if isinstance(self.source, labels.Refits) else residuals
         return by.p_values(self, x, y, u, weights)
 
-    def predictive(self, x_new: PyTree) -> Array:
-        """Returns the atoms of the predictive distribution at new inputs.
+    def predictive(
+        self, x_new: PyTree, *, test_weights: ArrayLike | None = None
+    ) -> Atoms:
+        """Returns the predictive distributions at new inputs.
 
         y is at most C_i iff the residual of row i is at least that of (x, y), with
         signs: Q(y) = (#{C_i < y} + u (1 + #{C_i = y})) / (n + 1) is uniform.
 
         Args:
           x_new: Inputs, a pytree with leading axis m.
+          test_weights: Weight of each test point, shape (m,), as for the sets.
 
         Returns:
-          Atoms C_i = f + (1 + g) r_i / (rho_i + v_i), shape (m, n) or (m, n, d), in the
-          order of the rows; +inf for rows that tie whatever the target. Meaningless
-          for rows off the mask.
+          `predictive.Atoms` C_i = f + (1 + g) r_i / (rho_i + v_i), with `values` of
+          shape (m, n), or (m, d, n) for d outputs, in the order of the rows; +inf for
+          rows that tie whatever the target. Rows off the mask have weight 0.
 
         Raises:
           ValueError: as calling it, and for labels.
@@ -211,15 +215,24 @@ class FullConformal(Levels):
         References:
           Vovk, Shen, Manokhin, Xie, Nonparametric Predictive Distributions Based on
           Conformal Prediction, Machine Learning, 2019.
+
+        See also:
+          predictive.Atoms, CrossCalibration, metrics.crps
+
+        Example:
+          >>> from jaxcp import full_conformal, learners, scores
+          >>> x, y = jnp.zeros((4, 1)), jnp.array([1.0, 2.0, 3.0, 4.0])
+          >>> key, ridge = jax.random.key(0), learners.Ridge(1.0)
+          >>> cp = full_conformal(key, ridge, scores.Signed(), x, y)
+          >>> cp.predictive(x[:2]).cdf(jnp.array([9.0, 2.5]), u=0.5)
+          Array([0.9, 0.5], dtype=float32)
         """
         if inputs.has_labels(self.score):
             kind = type(self.score).__name__
             raise ValueError(
                 f"expected a score of numbers, got {kind}, a score of labels"
             )
-        x_new = _checks.rows(x_new=x_new)
-        self._check_new(x_new)
-        return residuals.atoms(self, x_new)
+        return residuals.atoms(self, *self._rows(x_new, test_weights))
 
     @property
     def has_hulls(self) -> bool:

@@ -26,6 +26,8 @@ from jaxcp._numbers import as_float
 from jaxcp._tree import jit, pytree
 from jaxcp.full.fitting import in_blocks, share_above
 from jaxcp.learners import Augmented
+from jaxcp.predictive.atoms import atoms_of
+from jaxcp.pvalues.conformal import mass_of
 from jaxcp.quantiles.selection import ballot
 from jaxcp.quantiles.thresholds import threshold_at
 from jaxcp.scores import Signed
@@ -284,14 +286,15 @@ def p_values(cp, x, y, u, test_weights):
 
 
 @jit
-def atoms(cp, x):
-    """Returns f + (1 + g) r_i / (rho_i + v_i), infinite for rows that tie."""
+def atoms(cp, x, test_weights):
+    """Returns atoms f + (1 + g) r_i / (rho_i + v_i), infinite for rows that tie."""
 
     def of_output(found, *_):
         rows = _rows_of(found, cp.residuals)
         return (rows.center + _sides(rows)[1]).astype(cp.dtype)
 
-    return _at_each(cp, of_output, x, None)
+    values = jnp.moveaxis(_at_each(cp, of_output, x, None), 1, -1)
+    return atoms_of(values, mass_of(cp.weights, cp.mask), test_weights)
 
 
 def _is_signed(cp):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, cast
 
@@ -211,11 +212,24 @@ class Held:
             return p_values_in_groups(values, self.groups, scores, *own)
         held = dataclasses.replace(self, values=values)
 
-        of = lambda g: held.of_group(g).p_values(scores, u, test_weights)  # noqa: E731
-        fill = lambda p, g: (jnp.where(groups == g, of(g), p), None)  # noqa: E731
-        like = jax.eval_shape(of, jnp.zeros((), int))
-        given = held, scores, groups, u, test_weights
-        start = _numbers.varying_like(jnp.ones(like.shape, like.dtype), given)
+        of = lambda held: held.p_values(scores, u, test_weights)  # noqa: E731
+        return held.in_groups(of, groups, 1, (scores, u, test_weights))
+
+    def in_groups(
+        self, of: Callable, groups: Array, otherwise: Number, given: PyTree
+    ) -> Array:
+        """Returns `of(rows)`, row by row, of the rows in the group of each test point.
+
+        Else a number, of groups out of range. `given` is what the function reads.
+        """
+
+        def fill(found, g):
+            own = (groups == g).reshape(-1, *(1,) * (found.ndim - 1))
+            return jnp.where(own, of(self.of_group(g)), found), None
+
+        like = jax.eval_shape(lambda g: of(self.of_group(g)), jnp.zeros((), int))
+        start = jnp.full(like.shape, otherwise, like.dtype)
+        start = _numbers.varying_like(start, (self, groups, given))
         return lax.scan(fill, start, jnp.arange(self.num_groups))[0]
 
     def certificate(self, score: Score, alpha: Any, delta: Number | None = None) -> Any:

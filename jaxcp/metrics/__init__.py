@@ -1,4 +1,4 @@
-"""How well prediction sets do: one function per metric, for every kind of set.
+"""How well prediction sets and distributions do: one function per metric.
 
 Arrays of any library may stand for sets: numbers of shape (m, 2), or a frame with
 columns lower and upper, are the ends of intervals; flags of shape (m, k) are label
@@ -21,6 +21,12 @@ from jaxcp.metrics.intervals import (
     winkler_score,
 )
 from jaxcp.metrics.overview import Summary, summary
+from jaxcp.metrics.proper import (
+    crps,
+    energy_score,
+    log_score,
+    variogram_score,
+)
 from jaxcp.metrics.rates import (
     class_coverage,
     coverage,
@@ -52,13 +58,13 @@ from jaxcp.metrics.strata import (
 __all__ = [
     "MeanVolume", "SizeStrata", "Summary", "class_coverage",
     "conditional_coverage_error", "coverage", "coverage_gap",
-    "coverage_width_criterion", "covered", "empty_rate", "excess_coverage_risk",
-    "full_rate", "group_coverage", "hsic", "hsic_null", "hsic_test", "infinite_rate",
-    "interval_score", "iou", "khosravi_coverage_width_criterion", "mean_size",
-    "mean_volume", "median_size", "min_size_stratified_coverage", "pinball_score",
-    "singleton_rate", "size_strata", "size_stratified_coverage",
-    "size_stratified_coverage_violation", "sizes", "summary", "winkler_score",
-    "worst_slab_coverage",
+    "coverage_width_criterion", "covered", "crps", "empty_rate", "energy_score",
+    "excess_coverage_risk", "full_rate", "group_coverage", "hsic", "hsic_null",
+    "hsic_test", "infinite_rate", "interval_score", "iou",
+    "khosravi_coverage_width_criterion", "log_score", "mean_size", "mean_volume",
+    "median_size", "min_size_stratified_coverage", "pinball_score", "singleton_rate",
+    "size_strata", "size_stratified_coverage", "size_stratified_coverage_violation",
+    "sizes", "summary", "variogram_score", "winkler_score", "worst_slab_coverage",
 ]
 # fmt: on
 __dir__ = __all__.copy

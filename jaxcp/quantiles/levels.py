@@ -178,7 +178,7 @@ _ON_HOST = "the rank is an integer that is found on the host"
 _SMALLEST = Fraction(1, 10**300)  # delta: smaller tails leave the range of floats
 
 
-def as_alpha(alpha: Any) -> Alpha:
+def as_alpha(alpha: Any, name: str = "alpha", cure: str = _FOR_ALPHA) -> Alpha:
     """Returns alpha read exactly: numbers as the decimal they print as.
 
     A float within rounding of a decimal of at most 6 digits is that decimal, such as `1
@@ -187,9 +187,9 @@ def as_alpha(alpha: Any) -> Alpha:
     """
     if isinstance(alpha, Array):
         inside = lambda a: (a > 0) & (a < 1)  # noqa: E731
-        _checks.check_values(inside, "alpha in (0, 1)", alpha, cure=_FOR_ALPHA)
+        _checks.check_values(inside, f"{name} in (0, 1)", alpha, cure=cure)
         return alpha
-    return each_read(_as_fraction, alpha)
+    return each_read(lambda value: _as_fraction(value, name, cure), alpha)
 
 
 def one_alpha(alpha: Any, cure: str = "") -> Fraction:

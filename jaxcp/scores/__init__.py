@@ -4,6 +4,14 @@ from jaxcp.checking.scores import check
 from jaxcp.scores import inputs
 from jaxcp.scores.cdf import CDF
 from jaxcp.scores.custom import Custom, Density, Latent
+from jaxcp.scores.increasing import (
+    DCP,
+    PredictedQuantiles,
+    Residual,
+    ScaledResidual,
+    Signed,
+    TwoSided,
+)
 from jaxcp.scores.labels import (
     APS,
     LAC,
@@ -35,16 +43,16 @@ from jaxcp.scores.regression import (
     BoxOffset,
     Gamma,
     Normalized,
-    Signed,
 )
 
 # fmt: off
 __all__ = [
-    "APS", "CDF", "CP2PCP", "CQR", "HDPCP", "LAC", "PCP", "RAPS", "SAPS", "Absolute",
-    "AsymmetricCQR", "BoxOffset", "Custom", "Density", "Distance", "Entmax", "Gamma",
-    "Given", "Labelwise", "Latent", "LogLAC", "LogMargin", "Mahalanobis", "Margin",
-    "MultiLabel", "Normalized", "Rectangle", "Rectified", "Signed", "TopK", "Truncated",
-    "check", "inputs",
+    "APS", "CDF", "CP2PCP", "CQR", "DCP", "HDPCP", "LAC", "PCP", "RAPS", "SAPS",
+    "Absolute", "AsymmetricCQR", "BoxOffset", "Custom", "Density", "Distance", "Entmax",
+    "Gamma", "Given", "Labelwise", "Latent", "LogLAC", "LogMargin", "Mahalanobis",
+    "Margin", "MultiLabel", "Normalized", "PredictedQuantiles", "Rectangle",
+    "Rectified", "Residual", "ScaledResidual", "Signed", "TopK", "Truncated",
+    "TwoSided", "check", "inputs",
 ]
 # fmt: on
 __dir__ = __all__.copy

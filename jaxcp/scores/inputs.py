@@ -150,6 +150,20 @@ def pair(first: str, second: str, *, positive: str | None = None) -> Input:
     return Input(f"{names}, each of shape () or (d,)", check)
 
 
+def quantiles(count: int) -> Input:
+    """Predicted quantiles of the target, one for each of several levels."""
+
+    def check(preds, y, mask):
+        _check_real(preds, y)
+        _check_one(preds)
+        expected = f"preds of shape (n, {count}), one column a level"
+        _expect(preds.shape[1:] == (count,), expected, preds)
+        if y is not None:
+            _checks.check_vectors(y=y)
+
+    return Input("quantiles, shape (k,)", check)
+
+
 def band() -> Input:
     """A lower and an upper end for each output, in order in most rows."""
 

@@ -24,7 +24,7 @@ def known_units(units):
     return known, jnp.where(known, units, 1)
 
 
-def _in_targets(q, known, units):
+def in_targets(q, known, units):
     """Returns q units of the targets, +inf where the unit is not known."""
     # Infinite thresholds stay out of the product: its gradient would be NaN.
     finite = jnp.isfinite(q)
@@ -32,27 +32,34 @@ def _in_targets(q, known, units):
     return jnp.where(known, length, jnp.inf)
 
 
-def _moved_out(pred, side, step, inside, unit=1.0):
+def moved_out(pred, side, step, inside, unit=1.0):
     """Returns pred + side step, moved out to its side by rounding where it must be.
 
-    `mu + q` may round to below the very target whose score rounds to q. An end moves by
-    one number if the next target is still inside, and by the rounding error of the
-    numbers added, of scores in this `unit`, if the one after it is too.
+    `mu + q` may round to below the very target whose score rounds to q.
     """
-    side = jnp.asarray(side, pred.dtype)
-    end, magnitude = pred + side * step, jnp.abs(pred) + jnp.abs(step)
+    end = pred + jnp.asarray(side, pred.dtype) * step
+    return end_moved_out(end, side, jnp.abs(pred) + jnp.abs(step), inside, unit)
+
+
+def end_moved_out(end, side, magnitude, inside, unit=1.0):
+    """Returns an end, moved out to its side by rounding where it must be.
+
+    By one number if the next target is still inside, and by the rounding error of
+    numbers of this `magnitude`, of scores in this `unit`, if the one after it is too.
+    """
+    side = jnp.asarray(side, end.dtype)
     at, magnitude, unit = lax.stop_gradient((end, magnitude, unit))
     info = jnp.finfo(at.dtype)
-    first = _next(at, side)
+    first = next_number(at, side)
     rounding = side * 2 * (info.eps * magnitude + _least(info) * (1 + unit))
     # Steps of the smallest numbers are flushed to 0, and those of 0 are not.
     least = side * jnp.maximum(jnp.abs(first - at), _least(info))
-    step = jnp.where(inside(_next(first, side)), rounding, least).astype(at.dtype)
+    step = jnp.where(inside(next_number(first, side)), rounding, least).astype(at.dtype)
     moves = inside(first) & jnp.isfinite(first) & jnp.isfinite(at)
     return end + jnp.where(moves, step, 0)
 
 
-def _next(at, side):
+def next_number(at, side):
     """Returns the next number on a side; that of 0 is one that is not taken for 0."""
     following = jnp.nextafter(at, jnp.full_like(at, side * jnp.inf))
     return jnp.where(at == 0, side * _least(jnp.finfo(at.dtype)), following)
@@ -108,45 +115,6 @@ class Absolute:
 
 
 @pytree
-class Signed:
-    """The two signed errors (mu - y, y - mu), calibrated apart at alpha / 2 each.
-
-    `pred` is mu, shape () or (d,), with 2 or 2 d components. For skewed errors the
-    interval [mu - q_0, mu + q_1] is not symmetric.
-
-    Guarantee:
-      At least 1 - alpha at a threshold from `calibrate` (union bound over the sides).
-
-    Assumption:
-      Exchangeable examples, and a model fitted on other data.
-
-    Cost:
-      O(d) time for a score and for a set.
-
-    References:
-      Linusson, Johansson, Lofstrom, Signed-Error Conformal Regression, Pacific-Asia
-      Conference on Knowledge Discovery and Data Mining, 2014.
-
-    See also:
-      scores.Absolute, scores.AsymmetricCQR
-
-    Example:
-      >>> Signed()(jnp.asarray(1.0), jnp.asarray(3.0)).tolist()
-      [-2.0, 2.0]
-    """
-
-    takes = inputs.numbers()
-
-    def __call__(self, pred: Array, y: Array) -> Array:
-        """Returns (mu - y, y - mu), shape (2,) or (2 d,)."""
-        return _sides(pred, pred, y)
-
-    def invert(self, pred: Array, q: Array) -> Interval | Box:
-        """Returns [mu - q_0, mu + q_1]."""
-        return _widened(pred, pred, q)
-
-
-@pytree
 class Normalized:
     """The error in units of the predicted scale: abs(y - mu) / sigma.
 
@@ -187,13 +155,13 @@ class Normalized:
         """Returns [mu - q sigma, mu + q sigma]."""
         mu, sigma = map(as_float, pred)
         known, sigma = known_units(sigma)
-        half = _in_targets(q, known, sigma)
+        half = in_targets(q, known, sigma)
 
         def inside(y):
             return self(pred, y) <= q
 
-        ends = (_moved_out(mu, side, half, inside, sigma) for side in (-1, 1))
-        return _between(*ends)
+        ends = (moved_out(mu, side, half, inside, sigma) for side in (-1, 1))
+        return between(*ends)
 
 
 @pytree
@@ -323,7 +291,8 @@ def alike(y: Array, *preds: Array) -> tuple[Array, ...]:
     return y, *(pred.reshape(y.shape) for pred in preds)
 
 
-def _between(lower, upper):
+def between(lower, upper):
+    """Returns the interval, or the box, with these ends."""
     return Interval(lower, upper) if jnp.ndim(lower) == 0 else Box(lower, upper)
 
 
@@ -343,7 +312,7 @@ def _widened(lower, upper, q):
     def inside(y):  # each end by its own side, also where rounding lets the two cross
         return sides * (y - pred) <= q
 
-    return _between(*_moved_out(pred, sides, q, inside))
+    return between(*moved_out(pred, sides, q, inside))
 
 
 @pytree
@@ -411,8 +380,8 @@ class BoxOffset:
         def inside(y):
             return self._margins(pred, y) <= q
 
-        step = _in_targets(q, known, unit)
-        ends = _moved_out(pred, signs, step, inside, unit)
+        step = in_targets(q, known, unit)
+        ends = moved_out(pred, signs, step, inside, unit)
         return BoundingBox(ends[:2], ends[2:], self.inner)
 
     def check(

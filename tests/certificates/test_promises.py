@@ -53,6 +53,32 @@ LAWS = {  # what simulates or enumerates a promise, and for which names
     "test_in_turn::test_predictive_distributions_are_uniform": [
         "FullConformal.predictive",
     ],
+    "test_in_turn::test_calibrated_distributions_are_uniform": [
+        "predictive.PredictiveSystem.cdf",
+        "predictive.PredictiveSystem.quantile",
+        "predictive.calibrate_predictive",
+    ],
+    "test_systems::test_the_law_of_intervals": [
+        "predictive.PredictiveSystem.certificate",
+    ],
+    "test_atoms::test_each_value_in_turn_makes_the_cdf_uniform": [
+        "predictive.Atoms",
+        "predictive.Atoms.cdf",
+        "predictive.Atoms.quantile",
+    ],
+    "test_proper::test_no_forecast_scores_less_than_the_law": [
+        "metrics.crps",
+        "metrics.energy_score",
+        "metrics.variogram_score",
+        "predictive.Atoms.crps",
+    ],
+    "test_proper::test_no_probabilities_have_a_lower_log_score_than_the_law": [
+        "metrics.log_score",
+    ],
+    "test_proper::test_the_mean_of_fair_scores_is_that_of_the_law": [
+        "metrics.crps",
+        "metrics.energy_score",
+    ],
     "test_in_turn::test_each_group_loses_as_much_as_it_may": [
         "GroupCalibration.__call__",
         "GroupCalibration.p_values",

@@ -53,7 +53,7 @@ def test_vectors_of_ridge(case, dtype):
             x = np.repeat(of["x_new"], of["candidates"].shape[1], axis=0)
             p = cp.p_values(x, of["candidates"].ravel())
             np.testing.assert_allclose(p, of[f"{residuals}_p"].ravel(), rtol=1e-6)
-        atoms = np.sort(full(*args).predictive(of["x_new"]), axis=1)
+        atoms = np.sort(full(*args).predictive(of["x_new"]).values, axis=1)
         limits = {"rtol": tolerance[dtype], "atol": tolerance[dtype]}
         np.testing.assert_allclose(atoms, of["atoms"], **limits)
 
@@ -252,14 +252,14 @@ def test_outputs_are_sides_of_a_box():
     p = cp.p_values(x_new, both[:3])
     each = [c.p_values(x_new, both[:3, j]) for j, c in enumerate(columns)]
     np.testing.assert_allclose(p, jnp.minimum(1, 2 * jnp.minimum(*each)), rtol=1e-6)
-    assert cp.predictive(x_new).shape == (3, 40, 2)
+    assert cp.predictive(x_new).values.shape == (3, 2, 40)
     assert full(x, y[:, None])(x_new, 0.2).lower.shape == (3, 1)
 
 
 def test_signed_sets_are_between_atoms():
     x, y, x_new = data(19, 2, 3)
     cp = full(x, y, score=scores.Signed())
-    sets, atoms = cp(x_new, 0.2), np.sort(cp.predictive(x_new), axis=1)
+    sets, atoms = cp(x_new, 0.2), np.sort(cp.predictive(x_new).values, axis=1)
     np.testing.assert_allclose(sets.upper, atoms[:, 17], rtol=1e-6)
     np.testing.assert_allclose(sets.lower, atoms[:, 1], rtol=1e-6)
     box = full(x, jnp.stack([y, -y], 1), score=scores.Signed())(x_new, 0.4)

@@ -19,12 +19,14 @@ from jaxcp import (
     metrics,
     online,
     outliers,
+    predictive,
     pvalues,
     risk,
     scores,
     sets,
     training,
 )
+from jaxcp.predictive import Atoms
 from rows import ABSOLUTE, KEY, RIDGE
 
 X = np.arange(1.0, 10.0)
@@ -44,6 +46,8 @@ CP = jaxcp.calibrate(ABSOLUTE, 0 * X, X, weights=ONES)
 BY_GROUP = jaxcp.calibrate_groups(
     ABSOLUTE, 0 * X, X, GROUPS, num_groups=3, weights=ONES
 )
+RESIDUAL = scores.Residual()
+SYSTEM = predictive.calibrate_predictive(RESIDUAL, 0 * X, X, weights=ONES)
 NEAR = jaxcp.conditional.Gaussian(1.0)
 BY_NEAR = jaxcp.calibrate_local(ABSOLUTE, 0 * X, X, X, NEAR)
 BY_FEATURES = jaxcp.calibrate_conditional(ABSOLUTE, 0 * X, X, X2)
@@ -85,6 +89,17 @@ DOORS = {
     "GroupCalibration.p_values": door(
         BY_GROUP.p_values, X, X, groups=GROUPS, u=SHARES, test_weights=ONES
     ),
+    "calibrate_predictive": door(
+        predictive.calibrate_predictive, RESIDUAL, X, X, weights=ONES, mask=FLAGS
+    ),
+    "calibrate_predictive, groups": door(
+        predictive.calibrate_predictive, RESIDUAL, X, X, GROUPS, num_groups=3
+    ),
+    "PredictiveSystem": door(SYSTEM, X, 0.1, test_weights=ONES),
+    "PredictiveSystem.cdf": door(SYSTEM.cdf, X, X, u=SHARES, test_weights=ONES),
+    "PredictiveSystem.quantile": door(SYSTEM.quantile, X, 0.5, side="upper"),
+    "PredictiveSystem.crps": door(SYSTEM.crps, X, X),
+    "PredictiveSystem.mean": door(SYSTEM.mean, X),
     "split_conformal": door(
         jaxcp.split_conformal, lambda _, x: x, None, ABSOLUTE, X, X, weights=ONES
     ),
@@ -186,6 +201,14 @@ DOORS = {
         metrics.coverage_width_criterion, SETS, X, 0.1, eta=1.0
     ),
     "covered": door(metrics.covered, SETS, X),
+    "crps": door(metrics.crps, X2, X),
+    "energy_score": door(metrics.energy_score, X2, X),
+    "log_score": door(metrics.log_score, -X),
+    "variogram_score": door(
+        metrics.variogram_score, X2[:, None], X2, weights=np.eye(2)
+    ),
+    "Atoms.crps": door(lambda *of: Atoms(of[0], of[1]).crps(of[2]), X2, X2, X),
+    "Atoms.cdf": door(lambda *of: Atoms(of[0]).cdf(of[1], u=of[2]), X2, X, SHARES),
     "empty_rate": door(metrics.empty_rate, ENDS),
     "excess_coverage_risk": door(metrics.excess_coverage_risk, SETS, X, SHARES, 0.1),
     "full_rate": door(metrics.full_rate, P > 0),

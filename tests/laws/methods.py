@@ -14,6 +14,7 @@ import numpy as np
 
 import jaxcp
 from jaxcp import conditional, learners, online, outliers, pvalues, risk, scores
+from jaxcp import predictive as systems
 
 N, M, ALPHA = 20, 6, 0.3  # one size for all, so that programs are shared
 KEY = jax.random.key(0)
@@ -149,6 +150,30 @@ def split(score, draw, verb=jaxcp.calibrate, not_for=None):
         return found if "test_weights" in given else found | {"q": cp.quantile(alpha)}
 
     return Method(draw, make, ask, not_for or {}, p_values=True)
+
+
+def predictive(score, draw):
+    """A distribution: its function, a bound, its mean, and how good it is."""
+
+    def make(rows):
+        own = {"groups": rows["groups"]} if "groups" in rows else {}
+        own |= {} if not own or "group_names" in rows else {"num_groups": 3}
+        data = rows["preds"], rows["y"]
+        return systems.calibrate_predictive(score, *data, **own, **options(rows))
+
+    def ask(system, test, alpha):
+        given, (preds, y) = context(test), (test["preds"], test["y"])
+        groups = {k: v for k, v in given.items() if k == "groups"}
+        u = np.linspace(0.1, 0.9, len(y)).astype("f")
+        return {
+            "sets": system(preds, alpha, **given),
+            "cdf": system.cdf(preds, y, u=u, **given),
+            "bound": system.quantile(preds, [1 - alpha, 0.5], side="upper", **given),
+            "crps": system.crps(preds, y, **groups),
+            "mean": system.mean(preds, **groups),
+        }
+
+    return Method(draw, make, ask, rtol=1e-5)
 
 
 def by_label_groups(score, *rows, **given):
@@ -361,6 +386,8 @@ METHODS = {
         lambda rng, n: (rows := labels(rng, n)) | {"groups": rows["y"]},
         jaxcp.calibrate_groups,
     ),
+    "predictive": predictive(scores.Residual(), NUMBERS),
+    "predictive of groups": predictive(scores.Residual(), grouped(NUMBERS)),
     "conditional": by_features(ABSOLUTE, NUMBERS),
     "conditional of labels": by_features(scores.LAC(), labels),
     "groups of classes": split(scores.LAC(), labels, by_label_groups, MASK),

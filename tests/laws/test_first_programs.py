@@ -11,6 +11,7 @@ from numpy.testing import assert_array_equal
 import jaxcp
 from jaxcp import datasets, learners, metrics, resampling, scores
 from jaxcp.metrics.dependence import _num_passed
+from jaxcp.predictive import calibrate_predictive
 from jaxcp.sets import Interval
 
 PROGRAMS: list[str] = []
@@ -71,6 +72,7 @@ def test_few_programs(key, programs):
     def sizes(score, preds, y):  # scores, sets, sizes
         return jaxcp.calibrate(score, preds, y)(preds, 0.1).size()
 
+    system, u = calibrate_predictive(scores.Residual(), y, y), np.full(37, 0.5, "f")
     jax.clear_caches()
     for call, most in (
         (lambda: sizes(scores.Absolute(), y, y), 3),
@@ -78,6 +80,9 @@ def test_few_programs(key, programs):
         (lambda: sizes(scores.Distance(), two, two), 3),
         (lambda: sizes(scores.Mahalanobis(), (two, scale), two), 3),
         (lambda: sizes(scores.LAC(), scale[:, 0], 0 + (y > 0)), 3),
+        (lambda: system.cdf(y, y, u=u), 1),
+        (lambda: system.quantile(y, [0.1, 0.9], side="upper"), 2),  # and alpha's type
+        (lambda: system.crps(y, y), 1),
         (lambda: metrics.worst_slab_coverage(key, ends, y, x), 1),
         (lambda: metrics.summary(ends, y, 0.1), 1),
         (lambda: datasets.heteroscedastic(key, 37), 1),

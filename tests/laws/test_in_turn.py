@@ -13,7 +13,16 @@ import pytest
 
 import jaxcp
 from helpers import CASES, components, scores_of
-from jaxcp import learners, online, outliers, pvalues, resampling, risk, scores
+from jaxcp import (
+    learners,
+    online,
+    outliers,
+    predictive,
+    pvalues,
+    resampling,
+    risk,
+    scores,
+)
 
 N, NUM_SETS = 9, 200
 KEY = jax.random.key(0)
@@ -227,10 +236,44 @@ def test_predictive_distributions_are_uniform():
 
     def turn(old, new):
         cp = jaxcp.full_conformal(KEY, RIDGE, scores.Signed(), *old)
-        return jnp.sum(cp.predictive(new[0][None])[0] < new[1])
+        return jnp.sum(cp.predictive(new[0][None]).values[0] < new[1])
 
     places = np.sort(in_turn(turn, data(ties=False)), axis=1)
     assert np.all(places == np.arange(N + 1))
+
+
+GROUPS = np.arange(N + 1) % 2  # five rows each
+LEVELS = 0.05, 0.1, 0.25, 0.5, 0.7, 0.9, 0.95
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_calibrated_distributions_are_uniform(grouped):
+    """Of all turns the share with Q(Y, U) <= t is t, ties or not, in each group."""
+
+    def turn(old, new):
+        (x, y, groups), (x_new, y_new, group) = old, one(new)
+        own = {"groups": groups, "num_groups": 2} if grouped else {}
+        asked = {"groups": group} if grouped else {}
+        system = predictive.calibrate_predictive(scores.Residual(), x[:, 0], y, **own)
+        at = x_new[:, 0]
+        ends = [system.cdf(at, y_new, u=u, **asked)[0] for u in (0, 1)]
+        upper, lower = (
+            system.quantile(at, LEVELS, side=side, **asked)[0]
+            for side in ("upper", "lower")
+        )
+        return jnp.stack(ends), jnp.stack([y_new[0] <= upper, y_new[0] < lower])
+
+    for ties in (False, True):
+        groups = jnp.broadcast_to(GROUPS, (NUM_SETS, N + 1))
+        ends, inside = map(np.asarray, in_turn(turn, (*data(ties), groups)))
+        for rows in [GROUPS == 0, GROUPS == 1] if grouped else [GROUPS >= 0]:
+            low, high = ends[:, rows, :1], ends[:, rows, 1:]
+            for t in np.linspace(0.03, 0.97, 21):
+                share = np.clip((t - low) / (high - low), 0, 1).mean(axis=1)
+                assert np.allclose(share, t, atol=1e-5)
+            below = inside[:, rows].mean(axis=1)
+            assert np.all(below[:, 0] >= np.array(LEVELS) - 1e-6)
+            assert np.all(below[:, 1] <= np.array(LEVELS) + 1e-6)
 
 
 def one_by_one(*args):
@@ -246,9 +289,6 @@ def test_jackknife_plus_misses_at_most_twice_alpha(method, learner):
     for ties in (False, True):
         missed = np.asarray(in_turn(turn, data(ties))).sum(axis=1)
         assert np.all(missed <= 2 * ALPHA * (N + 1))
-
-
-GROUPS = np.arange(N + 1) % 2  # five rows each
 
 
 def of_groups(old, new):

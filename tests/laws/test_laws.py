@@ -113,7 +113,9 @@ def test_order_of_the_calibration_set_does_not_matter(name):
 
 def _usable(case, pred):
     """Leaves out rows with sigma <= 0, which the door refuses."""
-    if not isinstance(case.score, jaxcp.scores.Normalized):
+    score = getattr(case.score, "base", case.score)
+    scaled = jaxcp.scores.Normalized, jaxcp.scores.ScaledResidual
+    if not isinstance(score, scaled):
         return None
     return pred[1] > 0
 
@@ -142,6 +144,13 @@ def test_sets_are_nested_in_alpha_and_delta(name):
     [
         (jaxcp.scores.Absolute(), -2.3),
         (jaxcp.scores.Signed(), -2.3),
+        (jaxcp.scores.Residual(), -2.3),
+        (jaxcp.scores.Residual("lower"), -2.3),
+        (jaxcp.scores.ScaledResidual(), (-2.3, 0.7)),
+        (jaxcp.scores.TwoSided(jaxcp.scores.ScaledResidual()), (-2.3, 0.7)),
+        (jaxcp.scores.PredictedQuantiles([0.2, 0.3, 0.9]), [-2.3, 0.4, 1.7]),
+        (jaxcp.scores.PredictedQuantiles([0.2, 0.3, 0.9], "lower"), [-2.3, 0.4, 1.7]),
+        (jaxcp.scores.DCP([0.2, 0.3, 0.9]), [-2.3, 0.4, 1.7]),
         (jaxcp.scores.Normalized(), (-2.3, 0.7)),
         (jaxcp.scores.CQR(), (-2.3, -2.2)),
         (jaxcp.scores.AsymmetricCQR(), (-2.3, -2.2)),
@@ -153,6 +162,7 @@ def test_rounding_loses_no_target(score, pred):
     """Sets keep the targets whose score is the threshold, whatever mu + q rounds to."""
     y = np.random.default_rng(0).poisson(3, 2000).astype(np.float32)
     preds = jax.tree.map(lambda v: np.full(2000, v, y.dtype), pred)
+    preds = np.stack(preds, axis=1) if isinstance(preds, list) else preds
     cp = jaxcp.calibrate(score, preds, y)
     for alpha in [0.05, 0.2, 0.4, 0.7]:
         below = np.asarray(scores_of(score, preds, y)) <= np.asarray(cp.quantile(alpha))

@@ -52,6 +52,8 @@ LABELS = sets.LabelSet(rows(3, dtype=bool))
 ROWS = dict.fromkeys(NAMES.split(), rows()) | {"sets": INTERVALS}
 ROWS |= dict.fromkeys(("groups", "test_groups"), rows(dtype=int))
 ROWS |= {
+    "draws": rows(3),
+    "log_densities": rows(),
     "held_out": rows(3, dtype=bool),
     "pred_boxes": rows(3, 4),
     "true_boxes": rows(3, 4),

@@ -16,6 +16,7 @@ from scipy import stats
 import jaxcp
 from jaxcp import certificates, learners, scores
 from jaxcp.certificates import certificate
+from jaxcp.predictive import calibrate_predictive
 from jaxcp.quantiles import _regression
 from jaxcp.sets import BoundingBox, Interval
 
@@ -128,6 +129,29 @@ def shift(key):
     return {name: jnp.sum(y[n:] <= v) for name, v in q.items()}
 
 
+def percentiles(key):
+    """The interval between two percentiles, where 0.05 (n + 1) is a whole number."""
+    y = jax.random.normal(key, (19 + NUM_TEST,))
+    system = calibrate_predictive(scores.Residual(), jnp.zeros(19), y[:19])
+    sets, y = system(jnp.zeros(NUM_TEST), ALPHA), y[19:]
+    low = sets.with_ends(jnp.full_like(sets.lower, -jnp.inf), sets.upper)  # rank 0
+    wrong = {"floor of a lower percentile": low}
+    return {k: jnp.sum(contains(v, y)) for k, v in {"right": sets, **wrong}.items()}
+
+
+def unseen(key):
+    """A group that calibration has no row of, every other time."""
+    y = jax.random.normal(key, (20,))
+    old = scores.Residual(), jnp.zeros(19), y[:19], jnp.zeros(19, int)
+    group = (y[:1] > 0).astype(int)
+    system = calibrate_predictive(*old, num_groups=2)
+    covered = contains(system(jnp.zeros(1), ALPHA, groups=group), y[19:])
+    return {
+        "right": jnp.sum(covered),
+        "nothing for an unseen group": jnp.sum(covered & (group == 0)),
+    }
+
+
 def folds(key):
     """CV+ of a model that nearly interpolates: at least 1 - 2 alpha - slack."""
     key_x, key_y, key_fit = jax.random.split(key, 3)
@@ -179,9 +203,13 @@ def ranks_of_labels(key):
 
 
 EXACT = {split: SPLIT_SIZE, few_scores: 5, labels: SPLIT_SIZE, boxes: SPLIT_SIZE}
-EXACT |= {draws: SPLIT_SIZE, hidden_group: 0}
-AT_LEAST = {shift: 1 - ALPHA, folds: 1 - 2 * ALPHA - (1 - 5 / 40) / 6}
-AT_LEAST |= {ranks_of_labels: 1 - ALPHA}
+EXACT |= {draws: SPLIT_SIZE, hidden_group: 0, percentiles: 19}
+AT_LEAST = {
+    shift: 1 - ALPHA,
+    unseen: 1 - ALPHA,
+    folds: 1 - 2 * ALPHA - (1 - 5 / 40) / 6,
+    ranks_of_labels: 1 - ALPHA,
+}
 NUM_TRIALS = {split: 100_000, draws: 400, shift: 10_000, ranks_of_labels: 20_000}
 FAULTS = {
     split: [
@@ -199,6 +227,8 @@ FAULTS = {
     folds: ["residuals of the wrong fold"],
     hidden_group: ["features of no row dropped"],
     ranks_of_labels: ["limits from the calibration rows"],
+    percentiles: ["floor of a lower percentile"],
+    unseen: ["nothing for an unseen group"],
 }
 
 

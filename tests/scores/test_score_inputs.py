@@ -26,7 +26,8 @@ DECLARED = [
 @pytest.mark.parametrize("name", DECLARED)
 def test_docstrings_say_what_scores_take(name):
     score = CASES[name].score
-    if getattr(score, "cdf", None) is not None or hasattr(score, "limits"):
+    of_base = getattr(score, "cdf", None) is not None or hasattr(score, "limits")
+    if of_base or isinstance(score, scores.TwoSided):
         score = score.base  # takes what the base does, whose docstring says it
     words = " ".join(inspect.getdoc(type(score)).split())
     assert "`pred`" in words

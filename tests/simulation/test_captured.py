@@ -26,6 +26,7 @@ from jaxcp import (
     learners,
     metrics,
     online,
+    predictive,
     pvalues,
     risk,
     scores,
@@ -216,6 +217,12 @@ VERBS = {
     ),
     "split_conformal.predict": lambda: partial(
         lambda f: jaxcp.split_conformal(f, None, scores.Absolute(), X, Y)(X, 0.3).upper,
+        lambda params, x: scaled(x[:, 0]),
+    ),
+    "calibrate_predictive.predict": lambda: partial(
+        lambda f: predictive.calibrate_predictive(
+            scores.Residual(), X, Y, predict=f
+        ).mean(X),
         lambda params, x: scaled(x[:, 0]),
     ),
     "draw.sample": lambda: partial(

@@ -1,0 +1,530 @@
+"""Predictive distributions from a calibration of a score that rises with the target."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from jaxcp import _arrays, _batching, _checks
+from jaxcp._tree import jit, pytree
+from jaxcp.calibration import SplitConformal, calibrate, calibrate_groups
+from jaxcp.calibration.calibrating import predicted
+from jaxcp.calibration.predictor import predictions
+from jaxcp.certificates import Certificate
+from jaxcp.held import rows, taking
+from jaxcp.predictive.atoms import Side, between, crps_among
+from jaxcp.quantiles import levels as at_levels
+from jaxcp.scores import TwoSided, inputs
+from jaxcp.typing import AnySet, ArrayLike, Increasing, Number, Predict, PyTree
+
+
+@pytree
+class PredictiveSystem:
+    """A predictive distribution for every input. Made by `calibrate_predictive`.
+
+    With the scores A_i of the n rows and a = A(pred, y) the distribution is
+
+      Q(y, u) = (#{A_i < a} + u (1 + #{A_i = a})) / (n + 1).
+
+    Args:
+      calibration: The calibration of `scores.TwoSided(score)`: a `Calibration`, a
+        `GroupCalibration`, or a `SplitConformal` with one of these, which takes inputs
+        in place of predictions.
+
+    Guarantee:
+      That of `cdf` and `quantile`, and of the calibration for sets.
+
+    Assumption:
+      Exchangeable calibration and test examples, and a model fitted on other data.
+
+    References:
+      Vovk, Petej, Nouretdinov, Manokhin, Gammerman, Computationally Efficient Versions
+      of Conformal Predictive Distributions, Neurocomputing, 2020.
+
+    See also:
+      predictive.calibrate_predictive, predictive.Atoms, metrics.crps
+    """
+
+    calibration: Any
+
+    def __call__(self, preds: PyTree, alpha: ArrayLike, **context: Any) -> AnySet:
+        """Returns the interval between two quantiles, at alpha / 2 a side.
+
+        Arguments, errors and guarantee are those of calling the calibration.
+        """
+        return self.calibration(preds, alpha, **context)
+
+    def cdf(
+        self, preds: PyTree, y: ArrayLike, *, u: ArrayLike, **context: Any
+    ) -> Array:
+        """Returns the distribution function at targets: the probability of less.
+
+        Q(y, u), as the p-value of minus the score, which keeps the digits of a small
+        probability. With weights counts are masses, and the 1 is the weight of the test
+        point; with groups they are of the rows of its group.
+
+        Args:
+          preds: Predictions, a pytree with leading axis m, as at calibration.
+          y: Targets, shape (m,).
+          u: Uniforms in [0, 1], one drawn afresh for each point (`uniforms`), shape
+            (m,); or 0 or 1 for the bounds of Q, shape ().
+          **context: `groups`, the group of each test point, int or by name, shape (m,),
+            for a calibration with groups; `test_weights`, shape (m,), for one with
+            weights. They default to 1, and no weight may then be larger.
+
+        Returns:
+          Q(y, u), shape (m,), in [0, 1]; u where nothing is known: no row, no unit, a
+          traced group that is unknown.
+
+        Raises:
+          ValueError: as calling the calibration, and if a concrete `u` is outside
+            [0, 1].
+
+        Guarantee:
+          Q(Y, U) is uniform on [0, 1], ties or not. Values of several test points
+          share the rows, and depend on each other.
+
+        Assumption:
+          Exchangeable calibration and test examples (of a group), uniforms that are
+          drawn afresh; with weights independent examples, and true likelihood ratios.
+
+        Cost:
+          O((n + m) log n): one sort serves all m points; with groups and weights one
+          for each group.
+
+        Example:
+          >>> from jaxcp.scores import Residual
+          >>> y = jnp.arange(1.0, 10.0)
+          >>> system = calibrate_predictive(Residual(), jnp.zeros(9), y)
+          >>> system.cdf(jnp.zeros(2), jnp.array([2.5, 9.5]), u=1.0)
+          Array([0.3, 1. ], dtype=float32)
+        """
+        u = _arrays.as_array("u", u)
+        _checks.check_uniforms("u", u)
+        one, each = (None, u) if u.ndim else (u.astype(float), None)
+        known = _checks.scores(y), _checks.uniforms(each)
+        rule, *asked = self._asked(preds, *known, **_weighed(context))
+        return _batching.by_rows(_cdf, one, rows=asked, holder=rule)
+
+    def quantile(
+        self, preds: PyTree, levels: ArrayLike, *, side: Side, **context: Any
+    ) -> Array:
+        """Returns quantiles of the distribution, of many levels at once.
+
+        A^-1 of the score of rank k among n: k = ceil(l (n + 1)) for "upper", floor(l (n
+        + 1)) for "lower", where rank 0 is -inf and n + 1 is +inf; "between" is linear
+        between the two, through A^-1(A_(i)) at i / (n + 1).
+
+        Args:
+          preds: Predictions, a pytree with leading axis m, as at calibration.
+          levels: Levels l in (0, 1), shape () or any. Known ones are read exactly, as
+            alpha is; a traced one has a rounding error, and l (n + 1) next to a whole
+            number may have the rank one further out.
+          side: "upper", "lower", or without weights "between".
+          **context: `groups` and `test_weights` as for `cdf`.
+
+        Returns:
+          Quantiles, shape (m,) and then that of `levels`, in units of the target.
+
+        Raises:
+          ValueError: as calling the calibration, if a known level is outside (0, 1), or
+            `side` is none of these, or "between" with weights.
+
+        Guarantee:
+          P(Y <= upper) >= l and P(Y < lower) <= l, on average over calibration and test
+          data. None for "between".
+
+        Assumption:
+          Those of `cdf`.
+
+        Cost:
+          O(n) for each level, or one sort for many; then one set for each point and
+          level. With weights and `test_weights` one sort of all.
+
+        Example:
+          >>> from jaxcp.scores import Residual
+          >>> y = jnp.arange(1.0, 10.0)
+          >>> system = calibrate_predictive(Residual(), jnp.zeros(9), y)
+          >>> system.quantile(jnp.array([10.0]), [0.05, 0.5, 0.95], side="upper")
+          Array([[11., 15., inf]], dtype=float32)
+        """
+        _checks.check_one_of("side", side, ["upper", "lower", "between"])
+        levels = np.asarray(levels) if _arrays.is_concrete(levels) else levels
+        level = at_levels.as_alpha(levels, "levels", "")
+        rule, *asked = self._asked(preds, **_weighed(context))
+        if side == "between" and rule.weights is not None:
+            raise ValueError("expected side 'upper' or 'lower' with weights")
+        fixed = _ranks(rule.held, level.ravel(), side)
+        found = _batching.by_rows(
+            partial(_quantile, side=side), *fixed, rows=asked, holder=rule
+        )
+        return found.reshape(len(found), *level.shape)
+
+    def crps(self, preds: PyTree, y: ArrayLike, **groups: Any) -> Array:
+        """Returns the continuous ranked probability score of each test point.
+
+        E|C - y| - E|C - C'| / 2 with C and C' among the atoms A^-1(A_i), by their
+        weights: a loss in units of the target, less is better. The mass of the test
+        point is left out, for it would make all of them infinite.
+
+        Args:
+          preds: Predictions, a pytree with leading axis m, as at calibration.
+          y: Targets, shape (m,).
+          **groups: `groups` as for `cdf`.
+
+        Returns:
+          Scores, shape (m,); NaN where nothing is known.
+
+        Raises:
+          ValueError: as calling the calibration.
+
+        Guarantee:
+          None: it measures distributions.
+
+        Cost:
+          O((n + m) log n): one sort of the scores, with groups one for each. Of a score
+          whose units differ along the line (`PredictedQuantiles`) O(n log n) for each
+          point.
+
+        References:
+          Gneiting, Raftery, Strictly Proper Scoring Rules, Prediction, and Estimation,
+          JASA, 2007.
+
+        Example:
+          >>> from jaxcp.scores import Residual
+          >>> y = jnp.array([1.0, 3.0])
+          >>> system = calibrate_predictive(Residual(), jnp.zeros(2), y)
+          >>> system.crps(jnp.zeros(2), jnp.array([2.0, 3.0]))
+          Array([0.5, 0.5], dtype=float32)
+        """
+        rule, *asked = self._asked(preds, _checks.scores(y), **groups)
+        return _batching.by_rows(_crps, rows=asked, holder=rule)
+
+    def mean(self, preds: PyTree, **groups: Any) -> Array:
+        """Returns the mean of the atoms at each test point, shape (m,).
+
+        NaN where nothing is known. Arguments and errors as for `crps`.
+        """
+        rule, *asked = self._asked(preds, **groups)
+        return _batching.by_rows(_mean, rows=asked, holder=rule)
+
+    def draw(self, key: Array, preds: PyTree, num_draws: int, **groups: Any) -> Array:
+        """Returns draws from the distribution at each test point.
+
+        Atoms A^-1(A_i) by their weights, with replacement: the mass of the test point
+        is left out.
+
+        Args:
+          key: Random key.
+          preds: Predictions, a pytree with leading axis m, as at calibration.
+          num_draws: Number of draws l for each test point.
+          **groups: `groups` as for `cdf`.
+
+        Returns:
+          Draws, shape (m, l), in units of the target; NaN where nothing is known.
+
+        Raises:
+          ValueError: as calling the calibration, if `key` is no key or `num_draws` is
+            not positive.
+
+        Guarantee:
+          None: they are draws from the empirical law of the rows.
+
+        Cost:
+          O(n), and O(log n) for each draw; with groups that for each group.
+
+        Example:
+          >>> from jaxcp.scores import Residual
+          >>> y = jnp.arange(1.0, 10.0)
+          >>> system = calibrate_predictive(Residual(), jnp.zeros(9), y)
+          >>> system.draw(jax.random.key(0), jnp.zeros(2), 5).shape
+          (2, 5)
+        """
+        _checks.check_key(key)
+        _checks.check_count("num_draws", num_draws, 1)
+        return _draw(key, *self._asked(preds, **groups), num_draws=num_draws)
+
+    def certificate(self, alpha: Any, delta: Number | None = None) -> Any:
+        """Returns the law of the coverage of intervals at alpha, of each group its own.
+
+        Given the calibration set Beta(j, n + 1 - j), j = n + 1 - 2 floor(alpha (n + 1)
+        / 2): two components of one score have a law, where those of others have none.
+
+        Args:
+          alpha: Miscoverage level in (0, 1), a number.
+          delta: Probability of a bad calibration set, as for the sets.
+
+        Returns:
+          A `certificates.Certificate`, or a tuple of them, one for each group.
+
+        Raises:
+          ValueError: if `alpha` or `delta` is outside (0, 1), the mask is traced, or
+            there are weights.
+
+        Guarantee:
+          Exact for exchangeable scores without ties (for `law`: i.i.d.). Where scores
+          tie coverage is at least this.
+
+        Example:
+          >>> from jaxcp.scores import Residual
+          >>> y = jnp.arange(1.0, 20.0)
+          >>> system = calibrate_predictive(Residual(), jnp.zeros(19), y)
+          >>> system.certificate(0.2).law
+          (16, 4)
+        """
+        rule = self._rule
+        rows.check_lawful((), rule.weights, (rule.mask, rule.held.groups))
+        exact = at_levels.one_alpha(alpha)
+        share = None if delta is None else at_levels.as_delta(delta)
+
+        def of(n):
+            half = None if share is None else share / 2
+            beyond = n + 1 - at_levels.exact_rank(n, exact / 2, half)  # a side
+            sure = inputs.is_exact(rule.score)
+            return Certificate(n, exact, n + 1 - 2 * beyond, share, sure)
+
+        found = tuple(of(int(n)) for n in np.ravel(rule.held.counts()))
+        return found if rule.held.shape else found[0]
+
+    @property
+    def _rule(self):
+        is_of_inputs = isinstance(self.calibration, SplitConformal)
+        return self.calibration.calibration if is_of_inputs else self.calibration
+
+    def _asked(self, preds, *known, groups=None, **weights):
+        """Returns the calibration, predictions, and what is known of test points."""
+        model, rule = self.calibration, self._rule
+        if rule is not model:
+            preds = predictions(model.predict, model.params, preds)
+        columns = {k: taking.weights_for(rule.weights, v) for k, v in weights.items()}
+        columns["groups"] = rule._groups_of(preds, groups)
+        preds, y, u, context = rule._rows(preds, columns, *known, for_sets=True)
+        found = {"y": y, "u": u} | context
+        return rule, preds, {k: v for k, v in found.items() if v is not None}
+
+
+def _weighed(context):
+    """Returns the context with a weight, which may be None, of each test point."""
+    return {"test_weights": None} | context
+
+
+def _ranks(held, level, side):
+    """Returns ranks by the side that they are of, and shares between two of them.
+
+    Each of shape (a,), or (g, a) of groups; alpha as a float where there are weights.
+    """
+    level = level[None] if held.shape else level
+    alphas = {"upper": 1 - level, "lower": level}
+    alphas = alphas if side == "between" else {side: alphas[side]}
+    if held.weights is not None:
+        as_floats = {k: at_levels.alpha_as_float(v) for k, v in alphas.items()}
+        shape = *held.shape, level.shape[-1]
+        return {k: jnp.broadcast_to(v, shape) for k, v in as_floats.items()}, None
+    counts = held.counts()
+    counts = counts if isinstance(counts, int) else counts[..., None]
+    ranks = {k: at_levels.ranks(counts, v) for k, v in alphas.items()}
+    if side != "between":
+        return ranks, None
+    level = at_levels.alpha_as_float(level) if isinstance(counts, Array) else level
+    return ranks, at_levels.alpha_as_float(level * (counts + 1) % 1)
+
+
+def _ends(rule, side, preds, q):
+    """Returns the ends of one side at scores (m, a), of each row its own."""
+    base, last = rule.score.base, int(side == "upper")
+    score = base if last else base.negated()
+    one = lambda pred, q: score.invert(pred, q).ends()[last]  # noqa: E731
+    return _batching.map_rows(lambda pred, q: jax.vmap(partial(one, pred))(q), preds, q)
+
+
+def _of_rows(rule, of, context, given):
+    """Returns `of(rows)`, row by row, of all rows or those of each group."""
+    held = replace(rule.held, values=rule.scores[:, 1])
+    if "groups" not in context:
+        return of(held)
+    return held.in_groups(of, context["groups"], jnp.nan, given)
+
+
+@jit
+def _cdf(rule, one, preds, context):
+    context = {"u": one} | context
+    preds, y = _batching.widened((preds, context.pop("y")))
+    scores = _batching.evaluate_at_once(rule.score, preds, y)
+    below = replace(rule.held, values=rule.scores[:, 0])
+    q = below.p_values(scores[:, 0], **context)  # of -A; not 1 - p, which cancels
+    unknown = jnp.all(scores == -jnp.inf, axis=1)
+    if "groups" in context:
+        g = below.num_groups
+        unknown |= _arrays.group_codes(context["groups"], g) == g
+    return jnp.where(unknown, context["u"], q)
+
+
+@jit(static_argnames="side")
+def _quantile(rule, ranks, share, preds, context, side):
+    preds, m = _batching.widened(preds), len(jax.tree.leaves(preds)[0])
+
+    def of(side):
+        score = rule.score.base if side == "upper" else rule.score.base.negated()
+        scores = rule.scores[:, int(side == "upper")]
+        own, k = replace(rule, score=score, scores=scores), ranks[side]
+        if not context:
+            return _ends(rule, side, preds, jnp.tile(own.threshold(k), (m, 1)))
+        q = jax.vmap(lambda k: own._thresholds(k, context), -1, -1)(k)
+        return _ends(rule, side, preds, q)
+
+    if side != "between":
+        return of(side)
+    share = rows.at_groups(share, context["groups"]) if context else share
+    return between(of("lower"), of("upper"), share)
+
+
+@jit
+def _crps(rule, preds, context):
+    base, (preds, y) = rule.score.base, _batching.widened((preds, context["y"]))
+    z, units = _batching.evaluate_at_once(base, preds, y), jax.vmap(base.units)(preds)
+    known = z > -jnp.inf if units is None else jnp.isfinite(units)
+
+    def of(held):
+        if units is not None:
+            at, unit = jnp.where(known, z, 0), jnp.where(known, units, 1)
+            return unit * crps_among(held.values, at, held.mass)
+        at = lambda c, y: crps_among(c[0], y[None], held.mass)[0]  # noqa: E731
+        return _each(rule, held.values, at, preds, y)
+
+    found = _of_rows(rule, of, context, (z, units, preds, y))
+    return jnp.where(known, found, jnp.nan)
+
+
+def _each(rule, scores, function, preds, *rows):
+    """Returns `function(atoms, *row)` of every row, of few rows at a time."""
+
+    def one(pred, *row):
+        ends = _ends(rule, "upper", jax.tree.map(lambda v: v[None], pred), scores[None])
+        return function(ends, *row)
+
+    most = _batching.rows_at_a_time(scores.size)
+    return _batching.map_evenly(one, preds, *rows, at_a_time=most)
+
+
+@jit
+def _mean(rule, preds, context):
+    preds, base = _batching.widened(preds), rule.score.base
+    units = jax.vmap(base.units)(preds)
+
+    def of(held):
+        shares = held.sums(jnp.ones_like(held.values))
+        if units is None:
+            at = lambda c: held.sums(c[0]) / shares  # noqa: E731
+            return _each(rule, held.values, at, preds)
+        return jnp.broadcast_to(held.sums(held.values) / shares, units.shape)
+
+    found = _of_rows(rule, of, context, (preds, units))
+    if units is not None:
+        found = _ends(rule, "upper", preds, found[:, None])[:, 0]
+    return jnp.where(jnp.isfinite(found), found, jnp.nan)
+
+
+@jit(static_argnames="num_draws")
+def _draw(key, rule, preds, context, num_draws):
+    preds, shape = _batching.widened(preds), (len(jax.tree.leaves(preds)[0]), num_draws)
+
+    def of(held):
+        values, mass = held.values, held.mass
+        if values.size == 0:
+            return jnp.full(shape, jnp.nan, values.dtype)
+        mass = (values == values if mass is None else mass).astype(values.dtype)
+        found = jax.random.choice(key, values, shape, p=mass)
+        return jnp.where(jnp.sum(mass) > 0, found, jnp.nan)
+
+    found = _ends(rule, "upper", preds, _of_rows(rule, of, context, preds))
+    return jnp.where(jnp.isfinite(found), found, jnp.nan)
+
+
+def calibrate_predictive(
+    score: Increasing,
+    preds: PyTree = None,
+    y: ArrayLike | None = None,
+    groups: ArrayLike | None = None,
+    *,
+    predict: Predict | None = None,
+    params: PyTree = None,
+    **options: Any,
+) -> PredictiveSystem:
+    """Returns a conformal predictive system: a distribution of the target, calibrated.
+
+    One-sided bounds, percentiles, intervals, whole distributions and their CRPS from
+    one calibration of a score that rises with the target.
+
+    Args:
+      score: `scores.Residual()`, `scores.ScaledResidual()`,
+        `scores.PredictedQuantiles(levels)`, or an increasing score of your own.
+      preds: Predictions for the calibration set as for `calibrate`; inputs with
+        `predict`.
+      y: Targets, shape (n,). Of several outputs each column has a system of its own,
+        by `jax.vmap`.
+      groups: Group of each row as for `calibrate_groups`, or None.
+      predict: Function `(params, x) -> preds`, to be called with inputs as
+        `split_conformal`, or None.
+      params: First argument of `predict`, any pytree.
+      **options: `weights`, `mask` and `batches` as for `calibrate`; with groups also
+        `num_groups` and `group_names` as for `calibrate_groups`.
+
+    Returns:
+      A `PredictiveSystem`: ask it for `cdf`, `quantile`, `crps`, `mean` and `draw`, or
+      call it with predictions and alpha.
+
+    Raises:
+      ValueError: as `calibrate`, with groups as `calibrate_groups`; if the score is not
+        increasing, `y` has several outputs, or `predict` is no function.
+
+    Guarantee:
+      Q(Y, U) is uniform for every law of the data, and quantiles bound the target with
+      the probability of their level; with groups within each of them.
+
+    Assumption:
+      Exchangeable calibration and test examples (of a group), and a model fitted on
+      other data.
+
+    Cost:
+      n scores, which are kept.
+
+    References:
+      Vovk, Shen, Manokhin, Xie, Nonparametric Predictive Distributions Based on
+      Conformal Prediction, Machine Learning, 2019.
+      Vovk, Petej, Nouretdinov, Manokhin, Gammerman, Computationally Efficient Versions
+      of Conformal Predictive Distributions, Neurocomputing, 2020.
+      Jonkers, Van Wallendael, Duchateau, Van Hoecke, Conformal Predictive Systems Under
+      Covariate Shift, COPA, 2024.
+
+    See also:
+      predictive.Atoms, calibrate, calibrate_groups, scores.TwoSided
+
+    Example:
+      >>> from jaxcp.scores import Residual
+      >>> y = jnp.arange(1.0, 20.0)
+      >>> system = calibrate_predictive(Residual(), jnp.zeros(19), y)
+      >>> system.quantile(jnp.array([0.0, 100.0]), 0.9, side="upper")
+      Array([ 18., 118.], dtype=float32)
+      >>> system(jnp.array([100.0]), alpha=0.2).ends()
+      (Array([102.], dtype=float32), Array([118.], dtype=float32))
+    """
+    if predict is not None:
+        preds = predicted(predict, params, preds)
+    verb: Any = calibrate
+    if groups is not None or {"num_groups", "group_names"} & options.keys():
+        verb = partial(calibrate_groups, groups=groups)
+    rule = verb(TwoSided(score), preds, y, **options)
+    if rule.components != (2,):
+        raise ValueError(
+            f"expected y of shape (n,), got {rule.components[0] // 2} outputs; "
+            "jax.vmap over columns of predictions and y makes a system of each"
+        )
+    if predict is not None:
+        rule = SplitConformal(predict, params, rule)
+    return PredictiveSystem(rule)
