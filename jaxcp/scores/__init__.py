@@ -4,6 +4,7 @@ from jaxcp.checking.scores import check
 from jaxcp.scores import inputs
 from jaxcp.scores.cdf import CDF
 from jaxcp.scores.custom import Custom, Density, Latent
+from jaxcp.scores.histograms import Binned, Interpolated
 from jaxcp.scores.labels import (
     APS,
     LAC,
@@ -51,6 +52,7 @@ __all__ = [
     "SAPS",
     "Absolute",
     "AsymmetricCQR",
+    "Binned",
     "BoxOffset",
     "Custom",
     "Density",
@@ -58,6 +60,7 @@ __all__ = [
     "Entmax",
     "Gamma",
     "Given",
+    "Interpolated",
     "Labelwise",
     "Latent",
     "LogLAC",
