@@ -199,13 +199,13 @@ def pit_test(
         range, or only one of `key` and `num_draws` is given.
 
     Guarantee:
-      With a key P(p_value <= t) <= t, for all n and m, ties or not. Without one
-      asymptotic, as n and m grow: at 5 % Pearson's test rejects about 5 %, Kolmogorov's
-      less, of few scores far less.
+      With a key P(p_value <= t) <= t, for all n and m. Without one asymptotic, as n and
+      m grow: at 5 % Pearson's test rejects about 5 % of right systems, Kolmogorov's at
+      most that, with few scores far less.
 
     Assumption:
-      Calibration and test rows are exchangeable, and i.i.d. given their law; scores
-      have unit weights and one group; uniforms are fresh for each row.
+      I.i.d. calibration and test rows, a model fitted on others; scores with unit
+      weights, of one group, that do not tie; uniforms that are fresh for each row.
 
     Cost:
       O(m log m) on the host, in double precision; as much again for each draw.
@@ -226,41 +226,56 @@ def pit_test(
       >>> pit_test(q(s[99:] + 1, u), 99).p_value < 0.01
       True
     """
-    from scipy.special import chdtrc, kolmogorov  # scipy comes with jax
-
-    _checks.check_one_of("kind", kind, ("pearson", "kolmogorov"))
+    _checks.check_one_of("kind", kind, _PIT_TESTS)
     if (key is None) != (num_draws is None):
         raise ValueError("expected both key and num_draws, or neither, got one")
     pit, cells, counts = pit_counts(pit, num_calibration, num_bins)
-    n, m = num_calibration, pit.size
+    expected = pit.size * cells / (num_calibration + 1)
+    statistic, tail, draw = _PIT_TESTS[kind](num_calibration, pit.size, cells)
+    values = counts if kind == "pearson" else pit
+    found = statistic(values)
+    p_value = tail(found)
+    if key is not None and num_draws is not None:
+        _checks.check_key(key)
+        _checks.check_count("num_draws", num_draws, 1)
+        rng = np.random.default_rng(np.ravel(jax.random.key_data(key)))
+        above = sum(statistic(draw(rng)) >= found for _ in range(num_draws))
+        p_value = (1 + above) / (num_draws + 1)
+    return PITTest(float(p_value), float(found), counts, expected)
+
+
+def _pearson(n, m, cells):
+    """Returns the statistic of counts, its tail, and what draws counts."""
+    from scipy.special import chdtrc  # scipy comes with jax
+
     expected = m * cells / (n + 1)
+    scale = (n + 2) / (m + n + 1)
 
-    def squares(counts):
-        return (n + 2) / (m + n + 1) * np.sum((counts - expected) ** 2 / expected)
+    def statistic(counts):
+        return scale * np.sum((counts - expected) ** 2 / expected)
 
-    def distance(pit):
-        values, steps = np.sort(pit), np.arange(m + 1) / m
-        apart = max(np.max(steps[1:] - values), np.max(values - steps[:-1]))
-        return (n * m / (n + m)) ** 0.5 * apart
+    tail = lambda v: chdtrc(len(cells) - 1, v)  # noqa: E731
+    return statistic, tail, lambda rng: _draw_counts(rng, m, cells)
 
-    def draw_pit(rng):
+
+def _kolmogorov(n, m, cells):
+    """Returns the statistic of values, its tail, and what draws values."""
+    from scipy.special import kolmogorov
+
+    steps, scale = np.arange(m + 1) / m, (n * m / (n + m)) ** 0.5
+
+    def statistic(pit):
+        pit = np.sort(pit)
+        return scale * max(np.max(steps[1:] - pit), np.max(pit - steps[:-1]))
+
+    def draw(rng):
         of_cells = _draw_counts(rng, m, np.ones(n + 1))
         return (np.repeat(np.arange(n + 1), of_cells) + rng.random(m)) / (n + 1)
 
-    if kind == "pearson":
-        statistic, values, tail = squares, counts, lambda v: chdtrc(num_bins - 1, v)
-        draw = lambda rng: _draw_counts(rng, m, cells)  # noqa: E731
-    else:
-        statistic, values, tail, draw = distance, pit, kolmogorov, draw_pit
-    found = statistic(values)
-    if key is None:
-        return PITTest(float(tail(found)), float(found), counts, expected)
-    _checks.check_key(key)
-    _checks.check_count("num_draws", num_draws, 1)
-    rng = np.random.default_rng(np.ravel(jax.random.key_data(key)))
-    above = sum(statistic(draw(rng)) >= found for _ in range(num_draws))
-    p_value = (1 + above) / (num_draws + 1)
-    return PITTest(float(p_value), float(found), counts, expected)
+    return statistic, kolmogorov, draw
+
+
+_PIT_TESTS = {"pearson": _pearson, "kolmogorov": _kolmogorov}
 
 
 def _draw_counts(rng, m, cells):
