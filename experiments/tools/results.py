@@ -65,6 +65,7 @@ MEASURED = [
     "risk_laws",
     "coverage_grid",
     "conditional",
+    "pit",
 ]
 WITH_DATA = {"showcase", "covariate_shift", "anomaly", "conformal_training"}
 WITH_DATA |= {"risk_control", "conditional"}
