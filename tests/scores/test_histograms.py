@@ -9,7 +9,6 @@ from scipy import stats
 
 import jaxcp
 from helpers import inside, reference, scores_of, sets_of
-from jaxcp import scores
 from jaxcp.scores import Binned, Interpolated
 from rows import calibrate, refuses
 
