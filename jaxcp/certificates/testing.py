@@ -161,7 +161,7 @@ def pit_test(
     num_bins: int = 10,
     kind: Literal["pearson", "kolmogorov"] = "pearson",
     key: Array | None = None,
-    num_draws: int | None = None,
+    num_draws: int = 999,
 ) -> PITTest:
     """Returns a test of whether predictive distributions are calibrated.
 
@@ -188,15 +188,15 @@ def pit_test(
       kind: "pearson" for the counts, or "kolmogorov", which sees shifts of all better
         and needs no bins.
       key: A random key, for draws from the law.
-      num_draws: Number of draws, with a key: p-values are multiples of 1 / (num_draws +
-        1).
+      num_draws: Number of draws with a key. P-values are then multiples of 1 /
+        (num_draws + 1).
 
     Returns:
       `PITTest(p_value, statistic, counts, expected)`.
 
     Raises:
-      ValueError: if a value is outside [0, 1], there are none, `num_bins` is out of
-        range, or only one of `key` and `num_draws` is given.
+      ValueError: if a value is outside [0, 1], there are none, or `num_bins` is out of
+        range.
 
     Guarantee:
       With a key P(p_value <= t) <= t, for all n and m. Without one asymptotic, as n and
@@ -227,35 +227,40 @@ def pit_test(
       True
     """
     _checks.check_one_of("kind", kind, _PIT_TESTS)
-    if (key is None) != (num_draws is None):
-        raise ValueError("expected both key and num_draws, or neither, got one")
     pit, cells, counts = pit_counts(pit, num_calibration, num_bins)
-    expected = pit.size * cells / (num_calibration + 1)
     statistic, tail, draw = _PIT_TESTS[kind](num_calibration, pit.size, cells)
-    values = counts if kind == "pearson" else pit
-    found = statistic(values)
+    found = statistic(counts if kind == "pearson" else pit)
     p_value = tail(found)
-    if key is not None and num_draws is not None:
+    if key is not None:
         _checks.check_key(key)
         _checks.check_count("num_draws", num_draws, 1)
         rng = np.random.default_rng(np.ravel(jax.random.key_data(key)))
         above = sum(statistic(draw(rng)) >= found for _ in range(num_draws))
         p_value = (1 + above) / (num_draws + 1)
+    expected = pit.size * cells / (num_calibration + 1)
     return PITTest(float(p_value), float(found), counts, expected)
+
+
+def pit_counts(pit, n, num_bins):
+    """Returns m values in double precision, the cells of each bin, and its values."""
+    pit = as_numpy("pit", pit).astype(float)
+    _checks.check_shape("pit", (max(pit.size, 1),), pit.shape)
+    _checks.check_uniforms("pit", pit)
+    _checks.check_count("num_bins", num_bins, 2)
+    if num_bins > n + 1:
+        raise ValueError(f"expected num_bins <= {n + 1}, one a cell, got {num_bins}")
+    edges = np.rint(np.arange(num_bins + 1) * ((n + 1) / num_bins))
+    return pit, np.diff(edges), np.histogram(pit, edges / (n + 1))[0]
 
 
 def _pearson(n, m, cells):
     """Returns the statistic of counts, its tail, and what draws counts."""
     from scipy.special import chdtrc  # scipy comes with jax
 
-    expected = m * cells / (n + 1)
-    scale = (n + 2) / (m + n + 1)
-
-    def statistic(counts):
-        return scale * np.sum((counts - expected) ** 2 / expected)
-
+    expected, scale = m * cells / (n + 1), (n + 2) / (m + n + 1)
+    statistic = lambda v: scale * np.sum((v - expected) ** 2 / expected)  # noqa: E731
     tail = lambda v: chdtrc(len(cells) - 1, v)  # noqa: E731
-    return statistic, tail, lambda rng: _draw_counts(rng, m, cells)
+    return statistic, tail, lambda rng: rng.multinomial(m, rng.dirichlet(cells))
 
 
 def _kolmogorov(n, m, cells):
@@ -269,28 +274,10 @@ def _kolmogorov(n, m, cells):
         return scale * max(np.max(steps[1:] - pit), np.max(pit - steps[:-1]))
 
     def draw(rng):
-        of_cells = _draw_counts(rng, m, np.ones(n + 1))
-        return (np.repeat(np.arange(n + 1), of_cells) + rng.random(m)) / (n + 1)
+        counts = rng.multinomial(m, rng.dirichlet(np.ones(n + 1)))
+        return (np.repeat(np.arange(n + 1), counts) + rng.random(m)) / (n + 1)
 
     return statistic, kolmogorov, draw
 
 
 _PIT_TESTS = {"pearson": _pearson, "kolmogorov": _kolmogorov}
-
-
-def _draw_counts(rng, m, cells):
-    """Returns counts of bins with so many cells: DirichletMultinomial(m; cells)."""
-    return rng.multinomial(m, rng.dirichlet(cells))
-
-
-def pit_counts(pit, n, num_bins):
-    """Returns m values in double precision, the cells of each bin, and its values."""
-    pit = as_numpy("pit", pit).astype(float)
-    _checks.check_shape("pit", (max(pit.size, 1),), pit.shape)
-    _checks.check_uniforms("pit", pit)
-    _checks.check_count("num_calibration", n, 1)
-    _checks.check_count("num_bins", num_bins, 2)
-    if num_bins > n + 1:
-        raise ValueError(f"expected num_bins <= {n + 1}, one a cell, got {num_bins}")
-    edges = np.rint(np.arange(num_bins + 1) * ((n + 1) / num_bins))
-    return pit, np.diff(edges), np.histogram(pit, edges / (n + 1))[0]

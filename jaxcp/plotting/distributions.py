@@ -79,10 +79,7 @@ def plot_pit(
 def _ends_of_count(cells, n, m, tail):
     """Returns the counts beyond which a bin's is with probability <= tail a side."""
     law = np.exp(log_beta_binomial(int(cells), n + 1 - int(cells), m))
-    below, above = (
-        np.searchsorted(np.cumsum(v), tail, side="right") for v in (law, law[::-1])
-    )
-    return below, m - above
+    return np.sum(np.cumsum(law) <= tail), m - np.sum(np.cumsum(law[::-1]) <= tail)
 
 
 def plot_cdf(
@@ -125,27 +122,21 @@ def plot_cdf(
     Example:
       >>> ax = plot_cdf(jax.random.normal(jax.random.key(0), (19,)), label="row 1")
     """
-    values = _axes.as_numbers("values", values).ravel().astype(float)
-    _checks.check_not_nan("values", values)
-    masses = np.ones(values.size) if weights is None else weights
-    masses = _axes.as_numbers("weights", masses).ravel().astype(float)
-    _checks.check_shape("weights", values.shape, masses.shape)
-    _checks.check_values(lambda w: w >= 0, "weights >= 0", masses)
+    columns = {"values": _checks.scores(values), "weights": _checks.weights(weights)}
+    found, given = _checks.rows(**columns)
     _checks.check_values(lambda w: w > 0, "test_weight > 0", test_weight)
     ax = _axes.new_axes() if ax is None else ax
-    order, finite = np.argsort(values), values[np.isfinite(values)]
-    low, high = (finite.min(), finite.max()) if finite.size else (0.0, 1.0)
-    pad = 0.05 * (high - low) or 1.0
-    frame = low - pad, high + pad
-    x = np.concatenate([frame[:1], np.clip(values[order], *frame), frame[1:]])
-    below = np.cumsum(np.concatenate([[0], masses[order], [0]]))
+    order, frame = np.argsort(found), _axes.padded(np.asarray(found))
+    masses = (np.ones(order.size) if given is None else np.asarray(given))[order]
+    x = np.clip(np.pad(np.asarray(found)[order], 1, constant_values=np.inf), *frame)
+    x[0] = frame[0]
+    below = np.cumsum(np.pad(masses, 1))
     total = below[-1] + test_weight
-    middle = (below + test_weight / 2) / total
+    low, middle, high = ((below + u * test_weight) / total for u in (0, 0.5, 1))
     look = {"where": "post", "color": color, "label": label} | kwargs
     (line,) = ax.step(x, middle, **look)
     strip: dict[str, Any] = {"color": line.get_color(), "alpha": 0.3, "linewidth": 0}
-    ends = below / total, (below + test_weight) / total
-    ax.fill_between(x, *ends, step="post", **strip)
+    ax.fill_between(x, low, high, step="post", **strip)
     return _axes.finish(ax, legend, "target", "probability", share=True)
 
 
@@ -155,9 +146,7 @@ def plot_fan(
     levels: ArrayLike,
     y: ArrayLike | None = None,
     *,
-    max_points: int = 1000,
     color: Any = COVERED,
-    markersize: float | None = None,
     legend: bool | str = True,
     ax: Axes | None = None,
     **kwargs: Any,
@@ -173,12 +162,11 @@ def plot_fan(
       quantiles: Quantiles of each row, shape (m, l), in units of the target.
       levels: Their levels, increasing in (0, 1), shape (l,), l >= 2.
       y: Targets, shape (m,), drawn as points.
-      max_points: Number of targets within to draw at most, evenly spaced.
       color: Color of bands and targets.
-      markersize: Size of the targets, in points. Defaults to less for more rows.
       legend: Whether to draw a legend above the data; or where, as matplotlib's `loc`.
       ax: Axes to draw on. Defaults to new ones.
-      kwargs: Options of `Axes.fill_between`.
+      kwargs: Options of `plot_intervals`, such as `max_points` and `markersize`, or of
+        `Axes.fill_between`.
 
     Returns:
       The axes.
@@ -203,14 +191,11 @@ def plot_fan(
     ax = _axes.new_axes() if ax is None else ax
     half, names = levels.size // 2, [f"{level:.4g}" for level in levels]
     if levels.size % 2:
-        order, middle = np.argsort(x, kind="stable"), quantiles[:, half].astype(float)
-        shown = np.where(np.isfinite(middle), middle, np.nan)[order]
-        ax.plot(x[order], shown, color=color, label=names[half])
-    look: dict[str, Any] = {"kind": "band", "color": color, "ax": ax}
-    for i in range(half)[::-1]:  # the widest band last, with all that is drawn once
+        order = np.argsort(x, kind="stable")
+        ax.plot(x[order], quantiles[order, half], color=color, label=names[half])
+    for i in range(half)[::-1]:  # the widest band last, with targets and the legend
+        look = {"kind": "band", "color": color, "alpha": 0.3 + 0.4 * i / half} | kwargs
         look |= {"label": f"{names[i]} to {names[-1 - i]}", "legend": i == 0 and legend}
-        own: dict[str, Any] = {"alpha": 0.3 + 0.4 * i / half} | kwargs
-        if i == 0:
-            own |= {"max_points": max_points, "markersize": markersize, "y": y}
-        plot_intervals(x, quantiles[:, [i, -1 - i]], **look | own)
+        ends = quantiles[:, [i, -1 - i]]
+        plot_intervals(x, ends, y if i == 0 else None, ax=ax, **look)
     return ax

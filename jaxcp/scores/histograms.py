@@ -80,9 +80,7 @@ class Binned:
         """A probability for each bin, and a uniform if `randomized`."""
         return inputs.on_line(inputs.probabilities(randomized=self.randomized))
 
-    def check(
-        self, preds: PyTree, y: Array | None = None, mask: Array | None = None
-    ) -> None:
+    def check(self, preds: PyTree, *_: Array | None) -> None:
         """Raises ValueError for edges that do not increase, or are too few or many."""
         p = preds[0] if self.randomized else preds
         _check_places("edges", self.edges, p.shape[1] + 1)
@@ -162,18 +160,14 @@ class Interpolated:
         q = jnp.asarray(q, p.dtype)
         level = -with_rounding(jnp.where(jnp.isfinite(q), q, 0))
         high = (p >= level) & (q > -jnp.inf)
-        crosses = high[1:] != high[:-1]
-        # From the lower end, where the difference keeps its digits.
-        low, gap = jnp.minimum(p[1:], p[:-1]), jnp.abs(p[1:] - p[:-1])
-        step = (grid[1:] - grid[:-1]) * jnp.where(crosses, level - low, 0)
-        step = step / jnp.where(crosses, gap, 1)
-        at = jnp.where(high[1:], grid[:-1] + step, grid[1:] - step)
-        lower = jnp.maximum(at - rounding(at), grid[:-1])
-        upper = jnp.minimum(at + rounding(at), grid[1:])
-        lower = jnp.where(high[:-1], grid[:-1], lower)
-        upper = jnp.where(high[1:], grid[1:], upper)
-        held = high[1:] | high[:-1]
-        return _union(lower, jnp.where(held, upper, -jnp.inf), q)
+        first, last, before, after = high[:-1], high[1:], grid[:-1], grid[1:]
+        # From the lower of two densities, where the difference keeps its digits.
+        gap = jnp.where(first != last, jnp.abs(p[1:] - p[:-1]), 1)
+        step = (after - before) * (level - jnp.minimum(p[1:], p[:-1])) / gap
+        at = jnp.where(last, before + step, after - step)
+        lower = jnp.where(first, before, jnp.maximum(at - rounding(at), before))
+        upper = jnp.where(last, after, jnp.minimum(at + rounding(at), after))
+        return _union(lower, jnp.where(first | last, upper, -jnp.inf), q)
 
     def check(
         self, preds: Array, y: Array | None = None, mask: Array | None = None

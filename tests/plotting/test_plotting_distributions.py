@@ -92,7 +92,7 @@ def test_a_fan_has_a_band_for_each_pair_of_levels():
         (lambda: plotting.plot_pit([2.0], 99), r"pit in \[0, 1\]"),
         (lambda: plotting.plot_pit([0.5], 99, probability=1.0), r"\(0, 1\)"),
         (lambda: plotting.plot_cdf([np.nan]), "values without NaN"),
-        (lambda: plotting.plot_cdf([1.0], [1, 2]), r"weights of shape \(1,\)"),
+        (lambda: plotting.plot_cdf([1.0], [1, 2]), "weights with 1 rows"),
         (lambda: plotting.plot_cdf([1.0], [-1]), "weights >= 0"),
         (lambda: plotting.plot_cdf([1.0], test_weight=0.0), "test_weight > 0"),
         (lambda: plotting.plot_fan([1], [[1, 2]], [0.9, 0.1]), "levels that increase"),
