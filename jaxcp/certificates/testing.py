@@ -174,7 +174,7 @@ def pit_test(
     uniform law alone rejects right systems.
 
     With a key the statistic is compared with that of `num_draws` draws from its law.
-    Without one its asymptotic law is used:
+    Without one its asymptotic law is used.
 
     * Pearson: (n + 2) / (m + n + 1) sum (N_b - E_b)^2 / E_b, chi-squared with b - 1
       degrees of freedom;
