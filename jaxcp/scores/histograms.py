@@ -134,8 +134,8 @@ class Interpolated:
       >>> score(p, jnp.array(0.5)).item()
       -0.25
       >>> jnp.stack(score.invert(p, -0.375).pieces()).round(5)
-      Array([[ 0.75,   inf],
-             [ 1.5 ,  -inf]], dtype=float32)
+      Array([[0.75,  inf],
+             [1.5 , -inf]], dtype=float32)
     """
 
     grid: Array
