@@ -243,8 +243,21 @@ def _crossed(key):
     return jnp.round(4 * (at + x)) / 4, at + y
 
 
+def _on_line(places, draw_labels):
+    """Probabilities of bins between places, or near them, and a target around them."""
+
+    def draw(key):
+        pred, j = draw_labels(key)
+        place = jax.random.uniform(jax.random.fold_in(key, 1))
+        step = places[(j + 1) % len(places)] - places[j]
+        return pred, 1.1 * (places[j] + place * step)  # a few beyond all
+
+    return draw
+
+
 DENSITY = scores.Density(_log_normal)
 LEVELS = jnp.array([0.1, 0.3, 0.5, 0.7, 0.9])
+EDGES = jnp.array([-4.0, -2, -1.5, -1, 0, 0.5, 2.5, 5])
 
 CASES = {
     "absolute": Case(scores.Absolute(), _point()),
@@ -284,6 +297,12 @@ CASES = {
         _labels(7, ties=True),
         exact=True,
     ),
+    "binned": Case(scores.Binned(EDGES), _on_line(EDGES, _labels(7, ties=True))),
+    "binned-one": Case(scores.Binned(EDGES[:2]), _on_line(EDGES[:2], _labels(1))),
+    "binned-randomized": Case(
+        scores.Binned(EDGES, True), _on_line(EDGES, _labels(7, True, ties=True))
+    ),
+    "interpolated": Case(scores.Interpolated(EDGES), _on_line(EDGES, _labels(8))),
     "topk": Case(scores.TopK(), _labels(7, ties=True), exact=True),
     "custom": Case(scores.Custom(_distance, _around), _point()),
     "custom-level-set": Case(scores.Custom(_distance), _point()),
@@ -369,6 +388,8 @@ ONE_OF_EACH = [
     "custom-start",
     "distance",
     "box-maximum",
+    "binned-randomized",
+    "interpolated",
     "mahalanobis",
     "latent",
     "cp2pcp",

@@ -286,6 +286,16 @@ BARS = {
 MASKED = ("kernel_speed_kernel", "kernel_speed_small", "kernel_speed_weights")
 MASKED += ("metrics_speed_metrics", "metrics_speed_outliers")
 MASKED += ("simulation_speed_replicates",)
+BARS["pit"] = [  # % of right systems that a test at 5 % rejects
+    (f"n = {n}, m = {m}", test, limit)
+    for n in (20, 100, 1000)
+    for m in (20, 100, 1000)
+    for test, limit in (
+        ("Pearson, drawn", "<= 6"),
+        ("Pearson, asymptotic", "4 to 6.5"),
+        ("KS", "<= 5.5"),
+    )
+]
 BARS |= {f"{table}_avx2": BARS[table] for table in MASKED}
 
 _WEIGHTS = (

@@ -68,6 +68,7 @@ MEASURED = [
     "conditional",
     "conditional_classes",
     "rectified_law",
+    "pit",
 ]
 WITH_DATA = {"showcase", "covariate_shift", "anomaly", "conformal_training"}
 WITH_DATA |= {"risk_control", "conditional"}

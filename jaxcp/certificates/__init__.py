@@ -1,4 +1,4 @@
-"""Validity certificates: the law that coverage must have, and a test of it.
+"""Validity certificates: the law that coverage must have, and tests.
 
 On the host, in integers and double precision: single precision gets the tails of a Beta
 law with 10^7 calibration scores wrong. The laws hold for every predictor whose
@@ -18,12 +18,18 @@ from jaxcp.certificates.laws import (
     certificate,
     smallest_size,
 )
-from jaxcp.certificates.testing import CoverageTest, coverage_test
+from jaxcp.certificates.testing import (
+    CoverageTest,
+    PITTest,
+    coverage_test,
+    pit_test,
+)
 
 # fmt: off
 __all__ = [
     "Certificate", "CoverageTest", "CrossCertificate", "MarginalCertificate",
-    "calibration_size", "certificate", "coverage_test", "smallest_size",
+    "PITTest", "calibration_size", "certificate", "coverage_test", "pit_test",
+    "smallest_size",
 ]
 # fmt: on
 __dir__ = __all__.copy

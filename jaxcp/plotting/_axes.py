@@ -252,12 +252,17 @@ def clip_below_legend(ax, pieces):
         piece.set_clip_path(Rectangle((0, 0), *size, transform=ax.transAxes))
 
 
-def data_limits(ax, values):
-    """Returns where the y axis begins and ends for finite values and what is there."""
+def padded(values):
+    """Returns ends a little beyond finite values."""
     values = values[np.isfinite(values)].astype(float)  # single ones overflow
     low, high = (values.min(), values.max()) if values.size else (-1.0, 1.0)
     pad = 0.05 * (high - low) or 1.0
-    limits = [(low - pad, high + pad)]
+    return low - pad, high + pad
+
+
+def data_limits(ax, values):
+    """Returns where the y axis begins and ends for finite values and what is there."""
+    limits = [padded(values)]
     for other in ax.get_shared_y_axes().get_siblings(ax):
         if other.has_data():
             low, high = other.get_ylim()

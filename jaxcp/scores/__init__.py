@@ -4,6 +4,7 @@ from jaxcp.checking.scores import check
 from jaxcp.scores import inputs
 from jaxcp.scores.cdf import CDF
 from jaxcp.scores.custom import Custom, Density, Latent
+from jaxcp.scores.histograms import Binned, Interpolated
 from jaxcp.scores.increasing import (
     DCP,
     PredictedQuantiles,
@@ -48,11 +49,11 @@ from jaxcp.scores.regression import (
 # fmt: off
 __all__ = [
     "APS", "CDF", "CP2PCP", "CQR", "DCP", "HDPCP", "LAC", "PCP", "RAPS", "SAPS",
-    "Absolute", "AsymmetricCQR", "BoxOffset", "Custom", "Density", "Distance", "Entmax",
-    "Gamma", "Given", "Labelwise", "Latent", "LogLAC", "LogMargin", "Mahalanobis",
-    "Margin", "MultiLabel", "Normalized", "PredictedQuantiles", "Rectangle",
-    "Rectified", "Residual", "ScaledResidual", "Signed", "TopK", "Truncated",
-    "TwoSided", "check", "inputs",
+    "Absolute", "AsymmetricCQR", "Binned", "BoxOffset", "Custom", "Density", "Distance",
+    "Entmax", "Gamma", "Given", "Interpolated", "Labelwise", "Latent", "LogLAC",
+    "LogMargin", "Mahalanobis", "Margin", "MultiLabel", "Normalized",
+    "PredictedQuantiles", "Rectangle", "Rectified", "Residual", "ScaledResidual",
+    "Signed", "TopK", "Truncated", "TwoSided", "check", "inputs",
 ]
 # fmt: on
 __dir__ = __all__.copy

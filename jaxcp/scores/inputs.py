@@ -228,6 +228,17 @@ def probabilities(*, randomized: bool = False) -> Input:
     return _together("(p, u)", expected, alone, uniform("uniforms"))
 
 
+def on_line(kind: Input) -> Input:
+    """Arrays of another kind, such as `columns`, with a number as the target."""
+
+    def check(preds, y, mask):
+        if y is not None:
+            _checks.check_vectors(y=y)
+        kind.check(preds, None, mask)
+
+    return kind._replace(check=check)
+
+
 def multilabel() -> Input:
     """A probability for each of several labels or pixels, and a mask as the target."""
 

@@ -57,21 +57,24 @@ def _mass_of_jvp(primals, tangents):
 
 
 @jax.custom_jvp
-def masses(p: Array, u: Array) -> Array:
-    """Returns `mass_of` every label, shape (k,), the same to the last bit."""
+def masses(p: Array, u: Array, by: Array) -> Array:
+    """Returns the mass of all that rank up to each in order of `by`, shape (k,).
+
+    Without u times the last one's. By p it is `mass_of` every label, to the last bit.
+    """
     units = to_units(p)
-    return _add_own(p, u, _up_to(p, units) - units, units)
+    return _add_own(p, u, _up_to(by, units) - units, units)
 
 
 @masses.defjvp
 def _masses_jvp(primals, tangents):
-    (p, u), (dp, du) = primals, tangents
-    return masses(p, u), _up_to(p, dp) - u * dp - p * du
+    (p, u, by), (dp, du, _) = primals, tangents
+    return masses(p, u, by), _up_to(by, dp) - u * dp - p * du
 
 
-def _up_to(p, values):
+def _up_to(by, values):
     """Returns for each label the sum of values of those up to it, by rank."""
-    order = ranking(p)
+    order = ranking(by)
     return jnp.cumsum(values[order], dtype=values.dtype)[jnp.argsort(order)]
 
 
@@ -479,7 +482,7 @@ class _Ranked:
     def labels(self, pred: PyTree) -> Array:
         """Returns the score of every label, shape (k,)."""
         p, u = self._parts(pred)
-        return self._price(p, u, ranks(p), lambda: masses(p, u))
+        return self._price(p, u, ranks(p), lambda: masses(p, u, p))
 
     def __call__(self, pred: PyTree, y: Array) -> Array:
         """Returns the score of label `y`, shape (); +inf for a label out of range."""

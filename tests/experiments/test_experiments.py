@@ -27,6 +27,7 @@ from experiments.laws import (
     full_laws,
     jackknife_barber,
     multioutput_toys,
+    pit,
     selection,
     threshold_gradients,
     which_rank,
@@ -403,6 +404,11 @@ def test_oracles_of_the_four_laws():
     expected = [3.2897, 3.2897, 2 * stats.t(3).ppf(0.95), np.log(10)]
     np.testing.assert_allclose(widths, expected, rtol=1e-4)
     assert 1 < coverage_laws.oracle_labels("normal", 0.1) < 5
+
+
+def test_right_systems_look_wrong_to_the_uniform_law():
+    row = pit.rates(KEY, 20, 1000, 20)
+    assert row["KS, crepes"] == 100 and row["Pearson, drawn"] < 40
 
 
 def test_which_rank():

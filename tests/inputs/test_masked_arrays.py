@@ -168,6 +168,7 @@ DOORS = {
     "weighted_select": door(jaxcp.weighted_select, X, ONES, 3.0),
     "draw": door(jaxcp.draw, KEY, lambda key, x, n: jnp.zeros((n, 2)), X2, 4),
     "coverage_test": door(jaxcp.certificates.coverage_test, FLAGS, 9, 0.1),
+    "pit_test": door(jaxcp.certificates.pit_test, SHARES, 9),
     "calibrate_boxes": door(
         detection.calibrate_boxes,
         scores.BoxOffset(),

@@ -12,7 +12,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.colors import to_hex, to_rgb
 
-X = np.arange(6.0)
+X, FAN = np.arange(6.0), np.array([0.1, 0.5, 0.9])
 SETS = Interval(jnp.asarray(X - 1), jnp.asarray(X + 1))
 LABELS = LabelSet(jnp.tril(jnp.ones((3, 3), bool)))
 BALL = Balls(jnp.zeros((1, 2)), jnp.array(1.0))
@@ -20,11 +20,14 @@ BOX = BoundingBox(jnp.ones((1, 2)), jnp.full((1, 2), 4.0))
 HELPERS = {
     "boxes": lambda **k: plotting.plot_boxes(np.zeros((6, 6)), BOX, **k),
     "coverage": lambda **k: plotting.plot_coverage([0.9, 0.92, 0.91], 99, 0.1, **k),
+    "cdf": lambda **k: plotting.plot_cdf(X, **({"label": "a"} | k)),
     "curve": lambda **k: plotting.plot_coverage_curve([0.1, 0.2], [0.9, 0.8], **k),
+    "fan": lambda **k: plotting.plot_fan(X, X[:, None] + FAN, FAN, **k),
     "groups": lambda **k: plotting.plot_group_coverage(SETS, X, X > 2, 0.1, **k),
     "intervals": lambda **k: plotting.plot_intervals(X, SETS, X, **k),
     "labels": lambda **k: plotting.plot_label_sets(LABELS, [0, 2, 2], **k),
     "p_values": lambda **k: plotting.plot_p_values([0.1, 0.5], **k),
+    "pit": lambda **k: plotting.plot_pit([0.1, 0.5], 9, **k),
     "region": lambda **k: plotting.plot_region(BALL, num_points=9, **k),
     "rolling": lambda **k: plotting.plot_rolling_coverage(X > 1, 0.1, window=2, **k),
     "sizes": lambda **k: plotting.plot_sizes({"a": LABELS}, **k),

@@ -1,0 +1,105 @@
+"""Pictures of predictive distributions."""
+
+import matplotlib
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from jaxcp import plotting
+from jaxcp.plotting.distributions import _ends_of_count
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+INF = np.inf
+
+
+@pytest.fixture(autouse=True)
+def close_figures():
+    yield
+    plt.close("all")
+
+
+def names(ax):
+    return [text.get_text() for text in ax.get_legend().get_texts()]
+
+
+def ends_at(ax, x, which=0):
+    """The lowest and the highest place of a strip at an input."""
+    (path,) = ax.collections[which].get_paths()
+    inside = [y for y in np.linspace(-1, 3, 4001) if path.contains_point((x, y))]
+    return inside[0], inside[-1]
+
+
+def test_all_bins_of_a_right_system_are_in_the_band():
+    """With at least its probability, by draws from the Dirichlet-multinomial law."""
+    rng, n, m, cells = np.random.default_rng(0), 49, 200, np.array([12, 13, 13, 12])
+    for probability in (0.5, 0.9):
+        tail = (1 - probability) / 8
+        low, high = np.array([_ends_of_count(c, n, m, tail) for c in cells]).T
+        draws = rng.multinomial(m, rng.dirichlet(cells, 4000))
+        share = np.mean(np.all((low <= draws) & (draws <= high), axis=1))
+        assert share > probability - 4 * 0.5 / 4000**0.5
+    assert _ends_of_count(5, 9, 1, 0.2) == (0, 1)
+
+
+def test_pit_histogram_and_its_band():
+    pit = (np.arange(200) + 0.5) / 200
+    ax = plotting.plot_pit(pit, 49, num_bins=4, probability=0.9)
+    (bars,) = ax.patches
+    assert_allclose(bars.get_xy()[:, 1].max(), 1)  # cells 12, 13, 13, 12
+    low, high = _ends_of_count(13, 49, 200, 0.1 / 8)
+    assert_allclose(ends_at(ax, 0.3), [low / 52, high / 52], atol=2e-3)
+    assert names(ax) == ["PIT of 200 rows", "band of all bins, 90 %", "uniform"]
+    assert ax.get_xlim() == (0, 1) and ax.get_xlabel() == "PIT"
+
+
+def test_steps_of_a_distribution_and_their_strip():
+    """Q(y, 0), Q(y, 1/2) and Q(y, 1) between atoms 1, 2, 2, 4."""
+    ax = plotting.plot_cdf([2.0, 4, 1, 2], label="row")
+    x, middle = ax.get_lines()[0].get_data()
+    assert_allclose(x[1:-1], [1, 2, 2, 4])
+    assert_allclose(middle[:-1], [0.1, 0.3, 0.5, 0.7, 0.9])
+    assert_allclose(ends_at(ax, 1.5), [0.2, 0.4], atol=2e-3)
+    assert_allclose(ends_at(ax, 3), [0.6, 0.8], atol=2e-3)
+    ax = plotting.plot_cdf([1.0, INF, -INF], [1, 2, 5], test_weight=2, ax=ax)
+    assert_allclose(ax.get_lines()[1].get_ydata(), [0.1, 0.6, 0.7, 0.9, 0.9])
+    assert names(ax) == ["row"] and ax.get_ylabel() == "probability"
+    plotting.plot_cdf([])
+    plotting.plot_cdf([INF, -INF])
+
+
+def test_a_fan_has_a_band_for_each_pair_of_levels():
+    x = np.array([3.0, 1, 2])
+    quantiles = x[:, None] / 8 + np.array([-0.5, -0.25, 0, 0.25, 0.5])
+    levels = [0.05, 0.25, 0.5, 0.75, 0.95]
+    y = np.array([0.375, 1, 0.25])
+    ax = plotting.plot_fan(x, quantiles, levels, y, legend="lower right")
+    shown = ["0.5", "0.25 to 0.75", "0.05 to 0.95", "covered (2)", "missed (1)"]
+    assert names(ax) == shown
+    assert_allclose(ax.get_lines()[0].get_data(), [[1, 2, 3], [0.125, 0.25, 0.375]])
+    assert_allclose(ends_at(ax, 2, 0), [0, 0.5], atol=2e-3)
+    assert_allclose(ends_at(ax, 2, 1), [-0.25, 0.75], atol=2e-3)
+    quantiles[0, -1] = INF
+    ax = plotting.plot_fan(x, quantiles[:, [0, -1]], [0.05, 0.95], alpha=0.1)
+    assert names(ax) == ["0.05 to 0.95", "infinite (1)"]
+    assert ax.collections[0].get_alpha() == 0.1
+
+
+@pytest.mark.parametrize(
+    "draw, match",
+    [
+        (lambda: plotting.plot_pit([2.0], 99), r"pit in \[0, 1\]"),
+        (lambda: plotting.plot_pit([0.5], 99, probability=1.0), r"\(0, 1\)"),
+        (lambda: plotting.plot_cdf([np.nan]), "values without NaN"),
+        (lambda: plotting.plot_cdf([1.0], [1, 2]), "weights with 1 rows"),
+        (lambda: plotting.plot_cdf([1.0], [-1]), "weights >= 0"),
+        (lambda: plotting.plot_cdf([1.0], test_weight=0.0), "test_weight > 0"),
+        (lambda: plotting.plot_fan([1], [[1, 2]], [0.9, 0.1]), "levels that increase"),
+        (lambda: plotting.plot_fan([1], [[1]], [0.5]), r"quantiles of shape \(1, 2\)"),
+        (lambda: plotting.plot_fan([1], [[1, 2]], [0.1, 0.9], [1, 2]), "y of shape"),
+    ],
+)
+def test_wrong_calls(draw, match):
+    with pytest.raises(ValueError, match=match):
+        draw()
