@@ -21,8 +21,8 @@ from jaxcp.typing import HasLabels, HasShapes, HasSize, HasWidths, Set
 Count = Array | None  # the number of rows that count; None for all
 _P = ParamSpec("_P")
 _Formula = Callable[Concatenate[Count, _P], Array]
-_ROWS = "sets", "y", "groups", "sizes"
-_STATIC = "num_groups", "rooted", "weighted"
+_ROWS = "sets", "probs", "y", "groups", "sizes"
+_STATIC = "num_groups", "rooted", "weighted", "num_bins", "bins", "kind"
 
 
 def metric(
