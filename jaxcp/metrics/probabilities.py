@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal, NamedTuple
 
 import jax
@@ -108,6 +109,7 @@ def expected_calibration_error(
     return quotient(total, jnp.sum(rows)).astype(probs.dtype)
 
 
+@partial(jax.jit, static_argnames=("num_bins", "bins"))
 def bin_sums(p, values, rows, num_bins, bins):
     """Returns the sums of columns of values in bins of p, of the rows that count."""
     values = [jnp.where(rows, at_least_single(as_float(v)), 0) for v in values]
@@ -269,7 +271,7 @@ def _of_normal(x):
 
 
 def _of_motion(x):
-    """Returns P(sup abs(B) > x) of a Brownian motion on [0, 1], by one of two series."""
+    """Returns P(sup abs(B) > x) of a Brownian motion on [0, 1], by two series."""
     k = 2 * np.arange(6) + 1
     sign, near = (-1.0) ** (k // 2), jnp.clip(x, 0.1, 1)
     law = 4 / np.pi * jnp.sum(sign / k * jnp.exp(-((k * np.pi / near) ** 2) / 8))

@@ -1,4 +1,4 @@
-"""Pictures of sets and of coverage. Axes in (or None), Axes out; needs matplotlib.
+"""Pictures of sets, coverage, probabilities. Axes in (or None), out; with matplotlib.
 
 Helpers take the color of text for dashed lines, so that they look right in any style;
 `style` is one for papers and for light and dark pages.
@@ -14,6 +14,7 @@ from jaxcp.plotting.coverage import (
     plot_size_stratified_coverage,
 )
 from jaxcp.plotting.intervals import plot_intervals, plot_widths
+from jaxcp.plotting.probabilities import plot_reliability
 from jaxcp.plotting.regions import plot_boxes, plot_label_sets, plot_region
 from jaxcp.plotting.sizes import plot_comparison, plot_sizes
 
@@ -21,8 +22,8 @@ from jaxcp.plotting.sizes import plot_comparison, plot_sizes
 __all__ = [
     "plot_boxes", "plot_comparison", "plot_coverage", "plot_coverage_curve",
     "plot_group_coverage", "plot_intervals", "plot_label_sets", "plot_p_values",
-    "plot_region", "plot_rolling_coverage", "plot_size_stratified_coverage",
-    "plot_sizes", "plot_widths", "style",
+    "plot_region", "plot_reliability", "plot_rolling_coverage",
+    "plot_size_stratified_coverage", "plot_sizes", "plot_widths", "style",
 ]
 # fmt: on
 __dir__ = __all__.copy
