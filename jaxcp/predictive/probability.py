@@ -72,7 +72,8 @@ def isotonic(x: ArrayLike, y: ArrayLike, weights: ArrayLike | None = None) -> Ar
 @jax.jit
 def _isotonic(x, y, weights):
     keys, wide = to_keys(x), at_least_single(y)
-    n, weights = x.size, jnp.ones_like(wide) if weights is None else weights
+    n, weights = x.size, jnp.ones(()) if weights is None else weights
+    weights = jnp.broadcast_to(weights, x.shape).astype(wide.dtype)
     last = jnp.searchsorted(lax.sort(keys), keys, side="right") - 1  # row of a level
     mass, total = (
         jnp.zeros(n, wide.dtype).at[last].add(v) for v in (weights, weights * wide)
@@ -224,7 +225,7 @@ def _pair(scores, labels, weights, test_weight, test_scores, num_levels):
     else:
         size, (own, last) = num_levels, _cells(scores, test_scores, num_levels)
         first = last - 1
-    weights = jnp.ones(scores.shape, int) if weights is None else weights
+    weights = jnp.ones(scores.shape, int) if weights is None else 1 * weights
     mass, ones = (
         jnp.cumsum(jnp.zeros(size + 1, v.dtype).at[own].add(v))
         for v in (weights, weights * labels)
