@@ -17,7 +17,7 @@ import numpy as np
 from jaxcp import metrics, plotting, predictive
 
 FAST = bool(os.environ.get("JAXCP_FAST"))  # small sizes, for tests
-NUM_HELD, NUM_NEW = 100, 2000
+NUM_HELD, NUM_NEW = 200, 2000
 NUM_TRIALS = 2000 if FAST else 20_000
 
 plt.rcParams.update(plotting.style(**{"figure.dpi": 90}))
@@ -25,14 +25,14 @@ plt.rcParams.update(plotting.style(**{"figure.dpi": 90}))
 # %% [markdown]
 # ## A model that is too bold
 #
-# The logit of the event is x, and the model has learnt 2.5 x.
+# The logit of the event is x, and the model has learnt 4 x.
 
 
 # %%
 def draw(key, n):
     key_x, key_y = jax.random.split(key)
     x = 1.5 * jax.random.normal(key_x, (n,))
-    return jax.nn.sigmoid(2.5 * x), jax.random.bernoulli(key_y, jax.nn.sigmoid(x))
+    return jax.nn.sigmoid(4 * x), jax.random.bernoulli(key_y, jax.nn.sigmoid(x))
 
 
 held, y = draw(jax.random.key(0), NUM_HELD)
@@ -44,7 +44,7 @@ print(f"mean width of a pair {jnp.mean(p1 - p0):.3f}")
 # %% [markdown]
 # ## Before and after
 #
-# The dots of the model are off the diagonal; after Venn-Abers, from 100 rows, they are
+# The dots of the model are off the diagonal; after Venn-Abers, from 200 rows, they are
 # near it. Bars are shares of rows.
 
 # %% tags=["thumbnail"]
@@ -78,7 +78,7 @@ ax.plot(grid, predictive.merge(low, high, loss="log"), label="merged")
 fit = predictive.isotonic(held, y)
 ax.step(held[order], fit[order], where="mid", label="isotonic regression")
 odds = grid / (1 - grid)
-ax.plot(grid, 1 / (1 + odds ** (-1 / 2.5)), "--", color="gray", label="true")
+ax.plot(grid, 1 / (1 + odds ** (-1 / 4)), "--", color="gray", label="true")
 ax.set(xlabel="score of the model", ylabel="probability")
 ax.legend()
 plt.show()

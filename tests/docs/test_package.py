@@ -37,6 +37,7 @@ NAMESPACES = [
     jaxcp.outliers,
     jaxcp.pvalues,
     jaxcp.plotting,
+    jaxcp.predictive,
     jaxcp.resampling,
     jaxcp.risk,
     jaxcp.scores,
