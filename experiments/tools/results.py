@@ -45,6 +45,7 @@ TIMED = [
     "checks",
     "conditional_speed",
     "local",
+    "probability_speed",
 ]
 MEASURED = [
     "showcase",
@@ -65,9 +66,10 @@ MEASURED = [
     "risk_laws",
     "coverage_grid",
     "conditional",
+    "probabilities",
 ]
 WITH_DATA = {"showcase", "covariate_shift", "anomaly", "conformal_training"}
-WITH_DATA |= {"risk_control", "conditional"}
+WITH_DATA |= {"risk_control", "conditional", "probabilities"}
 TWICE = {"showcase"}  # the second run finds the programs of the first compiled
 ONLY_WITH_DATA = {"any_model", "enbpi_solar", "multioutput_real"}
 

@@ -191,9 +191,10 @@ def venn_abers(
     Example:
       >>> labels = jnp.array([0, 1, 0, 1])
       >>> p0, p1 = venn_abers(jnp.arange(4.0), labels, jnp.array([-1.0, 1.5, 3.0]))
-      >>> p0, p1
-      (Array([0.       , 0.3333333, 0.5      ], dtype=float32),
-       Array([0.5, 0.6666667, 1.       ], dtype=float32))
+      >>> p0
+      Array([0.        , 0.33333334, 0.5       ], dtype=float32)
+      >>> p1
+      Array([0.5      , 0.6666667, 1.       ], dtype=float32)
     """
     scores, labels, weights = _checks.rows(
         scores=_checks.scores(scores),

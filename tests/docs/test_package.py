@@ -164,7 +164,7 @@ ORDER = [
     {"held", "learners"},
     {"calibration"},
     {"checking"},
-    {"risk", "training"},
+    {"predictive", "risk", "training"},
     {"online"},
     {"cross", "full", "outliers", "detection", "metrics"},
     {"plotting"},

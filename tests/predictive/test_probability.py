@@ -215,17 +215,23 @@ def calibrated(key, n=8):
     scores = jnp.round(20 * p) / 20
     p0, p1 = venn_abers(scores[:n], y[:n], scores[n:])
     q0, q1 = venn_abers(p[:n], y[:n], p[n:], num_levels=4)
+    r0, r1 = venn_abers(jnp.round(2 * p[:n]) / 2, y[:n], p[n:])
     one = lambda a, b: jnp.where(y[n] == 1, b[0], a[0])  # noqa: E731
-    return one(p0, p1), one(q0, q1), merge(p0, p1, loss="log")[0], y[n]
+    merged = merge(p0, p1, loss="log")[0]
+    return one(p0, p1), one(q0, q1), one(r0, r1), merged, y[n]
 
 
 WEIGHTS = (np.ones_like, lambda p: p, lambda p: p**2, lambda p: p > 0.5)
 
 
 def test_one_of_both_probabilities_is_calibrated():
-    """E[(Y - P) h(P)] = 0 for the one of the label; the merged one has a bias."""
+    """E[(Y - P) h(P)] = 0 for the one of the label; the merged one has a bias.
+
+    And so has a pair where calibration scores alone are rounded (venn-abers 1.5.4,
+    `precision`).
+    """
     keys = jax.random.split(jax.random.key(0), 20_000)
-    *found, merged, y = map(np.asarray, jax.jit(jax.vmap(calibrated))(keys))
+    *found, rounded, merged, y = map(np.asarray, jax.jit(jax.vmap(calibrated))(keys))
 
     def errors(p):
         products = [(y - p) * h(p) for h in WEIGHTS]
@@ -234,6 +240,7 @@ def test_one_of_both_probabilities_is_calibrated():
     for p in found:
         assert np.max(np.abs(errors(p))) < 4
     assert np.max(np.abs(errors(merged))) > 8
+    assert np.max(np.abs(errors(rounded))) > 8
 
 
 def test_programs_batches_and_gradients():
