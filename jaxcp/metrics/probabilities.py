@@ -32,7 +32,9 @@ def _of_bins(probs, y, *, num_bins, bins="width", kind=None):
     rows, options = _of_probs(probs, y, num_bins=num_bins, bins=bins, kind=kind)
     _checks.check_count("num_bins", num_bins, 1)
     _checks.check_one_of("bins", bins, ("width", "mass"))
-    kinds = [None] if rows[0].ndim == 1 else ["confidence", "top_label", "classwise"]
+    kinds: list = (
+        [None] if rows[0].ndim == 1 else ["confidence", "top_label", "classwise"]
+    )
     _checks.check_one_of(f"kind for probs of {rows[0].ndim} axes", kind, kinds)
     return rows, options
 
@@ -90,6 +92,10 @@ def expected_calibration_error(
       >>> round(expected_calibration_error(probs, y, num_bins=2).item(), 6)
       0.225
     """
+    return _error(count, probs, y, num_bins, bins, kind)
+
+
+def _error(count, probs, y, num_bins, bins, kind):
     rows = kept(jnp.ones(len(probs), bool), count, False)
     classes = jnp.arange(probs.shape[-1])[None]
 
@@ -159,6 +165,10 @@ def brier_score(count: Count, probs: ArrayLike, y: ArrayLike) -> Array:
       >>> round(brier_score(jnp.array([0.5, 0.9]), jnp.array([0, 1])).item(), 6)
       0.13
     """
+    return _brier(count, probs, y)
+
+
+def _brier(count, probs, y):
     if probs.ndim == 1:
         return mean((probs - y) ** 2, count)
     flags = jax.nn.one_hot(y, probs.shape[1], dtype=probs.dtype)
@@ -247,6 +257,10 @@ def calibration_test(
       >>> calibration_test(probs**2, y, kind="kuiper").p_value < 1e-6
       Array(True, dtype=bool)
     """
+    return _test(count, probs, y, kind)
+
+
+def _test(count, probs, y, kind):
     p = at_least_single(probs)
     gap, spread = kept(y - p, count), kept(p * (1 - p), count)
     if kind == "spiegelhalter":

@@ -202,6 +202,7 @@ def venn_abers(
         weights=_checks.weights(weights),
     )
     test_scores = _checks.rows(test_scores=_checks.scores(test_scores))
+    test_weight = as_float(_arrays.as_array("test_weight", test_weight))
     _checks.check_number("test_weight", test_weight, lambda v: v > 0, "> 0")
     if num_levels is not None:
         _checks.check_count("num_levels", num_levels, 1)
@@ -211,7 +212,7 @@ def venn_abers(
         expected = f"expected num_levels for more than {_MOST_ROWS} rows"
         raise ValueError(f"{expected}, got {n} rows; num_levels=1000 is one")
     program = partial(_pair, num_levels=num_levels)
-    fixed = scores, labels, weights, as_float(test_weight)
+    fixed = scores, labels, weights, test_weight
     return _batching.by_rows(program, *fixed, rows=(test_scores,))
 
 
