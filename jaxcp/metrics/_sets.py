@@ -19,7 +19,8 @@ from jaxcp.sets import Interval, LabelSet
 from jaxcp.typing import HasLabels, HasShapes, HasSize, HasWidths, Set
 
 Count = Array | None  # the number of rows that count; None for all
-_P, _R = ParamSpec("_P"), TypeVar("_R")
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 _Formula = Callable[Concatenate[Count, _P], _R]
 _ROWS = "sets", "probs", "y", "groups", "sizes"
 _STATIC = "num_groups", "rooted", "weighted", "num_bins", "bins", "kind"
