@@ -38,7 +38,7 @@ def draw(key, n):
 held, y = draw(jax.random.key(0), NUM_HELD)
 new, y_new = draw(jax.random.key(1), NUM_NEW)
 p0, p1 = predictive.venn_abers(held, y, new)
-p = predictive.merge(p0, p1, loss="log")
+p = predictive.merge_pairs(p0, p1, loss="log")
 print(f"mean width of a pair {jnp.mean(p1 - p0):.3f}")
 
 # %% [markdown]
@@ -74,7 +74,7 @@ low, high = predictive.venn_abers(held, y, grid)
 order = jnp.argsort(held)
 figure, ax = plt.subplots(layout="constrained")
 ax.fill_between(grid, low, high, alpha=0.3, linewidth=0, label="p0 to p1")
-ax.plot(grid, predictive.merge(low, high, loss="log"), label="merged")
+ax.plot(grid, predictive.merge_pairs(low, high, loss="log"), label="merged")
 fit = predictive.isotonic(held, y)
 ax.step(held[order], fit[order], where="mid", label="isotonic regression")
 odds = grid / (1 - grid)
@@ -96,7 +96,7 @@ def trial(key):
     scores, labels = draw(key, 21)
     p0, p1 = predictive.venn_abers(scores[:20], labels[:20], scores[20:])
     label = labels[20].astype(int)
-    merged = predictive.merge(p0, p1, loss="log")[0]
+    merged = predictive.merge_pairs(p0, p1, loss="log")[0]
     return jnp.where(label == 1, p1, p0)[0], merged, label
 
 

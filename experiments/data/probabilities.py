@@ -24,7 +24,7 @@ from sklearn.pipeline import make_pipeline
 from experiments.data.anomaly import digits
 from experiments.tools.reporting import arguments, print_table, save_results
 from jaxcp import metrics
-from jaxcp.predictive import merge, venn_abers, venn_abers_classes
+from jaxcp.predictive import merge_pairs, venn_abers, venn_abers_classes
 
 NUM_SPLITS = {"breast cancer": 50, "digits": 10, "MNIST": 10}
 SHARES = 0.4, 0.2  # that fit, and that calibrate
@@ -44,7 +44,7 @@ def of_event(probs: np.ndarray, labels: np.ndarray, test: np.ndarray) -> dict:
     return {
         "raw": test[:, 1],
         "isotonic": isotonic(*rows),
-        "Venn-Abers": np.asarray(merge(p0, p1, loss="log")),
+        "Venn-Abers": np.asarray(merge_pairs(p0, p1, loss="log")),
     }
 
 

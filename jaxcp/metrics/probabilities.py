@@ -159,7 +159,7 @@ def brier_score(count: Count, probs: ArrayLike, y: ArrayLike) -> Array:
       Weather Review, 1950.
 
     See also:
-      metrics.expected_calibration_error, predictive.merge
+      metrics.expected_calibration_error, predictive.merge_pairs
 
     Example:
       >>> round(brier_score(jnp.array([0.5, 0.9]), jnp.array([0, 1])).item(), 6)

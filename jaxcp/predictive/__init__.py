@@ -3,7 +3,7 @@
 from jaxcp.predictive.probability import (
     cross_venn_abers,
     isotonic,
-    merge,
+    merge_pairs,
     venn_abers,
     venn_abers_classes,
 )
@@ -11,7 +11,7 @@ from jaxcp.predictive.probability import (
 __all__ = [
     "cross_venn_abers",
     "isotonic",
-    "merge",
+    "merge_pairs",
     "venn_abers",
     "venn_abers_classes",
 ]

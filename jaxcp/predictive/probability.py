@@ -162,7 +162,7 @@ def venn_abers(
 
     Returns:
       (p0, p1), p0 <= p1, each of shape (m,), in the dtype of `scores` (a float). 0 and
-      1 without calibration rows. `merge` makes one probability of both.
+      1 without calibration rows. `merge_pairs` makes one probability of both.
 
     Raises:
       ValueError: if lengths differ, a label is neither 0 nor 1, a concrete score is
@@ -171,7 +171,8 @@ def venn_abers(
 
     Guarantee:
       With p the one of p0 and p1 that belongs to the label Y of the test row,
-      E[Y | p] = p exactly, for unit weights. None for p0 or p1 alone, nor for `merge`.
+      E[Y | p] = p exactly, for unit weights. None for p0 or p1 alone, nor for what
+      `merge_pairs` makes of them.
 
     Assumption:
       Calibration rows and the test row are exchangeable, and the score does not depend
@@ -185,8 +186,8 @@ def venn_abers(
       Guarantees of Validity, NeurIPS, 2015.
 
     See also:
-      predictive.merge, predictive.cross_venn_abers, predictive.venn_abers_classes,
-      metrics.calibration_test
+      predictive.merge_pairs, predictive.cross_venn_abers,
+      predictive.venn_abers_classes, metrics.calibration_test
 
     Example:
       >>> labels = jnp.array([0, 1, 0, 1])
@@ -266,7 +267,7 @@ def _slopes(mass, ones, weight):
     return lax.scan(step, start, ends, reverse=True)[1]
 
 
-def merge(
+def merge_pairs(
     p0: ArrayLike, p1: ArrayLike, *, loss: _Loss, axis: int | None = None
 ) -> Array:
     """Returns one probability for each pair of a Venn-Abers predictor.
@@ -303,9 +304,9 @@ def merge(
 
     Example:
       >>> p0, p1 = jnp.array([0.0, 0.4]), jnp.array([0.5, 0.6])
-      >>> merge(p0, p1, loss="log")
+      >>> merge_pairs(p0, p1, loss="log")
       Array([0.33333334, 0.5       ], dtype=float32)
-      >>> merge(p0, p1, loss="brier")
+      >>> merge_pairs(p0, p1, loss="brier")
       Array([0.375, 0.5  ], dtype=float32)
     """
     p0, p1 = map(as_float, _arrays.as_arrays(p0=p0, p1=p1))
@@ -347,7 +348,7 @@ def cross_venn_abers(
       num_levels: As for `venn_abers`.
 
     Returns:
-      (p0, p1), each of shape (b, m): `merge(p0, p1, loss=..., axis=0)` makes one
+      (p0, p1), each of shape (b, m): `merge_pairs(p0, p1, loss=..., axis=0)` makes one
       probability of them.
 
     Raises:
@@ -367,13 +368,13 @@ def cross_venn_abers(
       Guarantees of Validity, NeurIPS, 2015.
 
     See also:
-      predictive.venn_abers, predictive.merge, cross_calibrate
+      predictive.venn_abers, predictive.merge_pairs, cross_calibrate
 
     Example:
       >>> scores, labels = jnp.arange(4.0), jnp.array([0, 1, 0, 1])
       >>> held_out = jnp.array([[True, True, False, False], [False, False, True, True]])
       >>> p0, p1 = cross_venn_abers(scores, labels, held_out, jnp.ones((2, 1)))
-      >>> merge(p0, p1, loss="log", axis=0)
+      >>> merge_pairs(p0, p1, loss="log", axis=0)
       Array([0.5], dtype=float32)
     """
     scores, test_scores = _arrays.as_arrays(scores=scores, test_scores=test_scores)
@@ -431,7 +432,7 @@ def venn_abers_classes(
       Venn-Abers Predictors, COPA, 2017.
 
     See also:
-      predictive.venn_abers, predictive.merge
+      predictive.venn_abers, predictive.merge_pairs
 
     Example:
       >>> probs = jax.nn.softmax(jax.random.normal(jax.random.key(0), (30, 3)))

@@ -229,7 +229,7 @@ DOORS = {
     "ACI.init": door(ACI.init, X, 0.1),
     "ACI.step": door(ACI.step, STATE, np.array(0.0), np.array(1.0), 0.1),
     "isotonic": door(predictive.isotonic, X, X, ONES),
-    "merge": door(predictive.merge, SHARES, SHARES, loss="log"),
+    "merge_pairs": door(predictive.merge_pairs, SHARES, SHARES, loss="log"),
     "venn_abers": door(predictive.venn_abers, X, FLAGS, X, weights=ONES),
     "cross_venn_abers": door(
         predictive.cross_venn_abers, X, FLAGS, HELD_OUT, np.ones((3, 2))

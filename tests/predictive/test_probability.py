@@ -11,7 +11,7 @@ from helpers import cases
 from jaxcp.predictive import (
     cross_venn_abers,
     isotonic,
-    merge,
+    merge_pairs,
     venn_abers,
     venn_abers_classes,
 )
@@ -37,7 +37,7 @@ def test_vectors_of_two_classes(name, is_double):
         assert_allclose(np.stack([p0, p1], 1), case["p0p1"], **close)
         assert_allclose(np.stack([p0, p1], 1), case["peer_p0p1"], **close)
         for loss in ("log", "brier"):
-            assert_allclose(merge(p0, p1, loss=loss), case[loss], **close)
+            assert_allclose(merge_pairs(p0, p1, loss=loss), case[loss], **close)
         options = {k: case[k] for k in ("weights", "test_weight")}
         weighted = np.stack(venn_abers(*rows, **options), 1)
         assert_allclose(weighted, case["p0p1_weighted"], **close)
@@ -51,7 +51,9 @@ def test_vectors_of_folds_and_of_classes(is_double):
         folds, case = VECTORS["cross"], VECTORS["multi"]
         p0, p1 = np.moveaxis(folds["p0p1"], -1, 0)
         for loss in ("log", "brier"):
-            assert_allclose(merge(p0, p1, loss=loss, axis=0), folds[loss], **close)
+            assert_allclose(
+                merge_pairs(p0, p1, loss=loss, axis=0), folds[loss], **close
+            )
         rows = [case[k] for k in ("probs", "labels", "test")]
         pairs = venn_abers_classes(*rows, scheme="pairs")
         assert_allclose(pairs, case["one"], **close)
@@ -72,7 +74,7 @@ def test_vectors_of_mapie(is_double):
             rows = case["p_cal"][:, 1], case["y_cal"], case["p_test"][:, 1]
             found = venn_abers(*rows)
             assert_allclose(np.stack(found, 1), case["va_p0p1"], **close)
-            assert_allclose(merge(*found, loss="log"), case["va"][:, 1], **close)
+            assert_allclose(merge_pairs(*found, loss="log"), case["va"][:, 1], **close)
         for name in ("multi", "fewtest"):
             rows = [MAPIE[name][k] for k in ("p_cal", "y_cal", "p_test")]
             found = venn_abers_classes(*rows, scheme="pairs")
@@ -86,7 +88,7 @@ def test_vectors_of_mapie(is_double):
         p0, p1 = cross_venn_abers(scores, labels, held_out, test)
         assert_allclose(np.concatenate([p0, p1]).T, case["va_cv_p0p1"], **close)
         for loss in ("log", "brier"):
-            found = merge(p0, p1, loss=loss, axis=0)
+            found = merge_pairs(p0, p1, loss=loss, axis=0)
             assert_allclose(found, case[f"va_{loss}"][:, 1], **close)
         of_models = cross_venn_abers(np.tile(scores, (3, 1)), labels, held_out, test)
         assert_array_equal(np.stack(of_models), np.stack([p0, p1]))
@@ -217,7 +219,7 @@ def calibrated(key, n=8):
     q0, q1 = venn_abers(p[:n], y[:n], p[n:], num_levels=4)
     r0, r1 = venn_abers(jnp.round(2 * p[:n]) / 2, y[:n], p[n:])
     one = lambda a, b: jnp.where(y[n] == 1, b[0], a[0])  # noqa: E731
-    merged = merge(p0, p1, loss="log")[0]
+    merged = merge_pairs(p0, p1, loss="log")[0]
     return one(p0, p1), one(q0, q1), one(r0, r1), merged, y[n]
 
 
@@ -282,12 +284,18 @@ WRONG = {
         r"scores with num_levels in \[0, 1\], got 2.0",
     ),
     "no level": (lambda: venn_abers([0.2], [1], [0.5], num_levels=0), "an int >= 1"),
-    "a loss": (lambda: merge(0.1, 0.2, loss="mse"), "one of .*log.*brier.*, got 'mse'"),
+    "a loss": (
+        lambda: merge_pairs(0.1, 0.2, loss="mse"),
+        "one of .*log.*brier.*, got 'mse'",
+    ),
     "a pair of other shapes": (
-        lambda: merge(np.zeros(2), np.zeros(3), loss="log"),
+        lambda: merge_pairs(np.zeros(2), np.zeros(3), loss="log"),
         r"p1 of shape \(2,\), got \(3,\)",
     ),
-    "no probability": (lambda: merge(0.1, 1.2, loss="log"), r"p1 in \[0, 1\], got 1.2"),
+    "no probability": (
+        lambda: merge_pairs(0.1, 1.2, loss="log"),
+        r"p1 in \[0, 1\], got 1.2",
+    ),
     "other folds": (
         lambda: cross_venn_abers(np.zeros((2, 3)), [0, 1, 0], np.ones((2, 3)), [[0.1]]),
         "test_scores with 2 rows like scores, got 1",
