@@ -249,22 +249,28 @@ def _slopes(mass, ones, weight):
     """Returns p0 and p1 at each place j = 0, ..., n: of a row on level j, or after it.
 
     Backwards over the ends b of a block, with the smallest slope from each start a so
-    far: Vovk et al. 2015 walk on hulls in linear time, which XLA copies at each step.
+    far. Vovk et al. 2015 walk on hulls in linear time, which XLA copies at each step.
     """
-    ends = jnp.arange(mass.size), mass, ones
-    place, mass, ones = (v[None] for v in ends)
-    label = jnp.arange(2)[:, None]
+    size, label = mass.size, jnp.arange(2)[:, None]
+    least = jnp.full((2, size), jnp.inf, jnp.result_type(mass, weight))
+    found = []
+    for first, stop in (
+        (size // 2, size),
+        (0, size // 2),
+    ):  # the latter is half as wide
+        ends = tuple(v[first:stop] for v in (jnp.arange(size), mass, ones))
+        starts = tuple(v[None, :stop] for v in (jnp.arange(size), mass, ones))
 
-    def step(least, end):
-        b, up_to, ones_up_to = end
-        gap = jnp.maximum(up_to - mass, 0) + weight  # starts after b do not count
-        slope = (ones_up_to - ones + label * weight) / gap
-        least = jnp.minimum(least, slope)
-        at = jnp.max(jnp.where(place < b, least, -jnp.inf), axis=1)
-        return least, (at, jnp.maximum(at, least[:, b]))
+        def step(least, end, starts=starts):
+            (b, up_to, ones_up_to), (place, mass, ones) = end, starts
+            gap = jnp.maximum(up_to - mass, 0) + weight  # starts after b do not count
+            least = jnp.minimum(least, (ones_up_to - ones + label * weight) / gap)
+            at = jnp.max(jnp.where(place < b, least, -jnp.inf), axis=1)
+            return least, (at, jnp.maximum(at, least[:, b]))
 
-    start = jnp.full((2, mass.size), jnp.inf, jnp.result_type(mass, weight))
-    return lax.scan(step, start, ends, reverse=True)[1]
+        least, values = lax.scan(step, least[:, :stop], ends, reverse=True)
+        found.append(values)
+    return tuple(jnp.concatenate(v[::-1]) for v in zip(*found, strict=True))
 
 
 def merge_pairs(
