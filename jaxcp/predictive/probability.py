@@ -254,10 +254,8 @@ def _slopes(mass, ones, weight):
     size, label = mass.size, jnp.arange(2)[:, None]
     least = jnp.full((2, size), jnp.inf, jnp.result_type(mass, weight))
     found = []
-    for first, stop in (
-        (size // 2, size),
-        (0, size // 2),
-    ):  # the latter is half as wide
+    middle = (size + 1) // 2  # places before it have half of the starts
+    for first, stop in ((middle, size), (0, middle)):
         ends = tuple(v[first:stop] for v in (jnp.arange(size), mass, ones))
         starts = tuple(v[None, :stop] for v in (jnp.arange(size), mass, ones))
 

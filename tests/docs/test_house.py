@@ -13,7 +13,7 @@ import jaxcp
 
 ROOT = Path(jaxcp.__file__).parent
 CEILINGS = {
-    "code lines": 18_741,
+    "code lines": 18_739,
     "files": 160,
     "modules at the top": 12,  # _arrays.py to typing.py, besides __init__.py
     "share of imports": 0.107,
