@@ -417,7 +417,7 @@ def reference(name):
 
 def cases(name):
     """Returns the arrays of each case of a reference file, by the case's name."""
-    separator = "__" if name.startswith(("mapie", "risk")) else "_"
+    separator = "__" if name.startswith(("distributional", "mapie", "risk")) else "_"
     by_case = {}
     for array, value in reference(name).items():
         case, _, what = array.partition(separator)

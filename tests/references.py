@@ -128,3 +128,30 @@ def conformal_training_loss(cal, labels, y, alpha, temperature, kappa, w, loss_m
         for c, m in enumerate(member):
             total += loss_matrix[target, c] * (1 - m if c == target else m)
     return total / len(y)
+
+
+def isotonic(x, y, weights=None):
+    """max over starts of min over ends of the mean of a block of levels."""
+    weights = np.ones(len(x)) if weights is None else weights
+    levels = np.unique(x)
+    mass = np.array([np.sum(weights[x == v]) for v in levels])
+    total = np.array([np.sum((weights * y)[x == v]) for v in levels])
+    mean = lambda a, b: total[a : b + 1].sum() / mass[a : b + 1].sum()  # noqa: E731
+    fit = {
+        v: max(
+            min(mean(a, b) for b in range(j, len(levels)) if mass[a : b + 1].sum())
+            for a in range(j + 1)
+        )
+        for j, v in enumerate(levels)
+        if mass[j]
+    }
+    return np.array([fit.get(v, np.nan) for v in x])
+
+
+def venn_abers(scores, labels, test_scores, weights=None, test_weight=1.0):
+    """The isotonic fit of all rows and the test row, with label 0 and with label 1."""
+    weights = np.ones(len(scores)) if weights is None else weights
+    one = lambda s, t: isotonic(  # noqa: E731
+        np.append(scores, s), np.append(labels, t), np.append(weights, test_weight)
+    )[-1]
+    return np.array([[one(s, t) for s in test_scores] for t in (0, 1)])

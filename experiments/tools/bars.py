@@ -34,6 +34,7 @@ LENGTHS = {  # published: of what, the mean of 50 replicates, its standard error
     "A, p = 490, least squares": (CUT, 7.431, 0.164),
 }
 
+RUNS, FITS = "1000 replicates", "scikit-learn, fit_transform"
 GROUPS = ("all", "x < 2", "1 < x < 3.5", "x > 3")  # that overlap
 BARS = {
     "kernel_speed_kernel": [
@@ -168,6 +169,14 @@ BARS = {
         (("n = 1000, m = 1000, p = 10", "MAPIE"), "it / jaxcp", ">= 12"),
         ("n = 5000, m = 1000, p = 10", "CPU s", "<= 0.6"),
         ("n = 1000, m = 1000, p = 10, first call", "s", "<= 4"),
+    ],
+    "probability_speed": [
+        ((f"{RUNS}, n = m = 100", "venn-abers"), "it / jaxcp", ">= 30"),
+        ("n = 100000, m = 100000, 1000 levels", "CPU s", "<= 0.05"),
+        (("isotonic, n = 10000", FITS), "jaxcp / it", "<= 1.5"),
+        (("isotonic, n = 10000", "scikit-learn, fit"), "jaxcp / it", "<= 1.5"),
+        (("isotonic, n = 100000", FITS), "jaxcp / it", "<= 6"),
+        (("isotonic, n = 100000", "scikit-learn, fit"), "jaxcp / it", "<= 6"),
     ],
     "local": [
         ("RLCP", "it / NumPy", "<= 0.7"),

@@ -46,6 +46,7 @@ TIMED = [
     "checks",
     "conditional_speed",
     "local",
+    "probability_speed",
 ]
 MEASURED = [
     "showcase",
@@ -69,9 +70,10 @@ MEASURED = [
     "conditional_classes",
     "rectified_law",
     "pit",
+    "probabilities",
 ]
 WITH_DATA = {"showcase", "covariate_shift", "anomaly", "conformal_training"}
-WITH_DATA |= {"risk_control", "conditional"}
+WITH_DATA |= {"risk_control", "conditional", "probabilities"}
 TWICE = {"showcase"}  # the second run finds the programs of the first compiled
 ONLY_WITH_DATA = {"any_model", "enbpi_solar", "multioutput_real"}
 

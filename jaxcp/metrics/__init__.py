@@ -21,6 +21,12 @@ from jaxcp.metrics.intervals import (
     winkler_score,
 )
 from jaxcp.metrics.overview import Summary, summary
+from jaxcp.metrics.probabilities import (
+    CalibrationTest,
+    brier_score,
+    calibration_test,
+    expected_calibration_error,
+)
 from jaxcp.metrics.proper import (
     crps,
     energy_score,
@@ -56,15 +62,16 @@ from jaxcp.metrics.strata import (
 
 # fmt: off
 __all__ = [
-    "MeanVolume", "SizeStrata", "Summary", "class_coverage",
-    "conditional_coverage_error", "coverage", "coverage_gap",
-    "coverage_width_criterion", "covered", "crps", "empty_rate", "energy_score",
-    "excess_coverage_risk", "full_rate", "group_coverage", "hsic", "hsic_null",
-    "hsic_test", "infinite_rate", "interval_score", "iou",
-    "khosravi_coverage_width_criterion", "log_score", "mean_size", "mean_volume",
-    "median_size", "min_size_stratified_coverage", "pinball_score", "singleton_rate",
-    "size_strata", "size_stratified_coverage", "size_stratified_coverage_violation",
-    "sizes", "summary", "variogram_score", "winkler_score", "worst_slab_coverage",
+    "CalibrationTest", "MeanVolume", "SizeStrata", "Summary", "brier_score",
+    "calibration_test", "class_coverage", "conditional_coverage_error", "coverage",
+    "coverage_gap", "coverage_width_criterion", "covered", "crps", "empty_rate",
+    "energy_score", "excess_coverage_risk", "expected_calibration_error", "full_rate",
+    "group_coverage", "hsic", "hsic_null", "hsic_test", "infinite_rate",
+    "interval_score", "iou", "khosravi_coverage_width_criterion", "log_score",
+    "mean_size", "mean_volume", "median_size", "min_size_stratified_coverage",
+    "pinball_score", "singleton_rate", "size_strata", "size_stratified_coverage",
+    "size_stratified_coverage_violation", "sizes", "summary", "variogram_score",
+    "winkler_score", "worst_slab_coverage",
 ]
 # fmt: on
 __dir__ = __all__.copy

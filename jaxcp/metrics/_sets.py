@@ -6,7 +6,7 @@ import functools
 import inspect
 import math
 from collections.abc import Callable
-from typing import Any, Concatenate, ParamSpec
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -20,14 +20,15 @@ from jaxcp.typing import HasLabels, HasShapes, HasSize, HasWidths, Set
 
 Count = Array | None  # the number of rows that count; None for all
 _P = ParamSpec("_P")
-_Formula = Callable[Concatenate[Count, _P], Array]
-_ROWS = "sets", "y", "groups", "sizes", "draws", "log_densities"
-_STATIC = "num_groups", "rooted", "weighted", "fair"
+_R = TypeVar("_R")
+_Formula = Callable[Concatenate[Count, _P], _R]
+_ROWS = "sets", "probs", "y", "groups", "sizes", "draws", "log_densities"
+_STATIC = "num_groups", "rooted", "weighted", "fair", "num_bins", "bins", "kind"
 
 
 def metric(
     check: Callable[..., tuple[tuple, dict]], by_pairs: bool = False
-) -> Callable[[_Formula[_P]], Callable[_P, Array]]:
+) -> Callable[[_Formula[_P, _R]], Callable[_P, _R]]:
     """Makes a metric of its formula, by checks, one program, and rows filled up.
 
     The formula takes how many rows count, then arguments as `check` returns them: rows,
@@ -35,7 +36,7 @@ def metric(
     """
     rows_of = [name for name in inspect.signature(check).parameters if name in _ROWS]
 
-    def of(formula: _Formula[_P]) -> Callable[_P, Array]:
+    def of(formula: _Formula[_P, _R]) -> Callable[_P, _R]:
         signature = inspect.signature(formula)
         _, *public = signature.parameters.values()
         static = tuple(each.name for each in public if each.name in _STATIC)
@@ -46,7 +47,7 @@ def metric(
             return compiled(count, **dict(zip(rows_of, rows, strict=True)), **options)
 
         @functools.wraps(formula)
-        def call(*args: _P.args, **kwargs: _P.kwargs) -> Array:
+        def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
             rows, options = check(*args, **kwargs)
             return _batching.counted(program, *rows, by_pairs=by_pairs, **options)
 

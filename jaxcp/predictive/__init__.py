@@ -1,11 +1,19 @@
-"""Predictive distributions: systems that are calibrated, atoms of one example."""
+"""Predictive distributions and calibrated probabilities."""
 
 from jaxcp.predictive.atoms import Atoms
+from jaxcp.predictive.probability import (
+    cross_venn_abers,
+    isotonic,
+    merge_pairs,
+    venn_abers,
+    venn_abers_classes,
+)
 from jaxcp.predictive.systems import PredictiveSystem, calibrate_predictive
 
 # fmt: off
 __all__ = [
-    "Atoms", "PredictiveSystem", "calibrate_predictive",
+    "Atoms", "PredictiveSystem", "calibrate_predictive", "cross_venn_abers", "isotonic",
+    "merge_pairs", "venn_abers", "venn_abers_classes",
 ]
 # fmt: on
 __dir__ = __all__.copy

@@ -196,6 +196,12 @@ LAWS = {  # what simulates or enumerates a promise, and for which names
         "pvalues.storey_benjamini_hochberg",
     ],
     "test_metrics_sizes::test_p_values_of_dependence": ["metrics.hsic_test"],
+    "test_metrics_probabilities::test_tests_of_calibration_hold_their_level": [
+        "metrics.calibration_test",
+    ],
+    "test_probability::test_one_of_both_probabilities_is_calibrated": [
+        "predictive.venn_abers",
+    ],
     "test_outliers::test_conditional_p_values_hold_for_most_calibration_sets": [
         "outliers.conditional_outlier_p_values",
     ],

@@ -192,6 +192,8 @@ DOORS = {
     "membership": door(sets.membership, sets.Interval(0.0, 1.0), X),
     "Interval.contains": door(SETS.contains, X),
     "LabelSet.contains": door(CELLS.contains, GROUPS),
+    "brier_score": door(metrics.brier_score, SHARES, FLAGS),
+    "calibration_test": door(metrics.calibration_test, SHARES, FLAGS, kind="kuiper"),
     "class_coverage": door(metrics.class_coverage, CELLS, GROUPS),
     "conditional_coverage_error": door(
         metrics.conditional_coverage_error, KEY, SETS, X, X2, 0.1
@@ -212,6 +214,9 @@ DOORS = {
     "Atoms.cdf": door(lambda *of: Atoms(of[0]).cdf(of[1], u=of[2]), X2, X, SHARES),
     "empty_rate": door(metrics.empty_rate, ENDS),
     "excess_coverage_risk": door(metrics.excess_coverage_risk, SETS, X, SHARES, 0.1),
+    "expected_calibration_error": door(
+        metrics.expected_calibration_error, SHARES, FLAGS, num_bins=3
+    ),
     "full_rate": door(metrics.full_rate, P > 0),
     "group_coverage": door(metrics.group_coverage, SETS, X, GROUPS, num_groups=3),
     "hsic": door(metrics.hsic, SETS, X, sizes=ONES),
@@ -246,6 +251,15 @@ DOORS = {
     "run": door(online.run, ACI, STATE, X, X, 0.1),
     "ACI.init": door(ACI.init, X, 0.1),
     "ACI.step": door(ACI.step, STATE, np.array(0.0), np.array(1.0), 0.1),
+    "isotonic": door(predictive.isotonic, X, X, ONES),
+    "merge_pairs": door(predictive.merge_pairs, SHARES, SHARES, loss="log"),
+    "venn_abers": door(predictive.venn_abers, X, FLAGS, X, weights=ONES),
+    "cross_venn_abers": door(
+        predictive.cross_venn_abers, X, FLAGS, HELD_OUT, np.ones((3, 2))
+    ),
+    "venn_abers_classes": door(
+        predictive.venn_abers_classes, P, GROUPS, P, scheme="rest"
+    ),
     "outlier_p_values": door(
         outliers.outlier_p_values, X, X, u=SHARES, weights=ONES, test_weights=ONES
     ),

@@ -24,6 +24,7 @@ from jaxcp import (
     metrics,
     online,
     outliers,
+    predictive,
     pvalues,
     risk,
     scores,
@@ -35,6 +36,7 @@ from rows import POINTWISE
 
 MANY = 3 * 10**9
 MODULES = jaxcp, detection, learners, metrics, online, outliers, pvalues, risk, training
+MODULES += (predictive,)
 WORDS = (
     f"expected at most 2147483646 rows in single precision, got {MANY}; switch double "
 )
@@ -49,6 +51,7 @@ NAMES = "y preds values weights x pred test_pred test_weights losses covered p_v
 NAMES += " scores test_scores e_values confidence correct preds_cal y_cal first risks"
 INTERVALS = sets.Interval(rows(), rows())
 LABELS = sets.LabelSet(rows(3, dtype=bool))
+NAMES += " probs p0 p1"
 ROWS = dict.fromkeys(NAMES.split(), rows()) | {"sets": INTERVALS}
 ROWS |= dict.fromkeys(("groups", "test_groups"), rows(dtype=int))
 ROWS |= {
