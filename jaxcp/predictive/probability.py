@@ -14,10 +14,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jax.ops import segment_min, segment_sum
 
 from jaxcp import _arrays, _batching, _checks
 from jaxcp._numbers import as_float, at_least_single
-from jaxcp.quantiles._keys import common_keys, to_keys
+from jaxcp.quantiles._keys import to_keys
 from jaxcp.typing import ArrayLike
 
 _Loss = Literal["log", "brier"]
@@ -72,21 +73,15 @@ def isotonic(x: ArrayLike, y: ArrayLike, weights: ArrayLike | None = None) -> Ar
 @jax.jit
 def _isotonic(x, y, weights):
     keys, wide = to_keys(x), at_least_single(y)
-    n, weights = x.size, jnp.ones(()) if weights is None else weights
-    weights = jnp.broadcast_to(weights, x.shape).astype(wide.dtype)
+    weights = jnp.ones_like(wide) if weights is None else weights.astype(wide.dtype)
     last = jnp.searchsorted(lax.sort(keys), keys, side="right") - 1  # row of a level
-    mass, total = (
-        jnp.zeros(n, wide.dtype).at[last].add(v) for v in (weights, weights * wide)
-    )
-    center = jnp.sum(total) / jnp.sum(mass)
-    left, value = lax.stop_gradient(_segments(mass, total, center))
-    gap, width = (
-        jnp.zeros_like(mass).at[left].add(v)[left] for v in (total - mass * value, mass)
-    )
+    mass, total = (segment_sum(v, last, x.size) for v in (weights, weights * wide))
+    left, value = lax.stop_gradient(_segments(mass, total))
+    rest = total - mass * value
+    gap, width = (segment_sum(v, left, x.size)[left] for v in (rest, mass))
     fit = value + gap / jnp.where(width > 0, width, 1)
-    above = lax.associative_scan(jnp.maximum, fit)  # values may fall by rounding
-    rising = lax.stop_gradient(above - fit)
-    return (fit + rising)[last].astype(y.dtype)
+    # Values may fall by rounding.
+    return lax.associative_scan(jnp.maximum, fit)[last].astype(y.dtype)
 
 
 def _points(values):
@@ -94,39 +89,34 @@ def _points(values):
     return jnp.append(0, lax.associative_scan(jnp.add, values))
 
 
-def _segments(mass, total, center):
+def _segments(mass, total):
     """Returns where the segment of each row starts, and its mean.
 
     Segments go from point `left` to `right`; row i lies between points i and i + 1.
     Sums are of what the mean of the segment leaves, so that rounding is relative to
     that, not to all rows before.
     """
-    n = mass.size
-    row, before = jnp.arange(n), _points(mass)
-    ends = jnp.append(jnp.zeros(1), mass[:-1]) > 0  # of levels with mass
+    n, row, before = mass.size, jnp.arange(mass.size), _points(mass)
+    starts = jnp.append(False, mass[:-1] > 0)  # of segments: after a level with mass
 
     def split(state):
-        left, right, value, _, again = state
+        left, right, value, _ = state
         rest = _points(total - mass * value)
         rise, width = rest[right] - rest[left], before[right] - before[left]
         slope = rise / jnp.where(width > 0, width, 1)
         at, chord = rest[:-1] - rest[left], slope * (before[:-1] - before[left])
         rounding = 4 * jnp.finfo(mass.dtype).eps * (jnp.abs(at) + jnp.abs(chord))
-        below = at - chord
-        is_below = ends & (row > left) & (below < -rounding)
-        segment = jnp.where(is_below, left, n)  # n is dropped
-        least = jnp.zeros_like(below).at[segment].min(below, mode="drop")[left]
-        lowest = is_below & (below == least)
-        segment = jnp.where(lowest, left, n)
-        place = jnp.full(n, n).at[segment].min(row, mode="drop")[left]
+        is_below = starts & (row > left) & (at - chord < -rounding)
+        below = jnp.where(is_below, at - chord, jnp.inf)
+        lowest = is_below & (below == segment_min(below, left, n)[left])
+        place = segment_min(jnp.where(lowest, row, n), left, n)[left]
         left = jnp.where(row >= place, place, left)
         right = jnp.where(row < place, jnp.minimum(right, place), right)
-        # Once more after the last split, with sums of what its own means leave.
-        return left, right, value + slope, again, jnp.any(lowest)
+        return left, right, value + slope, jnp.any(lowest)
 
-    start = jnp.zeros_like(row), jnp.full_like(row, n), jnp.full_like(mass, center)
-    state = *start, jnp.array(True), jnp.array(True)
-    left, _, value, *_ = lax.while_loop(lambda v: v[3] | v[4], split, state)
+    value = jnp.full_like(mass, jnp.sum(total) / jnp.sum(mass))
+    state = jnp.zeros_like(row), jnp.full_like(row, n), value, jnp.array(True)
+    left, _, value, _ = lax.while_loop(lambda state: state[-1], split, state)
     return left, value
 
 
@@ -220,29 +210,23 @@ def venn_abers(
 @partial(jax.jit, static_argnames="num_levels")
 def _pair(scores, labels, weights, test_weight, test_scores, num_levels):
     """Returns p0 and p1 of each test row."""
-    keys, test_keys = common_keys(scores, test_scores)
+    places = jnp.concatenate([as_float(scores), as_float(test_scores)])
     if num_levels is None:
-        size, ordered = scores.size, lax.sort(keys)
-        places = ((keys, "right"), (test_keys, "left"), (test_keys, "right"))
-        own, first, last = (jnp.searchsorted(ordered, k, side=s) for k, s in places)
+        places = to_keys(places)
+        levels = lax.sort(places[: scores.size])
     else:
-        size, (own, last) = num_levels, _cells(scores, test_scores, num_levels)
-        first = last - 1
-    weights = jnp.ones(scores.shape, int) if weights is None else 1 * weights
+        places = jnp.floor(places * num_levels).astype(int).clip(0, num_levels - 1)
+        levels = jnp.arange(num_levels)
+    first, last = (jnp.searchsorted(levels, places, side=s) for s in ("left", "right"))
+    (first, last), own = (v[scores.size :] for v in (first, last)), last[: scores.size]
+    weights = 1 * (jnp.ones_like(labels) if weights is None else weights)
     mass, ones = (
-        jnp.cumsum(jnp.zeros(size + 1, v.dtype).at[own].add(v))
+        jnp.cumsum(jnp.zeros(levels.size + 1, v.dtype).at[own].add(v))
         for v in (weights, weights * labels)
     )
     at, between = _slopes(mass, ones, test_weight)
     p = jnp.where((first < last)[:, None], at[last], between[first])
     return tuple(p.astype(as_float(scores).dtype).T)
-
-
-def _cells(scores, test_scores, num_levels):
-    """Returns the cell 1, ..., num_levels of each score, rounded alike."""
-    dtype = jnp.promote_types(as_float(scores).dtype, as_float(test_scores).dtype)
-    cell = lambda v: jnp.floor(v.astype(dtype) * num_levels).astype(int)  # noqa: E731
-    return (1 + cell(v).clip(0, num_levels - 1) for v in (scores, test_scores))
 
 
 def _slopes(mass, ones, weight):
@@ -251,24 +235,18 @@ def _slopes(mass, ones, weight):
     Backwards over the ends b of a block, with the smallest slope from each start a so
     far. Vovk et al. 2015 walk on hulls in linear time, which XLA copies at each step.
     """
-    size, label = mass.size, jnp.arange(2)[:, None]
-    least = jnp.full((2, size), jnp.inf, jnp.result_type(mass, weight))
-    found = []
-    middle = (size + 1) // 2  # places before it have half of the starts
-    for first, stop in ((middle, size), (0, middle)):
-        ends = tuple(v[first:stop] for v in (jnp.arange(size), mass, ones))
-        starts = tuple(v[None, :stop] for v in (jnp.arange(size), mass, ones))
+    place, label = jnp.arange(mass.size), jnp.arange(2)[:, None]
 
-        def step(least, end, starts=starts):
-            (b, up_to, ones_up_to), (place, mass, ones) = end, starts
-            gap = jnp.maximum(up_to - mass, 0) + weight  # starts after b do not count
-            least = jnp.minimum(least, (ones_up_to - ones + label * weight) / gap)
-            at = jnp.max(jnp.where(place < b, least, -jnp.inf), axis=1)
-            return least, (at, jnp.maximum(at, least[:, b]))
+    def step(least, end):
+        b, up_to, ones_up_to = end
+        gap = jnp.maximum(up_to - mass, 0) + weight  # starts after b do not count
+        slope = ((ones_up_to - ones)[None] + label * weight) / gap[None]
+        least = jnp.minimum(least, slope)
+        at = jnp.max(jnp.where((place < b)[None], least, -jnp.inf), axis=1)
+        return least, (at, jnp.maximum(at, least[:, b]))
 
-        least, values = lax.scan(step, least[:, :stop], ends, reverse=True)
-        found.append(values)
-    return tuple(jnp.concatenate(v[::-1]) for v in zip(*found, strict=True))
+    start = jnp.full((2, mass.size), jnp.inf, jnp.result_type(mass, weight))
+    return lax.scan(step, start, (place, mass, ones), reverse=True)[1]
 
 
 def merge_pairs(
@@ -318,18 +296,14 @@ def merge_pairs(
     _checks.check_uniforms("p0", p0)
     _checks.check_uniforms("p1", p1)
     _checks.check_one_of("loss", loss, ("log", "brier"))
-    return _merge(p0, p1, loss, axis)
+    return _merge(p0, p1, loss, () if axis is None else axis)
 
 
 @partial(jax.jit, static_argnames=("loss", "axis"))
 def _merge(p0, p1, loss, axis):
     if loss == "brier":
-        p = p1 + (p0**2 - p1**2) / 2
-        return p if axis is None else jnp.mean(p, axis)
-    if axis is not None:
-        p0, p1 = (jnp.exp(jnp.mean(jnp.log(p), axis)) for p in (1 - p0, p1))
-        return p1 / (p0 + p1)
-    return p1 / (1 - p0 + p1)
+        return jnp.mean(p1 + (p0**2 - p1**2) / 2, axis)
+    return jax.nn.sigmoid(jnp.mean(jnp.log(p1) - jnp.log1p(-p0), axis))
 
 
 def cross_venn_abers(
@@ -383,12 +357,12 @@ def cross_venn_abers(
     """
     scores, test_scores = _arrays.as_arrays(scores=scores, test_scores=test_scores)
     held_out = _checks.flags("held_out", held_out)
-    if scores.ndim == 1:
-        scores = jnp.tile(scores, (len(held_out), 1))
-    _checks.num_rows(scores=scores, held_out=held_out, test_scores=test_scores)
+    _checks.check_shape("scores", held_out.shape[-scores.ndim :], scores.shape)
+    _checks.num_rows(held_out=held_out, test_scores=test_scores)
+    scores = jnp.broadcast_to(scores, held_out.shape)
     return jax.vmap(
         lambda s, t, w: venn_abers(s, labels, t, weights=w, num_levels=num_levels)
-    )(scores, test_scores, held_out.astype(int))
+    )(scores, test_scores, held_out)
 
 
 def venn_abers_classes(
@@ -445,9 +419,7 @@ def venn_abers_classes(
       >>> p.shape, jnp.argmax(p, axis=1) == labels[:2]
       ((2, 3), Array([ True,  True], dtype=bool))
     """
-    probs, test_probs = map(
-        as_float, _arrays.as_arrays(probs=probs, test_probs=test_probs)
-    )
+    probs, test_probs = _arrays.as_arrays(probs=probs, test_probs=test_probs)
     if probs.ndim != 2 or probs.shape[1] < 2:
         raise ValueError(f"expected probs of shape (n, k), k > 1, got {probs.shape}")
     k = probs.shape[1]
@@ -464,19 +436,21 @@ def _classes(probs, labels, test_probs, scheme, num_levels):
     k = probs.shape[1]
     flags = jax.nn.one_hot(labels, k, dtype=int, axis=0)
 
-    def merged(scores, test_scores, flags, counts):
+    def odds_against(scores, test_scores, flags, counts):
         options = {"weights": counts, "num_levels": num_levels}
-        return _merge(*venn_abers(scores, flags, test_scores, **options), "log", None)
+        p0, p1 = venn_abers(scores, flags, test_scores, **options)
+        return (1 - p0) / p1  # (1 - p) / p of the merged p
 
     if scheme == "rest":
-        p = _batching.map_rows(merged, probs.T, test_probs.T, flags, flags**0).T
-        return p / jnp.sum(p, axis=1, keepdims=True)
-    i, j = np.triu_indices(k, 1)
-    share = lambda a, b: jnp.where(a + b > 0, a / (a + b), 0.5).T  # noqa: E731
-    scores, test_scores = (share(v[:, i], v[:, j]) for v in (probs, test_probs))
-    rows = scores, test_scores, flags[i], flags[i] + flags[j]
-    p = _batching.map_rows(merged, *rows)  # of class i against class j
-    inverse = jnp.zeros((k, k, len(test_probs)), p.dtype)
-    inverse = inverse.at[i, j].set(1 / p).at[j, i].set(1 / (1 - p))
-    p = 1 / (jnp.sum(inverse, axis=1) - (k - 2)).T
+        rows = probs.T, test_probs.T, flags, flags**0
+        odds = _batching.map_rows(odds_against, *rows)
+    else:  # 1 / p_ij - 1 is the odds, so that 1 / p_i - 1 is their sum
+        i, j = np.triu_indices(k, 1)
+        share = lambda a, b: jnp.where(a + b > 0, a / (a + b), 0.5).T  # noqa: E731
+        scores, test_scores = (share(v[:, i], v[:, j]) for v in (probs, test_probs))
+        rows = scores, test_scores, flags[i], flags[i] + flags[j]
+        found = _batching.map_rows(odds_against, *rows)  # of class i against class j
+        odds = jnp.zeros((k, len(test_probs)), found.dtype)
+        odds = odds.at[i].add(found).at[j].add(1 / found)
+    p = 1 / (1 + odds).T
     return p / jnp.sum(p, axis=1, keepdims=True)

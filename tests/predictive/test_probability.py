@@ -298,7 +298,7 @@ WRONG = {
     ),
     "other folds": (
         lambda: cross_venn_abers(np.zeros((2, 3)), [0, 1, 0], np.ones((2, 3)), [[0.1]]),
-        "test_scores with 2 rows like scores, got 1",
+        "test_scores with 2 rows like held_out, got 1",
     ),
     "one class": (
         lambda: venn_abers_classes([[1.0]], [0], [[1.0]], scheme="rest"),
