@@ -226,58 +226,47 @@ def pit_test(
       >>> pit_test(q(s[99:] + 1, u), 99).p_value < 0.01
       True
     """
-    _checks.check_one_of("kind", kind, _PIT_TESTS)
-    pit, cells, counts = pit_counts(pit, num_calibration, num_bins)
-    statistic, tail, draw = _PIT_TESTS[kind](num_calibration, pit.size, cells)
-    found = statistic(counts if kind == "pearson" else pit)
-    p_value = tail(found)
+    from scipy.special import chdtrc, kolmogorov  # scipy comes with jax
+
+    _checks.check_one_of("kind", kind, ("pearson", "kolmogorov"))
+    pit, bounds = pit_bounds(pit, num_calibration, num_bins)
+    n, m, steps = num_calibration, pit.size, np.arange(pit.size + 1) / pit.size
+    counts_of = lambda v: np.histogram(v, bounds / (n + 1))[0]  # noqa: E731
+    expected = m * np.diff(bounds) / (n + 1)
+
+    def statistic(v):
+        if kind == "pearson":
+            squares = (counts_of(v) - expected) ** 2
+            return (n + 2) / (m + n + 1) * np.sum(squares / expected)
+        v = np.sort(v)
+        distance = max(np.max(steps[1:] - v), np.max(v - steps[:-1]))
+        return (n * m / (n + m)) ** 0.5 * distance
+
+    found = statistic(pit)
     if key is not None:
         _checks.check_key(key)
         _checks.check_count("num_draws", num_draws, 1)
         rng = np.random.default_rng(np.ravel(jax.random.key_data(key)))
-        above = sum(statistic(draw(rng)) >= found for _ in range(num_draws))
+        above = sum(statistic(_draw(rng, n, m)) >= found for _ in range(num_draws))
         p_value = (1 + above) / (num_draws + 1)
-    expected = pit.size * cells / (num_calibration + 1)
-    return PITTest(float(p_value), float(found), counts, expected)
+    else:
+        by_counts = kind == "pearson"
+        p_value = chdtrc(num_bins - 1, found) if by_counts else kolmogorov(found)
+    return PITTest(float(p_value), float(found), counts_of(pit), expected)
 
 
-def pit_counts(pit, n, num_bins):
-    """Returns m values in double precision, the cells of each bin, and its values."""
+def pit_bounds(pit, n, num_bins):
+    """Returns values in double precision, and the cells at which bins end."""
     pit = as_numpy("pit", pit).astype(float)
     _checks.check_shape("pit", (max(pit.size, 1),), pit.shape)
     _checks.check_uniforms("pit", pit)
     _checks.check_count("num_bins", num_bins, 2)
     if num_bins > n + 1:
         raise ValueError(f"expected num_bins <= {n + 1}, one a cell, got {num_bins}")
-    edges = np.rint(np.arange(num_bins + 1) * ((n + 1) / num_bins))
-    return pit, np.diff(edges), np.histogram(pit, edges / (n + 1))[0]
+    return pit, np.rint(np.arange(num_bins + 1) * ((n + 1) / num_bins))
 
 
-def _pearson(n, m, cells):
-    """Returns the statistic of counts, its tail, and what draws counts."""
-    from scipy.special import chdtrc  # scipy comes with jax
-
-    expected, scale = m * cells / (n + 1), (n + 2) / (m + n + 1)
-    statistic = lambda v: scale * np.sum((v - expected) ** 2 / expected)  # noqa: E731
-    tail = lambda v: chdtrc(len(cells) - 1, v)  # noqa: E731
-    return statistic, tail, lambda rng: rng.multinomial(m, rng.dirichlet(cells))
-
-
-def _kolmogorov(n, m, cells):
-    """Returns the statistic of values, its tail, and what draws values."""
-    from scipy.special import kolmogorov
-
-    steps, scale = np.arange(m + 1) / m, (n * m / (n + m)) ** 0.5
-
-    def statistic(pit):
-        pit = np.sort(pit)
-        return scale * max(np.max(steps[1:] - pit), np.max(pit - steps[:-1]))
-
-    def draw(rng):
-        counts = rng.multinomial(m, rng.dirichlet(np.ones(n + 1)))
-        return (np.repeat(np.arange(n + 1), counts) + rng.random(m)) / (n + 1)
-
-    return statistic, kolmogorov, draw
-
-
-_PIT_TESTS = {"pearson": _pearson, "kolmogorov": _kolmogorov}
+def _draw(rng, n, m):
+    """Returns m values of a right system: smoothed ranks among n scores."""
+    ranks = np.searchsorted(np.sort(rng.random(n)), rng.random(m))
+    return (ranks + rng.random(m)) / (n + 1)

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jax.ops import segment_sum
 from jax.scipy.special import erfc
 
 from jaxcp import _checks
@@ -19,27 +20,31 @@ from jaxcp.typing import ArrayLike
 
 
 def _of_probs(probs, y, **options):
-    unit = _checks.Column(probs, _checks.check_uniforms, is_vector=False, required=True)
-    probs = _checks.rows(probs=unit)
+    probs = _checks.rows(probs=probs)
     _checks.check_shape("probs", probs.shape[:2], probs.shape)
+    _checks.check_uniforms("probs", probs)
     of_event = _checks.Column(y, convert=_checks.flags, required=True)
     column = of_event if probs.ndim == 1 else _checks.groups(y, probs.shape[1])
-    probs, y = _checks.rows(probs=probs, y=column)
-    return (as_float(probs), y), options
+    return _checks.rows(probs=as_float(probs), y=column), options
 
 
-def _of_bins(probs, y, *, num_bins, bins="width", kind=None):
+def of_bins(probs, y, *, num_bins, bins="width", kind=None):
     rows, options = _of_probs(probs, y, num_bins=num_bins, bins=bins, kind=kind)
     _checks.check_count("num_bins", num_bins, 1)
     _checks.check_one_of("bins", bins, ("width", "mass"))
-    kinds: list = (
-        [None] if rows[0].ndim == 1 else ["confidence", "top_label", "classwise"]
-    )
+    kinds: list = [None] if rows[0].ndim == 1 else ["top_label", "classwise"]
     _checks.check_one_of(f"kind for probs of {rows[0].ndim} axes", kind, kinds)
     return rows, options
 
 
-@metric(_of_bins)
+def _columns(probs, y):
+    """Returns probabilities (m, c) of events, and which of them happened."""
+    if probs.ndim == 1:
+        return probs[:, None], y[:, None]
+    return probs, y[:, None] == jnp.arange(probs.shape[1])[None]
+
+
+@metric(of_bins)
 def expected_calibration_error(
     count: Count,
     probs: ArrayLike,
@@ -47,7 +52,7 @@ def expected_calibration_error(
     *,
     num_bins: int,
     bins: Literal["width", "mass"] = "width",
-    kind: Literal["confidence", "top_label", "classwise"] | None = None,
+    kind: Literal["top_label", "classwise"] | None = None,
 ) -> Array:
     """Returns how far probabilities are from rates, over bins of probability: ECE.
 
@@ -62,9 +67,10 @@ def expected_calibration_error(
       bins: "width" for bins (a, b] of equal width, 0 in the first one; "mass" for runs
         of equally many rows in the order of p (rows with equal p in their order; the
         first runs have one row more if m is not a multiple of their number).
-      kind: What is judged of k classes: "confidence", the largest probability against
-        whether it is of the label; "top_label", the same in bins of each predicted
-        class; "classwise", each column against whether it is that of the label.
+      kind: What is judged of k classes: "top_label", the largest probability against
+        whether it is of the label, in bins of each predicted class; "classwise", each
+        column against whether it is that of the label. (Without bins for each class,
+        the largest probability is that of one event: whether its class is right.)
 
     Returns:
       Error in [0, 1], shape (); of shape (k,) for "classwise". NaN without rows. Bins
@@ -76,7 +82,7 @@ def expected_calibration_error(
 
     Cost:
       O(m) time for bins of equal width, a sort for bins of equal mass; k times for
-      "top_label" and "classwise".
+      k classes.
 
     References:
       Naeini, Cooper, Hauskrecht, Obtaining Well Calibrated Probabilities Using Bayesian
@@ -92,44 +98,30 @@ def expected_calibration_error(
       >>> round(expected_calibration_error(probs, y, num_bins=2).item(), 6)
       0.225
     """
-    return _error(count, probs, y, num_bins, bins, kind)
+    p, happened = _columns(probs, y)
+    rows = kept(jnp.ones(p.shape, bool), count, False)
+    if kind == "top_label":
+        rows &= jnp.argmax(p, axis=1)[:, None] == jnp.arange(p.shape[1])[None]
+    gaps = jnp.where(rows, happened - at_least_single(p), 0)
+    in_bins = partial(_bin_sums, num_bins=num_bins, bins=bins)
+    total = jnp.sum(jnp.abs(jax.vmap(in_bins, 1)(p, gaps, rows)), axis=1)
+    total = total if kind == "classwise" else jnp.sum(total)
+    return quotient(total, jnp.sum(kept(jnp.ones(len(p)), count))).astype(p.dtype)
 
 
-def _error(count, probs, y, num_bins, bins, kind):
-    rows = kept(jnp.ones(len(probs), bool), count, False)
-    classes = jnp.arange(probs.shape[-1])[None]
-
-    def error(p, y, rows):
-        (gaps,) = bin_sums(p, [y - p], rows, num_bins, bins)
-        return jnp.sum(jnp.abs(gaps))
-
-    if kind is None:
-        total = error(probs, y, rows)
-    elif kind == "classwise":
-        total = jax.vmap(error, (1, 1, None))(probs, y[:, None] == classes, rows)
-    else:
-        top, largest = jnp.argmax(probs, axis=1), jnp.max(probs, axis=1)
-        groups = top[:, None] == classes if kind == "top_label" else top[:, None] >= 0
-        parts = groups & rows[:, None]
-        total = jnp.sum(jax.vmap(error, (None, None, 1))(largest, top == y, parts))
-    return quotient(total, jnp.sum(rows)).astype(probs.dtype)
-
-
-@partial(jax.jit, static_argnames=("num_bins", "bins"))
-def bin_sums(p, values, rows, num_bins, bins):
-    """Returns the sums of columns of values in bins of p, of the rows that count."""
-    values = [jnp.where(rows, at_least_single(as_float(v)), 0) for v in values]
+def _bin_sums(p, values, rows, num_bins, bins):
+    """Returns the sums of values in bins of p, of the rows that count."""
     if bins == "width":
         edges = jnp.asarray(np.linspace(0, 1, num_bins + 1)[1:-1], p.dtype)
-        place = jnp.searchsorted(edges, p, side="left")
+        place = jnp.searchsorted(edges, p)
     else:
         keys = to_keys(jnp.where(rows, p, jnp.inf))
-        _, *values = lax.sort((keys, *values), num_keys=1)
+        _, values = lax.sort((keys, values), num_keys=1)
         length, longer = jnp.divmod(jnp.sum(rows), num_bins)
         run = jnp.arange(1, num_bins + 1)
         ends = run * length + jnp.minimum(run, longer)
         place = jnp.searchsorted(ends, jnp.arange(len(p)), side="right")
-    return [jnp.zeros(num_bins, v.dtype).at[place].add(v) for v in values]
+    return segment_sum(values, place, num_bins)
 
 
 @metric(_of_probs)
@@ -165,14 +157,8 @@ def brier_score(count: Count, probs: ArrayLike, y: ArrayLike) -> Array:
       >>> round(brier_score(jnp.array([0.5, 0.9]), jnp.array([0, 1])).item(), 6)
       0.13
     """
-    return _brier(count, probs, y)
-
-
-def _brier(count, probs, y):
-    if probs.ndim == 1:
-        return mean((probs - y) ** 2, count)
-    flags = jax.nn.one_hot(y, probs.shape[1], dtype=probs.dtype)
-    return mean(jnp.sum((probs - flags) ** 2, axis=1), count)
+    p, happened = _columns(probs, y)
+    return mean(jnp.sum((p - happened) ** 2, axis=1), count)
 
 
 class CalibrationTest(NamedTuple):
@@ -257,27 +243,21 @@ def calibration_test(
       >>> calibration_test(probs**2, y, kind="kuiper").p_value < 1e-6
       Array(True, dtype=bool)
     """
-    return _test(count, probs, y, kind)
-
-
-def _test(count, probs, y, kind):
     p = at_least_single(probs)
     gap, spread = kept(y - p, count), kept(p * (1 - p), count)
     if kind == "spiegelhalter":
         size = jnp.abs(jnp.sum(gap * (1 - 2 * p)))
-        spread = spread * (1 - 2 * p) ** 2
+        spread *= (1 - 2 * p) ** 2
     else:
         keys, gap = lax.sort((to_keys(p), gap), num_keys=1)
         last = jnp.append(keys, keys[-1:] + 1)[1:] != keys  # of rows with equal p
         walk = jnp.where(last, jnp.cumsum(gap), 0)
         above, below = jnp.max(walk, initial=0), -jnp.min(walk, initial=0)
         size = above + below if kind == "kuiper" else jnp.maximum(above, below)
-    scale = jnp.sqrt(jnp.sum(spread))
-    ratio = size / jnp.where(scale > 0, scale, 1)
-    ratio = jnp.where((size > 0) & (scale == 0), jnp.inf, ratio)
-    ratio = jnp.where((len(p) if count is None else count) > 0, ratio, jnp.nan)
-    p_value = _TAILS[kind](ratio)
-    return CalibrationTest(p_value.astype(probs.dtype), ratio.astype(probs.dtype))
+    ratio = size / jnp.sqrt(jnp.sum(spread))
+    ratio = jnp.where((size == 0) & (p.size > 0), 0, ratio)  # no row may be uncertain
+    result = jnp.clip(_TAILS[kind](ratio), 0, 1), ratio
+    return CalibrationTest(*(v.astype(probs.dtype) for v in result))
 
 
 def _of_normal(x):
@@ -285,20 +265,15 @@ def _of_normal(x):
 
 
 def _of_motion(x):
-    """Returns P(sup abs(B) > x) of a Brownian motion on [0, 1], by two series."""
-    k = 2 * np.arange(6) + 1
-    sign, near = (-1.0) ** (k // 2), jnp.clip(x, 0.1, 1)
-    law = 4 / np.pi * jnp.sum(sign / k * jnp.exp(-((k * np.pi / near) ** 2) / 8))
-    return jnp.where(x < 1, 1 - law, 2 * jnp.sum(sign * _of_normal(k * x)))
+    """Returns P(sup abs(B) > x) of a Brownian motion on [0, 1]; it is 1 at 0.2."""
+    k = np.arange(1, 40, 2)
+    return 2 * jnp.sum((-1.0) ** (k // 2) * _of_normal(k * jnp.maximum(x, 0.2)))
 
 
 def _of_range(x):
-    """Returns P(max B - min B > x) of a Brownian motion on [0, 1], by two series."""
-    k = np.arange(1, 7)
-    square, near = ((2 * k - 1) * np.pi) ** 2 / 4, jnp.clip(x, 0.1, 2)
-    law = jnp.sum((8 / near**2 + 2 / square) * jnp.exp(-2 * square / near**2))
-    tail = 4 * jnp.sum(-((-1.0) ** k) * k * _of_normal(k * x))  # Feller 1951
-    return jnp.where(x < 2, 1 - law, tail)
+    """Returns P(max B - min B > x) of a Brownian motion on [0, 1]; it is 1 at 0.4."""
+    k = np.arange(1, 20)  # Feller 1951
+    return -4 * jnp.sum((-1.0) ** k * k * _of_normal(k * jnp.maximum(x, 0.4)))
 
 
 _TAILS = {"kolmogorov": _of_motion, "kuiper": _of_range, "spiegelhalter": _of_normal}

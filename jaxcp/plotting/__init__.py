@@ -14,9 +14,8 @@ from jaxcp.plotting.coverage import (
     plot_rolling_coverage,
     plot_size_stratified_coverage,
 )
-from jaxcp.plotting.distributions import plot_cdf, plot_fan, plot_pit
+from jaxcp.plotting.distributions import plot_cdf, plot_fan, plot_pit, plot_reliability
 from jaxcp.plotting.intervals import plot_intervals, plot_widths
-from jaxcp.plotting.probabilities import plot_reliability
 from jaxcp.plotting.regions import plot_boxes, plot_label_sets, plot_region
 from jaxcp.plotting.sizes import plot_comparison, plot_sizes
 

@@ -445,12 +445,18 @@ def plot_size_stratified_coverage(
 def _dots(ax, rates, counts, alpha, look, upright=False):
     """Draws a dot with errors for each part, those surely below 1 - alpha apart."""
     _axes.draw_level(ax, alpha, upright)
+    low = wilson(rates, counts)[1] < 1 - alpha
+    points = np.arange(len(rates)), rates
+    draw_rates(ax, points, counts, low, "clearly below 1 − α", look, upright)
+
+
+def draw_rates(ax, points, counts, apart, name, look, upright=False):
+    """Draws a dot with errors for each rate that has counts, some of them apart."""
+    places, rates = points
     below, above = wilson(rates, counts)
-    places = np.arange(len(rates))
     errors = np.clip([rates - below, above - rates], 0, 1)
-    low = above < 1 - alpha
-    apart = {"color": MISSED, "label": "clearly below 1 − α"}
-    for rows, marker, own in ((~low & (counts > 0), "o", {}), (low, "D", apart)):
+    named = {"color": MISSED, "label": name}
+    for rows, marker, own in ((~apart & (counts > 0), "o", {}), (apart, "D", named)):
         if rows.any():
             style = {"fmt": marker, "elinewidth": 1.2} | look | own
             values = [places[rows], rates[rows]][:: -1 if upright else 1]

@@ -1,4 +1,4 @@
-"""Predictive distributions: their calibration, one of them, and many along an input."""
+"""Predictive distributions and probabilities: what they say, and what happens."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ import numpy as np
 
 from jaxcp import _checks
 from jaxcp.certificates.laws import log_beta_binomial
-from jaxcp.certificates.testing import pit_counts
+from jaxcp.certificates.testing import pit_bounds
+from jaxcp.metrics.probabilities import of_bins
 from jaxcp.plotting import _axes
 from jaxcp.plotting._axes import COVERED, Axes
+from jaxcp.plotting.coverage import draw_rates, wilson
 from jaxcp.plotting.intervals import plot_intervals
+from jaxcp.predictive import Atoms
 from jaxcp.typing import ArrayLike
 
 
@@ -58,16 +61,15 @@ def plot_pit(
     Example:
       >>> ax = plot_pit(jax.random.uniform(jax.random.key(0), (500,)), 99)
     """
-    pit, cells, _ = pit_counts(pit, num_calibration, num_bins)
-    edges = np.append(0, np.cumsum(cells)) / (num_calibration + 1)
+    pit, bounds = pit_bounds(pit, num_calibration, num_bins)
+    edges, m = bounds / (num_calibration + 1), pit.size
     tail = (1 - _axes.as_level(probability)) / (2 * num_bins)  # Bonferroni
-    ends = [_ends_of_count(c, num_calibration, pit.size, tail) for c in cells]
-    density = np.array(ends) / (pit.size * np.diff(edges)[:, None])
+    ends = [_ends_of_count(c, num_calibration, m, tail) for c in np.diff(bounds)]
+    low, high = np.array([*ends, ends[-1]]).T / (m * np.diff(edges, append=np.nan))
     ax = _axes.new_axes() if ax is None else ax
     label = f"PIT of {pit.size:,} rows" if label is None else label
     look = {"color": color, "label": label, "density": True} | _axes.FILLED | kwargs
     ax.hist(pit, bins=edges.tolist(), **look)
-    low, high = np.vstack([density, density[-1:]]).T
     strip: dict[str, Any] = {"color": _axes.ink(), "alpha": 0.2, "linewidth": 1}
     strip["label"] = f"band of all bins, {100 * probability:.4g} %"
     ax.fill_between(edges, low, high, step="post", **strip)
@@ -83,10 +85,8 @@ def _ends_of_count(cells, n, m, tail):
 
 
 def plot_cdf(
-    values: ArrayLike,
-    weights: ArrayLike | None = None,
+    atoms: Atoms,
     *,
-    test_weight: float = 1.0,
     label: str | None = None,
     color: Any = None,
     legend: bool | str = True,
@@ -95,14 +95,12 @@ def plot_cdf(
 ) -> Axes:
     """Returns axes with the predictive distribution of one example, from its atoms.
 
-    The strip reaches from Q(y, 0) to Q(y, 1), the line is Q(y, 1/2): Q(y, u) = (mass of
-    atoms < y + u (mass at y + test weight)) / (mass of all + test weight). Infinite
-    atoms lie at the frame. Call it again with `ax` for another example.
+    The strip reaches from Q(y, 0) to Q(y, 1), the line is Q(y, 1/2), as `Atoms.cdf`
+    returns them. Infinite atoms lie at the frame. Call it again with `ax` for another
+    example.
 
     Args:
-      values: Atoms of the distribution, shape (n,), in units of the target.
-      weights: Weights >= 0 of the atoms, shape (n,). Defaults to ones.
-      test_weight: Weight of the test point, > 0.
+      atoms: A predictive distribution of one example, such as `Atoms(values)`.
       label: Name of the distribution in the legend.
       color: Color. Defaults to the next one of the axes.
       legend: Whether to draw a legend if there are labels; or where, as matplotlib's
@@ -114,27 +112,25 @@ def plot_cdf(
       The axes.
 
     Raises:
-      ValueError: if lengths differ, an atom is NaN, or a weight is negative.
+      ValueError: for anything but atoms of one example, and as `Atoms.cdf`.
 
     See also:
-      plotting.plot_fan, plotting.plot_pit, FullConformal.predictive
+      predictive.Atoms, plotting.plot_fan, plotting.plot_pit
 
     Example:
-      >>> ax = plot_cdf(jax.random.normal(jax.random.key(0), (19,)), label="row 1")
+      >>> from jaxcp.predictive import Atoms
+      >>> values = jax.random.normal(jax.random.key(0), (19,))
+      >>> ax = plot_cdf(Atoms(values), label="row 1")
     """
-    columns = {"values": _checks.scores(values), "weights": _checks.weights(weights)}
-    found, given = _checks.rows(**columns)
-    _checks.check_values(lambda w: w > 0, "test_weight > 0", test_weight)
+    _checks.check_kind("atoms of kind Atoms", atoms, Atoms)
+    _checks.check_vectors(values=atoms.values)
+    ends = np.pad(np.sort(atoms.values), 1, constant_values=(-np.inf, np.inf))
+    low, high = atoms.cdf(ends[1:], u=0.0), atoms.cdf(ends[:-1], u=1.0)
+    low, high = (np.append(v, v[-1]) for v in (low, high))
+    x = np.clip(ends, *_axes.padded(ends))
     ax = _axes.new_axes() if ax is None else ax
-    order, frame = np.argsort(found), _axes.padded(np.asarray(found))
-    masses = (np.ones(order.size) if given is None else np.asarray(given))[order]
-    x = np.clip(np.pad(np.asarray(found)[order], 1, constant_values=np.inf), *frame)
-    x[0] = frame[0]
-    below = np.cumsum(np.pad(masses, 1))
-    total = below[-1] + test_weight
-    low, middle, high = ((below + u * test_weight) / total for u in (0, 0.5, 1))
     look = {"where": "post", "color": color, "label": label} | kwargs
-    (line,) = ax.step(x, middle, **look)
+    (line,) = ax.step(x, (low + high) / 2, **look)
     strip: dict[str, Any] = {"color": line.get_color(), "alpha": 0.3, "linewidth": 0}
     ax.fill_between(x, low, high, step="post", **strip)
     return _axes.finish(ax, legend, "target", "probability", share=True)
@@ -199,3 +195,74 @@ def plot_fan(
         ends = quantiles[:, [i, -1 - i]]
         plot_intervals(x, ends, y if i == 0 else None, ax=ax, **look)
     return ax
+
+
+def plot_reliability(
+    probs: ArrayLike,
+    y: ArrayLike,
+    *,
+    num_bins: int = 10,
+    label: str = "rate, two standard errors",
+    color: Any = COVERED,
+    markersize: float = 6,
+    legend: bool | str = True,
+    ax: Axes | None = None,
+    **kwargs: Any,
+) -> Axes:
+    """Returns axes with the rate of an event against its predicted probability.
+
+    A dot for each bin with rows: their mean probability, and the share of them where
+    the event happened, with Wilson's interval of two standard errors. Bins whose
+    interval misses the dashed diagonal, on which calibrated probabilities lie, are
+    diamonds in another color; one of 22 does so by chance. Bars are the shares of rows.
+    Call it again with `ax` to compare probabilities.
+
+    Args:
+      probs: Probabilities of one event, shape (m,).
+      y: True where the event happened, shape (m,).
+      num_bins: Number of bins (a, b] of equal width.
+      label: Name of the dots in the legend.
+      color: Color of dots and bars.
+      markersize: Size of the dots, in points.
+      legend: Whether to draw a legend; or where, as matplotlib's `loc`.
+      ax: Axes to draw on. Defaults to new ones.
+      kwargs: Options of `Axes.errorbar`.
+
+    Returns:
+      The axes.
+
+    Raises:
+      ValueError: if lengths differ, a probability is outside [0, 1], or `num_bins` is
+        no int >= 1.
+
+    References:
+      Niculescu-Mizil, Caruana, Predicting Good Probabilities with Supervised Learning,
+      ICML, 2005.
+      Wilson, Probable Inference, the Law of Succession, and Statistical Inference,
+      1927.
+
+    See also:
+      metrics.expected_calibration_error, metrics.calibration_test
+
+    Example:
+      >>> probs = jax.random.uniform(jax.random.key(0), (1000,))
+      >>> y = jax.random.bernoulli(jax.random.key(1), probs**2)
+      >>> ax = plot_reliability(probs, y)
+    """
+    probs, y = map(np.asarray, of_bins(probs, y, num_bins=num_bins)[0])
+    edges = np.linspace(0, 1, num_bins + 1, dtype=probs.dtype)[1:-1]
+    place = np.digitize(probs, edges, right=True)
+    columns = probs, y, np.ones(y.shape)
+    sums = np.array([np.bincount(place, v, num_bins) for v in columns])
+    total, events, counts = sums[:, sums[-1] > 0]
+    places, rates = total / counts, events / counts
+    ax = _axes.new_axes() if ax is None else ax
+    _axes.draw_once(ax, "diagonal", ax.axline, (0, 0), slope=1, label="calibrated")
+    below, above = wilson(rates, counts)
+    off = (above < places) | (below > places)
+    look = {"ms": markersize, "color": color, "label": label} | kwargs
+    draw_rates(ax, (places, rates), counts, off, "clearly off the diagonal", look)
+    strip: dict[str, Any] = {"color": color, "alpha": 0.25, "zorder": 0}
+    ax.bar(places, counts / y.size, 0.6 / num_bins, **strip)
+    ax.set_xlim(0, 1)
+    return _axes.finish(ax, legend, "predicted probability", "rate", share=True)

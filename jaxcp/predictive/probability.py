@@ -106,10 +106,11 @@ def _segments(mass, total):
         slope = rise / jnp.where(width > 0, width, 1)
         at, chord = rest[:-1] - rest[left], slope * (before[:-1] - before[left])
         rounding = 4 * jnp.finfo(mass.dtype).eps * (jnp.abs(at) + jnp.abs(chord))
-        is_below = starts & (row > left) & (at - chord < -rounding)
-        below = jnp.where(is_below, at - chord, jnp.inf)
-        lowest = is_below & (below == segment_min(below, left, n)[left])
-        place = segment_min(jnp.where(lowest, row, n), left, n)[left]
+        below = at - chord
+        is_below = starts & (row > left) & (below < -rounding)
+        least = segment_min(below, jnp.where(is_below, left, n), n)  # n is dropped
+        lowest = is_below & (below == least[left])
+        place = segment_min(row, jnp.where(lowest, left, n), n)[left]
         left = jnp.where(row >= place, place, left)
         right = jnp.where(row < place, jnp.minimum(right, place), right)
         return left, right, value + slope, jnp.any(lowest)

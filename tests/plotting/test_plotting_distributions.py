@@ -1,4 +1,4 @@
-"""Pictures of predictive distributions."""
+"""Pictures of predictive distributions and of probabilities."""
 
 import matplotlib
 import numpy as np
@@ -7,6 +7,7 @@ from numpy.testing import assert_allclose
 
 from jaxcp import plotting
 from jaxcp.plotting.distributions import _ends_of_count
+from jaxcp.predictive import Atoms
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
@@ -56,17 +57,18 @@ def test_pit_histogram_and_its_band():
 
 def test_steps_of_a_distribution_and_their_strip():
     """Q(y, 0), Q(y, 1/2) and Q(y, 1) between atoms 1, 2, 2, 4."""
-    ax = plotting.plot_cdf([2.0, 4, 1, 2], label="row")
+    ax = plotting.plot_cdf(Atoms(np.array([2.0, 4, 1, 2])), label="row")
     x, middle = ax.get_lines()[0].get_data()
     assert_allclose(x[1:-1], [1, 2, 2, 4])
     assert_allclose(middle[:-1], [0.1, 0.3, 0.5, 0.7, 0.9])
     assert_allclose(ends_at(ax, 1.5), [0.2, 0.4], atol=2e-3)
     assert_allclose(ends_at(ax, 3), [0.6, 0.8], atol=2e-3)
-    ax = plotting.plot_cdf([1.0, INF, -INF], [1, 2, 5], test_weight=2, ax=ax)
-    assert_allclose(ax.get_lines()[1].get_ydata(), [0.1, 0.6, 0.7, 0.9, 0.9])
+    weighted = Atoms(np.array([1.0, INF, -INF]), np.array([1.0, 2, 5]), np.array(2.0))
+    ax = plotting.plot_cdf(weighted, ax=ax)
+    assert_allclose(ax.get_lines()[1].get_ydata()[1:3], [0.6, 0.7])
     assert names(ax) == ["row"] and ax.get_ylabel() == "probability"
-    plotting.plot_cdf([])
-    plotting.plot_cdf([INF, -INF])
+    plotting.plot_cdf(Atoms(np.zeros(0)))
+    plotting.plot_cdf(Atoms(np.array([INF, -INF])))
 
 
 def test_a_fan_has_a_band_for_each_pair_of_levels():
@@ -86,15 +88,33 @@ def test_a_fan_has_a_band_for_each_pair_of_levels():
     assert ax.collections[0].get_alpha() == 0.1
 
 
+def test_dots_are_rates_of_bins_with_rows():
+    probs = np.repeat([0.05, 0.5, 0.95], [100, 50, 100])
+    y = np.arange(250) % 2  # half of the rows of each bin
+    ax = plotting.plot_reliability(probs, y, num_bins=4)
+    calm, apart = ax.containers[:2]
+    assert_allclose(calm.lines[0].get_xydata(), [[0.5, 0.5]], atol=1e-6)
+    assert_allclose(apart.lines[0].get_xydata(), [[0.05, 0.5], [0.95, 0.5]], atol=1e-6)
+    assert_allclose([bar.get_height() for bar in ax.containers[2]], [0.4, 0.2, 0.4])
+    ax = plotting.plot_reliability(probs, y, num_bins=1, ax=ax)
+    assert plotting.plot_reliability(np.zeros(0), np.zeros(0)) is not None
+
+
 @pytest.mark.parametrize(
     "draw, match",
     [
         (lambda: plotting.plot_pit([2.0], 99), r"pit in \[0, 1\]"),
         (lambda: plotting.plot_pit([0.5], 99, probability=1.0), r"\(0, 1\)"),
-        (lambda: plotting.plot_cdf([np.nan]), "values without NaN"),
-        (lambda: plotting.plot_cdf([1.0], [1, 2]), "weights with 1 rows"),
-        (lambda: plotting.plot_cdf([1.0], [-1]), "weights >= 0"),
-        (lambda: plotting.plot_cdf([1.0], test_weight=0.0), "test_weight > 0"),
+        (lambda: plotting.plot_cdf(Atoms(np.array([np.nan]))), "without NaN"),
+        (lambda: plotting.plot_cdf(Atoms(np.eye(2))), r"values of shape \(n,\)"),
+        (lambda: plotting.plot_cdf([1.0]), "atoms of kind Atoms, got list"),
+        (lambda: plotting.plot_reliability([2.0], [1]), r"probs in \[0, 1\], got 2.0"),
+        (
+            lambda: plotting.plot_reliability([0.1, 0.2], [1]),
+            "y with 2 rows like probs",
+        ),
+        (lambda: plotting.plot_reliability(np.eye(2), [0, 1]), "probs of 2 axes"),
+        (lambda: plotting.plot_reliability([0.1], [1], num_bins=0), "num_bins as an"),
         (lambda: plotting.plot_fan([1], [[1, 2]], [0.9, 0.1]), "levels that increase"),
         (lambda: plotting.plot_fan([1], [[1]], [0.5]), r"quantiles of shape \(1, 2\)"),
         (lambda: plotting.plot_fan([1], [[1, 2]], [0.1, 0.9], [1, 2]), "y of shape"),

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from jaxcp import plotting
+from jaxcp.predictive import Atoms
 from jaxcp.sets import Balls, BoundingBox, Interval, LabelSet
 
 matplotlib.use("Agg")
@@ -20,7 +21,7 @@ BOX = BoundingBox(jnp.ones((1, 2)), jnp.full((1, 2), 4.0))
 HELPERS = {
     "boxes": lambda **k: plotting.plot_boxes(np.zeros((6, 6)), BOX, **k),
     "coverage": lambda **k: plotting.plot_coverage([0.9, 0.92, 0.91], 99, 0.1, **k),
-    "cdf": lambda **k: plotting.plot_cdf(X, **({"label": "a"} | k)),
+    "cdf": lambda **k: plotting.plot_cdf(Atoms(X), **({"label": "a"} | k)),
     "curve": lambda **k: plotting.plot_coverage_curve([0.1, 0.2], [0.9, 0.8], **k),
     "fan": lambda **k: plotting.plot_fan(X, X[:, None] + FAN, FAN, **k),
     "groups": lambda **k: plotting.plot_group_coverage(SETS, X, X > 2, 0.1, **k),
