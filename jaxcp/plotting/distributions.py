@@ -24,8 +24,6 @@ def plot_pit(
     *,
     num_bins: int = 10,
     probability: float = 0.95,
-    label: str | None = None,
-    color: Any = COVERED,
     legend: bool | str = True,
     ax: Axes | None = None,
     **kwargs: Any,
@@ -43,11 +41,9 @@ def plot_pit(
       num_bins: Number of bins, unions of the n + 1 cells, from 2 to n + 1.
       probability: Probability, at least, that all bins of a right system end in the
         band, in (0, 1).
-      label: Name of the values. Defaults to their number.
-      color: Color of the histogram.
       legend: Whether to draw a legend; or where, as matplotlib's `loc`.
       ax: Axes to draw on. Defaults to new ones.
-      kwargs: Options of `Axes.hist`.
+      kwargs: Options of `Axes.hist`, such as `color` and `label`.
 
     Returns:
       The axes.
@@ -67,9 +63,8 @@ def plot_pit(
     ends = [_ends_of_count(c, num_calibration, m, tail) for c in np.diff(bounds)]
     low, high = np.array([*ends, ends[-1]]).T / (m * np.diff(edges, append=np.nan))
     ax = _axes.new_axes() if ax is None else ax
-    label = f"PIT of {pit.size:,} rows" if label is None else label
-    look = {"color": color, "label": label, "density": True} | _axes.FILLED | kwargs
-    ax.hist(pit, bins=edges.tolist(), **look)
+    look = {"color": COVERED, "label": f"PIT of {m:,} rows"} | _axes.FILLED | kwargs
+    ax.hist(pit, bins=edges.tolist(), density=True, **look)
     strip: dict[str, Any] = {"color": _axes.ink(), "alpha": 0.2, "linewidth": 1}
     strip["label"] = f"band of all bins, {100 * probability:.4g} %"
     ax.fill_between(edges, low, high, step="post", **strip)
@@ -87,8 +82,6 @@ def _ends_of_count(cells, n, m, tail):
 def plot_cdf(
     atoms: Atoms,
     *,
-    label: str | None = None,
-    color: Any = None,
     legend: bool | str = True,
     ax: Axes | None = None,
     **kwargs: Any,
@@ -101,12 +94,10 @@ def plot_cdf(
 
     Args:
       atoms: A predictive distribution of one example, such as `Atoms(values)`.
-      label: Name of the distribution in the legend.
-      color: Color. Defaults to the next one of the axes.
       legend: Whether to draw a legend if there are labels; or where, as matplotlib's
         `loc`.
       ax: Axes to draw on. Defaults to new ones.
-      kwargs: Options of `Axes.step`.
+      kwargs: Options of `Axes.step`, such as `color` and `label`.
 
     Returns:
       The axes.
@@ -129,8 +120,7 @@ def plot_cdf(
     low, high = (np.append(v, v[-1]) for v in (low, high))
     x = np.clip(ends, *_axes.padded(ends))
     ax = _axes.new_axes() if ax is None else ax
-    look = {"where": "post", "color": color, "label": label} | kwargs
-    (line,) = ax.step(x, (low + high) / 2, **look)
+    (line,) = ax.step(x, (low + high) / 2, **{"where": "post"} | kwargs)
     strip: dict[str, Any] = {"color": line.get_color(), "alpha": 0.3, "linewidth": 0}
     ax.fill_between(x, low, high, step="post", **strip)
     return _axes.finish(ax, legend, "target", "probability", share=True)
@@ -202,9 +192,6 @@ def plot_reliability(
     y: ArrayLike,
     *,
     num_bins: int = 10,
-    label: str = "rate, two standard errors",
-    color: Any = COVERED,
-    markersize: float = 6,
     legend: bool | str = True,
     ax: Axes | None = None,
     **kwargs: Any,
@@ -221,12 +208,9 @@ def plot_reliability(
       probs: Probabilities of one event, shape (m,).
       y: True where the event happened, shape (m,).
       num_bins: Number of bins (a, b] of equal width.
-      label: Name of the dots in the legend.
-      color: Color of dots and bars.
-      markersize: Size of the dots, in points.
       legend: Whether to draw a legend; or where, as matplotlib's `loc`.
       ax: Axes to draw on. Defaults to new ones.
-      kwargs: Options of `Axes.errorbar`.
+      kwargs: Options of `Axes.errorbar`, such as `color`, `label` and `markersize`.
 
     Returns:
       The axes.
@@ -260,9 +244,9 @@ def plot_reliability(
     _axes.draw_once(ax, "diagonal", ax.axline, (0, 0), slope=1, label="calibrated")
     below, above = wilson(rates, counts)
     off = (above < places) | (below > places)
-    look = {"ms": markersize, "color": color, "label": label} | kwargs
+    look = {"color": COVERED, "label": "rate, two standard errors"} | kwargs
     draw_rates(ax, (places, rates), counts, off, "clearly off the diagonal", look)
-    strip: dict[str, Any] = {"color": color, "alpha": 0.25, "zorder": 0}
+    strip: dict[str, Any] = {"color": look["color"], "alpha": 0.25, "zorder": 0}
     ax.bar(places, counts / y.size, 0.6 / num_bins, **strip)
     ax.set_xlim(0, 1)
     return _axes.finish(ax, legend, "predicted probability", "rate", share=True)

@@ -11,7 +11,7 @@ from jaxcp._numbers import as_float, at_least_single, rounding, with_rounding
 from jaxcp._tree import pytree, static
 from jaxcp.scores import inputs
 from jaxcp.scores.labels import masses
-from jaxcp.sets.unions import Intervals, join, whole_line_if
+from jaxcp.sets.unions import Intervals, joined
 from jaxcp.typing import Number, PyTree
 
 
@@ -58,7 +58,7 @@ class Binned:
       >>> score(p, jnp.array(3.0)).item()
       0.875
       >>> score.invert(p, 0.875).pieces()
-      (Array([0., 2.], dtype=float32), Array([1., 4.], dtype=float32))
+      (Array([ 0.,  2., inf], dtype=float32), Array([  1.,   4., -inf], dtype=float32))
     """
 
     edges: Array
@@ -67,13 +67,12 @@ class Binned:
     def __call__(self, pred: PyTree, y: Array) -> Array:
         """Returns the mass of bins at least as dense, shape (); +inf beyond them."""
         lower, upper, scores = self._bins(pred)
-        holds = (lower <= y) & (y <= upper)
-        return jnp.min(jnp.where(holds, scores, jnp.inf))
+        return jnp.min(jnp.where((lower <= y) & (y <= upper), scores, jnp.inf))
 
     def invert(self, pred: PyTree, q: Array) -> Intervals:
         """Returns the bins that score at most q, the whole line for +inf."""
         lower, upper, scores = self._bins(pred)
-        return _union(lower, jnp.where(scores <= q, upper, -jnp.inf), q)
+        return _union(lower, upper, scores <= q, q)
 
     @property
     def takes(self) -> inputs.Input:
@@ -90,8 +89,7 @@ class Binned:
         p, u = pred if self.randomized else (pred, 0.0)
         p = jnp.clip(at_least_single(as_float(p)), 0, 1)
         edges = jnp.asarray(self.edges, p.dtype)
-        density = p / (edges[1:] - edges[:-1])
-        scores = masses(p, jnp.asarray(u, p.dtype), density)
+        scores = masses(p, jnp.asarray(u, p.dtype), p / jnp.diff(edges))
         return edges[:-1], edges[1:], scores
 
 
@@ -134,8 +132,8 @@ class Interpolated:
       >>> score(p, jnp.array(0.5)).item()
       -0.25
       >>> jnp.stack(score.invert(p, -0.375).pieces()).round(5)
-      Array([[0.75,  inf],
-             [1.5 , -inf]], dtype=float32)
+      Array([[0.75,  inf,  inf],
+             [1.5 , -inf, -inf]], dtype=float32)
     """
 
     grid: Array
@@ -167,11 +165,9 @@ class Interpolated:
         at = jnp.where(last, before + step, after - step)
         lower = jnp.where(first, before, jnp.maximum(at - rounding(at), before))
         upper = jnp.where(last, after, jnp.minimum(at + rounding(at), after))
-        return _union(lower, jnp.where(first | last, upper, -jnp.inf), q)
+        return _union(lower, upper, first | last, q)
 
-    def check(
-        self, preds: Array, y: Array | None = None, mask: Array | None = None
-    ) -> None:
+    def check(self, preds: Array, y: Array | None, mask: Array | None) -> None:
         """Raises ValueError for negative densities, and for points out of order."""
         _check_places("grid", self.grid, max(preds.shape[1], 2))
         expected = "densities >= 0 (of logits: jax.nn.softmax)"
@@ -183,11 +179,10 @@ class Interpolated:
         return jnp.asarray(self.grid, p.dtype), p
 
 
-def _union(lower, upper, q):
-    """Returns the union of k pieces in order, of which k // 2 + 1 may not meet."""
-    most = len(lower) // 2 + 1
-    ends = (v[:most] for v in join(lower, upper))
-    return Intervals(*whole_line_if(q == jnp.inf, *ends))
+def _union(lower, upper, held, q):
+    """Returns the union of the pieces that are held, the whole line for +inf."""
+    lower = jnp.where(q == jnp.inf, jnp.nan, lower)  # `joined` makes the line of it
+    return joined(lower, jnp.where(held, upper, -jnp.inf))
 
 
 def _check_places(name, places, length):
