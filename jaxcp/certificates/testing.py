@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -228,7 +229,8 @@ def pit_test(
     """
     from scipy.special import chdtrc, kolmogorov  # scipy comes with jax
 
-    _checks.check_one_of("kind", kind, ("pearson", "kolmogorov"))
+    tails = {"pearson": partial(chdtrc, num_bins - 1), "kolmogorov": kolmogorov}
+    _checks.check_one_of("kind", kind, tails)
     pit, bounds = pit_bounds(pit, num_calibration, num_bins)
     n, m, steps = num_calibration, pit.size, np.arange(pit.size + 1) / pit.size
     counts_of = lambda v: np.histogram(v, bounds / (n + 1))[0]  # noqa: E731
@@ -243,15 +245,13 @@ def pit_test(
         return (n * m / (n + m)) ** 0.5 * distance
 
     found = statistic(pit)
+    p_value = tails[kind](found)
     if key is not None:
         _checks.check_key(key)
         _checks.check_count("num_draws", num_draws, 1)
         rng = np.random.default_rng(np.ravel(jax.random.key_data(key)))
         above = sum(statistic(_draw(rng, n, m)) >= found for _ in range(num_draws))
         p_value = (1 + above) / (num_draws + 1)
-    else:
-        by_counts = kind == "pearson"
-        p_value = chdtrc(num_bins - 1, found) if by_counts else kolmogorov(found)
     return PITTest(float(p_value), float(found), counts_of(pit), expected)
 
 

@@ -243,6 +243,7 @@ def calibration_test(
       >>> calibration_test(probs**2, y, kind="kuiper").p_value < 1e-6
       Array(True, dtype=bool)
     """
+    probs, y = jnp.asarray(probs), jnp.asarray(y)
     p = at_least_single(probs)
     gap, spread = kept(y - p, count), kept(p * (1 - p), count)
     if kind == "spiegelhalter":

@@ -61,7 +61,8 @@ def plot_pit(
     edges, m = bounds / (num_calibration + 1), pit.size
     tail = (1 - _axes.as_level(probability)) / (2 * num_bins)  # Bonferroni
     ends = [_ends_of_count(c, num_calibration, m, tail) for c in np.diff(bounds)]
-    low, high = np.array([*ends, ends[-1]]).T / (m * np.diff(edges, append=np.nan))
+    density = np.array(ends) / (m * np.diff(edges)[:, None])
+    low, high = np.vstack([density, density[-1:]]).T
     ax = _axes.new_axes() if ax is None else ax
     look = {"color": COVERED, "label": f"PIT of {m:,} rows"} | _axes.FILLED | kwargs
     ax.hist(pit, bins=edges.tolist(), density=True, **look)

@@ -12,7 +12,6 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array, lax
 from jax.ops import segment_min, segment_sum
 
@@ -446,7 +445,7 @@ def _classes(probs, labels, test_probs, scheme, num_levels):
         rows = probs.T, test_probs.T, flags, flags**0
         odds = _batching.map_rows(odds_against, *rows)
     else:  # 1 / p_ij - 1 is the odds, so that 1 / p_i - 1 is their sum
-        i, j = np.triu_indices(k, 1)
+        i, j = jnp.triu_indices(k, 1)
         share = lambda a, b: jnp.where(a + b > 0, a / (a + b), 0.5).T  # noqa: E731
         scores, test_scores = (share(v[:, i], v[:, j]) for v in (probs, test_probs))
         rows = scores, test_scores, flags[i], flags[i] + flags[j]

@@ -51,6 +51,8 @@ def test_pit_histogram_and_its_band():
     assert_allclose(bars.get_xy()[:, 1].max(), 1)  # cells 12, 13, 13, 12
     low, high = _ends_of_count(13, 49, 200, 0.1 / 8)
     assert_allclose(ends_at(ax, 0.3), [low / 52, high / 52], atol=2e-3)
+    low, high = _ends_of_count(12, 49, 200, 0.1 / 8)
+    assert_allclose(ends_at(ax, 0.99), [low / 48, high / 48], atol=2e-3)
     assert names(ax) == ["PIT of 200 rows", "band of all bins, 90 %", "uniform"]
     assert ax.get_xlim() == (0, 1) and ax.get_xlabel() == "PIT"
 
