@@ -229,9 +229,9 @@ def pit_test(
     """
     from scipy.special import chdtrc, kolmogorov  # scipy comes with jax
 
+    pit, bounds = pit_bounds(pit, num_calibration, num_bins)
     tails = {"pearson": partial(chdtrc, num_bins - 1), "kolmogorov": kolmogorov}
     _checks.check_one_of("kind", kind, tails)
-    pit, bounds = pit_bounds(pit, num_calibration, num_bins)
     n, m, steps = num_calibration, pit.size, np.arange(pit.size + 1) / pit.size
     counts_of = lambda v: np.histogram(v, bounds / (n + 1))[0]  # noqa: E731
     expected = m * np.diff(bounds) / (n + 1)
