@@ -12,6 +12,7 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 from jax.ops import segment_min, segment_sum
 
@@ -21,6 +22,7 @@ from jaxcp.quantiles._keys import to_keys
 from jaxcp.typing import ArrayLike
 
 _Loss = Literal["log", "brier"]
+_is_weight = lambda v: (v > 0) & np.isfinite(v)  # noqa: E731
 _MOST_ROWS = 2000  # with levels of their own: time grows with the square
 
 
@@ -64,8 +66,9 @@ def isotonic(x: ArrayLike, y: ArrayLike, weights: ArrayLike | None = None) -> Ar
       Array([1. , 2.5, 2.5, 4. ], dtype=float32)
     """
     x, y, weights = _checks.rows(
-        x=_checks.scores(x), y=_checks.scores(y), weights=_checks.weights(weights)
+        x=_checks.scores(x), y=_checks.vector(y), weights=_checks.weights(weights)
     )
+    _checks.check_values(np.isfinite, "finite y", y)
     return _isotonic(x, as_float(y), weights)
 
 
@@ -194,7 +197,7 @@ def venn_abers(
     )
     test_scores = _checks.rows(test_scores=_checks.scores(test_scores))
     test_weight = as_float(_arrays.as_array("test_weight", test_weight))
-    _checks.check_number("test_weight", test_weight, lambda v: v > 0, "> 0")
+    _checks.check_number("test_weight", test_weight, _is_weight, "> 0")
     if num_levels is not None:
         _checks.check_count("num_levels", num_levels, 1)
         _checks.check_uniforms("scores with num_levels", scores)
@@ -226,6 +229,7 @@ def _pair(scores, labels, weights, test_weight, test_scores, num_levels):
     )
     at, between = _slopes(mass, ones, test_weight)
     p = jnp.where((first < last)[:, None], at[last], between[first])
+    p = jnp.clip(p, 0, 1)  # sums of weights are rounded
     return tuple(p.astype(as_float(scores).dtype).T)
 
 
@@ -360,6 +364,10 @@ def cross_venn_abers(
     _checks.check_shape("scores", held_out.shape[-scores.ndim :], scores.shape)
     _checks.num_rows(held_out=held_out, test_scores=test_scores)
     scores = jnp.broadcast_to(scores, held_out.shape)
+    for name, values in {"scores": scores, "test_scores": test_scores}.items():
+        _checks.check_not_nan(name, values)
+        if num_levels is not None:
+            _checks.check_uniforms(f"{name} with num_levels", values)
     return jax.vmap(
         lambda s, t, w: venn_abers(s, labels, t, weights=w, num_levels=num_levels)
     )(scores, test_scores, held_out)

@@ -7,7 +7,8 @@ import numpy as np
 from jax import Array
 
 from jaxcp import _checks
-from jaxcp._numbers import as_float, at_least_single, rounding, with_rounding
+from jaxcp._arrays import as_array
+from jaxcp._numbers import as_float, at_least_single, rounding
 from jaxcp._tree import pytree, static
 from jaxcp.scores import inputs
 from jaxcp.scores.labels import masses
@@ -87,8 +88,8 @@ class Binned:
     def _bins(self, pred):
         """Returns the ends of bins and their scores, each of shape (k,)."""
         p, u = pred if self.randomized else (pred, 0.0)
-        p = jnp.clip(at_least_single(as_float(p)), 0, 1)
-        edges = jnp.asarray(self.edges, p.dtype)
+        p, edges = _alike(p, self.edges)
+        p = jnp.clip(p, 0, 1)
         scores = masses(p, jnp.asarray(u, p.dtype), p / jnp.diff(edges))
         return edges[:-1], edges[1:], scores
 
@@ -156,12 +157,13 @@ class Interpolated:
         """Returns {density >= -q} on the grid, the whole line for +inf."""
         grid, p = self._points(pred)
         q = jnp.asarray(q, p.dtype)
-        level = -with_rounding(jnp.where(jnp.isfinite(q), q, 0))
+        level = -jnp.where(jnp.isfinite(q), q, 0)
+        level *= 1 - jnp.sign(level) * 4 * jnp.finfo(p.dtype).eps  # room for rounding
         high = (p >= level) & (q > -jnp.inf)
         first, last, before, after = high[:-1], high[1:], grid[:-1], grid[1:]
         # From the lower of two densities, where the difference keeps its digits.
         gap = jnp.where(first != last, jnp.abs(p[1:] - p[:-1]), 1)
-        step = (after - before) * (level - jnp.minimum(p[1:], p[:-1])) / gap
+        step = (after - before) * ((level - jnp.minimum(p[1:], p[:-1])) / gap)
         at = jnp.where(last, before + step, after - step)
         lower = jnp.where(first, before, jnp.maximum(at - rounding(at), before))
         upper = jnp.where(last, after, jnp.minimum(at + rounding(at), after))
@@ -175,8 +177,14 @@ class Interpolated:
 
     def _points(self, pred):
         """Returns the grid and the densities in one type, each of shape (k,)."""
-        p = at_least_single(as_float(pred))
-        return jnp.asarray(self.grid, p.dtype), p
+        p, grid = _alike(pred, self.grid)
+        return grid, p
+
+
+def _alike(p, places):
+    """Returns probabilities and places in one type that holds both."""
+    p, places = at_least_single(as_float(p)), as_float(jnp.asarray(places))
+    return p.astype(kind := jnp.result_type(p, places)), places.astype(kind)
 
 
 def _union(lower, upper, held, q):
@@ -189,4 +197,5 @@ def _check_places(name, places, length):
     """Raises ValueError unless there are so many numbers, increasing and finite."""
     _checks.check_shape(name, (length,), jnp.shape(places))
     rises = lambda v: (v > -np.inf) & (v < np.append(v[1:], np.inf))  # noqa: E731
+    places = as_float(as_array(name, places))  # some may be one number then
     _checks.check_values(rises, f"{name} that increase, and are finite", places)
