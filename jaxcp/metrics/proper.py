@@ -12,7 +12,7 @@ from jaxcp._batching import map_blocks
 from jaxcp._numbers import as_float, at_least_single, mean, quotient
 from jaxcp.metrics._sets import Count, metric
 from jaxcp.predictive.atoms import Atoms
-from jaxcp.typing import ArrayLike, Number
+from jaxcp.typing import ArrayLike
 
 _TIED = 8  # roundings within which a squared distance by products is 0
 
@@ -121,7 +121,7 @@ def energy_score(
     draws: ArrayLike,
     y: ArrayLike,
     *,
-    beta: Number = 1.0,
+    beta: float = 1.0,
     fair: bool = False,
 ) -> Array:
     """Returns the mean energy score of draws of several outputs.
@@ -194,7 +194,7 @@ def variogram_score(
     draws: ArrayLike,
     y: ArrayLike,
     *,
-    order: Number = 0.5,
+    order: float = 0.5,
     weights: ArrayLike | None = None,
 ) -> Array:
     """Returns the mean variogram score, which sees how outputs depend on one another.

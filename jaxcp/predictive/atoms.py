@@ -205,8 +205,6 @@ class Atoms(Batch):
         weights, own = atoms.weights, atoms.test_weight
         for given in jax.tree.leaves((weights, own)):
             _checks.check_weights("weights", given)
-        if weights is not None:
-            _checks.check_shape("weights", atoms.values.shape, weights.shape)
         if exact:
             _checks.check_test_weights("test_weight", own, weights)
         return atoms

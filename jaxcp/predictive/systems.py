@@ -21,7 +21,9 @@ from jaxcp.held.rows import at_groups
 from jaxcp.predictive.atoms import crps_among, ranks_of
 from jaxcp.quantiles import levels as at_levels
 from jaxcp.scores import TwoSided
-from jaxcp.typing import AnySet, ArrayLike, Increasing, Number, Predict, PyTree
+from jaxcp.typing import AnySet, ArrayLike, Increasing, Predict, PyTree
+
+Side = Literal["upper", "lower", "between"]
 
 
 @pytree
@@ -111,12 +113,7 @@ class PredictiveSystem:
         return _batching.by_rows(_cdf, rows=asked, holder=rule)
 
     def quantile(
-        self,
-        preds: PyTree,
-        levels: ArrayLike,
-        *,
-        side: Literal["upper", "lower", "between"],
-        **context: Any,
+        self, preds: PyTree, levels: ArrayLike, *, side: Side, **context: Any
     ) -> Array:
         """Returns quantiles of the distribution, of many levels at once.
 
@@ -251,7 +248,7 @@ class PredictiveSystem:
         _checks.check_count("num_draws", num_draws, 1)
         return _draw(key, *self._asked(preds, **groups), num_draws=num_draws)
 
-    def certificate(self, alpha: Any, delta: Number | None = None) -> Any:
+    def certificate(self, alpha: Any) -> Any:
         """Returns the law of the coverage of intervals at alpha, of each group its own.
 
         Given the calibration set Beta(j, n + 1 - j), j = n + 1 - 2 floor(alpha (n + 1)
@@ -259,14 +256,13 @@ class PredictiveSystem:
 
         Args:
           alpha: Miscoverage level in (0, 1), a number.
-          delta: Probability of a bad calibration set, as for the sets.
 
         Returns:
           A `certificates.Certificate`, or a tuple of them, one for each group.
 
         Raises:
-          ValueError: if `alpha` or `delta` is outside (0, 1), the mask is traced, or
-            there are weights.
+          ValueError: if `alpha` is outside (0, 1), the mask is traced, or there are
+            weights.
 
         Guarantee:
           Exact for exchangeable scores without ties (for `law`: i.i.d.). Where scores
@@ -279,16 +275,13 @@ class PredictiveSystem:
           >>> system.certificate(0.2).law
           (16, 4)
         """
-        exact = at_levels.one_alpha(alpha)
-        share = None if delta is None else at_levels.as_delta(delta)
-        rule, half = self._rule, None if share is None else share / 2
+        rule, exact = self._rule, at_levels.one_alpha(alpha)
+        held = replace(rule.held, values=rule.scores[:, 1])
 
         def both(one):  # n + 1 - rank scores are beyond, on each side
-            rank = 2 * one.rank - one.n - 1
-            return replace(one, alpha=exact, rank=rank, delta=share)
+            return replace(one, alpha=exact, rank=2 * one.rank - one.n - 1)
 
-        held = replace(rule.held, values=rule.scores[:, 1])
-        found = held.certificate(rule.score, exact / 2, half)
+        found = held.certificate(rule.score, exact / 2)
         return tuple(map(both, found)) if held.shape else both(found)
 
     @property
@@ -318,7 +311,8 @@ def _ranks(held, level, side):
     """
     counts, weighted = held.counts(), held.weights is not None
     if held.shape:  # one row for each group
-        level, counts = np.zeros((len(counts), 1), int) + level, counts[:, None]
+        level = level[None] + np.zeros((len(counts), 1), int)
+        counts = counts[:, None]
     sides = ["upper", "lower"] if side == "between" else [side]
     found = {v: ranks_of(counts, level, v, weighted) for v in sides}
     if side != "between":
@@ -327,10 +321,9 @@ def _ranks(held, level, side):
     return found, at_levels.alpha_as_float(level * (counts + 1) % 1)
 
 
-def _ends(score, preds, q, side=1):
-    """Returns the ends of one side at scores (m, a), of each row its own."""
-    one = lambda pred, q: score.invert(pred, q).ends()[side]  # noqa: E731
-    return _batching.map_rows(lambda pred, q: jax.vmap(partial(one, pred))(q), preds, q)
+def _targets(score, pred, q, side=1):
+    """Returns the end of one side of the set at each score, q of shape (a,)."""
+    return jax.vmap(lambda q: score.invert(pred, q).ends()[side])(q)
 
 
 def _of_rows(rule, of, context, given):
@@ -339,17 +332,6 @@ def _of_rows(rule, of, context, given):
     if "groups" not in context:
         return of(held)
     return held.in_groups(of, context["groups"], jnp.nan, given)
-
-
-def _each(base, scores, function, preds, *rows):
-    """Returns `function(atoms, *row)` of every row, of few rows at a time."""
-
-    def one(pred, *row):
-        atoms = jax.vmap(lambda q: base.invert(pred, q).ends()[1])(scores)
-        return function(atoms, *row)
-
-    most = _batching.rows_at_a_time(scores.size)
-    return _batching.map_evenly(one, preds, *rows, at_a_time=most)
 
 
 @jit
@@ -377,7 +359,7 @@ def _quantile(rule, ranks, share, preds, context):
             q = jax.vmap(lambda k: own._thresholds(k, context), -1, -1)(k)
         else:
             q = jnp.tile(own.threshold(k), (m, 1))
-        return _ends(base, preds, q, last)
+        return _batching.map_rows(partial(_targets, base, side=last), preds, q)
 
     if share is None:
         return of(*ranks)
@@ -398,8 +380,10 @@ def _crps(rule, preds, context):
         if units is not None:
             at, unit = jnp.where(known, z, 0), jnp.where(known, units, 1)
             return unit * crps_among(held.values, at, held.mass)
-        at = lambda c, y: crps_among(c, y[None], held.mass)[0]  # noqa: E731
-        return _each(base, held.values, at, preds, y)
+        atoms = lambda pred: _targets(base, pred, held.values)  # noqa: E731
+        one = lambda pred, y: crps_among(atoms(pred), y, held.mass)  # noqa: E731
+        n = held.values.size
+        return _batching.map_blocks(jax.vmap(one), preds, y[:, None], width=n)[:, 0]
 
     found = _of_rows(rule, of, context, (z, units, preds, y))
     return jnp.where(known, found, jnp.nan)
@@ -411,10 +395,12 @@ def _mean(rule, preds, context):
     linear = jax.vmap(base.units)(preds) is not None
 
     def of(held):
+        values = held.values
         mean = lambda v: held.sums(v) / held.sums(jnp.ones_like(v))  # noqa: E731
-        if linear:  # the mean of the targets has the mean of the scores
-            return _each(base, mean(held.values)[None], jnp.sum, preds)
-        return _each(base, held.values, mean, preds)
+        # The mean of targets that are linear in scores is at the mean of these.
+        q, of_atoms = (mean(values)[None], jnp.sum) if linear else (values, mean)
+        one = lambda pred: of_atoms(_targets(base, pred, q))  # noqa: E731
+        return _batching.map_blocks(jax.vmap(one), preds, width=q.size)
 
     found = _of_rows(rule, of, context, preds)
     return jnp.where(jnp.isfinite(found), found, jnp.nan)
@@ -431,7 +417,7 @@ def _draw(key, rule, preds, context, num_draws):
         return jax.random.choice(key, jnp.append(values, jnp.nan), shape, p=mass)
 
     scores = _of_rows(rule, of, context, preds)
-    found = _ends(rule.score.base, preds, scores)
+    found = _batching.map_rows(partial(_targets, rule.score.base), preds, scores)
     return jnp.where(jnp.isfinite(found), found, jnp.nan)
 
 
@@ -510,10 +496,9 @@ def calibrate_predictive(
         verb = partial(calibrate_groups, groups=groups)
     rule = verb(TwoSided(score), preds, y, **options)
     if rule.components != (2,):
-        raise ValueError(
-            f"expected y of shape (n,), got {rule.components[0] // 2} outputs; "
-            "jax.vmap over columns of predictions and y makes a system of each"
-        )
+        cure = "jax.vmap over columns of predictions and y makes a system of each"
+        outputs = rule.components[0] // 2
+        raise ValueError(f"expected y of shape (n,), got {outputs} outputs; {cure}")
     if predict is not None:
         rule = SplitConformal(predict, params, rule)
     return PredictiveSystem(rule)

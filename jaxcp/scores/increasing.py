@@ -375,7 +375,6 @@ class TwoSided:
     base: Increasing
 
     def __post_init__(self) -> None:
-        _checks.check_given(base=self.base)
         cure = "; scores.Residual(), scores.ScaledResidual() are such"
         _checks.check_kind("an increasing score", self.base, Increasing, cure)
         if isinstance(self.base, _OneSided):
@@ -383,8 +382,7 @@ class TwoSided:
 
     def __call__(self, pred: PyTree, y: Array) -> Array:
         """Returns (-A, A), shape (2,), or (2 d,) of a base with d components."""
-        below, above = self.base.negated()(pred, y), self.base(pred, y)
-        return jnp.concatenate([jnp.atleast_1d(below), jnp.atleast_1d(above)])
+        return jnp.append(self.base.negated()(pred, y), self.base(pred, y))
 
     def invert(self, pred: PyTree, q: Array) -> HasEnds:
         """Returns [A^-1(-q_0), A^-1(q_1)]."""
