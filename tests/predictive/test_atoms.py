@@ -209,6 +209,8 @@ def test_atoms_of_cross_conformal_prediction_end_the_plus_sets():
     held_out = fold == np.arange(b)[:, None]
     cp = jaxcp.cross_calibrate(scores.Signed(), preds, y, held_out)
     atoms, sets = cp.predictive(new), cp(new, 0.4)
+    one = jaxcp.cross_calibrate(scores.Residual(), preds, y, held_out)
+    assert_array_equal(one.predictive(new).values, atoms.values)
     expected = new.T[:, fold] + (y - preds[fold, np.arange(n)])
     assert_allclose(atoms.values, expected, rtol=1e-5, atol=1e-6)
     assert_allclose(atoms.quantile(0.8, side="upper"), sets.upper, rtol=1e-6)
