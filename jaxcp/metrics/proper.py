@@ -117,12 +117,7 @@ def crps(
 
 @metric(_of_energy)
 def energy_score(
-    count: Count,
-    draws: ArrayLike,
-    y: ArrayLike,
-    *,
-    beta: float = 1.0,
-    fair: bool = False,
+    m: Count, draws: ArrayLike, y: ArrayLike, *, beta: float = 1.0, fair: bool = False
 ) -> Array:
     """Returns the mean energy score of draws of several outputs.
 
@@ -174,7 +169,7 @@ def energy_score(
         far = jnp.sum(_power(_squared_distances(draws), beta / 2), axis=(1, 2))
         return jnp.mean(_power(near, beta / 2), axis=1) - quotient(far, pairs)
 
-    return mean(map_blocks(block, draws, y, width=k * k), count)
+    return mean(map_blocks(block, draws, y, width=k * k), m)
 
 
 def _squared_distances(draws):

@@ -286,8 +286,7 @@ class PredictiveSystem:
 
     @property
     def _rule(self):
-        is_of_inputs = isinstance(self.calibration, SplitConformal)
-        return self.calibration.calibration if is_of_inputs else self.calibration
+        return getattr(self.calibration, "calibration", self.calibration)
 
     def _asked(self, preds, *known, groups=None, **weights):
         """Returns the calibration, predictions, and what is known of test points."""
@@ -499,6 +498,6 @@ def calibrate_predictive(
         cure = "jax.vmap over columns of predictions and y makes a system of each"
         outputs = rule.components[0] // 2
         raise ValueError(f"expected y of shape (n,), got {outputs} outputs; {cure}")
-    if predict is not None:
-        rule = SplitConformal(predict, params, rule)
-    return PredictiveSystem(rule)
+    if predict is None:
+        return PredictiveSystem(rule)
+    return PredictiveSystem(SplitConformal(predict, params, rule))
