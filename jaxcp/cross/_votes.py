@@ -315,7 +315,6 @@ def _select(ends, folds, rank):
     return jnp.where(found[fit], ends(at)[fit], from_keys(key, shape[0].dtype))
 
 
-NO_ATOMS = "expected a score of one number with its sign, as scores.Signed(), got {}"
 # Rows in a fold from which a binary search beats a pass over its scores.
 _LONG_FOLDS = 64
 
@@ -394,15 +393,15 @@ def upper_center(cp: Any, source: Any, x: PyTree, rank: Array) -> PyTree:
 
 @jit
 def atoms_at(cp: Any, source: Any, x: PyTree, test_weights: Any) -> Atoms:
-    """Returns the last target of each row's half line, NaN of other intervals."""
+    """Returns the last target of each row's half line, NaN of other sets."""
     score, of, preds = cp.score, cp.calibration, _shapes(source, x)
     thresholds = by_component(_known(of.scores))[-1]  # of y - f for Signed
 
     def one(preds):
         preds = cp.left_out.without_each(preds)
         sets: AnySet = jax.vmap(score.invert)(preds, thresholds)
-        if not (isinstance(sets, Interval) and sets.upper.ndim == 1):
-            raise ValueError(NO_ATOMS.format(type(score).__name__))
+        if not isinstance(sets, Interval) or sets.upper.ndim > 1:
+            return jnp.full(len(thresholds), jnp.nan)
         return jnp.where(sets.lower == -jnp.inf, sets.upper, jnp.nan)
 
     values = source.at_each(one, x, width=len(of.scores) * _width(cp, preds))

@@ -337,7 +337,7 @@ class CrossCalibration(Calibrated):
 
         Raises:
           ValueError: as calling the calibration, and for scores whose sets are no half
-            lines: atoms need residuals with their signs, as those of `scores.Signed`.
+            lines: atoms need residuals with their signs, as those of `scores.Residual`.
 
         Guarantee:
           None that is exact: the distribution is not valid as that of full conformal
@@ -368,7 +368,8 @@ class CrossCalibration(Calibrated):
         test_weights = self._weights(source.rows(preds), test_weights)
         found = _votes.atoms_at(self, source, preds, test_weights)
         if is_concrete(found) and np.isnan(np.asarray(found.values)).any():
-            raise ValueError(_votes.NO_ATOMS.format(type(self.score).__name__))
+            expected = "a score of one number with its sign, as scores.Residual()"
+            raise ValueError(f"expected {expected}, got {type(self.score).__name__}")
         return found
 
     def stream(

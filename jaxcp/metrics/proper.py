@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from jaxcp import _arrays, _checks
@@ -11,74 +12,60 @@ from jaxcp._batching import map_blocks
 from jaxcp._numbers import as_float, at_least_single, mean, quotient
 from jaxcp.metrics._sets import Count, metric
 from jaxcp.predictive.atoms import Atoms
-from jaxcp.typing import ArrayLike, Number
+from jaxcp.typing import ArrayLike
 
 _TIED = 8  # roundings within which a squared distance by products is 0
 
 
+def _given(draws, y):
+    """Returns draws and targets as arrays, after checks of what is in them."""
+    draws, y = _checks.rows(draws=draws, y=y)
+    _checks.check_not_nan("draws", draws)
+    _checks.check_not_nan("y", y)
+    return draws, y
+
+
 def _of_atoms(draws, y, *, fair=False):
     """Checks atoms, or draws (m, k), and targets."""
-    if isinstance(draws, Atoms):
-        draws = _arrays.as_arrays(draws=draws)
-    else:
-        draws = _arrays.as_array("draws", draws)
-        if draws.ndim != 2:
-            raise ValueError(f"expected draws of shape (m, k), got {draws.shape}")
-        draws = Atoms(draws)
-    y = _rows_of(draws, y, draws.values.shape[:-1])
-    return (draws, y), {"fair": bool(fair)}
+    draws, y = _given(draws, y)
+    atoms = draws if isinstance(draws, Atoms) else Atoms(draws)
+    batch = atoms.values.shape[:-1]
+    _checks.check_shape("y", batch if atoms is draws else batch[:1], y.shape)
+    return (atoms, y), {"fair": bool(fair)}
 
 
 def _of_draws(draws, y, **options):
     """Checks draws (m, k, d) and targets (m, d); of one output without that axis."""
-    draws = _arrays.as_array("draws", draws)
+    draws, y = (at_least_single(as_float(v)) for v in _given(draws, y))
     draws = draws[..., None] if draws.ndim == 2 else draws
-    if draws.ndim != 3:
-        raise ValueError(f"expected draws of shape (m, k, d), got {draws.shape}")
-    rows = draws, _rows_of(draws, y, draws.shape[::2])
-    return tuple(at_least_single(as_float(v)) for v in rows), options
-
-
-def _rows_of(draws, y, shape):
-    """Returns targets of this shape, after checks of both."""
-    y = _arrays.as_array("y", y)
-    _checks.num_rows(draws=draws, y=y)
-    _checks.check_not_nan("draws", draws)
-    _checks.check_not_nan("y", y)
-    y = y[..., None] if y.ndim == 1 and shape[1:] == (1,) else y
-    _checks.check_shape("y", shape, y.shape)
-    return y
+    y = y[..., None] if y.ndim == 1 else y
+    _checks.check_shape("y", draws.shape[:1] + draws.shape[2:], y.shape)
+    return (draws, y), options
 
 
 def _of_energy(draws, y, *, beta=1.0, fair=False):
     _checks.check_number("beta", beta, lambda v: (v > 0) & (v < 2), "in (0, 2)")
-    exponent = None if _is(beta, 1.0) else beta / 2  # of squares; None for a root
-    return _of_draws(draws, y, beta=exponent, fair=bool(fair))
+    return _of_draws(draws, y, beta=float(beta), fair=bool(fair))
 
 
 def _of_variogram(draws, y, *, order=0.5, weights=None):
     _checks.check_number("order", order, lambda v: v > 0, "> 0")
-    rows, options = _of_draws(draws, y, order=None if _is(order, 0.5) else order)
-    if weights is not None:
-        weights, d = _arrays.as_array("weights", weights), rows[0].shape[2]
-        _checks.check_weights("weights", weights)
-        _checks.check_shape("weights", (d, d), weights.shape)
-    return rows, options | {"weights": weights}
+    (draws, y), options = _of_draws(draws, y, order=float(order))
+    pairs = 2 * draws.shape[2:]
+    weights = np.ones(pairs, draws.dtype) if weights is None else weights
+    weights = _arrays.as_array("weights", weights)
+    _checks.check_weights("weights", weights)
+    _checks.check_shape("weights", pairs, weights.shape)
+    return (draws, y), options | {"weights": weights}
 
 
 def _of_densities(log_densities):
     return (_checks.rows(log_densities=_checks.scores(log_densities)),), {}
 
 
-def _is(value, default):
-    return isinstance(value, int | float) and value == default
-
-
 def _power(x, exponent):
-    """Returns x^exponent of x >= 0, by a root for None; no slope at 0."""
-    above = x > 0
-    x = jnp.where(above, x, 1)
-    return jnp.where(above, jnp.sqrt(x) if exponent is None else x**exponent, 0)
+    """Returns x^exponent of x >= 0, with no slope at 0."""
+    return jnp.where(x > 0, jnp.where(x > 0, x, 1) ** exponent, 0)
 
 
 @metric(_of_atoms)
@@ -130,12 +117,7 @@ def crps(
 
 @metric(_of_energy)
 def energy_score(
-    count: Count,
-    draws: ArrayLike,
-    y: ArrayLike,
-    *,
-    beta: Number = 1.0,
-    fair: bool = False,
+    m: Count, draws: ArrayLike, y: ArrayLike, *, beta: float = 1.0, fair: bool = False
 ) -> Array:
     """Returns the mean energy score of draws of several outputs.
 
@@ -145,7 +127,7 @@ def energy_score(
     Args:
       draws: Draws Y_k, shape (m, k, d), or (m, k) for one output.
       y: Targets, shape (m, d) or (m,).
-      beta: Exponent in (0, 2), shape ().
+      beta: Exponent in (0, 2), a number.
       fair: Whether pairs are of different draws: 2 k (k - 1) for 2 k^2.
 
     Returns:
@@ -179,21 +161,15 @@ def energy_score(
       >>> energy_score(draws, y).item(), energy_score(draws, y, fair=True).item()
       (1.25, 0.0)
     """
-
-    return mean(_energies(draws, y, beta, fair), count)
-
-
-def _energies(draws, y, exponent, fair):
-    """Returns the energy score of each row, by half the exponent; None for 1 / 2."""
+    k = draws.shape[1]  # type: ignore[union-attr]
+    pairs = 2.0 * k * (k - 1 if fair else k)
 
     def block(draws, y):
         near = jnp.sum((draws - y[:, None]) ** 2, axis=2)
-        far = jnp.sum(_power(_squared_distances(draws), exponent), axis=(1, 2))
-        return jnp.mean(_power(near, exponent), axis=1) - quotient(far, pairs)
+        far = jnp.sum(_power(_squared_distances(draws), beta / 2), axis=(1, 2))
+        return jnp.mean(_power(near, beta / 2), axis=1) - quotient(far, pairs)
 
-    k = draws.shape[1]
-    pairs = 2.0 * k * (k - 1 if fair else k)
-    return map_blocks(block, draws, y, width=k * k)
+    return mean(map_blocks(block, draws, y, width=k * k), m)
 
 
 def _squared_distances(draws):
@@ -213,7 +189,7 @@ def variogram_score(
     draws: ArrayLike,
     y: ArrayLike,
     *,
-    order: Number = 0.5,
+    order: float = 0.5,
     weights: ArrayLike | None = None,
 ) -> Array:
     """Returns the mean variogram score, which sees how outputs depend on one another.
@@ -224,7 +200,7 @@ def variogram_score(
     Args:
       draws: Draws, shape (m, k, d).
       y: Targets, shape (m, d).
-      order: Exponent p > 0, shape ().
+      order: Exponent p > 0, a number.
       weights: Weights >= 0 of pairs, shape (d, d). Defaults to ones.
 
     Returns:
@@ -254,21 +230,14 @@ def variogram_score(
       >>> variogram_score(draws, y).item()
       2.0
     """
-
-    return mean(_variograms(draws, y, order, weights), count)
-
-
-def _variograms(draws, y, order, weights):
-    """Returns the variogram score of each row; the order 1 / 2 is None."""
+    _, k, d = draws.shape  # type: ignore[union-attr]
     steps = lambda v: _power(jnp.abs(v[..., None] - v[..., None, :]), order)  # noqa: E731
 
     def block(draws, y):
         gaps = (steps(y) - jnp.mean(steps(draws), axis=1)) ** 2
-        pairs = 1 if weights is None else as_float(weights)[None]
-        return jnp.sum(pairs * gaps, axis=(1, 2))
+        return jnp.einsum("mij,ij->m", gaps, weights)
 
-    _, k, d = draws.shape
-    return map_blocks(block, draws, y, width=k * d * d)
+    return mean(map_blocks(block, draws, y, width=k * d * d), count)
 
 
 @metric(_of_densities)

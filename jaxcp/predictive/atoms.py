@@ -1,4 +1,4 @@
-"""Distributions given by atoms: their quantiles, their mean, draws, and the CRPS.
+"""Distributions given by atoms: their quantiles, draws, and the CRPS.
 
 One sort of integer keys and prefix sums give the CRPS at many targets. With sorted
 atoms s about a center, their prefix sums P and j = #{s < z} it is
@@ -11,7 +11,6 @@ the mean distance from the target less half the mean distance between two atoms.
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import Literal
 
 import jax
@@ -20,17 +19,14 @@ from jax import Array, lax
 
 from jaxcp import _checks
 from jaxcp._arrays import as_array, as_arrays
-from jaxcp._numbers import as_float, at_least_single, mean, quotient, unless_nan
+from jaxcp._numbers import as_float, at_least_single, quotient, unless_nan
 from jaxcp._tree import jit, pytree
-from jaxcp.pvalues.conformal import p_value_of, p_values_among
+from jaxcp.pvalues.conformal import p_values_among
 from jaxcp.quantiles._keys import from_keys, to_keys
-from jaxcp.quantiles.levels import alpha_as_float, as_alpha, ranks
+from jaxcp.quantiles.levels import Alpha, alpha_as_float, as_alpha, ranks
 from jaxcp.quantiles.thresholds import threshold_at
 from jaxcp.sets import Batch
 from jaxcp.typing import ArrayLike
-
-Side = Literal["upper", "lower", "between"]
-_SIGNS = {"upper": 1, "lower": -1}
 
 
 @pytree
@@ -66,8 +62,8 @@ class Atoms(Batch):
 
     Example:
       >>> atoms = Atoms(jnp.array([1.0, 2.0, 4.0]))
-      >>> atoms.cdf(3.0, u=0.5).item(), atoms.mean().item()
-      (0.625, 2.3333332538604736)
+      >>> atoms.cdf(3.0, u=0.5).item()
+      0.625
       >>> atoms.quantile(0.75, side="upper").item()
       4.0
     """
@@ -107,26 +103,25 @@ class Atoms(Batch):
         _checks.check_uniforms("u", u)
         return _cdf(atoms, y, u)
 
-    def quantile(self, level: ArrayLike, *, side: Side) -> Array:
+    def quantile(self, level: ArrayLike, *, side: Literal["upper", "lower"]) -> Array:
         """Returns quantiles of the distribution.
 
         C_(k) with k = ceil(l (n + 1)) for "upper" and floor(l (n + 1)) for "lower", of
-        rank 0 at -inf and n + 1 at +inf; "between" is linear through (C_(i), i / (n +
-        1)).
+        rank 0 at -inf and n + 1 at +inf.
 
         Args:
           level: Levels l in (0, 1), shape () or any. Read exactly, as alpha is.
-          side: "upper", "lower", or without weights "between".
+          side: "upper" or "lower".
 
         Returns:
           Quantiles, the shape of the batch and then of `level`, in units of the target.
 
         Raises:
-          ValueError: if a level with a known value is outside (0, 1), `side` is none of
-            these, or "between" is asked for with weights.
+          ValueError: if a level with a known value is outside (0, 1), or `side` is none
+            of these.
 
         Guarantee:
-          P(Y <= upper) >= l and P(Y < lower) <= l; none for "between".
+          P(Y <= upper) >= l and P(Y < lower) <= l.
 
         Cost:
           O(n) time for each level and example, and no sort for few levels.
@@ -135,14 +130,11 @@ class Atoms(Batch):
           >>> Atoms(jnp.array([1.0, 2.0, 4.0])).quantile([0.25, 0.4], side="upper")
           Array([1., 2.], dtype=float32)
         """
-        _checks.check_one_of("side", side, [*_SIGNS, "between"])
+        _checks.check_one_of("side", side, ["upper", "lower"])
         atoms, level = self._known(exact=True), as_alpha(level, "level", "")
-        if side != "between":
-            return _select(atoms, self._ranks(level, side), sign=_SIGNS[side])
-        if self.weights is not None:
-            raise ValueError("expected side 'upper' or 'lower' with weights")
-        share = alpha_as_float(level * (atoms.values.shape[-1] + 1) % 1)
-        return _between(atoms, *(self._ranks(level, v) for v in _SIGNS), share)
+        counts = atoms.values.shape[-1]
+        rank = ranks_of(counts, level, side, atoms.weights is not None)
+        return _quantile(atoms, rank, sign=1 if side == "upper" else -1)
 
     def crps(self, y: ArrayLike, *, fair: bool = False) -> Array:
         """Returns the continuous ranked probability score at targets.
@@ -182,10 +174,6 @@ class Atoms(Batch):
         """
         return _crps(self._known(), self._targets(y), fair=bool(fair))
 
-    def mean(self) -> Array:
-        """Returns the mean of the atoms by their weights, the shape of the batch."""
-        return _mean(self._known())
-
     def draw(self, key: Array, num_draws: int) -> Array:
         """Returns atoms drawn by their weights, with replacement.
 
@@ -211,29 +199,19 @@ class Atoms(Batch):
         _checks.check_count("num_draws", num_draws, 1)
         return _draw(self._known(), key, num_draws=num_draws)
 
-    def _batch(self):
-        return jnp.shape(self.values)[:-1]
-
     def _known(self, exact=False):
         """Returns the atoms as jax arrays, after checks; `exact` with a test weight."""
-        atoms = as_arrays(atoms=self)
-        for weights in jax.tree.leaves((atoms.weights, atoms.test_weight)):
-            _checks.check_weights("weights", weights)
+        atoms = jax.tree.map(as_float, as_arrays(atoms=self))
+        weights, own = atoms.weights, atoms.test_weight
+        for given in jax.tree.leaves((weights, own)):
+            _checks.check_weights("weights", given)
         if exact:
-            own = atoms.test_weight, atoms.weights
-            _checks.check_test_weights("test_weight", *own)
+            _checks.check_test_weights("test_weight", own, weights)
         return atoms
-
-    def _ranks(self, level, side):
-        """Returns ranks, with weights alpha, of atoms times the sign of the side."""
-        alpha = 1 - level if side == "upper" else level
-        if self.weights is not None:
-            return alpha_as_float(alpha)
-        return ranks(jnp.shape(self.values)[-1], alpha)
 
     def _targets(self, y):
         """Returns targets, after checks."""
-        y, batch = as_array("y", y), self._batch()
+        y, batch = as_array("y", y), jnp.shape(self.values)[:-1]
         _checks.check_not_nan("y", y)
         if y.ndim:
             _checks.check_shape("leading axes of y", batch, y.shape[: len(batch)])
@@ -250,94 +228,68 @@ def atoms_of(
     if mass is None:
         return Atoms(values)
     if test_weights is not None:
-        batch = range(1, values.ndim - 1)
-        test_weights = jnp.expand_dims(as_float(test_weights), batch)
-        test_weights = jnp.broadcast_to(test_weights, values.shape[:-1])
+        own = as_float(test_weights).reshape(-1, *(1,) * (values.ndim - 2))
+        test_weights = jnp.broadcast_to(own, values.shape[:-1])
     return Atoms(values, jnp.broadcast_to(as_float(mass), values.shape), test_weights)
 
 
-def _over_batch(function, atoms, *rows):
-    """Returns `function(values, weights, test_weight, *rows)` of each example."""
-    values, batch = as_float(atoms.values), atoms._batch()
-    if atoms.weights is not None:
-        _checks.check_shape("weights", values.shape, jnp.shape(atoms.weights))
-    own = 1.0 if atoms.test_weight is None else atoms.test_weight
-    for _ in batch:
+def ranks_of(counts: Array | int, level: Alpha, side: str, weighted: bool) -> Array:
+    """Returns ranks of thresholds at levels, of scores or for "lower" minus scores.
+
+    Alphas as floats where scores are weighted.
+    """
+    alpha = 1 - level if side == "upper" else level
+    return alpha_as_float(alpha) if weighted else ranks(counts, alpha)
+
+
+def _each(function, atoms, *rows):
+    """Returns `function(atoms, *rows)` of each example."""
+    for _ in atoms.values.shape[:-1]:
         function = jax.vmap(function)
-    return function(values, atoms.weights, jnp.broadcast_to(own, batch), *rows)
+    return function(atoms, *rows)
 
 
 def _at_targets(function, atoms, y, *others):
     """Returns the same of each example at targets of shape (g,)."""
-    batch = atoms._batch()
+    batch = atoms.values.shape[:-1]
     shape = y.shape or batch
     flat = *batch, math.prod(shape[len(batch) :])
     rows = (jnp.broadcast_to(v, shape).reshape(flat) for v in (y, *others))
-    return _over_batch(function, atoms, *rows).reshape(shape)
+    return _each(function, atoms, *rows).reshape(shape)
 
 
 @jit
 def _cdf(atoms, y, u):
-    def one(values, weights, own, y, u):
-        if y.size == 1:
-            return p_value_of(-values, -y[0], u[0], weights, own)
-        return p_values_among(-values, -y, u, weights, own)  # Q(y, u)
+    def one(of, y, u):
+        return p_values_among(-of.values, -y, u, of.weights, of.test_weight)
 
     return _at_targets(one, atoms, y, u)
 
 
 @jit(static_argnames="sign")
-def _select(atoms, rank, sign):
+def _quantile(atoms, rank, sign):
     # A lower quantile is minus the upper one of minus the atoms.
-    def one(values, weights, own):
-        return sign * threshold_at(sign * values, rank, None, weights, own)
+    def one(of):
+        known = None, of.weights, of.test_weight
+        return sign * threshold_at(sign * of.values, rank, *known)
 
-    return _over_batch(one, atoms)
-
-
-@jit
-def _between(atoms, upper, lower, share):
-    upper, lower = _select(atoms, upper, sign=1), _select(atoms, lower, sign=-1)
-    return between(lower, upper, share)
-
-
-def between(lower: Array, upper: Array, share: Array) -> Array:
-    """Returns what lies between two quantiles, linearly; an infinite one for good."""
-    share = jnp.broadcast_to(share, lower.shape).astype(lower.dtype)
-    known = jnp.isfinite(lower) & jnp.isfinite(upper)
-    step = jnp.where(known, upper - lower, 0)
-    return jnp.where(
-        jnp.isinf(lower), lower, jnp.where(known, lower + share * step, upper)
-    )
+    return _each(one, atoms)
 
 
 @jit(static_argnames="fair")
 def _crps(atoms, y, fair):
-    def one(values, weights, _, y):
-        return crps_among(values, y, weights, fair=fair)
-
+    one = lambda of, y: crps_among(of.values, y, of.weights, fair=fair)  # noqa: E731
     return _at_targets(one, atoms, y)
-
-
-@jit
-def _mean(atoms):
-    def one(values, weights, _):
-        if weights is None:
-            return mean(values)
-        shares = weights / jnp.sum(weights)
-        return jnp.sum(shares * jnp.where(weights > 0, values, 0))
-
-    return _over_batch(one, atoms)
 
 
 @jit(static_argnames="num_draws")
 def _draw(atoms, key, num_draws):
-    def one(values, weights, _, key):
-        return jax.random.choice(key, values, (num_draws,), p=weights)
+    def one(of, key):
+        return jax.random.choice(key, of.values, (num_draws,), p=of.weights)
 
-    batch = atoms._batch()
+    batch = atoms.values.shape[:-1]
     keys = jax.random.split(key, math.prod(batch)).reshape(*batch, *key.shape)
-    return _over_batch(one, atoms, keys)
+    return _each(one, atoms, keys)
 
 
 def crps_among(
@@ -345,47 +297,31 @@ def crps_among(
 ) -> Array:
     """Returns the CRPS of atoms (n,) at targets (m,), by one sort; NaN without mass."""
     values, y = as_float(values), as_float(y)
-    dtype = jnp.promote_types(values.dtype, y.dtype)
-    if values.size == 0:
+    dtype, n = jnp.promote_types(values.dtype, y.dtype), values.size
+    if n == 0:
         return jnp.full(y.shape, jnp.nan, dtype)
     values, y = at_least_single(values.astype(dtype)), at_least_single(y.astype(dtype))
     if weights is not None:
         values = jnp.where(weights > 0, values, 0)
-    if weights is None or weights.dtype == bool:
-        found = _of_atoms(fair, values, y, weights)
+    if weights is None:
+        atoms = _in_order(values)
+    elif weights.dtype == bool:  # what does not count comes last
+        last = lax.stop_gradient(jnp.max(values))
+        atoms = _in_order(jnp.where(weights, values, last))
+        weights = (jnp.arange(n) < jnp.sum(weights)).astype(values.dtype)
     else:
-        found = _in_order(fair, values, y, weights.astype(values.dtype))
-    return unless_nan(values, found).astype(dtype)
+        pairs = values, weights.astype(values.dtype)
+        atoms, weights = lax.sort(pairs, num_keys=1)
+    return unless_nan(values, _of_sorted(fair, atoms, y, weights)).astype(dtype)
 
 
-@partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _of_atoms(fair, values, y, mask):
-    # One operand: half the time of a sort of pairs. What does not count comes last.
-    keys, n = to_keys(values), values.size
-    if mask is None:
-        return _of_sorted(fair, from_keys(lax.sort(keys), values.dtype), y, None)
-    keys = lax.sort(jnp.where(mask, keys, jnp.iinfo(keys.dtype).max))
-    atoms, count = from_keys(keys, values.dtype), jnp.sum(mask)
-    last = jnp.where(count > 0, atoms[jnp.maximum(count, 1) - 1], 0)
-    first = jnp.arange(n) < count
-    weights = first.astype(values.dtype)
-    return _of_sorted(fair, jnp.where(first, atoms, last), y, weights)
+@jax.custom_jvp
+def _in_order(values):
+    # Integers take a fifth of the time of floats, and one operand half that of two.
+    return from_keys(lax.sort(to_keys(values)), values.dtype)
 
 
-@_of_atoms.defjvp
-def _of_atoms_jvp(fair, primals, tangents):
-    mask = primals[2]
-    weights = None if mask is None else mask.astype(primals[0].dtype)
-    of = lambda values, y: _in_order(fair, values, y, weights)  # noqa: E731
-    return jax.jvp(of, primals[:2], tangents[:2])
-
-
-def _in_order(fair, values, y, weights=None):
-    """Returns the same by a sort of places, through which tangents pass."""
-    keys, places = to_keys(lax.stop_gradient(values)), jnp.arange(values.size)
-    _, places = lax.sort((keys, places), num_keys=1)
-    weights = None if weights is None else weights[places]
-    return _of_sorted(fair, values[places], y, weights)
+_in_order.defjvp(lambda *of: jax.jvp(lax.sort, *of))
 
 
 def _of_sorted(fair, atoms, y, weights):
@@ -397,12 +333,11 @@ def _of_sorted(fair, atoms, y, weights):
     else:
         shares = quotient(weights, jnp.sum(weights))
         below = jnp.append(0, jnp.cumsum(shares))
-    middle = jnp.minimum(jnp.searchsorted(below[1:], 0.5), n - 1)
-    center = lax.stop_gradient(jnp.where(finite, atoms, 0)[middle])
+    center = lax.stop_gradient(jnp.sum(shares * jnp.where(finite, atoms, 0)))
     atoms, z = jnp.where(finite, atoms - center, 0), y - center
     moments = shares * atoms
     sums = jnp.append(0, jnp.cumsum(moments))
-    place = jnp.searchsorted(atoms, z)
+    place = jnp.searchsorted(to_keys(atoms), to_keys(z))  # integers take less time
     near = z * (2 * below[place] - 1) + sums[-1] - 2 * sums[place]
     spread = jnp.sum(moments * (below[:-1] + below[1:] - 1))
     if fair:

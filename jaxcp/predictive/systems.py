@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -16,12 +16,14 @@ from jaxcp._tree import jit, pytree
 from jaxcp.calibration import SplitConformal, calibrate, calibrate_groups
 from jaxcp.calibration.calibrating import predicted
 from jaxcp.calibration.predictor import predictions
-from jaxcp.certificates import Certificate
-from jaxcp.held import rows, taking
-from jaxcp.predictive.atoms import Side, between, crps_among
+from jaxcp.held import taking
+from jaxcp.held.rows import at_groups
+from jaxcp.predictive.atoms import crps_among, ranks_of
 from jaxcp.quantiles import levels as at_levels
-from jaxcp.scores import TwoSided, inputs
-from jaxcp.typing import AnySet, ArrayLike, Increasing, Number, Predict, PyTree
+from jaxcp.scores import TwoSided
+from jaxcp.typing import AnySet, ArrayLike, Increasing, Predict, PyTree
+
+Side = Literal["upper", "lower", "between"]
 
 
 @pytree
@@ -105,12 +107,10 @@ class PredictiveSystem:
           >>> system.cdf(jnp.zeros(2), jnp.array([2.5, 9.5]), u=1.0)
           Array([0.3, 1. ], dtype=float32)
         """
-        u = _arrays.as_array("u", u)
-        _checks.check_uniforms("u", u)
-        one, each = (None, u) if u.ndim else (u.astype(float), None)
-        known = _checks.scores(y), _checks.uniforms(each)
-        rule, *asked = self._asked(preds, *known, **_weighed(context))
-        return _batching.by_rows(_cdf, one, rows=asked, holder=rule)
+        u = u if np.ndim(u) else u + np.zeros(np.shape(y))
+        known = _checks.scores(y), _checks.uniforms(u)
+        rule, *asked = self._asked(preds, *known, **_WEIGHED | context)
+        return _batching.by_rows(_cdf, rows=asked, holder=rule)
 
     def quantile(
         self, preds: PyTree, levels: ArrayLike, *, side: Side, **context: Any
@@ -157,13 +157,11 @@ class PredictiveSystem:
         _checks.check_one_of("side", side, ["upper", "lower", "between"])
         levels = np.asarray(levels) if _arrays.is_concrete(levels) else levels
         level = at_levels.as_alpha(levels, "levels", "")
-        rule, *asked = self._asked(preds, **_weighed(context))
+        rule, *asked = self._asked(preds, **_WEIGHED | context)
         if side == "between" and rule.weights is not None:
             raise ValueError("expected side 'upper' or 'lower' with weights")
         fixed = _ranks(rule.held, level.ravel(), side)
-        found = _batching.by_rows(
-            partial(_quantile, side=side), *fixed, rows=asked, holder=rule
-        )
+        found = _batching.by_rows(_quantile, *fixed, rows=asked, holder=rule)
         return found.reshape(len(found), *level.shape)
 
     def crps(self, preds: PyTree, y: ArrayLike, **groups: Any) -> Array:
@@ -250,7 +248,7 @@ class PredictiveSystem:
         _checks.check_count("num_draws", num_draws, 1)
         return _draw(key, *self._asked(preds, **groups), num_draws=num_draws)
 
-    def certificate(self, alpha: Any, delta: Number | None = None) -> Any:
+    def certificate(self, alpha: Any) -> Any:
         """Returns the law of the coverage of intervals at alpha, of each group its own.
 
         Given the calibration set Beta(j, n + 1 - j), j = n + 1 - 2 floor(alpha (n + 1)
@@ -258,14 +256,13 @@ class PredictiveSystem:
 
         Args:
           alpha: Miscoverage level in (0, 1), a number.
-          delta: Probability of a bad calibration set, as for the sets.
 
         Returns:
           A `certificates.Certificate`, or a tuple of them, one for each group.
 
         Raises:
-          ValueError: if `alpha` or `delta` is outside (0, 1), the mask is traced, or
-            there are weights.
+          ValueError: if `alpha` is outside (0, 1), the mask is traced, or there are
+            weights.
 
         Guarantee:
           Exact for exchangeable scores without ties (for `law`: i.i.d.). Where scores
@@ -278,24 +275,18 @@ class PredictiveSystem:
           >>> system.certificate(0.2).law
           (16, 4)
         """
-        rule = self._rule
-        rows.check_lawful((), rule.weights, (rule.mask, rule.held.groups))
-        exact = at_levels.one_alpha(alpha)
-        share = None if delta is None else at_levels.as_delta(delta)
+        rule, exact = self._rule, at_levels.one_alpha(alpha)
+        held = replace(rule.held, values=rule.scores[:, 1])
 
-        def of(n):
-            half = None if share is None else share / 2
-            beyond = n + 1 - at_levels.exact_rank(n, exact / 2, half)  # a side
-            sure = inputs.is_exact(rule.score)
-            return Certificate(n, exact, n + 1 - 2 * beyond, share, sure)
+        def both(one):  # n + 1 - rank scores are beyond, on each side
+            return replace(one, alpha=exact, rank=2 * one.rank - one.n - 1)
 
-        found = tuple(of(int(n)) for n in np.ravel(rule.held.counts()))
-        return found if rule.held.shape else found[0]
+        found = held.certificate(rule.score, exact / 2)
+        return tuple(map(both, found)) if held.shape else both(found)
 
     @property
     def _rule(self):
-        is_of_inputs = isinstance(self.calibration, SplitConformal)
-        return self.calibration.calibration if is_of_inputs else self.calibration
+        return getattr(self.calibration, "calibration", self.calibration)
 
     def _asked(self, preds, *known, groups=None, **weights):
         """Returns the calibration, predictions, and what is known of test points."""
@@ -309,9 +300,7 @@ class PredictiveSystem:
         return rule, preds, {k: v for k, v in found.items() if v is not None}
 
 
-def _weighed(context):
-    """Returns the context with a weight, which may be None, of each test point."""
-    return {"test_weights": None} | context
+_WEIGHED: dict[str, Any] = {"test_weights": None}  # which weights may be in need of
 
 
 def _ranks(held, level, side):
@@ -319,28 +308,21 @@ def _ranks(held, level, side):
 
     Each of shape (a,), or (g, a) of groups; alpha as a float where there are weights.
     """
-    level = level[None] if held.shape else level
-    alphas = {"upper": 1 - level, "lower": level}
-    alphas = alphas if side == "between" else {side: alphas[side]}
-    if held.weights is not None:
-        as_floats = {k: at_levels.alpha_as_float(v) for k, v in alphas.items()}
-        shape = *held.shape, level.shape[-1]
-        return {k: jnp.broadcast_to(v, shape) for k, v in as_floats.items()}, None
-    counts = held.counts()
-    counts = counts if isinstance(counts, int) else counts[..., None]
-    ranks = {k: at_levels.ranks(counts, v) for k, v in alphas.items()}
+    counts, weighted = held.counts(), held.weights is not None
+    if held.shape:  # one row for each group
+        level = level[None] + np.zeros((len(counts), 1), int)
+        counts = counts[:, None]
+    sides = ["upper", "lower"] if side == "between" else [side]
+    found = {v: ranks_of(counts, level, v, weighted) for v in sides}
     if side != "between":
-        return ranks, None
+        return found, None
     level = at_levels.alpha_as_float(level) if isinstance(counts, Array) else level
-    return ranks, at_levels.alpha_as_float(level * (counts + 1) % 1)
+    return found, at_levels.alpha_as_float(level * (counts + 1) % 1)
 
 
-def _ends(rule, side, preds, q):
-    """Returns the ends of one side at scores (m, a), of each row its own."""
-    base, last = rule.score.base, int(side == "upper")
-    score = base if last else base.negated()
-    one = lambda pred, q: score.invert(pred, q).ends()[last]  # noqa: E731
-    return _batching.map_rows(lambda pred, q: jax.vmap(partial(one, pred))(q), preds, q)
+def _targets(score, pred, q, side=1):
+    """Returns the end of one side of the set at each score, q of shape (a,)."""
+    return jax.vmap(lambda q: score.invert(pred, q).ends()[side])(q)
 
 
 def _of_rows(rule, of, context, given):
@@ -352,8 +334,7 @@ def _of_rows(rule, of, context, given):
 
 
 @jit
-def _cdf(rule, one, preds, context):
-    context = {"u": one} | context
+def _cdf(rule, preds, context):
     preds, y = _batching.widened((preds, context.pop("y")))
     scores = _batching.evaluate_at_once(rule.score, preds, y)
     below = replace(rule.held, values=rule.scores[:, 0])
@@ -365,23 +346,27 @@ def _cdf(rule, one, preds, context):
     return jnp.where(unknown, context["u"], q)
 
 
-@jit(static_argnames="side")
-def _quantile(rule, ranks, share, preds, context, side):
+@jit
+def _quantile(rule, ranks, share, preds, context):
     preds, m = _batching.widened(preds), len(jax.tree.leaves(preds)[0])
 
     def of(side):
-        score = rule.score.base if side == "upper" else rule.score.base.negated()
-        scores = rule.scores[:, int(side == "upper")]
-        own, k = replace(rule, score=score, scores=scores), ranks[side]
-        if not context:
-            return _ends(rule, side, preds, jnp.tile(own.threshold(k), (m, 1)))
-        q = jax.vmap(lambda k: own._thresholds(k, context), -1, -1)(k)
-        return _ends(rule, side, preds, q)
+        last, k = int(side == "upper"), ranks[side]
+        base = rule.score.base if last else rule.score.base.negated()
+        own = replace(rule, score=base, scores=rule.scores[:, last])
+        if context:
+            q = jax.vmap(lambda k: own._thresholds(k, context), -1, -1)(k)
+        else:
+            q = jnp.tile(own.threshold(k), (m, 1))
+        return _batching.map_rows(partial(_targets, base, side=last), preds, q)
 
-    if side != "between":
-        return of(side)
-    share = rows.at_groups(share, context["groups"]) if context else share
-    return between(of("lower"), of("upper"), share)
+    if share is None:
+        return of(*ranks)
+    lower, upper = of("lower"), of("upper")
+    share = at_groups(share, context["groups"]) if context else share[None]
+    known = jnp.isfinite(lower) & jnp.isfinite(upper)
+    step = share.astype(lower.dtype) * jnp.where(known, upper - lower, 0)
+    return jnp.where(known, lower + step, jnp.where(lower == -jnp.inf, lower, upper))
 
 
 @jit
@@ -394,39 +379,29 @@ def _crps(rule, preds, context):
         if units is not None:
             at, unit = jnp.where(known, z, 0), jnp.where(known, units, 1)
             return unit * crps_among(held.values, at, held.mass)
-        at = lambda c, y: crps_among(c[0], y[None], held.mass)[0]  # noqa: E731
-        return _each(rule, held.values, at, preds, y)
+        atoms = lambda pred: _targets(base, pred, held.values)  # noqa: E731
+        one = lambda pred, y: crps_among(atoms(pred), y, held.mass)  # noqa: E731
+        n = held.values.size
+        return _batching.map_blocks(jax.vmap(one), preds, y[:, None], width=n)[:, 0]
 
     found = _of_rows(rule, of, context, (z, units, preds, y))
     return jnp.where(known, found, jnp.nan)
 
 
-def _each(rule, scores, function, preds, *rows):
-    """Returns `function(atoms, *row)` of every row, of few rows at a time."""
-
-    def one(pred, *row):
-        ends = _ends(rule, "upper", jax.tree.map(lambda v: v[None], pred), scores[None])
-        return function(ends, *row)
-
-    most = _batching.rows_at_a_time(scores.size)
-    return _batching.map_evenly(one, preds, *rows, at_a_time=most)
-
-
 @jit
 def _mean(rule, preds, context):
     preds, base = _batching.widened(preds), rule.score.base
-    units = jax.vmap(base.units)(preds)
+    linear = jax.vmap(base.units)(preds) is not None
 
     def of(held):
-        shares = held.sums(jnp.ones_like(held.values))
-        if units is None:
-            at = lambda c: held.sums(c[0]) / shares  # noqa: E731
-            return _each(rule, held.values, at, preds)
-        return jnp.broadcast_to(held.sums(held.values) / shares, units.shape)
+        values = held.values
+        mean = lambda v: held.sums(v) / held.sums(jnp.ones_like(v))  # noqa: E731
+        # The mean of targets that are linear in scores is at the mean of these.
+        q, of_atoms = (mean(values)[None], jnp.sum) if linear else (values, mean)
+        one = lambda pred: of_atoms(_targets(base, pred, q))  # noqa: E731
+        return _batching.map_blocks(jax.vmap(one), preds, width=q.size)
 
-    found = _of_rows(rule, of, context, (preds, units))
-    if units is not None:
-        found = _ends(rule, "upper", preds, found[:, None])[:, 0]
+    found = _of_rows(rule, of, context, preds)
     return jnp.where(jnp.isfinite(found), found, jnp.nan)
 
 
@@ -436,13 +411,12 @@ def _draw(key, rule, preds, context, num_draws):
 
     def of(held):
         values, mass = held.values, held.mass
-        if values.size == 0:
-            return jnp.full(shape, jnp.nan, values.dtype)
-        mass = (values == values if mass is None else mass).astype(values.dtype)
-        found = jax.random.choice(key, values, shape, p=mass)
-        return jnp.where(jnp.sum(mass) > 0, found, jnp.nan)
+        mass = jnp.ones_like(values) if mass is None else mass.astype(values.dtype)
+        mass = jnp.append(mass, jnp.sum(mass) == 0)  # of NaN, where no row counts
+        return jax.random.choice(key, jnp.append(values, jnp.nan), shape, p=mass)
 
-    found = _ends(rule, "upper", preds, _of_rows(rule, of, context, preds))
+    scores = _of_rows(rule, of, context, preds)
+    found = _batching.map_rows(partial(_targets, rule.score.base), preds, scores)
     return jnp.where(jnp.isfinite(found), found, jnp.nan)
 
 
@@ -521,10 +495,9 @@ def calibrate_predictive(
         verb = partial(calibrate_groups, groups=groups)
     rule = verb(TwoSided(score), preds, y, **options)
     if rule.components != (2,):
-        raise ValueError(
-            f"expected y of shape (n,), got {rule.components[0] // 2} outputs; "
-            "jax.vmap over columns of predictions and y makes a system of each"
-        )
-    if predict is not None:
-        rule = SplitConformal(predict, params, rule)
-    return PredictiveSystem(rule)
+        cure = "jax.vmap over columns of predictions and y makes a system of each"
+        outputs = rule.components[0] // 2
+        raise ValueError(f"expected y of shape (n,), got {outputs} outputs; {cure}")
+    if predict is None:
+        return PredictiveSystem(rule)
+    return PredictiveSystem(SplitConformal(predict, params, rule))

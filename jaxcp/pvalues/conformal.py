@@ -75,7 +75,7 @@ def conformal_p_value(
     score, u = as_arrays(score=score, u=u)
     _checks.check_scalars(score=score, u=u)
     _checks.check_uniforms("u", u)
-    return p_value_of(as_float(scores), as_float(score), u, weights, own)
+    return _p_value(as_float(scores), as_float(score), u, weights, own)
 
 
 def p_values_among(scores, test_scores, u=None, weights=None, test_weights=None):
@@ -182,8 +182,7 @@ def share_of(above, equal, total, u, test_weight):
 
 
 @jax.jit
-def p_value_of(scores, score, u, weights, test_weight):
-    """Returns `conformal_p_value` of checked arguments, by counts and no sort."""
+def _p_value(scores, score, u, weights, test_weight):
     weights = jnp.ones(scores.shape, bool) if weights is None else weights
     weights, test_weight = _on_unit_scale(weights, test_weight)
     above, equal = masses_at(score, scores, weights)

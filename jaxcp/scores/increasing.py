@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array, lax
 
 from jaxcp import _checks
-from jaxcp._arrays import as_array, is_concrete
+from jaxcp._arrays import as_array
 from jaxcp._numbers import as_float
 from jaxcp._tree import pytree, static
 from jaxcp.scores import inputs, regression
@@ -39,9 +39,8 @@ class _OneSided:
 
     def _up_to(self, end):
         """Returns all targets up to an end, or from it on."""
-        everything = jnp.full_like(end, -_OUT[self.side] * jnp.inf)
-        ends = (everything, end) if self.side == "upper" else (end, everything)
-        return between(*ends)
+        out = _OUT[self.side]
+        return between(*(jnp.full_like(end, -out * jnp.inf), end)[::out])
 
 
 @pytree
@@ -153,6 +152,10 @@ class ScaledResidual(_OneSided):
         return jnp.where(known_units(sigma)[0], sigma, jnp.nan)
 
 
+def _are_levels(v):
+    return v.ndim == 1 and v.size > 1 and np.all(np.diff(v, prepend=0, append=1) > 0)
+
+
 class _OfQuantiles:
     """What scores by a distribution function through predicted quantiles share."""
 
@@ -160,14 +163,8 @@ class _OfQuantiles:
 
     def __post_init__(self) -> None:
         levels = as_float(as_array("levels", self.levels))
-        fits = levels.ndim == 1 and levels.size > 1
-        if fits and is_concrete(levels):
-            fits = np.all(np.diff(np.asarray(levels), prepend=0, append=1) > 0)
-        if not fits:
-            raise ValueError(
-                "expected rising levels of quantiles in (0, 1), shape (k,), k >= 2, "
-                f"got {self.levels}"
-            )
+        expected = "rising levels of quantiles in (0, 1), shape (k,), k >= 2"
+        _checks.check_values(_are_levels, expected, levels)
         object.__setattr__(self, "levels", levels)
 
     @property
@@ -378,7 +375,6 @@ class TwoSided:
     base: Increasing
 
     def __post_init__(self) -> None:
-        _checks.check_given(base=self.base)
         cure = "; scores.Residual(), scores.ScaledResidual() are such"
         _checks.check_kind("an increasing score", self.base, Increasing, cure)
         if isinstance(self.base, _OneSided):
@@ -386,8 +382,7 @@ class TwoSided:
 
     def __call__(self, pred: PyTree, y: Array) -> Array:
         """Returns (-A, A), shape (2,), or (2 d,) of a base with d components."""
-        below, above = self.base.negated()(pred, y), self.base(pred, y)
-        return jnp.concatenate([jnp.atleast_1d(below), jnp.atleast_1d(above)])
+        return jnp.append(self.base.negated()(pred, y), self.base(pred, y))
 
     def invert(self, pred: PyTree, q: Array) -> HasEnds:
         """Returns [A^-1(-q_0), A^-1(q_1)]."""
