@@ -182,7 +182,8 @@ class Atoms(Batch):
           num_draws: Number of draws l for each example.
 
         Returns:
-          Draws, the shape of the batch and then (l,), in units of the target.
+          Draws, the shape of the batch and then (l,), in units of the target; NaN where
+          no atom has weight.
 
         Raises:
           ValueError: if `key` is no key, `num_draws` is not positive, or there are no
@@ -203,6 +204,8 @@ class Atoms(Batch):
         """Returns the atoms as jax arrays, after checks; `exact` with a test weight."""
         atoms = jax.tree.map(as_float, as_arrays(atoms=self))
         weights, own = atoms.weights, atoms.test_weight
+        if weights is None:
+            _checks.check_not_nan("values", atoms.values)
         for given in jax.tree.leaves((weights, own)):
             _checks.check_weights("weights", given)
         if exact:
@@ -285,7 +288,9 @@ def _crps(atoms, y, fair):
 @jit(static_argnames="num_draws")
 def _draw(atoms, key, num_draws):
     def one(of, key):
-        return jax.random.choice(key, of.values, (num_draws,), p=of.weights)
+        found = jax.random.choice(key, of.values, (num_draws,), p=of.weights)
+        known = True if of.weights is None else jnp.sum(of.weights) > 0
+        return jnp.where(known, found, jnp.nan)
 
     batch = atoms.values.shape[:-1]
     keys = jax.random.split(key, math.prod(batch)).reshape(*batch, *key.shape)

@@ -164,7 +164,7 @@ class PredictiveSystem:
         found = _batching.by_rows(_quantile, *fixed, rows=asked, holder=rule)
         return found.reshape(len(found), *level.shape)
 
-    def crps(self, preds: PyTree, y: ArrayLike, **groups: Any) -> Array:
+    def crps(self, preds: PyTree, y: ArrayLike, *, groups: Any = None) -> Array:
         """Returns the continuous ranked probability score of each test point.
 
         E|C - y| - E|C - C'| / 2 with C and C' among the atoms A^-1(A_i), by their
@@ -174,7 +174,7 @@ class PredictiveSystem:
         Args:
           preds: Predictions, a pytree with leading axis m, as at calibration.
           y: Targets, shape (m,).
-          **groups: `groups` as for `cdf`.
+          groups: As for `cdf`.
 
         Returns:
           Scores, shape (m,); NaN where nothing is known.
@@ -201,18 +201,20 @@ class PredictiveSystem:
           >>> system.crps(jnp.zeros(2), jnp.array([2.0, 3.0]))
           Array([0.5, 0.5], dtype=float32)
         """
-        rule, *asked = self._asked(preds, _checks.scores(y), **groups)
+        rule, *asked = self._asked(preds, _checks.scores(y), groups=groups)
         return _batching.by_rows(_crps, rows=asked, holder=rule)
 
-    def mean(self, preds: PyTree, **groups: Any) -> Array:
+    def mean(self, preds: PyTree, *, groups: Any = None) -> Array:
         """Returns the mean of the atoms at each test point, shape (m,).
 
         NaN where nothing is known. Arguments and errors as for `crps`.
         """
-        rule, *asked = self._asked(preds, **groups)
+        rule, *asked = self._asked(preds, groups=groups)
         return _batching.by_rows(_mean, rows=asked, holder=rule)
 
-    def draw(self, key: Array, preds: PyTree, num_draws: int, **groups: Any) -> Array:
+    def draw(
+        self, key: Array, preds: PyTree, num_draws: int, *, groups: Any = None
+    ) -> Array:
         """Returns draws from the distribution at each test point.
 
         Atoms A^-1(A_i) by their weights, with replacement: the mass of the test point
@@ -222,7 +224,7 @@ class PredictiveSystem:
           key: Random key.
           preds: Predictions, a pytree with leading axis m, as at calibration.
           num_draws: Number of draws l for each test point.
-          **groups: `groups` as for `cdf`.
+          groups: As for `cdf`.
 
         Returns:
           Draws, shape (m, l), in units of the target; NaN where nothing is known.
@@ -246,7 +248,7 @@ class PredictiveSystem:
         """
         _checks.check_key(key)
         _checks.check_count("num_draws", num_draws, 1)
-        return _draw(key, *self._asked(preds, **groups), num_draws=num_draws)
+        return _draw(key, *self._asked(preds, groups=groups), num_draws=num_draws)
 
     def certificate(self, alpha: Any) -> Any:
         """Returns the law of the coverage of intervals at alpha, of each group its own.
@@ -291,6 +293,8 @@ class PredictiveSystem:
     def _asked(self, preds, *known, groups=None, **weights):
         """Returns the calibration, predictions, and what is known of test points."""
         model, rule = self.calibration, self._rule
+        if others := weights.keys() - _WEIGHED:
+            raise ValueError(f"expected groups or test_weights, got {min(others)}")
         if rule is not model:
             preds = predictions(model.predict, model.params, preds)
         columns = {k: taking.weights_for(rule.weights, v) for k, v in weights.items()}
@@ -373,7 +377,8 @@ def _quantile(rule, ranks, share, preds, context):
 def _crps(rule, preds, context):
     base, (preds, y) = rule.score.base, _batching.widened((preds, context["y"]))
     z, units = _batching.evaluate_at_once(base, preds, y), jax.vmap(base.units)(preds)
-    known = z > -jnp.inf if units is None else jnp.isfinite(units)
+    below = _batching.evaluate_at_once(base.negated(), preds, y)
+    known = jnp.maximum(z, below) > -jnp.inf if units is None else jnp.isfinite(units)
 
     def of(held):
         if units is not None:

@@ -188,7 +188,11 @@ class _OfQuantiles:
         """Returns the last target with a level of at most this, or the first."""
         x, levels, known = self._law(pred)
         end, slope = _through(level, levels, x)
-        size = jnp.abs(end) + slope * (0.5 + jnp.abs(level))  # as levels are rounded
+        slope = jnp.maximum(slope, _through(level, levels, x, below=True)[1])
+        jumps = (x[-1] <= x[0]) & (level != out * jnp.inf)  # from -inf to inf at x
+        end = jnp.where(jumps, x[0], end)
+        far = jnp.where(jnp.isfinite(level), jnp.abs(level), 0)
+        size = jnp.abs(end) + slope * (0.5 + far)  # as levels are rounded
         moved = regression.end_moved_out(end, out, size, inside)
         at = lax.stop_gradient(end)  # a jump, or rounded to beyond
         back = end + jnp.where(inside(at), 0, regression.next_number(at, -out) - at)
