@@ -144,7 +144,7 @@ u = jaxcp.uniforms(jax.random.key(3), NUM_NEW)
 deep_new = jnp.asarray(deep.predict(x_new[:, None]))
 pits = {"rows kept apart": scaled.cdf(preds_new, y_new, u=u)}
 pits["rows that trained"] = wrong.cdf(deep_new, y_new, u=u)
-figure, axes = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained", sharey=True)
+figure, axes = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
 p_values = {}
 for ax, (name, pit) in zip(axes, pits.items(), strict=True):
     n = NUM_HELD if name == "rows kept apart" else NUM_FIT
