@@ -3,9 +3,9 @@
 `python -m experiments.data.predictive --data DIR [--out DIR]`: house.csv, concrete.csv
 and abalone.csv in DIR; without it scikit-learn's diabetes.
 
-House prices are split as in the notebook of crepes, once, with its seed, and scaled to
-[0, 1] as there; the others at random, and figures are means over splits. A forest
-predicts. Normalized systems divide by the variance of its trees, Mondrian ones have
+House prices are split as in the notebook of crepes, once, with its seed; they are
+scaled to [0, 1], and intervals clipped to it, as there. The others are split at random,
+and figures are means over splits. A forest predicts. Normalized systems divide by the variance of its trees, Mondrian ones have
 five groups of predictions, with edges from rows out of the bag: crepes takes those of
 the rows that calibrate. Quantiles are those of the predictions of the trees, whose
 leaves have few rows each: a quantile forest. Full conformal prediction is of a ridge on
@@ -181,8 +181,13 @@ def p_value(pit: np.ndarray, n: np.ndarray, groups: np.ndarray) -> float:
     return min(1.0, min(tests) * len(tests))
 
 
-def one(parts: list[tuple], num_trees: int, seed: int) -> dict[str, dict]:
-    """Returns the figures of every way on one split."""
+def one(
+    parts: list[tuple],
+    num_trees: int,
+    seed: int,
+    limits: tuple[float, float] = (-np.inf, np.inf),
+) -> dict[str, dict]:
+    """Returns the figures of every way on one split, of intervals within limits."""
     fit, old, test = parts
     held, new = predicted(fit, [old, test], num_trees)
     u = np.random.default_rng(seed).random(len(new.y))
@@ -192,7 +197,7 @@ def one(parts: list[tuple], num_trees: int, seed: int) -> dict[str, dict]:
     counts = {"Mondrian": np.bincount(held.groups, minlength=NUM_GROUPS)}
     rows = {}
     for way, (crps, ends, pit) in found.items():
-        lower, upper = map(np.asarray, ends)
+        lower, upper = (np.clip(np.asarray(v), *limits) for v in ends)
         alone = np.array([len(known[1] if way.startswith("full") else held.y)])
         n = counts.get(way.split(",")[0], alone)
         groups = new.groups if len(n) > 1 else np.zeros(len(new.y), int)
@@ -230,7 +235,7 @@ def main() -> None:
     folder = args.data
     rows = []
     if folder is not None:
-        found = one(as_crepes(*house(folder)), HOUSE_TREES, 0)
+        found = one(as_crepes(*house(folder)), HOUSE_TREES, 0, (0.0, 1.0))
         for row in table("house prices", [found]):
             crps, width = PUBLISHED.get(row["system"], (None, None))
             rows.append(row | {"CRPS, crepes": crps, "width, crepes": width})
