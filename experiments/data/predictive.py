@@ -5,11 +5,12 @@ and abalone.csv in DIR; without it scikit-learn's diabetes.
 
 House prices are split as in the notebook of crepes, once, with its seed; they are
 scaled to [0, 1], and intervals clipped to it, as there. The others are split at random,
-and figures are means over splits. A forest predicts. Normalized systems divide by the variance of its trees, Mondrian ones have
-five groups of predictions, with edges from rows out of the bag: crepes takes those of
-the rows that calibrate. Quantiles are those of the predictions of the trees, whose
-leaves have few rows each: a quantile forest. Full conformal prediction is of a ridge on
-all rows that the others fit and calibrate with.
+and figures are means over splits. A forest predicts. Normalized systems divide by the
+variance of its trees, Mondrian ones have five groups of predictions, with edges from
+rows out of the bag: crepes takes those of the rows that calibrate. Quantiles are those
+of the predictions of the trees, whose leaves have few rows each: a quantile forest.
+Full conformal prediction is of a ridge on all rows that the others fit and calibrate
+with.
 
 `PIT p` is that of `pit_test`, the median over splits, and `p < 0.05` the share of
 splits. Groups are tested apart, and their smallest p-value is multiplied by their
