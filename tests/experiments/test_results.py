@@ -61,8 +61,9 @@ TABLES = {  # that have been measured, by folder
         probability_speed proper_speed_draws proper_speed_many readme_start
         risk_speed_betting risk_speed_counts risk_speed_crc risk_speed_many
         risk_speed_sequence row_counts simulation_speed_devices
-        simulation_speed_overheads simulation_speed_quantiles simulation_speed_replicates
-        simulation_speed_replicates_avx2 simulation_speed_spans
+        simulation_speed_overheads simulation_speed_quantiles
+        simulation_speed_replicates simulation_speed_replicates_avx2
+        simulation_speed_spans
     """,
 }
 
