@@ -19,7 +19,7 @@ from jaxcp.predictive import calibrate_predictive
 
 NUM_METHODS = 8
 LEVELS = (ALPHA / 2, 1 - ALPHA / 2)  # of the quantile network
-FIRST, LAST, NUM_BINS = -200.0, 600.0, 80  # of the targets, and far beyond
+FIRST, LAST, NUM_BINS = -200.0, 600.0, 40  # of the targets, and far beyond
 
 
 def system(pool: Pool, calibration: Array, test: Array):
@@ -44,7 +44,7 @@ def all_methods(key: Array, pools: dict[str, Pool]) -> Iterator[Method]:
         "columns": jnp.stack(pool.preds["quantiles"], axis=1),
         "p": p,
         "p, u": (p, jaxcp.uniforms(key, len(p))),
-        "on grid": norm.pdf(steps),
+        "on grid": norm.pdf(steps) / sigma,
     }
     pool = replace(pool, preds=pool.preds | preds)
     levels = jnp.array(LEVELS)
