@@ -342,11 +342,8 @@ WHY = {  # a bar that is missed
         for row in BARS["kernel_speed_weights"]
         for masked in ("", "_avx2")
     },
-    (
-        "predictive_speed",
-        "CRPS",
-    ): "measured on two shared cores beside much other work; "
-    "at 10^4 atoms alone, without a system, take half of the time",
+    ("predictive_speed", "CRPS"): "of 10^4 atoms without a system it takes half the "
+    "time",
     ("simulation_speed_devices", "1 device"): "one device already runs its large "
     "operations on both cores",
     ("conditional_law", "split"): "published of one training set, and this share "
