@@ -68,10 +68,7 @@ REAL = {  # groups: a column, and whether the rows above its quantile are meant
 }
 RIDGE = learners.Ridge(1.0)
 KERNEL, REAL_KERNEL = Gaussian(BANDWIDTH), Gaussian(REAL_BANDWIDTH)
-ABOVE = scores.Custom(
-    lambda pred, y: y - pred,
-    lambda pred, q: Interval(jnp.full_like(q, -jnp.inf), pred + q),
-)
+ABOVE = scores.Residual()
 
 
 def draw(key: Array, n: int) -> tuple[Array, Array]:

@@ -13,6 +13,7 @@ from experiments.laws.coverage_laws import CUTS, NUM_TEST, Problem
 from experiments.tools import multioutput_methods
 from jaxcp import datasets, learners, online, outliers, scores
 from jaxcp.conditional import Gaussian
+from jaxcp.predictive import calibrate_predictive
 from jaxcp.sets import Interval
 
 NUM_FOLDS = 5
@@ -55,6 +56,20 @@ def split(score, preds: Callable[[Problem], object], target: str = "y") -> Sets:
         return jaxcp.calibrate(score, pred, y)(new, alpha), y_new
 
     return sets
+
+
+def of_quantiles(kind: Callable) -> Sets:
+    """Returns split conformal sets with a score of predicted quantiles."""
+    return lambda problem, alpha: split(kind(jnp.array(LEVELS)), quantiles)(
+        problem, alpha
+    )
+
+
+def system(problem: Problem, alpha: float):
+    """Returns the intervals of a predictive system of predicted quantiles."""
+    (pred, y), (new, y_new) = parts(problem, (quantiles(problem), problem.y))
+    score = scores.PredictedQuantiles(jnp.array(LEVELS))
+    return calibrate_predictive(score, pred, y)(new, alpha), y_new
 
 
 def mondrian(problem: Problem, alpha: float):
@@ -260,6 +275,18 @@ def band(problem: Problem) -> tuple[Array, Array]:
     return problem.mu - problem.sigma, problem.mu + problem.sigma
 
 
+def quantiles(problem: Problem) -> Array:
+    """Returns predicted quantiles, one column for each level."""
+    steps = jax.scipy.stats.norm.ppf(jnp.array(LEVELS))
+    return problem.mu[:, None] + problem.sigma[:, None] * steps[None]
+
+
+def on_grid(problem: Problem) -> Array:
+    """Returns predicted densities on a grid, up to a factor: those of Cauchy's law."""
+    gaps = jnp.asarray(GRID)[None] - problem.mu[:, None]
+    return 1 / (problem.sigma[:, None] + gaps**2 / problem.sigma[:, None])
+
+
 def p(problem: Problem) -> Array:
     """Returns predicted probabilities of the labels."""
     return problem.p
@@ -271,8 +298,13 @@ def p_u(problem: Problem) -> tuple[Array, Array]:
 
 
 ABSOLUTE = scores.Absolute()
+SCALED = scores.TwoSided(scores.ScaledResidual())
 INDICATORS = learners.FunctionLearner(fit_indicators, predict_labels)
 WIDTH, LABELS = "width", "labels"
+LEVELS = (0.1, 0.3, 0.5, 0.7, 0.9)
+FAR = (-990.0, 1010.0)  # as good as no target lies beyond
+EDGES = np.array([FAR[0], *CUTS, FAR[1]], np.float32)
+GRID = np.array([FAR[0], *np.linspace(0, 20, 41), FAR[1]], np.float32)
 STEPS = np.array([0.001, 0.01, 0.1], np.float32)  # jax must not start at import
 UNTIED = ("Mahalanobis", "DR-CP", "PCP", "HD-PCP", "CP2-PCP", "L-CP")
 EXTENDED = ("C-PCP, extended", "C-HDR, extended")
@@ -284,6 +316,14 @@ METHODS = [
     Method("normalized", split(scores.Normalized(), normal), True, oracle=WIDTH),
     Method("CQR", split(scores.CQR(), band), True, oracle=WIDTH),
     Method("CQR, two-sided", split(scores.AsymmetricCQR(), band), oracle=WIDTH),
+    Method("residual, one side", split(scores.Residual(), mu), True),
+    Method("scaled, two sides", split(SCALED, normal), oracle=WIDTH),
+    Method("quantiles, one side", of_quantiles(scores.PredictedQuantiles), True),
+    Method("predictive system", system, oracle=WIDTH),
+    Method("DCP", of_quantiles(scores.DCP), True, oracle=WIDTH),
+    Method("binned", split(scores.Binned(EDGES), p)),
+    Method("binned, randomized", split(scores.Binned(EDGES, True), p_u), True),
+    Method("interpolated", split(scores.Interpolated(GRID), on_grid), True),
     Method("Mondrian", mondrian, oracle=WIDTH),
     Method("conditional", conditional(), oracle=WIDTH),
     Method("conditional, randomized", conditional(True)),

@@ -12,8 +12,9 @@ their worst group is the worst tenth of the stream. Two outputs, the loads of bu
 are those of energy.csv with `--data DIR`, else generated; their size is a volume. Many
 labels are those of COCO, else generated. For anomalies the coverage is one minus the
 false positive rate and the size the share of anomalies let through; for boxes the size
-is an area; for risk control the coverage is one minus the false negative rate. With
-delta all calibration sets but a share delta cover as much.
+is an area, for bounds from one side the mean bound; for risk control the coverage is
+one minus the false negative rate. With delta all calibration sets but a share delta
+cover as much.
 """
 
 import time
@@ -31,6 +32,7 @@ from experiments.pictures import (
     showcase_conditional,
     showcase_detection,
     showcase_figures,
+    showcase_predictive,
     showcase_risk,
     showcase_streams,
 )
@@ -121,13 +123,14 @@ def main() -> None:
     table, pools = [], {}
     total = NUM_METHODS + len(showcase_streams.METHODS)
     total += showcase_detection.NUM_METHODS + showcase_risk.NUM_METHODS
-    total += showcase_conditional.NUM_METHODS
+    total += showcase_conditional.NUM_METHODS + showcase_predictive.NUM_METHODS
     with tqdm(desc="methods", total=total, unit="method", disable=None) as bar:
         methods = chain(
             all_methods(key_models, args.data),
             showcase_detection.all_methods(key_more),
             showcase_risk.all_methods(key_labels, args.data),
             showcase_conditional.all_methods(jax.random.key(3), pools),
+            showcase_predictive.all_methods(jax.random.key(4), pools),
         )
         for i, method in enumerate(methods):
             table.append(evaluate(method, jax.random.fold_in(key_splits, i)))

@@ -34,6 +34,7 @@ LENGTHS = {  # published: of what, the mean of 50 replicates, its standard error
     "A, p = 490, least squares": (CUT, 7.431, 0.164),
 }
 
+VERBS = ("sets", "cdf", "quantile", "crps", "mean", "draw")
 RUNS, FITS = "1000 replicates", "scikit-learn, fit_transform"
 GROUPS = ("all", "x < 2", "1 < x < 3.5", "x > 3")  # that overlap
 BARS = {
@@ -178,6 +179,30 @@ BARS = {
         (("isotonic, n = 100000", FITS), "jaxcp / it", "<= 6"),
         (("isotonic, n = 100000", "scikit-learn, fit"), "jaxcp / it", "<= 6"),
     ],
+    "predictive_speed": [
+        (("cdf", 100_000, "NumPy"), "jaxcp / it", "<= 0.8"),
+        (("CRPS", 100_000, "NumPy"), "jaxcp / it", "<= 0.8"),
+        (("CRPS", 10_000, "crepes"), "it / jaxcp", ">= 3000"),
+    ],
+    "predictive_speed_first": [
+        (f"{verb}{groups}", "CPU s", "<= 1")
+        for groups in ("", ", groups")
+        for verb in VERBS
+    ],
+    "predictive": [  # in the notebook of crepes 0.5, of forests that are drawn anew
+        line
+        for way, crps, width in (
+            ("plain", 0.0074, 0.0423),
+            ("normalized", 0.0070, 0.0464),
+            ("Mondrian", 0.0071, 0.0419),
+            ("Mondrian, normalized", 0.0068, 0.0449),
+        )
+        for line in (
+            (("house prices", way), "CRPS", f"{crps} +- 5 %"),
+            (("house prices", way), "width", f"{width} +- 5 %"),
+            (("house prices", way), "PIT p", ">= 0.01"),
+        )
+    ],
     "local": [
         ("RLCP", "it / NumPy", "<= 0.7"),
         ("RLCP", "temporaries MB", "<= 20"),
@@ -317,6 +342,8 @@ WHY = {  # a bar that is missed
         for row in BARS["kernel_speed_weights"]
         for masked in ("", "_avx2")
     },
+    ("predictive_speed", "CRPS"): "of 10^4 atoms without a system it takes half the "
+    "time",
     ("simulation_speed_devices", "1 device"): "one device already runs its large "
     "operations on both cores",
     ("conditional_law", "split"): "published of one training set, and this share "

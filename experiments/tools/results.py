@@ -47,6 +47,7 @@ TIMED = [
     "conditional_speed",
     "local",
     "probability_speed",
+    "predictive_speed",
 ]
 MEASURED = [
     "showcase",
@@ -71,9 +72,10 @@ MEASURED = [
     "rectified_law",
     "pit",
     "probabilities",
+    "predictive",
 ]
 WITH_DATA = {"showcase", "covariate_shift", "anomaly", "conformal_training"}
-WITH_DATA |= {"risk_control", "conditional", "probabilities"}
+WITH_DATA |= {"risk_control", "conditional", "probabilities", "predictive"}
 TWICE = {"showcase"}  # the second run finds the programs of the first compiled
 ONLY_WITH_DATA = {"any_model", "enbpi_solar", "multioutput_real"}
 

@@ -10,6 +10,9 @@ each = pytest.mark.parametrize(
     "path", pages.PAGES, ids=lambda path: str(path.relative_to(pages.GUIDE))
 )
 
+# Words. Tables to look up, which grow with the library: nobody reads them in a row.
+LIMITS = dict.fromkeys(["guarantees.md", "glossary.md", "coming_from.md"], 1800)
+
 
 @pytest.mark.slow
 @each
@@ -95,7 +98,7 @@ def test_messages_are_those_of_the_package():
 @each
 def test_pages_are_short_and_titled(path):
     text = path.read_text()
-    assert len(text.split()) <= 1500
+    assert len(text.split()) <= LIMITS.get(path.name, 1500)
     assert re.match(r"# \S", text)
     longest = max(len(line) for line in text.splitlines() if not line.startswith("|"))
     assert longest <= 120

@@ -365,6 +365,8 @@ def test_mnist_that_is_not_there(tmp_path):
 GRID = ["split", "Mondrian", "weighted, shifted x", "CV+", "EnbPI", "SF-OGD"]
 GRID += ["conditional", "conditional, randomized", "RLCP", "LCP", "rectified"]
 GRID += ["SAPS", "margin", "entmax"]
+GRID += ["residual, one side", "predictive system", "DCP", "binned, randomized"]
+GRID += ["interpolated"]
 GRID += ["class-wise LAC", "is_outlier", "boxes, maximum", "C-PCP"]
 GRID += ["full", "full, neighbors", "full, discretized", "full, labels"]
 GRID += ["split, delta", "all labels", "risk, miscoverage, delta"]

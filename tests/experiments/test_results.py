@@ -30,9 +30,9 @@ HOME = Path(experiments.__file__).parent
 TABLES = {  # that have been measured, by folder
     "data": """
         anomaly boxes conformal_training covariate_shift enbpi_solar
-        multioutput_real probabilities risk_control_answers risk_control_crc
-        risk_control_ltt risk_control_mapie risk_control_masks risk_control_precision
-        risk_control_rcps risk_control_shift width_training
+        multioutput_real predictive probabilities risk_control_answers
+        risk_control_crc risk_control_ltt risk_control_mapie risk_control_masks
+        risk_control_precision risk_control_rcps risk_control_shift width_training
     """,
     "laws": """
         conditional_classes conditional_communities conditional_concrete
@@ -57,12 +57,13 @@ TABLES = {  # that have been measured, by folder
         metrics_speed_memory metrics_speed_metrics metrics_speed_metrics_avx2
         metrics_speed_outliers metrics_speed_outliers_avx2
         multioutput_speed_membership multioutput_speed_scores
-        multioutput_speed_training probability_speed proper_speed_draws
-        proper_speed_many readme_start risk_speed_betting
-        risk_speed_counts risk_speed_crc risk_speed_many risk_speed_sequence
-        row_counts simulation_speed_devices simulation_speed_overheads
-        simulation_speed_quantiles simulation_speed_replicates
-        simulation_speed_replicates_avx2 simulation_speed_spans
+        multioutput_speed_training predictive_speed predictive_speed_first
+        probability_speed proper_speed_draws proper_speed_many readme_start
+        risk_speed_betting risk_speed_counts risk_speed_crc risk_speed_many
+        risk_speed_sequence row_counts simulation_speed_devices
+        simulation_speed_overheads simulation_speed_quantiles
+        simulation_speed_replicates simulation_speed_replicates_avx2
+        simulation_speed_spans
     """,
 }
 
