@@ -17,7 +17,7 @@ from sklearn.ensemble import RandomForestRegressor
 
 import jaxcp
 from jaxcp import certificates, metrics, plotting, scores
-from jaxcp.predictive import calibrate_predictive
+from jaxcp.predictive import Atoms, calibrate_predictive
 
 FAST = bool(os.environ.get("JAXCP_FAST"))  # small sizes, for tests
 NUM_FIT, NUM_HELD, NUM_NEW = 1000, 999, 1000
@@ -179,7 +179,7 @@ print(f"CRPS {jnp.mean(crps['scaled']):.3f}, by kind of day {jnp.mean(by_name):.
 figure, ax = plt.subplots(figsize=(6, 3.4), layout="constrained")
 for kind in ("weekday", "weekend"):
     atoms = named.draw(jax.random.key(4), day_of_20, 2000, groups=np.array([kind]))
-    plotting.plot_cdf(atoms[0], label=kind, ax=ax)
+    plotting.plot_cdf(Atoms(atoms[0]), label=kind, ax=ax)
 ax.set(xlabel="loaves")
 plt.show()
 

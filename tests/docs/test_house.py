@@ -13,10 +13,10 @@ import jaxcp
 
 ROOT = Path(jaxcp.__file__).parent
 CEILINGS = {
-    "code lines": 20_000,
+    "code lines": 19_620,
     "files": 160,
     "modules at the top": 12,  # _arrays.py to typing.py, besides __init__.py
-    "share of imports": 0.107,
+    "share of imports": 0.108,
     "share of validation": 0.2095,  # of what is neither an import nor a signature
     "code lines of a file": 400,
 }
