@@ -255,7 +255,7 @@ class PredictedQuantiles(_OfQuantiles, _OneSided):
     Example:
       >>> score = PredictedQuantiles(jnp.array([0.25, 0.5, 0.75]))
       >>> x = jnp.array([1.0, 2.0, 4.0])
-      >>> score(x, 3.0).item(), score.invert(x, 0.625).upper.round(3).item()
+      >>> score(x, 3.0).item(), round(score.invert(x, 0.625).upper.item(), 3)
       (0.625, 3.0)
     """
 
