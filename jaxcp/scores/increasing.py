@@ -372,7 +372,8 @@ class TwoSided:
       >>> score, pred = TwoSided(ScaledResidual()), (jnp.asarray(1.0), jnp.asarray(4.0))
       >>> score(pred, jnp.asarray(3.0)).tolist()
       [-0.5, 0.5]
-      >>> [round(v.item(), 3) for v in score.invert(pred, jnp.array([0.5, 0.75])).ends()]
+      >>> ends = score.invert(pred, jnp.array([0.5, 0.75])).ends()
+      >>> [round(end.item(), 3) for end in ends]
       [-1.0, 4.0]
     """
 
