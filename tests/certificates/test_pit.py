@@ -136,3 +136,9 @@ test_wrong_calls = refuses(
         "no draws": (lambda: pit_test(PIT, 9, key=KEY, num_draws=0), "num_draws as"),
     }
 )
+
+
+def test_bins_may_come_in_any_order():
+    """One value has one statistic wherever it lies, and so one p-value."""
+    found = {pit_test([v], 99, key=KEY).p_value for v in (0.05, 0.5, 0.95)}
+    assert found == {1.0}

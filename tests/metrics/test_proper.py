@@ -151,3 +151,16 @@ def test_vmap_and_jit_are_a_loop():
         rows = jnp.asarray(draws)[:, None], jnp.asarray(y)[:, None]
         assert_allclose(jax.vmap(score)(*rows), each, rtol=1e-5)
         assert_allclose(jax.jit(score)(draws, y), np.mean(each), rtol=1e-5)
+
+
+@pytest.mark.parametrize("beta", [0.1, 1.0])
+def test_near_draws_count_beside_far_ones(beta):
+    """Of heavy tails and of two tight clusters: no digits of near pairs are lost."""
+    rng = np.random.default_rng(1)
+    far = rng.standard_cauchy((1, 200, 2)) ** 3
+    near = rng.integers(0, 2, (1, 200, 1)) + 1e-4 * rng.normal(size=(1, 200, 2))
+    for draws in (far, near):
+        draws = draws.astype("f").astype(float)
+        expected = slow_energy(draws[0], np.zeros(2), beta, False)
+        found = ENERGY(draws.astype("f"), np.zeros((1, 2), "f"), beta=beta)
+        assert_allclose(found, expected, rtol=1e-4)

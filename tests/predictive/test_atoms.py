@@ -266,3 +266,10 @@ def test_saved_and_loaded(tmp_path):
     found = jaxcp.load(tmp_path / "atoms")
     assert isinstance(found, Atoms)
     assert_array_equal(found.crps(jnp.zeros(2)), atoms.crps(jnp.zeros(2)))
+
+
+def test_atoms_that_say_nothing_or_are_no_numbers():
+    nothing = Atoms(np.ones(2), np.zeros(2))
+    assert np.all(np.isnan(nothing.draw(KEY, 3)))
+    with pytest.raises(ValueError, match="values without NaN"):
+        Atoms([1.0, np.nan]).cdf(1.0, u=0.5)

@@ -329,3 +329,25 @@ def test_wrong_calls(name):
     call, words = WRONG[name]
     with pytest.raises(ValueError, match=words):
         call()
+
+
+def test_weights_make_no_more_than_certainty():
+    s = np.random.default_rng(0).uniform(size=400).astype("f")
+    for weights in (np.full(400, 0.1, "f"), np.linspace(0.1, 1, 400).astype("f")):
+        p0, p1 = venn_abers(s, s > 0.5, s, weights=weights)
+        assert np.all((p0 >= 0) & (p1 <= 1))
+        assert np.all(np.isfinite(merge_pairs(p0, p1, loss="log")))
+
+
+@pytest.mark.parametrize(
+    "scores, tests, levels, words",
+    [
+        ([0, np.nan, 1, 2], [[0.5], [0.5]], None, "scores without NaN"),
+        ([0, 0.5, 1, 2], [[0.5], [np.nan]], None, "test_scores without NaN"),
+        ([0, 0.5, 1, 0.2], [[0.5], [7.0]], 5, "test_scores with num_levels"),
+    ],
+)
+def test_scores_of_folds_are_checked(scores, tests, levels, words):
+    held_out = np.array([[1, 1, 0, 0], [0, 0, 1, 1]])
+    with pytest.raises(ValueError, match=words):
+        cross_venn_abers(scores, [0, 1, 0, 1], held_out, tests, num_levels=levels)

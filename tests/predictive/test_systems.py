@@ -316,3 +316,20 @@ def test_wrong_calls_are_refused():
     for call, message in wrong:
         with pytest.raises(ValueError, match=message):
             call()
+
+
+def test_a_predicted_jump_is_known_on_both_sides():
+    """F is -inf below quantiles that are all equal, and +inf above: both are known."""
+    preds, y = np.zeros((9, 3), "f"), np.linspace(-2, -1, 9).astype("f")
+    score = scores.PredictedQuantiles([0.1, 0.5, 0.9])
+    system = calibrate_predictive(score, preds, y)
+    assert_allclose(system.crps(preds[:2], np.array([-1.0, 1.0])), [1, 1], rtol=1e-5)
+
+
+def test_unknown_context_is_refused():
+    y = np.arange(9.0)
+    system = calibrate_predictive(scores.Residual(), 0 * y, y, weights=np.ones(9))
+    with pytest.raises(ValueError, match="expected groups or test_weights, got foo"):
+        system.cdf(np.zeros(2), np.zeros(2), u=0.5, foo=1)
+    with pytest.raises(TypeError, match="test_weights"):
+        system.crps(np.zeros(2), np.zeros(2), test_weights=np.ones(2))

@@ -226,3 +226,18 @@ test_wrong_calls = refuses(
         "below 0": (calibrate(Interpolated(EDGES[1:]), -P, Y9), "densities >= 0"),
     }
 )
+
+
+def test_densities_of_any_size_keep_their_targets():
+    score, tiny = Interpolated(jnp.array([0.0, 1.0])), jnp.array([5.8e-38, 3.2e-40])
+    y = jnp.float32(6.08e-19)
+    assert score.invert(tiny, score(tiny, y)).contains(y)
+    wide, p = Interpolated(jnp.array([-1e30, 0, 1e30])), jnp.array([0, 1e30, 0])
+    assert wide.invert(p, wide(p, 5e29)).contains(5e29)
+
+
+def test_places_that_are_one_number_in_single_precision_are_refused():
+    edges, p = 1e12 + np.arange(5), np.full((9, 4), 0.25)
+    if not jax.config.jax_enable_x64:
+        with pytest.raises(ValueError, match="edges that increase"):
+            jaxcp.calibrate(Binned(edges), p, 1e12 + np.arange(9) % 4)

@@ -156,3 +156,25 @@ def test_what_is_no_score_of_this_kind_is_refused():
         jaxcp.calibrate(scores.DCP(LEVELS), x, x)
     with pytest.raises(ValueError, match="sigma > 0, got 0"):
         jaxcp.calibrate(scores.ScaledResidual(), (x[:, 0], x[:, 0]), x[:, 0])
+
+
+@pytest.mark.parametrize("side", ["upper", "lower"])
+def test_a_predicted_jump_keeps_the_promise(side):
+    """Quantiles that are all equal: half of the targets are below, and score -inf."""
+    rng, q = np.random.default_rng(0), jnp.zeros((99, 3))
+    y, new = rng.normal(size=99).astype("f"), rng.normal(size=4000).astype("f")
+    score = scores.PredictedQuantiles([0.1, 0.5, 0.9], side)
+    cp, many = jaxcp.calibrate(score, q, y), jnp.zeros((4000, 3))
+    for alpha in (0.6, 0.4, 0.1):
+        covered = cp(many, alpha).contains(new)
+        of_scores = jax.vmap(score)(many, new) <= cp.quantile(alpha)
+        assert_array_equal(covered, of_scores)
+        assert covered.mean() > 1 - alpha - 0.1
+
+
+def test_an_end_below_a_jump_holds_its_own_target():
+    """Rounding is that of the steep piece before the jump."""
+    score = scores.DCP([0.1, 0.25, 0.5, 0.75, 0.9])
+    pred = jnp.array([-0.999, 0.001, 0.001, 0.751, 1.001])
+    for y in jnp.float32(0.001) * (1 - jnp.array([1.3e-5, 1e-6, 0, 1e-4])):
+        assert score.invert(pred, score(pred, y)).contains(y)
