@@ -206,8 +206,8 @@ def check_refitted(learner: AnyLearner) -> None:
         raise ValueError(
             f"expected a learner of jax, got {type(learner).__name__}, a model that "
             "programs cannot fit; take one of jaxcp.learners (Ridge, KernelRidge, "
-            "GradientLearner), or learners.Estimator(model) in split_conformal, "
-            "cv_plus or fit_quantile"
+            "GradientLearner), or split_conformal or cv_plus, which takes "
+            "learners.Estimator(model), as fit_quantile does"
         )
 
 

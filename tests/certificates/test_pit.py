@@ -130,7 +130,7 @@ test_wrong_calls = refuses(
         "columns": (lambda: pit_test(PIT[:, None], 9), r"pit of shape \(9,\)"),
         "few cells": (lambda: pit_test(PIT, 8), "num_bins <= 9, one a cell, got 10"),
         "one bin": (lambda: pit_test(PIT, 9, num_bins=1), "num_bins as an int >= 2"),
-        "no scores": (lambda: pit_test(PIT, 0), "num_bins <= 1, one a cell"),
+        "no scores": (lambda: pit_test(PIT, 0), "num_calibration as an int >= 1"),
         "no kind": (lambda: pit_test(PIT, 9, kind="ks"), "kind as one of"),
         "a seed": (lambda: pit_test(PIT, 9, key=0, num_draws=9), "key"),
         "no draws": (lambda: pit_test(PIT, 9, key=KEY, num_draws=0), "num_draws as"),

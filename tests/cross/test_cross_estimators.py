@@ -345,8 +345,8 @@ LAST = LinearRegression().fit(X[~OWN], Y[~OWN]).predict(X[OWN])[-1]
 WRONG = {
     "a model by itself": (
         verb(LinearRegression()),
-        r"a learner of jax, got LinearRegression, a model .*, or learners.Estimator"
-        r"\(model\) in split_conformal, cv_plus or fit_quantile",
+        r"a learner of jax, got LinearRegression, a model .*, or split_conformal or "
+        r"cv_plus, which takes learners.Estimator\(model\)",
     ),
     "a pipeline by itself": (verb(make_pipeline(FOREST)), r"learners.Estimator\(model"),
     "a class": (verb(LinearRegression.__class__), "learner as a value, got the class"),

@@ -12,7 +12,8 @@ import jaxcp
 from helpers import CASES, LABELS, ONE_OF_EACH, components
 
 BOUND = {"RAPS", "SAPS", "Entmax", "Custom", "CDF", "Density", "Latent", "HDPCP"}
-BOUND |= {"CP2PCP", "Rectified", "Truncated", "Binned", "Interpolated"}
+BOUND |= {"CP2PCP", "Rectified", "Truncated", "Binned", "Interpolated", "DCP"}
+BOUND |= {"PredictedQuantiles", "TwoSided"}
 ENDLESS = "custom", "multilabel"  # sets without ends of their own
 all_scores = pytest.mark.parametrize("name", CASES)
 good_scores = pytest.mark.parametrize("name", ONE_OF_EACH)

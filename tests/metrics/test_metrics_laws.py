@@ -142,6 +142,9 @@ METRICS = {  # kind of sets, metric of (rows, alpha), whether the order of rows 
     ),
 }
 NO_METRICS = {"MeanVolume", "SizeStrata", "Summary", "size_strata"}
+# Of distributions and probabilities: test_proper, test_metrics_probabilities.
+NO_METRICS |= {"crps", "energy_score", "variogram_score", "log_score", "brier_score"}
+NO_METRICS |= {"expected_calibration_error", "calibration_test", "CalibrationTest"}
 OF_SETS_ALONE = {
     "empty_rate",
     "full_rate",

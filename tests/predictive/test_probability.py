@@ -316,7 +316,7 @@ WRONG = {
         lambda: venn_abers_classes(np.eye(3), [0, 1, 2], np.eye(2), scheme="rest"),
         r"test_probs of shape \(2, 3\), got \(2, 2\)",
     ),
-    "a fit of NaN": (lambda: isotonic([0.0, 1.0], [np.nan, 1.0]), "y without NaN"),
+    "a fit of NaN": (lambda: isotonic([0.0, 1.0], [np.nan, 1.0]), "finite y, got nan"),
     "a negative weight": (
         lambda: isotonic([0.0], [1.0], [-1.0]),
         "finite weights >= 0",

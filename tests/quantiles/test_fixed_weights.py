@@ -13,6 +13,7 @@ from jaxcp import learners, outliers, pvalues, risk, scores
 
 N = 9
 KEY, ABSOLUTE, RIDGE = jax.random.key(0), scores.Absolute(), learners.Ridge(1.0)
+SIGNED = scores.Signed()
 X = jnp.linspace(-1.0, 1.0, N)
 Y, NEW = X + jnp.sin(9 * X), jnp.array([0.1, 0.3])
 ONE, SEVERAL = {"test_weight": 1.0}, {"test_weights": np.ones(2)}
@@ -36,9 +37,9 @@ def jackknife(weights):
     )
 
 
-def crossed(weights):
+def crossed(weights, score=ABSOLUTE):
     preds = jnp.broadcast_to(X, (3, N))
-    return jaxcp.cross_calibrate(ABSOLUTE, preds, Y, FOLDS, weights=weights)
+    return jaxcp.cross_calibrate(score, preds, Y, FOLDS, weights=weights)
 
 
 def full(weights):
@@ -85,6 +86,10 @@ def methods(made, cls, preds=NEW, groups=False, **calls):
     }
 
 
+def middle(atoms):
+    return atoms.quantile(0.5, side="upper")
+
+
 INPUTS, OF_FITS = NEW[:, None], jnp.broadcast_to(NEW, (3, 2))
 DOORS = (
     methods(calibrated, "Calibration", p_values=(NEW, NEW))
@@ -113,6 +118,12 @@ DOORS = (
         naive=(NEW, ALPHA),
     )
     | {
+        "FullConformal.predictive": lambda weights, **test: middle(
+            full(weights).predictive(INPUTS, **test)
+        ),
+        "CrossCalibration.predictive": lambda weights, **test: middle(
+            crossed(weights, SIGNED).predictive(OF_FITS, **test)
+        ),
         "weighted_conformal_quantile": lambda weights, **test: (
             jaxcp.weighted_conformal_quantile(X, weights, ALPHA, **test)
         ),
