@@ -149,8 +149,10 @@ class Interpolated:
         y = jnp.where(inside, y, grid[0])
         i = jnp.clip(jnp.searchsorted(grid, y, side="right"), 1, len(grid) - 1)
         width, before, after = grid[i] - grid[i - 1], y - grid[i - 1], grid[i] - y
-        # Of terms >= 0: their sum has the relative precision of a float.
-        density = p[i - 1] * (after / width) + p[i] * (before / width)
+        # Of terms >= 0: their sum has the relative precision of a float. Maxima keep
+        # compilers from fusing products with their sum, which would round differently.
+        terms = p[i - 1] * (after / width), p[i] * (before / width)
+        density = jnp.maximum(terms[0], 0) + jnp.maximum(terms[1], 0)
         return jnp.where(inside, -density, jnp.inf)
 
     def invert(self, pred: Array, q: Number) -> Intervals:
