@@ -29,6 +29,7 @@ def _of_probs(probs, y, **options):
 
 
 def of_bins(probs, y, *, num_bins, bins="width", kind=None):
+    """Returns probabilities and events, and options, after checks."""
     rows, options = _of_probs(probs, y, num_bins=num_bins, bins=bins, kind=kind)
     _checks.check_count("num_bins", num_bins, 1)
     _checks.check_one_of("bins", bins, ("width", "mass"))
