@@ -342,6 +342,8 @@ WHY = {  # a bar that is missed
         for row in BARS["kernel_speed_weights"]
         for masked in ("", "_avx2")
     },
+    ("probability_speed", "1000 replicates, n = m = 100"): "33 beside other work, "
+    "which slows the peer more",
     ("predictive_speed", "CRPS"): "of 10^4 atoms without a system it takes half the "
     "time",
     ("simulation_speed_devices", "1 device"): "one device already runs its large "
