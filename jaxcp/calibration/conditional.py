@@ -101,8 +101,8 @@ class ConditionalCalibration(Rule):
         """Returns how exceptional each example is at alpha: its dual variable.
 
         That of the quantile regression of all rows and the example. `y` is in the set
-        iff it is below 1 - alpha, and in that with `u` iff it is below u - alpha, but
-        for the rounding of ends.
+        iff it is below 1 - alpha (of c components each below 1 - alpha / c), and in
+        that with `u` iff it is below u - alpha, but for rounding.
 
         Args:
           preds: Predictions, a pytree with leading axis m.
@@ -238,9 +238,10 @@ def calibrate_conditional(
 
     Cost:
       The fit of a level takes some tens of pivots of O(n p), and a test point about as
-      many as it has features. Single precision finds the threshold of a U that is off
-      by 1e-3 at most up to 10^4 rows, and drops features that add less than 1e-5 to
-      those before them.
+      many as it has features. In single precision duals are known to about 1e-4, of
+      10^4 rows to 1e-3, and thresholds are those of a U that is off by this over the
+      share of the test point; features that add less than 1e-5 to those before them are
+      dropped.
 
     References:
       Gibbs, Cherian, Candes, Conformal Prediction with Conditional Guarantees, Journal

@@ -333,7 +333,8 @@ class CrossCalibration(Calibrated):
           test_weights: Weight of each test point, shape (m,), as for the sets.
 
         Returns:
-          `predictive.Atoms`, `values` of shape (m, n) in the order of the rows.
+          `predictive.Atoms`, `values` of shape (m, n) in the order of the rows; +inf
+          where the prediction has no scale (`ScaledResidual` with sigma <= 0).
 
         Raises:
           ValueError: as calling the calibration, and for scores whose sets are no half

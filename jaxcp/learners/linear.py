@@ -391,6 +391,7 @@ class Ridge:
 
 
 def predict(params, x):
+    """Returns the predictions of a linear fit, shape (m,) or (m, d)."""
     x = matrix(x, len(params.coef))
     slopes = jnp.tensordot(x, params.coef, 1, precision="highest")
     return slopes + params.intercept[None]
