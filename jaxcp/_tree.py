@@ -209,8 +209,7 @@ def _kind_of_new(cls):
     if is_number or issubclass(cls, jax.Array | jax.core.Tracer | np.generic):
         _plain.add(cls)  # they are few
         return _LEAF
-    by_value = is_library(cls.__module__) and not hasattr(cls, "__call__")  # noqa: B004
-    return _LEAF if by_value else _READ
+    return _READ
 
 
 def _is_of_tracing(error):
