@@ -9,17 +9,22 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from jaxcp import _checks, _names
 from jaxcp._arrays import is_concrete
-from jaxcp._batching import by_rows, invert, invert_each
+from jaxcp._batching import by_rows, invert, invert_each, on_host
 from jaxcp._tree import jit, pytree, static
 from jaxcp.held import taking
 from jaxcp.held.rows import at_groups
 from jaxcp.scores import inputs
 from jaxcp.typing import AnySet, ArrayLike, Predict, PyTree, Score
 
+UNKNOWN = (
+    "; group_names=[...] at calibration can name it: its sets are infinite, or with "
+    "min_size= those of small groups"
+)
 _NONE = _checks.optional(None)
 
 
@@ -61,10 +66,7 @@ class Scored:
         elif self.label_groups is not None:
             raise ValueError("expected groups=None for groups of labels, got groups")
         elif self.group_names is not None:
-            cure = (
-                "; group_names=[...] at calibration can name it: its sets are infinite"
-            )
-            groups = _names.group_codes(self.group_names, groups, cure=cure)
+            groups = _names.group_codes(self.group_names, groups, cure=UNKNOWN)
         return _checks.groups(groups, self.num_groups)._replace(required=False)
 
     def _check_labels_are_groups(self, preds):
@@ -194,8 +196,11 @@ def _sets_at(score, q, preds, context):
 
 def at_labels(label_groups: Array, y: Array) -> Array:
     """Returns the groups of labels; -1 for labels out of range."""
-    known = (y >= 0) & (y < len(label_groups))
-    return jnp.where(known, label_groups[jnp.where(known, y, 0)], -1)
+    if on_host(label_groups, y):  # nothing to compile for each number of rows
+        label_groups, y = np.asarray(label_groups), np.asarray(y)
+    where: Any = np.where if isinstance(y, np.ndarray) else jnp.where
+    inside = (y >= 0) & (y < len(label_groups))
+    return where(inside, label_groups[where(inside, y, 0)], -1)
 
 
 def sure(claim: str, delta: Any, num_groups: int | None) -> str:

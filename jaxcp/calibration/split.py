@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Hashable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
-from jaxcp import _names
-from jaxcp._tree import pytree, static
-from jaxcp.calibration.predictor import sure
+from jaxcp import _checks, _names
+from jaxcp._arrays import is_concrete
+from jaxcp._tree import jit, pytree, static
+from jaxcp.calibration.joining import join
+from jaxcp.calibration.predictor import UNKNOWN, at_labels, sure
 from jaxcp.calibration.rule import Rule, blocks_of
 from jaxcp.certificates import Certificate
 from jaxcp.held import taking
@@ -25,12 +28,69 @@ class _OfScores(Rule):
 
     scores: Array
     weights: Array | None
+    mask: Array | None
+    min_size: int | None = None
     _row_fields: ClassVar[tuple[str, ...]] = ("scores", "weights", "mask")  # of `join`
 
     @property
     def components(self) -> tuple[int, ...]:
         """Shape of one score: () or (c,)."""
         return self.scores.shape[1:]
+
+    def latest(self, n: int) -> Self:
+        """Returns the calibration of the newest n rows, of all if there are fewer.
+
+        Args:
+          n: Number of rows to keep, an int of at least 1; the last rows are the newest,
+            and masked ones are rows, too.
+
+        Returns:
+          A calibration of the same kind, of the same bits as that of these rows alone.
+
+        Raises:
+          ValueError: if n is no int >= 1, or there are `label_groups`, whose rows come
+            in no order.
+
+        Guarantee:
+          That of the calibration of these rows.
+
+        Assumption:
+          They and the test examples are exchangeable, and n does not depend on scores.
+
+        Cost:
+          A copy of n rows.
+
+        Example:
+          >>> from jaxcp.scores import Absolute
+          >>> cp = jaxcp.calibrate(Absolute(), jnp.zeros(4), jnp.arange(4.0))
+          >>> cp.latest(2).scores
+          Array([2., 3.], dtype=float32)
+        """
+        _checks.check_count("n", n, 1)
+        self._check_order()
+        rows = {name: getattr(self, name) for name in self._row_fields}
+        newest: Any = jax.tree.map(lambda v: v[-n:], rows)
+        return dataclasses.replace(cast(Any, self), **newest)
+
+    def _extended(self, preds, y, weights, mask, groups=taking.NO_GROUPS):
+        """Returns the calibration of these rows and further ones, after checks."""
+        self._check_order()
+        if self.mask is not None and mask is None:
+            mask = np.ones(_checks.num_rows(y=_checks.rows(y=y)), bool)
+        known = weights, mask, groups, self.classes
+        held, shapes = taking.scored(self.score, preds, y, *known)
+        more = held.values, held.weights, held.mask, held.groups
+        rows = dict(zip(("scores", "weights", "mask", "groups"), more, strict=True))
+        rows = {name: rows[name] for name in self._row_fields}
+        like = cast(Any, self)
+        return join([like, dataclasses.replace(like, row_shapes=shapes, **rows)])
+
+    def _check_order(self):
+        if self.label_groups is not None:
+            raise ValueError(
+                "expected a calibration whose rows are in order, got label_groups, for "
+                "which rows may come twice; calibrate the rows of choice anew"
+            )
 
     def _p_values_of_scores(self, scores, y, u, rounds, test_weights=None, groups=None):
         return self.held.p_values(scores, u, test_weights, groups, rounds=rounds)
@@ -39,7 +99,18 @@ class _OfScores(Rule):
         text = "P(Y in set) >= 1 - {alpha}"
         if self.weights is not None:  # fixed ones: ratios need a test weight
             text += " less the weighted distance in total variation"
-        return sure(text, delta, self.num_groups)
+        own = f" of at least {self.min_size} rows, and in the others together"
+        claim = sure(text, delta, self.num_groups)
+        return claim if self.min_size is None else claim + own
+
+    def _check_law(self, expected):
+        """Raises ValueError for groups that share a threshold: coverage has no law."""
+        if self.min_size is not None:
+            raise ValueError(
+                f"expected {expected} of a calibration without min_size, got min_size="
+                f"{self.min_size}; which rows are shared depends on sizes of groups, "
+                "and their coverage has no known law: leave out min_size"
+            )
 
     def _num_held(self):
         # A class made of one of these may read its rows in ways of its own.
@@ -264,6 +335,50 @@ class Calibration(_OfScores):
         test_weights = taking.weights_for(self.weights, test_weights)
         return self._p_values(preds, y, u, test_weights=test_weights)
 
+    def extended(
+        self,
+        preds: PyTree,
+        y: ArrayLike,
+        *,
+        weights: ArrayLike | None = None,
+        mask: ArrayLike | None = None,
+    ) -> Calibration:
+        """Returns the calibration of these rows and of further ones, which come last.
+
+        Args:
+          preds: Predictions of the further rows, a pytree with leading axis n, as at
+            calibration.
+          y: Their targets, shape (n, ...); of a calibration with classes by name.
+          weights: Their weights, shape (n,), of a calibration with weights.
+          mask: True where one counts, shape (n,), of a calibration with a mask.
+
+        Returns:
+          A `Calibration`, of the same bits as `calibrate` of all rows at once (but for
+          scores that `join` names). This one stays as it is.
+
+        Raises:
+          ValueError: as `calibrate`, and as `join` if shapes of predictions differ, or
+            one has weights or a mask that the other has not. Values are known: it does
+            not run inside of `jax.jit`.
+
+        Guarantee:
+          That of the calibration of all rows.
+
+        Assumption:
+          Old, further and test examples are exchangeable: the further ones are added
+          whatever their targets are.
+
+        Cost:
+          The scores of the further rows, and a copy of all scores.
+
+        Example:
+          >>> from jaxcp.scores import Absolute
+          >>> cp = jaxcp.calibrate(Absolute(), jnp.zeros(2), jnp.array([1.0, 2.0]))
+          >>> cp.extended(jnp.zeros(1), jnp.array([3.0])).latest(2).scores
+          Array([2., 3.], dtype=float32)
+        """
+        return self._extended(preds, y, weights, mask)
+
     @property
     def held(self) -> Held:
         """The rows."""
@@ -315,6 +430,7 @@ class GroupCalibration(_OfScores):
         by its name.
       label_groups: Groups of the k labels, shape (k,), or None.
       rare: What the last group is, "all" or "infinite", if it is that of rare labels.
+      min_size: Rows that a group needs for a threshold of its own, or None.
 
     See also:
       calibrate_groups, Calibration, metrics.group_coverage
@@ -331,6 +447,7 @@ class GroupCalibration(_OfScores):
     group_names: tuple[Hashable, ...] | None = static(default=None)
     label_groups: Array | None = None
     rare: str | None = static(default=None)
+    min_size: int | None = static(default=None)
     by_label = True
     _row_fields: ClassVar[tuple[str, ...]] = (*_OfScores._row_fields, "groups")
 
@@ -349,9 +466,10 @@ class GroupCalibration(_OfScores):
 
         With `label_groups` it is that of the group of each label, shape (k,). +inf for
         a group with too few scores. Arguments as for `Calibration.quantile`; without
-        components alpha may also have shape (g,), one for each group. With `u`, shape
-        (), they bound smoothed sets. With `delta` each group covers 1 - alpha with
-        probability 1 - delta; for all groups together give delta / g.
+        components alpha may also have shape (g,), one for each group; with `min_size`
+        shape (g + 1,), the last for those that share. With `u`, shape (), they bound
+        smoothed sets. With `delta` each group covers 1 - alpha with probability 1 -
+        delta; for all groups together give delta / g.
         """
         context = taking.weight_for(self.weights, test_weight)
         return self._quantile(alpha, delta, u, context)
@@ -473,21 +591,109 @@ class GroupCalibration(_OfScores):
     ) -> tuple[Certificate, ...]:
         """Returns the law of the coverage of each of the g groups.
 
-        Arguments, errors and guarantee as for `Calibration.certificate`.
+        Arguments, errors and guarantee as for `Calibration.certificate`. With
+        `min_size` there is none: ValueError.
         """
+        self._check_law("the certificate")
         return self.held.certificate(self.score, alpha, delta)
+
+    def extended(
+        self,
+        preds: PyTree,
+        y: ArrayLike,
+        groups: ArrayLike,
+        *,
+        weights: ArrayLike | None = None,
+        mask: ArrayLike | None = None,
+    ) -> GroupCalibration:
+        """Returns the calibration of these rows and of further ones, which come last.
+
+        Args:
+          preds: Predictions of the further rows, a pytree with leading axis n.
+          y: Their targets, shape (n, ...).
+          groups: Their groups, int or by name, shape (n,): those of this calibration.
+          weights: Their weights, as for `Calibration.extended`.
+          mask: True where one counts, as for `Calibration.extended`.
+
+        Returns:
+          A `GroupCalibration`, of the same bits as `calibrate_groups` of all rows.
+
+        Raises:
+          ValueError: as `Calibration.extended`; for unknown groups, or `label_groups`.
+
+        Guarantee:
+          That of the calibration of all rows; with `min_size` a group has a threshold
+          of its own as soon as it has the rows.
+
+        Assumption:
+          As for `Calibration.extended`, in each group.
+
+        Cost:
+          As `Calibration.extended`.
+
+        Example:
+          >>> from jaxcp.scores import Absolute
+          >>> rows = jnp.zeros(2), jnp.array([1.0, 5.0]), ["a", "b"]
+          >>> cp = jaxcp.calibrate_groups(Absolute(), *rows)
+          >>> cp.extended(jnp.zeros(1), jnp.array([3.0]), ["a"]).quantile(0.4)
+          Array([ 3., inf], dtype=float32)
+        """
+        if self.group_names is not None:
+            groups = _names.group_codes(self.group_names, groups, mask, UNKNOWN)
+        own = _names.Groups(groups, self.num_groups, None)
+        return self._extended(preds, y, weights, mask, own)
 
     @property
     def held(self) -> Held:
-        """The rows, with the group of each."""
+        """The rows, with the group of each; of small ones twice with `min_size`."""
         known = self.weights, self.mask, self.groups, self.num_groups
-        return Held(self.scores, *known)
+        held = Held(self.scores, *known)
+        return held if self.min_size is None else _sharing(held, self.min_size)
+
+    @property
+    def threshold_names(self) -> tuple[Hashable, ...]:
+        """Name of the threshold of each of the g groups: its own, or what it shares.
+
+        A number where groups have no names; "fewer than 20 rows" of groups that share
+        one. Rates of test rows by these names are those that have a guarantee:
+        `region.map(dict(zip(cp.group_names, cp.threshold_names)))`.
+        """
+        names = tuple(self.group_names or range(self.num_groups))
+        if self.min_size is None:
+            return names
+        each = (*names, f"fewer than {self.min_size} rows")
+        return tuple(each[i] for i in np.asarray(self._cells()))
+
+    def _cells(self):
+        """Returns which threshold each group has: its own, or g, which is shared.
+
+        Among the n + 1 rows with the new one let group j have N_j. Groups with N_j <=
+        min_size are small, whichever row is the new one. Given the n + 1 rows, a new
+        row of a small group is each row of the small groups with the same probability,
+        and its score has a uniform rank among theirs; so has that of a new row of a
+        large group among the rows of this. For a new row of group h the calibration has
+        N_h - 1 rows of h and N_j of others: h shares if it has fewer than min_size of
+        them, with groups of at most min_size.
+        """
+        counts = dataclasses.replace(self, min_size=None).held.counts()
+        few, g = counts < self.min_size, self.num_groups
+        return (np if is_concrete(counts) else jnp).where(few, g, np.arange(g))
+
+    def _rows(self, *given, **options):
+        """Has the groups of test points as those of the thresholds."""
+        *found, context = super()._rows(*given, **options)
+        if self.min_size is not None and "groups" in context:
+            context["groups"] = at_labels(self._cells(), context["groups"])
+        return *found, context
 
     def rank(self, alpha: ArrayLike, delta: Number | None = None) -> Array:
         """Returns the rank of the threshold of each group, shape (g,) or (g, c).
 
         Alpha as a float where there are weights; `delta` as for `Calibration.rank`.
+        With `min_size` there is one more, of the groups that share a threshold.
         """
+        if delta is not None:
+            self._check_law("delta=None")
         return self.held.rank(alpha, delta)
 
     def threshold(
@@ -501,16 +707,19 @@ class GroupCalibration(_OfScores):
 
         With a uniform `u` the bound of a smoothed set, for a rank and alpha.
         """
+        held = self.held
         if groups is None or self._are_shared(test_weights, u):
-            q = self.held.threshold(rank, test_weights, u)
-            groups = self.label_groups if groups is None else groups
+            q = held.threshold(rank, test_weights, u)
+            if groups is None:
+                groups = self.label_groups if self.min_size is None else self._cells()
             return q if groups is None else at_groups(q, groups)
-        group = jnp.clip(groups.astype(int), 0, self.num_groups - 1)
+        last = len(held.counts()) - 1
+        group = jnp.clip(groups.astype(int), 0, last)
         if u is not None:
             rank = rank[0], jnp.broadcast_to(rank[1], rank[0].shape)
         own = jax.tree.map(lambda v: v[group], rank)
-        q = self.held.of_group(group).threshold(own, test_weights, u)
-        known = (groups >= 0) & (groups < self.num_groups)
+        q = held.of_group(group).threshold(own, test_weights, u)
+        known = (groups >= 0) & (groups <= last)
         return jnp.where(known, q, jnp.inf)
 
     def _are_shared(self, test_weights=None, u=None, **_):
@@ -521,7 +730,7 @@ class GroupCalibration(_OfScores):
         return None if self._are_shared(**context) else blocks_of(self.held)
 
     def _filled(self, size):
-        new = self.held.filled(size)
+        new = dataclasses.replace(self, min_size=None).held.filled(size)
         known: dict[str, Any] = {"weights": new.weights, "mask": new.mask}
         known |= {"groups": new.groups, "scores": new.values}
         return dataclasses.replace(self, **known)
@@ -533,3 +742,11 @@ class GroupCalibration(_OfScores):
 
     def _check_one_alpha(self, alpha):
         """Allows one alpha for each group: `rank` checks the shape."""
+
+
+@jit(static_argnames="min_size")
+def _sharing(held, min_size):
+    """Returns rows of groups, and those of small ones once more in one of their own."""
+    few = jnp.asarray(held.counts()) <= min_size
+    again = at_groups(few, held.groups, False)
+    return held.twice(again if held.mask is None else again & held.mask)
