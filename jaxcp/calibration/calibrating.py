@@ -16,7 +16,6 @@ from jaxcp._tree import pytree, static
 from jaxcp.calibration.joining import by_batches
 from jaxcp.calibration.predictor import Predictor, at_labels, predictions
 from jaxcp.calibration.split import Calibration, GroupCalibration
-from jaxcp.held.rows import Held
 from jaxcp.held.taking import are_labels, classes_of, coded, num_labels, scored
 from jaxcp.scores import inputs
 from jaxcp.typing import AnySet, ArrayLike, Number, Predict, PyTree, Score
@@ -169,19 +168,19 @@ def split_conformal(
       Array([7.], dtype=float32)
     """
     preds = predicted(predict, params, x)
-    own = {"num_groups": num_groups, "group_names": group_names, "min_size": min_size}
+    known = num_groups, group_names, min_size
     rows = {"weights": weights, "mask": mask, "classes": classes}
-    calibration = calibrated(score, preds, y, groups, own, **rows)
+    calibration = calibrated(score, preds, y, groups, *known, **rows)
     return SplitConformal(predict, params, calibration)
 
 
-def calibrated(score, preds, y, groups, own, **rows):
-    """Returns the calibration of all rows, or of groups with options of their own."""
-    if groups is not None:
-        return calibrate_groups(score, preds, y, groups, **own, **rows)
-    if given := [name for name, value in own.items() if value is not None]:
-        raise ValueError(f"expected groups with {given[0]}, got None")
-    return calibrate(score, preds, y, **rows)
+def calibrated(score, preds, y, groups, num_groups, group_names, min_size, **rows):
+    """Returns the calibration of all rows, or of groups where something says so."""
+    own = {"num_groups": num_groups, "group_names": group_names, "min_size": min_size}
+    given = {k: v for k, v in own.items() if v is not None}
+    if groups is None and not given:
+        return calibrate(score, preds, y, **rows)
+    return calibrate_groups(score, preds, y, groups, **given, **rows)
 
 
 def predicted(predict: Predict, params: PyTree, x: PyTree) -> PyTree:
@@ -388,12 +387,7 @@ def calibrate_groups(
         return _names.as_groups(groups, num_groups, own, mask)
 
     if label_groups is not None or rare is not None:
-        if min_size is not None:
-            raise ValueError(
-                "expected min_size=None with label_groups, which say themselves what "
-                f"classes of few rows have, got {min_size}"
-            )
-        known = _known_label_groups(score, groups, label_groups, rare)
+        known = _known_label_groups(score, groups, min_size, label_groups, rare)
     elif batches is None:  # names of groups are those of all rows, not of a block
         whole = named(groups, y, mask)
         groups = whole.codes
@@ -412,10 +406,11 @@ def calibrate_groups(
     return by_batches(of_rows, batches, **rows)
 
 
-def _known_label_groups(score, groups, label_groups, rare):
+def _known_label_groups(score, groups, min_size, label_groups, rare):
     """Returns groups of labels, and what rare ones have."""
-    if groups is not None or not inputs.has_labels(score):
-        got = type(score).__name__ if groups is None else "groups too"
+    given = "groups too" * (groups is not None) or "min_size too" * bool(min_size)
+    if given or not inputs.has_labels(score):
+        got = given or type(score).__name__
         raise ValueError(
             f"expected label_groups alone, of a score of labels, got {got}"
         )
@@ -447,8 +442,8 @@ def _by_label(score, classes, label_groups, rare, preds, y, weights=None, mask=N
     groups = at_labels(of_label, _checks.rows(y=coded(classes, y, mask)))
     every = jnp.ones(len(groups), bool) if held.mask is None else held.mask
     counts = every & (groups >= 0) & (groups < g)
-    known = held.weights, counts, jnp.where(counts, groups, 0), g
-    held = Held(held.values, *known)
+    groups = jnp.where(counts, groups, 0)
+    held = dataclasses.replace(held, mask=counts, groups=groups, num_groups=g)
     held = held.twice(every) if rare == "all" else held
     rows = held.values, cast(Array, held.groups), held.mask, g + (rare is not None)
     names = classes, None, of_label, rare

@@ -21,10 +21,6 @@ from jaxcp.held.rows import at_groups
 from jaxcp.scores import inputs
 from jaxcp.typing import AnySet, ArrayLike, Predict, PyTree, Score
 
-UNKNOWN = (
-    "; group_names=[...] at calibration can name it: its sets are infinite, or with "
-    "min_size= those of small groups"
-)
 _NONE = _checks.optional(None)
 
 
@@ -66,7 +62,11 @@ class Scored:
         elif self.label_groups is not None:
             raise ValueError("expected groups=None for groups of labels, got groups")
         elif self.group_names is not None:
-            groups = _names.group_codes(self.group_names, groups, cure=UNKNOWN)
+            cure = (
+                "; group_names=[...] at calibration can name it: its sets are infinite,"
+                " or with min_size= those of small groups"
+            )
+            groups = _names.group_codes(self.group_names, groups, cure=cure)
         return _checks.groups(groups, self.num_groups)._replace(required=False)
 
     def _check_labels_are_groups(self, preds):
@@ -196,11 +196,10 @@ def _sets_at(score, q, preds, context):
 
 def at_labels(label_groups: Array, y: Array) -> Array:
     """Returns the groups of labels; -1 for labels out of range."""
-    if on_host(label_groups, y):  # nothing to compile for each number of rows
-        label_groups, y = np.asarray(label_groups), np.asarray(y)
-    where: Any = np.where if isinstance(y, np.ndarray) else jnp.where
+    own: Any = np if on_host(label_groups, y) else jnp  # np compiles nothing
+    label_groups, y = own.asarray(label_groups), own.asarray(y)
     inside = (y >= 0) & (y < len(label_groups))
-    return where(inside, label_groups[where(inside, y, 0)], -1)
+    return own.where(inside, label_groups[own.where(inside, y, 0)], -1)
 
 
 def sure(claim: str, delta: Any, num_groups: int | None) -> str:

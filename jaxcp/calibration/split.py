@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Hashable
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +14,8 @@ from jax import Array
 from jaxcp import _checks, _names
 from jaxcp._arrays import is_concrete
 from jaxcp._tree import jit, pytree, static
-from jaxcp.calibration.joining import join
-from jaxcp.calibration.predictor import UNKNOWN, at_labels, sure
+from jaxcp.calibration.joining import _joined
+from jaxcp.calibration.predictor import at_labels, sure
 from jaxcp.calibration.rule import Rule, blocks_of
 from jaxcp.certificates import Certificate
 from jaxcp.held import taking
@@ -67,30 +67,74 @@ class _OfScores(Rule):
           Array([2., 3.], dtype=float32)
         """
         _checks.check_count("n", n, 1)
-        self._check_order()
-        rows = {name: getattr(self, name) for name in self._row_fields}
-        newest: Any = jax.tree.map(lambda v: v[-n:], rows)
-        return dataclasses.replace(cast(Any, self), **newest)
+        self._check_without("label_groups", "an order of rows")
+        return self._of(jax.tree.map(lambda v: v[-n:], self._each_once))
 
-    def _extended(self, preds, y, weights, mask, groups=taking.NO_GROUPS):
-        """Returns the calibration of these rows and further ones, after checks."""
-        self._check_order()
-        if self.mask is not None and mask is None:
-            mask = np.ones(_checks.num_rows(y=_checks.rows(y=y)), bool)
-        known = weights, mask, groups, self.classes
+    def extended(
+        self,
+        preds: PyTree,
+        y: ArrayLike,
+        groups: ArrayLike | None = None,
+        *,
+        weights: ArrayLike | None = None,
+        mask: ArrayLike | None = None,
+    ) -> Self:
+        """Returns the calibration of these rows and of further ones, which come last.
+
+        Args:
+          preds: Predictions of the further rows, a pytree with leading axis n, as at
+            calibration.
+          y: Their targets, shape (n, ...); of a calibration with classes by name.
+          groups: Their groups, int or by name, shape (n,), of a calibration with
+            groups; left out where these are the labels.
+          weights: Their weights, shape (n,), of a calibration with weights.
+          mask: True where one counts, shape (n,), of a calibration with a mask.
+
+        Returns:
+          A calibration of the same kind, of the same bits as that of all rows at once
+          (but for scores that `join` names). This one stays as it is.
+
+        Raises:
+          ValueError: as `calibrate` and `calibrate_groups`; if shapes of predictions
+            differ, only one of the two has weights or a mask, or there are
+            `label_groups`. Values are known: it does not run inside of `jax.jit`.
+
+        Guarantee:
+          That of the calibration of all rows. With `min_size` a group has a threshold
+          of its own as soon as it has the rows.
+
+        Assumption:
+          Old, further and test examples are exchangeable: the further ones are added
+          whatever their targets are.
+
+        Cost:
+          The scores of the further rows, and a copy of all scores.
+
+        Example:
+          >>> from jaxcp.scores import Absolute
+          >>> cp = jaxcp.calibrate(Absolute(), jnp.zeros(2), jnp.array([1.0, 2.0]))
+          >>> cp.extended(jnp.zeros(1), jnp.array([3.0])).latest(2).scores
+          Array([2., 3.], dtype=float32)
+        """
+        self._check_without("label_groups", "an order of rows")
+        own = self._groups_of(preds, groups, y).value, self.num_groups, None
+        known = weights, mask, _names.Groups(*own), self.classes
         held, shapes = taking.scored(self.score, preds, y, *known)
-        more = held.values, held.weights, held.mask, held.groups
-        rows = dict(zip(("scores", "weights", "mask", "groups"), more, strict=True))
-        rows = {name: rows[name] for name in self._row_fields}
-        like = cast(Any, self)
-        return join([like, dataclasses.replace(like, row_shapes=shapes, **rows)])
+        return _joined([self, self._of(held, row_shapes=shapes)], "rows")
 
-    def _check_order(self):
-        if self.label_groups is not None:
-            raise ValueError(
-                "expected a calibration whose rows are in order, got label_groups, for "
-                "which rows may come twice; calibrate the rows of choice anew"
-            )
+    def _of(self, held, **known):
+        """Returns the same of other rows."""
+        rows = vars(held) | {"scores": held.values}
+        known |= {name: rows[name] for name in self._row_fields}
+        return dataclasses.replace(self, **known)  # type: ignore[type-var]
+
+    def _filled(self, size):
+        return self._of(self._each_once.filled(size))
+
+    @property
+    def _each_once(self):
+        known = getattr(self, "groups", None), self.num_groups
+        return Held(self.scores, self.weights, self.mask, *known)
 
     def _p_values_of_scores(self, scores, y, u, rounds, test_weights=None, groups=None):
         return self.held.p_values(scores, u, test_weights, groups, rounds=rounds)
@@ -103,14 +147,11 @@ class _OfScores(Rule):
         claim = sure(text, delta, self.num_groups)
         return claim if self.min_size is None else claim + own
 
-    def _check_law(self, expected):
-        """Raises ValueError for groups that share a threshold: coverage has no law."""
-        if self.min_size is not None:
-            raise ValueError(
-                f"expected {expected} of a calibration without min_size, got min_size="
-                f"{self.min_size}; which rows are shared depends on sizes of groups, "
-                "and their coverage has no known law: leave out min_size"
-            )
+    def _check_without(self, name, expected):
+        """Raises ValueError for groups that share rows, which have no law or order."""
+        if (value := getattr(self, name)) is not None:
+            expected += f" where groups share no rows, without {name}"
+            raise ValueError(f"expected {expected}, got {value}")
 
     def _num_held(self):
         # A class made of one of these may read its rows in ways of its own.
@@ -335,54 +376,10 @@ class Calibration(_OfScores):
         test_weights = taking.weights_for(self.weights, test_weights)
         return self._p_values(preds, y, u, test_weights=test_weights)
 
-    def extended(
-        self,
-        preds: PyTree,
-        y: ArrayLike,
-        *,
-        weights: ArrayLike | None = None,
-        mask: ArrayLike | None = None,
-    ) -> Calibration:
-        """Returns the calibration of these rows and of further ones, which come last.
-
-        Args:
-          preds: Predictions of the further rows, a pytree with leading axis n, as at
-            calibration.
-          y: Their targets, shape (n, ...); of a calibration with classes by name.
-          weights: Their weights, shape (n,), of a calibration with weights.
-          mask: True where one counts, shape (n,), of a calibration with a mask.
-
-        Returns:
-          A `Calibration`, of the same bits as `calibrate` of all rows at once (but for
-          scores that `join` names). This one stays as it is.
-
-        Raises:
-          ValueError: as `calibrate`, and as `join` if shapes of predictions differ, or
-            one has weights or a mask that the other has not. Values are known: it does
-            not run inside of `jax.jit`.
-
-        Guarantee:
-          That of the calibration of all rows.
-
-        Assumption:
-          Old, further and test examples are exchangeable: the further ones are added
-          whatever their targets are.
-
-        Cost:
-          The scores of the further rows, and a copy of all scores.
-
-        Example:
-          >>> from jaxcp.scores import Absolute
-          >>> cp = jaxcp.calibrate(Absolute(), jnp.zeros(2), jnp.array([1.0, 2.0]))
-          >>> cp.extended(jnp.zeros(1), jnp.array([3.0])).latest(2).scores
-          Array([2., 3.], dtype=float32)
-        """
-        return self._extended(preds, y, weights, mask)
-
     @property
     def held(self) -> Held:
         """The rows."""
-        return Held(self.scores, self.weights, self.mask)
+        return self._each_once
 
     def rank(self, alpha: ArrayLike, delta: Number | None = None) -> Array:
         """Returns the rank k = n + 1 - floor(alpha (n + 1)) of the threshold.
@@ -405,11 +402,6 @@ class Calibration(_OfScores):
     def _at_a_time(self, context):
         alone = self.weights is not None and "u" in context
         return blocks_of(self.held) if alone else None
-
-    def _filled(self, size):
-        held = self.held.filled(size)
-        scores, weights, mask = held.values, held.weights, held.mask
-        return dataclasses.replace(self, scores=scores, weights=weights, mask=mask)
 
 
 @pytree
@@ -594,60 +586,13 @@ class GroupCalibration(_OfScores):
         Arguments, errors and guarantee as for `Calibration.certificate`. With
         `min_size` there is none: ValueError.
         """
-        self._check_law("the certificate")
+        self._check_without("min_size", "a certificate")
         return self.held.certificate(self.score, alpha, delta)
-
-    def extended(
-        self,
-        preds: PyTree,
-        y: ArrayLike,
-        groups: ArrayLike,
-        *,
-        weights: ArrayLike | None = None,
-        mask: ArrayLike | None = None,
-    ) -> GroupCalibration:
-        """Returns the calibration of these rows and of further ones, which come last.
-
-        Args:
-          preds: Predictions of the further rows, a pytree with leading axis n.
-          y: Their targets, shape (n, ...).
-          groups: Their groups, int or by name, shape (n,): those of this calibration.
-          weights: Their weights, as for `Calibration.extended`.
-          mask: True where one counts, as for `Calibration.extended`.
-
-        Returns:
-          A `GroupCalibration`, of the same bits as `calibrate_groups` of all rows.
-
-        Raises:
-          ValueError: as `Calibration.extended`; for unknown groups, or `label_groups`.
-
-        Guarantee:
-          That of the calibration of all rows; with `min_size` a group has a threshold
-          of its own as soon as it has the rows.
-
-        Assumption:
-          As for `Calibration.extended`, in each group.
-
-        Cost:
-          As `Calibration.extended`.
-
-        Example:
-          >>> from jaxcp.scores import Absolute
-          >>> rows = jnp.zeros(2), jnp.array([1.0, 5.0]), ["a", "b"]
-          >>> cp = jaxcp.calibrate_groups(Absolute(), *rows)
-          >>> cp.extended(jnp.zeros(1), jnp.array([3.0]), ["a"]).quantile(0.4)
-          Array([ 3., inf], dtype=float32)
-        """
-        if self.group_names is not None:
-            groups = _names.group_codes(self.group_names, groups, mask, UNKNOWN)
-        own = _names.Groups(groups, self.num_groups, None)
-        return self._extended(preds, y, weights, mask, own)
 
     @property
     def held(self) -> Held:
         """The rows, with the group of each; of small ones twice with `min_size`."""
-        known = self.weights, self.mask, self.groups, self.num_groups
-        held = Held(self.scores, *known)
+        held = self._each_once
         return held if self.min_size is None else _sharing(held, self.min_size)
 
     @property
@@ -675,7 +620,7 @@ class GroupCalibration(_OfScores):
         N_h - 1 rows of h and N_j of others: h shares if it has fewer than min_size of
         them, with groups of at most min_size.
         """
-        counts = dataclasses.replace(self, min_size=None).held.counts()
+        counts = self._each_once.counts()
         few, g = counts < self.min_size, self.num_groups
         return (np if is_concrete(counts) else jnp).where(few, g, np.arange(g))
 
@@ -693,7 +638,7 @@ class GroupCalibration(_OfScores):
         With `min_size` there is one more, of the groups that share a threshold.
         """
         if delta is not None:
-            self._check_law("delta=None")
+            self._check_without("min_size", "delta")
         return self.held.rank(alpha, delta)
 
     def threshold(
@@ -705,7 +650,8 @@ class GroupCalibration(_OfScores):
     ) -> Array:
         """Returns the threshold of one group, or of all with leading axis g.
 
-        With a uniform `u` the bound of a smoothed set, for a rank and alpha.
+        With a uniform `u` the bound of a smoothed set, for a rank and alpha. With
+        `min_size` number g is the threshold that groups share.
         """
         held = self.held
         if groups is None or self._are_shared(test_weights, u):
@@ -713,7 +659,7 @@ class GroupCalibration(_OfScores):
             if groups is None:
                 groups = self.label_groups if self.min_size is None else self._cells()
             return q if groups is None else at_groups(q, groups)
-        last = len(held.counts()) - 1
+        last = held.shape[0] - 1
         group = jnp.clip(groups.astype(int), 0, last)
         if u is not None:
             rank = rank[0], jnp.broadcast_to(rank[1], rank[0].shape)
@@ -728,12 +674,6 @@ class GroupCalibration(_OfScores):
 
     def _at_a_time(self, context):
         return None if self._are_shared(**context) else blocks_of(self.held)
-
-    def _filled(self, size):
-        new = dataclasses.replace(self, min_size=None).held.filled(size)
-        known: dict[str, Any] = {"weights": new.weights, "mask": new.mask}
-        known |= {"groups": new.groups, "scores": new.values}
-        return dataclasses.replace(self, **known)
 
     def _columns(self, preds, groups, test_weights, y=None):
         """Returns the context of test points, whose groups may be their labels."""

@@ -700,25 +700,27 @@ def split_conformal_fit(
     n = len(rows.y)
     _checks.check_count("the number of rows", n, 2)
     num_train = _num_train(share, n)
-    own = {"num_groups": num_groups, "group_names": group_names, "min_size": min_size}
-    coded = None if groups is None else _coded(rows, groups, own)
+    if groups is not None:
+        groups = _coded(rows, groups, num_groups, group_names)
+        num_groups, group_names = groups.count, None
     as_numpy = isinstance(learner, FitsOnHost)
     fit = _fit_on_host_splitting if as_numpy else _fit_splitting
     fitted, preds, held = fit(key, learner, rows, num_train)
     named = as_numpy and inputs.has_labels(score)
     classes = fitted.classes if named else None
-    of_held = None if coded is None else coded._replace(codes=coded.codes[held])
-    data = score, preds, _targets(rows, held), of_held, own
-    calibration = calibrated(*data, classes=classes)
+    if groups is not None:
+        groups = groups._replace(codes=groups.codes[held])
+    own = groups, num_groups, group_names, min_size
+    data = score, preds, _targets(rows, held)
+    calibration = calibrated(*data, *own, classes=classes)
     predict = _predict_on_host if as_numpy else _predict
     return SplitConformal(predict, fitted, calibration)
 
 
-def _coded(rows, groups, own):
+def _coded(rows, groups, num_groups, group_names):
     """Returns groups of all rows as codes, after checks, with their names."""
-    known = _names.as_groups(groups, own["num_groups"], own["group_names"])
+    known = _names.as_groups(groups, num_groups, group_names)
     codes = _checks.groups(known.codes, known.count)
-    own["num_groups"] = known.count
     return known._replace(codes=_checks.rows(y=rows.y, groups=codes)[1])
 
 

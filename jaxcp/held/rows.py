@@ -195,8 +195,9 @@ class Held:
         mask = jnp.ones_like(again) if self.mask is None else self.mask
         rows = self.values, self.weights, mask, groups
         more = self.values, self.weights, again, jnp.full_like(groups, g)
-        both: Any = jax.tree.map(lambda *v: jnp.concatenate(v), rows, more)
-        return Held(*both, num_groups=g + 1)
+        both = jax.tree.map(lambda *v: jnp.concatenate(v), rows, more)
+        own: Any = *both, g + 1
+        return Held(*own)
 
     def p_values(
         self,

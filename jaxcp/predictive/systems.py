@@ -278,7 +278,7 @@ class PredictiveSystem:
           (16, 4)
         """
         rule, exact = self._rule, at_levels.one_alpha(alpha)
-        rule._check_law("the certificate")
+        rule._check_without("min_size", "a certificate")
         held = replace(rule.held, values=rule.scores[:, 1])
 
         def both(one):  # n + 1 - rank scores are beyond, on each side
