@@ -51,7 +51,7 @@ class SplitConformal(Calibrated):
     Args:
       predict: `(params, x) -> preds`, over the leading axis of x.
       params: Whatever `predict` takes, any pytree.
-      calibration: The calibration of the score.
+      calibration: The calibration of the score, of all rows or of each group.
 
     See also:
       split_conformal, split_conformal_fit, Calibration
@@ -64,8 +64,8 @@ class SplitConformal(Calibrated):
     def __call__(self, x: PyTree, alpha: ArrayLike, **context: Any) -> AnySet:
         """Returns the prediction sets at inputs `x`, a pytree with leading axis m.
 
-        `alpha`, context (such as `delta`, `u` or `test_weights`), errors and guarantee
-        are those of calling the calibration.
+        `alpha`, context (such as `groups`, `delta`, `u` or `test_weights`), errors and
+        guarantee are those of calling the calibration.
         """
         preds = predictions(self.predict, self.params, x)
         return self.calibration(preds, alpha, **context)
@@ -76,7 +76,7 @@ class SplitConformal(Calibrated):
         return dataclasses.replace(found, predict=self.predict, params=self.params)
 
     def quantile(self, alpha: ArrayLike, **context: Any) -> Array:
-        """Returns the threshold at alpha: `Calibration.quantile`."""
+        """Returns the threshold at alpha, of each group: `Calibration.quantile`."""
         return self.calibration.quantile(alpha, **context)
 
     def p_values(self, x: PyTree, y: ArrayLike, **context: Any) -> Array:
@@ -165,6 +165,10 @@ def split_conformal(
       >>> x, y = jnp.arange(9.0), 2 * jnp.arange(9.0) + 1
       >>> cp = split_conformal(predict, 2.0, Absolute(), x, y)
       >>> cp(jnp.array([3.0]), alpha=0.1).upper
+      Array([7.], dtype=float32)
+      >>> sites = ["farm", "farm", "farm"] + 6 * ["zoo"]
+      >>> cp = split_conformal(predict, 2.0, Absolute(), x, y, groups=sites)
+      >>> cp(jnp.array([3.0]), alpha=0.25, groups=["zoo"]).upper
       Array([7.], dtype=float32)
     """
     preds = predicted(predict, params, x)
@@ -375,6 +379,9 @@ def calibrate_groups(
       >>> cp = calibrate_groups(LAC(), p, y, sites, classes=["cat", "dog"])
       >>> cp.group_names, cp(p[:1], alpha=0.5, groups=["zoo"]).labels()
       (('farm', 'zoo'), [['cat']])
+      >>> known = {"classes": ["cat", "dog"], "min_size": 3}
+      >>> calibrate_groups(LAC(), p, y, ["a", "a", "a", "b"], **known).threshold_names
+      ('a', 'fewer than 3 rows')
     """
     names, whole = classes_of(score, classes), None
     if min_size is not None:

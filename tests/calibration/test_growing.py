@@ -62,6 +62,8 @@ def test_rows_of_groups(columns):
     make = lambda **rows: jaxcp.calibrate_groups(ABSOLUTE, **rows, **own)  # noqa: E731
     own = {"num_groups": 4, "min_size": 7}
     grown(make, rows)
+    parts = [cut(rows, which) for which in (FIRST, THEN)]  # sizes are of all rows
+    same(make(batches=parts), make(**rows))
     own = {"group_names": WORDS}
     grown(make, rows | {"groups": WORDS[OF_ROW]})
 
