@@ -5,9 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Hashable, Iterable
 from functools import partial
-from typing import Any, cast
+from typing import Any, Self, cast
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -52,7 +51,7 @@ class SplitConformal(Calibrated):
     Args:
       predict: `(params, x) -> preds`, over the leading axis of x.
       params: Whatever `predict` takes, any pytree.
-      calibration: The calibration of the score.
+      calibration: The calibration of the score, of all rows or of each group.
 
     See also:
       split_conformal, split_conformal_fit, Calibration
@@ -60,13 +59,13 @@ class SplitConformal(Calibrated):
 
     predict: Predict = static()
     params: PyTree
-    calibration: Calibration
+    calibration: Calibration | GroupCalibration
 
     def __call__(self, x: PyTree, alpha: ArrayLike, **context: Any) -> AnySet:
         """Returns the prediction sets at inputs `x`, a pytree with leading axis m.
 
-        `alpha`, context (such as `delta`, `u` or `test_weights`), errors and guarantee
-        are those of calling the calibration.
+        `alpha`, context (such as `groups`, `delta`, `u` or `test_weights`), errors and
+        guarantee are those of calling the calibration.
         """
         preds = predictions(self.predict, self.params, x)
         return self.calibration(preds, alpha, **context)
@@ -77,13 +76,26 @@ class SplitConformal(Calibrated):
         return dataclasses.replace(found, predict=self.predict, params=self.params)
 
     def quantile(self, alpha: ArrayLike, **context: Any) -> Array:
-        """Returns the threshold at alpha: `Calibration.quantile`."""
+        """Returns the threshold at alpha, of each group: `Calibration.quantile`."""
         return self.calibration.quantile(alpha, **context)
 
     def p_values(self, x: PyTree, y: ArrayLike, **context: Any) -> Array:
         """Returns how exceptional targets at inputs are: `Calibration.p_values`."""
         preds = predictions(self.predict, self.params, x)
         return self.calibration.p_values(preds, y, **context)
+
+    def extended(self, x: PyTree, y: ArrayLike, *groups: Any, **rows: Any) -> Self:
+        """Returns the same with further rows of calibration: `Calibration.extended`.
+
+        For inputs `x` and targets, with `groups` as a third argument or by name.
+        """
+        preds = predictions(self.predict, self.params, x)
+        longer = self.calibration.extended(preds, y, *groups, **rows)
+        return dataclasses.replace(self, calibration=longer)
+
+    def latest(self, n: int) -> Self:
+        """Returns the same with the newest n rows of calibration."""
+        return dataclasses.replace(self, calibration=self.calibration.latest(n))
 
 
 def split_conformal(
@@ -93,6 +105,10 @@ def split_conformal(
     x: PyTree,
     y: ArrayLike,
     *,
+    groups: ArrayLike | None = None,
+    num_groups: int | None = None,
+    group_names: Iterable[Hashable] | None = None,
+    min_size: int | None = None,
     weights: ArrayLike | None = None,
     mask: ArrayLike | None = None,
     classes: Iterable[Hashable] | None = None,
@@ -106,6 +122,12 @@ def split_conformal(
       score: Nonconformity score of one example.
       x: Inputs of the calibration set, whatever `predict` takes.
       y: Targets of the calibration set, shape (n, ...).
+      groups: Group of each row as for `calibrate_groups`, int or by name, shape (n,).
+        Those of new inputs are given in the call: `cp(x, alpha, groups=...)`.
+      num_groups: Number of groups g, as for `calibrate_groups`.
+      group_names: Names of the groups, as for `calibrate_groups`.
+      min_size: Rows that a group needs for a threshold of its own, as for
+        `calibrate_groups`.
       weights: Weights of the rows as for `calibrate`, shape (n,).
       mask: True where a row counts, shape (n,).
       classes: Names of the labels as for `calibrate`, such as `model.classes_`.
@@ -114,11 +136,13 @@ def split_conformal(
       A `SplitConformal`: call it with inputs and alpha.
 
     Raises:
-      ValueError: as `calibrate`, and if `predict` is no function.
+      ValueError: as `calibrate`, with groups as `calibrate_groups`, and if `predict` is
+        no function.
 
     Guarantee:
-      P(Y in set) >= 1 - alpha; with `delta` in the call given the calibration data,
-      with probability 1 - delta over these.
+      P(Y in set) >= 1 - alpha, with groups in each of them as for `calibrate_groups`;
+      with `delta` in the call given the calibration data, with probability 1 - delta
+      over these.
 
     Assumption:
       Exchangeable calibration and test examples, and a model fitted on other data.
@@ -142,12 +166,25 @@ def split_conformal(
       >>> cp = split_conformal(predict, 2.0, Absolute(), x, y)
       >>> cp(jnp.array([3.0]), alpha=0.1).upper
       Array([7.], dtype=float32)
+      >>> sites = ["farm", "farm", "farm"] + 6 * ["zoo"]
+      >>> cp = split_conformal(predict, 2.0, Absolute(), x, y, groups=sites)
+      >>> cp(jnp.array([3.0]), alpha=0.25, groups=["zoo"]).upper
+      Array([7.], dtype=float32)
     """
     preds = predicted(predict, params, x)
-    calibration = calibrate(
-        score, preds, y, weights=weights, mask=mask, classes=classes
-    )
+    known = num_groups, group_names, min_size
+    rows = {"weights": weights, "mask": mask, "classes": classes}
+    calibration = calibrated(score, preds, y, groups, *known, **rows)
     return SplitConformal(predict, params, calibration)
+
+
+def calibrated(score, preds, y, groups, num_groups, group_names, min_size, **rows):
+    """Returns the calibration of all rows, or of groups where something says so."""
+    own = {"num_groups": num_groups, "group_names": group_names, "min_size": min_size}
+    given = {k: v for k, v in own.items() if v is not None}
+    if groups is None and not given:
+        return calibrate(score, preds, y, **rows)
+    return calibrate_groups(score, preds, y, groups, **given, **rows)
 
 
 def predicted(predict: Predict, params: PyTree, x: PyTree) -> PyTree:
@@ -264,6 +301,7 @@ def calibrate_groups(
     group_names: Iterable[Hashable] | None = None,
     label_groups: ArrayLike | None = None,
     rare: str | None = None,
+    min_size: int | None = None,
     weights: ArrayLike | None = None,
     mask: ArrayLike | None = None,
     classes: Iterable[Hashable] | None = None,
@@ -291,6 +329,9 @@ def calibrate_groups(
         a label whose score is within the threshold of its group.
       rare: What threshold labels in no group have: "all", that of all rows, or
         "infinite". Needed where there are any.
+      min_size: Rows that a group needs for a threshold of its own. Groups with fewer
+        share one, of the rows of all groups with at most `min_size`. Defaults to None:
+        each has its own. `threshold_names` of the result says which ones share.
       weights: Weights >= 0 of the rows, shape (n,), as for `calibrate`.
       mask: True where a row counts, shape (n,). Defaults to all rows.
       classes: Names of the k labels, used in `y`, as for `calibrate`.
@@ -302,16 +343,18 @@ def calibrate_groups(
       ValueError: as `calibrate`, and if a concrete group is out of range or none of the
         `group_names`, or their number is not known; if there are `groups` beside
         `label_groups`, or these are not of a score of labels, no integers of at least
-        -1, or -1 without `rare`.
+        -1, or -1 without `rare`; if `min_size` is no int >= 1, or given with them.
 
     Guarantee:
       1 - alpha within every group. A group with fewer than 1/alpha - 1 rows has
       infinite sets. With `label_groups` 1 - alpha over the rows with a label in each
       group, and of rare labels if `rare="infinite"`; not in each class of a group.
+      With `min_size` 1 - alpha in each group that has its own threshold, and over the
+      test examples of all groups that share one, not in each of these.
 
     Assumption:
       The calibration and test examples of a group are exchangeable, and groups are
-      known at prediction.
+      known at prediction; with `min_size` the examples of all groups are.
 
     Cost:
       As `calibrate`; thresholds take O(n + g) for each alpha, with weights O(g n).
@@ -336,8 +379,13 @@ def calibrate_groups(
       >>> cp = calibrate_groups(LAC(), p, y, sites, classes=["cat", "dog"])
       >>> cp.group_names, cp(p[:1], alpha=0.5, groups=["zoo"]).labels()
       (('farm', 'zoo'), [['cat']])
+      >>> known = {"classes": ["cat", "dog"], "min_size": 3}
+      >>> calibrate_groups(LAC(), p, y, ["a", "a", "a", "b"], **known).threshold_names
+      ('a', 'fewer than 3 rows')
     """
     names, whole = classes_of(score, classes), None
+    if min_size is not None:
+        _checks.check_count("min_size", min_size, 1)
 
     def named(groups, y, mask):
         own = group_names
@@ -346,7 +394,7 @@ def calibrate_groups(
         return _names.as_groups(groups, num_groups, own, mask)
 
     if label_groups is not None or rare is not None:
-        known = _known_label_groups(score, groups, label_groups, rare)
+        known = _known_label_groups(score, groups, min_size, label_groups, rare)
     elif batches is None:  # names of groups are those of all rows, not of a block
         whole = named(groups, y, mask)
         groups = whole.codes
@@ -355,7 +403,8 @@ def calibrate_groups(
         given = whole._replace(codes=groups) if whole else named(groups, y, mask)
         held, shapes = scored(score, preds, y, weights, mask, given, names)
         rows = held.values, cast(Array, held.groups), held.mask, given.count, shapes
-        return GroupCalibration(score, *rows, held.weights, names, given.names)
+        known = held.weights, names, given.names
+        return GroupCalibration(score, *rows, *known, min_size=min_size)
 
     rows = {"preds": preds, "y": y, "groups": groups, "weights": weights, "mask": mask}
     if label_groups is not None:
@@ -364,10 +413,11 @@ def calibrate_groups(
     return by_batches(of_rows, batches, **rows)
 
 
-def _known_label_groups(score, groups, label_groups, rare):
+def _known_label_groups(score, groups, min_size, label_groups, rare):
     """Returns groups of labels, and what rare ones have."""
-    if groups is not None or not inputs.has_labels(score):
-        got = type(score).__name__ if groups is None else "groups too"
+    given = "groups too" * (groups is not None) or "min_size too" * bool(min_size)
+    if given or not inputs.has_labels(score):
+        got = given or type(score).__name__
         raise ValueError(
             f"expected label_groups alone, of a score of labels, got {got}"
         )
@@ -399,10 +449,9 @@ def _by_label(score, classes, label_groups, rare, preds, y, weights=None, mask=N
     groups = at_labels(of_label, _checks.rows(y=coded(classes, y, mask)))
     every = jnp.ones(len(groups), bool) if held.mask is None else held.mask
     counts = every & (groups >= 0) & (groups < g)
-    rows = held.values, jnp.where(counts, groups, 0), counts, held.weights
-    if rare == "all":
-        again = held.values, jnp.full_like(groups, g), every, held.weights
-        rows = jax.tree.map(lambda *v: jnp.concatenate(v), rows, again)
-    values, groups, counts, weights = rows
-    known = groups, counts, g + (rare is not None), shapes, weights, classes
-    return GroupCalibration(score, values, *known, None, of_label, rare)
+    groups = jnp.where(counts, groups, 0)
+    held = dataclasses.replace(held, mask=counts, groups=groups, num_groups=g)
+    held = held.twice(every) if rare == "all" else held
+    rows = held.values, cast(Array, held.groups), held.mask, g + (rare is not None)
+    names = classes, None, of_label, rare
+    return GroupCalibration(score, *rows, shapes, held.weights, *names)

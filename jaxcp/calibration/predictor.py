@@ -9,11 +9,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from jaxcp import _checks, _names
 from jaxcp._arrays import is_concrete
-from jaxcp._batching import by_rows, invert, invert_each
+from jaxcp._batching import by_rows, invert, invert_each, on_host
 from jaxcp._tree import jit, pytree, static
 from jaxcp.held import taking
 from jaxcp.held.rows import at_groups
@@ -62,7 +63,8 @@ class Scored:
             raise ValueError("expected groups=None for groups of labels, got groups")
         elif self.group_names is not None:
             cure = (
-                "; group_names=[...] at calibration can name it: its sets are infinite"
+                "; group_names=[...] at calibration can name it: its sets are infinite,"
+                " or with min_size= those of small groups"
             )
             groups = _names.group_codes(self.group_names, groups, cure=cure)
         return _checks.groups(groups, self.num_groups)._replace(required=False)
@@ -194,8 +196,10 @@ def _sets_at(score, q, preds, context):
 
 def at_labels(label_groups: Array, y: Array) -> Array:
     """Returns the groups of labels; -1 for labels out of range."""
-    known = (y >= 0) & (y < len(label_groups))
-    return jnp.where(known, label_groups[jnp.where(known, y, 0)], -1)
+    own: Any = np if on_host(label_groups, y) else jnp  # np compiles nothing
+    label_groups, y = own.asarray(label_groups), own.asarray(y)
+    inside = (y >= 0) & (y < len(label_groups))
+    return own.where(inside, label_groups[own.where(inside, y, 0)], -1)
 
 
 def sure(claim: str, delta: Any, num_groups: int | None) -> str:

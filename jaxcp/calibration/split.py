@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Hashable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
-from jaxcp import _names
-from jaxcp._tree import pytree, static
-from jaxcp.calibration.predictor import sure
+from jaxcp import _checks, _names
+from jaxcp._arrays import is_concrete
+from jaxcp._tree import jit, pytree, static
+from jaxcp.calibration.joining import _joined
+from jaxcp.calibration.predictor import at_labels, sure
 from jaxcp.calibration.rule import Rule, blocks_of
 from jaxcp.certificates import Certificate
 from jaxcp.held import taking
@@ -25,12 +28,113 @@ class _OfScores(Rule):
 
     scores: Array
     weights: Array | None
+    mask: Array | None
+    min_size: int | None = None
     _row_fields: ClassVar[tuple[str, ...]] = ("scores", "weights", "mask")  # of `join`
 
     @property
     def components(self) -> tuple[int, ...]:
         """Shape of one score: () or (c,)."""
         return self.scores.shape[1:]
+
+    def latest(self, n: int) -> Self:
+        """Returns the calibration of the newest n rows, of all if there are fewer.
+
+        Args:
+          n: Number of rows to keep, an int of at least 1; the last rows are the newest,
+            and masked ones are rows, too.
+
+        Returns:
+          A calibration of the same kind, of the same bits as that of these rows alone.
+
+        Raises:
+          ValueError: if n is no int >= 1, or there are `label_groups`, whose rows come
+            in no order.
+
+        Guarantee:
+          That of the calibration of these rows.
+
+        Assumption:
+          They and the test examples are exchangeable, and n does not depend on scores.
+
+        Cost:
+          A copy of n rows.
+
+        Example:
+          >>> from jaxcp.scores import Absolute
+          >>> cp = jaxcp.calibrate(Absolute(), jnp.zeros(4), jnp.arange(4.0))
+          >>> cp.latest(2).scores
+          Array([2., 3.], dtype=float32)
+        """
+        _checks.check_count("n", n, 1)
+        self._check_without("label_groups", "an order of rows")
+        return self._of(jax.tree.map(lambda v: v[-n:], self._each_once))
+
+    def extended(
+        self,
+        preds: PyTree,
+        y: ArrayLike,
+        groups: ArrayLike | None = None,
+        *,
+        weights: ArrayLike | None = None,
+        mask: ArrayLike | None = None,
+    ) -> Self:
+        """Returns the calibration of these rows and of further ones, which come last.
+
+        Args:
+          preds: Predictions of the further rows, a pytree with leading axis n, as at
+            calibration.
+          y: Their targets, shape (n, ...); of a calibration with classes by name.
+          groups: Their groups, int or by name, shape (n,), of a calibration with
+            groups; left out where these are the labels.
+          weights: Their weights, shape (n,), of a calibration with weights.
+          mask: True where one counts, shape (n,), of a calibration with a mask.
+
+        Returns:
+          A calibration of the same kind, of the same bits as that of all rows at once
+          (but for scores that `join` names). This one stays as it is.
+
+        Raises:
+          ValueError: as `calibrate` and `calibrate_groups`; if shapes of predictions
+            differ, only one of the two has weights or a mask, or there are
+            `label_groups`. Values are known: it does not run inside of `jax.jit`.
+
+        Guarantee:
+          That of the calibration of all rows. With `min_size` a group has a threshold
+          of its own as soon as it has the rows.
+
+        Assumption:
+          Old, further and test examples are exchangeable: the further ones are added
+          whatever their targets are.
+
+        Cost:
+          The scores of the further rows, and a copy of all scores.
+
+        Example:
+          >>> from jaxcp.scores import Absolute
+          >>> cp = jaxcp.calibrate(Absolute(), jnp.zeros(2), jnp.array([1.0, 2.0]))
+          >>> cp.extended(jnp.zeros(1), jnp.array([3.0])).latest(2).scores
+          Array([2., 3.], dtype=float32)
+        """
+        self._check_without("label_groups", "an order of rows")
+        own = self._groups_of(preds, groups, y).value, self.num_groups, None
+        known = weights, mask, _names.Groups(*own), self.classes
+        held, shapes = taking.scored(self.score, preds, y, *known)
+        return _joined([self, self._of(held, row_shapes=shapes)], "rows")
+
+    def _of(self, held, **known):
+        """Returns the same of other rows."""
+        rows = vars(held) | {"scores": held.values}
+        known |= {name: rows[name] for name in self._row_fields}
+        return dataclasses.replace(self, **known)  # type: ignore[type-var]
+
+    def _filled(self, size):
+        return self._of(self._each_once.filled(size))
+
+    @property
+    def _each_once(self):
+        known = getattr(self, "groups", None), self.num_groups
+        return Held(self.scores, self.weights, self.mask, *known)
 
     def _p_values_of_scores(self, scores, y, u, rounds, test_weights=None, groups=None):
         return self.held.p_values(scores, u, test_weights, groups, rounds=rounds)
@@ -39,7 +143,15 @@ class _OfScores(Rule):
         text = "P(Y in set) >= 1 - {alpha}"
         if self.weights is not None:  # fixed ones: ratios need a test weight
             text += " less the weighted distance in total variation"
-        return sure(text, delta, self.num_groups)
+        own = f" of at least {self.min_size} rows, and in the others together"
+        claim = sure(text, delta, self.num_groups)
+        return claim if self.min_size is None else claim + own
+
+    def _check_without(self, name, expected):
+        """Raises ValueError for groups that share rows, which have no law or order."""
+        if (value := getattr(self, name)) is not None:
+            expected += f" where groups share no rows, without {name}"
+            raise ValueError(f"expected {expected}, got {value}")
 
     def _num_held(self):
         # A class made of one of these may read its rows in ways of its own.
@@ -267,7 +379,7 @@ class Calibration(_OfScores):
     @property
     def held(self) -> Held:
         """The rows."""
-        return Held(self.scores, self.weights, self.mask)
+        return self._each_once
 
     def rank(self, alpha: ArrayLike, delta: Number | None = None) -> Array:
         """Returns the rank k = n + 1 - floor(alpha (n + 1)) of the threshold.
@@ -291,11 +403,6 @@ class Calibration(_OfScores):
         alone = self.weights is not None and "u" in context
         return blocks_of(self.held) if alone else None
 
-    def _filled(self, size):
-        held = self.held.filled(size)
-        scores, weights, mask = held.values, held.weights, held.mask
-        return dataclasses.replace(self, scores=scores, weights=weights, mask=mask)
-
 
 @pytree
 class GroupCalibration(_OfScores):
@@ -315,6 +422,7 @@ class GroupCalibration(_OfScores):
         by its name.
       label_groups: Groups of the k labels, shape (k,), or None.
       rare: What the last group is, "all" or "infinite", if it is that of rare labels.
+      min_size: Rows that a group needs for a threshold of its own, or None.
 
     See also:
       calibrate_groups, Calibration, metrics.group_coverage
@@ -331,6 +439,7 @@ class GroupCalibration(_OfScores):
     group_names: tuple[Hashable, ...] | None = static(default=None)
     label_groups: Array | None = None
     rare: str | None = static(default=None)
+    min_size: int | None = static(default=None)
     by_label = True
     _row_fields: ClassVar[tuple[str, ...]] = (*_OfScores._row_fields, "groups")
 
@@ -349,9 +458,10 @@ class GroupCalibration(_OfScores):
 
         With `label_groups` it is that of the group of each label, shape (k,). +inf for
         a group with too few scores. Arguments as for `Calibration.quantile`; without
-        components alpha may also have shape (g,), one for each group. With `u`, shape
-        (), they bound smoothed sets. With `delta` each group covers 1 - alpha with
-        probability 1 - delta; for all groups together give delta / g.
+        components alpha may also have shape (g,), one for each group; with `min_size`
+        shape (g + 1,), the last for those that share. With `u`, shape (), they bound
+        smoothed sets. With `delta` each group covers 1 - alpha with probability 1 -
+        delta; for all groups together give delta / g.
         """
         context = taking.weight_for(self.weights, test_weight)
         return self._quantile(alpha, delta, u, context)
@@ -473,21 +583,62 @@ class GroupCalibration(_OfScores):
     ) -> tuple[Certificate, ...]:
         """Returns the law of the coverage of each of the g groups.
 
-        Arguments, errors and guarantee as for `Calibration.certificate`.
+        Arguments, errors and guarantee as for `Calibration.certificate`. With
+        `min_size` there is none: ValueError.
         """
+        self._check_without("min_size", "a certificate")
         return self.held.certificate(self.score, alpha, delta)
 
     @property
     def held(self) -> Held:
-        """The rows, with the group of each."""
-        known = self.weights, self.mask, self.groups, self.num_groups
-        return Held(self.scores, *known)
+        """The rows, with the group of each; of small ones twice with `min_size`."""
+        held = self._each_once
+        return held if self.min_size is None else _sharing(held, self.min_size)
+
+    @property
+    def threshold_names(self) -> tuple[Hashable, ...]:
+        """Name of the threshold of each of the g groups: its own, or what it shares.
+
+        A number where groups have no names; "fewer than 20 rows" of groups that share
+        one. Rates of test rows by these names are those that have a guarantee:
+        `region.map(dict(zip(cp.group_names, cp.threshold_names)))`.
+        """
+        names = tuple(self.group_names or range(self.num_groups))
+        if self.min_size is None:
+            return names
+        each = (*names, f"fewer than {self.min_size} rows")
+        return tuple(each[i] for i in np.asarray(self._cells()))
+
+    def _cells(self):
+        """Returns which threshold each group has: its own, or g, which is shared.
+
+        Among the n + 1 rows with the new one let group j have N_j. Groups with N_j <=
+        min_size are small, whichever row is the new one. Given the n + 1 rows, a new
+        row of a small group is each row of the small groups with the same probability,
+        and its score has a uniform rank among theirs; so has that of a new row of a
+        large group among the rows of this. For a new row of group h the calibration has
+        N_h - 1 rows of h and N_j of others: h shares if it has fewer than min_size of
+        them, with groups of at most min_size.
+        """
+        counts = self._each_once.counts()
+        few, g = counts < self.min_size, self.num_groups
+        return (np if is_concrete(counts) else jnp).where(few, g, np.arange(g))
+
+    def _rows(self, *given, **options):
+        """Has the groups of test points as those of the thresholds."""
+        *found, context = super()._rows(*given, **options)
+        if self.min_size is not None and "groups" in context:
+            context["groups"] = at_labels(self._cells(), context["groups"])
+        return *found, context
 
     def rank(self, alpha: ArrayLike, delta: Number | None = None) -> Array:
         """Returns the rank of the threshold of each group, shape (g,) or (g, c).
 
         Alpha as a float where there are weights; `delta` as for `Calibration.rank`.
+        With `min_size` there is one more, of the groups that share a threshold.
         """
+        if delta is not None:
+            self._check_without("min_size", "delta")
         return self.held.rank(alpha, delta)
 
     def threshold(
@@ -499,18 +650,22 @@ class GroupCalibration(_OfScores):
     ) -> Array:
         """Returns the threshold of one group, or of all with leading axis g.
 
-        With a uniform `u` the bound of a smoothed set, for a rank and alpha.
+        With a uniform `u` the bound of a smoothed set, for a rank and alpha. With
+        `min_size` number g is the threshold that groups share.
         """
+        held = self.held
         if groups is None or self._are_shared(test_weights, u):
-            q = self.held.threshold(rank, test_weights, u)
-            groups = self.label_groups if groups is None else groups
+            q = held.threshold(rank, test_weights, u)
+            if groups is None:
+                groups = self.label_groups if self.min_size is None else self._cells()
             return q if groups is None else at_groups(q, groups)
-        group = jnp.clip(groups.astype(int), 0, self.num_groups - 1)
+        last = held.shape[0] - 1
+        group = jnp.clip(groups.astype(int), 0, last)
         if u is not None:
             rank = rank[0], jnp.broadcast_to(rank[1], rank[0].shape)
         own = jax.tree.map(lambda v: v[group], rank)
-        q = self.held.of_group(group).threshold(own, test_weights, u)
-        known = (groups >= 0) & (groups < self.num_groups)
+        q = held.of_group(group).threshold(own, test_weights, u)
+        known = (groups >= 0) & (groups <= last)
         return jnp.where(known, q, jnp.inf)
 
     def _are_shared(self, test_weights=None, u=None, **_):
@@ -520,12 +675,6 @@ class GroupCalibration(_OfScores):
     def _at_a_time(self, context):
         return None if self._are_shared(**context) else blocks_of(self.held)
 
-    def _filled(self, size):
-        new = self.held.filled(size)
-        known: dict[str, Any] = {"weights": new.weights, "mask": new.mask}
-        known |= {"groups": new.groups, "scores": new.values}
-        return dataclasses.replace(self, **known)
-
     def _columns(self, preds, groups, test_weights, y=None):
         """Returns the context of test points, whose groups may be their labels."""
         weights = taking.weights_for(self.weights, test_weights)
@@ -533,3 +682,11 @@ class GroupCalibration(_OfScores):
 
     def _check_one_alpha(self, alpha):
         """Allows one alpha for each group: `rank` checks the shape."""
+
+
+@jit(static_argnames="min_size")
+def _sharing(held, min_size):
+    """Returns rows of groups, and those of small ones once more in one of their own."""
+    few = jnp.asarray(held.counts()) <= min_size
+    again = at_groups(few, held.groups, False)
+    return held.twice(again if held.mask is None else again & held.mask)

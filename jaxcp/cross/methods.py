@@ -9,6 +9,7 @@ From rows and a plan (which fits leave which rows out) to held-out scores.
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Iterable
 from functools import partial
 from typing import Any, NamedTuple, cast
 
@@ -20,7 +21,7 @@ from jax import Array
 from jaxcp import _checks, _names, resampling
 from jaxcp._arrays import as_arrays, as_numpy, is_concrete
 from jaxcp._tree import jit, pytree
-from jaxcp.calibration.calibrating import SplitConformal, calibrate
+from jaxcp.calibration.calibrating import SplitConformal, calibrated
 from jaxcp.checking import learners
 from jaxcp.cross import _votes, plans
 from jaxcp.cross.predictions import CrossConformal, of_held_out
@@ -636,6 +637,10 @@ def split_conformal_fit(
     y: ArrayLike,
     *,
     share: float,
+    groups: ArrayLike | None = None,
+    num_groups: int | None = None,
+    group_names: Iterable[Hashable] | None = None,
+    min_size: int | None = None,
 ) -> SplitConformal:
     """Returns split conformal prediction from data and a learner, in one call.
 
@@ -650,6 +655,12 @@ def split_conformal_fit(
         `Estimator` that predicts probabilities also labels by name, such as text.
       share: Share of the rows that train, in (0, 1): share * n of them, rounded, and at
         least one row on either side.
+      groups: Group of each row as for `calibrate_groups`, int or by name, shape (n,);
+        the rows that calibrate have theirs. Those of new inputs are given in the call.
+      num_groups: Number of groups g, as for `calibrate_groups`.
+      group_names: Names of the groups, as for `calibrate_groups`.
+      min_size: Rows that a group needs among those that calibrate for a threshold of
+        its own, as for `calibrate_groups`.
 
     Returns:
       A `SplitConformal`: call it with inputs and alpha. Its `params` hold the fit; for
@@ -657,10 +668,10 @@ def split_conformal_fit(
 
     Raises:
       ValueError: if there are fewer than 2 rows, `share` is not in (0, 1), lengths
-        differ, or as `calibrate`.
+        differ, or as `calibrate`, with groups as `calibrate_groups`.
 
     Guarantee:
-      P(Y in set) >= 1 - alpha.
+      P(Y in set) >= 1 - alpha, with groups in each of them as for `calibrate_groups`.
 
     Assumption:
       The rows and test examples are exchangeable.
@@ -689,14 +700,28 @@ def split_conformal_fit(
     n = len(rows.y)
     _checks.check_count("the number of rows", n, 2)
     num_train = _num_train(share, n)
+    if groups is not None:
+        groups = _coded(rows, groups, num_groups, group_names)
+        num_groups, group_names = groups.count, None
     as_numpy = isinstance(learner, FitsOnHost)
     fit = _fit_on_host_splitting if as_numpy else _fit_splitting
     fitted, preds, held = fit(key, learner, rows, num_train)
     named = as_numpy and inputs.has_labels(score)
     classes = fitted.classes if named else None
-    calibration = calibrate(score, preds, _targets(rows, held), classes=classes)
+    if groups is not None:
+        groups = groups._replace(codes=groups.codes[held])
+    own = groups, num_groups, group_names, min_size
+    data = score, preds, _targets(rows, held)
+    calibration = calibrated(*data, *own, classes=classes)
     predict = _predict_on_host if as_numpy else _predict
     return SplitConformal(predict, fitted, calibration)
+
+
+def _coded(rows, groups, num_groups, group_names):
+    """Returns groups of all rows as codes, after checks, with their names."""
+    known = _names.as_groups(groups, num_groups, group_names)
+    codes = _checks.groups(known.codes, known.count)
+    return known._replace(codes=_checks.rows(y=rows.y, groups=codes)[1])
 
 
 def _num_train(share, n):

@@ -189,6 +189,16 @@ class Held:
         weights = None if self.weights is None else jnp.where(inside, self.weights, 0)
         return Held(self.values, weights, inside)
 
+    def twice(self, again: Array) -> Held:
+        """Returns the rows, and those with a flag once more, as a further group."""
+        g, groups = cast(int, self.num_groups), cast(Array, self.groups)
+        mask = jnp.ones_like(again) if self.mask is None else self.mask
+        rows = self.values, self.weights, mask, groups
+        more = self.values, self.weights, again, jnp.full_like(groups, g)
+        both = jax.tree.map(lambda *v: jnp.concatenate(v), rows, more)
+        own: Any = *both, g + 1
+        return Held(*own)
+
     def p_values(
         self,
         scores: Array,
@@ -257,10 +267,10 @@ class Held:
         return dataclasses.replace(self, **columns, groups=groups)
 
 
-def at_groups(q: Array, groups: Array) -> Array:
+def at_groups(q: Array, groups: Array, otherwise: Any = jnp.inf) -> Array:
     """Returns the threshold, of (g, ...), of each group; +inf of unknown ones."""
     codes = _arrays.group_codes(groups, len(q))
-    return q.at[codes].get(mode="fill", fill_value=jnp.inf)
+    return q.at[codes].get(mode="fill", fill_value=otherwise)
 
 
 def len_of(rows: PyTree) -> Any:

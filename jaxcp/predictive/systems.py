@@ -278,6 +278,7 @@ class PredictiveSystem:
           (16, 4)
         """
         rule, exact = self._rule, at_levels.one_alpha(alpha)
+        rule._check_without("min_size", "a certificate")
         held = replace(rule.held, values=rule.scores[:, 1])
 
         def both(one):  # n + 1 - rank scores are beyond, on each side
@@ -331,7 +332,8 @@ def _targets(score, pred, q, side=1):
 
 def _of_rows(rule, of, context, given):
     """Returns `of(rows)`, row by row, of all rows or those of each group."""
-    held = replace(rule.held, values=rule.scores[:, 1])
+    held = rule.held
+    held = replace(held, values=held.values[:, 1])
     if "groups" not in context:
         return of(held)
     return held.in_groups(of, context["groups"], jnp.nan, given)
@@ -341,7 +343,8 @@ def _of_rows(rule, of, context, given):
 def _cdf(rule, preds, context):
     preds, y = _batching.widened((preds, context.pop("y")))
     scores = _batching.evaluate_at_once(rule.score, preds, y)
-    below = replace(rule.held, values=rule.scores[:, 0])
+    below = rule.held
+    below = replace(below, values=below.values[:, 0])
     q = below.p_values(scores[:, 0], **context)  # of -A; not 1 - p, which cancels
     unknown = jnp.all(scores == -jnp.inf, axis=1)
     if "groups" in context:
@@ -452,7 +455,7 @@ def calibrate_predictive(
         `split_conformal`, or None.
       params: First argument of `predict`, any pytree.
       **options: `weights`, `mask` and `batches` as for `calibrate`; with groups also
-        `num_groups` and `group_names` as for `calibrate_groups`.
+        `num_groups`, `group_names` and `min_size` as for `calibrate_groups`.
 
     Returns:
       A `PredictiveSystem`: ask it for `cdf`, `quantile`, `crps`, `mean` and `draw`, or
@@ -496,7 +499,7 @@ def calibrate_predictive(
     if predict is not None:
         preds = predicted(predict, params, preds)
     verb: Any = calibrate
-    if groups is not None or {"num_groups", "group_names"} & options.keys():
+    if groups is not None or {"num_groups", "group_names", "min_size"} & options.keys():
         verb = partial(calibrate_groups, groups=groups)
     rule = verb(TwoSided(score), preds, y, **options)
     if rule.components != (2,):

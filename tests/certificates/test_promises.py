@@ -86,6 +86,13 @@ LAWS = {  # what simulates or enumerates a promise, and for which names
         "grouped_conformal_quantile",
         "outliers.grouped_outlier_p_values",
     ],
+    "test_small_groups::test_groups_that_share_lose_as_much_as_they_may_together": [
+        "GroupCalibration.__call__",
+        "GroupCalibration.p_values",
+        "calibrate_groups",
+        "predictive.calibrate_predictive",
+    ],
+    "test_split_groups::test_coverage_in_each_group_of_a_fit": ["split_conformal_fit"],
     "test_in_turn::test_labels_of_a_group_lose_as_much_as_they_may": [
         "GroupCalibration.__call__",
         "GroupCalibration.p_values",
@@ -262,6 +269,7 @@ EQUAL = {  # what holds a name equal to others that have a law
         "GroupCalibration.__call__",
         "calibrate_groups",
     ],
+    "test_split_groups::test_a_model_is_its_predictions": ["split_conformal"],
     "test_risk_delta::test_models_boxes_and_outliers": [
         "outliers.is_outlier",
         "split_conformal",

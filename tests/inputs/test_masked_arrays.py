@@ -103,8 +103,38 @@ DOORS = {
     "split_conformal": door(
         jaxcp.split_conformal, lambda _, x: x, None, ABSOLUTE, X, X, weights=ONES
     ),
+    "split_conformal, groups": door(
+        jaxcp.split_conformal,
+        lambda _, x: x,
+        None,
+        ABSOLUTE,
+        X,
+        X,
+        groups=GROUPS,
+        num_groups=3,
+    ),
     "split_conformal_fit": door(
         jaxcp.split_conformal_fit, KEY, RIDGE, ABSOLUTE, X2, X, share=0.5
+    ),
+    "split_conformal_fit, groups": door(
+        jaxcp.split_conformal_fit,
+        KEY,
+        RIDGE,
+        ABSOLUTE,
+        X2,
+        X,
+        share=0.5,
+        groups=GROUPS,
+        num_groups=3,
+    ),
+    "extended": door(
+        jaxcp.calibrate(ABSOLUTE, X, X, mask=FLAGS).extended, X, X, mask=FLAGS
+    ),
+    "extended, groups": door(
+        jaxcp.calibrate_groups(ABSOLUTE, X, X, GROUPS, num_groups=3).extended,
+        X,
+        X,
+        GROUPS,
     ),
     "fit_quantile": door(jaxcp.fit_quantile, KEY, RIDGE, ABSOLUTE, X, X, X2),
     "cross_calibrate": door(

@@ -101,6 +101,11 @@ def grouped(draw):
     return lambda rng, n: draw(rng, n) | {"groups": np.arange(n) % 3}
 
 
+def uneven(draw):
+    """Groups of a half, a third and a sixth of the rows."""
+    return lambda rng, n: draw(rng, n) | {"groups": np.arange(n) % 6 % 4 % 3}
+
+
 def fits(draw, b=4):
     """Rows of b fits, of which each leaves out every b-th row."""
 
@@ -180,6 +185,11 @@ def by_label_groups(score, *rows, **given):
     """Labels 0 and 2 share a threshold; label 1 is rare and has that of all rows."""
     known = {"label_groups": np.array([0, -1, 0]), "rare": "all"}
     return jaxcp.calibrate_groups(score, *rows, **known, **given)
+
+
+def some_share(score, *rows, **given):
+    """Of twenty rows or so the third group shares, with the rows of the second."""
+    return jaxcp.calibrate_groups(score, *rows, min_size=7, **given)
 
 
 def by_features(score, draw):
@@ -322,8 +332,11 @@ def of_scores(function, draw=numbers, not_for=None):
 
 def predicted(score, draw):
     def make(rows):
-        data = rows["x"], rows["y"]
-        return jaxcp.split_conformal(linear, SLOPES, score, *data, **options(rows))
+        data, own = (rows["x"], rows["y"]), options(rows)
+        if "groups" in rows:
+            own |= {} if "group_names" in rows else {"num_groups": 3}
+            own |= {"groups": rows["groups"]}
+        return jaxcp.split_conformal(linear, SLOPES, score, *data, **own)
 
     def ask(cp, test, alpha):
         given = context(test)
@@ -362,6 +375,7 @@ STREAM = OPTION | {"repeated": "it has no weights", "permuted": "in order of tim
 FLAT = {"gradients": "counts have no slopes"}
 ELSEWHERE = dict.fromkeys(("jit", "traces", "half precision"), "in test_transforms")
 ELSEWHERE |= {"filling up": "every score is filled up in test_padding"}
+SIZES_COUNT = {"repeated": "groups are small by their rows, not by weights"}
 LOSSES = {"half precision": "losses are numbers in single precision at least"}
 LABELS_OF_FITS = fits(labels)
 GRID = np.linspace(-3, 3, 7).astype("f")
@@ -379,7 +393,20 @@ METHODS = {
         scores.APS(randomized=True), with_uniforms, not_for=ELSEWHERE
     ),
     "split of a function": predicted(ABSOLUTE, inputs),
+    "split of a function by group": predicted(ABSOLUTE, grouped(inputs)),
     "groups": split(ABSOLUTE, grouped(NUMBERS), jaxcp.calibrate_groups),
+    "groups, of which some share": split(
+        ABSOLUTE, uneven(NUMBERS), some_share, SIZES_COUNT
+    ),
+    "groups of labels, of which some share": split(
+        scores.LAC(), uneven(labels), some_share, ELSEWHERE | SIZES_COUNT
+    ),
+    "classes, of which some share": split(
+        scores.LAC(),
+        lambda rng, n: (rows := uneven(labels)(rng, n)) | {"y": rows["groups"]},
+        some_share,
+        SIZES_COUNT,
+    ),
     "groups of labels": split(scores.LAC(), grouped(labels), jaxcp.calibrate_groups),
     "classes": split(
         scores.LAC(),

@@ -37,8 +37,9 @@ def groups_of(x):
     return (jnp.abs(x) * 7).astype(int) % 3
 
 
-def by_group(x):
-    return jaxcp.calibrate_groups(ABSOLUTE, 0 * x, x, groups_of(x), num_groups=3)
+def by_group(x, **options):
+    own = {"num_groups": 3} | options
+    return jaxcp.calibrate_groups(ABSOLUTE, 0 * x, x, groups_of(x), **own)
 
 
 OF_SCORES = {
@@ -69,6 +70,9 @@ OF_SCORES = {
         ABSOLUTE, 0 * x, x, weights=jnp.abs(x)
     )(jnp.zeros(30), 0.3, test_weights=jnp.ones(30)),
     "calibrate_groups": lambda x: by_group(x)(jnp.zeros(3), 0.3, groups=jnp.arange(3)),
+    "small groups": lambda x: by_group(x, min_size=3)(
+        jnp.zeros(3), 0.3, groups=jnp.arange(3)
+    ),
     "many groups": lambda x: jaxcp.grouped_conformal_quantile(
         x, (9 * x).astype(int) % 9, 0.3, num_groups=9
     ),
