@@ -146,7 +146,7 @@ def bins(values: Any, k: Any) -> tuple[np.ndarray, np.ndarray]:
     if not _arrays.is_concrete(values):
         raise ValueError("expected values with numbers, got a traced array")
     values = _arrays.as_numpy("values", values).astype(float)
-    _checks.check_vectors(values=values)
+    _checks.check_shape("values", (values.size,), values.shape)
     _checks.check_values(np.isfinite, "finite values", values)
     if np.ndim(k) == 0:
         _checks.check_count("k", k, 1)
