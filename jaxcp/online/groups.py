@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 
 from jaxcp import _arrays, _checks, _names
 from jaxcp._tree import pytree, static
@@ -22,7 +22,7 @@ class ByGroup(Stream):
 
     Predictions are pairs (group, pred). The state is that of the method with a leading
     axis g; a row reads and writes its own place there, and every group is the method
-    on the rows of the group alone.
+    on the rows of the group alone, to the last bit (but for the tangent of `PID`).
 
     Args:
       method: A method of `jaxcp.online`, or a `Stream` of your own.
@@ -195,4 +195,4 @@ def _by_group(scores, groups, mask, num_groups, longest):
         last = jnp.argsort(codes == group, stable=True)[-longest:]
         return scores[last], codes[last] == group
 
-    return jax.lax.map(latest, jnp.arange(num_groups))
+    return lax.map(latest, jnp.arange(num_groups))

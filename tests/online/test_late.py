@@ -179,7 +179,10 @@ def test_the_bound_of_a_queue_out_of_order(kind):
 
 def test_a_queue_is_saved_with_what_waits(tmp_path):
     rows = {1: 0.0, "b": np.float32(1.0), ("c", 2): jnp.array(0.5)}
-    for method, state in ((METHODS["aci"], start("aci")), (METHODS["pid"], start("pid"))):
+    for method, state in (
+        (METHODS["aci"], start("aci")),
+        (METHODS["pid"], start("pid")),
+    ):
         queue = Queue(method, state, 0.1, size=3)
         for name, pred in rows.items():
             queue, _ = queue.issue(name, pred)
