@@ -103,7 +103,8 @@ def bins(values: Any, k: Any) -> tuple[np.ndarray, np.ndarray]:
     """Returns groups of rows by a number, such as their difficulty, and the edges.
 
     Bin j holds the values in (e_j, e_(j+1)]. The ends are infinite; inside are the
-    quantiles at 1/k, ..., (k - 1)/k of `values`, each once.
+    quantiles at 1/k, ..., (k - 1)/k of `values`, interpolated, but for those that
+    would leave a bin of these without values.
 
     Args:
       values: A number for each row, shape (n,), finite.
@@ -151,8 +152,10 @@ def bins(values: Any, k: Any) -> tuple[np.ndarray, np.ndarray]:
     if np.ndim(k) == 0:
         _checks.check_count("k", k, 1)
         _checks.check_count("the number of values", len(values), 1)
-        inner = np.unique(np.quantile(values, np.arange(1, k) / k))
-        k = [-np.inf, *inner[inner < values.max()], np.inf]
+        inner = np.quantile(values, np.arange(1, k) / k)
+        below = np.searchsorted(np.sort(values), inner, side="right")
+        counts, first = np.unique(below, return_index=True)  # no bin is empty
+        k = [-np.inf, *inner[first[counts < len(values)]], np.inf]
     edges = np.asarray(k, float)
     if len(edges) < 2 or not (np.diff(edges) > 0).all():
         raise ValueError(f"expected edges that rise, at least two, got {edges}")
