@@ -94,6 +94,7 @@ class ByGroup(Stream):
         *,
         groups: Any = None,
         mask: ArrayLike | None = None,
+        length: Any = None,
     ) -> PyTree:
         """Returns the states after past scores, shape (n,) or (n, c), by time.
 
@@ -102,15 +103,16 @@ class ByGroup(Stream):
           alpha: Level of the sets.
           groups: Group of each score, shape (n,).
           mask: True where a row counts, shape (n,).
+          length: How many latest scores each group starts from. Defaults to the rows of
+            the largest group, which have to be known.
 
         Returns:
-          The state of the method with a leading axis g. All windows have the length of
-          the largest group (n where groups are traced); what a smaller group lacks is
-          absent there, as by `mask` of the method.
+          The state of the method with a leading axis g. What a smaller group lacks of
+          `length` is absent there, as by `mask` of the method.
 
         Raises:
-          ValueError: as the method's `init`; if `groups` is missing, or a known one is
-            none of the groups.
+          ValueError: as the method's `init`; if `groups` is missing, a known one is
+            none of the groups, or groups are traced without `length`.
         """
         _checks.check_given(groups=groups)
         if self.group_names is not None:
@@ -119,9 +121,11 @@ class ByGroup(Stream):
         named = {"groups": given, "mask": _checks.mask(mask)}
         scores, groups, mask = _checks.rows(scores=scores, **named)
         scores = past_scores(scores, None)
-        counts, n = _arrays.count_groups(groups, self.num_groups, mask), len(scores)
-        longest = max(*counts.tolist(), 1) if _arrays.is_concrete(counts) else n
-        past, there = _by_group(scores, groups, mask, self.num_groups, longest)
+        if length is None and _arrays.is_concrete(groups, mask):
+            counts = _arrays.count_groups(groups, self.num_groups, mask)
+            length = max(1, *map(int, counts))
+        _checks.check_count("length where groups are traced", length, 1)
+        past, there = _by_group(scores, groups, mask, self.num_groups, length)
         full = _arrays.is_concrete(there) and there.all()
         start = lambda s, m: self.method.init(s, alpha, mask=None if full else m)  # noqa: E731
         return jax.vmap(start)(past, there)
@@ -186,13 +190,15 @@ def _first(state):
     return jax.tree.map(lambda v: v[0], state)
 
 
-@partial(jax.jit, static_argnames=("num_groups", "longest"))
-def _by_group(scores, groups, mask, num_groups, longest):
-    """Returns the latest scores of each group, (g, longest, ...), and which are any."""
+@partial(jax.jit, static_argnames=("num_groups", "length"))
+def _by_group(scores, groups, mask, num_groups, length):
+    """Returns the latest scores of each group, (g, length, ...), and which are any."""
     codes = _arrays.group_codes(groups, num_groups, mask)
 
     def latest(group):
-        last = jnp.argsort(codes == group, stable=True)[-longest:]
-        return scores[last], codes[last] == group
+        own = (codes == group)[::-1]
+        (back,) = jnp.nonzero(own, size=length, fill_value=len(own))
+        back = back[::-1]
+        return scores[len(own) - 1 - jnp.minimum(back, len(own) - 1)], back < len(own)
 
     return lax.map(latest, jnp.arange(num_groups))

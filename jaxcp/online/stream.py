@@ -141,8 +141,8 @@ class Stream(ABC):
           >>> for _ in range(3):  # targets of other rows come: sets shrink
           ...     state = method.update(state, pred, 0.0, 0.2)
           >>> first.item(), method.quantile(state, 0.2).item()
-          (16.0, 13.0)
-          >>> state = method.update(state, pred, 15.0, 0.2, threshold=first)
+          (16.0, 15.0)
+          >>> state = method.update(state, pred, 15.5, 0.2, threshold=first)
           >>> round(state.alpha.item(), 2)  # its own set held it
           0.28
         """

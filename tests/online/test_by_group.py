@@ -181,10 +181,19 @@ def test_pieces_vmap_and_jit():
 
 
 def test_traced_groups_of_the_past():
-    """There windows have the length of all rows: the sets are those of their own."""
-    method = ByGroup(online.PID(ABSOLUTE, 0.1), G)
-    found = jax.jit(lambda g: method.init(PAST, 0.1, groups=g))(OF_PAST)
-    assert_array_equal(found.quantile, start(method).quantile)
+    """They need a length, of which the latest scores are kept."""
+    method = ByGroup(ACI, G)
+    begin = jax.jit(lambda g: method.init(PAST, 0.1, groups=g, length=W))
+    found = online.run(method, begin(OF_PAST), (GROUPS, PREDS), Y, 0.1)[1]
+    expected = online.run(method, start(method), (GROUPS, PREDS), Y, 0.1)[1]
+    assert_array_equal(found.upper, expected.upper)
+    with pytest.raises(ValueError, match="length where groups are traced as an int"):
+        jax.jit(lambda g: method.init(PAST, 0.1, groups=g))(OF_PAST)
+    short = ByGroup(METHODS["window"], G)
+    state = start(short, length=7)
+    for g in range(G):
+        latest = np.sort(PAST[g == OF_PAST][-7:])
+        assert_array_equal(state.used.ordered[g], latest)
 
 
 def test_labels_components_and_a_forecast():
