@@ -118,11 +118,12 @@ class ByGroup(Stream):
         if self.group_names is not None:
             groups = _names.group_codes(self.group_names, groups, mask)
         given = _checks.groups(groups, self.num_groups)
-        named = {"groups": given, "mask": _checks.mask(mask)}
+        named, known = {"groups": given, "mask": _checks.mask(mask)}, (groups, mask)
         scores, groups, mask = _checks.rows(scores=scores, **named)
         scores = past_scores(scores, None)
-        if length is None and _arrays.is_concrete(groups, mask):
-            counts = _arrays.count_groups(groups, self.num_groups, mask)
+        if length is None and _arrays.is_concrete(known):
+            codes = _names.on_host("groups", known[0])  # also inside of a program
+            counts = _arrays.count_groups(codes, self.num_groups, known[1])
             length = max(1, *map(int, counts))
         _checks.check_count("length where groups are traced", length, 1)
         past, there = _by_group(scores, groups, mask, self.num_groups, length)
