@@ -13,7 +13,6 @@ from jaxcp import _checks
 from jaxcp._arrays import as_host_array, as_numpy
 from jaxcp._batching import rows_at_a_time
 from jaxcp.learners import _hosting
-from jaxcp.typing import ArrayLike
 
 _FEW, _DISTINCT = 5, 0.99  # rows that are looked at, and the share that differs
 
@@ -97,13 +96,10 @@ class Difficulty:
         if self.kind == "model":
             _hosting.check_model(self.model, needs_predict=True)
         if self.kind == "spread" and not isinstance(self._members(), list | tuple):
-            got = type(self.model).__name__
             expected = "a fitted ensemble with a list estimators_, or a list of models"
-            raise ValueError(f"expected {expected}, got {got}")
+            raise ValueError(f"expected {expected}, got {type(self.model).__name__}")
 
-    def fit(
-        self, x: Any, y: ArrayLike | None = None, *, residuals: ArrayLike | None = None
-    ) -> Difficulty:
+    def fit(self, x: Any, y: Any = None, *, residuals: Any = None) -> Difficulty:
         """Returns the difficulty fitted to rows of training.
 
         Args:
@@ -143,11 +139,14 @@ class Difficulty:
         _checks.check_given(**{"what fit(x, ...) returns": self.fitted})
         rows = self._inputs(x)
         _checks.check_shape("x", (len(rows), *self.fitted[0].shape[1:]), rows.shape)
-        _check_new(rows, self.fitted[0])
+        if len(rows) >= _FEW:
+            _check_new(rows, self.fitted[0])
         if self.kind == "model":
             raw = self.model.predict(_hosting.as_rows(x))
         elif self.kind == "spread":
-            raw = np.std([_predicted(one, x) for one in self._members()], axis=0)
+            # Trees of a forest know no names of columns, members fitted to frames do.
+            of = lambda one: x if hasattr(one, "feature_names_in_") else np.asarray(x)  # noqa: E731
+            raw = np.std([one.predict(of(one)) for one in self._members()], axis=0)
         else:
             block = rows_at_a_time(self.fitted[0].size)
             parts = np.split(rows, range(block, len(rows), block))
@@ -186,19 +185,15 @@ def _check_new(rows, old):
 
     A new row is then one of them in about 1 of 100 cases (Good and Turing).
     """
-    codes, counts = np.unique(_codes(old), return_counts=True)
+    new, known = ([zlib.crc32(row.tobytes()) for row in v] for v in (rows, old))
+    codes, counts = np.unique(known, return_counts=True)
     once = codes[counts == 1]
-    seen = np.isin(_codes(rows), once).sum()
-    if len(once) >= _DISTINCT * len(old) and len(rows) >= _FEW and 2 * seen > len(rows):
+    seen = np.isin(new, once).sum()
+    if len(once) >= _DISTINCT * len(old) and 2 * seen > len(rows):
         raise ValueError(
             f"expected rows that were not in the fit, got {seen} of {len(rows)} that "
             "were; fit to rows of training, and calibrate on others"
         )
-
-
-def _codes(rows):
-    """Returns a number for each row, the same for equal ones."""
-    return np.array([zlib.crc32(row.tobytes()) for row in rows], np.uint32)
 
 
 def _numbers(name, values, shape):
@@ -208,8 +203,3 @@ def _numbers(name, values, shape):
         _checks.check_shape(name, shape, values.shape)
         _checks.check_values(np.isfinite, f"finite {name}", values)
     return values
-
-
-def _predicted(model, x):
-    """Returns predictions, of a frame only where the model was fitted to one."""
-    return model.predict(x if hasattr(model, "feature_names_in_") else np.asarray(x))

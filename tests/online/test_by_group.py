@@ -243,6 +243,25 @@ def test_coverage_in_each_group_and_its_bound():
         assert (abs(rates - alpha) <= bound + 1e-4).all()
 
 
+def test_a_step_works_on_one_group():
+    """What a step computes does not grow with the groups, but for the state itself."""
+    sizes = []
+    for count in (3, 300):
+        method = ByGroup(ACI, count)
+        state = method.init(PAST, 0.1, groups=OF_PAST, length=W)
+        rank = method.rank(state, 0.1)
+
+        def step(state, group, method=method, rank=rank):
+            pred = group, jnp.float32(0)
+            q = method._threshold_for(state, pred, rank)
+            return method.learn(state, pred, jnp.float32(1), rank, q)
+
+        equations = jax.make_jaxpr(step)(state, 1).eqns
+        own = [e for e in equations if e.primitive.name != "scatter"]
+        sizes.append(max(v.aval.size for e in own for v in e.outvars))
+    assert sizes == [15, 15]  # the window
+
+
 WRONG = {
     "no method": (lambda: ByGroup(ABSOLUTE, 2), "method of jaxcp.online, got Absolute"),
     "no number": (lambda: ByGroup(ACI), "num_groups as an int >= 1, got 0"),
