@@ -28,7 +28,8 @@ class Stream(ABC):
     """A method that keeps sets calibrated on a stream: the base of your own.
 
     Decorate the class with `jaxcp.pytree` and give it a field `score` and three
-    functions of one example; `predict`, `update`, `step` and `run` come from them.
+    functions of one example; `predict`, `quantile`, `update`, `step` and `run` come
+    from them.
 
     * `init(scores, alpha, *, mask=None)` returns the state, a pytree of arrays, before
       the stream, from past scores in order of time, shape (n,) or (n, c).

@@ -32,7 +32,8 @@ class Fading(online.Stream):
 
     def learn(self, state, pred, y, alpha, q):
         missed = self.score(pred, y) > q
-        return state[0] + (state[1] + 1.0) ** -0.6 * (missed - alpha), state[1] + 1
+        moved = state[0] + (state[1] + 1.0) ** -0.6 * (missed - alpha)
+        return moved.astype(state[0].dtype), state[1] + 1
 
 
 METHODS = {
