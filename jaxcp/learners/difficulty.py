@@ -148,7 +148,7 @@ class Difficulty:
             of = lambda one: x if hasattr(one, "feature_names_in_") else np.asarray(x)  # noqa: E731
             raw = np.std([one.predict(of(one)) for one in self._members()], axis=0)
         else:
-            block = rows_at_a_time(self.fitted[0].size)
+            block = rows_at_a_time(len(self.fitted[0]))
             parts = np.split(rows, range(block, len(rows), block))
             raw = np.concatenate([self._of_neighbors(part) for part in parts])
         raw = _numbers("difficulties", raw, rows.shape[:1])
@@ -158,13 +158,13 @@ class Difficulty:
         x, y, residuals = self.fitted
         low, span = x.min(axis=0), np.ptp(x, axis=0)
         x, rows = (np.clip((v - low) / (span + (span == 0)), 0, 1) for v in (x, rows))
-        away = np.square(rows[:, None] - x[None]).sum(axis=2)
+        away = np.square(x).sum(axis=1)[None] - 2 * rows @ x.T  # less |row|^2
         near = np.argpartition(away, self.num_neighbors - 1)[:, : self.num_neighbors]
         if residuals is not None:
             return abs(residuals[near]).mean(axis=1)
         if y is not None:
             return y[near].std(axis=1)
-        return np.sqrt(np.take_along_axis(away, near, 1)).sum(axis=1)
+        return np.linalg.norm(rows[:, None] - x[near], axis=2).sum(axis=1)
 
     def _members(self):
         return getattr(self.model, "estimators_", self.model)
