@@ -1,12 +1,13 @@
-"""What conditional coverage is asked for: features, kernels, groups of classes."""
+"""What conditional coverage is asked for: features, kernels, groups."""
 
-from jaxcp.conditional.classes import group_classes
+from jaxcp.conditional.classes import bins, group_classes
 from jaxcp.conditional.features import fourier, indicators, polynomial
 from jaxcp.conditional.kernels import Gaussian, Within
 
 __all__ = [
     "Gaussian",
     "Within",
+    "bins",
     "fourier",
     "group_classes",
     "indicators",

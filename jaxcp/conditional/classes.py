@@ -1,6 +1,8 @@
-"""Groups of classes whose scores are alike."""
+"""Groups: of classes whose scores are alike, and of rows by a number of theirs."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -95,3 +97,66 @@ def quantiles_of_classes(scores, labels, k):
     ranks = np.ceil(np.outer(counts, LEVELS) - 1e-9).astype(int)
     places = (np.cumsum(counts) - counts)[:, None] + np.maximum(ranks, 1) - 1
     return counts, ordered[np.minimum(places, len(scores))]
+
+
+def bins(values: Any, k: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Returns groups of rows by a number, such as their difficulty, and the edges.
+
+    Bin j holds the values in (e_j, e_(j+1)]. The ends are infinite; inside are the
+    quantiles at 1/k, ..., (k - 1)/k of `values`, interpolated, but for those that
+    would leave a bin of these without values.
+
+    Args:
+      values: A number for each row, shape (n,), finite.
+      k: Number of bins, or the edges that an earlier call returned: other rows then get
+        the same bins.
+
+    Returns:
+      (groups, edges): the bin of each row, 0, ..., g - 1, int (n,), and the edges,
+      shape (g + 1,), for `calibrate_groups(..., groups, num_groups=len(edges) - 1)`.
+      There are fewer than k bins where values tie.
+
+    Raises:
+      ValueError: if a value is not finite or traced, there are no rows to make edges
+        of, or `k` is neither a count nor edges that rise.
+
+    Guarantee:
+      None of its own: that of `calibrate_groups`, for edges from rows that do not
+      calibrate, such as those that fitted the difficulty.
+
+    Assumption:
+      The edges do not depend on the rows that calibrate.
+
+    Cost:
+      A sort of the values, on the host, for edges; a binary search a row for bins.
+
+    References:
+      Vovk, Gammerman, Shafer, Algorithmic Learning in a Random World, 2005 (a taxonomy
+      of rows).
+
+    See also:
+      learners.Difficulty, calibrate_groups, metrics.group_coverage
+
+    Example:
+      >>> groups, edges = bins([0.1, 0.2, 0.3, 0.4, 0.5, 0.6], 3)
+      >>> groups.tolist(), edges.round(2).tolist()
+      ([0, 0, 1, 1, 2, 2], [-inf, 0.27, 0.43, inf])
+      >>> bins([0.0, 0.3, 9.0], edges)[0].tolist()
+      [0, 1, 2]
+    """
+    if not _arrays.is_concrete(values):
+        raise ValueError("expected values with numbers, got a traced array")
+    values = _arrays.as_numpy("values", values).astype(float)
+    _checks.check_shape("values", (values.size,), values.shape)
+    _checks.check_values(np.isfinite, "finite values", values)
+    if np.ndim(k) == 0:
+        _checks.check_count("k", k, 1)
+        _checks.check_count("the number of values", len(values), 1)
+        inner = np.quantile(values, np.arange(1, k) / k)
+        below = np.searchsorted(np.sort(values), inner, side="right")
+        counts, first = np.unique(below, return_index=True)  # no bin is empty
+        k = [-np.inf, *inner[first[counts < len(values)]], np.inf]
+    edges = np.asarray(k, float)
+    if len(edges) < 2 or not (np.diff(edges) > 0).all():
+        raise ValueError(f"expected edges that rise, at least two, got {edges}")
+    return np.searchsorted(edges[1:-1], values), edges

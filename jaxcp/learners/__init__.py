@@ -3,6 +3,7 @@
 from jaxcp.checking.learners import check
 from jaxcp.learners._hosting import FitError
 from jaxcp.learners.affine import Affine
+from jaxcp.learners.difficulty import Difficulty
 from jaxcp.learners.estimators import Estimator
 from jaxcp.learners.general import FunctionLearner, GradientLearner, MeanScale, Shared
 from jaxcp.learners.linear import Augmented, Ridge
@@ -11,7 +12,7 @@ from jaxcp.learners.quantiles import QuantileRegression, QuantileRidge
 
 # fmt: off
 __all__ = [
-    "Affine", "Augmented", "Estimator", "FitError", "FunctionLearner",
+    "Affine", "Augmented", "Difficulty", "Estimator", "FitError", "FunctionLearner",
     "GradientLearner", "KernelRidge", "MeanScale", "NearestNeighbors",
     "QuantileRegression", "QuantileRidge", "Ridge", "Shared", "check",
 ]

@@ -23,7 +23,7 @@ import numpy as np
 from jaxcp import _checks
 from jaxcp._arrays import as_numpy, is_concrete
 from jaxcp._tree import Untraceable
-from jaxcp.typing import FitsOnHost, PyTree
+from jaxcp.typing import PyTree
 
 _SEED = "random_state"
 _METHODS = "predict", "predict_proba"
@@ -82,7 +82,7 @@ def fit_models(models, entropy, x, y, weights):
     Rows with whole-number weights are repeated, others weighed by `sample_weight`.
     """
     main, own = entropy  # a stream for each fit
-    copies = tuple(map(_copy, models))
+    copies = tuple(map(unfitted, models))
     named = [(model, name) for model in copies for name in _open_seeds(model)]
     words = np.random.SeedSequence(main, spawn_key=own).generate_state(len(named))
     for (model, name), word in zip(named, words, strict=True):
@@ -139,7 +139,7 @@ def takes_weights(model: Any) -> bool:
         return False
 
 
-def _copy(model):
+def unfitted(model: Any) -> Any:
     """Returns an unfitted copy where the model knows how, and a deep copy otherwise."""
     if has(model, "get_params"):
         with suppress(ImportError):
@@ -400,7 +400,7 @@ def _inside(value):
         yield (repr(value) if plain else str(id(value))).encode()
 
 
-def check_untraced(learner: FitsOnHost, *values: PyTree) -> None:
+def check_untraced(learner: object, *values: PyTree) -> None:
     """Raises ValueError for traced values, which models of the host cannot see."""
     if not is_concrete(values):
         raise Untraceable(

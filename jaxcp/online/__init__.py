@@ -1,14 +1,16 @@
 """Methods that keep prediction sets calibrated on a stream, by one scan."""
 
 from jaxcp.online.adaptive import ACI, DtACI
+from jaxcp.online.groups import ByGroup
+from jaxcp.online.queue import Queue
 from jaxcp.online.stream import Stream, run
 from jaxcp.online.tracking import PID, SFOGD
 from jaxcp.online.windows import NexCP, SlidingWindow, nexcp_weights
 
 # fmt: off
 __all__ = [
-    "ACI", "PID", "SFOGD", "DtACI", "NexCP", "SlidingWindow", "Stream", "nexcp_weights",
-    "run",
+    "ACI", "PID", "SFOGD", "ByGroup", "DtACI", "NexCP", "Queue", "SlidingWindow",
+    "Stream", "nexcp_weights", "run",
 ]
 # fmt: on
 __dir__ = __all__.copy

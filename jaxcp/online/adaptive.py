@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxcp import _checks
+from jaxcp._numbers import apart
 from jaxcp._tree import pytree, static
 from jaxcp.online.stream import Stream, as_floats, check_rank, component_alpha
 from jaxcp.online.windows import Window, make_window, pick
@@ -118,7 +119,7 @@ class ACI(Adaptive):
     def learn(self, state, pred, y, rank, q):
         (total, _), window = _parts(rank), state.window
         error = 1.0 - self.score.invert(pred, q).contains(y)
-        alpha = state.alpha + self.step_size * (total - error)
+        alpha = state.alpha + apart(self.step_size * (total - error))
         window = window.push(self.score(pred, y)) if self.rolling else window
         return ACIState(window, alpha.astype(state.alpha.dtype))
 
@@ -214,7 +215,7 @@ class DtACI(Adaptive):
             return 1.0 - self.score.invert(pred, q).contains(y)
 
         score, dtype = self.score(pred, y), state.alphas.dtype
-        moves = self._steps() * (target - jax.vmap(missed)(state.alphas))
+        moves = apart(self._steps() * (target - jax.vmap(missed)(state.alphas)))
         behind = _largest_alpha(window, score, shares) - state.alphas
         losses = target * behind - jnp.minimum(behind, 0)
         sigma, eta = self._rates(target, len(state.alphas))

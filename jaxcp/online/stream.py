@@ -14,7 +14,7 @@ import numpy as np
 from jax import Array, lax
 
 from jaxcp import _checks
-from jaxcp._arrays import as_arrays, is_rounded
+from jaxcp._arrays import as_array, as_arrays, is_rounded
 from jaxcp._batching import evaluate, score_of
 from jaxcp._numbers import as_float
 from jaxcp._tree import jit
@@ -28,14 +28,16 @@ class Stream(ABC):
     """A method that keeps sets calibrated on a stream: the base of your own.
 
     Decorate the class with `jaxcp.pytree` and give it a field `score` and three
-    functions of one example; `predict`, `update`, `step` and `run` come from them.
+    functions of one example; `predict`, `quantile`, `update`, `step` and `run` come
+    from them.
 
     * `init(scores, alpha, *, mask=None)` returns the state, a pytree of arrays, before
       the stream, from past scores in order of time, shape (n,) or (n, c).
     * `threshold(state, rank)` returns the threshold of the next set, shape () or (c,).
     * `learn(state, pred, y, rank, q)` returns the state after the target came, of the
       same shapes and types as before; `q` is the threshold of the set for it, which
-      missed it where score(pred, y) > q.
+      missed it where score(pred, y) > q. Where the target came late that is not the
+      threshold of `state`.
 
     `rank` is the result of `rank(state, alpha)`, computed once for a stream: by default
     alpha as a float, one for each of c components. `state_type` may name the class of
@@ -99,14 +101,59 @@ class Stream(ABC):
 
     def predict(self, state: PyTree, pred: PyTree, alpha: ArrayLike) -> AnySet:
         """Returns the set for the next target, before it is known."""
-        pred, _, rank = _one_example(self, state, pred, None, alpha)
-        return _predict(self, state, pred, rank)
+        return issued(self, state, pred, alpha)[1]
+
+    def quantile(self, state: PyTree, alpha: ArrayLike) -> Array:
+        """Returns the threshold of the next set, shape () or (c,).
+
+        Where targets come late it is kept with the prediction, for `update`.
+        """
+        _check_state(self, state)
+        return _quantile(self, state, self.rank(state, alpha))
 
     def update(
-        self, state: PyTree, pred: PyTree, y: ArrayLike, alpha: ArrayLike
+        self,
+        state: PyTree,
+        pred: PyTree,
+        y: ArrayLike,
+        alpha: ArrayLike,
+        *,
+        threshold: ArrayLike | None = None,
     ) -> PyTree:
-        """Returns the state after the target `y` of `pred` became known."""
-        return self.step(state, pred, y, alpha)[0]
+        """Returns the state after the target `y` of `pred` became known.
+
+        Args:
+          state: The state of now.
+          pred: The prediction that a set was issued for, of one example.
+          y: Its target, or label.
+          alpha: Level of the sets.
+          threshold: `quantile(state, alpha)` when that set was issued, shape () or
+            (c,): a target that comes late is charged to its own set. Defaults to the
+            threshold of now.
+
+        Raises:
+          ValueError: as `run`, and for a threshold of another shape, or NaN.
+
+        Example:
+          >>> from jaxcp import online, scores
+          >>> method = online.ACI(scores.Absolute(), step_size=0.1)
+          >>> state, pred = method.init(jnp.arange(1.0, 20.0), 0.2), jnp.array(0.0)
+          >>> first = method.quantile(state, 0.2)
+          >>> for _ in range(3):  # targets of other rows come: sets shrink
+          ...     state = method.update(state, pred, 0.0, 0.2)
+          >>> first.item(), method.quantile(state, 0.2).item()
+          (16.0, 15.0)
+          >>> state = method.update(state, pred, 15.5, 0.2, threshold=first)
+          >>> round(state.alpha.item(), 2)  # its own set held it
+          0.28
+        """
+        if threshold is None:
+            return self.step(state, pred, y, alpha)[0]
+        _checks.check_given(y=y)
+        q = as_array("threshold", threshold)
+        _checks.check_not_nan("threshold", q)
+        pred, y, rank = _one_example(self, state, pred, y, alpha)
+        return _settle(self, state, pred, y, rank, q)
 
     def step(
         self, state: PyTree, pred: PyTree, y: ArrayLike, alpha: ArrayLike
@@ -115,6 +162,14 @@ class Stream(ABC):
         _checks.check_given(y=y)
         pred, y, rank = _one_example(self, state, pred, y, alpha)
         return _step(self, state, pred, y, rank)
+
+    def _threshold_for(self, state, pred, rank):
+        """Returns the threshold of the set for a prediction."""
+        return self.threshold(state, rank)
+
+    def _coded(self, preds):
+        """Returns predictions with names as numbers."""
+        return preds
 
 
 def run(
@@ -166,6 +221,7 @@ def run(
       0.9
     """
     _checks.check_given(method=method)
+    preds = method._coded(preds) if isinstance(method, Stream) else preds
     rounded, given = is_rounded("y", y), (preds, y)
     preds, y = _checks.rows(preds=preds, y=y)
     if not isinstance(method, Stream):
@@ -234,14 +290,25 @@ def _some_threshold(method, state):
     return jnp.zeros(like.shape)
 
 
+def issued(method, state, pred, alpha):
+    """Returns the threshold of now and the set for a prediction, after checks."""
+    pred, _, rank = _one_example(method, state, pred, None, alpha)
+    return _issued(method, state, pred, rank)
+
+
 @jit
-def _predict(method, state, pred, rank):
-    q = method.threshold(state, rank)
+def _quantile(method, state, rank):
+    return jnp.asarray(method.threshold(state, rank))
+
+
+@jit
+def _issued(method, state, pred, rank):
+    q = jnp.asarray(method._threshold_for(state, pred, rank))
     if all(jnp.shape(leaf) for leaf in jax.tree.leaves(pred)):
         one, row = (_shapes_of_scores(method.score, v) for v in (pred, _row(pred)))
         if q.shape in row - one:
             raise ValueError("expected one example, got a batch; online.run takes one")
-    return method.score.invert(pred, q)
+    return q, method.score.invert(pred, q)
 
 
 def _shapes_of_scores(score, pred):
@@ -267,6 +334,13 @@ def _step(method, state, pred, y, rank):
 
 
 @jit
+def _settle(method, state, pred, y, rank, q):
+    like = _check_scores(method, state, pred, y, rank)
+    _checks.check_shape("threshold", like.shape, q.shape)
+    return method.learn(state, pred, y, rank, q.astype(like.dtype))
+
+
+@jit
 def _run(method, state, preds, y, rank):
     pred, target = _row((preds, y))
     _check_scores(method, state, pred, target, rank)
@@ -274,24 +348,25 @@ def _run(method, state, preds, y, rank):
 
 
 def _advance(method, state, pred, y, rank):
-    q = method.threshold(state, rank)
+    q = method._threshold_for(state, pred, rank)
     return method.learn(state, pred, y, rank, q), method.score.invert(pred, q)
 
 
 def _check_scores(method, state, pred, y, rank):
-    """Raises ValueError, while tracing, if the past scores are of another score."""
-    past = jax.eval_shape(method.threshold, state, rank).shape
+    """Returns what a threshold is like; ValueError for past scores of another score."""
+    past = jax.eval_shape(method._threshold_for, state, pred, rank)
     scores = jax.eval_shape(partial(score_of, method.score), pred, y).shape
-    if scores != past:
+    if scores != past.shape:
         raise ValueError(
             f"expected past scores with components {scores}, as from one example, got "
-            f"{past} in the state; online.run takes a batch of them"
+            f"{past.shape} in the state; online.run takes a batch of them"
         )
+    return past
 
 
 def _one_example(method, state, pred, y, alpha):
     """Returns one example as arrays and its rank, after the checks of `run`."""
-    pred, y = as_arrays(pred=pred, y=y)
+    pred, y = as_arrays(pred=method._coded(pred), y=y)
     _checks.check_given(pred=pred)
     _check_state(method, state)
     rank = method.rank(state, alpha)

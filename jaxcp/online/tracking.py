@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxcp import _checks
-from jaxcp._numbers import as_float
+from jaxcp._numbers import apart, as_float
 from jaxcp._tree import as_callable, pytree, static
 from jaxcp.online.stream import Stream, as_floats, component_alpha, known, past_scores
 from jaxcp.quantiles.levels import as_bound, conformal_rank, share_of
@@ -144,7 +144,7 @@ class PID(Stream):
     def learn(self, state, pred, y, rank, q):
         # q + step_size (L_t - alpha): Feldman et al. 2023, for any loss
         excess, past = self._losses(pred, y, q) - rank, state.quantile
-        quantile = (past + self.step_size * excess).astype(past.dtype)
+        quantile = (past + apart(self.step_size * excess)).astype(past.dtype)
         total = (state.excess + excess).astype(state.excess.dtype)
         forecast, cast = state.forecast, state.scorecaster
         if self.scorecaster is not None:
@@ -242,7 +242,7 @@ class SFOGD(Stream):
 
     def learn(self, state, pred, y, rank, q):
         gradient, past = rank - _errors(self.score, pred, y, q), state.quantile
-        squares = (state.squares + gradient**2).astype(state.squares.dtype)
+        squares = (state.squares + apart(gradient**2)).astype(state.squares.dtype)
         size = jnp.sqrt(jnp.where(squares > 0, squares, 1))
         quantile = past - self.step_size / 3**0.5 * gradient / size
         return SFOGDState(quantile.astype(past.dtype), squares)

@@ -318,6 +318,40 @@ def stream(method):
     return Method(NUMBERS, make, ask, STREAM, rtol=1e-5)
 
 
+def stream_by_group(own):
+    """Groups by number, or by the names that `test_names_are_their_codes` gives."""
+
+    def make(rows):
+        words = rows["groups"].dtype.kind == "U"
+        given = {"group_names": ("ant", "bee", "cat")} if words else {"num_groups": 3}
+        method = online.ByGroup(own, **given)
+        past = abs(rows["y"] - rows["preds"])
+        given = {"groups": rows["groups"], "length": len(past)}
+        return method, method.init(past, ALPHA, **given)
+
+    def ask(value, test, alpha):
+        preds = test["groups"], test["preds"]
+        return {"sets": online.run(*value, preds, test["y"], alpha)[1]}
+
+    traces = {"traces": "its init maps that of the method"}
+    return Method(grouped(NUMBERS), make, ask, STREAM | traces, rtol=1e-5)
+
+
+def late_stream(method):
+    """All sets are issued first; their targets come in the opposite order."""
+
+    def make(rows):
+        return method.init(abs(rows["y"] - rows["preds"]), ALPHA)
+
+    def ask(state, test, alpha):
+        q = method.quantile(state, alpha)
+        for pred, y in zip(test["preds"][::-1], test["y"][::-1], strict=True):
+            state = method.update(state, pred, y, alpha, threshold=q)
+        return {"sets": method.predict(state, test["preds"][0], alpha), "state": state}
+
+    return Method(NUMBERS, make, ask, STREAM, rtol=1e-5)
+
+
 def of_scores(function, draw=numbers, not_for=None):
     """A verb that returns p-values or flags: its value is the rows."""
 
@@ -480,6 +514,9 @@ METHODS = {
     "SFOGD": stream(online.SFOGD(ABSOLUTE, 0.1)),
     "NexCP": stream(online.NexCP(ABSOLUTE, 0.9)),
     "window": stream(online.SlidingWindow(ABSOLUTE)),
+    "ACI by group": stream_by_group(online.ACI(ABSOLUTE, 0.05)),
+    "window by group": stream_by_group(online.SlidingWindow(ABSOLUTE)),
+    "late ACI": late_stream(online.ACI(ABSOLUTE, 0.05)),
     "outliers": of_scores(
         lambda rows, test, alpha: outliers.outlier_p_values(
             rows["y"], test["y"], **options(rows), **context(test)
