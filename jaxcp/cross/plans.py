@@ -93,10 +93,10 @@ class OwnFit:
         """Rows that a fit alone predicts, rounded down."""
         return len(self.fold) // self.count
 
-    @property
-    def voting(self) -> Array:
-        """True for the fits that left a row out, shape (b,)."""
-        return jnp.zeros(self.count, bool).at[self.fold].set(True)
+    def voting(self, rows: Array | None = None) -> Array:
+        """Returns True for the fits that left out one of these rows, shape (b,)."""
+        own = True if rows is None else rows
+        return jnp.zeros(self.count, bool).at[self.fold].max(own)
 
     def voters(self, preds: PyTree) -> PyTree:
         """Returns the different predictions without a row at one input: those given."""
@@ -158,7 +158,9 @@ class Ensemble:
         """True where some fit is without the row, shape (n,)."""
         return jnp.any(self.held_out, axis=0)
 
-    voting = mask
+    def voting(self, rows: Array | None = None) -> Array:
+        """Returns the rows that some fit is without, among these, shape (n,)."""
+        return self.mask if rows is None else self.mask & rows
 
     def voters(self, preds: PyTree) -> PyTree:
         """Returns the different predictions without a row at one input: n of them."""
