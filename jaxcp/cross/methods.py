@@ -82,13 +82,7 @@ class Rows(NamedTuple):
 
 def check_data(key, learner, score, x, y, groups=None):
     """Returns inputs and targets as arrays, after checks."""
-    if groups is not None:
-        raise ValueError(
-            "expected groups=None for fits that leave out several rows, got groups; "
-            "these rows are of other groups too, and nothing is proved for each group: "
-            "jackknife_plus(..., groups=) covers 1 - 2 alpha in each, and "
-            "full_conformal(..., groups=) 1 - alpha"
-        )
+    plans.check_alone(groups)
     inputs.check_score(score)
     _checks.check_given(learner=learner)
     if isinstance(learner, FitsOnHost):

@@ -21,7 +21,7 @@ from jaxcp.calibration.split import Calibration, GroupCalibration
 from jaxcp.certificates import CrossCertificate
 from jaxcp.cross import _votes, plans
 from jaxcp.held.rows import Context
-from jaxcp.held.taking import NO_GROUPS, check_row_shapes, weights_for
+from jaxcp.held.taking import NO_GROUPS, check_row_shapes, groups_of, weights_for
 from jaxcp.online.windows import SlidingState, SlidingWindow
 from jaxcp.predictive.atoms import Atoms
 from jaxcp.quantiles.levels import conformal_rank, one_alpha
@@ -172,7 +172,8 @@ class CrossCalibration(Calibrated):
           sure. c components pay each: 1 - 2 alpha minus c terms. About 1 - alpha for
           stable learners. With weights and a fit for each row: the same for true
           likelihood ratios and their `test_weights`; for fixed weights, none above 1,
-          minus the weighted total variation distance from exchangeability.
+          minus the weighted total variation distance from exchangeability. With groups
+          1 - 2 alpha within each.
 
         Assumption:
           The rows and test examples are exchangeable, and each fit saw all rows but
@@ -656,6 +657,9 @@ def cross_calibrate(
     y: ArrayLike,
     held_out: ArrayLike,
     *,
+    groups: ArrayLike | None = None,
+    num_groups: int | None = None,
+    group_names: Iterable[Hashable] | None = None,
     weights: ArrayLike | None = None,
     mask: ArrayLike | None = None,
     aggregation: plans.Aggregation = "mean",
@@ -677,6 +681,10 @@ def cross_calibrate(
         each row, the same in all fits.
       y: Targets, shape (n, ...), or labels 0, ..., k - 1.
       held_out: True where a fit was made without a row, bool of shape (b, n).
+      groups: Group of each row, shape (n,), as for `jackknife_plus`, if each fit leaves
+        out one row of its own.
+      num_groups: Number of groups g, needed for groups that are integers.
+      group_names: Names of the g groups, as for `calibrate_groups`.
       weights: Weights >= 0 of the rows' scores, shape (n,), as for `calibrate`: ratios,
         with `test_weights`, or fixed ones, none above 1. They are normalized once over
         all rows, with an infinite atom for the test point at both ends.
@@ -693,14 +701,15 @@ def cross_calibrate(
 
     Raises:
       ValueError: if shapes do not fit, every fit holds every row, a prediction of a row
-        held out is NaN, or as `calibrate`. Where `held_out` is traced and no row is
+        held out is NaN, there are groups and a fit leaves out several rows, or as
+        `calibrate_groups`. Where `held_out` is traced and no row is
         left out the sets are infinite.
 
     Guarantee:
       As `CrossCalibration.__call__`: 1 - 2 alpha if each row is left out by one fit of
       its own (K folds of one size: minus a term below sqrt(2 / n)), and for bags if
       their number is drawn, as in `jackknife_plus_after_bootstrap`. Other plans have
-      none.
+      none. With groups 1 - 2 alpha within each.
 
     Assumption:
       The rows and test examples are exchangeable, and each fit saw all rows but those
@@ -734,10 +743,12 @@ def cross_calibrate(
     """
     inputs.check_score(score)
     held_out, mask = check_held_out(held_out, mask)
+    plans.check_alone(groups, held_out)
+    of = groups_of(held_out.T, groups, num_groups, group_names, mask)
     preds = checked_preds(preds, held_out.shape, held_out)
     left_out = plans.left_out_by(held_out, aggregation)
     own = _votes.held_out(left_out, preds)
-    return of_held_out(left_out, score, own, y, weights, classes, mask=mask)
+    return of_held_out(left_out, score, own, y, weights, classes, of, mask=mask)
 
 
 def of_held_out(
