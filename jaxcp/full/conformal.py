@@ -264,8 +264,14 @@ class FullConformal(Levels):
     @property
     def _labels_are_groups(self):
         """Whether groups that are left out are the labels."""
-        k = getattr(self.source, "num_labels", 0)
-        return k == self.num_groups and self.group_names in (None, self.classes)
+        of = self.source
+        if not isinstance(of, labels.Refits) or of.num_labels != self.num_groups:
+            return False
+        if _arrays.is_concrete(of.y, self.groups, self.mask):  # traced ones are trusted
+            apart = np.asarray(of.y) != np.asarray(self.groups)
+            if np.any(apart if self.mask is None else apart & np.asarray(self.mask)):
+                return False
+        return self.group_names in (None, self.classes)
 
     def _check_new(self, x_new):
         self.source.check_new(x_new)

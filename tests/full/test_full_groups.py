@@ -243,6 +243,9 @@ def test_few_rows_and_unknown_groups():
     cp, names = full(x, y), np.array(["a", "b", "c"])
     few = cp(x_new, 0.125, groups=NEW)  # 1 / 0.125 - 1 = 7
     assert_array_equal(np.isinf(few.upper), NEW == 2)
+    heavy, ones = full(x, y, calibration_weights=np.ones(N)), np.ones(M)
+    unknown = jax.jit(lambda g: heavy(x_new, 0.9, groups=g, test_weights=ones).upper)
+    assert np.all(np.isinf(unknown(np.array([-1, 3, 99, -1, 3]))))
     empty = full(x, y, groups=np.where(GROUPS == 2, 1, GROUPS))
     assert np.isinf(empty(x_new[:1], 0.9, groups=[2]).lower[0])
     assert empty.certificate(0.9)[2].coverage == 1
@@ -264,9 +267,17 @@ def test_few_rows_and_unknown_groups():
         jaxcp.full_conformal(KEY, RIDGE, ABSOLUTE, x, y, groups=GROUPS)
     with pytest.raises(ValueError, match="expected groups with num_groups or group_na"):
         jaxcp.full_conformal(KEY, RIDGE, ABSOLUTE, x, y, num_groups=3)
-    two = jaxcp.full_conformal(KEY, CENTERS, LAC, *labels()[:2], groups=GROUPS > 0)
-    with pytest.raises(ValueError, match="groups of the new inputs"):
-        two(x_new, 0.3)  # 3 labels are not 2 groups
+    for groups in (GROUPS, GROUPS > 0):  # not the labels, if as many
+        sites = jaxcp.full_conformal(
+            KEY,
+            CENTERS,
+            LAC,
+            *labels()[:2],
+            groups=groups,
+            group_names=np.unique(groups),
+        )
+        with pytest.raises(ValueError, match="groups of the new inputs"):
+            sites(x_new, 0.3)
 
 
 def test_certificates_are_those_of_each_group():
