@@ -90,11 +90,11 @@ def test_signs_outputs_weights_and_distributions_by_hand():
             more = np.sum(np.where(own, weights, 0)[s[:-1] >= s[-1]])
             assert_allclose(heavy[j], (2 + more) / (2 + weights[own].sum()))
         assert_array_equal(of(x_new, 0.3, **given).contains(targets), heavy > 0.3)
-        both = full(x, np.stack([y, -y], axis=1))
-        boxes = both(x_new, 0.4, groups=NEW)
-        one = full(x, y)(x_new, 0.2, groups=NEW)
-        assert_allclose(boxes.lower, np.stack([one.lower, -one.upper], 1))
-        assert_allclose(boxes.upper, np.stack([one.upper, -one.lower], 1))
+        for score in (ABSOLUTE, SIGNED):  # each output has half of alpha
+            boxes = full(x, np.stack([y, -y], axis=1), score)(x_new, 0.8, groups=NEW)
+            one = full(x, y, score)(x_new, 0.4, groups=NEW)
+            assert_allclose(boxes.lower, np.stack([one.lower, -one.upper], 1))
+            assert_allclose(boxes.upper, np.stack([one.upper, -one.lower], 1))
 
 
 def _fit(key, x, y, weights):
