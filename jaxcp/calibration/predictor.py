@@ -69,6 +69,12 @@ class Scored:
             groups = _names.group_codes(self.group_names, groups, cure=cure)
         return _checks.groups(groups, self.num_groups)._replace(required=False)
 
+    def _given_groups(self, groups):
+        """Returns the groups of test points, which must be given, as a column."""
+        if groups is None and self.num_groups is not None:
+            raise ValueError("expected groups of the new inputs, one each, got None")
+        return self._groups_of(None, groups)
+
     def _check_labels_are_groups(self, preds):
         """Raises ValueError unless each group is a label of the score."""
         if not (self.by_label and inputs.has_labels(self.score)):

@@ -499,7 +499,7 @@ def _missed(n, num_folds, alpha, minmax):
 
 
 def _published(n, num_folds, alpha, minmax):
-    m = Fraction(n, num_folds)
+    m = Fraction(n, num_folds) or Fraction(1)
     slack = (1 - 1 / m) / (num_folds + 1)
     if minmax:
         return alpha + slack

@@ -23,7 +23,6 @@ from jax import Array, lax
 from jaxcp._numbers import as_float, varying_like
 from jaxcp._tree import jit, pytree
 from jaxcp.predictive.atoms import Atoms, atoms_of
-from jaxcp.pvalues.conformal import mass_of
 from jaxcp.quantiles import selection
 from jaxcp.quantiles._keys import bisect_keys, from_keys, to_keys
 from jaxcp.quantiles._rows import spare_mass
@@ -89,13 +88,13 @@ class Ballot:
         each component.
       mask: True for the rows that vote, shape (n,), or None.
       weights: Weights of the rows, shape (n,), or None.
-      test_weight: Weight of the test point, shape (); 1 where there are no weights.
+      test_weight: Weight of the test point, shape (), or None for 1.
     """
 
     rank: Array
     mask: Array | None
     weights: Array | None
-    test_weight: Array
+    test_weight: Array | None
 
     def last_end(self, ends: Array) -> Array:
         """Returns the k-th smallest upper ends, (c, n, ...) to (c, ...)."""
@@ -176,7 +175,7 @@ def minmax(score: Score, preds: PyTree, q: Array, votes: Array) -> Set:
     c = len(thresholds)
     if isinstance(sets, HasPieces):
         rank = jnp.maximum(jnp.sum(votes), 1)  # one vote, or none of nobody
-        ballot = Ballot(jnp.full(c, rank), votes, None, jnp.ones(()))
+        ballot = Ballot(jnp.full(c, rank), votes, None, None)
         return _union(sets, ballot)
     return VoteSet(sets, votes.astype(int), jnp.full(c, -nothing.astype(int)))
 
@@ -340,36 +339,37 @@ def counted(scores, held_out, mask, bags):
 
 
 @jit
-def plus_at(cp: Any, source: Any, x: PyTree, rank: Array, test_weights: Any) -> AnySet:
+def plus_at(cp: Any, source: Any, x: PyTree, rank: Array, context: Any) -> AnySet:
     """Returns the "+" set at each input."""
     score, of, preds = cp.score, cp.calibration, _shapes(source, x)
-    if _has_long_folds(cp, preds):
+    if context.group is None and _has_long_folds(cp, preds):
         return _plus_of_folds(cp, source, x, rank, preds)
-    n, m = len(cp.scores), _num_inputs(preds)
-    test_weights = jnp.ones(m) if test_weights is None else test_weights
-    ranks = jnp.atleast_1d(rank)
 
-    def one(preds, test_weight):
-        ballot = Ballot(ranks, of.mask, of.weights, test_weight)
+    def one(preds, context):
+        k, *known = of.held.at(context, rank)
+        ballot = Ballot(jnp.atleast_1d(k), *known)
         preds = cp.left_out.without_each(preds)
         return plus(score, preds, _known(of.scores), ballot)
 
-    return source.at_each(one, x, test_weights, width=n * _width(cp, preds))
+    return source.at_each(one, x, context, width=len(cp.scores) * _width(cp, preds))
 
 
 @jit
-def minmax_at(cp, source, x, rank, test_weights):
+def minmax_at(cp, source, x, rank, context):
     """Returns the hull of the sets of all fits that vote, at each input."""
-    of, voting, preds = cp.calibration, cp.left_out.voting, _shapes(source, x)
-    q = of.threshold(rank)
-    q = jnp.broadcast_to(q[None], (_num_inputs(preds), *q.shape))
-    if test_weights is not None:
-        q = jax.vmap(of.threshold, (None, 0))(rank, test_weights)
+    of, preds, everyone = cp.calibration, _shapes(source, x), cp.left_out.voting()
+    given = [v for v in context if v is not None]
+    axes, m = (None, *(0 for _ in given)), _num_inputs(preds)
+    q = jax.vmap(of.threshold, axes, axis_size=m)(rank, *given)
 
-    def one(preds, q):
+    def one(preds, q, group):
+        voting = everyone
+        if group is not None:
+            voting = cp.left_out.voting(of.held.of_group(group).mask)
         return minmax(cp.score, cp.left_out.voters(preds), q, voting)
 
-    return source.at_each(one, x, q, width=len(voting) * _width(cp, preds))
+    width = len(everyone) * _width(cp, preds)
+    return source.at_each(one, x, q, context.group, width=width)
 
 
 @jit
@@ -392,7 +392,7 @@ def upper_center(cp: Any, source: Any, x: PyTree, rank: Array) -> PyTree:
 
 
 @jit
-def atoms_at(cp: Any, source: Any, x: PyTree, test_weights: Any) -> Atoms:
+def atoms_at(cp: Any, source: Any, x: PyTree, context: Any) -> Atoms:
     """Returns the last target of each row's half line, NaN of other sets."""
     score, of, preds = cp.score, cp.calibration, _shapes(source, x)
     thresholds = by_component(_known(of.scores))[-1]  # of y - f for Signed
@@ -405,7 +405,7 @@ def atoms_at(cp: Any, source: Any, x: PyTree, test_weights: Any) -> Atoms:
         return jnp.where(sets.lower == -jnp.inf, sets.upper, jnp.nan)
 
     values = source.at_each(one, x, width=len(of.scores) * _width(cp, preds))
-    return atoms_of(values, mass_of(of.weights, of.mask), test_weights)
+    return atoms_of(values, of.held.mass_at(context.group), context.weight)
 
 
 def _plus_of_folds(cp, source, x, rank, preds):

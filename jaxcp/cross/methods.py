@@ -80,8 +80,9 @@ class Rows(NamedTuple):
     given: Any
 
 
-def check_data(key, learner, score, x, y):
+def check_data(key, learner, score, x, y, groups=None):
     """Returns inputs and targets as arrays, after checks."""
+    plans.check_alone(groups)
     inputs.check_score(score)
     _checks.check_given(learner=learner)
     if isinstance(learner, FitsOnHost):
@@ -114,7 +115,7 @@ def plan_of(weights, aggregation, batch_size, check):
     return Plan(weights, plans.left_out_by(held_out, aggregation), batch_size, check)
 
 
-def carry_out(plan, key, learner, score, rows, calibration_weights):
+def carry_out(plan, key, learner, score, rows, calibration_weights, *groups):
     """Returns the fits of a plan with each row's score under those without it."""
     if plan.batch_size is not None:
         _checks.check_count("batch_size", plan.batch_size, 1)
@@ -122,7 +123,7 @@ def carry_out(plan, key, learner, score, rows, calibration_weights):
     fits, preds = fit(plan, key, learner, rows)
     classes = fits.classes if inputs.has_labels(score) else None
     with fits.keeping():
-        known = rows.given, calibration_weights, classes
+        known = rows.given, calibration_weights, classes, *groups
         calibration = of_held_out(plan.left_out, score, preds, *known, bags=plan.bags)
     return CrossConformal(fits, calibration)
 
@@ -176,6 +177,7 @@ def cross_conformal(
     weights: ArrayLike,
     *,
     aggregation: plans.Aggregation = "mean",
+    groups: None = None,
     calibration_weights: ArrayLike | None = None,
     batch_size: int | None = None,
     check: bool = True,
@@ -196,6 +198,7 @@ def cross_conformal(
       weights: Training weights >= 0, shape (b, n), e.g. from `jaxcp.resampling`.
       aggregation: "mean" or "median" of the fits without a row. Medians of
         probabilities need not sum to 1: use the mean for labels.
+      groups: Refused: no theorem holds in each group. `jackknife_plus` takes them.
       calibration_weights: Weights >= 0 of the rows' scores, shape (n,), as for
         `calibrate`: ratios, with `test_weights`, or fixed ones, none above 1. They are
         normalized once over all rows, with an infinite atom for the test point at both
@@ -240,7 +243,7 @@ def cross_conformal(
       >>> cp(x[:2], alpha=0.1).lower.shape
       (2,)
     """
-    rows = check_data(key, learner, score, x, y)
+    rows = check_data(key, learner, score, x, y, groups)
     _checks.check_given(weights=weights)
     weights = as_arrays(weights=weights)
     n = len(rows.y)
@@ -257,6 +260,9 @@ def jackknife_plus(
     x: PyTree,
     y: ArrayLike,
     *,
+    groups: ArrayLike | None = None,
+    num_groups: int | None = None,
+    group_names: Iterable[Hashable] | None = None,
     calibration_weights: ArrayLike | None = None,
     batch_size: int | None = None,
     check: bool = True,
@@ -264,7 +270,8 @@ def jackknife_plus(
     """Returns the jackknife+: n fits, each without one row.
 
     A learner with `leave_one_out` (`Ridge`, `KernelRidge`, `NearestNeighbors`) has a
-    closed form for the fits; those of others run as one program.
+    closed form for the fits; those of others run as one program. With groups every fit
+    is still on all rows but one, and only rows in the group of an input vote there.
 
     Args:
       key: Random key, split among the fits.
@@ -272,6 +279,10 @@ def jackknife_plus(
       score: Nonconformity score of one example.
       x: Inputs, a pytree with leading axis n.
       y: Targets, shape (n, ...), or labels 0, ..., k - 1.
+      groups: Group of each row, shape (n,), int in 0, ..., num_groups - 1 or by name,
+        known before the targets. The groups of new inputs are given at the call.
+      num_groups: Number of groups g, needed for groups that are integers.
+      group_names: Names of the g groups, as for `calibrate_groups`.
       calibration_weights: Weights of the rows' scores, shape (n,), as for
         `cross_conformal`.
       batch_size: Fits that run at a time.
@@ -281,15 +292,19 @@ def jackknife_plus(
       A `CrossConformal`; `naive` gives the plain jackknife, `minmax` the third form.
 
     Raises:
-      ValueError: as `cross_conformal`, if n is less than 2, or if the closed form is
-        lost to rounding.
+      ValueError: as `cross_conformal`, if n is less than 2, if the closed form is lost
+        to rounding, or if groups are out of range or their number is not known.
 
     Guarantee:
       1 - 2 alpha, or 1 - (2 f - 1) / (n + 1) with f = floor(alpha (n + 1)) >= 1, which
-      `certificate` returns; about 1 - alpha for stable learners.
+      `certificate` returns; about 1 - alpha for stable learners. With groups the same
+      within each group, for its number of rows n: the tournament among the rows of the
+      group and the test point, given all other rows. One with fewer than 1/alpha - 1
+      has infinite sets.
 
     Assumption:
-      The rows and test examples are exchangeable, and the learner treats rows alike.
+      The rows and test examples are exchangeable, with groups those of each group, and
+      the learner treats rows alike.
 
     Cost:
       n + 1 fits in one program, or one closed form. Sets as `CrossConformal.__call__`.
@@ -310,15 +325,19 @@ def jackknife_plus(
       >>> paths = jax.vmap(fit)(jnp.logspace(-3, 3, 7))  # 7 * 30 models, one program
       >>> paths.scores.shape
       (7, 30)
+      >>> args = jax.random.key(1), learners.Ridge(1.0), scores.Absolute(), x, y
+      >>> cp = jackknife_plus(*args, groups=["a", "b"] * 15)
+      >>> cp(x[:2], alpha=0.2, groups=["a", "b"]).upper.shape
+      (2,)
     """
     rows = check_data(key, learner, score, x, y)
-    n = len(rows.y)
+    n, of = len(rows.y), taking.groups_of(rows.y, groups, num_groups, group_names)
     _checks.check_count("the number of rows", n, 2)
     closed = isinstance(learner, LeavesOneOut)
     weights = None if closed else resampling.leave_one_out(n)
     own = plans.OwnFit(jax.device_put(np.arange(n)), n)
     plan = Plan(weights, own, batch_size, check)
-    return carry_out(plan, key, learner, score, rows, calibration_weights)
+    return carry_out(plan, key, learner, score, rows, calibration_weights, of)
 
 
 def cv_plus(
@@ -330,6 +349,7 @@ def cv_plus(
     *,
     num_folds: int | None = None,
     folds: ArrayLike | None = None,
+    groups: None = None,
     calibration_weights: ArrayLike | None = None,
     batch_size: int | None = None,
     check: bool = True,
@@ -346,6 +366,7 @@ def cv_plus(
         differ by at most one. The theorem is for equal ones: n a multiple of K.
       folds: A given partition instead: the fold of each row, shape (n,), int in 0, ...,
         K - 1 or a name, such as its group. Traced folds need `num_folds`, too.
+      groups: Refused: no theorem holds in each group. `jackknife_plus` takes them.
       calibration_weights: Weights of the rows' scores, shape (n,), as for
         `cross_conformal`.
       batch_size: Fits that run at a time.
@@ -387,7 +408,7 @@ def cv_plus(
       >>> cp(x[:2], alpha=0.1).upper.shape
       (2,)
     """
-    rows = check_data(key, learner, score, x, y)
+    rows = check_data(key, learner, score, x, y, groups)
     if folds is None:
         counts = resampling.check_folds(len(rows.y), cast(int, num_folds))
         key_fits, weights, own = _partition(key, *counts)
@@ -465,6 +486,7 @@ def jackknife_plus_after_bootstrap(
     *,
     num_resamples: int,
     aggregation: plans.Aggregation = "mean",
+    groups: None = None,
     calibration_weights: ArrayLike | None = None,
     batch_size: int | None = None,
     check: bool = True,
@@ -483,6 +505,7 @@ def jackknife_plus_after_bootstrap(
       num_resamples: Number of bootstrap resamples b; a row is in every bag with
         probability about 0.63^b. Sets are infinite where alpha n rows or more are.
       aggregation: "mean" or "median".
+      groups: Refused: no theorem holds in each group. `jackknife_plus` takes them.
       calibration_weights: Weights of the rows' scores, shape (n,), as for
         `cross_conformal`.
       batch_size: Fits that run at a time.
@@ -523,6 +546,7 @@ def jackknife_plus_after_bootstrap(
       (30,)
     """
     options: dict[str, Any] = {"batch_size": batch_size, "check": check}
+    options |= {"groups": groups}
     options |= {"aggregation": aggregation, "calibration_weights": calibration_weights}
     return enbpi(key, learner, score, x, y, num_resamples=num_resamples, **options)
 
@@ -538,6 +562,7 @@ def enbpi(
     block_size: int = 1,
     moving: bool = True,
     aggregation: plans.Aggregation = "mean",
+    groups: None = None,
     calibration_weights: ArrayLike | None = None,
     batch_size: int | None = None,
     check: bool = True,
@@ -560,6 +585,7 @@ def enbpi(
       block_size: Rows in a block of the bootstrap; more than 1 keeps dependence.
       moving: Whether blocks may start at any row, as for `resampling.block_bootstrap`.
       aggregation: "mean" or "median" of the fits whose bag lacks a row.
+      groups: Refused: no theorem holds in each group. `jackknife_plus` takes them.
       calibration_weights: Weights of the rows' scores, shape (n,), as for
         `cross_conformal`.
       batch_size: Fits that run at a time.
@@ -601,7 +627,7 @@ def enbpi(
       >>> sets.lower.shape
       (20,)
     """
-    rows = check_data(key, learner, score, x, y)
+    rows = check_data(key, learner, score, x, y, groups)
     sizes = resampling.check_blocks(len(rows.y), num_resamples, block_size)
     key_fits, bags = _bags(key, *sizes, bool(moving))
     plan = plan_of(bags, aggregation, batch_size, check)._replace(bags=True)

@@ -49,6 +49,22 @@ def rows_left_out(mask: Array | None) -> Array | None:
     return None if np.all(np.asarray(mask)) else mask
 
 
+def check_alone(groups: Any, held_out: Any = None) -> None:
+    """Raises ValueError for groups, unless each fit leaves out one row of its own."""
+    if groups is None:
+        return
+    if held_out is not None and is_concrete(held_out):
+        held = np.asarray(held_out)
+        if max(held.sum(axis=axis).max(initial=0) for axis in (0, 1)) <= 1:
+            return
+    raise ValueError(
+        "expected groups=None for fits that leave out several rows, got groups; these "
+        "rows are of other groups too, and nothing is proved for each group: "
+        "jackknife_plus(..., groups=) covers 1 - 2 alpha in each, and "
+        "full_conformal(..., groups=) 1 - alpha"
+    )
+
+
 def num_equal_folds(left_out: OwnFit | Ensemble, num_rows: int) -> int:
     """Returns how many folds of one size the rows that count make, or ValueError."""
     sizes = left_out.fold_sizes()
@@ -93,10 +109,10 @@ class OwnFit:
         """Rows that a fit alone predicts, rounded down."""
         return len(self.fold) // self.count
 
-    @property
-    def voting(self) -> Array:
-        """True for the fits that left a row out, shape (b,)."""
-        return jnp.zeros(self.count, bool).at[self.fold].set(True)
+    def voting(self, rows: Array | None = None) -> Array:
+        """Returns True for the fits that left out one of these rows, shape (b,)."""
+        own = True if rows is None else rows
+        return jnp.zeros(self.count, bool).at[self.fold].max(own)
 
     def voters(self, preds: PyTree) -> PyTree:
         """Returns the different predictions without a row at one input: those given."""
@@ -158,7 +174,9 @@ class Ensemble:
         """True where some fit is without the row, shape (n,)."""
         return jnp.any(self.held_out, axis=0)
 
-    voting = mask
+    def voting(self, rows: Array | None = None) -> Array:
+        """Returns the rows that some fit is without, among these, shape (n,)."""
+        return self.mask if rows is None else self.mask & rows
 
     def voters(self, preds: PyTree) -> PyTree:
         """Returns the different predictions without a row at one input: n of them."""

@@ -16,11 +16,12 @@ from jaxcp import _checks
 from jaxcp._arrays import as_array, as_arrays, count_true, is_concrete
 from jaxcp._names import named
 from jaxcp._tree import pytree
-from jaxcp.calibration.calibrating import Calibrated, calibrate
-from jaxcp.calibration.split import Calibration
+from jaxcp.calibration.calibrating import Calibrated, calibrate, calibrate_groups
+from jaxcp.calibration.split import Calibration, GroupCalibration
 from jaxcp.certificates import CrossCertificate
 from jaxcp.cross import _votes, plans
-from jaxcp.held.taking import check_row_shapes, weights_for
+from jaxcp.held.rows import Context
+from jaxcp.held.taking import NO_GROUPS, check_row_shapes, groups_of, weights_for
 from jaxcp.online.windows import SlidingState, SlidingWindow
 from jaxcp.predictive.atoms import Atoms
 from jaxcp.quantiles.levels import conformal_rank, one_alpha
@@ -102,14 +103,15 @@ class CrossCalibration(Calibrated):
 
     Args:
       left_out: Which of the b fits predict each row.
-      calibration: The calibration of the held-out scores.
+      calibration: The calibration of the held-out scores, of each group if there are
+        groups.
 
     See also:
       cross_calibrate, CrossConformal, Calibration
     """
 
     left_out: plans.OwnFit | plans.Ensemble
-    calibration: Calibration
+    calibration: Calibration | GroupCalibration
 
     @property
     def score(self) -> Score:
@@ -124,24 +126,34 @@ class CrossCalibration(Calibrated):
     def quantile(
         self, alpha: ArrayLike, *, test_weight: ArrayLike | None = None
     ) -> Array:
-        """Returns the threshold of `naive` and `minmax`, from the held-out scores."""
+        """Returns the threshold of `naive` and `minmax`, from the held-out scores.
+
+        With groups one for each, leading axis g.
+        """
         return self.calibration.quantile(alpha, test_weight=test_weight)
 
     def __call__(
-        self, preds: PyTree, alpha: ArrayLike, *, test_weights: ArrayLike | None = None
+        self,
+        preds: PyTree,
+        alpha: ArrayLike,
+        *,
+        groups: ArrayLike | None = None,
+        test_weights: ArrayLike | None = None,
     ) -> AnySet:
         """Returns the "+" sets at new inputs.
 
         With f_-i the joint prediction of the fits without row i, scores R_i and k = n +
         1 - floor(alpha (n + 1)): the k-th largest lower and the k-th smallest upper end
         of the n sets {y : s(f_-i(x), y) <= R_i}; for labels, all y with #{i : R_i <
-        s(f_-i(x), y)} below k.
+        s(f_-i(x), y)} below k. With groups i and n are the rows in the group of x.
 
         Args:
           preds: Predictions of the b fits at m inputs, a pytree with leading axes
             (b, m), the fits in the same order as for `cross_calibrate`.
           alpha: Miscoverage level, shape (), or (c,) for scores with c components,
             whose sets are intersected (a scalar is split to alpha / c).
+          groups: Group of each input, int or by name, shape (m,), for a calibration
+            with groups.
           test_weights: Weight of each test point, shape (m,), for calibrations with
             weights. Defaults to 1, and no weight may then be larger.
 
@@ -160,7 +172,8 @@ class CrossCalibration(Calibrated):
           sure. c components pay each: 1 - 2 alpha minus c terms. About 1 - alpha for
           stable learners. With weights and a fit for each row: the same for true
           likelihood ratios and their `test_weights`; for fixed weights, none above 1,
-          minus the weighted total variation distance from exchangeability.
+          minus the weighted total variation distance from exchangeability. With groups
+          1 - 2 alpha within each.
 
         Assumption:
           The rows and test examples are exchangeable, and each fit saw all rows but
@@ -178,12 +191,10 @@ class CrossCalibration(Calibrated):
           Barber, Candes, Ramdas, Tibshirani, Conformal Prediction Beyond
           Exchangeability, Annals of Statistics, 2023 (fixed weights).
         """
-        args = self._check(preds, alpha, test_weights)
+        args = self._check(preds, alpha, groups, test_weights)
         return self.named(_votes.plus_at(self, plans.Recorded(), *args))
 
-    def minmax(
-        self, preds: PyTree, alpha: ArrayLike, *, test_weights: ArrayLike | None = None
-    ) -> AnySet:
+    def minmax(self, preds: PyTree, alpha: ArrayLike, **context: Any) -> AnySet:
         """Returns the hull of all held-out fits' sets: [min f_-i - q, max f_-i + q].
 
         q is the conformal quantile of the held-out scores. For labels it is the union
@@ -208,10 +219,10 @@ class CrossCalibration(Calibrated):
           Kim, Xu, Barber, Predictive Inference Is Free with the
           Jackknife+-after-Bootstrap, NeurIPS, 2020 (bags; with the same proof).
         """
-        args = self._check(preds, alpha, test_weights)
+        args = self._check(preds, alpha, **context)
         return self.named(_votes.minmax_at(self, plans.Recorded(), *args))
 
-    def certificate(self, alpha: Any, *, minmax: bool = False) -> CrossCertificate:
+    def certificate(self, alpha: Any, *, minmax: bool = False) -> Any:
         """Returns a lower bound of the marginal coverage of sets at alpha, by counts.
 
         Sharper than the published bound, which it has as a field: with m = n/K rows in
@@ -227,6 +238,7 @@ class CrossCalibration(Calibrated):
 
         Returns:
           A `certificates.CrossCertificate`: `coverage` and `published`, at least 0.
+          With groups a tuple of one for each of them.
 
         Raises:
           ValueError: if `alpha` is outside (0, 1), there are weights, fits or a mask
@@ -260,20 +272,21 @@ class CrossCalibration(Calibrated):
                 "expected a calibration without weights, whose coverage has a bound by "
                 "counts, got one with weights; leave calibration_weights out"
             )
-        if not is_concrete(self.left_out, self.calibration.mask):
+        if not is_concrete(self.left_out, self.calibration.held):
             raise ValueError(
                 "expected fits and a mask with values, got traced ones; ask for the "
                 "certificate outside of jax.jit and jax.vmap"
             )
-        n = int(self.calibration.held.counts())
-        num_folds = plans.num_equal_folds(self.left_out, n)
-        num_components = math.prod(self.calibration.components)
-        exact = one_alpha(alpha)
-        return CrossCertificate(n, num_folds, exact, bool(minmax), num_components)
+        counts = np.ravel(self.calibration.held.counts()).tolist()
+        folds = [max(n, 1) for n in counts]  # of a group, whose rows are left out alone
+        if self.calibration.num_groups is None:
+            folds = [plans.num_equal_folds(self.left_out, counts[0])]
+        known = one_alpha(alpha), bool(minmax), math.prod(self.calibration.components)
+        each = zip(counts, folds, strict=True)
+        found = tuple(CrossCertificate(n, k, *known) for n, k in each)
+        return found if self.calibration.held.shape else found[0]
 
-    def naive(
-        self, preds: PyTree, alpha: ArrayLike, *, test_weights: ArrayLike | None = None
-    ) -> AnySet:
+    def naive(self, preds: PyTree, alpha: ArrayLike, **context: Any) -> AnySet:
         """Returns the sets of a fit on all rows: the jackknife, f(x) -/+ q.
 
         `preds` are those of that fit alone, a pytree with leading axis m.
@@ -292,7 +305,9 @@ class CrossCalibration(Calibrated):
           Barber, Candes, Ramdas, Tibshirani, Predictive Inference with the Jackknife+,
           Annals of Statistics, 2021, section 1.2.
         """
-        return self.calibration(preds, alpha, test_weights=test_weights)
+        self.calibration._given_groups(context.get("groups"))
+        given = {name: v for name, v in context.items() if v is not None}
+        return self.calibration(preds, alpha, **given)
 
     def aggregate(self, preds: PyTree, *, alpha: ArrayLike | None = None) -> PyTree:
         """Returns one prediction for each input from the fits that leave rows out.
@@ -320,7 +335,11 @@ class CrossCalibration(Calibrated):
         return self.aggregate_of(plans.Recorded(), self._preds(preds), alpha)
 
     def predictive(
-        self, preds: PyTree, *, test_weights: ArrayLike | None = None
+        self,
+        preds: PyTree,
+        *,
+        groups: ArrayLike | None = None,
+        test_weights: ArrayLike | None = None,
     ) -> Atoms:
         """Returns predictive distributions at new inputs, with an atom for each row.
 
@@ -330,6 +349,7 @@ class CrossCalibration(Calibrated):
         Args:
           preds: Predictions of the b fits, a pytree with leading axes (b, m). Of a
             `CrossConformal` they are `cp.fits.predict(x)`, for its `calibration`.
+          groups: Group of each input, shape (m,), as for the sets.
           test_weights: Weight of each test point, shape (m,), as for the sets.
 
         Returns:
@@ -366,8 +386,8 @@ class CrossCalibration(Calibrated):
           Array([5.], dtype=float32)
         """
         preds, source = self._preds(preds), plans.Recorded()
-        test_weights = self._weights(source.rows(preds), test_weights)
-        found = _votes.atoms_at(self, source, preds, test_weights)
+        context = self._context(source.rows(preds), groups, test_weights)
+        found = _votes.atoms_at(self, source, preds, context)
         if is_concrete(found) and np.isnan(np.asarray(found.values)).any():
             expected = "a score of one number with its sign, as scores.Residual()"
             raise ValueError(f"expected {expected}, got {type(self.score).__name__}")
@@ -392,10 +412,10 @@ class CrossCalibration(Calibrated):
           >>> jaxcp.online.run(method, state, preds, y, alpha=0.1)[1].upper.tolist()
           [18.0, 18.0, 30.0, 30.0]
         """
-        if self.calibration.weights is not None:
+        if self.calibration.weights is not None or self.calibration.num_groups:
             raise ValueError(
-                "expected scores without calibration_weights, which a window does not "
-                "keep; online.NexCP weighs scores by their age"
+                "expected scores without calibration_weights or groups, which a window "
+                "does not keep; online.NexCP weighs scores by their age"
             )
         method = SlidingWindow(self.score, every=every, empirical=empirical)
         # Every step is given its own alpha.
@@ -416,27 +436,28 @@ class CrossCalibration(Calibrated):
             raise ValueError(f"expected alpha of shape (), got {rank.shape}")
         return _votes.upper_center(self, source, x, rank)
 
-    def _check(self, preds, alpha, test_weights):
-        """Returns predictions, rank and weights, or raises ValueError."""
+    def _check(self, preds, alpha, groups=None, test_weights=None):
+        """Returns predictions, rank and context, or raises ValueError."""
         preds = self._preds(preds)
         rows = plans.Recorded().rows(preds)
-        return preds, *self.level_and_weights(rows, alpha, test_weights)
+        return preds, *self.level_and_context(rows, alpha, groups, test_weights)
 
     def _preds(self, preds):
         """Returns predictions of the b fits, after checks."""
         shapes = self.calibration.row_shapes
         return new_preds(self.score, preds, self.left_out.count, shapes)
 
-    def level_and_weights(self, rows, alpha, test_weights):
-        """Returns the rank and the weights of test points, or raises ValueError."""
-        test_weights = self._weights(rows, test_weights)
+    def level_and_context(self, rows, alpha, groups, test_weights):
+        """Returns the rank and the context of test points, or raises ValueError."""
+        context = self._context(rows, groups, test_weights)
         self.calibration._check_one_alpha(alpha)
-        return self.calibration.rank(alpha), test_weights
+        return self.calibration.rank(alpha), context
 
-    def _weights(self, rows, test_weights):
-        """Returns the weights of test points, or raises ValueError."""
+    def _context(self, rows, groups, test_weights):
+        """Returns the groups and weights of test points, or raises ValueError."""
+        groups = self.calibration._given_groups(groups)
         weights = weights_for(self.calibration.weights, test_weights)
-        return _checks.rows(x=rows, test_weights=weights)[1]
+        return Context(*_checks.rows(x=rows, groups=groups, test_weights=weights)[1:])
 
 
 @pytree
@@ -461,35 +482,45 @@ class CrossConformal(Calibrated):
     quantile = CrossCalibration.quantile
 
     def __call__(
-        self, x: PyTree, alpha: ArrayLike, *, test_weights: ArrayLike | None = None
+        self,
+        x: PyTree,
+        alpha: ArrayLike,
+        *,
+        groups: ArrayLike | None = None,
+        test_weights: ArrayLike | None = None,
     ) -> AnySet:
         """Returns the "+" sets at new inputs.
 
         With held-out fits f_-i, scores R_i and k = n + 1 - floor(alpha (n + 1)): the
         k-th largest lower and the k-th smallest upper end of the n sets {y : s(f_-i(x),
-        y) <= R_i}; for labels, all y with #{i : R_i < s(f_-i(x), y)} below k.
+        y) <= R_i}; for labels, all y with #{i : R_i < s(f_-i(x), y)} below k. With
+        groups i and n are the rows in the group of x alone.
 
         Args:
           x: Inputs, a pytree with leading axis m.
           alpha: Miscoverage level, shape (), or (c,) for scores with c components,
-            whose sets are intersected (a scalar is split to alpha / c).
+            whose sets are intersected (a scalar is split to alpha / c). With groups and
+            one component also (g,), one for each.
+          groups: Group of each input, int or by name, shape (m,), for fits with groups.
           test_weights: Weight of each test point, shape (m,), for calibrations with
             weights. Defaults to 1, and no weight may then be larger.
 
         Returns:
           Sets with leading axis m: `Interval`, `Intervals`, `Box` or `LabelSet`, as
-          the score has; ends are infinite where the rank leaves 1, ..., n. For other
-          scores: sets that know membership alone.
+          the score has; ends are infinite where the rank leaves 1, ..., n, and of
+          traced groups out of range. For other scores: sets that know membership alone.
 
         Raises:
-          ValueError: if a number `alpha` is outside (0, 1), or lengths differ.
+          ValueError: if a number `alpha` is outside (0, 1), lengths differ, or a
+            concrete group is not known.
 
         Guarantee:
           P(Y in set) >= 1 - 2 alpha if each row is left out by a fit of its own (K
           folds of one size: minus a term below sqrt(2 / n)); `certificate` has what is
           sure. c components pay each: 1 - 2 alpha minus c terms. About 1 - alpha for
           stable learners. `enbpi` has an asymptotic guarantee. With weights as
-          `CrossCalibration.__call__`.
+          `CrossCalibration.__call__`. With groups 1 - 2 alpha within each group: the
+          theorem for its rows, given all others.
 
         Assumption:
           The rows and test examples are exchangeable, and each fit saw all rows but
@@ -512,12 +543,10 @@ class CrossConformal(Calibrated):
           >>> round(cp(jnp.array([[4.0]]), alpha=0.2).upper.item(), 1)
           5.3
         """
-        sets = _votes.plus_at(*self._check(x, alpha, test_weights))
+        sets = _votes.plus_at(*self._check(x, alpha, groups, test_weights))
         return self.calibration.named(sets)
 
-    def minmax(
-        self, x: PyTree, alpha: ArrayLike, *, test_weights: ArrayLike | None = None
-    ) -> AnySet:
+    def minmax(self, x: PyTree, alpha: ArrayLike, **context: Any) -> AnySet:
         """Returns the hull of all held-out fits' sets: [min f_-i - q, max f_-i + q].
 
         q is the conformal quantile of the held-out scores. For labels it is the union
@@ -542,10 +571,10 @@ class CrossConformal(Calibrated):
           Kim, Xu, Barber, Predictive Inference Is Free with the
           Jackknife+-after-Bootstrap, NeurIPS, 2020 (bags; with the same proof).
         """
-        sets = _votes.minmax_at(*self._check(x, alpha, test_weights))
+        sets = _votes.minmax_at(*self._check(x, alpha, **context))
         return self.calibration.named(sets)
 
-    def certificate(self, alpha: Any, *, minmax: bool = False) -> CrossCertificate:
+    def certificate(self, alpha: Any, *, minmax: bool = False) -> Any:
         """Returns a lower bound of coverage: `CrossCalibration.certificate`.
 
         Guarantee:
@@ -561,9 +590,7 @@ class CrossConformal(Calibrated):
         """
         return self.calibration.certificate(alpha, minmax=minmax)
 
-    def naive(
-        self, x: PyTree, alpha: ArrayLike, *, test_weights: ArrayLike | None = None
-    ) -> AnySet:
+    def naive(self, x: PyTree, alpha: ArrayLike, **context: Any) -> AnySet:
         """Returns the sets of the fit on all rows: the jackknife, f(x) -/+ q.
 
         Arguments, errors and types of sets as for the "+" sets.
@@ -583,7 +610,7 @@ class CrossConformal(Calibrated):
           Annals of Statistics, 2021, section 1.2.
         """
         preds = self.fits.predict_full(x)
-        return self.calibration.naive(preds, alpha, test_weights=test_weights)
+        return self.calibration.naive(preds, alpha, **context)
 
     def aggregate(self, x: PyTree, *, alpha: ArrayLike | None = None) -> PyTree:
         """Returns one prediction for each input from the fits that leave rows out.
@@ -617,12 +644,11 @@ class CrossConformal(Calibrated):
         """Returns an online method and its state: `CrossCalibration.stream`."""
         return self.calibration.stream(every=every, empirical=empirical)
 
-    def _check(self, x, alpha, test_weights):
+    def _check(self, x, alpha, groups=None, test_weights=None):
         """Returns what a program of sets takes, or raises ValueError."""
         source, x = self.fits.source(x)
-        rows = source.rows(x)
-        level = self.calibration.level_and_weights(rows, alpha, test_weights)
-        return self.calibration, source, x, *level
+        known = source.rows(x), alpha, groups, test_weights
+        return self.calibration, source, x, *self.calibration.level_and_context(*known)
 
 
 def cross_calibrate(
@@ -631,6 +657,9 @@ def cross_calibrate(
     y: ArrayLike,
     held_out: ArrayLike,
     *,
+    groups: ArrayLike | None = None,
+    num_groups: int | None = None,
+    group_names: Iterable[Hashable] | None = None,
     weights: ArrayLike | None = None,
     mask: ArrayLike | None = None,
     aggregation: plans.Aggregation = "mean",
@@ -652,6 +681,10 @@ def cross_calibrate(
         each row, the same in all fits.
       y: Targets, shape (n, ...), or labels 0, ..., k - 1.
       held_out: True where a fit was made without a row, bool of shape (b, n).
+      groups: Group of each row, shape (n,), as for `jackknife_plus`, if each fit leaves
+        out one row of its own.
+      num_groups: Number of groups g, needed for groups that are integers.
+      group_names: Names of the g groups, as for `calibrate_groups`.
       weights: Weights >= 0 of the rows' scores, shape (n,), as for `calibrate`: ratios,
         with `test_weights`, or fixed ones, none above 1. They are normalized once over
         all rows, with an infinite atom for the test point at both ends.
@@ -668,14 +701,15 @@ def cross_calibrate(
 
     Raises:
       ValueError: if shapes do not fit, every fit holds every row, a prediction of a row
-        held out is NaN, or as `calibrate`. Where `held_out` is traced and no row is
+        held out is NaN, there are groups and a fit leaves out several rows, or as
+        `calibrate_groups`. Where `held_out` is traced and no row is
         left out the sets are infinite.
 
     Guarantee:
       As `CrossCalibration.__call__`: 1 - 2 alpha if each row is left out by one fit of
       its own (K folds of one size: minus a term below sqrt(2 / n)), and for bags if
       their number is drawn, as in `jackknife_plus_after_bootstrap`. Other plans have
-      none.
+      none. With groups 1 - 2 alpha within each.
 
     Assumption:
       The rows and test examples are exchangeable, and each fit saw all rows but those
@@ -709,23 +743,32 @@ def cross_calibrate(
     """
     inputs.check_score(score)
     held_out, mask = check_held_out(held_out, mask)
+    plans.check_alone(groups, held_out)
+    of = groups_of(held_out.T, groups, num_groups, group_names, mask)
     preds = checked_preds(preds, held_out.shape, held_out)
     left_out = plans.left_out_by(held_out, aggregation)
     own = _votes.held_out(left_out, preds)
-    return of_held_out(left_out, score, own, y, weights, classes, mask=mask)
+    return of_held_out(left_out, score, own, y, weights, classes, of, mask=mask)
 
 
-def of_held_out(left_out, score, preds, y, weights, classes, *, mask=None, bags=False):
+def of_held_out(
+    left_out, score, preds, y, weights, classes, groups=NO_GROUPS, *, mask=None, bags=0
+):
     """Returns the calibration of rows by their held-out predictions, (n, ...).
 
     `bags` says that fits are of bags: a row of the mask that is in all of them counts.
     """
     known = plans.rows_left_out(left_out.mask)
-    calibration = calibrate(
-        score, preds, y, weights=weights, mask=known, classes=classes
-    )
+    of = {"weights": weights, "mask": known, "classes": classes}
+    calibration: Calibration | GroupCalibration
+    if groups.count is None:
+        calibration = calibrate(score, preds, y, **of)
+    else:
+        own = groups.codes
+        found = calibrate_groups(score, preds, y, own, num_groups=groups.count, **of)
+        calibration = dataclasses.replace(found, group_names=groups.names)
     if known is not None and isinstance(left_out, plans.Ensemble):
-        of = left_out.held_out, mask, jax.device_put(np.array(bags))
+        of = left_out.held_out, mask, jax.device_put(np.array(bags, bool))
         scores, counts = _votes.counted(calibration.scores, *of)
         calibration = dataclasses.replace(calibration, scores=scores, mask=counts)
     return CrossCalibration(left_out, calibration)

@@ -287,8 +287,8 @@ class DiscretizedConformal(fitting.Levels):
           >>> round(cp(x[:1], alpha=0.25).upper.item(), 3)
           4.0
         """
-        x_new, test_weights = self._rows(x_new, test_weights)
-        return _sets(self, x_new, self.rank(alpha), test_weights)
+        x_new, context = self._points(x_new, test_weights)
+        return _sets(self, x_new, self.rank(alpha), context.weight)
 
     def p_values(
         self,
@@ -328,9 +328,9 @@ class DiscretizedConformal(fitting.Levels):
           One fit on n + 1 rows for each example.
         """
         columns = {"y": _checks.vector(y), "u": _checks.uniforms(u)}
-        x_new, test_weights, y, u = self._rows(x_new, test_weights, **columns)
+        x_new, context, y, u = self._points(x_new, test_weights, **columns)
         _checks.check_not_nan("y", y)
-        return _p_values(self, x_new, y, u, test_weights)
+        return _p_values(self, x_new, y, u, context.weight)
 
     @property
     def num_rows(self) -> int:

@@ -10,15 +10,14 @@ import jax
 import numpy as np
 from jax import Array
 
-from jaxcp import _arrays, _checks
-from jaxcp._names import named
+from jaxcp import _arrays, _checks, _names
 from jaxcp._numbers import as_float
 from jaxcp._tree import jit, pytree, static
 from jaxcp.checking import learners
 from jaxcp.full import labels, residuals
 from jaxcp.full.fitting import Levels, fitted_rows
 from jaxcp.full.residuals import POWERS, Smoother
-from jaxcp.held.taking import classes_of, coded
+from jaxcp.held.taking import are_labels, classes_of, coded, groups_of
 from jaxcp.learners.affine import with_key
 from jaxcp.predictive.atoms import Atoms
 from jaxcp.scores import Absolute, Signed, inputs
@@ -44,6 +43,9 @@ class FullConformal(Levels):
       batch_size: Test points at a time, or None.
       dtype: Type of the ends of sets.
       classes: Names of the labels, or None.
+      groups: Group of each row in 0, ..., num_groups - 1, shape (n,), or None.
+      num_groups: Number of groups g, or None.
+      group_names: Names of the groups, also for those of new inputs, or None.
 
     See also:
       full_conformal, CrossConformal, Calibration
@@ -60,24 +62,35 @@ class FullConformal(Levels):
     batch_size: int | None = static(default=None)
     dtype: Any = static(default=None)
     classes: tuple[Hashable, ...] | None = static(default=None)
+    groups: Array | None = None
+    num_groups: int | None = static(default=None)
+    group_names: tuple[Hashable, ...] | None = static(default=None)
+
+    def __post_init__(self) -> None:
+        _names.keep_names(self, "classes", "group_names")
 
     def __call__(
         self,
         x_new: PyTree,
         alpha: ArrayLike,
         *,
+        groups: ArrayLike | None = None,
         test_weights: ArrayLike | None = None,
         union: bool = False,
     ) -> AnySet:
         """Returns the full conformal sets at new inputs.
 
         All y with #{i : S_i(y) < S_n+1(y)} below k = n + 1 - floor(alpha (n + 1)),
-        where S(y) are scores under the fit on the n rows and (x, y).
+        where S(y) are scores under the fit on the n rows and (x, y). With groups only
+        the rows in the group of x are counted, and n is their number.
 
         Args:
           x_new: Inputs, a pytree with leading axis m.
           alpha: Miscoverage level, shape (), or (c,) for scores with c components,
-            whose sets are intersected (a scalar is split to alpha / c).
+            whose sets are intersected (a scalar is split to alpha / c). With groups and
+            one component also (g,), one for each.
+          groups: Group of each input, int or by name, shape (m,). Without it they are
+            the labels that are tried, where groups are the labels.
           test_weights: Weight of each test point, shape (m,), for calibration weights.
             Defaults to 1, and no weight may then be larger.
           union: Whether residuals that are not studentized give the exact set, with its
@@ -85,20 +98,21 @@ class FullConformal(Levels):
 
         Returns:
           Sets with leading axis m: `Interval`, `Box` for several outputs, `LabelSet`
-          for labels; the whole line where k > n, and where the fit interpolates the
-          test point.
+          for labels; the whole line where k > n, where the fit interpolates the test
+          point, and where a traced group is out of range.
 
         Raises:
           ValueError: if a number `alpha` is outside (0, 1), inputs are NaN or of other
-            columns, lengths differ, or a union is asked for of several components.
+            columns, lengths differ, a concrete group is not known, or a union is asked
+            for of several components.
 
         Guarantee:
           P(Y in set) >= 1 - alpha; exactly k / (n + 1) where scores do not tie and no
-          interval stands for a set with holes.
+          interval stands for a set with holes. With groups the same within each group.
 
         Assumption:
-          The rows and test examples are exchangeable, and the learner treats rows
-          alike.
+          The rows and test examples are exchangeable, with groups those of each group,
+          and the learner treats rows alike.
 
         Cost:
           O(n p) time for each of m sets, and two selections; with `union` a sort of 2 n
@@ -123,10 +137,10 @@ class FullConformal(Levels):
                 "expected union=True with scores.Absolute() and one output, y of shape "
                 f"(n,), got {kind} with components {self.components}"
             )
-        x, weights = self._rows(x_new, test_weights)
-        given = self, x, self.rank(alpha), weights
+        x, context = self._points(x_new, test_weights, groups)
+        given = self, x, self.rank(alpha), context
         if isinstance(self.source, labels.Refits):
-            return named(labels.sets(*given), self.classes)
+            return _names.named(labels.sets(*given), self.classes)
         return (
             residuals.union_sets(*given).trimmed() if union else residuals.sets(*given)
         )
@@ -136,6 +150,7 @@ class FullConformal(Levels):
         x_new: PyTree,
         y: ArrayLike,
         *,
+        groups: ArrayLike | None = None,
         u: ArrayLike | None = None,
         test_weights: ArrayLike | None = None,
     ) -> Array:
@@ -147,6 +162,7 @@ class FullConformal(Levels):
           x_new: Inputs, a pytree with leading axis m.
           y: Targets or candidate targets, shape (m, ...); labels by name if there are
             classes.
+          groups: Group of each input, shape (m,), as for the sets.
           u: Uniforms for smoothed p-values, shape (m,). Defaults to 1: conservative.
           test_weights: Weight of each test point, shape (m,), as for the sets.
 
@@ -160,7 +176,7 @@ class FullConformal(Levels):
             range.
 
         Guarantee:
-          P(p <= alpha) <= alpha; with uniforms equal to alpha.
+          P(p <= alpha) <= alpha; with uniforms equal to alpha. With groups in each.
 
         Assumption:
           Those of the sets.
@@ -177,14 +193,18 @@ class FullConformal(Levels):
           Array([0.2, 1. ], dtype=float32)
         """
         y, u = coded(self.classes, y), _checks.uniforms(u)
-        x, weights, y, u = self._rows(x_new, test_weights, y=y, u=u)
+        x, context, y, u = self._points(x_new, test_weights, groups, y=y, u=u)
         _checks.check_not_nan("y", y)
         _checks.check_shape("one target", self.target_shape, y.shape[1:])
         by = labels if isinstance(self.source, labels.Refits) else residuals
-        return by.p_values(self, x, y, u, weights)
+        return by.p_values(self, x, y, u, context)
 
     def predictive(
-        self, x_new: PyTree, *, test_weights: ArrayLike | None = None
+        self,
+        x_new: PyTree,
+        *,
+        groups: ArrayLike | None = None,
+        test_weights: ArrayLike | None = None,
     ) -> Atoms:
         """Returns the predictive distributions at new inputs.
 
@@ -193,18 +213,20 @@ class FullConformal(Levels):
 
         Args:
           x_new: Inputs, a pytree with leading axis m.
+          groups: Group of each input, shape (m,), as for the sets.
           test_weights: Weight of each test point, shape (m,), as for the sets.
 
         Returns:
           `predictive.Atoms` C_i = f + (1 + g) r_i / (rho_i + v_i), with `values` of
           shape (m, n), or (m, d, n) for d outputs, in the order of the rows; +inf for
-          rows that tie whatever the target. Rows off the mask have weight 0.
+          rows that tie whatever the target. Rows off the mask, and of other groups,
+          have weight 0.
 
         Raises:
           ValueError: as calling it, and for labels.
 
         Guarantee:
-          Q(Y) is uniform on [0, 1], with a uniform u.
+          Q(Y) is uniform on [0, 1], with a uniform u. With groups in each.
 
         Assumption:
           Those of the sets.
@@ -232,12 +254,24 @@ class FullConformal(Levels):
             raise ValueError(
                 f"expected a score of numbers, got {kind}, a score of labels"
             )
-        return residuals.atoms(self, *self._rows(x_new, test_weights))
+        return residuals.atoms(self, *self._points(x_new, test_weights, groups))
 
     @property
     def has_hulls(self) -> bool:
         """Whether sets are intervals that may close holes, unless `union=True`."""
         return self.residuals != "studentized"
+
+    @property
+    def _labels_are_groups(self):
+        """Whether groups that are left out are the labels."""
+        of = self.source
+        if not isinstance(of, labels.Refits) or of.num_labels != self.num_groups:
+            return False
+        if _arrays.is_concrete(of.y, self.groups, self.mask):  # traced ones are trusted
+            apart = np.asarray(of.y) != np.asarray(self.groups)
+            if np.any(apart if self.mask is None else apart & np.asarray(self.mask)):
+                return False
+        return self.group_names in (None, self.classes)
 
     def _check_new(self, x_new):
         self.source.check_new(x_new)
@@ -251,6 +285,9 @@ def full_conformal(
     y: ArrayLike,
     *,
     residuals: Residuals = "studentized",
+    groups: ArrayLike | None = None,
+    num_groups: int | None = None,
+    group_names: Iterable[Hashable] | None = None,
     calibration_weights: ArrayLike | None = None,
     mask: ArrayLike | None = None,
     classes: Iterable[Hashable] | None = None,
@@ -270,6 +307,9 @@ def full_conformal(
     s_i the sign of r_i and rho_i = ((1 + g)(1 - h_i) + v_i^2)^power. Labels are tried
     one by one: any learner is fitted anew with each label of each test point.
 
+    With groups every fit is still on all rows, and scores are compared with those of
+    the rows in the same group alone (Mondrian): K_k and n are those of the group.
+
     Args:
       key: Random key, for learners that draw; one for all fits.
       learner: A learner with `prepare` and `augmented`: `Ridge`, `KernelRidge`,
@@ -283,6 +323,10 @@ def full_conformal(
       residuals: "studentized" (power 1/2): the set is an interval, and infinite only
         where it has to be. "ordinary" (0) or "deleted" (1): where a row has |v_i| >
         rho_i the set may have holes, and the interval counts that row as infinite.
+      groups: Group of each row, shape (n,), int in 0, ..., num_groups - 1 or by name,
+        known before the targets; or the labels `y`, for sets that cover each class.
+      num_groups: Number of groups g, needed for groups that are integers.
+      group_names: Names of the g groups, as for `calibrate_groups`.
       calibration_weights: Weights >= 0 of the rows' scores, shape (n,): likelihood
         ratios of test to training inputs, and the sets are asked for with
         `test_weights`. The fits do not use them.
@@ -295,19 +339,23 @@ def full_conformal(
         `symmetric=True`, once for each learner and shapes of data.
 
     Returns:
-      A `FullConformal`: call it with inputs and alpha.
+      A `FullConformal`: call it with inputs and alpha, and with groups their groups.
 
     Raises:
       ValueError: if lengths differ, values are NaN, the learner or the score has no
-        closed form, labels are out of range, or the learner tells rows apart.
+        closed form, labels or groups are out of range, the number of groups is not
+        known, or the learner tells rows apart.
 
     Guarantee:
       At least 1 - alpha; exactly k / (n + 1), k = n + 1 - floor(alpha (n + 1)), where
       scores do not tie and no interval stands for a set with holes. Repeated rows tie,
-      but in the closed form rounding breaks their ties, to either side.
+      but in the closed form rounding breaks their ties, to either side. With groups the
+      same within each group, for its number of rows; one with fewer than 1/alpha - 1
+      has infinite sets.
 
     Assumption:
-      The rows and test examples are exchangeable, and the learner treats rows alike.
+      The rows and test examples are exchangeable, with groups those of each group (how
+      many there are of each may differ), and the learner treats rows alike.
 
     Cost:
       One factorization, as a fit, and for each test point O(n p) time and two
@@ -336,6 +384,11 @@ def full_conformal(
       >>> sets = jax.vmap(lambda cp: cp(x[:2], alpha=0.1))(paths)
       >>> sets.lower.shape
       (7, 2)
+      >>> site = jnp.arange(30) % 2
+      >>> args = key, learners.Ridge(1.0), score, x, y
+      >>> by_site = full_conformal(*args, groups=site, num_groups=2)
+      >>> by_site(x[:2], alpha=0.1, groups=site[:2]).contains(y[:2])
+      Array([ True,  True], dtype=bool)
     """
     inputs.check_score(score)
     _checks.check_one_of("residuals", residuals, POWERS)
@@ -351,15 +404,20 @@ def full_conformal(
         )
     rows = fitted_rows(key, learner, x, target, calibration_weights, mask, batch_size)
     count = rows.weights, rows.mask, len(rows.y)
+    if names is not None and num_groups is None and group_names is None:
+        group_names = names if are_labels(groups, y, names) else None
+    of = groups_of(rows.y, groups, num_groups, group_names, rows.mask)
+    known: dict[str, Any] = {"groups": of.codes, "batch_size": batch_size}
+    known |= {"num_groups": of.count, "group_names": of.names}
     if by_label:
-        of = labels.refits(score, rows, names, check)
-        return FullConformal(score, of, *count, batch_size=batch_size, classes=names)
+        source = labels.refits(score, rows, names, check)
+        return FullConformal(score, source, *count, classes=names, **known)
     given = y if _arrays.is_rounded("y", y) else None
     source = _smoother(rows, residuals, check, given)
     shape, dtype = rows.y.shape[1:], as_float(rows.y).dtype
     components = (2 * math.prod(shape),) if isinstance(score, Signed) else shape
-    held = *count, components, shape, residuals, batch_size, dtype
-    return FullConformal(score, source, *held)
+    held = *count, components, shape, residuals
+    return FullConformal(score, source, *held, dtype=dtype, **known)
 
 
 def _smoother(rows, residuals, check, given):

@@ -17,9 +17,10 @@ from jaxcp import _checks
 from jaxcp._batching import map_batches, rows_at_a_time
 from jaxcp._numbers import as_float, at_least_single
 from jaxcp._tree import jit
+from jaxcp.calibration.predictor import Scored
 from jaxcp.certificates import MarginalCertificate
 from jaxcp.checking import learners
-from jaxcp.held.rows import Held, check_lawful
+from jaxcp.held.rows import Context, Held, check_lawful
 from jaxcp.held.taking import weights_for
 from jaxcp.learners.general import check_learner, check_refitted
 from jaxcp.pvalues.conformal import share_of
@@ -141,14 +142,15 @@ def size_of(tree):
     return sum(leaf.size for leaf in jax.tree.leaves(tree))
 
 
-class Levels:
+class Levels(Scored):
     """A mixin for values that are fitted with each test point, and how rows count."""
 
     num_rows: Any
     components: Any
     weights: Any
     mask: Any
-    score: Any
+    groups: Any = None
+    _labels_are_groups: Any = False
     _check_new: Any
 
     @property
@@ -160,18 +162,20 @@ class Levels:
     def held(self) -> Held:
         """The rows, whose scores depend on the test point: their shape alone."""
         scores = jax.ShapeDtypeStruct((self.num_rows, *self.components), float)
-        return Held(scores, self.weights, self.mask)
+        known = self.weights, self.mask, self.groups, self.num_groups
+        return Held(scores, *known)
 
     def rank(self, alpha: ArrayLike) -> Array:
         """Returns the rank k = n + 1 - floor(alpha (n + 1)) of the ends of sets.
 
-        One for each component, shape (c,); alpha as a float where there are weights.
+        One for each component, shape (c,), of each group, leading axis g; alpha as a
+        float where there are weights.
         """
-        if not self.components:
+        if not self.components and self.num_groups is None:
             _checks.check_scalars(alpha=as_alpha(alpha))
         return self.held.rank(alpha)
 
-    def certificate(self, alpha: Any) -> MarginalCertificate:
+    def certificate(self, alpha: Any) -> Any:
         """Returns the marginal coverage of sets at alpha, k / (n + 1).
 
         Coverage given the training set has no known law: the fits depend on the test
@@ -184,7 +188,7 @@ class Levels:
           A `certificates.MarginalCertificate` for the number of rows that count; not
           `exact` for residuals that are not studentized, whose intervals close holes
           (`union=True` leaves them open), and for scores whose sets may hold more than
-          {score <= q}.
+          {score <= q}. With groups a tuple of one for each of them.
 
         Raises:
           ValueError: if `alpha` is outside (0, 1), there are several components or
@@ -202,21 +206,27 @@ class Levels:
           >>> cp.certificate(0.25).coverage
           0.8
         """
-        check_lawful(self.components, self.weights, self.mask)
-        count = int(self.held.counts())
+        check_lawful(self.components, self.weights, (self.mask, self.groups))
         share = one_alpha(np.asarray(alpha) if isinstance(alpha, Array) else alpha)
         exact = inputs.is_exact(self.score) and not self.has_hulls
-        return MarginalCertificate(count, share, exact_rank(count, share), exact)
+        found = tuple(
+            MarginalCertificate(n, share, exact_rank(n, share), exact)
+            for n in np.ravel(self.held.counts()).tolist()
+        )
+        return found if self.held.shape else found[0]
 
-    def _rows(self, x_new, test_weights, **columns):
-        """Returns inputs, their weights if there are those of rows, other columns."""
-        weights = weights_for(self.weights, test_weights)
-        named = {"x_new": x_new, "test_weights": weights, **columns}
-        x, weights, *others = _checks.rows(**named)
+    def _points(self, x_new, test_weights, groups=None, **columns):
+        """Returns inputs, their context, and other columns, after checks."""
+        weights, own = weights_for(self.weights, test_weights), _checks.optional(None)
+        if groups is not None or not self._labels_are_groups:
+            own = self._given_groups(groups)
+        columns = {"test_weights": weights, "groups": own, **columns}
+        named = {"x_new": x_new, **columns}
+        x, weights, groups, *others = _checks.rows(**named)
         self._check_new(x)
         if weights is None and self.weights is not None:
-            weights = np.ones(_checks.num_rows(x_new=x))
-        return x, weights, *others
+            weights = jax.device_put(np.ones(_checks.num_rows(x_new=x)))
+        return x, Context(groups, weights), *others
 
 
 def slack_of(own, pred):
@@ -228,7 +238,7 @@ def slack_of(own, pred):
     return lax.stop_gradient(_FEW * eps * largest).astype(own.dtype)
 
 
-def is_kept(cp, rank, test_weight, scores, own, slack):
+def is_kept(cp, rank, context, scores, own, slack):
     """Returns whether p > alpha: fewer than k scores are below the own one.
 
     With weights `rank` is alpha. Scores are of shape (n,); an own score that is NaN
@@ -236,31 +246,33 @@ def is_kept(cp, rank, test_weight, scores, own, slack):
     """
     scores = jnp.where(jnp.isnan(scores), jnp.inf, scores)
     lowest = own - slack
-    if cp.weights is None:
+    rank, mask, weights, test_weight = cp.held.at(context, rank)
+    if weights is None:
         below = scores < lowest
-        below = below if cp.mask is None else below & cp.mask
+        below = below if mask is None else below & mask
         fits = jnp.sum(below) < rank  # #{S_i < S_n+1} < k
     else:
-        weights, test_weight = as_float(cp.weights), as_float(test_weight)
+        weights, test_weight = as_float(weights), as_float(test_weight)
         fits = lowest <= weighted_threshold(scores, weights, rank, test_weight)
     return fits | jnp.isnan(own)
 
 
-def p_value(cp, u, test_weight, scores, own, slack):
+def p_value(cp, u, context, scores, own, slack):
     """Returns (#{S_i > S_n+1} + u (1 + #{S_i = S_n+1}))/(n + 1), counts or masses."""
     scores = jnp.where(jnp.isnan(scores), jnp.inf, scores)
-    p = share_above(cp, u, test_weight, scores >= own - slack, scores > own + slack)
+    p = share_above(cp, u, context, scores >= own - slack, scores > own + slack)
     return jnp.where(jnp.isnan(own), 1, p)
 
 
-def share_above(cp, u, test_weight, at_least, above):
+def share_above(cp, u, context, at_least, above):
     """Returns the p-value where these rows are at least as strange, and stranger."""
     u = jnp.ones(()) if u is None else as_float(u)
-    if cp.weights is None:
-        counts = jnp.ones(len(at_least), bool) if cp.mask is None else cp.mask
+    _, mask, weights, own = cp.held.at(context)
+    if weights is None:
+        counts = jnp.ones(len(at_least), bool) if mask is None else mask
         masses, test_weight = counts.astype(int), jnp.ones((), u.dtype)
     else:
-        weights, own = (at_least_single(as_float(v)) for v in (cp.weights, test_weight))
+        weights, own = (at_least_single(as_float(v)) for v in (weights, own))
         masses, test_weight = unit_scale(weights, own)
     most, more = (jnp.sum(jnp.where(v, masses, 0)) for v in (at_least, above))
     return share_of(more, most - more, jnp.sum(masses), u, test_weight)

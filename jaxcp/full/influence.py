@@ -16,7 +16,7 @@ from jaxcp._tree import jit, pytree, static
 from jaxcp.checking import learners
 from jaxcp.full import fitting
 from jaxcp.full.cells import as_grid, cells
-from jaxcp.held.rows import Held
+from jaxcp.held.rows import Context, Held
 from jaxcp.learners._algebra import dot
 from jaxcp.learners.general import GradientLearner
 from jaxcp.quantiles.levels import as_alpha
@@ -85,7 +85,7 @@ def _sets(cp, x, rank):
 
     def one(x):
         def keeps(y):
-            return fitting.is_kept(cp, rank, None, *cp.fit.of_candidate(x, y))
+            return fitting.is_kept(cp, rank, Context(), *cp.fit.of_candidate(x, y))
 
         return jax.vmap(keeps)(candidates)
 
@@ -101,7 +101,8 @@ def _p_values(cp, x, y):
 
     def one(x, y):
         scores, own, slack = cp.fit.of_candidate(x, y)
-        return fitting.p_value(cp, jnp.ones((), own.dtype), None, scores, own, slack)
+        known = jnp.ones((), own.dtype), Context(), scores, own, slack
+        return fitting.p_value(cp, *known)
 
     return _in_blocks(cp, one, x, y, width=1)
 
@@ -171,8 +172,6 @@ class InfluenceConformal:
       influence_conformal, learners.GradientLearner
     """
 
-    weights = None  # all rows count alike
-
     fit: Influence
     grid: Array | None
     mask: Array | None
@@ -209,9 +208,14 @@ class InfluenceConformal:
         x = _checks.rows(x=x)
         _checks.check_like_rows("x", x, self.fit.row_shapes)
         _checks.check_scalars(alpha=as_alpha(alpha))
-        rank = Held(self.fit.losses, mask=self.mask).rank(alpha)
+        rank = self.held.rank(alpha)
         with learners.traceable(self.fit.learner):
             return _sets(self, x, rank)
+
+    @property
+    def held(self) -> Held:
+        """The rows, which all count alike."""
+        return Held(self.fit.losses, mask=self.mask)
 
     def p_values(self, x: PyTree, y: ArrayLike) -> Array:
         """Returns how exceptional targets at inputs are, shape (m,).

@@ -64,44 +64,52 @@ def refits(score, rows, names, check):
     return Refits(rows.learner, rows.key, rows.x, y, k)
 
 
-def sets(cp, x_new, rank, test_weights):
+def sets(cp, x_new, rank, context):
     """Returns the labels with p > alpha at each of m inputs.
 
     `rank` is that of the threshold; with weights alpha as a float.
     """
     with learners.traceable(cp.source.learner):
-        return _sets(cp, x_new, rank, test_weights)
+        return _sets(cp, x_new, rank, context)
 
 
-def p_values(cp, x_new, y, u, test_weights):
+def p_values(cp, x_new, y, u, context):
     """Returns the p-value of a label at each of m inputs, shape (m,)."""
     y = _as_labels(y, cp.source.num_labels)
     with learners.traceable(cp.source.learner):
-        return _p_values(cp, x_new, y, u, test_weights)
+        return _p_values(cp, x_new, y, u, context)
 
 
 @jit
-def _sets(cp, x_new, rank, test_weights):
+def _sets(cp, x_new, rank, context):
     """Returns {c : p_c > alpha} at each input."""
     labels = jnp.arange(cp.source.num_labels)
 
-    def one(x_new, test_weight):
+    def one(x_new, context):
         def keeps(label):
-            return fitting.is_kept(cp, rank, test_weight, *_of_label(cp, x_new, label))
+            own = _with_group(cp, context, label)
+            return fitting.is_kept(cp, rank, own, *_of_label(cp, x_new, label))
 
         return jax.vmap(keeps)(labels)
 
-    return LabelSet(_at_each(cp, one, x_new, test_weights, num_fits=len(labels)))
+    return LabelSet(_at_each(cp, one, x_new, context, num_fits=len(labels)))
 
 
 @jit
-def _p_values(cp, x_new, y, u, test_weights):
+def _p_values(cp, x_new, y, u, context):
     """Returns p_y at each input."""
 
-    def one(x_new, y, u, test_weight):
-        return fitting.p_value(cp, u, test_weight, *_of_label(cp, x_new, y))
+    def one(x_new, y, u, context):
+        own = _with_group(cp, context, y)
+        return fitting.p_value(cp, u, own, *_of_label(cp, x_new, y))
 
-    return _at_each(cp, one, x_new, y, u, test_weights, num_fits=1)
+    return _at_each(cp, one, x_new, y, u, context, num_fits=1)
+
+
+def _with_group(cp, context, label):
+    """Returns the context of a label, which is the group where none is given."""
+    is_group = cp.groups is not None and context.group is None
+    return context._replace(group=label) if is_group else context
 
 
 def _of_label(cp, x_new, label):

@@ -27,7 +27,6 @@ from jaxcp._tree import jit, pytree
 from jaxcp.full.fitting import in_blocks, share_above
 from jaxcp.learners import Augmented
 from jaxcp.predictive.atoms import atoms_of
-from jaxcp.pvalues.conformal import mass_of
 from jaxcp.quantiles.selection import ballot
 from jaxcp.quantiles.thresholds import threshold_at
 from jaxcp.scores import Signed
@@ -228,33 +227,35 @@ def _on_line(center, spread, first, last, between):
 
 
 @jit
-def sets(cp, x, rank, test_weights):
+def sets(cp, x, rank, context):
     """Returns the interval or box at each input."""
 
-    def of_output(found, ranks, weights):
+    def of_output(found, ranks, context):
         rows = _rows_of(found, cp.residuals)
         below, above = _both_ends(cp, rows)
-        lower = rows.center[:, 0] - _select(cp, below, ranks[0], weights)
-        upper = rows.center[:, 0] + _select(cp, above, ranks[1], weights)
+        lower = rows.center[:, 0] - _select(cp, below, ranks[0], context)
+        upper = rows.center[:, 0] + _select(cp, above, ranks[1], context)
         nothing = rows.whole[:, 0] | jnp.isnan(lower) | jnp.isnan(upper)
         return jnp.where(nothing, -jnp.inf, lower), jnp.where(nothing, jnp.inf, upper)
 
-    ranks = rank.reshape(2, *cp.target_shape) if _is_signed(cp) else (rank, rank)
-    lower, upper = _at_each(cp, of_output, x, test_weights, ranks)
+    ranks = (rank, rank)
+    if _is_signed(cp):
+        shape = cp.held.shape
+        ranks = rank.reshape(*shape, 2, *cp.target_shape)
+        ranks = jnp.moveaxis(ranks, len(shape), 0)
+    lower, upper = _at_each(cp, of_output, x, context, ranks)
     ends = lower.astype(cp.dtype), upper.astype(cp.dtype)
     return Box(*ends) if cp.target_shape else Interval(*ends)
 
 
 @jit
-def union_sets(cp, x, rank, test_weights):
+def union_sets(cp, x, rank, context):
     """Returns the exact set at each input, where it may have holes."""
-    mask = cp.mask if cp.weights is None else None
 
-    def one(center, spread, residuals, shares, rho, weight):
-        own = center, spread, residuals, shares, rho
-        return exact_union(*own, rank, mask, cp.weights, weight)
+    def one(context, *own):
+        return exact_union(*own, *cp.held.at(context, rank))
 
-    def of_output(found, _, weights):
+    def of_output(found, _, context):
         rows = _rows_of(found, cp.residuals)
         # Rows that tie everywhere are told by zeros, and a whole line by its spread.
         r, v, rho = (
@@ -262,31 +263,31 @@ def union_sets(cp, x, rank, test_weights):
             for value in (rows.residuals, rows.shares, rows.rho)
         )
         spread = jnp.where(rows.whole, jnp.inf, rows.spread)[:, 0]
-        sets = jax.vmap(one)(rows.center[:, 0], spread, r, v, rho, weights)
+        sets = jax.vmap(one)(context, rows.center[:, 0], spread, r, v, rho)
         return sets.lower.astype(cp.dtype), sets.upper.astype(cp.dtype)
 
-    return Intervals(*_at_each(cp, of_output, x, test_weights))
+    return Intervals(*_at_each(cp, of_output, x, context))
 
 
 @jit
-def p_values(cp, x, y, u, test_weights):
+def p_values(cp, x, y, u, context):
     """Returns p-values; min(1, c times the smallest) of several components."""
 
-    def of_output(found, _, weights, y, u):
+    def of_output(found, _, context, y, u):
         rows = _rows_of(found, cp.residuals)
         share = jax.vmap(partial(share_above, cp))
-        shares = [share(u, weights, *v) for v in _compared(cp, rows, y)]
+        shares = [share(u, context, *v) for v in _compared(cp, rows, y)]
         p = len(shares) * jnp.min(jnp.stack(shares), axis=0)
         return jnp.where(jnp.isfinite(found.preds), p, len(shares))
 
-    p = _at_each(cp, of_output, x, test_weights, None, as_float(y), u)
+    p = _at_each(cp, of_output, x, context, None, as_float(y), u)
     if cp.target_shape:  # Bonferroni
         p = cp.target_shape[0] * jnp.min(p, axis=1)
     return jnp.minimum(p, 1)
 
 
 @jit
-def atoms(cp, x, test_weights):
+def atoms(cp, x, context):
     """Returns atoms f + (1 + g) r_i / (rho_i + v_i), infinite for rows that tie."""
 
     def of_output(found, *_):
@@ -294,7 +295,7 @@ def atoms(cp, x, test_weights):
         return (rows.center + _sides(rows)[1]).astype(cp.dtype)
 
     values = jnp.moveaxis(_at_each(cp, of_output, x, None), 1, -1)
-    return atoms_of(values, mass_of(cp.weights, cp.mask), test_weights)
+    return atoms_of(values, cp.held.mass_at(context.group), context.weight)
 
 
 def _is_signed(cp):
@@ -337,31 +338,30 @@ def _between(rows, y, less):
     return less(below, y) & less(y, above) | again
 
 
-def _select(cp, values, rank, weights):
+def _select(cp, values, rank, context):
     """Returns the value of a rank in each row of (m, n), shape (m,)."""
-    mask = cp.mask if cp.weights is None else None
-    pick = lambda v, w: threshold_at(v, rank, mask, cp.weights, w)  # noqa: E731
-    return jax.vmap(pick)(values, weights)
+    pick = lambda v, own: threshold_at(v, *cp.held.at(own, rank))  # noqa: E731
+    return jax.vmap(pick)(values, context)
 
 
-def _at_each(cp, of_output, x, test_weights, ranks=None, y=None, *rows):
-    """Returns `of_output(found, ranks, weights, y, *rows)` of test points, in blocks.
+def _at_each(cp, of_output, x, context, ranks=None, y=None, *rows):
+    """Returns `of_output(found, ranks, context, y, *rows)` of test points, in blocks.
 
     Several outputs are the last axis of predictions, residuals, ranks and targets.
     """
 
-    def block(x, weights, y, *rows):
+    def block(x, context, y, *rows):
         found = cp.source.learner.augmented(cp.source.prepared, x)
         targets = () if y is None else (y, *rows)
         if not cp.target_shape:
-            return of_output(found, ranks, weights, *targets)
+            return of_output(found, ranks, context, *targets)
 
         def one(preds, residuals, ranks, y):
             own = Augmented(preds, found.spread, residuals, found.shares, found.rest)
-            return of_output(own, ranks, weights, *(targets and (y, *rows)))
+            return of_output(own, ranks, context, *(targets and (y, *rows)))
 
         axes = (-1, -1, *(None if v is None else -1 for v in (ranks, y)))
         return jax.vmap(one, axes, -1)(found.preds, found.residuals, ranks, y)
 
     width = _PASSES * cp.num_rows * math.prod(cp.target_shape)
-    return in_blocks(cp, block, x, test_weights, y, *rows, width=width)
+    return in_blocks(cp, block, x, context, y, *rows, width=width)

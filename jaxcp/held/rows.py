@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,18 @@ from jaxcp.quantiles import thresholds
 from jaxcp.quantiles.levels import alpha_as_float, as_delta, ranks, split_alpha
 from jaxcp.scores import inputs
 from jaxcp.typing import ArrayLike, AxisName, Number, PyTree, Score
+
+
+class Context(NamedTuple):
+    """What is read of test points, one or with leading axis m.
+
+    Args:
+      group: Group in 0, ..., num_groups - 1, shape () or (m,), or None.
+      weight: Weight, shape () or (m,), or None.
+    """
+
+    group: Array | None = None
+    weight: Array | None = None
 
 
 @pytree
@@ -198,6 +210,27 @@ class Held:
         both = jax.tree.map(lambda *v: jnp.concatenate(v), rows, more)
         own: Any = *both, g + 1
         return Held(*own)
+
+    def at(self, context: Context, rank: Any = None) -> tuple:
+        """Returns what decides at one test point: rank, mask, weights and its weight.
+
+        Of the rows of its group alone; where that is unknown none, and a rank that is
+        beyond all rows.
+        """
+        if context.group is None:
+            return rank, self.mask, self.weights, context.weight
+        own = self.of_group(context.group)
+        if rank is not None:  # alpha where there are weights
+            beyond = 0 if self.weights is not None else jnp.iinfo(rank.dtype).max
+            at = _arrays.group_codes(context.group, len(rank))
+            rank = rank.at[at].get(mode="fill", fill_value=beyond)
+        return rank, own.mask, own.weights, context.weight
+
+    def mass_at(self, groups: Array | None) -> Array | None:
+        """Returns `mass`; with groups that of their rows alone, shape (m, n)."""
+        if groups is None:
+            return self.mass
+        return jax.vmap(lambda group: self.of_group(group).mass)(groups)
 
     def p_values(
         self,

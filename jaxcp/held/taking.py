@@ -39,6 +39,17 @@ def held_rows(score, preds, y, weights, mask, groups=NO_GROUPS, classes=None):
     return Held((preds, y), weights, mask, codes, groups.count)
 
 
+def groups_of(y, groups, num_groups, group_names, mask=None):
+    """Returns the groups of rows with these targets, after checks."""
+    if groups is None:
+        if num_groups is not None or group_names is not None:
+            raise ValueError("expected groups with num_groups or group_names, got None")
+        return NO_GROUPS
+    of = _names.as_groups(groups, num_groups, group_names, mask)
+    columns = {"groups": _checks.groups(of.codes, of.count), "mask": _checks.mask(mask)}
+    return of._replace(codes=_checks.rows(y=y, **columns)[1])
+
+
 def scored(score, preds, y, weights=None, mask=None, groups=NO_GROUPS, classes=None):
     """Returns rows with their scores, after checks, and the shapes of a prediction."""
     inputs.check_score(score)

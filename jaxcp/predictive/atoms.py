@@ -224,7 +224,7 @@ class Atoms(Batch):
 def atoms_of(
     values: Array, mass: Array | None, test_weights: Array | None = None
 ) -> Atoms:
-    """Returns a batch (m, ..., n) whose rows have one mass (n,), or None for ones.
+    """Returns a batch (m, ..., n) whose rows have one mass, (n,) or (m, n); None: ones.
 
     And a weight of each test point, (m,), or None.
     """
@@ -233,7 +233,9 @@ def atoms_of(
     if test_weights is not None:
         own = as_float(test_weights).reshape(-1, *(1,) * (values.ndim - 2))
         test_weights = jnp.broadcast_to(own, values.shape[:-1])
-    return Atoms(values, jnp.broadcast_to(as_float(mass), values.shape), test_weights)
+    mass = as_float(mass)
+    mass = mass.reshape(*mass.shape[:-1], *(1,) * (values.ndim - 2), -1)
+    return Atoms(values, jnp.broadcast_to(mass, values.shape), test_weights)
 
 
 def ranks_of(counts: Array | int, level: Alpha, side: str, weighted: bool) -> Array:

@@ -93,6 +93,19 @@ LAWS = {  # what simulates or enumerates a promise, and for which names
         "predictive.calibrate_predictive",
     ],
     "test_split_groups::test_coverage_in_each_group_of_a_fit": ["split_conformal_fit"],
+    "test_in_turn::test_each_group_of_fits_on_all_rows_loses_as_much_as_it_may": [
+        "CrossConformal.__call__",
+        "CrossConformal.minmax",
+        "FullConformal.__call__",
+        "FullConformal.p_values",
+        "full_conformal",
+        "jackknife_plus",
+    ],
+    "test_full_groups::test_each_group_has_its_coverage": [
+        "FullConformal.__call__",
+        "full_conformal",
+        "jackknife_plus",
+    ],
     "test_in_turn::test_labels_of_a_group_lose_as_much_as_they_may": [
         "GroupCalibration.__call__",
         "GroupCalibration.p_values",

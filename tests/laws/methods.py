@@ -263,6 +263,8 @@ def fitted(verb, draw=inputs, score=ABSOLUTE, not_for=None, p_values=False, **mo
         given = {k: v for k, v in options(rows).items() if k != "weights"}
         if "weights" in rows:
             given["calibration_weights"] = rows["weights"]
+        if "groups" in rows:
+            given |= {"groups": rows["groups"], "num_groups": 3}
         return verb(KEY, learner, score, *data, **given, **more, check=False)
 
     def ask(cp, test, alpha):
@@ -404,6 +406,7 @@ OPTION = {"mask": "it has none", "weights": "it has none"}
 HALF = {"half precision": "solves a system: jax has none in halves"}
 ONE_BY_ONE = {"repeated": "a row's fit leaves out that row, not its copies"}
 FIT = {"repeated": "fits see the copies; calibration weights do not weigh fits"}
+FILES = {"files": "its functions are given again"}
 PLACES = {"permuted": "which rows a fit sees depends on their places or a key"}
 STREAM = OPTION | {"repeated": "it has no weights", "permuted": "in order of time"}
 FLAT = {"gradients": "counts have no slopes"}
@@ -458,6 +461,9 @@ METHODS = {
     "cross of labels": cross(scores.LAC(), LABELS_OF_FITS),
     "cross conformal": fitted(jaxcp.cross_conformal, held_out, not_for=LEARNED),
     "jackknife+": fitted(jaxcp.jackknife_plus, not_for=JACKKNIFE),
+    "jackknife+ by group": fitted(
+        jaxcp.jackknife_plus, grouped(inputs), not_for=JACKKNIFE
+    ),
     "CV+": fitted(jaxcp.cv_plus, num_folds=4, not_for=LEARNED | PLACES),
     "bootstrap": fitted(
         jaxcp.jackknife_plus_after_bootstrap,
@@ -468,6 +474,17 @@ METHODS = {
         jaxcp.enbpi, num_resamples=9, block_size=2, not_for=LEARNED | PLACES
     ),
     "full": fitted(jaxcp.full_conformal, not_for=FIT | HALF, p_values=True),
+    "full by group": fitted(
+        jaxcp.full_conformal, grouped(inputs), not_for=FIT | HALF, p_values=True
+    ),
+    "full of labels by group": fitted(
+        jaxcp.full_conformal,
+        grouped(classified),
+        scores.LAC(),
+        learner=CENTERS,
+        not_for=FIT | FILES,
+        p_values=True,
+    ),
     "full of kernels": fitted(
         jaxcp.full_conformal,
         learner=learners.KernelRidge(0.5),
@@ -485,7 +502,7 @@ METHODS = {
         classified,
         scores.LAC(),
         learner=CENTERS,
-        not_for=FIT | {"files": "its functions are given again"},
+        not_for=FIT | FILES,
         p_values=True,
     ),
     "discretized": fitted(

@@ -313,6 +313,33 @@ def test_each_group_loses_as_much_as_it_may():
             assert ties or np.all(of_group == 1)
 
 
+def full_of_groups(old, new):
+    (x, y, groups), (x_new, y_new, group) = old, one(new)
+    args = KEY, RIDGE, ABSOLUTE, x, y
+    cp = jaxcp.full_conformal(*args, groups=groups, num_groups=2)
+    p = cp.p_values(x_new, y_new, groups=group)
+    sets = cp(x_new, ALPHA, groups=group)
+    return jnp.stack([~sets.contains(y_new), p <= ALPHA])[:, 0]
+
+
+def jackknife_of_groups(old, new):
+    (x, y, groups), (x_new, y_new, group) = old, one(new)
+    args = KEY, RIDGE, ABSOLUTE, x, y
+    cp = jaxcp.jackknife_plus(*args, groups=groups, num_groups=2)
+    ways = cp(x_new, ALPHA, groups=group), cp.minmax(x_new, ALPHA, groups=group)
+    return jnp.stack([~sets.contains(y_new) for sets in ways])[:, 0]
+
+
+def test_each_group_of_fits_on_all_rows_loses_as_much_as_it_may():
+    """Full conformal sets one of five rows, the jackknife+ two, and minmax one."""
+    rows = (*data(ties=False), jnp.broadcast_to(GROUPS, (NUM_SETS, N + 1)))
+    lost = np.asarray(in_turn(full_of_groups, rows))
+    apart = np.asarray(in_turn(jackknife_of_groups, rows))
+    for g in range(2):
+        assert np.all(lost[:, g == GROUPS].sum(axis=1) == 1)
+        assert np.all(apart[:, g == GROUPS].sum(axis=1) <= [2, 1])
+
+
 def test_shifts_by_features_miss_as_much_as_they_may():
     """For all f that are linear in features: misses times f, randomized exactly.
 

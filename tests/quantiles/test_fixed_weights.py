@@ -147,7 +147,7 @@ OF_ONE |= {"conformal_p_value", *(name for name in DOORS if "quantile" in name)}
 
 def with_optional_test_weights():
     """Returns the public functions and methods that take test weights or none."""
-    inner = "threshold", "level_and_weights"
+    inner = "threshold", "level_and_context"
     is_door = lambda k: k == "__call__" or (k[0] != "_" and k not in inner)  # noqa: E731
     for module in (jaxcp, outliers, pvalues, risk):
         for name in module.__all__:
@@ -168,7 +168,12 @@ def with_optional_test_weights():
 
 
 def test_every_door_is_in_the_table():
-    assert set(DOORS) == set(with_optional_test_weights())
+    by_context = {
+        f"{kind}.{way}"
+        for kind in ("CrossCalibration", "CrossConformal")
+        for way in ("minmax", "naive")
+    }  # they take what calling them takes
+    assert set(DOORS) == by_context | set(with_optional_test_weights())
 
 
 @pytest.mark.parametrize("name", DOORS)
