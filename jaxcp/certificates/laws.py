@@ -507,6 +507,77 @@ def _published(n, num_folds, alpha, minmax):
     return 2 * alpha + min(slack, 2 * (1 - Fraction(1, num_folds)) / (m + 1))
 
 
+@dataclass(frozen=True)
+class RiskCertificate:
+    """What is proved of the mean loss of sets. Made by `RiskCalibration.certificate`.
+
+    Args:
+      n: Number of calibration rows.
+      alpha: Level of the risk, exactly, in units of the loss.
+      bound: What a loss is at most, B.
+      delta: Probability of a risk above alpha, exactly; None for one on average.
+      rank: For losses of 0 and 1, k: the loss of a new row is 0 as often as its score
+        is at most the k-th of n. None where only the mean is bounded.
+      tight: Whether alpha - 2 B / (n + 1) is a lower bound.
+
+    See also:
+      risk.RiskCalibration, certificates.Certificate
+    """
+
+    n: int
+    alpha: Fraction
+    bound: float
+    delta: Fraction | None = None
+    rank: int | None = None
+    tight: bool = False
+
+    def __str__(self) -> str:
+        if self.rank is not None:
+            shown = f"{self.n + 1 - self.rank}/{self.n + 1} = {self.upper:.4g}"
+            return f"risk {shown} on average, Beta{self.law} given the calibration set"
+        how = "on average"
+        if self.delta is not None:
+            how = f"with probability {float(1 - self.delta):.4g} over calibration sets"
+        least = f", at least {self.lower:.4g} without common jumps" * self.tight
+        return f"risk at most {self.upper:.4g} {how}{least}"
+
+    @property
+    def upper(self) -> float:
+        """What the risk is at most: on average, or with `delta` and no law mostly."""
+        if self.rank is None:
+            return float(self.alpha)
+        return (self.n + 1 - self.rank) / (self.n + 1)
+
+    @property
+    def lower(self) -> float:
+        """What the mean risk is at least: the same by a law, 0 if nothing is proved."""
+        if self.rank is not None:
+            return self.upper
+        least = float(self.alpha) - 2 * self.bound / (self.n + 1)
+        return max(least, 0.0) if self.tight else 0.0
+
+    @property
+    def law(self) -> tuple[int, int]:
+        """(a, b) of the Beta law of the risk given the calibration set."""
+        if self.rank is None:
+            raise ValueError(
+                "expected a loss of 0 or 1 that falls as sets grow, at any threshold, "
+                "whose risk has a law, got one whose mean alone is bounded; upper and "
+                "lower say by what"
+            )
+        return self.n + 1 - self.rank, self.rank
+
+    def interval(self, probability: float) -> tuple[float, float]:
+        """Returns the central interval that holds the risk given the calibration set.
+
+        Args:
+          probability: How often it does, in (0, 1), over calibration sets.
+        """
+        proof = Certificate(self.n, self.alpha, self.law[1], self.delta)
+        low, high = proof.interval(probability)
+        return 1 - high, 1 - low
+
+
 def smallest_size(alpha: Any, delta: Number | None = None) -> int:
     """Returns the fewest calibration scores with which sets are finite.
 
