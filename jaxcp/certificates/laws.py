@@ -513,69 +513,41 @@ class RiskCertificate:
 
     Args:
       n: Number of calibration rows.
-      alpha: Level of the risk, exactly, in units of the loss.
-      bound: What a loss is at most, B.
+      upper: What the risk is at most: on average, or with probability 1 - delta.
+      lower: What it is at least, on average; 0 where nothing is proved.
       delta: Probability of a risk above alpha, exactly; None for one on average.
-      rank: For losses of 0 and 1, k: the loss of a new row is 0 as often as its score
-        is at most the k-th of n. None where only the mean is bounded.
-      tight: Whether alpha - 2 B / (n + 1) is a lower bound.
+      rank: For a loss of 0 and 1, k: a new row loses nothing as often as its score is
+        at most the k-th of n, and `upper` and `lower` are the mean. None where the mean
+        alone is bounded.
 
     See also:
       risk.RiskCalibration, certificates.Certificate
     """
 
     n: int
-    alpha: Fraction
-    bound: float
+    upper: float
+    lower: float
     delta: Fraction | None = None
     rank: int | None = None
-    tight: bool = False
 
     def __str__(self) -> str:
         if self.rank is not None:
-            shown = f"{self.n + 1 - self.rank}/{self.n + 1} = {self.upper:.4g}"
-            return f"risk {shown} on average, Beta{self.law} given the calibration set"
+            return f"risk {self.upper:.4g} on average, Beta{self.law} given the rows"
+        least = f", at least {self.lower:.4g} without ties" if self.lower else ""
         how = "on average"
         if self.delta is not None:
-            how = f"with probability {float(1 - self.delta):.4g} over calibration sets"
-        least = f", at least {self.lower:.4g} without common jumps" * self.tight
-        return f"risk at most {self.upper:.4g} {how}{least}"
-
-    @property
-    def upper(self) -> float:
-        """What the risk is at most: on average, or with `delta` and no law mostly."""
-        if self.rank is None:
-            return float(self.alpha)
-        return (self.n + 1 - self.rank) / (self.n + 1)
-
-    @property
-    def lower(self) -> float:
-        """What the mean risk is at least: the same by a law, 0 if nothing is proved."""
-        if self.rank is not None:
-            return self.upper
-        least = float(self.alpha) - 2 * self.bound / (self.n + 1)
-        return max(least, 0.0) if self.tight else 0.0
+            how = f"with probability {float(1 - self.delta):.4g}"
+        return f"risk at most {self.upper:.4g} {how} over calibration sets{least}"
 
     @property
     def law(self) -> tuple[int, int]:
         """(a, b) of the Beta law of the risk given the calibration set."""
         if self.rank is None:
             raise ValueError(
-                "expected a loss of 0 or 1 that falls as sets grow, at any threshold, "
-                "whose risk has a law, got one whose mean alone is bounded; upper and "
-                "lower say by what"
+                "expected a loss of 0 or 1 with thresholds of all floats, whose risk "
+                "has a law, got one whose mean alone is bounded, by lower and upper"
             )
         return self.n + 1 - self.rank, self.rank
-
-    def interval(self, probability: float) -> tuple[float, float]:
-        """Returns the central interval that holds the risk given the calibration set.
-
-        Args:
-          probability: How often it does, in (0, 1), over calibration sets.
-        """
-        proof = Certificate(self.n, self.alpha, self.law[1], self.delta)
-        low, high = proof.interval(probability)
-        return 1 - high, 1 - low
 
 
 def smallest_size(alpha: Any, delta: Number | None = None) -> int:

@@ -13,7 +13,6 @@ from jaxcp.metrics.conditional import (
     worst_slab_coverage,
 )
 from jaxcp.metrics.dependence import hsic, hsic_null, hsic_test
-from jaxcp.metrics.groups import GroupSummary, by_group
 from jaxcp.metrics.intervals import (
     coverage_width_criterion,
     interval_score,
@@ -24,7 +23,7 @@ from jaxcp.metrics.intervals import (
     winkler_score,
 )
 from jaxcp.metrics.losses import MeanLoss, mean_loss
-from jaxcp.metrics.overview import Summary, summary
+from jaxcp.metrics.overview import GroupSummary, Summary, by_group, summary
 from jaxcp.metrics.probabilities import (
     CalibrationTest,
     brier_score,

@@ -14,6 +14,8 @@ from jaxcp.sets import Interval
 from jaxcp.sets.basic import as_intervals
 from jaxcp.typing import ArrayLike, HasPieces
 
+_SIDES = "lower", "upper"
+
 
 def _of_intervals(sets, y, alpha, **options):
     _checks.check_scalars(**options)
@@ -32,34 +34,25 @@ def check_intervals(sets):
 
 def _of_bounds(sets, *, side=None):
     sets = _sets.as_batch(check_intervals(sets))
-    return (sets,), {"side": _check_side(sets, side)}
+    side = side_of(sets, side)
+    expected = "side, as sets are not known to be bounded on one alone,"
+    _checks.check_one_of(expected, side, _SIDES)
+    return (sets,), {"side": side}
 
 
 def _of_bounds_and_targets(sets, y, alpha, *, side=None):
     rows, options = _of_intervals(sets, y, alpha)
-    return rows, options | {"side": _check_side(rows[0], side)}
-
-
-def _check_side(sets, side):
-    """Returns the side that sets are bounded on, or raises ValueError."""
-    side = side_of(sets, side)
-    if side is None:
-        raise ValueError(
-            "expected known intervals with one finite end, the same in all rows, got "
-            'others; side="upper" or "lower" says which end counts'
-        )
-    return side
+    return rows, options | _of_bounds(rows[0], side=side)[1]
 
 
 def side_of(sets, side=None):
     """Returns the only side that intervals are bounded on, as given or as seen."""
-    if side is not None:
-        _checks.check_one_of("side", side, ("lower", "upper"))
+    _checks.check_one_of("side", side, (*_SIDES, None))
     if side is not None or not _arrays.is_concrete(sets):
         return side
-    below, above = np.asarray(sets.lower), np.asarray(sets.upper)
-    free = bool(np.all(below == -np.inf)), bool(np.all(above == np.inf))
-    return None if free[0] == free[1] else "upper" if free[0] else "lower"
+    ends = zip(("upper", "lower"), sets.ends(), (-np.inf, np.inf), strict=True)
+    bounded = [name for name, end, free in ends if np.all(np.asarray(end) == free)]
+    return bounded[0] if len(bounded) == 1 else None
 
 
 def interval_score(sets: Interval | ArrayLike, y: ArrayLike, alpha: ArrayLike) -> Array:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,11 +17,8 @@ from jaxcp.risk.thresholds import one_number
 from jaxcp.typing import ArrayLike, PyTree, Set
 
 
-@_tree.pytree
-class MeanLoss:
+class MeanLoss(NamedTuple):
     """The mean loss of some sets, with its error. Made by `mean_loss`.
-
-    It unpacks: `mean, error = metrics.mean_loss(loss, sets, y)`.
 
     Args:
       mean: Mean loss, shape ().
@@ -33,16 +30,6 @@ class MeanLoss:
 
     mean: Array
     error: Array
-
-    def __iter__(self) -> Iterator[Array]:
-        """Returns an iterator over the mean and its error."""
-        return iter((self.mean, self.error))
-
-    def __str__(self) -> str:
-        """Returns both as numbers."""
-        if not _arrays.is_concrete(self.mean, self.error) or jnp.ndim(self.mean):
-            return repr(self)
-        return f"{float(self.mean):.4g} +- {float(self.error):.2g}"
 
 
 def mean_loss(loss: Callable, sets: Set | ArrayLike, y: PyTree) -> MeanLoss:
@@ -59,8 +46,8 @@ def mean_loss(loss: Callable, sets: Set | ArrayLike, y: PyTree) -> MeanLoss:
         that the sets have.
 
     Returns:
-      A `MeanLoss`: `mean` and `error`, shape (), in units of the loss. NaN for no rows
-      or a loss of NaN; the error is NaN for one row, too.
+      A `MeanLoss`, a pair (mean, error), shape (), in units of the loss. NaN for no
+      rows or a loss of NaN; the error is NaN for one row, too.
 
     Raises:
       ValueError: if lengths differ, a concrete target is NaN, or the loss is no
@@ -77,8 +64,9 @@ def mean_loss(loss: Callable, sets: Set | ArrayLike, y: PyTree) -> MeanLoss:
       >>> from jaxcp.sets import LabelMask
       >>> sets = LabelMask(jnp.array([[True, False], [True, True], [False, True]]))
       >>> y = jnp.array([[1, 1], [1, 0], [0, 1]])
-      >>> print(mean_loss(risk.false_negative_rate, sets, y))
-      0.1667 +- 0.17
+      >>> mean, error = mean_loss(risk.false_negative_rate, sets, y)
+      >>> round(mean.item(), 3), round(error.item(), 3)
+      (0.167, 0.167)
     """
     loss, sets = as_loss(loss), _sets.as_sets(sets)
     y = _arrays.as_arrays(y=_names.codes_of(sets, y))
@@ -95,15 +83,16 @@ def as_loss(loss: Any) -> Any:
     return loss
 
 
-def losses_of(loss, sets, y):
-    """Returns the loss of each row, shape (m,)."""
+def with_errors(loss, sets, y, num_rows, means):
+    """Returns means of losses, with their standard errors, as `means` takes means."""
     of = lambda one, target: as_float(one_number(loss(one, target)))  # noqa: E731
-    return jax.vmap(of)(sets, _batching.widened(y))
+    losses = jax.vmap(of)(sets, _batching.widened(y))
+    gaps = losses - jnp.nanmean(losses)  # of small numbers squares keep their digits
+    spread = jnp.maximum(means(gaps**2) - means(gaps) ** 2, 0)
+    return MeanLoss(means(losses), jnp.sqrt(quotient(spread, num_rows - 1)))
 
 
 @_tree.jit
 def _mean_loss(sets, y, count, loss):
-    losses = losses_of(loss, sets, y)
-    center, n = mean(losses, count), len(losses) if count is None else count
-    variance = quotient(mean((losses - center) ** 2, count), n - 1)
-    return MeanLoss(center, jnp.sqrt(variance))
+    num_rows = jax.tree.leaves(y)[0].shape[0] if count is None else count
+    return with_errors(loss, sets, y, num_rows, lambda v: mean(v, count))

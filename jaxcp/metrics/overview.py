@@ -1,21 +1,26 @@
-"""All metrics that apply to some sets, in one dict."""
+"""All metrics that apply to some sets in one dict, or those of groups in a table."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Hashable, Iterable
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable, KeysView
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxcp import _arrays, _batching, _checks, _names, _tree
-from jaxcp._numbers import as_float
+from jaxcp._numbers import as_float, quotient
 from jaxcp.metrics import _sets, intervals, losses, rates, size, strata
 from jaxcp.metrics.dependence import hsic
 from jaxcp.sets import Interval
 from jaxcp.sets.basic import as_intervals
 from jaxcp.typing import ArrayLike, HasLabels, Set
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _HSIC_ROWS = 20_000
 _ETA = 30.0  # the weight of the coverage in the criterion of coverage and width
@@ -136,7 +141,7 @@ def summary(
       {'coverage': 0.75,
        'mean_size': 1.0
     """
-    own = {} if loss is None else losses.mean_loss(loss, sets, y)
+    own = None if loss is None else losses.mean_loss(loss, sets, y)
     classes = getattr(sets := _sets.as_sets(sets), "classes", None)
     (sets, y), alpha = _sets.check_sets(sets, y), _sets.check_level(alpha)
     by_size, has_labels = has_size(sets), issubclass(type(sets), HasLabels)
@@ -155,24 +160,20 @@ def summary(
     options["side"] = intervals.side_of(ends, side) if is_line else None
     rows = sets, y, given.codes
     found = _batching.counted(_summary, *rows, by_pairs=by_size, **options)
-    if loss is not None:
-        found |= {"mean_loss": own.mean, "mean_loss_error": own.error}
+    if own is not None:
+        found["mean_loss"], found["mean_loss_error"] = own
     return _by_name(found, names)
 
 
 def _by_name(found, names):
     """Returns metrics with a number for each group and class, plain where known."""
-    flat = Summary()
+    known, flat = _arrays.is_concrete(*found.values()), Summary()
     for metric, value in found.items():
-        if metric in names:
-            value = np.asarray(value) if _arrays.is_concrete(value) else value
-            told = enumerate(_names.told(names[metric]))
-            flat |= {f"{metric}[{name}]": value[i] for i, name in told}
-        else:
-            flat[metric] = value
-    if not _arrays.is_concrete(*flat.values()):
-        return flat
-    return Summary({name: _as_plain(value) for name, value in flat.items()})
+        value = np.asarray(value) if known else value
+        told = enumerate(_names.told(names.get(metric, ())))
+        each = {f"{metric}[{name}]": value[i] for i, name in told}
+        flat |= each or {metric: value}
+    return jax.tree.map(_as_plain, flat) if known else flat
 
 
 @_tree.jit(static_argnames=("num_groups", "num_bins", "side"))
@@ -229,6 +230,10 @@ def _as_plain(value):
     return float(str(value[()])) if value.dtype.kind == "f" else value.item()
 
 
+def _worded(value):
+    return f"{value:,}" if isinstance(value, np.integer) else f"{value:.4g}"
+
+
 def _shown(value):
     if not _arrays.is_concrete(value):
         return repr(value)
@@ -236,3 +241,137 @@ def _shown(value):
     if array.ndim == 0:
         return str(array[()])
     return np.array2string(array, separator=", ", threshold=_FEW)
+
+
+@_tree.pytree
+class GroupSummary:
+    """A table of metrics of groups: arrays by name, and the names of the groups.
+
+    Made by `by_group`. `found["coverage"]` is a column, `dict(found)` has all of them,
+    and it prints as a table.
+
+    Args:
+      columns: A `Summary` of arrays with an entry for each of g groups.
+      names: Names of the groups.
+
+    See also:
+      metrics.by_group, metrics.Summary
+    """
+
+    columns: Summary
+    names: tuple[Hashable, ...] = _tree.static()
+
+    def __getitem__(self, name: str) -> Any:
+        """Returns a column by its name."""
+        return self.columns[name]
+
+    def keys(self) -> KeysView[str]:
+        """Returns the names of the columns."""
+        return self.columns.keys()
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Returns a frame with a row for each group, by its name."""
+        import pandas as pd
+
+        columns = {name: np.asarray(value) for name, value in self.columns.items()}
+        index = pd.Index(self.names, name="group", tupleize_cols=False)
+        return pd.DataFrame(columns, index)
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """Returns the table in words: a row of heads, and one for each group."""
+        found = [(name, *map(_worded, v)) for name, v in self.columns.items()]
+        return [*zip(("group", *_names.told(self.names)), *found, strict=True)]
+
+    def __repr__(self) -> str:
+        """Returns the table; of several levels, and while traced, the arrays."""
+        if not _arrays.is_concrete(self.columns) or np.ndim(self["n"]) != 1:
+            return repr(self.columns)
+        widths = [max(map(len, column)) for column in zip(*self.rows(), strict=True)]
+        lines = [map(str.rjust, row, widths) for row in self.rows()]
+        return "\n".join(map("  ".join, lines))
+
+
+def by_group(
+    sets: Set | ArrayLike,
+    y: ArrayLike,
+    groups: ArrayLike,
+    *,
+    group_names: Iterable[Hashable] | None = None,
+    num_groups: int | None = None,
+    loss: Callable | None = None,
+) -> GroupSummary:
+    """Returns coverage and sizes within each group, with the names of the groups.
+
+    Args:
+      sets: Sets with leading axis m.
+      y: Targets, shape (m, ...), or labels.
+      groups: Group of each row, int or by name, shape (m,); flags of groups that
+        overlap, shape (m, g), which may be a frame with their names.
+      group_names: Names of the groups as for `group_coverage`.
+      num_groups: Number of groups. Defaults to the largest one of `groups` plus 1,
+        which has to be known: give it inside jit.
+      loss: A loss of one example, as for `mean_loss`.
+
+    Returns:
+      A `GroupSummary`, arrays of shape (g,) by name, of numpy outside of jit and vmap:
+      "n", the number of rows, and "coverage" with "coverage_error", its standard
+      error sqrt(c (1 - c) / n), always; "mean_size" for sets with a size, and, unless
+      they are of labels, "mean_finite_size" and "infinite_rate"; for intervals the
+      shares of targets that lie below and above, "missed_below" and "missed_above", for
+      others "missed"; with a loss "mean_loss" and "mean_loss_error". NaN for groups
+      without rows. `to_pandas()` makes a frame, and `names` are the groups.
+
+    Raises:
+      ValueError: as `group_coverage` and `mean_loss`, or if the number of groups is not
+        known.
+
+    Cost:
+      O(m) time, in one program; O(m g) for flags.
+
+    See also:
+      metrics.group_coverage, metrics.summary, metrics.GroupSummary,
+      plotting.plot_group_coverage, calibrate_groups
+
+    Example:
+      >>> from jaxcp.sets import Interval
+      >>> sets, y = Interval(jnp.zeros(3), jnp.ones(3)), jnp.array([0.5, 2.0, 0.1])
+      >>> found = by_group(sets, y, ["north", "north", "south"])
+      >>> found.names, found["coverage"].tolist()
+      (('north', 'south'), [0.5, 1.0])
+    """
+    sets, y = _sets.check_sets(sets, y)
+    given = rates.named_groups(y, groups, num_groups, group_names)
+    options = {"loss": None if loss is None else losses.as_loss(loss)}
+    options |= {"num_groups": given.count}
+    found = _batching.counted(_by_group, sets, y, given.codes, **options)
+    if _arrays.is_concrete(found):
+        found = jax.tree.map(np.array, found)
+    return GroupSummary(found, given.names)
+
+
+@_tree.jit(static_argnames="num_groups")
+def _by_group(sets, y, groups, count, loss, num_groups):
+    """Returns `by_group` of checked arguments, in one program."""
+    means = partial(rates.means_of, groups, num_groups, count)
+    covered = _sets.is_covered(sets, y)
+    rate, n = rates.rates_of(covered, groups, num_groups, count)
+    error = jnp.sqrt(quotient(rate * (1 - rate), n))
+    found = Summary(n=n, coverage=rate, coverage_error=error)
+    if has_size(sets):
+        sizes = as_float(_sets.closed_form_sizes(sets))
+        found["mean_size"] = means(sizes)
+        if not isinstance(sets, HasLabels):
+            infinite = sizes == jnp.inf
+            found["mean_finite_size"] = means(sizes, ~infinite)
+            found["infinite_rate"] = means(_sets.where_known(infinite, sizes))
+    ends = as_intervals(sets)
+    if isinstance(ends, Interval):
+        below = _sets.where_known(y.reshape(covered.shape) < ends.lower, covered)
+        found["missed_below"] = means(below)
+        found["missed_above"] = means(1 - covered - below)
+    else:
+        found["missed"] = means(1 - covered)
+    if loss is not None:
+        lost = losses.with_errors(loss, sets, y, n, means)
+        found["mean_loss"], found["mean_loss_error"] = lost
+    return found

@@ -11,7 +11,7 @@ from jax import Array
 
 from jaxcp import _arrays, _batching, _checks, _names
 from jaxcp._arrays import group_codes, sums_of_groups
-from jaxcp._numbers import as_float, at_least_single, counting, mean, quotient
+from jaxcp._numbers import as_float, at_least_single, counting, kept, mean, quotient
 from jaxcp.metrics import _sets
 from jaxcp.metrics._sets import Count, metric
 from jaxcp.typing import ArrayLike, HasLabels, MayBeEmpty, Set
@@ -379,11 +379,10 @@ def rates_of(covered, groups, num_groups, count=None):
     return jnp.where(counts[:, 2] > 0, jnp.nan, quotient(counts[:, 1], rows)), rows
 
 
-def means_of(values, groups, num_groups, count=None, where=True):
+def means_of(groups, num_groups, count, values, where=True):
     """Returns the mean of numbers within each group, of the rows in `where`."""
     values = at_least_single(as_float(values))
-    counts = jnp.broadcast_to(where, values.shape)
-    counts = counts if count is None else counts & counting(len(values), count)
+    counts = kept(jnp.broadcast_to(where, values.shape), count, False)
     if groups.ndim == 2:
         inside = groups & counts[:, None]
         total = jnp.sum(jnp.where(inside, values[:, None], 0), axis=0)

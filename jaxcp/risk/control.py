@@ -20,7 +20,6 @@ from jaxcp.held.rows import Held, at_groups, check_lawful
 from jaxcp.held.taking import RowShapes, weight_for, weights_for
 from jaxcp.quantiles.levels import (
     alpha_as_float,
-    as_decimal,
     as_delta,
     exact_rank,
     one_alpha,
@@ -195,7 +194,7 @@ class RiskCalibration(Thresholds):
 
         Returns:
           A `certificates.RiskCertificate`: `upper`, `lower`, and, of a loss of 0 and 1,
-          `law` and `interval(probability)`; a tuple with one for each group.
+          `law`; a tuple with one for each group.
 
         Raises:
           ValueError: if `alpha` or `delta` is out of range, the mask is traced, or
@@ -220,7 +219,7 @@ class RiskCalibration(Thresholds):
           >>> y, loss = jnp.arange(1.0, 100.0), risk.shortfall(1.0)
           >>> cp = risk.calibrate_risk(loss, scores.Absolute(), 0 * y, y)
           >>> print(cp.certificate(0.1))
-          risk at most 0.1 on average, at least 0.08 without common jumps
+          risk at most 0.1 on average over calibration sets, at least 0.08 without ties
         """
         if self.weights is not None or self.several:
             raise ValueError(
@@ -228,18 +227,19 @@ class RiskCalibration(Thresholds):
                 f"got {len(self.losses)} and weights={self.weights is not None}"
             )
         check_lawful((), None, (self.mask, self.groups))
-        (top,), share = self._tops, None if delta is None else as_delta(delta)
-        level = one_alpha(share_of(alpha, top))
-        free = self.grid is None and self.monotone
-        has_law = free and self.counted[0]
-
-        def of(n):
-            rank = exact_rank(n, level, share) if has_law else None
-            tight = free and not has_law and share is None
-            return RiskCertificate(n, level * as_decimal(top), top, share, rank, tight)
-
-        found = tuple(map(of, map(int, np.ravel(self.held.counts()))))
-        return found if self.held.shape else found[0]
+        share = None if delta is None else as_delta(delta)
+        level, top = one_alpha(share_of(alpha, self._tops[0])), self._tops[0]
+        is_free = self.grid is None and self.monotone
+        found = []
+        for n in map(int, np.ravel(self.held.counts())):
+            rank, low, high = None, 0.0, float(level)
+            if is_free and self.counted[0]:
+                rank = exact_rank(n, level, share)
+                low = high = (n + 1 - rank) / (n + 1)
+            elif is_free and share is None:
+                low = max(high - 2 / (n + 1), 0.0)
+            found.append(RiskCertificate(n, high * top, low * top, share, rank))
+        return tuple(found) if self.held.shape else found[0]
 
     def risk(self, q: ArrayLike) -> Array:
         """Returns the mean loss of the calibration rows at a threshold.

@@ -62,12 +62,13 @@ def on_sets(metric, *, alpha=False, **options):
 METRICS = {  # kind of sets, metric of (rows, alpha), whether the order of rows matters
     "by_group": (
         intervals,
-        lambda r, a: (
-            metrics.by_group(
+        lambda r, a: {
+            k: v
+            for k, v in metrics.by_group(
                 r.sets, r.y, r.groups, num_groups=3, loss=risk.shortfall(1.0)
-            )
-            | {"n": None}
-        ),  # a count
+            ).columns.items()
+            if k != "n"  # a count
+        },
     ),
     "class_coverage": (labels, on_sets(metrics.class_coverage)),
     "conditional_coverage_error": (
