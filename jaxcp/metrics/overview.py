@@ -53,10 +53,10 @@ class Summary(dict[str, Any]):
 
         Of many groups and classes the first ones.
         """
-        hidden = {*[name for name in self if name.endswith("]")][_FEW:]}
-        shown = [name for name in self if name not in hidden]
-        lines = [f"{name!r}: {_shown(self[name])}" for name in shown]
-        lines += [f"... ({len(hidden)} more)"] * bool(hidden)
+        many = [name for name in self if name.endswith("]")][_FEW:]
+        shown = {k: v for k, v in self.items() if k not in many}
+        lines = [f"{name!r}: {_shown(value)}" for name, value in shown.items()]
+        lines += [f"... ({len(many)} more)"] * bool(many)
         share = self.get("full_rate", 0.0)
         many = _arrays.is_concrete(share) and np.mean(share) > _MANY_FULL
         return "{" + ",\n ".join(lines) + "}" + (_ON_FULL_SETS if many else "")
@@ -279,8 +279,9 @@ class GroupSummary:
 
     def rows(self) -> list[tuple[str, ...]]:
         """Returns the table in words: a row of heads, and one for each group."""
-        found = [(name, *map(_worded, v)) for name, v in self.columns.items()]
-        return [*zip(("group", *_names.told(self.names)), *found, strict=True)]
+        names, found = _names.told(self.names), self.columns.items()
+        columns = ((name, *map(_worded, np.asarray(v))) for name, v in found)
+        return [*zip(("group", *names), *columns, strict=True)]
 
     def __repr__(self) -> str:
         """Returns the table; of several levels, and while traced, the arrays."""
@@ -313,13 +314,13 @@ def by_group(
       loss: A loss of one example, as for `mean_loss`.
 
     Returns:
-      A `GroupSummary`, arrays of shape (g,) by name, of numpy outside of jit and vmap:
-      "n", the number of rows, and "coverage" with "coverage_error", its standard
-      error sqrt(c (1 - c) / n), always; "mean_size" for sets with a size, and, unless
-      they are of labels, "mean_finite_size" and "infinite_rate"; for intervals the
-      shares of targets that lie below and above, "missed_below" and "missed_above", for
-      others "missed"; with a loss "mean_loss" and "mean_loss_error". NaN for groups
-      without rows. `to_pandas()` makes a frame, and `names` are the groups.
+      A `GroupSummary`, arrays of shape (g,) by name: "n", the number of rows, and
+      "coverage" with "coverage_error", its standard error sqrt(c (1 - c) / n), always;
+      "mean_size" for sets with a size, and, unless they are of labels,
+      "mean_finite_size" and "infinite_rate"; for intervals the shares of targets that
+      lie below and above, "missed_below" and "missed_above", for others "missed"; with
+      a loss "mean_loss" and "mean_loss_error". NaN for groups without rows.
+      `to_pandas()` makes a frame, and `names` are the groups.
 
     Raises:
       ValueError: as `group_coverage` and `mean_loss`, or if the number of groups is not
@@ -341,11 +342,9 @@ def by_group(
     """
     sets, y = _sets.check_sets(sets, y)
     given = rates.named_groups(y, groups, num_groups, group_names)
-    options = {"loss": None if loss is None else losses.as_loss(loss)}
-    options |= {"num_groups": given.count}
+    loss = None if loss is None else losses.as_loss(loss)
+    options = {"loss": loss, "num_groups": given.count}
     found = _batching.counted(_by_group, sets, y, given.codes, **options)
-    if _arrays.is_concrete(found):
-        found = jax.tree.map(np.array, found)
     return GroupSummary(found, given.names)
 
 

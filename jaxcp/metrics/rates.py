@@ -384,9 +384,9 @@ def means_of(groups, num_groups, count, values, where=True):
     values = at_least_single(as_float(values))
     counts = kept(jnp.broadcast_to(where, values.shape), count, False)
     if groups.ndim == 2:
-        inside = groups & counts[:, None]
-        total = jnp.sum(jnp.where(inside, values[:, None], 0), axis=0)
-        return quotient(total, jnp.sum(inside, axis=0))
+        inside = (groups & counts[:, None]).T
+        total = jnp.sum(jnp.where(inside, values[None], 0), axis=1)
+        return quotient(total, jnp.sum(inside, axis=1))
     codes = group_codes(groups, num_groups, counts)
     number = sums_of_groups(counts.astype(int), codes, num_groups)
     return quotient(sums_of_groups(values, codes, num_groups), number)

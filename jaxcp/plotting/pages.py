@@ -95,46 +95,41 @@ def report(
     base = cp
     while (inner := getattr(base, "calibration", None)) is not None:
         base = inner
-    known = {k: getattr(base, k, None) for k in ("num_groups", "group_names")}
-    known = {} if groups is None or known["num_groups"] is None else known
-    own = {"groups": groups} if known else {}
-    given, loss = as_sets(cp(preds, alpha, **own, **context)), _loss(base)
+    loss, tail = (getattr(base, k, (None,))[0] for k in ("losses", "tails"))
+    if groups is not None and getattr(base, "num_groups", None) is not None:
+        context["groups"] = groups
+    given = as_sets(cp(preds, alpha, **context))
     sets, codes = check_sets(given, y)
-    by = partial(metrics.by_group, sets, codes, loss=loss)
+    lost = loss if tail is None else lambda one, y: loss(one, y) > tail
+    by = partial(metrics.by_group, sets, codes, loss=lost)
     tables = [by(np.zeros(len(codes), int), num_groups=1)]
-    tables += [] if groups is None else [by(groups, **known)]
+    tables += [] if groups is None else [by(groups)]
     (head, (_, *mean)), *parts = (table.rows() for table in tables)
     lines = [("all rows", *mean), *(row for part in parts for row in part[1:])]
-    figures = _figures(given, np.asarray(y), sets, codes)
-    figures += [_of_groups(alpha, table) for table in tables[1:] if loss is None]
-    (_, promise), *facts = _facts(cp, base, alpha, len(codes), **context)
-    fields = {
-        "alpha": escape(str(alpha)),
-        "promise": escape(promise),
-        "facts": "".join(map(_row, facts)),
-        "head": _row([name.replace("_", " ") for name in head], "th"),
-        "lines": "".join(map(_row, lines)),
-        "figures": "".join(figures),
-        "versions": f"jaxcp {jaxcp.__version__}, jax {jax.__version__}, numpy "
-        f"{np.__version__}, Python {platform.python_version()}",
-    }
-    template = Path(__file__).with_name("page.html").read_text("utf-8")
-    page = Page(Template(template).substitute(fields))
+    draws = [*_draws(given, np.asarray(y), sets, codes)]
+    draws += [_of_groups(table, alpha) for table in tables[1:] if loss is None]
+    promise, facts = _facts(cp, base, alpha, **context)
+    facts["Rows"] = f"{np.sum(base.held.counts()):,} calibrate, {len(codes):,} are new"
+    found = {"jax": jax.__version__, "numpy": np.__version__}
+    found = {"jaxcp": jaxcp.__version__, **found, "Python": platform.python_version()}
+    page = Template(
+        Path(__file__).with_name("page.html").read_text("utf-8")
+    ).substitute(
+        alpha=escape(str(alpha)),
+        promise=escape(promise),
+        facts="".join(map(_row, facts.items())),
+        head=_row([name.replace("_", " ") for name in head], "th"),
+        lines="".join(map(_row, lines)),
+        figures="".join(_figure(*each) for each in draws),
+        versions=", ".join(map(" ".join, found.items())),
+    )
     if path is not None:
         Path(path).write_text(page, "utf-8")
-    return page
+    return Page(page)
 
 
-def _loss(base):
-    """Returns the loss of risk control, or whether it is beyond its tail, or None."""
-    if (losses := getattr(base, "losses", None)) is None:
-        return None
-    loss, tail = losses[0], base.tails[0]
-    return loss if tail is None else lambda one, y: loss(one, y) > tail
-
-
-def _facts(cp, base, alpha, num_new, *, delta=None, u=None, **_):
-    """Returns what is known of the sets before their targets, by name."""
+def _facts(cp, base, alpha, *, delta=None, u=None, **_):
+    """Returns what is promised, and what is known of it by name."""
     laws, why = (), "nothing as a number"
     try:
         if u is None and hasattr(cp, "certificate"):
@@ -143,20 +138,17 @@ def _facts(cp, base, alpha, num_new, *, delta=None, u=None, **_):
         why += f": {error}"
     laws = laws if isinstance(laws, tuple) else (laws,)
     names = told(getattr(base, "group_names", None) or range(len(laws)))
-    each = zip(names, laws, strict=False)
-    proved = [f"{name}: {law}" if len(laws) > 1 else str(law) for name, law in each]
-    if is_held_out := hasattr(cp, "_claim"):
-        promise = cp._claim(delta).format(alpha=alpha)
-    else:
-        promise = f"P(Y in set) >= {laws[0].coverage:.4g}, on average" if laws else why
-    assumed = _HELD_OUT if is_held_out else _ALL_ROWS
-    return [
-        ("Promise", promise),
-        ("If", assumed + _OF_RISK * hasattr(base, "losses")),
-        ("Proved", "; ".join(proved) or why),
-        ("Method", f"{type(cp).__name__}, {base.score!r}"),
-        ("Rows", f"{np.sum(base.held.counts()):,} calibrate, {num_new:,} are new"),
-    ]
+    proved = [f"{v}: {law}" for v, law in zip(names, laws, strict=False)]
+    promise, assumed = why, _ALL_ROWS
+    if hasattr(cp, "_claim"):
+        promise, assumed = cp._claim(delta).format(alpha=alpha), _HELD_OUT
+    elif laws:
+        promise = f"P(Y in set) >= {laws[0].coverage:.4g}, on average"
+    return promise, {
+        "If": assumed + _OF_RISK * hasattr(base, "losses"),
+        "Proved": "; ".join(proved if len(laws) > 1 else map(str, laws)) or why,
+        "Method": f"{type(cp).__name__}, {base.score!r}",
+    }
 
 
 def _row(cells, tag="td"):
@@ -166,39 +158,34 @@ def _row(cells, tag="td"):
     return f'<tr><th scope="row">{first}</th>{rest}</tr>'
 
 
-def _figures(given, y, sets, codes):
-    """Returns pictures of some sets, and of the sizes of all."""
-    found = []
+def _draws(given, y, sets, codes):
+    """Yields titles, and what draws some sets and the sizes of all."""
     pick = lambda rows: jax.tree.map(lambda v: np.asarray(v)[rows], given)  # noqa: E731
     if isinstance(as_intervals(sets), Interval | HasPieces):
         rows, targets = _axes.thinned(len(codes), _ROWS), np.asarray(codes).ravel()
         rows = rows[np.argsort(targets[rows])]
-        draw = partial(intervals.plot_intervals, np.arange(len(rows)), kind="bars")
+        x, draw = np.arange(len(rows)), partial(intervals.plot_intervals, kind="bars")
         title = f"{len(rows)} of the new rows, in the order of their targets"
-        found.append(_figure(title, draw, pick(rows), targets[rows], name="row"))
+        yield title, partial(draw, x, pick(rows), targets[rows]), "row"
     elif isinstance(sets, HasLabels) and sets.members().shape[1] <= _LABELS:
-        rows = slice(_EXAMPLES)
-        found.append(
-            _figure("First sets", regions.plot_label_sets, pick(rows), y[rows])
-        )
+        some, draw = slice(_EXAMPLES), regions.plot_label_sets
+        yield "The first sets", partial(draw, pick(some), y[some])
     if has_size(sets):
-        found.append(_figure("Sizes of all sets", sizes.plot_sizes, sets))
-    return found
+        yield "Sizes of all sets", partial(sizes.plot_sizes, sets)
 
 
-def _of_groups(alpha, table):
-    """Returns a picture of the coverage of groups."""
+def _of_groups(table, alpha):
+    """Returns a title, and what draws the coverage of groups."""
     look = {"ms": 6, "color": _axes.COVERED, "label": "coverage, two standard errors"}
-    rates = table["coverage"], table["n"], float(alpha)
-    return _figure(
-        "Coverage of groups", coverage.draw_groups, None, table.names, *rates, look
-    )
+    rates = np.asarray(table["coverage"]), np.asarray(table["n"]), float(alpha)
+    draw = partial(coverage.draw_groups, None, table.names, *rates, look)
+    return "Coverage of groups", draw
 
 
-def _figure(title, draw, *args, name=None):
+def _figure(title, draw, name=None):
     """Returns a picture as text of SVG, in the colors of the page around it."""
     with _axes.pyplot().rc_context(_axes.style(ink=_INK, **_LOOK)):
-        ax, text = draw(*args), io.StringIO()
+        ax, text = draw(), io.StringIO()
         ax.set_xlabel(name or ax.get_xlabel())
         ax.figure.savefig(text, format="svg", metadata={"Date": None})
         _axes.pyplot().close(ax.figure)

@@ -18,13 +18,7 @@ from jaxcp.calibration.rule import Thresholds, blocks_of
 from jaxcp.certificates import RiskCertificate
 from jaxcp.held.rows import Held, at_groups, check_lawful
 from jaxcp.held.taking import RowShapes, weight_for, weights_for
-from jaxcp.quantiles.levels import (
-    alpha_as_float,
-    as_delta,
-    exact_rank,
-    one_alpha,
-    share_of,
-)
+from jaxcp.quantiles import levels
 from jaxcp.risk.thresholds import Rows, as_levels, budgets, threshold_of
 from jaxcp.typing import AnySet, ArrayLike, AxisName, Number, PyTree, Score
 
@@ -227,18 +221,17 @@ class RiskCalibration(Thresholds):
                 f"got {len(self.losses)} and weights={self.weights is not None}"
             )
         check_lawful((), None, (self.mask, self.groups))
-        share = None if delta is None else as_delta(delta)
-        level, top = one_alpha(share_of(alpha, self._tops[0])), self._tops[0]
-        is_free = self.grid is None and self.monotone
-        found = []
+        (top,), delta = self._tops, None if delta is None else levels.as_delta(delta)
+        level = levels.one_alpha(levels.share_of(alpha, top))
+        found, is_free = [], self.grid is None and self.monotone
         for n in map(int, np.ravel(self.held.counts())):
             rank, low, high = None, 0.0, float(level)
             if is_free and self.counted[0]:
-                rank = exact_rank(n, level, share)
+                rank = levels.exact_rank(n, level, delta)
                 low = high = (n + 1 - rank) / (n + 1)
-            elif is_free and share is None:
+            elif is_free and delta is None:
                 low = max(high - 2 / (n + 1), 0.0)
-            found.append(RiskCertificate(n, high * top, low * top, share, rank))
+            found.append(RiskCertificate(n, high * top, low * top, delta, rank))
         return tuple(found) if self.held.shape else found[0]
 
     def risk(self, q: ArrayLike) -> Array:
@@ -283,7 +276,7 @@ class RiskCalibration(Thresholds):
                     "expected delta=None with weights, for which no bound is known, "
                     f"got {delta}"
                 )
-            return tuple(map(alpha_as_float, alphas))
+            return tuple(map(levels.alpha_as_float, alphas))
         count = self.held.counts(axis_name)
         return budgets(count, alphas, tops, self.counted, delta)
 
