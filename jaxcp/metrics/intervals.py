@@ -47,7 +47,8 @@ def _of_bounds_and_targets(sets, y, alpha, *, side=None):
 
 def side_of(sets, side=None):
     """Returns the only side that intervals are bounded on, as given or as seen."""
-    _checks.check_one_of("side", side, (*_SIDES, None))
+    if side is not None:
+        _checks.check_one_of("side", side, _SIDES)
     if side is not None or not _arrays.is_concrete(sets):
         return side
     ends = zip(("upper", "lower"), sets.ends(), (-np.inf, np.inf), strict=True)
@@ -177,10 +178,10 @@ def pinball_score(preds: ArrayLike, y: ArrayLike, level: ArrayLike) -> Array:
 
 
 @_tree.jit
-def _pinball(preds, y, level):
+def _pinball(preds, y, level, count=None):
     error = y.reshape(-1, *(1,) * level.ndim) - preds
     level = jnp.broadcast_to(level, error.shape)
-    return mean(jnp.maximum(level * error, (level - 1) * error))
+    return mean(jnp.maximum(level * error, (level - 1) * error), count)
 
 
 @metric(_of_bounds)
@@ -260,9 +261,13 @@ def pinball(
       >>> round(pinball(sets, jnp.array([2.0, 2.0]), alpha=0.1).item(), 6)
       0.5
     """
-    outside = sets.lower - y if side == "lower" else y - sets.upper
-    losses = jnp.maximum((1 - alpha) * outside, -alpha * outside)
-    return mean(_sets.where_known(losses, (sets, y)), count)
+    end, level = _end(sets, alpha, side)
+    return _pinball(end, y, level, count)
+
+
+def _end(sets, alpha, side):
+    """Returns the end of sets on a side, and the level that it is a quantile of."""
+    return as_float(getattr(sets, side)), alpha if side == "lower" else 1 - alpha
 
 
 @metric(_of_intervals)

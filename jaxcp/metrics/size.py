@@ -8,7 +8,7 @@ from jax import Array
 
 from jaxcp import _arrays, _checks, _geometry, _tree
 from jaxcp._batching import by_rows, map_evenly
-from jaxcp._numbers import as_float, at_least_single, counting, mean, quotient
+from jaxcp._numbers import as_float, at_least_single, counting, kept, mean, quotient
 from jaxcp.metrics import _sets
 from jaxcp.metrics._sets import Count, metric
 from jaxcp.quantiles.selection import kth_smallest
@@ -102,8 +102,7 @@ def mean_finite_size(count: Count, sets: Set | ArrayLike) -> Array:
       Array(1.5, dtype=float32)
     """
     sizes = as_float(_sets.closed_form_sizes(sets))
-    counts = sizes != jnp.inf
-    counts = counts if count is None else counts & counting(len(sizes), count)
+    counts = kept(sizes != jnp.inf, count, False)
     total = jnp.sum(jnp.where(counts, at_least_single(sizes), 0))
     return quotient(total, jnp.sum(counts)).astype(sizes.dtype)
 

@@ -100,8 +100,7 @@ def report(
         context["groups"] = groups
     given = as_sets(cp(preds, alpha, **context))
     sets, codes = check_sets(given, y)
-    lost = loss if tail is None else lambda one, y: loss(one, y) > tail
-    by = partial(metrics.by_group, sets, codes, loss=lost)
+    by = partial(metrics.by_group, sets, codes, loss=_beyond(loss, tail))
     tables = [by(np.zeros(len(codes), int), num_groups=1)]
     tables += [] if groups is None else [by(groups)]
     (head, (_, *mean)), *parts = (table.rows() for table in tables)
@@ -126,6 +125,11 @@ def report(
     if path is not None:
         Path(path).write_text(page, "utf-8")
     return Page(page)
+
+
+def _beyond(loss, tail):
+    """Returns the loss, or whether it is beyond its tail."""
+    return loss if tail is None else lambda one, y: loss(one, y) > tail
 
 
 def _facts(cp, base, alpha, *, delta=None, u=None, **_):
