@@ -370,14 +370,17 @@ def plot_group_coverage(
     found, codes = np.unique(groups, return_inverse=True)
     counts = np.bincount(codes)
     rates = np.bincount(codes, covered) / counts
-    names = [
-        f"{name} ({count:,})"
-        for name, count in zip(found if names is None else names, counts, strict=True)
-    ]
+    names = found if names is None else names
+    look = {"ms": markersize, "color": color, "label": label} | kwargs
+    return draw_groups(ax, names, rates, counts, alpha, look, legend)
+
+
+def draw_groups(ax, names, rates, counts, alpha, look, legend=True):
+    """Draws a row for each group, with its name and the number of its rows."""
+    names = [f"{name} ({n:,})" for name, n in zip(names, counts, strict=True)]
     k = len(names)
     height = max(min(0.26 * k, 4 + 0.13 * k) + 1.3, 2)
     ax = _axes.new_axes(height) if ax is None else ax
-    look = {"ms": markersize, "color": color, "label": label} | kwargs
     _dots(ax, rates, counts, alpha, look, upright=True)
     ax.set_yticks(range(k), names)
     ax.tick_params(axis="y", length=0)

@@ -144,6 +144,12 @@ LAWS = {  # what simulates or enumerates a promise, and for which names
         "risk.calibrate_risk",
     ],
     "test_risk_control::test_the_law_of_the_risk": ["risk.calibrate_risk"],
+    "test_risk_certificates::test_the_law_of_a_loss_of_0_and_1": [
+        "risk.RiskCalibration.certificate",
+    ],
+    "test_risk_certificates::test_the_mean_of_a_loss_is_between_its_bounds": [
+        "risk.RiskCalibration.certificate",
+    ],
     "test_coverage::test_covariate_shift_coverage": [
         "Calibration.__call__",
         "weighted_conformal_quantile",

@@ -223,6 +223,7 @@ DOORS = {
     "Interval.contains": door(SETS.contains, X),
     "LabelSet.contains": door(CELLS.contains, GROUPS),
     "brier_score": door(metrics.brier_score, SHARES, FLAGS),
+    "by_group": door(metrics.by_group, SETS, X, GROUPS),
     "calibration_test": door(metrics.calibration_test, SHARES, FLAGS, kind="kuiper"),
     "class_coverage": door(metrics.class_coverage, CELLS, GROUPS),
     "conditional_coverage_error": door(
@@ -258,12 +259,16 @@ DOORS = {
     "khosravi_coverage_width_criterion": door(
         metrics.khosravi_coverage_width_criterion, SETS, X, 0.1, eta=1.0
     ),
+    "mean_bound": door(metrics.mean_bound, ENDS, side="upper"),
+    "mean_finite_size": door(metrics.mean_finite_size, ENDS),
+    "mean_loss": door(metrics.mean_loss, risk.miscoverage, SETS, X),
     "mean_size": door(metrics.mean_size, ENDS),
     "mean_volume": door(metrics.mean_volume, KEY, ENDS),
     "median_size": door(metrics.median_size, ENDS),
     "min_size_stratified_coverage": door(
         metrics.min_size_stratified_coverage, SETS, X, num_bins=2
     ),
+    "pinball": door(metrics.pinball, SETS, X, 0.1, side="upper"),
     "pinball_score": door(metrics.pinball_score, X, X, 0.1),
     "singleton_rate": door(metrics.singleton_rate, P > 0),
     "size_strata": door(metrics.size_strata, ENDS, edges=X),
@@ -274,6 +279,9 @@ DOORS = {
         metrics.size_stratified_coverage_violation, SETS, X, 0.1, num_bins=2
     ),
     "sizes": door(metrics.sizes, ENDS),
+    "report": door(
+        jaxcp.report, jaxcp.calibrate(ABSOLUTE, X, X), X, X, 0.1, groups=GROUPS
+    ),
     "summary": door(metrics.summary, SETS, X, 0.1, groups=GROUPS),
     "winkler_score": door(metrics.winkler_score, SETS, X, 0.1),
     "worst_slab_coverage": door(metrics.worst_slab_coverage, KEY, SETS, X, X2),
