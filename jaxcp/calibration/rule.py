@@ -13,7 +13,15 @@ import numpy as np
 from jax import Array
 
 from jaxcp import _batching, _checks
-from jaxcp._batching import by_rows, invert, invert_each, map_evenly, score_of, widened
+from jaxcp._batching import (
+    by_rows,
+    invert,
+    invert_each,
+    label_scores,
+    map_evenly,
+    score_of,
+    widened,
+)
 from jaxcp._names import named
 from jaxcp._numbers import as_float, rounding, with_rounding
 from jaxcp._tree import jit
@@ -334,11 +342,13 @@ class Rule(Thresholds):
             raise ValueError(f"expected a rule that weighs held rows, got {kind}")
         return _effective_size(self, taking.one_row(**self._declared(context, lead=0)))
 
-    def p_values(self, preds: PyTree, y: ArrayLike, **context: Any) -> Array:
+    def p_values(
+        self, preds: PyTree, y: ArrayLike | None = None, **context: Any
+    ) -> Array:
         """Returns the smallest level whose set leaves each target out, shape (m,).
 
         1 where every set holds the target. Exact but for rounding: alpha is a jax array
-        here.
+        here. Without `y`, those of all k labels, shape (m, k), for scores of labels.
         """
         u = context.pop("u", None)
         return self._p_values(preds, y, u, **self._declared(context))
@@ -350,9 +360,13 @@ class Rule(Thresholds):
                 f"expected a rule whose sets grow as alpha falls, got {kind}, which "
                 f"says nested = False: it has sets, and no p-values{self._instead}"
             )
-        y = taking.coded(self.classes, y)
+        y = taking.target_of(self.score, self.classes, y)
         rows = self._rows(preds, columns, y, _checks.uniforms(u))
         return by_rows(_p_values_of, rows=rows, holder=self)
+
+    def _context_of(self, context, y):
+        """Returns the context of test points with candidate labels."""
+        return context
 
     def _p_values_of_scores(self, scores, y, u, rounds, **context):
         """Returns p-values: a count of rows, or the first level whose set lacks it."""
@@ -401,9 +415,20 @@ class Rule(Thresholds):
 
 @jit
 def _p_values_of(rule, preds, y, u, context):
-    scores = jax.vmap(partial(score_of, rule.score))(*widened((preds, y)))
+    if y is not None:
+        scores, shape = (
+            jax.vmap(partial(score_of, rule.score))(*widened((preds, y))),
+            -1,
+        )
+    else:  # of all labels, one after the other
+        scores = label_scores(rule.score, preds)
+        (m, k), shape = scores.shape, scores.shape
+        y, scores = jnp.tile(jnp.arange(k), m), scores.reshape(-1)
+        repeat = lambda v: jnp.repeat(v, k, axis=0, total_repeat_length=m * k)  # noqa: E731
+        u, context = jax.tree.map(repeat, (u, context))
+        context = rule._context_of(context, y)
     rounds = u is None and _sets_round(rule.score, preds, scores)
-    return rule._p_values_of_scores(scores, y, u, rounds, **context)
+    return rule._p_values_of_scores(scores, y, u, rounds, **context).reshape(shape)
 
 
 @jit

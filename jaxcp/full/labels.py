@@ -74,8 +74,8 @@ def sets(cp, x_new, rank, test_weights):
 
 
 def p_values(cp, x_new, y, u, test_weights):
-    """Returns the p-value of a label at each of m inputs, shape (m,)."""
-    y = _as_labels(y, cp.source.num_labels)
+    """Returns the p-value of a label at each of m inputs, (m,), or (m, k) of all."""
+    y = None if y is None else _as_labels(y, cp.source.num_labels)
     with learners.traceable(cp.source.learner):
         return _p_values(cp, x_new, y, u, test_weights)
 
@@ -96,12 +96,15 @@ def _sets(cp, x_new, rank, test_weights):
 
 @jit
 def _p_values(cp, x_new, y, u, test_weights):
-    """Returns p_y at each input."""
+    """Returns p_y at each input, of all labels where y is None."""
+    labels = jnp.arange(cp.source.num_labels) if y is None else None
 
     def one(x_new, y, u, test_weight):
-        return fitting.p_value(cp, u, test_weight, *_of_label(cp, x_new, y))
+        of = lambda y: fitting.p_value(cp, u, test_weight, *_of_label(cp, x_new, y))  # noqa: E731
+        return of(y) if labels is None else jax.vmap(of)(labels)
 
-    return _at_each(cp, one, x_new, y, u, test_weights, num_fits=1)
+    fits = 1 if labels is None else len(labels)
+    return _at_each(cp, one, x_new, y, u, test_weights, num_fits=fits)
 
 
 def _of_label(cp, x_new, label):

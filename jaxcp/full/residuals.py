@@ -31,7 +31,8 @@ from jaxcp.pvalues.conformal import mass_of
 from jaxcp.quantiles.selection import ballot
 from jaxcp.quantiles.thresholds import threshold_at
 from jaxcp.scores import Signed
-from jaxcp.sets import Box, Interval, Intervals
+from jaxcp.scores.regression import between
+from jaxcp.sets import Intervals
 from jaxcp.sets.unions import sweep, whole_line_if
 from jaxcp.typing import Augments, PyTree
 
@@ -242,7 +243,7 @@ def sets(cp, x, rank, test_weights):
     ranks = rank.reshape(2, *cp.target_shape) if _is_signed(cp) else (rank, rank)
     lower, upper = _at_each(cp, of_output, x, test_weights, ranks)
     ends = lower.astype(cp.dtype), upper.astype(cp.dtype)
-    return Box(*ends) if cp.target_shape else Interval(*ends)
+    return jax.vmap(between)(*ends)
 
 
 @jit

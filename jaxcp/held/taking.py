@@ -74,6 +74,17 @@ def coded(classes: Iterable[Hashable] | None, y: Any, mask: Any = None) -> Any:
     return _names.codes(classes, "y", y, "the classes", mask)
 
 
+def target_of(score: Score, classes: Any, y: Any) -> Any:
+    """Returns targets, labels as 0, ..., k - 1; nothing, where all labels are meant."""
+    if y is None and not inputs.has_labels(score):
+        kind = type(score).__name__
+        raise ValueError(
+            f"expected p_values(preds, y) with y, targets or candidates, of {kind}, "
+            "which has no labels; without y they are those of all labels"
+        )
+    return _checks.optional(None) if y is None else coded(classes, y)
+
+
 def _check_classes(score, preds, mask, classes):
     """Raises ValueError unless there is a name for each column of predictions."""
     inputs.check(score, preds, None, mask)
