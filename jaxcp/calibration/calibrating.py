@@ -62,6 +62,7 @@ class SplitConformal(Calibrated):
     params: PyTree
     calibration: Calibration
 
+    @_checks.with_alpha
     def __call__(self, x: PyTree, alpha: ArrayLike, **context: Any) -> AnySet:
         """Returns the prediction sets at inputs `x`, a pytree with leading axis m.
 
@@ -180,7 +181,7 @@ def calibrate(
         files (`numpy.memmap`, HDF5, zarr), and of dask, are read in blocks of rows.
       y: Targets, shape (n, ...), in their own units, or labels 0, ..., k - 1. Integers
         that are not labels become floats. A column (n, 1), of targets, predictions or
-        both, is one output: its sets are intervals with ends of shape (m,), as for (n,).
+        both, is one output: its sets are intervals with ends of shape (m,).
       batches: In place of all rows an iterable of batches, pairs (preds, y) or mappings
         with these and maybe weights and mask by name, of any lengths. Their scores are
         kept, and predictions are dropped before the next batch is drawn: the result is

@@ -13,15 +13,7 @@ import numpy as np
 from jax import Array
 
 from jaxcp import _batching, _checks
-from jaxcp._batching import (
-    by_rows,
-    invert,
-    invert_each,
-    label_scores,
-    map_evenly,
-    score_of,
-    widened,
-)
+from jaxcp._batching import by_rows, invert, invert_each, map_evenly, score_of, widened
 from jaxcp._names import named
 from jaxcp._numbers import as_float, rounding, with_rounding
 from jaxcp._tree import jit
@@ -364,10 +356,6 @@ class Rule(Thresholds):
         rows = self._rows(preds, columns, y, _checks.uniforms(u))
         return by_rows(_p_values_of, rows=rows, holder=self)
 
-    def _context_of(self, context, y):
-        """Returns the context of test points with candidate labels."""
-        return context
-
     def _p_values_of_scores(self, scores, y, u, rounds, **context):
         """Returns p-values: a count of rows, or the first level whose set lacks it."""
         if self._weighs:
@@ -421,12 +409,11 @@ def _p_values_of(rule, preds, y, u, context):
             -1,
         )
     else:  # of all labels, one after the other
-        scores = label_scores(rule.score, preds)
+        scores = _batching.label_scores(rule.score, preds)
         (m, k), shape = scores.shape, scores.shape
         y, scores = jnp.tile(jnp.arange(k), m), scores.reshape(-1)
         repeat = lambda v: jnp.repeat(v, k, axis=0, total_repeat_length=m * k)  # noqa: E731
         u, context = jax.tree.map(repeat, (u, context))
-        context = rule._context_of(context, y)
     rounds = u is None and _sets_round(rule.score, preds, scores)
     return rule._p_values_of_scores(scores, y, u, rounds, **context).reshape(shape)
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from jaxcp import _names
+from jaxcp import _checks, _names
 from jaxcp._tree import pytree, static
 from jaxcp.calibration.predictor import at_labels, sure
 from jaxcp.calibration.rule import Rule, blocks_of
@@ -33,6 +33,9 @@ class _OfScores(Rule):
         return self.scores.shape[1:]
 
     def _p_values_of_scores(self, scores, y, u, rounds, test_weights=None, groups=None):
+        if groups is None and self.num_groups is not None:  # labels are the groups
+            of = self.label_groups
+            groups = y if of is None else at_labels(of, y)
         return self.held.p_values(scores, u, test_weights, groups, rounds=rounds)
 
     def _claim(self, delta):
@@ -121,6 +124,7 @@ class Calibration(_OfScores):
         context = taking.weight_for(self.weights, test_weight)
         return self._quantile(alpha, delta, u, context)
 
+    @_checks.with_alpha
     def __call__(
         self,
         preds: PyTree,
@@ -362,6 +366,7 @@ class GroupCalibration(_OfScores):
         context = taking.weight_for(self.weights, test_weight)
         return self._quantile(alpha, delta, u, context)
 
+    @_checks.with_alpha
     def __call__(
         self,
         preds: PyTree,
@@ -496,12 +501,6 @@ class GroupCalibration(_OfScores):
         Alpha as a float where there are weights; `delta` as for `Calibration.rank`.
         """
         return self.held.rank(alpha, delta)
-
-    def _context_of(self, context, y):
-        if "groups" in context:
-            return context
-        of = self.label_groups
-        return context | {"groups": y if of is None else at_labels(of, y)}
 
     def threshold(
         self,

@@ -77,11 +77,8 @@ def coded(classes: Iterable[Hashable] | None, y: Any, mask: Any = None) -> Any:
 def target_of(score: Score, classes: Any, y: Any) -> Any:
     """Returns targets, labels as 0, ..., k - 1; nothing, where all labels are meant."""
     if y is None and not inputs.has_labels(score):
-        kind = type(score).__name__
-        raise ValueError(
-            f"expected p_values(preds, y) with y, targets or candidates, of {kind}, "
-            "which has no labels; without y they are those of all labels"
-        )
+        expected = f"y, as {type(score).__name__} has no labels to be candidates"
+        raise ValueError(f"expected {expected}, got None; cp.p_values(preds, y)")
     return _checks.optional(None) if y is None else coded(classes, y)
 
 

@@ -133,12 +133,10 @@ _PLACES, _SHARES = (-1e3, -10, -1, -0.1, 0, 0.1, 1, 10, 1e3), (0.1, 0.3, 0.5, 0.
 
 
 def _at(function, values):
-    """Returns f of numbers, floats of their shape; ValueError for anything else."""
-    found = as_array("f(ends)", function(values))
-    if found.shape != values.shape or found.dtype.kind not in "biuf":
-        expected = f"f(ends) as real numbers of shape {values.shape}"
-        raise ValueError(f"expected {expected}, got {found.dtype}{found.shape}")
-    return as_float(found)
+    """Returns f of numbers, floats of their shape; ValueError for another shape."""
+    found = as_float(as_array("f(ends)", function(values)))
+    _checks.check_shape("f(ends)", values.shape, found.shape)
+    return found
 
 
 def _check_monotone(function, lower, upper, first, last):
@@ -147,20 +145,14 @@ def _check_monotone(function, lower, upper, first, last):
         inner = (lower + share * (upper - lower) for share in _SHARES)
         for at in (*_PLACES, *inner):
             at = np.clip(np.where(np.isnan(at), lower, at), lower, upper)
-            at = at.astype(lower.dtype)
-            found = np.asarray(_at(function, jnp.asarray(at)))
-            slack = 1e-5 * np.abs(np.where(np.isfinite(found), found, 0))
-            inside = np.minimum(first, last) - slack <= found
-            inside &= found <= np.maximum(first, last) + slack
-            if (bad := (lower <= upper) & ~inside).any():
-                at, low, high, *of = (
-                    v[bad][0] for v in (at, lower, upper, found, first, last)
-                )
+            found = np.asarray(_at(function, jnp.asarray(at, lower.dtype)))
+            nearest = np.clip(found, np.minimum(first, last), np.maximum(first, last))
+            bad = (lower <= upper) & ~np.isclose(found, nearest)
+            if bad.any():
+                seen = [f"{v[bad][0]:g}" for v in (at, found, lower, upper)]
                 raise ValueError(
-                    f"expected f monotone on each set, with a number for each target, "
-                    f"got f({at:g}) = {of[0]:g} on [{low:g}, {high:g}], where f of the "
-                    f"ends is {of[1]:g} and {of[2]:g}; sets.clip(lower, upper) first "
-                    "leaves the targets that there are"
+                    "expected f monotone on each set, a number at each target, got f({}"
+                    ") = {} on [{}, {}]; sets.clip(lower, upper) first".format(*seen)
                 )
 
 
