@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
+from typing import Any
 
 import numpy as np
 
@@ -85,7 +86,7 @@ def plot_masks(
     text = {"ha": "center", "va": "top", "fontsize": "small", "color": _axes.ink()}
     for i, colors in enumerate(_painted(masks, true, images)):
         left, top = step * (i % columns, i // columns)
-        look = {"extent": (left, left + width, top + height, top)}
+        look: dict[str, Any] = {"extent": (left, left + width, top + height, top)}
         if images is not None:
             ax.imshow(images[i], **look, **_axes.gray(images))
         ax.imshow(colors, **look, interpolation="nearest")
