@@ -334,9 +334,7 @@ class Rule(Thresholds):
             raise ValueError(f"expected a rule that weighs held rows, got {kind}")
         return _effective_size(self, taking.one_row(**self._declared(context, lead=0)))
 
-    def p_values(
-        self, preds: PyTree, y: ArrayLike | None = None, **context: Any
-    ) -> Array:
+    def p_values(self, preds: PyTree, y: Any = None, **context: Any) -> Array:
         """Returns the smallest level whose set leaves each target out, shape (m,).
 
         1 where every set holds the target. Exact but for rounding: alpha is a jax array
@@ -403,17 +401,15 @@ class Rule(Thresholds):
 
 @jit
 def _p_values_of(rule, preds, y, u, context):
-    if y is not None:
-        scores, shape = (
-            jax.vmap(partial(score_of, rule.score))(*widened((preds, y))),
-            -1,
-        )
-    else:  # of all labels, one after the other
+    shape: tuple[int, ...] = (-1,)
+    if y is None:  # all labels, one after the other
         scores = _batching.label_scores(rule.score, preds)
-        (m, k), shape = scores.shape, scores.shape
+        m, k = shape = scores.shape
         y, scores = jnp.tile(jnp.arange(k), m), scores.reshape(-1)
         repeat = lambda v: jnp.repeat(v, k, axis=0, total_repeat_length=m * k)  # noqa: E731
         u, context = jax.tree.map(repeat, (u, context))
+    else:
+        scores = jax.vmap(partial(score_of, rule.score))(*widened((preds, y)))
     rounds = u is None and _sets_round(rule.score, preds, scores)
     return rule._p_values_of_scores(scores, y, u, rounds, **context).reshape(shape)
 

@@ -66,11 +66,9 @@ def plot_masks(
       >>> ax = plot_masks(jnp.zeros((2, 8, 8)), kept, y)
     """
     masks, true = _as_masks(sets), None if y is None else _as_masks(y)
-    (m, k, height, width), shape = (
-        masks.shape,
-        np.shape(masks if true is None else true),
-    )
-    _checks.check_shape("y", masks.shape, shape)
+    m, k, height, width = masks.shape
+    if true is not None:
+        _checks.check_shape("y", masks.shape, true.shape)
     if images is not None:
         images = np.repeat(_axes.as_numbers("images", images), k, axis=0)
         _checks.check_shape("images, k each,", (m * k, height, width), images.shape[:3])
@@ -113,8 +111,7 @@ def _shares(masks, true):
     """Returns the share of true pixels that each mask misses, in words."""
     if true is None:
         return [""] * (masks.shape[0] * masks.shape[1])
-    counts = (v.sum((2, 3)).ravel() for v in (true & ~masks, true))
-    pairs = zip(*counts, strict=True)
+    pairs = zip(*(v.sum((2, 3)).flat for v in (true & ~masks, true)), strict=True)
     return [f"misses {a / n:.0%}" if n else "nothing true" for a, n in pairs]
 
 

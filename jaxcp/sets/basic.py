@@ -66,8 +66,8 @@ class Pairs(Batch):
           >>> logs = Interval(jnp.array([-jnp.inf, 0.0]), jnp.zeros(2))
           >>> logs.transform(jnp.exp).lower.tolist()
           [0.0, 1.0]
-          >>> logs.transform(jnp.negative).upper.tolist()
-          [inf, 0.0]
+          >>> Interval(jnp.ones(1), jnp.array([2.0])).transform(jnp.negative).to_numpy()
+          array([[-2., -1.]], dtype=float32)
         """
         ends = tuple(map(as_float, as_arrays(ends=(self.lower, self.upper))))
         found = tuple(_at(function, end) for end in ends)
