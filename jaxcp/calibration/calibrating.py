@@ -61,6 +61,7 @@ class SplitConformal(Calibrated):
     params: PyTree
     calibration: Calibration | GroupCalibration
 
+    @_checks.with_alpha
     def __call__(self, x: PyTree, alpha: ArrayLike, **context: Any) -> AnySet:
         """Returns the prediction sets at inputs `x`, a pytree with leading axis m.
 
@@ -82,7 +83,7 @@ class SplitConformal(Calibrated):
         """Returns the threshold at alpha, of each group: `Calibration.quantile`."""
         return self.calibration.quantile(alpha, **context)
 
-    def p_values(self, x: PyTree, y: ArrayLike, **context: Any) -> Array:
+    def p_values(self, x: PyTree, y: ArrayLike | None = None, **context: Any) -> Array:
         """Returns how exceptional targets at inputs are: `Calibration.p_values`."""
         preds = predictions(self.predict, self.params, x)
         return self.calibration.p_values(preds, y, **context)
@@ -219,8 +220,8 @@ def calibrate(
         may be from jax, numpy, pandas or torch (CPU), or lists of numbers. Those in
         files (`numpy.memmap`, HDF5, zarr), and of dask, are read in blocks of rows.
       y: Targets, shape (n, ...), in their own units, or labels 0, ..., k - 1. Integers
-        that are not labels become floats. A column (n, 1) is one of several outputs,
-        whose sets are boxes: with `y.ravel()` and such predictions they are intervals.
+        that are not labels become floats. A column (n, 1), of targets, predictions or
+        both, is one output: its sets are intervals with ends of shape (m,).
       batches: In place of all rows an iterable of batches, pairs (preds, y) or mappings
         with these and maybe weights and mask by name, of any lengths. Their scores are
         kept, and predictions are dropped before the next batch is drawn: the result is

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Hashable
 from types import FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -34,6 +34,13 @@ class Scored:
     group_names: tuple[Hashable, ...] | None = None
     by_label: bool = False  # whether groups that are left out are the labels
     label_groups: Array | None = None  # groups of the k labels, for sets by label
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name):
+            if name.startswith("predict"):
+                raise AttributeError(f"expected cp(preds, alpha=0.1), got {name}")
+            return object.__getattribute__(self, name)  # raises, of its own
 
     def _rows(self, preds, columns, y=_NONE, u=_NONE, *, for_sets=False):
         """Returns predictions, targets, uniforms and context, after checks.

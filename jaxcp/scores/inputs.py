@@ -248,7 +248,7 @@ def multilabel() -> Input:
         _checks.check_range(lambda v: (v >= 0) & (v <= 1), expected, p, mask)
         if y is not None:
             expected = f"y as a mask of shape {p.shape} like preds"
-            cure = "; of one label a row: jax.nn.one_hot(y, k) > 0"
+            cure = "; of one label a row, or a pixel: jax.nn.one_hot(y, k, axis=1) > 0"
             _expect(y.shape == p.shape, expected, y, cure)
             check_flags(y, mask)
 
@@ -315,7 +315,7 @@ def _together(text, expected, *kinds):
 def check_flags(y: Array, mask: Array | None = None) -> None:
     """Raises ValueError unless known targets are flags, or 0 and 1."""
     expected = "y as flags or 0 and 1, true where a label holds"
-    cure = "; of 0 and 255, or -1 and 1: y > 0"
+    cure = "; of 0 and 255, or -1 and 1: y > 0; of labels: jax.nn.one_hot(y, k, axis=1)"
     _checks.check_flags(expected, y, mask, cure)
 
 

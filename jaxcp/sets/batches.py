@@ -68,7 +68,7 @@ class Batch:
         raise TypeError(
             f"expected arrays for numpy.{function.__name__}, got sets of kind "
             f"{type(self).__name__}; sets.to_numpy() makes an array, and "
-            "jax.tree.map(jnp.exp, sets) moves ends by an increasing function"
+            "sets.transform(jnp.exp) maps intervals by a monotone function"
         )
 
     def _batch(self) -> Shape:

@@ -270,6 +270,10 @@ LAWS = {  # what simulates or enumerates a promise, and for which names
     "delta": ["risk.learn_then_test", "risk.pareto_test"],
 }
 EQUAL = {  # what holds a name equal to others that have a law
+    "test_transform::test_ends_are_mapped_and_swapped_where_the_function_falls": [
+        "sets.Box.transform",
+        "sets.Interval.transform",
+    ],
     "test_certificates::test_certificate_of_a_calibration": ["Calibration.certificate"],
     "test_chunks::test_chunks_have_the_bits_of_the_whole": ["distributed.quantile"],
     "test_detection::test_calibration_on_images_is_calibration_on_pairs": [

@@ -93,6 +93,7 @@ OWN = {
 LOSS, HOST = "of one example", "reads boxes of each image on the host"
 LEFT_OUT = dict.fromkeys(("calibrate_boxes", "match_images"), HOST)
 LOSSES = "false_discovery_rate false_negative_rate false_positive_count miscoverage"
+LOSSES += " dice_loss iou_loss"
 LEFT_OUT |= dict.fromkeys(LOSSES.split(), LOSS)
 
 
