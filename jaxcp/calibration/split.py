@@ -13,7 +13,7 @@ from jax import Array
 
 from jaxcp import _checks, _names
 from jaxcp._arrays import is_concrete
-from jaxcp._tree import pytree, static
+from jaxcp._tree import jit, pytree, static
 from jaxcp.calibration.joining import _joined
 from jaxcp.calibration.predictor import at_labels, sure
 from jaxcp.calibration.rule import Rule, blocks_of
