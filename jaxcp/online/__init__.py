@@ -1,13 +1,20 @@
-"""Methods that keep prediction sets calibrated on a stream, by one scan."""
+"""Methods that keep sets calibrated on a stream by one scan, and monitors of it."""
 
 from jaxcp.online.adaptive import ACI, DtACI
+from jaxcp.online.monitors import (
+    ChangeMonitor,
+    ExchangeabilityMonitor,
+    RiskMonitor,
+    confidence_sequence,
+)
 from jaxcp.online.stream import Stream, run
 from jaxcp.online.tracking import PID, SFOGD
 from jaxcp.online.windows import NexCP, SlidingWindow, nexcp_weights
 
 # fmt: off
 __all__ = [
-    "ACI", "PID", "SFOGD", "DtACI", "NexCP", "SlidingWindow", "Stream", "nexcp_weights",
+    "ACI", "PID", "SFOGD", "ChangeMonitor", "DtACI", "ExchangeabilityMonitor", "NexCP",
+    "RiskMonitor", "SlidingWindow", "Stream", "confidence_sequence", "nexcp_weights",
     "run",
 ]
 # fmt: on
