@@ -295,8 +295,8 @@ def confidence_sequence(
 
     Example:
       >>> low, high = confidence_sequence(jnp.arange(500) % 10 == 0, 0.05)
-      >>> low[-1].round(3), high[-1].round(3)
-      (Array(0.058, dtype=float32), Array(0.156, dtype=float32))
+      >>> round(low[-1].item(), 3), round(high[-1].item(), 3)
+      (0.061, 0.154)
     """
     _checks.check_count("resolution", resolution, 2)
     losses, delta = _as_losses(losses, bound), _checks.share("delta", delta)

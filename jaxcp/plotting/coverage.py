@@ -362,7 +362,7 @@ def plot_monitor(
     """
     logs, level = (np.asarray(v) / np.log(10) for v in (log_capital, alarm_level))
     times = np.arange(1, logs.size + 1) if x is None else _axes.as_places(x)
-    losses = None if losses is None else _axes.as_numbers("losses", losses)
+    losses = losses if losses is None else _axes.as_numbers("losses", losses)
     _checks.num_rows(log_capital=logs, x=times, losses=losses, band=band)
     panels = {} if losses is None else {"height": 5, "nrows": 2, "sharex": True}
     ax = _axes.new_axes(**panels) if ax is None else ax
@@ -375,7 +375,7 @@ def plot_monitor(
         below.plot(times[i], logs[i], "o", color=MISSED, ms=6, label=named)
     _axes.finish(below, legend, "step", "log10 of the capital")
     for upper in above:
-        means = np.cumsum(losses) / np.arange(1, logs.size + 1)
+        means = np.cumsum(np.asarray(losses)) / np.arange(1, logs.size + 1)
         upper.plot(times, means, **look | own)
         if band is not None:
             ends, strip = map(np.asarray, band), {"alpha": 0.2, "linewidth": 0}
