@@ -327,7 +327,7 @@ def watch(
 
     See also:
       pvalues.sequential_p_values, pvalues.alarm_level, pvalues.SimpleJumper,
-      typing.Martingale
+      online.ExchangeabilityMonitor, typing.Martingale
 
     Example:
       >>> from jaxcp.pvalues import SimpleJumper
