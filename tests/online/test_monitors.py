@@ -116,7 +116,7 @@ def test_odd_losses():
     assert np.all(np.isfinite(run(RISK, odd)[:2]))
     for limit in (0.0, -1.0, np.nan):  # traced: bets nothing
         assert_allclose(run(online.RiskMonitor(limit, 0.1), plain), 0, atol=1e-6)
-    stakes = {2.0: 1 - jnp.finfo(float).eps, -1.0: 0, np.nan: 0}
+    stakes = {2.0: 1 - float(jnp.finfo(plain.dtype).eps), -1.0: 0, np.nan: 0}
     for stake, used in stakes.items():
         own = online.RiskMonitor(LIMIT, 0.1, stake=lambda s, v=stake: v + 0 * s.mean)
         factors = 1 + used * (plain / LIMIT - 1)
