@@ -363,7 +363,7 @@ class Calibration(_OfScores):
           component. Examples share the calibration rows, so that their p-values depend
           on each other: bets on them (`pvalues.watch`) may alarm far too often, for 500
           rows against 100 in a quarter of quiet streams at 5 %; take
-          `pvalues.sequential_p_values`.
+          `online.ExchangeabilityMonitor` or `pvalues.sequential_p_values`.
 
         Assumption:
           The calibration and test examples are exchangeable; with weights independent,

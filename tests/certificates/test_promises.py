@@ -209,6 +209,15 @@ LAWS = {  # what simulates or enumerates a promise, and for which names
         "pvalues.sequential_p_values",
         "pvalues.watch",
     ],
+    "test_monitors::test_quiet_streams_rarely_alarm": [
+        "online.ChangeMonitor",
+        "online.RiskMonitor",
+    ],
+    "test_monitors::test_means_stay_between_the_ends": ["online.confidence_sequence"],
+    "test_monitors::test_exchangeable_streams_rarely_alarm": [
+        "online.ExchangeabilityMonitor",
+    ],
+    "test_monitors::test_permutations": ["pvalues.permutation_test"],
     # Many rows at once.
     "test_outlier_guarantees::test_p_values_are_uniform": ["outliers.outlier_p_values"],
     "test_outlier_guarantees::test_false_discovery_rate": [

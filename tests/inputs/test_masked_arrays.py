@@ -58,6 +58,7 @@ CRC = risk.calibrate_risk(
 SETS = sets.Interval(jnp.asarray(X - 1), jnp.asarray(X + 1))
 ENDS = X[:, None] + np.array([-1.0, 1])
 CELLS = sets.LabelSet(jnp.ones((9, 3), bool))
+EXCHANGEABLE = online.ExchangeabilityMonitor(pvalues.SimpleJumper(), [0.0, 1.0])
 ACI = online.ACI(ABSOLUTE, 0.1)
 STATE = ACI.init(jnp.asarray(X), 0.1)
 NEW = {"test_weights": ONES}
@@ -287,6 +288,11 @@ DOORS = {
     "worst_slab_coverage": door(metrics.worst_slab_coverage, KEY, SETS, X, X2),
     "nexcp_weights": door(online.nexcp_weights, 3, 0.9),
     "run": door(online.run, ACI, STATE, X, X, 0.1),
+    "confidence_sequence": door(online.confidence_sequence, SHARES, 0.1, resolution=9),
+    "RiskMonitor.run": door(online.RiskMonitor(0.1, 0.1).run, SHARES),
+    "ExchangeabilityMonitor.run": door(
+        lambda x: EXCHANGEABLE.run(x, EXCHANGEABLE.init(KEY)), X
+    ),
     "ACI.init": door(ACI.init, X, 0.1),
     "ACI.step": door(ACI.step, STATE, np.array(0.0), np.array(1.0), 0.1),
     "isotonic": door(predictive.isotonic, X, X, ONES),
@@ -316,6 +322,9 @@ DOORS = {
     "fixed_sequence": door(pvalues.fixed_sequence, SHARES, 0.1),
     "graphical": door(pvalues.graphical, SHARES, 0.1, ONES / 9, np.zeros((9, 9))),
     "holm": door(pvalues.holm, SHARES, 0.1),
+    "permutation_test": door(
+        pvalues.permutation_test, KEY, X, lambda v: v[0], num_permutations=9
+    ),
     "selection_p_values": door(
         pvalues.selection_p_values, X, X, 0.5, X, weights=ONES, test_weights=ONES
     ),

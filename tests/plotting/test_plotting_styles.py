@@ -29,6 +29,7 @@ HELPERS = {
     "intervals": lambda **k: plotting.plot_intervals(X, SETS, X, **k),
     "masks": lambda **k: plotting.plot_masks(np.zeros((2, 4, 4)), MASKS, MASKS, **k),
     "labels": lambda **k: plotting.plot_label_sets(LABELS, [0, 2, 2], **k),
+    "monitor": lambda **k: plotting.plot_monitor(X, 3, **({"label": "a"} | k)),
     "p_values": lambda **k: plotting.plot_p_values([0.1, 0.5], **k),
     "pit": lambda **k: plotting.plot_pit([0.1, 0.5], 9, **k),
     "region": lambda **k: plotting.plot_region(BALL, num_points=9, **k),
