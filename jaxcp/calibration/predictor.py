@@ -242,7 +242,7 @@ class Predictor(Scored):
                 "export cp.calibration.at(alpha), and call the model yourself"
             )
         path = Path(folder) / "predictor.py"
-        text = exported(self, _sets_at)
+        text = exported(self)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, text.encode())
         return path

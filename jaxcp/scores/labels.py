@@ -81,19 +81,15 @@ def _up_to(by, values):
 def to_units(p: Array) -> Array:
     """Returns p in units of 2^-30 (2^-60 for float64), with the last rank up to 1."""
     dtype = jnp.int64 if p.dtype == jnp.float64 else jnp.int32
-    units = jnp.round(summable(at_least_single(p)) * one(dtype)).astype(dtype)
+    p = at_least_single(p)
+    # Traced rows may be no probabilities: their sum must not overflow.
+    total = jnp.sum(p)
+    p = jnp.where(total > 1.5, p / total, p)
+    units = jnp.round(p * one(dtype)).astype(dtype)
     # What rounding leaves of 1 goes to the last rank, whose mass is then exactly 1.
     lacking = jnp.maximum(one(dtype) - jnp.sum(units, dtype=dtype), 0)
     last = len(p) - 1 - jnp.argmin(to_keys(p)[::-1])
     return units + jnp.where(jnp.arange(len(p)) == last, lacking, 0)
-
-
-@jax.jit
-def summable(p: Array) -> Array:
-    """Returns p, divided by its sum if that is above 1.5: sums of p do not overflow."""
-    # Traced rows may be no probabilities.
-    total = jnp.sum(p)
-    return jnp.where(total > 1.5, p / total, p)
 
 
 def from_units(mass: Array) -> Array:
