@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from pathlib import Path
 from types import FunctionType
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from jaxcp import _checks, _names
 from jaxcp._arrays import is_concrete
 from jaxcp._batching import by_rows, invert, invert_each
 from jaxcp._tree import jit, pytree, static
-from jaxcp.calibration.exporting import exported
+from jaxcp.calibration.exporting import drawn, exported
 from jaxcp.held import taking
 from jaxcp.held.rows import at_groups
 from jaxcp.saving.files import write_whole
@@ -25,6 +26,7 @@ from jaxcp.scores import inputs
 from jaxcp.typing import AnySet, ArrayLike, Predict, PyTree, Score
 
 _NONE = _checks.optional(None)
+_FIXED = ("alpha", "delta")  # of all test points
 
 
 class Scored:
@@ -50,6 +52,47 @@ class Scored:
         inputs.check(self.score, preds, None if for_sets else y)
         pairs = zip(columns, found, strict=True)
         return preds, y, u, {name: v for name, v in pairs if v is not None}
+
+    def compile(
+        self, sizes: Iterable[int], preds: PyTree = None, **context: Any
+    ) -> None:
+        """Compiles the programs of sets of so many rows, so that requests need not.
+
+        Numbers of rows up to the same power of two share a program on a CPU, if there
+        are not many (2^15 numbers): 5, 6, 7 and 8 do.
+
+        Args:
+          sizes: Numbers of rows.
+          preds: A few predictions as at calibration, or inputs where there is a model.
+            Defaults to drawn ones, where the shapes of predictions are known.
+          **context: What else a call takes, with as many rows: `groups`, `u`, `x`; and
+            `delta`. Levels make no difference, but their shape: `alpha`.
+
+        Returns:
+          None.
+
+        Raises:
+          ValueError: as calling this, and for predictions that have to be given.
+
+        Cost:
+          One call for each size.
+
+        See also:
+          Calibration.at, Predictor.export, save
+
+        Example:
+          >>> from jaxcp.scores import Absolute
+          >>> cp = jaxcp.calibrate(Absolute(), jnp.zeros(9), jnp.arange(1.0, 10.0))
+          >>> cp.compile([1, 64])
+          >>> cp.at(0.1).compile([1, 64])
+        """
+        if preds is None and self.row_shapes and not getattr(self, "predict", None):
+            preds = drawn(self.score, self.row_shapes, 1, float)
+        _checks.check_given(preds=preds)
+        if self.num_groups is not None and self.label_groups is None:
+            names = self.group_names or range(self.num_groups)
+            context = {"groups": [names[0]] * len(jax.tree.leaves(preds)[0]), **context}
+        warm(self, sizes, preds, context)
 
     def _groups_of(self, preds, groups, y=None):
         """Returns the groups of test points, which may be their labels, as a column."""
@@ -254,6 +297,16 @@ def _sets_at(score, q, preds, context):
     if not context:
         return invert(score, preds, q)
     return invert_each(score, preds, at_groups(q, context["groups"]))
+
+
+def warm(call, sizes, rows, context):
+    """Calls with so many rows each, of those that are given again and again."""
+    if "alpha" not in context and not isinstance(call, Predictor):
+        context = {"alpha": 0.5, **context}
+    for size in sizes:
+        again = lambda v: np.resize(v, (size, *np.shape(v)[1:]))  # noqa: B023, E731
+        known = {k: v if k in _FIXED else again(v) for k, v in context.items()}
+        jax.block_until_ready(call(jax.tree.map(again, rows), **known))
 
 
 def at_labels(label_groups: Array, y: Array) -> Array:
