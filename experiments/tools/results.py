@@ -48,6 +48,7 @@ TIMED = [
     "local",
     "probability_speed",
     "predictive_speed",
+    "serving",
 ]
 MEASURED = [
     "showcase",
