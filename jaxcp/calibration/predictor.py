@@ -258,11 +258,11 @@ class Predictor(Scored):
 
         Guarantee:
           That of the predictor: its sets, in the precision of the thresholds, to the
-          last bit on a CPU. The file is tried on drawn rows before it is written.
+          last bit of the kind of CPU that writes the file, which tries it on drawn rows
+          first. Numbers below the least normal one count as 0.
 
         Cost:
-          One program of jax is compiled, for that trial. A call of the file takes tens
-          of microseconds, of APS and its like about a millisecond.
+          A program or two of jax are compiled, for that trial.
 
         See also:
           save, Calibration.at, sets.Interval
