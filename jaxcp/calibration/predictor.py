@@ -276,8 +276,8 @@ class Predictor(Scored):
           'predictor.py'
           >>> sys.path.insert(0, folder)
           >>> import predictor
-          >>> predictor.to_dict(predictor.sets([0.0, 1.0]))
-          {'lower': [-8.0, -7.0], 'upper': [8.0, 9.0]}
+          >>> predictor.to_dict(predictor.sets([0.0]))
+          {'lower': [-8.0], 'upper': [8.0]}
         """
         if self.predict is not None:
             raise ValueError(

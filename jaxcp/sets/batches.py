@@ -171,7 +171,8 @@ class Batch:
           {'lower': [0.5, None], 'upper': [1.5, 2.0]}
         """
         self.to_numpy()
-        finite = lambda v: np.where(np.isfinite(v), v, None).tolist()  # noqa: E731
+        none = np.array(None)
+        finite = lambda v: np.where(np.isfinite(v), v, none).tolist()  # noqa: E731
         named = jax.tree.leaves_with_path(self)
         key = partial(jax.tree_util.keystr, simple=True, separator="_")
         return {key(path): finite(np.asarray(leaf)) for path, leaf in named}
