@@ -59,7 +59,8 @@ class Scored:
         """Compiles the programs of sets of so many rows, so that requests need not.
 
         Numbers of rows up to the same power of two share a program on a CPU, if there
-        are not many (2^15 numbers): 5, 6, 7 and 8 do.
+        are not many (2^15 numbers): 5, 6, 7 and 8 do. A calibration of more than 2^14
+        rows has one for each number; its predictor, `at(alpha)`, has not.
 
         Args:
           sizes: Numbers of rows.
