@@ -11,8 +11,6 @@ import json
 import os
 import tempfile
 
-import jax
-import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -69,7 +67,9 @@ score = scores.Normalized()
 cp = jaxcp.calibrate_groups(
     score, predict(x[held]), rent[held], place[held], min_size=20
 )
-print(dict(zip(cp.threshold_names, np.asarray(cp.quantile(ALPHA)).round(2), strict=True)))
+print(
+    dict(zip(cp.threshold_names, np.asarray(cp.quantile(ALPHA)).round(2), strict=True))
+)
 sets = cp(predict(x[test]), alpha=ALPHA, groups=place[test])
 metrics.by_group(sets, rent[test], place[test]).to_pandas().round(2)
 
@@ -120,7 +120,9 @@ print(json.dumps(predictor.to_dict(one)))
 before = draw(rng, CHANGE)
 after = draw(rng, NUM_LIVE - CHANGE, rise=1.5)
 live_x = pd.concat([before[0], after[0]], ignore_index=True)
-live_place, live_rent = (np.concatenate(v) for v in zip(before[1:], after[1:], strict=True))
+live_place, live_rent = (
+    np.concatenate(v) for v in zip(before[1:], after[1:], strict=True)
+)
 live = cp(predict(live_x), alpha=ALPHA, groups=live_place)
 missed = ~np.asarray(metrics.covered(live, live_rent))
 
@@ -168,10 +170,14 @@ plt.show()
 # %%
 row = alarms["change"]
 fresh, later = slice(row, row + 600), slice(row + 600, None)
-new = cp.extended(predict(live_x[fresh]), live_rent[fresh], live_place[fresh]).latest(600)
+new = cp.extended(predict(live_x[fresh]), live_rent[fresh], live_place[fresh]).latest(
+    600
+)
 for name, calibration in {"old": cp, "new": new}.items():
     sets = calibration(predict(live_x[later]), alpha=ALPHA, groups=live_place[later])
-    print(f"{name} calibration: coverage {metrics.coverage(sets, live_rent[later]):.3f}")
+    print(
+        f"{name} calibration: coverage {metrics.coverage(sets, live_rent[later]):.3f}"
+    )
 
 # %%
 method = online.ACI(score, step_size=0.02)

@@ -49,6 +49,7 @@ TIMED = [
     "probability_speed",
     "predictive_speed",
     "monitors",
+    "serving",
 ]
 MEASURED = [
     "showcase",

@@ -14,7 +14,7 @@ from jax import Array
 from jaxcp import _arrays, _checks, _names
 from jaxcp._tree import pytree, static
 from jaxcp.calibration.joining import by_batches
-from jaxcp.calibration.predictor import Predictor, at_labels, predictions
+from jaxcp.calibration.predictor import Predictor, at_labels, predictions, warm
 from jaxcp.calibration.split import Calibration, GroupCalibration
 from jaxcp.held.taking import are_labels, classes_of, coded, num_labels, scored
 from jaxcp.scores import inputs
@@ -38,6 +38,10 @@ class Calibrated:
     def mask(self) -> Array | None:
         """True where a row counts, shape (n,), or None."""
         return self.calibration.mask
+
+    def compile(self, sizes: Iterable[int], x: PyTree, **context: Any) -> None:
+        """Compiles the programs of so many inputs like `x`: `Calibration.compile`."""
+        warm(self, sizes, x, context)
 
     def certificate(self, alpha: Any, *args: Any, **options: Any) -> Any:
         """Returns what coverage is sure at alpha: that of the calibration."""

@@ -29,6 +29,21 @@ class Pairs(Batch):
         """Returns the ends, shape (m, 2) of intervals, else (m, d, 2)."""
         return np.stack([np.asarray(self.lower), np.asarray(self.upper)], axis=-1)
 
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the ends as lists, None for those that are infinite or NaN.
+
+        What is empty has lower > upper also here: as the largest numbers where these
+        ends are infinite. So have pieces that are not there.
+
+        Example:
+          >>> Interval(jnp.array([-jnp.inf, 1.0]), jnp.array([2.0, 0.0])).to_dict()
+          {'lower': [None, 1.0], 'upper': [2.0, 0.0]}
+        """
+        ends = np.asarray(self.lower), np.asarray(self.upper)
+        most = np.finfo(ends[0].dtype).max
+        ends = np.minimum(ends[0], most), np.maximum(ends[1], -most)
+        return Batch.to_dict(replace(self, lower=ends[0], upper=ends[1]))  # type: ignore[type-var]
+
     def checked(self, num_sets: int) -> Self:
         """Returns the sets if there are so many, with two ends each."""
         shapes = np.shape(self.lower), np.shape(self.upper)
