@@ -146,9 +146,10 @@ class _OfScores(Rule):
         text = "P(Y in set) >= 1 - {alpha}"
         if self.weights is not None:  # fixed ones: ratios need a test weight
             text += " less the weighted distance in total variation"
-        own = f" of at least {self.min_size} rows, and in the others together"
-        claim = sure(text, delta, self.num_groups)
-        return claim if self.min_size is None else claim + own
+        if self.min_size is None:
+            return sure(text, delta, self.num_groups)
+        own = f", in each group of at least {self.min_size} rows"
+        return f"{sure(text, delta, None)}{own}, and in the others together"
 
     def _check_without(self, name, expected):
         """Raises ValueError for groups that share rows, which have no law or order."""

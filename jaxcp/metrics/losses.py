@@ -83,13 +83,24 @@ def as_loss(loss: Any) -> Any:
     return loss
 
 
-def with_errors(loss, sets, y, num_rows, means):
+def with_errors(loss, sets, y, num_rows, means, groups=None):
     """Returns means of losses, with their standard errors, as `means` takes means."""
     of = lambda one, target: as_float(one_number(loss(one, target)))  # noqa: E731
     losses = jax.vmap(of)(sets, _batching.widened(y))
-    gaps = losses - jnp.nanmean(losses)  # of small numbers squares keep their digits
+    center = means(losses)
+    origin = jnp.nan_to_num(center)  # of groups without rows
+    if groups is None:
+        gaps = losses - origin  # of small numbers squares keep their digits
+    elif groups.ndim == 2:
+        gaps = losses[None] - origin[:, None]
+    else:
+        gaps = losses - origin[groups]
     spread = jnp.maximum(means(gaps**2) - means(gaps) ** 2, 0)
-    return MeanLoss(means(losses), jnp.sqrt(quotient(spread, num_rows - 1)))
+    flat, known = spread == 0, num_rows > 1  # a root has no gradient at 0
+    rest = jnp.where(known, num_rows - 1, 1)
+    error = jnp.sqrt(quotient(jnp.where(flat, 1, spread), rest))
+    error = jnp.where(flat, 0, error)
+    return MeanLoss(center, jnp.where(known, error, jnp.nan))
 
 
 @_tree.jit

@@ -62,7 +62,10 @@ class Summary(dict[str, Any]):
         return "{" + ",\n ".join(lines) + "}" + (_ON_FULL_SETS if many else "")
 
     def tolist(self) -> dict[str, Any]:
-        """Returns a plain dict of Python numbers and lists of them, e.g. for JSON."""
+        """Returns a plain dict of Python numbers and lists of them.
+
+        JSON knows no infinite numbers: `pandas.Series(found).to_json()` has null.
+        """
         return {name: np.asarray(value).tolist() for name, value in self.items()}
 
 
@@ -196,7 +199,8 @@ def _summary(sets, y, groups, count, alpha, num_groups, num_bins, side):
     ends = as_intervals(sets)
     if isinstance(ends, Interval):
         of = _OF_INTERVALS if side is None else _OF_BOUNDS
-        found |= _found(known | {"sets": ends, "y": as_float(y)}, *of)
+        targets = as_float(y).reshape(ends.lower.shape)
+        found |= _found(known | {"sets": ends, "y": targets}, *of)
     if isinstance(sets, HasLabels):
         found |= _found(known, *_OF_LABELS)
     if groups is not None:
@@ -371,6 +375,6 @@ def _by_group(sets, y, groups, count, loss, num_groups):
     else:
         found["missed"] = means(1 - covered)
     if loss is not None:
-        lost = losses.with_errors(loss, sets, y, n, means)
+        lost = losses.with_errors(loss, sets, y, n, means, groups)
         found["mean_loss"], found["mean_loss_error"] = lost
     return found

@@ -218,6 +218,8 @@ def check_groups(y, groups, num_groups, group_names):
 def named_groups(y, groups, num_groups, group_names):
     """Returns groups with a name each: integers are 0, ..., g - 1 up to the largest."""
     known = num_groups is not None or group_names is not None
+    if not known and not _arrays.is_concrete(groups) and np.ndim(groups) < 2:
+        raise ValueError("expected num_groups with traced groups, got None")
     if not known and np.ndim(groups) < 2 and _names.are_integers(groups):
         codes = np.asarray(_arrays.as_groups("groups", groups))
         num_groups = int(np.max(codes, initial=0)) + 1
@@ -380,13 +382,17 @@ def rates_of(covered, groups, num_groups, count=None):
 
 
 def means_of(groups, num_groups, count, values, where=True):
-    """Returns the mean of numbers within each group, of the rows in `where`."""
+    """Returns the mean of numbers, (m,) or (g, m), within each group, of some rows."""
     values = at_least_single(as_float(values))
-    counts = kept(jnp.broadcast_to(where, values.shape), count, False)
+    counts = kept(jnp.broadcast_to(where, groups.shape[:1]), count, False)
     if groups.ndim == 2:
         inside = (groups & counts[:, None]).T
-        total = jnp.sum(jnp.where(inside, values[None], 0), axis=1)
-        return quotient(total, jnp.sum(inside, axis=1))
-    codes = group_codes(groups, num_groups, counts)
-    number = sums_of_groups(counts.astype(int), codes, num_groups)
-    return quotient(sums_of_groups(values, codes, num_groups), number)
+        values = jnp.broadcast_to(values, inside.shape)
+        total = jnp.sum(jnp.where(inside, values, 0), axis=1)
+        number = jnp.sum(inside, axis=1)
+    else:
+        codes = group_codes(groups, num_groups, counts)
+        number = sums_of_groups(counts.astype(int), codes, num_groups)
+        total = sums_of_groups(values, codes, num_groups)
+    found = quotient(total, jnp.maximum(number, 1))  # gradients are finite
+    return jnp.where(number > 0, found, jnp.nan)

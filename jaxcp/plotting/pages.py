@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import math
 import platform
+import threading
 from functools import partial
 from html import escape
 from pathlib import Path
@@ -26,9 +28,11 @@ from jaxcp.typing import ArrayLike, HasLabels, HasPieces, PyTree
 _ROWS, _EXAMPLES, _LABELS = 100, 15, 30  # of pictures, at most
 _INK = "#757575"  # of pictures; becomes the color of the page's text
 _LOOK = {"text.parse_math": False, "figure.figsize": (4.6, 3.2)}
-_HELD_OUT = "rows of calibration and new ones are exchangeable, the model saw neither"
+_HELD_OUT = "rows of calibration and new ones are {}, the model saw neither"
 _ALL_ROWS = "all rows are exchangeable, and the learner takes them in any order"
 _OF_RISK = "; the largest sets lose at most alpha on average"
+_OF_LAWS = " (of i.i.d. rows without ties)"
+_DRAWING = threading.Lock()  # matplotlib has one style for all threads
 
 
 class Page(str):
@@ -77,6 +81,7 @@ def report(
     Raises:
       ValueError: as the call, and as `metrics.by_group`.
       ImportError: if matplotlib is not installed.
+      OSError: if the file cannot be written.
 
     Cost:
       That of the sets and of `metrics.by_group`, and a second or so for the pictures,
@@ -92,25 +97,36 @@ def report(
       >>> "P(Y in set) &gt;= 1 - 0.1, on average over calibration sets" in page
       True
     """
-    base = cp
+    if not callable(cp) or isinstance(cp, jaxcp.Predictor):
+        kind = type(cp).__name__
+        raise ValueError(f"expected a calibration, called with alpha, got {kind}")
+    base, named = cp, {}
     while (inner := getattr(base, "calibration", None)) is not None:
         base = inner
     loss, tail = (getattr(base, k, (None,))[0] for k in ("losses", "tails"))
-    if groups is not None and getattr(base, "num_groups", None) is not None:
+    takes = getattr(base, "label_groups", None) is None  # else groups of labels
+    if takes and groups is not None and getattr(base, "num_groups", None) is not None:
         context["groups"] = groups
+        named = {"num_groups": base.num_groups, "group_names": base.group_names}
     given = as_sets(cp(preds, alpha, **context))
     sets, codes = check_sets(given, y)
     by = partial(metrics.by_group, sets, codes, loss=_beyond(loss, tail))
     tables = [by(np.zeros(len(codes), int), num_groups=1)]
-    tables += [] if groups is None else [by(groups)]
+    tables += [] if groups is None else [by(groups, **named)]
     (head, (_, *mean)), *parts = (table.rows() for table in tables)
     lines = [("all rows", *mean), *(row for part in parts for row in part[1:])]
     draws = [*_draws(given, np.asarray(y), sets, codes)]
-    draws += [_of_groups(table, alpha) for table in tables[1:] if loss is None]
+    has_line = loss is None and np.ndim(alpha) == 0
+    draws += [_of_groups(table, alpha) for table in tables[1:] if has_line]
     promise, facts = _facts(cp, base, alpha, **context)
-    facts["Rows"] = f"{np.sum(base.held.counts()):,} calibrate, {len(codes):,} are new"
+    facts["Rows"] = f"{len(codes):,} are new"
+    if hasattr(base, "held"):
+        facts["Rows"] = f"{np.sum(base.held.counts()):,} calibrate, {facts['Rows']}"
     found = {"jax": jax.__version__, "numpy": np.__version__}
     found = {"jaxcp": jaxcp.__version__, **found, "Python": platform.python_version()}
+    if tail is not None or getattr(base, "several", False):
+        of = "losses" if tail is None else f"flags of loss > {tail}"
+        facts["Mean loss"] = f"mean of {of}" + ", the first" * base.several
     page = Template(
         Path(__file__).with_name("page.html").read_text("utf-8")
     ).substitute(
@@ -132,7 +148,7 @@ def _beyond(loss, tail):
     return loss if tail is None else lambda one, y: loss(one, y) > tail
 
 
-def _facts(cp, base, alpha, *, delta=None, u=None, **_):
+def _facts(cp, base, alpha, *, delta=None, u=None, test_weights=None, **_):
     """Returns what is promised, and what is known of it by name."""
     laws, why = (), "nothing as a number"
     try:
@@ -143,16 +159,30 @@ def _facts(cp, base, alpha, *, delta=None, u=None, **_):
     laws = laws if isinstance(laws, tuple) else (laws,)
     names = told(getattr(base, "group_names", None) or range(len(laws)))
     proved = [f"{v}: {law}" for v, law in zip(names, laws, strict=False)]
-    promise, assumed = why, _ALL_ROWS
+    proved = "; ".join(proved if len(laws) > 1 else map(str, laws)) or why
+    promise, rows = why, _ALL_ROWS if hasattr(cp, "certificate") else why
     if hasattr(cp, "_claim"):
-        promise, assumed = cp._claim(delta).format(alpha=alpha), _HELD_OUT
+        promise = cp._claim(delta).format(alpha=alpha)
+        rows = _HELD_OUT.format(_kind(base, delta, test_weights))
     elif laws:
-        promise = f"P(Y in set) >= {laws[0].coverage:.4g}, on average"
+        least = math.floor(1e4 * min(law.coverage for law in laws)) / 1e4
+        each = f", in each of {len(laws)} groups" * (len(laws) > 1)
+        promise = f"P(Y in set) >= {least:g}, on average{each}"
+    score = [base.score] if hasattr(base, "score") else []
     return promise, {
-        "If": assumed + _OF_RISK * hasattr(base, "losses"),
-        "Proved": "; ".join(proved if len(laws) > 1 else map(str, laws)) or why,
-        "Method": f"{type(cp).__name__}, {base.score!r}",
+        "If": rows + _OF_RISK * hasattr(base, "losses"),
+        "Proved": proved + _OF_LAWS * any(getattr(v, "rank", None) for v in laws),
+        "Method": ", ".join([type(cp).__name__, *map(repr, score)]),
     }
+
+
+def _kind(base, delta, test_weights):
+    """Returns what rows of calibration and new ones are, in words."""
+    if getattr(base, "weights", None) is None:
+        return "exchangeable" if delta is None else "i.i.d."
+    if test_weights is None:
+        return "compared by weights fixed before the data"
+    return "independent, with likelihood ratios for weights"
 
 
 def _row(cells, tag="td"):
@@ -188,11 +218,12 @@ def _of_groups(table, alpha):
 
 def _figure(title, draw, name=None):
     """Returns a picture as text of SVG, in the colors of the page around it."""
-    with _axes.pyplot().rc_context(_axes.style(ink=_INK, **_LOOK)):
+    with _DRAWING, _axes.pyplot().rc_context(_axes.style(ink=_INK, **_LOOK)):
         ax, text = draw(), io.StringIO()
         ax.set_xlabel(name or ax.get_xlabel())
         ax.figure.savefig(text, format="svg", metadata={"Date": None})
         _axes.pyplot().close(ax.figure)
     svg = text.getvalue().replace(_INK, "currentColor")
-    svg = svg[svg.index("<svg") :].replace(_axes.COVERED.lower(), "var(--edge)")
+    svg = f'<svg role="img" aria-label="{title}"' + svg[svg.index("<svg") + 4 :]
+    svg = svg.replace(_axes.COVERED.lower(), "var(--edge)")
     return f"<figure><figcaption>{title}</figcaption>{svg}</figure>"

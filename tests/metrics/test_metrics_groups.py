@@ -100,8 +100,29 @@ def test_groups_without_rows_and_with_one():
     assert nothing["n"].tolist() == [0] and np.isnan(nothing["coverage"]).all()
     with pytest.raises(ValueError, match="groups with 60 rows like y, got 59"):
         metrics.by_group(SETS, Y, SITE[1:])
-    with pytest.raises(jax.errors.TracerArrayConversionError):
+    with pytest.raises(ValueError, match="expected num_groups with traced groups"):
         jax.jit(lambda g: metrics.by_group(SETS, Y, g))(jnp.zeros(M, int))
+
+
+@pytest.mark.parametrize("flags", [False, True])
+def test_errors_of_losses_are_those_of_the_group_alone(flags):
+    """Whatever losses other groups have; also gradients, beside an empty group."""
+    codes = np.arange(M) % 3
+    groups = codes[:, None] == np.arange(4) if flags else codes
+    scale = np.array([1.0, 1e6, INF], "float32")[codes]
+    own = Y[codes == 0]
+
+    def table(t, y):
+        loss = lambda one, v: t * v  # noqa: E731
+        return metrics.by_group(SETS, y, groups, num_groups=4, loss=loss)
+
+    error = table(1.0, Y * scale)["mean_loss_error"]
+    expected = own.std(ddof=1) / np.sqrt(len(own))
+    assert_allclose(error[0], expected, rtol=1e-5)
+    assert table(1.0, np.where(codes == 1, 1e6, Y))["mean_loss_error"][1] == 0
+    slope = jax.grad(lambda t, y: table(t, y)["mean_loss_error"][0])
+    assert_allclose(slope(1.0, Y), expected, rtol=1e-5)
+    assert slope(1.0, np.ones(M, "float32")) == 0  # at equal losses
 
 
 def test_crossed_ends_and_unknown_ones():
@@ -119,6 +140,10 @@ def test_tables_of_other_sets():
     names = ["n", "coverage", "coverage_error", "mean_size", "missed"]
     assert [*found.keys()] == names
     assert found["missed"].tolist() == [0.5, 0]
+    one = Box(jnp.zeros((3, 1)), jnp.ones((3, 1)))
+    for y in (np.array([0.5, 2.0, 1.0]), np.array([[0.5], [2.0], [1.0]])):
+        score = metrics.winkler_score(Interval(jnp.zeros(3), jnp.ones(3)), y, 0.1)
+        assert metrics.summary(one, y, 0.1)["winkler_score"] == pytest.approx(score)
     boxes = Box(jnp.zeros((3, 2)), jnp.ones((3, 2)))
     found = metrics.by_group(boxes, jnp.ones((3, 2)), [0, 1, 1])
     assert [*found.keys()][-2:] == ["infinite_rate", "missed"]

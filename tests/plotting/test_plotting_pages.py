@@ -1,5 +1,6 @@
 """The page of a report: what it says of each calibration, and that it stands alone."""
 
+from concurrent.futures import ThreadPoolExecutor
 from html.parser import HTMLParser
 
 import jax
@@ -160,18 +161,59 @@ def test_words_of_other_promises():
     """Of sets that hold for most calibration sets, with uniforms, and with weights."""
     promise, facts = _facts(PLAIN, PLAIN, 0.2, delta=0.1)
     assert promise.endswith("with probability 1 - 0.1 over calibration sets")
-    assert facts["Proved"] == str(PLAIN.certificate(0.2, 0.1))
+    law = f"{PLAIN.certificate(0.2, 0.1)} (of i.i.d. rows without ties)"
+    assert facts["Proved"] == law and "new ones are i.i.d." in facts["If"]
     assert _facts(PLAIN, PLAIN, 0.2, u=Y)[1]["Proved"] == "nothing as a number"
     args = scores.Absolute(), PRED[OLD], Y[OLD]
     cp = jaxcp.calibrate(*args, weights=jnp.ones(N))
     promise, facts = _facts(cp, cp, 0.2, test_weights=jnp.ones(N))
     assert "expected a calibration without weights" in facts["Proved"]
     assert "less the weighted distance in total variation" in promise
+    assert "exchangeable" not in facts["If"] and "likelihood ratios" in facts["If"]
+    assert "by weights fixed before" in _facts(cp, cp, 0.2)[1]["If"]
     kernel = jaxcp.conditional.Gaussian(1.0)
     cp = jaxcp.calibrate_local(*args, X[OLD], kernel)
     promise, facts = _facts(cp, cp, 0.2)
     assert promise == "that of LocalCalibration at alpha = 0.2"
     assert facts["Proved"] == "nothing as a number"
+
+
+def test_the_promise_holds_in_every_group():
+    site = np.where(np.arange(N) < 20, "few", "many")
+    args = learners.Ridge(1.0), scores.Absolute(), X[OLD], Y[OLD]
+    cp = jaxcp.full_conformal(KEY, *args, groups=site)
+    least = min(law.coverage for law in cp.certificate(0.2))
+    promise, _ = _facts(cp, cp, 0.2)
+    told = float(promise.removeprefix("P(Y in set) >= ").split(",")[0])
+    assert 0.8 <= told <= least and promise.endswith("in each of 2 groups")
+    cp = jaxcp.calibrate_groups(scores.Absolute(), PRED[OLD], Y[OLD], site, min_size=30)
+    assert "in each group of at least 30 rows" in _facts(cp, cp, 0.2)[0]
+    page = jaxcp.report(cp, PRED[NEW][:5], Y[NEW][:5], 0.2, groups=["many"] * 5)
+    assert "few" in parsed(page).words  # a group without new rows
+
+
+def test_rules_without_rows_and_what_is_no_calibration():
+    args = scores.Absolute(), PRED[OLD], Y[OLD]
+    cp = jaxcp.calibrate_conditional(*args, X[OLD])
+    page = jaxcp.report(cp, PRED[NEW], Y[NEW], 0.2, features=X[NEW])
+    assert f"{N} are new" in parsed(page).words
+    ends = lambda preds, alpha: np.stack([preds - 1, preds + 1], axis=1)  # noqa: E731
+    assert "nothing as a number" in jaxcp.report(ends, PRED[NEW], Y[NEW], 0.2)
+    two = jaxcp.calibrate_groups(*args, SITE[OLD])
+    page = jaxcp.report(two, PRED[NEW], Y[NEW], [0.1, 0.2], groups=SITE[NEW])
+    assert page.count("<figure>") == 2
+    with pytest.raises(ValueError, match="called with alpha, got Predictor"):
+        jaxcp.report(PLAIN.at(0.2), PRED[NEW], Y[NEW], 0.2)
+
+
+def test_pages_of_several_threads_are_alike():
+    """Matplotlib has one style for all threads, which is what it was afterwards."""
+    before = dict(mpl.rcParams)
+    make = lambda _: jaxcp.report(PLAIN, PRED[NEW], Y[NEW], 0.2)  # noqa: E731
+    with ThreadPoolExecutor(4) as pool:
+        pages = [*pool.map(make, range(4))]
+    assert dict(mpl.rcParams) == before and len({*pages}) == 1
+    assert all('role="img"' in part for part in pages[0].split("<svg")[1:])
 
 
 def test_sets_without_pictures_and_without_rows():
