@@ -410,6 +410,8 @@ def _p_values_of(rule, preds, y, u, context):
         u, context = jax.tree.map(repeat, (u, context))
     else:
         scores = jax.vmap(partial(score_of, rule.score))(*widened((preds, y)))
+        if math.prod(scores.shape[1:]) == math.prod(rule.components) == 1:
+            scores = scores.reshape(len(scores), *rule.components)  # of columns
     rounds = u is None and _sets_round(rule.score, preds, scores)
     return rule._p_values_of_scores(scores, y, u, rounds, **context).reshape(shape)
 

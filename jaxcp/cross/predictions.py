@@ -132,6 +132,7 @@ class CrossCalibration(Calibrated):
         """
         return self.calibration.quantile(alpha, test_weight=test_weight)
 
+    @_checks.with_alpha
     def __call__(
         self,
         preds: PyTree,
@@ -481,6 +482,7 @@ class CrossConformal(Calibrated):
     calibration: CrossCalibration
     quantile = CrossCalibration.quantile
 
+    @_checks.with_alpha
     def __call__(
         self,
         x: PyTree,

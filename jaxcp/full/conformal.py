@@ -69,6 +69,7 @@ class FullConformal(Levels):
     def __post_init__(self) -> None:
         _names.keep_names(self, "classes", "group_names")
 
+    @_checks.with_alpha
     def __call__(
         self,
         x_new: PyTree,

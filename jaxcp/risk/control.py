@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jaxcp import _names
+from jaxcp import _checks, _names
 from jaxcp._arrays import as_array
 from jaxcp._numbers import as_float
 from jaxcp._tree import jit, pytree, static
@@ -124,6 +124,7 @@ class RiskCalibration(Thresholds):
         rank = self.rank(alpha, delta, axis_name)
         return _quantile(self, rank, context, axis_name=axis_name)
 
+    @_checks.with_alpha
     def __call__(
         self,
         preds: PyTree,
@@ -215,7 +216,7 @@ class RiskCalibration(Thresholds):
           >>> print(cp.certificate(0.1))
           risk at most 0.1 on average over calibration sets, at least 0.08 without ties
         """
-        if self.weights is not None or self.several:
+        if self.weights is not None or len(self.losses) > 1:
             raise ValueError(
                 "expected one loss without weights, whose mean has a bound by counts, "
                 f"got {len(self.losses)} and weights={self.weights is not None}"

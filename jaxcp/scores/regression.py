@@ -308,7 +308,7 @@ def _sides(lower, upper, y):
 
 def _widened(lower, upper, q):
     """Returns [lower - q_0, upper + q_1]."""
-    pred = jnp.stack([as_float(lower), as_float(upper)])
+    pred = jnp.stack(alike(lower, upper))
     one_each = 2, *[1] * (pred.ndim - 1)
     # One number, or two, of each side; of each output, or for all of them.
     q = jnp.reshape(q, pred.shape if jnp.size(q) > 2 else (-1, *one_each[1:]))

@@ -149,9 +149,13 @@ _PLACES, _SHARES = (-1e3, -10, -1, -0.1, 0, 0.1, 1, 10, 1e3), (0.1, 0.3, 0.5, 0.
 
 def _at(function, values):
     """Returns f of numbers, floats of their shape; ValueError for another shape."""
-    found = as_float(as_array("f(ends)", function(values)))
+    if not callable(function):
+        raise ValueError(f"expected f as a function such as jnp.exp, got {function!r}")
+    found = as_array("f(ends)", function(values))
     _checks.check_shape("f(ends)", values.shape, found.shape)
-    return found
+    if jnp.iscomplexobj(found):
+        raise ValueError(f"expected f of real numbers, got {found.dtype}")
+    return as_float(found)
 
 
 def _check_monotone(function, lower, upper, first, last):

@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import jaxcp
-from jaxcp import scores
+from jaxcp import risk, scores
 from jaxcp.learners import FunctionLearner
 
 RNG = np.random.default_rng(0)
@@ -116,6 +116,13 @@ def test_a_call_without_alpha_says_what_it_is(word):
     for name in ("plain", "inputs", "classes"):
         with pytest.raises(TypeError, match=rf"alpha \(1 - confidence\).*got {word}"):
             RULES[name][0](NEW, **options)
+    y = np.arange(20.0)
+    args = scores.Absolute(), 0 * y, y
+    folds = np.stack([y < 10, y >= 10])
+    cross = jaxcp.cross_calibrate(args[0], np.stack([0 * y] * 2), y, folds)
+    for cp in (risk.calibrate_risk(risk.miscoverage, *args), cross):
+        with pytest.raises(TypeError, match=rf"alpha \(1 - confidence\).*got {word}"):
+            cp(NEW, **options)
 
 
 def test_words_of_other_libraries_name_the_call():

@@ -42,6 +42,10 @@ def test_columns_are_numbers(name):
         found = jaxcp.calibrate(score, preds, y)(new, ALPHA)
         assert type(found) is Interval and found.lower.shape == (M,)
         assert_array_equal(found.to_numpy(), expected.to_numpy())
+    if type(of(F)) is tuple:  # one of them with an axis of its own
+        mixed = lambda v: (v[0][:, None], v[1])  # noqa: E731
+        found = jaxcp.calibrate(score, mixed(of(F)), Y)(mixed(of(NEW)), ALPHA)
+        assert_array_equal(found.to_numpy(), expected.to_numpy())
 
 
 @pytest.mark.parametrize("verb", ["jackknife_plus", "cv_plus", "full_conformal"])
@@ -69,6 +73,8 @@ def test_what_follows_is_that_of_numbers():
     assert cp.certificate(ALPHA) == flat.certificate(ALPHA)
     p = cp.p_values(NEW[:, None], y)
     assert_array_equal(p, flat.p_values(NEW, Y[:M]))
+    assert_array_equal(p, cp.p_values(NEW[:, None], Y[:M]))
+    assert_array_equal(p, flat.p_values(NEW, y))
     sure = cp(NEW[:, None], ALPHA, delta=0.1)
     assert_array_equal(sure.upper, flat(NEW, ALPHA, delta=0.1).upper)
     masked = jaxcp.calibrate(scores.Absolute(), F[:, None], Y[:, None], mask=Y > -1)

@@ -100,6 +100,9 @@ def test_traced_sets_never_raise_and_unknown_ends_are_everything():
 def test_shapes_and_types_follow_the_ends():
     with pytest.raises(ValueError, match=r"f\(ends\) of shape \(8,\), got \(\)"):
         LINE.transform(jnp.sum)
+    for f, words in ("exp", "a function"), (lambda v: v + 1j, "real numbers"):
+        with pytest.raises(ValueError, match=words):
+            LINE.transform(f)
     half = Interval(jnp.zeros(2, jnp.float16), jnp.ones(2, jnp.float16))
     assert half.transform(jnp.exp).lower.dtype == jnp.float16
     with jax.enable_x64(True):
