@@ -231,12 +231,6 @@ def _check_one_column(groups):
         )
 
 
-def are_integers(groups: Any) -> bool:
-    """Returns whether groups are integers or flags, also traced ones."""
-    groups = on_host("groups", groups) if is_concrete(groups) else groups
-    return groups.dtype.kind in "biu"
-
-
 def _are_text(groups):
     """Returns whether groups come in an array of words, or of other objects."""
     kind = getattr(getattr(groups, "dtype", None), "kind", None)

@@ -217,12 +217,12 @@ def check_groups(y, groups, num_groups, group_names):
 
 def named_groups(y, groups, num_groups, group_names):
     """Returns groups with a name each: integers are 0, ..., g - 1 up to the largest."""
-    known = num_groups is not None or group_names is not None
-    if not known and not _arrays.is_concrete(groups) and np.ndim(groups) < 2:
-        raise ValueError("expected num_groups with traced groups, got None")
-    if not known and np.ndim(groups) < 2 and _names.are_integers(groups):
-        codes = np.asarray(_arrays.as_groups("groups", groups))
-        num_groups = int(np.max(codes, initial=0)) + 1
+    if num_groups is None and group_names is None and np.ndim(groups) < 2:
+        if not _arrays.is_concrete(groups):
+            raise ValueError("expected num_groups with traced groups, got None")
+        if _names.on_host("groups", groups).dtype.kind in "iu":
+            codes = np.asarray(_arrays.as_groups("groups", groups))
+            num_groups = int(np.max(codes, initial=0)) + 1
     given = check_groups(y, groups, num_groups, group_names)
     return given._replace(names=tuple(given.names or range(given.count)))
 

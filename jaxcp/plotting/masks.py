@@ -65,16 +65,23 @@ def plot_masks(
       >>> kept = LabelMask(jnp.ones((2, 8, 8), bool), ndim=2)
       >>> ax = plot_masks(jnp.zeros((2, 8, 8)), kept, y)
     """
+    _checks.check_count("num_columns", num_columns, 1)
     masks, true = _as_masks(sets), None if y is None else _as_masks(y)
     m, k, height, width = masks.shape
     if true is not None:
         _checks.check_shape("y", masks.shape, true.shape)
     if images is not None:
-        images = np.repeat(_axes.as_numbers("images", images), k, axis=0)
-        _checks.check_shape("images, k each,", (m * k, height, width), images.shape[:3])
+        images = _axes.as_numbers("images", images)
+        if images.shape == (m, 1, height, width):  # one channel
+            images = images[:, 0]
+        known = m, height, width
+        _checks.check_shape("images, channels last,", known, images.shape[:3])
+        images = np.repeat(images, k, axis=0)
     words = _shares(masks, true)
     if names is not None:
-        names = np.tile([*names], m if k > 1 else 1)
+        names = np.array([*map(str, names)])
+        _checks.check_shape("names", (k if k > 1 else m,), names.shape)
+        names = np.tile(names, m if k > 1 else 1)
         words = [f"{name} {word}" for name, word in zip(names, words, strict=True)]
     columns = k if k > 1 else min(num_columns, max(m, 1))
     step, rows = np.array([1.06 * width, height + 0.2 * width]), -(-m * k // columns)

@@ -93,6 +93,7 @@ def test_a_table_of_groups_is_data():
 def test_groups_without_rows_and_with_one():
     found = metrics.by_group(SETS[:3], Y[:3], [0, 0, 2], num_groups=4, loss=cost)
     assert found.names == (0, 1, 2, 3) and found["n"].tolist() == [2, 0, 1, 0]
+    assert metrics.by_group(SETS, Y, Y > -1).names == (False, True)
     for name in set(found.keys()) - {"n"}:
         assert np.isnan(np.asarray(found[name])[[1, 3]]).all(), name
     assert np.isnan(found["mean_loss_error"][2]) and not np.isnan(found["mean_loss"][2])

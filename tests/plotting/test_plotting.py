@@ -326,6 +326,8 @@ def test_masks_show_what_is_kept_missed_and_false():
     assert [text.get_text().strip() for text in alone.texts] == ["a", "b"]
     assert [t.get_text() for t in alone.get_legend().get_texts()] == ["in the set"]
     assert plotting.plot_masks(images, kept, y, ax=ax) is ax
+    one = plotting.plot_masks(images[:, None], kept[:, None], y[:, None])
+    assert _pixels(one) == [["km-", "fm-"], ["--f", "---"]]  # one channel
 
 
 def test_several_classes_a_pixel_have_a_row_of_pictures():

@@ -82,6 +82,14 @@ def close_figures():
             r"images, .* of shape \(2, 4, 4\), got \(3, 4, 4\)",
         ),
         (
+            lambda: plotting.plot_masks(None, PIXELS, names=["a"]),
+            r"names of shape \(2,\), got \(1,\)",
+        ),
+        (
+            lambda: plotting.plot_masks(None, PIXELS, num_columns=0),
+            "num_columns as an int >= 1, got 0",
+        ),
+        (
             lambda: plotting.plot_masks(None, PIXELS, 255 * np.ones((2, 4, 4))),
             "masks as flags or 0 and 1, got 255",
         ),
@@ -105,7 +113,6 @@ def test_messages_name_the_argument(draw, expected):
         lambda: plotting.plot_boxes(np.zeros((6, 6)), SETS),
         lambda: plotting.plot_sizes({"a": SETS, "b": SETS}, color=["red"]),
         lambda: plotting.plot_label_sets(LABELS, names=["a"]),
-        lambda: plotting.plot_masks(None, PIXELS, names=["a"]),
     ],
 )
 def test_numpy_and_matplotlib_refuse_the_rest(draw):
