@@ -89,18 +89,15 @@ def with_errors(loss, sets, y, num_rows, means, groups=None):
     losses = jax.vmap(of)(sets, _batching.widened(y))
     center = means(losses)
     origin = jnp.nan_to_num(center)  # of groups without rows
-    if groups is None:
-        gaps = losses - origin  # of small numbers squares keep their digits
-    elif groups.ndim == 2:
-        gaps = losses[None] - origin[:, None]
-    else:
-        gaps = losses - origin[groups]
+    if groups is not None:
+        origin = origin[groups] if groups.ndim == 1 else origin[:, None]
+    # Of small numbers squares keep their digits.
+    gaps = jnp.subtract(*jnp.broadcast_arrays(losses, origin))
     spread = jnp.maximum(means(gaps**2) - means(gaps) ** 2, 0)
     flat, known = spread == 0, num_rows > 1  # a root has no gradient at 0
     rest = jnp.where(known, num_rows - 1, 1)
-    error = jnp.sqrt(quotient(jnp.where(flat, 1, spread), rest))
-    error = jnp.where(flat, 0, error)
-    return MeanLoss(center, jnp.where(known, error, jnp.nan))
+    root = jnp.sqrt(quotient(jnp.where(flat, 1, spread), rest))
+    return MeanLoss(center, jnp.where(known, jnp.where(flat, 0, root), jnp.nan))
 
 
 @_tree.jit

@@ -98,8 +98,7 @@ def report(
       True
     """
     if not callable(cp) or isinstance(cp, jaxcp.Predictor):
-        kind = type(cp).__name__
-        raise ValueError(f"expected a calibration, called with alpha, got {kind}")
+        raise ValueError(f"expected cp to be called with alpha, got {type(cp)}")
     base, named = cp, {}
     while (inner := getattr(base, "calibration", None)) is not None:
         base = inner
@@ -111,32 +110,29 @@ def report(
     given = as_sets(cp(preds, alpha, **context))
     sets, codes = check_sets(given, y)
     by = partial(metrics.by_group, sets, codes, loss=_beyond(loss, tail))
-    tables = [by(np.zeros(len(codes), int), num_groups=1)]
-    tables += [] if groups is None else [by(groups, **named)]
-    (head, (_, *mean)), *parts = (table.rows() for table in tables)
-    lines = [("all rows", *mean), *(row for part in parts for row in part[1:])]
-    draws = [*_draws(given, np.asarray(y), sets, codes)]
-    has_line = loss is None and np.ndim(alpha) == 0
-    draws += [_of_groups(table, alpha) for table in tables[1:] if has_line]
+    head, (_, *mean) = by(np.zeros(len(codes), int), num_groups=1).rows()
+    lines, draws = [("all rows", *mean)], [*_draws(given, np.asarray(y), sets, codes)]
+    if groups is not None:
+        table = by(groups, **named)
+        lines += table.rows()[1:]
+        draws += [_of_groups(table, alpha)] * (loss is None and np.ndim(alpha) == 0)
     promise, facts = _facts(cp, base, alpha, **context)
     facts["Rows"] = f"{len(codes):,} are new"
     if hasattr(base, "held"):
         facts["Rows"] = f"{np.sum(base.held.counts()):,} calibrate, {facts['Rows']}"
-    found = {"jax": jax.__version__, "numpy": np.__version__}
-    found = {"jaxcp": jaxcp.__version__, **found, "Python": platform.python_version()}
+    found = [f"{v.__name__} {v.__version__}" for v in (jaxcp, jax, np)]
     if tail is not None or getattr(base, "several", False):
         of = "losses" if tail is None else f"flags of loss > {tail}"
         facts["Mean loss"] = f"mean of {of}" + ", the first" * base.several
-    page = Template(
-        Path(__file__).with_name("page.html").read_text("utf-8")
-    ).substitute(
+    frame = Template(Path(__file__).with_name("page.html").read_text("utf-8"))
+    page = frame.substitute(
         alpha=escape(str(alpha)),
         promise=escape(promise),
         facts="".join(map(_row, facts.items())),
         head=_row([name.replace("_", " ") for name in head], "th"),
         lines="".join(map(_row, lines)),
         figures="".join(_figure(*each) for each in draws),
-        versions=", ".join(map(" ".join, found.items())),
+        versions=", ".join([*found, f"Python {platform.python_version()}"]),
     )
     if path is not None:
         Path(path).write_text(page, "utf-8")
