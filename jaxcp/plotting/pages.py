@@ -115,7 +115,8 @@ def report(
     if groups is not None:
         table = by(groups, **named)
         lines += table.rows()[1:]
-        draws += [_of_groups(table, alpha)] * (loss is None and np.ndim(alpha) == 0)
+        if loss is None and np.ndim(alpha) == 0:
+            draws.append(_of_groups(table, alpha))
     promise, facts = _facts(cp, base, alpha, **context)
     facts["Rows"] = f"{len(codes):,} are new"
     if hasattr(base, "held"):
