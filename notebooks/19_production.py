@@ -68,9 +68,8 @@ score = scores.Normalized()
 cp = jaxcp.calibrate_groups(
     score, predict(x[held]), rent[held], place[held], min_size=20
 )
-print(
-    dict(zip(cp.threshold_names, np.asarray(cp.quantile(ALPHA)).round(2), strict=True))
-)
+thresholds = dict(zip(cp.threshold_names, cp.quantile(ALPHA).tolist(), strict=True))
+print(", ".join(f"{name}: {q:.2f}" for name, q in thresholds.items()))
 sets = cp(predict(x[test]), alpha=ALPHA, groups=place[test])
 metrics.by_group(sets, rent[test], place[test]).to_pandas().round(2)
 
@@ -150,15 +149,15 @@ for loss in missed[alarms["change"] - 3 : alarms["change"]]:
 assert state.first_alarm == alarms["change"]
 
 # %% tags=["thumbnail"]
-band = online.confidence_sequence(missed, 0.05)
+shown = slice(2200)
 axes = plotting.plot_monitor(
-    capital["change"],
+    capital["change"][shown],
     monitor.alarm_level,
-    losses=missed,
+    losses=missed[shown],
     limit=limit,
-    band=band,
-    label="change monitor",
+    band=online.confidence_sequence(missed[shown], 0.05),
 )
+axes[0].set_ylim(0, 0.4)
 plt.show()
 
 # %% [markdown]
