@@ -439,9 +439,12 @@ class ExchangeabilityMonitor(_Monitor):
 @partial(jax.jit, static_argnames="n")
 def _draws(key, steps, n):
     """Returns a key for each of n steps, and its uniform."""
-    each = jax.vmap(jax.random.fold_in, (None, 0))(key, steps + jnp.arange(n))
-    keys = jax.vmap(jax.random.split, out_axes=1)(each)
-    return keys[0], jax.vmap(jax.random.uniform)(keys[1])
+
+    def at(step):
+        of_place, of_u = jax.random.split(jax.random.fold_in(key, step))
+        return of_place, jax.random.uniform(of_u)
+
+    return jax.vmap(at)(steps + jnp.arange(n))
 
 
 @jit
