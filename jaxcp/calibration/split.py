@@ -117,7 +117,7 @@ class _OfScores(Rule):
           Array([2., 3.], dtype=float32)
         """
         self._check_without("label_groups", "an order of rows")
-        own = self._groups_of(preds, groups, y).value, self.num_groups, None
+        own = self._groups_of(preds, groups, y, mask).value, self.num_groups, None
         known = weights, mask, _names.Groups(*own), self.classes
         held, shapes = taking.scored(self.score, preds, y, *known)
         return _joined([self, self._of(held, row_shapes=shapes)], "rows")
@@ -606,8 +606,10 @@ class GroupCalibration(_OfScores):
         names = tuple(self.group_names or range(self.num_groups))
         if self.min_size is None:
             return names
+        if not is_concrete(cells := self._cells()):
+            raise ValueError("expected groups with values, got traced ones")
         each = (*names, f"fewer than {self.min_size} rows")
-        return tuple(each[i] for i in np.asarray(self._cells()))
+        return tuple(each[i] for i in np.asarray(cells))
 
     def _cells(self):
         """Returns which threshold each group has: its own, or g, which is shared.

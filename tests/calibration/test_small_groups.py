@@ -226,6 +226,16 @@ REFUSED = {
         ),
         "label_groups alone, of a score of labels, got min_size too",
     ),
+    "names of traced groups": (
+        lambda: jax.jit(lambda g: calibrated(VALUES[:, 0], g, 4, 6).threshold_names)(
+            WHICH
+        ),
+        "groups with values, got traced ones",
+    ),
+    "no groups": (
+        lambda: jaxcp.calibrate_groups(ABSOLUTE, *ROWS, min_size=4),
+        "groups as a value, got None",
+    ),
     "one alpha too few": (lambda: CP.quantile(np.full(6, 0.1)), r"\(\) or \(7,\)"),
 }
 
