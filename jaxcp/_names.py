@@ -194,7 +194,6 @@ def as_groups(groups, num_groups, group_names, mask=None):
     """Returns groups by number, or by name: by their own names if none are given."""
     if isinstance(groups, Groups):
         return groups
-    _checks.check_given(groups=groups)
     _check_one_column(groups)
     if group_names is not None:
         names = as_names("group_names", group_names)

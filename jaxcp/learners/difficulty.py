@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import zlib
+from itertools import repeat
 from typing import Any
 
 import jax
@@ -96,11 +97,9 @@ class Difficulty:
         if self.kind == "model":
             _hosting.check_model(self.model, needs_predict=True)
         members = self._members()
-        if self.kind == "spread" and not (
-            isinstance(members, list | tuple)
-            and members
-            and all(hasattr(one, "predict") for one in members)
-        ):
+        are_models = isinstance(members, list | tuple) and members
+        are_models = are_models and all(hasattr(one, "predict") for one in members)
+        if self.kind == "spread" and not are_models:
             expected = "a fitted ensemble with a list estimators_, or a list of models"
             raise ValueError(f"expected {expected}, got {type(self.model).__name__}")
 
@@ -163,14 +162,14 @@ class Difficulty:
         return np.maximum(raw, 0) + self.beta
 
     def _of_members(self, x):
-        plain = x if hasattr(x, "toarray") else np.asarray(x)
-        members = self._members()
-        every = [slice(None)] * len(members)  # bags may have columns of their own
-        columns = getattr(self.model, "estimators_features_", every)
-        for one, own in zip(members, columns, strict=True):
+        plain, every = (
+            x if hasattr(x, "toarray") else np.asarray(x),
+            repeat(slice(None)),
+        )
+        columns = getattr(self.model, "estimators_features_", every)  # of each in a bag
+        for one, own in zip(self._members(), columns, strict=False):
             # Trees of a forest know no names of columns, members fitted to frames do.
-            named = hasattr(one, "feature_names_in_")
-            yield one.predict(x if named else plain[:, own])
+            yield one.predict(x if hasattr(one, "feature_names_in_") else plain[:, own])
 
     def _of_neighbors(self, rows):
         x, y, residuals, _ = self.fitted

@@ -232,10 +232,6 @@ REFUSED = {
         ),
         "groups with values, got traced ones",
     ),
-    "no groups": (
-        lambda: jaxcp.calibrate_groups(ABSOLUTE, *ROWS, min_size=4),
-        "groups as a value, got None",
-    ),
     "one alpha too few": (lambda: CP.quantile(np.full(6, 0.1)), r"\(\) or \(7,\)"),
 }
 
