@@ -67,6 +67,7 @@ from jaxcp.full import (
     influence_conformal,
 )
 from jaxcp.held.rows import Held
+from jaxcp.plotting.pages import report
 from jaxcp.pvalues.conformal import conformal_p_value
 from jaxcp.quantiles import (
     conformal_quantile,
@@ -106,10 +107,11 @@ __all__ = [
     "first_within", "fit_quantile", "full_conformal", "grouped_conformal_quantile",
     "influence_conformal", "jackknife_plus", "jackknife_plus_after_bootstrap", "join",
     "kth_smallest", "learners", "load", "metrics", "online", "outliers", "plotting",
-    "predictive", "pvalues", "pytree", "resampling", "risk", "save", "scores", "sets",
-    "sharded_conformal_quantile", "simulate", "simulation", "soft_conformal_quantile",
-    "split_conformal", "split_conformal_fit", "static", "training", "typing",
-    "uniforms", "volume", "weighted_conformal_quantile", "weighted_select",
+    "predictive", "pvalues", "pytree", "report", "resampling", "risk", "save", "scores",
+    "sets", "sharded_conformal_quantile", "simulate", "simulation",
+    "soft_conformal_quantile", "split_conformal", "split_conformal_fit", "static",
+    "training", "typing", "uniforms", "volume", "weighted_conformal_quantile",
+    "weighted_select",
 ]
 # fmt: on
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 from decimal import Decimal
 from fractions import Fraction
@@ -262,6 +263,19 @@ def check_shape(name: str, expected: tuple[int, ...], got: tuple[int, ...]) -> N
         raise ValueError(f"expected {name} of shape {expected}, got {got}")
 
 
+def with_alpha(call: Any) -> Any:
+    """Returns a call for sets that says what alpha is, where it is left out."""
+
+    @functools.wraps(call)
+    def checked(self, *args, **options):
+        if len(args) < 2 and "alpha" not in options:
+            got = ", ".join(options) or "none"
+            raise TypeError(f"expected alpha (1 - confidence) as a number, got {got}")
+        return call(self, *args, **options)
+
+    return checked
+
+
 def check_uniforms(name: str, u: ArrayLike, mask: ArrayLike | None = None) -> None:
     """Raises ValueError if a concrete value is outside [0, 1]."""
     check_range(lambda v: (v >= 0) & (v <= 1), f"{name} in [0, 1]", u, mask)
@@ -345,5 +359,6 @@ def _leading(name, tree):
         raise ValueError(f"expected {name} with a leading axis, got a scalar{listed}")
     rows = {shape[0] for shape in shapes}
     if len(rows) > 1:
-        raise ValueError(f"expected {name} of one length, got {sorted(rows)}")
+        cure = "; numpy.pad gives images one size (p = 0)" * isinstance(tree, list)
+        raise ValueError(f"expected {name} of one length, got {sorted(rows)}{cure}")
     return rows.pop()

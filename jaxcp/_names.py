@@ -176,6 +176,12 @@ def is_missing(value: Any) -> bool:
         return True
 
 
+def told(names: Iterable[Hashable]) -> list[str]:
+    """Returns names as distinct words, by their repr where two of them print alike."""
+    words = [*map(str, names)]
+    return words if len({*words}) == len(words) else [*map(repr, names)]
+
+
 def _listed(names):
     """Returns the first names as a message shows them."""
     shown = ", ".join(map(repr, names[:_FEW]))

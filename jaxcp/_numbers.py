@@ -61,6 +61,17 @@ def kept(values: Array, count: Array | None, instead: Number = 0) -> Array:
     return jnp.where(counts.reshape(-1, *(1,) * (values.ndim - 1)), values, instead)
 
 
+def add_exactly(total: tuple[Array, Array], term: Array) -> tuple[Array, Array]:
+    """Returns a sum with what its rounding has added: thousands of rows cost no digit.
+
+    Kahan, Further Remarks on Reducing Truncation Errors, 1965.
+    """
+    rounded, excess = total
+    term = term - excess
+    grown = rounded + term
+    return grown, (grown - rounded) - term
+
+
 def positive(value: Number, dtype: DTypeLike) -> Array:
     """Returns a width above 0 in this type, which may have rounded it to 0."""
     return jnp.maximum(jnp.asarray(value, dtype), jnp.finfo(dtype).tiny)

@@ -133,37 +133,19 @@ print(f"p >= 0.5 misses {cp.risk(0.5):.3f} of the tumor,", end=" ")
 print(f"the sets {lost.mean():.3f}, by p >= {1 - cp.quantile(ALPHA):.3f}")
 
 # %% tags=["thumbnail"]
-shown = np.argsort(-true.sum((1, 2)))[[25, 60, 100]]  # of large and of middle size
-plain = new >= 0.5
-colors = np.array([[1.0, 1.0, 1.0], [0.0, 0.45, 0.7], [0.84, 0.37, 0.0], [0.8] * 3])
-
-
-def painted(mask, truth):
-    """Returns colors: found is blue, missed is red, and gray is too much."""
-    return colors[np.where(truth, np.where(mask, 1, 2), np.where(mask, 3, 0))]
-
-
-figure, axes = plt.subplots(3, 4, figsize=(6.4, 5.4))
-for row, i in zip(axes, shown, strict=True):
-    masks = plain[i], np.asarray(kept[int(i)].mask)
-    row[0].imshow(painted(true[i], true[i]))
-    row[1].imshow(new[i], cmap="gray_r", vmin=0, vmax=1)
-    for ax, mask in zip(row[2:], masks, strict=True):
-        share = (true[i] & ~mask).sum() / true[i].sum()
-        ax.imshow(painted(mask, true[i]))
-        ax.set_xlabel(f"misses {share:.0%}")
-for ax, title in zip(
-    axes[0], ("tumor", "probability", "p ≥ 0.5", f"risk ≤ {ALPHA}"), strict=True
+shown = np.argsort(-true.sum((1, 2)))[[25, 60, 100, 140]]  # large, and of middle size
+figure, axes = plt.subplots(2, 1, figsize=(6.4, 4.6), layout="constrained")
+for ax, masks, title in zip(
+    axes, (new >= 0.5, kept), ("p ≥ 0.5", f"risk ≤ {ALPHA}"), strict=True
 ):
+    below = "below" if ax is axes[-1] else False
+    plotting.plot_masks(new[shown], masks[shown], true[shown], legend=below, ax=ax)
     ax.set_title(title)
-for ax in axes.flat:
-    ax.set(xticks=[], yticks=[])
-    ax.grid(False)
-    ax.spines[:].set_visible(True)
 plt.show()
 
 # %% [markdown]
-# Blue is found, red is missed, gray is called tumor and is none.
+# The images are the probabilities, light where they are high. Blue pixels are tumor and
+# are kept, red ones are missed, and yellow ones are kept and are no tumor.
 #
 # ## On average, or with high probability
 #

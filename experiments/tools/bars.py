@@ -226,6 +226,17 @@ BARS = {
         ("compiled again for other numbers", "count", "<= 0"),
     ],
     "readme_start": [("second time", "all s", "<= 1.8")],
+    "monitors": [
+        ("RiskMonitor", "CPU s", "<= 1"),
+        ("ChangeMonitor", "CPU s", "<= 1"),
+        ("ExchangeabilityMonitor, all at once", "CPU s", "<= 10"),
+        ("ExchangeabilityMonitor, in batches", "CPU s", "<= 10"),
+        ("ExchangeabilityMonitor, in batches", "bytes a step", "<= 8.1"),
+    ],
+    "monitors_beside": [
+        ("all rows", "MAPIE / jaxcp", ">= 100"),
+        ("one more", "MAPIE / jaxcp", ">= 100"),
+    ],
     "row_counts": [
         (name, "after the first s", "<= 1.5") for name in ("Absolute", "LAC", "APS")
     ],

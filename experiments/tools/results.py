@@ -48,6 +48,8 @@ TIMED = [
     "local",
     "probability_speed",
     "predictive_speed",
+    "monitors",
+    "serving",
 ]
 MEASURED = [
     "showcase",

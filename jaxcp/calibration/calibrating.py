@@ -14,7 +14,7 @@ from jax import Array
 from jaxcp import _arrays, _checks, _names
 from jaxcp._tree import pytree, static
 from jaxcp.calibration.joining import by_batches
-from jaxcp.calibration.predictor import Predictor, at_labels, predictions
+from jaxcp.calibration.predictor import Predictor, at_labels, predictions, warm
 from jaxcp.calibration.split import Calibration, GroupCalibration
 from jaxcp.held.taking import are_labels, classes_of, coded, num_labels, scored
 from jaxcp.scores import inputs
@@ -39,6 +39,10 @@ class Calibrated:
         """True where a row counts, shape (n,), or None."""
         return self.calibration.mask
 
+    def compile(self, sizes: Iterable[int], x: PyTree, **context: Any) -> None:
+        """Compiles the programs of so many inputs like `x`: `Calibration.compile`."""
+        warm(self, sizes, x, context)
+
     def certificate(self, alpha: Any, *args: Any, **options: Any) -> Any:
         """Returns what coverage is sure at alpha: that of the calibration."""
         return self.calibration.certificate(alpha, *args, **options)
@@ -61,6 +65,7 @@ class SplitConformal(Calibrated):
     params: PyTree
     calibration: Calibration | GroupCalibration
 
+    @_checks.with_alpha
     def __call__(self, x: PyTree, alpha: ArrayLike, **context: Any) -> AnySet:
         """Returns the prediction sets at inputs `x`, a pytree with leading axis m.
 
@@ -69,6 +74,9 @@ class SplitConformal(Calibrated):
         """
         preds = predictions(self.predict, self.params, x)
         return self.calibration(preds, alpha, **context)
+
+    def _claim(self, delta):
+        return self.calibration._claim(delta)
 
     def at(self, alpha: ArrayLike, *, delta: Number | None = None) -> Predictor:
         """Returns the sets at one level, of inputs, without rows: `Calibration.at`."""
@@ -79,7 +87,7 @@ class SplitConformal(Calibrated):
         """Returns the threshold at alpha, of each group: `Calibration.quantile`."""
         return self.calibration.quantile(alpha, **context)
 
-    def p_values(self, x: PyTree, y: ArrayLike, **context: Any) -> Array:
+    def p_values(self, x: PyTree, y: ArrayLike | None = None, **context: Any) -> Array:
         """Returns how exceptional targets at inputs are: `Calibration.p_values`."""
         preds = predictions(self.predict, self.params, x)
         return self.calibration.p_values(preds, y, **context)
@@ -216,8 +224,8 @@ def calibrate(
         may be from jax, numpy, pandas or torch (CPU), or lists of numbers. Those in
         files (`numpy.memmap`, HDF5, zarr), and of dask, are read in blocks of rows.
       y: Targets, shape (n, ...), in their own units, or labels 0, ..., k - 1. Integers
-        that are not labels become floats. A column (n, 1) is one of several outputs,
-        whose sets are boxes: with `y.ravel()` and such predictions they are intervals.
+        that are not labels become floats. A column (n, 1), of targets, predictions or
+        both, is one output: its sets are intervals with ends of shape (m,).
       batches: In place of all rows an iterable of batches, pairs (preds, y) or mappings
         with these and maybe weights and mask by name, of any lengths. Their scores are
         kept, and predictions are dropped before the next batch is drawn: the result is

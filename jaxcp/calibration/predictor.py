@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Hashable
+import os
+from collections.abc import Hashable, Iterable
+from pathlib import Path
 from types import FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -16,12 +18,15 @@ from jaxcp import _checks, _names
 from jaxcp._arrays import is_concrete
 from jaxcp._batching import by_rows, invert, invert_each, on_host
 from jaxcp._tree import jit, pytree, static
+from jaxcp.calibration.exporting import drawn, exported
 from jaxcp.held import taking
 from jaxcp.held.rows import at_groups
+from jaxcp.saving.files import write_whole
 from jaxcp.scores import inputs
 from jaxcp.typing import AnySet, ArrayLike, Predict, PyTree, Score
 
 _NONE = _checks.optional(None)
+_FIXED = ("alpha", "delta")  # of all test points
 
 
 class Scored:
@@ -35,6 +40,13 @@ class Scored:
     by_label: bool = False  # whether groups that are left out are the labels
     label_groups: Array | None = None  # groups of the k labels, for sets by label
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name):
+            if name.startswith("predict"):
+                raise AttributeError(f"expected cp(preds, alpha=0.1), got {name}")
+            return object.__getattribute__(self, name)  # raises, of its own
+
     def _rows(self, preds, columns, y=_NONE, u=_NONE, *, for_sets=False):
         """Returns predictions, targets, uniforms and context, after checks.
 
@@ -47,6 +59,48 @@ class Scored:
         inputs.check(self.score, preds, None if for_sets else y)
         pairs = zip(columns, found, strict=True)
         return preds, y, u, {name: v for name, v in pairs if v is not None}
+
+    def compile(
+        self, sizes: Iterable[int], preds: PyTree = None, **context: Any
+    ) -> None:
+        """Compiles the programs of sets of so many rows, so that requests need not.
+
+        Numbers of rows up to the same power of two share a program on a CPU, if there
+        are not many (2^15 numbers): 5, 6, 7 and 8 do. A calibration of more than 2^14
+        rows has one for each number; its predictor, `at(alpha)`, has not.
+
+        Args:
+          sizes: Numbers of rows.
+          preds: A few predictions as at calibration, or inputs where there is a model.
+            Defaults to drawn ones, where the shapes of predictions are known.
+          **context: What else a call takes, with as many rows: `groups`, `u`, `x`; and
+            `delta`. Levels make no difference, but their shape: `alpha`.
+
+        Returns:
+          None.
+
+        Raises:
+          ValueError: as calling this, and for predictions that have to be given.
+
+        Cost:
+          One call for each size.
+
+        See also:
+          Calibration.at, Predictor.export, save
+
+        Example:
+          >>> from jaxcp.scores import Absolute
+          >>> cp = jaxcp.calibrate(Absolute(), jnp.zeros(9), jnp.arange(1.0, 10.0))
+          >>> cp.compile([1, 64])
+          >>> cp.at(0.1).compile([1, 64])
+        """
+        if preds is None and self.row_shapes and not getattr(self, "predict", None):
+            preds = drawn(self.score, self.row_shapes, 1, float)
+        _checks.check_given(preds=preds)
+        if self.num_groups is not None and self.label_groups is None:
+            names = self.group_names or range(self.num_groups)
+            context = {"groups": [names[0]] * len(jax.tree.leaves(preds)[0]), **context}
+        warm(self, sizes, preds, context)
 
     def _groups_of(self, preds, groups, y=None, mask=None):
         """Returns the groups of test points, which may be their labels, as a column."""
@@ -191,6 +245,66 @@ class Predictor(Scored):
         sets = by_rows(_sets_at, self.score, self.q, rows=(preds, context))
         return _names.named(sets, self.classes)
 
+    def export(self, folder: str | os.PathLike) -> Path:
+        """Writes `predictor.py`, the sets in NumPy alone: for a service without jax.
+
+        `from predictor import sets` there gives `sets(preds, groups=None)`, a dict of
+        arrays: `lower` and `upper` of intervals and boxes, `mask` of labels. It checks
+        what comes in. `labels(found)` has the labels by name, `clip(found, lower,
+        upper)` the part within bounds, `to_dict(found)` what JSON takes. The numbers
+        stand in the file: thresholds, names and settings, no rows of calibration. It
+        takes predictions; the model is yours to call before.
+
+        The program of the score's sets is traced, and each operation written as a line
+        of NumPy, for scores of your own too.
+
+        Args:
+          folder: Where `predictor.py` is written, made if it is not there.
+
+        Returns:
+          The path of the file.
+
+        Raises:
+          ValueError: for a predictor with a model; for sets without ends or labels; for
+            predictions whose shapes are not known; for names that Python cannot write;
+            and for scores whose sets NumPy cannot compute to the same bits, as those
+            that take exp, log, powers, or sums of floats.
+          OSError: if the file cannot be written.
+
+        Guarantee:
+          That of the predictor: its sets, in the precision of the thresholds, to the
+          last bit of the kind of CPU that writes the file, which tries it on drawn rows
+          first. Numbers below the least normal one count as 0.
+
+        Cost:
+          A program or two of jax are compiled, for that trial.
+
+        See also:
+          save, Calibration.at, sets.Interval
+
+        Example:
+          >>> import sys, tempfile
+          >>> from jaxcp.scores import Absolute
+          >>> cp = jaxcp.calibrate(Absolute(), jnp.zeros(9), jnp.arange(1.0, 10.0))
+          >>> folder = tempfile.mkdtemp()
+          >>> cp.at(0.2).export(folder).name
+          'predictor.py'
+          >>> sys.path.insert(0, folder)
+          >>> import predictor
+          >>> predictor.to_dict(predictor.sets([0.0]))
+          {'lower': [-8.0], 'upper': [8.0]}
+        """
+        if self.predict is not None:
+            raise ValueError(
+                "expected a predictor that takes predictions, got one with a model; "
+                "export cp.calibration.at(alpha), and call the model yourself"
+            )
+        path = Path(folder) / "predictor.py"
+        text = exported(self)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, text.encode())
+        return path
+
 
 @jit
 def _sets_at(score, q, preds, context):
@@ -198,6 +312,16 @@ def _sets_at(score, q, preds, context):
     if not context:
         return invert(score, preds, q)
     return invert_each(score, preds, at_groups(q, context["groups"]))
+
+
+def warm(call, sizes, rows, context):
+    """Calls with so many rows each, of those that are given again and again."""
+    if "alpha" not in context and not isinstance(call, Predictor):
+        context = {"alpha": 0.5, **context}
+    for size in sizes:
+        again = lambda v: np.resize(v, (size, *np.shape(v)[1:]))  # noqa: B023, E731
+        known = {k: v if k in _FIXED else again(v) for k, v in context.items()}
+        jax.block_until_ready(call(jax.tree.map(again, rows), **known))
 
 
 def at_labels(label_groups: Array, y: Array) -> Array:

@@ -334,11 +334,11 @@ class Rule(Thresholds):
             raise ValueError(f"expected a rule that weighs held rows, got {kind}")
         return _effective_size(self, taking.one_row(**self._declared(context, lead=0)))
 
-    def p_values(self, preds: PyTree, y: ArrayLike, **context: Any) -> Array:
+    def p_values(self, preds: PyTree, y: Any = None, **context: Any) -> Array:
         """Returns the smallest level whose set leaves each target out, shape (m,).
 
         1 where every set holds the target. Exact but for rounding: alpha is a jax array
-        here.
+        here. Without `y`, those of all k labels, shape (m, k), for scores of labels.
         """
         u = context.pop("u", None)
         return self._p_values(preds, y, u, **self._declared(context))
@@ -350,7 +350,7 @@ class Rule(Thresholds):
                 f"expected a rule whose sets grow as alpha falls, got {kind}, which "
                 f"says nested = False: it has sets, and no p-values{self._instead}"
             )
-        y = taking.coded(self.classes, y)
+        y = taking.target_of(self.score, self.classes, y)
         rows = self._rows(preds, columns, y, _checks.uniforms(u))
         return by_rows(_p_values_of, rows=rows, holder=self)
 
@@ -401,9 +401,17 @@ class Rule(Thresholds):
 
 @jit
 def _p_values_of(rule, preds, y, u, context):
-    scores = jax.vmap(partial(score_of, rule.score))(*widened((preds, y)))
+    shape: tuple[int, ...] = (-1,)
+    if y is None:  # all labels, one after the other
+        scores = _batching.label_scores(rule.score, preds)
+        m, k = shape = scores.shape
+        y, scores = jnp.tile(jnp.arange(k), m), scores.reshape(-1)
+        repeat = lambda v: jnp.repeat(v, k, axis=0, total_repeat_length=m * k)  # noqa: E731
+        u, context = jax.tree.map(repeat, (u, context))
+    else:
+        scores = jax.vmap(partial(score_of, rule.score))(*widened((preds, y)))
     rounds = u is None and _sets_round(rule.score, preds, scores)
-    return rule._p_values_of_scores(scores, y, u, rounds, **context)
+    return rule._p_values_of_scores(scores, y, u, rounds, **context).reshape(shape)
 
 
 @jit

@@ -137,6 +137,9 @@ class _OfScores(Rule):
         return Held(self.scores, self.weights, self.mask, *known)
 
     def _p_values_of_scores(self, scores, y, u, rounds, test_weights=None, groups=None):
+        if groups is None and self.num_groups is not None:  # labels are the groups
+            of = self.label_groups
+            groups = y if of is None else at_labels(of, y)
         return self.held.p_values(scores, u, test_weights, groups, rounds=rounds)
 
     def _claim(self, delta):
@@ -233,6 +236,7 @@ class Calibration(_OfScores):
         context = taking.weight_for(self.weights, test_weight)
         return self._quantile(alpha, delta, u, context)
 
+    @_checks.with_alpha
     def __call__(
         self,
         preds: PyTree,
@@ -330,7 +334,7 @@ class Calibration(_OfScores):
     def p_values(
         self,
         preds: PyTree,
-        y: ArrayLike,
+        y: ArrayLike | None = None,
         *,
         u: ArrayLike | None = None,
         test_weights: ArrayLike | None = None,
@@ -340,12 +344,13 @@ class Calibration(_OfScores):
         Args:
           preds: Predictions, a pytree with leading axis m.
           y: Targets or candidate targets, shape (m, ...); of a calibration with classes
-            labels by name.
+            labels by name. Left out, each label of a score of labels is a candidate.
           u: Uniforms for smoothed p-values, shape (m,). Defaults to 1: conservative.
           test_weights: Weight of each test point, shape (m,), as for the sets.
 
         Returns:
-          p-values, shape (m,); with c components min(1, c times the smallest one). `y`
+          p-values, shape (m,), or (m, k) of all k labels in the order of the classes;
+          with c components min(1, c times the smallest one). `y`
           is in the set at alpha iff its conservative p-value exceeds alpha, and in that
           with `u` iff the smoothed one does, but for the rounding of ends.
           Compare arrays: 0.1 in single precision is above 0.1 as a Python float.
@@ -358,20 +363,25 @@ class Calibration(_OfScores):
           component. Examples share the calibration rows, so that their p-values depend
           on each other: bets on them (`pvalues.watch`) may alarm far too often, for 500
           rows against 100 in a quarter of quiet streams at 5 %; take
-          `pvalues.sequential_p_values`.
+          `online.ExchangeabilityMonitor` or `pvalues.sequential_p_values`.
 
         Assumption:
           The calibration and test examples are exchangeable; with weights independent,
           and the weights are their true likelihood ratios.
 
         Cost:
-          O((n + m) log n): one sort serves all m examples.
+          O((n + m) log n): one sort serves all m examples, and m k candidates.
 
         Example:
           >>> from jaxcp.scores import Absolute
           >>> cp = jaxcp.calibrate(Absolute(), jnp.zeros(9), jnp.arange(1.0, 10.0))
           >>> cp.p_values(jnp.zeros(2), jnp.array([8.5, 0.0]))
           Array([0.2, 1. ], dtype=float32)
+          >>> from jaxcp.scores import LAC
+          >>> p = jnp.array([[0.75, 0.25], [0.5, 0.5], [0.25, 0.75]])
+          >>> cp = jaxcp.calibrate(LAC(), p, jnp.array([0, 0, 1]))
+          >>> cp.p_values(p[:1])  # of both labels
+          Array([[1.  , 0.25]], dtype=float32)
         """
         test_weights = taking.weights_for(self.weights, test_weights)
         return self._p_values(preds, y, u, test_weights=test_weights)
@@ -466,6 +476,7 @@ class GroupCalibration(_OfScores):
         context = taking.weight_for(self.weights, test_weight)
         return self._quantile(alpha, delta, u, context)
 
+    @_checks.with_alpha
     def __call__(
         self,
         preds: PyTree,
@@ -530,7 +541,7 @@ class GroupCalibration(_OfScores):
     def p_values(
         self,
         preds: PyTree,
-        y: ArrayLike,
+        y: ArrayLike | None = None,
         *,
         groups: ArrayLike | None = None,
         u: ArrayLike | None = None,
@@ -548,7 +559,8 @@ class GroupCalibration(_OfScores):
 
         Returns:
           p-values as from `Calibration.p_values`, among the calibration scores of the
-          group alone, shape (m,); 1 for a traced group out of range.
+          group alone, shape (m,), or (m, k) of all labels, each in its own group where
+          groups are labels; 1 for a traced group out of range.
 
         Raises:
           ValueError: as calling the calibration, and if lengths differ.

@@ -14,6 +14,7 @@ from jaxcp.certificates.laws import (
     Certificate,
     CrossCertificate,
     MarginalCertificate,
+    RiskCertificate,
     calibration_size,
     certificate,
     smallest_size,
@@ -28,8 +29,8 @@ from jaxcp.certificates.testing import (
 # fmt: off
 __all__ = [
     "Certificate", "CoverageTest", "CrossCertificate", "MarginalCertificate",
-    "PITTest", "calibration_size", "certificate", "coverage_test", "pit_test",
-    "smallest_size",
+    "PITTest", "RiskCertificate", "calibration_size", "certificate", "coverage_test",
+    "pit_test", "smallest_size",
 ]
 # fmt: on
 __dir__ = __all__.copy

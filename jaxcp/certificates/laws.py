@@ -507,6 +507,49 @@ def _published(n, num_folds, alpha, minmax):
     return 2 * alpha + min(slack, 2 * (1 - Fraction(1, num_folds)) / (m + 1))
 
 
+@dataclass(frozen=True)
+class RiskCertificate:
+    """What is proved of the mean loss of sets. Made by `RiskCalibration.certificate`.
+
+    Args:
+      n: Number of calibration rows.
+      upper: What the risk is at most: on average, or with probability 1 - delta.
+      lower: What it is at least, on average; 0 where nothing is proved.
+      delta: Probability of a risk above alpha, exactly; None for one on average.
+      rank: For a loss of 0 and 1, k: a new row loses nothing as often as its score is
+        at most the k-th of n, and `upper` and `lower` are the mean. None where the mean
+        alone is bounded.
+
+    See also:
+      risk.RiskCalibration, certificates.Certificate
+    """
+
+    n: int
+    upper: float
+    lower: float
+    delta: Fraction | None = None
+    rank: int | None = None
+
+    def __str__(self) -> str:
+        if self.rank is not None:
+            return f"risk {self.upper:.4g} on average, Beta{self.law} given the rows"
+        least = f", at least {self.lower:.4g} without ties" if self.lower else ""
+        how = "on average"
+        if self.delta is not None:
+            how = f"with probability {float(1 - self.delta):.4g}"
+        return f"risk at most {self.upper:.4g} {how} over calibration sets{least}"
+
+    @property
+    def law(self) -> tuple[int, int]:
+        """(a, b) of the Beta law of the risk given the calibration set."""
+        if self.rank is None:
+            raise ValueError(
+                "expected a loss of 0 or 1 with thresholds of all floats, whose risk "
+                "has a law, got one whose mean alone is bounded, by lower and upper"
+            )
+        return self.n + 1 - self.rank, self.rank
+
+
 def smallest_size(alpha: Any, delta: Number | None = None) -> int:
     """Returns the fewest calibration scores with which sets are finite.
 

@@ -17,7 +17,7 @@ from jaxcp.checking import learners
 from jaxcp.full import labels, residuals
 from jaxcp.full.fitting import Levels, fitted_rows
 from jaxcp.full.residuals import POWERS, Smoother
-from jaxcp.held.taking import are_labels, classes_of, coded, groups_of
+from jaxcp.held.taking import are_labels, classes_of, coded, groups_of, target_of
 from jaxcp.learners.affine import with_key
 from jaxcp.predictive.atoms import Atoms
 from jaxcp.scores import Absolute, Signed, inputs
@@ -150,7 +150,7 @@ class FullConformal(Levels):
     def p_values(
         self,
         x_new: PyTree,
-        y: ArrayLike,
+        y: ArrayLike | None = None,
         *,
         groups: ArrayLike | None = None,
         u: ArrayLike | None = None,
@@ -163,13 +163,14 @@ class FullConformal(Levels):
         Args:
           x_new: Inputs, a pytree with leading axis m.
           y: Targets or candidate targets, shape (m, ...); labels by name if there are
-            classes.
+            classes. Left out, all k labels.
           groups: Group of each input, shape (m,), as for the sets.
           u: Uniforms for smoothed p-values, shape (m,). Defaults to 1: conservative.
           test_weights: Weight of each test point, shape (m,), as for the sets.
 
         Returns:
-          p-values, shape (m,); with c components min(1, c times the smallest one). `y`
+          p-values, shape (m,), or (m, k) of all labels; with c components min(1, c
+          times the smallest one). `y`
           is in the set at alpha iff its conservative p-value exceeds alpha; where an
           interval closes holes, in the set of `union=True`.
 
@@ -184,7 +185,7 @@ class FullConformal(Levels):
           Those of the sets.
 
         Cost:
-          O(n p) time for each example, without a selection; a refit for a label.
+          O(n p) time for each example, without a selection; a refit for each label.
 
         Example:
           >>> from jaxcp import full_conformal, learners, scores
@@ -194,10 +195,11 @@ class FullConformal(Levels):
           >>> cp.p_values(x[:2], jnp.array([9.0, 2.5]))
           Array([0.2, 1. ], dtype=float32)
         """
-        y, u = coded(self.classes, y), _checks.uniforms(u)
+        y, u = target_of(self.score, self.classes, y), _checks.uniforms(u)
         x, context, y, u = self._points(x_new, test_weights, groups, y=y, u=u)
-        _checks.check_not_nan("y", y)
-        _checks.check_shape("one target", self.target_shape, y.shape[1:])
+        if y is not None:
+            _checks.check_not_nan("y", y)
+            _checks.check_shape("one target", self.target_shape, y.shape[1:])
         by = labels if isinstance(self.source, labels.Refits) else residuals
         return by.p_values(self, x, y, u, context)
 

@@ -74,8 +74,8 @@ def sets(cp, x_new, rank, context):
 
 
 def p_values(cp, x_new, y, u, context):
-    """Returns the p-value of a label at each of m inputs, shape (m,)."""
-    y = _as_labels(y, cp.source.num_labels)
+    """Returns the p-value of a label at each of m inputs, (m,), or (m, k) of all."""
+    y = None if y is None else _as_labels(y, cp.source.num_labels)
     with learners.traceable(cp.source.learner):
         return _p_values(cp, x_new, y, u, context)
 
@@ -97,13 +97,18 @@ def _sets(cp, x_new, rank, context):
 
 @jit
 def _p_values(cp, x_new, y, u, context):
-    """Returns p_y at each input."""
+    """Returns p_y at each input, of all labels where y is None."""
+    labels = jnp.arange(cp.source.num_labels) if y is None else None
 
     def one(x_new, y, u, context):
-        own = _with_group(cp, context, y)
-        return fitting.p_value(cp, u, own, *_of_label(cp, x_new, y))
+        def of(label):
+            own = _with_group(cp, context, label)
+            return fitting.p_value(cp, u, own, *_of_label(cp, x_new, label))
 
-    return _at_each(cp, one, x_new, y, u, context, num_fits=1)
+        return of(y) if labels is None else jax.vmap(of)(labels)
+
+    fits = 1 if labels is None else len(labels)
+    return _at_each(cp, one, x_new, y, u, context, num_fits=fits)
 
 
 def _with_group(cp, context, label):

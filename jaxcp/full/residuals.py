@@ -30,7 +30,8 @@ from jaxcp.predictive.atoms import atoms_of
 from jaxcp.quantiles.selection import ballot
 from jaxcp.quantiles.thresholds import threshold_at
 from jaxcp.scores import Signed
-from jaxcp.sets import Box, Interval, Intervals
+from jaxcp.scores.regression import between
+from jaxcp.sets import Intervals
 from jaxcp.sets.unions import sweep, whole_line_if
 from jaxcp.typing import Augments, PyTree
 
@@ -245,7 +246,7 @@ def sets(cp, x, rank, context):
         ranks = jnp.moveaxis(ranks, len(shape), 0)
     lower, upper = _at_each(cp, of_output, x, context, ranks)
     ends = lower.astype(cp.dtype), upper.astype(cp.dtype)
-    return Box(*ends) if cp.target_shape else Interval(*ends)
+    return jax.vmap(between)(*ends)
 
 
 @jit

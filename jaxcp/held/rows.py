@@ -313,7 +313,7 @@ def len_of(rows: PyTree) -> Any:
 
 def check_lawful(components: tuple, weights: Any, mask: PyTree) -> None:
     """Raises ValueError where coverage has no exact law, or is not known here."""
-    if weights is not None or components:
+    if weights is not None or math.prod(components) > 1:
         raise ValueError(
             "expected a calibration without weights or several components, whose "
             f"coverage has no exact law, got {math.prod(components)} components"

@@ -85,6 +85,14 @@ def coded(classes: Iterable[Hashable] | None, y: Any, mask: Any = None) -> Any:
     return _names.codes(classes, "y", y, "the classes", mask)
 
 
+def target_of(score: Score, classes: Any, y: Any) -> Any:
+    """Returns targets, labels as 0, ..., k - 1; nothing, where all labels are meant."""
+    if y is None and not inputs.has_labels(score):
+        expected = f"y, as {type(score).__name__} has no labels to be candidates"
+        raise ValueError(f"expected {expected}, got None; cp.p_values(preds, y)")
+    return _checks.optional(None) if y is None else coded(classes, y)
+
+
 def _check_classes(score, preds, mask, classes):
     """Raises ValueError unless there is a name for each column of predictions."""
     inputs.check(score, preds, None, mask)

@@ -17,10 +17,13 @@ from jaxcp.metrics.intervals import (
     coverage_width_criterion,
     interval_score,
     khosravi_coverage_width_criterion,
+    mean_bound,
+    pinball,
     pinball_score,
     winkler_score,
 )
-from jaxcp.metrics.overview import Summary, summary
+from jaxcp.metrics.losses import MeanLoss, mean_loss
+from jaxcp.metrics.overview import GroupSummary, Summary, by_group, summary
 from jaxcp.metrics.probabilities import (
     CalibrationTest,
     brier_score,
@@ -47,6 +50,7 @@ from jaxcp.metrics.size import (
     MeanVolume,
     infinite_rate,
     iou,
+    mean_finite_size,
     mean_size,
     mean_volume,
     median_size,
@@ -62,16 +66,17 @@ from jaxcp.metrics.strata import (
 
 # fmt: off
 __all__ = [
-    "CalibrationTest", "MeanVolume", "SizeStrata", "Summary", "brier_score",
-    "calibration_test", "class_coverage", "conditional_coverage_error", "coverage",
-    "coverage_gap", "coverage_width_criterion", "covered", "crps", "empty_rate",
-    "energy_score", "excess_coverage_risk", "expected_calibration_error", "full_rate",
-    "group_coverage", "hsic", "hsic_null", "hsic_test", "infinite_rate",
-    "interval_score", "iou", "khosravi_coverage_width_criterion", "log_score",
-    "mean_size", "mean_volume", "median_size", "min_size_stratified_coverage",
-    "pinball_score", "singleton_rate", "size_strata", "size_stratified_coverage",
-    "size_stratified_coverage_violation", "sizes", "summary", "variogram_score",
-    "winkler_score", "worst_slab_coverage",
+    "CalibrationTest", "GroupSummary", "MeanLoss", "MeanVolume", "SizeStrata",
+    "Summary", "brier_score", "by_group", "calibration_test", "class_coverage",
+    "conditional_coverage_error", "coverage", "coverage_gap",
+    "coverage_width_criterion", "covered", "crps", "empty_rate", "energy_score",
+    "excess_coverage_risk", "expected_calibration_error", "full_rate", "group_coverage",
+    "hsic", "hsic_null", "hsic_test", "infinite_rate", "interval_score", "iou",
+    "khosravi_coverage_width_criterion", "log_score", "mean_bound", "mean_finite_size",
+    "mean_loss", "mean_size", "mean_volume", "median_size",
+    "min_size_stratified_coverage", "pinball", "pinball_score", "singleton_rate",
+    "size_strata", "size_stratified_coverage", "size_stratified_coverage_violation",
+    "sizes", "summary", "variogram_score", "winkler_score", "worst_slab_coverage",
 ]
 # fmt: on
 __dir__ = __all__.copy

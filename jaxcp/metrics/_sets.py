@@ -24,7 +24,7 @@ _R = TypeVar("_R")
 _Formula = Callable[Concatenate[Count, _P], _R]
 _ROWS = "sets", "probs", "y", "groups", "sizes", "draws", "log_densities"
 _STATIC = "num_groups", "rooted", "weighted", "fair", "num_bins", "bins", "kind"
-_STATIC += "beta", "order"
+_STATIC += "beta", "order", "side"
 
 
 def metric(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from jaxcp import _arrays, _batching, _checks, _tree
@@ -13,15 +14,46 @@ from jaxcp.sets import Interval
 from jaxcp.sets.basic import as_intervals
 from jaxcp.typing import ArrayLike, HasPieces
 
+_SIDES = "lower", "upper"
+
 
 def _of_intervals(sets, y, alpha, **options):
     _checks.check_scalars(**options)
+    sets, y = _sets.check_sets(check_intervals(sets), y)
+    return (sets, as_float(y)), {"alpha": _sets.check_level(alpha)} | options
+
+
+def check_intervals(sets):
+    """Returns sets as intervals; ValueError for others."""
     sets = as_intervals(_sets.as_sets(sets))
     has_pieces = issubclass(type(sets), HasPieces)
     cure = "; sets.hull() is an interval around each" if has_pieces else ""
     _checks.check_kind("sets of kind Interval", sets, Interval, cure)
-    sets, y = _sets.check_sets(sets, y)
-    return (sets, as_float(y)), {"alpha": _sets.check_level(alpha)} | options
+    return sets
+
+
+def _of_bounds(sets, *, side=None):
+    sets = _sets.as_batch(check_intervals(sets))
+    side = side_of(sets, side)
+    expected = "side, as sets are not known to be bounded on one alone,"
+    _checks.check_one_of(expected, side, _SIDES)
+    return (sets,), {"side": side}
+
+
+def _of_bounds_and_targets(sets, y, alpha, *, side=None):
+    rows, options = _of_intervals(sets, y, alpha)
+    return rows, options | _of_bounds(rows[0], side=side)[1]
+
+
+def side_of(sets, side=None):
+    """Returns the only side that intervals are bounded on, as given or as seen."""
+    if side is not None:
+        _checks.check_one_of("side", side, _SIDES)
+    if side is not None or not _arrays.is_concrete(sets):
+        return side
+    ends = zip(("upper", "lower"), sets.ends(), (-np.inf, np.inf), strict=True)
+    bounded = [name for name, end, free in ends if np.all(np.asarray(end) == free)]
+    return bounded[0] if len(bounded) == 1 else None
 
 
 def interval_score(sets: Interval | ArrayLike, y: ArrayLike, alpha: ArrayLike) -> Array:
@@ -146,10 +178,96 @@ def pinball_score(preds: ArrayLike, y: ArrayLike, level: ArrayLike) -> Array:
 
 
 @_tree.jit
-def _pinball(preds, y, level):
+def _pinball(preds, y, level, count=None):
     error = y.reshape(-1, *(1,) * level.ndim) - preds
     level = jnp.broadcast_to(level, error.shape)
-    return mean(jnp.maximum(level * error, (level - 1) * error))
+    return mean(jnp.maximum(level * error, (level - 1) * error), count)
+
+
+@metric(_of_bounds)
+def mean_bound(
+    count: Count, sets: Interval | ArrayLike, *, side: str | None = None
+) -> Array:
+    """Returns the mean bound of sets that are bounded on one side.
+
+    What `mean_size` is for intervals: of upper bounds less is better, of lower ones
+    more.
+
+    Args:
+      sets: Intervals with ends of shape (m,), or an array (m, 2) of their ends.
+      side: Which end counts, "upper" or "lower". Defaults to the one that is finite, of
+        sets whose other ends all are infinite; inside of jit it has to be given.
+
+    Returns:
+      Mean bound, shape (), in units of the target; infinite if one is.
+
+    Raises:
+      ValueError: for sets of another kind, and without `side` for those that are not
+        bounded on one side alone, or not known.
+
+    Cost:
+      O(m) time.
+
+    See also:
+      metrics.pinball, metrics.mean_size, scores.Residual
+
+    Example:
+      >>> mean_bound(Interval(jnp.full(2, -jnp.inf), jnp.array([1.0, 3.0])))
+      Array(2., dtype=float32)
+    """
+    return mean(_sets.where_known(getattr(sets, side or ""), sets), count)
+
+
+@metric(_of_bounds_and_targets)
+def pinball(
+    count: Count,
+    sets: Interval | ArrayLike,
+    y: ArrayLike,
+    alpha: ArrayLike,
+    *,
+    side: str | None = None,
+) -> Array:
+    """Returns the mean pinball loss of the bounds of sets with one finite end.
+
+    mean of max((1 - alpha) e, -alpha e), e = y - upper or lower - y: how far a target
+    lies outside, or inside. It is least, on average, for the true quantile, of level 1
+    - alpha or alpha.
+
+    Args:
+      sets: Intervals with ends of shape (m,), or an array (m, 2) of their ends.
+      y: Targets, shape (m,).
+      alpha: Miscoverage level of the sets, shape ().
+      side: Which end counts, as for `mean_bound`.
+
+    Returns:
+      Mean loss, shape (), in units of the target; less is better, +inf if a bound is
+      infinite.
+
+    Raises:
+      ValueError: as `mean_bound` and `coverage`, or if a number `alpha` is outside (0,
+        1).
+
+    Cost:
+      O(m) time.
+
+    References:
+      Koenker, Bassett, Regression Quantiles, Econometrica, 1978.
+
+    See also:
+      metrics.pinball_score, metrics.mean_bound, metrics.winkler_score
+
+    Example:
+      >>> sets = Interval(jnp.full(2, -jnp.inf), jnp.array([1.0, 3.0]))
+      >>> round(pinball(sets, jnp.array([2.0, 2.0]), alpha=0.1).item(), 6)
+      0.5
+    """
+    end, level = _end(sets, alpha, side)
+    return _pinball(end, y, level, count)
+
+
+def _end(sets, alpha, side):
+    """Returns the end of sets on a side, and the level that it is a quantile of."""
+    return as_float(getattr(sets, side)), alpha if side == "lower" else 1 - alpha
 
 
 @metric(_of_intervals)

@@ -1,31 +1,38 @@
-"""All metrics that apply to some sets, in one dict."""
+"""All metrics that apply to some sets in one dict, or those of groups in a table."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Hashable, Iterable
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable, KeysView
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxcp import _arrays, _batching, _checks, _names, _tree
-from jaxcp._numbers import as_float
-from jaxcp.metrics import _sets, intervals, rates, size, strata
+from jaxcp._numbers import as_float, quotient
+from jaxcp.metrics import _sets, intervals, losses, rates, size, strata
 from jaxcp.metrics.dependence import hsic
 from jaxcp.sets import Interval
 from jaxcp.sets.basic import as_intervals
 from jaxcp.typing import ArrayLike, HasLabels, Set
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 _HSIC_ROWS = 20_000
 _ETA = 30.0  # the weight of the coverage in the criterion of coverage and width
-_FEW = 20  # numbers of an array that are shown
+_FEW = 20  # numbers of an array that are shown, and groups and classes of a metric
 _MANY_FULL = 0.5
 _ON_FULL_SETS = """
 Most sets hold every label: the threshold is the largest score that a label can have.
 That happens to deterministic APS by ties; APS(randomized=True), LAC() do not tie."""
-_OF_SIZES = size.mean_size, size.median_size, rates.empty_rate, size.infinite_rate
+_OF_SIZES = size.mean_size, size.median_size, size.mean_finite_size
+_OF_SIZES += rates.empty_rate, size.infinite_rate
 _OF_INTERVALS = intervals.winkler_score, intervals.coverage_width_criterion
+_OF_BOUNDS = intervals.mean_bound, intervals.pinball
 _OF_LABELS = rates.full_rate, rates.singleton_rate, rates.class_coverage
 _OF_GROUPS = rates.group_coverage, rates.coverage_gap
 
@@ -35,16 +42,21 @@ class Summary(dict[str, Any]):
 
     A pytree, as dicts are, so that jit and vmap return one too, of arrays. It shows
     numbers, and so do `pandas.Series(found)` and `pandas.DataFrame([found, other])`.
-    With groups or classes some are arrays: `pandas.Series(found).explode()` has a row
-    for each number.
+    Groups and classes have a number each, such as `found["group_coverage[east]"]`.
 
     See also:
       metrics.summary
     """
 
     def __repr__(self) -> str:
-        """Returns a line for each metric, and one on sets that hold every label."""
-        lines = (f"{name!r}: {_shown(value)}" for name, value in self.items())
+        """Returns a line for each metric, and one on sets that hold every label.
+
+        Of many groups and classes the first ones.
+        """
+        many = [name for name in self if name.endswith("]")][_FEW:]
+        shown = {k: v for k, v in self.items() if k not in many}
+        lines = [f"{name!r}: {_shown(value)}" for name, value in shown.items()]
+        lines += [f"... ({len(many)} more)"] * bool(many)
         share = self.get("full_rate", 0.0)
         many = _arrays.is_concrete(share) and np.mean(share) > _MANY_FULL
         return "{" + ",\n ".join(lines) + "}" + (_ON_FULL_SETS if many else "")
@@ -75,6 +87,8 @@ def summary(
     num_groups: int | None = None,
     group_names: Iterable[Hashable] | None = None,
     num_bins: int = 5,
+    side: str | None = None,
+    loss: Callable | None = None,
 ) -> Summary:
     """Returns all metrics that apply to the sets, by name.
 
@@ -89,18 +103,23 @@ def summary(
       group_names: Names of the groups as for `group_coverage`.
       num_bins: Number of strata of size, of equally many rows (at most m); label sets
         have one for each size.
+      side: "upper" or "lower" for intervals that are bounded on this side alone.
+        Defaults to what known sets show, all of whose other ends are infinite; inside
+        of jit and vmap to intervals with two ends.
+      loss: A loss of one example, as for `mean_loss`.
 
     Returns:
       A `Summary`, a dict from the name of a metric to its value, a number of Python
-      (with the digits of its precision) or an array of numpy; inside of jit and vmap
-      arrays of jax. `tolist` makes lists of the arrays, for JSON. "coverage" always;
-      "mean_size", "median_size", "empty_rate", "infinite_rate",
-      "min_size_stratified_coverage", "size_stratified_coverage_violation" (of label
-      sets: over those that are not empty) and "hsic" (median heuristic; up to 20,000
-      rows, for it takes O(m^2)) for sets with a size; "winkler_score" and
-      "coverage_width_criterion" (eta = 30) for intervals; "full_rate", "singleton_rate"
-      and "class_coverage" for label sets; "group_coverage" and "coverage_gap" with
-      groups. Values are of shape (), of classes (k,) and of groups (g,).
+      (with the digits of its precision); inside of jit and vmap an array of jax of
+      shape (). "coverage" always; "mean_size" (infinite if a set is), "median_size",
+      "mean_finite_size", "empty_rate", "infinite_rate", "min_size_stratified_coverage",
+      "size_stratified_coverage_violation" (of label sets: over those that are not
+      empty) and "hsic" (median heuristic; up to 20,000 rows, for it takes O(m^2)) for
+      sets with a size; "winkler_score" and "coverage_width_criterion" (eta = 30) for
+      intervals, "mean_bound" and "pinball" in their place for those that are bounded on
+      one side; "full_rate", "singleton_rate" and "class_coverage[cat]" for label sets,
+      for each class by its name, or 0, ..., k - 1; "group_coverage[east]" of each group
+      and "coverage_gap" with groups; "mean_loss" and "mean_loss_error" with a loss.
 
     Raises:
       ValueError: as the metrics, or if the number of groups is not known.
@@ -110,7 +129,7 @@ def summary(
       20,000 rows (for `hsic`), else O(m log m).
 
     See also:
-      metrics.coverage, metrics.mean_size, metrics.group_coverage, metrics.hsic
+      metrics.coverage, metrics.mean_size, metrics.by_group, metrics.mean_loss
 
     Example:
       >>> from jaxcp.sets import Interval
@@ -122,35 +141,49 @@ def summary(
       {'coverage': 0.75,
        'mean_size': 1.0
     """
+    own = None if loss is None else losses.mean_loss(loss, sets, y)
+    classes = getattr(sets := _sets.as_sets(sets), "classes", None)
     (sets, y), alpha = _sets.check_sets(sets, y), _sets.check_level(alpha)
-    if groups is None:
-        num_groups = None
-    else:
-        known = num_groups is not None or group_names is not None
-        if not known and np.ndim(groups) < 2 and _names.are_integers(groups):
-            codes = np.asarray(_arrays.as_groups("groups", groups))
-            num_groups = int(np.max(codes, initial=0)) + 1
-        groups, num_groups = rates.check_groups(y, groups, num_groups, group_names)
-    by_size = _has_size(sets)
-    by_bins = by_size and not issubclass(type(sets), HasLabels)
-    if by_bins:
+    by_size, has_labels = has_size(sets), issubclass(type(sets), HasLabels)
+    names, given = {}, _names.Groups(None, None, None)
+    if has_labels:
+        names["class_coverage"] = classes or range(sets.members().shape[-1])
+    if groups is not None:
+        given = rates.named_groups(y, groups, num_groups, group_names)
+        names["group_coverage"] = given.names
+    options = {"alpha": alpha, "num_groups": given.count, "num_bins": None}
+    if by_size and not has_labels:
         _checks.check_count("num_bins", num_bins, 1)
-    num_bins = num_bins if by_bins else None
-    options = {"alpha": alpha, "num_groups": num_groups, "num_bins": num_bins}
-    rows = sets, y, groups
+        options["num_bins"] = num_bins
+    ends = as_intervals(sets) if side is None else intervals.check_intervals(sets)
+    is_line = issubclass(type(ends), Interval)
+    options["side"] = intervals.side_of(ends, side) if is_line else None
+    rows = sets, y, given.codes
     found = _batching.counted(_summary, *rows, by_pairs=by_size, **options)
-    if not _arrays.is_concrete(*found.values()):
-        return found
-    return Summary({name: _as_plain(value) for name, value in found.items()})
+    if own is not None:
+        found["mean_loss"], found["mean_loss_error"] = own
+    return _by_name(found, names)
 
 
-@_tree.jit(static_argnames=("num_groups", "num_bins"))
-def _summary(sets, y, groups, count, alpha, num_groups, num_bins):
+def _by_name(found, names):
+    """Returns metrics with a number for each group and class, plain where known."""
+    known, flat = _arrays.is_concrete(*found.values()), Summary()
+    for metric, value in found.items():
+        value = np.asarray(value) if known else value
+        told = enumerate(_names.told(names.get(metric, ())))
+        each = {f"{metric}[{name}]": value[i] for i, name in told}
+        flat |= each or {metric: value}
+    return jax.tree.map(_as_plain, flat) if known else flat
+
+
+@_tree.jit(static_argnames=("num_groups", "num_bins", "side"))
+def _summary(sets, y, groups, count, alpha, num_groups, num_bins, side):
     """Returns `summary` of checked arguments, in one program."""
     known = {"count": count, "sets": sets, "y": y, "alpha": alpha, "eta": _ETA}
     known |= {"groups": groups, "num_groups": num_groups, "bandwidths": None}
+    known["side"] = side
     found = Summary(_found(known, rates.coverage))
-    if _has_size(sets):
+    if has_size(sets):
         way = strata.parted_by(sets, num_bins)  # of label sets, each size is a stratum
         by_size = strata.strata_rates(count, sets, y, None, way)
         least = strata.least_rate(*by_size)
@@ -162,7 +195,8 @@ def _summary(sets, y, groups, count, alpha, num_groups, num_bins):
             found |= _found(known, hsic)
     ends = as_intervals(sets)
     if isinstance(ends, Interval):
-        found |= _found(known | {"sets": ends, "y": as_float(y)}, *_OF_INTERVALS)
+        of = _OF_INTERVALS if side is None else _OF_BOUNDS
+        found |= _found(known | {"sets": ends, "y": as_float(y)}, *of)
     if isinstance(sets, HasLabels):
         found |= _found(known, *_OF_LABELS)
     if groups is not None:
@@ -180,7 +214,8 @@ def _found(known, *metrics):
     return found
 
 
-def _has_size(sets: Any) -> bool:
+def has_size(sets: Any) -> bool:
+    """Returns whether sets have a size in closed form."""
     try:
         jax.eval_shape(_sets.closed_form_sizes, sets)
     except ValueError:
@@ -189,12 +224,14 @@ def _has_size(sets: Any) -> bool:
 
 
 def _as_plain(value):
-    """Returns a number as Python's, in its own digits, or an array as numpy's."""
+    """Returns a number as Python's, in its own digits."""
     value = np.asarray(value)
-    if value.ndim:
-        return value.copy()
     # 0.9 of single precision is 0.9, not 0.8999999761581421.
     return float(str(value[()])) if value.dtype.kind == "f" else value.item()
+
+
+def _worded(value):
+    return f"{value:,}" if isinstance(value, np.integer) else f"{value:.4g}"
 
 
 def _shown(value):
@@ -204,3 +241,136 @@ def _shown(value):
     if array.ndim == 0:
         return str(array[()])
     return np.array2string(array, separator=", ", threshold=_FEW)
+
+
+@_tree.pytree
+class GroupSummary:
+    """A table of metrics of groups: arrays by name, and the names of the groups.
+
+    Made by `by_group`. `found["coverage"]` is a column, `dict(found)` has all of them,
+    and it prints as a table.
+
+    Args:
+      columns: A `Summary` of arrays with an entry for each of g groups.
+      names: Names of the groups.
+
+    See also:
+      metrics.by_group, metrics.Summary
+    """
+
+    columns: Summary
+    names: tuple[Hashable, ...] = _tree.static()
+
+    def __getitem__(self, name: str) -> Any:
+        """Returns a column by its name."""
+        return self.columns[name]
+
+    def keys(self) -> KeysView[str]:
+        """Returns the names of the columns."""
+        return self.columns.keys()
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Returns a frame with a row for each group, by its name."""
+        import pandas as pd
+
+        columns = {name: np.asarray(value) for name, value in self.columns.items()}
+        index = pd.Index(self.names, name="group", tupleize_cols=False)
+        return pd.DataFrame(columns, index)
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """Returns the table in words: a row of heads, and one for each group."""
+        names, found = _names.told(self.names), self.columns.items()
+        columns = ((name, *map(_worded, np.asarray(v))) for name, v in found)
+        return [*zip(("group", *names), *columns, strict=True)]
+
+    def __repr__(self) -> str:
+        """Returns the table; of several levels, and while traced, the arrays."""
+        if not _arrays.is_concrete(self.columns) or np.ndim(self["n"]) != 1:
+            return repr(self.columns)
+        widths = [max(map(len, column)) for column in zip(*self.rows(), strict=True)]
+        lines = [map(str.rjust, row, widths) for row in self.rows()]
+        return "\n".join(map("  ".join, lines))
+
+
+def by_group(
+    sets: Set | ArrayLike,
+    y: ArrayLike,
+    groups: ArrayLike,
+    *,
+    group_names: Iterable[Hashable] | None = None,
+    num_groups: int | None = None,
+    loss: Callable | None = None,
+) -> GroupSummary:
+    """Returns coverage and sizes within each group, with the names of the groups.
+
+    Args:
+      sets: Sets with leading axis m.
+      y: Targets, shape (m, ...), or labels.
+      groups: Group of each row, int or by name, shape (m,); flags of groups that
+        overlap, shape (m, g), which may be a frame with their names.
+      group_names: Names of the groups as for `group_coverage`.
+      num_groups: Number of groups. Defaults to the largest one of `groups` plus 1,
+        which has to be known: give it inside jit.
+      loss: A loss of one example, as for `mean_loss`.
+
+    Returns:
+      A `GroupSummary`, arrays of shape (g,) by name: "n", the number of rows, and
+      "coverage" with "coverage_error", its standard error sqrt(c (1 - c) / n), always;
+      "mean_size" for sets with a size, and, unless they are of labels,
+      "mean_finite_size" and "infinite_rate"; for intervals the shares of targets that
+      lie below and above, "missed_below" and "missed_above", for others "missed"; with
+      a loss "mean_loss" and "mean_loss_error". NaN for groups without rows.
+      `to_pandas()` makes a frame, and `names` are the groups.
+
+    Raises:
+      ValueError: as `group_coverage` and `mean_loss`, or if the number of groups is not
+        known.
+
+    Cost:
+      O(m) time, in one program; O(m g) for flags.
+
+    See also:
+      metrics.group_coverage, metrics.summary, metrics.GroupSummary,
+      plotting.plot_group_coverage, calibrate_groups
+
+    Example:
+      >>> from jaxcp.sets import Interval
+      >>> sets, y = Interval(jnp.zeros(3), jnp.ones(3)), jnp.array([0.5, 2.0, 0.1])
+      >>> found = by_group(sets, y, ["north", "north", "south"])
+      >>> found.names, found["coverage"].tolist()
+      (('north', 'south'), [0.5, 1.0])
+    """
+    sets, y = _sets.check_sets(sets, y)
+    given = rates.named_groups(y, groups, num_groups, group_names)
+    loss = None if loss is None else losses.as_loss(loss)
+    options = {"loss": loss, "num_groups": given.count}
+    found = _batching.counted(_by_group, sets, y, given.codes, **options)
+    return GroupSummary(found, given.names)
+
+
+@_tree.jit(static_argnames="num_groups")
+def _by_group(sets, y, groups, count, loss, num_groups):
+    """Returns `by_group` of checked arguments, in one program."""
+    means = partial(rates.means_of, groups, num_groups, count)
+    covered = _sets.is_covered(sets, y)
+    rate, n = rates.rates_of(covered, groups, num_groups, count)
+    error = jnp.sqrt(quotient(rate * (1 - rate), n))
+    found = Summary(n=n, coverage=rate, coverage_error=error)
+    if has_size(sets):
+        sizes = as_float(_sets.closed_form_sizes(sets))
+        found["mean_size"] = means(sizes)
+        if not isinstance(sets, HasLabels):
+            infinite = sizes == jnp.inf
+            found["mean_finite_size"] = means(sizes, ~infinite)
+            found["infinite_rate"] = means(_sets.where_known(infinite, sizes))
+    ends = as_intervals(sets)
+    if isinstance(ends, Interval):
+        below = _sets.where_known(y.reshape(covered.shape) < ends.lower, covered)
+        found["missed_below"] = means(below)
+        found["missed_above"] = means(1 - covered - below)
+    else:
+        found["missed"] = means(1 - covered)
+    if loss is not None:
+        lost = losses.with_errors(loss, sets, y, n, means)
+        found["mean_loss"], found["mean_loss_error"] = lost
+    return found

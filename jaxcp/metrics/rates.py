@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jaxcp import _batching, _checks, _names
-from jaxcp._arrays import group_codes
-from jaxcp._numbers import counting, mean, quotient
+from jaxcp import _arrays, _batching, _checks, _names
+from jaxcp._arrays import group_codes, sums_of_groups
+from jaxcp._numbers import as_float, at_least_single, counting, kept, mean, quotient
 from jaxcp.metrics import _sets
 from jaxcp.metrics._sets import Count, metric
 from jaxcp.typing import ArrayLike, HasLabels, MayBeEmpty, Set
@@ -192,27 +192,45 @@ def singleton_rate(count: Count, sets: HasLabels | ArrayLike) -> Array:
 
 
 def check_groups(y, groups, num_groups, group_names):
-    """Returns groups as 0, ..., g - 1, one for each target, and their number g."""
-    is_text = hasattr(groups, "columns") and groups.to_numpy().dtype == object
+    """Returns groups as 0, ..., g - 1, one for each target, their number and names."""
+    names = group_names
+    if names is not None:
+        names = _names.as_names("group_names", names)
+    columns = getattr(groups, "columns", None)
+    is_text = columns is not None and groups.to_numpy().dtype == object
     if np.ndim(groups) == 2 and not is_text:  # flags of groups that may overlap
         flags = _checks.Column(groups, convert=_checks.flags, is_vector=False)
         y, flags = _checks.rows(y=y, groups=flags)
-        for number in (num_groups, group_names and len(tuple(group_names))):
-            if number not in (None, flags.shape[1]):
+        count = flags.shape[1]
+        for number in (num_groups, names and len(names)):
+            if number not in (None, count):
                 raise ValueError(
-                    f"expected flags of {number} groups, got {flags.shape[1]} columns"
+                    f"expected flags of {number} groups, got {count} columns"
                 )
-        return flags, flags.shape[1]
-    given = _names.as_groups(groups, num_groups, group_names)
+        if names is None and columns is not None:
+            names = _names.as_names("columns of groups", columns)
+        return _names.Groups(flags, count, names)
+    given = _names.as_groups(groups, num_groups, names)
     columns = _checks.groups(given.codes, given.count)
-    return _checks.rows(y=y, groups=columns)[1], given.count
+    return given._replace(codes=_checks.rows(y=y, groups=columns)[1])
+
+
+def named_groups(y, groups, num_groups, group_names):
+    """Returns groups with a name each: integers are 0, ..., g - 1 up to the largest."""
+    known = num_groups is not None or group_names is not None
+    if not known and np.ndim(groups) < 2 and _names.are_integers(groups):
+        codes = np.asarray(_arrays.as_groups("groups", groups))
+        num_groups = int(np.max(codes, initial=0)) + 1
+    given = check_groups(y, groups, num_groups, group_names)
+    return given._replace(names=tuple(given.names or range(given.count)))
 
 
 def _of_groups(
     sets, y, groups, alpha=None, *, num_groups=None, group_names=None, **options
 ):
     sets, y = _sets.check_sets(sets, y)
-    groups, options["num_groups"] = check_groups(y, groups, num_groups, group_names)
+    given = check_groups(y, groups, num_groups, group_names)
+    groups, options["num_groups"] = given.codes, given.count
     if alpha is not None:
         options["alpha"] = _sets.check_level(alpha)
     return (sets, y, groups), options
@@ -359,3 +377,16 @@ def rates_of(covered, groups, num_groups, count=None):
         counts = counts.reshape(num_groups, 3)
     rows = jnp.sum(counts, axis=1)
     return jnp.where(counts[:, 2] > 0, jnp.nan, quotient(counts[:, 1], rows)), rows
+
+
+def means_of(groups, num_groups, count, values, where=True):
+    """Returns the mean of numbers within each group, of the rows in `where`."""
+    values = at_least_single(as_float(values))
+    counts = kept(jnp.broadcast_to(where, values.shape), count, False)
+    if groups.ndim == 2:
+        inside = (groups & counts[:, None]).T
+        total = jnp.sum(jnp.where(inside, values[None], 0), axis=1)
+        return quotient(total, jnp.sum(inside, axis=1))
+    codes = group_codes(groups, num_groups, counts)
+    number = sums_of_groups(counts.astype(int), codes, num_groups)
+    return quotient(sums_of_groups(values, codes, num_groups), number)

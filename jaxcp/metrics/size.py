@@ -8,7 +8,7 @@ from jax import Array
 
 from jaxcp import _arrays, _checks, _geometry, _tree
 from jaxcp._batching import by_rows, map_evenly
-from jaxcp._numbers import as_float, counting, mean
+from jaxcp._numbers import as_float, at_least_single, counting, kept, mean, quotient
 from jaxcp.metrics import _sets
 from jaxcp.metrics._sets import Count, metric
 from jaxcp.quantiles.selection import kth_smallest
@@ -72,6 +72,39 @@ def mean_size(count: Count, sets: Set | ArrayLike) -> Array:
       Array(1.5, dtype=float32)
     """
     return mean(_sets.closed_form_sizes(sets), count)
+
+
+@metric(_sets.of_sets)
+def mean_finite_size(count: Count, sets: Set | ArrayLike) -> Array:
+    """Returns the mean width, number of labels, or volume of the sets that are finite.
+
+    Say it beside `infinite_rate` alone: sets that say nothing do not make it larger.
+
+    Args:
+      sets: Sets with leading axis m.
+
+    Returns:
+      Mean size, shape (), in units of the target (to the power of its dimension); NaN
+      where no set is finite, or if a size is NaN.
+
+    Raises:
+      ValueError: if the sets have no size in closed form.
+
+    Cost:
+      O(m) sizes in closed form.
+
+    See also:
+      metrics.mean_size, metrics.infinite_rate, metrics.median_size
+
+    Example:
+      >>> from jaxcp.sets import Interval
+      >>> mean_finite_size(Interval(jnp.zeros(3), jnp.array([1.0, 2.0, jnp.inf])))
+      Array(1.5, dtype=float32)
+    """
+    sizes = as_float(_sets.closed_form_sizes(sets))
+    counts = kept(sizes != jnp.inf, count, False)
+    total = jnp.sum(jnp.where(counts, at_least_single(sizes), 0))
+    return quotient(total, jnp.sum(counts)).astype(sizes.dtype)
 
 
 @metric(_sets.of_sets)

@@ -1,7 +1,13 @@
-"""Methods that keep prediction sets calibrated on a stream, by one scan."""
+"""Methods that keep sets calibrated on a stream by one scan, and monitors of it."""
 
 from jaxcp.online.adaptive import ACI, DtACI
 from jaxcp.online.groups import ByGroup
+from jaxcp.online.monitors import (
+    ChangeMonitor,
+    ExchangeabilityMonitor,
+    RiskMonitor,
+    confidence_sequence,
+)
 from jaxcp.online.queue import Queue
 from jaxcp.online.stream import Stream, run
 from jaxcp.online.tracking import PID, SFOGD
@@ -9,8 +15,9 @@ from jaxcp.online.windows import NexCP, SlidingWindow, nexcp_weights
 
 # fmt: off
 __all__ = [
-    "ACI", "PID", "SFOGD", "ByGroup", "DtACI", "NexCP", "Queue", "SlidingWindow",
-    "Stream", "nexcp_weights", "run",
+    "ACI", "PID", "SFOGD", "ByGroup", "ChangeMonitor", "DtACI", "ExchangeabilityMonitor",
+    "NexCP", "Queue", "RiskMonitor", "SlidingWindow", "Stream", "confidence_sequence",
+    "nexcp_weights", "run",
 ]
 # fmt: on
 __dir__ = __all__.copy

@@ -10,12 +10,14 @@ from jaxcp.plotting.coverage import (
     plot_coverage,
     plot_coverage_curve,
     plot_group_coverage,
+    plot_monitor,
     plot_p_values,
     plot_rolling_coverage,
     plot_size_stratified_coverage,
 )
 from jaxcp.plotting.distributions import plot_cdf, plot_fan, plot_pit, plot_reliability
 from jaxcp.plotting.intervals import plot_intervals, plot_widths
+from jaxcp.plotting.masks import plot_masks
 from jaxcp.plotting.regions import plot_boxes, plot_label_sets, plot_region
 from jaxcp.plotting.sizes import plot_comparison, plot_sizes
 
@@ -23,7 +25,8 @@ from jaxcp.plotting.sizes import plot_comparison, plot_sizes
 __all__ = [
     "plot_boxes", "plot_cdf", "plot_comparison", "plot_coverage", "plot_coverage_curve",
     "plot_fan", "plot_group_coverage", "plot_intervals", "plot_label_sets",
-    "plot_p_values", "plot_pit", "plot_region", "plot_reliability",
+    "plot_masks", "plot_monitor", "plot_p_values", "plot_pit", "plot_region",
+    "plot_reliability",
     "plot_rolling_coverage", "plot_size_stratified_coverage", "plot_sizes",
     "plot_widths", "style",
 ]

@@ -343,6 +343,11 @@ def as_numbers(name: str, values: Any) -> np.ndarray:
     return found if found.dtype.kind in "biuf" else np.asarray(as_array(name, found))
 
 
+def gray(image):
+    """Returns how an image looks: of floats, of flags, or of integers up to 255."""
+    return {"cmap": "gray", "vmin": 0, "vmax": 1 if image.dtype.kind in "fb" else 255}
+
+
 def as_curves(name, values, length=None):
     """Returns one curve or several, shape (r, length), as rows."""
     rows = np.atleast_2d(as_numbers(name, values))

@@ -310,6 +310,86 @@ def plot_rolling_coverage(
     return _axes.finish(ax, legend, "step", name, share=True)
 
 
+def plot_monitor(
+    log_capital: ArrayLike,
+    alarm_level: float,
+    *,
+    losses: ArrayLike | None = None,
+    limit: float | None = None,
+    band: tuple[ArrayLike, ArrayLike] | None = None,
+    x: ArrayLike | None = None,
+    label: str | None = None,
+    color: Any = None,
+    legend: bool | str = True,
+    ax: Any = None,
+    **kwargs: Any,
+) -> Any:
+    """Returns axes with the capital of a monitor, its alarm line and its first alarm.
+
+    With `losses`, axes above have their mean so far, its limit and its band. Call it
+    again with `ax` to compare streams.
+
+    Args:
+      log_capital: Log of the capital after each step, shape (t,), from `monitor.run` or
+        `pvalues.watch`.
+      alarm_level: Log of the capital at which there is an alarm: `monitor.alarm_level`
+        or `pvalues.alarm_level(delta)`.
+      losses: Losses, shape (t,).
+      limit: Limit of their mean.
+      band: Ends from `online.confidence_sequence`, shape (t,) each.
+      x: Times of the steps, shape (t,): numbers or dates. Defaults to 1, ..., t.
+      label: Name of the curves in the legend.
+      color: Color. Defaults to the next one of the axes.
+      legend: Whether to draw a legend; or where, as matplotlib's `loc`.
+      ax: Axes to draw on, two with `losses`. Defaults to new ones.
+      kwargs: Options of `Axes.plot`.
+
+    Returns:
+      The axes: one, or two with `losses`, shape (2,).
+
+    Raises:
+      ValueError: if lengths differ.
+
+    See also:
+      online.RiskMonitor, online.ChangeMonitor, online.confidence_sequence,
+      pvalues.watch
+
+    Example:
+      >>> from jaxcp import online
+      >>> losses, monitor = jnp.arange(300) % 6 == 0, online.RiskMonitor(0.1, 0.05)
+      >>> _, log_capital = monitor.run(losses)
+      >>> ax = plot_monitor(log_capital, monitor.alarm_level, losses=losses, limit=0.1)
+    """
+    logs, level = (np.asarray(v) / np.log(10) for v in (log_capital, alarm_level))
+    times = np.arange(1, logs.size + 1) if x is None else _axes.as_places(x)
+    losses = losses if losses is None else _axes.as_numbers("losses", losses)
+    _checks.num_rows(log_capital=logs, x=times, losses=losses, band=band)
+    panels = {} if losses is None else {"height": 5, "nrows": 2, "sharex": True}
+    ax = _axes.new_axes(**panels) if ax is None else ax
+    *above, below = np.ravel(ax)
+    look = {"label": label, "color": color} | kwargs
+    own = {"color": below.plot(times, logs, **look)[0].get_color()}
+    _draw_line(below, level, f"alarm at {10**level:,.4g}")
+    for i in np.flatnonzero(logs >= level)[:1]:
+        named = f"first alarm: step {i + 1:,}"
+        below.plot(times[i], logs[i], "o", color=MISSED, ms=6, label=named)
+    _axes.finish(below, legend, "step", "log10 of the capital")
+    for upper in above:
+        means = np.cumsum(np.asarray(losses)) / np.arange(1, logs.size + 1)
+        upper.plot(times, means, **look | own)
+        if band is not None:
+            ends, strip = map(np.asarray, band), {"alpha": 0.2, "linewidth": 0}
+            upper.fill_between(times, *ends, label="confidence sequence", **strip | own)
+        if limit is not None:
+            _draw_line(upper, limit, f"limit = {limit:.4g}")
+        _axes.finish(upper, legend, "step", "mean loss so far")
+    return ax
+
+
+def _draw_line(ax, y, name):
+    _axes.draw_once(ax, name, ax.axhline, y, label=name)
+
+
 def plot_group_coverage(
     sets: Set | ArrayLike,
     y: ArrayLike,
@@ -370,14 +450,17 @@ def plot_group_coverage(
     found, codes = np.unique(groups, return_inverse=True)
     counts = np.bincount(codes)
     rates = np.bincount(codes, covered) / counts
-    names = [
-        f"{name} ({count:,})"
-        for name, count in zip(found if names is None else names, counts, strict=True)
-    ]
+    names = found if names is None else names
+    look = {"ms": markersize, "color": color, "label": label} | kwargs
+    return draw_groups(ax, names, rates, counts, alpha, look, legend)
+
+
+def draw_groups(ax, names, rates, counts, alpha, look, legend=True):
+    """Draws a row for each group, with its name and the number of its rows."""
+    names = [f"{name} ({n:,})" for name, n in zip(names, counts, strict=True)]
     k = len(names)
     height = max(min(0.26 * k, 4 + 0.13 * k) + 1.3, 2)
     ax = _axes.new_axes(height) if ax is None else ax
-    look = {"ms": markersize, "color": color, "label": label} | kwargs
     _dots(ax, rates, counts, alpha, look, upright=True)
     ax.set_yticks(range(k), names)
     ax.tick_params(axis="y", length=0)

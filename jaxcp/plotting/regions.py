@@ -11,7 +11,7 @@ from jaxcp.metrics._sets import as_label_sets
 from jaxcp.plotting import _axes
 from jaxcp.plotting._axes import COVERED, MISSED, Axes
 from jaxcp.sets import BoundingBox, Box, membership
-from jaxcp.typing import ArrayLike, HasEnds, HasLabels, Set
+from jaxcp.typing import ArrayLike, HasEnds, HasLabels, HasMarks, Set
 
 _PREDICTED, _TRUE = "white", "#F0E442"
 
@@ -69,6 +69,7 @@ def plot_region(
       >>> ax = plot_region(balls, y=jnp.array([[0.5, 0.5], [2.0, 0.0]]))
     """
     _checks.check_count("num_points", num_points, 2)
+    _check_no_masks("a set in the plane", region)
     lower, upper = _corners(region, bounds)
     sides = [np.linspace(lower[j], upper[j], num_points) for j in range(2)]
     grid = np.stack(np.meshgrid(*sides), axis=-1)
@@ -90,6 +91,12 @@ def plot_region(
         legend = "outside"
     names = "first output", "second output"
     return _axes.finish(ax, legend, *names, ylim=(lower[1], upper[1]), above=False)
+
+
+def _check_no_masks(expected, sets):
+    if issubclass(type(sets), HasMarks):
+        cure = "plot_masks draws sets of pixels, plot_label_sets(sets.mask) of labels"
+        raise ValueError(f"expected {expected}, got {type(sets).__name__}; {cure}")
 
 
 def _shade(ax, sides, inside, color, label, kwargs):
@@ -157,8 +164,7 @@ def plot_boxes(
     """
     image = _axes.as_numbers("image", image)
     ax = _axes.new_axes() if ax is None else ax
-    highest = 1 if image.dtype.kind in "fb" else 255
-    ax.imshow(image, cmap="gray", vmin=0, vmax=highest)
+    ax.imshow(image, **_axes.gray(image))
     height, width = image.shape[:2]
     if preds is not None:
         _draw(ax, _boxes("preds", preds), "predicted", _PREDICTED, linestyle="--")
@@ -249,6 +255,7 @@ def plot_label_sets(
       >>> sets = LabelSet(jnp.eye(3, dtype=bool), classes=("cat", "dog", "bird"))
       >>> ax = plot_label_sets(sets, ["cat", "dog", "dog"], images=jnp.ones((3, 8, 8)))
     """
+    _check_no_masks("label sets", sets)
     sets = as_label_sets(sets)
     mask = np.asarray(sets.members())
     m, k = mask.shape

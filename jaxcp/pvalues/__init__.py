@@ -6,6 +6,7 @@ from jaxcp.pvalues.martingales import (
     PowerMartingale,
     SimpleJumper,
     alarm_level,
+    permutation_test,
     sequential_p_values,
     watch,
 )
@@ -25,9 +26,9 @@ from jaxcp.pvalues.selecting import selection_p_values, weighted_selection
 __all__ = [
     "MixtureMartingale", "PowerMartingale", "SimpleJumper", "alarm_level",
     "benjamini_hochberg", "bonferroni", "e_benjamini_hochberg", "e_values",
-    "fisher_test", "fixed_sequence", "graphical", "holm", "selection_p_values",
-    "sequential_p_values", "simes_test", "storey_benjamini_hochberg", "watch",
-    "weighted_selection",
+    "fisher_test", "fixed_sequence", "graphical", "holm", "permutation_test",
+    "selection_p_values", "sequential_p_values", "simes_test",
+    "storey_benjamini_hochberg", "watch", "weighted_selection",
 ]
 # fmt: on
 __dir__ = __all__.copy

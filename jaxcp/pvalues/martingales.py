@@ -1,8 +1,9 @@
-"""Conformal test martingales: bets along a stream of p-values, and when to alarm."""
+"""Is a stream exchangeable: bets along its p-values, when to alarm, permutations."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 
 import jax
@@ -13,8 +14,9 @@ from jax.typing import DTypeLike
 
 from jaxcp import _checks
 from jaxcp._arrays import as_array
-from jaxcp._numbers import as_float, at_least_single, kept, varying_like
-from jaxcp._tree import jit, pytree, static
+from jaxcp._batching import map_evenly, rows_at_a_time
+from jaxcp._numbers import as_float, at_least_single, kept, mean, varying_like
+from jaxcp._tree import as_function, jit, pytree, static
 from jaxcp.quantiles._keys import to_keys
 from jaxcp.quantiles.levels import alpha_as_float, as_alpha
 from jaxcp.typing import (
@@ -325,7 +327,7 @@ def watch(
 
     See also:
       pvalues.sequential_p_values, pvalues.alarm_level, pvalues.SimpleJumper,
-      typing.Martingale
+      online.ExchangeabilityMonitor, typing.Martingale
 
     Example:
       >>> from jaxcp.pvalues import SimpleJumper
@@ -344,7 +346,7 @@ def watch(
     if isinstance(martingale, CheckedMartingale):
         martingale.check()
     state = martingale.init() if state is None else state
-    return _watch(martingale, p_values, state)
+    return capital_along(martingale, p_values, state)
 
 
 def alarm_level(alpha: ArrayLike) -> Array:
@@ -389,7 +391,10 @@ def _are_p_values(p):
 
 
 @jit
-def _watch(martingale, p_values, state):
+def capital_along(
+    martingale: Martingale, p_values: Array, state: PyTree
+) -> tuple[PyTree, Array]:
+    """Returns what `watch` does, of checked values, which need not be p-values."""
     state = varying_like(as_carry(state, p_values.dtype), p_values)
     n = p_values.shape[0]  # which an export may leave open
     if isinstance(n, int) and n > _SHORT and _has_sums(type(martingale)):
@@ -407,6 +412,74 @@ def _has_sums(kind):
     if not issubclass(kind, MemorylessMartingale):
         return False
     return "log_bet" in vars(next(k for k in kind.__mro__ if "step" in vars(k)))
+
+
+def permutation_test(
+    key: Array, scores: PyTree, statistic: Callable, *, num_permutations: int = 999
+) -> Array:
+    """Returns a p-value of the claim that rows are exchangeable, by any statistic.
+
+    p = (1 + #{b : T_b >= T}) / (1 + `num_permutations`), T the statistic of the rows in
+    their order, T_b of the same rows in random order. Ties count.
+
+    Args:
+      key: Random key.
+      scores: Scores in order of time, shape (n,), or rows, a pytree with leading axis
+        n. For a look at one time; `watch` is for looks at all times.
+      statistic: Function of rows in some order that returns a number, large where it
+        speaks against exchangeability, such as a difference of two halves. NaN counts
+        as the largest.
+      num_permutations: Number of random orders.
+
+    Returns:
+      p-value in [1 / (1 + num_permutations), 1], shape ().
+
+    Raises:
+      ValueError: if `key` is no random key, `scores` has no leading axis, the statistic
+        is no function or returns no number, or `num_permutations` is no int >= 1.
+
+    Guarantee:
+      P(p <= t) <= t for each t in [0, 1].
+
+    Assumption:
+      The rows are exchangeable.
+
+    Cost:
+      `num_permutations` + 1 statistics, in blocks.
+
+    References:
+      Phipson, Smyth, Permutation P-values Should Never Be Zero, Statistical
+      Applications in Genetics and Molecular Biology, 2010.
+
+    See also:
+      pvalues.watch, online.ExchangeabilityMonitor, pvalues.sequential_p_values
+
+    Example:
+      >>> rises = lambda scores: jnp.mean(scores[20:]) - jnp.mean(scores[:20])
+      >>> p = permutation_test(jax.random.key(0), jnp.arange(40.0), rises)
+      >>> round(p.item(), 6)
+      0.001
+    """
+    _checks.check_key(key)
+    _checks.check_count("num_permutations", num_permutations, 1)
+    scores, statistic = _checks.rows(scores=scores), as_function("statistic", statistic)
+    return _permutation_test(key, scores, statistic, num_permutations)
+
+
+@partial(jit, static_argnames="num_permutations")
+def _permutation_test(key, scores, statistic, num_permutations):
+    n = jax.tree.leaves(scores)[0].shape[0]
+
+    def value_of(i):  # the order of time is one of all, in the same program
+        order = jax.random.permutation(jax.random.fold_in(key, i), n)
+        order = jnp.where(i == 0, jnp.arange(n), order)
+        value = statistic(jax.tree.map(lambda v: v[order], scores))
+        _checks.check_shape("statistic(scores)", (), jnp.shape(value))
+        return jnp.asarray(value)
+
+    orders = jnp.arange(num_permutations + 1)
+    values = map_evenly(value_of, orders, at_a_time=rows_at_a_time(n))
+    return mean(~(values < values[0]))
 
 
 def sequential_p_values(scores: ArrayLike, u: ArrayLike) -> Array:

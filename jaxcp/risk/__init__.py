@@ -7,9 +7,11 @@ from jaxcp.risk.calibrating import calibrate_risk
 from jaxcp.risk.control import RiskCalibration
 from jaxcp.risk.losses import (
     best_match,
+    dice_loss,
     false_discovery_rate,
     false_negative_rate,
     false_positive_count,
+    iou_loss,
     miscoverage,
     shortfall,
 )
@@ -32,10 +34,11 @@ from jaxcp.risk.testing import (
 # fmt: off
 __all__ = [
     "Counts", "RiskCalibration", "best", "best_match", "calibrate_risk", "cdf_bounds",
-    "conditional_value_at_risk", "critical_count", "false_discovery_rate",
-    "false_negative_rate", "false_positive_count", "hoeffding_bentkus_level",
-    "learn_then_test", "miscoverage", "p_value", "pareto_front", "pareto_test",
-    "selective_threshold", "shortfall", "upper_bound", "value_at_risk",
+    "conditional_value_at_risk", "critical_count", "dice_loss",
+    "false_discovery_rate", "false_negative_rate", "false_positive_count",
+    "hoeffding_bentkus_level", "iou_loss", "learn_then_test", "miscoverage", "p_value",
+    "pareto_front", "pareto_test", "selective_threshold", "shortfall", "upper_bound",
+    "value_at_risk",
 ]
 # fmt: on
 __dir__ = __all__.copy

@@ -20,7 +20,7 @@ from jax import Array, lax
 
 from jaxcp import _checks
 from jaxcp._arrays import as_array, is_concrete
-from jaxcp._numbers import as_float, at_least_single, varying_like
+from jaxcp._numbers import add_exactly, as_float, at_least_single, varying_like
 from jaxcp.quantiles import levels
 from jaxcp.quantiles._keys import bisect_keys, from_keys, key_type
 from jaxcp.quantiles.levels import share_of
@@ -57,16 +57,19 @@ def losses_and_rows(losses, where, bound, method):
 
 def _check_range(losses, where, top, method):
     inside, expected = lambda v: (v >= 0) & (v <= top), f"losses in [0, {top:g}]"
+    cure = "; bound= is the largest loss, a row whose loss is not known is left out"
     if method == "binomial":
         inside = lambda v: (v == 0) | (v == 1)  # noqa: E731
-        expected = 'losses of 0 or 1 with method="binomial"'
+        expected, cure = 'losses of 0 or 1 with method="binomial"', ""
     if where is not None and where.ndim > losses.ndim:
         where = np.asarray(where).any(axis=1)
     if where is None or where.ndim < losses.ndim:
-        _checks.check_values(inside, expected, losses, where)
+        _checks.check_values(inside, expected, losses, where, cure)
     else:
         ignored = ~np.asarray(where)
-        _checks.check_values(lambda v: ignored | inside(v), expected, losses)
+        _checks.check_values(
+            lambda v: ignored | inside(v), expected, losses, None, cure
+        )
 
 
 def _as_share(alpha, bound):
@@ -112,28 +115,17 @@ def _largest_log_capital(losses, risk, delta, where):
         nu = jnp.minimum(1, jnp.sqrt(scale / variance))
         # K_i = prod_(j <= i) (1 - nu_j (x_j - R)); a factor of 0 needs R = 0.
         growth = jnp.log1p(jnp.maximum(nu * (risk - x), lost))
-        capital = _add(capital, counts * growth)
-        total, i = _add(total, counts * x), i + counts
+        capital = add_exactly(capital, counts * growth)
+        total, i = add_exactly(total, counts * x), i + counts
         # m_i = (1/2 + sum x) / (1 + i)
         gap = x - (0.5 + total[0]) / (1 + i)
-        squares = _add(squares, counts * gap * gap)
+        squares = add_exactly(squares, counts * gap * gap)
         return (i, total, squares, capital, jnp.maximum(best, capital[0])), None
 
     zero = jnp.zeros((), losses.dtype)
     start = zero, (zero, zero), (zero, zero), (zero, zero), zero
     start = varying_like(start, (losses, counts, risk, scale))
     return lax.scan(step, start, (losses, counts), unroll=_UNROLL)[0][-1]
-
-
-def _add(total, term):
-    """Returns a sum with what its rounding has added: thousands of rows cost no digit.
-
-    Kahan, Further Remarks on Reducing Truncation Errors, 1965.
-    """
-    rounded, excess = total
-    term = term - excess
-    grown = rounded + term
-    return grown, (grown - rounded) - term
 
 
 _SMALL = 16  # counts below it take the error of Stirling's formula from a table

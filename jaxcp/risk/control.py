@@ -15,9 +15,10 @@ from jaxcp._numbers import as_float
 from jaxcp._tree import jit, pytree, static
 from jaxcp.calibration.predictor import sure
 from jaxcp.calibration.rule import Thresholds, blocks_of
-from jaxcp.held.rows import Held, at_groups
+from jaxcp.certificates import RiskCertificate
+from jaxcp.held.rows import Held, at_groups, check_lawful
 from jaxcp.held.taking import RowShapes, weight_for, weights_for
-from jaxcp.quantiles.levels import alpha_as_float
+from jaxcp.quantiles import levels
 from jaxcp.risk.thresholds import Rows, as_levels, budgets, threshold_of
 from jaxcp.typing import AnySet, ArrayLike, AxisName, Number, PyTree, Score
 
@@ -171,6 +172,68 @@ class RiskCalibration(Thresholds):
         context["groups"] = self._groups_of(preds, groups)
         return self._sets(preds, alpha, delta=delta, **context)
 
+    def certificate(
+        self, alpha: Any, delta: Number | None = None
+    ) -> RiskCertificate | tuple[RiskCertificate, ...]:
+        """Returns what is proved of the mean loss of sets at alpha.
+
+        E L <= alpha; and >= alpha - 2 B / (n + 1), of losses in [0, B] whose thresholds
+        are all floats. The risk of losses of 0 and 1, such as `miscoverage` or with
+        `tail`, has the law of split coverage: Beta(n + 1 - k, k) given the calibration
+        set, k the conformal rank, and mean (n + 1 - k) / (n + 1).
+
+        Args:
+          alpha: Level of the risk in (0, bound), a number.
+          delta: Probability of a bad calibration set, as for the sets.
+
+        Returns:
+          A `certificates.RiskCertificate`: `upper`, `lower`, and, of a loss of 0 and 1,
+          `law`; a tuple with one for each group.
+
+        Raises:
+          ValueError: if `alpha` or `delta` is out of range, the mask is traced, or
+            there are weights or several losses, whose risk has no such bound.
+
+        Guarantee:
+          E L <= `upper`, without a law and with `delta` instead P(risk <= `upper`) >= 1
+          - delta. The law, and `lower`, are exact where no two rows jump at the same
+          threshold; else the risk is at most that.
+
+        Assumption:
+          That of `calibrate_risk`. For `lower` i.i.d. rows, of which the smallest sets
+          lose more than alpha; for `law` i.i.d. rows, of which the largest sets lose
+          nothing.
+
+        References:
+          Angelopoulos, Bates, Fisch, Lei, Schuster, Conformal Risk Control, ICLR, 2024.
+          Vovk, Conditional Validity of Inductive Conformal Predictors, ACML, 2012.
+
+        Example:
+          >>> from jaxcp import risk, scores
+          >>> y, loss = jnp.arange(1.0, 100.0), risk.shortfall(1.0)
+          >>> cp = risk.calibrate_risk(loss, scores.Absolute(), 0 * y, y)
+          >>> print(cp.certificate(0.1))
+          risk at most 0.1 on average over calibration sets, at least 0.08 without ties
+        """
+        if self.weights is not None or self.several:
+            raise ValueError(
+                "expected one loss without weights, whose mean has a bound by counts, "
+                f"got {len(self.losses)} and weights={self.weights is not None}"
+            )
+        check_lawful((), None, (self.mask, self.groups))
+        (top,), delta = self._tops, None if delta is None else levels.as_delta(delta)
+        level = levels.one_alpha(levels.share_of(alpha, top))
+        found, is_free = [], self.grid is None and self.monotone
+        for n in map(int, np.ravel(self.held.counts())):
+            rank, low, high = None, 0.0, float(level)
+            if is_free and self.counted[0]:
+                rank = levels.exact_rank(n, level, delta)
+                low = high = (n + 1 - rank) / (n + 1)
+            elif is_free and delta is None:
+                low = max(high - 2 / (n + 1), 0.0)
+            found.append(RiskCertificate(n, high * top, low * top, delta, rank))
+        return tuple(found) if self.held.shape else found[0]
+
     def risk(self, q: ArrayLike) -> Array:
         """Returns the mean loss of the calibration rows at a threshold.
 
@@ -213,7 +276,7 @@ class RiskCalibration(Thresholds):
                     "expected delta=None with weights, for which no bound is known, "
                     f"got {delta}"
                 )
-            return tuple(map(alpha_as_float, alphas))
+            return tuple(map(levels.alpha_as_float, alphas))
         count = self.held.counts(axis_name)
         return budgets(count, alphas, tops, self.counted, delta)
 

@@ -158,6 +158,98 @@ def false_discovery_rate(set: Set, y: Array) -> Array:
 
 
 @_of("labels")
+def dice_loss(set: Set, y: Array) -> Array:
+    """Returns 1 - Dice: how little the set and the true labels, or pixels, agree.
+
+    1 - 2 #{in the set and true} / (#{in the set} + #{true}), of all labels together,
+    whatever the axes of the mask. The mean over k classes of masks (k, h, w) is a loss
+    of your own: `jax.vmap(dice_loss)(LabelMask(set.mask, 2), y).mean()`. Both are not
+    monotone: take them with `monotone=False`, or `risk.learn_then_test`.
+
+    Args:
+      set: A `sets.LabelMask`, or a set of labels of one example.
+      y: True labels: a mask like the set, or one label, shape ().
+
+    Returns:
+      The loss, shape (), in [0, 1]; 0 where both are empty.
+
+    Raises:
+      ValueError: for sets without labels, several sets, or a mask of another shape.
+
+    Guarantee:
+      None of its own: not monotone in the set.
+
+    Assumption:
+      None of its own: that of the calibration or the test.
+
+    Cost:
+      O(k) time for k labels or pixels.
+
+    References:
+      Dice, Measures of the Amount of Ecologic Association Between Species, Ecology,
+      1945.
+
+    See also:
+      risk.iou_loss, risk.learn_then_test, risk.false_negative_rate,
+      plotting.plot_masks
+
+    Example:
+      >>> from jaxcp.sets import LabelMask
+      >>> kept = LabelMask(jnp.array([True, True, False]))
+      >>> dice_loss(kept, jnp.array([True, False, True]))
+      Array(0.5, dtype=float32)
+    """
+    # 1 - 2 |A and B| / (|A| + |B|), and |A| + |B| - 2 |A and B| = |A xor B|.
+    marks = marks_of(set)
+    true = _true_labels(marks, y)
+    return _share(marks ^ true, jnp.stack([marks, true]))
+
+
+@_of("labels")
+def iou_loss(set: Set, y: Array) -> Array:
+    """Returns 1 - IoU of the set and the true labels, or pixels: the Jaccard distance.
+
+    1 - #{in the set and true} / #{in the set or true}, of all labels together, whatever
+    the axes of the mask; the mean over classes as for `risk.dice_loss`. It is not
+    monotone: take it with `monotone=False`, or `risk.learn_then_test`.
+
+    Args:
+      set: A `sets.LabelMask`, or a set of labels of one example.
+      y: True labels: a mask like the set, or one label, shape ().
+
+    Returns:
+      The loss, shape (), in [0, 1]; 0 where both are empty.
+
+    Raises:
+      ValueError: for sets without labels, several sets, or a mask of another shape.
+
+    Guarantee:
+      None of its own: not monotone in the set.
+
+    Assumption:
+      None of its own: that of the calibration or the test.
+
+    Cost:
+      O(k) time for k labels or pixels.
+
+    References:
+      Jaccard, The Distribution of the Flora in the Alpine Zone, New Phytologist, 1912.
+
+    See also:
+      risk.dice_loss, risk.learn_then_test, metrics.iou
+
+    Example:
+      >>> from jaxcp.sets import LabelMask
+      >>> kept = LabelMask(jnp.array([True, True, False, False]))
+      >>> iou_loss(kept, jnp.array([True, True, True, True]))
+      Array(0.5, dtype=float32)
+    """
+    marks = marks_of(set)
+    true = _true_labels(marks, y)
+    return _share(marks ^ true, marks | true)
+
+
+@_of("labels")
 def false_positive_count(set: Set, y: Array) -> Array:
     """Returns how many labels are left out of the set although they are not true.
 

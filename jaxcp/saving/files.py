@@ -29,7 +29,9 @@ def save(path: str | os.PathLike, value: PyTree) -> None:
 
     The file is one of `numpy.savez`: arrays under the names of their fields
     (`numpy.load(path)["scores"]`), and text that says what they belong to. It is
-    written whole or not at all, and replaces an earlier one.
+    written whole or not at all, and replaces an earlier one. Of a calibration it holds
+    the score of every row, of a `RiskCalibration` the predictions and targets of every
+    row; of `cp.at(alpha)` no rows, but thresholds.
 
     Args:
       path: Name of the file, used as it is; let it end in `.npz`.

@@ -35,12 +35,15 @@ class Input(NamedTuple):
       of_draws: Whether the first axis of an array counts draws and may change after
         calibration; a flag for each of several parts, whose first may be many arrays.
       refuses_nan: Whether `check` itself raises ValueError for NaN in `preds`.
+      within: Where the numbers of each part lie: "" anywhere, "positive", a "share" in
+        [0, 1], or "shares" that sum to 1 along the last axis.
     """
 
     text: str
     check: Callable[[PyTree, Array | None, Array | None], None]
     of_draws: tuple[bool, ...] = (False,)
     refuses_nan: bool = False
+    within: tuple[str, ...] = ("",)
 
     def free_axes(self, num_arrays: int) -> tuple[bool, ...]:
         """Returns for each array whether its first axis may change."""
@@ -134,7 +137,8 @@ def numbers(*, positive: bool = False) -> Input:
         if positive:
             _checks.check_range(lambda mu: mu > 0, "preds > 0", preds, mask)
 
-    return Input("mu, shape () or (d,)", check)
+    within = ("positive" if positive else "",)
+    return Input("mu, shape () or (d,)", check, within=within)
 
 
 def pair(first: str, second: str, *, positive: str | None = None) -> Input:
@@ -221,7 +225,7 @@ def probabilities(*, randomized: bool = False) -> Input:
             expected = "probabilities that sum to 1 in each row"
             _checks.check_values(lambda s: abs(s - 1) <= rounding, expected, sums, mask)
 
-    alone = Input("p, shape (k,)", check, refuses_nan=True)
+    alone = Input("p, shape (k,)", check, refuses_nan=True, within=("shares",))
     if not randomized:
         return alone
     expected = "a pair (probabilities (n, k), uniforms (n,)) for a randomized score"
@@ -248,11 +252,11 @@ def multilabel() -> Input:
         _checks.check_range(lambda v: (v >= 0) & (v <= 1), expected, p, mask)
         if y is not None:
             expected = f"y as a mask of shape {p.shape} like preds"
-            cure = "; of one label a row: jax.nn.one_hot(y, k) > 0"
+            cure = "; of one label a row, or a pixel: jax.nn.one_hot(y, k, axis=1) > 0"
             _expect(y.shape == p.shape, expected, y, cure)
             check_flags(y, mask)
 
-    return Input("p, any shape", check)
+    return Input("p, any shape", check, within=("share",))
 
 
 def uniform(name: str = "u") -> Input:
@@ -262,7 +266,7 @@ def uniform(name: str = "u") -> Input:
         _checks.check_vectors(**{name: u})
         _checks.check_uniforms(name, u, mask)
 
-    return Input(f"{name}, shape ()", check)
+    return Input(f"{name}, shape ()", check, within=("share",))
 
 
 def quantile(*, positive: bool = False) -> Input:
@@ -309,13 +313,15 @@ def _together(text, expected, *kinds):
         for kind, part in zip(kinds, split, strict=True):
             kind.check(part, y, mask)
 
-    return Input(text, check, sum((kind.of_draws for kind in kinds), ()))
+    of_draws = sum((kind.of_draws for kind in kinds), ())
+    within = sum((kind.within for kind in kinds), ())
+    return Input(text, check, of_draws, within=within)
 
 
 def check_flags(y: Array, mask: Array | None = None) -> None:
     """Raises ValueError unless known targets are flags, or 0 and 1."""
     expected = "y as flags or 0 and 1, true where a label holds"
-    cure = "; of 0 and 255, or -1 and 1: y > 0"
+    cure = "; of 0 and 255, or -1 and 1: y > 0; of labels: jax.nn.one_hot(y, k, axis=1)"
     _checks.check_flags(expected, y, mask, cure)
 
 

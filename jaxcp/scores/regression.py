@@ -292,8 +292,13 @@ def alike(y: Array, *preds: Array) -> tuple[Array, ...]:
 
 
 def between(lower, upper):
-    """Returns the interval, or the box, with these ends."""
-    return Interval(lower, upper) if jnp.ndim(lower) == 0 else Box(lower, upper)
+    """Returns the interval with these ends, or of several outputs the box.
+
+    The one place where a single output with an axis of its own, () or (1,), loses it.
+    """
+    if jnp.size(lower) == 1 == jnp.size(upper):
+        return Interval(jnp.reshape(lower, ()), jnp.reshape(upper, ()))
+    return Box(lower, upper)
 
 
 def _sides(lower, upper, y):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import jax
@@ -68,7 +70,7 @@ class Batch:
         raise TypeError(
             f"expected arrays for numpy.{function.__name__}, got sets of kind "
             f"{type(self).__name__}; sets.to_numpy() makes an array, and "
-            "jax.tree.map(jnp.exp, sets) moves ends by an increasing function"
+            "sets.transform(jnp.exp) maps intervals by a monotone function"
         )
 
     def _batch(self) -> Shape:
@@ -151,6 +153,41 @@ class Batch:
         if isinstance(index, pd.DataFrame | pd.Series):
             index = index.index
         return pd.DataFrame(rows, index=index, columns=self._columns(columns))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the sets by field as lists, one entry a set, as JSON takes them.
+
+        None stands for infinite ends and NaN, which JSON does not know. Fields are
+        `lower` and `upper` for sets with ends, `labels` by name for label sets (`mask`
+        for pixels), those of the class for others. One set has numbers in place of
+        lists.
+
+        Raises:
+          ValueError: for sets that are not given by numbers, such as level sets.
+
+        Example:
+          >>> ends = jnp.array([0.5, -jnp.inf]), jnp.array([1.5, 2.0])
+          >>> jaxcp.sets.Interval(*ends).to_dict()
+          {'lower': [0.5, None], 'upper': [1.5, 2.0]}
+        """
+        self.to_numpy()
+        none = np.array(None)
+        finite = lambda v: np.where(np.isfinite(v), v, none).tolist()  # noqa: E731
+        named = jax.tree.leaves_with_path(self)
+        key = partial(jax.tree_util.keystr, simple=True, separator="_")
+        return {key(path): finite(np.asarray(leaf)) for path, leaf in named}
+
+    def to_json(self) -> str:
+        """Returns `to_dict` as JSON; names that it does not know are written as text.
+
+        Raises:
+          ValueError: as `to_dict`.
+
+        Example:
+          >>> jaxcp.sets.LabelSet(jnp.array([True, False]), ("cat", "dog")).to_json()
+          '{"labels": ["cat"]}'
+        """
+        return json.dumps(self.to_dict(), default=str, allow_nan=False)
 
     def _columns(self, names: Sequence | None) -> list:
         """Returns the names of the columns of a frame."""

@@ -69,6 +69,15 @@ class Marks(Batch):
         """Returns what is in each set, bool of shape (m, ...)."""
         return np.array(self.mask)
 
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the labels in each set by name; for several axes the mask, as lists.
+
+        Example:
+          >>> LabelSet(jnp.array([[True, False], [True, True]])).to_dict()
+          {'labels': [[0], [0, 1]]}
+        """
+        return {"labels": self.labels()} if self._ndim == 1 else super().to_dict()
+
     def _batch(self):
         shape = np.shape(self.mask)
         return shape[: len(shape) - self._ndim]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -164,6 +166,13 @@ class Intervals(Pairs):
         """
         bounds = check_bounds(lower, upper, ())
         return _clipped(self, *bounds)
+
+    def transform(self, function: Callable[[Array], ArrayLike]) -> Intervals:
+        """Returns the unions of the mapped pieces in order, as `Interval.transform`."""
+        found = super().transform(function)
+        order = jnp.argsort(found.lower, axis=-1)
+        ends = (jnp.take_along_axis(v, order, axis=-1) for v in found.pieces())
+        return _clipped(Intervals(*ends), None, None)
 
     def trimmed(self) -> Intervals:
         """Returns the sets without the last places that are empty in all of them.

@@ -88,7 +88,10 @@ def test_sets_by_name_are_those_of_codes(names):
         metrics.class_coverage(sets, y), metrics.class_coverage(plain, Y)
     )
     summary = metrics.summary(sets, y, 0.2)
-    assert summary.tolist() == metrics.summary(plain, Y, 0.2).tolist()
+    same = metrics.summary(plain, Y, 0.2).tolist()
+    assert [*summary.tolist().values()] == [*same.values()]
+    told = [name for name in summary if name.startswith("class_coverage")]
+    assert told == [f"class_coverage[{name}]" for name in cp.classes]
 
 
 @pytest.mark.parametrize("name", CLASSIFIERS)
@@ -292,7 +295,9 @@ def test_groups_by_name_are_those_of_codes(kind):
         metrics.group_coverage(codes, X**2, SITE_CODES, num_groups=3),
     )
     found = metrics.summary(sets, X**2, 0.2, site)
-    assert found["group_coverage"].shape == (3,)
+    assert [k for k in found if k.startswith("group_coverage")] == [
+        f"group_coverage[{name}]" for name in cp.group_names
+    ]
     assert found["coverage_gap"] == metrics.coverage_gap(sets, X**2, site, 0.2)
     assert "'farm', 'sea', 'zoo'" in repr(cp)
 

@@ -144,6 +144,12 @@ LAWS = {  # what simulates or enumerates a promise, and for which names
         "risk.calibrate_risk",
     ],
     "test_risk_control::test_the_law_of_the_risk": ["risk.calibrate_risk"],
+    "test_risk_certificates::test_the_law_of_a_loss_of_0_and_1": [
+        "risk.RiskCalibration.certificate",
+    ],
+    "test_risk_certificates::test_the_mean_of_a_loss_is_between_its_bounds": [
+        "risk.RiskCalibration.certificate",
+    ],
     "test_coverage::test_covariate_shift_coverage": [
         "Calibration.__call__",
         "weighted_conformal_quantile",
@@ -203,6 +209,15 @@ LAWS = {  # what simulates or enumerates a promise, and for which names
         "pvalues.sequential_p_values",
         "pvalues.watch",
     ],
+    "test_monitors::test_quiet_streams_rarely_alarm": [
+        "online.ChangeMonitor",
+        "online.RiskMonitor",
+    ],
+    "test_monitors::test_means_stay_between_the_ends": ["online.confidence_sequence"],
+    "test_monitors::test_exchangeable_streams_rarely_alarm": [
+        "online.ExchangeabilityMonitor",
+    ],
+    "test_monitors::test_permutations": ["pvalues.permutation_test"],
     # Many rows at once.
     "test_outlier_guarantees::test_p_values_are_uniform": ["outliers.outlier_p_values"],
     "test_outlier_guarantees::test_false_discovery_rate": [
@@ -264,6 +279,10 @@ LAWS = {  # what simulates or enumerates a promise, and for which names
     "delta": ["risk.learn_then_test", "risk.pareto_test"],
 }
 EQUAL = {  # what holds a name equal to others that have a law
+    "test_transform::test_ends_are_mapped_and_swapped_where_the_function_falls": [
+        "sets.Box.transform",
+        "sets.Interval.transform",
+    ],
     "test_certificates::test_certificate_of_a_calibration": ["Calibration.certificate"],
     "test_chunks::test_chunks_have_the_bits_of_the_whole": ["distributed.quantile"],
     "test_detection::test_calibration_on_images_is_calibration_on_pairs": [

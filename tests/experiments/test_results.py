@@ -56,11 +56,11 @@ TABLES = {  # that have been measured, by folder
         kernel_speed_weights kernel_speed_weights_avx2 local metrics_speed_matching
         metrics_speed_memory metrics_speed_metrics metrics_speed_metrics_avx2
         metrics_speed_outliers metrics_speed_outliers_avx2
-        multioutput_speed_membership multioutput_speed_scores
+        monitors monitors_beside multioutput_speed_membership multioutput_speed_scores
         multioutput_speed_training predictive_speed predictive_speed_first
         probability_speed proper_speed_draws proper_speed_many readme_start
         risk_speed_betting risk_speed_counts risk_speed_crc risk_speed_many
-        risk_speed_sequence row_counts simulation_speed_devices
+        risk_speed_sequence row_counts serving simulation_speed_devices
         simulation_speed_overheads simulation_speed_quantiles
         simulation_speed_replicates simulation_speed_replicates_avx2
         simulation_speed_spans

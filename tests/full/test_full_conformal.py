@@ -253,7 +253,7 @@ def test_outputs_are_sides_of_a_box():
     each = [c.p_values(x_new, both[:3, j]) for j, c in enumerate(columns)]
     np.testing.assert_allclose(p, jnp.minimum(1, 2 * jnp.minimum(*each)), rtol=1e-6)
     assert cp.predictive(x_new).values.shape == (3, 2, 40)
-    assert full(x, y[:, None])(x_new, 0.2).lower.shape == (3, 1)
+    assert full(x, y[:, None])(x_new, 0.2).lower.shape == (3,)
 
 
 def test_signed_sets_are_between_atoms():

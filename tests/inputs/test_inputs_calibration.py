@@ -13,6 +13,7 @@ from jaxcp.scores import (
     Absolute,
     AsymmetricCQR,
     Gamma,
+    MultiLabel,
     Normalized,
     Signed,
 )
@@ -42,6 +43,10 @@ WRONG = {
     "unequal parts": (
         calibrate(CQR(), (X, X[:8]), X),
         r"preds of one length, got \[8, 9\]",
+    ),
+    "images of unlike sizes": (
+        calibrate(MultiLabel(), [np.zeros((4, 4)), np.zeros((5, 4))], X),
+        r"preds of one length, got \[4, 5\]; numpy.pad gives images one size \(p = 0\)",
     ),
     "columns in another order": (
         points(pd.DataFrame({"a": X, "b": X}), pd.DataFrame({"b": X, "a": X})),

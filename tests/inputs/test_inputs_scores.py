@@ -133,7 +133,7 @@ WRONG = {
     ),
     "labels for a mask": (
         calibrate(MultiLabel(), P, Y),
-        r"y as a mask of shape \(9, 3\) .*, got \(9,\); .*one_hot\(y, k\) > 0",
+        r"y as a mask of shape \(9, 3\) .*, got \(9,\); .*one_hot\(y, k, axis=1\) > 0",
     ),
     "a mask of another shape": (
         calibrate(MultiLabel(), P, P[:, :2] > 0),

@@ -58,6 +58,7 @@ CRC = risk.calibrate_risk(
 SETS = sets.Interval(jnp.asarray(X - 1), jnp.asarray(X + 1))
 ENDS = X[:, None] + np.array([-1.0, 1])
 CELLS = sets.LabelSet(jnp.ones((9, 3), bool))
+EXCHANGEABLE = online.ExchangeabilityMonitor(pvalues.SimpleJumper(), [0.0, 1.0])
 ACI = online.ACI(ABSOLUTE, 0.1)
 STATE = ACI.init(jnp.asarray(X), 0.1)
 NEW = {"test_weights": ONES}
@@ -223,6 +224,7 @@ DOORS = {
     "Interval.contains": door(SETS.contains, X),
     "LabelSet.contains": door(CELLS.contains, GROUPS),
     "brier_score": door(metrics.brier_score, SHARES, FLAGS),
+    "by_group": door(metrics.by_group, SETS, X, GROUPS),
     "calibration_test": door(metrics.calibration_test, SHARES, FLAGS, kind="kuiper"),
     "class_coverage": door(metrics.class_coverage, CELLS, GROUPS),
     "conditional_coverage_error": door(
@@ -258,12 +260,16 @@ DOORS = {
     "khosravi_coverage_width_criterion": door(
         metrics.khosravi_coverage_width_criterion, SETS, X, 0.1, eta=1.0
     ),
+    "mean_bound": door(metrics.mean_bound, ENDS, side="upper"),
+    "mean_finite_size": door(metrics.mean_finite_size, ENDS),
+    "mean_loss": door(metrics.mean_loss, risk.miscoverage, SETS, X),
     "mean_size": door(metrics.mean_size, ENDS),
     "mean_volume": door(metrics.mean_volume, KEY, ENDS),
     "median_size": door(metrics.median_size, ENDS),
     "min_size_stratified_coverage": door(
         metrics.min_size_stratified_coverage, SETS, X, num_bins=2
     ),
+    "pinball": door(metrics.pinball, SETS, X, 0.1, side="upper"),
     "pinball_score": door(metrics.pinball_score, X, X, 0.1),
     "singleton_rate": door(metrics.singleton_rate, P > 0),
     "size_strata": door(metrics.size_strata, ENDS, edges=X),
@@ -274,11 +280,19 @@ DOORS = {
         metrics.size_stratified_coverage_violation, SETS, X, 0.1, num_bins=2
     ),
     "sizes": door(metrics.sizes, ENDS),
+    "report": door(
+        jaxcp.report, jaxcp.calibrate(ABSOLUTE, X, X), X, X, 0.1, groups=GROUPS
+    ),
     "summary": door(metrics.summary, SETS, X, 0.1, groups=GROUPS),
     "winkler_score": door(metrics.winkler_score, SETS, X, 0.1),
     "worst_slab_coverage": door(metrics.worst_slab_coverage, KEY, SETS, X, X2),
     "nexcp_weights": door(online.nexcp_weights, 3, 0.9),
     "run": door(online.run, ACI, STATE, X, X, 0.1),
+    "confidence_sequence": door(online.confidence_sequence, SHARES, 0.1, resolution=9),
+    "RiskMonitor.run": door(online.RiskMonitor(0.1, 0.1).run, SHARES),
+    "ExchangeabilityMonitor.run": door(
+        lambda x: EXCHANGEABLE.run(x, EXCHANGEABLE.init(KEY)), X
+    ),
     "ACI.init": door(ACI.init, X, 0.1),
     "ACI.step": door(ACI.step, STATE, np.array(0.0), np.array(1.0), 0.1),
     "isotonic": door(predictive.isotonic, X, X, ONES),
@@ -308,6 +322,9 @@ DOORS = {
     "fixed_sequence": door(pvalues.fixed_sequence, SHARES, 0.1),
     "graphical": door(pvalues.graphical, SHARES, 0.1, ONES / 9, np.zeros((9, 9))),
     "holm": door(pvalues.holm, SHARES, 0.1),
+    "permutation_test": door(
+        pvalues.permutation_test, KEY, X, lambda v: v[0], num_permutations=9
+    ),
     "selection_p_values": door(
         pvalues.selection_p_values, X, X, 0.5, X, weights=ONES, test_weights=ONES
     ),

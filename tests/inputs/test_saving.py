@@ -279,6 +279,7 @@ def others():
     )
     yield "statistics", (simulation.Moments(), simulation.Quantiles((0.1, 0.9)))
     yield "summary", metrics.summary(intervals, Y, 0.2)
+    yield "table", metrics.by_group(intervals, Y, np.arange(len(Y)) % 2)
     yield "volumes", metrics.mean_volume(KEY, sets.Balls(draws[None], X[:1]))
     yield "bet", pvalues.SimpleJumper()
     yield "box", sets.Box(x, x + 1)
@@ -302,6 +303,7 @@ OTHERS = [
     "estimate",
     "statistics",
     "summary",
+    "table",
     "volumes",
     "bet",
     "box",

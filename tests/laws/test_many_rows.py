@@ -84,6 +84,7 @@ OWN = {
     "conformal_training_loss": {"temperature": 0.1},
     "full_rate": {"sets": LABELS},
     "influence_conformal": {"learner": GRADIENT, "num_labels": 3},
+    "report": {"cp": jaxcp.calibrate(scores.Absolute(), np.zeros(9), np.arange(9.0))},
     "run": {"method": online.ACI(scores.Absolute(), 0.1)},
     "select_score": {"scores": scores.Absolute()},
     "singleton_rate": {"sets": LABELS},
@@ -92,6 +93,7 @@ OWN = {
 LOSS, HOST = "of one example", "reads boxes of each image on the host"
 LEFT_OUT = dict.fromkeys(("calibrate_boxes", "match_images"), HOST)
 LOSSES = "false_discovery_rate false_negative_rate false_positive_count miscoverage"
+LOSSES += " dice_loss iou_loss"
 LEFT_OUT |= dict.fromkeys(LOSSES.split(), LOSS)
 
 

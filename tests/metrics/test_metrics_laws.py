@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from jaxcp import metrics
+from jaxcp import metrics, risk
 from jaxcp.sets import Balls, BoundingBox, Interval, LabelSet
 
 KEY, M = jax.random.key(0), 60
@@ -60,6 +60,16 @@ def on_sets(metric, *, alpha=False, **options):
 
 
 METRICS = {  # kind of sets, metric of (rows, alpha), whether the order of rows matters
+    "by_group": (
+        intervals,
+        lambda r, a: {
+            k: v
+            for k, v in metrics.by_group(
+                r.sets, r.y, r.groups, num_groups=3, loss=risk.shortfall(1.0)
+            ).columns.items()
+            if k != "n"  # a count
+        },
+    ),
     "class_coverage": (labels, on_sets(metrics.class_coverage)),
     "conditional_coverage_error": (
         intervals,
@@ -107,6 +117,12 @@ METRICS = {  # kind of sets, metric of (rows, alpha), whether the order of rows 
         intervals,
         on_sets(metrics.khosravi_coverage_width_criterion, alpha=True, eta=3.0),
     ),
+    "mean_bound": (intervals, lambda r, a: metrics.mean_bound(r.sets, side="lower")),
+    "mean_finite_size": (intervals, lambda r, a: metrics.mean_finite_size(r.sets)),
+    "mean_loss": (
+        intervals,
+        lambda r, a: metrics.mean_loss(risk.shortfall(1.0), r.sets, r.y),
+    ),
     "mean_size": (intervals, lambda r, a: metrics.mean_size(r.sets)),
     "median_size": (intervals, lambda r, a: metrics.median_size(r.sets)),
     "mean_volume": (balls, lambda r, a: metrics.mean_volume(KEY, r.sets, 20), True),
@@ -114,6 +130,7 @@ METRICS = {  # kind of sets, metric of (rows, alpha), whether the order of rows 
         intervals,
         on_sets(metrics.min_size_stratified_coverage, num_bins=4),
     ),
+    "pinball": (intervals, on_sets(metrics.pinball, alpha=True, side="upper")),
     "pinball_score": (
         intervals,
         lambda r, a: metrics.pinball_score(r.sets.lower, r.y, a),
@@ -142,6 +159,7 @@ METRICS = {  # kind of sets, metric of (rows, alpha), whether the order of rows 
     ),
 }
 NO_METRICS = {"MeanVolume", "SizeStrata", "Summary", "size_strata"}
+NO_METRICS |= {"GroupSummary", "MeanLoss"}
 # Of distributions and probabilities: test_proper, test_metrics_probabilities.
 NO_METRICS |= {"crps", "energy_score", "variogram_score", "log_score", "brier_score"}
 NO_METRICS |= {"expected_calibration_error", "calibration_test", "CalibrationTest"}
@@ -150,6 +168,8 @@ OF_SETS_ALONE = {
     "full_rate",
     "infinite_rate",
     "iou",
+    "mean_bound",
+    "mean_finite_size",
     "mean_size",
     "mean_volume",
     "median_size",
@@ -232,9 +252,14 @@ FORMULAS = {  # in numpy, of what takes no draws
     "interval_score": interval_scores,
     "iou": lambda r, a: shared_area(r),
     "khosravi_coverage_width_criterion": khosravi,
+    "mean_bound": lambda r, a: r.sets.lower.mean(),
+    "mean_finite_size": lambda r, a: widths(r).mean(),
     "mean_size": lambda r, a: widths(r).mean(),
     "median_size": lambda r, a: np.median(widths(r)),
     "min_size_stratified_coverage": lambda r, a: by_width(r).min(),
+    "pinball": lambda r, a: np.mean(
+        np.maximum((1 - a) * (r.y - r.sets.upper), -a * (r.y - r.sets.upper))
+    ),
     "pinball_score": lambda r, a: np.mean(
         np.maximum(a * (r.y - r.sets.lower), (a - 1) * (r.y - r.sets.lower))
     ),

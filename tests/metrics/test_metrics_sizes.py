@@ -83,6 +83,9 @@ def test_one_infinite_set_does_not_rule_a_summary():
     found = metrics.summary(sets, y, 0.1)
     assert found["mean_size"] == INF
     assert found["median_size"] == 2.5 and found["infinite_rate"] == 0.25
+    assert found["mean_finite_size"] == metrics.mean_finite_size(sets) == 2
+    for sizes in ([INF, INF], [1.0, np.nan], []):
+        assert np.isnan(metrics.mean_finite_size(sized(sizes, [1] * len(sizes))[0]))
 
 
 def test_strata_between_edges():

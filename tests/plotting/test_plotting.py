@@ -14,6 +14,7 @@ from jaxcp.sets import (
     Ellipsoid,
     Interval,
     Intervals,
+    LabelMask,
     LabelSet,
     LevelSet,
 )
@@ -291,3 +292,48 @@ def test_a_band_of_many_intervals_is_thinned():
     outline = band.get_paths()[0].vertices
     assert len(outline) < 10_010
     assert outline[:, 0].min() == 0 and outline[:, 0].max() == 99_999
+
+
+def _pixels(ax):
+    """Returns the colors of each picture by what pixels are, without opacity."""
+    from matplotlib.colors import to_rgb
+
+    kinds = {to_rgb("#0072B2"): "k", to_rgb("#D55E00"): "m", to_rgb("#F0E442"): "f"}
+    drawn = (image.get_array() for image in ax.get_images())
+    return [
+        [
+            "".join(kinds.get(tuple(v[:3]), "-") for v in row)
+            for row in np.asarray(colors)
+        ]
+        for colors in drawn
+        if np.ndim(colors) == 3 and np.shape(colors)[-1] == 4
+    ]
+
+
+def test_masks_show_what_is_kept_missed_and_false():
+    y = np.array([[[1, 1, 0], [0, 1, 0]], [[0, 0, 0], [0, 0, 0]]])
+    kept = np.array([[[1, 0, 0], [1, 0, 0]], [[0, 0, 1], [0, 0, 0]]], bool)
+    images = np.linspace(0, 1, 12).reshape(2, 2, 3)
+    ax = plotting.plot_masks(images, LabelMask(jnp.asarray(kept), ndim=2), y)
+    assert _pixels(ax) == [["km-", "fm-"], ["--f", "---"]]
+    assert [text.get_text() for text in ax.texts] == ["misses 67%", "nothing true"]
+    legend = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert legend == ["kept", "missed", "false"]
+    shown = np.asarray(ax.get_images()[0].get_array())
+    assert np.array_equal(shown, images[0])
+    alone = plotting.plot_masks(None, kept, names=["a", "b"])
+    assert _pixels(alone) == [["k--", "k--"], ["--k", "---"]]
+    assert [text.get_text().strip() for text in alone.texts] == ["a", "b"]
+    assert [t.get_text() for t in alone.get_legend().get_texts()] == ["in the set"]
+    assert plotting.plot_masks(images, kept, y, ax=ax) is ax
+
+
+def test_several_classes_a_pixel_have_a_row_of_pictures():
+    y = np.arange(8).reshape(1, 2, 2, 2) % 3 == 0
+    colored = np.zeros((1, 2, 2, 3))
+    ax = plotting.plot_masks(colored, ~y, y, names=["road", "sky"])
+    assert len(_pixels(ax)) == 2
+    words = [text.get_text() for text in ax.texts]
+    assert words == ["road misses 100%", "sky misses 100%"]
+    left, right = (image.get_extent() for image in ax.get_images()[::2])
+    assert left[1] < right[0] and left[2:] == right[2:]  # side by side

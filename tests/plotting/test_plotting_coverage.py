@@ -40,6 +40,31 @@ def test_rolling_coverage():
         plotting.plot_rolling_coverage(covered, 0.2, window=5, x=[1, 2, 3])
 
 
+def test_monitors():
+    """Capital in powers of ten with its line and first alarm; the mean and its band."""
+    log_capital = np.log([0.5, 2.0, 30.0, 10.0, 40.0])
+    losses, band = [0, 1, 1, 0, 1], (np.zeros(5), np.ones(5))
+    risk, capital = plotting.plot_monitor(
+        log_capital, np.log(20), losses=losses, limit=0.25, band=band, label="a"
+    )
+    curve, line, alarm = capital.get_lines()
+    np.testing.assert_allclose(curve.get_ydata(), np.log10(np.exp(log_capital)))
+    np.testing.assert_allclose(line.get_ydata(), np.log10(20))
+    np.testing.assert_allclose(alarm.get_xydata(), [[3, np.log10(30)]])
+    assert names(capital) == ["a", "alarm at 20", "first alarm: step 3"]
+    means, line = risk.get_lines()
+    np.testing.assert_allclose(means.get_ydata(), [0, 1 / 2, 2 / 3, 1 / 2, 3 / 5])
+    assert means.get_color() == curve.get_color()
+    assert names(risk) == ["a", "confidence sequence", "limit = 0.25"]
+    days = np.datetime64("2024-03-01") + np.arange(5)
+    ax = plotting.plot_monitor(log_capital, np.log(100), x=days)
+    assert names(ax) == ["alarm at 100"]
+    plotting.plot_monitor(log_capital[::-1], np.log(100), x=days, ax=ax)
+    assert len(ax.get_lines()) == 3
+    with pytest.raises(ValueError, match="losses with 5 rows like log_capital, got 3"):
+        plotting.plot_monitor(log_capital, 3, losses=np.ones(3))
+
+
 def test_group_coverage():
     """The rates of the metric, by name, and those that are too low apart."""
     y = jnp.arange(60.0)

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from jaxcp import metrics, plotting
-from jaxcp.sets import Balls, Interval, LabelSet
+from jaxcp.sets import Balls, Interval, LabelMask, LabelSet
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
@@ -17,6 +17,7 @@ import matplotlib.pyplot as plt
 X = np.arange(6.0)
 SETS = Interval(jnp.asarray(X - 1), jnp.asarray(X + 1))
 LABELS = LabelSet(jnp.eye(3, dtype=bool))
+PIXELS = LabelMask(np.ones((2, 4, 4), bool), ndim=2)
 BALL = Balls(jnp.zeros((1, 2)), jnp.array(1.0))
 NONE = np.zeros(0)
 NO_SETS = Interval(jnp.zeros(0), jnp.zeros(0))
@@ -60,6 +61,30 @@ def close_figures():
         (lambda: plotting.plot_p_values([0.1], [2]), "is_nominal as flags"),
         (lambda: plotting.plot_region(BALL, num_points=1), "num_points as an int >= 2"),
         (lambda: plotting.plot_label_sets(LABELS, [0, 1, -1]), r"y in 0, \.\.\., 2"),
+        (
+            lambda: plotting.plot_label_sets(PIXELS),
+            r"label sets, got LabelMask; plot_masks .* plot_label_sets\(sets.mask\)",
+        ),
+        (
+            lambda: plotting.plot_region(PIXELS[0]),
+            "in the plane, got LabelMask; plot_ma",
+        ),
+        (
+            lambda: plotting.plot_masks(None, PIXELS[0]),
+            r"masks \(m, h, w\) or \(m, k, h, w\), got \(4, 4\)",
+        ),
+        (
+            lambda: plotting.plot_masks(None, PIXELS, np.ones((2, 4, 5))),
+            r"y of shape \(2, 1, 4, 4\), got \(2, 1, 4, 5\)",
+        ),
+        (
+            lambda: plotting.plot_masks(np.zeros((3, 4, 4)), PIXELS),
+            r"images, .* of shape \(2, 4, 4\), got \(3, 4, 4\)",
+        ),
+        (
+            lambda: plotting.plot_masks(None, PIXELS, 255 * np.ones((2, 4, 4))),
+            "masks as flags or 0 and 1, got 255",
+        ),
     ],
 )
 def test_messages_name_the_argument(draw, expected):
@@ -80,6 +105,7 @@ def test_messages_name_the_argument(draw, expected):
         lambda: plotting.plot_boxes(np.zeros((6, 6)), SETS),
         lambda: plotting.plot_sizes({"a": SETS, "b": SETS}, color=["red"]),
         lambda: plotting.plot_label_sets(LABELS, names=["a"]),
+        lambda: plotting.plot_masks(None, PIXELS, names=["a"]),
     ],
 )
 def test_numpy_and_matplotlib_refuse_the_rest(draw):
@@ -94,6 +120,7 @@ def test_no_rows_are_drawn_without_a_warning():
         plotting.plot_widths(NONE, NO_SETS)
         plotting.plot_group_coverage(NO_SETS, NONE, NONE, 0.1)
         plotting.plot_label_sets(np.zeros((0, 3), bool), [])
+        plotting.plot_masks(np.zeros((0, 4, 4)), PIXELS[:0], np.zeros((0, 4, 4)))
         plotting.plot_region(BALL, y=np.zeros((0, 2)), num_points=9)
         ax = plotting.plot_sizes(NO_SETS, label="split")
     assert ax.get_legend().get_texts()[0].get_text() == "split, no sets"

@@ -16,6 +16,7 @@ from matplotlib.colors import to_hex, to_rgb
 X, FAN = np.arange(6.0), np.array([0.1, 0.5, 0.9])
 SETS = Interval(jnp.asarray(X - 1), jnp.asarray(X + 1))
 LABELS = LabelSet(jnp.tril(jnp.ones((3, 3), bool)))
+MASKS = np.eye(4, dtype=bool)[None].repeat(2, axis=0)
 BALL = Balls(jnp.zeros((1, 2)), jnp.array(1.0))
 BOX = BoundingBox(jnp.ones((1, 2)), jnp.full((1, 2), 4.0))
 HELPERS = {
@@ -26,7 +27,9 @@ HELPERS = {
     "fan": lambda **k: plotting.plot_fan(X, X[:, None] + FAN, FAN, **k),
     "groups": lambda **k: plotting.plot_group_coverage(SETS, X, X > 2, 0.1, **k),
     "intervals": lambda **k: plotting.plot_intervals(X, SETS, X, **k),
+    "masks": lambda **k: plotting.plot_masks(np.zeros((2, 4, 4)), MASKS, MASKS, **k),
     "labels": lambda **k: plotting.plot_label_sets(LABELS, [0, 2, 2], **k),
+    "monitor": lambda **k: plotting.plot_monitor(X, 3, **({"label": "a"} | k)),
     "p_values": lambda **k: plotting.plot_p_values([0.1, 0.5], **k),
     "pit": lambda **k: plotting.plot_pit([0.1, 0.5], 9, **k),
     "region": lambda **k: plotting.plot_region(BALL, num_points=9, **k),

@@ -33,6 +33,9 @@ BY_HAND = {
     "false_negative_rate": lambda c, y: share(y & ~c, y),
     "false_discovery_rate": lambda c, y: share(c & ~y, c),
     "false_positive_count": lambda c, y: sum(~c & ~y),
+    # 1 - 2 |A and B| / (|A| + |B|) and 1 - |A and B| / |A or B|, in one division.
+    "dice_loss": lambda c, y: sum(c ^ y) / max(sum(c) + sum(y), 1),
+    "iou_loss": lambda c, y: share(c ^ y, c | y),
     "miscoverage": lambda c, y: any(y & ~c),
 }
 
@@ -56,7 +59,47 @@ def test_losses_of_masks_are_the_definitions(name):
         assert_array_equal(found, np.asarray(expected, found.dtype))
 
 
-@pytest.mark.parametrize("name", ["false_negative_rate", "false_discovery_rate"])
+@pytest.mark.parametrize("name", ["dice_loss", "iou_loss"])
+def test_overlaps_are_those_of_the_papers(name):
+    both, kept, true = (v.sum(1) for v in (KEPT & TRUE, KEPT, TRUE))
+    parts = {
+        "dice_loss": (2 * both, kept + true),
+        "iou_loss": (both, kept + true - both),
+    }
+    overlap, whole = parts[name]
+    expected = np.where(whole > 0, 1 - overlap / np.maximum(whole, 1), 0)
+    found = of_rows(getattr(risk, name), LabelMask(jnp.asarray(KEPT)), TRUE)
+    assert_allclose(found, expected, atol=1e-7)
+    # of several classes a pixel all together, or each by itself
+    one = LabelMask(jnp.asarray(KEPT).reshape(2, 32, 3), ndim=3)
+    together = getattr(risk, name)(one, TRUE.reshape(2, 32, 3))
+    assert_allclose(together, 1 - overlap.sum() / whole.sum(), rtol=1e-6)
+    classes = jax.vmap(getattr(risk, name))(
+        LabelMask(one.mask, 2), TRUE.reshape(2, 32, 3)
+    )
+    halves = 1 - overlap.reshape(2, 32).sum(1) / whole.reshape(2, 32).sum(1)
+    assert_allclose(classes, halves, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["dice_loss", "iou_loss"])
+def test_overlaps_are_not_monotone(name):
+    p, loss = jnp.asarray(RNG.random((20, 4, 4))), getattr(risk, name)
+    with pytest.raises(
+        ValueError, match=f"{name}, that does not rise .*learn_then_test"
+    ):
+        risk.calibrate_risk(loss, MULTI, p, p > 0.7)
+    cp = risk.calibrate_risk(loss, MULTI, p, p > 0.7, monotone=False)
+    assert cp.risk(jnp.inf) > 0.5 and cp.quantile(0.5) == jnp.inf  # all that is valid
+    grid = jnp.linspace(0.95, 0.05, 19)
+    sets = LabelMask(p[:, None] >= grid[None, :, None, None], ndim=2)
+    each = jax.vmap(jax.vmap(loss, (0, None)))(sets, p > 0.7)  # (rows, settings)
+    valid = risk.learn_then_test(each, alpha=0.5, delta=0.2)
+    assert 0 < valid.sum() < len(grid) and valid[grid == 0.7].all()
+
+
+@pytest.mark.parametrize(
+    "name", ["false_negative_rate", "false_discovery_rate", "dice_loss", "iou_loss"]
+)
 def test_rates_of_many_labels_are_the_nearest_floats(name):
     kept, true = RNG.random((2, 20, 1001)) < 0.3
     expected = [BY_HAND[name](*row) for row in zip(kept, true, strict=True)]

@@ -60,6 +60,12 @@ def upper(score):
     return lambda: jaxcp.calibrate(score, ZEROS + 1, Y)(ZEROS + 1, 0.2).upper
 
 
+def lost(verb, *args):
+    """A metric of the loss of intervals, some of which miss."""
+    missed = lambda s, y: scaled(~s.contains(y) * 1.0)  # noqa: E731
+    return lambda: verb(sets.Interval(ZEROS, ZEROS + 5), Y, *args, loss=missed)
+
+
 def volume(score):
     found = score.invert(jnp.zeros(2), 4.0)
     return lambda: jaxcp.volume(KEY, found, num_samples=64)
@@ -255,6 +261,9 @@ VERBS = {
     ),
     "PID.loss": pid,
     "best_match.similarity": matches,
+    "by_group.loss": lambda: lost(metrics.by_group, np.zeros(9, int)),
+    "mean_loss.loss": lambda: lost(lambda s, y, loss: metrics.mean_loss(loss, s, y)),
+    "summary.loss": lambda: lost(metrics.summary, 0.2),
     "calibrate_risk.loss": lambda: risks(lambda s, y: scaled(~s.contains(y))),
     "calibrate_risk.best_match": lambda: risks(
         risk.best_match(lambda y: scaled(jnp.ones(2))), scores.MultiLabel(), Y[:, None]

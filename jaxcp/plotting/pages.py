@@ -1,0 +1,198 @@
+"""A page on a calibration and its sets: what is promised, and what new rows say."""
+
+from __future__ import annotations
+
+import io
+import platform
+from functools import partial
+from html import escape
+from pathlib import Path
+from string import Template
+from typing import Any
+
+import jax
+import numpy as np
+
+import jaxcp
+from jaxcp import metrics
+from jaxcp._names import told
+from jaxcp.metrics._sets import as_sets, check_sets
+from jaxcp.metrics.overview import has_size
+from jaxcp.plotting import _axes, coverage, intervals, regions, sizes
+from jaxcp.sets import Interval
+from jaxcp.sets.basic import as_intervals
+from jaxcp.typing import ArrayLike, HasLabels, HasPieces, PyTree
+
+_ROWS, _EXAMPLES, _LABELS = 100, 15, 30  # of pictures, at most
+_INK = "#757575"  # of pictures; becomes the color of the page's text
+_LOOK = {"text.parse_math": False, "figure.figsize": (4.6, 3.2)}
+_HELD_OUT = "rows of calibration and new ones are exchangeable, the model saw neither"
+_ALL_ROWS = "all rows are exchangeable, and the learner takes them in any order"
+_OF_RISK = "; the largest sets lose at most alpha on average"
+
+
+class Page(str):
+    """A page of HTML: a string, which notebooks show."""
+
+    def __repr__(self) -> str:
+        """Returns how long it is; `print` shows all of it."""
+        return f"Page of {len(self):,} characters"
+
+    def _repr_html_(self):
+        look = "border:0;width:100%;height:48rem"
+        return f'<iframe srcdoc="{escape(self)}" style="{look}"></iframe>'
+
+
+def report(
+    cp: Any,
+    preds: PyTree,
+    y: ArrayLike,
+    alpha: Any,
+    *,
+    groups: ArrayLike | None = None,
+    path: Any = None,
+    **context: Any,
+) -> Page:
+    """Returns a page of HTML on the sets of a calibration, on test rows.
+
+    What the sets keep to in words, what that assumes, numbers of rows, coverage beside
+    what the certificate says, coverage and sizes by group, pictures and versions. The
+    page loads nothing, follows the light or dark theme of its reader, and prints. Of
+    risk control it has the mean loss with its error (of several losses the first).
+
+    Args:
+      cp: What is called with predictions (or inputs) and alpha: a calibration, of
+        groups or of risk too, `SplitConformal`, cross or full conformal prediction.
+      preds: Predictions for test rows, or inputs, with leading axis m.
+      y: Targets of these rows, shape (m, ...), or labels.
+      alpha: Level of the sets, a number.
+      groups: Group of each test row, int or by name, shape (m,); for a calibration
+        without groups also flags of groups that overlap, shape (m, g).
+      path: File to write the page to. Defaults to none.
+      context: What else the call takes, such as `delta` or `test_weights`.
+
+    Returns:
+      The page, a string; notebooks show it.
+
+    Raises:
+      ValueError: as the call, and as `metrics.by_group`.
+      ImportError: if matplotlib is not installed.
+
+    Cost:
+      That of the sets and of `metrics.by_group`, and a second or so for the pictures,
+      of at most 100 rows but for the sizes.
+
+    See also:
+      metrics.by_group, metrics.summary, Calibration.certificate
+
+    Example:
+      >>> from jaxcp.scores import Absolute
+      >>> cp = jaxcp.calibrate(Absolute(), jnp.zeros(99), jnp.arange(99.0))
+      >>> page = report(cp, jnp.zeros(50), 2 * jnp.arange(50.0), alpha=0.1)
+      >>> "P(Y in set) &gt;= 1 - 0.1, on average over calibration sets" in page
+      True
+    """
+    base = cp
+    while (inner := getattr(base, "calibration", None)) is not None:
+        base = inner
+    loss, tail = (getattr(base, k, (None,))[0] for k in ("losses", "tails"))
+    if groups is not None and getattr(base, "num_groups", None) is not None:
+        context["groups"] = groups
+    given = as_sets(cp(preds, alpha, **context))
+    sets, codes = check_sets(given, y)
+    by = partial(metrics.by_group, sets, codes, loss=_beyond(loss, tail))
+    tables = [by(np.zeros(len(codes), int), num_groups=1)]
+    tables += [] if groups is None else [by(groups)]
+    (head, (_, *mean)), *parts = (table.rows() for table in tables)
+    lines = [("all rows", *mean), *(row for part in parts for row in part[1:])]
+    draws = [*_draws(given, np.asarray(y), sets, codes)]
+    draws += [_of_groups(table, alpha) for table in tables[1:] if loss is None]
+    promise, facts = _facts(cp, base, alpha, **context)
+    facts["Rows"] = f"{np.sum(base.held.counts()):,} calibrate, {len(codes):,} are new"
+    found = {"jax": jax.__version__, "numpy": np.__version__}
+    found = {"jaxcp": jaxcp.__version__, **found, "Python": platform.python_version()}
+    page = Template(
+        Path(__file__).with_name("page.html").read_text("utf-8")
+    ).substitute(
+        alpha=escape(str(alpha)),
+        promise=escape(promise),
+        facts="".join(map(_row, facts.items())),
+        head=_row([name.replace("_", " ") for name in head], "th"),
+        lines="".join(map(_row, lines)),
+        figures="".join(_figure(*each) for each in draws),
+        versions=", ".join(map(" ".join, found.items())),
+    )
+    if path is not None:
+        Path(path).write_text(page, "utf-8")
+    return Page(page)
+
+
+def _beyond(loss, tail):
+    """Returns the loss, or whether it is beyond its tail."""
+    return loss if tail is None else lambda one, y: loss(one, y) > tail
+
+
+def _facts(cp, base, alpha, *, delta=None, u=None, **_):
+    """Returns what is promised, and what is known of it by name."""
+    laws, why = (), "nothing as a number"
+    try:
+        if u is None and hasattr(cp, "certificate"):
+            laws = cp.certificate(alpha, **{} if delta is None else {"delta": delta})
+    except ValueError as error:
+        why += f": {error}"
+    laws = laws if isinstance(laws, tuple) else (laws,)
+    names = told(getattr(base, "group_names", None) or range(len(laws)))
+    proved = [f"{v}: {law}" for v, law in zip(names, laws, strict=False)]
+    promise, assumed = why, _ALL_ROWS
+    if hasattr(cp, "_claim"):
+        promise, assumed = cp._claim(delta).format(alpha=alpha), _HELD_OUT
+    elif laws:
+        promise = f"P(Y in set) >= {laws[0].coverage:.4g}, on average"
+    return promise, {
+        "If": assumed + _OF_RISK * hasattr(base, "losses"),
+        "Proved": "; ".join(proved if len(laws) > 1 else map(str, laws)) or why,
+        "Method": f"{type(cp).__name__}, {base.score!r}",
+    }
+
+
+def _row(cells, tag="td"):
+    """Returns a row of a table, whose first cell is a head."""
+    first, *others = map(escape, cells)
+    rest = "".join(f"<{tag}>{cell}</{tag}>" for cell in others)
+    return f'<tr><th scope="row">{first}</th>{rest}</tr>'
+
+
+def _draws(given, y, sets, codes):
+    """Yields titles, and what draws some sets and the sizes of all."""
+    pick = lambda rows: jax.tree.map(lambda v: np.asarray(v)[rows], given)  # noqa: E731
+    if isinstance(as_intervals(sets), Interval | HasPieces):
+        rows, targets = _axes.thinned(len(codes), _ROWS), np.asarray(codes).ravel()
+        rows = rows[np.argsort(targets[rows])]
+        x, draw = np.arange(len(rows)), partial(intervals.plot_intervals, kind="bars")
+        title = f"{len(rows)} of the new rows, in the order of their targets"
+        yield title, partial(draw, x, pick(rows), targets[rows]), "row"
+    elif isinstance(sets, HasLabels) and sets.members().shape[1] <= _LABELS:
+        some, draw = slice(_EXAMPLES), regions.plot_label_sets
+        yield "The first sets", partial(draw, pick(some), y[some])
+    if has_size(sets):
+        yield "Sizes of all sets", partial(sizes.plot_sizes, sets)
+
+
+def _of_groups(table, alpha):
+    """Returns a title, and what draws the coverage of groups."""
+    look = {"ms": 6, "color": _axes.COVERED, "label": "coverage, two standard errors"}
+    rates = np.asarray(table["coverage"]), np.asarray(table["n"]), float(alpha)
+    draw = partial(coverage.draw_groups, None, table.names, *rates, look)
+    return "Coverage of groups", draw
+
+
+def _figure(title, draw, name=None):
+    """Returns a picture as text of SVG, in the colors of the page around it."""
+    with _axes.pyplot().rc_context(_axes.style(ink=_INK, **_LOOK)):
+        ax, text = draw(), io.StringIO()
+        ax.set_xlabel(name or ax.get_xlabel())
+        ax.figure.savefig(text, format="svg", metadata={"Date": None})
+        _axes.pyplot().close(ax.figure)
+    svg = text.getvalue().replace(_INK, "currentColor")
+    svg = svg[svg.index("<svg") :].replace(_axes.COVERED.lower(), "var(--edge)")
+    return f"<figure><figcaption>{title}</figcaption>{svg}</figure>"
