@@ -175,6 +175,7 @@ def test_classes_of_few_rows_share():
         among = s[np.isin(WHICH, own)]
         above = (among[:, None] >= 1 - new[:, label]).sum(0)
         assert_allclose(cp.p_values(new, y), (1 + above) / (1 + len(among)), rtol=1e-6)
+        assert_array_equal(cp.p_values(new)[:, label], cp.p_values(new, y))
 
 
 NAMES = np.array(["ash", "bee", "cat", "dew", "elm", "fox"])
