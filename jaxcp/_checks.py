@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jaxcp._arrays import as_array, as_arrays, as_groups, is_concrete
+from jaxcp._arrays import as_array, as_arrays, as_groups, as_numpy, is_concrete
 from jaxcp._tree import check_process
 from jaxcp.typing import ArrayLike, PyTree
 
@@ -204,6 +204,17 @@ def check_scalars(**named: Any) -> None:
             raise ValueError(f"expected {name} as a number, got {value!r}")
         if shape := jnp.shape(value):
             raise ValueError(f"expected {name} of shape (), got {shape}; use jax.vmap")
+
+
+def numbers(name: str, values: Any, shape: Any = None) -> np.ndarray:
+    """Returns known numbers as floats of numpy, of one axis unless `shape` is given."""
+    if not is_concrete(values):
+        raise ValueError(f"expected {name} with numbers, got a traced array")
+    values = as_numpy(name, values)
+    if values.dtype.kind not in "biuf":
+        raise ValueError(f"expected {name} as numbers, got {values.dtype}")
+    check_shape(name, (values.size,) if shape is None else shape, values.shape)
+    return values.astype(float)
 
 
 def check_number(name: str, value: Any, valid: Callable, bounds: str) -> None:

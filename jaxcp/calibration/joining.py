@@ -73,6 +73,8 @@ def _joined(parts, name):
         _check_same(part, first, f"{name}[{number}]")
         fields = {name: getattr(part, name) for name in part._row_fields}
         rows, structure = jax.tree.flatten(fields)
+        if not is_concrete(rows):
+            raise ValueError(f"expected {name} with values, got traced ones")
         columns = columns or [bytearray(_HEAD) for _ in rows]
         for column, v in zip(columns, rows, strict=True):
             column += np.asarray(v).tobytes()  # grows in place

@@ -102,7 +102,7 @@ class Scored:
             context = {"groups": [names[0]] * len(jax.tree.leaves(preds)[0]), **context}
         warm(self, sizes, preds, context)
 
-    def _groups_of(self, preds, groups, y=None):
+    def _groups_of(self, preds, groups, y=None, mask=None):
         """Returns the groups of test points, which may be their labels, as a column."""
         if self.num_groups is None:
             if groups is not None:
@@ -110,7 +110,7 @@ class Scored:
             return _NONE
         if groups is None:
             self._check_labels_are_groups(preds)
-            groups = taking.coded(self.classes, y)
+            groups = taking.coded(self.classes, y, mask)
             if self.label_groups is not None and groups is not None:
                 groups = at_labels(self.label_groups, _checks.rows(y=groups))
         elif self.label_groups is not None:
@@ -120,7 +120,7 @@ class Scored:
                 "; group_names=[...] at calibration can name it: its sets are infinite,"
                 " or with min_size= those of small groups"
             )
-            groups = _names.group_codes(self.group_names, groups, cure=cure)
+            groups = _names.group_codes(self.group_names, groups, mask, cure)
         return _checks.groups(groups, self.num_groups)._replace(required=False)
 
     def _given_groups(self, groups):

@@ -30,6 +30,7 @@ class _OfScores(Rule):
     weights: Array | None
     mask: Array | None
     min_size: int | None = None
+    _of_labels: Any
     _row_fields: ClassVar[tuple[str, ...]] = ("scores", "weights", "mask")  # of `join`
 
     @property
@@ -117,7 +118,7 @@ class _OfScores(Rule):
           Array([2., 3.], dtype=float32)
         """
         self._check_without("label_groups", "an order of rows")
-        own = self._groups_of(preds, groups, y).value, self.num_groups, None
+        own = self._groups_of(preds, groups, y, mask).value, self.num_groups, None
         known = weights, mask, _names.Groups(*own), self.classes
         held, shapes = taking.scored(self.score, preds, y, *known)
         return _joined([self, self._of(held, row_shapes=shapes)], "rows")
@@ -138,7 +139,7 @@ class _OfScores(Rule):
 
     def _p_values_of_scores(self, scores, y, u, rounds, test_weights=None, groups=None):
         if groups is None and self.num_groups is not None:  # labels are the groups
-            of = self.label_groups
+            of = self._of_labels
             groups = y if of is None else at_labels(of, y)
         return self.held.p_values(scores, u, test_weights, groups, rounds=rounds)
 
@@ -619,8 +620,15 @@ class GroupCalibration(_OfScores):
         names = tuple(self.group_names or range(self.num_groups))
         if self.min_size is None:
             return names
+        if not is_concrete(cells := self._cells()):
+            raise ValueError("expected groups with values, got traced ones")
         each = (*names, f"fewer than {self.min_size} rows")
-        return tuple(each[i] for i in np.asarray(self._cells()))
+        return tuple(each[i] for i in np.asarray(cells))
+
+    @property
+    def _of_labels(self):
+        """Which threshold each label has, shape (k,); None where it is its own."""
+        return self.label_groups if self.min_size is None else self._cells()
 
     def _cells(self):
         """Returns which threshold each group has: its own, or g, which is shared.
@@ -670,7 +678,7 @@ class GroupCalibration(_OfScores):
         if groups is None or self._are_shared(test_weights, u):
             q = held.threshold(rank, test_weights, u)
             if groups is None:
-                groups = self.label_groups if self.min_size is None else self._cells()
+                groups = self._of_labels
             return q if groups is None else at_groups(q, groups)
         last = held.shape[0] - 1
         group = jnp.clip(groups.astype(int), 0, last)

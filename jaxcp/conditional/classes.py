@@ -118,7 +118,7 @@ def bins(values: Any, k: Any) -> tuple[np.ndarray, np.ndarray]:
 
     Raises:
       ValueError: if a value is not finite or traced, there are no rows to make edges
-        of, or `k` is neither a count nor edges that rise.
+        of, or `k` is neither a count nor edges that rise from -inf to inf.
 
     Guarantee:
       None of its own: that of `calibrate_groups`, for edges from rows that do not
@@ -144,10 +144,7 @@ def bins(values: Any, k: Any) -> tuple[np.ndarray, np.ndarray]:
       >>> bins([0.0, 0.3, 9.0], edges)[0].tolist()
       [0, 1, 2]
     """
-    if not _arrays.is_concrete(values):
-        raise ValueError("expected values with numbers, got a traced array")
-    values = _arrays.as_numpy("values", values).astype(float)
-    _checks.check_shape("values", (values.size,), values.shape)
+    values = _checks.numbers("values", values)
     _checks.check_values(np.isfinite, "finite values", values)
     if np.ndim(k) == 0:
         _checks.check_count("k", k, 1)
@@ -156,7 +153,8 @@ def bins(values: Any, k: Any) -> tuple[np.ndarray, np.ndarray]:
         below = np.searchsorted(np.sort(values), inner, side="right")
         counts, first = np.unique(below, return_index=True)  # no bin is empty
         k = [-np.inf, *inner[first[counts < len(values)]], np.inf]
-    edges = np.asarray(k, float)
-    if len(edges) < 2 or not (np.diff(edges) > 0).all():
-        raise ValueError(f"expected edges that rise, at least two, got {edges}")
+    edges = _checks.numbers("k", k)
+    ends = [*edges[:1], *edges[-1:]]
+    if not (np.diff(edges) > 0).all() or ends != [-np.inf, np.inf]:
+        raise ValueError(f"expected edges that rise from -inf to inf, got {edges}")
     return np.searchsorted(edges[1:-1], values), edges

@@ -726,28 +726,17 @@ def split_conformal_fit(
     n = len(rows.y)
     _checks.check_count("the number of rows", n, 2)
     num_train = _num_train(share, n)
-    if groups is not None:
-        groups = _coded(rows, groups, num_groups, group_names)
-        num_groups, group_names = groups.count, None
+    of = taking.groups_of(rows.y, groups, num_groups, group_names)
     as_numpy = isinstance(learner, FitsOnHost)
     fit = _fit_on_host_splitting if as_numpy else _fit_splitting
     fitted, preds, held = fit(key, learner, rows, num_train)
     named = as_numpy and inputs.has_labels(score)
     classes = fitted.classes if named else None
-    if groups is not None:
-        groups = groups._replace(codes=groups.codes[held])
-    own = groups, num_groups, group_names, min_size
-    data = score, preds, _targets(rows, held)
-    calibration = calibrated(*data, *own, classes=classes)
+    own = None if groups is None else of._replace(codes=of.codes[held])
+    data = score, preds, _targets(rows, held), own, of.count, None, min_size
+    calibration = calibrated(*data, classes=classes)
     predict = _predict_on_host if as_numpy else _predict
     return SplitConformal(predict, fitted, calibration)
-
-
-def _coded(rows, groups, num_groups, group_names):
-    """Returns groups of all rows as codes, after checks, with their names."""
-    known = _names.as_groups(groups, num_groups, group_names)
-    codes = _checks.groups(known.codes, known.count)
-    return known._replace(codes=_checks.rows(y=rows.y, groups=codes)[1])
 
 
 def _num_train(share, n):

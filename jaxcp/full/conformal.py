@@ -46,6 +46,7 @@ class FullConformal(Levels):
       groups: Group of each row in 0, ..., num_groups - 1, shape (n,), or None.
       num_groups: Number of groups g, or None.
       group_names: Names of the groups, also for those of new inputs, or None.
+      labels_are_groups: Whether groups that are left out are the labels.
 
     See also:
       full_conformal, CrossConformal, Calibration
@@ -65,6 +66,7 @@ class FullConformal(Levels):
     groups: Array | None = None
     num_groups: int | None = static(default=None)
     group_names: tuple[Hashable, ...] | None = static(default=None)
+    labels_are_groups: bool = static(default=False)
 
     def __post_init__(self) -> None:
         _names.keep_names(self, "classes", "group_names")
@@ -264,18 +266,6 @@ class FullConformal(Levels):
         """Whether sets are intervals that may close holes, unless `union=True`."""
         return self.residuals != "studentized"
 
-    @property
-    def _labels_are_groups(self):
-        """Whether groups that are left out are the labels."""
-        of = self.source
-        if not isinstance(of, labels.Refits) or of.num_labels != self.num_groups:
-            return False
-        if _arrays.is_concrete(of.y, self.groups, self.mask):  # traced ones are trusted
-            apart = np.asarray(of.y) != np.asarray(self.groups)
-            if np.any(apart if self.mask is None else apart & np.asarray(self.mask)):
-                return False
-        return self.group_names in (None, self.classes)
-
     def _check_new(self, x_new):
         self.source.check_new(x_new)
 
@@ -414,6 +404,9 @@ def full_conformal(
     known |= {"num_groups": of.count, "group_names": of.names}
     if by_label:
         source = labels.refits(score, rows, names, check)
+        same = groups is y or _same(source.y, of.codes, rows.mask)
+        alike = of.count == source.num_labels and of.names in (None, names)
+        known["labels_are_groups"] = alike and same
         return FullConformal(score, source, *count, classes=names, **known)
     given = y if _arrays.is_rounded("y", y) else None
     source = _smoother(rows, residuals, check, given)
@@ -421,6 +414,14 @@ def full_conformal(
     components = (2 * math.prod(shape),) if isinstance(score, Signed) else shape
     held = *count, components, shape, residuals
     return FullConformal(score, source, *held, dtype=dtype, **known)
+
+
+def _same(y, groups, mask):
+    """Returns whether groups are known to be the labels of all rows that count."""
+    if groups is None or not _arrays.is_concrete(y, groups, mask):
+        return False
+    apart = np.asarray(y) != np.asarray(groups)
+    return not np.any(apart if mask is None else apart & np.asarray(mask))
 
 
 def _smoother(rows, residuals, check, given):

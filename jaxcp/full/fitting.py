@@ -150,7 +150,7 @@ class Levels(Scored):
     weights: Any
     mask: Any
     groups: Any = None
-    _labels_are_groups: Any = False
+    labels_are_groups: Any = False
     _check_new: Any
 
     @property
@@ -218,7 +218,7 @@ class Levels(Scored):
     def _points(self, x_new, test_weights, groups=None, **columns):
         """Returns inputs, their context, and other columns, after checks."""
         weights, own = weights_for(self.weights, test_weights), _checks.optional(None)
-        if groups is not None or not self._labels_are_groups:
+        if groups is not None or not self.labels_are_groups:
             own = self._given_groups(groups)
         columns = {"test_weights": weights, "groups": own, **columns}
         named = {"x_new": x_new, **columns}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import zlib
+from itertools import repeat
 from typing import Any
 
 import jax
 import numpy as np
 
 from jaxcp import _checks
-from jaxcp._arrays import as_host_array, as_numpy
+from jaxcp._arrays import as_host_array
 from jaxcp._batching import rows_at_a_time
 from jaxcp.learners import _hosting
 
@@ -92,10 +93,13 @@ class Difficulty:
     def __post_init__(self) -> None:
         _checks.check_one_of("kind", self.kind, ("knn", "model", "spread"))
         _checks.check_count("num_neighbors", self.num_neighbors, 1)
-        _checks.check_number("beta", self.beta, lambda b: b > 0, "> 0")
+        _checks.check_number("beta", self.beta, lambda b: (b > 0) & (b < np.inf), "> 0")
         if self.kind == "model":
             _hosting.check_model(self.model, needs_predict=True)
-        if self.kind == "spread" and not isinstance(self._members(), list | tuple):
+        members = self._members()
+        are_models = isinstance(members, list | tuple) and members
+        are_models = are_models and all(hasattr(one, "predict") for one in members)
+        if self.kind == "spread" and not are_models:
             expected = "a fitted ensemble with a list estimators_, or a list of models"
             raise ValueError(f"expected {expected}, got {type(self.model).__name__}")
 
@@ -127,26 +131,29 @@ class Difficulty:
             model = _hosting.unfitted(model).fit(_hosting.as_rows(x), abs(residuals))
         if self.kind == "knn":
             _checks.check_count("the number of rows", len(rows), self.num_neighbors)
-        return dataclasses.replace(self, model=model, fitted=(rows, y, residuals))
+        return dataclasses.replace(
+            self, model=model, fitted=(rows, y, residuals, _columns(x))
+        )
 
     def __call__(self, x: Any) -> np.ndarray:
         """Returns sigma > 0 of rows that were not in the fit, shape (m,).
 
         Raises:
-          ValueError: before `fit`; for inputs of another shape, for traced ones, and
-            for most of 5 rows or more that were in the fit.
+          ValueError: before `fit`; for inputs of another shape, frames with columns in
+            another order, traced inputs, and for most of 5 rows or more that were in
+            the fit.
         """
         _checks.check_given(**{"what fit(x, ...) returns": self.fitted})
-        rows = self._inputs(x)
+        rows, found, known = self._inputs(x), _columns(x), self.fitted[-1]
+        if found and known and found != known:
+            raise ValueError(f"expected x with columns {known} as in fit, got {found}")
         _checks.check_shape("x", (len(rows), *self.fitted[0].shape[1:]), rows.shape)
         if len(rows) >= _FEW:
             _check_new(rows, self.fitted[0])
         if self.kind == "model":
             raw = self.model.predict(_hosting.as_rows(x))
         elif self.kind == "spread":
-            # Trees of a forest know no names of columns, members fitted to frames do.
-            of = lambda one: x if hasattr(one, "feature_names_in_") else np.asarray(x)  # noqa: E731
-            raw = np.std([one.predict(of(one)) for one in self._members()], axis=0)
+            raw = np.std([*self._of_members(x)], axis=0)
         else:
             block = rows_at_a_time(len(self.fitted[0]))
             parts = np.split(rows, range(block, len(rows), block))
@@ -154,8 +161,18 @@ class Difficulty:
         raw = _numbers("difficulties", raw, rows.shape[:1])
         return np.maximum(raw, 0) + self.beta
 
+    def _of_members(self, x):
+        plain, every = (
+            x if hasattr(x, "toarray") else np.asarray(x),
+            repeat(slice(None)),
+        )
+        columns = getattr(self.model, "estimators_features_", every)  # of each in a bag
+        for one, own in zip(self._members(), columns, strict=False):
+            # Trees of a forest know no names of columns, members fitted to frames do.
+            yield one.predict(x if hasattr(one, "feature_names_in_") else plain[:, own])
+
     def _of_neighbors(self, rows):
-        x, y, residuals = self.fitted
+        x, y, residuals, _ = self.fitted
         low, span = x.min(axis=0), np.ptp(x, axis=0)
         x, rows = (np.clip((v - low) / (span + (span == 0)), 0, 1) for v in (x, rows))
         away = np.square(x).sum(axis=1)[None] - 2 * rows @ x.T  # less |row|^2
@@ -180,11 +197,17 @@ class Difficulty:
         return x.astype(float if x.dtype.kind in "biuf" else str)
 
 
+def _columns(x):
+    return tuple(map(str, getattr(x, "columns", ())))
+
+
 def _check_new(rows, old):
     """Raises ValueError for rows of the fit, where nearly all of these differ.
 
     A new row is then one of them in about 1 of 100 cases (Good and Turing).
     """
+    kind = np.result_type(rows, old)  # text has the width of the longest word
+    rows, old = rows.astype(kind), old.astype(kind)
     new, known = ([zlib.crc32(row.tobytes()) for row in v] for v in (rows, old))
     codes, counts = np.unique(known, return_counts=True)
     once = codes[counts == 1]
@@ -199,7 +222,6 @@ def _check_new(rows, old):
 def _numbers(name, values, shape):
     """Returns finite numbers of a shape, or None."""
     if values is not None:
-        values = as_numpy(name, values).astype(float)
-        _checks.check_shape(name, shape, values.shape)
+        values = _checks.numbers(name, values, shape)
         _checks.check_values(np.isfinite, f"finite {name}", values)
     return values

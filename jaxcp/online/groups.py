@@ -74,7 +74,7 @@ class ByGroup(Stream):
     def __post_init__(self) -> None:
         _checks.check_kind("a method of jaxcp.online", self.method, Stream)
         given = _names.as_groups([], self.num_groups, self.group_names)
-        _checks.check_count("num_groups", given.count, 1)
+        _checks.check_count("num_groups", given.count or self.num_groups, 1)
         object.__setattr__(self, "num_groups", given.count)
         object.__setattr__(self, "group_names", given.names)
 
@@ -161,7 +161,10 @@ class ByGroup(Stream):
         return jnp.where(group < self.num_groups, q, jnp.inf)
 
     def _coded(self, preds):
-        if self.group_names is None or not isinstance(preds, tuple) or len(preds) != 2:
+        if not isinstance(preds, tuple) or len(preds) != 2:
+            return preds
+        _checks.check_given(group=preds[0])
+        if self.group_names is None:
             return preds
         cure = "; name all groups at ByGroup(method, group_names=[...])"
         return _names.group_codes(self.group_names, preds[0], cure=cure), preds[1]

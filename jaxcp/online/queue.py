@@ -10,6 +10,7 @@ from typing import Any
 import jax
 
 from jaxcp import _checks
+from jaxcp._names import is_missing
 from jaxcp.online.stream import Stream, issued
 from jaxcp.typing import AnySet, ArrayLike, PyTree
 
@@ -52,7 +53,7 @@ class Queue:
       One `predict` for a set, one `update` for a target, on the host: in `jit` write
       the two with `quantile` and `update(..., threshold=)`. Each call copies the table
       of ids: 0.1 ms for 10,000 of them. Ids go into files if they are numbers, text,
-      dates, or tuples of these.
+      dates of Python or NumPy, or tuples of these.
 
     References:
       Gibbs, Candes, Adaptive Conformal Inference Under Distribution Shift, NeurIPS,
@@ -113,14 +114,19 @@ class Queue:
           the queue, counted by `num_dropped` and named by `last_dropped`.
 
         Raises:
-          ValueError: as `predict` of the method, and for an id that waits already.
+          ValueError: as `predict` of the method, for an id that waits already, and for
+            one that is not hashable, None, or NaN.
         """
+        if not isinstance(id, Hashable) or is_missing(id):
+            raise ValueError(
+                f"expected an id that is hashable and not missing, got {id!r}"
+            )
         if id in self.waiting:
             raise ValueError(f"expected a new id, got {id!r}, which waits already")
         q, found = issued(self.method, self.state, pred, self.alpha)
         waiting = self.waiting | {id: (copy.deepcopy(pred), q)}
         count, last = self.num_dropped, self.last_dropped
-        if self.size is not None and len(waiting) > self.size:
+        while self.size is not None and len(waiting) > self.size:
             del waiting[last := next(iter(waiting))]
             count += 1
         later = replace(self, waiting=waiting, num_dropped=count, last_dropped=last)
@@ -136,7 +142,7 @@ class Queue:
         Raises:
           ValueError: as `update` of the method, and for an id that does not wait.
         """
-        if id not in self.waiting:
+        if not isinstance(id, Hashable) or id not in self.waiting:
             why = f"never issued, settled before, or dropped ({self._dropped()})"
             raise ValueError(f"expected an id that waits, got {id!r}: {why}")
         waiting = dict(self.waiting)

@@ -74,6 +74,9 @@ def test_labels_by_name_and_frames():
     grown(lambda **v: jaxcp.calibrate(scores.LAC(), **v, classes=WORDS), named)
     by_class = lambda **v: jaxcp.calibrate_groups(scores.LAC(), **v, classes=WORDS)  # noqa: E731
     grown(by_class, named | {"groups": named["y"]})
+    y, mask = named["y"].astype(object), np.arange(N) % 4 > 0
+    y[~mask] = None  # names off the mask are not looked at
+    grown(by_class, {"preds": p, "y": y, "groups": y, "mask": mask})
     cp = jaxcp.calibrate(ABSOLUTE, MU[FIRST], Y[FIRST])
     frame = pd.DataFrame({"mu": MU, "y": Y}, index=np.arange(N) + 7)[THEN]
     same(cp.extended(frame.mu, frame.y), jaxcp.calibrate(ABSOLUTE, MU, Y))
@@ -129,6 +132,10 @@ REFUSED = {
     "a group that is new": (
         lambda: BY_GROUP.extended(MU[:1], Y[:1], ["dew"]),
         r"among the group_names 'ash', 'bee', 'cat', got 'dew' at 0; group_names=",
+    ),
+    "traced rows": (
+        lambda: jax.jit(lambda y: CP.extended(MU, y))(Y),
+        "rows with values, got traced ones",
     ),
     "groups of labels": (
         lambda: BY_LABELS.latest(2),

@@ -175,6 +175,7 @@ def test_classes_of_few_rows_share():
         among = s[np.isin(WHICH, own)]
         above = (among[:, None] >= 1 - new[:, label]).sum(0)
         assert_allclose(cp.p_values(new, y), (1 + above) / (1 + len(among)), rtol=1e-6)
+        assert_array_equal(cp.p_values(new)[:, label], cp.p_values(new, y))
 
 
 NAMES = np.array(["ash", "bee", "cat", "dew", "elm", "fox"])
@@ -225,6 +226,12 @@ REFUSED = {
             LAC, np.ones((2, 2)) / 2, [0, 1], label_groups=[0, 0], min_size=3
         ),
         "label_groups alone, of a score of labels, got min_size too",
+    ),
+    "names of traced groups": (
+        lambda: jax.jit(lambda g: calibrated(VALUES[:, 0], g, 4, 6).threshold_names)(
+            WHICH
+        ),
+        "groups with values, got traced ones",
     ),
     "one alpha too few": (lambda: CP.quantile(np.full(6, 0.1)), r"\(\) or \(7,\)"),
 }

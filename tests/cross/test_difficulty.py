@@ -114,6 +114,20 @@ def test_models_and_ensembles_of_scikit_learn():
     assert_allclose(spread(frame), expected + 0.01)
     knn = Difficulty("knn").fit(frames.DataFrame(X, columns=[*"abc"]), residuals=ERRORS)
     assert_allclose(knn(frame), knn(NEW))
+    with pytest.raises(ValueError, match=r"columns \('a', 'b', 'c'\) as in fit, got"):
+        knn(frame[[*"cab"]])
+
+
+@pytest.mark.parametrize("options", [{"bootstrap_features": True}, {"max_features": 2}])
+def test_bags_whose_members_have_columns_of_their_own(options):
+    forests = pytest.importorskip("sklearn.ensemble")
+    sparse = pytest.importorskip("scipy.sparse")
+    bag = forests.BaggingRegressor(n_estimators=4, random_state=0, **options).fit(X, Y)
+    members = zip(bag.estimators_, bag.estimators_features_, strict=True)
+    expected = np.std([one.predict(NEW[:, own]) for one, own in members], axis=0) + 0.01
+    spread = Difficulty("spread", bag).fit(X)
+    assert_allclose(spread(NEW), expected)
+    assert_allclose(spread(sparse.csr_matrix(NEW)), expected)
 
 
 @pytest.mark.parametrize("kind", ["knn", "bins"])
@@ -153,6 +167,14 @@ def test_saved_and_loaded(tmp_path):
     assert_array_equal(jaxcp.load(tmp_path / "value")(NEW), knn(NEW))
 
 
+class _Ones:
+    def fit(self, x, y):
+        return self
+
+    def predict(self, x):
+        return np.ones(len(x))
+
+
 def test_rows_of_the_fit_are_refused():
     knn = Difficulty("knn").fit(X, residuals=ERRORS)
     for rows in (X, X[:5], X[::-1], np.concatenate([X[:40], NEW])):
@@ -163,6 +185,11 @@ def test_rows_of_the_fit_are_refused():
     mixed = np.concatenate([NEW, X[:20]])
     assert knn(mixed).shape == (50,)
     assert knn(X[:4]).shape == (4,)  # few rows may come again
+    words = np.array([f"{v}" for v in range(200)], object)[:, None]
+    words[-1] = "a word that is longer than all others"
+    model = Difficulty("model", _Ones()).fit(words, residuals=ERRORS)
+    with pytest.raises(ValueError, match="got 50 of 50 that were"):
+        model(words[:50].astype(str))
     few = RNG.integers(0, 2, (200, 3))  # the values of which all rows have
     assert Difficulty("knn").fit(few, residuals=ERRORS)(few[:50]).shape == (50,)
 
@@ -208,6 +235,21 @@ WRONG = {
     "no values": (lambda: conditional.bins([], 2), "number of values as an int >= 1"),
     "NaN in bins": (lambda: conditional.bins(BAD, 2), "finite values, got nan at 3"),
     "falling edges": (lambda: conditional.bins(Y, [1.0, 0.0]), "edges that rise"),
+    "edges with an end": (
+        lambda: conditional.bins(Y, [0.0, 1.0, 2.0]),
+        r"rise from -inf to inf, got \[0\. 1\. 2\.\]",
+    ),
+    "no edges": (lambda: conditional.bins(Y, []), "edges that rise"),
+    "edges in text": (lambda: conditional.bins(Y, ["a", "b"]), "k as numbers, got <U1"),
+    "edges of two axes": (lambda: conditional.bins(Y, np.ones((2, 2))), "k of shape"),
+    "traced edges": (
+        lambda: jax.jit(lambda k: conditional.bins(Y, k))(np.arange(3.0)),
+        "k with numbers, got a traced",
+    ),
+    "text": (lambda: Difficulty("knn").fit(X, ["a"] * 200), "y as numbers, got <U1"),
+    "no members": (lambda: Difficulty("spread", []), "a list of models, got list"),
+    "no models": (lambda: Difficulty("spread", [1, 2]), "a list of models, got list"),
+    "an infinite beta": (lambda: Difficulty("knn", beta=np.inf), "beta > 0"),
     "traced bins": (lambda: jax.jit(conditional.bins)(Y, 2), "got a traced array"),
 }
 

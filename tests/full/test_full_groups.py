@@ -278,6 +278,12 @@ def test_few_rows_and_unknown_groups():
         )
         with pytest.raises(ValueError, match="groups of the new inputs"):
             sites(x_new, 0.3)
+    traced = jax.jit(lambda g: full(*labels()[:2], LAC, CENTERS, g)(x_new, 0.3))
+    with pytest.raises(ValueError, match="groups of the new inputs"):
+        traced(GROUPS)
+    x, y = labels()[:2]
+    by_class = lambda y: full(x, y, LAC, CENTERS, y)(x_new, 0.3).mask  # noqa: E731
+    assert_array_equal(jax.jit(by_class)(y), by_class(y))
 
 
 def test_certificates_are_those_of_each_group():

@@ -265,7 +265,11 @@ def test_a_step_works_on_one_group():
 
 WRONG = {
     "no method": (lambda: ByGroup(ABSOLUTE, 2), "method of jaxcp.online, got Absolute"),
-    "no number": (lambda: ByGroup(ACI), "num_groups as an int >= 1, got 0"),
+    "no number": (lambda: ByGroup(ACI), "num_groups as an int >= 1, got None"),
+    "a group of None": (
+        lambda: ByGroup(ACI, G).predict(STATE, (None, 0.0), 0.1),
+        "group as a value, got None",
+    ),
     "two numbers": (
         lambda: ByGroup(ACI, 3, group_names=["a", "b"]),
         "num_groups as many as group_names, 2, got 3",

@@ -1,5 +1,6 @@
 """Targets that come late: each is charged to the set that was issued for it."""
 
+import dataclasses
 from functools import partial
 
 import jax
@@ -215,6 +216,8 @@ def test_a_full_queue_drops_the_oldest_and_says_so():
     for name in "abcd":
         queue, _ = queue.issue(name, 0.0)
     assert list(queue.waiting) == ["c", "d"]
+    shorter, _ = dataclasses.replace(queue, size=1).issue("e", 0.0)
+    assert list(shorter.waiting) == ["e"]
     assert (queue.num_dropped, queue.last_dropped) == (2, "b")
     assert repr(queue) == "Queue(ACI at alpha = 0.1, 2 waiting, 2 dropped, 'b' last)"
     with pytest.raises(ValueError, match=r"got 'a': .*dropped \(2 dropped, 'b' last"):
@@ -229,10 +232,17 @@ def test_a_full_queue_drops_the_oldest_and_says_so():
     assert list(queue.waiting) == ["d"]
 
 
+QUEUE = Queue(METHODS["aci"], start("aci"), 0.1)
 WRONG = {
     "no method": (lambda: Queue(ABSOLUTE, start("aci"), 0.1), "method of jaxcp.online"),
     "another's state": (lambda: Queue(METHODS["pid"], start("aci"), 0.1), "a state of"),
     "alpha": (lambda: Queue(METHODS["aci"], start("aci"), 7), r"alpha in \(0, 1\)"),
+    "a list": (
+        lambda: QUEUE.issue([1], 0.0),
+        r"is hashable and not missing, got \[1\]",
+    ),
+    "NaN": (lambda: QUEUE.issue(np.nan, 0.0), "not missing, got nan"),
+    "a list that waits": (lambda: QUEUE.settle([1], 0.0), "an id that waits, got"),
     "size": (lambda: Queue(METHODS["aci"], start("aci"), 0.1, size=0), "size as an"),
 }
 
