@@ -15,9 +15,9 @@ from jaxcp.online.windows import NexCP, SlidingWindow, nexcp_weights
 
 # fmt: off
 __all__ = [
-    "ACI", "PID", "SFOGD", "ByGroup", "ChangeMonitor", "DtACI", "ExchangeabilityMonitor",
-    "NexCP", "Queue", "RiskMonitor", "SlidingWindow", "Stream", "confidence_sequence",
-    "nexcp_weights", "run",
+    "ACI", "PID", "SFOGD", "ByGroup", "ChangeMonitor", "DtACI",
+    "ExchangeabilityMonitor", "NexCP", "Queue", "RiskMonitor", "SlidingWindow",
+    "Stream", "confidence_sequence", "nexcp_weights", "run",
 ]
 # fmt: on
 __dir__ = __all__.copy
