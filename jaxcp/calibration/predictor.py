@@ -250,7 +250,7 @@ class Predictor(Scored):
 
         `from predictor import sets` there gives `sets(preds, groups=None)`, a dict of
         arrays: `lower` and `upper` of intervals and boxes, `mask` of labels. It checks
-        what comes in. `labels(found)` has the labels by name, `clip(found, lower,
+        what comes in, but for what a score of yours refuses. `labels(found)` has the labels by name, `clip(found, lower,
         upper)` the part within bounds, `to_dict(found)` what JSON takes. The numbers
         stand in the file: thresholds, names and settings, no rows of calibration. It
         takes predictions; the model is yours to call before.
@@ -259,7 +259,7 @@ class Predictor(Scored):
         of NumPy, for scores of your own too.
 
         Args:
-          folder: Where `predictor.py` is written, made if it is not there.
+          folder: Where `predictor.py` is written, in place of one that is there.
 
         Returns:
           The path of the file.
@@ -267,8 +267,9 @@ class Predictor(Scored):
         Raises:
           ValueError: for a predictor with a model; for sets without ends or labels; for
             predictions whose shapes are not known; for names that Python cannot write;
-            and for scores whose sets NumPy cannot compute to the same bits, as those
-            that take exp, log, powers, or sums of floats.
+            and for scores whose sets NumPy cannot compute to the same bits: those that
+            take exp, log or powers, or add a product as it is, which XLA may round
+            once.
           OSError: if the file cannot be written.
 
         Guarantee:

@@ -35,15 +35,20 @@ class MonitorState:
       logs: Log of the capital of each stake, shape (s,).
       excess: What rounding has added to each of them, shape (s,).
       steps: Number of losses so far, int of shape ().
-      mean: Mean of the losses so far, shape ().
+      total: Sum of the losses so far, and what rounding has added to it, shape () each.
       first_alarm: Step of the first alarm, from 1; 0 for none, int of shape ().
     """
 
     logs: Array
     excess: Array
     steps: Array
-    mean: Array
+    total: tuple[Array, Array]
     first_alarm: Array
+
+    @property
+    def mean(self) -> Array:
+        """The mean of the losses so far, 0 before the first, shape ()."""
+        return self.total[0] / jnp.maximum(self.steps, 1)
 
     @property
     def log_capital(self) -> Array:
@@ -93,8 +98,8 @@ class _RiskBets(_Monitor):
         """Returns the state before the first loss."""
         self.check()
         logs = jnp.full(1 if self.stake else len(_STAKES), self._start, float)
-        none = jnp.zeros((), int)
-        return MonitorState(logs, jnp.zeros(logs.shape), none, jnp.zeros(()), none)
+        none, total = jnp.zeros((), int), (jnp.zeros(()), jnp.zeros(()))
+        return MonitorState(logs, jnp.zeros(logs.shape), none, total, none)
 
     def update(self, state: MonitorState, value: ArrayLike) -> MonitorState:
         """Returns the state after one loss, a number."""
@@ -122,8 +127,8 @@ class _RiskBets(_Monitor):
         bets = jnp.log1p(self._stakes(state) * jnp.where(limit > 0, ratio - 1, 0))
         logs = logs if self._start == 0 else jnp.logaddexp(logs, 0)
         parts = *add_exactly((logs, state.excess), bets), state.steps + 1
-        mean = state.mean + (loss - state.mean) / parts[-1]
-        state = MonitorState(*parts, mean, state.first_alarm)
+        total = add_exactly(state.total, loss)
+        state = MonitorState(*parts, total, state.first_alarm)
         is_first = ~state.alarm & (state.log_capital >= self.alarm_level)
         first_alarm = jnp.where(is_first, state.steps, state.first_alarm)
         return replace(state, first_alarm=first_alarm), state.log_capital
