@@ -250,10 +250,11 @@ class Predictor(Scored):
 
         `from predictor import sets` there gives `sets(preds, groups=None)`, a dict of
         arrays: `lower` and `upper` of intervals and boxes, `mask` of labels. It checks
-        what comes in, but for what a score of yours refuses. `labels(found)` has the labels by name, `clip(found, lower,
-        upper)` the part within bounds, `to_dict(found)` what JSON takes. The numbers
-        stand in the file: thresholds, names and settings, no rows of calibration. It
-        takes predictions; the model is yours to call before.
+        what comes in, but for what a score of yours refuses. `labels(found)` has the
+        labels by name, `clip(found, lower, upper)` the part within bounds,
+        `to_dict(found)` what JSON takes. The numbers stand in the file: thresholds,
+        names and settings, no rows of calibration. It takes predictions; the model is
+        yours to call before.
 
         The program of the score's sets is traced, and each operation written as a line
         of NumPy, for scores of your own too.

@@ -23,7 +23,6 @@ from jaxcp.pvalues.martingales import capital_along, counts_before, watch
 from jaxcp.risk.bounds import losses_and_rows
 from jaxcp.typing import ArrayLike, Martingale, Number, PyTree
 
-_NUMBER = Real, np.bool_
 _STAKES = 2.0 ** -np.arange(1, 11)
 
 
@@ -65,9 +64,13 @@ class _Monitor:
     """What monitors share: one value is a run of one."""
 
     run: Callable
+    _takes: Callable  # whether a state and a number need no other check
+    _after: Callable  # what `run` does after its checks
 
     def update(self, state: PyTree, value: ArrayLike) -> PyTree:
         """Returns the state after one value, a number."""
+        if isinstance(value, Real | np.bool_) and self._takes(state, value):
+            return self._after(np.full(1, value), state)[0]  # a quarter of the time
         value = as_array("value", value)
         _checks.check_scalars(value=value)
         return self.run(value[None], state)[0]
@@ -101,14 +104,6 @@ class _RiskBets(_Monitor):
         none, total = jnp.zeros((), int), (jnp.zeros(()), jnp.zeros(()))
         return MonitorState(logs, jnp.zeros(logs.shape), none, total, none)
 
-    def update(self, state: MonitorState, value: ArrayLike) -> MonitorState:
-        """Returns the state after one loss, a number."""
-        is_known = isinstance(value, _NUMBER) and isinstance(self.bound, float)
-        if is_known and isinstance(state, MonitorState) and 0 <= value <= self.bound:
-            loss = np.full(1, value, state.logs.dtype)  # all there is to check: fast
-            return capital_along(self, loss, state)[0]
-        return super().update(state, value)
-
     def run(
         self, losses: ArrayLike, state: MonitorState | None = None
     ) -> tuple[MonitorState, Array]:
@@ -116,6 +111,13 @@ class _RiskBets(_Monitor):
         losses, _ = _as_losses(losses, self.bound)
         state = self.init() if state is None else state
         _checks.check_kind("a state from init()", state, MonitorState)
+        return self._after(losses, state)
+
+    def _takes(self, state, loss):
+        is_known = isinstance(state, MonitorState) and isinstance(self.bound, float)
+        return is_known and 0 <= loss <= self.bound
+
+    def _after(self, losses, state):
         return capital_along(self, losses.astype(state.logs.dtype), state)
 
     def step(self, state, loss):
@@ -434,15 +436,6 @@ class ExchangeabilityMonitor(_Monitor):
         steps, log_capital = jnp.zeros((), int), jnp.zeros(())
         return ExchangeabilityState(key, past, bets, steps, log_capital)
 
-    def update(
-        self, state: ExchangeabilityState, value: ArrayLike
-    ) -> ExchangeabilityState:
-        """Returns the state after one score, a number."""
-        is_known = isinstance(value, _NUMBER) and value == value and self.size is None
-        if is_known and isinstance(state, ExchangeabilityState):
-            return self._after(np.full(1, value), state)[0]  # which takes a third
-        return super().update(state, value)
-
     def run(
         self, scores: ArrayLike, state: ExchangeabilityState
     ) -> tuple[ExchangeabilityState, Array]:
@@ -450,8 +443,11 @@ class ExchangeabilityMonitor(_Monitor):
         _checks.check_kind("a state from init(key)", state, ExchangeabilityState)
         return self._after(self._scores(scores), state)
 
+    def _takes(self, state, score):
+        is_known = isinstance(state, ExchangeabilityState) and self.size is None
+        return is_known and score == score
+
     def _after(self, scores, state):
-        """Does as `run`, of scores without NaN."""
         past = state.past
         if (np.ndim(past[1]) == 1) != (self.size is None):
             raise ValueError("expected the state of a monitor with this size=")
@@ -515,7 +511,8 @@ def _among_sorted(past, scores):
     if len(scores) > 1:
         above, equal = map(np.asarray, _counts_before(scores))
     for part in past:
-        first, last = (np.searchsorted(part, scores, side) for side in _SIDES)
+        first = np.searchsorted(part, scores)
+        last = np.searchsorted(part, scores, "right")
         above, equal = above + len(part) - last, equal + last - first
     counts = above, equal, sum(map(len, past)) + np.arange(len(scores))
     full = (len(past[1]) + len(scores)) // _LATEST * _LATEST - len(past[1])
@@ -529,7 +526,7 @@ def _merged(past, *others):
     return np.insert(past, np.searchsorted(past, new), new)
 
 
-_LATEST, _SIDES = 2**12, ("left", "right")
+_LATEST = 2**12  # scores that may be in the second part
 _ON_HOST = (
     "expected scores that are known here, got traced ones; give size=, a buffer of so "
     "many scores, for jit, vmap and scan"

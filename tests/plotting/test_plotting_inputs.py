@@ -38,7 +38,7 @@ def close_figures():
         (lambda: plotting.plot_sizes({}), "one kind of size, got none"),
         (lambda: plotting.plot_monitor(np.ones((2, 3)), 1), r"log_capital of shape"),
         (lambda: plotting.plot_monitor(X, None), "alarm_level as a number"),
-        (lambda: plotting.plot_monitor(X, 1, limit=0.1), "expected losses with limit"),
+        (lambda: plotting.plot_monitor(X, 1, limit=0.1), "losses with limit and band"),
         (
             lambda: plotting.plot_monitor(X, 1, losses=X, ax=plt.subplots()[1]),
             "ax as 2 axes, got 1",
