@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Hashable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
@@ -72,7 +73,8 @@ class Scored:
         Args:
           sizes: Numbers of rows.
           preds: A few predictions as at calibration, or inputs where there is a model.
-            Defaults to drawn ones, where the shapes of predictions are known.
+            Defaults to drawn ones, where their shapes are known and the score takes
+            such.
           **context: What else a call takes, with as many rows: `groups`, `u`, `x`; and
             `delta`. Levels make no difference, but their shape: `alpha`.
 
@@ -80,7 +82,8 @@ class Scored:
           None.
 
         Raises:
-          ValueError: as calling this, and for predictions that have to be given.
+          ValueError: as calling this, for predictions that have to be given, and for a
+            size that is no int >= 0.
 
         Cost:
           One call for each size.
@@ -95,8 +98,14 @@ class Scored:
           >>> cp.at(0.1).compile([1, 64])
         """
         if preds is None and self.row_shapes and not getattr(self, "predict", None):
-            preds = drawn(self.score, self.row_shapes, 1, float)
+            rows = jax.device_put(drawn(self.score, self.row_shapes, 1, float))
+            with suppress(ValueError):  # of scores that take no such rows
+                inputs.check(self.score, rows)
+                preds = rows
         _checks.check_given(preds=preds)
+        _checks.check_kind("sizes as a list", sizes, Iterable)
+        for size in (sizes := list(sizes)):
+            _checks.check_count("sizes", size, 0)
         if self.num_groups is not None and self.label_groups is None:
             names = self.group_names or range(self.num_groups)
             context = {"groups": [names[0]] * len(jax.tree.leaves(preds)[0]), **context}

@@ -207,6 +207,7 @@ def test_what_comes_in_is_checked(tmp_path):
         (np.log(p[:1]), ["farm"], "of logits: their softmax"),
         (p[:2] * [[1], [2]], ["farm"] * 2, "sum to 1 in each row, got .* in row 1"),
         ([["x"] * 5], ["farm"], "preds as real numbers"),
+        (np.ma.masked_less(p[:1], 1), ["farm"], "preds without masked values"),
     ):
         with pytest.raises(ValueError, match=words):
             call(preds, given)
@@ -340,8 +341,15 @@ def test_after_compile_no_request_compiles(programs):
     line(p[0][:7], 0.1)
     jax.block_until_ready([aps.at(0.1)(five), masks.at(0.1)(one[0])])
     assert len(programs) == before
-    with pytest.raises(ValueError, match="expected preds as a value, got None"):
-        line.at(0.1).compile([1])
+    for cp, sizes, words in (
+        (line.at(0.1), [1], "expected preds as a value, got None"),
+        (predictor_of("mahalanobis"), [1], "expected preds as a value, got None"),
+        (lac, 5, "expected sizes as a list, got int"),
+        (lac, [-1], "expected sizes as an int >= 0, got -1"),
+        (lac, ["a"], "expected sizes as an int >= 0, got 'a'"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            cp.compile(sizes)
 
 
 def test_drawn_predictions_are_those_of_the_score():
