@@ -53,7 +53,19 @@ def long_streams(steps: int = STEPS) -> list[dict]:
         call()
         seconds, state = cpu_seconds(call)
         found.append(line(f"ExchangeabilityMonitor, {name}", steps, seconds, state))
-    return found
+    one_by_one(monitor, state, scores[:2])
+    seconds, state = cpu_seconds(lambda: one_by_one(monitor, state, scores[:BATCH]))
+    return [
+        *found,
+        line("ExchangeabilityMonitor, then one by one", BATCH, seconds, state),
+    ]
+
+
+def one_by_one(monitor: online.ExchangeabilityMonitor, state, scores) -> object:
+    """Returns the state after more scores, one a call."""
+    for score in scores:
+        state = monitor.update(state, score)
+    return state
 
 
 def line(name: str, steps: int, seconds: float, state: object) -> dict:

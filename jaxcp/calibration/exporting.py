@@ -23,6 +23,8 @@ def drawn(score: Score, row_shapes: Any, size: int, dtype: Any) -> PyTree:
     rng, kinds = np.random.default_rng(0), inputs.of(score).within
     laws: dict[str, Callable[..., np.ndarray]] = {
         "": lambda *shape: 3 * rng.normal(size=shape),
+        "logits": lambda *shape: 3 * rng.normal(size=shape),
+        "boxes": lambda *shape: rng.exponential(size=shape).cumsum(axis=-1),
         "positive": lambda *shape: rng.exponential(size=shape) + 0.1,
         "share": lambda *shape: rng.uniform(size=shape),
         "shares": lambda *shape: rng.dirichlet(np.ones(shape[-1]), shape[:-1]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Hashable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
@@ -72,7 +73,8 @@ class Scored:
         Args:
           sizes: Numbers of rows.
           preds: A few predictions as at calibration, or inputs where there is a model.
-            Defaults to drawn ones, where the shapes of predictions are known.
+            Defaults to drawn ones, where their shapes are known and the score takes
+            such.
           **context: What else a call takes, with as many rows: `groups`, `u`, `x`; and
             `delta`. Levels make no difference, but their shape: `alpha`.
 
@@ -80,7 +82,8 @@ class Scored:
           None.
 
         Raises:
-          ValueError: as calling this, and for predictions that have to be given.
+          ValueError: as calling this, for predictions that have to be given, and for a
+            size that is no int >= 0.
 
         Cost:
           One call for each size.
@@ -95,8 +98,14 @@ class Scored:
           >>> cp.at(0.1).compile([1, 64])
         """
         if preds is None and self.row_shapes and not getattr(self, "predict", None):
-            preds = drawn(self.score, self.row_shapes, 1, float)
+            rows = jax.device_put(drawn(self.score, self.row_shapes, 1, float))
+            with suppress(ValueError):  # of scores that take no such rows
+                inputs.check(self.score, rows)
+                preds = rows
         _checks.check_given(preds=preds)
+        _checks.check_kind("sizes as a list", sizes, Iterable)
+        for size in (sizes := list(sizes)):
+            _checks.check_count("sizes", size, 0)
         if self.num_groups is not None and self.label_groups is None:
             names = self.group_names or range(self.num_groups)
             context = {"groups": [names[0]] * len(jax.tree.leaves(preds)[0]), **context}
@@ -250,16 +259,17 @@ class Predictor(Scored):
 
         `from predictor import sets` there gives `sets(preds, groups=None)`, a dict of
         arrays: `lower` and `upper` of intervals and boxes, `mask` of labels. It checks
-        what comes in. `labels(found)` has the labels by name, `clip(found, lower,
-        upper)` the part within bounds, `to_dict(found)` what JSON takes. The numbers
-        stand in the file: thresholds, names and settings, no rows of calibration. It
-        takes predictions; the model is yours to call before.
+        what comes in, but for what a score of yours refuses. `labels(found)` has the
+        labels by name, `clip(found, lower, upper)` the part within bounds,
+        `to_dict(found)` what JSON takes. The numbers stand in the file: thresholds,
+        names and settings, no rows of calibration. It takes predictions; the model is
+        yours to call before.
 
         The program of the score's sets is traced, and each operation written as a line
         of NumPy, for scores of your own too.
 
         Args:
-          folder: Where `predictor.py` is written, made if it is not there.
+          folder: Where `predictor.py` is written, in place of one that is there.
 
         Returns:
           The path of the file.
@@ -267,8 +277,9 @@ class Predictor(Scored):
         Raises:
           ValueError: for a predictor with a model; for sets without ends or labels; for
             predictions whose shapes are not known; for names that Python cannot write;
-            and for scores whose sets NumPy cannot compute to the same bits, as those
-            that take exp, log, powers, or sums of floats.
+            and for scores whose sets NumPy cannot compute to the same bits: those that
+            take exp, log or powers, or add a product as it is, which XLA may round
+            once.
           OSError: if the file cannot be written.
 
         Guarantee:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import KW_ONLY, replace
+from decimal import Decimal
+from fractions import Fraction
 from functools import partial
+from numbers import Real
 
 import jax
 import jax.numpy as jnp
@@ -31,15 +34,20 @@ class MonitorState:
       logs: Log of the capital of each stake, shape (s,).
       excess: What rounding has added to each of them, shape (s,).
       steps: Number of losses so far, int of shape ().
-      mean: Mean of the losses so far, shape ().
+      total: Sum of the losses so far, and what rounding has added to it, shape () each.
       first_alarm: Step of the first alarm, from 1; 0 for none, int of shape ().
     """
 
     logs: Array
     excess: Array
     steps: Array
-    mean: Array
+    total: tuple[Array, Array]
     first_alarm: Array
+
+    @property
+    def mean(self) -> Array:
+        """The mean of the losses so far, 0 before the first, shape ()."""
+        return self.total[0] / jnp.maximum(self.steps, 1)
 
     @property
     def log_capital(self) -> Array:
@@ -56,12 +64,15 @@ class _Monitor:
     """What monitors share: one value is a run of one."""
 
     run: Callable
+    _takes: Callable  # whether a state and a number need no other check
+    _after: Callable  # what `run` does after its checks
 
     def update(self, state: PyTree, value: ArrayLike) -> PyTree:
         """Returns the state after one value, a number."""
+        if isinstance(value, Real | np.bool_) and self._takes(state, value):
+            return self._after(np.full(1, value), state)[0]  # a quarter of the time
         value = as_array("value", value)
         _checks.check_scalars(value=value)
-        value = np.asarray(value) if is_concrete(value) else value  # which costs less
         return self.run(value[None], state)[0]
 
 
@@ -76,6 +87,9 @@ class _RiskBets(_Monitor):
 
     def __post_init__(self) -> None:
         keep_functions(self, "stake")
+        for name in ("limit", "bound", self._alarm[0]):
+            if isinstance(value := getattr(self, name), int | Fraction | Decimal):
+                object.__setattr__(self, name, float(value))  # what jax has no type for
 
     @property
     def alarm_level(self) -> Array:
@@ -87,15 +101,23 @@ class _RiskBets(_Monitor):
         """Returns the state before the first loss."""
         self.check()
         logs = jnp.full(1 if self.stake else len(_STAKES), self._start, float)
-        none = jnp.zeros((), int)
-        return MonitorState(logs, jnp.zeros(logs.shape), none, jnp.zeros(()), none)
+        none, total = jnp.zeros((), int), (jnp.zeros(()), jnp.zeros(()))
+        return MonitorState(logs, jnp.zeros(logs.shape), none, total, none)
 
     def run(
         self, losses: ArrayLike, state: MonitorState | None = None
     ) -> tuple[MonitorState, Array]:
         """Returns the state after losses (t,), and log capital after each of them."""
-        losses = _as_losses(losses, self.bound)
+        losses, _ = _as_losses(losses, self.bound)
         state = self.init() if state is None else state
+        _checks.check_kind("a state from init()", state, MonitorState)
+        return self._after(losses, state)
+
+    def _takes(self, state, loss):
+        is_known = isinstance(state, MonitorState) and isinstance(self.bound, float)
+        return is_known and 0 <= loss <= self.bound
+
+    def _after(self, losses, state):
         return capital_along(self, losses.astype(state.logs.dtype), state)
 
     def step(self, state, loss):
@@ -107,8 +129,8 @@ class _RiskBets(_Monitor):
         bets = jnp.log1p(self._stakes(state) * jnp.where(limit > 0, ratio - 1, 0))
         logs = logs if self._start == 0 else jnp.logaddexp(logs, 0)
         parts = *add_exactly((logs, state.excess), bets), state.steps + 1
-        mean = state.mean + (loss - state.mean) / parts[-1]
-        state = MonitorState(*parts, mean, state.first_alarm)
+        total = add_exactly(state.total, loss)
+        state = MonitorState(*parts, total, state.first_alarm)
         is_first = ~state.alarm & (state.log_capital >= self.alarm_level)
         first_alarm = jnp.where(is_first, state.steps, state.first_alarm)
         return replace(state, first_alarm=first_alarm), state.log_capital
@@ -133,9 +155,9 @@ class _RiskBets(_Monitor):
 
 
 def _as_losses(losses, bound):
-    losses = as_float(losses_and_rows(losses, None, bound, "betting")[0])
+    losses, _, bound = losses_and_rows(losses, None, bound, "betting")
     _checks.check_vectors(losses=losses)
-    return losses
+    return as_float(losses), bound
 
 
 @pytree
@@ -299,7 +321,7 @@ def confidence_sequence(
       (0.061, 0.154)
     """
     _checks.check_count("resolution", resolution, 2)
-    losses, delta = _as_losses(losses, bound), _checks.share("delta", delta)
+    (losses, bound), delta = _as_losses(losses, bound), _checks.share("delta", delta)
     return _sequence(losses, delta, bound, resolution)
 
 
@@ -328,8 +350,9 @@ class ExchangeabilityState:
 
     Args:
       key: The key from `init`, from which each step draws its own uniform.
-      past: Scores so far: sorted, on the host; or a buffer (size,), NaN where it is
-        free, and how many it holds.
+      past: Scores so far: sorted, on the host, in two parts, of which the second has
+        the latest ones; or a buffer (size,), NaN where it is free, and how many it
+        holds.
       bets: State of the martingale.
       steps: Number of scores of the stream so far, int of shape ().
       log_capital: Log of the capital, shape (): there is an alarm where it is at least
@@ -361,8 +384,9 @@ class ExchangeabilityMonitor(_Monitor):
         stay independent and uniform, and a change is forgotten after some `size` steps.
 
     Raises:
-      ValueError: if a concrete score is NaN, `size` is less than n, or scores are
-        traced where `size` is None. A traced NaN counts as +inf.
+      ValueError: if a concrete score is NaN, `size` is less than n, scores are traced
+        where `size` is None, or a state is of another monitor. A traced NaN counts as
+        +inf; scores of the stream are rounded to the type of `scores`.
 
     Guarantee:
       P(the capital ever reaches c) <= 1/c.
@@ -372,7 +396,8 @@ class ExchangeabilityMonitor(_Monitor):
 
     Cost:
       One number of memory for each score of the past. O(n + t log t) time for `run` of
-      t scores after n. With `size`: O(`size`) time for a score.
+      t scores after n, O(log n) for a few, but for one time in thousands. With `size`:
+      O(`size`) time for a score.
 
     References:
       Vovk, Testing Randomness Online, Statistical Science, 2021.
@@ -403,7 +428,7 @@ class ExchangeabilityMonitor(_Monitor):
         bets, _ = watch(self.martingale, jnp.zeros(0))
         scores = self._scores(self.scores)
         if self.size is None:
-            past: PyTree = np.sort(scores)
+            past: PyTree = np.sort(scores), scores[:0]
         else:
             _checks.check_count("size", self.size, max(len(scores), 1))
             free = jnp.full(self.size - len(scores), jnp.nan, scores.dtype)
@@ -415,24 +440,33 @@ class ExchangeabilityMonitor(_Monitor):
         self, scores: ArrayLike, state: ExchangeabilityState
     ) -> tuple[ExchangeabilityState, Array]:
         """Returns the state after scores (t,), and log capital after each of them."""
-        scores, past = self._scores(scores), state.past
-        keys, u = _draws(state.key, state.steps, len(scores))
+        _checks.check_kind("a state from init(key)", state, ExchangeabilityState)
+        return self._after(self._scores(scores), state)
+
+    def _takes(self, state, score):
+        is_known = isinstance(state, ExchangeabilityState) and self.size is None
+        return is_known and score == score
+
+    def _after(self, scores, state):
+        past = state.past
+        if (np.ndim(past[1]) == 1) != (self.size is None):
+            raise ValueError("expected the state of a monitor with this size=")
+        scores = scores.astype(past[0].dtype)  # or ties would be lost
         if self.size is None:
-            past, counts = _among_sorted(np.asarray(past), scores)
+            with explained(_ON_HOST):
+                past, counts = _among_sorted([*map(np.asarray, past)], scores)
         else:
+            keys, _ = _draws(state.key, state.steps, len(scores))
             past, counts = lax.scan(_among_buffer, past, (scores, keys))
         rest = replace(state, past=())  # whose shapes do not change
-        state, log_capital = _bet(self.martingale, counts, u, rest)
+        state, log_capital = _bet(self.martingale, counts, rest)
         return replace(state, past=past), log_capital
 
     def _scores(self, scores):
         scores = as_float(_checks.rows(scores=_checks.scores(scores)))
         if self.size is not None:
             return jnp.where(jnp.isnan(scores), jnp.inf, scores)
-        with explained(
-            "expected scores that are known here, got traced ones; give size=, a "
-            "buffer of so many scores, for jit, vmap and scan"
-        ):
+        with explained(_ON_HOST):
             return np.asarray(scores)
 
 
@@ -448,9 +482,10 @@ def _draws(key, steps, n):
 
 
 @jit
-def _bet(martingale, counts, u, state):
+def _bet(martingale, counts, state):
     """Returns the state after bets on p-values, and log capital after each of them."""
     above, equal, total = counts
+    _, u = _draws(state.key, state.steps, len(total))
     p_values = share_of(above, equal, total, u, 1)
     bets, log_capital = capital_along(martingale, p_values, state.bets)
     last = jnp.append(state.log_capital, log_capital)[-1]
@@ -466,17 +501,37 @@ def _among_buffer(past, row):
     # One of all, by a draw: what is kept says nothing of the order of time.
     dropped = jax.random.randint(key, (), 0, size + 1)  # the new one is beyond the end
     place = jnp.where(count < size, count, dropped)
-    buffer = buffer.at[place].set(score.astype(buffer.dtype), mode="drop")
+    buffer = buffer.at[place].set(score, mode="drop")
     return (buffer, jnp.minimum(count + 1, size)), counts
 
 
 def _among_sorted(past, scores):
-    """Returns sorted scores with new ones, and counts of those before each of these."""
-    (above, equal), new = map(np.asarray, _counts_before(scores)), np.sort(scores)
-    left, right = np.searchsorted(past, scores), np.searchsorted(past, scores, "right")
-    above, equal = above + len(past) - right, equal + right - left
-    counts = above, equal, len(past) + np.arange(len(scores))
-    return np.insert(past, np.searchsorted(past, new), new), counts
+    """Returns sorted scores with new ones, and counts of those before each of these.
+
+    In two parts, so that a score moves few others: the second has the latest ones.
+    """
+    above = equal = np.zeros(len(scores), int)
+    if len(scores) > 1:
+        above, equal = map(np.asarray, _counts_before(scores))
+    for part in past:
+        first = np.searchsorted(part, scores)
+        last = np.searchsorted(part, scores, "right")
+        above, equal = above + len(part) - last, equal + last - first
+    counts = above, equal, sum(map(len, past)) + np.arange(len(scores))
+    full = (len(past[1]) + len(scores)) // _LATEST * _LATEST - len(past[1])
+    if full > 0:
+        past, scores = (_merged(*past, scores[:full]), scores[:0]), scores[full:]
+    return (past[0], _merged(past[1], scores)), counts
 
 
+def _merged(past, *others):
+    new = np.sort(np.concatenate(others))
+    return np.insert(past, np.searchsorted(past, new), new)
+
+
+_LATEST = 2**12  # scores that may be in the second part
+_ON_HOST = (
+    "expected scores that are known here, got traced ones; give size=, a buffer of so "
+    "many scores, for jit, vmap and scan"
+)
 _counts_before = jax.jit(counts_before)

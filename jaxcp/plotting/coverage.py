@@ -348,7 +348,8 @@ def plot_monitor(
       The axes: one, or two with `losses`, shape (2,).
 
     Raises:
-      ValueError: if lengths differ.
+      ValueError: if lengths differ, the capital is not of shape (t,), `limit` or `band`
+        come without `losses`, or `ax` is not one axes, or two with `losses`.
 
     See also:
       online.RiskMonitor, online.ChangeMonitor, online.confidence_sequence,
@@ -360,7 +361,14 @@ def plot_monitor(
       >>> _, log_capital = monitor.run(losses)
       >>> ax = plot_monitor(log_capital, monitor.alarm_level, losses=losses, limit=0.1)
     """
-    logs, level = (np.asarray(v) / np.log(10) for v in (log_capital, alarm_level))
+    logs = _axes.as_numbers("log_capital", log_capital) / np.log(10)
+    _checks.check_vectors(log_capital=logs)
+    _checks.check_scalars(alarm_level=alarm_level)
+    level, count = float(alarm_level) / np.log(10), np.size(ax)
+    if losses is None and (limit is not None or band is not None):
+        raise ValueError("expected losses with limit and band, got losses=None")
+    if ax is not None and count != (expected := 1 + (losses is not None)):
+        raise ValueError(f"expected ax as {expected} axes, got {count}")
     times = np.arange(1, logs.size + 1) if x is None else _axes.as_places(x)
     losses = losses if losses is None else _axes.as_numbers("losses", losses)
     _checks.num_rows(log_capital=logs, x=times, losses=losses, band=band)
@@ -369,7 +377,7 @@ def plot_monitor(
     *above, below = np.ravel(ax)
     look = {"label": label, "color": color} | kwargs
     own = {"color": below.plot(times, logs, **look)[0].get_color()}
-    _draw_line(below, level, f"alarm at {10**level:,.4g}")
+    _draw_line(below, level, f"alarm at {10.0 ** min(level, 300):,.4g}")
     for i in np.flatnonzero(logs >= level)[:1]:
         named = f"first alarm: step {i + 1:,}"
         below.plot(times[i], logs[i], "o", color=MISSED, ms=6, label=named)

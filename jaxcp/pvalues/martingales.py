@@ -474,7 +474,7 @@ def _permutation_test(key, scores, statistic, num_permutations):
         order = jax.random.permutation(jax.random.fold_in(key, i), n)
         order = jnp.where(i == 0, jnp.arange(n), order)
         value = statistic(jax.tree.map(lambda v: v[order], scores))
-        _checks.check_shape("statistic(scores)", (), jnp.shape(value))
+        _checks.check_scalars(**{"statistic(scores)": value})
         return jnp.asarray(value)
 
     orders = jnp.arange(num_permutations + 1)

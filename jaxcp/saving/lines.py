@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,12 @@ from jaxcp.typing import PyTree
 
 _SAME = ("stop_gradient", "copy", "optimization_barrier")
 _OPEN = re.compile(r"\b([vx]\d+|m)\b")  # what a call gives to a program
+_PRODUCTS = ("mul", "square", "integer_pow")
+_SUMS = ("add", "sub", "reduce_sum", "cumsum")
+_MOVES = (
+    "neg", "reshape", "broadcast_in_dim", "squeeze", "transpose", "slice", "rev",
+    "gather", "concatenate", "stack", "convert_element_type",
+)  # fmt: skip
 _CALLS = ("jit", "pjit", "closed_call", "custom_jvp_call", "custom_vjp_call")
 
 
@@ -39,16 +45,17 @@ class Lines:
       functions: What stands in `served.txt`, by name.
     """
 
-    def __init__(self, functions: Mapping[str, Any]) -> None:
+    def __init__(self, functions: dict[str, Any]) -> None:
         self.numbers: dict[str, str] = {}
         self._functions, self._names, self._indent = functions, count(), 1
         self._lines: list[str] = []
+        self._products: set[str] = set()
 
     def program(self, name: str, function: Callable[..., PyTree], rows: PyTree) -> str:
         """Returns `rows -> leaves of function(*rows)`, as text.
 
         Rows are arrays whose first axis m is left open. Raises ValueError with the name
-        of an operation that is not in `served.txt`.
+        of an operation that is not in `served.txt`, and for a sum with a product.
         """
         (m,) = export.symbolic_shape("m")
         opened = lambda v: jax.ShapeDtypeStruct((m, *v.shape[1:]), v.dtype)  # noqa: E731
@@ -64,7 +71,14 @@ class Lines:
         """Returns the name of an array, which stands in the text."""
         v = np.asarray(value)
         text = f'np.array({v.tolist()}, "{v.dtype}").reshape({v.shape})[()]'
-        return self.numbers.setdefault(text, f"c{len(self.numbers)}")
+        return self._known(text)
+
+    def _known(self, text):
+        """Returns the name of a number that does not depend on rows."""
+        name = self.numbers.setdefault(text, f"c{len(self.numbers)}")
+        if name not in self._functions:
+            self._functions[name] = eval(text, self._functions)
+        return name
 
     def _inline(self, closed, args):
         """Writes the lines of a program, and returns the names of its results."""
@@ -95,9 +109,23 @@ class Lines:
             return names
         call = self._call(kind, params, args)
         if len(names) == 1 and not _OPEN.search(call):
-            return [self.numbers.setdefault(call, f"c{len(self.numbers)}")]
+            return [self._known(call)]
+        self._check_rounding(eqn, args, names)
         self._write(f"{', '.join(names)} = {call}")
         return names
+
+    def _check_rounding(self, eqn, args, names):
+        """Raises ValueError for a sum with a product, which XLA may round once."""
+        kind, products = eqn.primitive.name, self._products.intersection(args)
+        if not np.issubdtype(eqn.outvars[0].aval.dtype, np.floating):
+            return
+        if kind in _SUMS and products:
+            raise ValueError("a sum with a product")
+        known = [self._functions[v] for v in args if v in self._functions]
+        exact = 0, 0.5, np.inf  # of powers of two, which round nothing
+        is_exact = any(np.isin(abs(np.frexp(v)[0]), exact).all() for v in known)
+        if products if kind in _MOVES else kind in _PRODUCTS and not is_exact:
+            self._products.update(names)
 
     def _call(self, kind, params, args):
         """Returns the call of a function; its settings are those that it names."""

@@ -35,8 +35,8 @@ class Input(NamedTuple):
       of_draws: Whether the first axis of an array counts draws and may change after
         calibration; a flag for each of several parts, whose first may be many arrays.
       refuses_nan: Whether `check` itself raises ValueError for NaN in `preds`.
-      within: Where the numbers of each part lie: "" anywhere, "positive", a "share" in
-        [0, 1], or "shares" that sum to 1 along the last axis.
+      within: Where the numbers of each part lie: "" anywhere, "positive", "logits", a
+        "share" in [0, 1], "shares" that sum to 1 along the last axis, or "boxes".
     """
 
     text: str
@@ -207,7 +207,7 @@ def logits() -> Input:
         _check_columns(preds, y, mask)
         _checks.check_range(lambda z: z < math.inf, "logits below +inf", preds, mask)
 
-    return Input("z, shape (k,)", check)
+    return Input("z, shape (k,)", check, within=("logits",))
 
 
 def probabilities(*, randomized: bool = False) -> Input:
@@ -298,7 +298,7 @@ def boxes() -> Input:
                 _checks.check_shape(name, (*shape[:1], 4), shape)
                 _geometry.check_boxes(name, found, mask)
 
-    return Input("(x_min, y_min, x_max, y_max), shape (4,)", check)
+    return Input("(x_min, y_min, x_max, y_max), shape (4,)", check, within=("boxes",))
 
 
 def parts(**kinds: Input) -> Input:

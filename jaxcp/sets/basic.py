@@ -40,7 +40,9 @@ class Pairs(Batch):
           {'lower': [None, 1.0], 'upper': [2.0, 0.0]}
         """
         ends = np.asarray(self.lower), np.asarray(self.upper)
-        most = np.finfo(ends[0].dtype).max
+        if not jnp.issubdtype(ends[0].dtype, jnp.floating):
+            return super().to_dict()
+        most = jnp.finfo(ends[0].dtype).max
         ends = np.minimum(ends[0], most), np.maximum(ends[1], -most)
         return Batch.to_dict(replace(self, lower=ends[0], upper=ends[1]))  # type: ignore[type-var]
 

@@ -13,7 +13,7 @@ from numpy.testing import assert_array_equal
 
 import jaxcp
 from helpers import CASES
-from jaxcp import risk, scores, sets
+from jaxcp import _numbers, risk, scores, sets
 from jaxcp.calibration.exporting import drawn
 
 # No jax, no jaxcp: a folder has a predictor, its inputs, and what jax made of them.
@@ -36,11 +36,11 @@ for folder in pathlib.Path(sys.argv[1]).iterdir():
             print(folder.name, name, (found != expected).sum(), "of", found.size)
 """
 SERVED = [
-    "absolute-3d", "residual-lower", "two-sided", "normalized", "asymmetric-cqr",
-    "lac", "aps", "raps-randomized", "saps-randomized", "multilabel-pixels",
-    "truncated", "box-inner",
+    "absolute-3d", "normalized", "asymmetric-cqr", "lac", "raps-randomized",
+    "multilabel-pixels", "box-inner",
 ]  # fmt: skip
 ALSO = [
+    "residual-lower", "two-sided", "aps", "saps-randomized", "truncated",
     "absolute", "signed", "residual", "scaled-residual", "cqr", "gamma",
     "aps-one-class", "aps-randomized", "raps", "multilabel", "saps", "saps-one-class",
     "margin", "log-margin", "given", "topk", "distance-largest", "rectangle",
@@ -48,6 +48,7 @@ ALSO = [
 ]  # fmt: skip
 REFUSED = {
     "log-lac": "exp",
+    "quantiles": "a sum with a product",
     "entmax": "scan",
     "binned": "cummax",
     "custom-level-set": "sets of kind LevelSet",
@@ -103,15 +104,18 @@ def test_all_files_make_the_same_sets(tmp_path):
     for name in ALSO:
         keep(tmp_path / name, predictor_of(name), CASES[name].batch(10_000)[0])
     check_without_jax(tmp_path)
+    check_drawn(ALSO)
 
 
-def test_files_in_double_precision(tmp_path):
+@pytest.mark.parametrize(
+    "name", ["normalized", pytest.param("raps-randomized", marks=pytest.mark.slow)]
+)
+def test_files_in_double_precision(name, tmp_path):
     with jax.enable_x64(True):
-        for name in ("normalized", "raps-randomized"):
-            preds, y = CASES[name].batch(2000)
-            preds = jax.tree.map(lambda v: v.astype(float), preds)
-            cp = jaxcp.calibrate(CASES[name].score, preds, y).at(0.2)
-            keep(tmp_path / name, cp, preds)
+        preds, y = CASES[name].batch(2000)
+        preds = jax.tree.map(lambda v: v.astype(float), preds)
+        cp = jaxcp.calibrate(CASES[name].score, preds, y).at(0.2)
+        keep(tmp_path / name, cp, preds)
     check_without_jax(tmp_path)
 
 
@@ -166,19 +170,24 @@ def test_a_score_of_yours_has_a_file(tmp_path):
     found = served(predictor, tmp_path)["sets"](mu)
     assert_array_equal(found["lower"], predictor(mu).lower)
     assert_array_equal(found["upper"], predictor(mu).upper)
+    apart = lambda mu, q: sets.Interval(mu - _numbers.apart(q * mu), mu + q)  # noqa: E731
+    score = scores.Custom(lambda mu, y: abs(y - mu), apart)
+    assert jaxcp.calibrate(score, mu, y).at(0.1).export(tmp_path).exists()
 
 
 def test_sums_of_products_are_refused(tmp_path):
-    """Where XLA rounds once what NumPy rounds twice, the trial finds it."""
-    inverse = lambda mu, q: sets.Interval(mu - q * mu, mu + q * mu)  # noqa: E731
-    score = scores.Custom(lambda mu, y: abs(y - mu) / mu, inverse)
+    """XLA may round once what NumPy rounds twice; doubles and halves round nothing."""
     mu, y = CASES["gamma"].batch(100)
-    predictor = jaxcp.calibrate(score, mu, y).at(0.1)
-    fused = jax.jit(lambda a, b: a + b * a)(mu, y)
-    if np.array_equal(fused, mu + y * mu):
-        pytest.skip("here XLA rounds twice")
-    with pytest.raises(ValueError, match="other bits on drawn rows"):
-        predictor.export(tmp_path)
+    for half_of in (
+        lambda mu, q: mu * q,
+        lambda mu, q: -jnp.stack([q * mu, mu])[0],
+        lambda mu, q: jnp.sum(jnp.stack([q, mu]) ** 2),
+        lambda mu, q: (3 * q).astype(mu.dtype)[None][0],
+    ):
+        inverse = lambda mu, q, of=half_of: sets.Interval(mu - of(mu, q), mu + q)  # noqa: E731
+        score = scores.Custom(lambda mu, y: abs(y - mu) / mu, inverse)
+        with pytest.raises(ValueError, match="a sum with a product"):
+            jaxcp.calibrate(score, mu, y).at(0.1).export(tmp_path)
 
 
 def test_what_comes_in_is_checked(tmp_path):
@@ -198,6 +207,7 @@ def test_what_comes_in_is_checked(tmp_path):
         (np.log(p[:1]), ["farm"], "of logits: their softmax"),
         (p[:2] * [[1], [2]], ["farm"] * 2, "sum to 1 in each row, got .* in row 1"),
         ([["x"] * 5], ["farm"], "preds as real numbers"),
+        (np.ma.masked_less(p[:1], 1), ["farm"], "preds without masked values"),
     ):
         with pytest.raises(ValueError, match=words):
             call(preds, given)
@@ -213,6 +223,36 @@ def test_what_comes_in_is_checked(tmp_path):
         alone["sets"](np.zeros(3))
     with pytest.raises(ValueError, match="expected groups=None"):
         alone["sets"]((np.zeros(3), np.zeros(3)), [0, 0, 0])
+
+
+def test_what_scores_refuse_is_refused(tmp_path):
+    """As by jax: logits, boxes, and integers that jax would round."""
+    for name, bad, words in (
+        ("log-margin", np.full((1, 7), np.inf), r"logits below \+inf"),
+        ("box-inner", np.array([[0, 0, -1, 1.0]]), "x_min <= x_max"),
+        ("absolute", np.array([2**33 + 1]), "preds up to 2147483647, or as floats"),
+        ("absolute", np.array([2**64 - 1], "uint64"), "preds up to 2147483647"),
+    ):
+        predictor = predictor_of(name)
+        call = served(predictor, tmp_path)["sets"]
+        with pytest.raises(ValueError, match=words):
+            call(bad)
+        if name != "absolute":
+            with pytest.raises(ValueError, match=words):
+                predictor(bad)
+    whole = np.array([2**24 + 1, -(2**31) + 1])
+    assert_array_equal(call(whole)["lower"], predictor(whole).lower)
+
+
+def test_names_are_text_and_nothing_else(tmp_path):
+    """Quotes, lines of Python, tuples and many: the file has the same names."""
+    mu, y = CASES["absolute"].batch(60)
+    code = '"); raise SystemExit; ("'
+    for names in ([code, 'a"\n\\'], [(1, "a"), (2, "b")], list(map(str, range(30)))):
+        rows = [names[i % len(names)] for i in range(60)]
+        cp = jaxcp.calibrate_groups(scores.Absolute(), mu, y, rows).at(0.4)
+        found = served(cp, tmp_path)["sets"](mu, rows)
+        assert_array_equal(found["upper"], cp(mu, groups=rows).upper)
 
 
 def test_clip_and_json_are_those_of_sets(tmp_path):
@@ -301,17 +341,27 @@ def test_after_compile_no_request_compiles(programs):
     line(p[0][:7], 0.1)
     jax.block_until_ready([aps.at(0.1)(five), masks.at(0.1)(one[0])])
     assert len(programs) == before
-    with pytest.raises(ValueError, match="expected preds as a value, got None"):
-        line.at(0.1).compile([1])
+    for cp, sizes, words in (
+        (line.at(0.1), [1], "expected preds as a value, got None"),
+        (predictor_of("mahalanobis"), [1], "expected preds as a value, got None"),
+        (lac, 5, "expected sizes as a list, got int"),
+        (lac, [-1], "expected sizes as an int >= 0, got -1"),
+        (lac, ["a"], "expected sizes as an int >= 0, got 'a'"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            cp.compile(sizes)
 
 
 def test_drawn_predictions_are_those_of_the_score():
-    for name in SERVED + ALSO:
+    check_drawn(SERVED)
+
+
+def check_drawn(names):
+    for name in names:
         preds, _ = CASES[name].batch(5)
         shapes = [v.shape[1:] for v in jax.tree.leaves(preds)]
         found = drawn(CASES[name].score, shapes, 5, np.float32)
-        if not name.startswith("box"):
-            scores.inputs.check(CASES[name].score, jax.tree.map(jnp.asarray, found))
+        scores.inputs.check(CASES[name].score, jax.tree.map(jnp.asarray, found))
 
 
 def test_json_has_no_infinite_numbers():
@@ -321,6 +371,9 @@ def test_json_has_no_infinite_numbers():
     assert found["upper"][:2] == [1, None]
     assert found["lower"][2] > found["upper"][2]  # empty, not the whole line
     assert found["lower"][3] is None
+    for dtype in (int, jnp.bfloat16, "float16"):
+        whole = sets.Interval(jnp.array([1], dtype), jnp.array([2], dtype))
+        assert json.loads(whole.to_json()) == {"lower": [1], "upper": [2]}
     masks = sets.LabelMask(jnp.array([[[True, False]]]), ndim=2)
     assert json.loads(masks.to_json()) == {"mask": [[[True, False]]]}
     days = (datetime.date(2026, 1, 1), datetime.date(2026, 1, 2))

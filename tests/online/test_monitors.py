@@ -1,5 +1,7 @@
 """Monitors: by their vectors, by loops, by their laws, under every transformation."""
 
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 
 import jax
@@ -10,6 +12,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import jaxcp
 from jaxcp import online, outliers, pvalues
+from jaxcp.online import monitors
 
 PLACE = Path(__file__).parent.parent / "reference" / "monitors.npz"
 VECTORS = dict(np.load(PLACE))
@@ -80,7 +83,7 @@ def test_a_run_is_its_steps_and_goes_on_from_a_file(monitor, tmp_path):
     scanned, states = jax.jit(lambda x: jax.lax.scan(step, monitor.init(), x))(LOSSES)
     assert_allclose(states.log_capital, log_capital, atol=1e-6)
     assert_allclose(scanned.mean, np.mean(LOSSES), rtol=1e-6)
-    assert sum(v.size for v in bits(whole)) == sum(v.size for v in bits(state)) <= 23
+    assert sum(v.size for v in bits(whole)) == sum(v.size for v in bits(state)) <= 24
 
 
 @BOTH
@@ -99,6 +102,17 @@ def test_groups_by_vmap_and_slopes(monitor):
     assert slopes[0] < 0
     assert np.all(slopes[1] >= 0)
     assert np.isfinite(slopes[0]) and np.all(np.isfinite(slopes[1]))
+
+
+def test_parameters_of_any_kind_of_number():
+    """Fractions, decimals, and integers beyond those of jax."""
+    change = online.ChangeMonitor(Fraction(1, 10), 10**10, bound=Decimal(2))
+    assert_allclose(change.alarm_level, np.log(1e10), rtol=1e-6)
+    risk = online.RiskMonitor(Decimal("0.1"), Fraction(1, 20))
+    assert_array_equal(risk.run([1, 0])[1], RISK.run([1, 0])[1])
+    assert_array_equal(change.run([2, 0])[0].mean, 1)
+    ends = online.confidence_sequence([1, 0], 0.1, bound=Fraction(1), resolution=10)
+    assert_allclose(ends, [[0, 0], [1, 1]])
 
 
 def test_odd_losses():
@@ -131,7 +145,9 @@ def test_many_steps_keep_their_digits():
     stakes = 2.0 ** -np.arange(1, 11)
     logs = np.cumsum(np.log1p(stakes * (losses[:, None] / LIMIT - 1)), axis=0)
     expected = np.logaddexp.reduce(logs, axis=1) - np.log(10)
-    assert_allclose(RISK.run(losses)[1], expected, atol=2e-4)
+    state, log_capital = RISK.run(losses)
+    assert_allclose(log_capital, expected, atol=2e-4)
+    assert_allclose(state.mean, np.mean(losses), rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -163,6 +179,24 @@ def test_many_steps_keep_their_digits():
         (
             lambda: jax.jit(EXCHANGEABLE.run)(np.ones(2), EXCHANGEABLE.init(KEY)),
             "known here, got traced ones; give size=",
+        ),
+        (
+            lambda: jax.jit(EXCHANGEABLE.update)(EXCHANGEABLE.init(KEY), 1.0),
+            "known here, got traced ones; give size=",
+        ),
+        (
+            lambda: EXCHANGEABLE.run([1.0], small(20).init(KEY)),
+            "monitor with this size=",
+        ),
+        (
+            lambda: small(20).update(EXCHANGEABLE.init(KEY), 1),
+            "monitor with this size=",
+        ),
+        (lambda: EXCHANGEABLE.update(RISK.init(), 1.0), "got MonitorState"),
+        (lambda: RISK.update(0.0, 1), r"a state from init\(\), got float"),
+        (
+            lambda: pvalues.permutation_test(KEY, np.ones(3), lambda x: (x[0], x[1])),
+            r"statistic\(scores\) as a number",
         ),
         (
             lambda: online.ExchangeabilityMonitor(0.5, [1.0]).init(KEY),
@@ -310,8 +344,35 @@ def test_p_values_among_all_scores_before(tmp_path):
     loaded, state = jaxcp.load(tmp_path / "state.npz")
     end, second = loaded.run(STREAM[7:], state)
     assert_same_bits((end, second), (whole, log_capital[7:]))
-    assert_allclose(end.past, np.sort(past))
+    assert_allclose(end.past[1], np.sort(STREAM))
     assert EXCHANGEABLE.run(STREAM[:0], state)[0].log_capital == state.log_capital
+
+
+@pytest.mark.parametrize("size", [None, 300], ids=["host", "buffer"])
+def test_scores_of_a_wider_type_tie(size):
+    """What is kept in half precision is compared in it: no bet on its rounding."""
+    runs = []
+    for kept, score in ((np.float16(0.1), 0.1), (0.5, 0.5)):
+        monitor = small(size, Seen(), np.full(20, kept))
+        runs.append(monitor.run(np.full(200, score, "f"), monitor.init(KEY))[1])
+        assert monitor.update(monitor.init(KEY), score).log_capital == runs[-1][0]
+    assert_array_equal(*runs)
+
+
+def test_latest_scores_are_a_part_of_their_own(monkeypatch):
+    """Rows one by one and all at once: the same parts, counts and bits."""
+    monkeypatch.setattr(monitors, "_LATEST", 16)
+    whole, log_capital = EXCHANGEABLE.run(STREAM, EXCHANGEABLE.init(KEY))
+    state, capitals = EXCHANGEABLE.init(KEY), []
+    for score in STREAM.tolist():
+        state = EXCHANGEABLE.update(state, score)
+        capitals.append(state.log_capital)
+    assert_same_bits((state, jnp.stack(capitals)), (whole, log_capital))
+    assert [len(part) for part in whole.past] == [20 + 48, 12]
+    expected = np.sort(np.append(CALIBRATION, STREAM[:48]))
+    assert_allclose(whole.past[0], expected)
+    monkeypatch.setattr(monitors, "_LATEST", 1000)
+    assert_array_equal(EXCHANGEABLE.run(STREAM, EXCHANGEABLE.init(KEY))[1], log_capital)
 
 
 def test_a_buffer_in_a_scan():

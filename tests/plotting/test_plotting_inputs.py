@@ -36,6 +36,13 @@ def close_figures():
         (lambda: plotting.plot_intervals(X, SETS, list("abcdef")), "y as numbers"),
         (lambda: plotting.plot_intervals(np.ones((6, 2)), SETS), r"shape \(12,\), got"),
         (lambda: plotting.plot_sizes({}), "one kind of size, got none"),
+        (lambda: plotting.plot_monitor(np.ones((2, 3)), 1), r"log_capital of shape"),
+        (lambda: plotting.plot_monitor(X, None), "alarm_level as a number"),
+        (lambda: plotting.plot_monitor(X, 1, limit=0.1), "losses with limit and band"),
+        (
+            lambda: plotting.plot_monitor(X, 1, losses=X, ax=plt.subplots()[1]),
+            "ax as 2 axes, got 1",
+        ),
         (
             lambda: plotting.plot_sizes({"a": LABELS, "b": SETS}),
             "one kind of size, got number of labels and width",
