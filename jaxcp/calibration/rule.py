@@ -401,7 +401,7 @@ class Rule(Thresholds):
 
 @jit
 def _p_values_of(rule, preds, y, u, context):
-    shape: tuple[int, ...] = (-1,)
+    shape = None
     if y is None:  # all labels, one after the other
         scores = _batching.label_scores(rule.score, preds)
         m, k = shape = scores.shape
@@ -411,9 +411,10 @@ def _p_values_of(rule, preds, y, u, context):
     else:
         scores = jax.vmap(partial(score_of, rule.score))(*widened((preds, y)))
         if math.prod(scores.shape[1:]) == math.prod(rule.components) == 1:
-            scores = scores.reshape(len(scores), *rule.components)  # of columns
+            scores = scores.reshape(-1, *rule.components)  # of columns
     rounds = u is None and _sets_round(rule.score, preds, scores)
-    return rule._p_values_of_scores(scores, y, u, rounds, **context).reshape(shape)
+    found = rule._p_values_of_scores(scores, y, u, rounds, **context)
+    return found if shape is None else found.reshape(shape)
 
 
 @jit

@@ -43,7 +43,8 @@ def test_scores_and_sets_are_those_of_numpy(norm, d):
     q = np.roll(expected, 1).astype(np.float32)
     assert_array_equal(inside(sets_of(score, mu, q), y), expected <= q)
     sets = sets_of(score, mu, found)
-    assert isinstance(sets, Box if norm == INF else Ball)
+    box = Interval if d == 1 else Box
+    assert isinstance(sets, box if norm == INF else Ball)
     assert jnp.all(inside(sets, y))  # at its own score
 
 

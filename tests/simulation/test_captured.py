@@ -66,6 +66,11 @@ def lost(verb, *args):
     return lambda: verb(sets.Interval(ZEROS, ZEROS + 5), Y, *args, loss=missed)
 
 
+def stakes(kind, bar):
+    monitor = kind(0.5, bar, stake=lambda state: scaled(jnp.ones(()) / 2))
+    return lambda: monitor.run(jnp.ones(3))[1]
+
+
 def volume(score):
     found = score.invert(jnp.zeros(2), 4.0)
     return lambda: jaxcp.volume(KEY, found, num_samples=64)
@@ -261,6 +266,12 @@ VERBS = {
     ),
     "PID.loss": pid,
     "best_match.similarity": matches,
+    "ChangeMonitor.stake": lambda: stakes(online.ChangeMonitor, 9),
+    "RiskMonitor.stake": lambda: stakes(online.RiskMonitor, 0.1),
+    "permutation_test.statistic": lambda: partial(
+        lambda f: pvalues.permutation_test(KEY, Y, f, num_permutations=99),
+        lambda s: -jnp.floor(scaled(s[0])),  # -1 of the first score, or 0 of three
+    ),
     "by_group.loss": lambda: lost(metrics.by_group, np.zeros(9, int)),
     "mean_loss.loss": lambda: lost(lambda s, y, loss: metrics.mean_loss(loss, s, y)),
     "summary.loss": lambda: lost(metrics.summary, 0.2),
