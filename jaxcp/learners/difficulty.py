@@ -162,11 +162,8 @@ class Difficulty:
         return np.maximum(raw, 0) + self.beta
 
     def _of_members(self, x):
-        plain, every = (
-            x if hasattr(x, "toarray") else np.asarray(x),
-            repeat(slice(None)),
-        )
-        columns = getattr(self.model, "estimators_features_", every)  # of each in a bag
+        plain, every = x if hasattr(x, "toarray") else np.asarray(x), slice(None)
+        columns = getattr(self.model, "estimators_features_", repeat(every))  # of bags
         for one, own in zip(self._members(), columns, strict=False):
             # Trees of a forest know no names of columns, members fitted to frames do.
             yield one.predict(x if hasattr(one, "feature_names_in_") else plain[:, own])
