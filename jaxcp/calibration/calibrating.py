@@ -192,6 +192,8 @@ def calibrated(score, preds, y, groups, num_groups, group_names, min_size, **row
     given = {k: v for k, v in own.items() if v is not None}
     if groups is None and not given:
         return calibrate(score, preds, y, **rows)
+    if groups is None:
+        raise ValueError(f"expected groups with {', '.join(given)}, got None")
     return calibrate_groups(score, preds, y, groups, **given, **rows)
 
 

@@ -6,6 +6,7 @@ import io
 import math
 import platform
 import threading
+from contextlib import suppress
 from functools import partial
 from html import escape
 from pathlib import Path
@@ -28,7 +29,7 @@ from jaxcp.typing import ArrayLike, HasLabels, HasPieces, PyTree
 _ROWS, _EXAMPLES, _LABELS = 100, 15, 30  # of pictures, at most
 _INK = "#757575"  # of pictures; becomes the color of the page's text
 _LOOK = {"text.parse_math": False, "figure.figsize": (4.6, 3.2)}
-_HELD_OUT = "rows of calibration and new ones are {}, the model saw neither"
+_HELD_OUT = "rows of calibration and new ones are {}, and the model saw neither"
 _ALL_ROWS = "all rows are exchangeable, and the learner takes them in any order"
 _OF_RISK = "; the largest sets lose at most alpha on average"
 _OF_LAWS = " (of i.i.d. rows without ties)"
@@ -118,9 +119,9 @@ def report(
         if loss is None and np.ndim(alpha) == 0:
             draws.append(_of_groups(table, alpha))
     promise, facts = _facts(cp, base, alpha, **context)
-    facts["Rows"] = f"{len(codes):,} are new"
-    if hasattr(base, "held"):
-        facts["Rows"] = f"{np.sum(base.held.counts()):,} calibrate, {facts['Rows']}"
+    facts["Rows"] = f"{len(codes):,} new rows"
+    if held := getattr(base, "_each_once", getattr(base, "held", None)):
+        facts["Rows"] = f"{np.sum(held.counts()):,} calibration rows, {facts['Rows']}"
     found = [f"{v.__name__} {v.__version__}" for v in (jaxcp, jax, np)]
     if tail is not None or getattr(base, "several", False):
         of = "losses" if tail is None else f"flags of loss > {tail}"
@@ -148,11 +149,9 @@ def _beyond(loss, tail):
 def _facts(cp, base, alpha, *, delta=None, u=None, test_weights=None, **_):
     """Returns what is promised, and what is known of it by name."""
     laws, why = (), "nothing as a number"
-    try:
+    with suppress(ValueError):  # of which nothing is known
         if u is None and hasattr(cp, "certificate"):
             laws = cp.certificate(alpha, **{} if delta is None else {"delta": delta})
-    except ValueError as error:
-        why += f": {error}"
     laws = laws if isinstance(laws, tuple) else (laws,)
     names = told(getattr(base, "group_names", None) or range(len(laws)))
     proved = [f"{v}: {law}" for v, law in zip(names, laws, strict=False)]

@@ -150,19 +150,19 @@ MISSING = pd.Categorical([*WORDS[OF_ROW][1:], None])
 REFUSED = {
     "a number alone": (
         lambda: split(num_groups=3),
-        "groups as an array, got NoneType",
+        "groups with num_groups, got None",
     ),
     "names alone": (
         lambda: split(group_names=WORDS),
-        "groups as an array, got NoneType",
+        "groups with group_names, got None",
     ),
     "a size alone": (
         lambda: split(min_size=3),
-        "groups without missing ones, got None",
+        "groups with min_size, got None",
     ),
     "of a fit": (
         lambda: fit(None, min_size=3),
-        "groups without missing ones, got None",
+        "groups with min_size, got None",
     ),
     "no number": (
         lambda: split(OF_ROW),

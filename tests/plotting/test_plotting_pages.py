@@ -81,9 +81,9 @@ def of_risk(**options):
     return cp, p[NEW], y[NEW]
 
 
-def of_groups():
-    cp = jaxcp.calibrate_groups(scores.Absolute(), PRED[OLD], Y[OLD], SITE[OLD])
-    return cp, PRED[NEW], Y[NEW]
+def of_groups(**options):
+    rows = scores.Absolute(), PRED[OLD], Y[OLD], SITE[OLD]
+    return jaxcp.calibrate_groups(*rows, **options), PRED[NEW], Y[NEW]
 
 
 def of_learner(verb):
@@ -94,6 +94,7 @@ PLAIN = jaxcp.calibrate(scores.Absolute(), PRED[OLD], Y[OLD])
 CASES = {  # what is called, its arguments, and words of the promise
     "calibration": (lambda: (PLAIN, PRED[NEW], Y[NEW]), "P(Y in set) >= 1 - 0.2"),
     "groups": (of_groups, "in each of 2 groups"),
+    "small": (lambda: of_groups(min_size=N // 2 + 1), "in each group of at least"),
     "split": (
         lambda: (
             jaxcp.split_conformal(
@@ -128,7 +129,7 @@ def test_a_page_of_every_kind(name):
     found = parsed(page)
     words = " ".join(found.words)
     assert promise in words and "exchangeable" in words
-    assert f"{N} calibrate, {N} are new" in words
+    assert f"{N} calibration rows, {N} new rows" in words
     assert page.count("<figure>") == {"risk": 1, "tail": 1}.get(name, 3)
     assert "<b>bold & $x_1" in found.words and "plain" in found.words
     assert "<b>" not in page and "<i>" not in page
@@ -167,7 +168,7 @@ def test_words_of_other_promises():
     args = scores.Absolute(), PRED[OLD], Y[OLD]
     cp = jaxcp.calibrate(*args, weights=jnp.ones(N))
     promise, facts = _facts(cp, cp, 0.2, test_weights=jnp.ones(N))
-    assert "expected a calibration without weights" in facts["Proved"]
+    assert facts["Proved"] == "nothing as a number"
     assert "less the weighted distance in total variation" in promise
     assert "exchangeable" not in facts["If"] and "likelihood ratios" in facts["If"]
     assert "by weights fixed before" in _facts(cp, cp, 0.2)[1]["If"]
@@ -196,7 +197,7 @@ def test_rules_without_rows_and_what_is_no_calibration():
     args = scores.Absolute(), PRED[OLD], Y[OLD]
     cp = jaxcp.calibrate_conditional(*args, X[OLD])
     page = jaxcp.report(cp, PRED[NEW], Y[NEW], 0.2, features=X[NEW])
-    assert f"{N} are new" in parsed(page).words
+    assert f"{N} new rows" in parsed(page).words
     ends = lambda preds, alpha: np.stack([preds - 1, preds + 1], axis=1)  # noqa: E731
     assert "nothing as a number" in jaxcp.report(ends, PRED[NEW], Y[NEW], 0.2)
     two = jaxcp.calibrate_groups(*args, SITE[OLD])
