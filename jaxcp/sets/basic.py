@@ -170,10 +170,11 @@ def _check_monotone(function, lower, upper, first, last):
             nearest = np.clip(found, np.minimum(first, last), np.maximum(first, last))
             bad = (lower <= upper) & ~np.isclose(found, nearest)
             if bad.any():
-                seen = [f"{v[bad][0]:g}" for v in (at, found, lower, upper)]
+                y, f, low, high = (v[bad][0] for v in (at, found, lower, upper))
                 raise ValueError(
-                    "expected f monotone on each set, a number at each target, got f({}"
-                    ") = {} on [{}, {}]; sets.clip(lower, upper) first".format(*seen)
+                    "expected f monotone on each set, a number at each target, got "
+                    f"f({y:g}) = {f:g} on [{low:g}, {high:g}]; sets.clip(lower, upper) "
+                    "first"
                 )
 
 
