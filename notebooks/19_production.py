@@ -148,6 +148,9 @@ for loss in missed[alarms["change"] - 3 : alarms["change"]]:
     state = monitor.update(state, loss)
 assert state.first_alarm == alarms["change"]
 
+# %% [markdown]
+# The band holds a mean that stays: after the change the running mean leaves it.
+
 # %% tags=["thumbnail"]
 shown = slice(2200)
 axes = plotting.plot_monitor(

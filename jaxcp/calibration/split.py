@@ -121,6 +121,9 @@ class _OfScores(Rule):
         own = self._groups_of(preds, groups, y, mask).value, self.num_groups, None
         known = weights, mask, _names.Groups(*own), self.classes
         held, shapes = taking.scored(self.score, preds, y, *known)
+        if held.groups is not None:  # numbers below g, whatever their type
+            codes = held.groups.astype(self._each_once.groups.dtype)
+            held = dataclasses.replace(held, groups=codes)
         return _joined([self, self._of(held, row_shapes=shapes)], "rows")
 
     def _of(self, held, **known):
