@@ -66,6 +66,9 @@ def test_rows_of_groups(columns):
     same(make(batches=parts), make(**rows))
     own = {"group_names": WORDS}
     grown(make, rows | {"groups": WORDS[OF_ROW]})
+    own, short = {"num_groups": 4}, rows | {"groups": OF_ROW.astype("int8")}
+    longer = make(**cut(short, FIRST)).extended(**cut(rows, THEN))
+    same(longer, make(**short))
 
 
 def test_labels_by_name_and_frames():
