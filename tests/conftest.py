@@ -122,3 +122,17 @@ def bounded_memory():
 @pytest.fixture
 def key():
     return jax.random.key(0)
+
+
+@pytest.fixture
+def programs():
+    """What is compiled from here on, an entry for each program."""
+    found: list[str] = []
+
+    def note(event, duration, **about):
+        if event == "/jax/core/compile/backend_compile_duration":
+            found.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(note)
+    yield found
+    jax.monitoring.unregister_event_duration_listener(note)

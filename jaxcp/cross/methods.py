@@ -115,7 +115,7 @@ def plan_of(weights, aggregation, batch_size, check):
     return Plan(weights, plans.left_out_by(held_out, aggregation), batch_size, check)
 
 
-def carry_out(plan, key, learner, score, rows, calibration_weights, *groups):
+def carry_out(plan, key, learner, score, rows, weights, groups=taking.NO_GROUPS):
     """Returns the fits of a plan with each row's score under those without it."""
     if plan.batch_size is not None:
         _checks.check_count("batch_size", plan.batch_size, 1)
@@ -123,7 +123,7 @@ def carry_out(plan, key, learner, score, rows, calibration_weights, *groups):
     fits, preds = fit(plan, key, learner, rows)
     classes = fits.classes if inputs.has_labels(score) else None
     with fits.keeping():
-        known = rows.given, calibration_weights, classes, *groups
+        known = rows.given, weights, classes, groups
         calibration = of_held_out(plan.left_out, score, preds, *known, bags=plan.bags)
     return CrossConformal(fits, calibration)
 

@@ -21,7 +21,7 @@ from jaxcp.calibration.split import Calibration, GroupCalibration
 from jaxcp.certificates import CrossCertificate
 from jaxcp.cross import _votes, plans
 from jaxcp.held.rows import Context
-from jaxcp.held.taking import NO_GROUPS, check_row_shapes, groups_of, weights_for
+from jaxcp.held.taking import check_row_shapes, groups_of, weights_for
 from jaxcp.online.windows import SlidingState, SlidingWindow
 from jaxcp.predictive.atoms import Atoms
 from jaxcp.quantiles.levels import conformal_rank, one_alpha
@@ -754,7 +754,7 @@ def cross_calibrate(
 
 
 def of_held_out(
-    left_out, score, preds, y, weights, classes, groups=NO_GROUPS, *, mask=None, bags=0
+    left_out, score, preds, y, weights, classes, groups, *, mask=None, bags=False
 ):
     """Returns the calibration of rows by their held-out predictions, (n, ...).
 

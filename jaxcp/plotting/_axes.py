@@ -116,8 +116,11 @@ def style(*, ink: str | None = None, **overrides: Any) -> dict[str, Any]:
 
 def pyplot():
     """Returns matplotlib.pyplot; it is imported here."""
-    import matplotlib.pyplot as plt
-
+    try:
+        import matplotlib.pyplot as plt
+    except ImportError as error:
+        error.add_note("pip install '.[plot]' in the checkout brings it")
+        raise
     return plt
 
 

@@ -427,8 +427,8 @@ def permutation_test(
       scores: Scores in order of time, shape (n,), or rows, a pytree with leading axis
         n. For a look at one time; `watch` is for looks at all times.
       statistic: Function of rows in some order that returns a number, large where it
-        speaks against exchangeability, such as a difference of two halves. NaN counts
-        as the largest.
+        speaks against exchangeability, such as a difference of two halves. NaN makes p
+        larger: 1, if the rows in their order have it.
       num_permutations: Number of random orders.
 
     Returns:

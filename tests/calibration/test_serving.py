@@ -299,21 +299,6 @@ def test_files_of_a_predictor_have_no_row(tmp_path):
         assert all(v.size < 60 for k, v in np.load(level).items() if k != "jaxcp.json")
 
 
-PROGRAMS: list[str] = []
-
-
-def note(event, duration, **about):
-    if event == "/jax/core/compile/backend_compile_duration":
-        PROGRAMS.append(event)
-
-
-@pytest.fixture
-def programs():
-    jax.monitoring.register_event_duration_secs_listener(note)
-    yield PROGRAMS
-    jax.monitoring.unregister_event_duration_listener(note)
-
-
 def test_after_compile_no_request_compiles(programs):
     p, y = CASES["aps-randomized"].batch(60)
     lac = jaxcp.calibrate_groups(scores.LAC(), p[0], y, y % 3, num_groups=3)

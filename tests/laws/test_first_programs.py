@@ -14,21 +14,6 @@ from jaxcp.metrics.dependence import _num_passed
 from jaxcp.predictive import calibrate_predictive
 from jaxcp.sets import Interval
 
-PROGRAMS: list[str] = []
-
-
-def note(event, duration, **about):
-    if event == "/jax/core/compile/backend_compile_duration":
-        PROGRAMS.append(event)
-
-
-@pytest.fixture
-def programs():
-    """Counts what is compiled from here on."""
-    jax.monitoring.register_event_duration_secs_listener(note)
-    yield PROGRAMS
-    jax.monitoring.unregister_event_duration_listener(note)
-
 
 def test_plans_of_verbs_are_those_of_resampling(key):
     x, y = datasets.linear(key, 30)
