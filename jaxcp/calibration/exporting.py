@@ -87,14 +87,10 @@ def _written(of, sets, program, rows):
     settings = {"PROMISE": of.promise, "_SHAPES": of.row_shapes}
     settings |= {"_WITHIN": inputs.of(of.score).within, "_FIELDS": tuple(fields)}
     settings |= {"_CLIPS": isinstance(sets, Interval | Box), "_Q_SHAPE": q_shape}
-    settings |= zip(
-        ("_CLASSES", "_NAMES"), [v and tuple(v) for v in names], strict=True
-    )
-    settings |= {
-        "_NUM_GROUPS": of.num_groups,
-        "_ALONE": of.num_groups is None or by_label,
-    }
-    settings |= {"_BY_GROUP": of.num_groups is not None and of.label_groups is None}
+    named, grouped = [v and tuple(v) for v in names], of.num_groups is not None
+    settings |= zip(("_CLASSES", "_NAMES"), named, strict=True)
+    settings |= {"_NUM_GROUPS": of.num_groups, "_ALONE": not grouped or by_label}
+    settings |= {"_BY_GROUP": grouped and of.label_groups is None}
     body, functions = template()
     lines = Lines(functions)
     q = lines.number(of.q)
