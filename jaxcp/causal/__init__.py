@@ -1,0 +1,13 @@
+"""Treatments: sets of the outcome under one arm, and of individual effects."""
+
+from jaxcp.causal.effects import calibrate_effect, effect_sets
+from jaxcp.causal.outcomes import OutcomeCalibration, calibrate_outcome, propensity_box
+
+__all__ = [
+    "OutcomeCalibration",
+    "calibrate_effect",
+    "calibrate_outcome",
+    "effect_sets",
+    "propensity_box",
+]
+__dir__ = __all__.copy
