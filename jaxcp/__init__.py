@@ -6,6 +6,7 @@ from importlib import import_module
 from types import ModuleType
 
 from jaxcp import (
+    causal,
     certificates,
     conditional,
     datasets,
@@ -100,7 +101,7 @@ __all__ = [
     "CrossConformal", "DiscretizedConformal", "FullConformal", "GroupCalibration",
     "Held", "InfluenceConformal", "LocalCalibration", "Predictor", "Rule",
     "SplitConformal", "calibrate", "calibrate_conditional", "calibrate_groups",
-    "calibrate_local", "certificates", "conditional", "conformal_bayes",
+    "calibrate_local", "causal", "certificates", "conditional", "conformal_bayes",
     "conformal_p_value", "conformal_quantile", "conformal_rank", "coverage_law",
     "cross_calibrate", "cross_conformal", "cv_plus", "datasets", "detection",
     "discretized_conformal", "distributed", "draw", "empirical_quantile", "enbpi",

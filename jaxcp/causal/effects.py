@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import jax
 import jax.numpy as jnp
-from jax import Array
 
 from jaxcp import _checks
+from jaxcp._tree import jit
 from jaxcp.calibration.split import Calibration
 from jaxcp.held import taking
-from jaxcp.scores import inputs
 from jaxcp.sets import Interval
 from jaxcp.typing import ArrayLike, PyTree, Score
 
@@ -74,7 +71,7 @@ def effect_sets(
     return _effects(control, treatment, y, treated)
 
 
-@jax.jit
+@jit
 def _effects(control, treatment, y, treated):
     lower = jnp.where(treated, y - control.upper, treatment.lower - y)
     upper = jnp.where(treated, y - control.lower, treatment.upper - y)
@@ -147,20 +144,15 @@ def calibrate_effect(
     _checks.check_kind("effects as an Interval", effects, Interval)
     ends = taking.scored(score, preds, effects.lower, weights, mask)
     held, shapes = taking.scored(score, preds, effects.upper, weights, mask)
-    _check_is_interval(score, preds, held.values)
-    scores = _largest(effects, ends[0].values, held.values)
+    rows = _checks.rows(preds=preds), ends[0].values, held.values
+    scores = _largest(score, effects, *rows)
     return Calibration(score, scores, held.weights, held.mask, shapes)
 
 
-@jax.jit
-def _largest(effects, at_lower, at_upper):
+@jit
+def _largest(score, effects, preds, at_lower, at_upper):
+    """Returns the largest score within each interval: sets have one piece."""
+    sets = jax.eval_shape(jax.vmap(score.invert), preds, at_upper)
+    _checks.check_kind("a score whose sets are intervals", sets, Interval)
     empty = (effects.lower > effects.upper).reshape(-1, *(1,) * (at_lower.ndim - 1))
     return jnp.where(empty, -jnp.inf, jnp.maximum(at_lower, at_upper))
-
-
-def _check_is_interval(score, preds, scores):
-    """Raises ValueError for a score whose sets have more than one piece."""
-    rows = _checks.rows(preds=preds), scores
-    one = jax.tree.map(lambda v: jax.ShapeDtypeStruct(v.shape[1:], v.dtype), rows)
-    found = jax.eval_shape(score.invert, *one)
-    _checks.check_kind("a score whose sets are intervals", found, Interval)

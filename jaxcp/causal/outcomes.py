@@ -16,7 +16,7 @@ from jaxcp._tree import pytree, static
 from jaxcp.calibration.rule import Rule
 from jaxcp.held import taking
 from jaxcp.held.rows import Held
-from jaxcp.typing import ArrayLike, PyTree, Score
+from jaxcp.typing import ArrayLike, Number, PyTree, Score
 
 TARGETS = ("all", "treated", "untreated")
 
@@ -40,7 +40,7 @@ class OutcomeCalibration(Rule):
       classes: Names of the labels, used by sets and targets, or None.
 
     See also:
-      calibrate_outcome, Rule, save
+      causal.calibrate_outcome, Rule, save
     """
 
     score: Score
@@ -112,7 +112,7 @@ def _propensities(value, lead=1):
     return _checks.Column(value, check, convert, is_vector=False, required=True)
 
 
-def propensity_box(propensity: ArrayLike, gamma: ArrayLike) -> tuple[Array, Array]:
+def propensity_box(propensity: ArrayLike, gamma: Number) -> tuple[Array, Array]:
     """Returns the propensities that a bound on unmeasured confounding leaves possible.
 
     Those whose odds e / (1 - e) are within a factor gamma of the odds given: the
@@ -144,12 +144,14 @@ def propensity_box(propensity: ArrayLike, gamma: ArrayLike) -> tuple[Array, Arra
       Journal of the American Statistical Association, 2006.
 
     See also:
-      calibrate_outcome
+      causal.calibrate_outcome
 
     Example:
-      >>> low, high = propensity_box(jnp.array([0.5, 0.8]), 2.0)
-      >>> low, high
-      (Array([0.33333334, 0.6666667 ], dtype=float32), Array([0.6666667, 0.8888889], dtype=float32))
+      >>> low, high = propensity_box(jnp.array([0.5, 0.8]), 4.0)
+      >>> low  # odds of 1 and 4, divided by 4
+      Array([0.2, 0.5], dtype=float32)
+      >>> high
+      Array([0.8      , 0.9411765], dtype=float32)
     """
     _checks.check_number("gamma", gamma, lambda g: g >= 1, ">= 1")
     column = _propensities(propensity, np.ndim(propensity))

@@ -26,6 +26,7 @@ MODULES = [
 
 NAMESPACES = [
     jaxcp,
+    jaxcp.causal,
     jaxcp.certificates,
     jaxcp.datasets,
     jaxcp.detection,
@@ -164,7 +165,7 @@ ORDER = [
     {"held", "learners"},
     {"calibration"},
     {"checking"},
-    {"predictive", "risk", "training"},
+    {"causal", "predictive", "risk", "training"},
     {"online"},
     {"cross", "full", "outliers", "detection", "metrics"},
     {"plotting"},

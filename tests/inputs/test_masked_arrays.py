@@ -14,6 +14,7 @@ from test_package import NAMESPACES
 
 import jaxcp
 from jaxcp import (
+    causal,
     detection,
     learners,
     metrics,
@@ -51,6 +52,7 @@ SYSTEM = predictive.calibrate_predictive(RESIDUAL, 0 * X, X, weights=ONES)
 NEAR = jaxcp.conditional.Gaussian(1.0)
 BY_NEAR = jaxcp.calibrate_local(ABSOLUTE, 0 * X, X, X, NEAR)
 BY_FEATURES = jaxcp.calibrate_conditional(ABSOLUTE, 0 * X, X, X2)
+OF_ARM = causal.calibrate_outcome(ABSOLUTE, 0 * X, X, FLAGS, SHARES)
 CROSS = jaxcp.cross_calibrate(ABSOLUTE, np.zeros((3, 9)), X, HELD_OUT, weights=ONES)
 CRC = risk.calibrate_risk(
     risk.miscoverage, ABSOLUTE, 0 * X, X, weights=ONES, groups=GROUPS, num_groups=3
@@ -84,6 +86,16 @@ DOORS = {
     "calibrate_local": door(jaxcp.calibrate_local, ABSOLUTE, X, X, X, NEAR, mask=FLAGS),
     "LocalCalibration": door(BY_NEAR, X, 0.1, x=X, anchors=X, u=SHARES),
     "LocalCalibration.p_values": door(BY_NEAR.p_values, X, X, x=X),
+    "calibrate_outcome": door(
+        causal.calibrate_outcome, ABSOLUTE, X, X, FLAGS, SHARES, mask=FLAGS
+    ),
+    "OutcomeCalibration": door(OF_ARM, X, 0.1, propensity=SHARES, u=SHARES),
+    "OutcomeCalibration.p_values": door(OF_ARM.p_values, X, X, propensity=SHARES),
+    "propensity_box": door(causal.propensity_box, SHARES, 2.0),
+    "effect_sets": door(causal.effect_sets, SETS, SETS, X, FLAGS),
+    "calibrate_effect": door(
+        causal.calibrate_effect, ABSOLUTE, X, SETS, weights=ONES, mask=FLAGS
+    ),
     "Calibration": door(CP, X, 0.1, test_weights=ONES),
     "Calibration.p_values": door(CP.p_values, X, X, u=SHARES, test_weights=ONES),
     "GroupCalibration": door(BY_GROUP, X, 0.1, groups=GROUPS, test_weights=ONES),

@@ -13,8 +13,9 @@ import jax
 import numpy as np
 
 import jaxcp
-from jaxcp import conditional, learners, online, outliers, pvalues, risk, scores
+from jaxcp import causal, conditional, learners, online, outliers, pvalues, risk, scores
 from jaxcp import predictive as systems
+from jaxcp.sets import Interval
 
 N, M, ALPHA = 20, 6, 0.3  # one size for all, so that programs are shared
 KEY = jax.random.key(0)
@@ -231,6 +232,48 @@ def by_kernel(drawn):
 
     shape = {"traces": "its door asks for the shape of a weight"}
     return Method(with_inputs, make, ask, MASK | HALF | shape, 1e-5, p_values=True)
+
+
+def of_arm(score, draw, bound=None):
+    """The outcome of one arm, with known propensities or within a box of them."""
+
+    def boxed(rows):
+        e = rows["propensity"]
+        return e if bound is None else causal.propensity_box(e, bound)
+
+    def make(rows):
+        data = rows["preds"], rows["y"], rows["treated"], boxed(rows)
+        return causal.calibrate_outcome(score, *data, **options(rows))
+
+    def ask(cp, test, alpha):
+        given = {"propensity": boxed(test)}
+        p = cp.p_values(test["preds"], test["y"], **given)
+        return {"sets": cp(test["preds"], alpha, **given), "p": p}
+
+    def with_arms(rng, n):
+        e = rng.uniform(0.5, 0.9, n).astype("f")
+        return draw(rng, n) | {"propensity": e, "treated": rng.random(n, "f") < e}
+
+    return Method(with_arms, make, ask, MASK, p_values=True)
+
+
+def of_effects(score, draw):
+    """Intervals of effects in place of targets."""
+
+    def make(rows):
+        y, half = rows["y"], abs(rows["half"])
+        effects = Interval(*jax.numpy.asarray([y - half, y + half]))
+        return causal.calibrate_effect(score, rows["preds"], effects, **options(rows))
+
+    def ask(cp, test, alpha):
+        given = context(test)
+        p = cp.p_values(test["preds"], test["y"], **given)
+        return {"sets": cp(test["preds"], alpha, **given), "p": p}
+
+    def with_halves(rng, n):
+        return draw(rng, n) | {"half": rng.random(n, "f")}
+
+    return Method(with_halves, make, ask, p_values=True)
 
 
 def first(preds):
@@ -457,6 +500,10 @@ METHODS = {
     "groups of classes": split(scores.LAC(), labels, by_label_groups, MASK),
     "RLCP": by_kernel(drawn=True),
     "LCP": by_kernel(drawn=False),
+    "outcome of an arm": of_arm(ABSOLUTE, NUMBERS),
+    "outcome of an arm within a box": of_arm(ABSOLUTE, NUMBERS, bound=1.2),
+    "label of an arm": of_arm(scores.LAC(), labels),
+    "effects": of_effects(ABSOLUTE, NUMBERS),
     "cross": cross(ABSOLUTE, fits(NUMBERS)),
     "cross of labels": cross(scores.LAC(), LABELS_OF_FITS),
     "cross conformal": fitted(jaxcp.cross_conformal, held_out, not_for=LEARNED),
