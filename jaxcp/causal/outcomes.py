@@ -236,9 +236,9 @@ def calibrate_outcome(
       >>> e = jnp.array([0.5, 0.5, 0.25, 0.5, 0.5, 0.25])
       >>> cp = calibrate_outcome(Absolute(), jnp.zeros(6), y, treated, e)
       >>> new = jnp.array([0.5, 0.25])  # weights of the rows: 2, 2, 4, 4
-      >>> cp(jnp.zeros(2), 0.5, propensity=new).upper
+      >>> cp(jnp.zeros(2), 0.45, propensity=new).upper
       Array([3., 4.], dtype=float32)
-      >>> cp(jnp.zeros(2), 0.5, propensity=propensity_box(new, 3.0)).upper
+      >>> cp(jnp.zeros(2), 0.45, propensity=propensity_box(new, 3.0)).upper
       Array([ 4., inf], dtype=float32)
     """
     _checks.check_one_of("target", target, TARGETS)

@@ -112,6 +112,14 @@ LAWS = {  # what simulates or enumerates a promise, and for which names
         "calibrate_groups",
     ],
     "test_in_turn::test_local_sets_miss_as_many_as_they_may": ["calibrate_local"],
+    "test_causal::test_outcomes_of_an_arm_are_covered": ["causal.calibrate_outcome"],
+    "test_causal::test_what_is_not_measured_within_a_box_is_covered": [
+        "causal.calibrate_outcome",
+    ],
+    "test_causal::test_effects_are_covered": [
+        "causal.calibrate_effect",
+        "causal.effect_sets",
+    ],
     "test_in_turn::test_shifts_by_features_miss_as_much_as_they_may": [
         "ConditionalCalibration.dual",
         "calibrate_conditional",
