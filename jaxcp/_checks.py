@@ -230,7 +230,7 @@ def share(name: str, value: Any) -> Any:
     return value
 
 
-def check_one_of(name: str, value: Any, known: Iterable[str]) -> None:
+def check_one_of(name: str, value: Any, known: Iterable[Any]) -> None:
     """Raises ValueError for an option that is not known."""
     if value not in (names := list(known)):
         raise ValueError(f"expected {name} as one of {names}, got {value!r}")

@@ -62,13 +62,9 @@ def effect_sets(
     """
     for name, sets in {"control": control, "treatment": treatment}.items():
         _checks.check_kind(f"{name} as an Interval", sets, Interval)
-    control, treatment, y, treated = _checks.rows(
-        control=control,
-        treatment=treatment,
-        y=_checks.scores(y),
-        treated=_checks.Column(treated, convert=_checks.flags, required=True),
-    )
-    return _effects(control, treatment, y, treated)
+    flags = _checks.mask(treated)._replace(required=True)
+    columns = {"y": _checks.scores(y), "treated": flags}
+    return _effects(*_checks.rows(control=control, treatment=treatment, **columns))
 
 
 @jit

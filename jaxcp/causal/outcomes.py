@@ -18,8 +18,6 @@ from jaxcp.held import taking
 from jaxcp.held.rows import Held
 from jaxcp.typing import ArrayLike, Number, PyTree, Score
 
-TARGETS = ("all", "treated", "untreated")
-
 
 @pytree
 class OutcomeCalibration(Rule):
@@ -61,8 +59,8 @@ class OutcomeCalibration(Rule):
 
     def weights_at(self, propensity: PyTree) -> tuple[PyTree, Array]:
         """Returns P(target | x) / P(arm | x) of the rows and, at most, of one unit."""
-        own = _ratio(propensity, self.arm, self.target)
-        rows = _ratio(self.propensity, self.arm, self.target)
+        both = self.propensity, propensity
+        rows, own = (_ratio(e, self.arm, self.target) for e in both)
         return rows, own[1] if isinstance(own, tuple) else own
 
     def _thresholds(self, rank, context):
@@ -147,11 +145,8 @@ def propensity_box(propensity: ArrayLike, gamma: Number) -> tuple[Array, Array]:
       causal.calibrate_outcome
 
     Example:
-      >>> low, high = propensity_box(jnp.array([0.5, 0.8]), 4.0)
-      >>> low  # odds of 1 and 4, divided by 4
-      Array([0.2, 0.5], dtype=float32)
-      >>> high
-      Array([0.8      , 0.9411765], dtype=float32)
+      >>> propensity_box(jnp.array([0.5, 0.75]), 3.0)  # odds 1 and 3
+      (Array([0.25, 0.5 ], dtype=float32), Array([0.75, 0.9 ], dtype=float32))
     """
     _checks.check_number("gamma", gamma, lambda g: g >= 1, ">= 1")
     column = _propensities(propensity, np.ndim(propensity))
@@ -241,17 +236,12 @@ def calibrate_outcome(
       >>> cp(jnp.zeros(2), 0.45, propensity=propensity_box(new, 3.0)).upper
       Array([ 4., inf], dtype=float32)
     """
-    _checks.check_one_of("target", target, TARGETS)
-    if arm not in (0, 1):
-        raise ValueError(f"expected arm as 0 or 1, got {arm!r}")
+    _checks.check_one_of("arm", arm, (0, 1))
+    _checks.check_one_of("target", target, ("all", "treated", "untreated"))
     names = taking.classes_of(score, classes)
-    flags = _checks.Column(treated, convert=_checks.flags, required=True)
-    columns = {"treated": flags, "propensity": _propensities(propensity)}
-    _, treated, propensity, mask = _checks.rows(
-        preds=preds, **columns, mask=_checks.mask(mask)
-    )
-    own = treated if arm else ~treated
-    own = own if mask is None else own & mask
+    flags = _checks.mask(treated)._replace(required=True)
+    known = {"propensity": _propensities(propensity), "mask": _checks.mask(mask)}
+    _, treated, propensity, mask = _checks.rows(preds=preds, treated=flags, **known)
+    own = (treated == bool(arm)) & (True if mask is None else mask)
     held, shapes = taking.scored(score, preds, y, mask=own, classes=names)
-    known = int(arm), target, shapes, names
-    return OutcomeCalibration(score, held, propensity, *known)
+    return OutcomeCalibration(score, held, propensity, int(arm), target, shapes, names)

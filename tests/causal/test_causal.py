@@ -270,7 +270,7 @@ WRONG = {
     "columns": (lambda: FIT(TREATED, E[:, None]), r"of shape \(n,\), got \(40, 1\)"),
     "flags": (lambda: FIT(Y, E), "treated as flags or 0 and 1, got 2.0 at 2"),
     "few": (lambda: FIT(TREATED, E[:9]), "propensity with 40 rows like preds, got 9"),
-    "arm": (lambda: FIT(TREATED, E, arm=2), "arm as 0 or 1, got 2"),
+    "arm": (lambda: FIT(TREATED, E, arm=2), r"arm as one of \[0, 1\], got 2"),
     "target": (lambda: FIT(TREATED, E, target="ATT"), "target as one of .'all', 't"),
     "none": (lambda: CP(Y, 0.1), "expected propensity of each test point"),
     "one of many": (lambda: CP.quantile(0.1, propensity=E), r"of shape \(\)"),
