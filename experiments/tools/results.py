@@ -58,6 +58,7 @@ MEASURED = [
     "full_conformal",
     "enbpi_solar",
     "any_model",
+    "counterfactuals",
     "covariate_shift",
     "anomaly",
     "boxes",
