@@ -11,8 +11,9 @@ units by least squares in logistic features of x1 and x2; propensities are true 
 a logistic regression. Beside it the treated rows without weights.
 
 The paper shows figures, no table; a sketch of our own had 0.952 (standard deviation of
-runs 0.024) and a mean length of 4.06 in the first law with the true mean. Differs from it: no quantile forests, and 1000 runs,
-each with 1000 new units in place of 10,000.
+runs 0.024) and a mean length of 4.06 in the first law with the true mean. Differs from
+the paper: no quantile forests, and 1000 runs, each with 1000 new units in place of
+10,000.
 """
 
 from functools import partial
