@@ -1,7 +1,12 @@
 """Treatments: sets of the outcome under one arm, and of individual effects."""
 
-from jaxcp.causal.effects import calibrate_effect, effect_sets
-from jaxcp.causal.outcomes import OutcomeCalibration, calibrate_outcome, propensity_box
+from jaxcp.causal.outcomes import (
+    OutcomeCalibration,
+    calibrate_effect,
+    calibrate_outcome,
+    effect_sets,
+    propensity_box,
+)
 
 __all__ = [
     "OutcomeCalibration",
