@@ -279,6 +279,11 @@ def fitted(verb, draw=inputs, score=ABSOLUTE, not_for=None, p_values=False, **mo
     return Method(draw, make, ask, not_for or {}, 1e-3, p_values)
 
 
+def by_cluster(*data, **given):
+    """The jackknife+ over pairs of rows; an odd last one is a cluster by itself."""
+    return jaxcp.jackknife_plus(*data, **given, clusters=np.arange(len(data[4])) // 2)
+
+
 def fit_centers(key, x, y, weights):
     own = (y[None] == np.arange(3)[:, None]) * weights[None]
     return (own @ x + 1e-3) / (own.sum(axis=1, keepdims=True) + 1e-3)
@@ -463,6 +468,10 @@ METHODS = {
     "jackknife+": fitted(jaxcp.jackknife_plus, not_for=JACKKNIFE),
     "jackknife+ by group": fitted(
         jaxcp.jackknife_plus, grouped(inputs), not_for=JACKKNIFE
+    ),
+    "jackknife+ by cluster": fitted(
+        by_cluster,
+        not_for=OPTION | HALF | PLACES | {"repeated": "rows weigh 1/N_k"},
     ),
     "CV+": fitted(jaxcp.cv_plus, num_folds=4, not_for=LEARNED | PLACES),
     "bootstrap": fitted(
