@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
 from functools import partial
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 
 from jaxcp import _checks, _names
@@ -78,9 +76,7 @@ def k_fold(key: Array, n: int, num_folds: int) -> Array:
     return _k_fold(key, *check_folds(n, num_folds))
 
 
-def group_k_fold(
-    key: Array, ids: ArrayLike | Sequence[Hashable], num_folds: int
-) -> Array:
+def group_k_fold(key: Array, ids: ArrayLike, num_folds: int) -> Array:
     """Returns the weights of fits, each without one fold of whole clusters of rows.
 
     The K clusters, such as patients with several rows each, are dealt at random to
@@ -260,7 +256,7 @@ def _leave_one_out(n):
 
 @partial(jax.jit, static_argnums=(1, 2))
 def _k_fold(key, n, num_folds):
-    return _group_k_fold(key, np.arange(n), n, num_folds)
+    return _group_k_fold(key, jnp.arange(n), n, num_folds)
 
 
 @partial(jax.jit, static_argnums=(2, 3))
