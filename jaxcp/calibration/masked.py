@@ -258,7 +258,8 @@ def calibrate_masked(
       Array([3., 3.], dtype=float32)
     """
     names = taking.classes_of(score, classes)
-    own: Any = _known(np.nan if fill is None else fill)
+    own: Any = np.nan if fill is None else fill
+    own = own if isinstance(own, Array) else _arrays.as_numpy("fill", own)
     x, missing = _hidden(x, missing, own)
     preds = predicted(predict, params, x)
     taking.scored(score, preds, y, classes=names)  # its checks, before a test row
