@@ -57,7 +57,7 @@ def total(_, x):
     return x.sum(axis=1)
 
 
-MASKED = jaxcp.calibrate_masked(total, None, ABSOLUTE, X2, X)
+MASKED = jaxcp.calibrate_masked(total, None, ABSOLUTE, X2, X, fill=0.0)
 CROSS = jaxcp.cross_calibrate(ABSOLUTE, np.zeros((3, 9)), X, HELD_OUT, weights=ONES)
 CRC = risk.calibrate_risk(
     risk.miscoverage, ABSOLUTE, 0 * X, X, weights=ONES, groups=GROUPS, num_groups=3
