@@ -395,6 +395,26 @@ def linear(slopes, x):
     return x @ slopes.astype(x.dtype)
 
 
+def by_mask():
+    """Of two inputs none, either or both are missing, in turn."""
+
+    def make(rows):
+        data = rows["x"], rows["y"], rows["missing"]
+        return jaxcp.calibrate_masked(linear, SLOPES, ABSOLUTE, *data, fill=0.0)
+
+    def ask(cp, test, alpha):
+        given = {"missing": test["missing"]}
+        p = cp.p_values(test["x"], test["y"], **given)
+        return {"sets": cp(test["x"], alpha, **given), "p": p}
+
+    def with_masks(rng, n):
+        masks = np.array([[0, 0], [1, 0], [0, 1], [1, 1]], bool)
+        return inputs(rng, n) | {"missing": masks[np.arange(n) % 4]}
+
+    lacks = {"files": "its function is given again", "repeated": "it has no weights"}
+    return Method(with_masks, make, ask, OPTION | lacks, 1e-5, p_values=True)
+
+
 def bayes(rows, test, alpha):
     found = jaxcp.conformal_bayes(
         -((rows["y"][None] - DRAWS[:, None]) ** 2),
@@ -436,6 +456,7 @@ METHODS = {
     ),
     "split of a function": predicted(ABSOLUTE, inputs),
     "split of a function by group": predicted(ABSOLUTE, grouped(inputs)),
+    "missing inputs": by_mask(),
     "groups": split(ABSOLUTE, grouped(NUMBERS), jaxcp.calibrate_groups),
     "groups, of which some share": split(
         ABSOLUTE, uneven(NUMBERS), some_share, SIZES_COUNT
