@@ -58,7 +58,7 @@ class MaskedCalibration:
         `.held.counts()` how many rows there are.
 
         Args:
-          masks: True where an input is hidden, shape (g, d), at least one.
+          masks: True where an input is hidden, array of shape (g, d), at least one.
 
         Returns:
           A `GroupCalibration` of g groups.
@@ -85,9 +85,8 @@ class MaskedCalibration:
           >>> each.held.counts().tolist(), each.quantile(0.5).tolist()
           ([2, 3, 4], [3.0, 1.0, 6.0])
         """
-        masks = _known(_checks.flags("masks", masks))
-        g, (n, d) = len(masks), self.x.shape
-        _checks.check_shape("masks", (g, d), masks.shape)
+        masks = _flags("masks", masks, (*np.shape(masks)[:1], self.x.shape[1]))
+        g, n = len(masks), len(self.x)
         within = ~(self.missing[None] & ~masks[:, None]).any(axis=2)
         groups = _names.Groups(np.repeat(np.arange(g), n), g, None)
         y = jnp.tile(self.y, (g, *(1,) * (self.y.ndim - 1)))
@@ -267,9 +266,11 @@ def calibrate_masked(
     return MaskedCalibration(predict, params, score, x, y, missing, own, names)
 
 
-def _known(values):
-    """Returns values of numpy where they are known: it compiles nothing."""
-    return np.asarray(values) if _arrays.is_concrete(values) else values
+def _flags(name, value, shape):
+    """Returns flags of a shape, of numpy where they are known: it compiles nothing."""
+    found = _checks.flags(name, value)
+    _checks.check_shape(name, shape, found.shape)
+    return np.asarray(found) if _arrays.is_concrete(found) else found
 
 
 def _hidden(x, missing, fill, width="d"):
@@ -278,11 +279,9 @@ def _hidden(x, missing, fill, width="d"):
     if x.ndim != 2 or width not in ("d", x.shape[1]):
         raise ValueError(f"expected x of shape (n, {width}), got {x.shape}")
     x = x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(float)
-    hidden = np.isnan(x) if isinstance(x, np.ndarray) else _known(jnp.isnan(x))
+    hidden = _flags("x", x != x, x.shape)  # NaN alone differs from itself
     if missing is not None:
-        missing = _known(_checks.flags("missing", missing))
-        _checks.check_shape("missing", x.shape, missing.shape)
-        hidden = hidden | missing
+        hidden = hidden | _flags("missing", missing, x.shape)
     return _filled(x, hidden, fill), hidden
 
 
