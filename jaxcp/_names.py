@@ -256,6 +256,25 @@ def _distinct(groups, mask):
     return Names(sorted(distinct))  # type: ignore[type-var]
 
 
+def cluster_codes(ids: Any, mask: Any = None) -> Any:
+    """Returns the cluster of every row as 0, ..., K - 1, by first rows, shape (n,).
+
+    Ids are hashable values, known on the host. In rows that a mask leaves out they may
+    be missing; ids of no other row are K there.
+    """
+    _check_one_column(ids)
+    if not is_concrete(ids):
+        raise ValueError("expected clusters with values, got a traced array")
+    values: Any = on_host("clusters", ids)
+    _checks.check_vectors(clusters=values)
+    counted = values
+    if mask is not None and is_concrete(mask):
+        _checks.num_rows(mask=mask, clusters=values)
+        counted = values[np.asarray(mask, bool)]
+    names = as_names("clusters", [*dict.fromkeys(counted.tolist())])
+    return places(names, "clusters", values)
+
+
 def named(sets: AnySet, classes: Iterable[Hashable] | None) -> AnySet:
     """Returns sets with names of their labels, of sets that take them."""
     if classes is None or not issubclass(type(sets), HasNames):

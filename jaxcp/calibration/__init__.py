@@ -12,6 +12,7 @@ from jaxcp.calibration.conditional import (
 )
 from jaxcp.calibration.joining import join
 from jaxcp.calibration.local import LocalCalibration, calibrate_local
+from jaxcp.calibration.masked import MaskedCalibration, calibrate_masked
 from jaxcp.calibration.predictor import Predictor
 from jaxcp.calibration.rule import Rule
 from jaxcp.calibration.split import Calibration, GroupCalibration
@@ -19,7 +20,8 @@ from jaxcp.calibration.split import Calibration, GroupCalibration
 # fmt: off
 __all__ = [
     "Calibration", "ConditionalCalibration", "GroupCalibration", "LocalCalibration",
-    "Predictor", "Rule", "SplitConformal", "calibrate", "calibrate_conditional",
-    "calibrate_groups", "calibrate_local", "join", "split_conformal",
+    "MaskedCalibration", "Predictor", "Rule", "SplitConformal", "calibrate",
+    "calibrate_conditional", "calibrate_groups", "calibrate_local", "calibrate_masked",
+    "join", "split_conformal",
 ]
 # fmt: on

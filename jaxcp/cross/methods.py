@@ -263,11 +263,17 @@ def jackknife_plus(
     groups: ArrayLike | None = None,
     num_groups: int | None = None,
     group_names: Iterable[Hashable] | None = None,
+    clusters: ArrayLike | Iterable[Hashable] | None = None,
     calibration_weights: ArrayLike | None = None,
     batch_size: int | None = None,
     check: bool = True,
 ) -> CrossConformal:
-    """Returns the jackknife+: n fits, each without one row.
+    """Returns the jackknife+: n fits, each without one row; or without one cluster.
+
+    With K clusters of N_k rows each of K fits is without one of them, and a row weighs
+    1/N_k: the upper end is min{v : sum_k #{i : f_-k(x) + R_ki > v}/N_k + 1 <= alpha
+    (K + 1)}, for the test point an infinite atom of weight 1 at both ends; R_ki is the
+    score of row i of cluster k under f_-k.
 
     A learner with `leave_one_out` (`Ridge`, `KernelRidge`, `NearestNeighbors`) has a
     closed form for the fits; those of others run as one program. With groups every fit
@@ -283,6 +289,9 @@ def jackknife_plus(
         known before the targets. The groups of new inputs are given at the call.
       num_groups: Number of groups g, needed for groups that are integers.
       group_names: Names of the g groups, as for `calibrate_groups`.
+      clusters: Cluster of each row, such as the patient it is of: hashable values known
+        on the host, shape (n,); without groups and weights. One row a cluster is the
+        jackknife+ of rows.
       calibration_weights: Weights of the rows' scores, shape (n,), as for
         `cross_conformal`.
       batch_size: Fits that run at a time.
@@ -293,25 +302,33 @@ def jackknife_plus(
 
     Raises:
       ValueError: as `cross_conformal`, if n is less than 2, if the closed form is lost
-        to rounding, or if groups are out of range or their number is not known.
+        to rounding, or if groups are out of range or their number is not known; with
+      clusters if there are fewer than two, they are traced or missing, or beside groups
+      or weights.
 
     Guarantee:
       1 - 2 alpha, or 1 - (2 f - 1) / (n + 1) with f = floor(alpha (n + 1)) >= 1, which
       `certificate` returns; about 1 - alpha for stable learners. With groups the same
       within each group, for its number of rows n: the tournament among the rows of the
       group and the test point, given all other rows. One with fewer than 1/alpha - 1
-      has infinite sets.
+      has infinite sets. With clusters 1 - 2 alpha + 1 / (K + 1) for a row of a new
+      cluster, and `minmax` 1 - alpha; there is no certificate by counts. With fewer
+      than 1/alpha - 1 clusters sets are infinite.
 
     Assumption:
       The rows and test examples are exchangeable, with groups those of each group, and
-      the learner treats rows alike.
+      the learner treats rows alike. With clusters these are exchangeable, that of the
+      test row included, and so are the rows within each.
 
     Cost:
-      n + 1 fits in one program, or one closed form. Sets as `CrossConformal.__call__`.
+      n + 1 fits in one program, or one closed form; with clusters K + 1 fits. Sets as
+      `CrossConformal.__call__`.
 
     References:
       Barber, Candes, Ramdas, Tibshirani, Predictive Inference with the Jackknife+,
       Annals of Statistics, 2021, theorem 1.
+      Lee, Barber, Willett, Distribution-Free Inference with Hierarchical Data, arXiv
+      2306.06342, 2023 (weights of clusters).
 
     See also:
       cv_plus, jackknife_plus_after_bootstrap, CrossConformal.minmax
@@ -329,8 +346,18 @@ def jackknife_plus(
       >>> cp = jackknife_plus(*args, groups=["a", "b"] * 15)
       >>> cp(x[:2], alpha=0.2, groups=["a", "b"]).upper.shape
       (2,)
+      >>> patients = [f"patient {i // 3}" for i in range(30)]
+      >>> cp = jackknife_plus(*args, clusters=patients)  # 10 models
+      >>> cp(x[:2], alpha=0.2).upper.shape
+      (2,)
     """
     rows = check_data(key, learner, score, x, y)
+    given = clusters, calibration_weights, groups
+    codes, calibration_weights = plans.clusters_of(rows.y, *given)
+    if codes is not None:
+        key, weights, own = _partition_by(key, codes, int(codes.max()) + 1)
+        plan = Plan(weights, plans.OwnFit(own, len(weights)), batch_size, check)
+        return carry_out(plan, key, learner, score, rows, calibration_weights)
     n, of = len(rows.y), taking.groups_of(rows.y, groups, num_groups, group_names)
     _checks.check_count("the number of rows", n, 2)
     closed = isinstance(learner, LeavesOneOut)

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jaxcp import _checks
-from jaxcp._arrays import as_arrays, is_concrete
+from jaxcp import _checks, _names
+from jaxcp._arrays import as_arrays, count_groups, is_concrete
 from jaxcp._batching import map_blocks, map_evenly
 from jaxcp._numbers import as_float, mean
 from jaxcp._tree import jit, pytree, static
@@ -63,6 +63,44 @@ def check_alone(groups: Any, held_out: Any = None) -> None:
         "jackknife_plus(..., groups=) covers 1 - 2 alpha in each, and "
         "full_conformal(..., groups=) 1 - alpha"
     )
+
+
+def clusters_of(y, ids, weights, groups, mask=None, held_out=None):
+    """Returns the cluster of each row, None if each has its own, and weights 1/N_k.
+
+    N_k rows of a cluster count. Without ids the weights are those that are given. Fits
+    leave out whole clusters, or ValueError.
+    """
+    if ids is None:
+        return None, weights
+    if weights is not None or groups is not None:
+        raise ValueError(
+            "expected clusters without weights and groups, got some; nothing is proved "
+            "for both: one row of each cluster, drawn at random, takes them"
+        )
+    codes = _names.cluster_codes(ids, mask)
+    _checks.num_rows(y=y, clusters=codes)
+    count = int(codes.max(initial=-1)) + 1
+    _checks.check_count("the number of clusters", count, 2)
+    if held_out is not None and is_concrete(held_out, mask):
+        _check_whole(np.asarray(held_out), codes, mask)
+    sizes = count_groups(codes, count, mask)
+    own = np if isinstance(sizes, np.ndarray) else jnp  # np compiles nothing
+    ones = count == len(codes)
+    return (None, None) if ones else (codes, 1 / own.maximum(sizes, 1)[codes])
+
+
+def _check_whole(held, codes, mask):
+    """Raises ValueError where a fit leaves out some rows of a cluster, and not all."""
+    rows = slice(None) if mask is None else np.asarray(mask)
+    _, first, own = np.unique(codes[rows], return_index=True, return_inverse=True)
+    held = held[:, rows]
+    if (split := (held != held[:, first[own]]).any(axis=1)).any():
+        raise ValueError(
+            "expected fits that leave out whole clusters, got rows of one with and "
+            f"without fit {split.argmax()}; resampling.group_k_fold(key, ids, "
+            "num_folds) == 0 leaves out whole ones"
+        )
 
 
 def num_equal_folds(left_out: OwnFit | Ensemble, num_rows: int) -> int:

@@ -174,7 +174,8 @@ class CrossCalibration(Calibrated):
           stable learners. With weights and a fit for each row: the same for true
           likelihood ratios and their `test_weights`; for fixed weights, none above 1,
           minus the weighted total variation distance from exchangeability. With groups
-          1 - 2 alpha within each.
+          1 - 2 alpha within each. With clusters, each left out by a fit of its own:
+          1 - 2 alpha + 1 / (K + 1), for a row of a new cluster.
 
         Assumption:
           The rows and test examples are exchangeable, and each fit saw all rows but
@@ -207,6 +208,11 @@ class CrossCalibration(Calibrated):
           folds of one size: >= 1 - alpha - (1 - K/n) / (K + 1), by the same proof; c
           components pay the last term each. After bootstrap >= 1 - alpha with a
           binomial number of bags. `certificate` has what is sure; usually far more.
+          With clusters, each left out by a fit of its own: 1 - alpha, for a row of a
+          new cluster. Proof: take the least score of each row under the fits without
+          its cluster and another. That of a missed row exceeds those of rows of weight
+          (1 - alpha) (K + 1) in other clusters. For the missed row where it is least
+          these rows are not missed, so that missed ones weigh alpha (K + 1) at most.
 
         Assumption:
           Those of the "+" sets.
@@ -242,8 +248,8 @@ class CrossCalibration(Calibrated):
           With groups a tuple of one for each of them.
 
         Raises:
-          ValueError: if `alpha` is outside (0, 1), there are weights, fits or a mask
-            are traced, folds overlap, as bags do, or have unequal sizes.
+          ValueError: if `alpha` is outside (0, 1), there are weights or clusters, fits
+            or a mask are traced, folds overlap, as bags do, or have unequal sizes.
 
         Guarantee:
           P(Y in set) >= `coverage`. For the jackknife+ and its `minmax` some learner
@@ -271,7 +277,8 @@ class CrossCalibration(Calibrated):
         if self.calibration.weights is not None:
             raise ValueError(
                 "expected a calibration without weights, whose coverage has a bound by "
-                "counts, got one with weights; leave calibration_weights out"
+                "counts, got one with weights; leave calibration_weights out, and of "
+                "clusters take one row each, drawn at random"
             )
         if not is_concrete(self.left_out, self.calibration.held):
             raise ValueError(
@@ -522,7 +529,8 @@ class CrossConformal(Calibrated):
           sure. c components pay each: 1 - 2 alpha minus c terms. About 1 - alpha for
           stable learners. `enbpi` has an asymptotic guarantee. With weights as
           `CrossCalibration.__call__`. With groups 1 - 2 alpha within each group: the
-          theorem for its rows, given all others.
+          theorem for its rows, given all others. With clusters 1 - 2 alpha + 1 / (K +
+          1), for a row of a new cluster.
 
         Assumption:
           The rows and test examples are exchangeable, and each fit saw all rows but
@@ -560,6 +568,7 @@ class CrossConformal(Calibrated):
           folds of one size: >= 1 - alpha - (1 - K/n) / (K + 1), by the same proof; c
           components pay the last term each. After bootstrap >= 1 - alpha with a
           binomial number of bags. `certificate` has what is sure; usually far more.
+          With clusters 1 - alpha, for a row of a new cluster.
 
         Assumption:
           Those of the "+" sets.
@@ -662,6 +671,7 @@ def cross_calibrate(
     groups: ArrayLike | None = None,
     num_groups: int | None = None,
     group_names: Iterable[Hashable] | None = None,
+    clusters: ArrayLike | Iterable[Hashable] | None = None,
     weights: ArrayLike | None = None,
     mask: ArrayLike | None = None,
     aggregation: plans.Aggregation = "mean",
@@ -687,6 +697,9 @@ def cross_calibrate(
         out one row of its own.
       num_groups: Number of groups g, needed for groups that are integers.
       group_names: Names of the g groups, as for `calibrate_groups`.
+      clusters: Cluster of each row, such as the patient it is of: hashable values known
+        on the host, shape (n,). The N_k rows of one cluster are left out together, and
+        weigh 1/N_k each, a row of a new cluster 1.
       weights: Weights >= 0 of the rows' scores, shape (n,), as for `calibrate`: ratios,
         with `test_weights`, or fixed ones, none above 1. They are normalized once over
         all rows, with an infinite atom for the test point at both ends.
@@ -704,18 +717,22 @@ def cross_calibrate(
     Raises:
       ValueError: if shapes do not fit, every fit holds every row, a prediction of a row
         held out is NaN, there are groups and a fit leaves out several rows, or as
-        `calibrate_groups`. Where `held_out` is traced and no row is
-        left out the sets are infinite.
+        `calibrate_groups`; with clusters if there are fewer than two, a fit leaves out
+        some of the rows of one, or beside groups or weights. Where `held_out` is traced
+        and no row is left out the sets are infinite.
 
     Guarantee:
       As `CrossCalibration.__call__`: 1 - 2 alpha if each row is left out by one fit of
       its own (K folds of one size: minus a term below sqrt(2 / n)), and for bags if
       their number is drawn, as in `jackknife_plus_after_bootstrap`. Other plans have
-      none. With groups 1 - 2 alpha within each.
+      none. With groups 1 - 2 alpha within each. With K clusters, each left out by a fit
+      of its own: 1 - 2 alpha + 1 / (K + 1), and of `minmax` 1 - alpha, for a row of a
+      new cluster; none is proved for fits without several clusters.
 
     Assumption:
       The rows and test examples are exchangeable, and each fit saw all rows but those
-      that it left out, by one rule that treats rows alike.
+      that it left out, by one rule that treats rows alike. With clusters these are
+      exchangeable, that of the test row included, and so are the rows within each.
 
     Cost:
       No fit: O(b n) time to combine the predictions, and n scores.
@@ -725,6 +742,8 @@ def cross_calibrate(
       Annals of Statistics, 2021.
       Kim, Xu, Barber, Predictive Inference Is Free with the Jackknife+-after-Bootstrap,
       NeurIPS, 2020 (bags).
+      Lee, Barber, Willett, Distribution-Free Inference with Hierarchical Data, arXiv
+      2306.06342, 2023 (weights of clusters).
 
     See also:
       cv_plus, cross_conformal, calibrate, learners.Estimator
@@ -745,6 +764,8 @@ def cross_calibrate(
     """
     inputs.check_score(score)
     held_out, mask = check_held_out(held_out, mask)
+    own = clusters, weights, groups, mask, held_out
+    _, weights = plans.clusters_of(held_out.T, *own)
     plans.check_alone(groups, held_out)
     of = groups_of(held_out.T, groups, num_groups, group_names, mask)
     preds = checked_preds(preds, held_out.shape, held_out)

@@ -177,6 +177,17 @@ LAWS = {  # what simulates or enumerates a promise, and for which names
         "scores.Labelwise",
     ],
     "test_split_fit::test_coverage_is_exact": ["split_conformal_fit"],
+    "test_masked::test_each_mask_is_covered_as_the_formula_says": [
+        "MaskedCalibration.__call__",
+        "MaskedCalibration.at_masks",
+        "calibrate_masked",
+    ],
+    "test_cross_clusters::test_plus_sets_and_minmax_cover_what_is_promised": [
+        "CrossCalibration.__call__",
+        "CrossCalibration.minmax",
+        "cross_calibrate",
+        "jackknife_plus",
+    ],
     "test_full_bayes::test_coverage_of_a_model_that_is_wrong": ["conformal_bayes"],
     # What is known of coverage.
     "test_coverage::test_split_coverage_follows_its_beta_law": ["coverage_law"],
@@ -311,6 +322,9 @@ EQUAL = {  # what holds a name equal to others that have a law
         "calibrate_groups",
     ],
     "test_split_groups::test_a_model_is_its_predictions": ["split_conformal"],
+    "test_masked::test_sets_and_p_values_are_those_of_the_definition": [
+        "MaskedCalibration.p_values",
+    ],
     "test_risk_delta::test_models_boxes_and_outliers": [
         "outliers.is_outlier",
         "split_conformal",

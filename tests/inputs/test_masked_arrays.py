@@ -53,6 +53,13 @@ NEAR = jaxcp.conditional.Gaussian(1.0)
 BY_NEAR = jaxcp.calibrate_local(ABSOLUTE, 0 * X, X, X, NEAR)
 BY_FEATURES = jaxcp.calibrate_conditional(ABSOLUTE, 0 * X, X, X2)
 OF_ARM = causal.calibrate_outcome(ABSOLUTE, 0 * X, X, FLAGS, SHARES)
+
+
+def total(_, x):
+    return x.sum(axis=1)
+
+
+MASKED = jaxcp.calibrate_masked(total, None, ABSOLUTE, X2, X, fill=0.0)
 CROSS = jaxcp.cross_calibrate(ABSOLUTE, np.zeros((3, 9)), X, HELD_OUT, weights=ONES)
 CRC = risk.calibrate_risk(
     risk.miscoverage, ABSOLUTE, 0 * X, X, weights=ONES, groups=GROUPS, num_groups=3
@@ -113,6 +120,15 @@ DOORS = {
     "PredictiveSystem.quantile": door(SYSTEM.quantile, X, 0.5, side="upper"),
     "PredictiveSystem.crps": door(SYSTEM.crps, X, X),
     "PredictiveSystem.mean": door(SYSTEM.mean, X),
+    "calibrate_masked": door(
+        jaxcp.calibrate_masked, total, None, ABSOLUTE, X2, X, X2 > 3, fill=np.ones(2)
+    ),
+    "MaskedCalibration": door(MASKED, X2, 0.1, missing=X2 > 3, u=SHARES),
+    "MaskedCalibration.p_values": door(MASKED.p_values, X2, X, missing=X2 > 3),
+    "jackknife_plus, clusters": door(
+        jaxcp.jackknife_plus, KEY, RIDGE, ABSOLUTE, X2, X, clusters=GROUPS
+    ),
+    "group_k_fold": door(jaxcp.resampling.group_k_fold, KEY, GROUPS, 2),
     "split_conformal": door(
         jaxcp.split_conformal, lambda _, x: x, None, ABSOLUTE, X, X, weights=ONES
     ),

@@ -322,6 +322,11 @@ def fitted(verb, draw=inputs, score=ABSOLUTE, not_for=None, p_values=False, **mo
     return Method(draw, make, ask, not_for or {}, 1e-3, p_values)
 
 
+def by_cluster(*data, **given):
+    """The jackknife+ over pairs of rows; an odd last one is a cluster by itself."""
+    return jaxcp.jackknife_plus(*data, **given, clusters=np.arange(len(data[4])) // 2)
+
+
 def fit_centers(key, x, y, weights):
     own = (y[None] == np.arange(3)[:, None]) * weights[None]
     return (own @ x + 1e-3) / (own.sum(axis=1, keepdims=True) + 1e-3)
@@ -433,6 +438,26 @@ def linear(slopes, x):
     return x @ slopes.astype(x.dtype)
 
 
+def by_mask():
+    """Of two inputs none, either or both are missing, in turn."""
+
+    def make(rows):
+        data = rows["x"], rows["y"], rows["missing"]
+        return jaxcp.calibrate_masked(linear, SLOPES, ABSOLUTE, *data, fill=0.0)
+
+    def ask(cp, test, alpha):
+        given = {"missing": test["missing"]}
+        p = cp.p_values(test["x"], test["y"], **given)
+        return {"sets": cp(test["x"], alpha, **given), "p": p}
+
+    def with_masks(rng, n):
+        masks = np.array([[0, 0], [1, 0], [0, 1], [1, 1]], bool)
+        return inputs(rng, n) | {"missing": masks[np.arange(n) % 4]}
+
+    lacks = {"files": "its function is given again", "repeated": "it has no weights"}
+    return Method(with_masks, make, ask, OPTION | lacks, 1e-5, p_values=True)
+
+
 def bayes(rows, test, alpha):
     found = jaxcp.conformal_bayes(
         -((rows["y"][None] - DRAWS[:, None]) ** 2),
@@ -474,6 +499,7 @@ METHODS = {
     ),
     "split of a function": predicted(ABSOLUTE, inputs),
     "split of a function by group": predicted(ABSOLUTE, grouped(inputs)),
+    "missing inputs": by_mask(),
     "groups": split(ABSOLUTE, grouped(NUMBERS), jaxcp.calibrate_groups),
     "groups, of which some share": split(
         ABSOLUTE, uneven(NUMBERS), some_share, SIZES_COUNT
@@ -510,6 +536,10 @@ METHODS = {
     "jackknife+": fitted(jaxcp.jackknife_plus, not_for=JACKKNIFE),
     "jackknife+ by group": fitted(
         jaxcp.jackknife_plus, grouped(inputs), not_for=JACKKNIFE
+    ),
+    "jackknife+ by cluster": fitted(
+        by_cluster,
+        not_for=OPTION | HALF | PLACES | {"repeated": "rows weigh 1/N_k"},
     ),
     "CV+": fitted(jaxcp.cv_plus, num_folds=4, not_for=LEARNED | PLACES),
     "bootstrap": fitted(
