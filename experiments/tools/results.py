@@ -59,6 +59,7 @@ MEASURED = [
     "enbpi_solar",
     "any_model",
     "covariate_shift",
+    "claims",
     "anomaly",
     "boxes",
     "threshold_gradients",
@@ -79,7 +80,7 @@ MEASURED = [
 WITH_DATA = {"showcase", "covariate_shift", "anomaly", "conformal_training"}
 WITH_DATA |= {"risk_control", "conditional", "probabilities", "predictive"}
 TWICE = {"showcase"}  # the second run finds the programs of the first compiled
-ONLY_WITH_DATA = {"any_model", "enbpi_solar", "multioutput_real"}
+ONLY_WITH_DATA = {"any_model", "claims", "enbpi_solar", "multioutput_real"}
 
 
 def command(name: str, folder: Path, data: Path | None, puncc: str | None) -> list[str]:
