@@ -52,7 +52,7 @@ class Claims:
 
     References:
       Mohri, Hashimoto, Language Models with Conformal Factuality Guarantees, ICML,
-      2024. Their code orders claims of equal confidence, and has -1e5 for -inf.
+      2024. Their code breaks ties of confidences by noise, and has -1e5 for -inf.
 
     See also:
       sets.Kept, calibrate_conditional, risk.false_discovery_rate, scores.MultiLabel

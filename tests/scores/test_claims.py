@@ -273,3 +273,24 @@ def test_the_mean_share_of_false_claims_is_a_risk():
     fits = largest.sum(axis=1) + 1 <= 0.2 * 61 + 1e-6
     assert cp.quantile(0.2) == cuts[np.argmax(fits)] and 0 < fits.mean() < 1
     assert_array_equal(cp((c, there), 0.2).mask, kept[np.argmax(fits)])
+
+
+def test_the_experiment_tells_what_is_kept(tmp_path):
+    """By hand: five answers, each with a threshold from the four others."""
+    pytest.importorskip("experiments", reason="run as `python -m pytest` from the root")
+    from experiments.data import claims
+
+    c = np.array([[3.0, 1], [5, 2], [4, 9], [6, 0], [7, 8]])
+    true = np.array([[0, 1], [1, 0], [0, 1], [1, 1], [1, 1]], bool)
+    parts = {"confidence": c, "true": true, "mask": np.ones((5, 2), bool)}
+    data = {f"MATH__{name}": v for name, v in parts.items()}
+    found = claims.line(data, 1, 1.0, 0.4, 3.0)
+    # Scores 3, 2, 4, -inf, -inf: rank 4 of 5, and of the four others rank 3.
+    assert (found["threshold"], found["off by"], found["answers"]) == (3.0, 0.0, "MATH")
+    assert found["factual before"] == pytest.approx(2 / 5)
+    assert found["expected"] == pytest.approx(4 / 6)
+    # Thresholds 2, 3, 2, 3, 3: kept are 3; 5; 4, 9; 6; 7, 8.
+    assert found["factual"] == pytest.approx(3 / 5)
+    assert found["removed"] == pytest.approx(3 / 10)
+    with pytest.raises(FileNotFoundError, match=r"claims\.npz"):
+        claims.load(tmp_path)
