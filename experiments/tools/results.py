@@ -69,6 +69,7 @@ MEASURED = [
     "multioutput_real",
     "risk_control",
     "risk_laws",
+    "rows",
     "coverage_grid",
     "conditional",
     "conditional_classes",
