@@ -115,6 +115,17 @@ def _several(*shape):
     return draw
 
 
+def _claims(m):
+    """Confidences in quarters, so that claims tie, some padded, and which are true."""
+
+    def draw(key):
+        noise, u, v = jax.random.normal(key, (3, m))
+        confidences = jnp.round(8 * noise) / 4
+        return (confidences, u > -0.5), v < 1 + confidences / 2
+
+    return draw
+
+
 def _logits(k, ties=False):
     draw_labels = _labels(k, ties=ties)
 
@@ -284,6 +295,7 @@ CASES = {
     "raps-randomized": Case(scores.RAPS(0.3, 1, True), _labels(6, True), exact=True),
     "multilabel": Case(scores.MultiLabel(), _several(5)),
     "multilabel-pixels": Case(scores.MultiLabel(), _several(2, 3)),
+    "claims": Case(scores.Claims(), _claims(6)),
     "saps": Case(scores.SAPS(0.0137), _labels(7, ties=True), exact=True),
     "saps-one-class": Case(scores.SAPS(0.1, True), _labels(1, True), exact=True),
     "saps-randomized": Case(scores.SAPS(0.3, True), _labels(30, True), exact=True),
@@ -356,6 +368,7 @@ LARGER = {  # whose sets hold more than {y : score <= q}, and say so
     "raps-inclusive": Case(
         scores.RAPS(0.3, 1, True, inclusive=True), _labels(6, True), exact=True
     ),
+    "claims-share": Case(scores.Claims(0.7), _claims(6)),
     "custom-wider": Case(WIDER, _point()),
     "cdf-wider": Case(scores.CDF(WIDER), _scalars(9)),
     "rectified-wider": Case(scores.Rectified(WIDER), _with_tau(_point())),
@@ -383,6 +396,7 @@ ONE_OF_EACH = [
     "margin",
     "entmax",
     "multilabel",
+    "claims",
     "topk",
     "custom",
     "custom-start",

@@ -60,6 +60,7 @@ MEASURED = [
     "any_model",
     "counterfactuals",
     "covariate_shift",
+    "claims",
     "anomaly",
     "boxes",
     "threshold_gradients",
@@ -69,6 +70,7 @@ MEASURED = [
     "multioutput_real",
     "risk_control",
     "risk_laws",
+    "rows",
     "coverage_grid",
     "conditional",
     "conditional_classes",
@@ -80,7 +82,7 @@ MEASURED = [
 WITH_DATA = {"showcase", "covariate_shift", "anomaly", "conformal_training"}
 WITH_DATA |= {"risk_control", "conditional", "probabilities", "predictive"}
 TWICE = {"showcase"}  # the second run finds the programs of the first compiled
-ONLY_WITH_DATA = {"any_model", "enbpi_solar", "multioutput_real"}
+ONLY_WITH_DATA = {"any_model", "claims", "enbpi_solar", "multioutput_real"}
 
 
 def command(name: str, folder: Path, data: Path | None, puncc: str | None) -> list[str]:

@@ -3,6 +3,7 @@
 from jaxcp.checking.scores import check
 from jaxcp.scores import inputs
 from jaxcp.scores.cdf import CDF
+from jaxcp.scores.claims import Claims
 from jaxcp.scores.custom import Custom, Density, Latent
 from jaxcp.scores.histograms import Binned, Interpolated
 from jaxcp.scores.increasing import (
@@ -49,9 +50,9 @@ from jaxcp.scores.regression import (
 # fmt: off
 __all__ = [
     "APS", "CDF", "CP2PCP", "CQR", "DCP", "HDPCP", "LAC", "PCP", "RAPS", "SAPS",
-    "Absolute", "AsymmetricCQR", "Binned", "BoxOffset", "Custom", "Density", "Distance",
-    "Entmax", "Gamma", "Given", "Interpolated", "Labelwise", "Latent", "LogLAC",
-    "LogMargin", "Mahalanobis", "Margin", "MultiLabel", "Normalized",
+    "Absolute", "AsymmetricCQR", "Binned", "BoxOffset", "Claims", "Custom", "Density",
+    "Distance", "Entmax", "Gamma", "Given", "Interpolated", "Labelwise", "Latent",
+    "LogLAC", "LogMargin", "Mahalanobis", "Margin", "MultiLabel", "Normalized",
     "PredictedQuantiles", "Rectangle", "Rectified", "Residual", "ScaledResidual",
     "Signed", "TopK", "Truncated", "TwoSided", "check", "inputs",
 ]

@@ -259,6 +259,28 @@ def multilabel() -> Input:
     return Input("p, any shape", check, within=("share",))
 
 
+def claims() -> Input:
+    """A confidence for each claim, a mask of the claims there are, a mask as target."""
+
+    def check(preds, y, mask):
+        expected = "preds as a tuple (confidences, mask), both of shape (n, m)"
+        fits = isinstance(preds, tuple | list) and len(preds) == 2
+        fits = fits and jnp.ndim(preds[0]) == 2 and preds[0].shape == preds[1].shape
+        _expect(fits, expected, preds)
+        expected = "the mask of preds as flags or 0 and 1, true where there is a claim"
+        _checks.check_flags(expected, preds[1], mask)
+        if is_concrete(preds):  # padding may be NaN
+            found = np.where(preds[1], *map(np.asarray, (preds[0], 0)))
+            _checks.check_not_nan("confidences", found, mask)
+        if y is not None:
+            expected = f"y as a mask of shape {preds[0].shape} like the confidences"
+            _expect(y.shape == preds[0].shape, expected, y)
+            check_flags(y, mask)
+
+    text, draws = "(confidences, mask), each of shape (m,)", (True, True)
+    return Input(text, check, draws, refuses_nan=True, within=("", "share"))
+
+
 def uniform(name: str = "u") -> Input:
     """A number in [0, 1]."""
 

@@ -14,14 +14,14 @@ upper)`. In an `if` every batch is true, also an empty one.
 
 from jaxcp.sets.basic import BoundingBox, Box, Interval
 from jaxcp.sets.batches import Batch
-from jaxcp.sets.labels import LabelMask, LabelSet
+from jaxcp.sets.labels import Kept, LabelMask, LabelSet
 from jaxcp.sets.regions import Ball, Balls, Ellipsoid, LevelSet, membership
 from jaxcp.sets.unions import Intervals
 
 # fmt: off
 __all__ = [
     "Ball", "Balls", "Batch", "BoundingBox", "Box", "Ellipsoid", "Interval",
-    "Intervals", "LabelMask", "LabelSet", "LevelSet", "membership",
+    "Intervals", "Kept", "LabelMask", "LabelSet", "LevelSet", "membership",
 ]
 # fmt: on
 __dir__ = __all__.copy

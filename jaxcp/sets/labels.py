@@ -13,8 +13,10 @@ from jax import Array
 
 from jaxcp import _checks, _names
 from jaxcp._arrays import as_array
+from jaxcp._numbers import as_float, quotient
 from jaxcp._tree import pytree, static
 from jaxcp.sets.batches import Batch, Shape, without_axis
+from jaxcp.typing import Number
 
 
 class Marks(Batch):
@@ -98,8 +100,33 @@ class Marks(Batch):
             )
 
 
+class _Several(Marks):
+    """What sets have in common whose targets are masks."""
+
+    def marks(self) -> Array:
+        """Returns what is in the set, bool of the shape of a target."""
+        return self.mask
+
+    def codes(self, y: Any) -> Any:
+        """Returns masks as they are: their columns are the labels."""
+        return y
+
+    def target_shape(self) -> Shape:
+        """Returns the shape of a target, that of one mask."""
+        shape = np.shape(self.mask)
+        return shape[len(shape) - self._ndim :]
+
+    def _flags(self, y):
+        """Returns masks of what is true and of what is in the set, of one shape."""
+        mask, y = as_array("mask", self.mask), as_array("y", y)
+        shape = self.target_shape()
+        if y.shape[max(y.ndim - self._ndim, 0) :] != shape:
+            raise ValueError(f"expected y as masks of shape {shape}, got {y.shape}")
+        return jnp.broadcast_arrays(y != 0, mask)
+
+
 @pytree
-class LabelMask(Marks):
+class LabelMask(_Several):
     """A set of labels, or of pixels, that is to hold all the true ones of an example.
 
     The target is a mask too, and it is in the set if all of its labels are: an example
@@ -141,25 +168,62 @@ class LabelMask(Marks):
         `y` has the shape of one set, bool or 0 and 1; a batch takes one for each set,
         or one for all.
         """
-        mask, y = as_array("mask", self.mask), as_array("y", y)
-        shape = self.target_shape()
-        if y.shape[max(y.ndim - self.ndim, 0) :] != shape:
-            raise ValueError(f"expected y as masks of shape {shape}, got {y.shape}")
-        y, mask = jnp.broadcast_arrays(y, mask)
-        return jnp.all((y == 0) | mask, axis=self._axes())
+        true, mask = self._flags(y)
+        return jnp.all(~true | mask, axis=self._axes())
 
-    def marks(self) -> Array:
-        """Returns what is in the set, bool of the shape of a target."""
-        return self.mask
 
-    def codes(self, y: Any) -> Any:
-        """Returns masks as they are: their columns are the labels."""
-        return y
+@pytree
+class Kept(_Several):
+    """Claims of an answer that are kept: at least a share of them is to be true.
 
-    def target_shape(self) -> Shape:
-        """Returns the shape of a target, that of one mask."""
-        shape = np.shape(self.mask)
-        return shape[len(shape) - self.ndim :]
+    The target says which claims are true. It is in the set if
+
+    #{kept and true} >= share #{kept},
+
+    also where nothing is kept. A `LabelMask` asks the opposite: that all that is true
+    is in it. The share is compared by one division in the type of `share`, rounded to
+    the nearest float: 7 of 10 are a share of 0.7.
+
+    Args:
+      mask: True for claims that are kept, bool of shape (m,).
+      share: Least share of true claims among those kept, in (0, 1], shape (). A batch
+        has one for each set.
+      classes: Names of the claims, m distinct hashable ones, or None: where all answers
+        make the same ones, as findings in a report.
+
+    See also:
+      scores.Claims, sets.LabelMask, risk.false_discovery_rate
+
+    Example:
+      >>> kept = Kept(jnp.array([True, False, True]), share=1.0)
+      >>> bool(kept.contains(jnp.array([True, False, True])))
+      True
+      >>> bool(kept.contains(jnp.array([True, True, False])))
+      False
+      >>> kept.size(), kept.labels()
+      (Array(2, dtype=int32), [0, 2])
+    """
+
+    mask: Array
+    share: Array
+    classes: tuple[Hashable, ...] | None = static(default=None)
+
+    def contains(self, y: Any) -> Array:
+        """Returns whether at least the share of the claims kept are true.
+
+        `y` has the shape of one set, bool or 0 and 1; a batch takes one for each set,
+        or one for all.
+        """
+        true, mask = self._flags(y)
+        return is_share(true & mask, mask, self.share)
+
+
+def is_share(part: Array, whole: Array, share: Number) -> Array:
+    """Returns whether a share of the flags of the whole, if any, are in the part."""
+    count, number = (jnp.sum(v, axis=-1, dtype=int) for v in (part, whole))
+    share = jnp.broadcast_to(as_float(share), count.shape)
+    found = quotient(count.astype(share.dtype), jnp.maximum(number, 1))
+    return (number == 0) | (found >= share)
 
 
 @pytree

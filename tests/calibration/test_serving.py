@@ -52,6 +52,7 @@ REFUSED = {
     "entmax": "scan",
     "binned": "cummax",
     "custom-level-set": "sets of kind LevelSet",
+    "claims": "sets of kind Kept",
     "distance": "sets of kind Ball",
     "mahalanobis": "sets of kind Ellipsoid",
     "rectified-aps": "too many values",  # predictions in two layers

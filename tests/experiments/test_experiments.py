@@ -28,6 +28,7 @@ from experiments.laws import (
     jackknife_barber,
     multioutput_toys,
     pit,
+    rows,
     selection,
     threshold_gradients,
     which_rank,
@@ -114,6 +115,13 @@ def test_numpy_of_the_timed_sets_is_full_conformal_prediction():
     tried = np.linspace(-5, 5, 40)
     inside = (tried >= lower[:, None]) & (tried <= upper[:, None])
     assert np.array_equal(full_speed.numpy_grid(x, y, x_new, tried), inside)
+
+
+@pytest.mark.parametrize("design", rows.DESIGNS, ids=lambda names: names[0])
+def test_designs_of_rows_tell_the_naive_way_and_the_right_one(design):
+    found = jax.eval_shape(rows.DESIGNS[design], KEY)
+    assert [*found] == ["naive", "right"]
+    assert all(v.shape == () and v.dtype == bool for v in found.values())
 
 
 def test_published_tables_are_traced():

@@ -30,6 +30,7 @@ HOME = Path(experiments.__file__).parent
 TABLES = {  # that have been measured, by folder
     "data": """
         anomaly boxes conformal_training counterfactuals covariate_shift enbpi_solar
+        anomaly boxes claims conformal_training covariate_shift enbpi_solar
         multioutput_real predictive probabilities risk_control_answers
         risk_control_crc risk_control_ltt risk_control_mapie risk_control_masks
         risk_control_precision risk_control_rcps risk_control_shift width_training
@@ -38,7 +39,7 @@ TABLES = {  # that have been measured, by folder
         conditional_classes conditional_communities conditional_concrete
         conditional_groups conditional_law conformal_bayes coverage_grid full_conformal
         jackknife_barber multioutput_toys pit rectified_law risk_laws_betting
-        risk_laws_crc risk_laws_familywise risk_laws_pac selection_laws
+        risk_laws_crc risk_laws_familywise risk_laws_pac rows selection_laws
         selection_repetitions selection_shift selection_speed threshold_gradients
         which_rank
     """,

@@ -16,6 +16,7 @@ from jaxcp.scores import (
     RAPS,
     SAPS,
     Absolute,
+    Claims,
     Custom,
     Density,
     Distance,
@@ -154,6 +155,39 @@ WRONG = {
     "classes of a mask": (
         calibrate(MultiLabel(), P, P > 0, classes=("a", "b", "c")),
         "classes only with scores of labels, got MultiLabel",
+    ),
+    "share of 0": (calibrate(Claims(0.0), (P, P > 0), P > 0), r"\(0, 1\], got 0.0"),
+    "share above 1": (
+        calibrate(Claims(1.5), (P, P > 0), P > 0),
+        "share in .*, got 1.5",
+    ),
+    "claims without a mask": (
+        calibrate(Claims(), P, P > 0),
+        r"a tuple \(confidences, mask\), both of shape \(n, m\), got \(9, 3\)",
+    ),
+    "claims of one number": (
+        calibrate(Claims(), (X, X > 0), X > 0),
+        r"both of shape \(n, m\), got \(\(9,\), \(9,\)\)",
+    ),
+    "a mask of other claims": (
+        calibrate(Claims(), (P, P[:, :2] > 0), P > 0),
+        r"both of shape \(n, m\), got \(\(9, 3\), \(9, 2\)\)",
+    ),
+    "confidences for a mask": (
+        calibrate(Claims(), (P, P), P > 0),
+        "the mask of preds as flags or 0 and 1, .*, got 0.3",
+    ),
+    "NaN confidences": (
+        calibrate(Claims(), (P.at[1, 2].set(jnp.nan), P > 0), P > 0),
+        r"confidences without NaN, got nan at \(1, 2\)",
+    ),
+    "truths of other claims": (
+        calibrate(Claims(), (P, P > 0), P[:, :2] > 0),
+        r"y as a mask of shape \(9, 3\) like the confidences, got \(9, 2\)",
+    ),
+    "truths as probabilities": (
+        calibrate(Claims(), (P, P > 0), P),
+        "y as flags or 0 and 1, true where a label holds, got 0.3",
     ),
     "no draws": (multi(PCP(), DRAWS[:, :0]), r"l >= 1, got \(9, 0, 2\)"),
     "NaN draws": (multi(PCP(), DRAWS.at[1].set(jnp.nan)), "preds without NaN"),

@@ -286,6 +286,7 @@ def others():
     yield "boxes", sets.BoundingBox(jnp.zeros((2, 2)), jnp.ones((2, 2)), inner=True)
     yield "labels", sets.LabelSet(jnp.eye(3, dtype=bool))
     yield "masks", sets.LabelMask(jnp.ones((2, 3), bool), classes=("a", "b", "c"))
+    yield "kept", sets.Kept(jnp.ones((2, 3), bool), jnp.ones(2))
     yield "ellipsoid", sets.Ellipsoid(jnp.zeros(2), jnp.eye(2), jnp.array(3.0))
     yield "scenes", datasets.scenes(KEY, 3)
     yield "several", {"a": (CP, [covered, None]), 2: "text", ("b", 1.5): CP}

@@ -98,6 +98,11 @@ def several(rng, n):
     return {"preds": p, "y": rng.random((n, 4)) < p}
 
 
+def claims(rng, n):
+    c, there = rng.normal(size=(n, 4)).astype("f"), rng.random((n, 4)) < 0.8
+    return {"preds": (c, there), "y": rng.normal(size=(n, 4)) < 1 + c}
+
+
 def grouped(draw):
     return lambda rng, n: draw(rng, n) | {"groups": np.arange(n) % 3}
 
@@ -497,6 +502,7 @@ METHODS = {
     "split of ranked labels": split(
         scores.APS(randomized=True), with_uniforms, not_for=ELSEWHERE
     ),
+    "split of claims": split(scores.Claims(), claims, not_for=ELSEWHERE | FLAT),
     "split of a function": predicted(ABSOLUTE, inputs),
     "split of a function by group": predicted(ABSOLUTE, grouped(inputs)),
     "missing inputs": by_mask(),

@@ -158,7 +158,7 @@ def test_one_level_without_the_rows_has_the_same_sets(name, tmp_path):
     cp = method.make(rows)
     alpha = (ALPHA, 2 * ALPHA) if name == "risks" else ALPHA
     predictor = cp.at(alpha)
-    sizes = [v.size for v in jax.tree.leaves((predictor.score, predictor.q))]
+    sizes = [np.size(v) for v in jax.tree.leaves((predictor.score, predictor.q))]
     assert max(sizes) < N  # no rows
     known = {} if predictor.predict is None else {"predict": predictor.predict}
     jaxcp.save(tmp_path / "value", predictor)

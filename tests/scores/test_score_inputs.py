@@ -47,6 +47,7 @@ def test_only_scores_of_functions_declare_nothing():
         (scores.Normalized(), [False, False]),
         (scores.APS(randomized=True), [False, False]),
         (scores.PCP(), [True]),
+        (scores.Claims(), [True, True]),
         (scores.HDPCP(0.1), [True, True]),
         (scores.CDF(scores.PCP(), randomized=True), [True, True, False]),
         (scores.CDF(scores.CQR()), [False, False, True]),
@@ -56,7 +57,7 @@ def test_only_scores_of_functions_declare_nothing():
     ],
     ids=lambda v: "",
 )
-def test_only_draws_have_a_free_axis(score, free):
+def test_only_draws_and_claims_have_a_free_axis(score, free):
     assert list(inputs.of(score).free_axes(len(free))) == free
 
 

@@ -16,6 +16,7 @@ from jaxcp.sets import (
     Ellipsoid,
     Interval,
     Intervals,
+    Kept,
     LabelMask,
     LabelSet,
     LevelSet,
@@ -149,6 +150,10 @@ def batches():
         "labels": (LabelSet(mask), np.arange(m) % k),
         "masks": (LabelMask(mask), np.eye(m, k, dtype=bool)),
         "pixels": (LabelMask(np.stack([mask, ~mask], axis=1), ndim=2), pixels),
+        "claims": (
+            Kept(mask, np.full(m, 0.5, "f")),
+            np.arange(m * k).reshape(m, k) % 2,
+        ),
         "labels out of range": (LabelSet(mask), np.arange(m) - 1),
         "balls": (Balls(np.stack([mu, z], axis=1), abs(z[:, 0])), y),
         "ball": (Ball(mu, radius), y),
@@ -218,6 +223,7 @@ def test_label_sets_of_numpy_and_labels_in_a_column():
         (BoundingBox(jnp.zeros((4, 2)), jnp.ones((4, 2))), jnp.ones((3, 4))),
         (LabelSet(jnp.ones((4, 2), bool)), jnp.ones(3, int)),
         (LabelMask(jnp.ones((4, 2), bool)), jnp.ones((3, 2), bool)),
+        (Kept(jnp.ones((4, 2), bool), jnp.ones(4)), jnp.ones((3, 2), bool)),
     ],
 )
 def test_targets_of_other_rows_are_refused(sets, y):
