@@ -23,6 +23,7 @@ from jaxcp import (
     scores,
     sets,
     simulation,
+    survival,
     training,
     typing,
 )
@@ -110,8 +111,8 @@ __all__ = [
     "predictive", "pvalues", "pytree", "report", "resampling", "risk", "save", "scores",
     "sets", "sharded_conformal_quantile", "simulate", "simulation",
     "soft_conformal_quantile", "split_conformal", "split_conformal_fit", "static",
-    "training", "typing", "uniforms", "volume", "weighted_conformal_quantile",
-    "weighted_select",
+    "survival", "training", "typing", "uniforms", "volume",
+    "weighted_conformal_quantile", "weighted_select",
 ]
 # fmt: on
 
