@@ -194,7 +194,8 @@ def calibrate_lower(
     seen = as_float(seen) if event is None else seen
     mask, weights = by_rows(_kept, score.cutoff, rows=(times, seen, probability, mask))
     _check_probability("probability", probability, mask)
-    held, shapes = scored(score, preds, time, weights, mask)
+    held, shapes = scored(score, preds, time, mask=mask)
+    held = dataclasses.replace(held, weights=weights)
     return LowerCalibration(score, held, shapes)
 
 

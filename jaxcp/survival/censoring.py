@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,11 @@ from jaxcp.typing import ArrayLike, PyTree
 
 
 def impute_censoring(
-    key: Array, model: Any, x: PyTree, time: ArrayLike, event: ArrayLike
+    key: Array,
+    model: Callable[[PyTree, Array], Array],
+    x: PyTree,
+    time: ArrayLike,
+    event: ArrayLike,
 ) -> Array:
     """Returns censoring times of all rows, those of rows with an event drawn.
 

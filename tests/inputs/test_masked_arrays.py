@@ -24,6 +24,7 @@ from jaxcp import (
     risk,
     scores,
     sets,
+    survival,
     training,
 )
 from jaxcp.predictive import Atoms
@@ -51,6 +52,7 @@ SYSTEM = predictive.calibrate_predictive(RESIDUAL, 0 * X, X, weights=ONES)
 NEAR = jaxcp.conditional.Gaussian(1.0)
 BY_NEAR = jaxcp.calibrate_local(ABSOLUTE, 0 * X, X, X, NEAR)
 BY_FEATURES = jaxcp.calibrate_conditional(ABSOLUTE, 0 * X, X, X2)
+LOWER = survival.calibrate_lower(X, X, X, cutoff=3.0, probability=SHARES)
 CROSS = jaxcp.cross_calibrate(ABSOLUTE, np.zeros((3, 9)), X, HELD_OUT, weights=ONES)
 CRC = risk.calibrate_risk(
     risk.miscoverage, ABSOLUTE, 0 * X, X, weights=ONES, groups=GROUPS, num_groups=3
@@ -351,6 +353,23 @@ DOORS = {
         risk.selective_threshold, SHARES, FLAGS, 0.1, 0.1, grid=SHARES[::-1]
     ),
     "upper_bound": door(risk.upper_bound, SHARES, 0.1, where=FLAGS),
+    "calibrate_lower": door(
+        survival.calibrate_lower,
+        X,
+        X,
+        X,
+        cutoff=3.0,
+        probability=SHARES,
+        mask=FLAGS,
+    ),
+    "calibrate_lower, event": door(
+        survival.calibrate_lower, X, X, event=FLAGS, cutoff=3.0, probability=SHARES
+    ),
+    "LowerCalibration": door(LOWER, X, 0.1, probability=SHARES),
+    "impute_censoring": door(
+        survival.impute_censoring, KEY, lambda x, c: 0 * c, X, X, FLAGS
+    ),
+    "KaplanMeier.fit": door(learners.KaplanMeier().fit, X, FLAGS, weights=ONES),
     "conformal_training_loss": door(
         training.conformal_training_loss,
         LAC,

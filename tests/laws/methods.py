@@ -15,6 +15,7 @@ import numpy as np
 import jaxcp
 from jaxcp import conditional, learners, online, outliers, pvalues, risk, scores
 from jaxcp import predictive as systems
+from jaxcp import survival as times
 
 N, M, ALPHA = 20, 6, 0.3  # one size for all, so that programs are shared
 KEY = jax.random.key(0)
@@ -231,6 +232,26 @@ def by_kernel(drawn):
 
     shape = {"traces": "its door asks for the shape of a weight"}
     return Method(with_inputs, make, ask, MASK | HALF | shape, 1e-5, p_values=True)
+
+
+def lower_bounds():
+    """Times seen up to 0.2, where rows have a censoring time of at least that."""
+
+    def make(rows):
+        data = rows["preds"], rows["y"], rows["censoring"]
+        given = {"cutoff": 0.2, "probability": rows["probability"]}
+        return times.calibrate_lower(*data, **given, **options(rows))
+
+    def ask(cp, test, alpha):
+        given = {"probability": test["probability"]}
+        p = cp.p_values(test["preds"], test["y"], **given)
+        return {"sets": cp(test["preds"], alpha, **given), "p": p}
+
+    def seen(rng, n):
+        rows, p = NUMBERS(rng, n), rng.uniform(0.2, 1, n).astype("f")
+        return rows | {"probability": p, "censoring": rows["y"] + rng.random(n, "f")}
+
+    return Method(seen, make, ask, MASK, p_values=True)
 
 
 def first(preds):
@@ -457,6 +478,7 @@ METHODS = {
     "groups of classes": split(scores.LAC(), labels, by_label_groups, MASK),
     "RLCP": by_kernel(drawn=True),
     "LCP": by_kernel(drawn=False),
+    "lower bounds of times": lower_bounds(),
     "cross": cross(ABSOLUTE, fits(NUMBERS)),
     "cross of labels": cross(scores.LAC(), LABELS_OF_FITS),
     "cross conformal": fitted(jaxcp.cross_conformal, held_out, not_for=LEARNED),
