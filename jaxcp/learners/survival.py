@@ -62,29 +62,22 @@ class KaplanMeier:
     reverse: bool = static(default=False)
     fitted: Any = None
 
-    def fit(
-        self, time: ArrayLike, event: ArrayLike, *, weights: ArrayLike | None = None
-    ) -> KaplanMeier:
+    def fit(self, time: ArrayLike, event: ArrayLike) -> KaplanMeier:
         """Returns the function fitted to rows that do not calibrate.
 
         Args:
           time: Observed times min(T, C), shape (n,).
           event: True where T was observed, T <= C, shape (n,).
-          weights: How much each row counts, >= 0, shape (n,). Defaults to 1.
 
         Returns:
           A `KaplanMeier` that is called with (x, c).
 
         Raises:
-          ValueError: if lengths differ, a time is NaN, a flag neither 0 nor 1, or a
-            weight negative or infinite.
+          ValueError: if lengths differ, a time is NaN, or a flag neither 0 nor 1.
         """
         flags = _checks.mask(event)._replace(required=True)
-        columns = {"event": flags, "weights": _checks.weights(weights)}
-        time, event, weights = _checks.rows(time=_checks.scores(time), **columns)
-        time = as_float(time)
-        weights = jnp.ones_like(time) if weights is None else as_float(weights)
-        found = _survival(time, event, weights, reverse=self.reverse)
+        time, event = _checks.rows(time=_checks.scores(time), event=flags)
+        found = _survival(as_float(time), event, reverse=self.reverse)
         return dataclasses.replace(self, fitted=found)
 
     def __call__(self, x: PyTree, c: ArrayLike) -> Array:
@@ -98,23 +91,20 @@ class KaplanMeier:
 
     def _at(self, c, side):
         _checks.check_given(**{"what fit(time, event) returns": self.fitted})
-        c = _arrays.as_array("c", c)
-        _checks.check_not_nan("c", c)
+        _checks.check_not_nan("c", c := _arrays.as_array("c", c))
         return _looked_up(*self.fitted, c, side=side)
 
 
 @partial(jit, static_argnames="reverse")
-def _survival(time, event, weights, reverse):
-    """Returns times in order, and what is left after each row."""
+def _survival(time, event, reverse):
+    """Returns times in order, and what is left before all and after each."""
     # Rows one by one, events first: (n - 1)/n (n - 2)/(n - 1) ... = 1 - d/n.
-    time, last, weights = lax.sort((time, ~event, at_least_single(weights)), num_keys=2)
-    at_risk = jnp.cumsum(weights[::-1])[::-1]
-    gone = weights / jnp.where(at_risk > 0, at_risk, 1)
-    return time, jnp.cumprod(1 - jnp.where(last if reverse else ~last, gone, 0))
+    time, last = lax.sort((time, ~event), num_keys=2)
+    at_risk = jnp.arange(len(time), 0, -1, dtype=at_least_single(time).dtype)
+    left = jnp.where(last if reverse else ~last, (at_risk - 1) / at_risk, 1)
+    return time, jnp.cumprod(jnp.pad(left, (1, 0), constant_values=1))
 
 
 @partial(jit, static_argnames="side")
 def _looked_up(times, left, c, side):
-    """Returns what is left after all times below c, or up to c."""
-    place = jnp.searchsorted(times, c, side=side)
-    return jnp.append(jnp.ones(1, left.dtype), left)[place]
+    return left[jnp.searchsorted(times, c, side=side)]

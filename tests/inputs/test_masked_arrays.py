@@ -362,14 +362,11 @@ DOORS = {
         probability=SHARES,
         mask=FLAGS,
     ),
-    "calibrate_lower, event": door(
-        survival.calibrate_lower, X, X, event=FLAGS, cutoff=3.0, probability=SHARES
-    ),
     "LowerCalibration": door(LOWER, X, 0.1, probability=SHARES),
     "impute_censoring": door(
         survival.impute_censoring, KEY, lambda x, c: 0 * c, X, X, FLAGS
     ),
-    "KaplanMeier.fit": door(learners.KaplanMeier().fit, X, FLAGS, weights=ONES),
+    "KaplanMeier.fit": door(learners.KaplanMeier().fit, X, FLAGS),
     "conformal_training_loss": door(
         training.conformal_training_loss,
         LAC,

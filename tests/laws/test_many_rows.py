@@ -52,7 +52,7 @@ NAMES = "y preds values weights x pred test_pred test_weights losses covered p_v
 NAMES += " scores test_scores e_values confidence correct preds_cal y_cal first risks"
 INTERVALS = sets.Interval(rows(), rows())
 LABELS = sets.LabelSet(rows(3, dtype=bool))
-NAMES += " probs p0 p1 time event probability"
+NAMES += " probs p0 p1 time event censoring probability"
 ROWS = dict.fromkeys(NAMES.split(), rows()) | {"sets": INTERVALS}
 ROWS |= dict.fromkeys(("groups", "test_groups"), rows(dtype=int))
 ROWS |= {
@@ -80,7 +80,6 @@ OTHERS |= dict.fromkeys(("num_labels", "num_steps", "num_draws"), 3)
 # Arguments of one function that differ from these, or are not required.
 OWN = {
     "calibrate_groups": {"num_groups": 3},
-    "calibrate_lower": {"event": rows(dtype=bool)},
     "class_coverage": {"sets": LABELS, "y": rows(dtype=int)},
     "conformal_p_value": {"score": 0.0},
     "conformal_training_loss": {"temperature": 0.1},
