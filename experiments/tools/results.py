@@ -59,6 +59,7 @@ MEASURED = [
     "enbpi_solar",
     "any_model",
     "covariate_shift",
+    "survival",
     "anomaly",
     "boxes",
     "threshold_gradients",
