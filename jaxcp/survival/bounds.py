@@ -14,7 +14,7 @@ from jaxcp import _checks
 from jaxcp._batching import by_rows
 from jaxcp._numbers import as_float
 from jaxcp._tree import jit, pytree, static
-from jaxcp.calibration.rule import Rule
+from jaxcp.calibration.rule import Rule, blocks_of
 from jaxcp.held.rows import Held
 from jaxcp.held.taking import RowShapes, scored
 from jaxcp.quantiles._keys import bisect_floats
@@ -91,7 +91,11 @@ class LowerCalibration(Rule):
     def _p_values_of_scores(self, scores, y, u, rounds, **context):
         # Times from the cutoff on are in every set.
         scores = jnp.where(y >= self.score.cutoff, -jnp.inf, scores)
-        return super()._p_values_of_scores(scores, y, u, rounds, **context)
+        own = self.weights_at(**context)[1]
+        return self.held.p_values(scores, u, own, rounds=rounds)
+
+    def _at_a_time(self, context):
+        return blocks_of(self.held) if "u" in context else None  # which share one sort
 
 
 def calibrate_lower(

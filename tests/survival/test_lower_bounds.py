@@ -107,6 +107,17 @@ def test_candidate_times_have_the_share_of_rows_that_are_as_strange():
         assert_allclose(p[i], expected, rtol=1e-5)
 
 
+def test_smoothed_sets_hold_what_has_a_large_smoothed_p_value():
+    rows, new = drawn(40), drawn(200, seed=1)
+    cp, u = calibrated(rows), np.linspace(0, 1, 200, dtype="f")
+    given = {"probability": new["probability"], "u": u}
+    sets = cp(new["pred"], 0.3, **given)
+    p = cp.p_values(new["pred"], new["time"], **given)
+    assert_array_equal(sets.contains(new["time"]), p > 0.3)
+    whole = cp(new["pred"], 0.3, probability=given["probability"])
+    assert np.all(sets.lower >= whole.lower)
+
+
 @pytest.mark.parametrize("n", [0, 1, 9, 60])
 def test_without_censoring_bounds_are_those_of_split_to_the_last_bit(n):
     rng = np.random.default_rng(n)
