@@ -22,8 +22,6 @@ from jaxcp.scores import Residual, inputs
 from jaxcp.sets import Interval
 from jaxcp.typing import ArrayLike, Number, PyTree
 
-_ERROR = Residual("lower")
-
 
 @pytree
 class CappedResidual:
@@ -45,11 +43,11 @@ class CappedResidual:
 
     def __call__(self, pred: Array, y: Array) -> Array:
         """Returns min(pred, c) - min(y, c), shape ()."""
-        return _ERROR(self._capped(pred), self._capped(y))
+        return Residual("lower")(self._capped(pred), self._capped(y))
 
     def invert(self, pred: Array, q: Array) -> Interval:
         """Returns [min(min(pred, c) - q, c), inf)."""
-        lower, upper = _ERROR.invert(self._capped(pred), q).ends()
+        lower, upper = Residual("lower").invert(self._capped(pred), q).ends()
         return Interval(self._capped(lower), upper)
 
     def _capped(self, time):
@@ -79,10 +77,10 @@ class LowerCalibration(Rule):
     held: Held
     row_shapes: RowShapes | None = static(default=None)
 
-    def weights_at(self, probability: Array) -> tuple[Array, Array]:
+    def weights_at(self, probability: Array) -> tuple[Array | None, Array]:
         """Returns the weights of the rows, and 1 / probability of the test unit."""
-        rows: Array = self.held.weights  # type: ignore[assignment]
-        return rows, jnp.where(probability > 0, 1 / probability, jnp.inf)
+        # Also where a traced one is NaN the test unit weighs all.
+        return self.held.weights, 1 / jnp.where(probability > 0, probability, 0)
 
     def _declared(self, given, lead=1):
         super()._declared(given, lead)
@@ -196,8 +194,8 @@ def _kept(cutoff, censoring, p, mask):
 def _check_probability(name, p, mask):
     """Raises ValueError for a probability to be seen that is known, outside (0, 1]."""
     cure = "; units that are never seen up to the cutoff need an earlier one"
-    are_shares = lambda v: (v > 0) & (v <= 1)  # noqa: E731
-    _checks.check_range(are_shares, f"{name} in (0, 1]", p, mask, cure)
+    known = f"{name} in (0, 1]"
+    _checks.check_range(lambda v: (v > 0) & (v <= 1), known, p, mask, cure)
 
 
 def impute_censoring(
