@@ -24,6 +24,7 @@ from jaxcp import (
     scores,
     sets,
     simulation,
+    survival,
     training,
     typing,
 )
@@ -113,8 +114,8 @@ __all__ = [
     "metrics", "online", "outliers", "plotting", "predictive", "pvalues", "pytree",
     "report", "resampling", "risk", "save", "scores", "sets",
     "sharded_conformal_quantile", "simulate", "simulation", "soft_conformal_quantile",
-    "split_conformal", "split_conformal_fit", "static", "training", "typing",
-    "uniforms", "volume", "weighted_conformal_quantile", "weighted_select",
+    "split_conformal", "split_conformal_fit", "static", "survival", "training",
+    "typing", "uniforms", "volume", "weighted_conformal_quantile", "weighted_select",
 ]
 # fmt: on
 

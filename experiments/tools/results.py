@@ -61,6 +61,7 @@ MEASURED = [
     "counterfactuals",
     "covariate_shift",
     "claims",
+    "survival",
     "anomaly",
     "boxes",
     "threshold_gradients",

@@ -9,11 +9,12 @@ from jaxcp.learners.general import FunctionLearner, GradientLearner, MeanScale, 
 from jaxcp.learners.linear import Augmented, Ridge
 from jaxcp.learners.neighbors import KernelRidge, NearestNeighbors
 from jaxcp.learners.quantiles import QuantileRegression, QuantileRidge
+from jaxcp.learners.survival import KaplanMeier
 
 # fmt: off
 __all__ = [
     "Affine", "Augmented", "Difficulty", "Estimator", "FitError", "FunctionLearner",
-    "GradientLearner", "KernelRidge", "MeanScale", "NearestNeighbors",
+    "GradientLearner", "KaplanMeier", "KernelRidge", "MeanScale", "NearestNeighbors",
     "QuantileRegression", "QuantileRidge", "Ridge", "Shared", "check",
 ]
 # fmt: on

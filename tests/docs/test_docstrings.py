@@ -35,6 +35,7 @@ METHODS = {
     "pvalues",
     "risk",
     "scores",
+    "survival",
     "training",
 }
 METHODS_BY_NAME = {

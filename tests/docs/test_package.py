@@ -44,6 +44,7 @@ NAMESPACES = [
     jaxcp.scores,
     jaxcp.sets,
     jaxcp.simulation,
+    jaxcp.survival,
     jaxcp.training,
     jaxcp.typing,
 ]
@@ -167,7 +168,7 @@ ORDER = [
     {"checking"},
     {"causal", "predictive", "risk", "training"},
     {"online"},
-    {"cross", "full", "outliers", "detection", "metrics"},
+    {"cross", "full", "outliers", "detection", "metrics", "survival"},
     {"plotting"},
 ]
 
@@ -211,6 +212,7 @@ def test_the_one_kernel_does_the_selecting():
         "conformal.py": {"sort"},
         "local.py": {"sort"},  # all levels of one test point
         "classes.py": {"lexsort"},  # five scores of each class
+        "survival.py": {"sort"},  # all rows, in order of time
         "unions.py": {"argsort"},  # all breakpoints of a union, in order
         "testing.py": {"argsort"},  # the order of tests
     }

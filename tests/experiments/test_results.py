@@ -33,7 +33,8 @@ TABLES = {  # that have been measured, by folder
         anomaly boxes claims conformal_training covariate_shift enbpi_solar
         multioutput_real predictive probabilities risk_control_answers
         risk_control_crc risk_control_ltt risk_control_mapie risk_control_masks
-        risk_control_precision risk_control_rcps risk_control_shift width_training
+        risk_control_precision risk_control_rcps risk_control_shift survival
+        width_training
     """,
     "laws": """
         conditional_classes conditional_communities conditional_concrete

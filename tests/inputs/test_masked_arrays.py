@@ -25,6 +25,7 @@ from jaxcp import (
     risk,
     scores,
     sets,
+    survival,
     training,
 )
 from jaxcp.predictive import Atoms
@@ -60,6 +61,7 @@ def total(_, x):
 
 
 MASKED = jaxcp.calibrate_masked(total, None, ABSOLUTE, X2, X, fill=0.0)
+LOWER = survival.calibrate_lower(X, X, X, cutoff=3.0, probability=SHARES)
 CROSS = jaxcp.cross_calibrate(ABSOLUTE, np.zeros((3, 9)), X, HELD_OUT, weights=ONES)
 CRC = risk.calibrate_risk(
     risk.miscoverage, ABSOLUTE, 0 * X, X, weights=ONES, groups=GROUPS, num_groups=3
@@ -379,6 +381,20 @@ DOORS = {
         risk.selective_threshold, SHARES, FLAGS, 0.1, 0.1, grid=SHARES[::-1]
     ),
     "upper_bound": door(risk.upper_bound, SHARES, 0.1, where=FLAGS),
+    "calibrate_lower": door(
+        survival.calibrate_lower,
+        X,
+        X,
+        X,
+        cutoff=3.0,
+        probability=SHARES,
+        mask=FLAGS,
+    ),
+    "LowerCalibration": door(LOWER, X, 0.1, probability=SHARES),
+    "impute_censoring": door(
+        survival.impute_censoring, KEY, lambda x, c: 0 * c, X, X, FLAGS
+    ),
+    "KaplanMeier.fit": door(learners.KaplanMeier().fit, X, FLAGS),
     "conformal_training_loss": door(
         training.conformal_training_loss,
         LAC,

@@ -15,6 +15,7 @@ import numpy as np
 import jaxcp
 from jaxcp import causal, conditional, learners, online, outliers, pvalues, risk, scores
 from jaxcp import predictive as systems
+from jaxcp import survival as times
 from jaxcp.sets import Interval
 
 N, M, ALPHA = 20, 6, 0.3  # one size for all, so that programs are shared
@@ -281,6 +282,26 @@ def of_effects(score, draw):
     return Method(with_halves, make, ask, p_values=True)
 
 
+def lower_bounds():
+    """Times seen up to 0.2, where rows have a censoring time of at least that."""
+
+    def make(rows):
+        data = rows["preds"], rows["y"], rows["censoring"]
+        given = {"cutoff": 0.2, "probability": rows["probability"]}
+        return times.calibrate_lower(*data, **given, **options(rows))
+
+    def ask(cp, test, alpha):
+        given = {"probability": test["probability"]}
+        p = cp.p_values(test["preds"], test["y"], **given)
+        return {"sets": cp(test["preds"], alpha, **given), "p": p}
+
+    def seen(rng, n):
+        rows, p = NUMBERS(rng, n), rng.uniform(0.2, 1, n).astype("f")
+        return rows | {"probability": p, "censoring": rows["y"] + rng.random(n, "f")}
+
+    return Method(seen, make, ask, MASK, p_values=True)
+
+
 def first(preds):
     """Fits in front: (n, b, ...) as (b, n, ...)."""
     return preds.swapaxes(0, 1)
@@ -536,6 +557,7 @@ METHODS = {
     "outcome of an arm within a box": of_arm(ABSOLUTE, NUMBERS, bound=1.2),
     "label of an arm": of_arm(scores.LAC(), labels),
     "effects": of_effects(ABSOLUTE, NUMBERS),
+    "lower bounds of times": lower_bounds(),
     "cross": cross(ABSOLUTE, fits(NUMBERS)),
     "cross of labels": cross(scores.LAC(), LABELS_OF_FITS),
     "cross conformal": fitted(jaxcp.cross_conformal, held_out, not_for=LEARNED),

@@ -29,6 +29,7 @@ from jaxcp import (
     risk,
     scores,
     sets,
+    survival,
     training,
 )
 from jaxcp.quantiles.levels import as_alpha, exact_rank, ranks
@@ -36,7 +37,7 @@ from rows import POINTWISE
 
 MANY = 3 * 10**9
 MODULES = jaxcp, detection, learners, metrics, online, outliers, pvalues, risk, training
-MODULES += (predictive,)
+MODULES += (predictive, survival)
 WORDS = (
     f"expected at most 2147483646 rows in single precision, got {MANY}; switch double "
 )
@@ -51,7 +52,7 @@ NAMES = "y preds values weights x pred test_pred test_weights losses covered p_v
 NAMES += " scores test_scores e_values confidence correct preds_cal y_cal first risks"
 INTERVALS = sets.Interval(rows(), rows())
 LABELS = sets.LabelSet(rows(3, dtype=bool))
-NAMES += " probs p0 p1"
+NAMES += " probs p0 p1 time event censoring probability"
 ROWS = dict.fromkeys(NAMES.split(), rows()) | {"sets": INTERVALS}
 ROWS |= dict.fromkeys(("groups", "test_groups"), rows(dtype=int))
 ROWS |= {
@@ -62,7 +63,7 @@ ROWS |= {
     "true_boxes": rows(3, 4),
 }
 NUMBERS = "alpha delta level beta share threshold q bandwidth temperature min_iou eta"
-NUMBERS += " target u score_value rates costs"
+NUMBERS += " target u score_value rates costs cutoff"
 OTHERS = dict.fromkeys(NUMBERS.split(), 0.1) | {"grid": np.linspace(0, 1, 5)}
 OTHERS |= {"key": jax.random.key(0), "learner": learners.Ridge(1.0)}
 OTHERS |= {"score": scores.Absolute(), "loss": risk.miscoverage}
@@ -83,6 +84,7 @@ OWN = {
     "conformal_p_value": {"score": 0.0},
     "conformal_training_loss": {"temperature": 0.1},
     "full_rate": {"sets": LABELS},
+    "impute_censoring": {"model": lambda x, c: 0 * c},
     "influence_conformal": {"learner": GRADIENT, "num_labels": 3},
     "report": {"cp": jaxcp.calibrate(scores.Absolute(), np.zeros(9), np.arange(9.0))},
     "run": {"method": online.ACI(scores.Absolute(), 0.1)},

@@ -31,6 +31,7 @@ from jaxcp import (
     risk,
     scores,
     sets,
+    survival,
     training,
 )
 from jaxcp.checking.captured import states_of
@@ -287,6 +288,10 @@ VERBS = {
     ),
     "learn_then_test.method": family,
     "train_score.project": projected,
+    "impute_censoring.model": lambda: partial(
+        lambda f: survival.impute_censoring(KEY, f, None, Y, Y > 0),
+        lambda x, c: jnp.exp(-scaled(c)),
+    ),
     "own score": lambda: custom(Own()),
     "own learner": lambda: refits(jaxcp.cv_plus, Own(), num_folds=3),
     "own set": lambda: partial(metrics.mean_size, Ray(jnp.ones(3))),
