@@ -29,8 +29,8 @@ EXPERIMENTS = {*results.TIMED, *results.MEASURED}
 HOME = Path(experiments.__file__).parent
 TABLES = {  # that have been measured, by folder
     "data": """
-        anomaly boxes conformal_training counterfactuals covariate_shift enbpi_solar
-        anomaly boxes claims conformal_training covariate_shift enbpi_solar
+        anomaly boxes claims conformal_training counterfactuals covariate_shift
+        enbpi_solar
         multioutput_real predictive probabilities risk_control_answers
         risk_control_crc risk_control_ltt risk_control_mapie risk_control_masks
         risk_control_precision risk_control_rcps risk_control_shift survival
