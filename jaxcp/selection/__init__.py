@@ -1,23 +1,23 @@
 """Sets of the rows that a rule selects, such as those with the best predictions.
 
-A set that covers 1 - alpha of all rows may cover far fewer of those that were picked by
-what the model says of them. `calibrate_selected` takes the rule too.
+Sets that cover 1 - alpha of all rows may cover far fewer of those that were picked by
+what the model says of them. `calibrate_selected` is told the rule.
 """
 
-from jaxcp.selection.calibrating import (
+# fmt: off
+from jaxcp.selection.selected import (
     Selected,
     SelectedCalibration,
+    Swaps,
+    above,
+    by_p_values,
     calibrate_selected,
+    top,
 )
-from jaxcp.selection.rules import above, by_p_values, by_swaps, top
 
 __all__ = [
-    "Selected",
-    "SelectedCalibration",
-    "above",
-    "by_p_values",
-    "by_swaps",
-    "calibrate_selected",
-    "top",
+    "Selected", "SelectedCalibration", "Swaps", "above", "by_p_values",
+    "calibrate_selected", "top",
 ]
+# fmt: on
 __dir__ = __all__.copy

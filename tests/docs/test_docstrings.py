@@ -35,6 +35,7 @@ METHODS = {
     "pvalues",
     "risk",
     "scores",
+    "selection",
     "training",
 }
 METHODS_BY_NAME = {
