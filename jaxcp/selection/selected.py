@@ -35,8 +35,6 @@ from jaxcp.sets.batches import rows_of, without_axis
 from jaxcp.sets.unions import joined
 from jaxcp.typing import AnySet, ArrayLike, HasEnds, HasPieces, Number, PyTree, Score
 
-By = Callable[[PyTree], ArrayLike]
-
 
 class SelectionRule:
     """What rules share: the number of a prediction that they go by.
@@ -45,7 +43,7 @@ class SelectionRule:
     the flags of R_j: of the row at a place, for y <= c if `null`, else for y > c.
     """
 
-    by: By | None = None
+    by: Callable | None = None
     flags: Any = None
     threshold: Any = None
 
@@ -86,7 +84,7 @@ class Top(SelectionRule):
     """The rows with the k largest numbers. Made by `top`."""
 
     k: int = static()
-    by: By | None = None
+    by: Callable | None = None
 
     def chosen(self, numbers, below, test, budget):
         last = kth_smallest(test, len(test) - self.k)  # the first that is left out
@@ -101,7 +99,7 @@ class Above(SelectionRule):
     """The rows with a number above c. Made by `above`."""
 
     c: Number
-    by: By | None = None
+    by: Callable | None = None
 
     def chosen(self, numbers, below, test, budget):
         keys, test, cut = _keys(numbers, test, self.c)
@@ -115,7 +113,7 @@ class ByPValues(SelectionRule):
     threshold: Number
     level: Any = None
     stepwise: bool = static(default=True)
-    by: By | None = None
+    by: Callable | None = None
 
     def budget(self, n, m):
         """Returns floor((n + 1) level r / m) for r = 0, ..., m; or floor((n + 1) t)."""
@@ -201,9 +199,9 @@ class Swaps(SelectionRule):
       Array([ True, False], dtype=bool)
     """
 
-    flags: Callable[[Array, Any, Array], Array]
+    flags: Callable
     threshold: Any = None
-    by: By | None = None
+    by: Callable | None = None
 
     def chosen(self, numbers, below, test, budget):
         selected = self.flags(numbers, below, test)
@@ -225,7 +223,7 @@ class Swaps(SelectionRule):
 
 @pytree
 class Selected:
-    """Which test rows a rule selects, and their sets.
+    """Which test rows a rule selects, and their sets. Made by `SelectedCalibration`.
 
     Args:
       selected: Whether each test row is selected, bool of shape (m,).
@@ -244,7 +242,7 @@ class Selected:
       >>> cp = selection.calibrate_selected(Absolute(), *rows, rule=selection.top(1))
       >>> found = cp(jnp.array([7.0, 3.0]), alpha=0.25)
       >>> found.selected.tolist(), found.indices.tolist(), found.sets.upper.tolist()
-      ([True, False], [0], [14.0])
+      ([True, False], [0], [15.0])
     """
 
     selected: Array
@@ -393,6 +391,14 @@ class SelectedCalibration(Rule):
           Benjamini, Yekutieli, False Discovery Rate-Adjusted Multiple Confidence
           Intervals for Selected Parameters, Journal of the American Statistical
           Association, 2005.
+
+        Example:
+          >>> from jaxcp import selection
+          >>> from jaxcp.scores import Absolute
+          >>> rows, rule = (jnp.arange(19.0), 2 * jnp.arange(19.0)), selection.top(1)
+          >>> cp = selection.calibrate_selected(Absolute(), *rows, rule=rule)
+          >>> cp.adjusted(jnp.array([4.0, 9.0]), alpha=0.4).sets.upper  # split at 0.2
+          Array([24.], dtype=float32)
         """
         if not isinstance(self.rule, Top | Above):
             raise ValueError(
@@ -449,7 +455,7 @@ class SelectedCalibration(Rule):
         """Returns the reference rows of a test row, and what it weighs, 1."""
         selected, state = self.chosen
         flags = self.rule.reference(state, place, null) & selected[place]
-        return flags.astype(self.held.values.dtype), 1.0
+        return flags.astype(float), 1.0
 
     def threshold(self, rank, place):  # type: ignore[override]
         """Returns the threshold of a test row, or both, for y > c and y <= c."""
@@ -567,7 +573,7 @@ def calibrate_selected(
     return SelectedCalibration(score, held, numbers, below, rule, shapes, names)
 
 
-def top(k: int, *, by: By | None = None) -> SelectionRule:
+def top(k: int, *, by: Callable | None = None) -> SelectionRule:
     """Returns the rule that selects the k test rows with the largest numbers.
 
     Of rows that tie the lower index goes first: R_j = {i : #{l != j : mu_l > mu_i or
@@ -613,7 +619,7 @@ def top(k: int, *, by: By | None = None) -> SelectionRule:
     return Top(int(k), by)
 
 
-def above(c: Number, *, by: By | None = None) -> SelectionRule:
+def above(c: Number, *, by: Callable | None = None) -> SelectionRule:
     """Returns the rule that selects the test rows with a number above c.
 
     R_j = {i : mu_i > c}, the calibration rows that it would select.
@@ -662,7 +668,7 @@ def by_p_values(
     level: ArrayLike,
     *,
     stepwise: bool = True,
-    by: By | None = None,
+    by: Callable | None = None,
 ) -> SelectionRule:
     """Returns the rule that selects test rows by p-values of the claim y <= threshold.
 

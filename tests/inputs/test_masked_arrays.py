@@ -23,6 +23,7 @@ from jaxcp import (
     pvalues,
     risk,
     scores,
+    selection,
     sets,
     training,
 )
@@ -51,6 +52,7 @@ SYSTEM = predictive.calibrate_predictive(RESIDUAL, 0 * X, X, weights=ONES)
 NEAR = jaxcp.conditional.Gaussian(1.0)
 BY_NEAR = jaxcp.calibrate_local(ABSOLUTE, 0 * X, X, X, NEAR)
 BY_FEATURES = jaxcp.calibrate_conditional(ABSOLUTE, 0 * X, X, X2)
+SELECTED = selection.calibrate_selected(ABSOLUTE, 0 * X, X, rule=selection.top(2))
 CROSS = jaxcp.cross_calibrate(ABSOLUTE, np.zeros((3, 9)), X, HELD_OUT, weights=ONES)
 CRC = risk.calibrate_risk(
     risk.miscoverage, ABSOLUTE, 0 * X, X, weights=ONES, groups=GROUPS, num_groups=3
@@ -76,6 +78,16 @@ DOORS = {
     "calibrate_groups": door(
         jaxcp.calibrate_groups, ABSOLUTE, X, X, GROUPS, num_groups=3, mask=FLAGS
     ),
+    "calibrate_selected": door(
+        selection.calibrate_selected,
+        ABSOLUTE,
+        X,
+        X,
+        rule=selection.top(2),
+        mask=FLAGS,
+    ),
+    "SelectedCalibration": door(SELECTED, X, 0.1),
+    "SelectedCalibration.p_values": door(SELECTED.p_values, X, X),
     "calibrate_conditional": door(
         jaxcp.calibrate_conditional, ABSOLUTE, X, X, X2, mask=FLAGS
     ),

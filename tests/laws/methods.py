@@ -7,13 +7,24 @@ A law that does not hold for it is named with the reason.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 import jaxcp
-from jaxcp import conditional, learners, online, outliers, pvalues, risk, scores
+from jaxcp import (
+    conditional,
+    learners,
+    online,
+    outliers,
+    pvalues,
+    risk,
+    scores,
+    selection,
+)
 from jaxcp import predictive as systems
 
 N, M, ALPHA = 20, 6, 0.3  # one size for all, so that programs are shared
@@ -231,6 +242,27 @@ def by_kernel(drawn):
 
     shape = {"traces": "its door asks for the shape of a weight"}
     return Method(with_inputs, make, ask, MASK | HALF | shape, 1e-5, p_values=True)
+
+
+@partial(jax.jit, static_argnames="alpha")
+def of_all(cp, preds, alpha):
+    """Outside of a program there would be sets of the selected rows alone."""
+    return cp(preds, alpha).sets
+
+
+def selected(score, rule, draw, not_for=None):
+    def make(rows):
+        known = options(rows)
+        return selection.calibrate_selected(
+            score, rows["preds"], rows["y"], rule=rule, **known
+        )
+
+    def ask(cp, test, alpha):
+        p = jnp.nan_to_num(cp.p_values(test["preds"], test["y"]))
+        return {"sets": of_all(cp, test["preds"], alpha), "p": p}
+
+    traces = {"traces": "its sets come from a program of this level, see test_selected"}
+    return Method(draw, make, ask, MASK | traces | (not_for or {}))
 
 
 def first(preds):
@@ -457,6 +489,13 @@ METHODS = {
     "groups of classes": split(scores.LAC(), labels, by_label_groups, MASK),
     "RLCP": by_kernel(drawn=True),
     "LCP": by_kernel(drawn=False),
+    "selected, the largest": selected(ABSOLUTE, selection.top(3), NUMBERS),
+    "selected by p-values": selected(
+        scores.LAC(),
+        selection.by_p_values(0.5, 0.6, by=lambda p: 1 - p[0]),
+        labels,
+        FILES,
+    ),
     "cross": cross(ABSOLUTE, fits(NUMBERS)),
     "cross of labels": cross(scores.LAC(), LABELS_OF_FITS),
     "cross conformal": fitted(jaxcp.cross_conformal, held_out, not_for=LEARNED),

@@ -1,4 +1,4 @@
-"""Sets of selected rows: vectors, swaps by their definition, the law, what is refused."""
+"""Sets of selected rows: vectors, all swaps, the law, what is refused."""
 
 from functools import partial
 from pathlib import Path
@@ -70,11 +70,10 @@ def test_vectors(case, dtype):
         assert_array_equal(found.selected, g["selected"])
         assert_array_equal(found.indices, np.flatnonzero(g["selected"]))
         rows, places, _ = cp._of_selected(test)
-        rank = rows.rank(alpha)
+        own, q = jax.jit(inner)(rows, places, rows.rank(alpha))
         for null, name in enumerate(["above", "below"]):
-            own = [rows.weights_at(j, bool(null))[0] > 0 for j in places]
-            assert_array_equal(own, g[f"rows_{name}"][g["selected"]])
-        q = np.array([rows.threshold(rank, j) for j in places]).reshape(len(places), -1)
+            assert_array_equal(own[null], g[f"rows_{name}"][g["selected"]])
+        q = q.reshape(len(places), -1)
         expected = np.stack([g["threshold_above"], g["threshold_below"]], 1)
         eps = 4 * np.finfo(dtype).eps
         assert_allclose(q, expected[g["selected"]][:, : q.shape[1]], rtol=eps)
@@ -85,8 +84,21 @@ def test_vectors(case, dtype):
         kind = kinds.get(case.split("_")[0], jaxcp.sets.Intervals)
         assert isinstance(found.sets, kind)
         grid = g["grid"].astype(dtype)
-        inside = jax.vmap(lambda own: jax.vmap(own.contains)(grid))(found.sets)
+        inside = contained(found.sets, grid)
         assert_array_equal(inside, g["in_set"][g["selected"]])
+
+
+def inner(rows, places, rank=None):
+    """Returns which rows refer to each place, for b = 0, 1, and its thresholds."""
+    at = lambda null: jax.vmap(lambda j: rows.weights_at(j, null)[0] > 0)(places)  # noqa: E731
+    q = None if rank is None else jax.vmap(lambda j: rows.threshold(rank, j))(places)
+    return jnp.stack([at(False), at(True)]), q
+
+
+@jax.jit
+def contained(sets, candidates):
+    """Returns which candidates each set holds."""
+    return jax.vmap(lambda own: jax.vmap(own.contains)(candidates))(sets)
 
 
 def test_adjusted_sets_are_split_at_a_smaller_level():
@@ -170,8 +182,7 @@ def test_reference_rows_are_those_of_all_swaps(name, own, key):
         y = jax.random.randint(keys[2], (7,), -1, 2).astype(float)
         cp = selection.calibrate_selected(ABSOLUTE, mu, y, rule=rule)
         rows, places, _ = cp._of_selected(test)
-        at = lambda null: jax.vmap(lambda j: rows.weights_at(j, null)[0] > 0)(places)
-        found = jnp.stack([at(False), at(True)])
+        found, _ = inner(rows, places)
         return all_swaps(flags, mu, y <= 0, test), (rows.chosen[0], found)
 
     cases = jax.jit(jax.vmap(case))(jax.random.split(key, 1000))
@@ -181,6 +192,9 @@ def test_reference_rows_are_those_of_all_swaps(name, own, key):
     assert_array_equal(found, swaps & selected[:, None, :, None])
     if name in ("bh", "p"):  # targets matter
         assert (swaps[:, 0] != swaps[:, 1])[selected].any()
+
+
+CANDIDATES = np.arange(-4, 9) / 2
 
 
 def in_set(mu, y, test, j, candidate):
@@ -213,10 +227,9 @@ def test_a_loop_over_the_definition():
         p = pvalues.selection_p_values(mu, y, 1.0, test)
         chosen = np.asarray(pvalues.benjamini_hochberg(p, 0.6))
         assert_array_equal(found.selected, chosen)
-        candidates = np.arange(-4, 9) / 2
-        inside = jax.vmap(lambda own: jax.vmap(own.contains)(candidates))(found.sets)
+        inside = contained(found.sets, CANDIDATES)
         expected = [
-            [in_set(mu, y, test, j, candidate) for candidate in candidates]
+            [in_set(mu, y, test, j, candidate) for candidate in CANDIDATES]
             for j in np.flatnonzero(chosen)
         ]
         assert_array_equal(inside, np.reshape(expected, inside.shape))
