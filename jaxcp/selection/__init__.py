@@ -4,7 +4,6 @@ Sets that cover 1 - alpha of all rows may cover far fewer of those that were pic
 what the model says of them. `calibrate_selected` is told the rule.
 """
 
-# fmt: off
 from jaxcp.selection.selected import (
     Selected,
     SelectedCalibration,
@@ -15,6 +14,7 @@ from jaxcp.selection.selected import (
     top,
 )
 
+# fmt: off
 __all__ = [
     "Selected", "SelectedCalibration", "Swaps", "above", "by_p_values",
     "calibrate_selected", "top",

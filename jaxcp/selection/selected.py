@@ -56,11 +56,9 @@ class SelectionRule:
         found = found if self.by is None else jax.vmap(self.by)(found)
         first, *others = jax.tree.leaves(found)
         if others or first.size != (n := len(first)):
-            shapes = jax.tree.map(lambda v: v.shape[1:], found)
-            raise ValueError(
-                f"expected one number of a prediction to select by, got {shapes}; say "
-                "which, as by=lambda pred: pred[1]"
-            )
+            found = jax.tree.map(lambda v: v.shape[1:], found)
+            cure = "say which, as by=lambda pred: pred[1]"
+            raise ValueError(f"expected a number to select by, got {found}; {cure}")
         found = as_float(first.reshape(n))
         return jnp.where(jnp.isnan(found), unknown, found)
 
@@ -353,8 +351,8 @@ class SelectedCalibration(Rule):
         """
         rows, indices, preds = self._of_selected(preds)
         if (c := self.rule.threshold) is not None:
-            inverse = Partial(_halves, self.score, c)
-            rows = dataclasses.replace(rows, score=Custom(self.score, inverse))
+            inverse = Partial(_halves, self.score, c)  # what sets ask alone
+            rows = dataclasses.replace(rows, score=Custom(inverse, inverse))
         sets = Rule.__call__(rows, preds, alpha, place=indices, delta=delta)
         return Selected(rows.chosen[0], indices, sets)
 
@@ -441,8 +439,8 @@ class SelectedCalibration(Rule):
         rows, _, _ = self._of_selected(preds)
         y = taking.coded(self.classes, y)
         null = None if self.below is None else _is_null(self.rule, _checks.rows(y=y))
-        places = jnp.arange(len(rows.chosen[0]))
-        p = Rule.p_values(rows, preds, y, place=places, null=null)
+        known = {"place": jnp.arange(len(rows.chosen[0])), "null": null}
+        p = Rule.p_values(rows, preds, y, **known)
         return jnp.where(rows.chosen[0], p, jnp.nan)
 
     def rank(self, alpha: ArrayLike) -> Array:
@@ -464,29 +462,20 @@ class SelectedCalibration(Rule):
             rows = self._at({"place": place, "null": null})[1] > 0
             return Held(self.held.values, mask=rows).threshold(rank[jnp.sum(rows)])
 
-        return (
-            of(False) if self.below is None else jax.vmap(of)(jnp.array([False, True]))
-        )
-
-    def _at_a_time(self, context):
-        n, m = len(self.held.values), len(self.chosen[0])
-        each = n if isinstance(self.rule, Swaps) else 1
-        return _batching.rows_at_a_time(each * (n + m))
+        both = jnp.array([False, True])
+        return of(False) if self.below is None else jax.vmap(of)(both)
 
     def _of_selected(self, preds):
         """Returns what a call knows of test rows, and those that sets are of."""
         preds, *_ = self._rows(preds, {})
         budget = self.rule.budget(self.held.counts(), len(jax.tree.leaves(preds)[0]))
         chosen = _chosen(self.rule, self.numbers, self.below, preds, budget)
-        rows, places = (
-            dataclasses.replace(self, chosen=chosen),
-            jnp.arange(len(chosen[0])),
-        )
+        places = jnp.arange(len(chosen[0]))
         if _arrays.is_concrete(chosen, preds):
             places = np.flatnonzero(np.asarray(chosen[0]))
             preds = jax.tree.map(lambda v: rows_of(v, places), preds)
             places = _batching.on_device(places)
-        return rows, places, preds
+        return dataclasses.replace(self, chosen=chosen), places, preds
 
 
 @jit
