@@ -443,6 +443,13 @@ class SelectedCalibration(Rule):
         p = Rule.p_values(rows, preds, y, **known)
         return jnp.where(rows.chosen[0], p, jnp.nan)
 
+    def certificate(self, alpha: Any, delta: Any = None) -> Any:
+        """Raises ValueError: the coverage of selected rows has no known law."""
+        raise ValueError(
+            "expected a calibration of all rows, whose coverage has a known law, got "
+            "SelectedCalibration; calibrate(score, preds, y) has a certificate"
+        )
+
     def rank(self, alpha: ArrayLike) -> Array:
         """Returns the rank among r rows, for r = 0, ..., n: (n + 1,) or (n + 1, c)."""
         c = self.held.components
@@ -452,6 +459,8 @@ class SelectedCalibration(Rule):
     def weights_at(self, place, null=False):
         """Returns the reference rows of a test row, and what it weighs, 1."""
         selected, state = self.chosen
+        if not len(selected):  # there is no place
+            return jnp.zeros(len(self.numbers)), 1.0
         flags = self.rule.reference(state, place, null) & selected[place]
         return flags.astype(float), 1.0
 

@@ -418,6 +418,17 @@ def test_edges():
     assert_array_equal(traced, [False, True])  # NaN comes last
 
 
+@pytest.mark.parametrize("name", ["top", "above", "bh"])
+def test_no_rows(name):
+    """Of test points: no sets. Of calibration: all sets are infinite."""
+    mu, y, test, _ = rows()
+    cp = selection.calibrate_selected(ABSOLUTE, mu, y, rule=KINDS[name])
+    none = cp(test[:0], 0.2)
+    assert (len(none.selected), len(none.sets)) == (0, 0)
+    cp = selection.calibrate_selected(ABSOLUTE, mu[:0], y[:0], rule=KINDS[name])
+    assert_array_equal(cp(test, 0.2).sets.size(), np.inf)
+
+
 def test_the_threshold_of_targets_is_between_the_halves():
     """Pieces meet at c where c is in the set, and c itself is below."""
     mu, y = np.arange(40.0), np.arange(40.0) + np.tile([0, 1, 3, 9], 10)
@@ -458,6 +469,10 @@ REFUSED = {
     "delta": (
         lambda: some()(np.ones(3), 0.1, delta=0.1),
         "delta=None for SelectedCalibration, whose coverage has no known law",
+    ),
+    "a certificate": (
+        lambda: some().certificate(0.1),
+        "a known law, got SelectedCalibration; calibrate",
     ),
     "adjusted by p-values": (
         lambda: some(selection.by_p_values(0.0, 0.2)).adjusted(np.ones(3), 0.1),
