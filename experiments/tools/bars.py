@@ -237,6 +237,11 @@ BARS = {
         ("all rows", "MAPIE / jaxcp", ">= 100"),
         ("one more", "MAPIE / jaxcp", ">= 100"),
     ],
+    "selected": [
+        ("top", "s", "<= 0.2"),
+        ("above", "s", "<= 0.2"),
+        ("by_p_values", "s", "<= 2"),
+    ],
     "row_counts": [
         (name, "after the first s", "<= 1.5") for name in ("Absolute", "LAC", "APS")
     ],

@@ -49,6 +49,7 @@ TIMED = [
     "probability_speed",
     "predictive_speed",
     "monitors",
+    "selected",
     "serving",
 ]
 MEASURED = [

@@ -92,6 +92,12 @@ LAWS = {  # what simulates or enumerates a promise, and for which names
         "calibrate_groups",
         "predictive.calibrate_predictive",
     ],
+    "test_selected::test_selected_rows_are_covered": [
+        "selection.SelectedCalibration.__call__",
+        "selection.SelectedCalibration.adjusted",
+        "selection.SelectedCalibration.p_values",
+        "selection.calibrate_selected",
+    ],
     "test_split_groups::test_coverage_in_each_group_of_a_fit": ["split_conformal_fit"],
     "test_in_turn::test_each_group_of_fits_on_all_rows_loses_as_much_as_it_may": [
         "CrossConformal.__call__",

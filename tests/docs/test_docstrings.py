@@ -36,6 +36,7 @@ METHODS = {
     "risk",
     "scores",
     "survival",
+    "selection",
     "training",
 }
 METHODS_BY_NAME = {

@@ -62,7 +62,7 @@ TABLES = {  # that have been measured, by folder
         multioutput_speed_training predictive_speed predictive_speed_first
         probability_speed proper_speed_draws proper_speed_many readme_start
         risk_speed_betting risk_speed_counts risk_speed_crc risk_speed_many
-        risk_speed_sequence row_counts serving simulation_speed_devices
+        risk_speed_sequence row_counts selected serving simulation_speed_devices
         simulation_speed_overheads simulation_speed_quantiles
         simulation_speed_replicates simulation_speed_replicates_avx2
         simulation_speed_spans

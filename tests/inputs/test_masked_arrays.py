@@ -24,6 +24,7 @@ from jaxcp import (
     pvalues,
     risk,
     scores,
+    selection,
     sets,
     survival,
     training,
@@ -62,6 +63,7 @@ def total(_, x):
 
 MASKED = jaxcp.calibrate_masked(total, None, ABSOLUTE, X2, X, fill=0.0)
 LOWER = survival.calibrate_lower(X, X, X, cutoff=3.0, probability=SHARES)
+SELECTED = selection.calibrate_selected(ABSOLUTE, 0 * X, X, rule=selection.top(2))
 CROSS = jaxcp.cross_calibrate(ABSOLUTE, np.zeros((3, 9)), X, HELD_OUT, weights=ONES)
 CRC = risk.calibrate_risk(
     risk.miscoverage, ABSOLUTE, 0 * X, X, weights=ONES, groups=GROUPS, num_groups=3
@@ -87,6 +89,16 @@ DOORS = {
     "calibrate_groups": door(
         jaxcp.calibrate_groups, ABSOLUTE, X, X, GROUPS, num_groups=3, mask=FLAGS
     ),
+    "calibrate_selected": door(
+        selection.calibrate_selected,
+        ABSOLUTE,
+        X,
+        X,
+        rule=selection.top(2),
+        mask=FLAGS,
+    ),
+    "SelectedCalibration": door(SELECTED, X, 0.1),
+    "SelectedCalibration.p_values": door(SELECTED.p_values, X, X),
     "calibrate_conditional": door(
         jaxcp.calibrate_conditional, ABSOLUTE, X, X, X2, mask=FLAGS
     ),

@@ -7,13 +7,25 @@ A law that does not hold for it is named with the reason.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 import jaxcp
-from jaxcp import causal, conditional, learners, online, outliers, pvalues, risk, scores
+from jaxcp import (
+    causal,
+    conditional,
+    learners,
+    online,
+    outliers,
+    pvalues,
+    risk,
+    scores,
+    selection,
+)
 from jaxcp import predictive as systems
 from jaxcp import survival as times
 from jaxcp.sets import Interval
@@ -302,6 +314,27 @@ def lower_bounds():
     return Method(seen, make, ask, MASK, p_values=True)
 
 
+@partial(jax.jit, static_argnames="alpha")
+def of_all(cp, preds, alpha):
+    """Outside of a program there would be sets of the selected rows alone."""
+    return cp(preds, alpha).sets
+
+
+def selected(score, rule, draw, not_for=None):
+    def make(rows):
+        known = options(rows)
+        return selection.calibrate_selected(
+            score, rows["preds"], rows["y"], rule=rule, **known
+        )
+
+    def ask(cp, test, alpha):
+        p = jnp.nan_to_num(cp.p_values(test["preds"], test["y"]))
+        return {"sets": of_all(cp, test["preds"], alpha), "p": p}
+
+    traces = {"traces": "its sets come from a program of this level, see test_selected"}
+    return Method(draw, make, ask, MASK | traces | (not_for or {}))
+
+
 def first(preds):
     """Fits in front: (n, b, ...) as (b, n, ...)."""
     return preds.swapaxes(0, 1)
@@ -558,6 +591,13 @@ METHODS = {
     "label of an arm": of_arm(scores.LAC(), labels),
     "effects": of_effects(ABSOLUTE, NUMBERS),
     "lower bounds of times": lower_bounds(),
+    "selected, the largest": selected(ABSOLUTE, selection.top(3), NUMBERS),
+    "selected by p-values": selected(
+        scores.LAC(),
+        selection.by_p_values(0.5, 0.6, by=lambda p: 1 - p[0]),
+        labels,
+        FILES,
+    ),
     "cross": cross(ABSOLUTE, fits(NUMBERS)),
     "cross of labels": cross(scores.LAC(), LABELS_OF_FITS),
     "cross conformal": fitted(jaxcp.cross_conformal, held_out, not_for=LEARNED),

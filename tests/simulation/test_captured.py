@@ -30,6 +30,7 @@ from jaxcp import (
     pvalues,
     risk,
     scores,
+    selection,
     sets,
     survival,
     training,
@@ -55,6 +56,26 @@ def around():
 
 def custom(score):
     return lambda: jaxcp.calibrate(score, ZEROS, Y).quantile(0.2)
+
+
+def numbers(make):
+    """The numbers that a rule of selection goes by, of a function of a prediction."""
+    rows = scores.Absolute(), ZEROS + 1, Y
+    return partial(
+        lambda by: selection.calibrate_selected(*rows, rule=make(by=by)).numbers,
+        lambda pred: scaled(pred),
+    )
+
+
+def swapped(make):
+    """Which rows a rule of one's own selects."""
+    rows = scores.Absolute(), Y, Y
+    return partial(
+        lambda flags: (
+            selection.calibrate_selected(*rows, rule=make(flags))(Y, 0.3).selected
+        ),
+        lambda mu, below, new: scaled(new) > 2,
+    )
 
 
 def upper(score):
@@ -233,6 +254,14 @@ VERBS = {
         ),
         lambda params, x: scaled(x[:, 0]),
     ),
+    "top.by": lambda: numbers(partial(selection.top, 2)),
+    "above.by": lambda: numbers(partial(selection.above, 2.0)),
+    "by_p_values.by": lambda: numbers(partial(selection.by_p_values, 2.0, 0.1)),
+    "Swaps.by": lambda: numbers(
+        partial(selection.Swaps, lambda mu, below, new: new > 0)
+    ),
+    "Swaps.flags": lambda: swapped(selection.Swaps),
+    "calibrate_selected.rule": lambda: swapped(lambda flags: flags),
     "split_conformal.predict": lambda: partial(
         lambda f: jaxcp.split_conformal(f, None, scores.Absolute(), X, Y)(X, 0.3).upper,
         lambda params, x: scaled(x[:, 0]),
