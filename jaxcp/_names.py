@@ -221,12 +221,28 @@ def group_codes(names, groups, mask=None, cure=""):
     return codes(names, "groups", groups, "the group_names", mask, cure)
 
 
-def _check_one_column(groups):
+def cluster_codes(clusters, mask=None):
+    """Returns clusters by id as 0, 1, ...; traced integers as they are."""
+    _check_one_column(clusters, "clusters")
+    if not is_concrete(clusters):
+        return clusters
+    values = on_host("clusters", clusters)
+    whole = values.dtype.kind in "iu"
+    if whole and values.min(initial=0) >= 0 and values.max(initial=0) < values.size:
+        return values
+    known = np.frompyfunc(lambda v: not is_missing(v), 1, 1)
+    _checks.check_values(known, "clusters without missing ones", values, mask)
+    table = dict[Hashable, int]()
+    found = [table.setdefault(_key(v), len(table)) for v in values.ravel().tolist()]
+    return np.array(found, np.int32).reshape(values.shape)
+
+
+def _check_one_column(groups, name="groups"):
     columns = getattr(groups, "columns", ())
     if len(columns) > 1:
         raise ValueError(
-            "expected groups of shape (n,), got a frame of the columns "
-            f"{', '.join(map(str, columns))}; groups.astype(str).agg(' '.join, axis=1) "
+            f"expected {name} of shape (n,), got a frame of the columns "
+            f"{', '.join(map(str, columns))}; {name}.astype(str).agg(' '.join, axis=1) "
             "joins their names"
         )
 
