@@ -229,7 +229,7 @@ def cluster_codes(clusters, mask=None):
     values = on_host("clusters", clusters)
     whole = values.dtype.kind in "iu"
     if whole and values.min(initial=0) >= 0 and values.max(initial=0) < values.size:
-        return values
+        return values.astype(np.int32)
     known = np.frompyfunc(lambda v: not is_missing(v), 1, 1)
     _checks.check_values(known, "clusters without missing ones", values, mask)
     table = dict[Hashable, int]()

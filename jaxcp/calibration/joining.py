@@ -141,7 +141,7 @@ def _of_batch(one, name, number, batch):
     try:
         if isinstance(batch, Mapping):
             if "clusters" in batch:
-                raise ValueError(f"expected batches without clusters, got some; {_AT_ONCE}")
+                raise ValueError(f"expected batches without clusters; {_AT_ONCE}")
             return one(**batch)
         if isinstance(batch, tuple | list) and len(batch) == 2:
             return one(*batch)

@@ -24,6 +24,8 @@ from jaxcp.quantiles.levels import alpha_as_float, as_delta, ranks, split_alpha
 from jaxcp.scores import inputs
 from jaxcp.typing import ArrayLike, AxisName, Number, PyTree, Score
 
+_FEW = 2**14  # rows that numpy counts sooner than a program is compiled for them
+
 
 class Context(NamedTuple):
     """What is read of test points, one or with leading axis m.
@@ -137,11 +139,8 @@ class Held:
         """
         if self.clusters is None:
             return self
-        sizes = self._sizes() if self.groups is None else _sizes_in_groups(self)
-        own: Any = jnp if isinstance(sizes, Array) else np  # np compiles nothing
-        counts = True if self.mask is None else own.asarray(self.mask)
-        weights = own.where(counts, 1 / own.maximum(sizes, 1), 0)
-        weights = weights if own is jnp else on_device(weights)
+        few = self.groups is None and np.size(self.clusters) <= _FEW
+        weights = (_shares if few else _shares_at_once)(self)
         return dataclasses.replace(self, weights=weights)
 
     def _sizes(self):
@@ -336,9 +335,17 @@ class Held:
         return dataclasses.replace(self, **columns, groups=groups, clusters=clusters)
 
 
-@jit
-def _sizes_in_groups(held):
-    return held.in_groups(lambda held: held._sizes(), held.groups, 0, None)
+def _shares(held):
+    """Returns 1 / N_k of each row; by numpy, which compiles nothing, where it can."""
+    of, groups = lambda held: held._sizes(), held.groups
+    sizes = of(held) if groups is None else held.in_groups(of, groups, 0, None)
+    own: Any = jnp if isinstance(sizes, Array) else np
+    counts = True if held.mask is None else own.asarray(held.mask)
+    shares = own.where(counts, 1 / own.maximum(sizes, 1), 0)
+    return shares if own is jnp else on_device(shares)
+
+
+_shares_at_once = jit(_shares)
 
 
 def at_groups(q: Array, groups: Array, otherwise: Any = jnp.inf) -> Array:
