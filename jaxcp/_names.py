@@ -20,6 +20,7 @@ from jax import Array
 
 from jaxcp import _checks
 from jaxcp._arrays import as_host_array, is_concrete
+from jaxcp._batching import on_device
 from jaxcp.typing import AnySet, HasNames
 
 _FEW = 5  # names that a message lists
@@ -225,16 +226,19 @@ def cluster_codes(clusters, mask=None):
     """Returns clusters by id as 0, 1, ...; traced integers as they are."""
     _check_one_column(clusters, "clusters")
     if not is_concrete(clusters):
+        _checks.check_labels("clusters", clusters, 2**31 - 1)
         return clusters
     values = on_host("clusters", clusters)
-    whole = values.dtype.kind in "iu"
-    if whole and values.min(initial=0) >= 0 and values.max(initial=0) < values.size:
-        return values.astype(np.int32)
-    known = np.frompyfunc(lambda v: not is_missing(v), 1, 1)
-    _checks.check_values(known, "clusters without missing ones", values, mask)
-    table = dict[Hashable, int]()
-    found = [table.setdefault(_key(v), len(table)) for v in values.ravel().tolist()]
-    return np.array(found, np.int32).reshape(values.shape)
+    if values.dtype.kind in "iu":
+        if values.min(initial=0) >= 0 and values.max(initial=0) < values.size:
+            return clusters if isinstance(clusters, Array) else on_device(values)
+        return np.unique(values, return_inverse=True)[1].astype(np.int32)
+    flat, table = values.ravel().tolist(), dict[Hashable, int]()
+    number = {v: table.setdefault(_key(v), len(table)) for v in dict.fromkeys(flat)}
+    if any(map(is_missing, number)):
+        known = np.frompyfunc(lambda v: not is_missing(v), 1, 1)
+        _checks.check_values(known, "clusters without missing ones", values, mask)
+    return np.array([number[v] for v in flat], np.int32).reshape(values.shape)
 
 
 def _check_one_column(groups, name="groups"):

@@ -79,14 +79,13 @@ def clustered(of: Any, clusters: Any) -> Any:
         raise ValueError(
             "expected clusters or weights, got both: rows of a cluster of N weigh 1 / N"
         )
-    codes, mask = _names.cluster_codes(clusters, of.mask), of.mask
-    codes = _checks.groups(codes, 2**31 - 1)
-    _, codes = _checks.rows(preds=of.held.values, clusters=codes)
+    mask, held = of.mask, of.held
+    codes = _checks.vector(_names.cluster_codes(clusters, mask))
+    _, codes = _checks.rows(preds=held.values, clusters=codes)
     if not _arrays.is_concrete(codes):
         mask = _arrays.group_codes(codes, n := codes.shape[0], mask) < n
-    held = dataclasses.replace(of.held, clusters=codes, mask=mask).of_clusters()
-    known = {"clusters": codes, "weights": held.weights, "mask": mask}
-    return dataclasses.replace(of, **known)
+    held = dataclasses.replace(held, clusters=codes, mask=mask).of_clusters()
+    return dataclasses.replace(of, clusters=codes, weights=held.weights, mask=mask)
 
 
 def classes_of(score: Score, classes: Any) -> Names | None:

@@ -19,6 +19,7 @@ from jaxcp.held.taking import clustered
 ABSOLUTE, NEW = scores.Absolute(), jnp.zeros(1)
 IDS = ["Ann", "Bo", "Ann", "Cy", "Bo", "Bo", "Di", "Cy"]
 Y = np.array([3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0, 6.0], "f")
+FLOAT = jax.dtypes.canonicalize_dtype(float)
 SHARES = 1 / np.array([2, 3, 2, 2, 3, 3, 1, 2])
 
 
@@ -122,17 +123,17 @@ def test_ids_of_any_kind_are_the_same_clusters():
     kinds += [frame["id"], frame["id"].astype("category"), frame["day"], frame[["id"]]]
     kinds += [[("ward", v) for v in IDS], codes + 0.5, np.array(codes, "u1")]
     for ids in kinds[:9] + kinds[10:]:
-        assert_array_equal(calibrated(Y, ids).weights, SHARES.astype("f"))
+        assert_array_equal(calibrated(Y, ids).weights, SHARES.astype(FLOAT))
     with pytest.raises(ValueError, match=r"expected clusters of shape \(n,\), got"):
         calibrated(Y, kinds[9])
     flags = calibrated(Y, codes > 0).weights  # two clusters
-    assert_array_equal(flags, np.where(codes > 0, 1 / 6, 1 / 2).astype("f"))
+    assert_array_equal(flags, np.where(codes > 0, 1 / 6, 1 / 2).astype(FLOAT))
 
 
 def test_clusters_without_rows_that_count_are_absent():
     mask = np.array(IDS) != "Bo"
     cp, few = calibrated(Y, IDS, mask=mask), calibrated(Y[mask], np.array(IDS)[mask])
-    assert_array_equal(cp.weights, np.where(mask, SHARES, 0).astype("f"))
+    assert_array_equal(cp.weights, np.where(mask, SHARES, 0).astype(FLOAT))
     for alpha in (0.25, 0.3, 0.5):  # K is 3
         assert cp.quantile(alpha) == few.quantile(alpha)
         assert cp.all_rows(NEW, alpha).upper == few.all_rows(NEW, alpha).upper
@@ -196,7 +197,7 @@ def test_batches_and_models_have_the_clusters_of_all_rows():
     """The rows of Ann, Bo and Cy are in both batches."""
     parts = [(0 * Y[:4], Y[:4]), {"preds": 0 * Y[4:], "y": Y[4:]}]
     cp = jaxcp.calibrate(ABSOLUTE, batches=parts, clusters=IDS)
-    assert_array_equal(cp.weights, SHARES.astype("f"))
+    assert_array_equal(cp.weights, SHARES.astype(FLOAT))
     groups = np.arange(8) % 2
     parts = [{"preds": 0 * v, "y": v, "groups": g} for v, g in ((Y, groups),)]
     known = {"batches": parts, "num_groups": 2, "clusters": IDS}
