@@ -357,8 +357,8 @@ class Calibration(_OfScores):
           >>> from jaxcp.scores import Absolute
           >>> y, ids = jnp.arange(1.0, 9.0), ["a", "b", "a", "c", "b", "c", "b", "d"]
           >>> cp = jaxcp.calibrate(Absolute(), jnp.zeros(8), y, clusters=ids)
-          >>> cp(jnp.zeros(1), 0.4).upper, cp.all_rows(jnp.zeros(1), 0.4).upper
-          (Array([6.], dtype=float32), Array([7.], dtype=float32))
+          >>> cp(jnp.zeros(1), 0.6).upper, cp.all_rows(jnp.zeros(1), 0.6).upper
+          (Array([5.], dtype=float32), Array([6.], dtype=float32))
         """
         if self.clusters is None:
             raise ValueError(
