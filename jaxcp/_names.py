@@ -20,6 +20,7 @@ from jax import Array
 
 from jaxcp import _checks
 from jaxcp._arrays import as_host_array, is_concrete
+from jaxcp._batching import on_device
 from jaxcp.typing import AnySet, HasNames
 
 _FEW = 5  # names that a message lists
@@ -221,12 +222,31 @@ def group_codes(names, groups, mask=None, cure=""):
     return codes(names, "groups", groups, "the group_names", mask, cure)
 
 
-def _check_one_column(groups):
+def cluster_codes(clusters, mask=None):
+    """Returns clusters by id as 0, 1, ...; traced integers as they are."""
+    _check_one_column(clusters, "clusters")
+    if not is_concrete(clusters):
+        _checks.check_labels("clusters", clusters, 2**31 - 1)
+        return clusters
+    values = on_host("clusters", clusters)
+    if values.dtype.kind in "iu":
+        if values.min(initial=0) >= 0 and values.max(initial=0) < values.size:
+            return clusters if isinstance(clusters, Array) else on_device(values)
+        return np.unique(values, return_inverse=True)[1].astype(np.int32)
+    flat, table = values.ravel().tolist(), dict[Hashable, int]()
+    number = {v: table.setdefault(_key(v), len(table)) for v in dict.fromkeys(flat)}
+    if any(map(is_missing, number)):
+        known = np.frompyfunc(lambda v: not is_missing(v), 1, 1)
+        _checks.check_values(known, "clusters without missing ones", values, mask)
+    return np.array([number[v] for v in flat], np.int32).reshape(values.shape)
+
+
+def _check_one_column(groups, name="groups"):
     columns = getattr(groups, "columns", ())
     if len(columns) > 1:
         raise ValueError(
-            "expected groups of shape (n,), got a frame of the columns "
-            f"{', '.join(map(str, columns))}; groups.astype(str).agg(' '.join, axis=1) "
+            f"expected {name} of shape (n,), got a frame of the columns "
+            f"{', '.join(map(str, columns))}; {name}.astype(str).agg(' '.join, axis=1) "
             "joins their names"
         )
 
@@ -256,23 +276,14 @@ def _distinct(groups, mask):
     return Names(sorted(distinct))  # type: ignore[type-var]
 
 
-def cluster_codes(ids: Any, mask: Any = None) -> Any:
-    """Returns the cluster of every row as 0, ..., K - 1, by first rows, shape (n,).
-
-    Ids are hashable values, known on the host. In rows that a mask leaves out they may
-    be missing; ids of no other row are K there.
-    """
-    _check_one_column(ids)
-    if not is_concrete(ids):
+def clusters_in_order(ids: Any, mask: Any = None) -> tuple[Any, int]:
+    """Returns the cluster of every row as 0, ..., K - 1, of known ids, and K."""
+    codes = cluster_codes(ids, mask)
+    if not is_concrete(codes):
         raise ValueError("expected clusters with values, got a traced array")
-    values: Any = on_host("clusters", ids)
-    _checks.check_vectors(clusters=values)
-    counted = values
-    if mask is not None and is_concrete(mask):
-        _checks.num_rows(mask=mask, clusters=values)
-        counted = values[np.asarray(mask, bool)]
-    names = as_names("clusters", [*dict.fromkeys(counted.tolist())])
-    return places(names, "clusters", values)
+    _checks.check_vectors(clusters=codes)
+    distinct, codes = np.unique(codes, return_inverse=True)
+    return codes, len(distinct)
 
 
 def named(sets: AnySet, classes: Iterable[Hashable] | None) -> AnySet:

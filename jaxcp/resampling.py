@@ -115,8 +115,7 @@ def group_k_fold(key: Array, ids: ArrayLike, num_folds: int) -> Array:
       >>> sorted(weights.sum(axis=1).tolist())
       [2.0, 3.0]
     """
-    codes = _names.cluster_codes(ids)
-    count = int(codes.max(initial=-1)) + 1
+    codes, count = _names.clusters_in_order(ids)
     return _group_k_fold(key, codes, *check_folds(count, num_folds, "clusters"))
 
 

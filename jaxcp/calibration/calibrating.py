@@ -16,6 +16,7 @@ from jaxcp._tree import pytree, static
 from jaxcp.calibration.joining import by_batches
 from jaxcp.calibration.predictor import Predictor, at_labels, predictions, warm
 from jaxcp.calibration.split import Calibration, GroupCalibration
+from jaxcp.held import taking
 from jaxcp.held.taking import are_labels, classes_of, coded, num_labels, scored
 from jaxcp.scores import inputs
 from jaxcp.typing import AnySet, ArrayLike, Number, Predict, PyTree, Score
@@ -118,6 +119,7 @@ def split_conformal(
     group_names: Iterable[Hashable] | None = None,
     min_size: int | None = None,
     weights: ArrayLike | None = None,
+    clusters: ArrayLike | None = None,
     mask: ArrayLike | None = None,
     classes: Iterable[Hashable] | None = None,
 ) -> SplitConformal:
@@ -137,6 +139,7 @@ def split_conformal(
       min_size: Rows that a group needs for a threshold of its own, as for
         `calibrate_groups`.
       weights: Weights of the rows as for `calibrate`, shape (n,).
+      clusters: Cluster of each row as for `calibrate`, any hashable ids, shape (n,).
       mask: True where a row counts, shape (n,).
       classes: Names of the labels as for `calibrate`, such as `model.classes_`.
 
@@ -181,7 +184,7 @@ def split_conformal(
     """
     preds = predicted(predict, params, x)
     known = num_groups, group_names, min_size
-    rows = {"weights": weights, "mask": mask, "classes": classes}
+    rows = {"weights": weights, "mask": mask, "classes": classes, "clusters": clusters}
     calibration = calibrated(score, preds, y, groups, *known, **rows)
     return SplitConformal(predict, params, calibration)
 
@@ -215,6 +218,7 @@ def calibrate(
     *,
     batches: Iterable[Any] | None = None,
     weights: ArrayLike | None = None,
+    clusters: ArrayLike | None = None,
     mask: ArrayLike | None = None,
     classes: Iterable[Hashable] | None = None,
 ) -> Calibration:
@@ -235,6 +239,10 @@ def calibrate(
       weights: Weights >= 0 of the rows, shape (n,): likelihood ratios of test to
         calibration inputs, and the sets are asked for with `test_weights`; or fixed
         weights that fade with age (NexCP), none above 1, the weight of a test point.
+      clusters: Cluster of each row, such as its patient, shape (n,): any hashable ids,
+        of text or pandas too. Each of the N_k rows of a cluster that count weighs 1 /
+        N_k, and a test point 1. Traced ids are integers in 0, ..., n - 1, others do
+        not count. With `batches` those of all rows, in their order.
       mask: True where a row counts, shape (n,), for padded data. Defaults to all rows.
       classes: Names of the k labels, one a column of the predictions: any distinct
         hashable values, such as `model.classes_` of scikit-learn. `y` is then given by
@@ -257,10 +265,13 @@ def calibrate(
       1 - alpha, on average over calibration sets; sets called with `delta` have it with
       probability 1 - delta over calibration sets. With fewer rows than
       `certificates.smallest_size` the sets are infinite: 1/alpha - 1 without `delta`.
+      With `clusters` 1 - alpha for a row of a new cluster, and for all of its rows
+      together by `Calibration.all_rows`.
 
     Assumption:
       Exchangeable calibration and test examples (with `delta` independent ones), and a
-      model fitted on other data.
+      model fitted on other data. With `clusters` these are exchangeable, and so are the
+      rows within each.
 
     Cost:
       n scores, which are kept; one compilation for a score and shapes of data. Batches
@@ -272,10 +283,14 @@ def calibrate(
       Vovk, Conditional Validity of Inductive Conformal Predictors, ACML, 2012.
       Park, Bastani, Matni, Lee, PAC Confidence Sets for Deep Neural Networks via
       Calibrated Prediction, ICLR, 2020.
+      Dunn, Wasserman, Ramdas, Distribution-Free Prediction Sets for Two-Layer
+      Hierarchical Models, JASA, 2023.
+      Lee, Barber, Willett, Distribution-Free Inference with Hierarchical Data, arXiv
+      2306.06342, 2023.
 
     See also:
       split_conformal, split_conformal_fit, calibrate_groups, cross_calibrate, join,
-      Calibration.certificate, metrics.coverage
+      Calibration.all_rows, Calibration.certificate, metrics.coverage
 
     Example:
       >>> from jaxcp.scores import Absolute
@@ -290,6 +305,9 @@ def calibrate(
       >>> days = ((0.0 * y, y) for y in (jnp.array([0.5, 1.0]), jnp.array([2.0])))
       >>> calibrate(Absolute(), batches=days).scores
       Array([0.5, 1. , 2. ], dtype=float32)
+      >>> y, ids = jnp.array([1.0, 2.0, 9.0, 9.0, 9.0]), ["Al", "Bo", "Cy", "Cy", "Cy"]
+      >>> calibrate(Absolute(), 0 * y, y, clusters=ids).quantile(0.5)
+      Array(2., dtype=float32)
     """
     names = classes_of(score, classes)
 
@@ -297,7 +315,8 @@ def calibrate(
         held, shapes = scored(score, preds, y, weights, mask, classes=names)
         return Calibration(score, held.values, held.weights, held.mask, shapes, names)
 
-    return by_batches(of_rows, batches, preds=preds, y=y, weights=weights, mask=mask)
+    rows = {"preds": preds, "y": y, "weights": weights, "mask": mask}
+    return taking.clustered(by_batches(of_rows, batches, **rows), clusters)
 
 
 def calibrate_groups(
@@ -313,6 +332,7 @@ def calibrate_groups(
     rare: str | None = None,
     min_size: int | None = None,
     weights: ArrayLike | None = None,
+    clusters: ArrayLike | None = None,
     mask: ArrayLike | None = None,
     classes: Iterable[Hashable] | None = None,
 ) -> GroupCalibration:
@@ -343,6 +363,8 @@ def calibrate_groups(
         share one, of the rows of all groups with at most `min_size`. Defaults to None:
         each has its own. `threshold_names` of the result says which ones share.
       weights: Weights >= 0 of the rows, shape (n,), as for `calibrate`.
+      clusters: Cluster of each row, shape (n,), as for `calibrate`; N_k is how many
+        rows of the cluster count in the group.
       mask: True where a row counts, shape (n,). Defaults to all rows.
       classes: Names of the k labels, used in `y`, as for `calibrate`.
 
@@ -353,18 +375,21 @@ def calibrate_groups(
       ValueError: as `calibrate`, and if a concrete group is out of range or none of the
         `group_names`, or their number is not known; if there are `groups` beside
         `label_groups`, or these are not of a score of labels, no integers of at least
-        -1, or -1 without `rare`; if `min_size` is no int >= 1, or given with them.
+        -1, or -1 without `rare`; if `min_size` is no int >= 1, or given with them; or
+        clusters with one of these, whose groups share rows.
 
     Guarantee:
       1 - alpha within every group. A group with fewer than 1/alpha - 1 rows has
       infinite sets. With `label_groups` 1 - alpha over the rows with a label in each
       group, and of rare labels if `rare="infinite"`; not in each class of a group.
       With `min_size` 1 - alpha in each group that has its own threshold, and over the
-      test examples of all groups that share one, not in each of these.
+      test examples of all groups that share one, not in each of these. With `clusters`
+      1 - alpha within every group for a row of a new cluster that has some there.
 
     Assumption:
       The calibration and test examples of a group are exchangeable, and groups are
-      known at prediction; with `min_size` the examples of all groups are.
+      known at prediction; with `min_size` the examples of all groups are. With
+      `clusters` as for `calibrate`, in each group.
 
     Cost:
       As `calibrate`; thresholds take O(n + g) for each alpha, with weights O(g n).
@@ -396,6 +421,8 @@ def calibrate_groups(
     names, whole = classes_of(score, classes), None
     if min_size is not None:
         _checks.check_count("min_size", min_size, 1)
+    if clusters is not None and not (min_size is label_groups is None):
+        raise ValueError("expected clusters without min_size or label_groups, got both")
 
     def named(groups, y, mask):
         own = group_names
@@ -420,7 +447,7 @@ def calibrate_groups(
     if label_groups is not None:
         del rows["groups"]
         return by_batches(partial(_by_label, score, names, *known), batches, **rows)
-    return by_batches(of_rows, batches, **rows)
+    return taking.clustered(by_batches(of_rows, batches, **rows), clusters)
 
 
 def _known_label_groups(score, groups, min_size, label_groups, rare):

@@ -17,6 +17,7 @@ from jaxcp._arrays import is_array_like, is_concrete
 from jaxcp.calibration.rule import Thresholds
 
 _BYTES = 2**26  # of a block of rows that lie in a file
+_AT_ONCE = "calibrate(..., clusters=ids) takes those of all rows, also of batches"
 _HEAD = 48  # bytes before large columns, which then start where jax needs no copy
 _Calibration = TypeVar("_Calibration", bound=Thresholds)
 
@@ -93,6 +94,8 @@ def _check_same(part, first, place):
             f"expected {place} of calibrate, calibrate_groups or calibrate_risk, and "
             f"of one class with those before, got {type(part).__name__}"
         )
+    if part.clusters is not None:
+        raise ValueError(f"expected {place} without clusters, got some; {_AT_ONCE}")
     for field in dataclasses.fields(first):
         trees = getattr(first, field.name), getattr(part, field.name)
         if field.name in first._row_fields:
@@ -137,6 +140,8 @@ def _of_batch(one, name, number, batch):
     """Returns the calibration of one batch; errors say which it is."""
     try:
         if isinstance(batch, Mapping):
+            if "clusters" in batch:
+                raise ValueError(f"expected batches without clusters; {_AT_ONCE}")
             return one(**batch)
         if isinstance(batch, tuple | list) and len(batch) == 2:
             return one(*batch)

@@ -11,8 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jaxcp import _checks, _names
+from jaxcp import _arrays, _checks, _names
 from jaxcp._arrays import is_concrete
+from jaxcp._numbers import floats_above
 from jaxcp._tree import jit, pytree, static
 from jaxcp.calibration.joining import _joined
 from jaxcp.calibration.predictor import at_labels, sure
@@ -29,9 +30,10 @@ class _OfScores(Rule):
     scores: Array
     weights: Array | None
     mask: Array | None
+    clusters: Array | None
     min_size: int | None = None
     _of_labels: Any
-    _row_fields: ClassVar[tuple[str, ...]] = ("scores", "weights", "mask")  # of `join`
+    _row_fields: ClassVar[tuple[str, ...]] = ("scores", "weights", "mask", "clusters")
 
     @property
     def components(self) -> tuple[int, ...]:
@@ -69,7 +71,12 @@ class _OfScores(Rule):
         """
         _checks.check_count("n", n, 1)
         self._check_without("label_groups", "an order of rows")
-        return self._of(jax.tree.map(lambda v: v[-n:], self._each_once))
+        held = jax.tree.map(lambda v: v[-n:], self._each_once)
+        if held.clusters is not None:  # numbers below n again, counted anew
+            codes = held.clusters
+            codes = jnp.unique(codes, return_inverse=True, size=codes.shape[0])[1]
+            held = dataclasses.replace(held, clusters=codes).of_clusters()
+        return self._of(held)
 
     def extended(
         self,
@@ -98,7 +105,8 @@ class _OfScores(Rule):
         Raises:
           ValueError: as `calibrate` and `calibrate_groups`; if shapes of predictions
             differ, only one of the two has weights or a mask, or there are
-            `label_groups`. Values are known: it does not run inside of `jax.jit`.
+            `label_groups` or clusters. Values are known: it does not run inside of
+            `jax.jit`.
 
         Guarantee:
           That of the calibration of all rows. With `min_size` a group has a threshold
@@ -138,7 +146,7 @@ class _OfScores(Rule):
     @property
     def _each_once(self):
         known = getattr(self, "groups", None), self.num_groups
-        return Held(self.scores, self.weights, self.mask, *known)
+        return Held(self.scores, self.weights, self.mask, *known, self.clusters)
 
     def _p_values_of_scores(self, scores, y, u, rounds, test_weights=None, groups=None):
         if groups is None and self.num_groups is not None:  # labels are the groups
@@ -148,7 +156,9 @@ class _OfScores(Rule):
 
     def _claim(self, delta):
         text = "P(Y in set) >= 1 - {alpha}"
-        if self.weights is not None:  # fixed ones: ratios need a test weight
+        if self.clusters is not None:
+            text += " for a row of a new cluster"
+        elif self.weights is not None:  # fixed ones: ratios need a test weight
             text += " less the weighted distance in total variation"
         if self.min_size is None:
             return sure(text, delta, self.num_groups)
@@ -174,10 +184,12 @@ class Calibration(_OfScores):
     Args:
       score: The nonconformity score.
       scores: Scores of the calibration set, shape (n,) or (n, c).
-      weights: Weights >= 0 of the calibration set, shape (n,), or None.
+      weights: Weights >= 0 of the calibration set, shape (n,), or None; 1 / N_k where
+        there are clusters.
       mask: True where a row counts, shape (n,), or None.
       row_shapes: Shapes of one prediction, which later ones must have, or None.
       classes: Names of the labels, used by sets and targets, or None.
+      clusters: Cluster of each row in 0, ..., n - 1, shape (n,), or None.
 
     See also:
       calibrate, GroupCalibration, SplitConformal, Rule, save
@@ -189,6 +201,7 @@ class Calibration(_OfScores):
     mask: Array | None = None
     row_shapes: taking.RowShapes | None = static(default=None)
     classes: tuple[Hashable, ...] | None = static(default=None)
+    clusters: Array | None = None
 
     def __post_init__(self) -> None:
         _names.keep_names(self, "classes")
@@ -308,6 +321,53 @@ class Calibration(_OfScores):
         weights = taking.weights_for(self.weights, test_weights)
         return self._sets(preds, alpha, delta=delta, u=u, test_weights=weights)
 
+    @_checks.with_alpha
+    def all_rows(self, preds: PyTree, alpha: ArrayLike) -> AnySet:
+        """Returns sets that hold the targets of all rows of a new cluster together.
+
+        Their threshold is the conformal quantile of the K largest scores, one for each
+        cluster with rows that count: of rank K + 1 - floor(alpha (K + 1)).
+
+        Args:
+          preds: Predictions for rows of new clusters, a pytree with leading axis m.
+          alpha: Miscoverage level, as for calling this.
+
+        Returns:
+          Sets with leading axis m, one for each row; +inf is the threshold where K is
+          below 1/alpha - 1. NaN scores count as +inf.
+
+        Raises:
+          ValueError: as calling this, and without clusters.
+
+        Guarantee:
+          P(Y_j in set_j for all rows j of a new cluster) >= 1 - alpha.
+
+        Assumption:
+          Old and new clusters are exchangeable: the number of rows of the new one, too,
+          is drawn as theirs. A larger one is covered less.
+
+        Cost:
+          One pass over the rows, then as a calibration of n rows without weights.
+
+        References:
+          Lee, Barber, Willett, Distribution-Free Inference with Hierarchical Data,
+          arXiv 2306.06342, 2023.
+
+        Example:
+          >>> from jaxcp.scores import Absolute
+          >>> y, ids = jnp.arange(1.0, 9.0), ["a", "b", "a", "c", "b", "c", "b", "d"]
+          >>> cp = jaxcp.calibrate(Absolute(), jnp.zeros(8), y, clusters=ids)
+          >>> cp(jnp.zeros(1), 0.6).upper, cp.all_rows(jnp.zeros(1), 0.6).upper
+          (Array([5.], dtype=float32), Array([6.], dtype=float32))
+        """
+        if self.clusters is None:
+            raise ValueError(
+                "expected a calibration with clusters, got none: calibrate(clusters=)"
+            )
+        scores, mask = _largest(self.scores, self.clusters, self.mask)
+        rows = {"scores": scores, "weights": None, "mask": mask, "clusters": None}
+        return dataclasses.replace(self, **rows)(preds, alpha)
+
     def certificate(self, alpha: Any, delta: Number | None = None) -> Certificate:
         """Returns the law of the coverage of sets at alpha.
 
@@ -322,7 +382,8 @@ class Calibration(_OfScores):
 
         Raises:
           ValueError: if `alpha` or `delta` is outside (0, 1), the mask is traced, or
-            there are several components or weights, whose coverage has no such law.
+            there are several components, weights or clusters, whose coverage has no
+            such law.
 
         Guarantee:
           Exact for exchangeable scores without ties (for `law`: i.i.d.) and sets
@@ -419,6 +480,16 @@ class Calibration(_OfScores):
         return blocks_of(self.held) if alone else None
 
 
+@jit
+def _largest(scores, codes, mask):
+    """Returns the largest score of each cluster, and which ones have rows."""
+    n, scores = codes.shape[0], floats_above(scores)
+    codes = _arrays.group_codes(codes, n, mask)
+    scores = jnp.where(jnp.isnan(scores), jnp.inf, scores)
+    most = jax.ops.segment_max(scores, codes, n)
+    return most, _arrays.count_groups(codes, n) > 0
+
+
 @pytree
 class GroupCalibration(_OfScores):
     """Calibration scores with groups: one threshold a group (Mondrian).
@@ -430,7 +501,8 @@ class GroupCalibration(_OfScores):
       mask: True where a row counts, shape (n,), or None.
       num_groups: Number of groups g.
       row_shapes: Shapes of one prediction, which later ones must have, or None.
-      weights: Weights >= 0 of the calibration set, shape (n,), or None.
+      weights: Weights >= 0 of the calibration set, shape (n,), or None; 1 / N_k where
+        there are clusters.
       classes: Names of the labels, used by sets and targets, or None.
       group_names: Names of the groups, also for the groups of test points, or None.
         `dict(zip(cp.group_names, cp.quantile(alpha)))` has the threshold of each group
@@ -438,6 +510,7 @@ class GroupCalibration(_OfScores):
       label_groups: Groups of the k labels, shape (k,), or None.
       rare: What the last group is, "all" or "infinite", if it is that of rare labels.
       min_size: Rows that a group needs for a threshold of its own, or None.
+      clusters: Cluster of each row in 0, ..., n - 1, shape (n,), or None.
 
     See also:
       calibrate_groups, Calibration, metrics.group_coverage
@@ -455,6 +528,7 @@ class GroupCalibration(_OfScores):
     label_groups: Array | None = None
     rare: str | None = static(default=None)
     min_size: int | None = static(default=None)
+    clusters: Array | None = None
     by_label = True
     _row_fields: ClassVar[tuple[str, ...]] = (*_OfScores._row_fields, "groups")
 

@@ -78,9 +78,8 @@ def clusters_of(y, ids, weights, groups, mask=None, held_out=None):
             "expected clusters without weights and groups, got some; nothing is proved "
             "for both: one row of each cluster, drawn at random, takes them"
         )
-    codes = _names.cluster_codes(ids, mask)
+    codes, count = _names.clusters_in_order(ids, mask)
     _checks.num_rows(y=y, clusters=codes)
-    count = int(codes.max(initial=-1)) + 1
     _checks.check_count("the number of clusters", count, 2)
     if held_out is not None and is_concrete(held_out, mask):
         _check_whole(np.asarray(held_out), codes, mask)

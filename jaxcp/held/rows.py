@@ -14,15 +14,17 @@ import numpy as np
 from jax import Array, lax
 
 from jaxcp import _arrays, _checks, _numbers
-from jaxcp._batching import map_evenly, repeated, rows_at_a_time
+from jaxcp._batching import map_evenly, on_device, repeated, rows_at_a_time
 from jaxcp._numbers import as_float, at_least_single, over_shards
-from jaxcp._tree import known_at_once, pytree, static
+from jaxcp._tree import jit, known_at_once, pytree, static
 from jaxcp.certificates import certificate
 from jaxcp.pvalues.conformal import mass_of, p_values_among, p_values_in_groups
 from jaxcp.quantiles import thresholds
 from jaxcp.quantiles.levels import alpha_as_float, as_delta, ranks, split_alpha
 from jaxcp.scores import inputs
 from jaxcp.typing import ArrayLike, AxisName, Number, PyTree, Score
+
+_FEW = 2**14  # rows that numpy counts sooner than a program is compiled for them
 
 
 class Context(NamedTuple):
@@ -51,6 +53,8 @@ class Held:
       mask: True where a row counts, shape (n,), or None.
       groups: Group of each row in 0, ..., num_groups - 1, shape (n,), or None.
       num_groups: Number of groups g, or None.
+      clusters: Cluster of each row in 0, ..., n - 1, shape (n,), or None. Weights are
+        then `of_clusters`.
 
     Guarantee:
       None of its own: that of the calibration.
@@ -75,6 +79,7 @@ class Held:
     mask: Array | None = None
     groups: Array | None = None
     num_groups: int | None = static(default=None)
+    clusters: Array | None = None
 
     @property
     def components(self) -> tuple[int, ...]:
@@ -127,6 +132,32 @@ class Held:
         squares = held.sums(share)
         return held.sums(jnp.ones_like(share)) ** 2 / jnp.where(squares > 0, squares, 1)
 
+    def of_clusters(self) -> Held:
+        """Returns the rows with weights 1 / N_k, if they have clusters.
+
+        N_k is how many rows of a cluster count, with groups in that group.
+        """
+        if self.clusters is None:
+            return self
+        few = self.groups is None and np.size(self.clusters) <= _FEW
+        weights = (_shares if few else _shares_at_once)(self)
+        return dataclasses.replace(self, weights=weights)
+
+    def _sizes(self):
+        """Returns how many rows of the cluster of each row count, shape (n,)."""
+        codes: Any = self.clusters
+        return _arrays.count_groups(codes, codes.shape[0], self.mask)[codes]
+
+    def check_without_clusters(self, name: str, *values: Any) -> None:
+        """Raises ValueError for what is known of rows without clusters alone."""
+        if self.clusters is not None and any(v is not None for v in values):
+            raise ValueError(
+                f"expected {name} only for rows without clusters, whose coverage has a "
+                "known law, got clusters; keep one row of each, drawn at random: i = "
+                "rng.permutation(n), rows = i[numpy.unique(ids[i], return_index=True)"
+                "[1]], then mask=numpy.isin(numpy.arange(n), rows) without clusters"
+            )
+
     def rank(self, alpha: ArrayLike, delta: Number | None = None) -> Array:
         """Returns the ranks k = n + 1 - floor(alpha (n + 1)) of the thresholds.
 
@@ -149,6 +180,7 @@ class Held:
         return jnp.broadcast_to(alpha, shape) if self.shape else alpha
 
     def _sure_rank(self, alpha, delta):
+        self.check_without_clusters("delta", delta)
         if self.weights is not None:
             raise ValueError(
                 f"expected delta=None for a calibration with weights, got {delta}; its "
@@ -175,6 +207,7 @@ class Held:
         With groups of each of them, leading axis g. With a uniform `u` the bound of a
         smoothed set, for a rank and alpha.
         """
+        self.check_without_clusters("u or test weights", u, test_weight)
         _checks.check_test_weights("test_weight", test_weight, self.weights)
         if self.num_groups is not None:
             if self.weights is None and u is None:
@@ -199,7 +232,7 @@ class Held:
         inside = jnp.asarray(self.groups == group)
         inside = inside if self.mask is None else inside & self.mask
         weights = None if self.weights is None else jnp.where(inside, self.weights, 0)
-        return Held(self.values, weights, inside)
+        return Held(self.values, weights, inside, clusters=self.clusters)
 
     def twice(self, again: Array) -> Held:
         """Returns the rows, and those with a flag once more, as a further group."""
@@ -246,6 +279,7 @@ class Held:
         Among the rows of its group where there are groups, 1 for unknown ones. `rounds`
         says that sets hold scores that exceed a threshold by rounding alone.
         """
+        self.check_without_clusters("u or test weights", u, test_weights)
         _checks.check_test_weights("test_weights", test_weights, self.weights)
         values = _numbers.with_rounding(self.values) if rounds else self.values
         if groups is None:
@@ -280,6 +314,7 @@ class Held:
 
         Of sets that may hold more than {score <= q} a bound.
         """
+        self.check_without_clusters("a certificate", alpha)
         check_lawful(self.components, self.weights, (self.mask, self.groups))
         exact = inputs.is_exact(score)
         found = tuple(
@@ -291,13 +326,26 @@ class Held:
     def filled(self, size: int) -> Held:
         """Returns the same rows with others that do not count, `size` together."""
         counts = np.arange(size) < len_of(self.values)
-        rows = self.values, self.weights, self.mask, self.groups
-        values, weights, mask, groups = repeated(rows, size)
+        rows = self.values, self.weights, self.mask, self.groups, self.clusters
+        values, weights, mask, groups, clusters = repeated(rows, size)
         if weights is not None:
             weights = np.where(counts, weights, 0)
         mask = counts if mask is None else counts & mask
         columns: Any = {"values": values, "weights": weights, "mask": mask}
-        return dataclasses.replace(self, **columns, groups=groups)
+        return dataclasses.replace(self, **columns, groups=groups, clusters=clusters)
+
+
+def _shares(held):
+    """Returns 1 / N_k of each row; by numpy, which compiles nothing, where it can."""
+    of, groups = lambda held: held._sizes(), held.groups
+    sizes = of(held) if groups is None else held.in_groups(of, groups, 0, None)
+    own: Any = jnp if isinstance(sizes, Array) else np
+    counts = True if held.mask is None else own.asarray(held.mask)
+    shares = own.where(counts, 1 / own.maximum(sizes, 1), 0)
+    return shares if own is jnp else on_device(shares)
+
+
+_shares_at_once = jit(_shares)
 
 
 def at_groups(q: Array, groups: Array, otherwise: Any = jnp.inf) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Hashable, Iterable
 from contextlib import suppress
 from typing import Any
@@ -65,6 +66,26 @@ def scored(score, preds, y, weights=None, mask=None, groups=NO_GROUPS, classes=N
         check_digits_of_targets(score, preds, y, scores, held.mask, given)
     rows = held.weights, held.mask, held.groups, held.num_groups
     return Held(scores, *rows), row_shapes(preds)
+
+
+def clustered(of: Any, clusters: Any) -> Any:
+    """Returns a calibration whose rows weigh 1 / N_k in clusters of N_k, after checks.
+
+    Traced clusters out of 0, ..., n - 1 do not count.
+    """
+    if clusters is None:
+        return of
+    if of.weights is not None:
+        raise ValueError(
+            "expected clusters or weights, got both: rows of a cluster of N weigh 1 / N"
+        )
+    mask, held = of.mask, of.held
+    codes = _checks.vector(_names.cluster_codes(clusters, mask))
+    _, codes = _checks.rows(preds=held.values, clusters=codes)
+    if not _arrays.is_concrete(codes):
+        mask = _arrays.group_codes(codes, n := codes.shape[0], mask) < n
+    held = dataclasses.replace(held, clusters=codes, mask=mask).of_clusters()
+    return dataclasses.replace(of, clusters=codes, weights=held.weights, mask=mask)
 
 
 def classes_of(score: Score, classes: Any) -> Names | None:

@@ -174,6 +174,8 @@ def _facts(cp, base, alpha, *, delta=None, u=None, test_weights=None, **_):
 
 def _kind(base, delta, test_weights):
     """Returns what rows of calibration and new ones are, in words."""
+    if getattr(base, "clusters", None) is not None:
+        return "those of exchangeable clusters"
     if getattr(base, "weights", None) is None:
         return "exchangeable" if delta is None else "i.i.d."
     if test_weights is None:

@@ -16,7 +16,7 @@ from jaxcp._batching import invert
 from jaxcp._numbers import as_float
 from jaxcp._tree import as_callable
 from jaxcp.checking.losses import check_call, check_losses, check_targets, is_counted
-from jaxcp.held.taking import NO_GROUPS, held_rows, row_shapes
+from jaxcp.held.taking import NO_GROUPS, clustered, held_rows, row_shapes
 from jaxcp.quantiles.levels import as_bound
 from jaxcp.risk.bounds import one_each
 from jaxcp.risk.control import RiskCalibration
@@ -39,6 +39,7 @@ def calibrate_risk(
     groups: ArrayLike | None = None,
     num_groups: int | None = None,
     weights: ArrayLike | None = None,
+    clusters: ArrayLike | None = None,
     mask: ArrayLike | None = None,
     classes: Iterable[Hashable] | None = None,
 ) -> RiskCalibration:
@@ -72,6 +73,9 @@ def calibrate_risk(
         calibration inputs, and the sets are asked for with `test_weights`; or fixed
         ones, none above 1, the weight of a test point. Then q is min{q : sum_i w_i
         L_i(q) + w B <= alpha (sum_i w_i + w)} for the weight w of a test point.
+      clusters: Cluster of each row, such as its patient, shape (n,), as for
+        `calibrate`: the loss of each of K clusters is the mean loss of its rows, and q
+        = min{q : sum_k mean of L_i(q) in k + B <= alpha (K + 1)}.
       mask: True where a row counts, shape (n,). Defaults to all rows.
       classes: Names of the k labels of the sets.
 
@@ -91,11 +95,13 @@ def calibrate_risk(
       sets. Where too few rows are left, alpha (n + 1) < B, the threshold is +inf.
       With true ratios as weights E L(q) <= alpha; with fixed ones w_i <= 1 at most
       alpha plus B times the weighted total variation distance from exchangeability.
+      With clusters E L(q) <= alpha for a row of a new cluster.
 
     Assumption:
       Exchangeable examples (with `delta` i.i.d.; with ratios independent ones; fixed
-      weights do not depend on the data), a model fitted on other data, and a loss of at
-      most alpha of the largest set: `risk(jnp.inf)` of the calibration says what it is.
+      weights do not depend on the data; with clusters these are, and the rows in each),
+      a model fitted on other data, and a loss of at most alpha of the largest set:
+      `risk(jnp.inf)` of the calibration says what it is.
 
     Cost:
       One pass over the rows for each of the 32 bits of a float, for each alpha; with
@@ -108,6 +114,8 @@ def calibrate_risk(
       2024.
       Bates, Angelopoulos, Lei, Malik, Jordan, Distribution-Free, Risk-Controlling
       Prediction Sets, Journal of the ACM, 2021.
+      Lee, Barber, Willett, Distribution-Free Inference with Hierarchical Data, arXiv
+      2306.06342, 2023.
 
     See also:
       risk.RiskCalibration, risk.false_negative_rate, risk.miscoverage,
@@ -156,7 +164,7 @@ def calibrate_risk(
         classes=names,
         group_names=named.names,
     )
-    return _checked(held)
+    return _checked(clustered(held, clusters))
 
 
 def _losses(loss: Any, bound: Any, tail: Any) -> tuple[tuple, tuple, tuple]:

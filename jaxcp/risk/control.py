@@ -34,7 +34,8 @@ class RiskCalibration(Thresholds):
       losses: The losses, one or more.
       tails: What each loss is to stay within, or None for its mean.
       mask: True where a row counts, shape (n,), or None.
-      weights: Weights >= 0 of the calibration set, shape (n,), or None.
+      weights: Weights >= 0 of the calibration set, shape (n,), or None; 1 / N_k where
+        there are clusters.
       groups: Group of each row in 0, ..., num_groups - 1, shape (n,), or None.
       grid: Thresholds to choose from, increasing, shape (t,), or None for all floats.
       bounds: The largest value of each loss.
@@ -45,6 +46,7 @@ class RiskCalibration(Thresholds):
       row_shapes: Shapes of one prediction, which later ones must have, or None.
       classes: Names of the labels of the sets, or None.
       group_names: Names of the groups, or None.
+      clusters: Cluster of each row in 0, ..., n - 1, shape (n,), or None.
 
     Guarantee:
       That of `calibrate_risk`.
@@ -76,7 +78,8 @@ class RiskCalibration(Thresholds):
     row_shapes: RowShapes | None = static(default=None)
     classes: tuple[Hashable, ...] | None = static(default=None)
     group_names: tuple[Hashable, ...] | None = static(default=None)
-    _row_fields: ClassVar = ("preds", "y", "mask", "weights", "groups")
+    clusters: Array | None = None
+    _row_fields: ClassVar = ("preds", "y", "mask", "weights", "groups", "clusters")
 
     def __post_init__(self) -> None:
         _names.keep_names(self, "classes", "group_names")
@@ -120,6 +123,7 @@ class RiskCalibration(Thresholds):
           Prediction Sets, Journal of the ACM, 2021.
         """
         self._check()
+        self.held.check_without_clusters("axis_name", axis_name)
         context = weight_for(self.weights, test_weight)
         rank = self.rank(alpha, delta, axis_name)
         return _quantile(self, rank, context, axis_name=axis_name)
@@ -216,6 +220,7 @@ class RiskCalibration(Thresholds):
           >>> print(cp.certificate(0.1))
           risk at most 0.1 on average over calibration sets, at least 0.08 without ties
         """
+        self.held.check_without_clusters("a certificate", alpha)
         if self.weights is not None or len(self.losses) > 1:
             raise ValueError(
                 "expected one loss without weights, whose mean has a bound by counts, "
@@ -272,6 +277,7 @@ class RiskCalibration(Thresholds):
         tops = self._tops
         alphas = as_levels(alpha, tops, self.several, self.num_groups)
         if self.weights is not None:
+            self.held.check_without_clusters("delta", delta)
             if delta is not None:
                 raise ValueError(
                     "expected delta=None with weights, for which no bound is known, "
@@ -289,6 +295,7 @@ class RiskCalibration(Thresholds):
         axis_name: AxisName = None,
     ) -> Array:
         """Returns the threshold of all test points, or of one; (g,) for groups."""
+        self.held.check_without_clusters("test weights", test_weights)
         found = [
             threshold_of(rows, budget, test_weights, axis_name)
             for rows, budget in zip(self.risks(), rank, strict=True)
@@ -299,7 +306,7 @@ class RiskCalibration(Thresholds):
     @property
     def held(self) -> Held:
         """The rows: predictions and targets."""
-        known = self.weights, self.mask, self.groups, self.num_groups
+        known = self.weights, self.mask, self.groups, self.num_groups, self.clusters
         return Held((self.preds, self.y), *known)
 
     def risks(self) -> list[Rows]:
@@ -315,7 +322,9 @@ class RiskCalibration(Thresholds):
             "E loss" if tail is None else f"P(loss > {tail})" for tail in self.tails
         ]
         text = f"{', '.join(what)} <= {{alpha}}"
-        if self.weights is not None:  # fixed ones: ratios need a test weight
+        if self.clusters is not None:
+            text += " for a row of a new cluster"
+        elif self.weights is not None:  # fixed ones: ratios need a test weight
             text += " plus the bound times the weighted distance in total variation"
         return sure(text, delta, self.num_groups)
 

@@ -45,6 +45,16 @@ LAWS = {  # what simulates or enumerates a promise, and for which names
         "risk.shortfall",
         "split_conformal",
     ],
+    "test_clusters::test_each_row_of_each_cluster_in_turn": [
+        "Calibration.all_rows",
+        "calibrate",
+        "calibrate_groups",
+        "risk.calibrate_risk",
+    ],
+    "test_clusters::test_coverage_of_a_row_and_of_all_rows": [
+        "Calibration.all_rows",
+        "calibrate",
+    ],
     "test_in_turn::test_full_conformal_sets_miss_as_many_as_they_may": [
         "FullConformal.__call__",
         "FullConformal.p_values",

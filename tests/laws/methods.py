@@ -34,7 +34,7 @@ N, M, ALPHA = 20, 6, 0.3  # one size for all, so that programs are shared
 KEY = jax.random.key(0)
 ABSOLUTE, RIDGE = scores.Absolute(), learners.Ridge(1.0)
 APS = scores.APS(randomized=True)
-OPTIONS = "weights", "mask", "classes", "group_names"
+OPTIONS = "weights", "mask", "classes", "group_names", "clusters"
 CONTEXT = "groups", "test_weights"
 
 
@@ -125,6 +125,11 @@ def uneven(draw):
     return lambda rng, n: draw(rng, n) | {"groups": np.arange(n) % 6 % 4 % 3}
 
 
+def clustered(draw):
+    """Clusters of one to four rows."""
+    return lambda rng, n: draw(rng, n) | {"clusters": np.arange(n) ** 2 % 11}
+
+
 def fits(draw, b=4):
     """Rows of b fits, of which each leaves out every b-th row."""
 
@@ -171,6 +176,8 @@ def split(score, draw, verb=jaxcp.calibrate, not_for=None):
         given = context(test)
         p = cp.p_values(test["preds"], test["y"], **given)
         found = {"sets": cp(test["preds"], alpha, **given), "p": p}
+        if isinstance(cp, jaxcp.Calibration) and cp.clusters is not None:
+            found["all"] = cp.all_rows(test["preds"], alpha)
         return found if "test_weights" in given else found | {"q": cp.quantile(alpha)}
 
     return Method(draw, make, ask, not_for or {}, p_values=True)
@@ -541,6 +548,7 @@ ELSEWHERE = dict.fromkeys(("jit", "traces", "half precision"), "in test_transfor
 ELSEWHERE |= {"filling up": "every score is filled up in test_padding"}
 SIZES_COUNT = {"repeated": "groups are small by their rows, not by weights"}
 LOSSES = {"half precision": "losses are numbers in single precision at least"}
+CLUSTERS = {"weights": "clusters make them"}
 LABELS_OF_FITS = fits(labels)
 GRID = np.linspace(-3, 3, 7).astype("f")
 JACKKNIFE = {"mask": "it has none"} | ONE_BY_ONE | HALF
@@ -578,6 +586,10 @@ METHODS = {
         scores.LAC(),
         lambda rng, n: (rows := labels(rng, n)) | {"groups": rows["y"]},
         jaxcp.calibrate_groups,
+    ),
+    "split of clusters": split(ABSOLUTE, clustered(NUMBERS), not_for=CLUSTERS),
+    "groups, with clusters": split(
+        ABSOLUTE, clustered(grouped(NUMBERS)), jaxcp.calibrate_groups, CLUSTERS
     ),
     "predictive": predictive(scores.Residual(), NUMBERS),
     "predictive of groups": predictive(scores.Residual(), grouped(NUMBERS)),
@@ -666,6 +678,9 @@ METHODS = {
         several,
         scores.MultiLabel(),
         not_for={"gradients": "masks have no slopes"},
+    ),
+    "risk of clusters": controlled(
+        risk.miscoverage, clustered(NUMBERS), not_for=CLUSTERS
     ),
     "risk by group": controlled(risk.miscoverage, grouped(NUMBERS)),
     "risks": controlled((risk.miscoverage, risk.shortfall(2.0)), bound=(1.0, 2.0)),
