@@ -278,9 +278,10 @@ def _distinct(groups, mask):
 
 def clusters_in_order(ids: Any, mask: Any = None) -> tuple[Any, int]:
     """Returns the cluster of every row as 0, ..., K - 1, of known ids, and K."""
-    codes = cluster_codes(ids, mask)
-    if not is_concrete(codes):
+    if not is_concrete(ids):
         raise ValueError("expected clusters with values, got a traced array")
+    codes = cluster_codes(ids, mask)
+    codes = codes if isinstance(codes, np.ndarray) else on_host("clusters", ids)
     _checks.check_vectors(clusters=codes)
     distinct, codes = np.unique(codes, return_inverse=True)
     return codes, len(distinct)
