@@ -114,7 +114,7 @@ def test_one_row_a_cluster_is_the_jackknife_to_the_last_bit():
 def test_fits_leave_out_whole_clusters_and_weights_are_shares():
     x, y = rows()
     cp = jaxcp.jackknife_plus(KEY, RIDGE, SCORE, x, y, clusters=IDS)
-    preds, names = np.asarray(cp.fits.predict(x)), [*dict.fromkeys(IDS.tolist())]
+    preds, names = np.asarray(cp.fits.predict(x)), sorted(set(IDS.tolist()))
     for fold, name in enumerate(names):
         keep = name != IDS
         params = RIDGE.fit(KEY, x[keep], y[keep], np.ones(keep.sum(), "f"))
