@@ -136,7 +136,7 @@ def split_conformal(
       group_names: Names of the groups, as for `calibrate_groups`.
       min_size: Rows that a group needs for a threshold of its own, as for
         `calibrate_groups`.
-      weights: Weights of the rows as for `calibrate`, shape (n,).
+      weights: Weights of the rows as for `calibrate`, shape (n,), or bounds of them.
       mask: True where a row counts, shape (n,).
       classes: Names of the labels as for `calibrate`, such as `model.classes_`.
 
@@ -235,6 +235,9 @@ def calibrate(
       weights: Weights >= 0 of the rows, shape (n,): likelihood ratios of test to
         calibration inputs, and the sets are asked for with `test_weights`; or fixed
         weights that fade with age (NexCP), none above 1, the weight of a test point.
+        A tuple of two arrays (low, high), shape (n,) each, has bounds of ratios that
+        are not known: sets are those of the worst ratios within them. (A pair of
+        numbers is the weights of two rows.)
       mask: True where a row counts, shape (n,), for padded data. Defaults to all rows.
       classes: Names of the k labels, one a column of the predictions: any distinct
         hashable values, such as `model.classes_` of scikit-learn. `y` is then given by
@@ -255,7 +258,8 @@ def calibrate(
 
     Guarantee:
       1 - alpha, on average over calibration sets; sets called with `delta` have it with
-      probability 1 - delta over calibration sets. With fewer rows than
+      probability 1 - delta over calibration sets. With bounds of weights 1 - alpha for
+      every true ratio that is within them up to one factor. With fewer rows than
       `certificates.smallest_size` the sets are infinite: 1/alpha - 1 without `delta`.
 
     Assumption:
@@ -272,6 +276,8 @@ def calibrate(
       Vovk, Conditional Validity of Inductive Conformal Predictors, ACML, 2012.
       Park, Bastani, Matni, Lee, PAC Confidence Sets for Deep Neural Networks via
       Calibrated Prediction, ICLR, 2020.
+      Jin, Ren, Candes, Sensitivity Analysis of Individual Treatment Effects: A Robust
+      Conformal Inference Approach, PNAS, 2023 (bounds of weights).
 
     See also:
       split_conformal, split_conformal_fit, calibrate_groups, cross_calibrate, join,
