@@ -9,12 +9,14 @@ from jaxcp.learners.general import FunctionLearner, GradientLearner, MeanScale, 
 from jaxcp.learners.linear import Augmented, Ridge
 from jaxcp.learners.neighbors import KernelRidge, NearestNeighbors
 from jaxcp.learners.quantiles import QuantileRegression, QuantileRidge
+from jaxcp.learners.ratios import density_ratio, label_ratio
 
 # fmt: off
 __all__ = [
     "Affine", "Augmented", "Difficulty", "Estimator", "FitError", "FunctionLearner",
     "GradientLearner", "KernelRidge", "MeanScale", "NearestNeighbors",
-    "QuantileRegression", "QuantileRidge", "Ridge", "Shared", "check",
+    "QuantileRegression", "QuantileRidge", "Ridge", "Shared", "check", "density_ratio",
+    "label_ratio",
 ]
 # fmt: on
 __dir__ = __all__.copy
