@@ -61,7 +61,7 @@ def weights(value: Any) -> Column:
     return Column(value, check_weights)
 
 
-def weights_or_bounds(value: Any) -> Column:
+def bounds(value: Any) -> Column:
     """Weights of shape (n,), or a tuple of two arrays, bounds of each of them."""
     if not are_bounds(value):
         return weights(value)
@@ -332,6 +332,7 @@ def check_bounds(name, bounds, mask=None):
 
     Where `high` is at least `low` and finite, so are both.
     """
+    num_rows(**{name: bounds})
     low, high = bounds
     check_weights(name, low, mask)
     check_weights(name, high, mask)
@@ -339,10 +340,8 @@ def check_bounds(name, bounds, mask=None):
 
 
 def _upper_ends(name, bounds):
-    bounds = as_arrays(**{name: bounds})
-    num_rows(**{name: bounds})
-    check_bounds(name, bounds)
-    return bounds[1]
+    check_bounds(name, found := as_arrays(**{name: bounds}))
+    return found[1]
 
 
 def _check_weights_of_labels(name, weights, mask=None):

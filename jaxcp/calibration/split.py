@@ -144,14 +144,8 @@ class _OfScores(Rule):
     def _weights_of(self, test_weights, name="test_weights", axes=2):
         """Returns weights of test points as a column; those of labels have `axes`."""
         _checks.check_test_weights(name, test_weights, self.weights)
-        labels = axes if inputs.has_labels(self.score) else None
-        column = _checks.test_weights(test_weights, labels)
-        if isinstance(self.weights, tuple) and not column.is_vector:
-            raise ValueError(
-                f"expected {name} with one number a test point for weights that are "
-                "known by bounds, got one a label; calibrate with weights of shape (n,)"
-            )
-        return column
+        several = inputs.has_labels(self.score) and not isinstance(self.weights, tuple)
+        return _checks.test_weights(test_weights, axes if several else None)
 
     def _rows(self, preds, *given, **options):
         preds, *found, context = super()._rows(preds, *given, **options)
@@ -742,12 +736,8 @@ class GroupCalibration(_OfScores):
 
     def _columns(self, preds, groups, test_weights, y=None):
         """Returns the context of test points, whose groups may be their labels."""
-        weights = self._weights_of(test_weights)
-        if groups is None and not weights.is_vector:
-            raise ValueError(
-                "expected test_weights of shape (m,) where groups are the labels, each "
-                "with rows of its own, got one a label; leave the weights out"
-            )
+        # Where groups are the labels, each has rows of its own, of one weight.
+        weights = self._weights_of(test_weights, axes=None if groups is None else 2)
         return {"groups": self._groups_of(preds, groups, y), "test_weights": weights}
 
     def _check_one_alpha(self, alpha):

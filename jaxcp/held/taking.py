@@ -23,12 +23,10 @@ _PAIR: RowShapes = ((2,),)
 NO_GROUPS = Groups(None, None, None)
 
 
-def held_rows(
-    score, preds, y, weights, mask, groups=NO_GROUPS, classes=None, *, bounds=False
-):
+def held_rows(score, preds, y, weights, mask, groups=NO_GROUPS, classes=None):
     """Returns the rows of predictions and targets, after checks of lengths.
 
-    `bounds` says that weights may be bounds (low, high) of them.
+    Weights may be bounds (low, high) of them.
     """
     check_same_columns(preds, y)
     check_columns(classes, preds)
@@ -36,8 +34,7 @@ def held_rows(
     codes = _checks.optional(None)
     if groups.count is not None:
         codes = _checks.groups(groups.codes, groups.count)
-    column = _checks.weights_or_bounds if bounds else _checks.weights
-    columns = {"weights": column(weights), "mask": _checks.mask(mask)}
+    columns = {"weights": _checks.bounds(weights), "mask": _checks.mask(mask)}
     rows = _checks.rows(preds=preds, y=y, groups=codes, **columns)
     preds, y, codes, weights, mask = rows
     if mask is not None:
@@ -61,7 +58,7 @@ def scored(score, preds, y, weights=None, mask=None, groups=NO_GROUPS, classes=N
     inputs.check_score(score)
     given = preds, y
     rounded = not inputs.has_labels(score) and _arrays.is_rounded("y", y)
-    held = held_rows(score, preds, y, weights, mask, groups, classes, bounds=True)
+    held = held_rows(score, preds, y, weights, mask, groups, classes)
     preds, y = held.values
     if classes is not None:
         _check_classes(score, preds, held.mask, classes)

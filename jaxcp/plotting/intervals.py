@@ -265,14 +265,11 @@ def plot_sensitivity(
     )
     if held.any():
         first = gammas[held].min()
-        look = {"color": color, "linestyle": ":", "label": f"in from Γ = {first:.3g}"}
-        ax.axvline(first, **look)
-    names = ax.get_xlabel() or "sensitivity Γ", ax.get_ylabel() or "target"
-    ax.set(xlabel=names[0], ylabel=names[1])
+        ax.axvline(first, color=color, ls=":", label=f"in from Γ = {first:.3g}")
+    ax.set_xlabel(ax.get_xlabel() or "sensitivity Γ")
     if not is_line:
         known = {"kind": "band", "label": label or "set", "color": color}
         return plot_intervals(gammas, sets, **known, legend=legend, ax=ax, **kwargs)
-    order = np.argsort(gammas, kind="stable")
-    look = {"color": color, "label": label or "threshold"} | kwargs
-    ax.plot(gammas[order], ends[1][order, 0], **look)
-    return _axes.finish(ax, legend, *names, ylim=ax.get_ylim())
+    look, order = {"color": color, "label": label or "threshold"}, np.argsort(gammas)
+    ax.plot(gammas[order], ends[1][order, 0], **look | kwargs)
+    return _axes.finish(ax, legend, "", "threshold", ylim=ax.get_ylim())
