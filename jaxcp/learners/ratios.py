@@ -17,7 +17,6 @@ from jaxcp.learners._hosting import as_rows, check_untraced
 from jaxcp.learners.general import check_learner
 from jaxcp.typing import AnyLearner, ArrayLike, FitsOnHost, Number, PyTree
 
-_METHODS = "moments", "em"
 _STEPS = 5000  # of EM, at most
 
 
@@ -74,50 +73,48 @@ def label_ratio(
       >>> label_ratio(probs, jnp.array([0, 0, 1, 1]), new_probs)
       Array([0.5, 1.5], dtype=float32)
     """
-    _checks.check_one_of("method", method, _METHODS)
-    given = as_arrays(probs=probs, new_probs=new_probs)
-    k = given[1].shape[-1] if given[1].ndim else 0
-    for name, rows in zip(("probs", "new_probs"), given, strict=True):
-        _checks.check_count(
-            f"the number of rows of {name}", _checks.num_rows(x=rows), 1
-        )
+    _checks.check_one_of("method", method, ("moments", "em"))
+    probs, new_probs = _checks.rows(probs=probs), _checks.rows(new_probs=new_probs)
+    k = new_probs.shape[-1]
+    for name, rows in {"probs": probs, "new_probs": new_probs}.items():
+        _checks.check_count(f"the number of rows of {name}", len(rows), 1)
         _checks.check_shape(name, (len(rows), k), rows.shape)
         _checks.check_uniforms(name, rows)
-    probs, y = _checks.rows(probs=given[0], y=_checks.groups(y, k))
+    probs, y = _checks.rows(probs=probs, y=_checks.groups(y, k))
     if method == "em":
-        return _by_likelihood(y, given[1])
-    matrix, shares = _confusion(probs, y, given[1])
+        return _by_likelihood(y, new_probs)
+    matrix, w = _by_moments(probs, y, new_probs)
     if is_concrete(matrix) and (rank := np.linalg.matrix_rank(matrix)) < k:
         raise ValueError(
             f"expected a confusion matrix of rank {k}, got {rank}: some labels have no "
             "rows, are never predicted, or not told apart; give rows of each label, "
             "merge such labels, or take method='em'"
         )
-    return _by_moments(matrix, shares)
+    return w
 
 
 @jax.jit
-def _confusion(probs, y, new_probs):
+def _by_moments(probs, y, new_probs):
+    """Returns the confusion matrix, and weights that solve it, +inf if none do."""
     k = probs.shape[1]
-    dtype = at_least_single(as_float(probs)).dtype
-    counts = jnp.zeros((k, k), dtype).at[jnp.argmax(probs, 1), y].add(1)
-    new = jnp.zeros(k, dtype).at[jnp.argmax(new_probs, 1)].add(1)
-    return counts / len(y), new / len(new_probs)
+    matrix = _shares((jnp.argmax(probs, axis=1), y), k, probs)
+    w = jnp.linalg.solve(matrix, _shares((jnp.argmax(new_probs, axis=1),), k, probs))
+    known, w = jnp.all(jnp.isfinite(w)), jnp.maximum(w, 0)
+    w = w / jnp.sum(jnp.sum(matrix, axis=0) * w)
+    return matrix, jnp.where(known, w, jnp.inf)
 
 
-@jax.jit
-def _by_moments(matrix, shares):
-    w = jnp.linalg.solve(matrix, shares)
-    known, clipped = jnp.all(jnp.isfinite(w)), jnp.maximum(w, 0)
-    return jnp.where(known, clipped / jnp.sum(jnp.sum(matrix, 0) * clipped), jnp.inf)
+def _shares(places, k, like):
+    """Returns shares of rows at places in 0, ..., k - 1, of one axis or two."""
+    counts = jnp.zeros((k,) * len(places), at_least_single(as_float(like)).dtype)
+    return counts.at[places].add(1) / len(places[0])
 
 
 @jax.jit
 def _by_likelihood(y, new_probs):
     # Saerens et al. 2002, eq. (2.9)
     new_probs = lax.stop_gradient(at_least_single(as_float(new_probs)))
-    k, dtype = new_probs.shape[1], new_probs.dtype
-    p = jnp.zeros(k, dtype).at[y].add(1) / len(y)
+    p = _shares((y,), new_probs.shape[1], new_probs)
     ratio = lambda q: jnp.where(p > 0, q / jnp.where(p > 0, p, 1), 0)  # noqa: E731
 
     def step(state):
@@ -126,8 +123,8 @@ def _by_likelihood(y, new_probs):
         total = jnp.sum(joint, axis=1, keepdims=True)
         return count + 1, jnp.mean(joint / jnp.where(total > 0, total, 1), axis=0), q
 
-    moves = lambda s: jnp.any(jnp.abs(s[1] - s[2]) > jnp.finfo(dtype).eps)  # noqa: E731
-    going = lambda s: (s[0] < _STEPS) & moves(s)  # noqa: E731
+    moved = lambda s: jnp.max(jnp.abs(s[1] - s[2])) > jnp.finfo(p.dtype).eps  # noqa: E731
+    going = lambda s: (s[0] < _STEPS) & moved(s)  # noqa: E731
     q = lax.while_loop(going, step, (jnp.zeros((), int), p, p + 1))[1]
     return jnp.where(p > 0, ratio(q), jnp.inf)
 
@@ -200,17 +197,16 @@ def density_ratio(
     else:
         x, new_x = _checks.rows(x=x), _checks.rows(new_x=new_x)
         n, m = _checks.num_rows(x=x), _checks.num_rows(new_x=new_x)
-    key_old, key_new, key_fit = jax.random.split(key, 3)
-    of = (key_old, n), (key_new, m)
-    folds = [resampling.k_fold(*rows, num_folds) for rows in of]
+    *keys, key = jax.random.split(key, 3)
+    folds = [resampling.k_fold(*of, num_folds) for of in zip(keys, (n, m), strict=True)]
     weights, is_new = jnp.concatenate(folds, axis=1), np.arange(n + m) >= n
     rows = jax.tree.map(_joined, x, new_x)
     if isinstance(learner, FitsOnHost):
-        fits = learner.fit_all(key_fit, rows, is_new.astype(int), np.asarray(weights))
+        fits = learner.fit_all(key, rows, is_new.astype(int), np.asarray(weights))
         preds = learner.predict_held_out(fits, rows, np.asarray(weights) == 0)
     else:
         check_learner(learner, rows, as_float(is_new))
-        preds = _predictions(learner, key_fit, rows, as_float(is_new), weights)
+        preds = _predictions(learner, key, rows, as_float(is_new), weights)
     own = as_arrays(preds=preds)[jnp.argmin(weights, axis=0), np.arange(n + m)]
     p = own[:, 1] if own.shape[1:] == (2,) else own
     _checks.check_shape("predictions, a probability each,", (n + m,), p.shape)
@@ -224,8 +220,7 @@ def _joined(old, new):
     """Returns inputs one after the other: frames, or arrays."""
     if hasattr(old, "iloc"):
         return import_module("pandas").concat([old, new])
-    on_host = not isinstance(old, Array)
-    return (np if on_host else jnp).concatenate([old, new])
+    return (jnp if isinstance(old, Array) else np).concatenate([old, new])
 
 
 @jit
