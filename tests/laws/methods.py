@@ -157,6 +157,12 @@ def split(score, draw, verb=jaxcp.calibrate, not_for=None):
     return Method(draw, make, ask, not_for or {}, p_values=True)
 
 
+def within(score, preds, y, *, weights=None, **options):
+    """Returns the calibration with weights that are known by bounds, of width 0."""
+    box = None if weights is None else (weights, weights + 0)
+    return jaxcp.calibrate(score, preds, y, weights=box, **options)
+
+
 def predictive(score, draw):
     """A distribution: its function, a bound, its mean, and how good it is."""
 
@@ -429,6 +435,7 @@ METHODS = {
     "split of ranked labels": split(
         scores.APS(randomized=True), with_uniforms, not_for=ELSEWHERE
     ),
+    "split of weights within bounds": split(ABSOLUTE, NUMBERS, within),
     "split of a function": predicted(ABSOLUTE, inputs),
     "split of a function by group": predicted(ABSOLUTE, grouped(inputs)),
     "groups": split(ABSOLUTE, grouped(NUMBERS), jaxcp.calibrate_groups),
