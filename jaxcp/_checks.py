@@ -53,7 +53,33 @@ def mask(value: Any) -> Column:
 
 def weights(value: Any) -> Column:
     """Weights that are finite and >= 0, shape (n,)."""
+    if are_bounds(value):
+        raise ValueError(
+            "expected weights of shape (n,), got bounds (low, high) of them, which "
+            "calibrate, calibrate_groups and split_conformal take"
+        )
     return Column(value, check_weights)
+
+
+def bounds(value: Any) -> Column:
+    """Weights of shape (n,), or a tuple of two arrays, bounds of each of them."""
+    if not are_bounds(value):
+        return weights(value)
+    return Column(value, check_bounds, lambda k, v: as_arrays(**{k: v}), False)
+
+
+def test_weights(value: Any, axes_of_labels: int | None = None) -> Column:
+    """Weights of test points, of bounds the upper ends; of labels with these axes."""
+    if are_bounds(value):
+        return Column(value, check_weights, _upper_ends)
+    if axes_of_labels is not None and np.ndim(value) == axes_of_labels:
+        return Column(value, _check_weights_of_labels, is_vector=False)
+    return weights(value)
+
+
+def are_bounds(weights: Any) -> bool:
+    """Returns whether weights are known by bounds: a tuple of two arrays (n,)."""
+    return isinstance(weights, tuple) and [np.ndim(v) for v in weights] == [1, 1]
 
 
 def uniforms(value: Any) -> Column:
@@ -301,6 +327,28 @@ def check_weights(name: str, weights: ArrayLike, mask: ArrayLike | None = None) 
     check_range(lambda w: np.isfinite(w) & (w >= 0), valid, weights, mask)
 
 
+def check_bounds(name, bounds, mask=None):
+    """Raises ValueError for concrete bounds (low, high) that are no weights, or cross.
+
+    Where `high` is at least `low` and finite, so are both.
+    """
+    num_rows(**{name: bounds})
+    low, high = bounds
+    check_weights(name, low, mask)
+    check_weights(name, high, mask)
+    check_values(lambda v: v >= 0, f"high - low >= 0 of {name}", high - low, mask)
+
+
+def _upper_ends(name, bounds):
+    check_bounds(name, found := as_arrays(**{name: bounds}))
+    return found[1]
+
+
+def _check_weights_of_labels(name, weights, mask=None):
+    """Allows +inf: of a label that no row of calibration has, which is always in."""
+    check_range(lambda w: w >= 0, f"{name} of labels >= 0", weights, mask)
+
+
 def check_test_weights(name, test_weights, weights, mask=None):
     """Raises ValueError for test weights without weights, or weights that need them."""
     if weights is None and test_weights is not None:
@@ -312,6 +360,7 @@ def check_test_weights(name, test_weights, weights, mask=None):
             f"; give likelihood ratios their {name}, divide fading weights by the "
             "largest, repeat a row that stands for several"
         )
+        weights = weights[1] if isinstance(weights, tuple) else weights
         check_range(lambda w: ~(w > 1), at_most, weights, mask, cure, ends=("max",))
 
 

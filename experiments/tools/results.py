@@ -45,6 +45,7 @@ TIMED = [
     "groups",
     "checks",
     "conditional_speed",
+    "label_thresholds",
     "local",
     "probability_speed",
     "predictive_speed",
@@ -63,6 +64,7 @@ MEASURED = [
     "covariate_shift",
     "claims",
     "survival",
+    "label_shift",
     "anomaly",
     "boxes",
     "threshold_gradients",
@@ -82,7 +84,13 @@ MEASURED = [
     "predictive",
 ]
 WITH_DATA = {"showcase", "covariate_shift", "anomaly", "conformal_training"}
-WITH_DATA |= {"risk_control", "conditional", "probabilities", "predictive"}
+WITH_DATA |= {
+    "label_shift",
+    "risk_control",
+    "conditional",
+    "probabilities",
+    "predictive",
+}
 TWICE = {"showcase"}  # the second run finds the programs of the first compiled
 ONLY_WITH_DATA = {"any_model", "claims", "enbpi_solar", "multioutput_real"}
 

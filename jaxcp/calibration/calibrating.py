@@ -138,7 +138,7 @@ def split_conformal(
       group_names: Names of the groups, as for `calibrate_groups`.
       min_size: Rows that a group needs for a threshold of its own, as for
         `calibrate_groups`.
-      weights: Weights of the rows as for `calibrate`, shape (n,).
+      weights: Weights of the rows as for `calibrate`, shape (n,), or bounds of them.
       clusters: Cluster of each row as for `calibrate`, any hashable ids, shape (n,).
       mask: True where a row counts, shape (n,).
       classes: Names of the labels as for `calibrate`, such as `model.classes_`.
@@ -239,6 +239,9 @@ def calibrate(
       weights: Weights >= 0 of the rows, shape (n,): likelihood ratios of test to
         calibration inputs, and the sets are asked for with `test_weights`; or fixed
         weights that fade with age (NexCP), none above 1, the weight of a test point.
+        A tuple of two arrays (low, high), shape (n,) each, has bounds of ratios that
+        are not known: sets are those of the worst ratios within them. (A pair of
+        numbers is the weights of two rows.)
       clusters: Cluster of each row, such as its patient, shape (n,): any hashable ids,
         of text or pandas too. Each of the N_k rows of a cluster that count weighs 1 /
         N_k, and a test point 1. Traced ids are integers in 0, ..., n - 1, others do
@@ -263,7 +266,8 @@ def calibrate(
 
     Guarantee:
       1 - alpha, on average over calibration sets; sets called with `delta` have it with
-      probability 1 - delta over calibration sets. With fewer rows than
+      probability 1 - delta over calibration sets. With bounds of weights 1 - alpha for
+      every true ratio that is within them up to one factor. With fewer rows than
       `certificates.smallest_size` the sets are infinite: 1/alpha - 1 without `delta`.
       With `clusters` 1 - alpha for a row of a new cluster, and for all of its rows
       together by `Calibration.all_rows`.
@@ -287,6 +291,8 @@ def calibrate(
       Hierarchical Models, JASA, 2023.
       Lee, Barber, Willett, Distribution-Free Inference with Hierarchical Data, arXiv
       2306.06342, 2023.
+      Jin, Ren, Candes, Sensitivity Analysis of Individual Treatment Effects: A Robust
+      Conformal Inference Approach, PNAS, 2023 (bounds of weights).
 
     See also:
       split_conformal, split_conformal_fit, calibrate_groups, cross_calibrate, join,

@@ -113,7 +113,8 @@ class LocalCalibration(Rule):
             return self
 
         def of_row(x, value):
-            values, _, near, _ = self._at({"x": x})
+            rows, _ = self._at({"x": x})
+            values, near = rows.values, rows.weights
             below = lambda v, s: jnp.sum(jnp.where(_is_below(v, s), near, 0))  # noqa: E731
             below = below if values.ndim == 1 else jax.vmap(below, (1, 0))
             return below(values, value), jnp.sum(near)
@@ -125,7 +126,8 @@ class LocalCalibration(Rule):
 
     def _lcp(self, of, x, given):
         """Returns of(values, given, count) of each component: count is (n + 1) p(v)."""
-        values, _, near, own = self._at({"x": x})
+        rows, own = self._at({"x": x})
+        values, near = rows.values, rows.weights
         counts = True if self.held.mask is None else self.held.mask
 
         def one(values, below, given):

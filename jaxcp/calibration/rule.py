@@ -15,12 +15,12 @@ from jax import Array
 from jaxcp import _batching, _checks
 from jaxcp._batching import by_rows, invert, invert_each, map_evenly, score_of, widened
 from jaxcp._names import named
-from jaxcp._numbers import as_float, rounding, with_rounding
+from jaxcp._numbers import as_float, rounding
 from jaxcp._tree import jit
 from jaxcp.calibration.predictor import Predictor, Scored
 from jaxcp.held import taking
 from jaxcp.held.rows import Held
-from jaxcp.pvalues.conformal import conformal_p_value
+from jaxcp.pvalues.conformal import mass_of
 from jaxcp.quantiles._keys import bisect_keys, from_keys, to_keys
 from jaxcp.quantiles.levels import alpha_as_float, as_alpha, split_alpha
 from jaxcp.scores import inputs
@@ -312,19 +312,8 @@ class Rule(Thresholds):
 
     def threshold(self, rank: Any, u: Array | None = None, **context: Any) -> Array:
         """Returns the threshold of one test point, of rows as the rule weighs them."""
-        values, low, high, own = self._at(context)
-        if low is not high:
-            if u is not None or values.ndim > 1:
-                raise ValueError(
-                    "expected scores of one number, and u=None, for weights that are "
-                    "known by bounds"
-                )
-            # p(s) > a for the worst weights, high at S >= s and low below, iff
-            # mass{S < s} < (1 - a) (high + w) with the mass a low + (1 - a) high.
-            own = own + rank * (jnp.sum(high) - jnp.sum(low))
-            high = rank * low + (1 - rank) * high
-        of = lambda own: Held(values, high).threshold(rank, own, u)  # noqa: E731
-        return jax.vmap(of)(own) if jnp.ndim(own) else of(own)
+        held, own = self._at(context)
+        return held.threshold(rank, own, u)
 
     def effective_size(self, **context: Any) -> Array:
         """Returns (sum w)^2 / sum w^2 of the weights at one test point, shape ()."""
@@ -332,6 +321,8 @@ class Rule(Thresholds):
         if not hasattr(self, "held"):
             kind = type(self).__name__
             raise ValueError(f"expected a rule that weighs held rows, got {kind}")
+        if not self._weighs:  # fixed ones
+            return self.held.effective_size()
         return _effective_size(self, taking.one_row(**self._declared(context, lead=0)))
 
     def p_values(self, preds: PyTree, y: Any = None, **context: Any) -> Array:
@@ -357,7 +348,6 @@ class Rule(Thresholds):
     def _p_values_of_scores(self, scores, y, u, rounds, **context):
         """Returns p-values: a count of rows, or the first level whose set lacks it."""
         if self._weighs:
-            u = jnp.ones(len(scores)) if u is None else u
             one = partial(_share_of_rows, self, rounds)
             return self._each(one, context, scores, y, u)
         if u is not None:
@@ -366,14 +356,11 @@ class Rule(Thresholds):
         return self._each(first, context, scores)
 
     def _at(self, context):
-        """Returns values, bounds of weights, and that of the test point."""
+        """Returns rows as one test point weighs them, and its own weight."""
         weights, own = self.weights_at(**context)
         held, read = self.held, "values_at" in self._reads
         values = self.values_at(**context) if read else held.values
-        bounds = weights if isinstance(weights, tuple) else (weights,)
-        if held.mask is not None:
-            bounds = [jnp.where(held.mask, w, 0) for w in bounds]
-        return values, bounds[0], bounds[-1], own
+        return Held(values, mass_of(weights, held.mask)), own
 
     @property
     def _weighs(self):
@@ -419,24 +406,14 @@ def _p_values_of(rule, preds, y, u, context):
 
 @jit
 def _effective_size(rule, context):
-    _, _, weights, _ = rule._at(context)
-    return Held(weights, weights).effective_size()
+    return rule._at(context)[0].effective_size()
 
 
 def _share_of_rows(rule, rounds, context, score, y, u):
     """Returns the p-value of one test point by a count of the rows."""
-    values, low, high, own = rule._at(context)
-    values = with_rounding(values) if rounds else values
+    held, own = rule._at(context)
     own = own[y] if jnp.ndim(own) else own  # of its label
-
-    def of(values, score):
-        weights = high if low is high else jnp.where(values < score, low, high)
-        return conformal_p_value(values, score, u=u, weights=weights, test_weight=own)
-
-    if values.ndim == 1:
-        return of(values, score)
-    p = jax.vmap(of, (1, 0))(values, score)
-    return jnp.minimum(1, len(p) * jnp.min(p))  # Bonferroni
+    return held.p_value(score, u, own, rounds=rounds)
 
 
 def _first_level_without(rule, score, rounds, context):

@@ -21,6 +21,7 @@ from jaxcp.calibration.rule import Rule, blocks_of
 from jaxcp.certificates import Certificate
 from jaxcp.held import taking
 from jaxcp.held.rows import Held, at_groups
+from jaxcp.scores import inputs
 from jaxcp.typing import AnySet, ArrayLike, Number, PyTree, Score
 
 
@@ -28,7 +29,7 @@ class _OfScores(Rule):
     """What calibrations with the scores of their rows share: the rows decide."""
 
     scores: Array
-    weights: Array | None
+    weights: Array | tuple[Array, Array] | None
     mask: Array | None
     clusters: Array | None
     min_size: int | None = None
@@ -148,7 +149,22 @@ class _OfScores(Rule):
         known = getattr(self, "groups", None), self.num_groups
         return Held(self.scores, self.weights, self.mask, *known, self.clusters)
 
+    def _weights_of(self, test_weights, name="test_weights", axes=2):
+        """Returns weights of test points as a column; those of labels have `axes`."""
+        _checks.check_test_weights(name, test_weights, self.weights)
+        several = inputs.has_labels(self.score) and not isinstance(self.weights, tuple)
+        return _checks.test_weights(test_weights, axes if several else None)
+
+    def _rows(self, preds, *given, **options):
+        preds, *found, context = super()._rows(preds, *given, **options)
+        if np.ndim(w := context.get("test_weights")) > 1:
+            k = taking.num_labels(self.score, preds)
+            _checks.check_shape("test_weights", (len(w), k), w.shape)
+        return preds, *found, context
+
     def _p_values_of_scores(self, scores, y, u, rounds, test_weights=None, groups=None):
+        if np.ndim(test_weights) > 1:
+            test_weights = jnp.take_along_axis(test_weights, y[:, None], 1)[:, 0]
         if groups is None and self.num_groups is not None:  # labels are the groups
             of = self._of_labels
             groups = y if of is None else at_labels(of, y)
@@ -184,8 +200,8 @@ class Calibration(_OfScores):
     Args:
       score: The nonconformity score.
       scores: Scores of the calibration set, shape (n,) or (n, c).
-      weights: Weights >= 0 of the calibration set, shape (n,), or None; 1 / N_k where
-        there are clusters.
+      weights: Weights >= 0 of the calibration set, shape (n,), a tuple of two arrays
+        (low, high) for bounds of them, 1 / N_k where there are clusters, or None.
       mask: True where a row counts, shape (n,), or None.
       row_shapes: Shapes of one prediction, which later ones must have, or None.
       classes: Names of the labels, used by sets and targets, or None.
@@ -197,7 +213,7 @@ class Calibration(_OfScores):
 
     score: Score
     scores: Array
-    weights: Array | None = None
+    weights: Array | tuple[Array, Array] | None = None
     mask: Array | None = None
     row_shapes: taking.RowShapes | None = static(default=None)
     classes: tuple[Hashable, ...] | None = static(default=None)
@@ -225,11 +241,12 @@ class Calibration(_OfScores):
             components each gets delta / c, so that all hold together.
           u: Uniform in [0, 1], shape (), for the bound of a smoothed set.
           test_weight: Weight of the test point, shape (), for calibrations with
-            weights. Defaults to 1, and no weight may then be larger.
+            weights; for scores of labels also one for each label, shape (k,). Defaults
+            to 1, and no weight may then be larger.
 
         Returns:
-          Threshold, shape () or (c,) or (a,), in units of the score; +inf where there
-          are too few scores.
+          Threshold, shape () or (c,) or (a,), in units of the score; of each label,
+          shape (k,), where these have weights. +inf where there are too few scores.
 
         Raises:
           ValueError: if a number `alpha` is outside (0, 1) or its shape does not fit,
@@ -251,7 +268,8 @@ class Calibration(_OfScores):
           >>> cp.quantile(0.2)
           Array(8., dtype=float32)
         """
-        context = taking.weight_for(self.weights, test_weight)
+        column = self._weights_of(test_weight, "test_weight", axes=1)
+        context = taking.weight_for(self.weights, test_weight, column)
         return self._quantile(alpha, delta, u, context)
 
     @_checks.with_alpha
@@ -275,7 +293,12 @@ class Calibration(_OfScores):
             drawn afresh for each point (`uniforms`). With fewer than 1/alpha - 1 rows
             they are finite with probability alpha (n + 1), and else infinite.
           test_weights: Weight of each test point, shape (m,), for calibrations with
-            weights. Defaults to 1, and no weight may then be larger.
+            weights; or a tuple (low, high) of bounds, of which the upper ends count.
+            For scores of labels also shape (m, k), the weight of each label as if it
+            were the true one (label shift: `weights` are w(y) of the rows, all rows of
+            this the same w): label y is kept iff its score is within the threshold at
+            w(y). It may be +inf there, as for a label that no row of calibration has:
+            that label is always kept. Defaults to 1, and no weight may then be larger.
 
         Returns:
           Sets with leading axis m, e.g. `Interval` with ends of shape (m,).
@@ -284,11 +307,14 @@ class Calibration(_OfScores):
           ValueError: if a number `alpha` is outside (0, 1), a concrete prediction is
             NaN or not valid for the score, lengths differ or shapes of predictions
             from those at calibration, or a concrete weight is above 1 where
-            `test_weights` is left out; with `delta` and `u` as `quantile`.
+            `test_weights` is left out; with `delta` and `u` as `quantile`; with `u`, or
+            weights of labels, where the weights of the rows are known by bounds.
 
         Guarantee:
           P(Y in set) >= 1 - alpha, on average over calibration and test data (with
-          weights: see `weighted_conformal_quantile`). With `delta`: P(Y in set |
+          weights: see `weighted_conformal_quantile`; with bounds of weights for every
+          true ratio within them, up to one factor; with weights of labels where w(y) is
+          the ratio of their shares, up to one factor). With `delta`: P(Y in set |
           calibration data) >= 1 - alpha, with probability 1 - delta over these. With
           `u`: P(Y in set) = 1 - alpha, ties or not, unless weights are fixed ones; at
           least that where sets hold targets beyond the threshold (the rounding of ends
@@ -307,6 +333,10 @@ class Calibration(_OfScores):
         References:
           Vovk, Gammerman, Shafer, Algorithmic Learning in a Random World, Springer,
           2005 (smoothed sets).
+          Podkopaev, Ramdas, Distribution-Free Uncertainty Quantification for
+          Classification under Label Shift, UAI, 2021 (weights of labels).
+          Jin, Ren, Candes, Sensitivity Analysis of Individual Treatment Effects: A
+          Robust Conformal Inference Approach, PNAS, 2023 (bounds of weights).
 
         Example:
           >>> from jaxcp.scores import Absolute
@@ -318,7 +348,7 @@ class Calibration(_OfScores):
           >>> cp(jnp.zeros(2), alpha=0.05, u=jnp.array([0.3, 0.7])).upper
           Array([ 9., inf], dtype=float32)
         """
-        weights = taking.weights_for(self.weights, test_weights)
+        weights = self._weights_of(test_weights)
         return self._sets(preds, alpha, delta=delta, u=u, test_weights=weights)
 
     @_checks.with_alpha
@@ -412,7 +442,8 @@ class Calibration(_OfScores):
           y: Targets or candidate targets, shape (m, ...); of a calibration with classes
             labels by name. Left out, each label of a score of labels is a candidate.
           u: Uniforms for smoothed p-values, shape (m,). Defaults to 1: conservative.
-          test_weights: Weight of each test point, shape (m,), as for the sets.
+          test_weights: Weight of each test point, shape (m,), or of each label, (m, k),
+            as for the sets. With bounds of weights p is the largest within them.
 
         Returns:
           p-values, shape (m,), or (m, k) of all k labels in the order of the classes;
@@ -449,7 +480,7 @@ class Calibration(_OfScores):
           >>> cp.p_values(p[:1])  # of both labels
           Array([[1.  , 0.25]], dtype=float32)
         """
-        test_weights = taking.weights_for(self.weights, test_weights)
+        test_weights = self._weights_of(test_weights)
         return self._p_values(preds, y, u, test_weights=test_weights)
 
     @property
@@ -501,8 +532,8 @@ class GroupCalibration(_OfScores):
       mask: True where a row counts, shape (n,), or None.
       num_groups: Number of groups g.
       row_shapes: Shapes of one prediction, which later ones must have, or None.
-      weights: Weights >= 0 of the calibration set, shape (n,), or None; 1 / N_k where
-        there are clusters.
+      weights: Weights >= 0 of the calibration set, shape (n,), a tuple of two arrays
+        (low, high) for bounds of them, 1 / N_k where there are clusters, or None.
       classes: Names of the labels, used by sets and targets, or None.
       group_names: Names of the groups, also for the groups of test points, or None.
         `dict(zip(cp.group_names, cp.quantile(alpha)))` has the threshold of each group
@@ -522,7 +553,7 @@ class GroupCalibration(_OfScores):
     mask: Array | None
     num_groups: int = static()
     row_shapes: taking.RowShapes | None = static(default=None)
-    weights: Array | None = None
+    weights: Array | tuple[Array, Array] | None = None
     classes: tuple[Hashable, ...] | None = static(default=None)
     group_names: tuple[Hashable, ...] | None = static(default=None)
     label_groups: Array | None = None
@@ -577,7 +608,8 @@ class GroupCalibration(_OfScores):
             groups are the labels: label c is kept iff its score is within class c's
             threshold.
           test_weights: Weight of each test point, shape (m,), for calibrations with
-            weights. Defaults to 1, and no weight may then be larger.
+            weights; as for `Calibration` bounds, or where `groups` are given weights of
+            labels, (m, k). Defaults to 1, and no weight may then be larger.
 
         Returns:
           Sets with leading axis m.
@@ -634,7 +666,8 @@ class GroupCalibration(_OfScores):
           groups: Group of each test point, int or by name, shape (m,). Without it they
             are the labels `y`.
           u: Uniforms for smoothed p-values, shape (m,). Defaults to 1: conservative.
-          test_weights: Weight of each test point, shape (m,), as for the sets.
+          test_weights: Weight of each test point, shape (m,) or (m, k), as for the
+            sets.
 
         Returns:
           p-values as from `Calibration.p_values`, among the calibration scores of the
@@ -775,7 +808,8 @@ class GroupCalibration(_OfScores):
 
     def _columns(self, preds, groups, test_weights, y=None):
         """Returns the context of test points, whose groups may be their labels."""
-        weights = taking.weights_for(self.weights, test_weights)
+        # Where groups are the labels, each has rows of its own, of one weight.
+        weights = self._weights_of(test_weights, axes=None if groups is None else 2)
         return {"groups": self._groups_of(preds, groups, y), "test_weights": weights}
 
     def _check_one_alpha(self, alpha):

@@ -782,6 +782,7 @@ def of_held_out(
     `bags` says that fits are of bags: a row of the mask that is in all of them counts.
     """
     known = plans.rows_left_out(left_out.mask)
+    _checks.weights(weights)  # no bounds of them
     of = {"weights": weights, "mask": known, "classes": classes}
     calibration: Calibration | GroupCalibration
     if groups.count is None:

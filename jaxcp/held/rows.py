@@ -18,8 +18,14 @@ from jaxcp._batching import map_evenly, on_device, repeated, rows_at_a_time
 from jaxcp._numbers import as_float, at_least_single, over_shards
 from jaxcp._tree import jit, known_at_once, pytree, static
 from jaxcp.certificates import certificate
-from jaxcp.pvalues.conformal import mass_of, p_values_among, p_values_in_groups
+from jaxcp.pvalues.conformal import (
+    conformal_p_value,
+    mass_of,
+    p_values_among,
+    p_values_in_groups,
+)
 from jaxcp.quantiles import thresholds
+from jaxcp.quantiles._rows import bounds_of
 from jaxcp.quantiles.levels import alpha_as_float, as_delta, ranks, split_alpha
 from jaxcp.scores import inputs
 from jaxcp.typing import ArrayLike, AxisName, Number, PyTree, Score
@@ -49,7 +55,9 @@ class Held:
     Args:
       values: What each row is worth: scores, shape (n,) or (n, c), or any pytree with
         leading axis n of which losses are computed.
-      weights: Weights >= 0, shape (n,), or None.
+      weights: Weights >= 0, shape (n,), or None. A tuple (low, high) of two arrays has
+        bounds of weights that are not known: thresholds and p-values are then those of
+        the worst ones.
       mask: True where a row counts, shape (n,), or None.
       groups: Group of each row in 0, ..., num_groups - 1, shape (n,), or None.
       num_groups: Number of groups g, or None.
@@ -75,7 +83,7 @@ class Held:
     """
 
     values: PyTree
-    weights: Array | None = None
+    weights: Array | tuple[Array, Array] | None = None
     mask: Array | None = None
     groups: Array | None = None
     num_groups: int | None = static(default=None)
@@ -92,7 +100,7 @@ class Held:
         return () if self.num_groups is None else (self.num_groups,)
 
     @property
-    def mass(self) -> Array | None:
+    def mass(self) -> Any:
         """What each row counts: its weight, 0 off the mask, a flag, or None for 1."""
         return mass_of(self.weights, self.mask)
 
@@ -122,12 +130,14 @@ class Held:
     def effective_size(self) -> Array:
         """Returns Kish's (sum w)^2 / sum w^2, as many rows of one weight, () or (g,).
 
-        Kish, Survey Sampling, Wiley, 1965. 0 where no row counts.
+        Kish, Survey Sampling, Wiley, 1965. 0 where no row counts; of bounds that of the
+        upper ends.
         """
         if self.weights is None:
             return jnp.asarray(self.counts(), float)
-        largest = jnp.max(self.weights, initial=0)  # squares do not overflow
-        share = as_float(self.weights) / jnp.where(largest > 0, largest, 1)
+        *_, weights = jax.tree.leaves(self.weights)
+        largest = jnp.max(weights, initial=0)  # squares do not overflow
+        share = as_float(weights) / jnp.where(largest > 0, largest, 1)
         held = dataclasses.replace(self, weights=share)
         squares = held.sums(share)
         return held.sums(jnp.ones_like(share)) ** 2 / jnp.where(squares > 0, squares, 1)
@@ -204,11 +214,13 @@ class Held:
     ) -> Array:
         """Returns the score of this rank, +inf beyond the last, shape () or (c,).
 
-        With groups of each of them, leading axis g. With a uniform `u` the bound of a
+        With groups of each of them, leading axis g. With test weights of labels, (k,),
+        one for each of these. With a uniform `u` the bound of a
         smoothed set, for a rank and alpha.
         """
         self.check_without_clusters("u or test weights", u, test_weight)
         _checks.check_test_weights("test_weight", test_weight, self.weights)
+        self._check_uniforms(u)
         if self.num_groups is not None:
             if self.weights is None and u is None:
                 own = self.groups, self.mask
@@ -222,6 +234,10 @@ class Held:
             return map_evenly(of, groups, rank, at_a_time=most)
         weights = None if self.weights is None else self.mass
         known = self.mask, weights, test_weight
+        if test_weight is not None and np.ndim(test_weight):  # one a label
+            of = lambda w: self.threshold(rank, w, u)  # noqa: E731
+            most = len(test_weight) if u is None else 1  # which share no pass
+            return map_evenly(of, test_weight, at_a_time=most)
         if u is None:
             return thresholds.threshold_at(self.values, rank, *known)
         k, alpha = rank
@@ -231,7 +247,7 @@ class Held:
         """Returns the rows of one group."""
         inside = jnp.asarray(self.groups == group)
         inside = inside if self.mask is None else inside & self.mask
-        weights = None if self.weights is None else jnp.where(inside, self.weights, 0)
+        weights = jax.tree.map(lambda w: jnp.where(inside, w, 0), self.weights)
         return Held(self.values, weights, inside, clusters=self.clusters)
 
     def twice(self, again: Array) -> Held:
@@ -281,6 +297,7 @@ class Held:
         """
         self.check_without_clusters("u or test weights", u, test_weights)
         _checks.check_test_weights("test_weights", test_weights, self.weights)
+        self._check_uniforms(u)
         values = _numbers.with_rounding(self.values) if rounds else self.values
         if groups is None:
             return p_values_among(values, scores, u, self.mass, test_weights)
@@ -291,6 +308,30 @@ class Held:
 
         of = lambda held: held.p_values(scores, u, test_weights)  # noqa: E731
         return held.in_groups(of, groups, 1, (scores, u, test_weights))
+
+    def p_value(self, score: Array, u: Any, test_weight: Array, *, rounds: bool) -> Any:
+        """Returns the p-value of one score, () or (c,), by a count of the rows."""
+        self._check_uniforms(u)
+        values = _numbers.with_rounding(self.values) if rounds else self.values
+        low, high = bounds_of(self.mass)
+
+        def of(values, score):  # the worst of the weights: low below the score
+            below = values < jnp.where(jnp.isnan(score), jnp.inf, score)
+            weights = high if low is high else jnp.where(below, low, high)
+            known = {"weights": weights, "test_weight": test_weight}
+            return conformal_p_value(values, score, u=1.0 if u is None else u, **known)
+
+        if values.ndim == 1:
+            return of(values, score)
+        p = jax.vmap(of, (1, 0))(values, score)
+        return jnp.minimum(1, len(p) * jnp.min(p))  # Bonferroni
+
+    def _check_uniforms(self, u):
+        """Raises ValueError for uniforms where weights are known by bounds."""
+        if u is not None and isinstance(self.weights, tuple):
+            raise ValueError(
+                "expected u=None, for weights that are known by bounds, got uniforms"
+            )
 
     def in_groups(
         self, of: Callable, groups: Array, otherwise: Number, given: PyTree
@@ -329,7 +370,7 @@ class Held:
         rows = self.values, self.weights, self.mask, self.groups, self.clusters
         values, weights, mask, groups, clusters = repeated(rows, size)
         if weights is not None:
-            weights = np.where(counts, weights, 0)
+            weights = jax.tree.map(lambda w: np.where(counts, w, 0), weights)
         mask = counts if mask is None else counts & mask
         columns: Any = {"values": values, "weights": weights, "mask": mask}
         return dataclasses.replace(self, **columns, groups=groups, clusters=clusters)

@@ -25,18 +25,21 @@ NO_GROUPS = Groups(None, None, None)
 
 
 def held_rows(score, preds, y, weights, mask, groups=NO_GROUPS, classes=None):
-    """Returns the rows of predictions and targets, after checks of lengths."""
+    """Returns the rows of predictions and targets, after checks of lengths.
+
+    Weights may be bounds (low, high) of them.
+    """
     check_same_columns(preds, y)
     check_columns(classes, preds)
     y = coded(classes, y, mask) if inputs.has_labels(score) else y
     codes = _checks.optional(None)
     if groups.count is not None:
         codes = _checks.groups(groups.codes, groups.count)
-    columns = {"weights": _checks.weights(weights), "mask": _checks.mask(mask)}
+    columns = {"weights": _checks.bounds(weights), "mask": _checks.mask(mask)}
     rows = _checks.rows(preds=preds, y=y, groups=codes, **columns)
     preds, y, codes, weights, mask = rows
-    if weights is not None and mask is not None:
-        weights = jnp.where(mask, weights, 0)
+    if mask is not None:
+        weights = jax.tree.map(lambda w: jnp.where(mask, w, 0), weights)
     return Held((preds, y), weights, mask, codes, groups.count)
 
 
@@ -161,9 +164,9 @@ def weights_for(weights, test_weights, name="test_weights"):
     return _checks.weights(test_weights)
 
 
-def weight_for(weights: Array | None, test_weight: Any) -> dict[str, Array]:
+def weight_for(weights: Any, test_weight: Any, column: Any = None) -> dict[str, Array]:
     """Returns the context of one test point: its weight, if there is one."""
-    column = weights_for(weights, test_weight, "test_weight")
+    column = column or weights_for(weights, test_weight, "test_weight")
     found = one_row(test_weight=column)
     return {"test_weights": found["test_weight"]} if found else {}
 

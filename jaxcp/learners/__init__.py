@@ -9,13 +9,15 @@ from jaxcp.learners.general import FunctionLearner, GradientLearner, MeanScale, 
 from jaxcp.learners.linear import Augmented, Ridge
 from jaxcp.learners.neighbors import KernelRidge, NearestNeighbors
 from jaxcp.learners.quantiles import QuantileRegression, QuantileRidge
+from jaxcp.learners.ratios import density_ratio, label_ratio
 from jaxcp.learners.survival import KaplanMeier
 
 # fmt: off
 __all__ = [
     "Affine", "Augmented", "Difficulty", "Estimator", "FitError", "FunctionLearner",
     "GradientLearner", "KaplanMeier", "KernelRidge", "MeanScale", "NearestNeighbors",
-    "QuantileRegression", "QuantileRidge", "Ridge", "Shared", "check",
+    "QuantileRegression", "QuantileRidge", "Ridge", "Shared", "check", "density_ratio",
+    "label_ratio",
 ]
 # fmt: on
 __dir__ = __all__.copy

@@ -201,3 +201,75 @@ def plot_widths(
     _axes.finish(ax, legend, "input", size_name(sets), ylim=ends)
     _axes.draw_infinite(ax, x[sizes == np.inf], up=True, color=line.get_color())
     return ax
+
+
+def plot_sensitivity(
+    gammas: ArrayLike,
+    sets: Set | ArrayLike,
+    finding: float = 0.0,
+    *,
+    label: str | None = None,
+    color: Any = COVERED,
+    legend: bool | str = True,
+    ax: Axes | None = None,
+    **kwargs: Any,
+) -> Axes:
+    """Returns axes with sets along how wrong weights may be, and where a finding fails.
+
+    A finding says that a value, such as an effect of 0, is not in the set. A wider box
+    of weights has a larger set, and the dotted line is at the first Gamma of those
+    given at which the set holds the value.
+
+    Args:
+      gammas: Widths of the box, shape (g,): weights are within w / Gamma and w Gamma,
+        or as you define it.
+      sets: One set at each Gamma: intervals with ends of shape (g,), or an array of
+        ends, shape (g, 2). Thresholds, shape (g,), hold all values up to them.
+      finding: The value, a number in units of the sets.
+      label: Name of the sets in the legend. Defaults to what they are.
+      color: Color of the sets and the dotted line.
+      legend: Whether to draw a legend above the data; or where, as matplotlib's `loc`.
+      ax: Axes to draw on. Defaults to new ones.
+      kwargs: Options of `Axes.fill_between`, of thresholds those of `Axes.plot`.
+
+    Returns:
+      The axes.
+
+    Raises:
+      ValueError: if lengths differ, sets are no intervals, or `finding` is no number.
+
+    References:
+      Jin, Ren, Candes, Sensitivity Analysis of Individual Treatment Effects: A Robust
+      Conformal Inference Approach, PNAS, 2023.
+
+    See also:
+      calibrate, plotting.plot_intervals
+
+    Example:
+      >>> gammas = jnp.linspace(1.0, 3.0, 5)
+      >>> ends = jnp.stack([2 - gammas, 2 + gammas], axis=1)
+      >>> ax = plot_sensitivity(gammas, ends)  # 0 is in from Gamma = 2 on
+    """
+    gammas = _axes.as_numbers("gammas", gammas).ravel()
+    _checks.check_scalars(finding=finding)
+    given: Any = sets
+    is_line = not isinstance(given, HasEnds | HasPieces) and np.ndim(given) == 1
+    upper = _axes.as_numbers("sets", given)[:, None] if is_line else None
+    ends = _ends(sets, gammas.shape) if upper is None else (upper - np.inf, upper)
+    _checks.check_shape("sets, number", gammas.shape, ends[1].shape[:1])
+    held = np.any((ends[0] <= finding) & (finding <= ends[1]), axis=1)
+    ax = _axes.new_axes() if ax is None else ax
+    ax.set_ylim(*_axes.data_limits(ax, np.append(ends, finding)))
+    _axes.draw_once(
+        ax, f"finding {finding}", ax.axhline, finding, label=f"value {finding:g}"
+    )
+    if held.any():
+        first = gammas[held].min()
+        ax.axvline(first, color=color, ls=":", label=f"in from Γ = {first:.3g}")
+    ax.set_xlabel(ax.get_xlabel() or "sensitivity Γ")
+    if not is_line:
+        known = {"kind": "band", "label": label or "set", "color": color}
+        return plot_intervals(gammas, sets, **known, legend=legend, ax=ax, **kwargs)
+    look, order = {"color": color, "label": label or "threshold"}, np.argsort(gammas)
+    ax.plot(gammas[order], ends[1][order, 0], **look | kwargs)
+    return _axes.finish(ax, legend, "", "threshold", ylim=ax.get_ylim())

@@ -506,6 +506,7 @@ def calibrate_predictive(
         cure = "jax.vmap over columns of predictions and y makes a system of each"
         outputs = rule.components[0] // 2
         raise ValueError(f"expected y of shape (n,), got {outputs} outputs; {cure}")
+    _checks.weights(rule.weights)  # no bounds of them
     if predict is None:
         return PredictiveSystem(rule)
     return PredictiveSystem(SplitConformal(predict, params, rule))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,7 @@ from jaxcp._arrays import as_arrays, group_codes
 from jaxcp._numbers import as_float, at_least_single, quotient
 from jaxcp.pvalues.multiple import as_p_values, as_share, step_up
 from jaxcp.quantiles._keys import common_keys, to_keys
-from jaxcp.quantiles._rows import unit_scale
+from jaxcp.quantiles._rows import bounds_of, unit_scale
 from jaxcp.quantiles.thresholds import masses_at, weight_of_test
 from jaxcp.typing import ArrayLike
 
@@ -83,7 +84,7 @@ def p_values_among(scores, test_scores, u=None, weights=None, test_weights=None)
 
     `scores` are of shape (n,), `test_scores` (m,), or (n, c) and (m, c): then it is c
     times the smallest of the components. `weights` are of shape (n,) and may be a mask,
-    `u` and `test_weights` () or (m,), each 1 by default.
+    `u` and `test_weights` () or (m,), each 1 by default. Weights may be bounds.
     """
     if scores.ndim > 1:
         each = lambda s, t: p_values_among(s, t, u, weights, test_weights)  # noqa: E731
@@ -100,16 +101,21 @@ def _of_components(p_values_of, scores, test_scores):
 def p_values_of_keys(keys, test_keys, u, weights, test_weights):
     """Returns `p_values_among` scores for integers in their order, shape (m,)."""
     weights, test_weights = _on_unit_scale(weights, test_weights)
-    at_least, above, total = masses_of_keys(keys, test_keys, weights)
+    low, high = bounds_of(weights)
+    at_least, above, total = masses_of_keys(keys, test_keys, high)
+    if low is not high:  # the worst weights: high from the score on, low below it
+        least, _, total = masses_of_keys(keys, test_keys, low)
+        total += at_least - least
     return share_of(above, at_least - above, total, u, test_weights)
 
 
 def _on_unit_scale(weights, test_weights):
     test_weights = 1.0 if test_weights is None else test_weights
     test_weights = at_least_single(as_float(test_weights))
-    if weights is None or weights.dtype == bool:
+    if weights is None or bounds_of(weights)[0].dtype == bool:
         return None if weights is None else weights.astype(int), test_weights
-    return unit_scale(at_least_single(as_float(weights)), test_weights)
+    weights = jax.tree.map(lambda w: at_least_single(as_float(w)), weights)
+    return unit_scale(weights, test_weights)
 
 
 @partial(jax.jit, static_argnames="num_groups")
@@ -142,11 +148,11 @@ def masses_from(scores, test_scores, weights=None):
     return masses_of_keys(*common_keys(scores, test_scores), weights)
 
 
-def mass_of(weights: Array | None, mask: Array | None) -> Array | None:
+def mass_of(weights: Any, mask: Array | None) -> Any:
     """Returns what each row counts: its weight, a flag, or None for 1."""
     if mask is None or weights is None:
         return weights if mask is None else mask
-    return jnp.where(mask, weights, 0)
+    return jax.tree.map(lambda w: jnp.where(mask, w, 0), weights)
 
 
 def masses_of_keys(keys, test_keys, weights=None):

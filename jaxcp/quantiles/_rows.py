@@ -127,6 +127,11 @@ def _sum(values, axis_name):
     return over_shards(lax.psum, jnp.sum(values), axis_name)
 
 
+def bounds_of(weights):
+    """Returns the bounds (low, high) of weights; the same twice if they are known."""
+    return weights if isinstance(weights, tuple) else (weights, weights)
+
+
 def unit_scale(weights, test_weight, axis_name=None):
     """Returns weights scaled by a power of two, exactly: the largest is about 1.
 
@@ -134,11 +139,13 @@ def unit_scale(weights, test_weight, axis_name=None):
     that many of them share the weights; those beyond all bounds come to an eighth of
     the largest float.
     """
-    most, exact = jnp.finfo(weights.dtype).max, jnp.finfo(test_weight.dtype).max
-    largest = over_shards(lax.pmax, jnp.max(weights, initial=0), axis_name)
+    high = bounds_of(weights)[1]
+    most, exact = jnp.finfo(high.dtype).max, jnp.finfo(test_weight.dtype).max
+    largest = over_shards(lax.pmax, jnp.max(high, initial=0), axis_name)
     exponent = jnp.frexp(jnp.minimum(largest, most))[1]
     test_weight = times_power(test_weight, -exponent)
-    return times_power(weights, -exponent), jnp.minimum(test_weight, exact / 8)
+    weights = jax.tree.map(lambda w: times_power(w, -exponent), weights)
+    return weights, jnp.minimum(test_weight, exact / 8)
 
 
 def spare_mass(weights, alpha, test_weight, axis_name=None, u=1.0):
@@ -146,15 +153,23 @@ def spare_mass(weights, alpha, test_weight, axis_name=None, u=1.0):
 
     alpha (w_1 + ... + w_{n+1}) - u w_{n+1}: negative where nothing may, as where there
     is no weight at all. The test weight w_{n+1} defaults to 1.
+
+    Of bounds (low, high) of weights those of the worst: high above the threshold v, low
+    up to it. Then U(v) + w <= alpha (L(v) + U(v) + w) iff the weights (1 - alpha) high
+    + alpha low above v are at most alpha (sum of low + w) - w.
     """
-    weights = as_float(weights)
-    dtype = jnp.result_type(weights.dtype, alpha.dtype, u, jnp.float32)
-    weights = jnp.where(weights > 0, weights, 0).astype(dtype)
+    weights = jax.tree.map(as_float, weights)
+    types = [w.dtype for w in jax.tree.leaves(weights)]
+    dtype = jnp.result_type(*types, alpha.dtype, u, jnp.float32)
+    weights = jax.tree.map(lambda w: jnp.where(w > 0, w, 0).astype(dtype), weights)
     test_weight = jnp.asarray(1.0 if test_weight is None else test_weight, dtype)
     weights, test_weight = unit_scale(weights, test_weight, axis_name)
-    total = total_mass(weights, axis_name) + test_weight
+    low, high = bounds_of(weights)
+    total = total_mass(low, axis_name) + test_weight
     exact = 1 + 3 * jnp.finfo(dtype).eps  # undoes the rounding of alpha
     spare = alpha.astype(dtype) * total * exact - u * test_weight
+    if low is not high:  # of equal bounds to the last bit
+        weights = high - alpha.astype(dtype) * (high - low)
     return weights, jnp.where(total > 0, spare, -1)
 
 

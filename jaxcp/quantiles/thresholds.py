@@ -235,8 +235,8 @@ def thresholds(scores, rank, mask=None, axis_name=None, nearest=1):
 def threshold_at(scores, rank, mask, weights, test_weight=None, axis_name=None):
     """Returns the threshold of scores (n,) or (n, c), shape () or (c,).
 
-    At a rank; with weights at alpha as a float. Several of them give (a,) for scores
-    (n,). The test weight defaults to 1.
+    At a rank; with weights, or bounds (low, high) of them, at alpha as a float. Several
+    of them give (a,) for scores (n,). The test weight defaults to 1.
     """
     if weights is None:
         return thresholds(scores, rank, mask, axis_name)

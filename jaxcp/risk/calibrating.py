@@ -141,6 +141,7 @@ def calibrate_risk(
     named = NO_GROUPS
     if groups is not None:
         named = _names.as_groups(groups, num_groups, None, mask)
+    _checks.weights(weights)  # no bounds of them
     rows = held_rows(score, preds, y, weights, mask, named, names)
     preds, y = rows.values
     inputs.check(score, preds, None, rows.mask)

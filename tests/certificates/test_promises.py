@@ -181,6 +181,8 @@ LAWS = {  # what simulates or enumerates a promise, and for which names
         "Calibration.__call__",
         "weighted_conformal_quantile",
     ],
+    "test_bounds_of_weights::test_coverage": ["Calibration.__call__", "calibrate"],
+    "test_label_weights::test_coverage": ["Calibration.__call__"],
     "test_coverage::test_fixed_weights_keep_their_coverage_on_exchangeable_data": [
         "weighted_conformal_quantile",
     ],

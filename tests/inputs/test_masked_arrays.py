@@ -41,6 +41,10 @@ LABELS = np.arange(2)
 PARAMETRIC = learners.GradientLearner(
     lambda key: jnp.zeros(()), lambda p, x: p * x[:, 0], abs, optax.sgd(0.1), 1
 )
+EVEN = learners.FunctionLearner(
+    lambda key, x, y, weights: weights @ y / weights.sum(),
+    lambda share, x: jnp.full(len(x), share),
+)
 LAC, LOSSES, COSTS = scores.LAC(), np.ones((9, 2)), np.arange(2.0)
 RAPS = scores.RAPS(jnp.array([0.1, 0.2]), 1)
 HELD_OUT = np.arange(9) % 3 == np.arange(3)[:, None]
@@ -179,6 +183,8 @@ DOORS = {
         X,
         GROUPS,
     ),
+    "density_ratio": door(learners.density_ratio, KEY, EVEN, X2, X2, num_folds=3),
+    "label_ratio": door(learners.label_ratio, np.eye(3)[GROUPS], GROUPS, P),
     "fit_quantile": door(jaxcp.fit_quantile, KEY, RIDGE, ABSOLUTE, X, X, X2),
     "cross_calibrate": door(
         jaxcp.cross_calibrate, ABSOLUTE, np.zeros((3, 9)), X, HELD_OUT, weights=ONES

@@ -183,6 +183,12 @@ def split(score, draw, verb=jaxcp.calibrate, not_for=None):
     return Method(draw, make, ask, not_for or {}, p_values=True)
 
 
+def within(score, preds, y, *, weights=None, **options):
+    """Returns the calibration with weights that are known by bounds, of width 0."""
+    box = None if weights is None else (weights, weights + 0)
+    return jaxcp.calibrate(score, preds, y, weights=box, **options)
+
+
 def predictive(score, draw):
     """A distribution: its function, a bound, its mean, and how good it is."""
 
@@ -565,6 +571,7 @@ METHODS = {
         scores.APS(randomized=True), with_uniforms, not_for=ELSEWHERE
     ),
     "split of claims": split(scores.Claims(), claims, not_for=ELSEWHERE | FLAT),
+    "split of weights within bounds": split(ABSOLUTE, NUMBERS, within),
     "split of a function": predicted(ABSOLUTE, inputs),
     "split of a function by group": predicted(ABSOLUTE, grouped(inputs)),
     "missing inputs": by_mask(),

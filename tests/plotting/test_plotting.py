@@ -146,6 +146,26 @@ def test_widths_and_sizes():
         plotting.plot_widths(x, Interval(-x, x), kind="bars")
 
 
+def test_sensitivity_marks_where_a_value_is_in():
+    gammas = np.array([3.0, 1.0, 2.0])  # in any order
+    sets = Interval(jnp.asarray(2.5 - gammas), jnp.asarray(2 + gammas))
+    ax = plotting.plot_sensitivity(gammas, sets, label="effect")
+    value, first = ax.get_lines()
+    assert value.get_ydata()[0] == 0 and first.get_xdata()[0] == 3
+    names = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert names == ["value 0", "in from Γ = 3", "effect"]
+    assert ax.get_xlabel() == "sensitivity Γ" and ax.get_ylim()[0] < -0.5
+    never = plotting.plot_sensitivity(gammas, np.stack([gammas, gammas + 1], axis=1), 9)
+    assert len(never.get_lines()) == 1 and never.get_ylim()[1] > 9
+    ax = plotting.plot_sensitivity(gammas, [np.inf, 1.0, 2.0], 1.5)
+    value, first, line = ax.get_lines()
+    assert first.get_xdata()[0] == 2 and list(line.get_xdata()) == [1, 2, 3]
+    with pytest.raises(ValueError, match=r"sets, number of shape \(3,\), got \(2,\)"):
+        plotting.plot_sensitivity(gammas, [1.0, 2.0])
+    with pytest.raises(ValueError, match="finding as a number, got None"):
+        plotting.plot_sensitivity(gammas, sets, None)
+
+
 def test_label_sets_have_images_and_names():
     sets = LabelSet(jnp.eye(3, dtype=bool), classes=("cat", "dog", "bird"))
     images, rows = np.zeros((3, 4, 4)), ["a", "b", "c"]

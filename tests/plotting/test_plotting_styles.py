@@ -34,6 +34,7 @@ HELPERS = {
     "pit": lambda **k: plotting.plot_pit([0.1, 0.5], 9, **k),
     "region": lambda **k: plotting.plot_region(BALL, num_points=9, **k),
     "rolling": lambda **k: plotting.plot_rolling_coverage(X > 1, 0.1, window=2, **k),
+    "sensitivity": lambda **k: plotting.plot_sensitivity(X, SETS, **k),
     "sizes": lambda **k: plotting.plot_sizes({"a": LABELS}, **k),
     "strata": lambda **k: plotting.plot_size_stratified_coverage(SETS, X, 0.1, **k),
     "widths": lambda **k: plotting.plot_widths(X, SETS, **({"label": "a"} | k)),
