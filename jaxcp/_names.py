@@ -280,7 +280,7 @@ def clusters_in_order(ids: Any, mask: Any = None) -> tuple[Any, int]:
     """Returns the cluster of every row as 0, ..., K - 1, of known ids, and K."""
     if not is_concrete(ids):
         raise ValueError("expected clusters with values, got a traced array")
-    codes = cluster_codes(ids, mask)
+    codes: Any = cluster_codes(ids, mask)
     codes = codes if isinstance(codes, np.ndarray) else on_host("clusters", ids)
     _checks.check_vectors(clusters=codes)
     distinct, codes = np.unique(codes, return_inverse=True)

@@ -468,7 +468,7 @@ class SelectedCalibration(Rule):
         """Returns the threshold of a test row, or both, for y > c and y <= c."""
 
         def of(null):
-            rows = self._at({"place": place, "null": null})[1] > 0
+            rows = self._at({"place": place, "null": null})[0].weights > 0
             return Held(self.held.values, mask=rows).threshold(rank[jnp.sum(rows)])
 
         both = jnp.array([False, True])

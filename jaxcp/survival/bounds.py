@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -77,7 +78,7 @@ class LowerCalibration(Rule):
     held: Held
     row_shapes: RowShapes | None = static(default=None)
 
-    def weights_at(self, probability: Array) -> tuple[Array | None, Array]:
+    def weights_at(self, probability: Array) -> tuple[Any, Array]:
         """Returns the weights of the rows, and 1 / probability of the test unit."""
         # Also where a traced one is NaN the test unit weighs all.
         return self.held.weights, 1 / jnp.where(probability > 0, probability, 0)
