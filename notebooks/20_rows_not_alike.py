@@ -33,7 +33,8 @@ def compare(ax, names, covered):
         ax.bar(at, shares, width=0.28, label=name)
     ax.axhline(1 - ALPHA, color="black", linestyle=":", linewidth=1)
     ax.set(ylim=(0, 1), ylabel="coverage", xticks=range(len(names)), xticklabels=names)
-    ax.legend(loc="lower right")
+    ax.set_xlim(-0.8, len(names) - 0.2)
+    ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2, fontsize=8)
 
 
 # %% [markdown]
@@ -41,7 +42,8 @@ def compare(ax, names, covered):
 #
 # Sick patients have two rows each, and are hard to predict; the others have twenty. The
 # pooled rows are mostly easy ones. What counts is a row of a *new* patient: with
-# `clusters=` a row weighs one over the number of rows of its patient.
+# `clusters=` a row weighs one over the number of rows of its patient. That covers new
+# patients on average; `calibrate_groups` takes clusters, too, and covers the sick.
 
 
 # %%
@@ -152,7 +154,7 @@ left.set(xlabel="x", ylabel="outcome if treated")
 left.legend(loc="upper right", ncols=2, fontsize=8)
 thirds = np.digitize(x, (1 / 3, 2 / 3))
 shares = [np.mean(covered, 0)] + [np.mean(covered[thirds == i], 0) for i in range(3)]
-names = ["all", "x < 1/3", "", "x > 2/3"]
+names = ["all", "small x", "middle", "large x"]
 shares = np.array(shares)
 compare(beside, names, {"naive": shares[:, 0], "weights": shares[:, 1]})
 plt.show()
@@ -194,10 +196,10 @@ def trial_of_bounds(key):
     low = -naive(-pred, ALPHA).upper
     sure = right(pred, ALPHA, probability=probability[-1:]).lower
     found = jnp.concatenate([low, sure])
-    return event[-1] >= found, found
+    return event[-1] >= found, found, x[-1]
 
 
-covered, low = jaxcp.simulate(trial_of_bounds, jax.random.key(4), NUM_TRIALS)
+covered, low, x = jaxcp.simulate(trial_of_bounds, jax.random.key(4), NUM_TRIALS)
 held = np.mean(covered, 0)
 print("coverage: naive {:.3f}, weights {:.3f}".format(*held))
 print("mean bound: naive {:.2f}, weights {:.2f}".format(*np.mean(low, 0)))
@@ -211,13 +213,16 @@ left.plot(xs[~cut], event[~cut], ".", color="0.3", ms=4, label="event seen")
 left.plot(xs[cut], end[cut], "|", color="0.6", ms=5, label="followed to here")
 grid = jnp.linspace(0, 1, 101)
 naive_cp, cp = bounds(key)
-low = -naive_cp(-jnp.exp(grid), ALPHA).upper
-left.plot(grid, low, color="C0", label="naive bound")
+flat = -naive_cp(-jnp.exp(grid), ALPHA).upper
+left.plot(grid, flat, color="C0", label="naive bound")
 sure = cp(jnp.exp(grid), ALPHA, probability=jnp.exp(-(0.2 + 0.5 * grid) * CUTOFF))
 left.plot(grid, sure.lower, color="C1", label="weights")
 left.set(xlabel="x", ylabel="time", ylim=(-1, 6))
 left.legend(loc="upper right", fontsize=8)
-compare(beside, ["all"], {"naive": held[:1], "weights": held[1:]})
+halves = (x >= 0, x < 0.5, x >= 0.5)
+shares = np.array([np.mean(covered[half], 0) for half in halves])
+names = ["all", "small x", "large x"]
+compare(beside, names, {"naive": shares[:, 0], "weights": shares[:, 1]})
 plt.show()
 
 # %% [markdown]
