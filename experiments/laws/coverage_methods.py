@@ -133,6 +133,22 @@ def fixed_weights(problem: Problem, alpha: float):
     return cp(mu_new, alpha), y_new
 
 
+def pairs(problem: Problem, alpha: float):
+    """Returns sets for rows of new clusters, where old ones have two rows each."""
+    ids = jnp.arange(problem.n) // 2
+    (mu, y), (mu_new, y_new) = parts(problem, (problem.mu, problem.y))
+    return jaxcp.calibrate(ABSOLUTE, mu, y, clusters=ids)(mu_new, alpha), y_new
+
+
+def hidden(problem: Problem, alpha: float):
+    """Returns sets where each input is hidden in three rows of ten."""
+    x = jnp.where(jax.random.bernoulli(problem.key, 0.3, problem.x.shape), jnp.nan, 0)
+    (x, y), (x_new, y_new) = parts(problem, (x + problem.x, problem.y))
+    predict = lambda _, x: 10 + 2 * x[:, 0] - x[:, 1]  # noqa: E731
+    cp = jaxcp.calibrate_masked(predict, None, ABSOLUTE, x, y, fill=0.5)
+    return cp(x_new, alpha), y_new
+
+
 def cross(make: Callable, way: str = "__call__") -> Sets:
     """Returns sets of a method that fits on the calibration rows."""
 
@@ -332,6 +348,8 @@ METHODS = [
     Method("rectified", split(scores.Rectified(ABSOLUTE), normal), True, oracle=WIDTH),
     Method("weighted, shifted x", weighted),
     Method("NexCP weights", fixed_weights, oracle=WIDTH),
+    Method("clusters", pairs),
+    Method("missing inputs", hidden),
     Method("jackknife+", cross(jackknife), level=twice, oracle=WIDTH),
     Method("jackknife-minmax", cross(jackknife, "minmax"), oracle=WIDTH),
     Method("jackknife", cross(jackknife, "naive"), level=None, oracle=WIDTH),

@@ -41,6 +41,7 @@ from experiments.pictures.showcase_methods import (
     NUM_METHODS,
     Method,
     all_methods,
+    missing_methods,
 )
 from experiments.tools.reporting import arguments, format_row, save_results
 from jaxcp import metrics
@@ -48,7 +49,8 @@ from jaxcp import metrics
 LEGEND = """# coverage: mean over splits, or over a stream; +-: its standard error
 # mean size: width of intervals, number of labels, area, volume, share let through
 # worst group: coverage of the worst half of the rows, class, or tenth of a stream
-# without a guarantee, for contrast: unweighted, the jackknife, never updated"""
+# without a guarantee, for contrast: unweighted, the jackknife, never updated, and of
+# inputs that are filled in none for rows that lack some"""
 WIDTHS = {
     "method": 24,
     "coverage": 8,
@@ -131,6 +133,7 @@ def main() -> None:
             showcase_risk.all_methods(key_labels, args.data),
             showcase_conditional.all_methods(jax.random.key(3), pools),
             showcase_predictive.all_methods(jax.random.key(4), pools),
+            missing_methods(jax.random.key(5), pools),
         )
         for i, method in enumerate(methods):
             table.append(evaluate(method, jax.random.fold_in(key_splits, i)))

@@ -1,5 +1,6 @@
 """The methods of the showcase and the data that they run on."""
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from experiments.tools.multioutput_methods import all_methods as multioutput_met
 from jaxcp import learners, metrics, models, scores
 
 ALPHA = 0.1
-NUM_METHODS = 43
+NUM_METHODS = 45
 DELTA = 0.1  # of a calibration set that covers less
 
 
@@ -101,6 +102,16 @@ def class_wise(score, pred: str):
         old = rows(preds, calibration)
         cp = jaxcp.calibrate_groups(score, old, y, y, num_groups=pool.num_groups)
         return cp(rows(preds, test), ALPHA)
+
+    return sets
+
+
+def of_inputs(verb, predict):
+    """Returns a method that sees inputs, by a verb that takes a model."""
+
+    def sets(pool, calibration, test):
+        rows = pool.x[calibration], pool.y[calibration]
+        return verb(predict, None, scores.Absolute(), *rows)(pool.x[test], ALPHA)
 
     return sets
 
@@ -287,6 +298,27 @@ def all_methods(key: Array, folder: Path | None) -> Iterator[Method]:
         )
         yield Method("top-k", pool, split(scores.TopK(), "p"))
     yield from buildings(key_loads, folder)
+
+
+def missing_methods(key: Array, pools: dict[str, Pool]) -> Iterator[Method]:
+    """Yields lines of the diabetes data where one in five of three inputs is hidden.
+
+    Groups are rows that lack two or three of them, and others. The ridge takes hidden
+    inputs for their means.
+    """
+    pool = pools["diabetes"]
+    ones = jnp.ones((len(pool.x), 1))
+    beta = jnp.linalg.lstsq(jnp.append(pool.x, ones, 1), pool.preds["ridge"])[0]
+    are_hidden = jax.random.bernoulli(key, 0.2, (len(pool.x), 3))
+    at = jnp.array([2, 3, 8])  # weight, blood pressure, a serum
+    x = pool.x.at[:, at].set(jnp.where(are_hidden, jnp.nan, pool.x[:, at]))
+    pool = dataclasses.replace(pool, x=x, groups=are_hidden.sum(1) // 2)
+
+    def ridge(_, x):
+        return jnp.nan_to_num(x) @ beta[:-1] + beta[-1]
+
+    yield Method("filled in, then split", pool, of_inputs(jaxcp.split_conformal, ridge))
+    yield Method("missing inputs", pool, of_inputs(jaxcp.calibrate_masked, ridge))
 
 
 def _shuffled(key, x, y):
