@@ -27,6 +27,8 @@ _CURES_OF_TEXT = {
     "y": "scores of labels take them by name, calibrate(..., classes=model.classes_) "
     f"or Estimator(model, predict=..., classes=...), and {_CODING}",
     "preds": "scores of labels take model.predict_proba(x), not predict(x)",
+    **dict.fromkeys(("treated", "event", "mask"), 'flags are column == "its name"'),
+    **dict.fromkeys(("time", "weights", "test_weights"), "astype(float) reads numbers"),
 }
 _BATCHES = (
     "; calibrate(score, batches=...) takes them, map(cp.at(alpha), batches) gives sets"
