@@ -218,8 +218,7 @@ class Swaps(SelectionRule):
             return jnp.asarray(found, bool)[place]
 
         width = _batching.rows_at_a_time(len(numbers) + len(test))
-        rows = jnp.arange(len(numbers))
-        return _batching.map_evenly(swapped, rows, at_a_time=width)
+        return _batching.map_evenly(swapped, jnp.arange(len(numbers)), at_a_time=width)
 
 
 @pytree
