@@ -27,7 +27,7 @@ from jaxcp.calibration.split import Calibration
 from jaxcp.held import taking
 from jaxcp.held.rows import Held
 from jaxcp.pvalues.conformal import masses_of_keys
-from jaxcp.quantiles._keys import from_keys, to_keys
+from jaxcp.quantiles._keys import first_float, to_keys
 from jaxcp.quantiles.levels import alpha_as_float, as_alpha, ranks, split_alpha
 from jaxcp.quantiles.selection import kth_smallest
 from jaxcp.scores import inputs
@@ -257,9 +257,8 @@ def _halves(score, c, pred, q):
         return score.invert(pred, q[(jnp.arange(k) <= c).astype(int)])
     (lower, upper), (low, high) = (_pieces(score.invert(pred, v)) for v in q)
     c = jnp.asarray(c, lower.dtype)
-    after, tiny = from_keys(to_keys(c) + 1, c.dtype), jnp.finfo(c.dtype).tiny
-    after = jnp.where((c >= 0) & (c < tiny), tiny, after)  # numbers below it are 0
     # Where c is in the set, what lies above it goes on from there.
+    after = first_float(lambda v: v > c, c.dtype)
     after = jnp.where(jnp.any((low <= c) & (c <= high)), c, after)
     lower = jnp.concatenate([low, jnp.maximum(lower, after)])
     return joined(lower, jnp.concatenate([jnp.minimum(high, c), upper]))
@@ -738,6 +737,5 @@ def by_p_values(
     _checks.check_scalars(level=(level := as_alpha(level, "level")))
     if not isinstance(level, Array):  # a third is the next float above it
         near = float(level.item())
-        floats = near, math.nextafter(near, 1)
-        level = next(v for v in floats if as_alpha(v) >= level)
+        level = near if as_alpha(near) >= level else math.nextafter(near, 1)
     return ByPValues(threshold, level, stepwise, by)
