@@ -427,6 +427,16 @@ def test_scores_of_several_numbers(shape):
     assert_allclose(cp.p_values(*new), split.p_values(*new), rtol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_narrow_types_keep_theirs(dtype):
+    mu, y, test = (jnp.asarray(v, dtype) for v in rows()[:3])
+    cp = selection.calibrate_selected(ABSOLUTE, mu, y, rule=KINDS["bh"])
+    found, (wide, rest) = cp(test, 0.3), (v.astype(float) for v in (mu, test))
+    p = pvalues.selection_p_values(wide, y.astype(float), 0.0, rest)
+    assert_array_equal(found.selected, pvalues.benjamini_hochberg(p, 0.5))
+    assert all(v.dtype == dtype for v in found.sets.pieces())
+
+
 def test_levels_that_are_no_decimals():
     """floor((n + 1) level r / m) in integers, also of a third."""
     for level in (Fraction(1, 3), Fraction(2, 7), 0.35, np.float32(0.1)):
