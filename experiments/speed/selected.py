@@ -2,17 +2,21 @@
 
 `python -m experiments.speed.selected [--out DIR]`
 
-Seconds are of the wall, the least of a few calls, after a first one that compiles;
+Seconds are of the wall, the median of a few calls, after a first one that compiles;
 split conformal sets of all rows stand beside.
 """
 
-import time
+from functools import partial
 
-import jax
 import numpy as np
 
 import jaxcp
-from experiments.tools.reporting import arguments, print_table, save_results
+from experiments.tools.reporting import (
+    arguments,
+    median_seconds,
+    print_table,
+    save_results,
+)
 from jaxcp import selection
 from jaxcp.scores import Absolute
 
@@ -20,41 +24,34 @@ ROWS, TESTS, SELECTED, ALPHA, REPEATS = 10_000, 10_000, 2_000, 0.1, 5
 AT_MOST = {"top": 0.2, "above": 0.2, "by_p_values": 2.0}  # s
 
 
-def drawn(rows: int) -> tuple[np.ndarray, np.ndarray]:
+def drawn(seed: int, rows: int) -> tuple[np.ndarray, np.ndarray]:
     """Returns predictions and targets, normal ones with noise of a half."""
-    pred, noise = np.random.default_rng(rows).normal(size=(2, rows)).astype("f")
+    pred, noise = np.random.default_rng(seed).normal(size=(2, rows)).astype("f")
     return pred, pred + noise / 2
-
-
-def seconds(call) -> tuple[float, object]:
-    """Returns the seconds that a call takes at least, and its value."""
-    value = jax.block_until_ready(call())
-    found = []
-    for _ in range(REPEATS):
-        start = time.perf_counter()
-        value = jax.block_until_ready(call())
-        found.append(time.perf_counter() - start)
-    return min(found), value
 
 
 def lines(rows: int = ROWS, tests: int = TESTS, selected: int = SELECTED) -> list[dict]:
     """Returns a line for each rule, and one for the sets of all rows."""
-    preds, y = drawn(rows)
-    new, _ = drawn(tests + 1)
+    preds, y = drawn(0, rows)
+    new, _ = drawn(1, tests)
     cut = np.sort(new)[-selected - 1]
     rules = {
         "top": selection.top(selected),
         "above": selection.above(float(cut)),
         "by_p_values": selection.by_p_values(float(cut), 0.2),
     }
-    found = []
-    for name, rule in rules.items():
-        cp = selection.calibrate_selected(Absolute(), preds, y, rule=rule)
-        least, sets = seconds(lambda cp=cp: cp(new, ALPHA))
-        found.append({"rule": name, "selected": len(sets.indices), "s": least})
-    cp = jaxcp.calibrate(Absolute(), preds, y)
-    least, _ = seconds(lambda: cp(new, ALPHA))
-    return [*found, {"rule": "none, split", "selected": tests + 1, "s": least}]
+    made = {
+        name: selection.calibrate_selected(Absolute(), preds, y, rule=rule)
+        for name, rule in rules.items()
+    }
+    counts = {name: len(cp(new, ALPHA).indices) for name, cp in made.items()}
+    counts["none, split"], split = tests, jaxcp.calibrate(Absolute(), preds, y)
+    calls = {name: partial(cp, new, ALPHA) for name, cp in made.items()}
+    calls["none, split"] = partial(split, new, ALPHA)
+    found = median_seconds(calls, REPEATS)
+    return [
+        {"rule": name, "selected": counts[name], "s": found[name]} for name in calls
+    ]
 
 
 def main() -> None:

@@ -59,7 +59,7 @@ def first_float(fits, dtype, shape=()):
     infinity = _infinity(dtype)
     exceeds = lambda key: (key < infinity) & ~fits(from_keys(key, dtype))  # noqa: E731
     found = bisect_keys(exceeds, key_type(dtype), shape=shape) + 1
-    least = np.array(np.finfo(dtype).tiny, dtype).view(key_type(dtype))
+    least = np.array(jnp.finfo(dtype).tiny, dtype).view(key_type(dtype))
     return from_keys(jnp.where((found < 0) & (found > -least), 0, found), dtype)
 
 

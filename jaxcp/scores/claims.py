@@ -81,7 +81,7 @@ class Claims:
     ) -> None:
         """Raises ValueError for a share outside (0, 1]."""
         valid = lambda v: (v > 0) & (v <= 1)  # noqa: E731
-        _checks.check_values(valid, "share in (0, 1]", self.share)
+        _checks.check_number("share", self.share, valid, "in (0, 1]")
 
     def __call__(self, pred: tuple[Array, Array], y: Array) -> Array:
         """Returns the largest confidence where too few are true, shape (); or -inf."""

@@ -270,7 +270,8 @@ def claims() -> Input:
         expected = "the mask of preds as flags or 0 and 1, true where there is a claim"
         _checks.check_flags(expected, preds[1], mask)
         if is_concrete(preds):  # padding may be NaN
-            found = np.where(preds[1], *map(np.asarray, (preds[0], 0)))
+            found = np.asarray(preds[0])
+            found = np.where(preds[1], found, np.zeros_like(found))
             _checks.check_not_nan("confidences", found, mask)
         if y is not None:
             expected = f"y as a mask of shape {preds[0].shape} like the confidences"

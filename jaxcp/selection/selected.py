@@ -8,6 +8,7 @@ enter by y <= c alone, so that R_j(y) takes two values.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Hashable, Iterable
 from fractions import Fraction
 from typing import Any, ClassVar
@@ -26,7 +27,7 @@ from jaxcp.calibration.split import Calibration
 from jaxcp.held import taking
 from jaxcp.held.rows import Held
 from jaxcp.pvalues.conformal import masses_of_keys
-from jaxcp.quantiles._keys import from_keys, to_keys
+from jaxcp.quantiles._keys import first_float, to_keys
 from jaxcp.quantiles.levels import alpha_as_float, as_alpha, ranks, split_alpha
 from jaxcp.quantiles.selection import kth_smallest
 from jaxcp.scores import inputs
@@ -50,8 +51,8 @@ class SelectionRule:
     def __post_init__(self) -> None:
         keep_functions(self, "by", "flags")
 
-    def numbers(self, preds: PyTree, unknown: float) -> Array:
-        """Returns the number of each prediction, float (n,); NaN becomes `unknown`."""
+    def numbers(self, preds: PyTree) -> Array:
+        """Returns the number of each prediction, float (n,); NaN comes last."""
         found = _batching.widened(preds)
         found = found if self.by is None else jax.vmap(self.by)(found)
         first, *others = jax.tree.leaves(found)
@@ -60,7 +61,7 @@ class SelectionRule:
             cure = "say which, as by=lambda pred: pred[1]"
             raise ValueError(f"expected a number to select by, got {found}; {cure}")
         found = as_float(first.reshape(n))
-        return jnp.where(jnp.isnan(found), unknown, found)
+        return jnp.where(jnp.isnan(found), -jnp.inf, found)
 
     def budget(self, n: Any, m: int) -> Any:
         """Returns what the host knows of a level, or None."""
@@ -124,14 +125,14 @@ class ByPValues(SelectionRule):
     def chosen(self, numbers, below, test, budget):
         keys, test = _keys(numbers, test)
         low, high = jnp.iinfo(keys.dtype).min, jnp.iinfo(keys.dtype).max
-        values, is_test = jnp.concatenate([test, keys]), jnp.ones(len(test), bool)
+        values = jnp.concatenate([test, keys])
         # p-values are counts / (n + 1), and fall as the number v of a row rises: BH
         # selects v iff counts <= floor((n + 1) level r / m) at a value up to v, with r
         # the number of test rows from that value on.
         counts = 1 + masses_of_keys(jnp.where(below, keys, low), values)[0]
         r = masses_of_keys(test, values)[0]
-        kinds = [jnp.concatenate([is_test, kind]) for kind in (~below, below)]
-        kinds = [jnp.where(kind, values, high) for kind in kinds]
+        kinds = [jnp.where(kind, keys, high) for kind in (~below, below)]
+        kinds = [jnp.concatenate([test, kind]) for kind in kinds]
         first = jnp.min(kinds[0], where=counts <= budget[r], initial=high)
         state = keys, below, test, kinds, counts, budget[r], budget[r + 1]
         return test >= first, state
@@ -169,7 +170,8 @@ class Swaps(SelectionRule):
       A rule for `calibrate_selected`.
 
     Raises:
-      ValueError: if the threshold is NaN, or `flags` or `by` is no function.
+      ValueError: if `flags` or `by` is no function; from `calibrate_selected` if the
+        threshold is no number, or NaN.
 
     Guarantee:
       That of `calibrate_selected`.
@@ -202,9 +204,9 @@ class Swaps(SelectionRule):
     by: Callable | None = None
 
     def chosen(self, numbers, below, test, budget):
-        selected = self.flags(numbers, below, test)
+        selected = jnp.asarray(self.flags(numbers, below, test), bool)
         _checks.check_shape("flags(mu, below, test_mu)", test.shape, selected.shape)
-        return selected.astype(bool), (numbers, below, test)
+        return selected, (numbers, below, test)
 
     def reference(self, state, place, null):
         numbers, below, test = state
@@ -212,11 +214,11 @@ class Swaps(SelectionRule):
         def swapped(i):
             moved = numbers.at[i].set(test[place])
             marks = None if below is None else below.at[i].set(null)
-            return self.flags(moved, marks, test.at[place].set(numbers[i]))[place]
+            found = self.flags(moved, marks, test.at[place].set(numbers[i]))
+            return jnp.asarray(found, bool)[place]
 
         width = _batching.rows_at_a_time(len(numbers) + len(test))
-        rows = jnp.arange(len(numbers))
-        return _batching.map_evenly(swapped, rows, at_a_time=width).astype(bool)
+        return _batching.map_evenly(swapped, jnp.arange(len(numbers)), at_a_time=width)
 
 
 @pytree
@@ -255,9 +257,8 @@ def _halves(score, c, pred, q):
         return score.invert(pred, q[(jnp.arange(k) <= c).astype(int)])
     (lower, upper), (low, high) = (_pieces(score.invert(pred, v)) for v in q)
     c = jnp.asarray(c, lower.dtype)
-    after, tiny = from_keys(to_keys(c) + 1, c.dtype), jnp.finfo(c.dtype).tiny
-    after = jnp.where((c >= 0) & (c < tiny), tiny, after)  # numbers below it are 0
     # Where c is in the set, what lies above it goes on from there.
+    after = first_float(lambda v: v > c, c.dtype)
     after = jnp.where(jnp.any((low <= c) & (c <= high)), c, after)
     lower = jnp.concatenate([low, jnp.maximum(lower, after)])
     return joined(lower, jnp.concatenate([jnp.minimum(high, c), upper]))
@@ -265,13 +266,10 @@ def _halves(score, c, pred, q):
 
 def _pieces(found):
     """Returns the ends of the pieces of a set on the line, each (l,)."""
-    if not isinstance(found, HasEnds | HasPieces):
-        raise ValueError(
-            "expected a score whose sets are intervals, unions of them or labels where "
-            f"the rule has a threshold of y, got sets {type(found).__name__}"
-        )
-    ends = found.pieces() if isinstance(found, HasPieces) else found.ends()
-    return [jnp.ravel(end) for end in ends]
+    kinds = "sets that are intervals, unions of them or labels, as the rule reads y"
+    if not (has_pieces := isinstance(found, HasPieces)):
+        _checks.check_kind(kinds, found, HasEnds)
+    return [jnp.ravel(end) for end in (found.pieces if has_pieces else found.ends)()]
 
 
 @pytree
@@ -306,6 +304,11 @@ class SelectedCalibration(Rule):
 
     def __post_init__(self) -> None:
         _names.keep_names(self, "classes")
+
+    @property
+    def components(self) -> tuple[int, ...]:  # type: ignore[override]
+        """Shape of one score: () or (c,)."""
+        return self.held.components
 
     @_checks.with_alpha
     def __call__(
@@ -417,12 +420,11 @@ class SelectedCalibration(Rule):
 
         Args:
           preds: Predictions of all test rows, as for calling this.
-          y: Targets or candidates, shape (m,). Left out, each label of a score of
-            labels is a candidate.
+          y: Targets or candidates, shape (m,), or labels by name.
 
         Returns:
-          p-values, shape (m,), or (m, k) of all labels: y is in the set at alpha iff
-          its p-value exceeds alpha, but for the rounding of ends.
+          p-values, shape (m,): y is in the set at alpha iff its p-value exceeds alpha,
+          but for the rounding of ends.
 
         Raises:
           ValueError: as calling this, and if lengths differ.
@@ -452,9 +454,9 @@ class SelectedCalibration(Rule):
 
     def rank(self, alpha: ArrayLike) -> Array:
         """Returns the rank among r rows, for r = 0, ..., n: (n + 1,) or (n + 1, c)."""
-        c = self.held.components
-        counts = jnp.arange(len(self.held.values) + 1).reshape(-1, *(1 for _ in c))
-        return ranks(counts, split_alpha(alpha, c))
+        counts = jnp.arange(len(self.held.values) + 1)
+        counts = counts.reshape(-1, *(1 for _ in self.components))
+        return ranks(counts, split_alpha(alpha, self.components))
 
     def weights_at(self, place, null=False):
         """Returns the reference rows of a test row, and what it weighs, 1."""
@@ -474,6 +476,14 @@ class SelectedCalibration(Rule):
         both = jnp.array([False, True])
         return of(False) if self.below is None else jax.vmap(of)(both)
 
+    def _declared(self, given, lead=1):
+        if self.chosen is None:
+            raise ValueError(
+                "expected all test rows, which together decide what each one refers "
+                "to, got at most one; call cp(preds, alpha)"
+            )
+        return super()._declared(given, lead)
+
     def _of_selected(self, preds):
         """Returns what a call knows of test rows, and those that sets are of."""
         preds, *_ = self._rows(preds, {})
@@ -489,13 +499,18 @@ class SelectedCalibration(Rule):
 
 @jit
 def _chosen(rule, numbers, below, preds, budget):
-    return rule.chosen(numbers, below, rule.numbers(preds, -jnp.inf), budget)
+    return rule.chosen(numbers, below, rule.numbers(preds), budget)
 
 
 def _is_null(rule, y):
     """Returns whether y <= c, as of a NaN, shape (n,)."""
+    _check("threshold", rule.threshold)
     _checks.check_vectors(y=(y := without_axis(y, 1)))
     return ~(y > rule.threshold)
+
+
+def _check(name, number):
+    _checks.check_number(name, number, lambda v: v == v, "that is not NaN")
 
 
 def calibrate_selected(
@@ -518,8 +533,8 @@ def calibrate_selected(
       score: Nonconformity score of one example.
       preds: Predictions for the calibration set, a pytree with leading axis n.
       y: Targets, shape (n, ...), or labels 0, ..., k - 1.
-      rule: `top`, `above`, `by_p_values` or `by_swaps` of `jaxcp.selection`; a function
-        of numbers is `by_swaps` of it.
+      rule: `top`, `above`, `by_p_values` or `Swaps` of `jaxcp.selection`; a function of
+        numbers is `Swaps` of it. Rows whose number `by` is NaN come last.
       classes: Names of the k labels, as for `calibrate`.
       mask: True where a row counts, shape (n,). Not for rules by swaps.
 
@@ -528,8 +543,8 @@ def calibrate_selected(
 
     Raises:
       ValueError: as `calibrate`; for a prediction of several numbers where the rule has
-        no `by`, NaN for a concrete number, targets that are no numbers or labels where
-        the rule has a threshold, or a mask with a rule by swaps.
+        no `by`, targets that are no numbers or labels where the rule has a threshold,
+        or a mask with a rule by swaps.
 
     Guarantee:
       P(Y_j in its set given that row j is selected) >= 1 - alpha. Without a selection,
@@ -567,7 +582,7 @@ def calibrate_selected(
     below = None if rule.threshold is None else _is_null(rule, y)
     if below is not None and mask is not None:
         below &= held.mask
-    numbers = rule.numbers(preds, jnp.inf)
+    numbers = rule.numbers(preds)
     return SelectedCalibration(score, held, numbers, below, rule, shapes, names)
 
 
@@ -657,7 +672,7 @@ def above(c: Number, *, by: Callable | None = None) -> SelectionRule:
       >>> cp(jnp.array([5.0, 4.0]), alpha=0.4).selected
       Array([ True, False], dtype=bool)
     """
-    _checks.check_number("c", c, lambda v: v == v, "that is not NaN")
+    _check("c", c)
     return Above(c, by)
 
 
@@ -718,7 +733,9 @@ def by_p_values(
       >>> cp(jnp.array([5.0, 4.0]), alpha=0.4).selected
       Array([ True,  True], dtype=bool)
     """
-    _checks.check_number("threshold", threshold, lambda v: v == v, "that is not NaN")
-    one = as_alpha(level, "level")
-    one = one if isinstance(one, Array) else float(one.item())
-    return ByPValues(threshold, one, stepwise, by)
+    _check("threshold", threshold)
+    _checks.check_scalars(level=(level := as_alpha(level, "level")))
+    if not isinstance(level, Array):  # a third is the next float above it
+        near = float(level.item())
+        level = near if as_alpha(near) >= level else math.nextafter(near, 1)
+    return ByPValues(threshold, level, stepwise, by)

@@ -158,6 +158,19 @@ def test_infinite_confidences_integers_and_flags_as_numbers():
     assert Claims(1)((np.arange(3), there), y.astype("f")) == 0
 
 
+def test_narrow_confidences_and_shares_that_are_none():
+    preds, y = answers(10, 30, 4)
+    narrow = jnp.asarray(preds[0], jnp.bfloat16), preds[1]
+    cp, wide = (jaxcp.calibrate(Claims(), p, y) for p in (narrow, preds))
+    assert cp.quantile(0.2) == wide.quantile(0.2).astype(jnp.bfloat16)
+    for share in (0, 1.5, np.nan):
+        with pytest.raises(ValueError, match=r"expected share in \(0, 1\], got"):
+            jaxcp.calibrate(Claims(share), preds, y)
+    for share in ("most", [0.5, 0.7]):
+        with pytest.raises(ValueError, match="expected share as a number, got"):
+            jaxcp.calibrate(Claims(share), preds, y)
+
+
 def test_gradients_are_those_of_one_confidence():
     c, there = jnp.array([3.0, 1.0, 2.0, 5.0]), np.array([True, True, True, False])
     slope = jax.grad(lambda c: Claims()((c, there), np.array([1, 0, 0, 0])))(c)

@@ -1,5 +1,6 @@
 """Sets of selected rows: vectors, all swaps, the law, what is refused."""
 
+from fractions import Fraction
 from functools import partial
 from pathlib import Path
 
@@ -174,15 +175,16 @@ def all_swaps(flags, mu, below, test):
 @pytest.mark.parametrize("own", [False, True], ids=["closed", "own"])
 @pytest.mark.parametrize("name", DEFINED)
 def test_reference_rows_are_those_of_all_swaps(name, own, key):
-    """1,000 cases of seven and five rows, with ties in most of them."""
+    """1,000 cases of seven and five rows, with ties and infinities in most of them."""
     flags, rule = DEFINED[name]
     if own:
         rule = selection.Swaps(flags, threshold=0.0)
+    pool = jnp.array([-np.inf, -0.0, 0.0, 1.0, 2.0, np.inf])
 
     def case(key):
         keys = jax.random.split(key, 3)
-        mu = jax.random.randint(keys[0], (7,), -1, 4).astype(float)
-        test = jax.random.randint(keys[1], (5,), -1, 4).astype(float)
+        mu = jax.random.choice(keys[0], pool, (7,))
+        test = jax.random.choice(keys[1], pool, (5,))
         y = jax.random.randint(keys[2], (7,), -1, 2).astype(float)
         cp = selection.calibrate_selected(ABSOLUTE, mu, y, rule=rule)
         rows, places, _ = cp._of_selected(test)
@@ -398,6 +400,53 @@ def test_several_outputs_and_the_number_of_a_prediction():
     assert_allclose(found.sets.upper, split(preds[30:][found.indices], 0.2).upper)
 
 
+def test_numbers_that_are_nan_come_last_old_and_new():
+    """As -inf: rows that would not be selected in a place are not its references."""
+    mu, y, test, targets = rows()
+    for rule in (partial(selection.top, 3), partial(selection.by_p_values, 0.0, 0.5)):
+        found = []
+        for last in (np.nan, -np.inf):
+            made = rule(by=lambda pred, last=last: jnp.where(pred > 0.8, last, pred))
+            cp = selection.calibrate_selected(ABSOLUTE, mu, y, rule=made)
+            found.append(jax.tree.leaves((cp(test, 0.3), cp.p_values(test, targets))))
+        assert 0 < len(found[0][1]) < len(test)
+        for ours, theirs in zip(*found, strict=True):
+            assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (2,)])
+def test_scores_of_several_numbers(shape):
+    """A rule that selects all rows is split, by components and for columns."""
+    preds, y = np.random.default_rng(4).normal(size=(2, 26, *shape)).astype("f")
+    rule = selection.above(-np.inf, by=lambda pred: jnp.ravel(pred)[0])
+    cp = selection.calibrate_selected(ABSOLUTE, preds[:20], y[:20], rule=rule)
+    split, new = jaxcp.calibrate(ABSOLUTE, preds[:20], y[:20]), (preds[20:], y[20:])
+    for alpha in [0.3] if shape != (2,) else [0.3, [0.1, 0.3]]:
+        ours, theirs = (c(new[0], alpha) for c in (cp, split))
+        assert_array_equal(ours.sets.upper, theirs.upper)
+    assert_allclose(cp.p_values(*new), split.p_values(*new), rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_narrow_types_keep_theirs(dtype):
+    mu, y, test = (jnp.asarray(v, dtype) for v in rows()[:3])
+    cp = selection.calibrate_selected(ABSOLUTE, mu, y, rule=KINDS["bh"])
+    found, (wide, rest) = cp(test, 0.3), (v.astype(float) for v in (mu, test))
+    p = pvalues.selection_p_values(wide, y.astype(float), 0.0, rest)
+    assert_array_equal(found.selected, pvalues.benjamini_hochberg(p, 0.5))
+    assert all(v.dtype == dtype for v in found.sets.pieces())
+
+
+def test_levels_that_are_no_decimals():
+    """floor((n + 1) level r / m) in integers, also of a third."""
+    for level in (Fraction(1, 3), Fraction(2, 7), 0.35, np.float32(0.1)):
+        exact = Fraction(str(level))
+        rule = selection.by_p_values(0.0, level)
+        for n, m in ((29, 1), (41, 3), (69, 10), (20, 7)):
+            counts = [(n + 1) * exact * r // m for r in range(m + 1)]
+            assert_array_equal(rule.budget(n, m), np.array(counts, int))
+
+
 def test_edges():
     mu, y, test, _ = rows()
     none = selection.calibrate_selected(ABSOLUTE, mu, y, rule=selection.above(99.0))
@@ -414,6 +463,9 @@ def test_edges():
         )(np.array([3, 1, 3, 2]), 0.4).indices,
         [0, 2],
     )
+    everything = selection.Swaps(lambda mu, below, test: np.ones(len(test), bool))
+    every = selection.calibrate_selected(ABSOLUTE, mu, y, rule=everything)
+    assert_array_equal(every(test, 0.2).selected, True)
     traced = jax.jit(lambda t: few(t, 0.2).selected)(np.array([np.nan, 0.0], "f"))
     assert_array_equal(traced, [False, True])  # NaN comes last
 
@@ -470,6 +522,26 @@ REFUSED = {
         lambda: some()(np.ones(3), 0.1, delta=0.1),
         "delta=None for SelectedCalibration, whose coverage has no known law",
     ),
+    "the threshold of one row": (
+        lambda: some().quantile(0.1, place=0),
+        "all test rows, which together .* got at most one",
+    ),
+    "an effective size": (
+        lambda: some().effective_size(),
+        r"got at most one; call cp\(preds, alpha\)",
+    ),
+    "one threshold for all": (
+        lambda: some().at(0.1),
+        "one threshold for all test points, got SelectedCalibration",
+    ),
+    "NaN for swaps": (
+        lambda: some(selection.Swaps(by_bh, threshold=np.nan)),
+        "threshold that is not NaN, got nan",
+    ),
+    "levels": (
+        lambda: selection.by_p_values(0.0, [0.1, 0.2]),
+        r"level of shape \(\), got \(2,\)",
+    ),
     "a certificate": (
         lambda: some().certificate(0.1),
         "a known law, got SelectedCalibration; calibrate",
@@ -495,7 +567,7 @@ REFUSED = {
             np.ones(9),
             rule=selection.by_p_values(0.0, 0.5),
         )(np.ones(3), 0.2),
-        "sets are intervals, unions of them or labels .* got sets LevelSet",
+        "sets that are intervals, unions of them or labels, .* got LevelSet",
     ),
     "flags of another shape": (
         lambda: some(lambda mu, below, test: mu > 0)(np.ones(2), 0.1),
