@@ -11,7 +11,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Hashable, Iterable
 from fractions import Fraction
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -35,6 +35,9 @@ from jaxcp.scores.custom import Custom
 from jaxcp.sets.batches import rows_of, without_axis
 from jaxcp.sets.unions import joined
 from jaxcp.typing import AnySet, ArrayLike, HasEnds, HasPieces, Number, PyTree, Score
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class SelectionRule:
@@ -248,6 +251,17 @@ class Selected:
     selected: Array
     indices: Array
     sets: AnySet
+
+    def to_pandas(self, index: Any = None) -> pd.DataFrame:
+        """Returns a frame of the sets, by the number of their test rows.
+
+        Args:
+          index: Index of all m test rows, or a frame or series that has it.
+        """
+        rows = np.asarray(self.indices)
+        if index is None:
+            return self.sets.to_pandas(rows)
+        return self.sets.to_pandas(np.asarray(getattr(index, "index", index))[rows])
 
 
 def _halves(score, c, pred, q):
@@ -573,7 +587,10 @@ def calibrate_selected(
       >>> found.indices.tolist(), found.sets.upper.tolist()
       ([1, 3], [24.5, 21.5])
     """
-    rule = rule if isinstance(rule, SelectionRule) else Swaps(rule)
+    if callable(rule) and rule not in (top, above, by_p_values):
+        rule = Swaps(rule)
+    _checks.check_kind("rule such as selection.top(20)", rule, SelectionRule)
+    rule = cast(SelectionRule, rule)
     if isinstance(rule, Swaps) and mask is not None:
         raise ValueError("expected mask=None for a rule by swaps, got a mask")
     names = taking.classes_of(score, classes)

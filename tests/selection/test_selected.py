@@ -516,7 +516,7 @@ REFUSED = {
     ),
     "no rule": (
         lambda: selection.calibrate_selected(ABSOLUTE, np.ones(3), np.ones(3), rule=3),
-        "flags as a function, got 3",
+        r"rule such as selection.top\(20\), got int",
     ),
     "delta": (
         lambda: some()(np.ones(3), 0.1, delta=0.1),
@@ -601,3 +601,16 @@ def test_saved_and_called_again(name, tmp_path, programs):
     before = len(programs)
     cp(test + 1e-3, 0.25)
     assert len(programs) == before
+
+
+def test_frames_name_the_selected_rows_and_rules_are_made():
+    pd = pytest.importorskip("pandas")
+    mu = pd.Series([3.0, 1.0, 2.0], index=["a", "b", "c"])
+    rows = ABSOLUTE, np.arange(9.0), np.arange(9.0) + 1
+    cp = selection.calibrate_selected(*rows, rule=selection.top(2))
+    found = cp(mu, alpha=0.4)
+    assert [*found.to_pandas(mu).index] == ["a", "c"]
+    assert [*found.to_pandas().index] == [0, 2]
+    for wrong in (20, selection.top):
+        with pytest.raises(ValueError, match=r"selection.top\(20\), got"):
+            selection.calibrate_selected(*rows, rule=wrong)
