@@ -126,6 +126,11 @@ def test_ids_of_any_kind_are_the_same_clusters():
         assert_array_equal(calibrated(Y, ids).weights, SHARES.astype(FLOAT))
     with pytest.raises(ValueError, match=r"expected clusters of shape \(n,\), got"):
         calibrated(Y, kinds[9])
+    many = np.arange(150) % 5  # more rows than a byte counts
+    of_bytes, known = (
+        by_group(many * 1.0, many % 2, ids) for ids in (many.astype("i1"), many)
+    )
+    assert_array_equal(of_bytes.weights, known.weights)
     flags = calibrated(Y, codes > 0).weights  # two clusters
     assert_array_equal(flags, np.where(codes > 0, 1 / 6, 1 / 2).astype(FLOAT))
 
