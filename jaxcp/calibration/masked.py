@@ -290,7 +290,7 @@ def _hidden(x, missing, fill, width="d"):
     if x.ndim != 2 or width not in ("d", x.shape[1]):
         raise ValueError(f"expected x of shape (n, {width}), got {x.shape}")
     if x.dtype == object:  # with None or NA
-        given = [np.nan if _names.is_missing(v) else v for v in x.flat]
+        given = [np.nan if _names.is_missing(v) else v for v in np.ravel(x)]
         x = np.array(given).reshape(x.shape)
     if x.dtype.kind in "OSUM":
         raise ValueError(f"expected x as numbers, got {x.dtype}")

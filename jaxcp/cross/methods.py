@@ -115,7 +115,9 @@ def plan_of(weights, aggregation, batch_size, check):
     return Plan(weights, plans.left_out_by(held_out, aggregation), batch_size, check)
 
 
-def carry_out(plan, key, learner, score, rows, weights, groups=taking.NO_GROUPS):
+def carry_out(
+    plan, key, learner, score, rows, weights, groups=taking.NO_GROUPS, clusters=None
+):
     """Returns the fits of a plan with each row's score under those without it."""
     if plan.batch_size is not None:
         _checks.check_count("batch_size", plan.batch_size, 1)
@@ -123,8 +125,9 @@ def carry_out(plan, key, learner, score, rows, weights, groups=taking.NO_GROUPS)
     fits, preds = fit(plan, key, learner, rows)
     classes = fits.classes if inputs.has_labels(score) else None
     with fits.keeping():
-        known = rows.given, weights, classes, groups
-        calibration = of_held_out(plan.left_out, score, preds, *known, bags=plan.bags)
+        given = plan.left_out, score, preds, rows.given, groups
+        known = {"weights": weights, "classes": classes, "clusters": clusters}
+        calibration = of_held_out(*given, bags=plan.bags, **known)
     return CrossConformal(fits, calibration)
 
 
@@ -353,11 +356,11 @@ def jackknife_plus(
     """
     rows = check_data(key, learner, score, x, y)
     given = clusters, calibration_weights, groups
-    codes, calibration_weights = plans.clusters_of(rows.y, *given)
+    codes = plans.clusters_of(rows.y, *given)
     if codes is not None:
         key, weights, own = _partition_by(key, codes, int(codes.max()) + 1)
         plan = Plan(weights, plans.OwnFit(own, len(weights)), batch_size, check)
-        return carry_out(plan, key, learner, score, rows, calibration_weights)
+        return carry_out(plan, key, learner, score, rows, None, clusters=codes)
     n, of = len(rows.y), taking.groups_of(rows.y, groups, num_groups, group_names)
     _checks.check_count("the number of rows", n, 2)
     closed = isinstance(learner, LeavesOneOut)
