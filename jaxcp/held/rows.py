@@ -131,10 +131,12 @@ class Held:
         """Returns Kish's (sum w)^2 / sum w^2, as many rows of one weight, () or (g,).
 
         Kish, Survey Sampling, Wiley, 1965. 0 where no row counts; of bounds that of the
-        upper ends.
+        upper ends. K clusters, which weigh 1 each, are as many as K rows.
         """
         if self.weights is None:
             return jnp.asarray(self.counts(), float)
+        if self.clusters is not None:
+            return self.sums(jnp.ones(self.clusters.shape))
         *_, weights = jax.tree.leaves(self.weights)
         largest = jnp.max(weights, initial=0)  # squares do not overflow
         share = as_float(weights) / jnp.where(largest > 0, largest, 1)

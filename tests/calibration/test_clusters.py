@@ -139,6 +139,7 @@ def test_clusters_without_rows_that_count_are_absent():
     mask = np.array(IDS) != "Bo"
     cp, few = calibrated(Y, IDS, mask=mask), calibrated(Y[mask], np.array(IDS)[mask])
     assert_array_equal(cp.weights, np.where(mask, SHARES, 0).astype(FLOAT))
+    assert cp.effective_size() == few.effective_size() == 3
     for alpha in (0.25, 0.3, 0.5):  # K is 3
         assert cp.quantile(alpha) == few.quantile(alpha)
         assert cp.all_rows(NEW, alpha).upper == few.all_rows(NEW, alpha).upper
