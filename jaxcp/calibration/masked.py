@@ -143,12 +143,7 @@ class MaskedCalibration:
         return calibration(preds, alpha, groups=groups, delta=delta, u=u)
 
     def p_values(
-        self,
-        x: ArrayLike,
-        y: Any = None,
-        *,
-        missing: ArrayLike | None = None,
-        u: ArrayLike | None = None,
+        self, x: ArrayLike, y: Any = None, *, missing: Any = None, u: Any = None
     ) -> Array:
         """Returns how exceptional targets are among the rows with their mask.
 
@@ -222,8 +217,8 @@ def calibrate_masked(
         with its imputer; it need not be jax.
       params: First argument of `predict`, any pytree (also None).
       score: Nonconformity score of one example.
-      x: Inputs of the calibration set, numbers of shape (n, d), NaN where they are
-        hidden. A model outside of jax is given numpy arrays where these come in.
+      x: Inputs of the calibration set, numbers of shape (n, d), NaN (or None, NA)
+        where they are hidden. A model outside of jax is given numpy arrays where these come in.
       y: Targets, shape (n, ...), or labels.
       missing: True where an input is hidden beside those that are NaN, shape (n, d).
       fill: What hidden inputs become before the model sees them, shape () or (d,), such

@@ -155,11 +155,6 @@ class Held:
         weights = (_shares if few else _shares_at_once)(self)
         return dataclasses.replace(self, weights=weights)
 
-    def _sizes(self):
-        """Returns how many rows of the cluster of each row count, shape (n,)."""
-        codes: Any = self.clusters
-        return _arrays.count_groups(codes, codes.shape[0], self.mask)[codes]
-
     def check_without_clusters(self, name: str, *values: Any) -> None:
         """Raises ValueError for what is known of rows without clusters alone."""
         if self.clusters is not None and any(v is not None for v in values):
@@ -380,7 +375,8 @@ class Held:
 
 def _shares(held):
     """Returns 1 / N_k of each row; by numpy, which compiles nothing, where it can."""
-    of, groups = lambda held: held._sizes(), held.groups
+    codes, groups = held.clusters, held.groups
+    of = lambda v: _arrays.count_groups(codes, codes.shape[0], v.mask)[codes]  # noqa: E731
     sizes = of(held) if groups is None else held.in_groups(of, groups, 0, None)
     own: Any = jnp if isinstance(sizes, Array) else np
     counts = True if held.mask is None else own.asarray(held.mask)
