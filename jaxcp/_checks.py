@@ -329,7 +329,7 @@ def check_weights(name: str, weights: ArrayLike, mask: ArrayLike | None = None) 
 
 
 def check_bounds(name, bounds, mask=None):
-    """Raises ValueError for concrete bounds (low, high) that are no weights, or cross."""
+    """Raises ValueError for concrete bounds that are no weights, or cross."""
     num_rows(**{name: bounds})
     low, high = bounds
     check_weights(name, low, mask)

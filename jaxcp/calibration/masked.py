@@ -218,7 +218,8 @@ def calibrate_masked(
       params: First argument of `predict`, any pytree (also None).
       score: Nonconformity score of one example.
       x: Inputs of the calibration set, numbers of shape (n, d), NaN (or None, NA)
-        where they are hidden. A model outside of jax is given numpy arrays where these come in.
+        where they are hidden. A model outside of jax is given numpy arrays where these
+        come in.
       y: Targets, shape (n, ...), or labels.
       missing: True where an input is hidden beside those that are NaN, shape (n, d).
       fill: What hidden inputs become before the model sees them, shape () or (d,), such
