@@ -87,7 +87,8 @@ class MaskedCalibration:
         """
         masks = _flags("masks", masks, (*np.shape(masks)[:1], self.x.shape[1]))
         g, n = len(masks), len(self.x)
-        within = ~(~masks @ self.missing.T)
+        beyond = 1.0 * ~masks @ (1.0 * self.missing.T)  # how many, (g, n)
+        within = beyond == 0
         groups = _names.Groups(np.repeat(np.arange(g), n), g, None)
         y = jnp.tile(self.y, (g, *(1,) * (self.y.ndim - 1)))
         rows = self._preds(masks), y, None, within.reshape(-1), groups
