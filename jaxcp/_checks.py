@@ -15,6 +15,7 @@ import numpy as np
 from jax import Array
 
 from jaxcp._arrays import as_array, as_arrays, as_groups, as_numpy, is_concrete
+from jaxcp._numbers import as_float
 from jaxcp._tree import check_process
 from jaxcp.typing import ArrayLike, PyTree
 
@@ -65,7 +66,7 @@ def bounds(value: Any) -> Column:
     """Weights of shape (n,), or a tuple of two arrays, bounds of each of them."""
     if not are_bounds(value):
         return weights(value)
-    return Column(value, check_bounds, lambda k, v: as_arrays(**{k: v}), False)
+    return Column(value, check_bounds, _as_bounds, False)
 
 
 def test_weights(value: Any, axes_of_labels: int | None = None) -> Column:
@@ -328,10 +329,7 @@ def check_weights(name: str, weights: ArrayLike, mask: ArrayLike | None = None) 
 
 
 def check_bounds(name, bounds, mask=None):
-    """Raises ValueError for concrete bounds (low, high) that are no weights, or cross.
-
-    Where `high` is at least `low` and finite, so are both.
-    """
+    """Raises ValueError for concrete bounds that are no weights, or cross."""
     num_rows(**{name: bounds})
     low, high = bounds
     check_weights(name, low, mask)
@@ -339,8 +337,12 @@ def check_bounds(name, bounds, mask=None):
     check_values(lambda v: v >= 0, f"high - low >= 0 of {name}", high - low, mask)
 
 
+def _as_bounds(name, bounds):
+    return jax.tree.map(as_float, as_arrays(**{name: bounds}))
+
+
 def _upper_ends(name, bounds):
-    check_bounds(name, found := as_arrays(**{name: bounds}))
+    check_bounds(name, found := _as_bounds(name, bounds))
     return found[1]
 
 

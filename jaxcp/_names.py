@@ -20,7 +20,6 @@ from jax import Array
 
 from jaxcp import _checks
 from jaxcp._arrays import as_host_array, is_concrete
-from jaxcp._batching import on_device
 from jaxcp.typing import AnySet, HasNames
 
 _FEW = 5  # names that a message lists
@@ -231,7 +230,7 @@ def cluster_codes(clusters, mask=None):
     values = on_host("clusters", clusters)
     if values.dtype.kind in "iu":
         if values.min(initial=0) >= 0 and values.max(initial=0) < values.size:
-            return clusters if isinstance(clusters, Array) else on_device(values)
+            return clusters if isinstance(clusters, Array) else values
         return np.unique(values, return_inverse=True)[1].astype(np.int32)
     flat, table = values.ravel().tolist(), dict[Hashable, int]()
     number = {v: table.setdefault(_key(v), len(table)) for v in dict.fromkeys(flat)}
@@ -280,8 +279,7 @@ def clusters_in_order(ids: Any, mask: Any = None) -> tuple[Any, int]:
     """Returns the cluster of every row as 0, ..., K - 1, of known ids, and K."""
     if not is_concrete(ids):
         raise ValueError("expected clusters with values, got a traced array")
-    codes: Any = cluster_codes(ids, mask)
-    codes = codes if isinstance(codes, np.ndarray) else on_host("clusters", ids)
+    codes: Any = on_host("clusters", cluster_codes(ids, mask))
     _checks.check_vectors(clusters=codes)
     distinct, codes = np.unique(codes, return_inverse=True)
     return codes, len(distinct)

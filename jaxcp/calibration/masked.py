@@ -16,7 +16,7 @@ from jaxcp.calibration.calibrating import predicted
 from jaxcp.calibration.predictor import predictions
 from jaxcp.calibration.split import GroupCalibration
 from jaxcp.held import taking
-from jaxcp.typing import AnySet, ArrayLike, Predict, PyTree, Score
+from jaxcp.typing import AnySet, ArrayLike, Number, Predict, PyTree, Score
 
 _MOST = 2**26  # numbers that a model is given at a time: 256 MB in single precision
 
@@ -87,7 +87,8 @@ class MaskedCalibration:
         """
         masks = _flags("masks", masks, (*np.shape(masks)[:1], self.x.shape[1]))
         g, n = len(masks), len(self.x)
-        within = ~(self.missing[None] & ~masks[:, None]).any(axis=2)
+        beyond = 1.0 * ~masks @ (1.0 * self.missing.T)  # how many, (g, n)
+        within = beyond == 0
         groups = _names.Groups(np.repeat(np.arange(g), n), g, None)
         y = jnp.tile(self.y, (g, *(1,) * (self.y.ndim - 1)))
         rows = self._preds(masks), y, None, within.reshape(-1), groups
@@ -97,7 +98,13 @@ class MaskedCalibration:
 
     @_checks.with_alpha
     def __call__(
-        self, x: ArrayLike, alpha: ArrayLike, *, missing: Any = None, **options: Any
+        self,
+        x: ArrayLike,
+        alpha: ArrayLike,
+        *,
+        missing: ArrayLike | None = None,
+        delta: Number | None = None,
+        u: ArrayLike | None = None,
     ) -> AnySet:
         """Returns the prediction sets of test rows.
 
@@ -109,8 +116,8 @@ class MaskedCalibration:
           alpha: Miscoverage level, shape ().
           missing: True where an input is hidden beside those that are NaN, shape (m,
             d); these may have any value in `x`.
-          **options: `delta`, the probability of a bad calibration set, or `u`,
-            uniforms for smoothed sets, shape (m,): as for `Calibration`.
+          delta: Probability of a bad calibration set, as for `Calibration`.
+          u: Uniforms for smoothed sets, shape (m,), as for `Calibration`.
 
         Returns:
           Sets with leading axis m, infinite where fewer than 1/alpha - 1 rows have a
@@ -134,10 +141,10 @@ class MaskedCalibration:
         """
         preds, groups, calibration = self._at(x, missing)
         _checks.check_scalars(alpha=alpha)
-        return calibration(preds, alpha, groups=groups, **options)
+        return calibration(preds, alpha, groups=groups, delta=delta, u=u)
 
     def p_values(
-        self, x: ArrayLike, y: Any = None, *, missing: Any = None, **options: Any
+        self, x: ArrayLike, y: Any = None, *, missing: Any = None, u: Any = None
     ) -> Array:
         """Returns how exceptional targets are among the rows with their mask.
 
@@ -145,7 +152,7 @@ class MaskedCalibration:
           x: Inputs of the test rows, shape (m, d), NaN where they are hidden.
           y: Targets, shape (m, ...); left out, each label is a candidate.
           missing: True where an input is hidden, shape (m, d), as for the sets.
-          **options: `u`, uniforms for smoothed p-values, shape (m,).
+          u: Uniforms for smoothed p-values, shape (m,).
 
         Returns:
           p-values, shape (m,), or (m, k) of all k labels: the share of the rows within
@@ -164,7 +171,7 @@ class MaskedCalibration:
           That of the sets.
         """
         preds, groups, calibration = self._at(x, missing)
-        return calibration.p_values(preds, y, groups=groups, **options)
+        return calibration.p_values(preds, y, groups=groups, u=u)
 
     def _at(self, x, missing):
         """Returns predictions of test rows, the groups of their masks, and these."""
@@ -211,8 +218,9 @@ def calibrate_masked(
         with its imputer; it need not be jax.
       params: First argument of `predict`, any pytree (also None).
       score: Nonconformity score of one example.
-      x: Inputs of the calibration set, numbers of shape (n, d), NaN where they are
-        hidden. A model outside of jax is given numpy arrays where these come in.
+      x: Inputs of the calibration set, numbers of shape (n, d), NaN (or None, NA)
+        where they are hidden. A model outside of jax is given numpy arrays where these
+        come in.
       y: Targets, shape (n, ...), or labels.
       missing: True where an input is hidden beside those that are NaN, shape (n, d).
       fill: What hidden inputs become before the model sees them, shape () or (d,), such
@@ -278,6 +286,11 @@ def _hidden(x, missing, fill, width="d"):
     x = x if isinstance(x, Array) else _arrays.as_numpy("x", x)
     if x.ndim != 2 or width not in ("d", x.shape[1]):
         raise ValueError(f"expected x of shape (n, {width}), got {x.shape}")
+    if x.dtype == object:  # with None or NA
+        given = [np.nan if _names.is_missing(v) else v for v in np.ravel(x)]
+        x = np.array(given).reshape(x.shape)
+    if x.dtype.kind in "OSUM":
+        raise ValueError(f"expected x as numbers, got {x.dtype}")
     x = x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(float)
     hidden = _flags("x", x != x, x.shape)  # NaN alone differs from itself
     if missing is not None:

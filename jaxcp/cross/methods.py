@@ -115,7 +115,9 @@ def plan_of(weights, aggregation, batch_size, check):
     return Plan(weights, plans.left_out_by(held_out, aggregation), batch_size, check)
 
 
-def carry_out(plan, key, learner, score, rows, weights, groups=taking.NO_GROUPS):
+def carry_out(
+    plan, key, learner, score, rows, weights, groups=taking.NO_GROUPS, clusters=None
+):
     """Returns the fits of a plan with each row's score under those without it."""
     if plan.batch_size is not None:
         _checks.check_count("batch_size", plan.batch_size, 1)
@@ -123,8 +125,9 @@ def carry_out(plan, key, learner, score, rows, weights, groups=taking.NO_GROUPS)
     fits, preds = fit(plan, key, learner, rows)
     classes = fits.classes if inputs.has_labels(score) else None
     with fits.keeping():
-        known = rows.given, weights, classes, groups
-        calibration = of_held_out(plan.left_out, score, preds, *known, bags=plan.bags)
+        given = plan.left_out, score, preds, rows.given, groups
+        known = {"weights": weights, "classes": classes, "clusters": clusters}
+        calibration = of_held_out(*given, bags=plan.bags, **known)
     return CrossConformal(fits, calibration)
 
 
@@ -352,19 +355,17 @@ def jackknife_plus(
       (2,)
     """
     rows = check_data(key, learner, score, x, y)
-    given = clusters, calibration_weights, groups
-    codes, calibration_weights = plans.clusters_of(rows.y, *given)
-    if codes is not None:
-        key, weights, own = _partition_by(key, codes, int(codes.max()) + 1)
-        plan = Plan(weights, plans.OwnFit(own, len(weights)), batch_size, check)
-        return carry_out(plan, key, learner, score, rows, calibration_weights)
+    codes = plans.clusters_of(rows.y, clusters, calibration_weights, groups)
     n, of = len(rows.y), taking.groups_of(rows.y, groups, num_groups, group_names)
     _checks.check_count("the number of rows", n, 2)
-    closed = isinstance(learner, LeavesOneOut)
-    weights = None if closed else resampling.leave_one_out(n)
-    own = plans.OwnFit(jax.device_put(np.arange(n)), n)
-    plan = Plan(weights, own, batch_size, check)
-    return carry_out(plan, key, learner, score, rows, calibration_weights, of)
+    weights, own = None, jax.device_put(np.arange(n))
+    if codes is not None:
+        key, weights, own = _partition_by(key, codes, int(codes.max()) + 1)
+    elif not isinstance(learner, LeavesOneOut):
+        weights = resampling.leave_one_out(n)
+    left_out = plans.OwnFit(own, n if weights is None else len(weights))
+    plan, known = Plan(weights, left_out, batch_size, check), (calibration_weights, of)
+    return carry_out(plan, key, learner, score, rows, *known, codes)
 
 
 def cv_plus(

@@ -13,7 +13,7 @@ import numpy as np
 from jax import Array
 
 from jaxcp import _checks, _names
-from jaxcp._arrays import as_arrays, count_groups, is_concrete
+from jaxcp._arrays import as_arrays, is_concrete
 from jaxcp._batching import map_blocks, map_evenly
 from jaxcp._numbers import as_float, mean
 from jaxcp._tree import jit, pytree, static
@@ -66,13 +66,12 @@ def check_alone(groups: Any, held_out: Any = None) -> None:
 
 
 def clusters_of(y, ids, weights, groups, mask=None, held_out=None):
-    """Returns the cluster of each row, None if each has its own, and weights 1/N_k.
+    """Returns the cluster of each row, None if each has its own, or without ids.
 
-    N_k rows of a cluster count. Without ids the weights are those that are given. Fits
-    leave out whole clusters, or ValueError.
+    Fits leave out whole clusters, or ValueError.
     """
     if ids is None:
-        return None, weights
+        return None
     if weights is not None or groups is not None:
         raise ValueError(
             "expected clusters without weights and groups, got some; nothing is proved "
@@ -83,10 +82,7 @@ def clusters_of(y, ids, weights, groups, mask=None, held_out=None):
     _checks.check_count("the number of clusters", count, 2)
     if held_out is not None and is_concrete(held_out, mask):
         _check_whole(np.asarray(held_out), codes, mask)
-    sizes = count_groups(codes, count, mask)
-    own = np if isinstance(sizes, np.ndarray) else jnp  # np compiles nothing
-    ones = count == len(codes)
-    return (None, None) if ones else (codes, 1 / own.maximum(sizes, 1)[codes])
+    return None if count == len(codes) else codes
 
 
 def _check_whole(held, codes, mask):

@@ -274,11 +274,11 @@ class CrossCalibration(Calibrated):
           >>> proof.coverage, proof.published
           (0.7, 0.6)
         """
+        self.calibration.held.check_without_clusters("a certificate", alpha)
         if self.calibration.weights is not None:
             raise ValueError(
                 "expected a calibration without weights, whose coverage has a bound by "
-                "counts, got one with weights; leave calibration_weights out, and of "
-                "clusters take one row each, drawn at random"
+                "counts, got one with weights; leave calibration_weights out"
             )
         if not is_concrete(self.left_out, self.calibration.held):
             raise ValueError(
@@ -464,6 +464,7 @@ class CrossCalibration(Calibrated):
     def _context(self, rows, groups, test_weights):
         """Returns the groups and weights of test points, or raises ValueError."""
         groups = self.calibration._given_groups(groups)
+        self.calibration.held.check_without_clusters("test weights", test_weights)
         weights = weights_for(self.calibration.weights, test_weights)
         return Context(*_checks.rows(x=rows, groups=groups, test_weights=weights)[1:])
 
@@ -765,25 +766,24 @@ def cross_calibrate(
     inputs.check_score(score)
     held_out, mask = check_held_out(held_out, mask)
     own = clusters, weights, groups, mask, held_out
-    _, weights = plans.clusters_of(held_out.T, *own)
+    codes = plans.clusters_of(held_out.T, *own)
     plans.check_alone(groups, held_out)
     of = groups_of(held_out.T, groups, num_groups, group_names, mask)
     preds = checked_preds(preds, held_out.shape, held_out)
     left_out = plans.left_out_by(held_out, aggregation)
     own = _votes.held_out(left_out, preds)
-    return of_held_out(left_out, score, own, y, weights, classes, of, mask=mask)
+    given = {"weights": weights, "classes": classes, "clusters": codes}
+    return of_held_out(left_out, score, own, y, of, kept=mask, **given)
 
 
-def of_held_out(
-    left_out, score, preds, y, weights, classes, groups, *, mask=None, bags=False
-):
+def of_held_out(left_out, score, preds, y, groups, *, kept=None, bags=False, **rows):
     """Returns the calibration of rows by their held-out predictions, (n, ...).
 
-    `bags` says that fits are of bags: a row of the mask that is in all of them counts.
+    `bags` says that fits are of bags: a row of `kept` that is in all of them counts.
     """
     known = plans.rows_left_out(left_out.mask)
-    _checks.weights(weights)  # no bounds of them
-    of = {"weights": weights, "mask": known, "classes": classes}
+    _checks.weights(rows["weights"])  # no bounds of them
+    of = rows | {"mask": known}
     calibration: Calibration | GroupCalibration
     if groups.count is None:
         calibration = calibrate(score, preds, y, **of)
@@ -792,7 +792,7 @@ def of_held_out(
         found = calibrate_groups(score, preds, y, own, num_groups=groups.count, **of)
         calibration = dataclasses.replace(found, group_names=groups.names)
     if known is not None and isinstance(left_out, plans.Ensemble):
-        of = left_out.held_out, mask, jax.device_put(np.array(bags, bool))
+        of = left_out.held_out, kept, jax.device_put(np.array(bags, bool))
         scores, counts = _votes.counted(calibration.scores, *of)
         calibration = dataclasses.replace(calibration, scores=scores, mask=counts)
     return CrossCalibration(left_out, calibration)

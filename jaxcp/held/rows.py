@@ -131,10 +131,12 @@ class Held:
         """Returns Kish's (sum w)^2 / sum w^2, as many rows of one weight, () or (g,).
 
         Kish, Survey Sampling, Wiley, 1965. 0 where no row counts; of bounds that of the
-        upper ends.
+        upper ends. K clusters, which weigh 1 each, are as many as K rows.
         """
         if self.weights is None:
             return jnp.asarray(self.counts(), float)
+        if self.clusters is not None:
+            return self.sums(jnp.ones(self.clusters.shape))
         *_, weights = jax.tree.leaves(self.weights)
         largest = jnp.max(weights, initial=0)  # squares do not overflow
         share = as_float(weights) / jnp.where(largest > 0, largest, 1)
@@ -152,11 +154,6 @@ class Held:
         few = self.groups is None and np.size(self.clusters) <= _FEW
         weights = (_shares if few else _shares_at_once)(self)
         return dataclasses.replace(self, weights=weights)
-
-    def _sizes(self):
-        """Returns how many rows of the cluster of each row count, shape (n,)."""
-        codes: Any = self.clusters
-        return _arrays.count_groups(codes, codes.shape[0], self.mask)[codes]
 
     def check_without_clusters(self, name: str, *values: Any) -> None:
         """Raises ValueError for what is known of rows without clusters alone."""
@@ -378,7 +375,8 @@ class Held:
 
 def _shares(held):
     """Returns 1 / N_k of each row; by numpy, which compiles nothing, where it can."""
-    of, groups = lambda held: held._sizes(), held.groups
+    codes, groups = held.clusters, held.groups
+    of = lambda v: _arrays.count_groups(codes, codes.shape[0], v.mask)[codes]  # noqa: E731
     sizes = of(held) if groups is None else held.in_groups(of, groups, 0, None)
     own: Any = jnp if isinstance(sizes, Array) else np
     counts = True if held.mask is None else own.asarray(held.mask)

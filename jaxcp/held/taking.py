@@ -84,7 +84,7 @@ def clustered(of: Any, clusters: Any) -> Any:
         )
     mask, held = of.mask, of.held
     codes = _checks.vector(_names.cluster_codes(clusters, mask))
-    _, codes = _checks.rows(preds=held.values, clusters=codes)
+    codes = _checks.rows(preds=held.values, clusters=codes)[1].astype(int)
     if not _arrays.is_concrete(codes):
         mask = _arrays.group_codes(codes, n := codes.shape[0], mask) < n
     held = dataclasses.replace(held, clusters=codes, mask=mask).of_clusters()

@@ -189,6 +189,8 @@ def test_refusals():
     refused = partial(pytest.raises, ValueError)
     with refused(match=r"high - low >= 0 of weights, got -1.0 at 2"):
         calibrated((LOW + np.eye(N, dtype="f")[2] * (1 + HIGH - LOW)[2], HIGH))
+    with refused(match="high - low >= 0 of weights, got -1.0 at 0"):
+        calibrated((np.full(N, 2, "u1"), np.ones(N, bool)))
     with refused(match="weights of one length, got"):
         calibrated((LOW, HIGH[1:]))
     with refused(match="finite weights >= 0, got inf at 0"):

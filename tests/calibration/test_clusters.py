@@ -126,6 +126,11 @@ def test_ids_of_any_kind_are_the_same_clusters():
         assert_array_equal(calibrated(Y, ids).weights, SHARES.astype(FLOAT))
     with pytest.raises(ValueError, match=r"expected clusters of shape \(n,\), got"):
         calibrated(Y, kinds[9])
+    many = np.arange(150) % 5  # more rows than a byte counts
+    of_bytes, known = (
+        by_group(many * 1.0, many % 2, ids) for ids in (many.astype("i1"), many)
+    )
+    assert_array_equal(of_bytes.weights, known.weights)
     flags = calibrated(Y, codes > 0).weights  # two clusters
     assert_array_equal(flags, np.where(codes > 0, 1 / 6, 1 / 2).astype(FLOAT))
 
@@ -134,6 +139,7 @@ def test_clusters_without_rows_that_count_are_absent():
     mask = np.array(IDS) != "Bo"
     cp, few = calibrated(Y, IDS, mask=mask), calibrated(Y[mask], np.array(IDS)[mask])
     assert_array_equal(cp.weights, np.where(mask, SHARES, 0).astype(FLOAT))
+    assert cp.effective_size() == few.effective_size() == 3
     for alpha in (0.25, 0.3, 0.5):  # K is 3
         assert cp.quantile(alpha) == few.quantile(alpha)
         assert cp.all_rows(NEW, alpha).upper == few.all_rows(NEW, alpha).upper

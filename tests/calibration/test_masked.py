@@ -6,6 +6,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.ensemble import HistGradientBoostingRegressor
@@ -19,7 +20,7 @@ N, M, ALPHA = 40, 9, 0.3
 
 
 def linear(beta, x):
-    return x @ jnp.asarray(beta, x.dtype)
+    return x @ jnp.asarray(beta)
 
 
 def rows(n, seed=0, share=0.3):
@@ -131,6 +132,9 @@ def test_hidden_is_nan_or_flagged_and_filled():
     hidden = MISSING | [True, False]
     known = jaxcp.calibrate_masked(linear, BETA, SCORE, X, Y, hidden, fill=0.0)
     assert_array_equal(both(new, ALPHA).upper, known(new, ALPHA).upper)
+    table = pd.DataFrame(x.astype(object)).where(~MISSING, pd.NA)
+    of_table = jaxcp.calibrate_masked(linear, BETA, SCORE, table, Y, fill=0.0)
+    assert_allclose(of_table(new, ALPHA).upper, expected, atol=1e-5)
     means = jaxcp.calibrate_masked(linear, BETA, SCORE, x, Y, fill=[5.0, -1.0])
     q = means.at_masks([[True, True]]).quantile(ALPHA)
     pred = means.predict(BETA, jnp.array([[5.0, -1.0]]))
@@ -220,6 +224,7 @@ def test_metrics_have_the_coverage_of_each_mask():
 
 WRONG = {
     "one column": (lambda: again(x=X[:, 0]), r"x of shape \(n, d\), got \(40,\)"),
+    "text": (lambda: again(x=X.astype(str)), "expected x as numbers, got <U"),
     "other flags": (
         lambda: again(missing=MISSING[:, :1]),
         r"missing of shape \(40, 2\), got \(40, 1\)",

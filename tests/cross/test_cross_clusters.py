@@ -227,8 +227,13 @@ WRONG = {
     ),
     "a bound by counts": (
         lambda: jaxcp.jackknife_plus(*ROWS, clusters=IDS).certificate(0.2),
-        "leave calibration_weights out, and of clusters take one row each, drawn at "
-        "random",
+        "expected a certificate only for rows without clusters",
+    ),
+    "test weights": (
+        lambda: jaxcp.jackknife_plus(*ROWS, clusters=IDS)(
+            ROWS[-2], 0.2, test_weights=np.ones(N)
+        ),
+        "expected test weights only for rows without clusters",
     ),
     "more folds than clusters": (
         lambda: resampling.group_k_fold(KEY, IDS, 6),

@@ -311,6 +311,7 @@ OTHERS = [
     "boxes",
     "labels",
     "masks",
+    "kept",
     "ellipsoid",
     "scenes",
     "several",
