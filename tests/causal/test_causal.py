@@ -275,7 +275,8 @@ WRONG = {
     "none": (lambda: CP(Y, 0.1), "expected propensity of each test point"),
     "one of many": (lambda: CP.quantile(0.1, propensity=E), r"of shape \(\)"),
     "at": (lambda: CP.at(0.1), "reads propensity of each"),
-    "gamma": (lambda: causal.propensity_box(E, 0.5), "gamma >= 1, got 0.5"),
+    "gamma": (lambda: causal.propensity_box(E, 0.5), r"gamma in \[1, inf\), got 0.5"),
+    "no bound": (lambda: causal.propensity_box(E, np.inf), r"\[1, inf\), got inf"),
     "labels": (
         lambda: causal.calibrate_effect(
             scores.LAC(), np.eye(2), Interval(np.zeros(2), np.zeros(2))

@@ -337,6 +337,10 @@ CALLS = {
         ),
         "got 2.0 at 0",
     ),
+    "censored before seen": (
+        lambda: survival.calibrate_lower(*ROWS, [2.0, 0.5], **TWO),
+        r"censoring - time >= 0, got -0.5 at 1; time is min\(T, C\), and C no flag",
+    ),
     "cutoff": (
         lambda: survival.calibrate_lower(*ROWS, [2.0, 2.0], **TWO | {"cutoff": np.nan}),
         "cutoff without NaN",
