@@ -73,8 +73,7 @@ class OutcomeCalibration(WithSameRows):
 @partial(jit, static_argnames=("arm", "target"))
 def _of_arm(arm, target, treated, propensity, mask):
     """Returns which rows count, and their weights."""
-    own = treated == bool(arm)
-    own = own if mask is None else own & mask
+    own = (treated == bool(arm)) & (True if mask is None else mask)
     weights = _ratio(arm, target, propensity)
     return own, jax.tree.map(lambda w: jnp.where(own, w, 0), weights)
 
@@ -157,8 +156,7 @@ def propensity_box(propensity: ArrayLike, gamma: Number) -> tuple[Array, Array]:
     bounded = lambda g: (g >= 1) & (g < np.inf)  # noqa: E731
     _checks.check_number("gamma", gamma, bounded, "in [1, inf)")
     column = _propensities(propensity, np.ndim(propensity))
-    e = column.convert("propensity", propensity)
-    column.check("propensity", e, None)
+    e = taking.one_row(propensity=column)["propensity"]
     return e / (1 + (gamma - 1) * (1 - e)), gamma * e / (1 + (gamma - 1) * e)
 
 
@@ -202,8 +200,7 @@ def calibrate_outcome(
 
     Raises:
       ValueError: as `calibrate`; if `arm` or `target` is no such, `treated` is no flag,
-        or a concrete propensity is outside (0, 1) or low above high. Scores of several
-        components have no sets for a box.
+        or a concrete propensity is outside (0, 1) or low above high.
 
     Guarantee:
       P(Y(arm) in set) >= 1 - alpha over the units of the target, if the propensity is
@@ -305,6 +302,7 @@ def effect_sets(
     """
     for name, sets in {"control": control, "treatment": treatment}.items():
         _checks.check_kind(f"{name} as an Interval", sets, Interval)
+        _checks.check_vectors(**{f"ends of {name}": sets.lower})
     flags = _checks.mask(treated)._replace(required=True)
     columns = {"y": _checks.scores(y), "treated": flags}
     return _effects(*_checks.rows(control=control, treatment=treatment, **columns))

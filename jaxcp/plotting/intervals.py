@@ -12,7 +12,7 @@ from jaxcp.metrics._sets import as_batch
 from jaxcp.plotting import _axes
 from jaxcp.plotting._axes import COVERED, Axes
 from jaxcp.plotting.sizes import size_name, sizes_of
-from jaxcp.sets.basic import as_intervals
+from jaxcp.sets.basic import Interval, as_intervals
 from jaxcp.typing import ArrayLike, HasEnds, HasPieces, Set
 
 _PLACES = 5000  # of a band, several to a pixel
@@ -255,11 +255,9 @@ def plot_sensitivity(
     _checks.check_number("finding", finding, lambda v: v == v, "without NaN")
     given: Any = sets
     if is_line := not is_ours(type(given)) and np.ndim(given) == 1:
-        upper = _axes.as_numbers("sets", given)[:, None]
-        ends = np.full_like(upper, -np.inf), upper
-    else:
-        ends = _ends(sets, gammas.shape)
-    _checks.check_shape("sets, number", gammas.shape, ends[1].shape[:1])
+        given = _axes.as_numbers("sets", given)
+        given = Interval(np.full_like(given, -np.inf), given)
+    ends = _ends(given, gammas.shape)
     held = np.any((ends[0] <= finding) & (finding <= ends[1]), axis=1)
     ax = _axes.new_axes() if ax is None else ax
     ax.set_ylim(*_axes.data_limits(ax, np.append(ends, finding)))

@@ -134,7 +134,8 @@ def calibrate_lower(
       of candidate times y.
 
     Raises:
-      ValueError: if lengths differ, a number is NaN, or the probability of a row that
+      ValueError: if lengths differ, a number is NaN, C is below the time (as where the
+        two are swapped, or C is a flag of events), or the probability of a row that
         counts, or of a new unit, is outside (0, 1]. Of traced values a row of
         probability 0 counts nothing, and a new unit of probability 0 has the bound
         -inf.
@@ -177,9 +178,8 @@ def calibrate_lower(
     score = CappedResidual(jnp.asarray(cutoff, as_float(times).dtype))
     rows = times, censoring, p, mask
     kept, weights, gap = by_rows(_kept, score.cutoff, rows=rows)
-    possible = lambda gap: ~(gap < 0)  # noqa: E731
-    cure = "; time is min(T, C), and C no flag but a time"
-    _checks.check_values(possible, "censoring - time >= 0", gap, mask, cure)
+    possible = "censoring - time >= 0, as time is min(T, C) and C a time"
+    _checks.check_values(lambda gap: ~(gap < 0), possible, gap, mask)
     _check_probability("probability", p, kept)
     held, shapes = scored(score, preds, time, mask=kept)
     return LowerCalibration(score, dataclasses.replace(held, weights=weights), shapes)

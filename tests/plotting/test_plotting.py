@@ -161,7 +161,7 @@ def test_sensitivity_marks_where_a_value_is_in():
     value, first, line, above = ax.get_lines()  # a triangle at infinity
     assert first.get_xdata()[0] == 2 and list(line.get_xdata()) == [1, 2, 3]
     assert list(above.get_xdata()) == [3]
-    with pytest.raises(ValueError, match=r"sets, number of shape \(3,\), got \(2,\)"):
+    with pytest.raises(ValueError, match=r"ends of shape \(3,\), got \(2,\)"):
         plotting.plot_sensitivity(gammas, [1.0, 2.0])
     with pytest.raises(ValueError, match="finding as a number, got None"):
         plotting.plot_sensitivity(gammas, sets, None)

@@ -339,7 +339,7 @@ CALLS = {
     ),
     "censored before seen": (
         lambda: survival.calibrate_lower(*ROWS, [2.0, 0.5], **TWO),
-        r"censoring - time >= 0, got -0.5 at 1; time is min\(T, C\), and C no flag",
+        r"censoring - time >= 0, as time is min\(T, C\) and C a time, got -0.5 at 1",
     ),
     "cutoff": (
         lambda: survival.calibrate_lower(*ROWS, [2.0, 2.0], **TWO | {"cutoff": np.nan}),
