@@ -99,10 +99,7 @@ def _propensities(value, lead=1):
         return found if is_box else found[0]
 
     def check(name, found, mask):
-        cure = (
-            "; a unit that is surely treated, or surely not, has no counterpart: leave "
-            "such rows out by mask=, and make no sets for such units"
-        )
+        cure = "; units that are surely in one arm have no counterpart: leave them out"
         low, high = found if is_box else (found, found)
         for end in (low, high):
             (_checks.check_vectors if lead else _checks.check_scalars)(**{name: end})

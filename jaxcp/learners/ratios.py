@@ -123,11 +123,9 @@ def _by_likelihood(y, new_probs):
         total = jnp.sum(joint, axis=1, keepdims=True)
         return count + 1, jnp.mean(joint / jnp.where(total > 0, total, 1), axis=0), q
 
-    def moves(state):
-        count, q, last = state
-        return (count < _STEPS) & jnp.any(jnp.abs(q - last) > jnp.finfo(p.dtype).eps)
-
-    q = lax.while_loop(moves, step, (jnp.zeros((), int), p, p + 1))[1]
+    eps = jnp.finfo(p.dtype).eps
+    going = lambda s: (s[0] < _STEPS) & jnp.any(jnp.abs(s[1] - s[2]) > eps)  # noqa: E731
+    q = lax.while_loop(going, step, (jnp.zeros((), int), p, p + 1))[1]
     return jnp.where(p > 0, q / divisor, jnp.inf)
 
 
@@ -233,6 +231,5 @@ def _joined(old, new):
 
 @jit
 def _predictions(learner, key, x, is_new, weights):
-    keys = jax.random.split(key, len(weights))
     fit = lambda key, w: learner.predict(learner.fit(key, x, is_new, w), x)  # noqa: E731
-    return jax.vmap(fit)(keys, weights)
+    return jax.vmap(fit)(jax.random.split(key, len(weights)), weights)

@@ -278,8 +278,8 @@ Y = np.arange(float(N))
 FIT = partial(causal.calibrate_outcome, ABSOLUTE, 0 * Y, Y)
 CP = FIT(TREATED, E)
 WRONG = {
-    "zero": (lambda: FIT(TREATED, 0 * E), r"propensity in \(0, 1\), got 0.0 at 0; a"),
-    "one": (lambda: FIT(TREATED, E / E), r"got 1.0 at 0.*leave such rows out by mask="),
+    "zero": (lambda: FIT(TREATED, 0 * E), r"propensity in \(0, 1\), got 0.0 at 0; u"),
+    "one": (lambda: FIT(TREATED, E / E), r"got 1.0 at 0.*counterpart: leave them out"),
     "new": (lambda: CP(Y, 0.1, propensity=E + 1), r"propensity in \(0, 1\), got 1."),
     "NaN": (lambda: FIT(TREATED, E * np.nan), r"in \(0, 1\), got nan"),
     "crossed": (
