@@ -197,7 +197,9 @@ def calibrate_outcome(
 
     Raises:
       ValueError: as `calibrate`; if `arm` or `target` is no such, `treated` is no flag,
-        or a concrete propensity is outside (0, 1) or low above high.
+        or a concrete propensity is outside (0, 1) or low above high. Traced, a new
+        unit outside of (0, 1) has infinite sets, and a row of the arm there outweighs
+        all others.
 
     Guarantee:
       P(Y(arm) in set) >= 1 - alpha over the units of the target, if the propensity is
