@@ -386,6 +386,17 @@ class Rule(Thresholds):
             )
 
 
+class WithSameRows(Rule):
+    """A rule that weighs rows alike for all test points, which share one sort."""
+
+    def _p_values_of_scores(self, scores, y, u, rounds, **context):
+        own = self.weights_at(**context)[1]
+        return self.held.p_values(scores, u, own, rounds=rounds)
+
+    def _at_a_time(self, context):
+        return blocks_of(self.held) if "u" in context else None
+
+
 @jit
 def _p_values_of(rule, preds, y, u, context):
     shape = None

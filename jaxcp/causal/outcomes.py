@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Hashable, Iterable
+from functools import partial
 from typing import Any
 
 import jax
@@ -11,9 +13,10 @@ import numpy as np
 from jax import Array
 
 from jaxcp import _arrays, _checks, _names
+from jaxcp._batching import by_rows
 from jaxcp._numbers import as_float
 from jaxcp._tree import jit, pytree, static
-from jaxcp.calibration.rule import Rule
+from jaxcp.calibration.rule import WithSameRows
 from jaxcp.calibration.split import Calibration
 from jaxcp.held import taking
 from jaxcp.held.rows import Held
@@ -22,7 +25,7 @@ from jaxcp.typing import ArrayLike, Number, PyTree, Score
 
 
 @pytree
-class OutcomeCalibration(Rule):
+class OutcomeCalibration(WithSameRows):
     """Calibration scores of one arm, for sets of the outcome under this arm.
 
     Made by `calibrate_outcome`. It is called as `cp(preds, alpha, propensity=e)`, with
@@ -32,8 +35,7 @@ class OutcomeCalibration(Rule):
 
     Args:
       score: The nonconformity score.
-      held: Scores of the rows, of which those of the arm count.
-      propensity: P(treated | x) of the rows, shape (n,), or a box of two such arrays.
+      held: Scores of the rows, of which those of the arm count, and their weights.
       arm: Arm whose outcome the sets hold, 1 or 0.
       target: Units that the sets are for: "all", "treated" or "untreated".
       row_shapes: Shapes of one prediction, which later ones must have, or None.
@@ -45,7 +47,6 @@ class OutcomeCalibration(Rule):
 
     score: Score
     held: Held
-    propensity: PyTree
     arm: int = static()
     target: str = static()
     row_shapes: taking.RowShapes | None = static(default=None)
@@ -61,25 +62,26 @@ class OutcomeCalibration(Rule):
 
     def weights_at(self, propensity: PyTree) -> tuple[PyTree, Array]:
         """Returns P(target | x) / P(arm | x) of the rows and, at most, of one unit."""
-        both = self.propensity, propensity
-        rows, own = (_ratio(e, self.arm, self.target) for e in both)
-        return rows, own[1] if isinstance(own, tuple) else own
-
-    def _thresholds(self, rank, context):
-        if "u" in context:
-            return super()._thresholds(rank, context)
-        # The weights of rows are those of every unit: one sort serves all of them.
-        return jax.vmap(lambda row: self.threshold(rank, **row))(context)
+        own = _ratio(self.arm, self.target, propensity)
+        return self.held.weights, own[1] if isinstance(own, tuple) else own
 
     def _declared(self, given, lead=1):
         columns = super()._declared(given, lead)
         return columns | {"propensity": _propensities(given["propensity"], lead)}
 
 
-def _ratio(propensity, arm, target):
+@partial(jit, static_argnames=("arm", "target"))
+def _of_arm(arm, target, treated, propensity, mask):
+    """Returns which rows count, and their weights."""
+    own = (treated == bool(arm)) & (True if mask is None else mask)
+    weights = _ratio(arm, target, propensity)
+    return own, jax.tree.map(lambda w: jnp.where(own, w, 0), weights)
+
+
+def _ratio(arm, target, propensity):
     """Returns P(target | x) / P(arm | x), of a box its bounds, from below and above."""
     if isinstance(propensity, tuple):
-        low, high = (_ratio(e, arm, target) for e in propensity)
+        low, high = (_ratio(arm, target, e) for e in propensity)
         return (high, low) if arm else (low, high)  # it falls with P(arm | x)
     share = {"all": 1, "treated": propensity, "untreated": 1 - propensity}[target]
     overlaps = (propensity > 0) & (propensity < 1)
@@ -97,10 +99,7 @@ def _propensities(value, lead=1):
         return found if is_box else found[0]
 
     def check(name, found, mask):
-        cure = (
-            "; a unit that is surely treated, or surely not, has no counterpart: leave "
-            "such rows out by mask=, and make no sets for such units"
-        )
+        cure = "; units that are surely in one arm have no counterpart: leave them out"
         low, high = found if is_box else (found, found)
         for end in (low, high):
             (_checks.check_vectors if lead else _checks.check_scalars)(**{name: end})
@@ -122,13 +121,14 @@ def propensity_box(propensity: ArrayLike, gamma: Number) -> tuple[Array, Array]:
     Args:
       propensity: P(treated | x), shape (n,), or of one unit, shape ().
       gamma: Largest factor by which what is not measured changes the odds of being
-        treated, >= 1, shape (). 1 means no unmeasured confounding.
+        treated, in [1, inf), shape (). 1 means no unmeasured confounding.
 
     Returns:
       A pair (low, high), each like `propensity`.
 
     Raises:
-      ValueError: if a concrete propensity is outside (0, 1), or gamma below 1.
+      ValueError: if a concrete propensity is outside (0, 1), or gamma no number in [1,
+        inf).
 
     Guarantee:
       None of its own: it says the same as the bound on the odds.
@@ -150,10 +150,10 @@ def propensity_box(propensity: ArrayLike, gamma: Number) -> tuple[Array, Array]:
       >>> propensity_box(jnp.array([0.5, 0.75]), 3.0)  # odds 1 and 3
       (Array([0.25, 0.5 ], dtype=float32), Array([0.75, 0.9 ], dtype=float32))
     """
-    _checks.check_number("gamma", gamma, lambda g: g >= 1, ">= 1")
+    bounded = lambda g: (g >= 1) & (g < np.inf)  # noqa: E731
+    _checks.check_number("gamma", gamma, bounded, "in [1, inf)")
     column = _propensities(propensity, np.ndim(propensity))
-    e = column.convert("propensity", propensity)
-    column.check("propensity", e, None)
+    e = taking.one_row(propensity=column)["propensity"]
     return e / (1 + (gamma - 1) * (1 - e)), gamma * e / (1 + (gamma - 1) * e)
 
 
@@ -181,7 +181,7 @@ def calibrate_outcome(
       score: Nonconformity score of one example, also one of labels.
       preds: Predictions of the outcome under this arm, a pytree with leading axis n.
       y: Outcomes seen, shape (n, ...). Those of the other arm are not read, and may be
-        NaN.
+        NaN; of labels -1, or None by name.
       treated: Whether a row was treated, flags or 0 and 1, shape (n,).
       propensity: P(treated | x) of the rows, known or estimated on other rows, shape
         (n,), in (0, 1); or a box, a tuple of two such arrays, low <= high, where it is
@@ -197,15 +197,17 @@ def calibrate_outcome(
 
     Raises:
       ValueError: as `calibrate`; if `arm` or `target` is no such, `treated` is no flag,
-        or a concrete propensity is outside (0, 1) or low above high. Scores of several
-        components have no sets for a box.
+        or a concrete propensity is outside (0, 1) or low above high. Traced, a new
+        unit outside of (0, 1) has infinite sets, and a row of the arm there outweighs
+        all others.
 
     Guarantee:
       P(Y(arm) in set) >= 1 - alpha over the units of the target, if the propensity is
       true; of a box if the true one, given x and Y(arm), is within it. With an estimate
       less by half the mean error of the weights, scaled to a mean of 1. Infinite where
       the rows weigh too little beside the new unit. For units of the arm itself these
-      are the sets of `calibrate` with the other rows masked.
+      are the sets of `calibrate` with the other rows masked (at the same rank:
+      `conformal_rank` says at which alpha weights and counts may differ).
 
     Assumption:
       Independent units; no unmeasured confounding: treatment is independent of the
@@ -213,8 +215,8 @@ def calibrate_outcome(
       arm; a model and propensities from other rows.
 
     Cost:
-      O((n + m) log n) for m new units: one sort serves all of them. p-values take O(n)
-      for each, in blocks.
+      O((n + m) log n) for m new units: one sort serves all of them, and
+      another their p-values.
 
     References:
       Lei, Candes, Conformal Inference of Counterfactuals and Individual Treatment
@@ -243,10 +245,11 @@ def calibrate_outcome(
     names = taking.classes_of(score, classes)
     flags = _checks.mask(treated)._replace(required=True)
     known = {"propensity": _propensities(propensity), "mask": _checks.mask(mask)}
-    _, treated, propensity, mask = _checks.rows(preds=preds, treated=flags, **known)
-    own = (treated == bool(arm)) & (True if mask is None else mask)
+    _, *rows = _checks.rows(preds=preds, treated=flags, **known)
+    own, weights = by_rows(partial(_of_arm, int(arm), target), rows=tuple(rows))
     held, shapes = taking.scored(score, preds, y, mask=own, classes=names)
-    return OutcomeCalibration(score, held, propensity, int(arm), target, shapes, names)
+    held = dataclasses.replace(held, weights=weights)
+    return OutcomeCalibration(score, held, int(arm), target, shapes, names)
 
 
 def effect_sets(
@@ -298,6 +301,7 @@ def effect_sets(
     """
     for name, sets in {"control": control, "treatment": treatment}.items():
         _checks.check_kind(f"{name} as an Interval", sets, Interval)
+        _checks.check_vectors(**{f"ends of {name}": sets.lower})
     flags = _checks.mask(treated)._replace(required=True)
     columns = {"y": _checks.scores(y), "treated": flags}
     return _effects(*_checks.rows(control=control, treatment=treatment, **columns))

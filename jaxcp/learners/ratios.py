@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array, lax
 
 from jaxcp import _checks, resampling
-from jaxcp._arrays import as_arrays, is_concrete
+from jaxcp._arrays import as_arrays, count_groups, is_concrete
 from jaxcp._numbers import as_float, at_least_single
 from jaxcp._tree import jit
 from jaxcp.learners._hosting import as_rows, check_untraced
@@ -83,8 +83,8 @@ def label_ratio(
     probs, y = _checks.rows(probs=probs, y=_checks.groups(y, k))
     if method == "em":
         return _by_likelihood(y, new_probs)
-    matrix, w = _by_moments(probs, y, new_probs)
-    if is_concrete(matrix) and (rank := np.linalg.matrix_rank(matrix)) < k:
+    w, rank = _by_moments(probs, y, new_probs)
+    if is_concrete(rank) and rank < k:
         raise ValueError(
             f"expected a confusion matrix of rank {k}, got {rank}: some labels have no "
             "rows, are never predicted, or not told apart; give rows of each label, "
@@ -95,38 +95,38 @@ def label_ratio(
 
 @jax.jit
 def _by_moments(probs, y, new_probs):
-    """Returns the confusion matrix, and weights that solve it, +inf if none do."""
+    """Returns weights that solve the confusion matrix, and its rank; +inf below k."""
     k = probs.shape[1]
-    matrix = _shares((jnp.argmax(probs, axis=1), y), k, probs)
-    w = jnp.linalg.solve(matrix, _shares((jnp.argmax(new_probs, axis=1),), k, probs))
-    known, w = jnp.all(jnp.isfinite(w)), jnp.maximum(w, 0)
-    w = w / jnp.sum(jnp.sum(matrix, axis=0) * w)
-    return matrix, jnp.where(known, w, jnp.inf)
+    matrix = _shares(k * jnp.argmax(probs, axis=1) + y, k * k, probs).reshape(k, k)
+    new = _shares(jnp.argmax(new_probs, axis=1), k, probs)
+    rank, w = jnp.linalg.matrix_rank(matrix), jnp.linalg.solve(matrix, new)
+    w = jnp.maximum(w, 0) / jnp.sum(jnp.sum(matrix, axis=0) * jnp.maximum(w, 0))
+    return jnp.where(rank == k, w, jnp.inf), rank
 
 
-def _shares(places, k, like):
-    """Returns shares of rows at places in 0, ..., k - 1, of one axis or two."""
-    counts = jnp.zeros((k,) * len(places), at_least_single(as_float(like)).dtype)
-    return counts.at[places].add(1) / len(places[0])
+def _shares(codes, k, like):
+    """Returns the shares of codes 0, ..., k - 1, by counts that do not round."""
+    dtype = at_least_single(as_float(like)).dtype
+    return count_groups(codes, k).astype(dtype) / len(codes)
 
 
 @jax.jit
 def _by_likelihood(y, new_probs):
     # Saerens et al. 2002, eq. (2.9)
     new_probs = lax.stop_gradient(at_least_single(as_float(new_probs)))
-    p = _shares((y,), new_probs.shape[1], new_probs)
-    ratio = lambda q: jnp.where(p > 0, q / jnp.where(p > 0, p, 1), 0)  # noqa: E731
+    p = _shares(y, new_probs.shape[1], new_probs)
+    divisor = jnp.where(p > 0, p, 1)  # where there are no rows q stays 0
 
     def step(state):
         count, q, _ = state
-        joint = new_probs * ratio(q)[None]
+        joint = new_probs * (q / divisor)[None]
         total = jnp.sum(joint, axis=1, keepdims=True)
         return count + 1, jnp.mean(joint / jnp.where(total > 0, total, 1), axis=0), q
 
-    moved = lambda s: jnp.max(jnp.abs(s[1] - s[2])) > jnp.finfo(p.dtype).eps  # noqa: E731
-    going = lambda s: (s[0] < _STEPS) & moved(s)  # noqa: E731
+    eps = jnp.finfo(p.dtype).eps
+    going = lambda s: (s[0] < _STEPS) & jnp.any(jnp.abs(s[1] - s[2]) > eps)  # noqa: E731
     q = lax.while_loop(going, step, (jnp.zeros((), int), p, p + 1))[1]
-    return jnp.where(p > 0, ratio(q), jnp.inf)
+    return jnp.where(p > 0, q / divisor, jnp.inf)
 
 
 def density_ratio(
@@ -141,7 +141,8 @@ def density_ratio(
     """Returns likelihood ratios of new to old inputs, from a classifier of the two.
 
     With p the probability that an input is new, from a fit without this input, the
-    ratio is (n / m) p / (1 - p); p is clipped to [clip, 1 - clip] before.
+    ratio is (n' / m') p / (1 - p), n' and m' the old and new inputs of this fit; p is
+    clipped to [clip, 1 - clip] before.
 
     Args:
       key: Random key, for folds and fits.
@@ -152,13 +153,13 @@ def density_ratio(
       new_x: New inputs like `x`, leading axis m.
       num_folds: Number of folds K of old and of new inputs, from 2 to the fewer.
       clip: How near to 0 and 1 probabilities may be, in (0, 0.5): no ratio exceeds
-        (n / m) (1 - clip) / clip.
+        (n' / m') (1 - clip) / clip.
 
     Returns:
       `weights` of the old inputs, shape (n,), and `test_weights` of the new ones, (m,).
 
     Raises:
-      ValueError: if counts or shapes do not fit, a concrete prediction is no
+      ValueError: if counts, shapes or columns do not fit, a concrete prediction is no
         probability (such as log odds, or NaN), or as the fits of an `Estimator`.
 
     Guarantee:
@@ -196,6 +197,7 @@ def density_ratio(
         n, m = map(learner.num_rows, (x, new_x))
     else:
         x, new_x = _checks.rows(x=x), _checks.rows(new_x=new_x)
+        _checks.check_like_rows("new_x", new_x, _checks.shapes_of_rows(x))
         n, m = _checks.num_rows(x=x), _checks.num_rows(new_x=new_x)
     *keys, key = jax.random.split(key, 3)
     folds = [resampling.k_fold(*of, num_folds) for of in zip(keys, (n, m), strict=True)]
@@ -207,24 +209,27 @@ def density_ratio(
     else:
         check_learner(learner, rows, as_float(is_new))
         preds = _predictions(learner, key, rows, as_float(is_new), weights)
-    own = as_arrays(preds=preds)[jnp.argmin(weights, axis=0), np.arange(n + m)]
+    fold, new = jnp.argmin(weights, axis=0), jnp.sum(weights[:, n:], axis=1)
+    own = as_arrays(preds=preds)[fold, np.arange(n + m)]
     p = own[:, 1] if own.shape[1:] == (2,) else own
     _checks.check_shape("predictions, a probability each,", (n + m,), p.shape)
     _checks.check_uniforms("predictions, probabilities,", p)
     p = jnp.clip(p, clip, 1 - clip)
-    ratios = (n / m) * p / (1 - p)
+    ratios = (jnp.sum(weights[:, :n], axis=1) / new)[fold] * p / (1 - p)
     return ratios[:n], ratios[n:]
 
 
 def _joined(old, new):
     """Returns inputs one after the other: frames, or arrays."""
     if hasattr(old, "iloc"):
+        names = [tuple(getattr(v, "columns", ())) for v in (old, new)]
+        if set(names[0]) != set(names[1]):  # which would be filled with NaN
+            raise ValueError(f"expected new_x with columns {names[0]}, got {names[1]}")
         return import_module("pandas").concat([old, new])
     return (jnp if isinstance(old, Array) else np).concatenate([old, new])
 
 
 @jit
 def _predictions(learner, key, x, is_new, weights):
-    keys = jax.random.split(key, len(weights))
     fit = lambda key, w: learner.predict(learner.fit(key, x, is_new, w), x)  # noqa: E731
-    return jax.vmap(fit)(keys, weights)
+    return jax.vmap(fit)(jax.random.split(key, len(weights)), weights)

@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 
 from jaxcp import _checks
+from jaxcp._tree import is_ours
 from jaxcp.metrics._sets import as_batch
 from jaxcp.plotting import _axes
 from jaxcp.plotting._axes import COVERED, Axes
 from jaxcp.plotting.sizes import size_name, sizes_of
-from jaxcp.sets.basic import as_intervals
+from jaxcp.sets.basic import Interval, as_intervals
 from jaxcp.typing import ArrayLike, HasEnds, HasPieces, Set
 
 _PLACES = 5000  # of a band, several to a pixel
@@ -251,12 +252,12 @@ def plot_sensitivity(
       >>> ax = plot_sensitivity(gammas, ends)  # 0 is in from Gamma = 2 on
     """
     gammas = _axes.as_numbers("gammas", gammas).ravel()
-    _checks.check_scalars(finding=finding)
+    _checks.check_number("finding", finding, lambda v: v == v, "without NaN")
     given: Any = sets
-    is_line = not isinstance(given, HasEnds | HasPieces) and np.ndim(given) == 1
-    upper = _axes.as_numbers("sets", given)[:, None] if is_line else None
-    ends = _ends(sets, gammas.shape) if upper is None else (upper - np.inf, upper)
-    _checks.check_shape("sets, number", gammas.shape, ends[1].shape[:1])
+    if is_line := not is_ours(type(given)) and np.ndim(given) == 1:
+        given = _axes.as_numbers("sets", given)
+        given = Interval(np.full_like(given, -np.inf), given)
+    ends = _ends(given, gammas.shape)
     held = np.any((ends[0] <= finding) & (finding <= ends[1]), axis=1)
     ax = _axes.new_axes() if ax is None else ax
     ax.set_ylim(*_axes.data_limits(ax, np.append(ends, finding)))
@@ -272,4 +273,6 @@ def plot_sensitivity(
         return plot_intervals(gammas, sets, **known, legend=legend, ax=ax, **kwargs)
     look, order = {"color": color, "label": label or "threshold"}, np.argsort(gammas)
     ax.plot(gammas[order], ends[1][order, 0], **look | kwargs)
-    return _axes.finish(ax, legend, "", "threshold", ylim=ax.get_ylim())
+    _axes.finish(ax, legend, "", "threshold", ylim=ax.get_ylim())
+    _axes.draw_infinite(ax, gammas[ends[1][:, 0] == np.inf], up=True, color=color)
+    return ax

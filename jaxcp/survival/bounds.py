@@ -15,7 +15,7 @@ from jaxcp import _checks
 from jaxcp._batching import by_rows
 from jaxcp._numbers import as_float
 from jaxcp._tree import jit, pytree, static
-from jaxcp.calibration.rule import Rule, blocks_of
+from jaxcp.calibration.rule import WithSameRows
 from jaxcp.held.rows import Held
 from jaxcp.held.taking import RowShapes, scored
 from jaxcp.quantiles._keys import bisect_floats
@@ -58,7 +58,7 @@ class CappedResidual:
 
 
 @pytree
-class LowerCalibration(Rule):
+class LowerCalibration(WithSameRows):
     """Scores of rows that were seen up to a cutoff, for lower bounds of times.
 
     Made by `calibrate_lower`. It is called as `cp(preds, alpha, probability=...)`, with
@@ -87,14 +87,10 @@ class LowerCalibration(Rule):
         super()._declared(given, lead)
         return {k: _checks.Column(v, _check_probability) for k, v in given.items()}
 
-    def _p_values_of_scores(self, scores, y, u, rounds, **context):
+    def _p_values_of_scores(self, scores, y, *given, **context):
         # Times from the cutoff on are in every set.
         scores = jnp.where(y >= self.score.cutoff, -jnp.inf, scores)
-        own = self.weights_at(**context)[1]
-        return self.held.p_values(scores, u, own, rounds=rounds)
-
-    def _at_a_time(self, context):
-        return blocks_of(self.held) if "u" in context else None  # which share one sort
+        return super()._p_values_of_scores(scores, y, *given, **context)
 
 
 def calibrate_lower(
@@ -138,7 +134,8 @@ def calibrate_lower(
       of candidate times y.
 
     Raises:
-      ValueError: if lengths differ, a number is NaN, or the probability of a row that
+      ValueError: if lengths differ, a number is NaN, C is below the time (as where the
+        two are swapped, or C is a flag of events), or the probability of a row that
         counts, or of a new unit, is outside (0, 1]. Of traced values a row of
         probability 0 counts nothing, and a new unit of probability 0 has the bound
         -inf.
@@ -177,19 +174,22 @@ def calibrate_lower(
     _checks.check_number("cutoff", cutoff, lambda c: c == c, "without NaN")
     columns = {"time": _checks.scores(time), "censoring": _checks.scores(censoring)}
     columns |= {"probability": _checks.vector(probability), "mask": _checks.mask(mask)}
-    _, times, *rows = _checks.rows(preds=preds, **columns)
+    _, times, censoring, p, mask = _checks.rows(preds=preds, **columns)
     score = CappedResidual(jnp.asarray(cutoff, as_float(times).dtype))
-    mask, weights = by_rows(_kept, score.cutoff, rows=tuple(rows))
-    _check_probability("probability", rows[1], mask)
-    held, shapes = scored(score, preds, time, mask=mask)
+    rows = times, censoring, p, mask
+    kept, weights, gap = by_rows(_kept, score.cutoff, rows=rows)
+    possible = "censoring - time >= 0, as time is min(T, C) and C a time"
+    _checks.check_values(lambda gap: ~(gap < 0), possible, gap, mask)
+    _check_probability("probability", p, kept)
+    held, shapes = scored(score, preds, time, mask=kept)
     return LowerCalibration(score, dataclasses.replace(held, weights=weights), shapes)
 
 
 @jit
-def _kept(cutoff, censoring, p, mask):
-    """Returns which rows count, and their weights."""
+def _kept(cutoff, time, censoring, p, mask):
+    """Returns which rows count, their weights, and how far C is beyond the time."""
     kept = censoring >= cutoff if mask is None else (censoring >= cutoff) & mask
-    return kept, jnp.where(kept & (p > 0), 1 / p, 0)
+    return kept, jnp.where(kept & (p > 0), 1 / p, 0), censoring - as_float(time)
 
 
 def _check_probability(name, p, mask):

@@ -208,6 +208,25 @@ def test_smoothed_sets_are_those_of_smoothed_p_values():
     assert_array_equal(inside[clear], p[clear] > 0.5)
 
 
+def test_p_values_of_labels_and_of_components():
+    """All labels at once, and both ends of a band, which have half of alpha each."""
+    p = np.stack([np.linspace(0.1, 0.9, N), np.linspace(0.9, 0.1, N)], 1)
+    cp = causal.calibrate_outcome(scores.LAC(), p, np.arange(N) % 3 % 2, TREATED, E)
+    known = {"propensity": E[:M]}
+    one = [cp.p_values(p[:M], np.full(M, j), **known) for j in (0, 1)]
+    assert_array_equal(cp.p_values(p[:M], **known), np.stack(one, axis=1))
+    y, box = np.linspace(-2, 3, N), causal.propensity_box(E, 1.5)
+    both = scores.AsymmetricCQR(), (0 * y, 0 * y), y, TREATED
+    for e in (E, box):
+        new = {"propensity": jax.tree.map(lambda v: v[:M], e)}
+        band = causal.calibrate_outcome(*both, e)
+        found = band.p_values((np.zeros(M), np.zeros(M)), np.full(M, 1.0), **new)
+        ends = [scores.Residual("lower"), scores.Residual("upper")]
+        each = [causal.calibrate_outcome(s, 0 * y, y, TREATED, e) for s in ends]
+        each = [cp.p_values(np.zeros(M), np.full(M, 1.0), **new) for cp in each]
+        assert_allclose(found, np.minimum(1, 2 * np.min(each, axis=0)), rtol=1e-5)
+
+
 def test_empty_and_infinite_intervals_of_effects():
     ends = jnp.zeros(4), jnp.ones(4)
     lower = jnp.array([-jnp.inf, 2.0, jnp.inf, 0.5])
@@ -259,8 +278,8 @@ Y = np.arange(float(N))
 FIT = partial(causal.calibrate_outcome, ABSOLUTE, 0 * Y, Y)
 CP = FIT(TREATED, E)
 WRONG = {
-    "zero": (lambda: FIT(TREATED, 0 * E), r"propensity in \(0, 1\), got 0.0 at 0; a"),
-    "one": (lambda: FIT(TREATED, E / E), r"got 1.0 at 0.*leave such rows out by mask="),
+    "zero": (lambda: FIT(TREATED, 0 * E), r"propensity in \(0, 1\), got 0.0 at 0; u"),
+    "one": (lambda: FIT(TREATED, E / E), r"got 1.0 at 0.*counterpart: leave them out"),
     "new": (lambda: CP(Y, 0.1, propensity=E + 1), r"propensity in \(0, 1\), got 1."),
     "NaN": (lambda: FIT(TREATED, E * np.nan), r"in \(0, 1\), got nan"),
     "crossed": (
@@ -275,7 +294,8 @@ WRONG = {
     "none": (lambda: CP(Y, 0.1), "expected propensity of each test point"),
     "one of many": (lambda: CP.quantile(0.1, propensity=E), r"of shape \(\)"),
     "at": (lambda: CP.at(0.1), "reads propensity of each"),
-    "gamma": (lambda: causal.propensity_box(E, 0.5), "gamma >= 1, got 0.5"),
+    "gamma": (lambda: causal.propensity_box(E, 0.5), r"gamma in \[1, inf\), got 0.5"),
+    "no bound": (lambda: causal.propensity_box(E, np.inf), r"\[1, inf\), got inf"),
     "labels": (
         lambda: causal.calibrate_effect(
             scores.LAC(), np.eye(2), Interval(np.zeros(2), np.zeros(2))
@@ -287,6 +307,12 @@ WRONG = {
             scores.PCP(), np.zeros((2, 5, 1)), Interval(np.zeros(2), np.ones(2))
         ),
         "a score whose sets are intervals, got",
+    ),
+    "ends of pairs": (
+        lambda: causal.effect_sets(
+            *[Interval(*np.zeros((2, 2, 2)))] * 2, Y[:2], [0, 1]
+        ),
+        r"ends of control of shape \(n,\), got \(2, 2\)",
     ),
     "no sets": (lambda: causal.effect_sets(Y, Y, Y, TREATED), "control as an Interval"),
 }

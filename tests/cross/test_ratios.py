@@ -66,6 +66,16 @@ def test_moments_are_clipped_and_scaled():
     assert_allclose(label_ratio(probs, y, eye[:1]), [2, 0], rtol=1e-6)
 
 
+def test_labels_that_are_not_told_apart():
+    """Label 2 is predicted as label 1 is: an error, and traced infinite weights."""
+    counts = np.array([[14, 11, 33], [16, 9, 27], [33, 8, 24]])
+    pred, y = (np.repeat(v.ravel(), counts.ravel()) for v in np.indices((3, 3)))
+    probs = np.eye(3, dtype="f")[pred]
+    with pytest.raises(ValueError, match="matrix of rank 3, got 2"):
+        label_ratio(probs, y, probs)
+    assert np.all(np.isinf(jax.jit(label_ratio)(probs, y, probs)))
+
+
 def test_labels_without_rows():
     y, probs = drawn(KEY, jnp.full(3, 1 / 3), 300)
     none = np.where(np.asarray(y) == 2, 0, y)
@@ -137,8 +147,20 @@ def test_each_input_has_a_fit_without_it():
     names = jnp.arange(50.0)[:, None]
     memory = learners.FunctionLearner(fit, lambda seen, x: 0.5 + 0.5 * seen)
     w, new_w = density_ratio(KEY, memory, names[:30], names[30:], num_folds=4)
-    assert_allclose(w, 1.5)
-    assert_allclose(new_w, 1.5)
+    # Of 30 old ones 22 or 23 are in a fit, and 15 of 20 new ones.
+    each = [*[22 / 15] * 16, *[23 / 15] * 14]
+    assert_allclose(jnp.sort(w), each, rtol=1e-6)
+    assert_allclose(jnp.sort(new_w), np.repeat([22 / 15, 23 / 15], 10), rtol=1e-6)
+
+
+def test_inputs_that_tell_nothing_weigh_one():
+    """A fit that knows no more than its shares: 7 old inputs, 60 new ones, 5 folds."""
+    shares = learners.FunctionLearner(
+        lambda key, x, y, weights: jnp.sum(weights * y) / jnp.sum(weights),
+        lambda share, x: share + 0 * x[:, 0],
+    )
+    for w in density_ratio(KEY, shares, X[:7], NEW[:60]):
+        assert_allclose(w, 1, rtol=1e-6)
 
 
 def test_clipped():
@@ -171,6 +193,11 @@ def test_refusals_of_inputs():
         density_ratio(KEY, CLASSIFIER, X, NEW, clip=0.5)
     with pytest.raises(ValueError, match="num_folds <= n = 3, got 5"):
         density_ratio(KEY, CLASSIFIER, X[:3], NEW)
+    frames = (pd.DataFrame({k: v.ravel()}) for k, v in {"age": X, "dose": NEW}.items())
+    with pytest.raises(ValueError, match=r"columns \('age',\), got \('dose',\)"):
+        density_ratio(KEY, learners.Estimator(LogisticRegression()), *frames)
+    with pytest.raises(ValueError, match=r"new_x with rows of shape \(1,\) like x"):
+        density_ratio(KEY, CLASSIFIER, X, np.ones((300, 2)))
     with pytest.raises(ValueError, match="Estimator"):
         density_ratio(KEY, LogisticRegression(), X, NEW)
     triple = learners.FunctionLearner(

@@ -158,12 +158,19 @@ def test_sensitivity_marks_where_a_value_is_in():
     never = plotting.plot_sensitivity(gammas, np.stack([gammas, gammas + 1], axis=1), 9)
     assert len(never.get_lines()) == 1 and never.get_ylim()[1] > 9
     ax = plotting.plot_sensitivity(gammas, [np.inf, 1.0, 2.0], 1.5)
-    value, first, line = ax.get_lines()
+    value, first, line, above = ax.get_lines()  # a triangle at infinity
     assert first.get_xdata()[0] == 2 and list(line.get_xdata()) == [1, 2, 3]
-    with pytest.raises(ValueError, match=r"sets, number of shape \(3,\), got \(2,\)"):
+    assert list(above.get_xdata()) == [3]
+    with pytest.raises(ValueError, match=r"ends of shape \(3,\), got \(2,\)"):
         plotting.plot_sensitivity(gammas, [1.0, 2.0])
     with pytest.raises(ValueError, match="finding as a number, got None"):
         plotting.plot_sensitivity(gammas, sets, None)
+    far = plotting.plot_sensitivity([1.0, 2.0, 3.0], [0.5, 1.5, np.inf], 2.0)
+    assert "in from Γ = 3" in [line.get_label() for line in far.lines]
+    with pytest.raises(ValueError, match="finding without NaN"):
+        plotting.plot_sensitivity(gammas, sets, np.nan)
+    with pytest.raises(ValueError, match="kind Interval or Intervals, got LabelSet"):
+        plotting.plot_sensitivity(gammas, LabelSet(jnp.ones((3, 2), bool)))
 
 
 def test_label_sets_have_images_and_names():

@@ -337,6 +337,10 @@ CALLS = {
         ),
         "got 2.0 at 0",
     ),
+    "censored before seen": (
+        lambda: survival.calibrate_lower(*ROWS, [2.0, 0.5], **TWO),
+        r"censoring - time >= 0, as time is min\(T, C\) and C a time, got -0.5 at 1",
+    ),
     "cutoff": (
         lambda: survival.calibrate_lower(*ROWS, [2.0, 2.0], **TWO | {"cutoff": np.nan}),
         "cutoff without NaN",
