@@ -280,7 +280,8 @@ def check_vectors(**named: Array | None) -> None:
     """Raises ValueError unless each array given has one axis."""
     for name, value in named.items():
         if value is not None and value.ndim != 1:
-            cure = f"; numpy.ravel({name}) is one" * (value.shape[1:] == (1,))
+            cures = {(1,): f"numpy.ravel({name}) is one", (2,): "[:, 1] of two columns"}
+            cure = f"; {cures[own]}" if (own := value.shape[1:]) in cures else ""
             raise ValueError(f"expected {name} of shape (n,), got {value.shape}{cure}")
 
 
@@ -407,6 +408,7 @@ def _leading(name, tree):
     shapes = [jnp.shape(leaf) for leaf in leaves]
     if not all(shapes):
         listed = _listed(tree, len(leaves))
+        listed = listed or "; numpy.full(n, value) gives it to n rows"
         raise ValueError(f"expected {name} with a leading axis, got a scalar{listed}")
     rows = {shape[0] for shape in shapes}
     if len(rows) > 1:

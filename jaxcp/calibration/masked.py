@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
+from importlib import import_module
 from typing import Any
 
 import jax
@@ -36,6 +37,8 @@ class MaskedCalibration:
       missing: True where an input is hidden, bool of shape (n, d).
       fill: What hidden inputs become, shape () or (d,).
       classes: Names of the labels, used by sets and targets, or None.
+      columns: Columns of the frame that inputs were, which later frames have, or None.
+      flagged: Whether `missing` was given, as it then is for test rows.
 
     See also:
       calibrate_masked, SplitConformal, GroupCalibration
@@ -49,6 +52,8 @@ class MaskedCalibration:
     missing: Array
     fill: Array
     classes: tuple[Hashable, ...] | None = static(default=None)
+    columns: tuple[Hashable, ...] | None = static(default=None)
+    flagged: bool = static(default=False)
 
     def at_masks(self, masks: ArrayLike) -> GroupCalibration:
         """Returns the calibration for given masks, each a group of its own.
@@ -115,7 +120,7 @@ class MaskedCalibration:
           x: Inputs of the test rows, shape (m, d), NaN where they are hidden.
           alpha: Miscoverage level, shape ().
           missing: True where an input is hidden beside those that are NaN, shape (m,
-            d); these may have any value in `x`.
+            d); these may have any value in `x`. Needed if it was given at calibration.
           delta: Probability of a bad calibration set, as for `Calibration`.
           u: Uniforms for smoothed sets, shape (m,), as for `Calibration`.
 
@@ -175,8 +180,12 @@ class MaskedCalibration:
 
     def _at(self, x, missing):
         """Returns predictions of test rows, the groups of their masks, and these."""
+        _check_columns(self.columns, x=x, missing=missing)
+        if self.flagged and missing is None:
+            cure = "numpy.isnan(x) flags NaN"
+            raise ValueError(f"expected missing, as at calibration, got None; {cure}")
         x, masks = _hidden(x, missing, self.fill, self.x.shape[1])
-        preds = predictions(self.predict, self.params, x)
+        preds = predictions(self.predict, self.params, _framed(x, self.columns))
         if not isinstance(masks, np.ndarray):  # traced: each row has a mask of its own
             return preds, jnp.arange(len(masks)), self.at_masks(masks)
         given = masks if len(masks) else np.ones((1, self.x.shape[1]), bool)
@@ -189,6 +198,7 @@ class MaskedCalibration:
         def of(masks):
             hidden = masks[:, None] | self.missing[None]
             x = _filled(self.x[None], hidden, self.fill).reshape(-1, self.x.shape[1])
+            x = _framed(x, self.columns)
             return _arrays.as_arrays(preds=predictions(self.predict, self.params, x))
 
         size = max(_MOST // max(self.x.size, 1), 1)
@@ -220,7 +230,7 @@ def calibrate_masked(
       score: Nonconformity score of one example.
       x: Inputs of the calibration set, numbers of shape (n, d), NaN (or None, NA)
         where they are hidden. A model outside of jax is given numpy arrays where these
-        come in.
+        come in, and of a frame frames with its columns.
       y: Targets, shape (n, ...), or labels.
       missing: True where an input is hidden beside those that are NaN, shape (n, d).
       fill: What hidden inputs become before the model sees them, shape () or (d,), such
@@ -264,14 +274,35 @@ def calibrate_masked(
       >>> cp(jnp.array([[1.0, 1.0], [1.0, jnp.nan]]), alpha=0.4).upper
       Array([3., 3.], dtype=float32)
     """
-    names = taking.classes_of(score, classes)
+    names, flagged = taking.classes_of(score, classes), missing is not None
+    columns = tuple(x.columns) if hasattr(x, "columns") else None
+    _check_columns(columns, missing=missing, fill=fill)
     own: Any = np.nan if fill is None else fill
     own = own if isinstance(own, Array) else _arrays.as_numpy("fill", own)
     x, missing = _hidden(x, missing, own)
-    preds = predicted(predict, params, x)
+    preds = predicted(predict, params, _framed(x, columns))
     taking.scored(score, preds, y, classes=names)  # its checks, before a test row
     y = taking.held_rows(score, preds, y, None, None, classes=names).values[1]
-    return MaskedCalibration(predict, params, score, x, y, missing, own, names)
+    rows = x, y, missing, own, names, columns, flagged
+    return MaskedCalibration(predict, params, score, *rows)
+
+
+def _framed(x, columns):
+    """Returns inputs as a frame where they came as one, and have values."""
+    if columns is None or not _arrays.is_concrete(x):
+        return x
+    return import_module("pandas").DataFrame(np.asarray(x), columns=columns)
+
+
+def _check_columns(columns, **named):
+    """Raises ValueError for frames and series of other columns, or in other orders."""
+    for name, v in named.items():
+        if columns is not None and hasattr(v, "iloc"):
+            found = tuple(v.columns if np.ndim(v) == 2 else v.index)
+            if found != columns:
+                raise ValueError(
+                    f"expected {name} of the columns {columns}, in order, got {found}"
+                )
 
 
 def _flags(name, value, shape):

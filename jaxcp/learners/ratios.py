@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Iterable
 from importlib import import_module
 
 import jax
@@ -11,6 +12,7 @@ from jax import Array, lax
 
 from jaxcp import _checks, resampling
 from jaxcp._arrays import as_arrays, count_groups, is_concrete
+from jaxcp._names import as_names, codes
 from jaxcp._numbers import as_float, at_least_single
 from jaxcp._tree import jit
 from jaxcp.learners._hosting import as_rows, check_untraced
@@ -21,7 +23,12 @@ _STEPS = 5000  # of EM, at most
 
 
 def label_ratio(
-    probs: ArrayLike, y: ArrayLike, new_probs: ArrayLike, *, method: str = "moments"
+    probs: ArrayLike,
+    y: ArrayLike,
+    new_probs: ArrayLike,
+    *,
+    method: str = "moments",
+    classes: Iterable[Hashable] | None = None,
 ) -> Array:
     """Returns how much more frequent each label is among new rows: w = q / p.
 
@@ -34,9 +41,10 @@ def label_ratio(
     Args:
       probs: Probabilities of the k labels from one classifier, shape (n, k), of rows
         with the old shares.
-      y: Their labels 0, ..., k - 1, shape (n,).
+      y: Their labels 0, ..., k - 1, or names of them, shape (n,).
       new_probs: Probabilities from the same classifier for new rows, shape (m, k).
       method: "moments" or "em".
+      classes: Names of the k labels, as `model.classes_`, used in `y`.
 
     Returns:
       Weights w, shape (k,): `weights=w[y]` calibrates, and `test_weights` are w for
@@ -80,6 +88,8 @@ def label_ratio(
         _checks.check_count(f"the number of rows of {name}", len(rows), 1)
         _checks.check_shape(name, (len(rows), k), rows.shape)
         _checks.check_uniforms(name, rows)
+    if classes is not None:
+        y = codes(as_names("classes", classes), "y", y, "the classes")
     probs, y = _checks.rows(probs=probs, y=_checks.groups(y, k))
     if method == "em":
         return _by_likelihood(y, new_probs)

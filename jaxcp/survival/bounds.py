@@ -225,7 +225,8 @@ def impute_censoring(
 
     Raises:
       ValueError: if lengths differ, a time is NaN, a flag neither 0 nor 1, or the model
-        is no function, cannot be traced or returns another shape.
+        is no function, is a Kaplan-Meier curve of T, cannot be traced or returns
+        another shape.
 
     Guarantee:
       That of `calibrate_lower`, at least 1 - alpha, where the model is the true law of
@@ -255,6 +256,8 @@ def impute_censoring(
     _checks.check_key(key)
     kind = "model as a function (x, c) of P(C >= c given x)"
     _checks.check_kind(kind, model, Callable)  # type: ignore[arg-type]
+    if not getattr(model, "reverse", True):
+        raise ValueError("expected the law of C, KaplanMeier(reverse=True), got T's")
     flags = _checks.mask(event)._replace(required=True)
     columns = {"time": _checks.scores(time), "event": flags}
     x, times, event = _checks.rows(x=_checks.optional(x), **columns)

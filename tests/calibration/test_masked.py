@@ -114,8 +114,9 @@ def test_all_hidden_uses_all_rows_and_too_few_rows_are_infinite():
     shut = jaxcp.calibrate_masked(  # no row is within the mask that hides nothing
         linear, BETA, SCORE, X, Y, np.ones((N, 2), bool), fill=0.0
     )
-    assert np.isinf(shut(NEW, 0.9).upper).all()
-    assert shut(NEW[:0], 0.2).upper.shape == (0,)
+    none_hidden = np.zeros(NEW.shape, bool)
+    assert np.isinf(shut(NEW, 0.9, missing=none_hidden).upper).all()
+    assert shut(NEW[:0], 0.2, missing=none_hidden[:0]).upper.shape == (0,)
 
 
 def test_hidden_is_nan_or_flagged_and_filled():
@@ -131,7 +132,8 @@ def test_hidden_is_nan_or_flagged_and_filled():
     both = jaxcp.calibrate_masked(linear, BETA, SCORE, half, Y, MISSING, fill=0.0)
     hidden = MISSING | [True, False]
     known = jaxcp.calibrate_masked(linear, BETA, SCORE, X, Y, hidden, fill=0.0)
-    assert_array_equal(both(new, ALPHA).upper, known(new, ALPHA).upper)
+    found = [cp(new, ALPHA, missing=np.isnan(new)).upper for cp in (both, known)]
+    assert_array_equal(*found)
     table = pd.DataFrame(x.astype(object)).where(~MISSING, pd.NA)
     of_table = jaxcp.calibrate_masked(linear, BETA, SCORE, table, Y, fill=0.0)
     assert_allclose(of_table(new, ALPHA).upper, expected, atol=1e-5)
@@ -238,7 +240,7 @@ WRONG = {
     "targets": (lambda: again(y=Y[1:]), "expected y with 40 rows like preds, got 39"),
     "a model": (lambda: again(predict=3), "predict.params, x. as a function, got int"),
     "other inputs": (
-        lambda: MASKED(NEW[:, :1], 0.1),
+        lambda: MASKED(NEW[:, :1], 0.1, missing=NEW_MISSING),
         r"expected x of shape \(n, 2\), got \(9, 1\)",
     ),
     "masks": (
@@ -250,7 +252,7 @@ WRONG = {
         "expected num_groups as an int >= 1, got 0",
     ),
     "levels": (
-        lambda: MASKED(NEW, np.array([0.1, 0.2])),
+        lambda: MASKED(NEW, np.array([0.1, 0.2]), missing=NEW_MISSING),
         r"expected alpha of shape \(\), got \(2,\)",
     ),
 }
@@ -307,6 +309,31 @@ def test_each_mask_is_covered_as_the_formula_says():
     assert naive[0] > 0.95
     assert naive[1] < 0.6  # imputation alone
     assert naive[3] < 0.6
+
+
+def test_frames_keep_their_columns_and_flags_are_not_forgotten():
+    x = pd.DataFrame({"a": np.arange(9.0), "b": 1.0}).mask(np.eye(9, 2) > 0)
+    seen = []
+
+    def predict(_, x):
+        seen.append([*x.columns])
+        return x.sum(axis=1)
+
+    data = predict, None, SCORE, x, np.arange(9.0)
+    cp = jaxcp.calibrate_masked(*data, fill=x.mean())
+    expected = jaxcp.calibrate_masked(linear, np.ones(2), *data[2:], fill=x.mean())
+    assert_allclose(cp(x, 0.4).upper, expected(x, 0.4).upper, rtol=1e-6)
+    assert all(columns == ["a", "b"] for columns in seen)
+    other = x[["b", "a"]]
+    for wrong in (
+        lambda: cp(other, 0.4),
+        lambda: cp(x, 0.4, missing=other.isna()),
+        lambda: jaxcp.calibrate_masked(*data, fill=other.mean()),
+    ):
+        with pytest.raises(ValueError, match=r"of the columns \('a', 'b'\), in order"):
+            wrong()
+    with pytest.raises(ValueError, match="expected missing, as at calibration"):
+        jaxcp.calibrate_masked(*data, x.isna(), fill=0.0)(x, 0.4)
 
 
 KEY = jax.random.key(5)

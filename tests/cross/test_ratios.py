@@ -61,6 +61,8 @@ def test_moments_are_clipped_and_scaled():
     """M = I / 2 and shares (1, 0): w = (2, 0); with confusion a negative one is 0."""
     eye, y = np.eye(2, dtype="f"), np.array([0, 1])
     assert_allclose(label_ratio(eye, y, eye[:1]), [2, 0])
+    names = {"classes": ["b", "a"]}
+    assert_allclose(label_ratio(eye, ["b", "a"], eye[:1], **names), [2, 0])
     probs = np.float32([[1, 0]] * 3 + [[0, 1]] + [[0, 1]] * 4)
     y = np.repeat([0, 1], 4)  # M = [[3, 0], [1, 4]] / 8, raw w = (8/3, -2/3)
     assert_allclose(label_ratio(probs, y, eye[:1]), [2, 0], rtol=1e-6)

@@ -377,6 +377,12 @@ CALLS = {
         lambda: survival.impute_censoring(KEY, 0.5, None, *ROWS),
         r"model as a function \(x, c\) of P\(C >= c given x\), got float",
     ),
+    "the curve of the times": (
+        lambda: survival.impute_censoring(
+            KEY, learners.KaplanMeier().fit(*ROWS), None, *ROWS
+        ),
+        r"law of C, KaplanMeier\(reverse=True\), got T's",
+    ),
     "shape of a model": (
         lambda: survival.impute_censoring(KEY, lambda x, c: c[None], None, *ROWS),
         r"expected model\(x, c\) of shape \(2,\), got \(1, 2\)",
