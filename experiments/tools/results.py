@@ -41,6 +41,7 @@ TIMED = [
     "data_scale",
     "function_cost",
     "chunks",
+    "clusters",
     "batches",
     "groups",
     "checks",

@@ -1,6 +1,6 @@
 """Rows that are not alike: clusters, beside the weighted quantile.
 
-`python -m experiments.speed.rows [--out DIR]`
+`python -m experiments.speed.clusters [--out DIR]`
 
 A call calibrates and finds one threshold. Seconds are of the processor, of all its
 threads, in turns of one run, after a first call that compiles.
