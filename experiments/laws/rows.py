@@ -132,7 +132,7 @@ def missing(key: Array) -> dict:
     n = NUM_UNITS
     x = jax.random.normal(key_x, (n + 1, 2))
     y = x @ jnp.array([2.0, 1.0]) + 0.5 * jax.random.normal(key_noise, (n + 1,))
-    hidden = jax.random.bernoulli(key_mask, jnp.array([0.3, 0.1]), (n + 1, 2))
+    hidden = jax.random.bernoulli(key_mask, jnp.array([[0.3, 0.1]]), (n + 1, 2))
     hidden = hidden.at[n].set(jnp.array([True, False]))
     x = jnp.where(hidden, jnp.nan, x)
     data = scores.Absolute(), x[:n], y[:n]

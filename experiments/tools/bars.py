@@ -237,6 +237,11 @@ BARS = {
         ("all rows", "MAPIE / jaxcp", ">= 100"),
         ("one more", "MAPIE / jaxcp", ">= 100"),
     ],
+    "clusters": [
+        ("clusters, numbers of jax", "it / weights", "<= 1.2"),
+        ("clusters, numbers of NumPy", "it / weights", "<= 1.2"),
+    ],
+    "label_thresholds": [("one weight a label", "CPU s", "<= 2")],
     "selected": [
         ("top", "s", "<= 0.2"),
         ("above", "s", "<= 0.2"),
@@ -362,6 +367,7 @@ _WEIGHTS = (
     "words of each weight are added up without rounding"
 )
 WHY = {  # a bar that is missed
+    ("clusters", "clusters, numbers of NumPy"): "64 bits become 32 bits first",
     **{
         (f"kernel_speed_weights{masked}", row[0]): _WEIGHTS
         for row in BARS["kernel_speed_weights"]

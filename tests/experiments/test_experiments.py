@@ -121,7 +121,8 @@ def test_numpy_of_the_timed_sets_is_full_conformal_prediction():
 def test_designs_of_rows_tell_the_naive_way_and_the_right_one(design):
     found = jax.eval_shape(rows.DESIGNS[design], KEY)
     assert [*found] == ["naive", "right"]
-    assert all(v.shape == () and v.dtype == bool for v in found.values())
+    kinds = {(v.shape, str(v.dtype)) for v in found.values()}
+    assert kinds in ({((), "bool")}, {((8,), "float32")})  # NaN: not selected
 
 
 def test_published_tables_are_traced():
