@@ -13,11 +13,11 @@ import jaxcp
 
 ROOT = Path(jaxcp.__file__).parent
 CEILINGS = {
-    "code lines": 21_370,
-    "files": 160,
+    "code lines": 22_560,
+    "files": 168,
     "modules at the top": 12,  # _arrays.py to typing.py, besides __init__.py
     "share of imports": 0.108,
-    "share of validation": 0.2095,  # of what is neither an import nor a signature
+    "share of validation": 0.2135,  # of what is neither an import nor a signature
     "code lines of a file": 400,
 }
 SKIPPED = (
