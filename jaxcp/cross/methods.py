@@ -19,7 +19,7 @@ import numpy as np
 from jax import Array
 
 from jaxcp import _checks, _names, resampling
-from jaxcp._arrays import as_arrays, as_numpy, is_concrete
+from jaxcp._arrays import as_arrays, as_numpy, count_groups, is_concrete
 from jaxcp._tree import jit, pytree
 from jaxcp.calibration.calibrating import SplitConformal, calibrated
 from jaxcp.checking import learners
@@ -695,6 +695,7 @@ def split_conformal_fit(
     num_groups: int | None = None,
     group_names: Iterable[Hashable] | None = None,
     min_size: int | None = None,
+    clusters: ArrayLike | None = None,
 ) -> SplitConformal:
     """Returns split conformal prediction from data and a learner, in one call.
 
@@ -715,6 +716,9 @@ def split_conformal_fit(
       group_names: Names of the groups, as for `calibrate_groups`.
       min_size: Rows that a group needs among those that calibrate for a threshold of
         its own, as for `calibrate_groups`.
+      clusters: Cluster of each row, as for `calibrate`, shape (n,). Whole ones train,
+        in random order, until `share` of the rows do; the last of these may go on
+        beyond, and then the rest of its rows does not calibrate.
 
     Returns:
       A `SplitConformal`: call it with inputs and alpha. Its `params` hold the fit; for
@@ -725,10 +729,12 @@ def split_conformal_fit(
         differ, or as `calibrate`, with groups as `calibrate_groups`.
 
     Guarantee:
-      P(Y in set) >= 1 - alpha, with groups in each of them as for `calibrate_groups`.
+      P(Y in set) >= 1 - alpha, with groups in each of them as for `calibrate_groups`;
+      with clusters for a row of a new one: those behind the last that trains are as
+      exchangeable with it as all are.
 
     Assumption:
-      The rows and test examples are exchangeable.
+      The rows and test examples are exchangeable, with clusters as for `calibrate`.
 
     Cost:
       One fit on `share` of the rows; predictions and scores of the others.
@@ -757,12 +763,20 @@ def split_conformal_fit(
     of = taking.groups_of(rows.y, groups, num_groups, group_names)
     as_numpy = isinstance(learner, FitsOnHost)
     fit = _fit_on_host_splitting if as_numpy else _fit_splitting
-    fitted, preds, held = fit(key, learner, rows, num_train)
+    codes, known = None, {}
+    if clusters is not None:
+        codes = _checks.vector(_names.cluster_codes(clusters))
+        codes = _checks.rows(y=rows.y, clusters=codes)[1].astype(int)
+    fitted, preds, held = fit(key, learner, rows, num_train, codes)
+    if codes is not None:  # whole ones alone calibrate
+        sizes = [count_groups(own, n) for own in (codes, codes[held])]
+        whole = (sizes[0] == sizes[1])[codes[held]]
+        known = {"clusters": codes[held], "mask": whole}
     named = as_numpy and inputs.has_labels(score)
     classes = fitted.classes if named else None
     own = None if groups is None else of._replace(codes=of.codes[held])
     data = score, preds, _targets(rows, held), own, of.count, None, min_size
-    calibration = calibrated(*data, classes=classes)
+    calibration = calibrated(*data, classes=classes, **known)
     predict = _predict_on_host if as_numpy else _predict
     return SplitConformal(predict, fitted, calibration)
 
@@ -772,27 +786,27 @@ def _num_train(share, n):
     return min(max(round(float(share) * n), 1), n - 1)
 
 
-def _fit_splitting(key, learner, rows, num_train):
+def _fit_splitting(key, learner, rows, num_train, codes):
     """Returns the fit, the rows that calibrate, and predictions for them."""
     with learners.traceable(learner):
-        return _fit_part(key, learner, rows.x, rows.y, num_train)
+        return _fit_part(key, learner, rows.x, rows.y, num_train, codes)
 
 
 @jit(static_argnames="num_train")
-def _fit_part(key, learner, x, y, num_train):
+def _fit_part(key, learner, x, y, num_train, codes):
     key_split, key_fit = jax.random.split(key)
-    train, held = _split(key_split, len(y), num_train)
+    train, held = _split(key_split, len(y), num_train, codes)
     take = lambda rows: jax.tree.map(lambda v: v[rows], x)  # noqa: E731
     params = learner.fit(key_fit, take(train), y[train], jnp.ones(num_train))
     return OneFit(learner, params), learner.predict(params, take(held)), held
 
 
-def _fit_on_host_splitting(key, learner, rows, num_train):
+def _fit_on_host_splitting(key, learner, rows, num_train, codes):
     """Returns the fit, the rows that calibrate, and predictions for them."""
     learners.check_untraced(learner, key, rows.x, rows.given)
     key_split, key_fit = jax.random.split(key)
     n = len(rows.y)
-    train, held = map(np.asarray, _split(key_split, n, num_train))
+    train, held = map(np.asarray, _split(key_split, n, num_train, codes))
     weights = np.zeros((1, n))
     weights[0, train] = 1
     fits = learner.fit_all(key_fit, rows.x, rows.given, weights)
@@ -802,9 +816,10 @@ def _fit_on_host_splitting(key, learner, rows, num_train):
 
 
 @partial(jax.jit, static_argnums=(1, 2))
-def _split(key, n, num_train):
-    """Returns the rows that train and those that calibrate."""
+def _split(key, n, num_train, codes):
+    """Returns the rows that train and those that calibrate, cluster by cluster."""
     order = jax.random.permutation(key, n)
+    order = order if codes is None else jnp.argsort(order[codes])
     return order[:num_train], order[num_train:]
 
 

@@ -2,6 +2,7 @@
 
 from datetime import date
 from fractions import Fraction
+from functools import partial
 from math import comb, floor
 
 import jax
@@ -344,3 +345,41 @@ def test_plus_sets_and_minmax_cover_what_is_promised():
     for covered, promised in ((plus, 1 - 2 * ALPHA + 1 / 7), (minmax, 1 - ALPHA)):
         assert covered > promised - 4 * np.sqrt(promised * (1 - promised) / n)
     assert minmax >= plus
+
+
+def nearest(train, x):
+    old, y, weights = train
+    far = abs(x[:, None] - old[None]) + jnp.where(weights > 0, 0, 1e9)[None]
+    return y[jnp.argmin(far, axis=1)]
+
+
+def test_a_split_by_cluster_leaves_whole_ones_and_covers_new_ones():
+    """A model that knows old clusters by heart, for 12 of them with four rows each."""
+    keep = lambda key, x, y, weights: (x, y, weights)  # noqa: E731
+    learner = learners.FunctionLearner(keep, nearest)
+    ids = jnp.repeat(jnp.arange(13), 4)
+
+    def trial(key):
+        keys = jax.random.split(key, 3)
+        own = jax.random.normal(keys[0], (13,))[ids]
+        y = own + 0.1 * jax.random.normal(keys[1], ids.shape)
+        data = learner, SCORE, ids[:48] + 0.0, y[:48]
+        split = partial(jaxcp.split_conformal_fit, keys[2], *data, share=0.45)
+        found = split(), split(clusters=ids[:48])
+        hits = [cp(ids[48:] + 0.0, 0.3).contains(y[48:]) for cp in found]
+        return hits[0].mean(), hits[1].mean(), found[1].calibration.held.counts()
+
+    naive, right, counts = jaxcp.simulate(trial, KEY, 2000)
+    assert np.mean(naive) < 0.5  # the model has seen each old cluster
+    assert np.mean(right) > 0.7 - 4 * np.std(right) / 2000**0.5
+    assert {*np.asarray(counts).tolist()} == {24}  # 22 rows train, and two are left
+    by_name = [f"p{i}" for i in ids[:48].tolist()]
+    x, y = np.asarray(ids[:48], float), np.arange(48.0)
+    cp = jaxcp.split_conformal_fit(
+        KEY, learner, SCORE, x, y, share=0.45, clusters=by_name
+    )
+    assert_allclose(cp.calibration.weights, 0.25 * cp.calibration.mask)
+    with pytest.raises(ValueError, match="48 rows like y, got 47"):
+        jaxcp.split_conformal_fit(
+            KEY, learner, SCORE, x, y, share=0.5, clusters=by_name[1:]
+        )
