@@ -769,8 +769,7 @@ def split_conformal_fit(
         codes = _checks.rows(y=rows.y, clusters=codes)[1].astype(int)
     fitted, preds, held = fit(key, learner, rows, num_train, codes)
     if codes is not None:  # whole ones alone calibrate
-        sizes = [count_groups(own, n) for own in (codes, codes[held])]
-        whole = (sizes[0] == sizes[1])[codes[held]]
+        whole = (count_groups(codes, n) == count_groups(codes[held], n))[codes[held]]
         known = {"clusters": codes[held], "mask": whole}
     named = as_numpy and inputs.has_labels(score)
     classes = fitted.classes if named else None

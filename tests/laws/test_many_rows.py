@@ -19,6 +19,7 @@ from test_open_shapes import OF_SCORES
 
 import jaxcp
 from jaxcp import (
+    causal,
     detection,
     learners,
     metrics,
@@ -28,6 +29,7 @@ from jaxcp import (
     pvalues,
     risk,
     scores,
+    selection,
     sets,
     survival,
     training,
@@ -37,7 +39,7 @@ from rows import POINTWISE
 
 MANY = 3 * 10**9
 MODULES = jaxcp, detection, learners, metrics, online, outliers, pvalues, risk, training
-MODULES += (predictive, survival)
+MODULES += (predictive, causal, selection, survival)
 WORDS = (
     f"expected at most 2147483646 rows in single precision, got {MANY}; switch double "
 )
@@ -52,7 +54,7 @@ NAMES = "y preds values weights x pred test_pred test_weights losses covered p_v
 NAMES += " scores test_scores e_values confidence correct preds_cal y_cal first risks"
 INTERVALS = sets.Interval(rows(), rows())
 LABELS = sets.LabelSet(rows(3, dtype=bool))
-NAMES += " probs p0 p1 time event censoring probability"
+NAMES += " probs p0 p1 time event censoring probability treated propensity"
 ROWS = dict.fromkeys(NAMES.split(), rows()) | {"sets": INTERVALS}
 ROWS |= dict.fromkeys(("groups", "test_groups"), rows(dtype=int))
 ROWS |= {
@@ -79,10 +81,14 @@ OTHERS |= dict.fromkeys(("k", "num_groups", "num_folds", "num_resamples"), 3)
 OTHERS |= dict.fromkeys(("num_labels", "num_steps", "num_draws"), 3)
 # Arguments of one function that differ from these, or are not required.
 OWN = {
+    "calibrate_effect": {"effects": INTERVALS},
     "calibrate_groups": {"num_groups": 3},
+    "calibrate_masked": {"predict": lambda _, x: x[:, 0], "x": rows(2)},
+    "calibrate_selected": {"rule": selection.top(3)},
     "class_coverage": {"sets": LABELS, "y": rows(dtype=int)},
     "conformal_p_value": {"score": 0.0},
     "conformal_training_loss": {"temperature": 0.1},
+    "effect_sets": {"control": INTERVALS, "treatment": INTERVALS},
     "full_rate": {"sets": LABELS},
     "impute_censoring": {"model": lambda x, c: 0 * c},
     "influence_conformal": {"learner": GRADIENT, "num_labels": 3},
@@ -94,6 +100,7 @@ OWN = {
 }
 LOSS, HOST = "of one example", "reads boxes of each image on the host"
 LEFT_OUT = dict.fromkeys(("calibrate_boxes", "match_images"), HOST)
+LEFT_OUT |= {"propensity_box": "number by number"}
 LOSSES = "false_discovery_rate false_negative_rate false_positive_count miscoverage"
 LOSSES += " dice_loss iou_loss"
 LEFT_OUT |= dict.fromkeys(LOSSES.split(), LOSS)
