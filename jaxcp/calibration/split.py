@@ -174,6 +174,8 @@ class _OfScores(Rule):
         text = "P(Y in set) >= 1 - {alpha}"
         if self.clusters is not None:
             text += " for a row of a new cluster"
+        elif isinstance(self.weights, tuple):
+            text += " for ratios within the bounds"
         elif self.weights is not None:  # fixed ones: ratios need a test weight
             text += " less the weighted distance in total variation"
         if self.min_size is None:

@@ -178,7 +178,7 @@ def _kind(base, delta, test_weights):
         return "those of exchangeable clusters"
     if getattr(base, "weights", None) is None:
         return "exchangeable" if delta is None else "i.i.d."
-    if test_weights is None:
+    if test_weights is None and not isinstance(base.weights, tuple):
         return "compared by weights fixed before the data"
     return "independent, with likelihood ratios for weights"
 
