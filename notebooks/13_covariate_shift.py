@@ -57,7 +57,8 @@ for name, key, shift in [("old", key_old, 0.0), ("new", key_new, SHIFT)]:
 # classifier tell the places apart: its odds estimate the ratio. The classifier here is
 # logistic regression, trained by gradient descent, so that replicates run it, too. One
 # classifier sees both inputs; another was not given the first, and its weights are
-# wrong. (With scikit-learn, take `p / (1 - p)` of `predict_proba`.)
+# wrong. (Outside of replicates `learners.density_ratio` does this with a classifier of
+# scikit-learn, too, and cross-fits it.)
 
 # %%
 METHODS = ["none", "known", "estimated", "wrong"]

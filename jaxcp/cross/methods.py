@@ -765,8 +765,7 @@ def split_conformal_fit(
     fit = _fit_on_host_splitting if as_numpy else _fit_splitting
     codes, known = None, {}
     if clusters is not None:
-        codes = _checks.vector(_names.cluster_codes(clusters))
-        codes = _checks.rows(y=rows.y, clusters=codes)[1].astype(int)
+        codes = taking.codes_of_clusters(clusters, y=rows.y)
     fitted, preds, held = fit(key, learner, rows, num_train, codes)
     if codes is not None:  # whole ones alone calibrate
         whole = (count_groups(codes, n) == count_groups(codes[held], n))[codes[held]]

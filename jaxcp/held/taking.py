@@ -71,6 +71,12 @@ def scored(score, preds, y, weights=None, mask=None, groups=NO_GROUPS, classes=N
     return Held(scores, *rows), row_shapes(preds)
 
 
+def codes_of_clusters(clusters: Any, mask: Any = None, **rows: Any) -> Array:
+    """Returns the cluster of each of the rows, after checks of lengths."""
+    codes = _checks.vector(_names.cluster_codes(clusters, mask))
+    return _checks.rows(**rows, clusters=codes)[-1].astype(int)
+
+
 def clustered(of: Any, clusters: Any) -> Any:
     """Returns a calibration whose rows weigh 1 / N_k in clusters of N_k, after checks.
 
@@ -83,8 +89,7 @@ def clustered(of: Any, clusters: Any) -> Any:
             "expected clusters or weights, got both: rows of a cluster of N weigh 1 / N"
         )
     mask, held = of.mask, of.held
-    codes = _checks.vector(_names.cluster_codes(clusters, mask))
-    codes = _checks.rows(preds=held.values, clusters=codes)[1].astype(int)
+    codes = codes_of_clusters(clusters, mask, preds=held.values)
     if not _arrays.is_concrete(codes):
         mask = _arrays.group_codes(codes, n := codes.shape[0], mask) < n
     held = dataclasses.replace(held, clusters=codes, mask=mask).of_clusters()

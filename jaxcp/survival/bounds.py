@@ -9,12 +9,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.tree_util import Partial, all_leaves
 
 from jaxcp import _checks
 from jaxcp._batching import by_rows
 from jaxcp._numbers import as_float
-from jaxcp._tree import jit, pytree, static
+from jaxcp._tree import as_callable, jit, pytree, static
 from jaxcp.calibration.rule import WithSameRows
 from jaxcp.held.rows import Held
 from jaxcp.held.taking import RowShapes, scored
@@ -254,14 +253,12 @@ def impute_censoring(
       (True, 2.0)
     """
     _checks.check_key(key)
-    kind = "model as a function (x, c) of P(C >= c given x)"
-    _checks.check_kind(kind, model, Callable)  # type: ignore[arg-type]
+    model = as_callable("model(x, c), P(C >= c given x),", model)
     if not getattr(model, "reverse", True):
         raise ValueError("expected the law of C, KaplanMeier(reverse=True), got T's")
     flags = _checks.mask(event)._replace(required=True)
     columns = {"time": _checks.scores(time), "event": flags}
     x, times, event = _checks.rows(x=_checks.optional(x), **columns)
-    model = Partial(model) if all_leaves([model]) else model
     return _imputed(key, model, x, as_float(times), event)
 
 

@@ -16,20 +16,6 @@ ABSOLUTE = scores.Absolute()
 OTHERS = sorted(set(CASES) - set(ONE_OF_EACH) - {"normalized-bad-sigma"})  # refused
 
 
-@pytest.fixture
-def programs():
-    """The names of what was compiled."""
-    found = []
-
-    def note(event, duration, **about):
-        if event == "/jax/core/compile/backend_compile_duration":
-            found.append(about)
-
-    jax.monitoring.register_event_duration_secs_listener(note)
-    yield found
-    jax.monitoring.unregister_event_duration_listener(note)
-
-
 def same(found, expected, rtol=0.0):
     """Checks arrays, their types and their structure."""
     assert jax.tree.structure(found) == jax.tree.structure(expected)

@@ -375,7 +375,7 @@ CALLS = {
     ),
     "model": (
         lambda: survival.impute_censoring(KEY, 0.5, None, *ROWS),
-        r"model as a function \(x, c\) of P\(C >= c given x\), got float",
+        r"model\(x, c\), P\(C >= c given x\), as a function, got 0.5",
     ),
     "the curve of the times": (
         lambda: survival.impute_censoring(
