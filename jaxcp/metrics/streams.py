@@ -125,7 +125,8 @@ def worst_window_coverage(
       >>> worst_window_coverage(sets, y, 4)
       Array(0.25, dtype=float32)
     """
-    covered, m = _sets.is_covered(sets, y), len(y)
+    covered = _sets.is_covered(sets, y)
+    m = len(covered)
     total = jnp.append(0, jnp.cumsum(covered == 1, dtype=int))  # of the rows before
     start = jnp.arange(m + 1)
     inside = (window > 0) & (window <= (m if count is None else count) - start)

@@ -424,12 +424,11 @@ class MultiLabel:
     labels together. `risk.calibrate_risk` finds a threshold that keeps the share of
     missed ones at a level instead, in smaller sets.
 
-    With `bounded=False` `pred` is heat h of any range, larger where a label is more
-    likely: the score is max over y of -h, and the sets are {-h <= q} = {h >= -q}.
-    Heat is not rounded on the way, so a set holds the labels of at least a heat that
-    occurs, ties included. With h = -distance to a predicted mask, q is a distance: the
-    set is the mask with a margin of q around it. A label of heat -inf is in the whole
-    set alone, at q = +inf.
+    With `bounded=False` `pred` is heat, any shape and any range: h, larger where a
+    label is likelier. The score is max over y of -h, and the sets are {-h <= q} = {h >=
+    -q}. Heat is not rounded on the way: thresholds are minus a heat that occurs. With h
+    = -distance to a predicted mask q is a distance, and the set is that mask with a
+    margin of q around it. A label of heat -inf is in no set but that of q = +inf.
 
     Args:
       bounded: Whether `pred` holds probabilities, whose score is 1 - p; False for heat
@@ -447,6 +446,8 @@ class MultiLabel:
 
     References:
       Angelopoulos, Bates, Fisch, Lei, Schuster, Conformal Risk Control, ICLR, 2024.
+      Mossina, Friedrich, Conformal Prediction for Image Segmentation Using
+      Morphological Prediction Sets, MICCAI, 2025.
 
     See also:
       sets.LabelMask, risk.calibrate_risk, risk.false_negative_rate, scores.LAC
