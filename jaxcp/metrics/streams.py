@@ -17,7 +17,7 @@ from jaxcp.typing import ArrayLike, Set
 def longest_miss(count: Count, sets: Set | ArrayLike, y: ArrayLike) -> Array:
     """Returns how many rows the longest run of misses has.
 
-    max{j - i : y is in none of the sets i, ..., j - 1}, of rows in order of time. By
+    max{j - i : the sets of rows i, ..., j - 1 all miss}, of rows in order of time. By
     chance alone misses of m independent rows come in runs, too: at a share alpha of
     misses the longest has about log(m (1 - alpha)) / log(1 / alpha) rows, and at 0.1
     that of 1000 rows has 2.7 on average. Much longer ones are of sets that lag behind.
@@ -125,8 +125,7 @@ def worst_window_coverage(
       >>> worst_window_coverage(sets, y, 4)
       Array(0.25, dtype=float32)
     """
-    covered = _sets.is_covered(sets, y)
-    m = len(covered)
+    m = len(covered := _sets.is_covered(sets, y))
     total = jnp.append(0, jnp.cumsum(covered == 1, dtype=int))  # of the rows before
     start = jnp.arange(m + 1)
     inside = (window > 0) & (window <= (m if count is None else count) - start)
