@@ -115,6 +115,16 @@ def _several(*shape):
     return draw
 
 
+def _heat(*shape):
+    """Heat in halves on both sides of 0, so that thresholds tie, and what holds."""
+
+    def draw(key):
+        p, y = _several(*shape)(key)
+        return 4 * p - 2, y
+
+    return draw
+
+
 def _claims(m):
     """Confidences in quarters, so that claims tie, some padded, and which are true."""
 
@@ -295,6 +305,7 @@ CASES = {
     "raps-randomized": Case(scores.RAPS(0.3, 1, True), _labels(6, True), exact=True),
     "multilabel": Case(scores.MultiLabel(), _several(5)),
     "multilabel-pixels": Case(scores.MultiLabel(), _several(2, 3)),
+    "multilabel-heat": Case(scores.MultiLabel(bounded=False), _heat(4)),
     "claims": Case(scores.Claims(), _claims(6)),
     "saps": Case(scores.SAPS(0.0137), _labels(7, ties=True), exact=True),
     "saps-one-class": Case(scores.SAPS(0.1, True), _labels(1, True), exact=True),

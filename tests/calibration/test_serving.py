@@ -42,7 +42,8 @@ SERVED = [
 ALSO = [
     "residual-lower", "two-sided", "aps", "saps-randomized", "truncated",
     "absolute", "signed", "residual", "scaled-residual", "cqr", "gamma",
-    "aps-one-class", "aps-randomized", "raps", "multilabel", "saps", "saps-one-class",
+    "aps-one-class", "aps-randomized", "raps", "multilabel", "multilabel-heat", "saps",
+    "saps-one-class",
     "margin", "log-margin", "given", "topk", "distance-largest", "rectangle",
     "box-offset", "box-maximum", "rectified",
 ]  # fmt: skip

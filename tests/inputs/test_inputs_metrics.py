@@ -102,6 +102,26 @@ WRONG = {
         lambda: metrics.size_stratified_coverage(SETS9, X, num_bins=True),
         "num_bins as an int >= 1, got True",
     ),
+    "a window of nothing": (
+        lambda: metrics.worst_window_coverage(SETS9, X, 0),
+        "window as an int >= 1, got 0",
+    ),
+    "a window of a share": (
+        lambda: metrics.worst_window_coverage(SETS9, X, 0.5),
+        "window as an int >= 1, got 0.5",
+    ),
+    "a window of more than all": (
+        lambda: metrics.worst_window_coverage(SETS9, X, 10),
+        "window <= 9, .* got 10; metrics.coverage is that of all rows",
+    ),
+    "windows of a share": (
+        lambda: jax.jit(metrics.worst_window_coverage)(SETS9, X, 0.5),
+        "window of an integer type, got float",
+    ),
+    "several windows": (
+        lambda: metrics.worst_window_coverage(SETS9, X, Y),
+        r"window of shape \(\), got \(9,\); use jax.vmap",
+    ),
     "infinite inputs": (
         lambda: metrics.worst_slab_coverage(KEY, SETS9, X, X2.at[1, 0].set(jnp.inf)),
         r"finite x, got inf at \(1, 0\)",

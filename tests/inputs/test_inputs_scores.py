@@ -144,6 +144,22 @@ WRONG = {
         calibrate(MultiLabel(), P.at[1, 2].set(-0.5), P > 0),
         r"\[0, 1\] \(of logits: jax.nn.sigmoid\), got -0.5 at \(1, 2\)",
     ),
+    "distances for a mask": (
+        calibrate(MultiLabel(), -P, P > 0),
+        r"heat of any range: scores.MultiLabel\(bounded=False\)",
+    ),
+    "NaN for heat": (
+        calibrate(MultiLabel(bounded=False), P.at[1, 2].set(jnp.nan), P > 0),
+        r"preds without NaN, got nan at \(1, 2\)",
+    ),
+    "flags for heat": (
+        calibrate(MultiLabel(bounded=False), P > 0, P > 0),
+        "preds as real numbers, got bool",
+    ),
+    "labels for heat": (
+        calibrate(MultiLabel(bounded=False), P, Y),
+        r"y as a mask of shape \(9, 3\) .*, got \(9,\)",
+    ),
     "probabilities as a mask": (
         calibrate(MultiLabel(), P, P),
         "y as flags or 0 and 1, true where a label holds, got 0.3",

@@ -308,6 +308,7 @@ DOORS = {
     "khosravi_coverage_width_criterion": door(
         metrics.khosravi_coverage_width_criterion, SETS, X, 0.1, eta=1.0
     ),
+    "longest_miss": door(metrics.longest_miss, SETS, X),
     "mean_bound": door(metrics.mean_bound, ENDS, side="upper"),
     "mean_finite_size": door(metrics.mean_finite_size, ENDS),
     "mean_loss": door(metrics.mean_loss, risk.miscoverage, SETS, X),
@@ -334,6 +335,7 @@ DOORS = {
     "summary": door(metrics.summary, SETS, X, 0.1, groups=GROUPS),
     "winkler_score": door(metrics.winkler_score, SETS, X, 0.1),
     "worst_slab_coverage": door(metrics.worst_slab_coverage, KEY, SETS, X, X2),
+    "worst_window_coverage": door(metrics.worst_window_coverage, SETS, X, 2),
     "nexcp_weights": door(online.nexcp_weights, 3, 0.9),
     "run": door(online.run, ACI, STATE, X, X, 0.1),
     "confidence_sequence": door(online.confidence_sequence, SHARES, 0.1, resolution=9),

@@ -97,6 +97,7 @@ OWN = {
     "select_score": {"scores": scores.Absolute()},
     "singleton_rate": {"sets": LABELS},
     "train_score": {"temperature": 0.1, "alpha": 0.1},
+    "worst_window_coverage": {"window": 3},
 }
 LOSS, HOST = "of one example", "reads boxes of each image on the host"
 LEFT_OUT = dict.fromkeys(("calibrate_boxes", "match_images"), HOST)

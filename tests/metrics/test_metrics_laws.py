@@ -117,6 +117,11 @@ METRICS = {  # kind of sets, metric of (rows, alpha), whether the order of rows 
         intervals,
         on_sets(metrics.khosravi_coverage_width_criterion, alpha=True, eta=3.0),
     ),
+    "longest_miss": (  # a count
+        intervals,
+        lambda r, a: metrics.longest_miss(r.sets, r.y).astype(r.y.dtype),
+        True,
+    ),
     "mean_bound": (intervals, lambda r, a: metrics.mean_bound(r.sets, side="lower")),
     "mean_finite_size": (intervals, lambda r, a: metrics.mean_finite_size(r.sets)),
     "mean_loss": (
@@ -155,6 +160,11 @@ METRICS = {  # kind of sets, metric of (rows, alpha), whether the order of rows 
         lambda r, a: metrics.worst_slab_coverage(
             KEY, r.sets, r.y, r.x, num_directions=5
         ),
+        True,
+    ),
+    "worst_window_coverage": (
+        intervals,
+        on_sets(metrics.worst_window_coverage, window=7),
         True,
     ),
 }
@@ -219,6 +229,10 @@ def dependence(r):
     return np.sqrt(np.sum(k * other)) / (M - 1)
 
 
+def longest_run(flags):
+    return max(len(run) for run in "".join("01"[int(v)] for v in flags).split("0"))
+
+
 def null_of_dependence(r):
     """The mean over permutations of trace(K H L H) / (m - 1)^2, from its two means."""
     k, other = (np.exp(-((v[:, None] - v) ** 2)) for v in (widths(r), 1.0 * covered(r)))
@@ -252,6 +266,7 @@ FORMULAS = {  # in numpy, of what takes no draws
     "interval_score": interval_scores,
     "iou": lambda r, a: shared_area(r),
     "khosravi_coverage_width_criterion": khosravi,
+    "longest_miss": lambda r, a: longest_run(~covered(r)),
     "mean_bound": lambda r, a: r.sets.lower.mean(),
     "mean_finite_size": lambda r, a: widths(r).mean(),
     "mean_size": lambda r, a: widths(r).mean(),
@@ -268,6 +283,9 @@ FORMULAS = {  # in numpy, of what takes no draws
     "sizes": lambda r, a: widths(r),
     "size_stratified_coverage_violation": lambda r, a: abs(by_width(r) - 1 + a).max(),
     "winkler_score": lambda r, a: interval_scores(r, a).mean(),
+    "worst_window_coverage": lambda r, a: np.min(
+        [covered(r)[i : i + 7].mean() for i in range(M - 6)]
+    ),
 }
 
 
@@ -324,7 +342,7 @@ def test_arrays_stand_for_sets(name):
 def test_rows_may_come_in_any_order(name):
     kind, metric, *ordered = METRICS[name]
     if ordered:
-        pytest.skip("draws by the place of a row")
+        pytest.skip("goes by the place of a row")
     rows, order = rows_of(kind, KEY), np.random.default_rng(0).permutation(M)
     shuffled = jax.tree.map(lambda v: v[order], rows)
     expected = metric(rows, 0.2)
