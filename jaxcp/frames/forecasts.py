@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -14,19 +13,6 @@ from jaxcp.held.rows import Held
 from jaxcp.quantiles import levels
 from jaxcp.quantiles.thresholds import thresholds
 from jaxcp.typing import Number
-
-_BY = "step", "series", "all", "path"
-_OTHERS = '; by="step", "all" and "path" are for new ones too'
-
-
-class Columns(NamedTuple):
-    """Names of the columns of a frame, which also name a row in messages."""
-
-    id: str
-    time: str
-    cutoff: str
-    yhat: str
-    scale: str | None
 
 
 @pytree
@@ -41,10 +27,11 @@ class ForecastCalibration:
       scores: Distinct scores in their order, and +inf, shape (d + 1,), a float64 array
         of numpy.
       by: What has a threshold of its own: "step", "series", "all" or "path".
-      horizon: Steps of a path H; 0 where they do not matter.
+      horizon: Steps of a path H; those of the longest where it does not matter.
       series: Names of the series with `by="series"`, in the order of `quantile`, or
         None.
-      columns: Names of the columns: id, time, cutoff, yhat and scale.
+      columns: Names of the columns: of series, times, origins and forecasts, and of
+        scales, or None.
 
     See also:
       frames.forecast, Calibration, save
@@ -54,8 +41,8 @@ class ForecastCalibration:
     scores: np.ndarray
     by: str = static()
     horizon: int = static()
-    series: tuple[Hashable, ...] | None = static()
-    columns: Columns = static()
+    series: tuple[Any, ...] | None = static()
+    columns: tuple[str | None, ...] = static()
 
     def quantile(self, alpha: Number) -> np.ndarray:
         """Returns the thresholds at alpha, float64, of numpy.
@@ -108,23 +95,20 @@ class ForecastCalibration:
             unique_id  ds  model  model-lo-50  model-hi-50
           0         c   2      5          2.0          8.0
         """
-        alphas, yhat = np.ravel(levels.as_alpha(alpha)), self.columns.yhat
-        center, scale, (_, step, *paths) = _read(frame, self.columns)
-        which: Any = ...
-        if self.by in ("step", "path"):
-            least = 1 if self.by == "step" else self.horizon
-            _check_steps(frame, self.columns, paths, least, self.horizon)
-            which = step if self.by == "step" else ...
-        elif self.series is not None:
-            which = _places(frame, self.columns, self.series)
-        ends, dtype = {}, _column(frame, yhat).to_numpy().dtype
-        for one in alphas:
-            half = scale * self.quantile(one)[which]
-            percent = f"{float(100 * (1 - one)):.12g}"
-            ends |= {f"{yhat}-lo-{percent}": center - half}
-            ends |= {f"{yhat}-hi-{percent}": center + half}
-        kind = dtype if dtype.kind == "f" else float
-        return _joined(frame, {k: end.astype(kind) for k, end in ends.items()})
+        *at, cutoff, yhat, scale = self.columns
+        at += [cutoff] * (cutoff in getattr(frame, "columns", ()))
+        paths, least = _paths(frame, at), self.horizon if self.by == "path" else 1
+        which = _which(frame, at, self.by, paths, least, self.horizon, self.series)
+        center, scales = _numbers(frame, at, yhat), _numbers(frame, at, scale, " > 0")
+        dtype, ends = np.result_type(_column(frame, yhat).dtype, np.float32), {}
+        for one in np.ravel(levels.as_alpha(alpha)):
+            half, percent = scales * self.quantile(one)[which], float(100 * (1 - one))
+            ends[f"{yhat}-lo-{percent:.12g}"] = (center - half).astype(dtype)
+            ends[f"{yhat}-hi-{percent:.12g}"] = (center + half).astype(dtype)
+        if taken := [name for name in ends if name in frame.columns]:
+            raise ValueError(f"expected a frame without columns {taken}, got them")
+        of_pandas = getattr(frame, "assign", None)
+        return (of_pandas or frame.with_columns)(**ends)
 
 
 def forecast(
@@ -170,11 +154,11 @@ def forecast(
       A `ForecastCalibration`: call it with the frame of new forecasts and alpha.
 
     Raises:
-      ValueError: for a frame of another library, a column that is missing or comes
-        twice, or no rows; for missing targets, forecasts, series, origins or times, or
-        times as text; for a time that comes twice in a path; for paths of different
-        lengths with `by="step"` or "path"; for `new_series` with `by="series"`; for a
-        `fraction` without `by="path"`, or outside (0, 1].
+      ValueError: for a column that is missing, or no rows; for targets, forecasts or
+        scales that are not finite, or scales <= 0; for missing series, origins or
+        times, or times as text; for a time that comes twice in a path; for paths of
+        different lengths with `by="step"` or "path"; for `new_series` with
+        `by="series"`; for a `fraction` without `by="path"`, or outside (0, 1].
 
     Guarantee:
       1 - alpha for a row of a new path: at each step with `by="step"`, in each series
@@ -219,144 +203,97 @@ def forecast(
       >>> cp.quantile(0.25)
       np.float64(9.0)
     """
-    _checks.check_one_of("by", by, _BY)
+    _checks.check_one_of("by", by, ("step", "series", "all", "path"))
     levels.check_share("fraction", fraction)
-    if (new_series and by == "series") or (fraction != 1 and by != "path"):
-        raise ValueError(
-            'expected new_series with by="step", "all" or "path" and fraction with '
-            f'by="path", got by={by!r}, {new_series=}, {fraction=}'
-        )
-    columns, rows = Columns(id, time, cutoff, yhat, scale), dict[str, Any]()
-    _column(frame, cutoff)  # new forecasts may have none
-    center, scales, (order, step, *paths) = _read(frame, columns)
+    if (by != "path" and fraction != 1) or (by == "series" and new_series):
+        expected = 'fraction with by="path", and new_series without by="series"'
+        raise ValueError(f"expected {expected}, got {by=}, {fraction=}, {new_series=}")
+    at, groups, known = [id, time, cutoff], None, None
+    order, _, length = paths = _paths(frame, at)
+    _checks.check_count("the number of rows", len(order), 1)
+    center, scales = _numbers(frame, at, yhat), _numbers(frame, at, scale, " > 0")
     # Order alone decides: places among the distinct scores lose no digits on a device.
-    errors = abs(_numbers(frame, columns, y) - center) / scales
+    errors = abs(_numbers(frame, at, y) - center) / scales
     distinct, values = np.unique(errors, return_inverse=True)
-    ids, series, horizon = _ids(frame, columns), None, 0
-    if by in ("step", "path"):
-        horizon = int(paths[1][0])
-        _check_steps(frame, columns, paths, horizon, horizon)
-    if by == "step":
-        rows = {"groups": jnp.asarray(step), "num_groups": horizon}
-    elif by == "series":
-        series = _names.as_names(id, [*dict.fromkeys(ids.tolist())])
-        places = jnp.asarray(_places(frame, columns, series))
-        rows = {"groups": places, "num_groups": len(series)}
+    ids, horizon = _names.on_host(id, _column(frame, id)), int(length.max())
+    series = _names.Names(dict.fromkeys(ids.tolist())) if by == "series" else None
+    which = _which(frame, at, by, paths, horizon, horizon, series)
+    if by in ("step", "series"):
+        groups, known = jnp.asarray(which), len(series or range(horizon))
     elif by == "path":
-        points = jnp.asarray(values[order].reshape(-1, horizon).T)
-        count = levels.count_of(fraction, horizon)
-        values, ids = thresholds(points, jnp.asarray(count)), ids[paths[0]]
-    if new_series:
-        rows["clusters"] = jnp.asarray(_names.cluster_codes(ids))
-    held = Held(jnp.asarray(values), **rows).of_clusters()
-    known = by, horizon, series, columns
-    return ForecastCalibration(held, np.append(distinct, np.inf), *known)
-
-
-def _read(frame, columns):
-    """Returns forecasts, their scales, and the paths that they are of."""
-    paths, scale = _paths(frame, columns), 1.0
-    if columns.scale is not None:
-        scale = _numbers(frame, columns, columns.scale, " > 0")
-    return _numbers(frame, columns, columns.yhat), scale, paths
+        ids, rank = ids[order[::horizon]], levels.count_of(fraction, horizon)
+        values = thresholds(values[order].reshape(-1, horizon).T, np.asarray(rank))
+    clusters = jnp.asarray(_names.cluster_codes(ids)) if new_series else None
+    held = Held(jnp.asarray(values), None, None, groups, known, clusters).of_clusters()
+    settings = by, horizon, series, (*at, yhat, scale)
+    return ForecastCalibration(held, np.append(distinct, np.inf), *settings)
 
 
 def _column(frame, name):
-    """Returns a column, which frames of both libraries have by its name."""
-    columns = [*getattr(frame, "columns", ())]
-    if columns.count(name) != 1:
-        got = f"columns {columns}" if columns else type(frame).__name__
-        got += "; frame.reset_index() makes columns of an index"
-        raise ValueError(f"expected a frame with one column {name!r}, got {got}")
-    return frame[name]
+    """Returns a column as numpy; times of pandas with a zone would be slow objects."""
+    _checks.check_one_of("a column", name, getattr(frame, "columns", ()))
+    is_zoned = getattr(frame[name].dtype, "tz", None) is not None
+    return frame[name].to_numpy(**{"dtype": "datetime64[ns]"} if is_zoned else {})
 
 
-def _values(frame, name):
-    """Returns a column of numpy; times with a zone are slow objects of pandas."""
-    is_zoned = getattr((column := _column(frame, name)).dtype, "tz", None) is not None
-    return column.to_numpy("datetime64[ns]") if is_zoned else column.to_numpy()
-
-
-def _numbers(frame, columns, name, bounds=""):
-    """Returns a column of finite numbers as float64."""
-    values = _checks.numbers(name, _column(frame, name))
-    fits = np.isfinite(values) & (values > (0 if bounds else -np.inf))
+def _numbers(frame, at, name, bound=""):
+    """Returns a column of finite numbers as float64; 1 where there are no scales."""
+    values = _checks.numbers(name, [1.0] if name is None else _column(frame, name))
+    fits = np.isfinite(values) & (values > (0 if bound else -np.inf))
     cure = "; leave out its whole path: without one row the steps of others are wrong"
-    _check_rows(frame, columns, fits, f"{name} as finite numbers{bounds}", values, cure)
+    _check_rows(frame, at, fits, f"finite {name}{bound}", values, cure)
     return values
 
 
-def _check_rows(frame, columns, fits, expected, got, cure="", rows=None):
+def _check_rows(frame, at, fits, expected, got, cure=""):
     """Raises ValueError for the first row that does not fit, and says where it is."""
     if not fits.all():
-        i = row = np.argmin(fits)
-        row = row if rows is None else rows[i]
-        names = [name for name in columns[:3] if name in frame.columns]
-        where = ", ".join(f"{k} {frame[k].to_numpy()[row]}" for k in names)
-        where = f"in row {row} ({where})"
-        raise ValueError(f"expected {expected}, got {got[i]} {where}{cure}")
+        i = np.argmin(fits)
+        where = ", ".join(f"{name} {_column(frame, name)[i]}" for name in at)
+        raise ValueError(f"expected {expected}, got {got[i]} at {i}, {where}{cure}")
 
 
-def _paths(frame, columns):
-    """Returns rows in the order of paths; steps; first rows and lengths of paths.
+def _paths(frame, at):
+    """Returns the rows path by path, and of each row its step and how many there are.
 
-    Each series and origin is a path. Steps are those of the rows of the frame, from 0.
+    Each series and origin is a path. Steps count from 0.
     """
-    time, path = _times(frame, columns.time), 0
-    for name in (columns.id, columns.cutoff):
-        if name == columns.id or name in frame.columns:
-            codes = _names.cluster_codes(_values(frame, name), name=name)
-            path = path * (codes.max(initial=0) + 1) + codes.astype(int)
-    order = np.lexsort((time, path))
-    new, later = (v[order][1:] != v[order][:-1] for v in (path, time))
-    once = f"each {columns.time} of a path once"
-    _check_rows(frame, columns, new | later, once, time[order[1:]], "", order[1:])
-    starts = np.append(np.arange(len(time) > 0), 1 + np.flatnonzero(new))
-    lengths = np.diff(np.append(starts, len(time)))
-    step = np.empty_like(order)
-    step[order] = np.arange(len(time)) - np.repeat(starts, lengths)
-    return order, step, order[starts], lengths
+    id, time, *cutoff = at
+    times, path = _times(time, _column(frame, time)), 0
+    for name in (id, *cutoff):
+        codes = _names.cluster_codes(_column(frame, name), name=name).astype(int)
+        path = path * (codes.max(initial=0) + 1) + codes
+    order = np.lexsort((times, path))
+    new, later = (v[order][1:] != v[order][:-1] for v in (np.asarray(path), times))
+    step, length, once = (np.ones_like(order) for _ in range(3))
+    once[order[1:]] = new | later
+    _check_rows(frame, at, once, f"each {time} once in a path", _column(frame, time))
+    number = np.append(0, np.cumsum(new))[: len(order)]
+    count = np.bincount(number)
+    step[order] = np.arange(len(order)) - (np.cumsum(count) - count)[number]
+    length[order] = count[number]
+    return order, step, length
 
 
-def _times(frame, name):
+def _times(name, times):
     """Returns times as values of numpy that have their order."""
-    values = _values(frame, name)
-    _names.cluster_codes(values, name=name)  # or one is missing
-    if any(isinstance(v, str) for v in values[:1].tolist()):
-        cure = f"pandas.to_datetime reads {values[0]!r:.40}"
-        raise ValueError(f"expected {name} as dates or numbers, got text; {cure}")
-    is_slow = values.dtype == object
-    return np.unique(values, return_inverse=True)[1] if is_slow else values
+    _names.cluster_codes(times, name=name)  # or one is missing
+    if isinstance(next(iter(times.tolist()), None), str):
+        raise ValueError(f"expected {name} as dates (pandas.to_datetime), got text")
+    # Dates and periods of Python.
+    return np.unique(times, return_inverse=True)[1] if times.dtype == "O" else times
 
 
-def _check_steps(frame, columns, paths, least, most):
-    """Raises ValueError for a path that is shorter or longer than expected."""
-    first, length = paths
-    fits = (least <= length) & (length <= most)
-    steps = f"{most} steps" if least == most else f"at most {most} steps"
-    _check_rows(frame, columns, fits, f"{steps} in each path", length, "", first)
-
-
-def _ids(frame, columns):
-    """Returns the series of each row."""
-    return _names.on_host(columns.id, _column(frame, columns.id))
-
-
-def _places(frame, columns, series):
-    """Returns the place of the series of each row among known ones."""
-    known = {name: place for place, name in enumerate(series)}
-    ids = _ids(frame, columns)
-    places = np.array([known.get(v, -1) for v in ids.tolist()], int)
-    _check_rows(frame, columns, places >= 0, "series that calibrated", ids, _OTHERS)
-    return places
-
-
-def _joined(frame, ends):
-    """Returns the frame with further columns, itself as it was."""
-    if taken := [name for name in ends if name in frame.columns]:
-        cure = f"frame.drop(columns={taken})"
-        raise ValueError(f"expected a frame without {taken[0]!r}, got one; {cure}")
-    if hasattr(frame, "with_columns"):  # polars
-        series = type(frame[frame.columns[0]])
-        return frame.with_columns([series(*end) for end in ends.items()])
-    return frame.assign(**ends)
+def _which(frame, at, by, paths, least, most, series):
+    """Returns which threshold is that of each row, as an index, after checks."""
+    _, step, length = paths
+    if by == "series":
+        known = {name: place for place, name in enumerate(series)}
+        ids = _names.on_host(at[0], _column(frame, at[0])).tolist()
+        places = np.array([known.get(name, -1) for name in ids], int)
+        _check_rows(frame, at, places >= 0, "series that calibrated", ids)
+        return places
+    if by != "all":
+        expected = f"{'at most ' * (least < most)}{most} steps in each path"
+        _check_rows(frame, at, (least <= length) & (length <= most), expected, length)
+    return step if by == "step" else ...
