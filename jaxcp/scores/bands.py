@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import Array
 
 from jaxcp import _checks, sets
 from jaxcp._numbers import as_float, mean
@@ -77,31 +77,36 @@ class Band:
 
     def __call__(self, pred: tuple[Array, Array], y: Array) -> Array:
         """Returns the largest error, or that of the share's last point, shape ()."""
-        (center, scale), y = pred, as_float(y)
-        _checks.check_shape("a center", y.shape, jnp.shape(center))
-        errors = _errors(as_float(center), as_float(scale), y).ravel()
+        y = as_float(y)
+        _checks.check_shape("a center", y.shape, jnp.shape(pred[0]))
+        errors = _errors(*_parts(pred), y).ravel()
         if self.fraction == 1:
             return largest(errors)
         return kth_smallest(errors, count_of(self.fraction, errors.size))
 
     def invert(self, pred: tuple[Array, Array], q: Array) -> sets.Band:
         """Returns [center - q scale, center + q scale] at all points."""
-        center, scale = jnp.broadcast_arrays(*map(as_float, pred))
-        known, units = known_units(scale)
+        center, known, units = _parts(pred)
         half = in_targets(q, known, units)
         # Nothing scores less than 0, also where a point is left out.
         half = jnp.where(jnp.asarray(q) < 0, -jnp.abs(half), half)
+        middle = jnp.where(known, center, 0)
 
         def inside(y):
-            return _errors(center, scale, y) <= q
+            return _errors(center, known, units, y) <= q
 
-        lower, upper = (moved_out(center, v, half, inside, units) for v in (-1, 1))
+        lower, upper = (moved_out(middle, v, half, inside, units) for v in (-1, 1))
         return sets.Band(lower, upper, center.ndim, self.fraction)
 
 
-def _errors(center, scale, y):
+def _parts(pred):
+    """Returns centers, where a scale is known, and scales, all of one shape."""
+    center, scale = map(as_float, pred)
+    return center, *known_units(jnp.broadcast_to(scale, center.shape))
+
+
+def _errors(center, known, units, y):
     """Returns errors in units of the scale, 0 where it is not known, +inf of NaN."""
-    known, units = known_units(scale)
     errors = jnp.where(known, jnp.abs(y - center) / units, 0)
     return jnp.where(jnp.isnan(errors) | jnp.isnan(y), jnp.inf, errors)
 
