@@ -79,7 +79,8 @@ class Band:
         """Returns the largest error, or that of the share's last point, shape ()."""
         y = as_float(y)
         _checks.check_shape("a center", y.shape, jnp.shape(pred[0]))
-        errors = _errors(*_parts(pred), y).ravel()
+        center, known, units = _parts(pred)
+        errors = _errors(center, known, units, y).ravel()
         if self.fraction == 1:
             return largest(errors)
         return kth_smallest(errors, count_of(self.fraction, errors.size))
