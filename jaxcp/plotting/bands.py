@@ -70,6 +70,8 @@ def plot_band(
     """
     bands = [_one(band) for band in (sets if isinstance(sets, list) else [sets])]
     shape = bands[0].target_shape()
+    if len(shapes := {band.target_shape() for band in bands}) > 1:
+        raise ValueError(f"expected bands of one shape, got {sorted(shapes)}")
     if len(shape) != 1 and (len(shape) != 2 or len(bands) > 1):
         expected = "bands of one path (d,), or one of a field (height, width)"
         raise ValueError(f"expected {expected}, got {len(bands)} of shape {shape}")

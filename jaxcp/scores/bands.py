@@ -135,7 +135,8 @@ def root_mean_square(residuals: ArrayLike) -> Array:
       residuals: y - center of other rows, shape (n, ...).
 
     Returns:
-      Scales, shape residuals.shape[1:]; NaN for no rows, 0 where a point never errs.
+      Scales, shape residuals.shape[1:]; NaN for no rows, 0 where a point never errs. Neither is a
+      scale that `scores.Band` takes.
 
     Raises:
       ValueError: if `residuals` has no leading axis, or is NaN somewhere.
@@ -143,15 +144,22 @@ def root_mean_square(residuals: ArrayLike) -> Array:
     Guarantee:
       None of its own: that of the calibration, whatever the scale.
 
+    Assumption:
+      The rows are others than those that the band is calibrated on.
+
     Cost:
       O(n) time for each point.
+
+    References:
+      Diquigiovanni, Fontana, Vantini, Conformal Prediction Bands for Multivariate
+      Functional Data, Journal of Multivariate Analysis, 2022.
 
     See also:
       scores.Band, scores.envelope, learners.MeanScale
 
     Example:
-      >>> root_mean_square(jnp.array([[3.0, 1.0], [-4.0, 1.0]]))
-      Array([3.5355339, 1.       ], dtype=float32)
+      >>> root_mean_square(jnp.array([[1.0, 2.0], [-7.0, 2.0]]))
+      Array([5., 2.], dtype=float32)
     """
     return _root_mean_square(_rows(residuals))
 
@@ -169,14 +177,17 @@ def envelope(residuals: ArrayLike, alpha: float) -> Array:
       alpha: Miscoverage level of the band to come, a number in (0, 1).
 
     Returns:
-      Scales, shape residuals.shape[1:]; 0 where a point never errs.
+      Scales, shape residuals.shape[1:]; 0 where a point never errs, or for no rows.
 
     Raises:
-      ValueError: if `residuals` has no rows, or is NaN somewhere, or `alpha` is outside
-        (0, 1).
+      ValueError: if `residuals` has no leading axis, or is NaN somewhere, or a known
+        `alpha` is outside (0, 1).
 
     Guarantee:
       None of its own: that of the calibration, whatever the scale.
+
+    Assumption:
+      The rows are others than those that the band is calibrated on.
 
     Cost:
       O(n) time for each point.
@@ -211,7 +222,7 @@ def _root_mean_square(residuals):
 @jax.jit
 def _envelope(residuals, rank):
     sizes = jnp.abs(residuals)
-    largest = jnp.max(sizes.reshape(len(sizes), -1), axis=1)
-    kept = largest <= kth_smallest(largest, rank)
+    suprema = jnp.max(sizes, axis=tuple(range(1, sizes.ndim)))
+    kept = suprema <= kth_smallest(suprema, rank)
     kept = kept.reshape(-1, *(1,) * (sizes.ndim - 1))
-    return jnp.max(jnp.where(kept, sizes, 0), axis=0)
+    return jnp.max(jnp.where(kept, sizes, 0), axis=0, initial=0)

@@ -100,7 +100,8 @@ def test_a_target_at_the_threshold_is_inside_at_every_point(x64):
         assert inside(sets_of(Band(), preds, q), y).all()
         less = np.nextafter(np.asarray(q), 0)
         contained = inside(sets_of(Band(), preds, less * (1 - 1e-4)), y)
-        assert not np.asarray(contained)[np.asarray(q) > 1e-3].any()
+        # Digits of small errors are lost in y - center.
+        assert not np.asarray(contained)[(error > 0.01 * center)[:, 0]].any()
 
 
 def test_points_are_counted_from_the_decimal():
@@ -242,16 +243,16 @@ def test_it_works_as_any_score(fraction, tmp_path):
     cp = jaxcp.calibrate(score, preds, y, mask=groups == 0)
     assert cp.quantile(0.2) == own(s[::2], 0.2)
     by_group = jaxcp.calibrate_groups(score, preds, y, groups, num_groups=2)
-    found = by_group.covers(preds, y, 0.2, groups=groups)
+    found = by_group(preds, 0.2, groups=groups).contains(y)
     limits = np.array([own(s[i::2], 0.2) for i in (0, 1)])
     assert_array_equal(found, s <= limits[groups])
     weights = np.linspace(0.1, 1, 60).astype("f")
     weighted = jaxcp.calibrate(score, preds, y, weights=weights)
     q = jaxcp.weighted_conformal_quantile(s, weights, 0.2, test_weight=1.0)
-    assert weighted.quantile(0.2, test_weights=np.ones(1, "f")) == q
+    assert_array_equal(weighted(preds, 0.2).contains(y), s <= q)
     pac = jaxcp.calibrate(score, preds, y)
     q = jaxcp.conformal_quantile(s, 0.2, delta=0.1)
-    assert_array_equal(pac.covers(preds, y, 0.2, delta=0.1), s <= q)
+    assert_array_equal(pac(preds, 0.2, delta=0.1).contains(y), s <= q)
     jaxcp.save(tmp_path / "band.npz", pac)
     again = jaxcp.load(tmp_path / "band.npz")
     assert again.score.fraction == fraction
@@ -274,7 +275,7 @@ def test_cross_conformal_bands_have_ends():
     rng = np.random.default_rng(0)
     x, noise = rng.normal(size=(2, 20, 3)).astype("f")
     fit = lambda key, x, y, w: jnp.average(y - x, axis=0, weights=w)  # noqa: E731
-    predict = lambda mean, x: (x + mean, jnp.ones_like(x))  # noqa: E731
+    predict = lambda mean, x: (x + mean[None], jnp.ones_like(x))  # noqa: E731
     learner = learners.FunctionLearner(fit, predict)
     cp = jaxcp.jackknife_plus(jax.random.key(0), learner, Band(), x, x + noise)
     bands = cp(x[:4], 0.2)
@@ -305,8 +306,7 @@ def test_scales_of_other_rows():
                 scale(bad)
     with pytest.raises(ValueError, match=r"alpha in \(0, 1\)"):
         envelope(residuals, 1.0)
-    with pytest.raises(ValueError, match="expected residuals with a row, got none"):
-        envelope(residuals[:0], 0.1)
+    assert_array_equal(envelope(residuals[:0], 0.1), np.zeros((2, 3)))  # refused then
 
 
 def test_joint_coverage_and_what_clamped_bonferroni_loses():
