@@ -28,8 +28,8 @@ class ForecastCalibration:
         of numpy.
       by: What has a threshold of its own: "step", "series", "all" or "path".
       horizon: Steps of a path H; those of the longest where it does not matter.
-      series: Names of the series with `by="series"`, in the order of `quantile`, or
-        None.
+      series: Names of the series with `by="series"`, as they come in the frame, or
+        None: `dict(zip(cp.series, cp.quantile(alpha)))` has the threshold of each.
       columns: Names of the columns: of series, times, origins and forecasts, and of
         scales, or None.
 
@@ -180,8 +180,8 @@ def forecast(
       on one core. A threshold takes O(n), with `new_series` by step O(H n).
 
     References:
-      Stankeviciute, Alaa, van der Schaar, Conformal Time-Series Forecasting, NeurIPS,
-      2021.
+      Diquigiovanni, Fontana, Vantini, Conformal Prediction Bands for Multivariate
+      Functional Data, Journal of Multivariate Analysis, 2022.
       Dunn, Wasserman, Ramdas, Distribution-Free Prediction Sets for Two-Layer
       Hierarchical Models, Journal of the American Statistical Association, 2023.
 
