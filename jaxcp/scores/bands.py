@@ -135,8 +135,7 @@ def root_mean_square(residuals: ArrayLike) -> Array:
       residuals: y - center of other rows, shape (n, ...).
 
     Returns:
-      Scales, shape residuals.shape[1:]; NaN for no rows, 0 where a point never errs. Neither is a
-      scale that `scores.Band` takes.
+      Scales, shape residuals.shape[1:]; 0 where a point never errs, NaN for no rows.
 
     Raises:
       ValueError: if `residuals` has no leading axis, or is NaN somewhere.

@@ -85,7 +85,7 @@ def close_figures():
             lambda: plotting.plot_band(
                 [Band(np.zeros((2, 6)), np.ones((2, 6)), 2)] * 2
             ),
-            r"bands of one path \(d,\), or .*, got 2 of shape \(2, 6\)",
+            r"bands of one path \(d,\), or .*, got 2 of shape \(6, 6\)",
         ),
         (
             lambda: plotting.plot_band([Band(X, X), Band(X[1:], X[1:])]),
