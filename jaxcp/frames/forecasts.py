@@ -101,7 +101,7 @@ class ForecastCalibration:
         which = _which(frame, at, self.by, paths, least, self.horizon, self.series)
         center, scales = _numbers(frame, at, yhat), _numbers(frame, at, scale, " > 0")
         dtype, ends = np.result_type(_column(frame, yhat).dtype, np.float32), {}
-        for one in np.ravel(levels.as_alpha(alpha)):
+        for one in levels.as_alpha(np.ravel(alpha)):
             half, percent = scales * self.quantile(one)[which], float(100 * (1 - one))
             ends[f"{yhat}-lo-{percent:.12g}"] = (center - half).astype(dtype)
             ends[f"{yhat}-hi-{percent:.12g}"] = (center + half).astype(dtype)
@@ -161,19 +161,20 @@ def forecast(
         `by="series"`; for a `fraction` without `by="path"`, or outside (0, 1].
 
     Guarantee:
-      1 - alpha for a row of a new path: at each step with `by="step"`, in each series
-      with "series", for a step drawn at random with "all". For all steps of a new path
-      together with "path", of n paths exactly k/(n + 1), k of `conformal_rank`, without
-      ties. With `new_series` the same for a path of a series that did not calibrate. It
-      holds on average over calibration sets.
+      At least 1 - alpha at each step of a new path with `by="step"`, and for all of its
+      steps together with "path": of n paths exactly k/(n + 1), k of `conformal_rank`,
+      without ties. With "series" and "all" for a row like those that calibrate. With
+      `new_series` for a path of a series that did not calibrate; with "all" for a row
+      of it at random. It holds on average over calibration sets.
 
     Assumption:
-      The new path and those that calibrated are exchangeable; with "series" those of
-      one series. Paths of one series at several origins overlap or follow one another,
-      and its law may change: they are not exchangeable in time, and the guarantee is
+      The new path and those that calibrated are exchangeable, with "series" and "all"
+      their rows: errors of one path are alike, and the guarantee is approximate for few
+      paths. Paths of one series at several origins overlap or follow one another, and
+      its law may change: they are not exchangeable in time, and the guarantee is
       approximate. With `new_series` only the series need to be exchangeable, each with
-      all of its paths, and the new path one of them at random. The model was not
-      fitted on the targets that calibrate.
+      all of its paths, and the new path is one of its series' at random. The model was
+      not fitted on the targets that calibrate.
 
     Cost:
       O(n log n): one sort of the rows and one of the scores; about 0.6 s for 10^6 rows

@@ -238,7 +238,7 @@ def test_digits_are_those_of_the_caller():
     assert_array_equal(nullable["m-hi-90"], 7 + (k - 1) / 4)
 
 
-@pytest.mark.parametrize("alpha", [0.1, 1 - 0.9, Fraction(1, 10), np.float32(0.1)])
+@pytest.mark.parametrize("alpha", [0.1, 1 - 0.9, Fraction(1, 10), jnp.array(0.1)])
 def test_levels_are_named_by_their_decimal(alpha):
     cp = forecast(panel(), yhat="m")
     assert [*cp(panel(), alpha).columns[-2:]] == ["m-lo-90", "m-hi-90"]
