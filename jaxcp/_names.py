@@ -221,13 +221,13 @@ def group_codes(names, groups, mask=None, cure=""):
     return codes(names, "groups", groups, "the group_names", mask, cure)
 
 
-def cluster_codes(clusters, mask=None):
+def cluster_codes(clusters, mask=None, name="clusters"):
     """Returns clusters by id as 0, 1, ...; traced integers as they are."""
-    _check_one_column(clusters, "clusters")
+    _check_one_column(clusters, name)
     if not is_concrete(clusters):
-        _checks.check_labels("clusters", clusters, 2**31 - 1)
+        _checks.check_labels(name, clusters, 2**31 - 1)
         return clusters
-    values = on_host("clusters", clusters)
+    values = on_host(name, clusters)
     if values.dtype.kind in "iu":
         if values.min(initial=0) >= 0 and values.max(initial=0) < values.size:
             return clusters if isinstance(clusters, Array) else values
@@ -236,7 +236,7 @@ def cluster_codes(clusters, mask=None):
     number = {v: table.setdefault(_key(v), len(table)) for v in dict.fromkeys(flat)}
     if any(map(is_missing, number)):
         known = np.frompyfunc(lambda v: not is_missing(v), 1, 1)
-        _checks.check_values(known, "clusters without missing ones", values, mask)
+        _checks.check_values(known, f"{name} without missing ones", values, mask)
     return np.array([number[v] for v in flat], np.int32).reshape(values.shape)
 
 

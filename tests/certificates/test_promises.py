@@ -128,6 +128,13 @@ LAWS = {  # what simulates or enumerates a promise, and for which names
         "calibrate_groups",
     ],
     "test_in_turn::test_local_sets_miss_as_many_as_they_may": ["calibrate_local"],
+    "test_forecast::test_all_turns_of_independent_series_miss_as_many_as_they_may": [
+        "frames.forecast",
+    ],
+    "test_forecast::test_series_in_turn_miss_at_most_alpha": ["frames.forecast"],
+    "test_forecast::test_coverage_of_paths_and_of_steps_by_simulation": [
+        "frames.forecast",
+    ],
     "test_causal::test_outcomes_of_an_arm_are_covered": ["causal.calibrate_outcome"],
     "test_causal::test_what_is_not_measured_within_a_box_is_covered": [
         "causal.calibrate_outcome",
@@ -320,6 +327,7 @@ LAWS = {  # what simulates or enumerates a promise, and for which names
 }
 EQUAL = {  # what holds a name equal to others that have a law
     "test_transform::test_ends_are_mapped_and_swapped_where_the_function_falls": [
+        "sets.Band.transform",
         "sets.Box.transform",
         "sets.Interval.transform",
     ],

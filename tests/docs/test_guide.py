@@ -11,7 +11,7 @@ each = pytest.mark.parametrize(
 )
 
 # Words. Tables to look up, which grow with the library: nobody reads them in a row.
-LIMITS = {"guarantees.md": 1800, "glossary.md": 2100, "coming_from.md": 1900}
+LIMITS = {"guarantees.md": 1900, "glossary.md": 2200, "coming_from.md": 2100}
 
 
 @pytest.mark.slow
