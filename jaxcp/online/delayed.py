@@ -56,25 +56,26 @@ class Delayed:
     rows: tuple[PyTree, Array, Array]
     steps: Array
 
-    def push(self, learn, row):
-        """Returns the state after a row came, and the one D steps before was learned.
 
-        `learn(state, pred, y, q)` is of the method; `row` is (pred, y, q).
-        """
-        delay = len(self.rows[-1])
-        place, is_full = self.steps % delay, self.steps >= delay
-        # The new row where there is none: what is learned of it is dropped, but finite.
-        oldest = lambda old, new: jnp.where(is_full, old[place], new)  # noqa: E731
-        late = learn(self.state, *jax.tree.map(oldest, self.rows, row))
-        state = jax.tree.map(partial(jnp.where, is_full), late, self.state)
-        put = lambda old, new: old.at[place].set(new)  # noqa: E731
-        return Delayed(state, jax.tree.map(put, self.rows, row), self.steps + 1)
+def push(state, learn, row):
+    """Returns the state after a new row (pred, y, q): the one D before it is learned.
+
+    `learn(state, pred, y, q)` is that of the method.
+    """
+    delay = len(state.rows[-1])
+    place, is_full = state.steps % delay, state.steps >= delay
+    # Before that the new row itself, real numbers, of which nothing is kept.
+    oldest = lambda old, new: jnp.where(is_full, old[place], new)  # noqa: E731
+    late = learn(state.state, *jax.tree.map(oldest, state.rows, row))
+    own = jax.tree.map(partial(jnp.where, is_full), late, state.state)
+    put = lambda old, new: old.at[place].set(new)  # noqa: E731
+    return Delayed(own, jax.tree.map(put, state.rows, row), state.steps + 1)
 
 
 def start(state, like, delay):
     """Returns a state before the first row; `like` is one (pred, y, q)."""
     empty = lambda v: np.zeros((delay, *v.shape), v.dtype)  # noqa: E731
-    return Delayed(state, jax.tree.map(empty, like), np.zeros((), np.asarray(0).dtype))
+    return Delayed(state, jax.tree.map(empty, like), np.zeros((), int))
 
 
 def learned(state):
@@ -115,10 +116,7 @@ def check_row(rows, row):
         )
 
 
-def _kinds(tree):
-    """Returns the type and shape of one row of each array of (preds, y)."""
-    names = ("pred", "y")
-    return ", ".join(
-        f"{name} {[f'{v.dtype}{list(v.shape)}' for v in jax.tree.leaves(part)]}"
-        for name, part in zip(names, tree, strict=True)
-    )
+def _kinds(row):
+    """Returns the type and shape of each array of (pred, y), in words."""
+    kinds = ([f"{v.dtype}{list(v.shape)}" for v in jax.tree.leaves(v)] for v in row)
+    return ", ".join(map(" ".join, (["pred", *next(kinds)], ["y", *next(kinds)])))

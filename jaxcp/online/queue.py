@@ -24,7 +24,8 @@ class Queue:
     A value, as a state is: `queue, sets = queue.issue(id, pred)` when a prediction is
     made, `queue = queue.settle(id, y)` when its target is known, in any order. A target
     is charged to the set that was issued for it: `method.update(..., threshold=q)`.
-    `jaxcp.save` and `jaxcp.load` keep all of it, what waits too, to the last bit.
+    `jaxcp.save` and `jaxcp.load` keep all of it, what waits too, to the last bit. Past
+    data whose targets came in order need no queue: `online.run` takes a `delay`.
 
     Args:
       method: A method of `jaxcp.online`, or a `Stream` of your own.
@@ -37,8 +38,8 @@ class Queue:
       last_dropped: The id of the latest one, or None.
 
     Raises:
-      ValueError: for no method, the state of another, `alpha` outside (0, 1), or a
-        `size` below 1.
+      ValueError: for no method, the state of another or one with a delay, `alpha`
+        outside (0, 1), or a `size` below 1.
 
     Guarantee:
       Of ACI, where at most D other sets wait at a time and N were settled: |mean error
@@ -61,7 +62,7 @@ class Queue:
       2021.
 
     See also:
-      online.ACI, online.ByGroup, save
+      online.run, online.ACI, online.ByGroup, save
 
     Example:
       >>> from jaxcp import online, scores

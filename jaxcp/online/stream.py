@@ -131,10 +131,12 @@ class Stream(ABC):
           alpha: Level of the sets.
           threshold: `quantile(state, alpha)` when that set was issued, shape () or
             (c,): a target that comes late is charged to its own set. Defaults to the
-            threshold of now.
+            threshold of now. A state with a delay keeps thresholds itself and takes
+            none: it is then a `step`.
 
         Raises:
-          ValueError: as `run`, and for a threshold of another shape, or NaN.
+          ValueError: as `run`, and for a threshold of another shape, or NaN, or with a
+            state that has a delay.
 
         Example:
           >>> from jaxcp import online, scores
@@ -161,7 +163,10 @@ class Stream(ABC):
     def step(
         self, state: PyTree, pred: PyTree, y: ArrayLike, alpha: ArrayLike
     ) -> tuple[PyTree, AnySet]:
-        """Returns the next state and the set that was predicted before `y` came."""
+        """Returns the next state and the set that was predicted before `y` came.
+
+        A state with a delay of D steps keeps the row, and learns that of D steps ago.
+        """
         _checks.check_given(y=y)
         pred, y, rank = _one_example(self, state, pred, y, alpha)
         return _step(self, state, pred, y, rank)
@@ -191,6 +196,12 @@ def run(
     the state on; `jax.vmap` runs many series or hyperparameters at once. (A method of
     your own is traced at every call: wrap calls that you repeat in `jax.jit`.)
 
+    Where targets come late `delay` is the number of steps D: step t learns row t - D,
+    at the threshold that was issued for it. `y` is as without a delay: the target of
+    each row stands beside its prediction, as past data have it, and waits in the state.
+    A live service, which does not know the target of now, takes `online.Queue`, or
+    `quantile` and `update(..., threshold=)`: the thresholds are the same.
+
     Args:
       method: An online method, from `jaxcp.online`.
       state: Its state, from `method.init` or from an earlier run.
@@ -198,27 +209,41 @@ def run(
         the targets before it.
       y: Targets, shape (t, ...), or labels.
       alpha: Miscoverage level, shape (), or (c,) for scores with c components.
+      delay: How many steps late targets come, an int; it may exceed the length of the
+        stream: then nothing is learned yet. A state with a delay goes on with its own.
+        Defaults to that of the state, 0 for one from `init`.
 
     Returns:
-      (state, sets): the state after the last target, and sets with leading axis t, each
-      predicted before its target was seen.
+      (state, sets): the state after the last target, a `Delayed` one where there is a
+      delay, and sets with leading axis t, each predicted before its target was seen.
 
     Raises:
       ValueError: if lengths differ, a concrete prediction or target is NaN or not valid
-        for the score, or a number `alpha` is outside (0, 1).
+        for the score, or a number `alpha` is outside (0, 1); for a `delay` unlike that
+        of the state, or of a method that is no `online.Stream`; where rows have other
+        shapes or types than those that wait.
 
     Guarantee:
-      That of the method.
+      That of the method. With a delay of D steps, of ACI and tracking: their bound with
+      D + 1 times the step size in place of one, on the mean error of the T - D rows
+      that were learned. Proof: q (or alpha) is step_size times the sum of their errors
+      less alpha away from its start; beyond its range new sets do not err in the one
+      direction, and at most D + 1 rows issued before still move it.
 
     Assumption:
       That of the method; each prediction uses earlier targets at most.
 
     Cost:
-      t steps in one `lax.scan`. One compilation for a method of the library and shapes;
+      t steps in one `lax.scan`, and O(D) memory of the state with a delay of D steps.
+      One compilation for a method of the library and shapes;
       a method of your own that is no `online.Stream` is traced at every call.
 
+    References:
+      Gibbs, Candes, Adaptive Conformal Inference Under Distribution Shift, NeurIPS,
+      2021 (their argument, with a delay).
+
     See also:
-      online.Stream, online.ACI, online.SlidingWindow, online.PID
+      online.Delayed, online.Queue, online.Stream, online.ACI, online.PID
 
     Example:
       >>> from jaxcp import online, scores
@@ -228,6 +253,11 @@ def run(
       >>> state, sets = run(method, state, jnp.zeros(100), y, 0.1)
       >>> round(jnp.mean(abs(y) <= sets.upper).item(), 2)
       0.9
+      >>> start = method.init(jnp.arange(1.0, 20.0), 0.1)
+      >>> late, sets = run(method, start, jnp.zeros(60), y[:60], 0.1, delay=24)
+      >>> late, more = run(method, late, jnp.zeros(40), y[60:], 0.1)  # goes on
+      >>> int(late.steps), type(late.state).__name__
+      (100, 'ACIState')
     """
     _checks.check_given(method=method)
     delayed.check_delay(state, delay)
@@ -368,7 +398,7 @@ def _advance(method, state, pred, y, rank):
     q = method._threshold_for(delayed.learned(state), pred, rank)
     if isinstance(state, delayed.Delayed):
         learn = lambda own, pred, y, q: method.learn(own, pred, y, rank, q)  # noqa: E731
-        return state.push(learn, (pred, y, q)), method.score.invert(pred, q)
+        return delayed.push(state, learn, (pred, y, q)), method.score.invert(pred, q)
     return method.learn(state, pred, y, rank, q), method.score.invert(pred, q)
 
 
