@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -75,7 +76,8 @@ def push(state, learn, row):
 def start(state, like, delay):
     """Returns a state before the first row; `like` is one (pred, y, q)."""
     empty = lambda v: np.zeros((delay, *v.shape), v.dtype)  # noqa: E731
-    return Delayed(state, jax.tree.map(empty, like), np.zeros((), int))
+    steps: Any = np.zeros((), int)  # on the host, as the rows: nothing compiles
+    return Delayed(state, jax.tree.map(empty, like), steps)
 
 
 def learned(state):
@@ -108,8 +110,8 @@ def check_waits_for_none(state):
 def check_row(rows, row):
     """Raises ValueError for a row that is not like those that wait."""
     held = jax.tree.map(lambda v: jax.ShapeDtypeStruct(v.shape[1:], v.dtype), rows[:2])
-    expected, got = _kinds(held), _kinds(row)
-    if expected != got or jax.tree.structure(held) != jax.tree.structure(row):
+    (expected, *nested), (got, *found) = _kinds(held), _kinds(row)
+    if expected != got or nested != found:
         raise ValueError(
             f"expected a row like those that wait, {expected}, got {got}; pieces of a "
             "stream with a delay have the same shapes and types"
@@ -117,6 +119,7 @@ def check_row(rows, row):
 
 
 def _kinds(row):
-    """Returns the type and shape of each array of (pred, y), in words."""
+    """Returns type and shape of each array of (pred, y) in words, and their nesting."""
     kinds = ([f"{v.dtype}{list(v.shape)}" for v in jax.tree.leaves(v)] for v in row)
-    return ", ".join(map(" ".join, (["pred", *next(kinds)], ["y", *next(kinds)])))
+    words = " ".join(["pred", *next(kinds)]), " ".join(["y", *next(kinds)])
+    return ", ".join(words), jax.tree.structure(row)
