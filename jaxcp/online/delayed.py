@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import jax
@@ -58,19 +57,20 @@ class Delayed:
     steps: Array
 
 
-def push(state, learn, row):
-    """Returns the state after a new row (pred, y, q): the one D before it is learned.
-
-    `learn(state, pred, y, q)` is that of the method.
-    """
+def learn(method, state, pred, y, rank, q):
+    """Returns the state after a row; with a delay it has learned the one D before."""
+    if not isinstance(state, Delayed):
+        return method.learn(state, pred, y, rank, q)
     delay = len(state.rows[-1])
     place, is_full = state.steps % delay, state.steps >= delay
     # Before that the new row itself, real numbers, of which nothing is kept.
     oldest = lambda old, new: jnp.where(is_full, old[place], new)  # noqa: E731
-    late = learn(state.state, *jax.tree.map(oldest, state.rows, row))
-    own = jax.tree.map(partial(jnp.where, is_full), late, state.state)
+    *late, issued = jax.tree.map(oldest, state.rows, (pred, y, q))
+    later = method.learn(state.state, *late, rank, issued)
+    keep = lambda new, old: jnp.where(is_full, new, old)  # noqa: E731
     put = lambda old, new: old.at[place].set(new)  # noqa: E731
-    return Delayed(own, jax.tree.map(put, state.rows, row), state.steps + 1)
+    rows = jax.tree.map(put, state.rows, (pred, y, q))
+    return Delayed(jax.tree.map(keep, later, state.state), rows, state.steps + 1)
 
 
 def start(state, like, delay):
@@ -87,39 +87,30 @@ def learned(state):
 
 def check_delay(state, delay):
     """Raises ValueError unless `delay` is None, a count, or that of the state."""
-    if delay is None:
-        return
-    _checks.check_count("delay", delay, 0)
-    if isinstance(state, Delayed) and delay != (own := len(state.rows[-1])):
+    if delay is not None:
+        _checks.check_count("delay", delay, 0)
+    if isinstance(state, Delayed) and delay not in (None, own := len(state.rows[-1])):
         raise ValueError(
-            f"expected the delay {own} of the state, got {delay}; {own} rows wait in "
-            "it: leave delay out to go on, or start from state.state without them"
+            f"expected the delay {own} of the state, got {delay}; leave it out to go "
+            "on, or start from state.state, without the rows that wait"
         )
 
 
 def check_waits_for_none(state):
-    """Raises ValueError for a state in which rows wait for their turn."""
+    """Raises ValueError for a state that keeps thresholds itself."""
     if isinstance(state, Delayed):
         raise ValueError(
-            f"expected a state without a delay, got one of {len(state.rows[-1])} steps,"
-            " which charges each target to its own threshold; use step, or state.state,"
-            " without the rows that wait"
+            "expected a state without a delay, got Delayed; use step, or state.state"
         )
 
 
 def check_row(rows, row):
-    """Raises ValueError for a row that is not like those that wait."""
-    held = jax.tree.map(lambda v: jax.ShapeDtypeStruct(v.shape[1:], v.dtype), rows[:2])
-    (expected, *nested), (got, *found) = _kinds(held), _kinds(row)
-    if expected != got or nested != found:
-        raise ValueError(
-            f"expected a row like those that wait, {expected}, got {got}; pieces of a "
-            "stream with a delay have the same shapes and types"
-        )
+    """Raises ValueError for a row (pred, y) that is not like those that wait."""
+    expected, got = _kinds(rows[:2], 1), _kinds(row, 0)
+    if jax.tree.flatten(expected) != jax.tree.flatten(got):
+        raise ValueError(f"expected rows like those that wait, {expected}, got {got}")
 
 
-def _kinds(row):
-    """Returns type and shape of each array of (pred, y) in words, and their nesting."""
-    kinds = ([f"{v.dtype}{list(v.shape)}" for v in jax.tree.leaves(v)] for v in row)
-    words = " ".join(["pred", *next(kinds)]), " ".join(["y", *next(kinds)])
-    return ", ".join(words), jax.tree.structure(row)
+def _kinds(tree, first):
+    """Returns type and shape of each array in words, from an axis on."""
+    return jax.tree.map(lambda v: f"{v.dtype}{list(v.shape[first:])}", tree)

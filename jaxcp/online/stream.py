@@ -396,10 +396,7 @@ def _run(method, state, preds, y, rank):
 
 def _advance(method, state, pred, y, rank):
     q = method._threshold_for(delayed.learned(state), pred, rank)
-    if isinstance(state, delayed.Delayed):
-        learn = lambda own, pred, y, q: method.learn(own, pred, y, rank, q)  # noqa: E731
-        return delayed.push(state, learn, (pred, y, q)), method.score.invert(pred, q)
-    return method.learn(state, pred, y, rank, q), method.score.invert(pred, q)
+    return delayed.learn(method, state, pred, y, rank, q), method.score.invert(pred, q)
 
 
 def _check_scores(method, state, pred, y, rank):
