@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 
 from jaxcp import _checks
@@ -71,13 +68,6 @@ def learn(method, state, pred, y, rank, q):
     put = lambda old, new: old.at[place].set(new)  # noqa: E731
     rows = jax.tree.map(put, state.rows, (pred, y, q))
     return Delayed(jax.tree.map(keep, later, state.state), rows, state.steps + 1)
-
-
-def start(state, like, delay):
-    """Returns a state before the first row; `like` is one (pred, y, q)."""
-    empty = lambda v: np.zeros((delay, *v.shape), v.dtype)  # noqa: E731
-    steps: Any = np.zeros((), int)  # on the host, as the rows: nothing compiles
-    return Delayed(state, jax.tree.map(empty, like), steps)
 
 
 def learned(state):

@@ -277,9 +277,7 @@ def run(
         check_digits_of_targets(method.score, preds, y, scores, None, given)
     rank = method.rank(delayed.learned(state), alpha)
     if delay and not isinstance(state, delayed.Delayed):
-        row = _row((preds, y))
-        q = jax.eval_shape(method._threshold_for, state, row[0], rank)
-        state = delayed.start(state, (*row, q), delay)
+        state = _start(method, state, preds, y, rank, delay)
     return _run(method, state, preds, y, rank)
 
 
@@ -385,6 +383,15 @@ def _settle(method, state, pred, y, rank, q):
     like = _check_scores(method, state, pred, y, rank)
     _checks.check_shape("threshold", like.shape, q.shape)
     return method.learn(state, pred, y, rank, q.astype(like.dtype))
+
+
+@jit(static_argnames="delay")
+def _start(method, state, preds, y, rank, delay):
+    """Returns a state with a delay, before the first row."""
+    row = _row((preds, y))
+    like = *row, jax.eval_shape(method._threshold_for, state, row[0], rank)
+    rows = jax.tree.map(lambda v: jnp.zeros((delay, *v.shape), v.dtype), like)
+    return delayed.Delayed(state, rows, jnp.zeros((), int))
 
 
 @jit
