@@ -42,7 +42,7 @@ class Delayed:
       >>> method = online.PID(scores.Absolute(), step_size=0.5)
       >>> state, y = method.init(jnp.arange(1.0, 10.0), 0.2), jnp.full(4, 9.0)
       >>> state, sets = online.run(method, state, jnp.zeros(4), y, 0.2, delay=2)
-      >>> [round(end, 1) for end in sets.upper.tolist()]  # two targets are known
+      >>> [round(end, 1) for end in sets.upper.tolist()]  # the first target came
       [8.0, 8.0, 8.0, 8.4]
       >>> state, _ = method.step(state, jnp.array(0.0), jnp.array(9.0), 0.2)
       >>> int(state.steps), round(state.state.quantile.item(), 1)
