@@ -226,6 +226,11 @@ BARS = {
         ("compiled again for other numbers", "count", "<= 0"),
     ],
     "readme_start": [("second time", "all s", "<= 1.8")],
+    "delays": [
+        line
+        for name in ("tracking", "ACI", "DtACI")
+        for line in ((name, "CPU s", "<= 0.15"), (name, "first CPU s", "<= 1.5"))
+    ],
     "monitors": [
         ("RiskMonitor", "CPU s", "<= 1"),
         ("ChangeMonitor", "CPU s", "<= 1"),

@@ -50,6 +50,7 @@ TIMED = [
     "local",
     "probability_speed",
     "predictive_speed",
+    "delays",
     "monitors",
     "selected",
     "serving",

@@ -73,7 +73,9 @@ class ACI(Adaptive):
       On every sequence |mean error - alpha| <= (max(a, 1 - a) + step_size) / (step_size
       T), a the alpha at the start. Rounding adds at most eps (1 + 4 step_size) / (2
       step_size), eps of the type of alpha, at any T (at step_size = 0.01 it is 6e-6 in
-      single precision and 1e-14 in double).
+      single precision and 1e-14 in double). Where targets come D steps late (`delay` of
+      `online.run`) the mean error of the first T - D rows, those learned, is within
+      (max(a, 1 - a) + (D + 1) step_size) / (step_size (T - D)) of alpha.
 
     Assumption:
       None on data and predictions. Sets are empty at a threshold of -inf and everything
@@ -160,7 +162,8 @@ class DtACI(Adaptive):
       I that it is tuned to; the bound grows with how far the sequence moves. Long-run
       coverage of 1 - alpha is proved where alpha is drawn from the experts by their
       weights, and eta and sigma fall to 0 along the stream. Here alpha is their mean
-      and both are fixed: coverage is close to 1 - alpha, without a bound.
+      and both are fixed: coverage is close to 1 - alpha, without a bound. Where targets
+      come late the experts err at their alphas and scores of now, not as of the set.
 
     Assumption:
       None on data and predictions.

@@ -11,6 +11,7 @@ import jax
 
 from jaxcp import _checks
 from jaxcp._names import is_missing
+from jaxcp.online.delayed import check_waits_for_none
 from jaxcp.online.stream import Stream, issued
 from jaxcp.typing import AnySet, ArrayLike, PyTree
 
@@ -23,7 +24,8 @@ class Queue:
     A value, as a state is: `queue, sets = queue.issue(id, pred)` when a prediction is
     made, `queue = queue.settle(id, y)` when its target is known, in any order. A target
     is charged to the set that was issued for it: `method.update(..., threshold=q)`.
-    `jaxcp.save` and `jaxcp.load` keep all of it, what waits too, to the last bit.
+    `jaxcp.save` and `jaxcp.load` keep all of it, what waits too, to the last bit. Past
+    data whose targets came in order need no queue: `online.run` takes a `delay`.
 
     Args:
       method: A method of `jaxcp.online`, or a `Stream` of your own.
@@ -36,8 +38,8 @@ class Queue:
       last_dropped: The id of the latest one, or None.
 
     Raises:
-      ValueError: for no method, the state of another, `alpha` outside (0, 1), or a
-        `size` below 1.
+      ValueError: for no method, the state of another or one with a delay, `alpha`
+        outside (0, 1), or a `size` below 1.
 
     Guarantee:
       Of ACI, where at most D other sets wait at a time and N were settled: |mean error
@@ -60,7 +62,7 @@ class Queue:
       2021.
 
     See also:
-      online.ACI, online.ByGroup, save
+      online.run, online.ACI, online.ByGroup, save
 
     Example:
       >>> from jaxcp import online, scores
@@ -90,6 +92,7 @@ class Queue:
         _checks.check_kind("a method of jaxcp.online", self.method, Stream)
         if self.size is not None:
             _checks.check_count("size", self.size, 1)
+        check_waits_for_none(self.state)
         if not self.waiting:  # or it was checked before
             self.method.quantile(self.state, self.alpha)
 

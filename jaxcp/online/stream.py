@@ -19,6 +19,7 @@ from jaxcp._batching import evaluate, score_of
 from jaxcp._numbers import as_float
 from jaxcp._tree import jit
 from jaxcp.held.taking import check_digits_of_targets
+from jaxcp.online import delayed
 from jaxcp.quantiles.levels import Alpha, as_alpha, split_alpha
 from jaxcp.scores import inputs
 from jaxcp.typing import AnySet, ArrayLike, Online, PyTree, Score
@@ -109,7 +110,8 @@ class Stream(ABC):
         Where targets come late it is kept with the prediction, for `update`.
         """
         _check_state(self, state)
-        return _quantile(self, state, self.rank(state, alpha))
+        own = delayed.learned(state)
+        return _quantile(self, own, self.rank(own, alpha))
 
     def update(
         self,
@@ -129,10 +131,12 @@ class Stream(ABC):
           alpha: Level of the sets.
           threshold: `quantile(state, alpha)` when that set was issued, shape () or
             (c,): a target that comes late is charged to its own set. Defaults to the
-            threshold of now.
+            threshold of now. A state with a delay keeps thresholds itself and takes
+            none: it is then a `step`.
 
         Raises:
-          ValueError: as `run`, and for a threshold of another shape, or NaN.
+          ValueError: as `run`, and for a threshold of another shape, or NaN, or with a
+            state that has a delay.
 
         Example:
           >>> from jaxcp import online, scores
@@ -149,6 +153,7 @@ class Stream(ABC):
         """
         if threshold is None:
             return self.step(state, pred, y, alpha)[0]
+        delayed.check_waits_for_none(state)
         _checks.check_given(y=y)
         q = as_array("threshold", threshold)
         _checks.check_not_nan("threshold", q)
@@ -158,7 +163,10 @@ class Stream(ABC):
     def step(
         self, state: PyTree, pred: PyTree, y: ArrayLike, alpha: ArrayLike
     ) -> tuple[PyTree, AnySet]:
-        """Returns the next state and the set that was predicted before `y` came."""
+        """Returns the next state and the set that was predicted before `y` came.
+
+        A state with a delay of D steps keeps the row, and learns that of D steps ago.
+        """
         _checks.check_given(y=y)
         pred, y, rank = _one_example(self, state, pred, y, alpha)
         return _step(self, state, pred, y, rank)
@@ -173,7 +181,13 @@ class Stream(ABC):
 
 
 def run(
-    method: Online, state: PyTree, preds: PyTree, y: ArrayLike, alpha: ArrayLike
+    method: Online,
+    state: PyTree,
+    preds: PyTree,
+    y: ArrayLike,
+    alpha: ArrayLike,
+    *,
+    delay: int | None = None,
 ) -> tuple[PyTree, AnySet]:
     """Returns the state after a stream and the sets predicted along it.
 
@@ -182,6 +196,12 @@ def run(
     the state on; `jax.vmap` runs many series or hyperparameters at once. (A method of
     your own is traced at every call: wrap calls that you repeat in `jax.jit`.)
 
+    Where targets come late `delay` is the number of steps D: step t learns row t - D,
+    at the threshold that was issued for it. `y` is as without a delay: the target of
+    each row stands beside its prediction, as past data have it, and waits in the state.
+    A live service, which does not know the target of now, takes `online.Queue`, or
+    `quantile` and `update(..., threshold=)`: the thresholds are the same.
+
     Args:
       method: An online method, from `jaxcp.online`.
       state: Its state, from `method.init` or from an earlier run.
@@ -189,27 +209,41 @@ def run(
         the targets before it.
       y: Targets, shape (t, ...), or labels.
       alpha: Miscoverage level, shape (), or (c,) for scores with c components.
+      delay: How many steps late targets come, an int; it may exceed the length of the
+        stream: then nothing is learned yet. A state with a delay goes on with its own.
+        Defaults to that of the state, 0 for one from `init`.
 
     Returns:
-      (state, sets): the state after the last target, and sets with leading axis t, each
-      predicted before its target was seen.
+      (state, sets): the state after the last target, a `Delayed` one where there is a
+      delay, and sets with leading axis t, each predicted before its target was seen.
 
     Raises:
       ValueError: if lengths differ, a concrete prediction or target is NaN or not valid
-        for the score, or a number `alpha` is outside (0, 1).
+        for the score, or a number `alpha` is outside (0, 1); for a `delay` unlike that
+        of the state, or of a method that is no `online.Stream`; where rows have other
+        shapes or types than those that wait.
 
     Guarantee:
-      That of the method.
+      That of the method. With a delay of D steps, of ACI and tracking: their bound with
+      D + 1 times the step size in place of one, on the mean error of the T - D rows
+      that were learned. Proof: q (or alpha) is step_size times the sum of their errors
+      less alpha away from its start; beyond its range new sets do not err in the one
+      direction, and at most D + 1 rows issued before still move it.
 
     Assumption:
       That of the method; each prediction uses earlier targets at most.
 
     Cost:
-      t steps in one `lax.scan`. One compilation for a method of the library and shapes;
+      t steps in one `lax.scan`, and O(D) memory of the state with a delay of D steps.
+      One compilation for a method of the library and shapes;
       a method of your own that is no `online.Stream` is traced at every call.
 
+    References:
+      Gibbs, Candes, Adaptive Conformal Inference Under Distribution Shift, NeurIPS,
+      2021 (their argument, with a delay).
+
     See also:
-      online.Stream, online.ACI, online.SlidingWindow, online.PID
+      online.Delayed, online.Queue, online.Stream, online.ACI, online.PID
 
     Example:
       >>> from jaxcp import online, scores
@@ -219,13 +253,21 @@ def run(
       >>> state, sets = run(method, state, jnp.zeros(100), y, 0.1)
       >>> round(jnp.mean(abs(y) <= sets.upper).item(), 2)
       0.9
+      >>> start = method.init(jnp.arange(1.0, 20.0), 0.1)
+      >>> late, sets = run(method, start, jnp.zeros(60), y[:60], 0.1, delay=24)
+      >>> late, more = run(method, late, jnp.zeros(40), y[60:], 0.1)  # goes on
+      >>> int(late.steps), type(late.state).__name__
+      (100, 'ACIState')
     """
     _checks.check_given(method=method)
+    delayed.check_delay(state, delay)
     preds = method._coded(preds) if isinstance(method, Stream) else preds
     rounded, given = is_rounded("y", y), (preds, y)
     preds, y = _checks.rows(preds=preds, y=y)
     if not isinstance(method, Stream):
         _checks.check_kind("a method with init and step", method, Online)
+        if delay:
+            _checks.check_kind("a jaxcp.online.Stream for a delay", method, Stream)
         as_alpha(alpha)  # the method is given it as it came
         return lax.scan(lambda s, row: method.step(s, *row, alpha), state, (preds, y))
     _check_state(method, state)
@@ -233,7 +275,10 @@ def run(
     if rounded:
         scores = evaluate(method.score, preds, y)
         check_digits_of_targets(method.score, preds, y, scores, None, given)
-    return _run(method, state, preds, y, method.rank(state, alpha))
+    rank = method.rank(delayed.learned(state), alpha)
+    if delay and not isinstance(state, delayed.Delayed):
+        state = _start(method, state, preds, y, rank, delay)
+    return _run(method, state, preds, y, rank)
 
 
 def past_scores(scores: ArrayLike, mask: ArrayLike | None) -> Array:
@@ -293,7 +338,7 @@ def _some_threshold(method, state):
 def issued(method, state, pred, alpha):
     """Returns the threshold of now and the set for a prediction, after checks."""
     pred, _, rank = _one_example(method, state, pred, None, alpha)
-    return _issued(method, state, pred, rank)
+    return _issued(method, delayed.learned(state), pred, rank)
 
 
 @jit
@@ -340,6 +385,15 @@ def _settle(method, state, pred, y, rank, q):
     return method.learn(state, pred, y, rank, q.astype(like.dtype))
 
 
+@jit(static_argnames="delay")
+def _start(method, state, preds, y, rank, delay):
+    """Returns a state with a delay, before the first row."""
+    row = _row((preds, y))
+    like = *row, jax.eval_shape(method._threshold_for, state, row[0], rank)
+    rows = jax.tree.map(lambda v: jnp.zeros((delay, *v.shape), v.dtype), like)
+    return delayed.Delayed(state, rows, jnp.zeros((), int))
+
+
 @jit
 def _run(method, state, preds, y, rank):
     pred, target = _row((preds, y))
@@ -348,19 +402,22 @@ def _run(method, state, preds, y, rank):
 
 
 def _advance(method, state, pred, y, rank):
-    q = method._threshold_for(state, pred, rank)
-    return method.learn(state, pred, y, rank, q), method.score.invert(pred, q)
+    q = method._threshold_for(delayed.learned(state), pred, rank)
+    return delayed.learn(method, state, pred, y, rank, q), method.score.invert(pred, q)
 
 
 def _check_scores(method, state, pred, y, rank):
     """Returns what a threshold is like; ValueError for past scores of another score."""
-    past = jax.eval_shape(method._threshold_for, state, pred, rank)
+    own = delayed.learned(state)
+    past = jax.eval_shape(method._threshold_for, own, pred, rank)
     scores = jax.eval_shape(partial(score_of, method.score), pred, y).shape
     if scores != past.shape:
         raise ValueError(
             f"expected past scores with components {scores}, as from one example, got "
             f"{past.shape} in the state; online.run takes a batch of them"
         )
+    if own is not state:
+        delayed.check_row(state.rows, (pred, y))
     return past
 
 
@@ -369,7 +426,7 @@ def _one_example(method, state, pred, y, alpha):
     pred, y = as_arrays(pred=method._coded(pred), y=y)
     _checks.check_given(pred=pred)
     _check_state(method, state)
-    rank = method.rank(state, alpha)
+    rank = method.rank(delayed.learned(state), alpha)
     inputs.check(method.score, *_as_batch((pred, y)))
     return pred, y, rank
 
@@ -380,7 +437,8 @@ def _check_state(method, state):
     inputs.check_own_score(method, "a method")
     kinds = f"{type(method).__name__}, {method.state_type.__name__}"
     cure = "; the first one comes from the method's init"
-    _checks.check_kind(f"a state of {kinds}", state, method.state_type, cure)
+    own = delayed.learned(state)
+    _checks.check_kind(f"a state of {kinds}", own, method.state_type, cure)
 
 
 @jax.jit

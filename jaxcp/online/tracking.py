@@ -64,7 +64,9 @@ class PID(Stream):
       0 and all scores less their forecasts; the integrator works for unbounded scores.
       Rounding adds at most eps (b + 4 step_size) / (2 step_size), eps of the type of
       the threshold, at any T (at step_size = b / 10 it is 8e-7 in single precision and
-      2e-15 in double).
+      2e-15 in double). Where targets come D steps late (`delay` of `online.run`) the
+      mean error of tracking over the first T - D rows, those learned, is within (b + (D
+      + 1) step_size) / (step_size (T - D)) of alpha.
 
     Assumption:
       Scores in [0, b] for quantile tracking; nothing else about data and predictions. A

@@ -243,6 +243,10 @@ LAWS = {  # what simulates or enumerates a promise, and for which names
     "test_risk_losses::test_the_mean_loss_of_every_stream_is_near_alpha": [
         "online.PID",
     ],
+    "test_delays::test_bounds_hold_on_every_late_sequence": [
+        "online.ACI",
+        "online.PID",
+    ],
     "test_late::test_the_bound_of_a_queue_out_of_order": ["online.Queue"],
     "test_online::test_nexcp_covers_exchangeable_rows": [
         "online.NexCP",

@@ -52,7 +52,8 @@ TABLES = {  # that have been measured, by folder
         cross_speed_large
         cross_speed_networks cross_speed_recorded cross_speed_replicates
         cross_speed_ridge
-        cross_speed_streams data_scale first_calls first_calls_counts full_speed_large
+        cross_speed_streams data_scale delays first_calls first_calls_counts
+        full_speed_large
         full_speed_refits full_speed_ridge function_cost groups kernel_speed_kernel
         kernel_speed_kernel_avx2 kernel_speed_labels kernel_speed_levels
         kernel_speed_scaling kernel_speed_small kernel_speed_small_avx2

@@ -429,12 +429,13 @@ def controlled(loss, draw=NUMBERS, score=ABSOLUTE, **more):
     return Method(draw, make, ask, not_for)
 
 
-def stream(method):
+def stream(method, **delay):
     def make(rows):
         return method.init(abs(rows["y"] - rows["preds"]), ALPHA)
 
     def ask(state, test, alpha):
-        state, sets = online.run(method, state, test["preds"], test["y"], alpha)
+        rows = test["preds"], test["y"]
+        state, sets = online.run(method, state, *rows, alpha, **delay)
         return {"sets": sets, "state": state}
 
     return Method(NUMBERS, make, ask, STREAM, rtol=1e-5)
@@ -700,6 +701,7 @@ METHODS = {
     "window": stream(online.SlidingWindow(ABSOLUTE)),
     "ACI by group": stream_by_group(online.ACI(ABSOLUTE, 0.05)),
     "window by group": stream_by_group(online.SlidingWindow(ABSOLUTE)),
+    "ACI with a delay": stream(online.ACI(ABSOLUTE, 0.05), delay=3),
     "late ACI": late_stream(online.ACI(ABSOLUTE, 0.05)),
     "outliers": of_scores(
         lambda rows, test, alpha: outliers.outlier_p_values(

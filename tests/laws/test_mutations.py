@@ -4,7 +4,7 @@ Every setting returns what the right method covers, and what faulty ones do, on 
 data. A fault must be caught with p < 1e-6, the right method must not be at 1e-4.
 """
 
-from functools import cache
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ from numpy.testing import assert_array_equal
 from scipy import stats
 
 import jaxcp
-from jaxcp import certificates, learners, scores
+from jaxcp import certificates, learners, online, scores
 from jaxcp.certificates import certificate
 from jaxcp.predictive import calibrate_predictive
 from jaxcp.quantiles import _regression
@@ -202,6 +202,35 @@ def ranks_of_labels(key):
     }
 
 
+LATE, STEPS = 12, 600
+
+
+def late_targets(key):
+    """Scores in turns, small and large for as many steps as targets are late."""
+    key_noise, key_time = jax.random.split(key)
+    large = jnp.arange(STEPS) // (LATE + 1) % 2
+    y = (large + jax.random.uniform(key_noise, (STEPS,))) / 2
+    method = online.PID(scores.Absolute(), 0.5)
+    state = method.init(jnp.ones(1), ALPHA)
+    own = online.run(method, state, jnp.zeros(STEPS), y, ALPHA, delay=LATE)[1]
+
+    def at_once(carry, row):  # a target that comes is charged to the set of now
+        state, waiting = carry
+        sets = method.predict(state, 0.0, ALPHA)
+        later = method.update(state, 0.0, waiting[0], ALPHA)
+        known = partial(jnp.where, row[0] >= LATE)
+        state = jax.tree.map(known, later, state)
+        return (state, jnp.append(waiting[1:], row[1])), sets.contains(row[1])
+
+    begin = state, jnp.zeros(LATE)
+    wrong = jax.lax.scan(at_once, begin, (jnp.arange(STEPS), y))[1]
+    place = jax.random.randint(key_time, (), 0, STEPS - LATE)  # of those learned
+    return {
+        "right": (y <= own.upper)[place],
+        "late targets charged to the set of now": wrong[place],
+    }
+
+
 EXACT = {split: SPLIT_SIZE, few_scores: 5, labels: SPLIT_SIZE, boxes: SPLIT_SIZE}
 EXACT |= {draws: SPLIT_SIZE, hidden_group: 0, percentiles: 19}
 AT_LEAST = {
@@ -209,6 +238,7 @@ AT_LEAST = {
     unseen: 1 - ALPHA,
     folds: 1 - 2 * ALPHA - (1 - 5 / 40) / 6,
     ranks_of_labels: 1 - ALPHA,
+    late_targets: 1 - ALPHA - (1 + (LATE + 1) * 0.5) / (0.5 * (STEPS - LATE)),
 }
 NUM_TRIALS = {split: 100_000, draws: 400, shift: 10_000, ranks_of_labels: 20_000}
 FAULTS = {
@@ -229,6 +259,7 @@ FAULTS = {
     ranks_of_labels: ["limits from the calibration rows"],
     percentiles: ["floor of a lower percentile"],
     unseen: ["nothing for an unseen group"],
+    late_targets: ["late targets charged to the set of now"],
 }
 
 
@@ -257,9 +288,9 @@ def test_faults_are_caught_and_the_right_method_is_not(setting):
         assert p_value(setting, fault) < CAUGHT, fault
 
 
-def test_there_are_sixteen_faults():
+def test_there_are_seventeen_faults():
     names = [name for faults in FAULTS.values() for name in faults]
-    assert len(set(names)) == 16
+    assert len(set(names)) == 17
 
 
 def test_a_thousand_clean_runs_raise_no_alarm(key):

@@ -79,7 +79,7 @@ def test_a_late_target_is_charged_to_its_own_set(name):
 @pytest.mark.parametrize("name", ["tracking", "aci"])
 def test_delays_of_the_reference(name, delay):
     """In a scan: the error of step i comes after the set of step i + delay."""
-    case = reference("conditional_delays")
+    case = reference("conditional/streams")
     expected, y = case[f"delay_{delay}_{name}"], case["residuals"]
     if name == "aci":
         method = online.ACI(ABSOLUTE, 0.02)

@@ -30,7 +30,7 @@ METHODS = {
     "sf-ogd": online.SFOGD(ABSOLUTE, 3.0),
 }
 each_method = pytest.mark.parametrize("name", METHODS)
-BESIDE = {"ByGroup", "Queue"}  # in test_by_group, test_late and test_monitors
+BESIDE = {"ByGroup", "Delayed", "Queue"}  # in test_by_group, test_delays, ...
 BESIDE |= {"ChangeMonitor", "ExchangeabilityMonitor", "RiskMonitor"}
 BESIDE |= {"Stream", "confidence_sequence", "nexcp_weights", "run"}
 
