@@ -94,7 +94,7 @@ def paths(key):
     """A path of five independent points; the fault takes each at alpha / 5, clamped."""
     y = jax.random.normal(key, (SPLIT_SIZE + NUM_TEST, 5))
     pred = jnp.zeros_like(y), jnp.ones_like(y)
-    old, new = (jax.tree.map(lambda v: v[rows], (pred, y)) for rows in SPLIT_ROWS)
+    old, new = (jax.tree.map(lambda v, at=at: v[at], (pred, y)) for at in SPLIT_ROWS)
     sets = jaxcp.calibrate(scores.Band(), *old)(new[0], ALPHA)
     each = jaxcp.conformal_quantile(jnp.abs(old[1]), ALPHA / 5)  # infinite
     q = jnp.minimum(each, jnp.max(jnp.abs(old[1]), axis=0))[None]
