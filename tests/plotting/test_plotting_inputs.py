@@ -82,9 +82,9 @@ def close_figures():
             r"one band, got a batch \(2,\); sets\[i\] is one",
         ),
         (
-            lambda: plotting.plot_band(
-                [Band(np.zeros((2, 6)), np.ones((2, 6)), 2)] * 2
-            ),
+            lambda: plotting.plot_band([Band(np.eye(6), np.eye(6), 2)] * 2),
+            r"bands of one path \(d,\), or .*, got 2 of shape \(6, 6\)",
+        ),
             r"bands of one path \(d,\), or .*, got 2 of shape \(6, 6\)",
         ),
         (
