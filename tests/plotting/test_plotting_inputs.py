@@ -85,8 +85,6 @@ def close_figures():
             lambda: plotting.plot_band([Band(np.eye(6), np.eye(6), 2)] * 2),
             r"bands of one path \(d,\), or .*, got 2 of shape \(6, 6\)",
         ),
-            r"bands of one path \(d,\), or .*, got 2 of shape \(6, 6\)",
-        ),
         (
             lambda: plotting.plot_band(Band(X, X), X[1:]),
             r"y of shape \(6,\), got \(5,\)",
