@@ -24,13 +24,12 @@ class Band:
     ceil(f d)-th smallest of the d errors, at least the first: at least the share f of
     the points is in the band then, and the rest may be anywhere.
 
-    `pred` is (center, scale). The center has the shape of a target, any: a path (t,), a
-    field (h, w), a field of several channels (h, w, c). The scale has the same shape,
-    or one that broadcasts to it. A scale of +inf leaves a point out, for padding and
-    for fields that are seen in part: its score is 0, and its ends are infinite. So it
-    is, where nothing can be checked, with a scale that is <= 0 or NaN. The score is
-    +inf where a target is NaN. A scale must come from other rows than those calibrated
-    on.
+    `pred` is (center, scale), any shape that targets have: a path (t,), a field (h, w),
+    a field of several channels (h, w, c). The scale has it too, or one that broadcasts
+    to it. A scale of +inf leaves a point out, for padding and for fields that are seen
+    in part: its score is 0, and its ends are infinite. So it is, where nothing can be
+    checked, with a scale that is <= 0 or NaN. The score is +inf where a target is NaN.
+    A scale must come from other rows than those calibrated on.
 
     Args:
       fraction: Share of the points, a number in (0, 1], read as a decimal: 0.95 of 40

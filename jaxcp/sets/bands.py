@@ -58,7 +58,7 @@ class Band(Ends):
     fraction: float = static(default=1.0)
 
     def __new__(
-        cls, lower: Array, upper: Array, ndim: int = 1, fraction: float = 1.0
+        cls, lower: Any, upper: Any, ndim: Any = 1, fraction: Any = 1.0
     ) -> Band:
         """Returns a band without `ends` where a share of the points is enough."""
         return object.__new__(_PartialBand if cls is Band and fraction != 1 else cls)
