@@ -24,13 +24,12 @@ class Band:
     ceil(f d)-th smallest of the d errors, at least the first: at least the share f of
     the points is in the band then, and the rest may be anywhere.
 
-    `pred` is (center, scale). The center has the shape of a target, any: a path (t,), a
-    field (h, w), a field of several channels (h, w, c). The scale has the same shape,
-    or one that broadcasts to it. A scale of +inf leaves a point out, for padding and
-    for fields that are seen in part: its score is 0, and its ends are infinite. So it
-    is, where nothing can be checked, with a scale that is <= 0 or NaN. The score is
-    +inf where a target is NaN. A scale must come from other rows than those calibrated
-    on.
+    `pred` is (center, scale), any shape that targets have: a path (t,), a field (h, w),
+    a field of several channels (h, w, c). The scale has it too, or one that broadcasts
+    to it. A scale of +inf leaves a point out, for padding and for fields that are seen
+    in part: its score is 0, and its ends are infinite. So it is, where nothing can be
+    checked, with a scale that is <= 0 or NaN. The score is +inf where a target is NaN.
+    A scale must come from other rows than those calibrated on.
 
     Args:
       fraction: Share of the points, a number in (0, 1], read as a decimal: 0.95 of 40
@@ -82,7 +81,7 @@ class Band:
         center, known, units = _parts(pred)
         errors = _errors(center, known, units, y).ravel()
         if self.fraction == 1:
-            return largest(errors)
+            return _largest(errors)
         return kth_smallest(errors, count_of(self.fraction, errors.size))
 
     def invert(self, pred: tuple[Array, Array], q: Array) -> sets.Band:
@@ -113,15 +112,12 @@ def _errors(center, known, units, y):
 
 
 @jax.custom_jvp
-def largest(values: Array) -> Array:
-    """Returns the largest of values (d,), with the slope of the first that is."""
+def _largest(values):
     return jnp.max(values)
 
 
-@largest.defjvp
-def _largest_jvp(primals, tangents):
-    place = jnp.argmax(primals[0])
-    return jnp.max(primals[0]), tangents[0][place]
+# The slope of the first that is the largest, whose place takes thrice the time.
+_largest.defjvp(lambda v, dv: (jnp.max(v[0]), dv[0][jnp.argmax(v[0])]))
 
 
 def root_mean_square(residuals: ArrayLike) -> Array:

@@ -58,7 +58,7 @@ class Band(Ends):
     fraction: float = static(default=1.0)
 
     def __new__(
-        cls, lower: Array, upper: Array, ndim: int = 1, fraction: float = 1.0
+        cls, lower: Any, upper: Any, ndim: Any = 1, fraction: Any = 1.0
     ) -> Band:
         """Returns a band without `ends` where a share of the points is enough."""
         return object.__new__(_PartialBand if cls is Band and fraction != 1 else cls)
@@ -95,10 +95,8 @@ class Band(Ends):
 
     def log_size(self) -> Array:
         """Raises ValueError: a product of so many widths says nothing of a field."""
-        raise ValueError(
-            "expected a set with a volume, got a Band; its size() is the mean width of "
-            "its points, for metrics.mean_size"
-        )
+        cure = "; its size is a mean width"
+        raise ValueError(f"expected a set with a volume, got a Band{cure}")
 
     def _columns(self, names):
         if names is not None or self.ndim == 1:

@@ -111,6 +111,12 @@ def several(rng, n):
     return {"preds": p, "y": rng.random((n, 4)) < p}
 
 
+def paths(rng, n):
+    center, noise = rng.normal(size=(2, n, 4)).astype("f")
+    scale = rng.uniform(0.5, 2, (n, 4)).astype("f")
+    return {"preds": (center, scale), "y": center + scale * noise}
+
+
 def claims(rng, n):
     c, there = rng.normal(size=(n, 4)).astype("f"), rng.random((n, 4)) < 0.8
     return {"preds": (c, there), "y": rng.normal(size=(n, 4)) < 1 + c}
@@ -571,6 +577,8 @@ METHODS = {
     "split of ranked labels": split(
         scores.APS(randomized=True), with_uniforms, not_for=ELSEWHERE
     ),
+    "split of paths": split(scores.Band(), paths, not_for=ELSEWHERE),
+    "split of shares of paths": split(scores.Band(0.5), paths, not_for=ELSEWHERE),
     "split of claims": split(scores.Claims(), claims, not_for=ELSEWHERE | FLAT),
     "split of weights within bounds": split(ABSOLUTE, NUMBERS, within),
     "split of a function": predicted(ABSOLUTE, inputs),
