@@ -60,6 +60,7 @@ ONE_POINT = {  # how often one point is inside, exactly
 }
 CIRCLE = 2 * np.pi
 TIMES = np.arange(1, NUM_TIMES + 1) / NUM_TIMES
+ORDERS = np.arange(1, NUM_WAVES + 1)
 PLACES = CIRCLE * np.arange(NUM_PLACES) / NUM_PLACES
 Predict = Callable[[Array], Array]
 
@@ -69,15 +70,14 @@ def draw_start(key: Array) -> tuple[Array, Array]:
     key_size, key_waves = jax.random.split(key)
     low, high = np.log([SMALLEST, LARGEST])
     size = jnp.exp(jax.random.uniform(key_size, minval=low, maxval=high))
-    waves = size * jax.random.normal(key_waves, (2, NUM_WAVES))
-    return tuple(waves / np.arange(1, NUM_WAVES + 1))
+    sines, cosines = size * jax.random.normal(key_waves, (2, NUM_WAVES)) / ORDERS[None]
+    return sines, cosines
 
 
 def wave(start: tuple[Array, Array], x: Array) -> Array:
     """Returns u at places x at the start."""
-    sines, cosines = start
-    phases = np.arange(1, NUM_WAVES + 1) * x[..., None]
-    return jnp.sin(phases) @ sines + jnp.cos(phases) @ cosines
+    terms = zip(*start, ORDERS, strict=True)
+    return sum(a * jnp.sin(k * x) + b * jnp.cos(k * x) for a, b, k in terms)
 
 
 def burgers(start: tuple[Array, Array], times: Array, places: Array) -> Array:
@@ -88,10 +88,10 @@ def burgers(start: tuple[Array, Array], times: Array, places: Array) -> Array:
     """
     sines, cosines = start
     steps = np.arange(-192, 193) * CIRCLE / 128  # y - x, beyond what may come in time
-    order = np.arange(1, NUM_WAVES + 1)
-    potential = wave((cosines / order, -sines / order), places[:, None] + steps)
-    far = steps**2 / (2 * times[:, None, None])
-    weights = jax.nn.softmax(-(far + potential) / (2 * VISCOSITY))
+    far = jnp.outer(0.5 / times, steps**2)[:, None]
+    potential = (cosines / ORDERS, -sines / ORDERS)
+    heights = wave(potential, places[:, None] + steps[None])[None]
+    weights = jax.nn.softmax(-(far + heights) / (2 * VISCOSITY))
     return -(weights @ steps) / times[:, None]
 
 
@@ -108,10 +108,10 @@ def fit_center(key: Array, x: Array, y: Array, num_steps: int) -> Predict:
     flat = y.reshape(len(y), -1)
     _, sizes, parts = np.linalg.svd(flat, full_matrices=False)
     sizes, parts = sizes[:NUM_PARTS] / len(y) ** 0.5, parts[:NUM_PARTS]
-    loss = lambda out, y: jnp.sum((out * sizes - y) ** 2, axis=1)  # noqa: E731
+    loss = lambda out, y: jnp.sum((out * sizes[None] - y) ** 2, axis=1)  # noqa: E731
     size = {"num_out": NUM_PARTS, "num_hidden": 128, "num_steps": num_steps}
     outputs = train(key, loss, x, flat @ parts.T, decay=1e-2, **size)
-    return lambda x: (outputs(x) * sizes @ parts).reshape(-1, *y.shape[1:])
+    return lambda x: ((outputs(x) * sizes[None]) @ parts).reshape(-1, *y.shape[1:])
 
 
 def fit_scale(key: Array, x: Array, residuals: Array, num_steps: int) -> Predict:
@@ -164,7 +164,7 @@ def beside(center: Array, residuals: Array) -> dict[str, sets.Band]:
         CLAMPED: jnp.minimum(bonferroni, jnp.max(residuals, axis=0)),
     }
     return {
-        name: sets.Band(center - half, center + half, ndim=2)
+        name: sets.Band(center - half[None], center + half[None], ndim=2)
         for name, half in halves.items()
     }
 
