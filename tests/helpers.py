@@ -115,6 +115,19 @@ def _several(*shape):
     return draw
 
 
+def _field(*shape):
+    """A field, and scales along its last axis: the first point is left out."""
+
+    def draw(key):
+        mu, noise = jax.random.normal(key, (2, *shape))
+        key = jax.random.fold_in(key, 2)
+        scale = jax.random.uniform(key, shape[-1:], minval=0.1)
+        y = mu + jnp.broadcast_to(scale, shape) * noise
+        return (mu, scale.at[0].set(jnp.inf)), y
+
+    return draw
+
+
 def _claims(m):
     """Confidences in quarters, so that claims tie, some padded, and which are true."""
 
@@ -295,6 +308,8 @@ CASES = {
     "raps-randomized": Case(scores.RAPS(0.3, 1, True), _labels(6, True), exact=True),
     "multilabel": Case(scores.MultiLabel(), _several(5)),
     "multilabel-pixels": Case(scores.MultiLabel(), _several(2, 3)),
+    "band": Case(scores.Band(), _field(4)),
+    "band-share": Case(scores.Band(0.7), _field(2, 5)),
     "claims": Case(scores.Claims(), _claims(6)),
     "saps": Case(scores.SAPS(0.0137), _labels(7, ties=True), exact=True),
     "saps-one-class": Case(scores.SAPS(0.1, True), _labels(1, True), exact=True),
@@ -396,6 +411,7 @@ ONE_OF_EACH = [
     "margin",
     "entmax",
     "multilabel",
+    "band",
     "claims",
     "topk",
     "custom",

@@ -6,6 +6,7 @@ dark pages.
 """
 
 from jaxcp.plotting._axes import style
+from jaxcp.plotting.bands import plot_band
 from jaxcp.plotting.coverage import (
     plot_coverage,
     plot_coverage_curve,
@@ -23,10 +24,10 @@ from jaxcp.plotting.sizes import plot_comparison, plot_sizes
 
 # fmt: off
 __all__ = [
-    "plot_boxes", "plot_cdf", "plot_comparison", "plot_coverage", "plot_coverage_curve",
-    "plot_fan", "plot_group_coverage", "plot_intervals", "plot_label_sets",
-    "plot_masks", "plot_monitor", "plot_p_values", "plot_pit", "plot_region",
-    "plot_reliability", "plot_rolling_coverage", "plot_sensitivity",
+    "plot_band", "plot_boxes", "plot_cdf", "plot_comparison", "plot_coverage",
+    "plot_coverage_curve", "plot_fan", "plot_group_coverage", "plot_intervals",
+    "plot_label_sets", "plot_masks", "plot_monitor", "plot_p_values", "plot_pit",
+    "plot_region", "plot_reliability", "plot_rolling_coverage", "plot_sensitivity",
     "plot_size_stratified_coverage", "plot_sizes", "plot_widths", "style",
 ]
 # fmt: on

@@ -423,7 +423,7 @@ def check_share(name: str, share: Any) -> None:
     """Raises ValueError unless a share is a known number in (0, 1]."""
     if isinstance(share, bool) or not isinstance(share, Real | Decimal):
         raise ValueError(f"expected {name} as a number, got {share!r}")
-    if not 0 < share <= 1:
+    if not 0 < float(share) <= 1:
         cure = "; 0.95 is for 95 %"
         raise ValueError(f"expected {name} in (0, 1], got {share}{cure}")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import Array
 
 from jaxcp import _checks, sets
 from jaxcp._numbers import as_float, mean
@@ -77,31 +77,37 @@ class Band:
 
     def __call__(self, pred: tuple[Array, Array], y: Array) -> Array:
         """Returns the largest error, or that of the share's last point, shape ()."""
-        (center, scale), y = pred, as_float(y)
-        _checks.check_shape("a center", y.shape, jnp.shape(center))
-        errors = _errors(as_float(center), as_float(scale), y).ravel()
+        y = as_float(y)
+        _checks.check_shape("a center", y.shape, jnp.shape(pred[0]))
+        center, known, units = _parts(pred)
+        errors = _errors(center, known, units, y).ravel()
         if self.fraction == 1:
             return largest(errors)
         return kth_smallest(errors, count_of(self.fraction, errors.size))
 
     def invert(self, pred: tuple[Array, Array], q: Array) -> sets.Band:
         """Returns [center - q scale, center + q scale] at all points."""
-        center, scale = jnp.broadcast_arrays(*map(as_float, pred))
-        known, units = known_units(scale)
+        center, known, units = _parts(pred)
         half = in_targets(q, known, units)
         # Nothing scores less than 0, also where a point is left out.
         half = jnp.where(jnp.asarray(q) < 0, -jnp.abs(half), half)
+        middle = jnp.where(known, center, 0)
 
         def inside(y):
-            return _errors(center, scale, y) <= q
+            return _errors(center, known, units, y) <= q
 
-        lower, upper = (moved_out(center, v, half, inside, units) for v in (-1, 1))
+        lower, upper = (moved_out(middle, v, half, inside, units) for v in (-1, 1))
         return sets.Band(lower, upper, center.ndim, self.fraction)
 
 
-def _errors(center, scale, y):
+def _parts(pred):
+    """Returns centers, where a scale is known, and scales, all of one shape."""
+    center, scale = map(as_float, pred)
+    return center, *known_units(jnp.broadcast_to(scale, center.shape))
+
+
+def _errors(center, known, units, y):
     """Returns errors in units of the scale, 0 where it is not known, +inf of NaN."""
-    known, units = known_units(scale)
     errors = jnp.where(known, jnp.abs(y - center) / units, 0)
     return jnp.where(jnp.isnan(errors) | jnp.isnan(y), jnp.inf, errors)
 
@@ -129,7 +135,8 @@ def root_mean_square(residuals: ArrayLike) -> Array:
       residuals: y - center of other rows, shape (n, ...).
 
     Returns:
-      Scales, shape residuals.shape[1:]; NaN for no rows, 0 where a point never errs.
+      Scales, shape residuals.shape[1:]; NaN for no rows, 0 where a point never errs. Neither is a
+      scale that `scores.Band` takes.
 
     Raises:
       ValueError: if `residuals` has no leading axis, or is NaN somewhere.
@@ -137,15 +144,22 @@ def root_mean_square(residuals: ArrayLike) -> Array:
     Guarantee:
       None of its own: that of the calibration, whatever the scale.
 
+    Assumption:
+      The rows are others than those that the band is calibrated on.
+
     Cost:
       O(n) time for each point.
+
+    References:
+      Diquigiovanni, Fontana, Vantini, Conformal Prediction Bands for Multivariate
+      Functional Data, Journal of Multivariate Analysis, 2022.
 
     See also:
       scores.Band, scores.envelope, learners.MeanScale
 
     Example:
-      >>> root_mean_square(jnp.array([[3.0, 1.0], [-4.0, 1.0]]))
-      Array([3.5355339, 1.       ], dtype=float32)
+      >>> root_mean_square(jnp.array([[1.0, 2.0], [-7.0, 2.0]]))
+      Array([5., 2.], dtype=float32)
     """
     return _root_mean_square(_rows(residuals))
 
@@ -163,14 +177,17 @@ def envelope(residuals: ArrayLike, alpha: float) -> Array:
       alpha: Miscoverage level of the band to come, a number in (0, 1).
 
     Returns:
-      Scales, shape residuals.shape[1:]; 0 where a point never errs.
+      Scales, shape residuals.shape[1:]; 0 where a point never errs, or for no rows.
 
     Raises:
-      ValueError: if `residuals` has no rows, or is NaN somewhere, or `alpha` is outside
-        (0, 1).
+      ValueError: if `residuals` has no leading axis, or is NaN somewhere, or a known
+        `alpha` is outside (0, 1).
 
     Guarantee:
       None of its own: that of the calibration, whatever the scale.
+
+    Assumption:
+      The rows are others than those that the band is calibrated on.
 
     Cost:
       O(n) time for each point.
@@ -205,7 +222,7 @@ def _root_mean_square(residuals):
 @jax.jit
 def _envelope(residuals, rank):
     sizes = jnp.abs(residuals)
-    largest = jnp.max(sizes.reshape(len(sizes), -1), axis=1)
-    kept = largest <= kth_smallest(largest, rank)
+    suprema = jnp.max(sizes, axis=tuple(range(1, sizes.ndim)))
+    kept = suprema <= kth_smallest(suprema, rank)
     kept = kept.reshape(-1, *(1,) * (sizes.ndim - 1))
-    return jnp.max(jnp.where(kept, sizes, 0), axis=0)
+    return jnp.max(jnp.where(kept, sizes, 0), axis=0, initial=0)

@@ -191,8 +191,8 @@ def field() -> Input:
         _expect(fits, f"a scale whose rows broadcast to {shape[1:]}", scale)
         if y is not None:
             _expect(y.shape == shape, f"y of shape {shape} like center", y)
-        cure = "; +inf leaves a point out, as one whose error is always 0"
-        _checks.check_range(lambda s: s > 0, "scale > 0", scale, mask, cure)
+            cure = "; +inf leaves a point out, such as one without an error"
+            _checks.check_range(lambda s: s > 0, "scale > 0", scale, mask, cure)
 
     return Input("(center, scale), any shape", check)
 

@@ -133,7 +133,8 @@ def test_moved_names_are_found_but_not_listed():
 
 
 def test_every_public_name_is_exported_once():
-    names = [name for home in NAMESPACES for name in home.__all__ if name != "check"]
+    twice = "check", "Band"  # of learners and scores; a score and its set
+    names = [v for home in NAMESPACES for v in home.__all__ if v not in twice]
     assert len(names) == len(set(names))
     checks = {home for home in NAMESPACES if "check" in home.__all__}
     assert checks == {jaxcp.learners, jaxcp.scores}

@@ -185,6 +185,8 @@ DOORS = {
     ),
     "density_ratio": door(learners.density_ratio, KEY, EVEN, X2, X2, num_folds=3),
     "label_ratio": door(learners.label_ratio, np.eye(3)[GROUPS], GROUPS, P),
+    "root_mean_square": door(scores.root_mean_square, X2),
+    "envelope": door(scores.envelope, X2, 0.5),
     "fit_quantile": door(jaxcp.fit_quantile, KEY, RIDGE, ABSOLUTE, X, X, X2),
     "cross_calibrate": door(
         jaxcp.cross_calibrate, ABSOLUTE, np.zeros((3, 9)), X, HELD_OUT, weights=ONES

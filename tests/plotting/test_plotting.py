@@ -4,11 +4,13 @@ import jax.numpy as jnp
 import matplotlib
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 from jaxcp import plotting
 from jaxcp.scores import Density
 from jaxcp.sets import (
     Balls,
+    Band,
     BoundingBox,
     Box,
     Ellipsoid,
@@ -47,6 +49,31 @@ def test_intervals():
         plotting.plot_intervals(jnp.arange(2.0), sets)
     with pytest.raises(ValueError, match=r"y of shape \(3,\), got \(2,\)"):
         plotting.plot_intervals(jnp.arange(3.0), sets, [1.0, 2.0])
+
+
+def test_bands_of_paths_and_fields():
+    t, out = np.arange(6.0), np.array([np.inf, 1, 1, 1, 1, 1])
+    wide, narrow = (Band(t - s * out, t + s * out) for s in (2, 1))
+    y = t + np.array([9, 0, 1.5, 3, 0, -3])
+    ax = plotting.plot_band([narrow, wide], y)  # misses are outside of the widest
+    lines = {line.get_label(): line.get_xdata() for line in ax.get_lines()}
+    assert list(lines["covered (4)"]) == [0, 1, 2, 4]
+    assert list(lines["missed (2)"]) == [3, 5]
+    words = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert words == ["band", "covered (4)", "missed (2)", "infinite (1)"]
+    assert len(ax.collections) == 2
+    assert plotting.plot_band(wide, x=t + 1, label="a", ax=ax) is ax
+    field = np.arange(12.0).reshape(3, 4)
+    ends = np.zeros((1, 3, 4)), np.full((1, 3, 4), 7.0)
+    ends[0][0, 0, 0], ends[1][0, 0, 0] = -np.inf, np.inf
+    ax = plotting.plot_band(Band(*ends, ndim=2, fraction=0.5), field[None])
+    shown, missed = (image.get_array() for image in ax.get_images())
+    assert shown.mask.sum() == shown.mask[0, 0] == 1
+    assert_array_equal(missed[..., 3] > 0, field > 7)
+    assert [v.get_text() for v in ax.get_legend().get_texts()] == ["missed (4)"]
+    (widths,) = plotting.plot_band(Band(*ends, ndim=2)).get_images()
+    assert widths.get_array().max() == 7
+    assert not np.isfinite(widths.get_array().filled(np.nan)[0, 0])
 
 
 def test_a_band_where_x_is_ordered_and_bars_elsewhere():

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from jaxcp import metrics, plotting
-from jaxcp.sets import Balls, Interval, LabelMask, LabelSet
+from jaxcp.sets import Balls, Band, Interval, LabelMask, LabelSet
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
@@ -75,6 +75,25 @@ def close_figures():
         (
             lambda: plotting.plot_region(PIXELS[0]),
             "in the plane, got LabelMask; plot_ma",
+        ),
+        (lambda: plotting.plot_band(SETS), "sets of kind Band, got Interval"),
+        (
+            lambda: plotting.plot_band(Band(np.zeros((2, 6)), np.ones((2, 6)))),
+            r"one band, got a batch \(2,\); sets\[i\] is one of them",
+        ),
+        (
+            lambda: plotting.plot_band(
+                [Band(np.zeros((2, 6)), np.ones((2, 6)), 2)] * 2
+            ),
+            r"bands of one path \(d,\), or .*, got 2 of shape \(2, 6\)",
+        ),
+        (
+            lambda: plotting.plot_band([Band(X, X), Band(X[1:], X[1:])]),
+            r"bands of one shape, got \[\(5,\), \(6,\)\]",
+        ),
+        (
+            lambda: plotting.plot_band(Band(X, X), X[1:]),
+            r"y of shape \(6,\), got \(5,\)",
         ),
         (
             lambda: plotting.plot_masks(None, PIXELS[0]),

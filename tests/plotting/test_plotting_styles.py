@@ -7,7 +7,7 @@ import pytest
 
 from jaxcp import plotting
 from jaxcp.predictive import Atoms
-from jaxcp.sets import Balls, BoundingBox, Interval, LabelSet
+from jaxcp.sets import Balls, Band, BoundingBox, Interval, LabelSet
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
@@ -20,6 +20,7 @@ MASKS = np.eye(4, dtype=bool)[None].repeat(2, axis=0)
 BALL = Balls(jnp.zeros((1, 2)), jnp.array(1.0))
 BOX = BoundingBox(jnp.ones((1, 2)), jnp.full((1, 2), 4.0))
 HELPERS = {
+    "band": lambda **k: plotting.plot_band(Band(X - 1, X + 1), X, **k),
     "boxes": lambda **k: plotting.plot_boxes(np.zeros((6, 6)), BOX, **k),
     "coverage": lambda **k: plotting.plot_coverage([0.9, 0.92, 0.91], 99, 0.1, **k),
     "cdf": lambda **k: plotting.plot_cdf(Atoms(X), **({"label": "a"} | k)),

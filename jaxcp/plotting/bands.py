@@ -1,0 +1,131 @@
+"""Bands: a path within its fan, or a field, and the points that are missed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxcp import _checks
+from jaxcp.plotting import _axes
+from jaxcp.plotting._axes import COVERED, MISSED, Axes
+from jaxcp.plotting.intervals import plot_intervals
+from jaxcp.sets import Band, Interval
+from jaxcp.typing import ArrayLike
+
+
+def plot_band(
+    sets: Band | list[Band],
+    y: ArrayLike | None = None,
+    *,
+    x: ArrayLike | None = None,
+    label: str | None = None,
+    color: Any = COVERED,
+    markersize: float | None = None,
+    legend: bool | str = True,
+    ax: Axes | None = None,
+    **kwargs: Any,
+) -> Axes:
+    """Returns axes with a path in its band, or with a field, and with what they miss.
+
+    Paths have dots at points in the band and crosses at those outside. Several bands of
+    one path, such as those of several alphas, are drawn over one another as a fan; a
+    miss is then outside of the widest. Of a field the picture is the field in gray, or
+    the width of its band where there is no `y`, and red at points that are missed.
+    Points that are left out, with infinite ends, are triangles at the frame of a path
+    and blank in a field.
+
+    Args:
+      sets: One band of a path (d,) or of a field (height, width), which may come as a
+        batch of one; or a list of bands of one path.
+      y: The true path or field, of the shape of the band.
+      x: Places of the points of a path, shape (d,): numbers or dates. Defaults to 0,
+        ..., d - 1.
+      label: Name of the band, or of the field, in the legend.
+      color: Color of bands and of points inside.
+      markersize: Size of the points of a path, in points.
+      legend: Whether to draw a legend; or where, as matplotlib's `loc`.
+      ax: Axes to draw on. Defaults to new ones.
+      kwargs: Options of `Axes.fill_between` for paths, of `Axes.imshow` for fields.
+
+    Returns:
+      The axes.
+
+    Raises:
+      ValueError: if a set is no band, there are several bands of fields, or shapes
+        differ.
+
+    References:
+      Okabe, Ito, Color Universal Design, 2008.
+
+    See also:
+      scores.Band, sets.Band, plotting.plot_intervals, plotting.plot_masks
+
+    Example:
+      >>> from jaxcp.sets import Band
+      >>> t = jnp.linspace(0.0, 6.0, 24)
+      >>> ax = plot_band(Band(jnp.sin(t) - 1, jnp.sin(t) + 1), jnp.cos(t), x=t)
+    """
+    bands = [_one(band) for band in (sets if isinstance(sets, list) else [sets])]
+    shape = bands[0].target_shape()
+    if len(shapes := {band.target_shape() for band in bands}) > 1:
+        raise ValueError(f"expected bands of one shape, got {sorted(shapes)}")
+    if len(shape) != 1 and (len(shape) != 2 or len(bands) > 1):
+        expected = "bands of one path (d,), or one of a field (height, width)"
+        raise ValueError(f"expected {expected}, got {len(bands)} of shape {shape}")
+    if y is not None:
+        y = _axes.as_targets(y)
+        y = y[0] if y.shape == (1, *shape) else y
+        _checks.check_shape("y", shape, y.shape)
+    if len(shape) == 2:
+        return _draw_field(bands[0], y, label, legend, ax, kwargs)
+    x = np.arange(shape[0]) if x is None else x
+    look = {"kind": "band", "color": color} | kwargs
+    *others, widest = sorted(bands, key=lambda band: float(band.size()))
+    for band in others:  # the widest alone shows what is left out
+        out = _left_out(band)
+        ends = np.where(out, np.inf, band.lower), np.where(out, -np.inf, band.upper)
+        known: dict[str, Any] = {"label": "_", "legend": False, "ax": ax}
+        ax = plot_intervals(x, Interval(*map(jnp.asarray, ends)), **known, **look)
+    look |= {"label": label or "band", "markersize": markersize, "legend": legend}
+    return plot_intervals(x, Interval(widest.lower, widest.upper), y, ax=ax, **look)
+
+
+def _one(band):
+    """Returns one band with ends as numpy."""
+    _checks.check_kind("sets of kind Band", band, Band)
+    if (batch := band._batch()) not in ((), (1,)):
+        cure = "; sets[i] is one of them"
+        raise ValueError(f"expected one band, got a batch {batch}{cure}")
+    return jax.tree.map(np.asarray, band[0] if batch else band)
+
+
+def _left_out(band):
+    return (band.lower == -np.inf) & (band.upper == np.inf)
+
+
+def _draw_field(band, y, label, legend, ax, look):
+    """Draws what is known of a field, and what is missed."""
+    from matplotlib.colors import to_rgba
+
+    lower, upper = band.lower, band.upper
+    with np.errstate(invalid="ignore"):
+        shown = upper - lower if y is None else y
+    ax = _axes.new_axes() if ax is None else ax
+    picture = ax.imshow(
+        np.where(_left_out(band), np.nan, shown), **{"cmap": "gray"} | look
+    )
+    name = label or ("width of the band" if y is None else "target")
+    ax.figure.colorbar(picture, ax=ax, label=name)
+    if y is not None:
+        missed = ~((lower <= y) & (y <= upper))
+        colors = np.where(missed[..., None], to_rgba(MISSED), (0, 0, 0, 0))
+        ax.imshow(colors, interpolation="nearest")
+        word = f"missed ({np.sum(missed):,})"
+        ax.fill([], [], color=MISSED, linewidth=0, label=word)
+    ax.set(xticks=[], yticks=[])
+    ax.spines[:].set_visible(False)
+    limits = len(lower) - 0.5, -0.5
+    return _axes.finish(ax, "below" if legend is True else legend, "", "", ylim=limits)
