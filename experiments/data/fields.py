@@ -40,7 +40,7 @@ from experiments.tools.reporting import (
     save_figure,
     save_results,
 )
-from jaxcp import scores, sets
+from jaxcp import plotting, scores, sets
 from jaxcp.certificates import certificate
 
 ALPHA, SHARE, VISCOSITY = 0.1, 0.95, 0.05
@@ -225,26 +225,20 @@ def draw(y: Array, center: Array, scale: Array, key: Array) -> plt.Figure:
     cp = jaxcp.calibrate(scores.Band(), (center[old], scale[old]), y[old])
     bands = cp((center[new], scale[new]), ALPHA)
     i = int(jnp.argmin(bands.contains(y[new])))
-    lower, upper, field = bands.lower[i], bands.upper[i], y[new[i]]
-    outside = jnp.maximum(field - upper, lower - field)
-    shown = {
-        "field": field,
-        "center": center[new[i]],
-        "width of the band": upper - lower,
-        "how far outside": jnp.where(outside > 0, outside, jnp.nan),
-    }
-    figure, axes = plt.subplots(1, 4, figsize=(13, 3.2), layout="constrained")
-    most = float(jnp.max(jnp.abs(field)))
-    for ax, (name, values) in zip(axes, shown.items(), strict=True):
-        signed = {"cmap": "RdBu_r", "vmin": -most, "vmax": most}
-        options = signed if name in ("field", "center") else {}
-        image = ax.imshow(
-            values, origin="lower", aspect="auto", extent=(0, CIRCLE, 0, 1), **options
-        )
-        figure.colorbar(image, ax=ax)
-        ax.set(title=name, xlabel="place")
-    axes[0].set_ylabel("time")
-    figure.suptitle("The Burgers equation: a field that its band of all points misses")
+    band, field, middle = bands[i], y[new[i]], center[new[i]]
+    figure, axes = plt.subplots(1, 3, figsize=(13, 2.6), layout="constrained")
+    limits = {"vmin": float(jnp.min(field)), "vmax": float(jnp.max(field))}
+    look = {"label": "the field", "legend": "lower left", "ax": axes[0]}
+    plotting.plot_band(band, field, **look, **limits)
+    picture = axes[1].imshow(middle, cmap="gray", **limits)
+    axes[1].set(xticks=[], yticks=[])
+    figure.colorbar(picture, ax=axes[1], label="its center")
+    plotting.plot_band(band, label="the width of its band", cmap="viridis", ax=axes[2])
+    for ax in axes:
+        ax.set(xlabel="place", ylabel="time, downward")
+    figure.suptitle(
+        "A field of the Burgers equation that its band of all points misses"
+    )
     return figure
 
 
