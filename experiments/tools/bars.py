@@ -203,6 +203,25 @@ BARS = {
             (("house prices", way), "PIT p", ">= 0.01"),
         )
     ],
+    "band_laws": [
+        *[
+            ((law, method), "width", f"{width} +- 5 %")
+            for law, method, width in (
+                ("walk", "constant", 5.28),
+                ("walk", "root mean square", 3.75),
+                ("walk", "envelope", 3.71),
+                ("noise", "root mean square", 6.016),  # closed form
+                ("noise", "95 % of the points", 4.398),  # closed form
+            )
+        ],
+        (("walk", "Bonferroni"), "width", ">= inf"),
+        (("noise", "root mean square"), "coverage", "0.9005 +- 3 errors"),  # 181 / 201
+        (("noise", "Bonferroni, clamped"), "coverage", "0.8191 +- 3 errors"),
+    ],
+    "bands": [
+        (("largest", "NumPy"), "jaxcp / it", "<= 0.6"),
+        (("95 %", "NumPy"), "jaxcp / it", "<= 0.6"),
+    ],
     "local": [
         ("RLCP", "it / NumPy", "<= 0.7"),
         ("RLCP", "temporaries MB", "<= 20"),

@@ -70,8 +70,6 @@ def plot_band(
     """
     bands = [_one(band) for band in (sets if isinstance(sets, list) else [sets])]
     shape = bands[0].target_shape()
-    if len(shapes := {band.target_shape() for band in bands}) > 1:
-        raise ValueError(f"expected bands of one shape, got {sorted(shapes)}")
     if len(shape) != 1 and (len(shape) != 2 or len(bands) > 1):
         expected = "bands of one path (d,), or one of a field (height, width)"
         raise ValueError(f"expected {expected}, got {len(bands)} of shape {shape}")
@@ -97,8 +95,7 @@ def _one(band):
     """Returns one band with ends as numpy."""
     _checks.check_kind("sets of kind Band", band, Band)
     if (batch := band._batch()) not in ((), (1,)):
-        cure = "; sets[i] is one of them"
-        raise ValueError(f"expected one band, got a batch {batch}{cure}")
+        raise ValueError(f"expected one band, got a batch {batch}; sets[i] is one")
     return jax.tree.map(np.asarray, band[0] if batch else band)
 
 
@@ -114,17 +111,15 @@ def _draw_field(band, y, label, legend, ax, look):
     with np.errstate(invalid="ignore"):
         shown = upper - lower if y is None else y
     ax = _axes.new_axes() if ax is None else ax
-    picture = ax.imshow(
-        np.where(_left_out(band), np.nan, shown), **{"cmap": "gray"} | look
-    )
+    shown = np.where(_left_out(band), np.nan, shown)
+    picture = ax.imshow(shown, **{"cmap": "gray"} | look)
     name = label or ("width of the band" if y is None else "target")
     ax.figure.colorbar(picture, ax=ax, label=name)
     if y is not None:
         missed = ~((lower <= y) & (y <= upper))
         colors = np.where(missed[..., None], to_rgba(MISSED), (0, 0, 0, 0))
         ax.imshow(colors, interpolation="nearest")
-        word = f"missed ({np.sum(missed):,})"
-        ax.fill([], [], color=MISSED, linewidth=0, label=word)
+        ax.fill([], [], color=MISSED, lw=0, label=f"missed ({np.sum(missed):,})")
     ax.set(xticks=[], yticks=[])
     ax.spines[:].set_visible(False)
     limits = len(lower) - 0.5, -0.5

@@ -82,7 +82,7 @@ class Band:
         center, known, units = _parts(pred)
         errors = _errors(center, known, units, y).ravel()
         if self.fraction == 1:
-            return largest(errors)
+            return _largest(errors)
         return kth_smallest(errors, count_of(self.fraction, errors.size))
 
     def invert(self, pred: tuple[Array, Array], q: Array) -> sets.Band:
@@ -113,15 +113,12 @@ def _errors(center, known, units, y):
 
 
 @jax.custom_jvp
-def largest(values: Array) -> Array:
-    """Returns the largest of values (d,), with the slope of the first that is."""
+def _largest(values):
     return jnp.max(values)
 
 
-@largest.defjvp
-def _largest_jvp(primals, tangents):
-    place = jnp.argmax(primals[0])
-    return jnp.max(primals[0]), tangents[0][place]
+# The slope of the first that is the largest, whose place takes thrice the time.
+_largest.defjvp(lambda v, dv: (jnp.max(v[0]), dv[0][jnp.argmax(v[0])]))
 
 
 def root_mean_square(residuals: ArrayLike) -> Array:
@@ -135,8 +132,7 @@ def root_mean_square(residuals: ArrayLike) -> Array:
       residuals: y - center of other rows, shape (n, ...).
 
     Returns:
-      Scales, shape residuals.shape[1:]; NaN for no rows, 0 where a point never errs. Neither is a
-      scale that `scores.Band` takes.
+      Scales, shape residuals.shape[1:]; 0 where a point never errs, NaN for no rows.
 
     Raises:
       ValueError: if `residuals` has no leading axis, or is NaN somewhere.

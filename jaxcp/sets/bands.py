@@ -95,10 +95,8 @@ class Band(Ends):
 
     def log_size(self) -> Array:
         """Raises ValueError: a product of so many widths says nothing of a field."""
-        raise ValueError(
-            "expected a set with a volume, got a Band; its size() is the mean width of "
-            "its points, for metrics.mean_size"
-        )
+        cure = "; its size is a mean width"
+        raise ValueError(f"expected a set with a volume, got a Band{cure}")
 
     def _columns(self, names):
         if names is not None or self.ndim == 1:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("experiments", reason="run as `python -m pytest` from the root")
-from experiments.laws import conditional, conditional_classes, rectified_law
+from experiments.laws import band_laws, conditional, conditional_classes, rectified_law
 from experiments.peers import label_peers
 from experiments.pictures import showcase, showcase_conditional, showcase_methods
 from experiments.tools import bars
@@ -69,6 +69,14 @@ def test_rectified_scores_of_a_spread_that_grows():
     errors = {name: line["cell error x100"] for name, line in lines.items()}
     assert errors.pop("Absolute") > 0.8 and max(errors.values()) < 0.3
     assert {v[0] for v in bars.BARS["rectified_law"]} == set(lines)
+
+
+def test_bands_and_bonferroni():
+    lines = {(v["law"], v["method"]): v for v in band_laws.table(4)}
+    assert lines["walk", "envelope"]["width"] < lines["walk", "constant"]["width"]
+    assert lines["walk", "Bonferroni"]["width"] == np.inf
+    assert lines["noise", "Bonferroni, clamped"]["coverage"] < 0.87
+    assert {v[0] for v in bars.BARS["band_laws"]} <= set(lines)
 
 
 def test_conditional_coverage_in_the_showcase():

@@ -37,7 +37,7 @@ TABLES = {  # that have been measured, by folder
         width_training
     """,
     "laws": """
-        conditional_classes conditional_communities conditional_concrete
+        band_laws conditional_classes conditional_communities conditional_concrete
         conditional_groups conditional_law conformal_bayes coverage_grid full_conformal
         jackknife_barber multioutput_toys pit rectified_law risk_laws_betting
         risk_laws_crc risk_laws_familywise risk_laws_pac rows selection_laws
@@ -48,7 +48,7 @@ TABLES = {  # that have been measured, by folder
         showcase
     """,
     "speed": """
-        batches checks chunks clusters conditional_speed cross_speed_estimator
+        bands batches checks chunks clusters conditional_speed cross_speed_estimator
         cross_speed_large
         cross_speed_networks cross_speed_recorded cross_speed_replicates
         cross_speed_ridge

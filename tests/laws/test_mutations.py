@@ -24,6 +24,7 @@ pytestmark = pytest.mark.slow
 
 ALPHA, CAUGHT, ALARM = 0.1, 1e-6, 1e-4
 SPLIT_SIZE, NUM_TEST = 20, 20
+SPLIT_ROWS = slice(SPLIT_SIZE), slice(SPLIT_SIZE, None)
 
 
 def contains(sets, y):
@@ -87,6 +88,19 @@ def boxes(key):
         "right": jnp.sum(contains(cp(new, ALPHA), y)),
         "sign flipped on two box sides": jnp.sum(contains(flipped, y)),
     }
+
+
+def paths(key):
+    """A path of five independent points; the fault takes each at alpha / 5, clamped."""
+    y = jax.random.normal(key, (SPLIT_SIZE + NUM_TEST, 5))
+    pred = jnp.zeros_like(y), jnp.ones_like(y)
+    old, new = (jax.tree.map(lambda v, at=at: v[at], (pred, y)) for at in SPLIT_ROWS)
+    sets = jaxcp.calibrate(scores.Band(), *old)(new[0], ALPHA)
+    each = jaxcp.conformal_quantile(jnp.abs(old[1]), ALPHA / 5)  # infinite
+    q = jnp.minimum(each, jnp.max(jnp.abs(old[1]), axis=0))[None]
+    inside = jnp.all(jnp.abs(new[1]) <= q, axis=1)
+    covered = {"right": contains(sets, new[1]), "clamped Bonferroni": inside}
+    return jax.tree.map(jnp.sum, covered)
 
 
 def draws(key):
@@ -203,7 +217,7 @@ def ranks_of_labels(key):
 
 
 EXACT = {split: SPLIT_SIZE, few_scores: 5, labels: SPLIT_SIZE, boxes: SPLIT_SIZE}
-EXACT |= {draws: SPLIT_SIZE, hidden_group: 0, percentiles: 19}
+EXACT |= {draws: SPLIT_SIZE, paths: SPLIT_SIZE, hidden_group: 0, percentiles: 19}
 AT_LEAST = {
     shift: 1 - ALPHA,
     unseen: 1 - ALPHA,
@@ -223,6 +237,7 @@ FAULTS = {
     labels: ["set size capped"],
     boxes: ["sign flipped on two box sides"],
     draws: ["draws shared between roles"],
+    paths: ["clamped Bonferroni"],
     shift: ["misaligned weights", "test point's atom missing"],
     folds: ["residuals of the wrong fold"],
     hidden_group: ["features of no row dropped"],
@@ -257,9 +272,9 @@ def test_faults_are_caught_and_the_right_method_is_not(setting):
         assert p_value(setting, fault) < CAUGHT, fault
 
 
-def test_there_are_sixteen_faults():
+def test_there_are_seventeen_faults():
     names = [name for faults in FAULTS.values() for name in faults]
-    assert len(set(names)) == 16
+    assert len(set(names)) == 17
 
 
 def test_a_thousand_clean_runs_raise_no_alarm(key):
