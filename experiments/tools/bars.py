@@ -293,6 +293,19 @@ BARS = {
             ((hours, SPLIT), "width", f"{split_width} +- 2 errors"),
         )
     ],
+    "fields": [
+        *[
+            ((scale, points), "coverage", f"{91 / 101:.6f} +- 4 errors")
+            for scale in ("constant", "root mean square", "envelope", "predicted")
+            for points in ("all points", "95 % of them")
+        ],
+        ("quantile a point", "coverage", "<= 0.9"),
+        ("quantile a point", "points inside", f"{91 / 101:.6f} +- 4 errors"),
+        ("Bonferroni", "coverage", ">= 1"),
+        ("Bonferroni", "width", ">= inf"),  # 100 rows are fewer than 20,479
+        ("Bonferroni, clamped", "coverage", "<= 0.9"),
+        ("Bonferroni, clamped", "points inside", f"{100 / 101:.6f} +- 4 errors"),
+    ],
     "full_conformal": [
         (("A", ORDINARY), "coverage", "0.901 +- 0.003"),
         (("A", ORDINARY), "length", "3.548 +- 0.02"),

@@ -66,6 +66,7 @@ MEASURED = [
     "counterfactuals",
     "covariate_shift",
     "claims",
+    "fields",
     "survival",
     "label_shift",
     "anomaly",

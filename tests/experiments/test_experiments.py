@@ -15,6 +15,7 @@ from experiments.data import (
     boxes,
     conformal_training,
     enbpi_solar,
+    fields,
     multioutput_data,
     width_training,
 )
@@ -508,3 +509,46 @@ def test_the_showcase_is_drawn_by_data_set(tmp_path):
 def test_batches_have_the_threshold_of_the_whole():
     found = [batches.measure(way, 300)["threshold"] for way in ("whole", "batches")]
     assert found[0] == found[1]
+
+
+def test_fields_solve_their_equation():
+    """u_t + u u_x = viscosity u_xx, periodic; low waves decay as those of heat."""
+    start = fields.draw_start(KEY)
+
+    def u(t, x):
+        return fields.burgers(start, t[None], x[None])[0, 0]
+
+    @jax.jit
+    @jax.vmap
+    def parts(t, x):
+        slopes = jax.grad(u, (0, 1))(t, x)
+        curved = jax.grad(jax.grad(u, 1), 1)(t, x)
+        return u(t, x), *slopes, fields.VISCOSITY * curved, u(t, x + fields.CIRCLE)
+
+    t, x = jnp.array([0.1, 0.5, 0.9]), jnp.array([1.0, 3.0, 5.0])
+    here, u_t, u_x, curved, around = parts(t, x)
+    assert np.all(np.abs(u_t) > 1e-2)
+    np.testing.assert_allclose(u_t + here * u_x, curved, atol=1e-3)
+    np.testing.assert_allclose(around, here, atol=1e-4)
+    decay = jnp.exp(-fields.VISCOSITY * fields.ORDERS**2 * 0.1)
+    low, lower = (tuple(1e-3 * v * by for v in start) for by in (1, decay))
+    low = fields.burgers(low, t[:1], x)[0]
+    np.testing.assert_allclose(low, fields.wave(lower, x), atol=1e-5)
+
+
+def test_bands_of_fields_have_bars():
+    """Each scale for all points and for a share, and three bands of points beside."""
+    shape = fields.NUM_CALIBRATE + fields.NUM_TEST, 4, 8
+    y, scales = (
+        jnp.ones(shape),
+        dict.fromkeys(("constant", "predicted"), jnp.ones(shape)),
+    )
+    lines = jax.eval_shape(lambda key: fields.split_trial(y, y, scales, key), KEY)
+    beside = {(name, fields.EVERY) for name in fields.ONE_POINT}
+    points = fields.EVERY, fields.SOME
+    assert set(lines) == beside | {(name, v) for name in scales for v in points}
+    told = {
+        key if isinstance(key, tuple) else (key, fields.EVERY)
+        for key, *_ in bars.BARS["fields"]
+    }
+    assert set(lines) <= told
