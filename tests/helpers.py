@@ -121,6 +121,8 @@ def _heat(*shape):
     def draw(key):
         p, y = _several(*shape)(key)
         return 4 * p - 2, y
+
+
 def _field(*shape):
     """A field, and scales along its last axis: the first point is left out."""
 

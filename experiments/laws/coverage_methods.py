@@ -217,13 +217,15 @@ def predict_labels(params, x):
     return jax.nn.softmax(4 * learners.Ridge(1.0).predict(params, x))
 
 
-def streamed(method) -> Sets:
+def streamed(method, delay: int = 0) -> Sets:
     """Returns the sets of an online method along the test rows."""
 
     def sets(problem, alpha):
         (mu, y), (mu_new, y_new) = parts(problem, (problem.mu, problem.y))
-        state = method.init(jnp.abs(y - mu), alpha)
-        return online.run(method, state, mu_new, y_new, alpha)[1], y_new
+        signed = isinstance(method, online.SPCI)
+        state = method.init(y - mu if signed else jnp.abs(y - mu), alpha)
+        rows = mu_new, y_new, alpha
+        return online.run(method, state, *rows, delay=delay)[1], y_new
 
     return sets
 
@@ -249,6 +251,11 @@ def quiet(problem: Problem, alpha: float):
 def boxes(problem: Problem) -> Array:
     """Returns the boxes that the detector finds: always the same, and off."""
     return jnp.broadcast_to(jnp.array([41.0, 40.0, 80.0, 91.0]), problem.box.shape)
+
+
+def sides(problem: Problem) -> tuple[Array, Array]:
+    """Returns the sides of the boxes as a path of four points, and their scales."""
+    return boxes(problem), problem.sigma[:, None]
 
 
 def several(name: str) -> Sets:
@@ -314,6 +321,8 @@ def p_u(problem: Problem) -> tuple[Array, Array]:
 
 
 ABSOLUTE = scores.Absolute()
+TRACKING, FALLING = online.PID(ABSOLUTE, 0.05), online.PID(ABSOLUTE, 0.5, decay=0.6)
+SIMILAR = online.Similar(ABSOLUTE, 0.5, window=100)
 SCALED = scores.TwoSided(scores.ScaledResidual())
 INDICATORS = learners.FunctionLearner(fit_indicators, predict_labels)
 WIDTH, LABELS = "width", "labels"
@@ -367,8 +376,12 @@ METHODS = [
         streamed(online.DtACI(ABSOLUTE, STEPS)),
         level=None,
     ),
-    Method("quantile tracking", streamed(online.PID(ABSOLUTE, 0.05)), level=None),
+    Method("quantile tracking", streamed(TRACKING), level=None),
+    Method("tracking, late rows", streamed(TRACKING, 5), level=None),
+    Method("tracking, falling", streamed(FALLING), level=None),
     Method("SF-OGD", streamed(online.SFOGD(ABSOLUTE, 0.05)), level=None),
+    Method("similar scores", streamed(SIMILAR), level=None),
+    Method("SPCI", streamed(online.SPCI(1, window=100)), level=None, num_trials=100),
     Method("LAC", split(scores.LAC(), p, "label"), oracle=LABELS),
     Method("APS", split(scores.APS(), p, "label"), oracle=LABELS),
     Method(
@@ -390,6 +403,8 @@ METHODS = [
     Method("is_outlier", quiet, True),
     Method("boxes, four quantiles", split(scores.BoxOffset(), boxes, "box")),
     Method("boxes, maximum", split(scores.BoxOffset(maximum=True), boxes, "box"), True),
+    Method("band of four points", split(scores.Band(), sides, "box"), True),
+    Method("band, three of four", split(scores.Band(0.75), sides, "box"), True),
     *(
         Method(m.name, several(m.name), m.name in UNTIED + EXTENDED, num_trials=500)
         for m in multioutput_methods.METHODS

@@ -47,7 +47,8 @@ from experiments.tools.reporting import arguments, format_row, save_results
 from jaxcp import metrics
 
 LEGEND = """# coverage: mean over splits, or over a stream; +-: its standard error
-# mean size: width of intervals, number of labels, area, volume, share let through
+# mean size: width of intervals (on streams of finite ones), number of labels, area,
+# volume, share let through
 # worst group: coverage of the worst half of the rows, class, or tenth of a stream
 # without a guarantee, for contrast: unweighted, the jackknife, never updated, and of
 # inputs that are filled in none for rows that lack some"""

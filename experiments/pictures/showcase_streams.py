@@ -28,8 +28,13 @@ METHODS = {
     ),
     "quantile tracking": lambda scale: online.PID(ABSOLUTE, 0.05 * scale),
     "PID": lambda scale: online.PID(ABSOLUTE, 0.05 * scale, 0.1 * scale),
+    "tracking, falling steps": lambda scale: online.PID(ABSOLUTE, scale, decay=0.6),
+    "tracking, a day late": lambda scale: online.PID(ABSOLUTE, 0.05 * scale),
     "SF-OGD": lambda scale: online.SFOGD(ABSOLUTE, scale),
+    "similar scores": lambda scale: online.Similar(ABSOLUTE, scale / 50, window=500),
+    "SPCI": lambda scale: online.SPCI(4, window=500, every=24),
 }
+DELAYS = {"tracking, a day late": 24}
 
 
 @dataclass(frozen=True)
@@ -39,7 +44,7 @@ class Series:
     data: str
     y: Array
     preds: Array
-    past: Array
+    residuals: Array
     mask: Array | None
 
 
@@ -50,17 +55,20 @@ def load(key: Array, folder: Path | None) -> Series:
     name = "generated AR" if folder is None else "solar"
     n = int(SHARE_TRAINED * len(y))
     cp = jaxcp.enbpi(
-        key_fit, learners.Ridge(1.0), ABSOLUTE, x[:n], y[:n],
+        key_fit, learners.Ridge(1.0), scores.Signed(), x[:n], y[:n],
         num_resamples=NUM_RESAMPLES, block_size=24,
     )  # fmt: skip
-    return Series(name, y[n:], cp.aggregate(x[n:]), cp.scores, cp.mask)
+    return Series(name, y[n:], cp.aggregate(x[n:]), cp.scores[:, 1], cp.mask)
 
 
 def sets_of(name: str, series: Series, alpha: float):
     """Returns the intervals of one method along the series."""
-    method = METHODS[name](jnp.max(series.past))
-    state = method.init(series.past, alpha, mask=series.mask)
-    return online.run(method, state, series.preds, series.y, alpha)[1]
+    past = jnp.abs(series.residuals)
+    method = METHODS[name](jnp.max(past))
+    past = series.residuals if isinstance(method, online.SPCI) else past
+    state = method.init(past, alpha, mask=series.mask)
+    rows, delay = (series.preds, series.y, alpha), DELAYS.get(name, 0)
+    return online.run(method, state, *rows, delay=delay)[1]
 
 
 def lines(series: Series, alpha: float) -> Iterator[dict]:
@@ -75,7 +83,7 @@ def lines(series: Series, alpha: float) -> Iterator[dict]:
             "coverage": float(metrics.coverage(sets, series.y)),
             "+-": None,
             "target": 1 - alpha,
-            "mean size": float(metrics.mean_size(sets)),
+            "mean size": float(metrics.mean_finite_size(sets)),
             "+- size": None,
             "worst group": float(jnp.min(by_tenth)),
             "seconds": time.perf_counter() - start,
