@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import ClassVar
 
 import jax
@@ -12,7 +13,7 @@ from jax import Array, lax
 from jaxcp import _checks
 from jaxcp._arrays import is_concrete
 from jaxcp._numbers import at_least_single
-from jaxcp._tree import jit, pytree, static
+from jaxcp._tree import pytree, static
 from jaxcp.conditional.kernels import Gaussian
 from jaxcp.online.stream import Stream, as_floats, component_alpha, known, past_scores
 from jaxcp.online.windows import shifted
@@ -187,7 +188,7 @@ class SPCI(Stream):
             expected = "past residuals of shape (n,), or scores (n, 2) as of Signed"
             raise ValueError(f"expected {expected}, got {scores.shape}")
         residuals = _latest(self, scores if scores.ndim == 1 else scores[:, 1])
-        coefs, alpha = _fit(self, residuals, _one_alpha(alpha))
+        coefs, alpha = self._fit(residuals, _one_alpha(alpha))
         return SPCIState(residuals, coefs, alpha, jnp.zeros((), int))
 
     def rank(self, state, alpha):
@@ -201,7 +202,8 @@ class SPCI(Stream):
     def threshold(self, state, rank):
         now = state.residuals[-self.lags :]
         finite = jnp.isfinite(now)
-        low, high = jnp.sum(state.coefs * _with_one(jnp.where(finite, now, 0)), axis=2)
+        now = _with_one(jnp.where(finite, now, 0))
+        low, high = jnp.matmul(state.coefs, now, precision="highest")
         best = jnp.argmin(high - low)
         is_known = jnp.all(finite) & jnp.isclose(state.alpha, rank)
         return jnp.where(is_known, jnp.stack([-low[best], high[best]]), jnp.inf)
@@ -211,25 +213,29 @@ class SPCI(Stream):
         steps = (state.steps + 1) % self.every
         coefs, alpha = lax.cond(
             steps == 0,
-            lambda: _fit(self, residuals, rank),
+            lambda: self._fit(residuals, rank),
             lambda: (state.coefs, state.alpha),
         )
         return SPCIState(residuals, coefs, alpha, steps)
 
+    def _fit(self, residuals, alpha):
+        return _fit(residuals, alpha, self.lags, self.num_levels)
 
-@jit
-def _fit(method, residuals, alpha):
+
+@partial(jax.jit, static_argnames=("lags", "num_levels"))
+def _fit(residuals, alpha, lags, num_levels):
     """Returns coefficients at the levels of alpha, and alpha or NaN for few rows."""
     values, alpha = at_least_single(residuals), jnp.asarray(alpha, float)
-    y, x = values[method.lags :], _with_one(_lagged(values, method.lags)[:-1])
+    y, x = values[lags:], _with_one(_lagged(values, lags)[:-1])
     counts = jnp.isfinite(y) & jnp.all(jnp.isfinite(x), axis=1)
     y, x = jnp.where(counts, y, 0), jnp.where(counts[:, None], x, 0)
-    b = jnp.linspace(0, alpha, method.num_levels).astype(y.dtype)
-    levels = jnp.clip(jnp.stack([b, 1 - alpha.astype(y.dtype) + b]), 0.001, 0.999)
-    fit = lambda level: coefficients(y, x, level)  # noqa: E731
-    coefs = jax.vmap(jax.vmap(fit))(levels).astype(residuals.dtype)
+    b = jnp.linspace(0, alpha, num_levels).astype(y.dtype)
+    levels = jnp.clip(jnp.append(b, 1 - alpha.astype(y.dtype) + b), 0.001, 0.999)
+    # One after the other: a map over them all at once takes as long, and compiles more.
+    coefs = lax.map(lambda level: coefficients(y, x, level), levels)
     count = jnp.sum(counts)
     enough = (count > x.shape[1]) & (rank_at_any_alpha(count, alpha) <= count)
+    coefs = coefs.reshape(2, -1, x.shape[1]).astype(residuals.dtype)
     return coefs, jnp.where(enough, alpha, jnp.nan)
 
 

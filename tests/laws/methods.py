@@ -429,7 +429,7 @@ def controlled(loss, draw=NUMBERS, score=ABSOLUTE, **more):
     return Method(draw, make, ask, not_for)
 
 
-def stream(method):
+def stream(method, not_for=None):
     def make(rows):
         return method.init(abs(rows["y"] - rows["preds"]), ALPHA)
 
@@ -437,7 +437,7 @@ def stream(method):
         state, sets = online.run(method, state, test["preds"], test["y"], alpha)
         return {"sets": sets, "state": state}
 
-    return Method(NUMBERS, make, ask, STREAM, rtol=1e-5)
+    return Method(NUMBERS, make, ask, STREAM | (not_for or {}), rtol=1e-5)
 
 
 def stream_by_group(own):
@@ -697,6 +697,12 @@ METHODS = {
     "PID": stream(online.PID(ABSOLUTE, 0.1)),
     "SFOGD": stream(online.SFOGD(ABSOLUTE, 0.1)),
     "NexCP": stream(online.NexCP(ABSOLUTE, 0.9)),
+    "PID, falling steps": stream(online.PID(ABSOLUTE, 0.5, decay=0.6)),
+    "similar": stream(online.Similar(ABSOLUTE, 0.5, lags=2, window=15)),
+    "SPCI": stream(
+        online.SPCI(1, window=15, every=3, num_levels=2),
+        {"traces": "its fits are for the alpha of its init, see test_lags"},
+    ),
     "window": stream(online.SlidingWindow(ABSOLUTE)),
     "ACI by group": stream_by_group(online.ACI(ABSOLUTE, 0.05)),
     "window by group": stream_by_group(online.SlidingWindow(ABSOLUTE)),
