@@ -53,6 +53,7 @@ TIMED = [
     "monitors",
     "selected",
     "serving",
+    "streams",
 ]
 MEASURED = [
     "showcase",

@@ -55,7 +55,7 @@ class Similar(Stream):
       all steps. The threshold has no slope in the bandwidth.
 
     References:
-      Lee, Xu, Xie, Kernel-based Optimally Weighted Conformal Prediction Intervals,
+      Lee, Xu, Xie, Kernel-based Optimally Weighted Conformal Time-Series Prediction,
       ICLR, 2025 (without its step of reweighting).
 
     See also:
@@ -193,10 +193,10 @@ class SPCI(Stream):
 
     def rank(self, state, alpha):
         alpha = _one_alpha(alpha)
-        if is_concrete((own := state.alpha, alpha)):
-            if not (np.isnan(own) or np.isclose(own, alpha)):
-                cure = "its fits are for that; init makes a state for another alpha"
-                raise ValueError(f"expected alpha {own:.6g}, got {alpha:.6g}: {cure}")
+        known = is_concrete(own := state.alpha, alpha) and not np.isnan(own)
+        if known and not np.isclose(own, alpha):
+            cure = "its fits are for that; init makes a state for another alpha"
+            raise ValueError(f"expected alpha {own:.6g}, got {alpha:.6g}: {cure}")
         return alpha
 
     def threshold(self, state, rank):
@@ -232,7 +232,8 @@ def _fit(residuals, alpha, lags, num_levels):
     b = jnp.linspace(0, alpha, num_levels).astype(y.dtype)
     levels = jnp.clip(jnp.append(b, 1 - alpha.astype(y.dtype) + b), 0.001, 0.999)
     # One after the other: a map over them all at once takes as long, and compiles more.
-    coefs = lax.map(lambda level: coefficients(y, x, level), levels)
+    fit = lambda level: coefficients(y, x, level, below=False)  # noqa: E731
+    coefs = lax.map(fit, levels)
     count = jnp.sum(counts)
     enough = (count > x.shape[1]) & (rank_at_any_alpha(count, alpha) <= count)
     coefs = coefs.reshape(2, -1, x.shape[1]).astype(residuals.dtype)

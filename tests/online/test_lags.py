@@ -181,7 +181,7 @@ def test_the_law_of_an_autoregression(along):
 
 def test_fits_are_those_of_the_definition_and_last_until_the_next(along):
     states, sets = along
-    for t in (0, 49, 50, 99):  # by rows of before step 0, 0, 50 and 50
+    for t in (0, 49, 50, 120):  # by rows of before step 0, 0, 50 and 100
         known = 2000 + t // 50 * 50
         coefs = spci_loop(AR[:known].astype(float), 1, 503, 0.1, 5)
         low, high = coefs @ np.r_[1, AR[2000 + t - 1]]
