@@ -168,8 +168,8 @@ BARS = {
     ],
     "streams_first": [
         ("SPCI, 1000 steps, 4 lags", "CPU s", "<= 0.5"),
-        ("SPCI, 1000 steps, 4 lags", "first init s", "<= 1.5"),
-        ("SPCI, 1000 steps, 4 lags", "first run s", "<= 1.5"),
+        ("SPCI, 1000 steps, 4 lags", "first init, CPU s", "<= 1.5"),
+        ("SPCI, 1000 steps, 4 lags", "first run, CPU s", "<= 1.5"),
     ],
     "streams_lags": [
         ((0.9, "window"), "width", "3.3 +- 0.1"),
