@@ -65,7 +65,7 @@ def lagged(num_streams: int = NUM_STREAMS, num_steps: int = NUM_STEPS) -> list[d
 
 
 def falling(num_steps: int = 10 * JUMP) -> list[dict]:
-    """Returns how tracking with each step does where a law stays, and where it jumps."""
+    """Returns how tracking with each step does where a law stays, and jumps."""
     y = jax.random.uniform(jax.random.key(1), (num_steps,))
     sizes = {"stays": 1.0, "jumps": 1.0 + jnp.arange(num_steps) // JUMP % 2}
     lines = []
