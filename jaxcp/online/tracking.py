@@ -173,7 +173,7 @@ class PID(Stream):
         """Returns how far the error of now moves the threshold."""
         if self.decay is None:
             return self.step_size
-        return self.step_size * (state.steps + 1.0) ** -self.decay
+        return self.step_size * (state.steps + 1.0) ** -as_float(self.decay)
 
     def _losses(self, pred, y, q):
         """Returns the loss of the set at `q`, by default 1 where it misses `y`."""
