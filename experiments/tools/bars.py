@@ -166,6 +166,16 @@ BARS = {
             )
         ],
     ],
+    "streams_first": [
+        ("SPCI, 1000 steps, 4 lags", "CPU s", "<= 0.5"),
+        ("SPCI, 1000 steps, 4 lags", "first init, CPU s", "<= 1.5"),
+        ("SPCI, 1000 steps, 4 lags", "first run, CPU s", "<= 1.5"),
+    ],
+    "streams_lags": [
+        ((0.9, "window"), "width", "3.3 +- 0.1"),
+        ((0.9, "SPCI, window 1000"), "width", "1.46 +- 0.05"),
+        ((0.9, "SPCI, window 1000"), "coverage", ">= 0.89"),
+    ],
     "conditional_speed": [
         (("n = 1000, m = 1000, p = 10", "MAPIE"), "it / jaxcp", ">= 12"),
         ("n = 5000, m = 1000, p = 10", "CPU s", "<= 0.6"),
@@ -410,6 +420,10 @@ WHY = {  # a bar that is missed
         for row in BARS["kernel_speed_weights"]
         for masked in ("", "_avx2")
     },
+    (
+        "streams_first",
+        "SPCI, 1000 steps, 4 lags",
+    ): "each compiles the exact regression, beside much other work here",
     ("probability_speed", "1000 replicates, n = m = 100"): "33 beside other work, "
     "which slows the peer more",
     ("predictive_speed", "CRPS"): "of 10^4 atoms without a system it takes half the "

@@ -55,6 +55,7 @@ TIMED = [
     "monitors",
     "selected",
     "serving",
+    "streams",
 ]
 MEASURED = [
     "showcase",

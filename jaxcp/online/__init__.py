@@ -3,6 +3,7 @@
 from jaxcp.online.adaptive import ACI, DtACI
 from jaxcp.online.delayed import Delayed
 from jaxcp.online.groups import ByGroup
+from jaxcp.online.lags import SPCI, Similar
 from jaxcp.online.monitors import (
     ChangeMonitor,
     ExchangeabilityMonitor,
@@ -16,8 +17,8 @@ from jaxcp.online.windows import NexCP, SlidingWindow, nexcp_weights
 
 # fmt: off
 __all__ = [
-    "ACI", "PID", "SFOGD", "ByGroup", "ChangeMonitor", "Delayed", "DtACI",
-    "ExchangeabilityMonitor", "NexCP", "Queue", "RiskMonitor", "SlidingWindow",
+    "ACI", "ByGroup", "ChangeMonitor", "Delayed", "DtACI", "ExchangeabilityMonitor",
+    "NexCP", "PID", "Queue", "RiskMonitor", "SFOGD", "SPCI", "Similar", "SlidingWindow",
     "Stream", "confidence_sequence", "nexcp_weights", "run",
 ]
 # fmt: on

@@ -94,12 +94,15 @@ def fit(scores: Array, features: Array, alpha: Array) -> Fit:
     return Fit(alpha, whiten, kept, _solve(problem, start, long=True)[0])
 
 
-def coefficients(scores: Array, features: Array, level: Array) -> Array:
+def coefficients(
+    scores: Array, features: Array, level: Array, *, below: bool = True
+) -> Array:
     """Returns g of the regression at a level, shape (p,), 0 for what rows do not know.
 
-    The left limit in the level: the order of rows does not matter.
+    The left limit in the level, if `below`: the order of rows does not matter then, but
+    of n rows in single precision it is the solution at a level that is 1e-4 less.
     """
-    fitted = fit(scores, features, 1 - level + 3 * _tolerance(scores))
+    fitted = fit(scores, features, 1 - level + below * 3 * _tolerance(scores))
     at = lambda phi: _value(scores, features, fitted, fitted.vertex, phi)[0]  # noqa: E731
     return jax.vmap(at)(jnp.eye(features.shape[1], dtype=scores.dtype))
 

@@ -236,6 +236,7 @@ LAWS = {  # what simulates or enumerates a promise, and for which names
     ],
     # Streams.
     "test_online::test_bounds_hold_on_every_sequence": ["online.ACI", "online.PID"],
+    "test_online::test_bound_of_falling_steps_on_500_sequences": ["online.PID"],
     "test_online::test_bounds_of_long_streams_with_their_rounding": [
         "online.ACI",
         "online.PID",
@@ -366,6 +367,8 @@ EQUAL = {  # what holds a name equal to others that have a law
 UNTESTED = {
     "enbpi": "asymptotic: no number of rows has a bound",
     "online.DtACI": "a regret whose bound grows with the path of the best alphas",
+    "online.SPCI": "asymptotic: a fit to a finite window covers less",
+    "online.Similar": "asymptotic: no number of scores has a bound",
     "online.SFOGD": "asymptotic: rates of growth, without their constants",
 }
 

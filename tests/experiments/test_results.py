@@ -41,8 +41,8 @@ TABLES = {  # that have been measured, by folder
         conditional_groups conditional_law conformal_bayes coverage_grid full_conformal
         jackknife_barber multioutput_toys pit rectified_law risk_laws_betting
         risk_laws_crc risk_laws_familywise risk_laws_pac rows selection_laws
-        selection_repetitions selection_shift selection_speed threshold_gradients
-        which_rank
+        selection_repetitions selection_shift selection_speed streams_falling
+        streams_first streams_lags threshold_gradients which_rank
     """,
     "pictures": """
         showcase

@@ -408,6 +408,7 @@ def test_values_of_every_size_print(key):
             online.PID(cp.score, 0.1),
             online.SFOGD(cp.score, 0.1),
             online.NexCP(cp.score, 0.9),
+            online.Similar(cp.score, 1.0),
             online.SlidingWindow(cp.score),
         ]
         states = [method.init(cp.scores, 0.1) for method in methods]

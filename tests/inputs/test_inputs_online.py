@@ -98,6 +98,24 @@ WRONG = {
         "every as an int >= 1, got 0",
     ),
     "growing": (stream(online.NexCP(ABSOLUTE, 1.1)), r"decay in \(0, 1\], got 1.1"),
+    "rising": (stream(online.PID(ABSOLUTE, 1, decay=-1)), r"decay in \[0, 1\), got -1"),
+    "too fast": (stream(online.PID(ABSOLUTE, 1, decay=1)), r"decay in \[0, 1\), got 1"),
+    "no width": (stream(online.Similar(ABSOLUTE, 0.0)), "bandwidth > 0, got 0"),
+    "no lags": (stream(online.Similar(ABSOLUTE, 1, 0)), "lags as an int >= 1, got 0"),
+    "no window": (stream(online.SPCI(1, 0)), "window as an int >= 1, got 0"),
+    "never": (stream(online.SPCI(1, every=0)), "every as an int >= 1, got 0"),
+    "one level": (
+        stream(online.SPCI(1, num_levels=1)),
+        "num_levels as an int >= 2, got 1",
+    ),
+    "alpha of each side": (
+        stream(online.SPCI(1), alpha=[0.1, 0.1]),
+        r"alpha of shape \(\), got \(2,\)",
+    ),
+    "three components": (
+        lambda: online.SPCI(1).init(jnp.ones((9, 3)), 0.1),
+        r"residuals of shape \(n,\), or scores \(n, 2\) .*, got \(9, 3\)",
+    ),
     "unequal lengths": (
         stream(online.PID(ABSOLUTE, 0.1), y=X[:8]),
         "y with 9 rows like preds, got 8",

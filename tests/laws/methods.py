@@ -436,6 +436,7 @@ def controlled(loss, draw=NUMBERS, score=ABSOLUTE, **more):
 
 
 def stream(method, **delay):
+def stream(method, not_for=None):
     def make(rows):
         return method.init(abs(rows["y"] - rows["preds"]), ALPHA)
 
@@ -444,7 +445,7 @@ def stream(method, **delay):
         state, sets = online.run(method, state, *rows, alpha, **delay)
         return {"sets": sets, "state": state}
 
-    return Method(NUMBERS, make, ask, STREAM, rtol=1e-5)
+    return Method(NUMBERS, make, ask, STREAM | (not_for or {}), rtol=1e-5)
 
 
 def stream_by_group(own):
@@ -706,6 +707,12 @@ METHODS = {
     "PID": stream(online.PID(ABSOLUTE, 0.1)),
     "SFOGD": stream(online.SFOGD(ABSOLUTE, 0.1)),
     "NexCP": stream(online.NexCP(ABSOLUTE, 0.9)),
+    "PID, falling steps": stream(online.PID(ABSOLUTE, 0.5, decay=0.6)),
+    "similar": stream(online.Similar(ABSOLUTE, 0.5, lags=2, window=15)),
+    "SPCI": stream(
+        online.SPCI(1, window=15, every=3, num_levels=2),
+        {"traces": "its fits are for the alpha of its init, see test_lags"},
+    ),
     "window": stream(online.SlidingWindow(ABSOLUTE)),
     "ACI by group": stream_by_group(online.ACI(ABSOLUTE, 0.05)),
     "window by group": stream_by_group(online.SlidingWindow(ABSOLUTE)),

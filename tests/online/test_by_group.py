@@ -44,6 +44,8 @@ METHODS = {
     "pid": online.PID(ABSOLUTE, 0.1),
     "integrator": online.PID(ABSOLUTE, 0.1, 0.5, 2.0),
     "sfogd": online.SFOGD(ABSOLUTE, 3.0),
+    "falling": online.PID(ABSOLUTE, 0.5, decay=0.5),
+    "similar": online.Similar(ABSOLUTE, 1.0, window=14),
     "own": Fading(ABSOLUTE),
 }
 each_method = pytest.mark.parametrize("name", METHODS)

@@ -23,6 +23,8 @@ METHODS = {
     "aci": online.ACI(ABSOLUTE, 0.05),
     "dtaci": online.DtACI(ABSOLUTE, jnp.array([0.01, 0.2]), interval=50),
     "pid": online.PID(ABSOLUTE, 0.1, 0.5, 2.0),
+    "falling": online.PID(ABSOLUTE, 0.5, decay=0.5),
+    "similar": online.Similar(ABSOLUTE, 1.0, window=40),
     "sfogd": online.SFOGD(ABSOLUTE, 3.0),
     "components": online.ACI(SIGNED, 0.05),
 }
@@ -71,6 +73,8 @@ def test_a_late_target_is_charged_to_its_own_set(name):
         assert_allclose([held.excess, missed.excess], [-0.1, 0.9], rtol=1e-5)
     elif name == "sfogd":
         assert held.quantile < state.quantile < missed.quantile
+    elif name == "falling":
+        assert_allclose(missed.quantile - held.quantile, 0.5, rtol=1e-4)
     else:  # windows know no errors, experts err as of now
         same(held, missed)
 

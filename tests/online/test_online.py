@@ -11,6 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import jaxcp
 import references
+from helpers import reference
 from jaxcp import metrics, online, scores
 from jaxcp.online import windows
 from jaxcp.sets import Interval
@@ -27,10 +28,13 @@ METHODS = {
     "dtaci": online.DtACI(ABSOLUTE, jnp.array([0.01, 0.05, 0.2]), interval=50),
     "tracking": online.PID(ABSOLUTE, 0.3),
     "pid": online.PID(ABSOLUTE, 0.1, 0.5, 2.0),
+    "falling": online.PID(ABSOLUTE, 1.0, decay=0.3),
+    "similar": online.Similar(ABSOLUTE, 5.0, lags=2, window=150),
     "sf-ogd": online.SFOGD(ABSOLUTE, 3.0),
 }
 each_method = pytest.mark.parametrize("name", METHODS)
 BESIDE = {"ByGroup", "Delayed", "Queue"}  # in test_by_group, test_delays, ...
+BESIDE = {"ByGroup", "Queue", "SPCI"}  # in test_by_group, test_late, test_lags
 BESIDE |= {"ChangeMonitor", "ExchangeabilityMonitor", "RiskMonitor"}
 BESIDE |= {"Stream", "confidence_sequence", "nexcp_weights", "run"}
 
@@ -387,6 +391,88 @@ def test_bounds_of_long_streams_with_their_rounding(name, double):
     for count, reach in zip(counts, (1 - alpha, 1), strict=True):
         far = np.abs(count / length - alpha)
         assert np.all(far <= (reach + step) / (step * length) + rounding + 1e-15)
+
+
+@pytest.mark.parametrize("has_loss", [False, True])
+def test_bound_of_falling_steps_on_500_sequences(has_loss):
+    """|mean - alpha| <= (b + step_1 bound) / (step_T T) at every T: see its guarantee.
+
+    Each sequence has a step, a decay and an opponent of its own; with a loss, half of
+    the misses cost 2 and the other half 1.
+    """
+    t, alpha, bound = 400, 0.2, 2.0 if has_loss else 1.0
+    rng = np.random.default_rng(7)
+    kinds, decays = rng.integers(6, size=500), rng.uniform(0, 0.99, 500)
+    steps = rng.choice([0.05, 0.5, 2.0], 500)
+    decays[:50] = 0
+    loss = lambda sets, y: jnp.where(sets.contains(y), 0, 1.0 + (y < 0.5))  # noqa: E731
+
+    @jax.jit
+    @jax.vmap
+    def losses(kind, step, decay):
+        options = {"loss": loss, "bound": bound} if has_loss else {}
+        method = online.PID(ABSOLUTE, step, decay=decay, **options)
+        state = method.init(jnp.linspace(0, 1, 40), alpha)
+
+        def choose(state, t):
+            sets = method.predict(state, jnp.zeros(()), alpha)
+            each = jnp.stack([a(t, sets, 0) for a in ADVERSARIES.values()])
+            y = each[kind]
+            found = loss(sets, y) if has_loss else 1.0 - sets.contains(y)
+            return method.update(state, jnp.zeros(()), y, alpha), found
+
+        return jax.lax.scan(choose, state, jnp.arange(t))[1]
+
+    given = (jnp.asarray(v.astype("f")) for v in (steps, decays))
+    found = np.asarray(losses(jnp.asarray(kinds), *given), np.float64)
+    length = np.arange(1, t + 1)
+    gap = np.abs(np.cumsum(found, axis=1) / length - alpha)
+    last = steps[:, None] * length ** -decays[:, None]
+    eps = np.finfo("f").eps
+    rounding = eps * (1 + 4 * bound * steps[:, None]) / (2 * last) + 1e-6
+    assert np.all(gap <= (1 + bound * steps[:, None]) / (last * length) + rounding)
+    for kind in range(6):
+        assert np.sum(kinds == kind) > 40
+
+
+def test_thresholds_of_falling_steps_in_the_reference():
+    case = reference("conditional/streams")
+    for name in ("0.5", "0.6"):
+        method = online.PID(ABSOLUTE, 0.8, decay=float(name))
+        state, y = method.init(np.ones(1, "f"), 0.1), case["residuals"]
+        state, sets = online.run(method, state, np.zeros_like(y), y, 0.1)
+        found = np.append(sets.upper, state.quantile)
+        assert_allclose(found, case[f"decay_{name}"], rtol=1e-4, atol=1e-4)
+
+
+def test_steps_that_do_not_fall_are_the_program_of_before():
+    """0 is no leaf, so nothing is computed of it; as an array it has the same bits."""
+    plain, zero = online.PID(ABSOLUTE, 0.3), online.PID(ABSOLUTE, 0.3, decay=0)
+    assert jax.tree.structure(plain) == jax.tree.structure(zero)
+    assert plain.decay is None
+    state = plain.init(PAST, 0.1)
+    _, expected = online.run(plain, state, PREDS, Y, 0.1)
+    with jax.no_tracing():
+        online.run(zero, state, PREDS, Y, 0.1)
+    array = online.PID(ABSOLUTE, 0.3, decay=jnp.zeros(()))
+    _, sets = online.run(array, state, PREDS, Y, 0.1)
+    assert_array_equal(sets.upper, expected.upper)
+
+
+def test_falling_steps_converge_where_nothing_changes_and_lose_where_it_does():
+    """Uniform scores: the quantile is 0.9, and 1.8 after a jump to twice the size."""
+    t = 4000
+    y = jax.random.uniform(jax.random.key(3), (2 * t,)).at[t:].multiply(2)
+    past, zeros = jnp.linspace(0, 1, 20), jnp.zeros(2 * t)
+    ends = {}
+    for decay in (0, 0.6):
+        method = online.PID(ABSOLUTE, 0.5, decay=decay)
+        _, sets = online.run(method, method.init(past, 0.1), zeros, y, 0.1)
+        ends[decay] = np.asarray(sets.upper)
+    before = {p: np.abs(v[t // 2 : t] - 0.9).mean() for p, v in ends.items()}
+    assert before[0.6] < 0.03 < 0.05 < before[0]
+    after = {p: np.argmax(v[t:] > 1.7) for p, v in ends.items()}  # steps to get there
+    assert after[0] < 20 < 200 < after[0.6]
 
 
 @each_method
