@@ -1,6 +1,7 @@
 """Methods that keep sets calibrated on a stream by one scan, and monitors of it."""
 
 from jaxcp.online.adaptive import ACI, DtACI
+from jaxcp.online.delayed import Delayed
 from jaxcp.online.groups import ByGroup
 from jaxcp.online.monitors import (
     ChangeMonitor,
@@ -15,7 +16,7 @@ from jaxcp.online.windows import NexCP, SlidingWindow, nexcp_weights
 
 # fmt: off
 __all__ = [
-    "ACI", "PID", "SFOGD", "ByGroup", "ChangeMonitor", "DtACI",
+    "ACI", "PID", "SFOGD", "ByGroup", "ChangeMonitor", "Delayed", "DtACI",
     "ExchangeabilityMonitor", "NexCP", "Queue", "RiskMonitor", "SlidingWindow",
     "Stream", "confidence_sequence", "nexcp_weights", "run",
 ]

@@ -11,6 +11,7 @@ import jax
 
 from jaxcp import _checks
 from jaxcp._names import is_missing
+from jaxcp.online.delayed import check_waits_for_none
 from jaxcp.online.stream import Stream, issued
 from jaxcp.typing import AnySet, ArrayLike, PyTree
 
@@ -90,6 +91,7 @@ class Queue:
         _checks.check_kind("a method of jaxcp.online", self.method, Stream)
         if self.size is not None:
             _checks.check_count("size", self.size, 1)
+        check_waits_for_none(self.state)
         if not self.waiting:  # or it was checked before
             self.method.quantile(self.state, self.alpha)
 

@@ -19,6 +19,7 @@ from jaxcp._batching import evaluate, score_of
 from jaxcp._numbers import as_float
 from jaxcp._tree import jit
 from jaxcp.held.taking import check_digits_of_targets
+from jaxcp.online import delayed
 from jaxcp.quantiles.levels import Alpha, as_alpha, split_alpha
 from jaxcp.scores import inputs
 from jaxcp.typing import AnySet, ArrayLike, Online, PyTree, Score
@@ -109,7 +110,8 @@ class Stream(ABC):
         Where targets come late it is kept with the prediction, for `update`.
         """
         _check_state(self, state)
-        return _quantile(self, state, self.rank(state, alpha))
+        own = delayed.learned(state)
+        return _quantile(self, own, self.rank(own, alpha))
 
     def update(
         self,
@@ -149,6 +151,7 @@ class Stream(ABC):
         """
         if threshold is None:
             return self.step(state, pred, y, alpha)[0]
+        delayed.check_waits_for_none(state)
         _checks.check_given(y=y)
         q = as_array("threshold", threshold)
         _checks.check_not_nan("threshold", q)
@@ -173,7 +176,13 @@ class Stream(ABC):
 
 
 def run(
-    method: Online, state: PyTree, preds: PyTree, y: ArrayLike, alpha: ArrayLike
+    method: Online,
+    state: PyTree,
+    preds: PyTree,
+    y: ArrayLike,
+    alpha: ArrayLike,
+    *,
+    delay: int | None = None,
 ) -> tuple[PyTree, AnySet]:
     """Returns the state after a stream and the sets predicted along it.
 
@@ -221,11 +230,14 @@ def run(
       0.9
     """
     _checks.check_given(method=method)
+    delayed.check_delay(state, delay)
     preds = method._coded(preds) if isinstance(method, Stream) else preds
     rounded, given = is_rounded("y", y), (preds, y)
     preds, y = _checks.rows(preds=preds, y=y)
     if not isinstance(method, Stream):
         _checks.check_kind("a method with init and step", method, Online)
+        if delay:
+            _checks.check_kind("a jaxcp.online.Stream for a delay", method, Stream)
         as_alpha(alpha)  # the method is given it as it came
         return lax.scan(lambda s, row: method.step(s, *row, alpha), state, (preds, y))
     _check_state(method, state)
@@ -233,7 +245,12 @@ def run(
     if rounded:
         scores = evaluate(method.score, preds, y)
         check_digits_of_targets(method.score, preds, y, scores, None, given)
-    return _run(method, state, preds, y, method.rank(state, alpha))
+    rank = method.rank(delayed.learned(state), alpha)
+    if delay and not isinstance(state, delayed.Delayed):
+        row = _row((preds, y))
+        q = jax.eval_shape(method._threshold_for, state, row[0], rank)
+        state = delayed.start(state, (*row, q), delay)
+    return _run(method, state, preds, y, rank)
 
 
 def past_scores(scores: ArrayLike, mask: ArrayLike | None) -> Array:
@@ -293,7 +310,7 @@ def _some_threshold(method, state):
 def issued(method, state, pred, alpha):
     """Returns the threshold of now and the set for a prediction, after checks."""
     pred, _, rank = _one_example(method, state, pred, None, alpha)
-    return _issued(method, state, pred, rank)
+    return _issued(method, delayed.learned(state), pred, rank)
 
 
 @jit
@@ -348,19 +365,25 @@ def _run(method, state, preds, y, rank):
 
 
 def _advance(method, state, pred, y, rank):
-    q = method._threshold_for(state, pred, rank)
+    q = method._threshold_for(delayed.learned(state), pred, rank)
+    if isinstance(state, delayed.Delayed):
+        learn = lambda own, pred, y, q: method.learn(own, pred, y, rank, q)  # noqa: E731
+        return state.push(learn, (pred, y, q)), method.score.invert(pred, q)
     return method.learn(state, pred, y, rank, q), method.score.invert(pred, q)
 
 
 def _check_scores(method, state, pred, y, rank):
     """Returns what a threshold is like; ValueError for past scores of another score."""
-    past = jax.eval_shape(method._threshold_for, state, pred, rank)
+    own = delayed.learned(state)
+    past = jax.eval_shape(method._threshold_for, own, pred, rank)
     scores = jax.eval_shape(partial(score_of, method.score), pred, y).shape
     if scores != past.shape:
         raise ValueError(
             f"expected past scores with components {scores}, as from one example, got "
             f"{past.shape} in the state; online.run takes a batch of them"
         )
+    if own is not state:
+        delayed.check_row(state.rows, (pred, y))
     return past
 
 
@@ -369,7 +392,7 @@ def _one_example(method, state, pred, y, alpha):
     pred, y = as_arrays(pred=method._coded(pred), y=y)
     _checks.check_given(pred=pred)
     _check_state(method, state)
-    rank = method.rank(state, alpha)
+    rank = method.rank(delayed.learned(state), alpha)
     inputs.check(method.score, *_as_batch((pred, y)))
     return pred, y, rank
 
@@ -380,7 +403,8 @@ def _check_state(method, state):
     inputs.check_own_score(method, "a method")
     kinds = f"{type(method).__name__}, {method.state_type.__name__}"
     cure = "; the first one comes from the method's init"
-    _checks.check_kind(f"a state of {kinds}", state, method.state_type, cure)
+    own = delayed.learned(state)
+    _checks.check_kind(f"a state of {kinds}", own, method.state_type, cure)
 
 
 @jax.jit
