@@ -63,6 +63,7 @@ from jaxcp.metrics.strata import (
     size_stratified_coverage,
     size_stratified_coverage_violation,
 )
+from jaxcp.metrics.streams import longest_miss, worst_window_coverage
 
 # fmt: off
 __all__ = [
@@ -72,11 +73,12 @@ __all__ = [
     "coverage_width_criterion", "covered", "crps", "empty_rate", "energy_score",
     "excess_coverage_risk", "expected_calibration_error", "full_rate", "group_coverage",
     "hsic", "hsic_null", "hsic_test", "infinite_rate", "interval_score", "iou",
-    "khosravi_coverage_width_criterion", "log_score", "mean_bound", "mean_finite_size",
-    "mean_loss", "mean_size", "mean_volume", "median_size",
+    "khosravi_coverage_width_criterion", "log_score", "longest_miss", "mean_bound",
+    "mean_finite_size", "mean_loss", "mean_size", "mean_volume", "median_size",
     "min_size_stratified_coverage", "pinball", "pinball_score", "singleton_rate",
     "size_strata", "size_stratified_coverage", "size_stratified_coverage_violation",
     "sizes", "summary", "variogram_score", "winkler_score", "worst_slab_coverage",
+    "worst_window_coverage",
 ]
 # fmt: on
 __dir__ = __all__.copy

@@ -243,20 +243,28 @@ def on_line(kind: Input) -> Input:
     return kind._replace(check=check)
 
 
-def multilabel() -> Input:
-    """A probability for each of several labels or pixels, and a mask as the target."""
+def multilabel(*, bounded: bool = True) -> Input:
+    """A probability for each of several labels or pixels, and a mask as the target.
+
+    Not bounded, heat of any range in place of probabilities.
+    """
 
     def check(p, y, mask):
         _check_one(p)
-        expected = "probabilities in [0, 1] (of logits: jax.nn.sigmoid)"
-        _checks.check_range(lambda v: (v >= 0) & (v <= 1), expected, p, mask)
+        if bounded:
+            expected = "probabilities in [0, 1] (of logits: jax.nn.sigmoid)"
+            cure = "; heat of any range: scores.MultiLabel(bounded=False)"
+            _checks.check_range(lambda v: (v >= 0) & (v <= 1), expected, p, mask, cure)
+        else:
+            _check_real(p, None)
         if y is not None:
             expected = f"y as a mask of shape {p.shape} like preds"
             cure = "; of one label a row, or a pixel: jax.nn.one_hot(y, k, axis=1) > 0"
             _expect(y.shape == p.shape, expected, y, cure)
             check_flags(y, mask)
 
-    return Input("p, any shape", check, within=("share",))
+    text, within = ("p", "share") if bounded else ("heat", "")
+    return Input(f"{text}, any shape", check, within=(within,))
 
 
 def claims() -> Input:

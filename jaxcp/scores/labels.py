@@ -424,6 +424,17 @@ class MultiLabel:
     labels together. `risk.calibrate_risk` finds a threshold that keeps the share of
     missed ones at a level instead, in smaller sets.
 
+    With `bounded=False` `pred` is heat h of any range, larger where a label is more
+    likely: the score is max over y of -h, and the sets are {-h <= q} = {h >= -q}.
+    Heat is not rounded on the way, so a set holds the labels of at least a heat that
+    occurs, ties included. With h = -distance to a predicted mask, q is a distance: the
+    set is the mask with a margin of q around it. A label of heat -inf is in the whole
+    set alone, at q = +inf.
+
+    Args:
+      bounded: Whether `pred` holds probabilities, whose score is 1 - p; False for heat
+        of any range, infinities too, whose score is -h.
+
     Guarantee:
       At least 1 - alpha that all true labels are in the set, at a threshold from
       `calibrate`.
@@ -446,23 +457,31 @@ class MultiLabel:
       Array(0.5, dtype=float32)
       >>> MultiLabel().invert(p, 0.5).mask
       Array([ True, False,  True], dtype=bool)
+      >>> distance = jnp.array([0.0, 1.0, 2.5])  # to a predicted mask
+      >>> MultiLabel(bounded=False).invert(-distance, 1.0).mask  # a margin of 1
+      Array([ True,  True, False], dtype=bool)
     """
 
-    takes = inputs.multilabel()
+    bounded: bool = static(default=True)
+
+    @property
+    def takes(self) -> inputs.Input:
+        """What `pred` is."""
+        return inputs.multilabel(bounded=self.bounded)
 
     def __call__(self, pred: Array, y: Array) -> Array:
-        """Returns the largest 1 - p of a true label, shape (); -inf without any."""
+        """Returns the largest step of a true label, shape (); -inf without any."""
         missed = jnp.where(jnp.asarray(y) != 0, self.steps(pred), -jnp.inf)
         return jnp.max(missed, initial=-jnp.inf)
 
     def invert(self, pred: Array, q: Array) -> LabelMask:
-        """Returns {1 - p <= q}; `q` may be one threshold a label, shaped like them."""
+        """Returns {step <= q}; `q` may be one threshold a label, shaped like them."""
         steps = self.steps(pred)
         return LabelMask(~(steps > q), steps.ndim)  # a NaN leaves nothing out
 
     def steps(self, pred: Array) -> Array:
-        """Returns 1 - p, the thresholds at which the set grows."""
-        return 1 - as_float(pred)
+        """Returns 1 - p, or -h, the thresholds at which the set grows."""
+        return int(self.bounded) - as_float(pred)  # 0 - h is exact
 
 
 class _Ranked:
