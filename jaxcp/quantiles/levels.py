@@ -419,6 +419,20 @@ def as_decimal(value: Any) -> Fraction:
     return Fraction(str(value))
 
 
+def check_share(name: str, share: Any) -> None:
+    """Raises ValueError unless a share is a known number in (0, 1]."""
+    if isinstance(share, bool) or not isinstance(share, Real | Decimal):
+        raise ValueError(f"expected {name} as a number, got {share!r}")
+    if not 0 < share <= 1:
+        cure = "; 0.95 is for 95 %"
+        raise ValueError(f"expected {name} in (0, 1], got {share}{cure}")
+
+
+def count_of(share: Any, size: int) -> int:
+    """Returns max(1, ceil(share size)), of a share that is read like alpha."""
+    return max(1, math.ceil(as_decimal(share) * size))
+
+
 def as_bound(bound: Any) -> float:
     """Returns the most that a loss can be, a known number, or raises ValueError."""
     if isinstance(bound, bool) or not isinstance(bound, Real | Decimal):

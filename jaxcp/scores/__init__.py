@@ -2,6 +2,7 @@
 
 from jaxcp.checking.scores import check
 from jaxcp.scores import inputs
+from jaxcp.scores.bands import Band, envelope, root_mean_square
 from jaxcp.scores.cdf import CDF
 from jaxcp.scores.claims import Claims
 from jaxcp.scores.custom import Custom, Density, Latent
@@ -50,11 +51,12 @@ from jaxcp.scores.regression import (
 # fmt: off
 __all__ = [
     "APS", "CDF", "CP2PCP", "CQR", "DCP", "HDPCP", "LAC", "PCP", "RAPS", "SAPS",
-    "Absolute", "AsymmetricCQR", "Binned", "BoxOffset", "Claims", "Custom", "Density",
-    "Distance", "Entmax", "Gamma", "Given", "Interpolated", "Labelwise", "Latent",
-    "LogLAC", "LogMargin", "Mahalanobis", "Margin", "MultiLabel", "Normalized",
-    "PredictedQuantiles", "Rectangle", "Rectified", "Residual", "ScaledResidual",
-    "Signed", "TopK", "Truncated", "TwoSided", "check", "inputs",
+    "Absolute", "AsymmetricCQR", "Band", "Binned", "BoxOffset", "Claims", "Custom",
+    "Density", "Distance", "Entmax", "Gamma", "Given", "Interpolated", "Labelwise",
+    "Latent", "LogLAC", "LogMargin", "Mahalanobis", "Margin", "MultiLabel",
+    "Normalized", "PredictedQuantiles", "Rectangle", "Rectified", "Residual",
+    "ScaledResidual", "Signed", "TopK", "Truncated", "TwoSided", "check",
+    "envelope", "inputs", "root_mean_square",
 ]
 # fmt: on
 __dir__ = __all__.copy

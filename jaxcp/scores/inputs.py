@@ -178,6 +178,25 @@ def band() -> Input:
     return pair("lower", "upper")._replace(check=check)
 
 
+def field() -> Input:
+    """A center of any shape, and scales that broadcast against it in each row."""
+
+    def check(preds, y, mask):
+        _check_real(preds, y)
+        center, scale = _parts("a tuple (center, scale)", preds, 2)
+        shape, fits = center.shape, scale.ndim <= center.ndim
+        # Of one row: a scale (n, 1, t) is not one of (n, t).
+        ones = zip(scale.shape[:0:-1], shape[:0:-1], strict=False)
+        fits = fits and all(a in (1, b) for a, b in ones)
+        _expect(fits, f"a scale whose rows broadcast to {shape[1:]}", scale)
+        if y is not None:
+            _expect(y.shape == shape, f"y of shape {shape} like center", y)
+        cure = "; +inf leaves a point out, as one whose error is always 0"
+        _checks.check_range(lambda s: s > 0, "scale > 0", scale, mask, cure)
+
+    return Input("(center, scale), any shape", check)
+
+
 def location_scale() -> Input:
     """A mean, and standard deviations or a triangular factor of the covariance."""
 

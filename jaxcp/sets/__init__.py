@@ -12,6 +12,7 @@ intervals, their unions and boxes are cut to bounds of the targets by `clip(lowe
 upper)`. In an `if` every batch is true, also an empty one.
 """
 
+from jaxcp.sets.bands import Band
 from jaxcp.sets.basic import BoundingBox, Box, Interval
 from jaxcp.sets.batches import Batch
 from jaxcp.sets.labels import Kept, LabelMask, LabelSet
@@ -20,7 +21,7 @@ from jaxcp.sets.unions import Intervals
 
 # fmt: off
 __all__ = [
-    "Ball", "Balls", "Batch", "BoundingBox", "Box", "Ellipsoid", "Interval",
+    "Ball", "Balls", "Band", "Batch", "BoundingBox", "Box", "Ellipsoid", "Interval",
     "Intervals", "Kept", "LabelMask", "LabelSet", "LevelSet", "membership",
 ]
 # fmt: on

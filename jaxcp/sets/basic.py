@@ -103,16 +103,8 @@ class Pairs(Batch):
         return [f"{end}_{name}" for name in names for end in ("lower", "upper")]
 
 
-class Ends(Pairs):
-    """What sets between `lower` and `upper` have in common."""
-
-    def ends(self) -> tuple[Array, Array]:
-        """Returns (lower, upper), each of the shape of a target."""
-        return self.lower, self.upper
-
-    def with_ends(self, lower: Array, upper: Array) -> Self:
-        """Returns the set of this kind with other ends."""
-        return replace(self, lower=lower, upper=upper)  # type: ignore[type-var]
+class Sides(Pairs):
+    """What sets have in common whose ends are shaped as their targets."""
 
     def widths(self) -> Array:
         """Returns upper - lower, of the shape of a target."""
@@ -142,7 +134,20 @@ class Ends(Pairs):
           ValueError: if a concrete bound is NaN, or lower > upper.
         """
         bounds = check_bounds(lower, upper, self.target_shape())
-        return self.with_ends(*clipped(self.ends(), *bounds))
+        low, high = clipped((self.lower, self.upper), *bounds)
+        return replace(self, lower=low, upper=high)  # type: ignore[type-var]
+
+
+class Ends(Sides):
+    """What sets have in common that hold all targets between two ends."""
+
+    def ends(self) -> tuple[Array, Array]:
+        """Returns (lower, upper), each of the shape of a target."""
+        return self.lower, self.upper
+
+    def with_ends(self, lower: Array, upper: Array) -> Self:
+        """Returns the set of this kind with other ends."""
+        return replace(self, lower=lower, upper=upper)  # type: ignore[type-var]
 
 
 # Where a function is looked at, and at shares of the way from end to end.
@@ -248,7 +253,7 @@ class Interval(Ends):
 
     def size(self) -> Array:
         """Returns the width, shape (), in units of the target; 0 if crossed."""
-        return _width(self.lower, self.upper)
+        return width(self.lower, self.upper)
 
     def log_size(self) -> Array:
         """Returns the log of the width, shape (); -inf for a point or nothing."""
@@ -301,14 +306,14 @@ class Box(Ends):
     @jit
     def size(self) -> Array:
         """Returns the volume, shape (); 0 if the box is crossed in any dimension."""
-        widths = _width(self.lower, self.upper)
+        widths = width(self.lower, self.upper)
         flat = widths == 0  # also with an infinite side: 0 * inf is 0 here
         volume = jnp.prod(jnp.where(flat, 1, widths), axis=-1)
         return jnp.where(jnp.any(flat, axis=-1), 0, volume)
 
     def log_size(self) -> Array:
         """Returns the log of the volume, shape (); -inf if the box is flat or empty."""
-        return log_volume(_width(self.lower, self.upper))
+        return log_volume(width(self.lower, self.upper))
 
     def soft_size(self, temperature: Number) -> Array:
         """Returns the volume with soft sides, shape ()."""
@@ -434,7 +439,8 @@ def as_intervals(sets: Any) -> Any:
 
 
 @jit
-def _width(lower, upper):
+def width(lower: Array, upper: Array) -> Array:
+    """Returns upper - lower, 0 where the ends are crossed."""
     # Not `upper - lower` at crossed ends: inf - inf would be NaN. NaN ends give NaN.
     return jnp.where(upper <= lower, 0, upper - jnp.where(upper <= lower, 0, lower))
 
