@@ -3,6 +3,7 @@
 from jaxcp.online.adaptive import ACI, DtACI
 from jaxcp.online.delayed import Delayed
 from jaxcp.online.groups import ByGroup
+from jaxcp.online.lags import SPCI, Similar
 from jaxcp.online.monitors import (
     ChangeMonitor,
     ExchangeabilityMonitor,
@@ -16,9 +17,9 @@ from jaxcp.online.windows import NexCP, SlidingWindow, nexcp_weights
 
 # fmt: off
 __all__ = [
-    "ACI", "PID", "SFOGD", "ByGroup", "ChangeMonitor", "Delayed", "DtACI",
-    "ExchangeabilityMonitor", "NexCP", "Queue", "RiskMonitor", "SlidingWindow",
-    "Stream", "confidence_sequence", "nexcp_weights", "run",
+    "ACI", "PID", "SFOGD", "SPCI", "ByGroup", "ChangeMonitor", "Delayed", "DtACI",
+    "ExchangeabilityMonitor", "NexCP", "Queue", "RiskMonitor", "Similar",
+    "SlidingWindow", "Stream", "confidence_sequence", "nexcp_weights", "run",
 ]
 # fmt: on
 __dir__ = __all__.copy

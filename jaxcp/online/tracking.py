@@ -44,6 +44,10 @@ class PID(Stream):
     With a `loss` it takes the place of the error, and its mean comes close to alpha in
     (0, bound): any function of the set and the target that falls as the set grows.
 
+    With a `decay` the t-th target moves it by step_size t^(-decay) (error_t - alpha):
+    where nothing changes the threshold converges, and where the law of the scores jumps
+    it lags behind for ever longer.
+
     Args:
       score: The nonconformity score.
       step_size: How far one error moves the threshold, >= 0, shape (), in units of the
@@ -56,15 +60,20 @@ class PID(Stream):
       loss: Loss of one example in place of the error, `(set, y) -> ()` in [0, bound],
         such as `risk.false_negative_rate`, or None. A NaN counts as the bound.
       bound: The largest loss, > 0, a number.
+      decay: Power of t by which steps fall, in [0, 1), shape (); 0.6 for a stream that
+        does not change. 0, kept as None, leaves them.
 
     Guarantee:
       On every sequence quantile tracking has |mean error - alpha| <= (b + step_size) /
       (step_size T), and with a loss |mean loss - alpha| <= (b + step_size bound) /
       (step_size T). With a scorecaster the same holds, b being the length of a range of
       0 and all scores less their forecasts; the integrator works for unbounded scores.
+      With a decay the divisor is step_T T, step_T = step_size T^(-decay) the last step.
       Rounding adds at most eps (b + 4 step_size) / (2 step_size), eps of the type of
       the threshold, at any T (at step_size = b / 10 it is 8e-7 in single precision and
-      2e-15 in double).
+      2e-15 in double); with a decay the divisor is 2 step_T. Asymptotic: at a decay in
+      (1/2, 1) the threshold tends to the (1 - alpha) quantile of independent scores of
+      one continuous law.
 
     Assumption:
       Scores in [0, b] for quantile tracking; nothing else about data and predictions. A
@@ -78,6 +87,8 @@ class PID(Stream):
       Prediction, NeurIPS, 2023.
       Feldman, Ringel, Bates, Romano, Achieving Risk Control in Online Learning
       Settings, TMLR, 2023.
+      Angelopoulos, Barber, Bates, Online Conformal Prediction with Decaying Step Sizes,
+      ICML, 2024.
 
     See also:
       online.ACI, online.SFOGD, typing.Scorecaster, risk.false_negative_rate
@@ -98,12 +109,15 @@ class PID(Stream):
     scorecaster: Scorecaster | None = None
     loss: Callable[[AnySet, Array], Array] | None = None
     bound: float = static(default=1.0)
+    decay: Number | None = 0.0
     state_type: ClassVar = PIDState
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bound", as_bound(self.bound))
         if self.loss is not None:
             object.__setattr__(self, "loss", as_callable("loss", self.loss))
+        if isinstance(self.decay, int | float) and self.decay == 0:
+            object.__setattr__(self, "decay", None)  # the program without powers
 
     def init(
         self, scores: ArrayLike, alpha: ArrayLike, *, mask: ArrayLike | None = None
@@ -117,6 +131,9 @@ class PID(Stream):
         for name in ("step_size", "integral_gain"):
             _checks.check_number(name, getattr(self, name), lambda g: g >= 0, ">= 0")
         _checks.check_number("saturation", self.saturation, lambda c: c > 0, "> 0")
+        if self.decay is not None:
+            falls = lambda p: (p >= 0) & (p < 1)  # noqa: E731
+            _checks.check_number("decay", self.decay, falls, "in [0, 1)")
         if self.scorecaster is not None and mask is not None:
             raise ValueError("expected no mask with a scorecaster: it reads all scores")
         scores = past_scores(scores, mask)
@@ -144,13 +161,19 @@ class PID(Stream):
     def learn(self, state, pred, y, rank, q):
         # q + step_size (L_t - alpha): Feldman et al. 2023, for any loss
         excess, past = self._losses(pred, y, q) - rank, state.quantile
-        quantile = (past + apart(self.step_size * excess)).astype(past.dtype)
+        quantile = (past + apart(self._step(state) * excess)).astype(past.dtype)
         total = (state.excess + excess).astype(state.excess.dtype)
         forecast, cast = state.forecast, state.scorecaster
         if self.scorecaster is not None:
             cast, forecast = self.scorecaster.step(cast, self.score(pred, y))
             forecast = jnp.asarray(forecast, state.forecast.dtype)
         return PIDState(quantile, total, state.steps + 1, forecast, cast)
+
+    def _step(self, state):
+        """Returns how far the error of now moves the threshold."""
+        if self.decay is None:
+            return self.step_size
+        return self.step_size * (state.steps + 1.0) ** -self.decay
 
     def _losses(self, pred, y, q):
         """Returns the loss of the set at `q`, by default 1 where it misses `y`."""

@@ -277,9 +277,13 @@ class NexCP(stream.Stream):
         return threshold_at(state, jnp.asarray(rank), None, weights)
 
     def learn(self, state, pred, y, rank, q):
-        score = self.score(pred, y).astype(state.dtype)
-        score = jnp.where(jnp.isnan(score), jnp.inf, score)
-        return jnp.concatenate([state[1:], score[None]])
+        return shifted(state, self.score(pred, y))
+
+
+def shifted(past: Array, score: Array) -> Array:
+    """Returns scores in order of time with a new one, and without the oldest."""
+    score = jnp.where(jnp.isnan(score), jnp.inf, score).astype(past.dtype)
+    return jnp.concatenate([past[1:], score[None]])
 
 
 def _replace(ordered: Array, old: Array, new: Array) -> Array:

@@ -1,0 +1,261 @@
+"""Methods that read the latest scores: as weights of like times, or by regression."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from jaxcp import _checks
+from jaxcp._arrays import is_concrete
+from jaxcp._numbers import at_least_single
+from jaxcp._tree import jit, pytree, static
+from jaxcp.conditional.kernels import Gaussian
+from jaxcp.online.stream import Stream, as_floats, component_alpha, known, past_scores
+from jaxcp.online.windows import shifted
+from jaxcp.quantiles._regression import coefficients
+from jaxcp.quantiles.levels import rank_at_any_alpha
+from jaxcp.quantiles.thresholds import threshold_at
+from jaxcp.scores import Signed
+from jaxcp.typing import ArrayLike, Number, Score
+
+
+@pytree
+class Similar(Stream):
+    """The weighted conformal quantile of past scores that followed scores like now's.
+
+    The weight of a score is exp(-d^2 / (2 bandwidth^2)), d the Euclidean distance
+    between the `lags` scores before it and the latest `lags` scores; that of the test
+    point is 1. With components d is over those of all lags. Two infinite scores differ
+    by 0, an infinite one and a finite one by +inf: such rows weigh nothing.
+
+    Args:
+      score: The nonconformity score.
+      bandwidth: Distance of lags at which a score weighs 0.61, > 0, shape (), in units
+        of the score.
+      lags: Number of scores before each that are compared, at least 1.
+      window: Number of latest scores that are weighed, at least 1.
+
+    Guarantee:
+      Asymptotic: conditional coverage given the lags tends to 1 - alpha. The bound of
+      `NexCP` does not apply: weights depend on the data.
+
+    Assumption:
+      Stationary, strongly mixing scores, a law that changes smoothly with the lags, and
+      a bandwidth that falls to 0 while more and more scores lie within it.
+
+    Cost:
+      O(w lags) time for a step with a window of w scores, and one weighted selection.
+      The set is everything where the scores weigh less than 1 / alpha - 1 together, as
+      after lags that were rarely seen: with a small bandwidth that is a large share of
+      all steps. The threshold has no slope in the bandwidth.
+
+    References:
+      Lee, Xu, Xie, Kernel-based Optimally Weighted Conformal Prediction Intervals,
+      ICLR, 2025 (without its step of reweighting).
+
+    See also:
+      online.NexCP, online.SPCI, calibrate_local, weighted_conformal_quantile
+
+    Example:
+      >>> from jaxcp import online, scores
+      >>> method = online.Similar(scores.Absolute(), bandwidth=0.5, window=40)
+      >>> past = jnp.tile(jnp.array([1.0, 9.0]), 20)  # small ones follow large ones
+      >>> state = method.init(past, 0.1)
+      >>> state, sets = online.run(method, state, jnp.zeros(2), past[:2], 0.1)
+      >>> sets.upper.tolist()
+      [1.0, 9.0]
+    """
+
+    score: Score
+    bandwidth: Number
+    lags: int = static(default=1)
+    window: int = static(default=300)
+
+    def init(
+        self, scores: ArrayLike, alpha: ArrayLike, *, mask: ArrayLike | None = None
+    ) -> Array:
+        """Returns the latest window + lags scores, shape (n,) or (n, c): the state.
+
+        Where there are fewer, and where `mask`, shape (n,), is False, scores are
+        absent, NaN in the state: they weigh nothing, nor does a score after one.
+        """
+        del alpha  # every step is given its own
+        _checks.check_number("bandwidth", self.bandwidth, lambda h: h > 0, "> 0")
+        return _latest(self, past_scores(scores, mask))
+
+    def rank(self, state, alpha):
+        return as_floats(component_alpha(alpha, state.shape[1:]))
+
+    def threshold(self, state, rank):
+        lagged = _lagged(state, self.lags)
+        both, same = (lagged[:-1], lagged[-1:]), lagged[:-1] == lagged[-1:]
+        before, now = (jnp.where(same, 0, v) for v in both)  # 0, also of infinite ones
+        weights = jax.vmap(Gaussian(self.bandwidth).weight)(before, now)
+        scores = state[self.lags :]
+        weights = jnp.where(known(scores) & ~jnp.isnan(weights), weights, 0)
+        return threshold_at(scores, jnp.asarray(rank), None, weights)
+
+    def learn(self, state, pred, y, rank, q):
+        return shifted(state, self.score(pred, y))
+
+
+@pytree
+class SPCIState:
+    """State of `SPCI`: residuals, coefficients (2, levels, 1 + lags), steps since.
+
+    `alpha` is what the coefficients are for, NaN where rows were too few.
+    """
+
+    residuals: Array
+    coefs: Array
+    alpha: Array
+    steps: Array
+
+
+@pytree
+class SPCI(Stream):
+    """Sequential predictive intervals: quantile regression of residuals on the latest.
+
+    The ends are those quantiles of the next residual, at levels b and 1 - alpha + b,
+    that linear regressions on the `lags` residuals before predict, with an intercept
+    and found exactly; b is the one of a grid on [0, alpha] with the narrowest interval.
+    Levels are kept within [0.001, 0.999]. Where regressions cross it is empty.
+
+    Args:
+      lags: Number of residuals before each that the regressions read, at least 1.
+      window: Number of latest residuals that they are fitted to, at least 1.
+      every: Steps between fits, at least 1.
+      num_levels: Number of points b, at least 2.
+      score: `scores.Signed()`, or `scores.TwoSided` of one number: two components, of
+        which the second is the residual and the first minus that.
+
+    Guarantee:
+      Asymptotic: conditional coverage given the lags tends to 1 - alpha. A fit to a
+      finite window covers less, the more so the more lags it has.
+
+    Assumption:
+      Stationary, strongly mixing residuals, with quantiles that are linear in the lags.
+
+    Cost:
+      O(w lags) time for a step, and in every `every`-th 2 num_levels regressions of w
+      rows: 3 ms with w = 300, 4 lags and 5 levels. Under `vmap` over states these are
+      computed at every step, and thrown away but for the due ones. The first call
+      compiles the regression, which takes seconds.
+
+    References:
+      Xu, Xie, Sequential Predictive Conformal Inference for Time Series, ICML, 2023
+      (with quantile regression forests in place of linear regressions).
+
+    See also:
+      online.SlidingWindow, online.Similar, learners.QuantileRegression, scores.Signed
+
+    Example:
+      >>> from jaxcp import online
+      >>> method = online.SPCI(lags=1, window=40)
+      >>> up = jnp.arange(-1.0, 1.0, 0.05)  # each residual is the last one plus 0.05
+      >>> state = method.init(up, 0.1)
+      >>> state, sets = method.step(state, 5.0, 6.05, 0.1)
+      >>> round(sets.lower.item(), 2), round(sets.upper.item(), 2)
+      (6.0, 6.0)
+    """
+
+    lags: int = static()
+    window: int = static(default=300)
+    every: int = static(default=20)
+    num_levels: int = static(default=5)
+    score: Score = Signed()
+    state_type: ClassVar = SPCIState
+
+    def init(
+        self, scores: ArrayLike, alpha: ArrayLike, *, mask: ArrayLike | None = None
+    ) -> SPCIState:
+        """Returns the state after past scores (n, 2), or residuals (n,), by time.
+
+        Where there are fewer than window + lags, and where `mask`, shape (n,), is
+        False, they are absent. Rows with one that is absent or not finite are left out
+        of the fits. Of at most 1 + lags rows, or fewer than 1 / alpha - 1, sets are
+        everything, as where one of the latest residuals is absent or not finite.
+        """
+        _checks.check_count("every", self.every, 1)
+        _checks.check_count("num_levels", self.num_levels, 2)
+        scores = past_scores(scores, mask)
+        if scores.shape[1:] not in ((), (2,)):
+            expected = "past residuals of shape (n,), or scores (n, 2) as of Signed"
+            raise ValueError(f"expected {expected}, got {scores.shape}")
+        residuals = _latest(self, scores if scores.ndim == 1 else scores[:, 1])
+        coefs, alpha = _fit(self, residuals, _one_alpha(alpha))
+        return SPCIState(residuals, coefs, alpha, jnp.zeros((), int))
+
+    def rank(self, state, alpha):
+        alpha = _one_alpha(alpha)
+        if is_concrete((own := state.alpha, alpha)):
+            if not (np.isnan(own) or np.isclose(own, alpha)):
+                cure = "its fits are for that; init makes a state for another alpha"
+                raise ValueError(f"expected alpha {own:.6g}, got {alpha:.6g}: {cure}")
+        return alpha
+
+    def threshold(self, state, rank):
+        now = state.residuals[-self.lags :]
+        finite = jnp.isfinite(now)
+        low, high = jnp.sum(state.coefs * _with_one(jnp.where(finite, now, 0)), axis=2)
+        best = jnp.argmin(high - low)
+        is_known = jnp.all(finite) & jnp.isclose(state.alpha, rank)
+        return jnp.where(is_known, jnp.stack([-low[best], high[best]]), jnp.inf)
+
+    def learn(self, state, pred, y, rank, q):
+        residuals = shifted(state.residuals, self.score(pred, y)[1])
+        steps = (state.steps + 1) % self.every
+        coefs, alpha = lax.cond(
+            steps == 0,
+            lambda: _fit(self, residuals, rank),
+            lambda: (state.coefs, state.alpha),
+        )
+        return SPCIState(residuals, coefs, alpha, steps)
+
+
+@jit
+def _fit(method, residuals, alpha):
+    """Returns coefficients at the levels of alpha, and alpha or NaN for few rows."""
+    values, alpha = at_least_single(residuals), jnp.asarray(alpha, float)
+    y, x = values[method.lags :], _with_one(_lagged(values, method.lags)[:-1])
+    counts = jnp.isfinite(y) & jnp.all(jnp.isfinite(x), axis=1)
+    y, x = jnp.where(counts, y, 0), jnp.where(counts[:, None], x, 0)
+    b = jnp.linspace(0, alpha, method.num_levels).astype(y.dtype)
+    levels = jnp.clip(jnp.stack([b, 1 - alpha.astype(y.dtype) + b]), 0.001, 0.999)
+    fit = lambda level: coefficients(y, x, level)  # noqa: E731
+    coefs = jax.vmap(jax.vmap(fit))(levels).astype(residuals.dtype)
+    count = jnp.sum(counts)
+    enough = (count > x.shape[1]) & (rank_at_any_alpha(count, alpha) <= count)
+    return coefs, jnp.where(enough, alpha, jnp.nan)
+
+
+def _one_alpha(alpha):
+    """Returns alpha of both ends together as a float, after checks."""
+    return as_floats(component_alpha(alpha, ()))
+
+
+def _latest(method, scores):
+    """Returns the latest window + lags scores, NaN in front where there are fewer."""
+    _checks.check_count("lags", method.lags, 1)
+    _checks.check_count("window", method.window, 1)
+    size = method.window + method.lags
+    latest = scores[-size:]
+    pad = (size - len(latest), 0), *((0, 0),) * (scores.ndim - 1)
+    return jnp.pad(latest, pad, constant_values=jnp.nan)
+
+
+def _lagged(past, lags):
+    """Returns the `lags` scores before each, and before the next: (w + 1, lags, ...).
+
+    The latest last, of w scores after the first `lags`.
+    """
+    ends = len(past) - lags + 1
+    return jnp.stack([past[i : i + ends] for i in range(lags)], axis=1)
+
+
+def _with_one(x):
+    return jnp.concatenate([jnp.ones((*x.shape[:-1], 1), x.dtype), x], axis=-1)
