@@ -15,7 +15,9 @@ then, as CF-RNN. A scale is at least a hundredth of the mean one: at night nothi
 
 Streams: hours in order, each answer 24 steps late; AR(1) with phi = 0.9, and noise
 whose scale jumps after 2,000 steps. "At once" learns each hour before the next, which
-nobody can. Widths are means of the finite sets, the worst coverage of 500 steps.
+nobody can; "by hour" is a stream for each hour of the day, whose answers are in time.
+Similar and SPCI take the latest known hour for the one before: right at once and by
+hour. Widths are means of the finite sets, the worst coverage is that of 500 steps.
 
 Peers: prices of a year, the day of a week before as the forecast; each 30 days have the
 intervals of the errors of the 60 days before them. Those of statsforecast and of sktime
@@ -50,7 +52,8 @@ CONSTANT, RMS, ENVELOPE = "band, constant", "band, root mean square", "band, env
 SHARE, SINGLE = "band, 95 % of the hours", "an hour alone"
 BONFERRONI, CLAMPED = "Bonferroni", "Bonferroni, clamped"
 BANDS = (CONSTANT, RMS, ENVELOPE, SHARE, SINGLE, BONFERRONI, CLAMPED)
-AT_ONCE = ("ACI", "SPCI")  # methods that are run without the delay, too
+LEARNED = LATE, AT_ONCE, BY_HOUR = "a day late", "at once", "by hour"
+ALL_WAYS = ("ACI", "DtACI, 8 experts", "Similar", "SPCI")  # others a day late alone
 
 
 @dataclass(frozen=True)
@@ -193,7 +196,7 @@ def methods(high: float, spread: float) -> dict[str, online.Stream]:
         "ACI": online.ACI(ABSOLUTE, 0.01),
         "DtACI, 8 experts": online.DtACI(ABSOLUTE, EXPERTS),
         "tracking": online.PID(ABSOLUTE, 0.05 * high),
-        "PID, integrator": online.PID(ABSOLUTE, 0.05 * high, high, STEPS / 20),
+        "PID, integrator": online.PID(ABSOLUTE, 0.05 * high, high),
         "decay": online.PID(ABSOLUTE, high, decay=DECAY),
         "SF-OGD": online.SFOGD(ABSOLUTE, high),
         "Similar": online.Similar(ABSOLUTE, 0.3 * spread, lags=1, window=WINDOW),
@@ -202,20 +205,35 @@ def methods(high: float, spread: float) -> dict[str, online.Stream]:
 
 
 def stream_lines(name: str, preds: Array, y: Array) -> list[dict]:
-    """Returns the lines of one stream, a day late, and of two methods at once."""
-    past, first = jnp.abs(y - preds)[:PAST], PAST + DELAY  # known when it starts
-    preds, y, found = preds[first:], y[first:], []
-    for method_name, method in methods(jnp.max(past), jnp.std(past)).items():
-        for delay in (DELAY, 0) if method_name in AT_ONCE else (DELAY,):
-            state = method.init(past, ALPHA)
-            issued = online.run(method, state, preds, y, ALPHA, delay=delay)[1]
-            line = {
-                "data": name,
-                "method": method_name,
-                "learned": "late" if delay else "at once",
-            }
-            found.append(line | stream_figures(issued, y))
+    """Returns the lines of one stream, by when answers are learned."""
+    past, first = (y - preds)[:PAST], PAST + DELAY  # known when the stream starts
+    size, found = jnp.abs(past), []
+    preds, y = (v[first:] for v in (preds, y))
+    for kind, method in methods(jnp.max(size), jnp.std(size)).items():
+        scores_before = past if kind == "SPCI" else size
+        for learned in LEARNED if kind in ALL_WAYS else LEARNED[:1]:
+            issued = issued_sets(method, scores_before, preds, y, learned)
+            line = {"data": name, "method": kind, "learned": learned}
+            found.append(line | stream_figures(issued, y[: len(issued.lower)]))
     return found
+
+
+def issued_sets(
+    method: online.Stream, past: Array, preds: Array, y: Array, learned: str
+) -> sets.Interval:
+    """Returns the sets of a stream; one for each hour of the day has no delay."""
+
+    def stream(past, preds, y):
+        delay = DELAY if learned == LATE else 0
+        state = method.init(past, ALPHA)
+        return online.run(method, state, preds, y, ALPHA, delay=delay)[1]
+
+    if learned != BY_HOUR:
+        return stream(past, preds, y)
+    days = lambda v: v[len(v) % HOURS :].reshape(-1, HOURS).T  # noqa: E731
+    end = len(y) // HOURS * HOURS
+    issued = jax.jit(jax.vmap(stream))(days(past), days(preds[:end]), days(y[:end]))
+    return jax.tree.map(lambda v: v.T.ravel(), issued)
 
 
 def stream_figures(issued: sets.Interval, y: Array) -> dict:

@@ -15,6 +15,7 @@ step, or that fit, run on 100 series. `--quick` takes a tenth of the series.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -44,20 +45,22 @@ OTHERS = {  # for 100 series
     "DtACI, 8 experts": (None, lambda step, high: online.DtACI(ABSOLUTE, EXPERTS)),
     "PID, integrator": (
         0.05,
-        lambda step, high: online.PID(ABSOLUTE, step * high, high, STEPS / 20),
+        lambda step, high: online.PID(ABSOLUTE, step * high, high),
     ),
     "SF-OGD": (1.0, lambda step, high: online.SFOGD(ABSOLUTE, step * high)),
+    "Similar": (0.1, lambda step, high: online.Similar(ABSOLUTE, step * high, 1, PAST)),
+    "SPCI": (None, lambda step, high: online.SPCI(lags=1, window=PAST, every=WEEK)),
 }
 
 
-@jax.jit
-def generated(key: Array) -> tuple[Array, Array]:
-    """Returns forecasts and values of a block, shape (BLOCK, PAST + STEPS)."""
+@partial(jax.jit, static_argnames="size")
+def generated(key: Array, size: int) -> tuple[Array, Array]:
+    """Returns forecasts and values of a block, shape (size, PAST + STEPS)."""
     key_level, key_phase, key_noise = jax.random.split(key, 3)
-    level = jnp.exp(jax.random.normal(key_level, (BLOCK,)))
-    phase = jax.random.uniform(key_phase, (BLOCK,), maxval=2 * jnp.pi)
+    level = jnp.exp(jax.random.normal(key_level, (size,)))
+    phase = jax.random.uniform(key_phase, (size,), maxval=2 * jnp.pi)
     days = jnp.arange(WEEK + PAST + STEPS)
-    noise = jax.random.normal(key_noise, (len(days), BLOCK))
+    noise = jax.random.normal(key_noise, (len(days), size))
     noise *= jnp.where(days < len(days) / 2, 0.25, 0.5)[:, None]
 
     def step(last, now):
@@ -66,7 +69,7 @@ def generated(key: Array) -> tuple[Array, Array]:
         season = 0.5 * jnp.sin(2 * jnp.pi * day / WEEK + phase)
         return last, level * (3 + season + last)
 
-    y = jax.lax.scan(step, jnp.zeros(BLOCK), (days, noise))[1].T
+    y = jax.lax.scan(step, jnp.zeros(size), (days, noise))[1].T
     return y[:, :-WEEK], y[:, WEEK:]
 
 
@@ -77,25 +80,28 @@ def program(build: Build) -> Callable:
     """
 
     def one(step, preds, y):
-        past = jnp.abs(y[:PAST] - preds[:PAST])
-        method = build(step, jnp.max(past))
-        state = method.init(past, ALPHA)
+        past = (y - preds)[:PAST]
+        high, mean = jnp.max(jnp.abs(past)), jnp.mean(jnp.abs(past))
+        method = build(step, high)
+        signed = isinstance(method, online.SPCI)
+        state = method.init(past if signed else jnp.abs(past), ALPHA)
         preds, y = preds[PAST:], y[PAST:]
         sets = online.run(method, state, preds, y, ALPHA)[1]
         width, infinite = sets.size(), jnp.isinf(sets.size())
-        mean = jnp.sum(jnp.where(infinite, 0, width)) / jnp.sum(~infinite)
-        return metrics.coverage(sets, y), mean / jnp.mean(past), jnp.mean(infinite)
+        width = jnp.sum(jnp.where(infinite, 0, width)) / jnp.sum(~infinite)
+        return metrics.coverage(sets, y), width / mean, jnp.mean(infinite)
 
     return jax.jit(jax.vmap(one, (None, 0, 0)))
 
 
 def measured(build: Build, sizes: list[float], series: int) -> list[dict]:
     """Returns figures of each step size over some series, and CPU seconds."""
-    run, key, found = program(build), jax.random.key(0), {size: [] for size in sizes}
-    for block in range(-(-series // BLOCK)):
-        preds, y = generated(jax.random.fold_in(key, block))
-        call = lambda size: run(size, preds, y)  # noqa: E731, B023
-        if block == 0:
+    run, block, key = program(build), min(BLOCK, series), jax.random.key(0)
+    found = {size: [] for size in sizes}
+    for start in range(0, series, block):
+        rows = jax.block_until_ready(generated(jax.random.fold_in(key, start), block))
+        call = lambda size: run(size, *rows)  # noqa: E731, B023
+        if start == 0:
             jax.block_until_ready(call(sizes[0]))
         for size, results in found.items():
             results.append(cpu_seconds(lambda: call(size)))  # noqa: B023
@@ -104,8 +110,8 @@ def measured(build: Build, sizes: list[float], series: int) -> list[dict]:
 
 def line(size: float | None, results: list, series: int) -> dict:
     """Returns the figures of one step size, over its first series."""
-    rows = np.concatenate([values for _, values in results], axis=1)[:, :series]
-    coverage, width, infinite = rows.astype(float)
+    rows = np.concatenate([values for _, values in results], axis=1)
+    coverage, width, infinite = rows[:, :series].astype(float)
     seconds = sum(seconds for seconds, _ in results)
     return {
         "step size": size,
@@ -115,7 +121,7 @@ def line(size: float | None, results: list, series: int) -> dict:
         "width": float(width.mean()),
         "infinite": float(infinite.mean()),
         "CPU s": seconds,
-        "million steps / CPU s": len(results) * BLOCK * STEPS / seconds / 1e6,
+        "million steps / CPU s": rows.shape[1] * STEPS / seconds / 1e6,
     }
 
 
