@@ -1,6 +1,6 @@
 """Forecasts a day ahead: bands of 24 hours, and streams whose answers come a day late.
 
-`python -m experiments.data.forecasts --data DIR [--quick] [--out DIR]`
+`python -m experiments.data.forecasts --data DIR [--trials N] [--out DIR]`
 
 DIR holds prices.csv.gz, spot prices of France, and solar_atlanta.csv. Ridge fits all 24
 hours of a day on the days before those that are judged: prices on those of the day and
@@ -19,15 +19,11 @@ nobody can; "by hour" is a stream for each hour of the day, whose answers are in
 Similar and SPCI take the latest known hour for the one before: right at once and by
 hour. Widths are means of the finite sets, the worst coverage is that of 500 steps.
 
-Peers: prices of a year, the day of a week before as the forecast; each 30 days have the
-intervals of the errors of the 60 days before them. Those of statsforecast and of sktime
-where they are installed: an interval for an hour each. sktime forecasts from 60 hours
-that it draws of these days: a forecast takes it 0.1 s.
+Peers, where they are installed: prices of half a year, a week before as the forecast,
+30 days at a time with intervals of the errors of the 60 days before them.
 """
 
 import argparse
-import importlib.util
-import time
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -38,6 +34,7 @@ import numpy as np
 from jax import Array
 
 import jaxcp
+from experiments.peers.forecast_peers import peer_lines
 from experiments.tools.reporting import arguments, print_table, save_results
 from experiments.tools.series import solar
 from jaxcp import learners, metrics, online, scores, sets
@@ -45,7 +42,6 @@ from jaxcp import learners, metrics, online, scores, sets
 ALPHA, HOURS, NUM_TRIALS = 0.1, 24, 200
 PAST, DELAY, WINDOW, STEPS = 500, 24, 500, 10_000
 PHI, JUMPS, EVERY = 0.9, (1.0, 3.0, 0.5, 2.0, 1.0), 2000
-PEER_BLOCKS, PEER_DAYS, PEER_ROWS, WEEK = 12, 30, 60, 7 * HOURS
 LEAST_SCALE, DECAY, WORST, ABSOLUTE = 0.01, 0.6, 500, scores.Absolute()
 EXPERTS = 0.001 * 2.0 ** np.arange(8)
 CONSTANT, RMS, ENVELOPE = "band, constant", "band, root mean square", "band, envelope"
@@ -251,116 +247,6 @@ def stream_figures(issued: sets.Interval, y: Array) -> dict:
     return found | {"longest miss": int(metrics.longest_miss(issued, y))}
 
 
-Blocks = list[tuple[np.ndarray, np.ndarray, np.ndarray]]  # lower, upper, y: (days, 24)
-
-
-def of_jaxcp(prices: np.ndarray, band: bool) -> Blocks:
-    """Returns bands of days, or intervals of each hour, of all blocks."""
-    y = prices[WEEK:].reshape(-1, HOURS)
-    center, found = prices[:-WEEK].reshape(-1, HOURS), []
-    for start in starts(len(y)):
-        old, new = slice(start - PEER_ROWS, start), slice(start, start + PEER_DAYS)
-        sizes = np.abs(y - center)[old]
-        q = jaxcp.conformal_quantile(sizes.max(axis=1) if band else sizes, ALPHA)
-        found.append((center[new] - q, center[new] + q, y[new]))
-    return found
-
-
-def starts(days: int) -> range:
-    """Returns the first day of each block, of the last days."""
-    return range(days - PEER_BLOCKS * PEER_DAYS, days, PEER_DAYS)
-
-
-def of_statsforecast(prices: np.ndarray, method: str) -> Blocks:
-    """Returns intervals of statsforecast."""
-    import pandas
-    from statsforecast import StatsForecast
-    from statsforecast.models import SeasonalNaive
-    from statsforecast.utils import ConformalIntervals
-
-    found, level = [], round(100 * (1 - ALPHA))
-    for start in starts(len(prices) // HOURS):
-        rows = prices[: (start + PEER_DAYS) * HOURS][
-            -(PEER_ROWS + PEER_DAYS + 7) * HOURS :
-        ]
-        days = pandas.date_range("2019", periods=len(rows), freq="h")
-        frame = pandas.DataFrame({"unique_id": "a", "ds": days, "y": rows})
-        made = StatsForecast([SeasonalNaive(WEEK)], freq="h").cross_validation(
-            h=HOURS,
-            df=frame,
-            step_size=HOURS,
-            n_windows=PEER_DAYS,
-            level=[level],
-            prediction_intervals=ConformalIntervals(PEER_ROWS, HOURS, method),
-            refit=False,
-        )
-        names = [f"SeasonalNaive-{end}-{level}" for end in ("lo", "hi")]
-        found.append([made[v].to_numpy().reshape(-1, HOURS) for v in (*names, "y")])
-    return found
-
-
-def of_sktime(prices: np.ndarray, method: str) -> Blocks:
-    """Returns intervals of sktime."""
-    import pandas
-    from sktime.forecasting.conformal import ConformalIntervals
-    from sktime.forecasting.naive import NaiveForecaster
-
-    np.random.seed(0)  # noqa: NPY002, its sample of hours has no other seed
-    found = []
-    for start in starts(len(prices) // HOURS):
-        rows = pandas.Series(prices[(start - PEER_ROWS - 7) * HOURS :])
-        model = ConformalIntervals(
-            NaiveForecaster("last", sp=WEEK), method, WEEK, sample_frac=1 / HOURS
-        )
-        first, ends = (PEER_ROWS + 7) * HOURS, []
-        model.fit(rows[:first], fh=np.arange(1, HOURS + 1))
-        for hour in range(first, first + PEER_DAYS * HOURS, HOURS):
-            ends.append(model.predict_interval(coverage=1 - ALPHA).to_numpy(float))
-            model.update(rows[hour : hour + HOURS], update_params=False)
-        y = rows[first : first + PEER_DAYS * HOURS].to_numpy().reshape(-1, HOURS)
-        found.append((*np.moveaxis(np.stack(ends), -1, 0), y))
-    return found
-
-
-PEERS = {
-    "jaxcp": {"an hour alone": (of_jaxcp, False), "band": (of_jaxcp, True)},
-    "statsforecast": {
-        name: (of_statsforecast, name)
-        for name in ("conformal_distribution", "conformal_error")
-    },
-    "sktime": {
-        name: (of_sktime, name)
-        for name in ("empirical", "conformal", "conformal_bonferroni")
-    },
-}
-
-
-def peer_lines(folder: Path) -> list[dict]:
-    """Returns the lines of each library, or that it is not installed."""
-    prices, found = price_rows(folder)[1].ravel(), []
-    for library, kinds in PEERS.items():
-        if importlib.util.find_spec(library) is None:
-            found.append({"by": library, "method": "not installed"})
-            continue
-        for name, (call, kind) in kinds.items():
-            start = time.process_time()
-            blocks = call(prices, kind)
-            seconds = time.process_time() - start
-            found.append(
-                {"by": library, "method": name} | peer_figures(blocks, seconds)
-            )
-    return found
-
-
-def peer_figures(blocks: Blocks, seconds: float) -> dict:
-    """Returns coverage of days and hours, and width."""
-    lower, upper, y = (np.concatenate(v) for v in zip(*blocks, strict=True))
-    inside = (lower <= y) & (y <= upper)
-    found = {"joint coverage": inside.all(axis=1).mean(), "hours": inside.mean()}
-    found |= {"width": (upper - lower).mean(), "CPU s": seconds}
-    return {k: round(float(v), 4) for k, v in found.items()}
-
-
 def options() -> argparse.Namespace:
     """Returns what the command line says."""
     parser = arguments(__doc__)
@@ -385,7 +271,7 @@ def main() -> None:
             for name, rows in series(days).items()
             for row in stream_lines(name, *rows)
         ],
-        "peers": peer_lines(args.data),
+        "peers": peer_lines(price_rows(args.data)[1].ravel(), ALPHA),
     }
     settings = {"alpha": ALPHA, "trials": args.trials, "delay": DELAY, "seed": 0}
     for name, rows in found.items():

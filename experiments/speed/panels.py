@@ -1,6 +1,6 @@
 """Streams of a whole panel, of the size of M5: CPU seconds, coverage and width.
 
-`python -m experiments.speed.panels [--quick] [--out DIR]`
+`python -m experiments.speed.panels [--series N] [--out DIR]`
 
 30,490 series of 1,713 steps, generated: a weekly season, autoregressive noise whose
 scale doubles half way, and the value of a week before as the forecast. 100 more steps
@@ -11,8 +11,7 @@ score. Seconds are of the processor, of all its threads, after a first block tha
 compiles and without those that generate. ACI has a window of 100 scores.
 
 Of 20 step sizes each, ACI runs on 1,000 series. The methods that do not take O(1) a
-step, or that fit, run on 100 series. `--quick` takes a tenth of the series.
-"""
+step, or that fit, run on 100 series."""
 
 from collections.abc import Callable
 from functools import partial
@@ -150,12 +149,12 @@ def many_sizes(series: int) -> list[dict]:
 def main() -> None:
     """Prints and saves both tables."""
     parser = arguments(__doc__, compiles=True)
-    parser.add_argument("--quick", action="store_true", help="a tenth of the series")
+    parser.add_argument("--series", type=int, default=SERIES)
     args = parser.parse_args()
-    series = SERIES // 10 if args.quick else SERIES
+    series = args.series
     bars = ", ".join(f"{name} at most {most} CPU s" for name, most in AT_MOST.items())
     one, many = one_each(series), many_sizes(series)
-    print_table(f"{SERIES} series, {STEPS} steps, {bars}", one)
+    print_table(f"{series} series, {STEPS} steps, {bars}", one)
     print_table(f"{NUM_SIZES} step sizes", many)
     settings = {"steps": STEPS, "past": PAST, "alpha": ALPHA, "decay": DECAY, "seed": 0}
     save_results(args.out, "panels", one, settings)

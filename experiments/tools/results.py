@@ -51,6 +51,7 @@ TIMED = [
     "probability_speed",
     "predictive_speed",
     "monitors",
+    "panels",
     "selected",
     "serving",
 ]
@@ -60,6 +61,7 @@ MEASURED = [
     "jackknife_barber",
     "full_conformal",
     "enbpi_solar",
+    "forecasts",
     "any_model",
     "counterfactuals",
     "covariate_shift",
@@ -93,7 +95,8 @@ WITH_DATA |= {
     "predictive",
 }
 TWICE = {"showcase"}  # the second run finds the programs of the first compiled
-ONLY_WITH_DATA = {"any_model", "claims", "enbpi_solar", "multioutput_real"}
+ONLY_WITH_DATA = {"any_model", "claims", "enbpi_solar", "forecasts"}
+ONLY_WITH_DATA |= {"multioutput_real"}
 
 
 def command(name: str, folder: Path, data: Path | None, puncc: str | None) -> list[str]:
