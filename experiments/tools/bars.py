@@ -271,6 +271,41 @@ BARS = {
         ("all rows", "MAPIE / jaxcp", ">= 100"),
         ("one more", "MAPIE / jaxcp", ">= 100"),
     ],
+    "panels": [
+        ("tracking", "CPU s", "<= 5"),
+        ("ACI", "CPU s", "<= 40"),
+        ("ACI", "coverage", "0.9 +- 0.005"),
+    ],
+    "forecasts_bands": [
+        *[
+            ((name, days, f"band, {scale}"), "joint coverage", f"{exact} +- 4 errors")
+            for name, days, exact in (  # k / (n + 1)
+                ("prices", 200, 0.90050),
+                ("prices", 400, 0.90025),
+                ("solar", 100, 0.90099),
+                ("independent hours", 100, 0.90099),
+            )
+            for scale in ("constant", "root mean square", "envelope")
+        ],
+        *[
+            ((name, days, "Bonferroni"), "width", ">= inf")
+            for name, days in (("prices", 200), ("solar", 100))
+        ],
+        (  # (100 / 101)^24
+            ("independent hours", "Bonferroni, clamped"),
+            "joint coverage",
+            "0.788 +- 0.02",
+        ),
+    ],
+    "forecasts_streams": [
+        *[
+            ((name, method, "a day late"), "coverage", "0.9 +- 0.005")
+            for name in ("prices", "solar", "AR(1)", "jumps")
+            for method in ("ACI", "tracking")
+        ],
+        (("AR(1)", "SPCI", "at once"), "coverage", ">= 0.89"),
+        (("AR(1)", "SPCI", "at once"), "width", "1.434 +- 0.05"),
+    ],
     "clusters": [
         ("clusters, numbers of jax", "it / weights", "<= 1.2"),
         ("clusters, numbers of NumPy", "it / weights", "<= 1.2"),

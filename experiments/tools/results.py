@@ -53,6 +53,7 @@ TIMED = [
     "predictive_speed",
     "delays",
     "monitors",
+    "panels",
     "selected",
     "serving",
     "streams",
@@ -63,6 +64,7 @@ MEASURED = [
     "jackknife_barber",
     "full_conformal",
     "enbpi_solar",
+    "forecasts",
     "any_model",
     "counterfactuals",
     "covariate_shift",
@@ -98,7 +100,8 @@ WITH_DATA |= {
     "predictive",
 }
 TWICE = {"showcase"}  # the second run finds the programs of the first compiled
-ONLY_WITH_DATA = {"any_model", "claims", "enbpi_solar", "multioutput_real"}
+ONLY_WITH_DATA = {"any_model", "claims", "enbpi_solar", "forecasts"}
+ONLY_WITH_DATA |= {"multioutput_real"}
 
 
 def command(name: str, folder: Path, data: Path | None, puncc: str | None) -> list[str]:

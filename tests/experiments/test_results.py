@@ -31,6 +31,7 @@ TABLES = {  # that have been measured, by folder
     "data": """
         anomaly boxes claims conformal_training counterfactuals covariate_shift
         enbpi_solar fields label_shift
+        enbpi_solar forecasts_bands forecasts_peers forecasts_streams label_shift
         multioutput_real predictive probabilities risk_control_answers
         risk_control_crc risk_control_ltt risk_control_mapie risk_control_masks
         risk_control_precision risk_control_rcps risk_control_shift survival
@@ -62,7 +63,8 @@ TABLES = {  # that have been measured, by folder
         metrics_speed_memory metrics_speed_metrics metrics_speed_metrics_avx2
         metrics_speed_outliers metrics_speed_outliers_avx2
         monitors monitors_beside multioutput_speed_membership multioutput_speed_scores
-        multioutput_speed_training predictive_speed predictive_speed_first
+        multioutput_speed_training panels panels_sizes
+        predictive_speed predictive_speed_first
         probability_speed proper_speed_draws proper_speed_many readme_start
         risk_speed_betting risk_speed_counts risk_speed_crc risk_speed_many
         risk_speed_sequence row_counts selected serving simulation_speed_devices
