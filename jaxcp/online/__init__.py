@@ -17,9 +17,24 @@ from jaxcp.online.windows import NexCP, SlidingWindow, nexcp_weights
 
 # fmt: off
 __all__ = [
-    "ACI", "ByGroup", "ChangeMonitor", "Delayed", "DtACI", "ExchangeabilityMonitor",
-    "NexCP", "PID", "Queue", "RiskMonitor", "SFOGD", "SPCI", "Similar", "SlidingWindow",
-    "Stream", "confidence_sequence", "nexcp_weights", "run",
+    "ACI",
+    "PID",
+    "SFOGD",
+    "SPCI",
+    "ByGroup",
+    "ChangeMonitor",
+    "Delayed",
+    "DtACI",
+    "ExchangeabilityMonitor",
+    "NexCP",
+    "Queue",
+    "RiskMonitor",
+    "Similar",
+    "SlidingWindow",
+    "Stream",
+    "confidence_sequence",
+    "nexcp_weights",
+    "run",
 ]
 # fmt: on
 __dir__ = __all__.copy

@@ -71,12 +71,11 @@ class PID(Stream):
       With a decay the divisor is step_T T, step_T = step_size T^(-decay) the last step.
       Rounding adds at most eps (b + 4 step_size) / (2 step_size), eps of the type of
       the threshold, at any T (at step_size = b / 10 it is 8e-7 in single precision and
-      2e-15 in double). Where targets come D steps late (`delay` of `online.run`) the
-      mean error of tracking over the first T - D rows, those learned, is within (b + (D
-      + 1) step_size) / (step_size (T - D)) of alpha.
-      2e-15 in double); with a decay the divisor is 2 step_T. Asymptotic: at a decay in
-      (1/2, 1) the threshold tends to the (1 - alpha) quantile of independent scores of
-      one continuous law.
+      2e-15 in double); with a decay the divisor is 2 step_T. Where targets come D steps
+      late (`delay` of `online.run`) the mean error of tracking over the first T - D
+      rows, those learned, is within (b + (D + 1) step_size) / (step_size (T - D)) of
+      alpha. Asymptotic: at a decay in (1/2, 1) the threshold tends to the (1 - alpha)
+      quantile of independent scores of one continuous law.
 
     Assumption:
       Scores in [0, b] for quantile tracking; nothing else about data and predictions. A

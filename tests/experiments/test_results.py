@@ -30,8 +30,7 @@ HOME = Path(experiments.__file__).parent
 TABLES = {  # that have been measured, by folder
     "data": """
         anomaly boxes claims conformal_training counterfactuals covariate_shift
-        enbpi_solar fields label_shift
-        enbpi_solar forecasts_bands forecasts_peers forecasts_streams label_shift
+        enbpi_solar fields forecasts_bands forecasts_peers forecasts_streams label_shift
         multioutput_real predictive probabilities risk_control_answers
         risk_control_crc risk_control_ltt risk_control_mapie risk_control_masks
         risk_control_precision risk_control_rcps risk_control_shift survival

@@ -435,8 +435,7 @@ def controlled(loss, draw=NUMBERS, score=ABSOLUTE, **more):
     return Method(draw, make, ask, not_for)
 
 
-def stream(method, **delay):
-def stream(method, not_for=None):
+def stream(method, not_for=None, **delay):
     def make(rows):
         return method.init(abs(rows["y"] - rows["preds"]), ALPHA)
 

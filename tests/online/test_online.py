@@ -33,8 +33,7 @@ METHODS = {
     "sf-ogd": online.SFOGD(ABSOLUTE, 3.0),
 }
 each_method = pytest.mark.parametrize("name", METHODS)
-BESIDE = {"ByGroup", "Delayed", "Queue"}  # in test_by_group, test_delays, ...
-BESIDE = {"ByGroup", "Queue", "SPCI"}  # in test_by_group, test_late, test_lags
+BESIDE = {"ByGroup", "Delayed", "Queue", "SPCI"}  # in files of their own
 BESIDE |= {"ChangeMonitor", "ExchangeabilityMonitor", "RiskMonitor"}
 BESIDE |= {"Stream", "confidence_sequence", "nexcp_weights", "run"}
 
