@@ -70,6 +70,11 @@ def learn(method, state, pred, y, rank, q):
     return Delayed(jax.tree.map(keep, later, state.state), rows, state.steps + 1)
 
 
+def method_of(method, state):
+    """Returns the method, for the delay of the state if it has one."""
+    return method._late(len(state.rows[-1])) if isinstance(state, Delayed) else method
+
+
 def learned(state):
     """Returns the state of the method, without the rows that wait."""
     return state.state if isinstance(state, Delayed) else state

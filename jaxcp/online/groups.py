@@ -160,6 +160,15 @@ class ByGroup(Stream):
         q = self.method._threshold_for(own, pred[1], rank)
         return jnp.where(group < self.num_groups, q, jnp.inf)
 
+    def _late(self, delay):
+        if self.method._late(delay) is not self.method:
+            kind = type(self.method).__name__
+            expected = "a method in which a delay of all groups' rows changes no lags"
+            raise ValueError(
+                f"expected {expected}, got {kind}; run each group by itself"
+            )
+        return self
+
     def _coded(self, preds):
         if not isinstance(preds, tuple) or len(preds) != 2:
             return preds

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from dataclasses import replace
 from typing import ClassVar
 
 import jax
@@ -13,7 +13,7 @@ from jax import Array, lax
 from jaxcp import _checks
 from jaxcp._arrays import is_concrete
 from jaxcp._numbers import at_least_single
-from jaxcp._tree import pytree, static
+from jaxcp._tree import jit, pytree, static
 from jaxcp.conditional.kernels import Gaussian
 from jaxcp.online.stream import Stream, as_floats, component_alpha, known, past_scores
 from jaxcp.online.windows import shifted
@@ -24,8 +24,24 @@ from jaxcp.scores import Signed
 from jaxcp.typing import ArrayLike, Number, Score
 
 
+class Lagged(Stream):
+    """What methods that read the latest scores have in common."""
+
+    lags: int
+    window: int
+    delay: int
+
+    def _late(self, delay):
+        if self.delay not in (0, delay):
+            got = f"got {delay}; the method knows its own"
+            raise ValueError(f"expected the delay {self.delay} of the method, {got}")
+        if delay >= self.window:
+            raise ValueError(f"expected window > delay {delay}, got {self.window}")
+        return replace(self, delay=delay)  # type: ignore[type-var]
+
+
 @pytree
-class Similar(Stream):
+class Similar(Lagged):
     """The weighted conformal quantile of past scores that followed scores like now's.
 
     The weight of a score is exp(-d^2 / (2 bandwidth^2)), d the Euclidean distance
@@ -38,7 +54,11 @@ class Similar(Stream):
       bandwidth: Distance of lags at which a score weighs 0.61, > 0, shape (), in units
         of the score.
       lags: Number of scores before each that are compared, at least 1.
-      window: Number of latest scores that are weighed, at least 1.
+      window: Number of latest scores that are weighed, at least 1; D fewer where a
+        `delay` of D is first given to `online.run`.
+      delay: How many steps late targets come: the lags of a score are those that were
+        known when its set was issued. A `delay` of `online.run` sets it; give it where
+        targets come late by `update` or in a `Queue`.
 
     Guarantee:
       Asymptotic: conditional coverage given the lags tends to 1 - alpha. The bound of
@@ -75,6 +95,7 @@ class Similar(Stream):
     bandwidth: Number
     lags: int = static(default=1)
     window: int = static(default=300)
+    delay: int = static(default=0)
 
     def init(
         self, scores: ArrayLike, alpha: ArrayLike, *, mask: ArrayLike | None = None
@@ -92,11 +113,10 @@ class Similar(Stream):
         return as_floats(component_alpha(alpha, state.shape[1:]))
 
     def threshold(self, state, rank):
-        lagged = _lagged(state, self.lags)
-        both, same = (lagged[:-1], lagged[-1:]), lagged[:-1] == lagged[-1:]
-        before, now = (jnp.where(same, 0, v) for v in both)  # 0, also of infinite ones
+        scores, before, now = _lagged(state, self)
+        same = before == now
+        before, now = (jnp.where(same, 0, v) for v in (before, now))  # also infinite
         weights = jax.vmap(Gaussian(self.bandwidth).weight)(before, now)
-        scores = state[self.lags :]
         weights = jnp.where(known(scores) & ~jnp.isnan(weights), weights, 0)
         return threshold_at(scores, jnp.asarray(rank), None, weights)
 
@@ -118,7 +138,7 @@ class SPCIState:
 
 
 @pytree
-class SPCI(Stream):
+class SPCI(Lagged):
     """Sequential predictive intervals: quantile regression of residuals on the latest.
 
     The ends are those quantiles of the next residual, at levels b and 1 - alpha + b,
@@ -128,11 +148,15 @@ class SPCI(Stream):
 
     Args:
       lags: Number of residuals before each that the regressions read, at least 1.
-      window: Number of latest residuals that they are fitted to, at least 1.
+      window: Number of latest residuals that they are fitted to, at least 1; D fewer
+        where a `delay` of D is first given to `online.run`.
       every: Steps between fits, at least 1.
       num_levels: Number of points b, at least 2.
       score: `scores.Signed()`, or `scores.TwoSided` of one number: two components, of
         which the second is the residual and the first minus that.
+      delay: How many steps late targets come: the lags of a residual are those known
+        when its set was issued. A `delay` of `online.run` sets it; give it where
+        targets come late by `update` or in a `Queue`.
 
     Guarantee:
       Asymptotic: conditional coverage given the lags tends to 1 - alpha. A fit to a
@@ -169,6 +193,7 @@ class SPCI(Stream):
     every: int = static(default=20)
     num_levels: int = static(default=5)
     score: Score = Signed()
+    delay: int = static(default=0)
     state_type: ClassVar = SPCIState
 
     def init(
@@ -188,7 +213,7 @@ class SPCI(Stream):
             expected = "past residuals of shape (n,), or scores (n, 2) as of Signed"
             raise ValueError(f"expected {expected}, got {scores.shape}")
         residuals = _latest(self, scores if scores.ndim == 1 else scores[:, 1])
-        coefs, alpha = self._fit(residuals, _one_alpha(alpha))
+        coefs, alpha = _fit(self, residuals, _one_alpha(alpha))
         return SPCIState(residuals, coefs, alpha, jnp.zeros((), int))
 
     def rank(self, state, alpha):
@@ -213,23 +238,25 @@ class SPCI(Stream):
         steps = (state.steps + 1) % self.every
         coefs, alpha = lax.cond(
             steps == 0,
-            lambda: self._fit(residuals, rank),
+            lambda: _fit(self, residuals, rank),
             lambda: (state.coefs, state.alpha),
         )
         return SPCIState(residuals, coefs, alpha, steps)
 
-    def _fit(self, residuals, alpha):
-        return _fit(residuals, alpha, self.lags, self.num_levels)
+    def _started(self, state, rank):
+        coefs, alpha = _fit(self, state.residuals, rank)
+        return replace(state, coefs=coefs, alpha=alpha)
 
 
-@partial(jax.jit, static_argnames=("lags", "num_levels"))
-def _fit(residuals, alpha, lags, num_levels):
+@jit
+def _fit(method, residuals, alpha):
     """Returns coefficients at the levels of alpha, and alpha or NaN for few rows."""
     values, alpha = at_least_single(residuals), jnp.asarray(alpha, float)
-    y, x = values[lags:], _with_one(_lagged(values, lags)[:-1])
+    y, x, _ = _lagged(values, method)
+    x = _with_one(x)
     counts = jnp.isfinite(y) & jnp.all(jnp.isfinite(x), axis=1)
     y, x = jnp.where(counts, y, 0), jnp.where(counts[:, None], x, 0)
-    b = jnp.linspace(0, alpha, num_levels).astype(y.dtype)
+    b = jnp.linspace(0, alpha, method.num_levels).astype(y.dtype)
     levels = jnp.clip(jnp.append(b, 1 - alpha.astype(y.dtype) + b), 0.001, 0.999)
     # One after the other: a map over them all at once takes as long, and compiles more.
     fit = lambda level: coefficients(y, x, level, below=False)  # noqa: E731
@@ -249,19 +276,21 @@ def _latest(method, scores):
     """Returns the latest window + lags scores, NaN in front where there are fewer."""
     _checks.check_count("lags", method.lags, 1)
     _checks.check_count("window", method.window, 1)
-    size = method.window + method.lags
+    _checks.check_count("delay", method.delay, 0)
+    size = method.window + method.lags + method.delay
     latest = scores[-size:]
     pad = (size - len(latest), 0), *((0, 0),) * (scores.ndim - 1)
     return jnp.pad(latest, pad, constant_values=jnp.nan)
 
 
-def _lagged(past, lags):
-    """Returns the `lags` scores before each, and before the next: (w + 1, lags, ...).
+def _lagged(past, method):
+    """Returns scores (w,), the lags of each (w, lags), and those of the next (1, lags).
 
-    The latest last, of w scores after the first `lags`.
+    Those that were known `delay` steps before, the latest last.
     """
-    ends = len(past) - lags + 1
-    return jnp.stack([past[i : i + ends] for i in range(lags)], axis=1)
+    lags, ends = method.lags, len(past) - method.lags + 1
+    before = jnp.stack([past[i : i + ends] for i in range(lags)], axis=1)
+    return past[lags + method.delay :], before[: -1 - method.delay], before[-1:]
 
 
 def _with_one(x):

@@ -110,8 +110,8 @@ class Stream(ABC):
         Where targets come late it is kept with the prediction, for `update`.
         """
         _check_state(self, state)
-        own = delayed.learned(state)
-        return _quantile(self, own, self.rank(own, alpha))
+        method, own = delayed.method_of(self, state), delayed.learned(state)
+        return _quantile(method, own, self.rank(own, alpha))
 
     def update(
         self,
@@ -179,6 +179,14 @@ class Stream(ABC):
         """Returns predictions with names as numbers."""
         return preds
 
+    def _late(self, delay):
+        """Returns the method for targets that come `delay` steps late."""
+        return self
+
+    def _started(self, state, rank):
+        """Returns the state of `init` as one of a method for late targets."""
+        return state
+
 
 def run(
     method: Online,
@@ -200,7 +208,8 @@ def run(
     at the threshold that was issued for it. `y` is as without a delay: the target of
     each row stands beside its prediction, as past data have it, and waits in the state.
     A live service, which does not know the target of now, takes `online.Queue`, or
-    `quantile` and `update(..., threshold=)`: the thresholds are the same.
+    `quantile` and `update(..., threshold=)`: the thresholds are the same, of `Similar`
+    and `SPCI` with a `delay` of their own, for they read the lags that are known.
 
     Args:
       method: An online method, from `jaxcp.online`.
@@ -338,7 +347,8 @@ def _some_threshold(method, state):
 def issued(method, state, pred, alpha):
     """Returns the threshold of now and the set for a prediction, after checks."""
     pred, _, rank = _one_example(method, state, pred, None, alpha)
-    return _issued(method, delayed.learned(state), pred, rank)
+    method, state = delayed.method_of(method, state), delayed.learned(state)
+    return _issued(method, state, pred, rank)
 
 
 @jit
@@ -391,6 +401,7 @@ def _start(method, state, preds, y, rank, delay):
     row = _row((preds, y))
     like = *row, jax.eval_shape(method._threshold_for, state, row[0], rank)
     rows = jax.tree.map(lambda v: jnp.zeros((delay, *v.shape), v.dtype), like)
+    state = method._late(delay)._started(state, rank)
     return delayed.Delayed(state, rows, jnp.zeros((), int))
 
 
@@ -402,6 +413,7 @@ def _run(method, state, preds, y, rank):
 
 
 def _advance(method, state, pred, y, rank):
+    method = delayed.method_of(method, state)
     q = method._threshold_for(delayed.learned(state), pred, rank)
     return delayed.learn(method, state, pred, y, rank, q), method.score.invert(pred, q)
 

@@ -1,5 +1,6 @@
 """A delay of a run: each row is learned D steps later, at its own threshold."""
 
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -50,6 +51,8 @@ def row(name, t):
 def test_a_delay_is_the_loop(name):
     """Of `quantile` when a set is issued, and `update(threshold=)` D steps later."""
     method, state, issued, upper = TABLE[name], start(name), [], []
+    if hasattr(method, "delay"):  # which lags are known when a set is issued
+        method = replace(method, delay=D)
     for t in range(T):
         q = method.quantile(state, 0.1)
         issued.append(q[NAMES.index(WHERE[t])] if name == "groups" else q)
@@ -266,6 +269,17 @@ def again(preds=PREDS, y=Y, state=LATE, method=ACI, **delay):
     return online.run(method, state, preds, y, 0.1, **delay)
 
 
+LAGS = online.Similar(ABSOLUTE, 1.0, window=4, delay=3)
+
+
+def lagged(method, **delay):
+    grouped = isinstance(method, online.ByGroup)
+    groups = np.zeros(T, int)
+    given = {"groups": np.zeros(len(PAST), int)} if grouped else {}
+    preds = (groups, PREDS) if grouped else PREDS
+    return again(preds, Y, method.init(PAST, 0.1, **given), method, **delay)
+
+
 WRONG = {
     "another delay": (
         lambda: again(delay=4),
@@ -282,6 +296,22 @@ WRONG = {
     "own method": (
         lambda: again(state=PAST[-1], method=Own(), delay=3),
         "a jaxcp.online.Stream for a delay, got Own",
+    ),
+    "a delay of its own": (
+        lambda: lagged(LAGS, delay=4),
+        "the delay 3 of the method, got 4; the method knows its own",
+    ),
+    "a short window": (
+        lambda: lagged(replace(LAGS, delay=0), delay=4),
+        "window > delay 4, got 4",
+    ),
+    "lags of groups": (
+        lambda: lagged(online.ByGroup(LAGS, 1), delay=4),
+        "the delay 3 of the method, got 4",
+    ),
+    "late lags of groups": (
+        lambda: lagged(online.ByGroup(replace(LAGS, delay=0), 1), delay=2),
+        "changes no lags, got Similar; run each group by itself",
     ),
     "integers": (
         lambda: again(y=jnp.ones(T, int)),

@@ -1,6 +1,7 @@
 """Thresholds by the latest scores: of similar times, and by regression on them."""
 
 import pickle
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -212,6 +213,27 @@ def test_spci_steps_and_targets_that_come_late(along):
     with jax.no_tracing():
         ONE.step(state, 0.0, y, 0.1)
         online.run(ONE, state, np.zeros(1000, "f"), AR[:1000], 0.1)
+
+
+LATE = 4
+
+
+@pytest.mark.parametrize(
+    "method",
+    [online.SPCI(1, 500, 50, delay=LATE), online.Similar(ABSOLUTE, 0.3, delay=LATE)],
+)
+def test_late_lags_are_those_that_were_known(method):
+    """Coverage as without a delay; the width of SPCI 2 z sqrt(1 - phi^10)."""
+    past = AR if isinstance(method, online.SPCI) else abs(AR)
+    y, wider = AR[1000:3000], replace(method, window=method.window + LATE, delay=0)
+    state, preds = method.init(past[:1000], 0.1), np.zeros_like(AR[1000:3000])
+    _, sets = online.run(method, state, preds, y, 0.1, delay=LATE)
+    _, same = online.run(wider, state, preds, y, 0.1, delay=LATE)
+    assert_array_equal(sets.upper, same.upper)
+    assert metrics.coverage(sets, y) > 0.87
+    if past is AR:
+        width = 2 * Z95 * (1 - 0.9 ** (2 + 2 * LATE)) ** 0.5
+        assert_allclose(jnp.mean(sets.size()), width, rtol=0.05)
 
 
 def test_spci_under_vmap_and_grad():
