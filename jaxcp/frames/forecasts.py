@@ -216,7 +216,8 @@ def forecast(
     order, _, length = paths = _paths(frame, at)
     _checks.check_count("the number of rows", len(order), 1)
     center, scales = _numbers(frame, at, yhat), _numbers(frame, at, scale, " > 0")
-    # Order alone decides: places among the distinct scores lose no digits on a device.
+    # Order alone decides: places among the distinct scores lose no digits on a device;
+    # in single precision places beyond 2^24 are rounded up.
     errors = abs(_numbers(frame, at, y) - center) / scales
     distinct, values = np.unique(errors, return_inverse=True)
     ids, horizon = _names.on_host(id, _column(frame, id)), int(length.max())
@@ -275,7 +276,7 @@ def _paths(frame, at):
     Each series and origin is a path. Steps count from 0.
     """
     id, time, *cutoff = at
-    times, path = _times(time, _column(frame, time)), 0
+    times, path = _times(time, _column(frame, time)), np.zeros(1, int)
     for name in (id, *cutoff):
         codes = _names.cluster_codes(_column(frame, name), name=name).astype(int)
         path = path * (codes.max(initial=0) + 1) + codes
