@@ -110,7 +110,7 @@ class ForecastCalibration:
                 end = _end(center, scales, q, sign, dtype)
                 ends[f"{yhat}-{side}-{percent:.12g}"] = end
         if taken := [name for name in ends if name in frame.columns]:
-            raise ValueError(f"expected a frame without columns {taken}, got them")
+            raise ValueError(f"expected a frame without columns {taken}; drop them")
         return (getattr(frame, "assign", None) or frame.with_columns)(**ends)
 
 
@@ -294,9 +294,8 @@ def _times(name, times):
     """Returns times as values of numpy that have their order."""
     _names.cluster_codes(times, name=name)  # or one is missing
     kinds = {*map(type, times.tolist())} if times.dtype.kind in "OU" else ()
-    if str in kinds or len(kinds) > 1:  # else dates or periods of Python
-        kinds = " and ".join(sorted(kind.__name__ for kind in kinds))
-        raise ValueError(f"expected {name} as dates (pandas.to_datetime), got {kinds}")
+    if str in kinds:  # else dates or periods of Python
+        raise ValueError(f"expected {name} as dates (pandas.to_datetime), got text")
     return np.unique(times, return_inverse=True)[1] if kinds else times
 
 
