@@ -6,6 +6,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from jaxcp import _checks, _names
 from jaxcp._tree import pytree, static
@@ -53,7 +54,7 @@ class ForecastCalibration:
         """
         rank: Any = self.held.rank(levels.one_alpha(alpha))  # type: ignore[arg-type]
         place = np.asarray(self.held.threshold(rank)).astype(float)
-        return self.scores[np.minimum(place, len(self.scores) - 1).astype(int)]
+        return self.scores[np.clip(place, 0, len(self.scores) - 1).astype(int)]
 
     @_checks.with_alpha
     def __call__(self, frame: Any, alpha: Any) -> Any:
@@ -69,7 +70,8 @@ class ForecastCalibration:
 
         Returns:
           A new frame of the same kind, index and order. Ends have the float type of
-          the forecasts, else float64.
+          the forecasts, else float64, and are rounded outwards: no target whose score
+          is the threshold is out.
 
         Raises:
           ValueError: as `frames.forecast`; for series that calibrated nothing with
@@ -100,15 +102,16 @@ class ForecastCalibration:
         paths, least = _paths(frame, at), self.horizon if self.by == "path" else 1
         which = _which(frame, at, self.by, paths, least, self.horizon, self.series)
         center, scales = _numbers(frame, at, yhat), _numbers(frame, at, scale, " > 0")
-        dtype, ends = np.result_type(_column(frame, yhat).dtype, np.float32), {}
-        for one in levels.as_alpha(np.ravel(alpha)):
-            half, percent = scales * self.quantile(one)[which], float(100 * (1 - one))
-            ends[f"{yhat}-lo-{percent:.12g}"] = (center - half).astype(dtype)
-            ends[f"{yhat}-hi-{percent:.12g}"] = (center + half).astype(dtype)
+        dtype = kind if (kind := _column(frame, yhat).dtype).kind == "f" else float
+        alpha, ends = np.asarray(alpha) if isinstance(alpha, Array) else alpha, {}
+        for one in levels.as_alpha(alpha).ravel():
+            q, percent = self.quantile(one)[which], float(100 * (1 - one))
+            for side, sign in (("lo", -1), ("hi", 1)):
+                end = _end(center, scales, q, sign, dtype)
+                ends[f"{yhat}-{side}-{percent:.12g}"] = end
         if taken := [name for name in ends if name in frame.columns]:
-            raise ValueError(f"expected a frame without columns {taken}, got them")
-        of_pandas = getattr(frame, "assign", None)
-        return (of_pandas or frame.with_columns)(**ends)
+            raise ValueError(f"expected a frame without columns {taken}; drop them")
+        return (getattr(frame, "assign", None) or frame.with_columns)(**ends)
 
 
 def forecast(
@@ -213,7 +216,8 @@ def forecast(
     order, _, length = paths = _paths(frame, at)
     _checks.check_count("the number of rows", len(order), 1)
     center, scales = _numbers(frame, at, yhat), _numbers(frame, at, scale, " > 0")
-    # Order alone decides: places among the distinct scores lose no digits on a device.
+    # Order alone decides: places among the distinct scores lose no digits on a device;
+    # in single precision places beyond 2^24 are rounded up.
     errors = abs(_numbers(frame, at, y) - center) / scales
     distinct, values = np.unique(errors, return_inverse=True)
     ids, horizon = _names.on_host(id, _column(frame, id)), int(length.max())
@@ -232,7 +236,9 @@ def forecast(
 
 def _column(frame, name):
     """Returns a column as numpy; times of pandas with a zone would be slow objects."""
-    _checks.check_one_of("a column", name, getattr(frame, "columns", ()))
+    if (names := [*getattr(frame, "columns", ())]).count(name) != 1:
+        cure = "reset_index() makes columns of an index"
+        raise ValueError(f"expected one column {name!r}, got {names}; {cure}")
     is_zoned = getattr(frame[name].dtype, "tz", None) is not None
     return frame[name].to_numpy(**{"dtype": "datetime64[ns]"} if is_zoned else {})
 
@@ -244,6 +250,16 @@ def _numbers(frame, at, name, bound=""):
     cure = "; leave out its whole path: without one row the steps of others are wrong"
     _check_rows(frame, at, fits, f"finite {name}{bound}", values, cure)
     return values
+
+
+def _end(center, scales, q, sign, dtype):
+    """Returns ends that no target with a score of at most q is beyond, in a type."""
+    end, out = center + sign * scales * q, sign * np.inf
+    # A score is rounded twice, its bound once: by 3 eps / 2 in all, and then its end.
+    far = np.nextafter(center + sign * scales * q * (1 + 2 * np.finfo(float).eps), out)
+    end = np.where(abs(np.nextafter(end, out) - center) / scales <= q, far, end)
+    near = end.astype(dtype)
+    return np.where(sign * near < sign * end, np.nextafter(near, out), near)
 
 
 def _check_rows(frame, at, fits, expected, got, cure=""):
@@ -260,29 +276,27 @@ def _paths(frame, at):
     Each series and origin is a path. Steps count from 0.
     """
     id, time, *cutoff = at
-    times, path = _times(time, _column(frame, time)), 0
+    times, path = _times(time, _column(frame, time)), np.zeros(1, int)
     for name in (id, *cutoff):
         codes = _names.cluster_codes(_column(frame, name), name=name).astype(int)
         path = path * (codes.max(initial=0) + 1) + codes
     order = np.lexsort((times, path))
-    new, later = (v[order][1:] != v[order][:-1] for v in (np.asarray(path), times))
-    step, length, once = (np.ones_like(order) for _ in range(3))
-    once[order[1:]] = new | later
-    _check_rows(frame, at, once, f"each {time} once in a path", _column(frame, time))
-    number = np.append(0, np.cumsum(new))[: len(order)]
-    count = np.bincount(number)
-    step[order] = np.arange(len(order)) - (np.cumsum(count) - count)[number]
-    length[order] = count[number]
-    return order, step, length
+    first = lambda v: np.append(True, v[1:] != v[:-1])[: len(v)]  # noqa: E731
+    new, later = first(path[order]), first(times[order])
+    start, number, back = np.flatnonzero(new), np.cumsum(new) - 1, np.argsort(order)
+    once, expected = (new | later)[back], f"each {time} once in a path"
+    _check_rows(frame, at, once, expected, _column(frame, time))
+    step = np.arange(len(order)) - start[number]
+    return order, step[back], np.bincount(number)[number[back]]
 
 
 def _times(name, times):
     """Returns times as values of numpy that have their order."""
     _names.cluster_codes(times, name=name)  # or one is missing
-    if isinstance(next(iter(times.tolist()), None), str):
+    kinds = {*map(type, times.tolist())} if times.dtype.kind in "OU" else ()
+    if str in kinds:  # else dates or periods of Python
         raise ValueError(f"expected {name} as dates (pandas.to_datetime), got text")
-    # Dates and periods of Python.
-    return np.unique(times, return_inverse=True)[1] if times.dtype == "O" else times
+    return np.unique(times, return_inverse=True)[1] if kinds else times
 
 
 def _which(frame, at, by, paths, least, most, series):

@@ -88,8 +88,8 @@ def test_every_mode_is_its_definition(name):
         expected = slow(past, alpha, **options)
         key = {"step": step, "series": new.unique_id}.get(options["by"])
         q = expected[None] if key is None else key.map(expected)
-        assert_array_equal(out[f"m-lo-{level}"], new.m - half * q)
-        assert_array_equal(out[f"m-hi-{level}"], new.m + half * q)
+        assert_allclose(out[f"m-lo-{level}"], new.m - half * q, rtol=1e-14, atol=1e-14)
+        assert_allclose(out[f"m-hi-{level}"], new.m + half * q, rtol=1e-14, atol=1e-14)
 
 
 @each_mode
@@ -231,17 +231,43 @@ def test_digits_are_those_of_the_caller():
     assert_array_equal(out["m-hi-90"], 1e9 + (k - 1) / 4)
     assert out["m-hi-90"].dtype == np.float64
     assert np.mean(past.y <= out["m-hi-90"]) == k / 138  # its own row is inside
-    single = cp(past.assign(m=np.float32(0.5)).astype({"m": "float32"}), 0.1)
-    assert single["m-lo-90"].dtype == np.float32
-    assert cp(past.assign(m=7), 0.1)["m-hi-90"].dtype == np.float64
+    for kind in ("float16", "float32", "float64"):
+        assert cp(past.assign(m=0.5).astype({"m": kind}), 0.1)["m-lo-90"].dtype == kind
+    for kind in ("int8", "int64", "object"):
+        assert cp(past.assign(m=7).astype({"m": kind}), 0.1)["m-hi-90"].dtype == float
     nullable = cp(past.assign(m=pd.array([7] * len(past), "Int64")), 0.1)
     assert_array_equal(nullable["m-hi-90"], 7 + (k - 1) / 4)
+
+
+@pytest.mark.parametrize("scale", [None, "s"])
+@pytest.mark.parametrize("kind", ["float32", "float64"])
+def test_no_score_up_to_the_threshold_is_out_by_rounding(kind, scale):
+    """Of numbers with one decimal 7 % are, where their own score is the threshold."""
+    rng = np.random.default_rng(8)
+    y, m = (rng.integers(0, 1000, 4000) / 10 for _ in range(2))
+    frame = pd.DataFrame({"unique_id": np.arange(4000), "cutoff": 0, "ds": 0, "y": y})
+    frame = frame.assign(m=m, s=rng.integers(1, 30, 4000) / 10).astype({"m": kind})
+    cp = forecast(frame, yhat="m", by="series", scale=scale)
+    out = cp(frame, 0.5)  # each by its own row
+    assert out.y.between(out["m-lo-50"], out["m-hi-50"]).all()
+    center = frame.m.astype(float)
+    half = abs(out.y - center)
+    eps = np.finfo(kind).eps * (center + 2 * half)
+    assert (abs(out["m-lo-50"] - (center - half)) <= 3 * eps).all()
+    assert (abs(out["m-hi-50"] - (center + half)) <= 3 * eps).all()
+
+
+def test_single_precision_holds_targets_between_its_numbers():
+    frame = panel().assign(m=1e9, y=1e9 + np.arange(138) / 4).astype({"m": "float32"})
+    out = forecast(frame, yhat="m", by="all")(frame, 0.1)
+    assert out.y.between(out["m-lo-90"], out["m-hi-90"]).mean() >= 0.9
 
 
 @pytest.mark.parametrize("alpha", [0.1, 1 - 0.9, Fraction(1, 10), jnp.array(0.1)])
 def test_levels_are_named_by_their_decimal(alpha):
     cp = forecast(panel(), yhat="m")
     assert [*cp(panel(), alpha).columns[-2:]] == ["m-lo-90", "m-hi-90"]
+    assert cp(panel(), [0.05, np.float32(0.1)]).columns[-1] == "m-hi-90"
     out = cp(panel(), [0.05, 0.025, Fraction(1, 3)])
     names = ["m-lo-95", "m-hi-95", "m-lo-97.5", "m-hi-97.5", "m-lo-66.6666666667"]
     assert [*out.columns[6:11]] == names
@@ -254,12 +280,19 @@ def test_few_rows_and_none():
     for by in ("step", "series", "all", "path"):
         cp = forecast(one, yhat="m", by=by)
         assert_array_equal(cp(new, 0.4)[["m-lo-60", "m-hi-60"]], [[-np.inf, np.inf]])
-        assert_array_equal(cp(new, 0.5)[["m-lo-50", "m-hi-50"]], [[0.0, 2.0]])
+        ends = cp(new, 0.5)[["m-lo-50", "m-hi-50"]]
+        assert_allclose(ends, [[0.0, 2.0]], atol=1e-15)
         empty = cp(new[:0], 0.1)
         assert [*empty.columns] == ["unique_id", "ds", "m", "m-lo-90", "m-hi-90"]
         assert len(empty) == 0
     ties = panel().assign(y=1.0, m=0.0)
     assert_array_equal(forecast(ties, yhat="m").quantile(0.1), np.ones(3))
+
+
+@each_mode
+def test_levels_near_one(name):
+    cp = forecast(panel(), yhat="m", **MODES[name])
+    assert np.all(cp.quantile(1 - 1e-9) <= cp.quantile(1 - 1e-6))
 
 
 def test_short_paths_have_the_first_steps():
@@ -290,8 +323,19 @@ WRONG = {
         "ds without missing ones",
     ),
     "text": (changed(ds="1/2/2024"), {}, "expected ds as dates .*, got text"),
-    "no column": (changed(), {"cutoff": "c"}, "a column as one of .*, got 'c'"),
-    "no frame": ({"y": 1}, {}, "a column as one of"),
+    "times": (changed(ds=pd.Series([1, "a"] * 69)), {}, "ds as dates .*, got text"),
+    "columns": (
+        pd.concat([changed(), changed()[["m"]]], axis=1),
+        {},
+        r"one column 'm', got \[.*'m'\]",
+    ),
+    "index": (
+        changed().set_index("unique_id"),
+        {},
+        r"one column 'unique_id', got .*; reset_index\(\) makes columns of an index",
+    ),
+    "no column": (changed(), {"cutoff": "c"}, "one column 'c', got .*'ds'"),
+    "no frame": ({"y": 1}, {}, "one column 'ds', got"),
     "no rows": (changed()[:0], {}, "the number of rows as an int >= 1, got 0"),
     "twice": (pd.concat([changed(), changed()[:1]]), {}, "each ds once in a path"),
     "scale": (changed(s=0.0), {"scale": "s"}, "expected finite s > 0, got 0.0 at 0"),
