@@ -62,19 +62,21 @@ def test_vectors(kind, x64):
 
 
 def by_definition(fraction, center, scale, y):
-    """The ceil(f d)-th smallest error, in a loop."""
+    """The ceil(f d)-th smallest error of d points that are not left out, in a loop."""
     errors = []
     for c, s, v in zip(center.ravel(), scale.ravel(), y.ravel(), strict=True):
-        errors.append(0.0 if s == np.inf else abs(v - c) / s)
-    count = max(1, math.ceil(Fraction(str(fraction)) * len(errors)))
-    return sorted(errors)[count - 1]
+        errors += [] if s == np.inf else [abs(v - c) / s]
+    count = math.ceil(Fraction(str(fraction)) * len(errors))
+    return sorted(errors)[count - 1] if errors else 0.0
 
 
 @pytest.mark.parametrize("fraction", [1.0, 0.95, 0.5, 0.001])
 @pytest.mark.parametrize("shape", [(), (1,), (40,), (4, 5), (2, 3, 4)], ids=str)
 def test_the_score_and_the_set_are_the_definition(shape, fraction):
     (center, scale), y = fields(20, shape)
-    scale.reshape(20, -1)[::3, 0] = np.inf
+    for i, points in enumerate(scale.reshape(20, -1)):  # of each row another number
+        points[: i % (points.size + 1)] = np.inf
+        y.reshape(20, -1)[i, : i % (points.size + 1)] = [np.nan, 9.0][i % 2]
     score, rows = Band(fraction), list(zip(center, scale, y, strict=True))
     expected = [by_definition(fraction, *row) for row in rows]
     found = scores_of(score, (center, scale), y)
@@ -125,14 +127,16 @@ def test_what_a_scale_leaves_out():
     scale = jnp.array([1.0, jnp.inf, 0.0, -1.0, jnp.nan])
     pred, y = (jnp.zeros(5), scale), jnp.array([1.0, 9, 9, 9, 9])
     assert Band()(pred, y) == 1
-    assert Band(0.8)(pred, y) == 0  # those left out count as inside
+    assert Band(0.8)(pred, y) == 1  # those left out do not count
     band = Band().invert(pred, 2.0)
     assert_array_equal(band.upper, [2, *[np.inf] * 4])
     assert band.size() == 4  # of the point that is known
     assert band.contains(y)
     assert not band.contains(y.at[0].set(3.0))
-    assert Band()(pred, y.at[3].set(jnp.nan)) == jnp.inf
-    assert not band.contains(y.at[3].set(jnp.nan))
+    assert Band()(pred, y.at[3].set(jnp.nan)) == 1
+    assert band.contains(y.at[3].set(jnp.nan))
+    assert Band()(pred, y.at[0].set(jnp.nan)) == jnp.inf
+    assert not band.contains(y.at[0].set(jnp.nan))
     hidden = (jnp.array([0, jnp.nan, jnp.inf, 0, 0]), scale)
     assert Band()(hidden, y) == 1
     assert Band().invert(hidden, 1.0).contains(y)
