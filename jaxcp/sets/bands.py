@@ -11,7 +11,7 @@ import numpy as np
 from jax import Array, lax
 
 from jaxcp import _checks
-from jaxcp._arrays import as_array
+from jaxcp._arrays import as_array, is_concrete
 from jaxcp._numbers import at_least_single
 from jaxcp._tree import pytree, static
 from jaxcp.quantiles.levels import check_share, counts_of
@@ -86,6 +86,14 @@ class Band(Ends):
             raise ValueError(f"expected targets of shape {known}, got {y.shape}")
         return _contains(*self._pair(), y, self.ndim, self.fraction)
 
+    def _seen(self, y):
+        """Returns targets with 0 where they may be NaN, as the points are left out."""
+        ends = self._pair()
+        if not is_concrete(y, ends) or not _checks.has_nan(y):
+            return y
+        # Also of a set that is empty, whose infinite ends are crossed.
+        return jnp.asarray(np.where(np.isinf(ends).all(axis=0), 0, y), y.dtype)
+
     def size(self) -> Array:
         """Returns the mean width of the points, shape (), in units of the targets.
 
@@ -133,7 +141,7 @@ class _PartialBand(Band):
 @partial(jax.jit, static_argnames=("ndim", "fraction"))
 def _contains(lower, upper, y, ndim, fraction):
     y, lower, upper = jnp.broadcast_arrays(y, lower, upper)
-    out, inside = _left_out(lower, upper), (lower <= y) & (y <= upper)
+    out, inside = left_out(lower, upper), (lower <= y) & (y <= upper)
     if fraction == 1:
         return jnp.all(inside | out, axis=tuple(range(-ndim, 0)))
     found, known = sums(ndim, inside & ~out, ~out)
@@ -142,7 +150,7 @@ def _contains(lower, upper, y, ndim, fraction):
 
 @partial(jax.jit, static_argnames="ndim")
 def _mean_width(lower, upper, ndim):
-    out = _left_out(lower, upper)
+    out = left_out(lower, upper)
     widths = at_least_single(jnp.where(out, 0, width(lower, upper)))
     return _mean(widths, out, ndim).astype(lower.dtype)
 
@@ -162,7 +170,8 @@ def _mean_jvp(ndim, primals, tangents):
     return _mean(*primals, ndim), slope / jnp.maximum(count, 1).astype(slope.dtype)
 
 
-def _left_out(lower, upper):
+def left_out(lower: Any, upper: Any) -> Any:
+    """Returns where a band says nothing: between infinite ends."""
     return (lower == -jnp.inf) & (upper == jnp.inf)
 
 

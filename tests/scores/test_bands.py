@@ -1,6 +1,8 @@
 """Bands of paths and fields: the score, the set, scales from other rows."""
 
+import copy
 import math
+import pickle
 from fractions import Fraction
 
 import jax
@@ -153,6 +155,42 @@ def test_what_a_scale_leaves_out():
     assert whole.contains(1e9 * y)
 
 
+@pytest.mark.parametrize("share", [0.95, 0.123456])
+def test_a_share_of_the_points_that_are_seen(share):
+    """Half of the points are left out, with NaN for targets: the rest are counted."""
+    (center, scale), y = fields(200, (40,))
+    seen = np.random.default_rng(5).random(y.shape) < 0.5
+    preds, known = (center, np.where(seen, scale, np.inf)), np.where(seen, y, np.nan)
+    cp = jaxcp.calibrate(Band(share), preds, known)
+    assert_array_equal(cp.scores, jaxcp.calibrate(Band(share), preds, y).scores)
+    bands = cp(preds, 0.2)
+    inside = np.sum((bands.lower <= y) & (y <= bands.upper) & seen, axis=1)
+    exact = Fraction(str(share))
+    needed = np.array([math.ceil(exact * int(k)) for k in seen.sum(axis=1)])
+    assert_array_equal(metrics.covered(bands, known), inside >= needed)
+    assert_array_equal(
+        jax.jit(lambda b, v: b.contains(v))(bands, known), inside >= needed
+    )
+    assert np.sum(inside >= needed) >= 161  # k = 200 + 1 - floor(0.2 * 201), no ties
+    assert_array_equal(bands.contains(known), cp.scores <= cp.quantile(0.2))
+    method = online.PID(Band(share), 0.1)
+    _, issued = online.run(method, method.init(cp.scores, 0.2), preds, known, 0.2)
+    _, late = online.run(method, method.init(cp.scores, 0.2), preds, y, 0.2, delay=2)
+    assert_array_equal(metrics.covered(issued, known), issued.contains(y))
+    assert_array_equal(metrics.covered(late, known), late.contains(y))
+    with pytest.raises(ValueError, match="y without NaN"):
+        metrics.coverage(bands, y * np.nan)
+
+
+def test_a_point_beyond_all_numbers_is_not_left_out():
+    pred = jnp.zeros(4), jnp.array([1e38, 1, 1, 1])
+    score = Band(0.6)  # three of four points
+    for y in ([0, 0, 0, 200.0], [0, 0, 200, 200.0], [jnp.inf, 0, 0, 0]):
+        y = jnp.array(y)
+        assert score.invert(pred, 100.0).contains(y) == (score(pred, y) <= 100)
+    assert score.invert(pred, 100.0).size() == jnp.inf
+
+
 def test_gradients_are_those_of_the_largest_point():
     pred, y = (jnp.zeros(3), jnp.array([1.0, 2.0, jnp.inf])), jnp.array([1.0, 8.0, 9])
     slopes = jax.grad(lambda p, y: Band()(p, y), argnums=(0, 1))(pred, y)
@@ -179,7 +217,10 @@ def test_a_scale_broadcasts_in_each_row():
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        (lambda c, s, y: ((c, 0 * s), y), r"scale > 0, got 0.0 .*; \+inf leaves"),
+        (lambda c, s, y: ((c, 0 * s), y), r"scale > 0, got 0.0 .*; np.where\(scale"),
+        (lambda c, s, y: ((c, s[0]), y), r"length, got \[6, 40\]; numpy.broadcast_to"),
+        (lambda c, s, y: ((c, s[:1]), y), r"length, got \[1, 40\]; numpy.broadcast"),
+        (lambda c, s, y: ((c, 1.0), y), r"scalar; numpy.full\(n, value\) gives it"),
         (lambda c, s, y: ((c, s * np.nan), y), "preds without NaN"),
         (lambda c, s, y: ((c, s), y * np.nan), "y without NaN"),
         (lambda c, s, y: ((c, s), y[:, :3]), r"y of shape \(40, 6\) like center"),
@@ -230,8 +271,21 @@ def test_sets_are_data():
     doubled = bands.transform(lambda v: 2 * v)
     assert_allclose(doubled.size(), 2 * bands.size(), rtol=1e-6)
     part = sets.Band(*bands.ends(), ndim=2, fraction=0.5)
+    for one in (bands, part):
+        for same in (pickle.loads(pickle.dumps(one)), copy.deepcopy(one)):
+            assert repr(same) == repr(one)
+            assert type(same) is type(one)
+    assert repr(part).startswith("Band(lower=float32[5,2,3]")
+    with pytest.raises(AttributeError, match="a set with ends, got a Band of a share"):
+        part.ends()
     for same in (part, part[1:], jax.tree.map(jnp.asarray, part), part.clip(0, 1)):
         assert not isinstance(same, HasEnds)
+        assert not hasattr(same, "ends")
+    with pytest.raises(ValueError, match=r"expected upper of shape \(3,\), got \(4,\)"):
+        sets.Band(jnp.zeros(3), jnp.ones(4)).contains(jnp.ones(3))
+    expected = r"of shape \(2, 3\), one or \(5,\) of them, got \(4, 2, 3\)"
+    with pytest.raises(ValueError, match=f"expected targets {expected}"):
+        part.contains(y[:4])
     with pytest.raises(ValueError, match=r"expected _?\w*Band of shape \(3,\), got"):
         part.checked(3)
     with pytest.raises(ValueError, match="expected ndim as an int >= 0, got -1"):
@@ -310,6 +364,11 @@ def test_scales_of_other_rows():
     with pytest.raises(ValueError, match=r"alpha in \(0, 1\)"):
         envelope(residuals, 1.0)
     assert_array_equal(envelope(residuals[:0], 0.1), np.zeros((2, 3)))  # refused then
+    wide = np.random.default_rng(1).normal(size=(5, 70, 60)).astype("f")  # row by row
+    assert_allclose(root_mean_square(wide), np.sqrt(np.mean(wide**2, 0)), rtol=1e-6)
+    assert_array_equal(envelope(wide, 0.01), abs(wide).max(axis=0))
+    half = np.full((5, 70, 60), 300, np.float16)  # squares overflow
+    assert_array_equal(root_mean_square(half), half[0])
 
 
 def test_joint_coverage_and_what_clamped_bonferroni_loses():
