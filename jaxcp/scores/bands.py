@@ -10,6 +10,7 @@ from jaxcp import _checks, sets
 from jaxcp._batching import rows_at_a_time
 from jaxcp._numbers import as_float, at_least_single, quotient, varying_like
 from jaxcp._tree import pytree, static
+from jaxcp.quantiles._keys import is_local
 from jaxcp.quantiles.levels import as_alpha, check_share, counts_of, ranks
 from jaxcp.quantiles.selection import kth_smallest
 from jaxcp.scores import inputs
@@ -242,7 +243,7 @@ def _over_rows(combine, part, *rows):
     """Returns what `combine` makes of a part of each row, of numbers >= 0."""
     parts = jax.eval_shape(jax.vmap(part), *rows)
     start = jnp.zeros(parts.shape[1:], parts.dtype)
-    if rows_at_a_time(start.size) > _MOST_ROWS:
+    if rows_at_a_time(start.size) > _MOST_ROWS or not is_local():
         return combine.reduce(jax.vmap(part)(*rows), axis=0, initial=0)
     step = lambda total, row: (combine(total, part(*row)), None)  # noqa: E731
     return lax.scan(step, varying_like(start, rows), rows)[0]

@@ -344,6 +344,10 @@ def test_cross_conformal_bands_have_ends():
     lower = -np.sort(s[:, None] - left, axis=0)[k - 1] + x[:4]
     assert_allclose(bands.upper, upper, rtol=1e-4, atol=1e-5)
     assert_allclose(bands.lower, lower, rtol=1e-4, atol=1e-5)
+    folds = jaxcp.cv_plus(
+        jax.random.key(0), learner, Band(), x, x + noise, num_folds=20
+    )
+    assert_allclose(folds(x[:4], 0.2).upper, upper, rtol=1e-4, atol=1e-5)
     part = jaxcp.jackknife_plus(jax.random.key(0), learner, Band(0.5), x, x + noise)
     assert part(x[:4], 0.2).contains(x[:4]).shape == (4,)
 
