@@ -111,10 +111,8 @@ def _draw_field(band, y, label, legend, ax, look):
     lower, upper = band.lower, band.upper
     with np.errstate(invalid="ignore"):
         shown = upper - lower if y is None else y
-    ax = _axes.new_axes() if ax is None else ax
-    out = left_out(lower, upper)
-    shown = np.where(out, np.nan, shown)
-    picture = ax.imshow(shown, **{"cmap": "gray"} | look)
+    ax, out = _axes.new_axes() if ax is None else ax, left_out(lower, upper)
+    picture = ax.imshow(np.where(out, np.nan, shown), **{"cmap": "gray"} | look)
     name = label or ("width of the band" if y is None else "target")
     # As high as the field, whatever its aspect.
     ax.figure.colorbar(picture, cax=ax.inset_axes((1.03, 0, 0.04, 1)), label=name)

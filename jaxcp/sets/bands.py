@@ -12,7 +12,7 @@ from jax import Array, lax
 
 from jaxcp import _checks
 from jaxcp._arrays import as_array, is_concrete
-from jaxcp._numbers import at_least_single
+from jaxcp._numbers import as_float, at_least_single
 from jaxcp._tree import pytree, static
 from jaxcp.quantiles.levels import check_share, counts_of
 from jaxcp.sets.basic import Ends, width
@@ -99,7 +99,7 @@ class Band(Ends):
 
         Of those that are not left out; +inf if all are. A crossed point has width 0.
         """
-        return _mean_width(*self._pair(), self.ndim)
+        return _mean_width(*map(as_float, self._pair()), self.ndim)
 
     def is_empty(self) -> Array:
         """Returns whether too few points have ends that are not crossed, shape ()."""
@@ -113,8 +113,10 @@ class Band(Ends):
     def _columns(self, names):
         if names is not None or self.ndim == 1:
             return super()._columns(names)
-        places = [tuple(map(str, at)) for at in np.ndindex(self.target_shape())]
-        return ["_".join((end, *at)) for at in places for end in ("lower", "upper")]
+        places = np.ndindex(self.target_shape())
+        return [
+            "_".join(map(str, (e, *at))) for at in places for e in ("lower", "upper")
+        ]
 
     def _pair(self):
         ends = tuple(as_array("ends", end) for end in (self.lower, self.upper))

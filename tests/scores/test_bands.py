@@ -183,7 +183,8 @@ def test_a_share_of_the_points_that_are_seen(share):
 
 
 def test_a_point_beyond_all_numbers_is_not_left_out():
-    pred = jnp.zeros(4), jnp.array([1e38, 1, 1, 1])
+    large = jnp.finfo(jnp.zeros(()).dtype).max / 3
+    pred = jnp.zeros(4), jnp.array([large, 1, 1, 1])
     score = Band(0.6)  # three of four points
     for y in ([0, 0, 0, 200.0], [0, 0, 200, 200.0], [jnp.inf, 0, 0, 0]):
         y = jnp.array(y)
@@ -263,6 +264,7 @@ def test_sets_are_data():
     assert bands[0].to_dict().keys() == {"lower", "upper"}
     line = sets.Band(jnp.zeros((2, 3)), jnp.ones((2, 3)))
     assert [*line.to_pandas(columns="abc")][:2] == ["lower_a", "upper_a"]
+    assert sets.Band([0, 0], [1, 2]).size() == 1.5
     number = sets.Band(jnp.zeros(2), jnp.ones(2), ndim=0)
     assert [*number.to_pandas()] == ["lower", "upper"]
     cut = bands.clip(-0.5, 0.5)
