@@ -140,6 +140,11 @@ def check_not_nan(name, tree, mask=None, cure=""):
             check_range(known, expected, leaf, mask, cure, ends=("min",))
 
 
+def has_nan(values: Array) -> bool:
+    """Returns whether there is a NaN in a concrete array."""
+    return not are_between(lambda v: ~np.isnan(v), values, ("min",))
+
+
 def check_range(valid, expected, values, mask=None, cure="", ends=("min", "max")):
     """Does as `check_values`: valid are all values between those that are valid.
 
@@ -413,5 +418,7 @@ def _leading(name, tree):
     rows = {shape[0] for shape in shapes}
     if len(rows) > 1:
         cure = "; numpy.pad gives images one size (p = 0)" * isinstance(tree, list)
+        one = "; numpy.broadcast_to(part, shape) gives a part of one row to all"
+        cure += one * isinstance(tree, tuple)
         raise ValueError(f"expected {name} of one length, got {sorted(rows)}{cure}")
     return rows.pop()

@@ -9,10 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxcp import _checks
+from jaxcp._arrays import as_array
 from jaxcp.plotting import _axes
 from jaxcp.plotting._axes import COVERED, MISSED, Axes
 from jaxcp.plotting.intervals import plot_intervals
 from jaxcp.sets import Band, Interval
+from jaxcp.sets.bands import left_out
 from jaxcp.typing import ArrayLike
 
 
@@ -39,8 +41,10 @@ def plot_band(
 
     Args:
       sets: One band of a path (d,) or of a field (height, width), which may come as a
-        batch of one; or a list of bands of one path.
-      y: The true path or field, of the shape of the band.
+        batch of one; or a list of bands of one path. Row 0 of a field is at the top, as
+        in an image; `origin="lower"` puts it at the bottom.
+      y: The true path or field, of the shape of the band; of a field it may be NaN
+        where points are left out.
       x: Places of the points of a path, shape (d,): numbers or dates. Defaults to 0,
         ..., d - 1.
       label: Name of the band, or of the field, in the legend.
@@ -74,16 +78,17 @@ def plot_band(
         expected = "bands of one path (d,), or one of a field (height, width)"
         raise ValueError(f"expected {expected}, got {len(bands)} of shape {shape}")
     if y is not None:
-        y = _axes.as_targets(y)
+        y = np.asarray(as_array("y", y))
         y = y[0] if y.shape == (1, *shape) else y
         _checks.check_shape("y", shape, y.shape)
+        _checks.check_not_nan("y", bands[0]._seen(y) if len(shape) == 2 else y)
     if len(shape) == 2:
         return _draw_field(bands[0], y, label, legend, ax, kwargs)
     x = np.arange(shape[0]) if x is None else x
     look = {"kind": "band", "color": color} | kwargs
     *others, widest = sorted(bands, key=lambda band: float(band.size()))
     for band in others:  # the widest alone shows what is left out
-        out = _left_out(band)
+        out = left_out(band.lower, band.upper)
         ends = np.where(out, np.inf, band.lower), np.where(out, -np.inf, band.upper)
         known: dict[str, Any] = {"label": "_", "legend": False, "ax": ax}
         ax = plot_intervals(x, Interval(*map(jnp.asarray, ends)), **known, **look)
@@ -99,10 +104,6 @@ def _one(band):
     return jax.tree.map(np.asarray, band[0] if batch else band)
 
 
-def _left_out(band):
-    return (band.lower == -np.inf) & (band.upper == np.inf)
-
-
 def _draw_field(band, y, label, legend, ax, look):
     """Draws what is known of a field, and what is missed."""
     from matplotlib.colors import to_rgba
@@ -110,17 +111,19 @@ def _draw_field(band, y, label, legend, ax, look):
     lower, upper = band.lower, band.upper
     with np.errstate(invalid="ignore"):
         shown = upper - lower if y is None else y
-    ax = _axes.new_axes() if ax is None else ax
-    shown = np.where(_left_out(band), np.nan, shown)
-    picture = ax.imshow(shown, **{"cmap": "gray"} | look)
+    ax, out = _axes.new_axes() if ax is None else ax, left_out(lower, upper)
+    picture = ax.imshow(np.where(out, np.nan, shown), **{"cmap": "gray"} | look)
     name = label or ("width of the band" if y is None else "target")
-    ax.figure.colorbar(picture, ax=ax, label=name)
+    # As high as the field, whatever its aspect.
+    ax.figure.colorbar(picture, cax=ax.inset_axes((1.03, 0, 0.04, 1)), label=name)
     if y is not None:
-        missed = ~((lower <= y) & (y <= upper))
+        missed = ~((lower <= y) & (y <= upper)) & ~out
         colors = np.where(missed[..., None], to_rgba(MISSED), (0, 0, 0, 0))
-        ax.imshow(colors, interpolation="nearest")
+        place = {"extent": picture.get_extent(), "origin": picture.origin}
+        ax.imshow(colors, interpolation="nearest", aspect=ax.get_aspect(), **place)
         ax.fill([], [], color=MISSED, lw=0, label=f"missed ({np.sum(missed):,})")
     ax.set(xticks=[], yticks=[])
     ax.spines[:].set_visible(False)
-    limits = len(lower) - 0.5, -0.5
+    ax.xaxis.labelpad = 20  # below the legend
+    limits = picture.get_extent()[2:]
     return _axes.finish(ax, "below" if legend is True else legend, "", "", ylim=limits)

@@ -433,6 +433,16 @@ def count_of(share: Any, size: int) -> int:
     return max(1, math.ceil(as_decimal(share) * size))
 
 
+def counts_of(share: Any, sizes: Array) -> Array:
+    """Returns ceil(share size) of each size, traced or not, of a share below 1."""
+    exact = as_decimal(share)
+    a, b = exact.as_integer_ratio()
+    if b < 2**15:  # a (k mod b) fits 32 bits
+        return sizes // b * a - -(sizes % b * a) // b
+    # k - floor((1 - f) k), the rank of k - 1 scores at alpha = 1 - f.
+    return ranks(sizes - 1, np.asarray(1 - exact, object))
+
+
 def as_bound(bound: Any) -> float:
     """Returns the most that a loss can be, a known number, or raises ValueError."""
     if isinstance(bound, bool) or not isinstance(bound, Real | Decimal):

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 
 from jaxcp import _checks, sets
-from jaxcp._numbers import as_float, mean
+from jaxcp._batching import rows_at_a_time
+from jaxcp._numbers import as_float, at_least_single, quotient, varying_like
 from jaxcp._tree import pytree, static
-from jaxcp.quantiles.levels import as_alpha, check_share, count_of, ranks
+from jaxcp.quantiles._keys import is_local
+from jaxcp.quantiles.levels import as_alpha, check_share, counts_of, ranks
 from jaxcp.quantiles.selection import kth_smallest
 from jaxcp.scores import inputs
 from jaxcp.scores.regression import in_targets, known_units, moved_out
+from jaxcp.sets.bands import sums
 from jaxcp.typing import ArrayLike
+
+# Rows in a block up to which a loop over rows is faster: on a CPU XLA reduces the first
+# axis column by column, through all of the memory.
+_MOST_ROWS = 128
 
 
 @pytree
@@ -21,19 +28,20 @@ class Band:
     """The largest error of a whole path or field, in units of the scale at its points.
 
     max over points t of abs(y_t - center_t) / scale_t. With a fraction f < 1 the
-    ceil(f d)-th smallest of the d errors, at least the first: at least the share f of
-    the points is in the band then, and the rest may be anywhere.
+    ceil(f d)-th smallest of the d errors: at least the share f of the points is in the
+    band then, and the rest may be anywhere.
 
     `pred` is (center, scale), any shape that targets have: a path (t,), a field (h, w),
     a field of several channels (h, w, c). The scale has it too, or one that broadcasts
     to it. A scale of +inf leaves a point out, for padding and for fields that are seen
-    in part: its score is 0, and its ends are infinite. So it is, where nothing can be
-    checked, with a scale that is <= 0 or NaN. The score is +inf where a target is NaN.
+    in part: it is none of the d points, its ends are infinite, and its target may be
+    NaN. So it is, where nothing can be checked, with a scale that is <= 0 or NaN. The
+    score is 0 if all points are left out, and +inf where another target is NaN.
     A scale must come from other rows than those calibrated on.
 
     Args:
       fraction: Share of the points, a number in (0, 1], read as a decimal: 0.95 of 40
-        points are 38. Points that are left out count among those inside.
+        points are 38. Of the points that are not left out.
 
     Raises:
       ValueError: if `fraction` is no number in (0, 1].
@@ -61,7 +69,7 @@ class Band:
     Example:
       >>> pred = jnp.zeros(4), jnp.array([1.0, 1.0, 2.0, jnp.inf])
       >>> path = jnp.array([1.0, -2.0, 3.0, 9.0])
-      >>> Band()(pred, path), Band(0.75)(pred, path)
+      >>> Band()(pred, path), Band(0.6)(pred, path)  # 0.6 of three points are two
       (Array(2., dtype=float32), Array(1.5, dtype=float32))
       >>> Band().invert(pred, 2.0).upper
       Array([ 2.,  2.,  4., inf], dtype=float32)
@@ -82,7 +90,11 @@ class Band:
         errors = _errors(center, known, units, y).ravel()
         if self.fraction == 1:
             return _largest(errors)
-        return kth_smallest(errors, count_of(self.fraction, errors.size))
+        # Errors of points that are left out, 0, are the first.
+        count, _ = sums(1, known.ravel(), known.ravel())
+        rank = errors.size - count + counts_of(self.fraction, count)
+        # Kept, for the kernel would compute them anew in each of its rounds.
+        return kth_smallest(lax.optimization_barrier(errors), rank)
 
     def invert(self, pred: tuple[Array, Array], q: Array) -> sets.Band:
         """Returns [center - q scale, center + q scale] at all points."""
@@ -96,7 +108,10 @@ class Band:
             return _errors(center, known, units, y) <= q
 
         lower, upper = (moved_out(middle, v, half, inside, units) for v in (-1, 1))
-        return sets.Band(lower, upper, center.ndim, self.fraction)
+        # A point is left out by its scale, not by an end beyond all numbers.
+        most = jnp.where(known & (q < jnp.inf), jnp.finfo(lower.dtype).max, jnp.inf)
+        ends = jnp.maximum(lower, -most), jnp.minimum(upper, most)
+        return sets.Band(*ends, center.ndim, self.fraction)
 
 
 def _parts(pred):
@@ -107,8 +122,8 @@ def _parts(pred):
 
 def _errors(center, known, units, y):
     """Returns errors in units of the scale, 0 where it is not known, +inf of NaN."""
-    errors = jnp.where(known, jnp.abs(y - center) / units, 0)
-    return jnp.where(jnp.isnan(errors) | jnp.isnan(y), jnp.inf, errors)
+    errors = jnp.abs(jnp.where(known, y - center, 0)) / units
+    return jnp.where(jnp.isnan(errors), jnp.inf, errors)
 
 
 @jax.custom_jvp
@@ -211,13 +226,24 @@ def _rows(residuals):
 
 @jax.jit
 def _root_mean_square(residuals):
-    return jnp.sqrt(mean(residuals**2))
+    square = lambda r: at_least_single(r) ** 2  # noqa: E731
+    total = quotient(_over_rows(jnp.add, square, residuals), len(residuals))
+    return jnp.sqrt(total).astype(residuals.dtype)
 
 
 @jax.jit
 def _envelope(residuals, rank):
-    sizes = jnp.abs(residuals)
-    suprema = jnp.max(sizes, axis=tuple(range(1, sizes.ndim)))
+    suprema = jnp.max(jnp.abs(residuals), axis=tuple(range(1, residuals.ndim)))
     kept = suprema <= kth_smallest(suprema, rank)
-    kept = kept.reshape(-1, *(1,) * (sizes.ndim - 1))
-    return jnp.max(jnp.where(kept, sizes, 0), axis=0, initial=0)
+    size = lambda r, keep: jnp.where(keep, jnp.abs(r), 0)  # noqa: E731
+    return _over_rows(jnp.maximum, size, residuals, kept)
+
+
+def _over_rows(combine, part, *rows):
+    """Returns what `combine` makes of a part of each row, of numbers >= 0."""
+    parts = jax.eval_shape(jax.vmap(part), *rows)
+    start = jnp.zeros(parts.shape[1:], parts.dtype)
+    if rows_at_a_time(start.size) > _MOST_ROWS or not is_local():
+        return combine.reduce(jax.vmap(part)(*rows), axis=0, initial=0)
+    step = lambda total, row: (combine(total, part(*row)), None)  # noqa: E731
+    return lax.scan(step, varying_like(start, rows), rows)[0]

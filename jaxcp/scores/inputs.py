@@ -37,6 +37,7 @@ class Input(NamedTuple):
       refuses_nan: Whether `check` itself raises ValueError for NaN in `preds`.
       within: Where the numbers of each part lie: "" anywhere, "positive", "logits", a
         "share" in [0, 1], "shares" that sum to 1 along the last axis, or "boxes".
+      seen: `(preds, y)`, returns the targets with numbers for NaN that are allowed.
     """
 
     text: str
@@ -44,6 +45,7 @@ class Input(NamedTuple):
     of_draws: tuple[bool, ...] = (False,)
     refuses_nan: bool = False
     within: tuple[str, ...] = ("",)
+    seen: Callable[[PyTree, Any], Any] = lambda preds, y: y
 
     def free_axes(self, num_arrays: int) -> tuple[bool, ...]:
         """Returns for each array whether its first axis may change."""
@@ -74,7 +76,7 @@ def check(
     takes = of(score)
     if not takes.refuses_nan:
         _checks.check_not_nan("preds", preds, mask)
-    _checks.check_not_nan("y", y, mask)
+    _checks.check_not_nan("y", takes.seen(preds, y), mask)
     takes.check(preds, y, mask)
 
 
@@ -191,10 +193,18 @@ def field() -> Input:
         _expect(fits, f"a scale whose rows broadcast to {shape[1:]}", scale)
         if y is not None:
             _expect(y.shape == shape, f"y of shape {shape} like center", y)
-            cure = "; +inf leaves a point out, such as one without an error"
+            cure = "; np.where(scale > 0, scale, np.inf) leaves points out"
             _checks.check_range(lambda s: s > 0, "scale > 0", scale, mask, cure)
 
-    return Input("(center, scale), any shape", check)
+    def seen(preds, y):
+        if y is None or not is_concrete(preds, y) or not _checks.has_nan(y):
+            return y
+        check(preds, None, None)
+        out = np.isinf(np.asarray(preds[1]))
+        out = out.reshape(len(y), *(1,) * (y.ndim - out.ndim), *out.shape[1:])
+        return np.where(out, 0, y)
+
+    return Input("(center, scale), any shape", check, seen=seen)
 
 
 def location_scale() -> Input:

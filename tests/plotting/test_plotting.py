@@ -71,6 +71,14 @@ def test_bands_of_paths_and_fields():
     assert shown.mask.sum() == shown.mask[0, 0] == 1
     assert_array_equal(missed[..., 3] > 0, field > 7)
     assert [v.get_text() for v in ax.get_legend().get_texts()] == ["missed (4)"]
+    look = {"extent": (0, 8, 5, 9), "origin": "lower", "aspect": "auto"}
+    field[0, 0] = np.nan  # left out
+    ax = plotting.plot_band(Band(*ends, ndim=2), field, **look)
+    for image in ax.get_images():
+        assert (image.get_extent(), image.origin) == ([0, 8, 5, 9], "lower")
+    assert ax.get_aspect() == "auto"
+    assert ax.get_ylim() == (5, 9)
+    assert_array_equal(ax.get_images()[1].get_array()[..., 3] > 0, field > 7)
     (widths,) = plotting.plot_band(Band(*ends, ndim=2)).get_images()
     assert widths.get_array().max() == 7
     assert not np.isfinite(widths.get_array().filled(np.nan)[0, 0])

@@ -1,6 +1,8 @@
 """Bands of paths and fields: the score, the set, scales from other rows."""
 
+import copy
 import math
+import pickle
 from fractions import Fraction
 
 import jax
@@ -62,19 +64,21 @@ def test_vectors(kind, x64):
 
 
 def by_definition(fraction, center, scale, y):
-    """The ceil(f d)-th smallest error, in a loop."""
+    """The ceil(f d)-th smallest error of d points that are not left out, in a loop."""
     errors = []
     for c, s, v in zip(center.ravel(), scale.ravel(), y.ravel(), strict=True):
-        errors.append(0.0 if s == np.inf else abs(v - c) / s)
-    count = max(1, math.ceil(Fraction(str(fraction)) * len(errors)))
-    return sorted(errors)[count - 1]
+        errors += [] if s == np.inf else [abs(v - c) / s]
+    count = math.ceil(Fraction(str(fraction)) * len(errors))
+    return sorted(errors)[count - 1] if errors else 0.0
 
 
 @pytest.mark.parametrize("fraction", [1.0, 0.95, 0.5, 0.001])
 @pytest.mark.parametrize("shape", [(), (1,), (40,), (4, 5), (2, 3, 4)], ids=str)
 def test_the_score_and_the_set_are_the_definition(shape, fraction):
     (center, scale), y = fields(20, shape)
-    scale.reshape(20, -1)[::3, 0] = np.inf
+    for i, points in enumerate(scale.reshape(20, -1)):  # of each row another number
+        points[: i % (points.size + 1)] = np.inf
+        y.reshape(20, -1)[i, : i % (points.size + 1)] = [np.nan, 9.0][i % 2]
     score, rows = Band(fraction), list(zip(center, scale, y, strict=True))
     expected = [by_definition(fraction, *row) for row in rows]
     found = scores_of(score, (center, scale), y)
@@ -125,14 +129,16 @@ def test_what_a_scale_leaves_out():
     scale = jnp.array([1.0, jnp.inf, 0.0, -1.0, jnp.nan])
     pred, y = (jnp.zeros(5), scale), jnp.array([1.0, 9, 9, 9, 9])
     assert Band()(pred, y) == 1
-    assert Band(0.8)(pred, y) == 0  # those left out count as inside
+    assert Band(0.8)(pred, y) == 1  # those left out do not count
     band = Band().invert(pred, 2.0)
     assert_array_equal(band.upper, [2, *[np.inf] * 4])
     assert band.size() == 4  # of the point that is known
     assert band.contains(y)
     assert not band.contains(y.at[0].set(3.0))
-    assert Band()(pred, y.at[3].set(jnp.nan)) == jnp.inf
-    assert not band.contains(y.at[3].set(jnp.nan))
+    assert Band()(pred, y.at[3].set(jnp.nan)) == 1
+    assert band.contains(y.at[3].set(jnp.nan))
+    assert Band()(pred, y.at[0].set(jnp.nan)) == jnp.inf
+    assert not band.contains(y.at[0].set(jnp.nan))
     hidden = (jnp.array([0, jnp.nan, jnp.inf, 0, 0]), scale)
     assert Band()(hidden, y) == 1
     assert Band().invert(hidden, 1.0).contains(y)
@@ -147,6 +153,43 @@ def test_what_a_scale_leaves_out():
     whole = Band().invert(pred, jnp.inf)
     assert whole.size() == jnp.inf
     assert whole.contains(1e9 * y)
+
+
+@pytest.mark.parametrize("share", [0.95, 0.123456])
+def test_a_share_of_the_points_that_are_seen(share):
+    """Half of the points are left out, with NaN for targets: the rest are counted."""
+    (center, scale), y = fields(200, (40,))
+    seen = np.random.default_rng(5).random(y.shape) < 0.5
+    preds, known = (center, np.where(seen, scale, np.inf)), np.where(seen, y, np.nan)
+    cp = jaxcp.calibrate(Band(share), preds, known)
+    assert_array_equal(cp.scores, jaxcp.calibrate(Band(share), preds, y).scores)
+    bands = cp(preds, 0.2)
+    inside = np.sum((bands.lower <= y) & (y <= bands.upper) & seen, axis=1)
+    exact = Fraction(str(share))
+    needed = np.array([math.ceil(exact * int(k)) for k in seen.sum(axis=1)])
+    assert_array_equal(metrics.covered(bands, known), inside >= needed)
+    assert_array_equal(
+        jax.jit(lambda b, v: b.contains(v))(bands, known), inside >= needed
+    )
+    assert np.sum(inside >= needed) >= 161  # k = 200 + 1 - floor(0.2 * 201), no ties
+    assert_array_equal(bands.contains(known), cp.scores <= cp.quantile(0.2))
+    method = online.PID(Band(share), 0.1)
+    _, issued = online.run(method, method.init(cp.scores, 0.2), preds, known, 0.2)
+    _, late = online.run(method, method.init(cp.scores, 0.2), preds, y, 0.2, delay=2)
+    assert_array_equal(metrics.covered(issued, known), issued.contains(y))
+    assert_array_equal(metrics.covered(late, known), late.contains(y))
+    with pytest.raises(ValueError, match="y without NaN"):
+        metrics.coverage(bands, y * np.nan)
+
+
+def test_a_point_beyond_all_numbers_is_not_left_out():
+    large = jnp.finfo(jnp.zeros(()).dtype).max / 3
+    pred = jnp.zeros(4), jnp.array([large, 1, 1, 1])
+    score = Band(0.6)  # three of four points
+    for y in ([0, 0, 0, 200.0], [0, 0, 200, 200.0], [jnp.inf, 0, 0, 0]):
+        y = jnp.array(y)
+        assert score.invert(pred, 100.0).contains(y) == (score(pred, y) <= 100)
+    assert score.invert(pred, 100.0).size() == jnp.inf
 
 
 def test_gradients_are_those_of_the_largest_point():
@@ -175,7 +218,10 @@ def test_a_scale_broadcasts_in_each_row():
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        (lambda c, s, y: ((c, 0 * s), y), r"scale > 0, got 0.0 .*; \+inf leaves"),
+        (lambda c, s, y: ((c, 0 * s), y), r"scale > 0, got 0.0 .*; np.where\(scale"),
+        (lambda c, s, y: ((c, s[0]), y), r"length, got \[6, 40\]; numpy.broadcast_to"),
+        (lambda c, s, y: ((c, s[:1]), y), r"length, got \[1, 40\]; numpy.broadcast"),
+        (lambda c, s, y: ((c, 1.0), y), r"scalar; numpy.full\(n, value\) gives it"),
         (lambda c, s, y: ((c, s * np.nan), y), "preds without NaN"),
         (lambda c, s, y: ((c, s), y * np.nan), "y without NaN"),
         (lambda c, s, y: ((c, s), y[:, :3]), r"y of shape \(40, 6\) like center"),
@@ -218,6 +264,7 @@ def test_sets_are_data():
     assert bands[0].to_dict().keys() == {"lower", "upper"}
     line = sets.Band(jnp.zeros((2, 3)), jnp.ones((2, 3)))
     assert [*line.to_pandas(columns="abc")][:2] == ["lower_a", "upper_a"]
+    assert sets.Band([0, 0], [1, 2]).size() == 1.5
     number = sets.Band(jnp.zeros(2), jnp.ones(2), ndim=0)
     assert [*number.to_pandas()] == ["lower", "upper"]
     cut = bands.clip(-0.5, 0.5)
@@ -226,8 +273,21 @@ def test_sets_are_data():
     doubled = bands.transform(lambda v: 2 * v)
     assert_allclose(doubled.size(), 2 * bands.size(), rtol=1e-6)
     part = sets.Band(*bands.ends(), ndim=2, fraction=0.5)
+    for one in (bands, part):
+        for same in (pickle.loads(pickle.dumps(one)), copy.deepcopy(one)):
+            assert repr(same) == repr(one)
+            assert type(same) is type(one)
+    assert repr(part).startswith("Band(lower=float32[5,2,3]")
+    with pytest.raises(AttributeError, match="a set with ends, got a Band of a share"):
+        part.ends()
     for same in (part, part[1:], jax.tree.map(jnp.asarray, part), part.clip(0, 1)):
         assert not isinstance(same, HasEnds)
+        assert not hasattr(same, "ends")
+    with pytest.raises(ValueError, match=r"expected upper of shape \(3,\), got \(4,\)"):
+        sets.Band(jnp.zeros(3), jnp.ones(4)).contains(jnp.ones(3))
+    expected = r"of shape \(2, 3\), one or \(5,\) of them, got \(4, 2, 3\)"
+    with pytest.raises(ValueError, match=f"expected targets {expected}"):
+        part.contains(y[:4])
     with pytest.raises(ValueError, match=r"expected _?\w*Band of shape \(3,\), got"):
         part.checked(3)
     with pytest.raises(ValueError, match="expected ndim as an int >= 0, got -1"):
@@ -286,6 +346,10 @@ def test_cross_conformal_bands_have_ends():
     lower = -np.sort(s[:, None] - left, axis=0)[k - 1] + x[:4]
     assert_allclose(bands.upper, upper, rtol=1e-4, atol=1e-5)
     assert_allclose(bands.lower, lower, rtol=1e-4, atol=1e-5)
+    folds = jaxcp.cv_plus(
+        jax.random.key(0), learner, Band(), x, x + noise, num_folds=20
+    )
+    assert_allclose(folds(x[:4], 0.2).upper, upper, rtol=1e-4, atol=1e-5)
     part = jaxcp.jackknife_plus(jax.random.key(0), learner, Band(0.5), x, x + noise)
     assert part(x[:4], 0.2).contains(x[:4]).shape == (4,)
 
@@ -306,6 +370,11 @@ def test_scales_of_other_rows():
     with pytest.raises(ValueError, match=r"alpha in \(0, 1\)"):
         envelope(residuals, 1.0)
     assert_array_equal(envelope(residuals[:0], 0.1), np.zeros((2, 3)))  # refused then
+    wide = np.random.default_rng(1).normal(size=(5, 70, 60)).astype("f")  # row by row
+    assert_allclose(root_mean_square(wide), np.sqrt(np.mean(wide**2, 0)), rtol=1e-6)
+    assert_array_equal(envelope(wide, 0.01), abs(wide).max(axis=0))
+    half = np.full((5, 70, 60), 300, np.float16)  # squares overflow
+    assert_array_equal(root_mean_square(half), half[0])
 
 
 def test_joint_coverage_and_what_clamped_bonferroni_loses():
