@@ -122,6 +122,8 @@ def _heat(*shape):
         p, y = _several(*shape)(key)
         return 4 * p - 2, y
 
+    return draw
+
 
 def _field(*shape):
     """A field, and scales along its last axis: the first point is left out."""

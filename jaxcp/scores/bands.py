@@ -15,7 +15,6 @@ from jaxcp.quantiles.levels import as_alpha, check_share, counts_of, ranks
 from jaxcp.quantiles.selection import kth_smallest
 from jaxcp.scores import inputs
 from jaxcp.scores.regression import in_targets, known_units, moved_out
-from jaxcp.sets.bands import sums
 from jaxcp.typing import ArrayLike
 
 # Rows in a block up to which a loop over rows is faster: on a CPU XLA reduces the first
@@ -91,7 +90,7 @@ class Band:
         if self.fraction == 1:
             return _largest(errors)
         # Errors of points that are left out, 0, are the first.
-        count, _ = sums(1, known.ravel(), known.ravel())
+        count = jnp.sum(known, dtype=int)
         rank = errors.size - count + counts_of(self.fraction, count)
         # Kept, for the kernel would compute them anew in each of its rounds.
         return kth_smallest(lax.optimization_barrier(errors), rank)
