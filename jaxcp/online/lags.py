@@ -117,9 +117,8 @@ class Similar(Lagged):
 
     def threshold(self, state, rank):
         scores, before, now = _lagged(state, self)
-        same = before == now
-        before, now = (jnp.where(same, 0, v) for v in (before, now))  # also infinite
-        weights = jax.vmap(Gaussian(self.bandwidth).weight)(before, now)
+        far = jnp.where(before == now, 0, before - now)  # 0 also of infinite ones
+        weights = jax.vmap(Gaussian(self.bandwidth).weight)(far, jnp.zeros_like(far))
         weights = jnp.where(known(scores) & ~jnp.isnan(weights), weights, 0)
         return threshold_at(scores, jnp.asarray(rank), None, weights)
 

@@ -290,9 +290,10 @@ def run(
     rank = method.rank(delayed.learned(state), alpha)
     if not isinstance(state, delayed.Delayed):
         delay = method._own_delay if delay is None else delay
-        method._late(delay)  # refuses one that is not its own
+        late = method._late(delay)
         if delay:
-            state = _start(method, state, preds, y, rank, delay)
+            begin = late._started(state, rank)  # not in `_start`: as `init` compiled it
+            state = _start(late, begin, preds, y, rank, delay)
     return _run(method, state, preds, y, rank)
 
 
@@ -407,7 +408,6 @@ def _start(method, state, preds, y, rank, delay):
     row = _row((preds, y))
     like = *row, jax.eval_shape(method._threshold_for, state, row[0], rank)
     rows = jax.tree.map(lambda v: jnp.zeros((delay, *v.shape), v.dtype), like)
-    state = method._late(delay)._started(state, rank)
     return delayed.Delayed(state, rows, jnp.zeros((), int))
 
 
