@@ -289,7 +289,7 @@ def again(preds=PREDS, y=Y, state=LATE, method=ACI, **delay):
     return online.run(method, state, preds, y, 0.1, **delay)
 
 
-LAGS = online.Similar(ABSOLUTE, 1.0, window=2, delay=3)
+LAGS = online.Similar(ABSOLUTE, 9.0, window=2, delay=3)
 
 
 def lagged(method, **delay):
@@ -371,6 +371,16 @@ def test_what_a_delay_is_told(name):
     call, message = WRONG[name]
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_a_method_that_knows_its_delay_begins_with_it():
+    """Also one that is longer than the window: `init` has kept rows for it."""
+    state = LAGS.init(PAST, 0.5)
+    ways = {}, {"delay": 3}
+    own, given = (online.run(LAGS, state, PREDS, Y, 0.5, **way) for way in ways)
+    same(own, given)
+    assert len(own[0].rows[-1]) == 3 > LAGS.window
+    assert np.any(np.isfinite(own[1].upper))
 
 
 def test_a_queue_goes_on_from_the_state_inside():
