@@ -16,8 +16,8 @@ then, as CF-RNN. A scale is at least a hundredth of the mean one: at night nothi
 Streams: hours in order, each answer 24 steps late; AR(1) with phi = 0.9, and noise
 whose scale jumps after 2,000 steps. "At once" learns each hour before the next, which
 nobody can; "by hour" is a stream for each hour of the day, whose answers are in time.
-Similar and SPCI take the latest known hour for the one before: right at once and by
-hour. Widths are means of the finite sets, the worst coverage is that of 500 steps.
+Similar and SPCI read the latest hours that are known, a day before where answers are
+late. Widths are means of the finite sets, the worst coverage is that of 500 steps.
 
 Peers, where they are installed: prices of half a year, a week before as the forecast,
 30 days at a time with intervals of the errors of the 60 days before them.

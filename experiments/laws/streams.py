@@ -28,6 +28,7 @@ METHODS = {
     "window": online.SlidingWindow(ABSOLUTE),
     "similar, h = 0.3": online.Similar(ABSOLUTE, 0.3),
     "SPCI, window 300": online.SPCI(1, window=300),
+    "SPCI, window 600": online.SPCI(1, window=600),
     "SPCI, window 1000": online.SPCI(1, window=1000),
 }
 STEPS = {"fixed, 0.05": (0.05, 0.0), "t^-0.6": (0.5, 0.6)}
@@ -86,8 +87,8 @@ def first() -> list[dict]:
 
     Measured before the others, while nothing is compiled.
     """
-    method, r = online.SPCI(4), autoregression(jax.random.key(2), 0.9, 1304)
-    past, y = jax.block_until_ready((r[:304], r[304:]))
+    method, r = online.SPCI(4), autoregression(jax.random.key(2), 0.9, 1604)
+    past, y = jax.block_until_ready((r[:604], r[604:]))
     start = time.process_time()
     state = jax.block_until_ready(method.init(past, ALPHA))
     middle = time.process_time()

@@ -163,7 +163,10 @@ class DtACI(Adaptive):
       coverage of 1 - alpha is proved where alpha is drawn from the experts by their
       weights, and eta and sigma fall to 0 along the stream. Here alpha is their mean
       and both are fixed: coverage is close to 1 - alpha, without a bound. Where targets
-      come late the experts err at their alphas and scores of now, not as of the set.
+      come late the experts err at their alphas and scores of now, not as of the set,
+      and sets cover less: on sizes of an autoregression with phi = 0.9, steps of 0.001
+      to 0.1 and alpha = 0.1, 0.88 with one step of delay and 0.83 with 24, where `ACI`
+      covers 0.90. Take `ACI` there.
 
     Assumption:
       None on data and predictions.

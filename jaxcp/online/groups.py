@@ -161,7 +161,7 @@ class ByGroup(Stream):
         return jnp.where(group < self.num_groups, q, jnp.inf)
 
     def _late(self, delay):
-        if self.method._late(delay) is not self.method:
+        if self.method._late(delay) is not self.method and delay:
             kind = type(self.method).__name__
             expected = "a method in which a delay of all groups' rows changes no lags"
             raise ValueError(

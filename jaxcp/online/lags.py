@@ -31,11 +31,14 @@ class Lagged(Stream):
     window: int
     delay: int
 
+    _own_delay = property(lambda self: self.delay)
+
     def _late(self, delay):
         if self.delay not in (0, delay):
-            got = f"got {delay}; the method knows its own"
-            raise ValueError(f"expected the delay {self.delay} of the method, {got}")
-        if delay >= self.window:
+            cure = "online.run begins with it, and update takes targets as they come"
+            expected = f"the delay {self.delay} of the method"
+            raise ValueError(f"expected {expected}, got {delay}; {cure}")
+        if delay >= self.window and not self.delay:  # init kept no rows for it
             raise ValueError(f"expected window > delay {delay}, got {self.window}")
         return replace(self, delay=delay)  # type: ignore[type-var]
 
@@ -58,7 +61,7 @@ class Similar(Lagged):
         `delay` of D is first given to `online.run`.
       delay: How many steps late targets come: the lags of a score are those that were
         known when its set was issued. A `delay` of `online.run` sets it; give it where
-        targets come late by `update` or in a `Queue`.
+        targets come late by `update` or in a `Queue`. `online.run` then begins with it.
 
     Guarantee:
       Asymptotic: conditional coverage given the lags tends to 1 - alpha. The bound of
@@ -114,9 +117,8 @@ class Similar(Lagged):
 
     def threshold(self, state, rank):
         scores, before, now = _lagged(state, self)
-        same = before == now
-        before, now = (jnp.where(same, 0, v) for v in (before, now))  # also infinite
-        weights = jax.vmap(Gaussian(self.bandwidth).weight)(before, now)
+        far = jnp.where(before == now, 0, before - now)  # 0 also of infinite ones
+        weights = jax.vmap(Gaussian(self.bandwidth).weight)(far, jnp.zeros_like(far))
         weights = jnp.where(known(scores) & ~jnp.isnan(weights), weights, 0)
         return threshold_at(scores, jnp.asarray(rank), None, weights)
 
@@ -156,18 +158,20 @@ class SPCI(Lagged):
         which the second is the residual and the first minus that.
       delay: How many steps late targets come: the lags of a residual are those known
         when its set was issued. A `delay` of `online.run` sets it; give it where
-        targets come late by `update` or in a `Queue`.
+        targets come late by `update` or in a `Queue`. `online.run` then begins with it.
 
     Guarantee:
       Asymptotic: conditional coverage given the lags tends to 1 - alpha. A fit to a
-      finite window covers less, the more so the more lags it has.
+      finite window covers less, the more so the more lags and levels it has: with one
+      lag of an autoregression, 0.88 of a promised 0.9 with 300 rows, 0.89 with 600 and
+      0.895 with 1000.
 
     Assumption:
       Stationary, strongly mixing residuals, with quantiles that are linear in the lags.
 
     Cost:
       O(w lags) time for a step, and in every `every`-th 2 num_levels regressions of w
-      rows: 3 ms with w = 300, 4 lags and 5 levels. Under `vmap` over states these are
+      rows: 6 ms with w = 600, 4 lags and 5 levels. Under `vmap` over states these are
       computed at every step, and thrown away but for the due ones. The first call
       compiles the regression, which takes seconds.
 
@@ -189,7 +193,7 @@ class SPCI(Lagged):
     """
 
     lags: int = static()
-    window: int = static(default=300)
+    window: int = static(default=600)
     every: int = static(default=20)
     num_levels: int = static(default=5)
     score: Score = Signed()

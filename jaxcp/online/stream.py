@@ -171,6 +171,8 @@ class Stream(ABC):
         pred, y, rank = _one_example(self, state, pred, y, alpha)
         return _step(self, state, pred, y, rank)
 
+    _own_delay = property(lambda self: 0)
+
     def _threshold_for(self, state, pred, rank):
         """Returns the threshold of the set for a prediction."""
         return self.threshold(state, rank)
@@ -220,7 +222,7 @@ def run(
       alpha: Miscoverage level, shape (), or (c,) for scores with c components.
       delay: How many steps late targets come, an int; it may exceed the length of the
         stream: then nothing is learned yet. A state with a delay goes on with its own.
-        Defaults to that of the state, 0 for one from `init`.
+        Defaults to that of the state or the method, else 0.
 
     Returns:
       (state, sets): the state after the last target, a `Delayed` one where there is a
@@ -237,7 +239,8 @@ def run(
       D + 1 times the step size in place of one, on the mean error of the T - D rows
       that were learned. Proof: q (or alpha) is step_size times the sum of their errors
       less alpha away from its start; beyond its range new sets do not err in the one
-      direction, and at most D + 1 rows issued before still move it.
+      direction, and at most D + 1 rows issued before still move it. `DtACI` may cover
+      much less, the more the later targets come: take `ACI`.
 
     Assumption:
       That of the method; each prediction uses earlier targets at most.
@@ -285,8 +288,12 @@ def run(
         scores = evaluate(method.score, preds, y)
         check_digits_of_targets(method.score, preds, y, scores, None, given)
     rank = method.rank(delayed.learned(state), alpha)
-    if delay and not isinstance(state, delayed.Delayed):
-        state = _start(method, state, preds, y, rank, delay)
+    if not isinstance(state, delayed.Delayed):
+        delay = method._own_delay if delay is None else delay
+        late = method._late(delay)
+        if delay:
+            begin = late._started(state, rank)  # not in `_start`: as `init` compiled it
+            state = _start(late, begin, preds, y, rank, delay)
     return _run(method, state, preds, y, rank)
 
 
@@ -401,7 +408,6 @@ def _start(method, state, preds, y, rank, delay):
     row = _row((preds, y))
     like = *row, jax.eval_shape(method._threshold_for, state, row[0], rank)
     rows = jax.tree.map(lambda v: jnp.zeros((delay, *v.shape), v.dtype), like)
-    state = method._late(delay)._started(state, rank)
     return delayed.Delayed(state, rows, jnp.zeros((), int))
 
 

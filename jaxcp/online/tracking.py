@@ -56,7 +56,8 @@ class PID(Stream):
       saturation: Excess of errors (times log(t + 1) / t) at which the integrator nears
         infinity, > 0, shape ().
       scorecaster: A `Scorecaster`, or None. A pytree with `init(scores, alpha) ->
-        (state, forecast)` and `step(state, score) -> (state, forecast)`.
+        (state, forecast)` and `step(state, score) -> (state, forecast)`. Where targets
+        come D steps late the forecast has to be of the quantile D steps after the next.
       loss: Loss of one example in place of the error, `(set, y) -> ()` in [0, bound],
         such as `risk.false_negative_rate`, or None. A NaN counts as the bound.
       bound: The largest loss, > 0, a number.
@@ -72,10 +73,10 @@ class PID(Stream):
       Rounding adds at most eps (b + 4 step_size) / (2 step_size), eps of the type of
       the threshold, at any T (at step_size = b / 10 it is 8e-7 in single precision and
       2e-15 in double); with a decay the divisor is 2 step_T. Where targets come D steps
-      late (`delay` of `online.run`) the mean error of tracking over the first T - D
-      rows, those learned, is within (b + (D + 1) step_size) / (step_size (T - D)) of
-      alpha. Asymptotic: at a decay in (1/2, 1) the threshold tends to the (1 - alpha)
-      quantile of independent scores of one continuous law.
+      late (`delay` of `online.run`) the mean error of tracking over the first N = T - D
+      rows, those learned, is within (b + (D + 1) step_size) / (step_N N) of alpha, with
+      a decay or without. Asymptotic: at a decay in (1/2, 1) the threshold tends to the
+      (1 - alpha) quantile of independent scores of one continuous law.
 
     Assumption:
       Scores in [0, b] for quantile tracking; nothing else about data and predictions. A

@@ -8,12 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from test_lags import autoregression
 from test_late import same
 from test_online import ADVERSARIES, METHODS, PAST, PREDS, LastScore, Y
 
 import jaxcp
 from helpers import reference
-from jaxcp import online, scores
+from jaxcp import metrics, online, scores
 
 ABSOLUTE, T, D = scores.Absolute(), 24, 5
 PREDS, Y = PREDS[:T], Y[:T]
@@ -210,7 +211,7 @@ def test_bounds_hold_on_every_late_sequence(delay):
     The mean is that of the rows that were learned; at every number of them.
     """
     count, t = 500, 400
-    keys = jax.random.split(jax.random.key(delay), (2, count))
+    keys = jax.random.split(jax.random.key(delay), (3, count))
     steps = jnp.asarray(np.geomspace(0.005, 0.5, 5)[np.arange(count) % 5])
     alphas = jnp.asarray(np.array([0.1, 0.3, 0.9])[np.arange(count) // 5 % 3])
     past, worst = jnp.linspace(0, 1, 40), list(ADVERSARIES.values())
@@ -236,19 +237,38 @@ def test_bounds_hold_on_every_late_sequence(delay):
 
     @jax.jit
     @jax.vmap
-    def both(step, alpha, keys):
-        aci, tracking = online.ACI(ABSOLUTE, step), online.PID(ABSOLUTE, step)
-        return missed(aci, keys[0], alpha), missed(tracking, keys[1], alpha)
+    def each(step, alpha, keys):
+        falling = online.PID(ABSOLUTE, step, decay=0.6)
+        methods = online.ACI(ABSOLUTE, step), online.PID(ABSOLUTE, step), falling
+        return [missed(m, key, alpha) for m, key in zip(methods, keys, strict=True)]
 
-    found = both(steps, alphas, keys.T)
+    found = each(steps, alphas, keys.T)
     alpha, step = (np.asarray(v, float)[:, None] for v in (alphas, steps))
     learned = np.arange(1, t - delay + 1)
-    for errors, reach in zip(found, (np.maximum(alpha, 1 - alpha), 1), strict=True):
+    kinds = (np.maximum(alpha, 1 - alpha), 0), (1, 0), (1, 0.6)
+    for errors, (reach, decay) in zip(found, kinds, strict=True):
         total = np.cumsum(np.asarray(errors, float)[:, : t - delay], axis=1)
         far = np.abs(total / learned - alpha)
-        bound = (reach + (delay + 1) * step) / (step * learned)
+        last = step * learned**-decay  # the smallest
+        bound = (reach + (delay + 1) * step) / (last * learned)
         assert np.all(far <= bound + 1e-5)
-        assert np.any(far > 0.5 * bound)  # these adversaries are not kind
+        if not decay:
+            assert np.any(far > 0.5 * bound)  # these adversaries are not kind
+
+
+def test_experts_at_their_levels_of_now_cover_less_and_aci_does_not():
+    """On errors that depend on the last ones: what the docstring of `DtACI` says."""
+    y = autoregression(0.9, 6000, seed=0)
+    past, y = abs(y[:500]), y[500:]
+    experts = online.DtACI(ABSOLUTE, jnp.array([0.001, 0.01, 0.1]))
+    for method, delay, low, high in (
+        (experts, 0, 0.885, 0.915),
+        (experts, 24, 0.8, 0.86),
+        (online.ACI(ABSOLUTE, 0.01), 24, 0.88, 0.92),
+    ):
+        state = method.init(past, 0.1)
+        _, sets = online.run(method, state, np.zeros_like(y), y, 0.1, delay=delay)
+        assert low < metrics.coverage(sets, y) < high
 
 
 LATE = online.run(ACI, ACI.init(PAST, 0.1), PREDS, Y, 0.1, delay=D)[0]
@@ -269,7 +289,7 @@ def again(preds=PREDS, y=Y, state=LATE, method=ACI, **delay):
     return online.run(method, state, preds, y, 0.1, **delay)
 
 
-LAGS = online.Similar(ABSOLUTE, 1.0, window=4, delay=3)
+LAGS = online.Similar(ABSOLUTE, 9.0, window=2, delay=3)
 
 
 def lagged(method, **delay):
@@ -299,18 +319,30 @@ WRONG = {
     ),
     "a delay of its own": (
         lambda: lagged(LAGS, delay=4),
-        "the delay 3 of the method, got 4; the method knows its own",
+        "the delay 3 of the method, got 4; online.run begins with it",
+    ),
+    "none for late lags": (
+        lambda: lagged(LAGS, delay=0),
+        "the delay 3 of the method, got 0",
     ),
     "a short window": (
-        lambda: lagged(replace(LAGS, delay=0), delay=4),
-        "window > delay 4, got 4",
+        lambda: lagged(replace(LAGS, delay=0), delay=2),
+        "window > delay 2, got 2",
     ),
     "lags of groups": (
         lambda: lagged(online.ByGroup(LAGS, 1), delay=4),
         "the delay 3 of the method, got 4",
     ),
     "late lags of groups": (
-        lambda: lagged(online.ByGroup(replace(LAGS, delay=0), 1), delay=2),
+        lambda: lagged(online.ByGroup(replace(LAGS, delay=0), 1), delay=1),
+        "changes no lags, got Similar; run each group by itself",
+    ),
+    "lags of groups at once": (
+        lambda: lagged(online.ByGroup(LAGS, 1)),
+        "the delay 3 of the method, got 0",
+    ),
+    "own lags of groups": (
+        lambda: lagged(online.ByGroup(LAGS, 1), delay=3),
         "changes no lags, got Similar; run each group by itself",
     ),
     "integers": (
@@ -339,6 +371,16 @@ def test_what_a_delay_is_told(name):
     call, message = WRONG[name]
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_a_method_that_knows_its_delay_begins_with_it():
+    """Also one that is longer than the window: `init` has kept rows for it."""
+    state = LAGS.init(PAST, 0.5)
+    ways = {}, {"delay": 3}
+    own, given = (online.run(LAGS, state, PREDS, Y, 0.5, **way) for way in ways)
+    same(own, given)
+    assert len(own[0].rows[-1]) == 3 > LAGS.window
+    assert np.any(np.isfinite(own[1].upper))
 
 
 def test_a_queue_goes_on_from_the_state_inside():

@@ -227,7 +227,7 @@ def test_late_lags_are_those_that_were_known(method):
     past = AR if isinstance(method, online.SPCI) else abs(AR)
     y, wider = AR[1000:3000], replace(method, window=method.window + LATE, delay=0)
     state, preds = method.init(past[:1000], 0.1), np.zeros_like(AR[1000:3000])
-    _, sets = online.run(method, state, preds, y, 0.1, delay=LATE)
+    _, sets = online.run(method, state, preds, y, 0.1)  # with the delay it knows
     _, same = online.run(wider, state, preds, y, 0.1, delay=LATE)
     assert_array_equal(sets.upper, same.upper)
     assert metrics.coverage(sets, y) > 0.87
