@@ -300,6 +300,7 @@ def run(
 def past_scores(scores: ArrayLike, mask: ArrayLike | None) -> Array:
     """Returns scores of the past as floats, NaN where there is none."""
     scores, mask = _checks.rows(scores=scores, mask=_checks.mask(mask))
+    _checks.check_kind("past scores, as cp.scores", scores, Array)
     if scores.ndim not in (1, 2) or not len(scores):
         raise ValueError(
             "expected past scores of shape (n,) or (n, c), at least one, got "
@@ -432,7 +433,8 @@ def _check_scores(method, state, pred, y, rank):
     if scores != past.shape:
         raise ValueError(
             f"expected past scores with components {scores}, as from one example, got "
-            f"{past.shape} in the state; online.run takes a batch of them"
+            f"{past.shape} in the state; online.run takes a batch of them, and "
+            "jax.vmap of it several series"
         )
     if own is not state:
         delayed.check_row(state.rows, (pred, y))
