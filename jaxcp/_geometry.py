@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -175,7 +174,7 @@ def check_norm(norm: float) -> None:
         raise ValueError(f"expected norm as 1, 2 or jnp.inf, got {norm!r}")
 
 
-@partial(jax.jit, static_argnames="norm")
+@jax.jit(static_argnames="norm")
 def distance(y: Array, center: Array, norm: float) -> Array:
     """Returns the norm 1, 2 or infinity of y - center, shape ().
 

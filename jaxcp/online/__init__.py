@@ -17,24 +17,9 @@ from jaxcp.online.windows import NexCP, SlidingWindow, nexcp_weights
 
 # fmt: off
 __all__ = [
-    "ACI",
-    "PID",
-    "SFOGD",
-    "SPCI",
-    "ByGroup",
-    "ChangeMonitor",
-    "Delayed",
-    "DtACI",
-    "ExchangeabilityMonitor",
-    "NexCP",
-    "Queue",
-    "RiskMonitor",
-    "Similar",
-    "SlidingWindow",
-    "Stream",
-    "confidence_sequence",
-    "nexcp_weights",
-    "run",
+    "ACI", "PID", "SFOGD", "SPCI", "ByGroup", "ChangeMonitor", "Delayed", "DtACI",
+    "ExchangeabilityMonitor", "NexCP", "Queue", "RiskMonitor", "Similar",
+    "SlidingWindow", "Stream", "confidence_sequence", "nexcp_weights", "run",
 ]
 # fmt: on
 __dir__ = __all__.copy

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import jax
@@ -207,7 +206,7 @@ def _first(state):
     return jax.tree.map(lambda v: v[0], state)
 
 
-@partial(jax.jit, static_argnames=("num_groups", "length"))
+@jax.jit(static_argnames=("num_groups", "length"))
 def _by_group(scores, groups, mask, num_groups, length):
     """Returns the latest scores of each group, (g, length, ...), and which are any."""
     codes = _arrays.group_codes(groups, num_groups, mask)

@@ -236,7 +236,7 @@ def _series(coefficients, x):
     return functools.reduce(lambda total, c: total * x + c, reversed(coefficients))
 
 
-@functools.partial(jax.jit, static_argnames="method")
+@jax.jit(static_argnames="method")
 def _p_values(losses, where, share, delta, bound, tails, method):
     """Returns p-values of columns for a mean above share * bound.
 
@@ -251,7 +251,7 @@ def _p_values(losses, where, share, delta, bound, tails, method):
     return _over_columns(of_column, losses, where)
 
 
-@functools.partial(jax.jit, static_argnames="method")
+@jax.jit(static_argnames="method")
 def _upper_bounds(losses, where, delta, bound, method):
     """Returns the largest mean with a p-value above delta, of each column."""
 

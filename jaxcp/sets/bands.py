@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import jax
@@ -143,7 +142,7 @@ class _PartialBand(Band):
         return Band.__repr__(self).removeprefix("_Partial")
 
 
-@partial(jax.jit, static_argnames=("axes", "fraction"))
+@jax.jit(static_argnames=("axes", "fraction"))
 def _contains(lower, upper, y, axes, fraction):
     out, inside = left_out(lower, upper), (lower <= y) & (y <= upper)
     if fraction == 1:
@@ -152,7 +151,7 @@ def _contains(lower, upper, y, axes, fraction):
     return found >= counts_of(fraction, known)
 
 
-@partial(jax.jit, static_argnames="axes")
+@jax.jit(static_argnames="axes")
 def _mean_width(lower, upper, axes):
     out = left_out(lower, upper)
     widths = at_least_single(jnp.where(out, 0, width(lower, upper)))
