@@ -161,11 +161,8 @@ class ByGroup(Stream):
 
     def _late(self, delay):
         if self.method._late(delay) is not self.method and delay:
-            kind = type(self.method).__name__
-            expected = "a method in which a delay of all groups' rows changes no lags"
-            raise ValueError(
-                f"expected {expected}, got {kind}; run each group by itself"
-            )
+            expected = f"a method without lags, got {type(self.method).__name__}"
+            raise ValueError(f"expected {expected}; run each group by itself")
         return self
 
     def _coded(self, preds):

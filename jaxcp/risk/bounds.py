@@ -42,9 +42,8 @@ def losses_and_rows(losses, where, bound, method):
     where = None if where is None else _checks.flags("where", where)
     for name, value in (("losses", losses), ("where", where)):
         if value is not None and value.ndim not in (1, 2):
-            raise ValueError(
-                f"expected {name} of shape (n,) or (n, g), got {value.shape}"
-            )
+            got = value.shape
+            raise ValueError(f"expected {name} of shape (n,) or (n, g), got {got}")
     _checks.num_rows(losses=losses, where=where)
     if where is not None and losses.ndim == where.ndim == 2:
         _checks.check_shape("where", losses.shape, where.shape)

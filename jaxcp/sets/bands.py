@@ -80,7 +80,7 @@ class Band(Ends):
 
     def _seen(self, y):
         """Returns targets with 0 where they may be NaN, as the points are left out."""
-        if not is_concrete(y, self) or not _checks.has_nan(y):
+        if not is_concrete(y, self) or not np.isnan(y).any():
             return y
         # Also of a set that is empty, whose infinite ends are crossed.
         out = np.isinf(self.lower) & np.isinf(self.upper)
