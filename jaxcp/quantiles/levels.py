@@ -425,7 +425,7 @@ def check_share(name: str, share: Any) -> None:
         _as_fraction(share, name, "; 1 is all, 0.95 is 95 %")
 
 
-def counts_of(share: Any, sizes: ArrayLike) -> Array:
+def counts_of(share: Any, sizes: Array | int) -> Array:
     """Returns ceil(share size) of each size, of a share that is read like alpha."""
     # k - floor((1 - f) k), the rank of k - 1 scores at alpha = 1 - f.
     return ranks(sizes - 1, np.asarray(1 - as_decimal(share), object))

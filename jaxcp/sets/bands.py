@@ -65,7 +65,7 @@ class Band(Ends):
         _checks.check_count("ndim", self.ndim, 0)
         check_share("fraction", self.fraction)
 
-    _ndim = property(lambda self: self.ndim)  # type: ignore[assignment]
+    _ndim = property(lambda self: self.ndim)
 
     def contains(self, y: Any) -> Array:
         """Returns whether enough points of `y` are within the ends, bool of shape ().

@@ -99,7 +99,8 @@ class Pairs(Batch):
 
     def _columns(self, names):
         """Returns the names of both ends of each output."""
-        at = np.ndindex(self.target_shape()) if names is None else ((v,) for v in names)
+        shape = np.shape(self.lower)[len(self._batch()) :]
+        at = np.ndindex(shape) if names is None else ((name,) for name in names)
         return ["_".join(map(str, (e, *i))) for i in at for e in ("lower", "upper")]
 
 

@@ -158,7 +158,7 @@ class LabelMask(_Several):
         _checks.check_count("ndim", self.ndim, 0)
         super().__post_init__()
 
-    _ndim = property(lambda self: self.ndim)  # type: ignore[assignment]
+    _ndim = property(lambda self: self.ndim)
 
     def contains(self, y: Any) -> Array:
         """Returns whether all labels of the mask `y` are in the set.
