@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from functools import partial
 from numbers import Real
 from typing import Any
 
@@ -245,7 +244,7 @@ FEW_GROUPS = 8  # up to which a pass for each takes less time
 _ROWS, _GROUPS = 32, 256  # of a block of sums: as much memory as for eight copies
 
 
-@partial(jax.jit, static_argnames="num_groups")
+@jax.jit(static_argnames="num_groups")
 def sums_of_groups(numbers: Array, groups: Array, num_groups: int) -> Array:
     """Returns the sum of the numbers (n,) of each group, shape (num_groups,)."""
     codes, dtype = group_codes(groups, num_groups), numbers.dtype

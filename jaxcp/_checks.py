@@ -126,9 +126,8 @@ def num_rows(**named: PyTree) -> int:
     for name, rows in others:
         if rows != expected:
             listed = _listed(named[first], rows) or _listed(named[name], expected)
-            raise ValueError(
-                f"expected {name} with {expected} rows like {first}, got {rows}{listed}"
-            )
+            wanted = f"{name} with {expected} rows like {first}"
+            raise ValueError(f"expected {wanted}, got {rows}{listed}")
     return expected
 
 
@@ -138,11 +137,6 @@ def check_not_nan(name, tree, mask=None, cure=""):
     for leaf in jax.tree.leaves(tree):
         if jnp.issubdtype(leaf.dtype, jnp.inexact):
             check_range(known, expected, leaf, mask, cure, ends=("min",))
-
-
-def has_nan(values: Array) -> bool:
-    """Returns whether there is a NaN in a concrete array."""
-    return not are_between(lambda v: ~np.isnan(v), values, ("min",))
 
 
 def check_range(valid, expected, values, mask=None, cure="", ends=("min", "max")):
@@ -193,10 +187,8 @@ def check_given(**named: Any) -> None:
         if value is None:
             raise ValueError(f"expected {name} as a value, got None")
         if isinstance(value, type):
-            call = value.__name__
-            raise ValueError(
-                f"expected {name} as a value, got the class {call}; write {call}(...)"
-            )
+            got = f"the class {value.__name__}; write {value.__name__}(...)"
+            raise ValueError(f"expected {name} as a value, got {got}")
 
 
 def check_kind(expected: str, value: Any, kind: type, cure: str = "") -> None:
@@ -418,7 +410,6 @@ def _leading(name, tree):
     rows = {shape[0] for shape in shapes}
     if len(rows) > 1:
         cure = "; numpy.pad gives images one size (p = 0)" * isinstance(tree, list)
-        one = "; numpy.broadcast_to(part, shape) gives a part of one row to all"
-        cure += one * isinstance(tree, tuple)
+        cure += "; numpy.broadcast_to(part, shape) repeats it" * isinstance(tree, tuple)
         raise ValueError(f"expected {name} of one length, got {sorted(rows)}{cure}")
     return rows.pop()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -175,7 +174,7 @@ def check_norm(norm: float) -> None:
         raise ValueError(f"expected norm as 1, 2 or jnp.inf, got {norm!r}")
 
 
-@partial(jax.jit, static_argnames="norm")
+@jax.jit(static_argnames="norm")
 def distance(y: Array, center: Array, norm: float) -> Array:
     """Returns the norm 1, 2 or infinity of y - center, shape ().
 
@@ -206,10 +205,8 @@ def _square(difference):
 def check_boxes(name: str, boxes: Array, mask: ArrayLike | None = None) -> None:
     """Raises ValueError unless boxes are of shape (..., 4), and ordered if concrete."""
     if boxes.ndim == 0 or boxes.shape[-1] != 4:
-        raise ValueError(
-            f"expected {name} of shape (..., 4), x_min, y_min, x_max, y_max, "
-            f"got {boxes.shape}"
-        )
+        expected = f"{name} of shape (..., 4), x_min, y_min, x_max, y_max"
+        raise ValueError(f"expected {expected}, got {boxes.shape}")
     _checks.check_not_nan(name, boxes, mask)
     ordered = f"{name} with x_min <= x_max and y_min <= y_max"
     ends_fit = lambda v: np.all(v[..., :2] <= v[..., 2:], axis=-1)  # noqa: E731

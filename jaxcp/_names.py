@@ -53,9 +53,8 @@ def as_names(argument: str, values: Any) -> Names:
     if isinstance(values, Names):
         return values
     if isinstance(values, str | bytes | Mapping | AbstractSet):
-        raise ValueError(
-            f"expected {argument} in an order, as a list or an array, got {values!r}"
-        )
+        expected = f"{argument} in an order, as a list or an array"
+        raise ValueError(f"expected {expected}, got {values!r}")
     values = np.asarray(values) if isinstance(values, Array) else values
     names, seen = Names(map(_plain, values)), set()
     for name in names:
@@ -70,9 +69,8 @@ def as_names(argument: str, values: Any) -> Names:
 def check_count(argument: str, names: Collection[Hashable], count: int) -> None:
     """Raises ValueError unless there is a name for each column."""
     if len(names) != count:
-        raise ValueError(
-            f"expected {argument} with {count} names, one a column, got {len(names)}"
-        )
+        expected = f"{argument} with {count} names, one a column"
+        raise ValueError(f"expected {expected}, got {len(names)}")
 
 
 def codes(names, argument, values, among, mask=None, cure=""):
@@ -208,10 +206,8 @@ def as_groups(groups, num_groups, group_names, mask=None):
     else:
         names = _distinct(groups, mask)
     if num_groups is not None and num_groups != len(names):
-        raise ValueError(
-            f"expected num_groups as many as group_names, {len(names)}, got "
-            f"{num_groups!r}"
-        )
+        expected = f"num_groups as many as group_names, {len(names)}"
+        raise ValueError(f"expected {expected}, got {num_groups!r}")
     return Groups(group_codes(names, groups, mask), len(names), names)
 
 

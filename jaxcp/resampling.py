@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -248,23 +246,23 @@ def subsample(key: Array, n: int, num_resamples: int, size: int) -> Array:
     return _subsample(key, int(n), int(num_resamples), int(size))
 
 
-@partial(jax.jit, static_argnums=0)
+@jax.jit(static_argnums=0)
 def _leave_one_out(n):
     return 1 - jnp.eye(n)
 
 
-@partial(jax.jit, static_argnums=(1, 2))
+@jax.jit(static_argnums=(1, 2))
 def _k_fold(key, n, num_folds):
     return _group_k_fold(key, jnp.arange(n), n, num_folds)
 
 
-@partial(jax.jit, static_argnums=(2, 3))
+@jax.jit(static_argnums=(2, 3))
 def _group_k_fold(key, codes, count, num_folds):
     fold = jax.random.permutation(key, jnp.arange(count) % num_folds)[codes]
     return (fold[None] != jnp.arange(num_folds)[:, None]).astype(float)
 
 
-@partial(jax.jit, static_argnums=(1, 2, 3, 4))
+@jax.jit(static_argnums=(1, 2, 3, 4))
 def _block_bootstrap(key, n, num_resamples, block_size, moving):
     num_blocks = -(-n // block_size)
     shape = (num_resamples, num_blocks, 1)
@@ -279,7 +277,7 @@ def _block_bootstrap(key, n, num_resamples, block_size, moving):
     return jax.vmap(count)(drawn)
 
 
-@partial(jax.jit, static_argnums=(1, 2, 3))
+@jax.jit(static_argnums=(1, 2, 3))
 def _subsample(key, n, num_resamples, size):
     keys = jax.random.split(key, num_resamples)
     first = (jnp.arange(n) < size).astype(float)

@@ -6,10 +6,7 @@ from jaxcp.calibration.calibrating import (
     calibrate_groups,
     split_conformal,
 )
-from jaxcp.calibration.conditional import (
-    ConditionalCalibration,
-    calibrate_conditional,
-)
+from jaxcp.calibration.conditional import ConditionalCalibration, calibrate_conditional
 from jaxcp.calibration.joining import join
 from jaxcp.calibration.local import LocalCalibration, calibrate_local
 from jaxcp.calibration.masked import MaskedCalibration, calibrate_masked

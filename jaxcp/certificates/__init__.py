@@ -19,12 +19,7 @@ from jaxcp.certificates.laws import (
     certificate,
     smallest_size,
 )
-from jaxcp.certificates.testing import (
-    CoverageTest,
-    PITTest,
-    coverage_test,
-    pit_test,
-)
+from jaxcp.certificates.testing import CoverageTest, PITTest, coverage_test, pit_test
 
 # fmt: off
 __all__ = [

@@ -32,16 +32,7 @@ from jaxcp.sets import Interval, Intervals, LabelSet
 from jaxcp.sets.batches import over_batch
 from jaxcp.sets.regions import Region
 from jaxcp.sets.unions import join, sweep
-from jaxcp.typing import (
-    AnySet,
-    HasEnds,
-    HasLabels,
-    HasPieces,
-    HasShapes,
-    PyTree,
-    Score,
-    Set,
-)
+from jaxcp.typing import AnySet, HasEnds, HasLabels, HasPieces, HasShapes, PyTree, Score
 
 
 @pytree
@@ -54,7 +45,7 @@ class VoteSet(Region):
       spare: Weight that the votes of each component must exceed, shape (c,).
     """
 
-    sets: Set
+    sets: AnySet
     weights: Array
     spare: Array
 
@@ -115,7 +106,7 @@ class Ballot:
         return votes, jnp.sum(votes) - self.rank
 
 
-def plus(score: Score, preds: PyTree, scores: Array, ballot: Ballot) -> Set:
+def plus(score: Score, preds: PyTree, scores: Array, ballot: Ballot) -> AnySet:
     """Returns the "+" set of one input.
 
     Args:
@@ -152,7 +143,7 @@ def count_labels(labels: Array, scores: Array, ballot: Ballot) -> LabelSet:
     return LabelSet(jnp.sum(jnp.where(inside, votes[:, None], 0), axis=0) > spare)
 
 
-def minmax(score: Score, preds: PyTree, q: Array, votes: Array) -> Set:
+def minmax(score: Score, preds: PyTree, q: Array, votes: Array) -> AnySet:
     """Returns the hull of the sets of one input at one threshold for all voters."""
     sets: AnySet = jax.vmap(score.invert, (0, None))(preds, q)
     nothing = ~jnp.any(votes)  # nothing is known: the set is everything

@@ -10,7 +10,6 @@ From rows and a plan (which fits leave which rows out) to held-out scores.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
-from functools import partial
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -489,7 +488,7 @@ def _numbered(folds, n):
     )
 
 
-@partial(jax.jit, static_argnums=(1, 2))
+@jax.jit(static_argnums=(1, 2))
 def _partition(key, n, num_folds):
     """Returns the key of the fits, their weights (K, n), and the fit of each row."""
     key_folds, key_fits = jax.random.split(key)
@@ -497,7 +496,7 @@ def _partition(key, n, num_folds):
     return key_fits, weights, jnp.argmin(weights, axis=0)
 
 
-@partial(jax.jit, static_argnums=2)
+@jax.jit(static_argnums=2)
 def _partition_by(key, folds, num_folds):
     """Returns the same of given folds."""
     folds = jnp.clip(folds, 0, num_folds - 1)  # traced ones are some partition
@@ -662,7 +661,7 @@ def enbpi(
     return carry_out(plan, key_fits, learner, score, rows, calibration_weights)
 
 
-@partial(jax.jit, static_argnums=(1, 2, 3, 4))
+@jax.jit(static_argnums=(1, 2, 3, 4))
 def _bags(key, n, num_resamples, block_size, moving):
     """Returns the key of the fits, and their training weights (b, n)."""
     key_bags, key_fits = jax.random.split(key)
@@ -813,7 +812,7 @@ def _fit_on_host_splitting(key, learner, rows, num_train, codes):
     return plans.HostFits(learner, fits), own, held
 
 
-@partial(jax.jit, static_argnums=(1, 2))
+@jax.jit(static_argnums=(1, 2))
 def _split(key, n, num_train, codes):
     """Returns the rows that train and those that calibrate, cluster by cluster."""
     order = jax.random.permutation(key, n)

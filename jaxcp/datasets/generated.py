@@ -8,7 +8,6 @@ with `params` None: `sample`, `log_prob`, `to_latent` and `from_latent`. Thus
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -44,7 +43,7 @@ class _Law(MixtureModel):
         return _targets(self, key, x)
 
 
-@partial(jax.jit, static_argnames="n")
+@jax.jit(static_argnames="n")
 def _draw(law, key, n):
     key_x, key_y = jax.random.split(key)
     low, high = law.support
@@ -189,7 +188,7 @@ def linear(
     return _linear(key, n, num_features, noise)
 
 
-@partial(jax.jit, static_argnames=("n", "num_features"))
+@jax.jit(static_argnames=("n", "num_features"))
 def _linear(key, n, num_features, noise):
     key_x, key_y = jax.random.split(key)
     x = jax.random.normal(key_x, (n, num_features))
@@ -225,7 +224,7 @@ def heteroscedastic(key: Array, n: int) -> tuple[Array, Array]:
     return _heteroscedastic(key, n)
 
 
-@partial(jax.jit, static_argnames="n")
+@jax.jit(static_argnames="n")
 def _heteroscedastic(key, n):
     key_x, key_y = jax.random.split(key)
     x = jax.random.uniform(key_x, (n, 1), maxval=2.0)
@@ -268,7 +267,7 @@ def classes(
     return _classes(key, n, num_classes, separation)
 
 
-@partial(jax.jit, static_argnames=("n", "num_classes"))
+@jax.jit(static_argnames=("n", "num_classes"))
 def _classes(key, n, num_classes, separation):
     key_y, key_x = jax.random.split(key)
     y = jax.random.randint(key_y, (n,), 0, num_classes)
@@ -305,7 +304,7 @@ def class_posterior(
     return _class_posterior(x, num_classes, separation)
 
 
-@partial(jax.jit, static_argnames="num_classes")
+@jax.jit(static_argnames="num_classes")
 def _class_posterior(x, num_classes, separation):
     # The norms of x and of the centers are the same for all classes and cancel.
     return jax.nn.softmax(x @ _centers(num_classes, separation).T)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -103,7 +102,7 @@ def scenes(
     return _scenes(key, num_images, (bias, noise, miss_rate))
 
 
-@partial(jax.jit, static_argnames="num_images")
+@jax.jit(static_argnames="num_images")
 def _scenes(key, num_images, detector):
     def one(key):
         key_true, key_pred, key_false, key_order = jax.random.split(key, 4)

@@ -226,8 +226,8 @@ def forecast(
     if by in ("step", "series"):
         groups, known = jnp.asarray(which), len(series or range(horizon))
     elif by == "path":
-        ids, rank = ids[order[::horizon]], levels.count_of(fraction, horizon)
-        values = thresholds(values[order].reshape(-1, horizon).T, np.asarray(rank))
+        ids, rank = ids[order[::horizon]], levels.counts_of(fraction, horizon)
+        values = thresholds(values[order].reshape(-1, horizon).T, rank)
     clusters = jnp.asarray(_names.cluster_codes(ids)) if new_series else None
     held = Held(jnp.asarray(values), None, None, groups, known, clusters).of_clusters()
     settings = by, horizon, series, (*at, yhat, scale)

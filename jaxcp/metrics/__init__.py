@@ -30,12 +30,7 @@ from jaxcp.metrics.probabilities import (
     calibration_test,
     expected_calibration_error,
 )
-from jaxcp.metrics.proper import (
-    crps,
-    energy_score,
-    log_score,
-    variogram_score,
-)
+from jaxcp.metrics.proper import crps, energy_score, log_score, variogram_score
 from jaxcp.metrics.rates import (
     class_coverage,
     coverage,

@@ -63,18 +63,11 @@ def longest_miss(count: Count, sets: Set | ArrayLike, y: ArrayLike) -> Array:
 def _of_windows(sets, y, window):
     """Checks the arguments of metrics of windows of rows."""
     sets, y = _sets.check_sets(sets, y)
-    _checks.check_scalars(window=window)
+    fits = lambda w: (w <= len(y)) | (len(y) == 0)  # noqa: E731
+    _checks.check_number("window", window, fits, f"<= {len(y)}, the number of rows")
     if is_concrete(window):
         _checks.check_count("window", window, 1)
-        if 0 < len(y) < window:
-            raise ValueError(
-                f"expected window <= {len(y)}, the number of rows, got {window}; "
-                "metrics.coverage is that of all rows"
-            )
-    window = as_array("window", window)
-    if not jnp.issubdtype(window.dtype, jnp.integer):
-        raise ValueError(f"expected window of an integer type, got {window.dtype}")
-    return (sets, y), {"window": window}
+    return (sets, y), {"window": as_array("window", window)}
 
 
 @metric(_of_windows)

@@ -85,18 +85,15 @@ def check_delay(state, delay):
     if delay is not None:
         _checks.check_count("delay", delay, 0)
     if isinstance(state, Delayed) and delay not in (None, own := len(state.rows[-1])):
-        raise ValueError(
-            f"expected the delay {own} of the state, got {delay}; leave it out to go "
-            "on, or start from state.state, without the rows that wait"
-        )
+        cure = "leave it out to go on, or start from state.state"
+        raise ValueError(f"expected the delay {own} of the state, got {delay}; {cure}")
 
 
 def check_waits_for_none(state):
     """Raises ValueError for a state that keeps thresholds itself."""
     if isinstance(state, Delayed):
-        raise ValueError(
-            "expected a state without a delay, got Delayed; use step, or state.state"
-        )
+        cure = "use step, or state.state"
+        raise ValueError(f"expected a state without a delay, got Delayed; {cure}")
 
 
 def check_row(rows, row):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import jax
@@ -162,11 +161,8 @@ class ByGroup(Stream):
 
     def _late(self, delay):
         if self.method._late(delay) is not self.method and delay:
-            kind = type(self.method).__name__
-            expected = "a method in which a delay of all groups' rows changes no lags"
-            raise ValueError(
-                f"expected {expected}, got {kind}; run each group by itself"
-            )
+            expected = f"a method without lags, got {type(self.method).__name__}"
+            raise ValueError(f"expected {expected}; run each group by itself")
         return self
 
     def _coded(self, preds):
@@ -207,7 +203,7 @@ def _first(state):
     return jax.tree.map(lambda v: v[0], state)
 
 
-@partial(jax.jit, static_argnames=("num_groups", "length"))
+@jax.jit(static_argnames=("num_groups", "length"))
 def _by_group(scores, groups, mask, num_groups, length):
     """Returns the latest scores of each group, (g, length, ...), and which are any."""
     codes = _arrays.group_codes(groups, num_groups, mask)

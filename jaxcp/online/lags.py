@@ -35,9 +35,8 @@ class Lagged(Stream):
 
     def _late(self, delay):
         if self.delay not in (0, delay):
-            cure = "online.run begins with it, and update takes targets as they come"
             expected = f"the delay {self.delay} of the method"
-            raise ValueError(f"expected {expected}, got {delay}; {cure}")
+            raise ValueError(f"expected {expected}, got {delay}; run begins with it")
         if delay >= self.window and not self.delay:  # init kept no rows for it
             raise ValueError(f"expected window > delay {delay}, got {self.window}")
         return replace(self, delay=delay)  # type: ignore[type-var]
@@ -213,10 +212,10 @@ class SPCI(Lagged):
         _checks.check_count("every", self.every, 1)
         _checks.check_count("num_levels", self.num_levels, 2)
         scores = past_scores(scores, mask)
-        if scores.shape[1:] not in ((), (2,)):
-            expected = "past residuals of shape (n,), or scores (n, 2) as of Signed"
-            raise ValueError(f"expected {expected}, got {scores.shape}")
-        residuals = _latest(self, scores if scores.ndim == 1 else scores[:, 1])
+        if scores.ndim > 1:  # as of `Signed`
+            _checks.check_shape("past scores", (len(scores), 2), scores.shape)
+            scores = scores[:, 1]
+        residuals = _latest(self, scores)
         coefs, alpha = _fit(self, residuals, _one_alpha(alpha))
         return SPCIState(residuals, coefs, alpha, jnp.zeros((), int))
 
@@ -278,9 +277,8 @@ def _one_alpha(alpha):
 
 def _latest(method, scores):
     """Returns the latest window + lags scores, NaN in front where there are fewer."""
-    _checks.check_count("lags", method.lags, 1)
-    _checks.check_count("window", method.window, 1)
-    _checks.check_count("delay", method.delay, 0)
+    for name, least in (("lags", 1), ("window", 1), ("delay", 0)):
+        _checks.check_count(name, getattr(method, name), least)
     size = method.window + method.lags + method.delay
     latest = scores[-size:]
     pad = (size - len(latest), 0), *((0, 0),) * (scores.ndim - 1)

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import KW_ONLY, replace
 from decimal import Decimal
 from fractions import Fraction
-from functools import partial
 from numbers import Real
 
 import jax
@@ -325,7 +324,7 @@ def confidence_sequence(
     return _sequence(losses, delta, bound, resolution)
 
 
-@partial(jax.jit, static_argnames="resolution")
+@jax.jit(static_argnames="resolution")
 def _sequence(losses, delta, bound, resolution):
     bound = jnp.asarray(bound, losses.dtype)
     limits = bound * (jnp.arange(1, resolution) / resolution).astype(losses.dtype)
@@ -470,7 +469,7 @@ class ExchangeabilityMonitor(_Monitor):
             return np.asarray(scores)
 
 
-@partial(jax.jit, static_argnames="n")
+@jax.jit(static_argnames="n")
 def _draws(key, steps, n):
     """Returns a key for each of n steps, and its uniform."""
 

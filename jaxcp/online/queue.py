@@ -122,9 +122,7 @@ class Queue:
             one that is not hashable, None, or NaN.
         """
         if not isinstance(id, Hashable) or is_missing(id):
-            raise ValueError(
-                f"expected an id that is hashable and not missing, got {id!r}"
-            )
+            raise ValueError(f"expected an id, hashable and not missing, got {id!r}")
         if id in self.waiting:
             raise ValueError(f"expected a new id, got {id!r}, which waits already")
         q, found = issued(self.method, self.state, pred, self.alpha)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import ClassVar
 
 import jax
@@ -67,7 +66,7 @@ def make_window(scores, mask, size=None):
     return _in_order(scores, mask is None)
 
 
-@partial(jax.jit, static_argnames="full")
+@jax.jit(static_argnames="full")
 def _in_order(scores, full):
     ordered = jnp.sort(jnp.where(jnp.isnan(scores), jnp.inf, scores), axis=0)
     count = None if full else jnp.sum(stream.known(scores))

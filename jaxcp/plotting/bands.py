@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxcp import _checks
@@ -13,8 +12,7 @@ from jaxcp._arrays import as_array
 from jaxcp.plotting import _axes
 from jaxcp.plotting._axes import COVERED, MISSED, Axes
 from jaxcp.plotting.intervals import plot_intervals
-from jaxcp.sets import Band, Interval
-from jaxcp.sets.bands import left_out
+from jaxcp.sets import Band
 from jaxcp.typing import ArrayLike
 
 
@@ -25,7 +23,6 @@ def plot_band(
     x: ArrayLike | None = None,
     label: str | None = None,
     color: Any = COVERED,
-    markersize: float | None = None,
     legend: bool | str = True,
     ax: Axes | None = None,
     **kwargs: Any,
@@ -49,7 +46,6 @@ def plot_band(
         ..., d - 1.
       label: Name of the band, or of the field, in the legend.
       color: Color of bands and of points inside.
-      markersize: Size of the points of a path, in points.
       legend: Whether to draw a legend; or where, as matplotlib's `loc`.
       ax: Axes to draw on. Defaults to new ones.
       kwargs: Options of `Axes.fill_between` for paths, of `Axes.imshow` for fields.
@@ -79,51 +75,46 @@ def plot_band(
         raise ValueError(f"expected {expected}, got {len(bands)} of shape {shape}")
     if y is not None:
         y = np.asarray(as_array("y", y))
-        y = y[0] if y.shape == (1, *shape) else y
         _checks.check_shape("y", shape, y.shape)
-        _checks.check_not_nan("y", bands[0]._seen(y) if len(shape) == 2 else y)
     if len(shape) == 2:
         return _draw_field(bands[0], y, label, legend, ax, kwargs)
     x = np.arange(shape[0]) if x is None else x
-    look = {"kind": "band", "color": color} | kwargs
+    look = {"kind": "band", "color": color, "label": "_", "legend": False} | kwargs
     *others, widest = sorted(bands, key=lambda band: float(band.size()))
     for band in others:  # the widest alone shows what is left out
-        out = left_out(band.lower, band.upper)
-        ends = np.where(out, np.inf, band.lower), np.where(out, -np.inf, band.upper)
-        known: dict[str, Any] = {"label": "_", "legend": False, "ax": ax}
-        ax = plot_intervals(x, Interval(*map(jnp.asarray, ends)), **known, **look)
-    look |= {"label": label or "band", "markersize": markersize, "legend": legend}
-    return plot_intervals(x, Interval(widest.lower, widest.upper), y, ax=ax, **look)
+        ends = band.lower, band.upper
+        ends = np.where(band._left_out(), [[np.inf], [-np.inf]], ends)
+        ax = plot_intervals(x, ends.T, ax=ax, **look)
+    look |= {"label": label or "band", "legend": legend}
+    ends = np.stack([widest.lower, widest.upper], axis=1)
+    return plot_intervals(x, ends, y, ax=ax, **look)
 
 
 def _one(band):
     """Returns one band with ends as numpy."""
     _checks.check_kind("sets of kind Band", band, Band)
-    if (batch := band._batch()) not in ((), (1,)):
-        raise ValueError(f"expected one band, got a batch {batch}; sets[i] is one")
-    return jax.tree.map(np.asarray, band[0] if batch else band)
+    return jax.tree.map(np.asarray, band.checked(1)[0] if band._batch() else band)
 
 
 def _draw_field(band, y, label, legend, ax, look):
     """Draws what is known of a field, and what is missed."""
     from matplotlib.colors import to_rgba
 
-    lower, upper = band.lower, band.upper
-    with np.errstate(invalid="ignore"):
-        shown = upper - lower if y is None else y
-    ax, out = _axes.new_axes() if ax is None else ax, left_out(lower, upper)
-    picture = ax.imshow(np.where(out, np.nan, shown), **{"cmap": "gray"} | look)
+    ax, out = _axes.new_axes() if ax is None else ax, band._left_out()
+    shown = np.where(out, np.nan, band.upper - band.lower if y is None else y)
+    picture = ax.imshow(shown, **{"cmap": "gray"} | look)
     name = label or ("width of the band" if y is None else "target")
     # As high as the field, whatever its aspect.
     ax.figure.colorbar(picture, cax=ax.inset_axes((1.03, 0, 0.04, 1)), label=name)
+    limits = picture.get_extent()
     if y is not None:
-        missed = ~((lower <= y) & (y <= upper)) & ~out
-        colors = np.where(missed[..., None], to_rgba(MISSED), (0, 0, 0, 0))
-        place = {"extent": picture.get_extent(), "origin": picture.origin}
-        ax.imshow(colors, interpolation="nearest", aspect=ax.get_aspect(), **place)
+        missed = ~((band.lower <= y) & (y <= band.upper) | out)
+        colors = np.where(missed[..., None], to_rgba(MISSED), 0)
+        place = {"extent": limits, "origin": picture.origin, "aspect": ax.get_aspect()}
+        ax.imshow(colors, interpolation="nearest", **place)
         ax.fill([], [], color=MISSED, lw=0, label=f"missed ({np.sum(missed):,})")
     ax.set(xticks=[], yticks=[])
     ax.spines[:].set_visible(False)
     ax.xaxis.labelpad = 20  # below the legend
-    limits = picture.get_extent()[2:]
-    return _axes.finish(ax, "below" if legend is True else legend, "", "", ylim=limits)
+    look = {"legend": "below" if legend is True else legend, "ylim": limits[2:]}
+    return _axes.finish(ax, x="", y="", **look)

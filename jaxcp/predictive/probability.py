@@ -210,7 +210,7 @@ def venn_abers(
     return _batching.by_rows(program, *fixed, rows=(test_scores,))
 
 
-@partial(jax.jit, static_argnames="num_levels")
+@jax.jit(static_argnames="num_levels")
 def _pair(scores, labels, weights, test_weight, test_scores, num_levels):
     """Returns p0 and p1 of each test row."""
     places = jnp.concatenate([as_float(scores), as_float(test_scores)])
@@ -303,7 +303,7 @@ def merge_pairs(
     return _merge(p0, p1, loss, () if axis is None else axis)
 
 
-@partial(jax.jit, static_argnames=("loss", "axis"))
+@jax.jit(static_argnames=("loss", "axis"))
 def _merge(p0, p1, loss, axis):
     if loss == "brier":
         return jnp.mean(p1 + (p0**2 - p1**2) / 2, axis)
@@ -439,7 +439,7 @@ def venn_abers_classes(
     return _classes(probs, labels, test_probs, scheme, num_levels)
 
 
-@partial(jax.jit, static_argnames=("scheme", "num_levels"))
+@jax.jit(static_argnames=("scheme", "num_levels"))
 def _classes(probs, labels, test_probs, scheme, num_levels):
     k = probs.shape[1]
     flags = jax.nn.one_hot(labels, k, dtype=int, axis=0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import jax
@@ -118,7 +117,7 @@ def _on_unit_scale(weights, test_weights):
     return unit_scale(weights, test_weights)
 
 
-@partial(jax.jit, static_argnames="num_groups")
+@jax.jit(static_argnames="num_groups")
 def p_values_in_groups(scores, groups, test_scores, test_groups, num_groups, u, mask):
     """Returns `p_values_among` the rows of the same group, from one sort for all.
 

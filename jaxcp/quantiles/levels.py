@@ -420,27 +420,15 @@ def as_decimal(value: Any) -> Fraction:
 
 
 def check_share(name: str, share: Any) -> None:
-    """Raises ValueError unless a share is a known number in (0, 1]."""
-    if isinstance(share, bool) or not isinstance(share, Real | Decimal):
-        raise ValueError(f"expected {name} as a number, got {share!r}")
-    if not 0 < float(share) <= 1:
-        cure = "; 0.95 is for 95 %"
-        raise ValueError(f"expected {name} in (0, 1], got {share}{cure}")
+    """Raises ValueError unless a share is a number in (0, 1], read like alpha."""
+    if isinstance(share, bool) or share != 1:
+        _as_fraction(share, name, "; 1 is all, 0.95 is 95 %")
 
 
-def count_of(share: Any, size: int) -> int:
-    """Returns max(1, ceil(share size)), of a share that is read like alpha."""
-    return max(1, math.ceil(as_decimal(share) * size))
-
-
-def counts_of(share: Any, sizes: Array) -> Array:
-    """Returns ceil(share size) of each size, traced or not, of a share below 1."""
-    exact = as_decimal(share)
-    a, b = exact.as_integer_ratio()
-    if b < 2**15:  # a (k mod b) fits 32 bits
-        return sizes // b * a - -(sizes % b * a) // b
+def counts_of(share: Any, sizes: Array | int) -> Array:
+    """Returns ceil(share size) of each size, of a share that is read like alpha."""
     # k - floor((1 - f) k), the rank of k - 1 scores at alpha = 1 - f.
-    return ranks(sizes - 1, np.asarray(1 - exact, object))
+    return ranks(sizes - 1, np.asarray(1 - as_decimal(share), object))
 
 
 def as_bound(bound: Any) -> float:

@@ -191,7 +191,7 @@ def _check_vector(x, name, mass, axis_name):
         raise ValueError(f"expected {name} of shape {x.shape}, got {mass.shape}")
 
 
-@partial(jax.jit, static_argnames=("axis_name", "nearest"))
+@jax.jit(static_argnames=("axis_name", "nearest"))
 def _kth_smallest(x, k, where, axis_name, nearest):
     if jnp.issubdtype(x.dtype, jnp.floating):
         return _select(x, where, k, axis_name, nearest)
@@ -203,7 +203,7 @@ def _kth_smallest(x, k, where, axis_name, nearest):
     return jnp.where(k < 1, -jnp.inf, jnp.where(k > count, jnp.inf, value))
 
 
-@partial(jax.jit, static_argnames="axis_name")
+@jax.jit(static_argnames="axis_name")
 def _weighted_select(x, weights, target, axis_name):
     weights = at_least_single(jnp.where(weights > 0, weights, 0))
     return _select(x, weights, jnp.asarray(target, weights.dtype), axis_name, 1)

@@ -217,7 +217,7 @@ def grouped_conformal_quantile(
     return group_thresholds(scores, rank, groups, mask)
 
 
-@partial(jax.jit, static_argnames=("axis_name", "nearest"))
+@jax.jit(static_argnames=("axis_name", "nearest"))
 def thresholds(scores, rank, mask=None, axis_name=None, nearest=1):
     """Returns order statistics of the columns of `scores`; `rank` may add axes."""
     select = partial(kth_smallest, where=mask, axis_name=axis_name, nearest=nearest)
@@ -249,7 +249,7 @@ def threshold_at(scores, rank, mask, weights, test_weight=None, axis_name=None):
     return jax.vmap(partial(one, scores))(rank.reshape(-1)).reshape(rank.shape)
 
 
-@partial(jax.jit, static_argnames="axis_name")
+@jax.jit(static_argnames="axis_name")
 def weighted_threshold(scores, weights, alpha, test_weight, axis_name=None):
     """Returns `weighted_conformal_quantile` of checked arguments."""
     # min{v : mass{S > v} <= spare} with spare = alpha (w_1 + ... + w_n+1) - w_n+1.
@@ -385,13 +385,13 @@ def _spread(columns, n, mesh):
     return place(scores), None if mass is None else place(mass)
 
 
-@partial(jax.jit, static_argnames=("pad", "rows"))
+@jax.jit(static_argnames=("pad", "rows"))
 def _padded(x, pad, rows):
     padded = jnp.pad(x, ((0, pad),) + ((0, 0),) * (x.ndim - 1))
     return lax.with_sharding_constraint(padded, rows)
 
 
-@partial(jax.jit, static_argnames="mesh")
+@jax.jit(static_argnames="mesh")
 def _sharded(mesh, scores, rank, mask, weights=None, test_weight=None):
     rows = P(mesh.axis_names)
     of_shard = partial(threshold_at, axis_name=mesh.axis_names)
@@ -452,7 +452,7 @@ def soft_conformal_quantile(
     return soft_order_statistic(as_float(scores), rank, bandwidth, hard)
 
 
-@partial(jax.jit, static_argnames="hard")
+@jax.jit(static_argnames="hard")
 def soft_order_statistic(scores, rank, bandwidth, hard=False):
     """Returns `soft_conformal_quantile` at a rank, of checked arguments."""
     bandwidth = positive(bandwidth, scores.dtype)

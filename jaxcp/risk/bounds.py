@@ -42,9 +42,8 @@ def losses_and_rows(losses, where, bound, method):
     where = None if where is None else _checks.flags("where", where)
     for name, value in (("losses", losses), ("where", where)):
         if value is not None and value.ndim not in (1, 2):
-            raise ValueError(
-                f"expected {name} of shape (n,) or (n, g), got {value.shape}"
-            )
+            got = value.shape
+            raise ValueError(f"expected {name} of shape (n,) or (n, g), got {got}")
     _checks.num_rows(losses=losses, where=where)
     if where is not None and losses.ndim == where.ndim == 2:
         _checks.check_shape("where", losses.shape, where.shape)
@@ -236,7 +235,7 @@ def _series(coefficients, x):
     return functools.reduce(lambda total, c: total * x + c, reversed(coefficients))
 
 
-@functools.partial(jax.jit, static_argnames="method")
+@jax.jit(static_argnames="method")
 def _p_values(losses, where, share, delta, bound, tails, method):
     """Returns p-values of columns for a mean above share * bound.
 
@@ -251,7 +250,7 @@ def _p_values(losses, where, share, delta, bound, tails, method):
     return _over_columns(of_column, losses, where)
 
 
-@functools.partial(jax.jit, static_argnames="method")
+@jax.jit(static_argnames="method")
 def _upper_bounds(losses, where, delta, bound, method):
     """Returns the largest mean with a p-value above delta, of each column."""
 

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from jaxcp import _checks, sets
-from jaxcp._batching import rows_at_a_time
 from jaxcp._numbers import as_float, at_least_single, quotient, varying_like
 from jaxcp._tree import pytree, static
 from jaxcp.quantiles._keys import is_local
@@ -16,10 +15,6 @@ from jaxcp.quantiles.selection import kth_smallest
 from jaxcp.scores import inputs
 from jaxcp.scores.regression import in_targets, known_units, moved_out
 from jaxcp.typing import ArrayLike
-
-# Rows in a block up to which a loop over rows is faster: on a CPU XLA reduces the first
-# axis column by column, through all of the memory.
-_MOST_ROWS = 128
 
 
 @pytree
@@ -88,7 +83,7 @@ class Band:
         center, known, units = _parts(pred)
         errors = _errors(center, known, units, y).ravel()
         if self.fraction == 1:
-            return _largest(errors)
+            return jnp.max(errors)
         # Errors of points that are left out, 0, are the first.
         count = jnp.sum(known, dtype=int)
         rank = errors.size - count + counts_of(self.fraction, count)
@@ -123,15 +118,6 @@ def _errors(center, known, units, y):
     """Returns errors in units of the scale, 0 where it is not known, +inf of NaN."""
     errors = jnp.abs(jnp.where(known, y - center, 0)) / units
     return jnp.where(jnp.isnan(errors), jnp.inf, errors)
-
-
-@jax.custom_jvp
-def _largest(values):
-    return jnp.max(values)
-
-
-# The slope of the first that is the largest, whose place takes thrice the time.
-_largest.defjvp(lambda v, dv: (jnp.max(v[0]), dv[0][jnp.argmax(v[0])]))
 
 
 def root_mean_square(residuals: ArrayLike) -> Array:
@@ -225,9 +211,8 @@ def _rows(residuals):
 
 @jax.jit
 def _root_mean_square(residuals):
-    square = lambda r: at_least_single(r) ** 2  # noqa: E731
-    total = quotient(_over_rows(jnp.add, square, residuals), len(residuals))
-    return jnp.sqrt(total).astype(residuals.dtype)
+    total = _over_rows(jnp.add, jnp.square, at_least_single(residuals))
+    return jnp.sqrt(quotient(total, len(residuals))).astype(residuals.dtype)
 
 
 @jax.jit
@@ -240,9 +225,9 @@ def _envelope(residuals, rank):
 
 def _over_rows(combine, part, *rows):
     """Returns what `combine` makes of a part of each row, of numbers >= 0."""
-    parts = jax.eval_shape(jax.vmap(part), *rows)
-    start = jnp.zeros(parts.shape[1:], parts.dtype)
-    if rows_at_a_time(start.size) > _MOST_ROWS or not is_local():
+    if not is_local():  # the devices keep their rows
         return combine.reduce(jax.vmap(part)(*rows), axis=0, initial=0)
+    # A reduction of the first axis takes 10 times as long on a CPU.
+    start = varying_like(jnp.zeros(rows[0].shape[1:], rows[0].dtype), rows)
     step = lambda total, row: (combine(total, part(*row)), None)  # noqa: E731
-    return lax.scan(step, varying_like(start, rows), rows)[0]
+    return lax.scan(step, start, rows)[0]

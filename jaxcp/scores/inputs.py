@@ -186,10 +186,9 @@ def field() -> Input:
     def check(preds, y, mask):
         _check_real(preds, y)
         center, scale = _parts("a tuple (center, scale)", preds, 2)
-        shape, fits = center.shape, scale.ndim <= center.ndim
         # Of one row: a scale (n, 1, t) is not one of (n, t).
-        ones = zip(scale.shape[:0:-1], shape[:0:-1], strict=False)
-        fits = fits and all(a in (1, b) for a, b in ones)
+        ones = zip(scale.shape[:0:-1], (shape := center.shape)[:0:-1], strict=False)
+        fits = scale.ndim <= center.ndim and all(a in (1, b) for a, b in ones)
         _expect(fits, f"a scale whose rows broadcast to {shape[1:]}", scale)
         if y is not None:
             _expect(y.shape == shape, f"y of shape {shape} like center", y)
@@ -197,7 +196,7 @@ def field() -> Input:
             _checks.check_range(lambda s: s > 0, "scale > 0", scale, mask, cure)
 
     def seen(preds, y):
-        if y is None or not is_concrete(preds, y) or not _checks.has_nan(y):
+        if y is None or not is_concrete(preds, y) or not np.isnan(y).any():
             return y
         check(preds, None, None)
         out = np.isinf(np.asarray(preds[1]))

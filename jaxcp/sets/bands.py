@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import jax
@@ -12,7 +11,6 @@ from jax import Array
 
 from jaxcp import _checks
 from jaxcp._arrays import as_array, is_concrete
-from jaxcp._numbers import as_float, at_least_single
 from jaxcp._tree import pytree, static
 from jaxcp.quantiles.levels import check_share, counts_of
 from jaxcp.sets.basic import Ends, width
@@ -67,9 +65,7 @@ class Band(Ends):
         _checks.check_count("ndim", self.ndim, 0)
         check_share("fraction", self.fraction)
 
-    @property
-    def _ndim(self):  # type: ignore[override]
-        return self.ndim
+    _ndim = property(lambda self: self.ndim)
 
     def contains(self, y: Any) -> Array:
         """Returns whether enough points of `y` are within the ends, bool of shape ().
@@ -77,29 +73,28 @@ class Band(Ends):
         `y` has the shape of one set; a batch takes one for each set, or one for all. It
         may be NaN where a point is left out.
         """
-        y, shape, batch = as_array("y", y), self.target_shape(), self._batch()
-        lead = y.shape[: max(y.ndim - self.ndim, 0)]
-        pairs = zip(lead[::-1], batch[::-1], strict=False)
-        fits = all(a == b or 1 in (a, b) for a, b in pairs)
-        if y.shape != (*lead, *shape) or not fits:
-            known = f"{shape}, one or {batch} of them" if batch else f"{shape}"
-            raise ValueError(f"expected targets of shape {known}, got {y.shape}")
-        return _contains(*self._pair(), y, self._axes(), self.fraction)
+        y, shape = as_array("y", y), self.target_shape()
+        if y.shape[max(y.ndim - self.ndim, 0) :] != shape:
+            raise ValueError(f"expected targets of shape {shape}, got {y.shape}")
+        return _contains(self, y)
 
     def _seen(self, y):
         """Returns targets with 0 where they may be NaN, as the points are left out."""
-        ends = self._pair()
-        if not is_concrete(y, ends) or not _checks.has_nan(y):
+        if not is_concrete(y, self) or not np.isnan(y).any():
             return y
         # Also of a set that is empty, whose infinite ends are crossed.
-        return jnp.asarray(np.where(np.isinf(ends).all(axis=0), 0, y), y.dtype)
+        out = np.isinf(self.lower) & np.isinf(self.upper)
+        return jnp.asarray(np.where(out, 0, y), y.dtype)
 
+    @jax.jit
     def size(self) -> Array:
         """Returns the mean width of the points, shape (), in units of the targets.
 
         Of those that are not left out; +inf if all are. A crossed point has width 0.
         """
-        return _mean_width(*map(as_float, self._pair()), self._axes())
+        out, axes = self._left_out(), self._axes()
+        counts = ~out | jnp.all(out, axis=axes, keepdims=True)
+        return jnp.mean(width(self.lower, self.upper), axis=axes, where=counts)
 
     def is_empty(self) -> Array:
         """Returns whether too few points have ends that are not crossed, shape ()."""
@@ -107,24 +102,14 @@ class Band(Ends):
 
     def log_size(self) -> Array:
         """Raises ValueError: a product of so many widths says nothing of a field."""
-        cure = "; its size is a mean width"
-        raise ValueError(f"expected a set with a volume, got a Band{cure}")
+        raise ValueError("expected a set with a volume, got a Band; its size is a mean")
 
-    def _columns(self, names):
-        if names is not None or self.ndim == 1:
-            return super()._columns(names)
-        places = np.ndindex(self.target_shape())
-        return [
-            "_".join(map(str, (e, *at))) for at in places for e in ("lower", "upper")
-        ]
+    def _left_out(self):
+        """Returns where it says nothing: between infinite ends."""
+        return (self.lower == -jnp.inf) & (self.upper == jnp.inf)
 
     def _axes(self):
         return tuple(range(-self.ndim, 0))
-
-    def _pair(self):
-        ends = tuple(as_array("ends", end) for end in (self.lower, self.upper))
-        _checks.check_shape("upper", *(end.shape for end in ends))
-        return ends
 
 
 @pytree
@@ -132,37 +117,14 @@ class _PartialBand(Band):
     """A band of a share of the points: no set of all targets between two ends."""
 
     ends = with_ends = None  # type: ignore[assignment]
-
-    def __getattribute__(self, name: str) -> Any:
-        if name in ("ends", "with_ends"):
-            share = "of a share of the points, which has lower and upper"
-            raise AttributeError(f"expected a set with {name}, got a Band {share}")
-        return super().__getattribute__(name)
-
-    def __repr__(self) -> str:
-        return Band.__repr__(self).removeprefix("_Partial")
+    __repr__ = lambda self: Band.__repr__(self).removeprefix("_Partial")  # noqa: E731
 
 
-@partial(jax.jit, static_argnames=("axes", "fraction"))
-def _contains(lower, upper, y, axes, fraction):
-    out, inside = left_out(lower, upper), (lower <= y) & (y <= upper)
-    if fraction == 1:
+@jax.jit
+def _contains(band, y):
+    out, axes = band._left_out(), band._axes()
+    inside = (band.lower <= y) & (y <= band.upper)
+    if band.fraction == 1:
         return jnp.all(inside | out, axis=axes)
     found, known = (jnp.sum(v, axis=axes, dtype=int) for v in (inside & ~out, ~out))
-    return found >= counts_of(fraction, known)
-
-
-@partial(jax.jit, static_argnames="axes")
-def _mean_width(lower, upper, axes):
-    out = left_out(lower, upper)
-    widths = at_least_single(jnp.where(out, 0, width(lower, upper)))
-    for _ in axes:  # one by one, so that long sums do not lose digits
-        widths = jnp.sum(widths, axis=-1)
-    count = jnp.sum(~out, axis=axes, dtype=int)
-    mean = widths / jnp.maximum(count, 1).astype(widths.dtype)
-    return jnp.where(count > 0, mean, jnp.inf).astype(lower.dtype)
-
-
-def left_out(lower: Any, upper: Any) -> Any:
-    """Returns where a band says nothing: between infinite ends."""
-    return (lower == -jnp.inf) & (upper == jnp.inf)
+    return found >= counts_of(band.fraction, known)

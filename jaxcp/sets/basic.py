@@ -99,12 +99,21 @@ class Pairs(Batch):
 
     def _columns(self, names):
         """Returns the names of both ends of each output."""
-        names = range(np.shape(self.lower)[-1]) if names is None else names
-        return [f"{end}_{name}" for name in names for end in ("lower", "upper")]
+        shape = np.shape(self.lower)[len(self._batch()) :]
+        at = np.ndindex(shape) if names is None else ((name,) for name in names)
+        return ["_".join(map(str, (e, *i))) for i in at for e in ("lower", "upper")]
 
 
-class Sides(Pairs):
-    """What sets have in common whose ends are shaped as their targets."""
+class Ends(Pairs):
+    """What sets between `lower` and `upper` have in common."""
+
+    def ends(self) -> tuple[Array, Array]:
+        """Returns (lower, upper), each of the shape of a target."""
+        return self.lower, self.upper
+
+    def with_ends(self, lower: Array, upper: Array) -> Self:
+        """Returns the set of this kind with other ends."""
+        return replace(self, lower=lower, upper=upper)  # type: ignore[type-var]
 
     def widths(self) -> Array:
         """Returns upper - lower, of the shape of a target."""
@@ -136,18 +145,6 @@ class Sides(Pairs):
         bounds = check_bounds(lower, upper, self.target_shape())
         low, high = clipped((self.lower, self.upper), *bounds)
         return replace(self, lower=low, upper=high)  # type: ignore[type-var]
-
-
-class Ends(Sides):
-    """What sets have in common that hold all targets between two ends."""
-
-    def ends(self) -> tuple[Array, Array]:
-        """Returns (lower, upper), each of the shape of a target."""
-        return self.lower, self.upper
-
-    def with_ends(self, lower: Array, upper: Array) -> Self:
-        """Returns the set of this kind with other ends."""
-        return replace(self, lower=lower, upper=upper)  # type: ignore[type-var]
 
 
 # Where a function is looked at, and at shares of the way from end to end.

@@ -158,9 +158,7 @@ class LabelMask(_Several):
         _checks.check_count("ndim", self.ndim, 0)
         super().__post_init__()
 
-    @property
-    def _ndim(self):  # type: ignore[override]
-        return self.ndim
+    _ndim = property(lambda self: self.ndim)
 
     def contains(self, y: Any) -> Array:
         """Returns whether all labels of the mask `y` are in the set.

@@ -344,7 +344,7 @@ WRONG = {
     "by": (changed(), {"by": "horizon"}, "expected by as one of"),
     "series": (changed(), {"by": "series", "new_series": True}, "new_series without"),
     "share": (changed(), {"fraction": 0.5}, 'expected fraction with by="path"'),
-    "fraction": (changed(), {"by": "path", "fraction": 2}, r"fraction in \(0, 1\]"),
+    "fraction": (changed(), {"by": "path", "fraction": 2}, r"fraction in \(0, 1\)"),
     "words": (changed(y="a"), {}, "expected y as numbers"),
 }
 

@@ -114,7 +114,7 @@ WRONG = {
     ),
     "three components": (
         lambda: online.SPCI(1).init(jnp.ones((9, 3)), 0.1),
-        r"residuals of shape \(n,\), or scores \(n, 2\) .*, got \(9, 3\)",
+        r"past scores of shape \(9, 2\), got \(9, 3\)",
     ),
     "unequal lengths": (
         stream(online.PID(ABSOLUTE, 0.1), y=X[:8]),

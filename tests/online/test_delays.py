@@ -319,7 +319,7 @@ WRONG = {
     ),
     "a delay of its own": (
         lambda: lagged(LAGS, delay=4),
-        "the delay 3 of the method, got 4; online.run begins with it",
+        "the delay 3 of the method, got 4; run begins with it",
     ),
     "none for late lags": (
         lambda: lagged(LAGS, delay=0),
@@ -335,7 +335,7 @@ WRONG = {
     ),
     "late lags of groups": (
         lambda: lagged(online.ByGroup(replace(LAGS, delay=0), 1), delay=1),
-        "changes no lags, got Similar; run each group by itself",
+        "a method without lags, got Similar; run each group",
     ),
     "lags of groups at once": (
         lambda: lagged(online.ByGroup(LAGS, 1)),
@@ -343,7 +343,7 @@ WRONG = {
     ),
     "own lags of groups": (
         lambda: lagged(online.ByGroup(LAGS, 1), delay=3),
-        "changes no lags, got Similar; run each group by itself",
+        "a method without lags, got Similar; run each group",
     ),
     "integers": (
         lambda: again(y=jnp.ones(T, int)),

@@ -243,7 +243,7 @@ WRONG = {
     "alpha": (lambda: Queue(METHODS["aci"], start("aci"), 7), r"alpha in \(0, 1\)"),
     "a list": (
         lambda: QUEUE.issue([1], 0.0),
-        r"is hashable and not missing, got \[1\]",
+        r"hashable and not missing, got \[1\]",
     ),
     "NaN": (lambda: QUEUE.issue(np.nan, 0.0), "not missing, got nan"),
     "a list that waits": (lambda: QUEUE.settle([1], 0.0), "an id that waits, got"),

@@ -66,7 +66,7 @@ def test_bands_of_paths_and_fields():
     field = np.arange(12.0).reshape(3, 4)
     ends = np.zeros((1, 3, 4)), np.full((1, 3, 4), 7.0)
     ends[0][0, 0, 0], ends[1][0, 0, 0] = -np.inf, np.inf
-    ax = plotting.plot_band(Band(*ends, ndim=2, fraction=0.5), field[None])
+    ax = plotting.plot_band(Band(*ends, ndim=2, fraction=0.5), field)
     shown, missed = (image.get_array() for image in ax.get_images())
     assert shown.mask.sum() == shown.mask[0, 0] == 1
     assert_array_equal(missed[..., 3] > 0, field > 7)

@@ -79,7 +79,7 @@ def close_figures():
         (lambda: plotting.plot_band(SETS), "sets of kind Band, got Interval"),
         (
             lambda: plotting.plot_band(Band(np.zeros((2, 6)), np.ones((2, 6)))),
-            r"one band, got a batch \(2,\); sets\[i\] is one",
+            r"Band of shape \(1,\), got \(2,\)",
         ),
         (
             lambda: plotting.plot_band([Band(np.eye(6), np.eye(6), 2)] * 2),

@@ -121,7 +121,7 @@ def test_points_are_counted_from_the_decimal():
 @pytest.mark.parametrize("bad", [0, -0.1, 1.5, math.nan, True, "all", None])
 def test_a_fraction_outside_is_refused(bad):
     for make in (Band, lambda f: sets.Band(jnp.zeros(2), jnp.ones(2), fraction=f)):
-        with pytest.raises(ValueError, match=r"expected fraction (in \(0, 1\]|as a)"):
+        with pytest.raises(ValueError, match=r"expected fraction (in \(0, 1\)|as a)"):
             make(bad)
 
 
@@ -264,7 +264,7 @@ def test_sets_are_data():
     assert bands[0].to_dict().keys() == {"lower", "upper"}
     line = sets.Band(jnp.zeros((2, 3)), jnp.ones((2, 3)))
     assert [*line.to_pandas(columns="abc")][:2] == ["lower_a", "upper_a"]
-    assert sets.Band([0, 0], [1, 2]).size() == 1.5
+    assert sets.Band(jnp.array([0, 0]), jnp.array([1, 2])).size() == 1.5
     number = sets.Band(jnp.zeros(2), jnp.ones(2), ndim=0)
     assert [*number.to_pandas()] == ["lower", "upper"]
     cut = bands.clip(-0.5, 0.5)
@@ -278,15 +278,12 @@ def test_sets_are_data():
             assert repr(same) == repr(one)
             assert type(same) is type(one)
     assert repr(part).startswith("Band(lower=float32[5,2,3]")
-    with pytest.raises(AttributeError, match="a set with ends, got a Band of a share"):
-        part.ends()
     for same in (part, part[1:], jax.tree.map(jnp.asarray, part), part.clip(0, 1)):
         assert not isinstance(same, HasEnds)
-        assert not hasattr(same, "ends")
-    with pytest.raises(ValueError, match=r"expected upper of shape \(3,\), got \(4,\)"):
-        sets.Band(jnp.zeros(3), jnp.ones(4)).contains(jnp.ones(3))
-    expected = r"of shape \(2, 3\), one or \(5,\) of them, got \(4, 2, 3\)"
-    with pytest.raises(ValueError, match=f"expected targets {expected}"):
+        assert same.ends is None
+    with pytest.raises(
+        TypeError, match=r"incompatible shapes .*\(5, 2, 3\), \(4, 2, 3\)"
+    ):
         part.contains(y[:4])
     with pytest.raises(ValueError, match=r"expected _?\w*Band of shape \(3,\), got"):
         part.checked(3)
