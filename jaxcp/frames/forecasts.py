@@ -33,6 +33,8 @@ class ForecastCalibration:
         None: `dict(zip(cp.series, cp.quantile(alpha)))` has the threshold of each.
       columns: Names of the columns: of series, times, origins and forecasts, and of
         scales, or None.
+      spacing: Time from step to step with `by="step"` and "path", in seconds for dates;
+        NaN where that is not always the same.
 
     See also:
       frames.forecast, Calibration, save
@@ -44,6 +46,7 @@ class ForecastCalibration:
     horizon: int = static()
     series: tuple[Any, ...] | None = static()
     columns: tuple[str | None, ...] = static()
+    spacing: np.ndarray
 
     def quantile(self, alpha: Number) -> np.ndarray:
         """Returns the thresholds at alpha, float64, of numpy.
@@ -76,7 +79,9 @@ class ForecastCalibration:
         Raises:
           ValueError: as `frames.forecast`; for series that calibrated nothing with
             `by="series"`, for paths longer than those that calibrated with `by="step"`,
-            of another length with `by="path"`; or if a column has the name of an end.
+            of another length with `by="path"`; for a gap in a path, where all steps
+            that calibrated were equally far apart; or if a column has the name of an
+            end.
 
         Guarantee:
           That of `frames.forecast`.
@@ -101,6 +106,9 @@ class ForecastCalibration:
         at += [cutoff] * (cutoff in getattr(frame, "columns", ()))
         paths, least = _paths(frame, at), self.horizon if self.by == "path" else 1
         which = _which(frame, at, self.by, paths, least, self.horizon, self.series)
+        fits = ~(abs(paths[-1] / self.spacing - 1) >= 0.5)  # also where it is NaN
+        expected = f"steps {float(self.spacing):g} apart, as calibrated"
+        _check_rows(frame, at, fits, expected, paths[-1], "; give the whole path")
         center, scales = _numbers(frame, at, yhat), _numbers(frame, at, scale, " > 0")
         dtype = kind if (kind := _column(frame, yhat).dtype).kind == "f" else float
         alpha, ends = np.asarray(alpha) if isinstance(alpha, Array) else alpha, {}
@@ -213,7 +221,7 @@ def forecast(
         expected = 'fraction with by="path", and new_series without by="series"'
         raise ValueError(f"expected {expected}, got {by=}, {fraction=}, {new_series=}")
     at, groups, known = [id, time, cutoff], None, None
-    order, _, length = paths = _paths(frame, at)
+    order, _, length, gaps = paths = _paths(frame, at)
     _checks.check_count("the number of rows", len(order), 1)
     center, scales = _numbers(frame, at, yhat), _numbers(frame, at, scale, " > 0")
     # Order alone decides: places among the distinct scores lose no digits on a device;
@@ -230,8 +238,11 @@ def forecast(
         values = thresholds(values[order].reshape(-1, horizon).T, rank)
     clusters = jnp.asarray(_names.cluster_codes(ids)) if new_series else None
     held = Held(jnp.asarray(values), None, None, groups, known, clusters).of_clusters()
+    spacing = np.unique(gaps[~np.isnan(gaps)])
+    regular = len(spacing) == 1 and by in ("step", "path")
     settings = by, horizon, series, (*at, yhat, scale)
-    return ForecastCalibration(held, np.append(distinct, np.inf), *settings)
+    spacing = spacing[0] if regular else np.array(np.nan)
+    return ForecastCalibration(held, np.append(distinct, np.inf), *settings, spacing)
 
 
 def _column(frame, name):
@@ -271,9 +282,10 @@ def _check_rows(frame, at, fits, expected, got, cure=""):
 
 
 def _paths(frame, at):
-    """Returns the rows path by path, and of each row its step and how many there are.
+    """Returns the rows path by path; step and length of path of each, and time before.
 
-    Each series and origin is a path. Steps count from 0.
+    Each series and origin is a path. Steps count from 0. The time is that since the
+    step before, in seconds for dates, NaN for the first.
     """
     id, time, *cutoff = at
     times, path = _times(time, _column(frame, time)), np.zeros(1, int)
@@ -286,8 +298,10 @@ def _paths(frame, at):
     start, number, back = np.flatnonzero(new), np.cumsum(new) - 1, np.argsort(order)
     once, expected = (new | later)[back], f"each {time} once in a path"
     _check_rows(frame, at, once, expected, _column(frame, time))
-    step = np.arange(len(order)) - start[number]
-    return order, step[back], np.bincount(number)[number[back]]
+    step, gaps = np.arange(len(order)) - start[number], np.diff(times[order])
+    gaps = gaps / np.timedelta64(1, "s") if gaps.dtype.kind == "m" else gaps
+    gaps = np.where(new, np.nan, np.append(np.nan, gaps)[: len(new)])[back]
+    return order, step[back], np.bincount(number)[number[back]], gaps
 
 
 def _times(name, times):
@@ -301,7 +315,7 @@ def _times(name, times):
 
 def _which(frame, at, by, paths, least, most, series):
     """Returns which threshold is that of each row, as an index, after checks."""
-    _, step, length = paths
+    _, step, length, _ = paths
     if by == "series":
         known = {name: place for place, name in enumerate(series)}
         ids = _names.on_host(at[0], _column(frame, at[0])).tolist()

@@ -361,6 +361,34 @@ def test_gaps_are_no_matter_where_steps_are_not():
         forecast(panel()[1:], yhat="m", **options)
 
 
+@pytest.mark.parametrize("kind", ["hours", "numbers", "days of a zone", "months"])
+@pytest.mark.parametrize("by", ["step", "path"])
+def test_a_gap_in_a_new_path_is_noticed(kind, by, tmp_path):
+    """Where steps are equally far apart: months are not, and nothing is known."""
+    times = {
+        "hours": pd.date_range("2026-03-01", periods=30, freq="h"),
+        "numbers": pd.Series(range(0, 300, 10)),
+        "days of a zone": pd.date_range("2026-03-20", periods=30, tz="Europe/Berlin"),
+        "months": pd.date_range("2026-01-31", periods=30, freq="ME"),
+    }[kind]
+    past = panel(horizon=3).sort_values(["unique_id", "cutoff", "ds"])
+    past = past[past.cutoff == 0].assign(ds=[*times[:3]] * 6)
+    # Over the night in which clocks change, of the days.
+    new = past.drop(columns=["y", "cutoff"]).assign(ds=[*times[8:11]] * 6)
+    jaxcp.save(tmp_path / "cp.npz", forecast(past, yhat="m", by=by))
+    cp = jaxcp.load(tmp_path / "cp.npz")
+    assert np.isfinite(cp(new, 0.3)["m-lo-70"]).all()
+    gap = new.assign(ds=[*times[8:10], times[11]] * 6)
+    if kind == "months":
+        assert_array_equal(cp(gap, 0.3)["m-lo-70"], cp(new, 0.3)["m-lo-70"])
+        return
+    apart = {"hours": "3600 apart, as calibrated, got 7200.0", "numbers": "10 apart"}
+    with pytest.raises(ValueError, match=apart.get(kind, "86400 apart")):
+        cp(gap, 0.3)
+    every = forecast(past, yhat="m", by="all")
+    assert np.isfinite(every(gap, 0.3)["m-lo-70"]).all()
+
+
 def test_new_forecasts_that_cannot_be_right_are_refused():
     past = changed()
     new = past.drop(columns="y")

@@ -293,6 +293,11 @@ def test_spci_intervals_that_cross_are_empty():
     assert sets.size() == 0 and not sets.contains(0.0)
 
 
+def test_spci_is_told_sizes_from_residuals():
+    with pytest.raises(ValueError, match="residuals y - pred, not their sizes"):
+        ONE.init(abs(AR[:20]), 0.1)
+
+
 def test_spci_keeps_to_the_alpha_of_its_fits():
     method, state = ONE, ONE.init(AR[:60], 0.1)
     with pytest.raises(ValueError, match=r"alpha 0.1, got 0.2: its fits are for that"):
