@@ -436,8 +436,10 @@ def controlled(loss, draw=NUMBERS, score=ABSOLUTE, **more):
 
 
 def stream(method, not_for=None, **delay):
+    sizes = (lambda v: v) if isinstance(method, online.SPCI) else abs
+
     def make(rows):
-        return method.init(abs(rows["y"] - rows["preds"]), ALPHA)
+        return method.init(sizes(rows["y"] - rows["preds"]), ALPHA)
 
     def ask(state, test, alpha):
         rows = test["preds"], test["y"]
