@@ -215,10 +215,10 @@ class SPCI(Lagged):
         if scores.ndim > 1:  # as of `Signed`
             _checks.check_shape("past scores", (len(scores), 2), scores.shape)
             scores = scores[:, 1]
+        residuals, alpha = _latest(self, scores), _one_alpha(alpha)
         signed = lambda r: (r < 0).any() | (len(r) < 9) | ~(r > 0)  # noqa: E731
         _checks.check_values(signed, "residuals y - pred, not their sizes", scores)
-        residuals = _latest(self, scores)
-        coefs, alpha = _fit(self, residuals, _one_alpha(alpha))
+        coefs, alpha = _fit(self, residuals, alpha)
         return SPCIState(residuals, coefs, alpha, jnp.zeros((), int))
 
     def rank(self, state, alpha):

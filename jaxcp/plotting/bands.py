@@ -34,7 +34,7 @@ def plot_band(
     miss is then outside of the widest. Of a field the picture is the field in gray, or
     the width of its band where there is no `y`, and red at points that are missed.
     Points that are left out, with infinite ends, are triangles at the frame of a path
-    and blank in a field.
+    and blue in a field.
 
     Args:
       sets: One band of a path (d,) or of a field (height, width), which may come as a
@@ -107,6 +107,11 @@ def _draw_field(band, y, label, legend, ax, look):
     # As high as the field, whatever its aspect.
     ax.figure.colorbar(picture, cax=ax.inset_axes((1.03, 0, 0.04, 1)), label=name)
     limits = picture.get_extent()
+    if out.any():
+        ax.set_facecolor("lightsteelblue")
+        ax.fill(
+            [], [], color="lightsteelblue", lw=0, label=f"left out ({np.sum(out):,})"
+        )
     if y is not None:
         missed = ~((band.lower <= y) & (y <= band.upper) | out)
         colors = np.where(missed[..., None], to_rgba(MISSED), 0)
