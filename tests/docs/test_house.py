@@ -13,8 +13,8 @@ import jaxcp
 
 ROOT = Path(jaxcp.__file__).parent
 CEILINGS = {
-    "code lines": 22_562,
-    "files": 168,
+    "code lines": 23_178,
+    "files": 176,
     "modules at the top": 12,  # _arrays.py to typing.py, besides __init__.py
     "share of imports": 0.108,
     "share of validation": 0.2135,  # of what is neither an import nor a signature

@@ -70,7 +70,10 @@ def test_bands_of_paths_and_fields():
     shown, missed = (image.get_array() for image in ax.get_images())
     assert shown.mask.sum() == shown.mask[0, 0] == 1
     assert_array_equal(missed[..., 3] > 0, field > 7)
-    assert [v.get_text() for v in ax.get_legend().get_texts()] == ["missed (4)"]
+    assert [v.get_text() for v in ax.get_legend().get_texts()] == [
+        "left out (1)",
+        "missed (4)",
+    ]
     look = {"extent": (0, 8, 5, 9), "origin": "lower", "aspect": "auto"}
     field[0, 0] = np.nan  # left out
     ax = plotting.plot_band(Band(*ends, ndim=2), field, **look)
