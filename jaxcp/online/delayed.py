@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 
 from jaxcp import _checks
 from jaxcp._tree import pytree
@@ -63,11 +63,11 @@ def learn(method, state, pred, y, rank, q):
     # Before that the new row itself, real numbers, of which nothing is kept.
     oldest = lambda old, new: jnp.where(is_full, old[place], new)  # noqa: E731
     *late, issued = jax.tree.map(oldest, state.rows, (pred, y, q))
-    later = method.learn(state.state, *late, rank, issued)
-    keep = lambda new, old: jnp.where(is_full, new, old)  # noqa: E731
+    after = lambda: method.learn(state.state, *late, rank, issued)  # noqa: E731
+    later = lax.cond(is_full, after, lambda: state.state)
     put = lambda old, new: old.at[place].set(new)  # noqa: E731
     rows = jax.tree.map(put, state.rows, (pred, y, q))
-    return Delayed(jax.tree.map(keep, later, state.state), rows, state.steps + 1)
+    return Delayed(later, rows, state.steps + 1)
 
 
 def method_of(method, state):
