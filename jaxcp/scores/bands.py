@@ -116,7 +116,8 @@ def _parts(pred):
 
 def _errors(center, known, units, y):
     """Returns errors in units of the scale, 0 where it is not known, +inf of NaN."""
-    errors = jnp.abs(jnp.where(known, y - center, 0)) / units
+    away = jnp.where(known, y - center, 0)  # whose slope is 0 where y is NaN
+    errors = jnp.where(known, jnp.abs(away) / units, 0)
     return jnp.where(jnp.isnan(errors), jnp.inf, errors)
 
 

@@ -13,7 +13,7 @@ import jaxcp
 
 ROOT = Path(jaxcp.__file__).parent
 CEILINGS = {
-    "code lines": 23_178,
+    "code lines": 23_179,
     "files": 176,
     "modules at the top": 12,  # _arrays.py to typing.py, besides __init__.py
     "share of imports": 0.108,
