@@ -13,11 +13,11 @@ from jaxcp.plotting import _axes
 from jaxcp.plotting._axes import COVERED, MISSED, Axes
 from jaxcp.plotting.intervals import plot_intervals
 from jaxcp.sets import Band
-from jaxcp.typing import ArrayLike
+from jaxcp.typing import ArrayLike, Set
 
 
 def plot_band(
-    sets: Band | list[Band],
+    sets: Set | list[Set],
     y: ArrayLike | None = None,
     *,
     x: ArrayLike | None = None,

@@ -364,7 +364,7 @@ def _integer_rank(count, numerator, denominator):
     def take_bit(i, carry):
         # Of the leading bits t of n + 1: t a = floor b + rest, and then of 2 t + bit.
         floor, rest = carry
-        rest = 2 * rest + ((total >> (bits - 1 - i).astype(a.dtype)) & 1) * a
+        rest = 2 * rest + ((total >> jnp.asarray(bits - 1 - i, a.dtype)) & 1) * a
         return 2 * floor + rest // b, rest % b
 
     start = varying_like((jnp.zeros_like(total),) * 2, total + a + b)
