@@ -188,8 +188,8 @@ def forecast(
       not fitted on the targets that calibrate.
 
     Cost:
-      O(n log n): one sort of the rows and one of the scores; about 0.6 s for 10^6 rows
-      on one core. A threshold takes O(n), with `new_series` by step O(H n).
+      O(n log n): sorts of the rows and of the scores, on the host. A threshold takes
+      O(n), with `new_series` by step O(H n).
 
     References:
       Diquigiovanni, Fontana, Vantini, Conformal Prediction Bands for Multivariate
