@@ -243,6 +243,8 @@ def draw_streams(series, alpha, window=250, lowest=0.7):
     figure, axes = plt.subplots(count, 3, **grid)
     for ax in axes.flat[len(METHODS) :]:
         ax.axis("off")
+    for ax in axes.flat[len(METHODS) - 3 :]:
+        ax.tick_params(labelbottom=True)  # of the last panel of each column
     for ax, name in zip(axes.flat, METHODS, strict=False):
         sets = sets_of(name, series, alpha)
         covered = np.asarray(metrics.covered(sets, series.y))
@@ -250,12 +252,12 @@ def draw_streams(series, alpha, window=250, lowest=0.7):
             covered, alpha, window=window, color="C0", legend=False, ax=ax
         )
         ax.set(title=f"{name}: {covered.mean():.3f}", xlabel="", ylabel="")
-        width = np.median(sets.upper - sets.lower)
-        ax.set_title(f"width {width:.3g}", loc="right", fontsize=8)
+        width = f"width {np.median(sets.upper - sets.lower):.3g}"
+        look = {"transform": ax.transAxes, "ha": "right", "fontsize": 8}
+        ax.text(0.99, 0.03, width, **look)
         least = np.convolve(covered, np.ones(window) / window, mode="valid").min()
         if least < lowest:
-            look = {"transform": ax.transAxes, "ha": "center", "fontsize": 8}
-            ax.text(0.5, 0.03, f"falls to {least:.2f}", **look)
+            ax.text(0.99, 0.16, f"falls to {least:.2f}", **look)
         ax.set_ylim(lowest, 1.01)
     told = "mean coverage and median width; strip: ± 2 errors of independent steps"
     figure.suptitle(f"{series.data} series: {told}", x=0.01, ha="left")
