@@ -167,6 +167,18 @@ def test_the_page_says_what_the_tables_say():
     assert "**missed**" in page
 
 
+def test_each_missed_bar_has_its_reason():
+    tables = {}
+    for page in [*(f"{folder}/{PAGE}" for folder in TABLES), BARS_PAGE]:
+        text = (HOME / page).read_text()
+        for name in re.findall(r"^## (\w+)$", text, re.MULTILINE):
+            tables[name] = table_of(text, name)
+    missed = [f for f in bars.judge(tables) if f.met is False]
+    assert missed and not [f for f in missed if not f.why]
+    page = (HOME / PAGE).read_text()
+    assert all(f"{f.row}, {f.column}: " in page and f.why[1:] in page for f in missed)
+
+
 def test_a_ratio_above_one_is_a_loss_or_a_gain():
     assert is_loss("jaxcp / numpy", 1.2) and not is_loss("jaxcp / numpy", 0.9)
     assert is_loss("times jaxcp", 0.9) and not is_loss("times jaxcp", 3.0)
