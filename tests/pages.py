@@ -32,6 +32,14 @@ def steps(text):
     return [(code, shown or None) for code, shown in found]
 
 
+def packages(code):
+    """Returns the packages that code imports, by name."""
+    nodes = [*ast.walk(ast.parse(code))]
+    names = [n.module for n in nodes if isinstance(n, ast.ImportFrom)]
+    names += [a.name for n in nodes if isinstance(n, ast.Import) for a in n.names]
+    return sorted({name.split(".")[0] for name in names})
+
+
 def run(name, code, names):
     """Returns what a block prints, run as users do, but keys may not be used twice."""
     printed, program = io.StringIO(), compile(code, name, "exec")

@@ -20,18 +20,23 @@ LIMITS = {"guarantees.md": 1900, "glossary.md": 2200, "coming_from.md": 2100}
 @pytest.mark.slow
 @each
 def test_blocks_run_in_order(path, tmp_path, monkeypatch):
-    """In a folder of their own, to the outputs below them; torch may be missing."""
+    """In a folder of their own, to the outputs below them, where packages are there."""
     steps = pages.steps(path.read_text())
     if not steps:
         pytest.skip("no code")
-    if any(re.search(r"^import torch\b", code, re.MULTILINE) for code, _ in steps):
-        pytest.importorskip("torch")
+    for package in pages.packages("".join(code for code, _ in steps)):
+        pytest.importorskip(package)
     monkeypatch.chdir(tmp_path)
     names = {"__name__": "__main__"}
     for code, shown in steps:
         printed = pages.run(path.name, code, names)
         assert shown is None or pages.agree(printed, shown), printed
         pages.check_said(printed, code)
+
+
+def test_packages_are_those_of_the_import_lines():
+    code = "import a.b as c\nfrom d.e import f\nif c:\n    import g, a.h\n"
+    assert pages.packages(code) == ["a", "d", "g"]
 
 
 def test_outputs_are_compared():
