@@ -12,6 +12,7 @@ import os
 import re
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import matplotlib.pyplot as plt
@@ -21,7 +22,7 @@ from jaxcp import plotting
 PAGES = Path(__file__).parent / "guide" / "howto"
 MOST = 40_000  # bytes of a picture
 LARGER = {"pictures": 150_000}  # nine panels
-STYLE = plotting.style() | {"figure.figsize": (6.4, 3.0), "svg.hashsalt": "jaxcp"}
+STYLE: Any = plotting.style() | {"figure.figsize": (6.4, 3.0), "svg.hashsalt": "jaxcp"}
 STYLE |= {"savefig.bbox": "tight"}
 
 

@@ -126,7 +126,7 @@ def test_a_picture_is_drawn_by_the_code_of_its_page(tmp_path):
     kept = (page.parent / "pictures" / "groups.svg").read_text()
     assert drawn.count("<use") == kept.count("<use") > 0
     assert re.findall("<!--.*-->", drawn) == re.findall("<!--.*-->", kept)
-    with pytest.raises(ValueError, match="in index.md, got none"):
+    with pytest.raises(ValueError, match=r"in index\.md, got none"):
         pictures.draw(pages.GUIDE / "index.md", tmp_path)
 
 
