@@ -12,7 +12,9 @@ from notebooks._names import Name
 
 FEW = 12  # names that one table holds without headings
 TITLE = "API: public names"
-PICTURES = {"jaxcp.plotting": "/notebooks/guide/howto/pictures.svg"}  # of a family
+PICTURES = {  # of a family
+    "jaxcp.plotting": "/notebooks/guide/howto/pictures/pictures.svg"
+}
 _TOP = {  # the package's own names, by the part that they come from
     "calibration": "Calibration on held-out rows",
     "cross": "Calibration on the training rows",

@@ -120,7 +120,8 @@ def test_each_how_to_shows_a_picture(path):
     )
     assert len(words.split()) >= 4
     drawn = (path.parent / "pictures" / f"{path.stem}.svg").read_text()
-    assert len(drawn.encode()) <= pictures.MOST and "<dc:date>" not in drawn
+    assert len(drawn.encode()) <= pictures.most(path.stem)
+    assert "<dc:date>" not in drawn
 
 
 @pytest.mark.slow
