@@ -15,7 +15,14 @@ from experiments.peers import calls
 FRONT = pages.GUIDE / "coming_from.md"
 each = pytest.mark.parametrize("name", calls.LIBRARIES)
 MODULES = [v for v in jaxcp.__all__ if v.islower() and v != "typing"]
-VARIABLES = {"cp": "Calibration CrossConformal Held ConditionalCalibration Predictor"}
+VARIABLES = {
+    "cp": [
+        *(jaxcp.Calibration, jaxcp.CrossConformal, jaxcp.ConditionalCalibration),
+        *(jaxcp.SplitConformal, jaxcp.risk.RiskCalibration),
+    ],
+    "system": [jaxcp.predictive.PredictiveSystem],
+    "monitor": [jaxcp.online.RiskMonitor],
+}
 
 
 def names_in(text):
@@ -31,10 +38,10 @@ def is_there(name):
     """Returns whether a name is one of the library, or of what its verbs return."""
     first, *rest = name.split(".")
     if first in VARIABLES:
-        kinds = [getattr(jaxcp, kind) for kind in VARIABLES[first].split()]
-        fields = [getattr(kind, "__dataclass_fields__", {}) for kind in kinds]
-        return any(hasattr(k, rest[0]) for k in kinds) or any(
-            rest[0] in v for v in fields
+        kinds = VARIABLES[first]
+        return any(
+            hasattr(kind, rest[0]) or rest[0] in kind.__dataclass_fields__
+            for kind in kinds
         )
     rest = rest if first == "jaxcp" else [first, *rest]
     try:
