@@ -134,14 +134,16 @@ def by_torchcp(scores: np.ndarray, alpha: float) -> float:
     return float(calculate_conformal_value(torch.tensor(scores), alpha))
 
 
-def by_statsforecast(scores: np.ndarray, alpha: float) -> float:
+def by_statsforecast(
+    scores: np.ndarray, alpha: float, method: str = "conformal_error"
+) -> float:
     """Returns half the width of a conformal interval of statsforecast."""
     from statsforecast.models import Naive
     from statsforecast.utils import ConformalIntervals
 
     # The last value is the forecast: its errors are the steps of the series.
     y, level = np.append(0.0, np.cumsum(scores)), round(100 * (1 - alpha))
-    cut = ConformalIntervals(n_windows=len(scores), h=1, method="conformal_error")
+    cut = ConformalIntervals(n_windows=len(scores), h=1, method=method)
     made = Naive(prediction_intervals=cut).forecast(y=y, h=1, level=[level])
     return float(made[f"hi-{level}"][0] - made["mean"][0])
 

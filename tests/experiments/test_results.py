@@ -113,6 +113,7 @@ def test_bars_are_of_experiments_and_experiments_are_all_run():
     with_main = {f.stem for f in HOME.glob("*/*.py") if "def main()" in f.read_text()}
     others = {
         "accelerator",  # measured where one is lent
+        "calls",  # prints what a page says
         "decision_figure",
         "front_page",
         "results",
