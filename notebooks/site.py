@@ -62,9 +62,9 @@ def assemble(folder: Path, root: Path = ROOT) -> None:
     for path in kept.keys() - found.keys():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(root / path, folder / path)
-    stories = {Path(path).stem: root / path for path in found if _is_notebook(path)}
-    _gallery.write(folder / "notebooks", {k: _read(v) for k, v in stories.items()})
-    _reference.write(folder / "api", _users(cells))
+    stories = [root / path for path in found if _is_notebook(path)]
+    _gallery.write(folder / "notebooks", {path: _read(path) for path in stories})
+    _reference.write(folder / "api", _users(cells), repository(root))
     _add_contents(folder, found)
     (folder / "_static").mkdir()
     shutil.copy(Path(__file__).with_name("site.css"), folder / "_static")

@@ -11,6 +11,8 @@ import jaxcp
 
 pytest.importorskip("sphinx", reason="needs the extra docs")
 nbformat = pytest.importorskip("nbformat", reason="needs the extra docs")
+pytest.importorskip("jupytext", reason="needs the extra docs")
+plt = pytest.importorskip("matplotlib.pyplot", reason="needs the extra docs")
 
 from notebooks import (  # noqa: E402
     _built,
@@ -19,22 +21,18 @@ from notebooks import (  # noqa: E402
     _links,
     _names,
     _reference,
+    _tasks,
     site,
+    thumbnails,
 )
 
 STORIES = sorted((site.ROOT / "notebooks").glob("[0-9]*.ipynb"))
 
-
+URL = "https://example.org/small"  # of a repository
 TOLD = [
     nbformat.v4.new_markdown_cell("# Story\n\nOne. Two."),
     nbformat.v4.new_markdown_cell("[page](guide/page.md#part-one)"),
 ]
-
-
-def drawn(data, tags):
-    """A cell with a picture."""
-    output = nbformat.v4.new_output("display_data", {"image/svg+xml": data})
-    return nbformat.v4.new_code_cell("", outputs=[output], metadata={"tags": tags})
 
 
 def nowhere(words):
@@ -44,10 +42,18 @@ def nowhere(words):
 # The reference.
 
 
-def test_every_public_name_has_a_page_and_a_row_in_a_table(tmp_path):
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    """The pages of the reference, in a repository with an address and two pages."""
+    folder = tmp_path_factory.mktemp("reference") / "api"
+    text = "# Page\n`scores.CQR()`"
+    texts = {"notebooks/guide/page": text, "notebooks/guide/howto/page": text}
+    _reference.write(folder, texts, URL)
+    return {path.stem: path.read_text() for path in folder.iterdir()}
+
+
+def test_every_public_name_has_a_page_and_a_row_in_a_table(pages):
     """Pages come from `__all__`, so that no name can be forgotten."""
-    _reference.write(tmp_path / "api", {})
-    pages = {path.stem: path.read_text() for path in (tmp_path / "api").iterdir()}
     for family, module in _names.families().items():
         assert f"`{family}`" in pages["index"]
         for name in getattr(module, "__all__", []):
@@ -58,6 +64,41 @@ def test_every_public_name_has_a_page_and_a_row_in_a_table(tmp_path):
             entry = re.compile(rf"^\.\. py:\w+:: {family}\.{name}(\(|$)", re.M)
             assert any(entry.search(pages[file]) for file in files)
     assert len({stem.lower() for stem in pages}) == len(pages)
+
+
+def test_every_public_name_is_in_one_task():
+    names = _names.public()
+    used = {_tasks.place(name) for name in names}
+    assert used == set(_tasks.entries())  # which raises if one stands in two
+    assert {_tasks.of(name) for name in names} == set(_tasks.TASKS)
+    tasks = {name.full: _tasks.of(name) for name in names}
+    assert tasks["jaxcp.split_conformal_fit"] == "Calibrate predictions"
+    assert tasks["jaxcp.calibrate_groups"] == "Groups and conditional coverage"
+    assert tasks["jaxcp.typing.Score"] == "Protocols and kinds of predictions"
+
+
+def test_the_index_has_every_name_once_under_its_task(pages):
+    index = pages["index"]
+    for name in _names.public():
+        row = f"* - :py:obj:`{name.full.removeprefix('jaxcp.')} <{name.full}>`\n"
+        assert index.count(row) == 1, name.full
+        part = index.partition(f"\n{_tasks.of(name)}\n---")[2]
+        assert row in part.partition("\n---")[0]
+    assert "Too few rows to set some aside" in pages["jaxcp"]
+
+
+def test_every_public_name_has_a_line_in_the_repository():
+    for name in _names.public():
+        path, line = _names.source(name)
+        text = (site.ROOT / path).read_text().splitlines()[line - 1]
+        assert re.match(rf"@|(def|class) \w|{name.name} = ", text), name.full
+
+
+def test_the_page_of_a_name_links_its_source_and_folds_the_rest(pages):
+    page = pages["jaxcp.scores.CQR"]
+    assert f"<{URL}/blob/main/jaxcp/scores/regression.py#L" in page
+    fold = ":doc:`Page </notebooks/guide/howto/page>` · :doc:`Page </notebooks/guide/pa"
+    assert f".. dropdown:: Used in 2 pages\n\n   {fold}" in page
 
 
 def test_modules_that_the_package_lists_are_families():
@@ -158,8 +199,10 @@ def small(tmp_path):
     (guide / "index.md").write_text("# Guide\n\n## Start\n\n[a page](page.md)\n")
     (guide / "page.md").write_text("# A page\n\n## Part one\n\nText.\n")
     (tmp_path / "script.py").write_text("")
-    story = nbformat.v4.new_notebook(cells=[*TOLD, drawn("<svg/>", [])])
-    nbformat.write(story, tmp_path / "notebooks" / "01_story.ipynb")
+    path = tmp_path / "notebooks" / "01_story.ipynb"
+    nbformat.write(nbformat.v4.new_notebook(cells=TOLD), path)
+    _gallery.picture(path).parent.mkdir()
+    shutil.copy(_gallery.picture(STORIES[0]), _gallery.picture(path))
     return tmp_path
 
 
@@ -251,25 +294,37 @@ def test_only_the_files_of_the_last_build_are_replaced(tmp_path):
 
 @pytest.mark.parametrize("path", STORIES, ids=lambda path: path.stem)
 def test_every_notebook_has_a_card(path):
-    notebook = nbformat.read(path, as_version=4)
-    suffix, data = _gallery.thumbnail(notebook)
-    assert suffix == ".svg" or data.startswith(b"\x89PNG")
-    title, sentence = _gallery.heading(notebook)
+    """And its picture was drawn from the cell that it has now."""
+    assert _gallery.story(path.stem).task in _gallery.TASKS
+    title, sentence = _gallery.heading(nbformat.read(path, as_version=4))
     assert title and title[0] != "#"
     assert 20 < len(sentence) < 250 and sentence.endswith((".", "?", "!"))
+    redraw = f"python -m notebooks.thumbnails {path.stem}"
+    script = path.with_suffix(".py")
+    assert thumbnails.said(_gallery.picture(path)) == thumbnails.source(script), redraw
+
+
+def test_every_story_has_a_notebook():
+    assert set(_gallery.STORIES) == {path.name[:2] for path in STORIES}
 
 
 def test_a_notebook_without_a_picture_is_named(tmp_path):
     notebook = nbformat.v4.new_notebook(cells=TOLD)
     assert _gallery.heading(notebook) == ("Story", "One.")
     with pytest.raises(ValueError, match=r"11_story\.ipynb: expected a picture"):
-        _gallery.write(tmp_path, {"11_story": notebook})
+        _gallery.write(tmp_path, {tmp_path / "11_story.ipynb": notebook})
+    with pytest.raises(ValueError, match="expected a story for 99_story"):
+        _gallery.story("99_story")
 
 
-def test_a_tag_chooses_the_picture():
-    cells = [drawn("a", ["thumbnail"]), drawn("b", [])]
-    assert _gallery.thumbnail(nbformat.v4.new_notebook(cells=cells)) == (".svg", b"a")
-    assert _gallery.thumbnail(nbformat.v4.new_notebook(cells=cells[1:]))[1] == b"b"
+def test_a_picture_in_small_has_one_of_the_axes():
+    figure, (left, _) = plt.subplots(1, 2, figsize=(9, 3), layout="constrained")
+    left.set(title="Left", xlabel="x")
+    alone = thumbnails.alone(figure, left)
+    assert alone.axes == [left] and left.get_title() == ""
+    assert tuple(alone.get_size_inches()) == thumbnails.SIZE
+    assert left.xaxis.label.get_fontsize() == thumbnails.POINTS
+    plt.close(figure)
 
 
 def test_the_sidebar_has_the_headings_of_the_index():
@@ -283,7 +338,7 @@ def test_the_sidebar_has_the_headings_of_the_index():
 
 @pytest.mark.slow
 def test_a_broken_heading_fails_the_build(small, monkeypatch):
-    def write(folder, texts):
+    def write(folder, texts, url):
         folder.mkdir()
         (folder / "index.md").write_text("# Reference\n")
 
