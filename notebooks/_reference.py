@@ -7,7 +7,7 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-from notebooks import _docstrings, _names, _tasks
+from notebooks import _docstrings, _links, _names, _tasks
 from notebooks._names import Name
 
 FEW = 12  # names that one table holds without headings
@@ -132,7 +132,8 @@ def _sorted(used: list[tuple[str, str]]) -> list[tuple[str, str]]:
 def _source(name: Name, url: str) -> str:
     """Returns a link to the line of the repository where a name is defined."""
     path, line = _names.source(name)
-    return f" / `source <{url}/blob/main/{path}#L{line}>`__" if url else ""
+    address = _links.address(url, path, line)
+    return f" / `source <{address}>`__" if address else ""
 
 
 def _link(name: Name, label: str = "") -> str:

@@ -15,7 +15,8 @@ ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 GUIDE = ROOT / "notebooks" / "guide"
 PAGES = sorted(GUIDE.rglob("*.md"))
-FENCES = {"```python", "```bash", "```text"}  # that run, that do not, and outputs
+# That run, that do not, outputs, and formulas.
+FENCES = {"```python", "```bash", "```text", "```math"}
 NUMBER = r"-?\d+(?:\.\d*)?(?:e[-+]?\d+)?"
 PEERS = r"^(?:(?:MAPIE|crepes|TorchCP|PUNCC) .*\n|jaxcp +(?=\[))"
 
