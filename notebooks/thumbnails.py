@@ -73,6 +73,7 @@ def alone(figure: Figure, kept: Axes) -> Figure:
     figure.set_size_inches(SIZE)
     kept.set_subplotspec(GridSpec(1, 1, figure)[0])
     kept.set_title("")
+    kept.tick_params(labelbottom=True, labelleft=True)  # also of axes that share them
     for axis in (kept.xaxis, kept.yaxis):
         if isinstance(axis.get_major_locator(), AutoLocator):
             axis.set_major_locator(MaxNLocator(4))
