@@ -110,7 +110,8 @@ def write(folder: Path, notebooks: dict[Path, NotebookNode]) -> None:
 
 def _card(name: str, title: str, sentence: str) -> str:
     methods = story(name).methods
-    return _CARD.format(name=name, methods=methods, title=title, sentence=sentence)
+    text = sentence if methods.startswith(title) else f"**{title}.** {sentence}"
+    return _CARD.format(name=name, methods=methods, text=text)
 
 
 def _group(task: str, cards: list[str]) -> str:
@@ -143,6 +144,6 @@ _CARD = """```{{grid-item-card}} {methods}
 :link: {name}
 :link-type: doc
 
-**{title}.** {sentence}
+{text}
 ```
 """
