@@ -32,8 +32,8 @@ from experiments.laws import (
     rows,
     selection,
     threshold_gradients,
-    which_rank,
 )
+from experiments.peers import ranks
 from experiments.pictures import (
     front_page,
     showcase_detection,
@@ -423,13 +423,32 @@ def test_right_systems_look_wrong_to_the_uniform_law():
     assert row["KS, crepes"] == 100 and row["Pearson, drawn"] < 40
 
 
-def test_which_rank():
-    """Linear interpolation of n = 9 scores at 0.9 is 8.2; at least one row for each."""
-    rows = {row["threshold"]: row for row in which_rank.rows()}
-    assert rows["jaxcp"]["right"] == "5 of 5"
+def test_ranks_of_recipes():
+    """Linear interpolation of n = 9 scores at 0.9 is 8.2."""
+    rows = {row["threshold"]: row for row in ranks.taken_rows()}
     assert rows["np.quantile(s, 1 - a)"]["n = 9"] == 8.2
-    assert rows["np.quantile(s, 1 - a)"]["right"] == "0 of 5"
-    assert rows["sorted(s)[ceil((n+1)(1-a)) - 1], clipped"]["right"] == "4 of 5"
+    assert [rows["jaxcp"][f"n = {n}"] for n in ranks.SIZES] == [np.inf, 9, 19, 90, 91]
+
+
+def test_ranks_are_judged(monkeypatch):
+    """At n = 9: alpha 0.5 has rank 5, 0.2 has 8, 0.1 has 9, 0.05 has none."""
+    monkeypatch.setattr(ranks, "peers", dict)
+    sites = tuple((9, alpha) for alpha in (0.5, 0.2, 0.1, 0.05))
+    found = {k: ranks.judged(v, sites) for k, v in ranks.contenders().items()}
+    kinds = ["right", "too low", "finite where infinite", "too high"]
+    counts = {name: [line[kind] for kind in kinds] for name, line in found.items()}
+    assert counts["jaxcp"] == [4, 0, 0, 0]
+    assert counts["np.quantile(s, 1 - a)"] == [1, 2, 1, 0]  # 5, 7.4, 8.2, 8.6
+    assert counts["the same, method='higher'"] == [1, 0, 1, 2]  # 6, 9, 9, 9
+    assert counts["the same, inverted_cdf"] == [3, 0, 1, 0]
+    assert ranks.verdict(None, np.inf) == "right" != ranks.verdict(None, 9.0)
+
+
+def test_each_verb_of_the_audit_has_a_bar():
+    checked = [(verb, where) for verb, where, _ in ranks.verbs()]
+    assert checked == list(bars.RANKED)
+    for threshold in ranks.held_verbs().values():
+        assert ranks.judged(threshold, ((9, 0.1), (99, 0.05)))["right"] == 2
 
 
 @pytest.mark.parametrize("part", ["kernel", "rows", "blocks"])
