@@ -1,15 +1,18 @@
 """The experiments still fit the library: traced, not run."""
 
 import math
+import struct
 from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from scipy import interpolate, stats
 
 pytest.importorskip("experiments", reason="run as `python -m pytest` from the root")
+import pages
 from experiments.data import (
     anomaly,
     boxes,
@@ -39,6 +42,7 @@ from experiments.pictures import (
     showcase_detection,
     showcase_figures,
     showcase_streams,
+    social_card,
 )
 from experiments.speed import (
     accelerator,
@@ -50,7 +54,7 @@ from experiments.speed import (
 )
 from experiments.tools import bars, reporting, series
 from experiments.tools.multioutput_methods import METHODS, Source, calibrated, offered
-from jaxcp import datasets, models, online, pvalues, scores
+from jaxcp import datasets, models, online, pvalues, scores, sets
 
 KEY = jax.random.key(0)
 
@@ -482,13 +486,39 @@ def test_the_timed_spans():
 
 
 def test_the_times_of_the_front_page_are_those_of_the_results():
-    seconds, machine = front_page.times()
-    assert list(seconds) == ["jaxcp", "numpy", "crepes", "MAPIE"]
+    found, machine = front_page.times()
+    assert {*found} == {"jaxcp", "numpy", "MAPIE", "PUNCC"}
+    assert [*found.values()] == sorted(found.values())
     assert "masked" not in machine["instructions"] and int(machine["cores"]) > 0
-    text = front_page.RESULTS.read_text()
-    assert f"\n| MAPIE | {seconds['MAPIE']:.4g} |" in text
-    spoken = [front_page.spoken(v) for v in (0.7849, 8.1, 341.4)]
-    assert spoken == ["0.78 s", "8.1 s", "5.7 min"]
+    assert f"\n| MAPIE | {found['MAPIE']:.4g} |" in front_page.RESULTS.read_text()
+
+
+@pytest.mark.parametrize("phone", [False, True])
+def test_the_front_page_is_drawn_beside_and_below(phone, monkeypatch):
+    monkeypatch.setattr(front_page, "NUM_CALIBRATIONS", 1000)
+    y = np.zeros(5, np.float32)
+    one = front_page.Drawn(np.arange(5.0), sets.Interval(y - 1, y + 1), y, "told")
+    made = dict.fromkeys(("split", "normalized", "CQR"), one)
+    figure = front_page.draw(made, KEY, phone=phone)
+    across, up = figure.get_size_inches()
+    assert (up > 3 * across) == phone
+    assert [ax.get_title(loc="left") or ax.get_title() for ax in figure.axes[:3]] == [
+        *made
+    ]
+    plt.close(figure)
+
+
+def test_the_card_says_what_the_readme_says():
+    """In the size that platforms show, and small."""
+    readme = " ".join(pages.README.read_text().split())
+    assert " ".join(social_card.SENTENCE) in readme
+    assert len(social_card.ROWS) == 10
+    missed = [abs(y - pred) > social_card.HALF for pred, y in social_card.ROWS]
+    assert sum(missed) == 1 and social_card.ROWS[0][0] == 950
+    ends = f"{950 - social_card.HALF} to {950 + social_card.HALF}"
+    assert ends in " ".join(social_card.SENTENCE)
+    card = (pages.ROOT / "experiments/pictures/social_card.png").read_bytes()
+    assert struct.unpack(">II", card[16:24]) == (1200, 630) and len(card) < 100_000
 
 
 def test_the_ranks_of_the_front_page():

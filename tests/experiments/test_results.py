@@ -116,6 +116,7 @@ def test_bars_are_of_experiments_and_experiments_are_all_run():
         "decision_figure",
         "front_page",
         "results",
+        "social_card",
         "width_training",
     }  # the last by another
     assert with_main == EXPERIMENTS | others
