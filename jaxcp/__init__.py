@@ -91,7 +91,7 @@ from jaxcp.saving import load, save
 from jaxcp.simulation.replicates import simulate
 from jaxcp.volumes import volume
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -51,7 +51,11 @@ def _add(app: Sphinx, name: str, _: str, context: dict, doctree) -> None:
     }
     context["metatags"] += _meta("name", {"description": text})
     context["metatags"] += _meta("property", values)
-    context["body"] += _source(name, app.env.doc2path(name, False), app.config)
+    line = _source(name, app.env.doc2path(name, False), app.config)
+    if "download" in line:
+        context["body"] = context["body"].replace("</h1>", f"</h1>\n{line}", 1)
+    else:
+        context["body"] += line
 
 
 def _meta(key: str, values: dict[str, str]) -> str:
@@ -67,7 +71,7 @@ def _source(name: str, path: Path | str, config) -> str:
     file = LANDING if name == config.root_doc else str(path)
     links = []
     if file.endswith(".ipynb"):
-        links.append(f'<a href="{Path(file).name}" download>Download this notebook</a>')
+        links.append(f'<a href="{Path(file).name}" download>Download the notebook</a>')
     address = _links.address(config.repository, file)
     if address and not file.startswith("api/") and Path(file).stem != "gallery":
         links.append(f'<a href="{address}">Page source</a>')

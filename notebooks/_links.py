@@ -7,7 +7,8 @@ from pathlib import Path
 from urllib.parse import unquote
 
 _BLOCK = re.compile(r"(^ *```.*?^ *```)", re.DOTALL | re.MULTILINE)
-# Code and formulas that only look like a link, or a link, whose label may have code or a picture.
+# Code and formulas that only look like a link, or a link: its label may have code or
+# a picture.
 _LINK = re.compile(
     r"(?P<code>`[^`\n]+`|\$[^\s$`](?:[^$`\n]*[^\s$`])?\$(?!\d))"
     r"|(?P<mark>!?)\[(?P<label>(?:[^\[\]]|!?\[[^\]]*\](?:\([^)]*\))?)*)\]"

@@ -90,7 +90,8 @@ def users(names: list[Name], texts: dict[str, str]) -> dict[str, list[tuple[str,
         short = name.full.removeprefix("jaxcp.")
         called = short if "." in short else f"jaxcp.{short}"
         pattern = re.compile(rf"(?<![\w.]){re.escape(called)}\b|jaxcp\.{short}\b")
-        paths = [path for path, text in texts.items() if pattern.search(text)]
+        near = {path: text for path, text in texts.items() if called in text}
+        paths = [path for path, text in near.items() if pattern.search(text)]
         found[name.full] = [(path, titles[path]) for path in paths]
     return found
 

@@ -1,4 +1,4 @@
-// Ranks what a search finds: the guide first, notebooks and ledgers last.
+// Ranks what a search finds: pages of the guide first, notebooks and ledgers last.
 const GUIDE = "notebooks/guide/";
 const WEIGHTS = [
   [GUIDE + "which_method", 3],
@@ -10,11 +10,17 @@ const WEIGHTS = [
   ["experiments/", 0.5],
 ];
 
+// The share of the words searched for that are in the title of a page.
+const shareInTitle = (title) => {
+  const words = new URLSearchParams(location.search).get("q").toLowerCase().split(/\W+/);
+  return words.filter((word) => title.toLowerCase().includes(word)).length / words.length;
+};
+
 var Scorer = {
-  // A page that is found by its title and by its text counts once, as the former.
-  score: ([page, title, anchor, descr, score]) => {
-    const found = WEIGHTS.find(([start]) => page.startsWith(start));
-    return score * (found ? found[1] : 1);
+  score: ([page, title, anchor, descr, score, file, kind]) => {
+    const [, weight] = WEIGHTS.find(([start]) => page.startsWith(start)) || [, 1];
+    const isSection = kind === "title" && anchor;
+    return score * weight * (isSection ? 0.4 : 1 + shareInTitle(title));
   },
   objNameMatch: 11,
   objPartialMatch: 3,

@@ -2,8 +2,8 @@
 
 Its pages are a front page, the guide, the executed notebooks, the results, and the
 reference, which is written from the docstrings of all public names. Nothing is executed
-and nothing is loaded from the network. A warning of Sphinx, a link that leads nowhere and
-a page that loads anything from elsewhere are errors, with the name of the page.
+and nothing is loaded from the network. A warning of Sphinx, a link that leads nowhere
+and a page that loads anything from elsewhere are errors, with the name of the page.
 """
 
 import argparse

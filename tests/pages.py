@@ -15,8 +15,7 @@ ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 GUIDE = ROOT / "notebooks" / "guide"
 PAGES = sorted(GUIDE.rglob("*.md"))
-# That run, that do not, outputs, and formulas.
-FENCES = {"```python", "```bash", "```text", "```math"}
+FENCES = {"```python", "```bash", "```text", "```math"}  # run, or say something
 NUMBER = r"-?\d+(?:\.\d*)?(?:e[-+]?\d+)?"
 PEERS = r"^(?:(?:MAPIE|crepes|TorchCP|PUNCC) .*\n|jaxcp +(?=\[))"
 

@@ -1,8 +1,9 @@
 """The figure at the top of README: bands that adapt, the right rank, and speed.
 
 `python -m experiments.pictures.front_page [--out DIR]` writes `front_page.png` and
-`front_page.svg`, beside this script if no folder is given. The times are those of
-`speed/RESULTS.md`; all else is computed here.
+`front_page.svg`, and `front_page_phone.svg` with the same panels below each other,
+beside this script if no folder is given. The times are those of `speed/RESULTS.md`, of
+work that each library has a method for; all else is computed here.
 """
 
 import argparse
@@ -28,7 +29,8 @@ FIT = {"num_steps": 3000}
 NUM_DRAWN, NOISY = 150, 4 / 3  # targets in a panel; where the noisiest third begins
 NUM_SCORES, NUM_CALIBRATIONS = 49, 100_000
 RESULTS = Path(__file__).parents[1] / "speed" / "RESULTS.md"
-TIMED = "simulation_speed_replicates"
+TIMED, TASK = "kernel_speed_labels", "APS, 1000 classes, 5000 + 5000 rows"
+OTHERS = ("jaxcp, SAPS",)  # rows of the table that are of other work
 COLORS = {
     "jaxcp": "#0072B2",
     "np.quantile(s, 0.9)": "#E69F00",
@@ -94,27 +96,42 @@ def judged(way: Way, key: Array) -> dict[str, float]:
     return {name: float(jnp.mean(v)) for name, v in means.items()}
 
 
-def draw_bands(figure, key: Array) -> None:
-    """Draws the intervals of three ways, calibrated on the same rows of one law."""
+@dataclass(frozen=True)
+class Drawn:
+    """Intervals of a way at rows in order of x, and what it does over replicates."""
+
+    x: Array
+    sets: object
+    y: Array
+    told: str
+
+
+def bands(key: Array) -> dict[str, Drawn]:
+    """Returns the intervals of three ways, calibrated on the same rows."""
     key_models, key_data, key_trials = jax.random.split(key, 3)
     x, y = datasets.heteroscedastic(key_data, NUM_ROWS + NUM_DRAWN)
     order = NUM_ROWS + jnp.argsort(x[NUM_ROWS:, 0])
-    axes = figure.subplots(1, 3, sharex=True, sharey=True)
-    for ax, (name, way) in zip(axes, ways(key_models).items(), strict=True):
+    made = {}
+    for name, way in ways(key_models).items():
         sets = way.sets(x[:NUM_ROWS], y[:NUM_ROWS], x[order])
-        plotting.plot_intervals(x[order, 0], sets, y[order], ax=ax, legend=False)
         found = judged(way, key_trials)  # the same rows for every way
         told = (
             f"coverage {found['coverage']:.3f}\nnoisiest third {found['noisiest']:.3f}"
             f"\nmean width {found['width']:.2f}"
         )
-        ax.text(0.04, 0.03, told, transform=ax.transAxes, va="bottom")
-        ax.set(title=name, xlabel="x", ylabel="")
-    axes[0].set_ylabel("y")
+        made[name] = Drawn(x[order, 0], sets, y[order], told)
+    return made
+
+
+def draw_bands(axes, made: dict[str, Drawn]) -> tuple[list, list]:
+    """Draws the intervals of each way; returns marks of the targets and their names."""
+    for ax, (name, one) in zip(axes, made.items(), strict=True):
+        plotting.plot_intervals(one.x, one.sets, one.y, ax=ax, legend=False)
+        ax.text(0.04, 0.03, one.told, transform=ax.transAxes, va="bottom")
+        ax.set(title=name, xlabel="x", ylabel="y")
+        ax.label_outer()
     points, names = axes[0].get_legend_handles_labels()
-    shown = [(p, n.split()[0]) for p, n in zip(points, names, strict=True)][1:]
-    look = {"loc": "upper right", "ncols": 2, "handletextpad": 0.2, "borderpad": 0}
-    figure.legend(*zip(*shown, strict=True), **look)
+    return points[1:], [name.split()[0] for name in names[1:]]
 
 
 def thresholds(scores_: np.ndarray) -> dict[str, np.ndarray]:
@@ -129,11 +146,10 @@ def thresholds(scores_: np.ndarray) -> dict[str, np.ndarray]:
     }
 
 
-def draw_ranks(figure, key: Array) -> None:
+def draw_ranks(ax, key: Array) -> None:
     """Draws the coverages of three recipes; of uniform scores they are thresholds."""
     draws = np.asarray(jax.random.uniform(key, (NUM_CALIBRATIONS, NUM_SCORES)))
-    ax, bins = figure.subplots(), np.linspace(0.7, 1, 61)
-    found = thresholds(draws)
+    found, bins = thresholds(draws), np.linspace(0.7, 1, 61)
     told = {name: f"{name}: {v.mean():.3f}" for name, v in found.items()}
     plotting.plot_coverage(
         found["jaxcp"], NUM_SCORES, ALPHA, label=told["jaxcp"], legend=False,
@@ -154,53 +170,58 @@ def draw_ranks(figure, key: Array) -> None:
 
 
 def times() -> tuple[dict[str, float], dict[str, str]]:
-    """Returns seconds by library, and the machine, both from `RESULTS.md`."""
+    """Returns milliseconds by library, and the machine, both from `RESULTS.md`."""
     text = RESULTS.read_text()
-    first = "10^6 x {draw 100, calibrate, coverage}"
-    seconds = {row[first]: row["s"] for row in table_of(text, TIMED)}
+    rows = {row[TASK]: row["ms"] for row in table_of(text, TIMED)}
     whole = [m for m in machines_of(text) if "masked" not in m["instructions"]]
-    return seconds, whole[0]
+    found = {name: ms for name, ms in rows.items() if name not in OTHERS}
+    return dict(sorted(found.items(), key=lambda v: v[1])), whole[0]
 
 
-def spoken(seconds: float) -> str:
-    """Returns a time as one says it, to two digits."""
-    unit, size = ("s", 1) if seconds < 60 else ("min", 60)
-    return f"{seconds / size:.2g} {unit}"
-
-
-def draw_times(figure) -> None:
-    """Draws the time of a million calibrations, for every library."""
-    seconds, machine = times()
-    ax = figure.subplots()
-    values, place = list(seconds.values()), np.arange(len(seconds))[::-1]
-    colors = [COLORS.get(name, plt.rcParams["text.color"]) for name in seconds]
-    ax.hlines(place, min(values) / 3, values, color=colors, linewidth=2)
+def draw_times(ax) -> None:
+    """Draws the time of every library for the same label sets."""
+    found, machine = times()
+    values, place = list(found.values()), np.arange(len(found))[::-1]
+    colors = [COLORS.get(name, plt.rcParams["text.color"]) for name in found]
+    ax.hlines(place, 0, values, color=colors, linewidth=2)
     ax.scatter(values, place, color=colors, s=50, zorder=3)
     for value, at in zip(values, place, strict=True):
         look = {"textcoords": "offset points", "va": "center"}
-        ax.annotate(spoken(value), (value, at), (8, 0), **look)
-    ax.set_yticks(place, ["NumPy" if v == "numpy" else v for v in seconds])
+        ax.annotate(f"{value:.0f} ms", (value, at), (8, 0), **look)
+    ax.set_yticks(place, ["NumPy" if v == "numpy" else v for v in found])
     ax.tick_params(axis="y", length=0)
-    ax.set(xscale="log", xlabel="seconds, 100 scores each")
-    ax.set(xlim=(min(values) / 3, max(values) * 20), ylim=(-0.6, len(values) - 0.4))
+    ax.set(xlabel="milliseconds, 5000 + 5000 rows")
+    ax.set(xlim=(0, max(values) * 1.3), ylim=(-0.6, len(values) - 0.4))
     told = f"jaxcp on {machine['cores']} cores, the others on one"
     told = f"{machine['processor']}\n{told}"
-    ax.text(0, -0.3, told, transform=ax.transAxes, va="top", fontsize=9)
+    look = {"textcoords": "offset points", "va": "top", "fontsize": 9}
+    ax.annotate(told, (0, 0), (0, -36), xycoords="axes fraction", **look)
 
 
-def draw(key: Array):
-    """Returns the figure: three bands above, ranks and times below."""
-    figure = plt.figure(figsize=(7.4, 6.2), layout="constrained")
-    above, below = figure.subfigures(2, 1)
-    left, right = below.subfigures(1, 2)
-    key_bands, key_ranks = jax.random.split(key)
-    draw_bands(above, key_bands)
-    draw_ranks(left, key_ranks)
-    draw_times(right)
+def draw(made: dict[str, Drawn], key_ranks: Array, phone: bool = False):
+    """Returns the figure: three bands, then ranks and times; for phones in a column."""
+    size = (3.7, 12) if phone else (7.4, 6.2)
+    figure = plt.figure(figsize=size, layout="constrained")
+    if phone:
+        above, left, right = figure.subfigures(3, 1, height_ratios=(6.6, 2.9, 2.5))
+        axes = above.subplots(3, 1, sharex=True, sharey=True)
+        look = {"loc": "outside lower right"}
+    else:
+        above, below = figure.subfigures(2, 1)
+        left, right = below.subfigures(1, 2)
+        axes = above.subplots(1, 3, sharex=True, sharey=True)
+        look = {"loc": "upper right", "borderpad": 0}
+    marks = draw_bands(axes, made)
+    if phone:
+        axes[0].set_ylim(bottom=-4.4)  # room for what is told
+    above.legend(*marks, ncols=2, handletextpad=0.2, **look)
+    draw_ranks(left.subplots(), key_ranks)
+    draw_times(right.subplots())
+    title = "" if phone else f": n = {NUM_ROWS}, 1 − α = {1 - ALPHA}"
     titles = {
-        above: f"a  Intervals that adapt: one law, n = {NUM_ROWS}, 1 − α = {1 - ALPHA}",
+        above: f"a  Intervals that adapt{title}",
         left: f"b  The right rank: n = {NUM_SCORES}, 1 − α = {1 - ALPHA}",
-        right: "c  A million calibrations",
+        right: "c  APS sets of 1000 classes",
     }
     for part, title in titles.items():
         part.suptitle(title, x=0.01, ha="left", weight="bold")
@@ -208,12 +229,16 @@ def draw(key: Array):
 
 
 def main() -> None:
-    """Draws the three panels."""
+    """Draws the three panels, beside and below each other."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path(__file__).parent)
     args = parser.parse_args()
     use_style(**FONTS)
-    save_figure(draw(jax.random.key(0)), args.out, "front_page", ("png", "svg"))
+    key_bands, key_ranks = jax.random.split(jax.random.key(0))
+    made = bands(key_bands)
+    save_figure(draw(made, key_ranks), args.out, "front_page", ("png", "svg"))
+    phone = draw(made, key_ranks, phone=True)
+    save_figure(phone, args.out, "front_page_phone", ("svg",))
 
 
 if __name__ == "__main__":

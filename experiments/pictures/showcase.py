@@ -1,6 +1,8 @@
 """Every method of the library on real data, over random splits.
 
-`python -m experiments.pictures.showcase --out DIR`
+`python -m experiments.pictures.showcase --out DIR`; with `--quick` a part of them in a
+minute, one picture, and the names of what is left out. The lines of that part are those
+of the whole.
 
 Models are trained once on a part of each data set that is then set aside; the rest is
 split at random into calibration and test rows, 400 times in one program for each method
@@ -17,34 +19,39 @@ one minus the false negative rate. With delta all calibration sets but a share d
 cover as much.
 """
 
+import sys
 import time
-from itertools import chain
+from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-from jax import Array
-from tqdm.auto import tqdm
+try:
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+    from jax import Array
+    from tqdm.auto import tqdm
 
-import jaxcp
-from experiments.pictures import (
-    showcase_conditional,
-    showcase_detection,
-    showcase_figures,
-    showcase_predictive,
-    showcase_risk,
-    showcase_streams,
-)
-from experiments.pictures.showcase_methods import (
-    ALPHA,
-    NUM_METHODS,
-    Method,
-    all_methods,
-    missing_methods,
-)
-from experiments.tools.reporting import arguments, format_row, save_results
-from jaxcp import metrics
+    import jaxcp
+    from experiments.pictures import (
+        showcase_conditional,
+        showcase_detection,
+        showcase_figures,
+        showcase_methods,
+        showcase_predictive,
+        showcase_quick,
+        showcase_risk,
+        showcase_streams,
+    )
+    from experiments.pictures.showcase_methods import ALPHA, Method, Pool
+    from experiments.tools.reporting import arguments, format_row, save_results
+    from jaxcp import metrics
+except ModuleNotFoundError as error:
+    package = (error.name or "").partition(".")[0]
+    sys.exit(
+        f"expected the package {package}, got none: the extra `experiments` brings it, "
+        "pip install '.[experiments]'"
+    )
 
 LEGEND = """# coverage: mean over splits, or over a stream; +-: its standard error
 # mean size: width of intervals (on streams of finite ones), number of labels, area,
@@ -52,6 +59,17 @@ LEGEND = """# coverage: mean over splits, or over a stream; +-: its standard err
 # worst group: coverage of the worst half of the rows, class, or tenth of a stream
 # without a guarantee, for contrast: unweighted, the jackknife, never updated, and of
 # inputs that are filled in none for rows that lack some"""
+COUNTS = {
+    "methods": showcase_methods.NUM_METHODS,
+    "detection": showcase_detection.NUM_METHODS,
+    "risk": showcase_risk.NUM_METHODS,
+    "conditional": showcase_conditional.NUM_METHODS,
+    "predictive": showcase_predictive.NUM_METHODS,
+    "missing": showcase_methods.NUM_MISSING,
+}
+SPLITS = {"": 400, "CV+, CQR": 200, "two outputs": 20, "many labels": 200}
+SETTINGS = {"alpha": ALPHA, "splits": SPLITS, "seed": 0}
+Parts = dict[str, Callable[[], Iterator[Method]]]
 WIDTHS = {
     "method": 24,
     "coverage": 8,
@@ -113,47 +131,65 @@ def covered(method: Method, sets, test: Array) -> dict:
     return {"coverage": jnp.mean(hits), "by group": by_group}
 
 
+def parts(keys: Array, folder: Path | None, pools: dict[str, Pool]) -> Parts:
+    """Returns the parts of the table; the last three use pools of those before."""
+    key_conditional, key_predictive, key_missing = map(jax.random.key, (3, 4, 5))
+    methods = showcase_methods
+    return {
+        "methods": lambda: methods.all_methods(keys[0], folder),
+        "detection": lambda: showcase_detection.all_methods(keys[3]),
+        "risk": lambda: showcase_risk.all_methods(keys[4], folder),
+        "conditional": lambda: showcase_conditional.all_methods(key_conditional, pools),
+        "predictive": lambda: showcase_predictive.all_methods(key_predictive, pools),
+        "missing": lambda: methods.missing_methods(key_missing, pools),
+    }
+
+
+def numbered(made: Parts, quick: bool) -> Iterator[tuple[int, Method]]:
+    """Yields methods with their numbers in the whole table, by which keys are drawn."""
+    first = 0
+    for name, make in made.items():
+        found = zip(count(first), make(), strict=False)
+        yield from showcase_quick.chosen(found, name) if quick else found
+        first += COUNTS[name]
+
+
+def lines(
+    keys: Array, folder: Path | None, pools: dict[str, Pool], quick: bool
+) -> Iterator[dict]:
+    """Yields the line of each method over splits, and notes the pools."""
+    for number, method in numbered(parts(keys, folder, pools), quick):
+        yield evaluate(method, jax.random.fold_in(keys[1], number))
+        pools.setdefault(method.pool.data, method.pool)
+
+
 def main() -> None:
     """Prints the table line by line and saves it with its figures."""
     parser = arguments(__doc__, draws=True)
     parser.add_argument("--data", type=Path, help="folder with the real data")
+    parser.add_argument("--quick", action="store_true", help="a part, in a minute")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    key_models, key_splits, key_stream, key_more, key_labels = jax.random.split(
-        jax.random.key(0), 5
-    )
+    keys = jax.random.split(jax.random.key(0), 5)
+    streams = showcase_quick.STREAMS if args.quick else tuple(showcase_streams.METHODS)
+    total = showcase_quick.NUM_METHODS if args.quick else sum(COUNTS.values())
     print(format_row({name: name for name in WIDTHS}, WIDTHS))
     table, pools = [], {}
-    total = NUM_METHODS + len(showcase_streams.METHODS)
-    total += showcase_detection.NUM_METHODS + showcase_risk.NUM_METHODS
-    total += showcase_conditional.NUM_METHODS + showcase_predictive.NUM_METHODS
-    with tqdm(desc="methods", total=total, unit="method", disable=None) as bar:
-        methods = chain(
-            all_methods(key_models, args.data),
-            showcase_detection.all_methods(key_more),
-            showcase_risk.all_methods(key_labels, args.data),
-            showcase_conditional.all_methods(jax.random.key(3), pools),
-            showcase_predictive.all_methods(jax.random.key(4), pools),
-            missing_methods(jax.random.key(5), pools),
-        )
-        for i, method in enumerate(methods):
-            table.append(evaluate(method, jax.random.fold_in(key_splits, i)))
-            pools.setdefault(method.pool.data, method.pool)
-            bar.write(format_line(table[-1]))
-            bar.update()
-        stream = showcase_streams.load(key_stream, args.data)
-        for line in showcase_streams.lines(stream, ALPHA):
-            table.append(line)
-            bar.write(format_line(line))
-            bar.update()
+    with tqdm(total=total + len(streams), unit="method", disable=None) as bar:
+
+        def show(found: Iterator[dict]) -> None:
+            for line in found:
+                table.append(line)
+                bar.write(format_line(line))
+                bar.update()
+
+        show(lines(keys, args.data, pools, args.quick))
+        stream = showcase_streams.load(keys[2], args.data)
+        show(showcase_streams.lines(stream, ALPHA, streams))
     print(LEGEND)
-    settings = {
-        "alpha": ALPHA,
-        "splits": {"": 400, "CV+, CQR": 200, "two outputs": 20, "many labels": 200},
-        "seed": 0,
-    }
-    save_results(args.out, "showcase", table, settings)
-    showcase_figures.draw(args.out, table, pools, stream, ALPHA)
+    figures = showcase_quick if args.quick else showcase_figures
+    save_results(args.out, figures.NAME, table, SETTINGS)
+    figures.draw(args.out, table, pools, stream, ALPHA)
 
 
 def format_line(line: dict) -> str:

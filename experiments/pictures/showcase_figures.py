@@ -1,6 +1,6 @@
 """The figures of the showcase."""
 
-from itertools import chain
+import math
 from pathlib import Path
 
 import jax
@@ -14,6 +14,7 @@ from experiments.pictures.showcase_streams import METHODS, Series, sets_of
 from experiments.tools.reporting import save_figure
 from jaxcp import metrics, plotting, scores
 
+NAME = "showcase"
 LOWEST = 0.85  # where the axis of coverages begins
 ROW, FRAME = 0.19, 0.85  # inches of a method, and of title and axis of a data set
 PANELS = (1.65, 1.85), (3.65, 1.15)  # left end and width of coverages and of sizes
@@ -60,20 +61,33 @@ def columns_of(table: list[dict]) -> list[list[str]]:
 def draw_table(table, alpha):
     """Draws coverage and size of every method, a block of rows for each data set."""
     columns = columns_of(table)
-    lines = {name: [v for v in table if v["data"] == name] for name in chain(*columns)}
-    tall = {name: ROW * len(block) + FRAME for name, block in lines.items()}
-    size = 5 * len(columns), 0.4 + max(sum(map(tall.get, names)) for names in columns)
+    blocks = [[(v, lines_of(table, v)) for v in names] for names in columns]
+    size = 5 * len(columns), 0.4 + max(map(height, blocks))
     figure = plt.figure(figsize=size)
     figure.set_layout_engine("none")  # places are in inches
-    for i, names in enumerate(columns):
-        top = size[1] - 0.6
-        for name in names:
-            place = top - ROW * len(lines[name]), ROW * len(lines[name])
-            axes = [add_axes(figure, 5 * i + x, *place, width=w) for x, w in PANELS]
-            draw_block(axes, name, lines[name], alpha)
-            top -= tall[name]
+    for i, column in enumerate(blocks):
+        draw_column(figure, 5 * i, size[1] - 0.6, column, alpha)
     explain(figure)
     return figure
+
+
+def lines_of(table, data):
+    """Returns the lines of a data set."""
+    return [line for line in table if line["data"] == data]
+
+
+def height(blocks):
+    """Returns the inches of data sets below each other."""
+    return sum(ROW * len(lines) + FRAME for _, lines in blocks)
+
+
+def draw_column(figure, left, top, blocks, alpha):
+    """Draws data sets, a name and lines each, below each other, from these inches."""
+    for data, lines in blocks:
+        place = top - ROW * len(lines), ROW * len(lines)
+        axes = [add_axes(figure, left + x, *place, width=w) for x, w in PANELS]
+        draw_block(axes, data, lines, alpha)
+        top -= place[1] + FRAME
 
 
 def add_axes(figure, left, bottom, height, width):
@@ -109,7 +123,7 @@ def draw_block(axes, data, lines, alpha):
     axes[1].locator_params(axis="x", nbins=3)
 
 
-def explain(figure):
+def explain(figure, loc="upper left"):
     """Draws what the marks mean, above all blocks."""
     ink = plt.rcParams["text.color"]
     look = {"linestyle": "", "color": ink}
@@ -125,31 +139,34 @@ def explain(figure):
             **look,
         ),
     ]
-    figure.legend(handles=marks, loc="upper left", ncols=3, handlelength=1.5)
+    figure.legend(handles=marks, loc=loc, ncols=3, handlelength=1.5)
 
 
-def over_splits(pool, score, pred, alpha):
-    """Returns calibrated sets of a random split's test rows, and how splits turn out.
+def calibrated(pool, score, pred, alpha, order=None):
+    """Returns the sets and targets of the test rows of a split, as rows come if None.
 
-    That is the split of the rows as they come, its test rows, and a line on the means
-    of coverage and size over random splits.
+    Calibration rows come first, so that test rows have places from their number on.
     """
     n, preds = pool.num_calibration, pool.preds[pred]
+    order = jnp.arange(len(pool.y)) if order is None else order
+    old, new = order[:n], order[n:]
+    cp = jaxcp.calibrate(score, rows(preds, old), pool.y[old])
+    return cp(rows(preds, new), alpha), pool.y[new]
 
-    def one(order):
-        old, new = order[:n], order[n:]
-        cp = jaxcp.calibrate(score, rows(preds, old), pool.y[old])
-        return cp(rows(preds, new), alpha), pool.y[new]
+
+def over_splits(*way):
+    """Returns a line on the means of coverage and size over random splits."""
 
     def trial(key):
-        sets, y = one(jax.random.permutation(key, len(pool.y)))
+        order = jax.random.permutation(key, len(way[0].y))
+        sets, y = calibrated(*way, order)
         return {"coverage": metrics.coverage(sets, y), "size": metrics.mean_size(sets)}
 
     found = jaxcp.simulate(trial, jax.random.key(2), NUM_SPLITS, batch_size=NUM_SPLITS)
     coverage, size = (np.asarray(found[name]) for name in ("coverage", "size"))
     error = 2 * coverage.std() / NUM_SPLITS**0.5
     told = f"{NUM_SPLITS} splits: coverage {coverage.mean():.3f} ± {error:.3f}, "
-    return *one(jnp.arange(len(pool.y))), f"{told}size {size.mean():.3g}"
+    return f"{told}size {size.mean():.3g}"
 
 
 def draw_intervals(pool, alpha):
@@ -161,23 +178,32 @@ def draw_intervals(pool, alpha):
         "CQR": (scores.CQR(), "quantiles"),
     }
     for ax, (name, way) in zip(axes, ways.items(), strict=True):
-        sets, y, told = over_splits(pool, *way, alpha)
+        sets, y = calibrated(pool, *way, alpha)
         plotting.plot_intervals(position, sets, y, kind="band", ax=ax)
-        here = float(metrics.coverage(sets, y))
-        error = 2 * (here * (1 - here) / len(y)) ** 0.5
-        title = f"{name}: coverage here {here:.3f} ± {error:.3f}\n"
-        ax.set_title(title + told, fontsize=9)
+        title = f"{name}: coverage here {coverage_here(sets, y)}\n"
+        ax.set_title(title + over_splits(pool, *way, alpha), fontsize=9)
         ax.set(xlabel="ridge prediction", ylabel="")
     axes[0].set_ylabel("progression of diabetes")
     return figure
 
 
-def draw_label_sets(pool, alpha, count=12):
-    """Draws the sets of the digits of which the classifier is least sure."""
+def coverage_here(sets, y):
+    """Returns the coverage of these rows, and two of its standard errors."""
+    here = float(metrics.coverage(sets, y))
+    return f"{here:.3f} ± {2 * (here * (1 - here) / len(y)) ** 0.5:.3f}"
+
+
+def least_certain(pool, count):
+    """Returns places and images of the digits of which the classifier is least sure."""
     n = pool.num_calibration
     unsure = np.argsort(np.asarray(jnp.max(pool.preds["p"][n:], axis=1)))[:count]
     images = 16 - np.asarray(pool.preds["raw"])[n:][unsure].reshape(-1, 8, 8)
-    images = np.pad(images, ((0, 0), (1, 1), (1, 1)), constant_values=16)
+    return unsure, np.pad(images, ((0, 0), (1, 1), (1, 1)), constant_values=16)
+
+
+def draw_label_sets(pool, alpha, count=12):
+    """Draws the sets of the digits of which the classifier is least sure."""
+    unsure, images = least_certain(pool, count)
     figure, axes = plt.subplots(1, 2, figsize=(8, 4.6))
     ways = {
         "LAC": (scores.LAC(), "p"),
@@ -185,11 +211,11 @@ def draw_label_sets(pool, alpha, count=12):
     }
     handles = {}
     for ax, (name, way) in zip(axes, ways.items(), strict=True):
-        sets, y, told = over_splits(pool, *way, alpha)
+        sets, y = calibrated(pool, *way, alpha)
         plotting.plot_label_sets(
             sets[unsure], y[unsure], images=images, legend=False, ax=ax
         )
-        ax.set_title(f"{name}\n{told}", fontsize=9)
+        ax.set_title(f"{name}\n{over_splits(pool, *way, alpha)}", fontsize=9)
         ax.set_ylabel("")
         handles |= dict(zip(*ax.get_legend_handles_labels()[::-1], strict=True))
     of = f"the {count} least certain of {len(y)} test rows, 1 − α = {1 - alpha}"
@@ -212,20 +238,26 @@ def draw_law(alpha, n=100, num_trials=100_000):
 
 def draw_streams(series, alpha, window=250, lowest=0.7):
     """Draws the coverage of the last steps along a series, a panel for each method."""
-    figure, axes = plt.subplots(3, 3, figsize=(8, 5.4), sharex=True, sharey=True)
-    for ax, name in zip(axes.flat, METHODS, strict=True):
+    count = math.ceil(len(METHODS) / 3)
+    grid = {"figsize": (8, 1.8 * count), "sharex": True, "sharey": True}
+    figure, axes = plt.subplots(count, 3, **grid)
+    for ax in axes.flat[len(METHODS) :]:
+        ax.axis("off")
+    for ax in axes.flat[len(METHODS) - 3 :]:
+        ax.tick_params(labelbottom=True)  # of the last panel of each column
+    for ax, name in zip(axes.flat, METHODS, strict=False):
         sets = sets_of(name, series, alpha)
         covered = np.asarray(metrics.covered(sets, series.y))
         plotting.plot_rolling_coverage(
             covered, alpha, window=window, color="C0", legend=False, ax=ax
         )
         ax.set(title=f"{name}: {covered.mean():.3f}", xlabel="", ylabel="")
-        width = np.median(sets.upper - sets.lower)
-        ax.set_title(f"width {width:.3g}", loc="right", fontsize=8)
+        width = f"width {np.median(sets.upper - sets.lower):.3g}"
+        look = {"transform": ax.transAxes, "ha": "right", "fontsize": 8}
+        ax.text(0.99, 0.03, width, **look)
         least = np.convolve(covered, np.ones(window) / window, mode="valid").min()
         if least < lowest:
-            look = {"transform": ax.transAxes, "ha": "center", "fontsize": 8}
-            ax.text(0.5, 0.03, f"falls to {least:.2f}", **look)
+            ax.text(0.99, 0.16, f"falls to {least:.2f}", **look)
         ax.set_ylim(lowest, 1.01)
     told = "mean coverage and median width; strip: ± 2 errors of independent steps"
     figure.suptitle(f"{series.data} series: {told}", x=0.01, ha="left")

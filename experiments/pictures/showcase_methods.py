@@ -19,7 +19,7 @@ from experiments.tools.multioutput_methods import all_methods as multioutput_met
 from jaxcp import learners, metrics, models, scores
 
 ALPHA = 0.1
-NUM_METHODS = 45
+NUM_METHODS, NUM_MISSING = 43, 2  # the latter of rows that lack inputs
 DELTA = 0.1  # of a calibration set that covers less
 
 
@@ -284,10 +284,11 @@ def all_methods(key: Array, folder: Path | None) -> Iterator[Method]:
     yield Method("CV+, CQR", pool, resampled(quantile_folds), num_splits=200)
     yield Method("CV+, normalized", pool, resampled(scaled_folds))
     yield Method("jackknife+ after boot.", pool, resampled(bagged))
-    for pool in (
-        labeled(key_digits, "digits", real.load_digits, 600, 499),
-        labeled(key_cancer, "breast cancer", real.load_breast_cancer, 150, 199),
+    for given in (
+        (key_digits, "digits", real.load_digits, 600, 499),
+        (key_cancer, "breast cancer", real.load_breast_cancer, 150, 199),
     ):
+        pool = labeled(*given)
         yield Method("LAC", pool, split(scores.LAC(), "p"))
         yield Method("class-wise LAC", pool, class_wise(scores.LAC(), "p"))
         yield Method("APS", pool, split(scores.APS(), "p"))

@@ -1,7 +1,7 @@
 """The stream methods of the showcase: one ensemble, many ways to stay calibrated."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,10 +71,10 @@ def sets_of(name: str, series: Series, alpha: float):
     return online.run(method, state, *rows, delay=delay)[1]
 
 
-def lines(series: Series, alpha: float) -> Iterator[dict]:
-    """Yields the line of each method."""
+def lines(series: Series, alpha: float, names: Iterable[str]) -> Iterator[dict]:
+    """Yields the line of each of these methods."""
     tenth = jnp.arange(len(series.y)) * 10 // len(series.y)
-    for name in METHODS:
+    for name in names:
         start = time.perf_counter()
         sets = sets_of(name, series, alpha)
         by_tenth = metrics.group_coverage(sets, series.y, tenth, num_groups=10)

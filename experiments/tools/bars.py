@@ -35,6 +35,18 @@ LENGTHS = {  # published: of what, the mean of 50 replicates, its standard error
 }
 
 VERBS = ("sets", "cdf", "quantile", "crps", "mean", "draw")
+RANKED = (
+    ("conformal_rank", "all n to 10^4"),
+    ("conformal_rank", "chosen n to 10^7"),
+    ("conformal_rank, counts on the device", "all n to 10^4"),
+    ("conformal_rank, alpha in an array", "all n to 2000"),
+    ("conformal_rank, alpha in an array", "all n to 10^4, two digits"),
+    ("conformal_quantile", "all n to 2000"),
+    ("conformal_quantile", "n to 10^7"),
+    *((verb, "n to 200") for verb in ("calibrate", "calibrate, weights of one")),
+    *((verb, "n to 200") for verb in ("calibrate_groups", "p_values")),
+    ("calibrate_predictive, one side", "n to 200"),
+)
 RUNS, FITS = "1000 replicates", "scikit-learn, fit_transform"
 GROUPS = ("all", "x < 2", "1 < x < 3.5", "x > 3")  # that overlap
 BARS = {
@@ -213,6 +225,7 @@ BARS = {
             (("house prices", way), "PIT p", ">= 0.01"),
         )
     ],
+    "ranks_verbs": [(verb, "share right", ">= 1") for verb in RANKED],
     "band_laws": [
         *[
             ((law, method), "width", f"{width} +- 5 %")

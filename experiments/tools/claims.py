@@ -17,7 +17,10 @@ class Claim(NamedTuple):
 _MILLION, _KERNEL = "simulation_speed_replicates", "kernel_speed_kernel"
 CLAIMS = (
     Claim(
-        "The threshold has the exact rank at each size", "which_rank", "jaxcp", "right"
+        "Ranks of all n to 10^4 and 999 levels: the share that is exact",
+        "ranks_verbs",
+        ("conformal_rank", "all n to 10^4"),
+        "share right",
     ),
     Claim(
         "Full conformal prediction without a held-out set: coverage, exactly 91 / 101",

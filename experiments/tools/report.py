@@ -12,6 +12,10 @@ from experiments.tools.bars import figure, judge, limit_of
 from experiments.tools.claims import CLAIMS, LOSSES, Claim
 
 PAGE, BARS_PAGE = "RESULTS.md", "tools/BARS.md"
+FOR_READERS = """A bar is what a figure was asked to be before it was measured: the
+exact value, what authors published, or a share of the time that something else takes.
+A figure that is off is **missed**, and stays here with the reason.
+"""
 LONG, SHOWN = 100, 25  # rows beyond which a table is told in short, and rows shown
 VERDICTS = {False: "**missed**", True: "met", None: "not measured"}  # sorted so
 RUN_COLUMNS = ("experiment", "seconds", "peak GiB", "second run s")
@@ -181,7 +185,8 @@ def _commits(tables, runs):
 def _page(tables):
     """Returns the page of ten claims, of what we lose, and of where the tables are."""
     rows = {name: table.rows for name, table in tables.items()}
-    count = Counter(f.met for f in judge(rows))
+    figures = list(judge(rows))
+    count = Counter(f.met for f in figures)
     counted = Counter(table.folder for table in tables.values())
     folders = [
         f"* [{folder}]({folder}/{PAGE}): {_many(counted[folder], 'table')}\n"
@@ -191,16 +196,33 @@ def _page(tables):
     missed += f", {count[None]} are not measured" if count[None] else ""
     return "\n".join(
         [
-            f"# Results\n\n{WRITTEN}",
+            f"# Results\n\n{FOR_READERS}",
             "## Ten claims\n",
             _claims(CLAIMS, rows, tables),
             "## Where we lose\n",
-            f"{missed}: [all bars]({BARS_PAGE}), with reasons. The largest losses:\n",
+            f"{missed} ([all bars]({BARS_PAGE})). The largest losses:\n",
             _claims(LOSSES, rows, tables),
+            "Every missed bar, and why:\n",
+            _missed(figures),
             f"## All tables\n\n{ON}",
             "".join(folders),
+            WRITTEN,
         ]
     )
+
+
+def _missed(figures):
+    """Returns a list of the missed bars, those with one reason together."""
+    together: dict[tuple[str, str], list[str]] = {}
+    for f in figures:
+        if f.met is False:
+            told = f"{f.row}, {f.column}: {_shown('', f.value)} (bar: {f.limit})"
+            together.setdefault((f.table, f.why), []).append(told)
+    lines = []
+    for (table, why), told in together.items():
+        reason = f". {why[0].upper()}{why[1:]}" if why else ""
+        lines.append(f"* `{table}`: {'; '.join(told)}{reason}\n")
+    return "".join(lines)
 
 
 def _many(count, noun):

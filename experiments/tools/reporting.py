@@ -161,7 +161,8 @@ def save_figure(
     with matplotlib.rc_context({"svg.hashsalt": name}):
         for kind in formats:
             figure.savefig(out / f"{name}.{kind}", dpi=DPI, metadata=UNDATED[kind])
-    print(f"figure: {out / name}.{{{','.join(formats)}}}")
+    kinds = ",".join(formats)
+    print(f"figure: {out / name}.{f'{{{kinds}}}' if formats[1:] else kinds}")
 
 
 def commit() -> str | None:

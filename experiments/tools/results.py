@@ -60,7 +60,7 @@ TIMED = [
 ]
 MEASURED = [
     "showcase",
-    "which_rank",
+    "ranks",
     "jackknife_barber",
     "full_conformal",
     "enbpi_solar",

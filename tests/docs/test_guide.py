@@ -7,10 +7,13 @@ import pytest
 
 import pages
 from experiments.pictures import decision_figure
+from notebooks import pictures
 
 each = pytest.mark.parametrize(
     "path", pages.PAGES, ids=lambda path: str(path.relative_to(pages.GUIDE))
 )
+
+HOW_TO = [path for path in pages.PAGES if path.parent.name == "howto"]
 
 # Words. Tables to look up, which grow with the library: nobody reads them in a row.
 LIMITS = {"guarantees.md": 1900, "glossary.md": 2200, "coming_from.md": 2100}
@@ -104,6 +107,28 @@ def test_pages_are_short_and_titled(path):
     assert re.match(r"# \S", text)
     longest = max(len(line) for line in text.splitlines() if not line.startswith("|"))
     assert longest <= 120
+
+
+@pytest.mark.parametrize("path", HOW_TO, ids=lambda path: path.stem)
+def test_each_how_to_shows_a_picture(path):
+    """With words for those who do not see it; small, and the same if drawn again."""
+    (words,) = re.findall(
+        rf"!\[([^]]*)\]\(pictures/{path.stem}\.svg\)", path.read_text()
+    )
+    assert len(words.split()) >= 4
+    drawn = (path.parent / "pictures" / f"{path.stem}.svg").read_text()
+    assert len(drawn.encode()) <= pictures.MOST and "<dc:date>" not in drawn
+
+
+@pytest.mark.slow
+def test_a_picture_is_drawn_by_the_code_of_its_page(tmp_path):
+    (page,) = (path for path in HOW_TO if path.stem == "groups")
+    drawn = pictures.draw(page, tmp_path).read_text()
+    kept = (page.parent / "pictures" / "groups.svg").read_text()
+    assert drawn.count("<use") == kept.count("<use") > 0
+    assert re.findall("<!--.*-->", drawn) == re.findall("<!--.*-->", kept)
+    with pytest.raises(ValueError, match=r"in index\.md, got none"):
+        pictures.draw(pages.GUIDE / "index.md", tmp_path)
 
 
 @each

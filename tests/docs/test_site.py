@@ -1,15 +1,19 @@
 """The site has every page and every public name, and nothing on it is broken."""
 
 import inspect
+import json
 import re
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
 import jaxcp
+import pages
 
 pytest.importorskip("sphinx", reason="needs the extra docs")
+pytest.importorskip("latex2mathml", reason="needs the extra docs")
 nbformat = pytest.importorskip("nbformat", reason="needs the extra docs")
 pytest.importorskip("jupytext", reason="needs the extra docs")
 plt = pytest.importorskip("matplotlib.pyplot", reason="needs the extra docs")
@@ -18,7 +22,9 @@ from notebooks import (  # noqa: E402
     _built,
     _docstrings,
     _gallery,
+    _heads,
     _links,
+    _mathml,
     _names,
     _reference,
     _tasks,
@@ -27,6 +33,8 @@ from notebooks import (  # noqa: E402
 )
 
 STORIES = sorted((site.ROOT / "notebooks").glob("[0-9]*.ipynb"))
+LANDING = site.ROOT / _heads.LANDING
+FORMULA = r"^ *```math\n(.*?)^ *```|(?<!\\)\$(?=[^\s$`])([^$`\n]*[^\s$`])\$(?!\d)"
 
 URL = "https://example.org/small"  # of a repository
 TOLD = [
@@ -193,9 +201,9 @@ def small(tmp_path):
     guide = tmp_path / "notebooks" / "guide"
     guide.mkdir(parents=True)
     (tmp_path / "pyproject.toml").write_text('[project]\nname = "small"\n')
-    (tmp_path / "README.md").write_text(
-        "# Small\n\n[Guide](notebooks/guide/index.md)\n"
-    )
+    (tmp_path / "README.md").write_text("# Small\n")
+    landing = tmp_path / "notebooks" / "landing.md"
+    landing.write_text("# Small\n\n[Guide](guide/index.md)\n")
     (guide / "index.md").write_text("# Guide\n\n## Start\n\n[a page](page.md)\n")
     (guide / "page.md").write_text("# A page\n\n## Part one\n\nText.\n")
     (tmp_path / "script.py").write_text("")
@@ -207,7 +215,8 @@ def small(tmp_path):
 
 
 def rewrite(text, root, url="", page="notebooks/guide/page.md"):
-    return _links.rewrite(text, Path(page), site.pages(root), root, url)
+    found = site.pages(root) | {"README.md": site.HOME}
+    return _links.rewrite(text, Path(page), found, root, url)
 
 
 def test_links_lead_to_where_the_site_has_a_page(small):
@@ -219,6 +228,14 @@ def test_links_lead_to_where_the_site_has_a_page(small):
     url = "https://example.org/small"
     found = rewrite("[s](../../script.py)", small, url)
     assert found == f"[s]({url}/blob/main/script.py)"
+    assert rewrite("[s](..)", small, url) == f"[s]({url}/tree/main/notebooks)"
+    assert _links.address(url, "a.py", 7) == f"{url}/blob/main/a.py#L7"
+    assert _links.address("", "a.py", 7) == ""
+
+
+def test_formulas_are_no_links(small):
+    text = "$a[0](x)$ and [a page](page.md), $5 and [b](page.md) for $6\n"
+    assert rewrite(text, small, page="notebooks/guide/index.md") == text
 
 
 def test_names_in_backticks_lead_to_their_pages():
@@ -243,11 +260,13 @@ def test_a_broken_link_is_named_with_its_page(small):
 
 
 def test_faults_of_built_pages_are_found(tmp_path):
+    (tmp_path / "a.css").write_text("a { b: url('//x.org/c') url(d.png) url(data:e) }")
     head = '<link rel="stylesheet" href="https://example.org/x.css">'
     body = '<a href="b.html#no">b</a><a href="b.html#yes">b</a><a href="c.html">c</a>'
     (tmp_path / "a.html").write_text(f"{head}{body}<script src='//x.org/y'></script>")
     (tmp_path / "b.html").write_text('<h2 id="yes">b</h2><a href="https://x.org">x</a>')
     assert _built.problems(tmp_path) == [
+        "a.css: loads //x.org/c",
         "a.html: loads https://example.org/x.css",
         "a.html: loads //x.org/y",
         "a.html: leads to b.html#no",
@@ -287,6 +306,81 @@ def test_only_the_files_of_the_last_build_are_replaced(tmp_path):
         (out / "CNAME").write_text("example.org")  # of the user, as is .git
     files = {str(p.relative_to(out)) for p in out.rglob("*") if p.is_file()}
     assert files == {"a.html", "c.html", "CNAME", site.LIST}
+
+
+# The front page, formulas, and what a page says of itself.
+
+
+def test_the_front_page_runs_and_says_what_the_guide_says():
+    text = LANDING.read_text()
+    (code,) = pages.blocks(text)
+    pages.check_said(pages.run("landing.md", code, {}), code)
+    assert pages.unknown_code(text) == [] and pages.broken_links(LANDING) == []
+    start = (pages.GUIDE / "quick_start.md").read_text()
+    interval = re.search(r"says (\d+) to (\d+)", text).groups()
+    shown = re.findall(r"^\d+ +(\d+)\.0 +(\d+)\.0$", start, re.MULTILINE)
+    assert interval in [tuple(str(round(int(v), -1)) for v in row) for row in shown]
+    cloned = re.findall(r"git clone (\S+)", text)
+    assert cloned == [_links.repository(site.ROOT)]
+
+
+def formulas(text):
+    """Returns the formulas of a page: those on lines of their own, and in the text."""
+    text = re.sub(r"^ *```(?!math).*?^ *```", "", text, flags=re.DOTALL | re.MULTILINE)
+    found = re.findall(FORMULA, text, re.DOTALL | re.MULTILINE)
+    return [v for v, _ in found if v], [v for _, v in found if v]
+
+
+@pytest.mark.parametrize("path", pages.PAGES, ids=lambda path: path.stem)
+def test_formulas_are_understood(path):
+    """By the site, and by GitHub, which takes \\{ between dollars for a plain {."""
+    blocks, inline = formulas(path.read_text())
+    for formula in (*blocks, *inline):
+        assert "\\" not in _mathml.mathml(formula), formula
+    assert not [v for v in inline if re.search(r"\\[^a-zA-Z]", v)]
+
+
+def test_fences_have_the_space_of_fences():
+    """Braces are no identifiers, and the second bar closes what the first opened."""
+    text = _mathml.mathml(r"\lbrace y : |y - \hat y| \le q \rbrace")
+    forms = re.findall(r'form="(\w+)"[^>]*>&#x(\w+);', text)
+    assert [form for form, _ in forms] == ["prefix", "prefix", "postfix", "postfix"]
+    assert [code for _, code in forms] == ["0007B", "0007C", "0007C", "0007D"]
+    assert "<mo>:</mo>" in text and "&#x002C6;" in text
+
+
+SEARCHES = {
+    "save": "howto/saving",
+    "one-sided": "howto/adaptive",
+    "groups": "howto/groups",
+    "scikit-learn": "howto/scikit_learn",
+    "which method": "which_method",
+}
+
+
+def ranked(folder, words):
+    """Returns the pages that a built site finds, best first, as its own scripts rank.
+
+    They run in node, without a page: what they ask of one is not there.
+    """
+    scripts = [
+        "const window = globalThis, SPHINX_HIGHLIGHT_ENABLED = false;",
+        "const document = {getElementById: () => null};",
+        "const _ = (text) => text;",
+        (folder / "_static" / "language_data.js").read_text(),
+        (folder / "_static" / "searchtools.js").read_text().rpartition("_ready(")[0],
+        f"Search._index = {(folder / 'searchindex.js').read_text()[16:-1]};",
+        f"const found = {json.dumps(words)}.map((words) => {{",
+        "globalThis.location = {search: `?q=${words}`};",
+        "const all = Search._performSearch(...Search._parseQuery(words));",
+        "return all.reverse().map((result) => result[0]); });",
+        "console.log(JSON.stringify(found));",
+    ]
+    program = folder / "search.js"
+    program.write_text("\n".join(scripts))
+    run = subprocess.run(["node", program], capture_output=True, text=True)
+    assert not run.returncode, run.stderr
+    return dict(zip(words, json.loads(run.stdout), strict=True))
 
 
 # The gallery and the sidebar.
@@ -362,3 +456,12 @@ def test_the_site_is_built_without_warnings(tmp_path):
     assert {f"notebooks/{path.stem}.html" for path in STORIES} <= built
     front = (tmp_path / "site" / "index.html").read_text()
     assert f"jaxcp {jaxcp.__version__}" in front
+    assert '<meta name="description" content="jaxcp brings conformal' in front
+    story = (tmp_path / "site" / "notebooks" / f"{STORIES[0].stem}.html").read_text()
+    assert f'<a href="{STORIES[0].name}" download>' in story
+    assert (tmp_path / "site" / "notebooks" / STORIES[0].name).exists()
+    concept = tmp_path / "site" / "notebooks" / "guide" / "concepts" / "alpha.html"
+    assert "<mfrac>" in concept.read_text() and "copybutton" in concept.read_text()
+    if shutil.which("node"):
+        for words, found in ranked(tmp_path / "site", [*SEARCHES]).items():
+            assert found[0] == f"notebooks/guide/{SEARCHES[words]}", (words, found[:5])

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tarfile
 import zipfile
 
 import pytest
@@ -33,11 +34,33 @@ def test_the_wheel_holds_the_library_alone(wheel):
     info = about.removesuffix("METADATA")
     outside = [v for v in names if not v.startswith(("jaxcp/", info))]
     assert outside == []
-    for name in ("jaxcp/LICENSE", "jaxcp/CHANGES.md", "jaxcp/py.typed"):
-        assert name in names
+    for name in ("LICENSE", "CHANGES.md", "CITATION.cff", "py.typed"):
+        assert f"jaxcp/{name}" in names
     assert f"{info}licenses/jaxcp/LICENSE" in names
     for line in ("License-Expression: Apache-2.0", "Project-URL: Homepage, https://"):
         assert f"\n{line}" in metadata
+
+
+@pytest.mark.slow
+def test_the_source_has_what_the_tests_and_the_site_need(tmp_path):
+    pytest.importorskip("hatchling")
+    words = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", tmp_path]
+    subprocess.run(words, check=True, cwd=pages.ROOT, capture_output=True)
+    (built,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(built) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert built.name == f"jaxcp-{jaxcp.__version__}.tar.gz"
+    for name in (
+        "pyproject.toml", "README.md", "jaxcp/CITATION.cff", "jaxcp/LICENSE",
+        "tests/conftest.py", "experiments/RESULTS.md", "notebooks/site.css",
+        "experiments/pictures/front_page.svg", "notebooks/guide/references.bib",
+        "notebooks/01_split_regression.ipynb",
+    ):  # fmt: skip
+        assert name in names
+    tops = (
+        "PKG-INFO .gitignore README.md experiments jaxcp notebooks pyproject.toml tests"
+    )
+    assert {name.partition("/")[0] for name in names} <= {*tops.split()}
 
 
 @pytest.mark.slow

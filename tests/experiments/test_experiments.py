@@ -1,15 +1,18 @@
 """The experiments still fit the library: traced, not run."""
 
 import math
+import struct
 from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from scipy import interpolate, stats
 
 pytest.importorskip("experiments", reason="run as `python -m pytest` from the root")
+import pages
 from experiments.data import (
     anomaly,
     boxes,
@@ -32,13 +35,14 @@ from experiments.laws import (
     rows,
     selection,
     threshold_gradients,
-    which_rank,
 )
+from experiments.peers import ranks
 from experiments.pictures import (
     front_page,
     showcase_detection,
     showcase_figures,
     showcase_streams,
+    social_card,
 )
 from experiments.speed import (
     accelerator,
@@ -50,7 +54,7 @@ from experiments.speed import (
 )
 from experiments.tools import bars, reporting, series
 from experiments.tools.multioutput_methods import METHODS, Source, calibrated, offered
-from jaxcp import datasets, models, online, pvalues, scores
+from jaxcp import datasets, models, online, pvalues, scores, sets
 
 KEY = jax.random.key(0)
 
@@ -423,13 +427,32 @@ def test_right_systems_look_wrong_to_the_uniform_law():
     assert row["KS, crepes"] == 100 and row["Pearson, drawn"] < 40
 
 
-def test_which_rank():
-    """Linear interpolation of n = 9 scores at 0.9 is 8.2; at least one row for each."""
-    rows = {row["threshold"]: row for row in which_rank.rows()}
-    assert rows["jaxcp"]["right"] == "5 of 5"
+def test_ranks_of_recipes():
+    """Linear interpolation of n = 9 scores at 0.9 is 8.2."""
+    rows = {row["threshold"]: row for row in ranks.taken_rows()}
     assert rows["np.quantile(s, 1 - a)"]["n = 9"] == 8.2
-    assert rows["np.quantile(s, 1 - a)"]["right"] == "0 of 5"
-    assert rows["sorted(s)[ceil((n+1)(1-a)) - 1], clipped"]["right"] == "4 of 5"
+    assert [rows["jaxcp"][f"n = {n}"] for n in ranks.SIZES] == [np.inf, 9, 19, 90, 91]
+
+
+def test_ranks_are_judged(monkeypatch):
+    """At n = 9: alpha 0.5 has rank 5, 0.2 has 8, 0.1 has 9, 0.05 has none."""
+    monkeypatch.setattr(ranks, "peers", dict)
+    sites = tuple((9, alpha) for alpha in (0.5, 0.2, 0.1, 0.05))
+    found = {k: ranks.judged(v, sites) for k, v in ranks.contenders().items()}
+    kinds = ["right", "too low", "finite where infinite", "too high"]
+    counts = {name: [line[kind] for kind in kinds] for name, line in found.items()}
+    assert counts["jaxcp"] == [4, 0, 0, 0]
+    assert counts["np.quantile(s, 1 - a)"] == [1, 2, 1, 0]  # 5, 7.4, 8.2, 8.6
+    assert counts["the same, method='higher'"] == [1, 0, 1, 2]  # 6, 9, 9, 9
+    assert counts["the same, inverted_cdf"] == [3, 0, 1, 0]
+    assert ranks.verdict(None, np.inf) == "right" != ranks.verdict(None, 9.0)
+
+
+def test_each_verb_of_the_audit_has_a_bar():
+    checked = [(verb, where) for verb, where, _ in ranks.verbs()]
+    assert checked == list(bars.RANKED)
+    for threshold in ranks.held_verbs().values():
+        assert ranks.judged(threshold, ((9, 0.1), (99, 0.05)))["right"] == 2
 
 
 @pytest.mark.parametrize("part", ["kernel", "rows", "blocks"])
@@ -463,13 +486,39 @@ def test_the_timed_spans():
 
 
 def test_the_times_of_the_front_page_are_those_of_the_results():
-    seconds, machine = front_page.times()
-    assert list(seconds) == ["jaxcp", "numpy", "crepes", "MAPIE"]
+    found, machine = front_page.times()
+    assert {*found} == {"jaxcp", "numpy", "MAPIE", "PUNCC"}
+    assert [*found.values()] == sorted(found.values())
     assert "masked" not in machine["instructions"] and int(machine["cores"]) > 0
-    text = front_page.RESULTS.read_text()
-    assert f"\n| MAPIE | {seconds['MAPIE']:.4g} |" in text
-    spoken = [front_page.spoken(v) for v in (0.7849, 8.1, 341.4)]
-    assert spoken == ["0.78 s", "8.1 s", "5.7 min"]
+    assert f"\n| MAPIE | {found['MAPIE']:.4g} |" in front_page.RESULTS.read_text()
+
+
+@pytest.mark.parametrize("phone", [False, True])
+def test_the_front_page_is_drawn_beside_and_below(phone, monkeypatch):
+    monkeypatch.setattr(front_page, "NUM_CALIBRATIONS", 1000)
+    y = np.zeros(5, np.float32)
+    one = front_page.Drawn(np.arange(5.0), sets.Interval(y - 1, y + 1), y, "told")
+    made = dict.fromkeys(("split", "normalized", "CQR"), one)
+    figure = front_page.draw(made, KEY, phone=phone)
+    across, up = figure.get_size_inches()
+    assert (up > 3 * across) == phone
+    assert [ax.get_title(loc="left") or ax.get_title() for ax in figure.axes[:3]] == [
+        *made
+    ]
+    plt.close(figure)
+
+
+def test_the_card_says_what_the_readme_says():
+    """In the size that platforms show, and small."""
+    readme = " ".join(pages.README.read_text().split())
+    assert " ".join(social_card.SENTENCE) in readme
+    assert len(social_card.ROWS) == 10
+    missed = [abs(y - pred) > social_card.HALF for pred, y in social_card.ROWS]
+    assert sum(missed) == 1 and social_card.ROWS[0][0] == 950
+    ends = f"{950 - social_card.HALF} to {950 + social_card.HALF}"
+    assert ends in " ".join(social_card.SENTENCE)
+    card = (pages.ROOT / "experiments/pictures/social_card.png").read_bytes()
+    assert struct.unpack(">II", card[16:24]) == (1200, 630) and len(card) < 100_000
 
 
 def test_the_ranks_of_the_front_page():

@@ -42,7 +42,10 @@ TABLES = {  # that have been measured, by folder
         jackknife_barber multioutput_toys pit rectified_law risk_laws_betting
         risk_laws_crc risk_laws_familywise risk_laws_pac rows selection_laws
         selection_repetitions selection_shift selection_speed streams_falling
-        streams_first streams_lags threshold_gradients which_rank
+        streams_first streams_lags threshold_gradients
+    """,
+    "peers": """
+        ranks_audit ranks_taken ranks_verbs
     """,
     "pictures": """
         showcase
@@ -113,6 +116,7 @@ def test_bars_are_of_experiments_and_experiments_are_all_run():
         "decision_figure",
         "front_page",
         "results",
+        "social_card",
         "width_training",
     }  # the last by another
     assert with_main == EXPERIMENTS | others
@@ -161,6 +165,18 @@ def test_the_page_says_what_the_tables_say():
         verdict = {True: "met", False: "missed", None: ""}[found.met]
         assert told[1:4] == [shown, found.limit, verdict] and told[4].strip(" |")
     assert "**missed**" in page
+
+
+def test_each_missed_bar_has_its_reason():
+    tables = {}
+    for page in [*(f"{folder}/{PAGE}" for folder in TABLES), BARS_PAGE]:
+        text = (HOME / page).read_text()
+        for name in re.findall(r"^## (\w+)$", text, re.MULTILINE):
+            tables[name] = table_of(text, name)
+    missed = [f for f in bars.judge(tables) if f.met is False]
+    assert missed and not [f for f in missed if not f.why]
+    page = (HOME / PAGE).read_text()
+    assert all(f"{f.row}, {f.column}: " in page and f.why[1:] in page for f in missed)
 
 
 def test_a_ratio_above_one_is_a_loss_or_a_gain():
@@ -296,12 +312,12 @@ def test_the_commit_is_that_of_the_package_that_runs(tmp_path, monkeypatch):
 
 def test_what_is_done_is_not_run_again(tmp_path, monkeypatch):
     monkeypatch.setattr(results, "commit", lambda: "one")
-    save(tmp_path, "which_rank", [{"method": "split"}])
-    assert results.is_done(tmp_path / "which_rank")
+    save(tmp_path, "ranks", [{"method": "split"}])
+    assert results.is_done(tmp_path / "ranks")
     assert not results.is_done(tmp_path / "boxes")
     for now in ("another", "one+", None):
         monkeypatch.setattr(results, "commit", lambda now=now: now)
-        assert not results.is_done(tmp_path / "which_rank")
+        assert not results.is_done(tmp_path / "ranks")
     failed = results.run("boxes", tmp_path / "boxes", [sys.executable, "-c", "1 / 0"])
     assert failed["status"] == 1 and not results.is_done(tmp_path / "boxes")
 
