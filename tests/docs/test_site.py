@@ -51,7 +51,7 @@ def nowhere(words):
 
 
 @pytest.fixture(scope="module")
-def pages(tmp_path_factory):
+def reference(tmp_path_factory):
     """The pages of the reference, in a repository with an address and two pages."""
     folder = tmp_path_factory.mktemp("reference") / "api"
     text = "# Page\n`scores.CQR()`"
@@ -60,18 +60,18 @@ def pages(tmp_path_factory):
     return {path.stem: path.read_text() for path in folder.iterdir()}
 
 
-def test_every_public_name_has_a_page_and_a_row_in_a_table(pages):
+def test_every_public_name_has_a_page_and_a_row_in_a_table(reference):
     """Pages come from `__all__`, so that no name can be forgotten."""
     for family, module in _names.families().items():
-        assert f"`{family}`" in pages["index"]
+        assert f"`{family}`" in reference["index"]
         for name in getattr(module, "__all__", []):
             if inspect.ismodule(getattr(module, name)):
                 continue
-            assert f"{name} <{family}.{name}>`" in pages[family]
-            files = [stem for stem in pages if stem.startswith(f"{family}.{name}")]
+            assert f"{name} <{family}.{name}>`" in reference[family]
+            files = [stem for stem in reference if stem.startswith(f"{family}.{name}")]
             entry = re.compile(rf"^\.\. py:\w+:: {family}\.{name}(\(|$)", re.M)
-            assert any(entry.search(pages[file]) for file in files)
-    assert len({stem.lower() for stem in pages}) == len(pages)
+            assert any(entry.search(reference[file]) for file in files)
+    assert len({stem.lower() for stem in reference}) == len(reference)
 
 
 def test_every_public_name_is_in_one_task():
@@ -85,14 +85,14 @@ def test_every_public_name_is_in_one_task():
     assert tasks["jaxcp.typing.Score"] == "Protocols and kinds of predictions"
 
 
-def test_the_index_has_every_name_once_under_its_task(pages):
-    index = pages["index"]
+def test_the_index_has_every_name_once_under_its_task(reference):
+    index = reference["index"]
     for name in _names.public():
         row = f"* - :py:obj:`{name.full.removeprefix('jaxcp.')} <{name.full}>`\n"
         assert index.count(row) == 1, name.full
         part = index.partition(f"\n{_tasks.of(name)}\n---")[2]
         assert row in part.partition("\n---")[0]
-    assert "Too few rows to set some aside" in pages["jaxcp"]
+    assert "Too few rows to set some aside" in reference["jaxcp"]
 
 
 def test_every_public_name_has_a_line_in_the_repository():
@@ -102,8 +102,8 @@ def test_every_public_name_has_a_line_in_the_repository():
         assert re.match(rf"@|(def|class) \w|{name.name} = ", text), name.full
 
 
-def test_the_page_of_a_name_links_its_source_and_folds_the_rest(pages):
-    page = pages["jaxcp.scores.CQR"]
+def test_the_page_of_a_name_links_its_source_and_folds_the_rest(reference):
+    page = reference["jaxcp.scores.CQR"]
     assert f"<{URL}/blob/main/jaxcp/scores/regression.py#L" in page
     fold = ":doc:`Page </notebooks/guide/howto/page>` · :doc:`Page </notebooks/guide/pa"
     assert f".. dropdown:: Used in 2 pages\n\n   {fold}" in page
