@@ -15,7 +15,6 @@ import pages
 pytest.importorskip("sphinx", reason="needs the extra docs")
 pytest.importorskip("latex2mathml", reason="needs the extra docs")
 nbformat = pytest.importorskip("nbformat", reason="needs the extra docs")
-pytest.importorskip("jupytext", reason="needs the extra docs")
 plt = pytest.importorskip("matplotlib.pyplot", reason="needs the extra docs")
 
 from notebooks import (  # noqa: E402
@@ -29,7 +28,6 @@ from notebooks import (  # noqa: E402
     _reference,
     _tasks,
     site,
-    thumbnails,
 )
 
 STORIES = sorted((site.ROOT / "notebooks").glob("[0-9]*.ipynb"))
@@ -386,8 +384,17 @@ def ranked(folder, words):
 # The gallery and the sidebar.
 
 
+@pytest.fixture
+def thumbnails():
+    """The module that draws pictures in small, from the scripts of notebooks."""
+    pytest.importorskip("jupytext", reason="needs the extra notebooks")
+    from notebooks import thumbnails
+
+    return thumbnails
+
+
 @pytest.mark.parametrize("path", STORIES, ids=lambda path: path.stem)
-def test_every_notebook_has_a_card(path):
+def test_every_notebook_has_a_card(path, thumbnails):
     """And its picture was drawn from the cell that it has now."""
     assert _gallery.story(path.stem).task in _gallery.TASKS
     title, sentence = _gallery.heading(nbformat.read(path, as_version=4))
@@ -411,7 +418,7 @@ def test_a_notebook_without_a_picture_is_named(tmp_path):
         _gallery.story("99_story")
 
 
-def test_a_picture_in_small_has_one_of_the_axes():
+def test_a_picture_in_small_has_one_of_the_axes(thumbnails):
     figure, (left, _) = plt.subplots(1, 2, figsize=(9, 3), layout="constrained")
     left.set(title="Left", xlabel="x")
     alone = thumbnails.alone(figure, left)
