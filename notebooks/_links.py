@@ -2,13 +2,15 @@
 
 import os
 import re
+import tomllib
 from pathlib import Path
 from urllib.parse import unquote
 
 _BLOCK = re.compile(r"(^ *```.*?^ *```)", re.DOTALL | re.MULTILINE)
-# Code that only looks like a link, or a link, whose label may have code or a picture.
+# Code and formulas that only look like a link, or a link: its label may have code or
+# a picture.
 _LINK = re.compile(
-    r"(?P<code>`[^`\n]+`)"
+    r"(?P<code>`[^`\n]+`|\$[^\s$`](?:[^$`\n]*[^\s$`])?\$(?!\d))"
     r"|(?P<mark>!?)\[(?P<label>(?:[^\[\]]|!?\[[^\]]*\](?:\([^)]*\))?)*)\]"
     r"\((?P<target>[^)\s]+)(?P<about>(?:\s+\"[^\"]*\")?)\)"
 )
@@ -20,6 +22,20 @@ _HTML = re.compile(r"(<(?:img|source)\b[^>]*?\b(?:src|srcset)=\")([^\"]+)(\")")
 
 class BrokenLinkError(ValueError):
     """A page leads to a file that is not there."""
+
+
+def repository(root: Path) -> str:
+    """Returns the address of the repository in pyproject.toml, or ""."""
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    urls = {key.lower(): value for key, value in project.get("urls", {}).items()}
+    found = [urls[key] for key in ("repository", "source", "homepage") if key in urls]
+    return found[0].rstrip("/") if found else ""
+
+
+def address(url: str, path: str, line: int = 0) -> str:
+    """Returns where the repository at `url` shows a file or a line, "" if nowhere."""
+    place = f"#L{line}" if line else ""
+    return f"{url}/blob/main/{path}{place}" if url else ""
 
 
 def rewrite(text: str, page: Path, pages: dict[str, str], root: Path, url: str) -> str:
@@ -94,6 +110,11 @@ def files(text: str, page: Path, root: Path) -> set[str]:
     return {str(path) for path in paths if path and (root / path).is_file()}
 
 
+def sources(text: str, page: Path, root: Path) -> list[str]:
+    """Returns the files of the pictures that a page shows in words of HTML."""
+    return [str(_path(found[2], page, root)) for found in _HTML.finditer(text)]
+
+
 def _links(text: str) -> list[str]:
     found = [match for match in _LINK.finditer(text) if not match["code"]]
     inner = [link for match in found for link in _links(match["label"])]
@@ -124,5 +145,5 @@ def _target(link: str, page: Path, pages: dict[str, str], root: Path, url: str) 
         here = pages[str(page)]
         there = os.path.relpath(pages[str(path)], os.path.dirname(here) or ".")
         return f"{there}#{heading}" if heading else there
-    kind = "tree" if (root / path).is_dir() else "blob"
-    return f"{url}/{kind}/main/{path}" if url else ""
+    file = address(url, str(path))
+    return file.replace("/blob/", "/tree/", 1) if (root / path).is_dir() else file

@@ -37,9 +37,15 @@ class Name:
         return f"{self.family}.{self.name}"
 
     @property
+    def is_own(self) -> bool:
+        """Whether it is a class or function of the package, and not a type."""
+        is_code = isinstance(self.value, type) or inspect.isfunction(self.value)
+        return is_code and self.value.__module__.startswith("jaxcp")
+
+    @property
     def doc(self) -> str:
         """Its docstring, or what its line in the source says of a type."""
-        if isinstance(self.value, type) or inspect.isfunction(self.value):
+        if self.is_own:
             return inspect.getdoc(self.value) or ""
         return _comment(self.family, self.name)
 
@@ -67,6 +73,20 @@ def public() -> list[Name]:
             files.add(file.lower())
             names.append(Name(family, name, value, file))
     return names
+
+
+def source(name: Name) -> tuple[str, int]:
+    """Returns the file of the repository that defines a name, and the line."""
+    root = Path(jaxcp.__file__).parents[1]
+    if name.is_own:
+        value = inspect.unwrap(name.value)
+        path, line = inspect.getsourcefile(value), inspect.getsourcelines(value)[1]
+        return str(Path(path).relative_to(root)), line
+    for path in _sources(name.family):
+        for line, text in enumerate(path.read_text().splitlines(), start=1):
+            if text.startswith(f"{name.name} = "):
+                return str(path.relative_to(root)), line
+    raise ValueError(f"expected a line that defines {name.full}")
 
 
 def members(cls: type) -> Iterator[tuple[str, Any]]:
@@ -162,14 +182,14 @@ def _listed(module: ModuleType) -> list[str]:
 
 def _comment(family: str, name: str) -> str:
     """Returns the value and the comment of the line that a type is assigned in."""
-    for source in _sources(family):
-        for line in source.splitlines():
+    for path in _sources(family):
+        for line in path.read_text().splitlines():
             if line.startswith(f"{name} = "):
                 value, _, comment = line.partition(" = ")[2].partition("  # ")
                 return f"`{value}`: {comment}." if comment else f"`{value}`."
     return ""
 
 
-def _sources(family: str) -> list[str]:
+def _sources(family: str) -> list[Path]:
     folder = Path(inspect.getfile(families()[family])).parent
-    return [path.read_text() for path in sorted(folder.glob("*.py"))]
+    return sorted(folder.glob("*.py"))

@@ -1,4 +1,4 @@
-"""The pages of the reference: every public name, from its docstring."""
+"""The pages of the reference: every public name, by task, from its docstring."""
 
 import functools
 import inspect
@@ -7,7 +7,7 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-from notebooks import _docstrings, _names
+from notebooks import _docstrings, _links, _names, _tasks
 from notebooks._names import Name
 
 FEW = 12  # names that one table holds without headings
@@ -15,13 +15,7 @@ TITLE = "API: public names"
 PICTURES = {  # of a family
     "jaxcp.plotting": "/notebooks/guide/howto/pictures/pictures.svg"
 }
-_TOP = {  # the package's own names, by the part that they come from
-    "calibration": "Calibration on held-out rows",
-    "cross": "Calibration on the training rows",
-    "full": "Full conformal prediction",
-    "quantiles": "Quantiles and ranks",
-    "": "Everything else",
-}
+ORDER = ("howto/", "guide/", "")  # of pages that use a name
 
 
 class Links:
@@ -67,12 +61,13 @@ class Links:
         return ends[0] if is_class and len(ends) == 1 and ends[0] != home else None
 
 
-def write(folder: Path, texts: dict[str, str]) -> None:
+def write(folder: Path, texts: dict[str, str], url: str = "") -> None:
     """Writes a page for every family and every public name.
 
     Args:
       folder: Where the pages go, `api` of the site.
       texts: Pages and notebooks that may use a name: path on the site, and text.
+      url: Where the repository is on the web, or "": there are no links to sources.
     """
     folder.mkdir(parents=True)
     names = _names.public()
@@ -80,13 +75,13 @@ def write(folder: Path, texts: dict[str, str]) -> None:
     used = users(names, texts)
     for name in names:
         beside = [other for other in names if other.family == name.family]
-        page = _page(name, links, used[name.full], beside)
+        page = _page(name, links, used[name.full], beside, _source(name, url))
         (folder / f"{name.file}.rst").write_text(page)
     for family, module in _names.families().items():
         own = [name for name in names if name.family == family]
         page = _family(family, inspect.getdoc(module) or "", own, links)
         (folder / f"{family}.rst").write_text(page)
-    (folder / "index.rst").write_text(_index(names))
+    (folder / "index.rst").write_text(_index(names, links))
 
 
 def users(names: list[Name], texts: dict[str, str]) -> dict[str, list[tuple[str, str]]]:
@@ -97,7 +92,8 @@ def users(names: list[Name], texts: dict[str, str]) -> dict[str, list[tuple[str,
         short = name.full.removeprefix("jaxcp.")
         called = short if "." in short else f"jaxcp.{short}"
         pattern = re.compile(rf"(?<![\w.]){re.escape(called)}\b|jaxcp\.{short}\b")
-        paths = [path for path, text in texts.items() if pattern.search(text)]
+        near = {path: text for path, text in texts.items() if called in text}
+        paths = [path for path, text in near.items() if pattern.search(text)]
         found[name.full] = [(path, titles[path]) for path in paths]
     return found
 
@@ -112,29 +108,55 @@ def _heading(text: str, line: str = "=") -> str:
     return f"{text}\n{line * len(text)}\n"
 
 
-def _page(name: Name, links: Links, used: list[tuple[str, str]], beside: list[Name]):
+def _page(name: Name, links: Links, used: list, beside: list[Name], source: str):
     """Returns the page of a name. Sidebars of hundreds of names would take minutes."""
     names = [_docstrings.escape(o.name) if o == name else _link(o) for o in beside]
-    above = _small(f":doc:`API <index>` / :py:mod:`{name.family}`")
+    task = f":ref:`{_tasks.of(name)} <{_label(_tasks.of(name))}>`"
+    above = f":doc:`API <index>` / :py:mod:`{name.family}` / {task}{source}"
     heading = _heading(_docstrings.escape(name.name))
-    parts = [":orphan:\n", heading, above, _entry(name, links)]
+    parts = [":orphan:\n", heading, _small(above), _entry(name, links)]
     if used:
-        pages = " · ".join(f":doc:`{label} </{path}>`" for path, label in used)
-        parts += [_small(f"Used in: {pages}")]
-    parts += [_small(f":py:mod:`{name.family}`: {', '.join(names)}.")]
+        pages = " · ".join(f":doc:`{label} </{path}>`" for path, label in _sorted(used))
+        count = f"{len(used)} page{'s' if len(used) > 1 else ''}"
+        parts += [_folded(f"Used in {count}", pages)]
+    parts += [_folded(f"{len(names)} names of {name.family}", ", ".join(names))]
     return "\n".join(parts)
 
 
-def _link(name: Name) -> str:
-    return f":py:obj:`{name.name} <{name.full}>`"
+def _sorted(used: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Returns pages that use a name: how-tos, the rest of the guide, notebooks."""
+
+    def rank(page: tuple[str, str]) -> int:
+        return next(i for i, part in enumerate(ORDER) if part in page[0])
+
+    return sorted(used, key=rank)
+
+
+def _source(name: Name, url: str) -> str:
+    """Returns a link to the line of the repository where a name is defined."""
+    path, line = _names.source(name)
+    address = _links.address(url, path, line)
+    return f" / `source <{address}>`__" if address else ""
+
+
+def _link(name: Name, label: str = "") -> str:
+    return f":py:obj:`{label or name.name} <{name.full}>`"
 
 
 def _small(text: str) -> str:
     return f".. rst-class:: used\n\n{text}\n"
 
 
+def _folded(title: str, text: str) -> str:
+    return f".. dropdown:: {title}\n\n{_docstrings.indent(text)}\n"
+
+
+def _label(task: str) -> str:
+    return "task-" + re.sub(r"\W+", "-", task.lower())
+
+
 def _entry(name: Name, links: Links) -> str:
-    if not (isinstance(name.value, type) or inspect.isfunction(name.value)):
+    if not name.is_own:
         text = _rst(name.doc, name.full, set(), links)
         return _directive("data", name.full, "", text)
     arguments = _names.signature(name.value)
@@ -208,8 +230,8 @@ def _tables(family: str, names: list[Name], links: Links):
         groups[_part(family, name) if len(names) > FEW else ""].append(name)
     if 2 * len(groups) > len(names):  # a heading for nearly each
         groups = {"": names}
-    order = list(_TOP.values())
-    for heading in sorted(groups, key=lambda h: order.index(h) if h in order else 0):
+    order = list(_tasks.TASKS) if family == "jaxcp" else list(groups)
+    for heading in sorted(groups, key=order.index):
         if heading:
             yield _heading(_docstrings.escape(heading), "-")
         yield _table(groups[heading], links)
@@ -218,34 +240,55 @@ def _tables(family: str, names: list[Name], links: Links):
 def _part(family: str, name: Name) -> str:
     module = getattr(name.value, "__module__", "")
     if family == "jaxcp":
-        return _TOP.get(module.split(".")[1], _TOP[""])
+        return _tasks.of(name)
     if not module.startswith(family):
         return "Types"
     line = _docstrings.first_line(sys.modules[module].__doc__ or "").rstrip(".")
     return re.split(":|, from ", line)[0]
 
 
-def _table(names: list[Name], links: Links) -> str:
+def _table(names: list[Name], links: Links, *, full: bool = False) -> str:
+    """Returns the first sentences of names, which may stand with their modules."""
     rows = []
     for name in names:
         line = _docstrings.first_line(_docstrings.split(name.doc)[0])
-        text = _rst(line, name.full, set(), links).strip()
-        rows.append(f"   * - {_link(name)}\n     - {text}")
+        label = name.full.removeprefix("jaxcp.") if full else ""
+        rows.append((_link(name, label), _rst(line, name.full, set(), links).strip()))
+    return _list_table(rows)
+
+
+def _list_table(rows: list[tuple[str, str]]) -> str:
     head = ".. list-table::\n   :class: names\n   :widths: 36 64\n\n"
-    return head + "\n".join(rows) + "\n"
+    return head + "\n".join(f"   * - {a}\n     - {b}" for a, b in rows) + "\n"
 
 
-def _index(names: list[Name]) -> str:
-    rows = []
-    for family, module in _names.families().items():
-        count = sum(name.family == family for name in names)
-        line = _docstrings.escape(_docstrings.first_line(module.__doc__ or ""))
-        rows.append(f"   * - :py:mod:`{family}`\n     - {line}\n     - {count}")
-    shown = [f for f in _names.families() if f.count(".") < 2]
-    table = ".. list-table::\n   :header-rows: 1\n   :class: names\n"
-    table += "   :widths: 30 60 10\n\n"
-    table += "   * - module\n     - what it has\n     - names\n" + "\n".join(rows)
-    entries = "\n".join(f"   {family}" for family in shown)
-    text = f"Every public name, {len(names)} in all, from its docstring.\n"
-    tree = f".. toctree::\n   :hidden:\n\n{entries}\n"
-    return "\n".join([_heading(TITLE), text, table, "", tree])
+def _index(names: list[Name], links: Links) -> str:
+    """Returns the page of all names: by task, and the modules below."""
+    groups: dict[str, list[Name]] = {task: [] for task in _tasks.TASKS}
+    for name in names:
+        groups[_tasks.of(name)].append(name)
+    tasks = [
+        (f":ref:`{task} <{_label(task)}>`", line)
+        for task, (line, _) in _tasks.TASKS.items()
+    ]
+    text = f"Every public name, {len(names)} in all, by what it is for.\n"
+    parts = [_heading(TITLE), text, _list_table(tasks)]
+    for task, group in groups.items():
+        heading = _heading(task, "-")
+        line = _tasks.TASKS[task][0]
+        parts += [f".. _{_label(task)}:\n", heading, f"{line}\n"]
+        parts.append(_table(group, links, full=True))
+    return "\n".join([*parts, _heading("By module", "-"), _modules()])
+
+
+def _modules() -> str:
+    rows = [
+        (
+            f":py:mod:`{family}`",
+            _docstrings.escape(_docstrings.first_line(module.__doc__ or "")),
+        )
+        for family, module in _names.families().items()
+    ]
+    shown = [f"   {family}" for family in _names.families() if family.count(".") < 2]
+    tree = ".. toctree::\n   :hidden:\n\n" + "\n".join(shown) + "\n"
+    return "\n".join([_list_table(rows), tree])

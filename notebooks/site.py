@@ -1,9 +1,9 @@
 """Builds the site of the documentation: `python -m notebooks.site --out site`.
 
-Its pages are README, the guide, the executed notebooks, the results, and the reference,
-which is written from the docstrings of all public names. Nothing is executed and
-nothing is loaded from the network. A warning of Sphinx, a link that leads nowhere and
-a page that loads anything from elsewhere are errors, with the name of the page.
+Its pages are a front page, the guide, the executed notebooks, the results, and the
+reference, which is written from the docstrings of all public names. Nothing is executed
+and nothing is loaded from the network. A warning of Sphinx, a link that leads nowhere
+and a page that loads anything from elsewhere are errors, with the name of the page.
 """
 
 import argparse
@@ -14,18 +14,21 @@ import subprocess
 import sys
 import tempfile
 import time
-import tomllib
 from pathlib import Path
 
 import nbformat
 from nbformat import NotebookNode
 
 import jaxcp
-from notebooks import _built, _gallery, _links, _names, _reference
+from notebooks import _built, _gallery, _heads, _links, _names, _reference
 
 ROOT = Path(__file__).parent.parent
 RESULTS = "experiments/RESULTS.md"
-HOME = "index.md"  # where the site has README.md
+LEDGERS = "experiments/*/*.md"  # behind the results: tables, and all bars
+HOME = "index.md"  # where the site has the front page, which stands for README.md
+ICON = "notebooks/favicon.svg"
+STATIC = ("site.css", "search.js")
+_ORPHAN = "---\norphan: true\n---\n\n"  # a page that no sidebar lists
 GUIDE = "notebooks/guide/"
 LIST = ".files"  # of a built site
 Cells = dict[str, list[tuple[str, str]]]  # kind and text of each, by the page's path
@@ -40,8 +43,9 @@ def pages(root: Path = ROOT) -> dict[str, str]:
     guide = sorted((root / GUIDE).rglob("*.md"))
     stories = sorted((root / "notebooks").glob("[0-9]*.ipynb"))
     paths = [str(path.relative_to(root)) for path in (*guide, *stories)]
-    results = [RESULTS] if (root / RESULTS).exists() else []
-    return {"README.md": HOME} | {path: path for path in (*paths, *results)}
+    ledgers = sorted(str(path.relative_to(root)) for path in root.glob(LEDGERS))
+    results = [RESULTS, *ledgers] if (root / RESULTS).exists() else []
+    return {_heads.LANDING: HOME} | {path: path for path in (*paths, *results)}
 
 
 def assemble(folder: Path, root: Path = ROOT) -> None:
@@ -58,17 +62,18 @@ def assemble(folder: Path, root: Path = ROOT) -> None:
     found = pages(root)
     cells = {path: _cells(root / path) for path in found}
     kept = found | {name: name for name in _shown(cells, root)}
-    _write_pages(folder, cells, kept, root)
+    _write_pages(folder, cells, kept | {"README.md": HOME}, root)
     for path in kept.keys() - found.keys():
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(root / path, folder / path)
-    stories = {Path(path).stem: root / path for path in found if _is_notebook(path)}
-    _gallery.write(folder / "notebooks", {k: _read(v) for k, v in stories.items()})
-    _reference.write(folder / "api", _users(cells))
+        _copy(root / path, folder / path)
+    for path in _as_they_are(cells, root):
+        _copy(root / path, folder / "extra" / path)
+    stories = [root / path for path in found if _is_notebook(path)]
+    _gallery.write(folder / "notebooks", {path: _read(path) for path in stories})
+    _reference.write(folder / "api", _users(cells), _links.repository(root))
     _add_contents(folder, found)
-    (folder / "_static").mkdir()
-    shutil.copy(Path(__file__).with_name("site.css"), folder / "_static")
-    shutil.copy(Path(__file__).with_name("_conf.py"), folder / "conf.py")
+    for name in STATIC:
+        _copy(Path(__file__).with_name(name), folder / "_static" / name)
+    _copy(Path(__file__).with_name("_conf.py"), folder / "conf.py")
 
 
 def build(out: Path, root: Path = ROOT) -> None:
@@ -88,19 +93,11 @@ def build(out: Path, root: Path = ROOT) -> None:
     with tempfile.TemporaryDirectory() as folder:
         sources, made = Path(folder, "sources"), Path(folder, "html")
         assemble(sources, root)
-        _run_sphinx(sources, made)
+        _run_sphinx(sources, made, _settings(sources, root))
         wrong = _built.problems(made)
         if wrong:
             raise SiteError("\n".join(["the site has faults:", *wrong]))
         _replace(made, out)
-
-
-def repository(root: Path = ROOT) -> str:
-    """Returns the address of the repository in pyproject.toml, or ""."""
-    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
-    urls = {key.lower(): value for key, value in project.get("urls", {}).items()}
-    found = [urls[key] for key in ("repository", "source", "homepage") if key in urls]
-    return found[0].rstrip("/") if found else ""
 
 
 def sections(index: str) -> dict[str, list[str]]:
@@ -117,18 +114,27 @@ def sections(index: str) -> dict[str, list[str]]:
     return listed
 
 
-def _run_sphinx(sources: Path, made: Path) -> None:
-    """Runs in a process of its own, so that pages can be written by several."""
-    settings = {
+def _settings(sources: Path, root: Path) -> dict[str, str]:
+    """Returns what differs between repositories, and between places of the site."""
+    icon = sources / "extra" / ICON
+    return {
         "version": jaxcp.__version__,
         "release": jaxcp.__version__,
         "html_title": f"jaxcp {jaxcp.__version__}",
+        "html_baseurl": os.environ.get("READTHEDOCS_CANONICAL_URL", ""),
+        "repository": _links.repository(root),
+        "has_card": "yes" if (sources / "extra" / _heads.CARD).exists() else "",
+        **({"html_favicon": str(icon.relative_to(sources))} if icon.exists() else {}),
     }
+
+
+def _run_sphinx(sources: Path, made: Path, settings: dict[str, str]) -> None:
+    """Runs in a process of its own, so that pages can be written by several."""
     words = [sys.executable, "-m", "sphinx", "-b", "html", "-W", "--keep-going", "-q"]
     words += [f"-j{min(os.cpu_count() or 1, 4)}", "-d", str(made.parent / "doctrees")]
     words += [f"-D{key}={value}" for key, value in settings.items()]
     words += [str(sources), str(made)]
-    run = subprocess.run(words, capture_output=True, text=True)
+    run = subprocess.run(words, capture_output=True, text=True, cwd=ROOT)
     if run.returncode:
         raise SiteError(f"{run.stdout}{run.stderr}".replace(f"{sources}/", ""))
 
@@ -160,6 +166,11 @@ def _replace(made: Path, out: Path) -> None:
     shutil.copytree(made, out, dirs_exist_ok=True)
 
 
+def _copy(path: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(path, target)
+
+
 def _is_notebook(path: str) -> bool:
     return path.endswith(".ipynb")
 
@@ -189,16 +200,33 @@ def _shown(cells: Cells, root: Path) -> set[str]:
     return (pictures | beside) - cells.keys()
 
 
+def _as_they_are(cells: Cells, root: Path) -> list[str]:
+    """Returns files that Sphinx does not read: notebooks to keep, card, and pictures.
+
+    The pictures are those that a page shows in words of HTML.
+    """
+    notebooks = [path for path in cells if _is_notebook(path)]
+    front = [
+        picture
+        for path, texts in cells.items()
+        if not _is_notebook(path)
+        for picture in _links.sources(texts[0][1], Path(path), root)
+    ]
+    others = [path for path in (ICON, _heads.CARD) if (root / path).exists()]
+    return [*notebooks, *others, *dict.fromkeys(front)]
+
+
 def _users(cells: Cells) -> dict[str, str]:
     """Returns the pages that are listed where they use a name: text, by their place."""
-    pages = [path for path in cells if path not in ("README.md", RESULTS)]
+    others = (_heads.LANDING, "experiments/")
+    pages = [path for path in cells if not path.startswith(others)]
     joined = {path: "\n\n".join(text for _, text in cells[path]) for path in pages}
     return {path.rpartition(".")[0]: text for path, text in joined.items()}
 
 
 def _write_pages(folder: Path, cells: Cells, kept: dict[str, str], root: Path) -> None:
     """Writes pages and notebooks with their links as the site needs them."""
-    broken, url = [], repository(root)
+    broken, url = [], _links.repository(root)
     known = _reference.Links(_names.public()).named
     for path, texts in cells.items():
         target = folder / kept[path]
@@ -215,7 +243,8 @@ def _write_pages(folder: Path, cells: Cells, kept: dict[str, str], root: Path) -
         except _links.BrokenLinkError as error:
             broken.append(str(error))
         else:
-            _write(root / path, target, new)
+            hidden = _ORPHAN if Path(path).match(LEDGERS) else ""
+            _write(root / path, target, [hidden + new[0], *new[1:]])
     if broken:
         raise _links.BrokenLinkError("\n".join(broken))
 

@@ -1,10 +1,12 @@
 """Every page of the guide runs, is short, and leads only where something is."""
 
+import html
 import re
 
 import pytest
 
 import pages
+from experiments.pictures import decision_figure
 from notebooks import pictures
 
 each = pytest.mark.parametrize(
@@ -143,6 +145,31 @@ def test_links_lead_somewhere(path):
 @each
 def test_no_key_is_used_twice(path):
     pages.check_keys("".join(pages.blocks(path.read_text())))
+
+
+@pytest.mark.parametrize("name", decision_figure.LAYOUTS)
+def test_the_figure_of_five_questions_says_what_its_page_says(name):
+    asked = decision_figure.questions(decision_figure.PAGE.read_text())
+    assert [len(question.answers) > 2 for question in asked] == [True] * 5
+    drawn = (pages.GUIDE / f"{name}.svg").read_text()
+    words = map(html.unescape, re.findall("<text[^>]*>([^<]*)</text>", drawn))
+    expected = []
+    for number, question in enumerate(asked, start=1):
+        pairs = [part for a, call in question.answers for part in (a, "\u2192", call)]
+        expected += [str(number), question.words, *pairs]
+    assert list(words) == expected, (
+        "run `python -m experiments.pictures.decision_figure`"
+    )
+
+
+def test_calls_of_the_figure_are_those_of_the_table():
+    rows = "| **two** | x | `jaxcp.f(a, b)`, `g` |\n| a | b | `scores.G()` |\n"
+    rows += "| **three** | | any of these: all |\n| **c** | d | `scores.G(h)`; more |"
+    page = (
+        f"# P\n\n## 1. What?\n\n| y | m | call |\n| --- | --- | --- |\n{rows}\n\nText"
+    )
+    answers = (("two: x", "f"), ("three", "any of these"), ("c: d", "scores.G()"))
+    assert decision_figure.questions(page) == [("What?", answers)]
 
 
 def test_every_page_is_in_the_index():
