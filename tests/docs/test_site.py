@@ -402,6 +402,8 @@ def test_the_site_is_built_without_warnings(tmp_path):
     front = (tmp_path / "site" / "index.html").read_text()
     assert f"jaxcp {jaxcp.__version__}" in front
     assert '<meta name="description" content="jaxcp brings conformal' in front
+    entry = (tmp_path / "site" / "api" / "jaxcp.calibrate.html").read_text()
+    assert '<meta name="description" content="Returns the calibration' in entry
     story = (tmp_path / "site" / "notebooks" / f"{STORIES[0].stem}.html").read_text()
     assert f'<a href="{STORIES[0].name}" download>' in story
     assert (tmp_path / "site" / "notebooks" / STORIES[0].name).exists()
