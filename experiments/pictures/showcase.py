@@ -19,10 +19,10 @@ one minus the false negative rate. With delta all calibration sets but a share d
 cover as much.
 """
 
+import itertools
 import sys
 import time
 from collections.abc import Callable, Iterator
-from itertools import count
 from pathlib import Path
 
 try:
@@ -149,7 +149,7 @@ def numbered(made: Parts, quick: bool) -> Iterator[tuple[int, Method]]:
     """Yields methods with their numbers in the whole table, by which keys are drawn."""
     first = 0
     for name, make in made.items():
-        found = zip(count(first), make(), strict=False)
+        found = zip(itertools.count(first), make(), strict=False)
         yield from showcase_quick.chosen(found, name) if quick else found
         first += COUNTS[name]
 
@@ -163,6 +163,16 @@ def lines(
         pools.setdefault(method.pool.data, method.pool)
 
 
+def shown(found: Iterator[dict], total: int) -> list[dict]:
+    """Returns all lines, each of which is printed when it is there."""
+    table = []
+    with tqdm(found, total=total, unit="method", disable=None) as bar:
+        for line in bar:
+            table.append(line)
+            bar.write(format_line(line))
+    return table
+
+
 def main() -> None:
     """Prints the table line by line and saves it with its figures."""
     parser = arguments(__doc__, draws=True)
@@ -170,24 +180,17 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a part, in a minute")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    keys = jax.random.split(jax.random.key(0), 5)
-    streams = showcase_quick.STREAMS if args.quick else tuple(showcase_streams.METHODS)
-    total = showcase_quick.NUM_METHODS if args.quick else sum(COUNTS.values())
-    print(format_row({name: name for name in WIDTHS}, WIDTHS))
-    table, pools = [], {}
-    with tqdm(total=total + len(streams), unit="method", disable=None) as bar:
-
-        def show(found: Iterator[dict]) -> None:
-            for line in found:
-                table.append(line)
-                bar.write(format_line(line))
-                bar.update()
-
-        show(lines(keys, args.data, pools, args.quick))
-        stream = showcase_streams.load(keys[2], args.data)
-        show(showcase_streams.lines(stream, ALPHA, streams))
-    print(LEGEND)
+    print(format_row({name: name for name in WIDTHS}, WIDTHS), flush=True)
     figures = showcase_quick if args.quick else showcase_figures
+    count = showcase_quick.NUM_METHODS if args.quick else sum(COUNTS.values())
+    keys, pools = jax.random.split(jax.random.key(0), 5), {}
+    stream = showcase_streams.load(keys[2], args.data)
+    found = itertools.chain(
+        lines(keys, args.data, pools, args.quick),
+        showcase_streams.lines(stream, ALPHA, figures.STREAMS),
+    )
+    table = shown(found, count + len(figures.STREAMS))
+    print(LEGEND)
     save_results(args.out, figures.NAME, table, SETTINGS)
     figures.draw(args.out, table, pools, stream, ALPHA)
 

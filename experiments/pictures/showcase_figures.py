@@ -14,7 +14,7 @@ from experiments.pictures.showcase_streams import METHODS, Series, sets_of
 from experiments.tools.reporting import save_figure
 from jaxcp import metrics, plotting, scores
 
-NAME = "showcase"
+NAME, STREAMS = "showcase", tuple(METHODS)
 LOWEST = 0.85  # where the axis of coverages begins
 ROW, FRAME = 0.19, 0.85  # inches of a method, and of title and axis of a data set
 PANELS = (1.65, 1.85), (3.65, 1.15)  # left end and width of coverages and of sizes

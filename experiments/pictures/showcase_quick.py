@@ -112,7 +112,7 @@ def draw_digits(ax, pool) -> None:
     unsure, images = least_certain(pool, NUM_DIGITS)
     look = {"images": images, "legend": False, "ax": ax}
     plotting.plot_label_sets(sets[unsure], y[unsure], **look)
-    told = f"the {NUM_DIGITS} least certain of {len(y)} digits, LAC"
+    told = f"the {NUM_DIGITS} least certain digits, LAC"
     ax.set_title(f"{told}, 1 − α = {1 - LABEL_ALPHA} (○ true)")
     ax.set_ylabel("")
 
