@@ -30,7 +30,7 @@ from notebooks import (  # noqa: E402
 
 STORIES = sorted((site.ROOT / "notebooks").glob("[0-9]*.ipynb"))
 LANDING = site.ROOT / _heads.LANDING
-FORMULA = r"^ *```math\n(.*?)^ *```|(?<!\\)\$(?=[^\s$`])([^$`\n]*[^\s$`])\$(?!\d)"
+FORMULA = r"(?<!\\)\$(?=[^\s$`])([^$`\n]*[^\s$`])\$(?!\d)"
 
 
 TOLD = [
@@ -283,9 +283,11 @@ def test_the_front_page_runs_and_says_what_the_guide_says():
 
 def formulas(text):
     """Returns the formulas of a page: those on lines of their own, and in the text."""
-    text = re.sub(r"^ *```(?!math).*?^ *```", "", text, flags=re.DOTALL | re.MULTILINE)
-    found = re.findall(FORMULA, text, re.DOTALL | re.MULTILINE)
-    return [v for v, _ in found if v], [v for _, v in found if v]
+    parts = _links._BLOCK.split(text)
+    fences = [part.strip() for part in parts[1::2]]
+    blocks = [part[7:-3] for part in fences if part.startswith("```math")]
+    prose = "\n".join(re.sub(r"`[^`\n]+`", "", part) for part in parts[::2])
+    return blocks, re.findall(FORMULA, prose)
 
 
 @pytest.mark.parametrize("path", pages.PAGES, ids=lambda path: path.stem)
