@@ -12,6 +12,7 @@ extensions = [
     "sphinx_copybutton",
     "notebooks._mathml",
     "notebooks._heads",
+    "notebooks._sidebar",
 ]
 
 # Pages are what GitHub shows: plain Markdown, with anchors for headings.

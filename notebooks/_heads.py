@@ -5,13 +5,14 @@ from pathlib import Path
 from posixpath import relpath
 
 from docutils import nodes
+from sphinx.addnodes import desc_content
 from sphinx.application import Sphinx
 
 from notebooks import _links
 
 CARD = "experiments/pictures/social_card.png"  # where pages are shared
 LANDING = "notebooks/landing.md"  # the first page
-PARENTS = nodes.section | nodes.Part  # of paragraphs that open a page or an entry
+PARENTS = nodes.section | desc_content  # of what opens a page, or an entry of it
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

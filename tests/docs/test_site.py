@@ -32,7 +32,7 @@ from notebooks import (  # noqa: E402
 
 STORIES = sorted((site.ROOT / "notebooks").glob("[0-9]*.ipynb"))
 LANDING = site.ROOT / _heads.LANDING
-FORMULA = r"^ *```math\n(.*?)^ *```|(?<!\\)\$(?=[^\s$`])([^$`\n]*[^\s$`])\$(?!\d)"
+FORMULA = r"(?<!\\)\$(?=[^\s$`])([^$`\n]*[^\s$`])\$(?!\d)"
 
 URL = "https://example.org/small"  # of a repository
 TOLD = [
@@ -324,9 +324,11 @@ def test_the_front_page_runs_and_says_what_the_guide_says():
 
 def formulas(text):
     """Returns the formulas of a page: those on lines of their own, and in the text."""
-    text = re.sub(r"^ *```(?!math).*?^ *```", "", text, flags=re.DOTALL | re.MULTILINE)
-    found = re.findall(FORMULA, text, re.DOTALL | re.MULTILINE)
-    return [v for v, _ in found if v], [v for _, v in found if v]
+    parts = _links._BLOCK.split(text)
+    fences = [part.strip() for part in parts[1::2]]
+    blocks = [part[7:-3] for part in fences if part.startswith("```math")]
+    prose = "\n".join(re.sub(r"`[^`\n]+`", "", part) for part in parts[::2])
+    return blocks, re.findall(FORMULA, prose)
 
 
 @pytest.mark.parametrize("path", pages.PAGES, ids=lambda path: path.stem)
@@ -464,6 +466,8 @@ def test_the_site_is_built_without_warnings(tmp_path):
     front = (tmp_path / "site" / "index.html").read_text()
     assert f"jaxcp {jaxcp.__version__}" in front
     assert '<meta name="description" content="jaxcp brings conformal' in front
+    entry = (tmp_path / "site" / "api" / "jaxcp.calibrate.html").read_text()
+    assert '<meta name="description" content="Returns the calibration' in entry
     story = (tmp_path / "site" / "notebooks" / f"{STORIES[0].stem}.html").read_text()
     assert f'<a href="{STORIES[0].name}" download>' in story
     assert (tmp_path / "site" / "notebooks" / STORIES[0].name).exists()
