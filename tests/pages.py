@@ -15,7 +15,13 @@ ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 GUIDE = ROOT / "notebooks" / "guide"
 PAGES = sorted(GUIDE.rglob("*.md"))
-FENCES = {"```python", "```bash", "```text", "```math"}  # run, or say something
+FENCES = {
+    "```python",
+    "```bash",
+    "```text",
+    "```math",
+    "```bibtex",
+}  # run, or say something
 NUMBER = r"-?\d+(?:\.\d*)?(?:e[-+]?\d+)?"
 PEERS = r"^(?:(?:MAPIE|crepes|TorchCP|PUNCC) .*\n|jaxcp +(?=\[))"
 

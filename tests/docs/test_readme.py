@@ -14,12 +14,12 @@ def test_each_block_runs_alone(number, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     printed = pages.run("README.md", BLOCKS[number], {})
     pages.check_said(printed, BLOCKS[number])
-    assert pages.said(BLOCKS[number]) or number not in (0, 2, 3, 4)
+    assert pages.said(BLOCKS[number]) or number == 1
 
 
 def test_the_front_page_is_short():
-    assert 9_000 <= len(README.encode()) <= 12_200
-    assert len(BLOCKS) == 8  # the start, and seven that stand alone
+    assert 9_000 <= len(README.encode()) <= 10_000
+    assert len(BLOCKS) == 6  # the start, and five that stand alone
     text = pages.prose(README).splitlines()
     assert max(len(line) for line in text if not line.startswith("|")) <= 120
 
@@ -51,7 +51,7 @@ def test_a_key_of_its_own_may_be_used():
 def test_the_gate_runs_the_test_command():
     if not (pages.ROOT / ".ci").exists():
         pytest.skip("not in a checkout")
-    command = re.search(r"^python3 .* -m pytest -n 2$", README, re.MULTILINE).group()
+    command = re.search(r"python3 .* -m pytest -n 2$", README, re.MULTILINE).group()
     assert command in (pages.ROOT / ".ci" / "run").read_text()
 
 
@@ -72,12 +72,11 @@ def measured(table, row, column):
 
 
 def test_the_table_of_speed_is_that_of_the_results():
-    replicates, kernel = "simulation_speed_replicates", "kernel_speed_kernel"
+    labels, kernel = "kernel_speed_labels", "kernel_speed_kernel"
     expected = [
-        measured(replicates, "numpy", "jaxcp / it"),
-        measured(replicates, "MAPIE", "jaxcp / it"),
-        measured("full_speed_ridge", "jaxcp, jackknife+", "jaxcp / it"),
-        1 / measured("kernel_speed_labels", "numpy", "times jaxcp"),
+        1 / measured(labels, "MAPIE", "times jaxcp"),
+        1 / measured(labels, "numpy", "times jaxcp"),
+        measured("simulation_speed_replicates", "numpy", "jaxcp / it"),
         measured(kernel, "1000 x 1000", "jaxcp / numpy"),
         measured(f"{kernel}_avx2", "100 x 10000", "jaxcp / numpy"),
     ]
