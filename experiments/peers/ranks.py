@@ -112,11 +112,11 @@ def by_puncc(scores: np.ndarray, alpha: float) -> float:
         def __init__(self):
             super().__init__(model=None, is_trained=True)
 
-        def fit(self, x, y, **options):
+        def fit(self, X, y, **options):
             return None
 
-        def predict(self, x, **options):
-            return np.zeros(len(x))
+        def predict(self, X, **options):
+            return np.zeros(len(X))
 
         def copy(self):
             return self
@@ -164,13 +164,13 @@ def by_sktime(scores: np.ndarray, alpha: float) -> float:
 
 
 def rank_taken(threshold: Callable, n: int, alpha: float) -> float | None:
-    """Returns which of n scores a threshold is; None if it is refused."""
+    """Returns which of n scores a threshold is; None if a ValueError refuses it."""
     scores = np.arange(1.0, n + 1)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return float(threshold(np.random.default_rng(0).permutation(scores), alpha))
-    except Exception:
+    except ValueError:
         return None
 
 
