@@ -51,7 +51,7 @@ STORIES = {
     "11": Story(WORK, "Judging sets: coverage, size, conditional coverage", 1),
     "15": Story(WORK, "Risk control: missed pixels, selective answers"),
     "07": Story(WORK, "Training for small sets: gradients of thresholds"),
-    "08": Story(WORK, "Simulation: a million calibrations, the exact law"),
+    "08": Story(WORK, "Simulation: a million calibrations, exact coverage"),
     "19": Story(WORK, "Production: groups, export, late answers, alarms"),
 }
 

@@ -13,10 +13,14 @@ _FENCES = {  # braces, ceilings and floors, which are no identifiers
     **dict.fromkeys(("0007D", "02309", "0230B"), "postfix"),
 }
 _FENCE = r'<m[io](?: stretchy="false")?>&#x(0007[BCD]|0230[89AB]);</m[io]>'
+_OPEN = r"(<mo[^>]*>&#x000(?:28|2C|3D|5B);</mo>)"  # then a sign is of what follows
 _MENDED = {  # what the converter writes, and what browsers set well
     r"<mi>:</mi>": "<mo>:</mo>",
+    r"(<mo minsize[^>]*)>\\([{}])</mo>": r"\1>\2</mo>",  # of \Big
     r"<mo>&#x0005E;</mo>": '<mo stretchy="false">&#x002C6;</mo>',  # a hat
+    r"<mo>&#x0221E;</mo>": "<mi>&#x0221E;</mi>",
     r"^(<math[^>]*><mrow>)<mo>": r'\1<mo lspace="0">',
+    _OPEN + r"<mo>(&#x02212;|&#x0002B;)</mo>": r'\1<mo form="prefix">\2</mo>',
 }
 
 

@@ -80,7 +80,7 @@ TASKS: dict[str, tuple[str, str]] = {
         "plotting",
     ),
     "Simulation": (
-        "Repeat a trial many times, on data that are drawn from a known law.",
+        "Repeat a trial many times, on data that are drawn from a known distribution.",
         "simulation datasets",
     ),
     "Save and serve": (

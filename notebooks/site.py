@@ -265,12 +265,23 @@ def _add_contents(folder: Path, found: dict[str, str]) -> None:
     listed = sections(index.read_text()) if index.exists() else {}
     trees = [_tree("", ["Guide <notebooks/guide/index>"])] if index.exists() else []
     for heading, names in listed.items():
-        trees.append(_tree(heading, [f"{GUIDE}{name}" for name in names]))
+        below = {name: str(Path(name).parent) for name in names}
+        tops = [name for name in names if below[name] not in names]
+        trees.append(_tree(heading, [f"{GUIDE}{name}" for name in tops]))
+        for top in tops:
+            entries = [f"/{GUIDE}{name}" for name in names if below[name] == top]
+            _add_below(folder / GUIDE / f"{top}.md", entries)
     others = ["Notebooks <notebooks/gallery>", f"{_reference.TITLE} <api/index>"]
     if RESULTS in found:
         others.append("Results <experiments/RESULTS>")
     home = folder / HOME
     home.write_text("\n\n".join([home.read_text(), *trees, _tree("Look up", others)]))
+
+
+def _add_below(page: Path, entries: list[str]) -> None:
+    """Lists the pages of the folder that is named after a page below it."""
+    if entries:
+        page.write_text(f"{page.read_text()}\n\n{_tree('', entries)}")
 
 
 def _tree(caption: str, entries: list[str]) -> str:

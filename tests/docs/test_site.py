@@ -349,6 +349,12 @@ def test_fences_have_the_space_of_fences():
     assert "<mo>:</mo>" in text and "&#x002C6;" in text
 
 
+def test_a_sign_is_close_to_its_number():
+    text = _mathml.mathml(r"(-\infty, n - 1]")
+    assert '<mo form="prefix">&#x02212;</mo><mi>&#x0221E;</mi>' in text
+    assert "<mi>n</mi><mo>&#x02212;</mo><mn>1</mn>" in text
+
+
 SEARCHES = {
     "save": "howto/saving",
     "one-sided": "howto/adaptive",
